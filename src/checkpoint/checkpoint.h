@@ -1,0 +1,88 @@
+/* checkpoint.h - a Hugging Face checkpoint directory, opened for reading.
+ *
+ * safetensors or pickled .bin (the zip kind of torch.save), single or sharded;
+ * tensors are found by the index and read one at a time, so that memory does
+ * not grow with the model.  Everything in the directory is untrusted: names of
+ * shards cannot leave it, sizes must agree with the files
+ * (reference: safetensors' own reader). */
+#ifndef FORGE_CHECKPOINT_H
+#define FORGE_CHECKPOINT_H
+
+#include "common/base.h"
+#include "common/dtype.h"
+
+enum { CHECKPOINT_MAX_DIMS = 8 };
+
+/* How the linears of a checkpoint are stored. */
+enum storage {
+    STORAGE_PLAIN,  /* MODULE.weight in a float dtype */
+    STORAGE_AWQ,    /* qweight, qzeros, scales: gemm order */
+    STORAGE_GPTQ,   /* qweight, qzeros (minus one), scales, g_idx */
+    STORAGE_GPTQ_V2,
+    STORAGE_CT      /* compressed-tensors pack-quantized */
+};
+
+struct checkpoint;
+
+/* One tensor as stored.  Strings live as long as the checkpoint. */
+struct ck_tensor {
+    const char *name;
+    enum dtype dtype;
+    int ndim;
+    uint64_t dims[CHECKPOINT_MAX_DIMS];
+    uint64_t bytes;
+    const char *file; /* shard, relative to the directory */
+    const void *where; /* private */
+};
+
+/* E_NOINPUT: no checkpoint there; E_DATA: a rule of the format is broken, or
+ * a listed tensor or shard is missing; E_CONFIG: a quantization_config that is
+ * not understood, by name.  Opens every shard's header, reads no payload. */
+MUST_CHECK int checkpoint_open(struct checkpoint **c, const char *dir,
+                               struct err *e);
+void checkpoint_close(struct checkpoint *c);
+
+/* Tensors in the order of the files, then of their offsets. */
+size_t checkpoint_count(const struct checkpoint *c);
+const struct ck_tensor *checkpoint_tensor(const struct checkpoint *c, size_t i);
+/* NULL when there is none. */
+const struct ck_tensor *checkpoint_find(const struct checkpoint *c,
+                                        const char *name);
+/* Payload into buf (t->bytes long), contiguous and row-major. */
+MUST_CHECK int checkpoint_read(struct checkpoint *c, const struct ck_tensor *t,
+                               void *buf, struct err *e);
+
+enum storage checkpoint_storage(const struct checkpoint *c);
+/* Inputs per scale of a 4-bit checkpoint; 0 when plain, -1: one per row. */
+int64_t checkpoint_group(const struct checkpoint *c);
+
+/* A linear's weight as floats W[rows, cols], whatever the storage: plain (any
+ * float dtype) or 4-bit.  module: path without ".weight".  *w is malloced,
+ * free() it.  Used by calibration, evaluation and verification. */
+MUST_CHECK int checkpoint_linear(struct checkpoint *c, const char *module,
+                                 float **w, uint64_t *rows, uint64_t *cols,
+                                 struct err *e);
+/* The same, as bf16 (rounded to nearest even from the value above; a stored
+ * bf16 weight is copied). */
+MUST_CHECK int checkpoint_linear_bf16(struct checkpoint *c, const char *module,
+                                      uint16_t **w, uint64_t *rows,
+                                      uint64_t *cols, struct err *e);
+/* A small tensor (norm, bias) as n floats; E_DATA when its size is another. */
+MUST_CHECK int checkpoint_vector(struct checkpoint *c, const char *name,
+                                 uint64_t n, float **v, struct err *e);
+
+/* Exact parts of a 4-bit linear: codes as U4 rows (cols/2 bytes each), zeros
+ * as U4 [rows, groups] one byte each, scales as stored. */
+struct ck_quantized {
+    uint64_t rows, cols, groups, group;
+    uint8_t *codes; /* [rows, cols/2], first input in the low nibble */
+    uint8_t *zeros; /* [rows, groups], 0..15 (GPTQ v1: 1..16 as it was meant) */
+    enum dtype scale_dtype;
+    void *scales; /* [rows, groups] */
+};
+/* 1: *q is filled; 0: the module is stored plain; negative: error. */
+MUST_CHECK int checkpoint_quantized(struct checkpoint *c, const char *module,
+                                    struct ck_quantized *q, struct err *e);
+void ck_quantized_release(struct ck_quantized *q);
+
+#endif

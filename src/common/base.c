@@ -1,0 +1,160 @@
+/* base.c - messages, errors and allocation that cannot fail quietly. */
+#include "common/base.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const char *progname = "forge";
+int verbosity;
+
+void base_init(const char *argv0)
+{
+    const char *slash = strrchr(argv0, '/');
+
+    progname = slash ? slash + 1 : argv0;
+    signal(SIGXFSZ, SIG_IGN); /* a size limit is an error, not a death */
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is EPIPE, cleaned up after */
+}
+
+/* One message is one line and one write(2), so that the messages of a
+ * pipeline's tools never cut each other in half. */
+static void say(const char *kind, const char *fmt, va_list ap)
+{
+    char line[1024];
+    int n = snprintf(line, sizeof(line), "%s: %s", progname, kind);
+    int m = vsnprintf(line + n, sizeof(line) - (size_t)n - 1, fmt, ap);
+    size_t len = (size_t)n + (m < 0 ? 0 : (size_t)m);
+
+    if (len > sizeof(line) - 2)
+        len = sizeof(line) - 2;
+    for (size_t i = 0; i < len; i++)
+        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
+            line[i] = '?'; /* names from outside cannot draw on a terminal */
+    line[len++] = '\n';
+    if (write(2, line, len) < 0)
+        return; /* nowhere left to say it */
+}
+
+void die(int code, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    say("", fmt, ap);
+    va_end(ap);
+    _exit(code < 0 ? -code : code);
+}
+
+void die_err(const struct err *e)
+{
+    die(e->code, "%s", e->msg);
+}
+
+void warning(const char *fmt, ...)
+{
+    va_list ap;
+
+    if (verbosity < 0)
+        return;
+    va_start(ap, fmt);
+    say("warning: ", fmt, ap);
+    va_end(ap);
+}
+
+void info(const char *fmt, ...)
+{
+    va_list ap;
+
+    if (verbosity < 1)
+        return;
+    va_start(ap, fmt);
+    say("", fmt, ap);
+    va_end(ap);
+}
+
+int err_set(struct err *e, int code, const char *fmt, ...)
+{
+    int saved = errno;
+    size_t n;
+    va_list ap;
+
+    e->code = code;
+    va_start(ap, fmt);
+    vsnprintf(e->msg, sizeof(e->msg), fmt, ap);
+    va_end(ap);
+    n = strlen(e->msg);
+    if (n && e->msg[n - 1] == ':') /* "cannot read 'x':" wants errno */
+        snprintf(e->msg + n, sizeof(e->msg) - n, " %s", strerror(saved));
+    return code;
+}
+
+int err_prefix(struct err *e, const char *fmt, ...)
+{
+    char old[sizeof(e->msg)];
+    va_list ap;
+    int n;
+
+    memcpy(old, e->msg, sizeof(old));
+    va_start(ap, fmt);
+    n = vsnprintf(e->msg, sizeof(e->msg), fmt, ap);
+    va_end(ap);
+    if (n >= 0 && (size_t)n < sizeof(e->msg))
+        snprintf(e->msg + n, sizeof(e->msg) - (size_t)n, ": %.*s",
+                 (int)sizeof(old) - 1 - n, old);
+    return e->code;
+}
+
+int err_open_code(int errnum)
+{
+    return errnum == ENOMEM || errnum == EMFILE || errnum == ENFILE ? E_TEMP :
+           errnum == EIO                                            ? E_IO :
+                                                                      E_NOINPUT;
+}
+
+static void *no_memory(size_t n, const char *where, struct err *e)
+{
+    err_set(e, E_TEMP, "%s: cannot allocate %zu bytes", where, n);
+    return NULL;
+}
+
+void *mem_alloc(size_t n, const char *where, struct err *e)
+{
+    void *p = malloc(n ? n : 1);
+
+    return p ? p : no_memory(n, where, e);
+}
+
+void *mem_zero(size_t count, size_t size, const char *where, struct err *e)
+{
+    void *p = calloc(count ? count : 1, size ? size : 1);
+
+    return p ? p : no_memory(count * size, where, e);
+}
+
+int mem_grow(void *pp, size_t n, const char *where, struct err *e)
+{
+    void *old, *p;
+
+    memcpy(&old, pp, sizeof(old));
+    p = realloc(old, n ? n : 1);
+    if (!p) {
+        no_memory(n, where, e);
+        return e->code;
+    }
+    memcpy(pp, &p, sizeof(p));
+    return 0;
+}
+
+void *mem_pages(size_t n, const char *where, struct err *e)
+{
+    void *p = NULL;
+
+    if (posix_memalign(&p, 4096, n ? n : 1))
+        return no_memory(n, where, e);
+    return p;
+}

@@ -1,0 +1,29 @@
+/* blas.h - single-precision dense linear algebra, by OpenBLAS.
+ *
+ * OpenBLAS is opened at the first call (blas.c alone knows it), so that tools
+ * that need none start without it, and so that its kernels can be chosen: the
+ * 0.3.21 of Debian 12 takes AVX2 kernels on CPUs newer than itself.
+ * All matrices are row-major.  Threads as threads_set() said. */
+#ifndef FORGE_BLAS_H
+#define FORGE_BLAS_H
+
+#include "common/base.h"
+
+MUST_CHECK int blas_open(struct err *e); /* E_CONFIG: not installed */
+
+/* C[m,n] = alpha * op(A) op(B) + beta * C; ta/tb: transpose A [k,m], B [n,k]. */
+void blas_sgemm(bool ta, bool tb, int m, int n, int k, float alpha,
+                const float *a, int lda, const float *b, int ldb, float beta,
+                float *c, int ldc);
+/* Lower triangle of C[n,n] = alpha * XᵀX + beta * C, X [k,n]. */
+void blas_ssyrk_lower_t(int n, int k, float alpha, const float *x, int ldx,
+                        float beta, float *c, int ldc);
+/* Solve X * op(R) = B in place of B[m,n]; upper: R is upper triangular. */
+void blas_strsm_right(bool upper, bool trans, int m, int n, const float *r,
+                      int ldr, float *b, int ldb);
+/* Lower Cholesky factor in place of the lower triangle of A[n,n]; the strict
+ * upper triangle is left alone.  0, or 1 + the first column whose pivot is
+ * not positive. */
+MUST_CHECK int blas_spotrf_lower(int n, float *a, int lda);
+
+#endif

@@ -1,0 +1,183 @@
+/* opt.c - see opt.h. */
+#include "common/opt.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LEFT_COLUMN = 30, RECORD_MAX = 8192 };
+
+static char record[RECORD_MAX] = "[]";
+
+static void help(const char *synopsis, const char *summary,
+                 const struct opt *table)
+{
+    char left[96];
+
+    printf("usage: %s %s\n%s\n\n", progname, synopsis, summary);
+    for (const struct opt *o = table; o->type != OPT_END; o++) {
+        snprintf(left, sizeof(left), "%c%c --%s%s%s", o->letter ? '-' : ' ',
+                 o->letter ? o->letter : ' ', o->name, o->arg ? " " : "",
+                 o->arg ? o->arg : "");
+        printf("  %-*s %s%s\n", LEFT_COLUMN, left,
+               strlen(left) > LEFT_COLUMN ? "\n                                 "
+                                          : "",
+               o->help);
+    }
+    printf("  %-*s %s\n", LEFT_COLUMN, "-h --help", "show this and exit");
+    printf("  %-*s %s\n", LEFT_COLUMN, "-V --version",
+           "show the version and exit");
+}
+
+static void finish_stdout(void)
+{
+    exit(fflush(stdout) || ferror(stdout) ? -E_IO : 0);
+}
+
+static int choose(const struct opt *o, const char *value)
+{
+    const char *word = o->arg;
+
+    for (int i = 0;; i++) {
+        size_t n = strcspn(word, "|");
+
+        if (strlen(value) == n && !strncmp(word, value, n))
+            return i;
+        if (!word[n])
+            die(E_USAGE, "--%s: '%s' is none of %s", o->name, value, o->arg);
+        word += n + 1;
+    }
+}
+
+static void append(struct opt_list *l, const char *value)
+{
+    const char **p = realloc(l->item, (size_t)(l->count + 1) * sizeof(*p));
+
+    if (!p)
+        die(E_TEMP, "out of memory");
+    l->item = p;
+    l->item[l->count++] = value;
+}
+
+static void store_number(const struct opt *o, const char *value)
+{
+    char *end;
+    int64_t n = 0;
+    double v;
+
+    errno = 0;
+    if (o->type == OPT_INT)
+        v = (double)(n = strtoimax(value, &end, 10));
+    else
+        v = strtod(value, &end);
+    if (end == value || *end || errno || !(v >= o->min && v <= o->max))
+        die(E_USAGE, "--%s: '%s' is not a number from %.15g to %.15g", o->name,
+            value, o->min, o->max);
+    if (o->type == OPT_INT)
+        *(int64_t *)o->dst = n;
+    else
+        *(double *)o->dst = v;
+}
+
+static void store(const struct opt *o, const char *value)
+{
+    switch (o->type) {
+    case OPT_STR: *(const char **)o->dst = value; break;
+    case OPT_CHOICE: *(int *)o->dst = choose(o, value); break;
+    case OPT_LIST: append(o->dst, value); break;
+    case OPT_INT:
+    case OPT_FLOAT: store_number(o, value); break;
+    case OPT_FLAG:
+    case OPT_END: break;
+    }
+}
+
+/* Values are quoted for JSON; an option that does not fit is a usage error
+ * rather than a record that lies. */
+static void remember(const struct opt *o, const char *value)
+{
+    size_t n = strlen(record) - 1; /* over the ']' */
+    const char *v = value ? value : "";
+    char quoted[1024];
+    size_t k = 0;
+
+    if (o->local)
+        return;
+    for (; *v && k < sizeof(quoted) - 8; v++) {
+        if ((unsigned char)*v < 0x20)
+            k += (size_t)sprintf(quoted + k, "\\u%04x", *v);
+        else {
+            if (*v == '"' || *v == '\\')
+                quoted[k++] = '\\';
+            quoted[k++] = *v;
+        }
+    }
+    quoted[k] = 0;
+    if (*v ||
+        (size_t)snprintf(record + n, sizeof(record) - n, "%s\"--%s%s%s\"]",
+                         n > 1 ? "," : "", o->name, value ? "=" : "",
+                         quoted) >= sizeof(record) - n)
+        die(E_USAGE, "--%s: value is too long", o->name);
+}
+
+static const struct opt *find(const struct opt *table, const char *arg,
+                              const char **value)
+{
+    for (const struct opt *o = table; o->type != OPT_END; o++) {
+        size_t n = strlen(o->name);
+
+        if (arg[1] == '-' && !strncmp(arg + 2, o->name, n) &&
+            (!arg[2 + n] || arg[2 + n] == '=')) {
+            *value = arg[2 + n] ? arg + 3 + n : NULL;
+            return o;
+        }
+        if (arg[1] == o->letter && o->letter && !arg[2])
+            return o;
+    }
+    return NULL;
+}
+
+int opt_parse(int argc, char **argv, const char *synopsis, const char *summary,
+              const struct opt *table)
+{
+    int i;
+
+    base_init(argv[0]);
+    strcpy(record, "[]");
+    for (i = 1; i < argc && argv[i][0] == '-' && argv[i][1]; i++) {
+        const char *value = NULL;
+        const struct opt *o;
+
+        if (!strcmp(argv[i], "--"))
+            return i + 1;
+        if (!strcmp(argv[i], "-h") || !strcmp(argv[i], "--help")) {
+            help(synopsis, summary, table);
+            finish_stdout();
+        }
+        if (!strcmp(argv[i], "-V") || !strcmp(argv[i], "--version")) {
+            printf("%s (4bit-forge) %s\n", progname, FORGE_VERSION);
+            finish_stdout();
+        }
+        o = find(table, argv[i], &value);
+        if (!o)
+            die(E_USAGE, "unknown option '%s' (try --help)", argv[i]);
+        if (o->type == OPT_FLAG) {
+            if (value)
+                die(E_USAGE, "--%s takes no value", o->name);
+            ++*(int *)o->dst;
+        } else if (!value && ++i == argc) {
+            die(E_USAGE, "--%s wants %s", o->name, o->arg);
+        } else {
+            store(o, value ? value : argv[i]);
+        }
+        remember(o, o->type == OPT_FLAG ? NULL : value ? value : argv[i]);
+    }
+    return i;
+}
+
+const char *opt_recorded(void)
+{
+    return record;
+}

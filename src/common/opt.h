@@ -1,0 +1,45 @@
+/* opt.h - one table is the parser, the --help text and the test's oracle. */
+#ifndef FORGE_OPT_H
+#define FORGE_OPT_H
+
+#include "common/base.h"
+
+enum opt_type {
+    OPT_END,
+    OPT_FLAG,   /* int *: incremented */
+    OPT_INT,    /* int64_t *, min..max */
+    OPT_FLOAT,  /* double *, min..max */
+    OPT_STR,    /* const char ** */
+    OPT_CHOICE, /* int *: index into arg, words separated by '|' */
+    OPT_LIST    /* struct opt_list *: may be given more than once */
+};
+
+/* The values of an OPT_LIST option, in the order given. */
+struct opt_list {
+    const char **item;
+    int count;
+};
+
+struct opt {
+    enum opt_type type;
+    char letter;      /* short form, or 0 */
+    const char *name; /* long form, without the dashes */
+    const char *arg;  /* what --help calls the value, e.g. "N" */
+    const char *help; /* ends with the default in [brackets] where it has one */
+    void *dst;
+    double min, max; /* of OPT_INT and OPT_FLOAT, both inclusive */
+    bool local;      /* says where or how, not what: kept out of HEAD frames */
+};
+
+/* Parse up to the first operand and return its index.  Knows -h/--help and
+ * -V/--version (stdout, exit 0); dies with E_USAGE on anything wrong.
+ * Names are never abbreviated: an abbreviation is a promise about the future. */
+int opt_parse(int argc, char **argv, const char *synopsis, const char *summary,
+              const struct opt *table);
+
+/* The options that were given and are not local, as a JSON array of strings
+ * in the order given, e.g. ["--group=128","--symmetric"]: what HEAD records.
+ * Valid until the next opt_parse; "[]" before. */
+const char *opt_recorded(void);
+
+#endif

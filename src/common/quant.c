@@ -1,0 +1,89 @@
+/* quant.c - see quant.h. */
+#include "common/quant.h"
+
+#include <math.h>
+
+enum { ONE = 256 }; /* Q8.8 */
+
+/* log2 of the smallest and the largest normal number, in Q8.8. */
+static void exponent_range(enum dtype t, int *lo, int *hi)
+{
+    if (t == DT_F16) {
+        *lo = -14 * ONE;
+        *hi = 16 * ONE - 1;
+    } else {
+        *lo = -126 * ONE;
+        *hi = 127 * ONE + ONE - 2; /* exp2 of it rounds below infinity */
+    }
+}
+
+uint32_t quant_meta(float scale, int zero, bool symmetric,
+                    enum dtype scale_dtype)
+{
+    int lo, hi, q = 0;
+
+    exponent_range(scale_dtype, &lo, &hi);
+    if (isfinite(scale) && scale > 0) {
+        double l = rint(log2((double)scale) * ONE);
+
+        q = l < lo ? lo : l > hi ? hi : (int)l;
+    } else {
+        zero = 8;
+    }
+    if (symmetric)
+        zero = 8;
+    return (uint16_t)(int16_t)q | (uint32_t)zero << 16 |
+           (symmetric ? (uint32_t)QUANT_SYMMETRIC << 24 : 0);
+}
+
+bool quant_is_symmetric(uint32_t meta)
+{
+    return meta >> 24 & QUANT_SYMMETRIC;
+}
+
+struct qgrid quant_grid(uint32_t meta, enum dtype scale_dtype)
+{
+    float s = (float)exp2((double)(int16_t)(meta & 0xffff) / ONE);
+    struct qgrid g = { .zero = quant_is_symmetric(meta) ?
+                                   8 :
+                                   (int)(meta >> 16 & 15) };
+
+    g.scale = scale_dtype == DT_F16  ? f32_from_f16(f16_from_f32(s)) :
+              scale_dtype == DT_BF16 ? f32_from_bf16(bf16_from_f32(s)) :
+                                       s;
+    return g;
+}
+
+int quant_code(float w, struct qgrid g)
+{
+    float c = rintf(w / g.scale) + (float)g.zero;
+
+    return c <= 0 ? 0 : c >= 15 ? 15 : (int)c; /* NaN cannot get here */
+}
+
+void quant_pack_row(uint8_t *nibbles, const uint8_t *codes, size_t n)
+{
+    for (size_t i = 0; i < n / 2; i++)
+        nibbles[i] = (uint8_t)(codes[2 * i] | codes[2 * i + 1] << 4);
+}
+
+void quant_unpack_row(uint8_t *codes, const uint8_t *nibbles, size_t n)
+{
+    for (size_t i = 0; i < n / 2; i++) {
+        codes[2 * i] = nibbles[i] & 15;
+        codes[2 * i + 1] = nibbles[i] >> 4;
+    }
+}
+
+void quant_dequantize_row(float *w, const uint8_t *codes, size_t n,
+                          const uint32_t *meta, size_t group,
+                          enum dtype scale_dtype)
+{
+    for (size_t j = 0; j < n;) {
+        struct qgrid g = quant_grid(meta[j / group], scale_dtype);
+        size_t end = j + group < n ? j + group : n;
+
+        for (; j < end; j++)
+            w[j] = quant_value(codes[j], g);
+    }
+}

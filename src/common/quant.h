@@ -1,0 +1,59 @@
+/* quant.h - the 4-bit grid: qmeta4, codes, and what a runtime makes of them.
+ *
+ * qmeta4, four bytes per (output row, group of inputs):
+ *
+ *     bits 0..15  int16  log2(scale) in Q8.8
+ *     bits 16..23 u8     zero, 0..15
+ *     bits 24..31 u8     flags; bit 0: symmetric, zero is 8
+ *
+ * scale = exp2(q/256), rounded once to the dtype that the checkpoint stores.
+ * Every search, every rounding decision and every loss uses that rounded
+ * value: quant_scale() is the only way from a qmeta4 to a scale.
+ *
+ * Arithmetic that decides codes is the same on every backend:
+ *     code = clamp(rint(w / scale) + zero, 0, 15)     IEEE division, half to
+ *     even;  value = (code - zero) * scale            no contraction. */
+#ifndef FORGE_QUANT_H
+#define FORGE_QUANT_H
+
+#include "common/dtype.h"
+
+enum { QUANT_LEVELS = 16, QUANT_SYMMETRIC = 1 };
+
+struct qgrid {
+    float scale; /* > 0, as the runtime sees it */
+    int zero;    /* 0..15 */
+};
+
+C_BEGIN
+
+/* Nearest qmeta4 to a scale, exponent clamped to what scale_dtype holds as a
+ * normal number.  scale <= 0 or not finite gives scale 1, zero 8. */
+uint32_t quant_meta(float scale, int zero, bool symmetric,
+                    enum dtype scale_dtype);
+/* scale_dtype: DT_F16, DT_BF16 or DT_F32 (not rounded). */
+struct qgrid quant_grid(uint32_t meta, enum dtype scale_dtype);
+bool quant_is_symmetric(uint32_t meta);
+/* Groups of a row of `cols` inputs; the last may be short. */
+static inline uint64_t quant_groups(uint64_t cols, uint64_t group)
+{
+    return (cols + group - 1) / group;
+}
+int quant_code(float w, struct qgrid g);
+static inline float quant_value(int code, struct qgrid g)
+{
+    return (float)(code - g.zero) * g.scale;
+}
+
+/* A row of n codes between bytes 0..15 and nibbles, first in the low one.
+ * n must be even. */
+void quant_pack_row(uint8_t *nibbles, const uint8_t *codes, size_t n);
+void quant_unpack_row(uint8_t *codes, const uint8_t *nibbles, size_t n);
+/* One row of codes to floats; meta: the row's G entries. */
+void quant_dequantize_row(float *w, const uint8_t *codes, size_t n,
+                          const uint32_t *meta, size_t group,
+                          enum dtype scale_dtype);
+
+C_END
+
+#endif
