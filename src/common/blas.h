@@ -9,7 +9,12 @@
 
 #include "common/base.h"
 
-MUST_CHECK int blas_open(struct err *e); /* E_CONFIG: not installed */
+/* Must have succeeded before anything below.  E_CONFIG: not installed. */
+MUST_CHECK int blas_open(struct err *e);
+/* true: every call runs in the thread that makes it, until blas_serial(false);
+ * for callers that spread work by threads_for() themselves, which also makes
+ * results independent of the number of threads. */
+void blas_serial(bool serial);
 
 /* C[m,n] = alpha * op(A) op(B) + beta * C; ta/tb: transpose A [k,m], B [n,k]. */
 void blas_sgemm(bool ta, bool tb, int m, int n, int k, float alpha,

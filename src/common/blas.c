@@ -1,0 +1,128 @@
+/* blas.c - see blas.h.  The only file that knows OpenBLAS. */
+#include "common/blas.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/threads.h"
+
+/* The numbers of cblas.h, which is not needed at build time then. */
+enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 };
+enum { UPPER = 121, LOWER = 122, NON_UNIT = 131, RIGHT = 142 };
+
+static struct {
+    void (*sgemm)(int order, int ta, int tb, int m, int n, int k, float alpha,
+                  const float *a, int lda, const float *b, int ldb, float beta,
+                  float *c, int ldc);
+    void (*ssyrk)(int order, int uplo, int trans, int n, int k, float alpha,
+                  const float *a, int lda, float beta, float *c, int ldc);
+    void (*strsm)(int order, int side, int uplo, int trans, int diag, int m,
+                  int n, float alpha, const float *a, int lda, float *b,
+                  int ldb);
+    void (*spotrf)(const char *uplo, const int *n, float *a, const int *lda,
+                   int *info);
+    void (*set_threads)(int n);
+} lib;
+
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+static bool opened;
+
+/* OpenBLAS 0.3.21 does not know the AVX-512 machines that came after it and
+ * falls back to AVX2 there: 105 instead of 190 GFLOP/s a core on Zen 5.  A
+ * choice that the user made stays. */
+static void choose_kernels(void)
+{
+#ifdef __x86_64__
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
+#endif
+}
+
+static int load(struct err *e)
+{
+    const struct {
+        const char *name;
+        void *to; /* a function pointer of lib */
+    } want[] = {
+        { "cblas_sgemm", &lib.sgemm },
+        { "cblas_ssyrk", &lib.ssyrk },
+        { "cblas_strsm", &lib.strsm },
+        { "spotrf_", &lib.spotrf },
+        { "openblas_set_num_threads", &lib.set_threads },
+    };
+    void *so;
+
+    choose_kernels();
+    so = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+    if (!so) {
+        const char *why = dlerror();
+        bool memory = !why || strstr(why, "memory");
+
+        return err_set(e, memory ? E_TEMP : E_CONFIG,
+                       "cannot open OpenBLAS: %s", why ? why : "out of memory");
+    }
+    for (size_t i = 0; i < ARRAY_LEN(want); i++) {
+        void *f = dlsym(so, want[i].name);
+
+        if (!f)
+            return err_set(e, E_CONFIG, "OpenBLAS has no function '%s'",
+                           want[i].name);
+        memcpy(want[i].to, &f, sizeof(f));
+    }
+    lib.set_threads(threads_count());
+    return 0;
+}
+
+int blas_open(struct err *e)
+{
+    int rc = 0;
+
+    pthread_mutex_lock(&opening);
+    if (!opened) {
+        rc = load(e);
+        opened = rc == 0;
+    }
+    pthread_mutex_unlock(&opening);
+    return rc;
+}
+
+void blas_serial(bool serial)
+{
+    lib.set_threads(serial ? 1 : threads_count());
+}
+
+void blas_sgemm(bool ta, bool tb, int m, int n, int k, float alpha,
+                const float *a, int lda, const float *b, int ldb, float beta,
+                float *c, int ldc)
+{
+    lib.sgemm(ROW_MAJOR, ta ? TRANS : NO_TRANS, tb ? TRANS : NO_TRANS, m, n, k,
+              alpha, a, lda, b, ldb, beta, c, ldc);
+}
+
+void blas_ssyrk_lower_t(int n, int k, float alpha, const float *x, int ldx,
+                        float beta, float *c, int ldc)
+{
+    lib.ssyrk(ROW_MAJOR, LOWER, TRANS, n, k, alpha, x, ldx, beta, c, ldc);
+}
+
+void blas_strsm_right(bool upper, bool trans, int m, int n, const float *r,
+                      int ldr, float *b, int ldb)
+{
+    lib.strsm(ROW_MAJOR, RIGHT, upper ? UPPER : LOWER, trans ? TRANS : NO_TRANS,
+              NON_UNIT, m, n, 1, r, ldr, b, ldb);
+}
+
+int blas_spotrf_lower(int n, float *a, int lda)
+{
+    int info = 0;
+
+    /* The lower triangle by rows is the upper one by columns. */
+    lib.spotrf("U", &n, a, &lda, &info);
+    return info;
+}
