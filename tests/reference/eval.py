@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Perplexity, KL divergence and top-1 agreement of two models' logits, in NumPy, from their definitions.
+
+Without arguments: the rows of tests/unit/test_eval.c and their figures, as that file spells them.
+eval.py ORIGINAL.npy OTHER.npy IDS.npy: of logits [n, T, V] and ids [n, T], one "name value" a line.
+"""
+import sys
+import numpy as np
+
+
+def log_softmax(x):
+    x = x.astype(np.float64)
+    x = x - x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def scores(a, b, target):
+    """a, b [N, V] logits, target [N] -> nll of both, KL(a || b), agreement; each [N]."""
+    la, lb, i = log_softmax(a), log_softmax(b), np.arange(len(target))
+    return -la[i, target], -lb[i, target], (np.exp(la) * (la - lb)).sum(-1), a.argmax(-1) == b.argmax(-1)
+
+
+def summary(nll_a, nll_b, kl, agree):
+    return dict(positions=len(kl), ppl_original=np.exp(nll_a.mean()), ppl=np.exp(nll_b.mean()), kl_mean=kl.mean(),
+                kl_sem=kl.std(ddof=1) / np.sqrt(len(kl)), kl_median=np.quantile(kl, 0.5), kl_p99=np.quantile(kl, 0.99),
+                kl_max=kl.max(), top1=agree.mean())
+
+
+class Sequence:
+    """The numbers of test_eval.c: a 32-bit linear congruential generator (Numerical Recipes), top 24 bits."""
+
+    def __init__(self, seed):
+        self.x = seed
+
+    def rows(self, n, v, spread):
+        r = np.empty(n * v, np.float32)
+        for i in range(n * v):
+            self.x = (self.x * 1664525 + 1013904223) % 2**32
+            r[i] = np.float32((self.x >> 8) / 2**24 - 0.5) * np.float32(spread)
+        return r.reshape(n, v)
+
+
+CASES = [  # rows, vocabulary, spread of the logits, spread of the difference
+    (5, 1, 8, 1), (7, 2, 8, 1), (40, 7, 8, 2), (100, 8, 20, 0.5), (100, 50, 20, 4), (60, 257, 30, 0.01), (20, 1000, 200, 3),
+    (10, 64, 1000, 200)]
+
+
+def table():
+    for k, (n, v, spread, step) in enumerate(CASES):
+        g = Sequence(k + 1)
+        a = g.rows(n, v, spread)
+        b = a + g.rows(n, v, step)
+        r = summary(*scores(a, b, (np.arange(n) * 31) % v))
+        print("    { %d, %d, %g, %g," % (n, v, spread, step))
+        x = ["%.12e" % r[m] for m in ("ppl_original", "ppl", "kl_mean", "kl_sem", "kl_median", "kl_p99", "kl_max", "top1")]
+        print("      { " + ",\n        ".join(", ".join(x[i:i + 3]) for i in (0, 3, 6)) + " } },")
+
+
+def main():
+    if len(sys.argv) == 1:
+        return table()
+    a, b, ids = (np.load(p) for p in sys.argv[1:4])
+    v = a.shape[-1]
+    r = summary(*scores(a[:, :-1].reshape(-1, v), b[:, :-1].reshape(-1, v), ids[:, 1:].reshape(-1)))
+    for k, x in r.items():
+        print(k, "%.10g" % x)
+
+
+main()
