@@ -1,0 +1,25 @@
+/* codes.h - quantized linears read from streams, to run in place of the
+ * checkpoint's. */
+#ifndef FORGE_CODES_H
+#define FORGE_CODES_H
+
+#include "common/dtype.h"
+
+struct codes; /* by module path; holds 4-bit codes, not floats */
+
+MUST_CHECK int codes_create(struct codes **c, struct err *e);
+void codes_free(struct codes *c); /* NULL is allowed */
+/* Add all modules of a stream of codes and qmeta frames (what forge-solve
+ * writes); other frames are ignored.  E_DATA: shapes disagree, a module
+ * appears twice or has only one of the two. */
+MUST_CHECK int codes_read(struct codes *c, const char *path, struct err *e);
+size_t codes_count(const struct codes *c);
+/* Path of the i-th module; the order is that of reading. */
+const char *codes_module(const struct codes *c, size_t i);
+/* Dequantize a module into *w (malloced, [rows, cols], f32 or bf16 by dtype).
+ * 1: done; 0: there are no codes for it; E_DATA: it has another shape. */
+MUST_CHECK int codes_linear(const struct codes *c, const char *module,
+                            int64_t rows, int64_t cols, enum dtype dtype,
+                            void **w, struct err *e);
+
+#endif

@@ -1,0 +1,132 @@
+/* model.h - what a transformer computes, one layer at a time.
+ *
+ * A model is opened once; a layer's weights are loaded, run over all
+ * sequences, and released before the next one.  Sequences are run in small
+ * batches, because matrix products want a thousand rows; attention stays
+ * inside each sequence.
+ *
+ * A decoder layer is a path with five places to stop:
+ *
+ *   IN --norm--> ATTN_IN --q,k,v, rope, attention--> ATTN_OUT --o, +x-->
+ *      --norm--> MLP_IN --gate, up, silu--> MLP_MID --down, +x--> OUT
+ *
+ * The state of a batch is the residual stream x and, at the four places in
+ * the middle, the activation that the next linears read.
+ *
+ * Precision (enum dtype): DT_F32: everything is f32.  DT_BF16: weights, the
+ * residual stream, and inputs and outputs of linears are bf16 (rounded to
+ * nearest even); products accumulate in f32; norms, rope, softmax and silu are
+ * computed in f32.  "Elements" below are float or uint16_t accordingly. */
+#ifndef FORGE_MODEL_H
+#define FORGE_MODEL_H
+
+#include "checkpoint/checkpoint.h"
+#include "model/codes.h"
+#include "model/config.h"
+
+enum point {
+    POINT_IN,
+    POINT_ATTN_IN,
+    POINT_ATTN_OUT,
+    POINT_MLP_IN,
+    POINT_MLP_MID,
+    POINT_OUT
+};
+/* "attn_in", ..., "mlp_mid"; "hidden" for POINT_IN and POINT_OUT. */
+const char *point_name(enum point p);
+/* The activation held at a point; IN_COUNT at POINT_IN and POINT_OUT. */
+enum input_class point_input(enum point p);
+/* Its width: inputs C of the linears that read it; hidden_size at the ends. */
+int64_t point_width(const struct model_config *c, enum point p);
+
+struct model;
+
+/* Reads config.json and the headers of the checkpoint.  dtype: DT_F32 or
+ * DT_BF16.  Errors as model_config_read() and checkpoint_open(). */
+MUST_CHECK int model_open(struct model **m, const char *dir, enum dtype dtype,
+                          struct err *e);
+void model_close(struct model *m); /* NULL is allowed */
+const struct model_config *model_config(const struct model *m);
+struct checkpoint *model_checkpoint(struct model *m);
+enum dtype model_dtype(const struct model *m);
+
+/* ---- a batch of sequences ---- */
+
+struct state {
+    enum point at;
+    enum dtype dtype;
+    int64_t hidden_size;
+    int64_t n_sequences, rows; /* rows: tokens of all sequences together */
+    int64_t *first;            /* [n_sequences + 1] first row of each */
+    void *x;                   /* [rows, hidden_size] residual stream */
+    void *act;                 /* [rows, width of the point], or undefined */
+    /* private: bytes allocated */
+    size_t first_cap, x_cap, act_cap;
+};
+
+/* *s starts zeroed and may be prepared again and again; memory grows to the
+ * largest batch and is released once.  After it s->first is set, s->x and
+ * s->act have room for the rows at point `at`, and their content is the
+ * caller's to fill.  E_CONFIG: a sequence is longer than a model with
+ * dynamic rope may run. */
+MUST_CHECK int state_prepare(struct state *s, const struct model *m,
+                             enum point at, const int64_t *length,
+                             int64_t n_sequences, struct err *e);
+void state_release(struct state *s);
+/* Row r of x or act. */
+void *state_x(const struct state *s, int64_t r);
+void *state_act(const struct state *s, int64_t width, int64_t r);
+/* Rows that make the products fast; sequences are batched up to it. */
+enum { BATCH_ROWS = 2048 };
+
+/* ---- embedding ---- */
+
+/* Load model.embed_tokens.weight, as stored (kept until released). */
+MUST_CHECK int model_load_embedding(struct model *m, struct err *e);
+void model_release_embedding(struct model *m);
+/* out[n, H] elements = rows of the embedding.  E_DATA: a token is not in the
+ * vocabulary. */
+MUST_CHECK int model_embed(const struct model *m, const int32_t *tokens,
+                           int64_t n, void *out, struct err *e);
+
+/* ---- layers ---- */
+
+struct layer;
+
+/* Load what is needed to run layer `index` between two points.  codes: linears
+ * found there are used dequantized in place of the checkpoint's; NULL: none.
+ * E_DATA: a tensor is missing, or has another shape than the config says. */
+MUST_CHECK int model_load_layer(struct model *m, int64_t index, enum point from,
+                                enum point to, const struct codes *codes,
+                                struct layer **l, struct err *e);
+void layer_release(struct layer *l); /* NULL is allowed */
+
+/* Called at each of the four middle points that a run reaches (also where it
+ * ends, not where it starts): s->at, s->act.  Non-zero stops the run. */
+struct tap {
+    int (*fn)(void *arg, const struct state *s, struct err *e);
+    void *arg;
+};
+
+/* Run the batch from s->at to `to` (s->at <= to; both within what was
+ * loaded).  s->x and s->act are updated in place.  tap: NULL for none. */
+MUST_CHECK int layer_run(struct layer *l, struct state *s, enum point to,
+                         const struct tap *tap, struct err *e);
+
+/* ---- logits ---- */
+
+struct head;
+
+/* The final norm and lm_head (tied: the embedding). */
+MUST_CHECK int model_load_head(struct model *m, struct head **h, struct err *e);
+void head_release(struct head *h); /* NULL is allowed */
+/* out[n,H] = final norm of x[n,H]; elements.  May be the same memory. */
+void head_norm(const struct head *h, const void *x, int64_t n, void *out);
+/* Logits (f32, not rounded) of tokens [v0, v0+nv) for normed[n,H], into
+ * logits[n, ld].  Fast from some hundred rows on; nv of vocab_size or blocks
+ * of a few thousand. */
+MUST_CHECK int head_logits(const struct head *h, const void *normed, int64_t n,
+                           int64_t v0, int64_t nv, float *logits, int64_t ld,
+                           struct err *e);
+
+#endif
