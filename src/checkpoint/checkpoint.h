@@ -15,11 +15,11 @@ enum { CHECKPOINT_MAX_DIMS = 8 };
 
 /* How the linears of a checkpoint are stored. */
 enum storage {
-    STORAGE_PLAIN,  /* MODULE.weight in a float dtype */
-    STORAGE_AWQ,    /* qweight, qzeros, scales: gemm order */
-    STORAGE_GPTQ,   /* qweight, qzeros (minus one), scales, g_idx */
+    STORAGE_PLAIN, /* MODULE.weight in a float dtype */
+    STORAGE_AWQ,   /* qweight, qzeros, scales: gemm order */
+    STORAGE_GPTQ,  /* qweight, qzeros (minus one), scales, g_idx */
     STORAGE_GPTQ_V2,
-    STORAGE_CT      /* compressed-tensors pack-quantized */
+    STORAGE_CT /* compressed-tensors pack-quantized */
 };
 
 struct checkpoint;
@@ -31,13 +31,23 @@ struct ck_tensor {
     int ndim;
     uint64_t dims[CHECKPOINT_MAX_DIMS];
     uint64_t bytes;
-    const char *file; /* shard, relative to the directory */
+    const char *file;  /* shard, relative to the directory */
     const void *where; /* private */
 };
 
-/* E_NOINPUT: no checkpoint there; E_DATA: a rule of the format is broken, or
- * a listed tensor or shard is missing; E_CONFIG: a quantization_config that is
- * not understood, by name.  Opens every shard's header, reads no payload. */
+/* dir: the directory, or one .safetensors or .bin file, which is then read
+ * alone.  Of several forms in a directory the first of model.safetensors,
+ * model.safetensors.index.json, pytorch_model.bin and
+ * pytorch_model.bin.index.json is read, as transformers does.
+ *
+ * Tensors that an index lists must be in the shard it says; tensors of a
+ * shard that it does not list are read too, as transformers and vLLM do; the
+ * same name in two shards is refused.
+ *
+ * E_NOINPUT: no checkpoint there, or a listed shard is missing; E_DATA: a rule
+ * of the format is broken, or a listed tensor is missing; E_CONFIG: a
+ * quantization_config that is not understood, by name.  Reads every shard's
+ * header, no payload.  One checkpoint belongs to one thread. */
 MUST_CHECK int checkpoint_open(struct checkpoint **c, const char *dir,
                                struct err *e);
 void checkpoint_close(struct checkpoint *c);
@@ -51,6 +61,10 @@ const struct ck_tensor *checkpoint_find(const struct checkpoint *c,
 /* Payload into buf (t->bytes long), contiguous and row-major. */
 MUST_CHECK int checkpoint_read(struct checkpoint *c, const struct ck_tensor *t,
                                void *buf, struct err *e);
+
+/* XXH3 of the index, of every header, of config.json and of the files' sizes:
+ * tells one checkpoint from another without reading its payload. */
+uint64_t checkpoint_fingerprint(const struct checkpoint *c);
 
 enum storage checkpoint_storage(const struct checkpoint *c);
 /* Inputs per scale of a 4-bit checkpoint; 0 when plain, -1: one per row. */
@@ -76,13 +90,22 @@ MUST_CHECK int checkpoint_vector(struct checkpoint *c, const char *name,
 struct ck_quantized {
     uint64_t rows, cols, groups, group;
     uint8_t *codes; /* [rows, cols/2], first input in the low nibble */
-    uint8_t *zeros; /* [rows, groups], 0..15 (GPTQ v1: 1..16 as it was meant) */
+    uint8_t *zeros; /* [rows, groups], 0..15; GPTQ v1: after adding one to
+                       each nibble of the packed word, carries included, as
+                       GPTQModel does */
     enum dtype scale_dtype;
     void *scales; /* [rows, groups] */
 };
-/* 1: *q is filled; 0: the module is stored plain; negative: error. */
+/* 1: *q is filled; 0: the module is stored plain; negative: error, E_DATA
+ * also for a g_idx that mixes groups (act-order), which has no such parts. */
 MUST_CHECK int checkpoint_quantized(struct checkpoint *c, const char *module,
                                     struct ck_quantized *q, struct err *e);
 void ck_quantized_release(struct ck_quantized *q);
+
+/* Is this tensor one part (qweight, scales, g_idx, ...) of a 4-bit linear?
+ * Then the module's path goes to module (cap bytes), and *first says whether
+ * it is the part that stands for all: qweight or weight_packed. */
+bool checkpoint_part(const struct checkpoint *c, const struct ck_tensor *t,
+                     char *module, size_t cap, bool *first);
 
 #endif

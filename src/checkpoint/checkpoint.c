@@ -1,0 +1,448 @@
+/* checkpoint.c - opening a model's directory and finding tensors in it. */
+#include "checkpoint/checkpoint.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+#include "checkpoint/inside.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/shardindex.h"
+#include "checkpoint/torchfile.h"
+
+enum {
+    OPEN_SHARDS = 4, /* a shard is some descriptors and an io_uring */
+    CONFIG_MAX = 16 * 1024 * 1024
+};
+
+/* The forms a checkpoint may have, in the order of transformers. */
+static const struct form {
+    const char *file;
+    const char *suffix;
+    enum shard_kind kind;
+    bool index;
+} forms[] = {
+    { "model.safetensors", ".safetensors", SHARD_SAFETENSORS, false },
+    { "model.safetensors.index.json", ".safetensors", SHARD_SAFETENSORS, true },
+    { "pytorch_model.bin", ".bin", SHARD_TORCH, false },
+    { "pytorch_model.bin.index.json", ".bin", SHARD_TORCH, true },
+};
+
+static void mix(struct checkpoint *c, const void *data, size_t len)
+{
+    c->fingerprint = XXH3_64bits_withSeed(data, len, c->fingerprint);
+}
+
+static char *copy(const char *s, size_t n, struct err *e)
+{
+    char *p = mem_alloc(n + 1, "checkpoint", e);
+
+    if (p) {
+        memcpy(p, s, n);
+        p[n] = '\0';
+    }
+    return p;
+}
+
+/* ---- the directory ---- */
+
+static bool ends_with(const char *s, const char *suffix)
+{
+    size_t n = strlen(s), m = strlen(suffix);
+
+    return n > m && strcmp(s + n - m, suffix) == 0;
+}
+
+/* Split a path to a file into c->path and c->only. */
+static int open_path(struct checkpoint *c, const char *path, struct err *e)
+{
+    const char *slash = strrchr(path, '/');
+    struct stat st;
+
+    if (stat(path, &st) || !S_ISREG(st.st_mode)) {
+        c->path = copy(path, strlen(path), e);
+        return c->path ? modeldir_open(&c->dir, c->path, e) : e->code;
+    }
+    c->kind = ends_with(path, ".bin") ? SHARD_TORCH : SHARD_SAFETENSORS;
+    if (c->kind != SHARD_TORCH && !ends_with(path, ".safetensors"))
+        return err_set(e, E_DATA,
+                       "'%s': neither a directory nor a .safetensors or .bin "
+                       "file",
+                       path);
+    if (!slash)
+        c->path = copy(".", 1, e);
+    else
+        c->path = copy(path, slash == path ? 1 : (size_t)(slash - path), e);
+    c->only =
+        copy(slash ? slash + 1 : path, strlen(slash ? slash + 1 : path), e);
+    if (!c->path || !c->only)
+        return e->code;
+    return modeldir_open(&c->dir, c->path, e);
+}
+
+static const struct form *find_form(const struct checkpoint *c)
+{
+    for (size_t i = 0; i < ARRAY_LEN(forms); i++)
+        if (modeldir_has(&c->dir, forms[i].file))
+            return &forms[i];
+    return NULL;
+}
+
+/* ---- shards ---- */
+
+static const char *quoted(char *buf, size_t cap, const struct checkpoint *c,
+                          const char *name)
+{
+    snprintf(buf, cap, "'%s/%s'", c->path, name);
+    return buf;
+}
+
+static void close_oldest(struct checkpoint *c)
+{
+    struct shard *old = NULL;
+    size_t open = 0;
+
+    for (size_t i = 0; i < c->n_shards; i++) {
+        struct shard *s = &c->shard[i];
+
+        if (!s->file)
+            continue;
+        open++;
+        if (!old || s->used < old->used)
+            old = s;
+    }
+    if (open < OPEN_SHARDS)
+        return;
+    file_close(old->file);
+    old->file = NULL;
+}
+
+int checkpoint_shard(struct checkpoint *c, size_t i, struct file **f,
+                     struct err *e)
+{
+    struct shard *s = &c->shard[i];
+    int r;
+
+    s->used = ++c->clock;
+    if (!s->file) {
+        close_oldest(c);
+        if ((r = modeldir_file(&c->dir, s->name, &s->file, e))) {
+            s->file = NULL;
+            return r;
+        }
+        if (s->size != UINT64_MAX && file_size(s->file) != s->size)
+            return err_set(e, E_DATA, "'%s/%s': changed while it was read",
+                           c->path, s->name);
+    }
+    *f = s->file;
+    return 0;
+}
+
+/* Append the tensors of shard i to the list. */
+static int read_directory(struct checkpoint *c, size_t i, struct err *e)
+{
+    struct shard *s = &c->shard[i];
+    size_t len, first = c->list.count;
+    char what[600], *text = NULL;
+    struct file *f;
+    int r = checkpoint_shard(c, i, &f, e);
+
+    if (r)
+        return r;
+    s->size = file_size(f);
+    quoted(what, sizeof(what), c, s->name);
+    if (c->kind == SHARD_SAFETENSORS) {
+        r = safetensors_header(f, what, &text, &len, e);
+        if (!r)
+            r = safetensors_parse(&c->list, text, len, s->size, what, e);
+    } else {
+        r = torchfile_list(&c->list, f, what, &text, &len, e);
+    }
+    if (!r) {
+        mix(c, text, len);
+        mix(c, &s->size, sizeof(s->size));
+    }
+    free(text);
+    for (size_t k = first; k < c->list.count; k++)
+        c->list.item[k].shard = i;
+    return r;
+}
+
+static int read_shards(struct checkpoint *c, const char *const *names, size_t n,
+                       struct err *e)
+{
+    int r = 0;
+
+    c->shard = mem_zero(n, sizeof(*c->shard), "checkpoint", e);
+    if (!c->shard)
+        return e->code;
+    for (; c->n_shards < n && !r; c->n_shards++) {
+        struct shard *s = &c->shard[c->n_shards];
+
+        s->size = UINT64_MAX;
+        s->name = copy(names[c->n_shards], strlen(names[c->n_shards]), e);
+        if (!s->name)
+            return e->code;
+    }
+    for (size_t i = 0; i < n && !r; i++)
+        r = read_directory(c, i, e);
+    return r;
+}
+
+/* ---- names ---- */
+
+static int by_name(const void *a, const void *b, void *arg)
+{
+    const struct ck_tensor *t = arg;
+
+    return strcmp(t[*(const size_t *)a].name, t[*(const size_t *)b].name);
+}
+
+static int index_names(struct checkpoint *c, struct err *e)
+{
+    size_t n = c->list.count;
+
+    c->tensor = mem_zero(n, sizeof(*c->tensor), "checkpoint", e);
+    c->by_name = mem_alloc(n * sizeof(*c->by_name), "checkpoint", e);
+    if (!c->tensor || !c->by_name)
+        return e->code;
+    for (size_t i = 0; i < n; i++) {
+        const struct ck_entry *en = &c->list.item[i];
+        struct ck_tensor *t = &c->tensor[i];
+
+        t->name = en->name;
+        t->dtype = en->dtype;
+        t->ndim = en->ndim;
+        memcpy(t->dims, en->dims, sizeof(t->dims));
+        t->bytes = en->bytes;
+        t->file = c->shard[en->shard].name;
+        t->where = en;
+        c->by_name[i] = i;
+    }
+    qsort_r(c->by_name, n, sizeof(*c->by_name), by_name, c->tensor);
+    for (size_t i = 1; i < n; i++) {
+        const struct ck_tensor *a = &c->tensor[c->by_name[i - 1]];
+        const struct ck_tensor *b = &c->tensor[c->by_name[i]];
+
+        if (strcmp(a->name, b->name) == 0)
+            return err_set(e, E_DATA,
+                           "'%s': tensor '%.200s' is twice in "
+                           "there: in '%.100s' and in '%.100s'",
+                           c->path, a->name, a->file, b->file);
+    }
+    return 0;
+}
+
+static int check_index(const struct checkpoint *c, const struct shard_index *x,
+                       const char *what, struct err *e)
+{
+    for (size_t i = 0; i < x->n_refs; i++) {
+        const struct ck_tensor *t = checkpoint_find(c, x->ref[i].tensor);
+
+        if (!t || strcmp(t->file, x->ref[i].file) != 0)
+            return err_set(e, E_DATA, "%s: tensor '%.200s' is not in '%.100s'",
+                           what, x->ref[i].tensor, x->ref[i].file);
+    }
+    return 0;
+}
+
+static int read_index(struct checkpoint *c, const struct form *form,
+                      struct err *e)
+{
+    char what[600], *text;
+    struct shard_index x;
+    size_t len;
+    int r = modeldir_slurp(&c->dir, form->file, SHARDINDEX_MAX, &text, &len, e);
+
+    if (r)
+        return r;
+    quoted(what, sizeof(what), c, form->file);
+    mix(c, text, len);
+    r = shard_index_parse(&x, text, len, form->suffix, what, e);
+    free(text);
+    if (r)
+        return r;
+    r = read_shards(c, x.file, x.n_files, e);
+    if (!r)
+        r = index_names(c, e);
+    if (!r)
+        r = check_index(c, &x, what, e);
+    shard_index_release(&x);
+    return r;
+}
+
+static int read_single(struct checkpoint *c, const char *name, struct err *e)
+{
+    int r = read_shards(c, &name, 1, e);
+
+    return r ? r : index_names(c, e);
+}
+
+/* ---- config.json ---- */
+
+static int read_quant(struct checkpoint *c, const char *name, struct err *e)
+{
+    char what[600], *text;
+    struct json_doc *doc;
+    const struct json *q;
+    size_t len;
+    int r = modeldir_slurp(&c->dir, name, CONFIG_MAX, &text, &len, e);
+
+    if (r)
+        return r;
+    quoted(what, sizeof(what), c, name);
+    mix(c, text, len);
+    r = json_parse(&doc, text, len, what, e);
+    free(text);
+    if (r)
+        return r;
+    q = json_root(doc);
+    if (strcmp(name, "config.json") == 0) {
+        q = json_get(q, "quantization_config");
+        if (!q)
+            q = json_get(json_root(doc), "compression_config");
+    }
+    r = quant_spec_parse(&c->quant, q, what, e);
+    json_free(doc);
+    return r;
+}
+
+/* A tensor that only 4-bit checkpoints have; NULL: none. */
+static const struct ck_tensor *find_packed(const struct checkpoint *c)
+{
+    for (size_t i = 0; i < c->list.count; i++)
+        if (ends_with(c->tensor[i].name, ".qweight") ||
+            ends_with(c->tensor[i].name, ".weight_packed"))
+            return &c->tensor[i];
+    return NULL;
+}
+
+static int find_quant(struct checkpoint *c, struct err *e)
+{
+    const struct ck_tensor *packed = find_packed(c);
+    int r = 0;
+
+    if (modeldir_has(&c->dir, "config.json") && !c->only)
+        r = read_quant(c, "config.json", e);
+    if (r || !packed || c->only || c->quant.storage != STORAGE_PLAIN)
+        return r;
+    if (modeldir_has(&c->dir, "quantize_config.json"))
+        return read_quant(c, "quantize_config.json", e);
+    return err_set(e, E_CONFIG,
+                   "'%s': '%.200s' is packed, but config.json has no "
+                   "quantization_config",
+                   c->path, packed->name);
+}
+
+/* ---- the interface ---- */
+
+static int open_all(struct checkpoint *c, const char *path, struct err *e)
+{
+    const struct form *form;
+    int r = open_path(c, path, e);
+
+    if (r)
+        return r;
+    if (c->only)
+        return read_single(c, c->only, e);
+    form = find_form(c);
+    if (!form)
+        return err_set(
+            e, E_NOINPUT, "'%s': no checkpoint: none of %s, %s, %s, %s", path,
+            forms[0].file, forms[1].file, forms[2].file, forms[3].file);
+    c->kind = form->kind;
+    r = form->index ? read_index(c, form, e) : read_single(c, form->file, e);
+    return r ? r : find_quant(c, e);
+}
+
+int checkpoint_open(struct checkpoint **out, const char *path, struct err *e)
+{
+    struct checkpoint *c = mem_zero(1, sizeof(*c), "checkpoint", e);
+    int r;
+
+    if (!c)
+        return e->code;
+    c->dir.fd = -1;
+    r = open_all(c, path, e);
+    if (r) {
+        checkpoint_close(c);
+        return r;
+    }
+    *out = c;
+    return 0;
+}
+
+void checkpoint_close(struct checkpoint *c)
+{
+    if (!c)
+        return;
+    for (size_t i = 0; c->shard && i < c->n_shards; i++) {
+        file_close(c->shard[i].file);
+        free(c->shard[i].name);
+    }
+    free(c->shard);
+    ck_list_release(&c->list);
+    free(c->tensor);
+    free(c->by_name);
+    modeldir_close(&c->dir);
+    free(c->path);
+    free(c->only);
+    free(c);
+}
+
+size_t checkpoint_count(const struct checkpoint *c)
+{
+    return c->list.count;
+}
+
+const struct ck_tensor *checkpoint_tensor(const struct checkpoint *c, size_t i)
+{
+    return i < c->list.count ? &c->tensor[i] : NULL;
+}
+
+const struct ck_tensor *checkpoint_find(const struct checkpoint *c,
+                                        const char *name)
+{
+    size_t lo = 0, hi = c->list.count;
+
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        const struct ck_tensor *t = &c->tensor[c->by_name[mid]];
+        int d = strcmp(name, t->name);
+
+        if (!d)
+            return t;
+        if (d < 0)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return NULL;
+}
+
+int checkpoint_read(struct checkpoint *c, const struct ck_tensor *t, void *buf,
+                    struct err *e)
+{
+    const struct ck_entry *en = t->where;
+    struct file *f;
+    int r = checkpoint_shard(c, en->shard, &f, e);
+
+    return r ? r : ck_entry_read(en, f, buf, e);
+}
+
+uint64_t checkpoint_fingerprint(const struct checkpoint *c)
+{
+    return c->fingerprint;
+}
+
+enum storage checkpoint_storage(const struct checkpoint *c)
+{
+    return c->quant.storage;
+}
+
+int64_t checkpoint_group(const struct checkpoint *c)
+{
+    return c->quant.group;
+}

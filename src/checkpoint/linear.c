@@ -1,0 +1,222 @@
+/* linear.c - weights as numbers, however the checkpoint stores them. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/packed.h"
+#include "runtime/unpack.h"
+
+/* ---- plain ---- */
+
+static const struct ck_tensor *find_weight(const struct checkpoint *c,
+                                           const char *module, struct err *e)
+{
+    char name[1024];
+    const struct ck_tensor *t = NULL;
+
+    if ((size_t)snprintf(name, sizeof(name), "%s.weight", module) <
+        sizeof(name))
+        t = checkpoint_find(c, name);
+    if (!t)
+        err_set(e, E_DATA, "the checkpoint has no '%.200s.weight'", module);
+    else if (t->ndim != 2 || !dtype_is_float(t->dtype)) {
+        err_set(e, E_DATA, "'%.200s': is no matrix of floats", t->name);
+        t = NULL;
+    }
+    return t;
+}
+
+/* n = the elements of t, also as sizes of float. */
+static bool count_elements(const struct ck_tensor *t, size_t *n)
+{
+    size_t bytes;
+
+    *n = t->bytes / (dtype_bits(t->dtype) / 8);
+    return !size_mul(*n, sizeof(double), &bytes);
+}
+
+static int read_floats(struct checkpoint *c, const struct ck_tensor *t,
+                       float **out, struct err *e)
+{
+    void *raw = NULL;
+    float *w = NULL;
+    size_t n;
+
+    if (!count_elements(t, &n))
+        return err_set(e, E_TEMP, "'%.200s': too large", t->name);
+    w = mem_pages(n * sizeof(*w), t->name, e);
+    if (t->dtype != DT_F32)
+        raw = mem_pages(t->bytes, t->name, e);
+    if (!w || (t->dtype != DT_F32 && !raw) ||
+        checkpoint_read(c, t, raw ? raw : w, e)) {
+        free(w);
+        free(raw);
+        return e->code;
+    }
+    if (raw && !to_f32(w, raw, t->dtype, n))
+        err_set(e, E_BUG, "'%.200s': no float", t->name);
+    free(raw);
+    *out = w;
+    return 0;
+}
+
+/* ---- 4-bit ---- */
+
+static int dequantize(const struct packed *p, const char *module, float *w,
+                      struct err *e)
+{
+    size_t size = dtype_bits(p->scale_dtype) / 8;
+    float *scale = mem_alloc(p->groups * sizeof(*scale), module, e);
+    uint8_t *code = mem_alloc(p->cols, module, e);
+    bool ok = scale && code;
+
+    for (uint64_t o = 0; o < p->rows && ok; o++, w += p->cols) {
+        const uint8_t *zero = p->zeros + o * p->groups;
+
+        if (!to_f32(scale, p->scales + o * p->groups * size, p->scale_dtype,
+                    p->groups)) /* find_groups() let floats pass alone */
+            memset(scale, 0, p->groups * sizeof(*scale));
+        unpack_row(code, p->codes, o, p->cols);
+        for (uint64_t k = 0; k < p->cols; k++) {
+            uint64_t g = p->g_idx ? (uint64_t)p->g_idx[k] : k / p->group;
+
+            w[k] = (float)(code[k] - zero[g]) * scale[g];
+        }
+    }
+    free(scale);
+    free(code);
+    return ok ? 0 : e->code;
+}
+
+static int packed_floats(struct checkpoint *c, const char *module, float **w,
+                         uint64_t *rows, uint64_t *cols, struct err *e)
+{
+    struct packed p;
+    int r = packed_read(c, module, &p, e);
+
+    if (r <= 0)
+        return r;
+    *w = mem_pages(p.rows * p.cols * sizeof(**w), module, e);
+    r = *w ? dequantize(&p, module, *w, e) : e->code;
+    if (r)
+        free(*w);
+    *rows = p.rows;
+    *cols = p.cols;
+    packed_release(&p);
+    return r ? r : 1;
+}
+
+/* ---- the interface ---- */
+
+int checkpoint_linear(struct checkpoint *c, const char *module, float **w,
+                      uint64_t *rows, uint64_t *cols, struct err *e)
+{
+    const struct ck_tensor *t;
+    int r = packed_floats(c, module, w, rows, cols, e);
+
+    if (r)
+        return r < 0 ? r : 0;
+    if (!(t = find_weight(c, module, e)))
+        return e->code;
+    *rows = t->dims[0];
+    *cols = t->dims[1];
+    return read_floats(c, t, w, e);
+}
+
+int checkpoint_linear_bf16(struct checkpoint *c, const char *module,
+                           uint16_t **w, uint64_t *rows, uint64_t *cols,
+                           struct err *e)
+{
+    const struct ck_tensor *t;
+    float *wide = NULL;
+    int r = packed_floats(c, module, &wide, rows, cols, e);
+
+    if (r < 0)
+        return r;
+    if (!r) {
+        if (!(t = find_weight(c, module, e)))
+            return e->code;
+        *rows = t->dims[0];
+        *cols = t->dims[1];
+        if (t->dtype != DT_BF16) {
+            r = read_floats(c, t, &wide, e);
+        } else if (!(*w = mem_pages(t->bytes, t->name, e)) ||
+                   (r = checkpoint_read(c, t, *w, e))) {
+            free(*w);
+            return e->code;
+        }
+        if (r || !wide)
+            return r;
+    }
+    *w = mem_pages(*rows * *cols * sizeof(**w), module, e);
+    if (*w && !from_f32(*w, DT_BF16, wide, *rows * *cols))
+        err_set(e, E_BUG, "'%.200s': no bf16", module);
+    free(wide);
+    return *w ? 0 : e->code;
+}
+
+int checkpoint_vector(struct checkpoint *c, const char *name, uint64_t n,
+                      float **v, struct err *e)
+{
+    const struct ck_tensor *t = checkpoint_find(c, name);
+    size_t have;
+
+    if (!t)
+        return err_set(e, E_DATA, "the checkpoint has no '%.200s'", name);
+    if (!dtype_is_float(t->dtype) || !count_elements(t, &have) || have != n)
+        return err_set(e, E_DATA,
+                       "'%.200s': is not %" PRIu64 " floats, as config.json "
+                       "wants",
+                       name, n);
+    return read_floats(c, t, v, e);
+}
+
+/* Rows of words to rows of cols/2 bytes, in place. */
+static void close_rows(struct packed *p)
+{
+    uint8_t *bytes = (uint8_t *)p->codes;
+    size_t wide = unpack_words(p->cols) * 4, row = p->cols / 2;
+
+    for (uint64_t o = 1; o < p->rows && wide != row; o++)
+        memmove(bytes + o * row, bytes + o * wide, row);
+}
+
+int checkpoint_quantized(struct checkpoint *c, const char *module,
+                         struct ck_quantized *q, struct err *e)
+{
+    struct packed p;
+    int r = packed_read(c, module, &p, e);
+
+    memset(q, 0, sizeof(*q));
+    if (r <= 0)
+        return r;
+    if (p.g_idx || p.cols % 2) {
+        err_set(e, E_DATA,
+                p.g_idx ? "'%.200s': its g_idx mixes groups (desc_act), which "
+                          "only dequantizing can read" :
+                          "'%.200s': an odd number of inputs",
+                module);
+        packed_release(&p);
+        return e->code;
+    }
+    close_rows(&p);
+    q->rows = p.rows;
+    q->cols = p.cols;
+    q->groups = p.groups;
+    q->group = p.group;
+    q->codes = (uint8_t *)p.codes;
+    q->zeros = p.zeros;
+    q->scale_dtype = p.scale_dtype;
+    q->scales = p.scales;
+    return 1;
+}
+
+void ck_quantized_release(struct ck_quantized *q)
+{
+    free(q->codes);
+    free(q->zeros);
+    free(q->scales);
+    memset(q, 0, sizeof(*q));
+}

@@ -1,0 +1,346 @@
+/* packed.c - finding, checking and unpacking the tensors of a 4-bit linear. */
+#include "checkpoint/packed.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/quant.h"
+#include "checkpoint/inside.h"
+#include "runtime/unpack.h"
+
+enum part { PART_CODES, PART_SCALES, PART_ZEROS, PART_INDEX, PART_SHAPE };
+
+static const char *const flat_names[] = { "qweight", "scales", "qzeros",
+                                          "g_idx", NULL };
+static const char *const ct_names[] = { "weight_packed",     "weight_scale",
+                                        "weight_zero_point", "weight_g_idx",
+                                        "weight_shape",      NULL };
+
+static const char *const *part_names(const struct checkpoint *c)
+{
+    return c->quant.storage == STORAGE_CT ? ct_names : flat_names;
+}
+
+struct parts {
+    const char *module;
+    const struct ck_tensor *t[PART_SHAPE + 1];
+};
+
+static const struct ck_tensor *find(const struct checkpoint *c,
+                                    const char *module, const char *part)
+{
+    char name[1024];
+    int n = snprintf(name, sizeof(name), "%s.%s", module, part);
+
+    return n > 0 && (size_t)n < sizeof(name) ? checkpoint_find(c, name) : NULL;
+}
+
+static int bad(struct err *e, const struct ck_tensor *t, const char *why)
+{
+    return err_set(e, E_DATA, "'%.200s': %s", t->name, why);
+}
+
+static bool is_words(const struct ck_tensor *t)
+{
+    return t->dtype == DT_I32 || t->dtype == DT_U32;
+}
+
+static bool has_shape(const struct ck_tensor *t, uint64_t a, uint64_t b)
+{
+    return t->ndim == 2 && t->dims[0] == a && t->dims[1] == b;
+}
+
+/* ---- the sizes ---- */
+
+static int find_parts(const struct checkpoint *c, const char *module,
+                      struct parts *s, struct err *e)
+{
+    const char *const *names = part_names(c);
+
+    memset(s, 0, sizeof(*s));
+    s->module = module;
+    if (c->quant.storage == STORAGE_PLAIN)
+        return 0;
+    for (int i = 0; names[i]; i++)
+        s->t[i] = find(c, module, names[i]);
+    if (!s->t[PART_CODES])
+        return 0;
+    if (!s->t[PART_SCALES])
+        return err_set(e, E_DATA, "'%.200s': has %s, but no %s", module,
+                       names[PART_CODES], names[PART_SCALES]);
+    if (!s->t[PART_ZEROS] && c->quant.storage != STORAGE_CT)
+        return err_set(e, E_DATA, "'%.200s': has %s, but no %s", module,
+                       names[PART_CODES], names[PART_ZEROS]);
+    if (!is_words(s->t[PART_CODES]) || s->t[PART_CODES]->ndim != 2)
+        return bad(e, s->t[PART_CODES], "is no matrix of 32-bit words");
+    if (s->t[PART_INDEX] &&
+        (s->t[PART_INDEX]->ndim != 1 || s->t[PART_INDEX]->dtype != DT_I32))
+        return bad(e, s->t[PART_INDEX], "is no list of 32-bit integers");
+    return 1;
+}
+
+/* compressed-tensors says the true shape in a tensor of two integers. */
+static int read_shape(struct checkpoint *c, const struct parts *s,
+                      struct packed *p, struct err *e)
+{
+    const struct ck_tensor *t = s->t[PART_SHAPE];
+    int64_t v[2];
+    int32_t v32[2];
+    int r;
+
+    if (!t)
+        return 0;
+    if (t->ndim != 1 || t->dims[0] != 2 ||
+        (t->dtype != DT_I64 && t->dtype != DT_I32))
+        return bad(e, t, "is no pair of integers");
+    r = checkpoint_read(c, t, t->dtype == DT_I64 ? (void *)v : (void *)v32, e);
+    if (r)
+        return r;
+    for (int i = 0; i < 2 && t->dtype == DT_I32; i++)
+        v[i] = v32[i];
+    if (v[0] != (int64_t)p->rows || v[1] < 1 ||
+        unpack_words((uint64_t)v[1]) != p->cols / 8)
+        return err_set(e, E_DATA,
+                       "'%.200s': says %" PRId64 "x%" PRId64
+                       ", the packed words are %" PRIu64 "x%" PRIu64,
+                       t->name, v[0], v[1], p->rows, p->cols / 8);
+    p->cols = (uint64_t)v[1];
+    return 0;
+}
+
+static int find_sizes(struct checkpoint *c, const struct parts *s,
+                      struct packed *p, struct err *e)
+{
+    const struct ck_tensor *q = s->t[PART_CODES], *gi = s->t[PART_INDEX];
+    uint64_t a = q->dims[0], b = q->dims[1];
+    enum storage kind = c->quant.storage;
+    int r = 0;
+
+    if (!a || !b || a >= (uint64_t)1 << 31 || b >= (uint64_t)1 << 31)
+        return bad(e, q, "is empty or too large");
+    p->rows = kind == STORAGE_AWQ ? 8 * b : kind == STORAGE_CT ? a : b;
+    p->cols = kind == STORAGE_AWQ ? a : 8 * (kind == STORAGE_CT ? b : a);
+    if (kind == STORAGE_CT)
+        r = read_shape(c, s, p, e);
+    else if (kind != STORAGE_AWQ && gi && unpack_words(gi->dims[0]) == a)
+        p->cols = gi->dims[0];
+    if (!r && gi && kind != STORAGE_AWQ && gi->dims[0] != p->cols)
+        return err_set(e, E_DATA,
+                       "'%.200s': %" PRIu64 " entries for %" PRIu64 " inputs",
+                       gi->name, gi->dims[0], p->cols);
+    return r;
+}
+
+/* Groups by the scales; the size of one by the configuration where that fits,
+ * else by division (some tools let modules differ). */
+static int find_groups(const struct checkpoint *c, const struct parts *s,
+                       struct packed *p, struct err *e)
+{
+    const struct ck_tensor *t = s->t[PART_SCALES];
+    bool ct = c->quant.storage == STORAGE_CT;
+    uint64_t rows = t->dims[ct ? 0 : 1];
+
+    if (t->ndim == 1 && ct)
+        p->groups = 1;
+    else if (t->ndim == 2)
+        p->groups = t->dims[ct ? 1 : 0];
+    else
+        return bad(e, t, "is no matrix of scales");
+    if (!dtype_is_float(t->dtype) || dtype_bits(t->dtype) < 16)
+        return bad(e, t, "scales of this type are not supported");
+    p->scale_dtype = t->dtype;
+    p->group = c->quant.group > 0 ? (uint64_t)c->quant.group : p->cols;
+    if (quant_groups(p->cols, p->group) != p->groups && p->groups)
+        p->group = p->cols % p->groups ? 0 : p->cols / p->groups;
+    if (rows != p->rows || !p->groups || p->groups > p->cols || !p->group)
+        return err_set(e, E_DATA,
+                       "'%.200s': %" PRIu64 " groups of %" PRIu64
+                       " rows do not fit %" PRIu64 "x%" PRIu64
+                       " weights in groups of %" PRId64,
+                       t->name, p->groups, rows, p->rows, p->cols,
+                       c->quant.group);
+    return 0;
+}
+
+static int check_zeros(const struct checkpoint *c, const struct parts *s,
+                       const struct packed *p, struct err *e)
+{
+    const struct ck_tensor *t = s->t[PART_ZEROS];
+    uint64_t words = unpack_words(p->rows);
+
+    if (!t)
+        return 0;
+    if (c->quant.storage == STORAGE_CT) {
+        if (t->dtype == DT_I8 && has_shape(t, p->rows, p->groups))
+            return 0;
+        if (is_words(t) && has_shape(t, words, p->groups))
+            return 0;
+    } else if (is_words(t) && has_shape(t, p->groups, words)) {
+        return 0;
+    }
+    return err_set(e, E_DATA,
+                   "'%.200s': not the zeros of %" PRIu64 " rows in %" PRIu64
+                   " groups",
+                   t->name, p->rows, p->groups);
+}
+
+/* ---- the contents ---- */
+
+static void *read_tensor(struct checkpoint *c, const struct ck_tensor *t,
+                         struct err *e)
+{
+    void *buf = mem_pages(t->bytes, t->name, e);
+
+    if (buf && checkpoint_read(c, t, buf, e)) {
+        free(buf);
+        return NULL;
+    }
+    return buf;
+}
+
+static int read_codes(struct checkpoint *c, const struct parts *s,
+                      struct packed *p, struct err *e)
+{
+    uint32_t *q = read_tensor(c, s->t[PART_CODES], e);
+
+    if (!q)
+        return e->code;
+    p->codes = mem_pages(p->rows * unpack_words(p->cols) * 4, s->module, e);
+    if (p->codes && c->quant.storage == STORAGE_AWQ)
+        unpack_awq_codes(p->codes, q, p->rows, p->cols);
+    else if (p->codes && c->quant.storage == STORAGE_CT)
+        unpack_ct_codes(p->codes, q, p->rows, p->cols);
+    else if (p->codes)
+        unpack_gptq_codes(p->codes, q, p->rows, p->cols);
+    free(q);
+    return p->codes ? 0 : e->code;
+}
+
+static int read_zeros(struct checkpoint *c, const struct parts *s,
+                      struct packed *p, struct err *e)
+{
+    const struct ck_tensor *t = s->t[PART_ZEROS];
+    enum storage kind = c->quant.storage;
+    uint32_t *q;
+
+    p->zeros = mem_alloc(p->rows * p->groups, s->module, e);
+    if (!p->zeros)
+        return e->code;
+    memset(p->zeros, 8, p->rows * p->groups);
+    if (!t)
+        return 0;
+    if (!(q = read_tensor(c, t, e)))
+        return e->code;
+    if (t->dtype == DT_I8) /* unpacked and signed */
+        for (uint64_t i = 0; i < p->rows * p->groups; i++)
+            p->zeros[i] = (uint8_t)(((int8_t *)q)[i] + 8) & 15;
+    else if (kind == STORAGE_AWQ)
+        unpack_awq_zeros(p->zeros, q, p->rows, p->groups);
+    else if (kind == STORAGE_CT)
+        unpack_ct_zeros(p->zeros, q, p->rows, p->groups);
+    else
+        unpack_gptq_zeros(p->zeros, q, p->rows, p->groups,
+                          kind == STORAGE_GPTQ);
+    free(q);
+    return 0;
+}
+
+/* AWQ and GPTQ keep scales as [groups, rows]: turn them. */
+static int read_scales(struct checkpoint *c, const struct parts *s,
+                       struct packed *p, struct err *e)
+{
+    size_t size = dtype_bits(p->scale_dtype) / 8;
+    uint8_t *v = read_tensor(c, s->t[PART_SCALES], e);
+
+    if (!v || c->quant.storage == STORAGE_CT) {
+        p->scales = v;
+        return v ? 0 : e->code;
+    }
+    p->scales = mem_alloc(p->rows * p->groups * size, s->module, e);
+    for (uint64_t g = 0; g < p->groups && p->scales; g++)
+        for (uint64_t o = 0; o < p->rows; o++)
+            memcpy(p->scales + (o * p->groups + g) * size,
+                   v + (g * p->rows + o) * size, size);
+    free(v);
+    return p->scales ? 0 : e->code;
+}
+
+/* Leaves p->g_idx NULL where it says no more than input / group. */
+static int read_index(struct checkpoint *c, const struct parts *s,
+                      struct packed *p, struct err *e)
+{
+    const struct ck_tensor *t = s->t[PART_INDEX];
+    bool plain = true, absent = true;
+    int32_t *v;
+
+    if (!t || c->quant.storage == STORAGE_AWQ)
+        return 0;
+    if (!(v = read_tensor(c, t, e)))
+        return e->code;
+    for (uint64_t k = 0; k < p->cols; k++) {
+        absent = absent && v[k] == -1; /* compressed-tensors: not used */
+        plain = plain && v[k] >= 0 && (uint64_t)v[k] == k / p->group;
+        if (!absent && (v[k] < 0 || (uint64_t)v[k] >= p->groups)) {
+            err_set(e, E_DATA,
+                    "'%.200s': input %" PRIu64 " in group %d of %" PRIu64,
+                    t->name, k, v[k], p->groups);
+            free(v);
+            return e->code;
+        }
+    }
+    if (plain || absent)
+        free(v);
+    else
+        p->g_idx = v;
+    return 0;
+}
+
+int packed_read(struct checkpoint *c, const char *module, struct packed *p,
+                struct err *e)
+{
+    struct parts s;
+    int r = find_parts(c, module, &s, e);
+
+    memset(p, 0, sizeof(*p));
+    if (r <= 0)
+        return r;
+    if ((r = find_sizes(c, &s, p, e)) || (r = find_groups(c, &s, p, e)) ||
+        (r = check_zeros(c, &s, p, e)))
+        return r;
+    if ((r = read_index(c, &s, p, e)) || (r = read_codes(c, &s, p, e)) ||
+        (r = read_zeros(c, &s, p, e)) || (r = read_scales(c, &s, p, e))) {
+        packed_release(p);
+        return r;
+    }
+    return 1;
+}
+
+void packed_release(struct packed *p)
+{
+    free(p->codes);
+    free(p->zeros);
+    free(p->scales);
+    free(p->g_idx);
+    memset(p, 0, sizeof(*p));
+}
+
+bool checkpoint_part(const struct checkpoint *c, const struct ck_tensor *t,
+                     char *module, size_t cap, bool *first)
+{
+    const char *const *names = part_names(c);
+    const char *dot = strrchr(t->name, '.');
+
+    if (c->quant.storage == STORAGE_PLAIN || !dot ||
+        (size_t)(dot - t->name) >= cap)
+        return false;
+    for (int i = 0; names[i]; i++) {
+        if (strcmp(dot + 1, names[i]) != 0)
+            continue;
+        snprintf(module, cap, "%.*s", (int)(dot - t->name), t->name);
+        *first = i == PART_CODES;
+        return *first || find(c, module, names[PART_CODES]);
+    }
+    return false;
+}

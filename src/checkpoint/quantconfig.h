@@ -1,0 +1,20 @@
+/* quantconfig.h - the quantization_config of a checkpoint that is 4-bit
+ * already: which of the layouts, and how many inputs share a scale. */
+#ifndef FORGE_QUANTCONFIG_H
+#define FORGE_QUANTCONFIG_H
+
+#include "checkpoint/checkpoint.h"
+#include "common/json.h"
+
+struct quant_spec {
+    enum storage storage;
+    int64_t group; /* inputs per scale; -1: one scale a row; 0: plain */
+};
+
+/* q: the object quantization_config; NULL or JSON null: plain.  what: the
+ * file, for messages.  E_CONFIG: a method, format or bit width that is not
+ * read, by name; E_DATA: a field that is missing or of the wrong type. */
+MUST_CHECK int quant_spec_parse(struct quant_spec *s, const struct json *q,
+                                const char *what, struct err *e);
+
+#endif

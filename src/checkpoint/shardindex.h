@@ -1,0 +1,31 @@
+/* shardindex.h - model.safetensors.index.json and its .bin sister: which
+ * tensor is in which file. */
+#ifndef FORGE_SHARDINDEX_H
+#define FORGE_SHARDINDEX_H
+
+#include "common/base.h"
+#include "common/json.h"
+
+enum { SHARDINDEX_MAX = 100000000 }; /* bytes of text */
+
+struct shard_ref {
+    const char *tensor;
+    const char *file;
+};
+
+struct shard_index {
+    struct shard_ref *ref; /* in the order of the text */
+    size_t n_refs;
+    const char **file; /* each once, sorted */
+    size_t n_files;
+    struct json_doc *doc; /* owns the strings */
+};
+
+/* suffix: what the names of files must end in.  E_DATA: no strict JSON, no
+ * weight_map, or a file name that is not allowed (modeldir_name_ok). */
+MUST_CHECK int shard_index_parse(struct shard_index *x, const char *text,
+                                 size_t len, const char *suffix,
+                                 const char *what, struct err *e);
+void shard_index_release(struct shard_index *x);
+
+#endif
