@@ -1,0 +1,132 @@
+/* threads.c - see threads.h.  Workers sleep between loops; a loop hands out
+ * parts by an atomic counter, so that uneven parts balance. */
+#include "common/threads.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+enum { MAX_THREADS = 4096, PARTS_PER_THREAD = 4 };
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    int wanted;  /* threads_set; 0: not said yet */
+    int started; /* workers, the caller not counted */
+    uint64_t round;
+    int busy; /* workers inside the loop of this round */
+    /* the loop */
+    void (*fn)(void *ctx, size_t begin, size_t end);
+    void *ctx;
+    size_t n, part;
+    atomic_size_t next;
+} pool = { .lock = PTHREAD_MUTEX_INITIALIZER,
+           .work = PTHREAD_COND_INITIALIZER,
+           .done = PTHREAD_COND_INITIALIZER };
+
+static _Thread_local bool inside;
+
+static int allowed_cpus(void)
+{
+    cpu_set_t set;
+    int n;
+
+    if (sched_getaffinity(0, sizeof(set), &set))
+        return 1;
+    n = CPU_COUNT(&set);
+    return n > 0 ? n : 1;
+}
+
+void threads_set(int64_t n)
+{
+    pool.wanted =
+        n > 0 ? (int)(n < MAX_THREADS ? n : MAX_THREADS) : allowed_cpus();
+}
+
+int threads_count(void)
+{
+    if (!pool.wanted)
+        threads_set(0);
+    return pool.wanted;
+}
+
+static void take_parts(void)
+{
+    size_t begin;
+
+    while ((begin = atomic_fetch_add(&pool.next, pool.part)) < pool.n) {
+        size_t left = pool.n - begin;
+
+        pool.fn(pool.ctx, begin, begin + (left < pool.part ? left : pool.part));
+    }
+}
+
+static void *worker(void *arg)
+{
+    uint64_t seen = 0;
+
+    (void)arg;
+    inside = true;
+    pthread_mutex_lock(&pool.lock);
+    for (;;) {
+        while (pool.round == seen)
+            pthread_cond_wait(&pool.work, &pool.lock);
+        seen = pool.round;
+        pthread_mutex_unlock(&pool.lock);
+        take_parts();
+        pthread_mutex_lock(&pool.lock);
+        if (--pool.busy == 0)
+            pthread_cond_signal(&pool.done);
+    }
+    return NULL;
+}
+
+/* Fewer workers than wanted is slower and nothing else. */
+static void start_workers(int want)
+{
+    while (pool.started < want) {
+        pthread_t t;
+
+        if (pthread_create(&t, NULL, worker, NULL))
+            return;
+        pthread_detach(t);
+        pool.started++;
+    }
+}
+
+void threads_for(size_t n, size_t grain,
+                 void (*fn)(void *ctx, size_t begin, size_t end), void *ctx)
+{
+    size_t threads = (size_t)threads_count(), part;
+
+    if (!n)
+        return;
+    part = n / (threads * PARTS_PER_THREAD) + 1;
+    if (part < grain)
+        part = grain;
+    if (inside || threads == 1 || part >= n) {
+        fn(ctx, 0, n);
+        return;
+    }
+    pthread_mutex_lock(&pool.lock);
+    if (!pool.round) /* a worker waits for a round it has not seen: 0 is none */
+        start_workers((int)threads - 1);
+    pool.fn = fn;
+    pool.ctx = ctx;
+    pool.n = n;
+    pool.part = part;
+    atomic_store(&pool.next, 0);
+    pool.busy = pool.started;
+    pool.round++;
+    pthread_cond_broadcast(&pool.work);
+    pthread_mutex_unlock(&pool.lock);
+
+    inside = true;
+    take_parts();
+    inside = false;
+
+    pthread_mutex_lock(&pool.lock);
+    while (pool.busy)
+        pthread_cond_wait(&pool.done, &pool.lock);
+    pthread_mutex_unlock(&pool.lock);
+}
