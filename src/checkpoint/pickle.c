@@ -1,0 +1,622 @@
+/* pickle.c - the opcodes of protocol 2 that a dict of tensors uses.
+ *
+ * Every opcode is a row of ops[]; what has no row is refused.  Nothing here
+ * recurses, and each opcode makes at most one value, so that memory grows
+ * with the bytes of the pickle. */
+#include "checkpoint/pickle.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint/pickle_value.h"
+#include "common/utf8.h"
+
+struct machine {
+    const uint8_t *begin, *at, *end;
+    const uint8_t *op; /* where the running opcode is */
+    const char *what;
+    struct err *e;
+    struct arena arena;
+    struct value **stack, **memo;
+    size_t n_stack, stack_cap, n_memo, memo_cap;
+    size_t *mark; /* heights of the stack */
+    size_t n_marks, mark_cap;
+    bool stopped;
+};
+
+PRINTF(2, 3) static int refuse(struct machine *m, const char *fmt, ...)
+{
+    char why[300];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof(why), fmt, ap);
+    va_end(ap);
+    return err_set(m->e, E_DATA, "%s: pickle, byte %zu: %s", m->what,
+                   (size_t)(m->op - m->begin), why);
+}
+
+/* ---- the stack ---- */
+
+/* Room for one more in an array of n elements. */
+static int room(struct machine *m, void *array, size_t n, size_t *cap,
+                size_t size)
+{
+    size_t more = *cap ? 2 * *cap : 64;
+
+    if (n < *cap)
+        return 0;
+    if (mem_grow(array, more * size, "pickle", m->e))
+        return m->e->code;
+    *cap = more;
+    return 0;
+}
+
+static int push(struct machine *m, struct value *v)
+{
+    if (!v || room(m, &m->stack, m->n_stack, &m->stack_cap, sizeof(v)))
+        return m->e->code;
+    m->stack[m->n_stack++] = v;
+    return 0;
+}
+
+/* The topmost value; NULL (refused) when there is none above the mark. */
+static struct value *pop(struct machine *m)
+{
+    size_t floor = m->n_marks ? m->mark[m->n_marks - 1] : 0;
+
+    if (m->n_stack <= floor) {
+        refuse(m, "its stack is empty");
+        return NULL;
+    }
+    return m->stack[--m->n_stack];
+}
+
+static struct value *top(struct machine *m)
+{
+    struct value *v = pop(m);
+
+    m->n_stack += v != NULL;
+    return v;
+}
+
+/* The values above the last mark, which goes; they stay on the stack until
+ * the caller lowers it to *first. */
+static int pop_mark(struct machine *m, size_t *first)
+{
+    if (!m->n_marks)
+        return refuse(m, "its stack has no mark");
+    *first = m->mark[--m->n_marks];
+    return 0;
+}
+
+static const uint8_t *take(struct machine *m, size_t n)
+{
+    const uint8_t *p = m->at;
+
+    if ((size_t)(m->end - p) < n) {
+        refuse(m, "it ends early");
+        return NULL;
+    }
+    m->at += n;
+    return p;
+}
+
+/* ---- literals ---- */
+
+static int push_int(struct machine *m, enum value_type type, int64_t n)
+{
+    struct value *v = value_new(&m->arena, type, m->e);
+
+    if (v)
+        v->number = n;
+    return push(m, v);
+}
+
+/* n bytes, little-endian two's complement, at most 8. */
+static int push_bytes(struct machine *m, size_t n, bool is_signed)
+{
+    const uint8_t *p = take(m, n);
+    uint64_t v = 0;
+
+    if (!p)
+        return m->e->code;
+    for (size_t i = 0; i < n; i++)
+        v |= (uint64_t)p[i] << 8 * i;
+    if (is_signed && n && n < 8 && p[n - 1] & 0x80)
+        v |= UINT64_MAX << 8 * n;
+    return push_int(m, VALUE_INT, (int64_t)v);
+}
+
+static int op_none(struct machine *m)
+{
+    return push_int(m, VALUE_NONE, 0);
+}
+
+static int op_true(struct machine *m)
+{
+    return push_int(m, VALUE_BOOL, 1);
+}
+
+static int op_false(struct machine *m)
+{
+    return push_int(m, VALUE_BOOL, 0);
+}
+
+static int op_int4(struct machine *m)
+{
+    return push_bytes(m, 4, true);
+}
+
+static int op_int1(struct machine *m)
+{
+    return push_bytes(m, 1, false);
+}
+
+static int op_int2(struct machine *m)
+{
+    return push_bytes(m, 2, false);
+}
+
+static int op_long1(struct machine *m)
+{
+    const uint8_t *n = take(m, 1);
+
+    if (!n)
+        return m->e->code;
+    if (*n > 8)
+        return refuse(m, "a number of %d bytes", *n);
+    return push_bytes(m, *n, true);
+}
+
+static int op_float(struct machine *m)
+{
+    return take(m, 8) ? push_int(m, VALUE_FLOAT, 0) : m->e->code;
+}
+
+/* A copy of n bytes with a NUL after them. */
+static const char *keep_text(struct machine *m, const uint8_t *p, size_t n)
+{
+    char *s = arena_zero(&m->arena, n + 1, m->e);
+
+    if (s)
+        memcpy(s, p, n);
+    return s;
+}
+
+static int push_text(struct machine *m, size_t n)
+{
+    const uint8_t *p = take(m, n);
+    struct value *v;
+
+    if (!p)
+        return m->e->code;
+    if (!utf8_printable((const char *)p, n))
+        return refuse(m, "a text with control characters or no UTF-8");
+    v = value_new(&m->arena, VALUE_TEXT, m->e);
+    if (!v || !(v->text = keep_text(m, p, n)))
+        return m->e->code;
+    return push(m, v);
+}
+
+static int op_text4(struct machine *m)
+{
+    const uint8_t *p = take(m, 4);
+    uint32_t n;
+
+    if (!p)
+        return m->e->code;
+    memcpy(&n, p, 4);
+    return push_text(m, n);
+}
+
+static int op_text1(struct machine *m)
+{
+    const uint8_t *p = take(m, 1);
+
+    return p ? push_text(m, *p) : m->e->code;
+}
+
+/* ---- containers ---- */
+
+static int op_mark(struct machine *m)
+{
+    if (room(m, &m->mark, m->n_marks, &m->mark_cap, sizeof(*m->mark)))
+        return m->e->code;
+    m->mark[m->n_marks++] = m->n_stack;
+    return 0;
+}
+
+/* Replace the values from first on by one tuple. */
+static int make_tuple(struct machine *m, size_t first)
+{
+    struct value *v = value_new(&m->arena, VALUE_TUPLE, m->e);
+
+    if (!v)
+        return m->e->code;
+    for (size_t i = first; i < m->n_stack; i++)
+        if (value_append(&m->arena, v, m->stack[i], m->e))
+            return m->e->code;
+    m->n_stack = first;
+    return push(m, v);
+}
+
+static int op_tuple(struct machine *m)
+{
+    size_t first = 0;
+
+    return pop_mark(m, &first) ? m->e->code : make_tuple(m, first);
+}
+
+static int op_tuple_n(struct machine *m)
+{
+    size_t floor = m->n_marks ? m->mark[m->n_marks - 1] : 0;
+    size_t n = *m->op == ')' ? 0 : (size_t)(*m->op - 0x84);
+
+    if (m->n_stack - floor < n)
+        return refuse(m, "its stack is empty");
+    return make_tuple(m, m->n_stack - n);
+}
+
+static int op_list(struct machine *m)
+{
+    return push(m, value_new(&m->arena, VALUE_LIST, m->e));
+}
+
+static int op_dict(struct machine *m)
+{
+    return push(m, value_new(&m->arena, VALUE_DICT, m->e));
+}
+
+/* Move the values from first on into the list or dict below them. */
+static int extend(struct machine *m, size_t first, enum value_type type)
+{
+    size_t n = m->n_stack - first;
+    struct value *v;
+
+    if (!first || (m->n_marks && m->mark[m->n_marks - 1] >= first))
+        return refuse(m, "its stack is empty");
+    v = m->stack[first - 1];
+    if (v->type != type)
+        return refuse(m, "puts values into something that is no %s",
+                      type == VALUE_DICT ? "dict" : "list");
+    if (type == VALUE_DICT && n % 2)
+        return refuse(m, "a key without a value");
+    for (size_t i = first; i < m->n_stack; i++)
+        if (value_append(&m->arena, v, m->stack[i], m->e))
+            return m->e->code;
+    m->n_stack = first;
+    return 0;
+}
+
+static int op_append(struct machine *m)
+{
+    return extend(m, m->n_stack ? m->n_stack - 1 : 0, VALUE_LIST);
+}
+
+static int op_appends(struct machine *m)
+{
+    size_t first = 0;
+
+    return pop_mark(m, &first) ? m->e->code : extend(m, first, VALUE_LIST);
+}
+
+static int op_setitem(struct machine *m)
+{
+    return extend(m, m->n_stack > 1 ? m->n_stack - 2 : 0, VALUE_DICT);
+}
+
+static int op_setitems(struct machine *m)
+{
+    size_t first = 0;
+
+    return pop_mark(m, &first) ? m->e->code : extend(m, first, VALUE_DICT);
+}
+
+/* ---- the memo ---- */
+
+/* Picklers number their memo 0, 1, 2, ...: a gap would cost memory. */
+static int memo_put(struct machine *m, uint32_t i)
+{
+    struct value *v = top(m);
+
+    if (!v)
+        return m->e->code;
+    if (i > m->n_memo)
+        return refuse(m, "memo %u after %zu", (unsigned)i, m->n_memo);
+    if (room(m, &m->memo, i, &m->memo_cap, sizeof(v)))
+        return m->e->code;
+    m->memo[i] = v;
+    m->n_memo += i == m->n_memo;
+    return 0;
+}
+
+static int memo_get(struct machine *m, uint32_t i)
+{
+    if (i >= m->n_memo)
+        return refuse(m, "memo %u was never filled", (unsigned)i);
+    return push(m, m->memo[i]);
+}
+
+static int op_memo(struct machine *m)
+{
+    bool wide = *m->op == 'r' || *m->op == 'j';
+    const uint8_t *p = take(m, wide ? 4 : 1);
+    uint32_t i;
+
+    if (!p)
+        return m->e->code;
+    i = *p;
+    if (wide)
+        memcpy(&i, p, 4);
+    return *m->op == 'q' || *m->op == 'r' ? memo_put(m, i) : memo_get(m, i);
+}
+
+/* ---- names and what they build ---- */
+
+static const char *take_line(struct machine *m)
+{
+    size_t left = (size_t)(m->end - m->at);
+    const uint8_t *p = m->at, *nl = left ? memchr(p, '\n', left) : NULL;
+
+    if (!nl) {
+        refuse(m, "it ends early");
+        return NULL;
+    }
+    m->at = nl + 1;
+    return keep_text(m, p, (size_t)(nl - p));
+}
+
+static int op_global(struct machine *m)
+{
+    const char *module = take_line(m);
+    const char *name = module ? take_line(m) : NULL;
+    const struct global *g;
+    struct value *v;
+
+    if (!name)
+        return m->e->code;
+    g = global_find(module, name);
+    if (!g)
+        return refuse(m,
+                      "refuses to run %.80s.%.80s, a checkpoint may build "
+                      "tensors and nothing else",
+                      module, name);
+    v = value_new(&m->arena, VALUE_GLOBAL, m->e);
+    if (v)
+        v->global = g;
+    return push(m, v);
+}
+
+static bool is_size(const struct value *v)
+{
+    return v->type == VALUE_INT && v->number >= 0;
+}
+
+/* ("storage", class, key, location, elements) */
+static int op_persid(struct machine *m)
+{
+    struct value *id = pop(m), *v, **a;
+
+    if (!id)
+        return m->e->code;
+    a = id->item;
+    if (id->type != VALUE_TUPLE || id->count != 5 || a[0]->type != VALUE_TEXT ||
+        strcmp(a[0]->text, "storage") != 0 || a[1]->type != VALUE_GLOBAL ||
+        a[1]->global->kind != GLOBAL_STORAGE || a[2]->type != VALUE_TEXT ||
+        !is_size(a[4]))
+        return refuse(m, "a persistent id that is no storage");
+    v = value_new(&m->arena, VALUE_STORAGE, m->e);
+    if (v) {
+        v->global = a[1]->global;
+        v->text = a[2]->text;
+        v->number = a[4]->number;
+    }
+    return push(m, v);
+}
+
+/* A tuple of sizes into out; how many, or -1. */
+static int sizes(const struct value *v, uint64_t *out)
+{
+    if (v->type != VALUE_TUPLE || v->count > CHECKPOINT_MAX_DIMS)
+        return -1;
+    for (size_t i = 0; i < v->count; i++) {
+        if (!is_size(v->item[i]))
+            return -1;
+        out[i] = (uint64_t)v->item[i]->number;
+    }
+    return (int)v->count;
+}
+
+/* (storage, offset, size, stride, requires_grad, hooks[, dtype][, metadata]) */
+static int rebuild(struct machine *m, const struct value *args, bool v3)
+{
+    struct value **a = args->item, *v;
+    struct pickle_tensor *t;
+    const struct global *g;
+
+    if (args->count < (v3 ? 7 : 4) || a[0]->type != VALUE_STORAGE ||
+        !is_size(a[1]))
+        return refuse(m, "a tensor without a storage");
+    g = a[0]->global;
+    if (v3 && (a[6]->type != VALUE_GLOBAL ||
+               a[6]->global->kind != GLOBAL_DTYPE || g->dtype != DT_NONE))
+        return refuse(m, "a tensor without a dtype");
+    if (!v3 && g->dtype == DT_NONE)
+        return refuse(m, "a tensor of an untyped storage");
+    v = value_new(&m->arena, VALUE_TENSOR, m->e);
+    t = v ? arena_zero(&m->arena, sizeof(*t), m->e) : NULL;
+    if (!t)
+        return m->e->code;
+    v->tensor = t;
+    t->key = a[0]->text;
+    t->dtype = v3 ? a[6]->global->dtype : g->dtype;
+    t->offset = (uint64_t)a[1]->number;
+    t->ndim = sizes(a[2], t->dims);
+    if (t->ndim < 0 || sizes(a[3], t->stride) != t->ndim)
+        return refuse(m, "a tensor with no good size and stride");
+    if (size_mul((uint64_t)a[0]->number,
+                 (uint64_t)(v3 ? 1 : dtype_bits(t->dtype) / 8),
+                 &t->storage_bytes))
+        return refuse(m, "a storage of %" PRId64 " elements", a[0]->number);
+    return push(m, v);
+}
+
+/* OrderedDict(), or of a list of pairs */
+static int ordered_dict(struct machine *m, const struct value *args)
+{
+    const struct value *pairs = args->count ? args->item[0] : NULL;
+    struct value *v = value_new(&m->arena, VALUE_DICT, m->e);
+
+    if (!v)
+        return m->e->code;
+    if (args->count > 1 || (pairs && pairs->type != VALUE_LIST))
+        return refuse(m, "an OrderedDict of something else than pairs");
+    for (size_t i = 0; pairs && i < pairs->count; i++) {
+        const struct value *p = pairs->item[i];
+
+        if ((p->type != VALUE_LIST && p->type != VALUE_TUPLE) || p->count != 2)
+            return refuse(m, "an OrderedDict of something else than pairs");
+        if (value_append(&m->arena, v, p->item[0], m->e) ||
+            value_append(&m->arena, v, p->item[1], m->e))
+            return m->e->code;
+    }
+    return push(m, v);
+}
+
+static int op_reduce(struct machine *m)
+{
+    struct value *args = pop(m), *f = args ? pop(m) : NULL;
+
+    if (!f)
+        return m->e->code;
+    if (f->type != VALUE_GLOBAL || args->type != VALUE_TUPLE)
+        return refuse(m, "calls something that is no function");
+    switch (f->global->kind) {
+    case GLOBAL_ORDERED_DICT: return ordered_dict(m, args);
+    case GLOBAL_REBUILD: return rebuild(m, args, false);
+    case GLOBAL_REBUILD_V3: return rebuild(m, args, true);
+    case GLOBAL_SIZE:
+        if (args->count == 1 && args->item[0]->type == VALUE_TUPLE)
+            return push(m, args->item[0]);
+        break;
+    case GLOBAL_PARAMETER: /* (tensor, requires_grad, hooks[, state]) */
+        if (args->count && args->item[0]->type == VALUE_TENSOR)
+            return push(m, args->item[0]);
+        break;
+    case GLOBAL_STORAGE:
+    case GLOBAL_DTYPE: break;
+    }
+    return refuse(m, "refuses to call %s.%s with these arguments",
+                  f->global->module, f->global->name);
+}
+
+/* Attributes of a dict (_metadata) or tensor: nothing that is needed. */
+static int op_build(struct machine *m)
+{
+    struct value *state = pop(m), *v = state ? top(m) : NULL;
+
+    if (!v)
+        return m->e->code;
+    if ((v->type != VALUE_DICT && v->type != VALUE_TENSOR) ||
+        state->type != VALUE_DICT)
+        return refuse(m, "sets the state of something that has none");
+    return 0;
+}
+
+static int op_proto(struct machine *m)
+{
+    const uint8_t *p = take(m, 1);
+
+    if (!p)
+        return m->e->code;
+    return *p == 2 ? 0 : refuse(m, "protocol %d, torch.save writes 2", *p);
+}
+
+static int op_stop(struct machine *m)
+{
+    m->stopped = true;
+    return 0;
+}
+
+static int (*const ops[256])(struct machine *m) = {
+    [0x80] = op_proto,   ['.'] = op_stop,     ['('] = op_mark,
+    ['N'] = op_none,     [0x88] = op_true,    [0x89] = op_false,
+    ['J'] = op_int4,     ['K'] = op_int1,     ['M'] = op_int2,
+    [0x8a] = op_long1,   ['G'] = op_float,    ['X'] = op_text4,
+    ['U'] = op_text1,    [')'] = op_tuple_n,  [0x85] = op_tuple_n,
+    [0x86] = op_tuple_n, [0x87] = op_tuple_n, ['t'] = op_tuple,
+    [']'] = op_list,     ['a'] = op_append,   ['e'] = op_appends,
+    ['}'] = op_dict,     ['s'] = op_setitem,  ['u'] = op_setitems,
+    ['q'] = op_memo,     ['r'] = op_memo,     ['h'] = op_memo,
+    ['j'] = op_memo,     ['c'] = op_global,   ['Q'] = op_persid,
+    ['R'] = op_reduce,   [0x81] = op_reduce,  ['b'] = op_build,
+};
+
+/* ---- the run ---- */
+
+static int run(struct machine *m)
+{
+    int r = 0;
+
+    while (!r && !m->stopped) {
+        m->op = m->at;
+        if (m->at == m->end)
+            return refuse(m, "it ends early");
+        m->at++;
+        if (!ops[*m->op])
+            return refuse(m, "opcode 0x%02x is not allowed", *m->op);
+        r = ops[*m->op](m);
+    }
+    if (!r && m->at != m->end)
+        return refuse(m, "bytes after its end");
+    return r;
+}
+
+static int give(struct machine *m,
+                int (*each)(void *arg, const struct pickle_tensor *t,
+                            struct err *e),
+                void *arg)
+{
+    struct value *dict = pop(m);
+    int r = 0;
+
+    if (!dict)
+        return m->e->code;
+    if (dict->type != VALUE_DICT)
+        return refuse(m, "it holds no dict of tensors");
+    for (size_t i = 0; i < dict->count && !r; i += 2) {
+        const struct value *key = dict->item[i], *v = dict->item[i + 1];
+
+        if (key->type != VALUE_TEXT)
+            return refuse(m, "a key that is no text");
+        if (v->type != VALUE_TENSOR)
+            return refuse(m, "'%.200s' is no tensor", key->text);
+        v->tensor->name = key->text;
+        r = each(arg, v->tensor, m->e);
+    }
+    return r;
+}
+
+int pickle_run(const void *text, size_t len, const char *what,
+               int (*each)(void *arg, const struct pickle_tensor *t,
+                           struct err *e),
+               void *arg, struct err *e)
+{
+    struct machine m = { .begin = text, .what = what, .e = e };
+    int r;
+
+    m.at = m.op = m.begin;
+    m.end = m.begin + len;
+    r = run(&m);
+    if (!r)
+        r = give(&m, each, arg);
+    free(m.stack);
+    free(m.memo);
+    free(m.mark);
+    arena_release(&m.arena);
+    return r;
+}

@@ -1,0 +1,332 @@
+/* weights.c - choosing tensors of a checkpoint, and their frames. */
+#include "checkpoint/weights.h"
+
+#include <ctype.h>
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- choosing ---- */
+
+static bool ends_with(const char *s, const char *suffix)
+{
+    size_t n = strlen(s), m = strlen(suffix);
+
+    return n > m && strcmp(s + n - m, suffix) == 0;
+}
+
+/* The layer of "model.layers.3.mlp...", -1 when outside layers 0..n-1. */
+static int64_t layer_of(const char *name, int64_t n_layers)
+{
+    static const char prefix[] = "model.layers.";
+    const char *digits = name + sizeof(prefix) - 1;
+    int64_t layer = 0;
+
+    if (strncmp(name, prefix, sizeof(prefix) - 1) != 0 ||
+        !isdigit((unsigned char)*digits))
+        return -1;
+    for (; isdigit((unsigned char)*digits); digits++) {
+        layer = 10 * layer + (*digits - '0');
+        if (layer >= n_layers)
+            return -1;
+    }
+    return *digits == '.' ? layer : -1;
+}
+
+static bool in_layers(const struct weights_choice *ch, int64_t layer)
+{
+    if (layer < 0)
+        return ch->rest || ch->layer < 0;
+    return ch->layer < 0 ? !ch->rest : layer == ch->layer;
+}
+
+static bool any_glob(const char *const *glob, int n, const char *name,
+                     const char *module)
+{
+    for (int i = 0; i < n; i++)
+        if (fnmatch(glob[i], name, 0) == 0 || fnmatch(glob[i], module, 0) == 0)
+            return true;
+    return false;
+}
+
+static bool is_chosen(const struct weights_choice *ch, const char *name,
+                      const char *module, int64_t n_layers)
+{
+    return in_layers(ch, layer_of(name, n_layers)) &&
+           (!ch->n_match || any_glob(ch->match, ch->n_match, name, module)) &&
+           !any_glob(ch->exclude, ch->n_exclude, name, module);
+}
+
+static int check_shape(const struct ck_tensor *t, const struct linear *lin,
+                       struct err *e)
+{
+    if (!dtype_is_float(t->dtype))
+        return err_set(e, E_DATA, "'%.200s': a weight of type %s", t->name,
+                       dtype_name(t->dtype));
+    if (t->ndim != 2 || t->dims[0] != (uint64_t)lin->rows ||
+        t->dims[1] != (uint64_t)lin->cols)
+        return err_set(e, E_DATA,
+                       "'%.200s': its shape is not %" PRId64 "x%" PRId64
+                       ", as config.json says",
+                       t->name, lin->rows, lin->cols);
+    return 0;
+}
+
+/* 1: *it is chosen; 0: left out. */
+static int choose(struct weights_plan *p, const struct weights_choice *ch,
+                  const struct ck_tensor *t, struct weights_item *it,
+                  struct err *e)
+{
+    char module[1024], name[1100];
+    struct linear lin;
+    bool first;
+
+    it->t = t;
+    it->kind = WEIGHTS_OTHER;
+    if (ends_with(t->name, "rotary_emb.inv_freq")) {
+        p->dropped++;
+        return 0;
+    }
+    if (checkpoint_part(p->c, t, module, sizeof(module), &first)) {
+        it->kind = WEIGHTS_PACKED;
+        snprintf(name, sizeof(name), "%s.weight", module);
+        return first && is_chosen(ch, name, module, p->config->n_layers);
+    }
+    snprintf(module, sizeof(module), "%s", t->name);
+    if (ends_with(module, ".weight") && strlen(t->name) < sizeof(module))
+        module[strlen(module) - strlen(".weight")] = '\0';
+    if (!is_chosen(ch, t->name, module, p->config->n_layers))
+        return 0;
+    if (strcmp(module, t->name) != 0 &&
+        model_find_linear(p->config, module, &lin)) {
+        it->kind = WEIGHTS_LINEAR;
+        return check_shape(t, &lin, e) ? e->code : 1;
+    }
+    return 1;
+}
+
+/* Every linear of layer i must be there, plain or packed. */
+static int check_layer(const struct weights_plan *p, int64_t i, struct err *e)
+{
+    struct linear lin[LINEARS_PER_LAYER_MAX];
+    int n = model_linears(p->config, i, lin);
+
+    for (int k = 0; k < n; k++) {
+        static const char *const parts[] = { "weight", "qweight",
+                                             "weight_packed" };
+        char name[MODULE_PATH_MAX + 32];
+        bool there = false;
+
+        for (size_t j = 0; j < ARRAY_LEN(parts) && !there; j++) {
+            snprintf(name, sizeof(name), "%.255s.%s", lin[k].module, parts[j]);
+            there = checkpoint_find(p->c, name);
+        }
+        if (!there)
+            return err_set(e, E_DATA, "the checkpoint has no '%s.weight'",
+                           lin[k].module);
+    }
+    return 0;
+}
+
+static int check_layers(const struct weights_plan *p,
+                        const struct weights_choice *ch, struct err *e)
+{
+    int r = 0;
+
+    if (ch->layer >= p->config->n_layers)
+        return err_set(e, E_CONFIG,
+                       "no layer %" PRId64 " in a model of %" PRId64 " layers",
+                       ch->layer, p->config->n_layers);
+    for (int64_t i = 0; i < p->config->n_layers && !r; i++)
+        if (in_layers(ch, i))
+            r = check_layer(p, i, e);
+    return r;
+}
+
+int weights_plan(struct weights_plan *p, struct checkpoint *c,
+                 const struct model_config *config,
+                 const struct weights_choice *ch, struct err *e)
+{
+    size_t n = checkpoint_count(c);
+    int r;
+
+    memset(p, 0, sizeof(*p));
+    p->c = c;
+    p->config = config;
+    p->dequantize = ch->dequantize;
+    if ((r = check_layers(p, ch, e)))
+        return r;
+    p->item = mem_zero(n, sizeof(*p->item), "weights", e);
+    if (!p->item)
+        return e->code;
+    for (size_t i = 0; i < n; i++) {
+        r = choose(p, ch, checkpoint_tensor(c, i), &p->item[p->count], e);
+        if (r < 0)
+            return r;
+        p->count += (size_t)r;
+    }
+    if (!p->count)
+        return err_set(e, E_CONFIG,
+                       "no tensor of the model is chosen by "
+                       "these options");
+    return 0;
+}
+
+void weights_release(struct weights_plan *p)
+{
+    free(p->item);
+    free(p->buf);
+    memset(p, 0, sizeof(*p));
+}
+
+/* ---- writing ---- */
+
+static int set_name(struct frame *f, const char *name, size_t len,
+                    struct err *e)
+{
+    if (len > FRAME_NAME_MAX)
+        return err_set(e, E_DATA, "'%.100s...': a name of %zu bytes", name,
+                       len);
+    memcpy(f->name, name, len);
+    f->name[len] = '\0';
+    return 0;
+}
+
+static int write_stored(struct weights_plan *p, const struct weights_item *it,
+                        struct stream_writer *w, uint64_t *bytes, struct err *e)
+{
+    const struct ck_tensor *t = it->t;
+    size_t n = strlen(t->name);
+    struct frame f = { .role = ROLE_TENSOR,
+                       .dtype = t->dtype,
+                       .ndim = t->ndim };
+    int r;
+
+    if (it->kind == WEIGHTS_LINEAR) {
+        f.role = ROLE_WEIGHT;
+        n -= strlen(".weight");
+    }
+    if ((r = set_name(&f, t->name, n, e)))
+        return r;
+    if (t->bytes > p->cap || !p->buf) {
+        free(p->buf);
+        p->buf = mem_pages(t->bytes, t->name, e);
+        p->cap = p->buf ? t->bytes : 0;
+        if (!p->buf)
+            return e->code;
+    }
+    if ((r = checkpoint_read(p->c, t, p->buf, e)))
+        return r;
+    memcpy(f.dims, t->dims, sizeof(f.dims));
+    f.data = p->buf;
+    f.len = t->bytes;
+    *bytes += f.len;
+    return stream_write(w, &f, e);
+}
+
+/* One part of a 4-bit linear. */
+static int write_part(const struct ck_quantized *q, const char *module,
+                      enum role role, struct stream_writer *w, uint64_t *bytes,
+                      struct err *e)
+{
+    struct frame f = { .role = role, .ndim = 2 };
+    int r = set_name(&f, module, strlen(module), e);
+    uint64_t len;
+
+    f.dtype = role == ROLE_SCALES ? q->scale_dtype : DT_U4;
+    f.dims[0] = q->rows;
+    f.dims[1] = role == ROLE_CODES ? q->cols : q->groups;
+    f.group = (uint32_t)q->group;
+    f.scale_dtype = q->scale_dtype;
+    f.data = role == ROLE_CODES  ? q->codes :
+             role == ROLE_SCALES ? q->scales :
+                                   q->zeros;
+    if (r)
+        return r;
+    if (!dtype_size(f.dtype, 2, f.dims, &len))
+        return err_set(e, E_DATA, "'%.200s': an odd number of zeros", module);
+    f.len = len;
+    *bytes += len;
+    return stream_write(w, &f, e);
+}
+
+static int write_parts(struct ck_quantized *q, const char *module,
+                       struct stream_writer *w, uint64_t *bytes, struct err *e)
+{
+    size_t n = q->rows * q->groups;
+    int r;
+
+    for (size_t i = 0; i + 1 < n; i += 2) /* bytes to nibbles, in place */
+        q->zeros[i / 2] = (uint8_t)(q->zeros[i] | q->zeros[i + 1] << 4);
+    if ((r = write_part(q, module, ROLE_CODES, w, bytes, e)) ||
+        (r = write_part(q, module, ROLE_SCALES, w, bytes, e)))
+        return r;
+    return write_part(q, module, ROLE_ZEROS, w, bytes, e);
+}
+
+static int write_floats(struct weights_plan *p, const char *module,
+                        struct stream_writer *w, uint64_t *bytes, struct err *e)
+{
+    struct frame f = { .role = ROLE_WEIGHT, .dtype = DT_F32, .ndim = 2 };
+    char name[1100];
+    struct linear lin;
+    float *v;
+    int r;
+
+    snprintf(name, sizeof(name), "%s", module);
+    if (!model_find_linear(p->config, module, &lin)) {
+        f.role = ROLE_TENSOR;
+        snprintf(name, sizeof(name), "%s.weight", module);
+    }
+    if ((r = set_name(&f, name, strlen(name), e)) ||
+        (r = checkpoint_linear(p->c, module, &v, &f.dims[0], &f.dims[1], e)))
+        return r;
+    f.data = v;
+    f.len = f.dims[0] * f.dims[1] * sizeof(*v);
+    *bytes += f.len;
+    r = stream_write(w, &f, e);
+    free(v);
+    return r;
+}
+
+static int write_packed(struct weights_plan *p, const struct weights_item *it,
+                        struct stream_writer *w, uint64_t *bytes, struct err *e)
+{
+    struct ck_quantized q;
+    struct linear lin;
+    char module[1024];
+    bool first;
+    int r;
+
+    if (!checkpoint_part(p->c, it->t, module, sizeof(module), &first))
+        return err_set(e, E_BUG, "'%.200s': no part", it->t->name);
+    if (p->dequantize)
+        return write_floats(p, module, w, bytes, e);
+    r = checkpoint_quantized(p->c, module, &q, e);
+    if (r <= 0)
+        return r < 0 ? r : err_set(e, E_BUG, "'%.200s': not packed", module);
+    if (model_find_linear(p->config, module, &lin) &&
+        (q.rows != (uint64_t)lin.rows || q.cols != (uint64_t)lin.cols))
+        r = err_set(e, E_DATA,
+                    "'%.200s': %" PRIu64 "x%" PRIu64
+                    ", config.json says %" PRId64 "x%" PRId64,
+                    module, q.rows, q.cols, lin.rows, lin.cols);
+    else
+        r = write_parts(&q, module, w, bytes, e);
+    ck_quantized_release(&q);
+    return r;
+}
+
+int weights_write(struct weights_plan *p, size_t i, struct stream_writer *w,
+                  uint64_t *bytes, struct err *e)
+{
+    const struct weights_item *it = &p->item[i];
+
+    *bytes = 0;
+    if (i + 1 < p->count)
+        checkpoint_ahead(p->c, p->item[i + 1].t);
+    return it->kind == WEIGHTS_PACKED ? write_packed(p, it, w, bytes, e) :
+                                        write_stored(p, it, w, bytes, e);
+}
