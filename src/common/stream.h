@@ -12,8 +12,6 @@
 #ifndef FORGE_STREAM_H
 #define FORGE_STREAM_H
 
-#include <stdio.h>
-
 #include "common/base.h"
 #include "common/dtype.h"
 
@@ -53,11 +51,11 @@ enum role {
     ROLE_TENSOR = 12,    /* any; name: the tensor's in the checkpoint */
     ROLE_HITMAP = 13,    /* F32 [E, k] */
     ROLE_MAP = 14,       /* I32 [E] */
-    ROLE_NOTE = 15,      /* U8 [n]: JSON text  name: the module's path or "run" */
+    ROLE_NOTE = 15, /* U8 [n]: JSON text  name: the module's path or "run" */
     ROLE_COUNT
 };
 
-const char *role_name(enum role r);    /* "hessian"; "?" when unknown */
+const char *role_name(enum role r);     /* "hessian"; "?" when unknown */
 enum role role_parse(const char *name); /* ROLE_NONE when unknown */
 
 /* One tensor.  Metadata beyond name and shape are optional: 0 or NULL means
@@ -68,16 +66,16 @@ struct frame {
     int ndim;
     uint64_t dims[FRAME_MAX_DIMS]; /* outermost first */
     char name[FRAME_NAME_MAX + 1];
-    bool ancillary;      /* not part of the content: times, host facts */
-    const char *modules; /* paths of the linears that read this input,
+    bool ancillary;         /* not part of the content: times, host facts */
+    const char *modules;    /* paths of the linears that read this input,
                             separated by '\n', NUL-terminated */
-    uint64_t samples;    /* tokens behind a hessian or activation */
-    uint64_t sequence;   /* 1 + index of the calibration sequence */
-    uint32_t block;      /* hessian: size g of the diagonal blocks */
-    uint32_t group;      /* qmeta, codes, scales, zeros: inputs per scale */
+    uint64_t samples;       /* tokens behind a hessian or activation */
+    uint64_t sequence;      /* 1 + index of the calibration sequence */
+    uint32_t block;         /* hessian: size g of the diagonal blocks */
+    uint32_t group;         /* qmeta, codes, scales, zeros: inputs per scale */
     enum dtype scale_dtype; /* qmeta: what scales are stored as, F16 or BF16 */
-    bool last;           /* no later frame of this stream has this name */
-    const void *data;    /* 64-byte aligned when read; 4096 from 1 MiB on */
+    bool last;              /* no later frame of this stream has this name */
+    const void *data;       /* 64-byte aligned when read; 4096 from 1 MiB on */
     size_t len;
 };
 
@@ -87,7 +85,9 @@ struct stream_reader;
 
 /* What to check of a stream's HEAD; zero: nothing. */
 struct stream_expect {
-    const char *key; /* --expect-key: another key is E_DATA */
+    const char *key;      /* --expect-key: another key is E_DATA */
+    const char *ref_root; /* directory that REF frames may read files of;
+                             NULL: a REF frame is E_DATA */
 };
 
 /* path "-" or NULL: standard input.  Regular files are read through
@@ -95,7 +95,9 @@ struct stream_expect {
  * terminal. */
 MUST_CHECK int stream_open(struct stream_reader **r, const char *path,
                            const struct stream_expect *expect, struct err *e);
-/* 1: *f is the next tensor.  0: the input ended after a complete stream.
+/* A tensor (role, name, sequence) may appear once in a stream, except notes
+ * and ancillary frames; both ends check it (E_DATA).
+ * 1: *f is the next tensor.  0: the input ended after a complete stream.
  * Negative: *e says why and where, "'<stdin>': frame 7: ...".  An ERROR frame
  * comes back as the code and message the upstream tool gave. */
 MUST_CHECK int stream_next(struct stream_reader *r, struct frame *f,
@@ -121,8 +123,8 @@ uint64_t stream_frame_number(const struct stream_reader *r);
 struct stream_writer;
 
 struct stream_output {
-    const char *path; /* NULL or "-": standard output; E_USAGE if a terminal */
-    const char *key;  /* --key: stored in HEAD; NULL: none */
+    const char *path;  /* NULL or "-": standard output; E_USAGE if a terminal */
+    const char *key;   /* --key: stored in HEAD; NULL: none */
     const char *facts; /* JSON members to add to HEAD, e.g. "\"model\":\"..\"",
                           or NULL */
 };
@@ -140,6 +142,16 @@ MUST_CHECK int stream_inherit(struct stream_writer *w, const char *head,
  * {"tool":..,"version":..,"args":opt_recorded()}],"key":..}. */
 MUST_CHECK int stream_write(struct stream_writer *w, const struct frame *f,
                             struct err *e);
+/* As stream_write, but the payload stays where it is: f->len bytes at `offset`
+ * of the file `path`, relative to what the reader is told as ref_root; hash is
+ * their XXH3-64.  f->data is not looked at. */
+struct frame_ref {
+    const char *path;
+    uint64_t offset;
+    uint64_t hash;
+};
+MUST_CHECK int stream_write_ref(struct stream_writer *w, const struct frame *f,
+                                const struct frame_ref *ref, struct err *e);
 /* Write END, fsync, rename into place, fsync the directory.  Frees w, also on
  * error (after removing the temporary). */
 MUST_CHECK int stream_finish(struct stream_writer *w, struct err *e);
