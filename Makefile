@@ -4,10 +4,22 @@
 #   src/*/*.c        anything else goes into libforge.a
 #   tests/unit/*.c   is a test program: exit 0 passes, 77 skips
 #   tests/helper/*.c is a program that the tests call
-#   bench/*_bench.c  is a benchmark program
+#   tests/fuzz/fuzz_*.c is a fuzz target, corpus in tests/fuzz/corpus/
+#   bench/*_bench.c, bench/*_bench.sh are benchmark programs
 #
 ## make               build the tools into bin/
-# Settings: MODE=release|asan  V=1  O=build directory
+## make demo          quantize the example model and print what it cost
+## make test          all tests: units, command lines, end to end, fuzz corpora
+## make check-asan    the same under AddressSanitizer and UBSan
+## make fuzz          fuzz every parser, FUZZ_SECONDS=60 each (clang)
+## make bench         benchmarks, each checked against its reference first
+## make lint          formatting, warnings, shell, manual pages, house rules
+## make interop       the outputs in other people's loaders (PyPI, PYTHON=...)
+## make install       into PREFIX=/usr/local, below DESTDIR=
+## make uninstall     remove what install put there
+## make clean         remove what was built
+## make help          this list
+# Settings: MODE=release|asan  V=1  O=build directory  CI=1 (warnings are errors)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -43,21 +55,29 @@ else
 $(error MODE=$(MODE): want release or asan)
 endif
 
+FUZZ_SECONDS ?= 60
+PREFIX       ?= /usr/local
 SRC   := $(sort $(wildcard src/*/*.c))
 TOOLS := $(sort $(wildcard src/*/forge-*.c))
 LIB   := $(filter-out $(TOOLS),$(SRC))
 UNIT  := $(sort $(wildcard tests/unit/*.c))
 HELP  := $(sort $(wildcard tests/helper/*.c))
 BENCH := $(sort $(wildcard bench/*_bench.c))
+FUZZ  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+SCRIPT := scripts/demo scripts/forge scripts/forge-run scripts/run-tests \
+          scripts/setup scripts/test .ci/run
 
 obj     = $(patsubst %,$O/%.o,$(1))
 BIN    := $(patsubst %.c,bin/%,$(notdir $(TOOLS)))
 UNITS  := $(patsubst %.c,$O/%,$(UNIT))
 HELPS  := $(patsubst %.c,$O/%,$(HELP))
 BENCHS := $(patsubst %.c,$O/%,$(BENCH))
+FUZZS  := $(patsubst %.c,$O/%,$(FUZZ))
 
-.PHONY: all
-all: $(BIN)
+.PHONY: all help
+all: $(BIN) bin/forge
+help:
+	@sed -n 's/^## //p' Makefile
 
 # A changed flag must rebuild what it changes: every object depends on this.
 FLAGS := $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)
@@ -89,8 +109,100 @@ $(UNITS) $(HELPS) $(BENCHS): $O/%: $O/%.c.o $O/libforge.a
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-.PHONY: clean
+# The driver runs from where it lies, and from beside the tools of any build.
+bin/forge $O/bin/forge: scripts/forge
+	$(Q)mkdir -p $(@D); ln -sfn $(CURDIR)/scripts/forge $@
+
+# ---- tests -------------------------------------------------------------------
+
+$(FUZZS): $O/%: $O/%.c.o $O/tests/fuzz/main.c.o $O/libforge.a
+	$(if $(V),,@echo '  LD     $@')
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+# Preloaded, it makes the n-th read, write or malloc fail.  Not with ASan, which
+# must be loaded first.
+FAIL := $(if $(filter asan,$(MODE)),,$(patsubst %.c,$O/%.so,$(wildcard tests/fail.c)))
+$O/tests/fail.so: tests/fail.c $O/flags
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -shared -fPIC -o $@ $< -ldl
+
+.PHONY: demo test check-asan fuzz bench lint interop
+demo: all
+	@scripts/demo --run
+
+# T=cli/grid.bats (or any part of a name) runs these tests alone.
+test: $(TOOLBIN) $O/bin/forge $(UNITS) $(HELPS) $(FUZZS) $(FAIL)
+	@FAIL_SO=$(if $(FAIL),$(CURDIR)/$(FAIL)) scripts/run-tests $O $(T)
+
+check-asan:
+	@$(MAKE) --no-print-directory test MODE=asan
+
+# Clang's fuzzer needs the library built with its instrumentation.
+FUZZFLAGS := -g -O1 -fsanitize=fuzzer-no-link,address,undefined \
+             -DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+fuzz: $(patsubst tests/fuzz/%.c,fuzz-%,$(FUZZ))
+fuzz-%: FORCE
+	@$(MAKE) --no-print-directory O=build/fuzz CC=clang MODE=release \
+	  CFLAGS="-std=c11 -ffp-contract=off -pthread $(FUZZFLAGS)" \
+	  build/fuzz/libforge.a build/fuzz/tests/fuzz/$*.c.o
+	$(Q)clang -fsanitize=fuzzer,address,undefined -o build/fuzz/$* \
+	  build/fuzz/tests/fuzz/$*.c.o build/fuzz/libforge.a $(LDLIBS)
+	$(Q)mkdir -p build/fuzz/corpus/$* tests/fuzz/corpus/$(*:fuzz_%=%)
+	$(Q)build/fuzz/$* -max_total_time=$(FUZZ_SECONDS) -max_len=65536 \
+	  -rss_limit_mb=1024 build/fuzz/corpus/$* tests/fuzz/corpus/$(*:fuzz_%=%)
+
+bench: all $(BENCHS)
+	@for b in $(BENCHS) $(wildcard bench/*_bench.sh); do \
+	  echo "== $$(basename $$b)"; PATH="$(CURDIR)/bin:$$PATH" $$b; done
+
+interop: all
+	@PATH="$(CURDIR)/bin:$$PATH" \
+	  PYTHON="$${PYTHON:-$$(scripts/setup --venv)}" bats tests/interop
+
+# House rules a compiler cannot know.  only: $(1) appears in $(2) alone.
+only = @! grep -nE '$(1)' $(filter-out $(2),$(SRC) $(wildcard src/*/*.h)) \
+         || { echo 'lint: the above belongs into $(2) alone'; exit 1; }
+HEADERS := $(sort $(wildcard src/*/*.h))
+C_FILES := $(SRC) $(HEADERS) $(UNIT) $(HELP) $(BENCH) $(FUZZ) \
+           $(wildcard tests/*.c tests/*/*.h)
+MAN     := $(sort $(wildcard man/*.[1-8]))
+lint: $O/libforge.a
+	$(Q)clang-format --dry-run -Werror $(C_FILES)
+	$(Q)cppcheck -q --error-exitcode=1 --inline-suppr --std=c11 -Isrc \
+	  -D_GNU_SOURCE --suppressions-list=.cppcheck $(SRC)
+	$(Q)shellcheck $(SCRIPT) $(wildcard bench/*.sh tests/*/*.bats tests/*/*.bash)
+	$(Q)for m in $(MAN); do mandoc -Tlint -W warning $$m; done
+	$(call only,cJSON_,src/common/json.c)
+	$(call only,io_uring_,src/common/file.c)
+	$(call only,\bgetenv\b)
+	$(call only,\bcblas_|\bdlopen\b|openblas_,src/common/blas.c)
+	$(call only,\bdnnl_|dnnl\.h,src/common/onednn.c)
+	$(Q)! nm -A $O/libforge.a 2>/dev/null | grep -v ':\(base\|opt\)\.c\.o:' | \
+	  grep ' U \(die\|die_err\|exit\|abort\)$$' || \
+	  { echo 'lint: a library module ends the process'; exit 1; }
+	$(Q)for h in $(HEADERS); do echo "#include \"$${h#src/}\"" | \
+	  $(CC) $(CPPFLAGS) $(CFLAGS) -Werror -Wno-unused-macros -fsyntax-only -x c - || \
+	  { echo "lint: $$h does not compile alone"; exit 1; }; done
+	$(Q)wc -l $(SRC) $(HEADERS) | awk '$$2 != "total" && ($$1 > 600 || \
+	  ($$2 ~ /forge-/ && $$1 > 250)) { print "lint: " $$2 ": " $$1 " lines"; \
+	  bad = 1 } END { exit bad }'
+
+# ---- install -----------------------------------------------------------------
+
+D := $(DESTDIR)$(PREFIX)
+.PHONY: install uninstall clean
+install: all
+	install -d $D/bin $D/lib/4bit-forge
+	install -m 755 $(BIN) scripts/forge $D/bin
+	install -m 755 scripts/forge-run $D/lib/4bit-forge
+	install -m 644 scripts/pipeline.mk $D/lib/4bit-forge
+	for m in $(MAN); do \
+	  install -D -m 644 $$m $D/share/man/man$${m##*.}/$${m##*/}; done
+uninstall:
+	rm -f $(BIN:%=$D/%) $D/bin/forge
+	rm -rf $D/lib/4bit-forge
+	for m in $(MAN); do rm -f $D/share/man/man$${m##*.}/$${m##*/}; done
+
 clean:
 	rm -rf build bin
 
--include $(patsubst %.o,%.d,$(call obj,$(SRC) $(UNIT) $(HELP) $(BENCH)))
+-include $(patsubst %.o,%.d,$(call obj,$(SRC) $(UNIT) $(HELP) $(BENCH) $(FUZZ)))
