@@ -22,8 +22,9 @@ static void help(const char *synopsis, const char *summary,
                  o->letter ? o->letter : ' ', o->name, o->arg ? " " : "",
                  o->arg ? o->arg : "");
         printf("  %-*s %s%s\n", LEFT_COLUMN, left,
-               strlen(left) > LEFT_COLUMN ? "\n                                 "
-                                          : "",
+               strlen(left) > LEFT_COLUMN ?
+                   "\n                                 " :
+                   "",
                o->help);
     }
     printf("  %-*s %s\n", LEFT_COLUMN, "-h --help", "show this and exit");
@@ -115,10 +116,9 @@ static void remember(const struct opt *o, const char *value)
         }
     }
     quoted[k] = 0;
-    if (*v ||
-        (size_t)snprintf(record + n, sizeof(record) - n, "%s\"--%s%s%s\"]",
-                         n > 1 ? "," : "", o->name, value ? "=" : "",
-                         quoted) >= sizeof(record) - n)
+    if (*v || (size_t)snprintf(record + n, sizeof(record) - n,
+                               "%s\"--%s%s%s\"]", n > 1 ? "," : "", o->name,
+                               value ? "=" : "", quoted) >= sizeof(record) - n)
         die(E_USAGE, "--%s: value is too long", o->name);
 }
 
@@ -139,19 +139,36 @@ static const struct opt *find(const struct opt *table, const char *arg,
     return NULL;
 }
 
+/* Move argv[from..to] in front of the operands that begin at *first. */
+static void move_before(char **argv, int *first, int from, int to)
+{
+    for (; from <= to; from++, ++*first) {
+        char *moved = argv[from];
+
+        memmove(argv + *first + 1, argv + *first,
+                (size_t)(from - *first) * sizeof(*argv));
+        argv[*first] = moved;
+    }
+}
+
 int opt_parse(int argc, char **argv, const char *synopsis, const char *summary,
               const struct opt *table)
 {
-    int i;
+    int first = 1;
 
     base_init(argv[0]);
     strcpy(record, "[]");
-    for (i = 1; i < argc && argv[i][0] == '-' && argv[i][1]; i++) {
+    for (int i = 1; i < argc; i++) {
         const char *value = NULL;
         const struct opt *o;
+        int at = i;
 
-        if (!strcmp(argv[i], "--"))
-            return i + 1;
+        if (argv[i][0] != '-' || !argv[i][1])
+            continue;
+        if (!strcmp(argv[i], "--")) {
+            move_before(argv, &first, i, i);
+            break;
+        }
         if (!strcmp(argv[i], "-h") || !strcmp(argv[i], "--help")) {
             help(synopsis, summary, table);
             finish_stdout();
@@ -173,8 +190,9 @@ int opt_parse(int argc, char **argv, const char *synopsis, const char *summary,
             store(o, value ? value : argv[i]);
         }
         remember(o, o->type == OPT_FLAG ? NULL : value ? value : argv[i]);
+        move_before(argv, &first, at, i);
     }
-    return i;
+    return first;
 }
 
 const char *opt_recorded(void)

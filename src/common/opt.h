@@ -31,8 +31,9 @@ struct opt {
     bool local;      /* says where or how, not what: kept out of HEAD frames */
 };
 
-/* Parse up to the first operand and return its index.  Knows -h/--help and
- * -V/--version (stdout, exit 0); dies with E_USAGE on anything wrong.
+/* Parse all options, up to "--", and move the operands behind them; returns
+ * the index of the first operand.  Knows -h/--help and -V/--version (stdout,
+ * exit 0); dies with E_USAGE on anything wrong.
  * Names are never abbreviated: an abbreviation is a promise about the future. */
 int opt_parse(int argc, char **argv, const char *synopsis, const char *summary,
               const struct opt *table);
