@@ -1,0 +1,256 @@
+/* forge-pack - put 4-bit codes into the tensors that a runtime loads. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/layout.h"
+#include "common/runfacts.h"
+#include "common/tool.h"
+#include "pack/gather.h"
+#include "pack/packer.h"
+#include "pack/preflight.h"
+
+struct settings {
+    struct tool tool;
+    int layout;    /* enum layout */
+    int64_t group; /* 0: as the stream says */
+    int symmetric, asymmetric;
+    const char *check;
+    int device;
+    const char *input;
+};
+
+/* Everything that lives as long as the run. */
+struct work {
+    const struct settings *set;
+    struct stream_reader *in;
+    struct stream_writer *out;
+    struct packer *packer;
+    struct pack_run run;
+    struct gather held;
+    struct progress progress;
+    unsigned advised; /* bits of layout_advice() said so far */
+};
+
+static void parse(struct settings *s, int argc, char **argv)
+{
+    const struct opt table[] = {
+        { OPT_CHOICE, 'l', "layout", LAYOUT_WORDS,
+          "tensors to write [compressed-tensors]", &s->layout, 0, 0, false },
+        { OPT_INT, 'g', "group", "N",
+          "inputs per scale: demanded of the stream, checked by --check "
+          "[128]",
+          &s->group, 8, 1 << 20, false },
+        { OPT_FLAG, 0, "symmetric", NULL, "refuse asymmetric modules",
+          &s->symmetric, 0, 0, false },
+        { OPT_FLAG, 0, "asymmetric", NULL,
+          "store zero points even where all are 8", &s->asymmetric, 0, 0,
+          false },
+        { OPT_STR, 0, "check", "MODEL",
+          "pack nothing: say whether MODEL can be packed like that", &s->check,
+          0, 0, true },
+        { OPT_CHOICE, 0, "device", "auto|cpu|cuda", "where to pack [auto]",
+          &s->device, 0, 0, true },
+        TOOL_STREAM(&s->tool),
+        TOOL_COMMON(&s->tool),
+        TOOL_END,
+    };
+    int i =
+        opt_parse(argc, argv, "[options] [FILE]",
+                  "Pack codes and grids into the tensors of a layout.", table);
+
+    if (s->symmetric && s->asymmetric)
+        die(E_USAGE, "--symmetric and --asymmetric exclude each other");
+    if (argc - i > (s->check ? 0 : 1))
+        die(E_USAGE, "'%s': one operand too many (try --help)", argv[argc - 1]);
+    s->input = i < argc ? argv[i] : NULL;
+}
+
+/* --check: the answer is the exit status. */
+static void check(const struct settings *s)
+{
+    struct preflight p = { .model = s->check,
+                           .layout = (enum layout)s->layout,
+                           .group = s->group ? (uint64_t)s->group : 128,
+                           .symmetric = !s->asymmetric };
+    uint64_t linears = 0;
+    struct err e;
+
+    if (preflight_check(&p, &linears, &e))
+        die_err(&e);
+    info("'%s': %" PRIu64 " linears can be packed as %s, group %" PRIu64,
+         p.model, linears, layout_name(p.layout), p.group);
+}
+
+/* Say once each what some runtimes will not load. */
+static void advise(struct work *w, const struct pack_module *m)
+{
+    struct layout_shape s = { m->name, m->rows, m->cols };
+    unsigned a = layout_advice(w->run.layout, w->run.symmetric, m->group, &s) &
+                 ~w->advised;
+
+    for (int b = 0; b < ADVICE_BITS; b++)
+        if (a & 1u << b) {
+            if (1u << b == ADVICE_SHORT_GROUP)
+                warning("%s: %s", m->name, layout_advice_text(1u << b));
+            else
+                info("%s: %s", m->name, layout_advice_text(1u << b));
+        }
+    w->advised |= a;
+}
+
+/* Pack and write what is held, if anything. */
+static int flush(struct work *w, struct err *e)
+{
+    struct pack_module m;
+    struct packed_tensor t[LAYOUT_PARTS_MAX];
+    struct frame f = { .role = ROLE_TENSOR };
+    int n = gather_module(&w->held, &m, e);
+
+    if (n <= 0)
+        return n;
+    n = packer_module(w->packer, &m, t, e);
+    if (n < 0)
+        return n;
+    advise(w, &m);
+    for (int i = 0; i < n; i++) {
+        if ((size_t)snprintf(f.name, sizeof(f.name), "%s.%s", m.name,
+                             t[i].part) >= sizeof(f.name))
+            return err_set(e, E_DATA, "%s: name is too long", m.name);
+        f.dtype = t[i].dtype;
+        f.ndim = t[i].ndim;
+        memcpy(f.dims, t[i].dims, sizeof(t[i].dims));
+        f.data = t[i].data;
+        f.len = t[i].len;
+        if (stream_write(w->out, &f, e))
+            return e->code;
+    }
+    progress_step(&w->progress, m.name, m.rows * m.cols / 2);
+    gather_clear(&w->held);
+    return 0;
+}
+
+/* A weight that nobody quantized keeps its name in the checkpoint. */
+static int pass_weight(struct work *w, const struct frame *f, struct err *e)
+{
+    struct frame t = *f;
+    size_t n = strlen(f->name);
+
+    if (n + sizeof(".weight") > sizeof(t.name))
+        return err_set(e, E_DATA, "%s: name is too long", f->name);
+    strcpy(t.name + n, ".weight");
+    t.role = ROLE_TENSOR;
+    return stream_write(w->out, &t, e);
+}
+
+static int take(struct work *w, const struct frame *f, struct err *e)
+{
+    if (gather_wants(f)) {
+        if (gather_other(&w->held, f) && flush(w, e))
+            return e->code;
+        return gather_add(&w->held, f, e);
+    }
+    if (flush(w, e))
+        return e->code;
+    if (f->role == ROLE_WEIGHT && !f->ancillary)
+        return pass_weight(w, f, e);
+    return stream_write(w->out, f, e);
+}
+
+/* Nothing packed, nothing to say. */
+static int write_run_note(struct work *w, struct err *e)
+{
+    const struct run_facts facts = { w->run.layout, w->run.group,
+                                     w->run.symmetric, w->run.scale_dtype };
+    struct frame f = {
+        .role = ROLE_NOTE, .dtype = DT_U8, .ndim = 1, .name = RUN_NOTE
+    };
+    char *text = NULL;
+    int rc;
+
+    if (!w->run.modules)
+        return 0;
+    if (run_facts_write(&facts, &text, e))
+        return e->code;
+    f.data = text;
+    f.len = f.dims[0] = strlen(text);
+    rc = stream_write(w->out, &f, e);
+    free(text);
+    return rc;
+}
+
+static int open_all(struct work *w, struct err *e)
+{
+    const struct settings *s = w->set;
+    const struct stream_expect expect = { .key = s->tool.expect_key };
+    const struct stream_output out = { .path = s->tool.output,
+                                       .key = s->tool.key };
+
+    w->run = (struct pack_run){
+        .layout = (enum layout)s->layout,
+        .group = (uint64_t)s->group,
+        .symmetric = s->symmetric  ? 1 :
+                     s->asymmetric ? 0 :
+                                     -1,
+    };
+    if (w->run.layout == LAYOUT_GPTQ && s->asymmetric) {
+        const struct layout_shape any = { "", 8, 8 };
+
+        return layout_check(LAYOUT_GPTQ, false, 8, &any, &any, 1, e);
+    }
+    if (packer_open(&w->packer, s->device, &w->run, e) ||
+        stream_open(&w->in, s->input, &expect, e))
+        return e->code;
+    return stream_create(&w->out, &out, e);
+}
+
+static int run(struct work *w, struct err *e)
+{
+    bool first = true;
+    struct frame f;
+    int rc;
+
+    while ((rc = stream_next(w->in, &f, e)) > 0) {
+        if (first && stream_inherit(w->out, stream_head(w->in), e))
+            return e->code;
+        first = false;
+        if (take(w, &f, e))
+            return err_prefix(e, "'%s': frame %" PRIu64,
+                              w->set->input ? w->set->input : "<stdin>",
+                              stream_frame_number(w->in));
+    }
+    if (rc < 0 || flush(w, e) || write_run_note(w, e))
+        return e->code;
+    if (first && stream_inherit(w->out, stream_head(w->in), e))
+        return e->code;
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct settings set = { .layout = LAYOUT_CT };
+    struct work w = { .set = &set };
+    struct err e;
+
+    parse(&set, argc, argv);
+    tool_apply(&set.tool);
+    if (set.check) {
+        check(&set);
+        return 0;
+    }
+    if (open_all(&w, &e))
+        die_err(&e);
+    progress_start(&w.progress, set.tool.progress, "modules", 0);
+    if (run(&w, &e)) {
+        stream_abort(w.out, &e);
+        die_err(&e);
+    }
+    if (stream_finish(w.out, &e))
+        die_err(&e);
+    progress_finish(&w.progress, NULL);
+    stream_close(w.in);
+    packer_close(w.packer);
+    gather_release(&w.held);
+    return 0;
+}

@@ -1,0 +1,142 @@
+/* gather.c - see gather.h. */
+#include "pack/gather.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int part_of(enum role r)
+{
+    return r == ROLE_CODES  ? GATHER_CODES :
+           r == ROLE_QMETA  ? GATHER_META :
+           r == ROLE_SCALES ? GATHER_SCALES :
+           r == ROLE_ZEROS  ? GATHER_ZEROS :
+                              GATHER_COUNT;
+}
+
+bool gather_wants(const struct frame *f)
+{
+    return part_of(f->role) < GATHER_COUNT && !f->ancillary;
+}
+
+bool gather_other(const struct gather *g, const struct frame *f)
+{
+    return *g->name && strcmp(g->name, f->name) != 0;
+}
+
+static bool dtype_fits(const struct frame *f)
+{
+    switch (f->role) {
+    case ROLE_QMETA: return f->dtype == DT_QMETA4;
+    case ROLE_SCALES: return f->dtype == DT_F16 || f->dtype == DT_BF16;
+    default: return f->dtype == DT_U4;
+    }
+}
+
+static int keep(struct gather_part *p, const struct frame *f, struct err *e)
+{
+    if (f->len > p->cap) {
+        free(p->data);
+        p->cap = 0;
+        p->data = mem_pages(f->len, f->name, e);
+        if (!p->data)
+            return e->code;
+        p->cap = f->len;
+    }
+    memcpy(p->data, f->data, f->len);
+    p->len = f->len;
+    p->dims[0] = f->dims[0];
+    p->dims[1] = f->dims[1];
+    p->present = true;
+    return 0;
+}
+
+int gather_add(struct gather *g, const struct frame *f, struct err *e)
+{
+    struct gather_part *p = &g->part[part_of(f->role)];
+    enum dtype t = f->role == ROLE_QMETA  ? f->scale_dtype :
+                   f->role == ROLE_SCALES ? f->dtype :
+                                            DT_NONE;
+
+    if (p->present)
+        return err_set(e, E_DATA, "%s: %s twice", f->name, role_name(f->role));
+    if (!dtype_fits(f) || f->ndim != 2)
+        return err_set(e, E_DATA, "%s: %s are %s with %d dimensions", f->name,
+                       role_name(f->role), dtype_name(f->dtype), f->ndim);
+    if (f->group && g->group && f->group != g->group)
+        return err_set(e, E_DATA,
+                       "%s: %s says groups of %u, a frame before it %" PRIu64,
+                       f->name, role_name(f->role), f->group, g->group);
+    if (f->group)
+        g->group = f->group;
+    if (t != DT_NONE)
+        g->scale_dtype = t;
+    memcpy(g->name, f->name, sizeof(g->name));
+    return keep(p, f, e);
+}
+
+static int same_dims(const struct gather *g, int i, uint64_t rows,
+                     uint64_t groups, struct err *e)
+{
+    const struct gather_part *p = &g->part[i];
+
+    if (p->present && (p->dims[0] != rows || p->dims[1] != groups))
+        return err_set(e, E_DATA,
+                       "%s: grid of %" PRIu64 " x %" PRIu64 " for %" PRIu64
+                       " outputs",
+                       g->name, p->dims[0], p->dims[1], rows);
+    return 0;
+}
+
+int gather_module(const struct gather *g, struct pack_module *m, struct err *e)
+{
+    const struct gather_part *codes = &g->part[GATHER_CODES];
+    const struct gather_part *meta = &g->part[GATHER_META];
+    const struct gather_part *scales = &g->part[GATHER_SCALES];
+
+    if (!*g->name)
+        return 0;
+    if (!codes->present)
+        return err_set(e, E_DATA,
+                       "%s: a grid without codes: has forge-solve "
+                       "run?",
+                       g->name);
+    if (meta->present == scales->present ||
+        (meta->present && g->part[GATHER_ZEROS].present))
+        return err_set(e, E_DATA, "%s: want codes with either qmeta or scales",
+                       g->name);
+    if (!g->group)
+        return err_set(e, E_DATA, "%s: no frame says its group", g->name);
+    *m = (struct pack_module){
+        .name = g->name,
+        .rows = codes->dims[0],
+        .cols = codes->dims[1],
+        .groups = meta->present ? meta->dims[1] : scales->dims[1],
+        .group = g->group,
+        .codes = codes->data,
+        .meta = meta->present ? meta->data : NULL,
+        .scales = scales->present ? scales->data : NULL,
+        .zeros =
+            g->part[GATHER_ZEROS].present ? g->part[GATHER_ZEROS].data : NULL,
+        .scale_dtype = g->scale_dtype ? g->scale_dtype : DT_F16,
+    };
+    for (int i = GATHER_META; i < GATHER_COUNT; i++)
+        if (same_dims(g, i, m->rows, m->groups, e))
+            return e->code;
+    return 1;
+}
+
+void gather_clear(struct gather *g)
+{
+    for (int i = 0; i < GATHER_COUNT; i++)
+        g->part[i].present = false;
+    g->name[0] = 0;
+    g->group = 0;
+    g->scale_dtype = DT_NONE;
+}
+
+void gather_release(struct gather *g)
+{
+    for (int i = 0; i < GATHER_COUNT; i++)
+        free(g->part[i].data);
+}

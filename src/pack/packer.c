@@ -1,0 +1,280 @@
+/* packer.c - see packer.h.
+ *
+ * Every grid is first brought to one form (scales as stored, zeros one a
+ * byte), from which each layout takes what it needs.  Buffers are kept
+ * between modules: a model has thousands of equal ones. */
+#include "pack/packer.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/quant.h"
+#include "common/threads.h"
+#include "pack/packing.h"
+
+enum { SYMMETRIC_ZERO = 8 };
+
+struct buffer {
+    void *data;
+    size_t cap;
+};
+
+/* The two big loops; everything else is small and the same everywhere. */
+struct pack_backend {
+    const char *name;
+    void (*gptq)(uint32_t *out, const uint32_t *in, size_t rows, size_t words);
+    void (*awq)(uint32_t *out, const uint32_t *in, size_t rows, size_t words);
+};
+
+static const struct pack_backend cpu = { "cpu", pack_transpose_u32, pack_awq };
+
+struct packer {
+    const struct pack_backend *backend;
+    struct pack_run *run;
+    struct buffer scales, zeros; /* the module's grid, [O, G] */
+    struct buffer weight_out, scales_out, zeros_out;
+    struct buffer index_out; /* g_idx */
+    int64_t shape[2];
+};
+
+int packer_open(struct packer **p, int device, struct pack_run *run,
+                struct err *e)
+{
+    if (device == 2)
+        return err_set(e, E_DEVICE,
+                       "--device cuda: packing runs on the CPU "
+                       "alone so far");
+    *p = mem_zero(1, sizeof(**p), "packer", e);
+    if (!*p)
+        return e->code;
+    (*p)->backend = &cpu;
+    (*p)->run = run;
+    return 0;
+}
+
+void packer_close(struct packer *p)
+{
+    if (!p)
+        return;
+    free(p->scales.data);
+    free(p->zeros.data);
+    free(p->weight_out.data);
+    free(p->scales_out.data);
+    free(p->zeros_out.data);
+    free(p->index_out.data);
+    free(p);
+}
+
+/* Room for count elements; the old content is lost. */
+static int need(struct buffer *b, uint64_t count, size_t size, struct err *e)
+{
+    size_t n;
+
+    if (size_mul(count, size, &n))
+        return err_set(e, E_DATA, "a module of this size is beyond memory");
+    if (n <= b->cap)
+        return 0;
+    free(b->data);
+    b->cap = 0;
+    b->data = mem_pages(n, "packer", e);
+    if (!b->data)
+        return e->code;
+    b->cap = n;
+    return 0;
+}
+
+/* ---- the grid of a module in one form ---- */
+
+struct grid_job {
+    const struct pack_module *m;
+    uint16_t *scales;
+    uint8_t *zeros;
+};
+
+static void grid_from_meta(void *ctx, size_t begin, size_t end)
+{
+    const struct grid_job *j = ctx;
+    bool bf16 = j->m->scale_dtype == DT_BF16;
+
+    for (size_t i = begin; i < end; i++) {
+        struct qgrid g = quant_grid(j->m->meta[i], j->m->scale_dtype);
+
+        j->scales[i] = bf16 ? bf16_from_f32(g.scale) : f16_from_f32(g.scale);
+        j->zeros[i] = (uint8_t)g.zero;
+    }
+}
+
+static int grid_from_scales(const struct grid_job *j, size_t n, struct err *e)
+{
+    uint16_t exponent = j->m->scale_dtype == DT_BF16 ? 0x7f80 : 0x7c00;
+
+    memcpy(j->scales, j->m->scales, n * sizeof(*j->scales));
+    for (size_t i = 0; i < n; i++)
+        if ((j->scales[i] & exponent) == exponent)
+            return err_set(e, E_DATA, "%s: scale %zu is not finite", j->m->name,
+                           i);
+    if (!j->m->zeros) {
+        memset(j->zeros, SYMMETRIC_ZERO, n);
+        return 0;
+    }
+    for (size_t i = 0; i < n; i++)
+        j->zeros[i] = j->m->zeros[i / 2] >> (i & 1 ? 4 : 0) & 15;
+    return 0;
+}
+
+static bool is_symmetric(const struct pack_module *m, const uint8_t *zeros,
+                         size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (m->meta ? !quant_is_symmetric(m->meta[i]) :
+                      zeros[i] != SYMMETRIC_ZERO)
+            return false;
+    return true;
+}
+
+static int make_grid(struct packer *p, const struct pack_module *m,
+                     bool *symmetric, struct err *e)
+{
+    uint64_t n;
+    struct grid_job j = { .m = m };
+
+    if (m->scale_dtype != DT_F16 && m->scale_dtype != DT_BF16)
+        return err_set(e, E_CONFIG, "%s: scales are %s: want F16 or BF16",
+                       m->name, dtype_name(m->scale_dtype));
+    if (!m->group || m->groups != quant_groups(m->cols, m->group))
+        return err_set(e, E_DATA,
+                       "%s: %" PRIu64 " inputs in groups of %" PRIu64
+                       " cannot have %" PRIu64 " scales",
+                       m->name, m->cols, m->group, m->groups);
+    if (size_mul(m->rows, m->groups, &n))
+        return err_set(e, E_DATA, "%s: sizes overflow", m->name);
+    if (need(&p->scales, n, sizeof(uint16_t), e) || need(&p->zeros, n, 1, e))
+        return e->code;
+    j.scales = p->scales.data;
+    j.zeros = p->zeros.data;
+    if (m->meta)
+        threads_for(n, 4096, grid_from_meta, &j);
+    else if (grid_from_scales(&j, n, e))
+        return e->code;
+    *symmetric = is_symmetric(m, p->zeros.data, n);
+    return 0;
+}
+
+/* A symmetric module fits an asymmetric checkpoint, not the other way. */
+static int agree(struct pack_run *run, const struct pack_module *m,
+                 bool symmetric, struct err *e)
+{
+    if (run->symmetric < 0)
+        run->symmetric = symmetric;
+    if (run->symmetric && !symmetric)
+        return err_set(
+            e, E_CONFIG, "%s is asymmetric in a symmetric checkpoint%s",
+            m->name, run->modules ? ": pack all of it with --asymmetric" : "");
+    if (!run->group)
+        run->group = m->group;
+    if (run->group != m->group)
+        return err_set(e, E_CONFIG,
+                       "%s has groups of %" PRIu64 ", want %" PRIu64
+                       ": a checkpoint has one group size",
+                       m->name, m->group, run->group);
+    if (run->scale_dtype == DT_NONE)
+        run->scale_dtype = m->scale_dtype;
+    if (run->scale_dtype != m->scale_dtype)
+        return err_set(e, E_CONFIG, "%s has %s scales in a checkpoint of %s",
+                       m->name, dtype_name(m->scale_dtype),
+                       dtype_name(run->scale_dtype));
+    return 0;
+}
+
+/* ---- layouts ---- */
+
+static struct packed_tensor part(const char *name, enum dtype t, uint64_t d0,
+                                 uint64_t d1, const void *data)
+{
+    struct packed_tensor x = { .part = name,
+                               .dtype = t,
+                               .ndim = d1 ? 2 : 1,
+                               .dims = { d0, d1 },
+                               .data = data };
+    uint64_t bytes = 0;
+
+    if (!dtype_size(t, x.ndim, x.dims, &bytes))
+        bytes = 0; /* buffers of this size were just allocated */
+    x.len = bytes;
+    return x;
+}
+
+static int pack_ct(struct packer *p, const struct pack_module *m,
+                   struct packed_tensor *out, struct err *e)
+{
+    int n = 0;
+
+    p->shape[0] = (int64_t)m->rows;
+    p->shape[1] = (int64_t)m->cols;
+    /* the codes of FTS1 are the words of compressed-tensors */
+    out[n++] = part("weight_packed", DT_I32, m->rows, m->cols / 8, m->codes);
+    out[n++] = part("weight_scale", m->scale_dtype, m->rows, m->groups,
+                    p->scales.data);
+    if (!p->run->symmetric) {
+        if (need(&p->zeros_out, m->rows / 8 * m->groups, 4, e))
+            return e->code;
+        pack_zeros_ct(p->zeros_out.data, p->zeros.data, m->rows, m->groups);
+        out[n++] = part("weight_zero_point", DT_I32, m->rows / 8, m->groups,
+                        p->zeros_out.data);
+    }
+    out[n++] = part("weight_shape", DT_I64, 2, 0, p->shape);
+    return n;
+}
+
+static int pack_awq_gptq(struct packer *p, const struct pack_module *m,
+                         struct packed_tensor *out, struct err *e)
+{
+    enum layout l = p->run->layout;
+    bool awq = l == LAYOUT_AWQ;
+    const uint32_t *in = (const uint32_t *)(const void *)m->codes;
+    int n = 0;
+
+    if (need(&p->weight_out, m->rows * (m->cols / 8), 4, e) ||
+        need(&p->zeros_out, m->rows / 8 * m->groups, 4, e) ||
+        need(&p->scales_out, m->rows * m->groups, 2, e))
+        return e->code;
+    (awq ? p->backend->awq : p->backend->gptq)(p->weight_out.data, in, m->rows,
+                                               m->cols / 8);
+    pack_zeros(p->zeros_out.data, p->zeros.data, m->rows, m->groups, awq,
+               l == LAYOUT_GPTQ);
+    pack_transpose_u16(p->scales_out.data, p->scales.data, m->rows, m->groups);
+    out[n++] =
+        awq ?
+            part("qweight", DT_I32, m->cols, m->rows / 8, p->weight_out.data) :
+            part("qweight", DT_I32, m->cols / 8, m->rows, p->weight_out.data);
+    out[n++] =
+        part("qzeros", DT_I32, m->groups, m->rows / 8, p->zeros_out.data);
+    out[n++] =
+        part("scales", m->scale_dtype, m->groups, m->rows, p->scales_out.data);
+    if (awq)
+        return n;
+    if (need(&p->index_out, m->cols, sizeof(int32_t), e))
+        return e->code;
+    for (uint64_t i = 0; i < m->cols; i++)
+        ((int32_t *)p->index_out.data)[i] = (int32_t)(i / m->group);
+    out[n++] = part("g_idx", DT_I32, m->cols, 0, p->index_out.data);
+    return n;
+}
+
+int packer_module(struct packer *p, const struct pack_module *m,
+                  struct packed_tensor *out, struct err *e)
+{
+    struct layout_shape s = { m->name, m->rows, m->cols };
+    bool symmetric = true;
+    int n;
+
+    if (make_grid(p, m, &symmetric, e) || agree(p->run, m, symmetric, e) ||
+        layout_check(p->run->layout, p->run->symmetric, m->group, &s, &s, 1, e))
+        return e->code;
+    n = p->run->layout == LAYOUT_CT ? pack_ct(p, m, out, e) :
+                                      pack_awq_gptq(p, m, out, e);
+    if (n > 0)
+        p->run->modules++;
+    return n;
+}

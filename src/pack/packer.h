@@ -1,0 +1,53 @@
+/* packer.h - one quantized linear in, the tensors of its layout out. */
+#ifndef FORGE_PACKER_H
+#define FORGE_PACKER_H
+
+#include "common/dtype.h"
+#include "common/layout.h"
+
+/* What the frames of a module said.  The grid is either meta, or scales (and
+ * zeros; without them the module is symmetric). */
+struct pack_module {
+    const char *name;
+    uint64_t rows, cols, groups;
+    uint64_t group;         /* inputs per scale */
+    const uint8_t *codes;   /* U4 [rows, cols] */
+    const uint32_t *meta;   /* QMETA4 [rows, groups], or NULL */
+    const void *scales;     /* scale_dtype [rows, groups], or NULL */
+    const uint8_t *zeros;   /* U4 [rows, groups], or NULL */
+    enum dtype scale_dtype; /* F16 or BF16 */
+};
+
+/* A tensor of the output, as forge-layouts(5) describes it. */
+struct packed_tensor {
+    const char *part; /* "qweight": the name is MODULE.part */
+    enum dtype dtype;
+    int ndim;
+    uint64_t dims[2];
+    const void *data; /* the packer's, until the next call */
+    size_t len;
+};
+
+/* What must be the same for all modules of a checkpoint. */
+struct pack_run {
+    enum layout layout;
+    uint64_t group;         /* 0: as the first module has it */
+    int symmetric;          /* 1, 0, or -1: as the first module is */
+    enum dtype scale_dtype; /* DT_NONE: as the first module has it */
+    uint64_t modules;       /* packed so far */
+};
+
+struct packer;
+
+/* E_DEVICE: device (0 auto, 1 cpu, 2 cuda) is not there.  run holds what is
+ * demanded, and what the modules turned out to be; it outlives the packer. */
+MUST_CHECK int packer_open(struct packer **p, int device, struct pack_run *run,
+                           struct err *e);
+/* Up to LAYOUT_PARTS_MAX tensors in out, in the order of layout_part();
+ * returns how many.  E_CONFIG: the shape or the grid does not fit the layout
+ * or the modules before it; E_DATA: a scale is not finite, sizes disagree. */
+MUST_CHECK int packer_module(struct packer *p, const struct pack_module *m,
+                             struct packed_tensor *out, struct err *e);
+void packer_close(struct packer *p); /* NULL is allowed */
+
+#endif

@@ -1,0 +1,177 @@
+/* packing.c - see packing.h.
+ *
+ * All three big loops move tiles whose source and destination both are whole
+ * cache lines, since one side of a transposition is always far apart. */
+#include "pack/packing.h"
+
+#include <string.h>
+
+#include "common/threads.h"
+
+enum {
+    TILE = 16, /* words: a cache line */
+    TILE_ROWS = 8 * TILE,
+    ONES = 0x11111111 /* one in every nibble */
+};
+
+static const int awq_order[8] = { 0, 2, 4, 6, 1, 3, 5, 7 };
+
+struct job {
+    void *out;
+    const void *in;
+    size_t rows, cols; /* cols: words or elements of a row of `in` */
+};
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Tiles [begin, end) of TILE columns each, so that no two threads write the
+ * same line of out. */
+static void transpose_u32_part(void *ctx, size_t begin, size_t end)
+{
+    const struct job *j = ctx;
+    const uint32_t *in = j->in;
+    uint32_t *out = j->out;
+
+    for (size_t t = begin; t < end; t++) {
+        size_t c0 = t * TILE, nc = least(TILE, j->cols - c0);
+
+        for (size_t r0 = 0; r0 < j->rows; r0 += TILE) {
+            size_t nr = least(TILE, j->rows - r0);
+            uint32_t tile[TILE][TILE];
+
+            for (size_t r = 0; r < nr; r++)
+                for (size_t c = 0; c < nc; c++)
+                    tile[c][r] = in[(r0 + r) * j->cols + c0 + c];
+            for (size_t c = 0; c < nc; c++)
+                memcpy(out + (c0 + c) * j->rows + r0, tile[c],
+                       nr * sizeof(uint32_t));
+        }
+    }
+}
+
+void pack_transpose_u32(uint32_t *out, const uint32_t *in, size_t rows,
+                        size_t words)
+{
+    struct job j = { out, in, rows, words };
+
+    threads_for((words + TILE - 1) / TILE, 1, transpose_u32_part, &j);
+}
+
+static void transpose_u16_part(void *ctx, size_t begin, size_t end)
+{
+    const struct job *j = ctx;
+    const uint16_t *in = j->in;
+    uint16_t *out = j->out;
+
+    for (size_t t = begin; t < end; t++) {
+        size_t r0 = t * 2 * TILE, r1 = least(r0 + 2 * TILE, j->rows);
+
+        for (size_t c = 0; c < j->cols; c++)
+            for (size_t r = r0; r < r1; r++)
+                out[c * j->rows + r] = in[r * j->cols + c];
+    }
+}
+
+void pack_transpose_u16(uint16_t *out, const uint16_t *in, size_t rows,
+                        size_t cols)
+{
+    struct job j = { out, in, rows, cols };
+
+    threads_for((rows + 2 * TILE - 1) / (2 * TILE), 4, transpose_u16_part, &j);
+}
+
+/* Exchange the nibbles of a above bit s with those of b below, where m says. */
+static inline void swap(uint32_t *a, uint32_t *b, int s, uint32_t m)
+{
+    uint32_t t = (*a >> s ^ *b) & m;
+
+    *b ^= t;
+    *a ^= t << s;
+}
+
+/* Eight words of eight nibbles, transposed: x[r] nibble j -> x[j] nibble r. */
+static inline void transpose_nibbles(uint32_t x[8])
+{
+    for (int r = 0; r < 4; r++)
+        swap(&x[r], &x[r + 4], 16, 0x0000ffff);
+    for (int r = 0; r < 8; r += 4) {
+        swap(&x[r], &x[r + 2], 8, 0x00ff00ff);
+        swap(&x[r + 1], &x[r + 3], 8, 0x00ff00ff);
+    }
+    for (int r = 0; r < 8; r += 2)
+        swap(&x[r], &x[r + 1], 4, 0x0f0f0f0f);
+}
+
+/* A tile of nw words of inputs by nb blocks of eight outputs. */
+static void awq_tile(uint32_t *out, size_t out_cols, const uint32_t *in,
+                     size_t words, size_t nb, size_t nw)
+{
+    uint32_t tile[TILE_ROWS][TILE];
+
+    for (size_t b = 0; b < nb; b++)
+        for (size_t w = 0; w < nw; w++) {
+            uint32_t x[8];
+
+            for (int i = 0; i < 8; i++)
+                x[i] = in[(8 * b + awq_order[i]) * words + w];
+            transpose_nibbles(x);
+            for (int i = 0; i < 8; i++)
+                tile[8 * w + i][b] = x[i];
+        }
+    for (size_t k = 0; k < 8 * nw; k++)
+        memcpy(out + k * out_cols, tile[k], nb * sizeof(uint32_t));
+}
+
+static void awq_part(void *ctx, size_t begin, size_t end)
+{
+    const struct job *j = ctx;
+    const uint32_t *in = j->in;
+    uint32_t *out = j->out;
+    size_t blocks = j->rows / 8;
+
+    for (size_t t = begin; t < end; t++) {
+        size_t w0 = t * TILE, nw = least(TILE, j->cols - w0);
+
+        for (size_t b0 = 0; b0 < blocks; b0 += TILE)
+            awq_tile(out + 8 * w0 * blocks + b0, blocks,
+                     in + 8 * b0 * j->cols + w0, j->cols,
+                     least(TILE, blocks - b0), nw);
+    }
+}
+
+void pack_awq(uint32_t *out, const uint32_t *in, size_t rows, size_t words)
+{
+    struct job j = { out, in, rows, words };
+
+    threads_for((words + TILE - 1) / TILE, 1, awq_part, &j);
+}
+
+void pack_zeros(uint32_t *out, const uint8_t *z, size_t rows, size_t groups,
+                bool awq, bool minus_one)
+{
+    for (size_t c = 0; c < rows / 8; c++)
+        for (size_t g = 0; g < groups; g++) {
+            uint32_t w = 0;
+
+            for (int i = 0; i < 8; i++)
+                w |=
+                    (uint32_t)z[(8 * c + (awq ? awq_order[i] : i)) * groups + g]
+                    << 4 * i;
+            out[g * (rows / 8) + c] = minus_one ? w - ONES : w;
+        }
+}
+
+void pack_zeros_ct(uint32_t *out, const uint8_t *z, size_t rows, size_t groups)
+{
+    for (size_t c = 0; c < rows / 8; c++)
+        for (size_t g = 0; g < groups; g++) {
+            uint32_t w = 0;
+
+            for (int i = 0; i < 8; i++)
+                w |= (uint32_t)z[(8 * c + i) * groups + g] << 4 * i;
+            out[c * groups + g] = w;
+        }
+}

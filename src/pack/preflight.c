@@ -1,0 +1,84 @@
+/* preflight.c - see preflight.h. */
+#include "pack/preflight.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/config.h"
+
+struct shapes {
+    struct linear *linear;
+    struct layout_shape *shape;
+    size_t n;
+};
+
+static int collect(struct shapes *s, const struct model_config *c,
+                   struct err *e)
+{
+    size_t cap, bytes;
+
+    if (c->n_layers < 0 ||
+        size_mul((size_t)c->n_layers, (size_t)LINEARS_PER_LAYER_MAX, &cap) ||
+        size_mul(cap, sizeof(*s->linear), &bytes))
+        return err_set(e, E_DATA, "%" PRId64 " layers are too many",
+                       c->n_layers);
+    s->linear = mem_alloc(bytes, "preflight", e);
+    s->shape = mem_alloc(cap * sizeof(*s->shape), "preflight", e);
+    if (!s->linear || !s->shape)
+        return e->code;
+    for (int64_t layer = 0; layer < c->n_layers; layer++)
+        s->n += (size_t)model_linears(c, layer, s->linear + s->n);
+    for (size_t i = 0; i < s->n; i++)
+        s->shape[i] = (struct layout_shape){ s->linear[i].module,
+                                             (uint64_t)s->linear[i].rows,
+                                             (uint64_t)s->linear[i].cols };
+    return 0;
+}
+
+/* Each kind of advice once, with an example and how many it concerns. */
+static void advise(const struct preflight *p, const struct shapes *s)
+{
+    for (int b = 0; b < ADVICE_BITS; b++) {
+        const struct layout_shape *first = NULL;
+        size_t count = 0;
+
+        for (size_t i = 0; i < s->n; i++)
+            if (layout_advice(p->layout, p->symmetric, p->group, &s->shape[i]) &
+                1u << b) {
+                if (!first)
+                    first = &s->shape[i];
+                count++;
+            }
+        if (!first)
+            continue;
+        if ((1u << b) & (ADVICE_SHORT_GROUP | ADVICE_MARLIN_SHAPE))
+            warning("%s is %" PRIu64 " x %" PRIu64 ", group %" PRIu64
+                    " (%zu such of %zu): %s",
+                    first->module, first->rows, first->cols, p->group, count,
+                    s->n, layout_advice_text(1u << b));
+        else
+            warning("%s", layout_advice_text(1u << b));
+    }
+}
+
+int preflight_check(const struct preflight *p, uint64_t *linears, struct err *e)
+{
+    struct model_config c = { 0 };
+    struct shapes s = { 0 };
+    int rc;
+
+    if (model_config_read(&c, p->model, e))
+        return e->code;
+    rc = collect(&s, &c, e);
+    for (size_t i = 0; !rc && i < s.n; i++)
+        rc = layout_check(p->layout, p->symmetric, p->group, &s.shape[i],
+                          s.shape, s.n, e);
+    if (!rc)
+        advise(p, &s);
+    *linears = s.n;
+    free(s.linear);
+    free(s.shape);
+    model_config_release(&c);
+    return rc;
+}

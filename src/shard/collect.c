@@ -1,0 +1,176 @@
+/* collect.c - see collect.h. */
+#include "shard/collect.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One more reader.  It is kept in c at once, so that it is closed. */
+static int add_input(struct collection *c, const char *path,
+                     const struct stream_expect *expect, struct err *e)
+{
+    size_t n = (size_t)c->n_in + 1;
+
+    if (mem_grow(&c->in, n * sizeof(*c->in), "inputs", e) ||
+        mem_grow(&c->path, n * sizeof(*c->path), "inputs", e) ||
+        stream_open(&c->in[c->n_in], path, expect, e))
+        return e->code;
+    c->path[c->n_in++] = path;
+    return 0;
+}
+
+static int add_tensor(struct collection *c, const struct frame *f,
+                      uint64_t source, struct err *e)
+{
+    const char *tail = f->role == ROLE_WEIGHT ? ".weight" : "";
+    size_t cap = strlen(f->name) + strlen(tail) + 1;
+    struct out_tensor t = { .dtype = f->dtype,
+                            .ndim = f->ndim,
+                            .input = c->n_in - 1,
+                            .source = source };
+
+    memcpy(t.dims, f->dims, sizeof(t.dims));
+    if (!dtype_size(f->dtype, f->ndim, f->dims, &t.bytes) ||
+        size_add(c->bytes, t.bytes, &c->bytes))
+        return err_set(e, E_DATA, "'%s': size overflows", f->name);
+    if (c->n == c->cap) {
+        size_t more = c->cap ? 2 * c->cap : 256;
+
+        if (mem_grow(&c->tensor, more * sizeof(*c->tensor), "tensors", e))
+            return e->code;
+        c->cap = more;
+    }
+    t.name = mem_alloc(cap, "tensors", e);
+    if (!t.name)
+        return e->code;
+    strcpy(t.name, f->name);
+    strcat(t.name, tail);
+    c->tensor[c->n++] = t;
+    return 0;
+}
+
+static int take_run_note(struct collection *c, const struct frame *f,
+                         uint64_t source, struct err *e)
+{
+    struct run_facts facts;
+    char *text = mem_alloc(f->len, "run note", e);
+    int rc;
+
+    if (!text)
+        return e->code;
+    rc = stream_payload(c->in[c->n_in - 1], source, text, f->len, e);
+    if (!rc)
+        rc = run_facts_read(&facts, text, f->len, "note 'run'", e);
+    free(text);
+    if (rc)
+        return rc;
+    if (c->packed && !run_facts_equal(&c->facts, &facts))
+        return err_set(
+            e, E_DATA,
+            "note 'run': packed as %s, group %" PRIu64
+            ", %ssymmetric, %s, but a stream before it as %s, "
+            "group %" PRIu64 ", %ssymmetric, %s",
+            layout_name(facts.layout), facts.group, facts.symmetric ? "" : "a",
+            dtype_name(facts.scale_dtype), layout_name(c->facts.layout),
+            c->facts.group, c->facts.symmetric ? "" : "a",
+            dtype_name(c->facts.scale_dtype));
+    c->facts = facts;
+    c->packed = true;
+    return 0;
+}
+
+static int take(struct collection *c, const struct frame *f, uint64_t source,
+                struct err *e)
+{
+    if (f->ancillary)
+        return 0;
+    switch (f->role) {
+    case ROLE_TENSOR:
+    case ROLE_WEIGHT: return add_tensor(c, f, source, e);
+    case ROLE_NOTE:
+        return strcmp(f->name, RUN_NOTE) ? 0 : take_run_note(c, f, source, e);
+    case ROLE_CODES:
+    case ROLE_QMETA:
+    case ROLE_SCALES:
+    case ROLE_ZEROS:
+        return err_set(e, E_DATA, "'%s': %s not packed: run forge-pack first",
+                       f->name, role_name(f->role));
+    default:
+        return err_set(e, E_DATA, "'%s': %s has no place in a checkpoint",
+                       f->name, role_name(f->role));
+    }
+}
+
+int collect(struct collection *c, const char *path,
+            const struct stream_expect *expect, struct err *e)
+{
+    struct frame f;
+    uint64_t source = 0;
+    int rc;
+
+    if (add_input(c, path, expect, e))
+        return e->code;
+    while ((rc = stream_skim(c->in[c->n_in - 1], &f, &source, e)) > 0)
+        if (take(c, &f, source, e))
+            return err_prefix(e, "'%s': frame %" PRIu64, path,
+                              stream_frame_number(c->in[c->n_in - 1]));
+    return rc;
+}
+
+/* Runs of digits compare as numbers, the rest by bytes. */
+static int natural(const char *a, const char *b)
+{
+    while (*a && *b) {
+        size_t na = strspn(a, "0123456789"), nb = strspn(b, "0123456789");
+
+        if (na && nb) {
+            int c;
+
+            for (; na > 1 && *a == '0'; na--)
+                a++;
+            for (; nb > 1 && *b == '0'; nb--)
+                b++;
+            c = na != nb ? (na < nb ? -1 : 1) : strncmp(a, b, na);
+            if (c)
+                return c;
+            a += na;
+            b += nb;
+        } else if (*a != *b) {
+            return (unsigned char)*a < (unsigned char)*b ? -1 : 1;
+        } else {
+            a++;
+            b++;
+        }
+    }
+    return *a ? 1 : *b ? -1 : 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct out_tensor *x = a, *y = b;
+    int c = natural(x->name, y->name);
+
+    return c ? c : strcmp(x->name, y->name); /* "1" and "01" differ */
+}
+
+int collect_finish(struct collection *c, struct err *e)
+{
+    if (c->n)
+        qsort(c->tensor, c->n, sizeof(*c->tensor), by_name);
+    for (size_t i = 1; i < c->n; i++)
+        if (!strcmp(c->tensor[i - 1].name, c->tensor[i].name))
+            return err_set(e, E_DATA, "tensor '%s' came twice",
+                           c->tensor[i].name);
+    return 0;
+}
+
+void collection_release(struct collection *c)
+{
+    for (int i = 0; i < c->n_in; i++)
+        stream_close(c->in[i]);
+    for (size_t i = 0; i < c->n; i++)
+        free(c->tensor[i].name);
+    free(c->in);
+    free(c->path);
+    free(c->tensor);
+}

@@ -1,0 +1,343 @@
+/* complete.c - see complete.h. */
+#include "shard/complete.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/quant.h"
+
+enum { NAME_MAX_LEN = 1024 };
+
+static int by_name(const void *a, const void *b)
+{
+    const struct named *x = a, *y = b;
+
+    return strcmp(x->name, y->name);
+}
+
+void named_sort(struct named_set *set)
+{
+    if (set->n)
+        qsort(set->item, set->n, sizeof(*set->item), by_name);
+}
+
+int named_from_checkpoint(struct named_set *set, const struct checkpoint *c,
+                          struct err *e)
+{
+    set->n = checkpoint_count(c);
+    set->item = mem_alloc(set->n * sizeof(*set->item), "names", e);
+    if (!set->item)
+        return e->code;
+    for (size_t i = 0; i < set->n; i++) {
+        const struct ck_tensor *t = checkpoint_tensor(c, i);
+
+        set->item[i] = (struct named){ t->name, t->dtype, t->ndim, t->dims };
+    }
+    named_sort(set);
+    return 0;
+}
+
+const struct named *named_find(const struct named_set *set, const char *name)
+{
+    struct named key = { .name = name };
+
+    return set->n ? bsearch(&key, set->item, set->n, sizeof(key), by_name) :
+                    NULL;
+}
+
+const struct named *named_find2(const struct named_set *set, const char *module,
+                                const char *part)
+{
+    char name[NAME_MAX_LEN];
+
+    if ((size_t)snprintf(name, sizeof(name), "%s.%s", module, part) >=
+        sizeof(name))
+        return NULL;
+    return named_find(set, name);
+}
+
+bool complete_is_packed(const struct named_set *out, const char *module,
+                        const struct run_facts *facts)
+{
+    return facts &&
+           named_find2(out, module,
+                       layout_part(facts->layout, facts->symmetric, 0));
+}
+
+/* ---- one module ---- */
+
+/* What the part of a rows x cols linear must look like. */
+static struct named expected(const struct run_facts *f, const char *part,
+                             uint64_t rows, uint64_t cols, uint64_t dims[2])
+{
+    uint64_t groups = quant_groups(cols, f->group);
+    struct named x = { part, DT_I32, 2, dims };
+    bool awq = f->layout == LAYOUT_AWQ;
+
+    if (!strcmp(part, "qweight")) {
+        dims[0] = awq ? cols : cols / 8;
+        dims[1] = awq ? rows / 8 : rows;
+    } else if (!strcmp(part, "qzeros")) {
+        dims[0] = groups;
+        dims[1] = rows / 8;
+    } else if (!strcmp(part, "scales")) {
+        x.dtype = f->scale_dtype;
+        dims[0] = groups;
+        dims[1] = rows;
+    } else if (!strcmp(part, "g_idx")) {
+        x.ndim = 1;
+        dims[0] = cols;
+    } else if (!strcmp(part, "weight_packed")) {
+        dims[0] = rows;
+        dims[1] = (cols + 7) / 8;
+    } else if (!strcmp(part, "weight_scale")) {
+        x.dtype = f->scale_dtype;
+        dims[0] = rows;
+        dims[1] = groups;
+    } else if (!strcmp(part, "weight_zero_point")) {
+        dims[0] = (rows + 7) / 8;
+        dims[1] = groups;
+    } else { /* weight_shape */
+        x.dtype = DT_I64;
+        x.ndim = 1;
+        dims[0] = 2;
+    }
+    return x;
+}
+
+static bool same_shape(const struct named *a, const struct named *b)
+{
+    return a->ndim == b->ndim &&
+           !memcmp(a->dims, b->dims, (size_t)a->ndim * sizeof(*a->dims));
+}
+
+static int check_packed(const struct completeness *c,
+                        const struct named_set *out, const char *module,
+                        uint64_t rows, uint64_t cols, struct err *e)
+{
+    const char *part;
+
+    for (int i = 0;
+         (part = layout_part(c->facts->layout, c->facts->symmetric, i)); i++) {
+        const struct named *t = named_find2(out, module, part);
+        uint64_t dims[2];
+        struct named want = expected(c->facts, part, rows, cols, dims);
+
+        if (!t)
+            return err_set(e, E_DATA, "'%s.%s' is missing", module, part);
+        if (t->dtype != want.dtype || !same_shape(t, &want))
+            return err_set(e, E_DATA,
+                           "'%s.%s' is no %s of the shape that a %" PRIu64
+                           " x %" PRIu64 " linear needs in layout %s, group "
+                           "%" PRIu64,
+                           module, part, dtype_name(want.dtype), rows, cols,
+                           layout_name(c->facts->layout), c->facts->group);
+    }
+    return 0;
+}
+
+static int check_linear(const struct completeness *c,
+                        const struct named_set *out, const struct linear *l,
+                        struct err *e)
+{
+    uint64_t dims[2] = { (uint64_t)l->rows, (uint64_t)l->cols };
+    struct named want = { NULL, DT_NONE, 2, dims };
+    const struct named *plain = named_find2(out, l->module, "weight");
+    bool packed = complete_is_packed(out, l->module, c->facts);
+
+    if (plain && packed)
+        return err_set(e, E_DATA, "'%s' is there twice: quantized and plain",
+                       l->module);
+    if (!plain && !packed)
+        return err_set(e, E_DATA,
+                       "'%s.weight' is missing, and so is its "
+                       "quantized form",
+                       l->module);
+    if (plain && (!dtype_is_float(plain->dtype) || !same_shape(plain, &want)))
+        return err_set(e, E_DATA,
+                       "'%s.weight' is no float tensor of %" PRId64
+                       " x %" PRId64,
+                       l->module, l->rows, l->cols);
+    if (l->bias && !named_find2(out, l->module, "bias"))
+        return err_set(e, E_DATA, "'%s.bias' is missing", l->module);
+    return packed ? check_packed(c, out, l->module, dims[0], dims[1], e) : 0;
+}
+
+static int check_linears(const struct completeness *c,
+                         const struct named_set *out, struct err *e)
+{
+    struct linear l[LINEARS_PER_LAYER_MAX];
+
+    for (int64_t layer = 0; layer < c->config->n_layers; layer++) {
+        int n = model_linears(c->config, layer, l);
+
+        for (int i = 0; i < n; i++)
+            if (check_linear(c, out, &l[i], e))
+                return e->code;
+    }
+    return 0;
+}
+
+/* ---- nothing lost, nothing extra ---- */
+
+/* MODULE of a tensor that belongs to a linear's weight: MODULE.weight, its
+ * parts in any layout, and the scales of fp8 checkpoints. */
+static bool module_of(const char *name, char *module)
+{
+    static const char *const other[] = { ".weight", ".weight_scale_inv",
+                                         ".input_scale" };
+    size_t n = strlen(name), k = 0;
+    bool found = layout_is_part(name, &k);
+
+    for (size_t i = 0; i < ARRAY_LEN(other) && !found; i++) {
+        size_t m = strlen(other[i]);
+
+        found = n > m && !strcmp(name + n - m, other[i]);
+        k = n - m;
+    }
+    if (!found || k >= NAME_MAX_LEN)
+        return false;
+    memcpy(module, name, k);
+    module[k] = 0;
+    return true;
+}
+
+/* In the set in any form. */
+static bool has_module(const struct named_set *set, const char *module)
+{
+    if (named_find2(set, module, "weight"))
+        return true;
+    for (int l = 0; l < LAYOUT_COUNT; l++)
+        if (named_find2(set, module, layout_part((enum layout)l, true, 0)))
+            return true;
+    return false;
+}
+
+static int nothing_lost(const struct completeness *c,
+                        const struct named_set *out, struct err *e)
+{
+    for (size_t i = 0; i < c->source->n; i++) {
+        const struct named *s = &c->source->item[i];
+        const struct named *t = named_find(out, s->name);
+        char module[NAME_MAX_LEN];
+        bool weight = module_of(s->name, module);
+
+        if (t && (same_shape(t, s) ||
+                  (weight && complete_is_packed(out, module, c->facts))))
+            continue;
+        if (t)
+            return err_set(e, E_DATA,
+                           "'%s' has another shape than in the "
+                           "source",
+                           s->name);
+        if (weight && has_module(out, module))
+            continue; /* replaced */
+        if (c->config->tied && !strcmp(s->name, "lm_head.weight"))
+            continue; /* the embedding's */
+        return err_set(e, E_DATA, "'%s' of the source is missing", s->name);
+    }
+    return 0;
+}
+
+static int nothing_extra(const struct completeness *c,
+                         const struct named_set *out, struct err *e)
+{
+    for (size_t i = 0; i < out->n; i++) {
+        const char *name = out->item[i].name;
+        char module[NAME_MAX_LEN];
+        size_t k;
+
+        if (layout_is_part(name, &k)) {
+            const char *part = NULL;
+
+            if (c->facts)
+                for (int p = 0; (part = layout_part(c->facts->layout,
+                                                    c->facts->symmetric, p));
+                     p++)
+                    if (!strcmp(part, name + k + 1))
+                        break;
+            if (!part)
+                return err_set(e, E_DATA,
+                               "'%s' has no place in this checkpoint", name);
+        }
+        if (!c->source || named_find(c->source, name))
+            continue;
+        if (module_of(name, module) && has_module(c->source, module) &&
+            (layout_is_part(name, &k) ||
+             !named_find2(c->source, module, "weight")))
+            continue;
+        return err_set(e, E_DATA,
+                       "'%s' is extra: the source has nothing like "
+                       "it",
+                       name);
+    }
+    return 0;
+}
+
+/* Parts of modules that the config does not know: sizes from the source. */
+static int check_others(const struct completeness *c,
+                        const struct named_set *out, struct err *e)
+{
+    for (size_t i = 0; i < out->n; i++) {
+        const struct named *s;
+        char module[NAME_MAX_LEN];
+        struct linear l;
+        size_t k;
+
+        if (!layout_is_part(out->item[i].name, &k) || k >= sizeof(module))
+            continue;
+        memcpy(module, out->item[i].name, k);
+        module[k] = 0;
+        if (model_find_linear(c->config, module, &l))
+            continue;
+        s = c->source ? named_find2(c->source, module, "weight") : NULL;
+        if (!s || s->ndim != 2)
+            return err_set(e, E_DATA,
+                           "'%s' is quantized, but no linear of "
+                           "the model",
+                           module);
+        if (check_packed(c, out, module, s->dims[0], s->dims[1], e))
+            return e->code;
+    }
+    return 0;
+}
+
+/* Without a source: what every model of these families has. */
+static int check_rest(const struct completeness *c, const struct named_set *out,
+                      struct err *e)
+{
+    static const char *const always[] = { "model.embed_tokens.weight",
+                                          "model.norm.weight" };
+    static const char *const norms[] = { "input_layernorm",
+                                         "post_attention_layernorm",
+                                         "self_attn.q_norm",
+                                         "self_attn.k_norm" };
+    size_t n_norms = c->config->family && c->config->family->qk_norm ? 4 : 2;
+
+    for (size_t i = 0; i < ARRAY_LEN(always); i++)
+        if (!named_find(out, always[i]))
+            return err_set(e, E_DATA, "'%s' is missing", always[i]);
+    if (!c->config->tied && !named_find(out, "lm_head.weight"))
+        return err_set(e, E_DATA, "'lm_head.weight' is missing");
+    for (int64_t layer = 0; layer < c->config->n_layers; layer++)
+        for (size_t i = 0; i < n_norms; i++) {
+            char name[128];
+
+            snprintf(name, sizeof(name), "model.layers.%" PRId64 ".%s.weight",
+                     layer, norms[i]);
+            if (!named_find(out, name))
+                return err_set(e, E_DATA, "'%s' is missing", name);
+        }
+    return 0;
+}
+
+int complete_check(const struct completeness *c, const struct named_set *out,
+                   struct err *e)
+{
+    if (check_linears(c, out, e) || check_others(c, out, e) ||
+        (c->source ? nothing_lost(c, out, e) : check_rest(c, out, e)))
+        return e->code;
+    return nothing_extra(c, out, e);
+}

@@ -1,0 +1,195 @@
+/* forge-shard - a checkpoint directory that runtimes load, verified before it
+ * gets its name. */
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "common/tool.h"
+#include "shard/outdir.h"
+#include "shard/publishdir.h"
+#include "shard/spool.h"
+
+struct settings {
+    struct tool tool;
+    const char *from, *verify, *size_text, *expect_key;
+    uint64_t shard_size;
+    int64_t sample;
+    const char *out;
+    char **file;
+    int n_files;
+};
+
+/* "5GB", "512MiB", "1000000": a size in bytes; 0 when it is none. */
+static uint64_t parse_size(const char *text)
+{
+    static const struct {
+        const char *name;
+        uint64_t bytes;
+    } unit[] = { { "", 1 },          { "B", 1 },           { "KB", 1000 },
+                 { "MB", 1000000 },  { "GB", 1000000000 }, { "KiB", 1 << 10 },
+                 { "MiB", 1 << 20 }, { "GiB", 1 << 30 } };
+    char *end;
+    double v = strtod(text, &end);
+
+    for (size_t i = 0; i < ARRAY_LEN(unit); i++)
+        if (end != text && !strcmp(end, unit[i].name) && v >= 1 &&
+            v * (double)unit[i].bytes < 1e18)
+            return (uint64_t)(v * (double)unit[i].bytes);
+    return 0;
+}
+
+static void parse(struct settings *s, int argc, char **argv)
+{
+    const struct opt table[] = {
+        { OPT_STR, 0, "from", "MODEL",
+          "the checkpoint that was quantized: config, tokenizer, comparison",
+          &s->from, 0, 0, true },
+        { OPT_STR, 0, "shard-size", "SIZE",
+          "most bytes of tensors in a file, e.g. 500MB, 5GB, 2GiB [5GB]",
+          &s->size_text, 0, 0, false },
+        { OPT_INT, 0, "sample", "N",
+          "linears to compare with MODEL after writing, 0 = none [14]",
+          &s->sample, 0, 1 << 30, true },
+        { OPT_STR, 0, "verify", "DIR",
+          "write nothing: check the checkpoint DIR, against --from if given",
+          &s->verify, 0, 0, true },
+        { OPT_STR, 0, "expect-key", "KEY",
+          "refuse an input whose key is another", &s->expect_key, 0, 0, true },
+        TOOL_COMMON(&s->tool),
+        TOOL_END,
+    };
+    int i = opt_parse(argc, argv, "[options] --from MODEL OUT [FILE...]",
+                      "Write a checkpoint directory from packed tensors, and "
+                      "verify it.",
+                      table);
+
+    s->shard_size = parse_size(s->size_text);
+    if (!s->shard_size)
+        die(E_USAGE, "--shard-size: '%s' is no size (500MB, 5GB, 2GiB)",
+            s->size_text);
+    if (s->verify) {
+        if (i < argc)
+            die(E_USAGE, "'%s': --verify takes no operand", argv[i]);
+        return;
+    }
+    if (!s->from)
+        die(E_USAGE, "want --from MODEL (try --help)");
+    if (i == argc)
+        die(E_USAGE, "want OUT, the directory to write (try --help)");
+    s->out = argv[i];
+    s->file = argv + i + 1;
+    s->n_files = argc - i - 1;
+}
+
+/* What was found, for the summary line. */
+static const char *summary(const struct verify_report *r, int shards,
+                           char *text, size_t cap)
+{
+    int n = 0;
+
+    if (shards)
+        n = snprintf(text, cap, "%d file%s, ", shards, shards > 1 ? "s" : "");
+    n += snprintf(text + n, cap - (size_t)n,
+                  "%" PRIu64 " tensors, %" PRIu64 " linears in 4 bits; "
+                  "verified",
+                  r->tensors, r->packed);
+    if (r->compared)
+        snprintf(text + n, cap - (size_t)n,
+                 ", %" PRIu64 " compared with the source (error at most %.3f "
+                 "of the weights)",
+                 r->compared, r->worst.relative);
+    return text;
+}
+
+static void verify(const struct settings *s)
+{
+    const struct verify v = { .dir = s->verify,
+                              .source = s->from,
+                              .sample = s->sample };
+    struct verify_report r;
+    char text[256];
+    struct err e;
+
+    if (verify_checkpoint(&v, &r, &e)) {
+        err_prefix(&e, "'%s'", s->verify);
+        die_err(&e);
+    }
+    if (verbosity >= 0)
+        fprintf(stderr, "%s: '%s': %s\n", progname, s->verify,
+                summary(&r, 0, text, sizeof(text)));
+}
+
+/* Files are read where they are; a pipe is kept in a file first. */
+static int collect_all(const struct settings *s, const struct outdir *o,
+                       struct collection *c, char **spool, struct err *e)
+{
+    const struct stream_expect expect = { .key = s->expect_key };
+
+    for (int i = 0; i < s->n_files; i++)
+        if (collect(c, s->file[i], &expect, e))
+            return e->code;
+    if (!s->n_files) {
+        *spool = outdir_file(o, "stdin", e);
+        if (!*spool || spool_stdin(*spool, e) || collect(c, *spool, &expect, e))
+            return e->code;
+    }
+    return collect_finish(c, e);
+}
+
+static int run(const struct settings *s, struct outdir *o,
+               struct progress *progress, char *text, size_t cap, struct err *e)
+{
+    const struct publication p = { .model = s->from,
+                                   .shard_size = s->shard_size,
+                                   .sample = s->sample,
+                                   .progress = progress };
+    struct collection c = { 0 };
+    struct verify_report r;
+    char *spool = NULL;
+    int shards = 0, rc;
+
+    rc = collect_all(s, o, &c, &spool, e);
+    if (!rc)
+        rc = publish_checkpoint(&p, o, &c, &shards, &r, e);
+    collection_release(&c);
+    if (!rc && spool)
+        rc = outdir_remove(o, "stdin", e);
+    if (!rc)
+        rc = outdir_commit(o, e);
+    if (!rc)
+        summary(&r, shards, text, cap);
+    free(spool);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct settings set = { .size_text = "5GB", .sample = 14 };
+    struct progress progress = { 0 };
+    struct outdir o = { 0 };
+    char text[256];
+    struct err e;
+
+    parse(&set, argc, argv);
+    tool_apply(&set.tool);
+    if (set.verify) {
+        verify(&set);
+        return 0;
+    }
+    progress_start(&progress, set.tool.progress, "tensors", 0);
+    if (outdir_begin(&o, set.out, &e) ||
+        run(&set, &o, &progress, text, sizeof(text), &e)) {
+        outdir_release(&o);
+        if (outdir_signal()) {
+            signal(outdir_signal(), SIG_DFL);
+            raise(outdir_signal());
+        }
+        die_err(&e);
+    }
+    outdir_release(&o);
+    progress_finish(&progress, text);
+    return 0;
+}

@@ -1,0 +1,187 @@
+/* outdir.c - see outdir.h. */
+#include "shard/outdir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/file.h"
+
+static volatile sig_atomic_t signalled;
+
+static void on_signal(int number)
+{
+    signalled = number;
+}
+
+static void watch_signals(void)
+{
+    static const int watched[] = { SIGINT, SIGTERM, SIGHUP };
+    struct sigaction sa = { .sa_handler = on_signal }; /* reads end early */
+    struct sigaction old;
+
+    for (size_t i = 0; i < ARRAY_LEN(watched); i++)
+        if (!sigaction(watched[i], NULL, &old) && old.sa_handler != SIG_IGN)
+            sigaction(watched[i], &sa, NULL);
+}
+
+int outdir_signal(void)
+{
+    return signalled;
+}
+
+int outdir_go_on(struct err *e)
+{
+    return signalled ? err_set(e, E_TEMP,
+                               "stopped by signal %d: nothing is "
+                               "published",
+                               signalled) :
+                       0;
+}
+
+static char *copy(const char *s, size_t n, struct err *e)
+{
+    char *p = mem_alloc(n + 1, "path", e);
+
+    if (p) {
+        memcpy(p, s, n);
+        p[n] = 0;
+    }
+    return p;
+}
+
+/* OUT may be an empty directory: rename(2) replaces that and no other. */
+static int check_target(const char *path, struct err *e)
+{
+    struct stat st;
+    struct dirent *d;
+    bool empty = true;
+    DIR *dir;
+
+    if (lstat(path, &st))
+        return errno == ENOENT ? 0 : err_set(e, E_CREATE, "'%s':", path);
+    if (!S_ISDIR(st.st_mode))
+        return err_set(e, E_CREATE, "'%s': exists and is no directory", path);
+    dir = opendir(path);
+    if (!dir)
+        return err_set(e, E_CREATE, "cannot open '%s':", path);
+    while (empty && (d = readdir(dir)))
+        empty = !strcmp(d->d_name, ".") || !strcmp(d->d_name, "..");
+    closedir(dir);
+    return empty ? 0 :
+                   err_set(e, E_CREATE, "'%s': exists and is not empty", path);
+}
+
+int outdir_begin(struct outdir *o, const char *path, struct err *e)
+{
+    size_t n = strlen(path);
+    const char *slash;
+    char *tmp;
+
+    *o = (struct outdir){ 0 };
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    if (!n)
+        return err_set(e, E_USAGE, "OUT is empty");
+    o->path = copy(path, n, e);
+    if (!o->path || check_target(o->path, e))
+        return e->code;
+    slash = strrchr(o->path, '/');
+    o->parent =
+        slash ?
+            copy(o->path, slash > o->path ? (size_t)(slash - o->path) : 1, e) :
+            copy(".", 1, e);
+    tmp = mem_alloc(n + 48, "path", e);
+    if (!o->parent || !tmp) {
+        free(tmp);
+        return e->code;
+    }
+    snprintf(tmp, n + 48, "%s.tmp.%ld.XXXXXX", o->path, (long)getpid());
+    if (!mkdtemp(tmp)) {
+        free(tmp);
+        return err_set(e, E_CREATE, "cannot create '%s':", o->path);
+    }
+    o->tmp = tmp;
+    watch_signals();
+    return 0;
+}
+
+char *outdir_file(const struct outdir *o, const char *name, struct err *e)
+{
+    size_t cap = strlen(o->tmp) + strlen(name) + 2;
+    char *p = mem_alloc(cap, "path", e);
+
+    if (p)
+        snprintf(p, cap, "%s/%s", o->tmp, name);
+    return p;
+}
+
+int outdir_text(const struct outdir *o, const char *name, const char *text,
+                size_t len, struct err *e)
+{
+    char *path = outdir_file(o, name, e);
+    int rc = path ? publish_text(path, text, len, e) : e->code;
+
+    free(path);
+    return rc;
+}
+
+int outdir_remove(const struct outdir *o, const char *name, struct err *e)
+{
+    char *path = outdir_file(o, name, e);
+    int rc = !path        ? e->code :
+             unlink(path) ? err_set(e, E_IO, "cannot remove '%s':", path) :
+                            0;
+
+    free(path);
+    return rc;
+}
+
+int outdir_commit(struct outdir *o, struct err *e)
+{
+    mode_t mask = umask(0);
+
+    umask(mask);
+    if (outdir_go_on(e))
+        return e->code;
+    if (chmod(o->tmp, 0777 & ~mask))
+        return err_set(e, E_CREATE, "cannot set the mode of '%s':", o->tmp);
+    if (publish_sync_dir(o->tmp, e))
+        return e->code;
+    if (rename(o->tmp, o->path))
+        return err_set(e, E_CREATE, "cannot rename to '%s':", o->path);
+    free(o->tmp);
+    o->tmp = NULL;
+    return publish_sync_dir(o->parent, e);
+}
+
+/* All files of a directory without subdirectories. */
+static void empty_directory(const char *path)
+{
+    DIR *dir = opendir(path);
+    struct dirent *d;
+
+    if (!dir)
+        return;
+    while ((d = readdir(dir)))
+        unlinkat(dirfd(dir), d->d_name, 0); /* "." and "..": fails, is meant */
+    closedir(dir);
+}
+
+void outdir_release(struct outdir *o)
+{
+    if (o->tmp) {
+        empty_directory(o->tmp);
+        rmdir(o->tmp);
+    }
+    free(o->tmp);
+    free(o->path);
+    free(o->parent);
+    *o = (struct outdir){ 0 };
+}

@@ -1,0 +1,221 @@
+/* publishdir.c - see publishdir.h.
+ *
+ * Order: shards, small files, configs, and the index last, which commits the
+ * rest to a reader that looks before the directory has its name. */
+#include "shard/publishdir.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint/modeldir.h"
+#include "common/file.h"
+#include "common/json.h"
+#include "shard/complete.h"
+#include "shard/outdir.h"
+#include "shard/sidecar.h"
+
+enum { CONFIG_MAX = 16 * 1024 * 1024 };
+
+static const char index_name[] = "model.safetensors.index.json";
+
+/* ---- before anything is written ---- */
+
+static int names_of_plan(struct named_set *set, const struct collection *c,
+                         struct err *e)
+{
+    set->n = c->n;
+    set->item = mem_alloc(c->n * sizeof(*set->item), "names", e);
+    if (!set->item)
+        return e->code;
+    for (size_t i = 0; i < c->n; i++) {
+        const struct out_tensor *t = &c->tensor[i];
+
+        set->item[i] = (struct named){ t->name, t->dtype, t->ndim, t->dims };
+    }
+    named_sort(set);
+    return 0;
+}
+
+/* Is the set whole?  And the quantization_config that belongs to it. */
+static int check_and_describe(const struct publication *p,
+                              const struct collection *c, char **dict,
+                              struct err *e)
+{
+    struct model_config config = { 0 };
+    struct checkpoint *source = NULL;
+    struct named_set out = { 0 }, from = { 0 };
+    struct plain_list plain = { 0 };
+    struct completeness want = { .config = &config,
+                                 .source = &from,
+                                 .facts = c->packed ? &c->facts : NULL };
+    int rc = 0;
+
+    *dict = NULL;
+    if (model_config_read(&config, p->model, e) ||
+        checkpoint_open(&source, p->model, e) ||
+        named_from_checkpoint(&from, source, e) || names_of_plan(&out, c, e) ||
+        complete_check(&want, &out, e))
+        rc = e->code;
+    if (!rc && c->packed &&
+        (plain_collect(&plain, &out, &config, &c->facts, e) ||
+         quant_dict(&c->facts, &plain, dict, e)))
+        rc = e->code;
+    plain_release(&plain);
+    free(out.item);
+    free(from.item);
+    checkpoint_close(source);
+    model_config_release(&config);
+    return rc;
+}
+
+/* ---- writing ---- */
+
+struct copier {
+    const struct publication *p;
+    struct collection *c;
+    void *buf;
+    size_t cap;
+};
+
+static int copy_tensor(struct copier *k, struct publish *out,
+                       const struct out_tensor *t, struct err *e)
+{
+    if (outdir_go_on(e))
+        return e->code;
+    if (t->bytes > k->cap) {
+        free(k->buf);
+        k->cap = 0;
+        k->buf = mem_pages(t->bytes, t->name, e);
+        if (!k->buf)
+            return e->code;
+        k->cap = t->bytes;
+    }
+    if (stream_payload(k->c->in[t->input], t->source, k->buf, t->bytes, e) ||
+        publish_write(out, k->buf, t->bytes, e))
+        return e->code;
+    progress_step(k->p->progress, t->name, t->bytes);
+    return 0;
+}
+
+static int write_data(struct copier *k, struct publish *out,
+                      const struct shard *s, struct err *e)
+{
+    char *header;
+    size_t len;
+    int rc;
+
+    if (shard_header(s, &header, &len, e))
+        return e->code;
+    rc = publish_write(out, header, len, e);
+    free(header);
+    for (size_t i = 0; !rc && i < s->n; i++)
+        rc = copy_tensor(k, out, &s->first[i], e);
+    return rc;
+}
+
+static int write_shard(struct copier *k, const struct outdir *o,
+                       const struct shard *s, struct err *e)
+{
+    char *path = outdir_file(o, s->name, e);
+    struct publish *out;
+    int rc = path ? publish_create(&out, path, e) : e->code;
+
+    free(path);
+    if (rc)
+        return rc;
+    rc = write_data(k, out, s, e);
+    if (rc) {
+        publish_discard(out);
+        return rc;
+    }
+    return publish_commit(out, e);
+}
+
+static int write_shards(const struct publication *p, const struct outdir *o,
+                        struct collection *c, const struct shard_plan *plan,
+                        struct err *e)
+{
+    struct copier k = { p, c, NULL, 0 };
+    int rc = 0;
+
+    for (int i = 0; !rc && i < plan->n; i++)
+        rc = write_shard(&k, o, &plan->shard[i], e);
+    free(k.buf);
+    return rc;
+}
+
+/* config.json, and for GPTQ quantize_config.json, which AutoGPTQ reads. */
+static int write_configs(const struct publication *p, const struct outdir *o,
+                         const struct collection *c, const char *dict,
+                         struct err *e)
+{
+    struct modeldir dir;
+    char *text = NULL, *spliced = NULL;
+    size_t len = 0;
+    bool code, gptq = c->packed && (c->facts.layout == LAYOUT_GPTQ ||
+                                    c->facts.layout == LAYOUT_GPTQ_V2);
+    int rc = modeldir_open(&dir, p->model, e);
+
+    if (rc)
+        return rc;
+    rc = modeldir_slurp(&dir, "config.json", CONFIG_MAX, &text, &len, e);
+    modeldir_close(&dir);
+    if (!rc)
+        rc = config_splice(text, len, dict, &spliced, e);
+    code = !rc && strstr(text, "\"auto_map\"");
+    if (!rc)
+        rc = sidecar_copy(o, p->model, code, e);
+    if (!rc && gptq)
+        rc = outdir_text(o, "quantize_config.json", dict, strlen(dict), e);
+    if (!rc)
+        rc = outdir_text(o, "config.json", spliced, strlen(spliced), e);
+    free(text);
+    free(spliced);
+    return rc;
+}
+
+static int write_index(const struct outdir *o, const struct shard_plan *plan,
+                       struct err *e)
+{
+    char *text;
+    size_t len;
+    int rc;
+
+    if (plan->n == 1) /* one file needs none */
+        return 0;
+    if (shard_index(plan, &text, &len, e))
+        return e->code;
+    rc = outdir_text(o, index_name, text, len, e);
+    free(text);
+    return rc;
+}
+
+int publish_checkpoint(const struct publication *p, const struct outdir *o,
+                       struct collection *c, int *shards,
+                       struct verify_report *r, struct err *e)
+{
+    const struct verify v = { .dir = o->tmp,
+                              .source = p->model,
+                              .facts = c->packed ? &c->facts : NULL,
+                              .sample = p->sample };
+    struct shard_plan plan = { 0 };
+    char *dict = NULL;
+    int rc;
+
+    rc = check_and_describe(p, c, &dict, e);
+    if (!rc)
+        rc = shard_plan(&plan, c, p->shard_size, e);
+    p->progress->total = c->n;
+    if (!rc)
+        rc = write_shards(p, o, c, &plan, e);
+    if (!rc)
+        rc = write_configs(p, o, c, dict, e);
+    if (!rc)
+        rc = write_index(o, &plan, e);
+    if (!rc && verify_checkpoint(&v, r, e))
+        rc = err_prefix(e, "verification");
+    *shards = plan.n;
+    free(dict);
+    shard_plan_release(&plan);
+    return rc;
+}

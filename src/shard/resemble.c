@@ -1,0 +1,162 @@
+/* resemble.c - see resemble.h. */
+#include "shard/resemble.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/threads.h"
+
+/* Far from both sides: twice the worst that a sound result was seen to give,
+ * half of the least that a wrong layout gave (tests/cli/shard.bats). */
+#define RMS_LIMIT    2.4
+#define BIAS_LIMIT   0.5
+#define SPREAD_LIMIT 0.25
+
+enum { SPREAD_GROUPS_MIN = 32 };
+
+struct row_sums {
+    double d, d2;  /* of (w - w') in steps */
+    double e2, w2; /* of w - w' and w */
+    uint64_t count;
+};
+
+struct job {
+    const struct ck_quantized *q;
+    const float *w, *scales;
+    const uint8_t *alive; /* [cols] */
+    struct row_sums *row; /* [rows] */
+    float *ratio;         /* [rows, groups]; NaN: no say */
+};
+
+static int code_at(const struct ck_quantized *q, uint64_t row, uint64_t col)
+{
+    uint64_t i = row * q->cols + col;
+
+    return q->codes[i / 2] >> (i & 1 ? 4 : 0) & 15;
+}
+
+static void one_group(const struct job *j, uint64_t row, uint64_t g)
+{
+    const struct ck_quantized *q = j->q;
+    uint64_t end = (g + 1) * q->group < q->cols ? (g + 1) * q->group : q->cols;
+    float s = j->scales[row * q->groups + g];
+    int zero = q->zeros[row * q->groups + g];
+    struct row_sums *r = &j->row[row];
+    double ww = 0, qq = 0;
+
+    for (uint64_t c = g * q->group; c < end; c++) {
+        double w = (double)j->w[row * q->cols + c];
+        double v = (double)(code_at(q, row, c) - zero) * (double)s;
+
+        r->w2 += w * w;
+        r->e2 += (w - v) * (w - v);
+        if (!j->alive[c] || !(s > 0))
+            continue;
+        r->d += (w - v) / (double)s;
+        r->d2 += (w - v) / (double)s * ((w - v) / (double)s);
+        r->count++;
+        ww += w * v;
+        qq += v * v;
+    }
+    j->ratio[row * q->groups + g] = qq > 0 ? (float)(ww / qq) : NAN;
+}
+
+static void rows(void *ctx, size_t begin, size_t end)
+{
+    const struct job *j = ctx;
+
+    for (size_t row = begin; row < end; row++)
+        for (uint64_t g = 0; g < j->q->groups; g++)
+            one_group(j, row, g);
+}
+
+/* Inputs with a code other than zero in some row. */
+static void find_alive(uint8_t *alive, const struct ck_quantized *q)
+{
+    memset(alive, 0, q->cols);
+    for (uint64_t row = 0; row < q->rows; row++)
+        for (uint64_t c = 0; c < q->cols; c++)
+            alive[c] |=
+                code_at(q, row, c) != q->zeros[row * q->groups + c / q->group];
+}
+
+static int by_value(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+/* Median distance from the median. */
+static double spread(float *ratio, uint64_t n, uint64_t *used)
+{
+    uint64_t k = 0;
+    float median;
+
+    for (uint64_t i = 0; i < n; i++)
+        if (isfinite(ratio[i]))
+            ratio[k++] = ratio[i];
+    *used = k;
+    if (k < SPREAD_GROUPS_MIN)
+        return 0;
+    qsort(ratio, k, sizeof(*ratio), by_value);
+    median = ratio[k / 2];
+    for (uint64_t i = 0; i < k; i++)
+        ratio[i] = fabsf(ratio[i] - median);
+    qsort(ratio, k, sizeof(*ratio), by_value);
+    return (double)ratio[k / 2];
+}
+
+static void sum_up(struct resemblance *r, const struct job *j)
+{
+    struct row_sums t = { 0 };
+
+    for (uint64_t i = 0; i < j->q->rows; i++) { /* in order: deterministic */
+        t.d += j->row[i].d;
+        t.d2 += j->row[i].d2;
+        t.e2 += j->row[i].e2;
+        t.w2 += j->row[i].w2;
+        t.count += j->row[i].count;
+    }
+    r->bias = t.count ? t.d / (double)t.count : 0;
+    r->rms = t.count ? sqrt(t.d2 / (double)t.count) : 0;
+    r->relative = t.w2 > 0 ? sqrt(t.e2 / t.w2) : 0;
+    r->spread = spread(j->ratio, j->q->rows * j->q->groups, &r->groups);
+}
+
+int resemble(struct resemblance *r, const struct ck_quantized *q,
+             const float *w, struct err *e)
+{
+    size_t n = (size_t)(q->rows * q->groups);
+    float *scales = mem_alloc(n * sizeof(*scales), "verification", e);
+    float *ratio = mem_alloc(n * sizeof(*ratio), "verification", e);
+    uint8_t *alive = mem_alloc(q->cols, "verification", e);
+    struct row_sums *row = mem_zero(q->rows, sizeof(*row), "verification", e);
+    struct job j = { q, w, scales, alive, row, ratio };
+    int rc = scales && ratio && alive && row ? 0 : e->code;
+
+    if (!rc && !to_f32(scales, q->scales, q->scale_dtype, n))
+        rc = err_set(e, E_DATA, "scales are %s", dtype_name(q->scale_dtype));
+    if (!rc) {
+        find_alive(alive, q);
+        threads_for(q->rows, 16, rows, &j);
+        sum_up(r, &j);
+    }
+    free(scales);
+    free(ratio);
+    free(alive);
+    free(row);
+    return rc;
+}
+
+const char *resemble_verdict(const struct resemblance *r)
+{
+    if (!(r->rms <= RMS_LIMIT))
+        return "the codes are not those of these weights";
+    if (!(fabs(r->bias) <= BIAS_LIMIT))
+        return "the zero points are off";
+    if (!(r->spread <= SPREAD_LIMIT))
+        return "the scales are not those of these weights";
+    return NULL;
+}

@@ -1,0 +1,78 @@
+/* sidecar.c - see sidecar.h. */
+#include "shard/sidecar.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint/modeldir.h"
+
+enum { SIDECAR_MAX = 256 * 1024 * 1024 };
+
+bool sidecar_wanted(const char *name, bool code)
+{
+    static const char *const wanted[] = { "tokenizer*.json",
+                                          "tokenizer*.model",
+                                          "*.tiktoken",
+                                          "special_tokens_map.json",
+                                          "added_tokens.json",
+                                          "vocab.json",
+                                          "vocab.txt",
+                                          "merges.txt",
+                                          "spiece.model",
+                                          "sentencepiece*.model",
+                                          "chat_template*",
+                                          "generation_config.json",
+                                          "preprocessor_config.json",
+                                          "processor_config.json",
+                                          "tekken.json",
+                                          "LICENSE*",
+                                          "LICENCE*",
+                                          "NOTICE*",
+                                          "USE_POLICY*" };
+
+    if (*name == '.' || strstr(name, ".tmp."))
+        return false;
+    for (size_t i = 0; i < ARRAY_LEN(wanted); i++)
+        if (!fnmatch(wanted[i], name, 0))
+            return true;
+    return code && !fnmatch("*.py", name, 0);
+}
+
+static int copy_one(const struct outdir *o, const struct modeldir *from,
+                    const char *name, struct err *e)
+{
+    char *text;
+    size_t len;
+    int rc;
+
+    if (modeldir_slurp(from, name, SIDECAR_MAX, &text, &len, e))
+        return e->code;
+    rc = outdir_text(o, name, text, len, e);
+    free(text);
+    return rc;
+}
+
+int sidecar_copy(const struct outdir *o, const char *model, bool code,
+                 struct err *e)
+{
+    struct modeldir from;
+    struct dirent **list = NULL;
+    int n, rc;
+
+    if (modeldir_open(&from, model, e))
+        return e->code;
+    n = scandir(model, &list, NULL, alphasort);
+    rc = n < 0 ? err_set(e, E_NOINPUT, "cannot list '%s':", model) : 0;
+    for (int i = 0; i < n; i++) {
+        if (!rc && list[i]->d_type != DT_DIR &&
+            sidecar_wanted(list[i]->d_name, code))
+            rc = copy_one(o, &from, list[i]->d_name, e);
+        free(list[i]);
+    }
+    free(list);
+    modeldir_close(&from);
+    return rc;
+}

@@ -1,0 +1,325 @@
+/* verify.c - see verify.h. */
+#include "shard/verify.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint/modeldir.h"
+#include "common/json.h"
+#include "common/threads.h"
+#include "shard/complete.h"
+
+enum { INDEX_MAX = 512 * 1024 * 1024 };
+
+struct state {
+    const struct verify *v;
+    struct verify_report *r;
+    struct checkpoint *out, *source;
+    struct model_config config;
+    struct named_set names, source_names;
+    struct run_facts facts;
+    bool packed;
+};
+
+/* ---- what kind of checkpoint it says to be ---- */
+
+static int find_facts(struct state *s, struct err *e)
+{
+    static const enum layout of[] = { [STORAGE_PLAIN] = LAYOUT_CT,
+                                      [STORAGE_AWQ] = LAYOUT_AWQ,
+                                      [STORAGE_GPTQ] = LAYOUT_GPTQ,
+                                      [STORAGE_GPTQ_V2] = LAYOUT_GPTQ_V2,
+                                      [STORAGE_CT] = LAYOUT_CT };
+    enum storage st = checkpoint_storage(s->out);
+    int64_t group = checkpoint_group(s->out);
+
+    s->packed = st != STORAGE_PLAIN;
+    if (!s->packed && s->v->facts)
+        return err_set(e, E_BUG, "the config does not say what was packed");
+    if (!s->packed)
+        return 0;
+    if (group < 1)
+        return err_set(e, E_CONFIG, "one scale a row: not a layout of ours");
+    s->facts = (struct run_facts){ .layout = of[st],
+                                   .group = (uint64_t)group,
+                                   .symmetric = true,
+                                   .scale_dtype = DT_F16 };
+    for (size_t i = 0; i < s->names.n; i++) {
+        const char *dot = strrchr(s->names.item[i].name, '.');
+
+        if (!dot)
+            continue;
+        if (!strcmp(dot, ".weight_zero_point"))
+            s->facts.symmetric = false;
+        if (!strcmp(dot, ".scales") || !strcmp(dot, ".weight_scale"))
+            s->facts.scale_dtype = s->names.item[i].dtype;
+    }
+    return 0;
+}
+
+/* ---- the index ---- */
+
+static int check_entries(const struct state *s, const struct json *map,
+                         int64_t total, struct err *e)
+{
+    size_t n = checkpoint_count(s->out);
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const struct ck_tensor *t = checkpoint_tensor(s->out, i);
+        const char *file = "";
+
+        bytes += t->bytes;
+        if (!json_string(json_get(map, t->name), &file))
+            return err_set(e, E_DATA, "'%s' is in '%s' but not in the index",
+                           t->name, t->file);
+        if (strcmp(file, t->file))
+            return err_set(e, E_DATA, "'%s' is in '%s', the index says '%s'",
+                           t->name, t->file, file);
+    }
+    if (json_count(map) != n)
+        return err_set(e, E_DATA,
+                       "the index lists %zu tensors, the files "
+                       "hold %zu",
+                       json_count(map), n);
+    if (total >= 0 && (uint64_t)total != bytes)
+        return err_set(e, E_DATA,
+                       "the index says %" PRId64 " bytes, the "
+                       "tensors have %" PRIu64,
+                       total, bytes);
+    return 0;
+}
+
+static int check_index(const struct state *s, struct err *e)
+{
+    static const char name[] = "model.safetensors.index.json";
+    struct json_doc *d = NULL;
+    struct modeldir dir;
+    char *text = NULL;
+    size_t len = 0;
+    int64_t total = -1;
+    int rc = 0;
+
+    if (modeldir_open(&dir, s->v->dir, e))
+        return e->code;
+    if (modeldir_has(&dir, name)) {
+        rc = modeldir_slurp(&dir, name, INDEX_MAX, &text, &len, e);
+        if (!rc)
+            rc = json_parse(&d, text, len, name, e);
+        if (!rc) {
+            const struct json *root = json_root(d);
+
+            if (!json_int(json_get(json_get(root, "metadata"), "total_size"),
+                          &total))
+                total = -1; /* others' may leave it out */
+            rc = check_entries(s, json_get(root, "weight_map"), total, e);
+        }
+        json_free(d);
+        free(text);
+    }
+    modeldir_close(&dir);
+    return rc;
+}
+
+/* ---- every number is one ---- */
+
+struct scan {
+    const void *data;
+    enum dtype dtype;
+    atomic_bool bad;
+};
+
+static void scan_part(void *ctx, size_t begin, size_t end)
+{
+    struct scan *s = ctx;
+    bool bad = false;
+
+    if (s->dtype == DT_F32) {
+        const uint32_t *x = s->data;
+
+        for (size_t i = begin; i < end; i++)
+            bad |= (x[i] & 0x7f800000) == 0x7f800000;
+    } else {
+        uint16_t m = s->dtype == DT_BF16 ? 0x7f80 : 0x7c00;
+        const uint16_t *x = s->data;
+
+        for (size_t i = begin; i < end; i++)
+            bad |= (x[i] & m) == m;
+    }
+    if (bad)
+        atomic_store(&s->bad, true);
+}
+
+static int check_finite(const struct state *s, struct err *e)
+{
+    void *buf = NULL;
+    size_t cap = 0;
+    int rc = 0;
+
+    for (size_t i = 0; !rc && i < checkpoint_count(s->out); i++) {
+        const struct ck_tensor *t = checkpoint_tensor(s->out, i);
+        struct scan scan = { .dtype = t->dtype };
+
+        if (t->dtype != DT_F32 && t->dtype != DT_F16 && t->dtype != DT_BF16)
+            continue;
+        if (t->bytes > cap) {
+            free(buf);
+            cap = 0;
+            buf = mem_pages(t->bytes, "verification", e);
+            if (!buf)
+                return e->code;
+            cap = t->bytes;
+        }
+        rc = checkpoint_read(s->out, t, buf, e);
+        if (rc)
+            break;
+        scan.data = buf;
+        threads_for(t->bytes / (t->dtype == DT_F32 ? 4 : 2), 1 << 16, scan_part,
+                    &scan);
+        if (scan.bad)
+            rc = err_set(e, E_DATA, "'%s' has a value that is not finite",
+                         t->name);
+    }
+    free(buf);
+    return rc;
+}
+
+/* ---- a sample of linears against the source ---- */
+
+static void keep_worst(struct resemblance *w, const struct resemblance *r)
+{
+    if (r->rms > w->rms)
+        w->rms = r->rms;
+    if (fabs(r->bias) > fabs(w->bias))
+        w->bias = r->bias;
+    if (r->spread > w->spread)
+        w->spread = r->spread;
+    if (r->relative > w->relative)
+        w->relative = r->relative;
+}
+
+static int compare(struct state *s, const char *module, struct err *e)
+{
+    struct ck_quantized q = { 0 };
+    struct resemblance r;
+    uint64_t rows, cols;
+    const char *wrong;
+    float *w = NULL;
+    int rc = checkpoint_quantized(s->out, module, &q, e);
+
+    if (rc <= 0)
+        return rc;
+    rc = checkpoint_linear(s->source, module, &w, &rows, &cols, e);
+    if (!rc && (rows != q.rows || cols != q.cols))
+        rc = err_set(e, E_DATA, "'%s' has another shape than in the source",
+                     module);
+    if (!rc)
+        rc = resemble(&r, &q, w, e);
+    wrong = rc ? NULL : resemble_verdict(&r);
+    if (wrong)
+        rc = err_set(e, E_DATA,
+                     "'%s' does not resemble its source: %s (error %.2f steps "
+                     "RMS, %.2f mean; scales %.2f apart; %.3g of the weights)",
+                     module, wrong, r.rms, r.bias, r.spread, r.relative);
+    if (!rc) {
+        keep_worst(&s->r->worst, &r);
+        s->r->compared++;
+    }
+    free(w);
+    ck_quantized_release(&q);
+    return rc;
+}
+
+/* Evenly spread over the layers, each kind of linear in turn. */
+static int check_sample(struct state *s, struct err *e)
+{
+    int64_t layers = s->config.n_layers, kinds = LINEARS_PER_LAYER_MAX;
+    int64_t n = s->v->sample < layers * kinds ? s->v->sample : layers * kinds;
+    struct linear l[LINEARS_PER_LAYER_MAX];
+
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = n > 1 ? i * (layers * kinds - 1) / (n - 1) : 0;
+        int64_t layer = at / kinds;
+        int k = model_linears(&s->config, layer, l);
+        int kind = (int)(n == layers * kinds ? at % kinds : i % kinds);
+
+        if (kind < k && compare(s, l[kind].module, e))
+            return e->code;
+    }
+    return 0;
+}
+
+/* ---- all of it ---- */
+
+static int open_both(struct state *s, struct err *e)
+{
+    if (model_config_read(&s->config, s->v->dir, e) ||
+        checkpoint_open(&s->out, s->v->dir, e) ||
+        named_from_checkpoint(&s->names, s->out, e))
+        return e->code;
+    if (s->v->source && (checkpoint_open(&s->source, s->v->source, e) ||
+                         named_from_checkpoint(&s->source_names, s->source, e)))
+        return e->code;
+    return 0;
+}
+
+static int check_names(struct state *s, struct err *e)
+{
+    const struct completeness c = {
+        .config = &s->config,
+        .facts = s->packed ? &s->facts : NULL,
+        .source = s->v->source ? &s->source_names : NULL,
+    };
+
+    return complete_check(&c, &s->names, e);
+}
+
+static void count(struct state *s)
+{
+    for (size_t i = 0; i < checkpoint_count(s->out); i++) {
+        const struct ck_tensor *t = checkpoint_tensor(s->out, i);
+        char module[MODULE_PATH_MAX];
+        bool first = false;
+
+        s->r->tensors++;
+        s->r->bytes += t->bytes;
+        if (checkpoint_part(s->out, t, module, sizeof(module), &first) && first)
+            s->r->packed++;
+    }
+}
+
+int verify_checkpoint(const struct verify *v, struct verify_report *r,
+                      struct err *e)
+{
+    struct state s = { .v = v, .r = r };
+    int rc;
+
+    *r = (struct verify_report){ 0 };
+    rc = open_both(&s, e);
+    if (!rc)
+        rc = find_facts(&s, e);
+    if (!rc && v->facts && !run_facts_equal(v->facts, &s.facts))
+        rc = err_set(e, E_BUG,
+                     "the files read back as another layout than "
+                     "was written");
+    if (!rc)
+        rc = check_index(&s, e);
+    if (!rc)
+        rc = check_names(&s, e);
+    if (!rc)
+        rc = check_finite(&s, e);
+    if (!rc && v->source && s.packed)
+        rc = check_sample(&s, e);
+    if (!rc)
+        count(&s);
+    free(s.names.item);
+    free(s.source_names.item);
+    checkpoint_close(s.out);
+    checkpoint_close(s.source);
+    model_config_release(&s.config);
+    return rc;
+}
