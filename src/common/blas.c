@@ -3,7 +3,6 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/threads.h"
@@ -29,21 +28,6 @@ static struct {
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static bool opened;
 
-/* OpenBLAS 0.3.21 does not know the AVX-512 machines that came after it and
- * falls back to AVX2 there: 105 instead of 190 GFLOP/s a core on Zen 5.  A
- * choice that the user made stays. */
-static void choose_kernels(void)
-{
-#ifdef __x86_64__
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") &&
-        __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))
-        setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
-#endif
-}
-
 static int load(struct err *e)
 {
     const struct {
@@ -58,7 +42,6 @@ static int load(struct err *e)
     };
     void *so;
 
-    choose_kernels();
     so = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
     if (!so) {
         const char *why = dlerror();

@@ -1,8 +1,8 @@
 /* blas.h - single-precision dense linear algebra, by OpenBLAS.
  *
  * OpenBLAS is opened at the first call (blas.c alone knows it), so that tools
- * that need none start without it, and so that its kernels can be chosen: the
- * 0.3.21 of Debian 12 takes AVX2 kernels on CPUs newer than itself.
+ * that need none start without it.  It chooses kernels by the CPU, unless
+ * OPENBLAS_CORETYPE in the environment says otherwise.
  * All matrices are row-major.  Threads as threads_set() said. */
 #ifndef FORGE_BLAS_H
 #define FORGE_BLAS_H

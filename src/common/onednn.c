@@ -20,13 +20,12 @@ enum {
     TILE_COLS = 512
 };
 
-/* What a primitive computes: C[m,n] = op(A) B with f32 C, added when sum. */
+/* What a primitive computes: C[m,n] = op(A) op(B) with f32 C. */
 struct shape {
     int64_t m, n, k;
     int64_t a_row, a_col; /* strides of A[m,k] in elements */
     int64_t b_row, b_col; /* strides of B[k,n] */
     int64_t ldc;
-    int64_t sum;
 };
 
 struct product {
@@ -89,7 +88,6 @@ static dnnl_status_t describe(struct product *p, dnnl_primitive_desc_t *pd)
     const struct shape *h = &p->shape;
     dnnl_matmul_desc_t d;
     dnnl_primitive_attr_t attr = NULL;
-    dnnl_post_ops_t ops = NULL;
     dnnl_status_t s = dnnl_success;
 
 #define TRY(x) (s = s == dnnl_success ? (x) : s)
@@ -105,14 +103,8 @@ static dnnl_status_t describe(struct product *p, dnnl_primitive_desc_t *pd)
     TRY(dnnl_primitive_attr_create(&attr));
     TRY(dnnl_primitive_attr_set_scratchpad_mode(attr,
                                                 dnnl_scratchpad_mode_user));
-    TRY(dnnl_post_ops_create(&ops));
-    if (h->sum) {
-        TRY(dnnl_post_ops_append_sum(ops, 1.0f));
-        TRY(dnnl_primitive_attr_set_post_ops(attr, ops));
-    }
     TRY(dnnl_primitive_desc_create(pd, &d, attr, state.engine, NULL));
 #undef TRY
-    dnnl_post_ops_destroy(ops);
     dnnl_primitive_attr_destroy(attr);
     return s;
 }
@@ -260,16 +252,16 @@ int onednn_bf16_nt(int64_t m, int64_t n, int64_t k, const uint16_t *x,
                    int64_t ldx, const uint16_t *w, float *y, int64_t ldy,
                    struct err *e)
 {
-    struct shape h = { m, n, k, ldx, 1, 1, k, ldy, 0 };
+    struct shape h = { m, n, k, ldx, 1, 1, k, ldy };
 
     return product(&h, x, w, y, e);
 }
 
-int onednn_bf16_tn_add(int64_t m, int64_t n, int64_t k, const uint16_t *a,
-                       int64_t lda, const uint16_t *b, int64_t ldb, float *c,
-                       int64_t ldc, struct err *e)
+int onednn_bf16_tn(int64_t m, int64_t n, int64_t k, const uint16_t *a,
+                   int64_t lda, const uint16_t *b, int64_t ldb, float *c,
+                   int64_t ldc, struct err *e)
 {
-    struct shape h = { m, n, k, 1, lda, ldb, 1, ldc, 1 };
+    struct shape h = { m, n, k, 1, lda, ldb, 1, ldc };
 
     return product(&h, a, b, c, e);
 }

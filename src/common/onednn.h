@@ -11,18 +11,17 @@
 
 /* Y[m,n] (f32) = X[m,k] (bf16, row stride ldx) * W[n,k]ᵀ (bf16, contiguous). */
 MUST_CHECK int onednn_bf16_nt(int64_t m, int64_t n, int64_t k,
-                              const uint16_t *x, int64_t ldx,
-                              const uint16_t *w, float *y, int64_t ldy,
-                              struct err *e);
-/* C[m,n] (f32) += A[k,m]ᵀ * B[k,n], both bf16 with row strides: the tile of a
+                              const uint16_t *x, int64_t ldx, const uint16_t *w,
+                              float *y, int64_t ldy, struct err *e);
+/* C[m,n] (f32) = A[k,m]ᵀ * B[k,n], both bf16 with row strides: the tile of a
  * Hessian. */
-MUST_CHECK int onednn_bf16_tn_add(int64_t m, int64_t n, int64_t k,
-                                  const uint16_t *a, int64_t lda,
-                                  const uint16_t *b, int64_t ldb, float *c,
-                                  int64_t ldc, struct err *e);
+MUST_CHECK int onednn_bf16_tn(int64_t m, int64_t n, int64_t k,
+                              const uint16_t *a, int64_t lda, const uint16_t *b,
+                              int64_t ldb, float *c, int64_t ldc,
+                              struct err *e);
 /* Y[m,n] = X[m,k] * W[n,k]ᵀ in f32 (fastest of what is installed). */
 MUST_CHECK int onednn_f32_nt(int64_t m, int64_t n, int64_t k, const float *x,
-                             int64_t ldx, const float *w, float *y,
-                             int64_t ldy, struct err *e);
+                             int64_t ldx, const float *w, float *y, int64_t ldy,
+                             struct err *e);
 
 #endif

@@ -1,0 +1,280 @@
+/* collect.c - see collect.h. */
+#include "hessian/collect.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hessian/hessian.h"
+
+struct entry {
+    char *name, *modules; /* modules: NULL when the frames list none */
+    struct hessian *acc;  /* of activations */
+    double *sum;          /* of parts */
+    uint64_t cols;        /* of activations */
+    uint64_t elements, samples;
+    uint64_t dims[3];
+    int ndim;
+    uint32_t block;
+    bool *given; /* which inputs gave their part */
+    bool emitted;
+};
+
+struct collect {
+    struct collect_params params;
+    struct entry *entry;
+    size_t count;
+};
+
+int collect_open(struct collect **c, const struct collect_params *p,
+                 struct err *e)
+{
+    *c = mem_zero(1, sizeof(**c), "collect", e);
+    if (!*c)
+        return e->code;
+    (*c)->params = *p;
+    return 0;
+}
+
+static void drop(struct entry *t)
+{
+    hessian_close(t->acc);
+    free(t->sum);
+    t->acc = NULL;
+    t->sum = NULL;
+}
+
+void collect_close(struct collect *c)
+{
+    if (!c)
+        return;
+    for (size_t i = 0; i < c->count; i++) {
+        drop(&c->entry[i]);
+        free(c->entry[i].name);
+        free(c->entry[i].modules);
+        free(c->entry[i].given);
+    }
+    free(c->entry);
+    free(c);
+}
+
+/* The entry that is not emitted yet and has this name, or NULL. */
+static struct entry *find(struct collect *c, const char *name)
+{
+    for (size_t i = c->count; i-- > 0;)
+        if (!c->entry[i].emitted && !strcmp(c->entry[i].name, name))
+            return &c->entry[i];
+    return NULL;
+}
+
+static char *copy(const char *s, struct err *e)
+{
+    size_t n = strlen(s) + 1;
+    char *p = mem_alloc(n, "collect", e);
+
+    return p ? memcpy(p, s, n) : NULL;
+}
+
+static struct entry *append(struct collect *c, const struct frame *f,
+                            struct err *e)
+{
+    size_t inputs = (size_t)(c->params.n_inputs > 0 ? c->params.n_inputs : 1);
+    struct entry *t;
+
+    if (mem_grow(&c->entry, (c->count + 1) * sizeof(*t), "collect", e) < 0)
+        return NULL;
+    t = &c->entry[c->count++];
+    memset(t, 0, sizeof(*t));
+    t->emitted = true; /* until it is whole */
+    t->name = copy(f->name, e);
+    t->given = t->name ? mem_zero(inputs, 1, "collect", e) : NULL;
+    if (!t->given || (f->modules && !(t->modules = copy(f->modules, e))))
+        return NULL;
+    t->emitted = false;
+    return t;
+}
+
+static int same_modules(const struct entry *t, const struct frame *f,
+                        struct err *e)
+{
+    if (!t->modules == !f->modules &&
+        (!t->modules || !strcmp(t->modules, f->modules)))
+        return 0;
+    return err_set(e, E_DATA,
+                   "'%s': its frames disagree about the modules that read it",
+                   f->name);
+}
+
+/* ---- activations ---- */
+
+static int new_accumulator(struct collect *c, const struct frame *f,
+                           struct entry **out, struct err *e)
+{
+    struct entry *t = append(c, f, e);
+    struct hessian_shape s = { .cols = f->dims[1],
+                               .block = c->params.block,
+                               .dtype = c->params.dtype };
+    int rc;
+
+    if (!t)
+        return e->code;
+    if (!s.dtype)
+        s.dtype = f->dtype == DT_BF16 ? DT_BF16 : DT_F32;
+    t->cols = s.cols;
+    t->block = (uint32_t)s.block;
+    if ((rc = hessian_elements(s.cols, s.block, &t->elements, e)) < 0 ||
+        (rc = hessian_open(&t->acc, &s, e)) < 0)
+        return rc < 0 ? err_prefix(e, "'%s'", f->name) : rc;
+    t->ndim = s.block ? 3 : 1;
+    t->dims[0] = s.block ? (s.cols + s.block - 1) / s.block : t->elements;
+    t->dims[1] = t->dims[2] = s.block;
+    *out = t;
+    return 0;
+}
+
+int collect_activation(struct collect *c, const struct frame *f, struct err *e)
+{
+    struct entry *t = find(c, f->name);
+    uint64_t n = f->dims[0];
+    int rc;
+
+    if (f->ndim != 2 || !f->dims[1] || !dtype_is_float(f->dtype))
+        return err_set(e, E_DATA, "'%s': an activation is [tokens, inputs]",
+                       f->name);
+    if (!t && (rc = new_accumulator(c, f, &t, e)) < 0)
+        return rc;
+    if (!t->acc || t->cols != f->dims[1])
+        return err_set(e, E_DATA,
+                       "'%s': %llu inputs here, another shape before", f->name,
+                       (unsigned long long)f->dims[1]);
+    if ((rc = same_modules(t, f, e)) < 0)
+        return rc;
+    if (c->params.max_tokens) {
+        uint64_t left = c->params.max_tokens - hessian_tokens(t->acc);
+
+        n = n < left ? n : left;
+    }
+    rc = hessian_add(t->acc, f->data, f->dtype, n, e);
+    if (rc < 0 && f->sequence)
+        return err_prefix(e, "'%s': sequence %llu", f->name,
+                          (unsigned long long)f->sequence - 1);
+    return rc < 0 ? err_prefix(e, "'%s'", f->name) : 0;
+}
+
+/* ---- parts ---- */
+
+static int check_part(const struct frame *f, struct err *e)
+{
+    bool good = f->dtype == DT_F32 && f->samples;
+
+    if (f->block)
+        good = good && f->ndim == 3 && f->dims[1] == f->block &&
+               f->dims[2] == f->block;
+    else
+        good = good && f->ndim == 1 && hessian_cols(f->dims[0]);
+    return good ? 0 :
+                  err_set(e, E_DATA,
+                          "'%s': not a hessian: want float32 and samples, "
+                          "[C(C+1)/2] or blocks [n, g, g]",
+                          f->name);
+}
+
+static int new_sum(struct collect *c, const struct frame *f, struct entry **out,
+                   struct err *e)
+{
+    struct entry *t = append(c, f, e);
+
+    if (!t)
+        return e->code;
+    t->elements = f->len / sizeof(float);
+    t->block = f->block;
+    t->ndim = f->ndim;
+    memcpy(t->dims, f->dims, sizeof(t->dims));
+    t->sum = mem_zero(t->elements, sizeof(*t->sum), "collect", e);
+    *out = t;
+    return t->sum ? 0 : err_prefix(e, "'%s'", f->name);
+}
+
+int collect_part(struct collect *c, const struct frame *f, int input,
+                 bool *complete, struct err *e)
+{
+    struct entry *t = find(c, f->name);
+    int rc = check_part(f, e);
+
+    if (rc < 0 || (!t && (rc = new_sum(c, f, &t, e)) < 0))
+        return rc;
+    if (!t->sum || t->block != f->block || t->ndim != f->ndim ||
+        memcmp(t->dims, f->dims, (size_t)t->ndim * sizeof(t->dims[0])))
+        return err_set(e, E_DATA, "'%s': parts of different shapes", f->name);
+    if ((rc = same_modules(t, f, e)) < 0)
+        return rc;
+    if (size_add(t->samples, f->samples, &t->samples))
+        return err_set(e, E_DATA, "'%s': too many samples", f->name);
+    hessian_merge_add(t->sum, f->data, t->elements, f->samples);
+    t->given[input] = true;
+    *complete = true;
+    for (int i = 0; i < c->params.n_inputs; i++)
+        *complete &= t->given[i];
+    return 0;
+}
+
+/* ---- results ---- */
+
+static int result(struct entry *t, const float **data, struct err *e)
+{
+    int rc;
+
+    if (t->acc) {
+        if ((rc = hessian_finish(t->acc, data, e)) < 0)
+            return rc;
+        t->samples = hessian_tokens(t->acc);
+    } else {
+        hessian_merge_mean((float *)t->sum, t->sum, t->elements, t->samples);
+        *data = (const float *)t->sum;
+    }
+    for (uint64_t i = 0; i < t->elements; i++)
+        if (!isfinite((*data)[i]))
+            return err_set(e, E_DATA, "element %llu is not finite",
+                           (unsigned long long)i);
+    return 0;
+}
+
+static int emit(struct entry *t, struct stream_writer *w, struct err *e)
+{
+    struct frame f = { .role = ROLE_HESSIAN,
+                       .dtype = DT_F32,
+                       .ndim = t->ndim,
+                       .modules = t->modules,
+                       .block = t->block,
+                       .len = t->elements * sizeof(float) };
+    const float *data;
+    int rc = result(t, &data, e);
+
+    if (rc < 0)
+        return err_prefix(e, "'%s'", t->name);
+    strcpy(f.name, t->name);
+    memcpy(f.dims, t->dims, sizeof(t->dims));
+    f.samples = t->samples;
+    f.data = data;
+    rc = stream_write(w, &f, e);
+    drop(t);
+    t->emitted = true;
+    return rc;
+}
+
+int collect_emit(struct collect *c, const char *name, struct stream_writer *w,
+                 struct err *e)
+{
+    int n = 0;
+
+    for (size_t i = 0; i < c->count; i++) {
+        struct entry *t = &c->entry[i];
+
+        if (t->emitted || (name && strcmp(name, t->name)))
+            continue;
+        if (emit(t, w, e) < 0)
+            return e->code;
+        n++;
+    }
+    return n;
+}

@@ -1,0 +1,184 @@
+/* forge-hessian - the Hessians of calibration inputs, and the mean of several.
+ *
+ * Reads `activation` frames and writes one `hessian` frame for each of their
+ * names; `hessian` frames are merged by name.  See forge-hessian(1). */
+#include <stdlib.h>
+
+#include "common/device.h"
+#include "common/tool.h"
+#include "hessian/collect.h"
+
+struct settings {
+    struct tool tool;
+    int dtype; /* index into the words of --dtype */
+    int device;
+    int64_t block, max_tokens;
+};
+
+enum input_state { INPUT_ENDED, INPUT_FRESH, INPUT_READING };
+
+struct run {
+    struct settings *s;
+    struct stream_reader **in;
+    enum input_state *state;
+    int n_in;
+    struct stream_writer *out;
+    struct collect *all;
+    struct progress progress;
+};
+
+static int parse(struct settings *s, int argc, char **argv)
+{
+    const struct opt table[] = {
+        { OPT_CHOICE, 0, "dtype", "auto|bf16|f32",
+          "precision of the products: auto is bf16 for bf16 input [auto]",
+          &s->dtype, 0, 0, false },
+        { OPT_INT, 0, "block", "G",
+          "only diagonal blocks of G inputs, 0 = all [0]", &s->block, 0,
+          1 << 20, false },
+        { OPT_INT, 0, "max-tokens", "N",
+          "use the first N tokens of each input, 0 = all [0]", &s->max_tokens,
+          0, 9e15, false },
+        DEVICE_OPTION(&s->device),
+        TOOL_COMMON(&s->tool),
+        TOOL_STREAM(&s->tool),
+        TOOL_END
+    };
+    int i = opt_parse(argc, argv, "[option...] [file...] > hessians",
+                      "Accumulate the Hessians of activations, or merge "
+                      "Hessians.",
+                      table);
+
+    tool_apply(&s->tool);
+    return i;
+}
+
+static int open_inputs(struct run *r, char **path, int n, struct err *e)
+{
+    struct stream_expect expect = { .key = r->s->tool.expect_key };
+    int rc = 0;
+
+    r->n_in = n ? n : 1;
+    r->in = mem_zero((size_t)r->n_in, sizeof(*r->in), "inputs", e);
+    r->state = mem_zero((size_t)r->n_in, sizeof(*r->state), "inputs", e);
+    if (!r->in || !r->state)
+        return e->code;
+    for (int i = 0; i < r->n_in && rc >= 0; i++) {
+        rc = stream_open(&r->in[i], n ? path[i] : NULL, &expect, e);
+        r->state[i] = INPUT_FRESH;
+    }
+    return rc;
+}
+
+static int open_all(struct run *r, char **path, int n, struct err *e)
+{
+    static const enum dtype dtypes[] = { DT_NONE, DT_BF16, DT_F32 };
+    const struct settings *s = r->s;
+    struct collect_params p = { .dtype = dtypes[s->dtype],
+                                .block = (uint64_t)s->block,
+                                .max_tokens = (uint64_t)s->max_tokens };
+    struct stream_output out = { .path = s->tool.output, .key = s->tool.key };
+    int rc;
+
+    if ((rc = device_check(s->device, e)) < 0 ||
+        (rc = open_inputs(r, path, n, e)) < 0)
+        return rc;
+    p.n_inputs = r->n_in;
+    if ((rc = collect_open(&r->all, &p, e)) < 0)
+        return rc;
+    return stream_create(&r->out, &out, e);
+}
+
+static int activation(struct run *r, const struct frame *f, struct err *e)
+{
+    int rc = collect_activation(r->all, f, e);
+
+    if (rc >= 0 && f->last && r->n_in == 1) /* its memory is free again */
+        rc = collect_emit(r->all, f->name, r->out, e);
+    return rc;
+}
+
+static int part(struct run *r, const struct frame *f, int input, struct err *e)
+{
+    bool complete;
+    int rc = collect_part(r->all, f, input, &complete, e);
+
+    if (rc >= 0 && complete && r->n_in > 1)
+        rc = collect_emit(r->all, f->name, r->out, e);
+    return rc;
+}
+
+/* Read input i up to and with its next hessian frame, so that inputs in the
+ * same order are merged one name at a time.  Frames that are not ours pass
+ * when there is one input; of several, each may have its own. */
+static int advance(struct run *r, int i, struct err *e)
+{
+    struct frame f;
+    int rc;
+
+    while ((rc = stream_next(r->in[i], &f, e)) > 0) {
+        if (r->state[i] == INPUT_FRESH &&
+            (rc = stream_inherit(r->out, stream_head(r->in[i]), e)) < 0)
+            return rc;
+        r->state[i] = INPUT_READING;
+        progress_step(&r->progress, f.name, f.len);
+        switch (f.role) {
+        case ROLE_ACTIVATION: rc = activation(r, &f, e); break;
+        case ROLE_HESSIAN: return part(r, &f, i, e);
+        case ROLE_HIDDEN:
+        case ROLE_ROUTING:
+        case ROLE_TOKENS: rc = 0; break; /* have served their purpose */
+        default: rc = r->n_in > 1 ? 0 : stream_write(r->out, &f, e);
+        }
+        if (rc < 0)
+            return rc;
+    }
+    r->state[i] = INPUT_ENDED;
+    return rc;
+}
+
+static int run(struct run *r, struct err *e)
+{
+    bool more = true;
+    int rc;
+
+    while (more) {
+        more = false;
+        for (int i = 0; i < r->n_in; i++) {
+            if (r->state[i] && (rc = advance(r, i, e)) < 0)
+                return rc;
+            more |= r->state[i] != INPUT_ENDED;
+        }
+    }
+    return collect_emit(r->all, NULL, r->out, e);
+}
+
+static void close_all(struct run *r)
+{
+    for (int i = 0; r->in && i < r->n_in; i++)
+        stream_close(r->in[i]);
+    free(r->in);
+    free(r->state);
+    collect_close(r->all);
+}
+
+int main(int argc, char **argv)
+{
+    struct settings s = { .dtype = 0 };
+    struct run r = { .s = &s };
+    struct err e;
+    int first = parse(&s, argc, argv);
+
+    if (open_all(&r, argv + first, argc - first, &e) < 0)
+        die_err(&e);
+    progress_start(&r.progress, s.tool.progress, "tensors", 0);
+    if (run(&r, &e) < 0) {
+        stream_abort(r.out, &e);
+        die_err(&e);
+    }
+    if (stream_finish(r.out, &e) < 0)
+        die_err(&e);
+    progress_finish(&r.progress, NULL);
+    close_all(&r);
+    return 0;
+}

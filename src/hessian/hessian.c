@@ -1,0 +1,363 @@
+/* hessian.c - see hessian.h. */
+#include "hessian/hessian.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/blas.h"
+#include "common/onednn.h"
+#include "common/threads.h"
+
+enum { TILE = 256 };
+
+struct hessian {
+    struct hessian_shape shape;
+    uint64_t tokens;   /* in the total and in the chunk */
+    uint64_t pending;  /* in the chunk */
+    uint64_t elements; /* of sum */
+    void *chunk;       /* [HESSIAN_CHUNK, cols] of shape.dtype */
+    float *sum;        /* as the result, not yet divided */
+};
+
+/* A tile of the lower triangle: rows i.., columns j.. of H. */
+struct tile {
+    uint64_t i, j, rows, cols;
+    uint64_t origin; /* first input of its block; 0 of the whole matrix */
+};
+
+int hessian_elements(uint64_t cols, uint64_t block, uint64_t *n, struct err *e)
+{
+    uint64_t bytes;
+
+    if (block ? size_mul((cols + block - 1) / block, block, n) ||
+                    size_mul(*n, block, n) :
+                size_mul(cols, cols + 1, n))
+        return err_set(e, E_DATA, "%llu inputs are too many for a hessian",
+                       (unsigned long long)cols);
+    if (!block)
+        *n /= 2;
+    if (size_mul(*n, sizeof(double), &bytes) || bytes > SIZE_MAX / 2)
+        return err_set(e, E_DATA, "%llu inputs are too many for a hessian",
+                       (unsigned long long)cols);
+    return 0;
+}
+
+uint64_t hessian_cols(uint64_t n)
+{
+    uint64_t c = (uint64_t)((sqrt(8 * (double)n + 1) - 1) / 2);
+
+    for (uint64_t k = c ? c - 1 : 0; k <= c + 1; k++)
+        if (k && k <= UINT32_MAX && k * (k + 1) / 2 == n)
+            return k;
+    return 0;
+}
+
+static size_t item(const struct hessian *h)
+{
+    return h->shape.dtype == DT_BF16 ? sizeof(uint16_t) : sizeof(float);
+}
+
+int hessian_open(struct hessian **out, const struct hessian_shape *s,
+                 struct err *e)
+{
+    struct hessian *h = mem_zero(1, sizeof(*h), "hessian", e);
+    uint64_t bytes;
+    int rc;
+
+    if (!h)
+        return e->code;
+    h->shape = *s;
+    if ((rc = hessian_elements(s->cols, s->block, &h->elements, e)) < 0 ||
+        (s->dtype == DT_F32 && (rc = blas_open(e)) < 0))
+        goto fail;
+    if (size_mul((uint64_t)HESSIAN_CHUNK * item(h), s->cols, &bytes)) {
+        rc = err_set(e, E_DATA, "too many inputs");
+        goto fail;
+    }
+    h->sum = mem_zero(h->elements, sizeof(float), "hessian", e);
+    h->chunk = h->sum ? mem_pages(bytes, "hessian", e) : NULL;
+    if (!h->chunk) {
+        rc = e->code;
+        goto fail;
+    }
+    *out = h;
+    return 0;
+fail:
+    hessian_close(h);
+    return rc;
+}
+
+/* ---- tiles ---- */
+
+static uint64_t tiles_of(uint64_t cols)
+{
+    uint64_t n = (cols + TILE - 1) / TILE;
+
+    return n * (n + 1) / 2;
+}
+
+/* Tile number t of the lower triangle over `cols` inputs. */
+static struct tile tile_at(uint64_t t, uint64_t cols)
+{
+    struct tile r = { 0 };
+    uint64_t i = 0;
+
+    while (t > i)
+        t -= ++i;
+    r.i = i * TILE;
+    r.j = t * TILE;
+    r.rows = cols - r.i < TILE ? cols - r.i : TILE;
+    r.cols = cols - r.j < TILE ? cols - r.j : TILE;
+    return r;
+}
+
+/* Of the block-diagonal form: every block has the tiles of a full one. */
+static bool block_tile(const struct hessian_shape *s, uint64_t t,
+                       struct tile *r)
+{
+    uint64_t each = tiles_of(s->block), origin = t / each * s->block;
+    uint64_t cols = s->cols - origin < s->block ? s->cols - origin : s->block;
+
+    if (t % each >= tiles_of(cols))
+        return false; /* the last block is short */
+    *r = tile_at(t % each, cols);
+    r->origin = origin;
+    return true;
+}
+
+static int multiply(const struct hessian *h, const struct tile *t, float *p,
+                    struct err *e)
+{
+    uint64_t i = t->origin + t->i, j = t->origin + t->j;
+    int64_t ld = (int64_t)h->shape.cols, k = (int64_t)h->pending;
+    const uint16_t *b = h->chunk;
+    const float *x = h->chunk;
+
+    if (h->shape.dtype == DT_BF16)
+        return onednn_bf16_tn((int64_t)t->rows, (int64_t)t->cols, k, b + i, ld,
+                              b + j, ld, p, TILE, e);
+    blas_sgemm(true, false, (int)t->rows, (int)t->cols, (int)k, 1, x + i,
+               (int)ld, x + j, (int)ld, 0, p, TILE);
+    return 0;
+}
+
+static void add_tile(struct hessian *h, const struct tile *t, const float *p)
+{
+    for (uint64_t r = 0; r < t->rows; r++) {
+        uint64_t i = t->i + r;
+        uint64_t n = i - t->j + 1 < t->cols ? i - t->j + 1 : t->cols;
+        float *to = h->shape.block ?
+                        h->sum + (t->origin + i) * h->shape.block + t->j :
+                        h->sum + i * (i + 1) / 2 + t->j;
+
+        for (uint64_t c = 0; c < n; c++)
+            to[c] += p[r * TILE + c];
+    }
+}
+
+struct flush {
+    struct hessian *h;
+    pthread_mutex_t lock;
+    int rc;
+    struct err err;
+};
+
+static void flush_tiles(void *ctx, size_t begin, size_t end)
+{
+    struct flush *f = ctx;
+    struct hessian *h = f->h;
+    struct err e;
+    float *p = mem_pages(TILE * TILE * sizeof(float), "hessian", &e);
+    int rc = p ? 0 : e.code;
+
+    for (size_t t = begin; t < end && !rc; t++) {
+        struct tile at;
+
+        if (!h->shape.block)
+            at = tile_at(t, h->shape.cols);
+        else if (!block_tile(&h->shape, t, &at))
+            continue;
+        rc = multiply(h, &at, p, &e);
+        if (!rc)
+            add_tile(h, &at, p);
+    }
+    free(p);
+    if (rc < 0) {
+        pthread_mutex_lock(&f->lock);
+        f->rc = rc;
+        f->err = e;
+        pthread_mutex_unlock(&f->lock);
+    }
+}
+
+/* Add the products of the chunk to the total. */
+static int flush(struct hessian *h, struct err *e)
+{
+    struct flush f = { .h = h };
+    const struct hessian_shape *s = &h->shape;
+    size_t n = s->block ?
+                   (s->cols + s->block - 1) / s->block * tiles_of(s->block) :
+                   tiles_of(s->cols);
+
+    if (!h->pending)
+        return 0;
+    if (s->dtype == DT_F32)
+        blas_serial(true);
+    pthread_mutex_init(&f.lock, NULL);
+    threads_for(n, 1, flush_tiles, &f);
+    pthread_mutex_destroy(&f.lock);
+    if (s->dtype == DT_F32)
+        blas_serial(false);
+    h->pending = 0;
+    if (f.rc < 0)
+        *e = f.err;
+    return f.rc;
+}
+
+/* ---- tokens ---- */
+
+/* The first element of x[n] that is not finite, or n. */
+static uint64_t find_bad(const void *x, enum dtype t, uint64_t n)
+{
+    const uint16_t *b = x;
+    const uint32_t *f = x;
+    uint32_t bad = 0;
+
+    if (t == DT_BF16) {
+        for (uint64_t i = 0; i < n; i++)
+            bad |= (b[i] & 0x7f80) == 0x7f80;
+        for (uint64_t i = 0; bad && i < n; i++)
+            if ((b[i] & 0x7f80) == 0x7f80)
+                return i;
+    } else {
+        for (uint64_t i = 0; i < n; i++)
+            bad |= (f[i] & 0x7f800000) == 0x7f800000;
+        for (uint64_t i = 0; bad && i < n; i++)
+            if ((f[i] & 0x7f800000) == 0x7f800000)
+                return i;
+    }
+    return n;
+}
+
+/* Convert n elements; the detour over f32 only where neither type is ours. */
+static int convert(struct hessian *h, void *dst, const void *src, enum dtype t,
+                   uint64_t n, struct err *e)
+{
+    float part[1024];
+
+    if (t == h->shape.dtype) {
+        memcpy(dst, src, n * item(h));
+        return 0;
+    }
+    if (h->shape.dtype == DT_F32)
+        return to_f32(dst, src, t, n) ?
+                   0 :
+                   err_set(e, E_DATA, "%s is no float type", dtype_name(t));
+    for (uint64_t i = 0; i < n; i += ARRAY_LEN(part)) {
+        uint64_t m = n - i < ARRAY_LEN(part) ? n - i : ARRAY_LEN(part);
+        const char *from = (const char *)src + i * dtype_bits(t) / 8;
+
+        if (!to_f32(part, from, t, m) ||
+            !from_f32((uint16_t *)dst + i, DT_BF16, part, m))
+            return err_set(e, E_DATA, "%s is no float type", dtype_name(t));
+    }
+    return 0;
+}
+
+int hessian_add(struct hessian *h, const void *x, enum dtype t, uint64_t tokens,
+                struct err *e)
+{
+    uint64_t cols = h->shape.cols, stride = cols * dtype_bits(t) / 8;
+    const char *from = x;
+
+    for (uint64_t done = 0; done < tokens;) {
+        uint64_t room = HESSIAN_CHUNK - h->pending;
+        uint64_t n = tokens - done < room ? tokens - done : room;
+        char *to = (char *)h->chunk + h->pending * cols * item(h);
+        uint64_t bad;
+        int rc;
+
+        if ((rc = convert(h, to, from + done * stride, t, n * cols, e)) < 0)
+            return rc;
+        bad = find_bad(to, h->shape.dtype, n * cols);
+        if (bad < n * cols)
+            return err_set(e, E_DATA, "token %llu: input %llu is not finite",
+                           (unsigned long long)(done + bad / cols),
+                           (unsigned long long)(bad % cols));
+        h->pending += n;
+        h->tokens += n;
+        done += n;
+        if (h->pending == HESSIAN_CHUNK && (rc = flush(h, e)) < 0)
+            return rc;
+    }
+    return 0;
+}
+
+uint64_t hessian_tokens(const struct hessian *h)
+{
+    return h->tokens;
+}
+
+static void mirror(struct hessian *h)
+{
+    uint64_t g = h->shape.block;
+
+    for (uint64_t b = 0; b < h->elements; b += g * g)
+        for (uint64_t i = 0; i < g; i++)
+            for (uint64_t j = 0; j < i; j++)
+                h->sum[b + j * g + i] = h->sum[b + i * g + j];
+}
+
+int hessian_finish(struct hessian *h, const float **data, struct err *e)
+{
+    double factor;
+    int rc = flush(h, e);
+
+    if (rc < 0)
+        return rc;
+    if (!h->tokens)
+        return err_set(e, E_DATA, "there are no tokens");
+    free(h->chunk);
+    h->chunk = NULL;
+    factor = 2 / (double)h->tokens;
+    for (uint64_t i = 0; i < h->elements; i++)
+        h->sum[i] = (float)(h->sum[i] * factor);
+    if (h->shape.block)
+        mirror(h);
+    *data = h->sum;
+    return 0;
+}
+
+void hessian_close(struct hessian *h)
+{
+    if (!h)
+        return;
+    free(h->chunk);
+    free(h->sum);
+    free(h);
+}
+
+/* ---- parts ---- */
+
+void hessian_merge_add(double *sum, const float *part, uint64_t n,
+                       uint64_t samples)
+{
+    double k = (double)samples;
+
+    for (uint64_t i = 0; i < n; i++)
+        sum[i] += k * part[i];
+}
+
+void hessian_merge_mean(float *out, const double *sum, uint64_t n,
+                        uint64_t samples)
+{
+    double k = (double)samples;
+
+    for (uint64_t i = 0; i < n; i++) {
+        float mean = (float)(sum[i] / k);
+
+        memcpy(out + i, &mean, sizeof(mean)); /* out may be sum */
+    }
+}
