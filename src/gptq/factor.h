@@ -1,0 +1,66 @@
+/* factor.h - the one factorization that GPTQ needs.
+ *
+ * H + lambda I = R Rᵀ with R upper triangular, from an ordinary Cholesky of
+ * the matrix with its index order reversed: H[last..first] = L Lᵀ, R = J L J
+ * (reference: the classic form's Cholesky of the inverse is R⁻¹).  L itself is
+ * what is kept: column c of L belongs to the input that is quantized
+ * cols-1-c inputs after the first, so the solver walks c downwards.
+ *
+ * L is stored in panels of FACTOR_PANEL columns, each from its diagonal down:
+ *
+ *     panel p = columns 8p..8p+7, rows 8p..padded-1, row by row
+ *
+ * zero above the diagonal, an identity in the padding. */
+#ifndef FORGE_FACTOR_H
+#define FORGE_FACTOR_H
+
+#include "common/base.h"
+
+enum { FACTOR_PANEL = 8, FACTOR_TRIES = 4 };
+
+/* The order in which inputs are quantized, for groups that stay groups of
+ * consecutive inputs. */
+enum factor_order {
+    ORDER_NATURAL,
+    ORDER_ACTIVATION, /* largest diag H first */
+    ORDER_GROUP /* groups by their largest diag H; the same inside a group */
+};
+#define ORDER_WORDS "natural|activation|group"
+
+struct factor_params {
+    uint64_t cols;
+    uint64_t block; /* of the Hessian, see hessian frames; 0: packed */
+    uint64_t group;
+    enum factor_order order;
+    double damping; /* lambda as a part of the mean of the live diagonal */
+};
+
+struct factor {
+    uint64_t cols, padded; /* padded: up to a multiple of FACTOR_PANEL */
+    uint32_t *input;       /* [cols]: the input that column c of L stands for */
+    bool *dead;            /* [cols]: of column c: its input was always zero */
+    uint64_t n_dead;
+    float *panel;
+    double lambda;
+    double tried[FACTOR_TRIES]; /* damping, up to the one that worked */
+    int n_tried;
+};
+
+/* H: a hessian frame's payload.  Dead inputs (diag 0) get diagonal 1.  When
+ * the matrix is not positive definite the damping grows tenfold up to 1.
+ * 0, or 1: no damping helped (*f then only says what was tried).
+ * E_DATA: H is not finite or has a negative diagonal, with the place. */
+MUST_CHECK int factor_build(struct factor **f, const struct factor_params *p,
+                            const float *h, struct err *e);
+void factor_free(struct factor *f); /* NULL is allowed */
+/* Where panel p begins. */
+static inline uint64_t factor_panel_at(uint64_t padded, uint64_t p)
+{
+    return FACTOR_PANEL * (p * padded - FACTOR_PANEL / 2 * p * (p - 1));
+}
+/* Lower Cholesky factor in place of the lower triangle of a[n, n], in tiles
+ * over threads, the same whatever their number.  0, or 1: not positive
+ * definite. */
+MUST_CHECK int factor_cholesky(float *a, uint64_t n);
+
+#endif

@@ -1,0 +1,47 @@
+/* solve.h - GPTQ in its look-back form: choose codes that make (w-q) H (w-q)ᵀ
+ * small, for grids that were fixed before.
+ *
+ * With H + lambda I = R Rᵀ, input by input in the factor's order:
+ *
+ *     w*_j = w_j + sum over earlier t of (w_t - q_t) R_tj / R_jj
+ *     q_j  = round(w*_j)                                (common/quant.h)
+ *
+ * w_t is the original weight.  This gives the codes of the classic form
+ * (w -= err * row of the Cholesky factor of the inverse).  The loss is free:
+ * sum of R_jj² (w*_j - q_j)² is (w-q)(H + lambda I)(w-q)ᵀ, from which
+ * lambda |w-q|² is taken off. */
+#ifndef FORGE_SOLVE_H
+#define FORGE_SOLVE_H
+
+#include "common/base.h"
+#include "common/dtype.h"
+#include "gptq/factor.h"
+
+struct solve_params {
+    uint64_t rows, cols;    /* of W: outputs, inputs; cols is even */
+    uint64_t group;         /* inputs per grid */
+    enum dtype dtype;       /* of W */
+    enum dtype scale_dtype; /* what the scales are stored as */
+    bool nearest;           /* round to nearest; the factor is for the loss */
+    bool compare;           /* also compute loss_nearest */
+};
+
+struct solve_result {
+    double loss;         /* sum over rows of (w-q) H (w-q)ᵀ, no damping */
+    double loss_nearest; /* the same for round-to-nearest on these grids */
+};
+
+struct solve_backend {
+    const char *name;
+    /* codes[rows, cols / 2] = packed codes of w[rows, cols] on the grids
+     * meta[rows, ceil(cols/group)].  f NULL: round to nearest, losses are 0.
+     * Codes of dead inputs are the grid's zero.
+     * E_DATA: "row 3: input 17 is not finite". */
+    int (*run)(const struct solve_params *p, const void *w,
+               const uint32_t *meta, const struct factor *f, uint8_t *codes,
+               struct solve_result *r, struct err *e);
+};
+
+extern const struct solve_backend solve_cpu;
+
+#endif

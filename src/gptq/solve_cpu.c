@@ -1,0 +1,455 @@
+/* solve_cpu.c - see solve.h: the solver on the CPU, tiles of rows over threads.
+ *
+ * A tile is up to TILE_PANELS panels of 48 rows, held transposed: the 48
+ * values of an input lie together, in the factor's order.  Blocks of columns
+ * are walked from the last to the first; what earlier inputs push onto a block
+ * is one product of the tile's displacements with the factor, in pieces that
+ * stay in the caches. */
+#include "gptq/solve.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/quant.h"
+#include "common/threads.h"
+#include "gptq/solve_kernel.h"
+
+enum {
+    ROWS = SOLVE_ROWS,
+    COLS = FACTOR_PANEL,
+    TILE_PANELS = 4,
+    BLOCK = 64, /* columns whose products are formed together */
+    DEPTH = 512 /* of earlier inputs, in one piece of a product */
+};
+
+struct job {
+    const struct solve_params *p;
+    const struct factor *f;
+    const struct solve_kernels *k;
+    const char *w;
+    const uint32_t *meta;
+    uint8_t *codes;
+    double *loss, *nearest; /* [rows] */
+    const uint32_t *where;  /* [cols]: the column of an input */
+    uint64_t tile_rows;
+    pthread_mutex_t lock;
+    int rc;
+    uint64_t bad_row;
+    struct err err;
+};
+
+/* A tile at work; one allocation. */
+struct tile {
+    const struct job *j;
+    uint64_t first, rows, panels, padded, groups;
+    float *d;            /* [panels][padded][48] */
+    float *acc;          /* [panels][BLOCK][48] */
+    float *scale, *zero; /* [panels][groups][48] */
+    float *loss, *dist;  /* [panels][48] */
+    float *row;          /* [cols] */
+    uint8_t *codes;      /* [panels][padded][48] */
+    uint8_t *code_row;   /* [cols] */
+    void *memory;
+};
+
+static int tile_open(struct tile *t, const struct job *j, uint64_t first,
+                     uint64_t rows, struct err *e)
+{
+    uint64_t cols = j->p->cols;
+    uint64_t n_d, n_grid;
+    float *m;
+
+    t->j = j;
+    t->first = first;
+    t->rows = rows;
+    t->panels = (rows + ROWS - 1) / ROWS;
+    t->padded = j->f->padded;
+    t->groups = quant_groups(cols, j->p->group);
+    n_d = t->panels * t->padded * ROWS;
+    n_grid = t->panels * t->groups * ROWS;
+    m = mem_pages((n_d + t->panels * (BLOCK + 2) * ROWS + 2 * n_grid + cols) *
+                          sizeof(*m) +
+                      n_d + cols,
+                  "solve", e);
+    if (!m)
+        return e->code;
+    t->memory = m;
+    t->d = m;
+    t->acc = t->d + n_d;
+    t->loss = t->acc + t->panels * BLOCK * ROWS;
+    t->dist = t->loss + t->panels * ROWS;
+    t->scale = t->dist + t->panels * ROWS;
+    t->zero = t->scale + n_grid;
+    t->row = t->zero + n_grid;
+    t->codes = (uint8_t *)(t->row + cols);
+    t->code_row = t->codes + n_d;
+    return 0;
+}
+
+/* The displacements of panel q at column c. */
+static float *at(const struct tile *t, uint64_t q, uint64_t c)
+{
+    return t->d + (q * t->padded + c) * ROWS;
+}
+
+/* ---- in and out of the transposed form ---- */
+
+static void load_grids(struct tile *t)
+{
+    const struct job *j = t->j;
+
+    for (uint64_t r = 0; r < t->panels * ROWS; r++)
+        for (uint64_t g = 0; g < t->groups; g++) {
+            uint64_t to = (r / ROWS * t->groups + g) * ROWS + r % ROWS;
+            struct qgrid q = { 1, 8 };
+
+            if (r < t->rows)
+                q = quant_grid(j->meta[(t->first + r) * t->groups + g],
+                               j->p->scale_dtype);
+            t->scale[to] = q.scale;
+            t->zero[to] = (float)q.zero;
+        }
+}
+
+static int load_weights(struct tile *t, struct err *e)
+{
+    const struct solve_params *p = t->j->p;
+    uint64_t stride = p->cols * dtype_bits(p->dtype) / 8;
+    const struct factor *f = t->j->f;
+
+    for (uint64_t q = 0; q < t->panels; q++)
+        memset(at(t, q, p->cols), 0,
+               (t->padded - p->cols) * ROWS * sizeof(float));
+    for (uint64_t r = 0; r < t->panels * ROWS; r++) {
+        float *to = at(t, r / ROWS, 0) + r % ROWS;
+
+        if (r >= t->rows)
+            memset(t->row, 0, p->cols * sizeof(*t->row));
+        else if (!to_f32(t->row, t->j->w + (t->first + r) * stride, p->dtype,
+                         p->cols))
+            return err_set(e, E_DATA, "%s is no float type",
+                           dtype_name(p->dtype));
+        for (uint64_t i = 0; i < p->cols; i++)
+            if (!isfinite(t->row[i]))
+                return err_set(e, E_DATA, "row %llu: input %llu is not finite",
+                               (unsigned long long)(t->first + r),
+                               (unsigned long long)i);
+        for (uint64_t c = 0; c < p->cols; c++)
+            to[c * ROWS] = f->dead[c] ? 0 : t->row[f->input[c]];
+    }
+    return 0;
+}
+
+static void store_codes(struct tile *t)
+{
+    const struct solve_params *p = t->j->p;
+    const uint32_t *where = t->j->where;
+
+    for (uint64_t r = 0; r < t->rows; r++) {
+        const uint8_t *from = t->codes + r / ROWS * t->padded * ROWS + r % ROWS;
+
+        for (uint64_t i = 0; i < p->cols; i++)
+            t->code_row[i] = from[where[i] * ROWS];
+        quant_pack_row(t->j->codes + (t->first + r) * (p->cols / 2),
+                       t->code_row, p->cols);
+    }
+}
+
+/* ---- products with the factor ---- */
+
+/* acc = what columns first.. push onto the columns c0..c1 of each panel, for
+ * first a multiple of COLS that is at least c1 (or, for a panel's own
+ * triangle too, its beginning). */
+static void push(struct tile *t, uint64_t c0, uint64_t c1, uint64_t first)
+{
+    const struct factor *f = t->j->f;
+
+    memset(t->acc, 0, t->panels * BLOCK * ROWS * sizeof(float));
+    for (uint64_t k = first; k < t->padded; k += DEPTH) {
+        uint64_t n = t->padded - k < DEPTH ? t->padded - k : DEPTH;
+
+        for (uint64_t q = 0; q < t->panels; q++)
+            for (uint64_t c = c0; c < c1; c += COLS) {
+                const float *l = f->panel +
+                                 factor_panel_at(f->padded, c / COLS) +
+                                 (k - c) * COLS;
+
+                t->j->k->product(t->acc + (q * BLOCK + c - c0) * ROWS,
+                                 at(t, q, k), l, n);
+            }
+    }
+}
+
+static void solve_panel(struct tile *t, uint64_t q, uint64_t c, float *acc)
+{
+    const struct factor *f = t->j->f;
+    struct solve_panel s = {
+        .acc = acc,
+        .l = f->panel + factor_panel_at(f->padded, c / COLS),
+        .d = at(t, q, c),
+        .codes = t->codes + (q * t->padded + c) * ROWS,
+        .loss = t->loss + q * ROWS,
+        .dist = t->dist + q * ROWS,
+    };
+
+    for (uint64_t i = 0; i < COLS; i++) {
+        uint64_t input = c + i < f->cols ? f->input[c + i] : 0;
+        uint64_t g = (q * t->groups + input / t->j->p->group) * ROWS;
+
+        s.scale[i] = t->scale + g;
+        s.zero[i] = t->zero + g;
+    }
+    t->j->k->panel(&s);
+}
+
+static void solve_block(struct tile *t, uint64_t c0, uint64_t c1)
+{
+    const struct factor *f = t->j->f;
+
+    push(t, c0, c1, c1);
+    for (uint64_t q = 0; q < t->panels; q++)
+        for (uint64_t c = c1; c > c0;) {
+            float *acc;
+
+            c -= COLS;
+            acc = t->acc + (q * BLOCK + c - c0) * ROWS;
+            t->j->k->product(acc, at(t, q, c + COLS),
+                             f->panel + factor_panel_at(f->padded, c / COLS) +
+                                 COLS * COLS,
+                             c1 - c - COLS);
+            solve_panel(t, q, c, acc);
+        }
+}
+
+static void clear_losses(struct tile *t)
+{
+    memset(t->loss, 0, t->panels * ROWS * sizeof(float));
+    memset(t->dist, 0, t->panels * ROWS * sizeof(float));
+}
+
+/* Sums of a block in f32, of a row in double. */
+static void gather_losses(struct tile *t, double *to)
+{
+    double lambda = t->j->f->lambda;
+
+    for (uint64_t r = 0; r < t->rows; r++)
+        to[t->first + r] += t->loss[r] - lambda * t->dist[r];
+    clear_losses(t);
+}
+
+static void solve_tile(struct tile *t)
+{
+    for (uint64_t c1 = t->padded; c1 > 0;) {
+        uint64_t c0 = (c1 - 1) / BLOCK * BLOCK;
+
+        solve_block(t, c0, c1);
+        gather_losses(t, t->j->loss);
+        c1 = c0;
+    }
+}
+
+/* ---- round to nearest ---- */
+
+static void round_tile(struct tile *t)
+{
+    const struct factor *f = t->j->f;
+
+    for (uint64_t q = 0; q < t->panels; q++)
+        for (uint64_t c = 0; c < f->cols; c++) {
+            uint64_t g = f->input[c] / t->j->p->group;
+            const float *s = t->scale + (q * t->groups + g) * ROWS;
+            const float *z = t->zero + (q * t->groups + g) * ROWS;
+            float *d = at(t, q, c);
+
+            for (int r = 0; r < ROWS; r++) {
+                struct qgrid grid = { s[r], (int)z[r] };
+                int code = quant_code(d[r], grid);
+
+                t->codes[(q * t->padded + c) * ROWS + r] = (uint8_t)code;
+                d[r] -= quant_value(code, grid);
+            }
+        }
+}
+
+/* |d R|² of the displacements as they stand. */
+static void measure_tile(struct tile *t, double *to)
+{
+    for (uint64_t c0 = 0; c0 < t->padded; c0 += BLOCK) {
+        uint64_t n = t->padded - c0 < BLOCK ? t->padded - c0 : BLOCK;
+
+        push(t, c0, c0 + n, c0 + n);
+        for (uint64_t q = 0; q < t->panels; q++)
+            for (uint64_t c = 0; c < n; c++) {
+                const float *d = at(t, q, c0 + c);
+                float *acc = t->acc + (q * BLOCK + c) * ROWS;
+
+                if (c % COLS == 0)
+                    t->j->k->product(
+                        acc, d,
+                        t->j->f->panel +
+                            factor_panel_at(t->padded, (c0 + c) / COLS),
+                        n - c);
+                for (int r = 0; r < ROWS; r++) {
+                    t->loss[q * ROWS + r] += acc[r] * acc[r];
+                    t->dist[q * ROWS + r] += d[r] * d[r];
+                }
+            }
+        gather_losses(t, to);
+    }
+}
+
+/* ---- tiles over threads ---- */
+
+static int run_tile(struct tile *t, struct err *e)
+{
+    const struct solve_params *p = t->j->p;
+    int rc;
+
+    load_grids(t);
+    clear_losses(t);
+    if ((rc = load_weights(t, e)) < 0)
+        return rc;
+    if (p->nearest || p->compare) {
+        round_tile(t);
+        measure_tile(t, t->j->nearest);
+        if (!p->nearest && (rc = load_weights(t, e)) < 0)
+            return rc;
+    }
+    if (!p->nearest)
+        solve_tile(t);
+    store_codes(t);
+    return 0;
+}
+
+static void report(struct job *j, uint64_t row, int rc, const struct err *e)
+{
+    pthread_mutex_lock(&j->lock);
+    if (!j->rc || row < j->bad_row) {
+        j->rc = rc;
+        j->err = *e;
+        j->bad_row = row;
+    }
+    pthread_mutex_unlock(&j->lock);
+}
+
+static void run_tiles(void *ctx, size_t begin, size_t end)
+{
+    struct job *j = ctx;
+
+    for (size_t i = begin; i < end; i++) {
+        uint64_t first = i * j->tile_rows, left = j->p->rows - first;
+        uint64_t rows = left < j->tile_rows ? left : j->tile_rows;
+        struct tile t = { 0 };
+        struct err e;
+        int rc = tile_open(&t, j, first, rows, &e);
+
+        if (!rc)
+            rc = run_tile(&t, &e);
+        free(t.memory);
+        if (rc < 0)
+            report(j, first, rc, &e);
+    }
+}
+
+/* Large tiles read the factor less often, small ones feed more threads. */
+static uint64_t tile_rows(uint64_t rows)
+{
+    uint64_t n = (uint64_t)threads_count() * 4, panels = TILE_PANELS;
+
+    while (panels > 1 && rows < n * panels * ROWS)
+        panels /= 2;
+    return panels * ROWS;
+}
+
+static int run_factor(struct job *j, struct solve_result *r, struct err *e)
+{
+    const struct solve_params *p = j->p;
+    uint32_t *where = mem_alloc(p->cols * sizeof(*where), "solve", e);
+
+    j->loss = mem_zero(2 * p->rows, sizeof(double), "solve", e);
+    if (!where || !j->loss) {
+        free(where);
+        free(j->loss);
+        return e->code;
+    }
+    j->nearest = j->loss + p->rows;
+    j->where = where;
+    for (uint64_t c = 0; c < p->cols; c++)
+        where[j->f->input[c]] = (uint32_t)c;
+    j->k = solve_kernels_best();
+    j->tile_rows = tile_rows(p->rows);
+    threads_for((p->rows + j->tile_rows - 1) / j->tile_rows, 1, run_tiles, j);
+    for (uint64_t i = 0; i < p->rows; i++) {
+        r->loss += p->nearest ? j->nearest[i] : j->loss[i];
+        r->loss_nearest += j->nearest[i];
+    }
+    free(where);
+    free(j->loss);
+    return j->rc;
+}
+
+/* ---- without a Hessian ---- */
+
+static int round_row(const struct job *j, uint64_t row, float *x,
+                     uint8_t *codes, struct err *e)
+{
+    const struct solve_params *p = j->p;
+    uint64_t stride = p->cols * dtype_bits(p->dtype) / 8;
+    const uint32_t *meta = j->meta + row * quant_groups(p->cols, p->group);
+    struct qgrid g = { 1, 8 };
+
+    if (!to_f32(x, j->w + row * stride, p->dtype, p->cols))
+        return err_set(e, E_DATA, "%s is no float type", dtype_name(p->dtype));
+    for (uint64_t i = 0; i < p->cols; i++) {
+        if (i % p->group == 0)
+            g = quant_grid(meta[i / p->group], p->scale_dtype);
+        if (!isfinite(x[i]))
+            return err_set(e, E_DATA, "row %llu: input %llu is not finite",
+                           (unsigned long long)row, (unsigned long long)i);
+        codes[i] = (uint8_t)quant_code(x[i], g);
+    }
+    quant_pack_row(j->codes + row * (p->cols / 2), codes, p->cols);
+    return 0;
+}
+
+static void round_rows(void *ctx, size_t begin, size_t end)
+{
+    struct job *j = ctx;
+    uint64_t cols = j->p->cols;
+    struct err e;
+    float *x = mem_alloc(cols * (sizeof(*x) + 1), "solve", &e);
+    int rc = x ? 0 : e.code;
+    size_t r = begin;
+
+    while (!rc && r < end &&
+           !(rc = round_row(j, r, x, (uint8_t *)(x + cols), &e)))
+        r++;
+    if (rc < 0)
+        report(j, r, rc, &e);
+    free(x);
+}
+
+static int run(const struct solve_params *p, const void *w,
+               const uint32_t *meta, const struct factor *f, uint8_t *codes,
+               struct solve_result *r, struct err *e)
+{
+    struct job j = { .p = p, .f = f, .w = w, .meta = meta, .codes = codes };
+    int rc;
+
+    *r = (struct solve_result){ 0, 0 };
+    pthread_mutex_init(&j.lock, NULL);
+    if (f) {
+        rc = run_factor(&j, r, e);
+    } else {
+        threads_for(p->rows, 8, round_rows, &j);
+        rc = j.rc;
+    }
+    pthread_mutex_destroy(&j.lock);
+    if (j.rc < 0)
+        *e = j.err;
+    return rc;
+}
+
+const struct solve_backend solve_cpu = { .name = "cpu", .run = run };

@@ -1,0 +1,195 @@
+/* solve_kernel.c - see solve_kernel.h.
+ *
+ * product: 48 rows x 8 columns in 24 accumulators of 16 floats; per element of
+ * the factor three fused multiply-adds and one broadcast, per 8 of them three
+ * loads of d: 24 of 35 instructions are arithmetic.  AVX2 has half the
+ * registers and takes 16 rows x 4 columns at a time. */
+#include "gptq/solve_kernel.h"
+
+#include <string.h>
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+#define INLINE  static inline __attribute__((always_inline))
+#define ROUNDER 12582912.0f /* rounds half to even when added and taken off */
+
+enum { LANES = 16, COLS = FACTOR_PANEL, ROWS = SOLVE_ROWS };
+
+typedef float vf __attribute__((vector_size(64)));
+typedef int32_t vi __attribute__((vector_size(64)));
+
+#define SELECT(mask, yes, no)                                                  \
+    ((vf)(((mask) & (vi)(yes)) | (~(mask) & (vi)(no))))
+
+/* One column of 16 rows: t is what earlier inputs push onto it. */
+INLINE void quantize(const struct solve_panel *p, int c, int r, const vf *t,
+                     vf *loss, vf *dist)
+{
+    float diag = p->l[c * COLS + c], lane[LANES];
+    vf w, s, z, star, x, lo, hi, q;
+
+    memcpy(&w, p->d + c * ROWS + r, sizeof(w));
+    memcpy(&s, p->scale[c] + r, sizeof(s));
+    memcpy(&z, p->zero[c] + r, sizeof(z));
+    star = w + *t / diag;
+    x = star / s;
+    lo = 0.0f - z;
+    hi = 15.0f - z;
+    x = SELECT(x < lo, lo, x);
+    x = SELECT(x > hi, hi, x);
+    x = (x + ROUNDER) - ROUNDER;
+    q = x * s;
+    star = (star - q) * diag;
+    w -= q;
+    *loss += star * star;
+    *dist += w * w;
+    memcpy(p->d + c * ROWS + r, &w, sizeof(w));
+    x += z;
+    memcpy(lane, &x, sizeof(x));
+    for (int i = 0; i < LANES; i++)
+        p->codes[c * ROWS + r + i] = (uint8_t)lane[i];
+}
+
+INLINE void panel_rows(const struct solve_panel *p, int r)
+{
+    vf loss, dist, t, d;
+
+    memcpy(&loss, p->loss + r, sizeof(loss));
+    memcpy(&dist, p->dist + r, sizeof(dist));
+    for (int c = COLS - 1; c >= 0; c--) {
+        memcpy(&t, p->acc + c * ROWS + r, sizeof(t));
+        for (int k = COLS - 1; k > c; k--) {
+            memcpy(&d, p->d + k * ROWS + r, sizeof(d));
+            t += d * p->l[k * COLS + c];
+        }
+        quantize(p, c, r, &t, &loss, &dist);
+    }
+    memcpy(p->loss + r, &loss, sizeof(loss));
+    memcpy(p->dist + r, &dist, sizeof(dist));
+}
+
+INLINE void panel(const struct solve_panel *p)
+{
+    for (int r = 0; r < ROWS; r += LANES)
+        panel_rows(p, r);
+}
+
+static void panel_plain(const struct solve_panel *p)
+{
+    panel(p);
+}
+
+static void product_plain(float *acc, const float *d, const float *l, size_t n)
+{
+    for (size_t k = 0; k < n; k++)
+        for (int c = 0; c < COLS; c++)
+            for (int r = 0; r < ROWS; r++)
+                acc[c * ROWS + r] += d[k * ROWS + r] * l[k * COLS + c];
+}
+
+static const struct solve_kernels plain = { product_plain, panel_plain };
+
+#ifdef __x86_64__
+#define AVX2   __attribute__((target("avx2,fma")))
+#define AVX512 __attribute__((target("avx512f,avx512dq,avx512bw")))
+
+AVX2 static void product_avx2(float *acc, const float *d, const float *l,
+                              size_t n)
+{
+    for (int r = 0; r < ROWS; r += 16)
+        for (int c = 0; c < COLS; c += 4) {
+            float *to = acc + c * ROWS + r;
+            __m256 sum[4][2];
+
+            for (int i = 0; i < 4; i++)
+                for (int j = 0; j < 2; j++)
+                    sum[i][j] = _mm256_loadu_ps(to + i * ROWS + j * 8);
+            for (size_t k = 0; k < n; k++) {
+                __m256 a = _mm256_loadu_ps(d + k * ROWS + r);
+                __m256 b = _mm256_loadu_ps(d + k * ROWS + r + 8);
+
+                for (int i = 0; i < 4; i++) {
+                    __m256 x = _mm256_broadcast_ss(l + k * COLS + c + i);
+
+                    sum[i][0] = _mm256_fmadd_ps(a, x, sum[i][0]);
+                    sum[i][1] = _mm256_fmadd_ps(b, x, sum[i][1]);
+                }
+            }
+            for (int i = 0; i < 4; i++)
+                for (int j = 0; j < 2; j++)
+                    _mm256_storeu_ps(to + i * ROWS + j * 8, sum[i][j]);
+        }
+}
+
+AVX2 static void panel_avx2(const struct solve_panel *p)
+{
+    panel(p);
+}
+
+static const struct solve_kernels avx2 = { product_avx2, panel_avx2 };
+
+/* The accumulators have names, since an array of 24 would live in memory. */
+#define EACH_COLUMN(x) x(0) x(1) x(2) x(3) x(4) x(5) x(6) x(7)
+#define LOAD(c)                                                                \
+    __m512 a##c = _mm512_loadu_ps(acc + c * ROWS);                             \
+    __m512 b##c = _mm512_loadu_ps(acc + c * ROWS + 16);                        \
+    __m512 e##c = _mm512_loadu_ps(acc + c * ROWS + 32);
+#define STEP(c)                                                                \
+    x = _mm512_set1_ps(l[c]);                                                  \
+    a##c = _mm512_fmadd_ps(u, x, a##c);                                        \
+    b##c = _mm512_fmadd_ps(v, x, b##c);                                        \
+    e##c = _mm512_fmadd_ps(w, x, e##c);
+#define STORE(c)                                                               \
+    _mm512_storeu_ps(acc + c * ROWS, a##c);                                    \
+    _mm512_storeu_ps(acc + c * ROWS + 16, b##c);                               \
+    _mm512_storeu_ps(acc + c * ROWS + 32, e##c);
+
+AVX512 static void product_avx512(float *acc, const float *d, const float *l,
+                                  size_t n)
+{
+    EACH_COLUMN(LOAD)
+    for (size_t k = 0; k < n; k++, d += ROWS, l += COLS) {
+        __m512 u = _mm512_loadu_ps(d), v = _mm512_loadu_ps(d + 16);
+        __m512 w = _mm512_loadu_ps(d + 32), x;
+
+        _mm_prefetch((const char *)(d + 8 * ROWS), _MM_HINT_T0);
+        _mm_prefetch((const char *)(d + 8 * ROWS + 16), _MM_HINT_T0);
+        _mm_prefetch((const char *)(d + 8 * ROWS + 32), _MM_HINT_T0);
+        EACH_COLUMN(STEP)
+    }
+    EACH_COLUMN(STORE)
+}
+
+AVX512 static void panel_avx512(const struct solve_panel *p)
+{
+    panel(p);
+}
+
+static const struct solve_kernels avx512 = { product_avx512, panel_avx512 };
+#endif
+
+int solve_kernels_all(const struct solve_kernels *list[3])
+{
+    int n = 0;
+
+    list[n++] = &plain;
+#ifdef __x86_64__
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        list[n++] = &avx2;
+    if (__builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw"))
+        list[n++] = &avx512;
+#endif
+    return n;
+}
+
+const struct solve_kernels *solve_kernels_best(void)
+{
+    const struct solve_kernels *list[3];
+
+    return list[solve_kernels_all(list) - 1];
+}

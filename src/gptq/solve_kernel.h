@@ -1,0 +1,37 @@
+/* solve_kernel.h - the two inner loops of the solver.
+ *
+ * Rows of W are independent, so vectors run over rows: SOLVE_ROWS rows of one
+ * input lie together, and an element of the factor is broadcast. */
+#ifndef FORGE_SOLVE_KERNEL_H
+#define FORGE_SOLVE_KERNEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gptq/factor.h"
+
+enum { SOLVE_ROWS = 48 };
+
+/* What quantizing FACTOR_PANEL inputs of SOLVE_ROWS rows reads and writes;
+ * index c counts columns of the panel, r rows. */
+struct solve_panel {
+    const float *acc; /* [8][48]: sum over earlier t of d_t L_tc */
+    const float *l;   /* [8][8]: the panel's triangle */
+    const float *scale[FACTOR_PANEL], *zero[FACTOR_PANEL]; /* [48] each */
+    float *d;           /* [8][48]: w in, w - q out */
+    uint8_t *codes;     /* [8][48] */
+    float *loss, *dist; /* [48]: += L_cc² (w* - q)², += (w - q)² */
+};
+
+struct solve_kernels {
+    /* acc[8][48] += d[n][48]ᵀ l[n][8] */
+    void (*product)(float *acc, const float *d, const float *l, size_t n);
+    void (*panel)(const struct solve_panel *p);
+};
+
+/* The fastest that this machine has. */
+const struct solve_kernels *solve_kernels_best(void);
+/* All that this machine has, the plain one first; for tests. */
+int solve_kernels_all(const struct solve_kernels *list[3]);
+
+#endif
