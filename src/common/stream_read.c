@@ -149,6 +149,8 @@ static int check_sizes(const struct stream_reader *r, struct err *e)
     if (h->payload_len && !is_foreign(h) && h->kind != FRAME_INDEX &&
         plain_kind(h) != FRAME_TENSOR)
         return bad(e, "payload in a frame that has none");
+    if (!h->payload_len && h->payload_hash != XXH3_64bits(NULL, 0))
+        return bad(e, "payload checksum differs");
     if (h->pad_len !=
         frame_padding(meta_end, h->payload_len, h->kind == FRAME_END))
         return bad(e, "payload is not aligned");

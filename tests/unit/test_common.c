@@ -1,0 +1,240 @@
+/* Types, checksums, threads, publishing. */
+#include <fcntl.h>
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/crc32c.h"
+#include "common/dtype.h"
+#include "common/file.h"
+#include "common/threads.h"
+#include "test.h"
+
+static struct err e;
+
+static void test_crc32c(void)
+{
+    uint8_t data[300];
+
+    CHECK(crc32c(0, "123456789", 9) == 0xe3069283); /* RFC 3720 */
+    for (size_t i = 0; i < sizeof(data); i++)
+        data[i] = (uint8_t)(i * 7);
+    for (size_t n = 0; n < sizeof(data); n++) {
+        CHECK(crc32c(0, data, n) == crc32c_table(0, data, n));
+        CHECK(crc32c(crc32c(0, data, n / 2), data + n / 2, n - n / 2) ==
+              crc32c(0, data, n));
+    }
+}
+
+static void test_sizes(void)
+{
+    uint64_t n = 7, big[] = { 1ull << 32, 1ull << 32 };
+
+    CHECK(dtype_size(DT_F32, 0, NULL, &n) && n == 4);
+    CHECK(dtype_size(DT_U4, 1, (uint64_t[]){ 2 }, &n) && n == 1);
+    CHECK(!dtype_size(DT_U4, 1, (uint64_t[]){ 3 }, &n));
+    CHECK(!dtype_size(DT_U8, 2, big, &n));
+    CHECK(dtype_size(DT_F32, 3, (uint64_t[]){ ~0ull, ~0ull, 0 }, &n) && !n);
+    CHECK(!dtype_size(DT_NONE, 0, NULL, &n));
+    CHECK(!dtype_size((enum dtype)99, 0, NULL, &n));
+    for (int t = 1; t < DT_COUNT; t++)
+        CHECK(dtype_parse(dtype_name((enum dtype)t)) == (enum dtype)t);
+    CHECK(dtype_parse("F33") == DT_NONE && dtype_parse("?") == DT_NONE);
+}
+
+/* What 2^exponent steps mean, from the definition of the format. */
+static double small_float(unsigned code, int ebits, int mbits, int bias)
+{
+    unsigned mant = code & ((1u << mbits) - 1);
+    int exponent = (int)(code >> mbits & ((1u << ebits) - 1));
+    double m = ldexp(mant, -mbits);
+    double v = exponent ? ldexp(1 + m, exponent - bias) : ldexp(m, 1 - bias);
+
+    return code >> (ebits + mbits) ? -v : v;
+}
+
+static bool same_bits(float a, float b)
+{
+    return !memcmp(&a, &b, sizeof(a));
+}
+
+static void test_all_halves(void)
+{
+    static uint16_t in[65536 + 7], back[65536 + 7];
+    static float wide[65536 + 7];
+    const enum dtype types[] = { DT_F16, DT_BF16 };
+
+    for (unsigned i = 0; i < ARRAY_LEN(in); i++)
+        in[i] = (uint16_t)i;
+    for (int k = 0; k < 2; k++) {
+        int ebits = k ? 8 : 5, mbits = k ? 7 : 10, bias = k ? 127 : 15;
+        unsigned special = ((1u << ebits) - 1) << mbits;
+
+        CHECK(to_f32(wide, in, types[k], ARRAY_LEN(in)));
+        CHECK(from_f32(back, types[k], wide, ARRAY_LEN(in)));
+        for (unsigned i = 0; i < 65536; i++) {
+            float one = k ? f32_from_bf16(in[i]) : f32_from_f16(in[i]);
+            uint16_t b = k ? bf16_from_f32(one) : f16_from_f32(one);
+
+            CHECK(same_bits(wide[i], one) && back[i] == b);
+            if ((i & special) != special)
+                CHECK((double)one == small_float(i, ebits, mbits, bias) &&
+                      back[i] == i);
+            else if (i & (special ^ 0x7fff))
+                CHECK(isnan(one) && isnan(wide[i]));
+            else
+                CHECK(isinf(one) && back[i] == i);
+        }
+    }
+}
+
+/* Between each two neighbours: the middle goes to the even one. */
+static void check_rounding(enum dtype t, unsigned from, unsigned to,
+                           float (*wide)(unsigned))
+{
+    for (unsigned i = from; i < to; i++) {
+        float lo = wide(i), hi = wide(i + 1), mid = lo / 2 + hi / 2;
+        float v[3] = { nextafterf(mid, lo), mid, nextafterf(mid, hi) };
+        uint16_t out[3] = { 0 };
+        uint8_t out8[3];
+
+        if (dtype_bits(t) == 16) {
+            CHECK(from_f32(out, t, v, 3));
+        } else {
+            CHECK(from_f32(out8, t, v, 3));
+            for (int k = 0; k < 3; k++)
+                out[k] = out8[k];
+        }
+        CHECK(out[0] == i && out[1] == (i & 1 ? i + 1 : i) && out[2] == i + 1);
+    }
+}
+
+static float wide_f16(unsigned i)
+{
+    return (float)small_float(i, 5, 10, 15);
+}
+
+static float wide_bf16(unsigned i)
+{
+    return (float)small_float(i, 8, 7, 127);
+}
+
+static float wide_e4m3(unsigned i)
+{
+    return (float)small_float(i, 4, 3, 7);
+}
+
+static float wide_e5m2(unsigned i)
+{
+    return (float)small_float(i, 5, 2, 15);
+}
+
+static void test_rounding(void)
+{
+    const float big[] = { 65519, 65520, 3e38f, INFINITY };
+    uint16_t h[4];
+    uint8_t b[4];
+    float back[1];
+
+    check_rounding(DT_F16, 0, 0x7bff, wide_f16);
+    check_rounding(DT_BF16, 0x100, 0x7f7e, wide_bf16);
+    check_rounding(DT_F8_E4M3, 0, 0x7e, wide_e4m3);
+    check_rounding(DT_F8_E5M2, 0, 0x7b, wide_e5m2);
+    CHECK(from_f32(h, DT_F16, big, 4));
+    CHECK(h[0] == 0x7bff && h[1] == 0x7c00 && h[2] == 0x7c00 && h[3] == 0x7c00);
+    CHECK(from_f32(b, DT_F8_E4M3, (float[]){ 448, 464, 465, NAN }, 4));
+    CHECK(b[0] == 0x7e && b[1] == 0x7e && b[2] == 0x7f && b[3] == 0x7f);
+    CHECK(from_f32(b, DT_F8_E8M0, (float[]){ 1, 2, 0.5f, -1 }, 4));
+    CHECK(b[0] == 127 && b[1] == 128 && b[2] == 126 && b[3] == 255);
+    CHECK(to_f32(back, (uint8_t[]){ 0 }, DT_F8_E8M0, 1) &&
+          back[0] == 0x1p-127f);
+    CHECK(!to_f32(back, b, DT_I8, 1) && !from_f32(b, DT_U4, back, 1));
+}
+
+static void count(void *ctx, size_t begin, size_t end)
+{
+    unsigned char *seen = ctx;
+
+    for (size_t i = begin; i < end; i++)
+        __atomic_fetch_add(&seen[i], 1, __ATOMIC_RELAXED);
+}
+
+static void nested(void *ctx, size_t begin, size_t end)
+{
+    unsigned char *seen = ctx;
+
+    threads_for(end - begin, 1, count, seen + begin);
+}
+
+static void test_threads(void)
+{
+    static unsigned char seen[10000];
+
+    threads_set(3);
+    CHECK(threads_count() == 3);
+    for (int round = 0; round < 200; round++) {
+        threads_for(ARRAY_LEN(seen), 1 + round * 10, round & 1 ? count : nested,
+                    seen);
+        for (size_t i = 0; i < ARRAY_LEN(seen); i++)
+            CHECK(seen[i] == round + 1);
+    }
+    threads_for(0, 1, count, NULL);
+}
+
+static void test_publish(void)
+{
+    char dir[] = "/tmp/forge-test-XXXXXX", path[64], *text;
+    struct publish *p;
+    struct stat st;
+    size_t n;
+
+    CHECK(mkdtemp(dir));
+    snprintf(path, sizeof(path), "%s/out", dir);
+    CHECK(publish_create(&p, path, &e) == 0);
+    CHECK(publish_write(p, "hello", 5, &e) == 0);
+    CHECK(access(path, F_OK) != 0); /* no name before it is complete */
+    CHECK(publish_commit(p, &e) == 0);
+    CHECK(file_slurp(&text, &n, path, 5, &e) == 0);
+    CHECK(n == 5 && !strcmp(text, "hello"));
+    free(text);
+    CHECK(file_slurp(&text, &n, path, 4, &e) == E_DATA);
+    CHECK(publish_text(path, "x", 1, &e) == 0);
+    CHECK(stat(path, &st) == 0 && st.st_size == 1);
+    CHECK(publish_create(&p, path, &e) == 0);
+    CHECK(publish_write(p, "lost", 4, &e) == 0);
+    publish_discard(p); /* the old one stays */
+    CHECK(stat(path, &st) == 0 && st.st_size == 1);
+    CHECK(publish_create(&p, dir, &e) == E_CREATE);
+    CHECK(publish_create(&p, "/nonexistent/x", &e) == E_CREATE);
+    CHECK(publish_text("/dev/full", "x", 1, &e) == E_IO);
+    CHECK(unlink(path) == 0 && rmdir(dir) == 0); /* no temporary is left */
+}
+
+static void test_file(void)
+{
+    char buf[8];
+    struct file *f;
+
+    CHECK(file_open(&f, AT_FDCWD, "/nonexistent", &e) == E_NOINPUT);
+    CHECK(file_open(&f, AT_FDCWD, "/tmp", &e) == E_DATA);
+    CHECK(file_open(&f, AT_FDCWD, "/dev/null", &e) == E_DATA);
+    CHECK(file_open(&f, AT_FDCWD, "/proc/self/exe", &e) == 0);
+    CHECK(file_read(f, buf, 4, 0, &e) == 0 && !memcmp(buf, "\177ELF", 4));
+    CHECK(file_read(f, buf, 1, file_size(f), &e) == E_DATA);
+    CHECK(file_read(f, buf, 0, file_size(f), &e) == 0);
+    file_close(f);
+    file_close(NULL);
+}
+
+int main(void)
+{
+    test_crc32c();
+    test_sizes();
+    test_all_halves();
+    test_rounding();
+    test_threads();
+    test_publish();
+    test_file();
+    return 0;
+}
