@@ -105,21 +105,27 @@ static void grid_from_meta(void *ctx, size_t begin, size_t end)
     }
 }
 
-static int grid_from_scales(const struct grid_job *j, size_t n, struct err *e)
+static void grid_from_scales(const struct grid_job *j, size_t n)
+{
+    memcpy(j->scales, j->m->scales, n * sizeof(*j->scales));
+    memset(j->zeros, SYMMETRIC_ZERO, n);
+    for (size_t i = 0; j->m->zeros && i < n; i++)
+        j->zeros[i] = j->m->zeros[i / 2] >> (i & 1 ? 4 : 0) & 15;
+}
+
+/* A qmeta4 can say scales that f16 cannot hold. */
+static int check_finite(const struct grid_job *j, size_t n, struct err *e)
 {
     uint16_t exponent = j->m->scale_dtype == DT_BF16 ? 0x7f80 : 0x7c00;
 
-    memcpy(j->scales, j->m->scales, n * sizeof(*j->scales));
     for (size_t i = 0; i < n; i++)
         if ((j->scales[i] & exponent) == exponent)
-            return err_set(e, E_DATA, "%s: scale %zu is not finite", j->m->name,
-                           i);
-    if (!j->m->zeros) {
-        memset(j->zeros, SYMMETRIC_ZERO, n);
-        return 0;
-    }
-    for (size_t i = 0; i < n; i++)
-        j->zeros[i] = j->m->zeros[i / 2] >> (i & 1 ? 4 : 0) & 15;
+            return err_set(e, E_DATA,
+                           "%s: the scale of output %zu, group %zu is not "
+                           "finite in %s",
+                           j->m->name, i / (size_t)j->m->groups,
+                           i % (size_t)j->m->groups,
+                           dtype_name(j->m->scale_dtype));
     return 0;
 }
 
@@ -155,7 +161,9 @@ static int make_grid(struct packer *p, const struct pack_module *m,
     j.zeros = p->zeros.data;
     if (m->meta)
         threads_for(n, 4096, grid_from_meta, &j);
-    else if (grid_from_scales(&j, n, e))
+    else
+        grid_from_scales(&j, n);
+    if (check_finite(&j, n, e))
         return e->code;
     *symmetric = is_symmetric(m, p->zeros.data, n);
     return 0;

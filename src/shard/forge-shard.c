@@ -93,9 +93,7 @@ static const char *summary(const struct verify_report *r, int shards,
     if (shards)
         n = snprintf(text, cap, "%d file%s, ", shards, shards > 1 ? "s" : "");
     n += snprintf(text + n, cap - (size_t)n,
-                  "%" PRIu64 " tensors, %" PRIu64 " linears in 4 bits; "
-                  "verified",
-                  r->tensors, r->packed);
+                  "%" PRIu64 " of the linears in 4 bits; verified", r->packed);
     if (r->compared)
         snprintf(text + n, cap - (size_t)n,
                  ", %" PRIu64 " compared with the source (error at most %.3f "

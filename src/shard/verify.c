@@ -58,6 +58,8 @@ static int find_facts(struct state *s, struct err *e)
         if (!strcmp(dot, ".scales") || !strcmp(dot, ".weight_scale"))
             s->facts.scale_dtype = s->names.item[i].dtype;
     }
+    if (st != STORAGE_CT && s->v->facts) /* only in the config: no tensor */
+        s->facts.symmetric = s->v->facts->symmetric;
     return 0;
 }
 
