@@ -85,10 +85,6 @@ static int choose(struct weights_plan *p, const struct weights_choice *ch,
 
     it->t = t;
     it->kind = WEIGHTS_OTHER;
-    if (ends_with(t->name, "rotary_emb.inv_freq")) {
-        p->dropped++;
-        return 0;
-    }
     if (checkpoint_part(p->c, t, module, sizeof(module), &first)) {
         it->kind = WEIGHTS_PACKED;
         snprintf(name, sizeof(name), "%s.weight", module);
@@ -99,6 +95,10 @@ static int choose(struct weights_plan *p, const struct weights_choice *ch,
         module[strlen(module) - strlen(".weight")] = '\0';
     if (!is_chosen(ch, t->name, module, p->config->n_layers))
         return 0;
+    if (ends_with(t->name, "rotary_emb.inv_freq")) {
+        p->dropped++;
+        return 0;
+    }
     if (strcmp(module, t->name) != 0 &&
         model_find_linear(p->config, module, &lin)) {
         it->kind = WEIGHTS_LINEAR;
@@ -266,6 +266,21 @@ static int write_parts(struct ck_quantized *q, const char *module,
     return write_part(q, module, ROLE_ZEROS, w, bytes, e);
 }
 
+/* A 4-bit linear that config.json knows has the size that it says. */
+static int check_size(const struct model_config *config, const char *module,
+                      uint64_t rows, uint64_t cols, struct err *e)
+{
+    struct linear lin;
+
+    if (!model_find_linear(config, module, &lin) ||
+        (rows == (uint64_t)lin.rows && cols == (uint64_t)lin.cols))
+        return 0;
+    return err_set(e, E_DATA,
+                   "'%.200s': %" PRIu64 "x%" PRIu64
+                   " packed weights, config.json says %" PRId64 "x%" PRId64,
+                   module, rows, cols, lin.rows, lin.cols);
+}
+
 static int write_floats(struct weights_plan *p, const char *module,
                         struct stream_writer *w, uint64_t *bytes, struct err *e)
 {
@@ -286,7 +301,9 @@ static int write_floats(struct weights_plan *p, const char *module,
     f.data = v;
     f.len = f.dims[0] * f.dims[1] * sizeof(*v);
     *bytes += f.len;
-    r = stream_write(w, &f, e);
+    r = check_size(p->config, module, f.dims[0], f.dims[1], e);
+    if (!r)
+        r = stream_write(w, &f, e);
     free(v);
     return r;
 }
@@ -295,7 +312,6 @@ static int write_packed(struct weights_plan *p, const struct weights_item *it,
                         struct stream_writer *w, uint64_t *bytes, struct err *e)
 {
     struct ck_quantized q;
-    struct linear lin;
     char module[1024];
     bool first;
     int r;
@@ -307,13 +323,8 @@ static int write_packed(struct weights_plan *p, const struct weights_item *it,
     r = checkpoint_quantized(p->c, module, &q, e);
     if (r <= 0)
         return r < 0 ? r : err_set(e, E_BUG, "'%.200s': not packed", module);
-    if (model_find_linear(p->config, module, &lin) &&
-        (q.rows != (uint64_t)lin.rows || q.cols != (uint64_t)lin.cols))
-        r = err_set(e, E_DATA,
-                    "'%.200s': %" PRIu64 "x%" PRIu64
-                    ", config.json says %" PRId64 "x%" PRId64,
-                    module, q.rows, q.cols, lin.rows, lin.cols);
-    else
+    r = check_size(p->config, module, q.rows, q.cols, e);
+    if (!r)
         r = write_parts(&q, module, w, bytes, e);
     ck_quantized_release(&q);
     return r;

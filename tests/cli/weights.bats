@@ -1,0 +1,362 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # run sets stderr
+# forge-weights as a user meets it.
+
+PY="$BATS_TEST_DIRNAME/../reference/checkpoints.py"
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || exit 1
+}
+
+make_model() { # KIND [DIR]
+    python3 "$PY" make "$1" "${2:-m}"
+}
+
+# The tool fails with this status and one line that says this.
+refused() { # STATUS TEXT ARGUMENT...
+    local status_wanted=$1 text=$2
+    shift 2
+    run --separate-stderr forge-weights "$@"
+    [ "$status" -eq "$status_wanted" ] || { echo "exit $status: $stderr"; return 1; }
+    [[ $stderr == *"$text"* ]] || { echo "said: $stderr"; return 1; }
+    [ "$(wc -l <<<"$stderr")" -eq 1 ]
+}
+
+bats_require_minimum_version 1.5.0
+
+@test "safetensors, single and sharded: every tensor, bit for bit" {
+    for kind in single sharded; do
+        make_model $kind $kind
+        forge-weights $kind -o $kind.fts
+        python3 "$PY" stream $kind.fts $kind plain
+        python3 "$PY" check $kind all
+        python3 "$PY" check $kind linear
+        python3 "$PY" check $kind bf16
+    done
+}
+
+@test ".bin, single and sharded: views made contiguous, bit for bit" {
+    for kind in bin bin-sharded; do
+        make_model $kind $kind
+        forge-weights $kind -o $kind.fts
+        python3 "$PY" stream $kind.fts $kind plain
+        python3 "$PY" check $kind all
+        python3 "$PY" check $kind linear
+    done
+}
+
+@test "4-bit checkpoints: exact parts, and dequantized" {
+    for kind in awq gptq gptq_v2 gptq-short ct-sym ct-asym ct-channel ct-short; do
+        make_model $kind $kind
+        forge-weights $kind -o $kind.fts
+        python3 "$PY" stream $kind.fts $kind parts
+        forge-weights --dequantize $kind -o $kind.deq
+        python3 "$PY" stream $kind.deq $kind dequantized
+        python3 "$PY" check $kind parts
+        python3 "$PY" check $kind linear
+    done
+}
+
+@test "GPTQ in activation order: dequantized only" {
+    make_model gptq-act
+    python3 "$PY" check m linear
+    forge-weights --dequantize m -o m.deq
+    python3 "$PY" stream m.deq m dequantized
+    refused 65 "g_idx mixes groups" m
+}
+
+@test "--layer, --rest, --match and --exclude choose" {
+    make_model sharded
+    forge-weights --rest m | cat >rest.fts
+    [ "$(python3 "$PY" names rest.fts | sort)" = "tensor lm_head.weight
+tensor model.embed_tokens.weight
+tensor model.norm.weight" ]
+    forge-weights --layer 1 m >one.fts
+    [ "$(python3 "$PY" names one.fts | wc -l)" -eq 9 ]
+    [ "$(python3 "$PY" names one.fts | grep -c 'model\.layers\.1\.')" -eq 9 ]
+    forge-weights --layer 0 --rest m >both.fts
+    [ "$(python3 "$PY" names both.fts | wc -l)" -eq 12 ]
+    forge-weights -l 0 --match '*.q_proj' --match '*norm*' --exclude '*post*' m >some.fts
+    [ "$(python3 "$PY" names some.fts | sort)" = "tensor model.layers.0.input_layernorm.weight
+weight model.layers.0.self_attn.q_proj" ]
+}
+
+@test "choosing nothing, or a layer that is not there, is an error" {
+    make_model single
+    refused 78 "no tensor of the model is chosen" --match '*.nothing' m
+    refused 78 "no layer 2 in a model of 2 layers" --layer 2 m
+}
+
+@test "rotary tables are left out, and the summary says so" {
+    make_model single
+    run --separate-stderr forge-weights m -o out.fts
+    [ "$status" -eq 0 ]
+    [[ $stderr == *"2 rotary tables left out"* ]]
+    run ! grep -a inv_freq out.fts
+}
+
+@test "equal input gives equal bytes; another checkpoint another fingerprint" {
+    make_model single a
+    cp -r a b
+    forge-weights a -q -o a.fts
+    forge-weights b -q -o b.fts
+    cmp a.fts b.fts
+    make_model awq c
+    forge-weights c -q -o c.fts
+    [ "$(grep -ao 'xxh3:[0-9a-f]*' a.fts)" != "$(grep -ao 'xxh3:[0-9a-f]*' c.fts)" ]
+}
+
+@test "a closed or full output is exit 74, and no file is left" {
+    make_model single
+    refused 74 "" m -o /dev/full
+    run -74 bash -c 'forge-weights m >/dev/full'
+    run -73 forge-weights m -o nowhere/out.fts
+    [ ! -e nowhere ]
+}
+
+@test "wrong command lines are exit 64" {
+    run -64 forge-weights
+    run -64 forge-weights a b
+    run -64 forge-weights --no-such-option m
+    run -64 forge-weights --layer -1 m
+}
+
+@test "what is missing is exit 66, with the names looked for" {
+    refused 66 "config.json" nowhere
+    make_model single
+    rm m/model.safetensors
+    refused 66 "none of model.safetensors, model.safetensors.index.json, pytorch_model.bin, pytorch_model.bin.index.json" m
+    make_model sharded s
+    rm s/model-00002-of-00003.safetensors
+    refused 66 "s/model-00002-of-00003.safetensors" s
+}
+
+@test "a linear that is missing or has another shape is exit 65" {
+    make_model sharded
+    sed -i 's/"intermediate_size": 96/"intermediate_size": 112/' m/config.json
+    refused 65 "its shape is not 64x112, as config.json says" m
+    sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 3/' m/config.json
+    refused 65 "the checkpoint has no 'model.layers.2.self_attn.q_proj.weight'" m
+}
+
+@test "4-bit linears of another shape than config.json's are exit 65" {
+    make_model awq
+    sed -i 's/"intermediate_size": 96/"intermediate_size": 128/' m/config.json
+    refused 65 "packed weights, config.json says" m
+    refused 65 "packed weights, config.json says" --dequantize m
+}
+
+@test "safetensors goes before .bin when both are there" {
+    make_model single
+    echo rubbish >m/pytorch_model.bin
+    forge-weights m -q -o out.fts
+    python3 "$PY" stream out.fts m plain
+}
+
+@test "a file cut short or with more than it says is exit 65" {
+    make_model single
+    cp m/model.safetensors whole
+    truncate -s -1 m/model.safetensors
+    refused 65 "cut short" m
+    { cat whole; printf x; } >m/model.safetensors
+    refused 65 "more" m
+    head -c 7 whole >m/model.safetensors
+    refused 65 "no safetensors file" m
+    head -c 100 whole >m/model.safetensors
+    refused 65 "header of" m
+}
+
+@test "headers with wrong offsets, dtypes and shapes are exit 65" {
+    make_model single
+    f=m/model.safetensors
+    python3 "$PY" file $f '{"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}}'
+    refused 65 "'a': the shape is too large" m
+    python3 "$PY" file $f '{"a":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}@@@'
+    refused 65 "begins at 1" m
+    python3 "$PY" file $f '{"a":{"dtype":"Q8","shape":[2],"data_offsets":[0,2]}}@@'
+    refused 65 "dtype 'Q8' is not supported" m
+    python3 "$PY" file $f '{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}@'
+    refused 65 "" m
+}
+
+@test "an index cannot lead out of the directory, nor lie" {
+    make_model sharded
+    cp m/model.safetensors.index.json good.json
+    for name in ../x.safetensors /etc/x.safetensors sub/x.safetensors -x.safetensors .x.safetensors x.bin .safetensors; do
+        sed "s|model-00002-of-00003.safetensors|$name|" good.json >m/model.safetensors.index.json
+        refused 65 "is not allowed as the name of a shard" m
+    done
+    sed 's/"lm_head.weight"/"lm_tail.weight"/' good.json >m/model.safetensors.index.json
+    refused 65 "'lm_tail.weight' is not in" m
+    sed 's/"lm_head.weight": "model-00001/"lm_head.weight": "model-00002/' good.json >m/model.safetensors.index.json
+    refused 65 "tensor 'lm_head.weight' is not in 'model-00002-of-00003.safetensors'" m
+    echo '{"weight_map": {}}' >m/model.safetensors.index.json
+    refused 65 "weight_map" m
+    echo '[' >m/model.safetensors.index.json
+    refused 65 "index.json" m
+}
+
+@test "tensors that the index does not list are read; twice the same is refused" {
+    make_model sharded
+    cp m/model.safetensors.index.json good.json
+    sed 's/"lm_head.weight": "[^"]*", //' good.json >m/model.safetensors.index.json
+    run ! grep -q lm_head m/model.safetensors.index.json
+    forge-weights m -q -o out.fts
+    python3 "$PY" stream out.fts m plain
+    cp good.json m/model.safetensors.index.json
+    cp m/model-00001-of-00003.safetensors m/more.safetensors
+    sed 's/{"lm_head.weight"/{"x": "more.safetensors", "lm_head.weight"/' good.json >m/model.safetensors.index.json
+    refused 65 "is twice in there" m
+}
+
+@test "Hugging Face's cache and a link to the directory work" {
+    make_model single
+    mkdir -p cache/blobs cache/snapshots/1234
+    for f in config.json model.safetensors; do
+        hash=$(sha256sum m/$f | cut -c1-64)
+        cp m/$f cache/blobs/"$hash"
+        ln -s ../../blobs/"$hash" cache/snapshots/1234/$f
+    done
+    ln -s cache/snapshots/1234 link
+    forge-weights link -q -o out.fts
+    python3 "$PY" stream out.fts m plain
+    forge-weights link/ -q | cmp - out.fts
+}
+
+@test "links inside the directory work, links that leave it are refused" {
+    make_model single
+    mv m/model.safetensors m/real
+    ln -s real m/model.safetensors
+    forge-weights m -q -o out.fts
+    python3 "$PY" stream out.fts m plain
+    mv m/real outside
+    for target in ../outside "$PWD/outside" ../../blobs/../outside /proc/self/fd/0; do
+        ln -sf "$target" m/model.safetensors
+        refused 65 "out of the directory" m
+    done
+    ln -sf nothing m/model.safetensors
+    refused 66 "what it links to" m
+    ln -sf ../../blobs/0123456789012345678901234567890123456789 m/model.safetensors
+    refused 66 "what it links to" m
+}
+
+@test "what is no regular file is refused and never waited for" {
+    make_model single
+    rm m/model.safetensors
+    mkfifo m/model.safetensors
+    refused 65 "not a regular file" m
+    rm m/model.safetensors
+    mkdir m/model.safetensors
+    refused 65 "not a regular file" m
+}
+
+@test ".bin files that are refused, and why" {
+    make_model bin
+    f=m/pytorch_model.bin
+    while read -r kind text; do
+        python3 "$PY" bin "$kind" $f
+        refused 65 "$text" m
+    done <<'EOF'
+system refuses to run posix.system
+big byte order 'big' is not supported
+deflated is compressed
+beyond reaches beyond the end of its storage
+far reaches beyond the end of its storage
+huge is much larger than its storage
+wide its storage has 16 bytes, 20 are announced
+lost its storage is not in the file
+legacy the old format of torch.save
+tar the oldest format of torch.save
+nopickle without data.pkl
+EOF
+    python3 "$PY" bin good $f
+    run -65 forge-weights m
+    [[ $output == *"the checkpoint has no"* ]]
+    truncate -s -30 $f
+    run -65 forge-weights m
+    : >$f
+    refused 65 "no file of torch.save" m
+}
+
+@test "quantizations that are not read are refused by name" {
+    make_model gptq
+    cp m/config.json good.json
+    while read -r from to text; do
+        sed "s/$from/$to/" good.json >m/config.json
+        refused 78 "$text" m
+    done <<'EOF'
+"gptq",.*"bits" "bitsandbytes","bits" quant_method 'bitsandbytes' is not supported
+"bits":.4 "bits":8 8-bit weights are not read
+"checkpoint_format":."gptq" "checkpoint_format":"marlin" checkpoint_format 'marlin' is not supported
+EOF
+}
+
+@test "GPTQ's own quantize_config.json is read when config.json says nothing" {
+    make_model gptq
+    python3 - <<'EOF'
+import json
+c = json.load(open("m/config.json"))
+json.dump(c.pop("quantization_config"), open("m/quantize_config.json", "w"))
+json.dump(c, open("m/config.json", "w"))
+EOF
+    forge-weights m -q -o out.fts
+    python3 "$PY" stream out.fts m parts
+    rm m/quantize_config.json
+    refused 78 "is packed, but config.json has no quantization_config" m
+}
+
+@test "4-bit parts that are missing or do not fit are exit 65" {
+    make_model gptq
+    python3 - "$PY" <<'EOF'
+import os, pickle, sys
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+import checkpoints as c, numpy as np
+t, _ = pickle.load(open("m.truth", "rb"))
+p = "model.layers.0.self_attn.q_proj."
+def put(d, **change):
+    os.makedirs(d, exist_ok=True)
+    u = dict(t)
+    for k, v in change.items():
+        u.pop(p + k)
+        if v is not None:
+            u[p + k] = v
+    c.save_safetensors(d + "/model.safetensors", u)
+    open(d + "/config.json", "w").write(open("m/config.json").read())
+put("zeros", qzeros=None)
+put("scales", scales=c.tensor(np.ones((3, 64), np.float16)))
+put("shape", qzeros=c.tensor(np.ones((2, 7), np.int32)))
+put("index", g_idx=c.tensor(np.full(64, 2, np.int32)))
+put("length", g_idx=c.tensor(np.zeros(63 - 8, np.int32)))
+EOF
+    refused 65 "has qweight, but no qzeros" zeros
+    refused 65 "do not fit 64x64 weights in groups of 32" scales
+    refused 65 "not the zeros of 64 rows in 2 groups" shape
+    refused 65 "input 0 in group 2 of 2" index
+    refused 65 "55 entries for 64 inputs" length
+}
+
+@test "the n-th malloc and read that fails is one clean line" {
+    [ -n "$FAIL_SO" ] || skip "not with sanitizers"
+    make_model bin
+    python3 "$PY" make awq q
+    for what in malloc read; do
+        for dir in m q; do
+            n=1
+            while run --separate-stderr env LD_PRELOAD="$FAIL_SO" FAIL_CALL=$what FAIL_AT=$n forge-weights -q $dir -o out.fts; [ "$status" -ne 0 ]; do
+                [ "$status" -eq 75 ] || [ "$status" -eq 74 ] || [ "$status" -eq 65 ] || { echo "$what $n: exit $status: $stderr"; return 1; }
+                [ "$(wc -l <<<"$stderr")" -eq 1 ]
+                [ ! -e out.fts ]
+                n=$((n + (n < 40 ? 1 : n / 8)))
+                [ $n -lt 100000 ]
+            done
+            rm -f out.fts
+        done
+    done
+}
+
+@test "--help and the man page name the same options" {
+    options() { grep -oE -- '--[a-z-]+' | sort -u; }
+    forge-weights --help | options >help
+    sed -n 's/^\.It Fl \(. , Fl \)\{0,1\}-\([a-z-]*\).*/--\2/p' "$BATS_TEST_DIRNAME/../../man/forge-weights.1" | sort -u >in-man
+    diff help in-man
+}
