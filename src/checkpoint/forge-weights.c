@@ -1,0 +1,129 @@
+/* forge-weights - the tensors of a checkpoint as a stream.
+ *
+ * Linears that can be quantized become `weight` frames, everything else
+ * `tensor` frames, in the order of the files.  See forge-weights(1). */
+#include <stdio.h>
+
+#include "checkpoint/weights.h"
+#include "common/tool.h"
+
+struct settings {
+    struct tool tool;
+    int64_t layer;
+    int rest, dequantize;
+    struct opt_list match, exclude;
+};
+
+static const char *parse(struct settings *s, int argc, char **argv)
+{
+    const struct opt table[] = {
+        { OPT_INT, 'l', "layer", "I", "only layer I, counted from 0", &s->layer,
+          0, 1e6, false },
+        { OPT_FLAG, 0, "rest", NULL, "only what is outside the layers",
+          &s->rest, 0, 0, false },
+        { OPT_LIST, 'm', "match", "GLOB",
+          "only tensors of such names or module paths; may be repeated",
+          &s->match, 0, 0, false },
+        { OPT_LIST, 'x', "exclude", "GLOB",
+          "no tensors of such names or module paths; may be repeated",
+          &s->exclude, 0, 0, false },
+        { OPT_FLAG, 0, "dequantize", NULL,
+          "4-bit linears as float32 weights, not as codes", &s->dequantize, 0,
+          0, false },
+        { OPT_STR, 'o', "output", "FILE",
+          "publish the stream as FILE [standard output]", &s->tool.output, 0, 0,
+          true },
+        { OPT_STR, 0, "key", "KEY", "settings key to store in the stream",
+          &s->tool.key, 0, 0, true },
+        TOOL_COMMON(&s->tool),
+        TOOL_END,
+    };
+    int i = opt_parse(argc, argv, "[option...] MODEL > weights",
+                      "Write the tensors of a checkpoint as a stream.", table);
+
+    if (argc - i != 1)
+        die(E_USAGE, "wants one operand, the model's directory (try --help)");
+    tool_apply(&s->tool);
+    return argv[i];
+}
+
+static struct weights_choice choice(const struct settings *s)
+{
+    return (struct weights_choice){
+        .layer = s->layer,
+        .rest = s->rest,
+        .match = s->match.item,
+        .n_match = s->match.count,
+        .exclude = s->exclude.item,
+        .n_exclude = s->exclude.count,
+        .dequantize = s->dequantize,
+    };
+}
+
+static int write_all(struct weights_plan *p, struct stream_writer *w,
+                     struct progress *prog, struct err *e)
+{
+    int r = 0;
+
+    for (size_t i = 0; i < p->count && !r; i++) {
+        uint64_t bytes;
+
+        r = weights_write(p, i, w, &bytes, e);
+        if (!r)
+            progress_step(prog, p->item[i].t->name, bytes);
+    }
+    return r;
+}
+
+static void finish(struct progress *prog, const struct weights_plan *p)
+{
+    char extra[80];
+
+    snprintf(extra, sizeof(extra), "%zu rotary table%s left out", p->dropped,
+             p->dropped == 1 ? "" : "s");
+    progress_finish(prog, p->dropped ? extra : NULL);
+}
+
+int main(int argc, char **argv)
+{
+    struct settings s = { .layer = -1 };
+    struct weights_choice ch;
+    struct model_config config;
+    struct weights_plan plan;
+    struct stream_output out = { 0 };
+    struct stream_writer *w;
+    struct checkpoint *c;
+    struct progress prog;
+    const char *model;
+    char facts[128];
+    struct err e;
+
+    base_init(argv[0]);
+    model = parse(&s, argc, argv);
+    ch = choice(&s);
+    if (model_config_read(&config, model, &e) ||
+        checkpoint_open(&c, model, &e) ||
+        weights_plan(&plan, c, &config, &ch, &e))
+        die_err(&e);
+    snprintf(facts, sizeof(facts),
+             "\"model\":{\"tensors\":%zu,\"fingerprint\":\"xxh3:%016llx\"}",
+             checkpoint_count(c),
+             (unsigned long long)checkpoint_fingerprint(c));
+    out.path = s.tool.output;
+    out.key = s.tool.key;
+    out.facts = facts;
+    if (stream_create(&w, &out, &e))
+        die_err(&e);
+    progress_start(&prog, s.tool.progress, "tensors", plan.count);
+    if (write_all(&plan, w, &prog, &e)) {
+        stream_abort(w, &e);
+        die_err(&e);
+    }
+    if (stream_finish(w, &e))
+        die_err(&e);
+    finish(&prog, &plan);
+    weights_release(&plan);
+    checkpoint_close(c);
+    model_config_release(&config);
+    return 0;
+}

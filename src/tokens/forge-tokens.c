@@ -1,0 +1,230 @@
+/* forge-tokens - text, JSON lines or ids to calibration sequences.
+ *
+ * Sequences are cut from one stream of ids, so that two programs given the
+ * same text and tokenizer calibrate on the same tokens.  See forge-tokens(1). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/file.h"
+#include "common/json.h"
+#include "common/tool.h"
+#include "tokens/sequences.h"
+
+enum { SEQUENCES = 128, SEQLEN = 512, CONFIG_MAX = 16 << 20 };
+
+struct settings {
+    struct tool tool;
+    int64_t sequences, seqlen, skip_chars; /* 0: not given */
+    int ids, format;
+    const char *model, *input;
+};
+
+static void parse(struct settings *s, int argc, char **argv)
+{
+    const struct opt table[] = {
+        { OPT_INT, 'n', "sequences", "N", "sequences to cut [128]",
+          &s->sequences, 1, 1 << 30, false },
+        { OPT_INT, 't', "seqlen", "N",
+          "ids in a sequence, special tokens included [512]", &s->seqlen, 1,
+          1 << 30, false },
+        { OPT_INT, 0, "skip-chars", "N", "leave out the first N characters [0]",
+          &s->skip_chars, 0, 9e15, false },
+        { OPT_CHOICE, 0, "format", FORMAT_WORDS,
+          "what the input is [auto: by its content]", &s->format, 0, 0, false },
+        { OPT_FLAG, 0, "ids", NULL,
+          "print decimal ids, a line a text, record or row, uncut", &s->ids, 0,
+          0, false },
+        { OPT_STR, 'o', "output", "FILE",
+          "publish the stream as FILE [standard output]", &s->tool.output, 0, 0,
+          true },
+        { OPT_STR, 0, "key", "KEY", "settings key to store in the stream",
+          &s->tool.key, 0, 0, true },
+        TOOL_COMMON(&s->tool),
+        TOOL_END,
+    };
+    int i = opt_parse(argc, argv, "[option...] MODEL [FILE]",
+                      "Turn text into sequences of token ids for calibration.",
+                      table);
+
+    if (argc - i < 1 || argc - i > 2)
+        die(E_USAGE, "want MODEL and at most one FILE (try --help)");
+    s->model = argv[i];
+    s->input = argv[i + 1];
+    tool_apply(&s->tool);
+    if (s->ids && s->tool.key)
+        die(E_USAGE, "--key is for streams, and --ids prints text");
+}
+
+/* vocab_size of MODEL/config.json; 0 when there is no such file. */
+static int64_t vocab_size(const char *model)
+{
+    const struct json *root, *v;
+    struct json_doc *doc;
+    char path[4096];
+    struct stat st;
+    struct err e;
+    int64_t n = 0;
+
+    if (stat(model, &st) < 0)
+        die(E_NOINPUT, "'%s': no such model", model);
+    if (!S_ISDIR(st.st_mode) || snprintf(path, sizeof(path), "%s/config.json",
+                                         model) >= (int)sizeof(path))
+        return 0;
+    if (json_read_file(&doc, path, CONFIG_MAX, &e) < 0) {
+        if (e.code == E_NOINPUT)
+            return 0;
+        die_err(&e);
+    }
+    root = json_root(doc);
+    v = json_get(root, "vocab_size");
+    if (!v)
+        v = json_get(json_get(root, "text_config"), "vocab_size");
+    if (v && (!json_int(v, &n) || n < 1))
+        die(E_DATA, "'%s': vocab_size is no positive number", path);
+    json_free(doc);
+    return n;
+}
+
+static void warn(const struct settings *s, const struct sequences_params *p,
+                 const struct sequences *q)
+{
+    if (p->whole)
+        return;
+    if (q->count < (size_t)p->n)
+        warning("'%s': %zu sequences, %lld were asked for",
+                s->input ? s->input : "<stdin>", q->count, (long long)p->n);
+    if (q->cut)
+        warning("%zu sequences were longer than %lld ids and are cut", q->cut,
+                (long long)p->seqlen);
+}
+
+/* ---- output ---- */
+
+/* NULL when ids are printed.  It is there before the input is read, so that
+ * the next tool of a pipe learns why there is none. */
+static struct stream_writer *open_stream(const struct settings *s,
+                                         const struct sequences_params *p)
+{
+    struct stream_writer *w;
+    struct err e;
+    char facts[160];
+    struct stream_output out = { s->tool.output, s->tool.key, facts };
+
+    if (s->ids)
+        return NULL;
+    snprintf(facts, sizeof(facts),
+             "\"tokens\":{\"sequences\":%lld,\"seqlen\":%lld,"
+             "\"skip_chars\":%lld}",
+             (long long)p->n, (long long)p->seqlen, (long long)p->skip_chars);
+    if (stream_create(&w, &out, &e) < 0)
+        die_err(&e);
+    return w;
+}
+
+static void write_stream(const struct settings *s, const struct sequences *q,
+                         struct stream_writer *w)
+{
+    struct progress progress = { 0 };
+    struct err e;
+    char extra[64];
+
+    progress_start(&progress, s->tool.progress, "sequences", q->count);
+    for (size_t i = 0, start = 0; i < q->count; start = q->end[i++]) {
+        struct frame f = { .role = ROLE_TOKENS,
+                           .dtype = DT_I32,
+                           .ndim = 1,
+                           .dims = { q->end[i] - start },
+                           .sequence = i + 1,
+                           .data = q->ids.id + start,
+                           .len = (q->end[i] - start) * sizeof(int32_t) };
+
+        snprintf(f.name, sizeof(f.name), "%zu", i);
+        if (stream_write(w, &f, &e) < 0) {
+            stream_abort(w, &e);
+            die_err(&e);
+        }
+        progress_step(&progress, NULL, f.len);
+    }
+    if (stream_finish(w, &e) < 0)
+        die_err(&e);
+    snprintf(extra, sizeof(extra), "%zu ids from %s", q->ids.count, q->format);
+    progress_finish(&progress, extra);
+}
+
+static size_t print_id(char *to, int32_t id, char after)
+{
+    char digit[12];
+    size_t n = 0, k = 0;
+
+    do
+        digit[n++] = (char)('0' + id % 10);
+    while (id /= 10);
+    while (n)
+        to[k++] = digit[--n];
+    to[k++] = after;
+    return k;
+}
+
+static void write_ids(const struct settings *s, const struct sequences *q)
+{
+    struct err e;
+    size_t n = 0;
+    char *text = mem_alloc(12 * q->ids.count + q->count, "ids", &e);
+
+    if (!text)
+        die_err(&e);
+    for (size_t i = 0, at = 0; i < q->count; i++) {
+        if (at == q->end[i])
+            text[n++] = '\n';
+        for (; at < q->end[i]; at++)
+            n += print_id(text + n, q->ids.id[at],
+                          at + 1 == q->end[i] ? '\n' : ' ');
+    }
+    if (s->tool.output && strcmp(s->tool.output, "-")) {
+        if (publish_text(s->tool.output, text, n, &e) < 0)
+            die_err(&e);
+    } else if (fwrite(text, 1, n, stdout) != n || fflush(stdout))
+        die(E_IO, "cannot write '<stdout>':");
+    free(text);
+}
+
+int main(int argc, char **argv)
+{
+    struct settings s = { 0 };
+    struct sequences q;
+    struct input in;
+    struct stream_writer *w;
+    struct err e;
+
+    base_init(argv[0]);
+    parse(&s, argc, argv);
+
+    const struct sequences_params p = {
+        .format = s.format,
+        .whole = s.ids && !s.sequences && !s.seqlen,
+        .n = s.sequences ? s.sequences : SEQUENCES,
+        .seqlen = s.seqlen ? s.seqlen : SEQLEN,
+        .skip_chars = s.skip_chars,
+        .vocab_size = vocab_size(s.model),
+        .model = s.model,
+    };
+
+    w = open_stream(&s, &p);
+    if (input_open(&in, s.input, &e) < 0 ||
+        sequences_read(&q, &p, &in, &e) < 0) {
+        stream_abort(w, &e);
+        die_err(&e);
+    }
+    input_drain(&in);
+    input_close(&in);
+    warn(&s, &p, &q);
+    if (s.ids)
+        write_ids(&s, &q);
+    else
+        write_stream(&s, &q, w);
+    sequences_release(&q);
+    return 0;
+}

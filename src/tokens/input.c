@@ -1,0 +1,81 @@
+/* input.c - bytes of a file or pipe, read only as far as they are needed. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tokens/input.h"
+
+int input_open(struct input *s, const char *path, struct err *e)
+{
+    struct stat st;
+
+    *s = (struct input){ .name = path && strcmp(path, "-") ? path : NULL };
+    if (s->name)
+        s->fd = open(s->name, O_RDONLY | O_CLOEXEC);
+    if (s->fd < 0)
+        return err_set(e, err_open_code(errno), "cannot open '%s':", s->name);
+    if (!s->name)
+        s->name = "<stdin>";
+    if (!fstat(s->fd, &st) && S_ISDIR(st.st_mode)) {
+        input_close(s);
+        return err_set(e, E_NOINPUT, "'%s' is a directory", s->name);
+    }
+    return 0;
+}
+
+void input_close(struct input *s)
+{
+    if (s->fd > 0)
+        close(s->fd);
+    s->fd = -1;
+    free(s->data);
+    s->data = NULL;
+}
+
+int input_fill(struct input *s, size_t n, struct err *e)
+{
+    if (n > s->cap && !s->ended) {
+        size_t cap = n + n / 2;
+
+        if (mem_grow(&s->data, cap, "input", e) < 0)
+            return e->code;
+        s->cap = cap;
+    }
+    while (s->len < n && !s->ended) {
+        ssize_t got = read(s->fd, s->data + s->len, s->cap - s->len);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return err_set(e, E_IO, "'%s': cannot read:", s->name);
+        if (!got)
+            s->ended = true;
+        s->len += (size_t)got;
+    }
+    return 0;
+}
+
+void input_drop(struct input *s, size_t n)
+{
+    if (!n)
+        return;
+    memmove(s->data, s->data + n, s->len - n);
+    s->len -= n;
+    s->at += n;
+}
+
+void input_drain(struct input *s)
+{
+    struct stat st;
+    ssize_t got = 1;
+    char buf[65536];
+
+    if (s->ended || fstat(s->fd, &st) || !S_ISFIFO(st.st_mode))
+        return;
+    while (got > 0 || (got < 0 && errno == EINTR))
+        got = read(s->fd, buf, sizeof(buf));
+}
