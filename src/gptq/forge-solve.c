@@ -1,0 +1,269 @@
+/* forge-solve - choose the 4-bit codes of weights: GPTQ, or round to nearest.
+ *
+ * Replaces each `weight` that a `qmeta` follows by `codes`, `qmeta` and a
+ * `note`; see forge-solve(1). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/device.h"
+#include "common/file.h"
+#include "common/tool.h"
+#include "gptq/module.h"
+
+struct settings {
+    struct tool tool;
+    struct module_params module;
+    const char *report;
+    int order, method, strict, device;
+};
+
+struct run {
+    struct settings *s;
+    struct stream_reader *in;
+    struct stream_writer *out;
+    struct module_solver *solver;
+    struct publish *report;
+    struct progress progress;
+    struct frame weight; /* waits for its qmeta; role 0: none */
+    char *payload;       /* of weight */
+    double loss, loss_rtn;
+    uint64_t modules;
+};
+
+static int parse(struct settings *s, int argc, char **argv)
+{
+    const struct opt table[] = {
+        { OPT_STR, 0, "hessian", "FILE",
+          "hessians of the inputs; without: round to nearest",
+          &s->module.hessian, 0, 0, true },
+        { OPT_CHOICE, 0, "method", "gptq|rtn",
+          "rtn: round to nearest even with hessians [gptq]", &s->method, 0, 0,
+          false },
+        { OPT_CHOICE, 0, "order", ORDER_WORDS,
+          "order in which inputs are quantized [group]", &s->order, 0, 0,
+          false },
+        { OPT_FLOAT, 0, "damping", "X",
+          "added to the diagonal, of its mean [0.01]", &s->module.damping, 1e-9,
+          1, false },
+        { OPT_FLAG, 0, "strict", NULL,
+          "a hessian that cannot be factored is an error", &s->strict, 0, 0,
+          true },
+        { OPT_STR, 0, "report", "FILE", "write a line of JSON per module",
+          &s->report, 0, 0, true },
+        DEVICE_OPTION(&s->device),
+        TOOL_COMMON(&s->tool),
+        TOOL_STREAM(&s->tool),
+        TOOL_END
+    };
+    int i;
+
+    s->order = ORDER_GROUP;
+    s->module.damping = 0.01;
+    i = opt_parse(argc, argv, "[option...] [file] > codes",
+                  "Choose the 4-bit codes of weights on grids that are given.",
+                  table);
+    if (argc - i > 1)
+        die(E_USAGE, "takes one file at most (try --help)");
+    s->module.order = (enum factor_order)s->order;
+    s->module.nearest = s->method == 1;
+    s->module.strict = s->strict;
+    tool_apply(&s->tool);
+    return i;
+}
+
+static int open_all(struct run *r, const char *path, struct err *e)
+{
+    const struct settings *s = r->s;
+    struct stream_expect expect = { .key = s->tool.expect_key };
+    struct stream_output out = { .path = s->tool.output, .key = s->tool.key };
+    int rc;
+
+    if ((rc = device_check(s->device, e)) < 0 ||
+        (rc = stream_open(&r->in, path, &expect, e)) < 0 ||
+        (rc = module_open(&r->solver, &s->module, e)) < 0)
+        return rc;
+    if (s->report && (rc = publish_create(&r->report, s->report, e)) < 0)
+        return rc;
+    return stream_create(&r->out, &out, e);
+}
+
+static int write_json(struct run *r, const struct json_writer *w,
+                      const char *module, bool ancillary, struct err *e)
+{
+    struct frame f = { .role = ROLE_NOTE,
+                       .dtype = DT_U8,
+                       .ndim = 1,
+                       .dims = { w->len },
+                       .ancillary = ancillary,
+                       .data = w->text,
+                       .len = w->len };
+
+    if (w->failed)
+        return err_set(e, E_TEMP, "out of memory");
+    snprintf(f.name, sizeof(f.name), "%s", module);
+    return stream_write(r->out, &f, e);
+}
+
+static int write_notes(struct run *r, const struct module_note *note,
+                       struct err *e)
+{
+    const char *module = r->weight.name;
+    struct json_writer w, t;
+    int rc;
+
+    jw_init(&w, 0);
+    module_note_json(&w, note, NULL, false);
+    rc = write_json(r, &w, module, false, e);
+    jw_init(&t, 0);
+    jw_begin(&t, '{');
+    jw_key(&t, "seconds");
+    jw_number(&t, note->seconds);
+    jw_end(&t, '}');
+    if (rc >= 0)
+        rc = write_json(r, &t, module, true, e);
+    free(w.text);
+    free(t.text);
+    if (rc < 0 || !r->report)
+        return rc;
+    jw_init(&w, 0);
+    module_note_json(&w, note, module, true);
+    rc = w.failed ? err_set(e, E_TEMP, "out of memory") :
+                    publish_write(r->report, w.text, w.len, e);
+    free(w.text);
+    return rc < 0 ? rc : publish_write(r->report, "\n", 1, e);
+}
+
+static int solve(struct run *r, const struct frame *meta, struct err *e)
+{
+    const struct frame *w = &r->weight;
+    struct frame f = { .role = ROLE_CODES, .dtype = DT_U4, .ndim = 2 };
+    struct module_note note;
+    uint8_t *codes;
+    int rc;
+
+    memcpy(f.name, w->name, sizeof(f.name));
+    memcpy(f.dims, w->dims, sizeof(f.dims));
+    f.group = meta->group;
+    f.len = w->dims[0] * (w->dims[1] / 2); /* less than the weight itself */
+    codes = mem_pages(f.len, w->name, e);
+    if (!codes)
+        return e->code;
+    f.data = codes;
+    rc = module_solve(r->solver, w, meta, codes, &note, e);
+    if (rc >= 0 && (rc = stream_write(r->out, &f, e)) >= 0 &&
+        (rc = stream_write(r->out, meta, e)) >= 0)
+        rc = write_notes(r, &note, e);
+    free(codes);
+    if (rc < 0)
+        return rc;
+    r->modules++;
+    r->loss += note.loss;
+    r->loss_rtn += note.loss_rtn;
+    r->progress.loss = note.measured ? note.loss : -1;
+    return 0;
+}
+
+/* The weight that waits has no qmeta: it is somebody else's. */
+static int pass_weight(struct run *r, struct err *e)
+{
+    int rc = r->weight.role ? stream_write(r->out, &r->weight, e) : 0;
+
+    r->weight.role = ROLE_NONE;
+    return rc;
+}
+
+static int keep_weight(struct run *r, const struct frame *f, struct err *e)
+{
+    free(r->payload);
+    r->payload = mem_pages(f->len, f->name, e);
+    if (!r->payload)
+        return e->code;
+    memcpy(r->payload, f->data, f->len);
+    r->weight = *f;
+    r->weight.data = r->payload;
+    r->weight.modules = NULL;
+    return 0;
+}
+
+static int one(struct run *r, const struct frame *f, struct err *e)
+{
+    int rc;
+
+    if (f->role == ROLE_QMETA && r->weight.role &&
+        !strcmp(f->name, r->weight.name)) {
+        rc = solve(r, f, e);
+        r->weight.role = ROLE_NONE;
+        return rc;
+    }
+    if ((rc = pass_weight(r, e)) < 0)
+        return rc;
+    return f->role == ROLE_WEIGHT ? keep_weight(r, f, e) :
+                                    stream_write(r->out, f, e);
+}
+
+static int run(struct run *r, struct err *e)
+{
+    bool first = true;
+    struct frame f;
+    int rc;
+
+    while ((rc = stream_next(r->in, &f, e)) > 0) {
+        if (first && (stream_inherit(r->out, stream_head(r->in), e) < 0 ||
+                      stream_inherit(r->out, module_head(r->solver), e) < 0))
+            return e->code;
+        first = false;
+        if ((rc = one(r, &f, e)) < 0)
+            return rc;
+        progress_step(&r->progress, f.name, f.len);
+    }
+    return rc < 0 ? rc : pass_weight(r, e);
+}
+
+static void summary(struct run *r)
+{
+    uint64_t n = module_fallbacks(r->solver);
+    char s[160];
+    int k =
+        snprintf(s, sizeof(s), "%llu modules", (unsigned long long)r->modules);
+
+    if (r->loss_rtn > 0)
+        k += snprintf(s + k, sizeof(s) - (size_t)k,
+                      ", loss %.4g (round-to-nearest %.4g)", r->loss,
+                      r->loss_rtn);
+    if (n)
+        snprintf(s + k, sizeof(s) - (size_t)k,
+                 ", %llu rounded to nearest because their hessian failed",
+                 (unsigned long long)n);
+    progress_finish(&r->progress, s);
+}
+
+int main(int argc, char **argv)
+{
+    struct settings s = { .order = 0 };
+    struct run r = { .s = &s };
+    struct err e;
+    int first = parse(&s, argc, argv);
+
+    if (open_all(&r, first < argc ? argv[first] : NULL, &e) < 0) {
+        publish_discard(r.report);
+        die_err(&e);
+    }
+    progress_start(&r.progress, s.tool.progress, "tensors", 0);
+    if (run(&r, &e) < 0) {
+        publish_discard(r.report);
+        stream_abort(r.out, &e);
+        die_err(&e);
+    }
+    if (stream_finish(r.out, &e) < 0) {
+        publish_discard(r.report);
+        die_err(&e);
+    }
+    if (r.report && publish_commit(r.report, &e) < 0)
+        die_err(&e);
+    summary(&r);
+    stream_close(r.in);
+    module_close(r.solver);
+    free(r.payload);
+    return 0;
+}

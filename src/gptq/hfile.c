@@ -1,0 +1,249 @@
+/* hfile.c - see hfile.h. */
+#include "gptq/hfile.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/stream.h"
+
+struct module {
+    const char *name; /* into names */
+    size_t entry;
+};
+
+struct hfile {
+    char *path, *head;
+    struct stream_reader *in;
+    struct hfile_entry *entry;
+    size_t n_entries;
+    struct module *module; /* sorted by name */
+    size_t n_modules;
+};
+
+static char *copy(const char *s, struct err *e)
+{
+    size_t n = strlen(s) + 1;
+    char *p = mem_alloc(n, "hessians", e);
+
+    return p ? memcpy(p, s, n) : NULL;
+}
+
+/* Inputs of a packed triangle of n elements, or 0. */
+static uint64_t triangle_cols(uint64_t n)
+{
+    uint64_t c = (uint64_t)((sqrt(8 * (double)n + 1) - 1) / 2);
+
+    for (uint64_t k = c ? c - 1 : 0; k <= c + 1; k++)
+        if (k && k <= UINT32_MAX && k * (k + 1) / 2 == n)
+            return k;
+    return 0;
+}
+
+static uint64_t frame_cols(const struct frame *f)
+{
+    if (f->dtype != DT_F32 || !f->samples)
+        return 0;
+    if (!f->block)
+        return f->ndim == 1 ? triangle_cols(f->dims[0]) : 0;
+    return f->ndim == 3 && f->dims[1] == f->block && f->dims[2] == f->block ?
+               f->dims[0] * f->block :
+               0;
+}
+
+static int add_entry(struct hfile *h, const struct frame *f, uint64_t offset,
+                     struct err *e)
+{
+    struct hfile_entry *t;
+
+    if (f->data)
+        return err_set(e, E_USAGE, "'%s': hessians must be a regular file",
+                       h->path);
+    if (!f->modules)
+        return err_set(e, E_DATA, "'%s': '%s': names no modules", h->path,
+                       f->name);
+    if (mem_grow(&h->entry, (h->n_entries + 1) * sizeof(*t), "hessians", e) < 0)
+        return e->code;
+    t = &h->entry[h->n_entries++];
+    *t = (struct hfile_entry){ .offset = offset,
+                               .len = f->len,
+                               .samples = f->samples,
+                               .block = f->block,
+                               .cols = frame_cols(f) };
+    t->name = copy(f->name, e);
+    t->modules = t->name ? copy(f->modules, e) : NULL;
+    if (!t->modules)
+        return e->code;
+    return t->cols ?
+               0 :
+               err_set(e, E_DATA, "'%s': '%s' is no hessian", h->path, f->name);
+}
+
+static int skim(struct hfile *h, struct err *e)
+{
+    struct frame f;
+    uint64_t offset;
+    int rc;
+
+    while ((rc = stream_skim(h->in, &f, &offset, e)) > 0) {
+        if (!h->head && stream_head(h->in) &&
+            !(h->head = copy(stream_head(h->in), e)))
+            return e->code;
+        if (f.role == ROLE_HESSIAN && (rc = add_entry(h, &f, offset, e)) < 0)
+            return rc;
+    }
+    if (!rc && !h->n_entries)
+        return err_set(e, E_DATA, "'%s': there are no hessians in it", h->path);
+    return rc;
+}
+
+/* ---- modules ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct module *)a)->name,
+                  ((const struct module *)b)->name);
+}
+
+static int index_entry(struct hfile *h, size_t entry, struct err *e)
+{
+    char *s = h->entry[entry].modules;
+
+    while (*s) {
+        char *end = s + strcspn(s, "\n");
+        bool more = *end;
+
+        if (mem_grow(&h->module, (h->n_modules + 1) * sizeof(*h->module),
+                     "hessians", e) < 0)
+            return e->code;
+        *end = 0;
+        h->module[h->n_modules++] = (struct module){ s, entry };
+        s = more ? end + 1 : end;
+    }
+    return 0;
+}
+
+static int index_modules(struct hfile *h, struct err *e)
+{
+    for (size_t i = 0; i < h->n_entries; i++)
+        if (index_entry(h, i, e) < 0)
+            return e->code;
+    if (h->n_modules)
+        qsort(h->module, h->n_modules, sizeof(*h->module), by_name);
+    for (size_t i = 1; i < h->n_modules; i++)
+        if (!strcmp(h->module[i - 1].name, h->module[i].name))
+            return err_set(e, E_DATA,
+                           "'%s': two hessians for '%s' (forge-hessian merges "
+                           "them)",
+                           h->path, h->module[i].name);
+    return 0;
+}
+
+int hfile_open(struct hfile **out, const char *path, const char *expect_key,
+               struct err *e)
+{
+    struct stream_expect expect = { .key = expect_key };
+    struct hfile *h = mem_zero(1, sizeof(*h), "hessians", e);
+    int rc;
+
+    if (!h)
+        return e->code;
+    h->path = copy(path, e);
+    rc = h->path ? stream_open(&h->in, path, &expect, e) : e->code;
+    if (rc < 0 || (rc = skim(h, e)) < 0 || (rc = index_modules(h, e)) < 0) {
+        hfile_close(h);
+        return rc;
+    }
+    *out = h;
+    return 0;
+}
+
+void hfile_close(struct hfile *h)
+{
+    if (!h)
+        return;
+    for (size_t i = 0; i < h->n_entries; i++) {
+        free(h->entry[i].name);
+        free(h->entry[i].modules);
+        free(h->entry[i].diagonal);
+    }
+    free(h->entry);
+    free(h->module);
+    if (h->in)
+        stream_close(h->in);
+    free(h->head);
+    free(h->path);
+    free(h);
+}
+
+const char *hfile_head(const struct hfile *h)
+{
+    return h->head;
+}
+
+int hfile_find(struct hfile *h, const char *module, uint64_t cols,
+               struct hfile_entry **entry, struct err *e)
+{
+    const struct module key = { .name = module };
+    struct module *m = h->n_modules ? bsearch(&key, h->module, h->n_modules,
+                                              sizeof(key), by_name) :
+                                      NULL;
+    struct hfile_entry *t;
+
+    if (!m)
+        return err_set(e, E_DATA, "'%s': no hessian in '%s'", module, h->path);
+    t = &h->entry[m->entry];
+    if (t->block ? t->cols < cols || t->cols - cols >= t->block :
+                   t->cols != cols)
+        return err_set(e, E_DATA,
+                       "'%s': %llu inputs, but the hessian '%s' in '%s' has "
+                       "%llu",
+                       module, (unsigned long long)cols, t->name, h->path,
+                       (unsigned long long)t->cols);
+    *entry = t;
+    return 0;
+}
+
+int hfile_load(struct hfile *h, const struct hfile_entry *entry, float **data,
+               struct err *e)
+{
+    int rc;
+
+    *data = mem_pages(entry->len, "hessian", e);
+    if (!*data)
+        return e->code;
+    rc = stream_payload(h->in, entry->offset, *data, entry->len, e);
+    if (rc < 0) {
+        free(*data);
+        *data = NULL;
+    }
+    return rc;
+}
+
+int hfile_diagonal(struct hfile *h, struct hfile_entry *t,
+                   const float **diagonal, struct err *e)
+{
+    uint64_t g = t->block;
+    float *data, *d;
+
+    *diagonal = t->diagonal;
+    if (t->diagonal)
+        return 0;
+    if (hfile_load(h, t, &data, e) < 0)
+        return e->code;
+    d = mem_alloc(t->cols * sizeof(*d), "hessians", e);
+    for (uint64_t i = 0; d && i < t->cols; i++) {
+        d[i] = data[g ? (i / g * g + i % g) * g + i % g : i * (i + 3) / 2];
+        if (!(d[i] >= 0 && isfinite(d[i]))) {
+            err_set(e, E_DATA, "'%s': '%s': diagonal element %llu is %g",
+                    h->path, t->name, (unsigned long long)i, (double)d[i]);
+            free(d);
+            d = NULL;
+        }
+    }
+    free(data);
+    if (!d)
+        return e->code;
+    *diagonal = t->diagonal = d;
+    return 0;
+}

@@ -1,0 +1,42 @@
+/* hfile.h - the Hessians of a stream file, found by the module that needs one.
+ *
+ * The file is skimmed once; payloads are read when asked for, one at a time,
+ * so that memory holds one Hessian however many the file has. */
+#ifndef FORGE_HFILE_H
+#define FORGE_HFILE_H
+
+#include "common/base.h"
+
+struct hfile;
+
+/* One hessian frame; owned by the hfile. */
+struct hfile_entry {
+    char *name;       /* as the activation: model.layers.3.attn_in */
+    char *modules;    /* separated by '\n' */
+    uint64_t offset;  /* of the payload */
+    uint64_t len;     /* bytes of the payload */
+    uint64_t samples; /* tokens */
+    uint64_t block;   /* 0: packed lower triangle */
+    uint64_t cols;    /* inputs; with blocks: rounded up to whole blocks */
+    float *diagonal;  /* [cols], once asked for */
+};
+
+/* E_NOINPUT; E_DATA: no stream, no hessian in it, a shape that is none, or a
+ * module with two Hessians; E_USAGE: not a regular file. */
+MUST_CHECK int hfile_open(struct hfile **h, const char *path,
+                          const char *expect_key, struct err *e);
+void hfile_close(struct hfile *h); /* NULL is allowed */
+/* JSON of the file's HEAD, for stream_inherit(). */
+const char *hfile_head(const struct hfile *h);
+/* The Hessian of this module's `cols` inputs, in *entry.  E_DATA: there is
+ * none, or it is for another number of inputs. */
+MUST_CHECK int hfile_find(struct hfile *h, const char *module, uint64_t cols,
+                          struct hfile_entry **entry, struct err *e);
+/* The payload, checked, in new memory: free() it. */
+MUST_CHECK int hfile_load(struct hfile *h, const struct hfile_entry *entry,
+                          float **data, struct err *e);
+/* entry->diagonal, read at the first call.  E_DATA: not finite or negative. */
+MUST_CHECK int hfile_diagonal(struct hfile *h, struct hfile_entry *entry,
+                              const float **diagonal, struct err *e);
+
+#endif

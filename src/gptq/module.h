@@ -1,0 +1,54 @@
+/* module.h - one linear on its way through forge-solve: its Hessian's factor,
+ * its codes, and what is noted about it. */
+#ifndef FORGE_MODULE_H
+#define FORGE_MODULE_H
+
+#include "common/json.h"
+#include "common/stream.h"
+#include "gptq/hfile.h"
+#include "gptq/solve.h"
+
+struct module_params {
+    const char *hessian; /* file; NULL: round to nearest */
+    enum factor_order order;
+    double damping;
+    bool nearest; /* --method rtn */
+    bool strict;  /* a module that cannot be factored is an error */
+};
+
+/* What happened to a module. */
+struct module_note {
+    const char *method; /* "gptq", "rtn" */
+    const char *order;  /* NULL when there is none */
+    bool measured;      /* losses are known */
+    double loss, loss_rtn;
+    uint64_t samples;
+    double damping; /* the one that worked */
+    const double *tried;
+    int n_tried;
+    double seconds;
+};
+
+struct module_solver;
+
+MUST_CHECK int module_open(struct module_solver **m,
+                           const struct module_params *p, struct err *e);
+/* HEAD of the file with the Hessians, or NULL. */
+const char *module_head(const struct module_solver *m);
+/* codes[w->dims[0], w->dims[1] / 2] for a weight frame and its qmeta frame.
+ * The factor is kept for the next module with the same Hessian.
+ * E_DATA: shapes, a missing Hessian, numbers that are not finite; under
+ * strict also a factorization that fails. */
+MUST_CHECK int module_solve(struct module_solver *m, const struct frame *w,
+                            const struct frame *meta, uint8_t *codes,
+                            struct module_note *note, struct err *e);
+/* Modules that should have been solved and were rounded to nearest. */
+uint64_t module_fallbacks(const struct module_solver *m);
+void module_close(struct module_solver *m); /* NULL is allowed */
+
+/* A note as JSON, one line.  module: NULL leaves it out; seconds: said only
+ * where it may be. */
+void module_note_json(struct json_writer *w, const struct module_note *note,
+                      const char *module, bool seconds);
+
+#endif
