@@ -455,6 +455,8 @@ static int rebuild(struct machine *m, const struct value *args, bool v3)
     t->key = a[0]->text;
     t->dtype = v3 ? a[6]->global->dtype : g->dtype;
     t->offset = (uint64_t)a[1]->number;
+    if (a[2]->type == VALUE_TUPLE && a[2]->count > CHECKPOINT_MAX_DIMS)
+        return refuse(m, "a tensor of more than 8 dimensions");
     t->ndim = sizes(a[2], t->dims);
     if (t->ndim < 0 || sizes(a[3], t->stride) != t->ndim)
         return refuse(m, "a tensor with no good size and stride");

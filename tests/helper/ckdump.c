@@ -1,6 +1,6 @@
 /* ckdump - what checkpoint.h says of a checkpoint, for tests.
  *
- *     ckdump DIR OUT               all tensors: "name dtype dims" a line, and
+ *     ckdump DIR OUT               all tensors: "name dtype dims" a line (tabs), and
  *                                  their payloads one after the other in OUT
  *     ckdump DIR OUT linear M...   checkpoint_linear() of modules M
  *     ckdump DIR OUT bf16 M...     checkpoint_linear_bf16()
@@ -30,9 +30,9 @@ static void all(struct checkpoint *c, FILE *out)
 
         if (!p || checkpoint_read(c, t, p, &e))
             die_err(&e);
-        printf("%s %s", t->name, dtype_name(t->dtype));
+        printf("%s\t%s", t->name, dtype_name(t->dtype));
         for (int k = 0; k < t->ndim; k++)
-            printf(" %llu", (unsigned long long)t->dims[k]);
+            printf("\t%llu", (unsigned long long)t->dims[k]);
         putchar('\n');
         put(p, t->bytes, out);
         free(p);

@@ -182,7 +182,7 @@ static void tensors(void)
     REFUSED(P REBUILD
             "(" STORAGE_OF("HalfStorage",
                            "\6") "K\0(K\1K\1K\1K\1K\1K\1K\1K\1K\1tq\0h\0tR.",
-            "no good size");
+            "more than 8 dimensions");
     REFUSED(P "ctorch._utils\n_rebuild_tensor_v3\n(" STORAGE_OF(
                 "HalfStorage", "\6") "K\0))" HOOKS "ctorch\nfloat16\ntR.",
             "without a dtype");

@@ -1,0 +1,237 @@
+#!/usr/bin/env python3
+"""Checkpoints written by other people's libraries, read by ours.
+
+    checkpoint_check.py [SEED]        needs torch, safetensors, transformers,
+                                      compressed-tensors; ckdump on the PATH
+
+Random tensors saved by safetensors, torch.save and transformers, single and sharded, must come back bit for bit;
+what the safetensors library refuses, ours refuses.
+"""
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+from collections import OrderedDict
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64", torch.int8: "I8",
+         torch.uint8: "U8", torch.int16: "I16", torch.int32: "I32", torch.int64: "I64", torch.bool: "BOOL",
+         torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2", torch.uint16: "U16", torch.uint32: "U32",
+         torch.uint64: "U64"}
+
+
+def dump(d, *how):
+    p = subprocess.run(["ckdump", d, "out.raw", *how], capture_output=True, text=True)
+    if p.returncode:
+        return p.returncode, p.stderr.strip()
+    with open("out.raw", "rb") as f:
+        return [x.split("\t" if "\t" in x else " ") for x in p.stdout.split("\n")[:-1]], f.read()
+
+
+def raw(t):
+    t = t.detach().clone(memory_format=torch.contiguous_format)
+    return t.reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b""
+
+
+def same(d, tensors):
+    """Every tensor of the dict, and no other, with these bytes."""
+    lines, data = dump(d)
+    assert not isinstance(lines, int), (lines, data)
+    assert sorted(x[0] for x in lines) == sorted(tensors), set(x[0] for x in lines) ^ set(tensors)
+    at = 0
+    for name, dtype, *dims in lines:
+        t = tensors[name]
+        assert (dtype, [int(n) for n in dims]) == (NAMES[t.dtype], list(t.shape)), (name, dtype, dims)
+        want = raw(t)
+        assert data[at:at + len(want)] == want, name
+        at += len(want)
+    assert at == len(data)
+
+
+def random_tensor(rng, views):
+    shape = [rng.choice((0, 1, 2, 3, 5, 8, 17)) if rng.random() < 0.9 else 1 for _ in range(rng.choice((0, 1, 1, 2, 2, 2, 3, 4, 8)))]
+    if len(shape) == 8:
+        shape = [min(n, 2) for n in shape]
+    n = 1
+    for s in shape:
+        n *= s
+    dtype = rng.choice(list(NAMES))
+    size = torch.empty(0, dtype=dtype).element_size()
+    b = bytearray(rng.randbytes(n * size)) if n else bytearray()
+    if dtype == torch.bool:
+        b = bytearray(x & 1 for x in b)
+    t = torch.frombuffer(b, dtype=dtype).reshape(shape) if n else torch.empty(shape, dtype=dtype)
+    if views and t.ndim >= 2 and rng.random() < 0.5:
+        t = t.transpose(0, t.ndim - 1)
+    if views and t.ndim and t.shape[0] > 2 and rng.random() < 0.5:
+        t = t[1::2]
+    if views and 0 < t.ndim < 8 and rng.random() < 0.1:
+        t = t.unsqueeze(0).expand(3, *t.shape)
+    if views and t.is_floating_point() and rng.random() < 0.3:
+        t = torch.nn.Parameter(t, requires_grad=rng.random() < 0.5)
+    return t
+
+
+def shard(save, stem, ext, tensors, n):
+    names, wm = sorted(tensors), {}
+    for i in range(n):
+        f = f"{stem}-{i + 1:05d}-of-{n:05d}.{ext}"
+        part = {k: tensors[k] for k in names[i::n]}
+        save(part, f)
+        wm.update({k: f for k in part})
+    with open(f"{stem}.{ext}.index.json", "w") as f:
+        json.dump({"metadata": {}, "weight_map": wm}, f)
+
+
+def clear():
+    for f in os.listdir("."):
+        os.remove(f)
+
+
+def saved(rng, rounds):
+    for _ in range(rounds):
+        t = {f"layers.{i}.x{rng.randrange(100)}.ü": random_tensor(rng, False) for i in range(rng.randrange(1, 12))}
+        clear()
+        save_file(t, "model.safetensors", metadata=rng.choice((None, {"format": "pt", "ä": "\"\\"})))
+        same(".", t)
+        clear()
+        shard(save_file, "model", "safetensors", t, min(3, len(t)))
+        same(".", t)
+        t = OrderedDict((f"layers.{i}.w", random_tensor(rng, True)) for i in range(rng.randrange(1, 12)))
+        first = next(iter(t))
+        t["tied"] = t[first]
+        big = torch.arange(1000.)
+        t["slice.a"], t["slice.b"] = big[10:20], big[500:900].reshape(20, 20).t()
+        clear()
+        torch.save(t, "pytorch_model.bin")
+        same(".", t)
+        clear()
+        shard(torch.save, "pytorch_model", "bin", t, 3)
+        same(".", t)
+
+
+def modules():
+    """A state_dict with _metadata, tied weights and buffers; and transformers' own shards."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+    clear()
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 4))
+    net[2].weight = net[0].weight
+    torch.save(net.state_dict(), "pytorch_model.bin")
+    same(".", net.state_dict())
+    for tied in (False, True):
+        clear()
+        c = LlamaConfig(vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+                        num_key_value_heads=2, tie_word_embeddings=tied)
+        m = LlamaForCausalLM(c).to(torch.bfloat16)
+        m.save_pretrained(".", max_shard_size="50KB")
+        assert len([f for f in os.listdir(".") if f.endswith(".safetensors")]) > 1
+        t = {k: v for k, v in m.state_dict().items() if not (tied and k == "lm_head.weight")}
+        same(".", t)
+
+
+def packed():
+    """compressed-tensors' own packer; its unpacked values times the scales."""
+    from compressed_tensors.compressors.pack_quantized import pack_to_int32
+    for symmetric in (True, False):
+        for cols in (64, 96):
+            clear()
+            o, g = 24, 32
+            q = torch.randint(-8, 8, (o, cols), dtype=torch.int8)
+            z = torch.zeros(o, cols // g, dtype=torch.int8) if symmetric else torch.randint(-8, 8, (o, cols // g), dtype=torch.int8)
+            s = (torch.rand(o, cols // g) + 0.1).to(torch.bfloat16)
+            t = {"m.weight_packed": pack_to_int32(q, 4), "m.weight_scale": s, "m.weight_shape": torch.tensor([o, cols])}
+            if not symmetric:
+                t["m.weight_zero_point"] = pack_to_int32(z, 4, packed_dim=0).contiguous()
+            save_file(t, "model.safetensors")
+            with open("config.json", "w") as f:
+                json.dump({"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {
+                    "g": {"targets": ["Linear"], "weights": {"num_bits": 4, "group_size": g, "symmetric": symmetric}}}}}, f)
+            lines, data = dump(".", "linear", "m")
+            want = (q.float() - z.float().repeat_interleave(g, 1)) * s.float().repeat_interleave(g, 1)
+            assert lines == [["m", str(o), str(cols)]] and data == raw(want), (symmetric, cols)
+
+
+# What ours refuses and the official library lets pass, each on purpose.
+STRICTER = ("duplicate", "twice", "control", "not supported", "more than 8", "padded", "end with", "begin with '{'", "integer",
+            "number", "'shape' holds", "no pair of offsets", "2^53", "exact")
+
+
+def official(path):
+    try:
+        with safe_open(path, "pt") as f:
+            for k in f.keys():
+                f.get_tensor(k)
+        return None
+    except Exception as e:  # whatever it is, it is a no
+        return str(e)
+
+
+def refused(rng, rounds):
+    t = {"a": torch.arange(6, dtype=torch.float16).reshape(2, 3), "b": torch.arange(5, dtype=torch.int64), "c": torch.zeros(0, 3)}
+    clear()
+    save_file(t, "whole", metadata={"format": "pt"})
+    with open("whole", "rb") as f:
+        whole = f.read()
+    n = struct.unpack("<Q", whole[:8])[0]
+    stricter = {}
+    both = passed = 0
+    for i in range(rounds):
+        b = bytearray(whole)
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            kind = rng.randrange(6)
+            at = min(rng.randrange(8 + n) if kind else rng.randrange(8), len(b) - 1)
+            if kind <= 2:
+                b[at] = rng.choice(b"0123456789[]{}\":,. FIabc\x00\x09\xff") if at >= 8 else rng.randrange(256)
+            elif kind == 3:
+                b = b[:rng.randrange(len(b))] if rng.random() < 0.2 else b + rng.randbytes(1)
+            elif at >= 8:
+                # the header's length goes with what is put in or taken out
+                if kind == 4:
+                    b[at:at] = rng.choice((b"9", b"0", b"1", b",", b" ", b"-", b"[", b"]", b"\\u0000", b"\n"))
+                else:
+                    del b[at:at + rng.randrange(1, 4)]
+                b[:8] = struct.pack("<Q", max(0, len(b) - len(whole) + n))
+            if len(b) < 9:
+                break
+        with open("model.safetensors", "wb") as f:
+            f.write(b)
+        no, ours = official("model.safetensors"), dump(".")
+        if isinstance(ours[0], int):
+            assert ours[0] == 65 and "\n" not in ours[1], ours
+            both += no is not None
+            if no is None:
+                why = [w for w in STRICTER if w in ours[1]]
+                assert why, (bytes(b[:8 + n]), ours[1])
+                stricter[why[0]] = stricter.get(why[0], 0) + 1
+        else:
+            assert no is None, (bytes(b[:8 + n]), no)
+            with safe_open("model.safetensors", "pt") as f:
+                assert sorted(f.keys()) == sorted(x[0] for x in ours[0]), (list(f.keys()), ours[0])
+            passed += 1
+    print(f"{rounds} spoilt headers: {both} refused by both, {passed} read by both, stricter: {stricter}")
+
+
+def main():
+    seed = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    with tempfile.TemporaryDirectory() as d:
+        os.chdir(d)
+        saved(rng, 40)
+        print("40 x 4 random checkpoints: equal")
+        modules()
+        print("modules and transformers' shards: equal")
+        packed()
+        print("compressed-tensors' words: equal")
+        refused(rng, 1500)
+        os.chdir("/")
+
+
+if __name__ == "__main__":
+    main()
