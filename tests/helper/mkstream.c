@@ -21,11 +21,20 @@
 #include "common/frame.h"
 
 static struct err err;
+static struct stream_writer *writer;
+
+NORETURN static void fail(void)
+{
+    stream_abort(writer, &err);
+    die_err(&err);
+}
 
 static void *must(void *p)
 {
-    if (!p)
-        die(E_TEMP, "out of memory");
+    if (!p) {
+        err_set(&err, E_TEMP, "out of memory");
+        fail();
+    }
     return p;
 }
 
@@ -109,7 +118,7 @@ static void write_ref(struct stream_writer *w, struct frame *f, char *where)
     }
     free(p);
     if (stream_write_ref(w, f, &ref, &err) < 0)
-        die_err(&err);
+        fail();
 }
 
 static void write_note(struct stream_writer *w, char *name, char *text)
@@ -120,7 +129,7 @@ static void write_note(struct stream_writer *w, char *name, char *text)
     f.data = text;
     f.dims[0] = f.len = strlen(text);
     if (stream_write(w, &f, &err) < 0)
-        die_err(&err);
+        fail();
 }
 
 static void write_operand(struct stream_writer *w, char *s)
@@ -150,7 +159,7 @@ static void write_operand(struct stream_writer *w, char *s)
     }
     f.data = data = payload(&f, fill, filled);
     if (stream_write(w, &f, &err) < 0)
-        die_err(&err);
+        fail();
     free(data);
 }
 
@@ -172,6 +181,7 @@ int main(int argc, char **argv)
             return -E_USAGE;
     if (stream_create(&w, &out, &err) < 0)
         die_err(&err);
+    writer = w;
     for (; optind < argc; optind++) {
         char *s = argv[optind];
 
@@ -186,6 +196,7 @@ int main(int argc, char **argv)
         }
         write_operand(w, s);
     }
+    writer = NULL;
     if (stream_finish(w, &err) < 0)
         die_err(&err);
     return 0;

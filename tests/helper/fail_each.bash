@@ -1,0 +1,62 @@
+# fail_each.bash - fail the first, the second, ... call of one kind until a
+# tool needs no more of them.  In a bats file:
+#
+#     load ../helper/fail_each
+#     @test "whichever read fails" {
+#         fail_each read 74 forge-grid -o out.fts w.fts
+#     }
+#
+# fail_each KIND CODE COMMAND...   KIND as in tests/fail.c.
+# Asserts for every failing run: exit CODE (several: 74,73), exactly one line
+# on stderr that begins with the tool's name, no file out.fts, no temporary
+# left behind, and that what went to standard output is no valid stream.
+# A kind that the tool never calls fails the test.  With fail_stdin=FILE set,
+# FILE is piped into the tool.
+
+fail_each() {
+    local kind=$1 codes=,$2, n rc
+    shift 2
+    [ -n "${FAIL_SO:-}" ] && [ -e "$FAIL_SO" ] || skip "no fail.so in this mode"
+    for ((n = 1; n <= 400; n++)); do
+        rm -rf out.fts
+        rc=0
+        if [ -n "${fail_stdin:-}" ]; then
+            # shellcheck disable=SC2002
+            cat "$fail_stdin" |
+                FAIL=$kind:$n LD_PRELOAD=$FAIL_SO "$@" >fail.out 2>fail.err ||
+                rc=$?
+        else
+            FAIL=$kind:$n LD_PRELOAD=$FAIL_SO "$@" >fail.out 2>fail.err || rc=$?
+        fi
+        if [ "$rc" = 0 ]; then
+            [ "$n" -gt 1 ] || { echo "no $kind was made to fail"; return 1; }
+            return 0
+        fi
+        fail_check "$kind:$n" "$codes" "$rc" "$1" || return 1
+    done
+    echo "$kind: still failing after 400 calls"
+    return 1
+}
+
+fail_check() {
+    local what=$1 codes=$2 rc=$3 tool=$4
+    if [[ $codes != *,$rc,* ]]; then
+        echo "$what: exit $rc, want one of $codes"
+        cat fail.err
+        return 1
+    fi
+    if [ "$(wc -l <fail.err)" != 1 ] || [[ $(<fail.err) != "$tool: "* ]]; then
+        echo "$what: want one line from $tool on stderr:"
+        cat fail.err
+        return 1
+    fi
+    if [ -e out.fts ] || compgen -G 'out.fts.tmp.*' >/dev/null; then
+        echo "$what: something was left behind:"
+        ls -a
+        return 1
+    fi
+    if [ -s fail.out ] && forge-ls --verify -q fail.out >/dev/null 2>&1; then
+        echo "$what: standard output is a complete stream"
+        return 1
+    fi
+}
