@@ -380,7 +380,7 @@ static int read_lines(struct records *r, struct input *in, struct err *e)
 {
     size_t len, next, drop = 0;
     uint64_t number = 0;
-    char what[32];
+    char what[48];
     int rc;
 
     for (;;) {
@@ -394,7 +394,7 @@ static int read_lines(struct records *r, struct input *in, struct err *e)
         drop = next;
         if (is_blank(in->data, len))
             continue;
-        snprintf(what, sizeof(what), "record %llu", (unsigned long long)number);
+        snprintf(what, sizeof(what), "record on line %llu", (unsigned long long)number);
         if (json_parse(&doc, in->data, len, what, e) < 0)
             return e->code;
         rc = record(r, json_root(doc), e);
