@@ -6,6 +6,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/packed.h"
+#include "common/threads.h"
 #include "runtime/unpack.h"
 
 /* ---- plain ---- */
@@ -64,30 +65,65 @@ static int read_floats(struct checkpoint *c, const struct ck_tensor *t,
 
 /* ---- 4-bit ---- */
 
+struct dequantize {
+    const struct packed *p;
+    const float *scale; /* [rows, groups] */
+    float *w;
+};
+
+/* The sixteen values of a group, looked up by code. */
+static void group_row(float *w, const uint32_t *word, const struct packed *p,
+                      const uint8_t *zero, const float *scale)
+{
+    for (uint64_t g = 0, k = 0; g < p->groups; g++) {
+        uint64_t end = p->cols - k < p->group ? p->cols : k + p->group;
+        float value[16];
+
+        for (int code = 0; code < 16; code++)
+            value[code] = (float)(code - zero[g]) * scale[g];
+        for (; k < end; k++)
+            w[k] = value[word[k / 8] >> 4 * (k % 8) & 15];
+    }
+}
+
+static void index_row(float *w, const uint32_t *word, const struct packed *p,
+                      const uint8_t *zero, const float *scale)
+{
+    for (uint64_t k = 0; k < p->cols; k++) {
+        int32_t g = p->g_idx[k];
+        int code = word[k / 8] >> 4 * (k % 8) & 15;
+
+        w[k] = (float)(code - zero[g]) * scale[g];
+    }
+}
+
+static void dequantize_rows(void *arg, size_t begin, size_t end)
+{
+    const struct dequantize *d = arg;
+    const struct packed *p = d->p;
+
+    for (size_t o = begin; o < end; o++)
+        (p->g_idx ? index_row : group_row)(
+            d->w + o * p->cols, p->codes + o * unpack_words(p->cols), p,
+            p->zeros + o * p->groups, d->scale + o * p->groups);
+}
+
 static int dequantize(const struct packed *p, const char *module, float *w,
                       struct err *e)
 {
-    size_t size = dtype_bits(p->scale_dtype) / 8;
-    float *scale = mem_alloc(p->groups * sizeof(*scale), module, e);
-    uint8_t *code = mem_alloc(p->cols, module, e);
-    bool ok = scale && code;
+    size_t n = p->rows * p->groups;
+    float *scale = mem_alloc(n * sizeof(*scale), module, e);
+    struct dequantize d = { p, scale, w };
 
-    for (uint64_t o = 0; o < p->rows && ok; o++, w += p->cols) {
-        const uint8_t *zero = p->zeros + o * p->groups;
-
-        if (!to_f32(scale, p->scales + o * p->groups * size, p->scale_dtype,
-                    p->groups)) /* find_groups() let floats pass alone */
-            memset(scale, 0, p->groups * sizeof(*scale));
-        unpack_row(code, p->codes, o, p->cols);
-        for (uint64_t k = 0; k < p->cols; k++) {
-            uint64_t g = p->g_idx ? (uint64_t)p->g_idx[k] : k / p->group;
-
-            w[k] = (float)(code[k] - zero[g]) * scale[g];
-        }
+    if (!scale)
+        return e->code;
+    if (!to_f32(scale, p->scales, p->scale_dtype, n)) {
+        free(scale);
+        return err_set(e, E_BUG, "'%.200s': scales are no floats", module);
     }
+    threads_for(p->rows, 1 + 65536 / p->cols, dequantize_rows, &d);
     free(scale);
-    free(code);
-    return ok ? 0 : e->code;
+    return 0;
 }
 
 static int packed_floats(struct checkpoint *c, const char *module, float **w,
