@@ -64,7 +64,7 @@ UNIT  := $(sort $(wildcard tests/unit/*.c))
 HELP  := $(sort $(wildcard tests/helper/*.c))
 BENCH := $(sort $(wildcard bench/*_bench.c))
 FUZZ  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
-SCRIPT := scripts/demo scripts/forge scripts/forge-run scripts/run-tests \
+SCRIPT := scripts/demo scripts/forge scripts/forge-run scripts/forge-stage scripts/run-tests \
           scripts/setup scripts/test .ci/run
 
 obj     = $(patsubst %,$O/%.o,$(1))
@@ -193,7 +193,7 @@ D := $(DESTDIR)$(PREFIX)
 install: all
 	install -d $D/bin $D/lib/4bit-forge
 	install -m 755 $(BIN) scripts/forge $D/bin
-	install -m 755 scripts/forge-run $D/lib/4bit-forge
+	install -m 755 scripts/forge-run scripts/forge-stage $D/lib/4bit-forge
 	install -m 644 scripts/pipeline.mk $D/lib/4bit-forge
 	for m in $(MAN); do \
 	  install -D -m 644 $$m $D/share/man/man$${m##*.}/$${m##*/}; done

@@ -1,0 +1,58 @@
+# pipeline.mk: what a quantization consists of, and in which order.
+#
+# forge(1) runs this in the work directory, which holds one directory for each
+# stage's settings: $T tokens, $C calibration, $S solving, $P packing (each
+# named by a key of all options that the stage and those before it see).  So a
+# file that exists is the right one, and time stamps do not matter: all
+# prerequisites are order-only.  Every file appears complete or not at all.
+#
+#   LAYERS="0 1 2 ..."   METHOD=gptq|rtn   PROPAGATE=quantized|original
+#   RUN="forge-run --"   where steps run (empty: here)
+
+# Recipes die with make, even if make is killed.
+SHELL := /usr/bin/setpriv
+.SHELLFLAGS := --pdeathsig TERM /bin/bash -euo pipefail -c
+MAKEFLAGS += -rR
+.SUFFIXES:
+.SECONDARY:
+.DELETE_ON_ERROR:
+
+STEP   := $(RUN) forge-stage
+codes  := $(LAYERS:%=$S/codes-%.fts)
+packed := $(LAYERS:%=$P/pack-%.fts)
+
+# One after another: $1-I.fts needs $1-J.fts, J the layer before I.
+pairs := $(join $(filter-out $(firstword $(LAYERS)),$(LAYERS)),\
+           $(addprefix :,$(filter-out $(lastword $(LAYERS)),$(LAYERS))))
+chain  = $(foreach p,$(pairs),$(eval \
+  $1-$(word 1,$(subst :, ,$p)).fts: | $1-$(word 2,$(subst :, ,$p)).fts))
+
+.PHONY: result
+result: | $(packed)
+	@$(STEP) shard
+
+$T/tokens.fts:
+	@$(STEP) tokens
+
+# Each layer's codes and remaining tensors in the runtime's layout.
+$(packed): $P/pack-%.fts: | $S/codes-%.fts
+	@$(STEP) pack $*
+
+ifeq ($(METHOD),rtn)
+# Round to nearest: no data, every layer by itself.
+$(codes): $S/codes-%.fts:
+	@$(STEP) round $*
+else ifeq ($(PROPAGATE),original)
+# The original model runs once, layer after layer; solving follows wherever
+# there is room, --jobs at a time.
+$(codes): $S/codes-%.fts: | $C/hessian-%.fts
+	@$(STEP) solve $*
+$(LAYERS:%=$C/hessian-%.fts): $C/hessian-%.fts: | $T/tokens.fts
+	@$(STEP) calibrate $*
+$(call chain,$C/hessian)
+else
+# Every layer is calibrated on the output of the quantized layers before it.
+$(codes): $S/codes-%.fts: | $T/tokens.fts
+	@$(STEP) layer $*
+$(call chain,$S/codes)
+endif

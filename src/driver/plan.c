@@ -1,0 +1,132 @@
+/* plan.c - see plan.h. */
+#include "driver/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "checkpoint/checkpoint.h"
+
+static uint64_t elements(const struct ck_tensor *t)
+{
+    uint64_t n = 1;
+
+    for (int i = 0; i < t->ndim; i++)
+        n *= t->dims[i]; /* checked against the file when it was opened */
+    return n;
+}
+
+/* 4-bit codes, per group a scale and at most a zero, and what some layouts
+ * add: a shape, or an index per input. */
+static uint64_t packed_bytes(const struct linear *l, int64_t group)
+{
+    uint64_t groups =
+        ((uint64_t)l->cols + (uint64_t)group - 1) / (uint64_t)group;
+
+    return (uint64_t)l->rows * ((uint64_t)l->cols / 2 + groups * 2);
+}
+
+static int add_linear(struct plan *p, const struct checkpoint *c,
+                      const struct linear *l, int64_t group, struct err *e)
+{
+    char name[MODULE_PATH_MAX + 8];
+    const struct ck_tensor *t;
+    double cols = (double)l->cols, rows = (double)l->rows;
+
+    snprintf(name, sizeof(name), "%s.weight", l->module);
+    t = checkpoint_find(c, name);
+    if (!t && checkpoint_storage(c) == STORAGE_PLAIN)
+        return err_set(e, E_DATA, "tensor '%s' is missing", name);
+    if (t && (t->ndim != 2 || t->dims[0] != (uint64_t)l->rows ||
+              t->dims[1] != (uint64_t)l->cols))
+        return err_set(e, E_DATA, "tensor '%s' is not %lld x %lld", name,
+                       (long long)l->rows, (long long)l->cols);
+    p->modules++;
+    p->quantized += (uint64_t)l->rows * (uint64_t)l->cols;
+    p->bytes_out += packed_bytes(l, group);
+    p->bytes_out -= t ? t->bytes : 0;
+    p->token_flops += 2 * rows * cols;
+    p->solve_flops += rows * cols * cols;
+    return 0;
+}
+
+static int add_layer(struct plan *p, const struct model_config *m,
+                     const struct checkpoint *c, int64_t layer, int64_t group,
+                     struct err *e)
+{
+    struct linear l[LINEARS_PER_LAYER_MAX];
+    int64_t width[IN_COUNT] = { 0 };
+    int n = model_linears(m, layer, l);
+
+    p->layer_hessian_bytes = 0;
+    for (int i = 0; i < n; i++) {
+        int r = add_linear(p, c, &l[i], group, e);
+
+        if (r)
+            return r;
+        width[l[i].input] = l[i].cols;
+    }
+    for (int i = 0; i < IN_COUNT; i++) {
+        double cols = (double)width[i];
+        uint64_t w = (uint64_t)width[i], bytes = w * (w + 1) / 2 * 4;
+        uint64_t state = 2 * (2 * (uint64_t)m->hidden_size + w) +
+                         2 * (uint64_t)m->hidden_size;
+
+        p->layer_hessian_bytes += bytes;
+        if (bytes > p->hessian_bytes)
+            p->hessian_bytes = bytes;
+        if (state > p->state_bytes)
+            p->state_bytes = state;
+        p->token_flops += cols * cols;
+        p->solve_flops += cols * cols * cols / 3;
+    }
+    return 0;
+}
+
+/* The number in "model.layers.N.", or -1. */
+static int64_t layer_of(const char *name)
+{
+    long long n;
+
+    return sscanf(name, "model.layers.%lld.", &n) == 1 ? n : -1;
+}
+
+static void add_tensors(struct plan *p, const struct checkpoint *c)
+{
+    uint64_t layer = 0;
+    int64_t last = -1;
+
+    for (size_t i = 0; i < checkpoint_count(c); i++) {
+        const struct ck_tensor *t = checkpoint_tensor(c, i);
+        int64_t n = layer_of(t->name);
+
+        p->parameters += elements(t);
+        p->bytes_in += t->bytes;
+        layer = n == last ? layer + t->bytes : t->bytes;
+        last = n;
+        if (n >= 0 && layer > p->layer_bytes)
+            p->layer_bytes = layer;
+    }
+    p->bytes_out = p->bytes_in;
+}
+
+int plan_model(struct plan *p, const char *dir, int64_t group, struct err *e)
+{
+    struct model_config m;
+    struct checkpoint *c;
+    int r = model_config_read(&m, dir, e);
+
+    if (r)
+        return r;
+    memset(p, 0, sizeof(*p));
+    r = checkpoint_open(&c, dir, e);
+    if (!r) {
+        p->layers = m.n_layers;
+        p->hidden_size = m.hidden_size;
+        add_tensors(p, c);
+        for (int64_t i = 0; i < m.n_layers && !r; i++)
+            r = add_layer(p, &m, c, i, group, e);
+        checkpoint_close(c);
+    }
+    model_config_release(&m);
+    return r;
+}

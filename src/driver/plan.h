@@ -1,0 +1,30 @@
+/* plan.h - what quantizing a model will take, from its config and headers. */
+#ifndef FORGE_PLAN_H
+#define FORGE_PLAN_H
+
+#include "common/base.h"
+#include "model/config.h"
+
+struct plan {
+    int64_t layers, modules, hidden_size;
+    uint64_t parameters;          /* of the whole checkpoint */
+    uint64_t quantized;           /* of the linears that become 4-bit */
+    uint64_t bytes_in;            /* tensors as stored */
+    uint64_t bytes_out;           /* tensors of the result, to about 1 % */
+    uint64_t hessian_bytes;       /* of the widest input, as a stream */
+    uint64_t layer_hessian_bytes; /* of all inputs of one layer */
+    uint64_t state_bytes; /* per token: the largest state between two steps
+                             of a layer, and the hidden states around it */
+    uint64_t layer_bytes; /* of the largest layer, as stored */
+    double token_flops;   /* per token of calibration: forward pass over the
+                             linears, and C * C for each Hessian */
+    double solve_flops;   /* all layers: C^3/3 per input, O C^2 per linear */
+};
+
+/* group: inputs per scale.  Reads headers only.  Errors of model_config_read
+ * and checkpoint_open; E_DATA when a linear that the config promises is not
+ * there or has another shape. */
+MUST_CHECK int plan_model(struct plan *p, const char *dir, int64_t group,
+                          struct err *e);
+
+#endif
