@@ -20,6 +20,7 @@ MAKEFLAGS += -rR
 STEP   := $(RUN) forge-stage
 codes  := $(LAYERS:%=$S/codes-%.fts)
 packed := $(LAYERS:%=$P/pack-%.fts)
+rest   := $P/rest.fts
 
 # One after another: $1-I.fts needs $1-J.fts, J the layer before I.
 pairs := $(join $(filter-out $(firstword $(LAYERS)),$(LAYERS)),\
@@ -28,8 +29,11 @@ chain  = $(foreach p,$(pairs),$(eval \
   $1-$(word 1,$(subst :, ,$p)).fts: | $1-$(word 2,$(subst :, ,$p)).fts))
 
 .PHONY: result
-result: | $(packed)
+result: | $(packed) $(rest)
 	@$(STEP) shard
+
+$(rest):
+	@$(STEP) rest
 
 $T/tokens.fts:
 	@$(STEP) tokens

@@ -32,7 +32,7 @@ static int add_linear(struct plan *p, const struct checkpoint *c,
     const struct ck_tensor *t;
     double cols = (double)l->cols, rows = (double)l->rows;
 
-    snprintf(name, sizeof(name), "%s.weight", l->module);
+    snprintf(name, sizeof(name), "%.*s.weight", MODULE_PATH_MAX - 1, l->module);
     t = checkpoint_find(c, name);
     if (!t && checkpoint_storage(c) == STORAGE_PLAIN)
         return err_set(e, E_DATA, "tensor '%s' is missing", name);
