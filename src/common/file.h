@@ -32,9 +32,11 @@ MUST_CHECK int file_slurp(char **text, size_t *len, const char *path,
 
 /* ---- writing: publish.c puts files into place ---- */
 
-/* A new file that gets its name only when it is complete: a unique temporary
- * "NAME.tmp.PID.XXXXXX" in the same directory, written, fsynced, checked,
- * renamed, directory fsynced. */
+/* A new file that gets its name only when it is complete: written without a
+ * name (where the file system has no O_TMPFILE: as "NAME.tmp.PID.XXXXXX" beside
+ * its place), fsynced, checked, renamed, directory fsynced.  Devices and pipes
+ * are written to as they are.
+ * E_CREATE: the directory is missing or closed to us. */
 struct publish;
 
 MUST_CHECK int publish_create(struct publish **p, const char *path,

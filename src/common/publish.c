@@ -14,8 +14,12 @@
 #include "common/file.h"
 
 struct publish {
-    char *path, *tmp; /* tmp NULL: path is a device or a pipe, written to */
+    char *path;
+    const char *base; /* of path, in dirfd */
+    char *tmp;        /* beside base */
+    int dirfd;        /* -1: path is a device or a pipe, written to as it is */
     int fd;
+    bool named; /* tmp exists */
     uint64_t written;
 };
 
@@ -29,33 +33,95 @@ static int open_special(struct publish *p, const struct stat *st, struct err *e)
     return 0;
 }
 
-static int open_temporary(struct publish *p, struct err *e)
+/* Opened before anything is written: what can fail, fails early. */
+static int open_directory(struct publish *p, struct err *e)
 {
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyz234567";
-    size_t cap = strlen(p->path) + 40;
-    unsigned char r[6];
-    char suffix[7] = "";
+    char *slash = strrchr(p->path, '/'), *dir = p->path;
+    char keep = 0;
+
+    p->base = slash ? slash + 1 : p->path;
+    if (slash) { /* cut the path for a moment; the root keeps its slash */
+        keep = slash[slash == dir];
+        slash[slash == dir] = 0;
+    }
+    p->dirfd = open(slash ? dir : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (slash)
+        slash[slash == dir] = keep;
+    return p->dirfd >= 0 ? 0 :
+                           err_set(e, E_CREATE, "cannot create '%s':", p->path);
+}
+
+static int make_name(struct publish *p, struct err *e)
+{
+    size_t cap = strlen(p->base) + 40;
 
     p->tmp = mem_alloc(cap, p->path, e);
     if (!p->tmp)
         return e->code;
+    snprintf(p->tmp, cap, "%s.tmp.%ld.", p->base, (long)getpid());
+    return 0;
+}
+
+/* Call make(p) with names until one is free. */
+static int with_free_name(struct publish *p, int (*make)(struct publish *p))
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz234567";
+    char *suffix = p->tmp + strlen(p->tmp);
+    unsigned char r[6];
+
     for (int tries = 0; tries < 100; tries++) {
         if (getrandom(r, sizeof(r), 0) != (ssize_t)sizeof(r))
-            memset(r, tries, sizeof(r)); /* O_EXCL makes it unique */
+            memset(r, tries, sizeof(r));
         for (size_t i = 0; i < sizeof(r); i++)
             suffix[i] = letters[r[i] & 31];
-        snprintf(p->tmp, cap, "%s.tmp.%ld.%s", p->path, (long)getpid(), suffix);
-        p->fd = open(
-            p->tmp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-        if (p->fd >= 0 || errno != EEXIST)
+        suffix[sizeof(r)] = 0;
+        if (make(p) == 0) {
+            p->named = true;
+            return 0;
+        }
+        if (errno != EEXIST)
             break;
     }
-    if (p->fd < 0) {
-        err_set(e, E_CREATE, "cannot create '%s':", p->path);
-        free(p->tmp);
-        p->tmp = NULL;
+    return -1;
+}
+
+static int create_named(struct publish *p)
+{
+    p->fd = openat(p->dirfd, p->tmp,
+                   O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    return p->fd >= 0 ? 0 : -1;
+}
+
+static void own_link(const struct publish *p, char *buf, size_t cap)
+{
+    snprintf(buf, cap, "/proc/self/fd/%d", p->fd);
+}
+
+static int link_named(struct publish *p)
+{
+    char self[40];
+
+    own_link(p, self, sizeof(self));
+    return linkat(AT_FDCWD, self, p->dirfd, p->tmp, AT_SYMLINK_FOLLOW);
+}
+
+/* Where the file system can, the file has no name at all while it is written:
+ * a killed process then leaves nothing behind. */
+static int open_temporary(struct publish *p, struct err *e)
+{
+    char self[40];
+
+    if (open_directory(p, e) < 0 || make_name(p, e) < 0)
         return e->code;
+    p->fd = openat(p->dirfd, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+    if (p->fd >= 0) {
+        own_link(p, self, sizeof(self));
+        if (access(self, F_OK) == 0)
+            return 0;
+        close(p->fd); /* no /proc: it could never get a name */
     }
+    if (with_free_name(p, create_named))
+        return err_set(e, E_CREATE, "cannot create '%s':", p->path);
     return 0;
 }
 
@@ -67,7 +133,7 @@ int publish_create(struct publish **out, const char *path, struct err *e)
 
     if (!p)
         return e->code;
-    p->fd = -1;
+    p->fd = p->dirfd = -1;
     p->path = mem_alloc(strlen(path) + 1, path, e);
     if (!p->path) {
         free(p);
@@ -103,34 +169,21 @@ int publish_write(struct publish *p, const void *buf, size_t n, struct err *e)
     return 0;
 }
 
+static int sync_dir(int fd, const char *path, struct err *e)
+{
+    if (fsync(fd) && errno != EINVAL) /* some file systems know no such thing */
+        return err_set(e, E_IO, "cannot sync the directory of '%s':", path);
+    return 0;
+}
+
 int publish_sync_dir(const char *path, struct err *e)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc;
 
     if (fd < 0)
         return err_set(e, E_IO, "cannot open '%s':", path);
-    if (fsync(fd) && errno != EINVAL) /* some file systems know no such thing */
-        rc = err_set(e, E_IO, "cannot sync '%s':", path);
+    rc = sync_dir(fd, path, e);
     close(fd);
-    return rc;
-}
-
-static int sync_parent(const struct publish *p, struct err *e)
-{
-    char *dir = mem_alloc(strlen(p->path) + 2, p->path, e);
-    char *slash;
-    int rc;
-
-    if (!dir)
-        return e->code;
-    strcpy(dir, p->path);
-    slash = strrchr(dir, '/');
-    if (!slash)
-        strcpy(dir, ".");
-    else
-        slash[slash == dir] = 0;
-    rc = publish_sync_dir(dir, e);
-    free(dir);
     return rc;
 }
 
@@ -139,33 +192,42 @@ static bool arrived(const struct publish *p, const struct stat *ours)
 {
     struct stat st;
 
-    return stat(p->path, &st) == 0 && st.st_ino == ours->st_ino &&
-           st.st_dev == ours->st_dev;
+    return fstatat(p->dirfd, p->base, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+           st.st_ino == ours->st_ino && st.st_dev == ours->st_dev;
+}
+
+static int close_checked(struct publish *p, struct err *e)
+{
+    int fd = p->fd;
+
+    p->fd = -1;
+    if (close(fd)) /* a network file system may speak up only here */
+        return err_set(e, E_IO, "cannot write '%s':", p->path);
+    return 0;
 }
 
 static int commit(struct publish *p, struct err *e)
 {
     struct stat st;
-    int fd = p->fd;
 
-    if (p->tmp && fsync(fd))
+    if (p->dirfd < 0)
+        return close_checked(p, e);
+    if (fsync(p->fd))
         return err_set(e, E_IO, "cannot write '%s':", p->path);
-    if (p->tmp && fstat(fd, &st))
+    if (fstat(p->fd, &st))
         return err_set(e, E_IO, "cannot check '%s':", p->path);
-    p->fd = -1;
-    if (close(fd)) /* a network file system may speak up only here */
-        return err_set(e, E_IO, "cannot write '%s':", p->path);
-    if (!p->tmp)
-        return 0;
     if ((uint64_t)st.st_size != p->written)
         return err_set(e, E_IO, "'%s': %llu bytes were written, %llu are there",
                        p->path, (unsigned long long)p->written,
                        (unsigned long long)st.st_size);
-    if (rename(p->tmp, p->path) && !arrived(p, &st))
+    if (!p->named && with_free_name(p, link_named))
+        return err_set(e, E_CREATE, "cannot create '%s':", p->path);
+    if (close_checked(p, e) < 0)
+        return e->code;
+    if (renameat(p->dirfd, p->tmp, p->dirfd, p->base) && !arrived(p, &st))
         return err_set(e, E_CREATE, "cannot rename to '%s':", p->path);
-    free(p->tmp);
-    p->tmp = NULL; /* nothing is left to remove */
-    return sync_parent(p, e);
+    p->named = false;
+    return sync_dir(p->dirfd, p->path, e);
 }
 
 int publish_commit(struct publish *p, struct err *e)
@@ -182,8 +244,10 @@ void publish_discard(struct publish *p)
         return;
     if (p->fd >= 0)
         close(p->fd);
-    if (p->tmp)
-        unlink(p->tmp);
+    if (p->named)
+        unlinkat(p->dirfd, p->tmp, 0);
+    if (p->dirfd >= 0)
+        close(p->dirfd);
     free(p->tmp);
     free(p->path);
     free(p);

@@ -16,7 +16,7 @@
 fail_each() {
     local kind=$1 codes=,$2, n rc
     shift 2
-    [ -n "${FAIL_SO:-}" ] && [ -e "$FAIL_SO" ] || skip "no fail.so in this mode"
+    [ -e "${FAIL_SO:-/nonexistent}" ] || skip "no fail.so in this mode"
     for ((n = 1; n <= 400; n++)); do
         rm -rf out.fts
         rc=0
@@ -49,6 +49,11 @@ fail_check() {
         echo "$what: want one line from $tool on stderr:"
         cat fail.err
         return 1
+    fi
+    if [ "${what%:*}" = fsync ] && forge-ls --verify -q out.fts >fail.out 2>&1
+    then # of the directory: the file is whole, that it will last is not sure
+        : >fail.out
+        return 0
     fi
     if [ -e out.fts ] || compgen -G 'out.fts.tmp.*' >/dev/null; then
         echo "$what: something was left behind:"
