@@ -7,9 +7,9 @@
 
 #include "common/threads.h"
 
-/* Far from both sides: twice the worst that a sound result was seen to give,
- * half of the least that a wrong layout gave (tests/cli/shard.bats). */
-#define RMS_LIMIT    2.4
+/* Half way between the worst sound result and the best wrong one; what both
+ * were is in resemble.h. */
+#define SLOPE_LEAST  0.5
 #define BIAS_LIMIT   0.5
 #define SPREAD_LIMIT 0.25
 
@@ -88,8 +88,8 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Median distance from the median. */
-static double spread(float *ratio, uint64_t n, uint64_t *used)
+/* The median, and the median distance from it. */
+static void spread(struct resemblance *r, float *ratio, uint64_t n)
 {
     uint64_t k = 0;
     float median;
@@ -97,15 +97,20 @@ static double spread(float *ratio, uint64_t n, uint64_t *used)
     for (uint64_t i = 0; i < n; i++)
         if (isfinite(ratio[i]))
             ratio[k++] = ratio[i];
-    *used = k;
-    if (k < SPREAD_GROUPS_MIN)
-        return 0;
+    r->groups = k;
+    r->slope = 1;
+    r->spread = 0;
+    if (!k)
+        return;
     qsort(ratio, k, sizeof(*ratio), by_value);
     median = ratio[k / 2];
+    r->slope = (double)median;
+    if (k < SPREAD_GROUPS_MIN)
+        return;
     for (uint64_t i = 0; i < k; i++)
         ratio[i] = fabsf(ratio[i] - median);
     qsort(ratio, k, sizeof(*ratio), by_value);
-    return (double)ratio[k / 2];
+    r->spread = (double)ratio[k / 2];
 }
 
 static void sum_up(struct resemblance *r, const struct job *j)
@@ -122,7 +127,7 @@ static void sum_up(struct resemblance *r, const struct job *j)
     r->bias = t.count ? t.d / (double)t.count : 0;
     r->rms = t.count ? sqrt(t.d2 / (double)t.count) : 0;
     r->relative = t.w2 > 0 ? sqrt(t.e2 / t.w2) : 0;
-    r->spread = spread(j->ratio, j->q->rows * j->q->groups, &r->groups);
+    spread(r, j->ratio, j->q->rows * j->q->groups);
 }
 
 int resemble(struct resemblance *r, const struct ck_quantized *q,
@@ -152,7 +157,7 @@ int resemble(struct resemblance *r, const struct ck_quantized *q,
 
 const char *resemble_verdict(const struct resemblance *r)
 {
-    if (!(r->rms <= RMS_LIMIT))
+    if (!(r->slope >= SLOPE_LEAST))
         return "the codes are not those of these weights";
     if (!(fabs(r->bias) <= BIAS_LIMIT))
         return "the zero points are off";

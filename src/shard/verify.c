@@ -192,12 +192,17 @@ static int check_finite(const struct state *s, struct err *e)
 
 /* ---- a sample of linears against the source ---- */
 
-static void keep_worst(struct resemblance *w, const struct resemblance *r)
+static void keep_worst(struct verify_report *report,
+                       const struct resemblance *r)
 {
+    struct resemblance *w = &report->worst;
+
     if (r->rms > w->rms)
         w->rms = r->rms;
     if (fabs(r->bias) > fabs(w->bias))
         w->bias = r->bias;
+    if (r->slope < w->slope || !report->compared)
+        w->slope = r->slope;
     if (r->spread > w->spread)
         w->spread = r->spread;
     if (r->relative > w->relative)
@@ -224,11 +229,13 @@ static int compare(struct state *s, const char *module, struct err *e)
     wrong = rc ? NULL : resemble_verdict(&r);
     if (wrong)
         rc = err_set(e, E_DATA,
-                     "'%s' does not resemble its source: %s (error %.2f steps "
-                     "RMS, %.2f mean; scales %.2f apart; %.3g of the weights)",
-                     module, wrong, r.rms, r.bias, r.spread, r.relative);
+                     "'%s' does not resemble its source: %s (slope %.2f, bias "
+                     "%.2f steps, spread %.2f; error %.2f steps, %.3g of the "
+                     "weights)",
+                     module, wrong, r.slope, r.bias, r.spread, r.rms,
+                     r.relative);
     if (!rc) {
-        keep_worst(&s->r->worst, &r);
+        keep_worst(s->r, &r);
         s->r->compared++;
     }
     free(w);
