@@ -178,7 +178,7 @@ static int read_heads(struct model_config *c, const struct json *o,
                        "num_key_value_heads %lld",
                        (long long)c->n_heads, (long long)c->n_kv_heads);
     c->head_dim = json_get(o, "head_dim") ? 0 : c->family->head_dim;
-    if (get_int(o, "head_dim", 1, 1 << 14, &c->head_dim, e) < 0)
+    if (get_int(o, "head_dim", 1, HEAD_DIM_MAX, &c->head_dim, e) < 0)
         return e->code;
     if (!c->head_dim && c->hidden_size % c->n_heads)
         return err_set(e, E_DATA,
@@ -187,9 +187,11 @@ static int read_heads(struct model_config *c, const struct json *o,
                        (long long)c->hidden_size, (long long)c->n_heads);
     if (!c->head_dim)
         c->head_dim = c->hidden_size / c->n_heads;
-    if (c->head_dim % 2)
-        return err_set(e, E_DATA, "head_dim %lld is odd",
-                       (long long)c->head_dim);
+    if (c->head_dim % 2 || c->head_dim > HEAD_DIM_MAX)
+        return err_set(e, E_CONFIG,
+                       "head_dim %lld is not supported (even ones up to %d "
+                       "are)",
+                       (long long)c->head_dim, HEAD_DIM_MAX);
     if (c->n_heads * c->head_dim > MAX_WIDTH)
         return err_set(e, E_DATA, "%lld heads of %lld are out of range",
                        (long long)c->n_heads, (long long)c->head_dim);

@@ -9,7 +9,7 @@
 #include "common/base.h"
 #include "common/dtype.h"
 
-enum { MODULE_PATH_MAX = 256 };
+enum { MODULE_PATH_MAX = 256, HEAD_DIM_MAX = 512 };
 
 enum rope_kind {
     ROPE_DEFAULT,

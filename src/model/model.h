@@ -23,6 +23,7 @@
 #include "checkpoint/checkpoint.h"
 #include "model/codes.h"
 #include "model/config.h"
+#include "model/scratch.h"
 
 enum point {
     POINT_IN,
@@ -60,8 +61,9 @@ struct state {
     int64_t *first;            /* [n_sequences + 1] first row of each */
     void *x;                   /* [rows, hidden_size] residual stream */
     void *act;                 /* [rows, width of the point], or undefined */
-    /* private: bytes allocated */
-    size_t first_cap, x_cap, act_cap;
+    /* private: what x, act and first point into */
+    struct buffer firsts, xs, acts[2];
+    int current; /* of acts */
 };
 
 /* *s starts zeroed and may be prepared again and again; memory grows to the

@@ -1,0 +1,212 @@
+/* attention.c - causal attention of a batch, by blocks.
+ *
+ * First keys and values of every block of ATTEND_KEYS positions are normalized,
+ * turned and laid out for the kernels (keys by columns), once for all heads
+ * that share them.  Then each block of queries of each head is a piece of
+ * work of its own.  Memory: the packed keys and values; no scores. */
+#include <string.h>
+
+#include "common/threads.h"
+#include "model/internal.h"
+#include "model/scratch.h"
+
+struct block {
+    int64_t row;   /* of the batch */
+    int64_t first; /* position in its sequence */
+    int64_t n;
+    int64_t keys; /* number of the first block of keys of its sequence */
+};
+
+struct job {
+    const struct layer *l;
+    const struct state *s;
+    const struct block *block; /* of keys or of queries */
+    int64_t n_keys;            /* blocks of keys in the batch */
+    int64_t padded;
+    struct turn q, k;
+    void *out;
+};
+
+/* Cut all sequences into blocks of `size`; returns how many. */
+static int64_t cut(const struct state *s, int64_t size, struct block *b)
+{
+    int64_t n = 0, keys = 0;
+
+    for (int64_t i = 0; i < s->n_sequences; i++) {
+        int64_t len = s->first[i + 1] - s->first[i];
+
+        for (int64_t p = 0; p < len; p += size)
+            b[n++] = (struct block){ .row = s->first[i] + p,
+                                     .first = p,
+                                     .n = len - p < size ? len - p : size,
+                                     .keys = keys };
+        keys += (len + ATTEND_KEYS - 1) / ATTEND_KEYS;
+    }
+    return n;
+}
+
+static const float *table_row(const struct model *m, int64_t position)
+{
+    return m->rope.cs + position * m->config.head_dim;
+}
+
+/* Head `head` of a row of q, k or v, as stored. */
+static const void *head_of(const struct model *m, const struct buffer *b,
+                           int64_t heads, int64_t row, int64_t head)
+{
+    return (const char *)b->p +
+           (size_t)((row * heads + head) * m->config.head_dim) * m->size;
+}
+
+/* ---- keys and values ---- */
+
+static void pack_keys(const struct job *j, const struct block *b, int64_t head,
+                      float *to)
+{
+    const struct model *m = j->l->m;
+    int64_t d = m->config.head_dim;
+    float row[HEAD_DIM_MAX];
+
+    for (int64_t i = 0; i < b->n; i++) {
+        const void *src =
+            head_of(m, &m->key, m->config.n_kv_heads, b->row + i, head);
+
+        m->k->turn_row(&j->k, src, table_row(m, b->first + i), row);
+        for (int64_t p = 0; p < d; p++)
+            to[p * ATTEND_KEYS + i] = row[p];
+    }
+    for (int64_t i = b->n; i < ATTEND_KEYS; i++)
+        for (int64_t p = 0; p < d; p++)
+            to[p * ATTEND_KEYS + i] = 0;
+}
+
+static void pack_values(const struct job *j, const struct block *b,
+                        int64_t head, float *to)
+{
+    const struct model *m = j->l->m;
+    int64_t d = m->config.head_dim;
+
+    memset(to, 0, sizeof(*to) * (size_t)(ATTEND_KEYS * j->padded));
+    for (int64_t i = 0; i < b->n; i++) {
+        bool ok = to_f32(
+            to + i * j->padded,
+            head_of(m, &m->value, m->config.n_kv_heads, b->row + i, head),
+            m->dtype, (size_t)d);
+
+        (void)ok; /* the dtype is a float's */
+    }
+}
+
+static void pack(void *ctx, size_t begin, size_t end)
+{
+    const struct job *j = ctx;
+    const struct model *m = j->l->m;
+    int64_t heads = m->config.n_kv_heads;
+
+    for (size_t t = begin; t < end; t++) {
+        int64_t b = (int64_t)t / heads, head = (int64_t)t % heads;
+        int64_t at = (head * j->n_keys + b) * ATTEND_KEYS;
+
+        pack_keys(j, j->block + b, head,
+                  (float *)m->keys.p + at * m->config.head_dim);
+        pack_values(j, j->block + b, head,
+                    (float *)m->values.p + at * j->padded);
+    }
+}
+
+/* ---- queries ---- */
+
+/* A block of queries of one head. */
+static void attend(const struct job *j, const struct block *b, int64_t head)
+{
+    const struct model *m = j->l->m;
+    const struct model_config *c = &m->config;
+    int64_t kv = head / (c->n_heads / c->n_kv_heads), d = c->head_dim;
+    int64_t at = (kv * j->n_keys + b->keys) * ATTEND_KEYS;
+    float q[ATTEND_QUERIES * HEAD_DIM_MAX], out[ATTEND_QUERIES * HEAD_DIM_MAX];
+    struct attend a = {
+        .dim = d,
+        .padded = j->padded,
+        .first = b->first,
+        .n = b->n,
+        .window = model_layer_slides(c, j->l->index) ? c->sliding_window : 0,
+        .scale = j->l->m->scale,
+        .q = q,
+        .k = (const float *)m->keys.p + at * d,
+        .v = (const float *)m->values.p + at * j->padded,
+        .out = out,
+    };
+
+    for (int64_t i = 0; i < b->n; i++)
+        m->k->turn_row(&j->q, head_of(m, &m->q, c->n_heads, b->row + i, head),
+                       table_row(m, b->first + i), q + i * d);
+    memset(q + b->n * d, 0, sizeof(*q) * (size_t)((ATTEND_QUERIES - b->n) * d));
+    m->k->attend(&a);
+    for (int64_t i = 0; i < b->n; i++) {
+        int64_t to = ((b->row + i) * c->n_heads + head) * d;
+
+        if (m->bf16)
+            m->k->store_bf16(out + i * j->padded, NULL, d,
+                             (uint16_t *)j->out + to);
+        else
+            m->k->store_f32(out + i * j->padded, NULL, d, (float *)j->out + to);
+    }
+}
+
+static void attend_parts(void *ctx, size_t begin, size_t end)
+{
+    const struct job *j = ctx;
+    int64_t heads = j->l->m->config.n_heads;
+
+    for (size_t t = begin; t < end; t++)
+        attend(j, j->block + (int64_t)t / heads, (int64_t)t % heads);
+}
+
+/* ---- the whole ---- */
+
+static int reserve(struct model *m, const struct state *s, int64_t n_keys,
+                   int64_t padded, struct err *e)
+{
+    const struct model_config *c = &m->config;
+    int64_t longest = 0;
+
+    for (int64_t i = 0; i < s->n_sequences; i++)
+        if (s->first[i + 1] - s->first[i] > longest)
+            longest = s->first[i + 1] - s->first[i];
+    if (rope_table_reserve(&m->rope, &c->rope, c->head_dim, longest, e) < 0 ||
+        buffer_reserve(&m->keys, n_keys * ATTEND_KEYS,
+                       c->n_kv_heads * c->head_dim, sizeof(float), "keys",
+                       e) < 0 ||
+        buffer_reserve(&m->values, n_keys * ATTEND_KEYS, c->n_kv_heads * padded,
+                       sizeof(float), "values", e) < 0)
+        return e->code;
+    return 0;
+}
+
+int attention_run(struct layer *l, const struct state *s, void *out,
+                  struct err *e)
+{
+    struct model *m = l->m;
+    const struct model_config *c = &m->config;
+    struct job j = { .l = l, .s = s, .out = out };
+    int64_t most = s->rows / ATTEND_QUERIES + s->n_sequences, n;
+
+    j.q = (struct turn){ .bf16 = m->bf16,
+                         .dim = c->head_dim,
+                         .norm = l->q_norm,
+                         .eps = (float)c->rms_eps };
+    j.k = j.q;
+    j.k.norm = l->k_norm;
+    j.padded = (c->head_dim + ATTEND_ALIGN - 1) / ATTEND_ALIGN * ATTEND_ALIGN;
+    if (buffer_reserve(&m->blocks, most, 1, sizeof(struct block), "blocks", e) <
+        0)
+        return e->code;
+    j.block = m->blocks.p;
+    j.n_keys = cut(s, ATTEND_KEYS, m->blocks.p);
+    if (reserve(m, s, j.n_keys, j.padded, e) < 0)
+        return e->code;
+    threads_for((size_t)(j.n_keys * c->n_kv_heads), 1, pack, &j);
+    n = cut(s, ATTEND_QUERIES, m->blocks.p);
+    threads_for((size_t)(n * c->n_heads), 1, attend_parts, &j);
+    return 0;
+}

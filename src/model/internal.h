@@ -1,0 +1,80 @@
+/* internal.h - what the files of src/model share: the inside of model.h. */
+#ifndef FORGE_MODEL_INTERNAL_H
+#define FORGE_MODEL_INTERNAL_H
+
+#include "model/kernels.h"
+#include "model/model.h"
+#include "model/rope.h"
+#include "model/scratch.h"
+
+struct model {
+    struct model_config config;
+    struct checkpoint *ck;
+    enum dtype dtype;
+    bool bf16;
+    size_t size; /* bytes of an element */
+    const struct kernels *k;
+    float scale; /* of attention scores: head_dim^-1/2 */
+    struct rope_table rope;
+    struct buffer q, key, value; /* [rows, heads * dim] elements */
+    struct buffer keys, values;  /* packed for attention, f32 */
+    struct buffer blocks;        /* struct block of keys, of queries */
+    void *embedding;             /* as stored; NULL: not loaded */
+    enum dtype embedding_dtype;
+};
+
+/* A linear with its weights: elements [rows, cols], bias f32 or NULL. */
+struct loaded {
+    struct linear of;
+    void *w;
+    float *bias;
+};
+
+struct layer {
+    struct model *m;
+    int64_t index;
+    enum point from, to;
+    struct loaded linear[LINEARS_PER_LAYER_MAX]; /* as model_linears() */
+    float *norm1, *norm2, *q_norm, *k_norm;      /* NULL where not needed */
+};
+enum { L_Q, L_K, L_V, L_O, L_GATE, L_UP, L_DOWN };
+
+/* A norm weight or bias: n floats, rounded to bf16 in that mode. */
+MUST_CHECK int model_vector(struct model *m, const char *name, int64_t n,
+                            float **v, struct err *e);
+/* A linear of the checkpoint as elements; E_DATA when its shape is another. */
+MUST_CHECK int model_weight(struct model *m, const char *module, int64_t rows,
+                            int64_t cols, void **w, struct err *e);
+/* out = norm of n rows of the residual stream. */
+void model_norm(const struct model *m, const void *x, const float *w, int64_t n,
+                void *out);
+/* Element i of p. */
+static inline void *state_at(void *p, enum dtype t, int64_t i)
+{
+    return (char *)p + i * (t == DT_BF16 ? 2 : 4);
+}
+/* Rows up to which buffers of activations are allocated for n rows: shapes of
+ * products repeat then, and each new shape costs oneDNN milliseconds. */
+enum { ROW_STEP = 64 };
+static inline int64_t model_rows(int64_t n)
+{
+    return (n + ROW_STEP - 1) / ROW_STEP * ROW_STEP;
+}
+
+/* How a product ends: out = xW^T + b, out += xW^T + b, or
+ * out = silu(x G^T + b) * (x U^T + b), where second is U. */
+struct product {
+    const struct model *m;
+    const struct loaded *first, *second; /* second NULL: none */
+    const void *x;
+    int64_t rows; /* x is allocated for model_rows(rows) */
+    void *out;    /* [rows, first->of.rows] */
+    bool add;
+};
+MUST_CHECK int product_run(const struct product *p, struct err *e);
+
+/* q, k, v of m to act[rows, n_heads * dim]; window as in struct attend. */
+MUST_CHECK int attention_run(struct layer *l, const struct state *s, void *out,
+                             struct err *e);
+
+#endif

@@ -1,0 +1,78 @@
+/* kernels.h - the element-wise parts of a layer and attention's inner loops,
+ * once for each kind of CPU.
+ *
+ * kernels_template.h is the source; kernels_avx512.c, kernels_avx2.c and
+ * kernels_plain.c compile it for vectors of 16, 8 and 4 floats.  They differ
+ * in the order of sums and in fused multiplications, nothing else.
+ *
+ * "Elements" are float, or bf16 in a uint16_t, as the name or `bf16` says. */
+#ifndef FORGE_KERNELS_H
+#define FORGE_KERNELS_H
+
+#include "common/base.h"
+
+enum {
+    ATTEND_QUERIES = 48, /* of a block: a multiple of ATTEND_ROWS */
+    ATTEND_KEYS = 64,    /* of a block */
+    ATTEND_ROWS = 6,     /* queries in registers */
+    ATTEND_ALIGN = 16    /* heads are padded to a multiple of it */
+};
+
+/* What is done to the rows of q or k between the linear and attention. */
+struct turn {
+    bool bf16;         /* elements of src, and rounding after each step */
+    int64_t dim;       /* of a head, even */
+    const float *norm; /* RMS norm weights [dim], or NULL */
+    float eps;
+};
+
+/* A block of queries of one head against the keys of its sequence. */
+struct attend {
+    int64_t dim, padded; /* head_dim; the same as a multiple of ATTEND_ALIGN */
+    int64_t first;       /* position of the first query */
+    int64_t n;           /* queries, 1..ATTEND_QUERIES */
+    int64_t window;      /* a query at p sees keys > p - window; 0: all <= p */
+    float scale;
+    const float *q; /* [ATTEND_QUERIES][dim], rows from n on zero */
+    const float *k; /* [blocks][dim][ATTEND_KEYS], zero past the end */
+    const float *v; /* [blocks * ATTEND_KEYS][padded], the same */
+    float *out;     /* [ATTEND_QUERIES][padded] */
+};
+
+struct kernels {
+    const char *name;
+    /* out = w * (x / rms(x)): n elements.  bf16 rounds before and after the
+     * multiplication by w, as the reference does.  out may be x. */
+    void (*norm_f32)(const float *x, const float *w, int64_t n, float eps,
+                     float *out);
+    void (*norm_bf16)(const uint16_t *x, const float *w, int64_t n, float eps,
+                      uint16_t *out);
+    /* Ends of a product y[n] (bias: NULL or [n]).  store: out = y + bias.
+     * add: out += y + bias.  gate: out = silu(g + gb) * (u + ub).  bf16 ones
+     * round at every step. */
+    void (*store_f32)(const float *y, const float *bias, int64_t n, float *out);
+    void (*store_bf16)(const float *y, const float *bias, int64_t n,
+                       uint16_t *out);
+    void (*add_f32)(const float *y, const float *bias, int64_t n, float *out);
+    void (*add_bf16)(const float *y, const float *bias, int64_t n,
+                     uint16_t *out);
+    void (*gate_f32)(const float *g, const float *u, const float *gb,
+                     const float *ub, int64_t n, float *out);
+    void (*gate_bf16)(const float *g, const float *u, const float *gb,
+                      const float *ub, int64_t n, uint16_t *out);
+    /* out[dim] = head row src (elements), normalized and turned by cs, the
+     * cosines [dim/2] and sines [dim/2] of its position. */
+    void (*turn_row)(const struct turn *t, const void *src, const float *cs,
+                     float *out);
+    /* Softmax attention by blocks of keys: never more than
+     * ATTEND_QUERIES x ATTEND_KEYS scores exist. */
+    void (*attend)(const struct attend *a);
+};
+
+/* The fastest of this machine. */
+const struct kernels *kernels_best(void);
+/* By name, for tests: "plain", "avx2", "avx512"; NULL when this machine
+ * cannot run it. */
+const struct kernels *kernels_find(const char *name);
+
+#endif

@@ -1,0 +1,19 @@
+/* kernels_avx2.c - kernels for x86-64 with AVX2 and FMA. */
+#include "model/kernels_list.h"
+
+#ifdef __x86_64__
+#include <immintrin.h>
+
+#pragma GCC target("avx2,fma")
+
+#define W  8
+#define NV 2
+#define V_FMA(a, b, c)                                                         \
+    ((vf)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
+#define V_MAX(a, b) ((vf)_mm256_max_ps((__m256)(a), (__m256)(b)))
+#define V_MIN(a, b) ((vf)_mm256_min_ps((__m256)(a), (__m256)(b)))
+#define KERNELS     kernels_avx2
+#define NAME        "avx2"
+
+#include "model/kernels_template.h"
+#endif

@@ -1,0 +1,19 @@
+/* kernels_avx512.c - kernels for x86-64 with AVX-512. */
+#include "model/kernels_list.h"
+
+#ifdef __x86_64__
+#include <immintrin.h>
+
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma")
+
+#define W  16
+#define NV 4
+#define V_FMA(a, b, c)                                                         \
+    ((vf)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
+#define V_MAX(a, b) ((vf)_mm512_max_ps((__m512)(a), (__m512)(b)))
+#define V_MIN(a, b) ((vf)_mm512_min_ps((__m512)(a), (__m512)(b)))
+#define KERNELS     kernels_avx512
+#define NAME        "avx512"
+
+#include "model/kernels_template.h"
+#endif

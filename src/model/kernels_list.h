@@ -1,0 +1,12 @@
+/* kernels_list.h - what kernels.c chooses from. */
+#ifndef FORGE_KERNELS_LIST_H
+#define FORGE_KERNELS_LIST_H
+
+#include "model/kernels.h"
+
+extern const struct kernels kernels_plain;
+#ifdef __x86_64__
+extern const struct kernels kernels_avx2, kernels_avx512;
+#endif
+
+#endif

@@ -1,0 +1,94 @@
+/* forward MODEL f32|bf16 KERNELS < ids > floats - runs a model over one
+ * sequence.
+ *
+ * ids: int32.  Out: f32, the residual stream entering each layer [T, H], the
+ * final norm's output [T, H], the logits [T, V]. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/threads.h"
+#include "model/internal.h"
+
+enum { MAX_TOKENS = 1 << 16 };
+
+static void put(const void *p, enum dtype t, int64_t n)
+{
+    float *f = malloc((size_t)n * sizeof(float));
+
+    if (!f || !to_f32(f, p, t, (size_t)n) ||
+        fwrite(f, sizeof(float), (size_t)n, stdout) != (size_t)n)
+        die(E_IO, "cannot write");
+    free(f);
+}
+
+static int logits(struct model *m, struct state *s, struct err *e)
+{
+    const struct model_config *c = model_config(m);
+    struct head *h;
+    float *y = malloc((size_t)(s->rows * c->vocab_size) * sizeof(float));
+
+    if (!y || model_load_head(m, &h, e) < 0)
+        return e->code;
+    head_norm(h, s->x, s->rows, s->x);
+    put(s->x, s->dtype, s->rows * c->hidden_size);
+    for (int64_t v = 0; v < c->vocab_size; v += 1000) {
+        int64_t n = c->vocab_size - v < 1000 ? c->vocab_size - v : 1000;
+
+        if (head_logits(h, s->x, s->rows, v, n, y + v, c->vocab_size, e) < 0)
+            return e->code;
+    }
+    put(y, DT_F32, s->rows * c->vocab_size);
+    head_release(h);
+    free(y);
+    return 0;
+}
+
+static int run(struct model *m, const int32_t *ids, int64_t n, struct err *e)
+{
+    const struct model_config *c = model_config(m);
+    struct state s = { 0 };
+
+    if (state_prepare(&s, m, POINT_IN, &n, 1, e) < 0 ||
+        model_load_embedding(m, e) < 0 || model_embed(m, ids, n, s.x, e) < 0)
+        return e->code;
+    for (int64_t i = 0; i < c->n_layers; i++) {
+        struct layer *l;
+
+        put(s.x, s.dtype, n * c->hidden_size);
+        if (model_load_layer(m, i, POINT_IN, POINT_OUT, NULL, &l, e) < 0 ||
+            layer_run(l, &s, POINT_OUT, NULL, e) < 0)
+            return e->code;
+        layer_release(l);
+        s.at = POINT_IN;
+    }
+    if (logits(m, &s, e) < 0)
+        return e->code;
+    state_release(&s);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static int32_t ids[MAX_TOKENS];
+    struct model *m;
+    struct err e;
+    int64_t n;
+
+    base_init(argv[0]);
+    if (argc < 3)
+        die(E_USAGE, "forward MODEL f32|bf16 [KERNELS] < ids > floats");
+    threads_set(2);
+    n = (int64_t)fread(ids, sizeof(*ids), MAX_TOKENS, stdin);
+    if (model_open(&m, argv[1], strcmp(argv[2], "f32") ? DT_BF16 : DT_F32,
+                   &e) < 0)
+        die_err(&e);
+    if (argc > 3)
+        m->k = kernels_find(argv[3]);
+    if (!m->k)
+        return 77;
+    if (run(m, ids, n, &e) < 0)
+        die_err(&e);
+    model_close(m);
+    return 0;
+}
