@@ -335,21 +335,28 @@ EOF
     refused 65 "55 entries for 64 inputs" length
 }
 
-@test "the n-th malloc and read that fails is one clean line" {
+@test "the n-th read, write or allocation that fails is one clean line" {
     [ -n "$FAIL_SO" ] || skip "not with sanitizers"
-    make_model bin
-    python3 "$PY" make awq q
-    for what in malloc read; do
-        for dir in m q; do
+    make_model bin-sharded
+    make_model gptq q
+    for dir in m q; do
+        forge-weights -q $dir -o good.fts
+        for what in malloc read pread write fsync rename; do
             n=1
-            while run --separate-stderr env LD_PRELOAD="$FAIL_SO" FAIL_CALL=$what FAIL_AT=$n forge-weights -q $dir -o out.fts; [ "$status" -ne 0 ]; do
-                [ "$status" -eq 75 ] || [ "$status" -eq 74 ] || [ "$status" -eq 65 ] || { echo "$what $n: exit $status: $stderr"; return 1; }
+            while run --separate-stderr env FAIL=$what:$n LD_PRELOAD="$FAIL_SO" forge-weights -q $dir -o out.fts
+            [ "$status" -ne 0 ]; do
+                case $what$status in
+                malloc75 | *read74 | write74 | fsync74 | rename7[34]) ;;
+                *) echo "$what $n: exit $status: $stderr" && return 1 ;;
+                esac
                 [ "$(wc -l <<<"$stderr")" -eq 1 ]
-                [ ! -e out.fts ]
-                n=$((n + (n < 40 ? 1 : n / 8)))
-                [ $n -lt 100000 ]
+                # after the rename the directory is synced, which may fail too
+                [ ! -e out.fts ] || cmp good.fts out.fts
+                rm -f out.fts
+                n=$((n + (n < 60 ? 1 : 10)))
             done
-            rm -f out.fts
+            cmp good.fts out.fts
+            rm out.fts
         done
     done
 }
