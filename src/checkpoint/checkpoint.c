@@ -282,7 +282,10 @@ static int read_single(struct checkpoint *c, const char *name, struct err *e)
 
 /* ---- config.json ---- */
 
-static int read_quant(struct checkpoint *c, const char *name, struct err *e)
+/* method: of a file that holds the settings alone, and needs not name it;
+ * "" for config.json. */
+static int read_quant(struct checkpoint *c, const char *name,
+                      const char *method, struct err *e)
 {
     char what[600], *text;
     struct json_doc *doc;
@@ -299,12 +302,12 @@ static int read_quant(struct checkpoint *c, const char *name, struct err *e)
     if (r)
         return r;
     q = json_root(doc);
-    if (strcmp(name, "config.json") == 0) {
+    if (!method[0]) {
         q = json_get(q, "quantization_config");
         if (!q)
             q = json_get(json_root(doc), "compression_config");
     }
-    r = quant_spec_parse(&c->quant, q, what, e);
+    r = quant_spec_parse(&c->quant, q, method, what, e);
     json_free(doc);
     return r;
 }
@@ -325,11 +328,13 @@ static int find_quant(struct checkpoint *c, struct err *e)
     int r = 0;
 
     if (modeldir_has(&c->dir, "config.json") && !c->only)
-        r = read_quant(c, "config.json", e);
+        r = read_quant(c, "config.json", "", e);
     if (r || !packed || c->only || c->quant.storage != STORAGE_PLAIN)
         return r;
     if (modeldir_has(&c->dir, "quantize_config.json"))
-        return read_quant(c, "quantize_config.json", e);
+        return read_quant(c, "quantize_config.json", "gptq", e);
+    if (modeldir_has(&c->dir, "quant_config.json"))
+        return read_quant(c, "quant_config.json", "awq", e);
     return err_set(e, E_CONFIG,
                    "'%s': '%.200s' is packed, but config.json has no "
                    "quantization_config",

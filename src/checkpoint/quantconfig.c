@@ -67,7 +67,8 @@ static int flat(struct quant_spec *s, const struct json *q, const char *what,
 static int parse_awq(struct quant_spec *s, const struct json *q,
                      const char *what, struct err *e)
 {
-    const char *v = word(q, "version", "format", "gemm");
+    const char *v = word(q, "version", "checkpoint_format",
+                         word(q, "format", NULL, "gemm"));
 
     s->storage = STORAGE_AWQ;
     if (strcasecmp(v, "gemm") != 0)
@@ -133,17 +134,15 @@ static int parse_ct(struct quant_spec *s, const struct json *q,
 }
 
 int quant_spec_parse(struct quant_spec *s, const struct json *q,
-                     const char *what, struct err *e)
+                     const char *method, const char *what, struct err *e)
 {
-    const char *method;
-
     s->storage = STORAGE_PLAIN;
     s->group = 0;
     if (!q || json_type(q) == JSON_NULL)
         return 0;
     if (json_type(q) != JSON_OBJECT)
         return err_set(e, E_DATA, "%s: quantization_config is no object", what);
-    method = word(q, "quant_method", NULL, "");
+    method = word(q, "quant_method", NULL, method);
     if (strcmp(method, "awq") == 0)
         return parse_awq(s, q, what, e);
     if (strcmp(method, "gptq") == 0)

@@ -11,10 +11,12 @@ struct quant_spec {
     int64_t group; /* inputs per scale; -1: one scale a row; 0: plain */
 };
 
-/* q: the object quantization_config; NULL or JSON null: plain.  what: the
- * file, for messages.  E_CONFIG: a method, format or bit width that is not
+/* q: the object quantization_config; NULL or JSON null: plain.  method: what
+ * it is when it has no quant_method, "" for none.  what: the file, for
+ * messages.  E_CONFIG: a method, format or bit width that is not
  * read, by name; E_DATA: a field that is missing or of the wrong type. */
 MUST_CHECK int quant_spec_parse(struct quant_spec *s, const struct json *q,
-                                const char *what, struct err *e);
+                                const char *method, const char *what,
+                                struct err *e);
 
 #endif

@@ -291,18 +291,25 @@ EOF
 EOF
 }
 
-@test "GPTQ's own quantize_config.json is read when config.json says nothing" {
-    make_model gptq
-    python3 - <<'EOF'
-import json
-c = json.load(open("m/config.json"))
-json.dump(c.pop("quantization_config"), open("m/quantize_config.json", "w"))
-json.dump(c, open("m/config.json", "w"))
+@test "quantize_config.json and quant_config.json are read when config.json says nothing" {
+    for pair in gptq:quantize_config awq:quant_config; do
+        kind=${pair%:*}
+        file=${pair#*:}.json
+        make_model "$kind" "$kind"
+        python3 - "$kind" "$file" <<'EOF'
+import json, sys
+kind, name = sys.argv[1:]
+c = json.load(open(kind + "/config.json"))
+q = c.pop("quantization_config")
+del q["quant_method"]  # AutoGPTQ and AutoAWQ did not write it
+json.dump(q, open(kind + "/" + name, "w"))
+json.dump(c, open(kind + "/config.json", "w"))
 EOF
-    forge-weights m -q -o out.fts
-    python3 "$PY" stream out.fts m parts
-    rm m/quantize_config.json
-    refused 78 "is packed, but config.json has no quantization_config" m
+        forge-weights "$kind" -q -o out.fts
+        python3 "$PY" stream out.fts "$kind" parts
+        rm "$kind/$file"
+        refused 78 "is packed, but config.json has no quantization_config" "$kind"
+    done
 }
 
 @test "4-bit parts that are missing or do not fit are exit 65" {
