@@ -13,7 +13,10 @@
 #include "common/stream_source.h"
 #include "common/utf8.h"
 
-enum { FIRST_CHUNK = 16 << 20 };
+enum {
+    FIRST_CHUNK = 16 << 20,
+    HASH_CHUNK = 256 << 10 /* hashed while it is in the cache */
+};
 
 /* A payload that was passed over and may be asked for later. */
 struct skimmed {
@@ -31,6 +34,7 @@ struct stream_reader {
     char *text; /* modules and path of the frame */
     uint8_t *payload;
     size_t payload_cap;
+    XXH3_state_t *hash;
     struct name_set names;
     struct wire h;        /* the frame being read */
     struct wire_end seen; /* what END must say; frames is the next seq */
@@ -80,6 +84,8 @@ int stream_open(struct stream_reader **out, const char *path,
     if (rc == 0 && (!(r->meta = mem_alloc(r->meta_cap, "stream", e)) ||
                     !(r->text = mem_alloc(FRAME_META_MAX + 2, "stream", e))))
         rc = e->code;
+    if (rc == 0 && !(r->hash = XXH3_createState()))
+        rc = err_set(e, E_TEMP, "stream: cannot allocate a hash");
     if (rc < 0) {
         stream_close(r);
         return rc;
@@ -103,6 +109,7 @@ void stream_close(struct stream_reader *r)
     free(r->meta);
     free(r->text);
     free(r->payload);
+    XXH3_freeState(r->hash);
     free(r);
 }
 
@@ -245,6 +252,22 @@ static int reserve(struct stream_reader *r, size_t n, size_t keep,
     return 0;
 }
 
+/* Read payload bytes [from, to) and hash them. */
+static int fill(struct stream_reader *r, size_t from, size_t to, struct err *e)
+{
+    size_t step = r->in.file ? to - from : HASH_CHUNK;
+
+    while (from < to) {
+        size_t n = to - from < step ? to - from : step;
+
+        if (source_read(&r->in, r->payload + from, n, NULL, e) < 0)
+            return e->code;
+        XXH3_64bits_update(r->hash, r->payload + from, n);
+        from += n;
+    }
+    return 0;
+}
+
 /* Bytes of a file are there to be read; of a pipe, memory doubles as they
  * come. */
 static int read_payload(struct stream_reader *r, struct err *e)
@@ -253,6 +276,7 @@ static int read_payload(struct stream_reader *r, struct err *e)
 
     if (r->in.file && n > source_left(&r->in))
         return bad(e, "input ends early");
+    XXH3_64bits_reset(r->hash);
     do {
         size_t want = n;
 
@@ -264,11 +288,11 @@ static int read_payload(struct stream_reader *r, struct err *e)
                 want = n;
         }
         if (reserve(r, want ? want : 1, done, e) < 0 ||
-            source_read(&r->in, r->payload + done, want - done, NULL, e) < 0)
+            fill(r, done, want, e) < 0)
             return e->code;
         done = want;
     } while (done < n);
-    if (XXH3_64bits(r->payload, n) != r->h.payload_hash)
+    if (XXH3_64bits_digest(r->hash) != r->h.payload_hash)
         return bad(e, "payload checksum differs");
     return 0;
 }

@@ -215,3 +215,39 @@ END
     fail_each read 74 forge-ls
     fail_each malloc 75 forge-ls
 }
+
+@test "the filter of forge-stream(5) compiles and works" {
+    tree=$BATS_TEST_DIRNAME/../..
+    lib=$(dirname "$(command -v forge-ls)")/../libforge.a
+    [ -e "$lib" ] || skip "no libforge.a beside the tools"
+    nm "$lib" 2>/dev/null | grep -q __asan && skip "not with ASan"
+    sed -n '/^\/\* keep/,/^\.Ed/p' "$tree/man/forge-stream.5" |
+        sed '/^\.Ed/d' >keep.c
+    read -ra cc <<<"${CC:-gcc}"
+    "${cc[@]}" -std=c11 -Wall -Wextra -Werror -D_GNU_SOURCE -I"$tree/src" \
+        -o keep keep.c "$lib" -lcjson -lxxhash -luring -lm -pthread
+    ./keep m. <s.fts >kept.fts
+    [ "$(forge-ls kept.fts | cut -f 1 | tr '\n' ' ')" = \
+        "weight codes hessian note qmeta " ]
+    head -c 3000 s.fts >cut.fts
+    run -65 bash -c './keep m. <cut.fts >kept.fts'
+    run -65 forge-ls kept.fts
+    run -64 ./keep
+    # shellcheck disable=SC2034
+    fail_stdin=s.fts
+    PATH=$PWD:$PATH
+    fail_each malloc 75 keep -o out.fts m.
+}
+
+@test "without io_uring the bytes are the same" {
+    command -v strace >/dev/null || skip "no strace"
+    mkstream tensor:big:F32:3000x1000 tensor:odd:U8:5000001 >big.fts
+    cold() {
+        dd if=big.fts iflag=nocache count=0 status=none
+        strace -f -o trace -e trace=io_uring_setup "$@" \
+            forge-ls -q --verify big.fts
+    }
+    run -0 cold
+    run -0 cold -e inject=io_uring_setup:error=ENOSYS
+    run -0 cold -e inject=io_uring_setup:error=EPERM
+}
