@@ -24,7 +24,7 @@ static int parse(int argc, char **argv, struct settings *s)
           true },
         { OPT_END, 0, NULL, NULL, NULL, NULL, 0, 0, false }
     };
-    int i = opt_parse(argc, argv, "[option]... [--] command [argument]...",
+    int i = opt_parse(argc, argv, "[option]... -- command [argument]...",
                       "Run a command; say its seconds and the peak memory of "
                       "its process tree.",
                       table);
