@@ -1,0 +1,57 @@
+#!/usr/bin/env bats
+# forge-meter(1) as a user meets it.
+
+bats_require_minimum_version 1.5.0
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || return 1
+}
+
+@test "the command's streams, status and seconds" {
+    run -0 --separate-stderr forge-meter -- sh -c 'cat; sleep 0.3' <<<words
+    [ "$output" = words ]
+    [[ $stderr =~ ^forge-meter:\ 0\.[3-9].*MiB$ ]]
+    run -7 forge-meter -q -o cost -- sh -c 'exit 7'
+    jq -e '.status == 7 and .seconds < 5' cost
+    run -137 forge-meter -q -- sh -c 'kill -KILL $$'
+}
+
+@test "memory of children and grandchildren together" {
+    # Two tails hold 60 MB each until all has come.
+    forge-meter -q -o cost -- sh -c '
+        hold() { { head -c 60000000 /dev/zero; sleep 0.5; } | tail -c 59000000; }
+        (hold | wc -c) & (hold | wc -c) & wait' >out
+    jq -e '.peak_bytes > 110e6 and .peak_bytes < 200e6' cost
+}
+
+@test "TERM reaches the command" {
+    forge-meter -q -- sh -c 'trap "echo got it; exit 3" TERM
+        sleep 5 & wait' >out 3>&- &
+    sleep 0.3
+    kill -TERM $!
+    run -3 wait $!
+    [ "$(cat out)" = "got it" ]
+}
+
+@test "a wrong command line, a missing command, a full disk" {
+    run -64 --separate-stderr forge-meter
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    run -64 forge-meter --interval 0 -- true
+    run -66 --separate-stderr forge-meter -- ./no-such-program
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    run -73 forge-meter -q -o no/where -- true
+}
+
+@test "--help and --version are on stdout and exit 0" {
+    run -0 --separate-stderr forge-meter --help
+    [ -z "$stderr" ]
+    [[ $output == usage:* ]]
+    run -0 forge-meter --version
+}
+
+@test "--help and the manual page name the same options" {
+    forge-meter --help | grep -oE -- '--[a-z][a-z-]*' | sort -u >help
+    grep -oE 'Fl -[a-z][a-z-]*' "$BATS_TEST_DIRNAME/../../man/forge-meter.1" |
+        sed 's/Fl /-/' | sort -u >page
+    diff help page
+}

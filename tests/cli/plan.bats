@@ -1,0 +1,64 @@
+#!/usr/bin/env bats
+# forge-plan(1) as a user meets it.
+
+bats_require_minimum_version 1.5.0
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || return 1
+    model=$BATS_TEST_DIRNAME/../../examples/llama-4m
+}
+
+value() { forge-plan "${@:2}" "$model" | sed -n "s/^$1=//p"; }
+
+@test "what the example model takes" {
+    # Its config: 4 layers, hidden 256, intermediate 768, 4 heads of 64, 2 for
+    # keys and values, 2048 words, untied.
+    linears=$((256 * 256 * 2 + 256 * 128 * 2 + 256 * 768 * 3))
+    [ "$(value layers)" -eq 4 ]
+    [ "$(value modules)" -eq 28 ]
+    [ "$(value quantized)" -eq $((4 * linears)) ]
+    [ "$(value parameters)" -eq \
+        $((4 * (linears + 2 * 256) + 256 + 2 * 2048 * 256)) ]
+    [ "$(value bytes_in)" -eq $((2 * $(value parameters))) ]
+    [ "$(value hessian_bytes)" -eq $((768 * 769 / 2 * 4)) ]
+}
+
+@test "the size of the result, within 2 %" {
+    forge-weights -q "$model" | forge-grid -q | forge-solve -q |
+        forge-pack -q | forge-shard -q --from "$model" out
+    is=$(stat -c %s out/model.safetensors) said=$(value bytes_out)
+    [ $((is * 98)) -lt $((said * 100)) ] && [ $((is * 102)) -gt $((said * 100)) ]
+    [ "$(value bytes_out --group 32)" -gt "$said" ]
+}
+
+@test "a linear of another shape is refused" {
+    cp -r "$model" other
+    chmod -R u+w other
+    sed -i 's/"intermediate_size": 768/"intermediate_size": 512/' \
+        other/config.json
+    run -65 --separate-stderr forge-plan other
+    [[ $stderr == *"mlp.gate_proj.weight' is not 512 x 256"* ]]
+}
+
+@test "a wrong command line, a missing model, a full disk" {
+    run -64 forge-plan
+    run -64 forge-plan --group 0 "$model"
+    run -64 forge-plan "$model" more
+    run -66 forge-plan nowhere
+    [ -e /dev/full ] || skip "no /dev/full"
+    run -74 bash -c 'forge-plan "$1" >/dev/full' - "$model"
+}
+
+@test "--help and --version are on stdout and exit 0" {
+    run -0 --separate-stderr forge-plan --help
+    [ -z "$stderr" ]
+    [[ $output == usage:* ]]
+    run -0 forge-plan --version
+}
+
+@test "--help and the manual page name the same options" {
+    forge-plan --help | grep -oE -- '--[a-z][a-z-]*' | sort -u >help
+    grep -oE 'Fl -[a-z][a-z-]*' "$BATS_TEST_DIRNAME/../../man/forge-plan.1" |
+        sed 's/Fl /-/' | sort -u >page
+    diff help page
+}

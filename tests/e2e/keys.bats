@@ -1,0 +1,68 @@
+#!/usr/bin/env bats
+# A changed option never reuses a wrong file, and reuses every right one.
+
+load e2e
+
+setup_file() {
+    cd "$BATS_FILE_TMPDIR" || return 1
+    cp -rp "$model" model
+    chmod -R u+w model
+    cp "$text" text.jsonl
+    base base --work work
+}
+
+setup() {
+    cd "$BATS_FILE_TMPDIR" || return 1
+}
+
+base() { # OUT OPTION...
+    local out=$1
+    shift
+    forge quantize model "$out" --text text.jsonl --sequences 4 --seqlen 64 \
+        --quiet "$@"
+}
+
+# Which stages a run adds to the work directory, and that its result is that
+# of a run without one.
+adds() { # STAGES OPTION...
+    local want=$1
+    shift
+    find work -maxdepth 1 -name '*-*' | sort >before
+    rm -rf shared alone
+    base shared --work work "$@"
+    find work -maxdepth 1 -name '*-*' | sort >after
+    base alone "$@"
+    same shared alone
+    [ "$(comm -13 before after | sed 's,work/,,; s/-.*//' | xargs)" = "$want" ]
+}
+
+@test "the same settings: nothing" { adds ""; }
+@test "another layout: packing" { adds "pack" --layout awq; }
+@test "another group: solving" { adds "pack solve" --group 64; }
+@test "other zeros: solving" { adds "pack solve" --asym; }
+@test "another way through the layers: calibration" {
+    adds "calib pack solve" --propagate original
+}
+@test "... whose Hessians serve another group" {
+    base first --work work --propagate original
+    cp -p work/calib-*/hessian-0.fts hessian
+    stat -c %Y%i work/calib-*/hessian-*.fts >stamps
+    adds "pack solve" --propagate original --group 32
+    stat -c %Y%i work/calib-*/hessian-*.fts | cmp - stamps
+}
+@test "more data: tokens" { adds "calib pack solve tokens" --sequences 5; }
+@test "longer sequences: tokens" { adds "calib pack solve tokens" --seqlen 65; }
+@test "no data: solving" { adds "calib pack solve tokens" --method rtn; }
+@test "threads, jobs, progress, shards: nothing" {
+    adds "" --threads 1 --jobs 2 --progress never --shard-size 1MB
+}
+@test "another text: tokens" {
+    sed -i '1s/e/a/g' text.jsonl
+    adds "calib pack solve tokens"
+}
+@test "another model: calibration" {
+    # One weight in the middle of the file; the size stays.
+    printf '\001' | dd of=model/model.safetensors bs=1 seek=4000000 \
+        conv=notrunc status=none
+    adds "calib pack solve"
+}

@@ -1,0 +1,87 @@
+#!/usr/bin/env bats
+# A killed run, resumed, gives the bytes of one that was never interrupted.
+
+load e2e
+
+setup_file() {
+    cd "$BATS_FILE_TMPDIR" || return 1
+    local start=${EPOCHREALTIME/[.,]/}
+    forge quantize "$model" whole "${small[@]}"
+    echo $(((${EPOCHREALTIME/[.,]/} - start) / 1000)) >milliseconds
+}
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || return 1
+    whole=$BATS_FILE_TMPDIR/whole
+    took=$(<"$BATS_FILE_TMPDIR/milliseconds")
+}
+
+start() { # in a process group of its own
+    setsid forge quantize "$model" "$1" "${small[@]}" "${@:2}" \
+        >/dev/null 2>&1 3>&- &
+    victim=$!
+}
+
+alive() { # GROUP: has it a process that is no zombie?
+    [ -n "$(awk -v g="$1" '$5 == g && $3 != "Z"' /proc/[0-9]*/stat \
+        2>/dev/null)" ]
+}
+
+pause() { # MILLISECONDS
+    sleep "$(printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)))"
+}
+
+@test "twenty kills at twenty moments, each resumed to the same bytes" {
+    killed=0
+    for ((i = 1; i <= 20; i++)); do
+        start "out-$i"
+        pause $((took * i / 20))
+        if kill -KILL -- "-$victim"; then killed=$((killed + 1)); fi
+        wait "$victim" || true
+        [ ! -e "out-$i" ] || same "$whole" "out-$i"
+        [ -e "out-$i" ] || forge quantize "$model" "out-$i" "${small[@]}"
+        same "$whole" "out-$i"
+        [ ! -e "out-$i.work" ] || forge gc "out-$i.work"
+        rm -rf "out-$i" "out-$i.work"
+    done
+    [ "$killed" -ge 15 ]
+}
+
+@test "one run killed again and again gets there, and keeps what it has" {
+    for ((i = 0; i < 40; i++)); do
+        start out --work work
+        pause $((took / 4 + i * 20))
+        kill -KILL -- "-$victim" || true
+        wait "$victim" || true
+        [ ! -e out ] || break
+    done
+    same "$whole" out
+    forge gc work
+    [ -z "$(find work -name '*.tmp.*')" ]
+}
+
+@test "where forge alone is killed, everything else dies too" {
+    start out
+    pause $((took / 2))
+    kill -KILL "$victim"
+    wait "$victim" || true
+    for ((i = 0; i < 50; i++)); do
+        alive "$victim" || break
+        sleep 0.1
+    done
+    run -1 alive "$victim"
+    [ -e out ] || forge quantize "$model" out "${small[@]}"
+    same "$whole" out
+}
+
+@test "TERM stops it with a word of what to do, and it continues" {
+    forge quantize "$model" out "${small[@]}" 2>err &
+    victim=$!
+    pause $((took / 2))
+    kill -TERM "$victim" || skip "was too fast"
+    run -143 wait "$victim"
+    grep -q 'continues' err
+    [ ! -e out ]
+    forge quantize "$model" out "${small[@]}"
+    same "$whole" out
+}

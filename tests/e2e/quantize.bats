@@ -1,0 +1,111 @@
+#!/usr/bin/env bats
+# forge quantize on the example model, in every layout and by hand.
+
+load e2e
+
+setup_file() {
+    cd "$BATS_FILE_TMPDIR" || return 1
+    for layout in compressed-tensors awq gptq gptq_v2; do
+        # One work directory: the layouts share the codes.
+        forge quantize "$model" "$layout" --text "$text" --sequences 16 \
+            --seqlen 256 --quiet --work work --layout $layout
+    done
+    forge quantize "$model" rtn --method rtn --quiet
+}
+
+setup() {
+    cd "$BATS_FILE_TMPDIR" || return 1
+}
+
+evaluate() { # NAME: into NAME.json, once
+    [ -e "$1.json" ] || forge eval "$model" "$1" --json --quiet \
+        --text "$tree/examples/eval.txt" --sequences 4 >"$1.json"
+}
+
+@test "every layout is complete and decodes to the source within the grid" {
+    for layout in compressed-tensors awq gptq gptq_v2; do
+        forge-shard -q --from "$model" --sample 28 --verify $layout
+        forge-ls --verify $layout >/dev/null
+    done
+}
+
+@test "every layout holds the same model" {
+    for layout in compressed-tensors awq gptq gptq_v2; do evaluate $layout; done
+    for layout in awq gptq gptq_v2; do
+        [ "$(jq -c '[.ppl, .kl_mean, .top1]' $layout.json)" = \
+            "$(jq -c '[.ppl, .kl_mean, .top1]' compressed-tensors.json)" ]
+    done
+}
+
+@test "the result is close to the original, and closer than rounding" {
+    evaluate compressed-tensors
+    evaluate rtn
+    less "$(figure kl_mean compressed-tensors.json)" 0.02
+    less "$(figure kl_mean compressed-tensors.json)" \
+        "$(figure kl_mean rtn.json)"
+    less "$(figure ppl compressed-tensors.json)" \
+        "$(figure ppl_original compressed-tensors.json | awk '{ print $1 * 1.02 }')"
+}
+
+@test "asymmetric grids, too, in every layout" {
+    for layout in compressed-tensors awq gptq gptq_v2; do
+        forge quantize "$model" asym-$layout "${small[@]}" --asym \
+            --layout $layout --work asym-work
+        forge-shard -q --from "$model" --sample 28 --verify asym-$layout
+        evaluate asym-$layout
+    done
+    [ "$(jq -c .kl_mean asym-awq.json)" = "$(jq -c .kl_mean asym-gptq.json)" ]
+}
+
+@test "equal inputs give equal bytes, however many threads" {
+    forge quantize "$model" again-1 "${small[@]}" --threads 1
+    forge quantize "$model" again-2 "${small[@]}" --threads 2
+    same again-1 again-2
+}
+
+@test "--jobs changes nothing but the time" {
+    forge quantize "$model" jobs-1 "${small[@]}" --propagate original
+    forge quantize "$model" jobs-3 "${small[@]}" --propagate original --jobs 3
+    same jobs-1 jobs-3
+    [ ! -e jobs-1.work ]
+}
+
+@test "by hand, through pipes, the same as --propagate original" {
+    forge-tokens -q --sequences 4 --seqlen 64 "$model" "$text" |
+        forge-calib -q "$model" | forge-hessian -q >hessians
+    forge-weights -q "$model" | forge-grid -q --hessian hessians |
+        forge-solve -q --hessian hessians |
+        forge-pack -q --layout compressed-tensors |
+        forge-shard -q --from "$model" hand
+    forge quantize "$model" driven "${small[@]}" --propagate original
+    same hand driven
+}
+
+@test "several shards" {
+    forge quantize "$model" shards --method rtn --quiet --shard-size 1MB
+    [ -e shards/model.safetensors.index.json ]
+    forge-shard -q --from "$model" --verify shards
+}
+
+@test "paths with blanks and worse" {
+    mkdir -p "a b'\$(c)"
+    cp -r "$model" "a b'\$(c)/m d"
+    cp "$text" "a b'\$(c)/t\"x.jsonl"
+    (
+        cd "a b'\$(c)"
+        forge quantize "m d" "o u;t" --text 't"x.jsonl' --sequences 4 \
+            --seqlen 64 --quiet
+    )
+    forge quantize "$model" plain-path "${small[@]}"
+    same "a b'\$(c)/o u;t" plain-path
+}
+
+@test "an installed forge works the same" {
+    make -s -C "$tree" install DESTDIR="$PWD/root" PREFIX=/opt/forge >/dev/null
+    PATH=$PWD/root/opt/forge/bin:/usr/bin:/bin forge quantize "$model" \
+        installed "${small[@]}"
+    forge quantize "$model" from-tree "${small[@]}"
+    same installed from-tree
+    make -s -C "$tree" uninstall DESTDIR="$PWD/root" PREFIX=/opt/forge
+    [ -z "$(find root -type f)" ]
+}
