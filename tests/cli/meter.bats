@@ -29,7 +29,9 @@ setup() {
         sleep 5 & wait' >out 3>&- &
     sleep 0.3
     kill -TERM $!
-    run -3 wait $!
+    status=0
+    wait $! || status=$?
+    [ "$status" -eq 3 ]
     [ "$(cat out)" = "got it" ]
 }
 
