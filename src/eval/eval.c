@@ -1,0 +1,336 @@
+/* eval.c - see eval.h. */
+#include "eval/eval.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/threads.h"
+#include "eval/spill.h"
+#include "model/model.h"
+
+enum {
+    LOGITS_MAX = 1 << 24, /* elements of one block of logits, if its rows ... */
+    BLOCK_ROWS_MIN = 64,  /* ... are at least this many */
+    BLOCK_ROWS_MAX = 1024
+};
+
+enum { ORIGINAL, OTHER, SIDES };
+
+struct side {
+    const char *dir;
+    struct model *model;
+    struct spill hidden; /* [tokens of the corpus, H], elements */
+    struct head *head;
+    void *x;       /* [block, H], elements */
+    float *logits; /* [block, vocab] */
+};
+
+struct eval {
+    struct side side[SIDES];
+    size_t row_bytes; /* of one token's hidden state */
+    const char *tmp;
+};
+
+/* ---- are they the same model? ---- */
+
+static int same_size(const struct eval *v, const char *what, int64_t original,
+                     int64_t other, struct err *e)
+{
+    if (original == other)
+        return 0;
+    return err_set(
+        e, E_CONFIG,
+        "'%s': %s is %" PRId64 ", '%s' has %" PRId64 ": not the same model",
+        v->side[OTHER].dir, what, other, v->side[ORIGINAL].dir, original);
+}
+
+static int same_model(const struct eval *v, struct err *e)
+{
+    const struct model_config *a = model_config(v->side[ORIGINAL].model);
+    const struct model_config *b = model_config(v->side[OTHER].model);
+
+    if (strcmp(a->family->model_type, b->family->model_type))
+        return err_set(e, E_CONFIG,
+                       "'%s': model_type is %s, '%s' has %s: not the same "
+                       "model",
+                       v->side[OTHER].dir, b->family->model_type,
+                       v->side[ORIGINAL].dir, a->family->model_type);
+    if (same_size(v, "vocab_size", a->vocab_size, b->vocab_size, e) < 0 ||
+        same_size(v, "hidden_size", a->hidden_size, b->hidden_size, e) < 0 ||
+        same_size(v, "intermediate_size", a->intermediate_size,
+                  b->intermediate_size, e) < 0 ||
+        same_size(v, "num_hidden_layers", a->n_layers, b->n_layers, e) < 0 ||
+        same_size(v, "num_attention_heads", a->n_heads, b->n_heads, e) < 0 ||
+        same_size(v, "num_key_value_heads", a->n_kv_heads, b->n_kv_heads, e) <
+            0 ||
+        same_size(v, "head_dim", a->head_dim, b->head_dim, e) < 0)
+        return e->code;
+    return 0;
+}
+
+int eval_open(struct eval **out, const struct eval_params *p, struct err *e)
+{
+    struct eval *v = mem_zero(1, sizeof(*v), "eval", e);
+
+    *out = NULL;
+    if (!v)
+        return e->code;
+    v->tmp = p->tmp;
+    v->side[ORIGINAL].dir = p->original;
+    v->side[OTHER].dir = p->other;
+    for (int i = 0; i < SIDES; i++) {
+        v->side[i].hidden.fd = -1;
+        if (model_open(&v->side[i].model, v->side[i].dir, p->dtype, e) < 0) {
+            eval_close(v);
+            return e->code;
+        }
+    }
+    if (same_model(v, e) < 0) {
+        eval_close(v);
+        return e->code;
+    }
+    v->row_bytes = (size_t)model_config(v->side[ORIGINAL].model)->hidden_size *
+                   (p->dtype == DT_BF16 ? sizeof(uint16_t) : sizeof(float));
+    *out = v;
+    return 0;
+}
+
+int64_t eval_vocab(const struct eval *v)
+{
+    return model_config(v->side[ORIGINAL].model)->vocab_size;
+}
+
+int64_t eval_layers(const struct eval *v)
+{
+    return model_config(v->side[ORIGINAL].model)->n_layers;
+}
+
+/* ---- hidden states, layer by layer ---- */
+
+/* Sequences first .. end-1 that make one batch. */
+static size_t batch_end(const struct corpus *c, size_t first)
+{
+    size_t end = first + 1;
+
+    while (end < c->count && c->start[end + 1] - c->start[first] <= BATCH_ROWS)
+        end++;
+    return end;
+}
+
+static int embed_all(struct eval *v, struct side *s, const struct corpus *c,
+                     struct err *e)
+{
+    size_t total = c->start[c->count], n;
+    void *x = mem_alloc(BATCH_ROWS * v->row_bytes, "hidden states", e);
+    int rc = x ? model_load_embedding(s->model, e) : e->code;
+
+    for (size_t t = 0; rc >= 0 && t < total; t += n) {
+        n = total - t < BATCH_ROWS ? total - t : BATCH_ROWS;
+        rc = model_embed(s->model, c->ids + t, (int64_t)n, x, e);
+        if (rc >= 0)
+            rc = spill_write(&s->hidden, x, n * v->row_bytes, t * v->row_bytes,
+                             e);
+    }
+    model_release_embedding(s->model);
+    free(x);
+    return rc < 0 ? rc : 0;
+}
+
+/* One batch through one layer, from the file and back to its place. */
+static int run_batch(struct eval *v, struct side *s, struct layer *l,
+                     struct state *state, const struct corpus *c, size_t first,
+                     size_t end, int64_t *length, struct err *e)
+{
+    uint64_t at = c->start[first] * v->row_bytes;
+    size_t bytes = (c->start[end] - c->start[first]) * v->row_bytes;
+
+    for (size_t i = first; i < end; i++)
+        length[i - first] = (int64_t)(c->start[i + 1] - c->start[i]);
+    if (state_prepare(state, s->model, POINT_IN, length, (int64_t)(end - first),
+                      e) < 0 ||
+        spill_read(&s->hidden, state->x, bytes, at, e) < 0 ||
+        layer_run(l, state, POINT_OUT, NULL, e) < 0 ||
+        spill_write(&s->hidden, state->x, bytes, at, e) < 0)
+        return e->code;
+    return 0;
+}
+
+static int run_layer(struct eval *v, struct side *s, int64_t index,
+                     struct state *state, const struct corpus *c,
+                     int64_t *length, struct progress *p, struct err *e)
+{
+    struct layer *l = NULL;
+    int rc =
+        model_load_layer(s->model, index, POINT_IN, POINT_OUT, NULL, &l, e);
+
+    for (size_t i = 0, end; rc >= 0 && i < c->count; i = end) {
+        end = batch_end(c, i);
+        rc = run_batch(v, s, l, state, c, i, end, length, e);
+        for (size_t k = i; rc >= 0 && k < end; k++)
+            progress_step(p, s->dir,
+                          (c->start[k + 1] - c->start[k]) * v->row_bytes);
+    }
+    layer_release(l);
+    return rc < 0 ? rc : 0;
+}
+
+static int run_side(struct eval *v, struct side *s, const struct corpus *c,
+                    struct progress *p, struct err *e)
+{
+    struct state state = { 0 };
+    int64_t *length = mem_zero(c->count, sizeof(*length), "sequences", e);
+    int rc = length ? spill_open(&s->hidden, v->tmp, e) : e->code;
+
+    if (rc >= 0)
+        rc = embed_all(v, s, c, e);
+    for (int64_t i = 0; rc >= 0 && i < eval_layers(v); i++) {
+        rc = run_layer(v, s, i, &state, c, length, p, e);
+        p->layers++;
+    }
+    state_release(&state);
+    free(length);
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- logits and scores, block by block ---- */
+
+struct block {
+    const float *logits[SIDES];
+    size_t vocab;
+    struct score *score; /* of the position before row[0]'s */
+    const size_t *row;   /* rows of the block that are scored */
+    const int32_t *next; /* ids from one after the block's first row on */
+};
+
+static void score_rows(void *ctx, size_t begin, size_t end)
+{
+    const struct block *b = ctx;
+
+    for (size_t i = begin; i < end; i++) {
+        size_t at = b->row[i] * b->vocab;
+
+        if (!score_row(b->logits[ORIGINAL] + at, b->logits[OTHER] + at,
+                       b->vocab, (size_t)b->next[b->row[i]], &b->score[i]))
+            b->score[i].kl = NAN;
+    }
+}
+
+static int not_finite(const struct eval *v, const struct corpus *c,
+                      size_t token, const float *original, size_t vocab,
+                      struct err *e)
+{
+    size_t s = 0;
+    int side = OTHER;
+
+    for (size_t i = 0; i < vocab; i++)
+        if (!isfinite(original[i]))
+            side = ORIGINAL;
+    while (c->start[s + 1] <= token)
+        s++;
+    return err_set(e, E_DATA,
+                   "'%s': logits of sequence %zu, position %zu are not finite",
+                   v->side[side].dir, s, token - c->start[s]);
+}
+
+static int block_logits(struct eval *v, struct side *s, size_t first, size_t n,
+                        struct err *e)
+{
+    int64_t vocab = eval_vocab(v);
+
+    if (spill_read(&s->hidden, s->x, n * v->row_bytes, first * v->row_bytes,
+                   e) < 0)
+        return e->code;
+    head_norm(s->head, s->x, (int64_t)n, s->x);
+    return head_logits(s->head, s->x, (int64_t)n, 0, vocab, s->logits, vocab,
+                       e);
+}
+
+/* Score tokens first .. first+n-1 but the last of each sequence; *sequence is
+ * the one that token `first` is in, *scores moves on. */
+static int score_block(struct eval *v, const struct corpus *c, size_t first,
+                       size_t n, size_t *sequence, struct score **scores,
+                       struct err *e)
+{
+    size_t row[BLOCK_ROWS_MAX], rows = 0;
+    struct block b = { .vocab = (size_t)eval_vocab(v),
+                       .score = *scores,
+                       .row = row,
+                       .next = c->ids + first + 1 };
+
+    for (int i = 0; i < SIDES; i++) {
+        if (block_logits(v, &v->side[i], first, n, e) < 0)
+            return e->code;
+        b.logits[i] = v->side[i].logits;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (first + i + 1 < c->start[*sequence + 1])
+            row[rows++] = i;
+        else
+            ++*sequence;
+    }
+    threads_for(rows, 8, score_rows, &b);
+    for (size_t i = 0; i < rows; i++)
+        if (isnan(b.score[i].kl))
+            return not_finite(v, c, first + row[i],
+                              b.logits[ORIGINAL] + row[i] * b.vocab, b.vocab,
+                              e);
+    *scores += rows;
+    return 0;
+}
+
+static int open_heads(struct eval *v, size_t block, struct err *e)
+{
+    for (int i = 0; i < SIDES; i++) {
+        struct side *s = &v->side[i];
+
+        if (model_load_head(s->model, &s->head, e) < 0)
+            return e->code;
+        s->x = mem_alloc(block * v->row_bytes, "hidden states", e);
+        s->logits = mem_alloc(block * (size_t)eval_vocab(v) * sizeof(float),
+                              "logits", e);
+        if (!s->x || !s->logits)
+            return e->code;
+    }
+    return 0;
+}
+
+int eval_run(struct eval *v, const struct corpus *c, struct score *scores,
+             struct progress *p, struct err *e)
+{
+    size_t total = c->start[c->count], n, sequence = 0;
+    size_t block = LOGITS_MAX / (size_t)eval_vocab(v);
+
+    block = block < BLOCK_ROWS_MIN ? BLOCK_ROWS_MIN : block;
+    block = block > BLOCK_ROWS_MAX ? BLOCK_ROWS_MAX : block;
+    block = block > total ? total : block;
+    p->n_layers = SIDES * (uint64_t)eval_layers(v);
+    for (int i = 0; i < SIDES; i++)
+        if (run_side(v, &v->side[i], c, p, e) < 0)
+            return e->code;
+    if (open_heads(v, block, e) < 0)
+        return e->code;
+    for (size_t t = 0; t < total; t += n) {
+        n = total - t < block ? total - t : block;
+        if (score_block(v, c, t, n, &sequence, &scores, e) < 0)
+            return e->code;
+    }
+    return 0;
+}
+
+void eval_close(struct eval *v)
+{
+    if (!v)
+        return;
+    for (int i = 0; i < SIDES; i++) {
+        struct side *s = &v->side[i];
+
+        head_release(s->head);
+        model_close(s->model);
+        spill_close(&s->hidden);
+        free(s->x);
+        free(s->logits);
+    }
+    free(v);
+}

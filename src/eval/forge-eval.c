@@ -1,0 +1,127 @@
+/* forge-eval - how far a checkpoint's predictions are from the original's.
+ *
+ * Tokens in; perplexity of both, KL divergence and top-1 agreement out, on
+ * standard output as a table or as one JSON object.  See forge-eval(1). */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/tool.h"
+#include "eval/eval.h"
+#include "eval/report.h"
+
+enum { DTYPE_F32, DTYPE_BF16 };
+
+struct settings {
+    struct tool tool;
+    int json, dtype;
+    double max_ppl_ratio; /* 0: any */
+    const char *tmp, *tokens;
+    const char *original, *other;
+};
+
+static void parse(struct settings *s, int argc, char **argv)
+{
+    const struct opt table[] = {
+        { OPT_FLAG, 0, "json", NULL, "print one JSON object", &s->json, 0, 0,
+          true },
+        { OPT_FLOAT, 0, "max-ppl-ratio", "X",
+          "exit 1 if OTHER's perplexity is over X times ORIGINAL's",
+          &s->max_ppl_ratio, 0, 1e300, true },
+        { OPT_CHOICE, 0, "dtype", "f32|bf16", "compute in [f32]", &s->dtype, 0,
+          0, false },
+        { OPT_STR, 0, "tmp", "DIR", "directory for temporary files [/tmp]",
+          &s->tmp, 0, 0, true },
+        { OPT_STR, 0, "expect-key", "KEY",
+          "refuse an input whose key is another", &s->tool.expect_key, 0, 0,
+          true },
+        TOOL_COMMON(&s->tool),
+        TOOL_END,
+    };
+    int i = opt_parse(argc, argv, "[option...] ORIGINAL OTHER [FILE]",
+                      "Compare a checkpoint with the original on tokens: "
+                      "perplexity, KL divergence, top-1.",
+                      table);
+
+    if (argc - i < 2 || argc - i > 3)
+        die(E_USAGE, "want ORIGINAL OTHER [FILE] (try --help)");
+    s->original = argv[i];
+    s->other = argv[i + 1];
+    s->tokens = i + 2 < argc ? argv[i + 2] : NULL;
+    tool_apply(&s->tool);
+}
+
+static int read_tokens(struct corpus *c, const struct settings *s,
+                       int64_t vocab, struct err *e)
+{
+    const struct stream_expect expect = { .key = s->tool.expect_key };
+    struct stream_reader *in;
+    int rc;
+
+    if (stream_open(&in, s->tokens, &expect, e) < 0)
+        return e->code;
+    rc = corpus_read(c, in, vocab, e);
+    stream_close(in);
+    return rc;
+}
+
+static int compare(struct eval *v, const struct corpus *c,
+                   const struct settings *s, struct score_result *r,
+                   struct err *e)
+{
+    struct progress p;
+    struct score *scores = mem_zero(c->positions, sizeof(*scores), "scores", e);
+    double *kl = mem_zero(c->positions, sizeof(*kl), "scores", e);
+    int rc = scores && kl ? 0 : e->code;
+
+    if (!rc) {
+        progress_start(&p, s->tool.progress, "sequences",
+                       2 * (uint64_t)eval_layers(v) * c->count);
+        rc = eval_run(v, c, scores, &p, e);
+    }
+    if (!rc) {
+        *r = score_summarize(scores, c->positions, kl);
+        progress_finish(&p, NULL);
+    }
+    free(scores);
+    free(kl);
+    return rc;
+}
+
+static bool too_far(const struct settings *s, const struct score_result *r)
+{
+    double ratio = r->ppl / r->ppl_original;
+
+    if (s->max_ppl_ratio == 0 || ratio <= s->max_ppl_ratio)
+        return false;
+    warning("perplexity is %.6g times the original's, above --max-ppl-ratio "
+            "%.6g",
+            ratio, s->max_ppl_ratio);
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    struct settings s = { .dtype = DTYPE_F32, .tmp = "/tmp" };
+    struct corpus c;
+    struct report report;
+    struct eval *v = NULL;
+    struct err e;
+
+    parse(&s, argc, argv);
+    const struct eval_params p = {
+        .original = s.original,
+        .other = s.other,
+        .dtype = s.dtype == DTYPE_BF16 ? DT_BF16 : DT_F32,
+        .tmp = s.tmp,
+    };
+    if (eval_open(&v, &p, &e) < 0 || read_tokens(&c, &s, eval_vocab(v), &e) < 0)
+        die_err(&e);
+    report = (struct report){ s.original, s.other, c.count, { 0 } };
+    if (compare(v, &c, &s, &report.r, &e) < 0 ||
+        (s.json ? report_json(stdout, &report, &e) :
+                  report_table(stdout, &report, &e)) < 0)
+        die_err(&e);
+    eval_close(v);
+    corpus_release(&c);
+    return too_far(&s, &report.r) ? EXIT_NO : 0;
+}

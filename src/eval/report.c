@@ -1,0 +1,73 @@
+/* report.c - see report.h. */
+#include "eval/report.h"
+
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "common/json.h"
+
+static int written(FILE *out, struct err *e)
+{
+    if (fflush(out) || ferror(out))
+        return err_set(e, E_IO, "'<stdout>': cannot write:");
+    return 0;
+}
+
+/* JSON has no infinity: what is beyond a double becomes the largest one. */
+static void member(struct json_writer *w, const char *key, double v)
+{
+    jw_key(w, key);
+    jw_number(w, isfinite(v) ? v : DBL_MAX);
+}
+
+int report_json(FILE *out, const struct report *p, struct err *e)
+{
+    struct json_writer w;
+
+    jw_init(&w, 0);
+    jw_begin(&w, '{');
+    jw_key(&w, "original");
+    jw_string(&w, p->original);
+    jw_key(&w, "other");
+    jw_string(&w, p->other);
+    jw_key(&w, "sequences");
+    jw_int(&w, (int64_t)p->sequences);
+    jw_key(&w, "tokens");
+    jw_int(&w, (int64_t)p->r.positions);
+    member(&w, "ppl_original", p->r.ppl_original);
+    member(&w, "ppl", p->r.ppl);
+    member(&w, "kl_mean", p->r.kl_mean);
+    member(&w, "kl_sem", p->r.kl_sem);
+    member(&w, "kl_median", p->r.kl_median);
+    member(&w, "kl_p99", p->r.kl_p99);
+    member(&w, "kl_max", p->r.kl_max);
+    member(&w, "top1", p->r.top1);
+    jw_end(&w, '}');
+    if (w.failed) {
+        free(w.text);
+        return err_set(e, E_TEMP, "report: out of memory");
+    }
+    fprintf(out, "%s\n", w.text);
+    free(w.text);
+    return written(out, e);
+}
+
+int report_table(FILE *out, const struct report *p, struct err *e)
+{
+    const struct score_result *r = &p->r;
+
+    fprintf(out, "original             %s\n", p->original);
+    fprintf(out, "other                %s\n", p->other);
+    fprintf(out, "tokens scored        %" PRIu64 " in %zu sequences\n",
+            r->positions, p->sequences);
+    fprintf(out, "perplexity original  %.4f\n", r->ppl_original);
+    fprintf(out, "perplexity other     %.4f (%+.2f %%)\n", r->ppl,
+            100 * (r->ppl / r->ppl_original - 1));
+    fprintf(out, "KL mean              %.6f +- %.6f\n", r->kl_mean, r->kl_sem);
+    fprintf(out, "KL 99 %%              %.6f\n", r->kl_p99);
+    fprintf(out, "KL max               %.6f\n", r->kl_max);
+    fprintf(out, "top-1 agreement      %.2f %%\n", 100 * r->top1);
+    return written(out, e);
+}

@@ -1,0 +1,161 @@
+#!/usr/bin/env bats
+# forge-eval(1) as a user meets it: figures, options, exit codes.
+
+bats_require_minimum_version 1.5.0
+
+setup_file() {
+    export ROOT=$BATS_TEST_DIRNAME/../..
+    export M=$ROOT/examples/llama-4m
+    cd "$BATS_FILE_TMPDIR" || return 1
+    forge-tokens --sequences 3 --seqlen 40 "$M" <"$ROOT/examples/eval.txt" >t.fts
+    export T=$BATS_FILE_TMPDIR/t.fts
+    edit other zero model.layers.0.mlp.down_proj.weight
+    export OTHER=$BATS_FILE_TMPDIR/other
+}
+
+setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
+
+# edit DIR zero|nan TENSOR: a copy of the model with a tensor overwritten.
+edit() {
+    mkdir "$1" && cp "$M"/*.json "$1" && python3 - "$M" "$@" <<'PYTHON'
+import json, struct, sys
+src, dst, how, name = sys.argv[1:]
+b = bytearray(open(src + "/model.safetensors", "rb").read())
+n = struct.unpack("<Q", b[:8])[0]
+lo, hi = json.loads(b[8:8 + n])[name]["data_offsets"]
+b[8 + n + lo:8 + n + hi] = (b"\0\0" if how == "zero" else b"\xc0\x7f") * ((hi - lo) // 2)
+open(dst + "/model.safetensors", "wb").write(b)
+PYTHON
+}
+
+# config DIR KEY VALUE: a copy of the model whose config says otherwise.
+config() {
+    mkdir "$1" && cp "$M"/* "$1" && chmod +w "$1"/config.json &&
+        jq --argjson v "$3" ".$2 = \$v" "$M/config.json" >"$1/config.json"
+}
+
+@test "a model against itself: KL is exactly 0, top-1 exactly 1" {
+    run -0 --separate-stderr forge-eval --json "$M" "$M" "$T"
+    [ "$(jq -c '[.kl_mean, .kl_p99, .kl_max, .top1, .tokens, .sequences]' <<<"$output")" = "[0,0,0,1,117,3]" ]
+    [ "$(jq '.ppl == .ppl_original' <<<"$output")" = true ]
+}
+
+@test "two models that differ" {
+    run -0 --separate-stderr forge-eval --quiet --json "$M" "$OTHER" "$T"
+    [ -z "$stderr" ]
+    [ "${#lines[@]}" -eq 1 ]
+    [ "$(jq '.kl_mean > 0.001 and .kl_p99 > .kl_mean and .kl_max >= .kl_p99 and .top1 < 1' <<<"$output")" = true ]
+    [ "$(jq -r 'keys_unsorted | join(" ")' <<<"$output")" = \
+        "original other sequences tokens ppl_original ppl kl_mean kl_sem kl_median kl_p99 kl_max top1" ]
+}
+
+@test "the figures do not depend on threads, nor on where the tokens come from" {
+    forge-eval -q --json -j 1 "$M" "$OTHER" "$T" >1
+    forge-eval -q --json -j 2 "$M" "$OTHER" <"$T" >2
+    # shellcheck disable=SC2002
+    cat "$T" | forge-eval -q --json "$M" "$OTHER" >3
+    cmp 1 2
+    cmp 1 3
+}
+
+@test "without --json a table" {
+    run -0 --separate-stderr forge-eval -q "$M" "$OTHER" "$T"
+    [ "${lines[2]}" = "tokens scored        117 in 3 sequences" ]
+    [[ "${lines[5]}" == "KL mean "* ]]
+}
+
+@test "bf16 is near f32" {
+    a=$(forge-eval -q --json "$M" "$OTHER" "$T" | jq .kl_mean)
+    b=$(forge-eval -q --json --dtype bf16 "$M" "$OTHER" "$T" | jq .kl_mean)
+    [ "$(jq -n "($b / $a - 1) | fabs < 0.05")" = true ]
+}
+
+@test "--max-ppl-ratio: exit 1 above it, with the figures" {
+    run -0 forge-eval -q --max-ppl-ratio 1 "$M" "$M" "$T"
+    run -1 --separate-stderr forge-eval --max-ppl-ratio 1.0001 --json "$M" "$OTHER" "$T"
+    [[ "$output" == *'"ppl":'* ]]
+    [[ "$stderr" == *"forge-eval: warning: perplexity is "*" times the original's, above --max-ppl-ratio 1.0001"* ]]
+}
+
+@test "another model is exit 78 and names the size" {
+    config vocab vocab_size 2049
+    run -78 --separate-stderr forge-eval "$M" vocab "$T"
+    [ "$stderr" = "forge-eval: 'vocab': vocab_size is 2049, '$M' has 2048: not the same model" ]
+    config depth num_hidden_layers 3
+    run -78 --separate-stderr forge-eval depth "$M" "$T"
+    [[ "$stderr" == *"num_hidden_layers is 4, 'depth' has 3: not the same model" ]]
+}
+
+@test "what is missing is exit 66" {
+    run -66 --separate-stderr forge-eval "$M" nowhere "$T"
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    run -66 --separate-stderr forge-eval "$M" "$M" nowhere
+    [ "${#stderr_lines[@]}" -eq 1 ]
+}
+
+@test "logits that are not finite are exit 65, with their place" {
+    edit broken nan model.layers.3.mlp.down_proj.weight
+    run -65 --separate-stderr forge-eval "$M" broken "$T"
+    [ "$stderr" = "forge-eval: 'broken': logits of sequence 0, position 0 are not finite" ]
+    [ -z "$output" ]
+}
+
+@test "no tokens, or none to predict, is exit 65" {
+    printf '{"input_ids":[5]}\n' | forge-tokens "$M" --sequences 1 --seqlen 1 >one.fts || skip "no sequences of one token"
+    run -65 --separate-stderr forge-eval "$M" "$M" one.fts
+    [ "$stderr" = "forge-eval: every sequence is one token long: nothing to predict" ]
+}
+
+@test "a cut stream is exit 65 and prints nothing" {
+    for n in 0 10 100 "$(($(stat -c %s "$T") - 1))"; do
+        head -c "$n" "$T" >cut.fts
+        run -65 --separate-stderr forge-eval "$M" "$M" cut.fts
+        [ -z "$output" ]
+        [ "${#stderr_lines[@]}" -eq 1 ]
+    done
+}
+
+@test "a temporary directory that takes no file is exit 73, a full output 74" {
+    run -73 --separate-stderr forge-eval --tmp /nonexistent "$M" "$M" "$T"
+    [[ "$stderr" == "forge-eval: '/nonexistent': cannot create a temporary file: "* ]]
+    [ -e /dev/full ] || skip "no /dev/full"
+    run -74 bash -c 'forge-eval -q "$M" "$M" "$T" >/dev/full'
+    run -74 bash -c 'forge-eval -q --json "$M" "$M" "$T" >/dev/full'
+}
+
+@test "a wrong command line is exit 64 and one line on stderr" {
+    for a in "" "$M" "$M $M $T more" "--max-ppl-ratio x $M $M" "--dtype f16 $M $M"; do
+        # shellcheck disable=SC2086
+        run -64 --separate-stderr forge-eval $a
+        [ -z "$output" ]
+        [ "${#stderr_lines[@]}" -eq 1 ]
+    done
+}
+
+# Fail the n-th call of one kind, n = 1, 2, ..., in growing steps, until the
+# tool needs no more of them; exit is one of CODES.
+fail_some() {
+    local n rc
+    [ -n "${FAIL_SO:-}" ] && [ -e "$FAIL_SO" ] || skip "no fail.so in this mode"
+    forge-tokens -q --sequences 2 --seqlen 8 "$M" "$ROOT/examples/eval.txt" >few.fts
+    for ((n = 1; n < 100000; n += 1 + n / 8)); do
+        rc=0
+        FAIL=$1:$n LD_PRELOAD=$FAIL_SO forge-eval -q -j 1 --json "$M" "$OTHER" few.fts >out 2>err || rc=$?
+        [ "$rc" -ne 0 ] || break
+        echo "$1:$n: exit $rc, $(<err)"
+        [[ ",$2," == *",$rc,"* ]]
+        [[ "$(wc -l <err)" = 1 && "$(<err)" == "forge-eval: "* ]]
+        [ ! -s out ]
+    done
+    [ "$n" -gt 1 ] && [ "$n" -lt 100000 ]
+}
+
+@test "whichever malloc fails: exit 75, one line, nothing printed" { fail_some malloc 75; }
+@test "whichever pread of a temporary file or a checkpoint fails: exit 74" { fail_some pread 74; }
+@test "whichever pwrite of a temporary file fails: exit 74" { fail_some pwrite 74; }
+
+@test "--help and the man page name the same options" {
+    forge-eval --help | grep -o -- ' --[a-z-]*' | tr -d ' ' | sort -u >help
+    grep -o -- 'Fl -[a-z-]*' "$ROOT/man/forge-eval.1" | sed 's/.*Fl -/--/' | sort -u >man
+    diff help man
+}
