@@ -1,0 +1,31 @@
+#!/usr/bin/env bats
+# Our outputs in the programs that will read them, and beside those of the
+# programs that make such checkpoints too.  By make interop; minutes each.
+#
+# PYTHON  with requirements*.txt installed (scripts/setup --venv)
+# MODELS  checkpoint directories; default: examples/*/
+# WORK    keep and reuse what is made, the peers' results above all
+#
+# On failure, and with bats --show-output-of-passing-tests, every verdict.
+
+setup_file() {
+    cd "$BATS_TEST_DIRNAME/../.." || return 1
+    export TEXTS="--calib examples/calib.jsonl --eval examples/eval.txt"
+    export MODELS=${MODELS:-$(dirname examples/*/config.json)}
+    export WORK=${WORK:-$BATS_FILE_TMPDIR}
+}
+
+check() {
+    local m models=()
+    cd "$BATS_TEST_DIRNAME/../.." || return 1
+    for m in $MODELS; do
+        models+=(--model "$m")
+    done
+    # shellcheck disable=SC2086
+    "${PYTHON:-python3}" "tests/interop/$1.py" $TEXTS --work "$WORK" "${models[@]}"
+}
+
+@test "forge-eval gives transformers' figures" { check eval_check; }
+@test "real loaders open every layout and compute with our weights" { check loaders; }
+@test "forge-solve has no more loss than GPTQModel's GPTQ" { check solve_check; }
+@test "our default is nearer to the original than the peers' defaults" { check quality; }

@@ -1,0 +1,124 @@
+"""Shared by the checks of this directory: arguments, our tools, verdicts, and models in torch.
+
+import lab before torch: it sets what the libraries read at import.
+"""
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+THREADS = min(2, os.cpu_count() or 1)
+for _k, _v in dict(OMP_NUM_THREADS=THREADS, TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE=1, TRANSFORMERS_OFFLINE=1,
+                   HF_HUB_DISABLE_PROGRESS_BARS=1, CUDA_VISIBLE_DEVICES="", GPTQMODEL_CPU_WORKERS=2).items():
+    os.environ.setdefault(_k, str(_v))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
+
+_failed = []
+_verdicts = os.fdopen(os.dup(1), "w")  # what the libraries print goes to stderr
+os.dup2(2, 1)
+
+
+def args(doc, *more):
+    """--model (several), --calib, --eval, --work; more: (name, keywords) for add_argument."""
+    p = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--model", action="append", required=True, help="checkpoint directory; may be given again")
+    p.add_argument("--calib", required=True)
+    p.add_argument("--eval", required=True)
+    p.add_argument("--work", help="keep what is made here, and use what is there; default: a temporary directory")
+    for name, kw in more:
+        p.add_argument(name, **kw)
+    a = p.parse_args()
+    if a.work:
+        a.work = Path(a.work)
+        a.work.mkdir(parents=True, exist_ok=True)
+    else:
+        a.work = Path(tempfile.mkdtemp(prefix="forge-interop-"))
+        import atexit
+        atexit.register(shutil.rmtree, a.work, ignore_errors=True)
+    return a
+
+
+def say(line):
+    print(line, file=_verdicts, flush=True)
+
+
+def check(name, ok, detail=""):
+    say(("ok      " if ok else "NOT OK  ") + name + (f"  ({detail})" if detail else ""))
+    if not ok:
+        _failed.append(name)
+    return ok
+
+
+def finish():
+    sys.exit(1 if _failed else 0)
+
+
+def run(*command, stdin=None, stdout=None):
+    """Run one of our tools; its stdout as bytes, or into the file `stdout`."""
+    with open(stdin or os.devnull, "rb") as i, open(stdout or os.devnull, "wb") as o:
+        r = subprocess.run([str(c) for c in command], stdin=i, stdout=o if stdout else subprocess.PIPE, stderr=subprocess.PIPE)
+    if r.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))}: exit {r.returncode}: {r.stderr.decode().strip()}")
+    return r.stdout
+
+
+def frames(path):
+    """All tensors of a stream."""
+    import fts
+    with open(path, "rb") as f:
+        return list(fts.read(f))
+
+
+def tokens(model, text, n, seqlen, out):
+    """A tokens stream of the text, and the same ids as int32 [n, seqlen]."""
+    import numpy as np
+    if not Path(out).exists():
+        run("forge-tokens", "--sequences", n, "--seqlen", seqlen, model, text, stdout=out)
+    ids = [f.array() for f in frames(out) if f.role == "tokens"]
+    return np.stack(ids)
+
+
+def forge_eval(original, other, stream):
+    return json.loads(run("forge-eval", "--quiet", "--json", original, other, stream))
+
+
+def quantization(d):
+    return json.loads((Path(d) / "config.json").read_text()).get("quantization_config") or {}
+
+
+def plain_model(d, weights=None, dtype="float32"):
+    """transformers' model of d's config; weights: a state dict in place of d's own tensors."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+    if weights is None:
+        return AutoModelForCausalLM.from_pretrained(d, dtype=getattr(torch, dtype), attn_implementation="eager").eval()
+    cfg = AutoConfig.from_pretrained(d)
+    if hasattr(cfg, "quantization_config"):
+        del cfg.quantization_config
+    cfg._attn_implementation = "eager"
+    m = AutoModelForCausalLM.from_config(cfg)
+    missing, extra = m.load_state_dict({k: torch.tensor(v).float() for k, v in weights.items()}, strict=False)
+    m.tie_weights()
+    tied = {"lm_head.weight"} if getattr(cfg, "tie_word_embeddings", False) else set()
+    if set(missing) - tied or extra:
+        raise RuntimeError(f"{d}: missing {sorted(missing)[:3]}, not wanted {sorted(extra)[:3]}")
+    return m.to(getattr(torch, dtype)).eval()
+
+
+def dequantized(d):
+    """Our own dequantized weights of d, by name, as float32 arrays."""
+    import numpy as np
+    with tempfile.NamedTemporaryFile(suffix=".fts") as t:
+        run("forge-weights", "--dequantize", d, stdout=t.name)
+        return {f.name + (".weight" if f.role == "weight" else ""): np.array(f.array(), np.float32)
+                for f in frames(t.name) if f.role in ("weight", "tensor")}
+
+
+def logits(model, ids):
+    import torch
+    with torch.inference_mode():
+        return model(input_ids=torch.as_tensor(ids).long().reshape(1, -1), use_cache=False).logits[0].float()
