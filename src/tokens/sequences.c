@@ -394,7 +394,8 @@ static int read_lines(struct records *r, struct input *in, struct err *e)
         drop = next;
         if (is_blank(in->data, len))
             continue;
-        snprintf(what, sizeof(what), "record on line %llu", (unsigned long long)number);
+        snprintf(what, sizeof(what), "record on line %llu",
+                 (unsigned long long)number);
         if (json_parse(&doc, in->data, len, what, e) < 0)
             return e->code;
         rc = record(r, json_root(doc), e);
