@@ -42,7 +42,8 @@ static int append(struct buffer *b, const char *text, size_t len, struct err *e)
             return e->code;
         b->cap = cap;
     }
-    memcpy(b->text + b->len, text, len);
+    if (len)
+        memcpy(b->text + b->len, text, len);
     b->len = need;
     return 0;
 }
