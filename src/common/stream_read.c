@@ -4,7 +4,7 @@
  * the word of a header: a payload from a pipe grows with what arrives. */
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
+#include <xxh_x86dispatch.h>
 
 #include "common/crc32c.h"
 #include "common/frame.h"

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <xxhash.h>
+#include <xxh_x86dispatch.h>
 
 #include "common/crc32c.h"
 #include "common/file.h"
