@@ -60,6 +60,9 @@ struct kernels {
                      const float *ub, int64_t n, float *out);
     void (*gate_bf16)(const float *g, const float *u, const float *gb,
                       const float *ub, int64_t n, uint16_t *out);
+    /* Whether all n elements are neither infinite nor NaN. */
+    bool (*finite_f32)(const float *x, int64_t n);
+    bool (*finite_bf16)(const uint16_t *x, int64_t n);
     /* out[dim] = head row src (elements), normalized and turned by cs, the
      * cosines [dim/2] and sines [dim/2] of its position. */
     void (*turn_row)(const struct turn *t, const void *src, const float *cs,

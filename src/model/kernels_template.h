@@ -255,6 +255,26 @@ static void gate_bf16(const float *g, const float *u, const float *gb,
     }
 }
 
+/* x * 0 is 0, or NaN for what is not finite: then no sum is 0 any more. */
+INLINE bool all_finite(const void *x, bool bf16, int64_t n)
+{
+    vf sum = { 0 };
+
+    for (int64_t i = 0; i < n; i += W)
+        sum += load_some(element(x, bf16, i), bf16, least(W, n - i)) * 0;
+    return v_sum(sum) == 0;
+}
+
+static bool finite_f32(const float *x, int64_t n)
+{
+    return all_finite(x, false, n);
+}
+
+static bool finite_bf16(const uint16_t *x, int64_t n)
+{
+    return all_finite(x, true, n);
+}
+
 /* ---- rope ---- */
 
 INLINE void turn_half(const struct turn *t, const float *cs, float *x)
@@ -454,6 +474,8 @@ const struct kernels KERNELS = {
     .add_bf16 = add_bf16,
     .gate_f32 = gate_f32,
     .gate_bf16 = gate_bf16,
+    .finite_f32 = finite_f32,
+    .finite_bf16 = finite_bf16,
     .turn_row = turn_row,
     .attend = attend,
 };

@@ -168,6 +168,11 @@ void *state_act(const struct state *s, int64_t width, int64_t r)
     return state_at(s->act, s->dtype, r * width);
 }
 
+bool model_finite(const struct model *m, const void *p, int64_t n)
+{
+    return m->bf16 ? m->k->finite_bf16(p, n) : m->k->finite_f32(p, n);
+}
+
 /* ---- embedding ---- */
 
 int model_load_embedding(struct model *m, struct err *e)

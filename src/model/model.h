@@ -81,6 +81,9 @@ void *state_act(const struct state *s, int64_t width, int64_t r);
 /* Rows that make the products fast; sequences are batched up to it. */
 enum { BATCH_ROWS = 2048 };
 
+/* Whether n elements are neither infinite nor NaN. */
+bool model_finite(const struct model *m, const void *p, int64_t n);
+
 /* ---- embedding ---- */
 
 /* Load model.embed_tokens.weight, as stored (kept until released). */

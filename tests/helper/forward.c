@@ -80,8 +80,8 @@ int main(int argc, char **argv)
         die(E_USAGE, "forward MODEL f32|bf16 [KERNELS] < ids > floats");
     threads_set(2);
     n = (int64_t)fread(ids, sizeof(*ids), MAX_TOKENS, stdin);
-    if (model_open(&m, argv[1], strcmp(argv[2], "f32") ? DT_BF16 : DT_F32,
-                   &e) < 0)
+    if (model_open(&m, argv[1], strcmp(argv[2], "f32") ? DT_BF16 : DT_F32, &e) <
+        0)
         die_err(&e);
     if (argc > 3)
         m->k = kernels_find(argv[3]);

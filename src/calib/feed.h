@@ -1,0 +1,47 @@
+/* feed.h - sequences out of a stream, in batches ready to run.
+ *
+ * The input is tokens, or a state: for each sequence a `hidden` frame and,
+ * inside a layer, the activation of the point that it has reached.  What it
+ * is, is decided by the first sequence; all others must be the same. */
+#ifndef FORGE_FEED_H
+#define FORGE_FEED_H
+
+#include "common/stream.h"
+#include "model/model.h"
+
+/* Some sequences: together about BATCH_ROWS rows, or one that is longer. */
+struct batch {
+    struct state s;
+    int64_t n;                     /* sequences */
+    int64_t length[BATCH_ROWS];    /* tokens of each */
+    uint64_t sequence[BATCH_ROWS]; /* as frames number them, from 1 */
+    bool last;                     /* there are no more */
+};
+
+struct feed;
+
+/* Reads up to the first sequence.  layer: which layer the states must enter
+ * or be in; -1: whichever the first one names.  Frames that are neither
+ * tokens nor states go to pass as they come (NULL: nowhere).  Tokens are
+ * embedded; the model's embedding is loaded for that.  E_DATA: no sequence,
+ * or one of another layer or model. */
+MUST_CHECK int feed_open(struct feed **f, struct stream_reader *in,
+                         struct model *m, int64_t layer,
+                         struct stream_writer *pass, struct err *e);
+void feed_close(struct feed *f); /* NULL is allowed */
+bool feed_is_tokens(const struct feed *f);
+int64_t feed_layer(const struct feed *f); /* 0 for tokens */
+enum point feed_point(const struct feed *f);
+
+/* 1: *b holds the next sequences, at feed_point(); 0: there were no more.
+ * E_DATA: a frame of the wrong shape, layer, point or order; states that are
+ * not finite. */
+MUST_CHECK int feed_next(struct feed *f, struct batch *b, struct err *e);
+
+/* E_DATA when one of n rows of `width` elements is not finite: what and
+ * sequence name it. */
+MUST_CHECK int feed_check_finite(const struct model *m, const void *rows,
+                                 int64_t n, int64_t width, const char *what,
+                                 uint64_t sequence, struct err *e);
+
+#endif
