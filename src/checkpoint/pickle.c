@@ -131,34 +131,17 @@ static int push_bytes(struct machine *m, size_t n, bool is_signed)
     return push_int(m, VALUE_INT, (int64_t)v);
 }
 
-static int op_none(struct machine *m)
+static int op_constant(struct machine *m)
 {
-    return push_int(m, VALUE_NONE, 0);
+    return *m->op == 'N' ? push_int(m, VALUE_NONE, 0) :
+                           push_int(m, VALUE_BOOL, *m->op == 0x88);
 }
 
-static int op_true(struct machine *m)
+static int op_int(struct machine *m)
 {
-    return push_int(m, VALUE_BOOL, 1);
-}
+    size_t n = *m->op == 'J' ? 4 : *m->op == 'M' ? 2 : 1;
 
-static int op_false(struct machine *m)
-{
-    return push_int(m, VALUE_BOOL, 0);
-}
-
-static int op_int4(struct machine *m)
-{
-    return push_bytes(m, 4, true);
-}
-
-static int op_int1(struct machine *m)
-{
-    return push_bytes(m, 1, false);
-}
-
-static int op_int2(struct machine *m)
-{
-    return push_bytes(m, 2, false);
+    return push_bytes(m, n, n == 4);
 }
 
 static int op_long1(struct machine *m)
@@ -202,22 +185,18 @@ static int push_text(struct machine *m, size_t n)
     return push(m, v);
 }
 
-static int op_text4(struct machine *m)
+static int op_text(struct machine *m)
 {
-    const uint8_t *p = take(m, 4);
+    bool wide = *m->op == 'X';
+    const uint8_t *p = take(m, wide ? 4 : 1);
     uint32_t n;
 
     if (!p)
         return m->e->code;
-    memcpy(&n, p, 4);
+    n = *p;
+    if (wide)
+        memcpy(&n, p, 4);
     return push_text(m, n);
-}
-
-static int op_text1(struct machine *m)
-{
-    const uint8_t *p = take(m, 1);
-
-    return p ? push_text(m, *p) : m->e->code;
 }
 
 /* ---- containers ---- */
@@ -297,23 +276,19 @@ static int op_append(struct machine *m)
     return extend(m, m->n_stack ? m->n_stack - 1 : 0, VALUE_LIST);
 }
 
-static int op_appends(struct machine *m)
-{
-    size_t first = 0;
-
-    return pop_mark(m, &first) ? m->e->code : extend(m, first, VALUE_LIST);
-}
-
 static int op_setitem(struct machine *m)
 {
     return extend(m, m->n_stack > 1 ? m->n_stack - 2 : 0, VALUE_DICT);
 }
 
-static int op_setitems(struct machine *m)
+/* The same for all values above the mark. */
+static int op_extend(struct machine *m)
 {
     size_t first = 0;
 
-    return pop_mark(m, &first) ? m->e->code : extend(m, first, VALUE_DICT);
+    if (pop_mark(m, &first))
+        return m->e->code;
+    return extend(m, first, *m->op == 'e' ? VALUE_LIST : VALUE_DICT);
 }
 
 /* ---- the memo ---- */
@@ -545,17 +520,17 @@ static int op_stop(struct machine *m)
 }
 
 static int (*const ops[256])(struct machine *m) = {
-    [0x80] = op_proto,   ['.'] = op_stop,     ['('] = op_mark,
-    ['N'] = op_none,     [0x88] = op_true,    [0x89] = op_false,
-    ['J'] = op_int4,     ['K'] = op_int1,     ['M'] = op_int2,
-    [0x8a] = op_long1,   ['G'] = op_float,    ['X'] = op_text4,
-    ['U'] = op_text1,    [')'] = op_tuple_n,  [0x85] = op_tuple_n,
-    [0x86] = op_tuple_n, [0x87] = op_tuple_n, ['t'] = op_tuple,
-    [']'] = op_list,     ['a'] = op_append,   ['e'] = op_appends,
-    ['}'] = op_dict,     ['s'] = op_setitem,  ['u'] = op_setitems,
-    ['q'] = op_memo,     ['r'] = op_memo,     ['h'] = op_memo,
-    ['j'] = op_memo,     ['c'] = op_global,   ['Q'] = op_persid,
-    ['R'] = op_reduce,   [0x81] = op_reduce,  ['b'] = op_build,
+    [0x80] = op_proto,   ['.'] = op_stop,      ['('] = op_mark,
+    ['N'] = op_constant, [0x88] = op_constant, [0x89] = op_constant,
+    ['J'] = op_int,      ['K'] = op_int,       ['M'] = op_int,
+    [0x8a] = op_long1,   ['G'] = op_float,     ['X'] = op_text,
+    ['U'] = op_text,     [')'] = op_tuple_n,   [0x85] = op_tuple_n,
+    [0x86] = op_tuple_n, [0x87] = op_tuple_n,  ['t'] = op_tuple,
+    [']'] = op_list,     ['a'] = op_append,    ['e'] = op_extend,
+    ['}'] = op_dict,     ['s'] = op_setitem,   ['u'] = op_extend,
+    ['q'] = op_memo,     ['r'] = op_memo,      ['h'] = op_memo,
+    ['j'] = op_memo,     ['c'] = op_global,    ['Q'] = op_persid,
+    ['R'] = op_reduce,   [0x81] = op_reduce,   ['b'] = op_build,
 };
 
 /* ---- the run ---- */

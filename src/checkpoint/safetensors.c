@@ -192,6 +192,29 @@ static int check_frame(const char *text, size_t len, const char *what,
     return 0;
 }
 
+/* Sizes are written with digits alone: 1.0, 1e2 and -0 are none, though they
+ * have a whole value.  text is valid JSON. */
+static int check_numbers(const char *text, const char *what, struct err *e)
+{
+    bool quoted = false;
+
+    for (const char *p = text; *p; p++) {
+        size_t n = quoted ? 0 : strspn(p, "0123456789+-.eE");
+
+        if (quoted && *p == '\\')
+            p++;
+        else if (*p == '"')
+            quoted = !quoted;
+        else if (n && strchr("-0123456789", *p)) {
+            if (strspn(p, "0123456789") != n)
+                return err_set(e, E_DATA, "%s: '%.*s' is no size", what,
+                               n > 40 ? 40 : (int)n, p);
+            p += n - 1;
+        }
+    }
+    return 0;
+}
+
 int safetensors_parse(struct ck_list *l, const char *text, size_t len,
                       uint64_t size, const char *what, struct err *e)
 {
@@ -202,6 +225,7 @@ int safetensors_parse(struct ck_list *l, const char *text, size_t len,
 
     if (r || (r = json_parse(&doc, text, len, what, e)))
         return r;
+    r = check_numbers(text, what, e);
     for (v = json_first(json_root(doc)); v && !r; v = json_after(v))
         r = strcmp(json_key(v), "__metadata__") == 0 ?
                 check_metadata(v, what, e) :

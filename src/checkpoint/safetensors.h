@@ -20,8 +20,8 @@ enum { SAFETENSORS_HEADER_MAX = 100000000 };
  * file's name in messages, quoted.  E_DATA, E_IO, E_TEMP. */
 MUST_CHECK int safetensors_header(struct file *f, const char *what, char **text,
                                   size_t *len, struct err *e);
-/* Append the tensors of a header to l in the order of their data.  size: of
- * the whole file.  E_DATA names the rule that is broken, the tensor and the
+/* Append the tensors of a header to l in the order of their data.  text: len
+ * bytes and a NUL.  size: of the whole file.  E_DATA names the rule that is broken, the tensor and the
  * numbers; l may have grown then. */
 MUST_CHECK int safetensors_parse(struct ck_list *l, const char *text,
                                  size_t len, uint64_t size, const char *what,

@@ -21,8 +21,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         return 0;
     memcpy(number, data, (size_t)(nl - data));
     size = strtoull(number, NULL, 10) >> 1;
-    text = malloc(len ? len : 1);
+    text = malloc(len + 1);
     memcpy(text, nl + 1, len);
+    text[len] = '\0';
     if (!safetensors_parse(&l, text, len, 8 + len + size, "'f'", &e)) {
         for (size_t i = 0; i < l.count; i++) {
             if (l.item[i].offset != 8 + len + sum)

@@ -159,7 +159,7 @@ def packed():
 
 # What ours refuses and the official library lets pass, each on purpose.
 STRICTER = ("duplicate", "twice", "control", "not supported", "more than 8", "padded", "end with", "begin with '{'", "integer",
-            "number", "'shape' holds", "no pair of offsets", "2^53", "exact")
+            "number", "'shape' holds", "no pair of offsets", "2^53", "u0000", "is no size")
 
 
 def official(path):

@@ -102,15 +102,18 @@ static void field_rules(void)
     refused("{\"a\":" T("U4", "[2]", "[0,1]") "}", 1,
             "dtype 'U4' is not supported");
     refused("{\"a\":" T("u8", "[1]", "[0,1]") "}", 1, "is not supported");
-    refused("{\"a\":" T("U8", "[-1]", "[0,1]") "}", 1, "'shape'");
+    refused("{\"a\":" T("U8", "[-1]", "[0,1]") "}", 1, "'-1' is no size");
     refused("{\"a\":" T("U8", "[\"1\"]", "[0,1]") "}", 1, "'shape'");
-    refused("{\"a\":" T("U8", "[0.5]", "[0,1]") "}", 1, "'shape'");
+    refused("{\"a\":" T("U8", "[0.5]", "[0,1]") "}", 1, "'0.5' is no size");
+    refused("{\"a\":" T("U8", "[1.0]", "[0,1]") "}", 1, "'1.0' is no size");
+    refused("{\"a\":" T("U8", "[1]", "[0,1e0]") "}", 1, "'1e0' is no size");
+    refused("{\"a\":" T("U8", "[1]", "[-0,1]") "}", 1, "'-0' is no size");
     refused("{\"a\":" T("U8", "1", "[0,1]") "}", 1, "'shape'");
     refused("{\"a\":" T("U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]") "}", 1,
             "more than 8 dimensions");
     refused("{\"a\":" T("U8", "[1]", "[0]") "}", 1, "'data_offsets'");
     refused("{\"a\":" T("U8", "[1]", "[0,1,1]") "}", 1, "'data_offsets'");
-    refused("{\"a\":" T("U8", "[1]", "[-1,0]") "}", 1, "'data_offsets'");
+    refused("{\"a\":" T("U8", "[1]", "[-1,0]") "}", 1, "'-1' is no size");
     refused("{\"a\":" T("U8", "[1]", "[1,0]") "}", 1, "end before they begin");
 }
 
