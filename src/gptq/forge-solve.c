@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "common/device.h"
-#include "common/file.h"
 #include "common/tool.h"
 #include "gptq/module.h"
 
@@ -41,7 +40,7 @@ static int parse(struct settings *s, int argc, char **argv)
           "rtn: round to nearest even with hessians [gptq]", &s->method, 0, 0,
           false },
         { OPT_CHOICE, 0, "order", ORDER_WORDS,
-          "order in which inputs are quantized [group]", &s->order, 0, 0,
+          "order in which inputs are quantized [activation]", &s->order, 0, 0,
           false },
         { OPT_FLOAT, 0, "damping", "X",
           "added to the diagonal, of its mean [0.01]", &s->module.damping, 1e-9,
@@ -58,7 +57,7 @@ static int parse(struct settings *s, int argc, char **argv)
     };
     int i;
 
-    s->order = ORDER_GROUP;
+    s->order = ORDER_ACTIVATION;
     s->module.damping = 0.01;
     i = opt_parse(argc, argv, "[option...] [file] > codes",
                   "Choose the 4-bit codes of weights on grids that are given.",
@@ -88,52 +87,6 @@ static int open_all(struct run *r, const char *path, struct err *e)
     return stream_create(&r->out, &out, e);
 }
 
-static int write_json(struct run *r, const struct json_writer *w,
-                      const char *module, bool ancillary, struct err *e)
-{
-    struct frame f = { .role = ROLE_NOTE,
-                       .dtype = DT_U8,
-                       .ndim = 1,
-                       .dims = { w->len },
-                       .ancillary = ancillary,
-                       .data = w->text,
-                       .len = w->len };
-
-    if (w->failed)
-        return err_set(e, E_TEMP, "out of memory");
-    snprintf(f.name, sizeof(f.name), "%s", module);
-    return stream_write(r->out, &f, e);
-}
-
-static int write_notes(struct run *r, const struct module_note *note,
-                       struct err *e)
-{
-    const char *module = r->weight.name;
-    struct json_writer w, t;
-    int rc;
-
-    jw_init(&w, 0);
-    module_note_json(&w, note, NULL, false);
-    rc = write_json(r, &w, module, false, e);
-    jw_init(&t, 0);
-    jw_begin(&t, '{');
-    jw_key(&t, "seconds");
-    jw_number(&t, note->seconds);
-    jw_end(&t, '}');
-    if (rc >= 0)
-        rc = write_json(r, &t, module, true, e);
-    free(w.text);
-    free(t.text);
-    if (rc < 0 || !r->report)
-        return rc;
-    jw_init(&w, 0);
-    module_note_json(&w, note, module, true);
-    rc = w.failed ? err_set(e, E_TEMP, "out of memory") :
-                    publish_write(r->report, w.text, w.len, e);
-    free(w.text);
-    return rc < 0 ? rc : publish_write(r->report, "\n", 1, e);
-}
-
 static int solve(struct run *r, const struct frame *meta, struct err *e)
 {
     const struct frame *w = &r->weight;
@@ -153,7 +106,7 @@ static int solve(struct run *r, const struct frame *meta, struct err *e)
     rc = module_solve(r->solver, w, meta, codes, &note, e);
     if (rc >= 0 && (rc = stream_write(r->out, &f, e)) >= 0 &&
         (rc = stream_write(r->out, meta, e)) >= 0)
-        rc = write_notes(r, &note, e);
+        rc = module_write(&note, w->name, r->out, r->report, e);
     free(codes);
     if (rc < 0)
         return rc;

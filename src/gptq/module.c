@@ -1,10 +1,12 @@
 /* module.c - see module.h. */
 #include "gptq/module.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "common/json.h"
 #include "common/quant.h"
 
 struct module_solver {
@@ -181,7 +183,10 @@ int module_solve(struct module_solver *m, const struct frame *w,
     return 0;
 }
 
-void module_note_json(struct json_writer *w, const struct module_note *note,
+/* ---- notes ---- */
+
+/* module: NULL leaves it out; seconds: said only where they may be. */
+static void note_json(struct json_writer *w, const struct module_note *note,
                       const char *module, bool seconds)
 {
     jw_begin(w, '{');
@@ -219,4 +224,50 @@ void module_note_json(struct json_writer *w, const struct module_note *note,
         jw_number(w, note->seconds);
     }
     jw_end(w, '}');
+}
+
+static int write_note(const struct json_writer *w, const char *module,
+                      bool ancillary, struct stream_writer *out, struct err *e)
+{
+    struct frame f = { .role = ROLE_NOTE,
+                       .dtype = DT_U8,
+                       .ndim = 1,
+                       .dims = { w->len },
+                       .ancillary = ancillary,
+                       .data = w->text,
+                       .len = w->len };
+
+    if (w->failed)
+        return err_set(e, E_TEMP, "'%s': out of memory", module);
+    snprintf(f.name, sizeof(f.name), "%s", module);
+    return stream_write(out, &f, e);
+}
+
+int module_write(const struct module_note *note, const char *module,
+                 struct stream_writer *out, struct publish *report,
+                 struct err *e)
+{
+    struct json_writer w, t;
+    int rc;
+
+    jw_init(&w, 0);
+    note_json(&w, note, NULL, false);
+    rc = write_note(&w, module, false, out, e);
+    jw_init(&t, 0);
+    jw_begin(&t, '{');
+    jw_key(&t, "seconds");
+    jw_number(&t, note->seconds);
+    jw_end(&t, '}');
+    if (rc >= 0)
+        rc = write_note(&t, module, true, out, e);
+    free(w.text);
+    free(t.text);
+    if (rc < 0 || !report)
+        return rc;
+    jw_init(&w, 0);
+    note_json(&w, note, module, true);
+    rc = w.failed ? err_set(e, E_TEMP, "'%s': out of memory", module) :
+                    publish_write(report, w.text, w.len, e);
+    free(w.text);
+    return rc < 0 ? rc : publish_write(report, "\n", 1, e);
 }

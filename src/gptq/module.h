@@ -3,7 +3,7 @@
 #ifndef FORGE_MODULE_H
 #define FORGE_MODULE_H
 
-#include "common/json.h"
+#include "common/file.h"
 #include "common/stream.h"
 #include "gptq/hfile.h"
 #include "gptq/solve.h"
@@ -46,9 +46,10 @@ MUST_CHECK int module_solve(struct module_solver *m, const struct frame *w,
 uint64_t module_fallbacks(const struct module_solver *m);
 void module_close(struct module_solver *m); /* NULL is allowed */
 
-/* A note as JSON, one line.  module: NULL leaves it out; seconds: said only
- * where it may be. */
-void module_note_json(struct json_writer *w, const struct module_note *note,
-                      const char *module, bool seconds);
+/* Write the note of a module, and its seconds as an ancillary one; and a line
+ * of the report, unless that is NULL. */
+MUST_CHECK int module_write(const struct module_note *note, const char *module,
+                            struct stream_writer *out, struct publish *report,
+                            struct err *e);
 
 #endif

@@ -81,6 +81,12 @@ static struct entry *append(struct collect *c, const struct frame *f,
     size_t inputs = (size_t)(c->params.n_inputs > 0 ? c->params.n_inputs : 1);
     struct entry *t;
 
+    for (size_t i = 0; i < c->count; i++)
+        if (!strcmp(c->entry[i].name, f->name)) {
+            err_set(e, E_DATA, "'%s': comes again after it was complete",
+                    f->name);
+            return NULL;
+        }
     if (mem_grow(&c->entry, (c->count + 1) * sizeof(*t), "collect", e) < 0)
         return NULL;
     t = &c->entry[c->count++];

@@ -1,0 +1,105 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # run sets stderr
+# forge-grid(1) as a user meets it.
+
+bats_require_minimum_version 1.5.0
+load ../helper/fail_each
+
+PY="$BATS_TEST_DIRNAME/../reference/stages.py"
+MAN="$BATS_TEST_DIRNAME/../../man/forge-grid.1"
+
+setup_file() {
+    cd "$BATS_FILE_TMPDIR" || exit 1
+    python3 "$PY" activations a.fts
+    forge-hessian -q a.fts -o h.fts
+    python3 "$PY" weights w.fts
+}
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || exit 1
+    W=$BATS_FILE_TMPDIR/w.fts
+    H=$BATS_FILE_TMPDIR/h.fts
+}
+
+@test "no candidate is better than the one that is chosen" {
+    for sym in SYM ASYM; do
+        opt=--symmetric
+        [ "$sym" = SYM ] || opt=--asymmetric
+        forge-grid -q "$opt" --group 64 --search absmax "$W" >g
+        python3 "$PY" check-grid g "$sym" absmax 2.4 1
+        forge-grid -q "$opt" --group 128 --candidates 20 "$W" >g
+        python3 "$PY" check-grid g "$sym" lp 2.4 20
+        forge-grid -q "$opt" --group 32 --norm 3 --candidates 7 "$W" >g
+        python3 "$PY" check-grid g "$sym" lp 3 7
+        forge-grid -q "$opt" --group 64 --candidates 20 --hessian "$H" "$W" >g
+        python3 "$PY" check-grid g "$sym" hessian 2 20 "$H"
+    done
+    forge-grid -q --group 256 --scale-dtype bf16 --candidates 9 "$W" >g
+    python3 "$PY" check-grid g SYM lp 2.4 9
+    forge-grid -q --group 512 --candidates 1024 --norm 2 --search lp "$W" >g
+    python3 "$PY" check-grid g SYM lp 2 1024
+}
+
+@test "each weight is followed by its qmeta, all else passes" {
+    forge-grid -q "$W" >g
+    forge-ls "$W" | awk '{ print $1, $2 }' >in
+    forge-ls g | awk '$1 != "qmeta" { print $1, $2 }' | diff in -
+    run -0 forge-ls g
+    [[ ${lines[2]} == $'qmeta\tmodel.layers.0.q_proj\tQMETA4\t96x2\t'* ]]
+}
+
+@test "threads do not change a byte" {
+    forge-grid -q -j 1 "$W" >a
+    forge-grid -q -j 3 <"$W" >b
+    cmp a b
+}
+
+@test "weights that are not finite, and hessians that are missing, are named" {
+    mkstream 'weight:m.q:F32:2x8:fill=inf' >bad
+    run -65 --separate-stderr forge-grid bad
+    [[ $stderr == *"'m.q': row 0: input 0 is not finite" ]]
+    mkstream 'weight:m.q:F32:2x8' >w
+    run -65 --separate-stderr forge-grid --hessian "$H" w
+    [[ $stderr == *"'m.q': no hessian in '$H'" ]]
+    mkstream 'weight:model.layers.0.q_proj:F32:2x8' >w
+    run -65 --separate-stderr forge-grid --hessian "$H" w
+    [[ $stderr == *"8 inputs, but the hessian"* ]]
+}
+
+@test "an input that is cut short is exit 65, and the output is no stream" {
+    head -c 20000 "$W" >cut
+    run -65 --separate-stderr bash -c 'forge-grid cut >out'
+    [[ $stderr == "forge-grid: "* ]]
+    run -1 forge-ls --verify out
+    head -c 3000 "$H" >cut
+    run -65 forge-grid --hessian cut "$W"
+}
+
+@test "a full disk is exit 74" {
+    [ -e /dev/full ] || skip "no /dev/full"
+    run -74 bash -c "forge-grid '$W' >/dev/full"
+}
+
+@test "a wrong command line is exit 64, no device 69, no file 66" {
+    run -64 forge-grid --group 0 "$W"
+    run -64 forge-grid --candidates 1025 "$W"
+    run -64 forge-grid --symmetric --asymmetric "$W"
+    run -64 forge-grid --search hessian "$W"
+    run -64 forge-grid "$W" "$W"
+    run -66 forge-grid nothing.fts
+    run -66 forge-grid --hessian nothing.fts "$W"
+    run -69 forge-grid --device cuda "$W"
+}
+
+@test "whichever read, write or allocation fails, one line and no stream" {
+    fail_stdin="$W" fail_each read 74 forge-grid -q -o out.fts
+    fail_each write 74 forge-grid -q -o out.fts "$W"
+    fail_each malloc 75 forge-grid -q -j 1 -o out.fts --hessian "$H" "$W"
+}
+
+@test "every option of --help is in the man page" {
+    forge-grid --help | grep -o -- '--[a-z-]*' | sort -u >options
+    while read -r o; do
+        grep -q -- "Fl ${o#-}" "$MAN" || { echo "$o"; exit 1; }
+    done <options
+}

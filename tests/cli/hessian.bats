@@ -1,0 +1,121 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # run sets stderr
+# forge-hessian(1) as a user meets it.
+
+bats_require_minimum_version 1.5.0
+load ../helper/fail_each
+
+PY="$BATS_TEST_DIRNAME/../reference/stages.py"
+MAN="$BATS_TEST_DIRNAME/../../man/forge-hessian.1"
+
+setup_file() {
+    cd "$BATS_FILE_TMPDIR" || exit 1
+    python3 "$PY" activations a.fts
+    python3 "$PY" activations a32.fts f32
+    python3 "$PY" activations part bf16 2
+}
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || exit 1
+    A=$BATS_FILE_TMPDIR
+}
+
+@test "H is the mean of 2 x xT over the tokens of each name" {
+    forge-hessian -q "$A/a.fts" >h.fts
+    python3 "$PY" check-hessian "$A/a.fts" h.fts
+    forge-hessian -q <"$A/a32.fts" >h.fts
+    python3 "$PY" check-hessian "$A/a32.fts" h.fts
+    forge-hessian -q --dtype f32 "$A/a.fts" >h.fts
+    python3 "$PY" check-hessian "$A/a.fts" h.fts
+}
+
+@test "diagonal blocks, the last one short, are parts of the whole" {
+    for g in 64 100 160 512; do
+        forge-hessian -q --block "$g" "$A/a.fts" >h.fts
+        python3 "$PY" check-hessian "$A/a.fts" h.fts "$g"
+    done
+}
+
+@test "--max-tokens takes the first tokens" {
+    forge-hessian -q --max-tokens 801 "$A/a.fts" >h.fts
+    python3 "$PY" check-hessian "$A/a.fts" h.fts 0 801
+}
+
+@test "threads and the way it is read do not change a byte" {
+    forge-hessian -q -j 1 "$A/a.fts" >a
+    forge-hessian -q -j 3 "$A/a.fts" >b
+    # shellcheck disable=SC2002
+    cat "$A/a.fts" | forge-hessian -q -j 2 >c
+    forge-hessian -q -o d "$A/a.fts"
+    cmp a b && cmp a c && cmp a d
+}
+
+@test "parts merge to the mean over all tokens" {
+    forge-hessian -q "$A/part.0" >h0
+    forge-hessian -q "$A/part.1" >h1
+    forge-hessian -q h0 h1 >h.fts
+    python3 "$PY" check-hessian "$A/part.0,$A/part.1" h.fts
+    cat h0 h1 | forge-hessian -q >cat.fts
+    python3 "$PY" check-hessian "$A/part.0,$A/part.1" cat.fts
+    forge-hessian -q "$A/part.0" "$A/part.1" >h.fts # activations of two files
+    python3 "$PY" check-hessian "$A/part.0,$A/part.1" h.fts
+}
+
+@test "parts that do not fit are named" {
+    forge-hessian -q "$A/part.0" >h0
+    forge-hessian -q --block 64 "$A/part.1" >h1
+    run -65 --separate-stderr forge-hessian h0 h1
+    [[ $stderr == *"'model.layers.0.attn_in': parts of different shapes" ]]
+    mkstream 'hessian:m.in:F32:5:samples=3:modules=m' >bad
+    run -65 --separate-stderr forge-hessian bad
+    [[ $stderr == *"'m.in': not a hessian"* ]]
+}
+
+@test "activations that are not finite are named" {
+    mkstream 'activation:m.in:F32:3x4:modules=m:sequence=8:fill=nan' >bad
+    run -65 --separate-stderr forge-hessian bad
+    [[ $stderr == *"'m.in': sequence 7: token 0: input 0 is not finite" ]]
+}
+
+@test "hidden states are dropped, other frames pass" {
+    mkstream 'hidden:m:F32:3x4:sequence=1' 'note:run:{"a":1}' \
+        'activation:m.in:F32:3x4:modules=m:last' >in.fts
+    forge-hessian -q in.fts >out.fts
+    run -0 forge-ls out.fts
+    [ "${#lines[@]}" -eq 2 ]
+    [[ ${lines[0]} == note* && ${lines[1]} == hessian* ]]
+}
+
+@test "an input that is cut short is exit 65, and the output is no stream" {
+    for n in 1000 200000 400000; do
+        head -c "$n" "$A/a.fts" >cut
+        run -65 --separate-stderr bash -c 'forge-hessian cut >out'
+        [[ $stderr == "forge-hessian: "* ]]
+        run -1 forge-ls --verify out
+    done
+}
+
+@test "a full disk is exit 74" {
+    [ -e /dev/full ] || skip "no /dev/full"
+    run -74 bash -c "forge-hessian '$A/a.fts' >/dev/full"
+}
+
+@test "a wrong command line is exit 64, no device 69, no file 66" {
+    run -64 forge-hessian --dtype f64 "$A/a.fts"
+    run -64 forge-hessian --block x "$A/a.fts"
+    run -66 forge-hessian nothing.fts
+    run -69 --separate-stderr forge-hessian --device cuda "$A/a.fts"
+    [[ $stderr == *"no usable device"* ]]
+}
+
+@test "whichever read or write fails, one line and no complete stream" {
+    fail_stdin="$A/a.fts" fail_each read 74 forge-hessian -q -o out.fts
+    fail_each write 74 forge-hessian -q -o out.fts "$A/a.fts"
+}
+
+@test "every option of --help is in the man page" {
+    forge-hessian --help | grep -o -- '--[a-z-]*' | sort -u >options
+    while read -r o; do
+        grep -q -- "Fl ${o#-}" "$MAN" || { echo "$o"; exit 1; }
+    done <options
+}

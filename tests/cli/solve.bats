@@ -1,0 +1,144 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # run sets stderr
+# forge-solve(1) as a user meets it.
+
+bats_require_minimum_version 1.5.0
+load ../helper/fail_each
+
+PY="$BATS_TEST_DIRNAME/../reference/stages.py"
+MAN="$BATS_TEST_DIRNAME/../../man/forge-solve.1"
+
+setup_file() {
+    cd "$BATS_FILE_TMPDIR" || exit 1
+    python3 "$PY" activations a.fts
+    forge-hessian -q a.fts -o h.fts
+    forge-hessian -q --block 128 a.fts -o blocks.fts
+    python3 "$PY" weights w.fts
+    python3 "$PY" broken-hessian broken.fts
+    forge-grid -q --group 64 --hessian h.fts w.fts -o sym.fts
+    forge-grid -q --group 128 --asymmetric --scale-dtype bf16 w.fts -o asym.fts
+}
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || exit 1
+    D=$BATS_FILE_TMPDIR
+}
+
+@test "codes are those of GPTQ as its paper has it, in every order" {
+    for grid in sym asym; do
+        for order in natural activation group; do
+            forge-solve -q --hessian "$D/h.fts" --order "$order" \
+                "$D/$grid.fts" >c
+            python3 "$PY" check-solve "$D/$grid.fts" "$D/h.fts" c "$order" 0.01
+        done
+        forge-solve -q --hessian "$D/h.fts" --damping 0.1 --order group \
+            "$D/$grid.fts" >c
+        python3 "$PY" check-solve "$D/$grid.fts" "$D/h.fts" c group 0.1
+    done
+}
+
+@test "block-diagonal hessians are solved as what they are" {
+    forge-solve -q --hessian "$D/blocks.fts" --order natural "$D/sym.fts" >c
+    python3 "$PY" check-solve "$D/sym.fts" "$D/blocks.fts" c natural 0.01
+}
+
+@test "rounding to nearest: by choice, and without hessians" {
+    forge-solve -q --method rtn --hessian "$D/h.fts" "$D/sym.fts" >c
+    python3 "$PY" check-solve "$D/sym.fts" "$D/h.fts" c natural 0.01
+    forge-solve -q "$D/sym.fts" >n
+    forge-ls --head model.layers.0.q_proj n >/dev/null
+    grep -aq '"method":"rtn"' n
+    run ! grep -aq '"loss"' n
+}
+
+@test "weight and qmeta become codes, qmeta and notes; all else passes" {
+    forge-solve -q --hessian "$D/h.fts" "$D/sym.fts" >c
+    run -0 forge-ls c
+    [[ ${lines[0]} == tensor* && ${lines[1]} == codes* ]]
+    [[ ${lines[2]} == qmeta* && ${lines[3]} == note* ]]
+    forge-solve -q "$D/w.fts" >p # no qmeta: nothing to do
+    forge-ls "$D/w.fts" >in
+    forge-ls p | diff in -
+}
+
+@test "a hessian that cannot be factored: said, counted, and with --strict an error" {
+    run -0 --separate-stderr bash -c \
+        "forge-solve --hessian '$D/broken.fts' '$D/sym.fts' >c"
+    [ "$(grep -c 'not positive definite' <<<"$stderr")" -eq 3 ]
+    [[ $stderr == *"3 rounded to nearest"* ]]
+    grep -aq '"damping_tried":\[0.01,0.1,1\]' c
+    run -65 --separate-stderr forge-solve --strict --hessian "$D/broken.fts" \
+        "$D/sym.fts"
+    [[ $stderr == *"'model.layers.0.q_proj': its hessian"* ]]
+}
+
+@test "equal input gives equal bytes, whatever the threads" {
+    for j in 1 2 3; do
+        forge-solve -q -j "$j" --hessian "$D/h.fts" "$D/sym.fts" -o "h$j"
+        forge-solve -q -j "$j" "$D/sym.fts" -o "n$j"
+        python3 "$PY" same h1 "h$j"
+        python3 "$PY" same n1 "n$j"
+    done
+}
+
+@test "--report has a line for each module" {
+    forge-solve -q --hessian "$D/h.fts" --report r.jsonl "$D/sym.fts" >/dev/null
+    [ "$(wc -l <r.jsonl)" -eq 3 ]
+    python3 -c '
+import json
+for line in open("r.jsonl"):
+    r = json.loads(line)
+    assert r["loss"] < r["loss_rtn"] and r["samples"] == 1644, r
+    assert r["damping"] == 0.01 and r["seconds"] >= 0 and r["module"]'
+}
+
+@test "missing hessians, shapes that do not fit and bad numbers are named" {
+    mkstream 'weight:m.q:F32:2x8' 'qmeta:m.q:QMETA4:2x1:group=8:scale=F16' >w
+    run -65 --separate-stderr forge-solve --hessian "$D/h.fts" w
+    [[ $stderr == *"'m.q': no hessian in '$D/h.fts'" ]]
+    mkstream 'weight:m.q:F32:2x8' 'qmeta:m.q:QMETA4:2x2:group=8:scale=F16' >w
+    run -65 --separate-stderr forge-solve w
+    [[ $stderr == *"'m.q': its qmeta does not fit its weight" ]]
+    mkstream 'weight:m.q:F32:2x8:fill=nan' \
+        'qmeta:m.q:QMETA4:2x1:group=8:scale=F16' >w
+    run -65 --separate-stderr forge-solve w
+    [[ $stderr == *"'m.q': row 0: input 0 is not finite" ]]
+    mkstream 'hessian:m.in:F32:36:modules=m.q:samples=3:fill=nan' >h
+    mkstream 'weight:m.q:F32:2x8' 'qmeta:m.q:QMETA4:2x1:group=8:scale=F16' >w
+    run -65 --separate-stderr forge-solve --hessian h w
+    [[ $stderr == *"'m.in': hessian: (0, 0) is not finite" ]]
+}
+
+@test "an input that is cut short is exit 65, and the output is no stream" {
+    head -c 20000 "$D/sym.fts" >cut
+    run -65 --separate-stderr bash -c 'forge-solve cut >out'
+    [[ $stderr == "forge-solve: "* ]]
+    run -1 forge-ls --verify out
+}
+
+@test "a full disk is exit 74" {
+    [ -e /dev/full ] || skip "no /dev/full"
+    run -74 bash -c "forge-solve '$D/sym.fts' >/dev/full"
+}
+
+@test "a wrong command line is exit 64, no device 69, no file 66" {
+    run -64 forge-solve --order up "$D/sym.fts"
+    run -64 forge-solve --damping 2 "$D/sym.fts"
+    run -64 forge-solve a b
+    run -66 forge-solve nothing.fts
+    run -66 forge-solve --hessian nothing.fts "$D/sym.fts"
+    run -69 forge-solve --device cuda "$D/sym.fts"
+}
+
+@test "whichever read, write or allocation fails, one line and no stream" {
+    fail_stdin="$D/sym.fts" fail_each read 74 forge-solve -q -o out.fts
+    fail_each write 74 forge-solve -q -o out.fts "$D/sym.fts"
+    fail_each malloc 75 forge-solve -q -j 1 -o out.fts "$D/sym.fts"
+}
+
+@test "every option of --help is in the man page" {
+    forge-solve --help | grep -o -- '--[a-z-]*' | sort -u >options
+    while read -r o; do
+        grep -q -- "Fl ${o#-}" "$MAN" || { echo "$o"; exit 1; }
+    done <options
+}

@@ -1,0 +1,78 @@
+"""Grids as grid.h describes them, in double precision and one at a time.
+
+A choice is judged by its cost, not by its bits: two candidates whose costs
+agree to single precision are both right.
+"""
+import numpy as np
+
+HI, LO = 1.05, 0.45
+
+
+def decode(meta, scale_dtype="F16"):
+    """qmeta4 -> (scale as it is stored, zero)."""
+    meta = np.asarray(meta, np.uint32)
+    q = (meta & 0xffff).astype(np.uint16).view(np.int16).reshape(meta.shape)
+    scale = np.exp2(q/256.0).astype(np.float32)
+    if scale_dtype == "F16":
+        scale = scale.astype(np.float16)
+    else:
+        u = scale.view(np.uint32)
+        scale = ((u + 0x7fff + (u >> 16 & 1)) & 0xffff0000).astype(
+            np.uint32).view(np.float32)
+    zero = np.where(meta >> 24 & 1, 8, meta >> 16 & 15)
+    return scale.astype(np.float64), zero.astype(np.float64)
+
+
+def encode(scale, zero, symmetric):
+    q = int(np.clip(np.rint(np.log2(scale)*256), -14*256, 16*256 - 1))
+    return (q & 0xffff) | int(zero) << 16 | (1 << 24 if symmetric else 0)
+
+
+def cost(w, c, meta, norm, scale_dtype="F16"):
+    s, z = decode(np.array([meta]), scale_dtype)
+    q = (np.clip(np.rint(w/s[0]) + z[0], 0, 15) - z[0])*s[0]
+    return float((c*np.abs(w - q)**norm).sum())
+
+
+def candidates(w, symmetric, search, n, scale_dtype="F16"):
+    lo, hi = min(w.min(), 0), max(w.max(), 0)
+    if search == "absmax" or n == 1:
+        factors = [1.0]
+    else:
+        factors = [HI - (HI - LO)*i/(n - 1) for i in range(n)]
+    for f in factors:
+        if symmetric:
+            yield encode(np.float32(f*2*max(-lo, hi)/15), 8, True)
+            continue
+        scale = np.float32(f*(hi - lo)/15)
+        stored = decode(np.array([encode(scale, 0, False)]), scale_dtype)[0][0]
+        zero = int(np.clip(np.rint(-f*lo/stored), 0, 15))
+        for z in [zero] if search == "absmax" else [zero, zero - 1, zero + 1]:
+            if 0 <= z <= 15:
+                yield encode(scale, z, False)
+
+
+def judge(w, meta, group, symmetric, search, norm, n, importance=None,
+          scale_dtype="F16"):
+    """None, or which of our choices is worse than another candidate."""
+    w = w.astype(np.float64)
+    for r in range(w.shape[0]):
+        for g, first in enumerate(range(0, w.shape[1], group)):
+            x = w[r, first:first + group]
+            c = (np.ones(len(x)) if importance is None
+                 else importance[first:first + group])
+            ours = int(meta[r, g])
+            if not x.any():
+                want = 8 << 16 | (1 << 24 if symmetric else 0)
+                if ours != want:
+                    return "row %d group %d: zeros give %#x" % (r, g, ours)
+                continue
+            best = min(cost(x, c, m, norm, scale_dtype) for m in
+                       candidates(x, symmetric, search, n, scale_dtype))
+            mine = cost(x, c, ours, norm, scale_dtype)
+            if mine > best*(1 + 1e-5):
+                return "row %d group %d: cost %g, best %g" % (r, g, mine, best)
+            if search == "absmax" and ours not in list(
+                    candidates(x, symmetric, search, n, scale_dtype)):
+                return "row %d group %d: %#x is not absmax" % (r, g, ours)
+    return None

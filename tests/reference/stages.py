@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""Inputs for forge-hessian, forge-grid and forge-solve, and judgement of what
+they make of them by the NumPy of hessian(), grid.py and gptq.py.
+
+    stages.py activations OUT [bf16|f32] [PARTS]   PARTS > 1: OUT.0, OUT.1, ...
+    stages.py weights OUT
+    stages.py broken-hessian OUT                   never positive definite
+    stages.py check-hessian ACTIVATIONS HESSIANS [BLOCK [MAX_TOKENS]]
+    stages.py check-grid GRIDS SYM|ASYM SEARCH NORM CANDIDATES [HESSIANS]
+    stages.py same STREAM STREAM                   but for what is ancillary
+    stages.py check-solve GRIDS HESSIANS CODES ORDER DAMPING
+"""
+import json
+import sys
+
+import numpy as np
+
+import fts
+import gptq
+import grid
+
+INPUTS = {"model.layers.0.attn_in": (160, ["q_proj", "k_proj"]),
+          "model.layers.0.mlp_mid": (300, ["down_proj"])}
+ROWS = {"q_proj": 96, "k_proj": 21, "down_proj": 50}
+
+
+def modules(name):
+    return ["model.layers.0." + m for m in INPUTS[name][1]]
+
+
+def tensors(path):
+    with open(path, "rb") as f:
+        return list(fts.read(f))
+
+
+def make_activations(out, kind="bf16", parts="1"):
+    rng = np.random.default_rng(7)
+    frames = []
+    for s, tokens in enumerate([700, 1, 512, 431]):
+        for name, (cols, _) in INPUTS.items():
+            x = rng.normal(size=(tokens, cols))
+            x[:, 1:] += 0.7*x[:, :-1]
+            x *= np.exp(np.linspace(-1, 2, cols))
+            x[:, [5, cols - 1]] = 0
+            x = x.astype(np.float32)
+            args = (fts.bf16(x), "BF16", x.shape) if kind == "bf16" else (x,)
+            frames.append(fts.Tensor("activation", name, *args,
+                                     modules=modules(name), samples=tokens,
+                                     sequence=s + 1, last=s == 3))
+    frames.insert(1, fts.Tensor("hidden", "model.layers.0",
+                                np.ones((3, 4), np.float32), sequence=1))
+    n = int(parts)
+    for p in range(n):
+        if n > 1:
+            for f in frames:
+                f.extra.pop("last", None)
+        with open(out if n == 1 else "%s.%d" % (out, p), "wb") as f:
+            fts.write(f, [t for t in frames if (t.sequence - 1) % n == p])
+
+
+def make_weights(out):
+    rng = np.random.default_rng(8)
+    frames = [fts.Tensor("tensor", "model.norm.weight",
+                         np.ones(160, np.float32))]
+    for name, (cols, short) in INPUTS.items():
+        for m in short:
+            w = rng.normal(size=(ROWS[m], cols)).astype(np.float32)*0.05
+            w[2] = 0
+            w[3] = np.abs(w[3])
+            if m == "q_proj":
+                t = fts.Tensor("weight", "model.layers.0." + m, fts.bf16(w),
+                               "BF16", w.shape)
+            else:
+                t = fts.Tensor("weight", "model.layers.0." + m,
+                               w.astype(np.float16) if m == "k_proj" else w)
+            frames.append(t)
+    frames.append(fts.Tensor("note", "run", b'{"x":1}'))
+    with open(out, "wb") as f:
+        fts.write(f, frames)
+
+
+def make_broken(out):
+    frames = []
+    for name, (cols, _) in INPUTS.items():
+        h = np.ones((cols, cols), np.float32)*100
+        h[np.diag_indices(cols)] = 1
+        frames.append(fts.Tensor("hessian", name, h[np.tril_indices(cols)],
+                                 modules=modules(name), samples=5))
+    with open(out, "wb") as f:
+        fts.write(f, frames)
+
+
+def full(t, cols):
+    """A hessian frame as a square matrix."""
+    h = np.zeros((cols, cols), np.float32)
+    if t.block:
+        a = t.array()
+        for b in range(len(a)):
+            i = b*t.block
+            n = min(t.block, cols - i)
+            h[i:i + n, i:i + n] = a[b, :n, :n]
+            assert not a[b, n:].any() and not a[b, :, n:].any(), "padding"
+        return h
+    h[np.tril_indices(cols)] = t.array()
+    return h + np.tril(h, -1).T
+
+
+def check_hessian(acts, hessians, block="0", most="0"):
+    block, most = int(block), int(most)
+    frames = [t for p in acts.split(",") for t in tensors(p)]
+    got = tensors(hessians)
+    assert [t.name for t in got] == list(INPUTS), [t.name for t in got]
+    for t in got:
+        x = np.concatenate([f.array() for f in sorted(
+            (f for f in frames if f.role == "activation" and f.name == t.name),
+            key=lambda f: f.sequence)]).astype(np.float64)
+        if most:
+            x = x[:most]
+        want = 2*x.T @ x/len(x)
+        if block:
+            i = np.arange(len(want))//block
+            want[i[:, None] != i[None]] = 0
+        h = full(t, x.shape[1])
+        size = np.sqrt(np.outer(np.diag(want), np.diag(want)))
+        worst = (np.abs(h - want)/np.where(size == 0, 1, size)).max()
+        assert worst < 4e-6, worst  # f32 sums over a few thousand tokens
+        assert (t.samples, t.modules, t.block or 0) == (
+            len(x), modules(t.name), block)
+
+
+def read_grids(path):
+    out, last = [], None
+    for t in tensors(path):
+        if t.role == "weight":
+            last = t
+        elif t.role == "qmeta":
+            assert t.name == last.name, "qmeta does not follow its weight"
+            out.append((last, t))
+    return out
+
+
+def read_hessians(path):
+    return {m: t for t in tensors(path) if t.role == "hessian"
+            for m in t.modules}
+
+
+def check_grid(path, sym, search, norm, n, hessians=None):
+    pairs = read_grids(path)
+    assert len(pairs) == 3
+    hs = read_hessians(hessians) if hessians else None
+    for w, m in pairs:
+        a = w.array().astype(np.float32)
+        c = None
+        if hs:
+            d = np.diag(full(hs[w.name], a.shape[1])).astype(np.float64)
+            c = (d + 0.01*d.mean())
+        wrong = grid.judge(a, m.array(), m.group, sym == "SYM", search,
+                           float(norm), int(n), c, m.scale_dtype)
+        assert not wrong, w.name + ": " + wrong
+
+
+def check_solve(grids, hessians, codes, order, damping):
+    hs = read_hessians(hessians)
+    got = {(t.role, t.name): t for t in tensors(codes) if not t.ancillary}
+    for w, m in read_grids(grids):
+        a = w.array().astype(np.float32)
+        c = got["codes", w.name].array().astype(int)
+        assert got["qmeta", w.name].payload == m.payload
+        assert ("weight", w.name) not in got
+        note = json.loads(got["note", w.name].payload)
+        h = full(hs[w.name], a.shape[1])
+        scale, zero = grid.decode(m.array(), m.scale_dtype)
+        if note["method"] == "gptq":
+            wrong = gptq.equal_codes(c, a, h, scale, zero, m.group, order,
+                                     float(damping))
+            assert not wrong, w.name + ": " + wrong
+            assert note["order"] == order
+        g = np.arange(a.shape[1])//m.group
+        near = gptq.quantize(a.astype(np.float64), scale[:, g], zero[:, g])[0]
+        for key, k in (("loss", c), ("loss_rtn", near)):
+            want = gptq.loss(a, k, h, scale, zero, m.group)
+            assert abs(note[key]/want - 1) < 1e-4, (key, note[key], want)
+        assert note["samples"] == hs[w.name].samples
+        assert note["damping"] == float(damping)
+        dead = np.diag(h) == 0
+        assert (c[:, dead] == zero[:, g][:, dead]).all(), "dead inputs"
+
+
+def same(a, b):
+    x, y = ([(t.role, t.name, t.payload) for t in tensors(p)
+             if not t.ancillary] for p in (a, b))
+    assert x == y
+
+
+if __name__ == "__main__":
+    {"activations": make_activations, "weights": make_weights,
+     "broken-hessian": make_broken, "check-hessian": check_hessian,
+     "check-grid": check_grid, "check-solve": check_solve, "same": same}[
+        sys.argv[1]](*sys.argv[2:])
