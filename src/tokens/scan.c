@@ -270,15 +270,22 @@ static bool scan_deepseek(const char *text, size_t len, size_t pos,
     return false;
 }
 
+/* Digits asks Rust's standard library, which is of Unicode 17: Tolong Siki
+ * digits and U+16FF4 to U+16FF6 are numbers to it already. */
 bool scan_number(const char *text, size_t len, size_t pos, size_t *start,
                  size_t *end)
 {
-    size_t k;
+    for (size_t k; pos < len; pos += k) {
+        uint32_t cp = unicode_decode(text + pos, &k);
 
-    *start = pos = run_of_none(text, len, pos, UC_N);
-    class_at(text, len, pos, &k);
-    *end = pos + k;
-    return k > 0;
+        if (unicode_class[cp] & UC_N || (cp >= 0x11de0 && cp <= 0x11de9) ||
+            (cp >= 0x16ff4 && cp <= 0x16ff6)) {
+            *start = pos;
+            *end = pos + k;
+            return true;
+        }
+    }
+    return false;
 }
 
 scan_fn *scan_find(const char *regex)

@@ -11,7 +11,7 @@ scan_fn *scan_find(const char *regex);
 /* GPT-2's pattern, which ByteLevel implies. */
 extern const char scan_gpt2_regex[];
 
-/* What is numeric: \p{N}, one character at a time (Digits). */
+/* What is numeric, one character at a time (Digits). */
 bool scan_number(const char *text, size_t len, size_t pos, size_t *start,
                  size_t *end);
 
