@@ -7,13 +7,16 @@
 
 #include "common/threads.h"
 
-/* Half way between the worst sound result and the best wrong one; what both
- * were is in resemble.h. */
-#define SLOPE_LEAST  0.5
-#define BIAS_LIMIT   0.5
-#define SPREAD_LIMIT 0.25
+/* Between the worst sound result and the best wrong one; what both were is
+ * in resemble.h. */
+#define SLOPE_LEAST 0.5
+#define BIAS_LIMIT  0.5
+#define TREND_LIMIT 0.2
 
-enum { SPREAD_GROUPS_MIN = 32 };
+enum {
+    TREND_GROUPS_MIN = 32,
+    TREND_ERRORS = 5 /* times its standard error, to be believed */
+};
 
 struct row_sums {
     double d, d2;  /* of (w - w') in steps */
@@ -88,29 +91,52 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The median, and the median distance from it. */
-static void spread(struct resemblance *r, float *ratio, uint64_t n)
+/* y = a + trend x, by least squares over the groups that have a say: x the
+ * log of the scale, y of the ratio. */
+static void find_trend(struct resemblance *r, const struct job *j)
+{
+    uint64_t n = 0;
+    double x = 0, y = 0, xx = 0, xy = 0, yy = 0;
+
+    for (uint64_t i = 0; i < j->q->rows * j->q->groups; i++) {
+        double a, b;
+
+        if (!(j->ratio[i] > 0) || !isfinite(j->ratio[i]))
+            continue;
+        a = log((double)j->scales[i]);
+        b = log((double)j->ratio[i]);
+        x += a;
+        y += b;
+        xx += a * a;
+        xy += a * b;
+        yy += b * b;
+        n++;
+    }
+    r->trend = r->trend_error = 0;
+    if (n < TREND_GROUPS_MIN)
+        return;
+    xx -= x * x / (double)n;
+    xy -= x * y / (double)n;
+    yy -= y * y / (double)n;
+    if (!(xx > 1e-9 * (double)n)) /* all scales the same: nothing to mix up */
+        return;
+    r->trend = xy / xx;
+    yy -= r->trend * xy;
+    r->trend_error = sqrt((yy > 0 ? yy : 0) / (double)n / xx);
+}
+
+/* The median; reorders the array. */
+static void find_slope(struct resemblance *r, float *ratio, uint64_t n)
 {
     uint64_t k = 0;
-    float median;
 
     for (uint64_t i = 0; i < n; i++)
         if (isfinite(ratio[i]))
             ratio[k++] = ratio[i];
+    if (k)
+        qsort(ratio, k, sizeof(*ratio), by_value);
     r->groups = k;
-    r->slope = 1;
-    r->spread = 0;
-    if (!k)
-        return;
-    qsort(ratio, k, sizeof(*ratio), by_value);
-    median = ratio[k / 2];
-    r->slope = (double)median;
-    if (k < SPREAD_GROUPS_MIN)
-        return;
-    for (uint64_t i = 0; i < k; i++)
-        ratio[i] = fabsf(ratio[i] - median);
-    qsort(ratio, k, sizeof(*ratio), by_value);
-    r->spread = (double)ratio[k / 2];
+    r->slope = k ? (double)ratio[k / 2] : 1;
 }
 
 static void sum_up(struct resemblance *r, const struct job *j)
@@ -127,7 +153,8 @@ static void sum_up(struct resemblance *r, const struct job *j)
     r->bias = t.count ? t.d / (double)t.count : 0;
     r->rms = t.count ? sqrt(t.d2 / (double)t.count) : 0;
     r->relative = t.w2 > 0 ? sqrt(t.e2 / t.w2) : 0;
-    spread(r, j->ratio, j->q->rows * j->q->groups);
+    find_trend(r, j);
+    find_slope(r, j->ratio, j->q->rows * j->q->groups);
 }
 
 int resemble(struct resemblance *r, const struct ck_quantized *q,
@@ -161,7 +188,8 @@ const char *resemble_verdict(const struct resemblance *r)
         return "the codes are not those of these weights";
     if (!(fabs(r->bias) <= BIAS_LIMIT))
         return "the zero points are off";
-    if (!(r->spread <= SPREAD_LIMIT))
+    if (!(fabs(r->trend) <= TREND_LIMIT ||
+          fabs(r->trend) <= TREND_ERRORS * r->trend_error))
         return "the scales are not those of these weights";
     return NULL;
 }

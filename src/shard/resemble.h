@@ -13,19 +13,23 @@
  *          other way round, leave two weights of eight in place: 0.24.
  *   bias   mean of (w - w') in steps of the scale: within 0.03.  A zero that
  *          is off by one, as between GPTQ v1 and v2, gives exactly 1.
- *   spread of that ratio over the groups, as the median distance from its
- *          median: up to 0.13.  Scales of other rows or groups give what
- *          scales differ by among themselves: 0.33 to 0.43. */
+ *   trend  regression, over the groups, of the log of that ratio on the log
+ *          of the scale: within 0.03, as rounding does not know how large a
+ *          group is.  Scales of other rows or groups are too small where the
+ *          right one is large: -0.3 to -1, also where scales differ little
+ *          (a spread of the ratio, tried first, could not tell the 0.13 of a
+ *          small model's scales rolled by a row from the worst sound 0.13). */
 #ifndef FORGE_RESEMBLE_H
 #define FORGE_RESEMBLE_H
 
 #include "checkpoint/checkpoint.h"
 
 struct resemblance {
-    double slope, bias, spread;
-    double rms;      /* of w - w' in steps: rounding alone gives 0.29 */
-    double relative; /* RMS of w - w' over RMS of w, all elements */
-    uint64_t groups; /* that entered slope and spread */
+    double slope, bias, trend;
+    double trend_error; /* standard error of the trend */
+    double rms;         /* of w - w' in steps: rounding alone gives 0.29 */
+    double relative;    /* RMS of w - w' over RMS of w, all elements */
+    uint64_t groups;    /* that entered slope and trend */
 };
 
 /* w: the source's weight, [q->rows, q->cols]. */

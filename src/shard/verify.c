@@ -203,8 +203,8 @@ static void keep_worst(struct verify_report *report,
         w->bias = r->bias;
     if (r->slope < w->slope || !report->compared)
         w->slope = r->slope;
-    if (r->spread > w->spread)
-        w->spread = r->spread;
+    if (fabs(r->trend) > fabs(w->trend))
+        w->trend = r->trend;
     if (r->relative > w->relative)
         w->relative = r->relative;
 }
@@ -228,12 +228,12 @@ static int compare(struct state *s, const char *module, struct err *e)
         rc = resemble(&r, &q, w, e);
     wrong = rc ? NULL : resemble_verdict(&r);
     if (wrong)
-        rc = err_set(e, E_DATA,
-                     "'%s' does not resemble its source: %s (slope %.2f, bias "
-                     "%.2f steps, spread %.2f; error %.2f steps, %.3g of the "
-                     "weights)",
-                     module, wrong, r.slope, r.bias, r.spread, r.rms,
-                     r.relative);
+        rc =
+            err_set(e, E_DATA,
+                    "'%s' does not resemble its source: %s (slope %.2f, bias "
+                    "%.2f steps, trend %.2f; error %.2f steps, %.3g of the "
+                    "weights)",
+                    module, wrong, r.slope, r.bias, r.trend, r.rms, r.relative);
     if (!rc) {
         keep_worst(s->r, &r);
         s->r->compared++;

@@ -1,0 +1,219 @@
+#!/usr/bin/env bats
+# forge-pack(1) as a user meets it.
+# shellcheck disable=SC2154 # run sets stderr
+load ../helper/fail_each
+
+bats_require_minimum_version 1.5.0
+
+PY="$BATS_TEST_DIRNAME/../reference/layouts.py"
+FTS="$BATS_TEST_DIRNAME/../reference/fts.py"
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || return 1
+}
+
+make_stream() { # OUT ARGUMENT... of layouts.py make
+    python3 "$PY" make "$@"
+}
+
+# forge-pack fails with this status and one line that says this.
+refused() { # STATUS TEXT ARGUMENT...
+    local want=$1 text=$2
+    shift 2
+    run --separate-stderr forge-pack "$@"
+    [ "$status" -eq "$want" ] || { echo "exit $status: $stderr"; return 1; }
+    [[ $stderr == *"$text"* ]] || { echo "said: $stderr"; return 1; }
+    [ "$(wc -l <<<"$stderr")" -eq 1 ]
+}
+
+config() { # HIDDEN INTERMEDIATE: a llama in directory m
+    mkdir -p m
+    cat >m/config.json <<END
+{"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+ "hidden_size": $1, "intermediate_size": $2, "num_hidden_layers": 2,
+ "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 64,
+ "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+ "tie_word_embeddings": false, "torch_dtype": "bfloat16"}
+END
+}
+
+@test "codes, zeros and scales are those of the input, symmetric" {
+    make_stream x.fts 8x32 64x96 136x160 --group 32
+    make_stream p.fts 8x32 136x160 --group 32 --parts
+    make_stream b.fts 64x128 --group 64 --bf16
+    for layout in compressed-tensors awq gptq gptq_v2; do
+        for i in x p b; do
+            forge-pack -q --layout $layout $i.fts >$i.out
+            python3 "$PY" check $layout $i.fts $i.out
+        done
+    done
+}
+
+@test "codes, zeros and scales are those of the input, asymmetric" {
+    make_stream x.fts 8x32 64x96 136x160 --group 32 --asym
+    make_stream p.fts 8x32 136x160 --group 32 --asym --parts --bf16
+    for layout in compressed-tensors awq gptq_v2; do
+        for i in x p; do
+            forge-pack -q --layout $layout <$i.fts >$i.out
+            python3 "$PY" check $layout $i.fts $i.out
+        done
+    done
+}
+
+@test "--asymmetric stores zero points of symmetric modules too" {
+    make_stream x.fts 8x32 --group 32
+    forge-pack -q --asymmetric x.fts >y.fts
+    python3 "$PY" check compressed-tensors x.fts y.fts
+    forge-ls y.fts | grep -q weight_zero_point
+    make_stream a.fts 8x32 --group 32 --asym
+    refused 78 "m0 is asymmetric" --layout awq --symmetric a.fts
+}
+
+@test "GPTQ may have a short last group, and says who refuses it" {
+    make_stream x.fts 16x40 --group 32
+    run -0 --separate-stderr bash -c 'forge-pack --layout gptq x.fts >y.fts'
+    python3 "$PY" check gptq x.fts y.fts
+    [[ $stderr == *"warning: m0: the last group is short"*vLLM*ATEN* ]]
+    run -0 --separate-stderr bash -c 'forge-pack -q -l gptq_v2 x.fts >y.fts'
+    [ -z "$stderr" ]
+    python3 "$PY" check gptq_v2 x.fts y.fts
+}
+
+@test "what no runtime loads is refused while packing" {
+    make_stream x.fts 16x40 --group 32
+    refused 78 "m0 is 16 x 40: awq needs inputs that are a multiple of the group" \
+        --layout awq x.fts
+    refused 78 "compressed-tensors needs inputs" x.fts
+    make_stream x.fts 12x64 --group 32
+    refused 78 "12 x 64: gptq needs outputs that are a multiple of 8" -l gptq x.fts
+    make_stream x.fts 16x36 --group 32
+    refused 78 "16 x 36: gptq needs inputs that are a multiple of 8" -l gptq x.fts
+    make_stream x.fts 16x32 --group 32 --asym
+    refused 78 "use gptq_v2, awq or compressed-tensors" --layout gptq x.fts
+    refused 78 "use gptq_v2, awq or compressed-tensors" --layout gptq --asymmetric x.fts
+    refused 78 "m0 has groups of 32, want 64" --layout awq --group 64 x.fts
+}
+
+@test "--check says before the work what no runtime would load" {
+    config 256 768
+    for layout in compressed-tensors awq gptq gptq_v2; do
+        run -0 --separate-stderr forge-pack --layout $layout --group 128 --check m
+        [ -z "$output" ] && [ -z "$stderr" ]
+    done
+    config 256 320
+    refused 78 "model.layers.0.mlp.down_proj is 256 x 320: awq needs inputs that are a multiple of the group, and 320 is not one of 128; groups that work: 32, 64" \
+        --layout awq --check m
+    refused 78 "compressed-tensors needs inputs" --check m --group 128
+    run -0 --separate-stderr forge-pack --layout awq --group 64 --check m
+    [[ $stderr == *"warning"*"320"*Marlin* ]]
+    run -0 --separate-stderr forge-pack --layout gptq --check m
+    [[ $stderr == *"the last group is short"*GPTQ_TORCH*vLLM* ]]
+    config 52 320
+    refused 78 "model.layers.0.self_attn.q_proj is 52 x 52: awq needs outputs that are a multiple of 8" \
+        --layout awq --group 32 --check m
+    config 256 768
+    refused 78 "use gptq_v2" --layout gptq --asymmetric --check m
+    run -0 --separate-stderr forge-pack --layout gptq_v2 --asymmetric --check m
+    [[ $stderr == *"vLLM refuses asymmetric GPTQ"* ]]
+    refused 66 "nowhere" --check nowhere
+}
+
+@test "weights that nobody quantized, notes and ancillary frames pass through" {
+    mkstream -o x.fts weight:a.b:BF16:2x3 note:a.b:'{"loss":1}' tensor:n:F32:3 \
+        activation:z:F32:2x2:ancillary
+    forge-pack -q x.fts >y.fts
+    run -0 forge-ls y.fts
+    [[ ${lines[0]} == *a.b.weight* ]]
+    [[ $output == *tensor* && $output == *note* && $output == *activation* ]]
+    [[ $output != *run* ]]
+}
+
+@test "modules that are not whole are refused" {
+    mkstream -o x.fts codes:m:U4:8x32:group=32
+    refused 65 "m: want codes with either qmeta or scales" x.fts
+    mkstream -o x.fts qmeta:m:QMETA4:8x1:group=32
+    refused 65 "m: a grid without codes" x.fts
+    mkstream -o x.fts codes:m:U4:8x32:group=32 scales:m:F16:8x2:group=32:fill=1
+    refused 65 "cannot have 2 scales" x.fts
+    mkstream -o x.fts codes:m:U4:8x32:group=32 scales:m:F16:16x1:group=32:fill=1
+    refused 65 "m: grid of 16 x 1 for 8 outputs" x.fts
+    mkstream -o x.fts codes:m:U4:8x32 scales:m:F16:8x1:fill=1
+    refused 65 "no frame says its group" x.fts
+    mkstream -o x.fts codes:m:U8:8x32:group=32 scales:m:F16:8x1:fill=1
+    refused 65 "m: codes are U8" x.fts
+    mkstream -o x.fts codes:m:U4:8x32:group=32 scales:m:F16:8x1:group=16:fill=1
+    refused 65 "scales says groups of 16" x.fts
+    mkstream -o x.fts codes:m:U4:8x32:group=32 scales:m:F16:8x1:fill=inf
+    refused 65 "m: the scale of output 0, group 0 is not finite in F16" x.fts
+}
+
+@test "the same input gives the same bytes, on any number of threads" {
+    make_stream x.fts 136x160 264x544 --group 32
+    for layout in compressed-tensors awq gptq; do
+        forge-pack -q -j 1 --layout $layout x.fts >a.fts
+        forge-pack -q -j 2 --layout $layout x.fts >b.fts
+        cmp a.fts b.fts
+        forge-pack -q --layout $layout -o c.fts x.fts
+        cmp a.fts c.fts
+    done
+}
+
+@test "a stream cut anywhere is exit 65, and the output is no valid stream" {
+    make_stream x.fts 8x32 --group 32
+    size=$(stat -c %s x.fts)
+    for ((n = 0; n < size; n += 97)); do
+        run -65 bash -c "head -c $n x.fts | forge-pack -q >y.fts"
+        run ! forge-ls --verify -q y.fts
+    done
+}
+
+@test "a full disk is exit 74" {
+    [ -e /dev/full ] || skip "no /dev/full"
+    make_stream x.fts 64x96 --group 32
+    run -74 bash -c 'forge-pack -q x.fts >/dev/full'
+}
+
+@test "no GPU: --device cuda is exit 69, auto and cpu work" {
+    make_stream x.fts 8x32 --group 32
+    refused 69 "CPU" --device cuda x.fts
+    forge-pack -q --device auto x.fts >a.fts
+    forge-pack -q --device cpu x.fts >b.fts
+    cmp a.fts b.fts
+}
+
+@test "wrong command lines are exit 64 and one line" {
+    refused 64 "is none of" --layout marlin
+    refused 64 "exclude each other" --symmetric --asymmetric
+    refused 64 "one operand too many" a b
+    refused 64 "one operand too many" --check m a
+    refused 66 "nowhere.fts" nowhere.fts
+}
+
+@test "--key is stored, --expect-key refuses another" {
+    make_stream x.fts 8x32 --group 32
+    forge-pack -q --key one x.fts >y.fts
+    python3 "$FTS" check y.fts
+    run -65 forge-pack -q --expect-key two y.fts
+    run -0 forge-pack -q --expect-key one -o z.fts y.fts
+}
+
+@test "--help and the man page name the same options" {
+    page="$BATS_TEST_DIRNAME/../../man/forge-pack.1"
+    forge-pack --help | grep -oE -- '--[a-z-]+' | sort -u >help
+    grep -oE '^\.It Fl .*|, Fl -[a-z-]+' "$page" | grep -oE -- '-[a-z-]{2,}' |
+        sed 's/^-*/--/' | sort -u >in_page
+    diff help in_page
+}
+
+@test "whichever malloc fails, one line and no output" {
+    make_stream x.fts 8x32 64x96 --group 32
+    fail_each malloc 75 forge-pack -q -j 1 --layout awq -o out.fts x.fts
+}
+@test "whichever read fails, one line and no output" {
+    make_stream x.fts 8x32 64x96 --group 32
+    fail_each pread 74 forge-pack -q -j 1 --layout awq -o out.fts x.fts
+}
+@test "whichever write fails, one line and no output" {
+    make_stream x.fts 8x32 64x96 --group 32
+    fail_each write 74,73 forge-pack -q -j 1 --layout awq -o out.fts x.fts
+}

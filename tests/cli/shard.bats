@@ -1,0 +1,345 @@
+#!/usr/bin/env bats
+# forge-shard(1) as a user meets it, on the example model, rounded to nearest.
+# shellcheck disable=SC2154 # run sets stderr
+
+bats_require_minimum_version 1.5.0
+
+PY="$BATS_TEST_DIRNAME/../reference/layouts.py"
+
+setup_file() {
+    export MODEL="$BATS_TEST_DIRNAME/../../examples/llama-4m"
+    cd "$BATS_FILE_TMPDIR" || return 1
+    forge-weights -q "$MODEL" -o weights
+    for grid in symmetric asymmetric; do
+        forge-grid -q --$grid <weights | forge-solve -q --method rtn -o $grid
+        for layout in compressed-tensors awq gptq_v2; do
+            forge-pack -q --layout $layout -o $grid.$layout $grid
+        done
+    done
+    forge-pack -q --layout gptq -o symmetric.gptq symmetric
+}
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || return 1
+    in=$BATS_FILE_TMPDIR
+}
+
+shard() {
+    forge-shard -q --from "$MODEL" "$@"
+}
+
+# Exit status, one line that says this, and neither OUT nor a temporary.
+refused() { # STATUS TEXT COMMAND...
+    local want=$1 text=$2
+    shift 2
+    run --separate-stderr "$@"
+    [ "$status" -eq "$want" ] || { echo "exit $status: $stderr"; return 1; }
+    [[ $stderr == *"$text"* ]] || { echo "said: $stderr"; return 1; }
+    [ "$(wc -l <<<"$stderr")" -eq 1 ]
+    nothing_left
+}
+
+nothing_left() {
+    run ! compgen -G 'out*'
+}
+
+@test "every layout: written, verified, read back as what was quantized" {
+    for i in symmetric.compressed-tensors symmetric.awq symmetric.gptq \
+        symmetric.gptq_v2 asymmetric.compressed-tensors asymmetric.awq \
+        asymmetric.gptq_v2; do
+        shard out "$in/$i"
+        forge-shard -q --verify out --from "$MODEL" --sample 28
+        forge-shard -q --verify out
+        # the codes that forge-weights reads are those that were packed
+        forge-weights -q out |
+            forge-pack -q --layout "${i#*.}" "--${i%%.*}" -o again
+        shard back again
+        python3 "$PY" same out back
+        rm -rf out back again
+    done
+}
+
+@test "one run for all files, a pipe and parts in any order give equal bytes" {
+    shard one "$in/symmetric.awq"
+    forge-pack -q --layout awq <"$in/symmetric" | shard two
+    for part in "--layer 1" "--rest" "--layer 3" "--layer 0" "--layer 2"; do
+        # shellcheck disable=SC2086
+        forge-weights -q $part "$MODEL" | forge-grid -q --symmetric |
+            forge-solve -q --method rtn | forge-pack -q --layout awq \
+            -o "p${part// /}"
+    done
+    shard three p--layer3 p--rest p--layer0 p--layer2 p--layer1
+    python3 "$PY" same one two
+    python3 "$PY" same one three
+    shard -j 1 four "$in/symmetric.awq"
+    python3 "$PY" same one four
+}
+
+@test "shards of a size, an index, the same tensors" {
+    shard one "$in/symmetric.gptq"
+    [ -e one/model.safetensors ] && [ ! -e one/model.safetensors.index.json ]
+    shard --shard-size 1MB out "$in/symmetric.gptq"
+    [ ! -e out/model.safetensors ]
+    n=$(find out -name 'model-*.safetensors' | wc -l)
+    [ "$n" -gt 2 ]
+    for i in out/model-*.safetensors; do
+        [ "$(stat -c %s "$i")" -lt $((1200 * 1024)) ]
+        [[ $i == *-of-$(printf %05d "$n").safetensors ]]
+    done
+    python3 - <<'END'
+import json, struct, glob
+index = json.load(open("out/model.safetensors.index.json"))
+total, seen = 0, {}
+def header(f):
+    n, = struct.unpack("<Q", open(f, "rb").read(8))
+    assert n % 8 == 0
+    h = json.loads(open(f, "rb").read(8 + n)[8:])
+    assert h.pop("__metadata__") == {"format": "pt"}
+    return h
+for f in glob.glob("out/*.safetensors"):
+    for name, t in header(f).items():
+        seen[name] = f[4:]
+        b, e = t["data_offsets"]
+        total += e - b
+        assert b % {"I64": 8, "I32": 4, "F32": 4, "F16": 2, "BF16": 2}[t["dtype"]] == 0
+assert seen == index["weight_map"]
+assert total == index["metadata"]["total_size"]
+assert set(seen) == set(header("one/model.safetensors"))
+END
+    forge-shard -q --verify out --from "$MODEL"
+    run -64 forge-shard --shard-size 5parsec --from "$MODEL" x
+    run -64 forge-shard --shard-size 0 --from "$MODEL" x
+}
+
+@test "config: everything kept, quantization_config replaced" {
+    cp -r "$MODEL" m
+    python3 - <<'END'
+import json
+c = json.load(open("m/config.json"))
+c["quantization_config"] = {"old": [1, "}", {"a": "\\\""}]}
+c["compression_config"] = {}
+c["odd \" name"] = [1e-5, {"nested": "a, b: {"}, None]
+c["zz_last"] = 1.0
+json.dump(c, open("m2.json", "w"), indent=None)
+END
+    shard a "$in/symmetric.compressed-tensors"
+    python3 - a/config.json "$MODEL/config.json" compressed-tensors <<'END'
+import json, sys
+new, old = json.load(open(sys.argv[1])), json.load(open(sys.argv[2]))
+q = new.pop("quantization_config")
+assert list(new.items()) == list(old.items())
+assert q["quant_method"] == sys.argv[3] and q["quantization_status"] == "compressed"
+assert q["ignore"] == ["lm_head"]
+w = q["config_groups"]["group_0"]["weights"]
+assert w["group_size"] == 128 and w["symmetric"] is True
+END
+    rm m/config.json
+    cp m2.json m/config.json
+    run -78 forge-weights m
+    for f in tokenizer.json tokenizer_config.json generation_config.json; do
+        cmp "$MODEL/$f" a/$f
+    done
+    shard g "$in/symmetric.gptq"
+    python3 - <<'END'
+import json
+c = json.load(open("g/config.json"))["quantization_config"]
+assert c == json.load(open("g/quantize_config.json"))
+assert c["checkpoint_format"] == c["format"] == "gptq" and c["sym"] is True
+assert c["bits"] == 4 and c["group_size"] == 128 and c["desc_act"] is False
+END
+}
+
+@test "linears that stay plain are listed" {
+    for layout in awq gptq compressed-tensors; do
+        { forge-weights -q "$MODEL" --exclude '*.down_proj' |
+            forge-grid -q --symmetric | forge-solve -q --method rtn |
+            forge-pack -q --layout $layout -o a
+          forge-weights -q "$MODEL" --match '*.down_proj' -o b; }
+        shard $layout a b
+        forge-shard -q --verify $layout --from "$MODEL"
+    done
+    python3 - <<'END'
+import json
+names = ["lm_head"] + [f"model.layers.{i}.mlp.down_proj" for i in range(4)]
+def q(d):
+    return json.load(open(d + "/config.json"))["quantization_config"]
+assert q("awq")["modules_to_not_convert"] == names
+assert q("compressed-tensors")["ignore"] == names
+g = q("gptq")
+assert list(g["dynamic"]) == ["-:^model\\.layers\\.%d\\.mlp\\.down_proj$" % i
+                              for i in range(4)]
+assert len(g["modules_in_block_to_quantize"]) == 6
+END
+}
+
+@test "nothing quantized: a plain checkpoint, with the source's tensors" {
+    shard out "$in/weights"
+    run ! grep -q quantization_config out/config.json
+    forge-shard -q --verify out --from "$MODEL"
+    forge-weights -q out | forge-ls - >a
+    forge-weights -q "$MODEL" | forge-ls - >b
+    diff <(sort a) <(sort b)
+}
+
+@test "what was packed wrongly is found, and not published" {
+    for good in symmetric.awq symmetric.gptq asymmetric.compressed-tensors; do
+        python3 "$PY" spoil nibbles "$in/$good" bad
+        refused 65 "the codes are not those of these weights" shard out bad
+        python3 "$PY" spoil scales "$in/$good" bad
+        refused 65 "the scales are not those of these weights" shard out bad
+        python3 "$PY" spoil groups "$in/$good" bad
+        refused 65 "the scales are not those of these weights" shard out bad
+        python3 "$PY" spoil nan "$in/$good" bad
+        refused 65 "has a value that is not finite" shard out bad
+        python3 "$PY" spoil drop "$in/$good" bad
+        refused 65 "is missing" shard out bad
+        python3 "$PY" spoil extra "$in/$good" bad
+        refused 65 "'model.layers.0.extra' is extra" shard out bad
+        case $good in
+        *compressed*|*gptq) ;;
+        *) python3 "$PY" spoil zeros "$in/$good" bad
+            refused 65 "the zero points are off" shard out bad ;;
+        esac
+    done
+}
+
+@test "--verify finds damage in a directory" {
+    shard out --shard-size 1MB "$in/symmetric.awq"
+    cp -r out whole
+    printf x >>out/model-00002-of-*.safetensors
+    run -65 --separate-stderr forge-shard --verify out
+    [ "$(wc -l <<<"$stderr")" -eq 1 ]
+    rm -r out && cp -r whole out
+    sed -i 's/"total_size": [0-9]*/"total_size": 5/' out/model.safetensors.index.json
+    run -65 --separate-stderr forge-shard --verify out
+    [[ $stderr == *"the index says 5 bytes"* ]]
+    rm -r out && cp -r whole out
+    sed -i '/layers.2.mlp.up_proj.scales/d' out/model.safetensors.index.json
+    run -65 --separate-stderr forge-shard --verify out
+    [[ $stderr == *"layers.2.mlp.up_proj.scales"*"not in the index"* ]]
+    rm -r out && cp -r whole out
+    rm out/model-00001-of-*.safetensors
+    run ! forge-shard -q --verify out
+    run -66 forge-shard --verify nowhere
+    run -64 forge-shard --verify whole operand
+}
+
+@test "streams that do not belong together are refused" {
+    forge-pack -q --layout gptq_v2 -o x "$in/symmetric"
+    refused 65 "packed as gptq_v2" shard out "$in/symmetric.awq" x
+    refused 65 "came twice" shard out "$in/symmetric.awq" "$in/symmetric.awq"
+    refused 65 "run forge-pack first" shard out "$in/symmetric"
+    forge-weights -q --layer 0 "$MODEL" -o x
+    refused 65 "is missing" shard out x
+    mkstream -o x hessian:h:F32:3:samples=1
+    refused 65 "hessian has no place in a checkpoint" shard out x
+}
+
+@test "OUT must not be there, or be empty" {
+    mkdir out full
+    touch full/x file
+    shard out "$in/symmetric.awq"
+    [ -e out/config.json ]
+    run -73 --separate-stderr shard full "$in/symmetric.awq"
+    [[ $stderr == *"'full': exists and is not empty"* ]]
+    run -73 --separate-stderr shard out "$in/symmetric.awq"
+    run -73 --separate-stderr shard file "$in/symmetric.awq"
+    run -73 --separate-stderr shard none/out "$in/symmetric.awq"
+    run ! compgen -G '*.tmp.*'
+    shard new/ "$in/symmetric.awq"
+    [ "$(stat -c %a new)" = "$(stat -c %a full)" ]
+    [ "$(ls new)" = "$(printf '%s\n' config.json generation_config.json \
+        model.safetensors tokenizer.json tokenizer_config.json)" ]
+}
+
+@test "a stream cut anywhere leaves nothing" {
+    size=$(stat -c %s "$in/symmetric.awq")
+    for n in 0 63 1000 $((size / 2)) $((size - 4096)) $((size - 1)); do
+        head -c "$n" "$in/symmetric.awq" >short
+        refused 65 "" shard out short
+        refused 65 "" shard out <short
+    done
+}
+
+@test "a failure upstream is said, and leaves nothing" {
+    run -78 --separate-stderr bash -c \
+        "mkstream tensor:x:F32:3 'error:78:tool: why' | forge-shard --from '$MODEL' out"
+    [[ $stderr == *"tool: why"* ]]
+    nothing_left
+}
+
+@test "a full disk is exit 74 and leaves nothing" {
+    run -74 bash -c "ulimit -f 1000; forge-shard -q --from '$MODEL' out '$in/symmetric.awq'"
+    nothing_left
+    run -74 bash -c "ulimit -f 1000; cat '$in/symmetric.awq' | forge-shard -q --from '$MODEL' out"
+    nothing_left
+}
+
+@test "killed at any time: no OUT, or a whole one" {
+    for ((n = 1; n <= 20; n++)); do
+        forge-shard -q --from "$MODEL" out "$in/symmetric.awq" &
+        pid=$!
+        sleep "0.00$((RANDOM % 10))$((RANDOM % 10))"
+        kill -KILL $pid 2>/dev/null || true
+        wait $pid 2>/dev/null || true
+        if [ -e out ]; then
+            forge-shard -q --verify out --from "$MODEL"
+            rm -r out
+        fi
+        rm -rf out.tmp.*
+    done
+}
+
+@test "SIGTERM removes what was written" {
+    mkfifo pipe
+    forge-shard -q --from "$MODEL" out <pipe &
+    pid=$!
+    exec 9>pipe
+    head -c 100000 "$in/symmetric.awq" >&9
+    until compgen -G 'out.tmp.*' >/dev/null; do sleep 0.01; done
+    kill -TERM $pid
+    rc=0
+    wait $pid || rc=$?
+    exec 9>&-
+    [ "$rc" -eq 143 ]
+    nothing_left
+}
+
+@test "whichever call fails: one line, nothing published" {
+    [ -e "${FAIL_SO:-/nonexistent}" ] || skip "no fail.so in this mode"
+    for kind in malloc write fsync rename; do
+        for ((n = 1; n <= 20000; n += 1 + n / 16)); do
+            rc=0
+            FAIL=$kind:$n LD_PRELOAD=$FAIL_SO forge-shard -q -j 1 --sample 1 \
+                --from "$MODEL" out "$in/symmetric.awq" 2>err || rc=$?
+            [ "$rc" -ne 0 ] || break
+            [[ $rc =~ ^(73|74|75)$ ]] || { echo "$kind:$n: exit $rc"; cat err; return 1; }
+            [ "$(wc -l <err)" -eq 1 ]
+            # of the parent, after the rename: whole, but perhaps not for good
+            if [ -e out ]; then
+                [ $kind = fsync ]
+                forge-shard -q --verify out
+                rm -r out
+            fi
+            nothing_left
+        done
+        [ "$rc" -eq 0 ] || { echo "$kind: exit $rc"; cat err; return 1; }
+        [ "$n" -gt 1 ]
+        rm -r out
+    done
+}
+
+@test "wrong command lines are exit 64 and one line" {
+    refused 64 "want --from MODEL" forge-shard out x
+    refused 64 "want OUT" forge-shard --from "$MODEL"
+    refused 66 "nowhere" shard out nowhere
+    refused 66 "nowhere" forge-shard -q --from nowhere out "$in/symmetric.awq"
+}
+
+@test "--help and the man page name the same options" {
+    page="$BATS_TEST_DIRNAME/../../man/forge-shard.1"
+    forge-shard --help | grep -oE -- '--[a-z-]+' | sort -u >help
+    grep -oE '^\.It Fl .*|, Fl -[a-z-]+' "$page" | grep -oE -- '-[a-z-]{2,}' |
+        sed 's/^-*/--/' | sort -u >in_page
+    diff help in_page
+}
