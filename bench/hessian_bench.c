@@ -88,6 +88,7 @@ int main(int argc, char **argv)
     threads_set(0);
     if (blas_open(&err) < 0)
         die_err(&err);
+    blas_own_threads(true);
     fill(x, f, n);
     check(x, f);
     for (int i = 0; i < 4; i++) {

@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/threads.h"
@@ -42,6 +43,7 @@ static int load(struct err *e)
     };
     void *so;
 
+    setenv("OPENBLAS_NUM_THREADS", "1", 1); /* read when it is opened */
     so = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
     if (!so) {
         const char *why = dlerror();
@@ -58,7 +60,7 @@ static int load(struct err *e)
                            want[i].name);
         memcpy(want[i].to, &f, sizeof(f));
     }
-    lib.set_threads(threads_count());
+    lib.set_threads(1);
     return 0;
 }
 
@@ -75,9 +77,9 @@ int blas_open(struct err *e)
     return rc;
 }
 
-void blas_serial(bool serial)
+void blas_own_threads(bool on)
 {
-    lib.set_threads(serial ? 1 : threads_count());
+    lib.set_threads(on ? threads_count() : 1);
 }
 
 void blas_sgemm(bool ta, bool tb, int m, int n, int k, float alpha,

@@ -3,7 +3,7 @@
  * OpenBLAS is opened at the first call (blas.c alone knows it), so that tools
  * that need none start without it.  It chooses kernels by the CPU, unless
  * OPENBLAS_CORETYPE in the environment says otherwise.
- * All matrices are row-major.  Threads as threads_set() said. */
+ * All matrices are row-major. */
 #ifndef FORGE_BLAS_H
 #define FORGE_BLAS_H
 
@@ -11,10 +11,11 @@
 
 /* Must have succeeded before anything below.  E_CONFIG: not installed. */
 MUST_CHECK int blas_open(struct err *e);
-/* true: every call runs in the thread that makes it, until blas_serial(false);
- * for callers that spread work by threads_for() themselves, which also makes
- * results independent of the number of threads. */
-void blas_serial(bool serial);
+/* Every call runs in the thread that makes it: work is spread by threads_for(),
+ * so that results do not depend on the number of threads, and OpenBLAS's own
+ * threads, which spin while they wait, are never started.  With true they are,
+ * as many as threads_count() says (benchmarks). */
+void blas_own_threads(bool on);
 
 /* C[m,n] = alpha * op(A) op(B) + beta * C; ta/tb: transpose A [k,m], B [n,k]. */
 void blas_sgemm(bool ta, bool tb, int m, int n, int k, float alpha,

@@ -194,7 +194,6 @@ int factor_cholesky(float *a, uint64_t n)
 {
     int rc = 0;
 
-    blas_serial(true);
     for (uint64_t k = 0; k < n && !rc; k += TILE) {
         struct step s = { a, n, k, least(TILE, n - k) };
         uint64_t rest = n - k - s.size, tiles = (rest + TILE - 1) / TILE;
@@ -206,7 +205,6 @@ int factor_cholesky(float *a, uint64_t n)
         threads_for(tiles, 1, solve_rows, &s);
         threads_for(tiles * (tiles + 1) / 2, 1, update_tiles, &s);
     }
-    blas_serial(false);
     for (uint64_t i = 0; i < n && !rc; i++)
         rc = !isfinite(a[i * n + i]);
     return rc;

@@ -203,13 +203,9 @@ static int flush(struct hessian *h, struct err *e)
 
     if (!h->pending)
         return 0;
-    if (s->dtype == DT_F32)
-        blas_serial(true);
     pthread_mutex_init(&f.lock, NULL);
     threads_for(n, 1, flush_tiles, &f);
     pthread_mutex_destroy(&f.lock);
-    if (s->dtype == DT_F32)
-        blas_serial(false);
     h->pending = 0;
     if (f.rc < 0)
         *e = f.err;

@@ -1,0 +1,127 @@
+/* The inner loops of grids and of the solver: every instruction set against the
+ * plain code, the powers against libm, the factorization against H. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/blas.h"
+#include "gptq/factor.h"
+#include "gptq/grid_cost.h"
+#include "gptq/solve_kernel.h"
+#include "test.h"
+
+static uint64_t seed = 5;
+
+static float noise(void)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (float)(int32_t)(seed >> 32) / 2147483648.0f;
+}
+
+static void costs_are_equal_bit_for_bit(void)
+{
+    grid_cost_fn *f[3];
+    int n = grid_cost_all(f);
+    float w[64], c[64];
+
+    for (int round = 0; round < 2000; round++) {
+        float scale = 0.01f + fabsf(noise()) / 4;
+        float zero = (float)(round % 16), norm = round % 3 ? 2.4f : 2;
+        double want, exact = 0;
+
+        for (int i = 0; i < 64; i++) {
+            w[i] = i % 9 ? noise() : 0;
+            c[i] = fabsf(noise());
+        }
+        want = f[0](w, c, 64, scale, -zero, 15 - zero, norm);
+        for (int k = 1; k < n; k++)
+            CHECK(f[k](w, c, 64, scale, -zero, 15 - zero, norm) == want);
+        for (int i = 0; i < 64; i++) {
+            float x = w[i] / scale;
+            float q = fminf(fmaxf(rintf(x), -zero), 15 - zero);
+
+            exact += (double)c[i] * pow(fabs((double)x - q), norm);
+        }
+        CHECK(fabs(want / exact - 1) < 1e-5);
+    }
+}
+
+enum { DEPTH = 37, C = FACTOR_PANEL, R = SOLVE_ROWS };
+
+static void products_agree(void)
+{
+    const struct solve_kernels *k[3];
+    int n = solve_kernels_all(k);
+    static float d[DEPTH * R], l[DEPTH * C], acc[C * R];
+
+    for (int i = 0; i < DEPTH * R; i++)
+        d[i] = noise();
+    for (int i = 0; i < DEPTH * C; i++)
+        l[i] = noise();
+    for (int v = 0; v < n; v++) {
+        memset(acc, 0, sizeof(acc));
+        k[v]->product(acc, d, l, DEPTH);
+        for (int i = 0; i < C * R; i++) {
+            double want = 0;
+
+            for (int t = 0; t < DEPTH; t++)
+                want += (double)d[t * R + i % R] * l[t * C + i / R];
+            CHECK(fabs(acc[i] - want) < 1e-5);
+        }
+    }
+}
+
+/* R Rᵀ of a packed factor is H + lambda I, in the order that was asked for. */
+static void factor_multiplies_back(void)
+{
+    enum { N = 150 };
+    static float h[N * (N + 1) / 2];
+    struct factor *f;
+    struct err e;
+
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j <= i; j++)
+            h[i * (i + 1) / 2 + j] = powf(0.8f, (float)(i - j)) *
+                                     (1 + (float)(i * 7 % 11)) *
+                                     (1 + (float)(j * 7 % 11));
+    for (int order = ORDER_NATURAL; order <= ORDER_GROUP; order++) {
+        struct factor_params p = { N, 0, 32, order, 0.01 };
+
+        CHECK(factor_build(&f, &p, h, &e) == 0);
+        for (int i = 0; i < N; i += 3)
+            for (int j = 0; j <= i; j += 2) {
+                uint32_t a = f->input[i], b = f->input[j], t = a > b ? a : b;
+                double want = h[t * (t + 1) / 2 + (a < b ? a : b)], sum = 0;
+
+                want += i == j ? f->lambda : 0;
+                for (int k = 0; k <= j; k++) {
+                    const float *panel =
+                        f->panel + factor_panel_at(f->padded, k / C);
+
+                    sum += (double)panel[(i - k / C * C) * C + k % C] *
+                           panel[(j - k / C * C) * C + k % C];
+                }
+                CHECK(fabs(sum - want) < 1e-4 * 121);
+            }
+        for (int i = 1; order == ORDER_ACTIVATION && i < N; i++) {
+            uint32_t a = f->input[i - 1], b = f->input[i];
+
+            CHECK(h[a * (a + 3) / 2] <= h[b * (b + 3) / 2]);
+        }
+        factor_free(f);
+    }
+}
+
+int main(void)
+{
+    struct err e;
+
+    costs_are_equal_bit_for_bit();
+    products_agree();
+    if (blas_open(&e) < 0) {
+        fprintf(stderr, "%s\n", e.msg);
+        return TEST_SKIP;
+    }
+    factor_multiplies_back();
+    return 0;
+}
