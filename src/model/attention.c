@@ -23,6 +23,8 @@ struct job {
     const struct block *block; /* of keys or of queries */
     int64_t n_keys;            /* blocks of keys in the batch */
     int64_t padded;
+    bool pairs;  /* keys and values packed as bf16 pairs */
+    size_t size; /* of a packed element */
     struct turn q, k;
     void *out;
 };
@@ -60,40 +62,55 @@ static const void *head_of(const struct model *m, const struct buffer *b,
 
 /* ---- keys and values ---- */
 
+/* Two bf16 in 32 bits, a in the low half. */
+static uint32_t pair(float a, float b)
+{
+    return (uint32_t)bf16_from_f32(a) | (uint32_t)bf16_from_f32(b) << 16;
+}
+
 static void pack_keys(const struct job *j, const struct block *b, int64_t head,
-                      float *to)
+                      void *to)
 {
     const struct model *m = j->l->m;
     int64_t d = m->config.head_dim;
-    float row[HEAD_DIM_MAX];
+    float row[HEAD_DIM_MAX], *f = to;
+    uint32_t *h = to;
 
+    memset(to, 0, (size_t)(d * ATTEND_KEYS) * j->size);
     for (int64_t i = 0; i < b->n; i++) {
         const void *src =
             head_of(m, &m->key, m->config.n_kv_heads, b->row + i, head);
 
         m->k->turn_row(&j->k, src, table_row(m, b->first + i), row);
-        for (int64_t p = 0; p < d; p++)
-            to[p * ATTEND_KEYS + i] = row[p];
+        if (j->pairs)
+            for (int64_t p = 0; p < d / 2; p++)
+                h[p * ATTEND_KEYS + i] = pair(row[2 * p], row[2 * p + 1]);
+        else
+            for (int64_t p = 0; p < d; p++)
+                f[p * ATTEND_KEYS + i] = row[p];
     }
-    for (int64_t i = b->n; i < ATTEND_KEYS; i++)
-        for (int64_t p = 0; p < d; p++)
-            to[p * ATTEND_KEYS + i] = 0;
 }
 
 static void pack_values(const struct job *j, const struct block *b,
-                        int64_t head, float *to)
+                        int64_t head, void *to)
 {
     const struct model *m = j->l->m;
-    int64_t d = m->config.head_dim;
+    int64_t d = m->config.head_dim, heads = m->config.n_kv_heads;
 
-    memset(to, 0, sizeof(*to) * (size_t)(ATTEND_KEYS * j->padded));
+    memset(to, 0, (size_t)(ATTEND_KEYS * j->padded) * j->size);
     for (int64_t i = 0; i < b->n; i++) {
-        bool ok = to_f32(
-            to + i * j->padded,
-            head_of(m, &m->value, m->config.n_kv_heads, b->row + i, head),
-            m->dtype, (size_t)d);
+        const void *src = head_of(m, &m->value, heads, b->row + i, head);
 
-        (void)ok; /* the dtype is a float's */
+        if (j->pairs) {
+            uint16_t *h = (uint16_t *)to + i / 2 * 2 * j->padded + i % 2;
+            const uint16_t *v = src;
+
+            for (int64_t c = 0; c < d; c++)
+                h[2 * c] = v[c];
+        } else if (!to_f32((float *)to + i * j->padded, src, m->dtype,
+                           (size_t)d)) {
+            return; /* not with a float's dtype */
+        }
     }
 }
 
@@ -108,13 +125,34 @@ static void pack(void *ctx, size_t begin, size_t end)
         int64_t at = (head * j->n_keys + b) * ATTEND_KEYS;
 
         pack_keys(j, j->block + b, head,
-                  (float *)m->keys.p + at * m->config.head_dim);
+                  (char *)m->keys.p +
+                      (size_t)(at * m->config.head_dim) * j->size);
         pack_values(j, j->block + b, head,
-                    (float *)m->values.p + at * j->padded);
+                    (char *)m->values.p + (size_t)(at * j->padded) * j->size);
     }
 }
 
 /* ---- queries ---- */
+
+/* Head rows of a block of queries to q, as the kernels want them. */
+static void turn_queries(const struct job *j, const struct block *b,
+                         int64_t head, float *q)
+{
+    const struct model *m = j->l->m;
+    int64_t d = m->config.head_dim;
+    float row[HEAD_DIM_MAX];
+
+    memset(q, 0, sizeof(*q) * (size_t)(ATTEND_QUERIES * d));
+    for (int64_t i = 0; i < b->n; i++) {
+        const void *src =
+            head_of(m, &m->q, m->config.n_heads, b->row + i, head);
+        float *to = j->pairs ? row : q + i * d;
+
+        m->k->turn_row(&j->q, src, table_row(m, b->first + i), to);
+        if (j->pairs)
+            m->k->store_bf16(row, NULL, d, (uint16_t *)q + i * d);
+    }
+}
 
 /* A block of queries of one head. */
 static void attend(const struct job *j, const struct block *b, int64_t head)
@@ -132,16 +170,16 @@ static void attend(const struct job *j, const struct block *b, int64_t head)
         .window = model_layer_slides(c, j->l->index) ? c->sliding_window : 0,
         .scale = j->l->m->scale,
         .q = q,
-        .k = (const float *)m->keys.p + at * d,
-        .v = (const float *)m->values.p + at * j->padded,
+        .k = (const char *)m->keys.p + (size_t)(at * d) * j->size,
+        .v = (const char *)m->values.p + (size_t)(at * j->padded) * j->size,
         .out = out,
     };
 
-    for (int64_t i = 0; i < b->n; i++)
-        m->k->turn_row(&j->q, head_of(m, &m->q, c->n_heads, b->row + i, head),
-                       table_row(m, b->first + i), q + i * d);
-    memset(q + b->n * d, 0, sizeof(*q) * (size_t)((ATTEND_QUERIES - b->n) * d));
-    m->k->attend(&a);
+    turn_queries(j, b, head, q);
+    if (j->pairs)
+        m->k->attend_pairs(&a);
+    else
+        m->k->attend(&a);
     for (int64_t i = 0; i < b->n; i++) {
         int64_t to = ((b->row + i) * c->n_heads + head) * d;
 
@@ -198,6 +236,8 @@ int attention_run(struct layer *l, const struct state *s, void *out,
     j.k = j.q;
     j.k.norm = l->k_norm;
     j.padded = (c->head_dim + ATTEND_ALIGN - 1) / ATTEND_ALIGN * ATTEND_ALIGN;
+    j.pairs = m->bf16 && m->k->attend_pairs;
+    j.size = j.pairs ? sizeof(uint16_t) : sizeof(float);
     if (buffer_reserve(&m->blocks, most, 1, sizeof(struct block), "blocks", e) <
         0)
         return e->code;

@@ -19,11 +19,18 @@ static bool has_avx512(void)
            __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl");
 }
+
+static bool has_avx512bf16(void)
+{
+    return has_avx512() && __builtin_cpu_supports("avx512bf16");
+}
 #endif
 
 const struct kernels *kernels_best(void)
 {
 #ifdef __x86_64__
+    if (has_avx512bf16())
+        return &kernels_avx512bf16;
     if (has_avx512())
         return &kernels_avx512;
     if (has_avx2())
@@ -35,6 +42,8 @@ const struct kernels *kernels_best(void)
 const struct kernels *kernels_find(const char *name)
 {
 #ifdef __x86_64__
+    if (!strcmp(name, kernels_avx512bf16.name))
+        return has_avx512bf16() ? &kernels_avx512bf16 : NULL;
     if (!strcmp(name, kernels_avx512.name))
         return has_avx512() ? &kernels_avx512 : NULL;
     if (!strcmp(name, kernels_avx2.name))

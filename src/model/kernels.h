@@ -33,10 +33,10 @@ struct attend {
     int64_t n;           /* queries, 1..ATTEND_QUERIES */
     int64_t window;      /* a query at p sees keys > p - window; 0: all <= p */
     float scale;
-    const float *q; /* [ATTEND_QUERIES][dim], rows from n on zero */
-    const float *k; /* [blocks][dim][ATTEND_KEYS], zero past the end */
-    const float *v; /* [blocks * ATTEND_KEYS][padded], the same */
-    float *out;     /* [ATTEND_QUERIES][padded] */
+    const void *q; /* [ATTEND_QUERIES][dim], rows from n on zero */
+    const void *k; /* [blocks][dim][ATTEND_KEYS], zero past the end */
+    const void *v; /* [blocks][ATTEND_KEYS][padded], the same */
+    float *out;    /* [ATTEND_QUERIES][padded] */
 };
 
 struct kernels {
@@ -70,12 +70,18 @@ struct kernels {
     /* Softmax attention by blocks of keys: never more than
      * ATTEND_QUERIES x ATTEND_KEYS scores exist. */
     void (*attend)(const struct attend *a);
+    /* The same from bf16 on processors that multiply pairs of them: q, k, v
+     * hold two bf16 in each 32 bits, of neighbouring dims for q
+     * [ATTEND_QUERIES][dim/2] and k [blocks][dim/2][ATTEND_KEYS], of
+     * neighbouring keys for v [blocks][ATTEND_KEYS/2][padded].  The weights
+     * are rounded to bf16, as the reference does.  NULL: not here. */
+    void (*attend_pairs)(const struct attend *a);
 };
 
 /* The fastest of this machine. */
 const struct kernels *kernels_best(void);
-/* By name, for tests: "plain", "avx2", "avx512"; NULL when this machine
- * cannot run it. */
+/* By name, for tests: "plain", "avx2", "avx512", "avx512_bf16"; NULL when
+ * this machine cannot run it. */
 const struct kernels *kernels_find(const char *name);
 
 #endif

@@ -6,7 +6,7 @@
 
 extern const struct kernels kernels_plain;
 #ifdef __x86_64__
-extern const struct kernels kernels_avx2, kernels_avx512;
+extern const struct kernels kernels_avx2, kernels_avx512, kernels_avx512bf16;
 #endif
 
 #endif

@@ -3,6 +3,8 @@
  *   NV         vectors beside each other in registers
  *   V_FMA      a * b + c
  *   V_MAX, V_MIN
+ *   V_DOT      optional: acc + products of pairs of bf16 in 32-bit lanes
+ *   V_BF16     optional: to bf16, to nearest even
  *   KERNELS    name of the struct kernels it defines, and NAME its string
  * after it has chosen the target.  No include guard: it is a template. */
 #include <math.h>
@@ -11,6 +13,7 @@
 typedef float vf __attribute__((vector_size(W * 4), aligned(4), may_alias));
 typedef int32_t vi __attribute__((vector_size(W * 4), aligned(4), may_alias));
 typedef uint32_t vu __attribute__((vector_size(W * 4), aligned(4), may_alias));
+typedef float lane __attribute__((may_alias)); /* or two bf16 */
 typedef uint16_t vh __attribute__((vector_size(W * 2), aligned(2), may_alias));
 
 #define INLINE static inline __attribute__((always_inline))
@@ -46,11 +49,15 @@ INLINE vf from_bf16(vh h)
 /* To nearest even; NaN stays NaN. */
 INLINE vh to_bf16(vf x)
 {
+#ifdef V_BF16
+    return V_BF16(x);
+#else
     vu u = (vu)x;
     vu r = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
 
     r = v_pick(x == x, r, (u >> 16) | 0x40);
     return __builtin_convertvector(r, vh);
+#endif
 }
 
 INLINE vf round_bf16(vf x)
@@ -95,22 +102,31 @@ INLINE void store_some(void *p, bool bf16, int64_t n, vf x)
     }
 }
 
+/* Element i of the result is element i ^ n of x. */
+INLINE vf v_swap(vf x, int n)
+{
+    vi at = { 0 };
+
+#pragma GCC unroll 16
+    for (int i = 0; i < W; i++)
+        at[i] = i ^ n;
+    return __builtin_shuffle(x, at);
+}
+
 INLINE float v_sum(vf x)
 {
-    float s = 0;
-
-    for (int i = 0; i < W; i++)
-        s += x[i];
-    return s;
+#pragma GCC unroll 4
+    for (int n = W / 2; n; n /= 2)
+        x += v_swap(x, n);
+    return x[0];
 }
 
 INLINE float v_largest(vf x)
 {
-    float m = x[0];
-
-    for (int i = 1; i < W; i++)
-        m = x[i] > m ? x[i] : m;
-    return m;
+#pragma GCC unroll 4
+    for (int n = W / 2; n; n /= 2)
+        x = V_MAX(x, v_swap(x, n));
+    return x[0];
 }
 
 /* e^x to 2 ulp: 2^n e^r, |r| <= ln2 / 2; 0 below -87, finite above 88. */
@@ -309,29 +325,52 @@ static void turn_row(const struct turn *t, const void *src, const float *cs,
     turn_half(t, cs, out);
 }
 
-/* ---- attention ---- */
+/* ---- attention ----
+ *
+ * `pairs`: keys, values, queries and weights are bf16, two of the summed index
+ * in a lane, which V_DOT multiplies and adds; then there are half as many
+ * steps, and all else is the same. */
+
+INLINE vf multiply_add(vf a, vf b, vf acc, const bool pairs)
+{
+#ifdef V_DOT
+    if (pairs)
+        return V_DOT(acc, a, b);
+#endif
+    (void)pairs;
+    return V_FMA(a, b, acc);
+}
+
+/* acc[r][c] += sum over t < steps of a[r][t] * b[t][c], n vectors wide. */
+INLINE void tile(const lane *a, int64_t lda, const lane *b, int64_t ldb,
+                 int64_t steps, vf acc[ATTEND_ROWS][NV], const int n,
+                 const bool pairs)
+{
+    for (int64_t t = 0; t < steps; t++) {
+        vf row[NV];
+
+#pragma GCC unroll 4
+        for (int c = 0; c < n; c++)
+            row[c] = v_load(b + t * ldb + c * W);
+#pragma GCC unroll 6
+        for (int r = 0; r < ATTEND_ROWS; r++) {
+            vf x = v_set(a[r * lda + t]);
+
+#pragma GCC unroll 4
+            for (int c = 0; c < n; c++)
+                acc[r][c] = multiply_add(x, row[c], acc[r][c], pairs);
+        }
+    }
+}
 
 /* s[ATTEND_ROWS][ATTEND_KEYS] = q k of one block of keys. */
-INLINE void scores(const float *q, const float *k, int64_t dim, float *s)
+INLINE void scores(const lane *q, const lane *k, int64_t lanes, float *s,
+                   const bool pairs)
 {
     for (int64_t j = 0; j < ATTEND_KEYS; j += W * NV) {
         vf acc[ATTEND_ROWS][NV] = { 0 };
 
-        for (int64_t p = 0; p < dim; p++) {
-            vf kv[NV];
-
-#pragma GCC unroll 4
-            for (int c = 0; c < NV; c++)
-                kv[c] = v_load(k + p * ATTEND_KEYS + j + c * W);
-#pragma GCC unroll 6
-            for (int r = 0; r < ATTEND_ROWS; r++) {
-                vf qv = v_set(q[r * dim + p]);
-
-#pragma GCC unroll 4
-                for (int c = 0; c < NV; c++)
-                    acc[r][c] = V_FMA(qv, kv[c], acc[r][c]);
-            }
-        }
+        tile(q, lanes, k + j, ATTEND_KEYS, lanes, acc, NV, pairs);
 #pragma GCC unroll 6
         for (int r = 0; r < ATTEND_ROWS; r++)
 #pragma GCC unroll 4
@@ -340,9 +379,9 @@ INLINE void scores(const float *q, const float *k, int64_t dim, float *s)
     }
 }
 
-/* out[ATTEND_ROWS][n vectors] += p[ATTEND_ROWS][ATTEND_KEYS] v. */
-INLINE void values(const float *p, const float *v, int64_t padded, int keys,
-                   float *out, const int n)
+/* out[ATTEND_ROWS][n vectors] += p v; p has `keys` lanes a row. */
+INLINE void values(const lane *p, int64_t keys, const lane *v, int64_t padded,
+                   float *out, const int n, const bool pairs)
 {
     vf acc[ATTEND_ROWS][NV];
 
@@ -351,21 +390,7 @@ INLINE void values(const float *p, const float *v, int64_t padded, int keys,
 #pragma GCC unroll 4
         for (int c = 0; c < n; c++)
             acc[r][c] = v_load(out + r * padded + c * W);
-    for (int j = 0; j < keys; j++) {
-        vf vv[NV];
-
-#pragma GCC unroll 4
-        for (int c = 0; c < n; c++)
-            vv[c] = v_load(v + j * padded + c * W);
-#pragma GCC unroll 6
-        for (int r = 0; r < ATTEND_ROWS; r++) {
-            vf pv = v_set(p[r * ATTEND_KEYS + j]);
-
-#pragma GCC unroll 4
-            for (int c = 0; c < n; c++)
-                acc[r][c] = V_FMA(pv, vv[c], acc[r][c]);
-        }
-    }
+    tile(p, keys, v, padded, keys, acc, n, pairs);
 #pragma GCC unroll 6
     for (int r = 0; r < ATTEND_ROWS; r++)
 #pragma GCC unroll 4
@@ -386,11 +411,11 @@ INLINE void mask(const struct attend *a, int64_t p, int64_t k0, float *s)
         s[j] = HIDDEN;
 }
 
-/* One row: scores to exp(score - largest so far).  A row that has seen only
+/* One row: scores to weights p = exp(score - largest so far).  A row that has seen only
  * hidden keys has weights of 1; they vanish when its first real key comes,
  * and it always comes: its own, in the last block. */
-INLINE void soften(const struct attend *a, float *s, float *largest, float *sum,
-                   float *out)
+INLINE void soften(const struct attend *a, float *s, void *p, float *largest,
+                   vf *sum, float *out, const bool pairs)
 {
     vf m = v_set(HIDDEN), total = { 0 };
     float before = *largest, shrink;
@@ -406,63 +431,80 @@ INLINE void soften(const struct attend *a, float *s, float *largest, float *sum,
         vf t = v_exp(v_load(s + j) - *largest);
 
         total += t;
-        v_store(s + j, t);
+        store_some((char *)p + j * (pairs ? 2 : 4), pairs, W, t);
     }
     if (before == *largest) {
-        *sum += v_sum(total);
+        *sum += total;
         return;
     }
     shrink = v_exp(v_set(before - *largest))[0];
-    *sum = *sum * shrink + v_sum(total);
+    *sum = *sum * shrink + total;
     for (int64_t i = 0; i < a->padded; i += W)
         v_store(out + i, v_load(out + i) * shrink);
 }
 
 /* All queries of the block against keys k0 .. k0 + ATTEND_KEYS - 1. */
 INLINE void attend_block(const struct attend *a, int64_t k0, float *largest,
-                         float *sum)
+                         vf *sum, const bool pairs)
 {
-    const float *k = a->k + k0 * a->dim, *v = a->v + k0 * a->padded;
-    float s[ATTEND_ROWS * ATTEND_KEYS];
+    int64_t lanes = pairs ? a->dim / 2 : a->dim;
+    int64_t keys = pairs ? ATTEND_KEYS / 2 : ATTEND_KEYS;
+    const lane *q = a->q, *k = a->k, *v = a->v;
+    float s[ATTEND_ROWS * ATTEND_KEYS], p[ATTEND_ROWS * ATTEND_KEYS];
 
+    k += k0 * lanes;
+    v += k0 / ATTEND_KEYS * keys * a->padded;
     for (int64_t i = 0; i < a->n; i += ATTEND_ROWS) {
         float *out = a->out + i * a->padded;
         int64_t c = 0;
 
-        scores(a->q + i * a->dim, k, a->dim, s);
+        scores(q + i * lanes, k, lanes, s, pairs);
         for (int64_t r = 0; r < ATTEND_ROWS; r++) {
             mask(a, a->first + i + r, k0, s + r * ATTEND_KEYS);
-            soften(a, s + r * ATTEND_KEYS, largest + i + r, sum + i + r,
-                   out + r * a->padded);
+            soften(a, s + r * ATTEND_KEYS, p + r * keys, largest + i + r,
+                   sum + i + r, out + r * a->padded, pairs);
         }
         for (; c + W * NV <= a->padded; c += W * NV)
-            values(s, v + c, a->padded, ATTEND_KEYS, out + c, NV);
+            values(p, keys, v + c, a->padded, out + c, NV, pairs);
         for (; c < a->padded; c += W)
-            values(s, v + c, a->padded, ATTEND_KEYS, out + c, 1);
+            values(p, keys, v + c, a->padded, out + c, 1, pairs);
     }
 }
 
-static void attend(const struct attend *a)
+INLINE void attend_blocks(const struct attend *a, const bool pairs)
 {
-    float largest[ATTEND_QUERIES], sum[ATTEND_QUERIES];
+    float largest[ATTEND_QUERIES];
+    vf sum[ATTEND_QUERIES];
     int64_t last = a->first + a->n - 1, k0 = 0;
 
     if (a->window && a->first >= a->window)
         k0 = (a->first - a->window + 1) / ATTEND_KEYS * ATTEND_KEYS;
     for (int i = 0; i < ATTEND_QUERIES; i++) {
         largest[i] = HIDDEN;
-        sum[i] = 0;
+        sum[i] = v_set(0);
     }
     memset(a->out, 0, (size_t)(ATTEND_QUERIES * a->padded) * sizeof(*a->out));
     for (; k0 <= last; k0 += ATTEND_KEYS)
-        attend_block(a, k0, largest, sum);
-    for (int64_t i = 0; i < a->n; i++)
-        for (int64_t c = 0; c < a->padded; c += W) {
-            float *o = a->out + i * a->padded + c;
+        attend_block(a, k0, largest, sum, pairs);
+    for (int64_t i = 0; i < a->n; i++) {
+        float *o = a->out + i * a->padded, all = v_sum(sum[i]);
 
-            v_store(o, v_load(o) / sum[i]);
-        }
+        for (int64_t c = 0; c < a->padded; c += W)
+            v_store(o + c, v_load(o + c) / all);
+    }
 }
+
+static void attend(const struct attend *a)
+{
+    attend_blocks(a, false);
+}
+
+#ifdef V_DOT
+static void attend_pairs(const struct attend *a)
+{
+    attend_blocks(a, true);
+}
+#endif
 
 const struct kernels KERNELS = {
     .name = NAME,
@@ -478,4 +520,7 @@ const struct kernels KERNELS = {
     .finite_bf16 = finite_bf16,
     .turn_row = turn_row,
     .attend = attend,
+#ifdef V_DOT
+    .attend_pairs = attend_pairs,
+#endif
 };
