@@ -1,0 +1,213 @@
+/* config.json: both spellings, defaults of each family, and what is refused
+ * by name. */
+#include "test.h"
+
+#include <string.h>
+
+#include "model/config.h"
+
+#define SIZES                                                                  \
+    "\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":3,"     \
+    "\"num_attention_heads\":4,\"vocab_size\":256"
+
+static struct model_config c;
+static struct err e;
+
+static int parse(const char *family, const char *more)
+{
+    char text[4096];
+
+    snprintf(text, sizeof(text), "{\"model_type\":\"%s\"," SIZES "%s%s}",
+             family, *more ? "," : "", more);
+    model_config_release(&c);
+    return model_config_parse(&c, text, strlen(text), "'config.json'", &e);
+}
+
+/* The message names what is wrong. */
+static void refused(int code, const char *family, const char *more,
+                    const char *says)
+{
+    int rc = parse(family, more);
+
+    if (rc != code || !strstr(e.msg, says))
+        fprintf(stderr, "%s: %d %s\n", more, rc, rc < 0 ? e.msg : "accepted");
+    CHECK(rc == code && strstr(e.msg, says));
+}
+
+static void test_defaults(void)
+{
+    CHECK(parse("llama", "") == 0);
+    CHECK(c.n_kv_heads == 4 && c.head_dim == 16 && c.max_position == 2048);
+    CHECK(c.rms_eps == 1e-6 && !c.tied && c.dtype == DT_BF16);
+    CHECK(!c.qkv_bias && !c.o_bias && !c.mlp_bias && !c.sliding_window);
+    CHECK(c.rope.kind == ROPE_DEFAULT && c.rope.theta == 10000);
+    CHECK(!strcmp(c.architecture, "LlamaForCausalLM") && !*c.quant_method);
+
+    CHECK(parse("mistral", "\"num_key_value_heads\":2") == 0);
+    CHECK(c.sliding_window == 4096 && model_layer_slides(&c, 0));
+    CHECK(parse("mistral", "\"num_key_value_heads\":null,"
+                           "\"sliding_window\":null,\"head_dim\":32") == 0);
+    CHECK(c.n_kv_heads == 4 && c.head_dim == 32 && !model_layer_slides(&c, 2));
+
+    CHECK(parse("qwen2", "\"num_key_value_heads\":2") == 0);
+    CHECK(c.qkv_bias && !c.o_bias && !model_layer_slides(&c, 2));
+    CHECK(parse("qwen3", "\"num_key_value_heads\":2") == 0);
+    CHECK(c.head_dim == 128 && c.family->qk_norm && !c.qkv_bias);
+    CHECK(parse("qwen3", "\"num_key_value_heads\":2,\"head_dim\":null") == 0);
+    CHECK(c.head_dim == 16);
+}
+
+static void test_biases(void)
+{
+    CHECK(parse("llama", "\"attention_bias\":true,\"mlp_bias\":true") == 0);
+    CHECK(c.qkv_bias && c.o_bias && c.mlp_bias);
+    CHECK(parse("qwen3", "\"num_key_value_heads\":1,"
+                         "\"attention_bias\":true,\"mlp_bias\":true") == 0);
+    CHECK(c.qkv_bias && c.o_bias && !c.mlp_bias);
+    CHECK(parse("mistral", "\"num_key_value_heads\":1,"
+                           "\"attention_bias\":true") == 0);
+    CHECK(!c.qkv_bias);
+}
+
+static void test_sliding(void)
+{
+#define Q "\"num_key_value_heads\":1,\"use_sliding_window\":true,"
+    CHECK(parse("qwen2", Q "\"sliding_window\":8,\"max_window_layers\":1") ==
+          0);
+    CHECK(!model_layer_slides(&c, 0) && model_layer_slides(&c, 1));
+    CHECK(parse("qwen2", Q "\"sliding_window\":8,\"layer_types\":"
+                           "[\"sliding_attention\",\"full_attention\","
+                           "\"full_attention\"]") == 0);
+    CHECK(model_layer_slides(&c, 0) && !model_layer_slides(&c, 1));
+    refused(E_CONFIG, "qwen3",
+            "\"num_key_value_heads\":1,\"layer_types\":[\"sliding_attention\","
+            "\"full_attention\",\"full_attention\"]",
+            "layer 0 slides");
+    refused(E_DATA, "qwen2", Q "\"layer_types\":[\"full_attention\"]",
+            "layer_types");
+    refused(E_CONFIG, "qwen2",
+            Q "\"layer_types\":[\"chunked_attention\",\"a\",\"b\"]",
+            "chunked_attention");
+    refused(E_CONFIG, "mistral",
+            "\"num_key_value_heads\":1,\"layer_types\":[\"full_attention\","
+            "\"sliding_attention\",\"sliding_attention\"]",
+            "layer 0 is full_attention");
+#undef Q
+}
+
+static void test_rope_spellings(void)
+{
+    CHECK(parse("llama", "\"rope_theta\":5e5,\"rope_scaling\":null") == 0);
+    CHECK(c.rope.kind == ROPE_DEFAULT && c.rope.theta == 5e5);
+    CHECK(parse("llama", "\"rope_theta\":5e5,\"rope_scaling\":"
+                         "{\"type\":\"linear\",\"factor\":2}") == 0);
+    CHECK(c.rope.kind == ROPE_LINEAR && c.rope.factor == 2);
+    CHECK(parse("llama", "\"rope_parameters\":{\"rope_type\":\"llama3\","
+                         "\"rope_theta\":7e5,\"factor\":8,"
+                         "\"low_freq_factor\":1,\"high_freq_factor\":4}") == 0);
+    CHECK(c.rope.kind == ROPE_LLAMA3 && c.rope.theta == 7e5);
+    CHECK(c.rope.original_max_position == 2048);
+    CHECK(parse("llama", "\"rope_scaling\":{\"rope_type\":\"yarn\","
+                         "\"factor\":4,\"beta_fast\":null,"
+                         "\"original_max_position_embeddings\":512,"
+                         "\"truncate\":false}") == 0);
+    CHECK(c.rope.kind == ROPE_YARN && c.rope.beta_fast == 32);
+    CHECK(c.rope.original_max_position == 512 && !c.rope.truncate);
+    CHECK(c.rope.attention_factor > 1.138 && c.rope.attention_factor < 1.139);
+    CHECK(parse("llama", "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":null,"
+                         "\"original_max_position_embeddings\":512}") == 0);
+    CHECK(c.rope.factor == 4);
+    CHECK(parse("llama", "\"rope_scaling\":{\"type\":\"dynamic\","
+                         "\"factor\":2}") == 0);
+    CHECK(c.rope.kind == ROPE_DYNAMIC);
+    CHECK(parse("llama", "\"rope_scaling\":{}") == 0);
+}
+
+static void test_rope_refusals(void)
+{
+    refused(E_CONFIG, "llama", "\"rope_scaling\":{\"rope_type\":\"longrope\"}",
+            "longrope");
+    refused(E_CONFIG, "llama", "\"partial_rotary_factor\":0.5",
+            "partial_rotary_factor");
+    refused(E_CONFIG, "llama",
+            "\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1}}",
+            "full_attention");
+    refused(E_DATA, "llama", "\"rope_scaling\":{\"type\":\"linear\"}",
+            "factor");
+    refused(E_DATA, "llama", "\"rope_scaling\":[]", "rope");
+    refused(E_DATA, "llama", "\"rope_theta\":0", "rope_theta");
+    refused(E_DATA, "llama",
+            "\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,"
+            "\"low_freq_factor\":4,\"high_freq_factor\":4}",
+            "high_freq_factor");
+}
+
+static void test_refusals(void)
+{
+    refused(E_CONFIG, "gpt2", "", "gpt2");
+    refused(E_CONFIG, "deepseek_v3", "", "deepseek_v3");
+    refused(E_CONFIG, "llama", "\"hidden_act\":\"gelu\"", "gelu");
+    refused(E_CONFIG, "llama", "\"text_config\":{}", "text_config");
+    refused(E_CONFIG, "llama",
+            "\"architectures\":[\"LlamaForSequenceClassification\"]",
+            "LlamaForSequenceClassification");
+    refused(E_CONFIG, "llama", "\"dtype\":\"float8_e4m3fn\"", "float8_e4m3fn");
+    refused(E_CONFIG, "llama", "\"head_dim\":15", "head_dim 15");
+    refused(E_DATA, "llama", "\"num_key_value_heads\":3", "multiple");
+    refused(E_DATA, "llama", "\"rms_norm_eps\":-1", "rms_norm_eps");
+    refused(E_DATA, "llama", "\"tie_word_embeddings\":1",
+            "tie_word_embeddings");
+    refused(E_DATA, "llama", "\"max_position_embeddings\":1e300",
+            "max_position_embeddings");
+    CHECK(model_config_parse(&c, "[]", 2, "'config.json'", &e) == E_DATA);
+    CHECK(model_config_parse(&c, "{}", 2, "'config.json'", &e) == E_DATA);
+    CHECK(strstr(e.msg, "model_type is missing"));
+}
+
+static void test_storage(void)
+{
+    CHECK(parse("llama", "\"torch_dtype\":\"float16\"") == 0);
+    CHECK(c.dtype == DT_F16);
+    CHECK(parse("llama", "\"dtype\":\"float32\",\"torch_dtype\":\"float16\"") ==
+          0);
+    CHECK(c.dtype == DT_F32);
+    CHECK(parse("llama", "\"quantization_config\":{\"quant_method\":"
+                         "\"awq\"}") == 0);
+    CHECK(!strcmp(c.quant_method, "awq"));
+}
+
+static void test_linears(void)
+{
+    struct linear l[LINEARS_PER_LAYER_MAX], one;
+
+    CHECK(parse("qwen2", "\"num_key_value_heads\":2") == 0);
+    CHECK(model_linears(&c, 1, l) == 7);
+    CHECK(!strcmp(l[1].module, "model.layers.1.self_attn.k_proj"));
+    CHECK(l[1].rows == 32 && l[1].cols == 64 && l[1].bias);
+    CHECK(l[1].input == IN_ATTN && l[3].input == IN_ATTN_OUT);
+    CHECK(!l[3].bias && l[6].input == IN_MLP_MID && l[6].cols == 96);
+    for (int i = 0; i < 7; i++)
+        CHECK(model_find_linear(&c, l[i].module, &one) &&
+              one.rows == l[i].rows && one.layer == 1);
+    CHECK(!model_find_linear(&c, "model.layers.3.mlp.up_proj", &one));
+    CHECK(!model_find_linear(&c, "model.layers.01.mlp.up_proj", &one));
+    CHECK(!model_find_linear(&c, "model.layers.1.mlp.up_proj.weight", &one));
+    CHECK(!model_find_linear(&c, "model.layers.", &one));
+    CHECK(!model_find_linear(&c, "lm_head", &one));
+    CHECK(!model_find_linear(
+        &c, "model.layers.99999999999999999999.mlp.up_proj", &one));
+}
+
+int main(void)
+{
+    test_defaults();
+    test_biases();
+    test_sliding();
+    test_rope_spellings();
+    test_rope_refusals();
+    test_refusals();
+    test_storage();
+    test_linears();
+    model_config_release(&c);
+    return 0;
+}
