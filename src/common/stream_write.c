@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxh_x86dispatch.h>
 
@@ -295,6 +296,21 @@ static int close_output(struct stream_writer *w, struct err *e)
     return 0;
 }
 
+/* Standard output that is a file opened without emptying it (1<>FILE) ends
+ * where the stream does; what it held before must not follow END. */
+static int cut_output(const struct stream_writer *w, struct err *e)
+{
+    struct stat st;
+    off_t at;
+
+    if (w->pub || fstat(w->fd, &st) || !S_ISREG(st.st_mode))
+        return 0;
+    at = lseek(w->fd, 0, SEEK_CUR);
+    if (at < 0 || (at < st.st_size && ftruncate(w->fd, at)))
+        return err_set(e, E_IO, "cannot write '%s':", w->name);
+    return 0;
+}
+
 int stream_finish(struct stream_writer *w, struct err *e)
 {
     struct wire_end end;
@@ -305,6 +321,8 @@ int stream_finish(struct stream_writer *w, struct err *e)
         rc = emit_frame(w, FRAME_END, &end, sizeof(end), NULL, 0, e);
     if (rc == 0)
         rc = flush(w, e);
+    if (rc == 0)
+        rc = cut_output(w, e);
     if (rc == 0)
         rc = close_output(w, e);
     writer_free(w);

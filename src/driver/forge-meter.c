@@ -18,7 +18,7 @@ static int parse(int argc, char **argv, struct settings *s)
     const struct opt table[] = {
         { OPT_STR, 'o', "output", "FILE", "write the figures as JSON to FILE",
           &s->output, 0, 0, true },
-        { OPT_INT, 'i', "interval", "MS", "look every MS milliseconds [20]",
+        { OPT_INT, 'i', "interval", "MS", "look every MS milliseconds [100]",
           &s->interval, 1, 60000, true },
         { OPT_FLAG, 'q', "quiet", NULL, "no line on stderr", &s->quiet, 0, 0,
           true },
@@ -50,7 +50,7 @@ static void report(const struct settings *s, const struct meter *m)
 
 int main(int argc, char **argv)
 {
-    struct settings s = { .interval = 20 };
+    struct settings s = { .interval = 100 };
     int command = parse(argc, argv, &s);
     struct meter m;
     struct err e;
