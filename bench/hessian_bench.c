@@ -73,8 +73,8 @@ static void check(const uint16_t *x, const float *f)
 
 int main(int argc, char **argv)
 {
-    uint64_t cols = argc > 1 ? strtoull(argv[1], NULL, 10) : 2048;
-    uint64_t tokens = argc > 2 ? strtoull(argv[2], NULL, 10) : 8192;
+    uint64_t cols = argc > 1 ? strtoull(argv[1], NULL, 10) : 4096;
+    uint64_t tokens = argc > 2 ? strtoull(argv[2], NULL, 10) : 16384;
     uint64_t n = cols * tokens > 5000 * 300 ? cols * tokens : 5000 * 300;
     double flop = (double)tokens * (double)cols * (double)(cols + 1);
     double ours = 1e9, theirs = 1e9, start;

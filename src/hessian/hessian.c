@@ -9,8 +9,9 @@
 #include "common/blas.h"
 #include "common/onednn.h"
 #include "common/threads.h"
+#include "hessian/syrk.h"
 
-enum { TILE = 256 };
+enum { TILE = SYRK_TILE };
 
 struct hessian {
     struct hessian_shape shape;
@@ -18,6 +19,7 @@ struct hessian {
     uint64_t pending;  /* in the chunk */
     uint64_t elements; /* of sum */
     void *chunk;       /* [HESSIAN_CHUNK, cols] of shape.dtype */
+    uint16_t *packed;  /* the chunk as syrk.h wants it; NULL: oneDNN */
     float *sum;        /* as the result, not yet divided */
 };
 
@@ -82,6 +84,15 @@ int hessian_open(struct hessian **out, const struct hessian_shape *s,
         rc = e->code;
         goto fail;
     }
+    if (s->dtype == DT_BF16 && s->block % SYRK_PANEL == 0 && syrk_usable()) {
+        h->packed =
+            mem_pages(syrk_packed(HESSIAN_CHUNK, s->cols) * sizeof(*h->packed),
+                      "hessian", e);
+        if (!h->packed) {
+            rc = e->code;
+            goto fail;
+        }
+    }
     *out = h;
     return 0;
 fail:
@@ -135,6 +146,10 @@ static int multiply(const struct hessian *h, const struct tile *t, float *p,
     const uint16_t *b = h->chunk;
     const float *x = h->chunk;
 
+    if (h->packed) {
+        syrk_tile(p, h->packed, h->pending, i, j, t->rows, t->cols);
+        return 0;
+    }
     if (h->shape.dtype == DT_BF16)
         return onednn_bf16_tn((int64_t)t->rows, (int64_t)t->cols, k, b + i, ld,
                               b + j, ld, p, TILE, e);
@@ -163,6 +178,13 @@ struct flush {
     int rc;
     struct err err;
 };
+
+static void pack_panels(void *ctx, size_t begin, size_t end)
+{
+    struct hessian *h = ctx;
+
+    syrk_pack(h->packed, h->chunk, h->pending, h->shape.cols, begin, end);
+}
 
 static void flush_tiles(void *ctx, size_t begin, size_t end)
 {
@@ -204,6 +226,8 @@ static int flush(struct hessian *h, struct err *e)
     if (!h->pending)
         return 0;
     pthread_mutex_init(&f.lock, NULL);
+    if (h->packed)
+        threads_for(syrk_panels(s->cols), 16, pack_panels, h);
     threads_for(n, 1, flush_tiles, &f);
     pthread_mutex_destroy(&f.lock);
     h->pending = 0;
@@ -316,7 +340,9 @@ int hessian_finish(struct hessian *h, const float **data, struct err *e)
     if (!h->tokens)
         return err_set(e, E_DATA, "there are no tokens");
     free(h->chunk);
+    free(h->packed);
     h->chunk = NULL;
+    h->packed = NULL;
     factor = 2 / (double)h->tokens;
     for (uint64_t i = 0; i < h->elements; i++)
         h->sum[i] = (float)(h->sum[i] * factor);
@@ -331,6 +357,7 @@ void hessian_close(struct hessian *h)
     if (!h)
         return;
     free(h->chunk);
+    free(h->packed);
     free(h->sum);
     free(h);
 }
