@@ -100,7 +100,7 @@ def plain_model(d, weights=None, dtype="float32"):
     if hasattr(cfg, "quantization_config"):
         del cfg.quantization_config
     cfg._attn_implementation = "eager"
-    m = AutoModelForCausalLM.from_config(cfg)
+    m = AutoModelForCausalLM.from_config(cfg, dtype=torch.float32)
     missing, extra = m.load_state_dict({k: torch.tensor(v).float() for k, v in weights.items()}, strict=False)
     m.tie_weights()
     tied = {"lm_head.weight"} if getattr(cfg, "tie_word_embeddings", False) else set()
