@@ -50,12 +50,12 @@ config() {
 }
 
 @test "the figures do not depend on threads, nor on where the tokens come from" {
-    forge-eval -q --json -j 1 "$M" "$OTHER" "$T" >1
-    forge-eval -q --json -j 2 "$M" "$OTHER" <"$T" >2
+    forge-eval -q --json -j 1 "$M" "$OTHER" "$T" >one.json
+    forge-eval -q --json -j 2 "$M" "$OTHER" <"$T" >two.json
     # shellcheck disable=SC2002
-    cat "$T" | forge-eval -q --json "$M" "$OTHER" >3
-    cmp 1 2
-    cmp 1 3
+    cat "$T" | forge-eval -q --json "$M" "$OTHER" >pipe.json
+    cmp one.json two.json
+    cmp one.json pipe.json
 }
 
 @test "without --json a table" {
