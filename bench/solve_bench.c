@@ -40,7 +40,7 @@ static float *make_hessian(uint64_t n)
             float size = (1 + (float)(i * 7 % 13)) * (1 + (float)(j * 7 % 13));
 
             h[i * (i + 1) / 2 + j] =
-                size * (powf(0.9f, (float)(i - j)) + (i == j ? 0.1f : 0));
+                size * (powf(0.9f, (float)(i - j)) + (i == j ? 0.2f : 0.1f));
         }
     return h;
 }

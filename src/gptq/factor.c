@@ -138,8 +138,14 @@ static void fill_rows(void *ctx, size_t begin, size_t end)
     uint64_t n = j->p->cols;
 
     for (size_t r = begin; r < end; r++) {
-        for (uint64_t c = 0; c < r; c++)
-            j->a[r * n + c] = element(j->p, j->h, in[r], in[c]);
+        float *to = j->a + r * n;
+        uint64_t i = in[r];
+
+        for (uint64_t c = 0; c < r && j->p->block; c++)
+            to[c] = element(j->p, j->h, i, in[c]);
+        for (uint64_t c = 0; c < r && !j->p->block; c++)
+            to[c] = in[c] < i ? j->h[i * (i + 1) / 2 + in[c]] :
+                                j->h[(uint64_t)in[c] * (in[c] + 1) / 2 + i];
         j->a[r * n + r] = (float)((double)element(j->p, j->h, in[r], in[r]) +
                                   (j->f->dead[r] ? 1 : 0) + j->f->lambda);
     }

@@ -19,9 +19,9 @@
 enum {
     ROWS = SOLVE_ROWS,
     COLS = FACTOR_PANEL,
-    TILE_PANELS = 4,
-    BLOCK = 64, /* columns whose products are formed together */
-    DEPTH = 512 /* of earlier inputs, in one piece of a product */
+    TILE_PANELS = 8,
+    BLOCK = 256, /* columns whose products are formed together */
+    DEPTH = 128  /* of earlier inputs, in one piece of a product */
 };
 
 struct job {

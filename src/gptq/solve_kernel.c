@@ -154,9 +154,6 @@ AVX512 static void product_avx512(float *acc, const float *d, const float *l,
         __m512 u = _mm512_loadu_ps(d), v = _mm512_loadu_ps(d + 16);
         __m512 w = _mm512_loadu_ps(d + 32), x;
 
-        _mm_prefetch((const char *)(d + 8 * ROWS), _MM_HINT_T0);
-        _mm_prefetch((const char *)(d + 8 * ROWS + 16), _MM_HINT_T0);
-        _mm_prefetch((const char *)(d + 8 * ROWS + 32), _MM_HINT_T0);
         EACH_COLUMN(STEP)
     }
     EACH_COLUMN(STORE)
