@@ -56,6 +56,7 @@ static int add_layer(struct plan *p, const struct model_config *m,
     struct linear l[LINEARS_PER_LAYER_MAX];
     int64_t width[IN_COUNT] = { 0 };
     int n = model_linears(m, layer, l);
+    uint64_t h = (uint64_t)m->hidden_size, state = 2 * h;
 
     p->layer_hessian_bytes = 0;
     for (int i = 0; i < n; i++) {
@@ -68,17 +69,16 @@ static int add_layer(struct plan *p, const struct model_config *m,
     for (int i = 0; i < IN_COUNT; i++) {
         double cols = (double)width[i];
         uint64_t w = (uint64_t)width[i], bytes = w * (w + 1) / 2 * 4;
-        uint64_t state = 2 * (2 * (uint64_t)m->hidden_size + w) +
-                         2 * (uint64_t)m->hidden_size;
 
         p->layer_hessian_bytes += bytes;
         if (bytes > p->hessian_bytes)
             p->hessian_bytes = bytes;
-        if (state > p->state_bytes)
-            p->state_bytes = state;
+        if (i != IN_ATTN)
+            state += h + w;
         p->token_flops += cols * cols;
         p->solve_flops += cols * cols * cols / 3;
     }
+    p->state_bytes = 2 * state; /* bf16 */
     return 0;
 }
 

@@ -13,8 +13,8 @@ struct plan {
     uint64_t bytes_out;           /* tensors of the result, to about 1 % */
     uint64_t hessian_bytes;       /* of the widest input, as a stream */
     uint64_t layer_hessian_bytes; /* of all inputs of one layer */
-    uint64_t state_bytes; /* per token: the largest state between two steps
-                             of a layer, and the hidden states around it */
+    uint64_t state_bytes; /* per token: hidden states around a layer, and the
+                             states at three points in it */
     uint64_t layer_bytes; /* of the largest layer, as stored */
     double token_flops;   /* per token of calibration: forward pass over the
                              linears, and C * C for each Hessian */
