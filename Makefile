@@ -170,7 +170,8 @@ lint: $O/libforge.a
 	$(Q)cppcheck -q --error-exitcode=1 --inline-suppr --std=c11 -Isrc \
 	  -D_GNU_SOURCE --suppressions-list=.cppcheck $(SRC)
 	$(Q)shellcheck $(SCRIPT) $(wildcard bench/*.sh)
-	$(Q)shellcheck -e SC1091,SC2030,SC2031,SC2154 $(wildcard tests/*/*.bats tests/*/*.bash)
+	$(Q)shellcheck -S warning -e SC1091,SC2030,SC2031,SC2154,SC2210,SC2238 \
+	  $(wildcard tests/*/*.bats tests/*/*.bash)
 	$(Q)for m in $(MAN); do mandoc -Tlint -W warning $$m; done
 	$(call only,cJSON_,src/common/json.c)
 	$(call only,io_uring_,src/common/file.c)

@@ -32,26 +32,28 @@ pause() { # MILLISECONDS
 }
 
 @test "twenty kills at twenty moments, each resumed to the same bytes" {
-    killed=0
-    for ((i = 1; i <= 20; i++)); do
-        start "out-$i"
+    for ((i = 1, tries = 0; i <= 20 && tries < 100; tries++)); do
+        start out
         pause $((took * i / 20))
-        if kill -KILL -- "-$victim"; then killed=$((killed + 1)); fi
+        if kill -KILL -- "-$victim" 2>/dev/null; then
+            i=$((i + 1))
+        else
+            took=$((took * 9 / 10)) # faster than the first time
+        fi
         wait "$victim" || true
-        [ ! -e "out-$i" ] || same "$whole" "out-$i"
-        [ -e "out-$i" ] || forge quantize "$model" "out-$i" "${small[@]}"
-        same "$whole" "out-$i"
-        [ ! -e "out-$i.work" ] || forge gc "out-$i.work"
-        rm -rf "out-$i" "out-$i.work"
+        [ ! -e out ] || same "$whole" out
+        [ -e out ] || forge quantize "$model" out "${small[@]}"
+        same "$whole" out
+        rm -rf out out.work
     done
-    [ "$killed" -ge 15 ]
+    [ "$i" -eq 21 ]
 }
 
 @test "one run killed again and again gets there, and keeps what it has" {
     for ((i = 0; i < 40; i++)); do
         start out --work work
         pause $((took / 4 + i * 20))
-        kill -KILL -- "-$victim" || true
+        kill -KILL -- "-$victim" 2>/dev/null || true
         wait "$victim" || true
         [ ! -e out ] || break
     done
