@@ -238,7 +238,7 @@ static int take(struct feed *f, struct batch *b, int64_t *rows, struct err *e)
     if (!b->n) { /* room for a full batch, or for this one */
         int64_t room = n > BATCH_ROWS ? n : BATCH_ROWS;
 
-        if (state_prepare(&b->s, f->m, f->at, &room, 1, e) < 0)
+        if (state_reserve(&b->s, f->m, room, BATCH_ROWS, e) < 0)
             return e->code;
     }
     b->length[b->n] = n;

@@ -117,35 +117,46 @@ static int check_length(const struct model_config *c, int64_t length,
     return 0;
 }
 
-int state_prepare(struct state *s, const struct model *m, enum point at,
-                  const int64_t *length, int64_t n_sequences, struct err *e)
+int state_reserve(struct state *s, const struct model *m, int64_t rows,
+                  int64_t n_sequences, struct err *e)
 {
     const struct model_config *c = &m->config;
 
-    s->at = at;
-    s->dtype = m->dtype;
-    s->hidden_size = c->hidden_size;
-    s->n_sequences = n_sequences;
     if (buffer_reserve(&s->firsts, n_sequences + 1, 1, sizeof(int64_t),
-                       "sequences", e) < 0)
-        return e->code;
-    s->first = s->firsts.p;
-    s->first[0] = 0;
-    for (int64_t i = 0; i < n_sequences; i++) {
-        if (check_length(c, length[i], e) < 0)
-            return e->code;
-        s->first[i + 1] = s->first[i] + length[i];
-    }
-    s->rows = s->first[n_sequences];
-    if (buffer_reserve(&s->xs, model_rows(s->rows), c->hidden_size, m->size,
+                       "sequences", e) < 0 ||
+        buffer_reserve(&s->xs, model_rows(rows), c->hidden_size, m->size,
                        "hidden states", e) < 0 ||
-        buffer_reserve(&s->acts[0], model_rows(s->rows), widest(c), m->size,
+        buffer_reserve(&s->acts[0], model_rows(rows), widest(c), m->size,
                        "activations", e) < 0 ||
-        buffer_reserve(&s->acts[1], model_rows(s->rows), widest(c), m->size,
+        buffer_reserve(&s->acts[1], model_rows(rows), widest(c), m->size,
                        "activations", e) < 0)
         return e->code;
+    s->dtype = m->dtype;
+    s->hidden_size = c->hidden_size;
+    s->first = s->firsts.p;
     s->x = s->xs.p;
     s->act = s->acts[s->current].p;
+    return 0;
+}
+
+int state_prepare(struct state *s, const struct model *m, enum point at,
+                  const int64_t *length, int64_t n_sequences, struct err *e)
+{
+    int64_t rows = 0;
+
+    for (int64_t i = 0; i < n_sequences; i++) {
+        if (check_length(&m->config, length[i], e) < 0)
+            return e->code;
+        rows += length[i];
+    }
+    if (state_reserve(s, m, rows, n_sequences, e) < 0)
+        return e->code;
+    s->at = at;
+    s->n_sequences = n_sequences;
+    s->rows = rows;
+    s->first[0] = 0;
+    for (int64_t i = 0; i < n_sequences; i++)
+        s->first[i + 1] = s->first[i] + length[i];
     return 0;
 }
 

@@ -74,6 +74,10 @@ struct state {
 MUST_CHECK int state_prepare(struct state *s, const struct model *m,
                              enum point at, const int64_t *length,
                              int64_t n_sequences, struct err *e);
+/* Room for this many rows and sequences, so that a later state_prepare() of
+ * less keeps what was filled in. */
+MUST_CHECK int state_reserve(struct state *s, const struct model *m,
+                             int64_t rows, int64_t n_sequences, struct err *e);
 void state_release(struct state *s);
 /* Row r of x or act. */
 void *state_x(const struct state *s, int64_t r);

@@ -17,7 +17,7 @@ fail_each() {
     local kind=$1 codes=,$2, n rc
     shift 2
     [ -e "${FAIL_SO:-/nonexistent}" ] || skip "no fail.so in this mode"
-    for ((n = 1; n <= 400; n++)); do
+    for ((n = 1; n <= 600; n++)); do
         rm -rf out.fts
         rc=0
         if [ -n "${fail_stdin:-}" ]; then
@@ -34,7 +34,7 @@ fail_each() {
         fi
         fail_check "$kind:$n" "$codes" "$rc" "$1" || return 1
     done
-    echo "$kind: still failing after 400 calls"
+    echo "$kind: still failing after 600 calls"
     return 1
 }
 

@@ -1,0 +1,301 @@
+#!/usr/bin/env python3
+"""What a decoder computes, in double precision, one line after the other, from
+the papers (Llama, RoPE, linear and llama3 scaling, YaRN, GQA) - never from our C.
+
+    forward.py make KIND DIR           writes a tiny random checkpoint; KINDS below
+    forward.py tokens FILE N...        a stream of sequences of N random ids each
+    forward.py check DIR TOKENS TOLERANCE FILE [CODES...]
+                                       every hidden and activation frame of the
+                                       stream FILE is what this computes for TOKENS
+                                       with the linears in CODES quantized
+    forward.py logits DIR TOKENS TOLERANCE MODE
+                                       the test helper `forward` agrees too
+    forward.py change FILE OUT HOW     a damaged copy: nan, order, width, layer
+    forward.py same FILE FILE [N]      equal frames, or the first N of each
+    forward.py names FILE              "role name sequence last" of each frame
+
+The measure: the norm of the difference of a token's vector over the vector's,
+the worst token of a frame."""
+import json
+import math
+import os
+import struct
+import subprocess
+import sys
+
+import numpy as np
+
+import fts
+
+BASE = {"vocab_size": 96, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
+        "rms_norm_eps": 1e-5, "hidden_act": "silu"}
+KINDS = {
+    "llama": {"model_type": "llama", "rope_theta": 10000.0, "rope_scaling": {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32}},
+    "mini": {"model_type": "llama", "num_hidden_layers": 1},
+    "llama-biases": {"model_type": "llama", "attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4,
+                     "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0}},
+    "dynamic": {"model_type": "llama", "max_position_embeddings": 64,
+                "rope_scaling": {"type": "dynamic", "factor": 2.0}},
+    "mistral": {"model_type": "mistral", "sliding_window": 9, "head_dim": 20},
+    "qwen2": {"model_type": "qwen2", "tie_word_embeddings": True, "use_sliding_window": True, "sliding_window": 17,
+              "max_window_layers": 1, "rope_scaling": {"type": "yarn", "factor": 4.0,
+                                                       "original_max_position_embeddings": 64}},
+    "qwen3": {"model_type": "qwen3", "head_dim": 32, "num_key_value_heads": 1, "attention_bias": True,
+              "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0}, "dtype": "bfloat16"},
+}
+
+
+def linears(c):
+    h, i, d = c["hidden_size"], c["intermediate_size"], head_dim(c)
+    q, kv = c["num_attention_heads"] * d, c["num_key_value_heads"] * d
+    return {"self_attn.q_proj": (q, h), "self_attn.k_proj": (kv, h), "self_attn.v_proj": (kv, h),
+            "self_attn.o_proj": (h, q), "mlp.gate_proj": (i, h), "mlp.up_proj": (i, h), "mlp.down_proj": (h, i)}
+
+
+def head_dim(c):
+    return c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
+
+
+def has_bias(c, name):
+    if name.startswith("mlp"):
+        return c.get("mlp_bias", False)
+    return c.get("attention_bias", False) or (c["model_type"] == "qwen2" and "o_proj" not in name)
+
+
+# ---- checkpoints -------------------------------------------------------------
+
+def make(kind, d):
+    c = dict(BASE, **KINDS[kind])
+    rng = np.random.default_rng(sum(kind.encode()))
+    t = {"model.embed_tokens.weight": rng.normal(0, 0.15, (c["vocab_size"], c["hidden_size"])),
+         "model.norm.weight": rng.normal(1, 0.2, c["hidden_size"])}
+    if not c.get("tie_word_embeddings"):
+        t["lm_head.weight"] = rng.normal(0, 0.15, (c["vocab_size"], c["hidden_size"]))
+    for i in range(c["num_hidden_layers"]):
+        p = "model.layers.%d." % i
+        for n in ("input_layernorm", "post_attention_layernorm"):
+            t[p + n + ".weight"] = rng.normal(1, 0.2, c["hidden_size"])
+        if c["model_type"] == "qwen3":
+            for n in ("q_norm", "k_norm"):
+                t[p + "self_attn." + n + ".weight"] = rng.normal(1, 0.2, head_dim(c))
+        for n, shape in linears(c).items():
+            t[p + n + ".weight"] = rng.normal(0, 0.15, shape)
+            if has_bias(c, n):
+                t[p + n + ".bias"] = rng.normal(0, 0.2, shape[0])
+    os.mkdir(d)
+    head, at, body = {}, 0, b""
+    for n in sorted(t):
+        b = fts.bf16(t[n])
+        head[n] = {"dtype": "BF16", "shape": list(t[n].shape), "data_offsets": [at, at + len(b)]}
+        at, body = at + len(b), body + b
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    with open(d + "/model.safetensors", "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + body)
+    with open(d + "/config.json", "w") as f:
+        json.dump(c, f)
+
+
+def load(d):
+    with open(d + "/config.json") as f:
+        c = dict({"num_key_value_heads": None}, **json.load(f))
+    with open(d + "/model.safetensors", "rb") as f:
+        head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        body = f.read()
+    t = {}
+    for n, x in head.items():
+        a, b = x["data_offsets"]
+        t[n] = (np.frombuffer(body[a:b], "<u2").astype("<u4") << 16).view("<f4").reshape(x["shape"]).astype(float)
+    return c, t
+
+
+def quantized(t, files):
+    """Put the values of codes and qmeta in place of weights."""
+    for path in files:
+        with open(path, "rb") as f:
+            parts = {(x.role, x.name): x for x in fts.read(f)}
+        for (role, name), x in parts.items():
+            if role != "codes":
+                continue
+            codes, q = x.array().astype(float), parts["qmeta", name]
+            meta = np.repeat(q.array(), q.group, axis=1)[:, :codes.shape[1]]
+            scale = np.exp2((meta & 0xffff).astype("<u2").view("<i2") / 256.0)
+            if q.scale_dtype == "F16":
+                scale = scale.astype(np.float32).astype(np.float16).astype(float)
+            elif q.scale_dtype == "BF16":
+                scale = (np.frombuffer(fts.bf16(scale), "<u2").astype("<u4") << 16).view("<f4")
+                scale = scale.reshape(codes.shape).astype(float)
+            zero = np.where(meta >> 24 & 1, 8, meta >> 16 & 15)
+            t[name + ".weight"] = (codes - zero) * scale
+
+
+# ---- the model ---------------------------------------------------------------
+
+def frequencies(c):
+    """Inverse frequencies, and what multiplies cos and sin."""
+    d = head_dim(c)
+    p = dict(c.get("rope_scaling") or c.get("rope_parameters") or {})
+    kind = p.get("rope_type", p.get("type", "default"))
+    base = p.get("rope_theta", c.get("rope_theta", 10000.0))
+    inv = base ** (-np.arange(0, d, 2) / d)
+    old = p.get("original_max_position_embeddings", c["max_position_embeddings"])
+    if kind == "linear":
+        return inv / p["factor"], 1.0
+    if kind == "llama3":
+        wave = 2 * math.pi / inv
+        s = (old / wave - p["low_freq_factor"]) / (p["high_freq_factor"] - p["low_freq_factor"])
+        s = np.clip(s, 0, 1)
+        return (1 - s) * inv / p["factor"] + s * inv, 1.0
+    if kind == "yarn":
+        turn = lambda n: d * math.log(old / (n * 2 * math.pi)) / (2 * math.log(base))
+        lo, hi = max(math.floor(turn(32)), 0), min(math.ceil(turn(1)), d - 1)
+        r = np.clip((np.arange(d // 2) - lo) / (hi - lo), 0, 1)
+        return inv / p["factor"] * r + inv * (1 - r), 0.1 * math.log(p["factor"]) + 1
+    assert kind in ("default", "dynamic")
+    return inv, 1.0
+
+
+def rms(c, x, w):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + c["rms_norm_eps"]) * w
+
+
+def rotate(c, x):
+    """x[tokens, heads, d]: halves turn together."""
+    inv, factor = frequencies(c)
+    angle = np.arange(len(x))[:, None, None] * inv
+    cos, sin = np.cos(angle) * factor, np.sin(angle) * factor
+    a, b = x[..., :len(inv)], x[..., len(inv):]
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def window(c, layer):
+    if c["model_type"] == "mistral":
+        return c.get("sliding_window") or 0
+    return c["sliding_window"] if c.get("use_sliding_window") and layer >= c["max_window_layers"] else 0
+
+
+def attention(c, layer, q, k, v):
+    n, heads, d = q.shape
+    out = np.zeros((n, heads, d))
+    see = np.tril(np.ones((n, n), bool))
+    if window(c, layer):
+        see &= np.arange(n)[None, :] > np.arange(n)[:, None] - window(c, layer)
+    for h in range(heads):
+        kv = h // (heads // k.shape[1])
+        s = np.where(see, q[:, h] @ k[:, kv].T / math.sqrt(d), -np.inf)
+        p = np.exp(s - s.max(1, keepdims=True))
+        out[:, h] = p / p.sum(1, keepdims=True) @ v[:, kv]
+    return out.reshape(n, -1)
+
+
+def run(c, t, ids):
+    """{frame name: array}, logits"""
+    seen = {}
+    x = t["model.embed_tokens.weight"][ids]
+    for i in range(c["num_hidden_layers"]):
+        p = "model.layers.%d" % i
+        lin = lambda n, y: y @ t[p + "." + n + ".weight"].T + t.get(p + "." + n + ".bias", 0)
+        heads = lambda y: y.reshape(len(ids), -1, head_dim(c))
+        seen[p] = x
+        a = seen[p + ".attn_in"] = rms(c, x, t[p + ".input_layernorm.weight"])
+        q, k, v = (heads(lin("self_attn.%s_proj" % n, a)) for n in "qkv")
+        if c["model_type"] == "qwen3":
+            q = rms(c, q, t[p + ".self_attn.q_norm.weight"])
+            k = rms(c, k, t[p + ".self_attn.k_norm.weight"])
+        a = seen[p + ".attn_out"] = attention(c, i, rotate(c, q), rotate(c, k), v)
+        x = seen[p + "'"] = x + lin("self_attn.o_proj", a)
+        a = seen[p + ".mlp_in"] = rms(c, x, t[p + ".post_attention_layernorm.weight"])
+        g = lin("mlp.gate_proj", a)
+        a = seen[p + ".mlp_mid"] = g / (1 + np.exp(-g)) * lin("mlp.up_proj", a)
+        x = x + lin("mlp.down_proj", a)
+    seen["model.layers.%d" % c["num_hidden_layers"]] = x
+    head = t.get("lm_head.weight", t["model.embed_tokens.weight"])
+    return seen, rms(c, x, t["model.norm.weight"]) @ head.T
+
+
+# ---- commands ----------------------------------------------------------------
+
+def read(path):
+    with open(path, "rb") as f:
+        return list(fts.read(f))
+
+
+def worst(a, b):
+    return (np.linalg.norm(a - b, axis=1) / np.linalg.norm(b, axis=1)).max()
+
+
+def check(d, tokens, tolerance, path, *codes):
+    c, t = load(d)
+    quantized(t, codes)
+    want = {x.sequence: run(c, t, x.array())[0] for x in read(tokens)}
+    frames = read(path)
+    count, top = 0, 0.0
+    for i, x in enumerate(frames):
+        if x.role not in ("hidden", "activation"):
+            continue
+        name = x.name
+        if x.role == "hidden" and i + 1 < len(frames) and frames[i + 1].name[-6:] in ("mlp_in", "lp_mid"):
+            name += "'"  # the residual stream behind o_proj
+        e = worst(x.array().astype(float), want[x.sequence][name])
+        if e > float(tolerance):
+            sys.exit("%s of sequence %d is off by %.2e" % (name, x.sequence, e))
+        count, top = count + 1, max(top, e)
+    if not count:
+        sys.exit("nothing to check")
+    print("%d frames, worst %.2e" % (count, top))
+
+
+def logits(d, tokens, tolerance, mode):
+    c, t = load(d)
+    for x in read(tokens):
+        p = subprocess.run(["forward", d, mode], input=x.payload, stdout=subprocess.PIPE, check=True)
+        want = run(c, t, x.array())[1]
+        got = np.frombuffer(p.stdout, "<f4")[-want.size:].reshape(want.shape)
+        if worst(got, want) > float(tolerance):
+            sys.exit("logits are off by %.2e" % worst(got, want))
+
+
+def tokens(path, *lengths):
+    rng = np.random.default_rng(7)
+    with open(path, "wb") as f:
+        fts.write(f, [fts.Tensor("tokens", str(i), rng.integers(0, 96, int(n)).astype("<i4"), sequence=i + 1)
+                      for i, n in enumerate(lengths)])
+
+
+def change(path, out, how):
+    frames = read(path)
+    x = frames[2]
+    if how == "nan":
+        data = bytearray(x.payload)
+        data[-2:] = b"\xc0\x7f"
+        x.payload = bytes(data)
+    elif how == "order":
+        frames[1], frames[2] = frames[2], frames[1]
+    elif how == "width":
+        x.shape = [x.shape[0] * 2, x.shape[1] // 2]
+    elif how == "layer":
+        x.name = x.name.replace("layers.0", "layers.1")
+    else:
+        sys.exit("no such change")
+    with open(out, "wb") as f:
+        fts.write(f, frames)
+
+
+def same(a, b, n=None):
+    n = n and int(n)
+    key = lambda p: [(x.role, x.name, x.sequence, x.dtype, x.shape, x.payload) for x in read(p)[:n]]
+    if key(a) != key(b):
+        sys.exit("%s and %s differ" % (a, b))
+
+
+def names(path):
+    for x in read(path):
+        print(x.role, x.name, x.sequence, *(["last"] if x.last else []))
+
+
+if __name__ == "__main__":
+    {"make": make, "tokens": tokens, "check": check, "logits": logits, "change": change, "same": same,
+     "names": names}[sys.argv[1]](*sys.argv[2:])
