@@ -37,11 +37,11 @@ static int64_t cut(const struct state *s, int64_t size, struct block *b)
     for (int64_t i = 0; i < s->n_sequences; i++) {
         int64_t len = s->first[i + 1] - s->first[i];
 
-        for (int64_t p = 0; p < len; p += size)
-            b[n++] = (struct block){ .row = s->first[i] + p,
-                                     .first = p,
-                                     .n = len - p < size ? len - p : size,
-                                     .keys = keys };
+        for (int64_t p = 0; p < len; p += size, n++)
+            b[n] = (struct block){ .row = s->first[i] + p,
+                                   .first = p,
+                                   .n = len - p < size ? len - p : size,
+                                   .keys = keys };
         keys += (len + ATTEND_KEYS - 1) / ATTEND_KEYS;
     }
     return n;

@@ -1,7 +1,7 @@
 /* kernels.h - the element-wise parts of a layer and attention's inner loops,
  * once for each kind of CPU.
  *
- * kernels_template.h is the source; kernels_avx512.c, kernels_avx2.c and
+ * kernels.inc is the source; kernels_avx512.c, kernels_avx2.c and
  * kernels_plain.c compile it for vectors of 16, 8 and 4 floats.  They differ
  * in the order of sums and in fused multiplications, nothing else.
  *

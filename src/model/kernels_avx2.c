@@ -15,5 +15,5 @@
 #define KERNELS     kernels_avx2
 #define NAME        "avx2"
 
-#include "model/kernels_template.h"
+#include "model/kernels.inc"
 #endif

@@ -15,5 +15,5 @@
 #define KERNELS     kernels_avx512
 #define NAME        "avx512"
 
-#include "model/kernels_template.h"
+#include "model/kernels.inc"
 #endif

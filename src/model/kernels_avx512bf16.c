@@ -18,5 +18,5 @@
 #define KERNELS   kernels_avx512bf16
 #define NAME      "avx512_bf16"
 
-#include "model/kernels_template.h"
+#include "model/kernels.inc"
 #endif

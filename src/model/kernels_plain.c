@@ -9,4 +9,4 @@
 #define KERNELS        kernels_plain
 #define NAME           "plain"
 
-#include "model/kernels_template.h"
+#include "model/kernels.inc"
