@@ -49,6 +49,11 @@ config() {
         "original other sequences tokens ppl_original ppl kl_mean kl_sem kl_median kl_p99 kl_max top1" ]
 }
 
+@test "the figures are those of a model and formulas written from the papers" {
+    forge-eval -q --json "$M" "$OTHER" "$T" >figures.json
+    python3 "$ROOT/tests/reference/eval.py" "$M" "$OTHER" "$T" figures.json
+}
+
 @test "the figures do not depend on threads, nor on where the tokens come from" {
     forge-eval -q --json -j 1 "$M" "$OTHER" "$T" >one.json
     forge-eval -q --json -j 2 "$M" "$OTHER" <"$T" >two.json

@@ -2,8 +2,9 @@
 """Perplexity, KL divergence and top-1 agreement of two models' logits, in NumPy, from their definitions.
 
 Without arguments: the rows of tests/unit/test_eval.c and their figures, as that file spells them.
-eval.py ORIGINAL.npy OTHER.npy IDS.npy: of logits [n, T, V] and ids [n, T], one "name value" a line.
+eval.py ORIGINAL OTHER TOKENS FIGURES: are the figures of forge-eval --json those of forward.py's logits?
 """
+import json
 import sys
 import numpy as np
 
@@ -56,14 +57,25 @@ def table():
         print("      { " + ",\n        ".join(", ".join(x[i:i + 3]) for i in (0, 3, 6)) + " } },")
 
 
+def models(original, other, tokens):
+    """The same of two checkpoints on a tokens stream."""
+    import forward
+    (c, a), (_, b) = forward.load(original), forward.load(other)
+    parts = []
+    for x in forward.read(tokens):
+        ids = x.array()
+        parts.append(scores(forward.run(c, a, ids)[1][:-1], forward.run(c, b, ids)[1][:-1], ids[1:]))
+    return summary(*map(np.concatenate, zip(*parts)))
+
+
 def main():
     if len(sys.argv) == 1:
         return table()
-    a, b, ids = (np.load(p) for p in sys.argv[1:4])
-    v = a.shape[-1]
-    r = summary(*scores(a[:, :-1].reshape(-1, v), b[:, :-1].reshape(-1, v), ids[:, 1:].reshape(-1)))
-    for k, x in r.items():
-        print(k, "%.10g" % x)
+    want, got = models(*sys.argv[1:4]), json.load(open(sys.argv[4]))
+    got["positions"] = got["tokens"]
+    for k, x in want.items():
+        if not abs(got[k] - x) <= 2e-5 * abs(x):
+            sys.exit("%s is %.10g, want %.10g" % (k, got[k], x))
 
 
 main()
