@@ -104,6 +104,7 @@ def load(d):
         c = dict({"num_key_value_heads": None}, **json.load(f))
     with open(d + "/model.safetensors", "rb") as f:
         head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        head.pop("__metadata__", None)
         body = f.read()
     t = {}
     for n, x in head.items():
