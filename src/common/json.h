@@ -25,8 +25,8 @@ struct json_doc; /* owns the values */
 MUST_CHECK int json_parse(struct json_doc **d, const char *text, size_t len,
                           const char *what, struct err *e);
 /* Read the whole file (at most max bytes; E_DATA beyond) and parse it. */
-MUST_CHECK int json_read_file(struct json_doc **d, const char *path,
-                              size_t max, struct err *e);
+MUST_CHECK int json_read_file(struct json_doc **d, const char *path, size_t max,
+                              struct err *e);
 void json_free(struct json_doc *d); /* NULL is allowed */
 const struct json *json_root(const struct json_doc *d);
 
@@ -52,7 +52,7 @@ MUST_CHECK bool json_bool(const struct json *v, bool *out);
 struct json_writer {
     char *text; /* NUL-terminated; free() it */
     size_t len, cap;
-    int depth, indent; /* indent: spaces per level, 0 = one line */
+    int depth, indent;  /* indent: spaces per level, 0 = one line */
     bool comma, failed; /* failed: out of memory, check once at the end */
     bool after_key;
 };

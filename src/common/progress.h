@@ -17,13 +17,13 @@ enum progress_mode {
 
 struct progress {
     enum progress_mode mode;
-    const char *unit;        /* "tensors", "sequences" */
-    uint64_t done, total;    /* of units; total 0 when unknown */
+    const char *unit;     /* "tensors", "sequences" */
+    uint64_t done, total; /* of units; total 0 when unknown */
     uint64_t layers, n_layers;
-    uint64_t bytes;          /* read or written, for the rate */
-    double loss;             /* of the last module; negative: none */
-    const char *item;        /* name of the last one */
-    double started, shown;   /* seconds, monotonic */
+    uint64_t bytes;        /* read or written, for the rate */
+    double loss;           /* of the last module; negative: none */
+    const char *item;      /* name of the last one */
+    double started, shown; /* seconds, monotonic */
     bool drawn;
 };
 

@@ -17,25 +17,52 @@ struct tool {
 };
 
 /* Rows for a tool's option table; t is a struct tool *. */
-#define TOOL_COMMON(t)                                                        \
-    { OPT_INT, 'j', "threads", "N",                                           \
-      "threads, 0 = all the process may use [0]", &(t)->threads, 0, 4096,     \
-      true },                                                                 \
-    { OPT_CHOICE, 0, "progress", PROGRESS_WORDS,                              \
-      "say on stderr how far it is [auto]", &(t)->progress, 0, 0, true },     \
-    { OPT_FLAG, 'q', "quiet", NULL, "no summary, no warnings", &(t)->quiet,   \
-      0, 0, true },                                                           \
-    { OPT_FLAG, 'v', "verbose", NULL, "say what is done", &(t)->verbose, 0,   \
-      0, true }
-#define TOOL_STREAM(t)                                                        \
-    { OPT_STR, 'o', "output", "FILE",                                         \
-      "publish the stream as FILE [standard output]", &(t)->output, 0, 0,     \
-      true },                                                                 \
-    { OPT_STR, 0, "key", "KEY", "settings key to store in the stream",        \
-      &(t)->key, 0, 0, true },                                                \
-    { OPT_STR, 0, "expect-key", "KEY",                                        \
-      "refuse an input whose key is another", &(t)->expect_key, 0, 0, true }
-#define TOOL_END { OPT_END, 0, NULL, NULL, NULL, NULL, 0, 0, false }
+#define TOOL_COMMON(t)                                                         \
+    { OPT_INT,                                                                 \
+      'j',                                                                     \
+      "threads",                                                               \
+      "N",                                                                     \
+      "threads, 0 = all the process may use [0]",                              \
+      &(t)->threads,                                                           \
+      0,                                                                       \
+      4096,                                                                    \
+      true },                                                                  \
+        { OPT_CHOICE,                                                          \
+          0,                                                                   \
+          "progress",                                                          \
+          PROGRESS_WORDS,                                                      \
+          "say on stderr how far it is [auto]",                                \
+          &(t)->progress,                                                      \
+          0,                                                                   \
+          0,                                                                   \
+          true },                                                              \
+        { OPT_FLAG,    'q', "quiet", NULL, "no summary, no warnings",          \
+          &(t)->quiet, 0,   0,       true },                                   \
+    {                                                                          \
+        OPT_FLAG, 'v', "verbose", NULL, "say what is done", &(t)->verbose, 0,  \
+            0, true                                                            \
+    }
+#define TOOL_STREAM(t)                                                         \
+    { OPT_STR,                                                                 \
+      'o',                                                                     \
+      "output",                                                                \
+      "FILE",                                                                  \
+      "publish the stream as FILE [standard output]",                          \
+      &(t)->output,                                                            \
+      0,                                                                       \
+      0,                                                                       \
+      true },                                                                  \
+        { OPT_STR,   0, "key", "KEY", "settings key to store in the stream",   \
+          &(t)->key, 0, 0,     true },                                         \
+    {                                                                          \
+        OPT_STR, 0, "expect-key", "KEY",                                       \
+            "refuse an input whose key is another", &(t)->expect_key, 0, 0,    \
+            true                                                               \
+    }
+#define TOOL_END                                                               \
+    {                                                                          \
+        OPT_END, 0, NULL, NULL, NULL, NULL, 0, 0, false                        \
+    }
 
 /* After opt_parse: sets verbosity and the number of threads. */
 void tool_apply(const struct tool *t);
