@@ -4,7 +4,12 @@
 #ifdef __x86_64__
 #include <immintrin.h>
 
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma"))),              \
+                             apply_to = function)
+#else
 #pragma GCC target("avx2,fma")
+#endif
 
 #define W  8
 #define NV 2
@@ -16,4 +21,8 @@
 #define NAME        "avx2"
 
 #include "model/kernels.inc"
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
 #endif

@@ -4,7 +4,13 @@
 #ifdef __x86_64__
 #include <immintrin.h>
 
+#ifdef __clang__
+#pragma clang attribute push(                                                  \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma"))),         \
+    apply_to = function)
+#else
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma")
+#endif
 
 #define W  16
 #define NV 4
@@ -16,4 +22,8 @@
 #define NAME        "avx512"
 
 #include "model/kernels.inc"
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
 #endif

@@ -4,7 +4,14 @@
 #ifdef __x86_64__
 #include <immintrin.h>
 
+#ifdef __clang__
+#pragma clang attribute push(                                                  \
+    __attribute__((                                                            \
+        target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma"))),         \
+    apply_to = function)
+#else
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
+#endif
 
 #define W  16
 #define NV 4
@@ -19,4 +26,8 @@
 #define NAME      "avx512_bf16"
 
 #include "model/kernels.inc"
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
 #endif
