@@ -77,7 +77,7 @@ FUZZS  := $(patsubst %.c,$O/%,$(FUZZ))
 .PHONY: all help
 all: $(BIN) bin/forge
 help:
-	@sed -n 's/^## //p' Makefile
+	@sed -n 's/^## //p' Makefile cuda.mk
 
 # A changed flag must rebuild what it changes: every object depends on this.
 FLAGS := $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)
@@ -176,7 +176,7 @@ lint: $O/libforge.a
 	$(call only,cJSON_,src/common/json.c)
 	$(call only,io_uring_,src/common/file.c)
 	$(call only,\bgetenv\b,src/calib/forge-calib.c)
-	$(call only,\bcblas_|\bdlopen\b|openblas_,src/common/blas.c)
+	$(call only,\bcblas_|\bdlopen\b|openblas_,src/common/blas.c src/cuda/plugin.c)
 	$(call only,\bdnnl_|dnnl\.h,src/common/onednn.c)
 	$(Q)! nm -A $O/libforge.a 2>/dev/null | grep -v ':\(base\|opt\)\.c\.o:' | \
 	  grep ' U \(die\|die_err\|exit\|abort\)$$' || \
@@ -187,6 +187,8 @@ lint: $O/libforge.a
 	$(Q)wc -l $(SRC) $(HEADERS) | awk '$$2 != "total" && ($$1 > 600 || \
 	  ($$2 ~ /forge-/ && $$1 > 250)) { print "lint: " $$2 ": " $$1 " lines"; \
 	  bad = 1 } END { exit bad }'
+
+include cuda.mk
 
 # ---- install -----------------------------------------------------------------
 

@@ -1,0 +1,56 @@
+# The CUDA plug-in: src/cuda/*.cu become bin/forge-cuda.so.  Nothing here runs
+# unless it is asked for; `make` and `make test` need no CUDA.
+#
+## make cuda          build the GPU plug-in (nvcc)
+## make check-gpu     its tests against the CPU's results (a GPU)
+## make bench-gpu     its benchmarks, each checked first (a GPU)
+# Settings: NVCC=nvcc  CUDA_ARCH="80 90a"
+
+NVCC      ?= nvcc
+CUDA_ARCH ?= 80 90a
+CUDA_SRC  := $(sort $(wildcard src/cuda/*.cu))
+CUDA_C    := src/common/base.c src/common/dtype.c src/common/quant.c
+CUDA_TEST := $(sort $(wildcard tests/gpu/*.c))
+CUDA_OBJ  := $(patsubst %,$O/cuda/%.o,$(CUDA_SRC) $(CUDA_C))
+CUDA_SO   := $O/bin/forge-cuda.so
+GPU_TESTS := $(patsubst %.c,$O/%,$(CUDA_TEST))
+CUDA_LIBS := -lcublas -lcusolver -lm
+# Beside the plug-in, then where the toolkit was at build time.
+CUDA_RUN  = -Xlinker '-rpath=$$ORIGIN' \
+             -Xlinker -rpath=$(patsubst %/bin/,%/lib64,$(dir $(realpath $(shell command -v $(NVCC)))))
+NVFLAGS   := -std=c++17 -O3 -Isrc -D_GNU_SOURCE \
+             -Xcompiler -fPIC,-fvisibility=hidden,-Wall \
+             $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$a,code=sm_$a)
+
+.PHONY: cuda check-gpu bench-gpu
+cuda: $(CUDA_SO)
+	$(Q)mkdir -p bin; cmp -s $< bin/forge-cuda.so || cp $< bin/forge-cuda.so
+
+$O/cuda/%.cu.o: %.cu $(wildcard src/cuda/*.cuh src/cuda/*.h src/gptq/*.h)
+	$(Q)mkdir -p $(@D)
+	$(if $(V),,@echo '  NVCC   $<')
+	$(Q)$(NVCC) $(NVFLAGS) -c -o $@ $<
+$O/cuda/%.c.o: %.c $O/flags
+	$(Q)mkdir -p $(@D)
+	$(if $(V),,@echo '  CC     $< (plug-in)')
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -c -o $@ $<
+$(CUDA_SO): $(CUDA_OBJ)
+	$(Q)mkdir -p $(@D)
+	$(if $(V),,@echo '  LD     $@')
+	$(Q)$(NVCC) -shared -cudart static $(CUDA_RUN) -o $@ $^ $(CUDA_LIBS)
+
+$(GPU_TESTS): $O/%: $O/%.c.o $O/libforge.a
+	$(if $(V),,@echo '  LD     $@')
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+check-gpu: cuda $(GPU_TESTS)
+	@for t in $(GPU_TESTS); do echo "== $$(basename $$t)"; \
+	  $$t $(CUDA_SO) || [ $$? -eq 77 ]; done
+
+# The bench sees the stages without their transfers, so it has them inside.
+$O/bench/cuda_bench: $O/cuda/bench/cuda_bench.cu.o $(CUDA_OBJ) $O/libforge.a
+	$(Q)mkdir -p $(@D)
+	$(if $(V),,@echo '  LD     $@')
+	$(Q)$(NVCC) -cudart static $(CUDA_RUN) -o $@ $^ $(CUDA_LIBS) -lpthread -ldl
+bench-gpu: $O/bench/cuda_bench
+	@$<
+-include $(patsubst %,$O/%.d,$(CUDA_TEST))

@@ -1,0 +1,585 @@
+/* grid_cuda.cu - the search of grid.h on the GPU, with the CPU's bits.
+ *
+ * Two passes over each group, which lies in shared memory:
+ *
+ * 1. Every candidate's cost by the fast exp2 and log2 of the chip, a candidate
+ *    a lane.  These costs are wrong by less than EPSILON of themselves and
+ *    SLACK a weight: |x| below 32 in steps times 2^-23 for the quotient, times
+ *    the steepest slope of |u|^norm below 1/2, which is 1.
+ * 2. The few candidates that can still be the cheapest, by the CPU's very
+ *    arithmetic: sixteen lanes, sums in its order, its polynomials, no
+ *    contraction (_rn intrinsics); scale^norm comes from a table that the
+ *    host's pow() made, scales from quant_grid().
+ *
+ * So the result is the CPU's, while the cost is the fast pass: five arithmetic
+ * instructions, two of the special functions and one for the sum per weight
+ * and candidate.  log2(scale) is taken in double: no float lies closer than
+ * 1e-8 to where rint(256 log2) changes, so the last bit of log2 decides
+ * nothing. */
+#include "cuda/inside.cuh"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    LANES = 16,      /* of the CPU's sums */
+    WARPS = 4,       /* of a block of threads */
+    GROUPS = 8,      /* of a warp, at most */
+    PAD = 4,         /* floats between groups: other banks */
+    ROOM = 48 << 10, /* of shared memory, if groups are small enough */
+    ROOM_MAX = 200 << 10
+};
+
+#define EPSILON 5e-5f
+#define SLACK   4e-6f
+#define ROUNDER 12582912.0f
+
+struct grid_args {
+    const void *w;
+    const float *importance; /* [cols], of each group divided by its largest */
+    const double *factors;   /* [steps] */
+    const float *scales;     /* [Q_COUNT] */
+    const double *powers;    /* [Q_COUNT] */
+    uint32_t *meta;
+    unsigned long long *bad;
+    uint64_t rows, cols, n_groups; /* of a row */
+    uint32_t group, padded;        /* inputs; up to a multiple of LANES */
+    uint32_t steps, tries;         /* candidates of a group: 1 or 3 a step */
+    uint32_t groups_per_warp;
+    int q_low, q_high; /* what scale_dtype holds */
+    float norm;
+    bool symmetric;
+};
+
+/* A warp's part of shared memory. */
+struct grid_memory {
+    float *w, *c;   /* [groups_per_warp][padded + PAD] */
+    float *cost;    /* [groups_per_warp][tries] */
+    float *lo, *hi; /* [groups_per_warp] */
+};
+
+struct grid_try {
+    int q, zero;
+    bool valid; /* the CPU tries it, too */
+};
+
+/* quant_meta()'s exponent. */
+static __device__ __forceinline__ int exponent(const struct grid_args &a,
+                                               float scale, bool *usable)
+{
+    double l;
+
+    *usable = scale > 0 && isfinite(scale);
+    if (!*usable)
+        return 0;
+    l = rint(log2((double)scale) * 256);
+    return l < a.q_low ? a.q_low : l > a.q_high ? a.q_high : (int)l;
+}
+
+/* Candidate i of a group: as try_factor() of grid_cpu.c has it. */
+static __device__ __forceinline__ struct grid_try
+candidate(const struct grid_args &a, uint32_t i, float lo, float hi)
+{
+    struct grid_try t = { 0, 8, true };
+    double f = a.factors[a.symmetric ? i : i / 3];
+    float scale, z;
+    bool usable;
+    int which = (int)(i % 3);
+
+    if (a.symmetric) {
+        scale = (float)(f * 2 * fmaxf(-lo, hi) / 15);
+        t.q = exponent(a, scale, &usable);
+        return t;
+    }
+    scale = (float)(f * ((double)hi - lo) / 15);
+    t.q = exponent(a, scale, &usable);
+    z = rintf(__fdiv_rn((float)(-f * lo), a.scales[t.q & 0xffff]));
+    t.zero = z <= 0 ? 0 : z >= 15 ? 15 : (int)z;
+    t.valid = which == 0 || (which == 1 ? t.zero > 0 : t.zero < 15);
+    t.zero += which == 0 ? 0 : which == 1 ? -1 : 1;
+    if (!usable)
+        t.zero = 8;
+    return t;
+}
+
+static __device__ __forceinline__ uint32_t meta_of(const struct grid_args &a,
+                                                   struct grid_try t)
+{
+    return (uint32_t)(t.q & 0xffff) | (uint32_t)t.zero << 16 |
+           (a.symmetric ? (uint32_t)QUANT_SYMMETRIC << 24 : 0);
+}
+
+/* ---- the fast cost ---- */
+
+static __device__ __forceinline__ float fast_power(float u, float norm)
+{
+    float l, p;
+
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(l) : "f"(fabsf(u)));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(p) : "f"(l * norm));
+    return p;
+}
+
+template <bool SQUARE>
+static __device__ __forceinline__ float fast_part(float w, float y, float lo,
+                                                  float hi, float norm)
+{
+    float t = fminf(fmaxf(fmaf(w, y, ROUNDER), lo), hi);
+    float u = fmaf(w, y, ROUNDER - t);
+
+    return SQUARE ? u * u : fast_power(u, norm);
+}
+
+/* Of a group at one grid, in steps^norm; *weight is the sum of c. */
+template <bool SQUARE, bool WEIGHTED>
+static __device__ float fast_cost(const struct grid_args &a, const float *w,
+                                  const float *c, float scale, int zero,
+                                  float *weight)
+{
+    float y = __frcp_rn(scale);
+    float lo = ROUNDER - (float)zero, hi = ROUNDER + (float)(15 - zero);
+    float4 sum = make_float4(0, 0, 0, 0);
+    float total = 0;
+
+#pragma unroll 4
+    for (uint32_t k = 0; k < a.padded; k += 4) {
+        float4 x = *(const float4 *)(w + k);
+        float4 m =
+            WEIGHTED ? *(const float4 *)(c + k) : make_float4(1, 1, 1, 1);
+
+        sum.x = fmaf(fast_part<SQUARE>(x.x, y, lo, hi, a.norm), m.x, sum.x);
+        sum.y = fmaf(fast_part<SQUARE>(x.y, y, lo, hi, a.norm), m.y, sum.y);
+        sum.z = fmaf(fast_part<SQUARE>(x.z, y, lo, hi, a.norm), m.z, sum.z);
+        sum.w = fmaf(fast_part<SQUARE>(x.w, y, lo, hi, a.norm), m.w, sum.w);
+        if (WEIGHTED)
+            total += (m.x + m.y) + (m.z + m.w);
+    }
+    *weight = WEIGHTED ? total : (float)a.padded;
+    return (sum.x + sum.y) + (sum.z + sum.w);
+}
+
+/* ---- the CPU's cost; see grid_cost.c, line by line ---- */
+
+static __device__ __forceinline__ float exact_power(float u, float norm)
+{
+    float a = fabsf(u), m, r, r2, p, l, whole, f;
+    bool tiny = a < 0x1p-24f;
+    int bits, e;
+
+    bits = __float_as_int(tiny ? 1.0f : a);
+    e = (bits - 0x3f3504f3) >> 23;
+    m = __int_as_float(bits - (e << 23));
+    r = __fdiv_rn(__fadd_rn(m, -1.0f), __fadd_rn(m, 1.0f));
+    r2 = __fmul_rn(r, r);
+    p = __fadd_rn(__fmul_rn(r2, 0.3205989867f), 0.4121984802f);
+    p = __fadd_rn(__fmul_rn(p, r2), 0.5770780164f);
+    p = __fadd_rn(__fmul_rn(p, r2), 0.9617966939f);
+    p = __fadd_rn(__fmul_rn(p, r2), 2.8853900818f);
+    l = __fmul_rn(__fadd_rn((float)e, __fmul_rn(p, r)), norm);
+    whole = __fadd_rn(__fadd_rn(l, ROUNDER), -ROUNDER);
+    f = __fadd_rn(l, -whole);
+    p = __fadd_rn(__fmul_rn(f, 1.5403530e-4f), 1.3333558e-3f);
+    p = __fadd_rn(__fmul_rn(p, f), 9.6181291e-3f);
+    p = __fadd_rn(__fmul_rn(p, f), 5.5504109e-2f);
+    p = __fadd_rn(__fmul_rn(p, f), 2.4022651e-1f);
+    p = __fadd_rn(__fmul_rn(p, f), 6.9314718e-1f);
+    p = __fadd_rn(__fmul_rn(p, f), 1.0f);
+    p = __int_as_float(__float_as_int(p) + ((int)whole << 23));
+    return tiny ? 0 : p;
+}
+
+/* By the sixteen lanes of a half warp; all of them get the sum.  c NULL: 1. */
+static __device__ double exact_cost(const struct grid_args &a, const float *w,
+                                    const float *c, float scale, int zero)
+{
+    float lo = (float)-zero, hi = (float)(15 - zero), sum = 0;
+    int lane = threadIdx.x % 32, first = lane / LANES * LANES;
+    double total = 0;
+
+    for (uint32_t i = lane % LANES; i < a.padded; i += LANES) {
+        float x = __fdiv_rn(w[i], scale), q, u, part;
+
+        q = x < lo ? lo : x;
+        q = q > hi ? hi : q;
+        q = __fadd_rn(__fadd_rn(q, ROUNDER), -ROUNDER);
+        u = __fadd_rn(x, -q);
+        part = a.norm == 2 ? __fmul_rn(u, u) : exact_power(u, a.norm);
+        if (c)
+            part = __fmul_rn(part, c[i]);
+        sum = __fadd_rn(sum, part);
+    }
+    for (int i = 0; i < LANES; i++)
+        total = __dadd_rn(total, (double)__shfl_sync(~0u, sum, first + i));
+    return total;
+}
+
+/* ---- a warp's groups ---- */
+
+static __device__ struct grid_memory memory_of(const struct grid_args &a,
+                                               float *room, int warp)
+{
+    uint32_t n = a.groups_per_warp, pitch = a.padded + PAD;
+    uint32_t each = n * (pitch * (a.importance ? 2 : 1) + a.tries + 2);
+    struct grid_memory s;
+
+    each = (each + 3) / 4 * 4;
+    s.w = room + warp * each;
+    s.c = a.importance ? s.w + n * pitch : NULL;
+    s.cost = s.w + n * pitch * (a.importance ? 2 : 1);
+    s.lo = s.cost + n * a.tries;
+    s.hi = s.lo + n;
+    return s;
+}
+
+/* Group k of the warp is number `at` of the matrix; its smallest and largest
+ * weight go to lo and hi. */
+template <enum dtype T>
+static __device__ void load_group(const struct grid_args &a,
+                                  const struct grid_memory &s, uint32_t k,
+                                  uint64_t at)
+{
+    uint32_t lane = threadIdx.x % 32, pitch = a.padded + PAD;
+    uint64_t row = at / a.n_groups, first = at % a.n_groups * a.group;
+    uint64_t left = a.cols - first;
+    uint32_t n = left < a.group ? (uint32_t)left : a.group;
+    float lo = 0, hi = 0;
+
+    for (uint32_t i = lane; i < a.padded; i += 32) {
+        uint64_t from = row * a.cols + first + i;
+        float x = i < n ? load_weight<T>(a.w, from) : 0;
+
+        if (!isfinite(x))
+            atomicMin(a.bad, (unsigned long long)from);
+        s.w[k * pitch + i] = x;
+        if (s.c)
+            s.c[k * pitch + i] = i < n ? a.importance[first + i] : 0;
+        lo = fminf(lo, x);
+        hi = fmaxf(hi, x);
+    }
+    for (int d = 16; d; d /= 2) {
+        lo = fminf(lo, __shfl_xor_sync(~0u, lo, d));
+        hi = fmaxf(hi, __shfl_xor_sync(~0u, hi, d));
+    }
+    if (lane == 0) {
+        s.lo[k] = lo;
+        s.hi[k] = hi;
+    }
+}
+
+/* All candidates of n groups by the fast cost: what each costs at least. */
+template <bool SQUARE, bool WEIGHTED>
+static __device__ void fast_pass(const struct grid_args &a,
+                                 const struct grid_memory &s, uint32_t n)
+{
+    uint32_t pitch = a.padded + PAD;
+
+    for (uint32_t i = threadIdx.x % 32; i < n * a.tries; i += 32) {
+        uint32_t k = i / a.tries;
+        struct grid_try t = candidate(a, i % a.tries, s.lo[k], s.hi[k]);
+        float scale = a.scales[t.q & 0xffff], weight;
+        float cost = fast_cost<SQUARE, WEIGHTED>(
+            a, s.w + k * pitch, s.c + k * pitch, scale, t.zero, &weight);
+
+        /* in the order of ints, NaN and infinity are the largest */
+        cost = (cost * (1 - EPSILON) - SLACK * weight) *
+               (float)a.powers[t.q & 0xffff];
+        s.cost[i] = t.valid ? cost : __int_as_float(0x7f800000);
+    }
+}
+
+/* From the bound below to the bound above of the same cost. */
+static __device__ __forceinline__ float upper(const struct grid_args &a,
+                                              float cost, float slack, int q)
+{
+    return cost * (1 + 3 * EPSILON) +
+           2.001f * slack * (float)a.powers[q & 0xffff];
+}
+
+/* The cheapest candidate of group k. */
+static __device__ uint32_t choose(const struct grid_args &a,
+                                  const struct grid_memory &s, uint32_t k)
+{
+    uint32_t lane = threadIdx.x % 32, pitch = a.padded + PAD;
+    const float *w = s.w + k * pitch, *c = s.c ? s.c + k * pitch : NULL;
+    const float *cost = s.cost + k * a.tries;
+    float lo = s.lo[k], hi = s.hi[k], slack = 0, bound;
+    uint32_t best_meta = 0;
+    double best = 0;
+    bool any = false;
+
+    for (uint32_t i = lane; i < a.padded; i += 32)
+        slack += c ? c[i] : 1;
+    for (int d = 16; d; d /= 2)
+        slack += __shfl_xor_sync(~0u, slack, d);
+    slack *= SLACK;
+    bound = __int_as_float(0x7f800000);
+    for (uint32_t i = lane; i < a.tries; i += 32) {
+        struct grid_try t = candidate(a, i, lo, hi);
+
+        if (t.valid)
+            bound = fminf(bound, upper(a, cost[i], slack, t.q));
+    }
+    for (int d = 16; d; d /= 2)
+        bound = fminf(bound, __shfl_xor_sync(~0u, bound, d));
+
+    for (uint32_t at = 0; at < a.tries; at += 32) {
+        uint32_t i = at + lane;
+        struct grid_try mine = { 0, 8, false };
+        unsigned left;
+
+        if (i < a.tries)
+            mine = candidate(a, i, lo, hi);
+        left = __ballot_sync(~0u, mine.valid && !(cost[i] > bound));
+        while (left) {
+            int one = __ffs(left) - 1, two, from, q, zero, q1, q2, z1, z2;
+            double x, x1, x2;
+
+            left &= left - 1;
+            two = left ? __ffs(left) - 1 : one;
+            left &= left - 1;
+            from = lane < LANES ? one : two;
+            q = __shfl_sync(~0u, mine.q, from);
+            zero = __shfl_sync(~0u, mine.zero, from);
+            x = __dmul_rn(exact_cost(a, w, c, a.scales[q & 0xffff], zero),
+                          a.powers[q & 0xffff]);
+            x1 = __shfl_sync(~0u, x, 0);
+            x2 = __shfl_sync(~0u, x, LANES);
+            q1 = __shfl_sync(~0u, q, 0);
+            q2 = __shfl_sync(~0u, q, LANES);
+            z1 = __shfl_sync(~0u, zero, 0);
+            z2 = __shfl_sync(~0u, zero, LANES);
+            if (!any || x1 < best) {
+                best = x1;
+                best_meta = meta_of(a, { q1, z1, true });
+            }
+            any = true;
+            if (x2 < best) {
+                best = x2;
+                best_meta = meta_of(a, { q2, z2, true });
+            }
+        }
+    }
+    return best_meta;
+}
+
+/* A warp searches groups_per_warp groups, a block of threads four times as
+ * many; grid: as many as needed.  Shared memory: the groups, their importance
+ * and a cost per candidate, 30 KiB for groups of 128 and 100 candidates.  A
+ * group is one warp's, and the order in which it compares is fixed. */
+template <enum dtype T, bool SQUARE, bool WEIGHTED>
+static __global__ void __launch_bounds__(32 * WARPS)
+    grid_search_kernel(const struct grid_args a)
+{
+    extern __shared__ float4 room[];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    struct grid_memory s = memory_of(a, (float *)room, warp);
+    uint64_t first = ((uint64_t)blockIdx.x * WARPS + warp) * a.groups_per_warp;
+    uint64_t all = a.rows * a.n_groups;
+    uint32_t n = first >= all                    ? 0 :
+                 all - first < a.groups_per_warp ? (uint32_t)(all - first) :
+                                                   a.groups_per_warp;
+
+    for (uint32_t k = 0; k < n; k++)
+        load_group<T>(a, s, k, first + k);
+    __syncwarp();
+    if (a.tries > 1)
+        fast_pass<SQUARE, WEIGHTED>(a, s, n);
+    __syncwarp();
+    for (uint32_t k = 0; k < n; k++) {
+        uint32_t meta;
+
+        if (s.lo[k] == 0 && s.hi[k] == 0)
+            meta = meta_of(a, { 0, 8, true });
+        else if (a.tries == 1)
+            meta = meta_of(a, candidate(a, 0, s.lo[k], s.hi[k]));
+        else
+            meta = choose(a, s, k);
+        if (lane == 0)
+            a.meta[first + k] = meta;
+    }
+}
+
+/* ---- host ---- */
+
+template <enum dtype T>
+static int launch(struct cuda_context *c, const struct grid_args *a,
+                  size_t room, struct err *e)
+{
+    void (*kernel)(struct grid_args);
+    uint64_t each = (uint64_t)a->groups_per_warp * WARPS;
+    uint64_t blocks = (a->rows * a->n_groups + each - 1) / each;
+
+    if (a->norm == 2)
+        kernel = a->importance ? grid_search_kernel<T, true, true> :
+                                 grid_search_kernel<T, true, false>;
+    else
+        kernel = a->importance ? grid_search_kernel<T, false, true> :
+                                 grid_search_kernel<T, false, false>;
+    CUDA_TRY(cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)room));
+    kernel<<<(unsigned)blocks, 32 * WARPS, room, c->stream>>>(*a);
+    LAUNCHED();
+    return 0;
+}
+
+static size_t room_of(const struct grid_args *a)
+{
+    size_t n = a->groups_per_warp;
+    size_t each =
+        n * ((a->padded + PAD) * (a->importance ? 2 : 1) + a->tries + 2);
+
+    return (each + 3) / 4 * 4 * WARPS * sizeof(float);
+}
+
+/* scale^norm of every exponent, by the host's pow(). */
+static int make_powers(struct cuda_context *c, enum dtype t, double norm,
+                       struct err *e)
+{
+    double *host;
+    int rc;
+
+    if (c->powers && c->powers_dtype == t && c->powers_norm == norm)
+        return 0;
+    if (!c->powers)
+        CUDA_TRY(cudaMalloc(&c->powers, Q_COUNT * sizeof(*host)));
+    host = (double *)mem_alloc(Q_COUNT * sizeof(*host), "grid", e);
+    if (!host)
+        return e->code;
+    for (uint32_t q = 0; q < Q_COUNT; q++)
+        host[q] = pow(quant_grid(q, t).scale, norm);
+    rc = cuda_check(cudaMemcpyAsync(c->powers, host, Q_COUNT * sizeof(*host),
+                                    cudaMemcpyHostToDevice, c->stream),
+                    "cudaMemcpyAsync", e);
+    if (!rc)
+        rc = cuda_check(cudaStreamSynchronize(c->stream),
+                        "cudaStreamSynchronize", e);
+    free(host);
+    c->powers_dtype = t;
+    c->powers_norm = norm;
+    return rc;
+}
+
+/* The factors of the candidates, as grid_search_group() steps through them. */
+static int make_factors(struct cuda_context *c, const struct grid_params *p,
+                        struct grid_args *a, struct err *e)
+{
+    double f[GRID_CANDIDATES_MAX], range = GRID_FACTOR_HI - GRID_FACTOR_LO;
+    int steps = p->search == GRID_ABSMAX ? 1 : p->candidates;
+    int rc = buffer_need(&c->order, sizeof(f), e);
+
+    if (rc < 0)
+        return rc;
+    for (int i = 0; i < steps; i++)
+        f[i] = steps == 1 ? 1 : GRID_FACTOR_HI - range * i / (steps - 1);
+    a->steps = (uint32_t)steps;
+    a->tries =
+        p->symmetric || p->search == GRID_ABSMAX ? a->steps : 3 * a->steps;
+    a->factors = (const double *)c->order.data;
+    CUDA_TRY(cudaMemcpyAsync(c->order.data, f, steps * sizeof(*f),
+                             cudaMemcpyHostToDevice, c->stream));
+    return 0;
+}
+
+int grid_device(struct cuda_context *c, const struct grid_params *p,
+                const void *w, const float *importance, uint32_t *meta,
+                struct err *e)
+{
+    struct grid_args a = {};
+    size_t room;
+    int rc;
+
+    a.w = w;
+    a.importance = importance;
+    a.meta = meta;
+    a.bad = c->bad;
+    a.rows = p->rows;
+    a.cols = p->cols;
+    a.n_groups = quant_groups(p->cols, p->group);
+    a.group = (uint32_t)(p->group < p->cols ? p->group : p->cols);
+    a.padded = (uint32_t)round_up(a.group, LANES);
+    a.norm = (float)p->norm;
+    a.symmetric = p->symmetric;
+    a.q_low = (int16_t)quant_meta(0x1p-140f, 8, false, p->scale_dtype);
+    a.q_high = (int16_t)quant_meta(0x1.fffffep127f, 8, false, p->scale_dtype);
+    if ((rc = context_scales(c, p->scale_dtype, &a.scales, e)) < 0 ||
+        (rc = make_powers(c, p->scale_dtype, p->norm, e)) < 0 ||
+        (rc = make_factors(c, p, &a, e)) < 0)
+        return rc;
+    a.powers = c->powers;
+    a.groups_per_warp = GROUPS;
+    while (a.groups_per_warp > 1 && room_of(&a) > ROOM)
+        a.groups_per_warp /= 2;
+    room = room_of(&a);
+    if (room > ROOM_MAX)
+        return err_set(e, E_CONFIG, "groups of %llu are too large for the GPU",
+                       (unsigned long long)p->group);
+    return p->dtype == DT_BF16 ? launch<DT_BF16>(c, &a, room, e) :
+           p->dtype == DT_F16  ? launch<DT_F16>(c, &a, room, e) :
+                                 launch<DT_F32>(c, &a, room, e);
+}
+
+/* Each group's importance divided by its largest, as normalise() of grid_cpu.c
+ * does, onto the device. */
+static int load_importance(struct cuda_context *c, const struct grid_params *p,
+                           struct err *e)
+{
+    float *x;
+    int rc = buffer_need(&c->shifted, p->cols * sizeof(*x), e);
+
+    if (rc < 0)
+        return rc;
+    x = (float *)mem_alloc(p->cols * sizeof(*x), "grid", e);
+    if (!x)
+        return e->code;
+    for (uint64_t first = 0; first < p->cols; first += p->group) {
+        uint64_t left = p->cols - first;
+        uint64_t n = left < p->group ? left : p->group;
+        float top = 0;
+
+        for (uint64_t i = first; i < first + n; i++)
+            top = p->importance[i] > top ? p->importance[i] : top;
+        for (uint64_t i = first; i < first + n; i++)
+            x[i] = top > 0 ? p->importance[i] / top : 1;
+    }
+    rc = cuda_check(cudaMemcpyAsync(c->shifted.data, x, p->cols * sizeof(*x),
+                                    cudaMemcpyHostToDevice, c->stream),
+                    "cudaMemcpyAsync", e);
+    free(x);
+    return rc;
+}
+
+int cuda_grid(struct cuda_context *c, const struct grid_params *p,
+              const void *w, uint32_t *meta, struct err *e)
+{
+    uint64_t bytes = p->rows * p->cols * dtype_bits(p->dtype) / 8;
+    uint64_t out = p->rows * quant_groups(p->cols, p->group) * sizeof(*meta);
+    unsigned long long bad;
+    int rc;
+
+    if (p->dtype != DT_BF16 && p->dtype != DT_F16 && p->dtype != DT_F32)
+        return err_set(e, E_CONFIG, "the GPU takes no %s weights",
+                       dtype_name(p->dtype));
+    if ((rc = buffer_need(&c->weight, bytes, e)) < 0 ||
+        (rc = buffer_need(&c->meta, out, e)) < 0 ||
+        (p->importance && (rc = load_importance(c, p, e)) < 0))
+        return rc;
+    CUDA_TRY(cudaMemsetAsync(c->bad, 0xff, sizeof(bad), c->stream));
+    CUDA_TRY(cudaMemcpyAsync(c->weight.data, w, bytes, cudaMemcpyHostToDevice,
+                             c->stream));
+    rc = grid_device(c, p, c->weight.data,
+                     p->importance ? (const float *)c->shifted.data : NULL,
+                     (uint32_t *)c->meta.data, e);
+    if (rc < 0)
+        return rc;
+    CUDA_TRY(cudaMemcpyAsync(meta, c->meta.data, out, cudaMemcpyDeviceToHost,
+                             c->stream));
+    CUDA_TRY(cudaMemcpyAsync(&bad, c->bad, sizeof(bad), cudaMemcpyDeviceToHost,
+                             c->stream));
+    CUDA_TRY(cudaStreamSynchronize(c->stream));
+    if (bad != ~0ull)
+        return err_set(e, E_DATA, "row %llu: input %llu is not finite",
+                       (unsigned long long)(bad / p->cols),
+                       (unsigned long long)(bad % p->cols));
+    return 0;
+}

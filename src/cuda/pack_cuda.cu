@@ -1,0 +1,286 @@
+/* pack_cuda.cu - words of the runtimes' layouts: from codes, or from weights
+ * rounded to nearest on the way, so that a weight is read once and written as
+ * half a byte.
+ *
+ * A block makes a tile of 256 outputs x 64 inputs.  Words of eight inputs (the
+ * codes of FTS1, and the layout of compressed-tensors) are formed first, from
+ * 16 bytes of bf16 each; the other layouts are a transposition of the tile in
+ * shared memory: of words (GPTQ), or of nibbles in eight by eight (AWQ). */
+#include "cuda/inside.cuh"
+
+enum {
+    ROWS = 256,                 /* outputs of a tile: threads of a block, too */
+    WORDS = 8,                  /* words of inputs of a tile */
+    PITCH = ROWS + ROWS / 8 + 4 /* of a word's column: other banks */
+};
+
+#define ROUNDER 12582912.0f
+
+struct pack_args {
+    const void *in; /* weights, or codes */
+    const uint32_t *meta;
+    const float *mantissa;
+    uint32_t *out;
+    uint64_t rows, words, groups; /* words of a row */
+    uint32_t group_words;         /* of a group */
+};
+
+/* Eight weights as floats, from 16 or 32 aligned bytes. */
+template <enum dtype T>
+static __device__ __forceinline__ void load_eight(float w[8], const void *from,
+                                                  size_t word)
+{
+    if (T == DT_F32) {
+        *(float4 *)w = ((const float4 *)from)[2 * word];
+        *(float4 *)(w + 4) = ((const float4 *)from)[2 * word + 1];
+        return;
+    }
+    uint4 x = ((const uint4 *)from)[word];
+    uint32_t pair[4] = { x.x, x.y, x.z, x.w };
+
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (T == DT_BF16) {
+            w[2 * i] = __uint_as_float(pair[i] << 16);
+            w[2 * i + 1] = __uint_as_float(pair[i] & 0xffff0000);
+        } else {
+            float2 f = __half22float2(*(const __half2 *)&pair[i]);
+
+            w[2 * i] = f.x;
+            w[2 * i + 1] = f.y;
+        }
+    }
+}
+
+/* Word `word` of row r: eight codes of eight inputs. */
+template <enum dtype T, enum dtype S>
+static __device__ __forceinline__ uint32_t make_word(const struct pack_args &a,
+                                                     const float *mantissa,
+                                                     uint64_t r, uint64_t word)
+{
+    uint32_t meta, out = 0;
+    float w[8], scale, y, zero;
+    int z;
+    bool usual;
+
+    if (T == DT_U4)
+        return ((const uint32_t *)a.in)[r * a.words + word];
+    meta = a.meta[r * a.groups + word / a.group_words];
+    load_eight<T>(w, a.in, r * a.words + word);
+    scale = meta_scale<S>(mantissa, meta);
+    y = reciprocal(scale);
+    z = meta_zero(meta);
+    zero = (float)z;
+    usual = scale > 0x1p-90f && scale < 0x1p90f;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float x = usual ? divide(w[i], scale, y) : __fdiv_rn(w[i], scale);
+
+        x = fminf(fmaxf(x, -zero), 15 - zero) + ROUNDER;
+        out |= ((__float_as_uint(x) + (uint32_t)z) & 15) << 4 * i;
+    }
+    return out;
+}
+
+/* Where word k of the tile's row r lies in shared memory. */
+static __device__ __forceinline__ int place(int k, int r)
+{
+    return k * PITCH + r + r / 8;
+}
+
+/* Exchange the nibbles of a above bit s with those of b below, where m says. */
+static __device__ __forceinline__ void exchange(uint32_t &a, uint32_t &b, int s,
+                                                uint32_t m)
+{
+    uint32_t t = (a >> s ^ b) & m;
+
+    b ^= t;
+    a ^= t << s;
+}
+
+/* x[r] nibble j -> x[j] nibble r. */
+static __device__ __forceinline__ void transpose_nibbles(uint32_t x[8])
+{
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+        exchange(x[r], x[r + 4], 16, 0x0000ffff);
+#pragma unroll
+    for (int r = 0; r < 8; r += 4) {
+        exchange(x[r], x[r + 2], 8, 0x00ff00ff);
+        exchange(x[r + 1], x[r + 3], 8, 0x00ff00ff);
+    }
+#pragma unroll
+    for (int r = 0; r < 8; r += 2)
+        exchange(x[r], x[r + 1], 4, 0x0f0f0f0f);
+}
+
+/* out[8 word + i][rows / 8]: a thread turns eight words into eight; the 32
+ * words of a warp lie together. */
+static __device__ void store_awq(const struct pack_args &a,
+                                 const uint32_t *tile, uint64_t r0, uint64_t w0)
+{
+    static const int order[8] = { 0, 2, 4, 6, 1, 3, 5, 7 };
+    int block = threadIdx.x % (ROWS / 8), k = threadIdx.x / (ROWS / 8);
+    uint64_t c = r0 / 8 + block;
+    uint32_t x[8];
+
+    if (c >= a.rows / 8 || w0 + k >= a.words)
+        return;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        x[i] = tile[place(k, 8 * block + order[i])];
+    transpose_nibbles(x);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        a.out[(8 * (w0 + k) + i) * (a.rows / 8) + c] = x[i];
+}
+
+/* out[word][rows]. */
+static __device__ void store_gptq(const struct pack_args &a,
+                                  const uint32_t *tile, uint64_t r0,
+                                  uint64_t w0)
+{
+    uint64_t r = r0 + threadIdx.x;
+
+    if (r >= a.rows)
+        return;
+#pragma unroll
+    for (int k = 0; k < WORDS; k++)
+        if (w0 + k < a.words)
+            a.out[(w0 + k) * a.rows + r] = tile[place(k, (int)threadIdx.x)];
+}
+
+/* A block of 256 threads makes a tile; grid (rows / 256, words / 8).  Shared
+ * memory: 10 KiB.  Every word is made by one thread.  Floor: 2.5 bytes a
+ * weight of bf16, 1 byte a pair of codes. */
+template <enum dtype T, enum dtype S, enum layout L>
+static __global__ void __launch_bounds__(ROWS)
+    pack_kernel(const struct pack_args a)
+{
+    __shared__ uint32_t tile[WORDS * PITCH];
+    __shared__ float mantissa[256];
+    uint64_t r0 = (uint64_t)blockIdx.x * ROWS,
+             w0 = (uint64_t)blockIdx.y * WORDS;
+    int k = threadIdx.x % WORDS;
+
+    if (T != DT_U4) {
+        mantissa[threadIdx.x] = a.mantissa[threadIdx.x];
+        __syncthreads();
+    }
+#pragma unroll 4
+    for (int y = threadIdx.x / WORDS; y < ROWS; y += ROWS / WORDS) {
+        uint64_t r = r0 + y;
+        uint32_t x = 0;
+
+        if (r < a.rows && w0 + k < a.words)
+            x = make_word<T, S>(a, mantissa, r, w0 + k);
+        if (L != LAYOUT_CT)
+            tile[place(k, y)] = x;
+        else if (r < a.rows && w0 + k < a.words)
+            a.out[r * a.words + w0 + k] = x;
+    }
+    __syncthreads();
+    if (L == LAYOUT_AWQ)
+        store_awq(a, tile, r0, w0);
+    else if (L == LAYOUT_GPTQ)
+        store_gptq(a, tile, r0, w0);
+}
+
+template <enum dtype T, enum dtype S>
+static int launch(struct cuda_context *c, enum layout l,
+                  const struct pack_args *a, struct err *e)
+{
+    dim3 grid((unsigned)((a->rows + ROWS - 1) / ROWS),
+              (unsigned)((a->words + WORDS - 1) / WORDS));
+
+    if (l == LAYOUT_AWQ)
+        pack_kernel<T, S, LAYOUT_AWQ><<<grid, ROWS, 0, c->stream>>>(*a);
+    else if (l == LAYOUT_CT)
+        pack_kernel<T, S, LAYOUT_CT><<<grid, ROWS, 0, c->stream>>>(*a);
+    else
+        pack_kernel<T, S, LAYOUT_GPTQ><<<grid, ROWS, 0, c->stream>>>(*a);
+    LAUNCHED();
+    return 0;
+}
+
+template <enum dtype T>
+static int launch_scale(struct cuda_context *c, const struct cuda_pack *p,
+                        const struct pack_args *a, struct err *e)
+{
+    return p->scale_dtype == DT_F16 ? launch<T, DT_F16>(c, p->layout, a, e) :
+                                      launch<T, DT_BF16>(c, p->layout, a, e);
+}
+
+int pack_device(struct cuda_context *c, const struct cuda_pack *p,
+                struct err *e)
+{
+    struct pack_args a = {};
+    int rc;
+
+    a.in = p->w ? p->w : p->codes;
+    a.out = p->out;
+    a.rows = p->rows;
+    a.words = p->cols / 8;
+    if (!p->w)
+        return launch<DT_U4, DT_F16>(c, p->layout, &a, e);
+    a.meta = p->meta;
+    a.groups = quant_groups(p->cols, p->group);
+    a.group_words = (uint32_t)(p->group / 8);
+    rc = context_scales(c, DT_F32, &a.mantissa, e);
+    if (rc < 0)
+        return rc;
+    return p->dtype == DT_BF16 ? launch_scale<DT_BF16>(c, p, &a, e) :
+           p->dtype == DT_F16  ? launch_scale<DT_F16>(c, p, &a, e) :
+                                 launch_scale<DT_F32>(c, p, &a, e);
+}
+
+static int check(const struct cuda_pack *p, struct err *e)
+{
+    if (p->rows % 8 || p->cols % 8 || p->cols / 8 / WORDS >= 65535 ||
+        p->rows / ROWS >= INT32_MAX)
+        return err_set(e, E_CONFIG, "the GPU packs sizes in multiples of 8");
+    if (!p->w)
+        return 0;
+    if (!p->group || p->group % 8)
+        return err_set(e, E_CONFIG, "the GPU packs groups in multiples of 8");
+    if (p->dtype != DT_BF16 && p->dtype != DT_F16 && p->dtype != DT_F32)
+        return err_set(e, E_CONFIG, "the GPU takes no %s weights",
+                       dtype_name(p->dtype));
+    if (p->scale_dtype != DT_F16 && p->scale_dtype != DT_BF16)
+        return err_set(e, E_CONFIG, "the GPU takes no %s scales",
+                       dtype_name(p->scale_dtype));
+    return 0;
+}
+
+int cuda_pack(struct cuda_context *c, const struct cuda_pack *p, struct err *e)
+{
+    struct cuda_pack d = *p;
+    uint64_t out = p->rows * p->cols / 2, in = out, metas = 0;
+    int rc = check(p, e);
+
+    if (rc < 0)
+        return rc;
+    if (p->w) {
+        in = p->rows * p->cols * dtype_bits(p->dtype) / 8;
+        metas = p->rows * quant_groups(p->cols, p->group) * sizeof(*p->meta);
+    }
+    if ((rc = buffer_need(&c->weight, in, e)) < 0 ||
+        (rc = buffer_need(&c->meta, metas, e)) < 0 ||
+        (rc = buffer_need(&c->packed, out, e)) < 0)
+        return rc;
+    CUDA_TRY(cudaMemcpyAsync(c->weight.data, p->w ? p->w : p->codes, in,
+                             cudaMemcpyHostToDevice, c->stream));
+    if (metas)
+        CUDA_TRY(cudaMemcpyAsync(c->meta.data, p->meta, metas,
+                                 cudaMemcpyHostToDevice, c->stream));
+    d.w = p->w ? c->weight.data : NULL;
+    d.codes = (const uint32_t *)c->weight.data;
+    d.meta = (const uint32_t *)c->meta.data;
+    d.out = (uint32_t *)c->packed.data;
+    if ((rc = pack_device(c, &d, e)) < 0)
+        return rc;
+    CUDA_TRY(cudaMemcpyAsync(p->out, c->packed.data, out,
+                             cudaMemcpyDeviceToHost, c->stream));
+    CUDA_TRY(cudaStreamSynchronize(c->stream));
+    return 0;
+}

@@ -1,0 +1,704 @@
+/* solve_cuda.cu - the look-back solver on the GPU, in two levels.
+ *
+ *     columns of L, walked from the last to the first:
+ *
+ *     |<------------- super-block, 1024 ------------>|  already solved
+ *     |  ...  | block, 128 |  solved in this super   |  ...
+ *
+ * 1. When a super-block is entered, what all solved columns push onto it is one
+ *    product, with depth up to the number of columns.
+ * 2. A launch of solve_block_kernel quantizes 128 columns of all rows of all
+ *    matrices.
+ * 3. What these push onto the rest of the super-block is a product of depth
+ *    128.
+ *
+ * Products run on the tensor cores in bf16 with f32 sums, each factor split
+ * into a high and a low part: (high, high, low) of the displacements times
+ * (high, low, high) of L, as one product of three times the depth.  The part
+ * that is lost (low times low) is 2^-16 of the result; measured on the CPU it
+ * changes no code at damping 0.01.
+ *
+ * Tried on paper alone: right-looking updates of all columns after each block
+ * move 2 n^2 O / 128 floats (3.3 GB at n = 7168, O = 2048) where these move
+ * an eighth. */
+#include "cuda/inside.cuh"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    SUB = 32,                /* columns that a thread holds in registers */
+    PITCH = SOLVE_BLOCK + 4, /* of L in shared memory: no bank conflicts */
+    PUSH = 8,                /* columns that are pushed onto at a time */
+    TILE = 32
+};
+
+#define ROUNDER 12582912.0f /* rounds half to even when added and taken off */
+
+/* ---- in ---- */
+
+/* w[m][c][r] = W[r][input[c]], 0 for dead inputs and in the padding.  A block
+ * moves 32 rows x 32 columns through shared memory (4 KiB); block 32 x 8, grid
+ * (padded / 32, padded_rows / 32).  The smallest index of a weight that is not
+ * finite is left in *bad. */
+template <enum dtype T>
+static __global__ void
+solve_load_kernel(float *w, const void *from, const uint32_t *input,
+                  const bool *dead, uint64_t rows, uint64_t cols,
+                  uint64_t padded_rows, unsigned long long *bad)
+{
+    __shared__ float tile[TILE][TILE + 1];
+    uint64_t c0 = (uint64_t)blockIdx.x * TILE, r0 = (uint64_t)blockIdx.y * TILE;
+    uint64_t c = c0 + threadIdx.x;
+
+    for (int y = threadIdx.y; y < TILE; y += blockDim.y) {
+        uint64_t r = r0 + y;
+        float x = 0;
+
+        if (r < rows && c < cols) {
+            uint64_t i = r * cols + input[c];
+
+            x = load_weight<T>(from, i);
+            if (!isfinite(x))
+                atomicMin(bad, (unsigned long long)i);
+            x = dead[c] ? 0 : x;
+        }
+        tile[y][threadIdx.x] = x;
+    }
+    __syncthreads();
+    for (int y = threadIdx.y; y < TILE; y += blockDim.y)
+        w[(c0 + y) * padded_rows + r0 + threadIdx.x] = tile[threadIdx.x][y];
+}
+
+/* to[g][r] = from[r][g], 0 in the padding.  As above; grid (groups / 32,
+ * padded_rows / 32). */
+static __global__ void solve_meta_kernel(uint32_t *to, const uint32_t *from,
+                                         uint64_t rows, uint64_t groups,
+                                         uint64_t padded_rows)
+{
+    __shared__ uint32_t tile[TILE][TILE + 1];
+    uint64_t g0 = (uint64_t)blockIdx.x * TILE, r0 = (uint64_t)blockIdx.y * TILE;
+
+    for (int y = threadIdx.y; y < TILE; y += blockDim.y) {
+        uint64_t r = r0 + y, g = g0 + threadIdx.x;
+
+        tile[y][threadIdx.x] =
+            r < rows && g < groups ? from[r * groups + g] : 0;
+    }
+    __syncthreads();
+    for (int y = threadIdx.y; y < TILE; y += blockDim.y)
+        if (g0 + y < groups)
+            to[(g0 + y) * padded_rows + r0 + threadIdx.x] =
+                tile[threadIdx.x][y];
+}
+
+/* ---- a block of columns ---- */
+
+struct block_args {
+    const float *l, *w, *pushed, *mantissa;
+    const uint32_t *meta, *input;
+    const double *lambda;
+    __nv_bfloat16 *split;
+    uint8_t *codes;
+    double *loss;
+    uint64_t padded, padded_rows, groups, cols;
+    uint32_t group;
+    uint32_t c0; /* the block's first column */
+};
+
+/* The shared memory of a block of threads. */
+struct block_memory {
+    float l[SOLVE_BLOCK][PITCH];           /* L of the block, by rows */
+    float pushed[SOLVE_BLOCK][SOLVE_TILE]; /* by columns */
+    float mantissa[256];
+    float inverse[SOLVE_BLOCK]; /* 1 / diagonal */
+    uint32_t group[SOLVE_BLOCK];
+};
+
+/* One thread's rows of one matrix: where they begin. */
+struct block_rows {
+    const float *w;
+    const uint32_t *meta;
+    __nv_bfloat16 *split;
+    uint8_t *codes;
+    uint64_t pitch;
+};
+
+static __device__ __forceinline__ void fetch_block(struct block_memory *s,
+                                                   const struct block_args &a)
+{
+    uint64_t m = blockIdx.y;
+    const float *l = a.l + (m * a.padded + a.c0) * a.padded + a.c0;
+    const float *p = a.pushed + (m * a.padded + a.c0) * a.padded_rows +
+                     (uint64_t)blockIdx.x * SOLVE_TILE + threadIdx.x;
+
+    for (int c = 0; c < SOLVE_BLOCK; c += 4)
+        for (int r = threadIdx.x; r < SOLVE_BLOCK; r += SOLVE_TILE) {
+            float4 x;
+
+            x.x = l[(c + 0) * a.padded + r];
+            x.y = l[(c + 1) * a.padded + r];
+            x.z = l[(c + 2) * a.padded + r];
+            x.w = l[(c + 3) * a.padded + r];
+            *(float4 *)&s->l[r][c] = x;
+        }
+#pragma unroll 16
+    for (int c = 0; c < SOLVE_BLOCK; c++)
+        s->pushed[c][threadIdx.x] = p[c * a.padded_rows];
+    for (int i = threadIdx.x; i < 256; i += SOLVE_TILE)
+        s->mantissa[i] = a.mantissa[i];
+    for (int c = threadIdx.x; c < SOLVE_BLOCK; c += SOLVE_TILE) {
+        uint64_t at = a.c0 + c;
+
+        s->inverse[c] = 1 / l[c * a.padded + c];
+        s->group[c] = at < a.cols ? a.input[m * a.cols + at] / a.group : 0;
+    }
+    __syncthreads();
+}
+
+/* Weights and grids of 32 columns into registers.  A grid is its scale with
+ * the zero in the low bits, which are 0 in an f16 or bf16 scale. */
+template <enum dtype S>
+static __device__ __forceinline__ void
+fetch_sub(const struct block_memory *s, const struct block_rows &b, int first,
+          float w[SUB], uint32_t grid[SUB])
+{
+#pragma unroll
+    for (int k = 0; k < SUB; k++) {
+        w[k] = b.w[(first + k) * b.pitch];
+        grid[k] = b.meta[s->group[first + k] * b.pitch];
+    }
+#pragma unroll
+    for (int k = 0; k < SUB; k++)
+        grid[k] = __float_as_uint(meta_scale<S>(s->mantissa, grid[k])) |
+                  (uint32_t)meta_zero(grid[k]);
+}
+
+/* Quantize 32 columns from the last to the first: w becomes w - q. */
+static __device__ __forceinline__ void
+solve_sub(const struct block_memory *s, const struct block_rows &b, int first,
+          float w[SUB], const uint32_t grid[SUB], float *loss, float *dist)
+{
+    float acc[SUB];
+
+#pragma unroll
+    for (int k = 0; k < SUB; k++)
+        acc[k] = s->pushed[first + k][threadIdx.x];
+#pragma unroll
+    for (int k = SUB - 1; k >= 0; k--) {
+        float scale = __uint_as_float(grid[k] & ~15u);
+        float zero = (float)(grid[k] & 15), y = reciprocal(scale);
+        float star = fmaf(acc[k], s->inverse[first + k], w[k]);
+        float x = divide(star, scale, y), q, miss;
+
+        x = fminf(fmaxf(x, -zero), 15 - zero);
+        x = (x + ROUNDER) - ROUNDER;
+        q = x * scale;
+        w[k] -= q;
+#pragma unroll
+        for (int j = k - 1; j >= 0; j--)
+            acc[j] = fmaf(w[k], s->l[first + k][first + j], acc[j]);
+        miss = (star - q) * s->l[first + k][first + k];
+        *loss = fmaf(miss, miss, *loss);
+        *dist = fmaf(w[k], w[k], *dist);
+        b.codes[(first + k) * b.pitch] = (uint8_t)(x + zero);
+    }
+}
+
+/* The displacements of 32 columns, as the products read them. */
+static __device__ __forceinline__ void store_sub(const struct block_rows &b,
+                                                 int first, const float w[SUB])
+{
+#pragma unroll
+    for (int k = 0; k < SUB; k++) {
+        __nv_bfloat16 *to = b.split + (first + k) * 3 * b.pitch;
+        __nv_bfloat16 high = __float2bfloat16_rn(w[k]);
+
+        to[0] = high;
+        to[b.pitch] = high;
+        to[2 * b.pitch] = __float2bfloat16_rn(w[k] - __bfloat162float(high));
+    }
+}
+
+/* What 32 columns push onto the block's earlier ones. */
+static __device__ __forceinline__ void push_sub(struct block_memory *s,
+                                                int first, const float w[SUB])
+{
+    for (int j = 0; j < first; j += PUSH) {
+        float acc[PUSH];
+
+#pragma unroll
+        for (int i = 0; i < PUSH; i++)
+            acc[i] = s->pushed[j + i][threadIdx.x];
+#pragma unroll
+        for (int k = 0; k < SUB; k++) {
+            float4 a = *(const float4 *)&s->l[first + k][j];
+            float4 b = *(const float4 *)&s->l[first + k][j + 4];
+
+            acc[0] = fmaf(w[k], a.x, acc[0]);
+            acc[1] = fmaf(w[k], a.y, acc[1]);
+            acc[2] = fmaf(w[k], a.z, acc[2]);
+            acc[3] = fmaf(w[k], a.w, acc[3]);
+            acc[4] = fmaf(w[k], b.x, acc[4]);
+            acc[5] = fmaf(w[k], b.y, acc[5]);
+            acc[6] = fmaf(w[k], b.z, acc[6]);
+            acc[7] = fmaf(w[k], b.w, acc[7]);
+        }
+#pragma unroll
+        for (int i = 0; i < PUSH; i++)
+            s->pushed[j + i][threadIdx.x] = acc[i];
+    }
+}
+
+/* Quantize 128 columns.  A thread owns a row, a block of threads 64 rows of
+ * one matrix; grid (padded_rows / 64, matrices).  Shared memory: 102 KiB, so
+ * two blocks a multiprocessor.  A row is computed by one thread in one order,
+ * so equal input gives equal bytes.  Floor: 128 columns are one chain of
+ * some 45 cycles each (3.3 us at 1.75 GHz), and 8,128 multiply-adds a row. */
+template <enum dtype S>
+static __global__ void __launch_bounds__(SOLVE_TILE)
+    solve_block_kernel(const struct block_args a)
+{
+    extern __shared__ float4 memory[];
+    struct block_memory *s = (struct block_memory *)memory;
+    uint64_t m = blockIdx.y;
+    uint64_t row = (uint64_t)blockIdx.x * SOLVE_TILE + threadIdx.x;
+    uint64_t at = (m * a.padded + a.c0) * a.padded_rows + row;
+    struct block_rows b = { a.w + at,
+                            a.meta + m * a.groups * a.padded_rows + row,
+                            a.split + 3 * (at - row) + row, a.codes + at,
+                            a.padded_rows };
+    float w[SUB], loss = 0, dist = 0;
+    uint32_t grid[SUB];
+
+    fetch_block(s, a);
+    for (int first = SOLVE_BLOCK - SUB; first >= 0; first -= SUB) {
+        fetch_sub<S>(s, b, first, w, grid);
+        solve_sub(s, b, first, w, grid, &loss, &dist);
+        store_sub(b, first, w);
+        push_sub(s, first, w);
+    }
+    a.loss[m * a.padded_rows + row] +=
+        (double)loss - a.lambda[m] * (double)dist;
+}
+
+/* ---- round to nearest ---- */
+
+/* Codes and displacements of 128 columns at the nearest values; a thread owns
+ * a row.  Grid (padded_rows / 64, padded / 128, matrices). */
+template <enum dtype S>
+static __global__ void __launch_bounds__(SOLVE_TILE)
+    solve_nearest_kernel(struct block_args a)
+{
+    uint64_t m = blockIdx.z, c0 = (uint64_t)blockIdx.y * SOLVE_BLOCK;
+    uint64_t row = (uint64_t)blockIdx.x * SOLVE_TILE + threadIdx.x;
+
+    for (uint64_t c = c0; c < c0 + SOLVE_BLOCK; c++) {
+        uint64_t at = (m * a.padded + c) * a.padded_rows + row;
+        uint64_t g = c < a.cols ? a.input[m * a.cols + c] / a.group : 0;
+        uint32_t meta = a.meta[(m * a.groups + g) * a.padded_rows + row];
+        float scale = meta_scale<S>(a.mantissa, meta), w = a.w[at];
+        float zero = (float)meta_zero(meta), x = __fdiv_rn(w, scale);
+        __nv_bfloat16 *to = a.split + 3 * (at - row) + row, high;
+
+        x = fminf(fmaxf(x, -zero), 15 - zero);
+        x = (x + ROUNDER) - ROUNDER;
+        w -= x * scale;
+        high = __float2bfloat16_rn(w);
+        a.codes[at] = (uint8_t)(x + zero);
+        to[0] = high;
+        to[a.padded_rows] = high;
+        to[2 * a.padded_rows] = __float2bfloat16_rn(w - __bfloat162float(high));
+    }
+}
+
+/* loss += |pushed|^2 - lambda |displacement|^2 over columns c0..c0+n of a row;
+ * a thread owns a row.  Grid (padded_rows / 64, matrices). */
+static __global__ void __launch_bounds__(SOLVE_TILE)
+    solve_measure_kernel(struct block_args a, uint32_t n)
+{
+    uint64_t m = blockIdx.y;
+    uint64_t row = (uint64_t)blockIdx.x * SOLVE_TILE + threadIdx.x;
+    double sum = 0;
+
+    for (uint32_t c = a.c0; c < a.c0 + n; c += SUB) {
+        float loss = 0, dist = 0;
+
+        for (uint32_t k = c; k < c + SUB; k++) {
+            uint64_t at = (m * a.padded + k) * a.padded_rows;
+            float p = a.pushed[at + row];
+            float d =
+                __bfloat162float(a.split[3 * at + row]) +
+                __bfloat162float(a.split[3 * at + 2 * a.padded_rows + row]);
+
+            loss = fmaf(p, p, loss);
+            dist = fmaf(d, d, dist);
+        }
+        sum += (double)loss - a.lambda[m] * (double)dist;
+    }
+    a.loss[m * a.padded_rows + row] += sum;
+}
+
+/* ---- out ---- */
+
+/* out[r][word] = the codes of inputs 8 word.. of row r, found at
+ * codes[where][r].  A block makes 32 rows x 32 words through shared memory (4
+ * KiB); block 32 x 8, grid (words / 32, padded_rows / 32). */
+static __global__ void solve_pack_kernel(uint32_t *out, const uint8_t *codes,
+                                         const uint32_t *where, uint64_t rows,
+                                         uint64_t words, uint64_t padded_rows)
+{
+    __shared__ uint32_t tile[TILE][TILE + 1];
+    uint64_t w0 = (uint64_t)blockIdx.x * TILE, r0 = (uint64_t)blockIdx.y * TILE;
+
+    for (int y = threadIdx.y; y < TILE; y += blockDim.y) {
+        uint32_t x = 0;
+
+        for (int i = 0; i < 8 && w0 + y < words; i++)
+            x |= (uint32_t)codes[where[8 * (w0 + y) + i] * padded_rows + r0 +
+                                 threadIdx.x]
+                 << 4 * i;
+        tile[y][threadIdx.x] = x;
+    }
+    __syncthreads();
+    for (int y = threadIdx.y; y < TILE; y += blockDim.y)
+        if (r0 + y < rows && w0 + threadIdx.x < words)
+            out[(r0 + y) * words + w0 + threadIdx.x] = tile[threadIdx.x][y];
+}
+
+/* where[input[c]] = c. */
+static __global__ void solve_where_kernel(uint32_t *where,
+                                          const uint32_t *input, uint64_t cols)
+{
+    uint64_t c = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (c < cols)
+        where[input[c]] = (uint32_t)c;
+}
+
+/* ---- all blocks ---- */
+
+/* pushed[c0..c1) (+)= what columns k0..k1 push onto them, all matrices. */
+static int push(struct cuda_context *c, const struct cuda_factors *f,
+                const struct solve_state *s, uint64_t c0, uint64_t c1,
+                uint64_t k0, uint64_t k1, bool add, struct err *e)
+{
+    const float one = 1, beta = add ? 1 : 0;
+    uint64_t p = f->padded, o = s->padded_rows;
+
+    if (c0 == c1 || k0 == k1)
+        return 0;
+    BLAS_TRY(cublasGemmStridedBatchedEx(
+        c->blas, CUBLAS_OP_N, CUBLAS_OP_N, (int)o, (int)(c1 - c0),
+        (int)(3 * (k1 - k0)), &one, s->split + 3 * k0 * o, CUDA_R_16BF, (int)o,
+        (long long)(3 * p * o), f->split + 3 * (c0 * p + k0), CUDA_R_16BF,
+        (int)(3 * p), (long long)(3 * p * p), &beta, s->pushed + c0 * o,
+        CUDA_R_32F, (int)o, (long long)(p * o), f->n, CUBLAS_COMPUTE_32F,
+        CUBLAS_GEMM_DEFAULT));
+    return 0;
+}
+
+static struct block_args block_args(const struct solve_params *p,
+                                    const struct cuda_factors *f,
+                                    const struct solve_state *s,
+                                    const float *mantissa)
+{
+    struct block_args a = {};
+
+    a.l = f->l;
+    a.w = s->w;
+    a.pushed = s->pushed;
+    a.mantissa = mantissa;
+    a.meta = s->meta;
+    a.input = f->input;
+    a.lambda = f->lambdas;
+    a.split = s->split;
+    a.codes = s->codes;
+    a.loss = s->loss;
+    a.padded = f->padded;
+    a.padded_rows = s->padded_rows;
+    a.groups = s->groups;
+    a.cols = f->cols;
+    a.group = (uint32_t)p->group;
+    return a;
+}
+
+static int solve_block(struct cuda_context *c, const struct solve_params *p,
+                       const struct block_args *a, int n, struct err *e)
+{
+    dim3 grid((unsigned)(a->padded_rows / SOLVE_TILE), (unsigned)n);
+    int room = sizeof(struct block_memory);
+
+    if (p->scale_dtype == DT_F16)
+        solve_block_kernel<DT_F16><<<grid, SOLVE_TILE, room, c->stream>>>(*a);
+    else
+        solve_block_kernel<DT_BF16><<<grid, SOLVE_TILE, room, c->stream>>>(*a);
+    LAUNCHED();
+    return 0;
+}
+
+int solve_blocks(struct cuda_context *c, const struct solve_params *p,
+                 const struct cuda_factors *f, const struct solve_state *s,
+                 const float *mantissa, struct err *e)
+{
+    struct block_args a = block_args(p, f, s, mantissa);
+    uint64_t padded = f->padded;
+    int room = sizeof(struct block_memory), rc;
+
+    CUDA_TRY(cudaFuncSetAttribute(
+        p->scale_dtype == DT_F16 ? solve_block_kernel<DT_F16> :
+                                   solve_block_kernel<DT_BF16>,
+        cudaFuncAttributeMaxDynamicSharedMemorySize, room));
+    for (uint64_t end = padded; end > 0;) {
+        uint64_t begin = (end - 1) / SOLVE_SUPER * SOLVE_SUPER;
+
+        if (end == padded)
+            for (int i = 0; i < f->n; i++)
+                CUDA_TRY(cudaMemsetAsync(
+                    s->pushed + (i * padded + begin) * s->padded_rows, 0,
+                    (end - begin) * s->padded_rows * sizeof(float), c->stream));
+        else if ((rc = push(c, f, s, begin, end, end, padded, false, e)) < 0)
+            return rc;
+        for (uint64_t at = end; at > begin;) {
+            at -= SOLVE_BLOCK;
+            a.c0 = (uint32_t)at;
+            if ((rc = solve_block(c, p, &a, f->n, e)) < 0 ||
+                (rc = push(c, f, s, begin, at, at, at + SOLVE_BLOCK, true, e)) <
+                    0)
+                return rc;
+        }
+        end = begin;
+    }
+    return 0;
+}
+
+/* Codes, displacements and their loss at the nearest values. */
+static int solve_nearest(struct cuda_context *c, const struct solve_params *p,
+                         const struct cuda_factors *f,
+                         const struct solve_state *s, const float *mantissa,
+                         struct err *e)
+{
+    struct block_args a = block_args(p, f, s, mantissa);
+    unsigned tiles = (unsigned)(s->padded_rows / SOLVE_TILE);
+    dim3 grid(tiles, (unsigned)(f->padded / SOLVE_BLOCK), (unsigned)f->n);
+    int rc;
+
+    if (p->scale_dtype == DT_F16)
+        solve_nearest_kernel<DT_F16><<<grid, SOLVE_TILE, 0, c->stream>>>(a);
+    else
+        solve_nearest_kernel<DT_BF16><<<grid, SOLVE_TILE, 0, c->stream>>>(a);
+    LAUNCHED();
+    for (uint64_t at = 0; at < f->padded; at += SOLVE_SUPER) {
+        uint64_t end =
+            f->padded - at < SOLVE_SUPER ? f->padded : at + SOLVE_SUPER;
+
+        rc = push(c, f, s, at, end, at, f->padded, false, e);
+        if (rc < 0)
+            return rc;
+        a.c0 = (uint32_t)at;
+        solve_measure_kernel<<<dim3(tiles, (unsigned)f->n), SOLVE_TILE, 0,
+                               c->stream>>>(a, (uint32_t)(end - at));
+        LAUNCHED();
+    }
+    return 0;
+}
+
+/* ---- host to device and back ---- */
+
+static int open_state(struct cuda_context *c, const struct solve_params *p,
+                      const struct cuda_factors *f, struct solve_state *s,
+                      struct err *e)
+{
+    uint64_t all, n = f->n;
+    int rc;
+
+    s->rows = p->rows;
+    s->padded_rows = round_up(p->rows, SOLVE_TILE);
+    s->groups = quant_groups(p->cols, p->group);
+    if (p->rows > INT32_MAX / 64 ||
+        size_mul(n * f->padded, s->padded_rows, &all))
+        return err_set(e, E_DATA, "too many outputs for the GPU");
+    if ((rc = buffer_need(&c->shifted, all * sizeof(float), e)) < 0 ||
+        (rc = buffer_need(&c->pushed, all * sizeof(float), e)) < 0 ||
+        (rc = buffer_need(&c->split, 3 * all * 2, e)) < 0 ||
+        (rc = buffer_need(&c->codes, all, e)) < 0 ||
+        (rc = buffer_need(&c->meta, n * s->groups * s->padded_rows * 4, e)) <
+            0 ||
+        (rc = buffer_need(&c->loss, n * s->padded_rows * 8, e)) < 0 ||
+        (rc = buffer_need(&c->order, n * f->cols * 4, e)) < 0 ||
+        (rc = buffer_need(&c->weight, p->rows * p->cols * 4, e)) < 0 ||
+        (rc = buffer_need(&c->packed, p->rows * (p->cols / 2 + 4 * s->groups),
+                          e)) < 0)
+        return rc;
+    s->w = (float *)c->shifted.data;
+    s->pushed = (float *)c->pushed.data;
+    s->split = (__nv_bfloat16 *)c->split.data;
+    s->codes = (uint8_t *)c->codes.data;
+    s->meta = (uint32_t *)c->meta.data;
+    s->loss = (double *)c->loss.data;
+    return 0;
+}
+
+static int load_module(struct cuda_context *c, const struct solve_params *p,
+                       const struct cuda_factors *f,
+                       const struct solve_state *s, int i,
+                       const struct cuda_module *m, struct err *e)
+{
+    size_t bytes = p->rows * p->cols * dtype_bits(p->dtype) / 8;
+    const uint32_t *input = f->input + i * f->cols;
+    const bool *dead = f->dead + i * f->cols;
+    float *w = s->w + i * f->padded * s->padded_rows;
+    dim3 block(TILE, 8),
+        grid((unsigned)(f->padded / TILE), (unsigned)(s->padded_rows / TILE));
+    dim3 groups((unsigned)((s->groups + TILE - 1) / TILE), grid.y);
+
+    CUDA_TRY(cudaMemcpyAsync(c->weight.data, m->w, bytes,
+                             cudaMemcpyHostToDevice, c->stream));
+    if (p->dtype == DT_BF16)
+        solve_load_kernel<DT_BF16><<<grid, block, 0, c->stream>>>(
+            w, c->weight.data, input, dead, p->rows, p->cols, s->padded_rows,
+            c->bad);
+    else if (p->dtype == DT_F16)
+        solve_load_kernel<DT_F16><<<grid, block, 0, c->stream>>>(
+            w, c->weight.data, input, dead, p->rows, p->cols, s->padded_rows,
+            c->bad);
+    else
+        solve_load_kernel<DT_F32><<<grid, block, 0, c->stream>>>(
+            w, c->weight.data, input, dead, p->rows, p->cols, s->padded_rows,
+            c->bad);
+    LAUNCHED();
+    CUDA_TRY(cudaMemcpyAsync(c->packed.data, m->meta, p->rows * s->groups * 4,
+                             cudaMemcpyHostToDevice, c->stream));
+    solve_meta_kernel<<<groups, block, 0, c->stream>>>(
+        s->meta + i * s->groups * s->padded_rows,
+        (const uint32_t *)c->packed.data, p->rows, s->groups, s->padded_rows);
+    LAUNCHED();
+    return 0;
+}
+
+static int load_modules(struct cuda_context *c, const struct solve_params *p,
+                        const struct cuda_factors *f,
+                        const struct solve_state *s,
+                        const struct cuda_module *m, struct err *e)
+{
+    unsigned long long bad;
+    int rc;
+
+    for (int i = 0; i < f->n; i++) {
+        CUDA_TRY(cudaMemsetAsync(c->bad, 0xff, sizeof(bad), c->stream));
+        if ((rc = load_module(c, p, f, s, i, m + i, e)) < 0)
+            return rc;
+        CUDA_TRY(cudaMemcpyAsync(&bad, c->bad, sizeof(bad),
+                                 cudaMemcpyDeviceToHost, c->stream));
+        CUDA_TRY(cudaStreamSynchronize(c->stream));
+        if (bad != ~0ull)
+            return err_set(e, E_DATA, "row %llu: input %llu is not finite",
+                           (unsigned long long)(bad / p->cols),
+                           (unsigned long long)(bad % p->cols));
+    }
+    return 0;
+}
+
+/* The sums of the rows, in their order. */
+static int read_losses(struct cuda_context *c, const struct solve_state *s,
+                       struct cuda_module *m, int n, bool nearest,
+                       struct err *e)
+{
+    uint64_t all = n * s->padded_rows;
+    double *rows = (double *)mem_alloc(all * sizeof(*rows), "solve", e);
+    int rc;
+
+    if (!rows)
+        return e->code;
+    rc = cuda_check(cudaMemcpyAsync(rows, s->loss, all * sizeof(*rows),
+                                    cudaMemcpyDeviceToHost, c->stream),
+                    "cudaMemcpyAsync", e);
+    if (!rc)
+        rc = cuda_check(cudaStreamSynchronize(c->stream),
+                        "cudaStreamSynchronize", e);
+    for (int i = 0; i < n && !rc; i++) {
+        double *to = nearest ? &m[i].result.loss_nearest : &m[i].result.loss;
+
+        for (uint64_t r = 0; r < s->rows; r++)
+            *to += rows[i * s->padded_rows + r];
+    }
+    free(rows);
+    return rc;
+}
+
+static int store_codes(struct cuda_context *c, const struct solve_params *p,
+                       const struct cuda_factors *f,
+                       const struct solve_state *s, struct cuda_module *m,
+                       struct err *e)
+{
+    uint64_t words = p->cols / 8;
+    uint32_t *where = (uint32_t *)c->order.data;
+    dim3 grid((unsigned)((words + TILE - 1) / TILE),
+              (unsigned)(s->padded_rows / TILE));
+
+    for (int i = 0; i < f->n; i++) {
+        solve_where_kernel<<<(unsigned)((f->cols + 255) / 256), 256, 0,
+                             c->stream>>>(where, f->input + i * f->cols,
+                                          f->cols);
+        LAUNCHED();
+        solve_pack_kernel<<<grid, dim3(TILE, 8), 0, c->stream>>>(
+            (uint32_t *)c->packed.data,
+            s->codes + i * f->padded * s->padded_rows, where, p->rows, words,
+            s->padded_rows);
+        LAUNCHED();
+        CUDA_TRY(cudaMemcpyAsync(m[i].codes, c->packed.data,
+                                 p->rows * words * 4, cudaMemcpyDeviceToHost,
+                                 c->stream));
+    }
+    CUDA_TRY(cudaStreamSynchronize(c->stream));
+    return 0;
+}
+
+static int check(const struct solve_params *p, const struct cuda_factors *f,
+                 int n, struct err *e)
+{
+    if (f->cols != p->cols || f->n != n)
+        return err_set(e, E_DATA, "the factors do not fit the weights");
+    for (int i = 0; i < n; i++)
+        if (f->failed[i])
+            return err_set(e, E_DATA, "matrix %d has no factor", i);
+    if (p->cols % 8 || !p->rows || !p->group)
+        return err_set(e, E_CONFIG, "the GPU solves inputs in multiples of 8");
+    if (p->dtype != DT_BF16 && p->dtype != DT_F16 && p->dtype != DT_F32)
+        return err_set(e, E_CONFIG, "the GPU takes no %s weights",
+                       dtype_name(p->dtype));
+    if (p->scale_dtype != DT_F16 && p->scale_dtype != DT_BF16)
+        return err_set(e, E_CONFIG, "the GPU takes no %s scales",
+                       dtype_name(p->scale_dtype));
+    return 0;
+}
+
+int cuda_solve(struct cuda_context *c, const struct solve_params *p,
+               const struct cuda_factors *f, struct cuda_module *m, int n,
+               struct err *e)
+{
+    struct solve_state s = {};
+    const float *mantissa;
+    int rc;
+
+    for (int i = 0; i < n; i++)
+        m[i].result = (struct solve_result){ 0, 0 };
+    if ((rc = check(p, f, n, e)) < 0 ||
+        (rc = context_scales(c, DT_F32, &mantissa, e)) < 0 ||
+        (rc = open_state(c, p, f, &s, e)) < 0 ||
+        (rc = load_modules(c, p, f, &s, m, e)) < 0)
+        return rc;
+    for (int pass = !(p->nearest || p->compare); pass < 2; pass++) {
+        CUDA_TRY(cudaMemsetAsync(s.loss, 0, n * s.padded_rows * sizeof(double),
+                                 c->stream));
+        if (pass == 0)
+            rc = solve_nearest(c, p, f, &s, mantissa, e);
+        else if (!p->nearest)
+            rc = solve_blocks(c, p, f, &s, mantissa, e);
+        if (rc < 0 || (rc = read_losses(c, &s, m, n, pass == 0, e)) < 0)
+            return rc;
+    }
+    for (int i = 0; i < n && p->nearest; i++)
+        m[i].result.loss = m[i].result.loss_nearest;
+    return store_codes(c, p, f, &s, m, e);
+}
