@@ -1,0 +1,532 @@
+/* cuda_bench.cu - the plug-in's stages on device memory, each checked first.
+ *
+ * Times are medians of CUDA events after a warm-up; the ceilings are measured
+ * in the same run.  The peer is the NVIDIA library that does the same or, for
+ * the Hessian, the whole square by one cuBLAS call, in f32 as other
+ * quantizers run it and in bf16. */
+#include "cuda/inside.cuh"
+
+#include <algorithm>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { REPEATS = 11 };
+
+static struct cuda_context *c;
+static struct err why;
+static double copy_rate, bf16_rate, f32_rate; /* bytes/s, operations/s */
+
+static void must(int rc, const char *what)
+{
+    if (rc >= 0)
+        return;
+    fprintf(stderr, "cuda_bench: %s: %s\n", what, why.msg);
+    exit(1);
+}
+#define MUST(call)  must((call), #call)
+#define MUSTC(call) must(cuda_check((call), #call, &why), #call)
+#define MUSTB(call)                                                            \
+    must((call) == CUBLAS_STATUS_SUCCESS ?                                     \
+             0 :                                                               \
+             library_failed(&why, "cuBLAS", 1, #call),                         \
+         #call)
+
+static void *device(size_t n)
+{
+    void *p;
+
+    MUSTC(cudaMalloc(&p, n));
+    MUSTC(cudaMemset(p, 0xa5, n));
+    return p;
+}
+
+/* Median milliseconds of fn(). */
+template <class F> static double timed(F fn, int repeats = REPEATS)
+{
+    cudaEvent_t a, b;
+    float ms[64];
+
+    MUSTC(cudaEventCreate(&a));
+    MUSTC(cudaEventCreate(&b));
+    fn();
+    fn();
+    for (int i = 0; i < repeats; i++) {
+        MUSTC(cudaEventRecord(a, c->stream));
+        fn();
+        MUSTC(cudaEventRecord(b, c->stream));
+        MUSTC(cudaEventSynchronize(b));
+        MUSTC(cudaEventElapsedTime(&ms[i], a, b));
+    }
+    MUSTC(cudaEventDestroy(a));
+    MUSTC(cudaEventDestroy(b));
+    std::sort(ms, ms + repeats);
+    return ms[repeats / 2];
+}
+
+/* ---- random data on the device ---- */
+
+static __device__ __forceinline__ float noise(uint64_t i, uint64_t seed)
+{
+    float sum = 0;
+
+    for (int k = 0; k < 4; k++) {
+        uint64_t x = (i * 4 + k + 1) * 0x9e3779b97f4a7c15 + seed;
+
+        x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+        x = (x ^ x >> 27) * 0x94d049bb133111eb;
+        sum += (float)((x ^ x >> 31) >> 40) * 0x1p-24f - 0.5f;
+    }
+    return sum * 1.7320508f; /* nearly normal, variance 1 */
+}
+
+static __global__ void bench_bf16_kernel(__nv_bfloat16 *x, size_t n,
+                                         float scale, uint64_t seed)
+{
+    size_t step = (size_t)gridDim.x * blockDim.x;
+
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += step)
+        x[i] = __float2bfloat16(noise(i, seed) * scale);
+}
+
+static __global__ void bench_f32_kernel(float *x, size_t n, float scale,
+                                        uint64_t seed)
+{
+    size_t step = (size_t)gridDim.x * blockDim.x;
+
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += step)
+        x[i] = noise(i, seed) * scale;
+}
+
+/* Matrix blockIdx.z of n: a Toeplitz matrix of a first-order process plus a
+ * diagonal, positive definite and badly conditioned as Hessians are. */
+static __global__ void bench_spd_kernel(float *a, uint64_t cols, uint64_t ld)
+{
+    uint64_t r = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    uint64_t col = blockIdx.y;
+    float *m = a + blockIdx.z * ld * ld;
+
+    if (r >= ld)
+        return;
+    if (r >= cols || col >= cols)
+        m[col * ld + r] = r == col;
+    else
+        m[col * ld + r] = exp2f(-0.5f * fabsf((float)r - (float)col)) +
+                          (r == col ? 0.02f + (float)(r % 7) * 0.1f : 0);
+}
+
+static __nv_bfloat16 *random_bf16(size_t n, float scale)
+{
+    __nv_bfloat16 *x = (__nv_bfloat16 *)device(n * 2);
+
+    bench_bf16_kernel<<<4096, 256, 0, c->stream>>>(x, n, scale, time(NULL));
+    MUSTC(cudaGetLastError());
+    return x;
+}
+
+/* ---- ceilings ---- */
+
+static void gemm(cudaDataType t, const void *a, const void *b, float *out,
+                 int n, cublasComputeType_t how)
+{
+    const float one = 1, zero = 0;
+
+    MUSTB(cublasGemmEx(c->blas, CUBLAS_OP_N, CUBLAS_OP_T, n, n, n, &one, a, t,
+                       n, b, t, n, &zero, out, CUDA_R_32F, n, how,
+                       CUBLAS_GEMM_DEFAULT));
+}
+
+static void ceilings(void)
+{
+    size_t n = (size_t)4 << 30, k = 8192;
+    char *a = (char *)device(n), *b = (char *)device(n);
+    double ms = timed([&] {
+        MUSTC(cudaMemcpyAsync(b, a, n, cudaMemcpyDeviceToDevice, c->stream));
+    });
+
+    copy_rate = 2 * (double)n / ms * 1e3;
+    bench_bf16_kernel<<<4096, 256, 0, c->stream>>>((__nv_bfloat16 *)a, k * k, 1,
+                                                   time(NULL));
+    ms = timed([&] {
+        gemm(CUDA_R_16BF, a, a, (float *)b, (int)k, CUBLAS_COMPUTE_32F);
+    });
+    bf16_rate = 2 * (double)k * k * k / ms * 1e3;
+    bench_f32_kernel<<<4096, 256, 0, c->stream>>>((float *)a, k * k, 1,
+                                                  time(NULL));
+    ms = timed(
+        [&] { gemm(CUDA_R_32F, a, a, (float *)b, (int)k, CUBLAS_COMPUTE_32F); },
+        3);
+    f32_rate = 2 * (double)k * k * k / ms * 1e3;
+    printf("ceilings: copy %.0f GB/s, product 8192^3 bf16 %.0f, f32 %.1f "
+           "TFLOP/s\n\n",
+           copy_rate / 1e9, bf16_rate / 1e12, f32_rate / 1e12);
+    MUSTC(cudaFree(a));
+    MUSTC(cudaFree(b));
+}
+
+/* ---- Hessian ---- */
+
+static double relative_error(const float *got, const float *want, uint64_t n)
+{
+    float *a = (float *)malloc(n * n * 4), *b = (float *)malloc(n * n * 4);
+    double wrong = 0, all = 0;
+
+    MUSTC(cudaMemcpy(a, got, n * n * 4, cudaMemcpyDeviceToHost));
+    MUSTC(cudaMemcpy(b, want, n * n * 4, cudaMemcpyDeviceToHost));
+    for (uint64_t j = 0; j < n; j++)
+        for (uint64_t i = j; i < n; i++) {
+            double d = (double)a[j * n + i] - b[j * n + i];
+
+            wrong += d * d;
+            all += (double)b[j * n + i] * b[j * n + i];
+        }
+    free(a);
+    free(b);
+    return sqrt(wrong / all);
+}
+
+static void hessian(uint64_t cols, uint64_t tokens)
+{
+    static const uint64_t panels[] = { 256, 512, 896, 1024, 1792 };
+    static const uint64_t chunks[] = { 4096, 16384, 65536 };
+    __nv_bfloat16 *x = random_bf16(tokens * cols, 1);
+    float *h = (float *)device(cols * cols * 4), *f;
+    float *want = (float *)device(cols * cols * 4);
+    const float one = 1, zero = 0;
+    double square, peer, flops = (double)tokens * cols * (cols + 1);
+
+    f = (float *)device(tokens * cols * 4);
+    bench_f32_kernel<<<4096, 256, 0, c->stream>>>(f, 1, 1, 0);
+    square = timed(
+        [&] {
+            MUSTB(cublasGemmEx(c->blas, CUBLAS_OP_N, CUBLAS_OP_T, (int)cols,
+                               (int)cols, (int)tokens, &one, x, CUDA_R_16BF,
+                               (int)cols, x, CUDA_R_16BF, (int)cols, &zero,
+                               want, CUDA_R_32F, (int)cols, CUBLAS_COMPUTE_32F,
+                               CUBLAS_GEMM_DEFAULT));
+        },
+        5);
+    bench_f32_kernel<<<4096, 256, 0, c->stream>>>(f, tokens * cols, 1, 1);
+    peer = timed(
+        [&] {
+            MUSTB(cublasSgemm(c->blas, CUBLAS_OP_N, CUBLAS_OP_T, (int)cols,
+                              (int)cols, (int)tokens, &one, f, (int)cols, f,
+                              (int)cols, &zero, h, (int)cols));
+        },
+        3);
+    printf("hessian, %llu inputs, %llu tokens: whole square bf16 %.3f ms, f32 "
+           "%.2f ms\n",
+           (unsigned long long)cols, (unsigned long long)tokens, square, peer);
+    for (uint64_t chunk : chunks)
+        for (uint64_t panel : panels) {
+            double ms;
+
+            MUSTC(cudaMemset(h, 0xa5, cols * cols * 4));
+            ms = timed(
+                [&] {
+                    for (uint64_t t = 0; t < tokens; t += chunk)
+                        MUST(hessian_panels(c, x + t * cols, chunk, cols, panel,
+                                            t == 0, h, &why));
+                },
+                5);
+            printf("  chunk %5llu panel %4llu: %7.3f ms, %4.0f TFLOP/s of the "
+                   "triangle, %4.1fx f32; error %.1e of the square's\n",
+                   (unsigned long long)chunk, (unsigned long long)panel, ms,
+                   flops / ms / 1e9, peer / ms, relative_error(h, want, cols));
+        }
+    MUSTC(cudaFree(f));
+    MUSTC(cudaFree(x));
+    MUSTC(cudaFree(h));
+    MUSTC(cudaFree(want));
+}
+
+/* ---- factor ---- */
+
+static void factor(uint64_t cols, int n, bool batched)
+{
+    float *a = (float *)device(n * cols * cols * 4);
+    float *b = (float *)device(n * cols * cols * 4);
+    int *info = (int *)device(n * sizeof(int)), *host;
+    dim3 grid((unsigned)((cols + 255) / 256), (unsigned)cols, (unsigned)n);
+    double ms, copy;
+
+    bench_spd_kernel<<<grid, 256, 0, c->stream>>>(a, cols, cols);
+    auto refill = [&] {
+        MUSTC(cudaMemcpyAsync(b, a, n * cols * cols * 4,
+                              cudaMemcpyDeviceToDevice, c->stream));
+    };
+    copy = timed(refill, 5);
+    ms = timed(
+        [&] {
+            refill();
+            MUST(factor_potrf(c, b, cols, cols, n, batched, info, &why));
+        },
+        5);
+    host = (int *)malloc(n * sizeof(int));
+    MUSTC(cudaMemcpy(host, info, n * sizeof(int), cudaMemcpyDeviceToHost));
+    for (int i = 0; i < n; i++)
+        must(host[i] ? err_set(&why, E_BUG, "info %d", host[i]) : 0, "potrf");
+    ms -= copy;
+    printf("factor, %d x n = %llu%s: %.2f ms, %.2f ms each, %.1f TFLOP/s\n", n,
+           (unsigned long long)cols, batched ? ", batched" : "", ms, ms / n,
+           n * (double)cols * cols * cols / 3 / ms / 1e9);
+    free(host);
+    MUSTC(cudaFree(a));
+    MUSTC(cudaFree(b));
+    MUSTC(cudaFree(info));
+}
+
+/* ---- solve ---- */
+
+struct layer {
+    struct cuda_factors f;
+    struct solve_state s;
+};
+
+static __global__ void bench_order_kernel(uint32_t *input, uint64_t cols)
+{
+    uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i < cols)
+        input[blockIdx.y * cols + i] = (uint32_t)(cols - 1 - i);
+}
+
+/* Scales of 2^-7 or so, symmetric. */
+static __global__ void bench_meta_kernel(uint32_t *meta, size_t n)
+{
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i < n)
+        meta[i] = (uint16_t)(-7 * 256 + (int)(i * 37 % 100)) | 1u << 24;
+}
+
+static void make_layer(struct layer *x, uint64_t rows, uint64_t cols, int n)
+{
+    uint64_t square = n * cols * cols, all = n * rows * cols;
+    dim3 grid((unsigned)((cols + 255) / 256), (unsigned)cols, (unsigned)n);
+    int *info = (int *)device(n * sizeof(int));
+
+    memset(x, 0, sizeof(*x));
+    x->f.c = c;
+    x->f.cols = x->f.padded = cols;
+    x->f.n = n;
+    x->f.l = (float *)device(square * 4);
+    x->f.split = (__nv_bfloat16 *)device(square * 6);
+    x->f.input = (uint32_t *)device(n * cols * 4);
+    x->f.lambdas = (double *)device(n * 8);
+    MUSTC(cudaMemset(x->f.lambdas, 0, n * 8));
+    bench_spd_kernel<<<grid, 256, 0, c->stream>>>(x->f.l, cols, cols);
+    MUST(factor_potrf(c, x->f.l, cols, cols, n, false, info, &why));
+    MUST(factor_split(c, &x->f, &why));
+    bench_order_kernel<<<dim3((unsigned)((cols + 255) / 256), (unsigned)n), 256,
+                         0, c->stream>>>(x->f.input, cols);
+    x->s.rows = x->s.padded_rows = rows;
+    x->s.groups = cols / 128;
+    x->s.w = (float *)device(all * 4);
+    x->s.pushed = (float *)device(all * 4);
+    x->s.split = (__nv_bfloat16 *)device(all * 6);
+    x->s.codes = (uint8_t *)device(all);
+    x->s.meta = (uint32_t *)device(all / 128 * 4);
+    x->s.loss = (double *)device(n * rows * 8);
+    bench_f32_kernel<<<4096, 256, 0, c->stream>>>(x->s.w, all, 0.02f,
+                                                  time(NULL));
+    bench_meta_kernel<<<(unsigned)(all / 128 / 256 + 1), 256, 0, c->stream>>>(
+        x->s.meta, all / 128);
+    MUSTC(cudaFree(info));
+}
+
+static void free_layer(struct layer *x)
+{
+    void *p[] = {
+        x->f.l,      x->f.split, x->f.input, x->f.lambdas, x->s.w,
+        x->s.pushed, x->s.split, x->s.codes, x->s.meta,    x->s.loss
+    };
+
+    for (void *q : p)
+        MUSTC(cudaFree(q));
+}
+
+static double total_loss(const struct layer *x)
+{
+    size_t n = x->f.n * x->s.rows;
+    double *rows = (double *)malloc(n * 8), sum = 0;
+
+    MUSTC(cudaMemcpy(rows, x->s.loss, n * 8, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < n; i++)
+        sum += rows[i];
+    free(rows);
+    return sum;
+}
+
+static void solve(uint64_t rows, uint64_t cols, int n)
+{
+    struct solve_params p = {};
+    struct layer x;
+    const float *mantissa;
+    double ms, loss, again, flops = (double)n * rows * cols * cols;
+
+    p.rows = rows;
+    p.cols = cols;
+    p.group = 128;
+    p.dtype = DT_BF16;
+    p.scale_dtype = DT_F16;
+    make_layer(&x, rows, cols, n);
+    MUST(context_scales(c, DT_F32, &mantissa, &why));
+    auto run = [&] {
+        MUSTC(cudaMemsetAsync(x.s.loss, 0, n * rows * 8, c->stream));
+        MUST(solve_blocks(c, &p, &x.f, &x.s, mantissa, &why));
+    };
+    run();
+    MUSTC(cudaStreamSynchronize(c->stream));
+    loss = total_loss(&x);
+    run();
+    MUSTC(cudaStreamSynchronize(c->stream));
+    again = total_loss(&x);
+    must(loss > 0 && isfinite(loss) && loss == again ?
+             0 :
+             err_set(&why, E_BUG, "loss %g, then %g", loss, again),
+         "solve");
+    ms = timed(run);
+    printf("solve, %d x [%llu, %llu]: %.3f ms, %.3f ms each; %.0f TFLOP/s f32 "
+           "(%.1fx its ceiling)\n",
+           n, (unsigned long long)rows, (unsigned long long)cols, ms, ms / n,
+           flops / ms / 1e9, flops / ms * 1e3 / f32_rate);
+    free_layer(&x);
+}
+
+/* ---- grid ---- */
+
+static void grid(uint64_t rows, uint64_t cols, enum grid_search search,
+                 double norm, int candidates, bool symmetric)
+{
+    __nv_bfloat16 *w = random_bf16(rows * cols, 0.02f);
+    uint32_t *meta = (uint32_t *)device(rows * cols / 128 * 4), *want, *got;
+    float *ones = NULL;
+    struct grid_params p = {};
+    enum { CHECKED = 64 };
+    uint64_t n = CHECKED * cols / 128;
+    void *host;
+    double ms, points;
+
+    p.rows = rows;
+    p.cols = cols;
+    p.group = 128;
+    p.symmetric = symmetric;
+    p.search = search;
+    p.norm = norm;
+    p.candidates = candidates;
+    p.scale_dtype = DT_F16;
+    p.dtype = DT_BF16;
+    if (search == GRID_HESSIAN) {
+        ones = (float *)malloc(cols * 4);
+        for (uint64_t i = 0; i < cols; i++)
+            ones[i] = 1 / (float)(1 + i % 128 * 7 % 128);
+    }
+    float *importance = ones ? (float *)device(cols * 4) : NULL;
+    if (ones)
+        MUSTC(cudaMemcpy(importance, ones, cols * 4, cudaMemcpyHostToDevice));
+    ms = timed([&] { MUST(grid_device(c, &p, w, importance, meta, &why)); }, 5);
+
+    host = malloc(CHECKED * cols * 2);
+    want = (uint32_t *)malloc(n * 4);
+    got = (uint32_t *)malloc(n * 4);
+    MUSTC(cudaMemcpy(host, w, CHECKED * cols * 2, cudaMemcpyDeviceToHost));
+    MUSTC(cudaMemcpy(got, meta, n * 4, cudaMemcpyDeviceToHost));
+    p.rows = CHECKED;
+    p.importance = ones;
+    MUST(grid_cpu.search(&p, host, want, &why));
+    must(memcmp(want, got, n * 4) ? err_set(&why, E_BUG, "grids differ") : 0,
+         "grid");
+    points = (double)rows * cols * candidates * (symmetric ? 1 : 3);
+    printf("grid, [%llu, %llu], %d candidates%s, |e|^%g%s: %.2f ms, %.0f G "
+           "weight-points/s\n",
+           (unsigned long long)rows, (unsigned long long)cols, candidates,
+           symmetric ? "" : " x 3 zeros", norm, ones ? ", weighted" : "", ms,
+           points / ms / 1e6);
+    free(host);
+    free(want);
+    free(got);
+    free(ones);
+    MUSTC(cudaFree(importance));
+    MUSTC(cudaFree(w));
+    MUSTC(cudaFree(meta));
+}
+
+/* ---- pack ---- */
+
+static void pack(uint64_t rows, uint64_t cols, enum layout l, bool fused)
+{
+    __nv_bfloat16 *w = random_bf16(rows * cols, 0.02f);
+    static const char *const names[] = { "compressed-tensors", "awq", "gptq" };
+    size_t bytes = rows * cols / 2, moved = rows * cols / 2 * (fused ? 5 : 2);
+    struct cuda_pack p = {};
+    double ms;
+
+    p.layout = l;
+    p.rows = rows;
+    p.cols = cols;
+    p.group = 128;
+    p.dtype = DT_BF16;
+    p.scale_dtype = DT_F16;
+    p.w = fused ? w : NULL;
+    p.codes = (const uint32_t *)w;
+    uint32_t *meta = (uint32_t *)device(rows * cols / 128 * 4);
+    bench_meta_kernel<<<(unsigned)(rows * cols / 128 / 256 + 1), 256, 0,
+                        c->stream>>>(meta, rows * cols / 128);
+    p.meta = meta;
+    p.out = (uint32_t *)device(bytes);
+    ms = timed([&] { MUST(pack_device(c, &p, &why)); });
+    printf("%s, %s, [%llu, %llu]: %.4f ms, %.0f GB/s, %.0f %% of copy\n",
+           fused ? "quantize + pack" : "pack codes", names[l],
+           (unsigned long long)rows, (unsigned long long)cols, ms,
+           moved / ms / 1e6, 100 * moved / ms * 1e3 / copy_rate);
+    MUSTC(cudaFree(w));
+    MUSTC(cudaFree(meta));
+    MUSTC(cudaFree(p.out));
+}
+
+/* ---- start ---- */
+
+static double seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+int main(void)
+{
+    double t = seconds();
+
+    MUST(cuda_open(&c, 0, &why));
+    printf("%s; start of the context, cuBLAS and cuSOLVER: %.2f s\n", c->name,
+           seconds() - t);
+    ceilings();
+    hessian(7168, 65536);
+    hessian(2048, 65536);
+    factor(2048, 1, false);
+    factor(7168, 1, false);
+    factor(2048, 32, true);
+    factor(2048, 32, false);
+    solve(2048, 7168, 1);
+    solve(7168, 2048, 1);
+    solve(2048, 7168, 8);
+    solve(7168, 2048, 8);
+    grid(7168, 18432, GRID_LP, 2.4, 100, true);
+    grid(7168, 2048, GRID_LP, 2.4, 100, true);
+    grid(7168, 18432, GRID_LP, 2, 100, true);
+    grid(7168, 18432, GRID_HESSIAN, 2, 100, true);
+    grid(7168, 18432, GRID_HESSIAN, 2.4, 100, true);
+    grid(7168, 2048, GRID_LP, 2.4, 100, false);
+    for (int l = LAYOUT_CT; l <= LAYOUT_GPTQ; l++) {
+        pack(7168, 18432, (enum layout)l, true);
+        pack(7168, 18432, (enum layout)l, false);
+    }
+    cuda_close(c);
+    return 0;
+}

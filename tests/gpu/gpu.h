@@ -1,0 +1,166 @@
+/* gpu.h - what the tests of the plug-in share: PROGRAM PLUG-IN [SEED].
+ *
+ * Inputs are random and new in every run; the seed is printed, and given back
+ * it repeats the run. */
+#ifndef FORGE_TEST_GPU_H
+#define FORGE_TEST_GPU_H
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "../unit/test.h"
+#include "common/quant.h"
+#include "cuda/forge_cuda.h"
+#include "cuda/plugin.h"
+
+static const struct forge_cuda *cuda;
+static struct cuda_context *gpu;
+static uint64_t state;
+
+/* Fail with the reason when rc says so. */
+#define OK(call)                                                               \
+    do {                                                                       \
+        struct err e_;                                                         \
+        struct err *e = &e_;                                                   \
+        if ((call) < 0) {                                                      \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, e_.msg);        \
+            exit(1);                                                           \
+        }                                                                      \
+    } while (0)
+
+static inline void gpu_open(int argc, char **argv)
+{
+    struct err why;
+
+    state = argc > 2 ? strtoull(argv[2], NULL, 0) :
+                       (uint64_t)time(NULL) * 0x9e3779b97f4a7c15;
+    if (argc < 2 || plugin_open_file(&cuda, argv[1], &why) < 0) {
+        fprintf(stderr, "skipped: %s\n", argc < 2 ? "no plug-in" : why.msg);
+        exit(TEST_SKIP);
+    }
+    if (!cuda->count()) {
+        fprintf(stderr, "skipped: no device\n");
+        exit(TEST_SKIP);
+    }
+    OK(cuda->open(&gpu, 0, e));
+    printf("%s, seed 0x%llx\n", cuda->name(gpu), (unsigned long long)state);
+    state |= 1;
+}
+
+static inline uint64_t rnd(void)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state * 0x2545f4914f6cdd1d;
+}
+
+static inline double uniform(void)
+{
+    return (double)(rnd() >> 11) * 0x1p-53;
+}
+
+static inline float normal(void)
+{
+    double u = uniform(), v = uniform();
+
+    return (float)(sqrt(-2 * log(u + 1e-300)) * cos(6.283185307179586 * v));
+}
+
+static inline void *room(size_t n)
+{
+    void *p = malloc(n);
+
+    CHECK(p);
+    memset(p, 0xa5, n); /* poison */
+    return p;
+}
+
+/* A packed lower triangle, mean of 2 x xT over `tokens` random tokens whose
+ * inputs are correlated and of different size. */
+static inline float *random_hessian(uint64_t cols, uint64_t tokens)
+{
+    float *h = room(cols * (cols + 1) / 2 * 4), *x = room(cols * 4);
+    float *size = room(cols * 4), k = 2 / (float)tokens;
+
+    memset(h, 0, cols * (cols + 1) / 2 * 4);
+    for (uint64_t i = 0; i < cols; i++)
+        size[i] = expf(0.7f * normal());
+    for (uint64_t t = 0; t < tokens; t++) {
+        float last = 0;
+
+        for (uint64_t i = 0; i < cols; i++) {
+            last = 0.6f * last + normal();
+            x[i] = last * size[i];
+        }
+        for (uint64_t i = 0; i < cols; i++)
+            for (uint64_t j = 0; j <= i; j++)
+                h[i * (i + 1) / 2 + j] += k * x[i] * x[j];
+    }
+    free(x);
+    free(size);
+    return h;
+}
+
+static inline double mean_diagonal(const float *h, uint64_t cols)
+{
+    double sum = 0;
+    uint64_t live = 0;
+
+    for (uint64_t i = 0; i < cols; i++) {
+        sum += h[i * (i + 1) / 2 + i];
+        live += h[i * (i + 1) / 2 + i] != 0;
+    }
+    return sum / (double)live;
+}
+
+/* A random order of the inputs. */
+static inline uint32_t *random_order(uint64_t cols)
+{
+    uint32_t *input = room(cols * 4);
+
+    for (uint64_t i = 0; i < cols; i++)
+        input[i] = (uint32_t)i;
+    for (uint64_t i = cols - 1; i > 0; i--) {
+        uint64_t j = rnd() % (i + 1);
+        uint32_t t = input[i];
+
+        input[i] = input[j];
+        input[j] = t;
+    }
+    return input;
+}
+
+static inline bool *dead_columns(const float *h, const uint32_t *input,
+                                 uint64_t cols)
+{
+    bool *dead = room(cols);
+
+    for (uint64_t c = 0; c < cols; c++)
+        dead[c] = h[(uint64_t)input[c] * (input[c] + 1) / 2 + input[c]] == 0;
+    return dead;
+}
+
+/* An input that never occurred. */
+static inline void kill_input(float *h, uint64_t cols, uint64_t k)
+{
+    for (uint64_t i = 0; i < cols; i++)
+        h[i > k ? i * (i + 1) / 2 + k : k * (k + 1) / 2 + i] = 0;
+}
+
+/* n weights of a dtype, as layers have them: normal, some far out. */
+static inline void *weights(enum dtype t, size_t n)
+{
+    float *x = room(n * sizeof(*x));
+    void *to = room(n * sizeof(*x));
+
+    for (size_t i = 0; i < n; i++)
+        x[i] = normal() * (rnd() % 100 ? 0.02f : 0.2f);
+    CHECK(from_f32(to, t, x, n));
+    free(x);
+    return to;
+}
+
+#endif

@@ -1,0 +1,112 @@
+/* The GPU's Hessian against sums in double; the same bytes when run again. */
+#include "gpu.h"
+
+static void *tokens(uint64_t n, uint64_t cols)
+{
+    uint16_t *x = room(n * cols * 2);
+
+    for (uint64_t i = 0; i < n * cols; i++)
+        x[i] = bf16_from_f32(normal() * (i % cols % 50 ? 1 : 20));
+    return x;
+}
+
+static float *run(const uint16_t *x, uint64_t n, const struct hessian_shape *s,
+                  uint64_t elements, uint64_t part)
+{
+    float *out = room(elements * 4);
+    struct cuda_hessian *h;
+
+    OK(cuda->hessian_open(&h, gpu, s, e));
+    for (uint64_t i = 0; i < n; i += part)
+        OK(cuda->hessian_add(h, x + i * s->cols, n - i < part ? n - i : part,
+                             e));
+    OK(cuda->hessian_finish(h, out, e));
+    cuda->hessian_close(h);
+    return out;
+}
+
+static double exact(const uint16_t *x, uint64_t n, uint64_t cols, uint64_t i,
+                    uint64_t j)
+{
+    double sum = 0;
+
+    for (uint64_t t = 0; t < n; t++)
+        sum += (double)f32_from_bf16(x[t * cols + i]) *
+               (double)f32_from_bf16(x[t * cols + j]);
+    return 2 * sum / (double)n;
+}
+
+/* Relative Frobenius error over a sample of the elements. */
+static void check(uint64_t n, uint64_t cols, uint64_t block)
+{
+    struct hessian_shape s = { cols, block, DT_BF16 };
+    uint64_t elements = block ? (cols + block - 1) / block * block * block :
+                                cols * (cols + 1) / 2;
+    uint16_t *x = tokens(n, cols);
+    float *h = run(x, n, &s, elements, n), *again = run(x, n, &s, elements, 77);
+    double wrong = 0, all = 0;
+
+    CHECK(!memcmp(h, again, elements * 4));
+    for (int k = 0; k < 3000; k++) {
+        uint64_t i = rnd() % cols, j = rnd() % (i + 1), at;
+        double want;
+
+        if (k < 64) /* the diagonal and the corners */
+            j = k % 2 ? i : 0;
+        if (block && i / block != j / block)
+            continue;
+        at = block ? (i / block * block + i % block) * block + j % block :
+                     i * (i + 1) / 2 + j;
+        want = exact(x, n, cols, i, j);
+        CHECK(isfinite(h[at]));
+        wrong += (h[at] - want) * (h[at] - want);
+        all += want * want;
+        if (block) {
+            at = (i / block * block + j % block) * block + i % block;
+            CHECK(h[at] ==
+                  h[(i / block * block + i % block) * block + j % block]);
+        }
+    }
+    if (block && cols % block) /* what the last block lacks */
+        CHECK(h[elements - 1] == 0);
+    printf("%llu tokens, %llu inputs, block %llu: relative error %.2g\n",
+           (unsigned long long)n, (unsigned long long)cols,
+           (unsigned long long)block, sqrt(wrong / all));
+    CHECK(sqrt(wrong / all) < 1e-4);
+    free(x);
+    free(h);
+    free(again);
+}
+
+static void check_not_finite(void)
+{
+    struct hessian_shape s = { 64, 0, DT_BF16 };
+    uint16_t *x = tokens(5000, 64);
+    struct cuda_hessian *h;
+    struct err e;
+    float out[64 * 65 / 2];
+
+    x[4999 * 64 + 3] = 0x7f80;
+    CHECK(cuda->hessian_open(&h, gpu, &s, &e) == 0);
+    CHECK(cuda->hessian_add(h, x, 5000, &e) == 0);
+    CHECK(cuda->hessian_finish(h, out, &e) == E_DATA);
+    CHECK(!strcmp(e.msg, "token 4999: input 3 is not finite"));
+    cuda->hessian_close(h);
+    free(x);
+}
+
+int main(int argc, char **argv)
+{
+    gpu_open(argc, argv);
+    check(1, 8, 0);
+    check(300, 200, 0);
+    check(9000, 1288, 0);
+    check(5000, 2048, 0);
+    check(40000, 264, 0);
+    check(500, 333, 0);
+    check(5000, 520, 128);
+    check(5000, 512, 128);
+    check_not_finite();
+    cuda->close(gpu);
+    return 0;
+}

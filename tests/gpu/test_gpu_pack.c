@@ -1,0 +1,150 @@
+/* Words packed on the GPU are the CPU's, to the bit; so are the scales that it
+ * decodes, for all exponents. */
+#include "gpu.h"
+
+#include "pack/packing.h"
+
+/* Codes of w on meta by common/quant.h, as FTS1's words. */
+static uint32_t *round_all(const struct cuda_pack *p)
+{
+    uint64_t groups = quant_groups(p->cols, p->group);
+    uint8_t *words = room(p->rows * p->cols / 2), *codes = room(p->cols);
+    float *w = room(p->cols * 4);
+
+    for (uint64_t r = 0; r < p->rows; r++) {
+        const char *row =
+            (const char *)p->w + r * p->cols * dtype_bits(p->dtype) / 8;
+
+        CHECK(to_f32(w, row, p->dtype, p->cols));
+        for (uint64_t i = 0; i < p->cols; i++)
+            codes[i] = (uint8_t)quant_code(
+                w[i],
+                quant_grid(p->meta[r * groups + i / p->group], p->scale_dtype));
+        quant_pack_row(words + r * p->cols / 2, codes, p->cols);
+    }
+    free(codes);
+    free(w);
+    return (uint32_t *)(void *)words;
+}
+
+static void compare(struct cuda_pack p, const uint32_t *codes)
+{
+    size_t bytes = p.rows * p.cols / 2;
+    uint32_t *want = room(bytes), *got = room(bytes);
+
+    for (int l = LAYOUT_CT; l <= LAYOUT_GPTQ; l++) {
+        if (l == LAYOUT_AWQ)
+            pack_awq(want, codes, p.rows, p.cols / 8);
+        else if (l == LAYOUT_GPTQ)
+            pack_transpose_u32(want, codes, p.rows, p.cols / 8);
+        else
+            memcpy(want, codes, bytes);
+        p.layout = (enum layout)l;
+        p.out = got;
+        memset(got, 0xa5, bytes);
+        OK(cuda->pack(gpu, &p, e));
+        for (size_t i = 0; i < bytes / 4; i++)
+            if (want[i] != got[i]) {
+                fprintf(stderr,
+                        "%s [%d, %d] group %d %s %s: word %zu: want %08x, got "
+                        "%08x\n",
+                        layout_name(p.layout), (int)p.rows, (int)p.cols,
+                        (int)p.group, p.w ? dtype_name(p.dtype) : "codes",
+                        dtype_name(p.scale_dtype), i, want[i], got[i]);
+                exit(1);
+            }
+    }
+    free(want);
+    free(got);
+}
+
+static uint32_t any_meta(int low, int high)
+{
+    int q = low + (int)(rnd() % (uint64_t)(high - low + 1));
+    uint32_t symmetric = rnd() % 2;
+
+    return (uint16_t)q | (uint32_t)(rnd() % 16) << 16 | symmetric << 24;
+}
+
+static void check_weights(enum dtype t, enum dtype scale, uint64_t rows,
+                          uint64_t cols, uint64_t group)
+{
+    uint64_t n = rows * quant_groups(cols, group);
+    uint32_t *meta = room(n * 4), *codes;
+    struct cuda_pack p = { .rows = rows,
+                           .cols = cols,
+                           .group = group,
+                           .dtype = t,
+                           .scale_dtype = scale };
+    void *w = weights(t, rows * cols);
+
+    for (uint64_t i = 0; i < n; i++)
+        meta[i] = any_meta(-10 * 256, -5 * 256);
+    p.w = w;
+    p.meta = meta;
+    codes = round_all(&p);
+    compare(p, codes);
+    p.w = NULL;
+    p.codes = codes;
+    compare(p, codes);
+    free(codes);
+    free(meta);
+    free(w);
+}
+
+/* Every exponent: the weights are half steps of the scale, so that one bit of
+ * it decides, and quotients are ties. */
+static void check_scales(enum dtype scale)
+{
+    int low = scale == DT_F16 ? -14 * 256 : -126 * 256;
+    int high = scale == DT_F16 ? 16 * 256 - 1 : 127 * 256 + 254;
+    uint64_t rows = (uint64_t)(high - low + 8) / 8 * 8, cols = 64;
+    uint32_t *meta = room(rows * 4), *codes;
+    float *w = room(rows * cols * 4);
+    struct cuda_pack p = { .rows = rows,
+                           .cols = cols,
+                           .group = cols,
+                           .dtype = DT_F32,
+                           .scale_dtype = scale };
+
+    for (uint64_t r = 0; r < rows; r++) {
+        int q = low + (int)r > high ? high : low + (int)r;
+        float s;
+
+        meta[r] = (uint16_t)q | (uint32_t)(r % 16) << 16;
+        s = quant_grid(meta[r], scale).scale;
+        for (uint64_t i = 0; i < cols; i++) {
+            float x = ((float)(int)(i % 40) - 20) * 0.5f * s;
+
+            w[r * cols + i] =
+                i < 40 ? x : nextafterf(x, i % 2 ? 1e38f : -1e38f);
+            if (!isfinite(w[r * cols + i]))
+                w[r * cols + i] = 0;
+        }
+    }
+    p.w = w;
+    p.meta = meta;
+    codes = round_all(&p);
+    compare(p, codes);
+    free(codes);
+    free(meta);
+    free(w);
+}
+
+int main(int argc, char **argv)
+{
+    static const enum dtype dtypes[] = { DT_BF16, DT_F16, DT_F32 };
+
+    gpu_open(argc, argv);
+    for (int i = 0; i < 3; i++) {
+        check_weights(dtypes[i], DT_F16, 256, 512, 128);
+        check_weights(dtypes[i], DT_BF16, 520, 1096, 128);
+        check_weights(dtypes[i], DT_F16, 8, 8, 8);
+        check_weights(dtypes[i], DT_BF16, 1000, 72, 24);
+    }
+    check_scales(DT_F16);
+    check_scales(DT_BF16);
+    printf("packed words are equal: 3 layouts, 3 dtypes, all scales\n");
+    cuda->close(gpu);
+    return 0;
+}

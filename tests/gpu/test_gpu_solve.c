@@ -1,0 +1,185 @@
+/* The GPU's solver beside the CPU's, on the GPU's factors: sums differ in their
+ * order and by 2^-16 of what is pushed, so a weight that lies between two
+ * codes may take the other one, and the rest of its row follows.  Codes that
+ * differ are counted and bounded, losses compared. */
+#include "gpu.h"
+
+static struct factor *host_factor(const struct cuda_factors *from, int i,
+                                  const struct cuda_matrix *m, uint64_t n)
+{
+    struct factor *f = calloc(1, sizeof(*f));
+    float *l = room(n * n * 4), *to;
+
+    CHECK(f);
+    OK(cuda->factors_read(from, i, l, e));
+    f->cols = n;
+    f->padded = (n + FACTOR_PANEL - 1) / FACTOR_PANEL * FACTOR_PANEL;
+    f->lambda = m->lambda;
+    f->input = room(n * 4);
+    f->dead = room(n);
+    memcpy(f->input, m->input, n * 4);
+    memcpy(f->dead, m->dead, n);
+    f->panel = room(factor_panel_at(f->padded, f->padded / FACTOR_PANEL) * 4);
+    to = f->panel;
+    for (uint64_t c0 = 0; c0 < f->padded; c0 += FACTOR_PANEL)
+        for (uint64_t r = c0; r < f->padded; r++)
+            for (uint64_t c = c0; c < c0 + FACTOR_PANEL; c++)
+                *to++ = r < n && c <= r ? l[r * n + c] : (float)(r == c);
+    free(l);
+    return f;
+}
+
+static void host_factor_free(struct factor *f)
+{
+    free(f->input);
+    free(f->dead);
+    free(f->panel);
+    free(f);
+}
+
+static uint32_t *grids(const struct solve_params *p, const void *w,
+                       bool symmetric)
+{
+    struct grid_params g = {
+        .rows = p->rows,
+        .cols = p->cols,
+        .group = p->group,
+        .symmetric = symmetric,
+        .search = GRID_ABSMAX,
+        .norm = 2,
+        .candidates = 1,
+        .scale_dtype = p->scale_dtype,
+        .dtype = p->dtype,
+    };
+    uint32_t *meta = room(p->rows * quant_groups(p->cols, p->group) * 4);
+
+    OK(grid_cpu.search(&g, w, meta, e));
+    return meta;
+}
+
+static uint64_t count_codes(const uint8_t *a, const uint8_t *b, size_t n)
+{
+    uint64_t differ = 0;
+
+    for (size_t i = 0; i < n; i++)
+        differ += ((a[i] ^ b[i]) & 15) != 0;
+    for (size_t i = 0; i < n; i++)
+        differ += ((a[i] ^ b[i]) >> 4) != 0;
+    return differ;
+}
+
+static uint64_t total_codes, total_differ;
+
+static void compare(const struct solve_params *p, const struct cuda_factors *f,
+                    const struct cuda_matrix *h, struct cuda_module *m, int i)
+{
+    size_t bytes = p->rows * p->cols / 2;
+    uint8_t *codes = room(bytes);
+    struct factor *host = host_factor(f, i, h, p->cols);
+    struct solve_result r;
+    uint64_t differ;
+    double off, off_nearest;
+
+    OK(solve_cpu.run(p, m->w, m->meta, host, codes, &r, e));
+    differ = count_codes(codes, m->codes, bytes);
+    off = m->result.loss / r.loss - 1;
+    off_nearest = p->compare ? m->result.loss_nearest / r.loss_nearest - 1 : 0;
+    printf("[%llu, %llu] group %llu%s: %llu codes of %llu differ; loss %.6g, "
+           "%+.2g of the CPU's; nearest %.6g, %+.2g\n",
+           (unsigned long long)p->rows, (unsigned long long)p->cols,
+           (unsigned long long)p->group, p->nearest ? ", nearest" : "",
+           (unsigned long long)differ, (unsigned long long)(2 * bytes),
+           m->result.loss, off, m->result.loss_nearest, off_nearest);
+    CHECK(fabs(off) < 2e-3 && fabs(off_nearest) < 1e-3);
+    CHECK(p->nearest ? !differ : differ <= 2 * bytes / 200 + 64);
+    if (!p->nearest) {
+        total_codes += 2 * bytes;
+        total_differ += differ;
+    }
+    host_factor_free(host);
+    free(codes);
+}
+
+static void check(struct solve_params p, int n, bool natural, bool symmetric)
+{
+    struct cuda_matrix *h = calloc((size_t)n, sizeof(*h));
+    struct cuda_module *m = calloc((size_t)n, sizeof(*m));
+    size_t bytes = p.rows * p.cols / 2;
+    uint8_t *again = room(bytes);
+    struct cuda_factors *f;
+
+    CHECK(h && m);
+    for (int i = 0; i < n; i++) {
+        float *x = random_hessian(p.cols, p.cols + 200);
+
+        kill_input(x, p.cols, rnd() % p.cols);
+        h[i].h = x;
+        h[i].input = random_order(p.cols);
+        for (uint64_t c = 0; c < p.cols && natural; c++)
+            ((uint32_t *)(uintptr_t)h[i].input)[c] = (uint32_t)(p.cols - 1 - c);
+        h[i].dead = dead_columns(x, h[i].input, p.cols);
+        h[i].mean = mean_diagonal(x, p.cols);
+        h[i].damping = 0.01;
+        m[i].w = weights(p.dtype, p.rows * p.cols);
+        m[i].meta = grids(&p, m[i].w, symmetric);
+        m[i].codes = room(bytes);
+    }
+    OK(cuda->factors_build(&f, gpu, p.cols, h, n, e));
+    OK(cuda->solve(gpu, &p, f, m, n, e));
+    memcpy(again, m[n - 1].codes, bytes);
+    OK(cuda->solve(gpu, &p, f, m, n, e));
+    CHECK(!memcmp(again, m[n - 1].codes, bytes));
+    for (int i = 0; i < n; i++) {
+        compare(&p, f, h + i, m + i, i);
+        free((void *)(uintptr_t)h[i].h);
+        free((void *)(uintptr_t)h[i].input);
+        free((void *)(uintptr_t)h[i].dead);
+        free((void *)(uintptr_t)m[i].w);
+        free((void *)(uintptr_t)m[i].meta);
+        free(m[i].codes);
+    }
+    cuda->factors_free(f);
+    free(again);
+    free(h);
+    free(m);
+}
+
+int main(int argc, char **argv)
+{
+    struct solve_params p = { .rows = 200,
+                              .cols = 512,
+                              .group = 128,
+                              .dtype = DT_BF16,
+                              .scale_dtype = DT_F16,
+                              .compare = true };
+
+    gpu_open(argc, argv);
+    check(p, 1, true, true);
+    check(p, 3, false, false);
+    p.nearest = true;
+    check(p, 2, false, false);
+    p = (struct solve_params){ .rows = 129,
+                               .cols = 1192,
+                               .group = 64,
+                               .dtype = DT_F32,
+                               .scale_dtype = DT_BF16,
+                               .compare = true };
+    check(p, 2, false, true);
+    p = (struct solve_params){ .rows = 8,
+                               .cols = 72,
+                               .group = 32,
+                               .dtype = DT_F16,
+                               .scale_dtype = DT_F16 };
+    check(p, 1, true, false);
+    p = (struct solve_params){ .rows = 700,
+                               .cols = 1536,
+                               .group = 128,
+                               .dtype = DT_BF16,
+                               .scale_dtype = DT_F16,
+                               .compare = true };
+    check(p, 2, true, true);
+    printf("%llu of %llu codes differ\n", (unsigned long long)total_differ,
+           (unsigned long long)total_codes);
+    cuda->close(gpu);
+    return 0;
+}
