@@ -20,7 +20,8 @@ from gptqmodel import GPTQConfig, GPTQModel
 def main():
     model, tokens, to = sys.argv[1:]
     torch.set_num_threads(int(threads))
-    ids = [f.array() for f in fts.load(tokens) if f.role == "tokens"]
+    with open(tokens, "rb") as f:
+        ids = [t.array() for t in fts.read(f) if t.role == "tokens"]
     rows = [{"input_ids": r.tolist(), "attention_mask": [1] * len(r)} for r in ids]
     start = time.time()
     m = GPTQModel.load(model, GPTQConfig(bits=4, group_size=128, offload_to_disk=False), device="cpu")
