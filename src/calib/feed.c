@@ -233,12 +233,12 @@ static int take(struct feed *f, struct batch *b, int64_t *rows, struct err *e)
     if (check_first(f, e) < 0)
         return e->code;
     n = frame_rows(current(f));
-    if (b->n && (*rows + n > BATCH_ROWS || b->n == BATCH_ROWS))
+    if (b->n && (*rows + n > BATCH_ROWS || b->n == BATCH_SEQUENCES))
         return 0;
     if (!b->n) { /* room for a full batch, or for this one */
         int64_t room = n > BATCH_ROWS ? n : BATCH_ROWS;
 
-        if (state_reserve(&b->s, f->m, room, BATCH_ROWS, e) < 0)
+        if (state_reserve(&b->s, f->m, room, BATCH_SEQUENCES, e) < 0)
             return e->code;
     }
     b->length[b->n] = n;

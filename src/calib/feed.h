@@ -12,10 +12,10 @@
 /* Some sequences: together about BATCH_ROWS rows, or one that is longer. */
 struct batch {
     struct state s;
-    int64_t n;                     /* sequences */
-    int64_t length[BATCH_ROWS];    /* tokens of each */
-    uint64_t sequence[BATCH_ROWS]; /* as frames number them, from 1 */
-    bool last;                     /* there are no more */
+    int64_t n;                          /* sequences */
+    int64_t length[BATCH_SEQUENCES];    /* tokens of each */
+    uint64_t sequence[BATCH_SEQUENCES]; /* as frames number them, from 1 */
+    bool last;                          /* there are no more */
 };
 
 struct feed;

@@ -125,7 +125,8 @@ int spool_read(struct spool *s, const struct model *m, int64_t *next,
     const struct entry *first = s->entry + *next;
     int64_t rows = 0;
 
-    for (b->n = 0; *next < s->count && b->n < BATCH_ROWS; b->n++, ++*next) {
+    for (b->n = 0; *next < s->count && b->n < BATCH_SEQUENCES;
+         b->n++, ++*next) {
         const struct entry *x = s->entry + *next;
 
         if (b->n && rows + x->length > BATCH_ROWS)

@@ -82,8 +82,9 @@ void state_release(struct state *s);
 /* Row r of x or act. */
 void *state_x(const struct state *s, int64_t r);
 void *state_act(const struct state *s, int64_t width, int64_t r);
-/* Rows that make the products fast; sequences are batched up to it. */
-enum { BATCH_ROWS = 2048 };
+/* Rows that make the products fast: sequences are batched up to so many, and
+ * up to so many sequences, because each is padded to ATTEND_KEYS keys. */
+enum { BATCH_ROWS = 2048, BATCH_SEQUENCES = 256 };
 
 /* Whether n elements are neither infinite nor NaN. */
 bool model_finite(const struct model *m, const void *p, int64_t n);

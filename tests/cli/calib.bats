@@ -133,6 +133,14 @@ activation model.layers.0.attn_in 4 last" ]
     [ "$(python3 "$PY" names m.fts | wc -l)" -eq 14 ]
 }
 
+@test "hundreds of short sequences" {
+    # shellcheck disable=SC2046
+    python3 "$PY" tokens short.fts $(for ((i = 0; i < 600; i++)); do echo $((i % 5 + 1)); done)
+    forge-calib -q --dtype f32 mini short.fts >s.fts
+    python3 "$PY" check mini short.fts 1e-5 s.fts
+    python3 "$PY" names s.fts | grep attn_in | cut -d ' ' -f 3 | cmp - <(seq 600)
+}
+
 @test "the same input gives the same bytes, whatever the threads" {
     forge-calib -q -j 1 qwen2 t.fts >a.fts
     forge-calib -q -j 2 qwen2 t.fts >b.fts
