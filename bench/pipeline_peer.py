@@ -18,7 +18,8 @@ from gptqmodel import GPTQConfig, GPTQModel
 
 
 def main():
-    model, tokens, to = sys.argv[1:]
+    model, tokens, to = map(os.path.abspath, sys.argv[1:])
+    os.chdir(os.path.dirname(to))  # it leaves logs where it runs
     torch.set_num_threads(int(threads))
     with open(tokens, "rb") as f:
         ids = [t.array() for t in fts.read(f) if t.role == "tokens"]
