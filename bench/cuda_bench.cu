@@ -315,6 +315,7 @@ static void make_layer(struct layer *x, uint64_t rows, uint64_t cols, int n)
     x->f.cols = x->f.padded = cols;
     x->f.n = n;
     x->f.l = (float *)device(square * 4);
+    x->f.diagonal = (float *)device(n * cols * SOLVE_BLOCK * 4);
     x->f.split = (__nv_bfloat16 *)device(square * 6);
     x->f.input = (uint32_t *)device(n * cols * 4);
     x->f.lambdas = (double *)device(n * 8);
@@ -341,10 +342,9 @@ static void make_layer(struct layer *x, uint64_t rows, uint64_t cols, int n)
 
 static void free_layer(struct layer *x)
 {
-    void *p[] = {
-        x->f.l,      x->f.split, x->f.input, x->f.lambdas, x->s.w,
-        x->s.pushed, x->s.split, x->s.codes, x->s.meta,    x->s.loss
-    };
+    void *p[] = { x->f.l,       x->f.diagonal, x->f.split,  x->f.input,
+                  x->f.lambdas, x->s.w,        x->s.pushed, x->s.split,
+                  x->s.codes,   x->s.meta,     x->s.loss };
 
     for (void *q : p)
         MUSTC(cudaFree(q));
@@ -499,33 +499,70 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-int main(void)
+static void bench_hessian(void)
 {
-    double t = seconds();
-
-    MUST(cuda_open(&c, 0, &why));
-    printf("%s; start of the context, cuBLAS and cuSOLVER: %.2f s\n", c->name,
-           seconds() - t);
-    ceilings();
     hessian(7168, 65536);
     hessian(2048, 65536);
+}
+
+static void bench_factor(void)
+{
     factor(2048, 1, false);
     factor(7168, 1, false);
     factor(2048, 32, true);
     factor(2048, 32, false);
+}
+
+static void bench_solve(void)
+{
     solve(2048, 7168, 1);
     solve(7168, 2048, 1);
     solve(2048, 7168, 8);
     solve(7168, 2048, 8);
+}
+
+static void bench_grid(void)
+{
     grid(7168, 18432, GRID_LP, 2.4, 100, true);
     grid(7168, 2048, GRID_LP, 2.4, 100, true);
     grid(7168, 18432, GRID_LP, 2, 100, true);
     grid(7168, 18432, GRID_HESSIAN, 2, 100, true);
     grid(7168, 18432, GRID_HESSIAN, 2.4, 100, true);
     grid(7168, 2048, GRID_LP, 2.4, 100, false);
+}
+
+static void bench_pack(void)
+{
     for (int l = LAYOUT_CT; l <= LAYOUT_GPTQ; l++) {
         pack(7168, 18432, (enum layout)l, true);
         pack(7168, 18432, (enum layout)l, false);
+    }
+}
+
+/* cuda_bench [STAGE]...: all of them by default. */
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } stages[] = { { "hessian", bench_hessian },
+                   { "factor", bench_factor },
+                   { "solve", bench_solve },
+                   { "grid", bench_grid },
+                   { "pack", bench_pack } };
+    double t = seconds();
+
+    MUST(cuda_open(&c, 0, &why));
+    printf("%s; start of the context, cuBLAS and cuSOLVER: %.2f s\n", c->name,
+           seconds() - t);
+    ceilings();
+    for (size_t i = 0; i < ARRAY_LEN(stages); i++) {
+        bool wanted = argc < 2;
+
+        for (int k = 1; k < argc; k++)
+            wanted |= !strcmp(argv[k], stages[i].name);
+        if (wanted)
+            stages[i].run();
     }
     cuda_close(c);
     return 0;

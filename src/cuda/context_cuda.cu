@@ -88,6 +88,8 @@ static int start(struct cuda_context *c, int device, struct err *e)
                        "cuda: %s has compute capability %d.%d: want 8.0 or "
                        "later",
                        p.name, p.major, p.minor);
+    c->processors = p.multiProcessorCount;
+    c->shared_memory = (int)p.sharedMemPerBlockOptin;
     memcpy(c->name, p.name, sizeof(c->name));
     c->name[sizeof(c->name) - 1] = '\0';
     CUDA_TRY(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));

@@ -74,12 +74,37 @@ static __global__ void factor_split_kernel(__nv_bfloat16 *split, const float *l,
     }
 }
 
+/* diagonal[i][c0 + r][c] = L[c0 + r][c0 + c] of matrix i, for the block of
+ * columns at c0.  A thread reads along columns of L and writes along rows, 128
+ * rows by 128 columns through shared memory (4 KiB a tile); block 32 x 8, grid
+ * (4, 4 * blocks, matrices). */
+static __global__ void factor_diagonal_kernel(float *diagonal, const float *l,
+                                              uint64_t padded)
+{
+    __shared__ float tile[32][33];
+    uint64_t c0 = blockIdx.y / 4 * SOLVE_BLOCK, m = blockIdx.z * padded;
+    uint32_t r0 = blockIdx.x * 32, k0 = blockIdx.y % 4 * 32;
+
+    for (uint32_t y = threadIdx.y; y < 32; y += blockDim.y)
+        tile[y][threadIdx.x] =
+            l[(m + c0 + k0 + y) * padded + c0 + r0 + threadIdx.x];
+    __syncthreads();
+    for (uint32_t y = threadIdx.y; y < 32; y += blockDim.y)
+        diagonal[(m + c0 + r0 + y) * SOLVE_BLOCK + k0 + threadIdx.x] =
+            tile[threadIdx.x][y];
+}
+
 int factor_split(struct cuda_context *c, const struct cuda_factors *f,
                  struct err *e)
 {
     size_t n = (size_t)f->n * f->padded * f->padded;
 
+    dim3 grid(4, (unsigned)(4 * (f->padded / SOLVE_BLOCK)), (unsigned)f->n);
+
     factor_split_kernel<<<4096, 256, 0, c->stream>>>(f->split, f->l, n);
+    LAUNCHED();
+    factor_diagonal_kernel<<<grid, dim3(32, 8), 0, c->stream>>>(
+        f->diagonal, f->l, f->padded);
     LAUNCHED();
     return 0;
 }
@@ -210,6 +235,8 @@ static int open_factors(struct cuda_factors *f, const struct cuda_matrix *m,
     if (!f->lambda || !f->failed)
         return e->code;
     CUDA_TRY(cudaMalloc(&f->l, square * sizeof(float)));
+    CUDA_TRY(cudaMalloc(&f->diagonal, (uint64_t)f->n * f->padded * SOLVE_BLOCK *
+                                          sizeof(float)));
     CUDA_TRY(cudaMalloc(&f->split, square * 3 * sizeof(*f->split)));
     CUDA_TRY(cudaMalloc(&f->input, f->n * n * sizeof(*f->input)));
     CUDA_TRY(cudaMalloc(&f->dead, f->n * n));
@@ -285,6 +312,7 @@ void cuda_factors_free(struct cuda_factors *f)
     if (!f)
         return;
     cudaFree(f->l);
+    cudaFree(f->diagonal);
     cudaFree(f->split);
     cudaFree(f->input);
     cudaFree(f->dead);

@@ -52,6 +52,7 @@ enum { Q_COUNT = 65536 }; /* a qmeta4's exponents, by their 16 bits */
 struct cuda_context {
     int device;
     char name[256];
+    int processors, shared_memory; /* bytes that a block may ask for */
     cudaStream_t stream;
     cublasHandle_t blas;
     cusolverDnHandle_t solver;
@@ -76,6 +77,8 @@ struct cuda_factors {
     uint64_t cols, padded;
     int n;
     float *l;
+    float
+        *diagonal; /* [n, padded, SOLVE_BLOCK]: L's diagonal blocks, by rows */
     __nv_bfloat16 *split;
     uint32_t *input; /* [n, cols] */
     bool *dead;      /* [n, cols] */
@@ -161,7 +164,7 @@ int hessian_panels(struct cuda_context *c, const void *x, uint64_t tokens,
  * ld apart; info[n] on the device.  Batched: one call for all. */
 int factor_potrf(struct cuda_context *c, float *a, uint64_t cols, uint64_t ld,
                  int n, bool batched, int *info, struct err *e);
-/* split from l, of factors first..n-1. */
+/* split and diagonal from l. */
 int factor_split(struct cuda_context *c, const struct cuda_factors *f,
                  struct err *e);
 

@@ -22,7 +22,7 @@ struct pack_args {
     const float *mantissa;
     uint32_t *out;
     uint64_t rows, words, groups; /* words of a row */
-    uint32_t group_words;         /* of a group */
+    uint64_t group_inverse;       /* word * this >> 32 is the word's group */
 };
 
 /* Eight weights as floats, from 16 or 32 aligned bytes. */
@@ -52,34 +52,59 @@ static __device__ __forceinline__ void load_eight(float w[8], const void *from,
     }
 }
 
-/* Word `word` of row r: eight codes of eight inputs. */
-template <enum dtype T, enum dtype S>
-static __device__ __forceinline__ uint32_t make_word(const struct pack_args &a,
-                                                     const float *mantissa,
-                                                     uint64_t r, uint64_t word)
+/* Eight codes as IEEE division and rint() give them. */
+static __device__ uint32_t exact_word(const float w[8], float scale, int z)
 {
-    uint32_t meta, out = 0;
-    float w[8], scale, y, zero;
-    int z;
-    bool usual;
+    float zero = (float)z;
+    uint32_t out = 0;
 
-    if (T == DT_U4)
-        return ((const uint32_t *)a.in)[r * a.words + word];
-    meta = a.meta[r * a.groups + word / a.group_words];
-    load_eight<T>(w, a.in, r * a.words + word);
-    scale = meta_scale<S>(mantissa, meta);
-    y = reciprocal(scale);
-    z = meta_zero(meta);
-    zero = (float)z;
-    usual = scale > 0x1p-90f && scale < 0x1p90f;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        float x = usual ? divide(w[i], scale, y) : __fdiv_rn(w[i], scale);
+        float x = __fdiv_rn(w[i], scale);
 
         x = fminf(fmaxf(x, -zero), 15 - zero) + ROUNDER;
         out |= ((__float_as_uint(x) + (uint32_t)z) & 15) << 4 * i;
     }
     return out;
+}
+
+/* The same by a product with 1 / scale.  Below 17 it is wrong by less than
+ * 4e-6 of a step; a word with a quotient that close to the middle between two
+ * codes is made again.  A clamped ROUNDER + n has n in its low bits, so eight
+ * of them are shifted and added, and what is constant is added once. */
+static __device__ __forceinline__ uint32_t round_word(const float w[8],
+                                                      float scale, int z)
+{
+    float y = reciprocal(scale), lo = ROUNDER - (float)z, hi = lo + 15;
+    float miss = scale > 0x1p-90f && scale < 0x1p90f ? 0 : 1;
+    uint32_t out = ((uint32_t)z - __float_as_uint(ROUNDER)) * 0x11111111u;
+
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float t = fmaf(w[i], y, ROUNDER);
+
+        miss = fmaxf(miss, fabsf(fmaf(w[i], y, ROUNDER - t)));
+        t = fminf(fmaxf(t, lo), hi);
+        out += __float_as_uint(t) << 4 * i;
+    }
+    return miss > 0.5f - 1e-5f ? exact_word(w, scale, z) : out;
+}
+
+/* Word `word` of row r: eight codes of eight inputs. */
+template <enum dtype T, enum dtype S>
+static __device__ __forceinline__ uint32_t make_word(const struct pack_args &a,
+                                                     const float *mantissa,
+                                                     uint64_t r, uint32_t word)
+{
+    uint64_t group = word * a.group_inverse >> 32;
+    uint32_t meta;
+    float w[8];
+
+    if (T == DT_U4)
+        return ((const uint32_t *)a.in)[r * a.words + word];
+    meta = a.meta[r * a.groups + group];
+    load_eight<T>(w, a.in, r * a.words + word);
+    return round_word(w, meta_scale<S>(mantissa, meta), meta_zero(meta));
 }
 
 /* Where word k of the tile's row r lies in shared memory. */
@@ -173,7 +198,7 @@ static __global__ void __launch_bounds__(ROWS)
         uint32_t x = 0;
 
         if (r < a.rows && w0 + k < a.words)
-            x = make_word<T, S>(a, mantissa, r, w0 + k);
+            x = make_word<T, S>(a, mantissa, r, (uint32_t)w0 + k);
         if (L != LAYOUT_CT)
             tile[place(k, y)] = x;
         else if (r < a.rows && w0 + k < a.words)
@@ -225,7 +250,7 @@ int pack_device(struct cuda_context *c, const struct cuda_pack *p,
         return launch<DT_U4, DT_F16>(c, p->layout, &a, e);
     a.meta = p->meta;
     a.groups = quant_groups(p->cols, p->group);
-    a.group_words = (uint32_t)(p->group / 8);
+    a.group_inverse = (1ull << 32) / (p->group / 8) + (p->group != 8);
     rc = context_scales(c, DT_F32, &a.mantissa, e);
     if (rc < 0)
         return rc;
