@@ -50,6 +50,11 @@ refused() { # STATUS TEXT ARGUMENT...
     done
 }
 
+@test "the example model: hidden states and logits that transformers gave" {
+    python3 "$PY" recorded "$BATS_TEST_DIRNAME/../../examples/llama-4m" \
+        "$BATS_TEST_DIRNAME/../reference/llama-4m.safetensors" 1e-5
+}
+
 @test "sequences stay in order, and the last of each name says so" {
     forge-calib -q llama t.fts >a.fts
     python3 "$PY" names a.fts >names

@@ -10,6 +10,9 @@ the papers (Llama, RoPE, linear and llama3 scaling, YaRN, GQA) - never from our 
                                        with the linears in CODES quantized
     forward.py logits DIR TOKENS TOLERANCE MODE
                                        the test helper `forward` agrees too
+    forward.py recorded DIR FILE TOLERANCE
+                                       `forward` gives the hidden states and logits that
+                                       transformers gave, recorded in a safetensors FILE
     forward.py change FILE OUT HOW     a damaged copy: nan, order, width, layer
     forward.py same FILE FILE [N]      equal frames, or the first N of each
     forward.py names FILE              "role name sequence last" of each frame
@@ -99,18 +102,25 @@ def make(kind, d):
         json.dump(c, f)
 
 
-def load(d):
-    with open(d + "/config.json") as f:
-        c = dict({"num_key_value_heads": None}, **json.load(f))
-    with open(d + "/model.safetensors", "rb") as f:
+def load_tensors(path):
+    with open(path, "rb") as f:
         head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
-        head.pop("__metadata__", None)
         body = f.read()
+    head.pop("__metadata__", None)
     t = {}
     for n, x in head.items():
         a, b = x["data_offsets"]
-        t[n] = (np.frombuffer(body[a:b], "<u2").astype("<u4") << 16).view("<f4").reshape(x["shape"]).astype(float)
-    return c, t
+        v = np.frombuffer(body[a:b], {"BF16": "<u2", "F32": "<f4", "I32": "<i4", "I64": "<i8"}[x["dtype"]])
+        if x["dtype"] == "BF16":
+            v = (v.astype("<u4") << 16).view("<f4")
+        t[n] = v.reshape(x["shape"]).astype(v.dtype if v.dtype.kind == "i" else float)
+    return t
+
+
+def load(d):
+    with open(d + "/config.json") as f:
+        c = dict({"num_key_value_heads": None}, **json.load(f))
+    return c, load_tensors(d + "/model.safetensors")
 
 
 def quantized(t, files):
@@ -259,6 +269,23 @@ def logits(d, tokens, tolerance, mode):
             sys.exit("logits are off by %.2e" % worst(got, want))
 
 
+def recorded(d, path, tolerance):
+    t = load_tensors(path)
+    with open(d + "/config.json") as f:
+        c = json.load(f)
+    n, h = c["num_hidden_layers"] + 1, c["hidden_size"]
+    for text in sorted(x[:-7] for x in t if x.endswith(".tokens")):
+        ids = t[text + ".tokens"].reshape(-1).astype("<i4")
+        p = subprocess.run(["forward", d, "f32"], input=ids.tobytes(), stdout=subprocess.PIPE, check=True)
+        got = np.frombuffer(p.stdout, "<f4").astype(float)
+        hidden = got[:n * len(ids) * h].reshape(n, len(ids), h)
+        pairs = [(hidden[i], t["%s.hidden.%d" % (text, i)].reshape(len(ids), h)) for i in range(n)]
+        want = t[text + ".logits"].reshape(-1, c["vocab_size"])
+        pairs.append((got[n * len(ids) * h:].reshape(len(ids), -1)[-len(want):], want))
+        if max(worst(*x) for x in pairs) > float(tolerance):
+            sys.exit("text %s is off by %s" % (text, ["%.1e" % worst(*x) for x in pairs]))
+
+
 def tokens(path, *lengths):
     rng = np.random.default_rng(7)
     with open(path, "wb") as f:
@@ -298,5 +325,5 @@ def names(path):
 
 
 if __name__ == "__main__":
-    {"make": make, "tokens": tokens, "check": check, "logits": logits, "change": change, "same": same,
+    {"make": make, "tokens": tokens, "check": check, "logits": logits, "recorded": recorded, "change": change, "same": same,
      "names": names}[sys.argv[1]](*sys.argv[2:])
