@@ -2,15 +2,20 @@
 #include "common/quant.h"
 
 #include <math.h>
+#include <pthread.h>
 
-enum { ONE = 256 }; /* Q8.8 */
+enum {
+    ONE = 256, /* Q8.8 */
+    F16_LOWEST = -14 * ONE,
+    F16_EXPONENTS = 30 * ONE
+};
 
 /* log2 of the smallest and the largest normal number, in Q8.8. */
 static void exponent_range(enum dtype t, int *lo, int *hi)
 {
     if (t == DT_F16) {
-        *lo = -14 * ONE;
-        *hi = 16 * ONE - 1;
+        *lo = F16_LOWEST;
+        *hi = F16_LOWEST + F16_EXPONENTS - 1;
     } else {
         *lo = -126 * ONE;
         *hi = 127 * ONE + ONE - 2; /* exp2 of it rounds below infinity */
@@ -41,16 +46,40 @@ bool quant_is_symmetric(uint32_t meta)
     return meta >> 24 & QUANT_SYMMETRIC;
 }
 
+/* exp2(q/256) as a runtime sees it that stores it in this type. */
+static float stored_scale(int q, enum dtype scale_dtype)
+{
+    float s = (float)exp2((double)q / ONE);
+
+    return scale_dtype == DT_F16  ? f32_from_f16(f16_from_f32(s)) :
+           scale_dtype == DT_BF16 ? f32_from_bf16(bf16_from_f32(s)) :
+                                    s;
+}
+
+/* The scales of all exponents that quant_meta() gives for F16: a search asks
+ * for ten million of them. */
+static float f16_scales[F16_EXPONENTS];
+static pthread_once_t f16_ready = PTHREAD_ONCE_INIT;
+
+static void fill_f16_scales(void)
+{
+    for (int i = 0; i < F16_EXPONENTS; i++)
+        f16_scales[i] = stored_scale(i + F16_LOWEST, DT_F16);
+}
+
 struct qgrid quant_grid(uint32_t meta, enum dtype scale_dtype)
 {
-    float s = (float)exp2((double)(int16_t)(meta & 0xffff) / ONE);
+    int q = (int16_t)(meta & 0xffff), i = q - F16_LOWEST;
     struct qgrid g = { .zero = quant_is_symmetric(meta) ?
                                    8 :
                                    (int)(meta >> 16 & 15) };
 
-    g.scale = scale_dtype == DT_F16  ? f32_from_f16(f16_from_f32(s)) :
-              scale_dtype == DT_BF16 ? f32_from_bf16(bf16_from_f32(s)) :
-                                       s;
+    if (scale_dtype == DT_F16 && i >= 0 && i < F16_EXPONENTS) {
+        pthread_once(&f16_ready, fill_f16_scales);
+        g.scale = f16_scales[i];
+    } else {
+        g.scale = stored_scale(q, scale_dtype);
+    }
     return g;
 }
 

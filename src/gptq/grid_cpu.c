@@ -33,7 +33,7 @@ static void try_grid(struct search *s, float scale, int zero)
     g = quant_grid(meta, p->scale_dtype);
     cost = s->cost(s->w, s->c, s->n, g.scale, (float)-g.zero,
                    (float)(QUANT_LEVELS - 1 - g.zero), (float)p->norm) *
-           pow(g.scale, p->norm);
+           (p->norm == 2 ? (double)g.scale * g.scale : pow(g.scale, p->norm));
     s->last = meta;
     if (!s->any || cost < s->best_cost) {
         s->best = meta;
