@@ -1,12 +1,13 @@
 /* threads.c - see threads.h.  Workers sleep between loops; a loop hands out
- * parts by an atomic counter, so that uneven parts balance. */
+ * parts by an atomic counter, a share of what is left each time: large ones
+ * first, single steps at the end, so that all threads finish together. */
 #include "common/threads.h"
 
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 
-enum { MAX_THREADS = 4096, PARTS_PER_THREAD = 4 };
+enum { MAX_THREADS = 4096, SHARES_PER_THREAD = 4 };
 
 static struct {
     pthread_mutex_t lock;
@@ -18,7 +19,7 @@ static struct {
     /* the loop */
     void (*fn)(void *ctx, size_t begin, size_t end);
     void *ctx;
-    size_t n, part;
+    size_t n, grain, shares;
     atomic_size_t next;
 } pool = { .lock = PTHREAD_MUTEX_INITIALIZER,
            .work = PTHREAD_COND_INITIALIZER,
@@ -52,12 +53,17 @@ int threads_count(void)
 
 static void take_parts(void)
 {
-    size_t begin;
+    size_t begin = atomic_load(&pool.next);
 
-    while ((begin = atomic_fetch_add(&pool.next, pool.part)) < pool.n) {
-        size_t left = pool.n - begin;
+    while (begin < pool.n) {
+        size_t left = pool.n - begin, part = left / pool.shares;
 
-        pool.fn(pool.ctx, begin, begin + (left < pool.part ? left : pool.part));
+        part = part < pool.grain ? pool.grain : part;
+        part = part < left ? part : left;
+        if (!atomic_compare_exchange_weak(&pool.next, &begin, begin + part))
+            continue;
+        pool.fn(pool.ctx, begin, begin + part);
+        begin = atomic_load(&pool.next);
     }
 }
 
@@ -97,14 +103,12 @@ static void start_workers(int want)
 void threads_for(size_t n, size_t grain,
                  void (*fn)(void *ctx, size_t begin, size_t end), void *ctx)
 {
-    size_t threads = (size_t)threads_count(), part;
+    size_t threads = (size_t)threads_count();
 
     if (!n)
         return;
-    part = n / (threads * PARTS_PER_THREAD) + 1;
-    if (part < grain)
-        part = grain;
-    if (inside || threads == 1 || part >= n) {
+    grain = grain ? grain : 1;
+    if (inside || threads == 1 || grain >= n) {
         fn(ctx, 0, n);
         return;
     }
@@ -114,7 +118,8 @@ void threads_for(size_t n, size_t grain,
     pool.fn = fn;
     pool.ctx = ctx;
     pool.n = n;
-    pool.part = part;
+    pool.grain = grain;
+    pool.shares = threads * SHARES_PER_THREAD;
     atomic_store(&pool.next, 0);
     pool.busy = pool.started;
     pool.round++;
