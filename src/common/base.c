@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 const char *progname = "forge";
@@ -150,11 +151,16 @@ int mem_grow(void *pp, size_t n, const char *where, struct err *e)
     return 0;
 }
 
+enum { HUGE_PAGE = 2 << 20 };
+
 void *mem_pages(size_t n, const char *where, struct err *e)
 {
     void *p = NULL;
+    bool huge = n >= HUGE_PAGE;
 
-    if (posix_memalign(&p, 4096, n ? n : 1))
+    if (posix_memalign(&p, huge ? HUGE_PAGE : 4096, n ? n : 1))
         return no_memory(n, where, e);
+    if (huge) /* of whole pages; a wish that the kernel need not grant */
+        madvise(p, n / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
     return p;
 }
