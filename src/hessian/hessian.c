@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,16 +12,18 @@
 #include "common/threads.h"
 #include "hessian/syrk.h"
 
-enum { TILE = SYRK_TILE };
+enum { TILE = SYRK_TILE, CONVERT = 256 /* tokens at a time */ };
 
 struct hessian {
     struct hessian_shape shape;
     uint64_t tokens;   /* in the total and in the chunk */
     uint64_t pending;  /* in the chunk */
     uint64_t elements; /* of sum */
-    void *chunk;       /* [HESSIAN_CHUNK, cols] of shape.dtype */
-    uint16_t *packed;  /* the chunk as syrk.h wants it; NULL: oneDNN */
-    float *sum;        /* as the result, not yet divided */
+    /* One of the two: */
+    void *chunk;      /* [HESSIAN_CHUNK, cols] of shape.dtype */
+    uint16_t *packed; /* the chunk as syrk.h wants it */
+    float *sum;       /* as the result, not yet divided */
+    bool started;     /* sum has been written */
 };
 
 /* A tile of the lower triangle: rows i.., columns j.. of H. */
@@ -61,38 +64,43 @@ static size_t item(const struct hessian *h)
     return h->shape.dtype == DT_BF16 ? sizeof(uint16_t) : sizeof(float);
 }
 
+static int open_chunk(struct hessian *h, struct err *e)
+{
+    const struct hessian_shape *s = &h->shape;
+    uint64_t bytes;
+
+    if (size_mul((uint64_t)HESSIAN_CHUNK * 2 * item(h), s->cols, &bytes))
+        return err_set(e, E_DATA, "too many inputs");
+    if (s->dtype == DT_BF16 && s->block % SYRK_PANEL == 0 && syrk_usable()) {
+        h->packed =
+            mem_pages(syrk_packed(HESSIAN_CHUNK, s->cols) * sizeof(*h->packed),
+                      "hessian", e);
+        return h->packed ? 0 : e->code;
+    }
+    h->chunk = mem_pages(bytes / 2, "hessian", e);
+    return h->chunk ? 0 : e->code;
+}
+
 int hessian_open(struct hessian **out, const struct hessian_shape *s,
                  struct err *e)
 {
     struct hessian *h = mem_zero(1, sizeof(*h), "hessian", e);
-    uint64_t bytes;
     int rc;
 
     if (!h)
         return e->code;
     h->shape = *s;
     if ((rc = hessian_elements(s->cols, s->block, &h->elements, e)) < 0 ||
-        (s->dtype == DT_F32 && (rc = blas_open(e)) < 0))
+        (s->dtype == DT_F32 && (rc = blas_open(e)) < 0) ||
+        (rc = open_chunk(h, e)) < 0)
         goto fail;
-    if (size_mul((uint64_t)HESSIAN_CHUNK * item(h), s->cols, &bytes)) {
-        rc = err_set(e, E_DATA, "too many inputs");
-        goto fail;
-    }
-    h->sum = mem_zero(h->elements, sizeof(float), "hessian", e);
-    h->chunk = h->sum ? mem_pages(bytes, "hessian", e) : NULL;
-    if (!h->chunk) {
+    h->sum = mem_pages(h->elements * sizeof(float), "hessian", e);
+    if (!h->sum) {
         rc = e->code;
         goto fail;
     }
-    if (s->dtype == DT_BF16 && s->block % SYRK_PANEL == 0 && syrk_usable()) {
-        h->packed =
-            mem_pages(syrk_packed(HESSIAN_CHUNK, s->cols) * sizeof(*h->packed),
-                      "hessian", e);
-        if (!h->packed) {
-            rc = e->code;
-            goto fail;
-        }
-    }
+    if (s->block) /* what the tiles do not reach */
+        memset(h->sum, 0, h->elements * sizeof(float));
     *out = h;
     return 0;
 fail:
@@ -147,7 +155,8 @@ static int multiply(const struct hessian *h, const struct tile *t, float *p,
     const float *x = h->chunk;
 
     if (h->packed) {
-        syrk_tile(p, h->packed, h->pending, i, j, t->rows, t->cols);
+        syrk_tile(p, h->packed, HESSIAN_CHUNK, h->pending, i, j, t->rows,
+                  t->cols);
         return 0;
     }
     if (h->shape.dtype == DT_BF16)
@@ -167,8 +176,11 @@ static void add_tile(struct hessian *h, const struct tile *t, const float *p)
                         h->sum + (t->origin + i) * h->shape.block + t->j :
                         h->sum + i * (i + 1) / 2 + t->j;
 
-        for (uint64_t c = 0; c < n; c++)
-            to[c] += p[r * TILE + c];
+        if (h->started)
+            for (uint64_t c = 0; c < n; c++)
+                to[c] += p[r * TILE + c];
+        else
+            memcpy(to, p + r * TILE, n * sizeof(*to));
     }
 }
 
@@ -178,13 +190,6 @@ struct flush {
     int rc;
     struct err err;
 };
-
-static void pack_panels(void *ctx, size_t begin, size_t end)
-{
-    struct hessian *h = ctx;
-
-    syrk_pack(h->packed, h->chunk, h->pending, h->shape.cols, begin, end);
-}
 
 static void flush_tiles(void *ctx, size_t begin, size_t end)
 {
@@ -226,11 +231,10 @@ static int flush(struct hessian *h, struct err *e)
     if (!h->pending)
         return 0;
     pthread_mutex_init(&f.lock, NULL);
-    if (h->packed)
-        threads_for(syrk_panels(s->cols), 16, pack_panels, h);
     threads_for(n, 1, flush_tiles, &f);
     pthread_mutex_destroy(&f.lock);
     h->pending = 0;
+    h->started = true;
     if (f.rc < 0)
         *e = f.err;
     return f.rc;
@@ -267,10 +271,6 @@ static int convert(struct hessian *h, void *dst, const void *src, enum dtype t,
 {
     float part[1024];
 
-    if (t == h->shape.dtype) {
-        memcpy(dst, src, n * item(h));
-        return 0;
-    }
     if (h->shape.dtype == DT_F32)
         return to_f32(dst, src, t, n) ?
                    0 :
@@ -286,33 +286,87 @@ static int convert(struct hessian *h, void *dst, const void *src, enum dtype t,
     return 0;
 }
 
-int hessian_add(struct hessian *h, const void *x, enum dtype t, uint64_t tokens,
-                struct err *e)
+/* n tokens of our own dtype into the chunk. */
+static bool copy(struct hessian *h, const char *from, uint64_t n)
 {
-    uint64_t cols = h->shape.cols, stride = cols * dtype_bits(t) / 8;
-    const char *from = x;
+    uint64_t cols = h->shape.cols;
+    char *to = (char *)h->chunk + h->pending * cols * item(h);
 
-    for (uint64_t done = 0; done < tokens;) {
-        uint64_t room = HESSIAN_CHUNK - h->pending;
-        uint64_t n = tokens - done < room ? tokens - done : room;
-        char *to = (char *)h->chunk + h->pending * cols * item(h);
-        uint64_t bad;
-        int rc;
+    memcpy(to, from, n * cols * item(h));
+    return find_bad(to, h->shape.dtype, n * cols) == n * cols;
+}
 
-        if ((rc = convert(h, to, from + done * stride, t, n * cols, e)) < 0)
-            return rc;
-        bad = find_bad(to, h->shape.dtype, n * cols);
-        if (bad < n * cols)
+struct packing {
+    struct hessian *h;
+    const uint16_t *x;
+    uint64_t tokens;
+    atomic_bool bad;
+};
+
+static void pack_panels(void *ctx, size_t begin, size_t end)
+{
+    struct packing *j = ctx;
+    struct hessian *h = j->h;
+
+    if (!syrk_pack(h->packed, HESSIAN_CHUNK, h->pending, j->x, j->tokens,
+                   h->shape.cols, begin, end))
+        atomic_store(&j->bad, true);
+}
+
+static bool pack(struct hessian *h, const char *from, uint64_t n)
+{
+    struct packing j = { .h = h, .x = (const void *)from, .tokens = n };
+
+    threads_for(syrk_panels(h->shape.cols), 16, pack_panels, &j);
+    return !j.bad;
+}
+
+/* x[tokens] of our own dtype; `done` tokens of the frame came before. */
+static int add(struct hessian *h, const char *x, uint64_t tokens, uint64_t done,
+               struct err *e)
+{
+    uint64_t cols = h->shape.cols, n;
+    int rc;
+
+    for (; tokens; tokens -= n, done += n, x += n * cols * item(h)) {
+        n = HESSIAN_CHUNK - h->pending;
+        n = tokens < n ? tokens : n;
+        if (!(h->packed ? pack(h, x, n) : copy(h, x, n))) {
+            uint64_t bad = find_bad(x, h->shape.dtype, n * cols);
+
             return err_set(e, E_DATA, "token %llu: input %llu is not finite",
                            (unsigned long long)(done + bad / cols),
                            (unsigned long long)(bad % cols));
+        }
         h->pending += n;
         h->tokens += n;
-        done += n;
         if (h->pending == HESSIAN_CHUNK && (rc = flush(h, e)) < 0)
             return rc;
     }
     return 0;
+}
+
+int hessian_add(struct hessian *h, const void *x, enum dtype t, uint64_t tokens,
+                struct err *e)
+{
+    uint64_t cols = h->shape.cols, stride = cols * dtype_bits(t) / 8, n;
+    const char *from = x;
+    void *part;
+    int rc = 0;
+
+    if (t == h->shape.dtype)
+        return add(h, x, tokens, 0, e);
+    part = mem_pages(CONVERT * cols * item(h), "hessian", e);
+    if (!part)
+        return e->code;
+    for (uint64_t done = 0; done < tokens && !rc; done += n) {
+        n = tokens - done < CONVERT ? tokens - done : CONVERT;
+        rc = convert(h, part, from + done * stride, t, n * cols, e);
+        if (!rc)
+            rc = add(h, part, n, done, e);
+    }
+    free(part);
+    return rc;
 }
 
 uint64_t hessian_tokens(const struct hessian *h)
@@ -330,9 +384,22 @@ static void mirror(struct hessian *h)
                 h->sum[b + j * g + i] = h->sum[b + i * g + j];
 }
 
+struct scale {
+    struct hessian *h;
+    double factor;
+};
+
+static void scale_part(void *ctx, size_t begin, size_t end)
+{
+    const struct scale *j = ctx;
+
+    for (size_t i = begin; i < end; i++)
+        j->h->sum[i] = (float)(j->h->sum[i] * j->factor);
+}
+
 int hessian_finish(struct hessian *h, const float **data, struct err *e)
 {
-    double factor;
+    struct scale scale = { .h = h };
     int rc = flush(h, e);
 
     if (rc < 0)
@@ -343,9 +410,8 @@ int hessian_finish(struct hessian *h, const float **data, struct err *e)
     free(h->packed);
     h->chunk = NULL;
     h->packed = NULL;
-    factor = 2 / (double)h->tokens;
-    for (uint64_t i = 0; i < h->elements; i++)
-        h->sum[i] = (float)(h->sum[i] * factor);
+    scale.factor = 2 / (double)h->tokens;
+    threads_for(h->elements, 1 << 16, scale_part, &scale);
     if (h->shape.block)
         mirror(h);
     *data = h->sum;

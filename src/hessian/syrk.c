@@ -8,11 +8,18 @@
 
 #include <string.h>
 
-enum { ROWS = 8, COLS = 48, DEPTH = 128 };
+enum { ROWS = 8, COLS = 48, DEPTH = 128, PACK = 16 };
 
 static uint64_t pairs_of(uint64_t tokens)
 {
     return (tokens + 1) / 2;
+}
+
+/* From panel to panel; not a power of two, or all would share few lines of
+ * the caches. */
+static uint64_t stride_of(uint64_t room)
+{
+    return (pairs_of(room) + 2) * 2 * SYRK_PANEL;
 }
 
 uint64_t syrk_panels(uint64_t cols)
@@ -20,11 +27,11 @@ uint64_t syrk_panels(uint64_t cols)
     return (cols + SYRK_PANEL - 1) / SYRK_PANEL;
 }
 
-uint64_t syrk_packed(uint64_t tokens, uint64_t cols)
+uint64_t syrk_packed(uint64_t room, uint64_t cols)
 {
     uint64_t spare = COLS / SYRK_PANEL - 1; /* read, but not used */
 
-    return (syrk_panels(cols) + spare) * pairs_of(tokens) * 2 * SYRK_PANEL;
+    return (syrk_panels(cols) + spare) * stride_of(room);
 }
 
 #ifdef __x86_64__
@@ -40,15 +47,28 @@ bool syrk_usable(void)
            __builtin_cpu_supports("avx512bf16");
 }
 
-/* 16 columns of two tokens, interleaved. */
-TARGET static void interleave(uint16_t *to, const uint16_t *a,
+/* 16 columns of two tokens, interleaved.  False: an element is not finite. */
+TARGET static bool interleave(uint16_t *to, const uint16_t *a,
                               const uint16_t *b)
 {
+    const __m512i exponent = _mm512_set1_epi16(0x7f80);
     __m256i x = _mm256_loadu_si256((const __m256i *)a);
     __m256i y = _mm256_loadu_si256((const __m256i *)b);
     __m512i high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(y), 16);
+    __m512i both = _mm512_or_si512(_mm512_cvtepu16_epi32(x), high);
 
-    _mm512_storeu_si512(to, _mm512_or_si512(_mm512_cvtepu16_epi32(x), high));
+    _mm512_storeu_si512(to, both);
+    return !_mm512_cmpeq_epi16_mask(_mm512_and_si512(both, exponent), exponent);
+}
+
+/* The second token of a pair, the first being there already. */
+TARGET static bool complete(uint16_t *to, const uint16_t *b)
+{
+    uint16_t a[SYRK_PANEL];
+
+    for (int i = 0; i < SYRK_PANEL; i++)
+        a[i] = to[2 * i];
+    return interleave(to, a, b);
 }
 
 #define EACH_ROW(x) x(0) x(1) x(2) x(3) x(4) x(5) x(6) x(7)
@@ -91,9 +111,16 @@ bool syrk_usable(void)
     return false;
 }
 
-static void interleave(uint16_t *to, const uint16_t *a, const uint16_t *b)
+static bool interleave(uint16_t *to, const uint16_t *a, const uint16_t *b)
 {
     (void)to, (void)a, (void)b;
+    return false;
+}
+
+static bool complete(uint16_t *to, const uint16_t *b)
+{
+    (void)to, (void)b;
+    return false;
 }
 
 static void kernel(float *p, const uint16_t *i, const uint16_t *j,
@@ -103,34 +130,58 @@ static void kernel(float *p, const uint16_t *i, const uint16_t *j,
 }
 #endif
 
-void syrk_pack(uint16_t *packed, const uint16_t *x, uint64_t tokens,
-               uint64_t cols, uint64_t begin, uint64_t end)
+/* Of a panel, n columns of tokens t.. as pairs: a token at an odd place belongs
+ * to the pair that is there. */
+static bool pack_panel(uint16_t *to, bool odd, const uint16_t *x,
+                       uint64_t tokens, uint64_t cols, uint64_t n)
 {
     static const uint16_t none[SYRK_PANEL];
     uint16_t a[SYRK_PANEL] = { 0 }, b[SYRK_PANEL] = { 0 };
-    uint64_t size = 2 * SYRK_PANEL, stride = pairs_of(tokens) * size;
+    bool good = true;
 
-    for (uint64_t t = 0; t < tokens; t += 2)
-        for (uint64_t p = begin; p < end; p++) {
-            uint16_t *to = packed + p * stride + t / 2 * size;
-            uint64_t c = p * SYRK_PANEL, n = cols - c;
-            const uint16_t *from = x + t * cols + c;
-            const uint16_t *next = t + 1 < tokens ? from + cols : none;
+    for (uint64_t t = 0; t < tokens; t += 2 - odd, odd = false) {
+        const uint16_t *from = x + t * cols;
+        const uint16_t *next = t + 1 < tokens ? from + cols : none;
 
-            if (n >= SYRK_PANEL) {
-                interleave(to, from, next);
-                continue;
-            }
+        if (n < SYRK_PANEL) {
             memcpy(a, from, n * sizeof(*a));
             memcpy(b, next, n * sizeof(*b));
-            interleave(to, a, b);
+            from = a;
+            next = b;
         }
+        good &= odd ? complete(to, from) : interleave(to, from, next);
+        to += 2 * SYRK_PANEL;
+    }
+    return good;
 }
 
-void syrk_tile(float *p, const uint16_t *packed, uint64_t tokens, uint64_t i,
-               uint64_t j, uint64_t rows, uint64_t cols)
+bool syrk_pack(uint16_t *packed, uint64_t room, uint64_t first,
+               const uint16_t *x, uint64_t tokens, uint64_t cols,
+               uint64_t begin, uint64_t end)
 {
-    uint64_t pairs = pairs_of(tokens), stride = pairs * 2 * SYRK_PANEL;
+    uint64_t stride = stride_of(room);
+    bool good = true;
+
+    for (uint64_t t = 0; t < tokens;) { /* pieces, each read by lines */
+        uint64_t at = first + t, n = PACK - at % 2;
+
+        n = n < tokens - t ? n : tokens - t;
+        for (uint64_t p = begin; p < end; p++) {
+            uint64_t c = p * SYRK_PANEL, width = cols - c;
+
+            good &= pack_panel(packed + p * stride + at / 2 * 2 * SYRK_PANEL,
+                               at % 2, x + t * cols + c, n, cols,
+                               width < SYRK_PANEL ? width : SYRK_PANEL);
+        }
+        t += n;
+    }
+    return good;
+}
+
+void syrk_tile(float *p, const uint16_t *packed, uint64_t room, uint64_t tokens,
+               uint64_t i, uint64_t j, uint64_t rows, uint64_t cols)
+{
+    uint64_t pairs = pairs_of(tokens), stride = stride_of(room);
 
     memset(p, 0, SYRK_TILE * SYRK_TILE * sizeof(*p));
     for (uint64_t t = 0; t < pairs; t += DEPTH) {

@@ -9,9 +9,7 @@
 #ifndef FORGE_SYRK_H
 #define FORGE_SYRK_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "common/base.h"
 
 enum {
     SYRK_PANEL = 16,
@@ -19,16 +17,19 @@ enum {
 };
 
 bool syrk_usable(void);
-/* Elements of the packed form. */
-uint64_t syrk_packed(uint64_t tokens, uint64_t cols);
-/* Panels begin..end-1 of x[tokens, cols]; there are syrk_panels(cols). */
+/* Elements of the packed form of up to `room` tokens (even). */
+uint64_t syrk_packed(uint64_t room, uint64_t cols);
+/* Panels begin..end-1 of x[tokens, cols], which become the tokens from `first`
+ * on; there are syrk_panels(cols).  With an odd number of tokens in all the
+ * last pair is filled up with zeros.  False: an element is not finite. */
 uint64_t syrk_panels(uint64_t cols);
-void syrk_pack(uint16_t *packed, const uint16_t *x, uint64_t tokens,
-               uint64_t cols, uint64_t begin, uint64_t end);
+MUST_CHECK bool syrk_pack(uint16_t *packed, uint64_t room, uint64_t first,
+                          const uint16_t *x, uint64_t tokens, uint64_t cols,
+                          uint64_t begin, uint64_t end);
 /* p[SYRK_TILE, SYRK_TILE] = columns i.. of X, transposed, times columns j..;
  * i and j are multiples of SYRK_PANEL; rows x cols of p are made, of a tile
  * on the diagonal (i == j) the lower triangle. */
-void syrk_tile(float *p, const uint16_t *packed, uint64_t tokens, uint64_t i,
-               uint64_t j, uint64_t rows, uint64_t cols);
+void syrk_tile(float *p, const uint16_t *packed, uint64_t room, uint64_t tokens,
+               uint64_t i, uint64_t j, uint64_t rows, uint64_t cols);
 
 #endif
