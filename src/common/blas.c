@@ -10,7 +10,7 @@
 
 /* The numbers of cblas.h, which is not needed at build time then. */
 enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 };
-enum { UPPER = 121, LOWER = 122, NON_UNIT = 131, RIGHT = 142 };
+enum { LOWER = 122 };
 
 static struct {
     void (*sgemm)(int order, int ta, int tb, int m, int n, int k, float alpha,
@@ -18,11 +18,6 @@ static struct {
                   float *c, int ldc);
     void (*ssyrk)(int order, int uplo, int trans, int n, int k, float alpha,
                   const float *a, int lda, float beta, float *c, int ldc);
-    void (*strsm)(int order, int side, int uplo, int trans, int diag, int m,
-                  int n, float alpha, const float *a, int lda, float *b,
-                  int ldb);
-    void (*spotrf)(const char *uplo, const int *n, float *a, const int *lda,
-                   int *info);
     void (*set_threads)(int n);
 } lib;
 
@@ -37,8 +32,6 @@ static int load(struct err *e)
     } want[] = {
         { "cblas_sgemm", &lib.sgemm },
         { "cblas_ssyrk", &lib.ssyrk },
-        { "cblas_strsm", &lib.strsm },
-        { "spotrf_", &lib.spotrf },
         { "openblas_set_num_threads", &lib.set_threads },
     };
     void *so;
@@ -94,20 +87,4 @@ void blas_ssyrk_lower_t(int n, int k, float alpha, const float *x, int ldx,
                         float beta, float *c, int ldc)
 {
     lib.ssyrk(ROW_MAJOR, LOWER, TRANS, n, k, alpha, x, ldx, beta, c, ldc);
-}
-
-void blas_strsm_right(bool upper, bool trans, int m, int n, const float *r,
-                      int ldr, float *b, int ldb)
-{
-    lib.strsm(ROW_MAJOR, RIGHT, upper ? UPPER : LOWER, trans ? TRANS : NO_TRANS,
-              NON_UNIT, m, n, 1, r, ldr, b, ldb);
-}
-
-int blas_spotrf_lower(int n, float *a, int lda)
-{
-    int info = 0;
-
-    /* The lower triangle by rows is the upper one by columns. */
-    lib.spotrf("U", &n, a, &lda, &info);
-    return info;
 }

@@ -24,12 +24,5 @@ void blas_sgemm(bool ta, bool tb, int m, int n, int k, float alpha,
 /* Lower triangle of C[n,n] = alpha * XᵀX + beta * C, X [k,n]. */
 void blas_ssyrk_lower_t(int n, int k, float alpha, const float *x, int ldx,
                         float beta, float *c, int ldc);
-/* Solve X * op(R) = B in place of B[m,n]; upper: R is upper triangular. */
-void blas_strsm_right(bool upper, bool trans, int m, int n, const float *r,
-                      int ldr, float *b, int ldb);
-/* Lower Cholesky factor in place of the lower triangle of A[n,n]; the strict
- * upper triangle is left alone.  0, or 1 + the first column whose pivot is
- * not positive. */
-MUST_CHECK int blas_spotrf_lower(int n, float *a, int lda);
 
 #endif

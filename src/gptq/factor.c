@@ -2,13 +2,14 @@
 #include "gptq/factor.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/blas.h"
 #include "common/threads.h"
+#include "gptq/cholesky.h"
 
-enum { TILE = 256 };
+enum { TILE = 128, ROWS = CHOLESKY_ROWS };
 
 /* ---- what H says ---- */
 
@@ -32,7 +33,8 @@ static float element(const struct factor_params *p, const float *h, uint64_t i,
     return p->block && i / p->block != j / p->block ? 0 : h[at(p, i, j)];
 }
 
-static int check(const struct factor_params *p, const float *h, struct err *e)
+static int find_bad(const struct factor_params *p, const float *h,
+                    struct err *e)
 {
     uint64_t g = p->block;
 
@@ -48,6 +50,42 @@ static int check(const struct factor_params *p, const float *h, struct err *e)
                            (unsigned long long)i, (unsigned long long)i);
     }
     return 0;
+}
+
+struct scan {
+    const struct factor_params *p;
+    const float *h;
+    atomic_bool bad;
+};
+
+static void scan_rows(void *ctx, size_t begin, size_t end)
+{
+    struct scan *j = ctx;
+    uint64_t g = j->p->block;
+    uint32_t bad = 0;
+
+    for (size_t i = begin; i < end; i++) {
+        uint64_t first = g ? i / g * g : 0;
+        const float *row = j->h + at(j->p, i, first);
+
+        for (uint64_t c = 0; c <= i - first; c++) {
+            uint32_t bits;
+
+            memcpy(&bits, row + c, sizeof(bits));
+            bad |= (bits & 0x7f800000) == 0x7f800000;
+        }
+        bad |= row[i - first] < 0;
+    }
+    if (bad)
+        atomic_store(&j->bad, true);
+}
+
+static int check(const struct factor_params *p, const float *h, struct err *e)
+{
+    struct scan j = { .p = p, .h = h };
+
+    threads_for(p->cols, 64, scan_rows, &j);
+    return j.bad ? find_bad(p, h, e) : 0;
 }
 
 /* ---- order ---- */
@@ -128,34 +166,8 @@ struct fill {
     const struct factor *f;
     const struct factor_params *p;
     const float *h;
-    float *a;
-};
-
-static void fill_rows(void *ctx, size_t begin, size_t end)
-{
-    const struct fill *j = ctx;
-    const uint32_t *in = j->f->input;
-    uint64_t n = j->p->cols;
-
-    for (size_t r = begin; r < end; r++) {
-        float *to = j->a + r * n;
-        uint64_t i = in[r];
-
-        for (uint64_t c = 0; c < r && j->p->block; c++)
-            to[c] = element(j->p, j->h, i, in[c]);
-        for (uint64_t c = 0; c < r && !j->p->block; c++)
-            to[c] = in[c] < i ? j->h[i * (i + 1) / 2 + in[c]] :
-                                j->h[(uint64_t)in[c] * (in[c] + 1) / 2 + i];
-        j->a[r * n + r] = (float)((double)element(j->p, j->h, in[r], in[r]) +
-                                  (j->f->dead[r] ? 1 : 0) + j->f->lambda);
-    }
-}
-
-/* ---- Cholesky in tiles ---- */
-
-struct step {
-    float *a;
-    uint64_t n, k, size; /* the diagonal tile begins at k */
+    float *upper; /* H's upper triangle by rows, each from its diagonal on */
+    float *a;     /* see cholesky.h */
 };
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -163,57 +175,80 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Rows below the diagonal tile: X Lᵀ = A. */
-static void solve_rows(void *ctx, size_t begin, size_t end)
+/* What is added to a column to find it in row i of the upper triangle. */
+static int64_t upper_at(uint64_t n, uint64_t i)
 {
-    const struct step *s = ctx;
-
-    for (size_t t = begin; t < end; t++) {
-        uint64_t r = s->k + s->size + t * TILE;
-
-        blas_strsm_right(false, true, (int)least(TILE, s->n - r), (int)s->size,
-                         s->a + s->k * s->n + s->k, (int)s->n,
-                         s->a + r * s->n + s->k, (int)s->n);
-    }
+    return (int64_t)(i * n - i * (i + 1) / 2);
 }
 
-/* Tile t of the triangle to the lower right: A -= X Xᵀ. */
-static void update_tiles(void *ctx, size_t begin, size_t end)
+/* Rows of tiles of the packed triangle, turned over: in the factor's order the
+ * elements are then picked from one row at a time. */
+static void turn_rows(void *ctx, size_t begin, size_t end)
 {
-    const struct step *s = ctx;
+    const struct fill *j = ctx;
+    uint64_t n = j->p->cols;
 
-    for (size_t t = begin; t < end; t++) {
-        uint64_t i = 0, j = t, r, c;
+    for (uint64_t i0 = begin * TILE; i0 < end * TILE && i0 < n; i0 += TILE) {
+        uint64_t i1 = least(i0 + TILE, n);
 
-        while (j > i)
-            j -= ++i;
-        r = s->k + s->size + i * TILE;
-        c = s->k + s->size + j * TILE;
-        blas_sgemm(false, true, (int)least(TILE, s->n - r),
-                   (int)least(TILE, s->n - c), (int)s->size, -1,
-                   s->a + r * s->n + s->k, (int)s->n, s->a + c * s->n + s->k,
-                   (int)s->n, 1, s->a + r * s->n + c, (int)s->n);
-    }
-}
+        for (uint64_t c = 0; c < i1; c++) {
+            float *to = j->upper + upper_at(n, c);
 
-int factor_cholesky(float *a, uint64_t n)
-{
-    int rc = 0;
-
-    for (uint64_t k = 0; k < n && !rc; k += TILE) {
-        struct step s = { a, n, k, least(TILE, n - k) };
-        uint64_t rest = n - k - s.size, tiles = (rest + TILE - 1) / TILE;
-
-        if (blas_spotrf_lower((int)s.size, a + k * n + k, (int)n)) {
-            rc = 1;
-            break;
+            for (uint64_t i = i0 > c ? i0 : c; i < i1; i++)
+                to[i] = j->h[i * (i + 1) / 2 + c];
         }
-        threads_for(tiles, 1, solve_rows, &s);
-        threads_for(tiles * (tiles + 1) / 2, 1, update_tiles, &s);
     }
-    for (uint64_t i = 0; i < n && !rc; i++)
-        rc = !isfinite(a[i * n + i]);
-    return rc;
+}
+
+/* 16 rows of a panel from r0 on. */
+static void pick_rows(const struct fill *j, float *to, uint64_t r0,
+                      uint64_t cols)
+{
+    enum { N = 16 };
+    const uint32_t *in = j->f->input;
+    const float *row[N][2];
+    uint32_t own[N];
+
+    for (int r = 0; r < N; r++) {
+        uint64_t i = own[r] = in[r0 + r];
+
+        row[r][0] = j->h + i * (i + 1) / 2;
+        row[r][1] = j->upper + upper_at(j->p->cols, i);
+    }
+    for (uint64_t c = 0; c < cols; c++, to += ROWS) {
+        uint32_t i = in[c];
+
+        for (int r = 0; r < N; r++)
+            to[r] = row[r][i > own[r]][i];
+    }
+}
+
+static void fill_panels(void *ctx, size_t begin, size_t end)
+{
+    const struct fill *j = ctx;
+    const uint32_t *in = j->f->input;
+    uint64_t n = j->p->cols;
+
+    for (uint64_t q = begin; q < end; q++) {
+        float *to = j->a + cholesky_at(q);
+        uint64_t first = q * ROWS, cols = least(n, first + ROWS);
+
+        if (!j->p->block && first + ROWS <= n) {
+            for (uint64_t r = 0; r < ROWS; r += 16)
+                pick_rows(j, to + r, first + r, cols);
+        } else {
+            memset(to, 0, ROWS * (first + ROWS) * sizeof(*to));
+            for (uint64_t c = 0; c < cols; c++)
+                for (uint64_t r = first; r < cols; r++)
+                    to[c * ROWS + r - first] =
+                        element(j->p, j->h, in[r], in[c]);
+        }
+        for (uint64_t r = first; r < first + ROWS; r++)
+            to[r * ROWS + r - first] =
+                r < n ? (float)((double)element(j->p, j->h, in[r], in[r]) +
+                                j->f->dead[r] + j->f->lambda) :
+                        1;
+    }
 }
 
 struct pack {
@@ -230,9 +265,12 @@ static void pack_panels(void *ctx, size_t begin, size_t end)
         float *to = j->f->panel + factor_panel_at(padded, p);
         uint64_t c0 = p * FACTOR_PANEL;
 
-        for (uint64_t r = c0; r < padded; r++)
+        for (uint64_t r = c0; r < padded; r++) {
+            const float *from = j->a + cholesky_at(r / ROWS) + r % ROWS;
+
             for (uint64_t c = c0; c < c0 + FACTOR_PANEL; c++)
-                *to++ = r < n && c <= r ? j->a[r * n + c] : (float)(r == c);
+                *to++ = r < n && c <= r ? from[c * ROWS] : (float)(r == c);
+        }
     }
 }
 
@@ -275,18 +313,20 @@ static double mean_diagonal(const struct factor *f,
     return f->n_dead < p->cols ? sum / (double)(p->cols - f->n_dead) : 1;
 }
 
-static int factorize(struct factor *f, const struct factor_params *p,
-                     const float *h, float *a)
+static int factorize(struct factor *f, struct fill *fill)
 {
-    double mean = mean_diagonal(f, p, h);
-    struct fill fill = { f, p, h, a };
+    const struct factor_params *p = fill->p;
+    uint64_t panels = (p->cols + ROWS - 1) / ROWS;
+    double mean = mean_diagonal(f, p, fill->h);
 
+    if (!p->block)
+        threads_for((p->cols + TILE - 1) / TILE, 1, turn_rows, fill);
     for (double d = p->damping; f->n_tried < FACTOR_TRIES; d *= 10) {
         d = d > 1 ? 1 : d;
         f->tried[f->n_tried++] = d;
         f->lambda = d * mean;
-        threads_for(p->cols, 16, fill_rows, &fill);
-        if (!factor_cholesky(a, p->cols))
+        threads_for(panels, 1, fill_panels, fill);
+        if (!cholesky(fill->a, panels))
             return 0;
         if (d >= 1)
             break;
@@ -294,46 +334,42 @@ static int factorize(struct factor *f, const struct factor_params *p,
     return 1;
 }
 
+/* The panels' memory holds the upper triangle until they are made. */
+static int open_memory(struct factor *f, struct fill *fill, struct err *e)
+{
+    uint64_t n = factor_panel_at(f->padded, f->padded / FACTOR_PANEL);
+
+    fill->a = mem_pages(
+        cholesky_at((f->cols + ROWS - 1) / ROWS) * sizeof(float), "factor", e);
+    fill->upper = f->panel =
+        fill->a ? mem_pages(n * sizeof(float), "factor", e) : NULL;
+    return f->panel ? 0 : e->code;
+}
+
 int factor_build(struct factor **out, const struct factor_params *p,
                  const float *h, struct err *e)
 {
+    struct fill fill = { .p = p, .h = h };
     struct factor *f = NULL;
-    float *a = NULL;
-    uint64_t bytes;
     int rc;
 
     *out = NULL;
-    if ((rc = blas_open(e)) < 0 || (rc = check(p, h, e)) < 0 ||
-        (rc = open_factor(&f, p, h, e)) < 0)
-        goto fail;
-    if (f->padded > INT32_MAX || size_mul(f->padded, f->padded, &bytes) ||
-        size_mul(bytes, sizeof(float), &bytes)) {
-        rc = err_set(e, E_DATA, "hessian: too many inputs");
-        goto fail;
-    }
-    a = mem_pages(bytes, "factor", e);
-    if (!a) {
-        rc = e->code;
-        goto fail;
-    }
-    rc = factorize(f, p, h, a);
-    if (!rc) {
-        struct pack pack = { f, a };
-        uint64_t panels = f->padded / FACTOR_PANEL;
+    if (p->cols > INT32_MAX / 2) /* the square's bytes fit 64 bits */
+        return err_set(e, E_DATA, "hessian: too many inputs");
+    if ((rc = check(p, h, e)) < 0)
+        return rc;
+    rc = open_factor(&f, p, h, e);
+    fill.f = f;
+    if (!rc && !(rc = open_memory(f, &fill, e)) &&
+        !(rc = factorize(f, &fill))) {
+        struct pack pack = { f, fill.a };
 
-        f->panel = mem_pages(factor_panel_at(f->padded, panels) * sizeof(float),
-                             "factor", e);
-        if (!f->panel) {
-            rc = e->code;
-            goto fail;
-        }
-        threads_for(panels, 4, pack_panels, &pack);
+        threads_for(f->padded / FACTOR_PANEL, 4, pack_panels, &pack);
     }
-    free(a);
-    *out = f;
-    return rc;
-fail:
-    free(a);
-    factor_free(f);
+    free(fill.a);
+    if (rc < 0)
+        factor_free(f);
+    else
+        *out = f;
     return rc;
 }

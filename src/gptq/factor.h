@@ -58,9 +58,5 @@ static inline uint64_t factor_panel_at(uint64_t padded, uint64_t p)
 {
     return FACTOR_PANEL * (p * padded - FACTOR_PANEL / 2 * p * (p - 1));
 }
-/* Lower Cholesky factor in place of the lower triangle of a[n, n], in tiles
- * over threads, the same whatever their number.  0, or 1: not positive
- * definite. */
-MUST_CHECK int factor_cholesky(float *a, uint64_t n);
 
 #endif

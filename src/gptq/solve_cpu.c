@@ -1,6 +1,6 @@
 /* solve_cpu.c - see solve.h: the solver on the CPU, tiles of rows over threads.
  *
- * A tile is up to TILE_PANELS panels of 48 rows, held transposed: the 48
+ * A tile is some panels of 48 rows, held transposed: the 48
  * values of an input lie together, in the factor's order.  Blocks of columns
  * are walked from the last to the first; what earlier inputs push onto a block
  * is one product of the tile's displacements with the factor, in pieces that
@@ -19,9 +19,10 @@
 enum {
     ROWS = SOLVE_ROWS,
     COLS = FACTOR_PANEL,
-    TILE_PANELS = 8,
-    BLOCK = 256, /* columns whose products are formed together */
-    DEPTH = 128  /* of earlier inputs, in one piece of a product */
+    TILE_PANELS = 11, /* at most */
+    STRIP = 16,       /* rows that are transposed together */
+    BLOCK = 128,      /* columns whose products are formed together */
+    DEPTH = 256       /* of earlier inputs, in one piece of a product */
 };
 
 struct job {
@@ -33,8 +34,10 @@ struct job {
     uint8_t *codes;
     double *loss, *nearest; /* [rows] */
     const uint32_t *where;  /* [cols]: the column of an input */
-    uint64_t tile_rows;
+    uint64_t panels, tiles; /* of all rows */
     pthread_mutex_t lock;
+    void **spare; /* [n_spare]: memory of tiles that are done */
+    int n_spare;
     int rc;
     uint64_t bad_row;
     struct err err;
@@ -48,43 +51,69 @@ struct tile {
     float *acc;          /* [panels][BLOCK][48] */
     float *scale, *zero; /* [panels][groups][48] */
     float *loss, *dist;  /* [panels][48] */
-    float *row;          /* [cols] */
+    float *strip;        /* [STRIP][ld] */
     uint8_t *codes;      /* [panels][padded][48] */
-    uint8_t *code_row;   /* [cols] */
+    uint8_t *code_strip; /* [STRIP][ld] */
+    uint64_t ld;         /* no power of two */
     void *memory;
 };
 
-static int tile_open(struct tile *t, const struct job *j, uint64_t first,
-                     uint64_t rows, struct err *e)
+/* Memory that a tile before has touched already, or new. */
+static void *tile_memory(struct job *j, size_t bytes, struct err *e)
 {
-    uint64_t cols = j->p->cols;
-    uint64_t n_d, n_grid;
-    float *m;
+    void *m = NULL;
+
+    pthread_mutex_lock(&j->lock);
+    if (j->n_spare)
+        m = j->spare[--j->n_spare];
+    pthread_mutex_unlock(&j->lock);
+    return m ? m : mem_pages(bytes, "solve", e);
+}
+
+static void tile_close(struct job *j, struct tile *t)
+{
+    if (!t->memory)
+        return;
+    pthread_mutex_lock(&j->lock);
+    j->spare[j->n_spare++] = t->memory; /* at most one a thread */
+    pthread_mutex_unlock(&j->lock);
+}
+
+static int tile_open(struct tile *t, struct job *j, uint64_t index,
+                     struct err *e)
+{
+    uint64_t cols = j->p->cols, most = (j->panels + j->tiles - 1) / j->tiles;
+    uint64_t begin = j->panels * index / j->tiles;
+    uint64_t n_panel, n_grid;
 
     t->j = j;
-    t->first = first;
-    t->rows = rows;
-    t->panels = (rows + ROWS - 1) / ROWS;
+    t->panels = j->panels * (index + 1) / j->tiles - begin;
+    t->first = begin * ROWS;
+    t->rows = t->panels * ROWS;
+    if (t->first + t->rows > j->p->rows)
+        t->rows = j->p->rows - t->first;
     t->padded = j->f->padded;
     t->groups = quant_groups(cols, j->p->group);
-    n_d = t->panels * t->padded * ROWS;
-    n_grid = t->panels * t->groups * ROWS;
-    m = mem_pages((n_d + t->panels * (BLOCK + 2) * ROWS + 2 * n_grid + cols) *
-                          sizeof(*m) +
-                      n_d + cols,
-                  "solve", e);
-    if (!m)
+    t->ld = (cols + 31) / 16 * 16;
+    n_panel = t->padded * ROWS;
+    n_grid = t->groups * ROWS;
+    t->memory =
+        tile_memory(j,
+                    most * (n_panel * (sizeof(float) + 1) +
+                            ((BLOCK + 2) * ROWS + 2 * n_grid) * sizeof(float)) +
+                        STRIP * t->ld * (sizeof(float) + 1),
+                    e);
+    if (!t->memory)
         return e->code;
-    t->memory = m;
-    t->d = m;
-    t->acc = t->d + n_d;
-    t->loss = t->acc + t->panels * BLOCK * ROWS;
-    t->dist = t->loss + t->panels * ROWS;
-    t->scale = t->dist + t->panels * ROWS;
-    t->zero = t->scale + n_grid;
-    t->row = t->zero + n_grid;
-    t->codes = (uint8_t *)(t->row + cols);
-    t->code_row = t->codes + n_d;
+    t->d = t->memory;
+    t->acc = t->d + most * n_panel;
+    t->loss = t->acc + most * BLOCK * ROWS;
+    t->dist = t->loss + most * ROWS;
+    t->scale = t->dist + most * ROWS;
+    t->zero = t->scale + most * n_grid;
+    t->strip = t->zero + most * n_grid;
+    t->codes = (uint8_t *)(t->strip + STRIP * t->ld);
+    t->code_strip = t->codes + most * n_panel;
     return 0;
 }
 
@@ -113,51 +142,94 @@ static void load_grids(struct tile *t)
         }
 }
 
-static int load_weights(struct tile *t, struct err *e)
+/* One row as floats; a row beyond the last is zero. */
+static int load_row(const struct tile *t, float *x, uint64_t r, struct err *e)
 {
     const struct solve_params *p = t->j->p;
     uint64_t stride = p->cols * dtype_bits(p->dtype) / 8;
+    uint32_t bad = 0, bits;
+
+    if (r >= t->rows) {
+        memset(x, 0, p->cols * sizeof(*x));
+        return 0;
+    }
+    if (!to_f32(x, t->j->w + (t->first + r) * stride, p->dtype, p->cols))
+        return err_set(e, E_DATA, "%s is no float type", dtype_name(p->dtype));
+    for (uint64_t i = 0; i < p->cols; i++) {
+        memcpy(&bits, x + i, sizeof(bits));
+        bad |= (bits & 0x7f800000) == 0x7f800000;
+    }
+    for (uint64_t i = 0; bad && i < p->cols; i++)
+        if (!isfinite(x[i]))
+            return err_set(e, E_DATA, "row %llu: input %llu is not finite",
+                           (unsigned long long)(t->first + r),
+                           (unsigned long long)i);
+    return 0;
+}
+
+static int load_weights(struct tile *t, struct err *e)
+{
     const struct factor *f = t->j->f;
+    int rc;
 
     for (uint64_t q = 0; q < t->panels; q++)
-        memset(at(t, q, p->cols), 0,
-               (t->padded - p->cols) * ROWS * sizeof(float));
-    for (uint64_t r = 0; r < t->panels * ROWS; r++) {
-        float *to = at(t, r / ROWS, 0) + r % ROWS;
+        memset(at(t, q, f->cols), 0,
+               (t->padded - f->cols) * ROWS * sizeof(float));
+    for (uint64_t r0 = 0; r0 < t->panels * ROWS; r0 += STRIP) {
+        float *to = at(t, r0 / ROWS, 0) + r0 % ROWS;
 
-        if (r >= t->rows)
-            memset(t->row, 0, p->cols * sizeof(*t->row));
-        else if (!to_f32(t->row, t->j->w + (t->first + r) * stride, p->dtype,
-                         p->cols))
-            return err_set(e, E_DATA, "%s is no float type",
-                           dtype_name(p->dtype));
-        for (uint64_t i = 0; i < p->cols; i++)
-            if (!isfinite(t->row[i]))
-                return err_set(e, E_DATA, "row %llu: input %llu is not finite",
-                               (unsigned long long)(t->first + r),
-                               (unsigned long long)i);
-        for (uint64_t c = 0; c < p->cols; c++)
-            to[c * ROWS] = f->dead[c] ? 0 : t->row[f->input[c]];
+        for (uint64_t r = 0; r < STRIP; r++)
+            if ((rc = load_row(t, t->strip + r * t->ld, r0 + r, e)) < 0)
+                return rc;
+        for (uint64_t c = 0; c < f->cols; c++, to += ROWS) {
+            const float *from = t->strip + f->input[c];
+
+            for (uint64_t r = 0; r < STRIP; r++)
+                to[r] = f->dead[c] ? 0 : from[r * t->ld];
+        }
     }
     return 0;
 }
 
 static void store_codes(struct tile *t)
 {
-    const struct solve_params *p = t->j->p;
-    const uint32_t *where = t->j->where;
+    uint64_t cols = t->j->p->cols;
 
-    for (uint64_t r = 0; r < t->rows; r++) {
-        const uint8_t *from = t->codes + r / ROWS * t->padded * ROWS + r % ROWS;
+    for (uint64_t r0 = 0; r0 < t->rows; r0 += STRIP) {
+        const uint8_t *from = t->codes + r0 / ROWS * t->padded * ROWS;
+        uint64_t n = t->rows - r0 < STRIP ? t->rows - r0 : STRIP;
 
-        for (uint64_t i = 0; i < p->cols; i++)
-            t->code_row[i] = from[where[i] * ROWS];
-        quant_pack_row(t->j->codes + (t->first + r) * (p->cols / 2),
-                       t->code_row, p->cols);
+        for (uint64_t i = 0; i < cols; i++)
+            for (uint64_t r = 0; r < STRIP; r++)
+                t->code_strip[r * t->ld + i] =
+                    from[t->j->where[i] * ROWS + r0 % ROWS + r];
+        for (uint64_t r = 0; r < n; r++)
+            quant_pack_row(t->j->codes + (t->first + r0 + r) * (cols / 2),
+                           t->code_strip + r * t->ld, cols);
     }
 }
 
 /* ---- products with the factor ---- */
+
+/* While column c of panel q is multiplied, ask for a share of what comes after:
+ * the next panel's displacements, and the factor's next piece.  Their streams
+ * are too short for the hardware to foresee. */
+static void prefetch(const struct tile *t, uint64_t q, uint64_t k, uint64_t i,
+                     uint64_t n, const float *l)
+{
+    uint64_t d_lines = DEPTH * ROWS / 16, l_lines = DEPTH * COLS / 16;
+    bool last = q + 1 == t->panels;
+    uint64_t next = last ? k + DEPTH : k;
+    const float *d = at(t, last ? 0 : q + 1, next);
+
+    if (next + DEPTH <= t->padded)
+        for (uint64_t j = d_lines * i / n; j < d_lines * (i + 1) / n; j++)
+            __builtin_prefetch(d + 16 * j, 0, 2);
+    if (k + 2 * DEPTH <= t->padded)
+        for (uint64_t j = l_lines * q / t->panels;
+             j < l_lines * (q + 1) / t->panels; j++)
+            __builtin_prefetch(l + DEPTH * COLS + 16 * j, 0, 2);
+}
 
 /* acc = what columns first.. push onto the columns c0..c1 of each panel, for
  * first a multiple of COLS that is at least c1 (or, for a panel's own
@@ -176,6 +248,7 @@ static void push(struct tile *t, uint64_t c0, uint64_t c1, uint64_t first)
                                  factor_panel_at(f->padded, c / COLS) +
                                  (k - c) * COLS;
 
+                prefetch(t, q, k, (c - c0) / COLS, (c1 - c0) / COLS, l);
                 t->j->k->product(t->acc + (q * BLOCK + c - c0) * ROWS,
                                  at(t, q, k), l, n);
             }
@@ -339,28 +412,28 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
     struct job *j = ctx;
 
     for (size_t i = begin; i < end; i++) {
-        uint64_t first = i * j->tile_rows, left = j->p->rows - first;
-        uint64_t rows = left < j->tile_rows ? left : j->tile_rows;
         struct tile t = { 0 };
         struct err e;
-        int rc = tile_open(&t, j, first, rows, &e);
+        int rc = tile_open(&t, j, i, &e);
 
         if (!rc)
             rc = run_tile(&t, &e);
-        free(t.memory);
+        tile_close(j, &t);
         if (rc < 0)
-            report(j, first, rc, &e);
+            report(j, t.first, rc, &e);
     }
 }
 
-/* Large tiles read the factor less often, small ones feed more threads. */
-static uint64_t tile_rows(uint64_t rows)
+/* Tiles as equal as can be, as many for each thread.  Rows know nothing of each
+ * other, so that their codes are the same in any tile. */
+static void choose_tiles(struct job *j)
 {
-    uint64_t n = (uint64_t)threads_count() * 4, panels = TILE_PANELS;
+    uint64_t threads = (uint64_t)threads_count(), n;
 
-    while (panels > 1 && rows < n * panels * ROWS)
-        panels /= 2;
-    return panels * ROWS;
+    j->panels = (j->p->rows + ROWS - 1) / ROWS;
+    n = (j->panels + TILE_PANELS - 1) / TILE_PANELS;
+    n = (n + threads - 1) / threads * threads;
+    j->tiles = n < j->panels ? n : j->panels;
 }
 
 static int run_factor(struct job *j, struct solve_result *r, struct err *e)
@@ -368,8 +441,11 @@ static int run_factor(struct job *j, struct solve_result *r, struct err *e)
     const struct solve_params *p = j->p;
     uint32_t *where = mem_alloc(p->cols * sizeof(*where), "solve", e);
 
-    j->loss = mem_zero(2 * p->rows, sizeof(double), "solve", e);
-    if (!where || !j->loss) {
+    j->loss = where ? mem_zero(2 * p->rows, sizeof(double), "solve", e) : NULL;
+    j->spare = j->loss ? mem_zero((size_t)threads_count(), sizeof(*j->spare),
+                                  "solve", e) :
+                         NULL;
+    if (!j->spare) {
         free(where);
         free(j->loss);
         return e->code;
@@ -379,12 +455,15 @@ static int run_factor(struct job *j, struct solve_result *r, struct err *e)
     for (uint64_t c = 0; c < p->cols; c++)
         where[j->f->input[c]] = (uint32_t)c;
     j->k = solve_kernels_best();
-    j->tile_rows = tile_rows(p->rows);
-    threads_for((p->rows + j->tile_rows - 1) / j->tile_rows, 1, run_tiles, j);
+    choose_tiles(j);
+    threads_for(j->tiles, 1, run_tiles, j);
     for (uint64_t i = 0; i < p->rows; i++) {
         r->loss += p->nearest ? j->nearest[i] : j->loss[i];
         r->loss_nearest += j->nearest[i];
     }
+    while (j->n_spare)
+        free(j->spare[--j->n_spare]);
+    free(j->spare);
     free(where);
     free(j->loss);
     return j->rc;

@@ -6,6 +6,7 @@
  * registers and takes 16 rows x 4 columns at a time. */
 #include "gptq/solve_kernel.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #ifdef __x86_64__
@@ -19,6 +20,7 @@ enum { LANES = 16, COLS = FACTOR_PANEL, ROWS = SOLVE_ROWS };
 
 typedef float vf __attribute__((vector_size(64)));
 typedef int32_t vi __attribute__((vector_size(64)));
+typedef uint8_t vb __attribute__((vector_size(16)));
 
 #define SELECT(mask, yes, no)                                                  \
     ((vf)(((mask) & (vi)(yes)) | (~(mask) & (vi)(no))))
@@ -27,8 +29,9 @@ typedef int32_t vi __attribute__((vector_size(64)));
 INLINE void quantize(const struct solve_panel *p, int c, int r, const vf *t,
                      vf *loss, vf *dist)
 {
-    float diag = p->l[c * COLS + c], lane[LANES];
+    float diag = p->l[c * COLS + c];
     vf w, s, z, star, x, lo, hi, q;
+    vb code;
 
     memcpy(&w, p->d + c * ROWS + r, sizeof(w));
     memcpy(&s, p->scale[c] + r, sizeof(s));
@@ -46,34 +49,60 @@ INLINE void quantize(const struct solve_panel *p, int c, int r, const vf *t,
     *loss += star * star;
     *dist += w * w;
     memcpy(p->d + c * ROWS + r, &w, sizeof(w));
-    x += z;
-    memcpy(lane, &x, sizeof(x));
-    for (int i = 0; i < LANES; i++)
-        p->codes[c * ROWS + r + i] = (uint8_t)lane[i];
+    code = __builtin_convertvector(__builtin_convertvector(x + z, vi), vb);
+    memcpy(p->codes + c * ROWS + r, &code, sizeof(code));
 }
 
-INLINE void panel_rows(const struct solve_panel *p, int r)
-{
-    vf loss, dist, t, d;
-
-    memcpy(&loss, p->loss + r, sizeof(loss));
-    memcpy(&dist, p->dist + r, sizeof(dist));
-    for (int c = COLS - 1; c >= 0; c--) {
-        memcpy(&t, p->acc + c * ROWS + r, sizeof(t));
-        for (int k = COLS - 1; k > c; k--) {
-            memcpy(&d, p->d + k * ROWS + r, sizeof(d));
-            t += d * p->l[k * COLS + c];
-        }
-        quantize(p, c, r, &t, &loss, &dist);
-    }
-    memcpy(p->loss + r, &loss, sizeof(loss));
-    memcpy(p->dist + r, &dist, sizeof(dist));
-}
-
+/* All rows of a column before the next: each row's columns wait for each
+ * other, rows do not. */
 INLINE void panel(const struct solve_panel *p)
 {
-    for (int r = 0; r < ROWS; r += LANES)
-        panel_rows(p, r);
+    enum { N = ROWS / LANES };
+    vf loss[N], dist[N];
+
+    memcpy(loss, p->loss, sizeof(loss));
+    memcpy(dist, p->dist, sizeof(dist));
+    for (int c = COLS - 1; c >= 0; c--) {
+        vf t[N];
+
+        memcpy(t, p->acc + c * ROWS, sizeof(t));
+        for (int k = COLS - 1; k > c; k--) {
+            vf d[N];
+
+            memcpy(d, p->d + k * ROWS, sizeof(d));
+#pragma GCC unroll 3
+            for (int i = 0; i < N; i++)
+                t[i] += d[i] * p->l[k * COLS + c];
+        }
+#pragma GCC unroll 3
+        for (int i = 0; i < N; i++)
+            quantize(p, c, i * LANES, &t[i], &loss[i], &dist[i]);
+    }
+    memcpy(p->loss, loss, sizeof(loss));
+    memcpy(p->dist, dist, sizeof(dist));
+}
+
+INLINE void divide(float *x, const float *l)
+{
+    enum { N = ROWS / LANES };
+
+    for (int c = 0; c < COLS; c++) {
+        vf t[N];
+
+        memcpy(t, x + c * ROWS, sizeof(t));
+        for (int k = 0; k < c; k++) {
+            vf d[N];
+
+            memcpy(d, x + k * ROWS, sizeof(d));
+#pragma GCC unroll 3
+            for (int i = 0; i < N; i++)
+                t[i] -= d[i] * l[k * ROWS + c];
+        }
+#pragma GCC unroll 3
+        for (int i = 0; i < N; i++)
+            t[i] /= l[c * ROWS + c];
+        memcpy(x + c * ROWS, t, sizeof(t));
+    }
 }
 
 static void panel_plain(const struct solve_panel *p)
@@ -89,14 +118,29 @@ static void product_plain(float *acc, const float *d, const float *l, size_t n)
                 acc[c * ROWS + r] += d[k * ROWS + r] * l[k * COLS + c];
 }
 
-static const struct solve_kernels plain = { product_plain, panel_plain };
+static void subtract_plain(float *acc, const float *d, const float *l, size_t n)
+{
+    for (size_t k = 0; k < n; k++)
+        for (int c = 0; c < COLS; c++)
+            for (int r = 0; r < ROWS; r++)
+                acc[c * ROWS + r] -= d[k * ROWS + r] * l[k * ROWS + c];
+}
+
+static void divide_plain(float *x, const float *l)
+{
+    divide(x, l);
+}
+
+static const struct solve_kernels plain = { product_plain, panel_plain,
+                                            subtract_plain, divide_plain };
 
 #ifdef __x86_64__
 #define AVX2   __attribute__((target("avx2,fma")))
 #define AVX512 __attribute__((target("avx512f,avx512dq,avx512bw")))
 
-AVX2 static void product_avx2(float *acc, const float *d, const float *l,
-                              size_t n)
+/* acc += d l, or minus: -=; rows of l are ld apart. */
+AVX2 INLINE void multiply_avx2(float *acc, const float *d, const float *l,
+                               size_t n, int ld, bool minus)
 {
     for (int r = 0; r < ROWS; r += 16)
         for (int c = 0; c < COLS; c += 4) {
@@ -111,10 +155,12 @@ AVX2 static void product_avx2(float *acc, const float *d, const float *l,
                 __m256 b = _mm256_loadu_ps(d + k * ROWS + r + 8);
 
                 for (int i = 0; i < 4; i++) {
-                    __m256 x = _mm256_broadcast_ss(l + k * COLS + c + i);
+                    __m256 x = _mm256_broadcast_ss(l + k * ld + c + i);
 
-                    sum[i][0] = _mm256_fmadd_ps(a, x, sum[i][0]);
-                    sum[i][1] = _mm256_fmadd_ps(b, x, sum[i][1]);
+                    sum[i][0] = minus ? _mm256_fnmadd_ps(a, x, sum[i][0]) :
+                                        _mm256_fmadd_ps(a, x, sum[i][0]);
+                    sum[i][1] = minus ? _mm256_fnmadd_ps(b, x, sum[i][1]) :
+                                        _mm256_fmadd_ps(b, x, sum[i][1]);
                 }
             }
             for (int i = 0; i < 4; i++)
@@ -123,12 +169,30 @@ AVX2 static void product_avx2(float *acc, const float *d, const float *l,
         }
 }
 
+AVX2 static void product_avx2(float *acc, const float *d, const float *l,
+                              size_t n)
+{
+    multiply_avx2(acc, d, l, n, COLS, false);
+}
+
+AVX2 static void subtract_avx2(float *acc, const float *d, const float *l,
+                               size_t n)
+{
+    multiply_avx2(acc, d, l, n, ROWS, true);
+}
+
+AVX2 static void divide_avx2(float *x, const float *l)
+{
+    divide(x, l);
+}
+
 AVX2 static void panel_avx2(const struct solve_panel *p)
 {
     panel(p);
 }
 
-static const struct solve_kernels avx2 = { product_avx2, panel_avx2 };
+static const struct solve_kernels avx2 = { product_avx2, panel_avx2,
+                                           subtract_avx2, divide_avx2 };
 
 /* The accumulators have names, since an array of 24 would live in memory. */
 #define EACH_COLUMN(x) x(0) x(1) x(2) x(3) x(4) x(5) x(6) x(7)
@@ -141,6 +205,11 @@ static const struct solve_kernels avx2 = { product_avx2, panel_avx2 };
     a##c = _mm512_fmadd_ps(u, x, a##c);                                        \
     b##c = _mm512_fmadd_ps(v, x, b##c);                                        \
     e##c = _mm512_fmadd_ps(w, x, e##c);
+#define STEP_BACK(c)                                                           \
+    x = _mm512_set1_ps(l[c]);                                                  \
+    a##c = _mm512_fnmadd_ps(u, x, a##c);                                       \
+    b##c = _mm512_fnmadd_ps(v, x, b##c);                                       \
+    e##c = _mm512_fnmadd_ps(w, x, e##c);
 #define STORE(c)                                                               \
     _mm512_storeu_ps(acc + c * ROWS, a##c);                                    \
     _mm512_storeu_ps(acc + c * ROWS + 16, b##c);                               \
@@ -159,12 +228,31 @@ AVX512 static void product_avx512(float *acc, const float *d, const float *l,
     EACH_COLUMN(STORE)
 }
 
+AVX512 static void subtract_avx512(float *acc, const float *d, const float *l,
+                                   size_t n)
+{
+    EACH_COLUMN(LOAD)
+    for (size_t k = 0; k < n; k++, d += ROWS, l += ROWS) {
+        __m512 u = _mm512_loadu_ps(d), v = _mm512_loadu_ps(d + 16);
+        __m512 w = _mm512_loadu_ps(d + 32), x;
+
+        EACH_COLUMN(STEP_BACK)
+    }
+    EACH_COLUMN(STORE)
+}
+
+AVX512 static void divide_avx512(float *x, const float *l)
+{
+    divide(x, l);
+}
+
 AVX512 static void panel_avx512(const struct solve_panel *p)
 {
     panel(p);
 }
 
-static const struct solve_kernels avx512 = { product_avx512, panel_avx512 };
+static const struct solve_kernels avx512 = { product_avx512, panel_avx512,
+                                             subtract_avx512, divide_avx512 };
 #endif
 
 int solve_kernels_all(const struct solve_kernels *list[3])

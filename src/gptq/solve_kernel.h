@@ -1,4 +1,4 @@
-/* solve_kernel.h - the two inner loops of the solver.
+/* solve_kernel.h - the inner loops of the solver and of the factorization.
  *
  * Rows of W are independent, so vectors run over rows: SOLVE_ROWS rows of one
  * input lie together, and an element of the factor is broadcast. */
@@ -27,6 +27,11 @@ struct solve_kernels {
     /* acc[8][48] += d[n][48]ᵀ l[n][8] */
     void (*product)(float *acc, const float *d, const float *l, size_t n);
     void (*panel)(const struct solve_panel *p);
+    /* The factorization keeps SOLVE_ROWS rows of one column together in both
+     * operands: acc[8][48] -= d[n][48]ᵀ l[n][the first 8 of 48] */
+    void (*subtract)(float *acc, const float *d, const float *l, size_t n);
+    /* x[8][48]: x Lᵀ = x in place, l[8][the first 8 of 48] by columns */
+    void (*divide)(float *x, const float *l);
 };
 
 /* The fastest that this machine has. */
