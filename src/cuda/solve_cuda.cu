@@ -159,24 +159,49 @@ static __device__ __forceinline__ void fetch_block(struct block_memory<R> *s,
     __syncthreads();
 }
 
-/* Weights and grids of 32 columns, by `parts` threads a row, this one being
- * number `part`.  A grid is its scale with the zero in the low bits, which are
- * 0 in an f16 or bf16 scale. */
-template <enum dtype S, int R>
-static __device__ __forceinline__ void fetch_sub(struct block_memory<R> *s,
-                                                 const struct block_rows &b,
-                                                 int first, int part, int parts)
+/* Weights and grids of 32 columns, by PARTS threads a row, this one being
+ * number `part`: first all loads, then all that needs them. */
+template <int PARTS> struct block_fetch {
+    enum { COUNT = (SUB + PARTS - 1) / PARTS };
+    float w[COUNT];
+    uint32_t meta[COUNT];
+};
+
+template <int PARTS, int R>
+static __device__ __forceinline__ void
+fetch_sub(struct block_fetch<PARTS> *f, const struct block_memory<R> *s,
+          const struct block_rows &b, int first, int part)
+{
+#pragma unroll
+    for (int i = 0; i < f->COUNT; i++) {
+        int k = part + i * PARTS;
+
+        if (k < SUB) {
+            f->w[i] = b.w[(first + k) * b.pitch];
+            f->meta[i] = b.meta[s->group[first + k] * b.pitch];
+        }
+    }
+}
+
+/* A grid is kept as its scale with the zero in the low bits, which are 0 in an
+ * f16 or bf16 scale. */
+template <enum dtype S, int PARTS, int R>
+static __device__ __forceinline__ void
+keep_sub(const struct block_fetch<PARTS> *f, struct block_memory<R> *s,
+         const struct block_rows &b, int first, int part)
 {
     int buffer = first / SUB % 2;
 
-#pragma unroll 4
-    for (int k = part; k < SUB; k += parts) {
-        uint32_t meta = b.meta[s->group[first + k] * b.pitch];
+#pragma unroll
+    for (int i = 0; i < f->COUNT; i++) {
+        int k = part + i * PARTS;
 
-        s->w[buffer][k][b.row] = b.w[(first + k) * b.pitch];
-        s->grid[buffer][k][b.row] =
-            __float_as_uint(meta_scale<S>(s->mantissa, meta)) |
-            (uint32_t)meta_zero(meta);
+        if (k < SUB) {
+            s->w[buffer][k][b.row] = f->w[i];
+            s->grid[buffer][k][b.row] =
+                __float_as_uint(meta_scale<S>(s->mantissa, f->meta[i])) |
+                (uint32_t)meta_zero(f->meta[i]);
+        }
     }
 }
 
@@ -278,20 +303,23 @@ static __device__ __forceinline__ void push_sub(struct block_memory<R> *s,
 }
 
 /* What three quarters do while the first quantizes the sub-block at `first`:
- * the rest of the last one's work, and fetching the next. */
+ * the rest of the last one's work, and fetching the next one. */
 template <enum dtype S, int R>
 static __device__ __forceinline__ void
 help_sub(struct block_memory<R> *s, const struct block_rows &b, int first)
 {
     int last = first + SUB, part = b.quarter - 1;
+    struct block_fetch<3> next;
 
     if (first > 0)
-        fetch_sub<S>(s, b, first - SUB, part, 3);
-    if (last == SOLVE_BLOCK)
-        return;
-    for (int j = first - PUSH * (part + 1); j >= 0; j -= 3 * PUSH)
-        push_sub(s, b, last, j);
-    store_sub(s, b, last, part, 3);
+        fetch_sub(&next, s, b, first - SUB, part);
+    if (last < SOLVE_BLOCK) {
+        for (int j = first - PUSH * (part + 1); j >= 0; j -= 3 * PUSH)
+            push_sub(s, b, last, j);
+        store_sub(s, b, last, part, 3);
+    }
+    if (first > 0)
+        keep_sub<S>(&next, s, b, first - SUB, part);
 }
 
 /* Quantize 128 columns of R rows of one matrix; grid (padded_rows / R,
@@ -320,10 +348,12 @@ static __global__ void __launch_bounds__(4 * R, 1)
                             a.padded_rows,
                             (int)(threadIdx.x % R),
                             (int)(threadIdx.x / R) };
+    struct block_fetch<4> begin;
     float loss = 0, dist = 0;
 
     fetch_block(s, a);
-    fetch_sub<S>(s, b, SOLVE_BLOCK - SUB, b.quarter, 4);
+    fetch_sub(&begin, s, b, SOLVE_BLOCK - SUB, b.quarter);
+    keep_sub<S>(&begin, s, b, SOLVE_BLOCK - SUB, b.quarter);
     __pipeline_wait_prior(0);
     __syncthreads();
     for (int first = SOLVE_BLOCK - SUB; first >= 0; first -= SUB) {
