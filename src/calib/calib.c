@@ -6,6 +6,7 @@
 
 #include "calib/emit.h"
 #include "calib/spool.h"
+#include "common/threads.h"
 
 /* What a tap needs to write a batch's activations. */
 struct tapped {
@@ -75,32 +76,93 @@ static int run_all(struct calib *c, struct layer *l, struct batch *b,
     return emit_hidden(c->hidden, c->m, b, layer + 1, false, e);
 }
 
-static int run_to(struct calib *c, struct layer *l, struct batch *b,
-                  int64_t layer, enum point to, struct err *e)
-{
-    bool out = to == POINT_OUT;
+/* What is written and read while a batch is computed. */
+struct traffic {
+    struct calib *c;
+    int64_t layer;
+    bool act;                   /* inside the layer: activations, too */
+    struct batch *write, *read; /* NULL: none */
+    int rc;                     /* of the first failure; else of feed_next */
+    struct err err;
+};
 
-    if (layer_run(l, &b->s, to, NULL, e) < 0)
-        return e->code;
-    if (out && check_finite(c, b, layer + 1, e) < 0)
-        return e->code;
-    return emit_hidden(c->out, c->m, b, out ? layer + 1 : layer,
-                       to != POINT_IN && !out, e);
+static void move_batches(void *arg)
+{
+    struct traffic *t = arg;
+
+    t->rc = 0;
+    if (t->write)
+        t->rc = emit_hidden(t->c->out, t->c->m, t->write, t->layer, t->act,
+                            &t->err);
+    if (t->rc >= 0 && t->read)
+        t->rc = feed_next(t->c->feed, t->read, &t->err);
 }
 
-static int run_batches(struct calib *c, struct layer *l, struct batch *b,
-                       enum point to, struct err *e)
+/* Run each batch to a point; the one before is written and the next is read
+ * beside it. */
+static int stream_batches(struct calib *c, struct layer *l, enum point to,
+                          struct batch *slot[3], struct err *e)
 {
-    int64_t layer = feed_layer(c->feed);
-    int rc;
+    bool out = to == POINT_OUT;
+    struct traffic t = { .c = c,
+                         .layer = feed_layer(c->feed) + out,
+                         .act = to != POINT_IN && !out,
+                         .read = slot[0] };
+    int rc = 0;
 
-    while ((rc = feed_next(c->feed, b, e)) > 0) {
-        rc = c->to == TO_ALL ? run_all(c, l, b, layer, e) :
-                               run_to(c, l, b, layer, to, e);
+    move_batches(&t);
+    for (int i = 1; t.rc > 0; i++) {
+        struct batch *now = t.read;
+        struct threads_task task;
+
+        t.read = slot[i % 3];
+        threads_start(&task, move_batches, &t);
+        rc = layer_run(l, &now->s, to, NULL, e);
+        if (rc >= 0 && out)
+            rc = check_finite(c, now, t.layer, e);
+        threads_join(&task);
         if (rc < 0)
             return rc;
-        step_progress(c, b);
+        step_progress(c, now);
+        t.write = now;
     }
+    if (t.rc == 0) {
+        t.read = NULL;
+        move_batches(&t);
+    }
+    if (t.rc < 0)
+        *e = t.err;
+    return t.rc;
+}
+
+static int run_batches(struct calib *c, struct layer *l, struct err *e)
+{
+    struct batch *b = new_batch(e);
+    int rc = b ? 1 : e->code;
+
+    while (rc > 0 && (rc = feed_next(c->feed, b, e)) > 0) {
+        if (run_all(c, l, b, feed_layer(c->feed), e) < 0)
+            rc = e->code;
+        else
+            step_progress(c, b);
+    }
+    free_batch(b);
+    return rc;
+}
+
+static int run_to(struct calib *c, struct layer *l, enum point to,
+                  struct err *e)
+{
+    struct batch *slot[3] = { 0 };
+    int rc = 0;
+
+    for (size_t i = 0; i < ARRAY_LEN(slot) && !rc; i++)
+        if (!(slot[i] = new_batch(e)))
+            rc = e->code;
+    if (!rc)
+        rc = stream_batches(c, l, to, slot, e);
+    for (size_t i = 0; i < ARRAY_LEN(slot); i++)
+        free_batch(slot[i]);
     return rc;
 }
 
@@ -142,20 +204,15 @@ int calib_layer(struct calib *c, struct err *e)
                     c->to == TO_ALL              ? POINT_MLP_MID :
                                                    (enum point)(c->to - TO_EMBED);
     struct layer *l = NULL;
-    struct batch *b;
     int rc;
 
     if ((rc = check_route(c, to, e)) < 0 || (rc = check_codes(c, e)) < 0)
         return rc;
-    b = new_batch(e);
-    if (!b)
-        return e->code;
     rc = model_load_layer(c->m, feed_layer(c->feed), feed_point(c->feed), to,
                           c->codes, &l, e);
     if (rc >= 0)
-        rc = run_batches(c, l, b, to, e);
+        rc = c->to == TO_ALL ? run_batches(c, l, e) : run_to(c, l, to, e);
     layer_release(l);
-    free_batch(b);
     return rc;
 }
 

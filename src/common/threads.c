@@ -135,3 +135,32 @@ void threads_for(size_t n, size_t grain,
         pthread_cond_wait(&pool.done, &pool.lock);
     pthread_mutex_unlock(&pool.lock);
 }
+
+static void *run_task(void *arg)
+{
+    struct threads_task *t = arg;
+
+    inside = true;
+    t->fn(t->ctx);
+    return NULL;
+}
+
+void threads_start(struct threads_task *t, void (*fn)(void *ctx), void *ctx)
+{
+    pthread_t thread;
+
+    *t = (struct threads_task){ .fn = fn, .ctx = ctx };
+    if (threads_count() > 1 && !pthread_create(&thread, NULL, run_task, t)) {
+        t->thread = thread;
+        t->running = true;
+    } else {
+        fn(ctx);
+    }
+}
+
+void threads_join(struct threads_task *t)
+{
+    if (t->running)
+        pthread_join(t->thread, NULL);
+    t->running = false;
+}

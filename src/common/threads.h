@@ -17,4 +17,18 @@ int threads_count(void);
 void threads_for(size_t n, size_t grain,
                  void (*fn)(void *ctx, size_t begin, size_t end), void *ctx);
 
+/* A function that runs beside the caller: reading the next batch while this
+ * one is computed.  threads_for() inside it runs in its own thread. */
+struct threads_task {
+    void (*fn)(void *ctx);
+    void *ctx;
+    unsigned long thread; /* pthread_t */
+    bool running;
+};
+
+/* Start fn(ctx); where no thread is to be had it runs here and now. */
+void threads_start(struct threads_task *t, void (*fn)(void *ctx), void *ctx);
+/* Wait for it; nothing where nothing was started. */
+void threads_join(struct threads_task *t);
+
 #endif
