@@ -39,8 +39,7 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_CHOICE, 'l', "layout", LAYOUT_WORDS,
           "tensors to write [compressed-tensors]", &s->layout, 0, 0, false },
         { OPT_INT, 'g', "group", "N",
-          "inputs per scale: demanded of the stream, checked by --check "
-          "[128]",
+          "inputs per scale: what the stream or --check must have [128]",
           &s->group, 8, 1 << 20, false },
         { OPT_FLAG, 0, "symmetric", NULL, "refuse asymmetric modules",
           &s->symmetric, 0, 0, false },
@@ -68,7 +67,7 @@ static void parse(struct settings *s, int argc, char **argv)
 }
 
 /* --check: the answer is the exit status. */
-static void check(const struct settings *s)
+static int check(const struct settings *s)
 {
     struct preflight p = { .model = s->check,
                            .layout = (enum layout)s->layout,
@@ -81,6 +80,7 @@ static void check(const struct settings *s)
         die_err(&e);
     info("'%s': %" PRIu64 " linears can be packed as %s, group %" PRIu64,
          p.model, linears, layout_name(p.layout), p.group);
+    return 0;
 }
 
 /* Say once each what some runtimes will not load. */
@@ -91,12 +91,9 @@ static void advise(struct work *w, const struct pack_module *m)
                  ~w->advised;
 
     for (int b = 0; b < ADVICE_BITS; b++)
-        if (a & 1u << b) {
-            if (1u << b == ADVICE_SHORT_GROUP)
-                warning("%s: %s", m->name, layout_advice_text(1u << b));
-            else
-                info("%s: %s", m->name, layout_advice_text(1u << b));
-        }
+        if (a & 1u << b)
+            (1u << b == ADVICE_SHORT_GROUP ? warning : info)(
+                "%s: %s", m->name, layout_advice_text(1u << b));
     w->advised |= a;
 }
 
@@ -186,6 +183,7 @@ static int open_all(struct work *w, struct err *e)
     const struct stream_expect expect = { .key = s->tool.expect_key };
     const struct stream_output out = { .path = s->tool.output,
                                        .key = s->tool.key };
+    const struct layout_shape any = { "", 8, 8 };
 
     w->run = (struct pack_run){
         .layout = (enum layout)s->layout,
@@ -194,11 +192,8 @@ static int open_all(struct work *w, struct err *e)
                      s->asymmetric ? 0 :
                                      -1,
     };
-    if (w->run.layout == LAYOUT_GPTQ && s->asymmetric) {
-        const struct layout_shape any = { "", 8, 8 };
-
+    if (w->run.layout == LAYOUT_GPTQ && s->asymmetric)
         return layout_check(LAYOUT_GPTQ, false, 8, &any, &any, 1, e);
-    }
     if (packer_open(&w->packer, s->device, &w->run, e) ||
         stream_open(&w->in, s->input, &expect, e))
         return e->code;
@@ -235,10 +230,8 @@ int main(int argc, char **argv)
 
     parse(&set, argc, argv);
     tool_apply(&set.tool);
-    if (set.check) {
-        check(&set);
-        return 0;
-    }
+    if (set.check)
+        return check(&set);
     if (open_all(&w, &e))
         die_err(&e);
     progress_start(&w.progress, set.tool.progress, "modules", 0);
