@@ -34,7 +34,9 @@ static void help(const char *synopsis, const char *summary,
 
 static void finish_stdout(void)
 {
-    exit(fflush(stdout) || ferror(stdout) ? -E_IO : 0);
+    if (fflush(stdout) || ferror(stdout))
+        die(E_IO, "cannot write to standard output:");
+    exit(0);
 }
 
 static int choose(const struct opt *o, const char *value)

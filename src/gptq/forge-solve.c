@@ -208,11 +208,12 @@ int main(int argc, char **argv)
         stream_abort(r.out, &e);
         die_err(&e);
     }
-    if (stream_finish(r.out, &e) < 0) {
-        publish_discard(r.report);
+    /* the report first: codes without it would be an output of a failed run */
+    if (r.report && publish_commit(r.report, &e) < 0) {
+        stream_abort(r.out, &e);
         die_err(&e);
     }
-    if (r.report && publish_commit(r.report, &e) < 0)
+    if (stream_finish(r.out, &e) < 0)
         die_err(&e);
     summary(&r);
     stream_close(r.in);

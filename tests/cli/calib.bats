@@ -3,7 +3,6 @@
 # forge-calib(1) as a user meets it.
 
 bats_require_minimum_version 1.5.0
-load ../helper/fail_each
 
 PY="$BATS_TEST_DIRNAME/../reference/forward.py"
 MAN="$BATS_TEST_DIRNAME/../../man/forge-calib.1"
@@ -255,16 +254,6 @@ fts.write(sys.stdout.buffer, [fts.Tensor("tokens", "0", np.array([1, 96], "<i4")
     [ -e /dev/full ] || skip "no /dev/full"
     run -74 bash -c 'forge-calib -q llama t.fts >/dev/full'
     run -74 bash -c 'forge-calib -q --to hidden llama t.fts >/dev/full'
-}
-
-@test "whichever read, write or malloc fails, nothing is published" {
-    forge-weights -q mini --layer 0 --match '*.o_proj.weight' |
-        forge-grid -q --group 16 | forge-solve -q --method rtn >o.fts
-    forge-calib -q --to attn_out mini t.fts >b.fts
-    fail_each malloc 75 forge-calib -q -j 1 --to mlp_in --codes o.fts -o out.fts mini b.fts
-    fail_each write 74 forge-calib -q -j 1 -o out.fts mini t.fts
-    fail_each pread 74 forge-calib -q -j 1 -o out.fts mini t.fts
-    fail_stdin=t.fts fail_each read 74 forge-calib -q -j 1 -o out.fts mini
 }
 
 @test "--help and the man page name the same options" {

@@ -3,7 +3,6 @@
 # forge-grid(1) as a user meets it.
 
 bats_require_minimum_version 1.5.0
-load ../helper/fail_each
 
 PY="$BATS_TEST_DIRNAME/../reference/stages.py"
 MAN="$BATS_TEST_DIRNAME/../../man/forge-grid.1"
@@ -89,12 +88,6 @@ setup() {
     run -66 forge-grid nothing.fts
     run -66 forge-grid --hessian nothing.fts "$W"
     run -69 forge-grid --device cuda "$W"
-}
-
-@test "whichever read, write or allocation fails, one line and no stream" {
-    fail_stdin="$W" fail_each read 74 forge-grid -q -o out.fts
-    fail_each write 74 forge-grid -q -o out.fts "$W"
-    fail_each malloc 75 forge-grid -q -j 1 -o out.fts --hessian "$H" "$W"
 }
 
 @test "every option of --help is in the man page" {

@@ -3,7 +3,6 @@
 # forge-hessian(1) as a user meets it.
 
 bats_require_minimum_version 1.5.0
-load ../helper/fail_each
 
 PY="$BATS_TEST_DIRNAME/../reference/stages.py"
 MAN="$BATS_TEST_DIRNAME/../../man/forge-hessian.1"
@@ -106,11 +105,6 @@ setup() {
     run -66 forge-hessian nothing.fts
     run -69 --separate-stderr forge-hessian --device cuda "$A/a.fts"
     [[ $stderr == *"no usable device"* ]]
-}
-
-@test "whichever read or write fails, one line and no complete stream" {
-    fail_stdin="$A/a.fts" fail_each read 74 forge-hessian -q -o out.fts
-    fail_each write 74 forge-hessian -q -o out.fts "$A/a.fts"
 }
 
 @test "every option of --help is in the man page" {

@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # forge-pack(1) as a user meets it.
 # shellcheck disable=SC2154 # run sets stderr
-load ../helper/fail_each
 
 bats_require_minimum_version 1.5.0
 
@@ -203,17 +202,4 @@ END
     grep -oE '^\.It Fl .*|, Fl -[a-z-]+' "$page" | grep -oE -- '-[a-z-]{2,}' |
         sed 's/^-*/--/' | sort -u >in_page
     diff help in_page
-}
-
-@test "whichever malloc fails, one line and no output" {
-    make_stream x.fts 8x32 64x96 --group 32
-    fail_each malloc 75 forge-pack -q -j 1 --layout awq -o out.fts x.fts
-}
-@test "whichever read fails, one line and no output" {
-    make_stream x.fts 8x32 64x96 --group 32
-    fail_each pread 74 forge-pack -q -j 1 --layout awq -o out.fts x.fts
-}
-@test "whichever write fails, one line and no output" {
-    make_stream x.fts 8x32 64x96 --group 32
-    fail_each write 74,73 forge-pack -q -j 1 --layout awq -o out.fts x.fts
 }

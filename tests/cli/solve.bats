@@ -3,7 +3,6 @@
 # forge-solve(1) as a user meets it.
 
 bats_require_minimum_version 1.5.0
-load ../helper/fail_each
 
 PY="$BATS_TEST_DIRNAME/../reference/stages.py"
 MAN="$BATS_TEST_DIRNAME/../../man/forge-solve.1"
@@ -128,12 +127,6 @@ for line in open("r.jsonl"):
     run -66 forge-solve nothing.fts
     run -66 forge-solve --hessian nothing.fts "$D/sym.fts"
     run -69 forge-solve --device cuda "$D/sym.fts"
-}
-
-@test "whichever read, write or allocation fails, one line and no stream" {
-    fail_stdin="$D/sym.fts" fail_each read 74 forge-solve -q -o out.fts
-    fail_each write 74 forge-solve -q -o out.fts "$D/sym.fts"
-    fail_each malloc 75 forge-solve -q -j 1 -o out.fts "$D/sym.fts"
 }
 
 @test "every option of --help is in the man page" {

@@ -11,13 +11,15 @@
 # on stderr that begins with the tool's name, no file out.fts, no temporary
 # left behind, and that what went to standard output is no valid stream.
 # A kind that the tool never calls fails the test.  With fail_stdin=FILE set,
-# FILE is piped into the tool.
+# FILE is piped into the tool; with fail_silent=1 a run that failed must have
+# printed nothing at all.  The first 60 calls are made to fail one by one, then
+# fewer and fewer of them.
 
 fail_each() {
     local kind=$1 codes=,$2, n rc
     shift 2
     [ -e "${FAIL_SO:-/nonexistent}" ] || skip "no fail.so in this mode"
-    for ((n = 1; n <= 600; n++)); do
+    for ((n = 1; n <= 100000; n += n < 60 ? 1 : n / 8)); do
         rm -rf out.fts
         rc=0
         if [ -n "${fail_stdin:-}" ]; then
@@ -34,7 +36,7 @@ fail_each() {
         fi
         fail_check "$kind:$n" "$codes" "$rc" "$1" || return 1
     done
-    echo "$kind: still failing after 600 calls"
+    echo "$kind: still failing after 100000 calls"
     return 1
 }
 
@@ -55,9 +57,14 @@ fail_check() {
         : >fail.out
         return 0
     fi
-    if [ -e out.fts ] || compgen -G 'out.fts.tmp.*' >/dev/null; then
+    if [ -e out.fts ] || compgen -G '*.tmp.*' >/dev/null; then
         echo "$what: something was left behind:"
         ls -a
+        return 1
+    fi
+    if [ -n "${fail_silent:-}" ] && [ -s fail.out ]; then
+        echo "$what: failed, but printed:"
+        cat fail.out
         return 1
     fi
     if [ -s fail.out ] && forge-ls --verify -q fail.out >/dev/null 2>&1; then

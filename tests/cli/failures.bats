@@ -1,0 +1,237 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2034,SC2154 # fail_each reads variables; run sets stderr
+# What every tool owes when something breaks: whichever of its calls fails,
+# wherever its input is cut, when the disk is full.  On a model small enough
+# for each call to have its turn.
+
+bats_require_minimum_version 1.5.0
+load ../helper/fail_each
+
+setup_file() {
+    local py="$BATS_TEST_DIRNAME/../reference"
+    cd "$BATS_FILE_TMPDIR" || return 1
+    python3 "$py/forward.py" make mini mini
+    python3 "$py/forward.py" tokens t.fts 4 1 7
+    cp "$py/tokenizers/qwen2.json" mini/tokenizer.json
+    cp -r mini other
+    python3 "$py/checkpoints.py" make bin-sharded bin
+    python3 "$py/checkpoints.py" make gptq gptq
+    printf '{"input_ids": [1, 2, 3, 4]}\n{"input_ids": [5, 6, 7, 8]}\n' >ids.jsonl
+    forge-calib -q --to attn_in mini t.fts -o state.fts
+    forge-calib -q mini t.fts -o a.fts
+    forge-hessian -q a.fts -o h.fts
+    forge-weights -q mini -o w.fts
+    forge-grid -q --group 16 w.fts -o g.fts
+    forge-solve -q --hessian h.fts g.fts -o c.fts
+    mkstream weight:m.q:F32:16x32 -o w1.fts
+    forge-grid -q --group 16 w1.fts -o g1.fts
+    mkstream hessian:m.in:F32:528:modules=m.q:samples=3:fill=1 -o h1.fts
+    forge-solve -q g1.fts -o c1.fts
+    forge-weights -q mini --layer 0 --match '*.[qkv]_proj.weight' |
+        forge-grid -q --group 16 | forge-solve -q -o qkv.fts
+    forge-pack -q --layout gptq c.fts -o x.fts
+}
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || return 1
+    ln -s "$BATS_FILE_TMPDIR"/* .
+    export OPENBLAS_NUM_THREADS=1
+}
+
+# Each kind of call by itself, with the exit code that it must give.
+each() { # "KIND..." COMMAND...
+    local kind
+    for kind in $1; do
+        case $kind in
+        malloc) fail_each malloc 75 "${@:2}" ;;
+        rename) fail_each rename 73 "${@:2}" ;;
+        *) fail_each "$kind" 74 "${@:2}" ;;
+        esac || { echo "of: ${*:2}"; return 1; }
+    done
+}
+every="pread write fsync rename malloc"
+
+@test "whichever call fails: forge-tokens" {
+    each "read write fsync rename malloc" forge-tokens -q mini -t 8 -n 2 ids.jsonl -o out.fts
+    fail_stdin=ids.jsonl
+    each "read write malloc" forge-tokens -q mini --ids
+}
+
+@test "whichever call fails: forge-weights" {
+    each "$every" forge-weights -q mini -o out.fts
+    each "$every" forge-weights -q bin -o out.fts
+    each "$every" forge-weights -q gptq -o out.fts
+    each "pread malloc" forge-weights -q --dequantize gptq -o out.fts
+    each "write" forge-weights -q mini
+}
+
+@test "whichever call fails: forge-calib" {
+    each "$every pwrite" forge-calib -q -j 1 -o out.fts mini t.fts
+    each "$every" forge-calib -q -j 1 --to hidden --codes qkv.fts -o out.fts mini state.fts
+    fail_stdin=t.fts
+    each "read write malloc" forge-calib -q -j 1 mini
+}
+
+@test "whichever call fails: forge-hessian" {
+    each "$every" forge-hessian -q -j 1 -o out.fts a.fts
+    each "$every" forge-hessian -q -j 1 -o out.fts --dtype f32 --block 16 a.fts
+    each "$every" forge-hessian -q -j 1 -o out.fts h.fts h.fts
+    fail_stdin=a.fts
+    each "read write malloc" forge-hessian -q -j 1
+}
+
+@test "whichever call fails: forge-grid" {
+    each "$every" forge-grid -q -j 1 --group 16 -o out.fts w.fts
+    each "$every" forge-grid -q -j 1 --group 16 --hessian h.fts -o out.fts w.fts
+    fail_stdin=w.fts
+    each "read write malloc" forge-grid -q -j 1 --group 16
+}
+
+@test "whichever call fails: forge-solve" {
+    each "$every" forge-solve -q -j 1 -o out.fts g.fts
+    for order in natural activation group; do
+        each "pread malloc" forge-solve -q -j 1 --order $order --hessian h.fts -o out.fts g.fts
+    done
+    each "$every" forge-solve -q -j 1 --hessian h.fts --report report -o out.fts g.fts
+    fail_stdin=g.fts
+    each "read write malloc" forge-solve -q -j 1 --hessian h.fts
+}
+
+@test "whichever call fails: forge-pack" {
+    for layout in compressed-tensors awq gptq gptq_v2; do
+        each "malloc" forge-pack -q -j 1 --layout $layout -o out.fts c1.fts
+    done
+    each "$every" forge-pack -q -j 1 --layout gptq -o out.fts c.fts
+    each "pread malloc" forge-pack -q --layout gptq --group 16 --check mini
+    fail_stdin=c.fts
+    each "read write malloc" forge-pack -q -j 1 --layout gptq
+}
+
+@test "whichever call fails: forge-shard" {
+    each "$every" forge-shard -q -j 1 --from mini out.fts x.fts
+    each "write rename" forge-shard -q -j 1 --shard-size 8KB --from mini out.fts x.fts
+    fail_stdin=x.fts
+    each "read pread malloc" forge-shard -q -j 1 --from mini out.fts
+    rm -r out.fts
+    forge-shard -q -j 1 --from mini whole x.fts
+    unset fail_stdin
+    each "pread malloc" forge-shard -q -j 1 --verify whole --from mini
+}
+
+@test "whichever call fails: forge-eval" {
+    fail_silent=1
+    each "pread pwrite malloc" forge-eval -q -j 1 --json mini other t.fts
+    each "write" forge-eval -q -j 1 mini other t.fts
+    fail_stdin=t.fts
+    each "read" forge-eval -q -j 1 mini other
+}
+
+@test "whichever call fails: forge-ls" {
+    each "pread write malloc" forge-ls c.fts
+    each "pread write malloc" forge-ls mini
+    each "pread malloc" forge-ls --json gptq
+    each "malloc" forge-ls --stats m.q c1.fts
+    each "malloc" forge-ls --histogram m.q w1.fts
+    fail_stdin=c.fts
+    each "read write malloc" forge-ls --verify
+}
+
+@test "whichever call fails: forge-plan" {
+    each "pread write malloc" forge-plan mini
+}
+
+@test "no tool is missing here" {
+    for tool in "$BATS_TEST_DIRNAME"/../../src/*/forge-*.c; do
+        tool=$(basename "$tool" .c)
+        [ "$tool" != forge-meter ] || continue # runs another program's calls
+        grep -q "call fails: $tool\"" "$BATS_TEST_FILENAME"
+    done
+}
+
+# FILE cut at many places, the first and the last bytes among them: exit 65, one
+# line, nothing published, no output that could be taken for a stream.
+cut_anywhere() { # FILE COMMAND... with @ for the file that is cut
+    local file=$1 size n step
+    shift
+    size=$(stat -c %s -L "$file")
+    step=$((size / 24 + 1))
+    for n in $(seq 0 "$step" $((size - 1))) 1 63 64 65 $((size - 64)) $((size - 1)); do
+        head -c "$n" "$file" >cut
+        run -65 --separate-stderr "${@/#@/cut}" -o out.fts
+        [ "$(wc -l <<<"$stderr")" -eq 1 ] && [ ! -e out.fts ]
+        [[ $stderr == "$1: "* ]]
+        rc=0
+        "${@/#@/cut}" >out 2>err || rc=$?
+        [ $rc -eq 65 ] || { echo "cut at $n: exit $rc: $(<err)"; return 1; }
+        run -1 forge-ls -q --verify out
+    done
+}
+
+@test "every stream into every filter may be cut anywhere: exit 65, no output" {
+    cut_anywhere t.fts forge-calib -q mini @
+    cut_anywhere qkv.fts forge-calib -q --to attn_out --codes @ mini state.fts
+    cut_anywhere state.fts forge-calib -q --to attn_out mini @
+    cut_anywhere a.fts forge-hessian -q @
+    cut_anywhere h.fts forge-hessian -q h1.fts @
+    cut_anywhere w1.fts forge-grid -q @
+    cut_anywhere h1.fts forge-grid -q --hessian @ w1.fts
+    cut_anywhere g1.fts forge-solve -q @
+    cut_anywhere h1.fts forge-solve -q --hessian @ g1.fts
+    cut_anywhere c1.fts forge-pack -q --layout gptq @
+}
+
+@test "equal input gives equal bytes, from a file, a pipe and on any threads" {
+    equal() { # FILE COMMAND...
+        "${@:2}" -q -j 1 "$1" >one
+        # shellcheck disable=SC2002
+        cat "$1" | "${@:2}" -q -j 2 >two
+        "${@:2}" -q "$1" -o three
+        # a note may carry seconds
+        for i in one two three; do
+            forge-ls --json "$i" | grep -v '"role":"note"' >$i.ls
+        done
+        cmp one.ls two.ls && cmp one.ls three.ls && [ -s one.ls ]
+        [ "$2" = forge-solve ] || { cmp one two && cmp one three; }
+        rm three
+    }
+    equal t.fts forge-calib mini
+    equal a.fts forge-hessian
+    equal w.fts forge-grid --group 16 --hessian h.fts
+    equal g.fts forge-solve --hessian h.fts
+    equal c.fts forge-pack --layout gptq
+    for i in 1 2; do
+        forge-weights -q bin -o w$i
+        forge-shard -q -j $i --from mini s$i x.fts
+        forge-eval -q -j $i --json mini other t.fts >e$i
+        forge-ls -v mini >l$i
+    done
+    cmp w1 w2 && cmp e1 e2 && cmp l1 l2
+    diff -r s1 s2
+}
+
+@test "a full disk is exit 74 and one line, from every tool" {
+    [ -e /dev/full ] || skip "no /dev/full"
+    full() {
+        rc=0
+        "$@" 2>err >/dev/full || rc=$?
+        [ "$rc:$(wc -l <err)" = 74:1 ] || { echo "$*: exit $rc"; cat err; return 1; }
+    }
+    full forge-tokens -q mini ids.jsonl
+    full forge-tokens -q mini --ids ids.jsonl
+    full forge-weights -q mini
+    full forge-calib -q mini t.fts
+    full forge-hessian -q a.fts
+    full forge-grid -q --group 16 w.fts
+    full forge-solve -q g.fts
+    full forge-pack -q --layout gptq c.fts
+    full forge-eval -q mini other t.fts
+    full forge-eval -q --json mini other t.fts
+    full forge-ls c.fts
+    full forge-ls mini
+    full forge-plan mini
+    for tool in "$BATS_TEST_DIRNAME"/../../src/*/forge-*.c; do
+        tool=$(basename "$tool" .c)
+        full "$tool" --help
+        full "$tool" --version
+    done
+}
