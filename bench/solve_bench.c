@@ -33,7 +33,7 @@ static float noise(uint64_t *s)
  * bit of rank one, in closed form so that large ones cost nothing. */
 static float *make_hessian(uint64_t n)
 {
-    float *h = must(mem_alloc(n * (n + 1) / 2 * sizeof(*h), "bench", &err));
+    float *h = must(mem_pages(n * (n + 1) / 2 * sizeof(*h), "bench", &err));
 
     for (uint64_t i = 0; i < n; i++)
         for (uint64_t j = 0; j <= i; j++) {
@@ -59,9 +59,9 @@ static void make_layer(struct layer *l, uint64_t rows, uint64_t cols)
     l->rows = rows;
     l->cols = cols;
     l->h = make_hessian(cols);
-    l->w = must(mem_alloc(rows * cols * sizeof(float), "bench", &err));
+    l->w = must(mem_pages(rows * cols * sizeof(float), "bench", &err));
     l->meta = must(mem_alloc(rows * groups * 4, "bench", &err));
-    l->codes = must(mem_alloc(rows * cols / 2, "bench", &err));
+    l->codes = must(mem_pages(rows * cols / 2, "bench", &err));
     for (uint64_t i = 0; i < rows * cols; i++)
         l->w[i] = noise(&seed) + noise(&seed) + noise(&seed);
     for (uint64_t i = 0; i < rows * groups; i++)

@@ -16,8 +16,8 @@ enum {
     ROWS = CHOLESKY_ROWS,
     COLS = FACTOR_PANEL,
     BLOCK = 4 * ROWS,
-    DEPTH = 256,
-    GROUP = 6 /* panels whose sums stay in the second-level cache */
+    DEPTH = 128,
+    GROUP = 8 /* panels whose sums stay in the second-level cache */
 };
 
 struct step {
@@ -68,8 +68,12 @@ static void update(const struct step *s, uint64_t first, uint64_t end)
             uint64_t last = (q + 1) * ROWS < s->c1 ? (q + 1) * ROWS : s->c1;
 
             for (uint64_t c = s->c0; c < last; c += COLS) {
+                const float *l = right(s->a, c + COLS < last ? c + COLS : c, k);
+
                 if (q + 1 < end)
                     prefetch(s, q, k, c, q == first);
+                for (uint64_t j = 0; j < 32; j++)
+                    __builtin_prefetch(l + j * ROWS);
                 s->k->subtract(column(s->a, q, c), column(s->a, q, k),
                                right(s->a, c, k), n);
             }

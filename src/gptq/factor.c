@@ -259,17 +259,20 @@ struct pack {
 static void pack_panels(void *ctx, size_t begin, size_t end)
 {
     const struct pack *j = ctx;
-    uint64_t n = j->f->cols, padded = j->f->padded;
+    uint64_t padded = j->f->padded;
 
     for (size_t p = begin; p < end; p++) {
         float *to = j->f->panel + factor_panel_at(padded, p);
         uint64_t c0 = p * FACTOR_PANEL;
 
-        for (uint64_t r = c0; r < padded; r++) {
-            const float *from = j->a + cholesky_at(r / ROWS) + r % ROWS;
+        for (uint64_t r = c0; r < padded; r++, to += FACTOR_PANEL) {
+            const float *from = j->a + cholesky_at(r / ROWS) + c0 * ROWS;
 
-            for (uint64_t c = c0; c < c0 + FACTOR_PANEL; c++)
-                *to++ = r < n && c <= r ? from[c * ROWS] : (float)(r == c);
+            from += r % ROWS;
+            for (uint64_t c = 0; c < FACTOR_PANEL; c++)
+                to[c] = from[c * ROWS];
+            for (uint64_t c = r - c0 + 1; c < FACTOR_PANEL; c++)
+                to[c] = 0; /* above the diagonal */
         }
     }
 }

@@ -19,10 +19,10 @@
 enum {
     ROWS = SOLVE_ROWS,
     COLS = FACTOR_PANEL,
-    TILE_PANELS = 11, /* at most */
-    STRIP = 16,       /* rows that are transposed together */
-    BLOCK = 128,      /* columns whose products are formed together */
-    DEPTH = 256       /* of earlier inputs, in one piece of a product */
+    TILE_PANELS = 8, /* at most */
+    STRIP = 16,      /* rows that are transposed together */
+    BLOCK = 256,     /* columns whose products are formed together */
+    DEPTH = 128      /* of earlier inputs, in one piece of a product */
 };
 
 struct job {
@@ -142,12 +142,27 @@ static void load_grids(struct tile *t)
         }
 }
 
+/* n: a multiple of STRIP. */
+static bool all_finite(const float *x, uint64_t n)
+{
+    typedef uint32_t vu __attribute__((vector_size(4 * STRIP)));
+    vu v, bad = { 0 };
+    uint32_t any = 0;
+
+    for (uint64_t i = 0; i < n; i += STRIP) {
+        memcpy(&v, x + i, sizeof(v));
+        bad |= (vu)((v & 0x7f800000) == 0x7f800000);
+    }
+    for (int i = 0; i < STRIP; i++)
+        any |= bad[i];
+    return !any;
+}
+
 /* One row as floats; a row beyond the last is zero. */
 static int load_row(const struct tile *t, float *x, uint64_t r, struct err *e)
 {
     const struct solve_params *p = t->j->p;
     uint64_t stride = p->cols * dtype_bits(p->dtype) / 8;
-    uint32_t bad = 0, bits;
 
     if (r >= t->rows) {
         memset(x, 0, p->cols * sizeof(*x));
@@ -155,16 +170,35 @@ static int load_row(const struct tile *t, float *x, uint64_t r, struct err *e)
     }
     if (!to_f32(x, t->j->w + (t->first + r) * stride, p->dtype, p->cols))
         return err_set(e, E_DATA, "%s is no float type", dtype_name(p->dtype));
-    for (uint64_t i = 0; i < p->cols; i++) {
-        memcpy(&bits, x + i, sizeof(bits));
-        bad |= (bits & 0x7f800000) == 0x7f800000;
-    }
-    for (uint64_t i = 0; bad && i < p->cols; i++)
+    memset(x + p->cols, 0, (t->ld - p->cols) * sizeof(*x));
+    if (all_finite(x, t->ld))
+        return 0;
+    for (uint64_t i = 0; i < p->cols; i++)
         if (!isfinite(x[i]))
             return err_set(e, E_DATA, "row %llu: input %llu is not finite",
                            (unsigned long long)(t->first + r),
                            (unsigned long long)i);
     return 0;
+}
+
+/* STRIP rows, in the factor's order, those of an input together. */
+static void transpose_weights(float *restrict to, const float *restrict from,
+                              const struct factor *f, uint64_t ld)
+{
+    const uint32_t *restrict input = f->input;
+    const bool *restrict dead = f->dead;
+    uint64_t n = f->cols;
+
+    for (uint64_t c = 0; c < n; c++, to += ROWS) {
+        const float *w = from + input[c];
+
+        if (dead[c])
+            memset(to, 0, STRIP * sizeof(*to));
+        else
+#pragma GCC unroll 16
+            for (uint64_t r = 0; r < STRIP; r++)
+                to[r] = w[r * ld];
+    }
 }
 
 static int load_weights(struct tile *t, struct err *e)
@@ -181,14 +215,23 @@ static int load_weights(struct tile *t, struct err *e)
         for (uint64_t r = 0; r < STRIP; r++)
             if ((rc = load_row(t, t->strip + r * t->ld, r0 + r, e)) < 0)
                 return rc;
-        for (uint64_t c = 0; c < f->cols; c++, to += ROWS) {
-            const float *from = t->strip + f->input[c];
-
-            for (uint64_t r = 0; r < STRIP; r++)
-                to[r] = f->dead[c] ? 0 : from[r * t->ld];
-        }
+        transpose_weights(to, t->strip, f, t->ld);
     }
     return 0;
+}
+
+/* STRIP rows of codes, those of an input together, as rows. */
+static void transpose_codes(uint8_t *restrict to, const uint8_t *restrict from,
+                            const uint32_t *restrict where, uint64_t n,
+                            uint64_t ld)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        const uint8_t *code = from + where[i] * (uint64_t)ROWS;
+
+#pragma GCC unroll 16
+        for (uint64_t r = 0; r < STRIP; r++)
+            to[r * ld + i] = code[r];
+    }
 }
 
 static void store_codes(struct tile *t)
@@ -199,10 +242,8 @@ static void store_codes(struct tile *t)
         const uint8_t *from = t->codes + r0 / ROWS * t->padded * ROWS;
         uint64_t n = t->rows - r0 < STRIP ? t->rows - r0 : STRIP;
 
-        for (uint64_t i = 0; i < cols; i++)
-            for (uint64_t r = 0; r < STRIP; r++)
-                t->code_strip[r * t->ld + i] =
-                    from[t->j->where[i] * ROWS + r0 % ROWS + r];
+        transpose_codes(t->code_strip, from + r0 % ROWS, t->j->where, cols,
+                        t->ld);
         for (uint64_t r = 0; r < n; r++)
             quant_pack_row(t->j->codes + (t->first + r0 + r) * (cols / 2),
                            t->code_strip + r * t->ld, cols);
@@ -231,6 +272,16 @@ static void prefetch(const struct tile *t, uint64_t q, uint64_t k, uint64_t i,
             __builtin_prefetch(l + DEPTH * COLS + 16 * j, 0, 2);
 }
 
+/* The kernel looks ahead, but not beyond its own piece of the factor. */
+static void prefetch_start(const struct factor *f, uint64_t k, uint64_t c)
+{
+    const float *l =
+        f->panel + factor_panel_at(f->padded, c / COLS) + (k - c) * COLS;
+
+    for (uint64_t j = 0; j < 24; j++)
+        __builtin_prefetch(l + 16 * j);
+}
+
 /* acc = what columns first.. push onto the columns c0..c1 of each panel, for
  * first a multiple of COLS that is at least c1 (or, for a panel's own
  * triangle too, its beginning). */
@@ -249,6 +300,7 @@ static void push(struct tile *t, uint64_t c0, uint64_t c1, uint64_t first)
                                  (k - c) * COLS;
 
                 prefetch(t, q, k, (c - c0) / COLS, (c1 - c0) / COLS, l);
+                prefetch_start(f, k, c + COLS < c1 ? c + COLS : c0);
                 t->j->k->product(t->acc + (q * BLOCK + c - c0) * ROWS,
                                  at(t, q, k), l, n);
             }

@@ -16,7 +16,7 @@
 #define INLINE  static inline __attribute__((always_inline))
 #define ROUNDER 12582912.0f /* rounds half to even when added and taken off */
 
-enum { LANES = 16, COLS = FACTOR_PANEL, ROWS = SOLVE_ROWS };
+enum { LANES = 16, COLS = FACTOR_PANEL, ROWS = SOLVE_ROWS, NEAR = 24 };
 
 typedef float vf __attribute__((vector_size(64)));
 typedef int32_t vi __attribute__((vector_size(64)));
@@ -200,6 +200,12 @@ static const struct solve_kernels avx2 = { product_avx2, panel_avx2,
     __m512 a##c = _mm512_loadu_ps(acc + c * ROWS);                             \
     __m512 b##c = _mm512_loadu_ps(acc + c * ROWS + 16);                        \
     __m512 e##c = _mm512_loadu_ps(acc + c * ROWS + 32);
+/* The first-level cache holds neither operand: ask before they are needed. */
+#define AHEAD(d, l, ld)                                                        \
+    __builtin_prefetch((d) + NEAR * ROWS);                                     \
+    __builtin_prefetch((d) + NEAR * ROWS + 16);                                \
+    __builtin_prefetch((d) + NEAR * ROWS + 32);                                \
+    __builtin_prefetch((l) + 2 * NEAR * (ld));
 #define STEP(c)                                                                \
     x = _mm512_set1_ps(l[c]);                                                  \
     a##c = _mm512_fmadd_ps(u, x, a##c);                                        \
@@ -223,6 +229,7 @@ AVX512 static void product_avx512(float *acc, const float *d, const float *l,
         __m512 u = _mm512_loadu_ps(d), v = _mm512_loadu_ps(d + 16);
         __m512 w = _mm512_loadu_ps(d + 32), x;
 
+        AHEAD(d, l, COLS)
         EACH_COLUMN(STEP)
     }
     EACH_COLUMN(STORE)
@@ -236,6 +243,7 @@ AVX512 static void subtract_avx512(float *acc, const float *d, const float *l,
         __m512 u = _mm512_loadu_ps(d), v = _mm512_loadu_ps(d + 16);
         __m512 w = _mm512_loadu_ps(d + 32), x;
 
+        AHEAD(d, l, ROWS)
         EACH_COLUMN(STEP_BACK)
     }
     EACH_COLUMN(STORE)
