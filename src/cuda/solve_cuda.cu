@@ -21,19 +21,15 @@
  * Tried on paper alone: right-looking updates of all columns after each block
  * move 2 n^2 O / 128 floats (3.3 GB at n = 7168, O = 2048) where these move
  * an eighth. */
-#include "cuda/inside.cuh"
+#include "cuda/solve_inside.cuh"
 
-#include <cuda_pipeline.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    SUB = 32, /* columns that a thread holds in registers */
-    PUSH = 8, /* columns that are pushed onto at a time */
-    TILE = 32
+    SUB = 32, /* columns of a sum in f32 */
+    TILE = 32 /* of transpositions */
 };
-
-#define ROUNDER 12582912.0f /* rounds half to even when added and taken off */
 
 /* ---- in ---- */
 
@@ -90,286 +86,6 @@ static __global__ void solve_meta_kernel(uint32_t *to, const uint32_t *from,
         if (g0 + y < groups)
             to[(g0 + y) * padded_rows + r0 + threadIdx.x] =
                 tile[threadIdx.x][y];
-}
-
-/* ---- a block of columns ---- */
-
-struct block_args {
-    const float *diagonal, *w, *pushed, *mantissa;
-    const uint32_t *meta, *input;
-    const double *lambda;
-    __nv_bfloat16 *split;
-    uint8_t *codes;
-    double *loss;
-    uint64_t padded, padded_rows, groups, cols;
-    uint32_t group;
-    uint32_t c0; /* the block's first column */
-};
-
-/* The shared memory of a block of threads that owns R rows. */
-template <int R> struct block_memory {
-    float l[SOLVE_BLOCK][SOLVE_BLOCK]; /* L of the block, by rows */
-    float pushed[SOLVE_BLOCK][R];      /* by columns, as all that follows */
-    float w[2][SUB][R];                /* of this sub-block and the next */
-    uint32_t grid[2][SUB][R];          /* scale | zero, see fetch_sub() */
-    float d[2][SUB][R];                /* displacements, this and the last */
-    float mantissa[256];
-    float inverse[SOLVE_BLOCK]; /* 1 / diagonal */
-    uint32_t group[SOLVE_BLOCK];
-};
-
-/* One thread's row of one matrix: where it begins. */
-struct block_rows {
-    const float *w;
-    const uint32_t *meta;
-    __nv_bfloat16 *split;
-    uint8_t *codes;
-    uint64_t pitch;
-    int row;     /* of the block */
-    int quarter; /* 0 quantizes; 1..3 fetch, push and store meanwhile */
-};
-
-/* L and pushed by copies that need no registers, all in flight at once. */
-template <int R>
-static __device__ __forceinline__ void fetch_block(struct block_memory<R> *s,
-                                                   const struct block_args &a)
-{
-    uint64_t m = blockIdx.y;
-    const float *l = a.diagonal + (m * a.padded + a.c0) * SOLVE_BLOCK;
-    const float *p = a.pushed + (m * a.padded + a.c0) * a.padded_rows +
-                     (uint64_t)blockIdx.x * R;
-
-    for (int i = threadIdx.x; i < SOLVE_BLOCK * SOLVE_BLOCK / 4; i += 4 * R)
-        __pipeline_memcpy_async(&s->l[0][0] + 4 * i, l + 4 * i, 16);
-    for (int i = threadIdx.x; i < SOLVE_BLOCK * R / 4; i += 4 * R) {
-        int c = i / (R / 4), r = i % (R / 4) * 4;
-
-        __pipeline_memcpy_async(&s->pushed[c][r], p + c * a.padded_rows + r,
-                                16);
-    }
-    __pipeline_commit();
-    for (int i = threadIdx.x; i < 256; i += 4 * R)
-        s->mantissa[i] = a.mantissa[i];
-    for (int c = threadIdx.x; c < SOLVE_BLOCK; c += 4 * R) {
-        uint64_t at = a.c0 + c;
-
-        s->inverse[c] = 1 / l[c * SOLVE_BLOCK + c];
-        s->group[c] = at < a.cols ? a.input[m * a.cols + at] / a.group : 0;
-    }
-    __syncthreads();
-}
-
-/* Weights and grids of 32 columns, by PARTS threads a row, this one being
- * number `part`: first all loads, then all that needs them. */
-template <int PARTS> struct block_fetch {
-    enum { COUNT = (SUB + PARTS - 1) / PARTS };
-    float w[COUNT];
-    uint32_t meta[COUNT];
-};
-
-template <int PARTS, int R>
-static __device__ __forceinline__ void
-fetch_sub(struct block_fetch<PARTS> *f, const struct block_memory<R> *s,
-          const struct block_rows &b, int first, int part)
-{
-#pragma unroll
-    for (int i = 0; i < f->COUNT; i++) {
-        int k = part + i * PARTS;
-
-        if (k < SUB) {
-            f->w[i] = b.w[(first + k) * b.pitch];
-            f->meta[i] = b.meta[s->group[first + k] * b.pitch];
-        }
-    }
-}
-
-/* A grid is kept as its scale with the zero in the low bits, which are 0 in an
- * f16 or bf16 scale. */
-template <enum dtype S, int PARTS, int R>
-static __device__ __forceinline__ void
-keep_sub(const struct block_fetch<PARTS> *f, struct block_memory<R> *s,
-         const struct block_rows &b, int first, int part)
-{
-    int buffer = first / SUB % 2;
-
-#pragma unroll
-    for (int i = 0; i < f->COUNT; i++) {
-        int k = part + i * PARTS;
-
-        if (k < SUB) {
-            s->w[buffer][k][b.row] = f->w[i];
-            s->grid[buffer][k][b.row] =
-                __float_as_uint(meta_scale<S>(s->mantissa, f->meta[i])) |
-                (uint32_t)meta_zero(f->meta[i]);
-        }
-    }
-}
-
-/* Quantize 32 columns from the last to the first. */
-template <int R>
-static __device__ __forceinline__ void
-solve_sub(struct block_memory<R> *s, const struct block_rows &b, int first,
-          float *loss, float *dist)
-{
-    int buffer = first / SUB % 2;
-    float acc[SUB];
-
-#pragma unroll
-    for (int k = 0; k < SUB; k++)
-        acc[k] = s->pushed[first + k][b.row];
-#pragma unroll
-    for (int k = SUB - 1; k >= 0; k--) {
-        uint32_t grid = s->grid[buffer][k][b.row];
-        float w = s->w[buffer][k][b.row];
-        float scale = __uint_as_float(grid & ~15u), zero = (float)(grid & 15);
-        float star = fmaf(acc[k], s->inverse[first + k], w);
-        float x = divide(star, scale, reciprocal(scale)), q, miss;
-
-        x = fminf(fmaxf(x, -zero), 15 - zero);
-        x = (x + ROUNDER) - ROUNDER;
-        q = x * scale;
-        w -= q;
-#pragma unroll
-        for (int j = SUB - 4; j >= 0; j -= 4) {
-            float4 l;
-
-            if (j >= k)
-                continue;
-            l = *(const float4 *)&s->l[first + k][first + j];
-            if (j + 3 < k)
-                acc[j + 3] = fmaf(w, l.w, acc[j + 3]);
-            if (j + 2 < k)
-                acc[j + 2] = fmaf(w, l.z, acc[j + 2]);
-            if (j + 1 < k)
-                acc[j + 1] = fmaf(w, l.y, acc[j + 1]);
-            acc[j] = fmaf(w, l.x, acc[j]);
-        }
-        s->d[buffer][k][b.row] = w;
-        miss = (star - q) * s->l[first + k][first + k];
-        *loss = fmaf(miss, miss, *loss);
-        *dist = fmaf(w, w, *dist);
-        b.codes[(first + k) * b.pitch] = (uint8_t)(x + zero);
-    }
-}
-
-/* The displacements of 32 columns, as the products read them. */
-template <int R>
-static __device__ __forceinline__ void
-store_sub(const struct block_memory<R> *s, const struct block_rows &b,
-          int first, int part, int parts)
-{
-#pragma unroll 4
-    for (int k = part; k < SUB; k += parts) {
-        __nv_bfloat16 *to = b.split + (first + k) * 3 * b.pitch;
-        float d = s->d[first / SUB % 2][k][b.row];
-        __nv_bfloat16 high = __float2bfloat16_rn(d);
-
-        to[0] = high;
-        to[b.pitch] = high;
-        to[2 * b.pitch] = __float2bfloat16_rn(d - __bfloat162float(high));
-    }
-}
-
-/* What the 32 columns from `first` on push onto the eight from j on. */
-template <int R>
-static __device__ __forceinline__ void push_sub(struct block_memory<R> *s,
-                                                const struct block_rows &b,
-                                                int first, int j)
-{
-    const float(*from)[R] = s->d[first / SUB % 2];
-    float acc[PUSH];
-
-#pragma unroll
-    for (int i = 0; i < PUSH; i++)
-        acc[i] = s->pushed[j + i][b.row];
-#pragma unroll
-    for (int k = 0; k < SUB; k++) {
-        float4 x = *(const float4 *)&s->l[first + k][j];
-        float4 y = *(const float4 *)&s->l[first + k][j + 4];
-        float d = from[k][b.row];
-
-        acc[0] = fmaf(d, x.x, acc[0]);
-        acc[1] = fmaf(d, x.y, acc[1]);
-        acc[2] = fmaf(d, x.z, acc[2]);
-        acc[3] = fmaf(d, x.w, acc[3]);
-        acc[4] = fmaf(d, y.x, acc[4]);
-        acc[5] = fmaf(d, y.y, acc[5]);
-        acc[6] = fmaf(d, y.z, acc[6]);
-        acc[7] = fmaf(d, y.w, acc[7]);
-    }
-#pragma unroll
-    for (int i = 0; i < PUSH; i++)
-        s->pushed[j + i][b.row] = acc[i];
-}
-
-/* What three quarters do while the first quantizes the sub-block at `first`:
- * the rest of the last one's work, and fetching the next one. */
-template <enum dtype S, int R>
-static __device__ __forceinline__ void
-help_sub(struct block_memory<R> *s, const struct block_rows &b, int first)
-{
-    int last = first + SUB, part = b.quarter - 1;
-    struct block_fetch<3> next;
-
-    if (first > 0)
-        fetch_sub(&next, s, b, first - SUB, part);
-    if (last < SOLVE_BLOCK) {
-        for (int j = first - PUSH * (part + 1); j >= 0; j -= 3 * PUSH)
-            push_sub(s, b, last, j);
-        store_sub(s, b, last, part, 3);
-    }
-    if (first > 0)
-        keep_sub<S>(&next, s, b, first - SUB, part);
-}
-
-/* Quantize 128 columns of R rows of one matrix; grid (padded_rows / R,
- * matrices), 4 R threads: four quarters that own the same rows.  In sub-blocks
- * of 32 columns, from the last to the first: the first quarter quantizes, a
- * thread a row with the sums of 32 columns in registers; then all push what
- * was found onto the next sub-block, eight columns a quarter; what is pushed
- * further left is pushed by the other three while the first goes on.
- *
- * Shared memory: 226 KiB for 128 rows, 146 KiB for 64 (as sm_80 has it).
- * Every sum has one order, so equal input gives equal bytes.  Floor: 128
- * columns are one chain of some 45 cycles each, 3.3 us at 1.75 GHz. */
-template <enum dtype S, int R>
-static __global__ void __launch_bounds__(4 * R, 1)
-    solve_block_kernel(const struct block_args a)
-{
-    extern __shared__ float4 memory[];
-    struct block_memory<R> *s = (struct block_memory<R> *)memory;
-    uint64_t m = blockIdx.y;
-    uint64_t row = (uint64_t)blockIdx.x * R + threadIdx.x % R;
-    uint64_t at = (m * a.padded + a.c0) * a.padded_rows + row;
-    struct block_rows b = { a.w + at,
-                            a.meta + m * a.groups * a.padded_rows + row,
-                            a.split + 3 * (at - row) + row,
-                            a.codes + at,
-                            a.padded_rows,
-                            (int)(threadIdx.x % R),
-                            (int)(threadIdx.x / R) };
-    struct block_fetch<4> begin;
-    float loss = 0, dist = 0;
-
-    fetch_block(s, a);
-    fetch_sub(&begin, s, b, SOLVE_BLOCK - SUB, b.quarter);
-    keep_sub<S>(&begin, s, b, SOLVE_BLOCK - SUB, b.quarter);
-    __pipeline_wait_prior(0);
-    __syncthreads();
-    for (int first = SOLVE_BLOCK - SUB; first >= 0; first -= SUB) {
-        if (b.quarter == 0)
-            solve_sub(s, b, first, &loss, &dist);
-        else
-            help_sub<S>(s, b, first);
-        __syncthreads();
-        if (first > 0)
-            push_sub(s, b, first, first - PUSH * (b.quarter + 1));
-        __syncthreads();
-    }
-    store_sub(s, b, 0, b.quarter, 4);
-    if (b.quarter == 0)
-        a.loss[m * a.padded_rows + row] +=
-            (double)loss - a.lambda[m] * (double)dist;
 }
 
 /* ---- round to nearest ---- */
@@ -513,48 +229,13 @@ static struct block_args block_args(const struct solve_params *p,
     return a;
 }
 
-/* 128 rows a block of threads where that fills the device and fits. */
-static bool large_blocks(const struct cuda_context *c,
-                         const struct solve_state *s, int n)
-{
-    return s->padded_rows % 128 == 0 &&
-           s->padded_rows / 64 * n > (uint64_t)c->processors &&
-           sizeof(struct block_memory<128>) <= (size_t)c->shared_memory;
-}
-
-template <enum dtype S, int R>
-static int launch_block(struct cuda_context *c, const struct block_args *a,
-                        int n, struct err *e)
-{
-    dim3 grid((unsigned)(a->padded_rows / R), (unsigned)n);
-    int room = sizeof(struct block_memory<R>);
-
-    CUDA_TRY(cudaFuncSetAttribute(solve_block_kernel<S, R>,
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  room));
-    solve_block_kernel<S, R><<<grid, 4 * R, room, c->stream>>>(*a);
-    LAUNCHED();
-    return 0;
-}
-
-static int solve_block(struct cuda_context *c, const struct solve_params *p,
-                       const struct block_args *a, int n, bool large,
-                       struct err *e)
-{
-    if (p->scale_dtype == DT_F16)
-        return large ? launch_block<DT_F16, 128>(c, a, n, e) :
-                       launch_block<DT_F16, 64>(c, a, n, e);
-    return large ? launch_block<DT_BF16, 128>(c, a, n, e) :
-                   launch_block<DT_BF16, 64>(c, a, n, e);
-}
-
 int solve_blocks(struct cuda_context *c, const struct solve_params *p,
                  const struct cuda_factors *f, const struct solve_state *s,
                  const float *mantissa, struct err *e)
 {
     struct block_args a = block_args(p, f, s, mantissa);
     uint64_t padded = f->padded;
-    bool large = large_blocks(c, s, f->n);
+    bool large = solve_large_blocks(c, s, f->n);
     int rc;
 
     for (uint64_t end = padded; end > 0;) {
@@ -570,7 +251,7 @@ int solve_blocks(struct cuda_context *c, const struct solve_params *p,
         for (uint64_t at = end; at > begin;) {
             at -= SOLVE_BLOCK;
             a.c0 = (uint32_t)at;
-            if ((rc = solve_block(c, p, &a, f->n, large, e)) < 0 ||
+            if ((rc = solve_block(c, p->scale_dtype, &a, f->n, large, e)) < 0 ||
                 (rc = push(c, f, s, begin, at, at, at + SOLVE_BLOCK, true, e)) <
                     0)
                 return rc;
