@@ -1,0 +1,156 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # run sets stderr
+# The manual pages: one for every tool, with the options that --help names and
+# examples that run as they stand.
+
+bats_require_minimum_version 1.5.0
+
+MAN="$BATS_TEST_DIRNAME/../../man"
+
+programs() {
+    basename -s .c "$BATS_TEST_DIRNAME"/../../src/*/forge-*.c
+    echo forge
+}
+
+# Every name that an example uses, on the example model and little text.
+setup_file() {
+    local tree="$BATS_TEST_DIRNAME/../.." i
+    cd "$BATS_FILE_TMPDIR" || return 1
+    cp -r "$tree/examples/llama-4m" model
+    for i in M MODEL original; do ln -s model $i; done
+    mkdir -p examples bin tmp
+    ln -s ../model examples/llama-4m
+    head -n 12 "$tree/examples/calib.jsonl" >examples/calib.jsonl
+    head -c 20000 "$tree/examples/eval.txt" >examples/eval.txt
+    head -c 30000 "$tree/examples/eval.txt" >text
+    for i in text.txt calib.txt; do cp text $i; done
+    cp examples/eval.txt eval.txt
+    seq 20000 >big.txt
+
+    forge-tokens -q -n 4 -t 64 model text -o tokens
+    cp tokens eval.fts
+    forge-calib -q model tokens -o activations
+    forge-hessian -q activations -o H.fts
+    for i in H1 H2 hessians; do cp H.fts $i.fts; done
+    rm activations
+    forge-weights -q model | forge-grid -q --hessian H.fts |
+        forge-solve -q --hessian H.fts -o codes.fts
+    cp codes.fts solved.fts
+    forge-weights -q -l 0 model | forge-grid -q | forge-solve -q -o layer-0
+    forge-weights -q --rest model -o rest.fts
+    for i in 0 1 2 3; do
+        forge-weights -q -l $i model | forge-grid -q | forge-solve -q |
+            forge-pack -q -o layer-$i.fts
+    done
+    forge-pack -q --layout gptq codes.fts |
+        forge-shard -q --from model gptq-model
+    for i in quantized-model their-model; do ln -s gptq-model $i; done
+    forge-weights -q model | forge-grid -q --group 32 --asymmetric |
+        forge-solve -q | forge-pack -q | forge-shard -q --from model M-4bit
+
+    # Slurm, of which an example needs that it runs a command.
+    printf '#!/bin/sh\nwhile case $1 in -*) ;; *) false ;; esac do shift; done\nexec "$@"\n' >bin/srun
+    chmod +x bin/srun
+    cp bin/srun bin/salloc
+}
+
+# The command lines of a page's EXAMPLES (or of another SECTION), a NUL after
+# each .Dl or .Bd block.
+examples() { # PAGE [SECTION]
+    awk -v section="${2:-EXAMPLES}" '
+        /^\.Sh / { on = index($0, section) > 0 }
+        !on { next }
+        /^\.Dl / { sub(/^\.Dl /, ""); show($0); printf "%c", 0; next }
+        /^\.Bd -literal/ { inside = 1; next }
+        /^\.Ed/ { inside = 0; printf "%c", 0; next }
+        inside { show($0) }
+        function show(line) {
+            sub(/^\$ /, "", line)
+            gsub(/\\\(dq/, "\"", line)
+            gsub(/\\\(aq/, "\047", line)
+            gsub(/\\e/, "\\", line)
+            gsub(/\\-/, "-", line)
+            gsub(/\/tmp\//, "tmp/", line)
+            print line
+        }' "$1"
+}
+
+# Runs them in a directory with all of the names above.
+run_examples() { # PAGE [SECTION]
+    local n=0 command
+    cp -r "$BATS_FILE_TMPDIR"/. .
+    PATH=$PWD/bin:$PATH
+    while IFS= read -r -d '' command <&3; do
+        rm -rf out OUT
+        printf '%s\n' "$command"
+        bash -euo pipefail -c "$command" </dev/null >printed 2>said || {
+            echo "exit $?"
+            cat said
+            return 1
+        }
+        n=$((n + 1))
+    done 3< <(examples "$@")
+    [ "$n" -gt 0 ]
+}
+
+setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
+
+@test "the examples of forge(1)" {
+    run_examples "$MAN/forge.1"
+    forge-ls --verify tmp/llama-4bit
+    forge-ls --verify out
+}
+@test "the examples of forge-calib(1)" { run_examples "$MAN/forge-calib.1"; }
+@test "the examples of forge-eval(1)" {
+    run_examples "$MAN/forge-eval.1"
+    [ -s quality.json ]
+}
+@test "the examples of forge-grid(1)" { run_examples "$MAN/forge-grid.1"; }
+@test "the examples of forge-hessian(1)" { run_examples "$MAN/forge-hessian.1"; }
+@test "the examples of forge-ls(1)" { run_examples "$MAN/forge-ls.1"; }
+@test "the examples of forge-meter(1)" { run_examples "$MAN/forge-meter.1"; }
+@test "the examples of forge-pack(1)" { run_examples "$MAN/forge-pack.1"; }
+@test "the examples of forge-plan(1)" { run_examples "$MAN/forge-plan.1"; }
+@test "the examples of forge-shard(1)" { run_examples "$MAN/forge-shard.1"; }
+@test "the examples of forge-solve(1)" { run_examples "$MAN/forge-solve.1"; }
+@test "the examples of forge-tokens(1)" { run_examples "$MAN/forge-tokens.1"; }
+@test "the examples of forge-weights(1)" { run_examples "$MAN/forge-weights.1"; }
+
+@test "the pipes of 4bit-forge(7)" {
+    run_examples "$MAN/4bit-forge.7" DESCRIPTION
+    forge-ls --verify OUT
+}
+
+@test "every program has a page, and every page's examples are run here" {
+    for tool in $(programs); do
+        [ -e "$MAN/$tool.1" ] || { echo "no $tool.1"; return 1; }
+        grep -q "run_examples \"\$MAN/$tool.1\"" "$BATS_TEST_FILENAME" ||
+            { echo "$tool.1: examples are not run"; return 1; }
+    done
+    # that of forge-stream(5) is compiled by ls.bats
+    grep -l '^\.Sh EXAMPLES' "$MAN"/*.[2-8] | diff - <(echo "$MAN/forge-stream.5")
+}
+
+@test "--help and the page name the same options, long and short" {
+    for tool in $(programs); do
+        "$tool" --help >help
+        grep -oE -- '--[a-z][a-z-]*' help | sort -u >want
+        grep -oE 'Fl -[a-z][a-z-]*' "$MAN/$tool.1" | sed 's/Fl /-/' | sort -u >page
+        diff want page || { echo "of $tool"; return 1; }
+        sed -nE 's/^ +-([a-zA-Z]),? --([a-z-]*).*/\1 , Fl -\2/p' help >pairs
+        [ -s pairs ]
+        while read -r pair; do
+            grep -qE "^\.It Fl $pair( |\$)" "$MAN/$tool.1" ||
+                { echo "$tool.1: no Fl $pair"; return 1; }
+        done <pairs
+    done
+}
+
+@test "the pages that a page points to exist" {
+    for page in "$MAN"/*.[1-8]; do
+        sed -nE 's/^\.Xr (4bit-forge|forge[a-z-]*) ([1-8]).*/\1.\2/p' "$page" |
+            while read -r to; do
+                [ -e "$MAN/$to" ] || { echo "$page: $to"; exit 1; }
+            done
+    done
+}
