@@ -2,7 +2,8 @@
  *
  * io_uring with a queue of large requests, O_DIRECT where the file system and
  * the alignment take it, plain pread/pwrite where the kernel has no io_uring
- * (or refuses it): the bytes are the same.  liburing appears in file.c alone. */
+ * (or refuses it): the bytes are the same.  liburing appears in file.c and
+ * behind.c alone. */
 #ifndef FORGE_FILE_H
 #define FORGE_FILE_H
 
@@ -35,7 +36,9 @@ MUST_CHECK int file_slurp(char **text, size_t *len, const char *path,
 /* A new file that gets its name only when it is complete: written without a
  * name (where the file system has no O_TMPFILE: as "NAME.tmp.PID.XXXXXX" beside
  * its place), fsynced, checked, renamed, directory fsynced.  Devices and pipes
- * are written to as they are.
+ * are written to as they are.  What is beyond 4 MiB is copied and written
+ * behind the caller's back (behind.h): an error may come up at a later write or
+ * at the commit.
  * E_CREATE: the directory is missing or closed to us. */
 struct publish;
 

@@ -11,7 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/behind.h"
 #include "common/file.h"
+
+/* Smaller files are not worth a queue; a multiple of 1 MiB. */
+enum { PLAIN = 4 << 20 };
 
 struct publish {
     char *path;
@@ -21,6 +25,8 @@ struct publish {
     int fd;
     bool named; /* tmp exists */
     uint64_t written;
+    bool may_queue;        /* the queue has not been tried yet */
+    struct behind *behind; /* writes from PLAIN bytes on; NULL: we do */
 };
 
 static int open_special(struct publish *p, const struct stat *st, struct err *e)
@@ -147,14 +153,14 @@ int publish_create(struct publish **out, const char *path, struct err *e)
         publish_discard(p);
         return rc;
     }
+    p->may_queue = p->dirfd >= 0;
     *out = p;
     return 0;
 }
 
-int publish_write(struct publish *p, const void *buf, size_t n, struct err *e)
+static int write_plain(struct publish *p, const char *b, size_t n,
+                       struct err *e)
 {
-    const char *b = buf;
-
     while (n) {
         ssize_t k = write(p->fd, b, n < (1 << 20) ? n : 1 << 20);
 
@@ -167,6 +173,34 @@ int publish_write(struct publish *p, const void *buf, size_t n, struct err *e)
         p->written += (uint64_t)k;
     }
     return 0;
+}
+
+static int write_error(const struct publish *p, int rc, struct err *e)
+{
+    errno = -rc;
+    return rc ? err_set(e, E_IO, "cannot write '%s':", p->path) : 0;
+}
+
+int publish_write(struct publish *p, const void *buf, size_t n, struct err *e)
+{
+    const char *b = buf;
+
+    if (p->may_queue && p->written < PLAIN) {
+        size_t k = PLAIN - p->written < n ? PLAIN - p->written : n;
+
+        if (write_plain(p, b, k, e) < 0)
+            return e->code;
+        b += k;
+        n -= k;
+    }
+    if (p->may_queue && n) {
+        p->behind = behind_open(p->fd, p->written);
+        p->may_queue = false;
+    }
+    if (!p->behind)
+        return write_plain(p, b, n, e);
+    p->written += n;
+    return write_error(p, behind_write(p->behind, b, n), e);
 }
 
 static int sync_dir(int fd, const char *path, struct err *e)
@@ -206,12 +240,22 @@ static int close_checked(struct publish *p, struct err *e)
     return 0;
 }
 
+static int finish_queue(struct publish *p, struct err *e)
+{
+    struct behind *b = p->behind;
+
+    p->behind = NULL;
+    return b ? write_error(p, behind_finish(b), e) : 0;
+}
+
 static int commit(struct publish *p, struct err *e)
 {
     struct stat st;
 
     if (p->dirfd < 0)
         return close_checked(p, e);
+    if (finish_queue(p, e) < 0)
+        return e->code;
     if (fsync(p->fd))
         return err_set(e, E_IO, "cannot write '%s':", p->path);
     if (fstat(p->fd, &st))
@@ -242,6 +286,7 @@ void publish_discard(struct publish *p)
 {
     if (!p)
         return;
+    behind_drop(p->behind);
     if (p->fd >= 0)
         close(p->fd);
     if (p->named)

@@ -1,8 +1,18 @@
 /* Types, checksums, threads, publishing. */
+#include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <math.h>
+#include <stddef.h>
+#include <signal.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/crc32c.h"
@@ -211,6 +221,139 @@ static void test_publish(void)
     CHECK(unlink(path) == 0 && rmdir(dir) == 0); /* no temporary is left */
 }
 
+/* Byte i of the test's files. */
+static unsigned char pattern(uint64_t i)
+{
+    return (unsigned char)((i * 0x9e3779b97f4a7c15u) >> 56);
+}
+
+/* Files below, at, and above the sizes where writing changes its way, in
+ * pieces of all kinds; each is read again. */
+static void test_large(void)
+{
+    static const size_t MIB = 1 << 20;
+    const size_t sizes[] = { 4 * MIB - 1, 4 * MIB + 1, 5 * MIB, 14 * MIB + 4095,
+                             40 * MIB };
+    const size_t steps[] = { 4097, 5000001, 40 * MIB };
+    char dir[] = "/tmp/forge-test-XXXXXX", path[64];
+    unsigned char *bytes = malloc(40 * MIB), *back = malloc(40 * MIB);
+    struct publish *p;
+    struct stat st;
+    struct file *f;
+
+    CHECK(mkdtemp(dir) && bytes && back);
+    snprintf(path, sizeof(path), "%s/out", dir);
+    for (size_t i = 0; i < 40 * MIB; i++)
+        bytes[i] = pattern(i);
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
+        for (size_t k = 0; k < ARRAY_LEN(steps); k++) {
+            size_t n = sizes[i], step = steps[k];
+
+            CHECK(publish_create(&p, path, &e) == 0);
+            for (size_t at = 0; at < n; at += step)
+                CHECK(publish_write(p, bytes + at,
+                                    n - at < step ? n - at : step, &e) == 0);
+            CHECK(publish_commit(p, &e) == 0);
+            CHECK(stat(path, &st) == 0 && (size_t)st.st_size == n);
+            CHECK((uint64_t)st.st_blocks * 512 < n + MIB); /* no spare room */
+            CHECK(file_open(&f, AT_FDCWD, path, &e) == 0);
+            CHECK(file_read(f, back, n, 0, &e) == 0);
+            CHECK(!memcmp(bytes, back, n));
+            file_close(f);
+        }
+    CHECK(publish_create(&p, path, &e) == 0);
+    CHECK(publish_write(p, bytes, 20 * MIB + 5, &e) == 0);
+    publish_discard(p); /* with writes on their way: the old one stays */
+    CHECK(stat(path, &st) == 0 && (size_t)st.st_size == 40 * MIB);
+    free(bytes);
+    free(back);
+    CHECK(unlink(path) == 0 && rmdir(dir) == 0);
+}
+
+/* A size limit stands for a full disk: the error comes up at a later write or
+ * at commit, and nothing is published. */
+static void test_large_fails(void)
+{
+    const size_t mib = 1 << 20;
+    char dir[] = "/tmp/forge-test-XXXXXX", path[64], *bytes = calloc(mib, 1);
+    struct rlimit old, limit;
+    struct publish *p;
+    int failed = 0;
+
+    CHECK(mkdtemp(dir) && bytes && getrlimit(RLIMIT_FSIZE, &old) == 0);
+    snprintf(path, sizeof(path), "%s/out", dir);
+    signal(SIGXFSZ, SIG_IGN);
+    for (size_t n = 7; n < 30; n += 8) {
+        limit = (struct rlimit){ 6 * mib + 100, old.rlim_max };
+        CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+        CHECK(publish_create(&p, path, &e) == 0);
+        for (size_t i = 0; i < n && !failed; i++)
+            failed = publish_write(p, bytes, mib, &e);
+        if (!failed)
+            failed = publish_commit(p, &e);
+        else
+            publish_discard(p);
+        CHECK(failed == E_IO && strstr(e.msg, path));
+        CHECK(access(path, F_OK) != 0);
+        failed = 0;
+        CHECK(setrlimit(RLIMIT_FSIZE, &old) == 0);
+    }
+    free(bytes);
+    CHECK(rmdir(dir) == 0); /* no temporary is left */
+}
+
+/* From now on this process's kernel answers `error` to the call when bits of
+ * its third argument (0: any) are set.  False where that is not allowed. */
+static bool refuse(int call, unsigned bits, int error)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+                 offsetof(struct seccomp_data, args[2])),
+        bits ? (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, bits, 0,
+                                            1) :
+               (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JA, 0, 0, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (uint32_t)error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = { ARRAY_LEN(code), code };
+
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+/* What the file system or the kernel may lack: files without a name, io_uring,
+ * O_DIRECT.  The same must come out. */
+static void test_without(void)
+{
+    static const struct {
+        int call, error;
+        unsigned bits;
+    } lack[] = {
+        { SYS_openat, EOPNOTSUPP, O_TMPFILE & ~O_DIRECTORY },
+        { SYS_io_uring_setup, EPERM, 0 },
+        { SYS_openat, EINVAL, O_DIRECT },
+        { SYS_fallocate, EOPNOTSUPP, 0 },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(lack); i++) {
+        int status = -1;
+        pid_t child = fork();
+
+        if (child == 0) {
+            if (refuse(lack[i].call, lack[i].bits, lack[i].error)) {
+                test_publish();
+                test_large();
+                test_large_fails();
+            }
+            _exit(0);
+        }
+        CHECK(child > 0 && waitpid(child, &status, 0) == child);
+        CHECK(status == 0);
+    }
+}
+
 static void test_file(void)
 {
     char buf[8];
@@ -235,6 +378,9 @@ int main(void)
     test_rounding();
     test_threads();
     test_publish();
+    test_without(); /* first: a child cannot use its parent's ring */
+    test_large();
+    test_large_fails();
     test_file();
     return 0;
 }

@@ -1,0 +1,26 @@
+/* behind.h - writing behind the producer's back.
+ *
+ * Appended bytes are gathered in aligned chunks of 1 MiB, several of which are
+ * on their way to the disk through io_uring and O_DIRECT while the caller goes
+ * on.  A chunk that comes back short or refused is written again by pwrite, so
+ * that no error is reported that pwrite does not report. */
+#ifndef FORGE_BEHIND_H
+#define FORGE_BEHIND_H
+
+#include "common/base.h"
+
+struct behind;
+
+/* Go on writing the regular file fd from offset `at`, a multiple of 1 MiB.
+ * NULL: there is no io_uring, or no O_DIRECT here, or no memory to spare; the
+ * caller writes by himself. */
+struct behind *behind_open(int fd, uint64_t at);
+/* Append.  0, or -errno of this or an earlier write. */
+MUST_CHECK int behind_write(struct behind *b, const void *buf, size_t n);
+/* Wait until all of it is written (not synced) and the file ends where it
+ * ends; 0, or -errno of the first failure.  Frees b. */
+MUST_CHECK int behind_finish(struct behind *b);
+/* Wait for what is on its way, forget the rest, free b.  NULL is allowed. */
+void behind_drop(struct behind *b);
+
+#endif
