@@ -200,7 +200,7 @@ static int with_header(const uint8_t *s, size_t n, unsigned nth,
     X(payload_hash, h->payload_hash++)                                         \
     X(meta_crc, h->meta_crc++)                                                 \
     X(reserved_0, h->reserved[0] = 1)                                          \
-    X(reserved_1, h->reserved[1] = 1 << 31)
+    X(reserved_1, h->reserved[1] = 1u << 31)
 #define CHANGE(name, what)                                                     \
     static void change_##name(struct wire *h)                                  \
     {                                                                          \
