@@ -84,6 +84,8 @@ static int encode(struct tokenizer *t, const char *text, size_t len,
     if (done < len)
         return err_set(e, E_DATA, "byte %zu is not valid UTF-8", done);
     done = 0;
+    if (!len)
+        text = ""; /* may have been NULL, which takes no offset */
     while (added_next(t->added, false, text, len, &w, &m)) {
         if (done < m.start &&
             encode_between(t, text + done, m.start - done, !done, sink, e) < 0)

@@ -284,7 +284,9 @@ static size_t valid_length(const unsigned char *p, const unsigned char *end)
 
 size_t unicode_check(const char *text, size_t n)
 {
-    const unsigned char *p = (const unsigned char *)text, *end = p + n;
+    /* an empty text may be NULL, which takes no offset */
+    const unsigned char *p = (const unsigned char *)(n ? text : ""),
+                        *end = p + n;
 
     while (p < end) {
         size_t k;
