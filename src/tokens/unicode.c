@@ -284,10 +284,12 @@ static size_t valid_length(const unsigned char *p, const unsigned char *end)
 
 size_t unicode_check(const char *text, size_t n)
 {
-    /* an empty text may be NULL, which takes no offset */
-    const unsigned char *p = (const unsigned char *)(n ? text : ""),
-                        *end = p + n;
+    const unsigned char *p, *end;
 
+    if (!n)
+        return 0; /* an empty text may be NULL, which takes no offset */
+    p = (const unsigned char *)text;
+    end = p + n;
     while (p < end) {
         size_t k;
 
