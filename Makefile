@@ -174,7 +174,7 @@ lint: $O/libforge.a
 	  $(wildcard tests/*/*.bats tests/*/*.bash)
 	$(Q)for m in $(MAN); do mandoc -Tlint -W warning $$m; done
 	$(call only,cJSON_,src/common/json.c)
-	$(call only,io_uring_,src/common/file.c)
+	$(call only,io_uring_,src/common/file.c src/common/behind.c)
 	$(call only,\bgetenv\b,src/calib/forge-calib.c)
 	$(call only,\bcblas_|\bdlopen\b|openblas_,src/common/blas.c src/cuda/plugin.c)
 	$(call only,\bdnnl_|dnnl\.h,src/common/onednn.c)
