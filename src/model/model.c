@@ -54,11 +54,6 @@ const struct model_config *model_config(const struct model *m)
     return &m->config;
 }
 
-struct checkpoint *model_checkpoint(struct model *m)
-{
-    return m->ck;
-}
-
 enum dtype model_dtype(const struct model *m)
 {
     return m->dtype;

@@ -48,7 +48,6 @@ MUST_CHECK int model_open(struct model **m, const char *dir, enum dtype dtype,
                           struct err *e);
 void model_close(struct model *m); /* NULL is allowed */
 const struct model_config *model_config(const struct model *m);
-struct checkpoint *model_checkpoint(struct model *m);
 enum dtype model_dtype(const struct model *m);
 
 /* ---- a batch of sequences ---- */

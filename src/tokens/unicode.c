@@ -8,6 +8,8 @@
 
 #include "tokens/unicode.h"
 
+#include "common/utf8.h"
+
 uint8_t unicode_class[UNICODE_END];
 
 /* General categories of the table, with a character of Unicode 14 of the same
@@ -262,26 +264,6 @@ size_t unicode_encode(uint32_t cp, char p[4])
     return 4;
 }
 
-/* Length of the valid character at p, before end; 0 when there is none. */
-static size_t valid_length(const unsigned char *p, const unsigned char *end)
-{
-    size_t n = *p < 0xc2 ? 0 :
-               *p < 0xe0 ? 2 :
-               *p < 0xf0 ? 3 :
-               *p < 0xf5 ? 4 :
-                           0;
-
-    if (!n || (size_t)(end - p) < n)
-        return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-    if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) ||
-        (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f))
-        return 0;
-    return n;
-}
-
 size_t unicode_check(const char *text, size_t n)
 {
     const unsigned char *p, *end;
@@ -302,7 +284,7 @@ size_t unicode_check(const char *text, size_t n)
                 continue;
             }
         }
-        k = *p < 0x80 ? 1 : valid_length(p, end);
+        k = utf8_length(p, end);
         if (!k)
             break;
         p += k;
