@@ -11,6 +11,7 @@ enum calib_to {
     TO_ALL, /* all four activations, no states */
     TO_EMBED,
     TO_ATTN_IN,
+    TO_Q_LAT,
     TO_ATTN_OUT,
     TO_MLP_IN,
     TO_MLP_MID,

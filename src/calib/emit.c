@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MODULES_MAX = LINEARS_PER_LAYER_MAX * MODULE_PATH_MAX };
+enum { MODULES_MAX = 16 * MODULE_PATH_MAX };
 
 /* Fields that hidden states and activations share, of sequence i. */
 static struct frame frame_of(const struct model *m, const struct batch *b,
@@ -24,16 +24,18 @@ static struct frame frame_of(const struct model *m, const struct batch *b,
 static void list_modules(const struct model_config *c, int64_t layer,
                          enum input_class input, char *to)
 {
-    struct linear all[LINEARS_PER_LAYER_MAX];
-    int n = model_linears(c, layer, all);
+    int64_t n = model_linear_common(c, layer);
+    struct linear l;
 
     *to = 0;
-    for (int i = 0; i < n; i++)
-        if (all[i].input == input) {
+    for (int64_t i = 0; i < n; i++) {
+        model_linear(c, layer, i, &l);
+        if (l.input == input) {
             if (*to)
                 strcat(to, "\n");
-            strcat(to, all[i].module);
+            strcat(to, l.module);
         }
+    }
 }
 
 static int write_hidden(struct stream_writer *w, const struct model *m,
@@ -53,7 +55,7 @@ static int write_activation(struct stream_writer *w, const struct model *m,
                             struct err *e)
 {
     const struct model_config *c = model_config(m);
-    int64_t width = point_width(c, b->s.at);
+    int64_t width = point_width(c, layer, b->s.at);
     struct frame f = frame_of(m, b, i, width);
     char modules[MODULES_MAX];
 

@@ -115,7 +115,7 @@ static int check_place(const struct feed *f, const struct frame *x,
     if (layer != f->layer)
         return err_set(e, E_DATA, "'%s': want layer %lld", x->name,
                        (long long)f->layer);
-    return check_shape(x, point_width(model_config(f->m), *at), e);
+    return check_shape(x, point_width(model_config(f->m), layer, *at), e);
 }
 
 /* ---- one sequence ---- */

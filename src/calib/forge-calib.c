@@ -62,8 +62,9 @@ static void parse(struct settings *s, int argc, char **argv)
 
 static enum calib_to parse_point(const char *word)
 {
-    static const char *const words[] = { "embed",  "attn_in", "attn_out",
-                                         "mlp_in", "mlp_mid", "hidden" };
+    static const char *const words[] = { "embed",    "attn_in", "q_lat",
+                                         "attn_out", "mlp_in",  "mlp_mid",
+                                         "hidden" };
 
     for (size_t i = 0; i < ARRAY_LEN(words); i++)
         if (!strcmp(word, words[i]))

@@ -110,22 +110,23 @@ static int choose(struct weights_plan *p, const struct weights_choice *ch,
 /* Every linear of layer i must be there, plain or packed. */
 static int check_layer(const struct weights_plan *p, int64_t i, struct err *e)
 {
-    struct linear lin[LINEARS_PER_LAYER_MAX];
-    int n = model_linears(p->config, i, lin);
+    int64_t n = model_linear_count(p->config, i);
+    struct linear lin;
 
-    for (int k = 0; k < n; k++) {
+    for (int64_t k = 0; k < n; k++) {
         static const char *const parts[] = { "weight", "qweight",
                                              "weight_packed" };
         char name[MODULE_PATH_MAX + 32];
         bool there = false;
 
+        model_linear(p->config, i, k, &lin);
         for (size_t j = 0; j < ARRAY_LEN(parts) && !there; j++) {
-            snprintf(name, sizeof(name), "%.255s.%s", lin[k].module, parts[j]);
+            snprintf(name, sizeof(name), "%.255s.%s", lin.module, parts[j]);
             there = checkpoint_find(p->c, name);
         }
         if (!there)
             return err_set(e, E_DATA, "the checkpoint has no '%s.weight'",
-                           lin[k].module);
+                           lin.module);
     }
     return 0;
 }

@@ -53,18 +53,18 @@ static int add_layer(struct plan *p, const struct model_config *m,
                      const struct checkpoint *c, int64_t layer, int64_t group,
                      struct err *e)
 {
-    struct linear l[LINEARS_PER_LAYER_MAX];
-    int64_t width[IN_COUNT] = { 0 };
-    int n = model_linears(m, layer, l);
+    int64_t width[IN_COUNT] = { 0 }, n = model_linear_count(m, layer);
     uint64_t h = (uint64_t)m->hidden_size, state = 2 * h;
 
     p->layer_hessian_bytes = 0;
-    for (int i = 0; i < n; i++) {
-        int r = add_linear(p, c, &l[i], group, e);
+    for (int64_t i = 0; i < n; i++) {
+        struct linear l;
+        int r;
 
-        if (r)
+        model_linear(m, layer, i, &l);
+        if ((r = add_linear(p, c, &l, group, e)))
             return r;
-        width[l[i].input] = l[i].cols;
+        width[l.input] = l.cols;
     }
     for (int i = 0; i < IN_COUNT; i++) {
         double cols = (double)width[i];

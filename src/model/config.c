@@ -192,6 +192,7 @@ static int read_heads(struct model_config *c, const struct json *o,
                        "head_dim %lld is not supported (even ones up to %d "
                        "are)",
                        (long long)c->head_dim, HEAD_DIM_MAX);
+    c->v_dim = c->head_dim;
     if (c->n_heads * c->head_dim > MAX_WIDTH)
         return err_set(e, E_DATA, "%lld heads of %lld are out of range",
                        (long long)c->n_heads, (long long)c->head_dim);

@@ -35,6 +35,9 @@ struct family {
     const char *architecture; /* "Qwen3ForCausalLM" */
     bool qkv_bias;            /* q, k, v always carry a bias (qwen2) */
     bool qk_norm;             /* RMS norm per head on q and k before rope */
+    const char *experts;      /* "mlp.experts", "block_sparse_moe.experts" */
+    const char *shared;       /* "mlp.shared_experts"; NULL: has none */
+    bool mixtral;             /* an expert's linears are w1, w3 and w2 */
     bool sliding;             /* honours sliding_window */
     bool sliding_by_layer;    /* ... only if use_sliding_window, from layer
                                max_window_layers on, or by layer_types */
@@ -45,10 +48,37 @@ struct family {
     int64_t max_position; /* default */
 };
 
+/* Multi-head latent attention: q = q_b(rms(q_a(x))) or q_proj(x), keys and
+ * values = kv_b(rms(first kv_lora of kv_a(x))), and one rotary key for all
+ * heads = the last `rope` of kv_a(x).  A head of q and k is `nope` dims and
+ * then `rope` rotary ones. */
+struct mla {
+    int64_t q_lora;  /* 0: q_proj, no latent */
+    int64_t kv_lora; /* 0: not such a model */
+    int64_t nope, rope;
+};
+
+/* A mixture of experts. */
+struct moe {
+    int64_t n_experts;           /* 0: none in any layer */
+    int64_t top_k;               /* experts of a token */
+    int64_t width;               /* outputs of an expert's gate and up */
+    int64_t shared_width;        /* the same of the shared expert; 0: none */
+    int64_t n_group, topk_group; /* groups of experts, and those kept; 1, 1 */
+    bool group_max;   /* a group is worth its best score, not its best two */
+    bool renormalize; /* weights of a token are divided by their sum */
+    double scale;     /* ... and multiplied by this */
+    bool *sparse;     /* [n_layers] which layers have experts */
+};
+
 struct model_config {
     const struct family *family;
     int64_t hidden_size, intermediate_size, n_layers, vocab_size;
-    int64_t n_heads, n_kv_heads, head_dim, max_position;
+    int64_t n_heads, n_kv_heads, max_position;
+    int64_t head_dim; /* of q and k */
+    int64_t v_dim;    /* of v; = head_dim but for MLA */
+    struct mla mla;
+    struct moe moe;
     double rms_eps;
     bool tied;                   /* tie_word_embeddings */
     bool qkv_bias, o_bias;       /* these linears carry a bias */
@@ -75,28 +105,67 @@ MUST_CHECK int model_config_parse(struct model_config *c, const char *text,
 void model_config_release(struct model_config *c);
 bool model_layer_slides(const struct model_config *c, int64_t layer);
 
-/* The four inputs of a decoder layer that linears share: one Hessian each. */
-enum input_class { IN_ATTN, IN_ATTN_OUT, IN_MLP, IN_MLP_MID, IN_COUNT };
-const char *input_class_name(enum input_class c); /* "attn_in", "attn_out",
-                                                     "mlp_in", "mlp_mid" */
+/* Experts of a layer; 0: it is dense. */
+int64_t model_layer_experts(const struct model_config *c, int64_t layer);
+/* Outputs of a layer's dense or shared gate and up; 0: no shared expert. */
+int64_t model_layer_width(const struct model_config *c, int64_t layer);
+
+/* The inputs that linears of a decoder layer share: one Hessian each. */
+enum input_class {
+    IN_ATTN,
+    IN_Q_LAT, /* rms(q_a(x)) of latent attention */
+    IN_ATTN_OUT,
+    IN_MLP, /* of a dense MLP, or of the shared expert: all tokens */
+    IN_MLP_MID,
+    IN_EXPERT,     /* one expert's tokens */
+    IN_EXPERT_MID, /* what its down reads */
+    IN_COUNT
+};
+/* "attn_in", "q_lat", "attn_out", "mlp_in", "mlp_mid", "in", "mid" */
+const char *input_class_name(enum input_class c);
+/* The name of an activation: "model.layers.3.attn_in", or with expert >= 0
+ * "model.layers.3.mlp.experts.17.in" (as the family spells its experts). */
+void model_activation_name(const struct model_config *c, int64_t layer,
+                           enum input_class in, int64_t expert,
+                           char name[MODULE_PATH_MAX]);
+
+/* Which of a layer's matrices a linear is; src/model's own. */
+enum linear_part {
+    PART_Q, /* q_proj, with or without latent attention */
+    PART_K,
+    PART_V,
+    PART_Q_A,
+    PART_KV_A,
+    PART_Q_B,
+    PART_KV_B, /* never quantized: no linear of model_linear() */
+    PART_O,
+    PART_GATE, /* of the dense MLP, the shared expert, or one expert */
+    PART_UP,
+    PART_DOWN,
+    PARTS
+};
 
 struct linear {
     char module[MODULE_PATH_MAX]; /* "model.layers.3.self_attn.q_proj" */
     int64_t layer;
+    int64_t expert; /* -1: not an expert's */
     enum input_class input;
+    enum linear_part part;
     int64_t rows, cols; /* outputs O, inputs C */
     bool bias;          /* config says that MODULE.bias exists */
 };
 
-enum { LINEARS_PER_LAYER_MAX = 7 };
-
 /* The linears of a layer that are quantized, in the order of the forward
- * pass: q, k, v, o, gate, up, down.  Returns how many; out holds
- * LINEARS_PER_LAYER_MAX. */
-int model_linears(const struct model_config *c, int64_t layer,
-                  struct linear *out);
+ * pass: those of attention, of the dense MLP or the shared expert, and then
+ * gate, up and down of expert 0, of expert 1, ... */
+int64_t model_linear_count(const struct model_config *c, int64_t layer);
+/* How many of them come before the first expert's. */
+int64_t model_linear_common(const struct model_config *c, int64_t layer);
+/* The i-th, 0 <= i < model_linear_count(). */
+void model_linear(const struct model_config *c, int64_t layer, int64_t i,
+                  struct linear *l);
 /* Find the linear whose module path this is; false: not a quantized linear. */
 bool model_find_linear(const struct model_config *c, const char *module,
-                       struct linear *out);
+                       struct linear *l);
 
 #endif

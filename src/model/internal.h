@@ -34,10 +34,9 @@ struct layer {
     struct model *m;
     int64_t index;
     enum point from, to;
-    struct loaded linear[LINEARS_PER_LAYER_MAX]; /* as model_linears() */
-    float *norm1, *norm2, *q_norm, *k_norm;      /* NULL where not needed */
+    struct loaded part[PARTS];              /* those that are there */
+    float *norm1, *norm2, *q_norm, *k_norm; /* NULL where not needed */
 };
-enum { L_Q, L_K, L_V, L_O, L_GATE, L_UP, L_DOWN };
 
 /* A norm weight or bias: n floats, rounded to bf16 in that mode. */
 MUST_CHECK int model_vector(struct model *m, const char *name, int64_t n,

@@ -49,12 +49,16 @@ static int load_linear(struct model *m, const struct codes *codes,
 }
 
 /* The point that a linear leads to. */
-static enum point leads_to(int i)
+static enum point leads_to(enum linear_part p)
 {
-    return i <= L_V  ? POINT_ATTN_OUT :
-           i == L_O  ? POINT_MLP_IN :
-           i <= L_UP ? POINT_MLP_MID :
-                       POINT_OUT;
+    switch (p) {
+    case PART_Q_A: return POINT_Q_LAT;
+    case PART_O: return POINT_MLP_IN;
+    case PART_GATE:
+    case PART_UP: return POINT_MLP_MID;
+    case PART_DOWN: return POINT_OUT;
+    default: return POINT_ATTN_OUT;
+    }
 }
 
 static int load_norm(struct layer *l, enum point leads, const char *name,
@@ -88,15 +92,20 @@ static int load_norms(struct layer *l, struct err *e)
 
 static int load_all(struct layer *l, const struct codes *codes, struct err *e)
 {
-    struct linear all[LINEARS_PER_LAYER_MAX];
-    int n = model_linears(&l->m->config, l->index, all);
+    const struct model_config *c = &l->m->config;
+    int64_t n = model_linear_common(c, l->index);
 
     if (load_norms(l, e) < 0)
         return e->code;
-    for (int i = 0; i < n; i++) {
-        l->linear[i].of = all[i];
-        if (leads_to(i) > l->from && leads_to(i) <= l->to &&
-            load_linear(l->m, codes, &l->linear[i], e) < 0)
+    for (int64_t i = 0; i < n; i++) {
+        struct linear one;
+        enum point to;
+
+        model_linear(c, l->index, i, &one);
+        to = leads_to(one.part);
+        l->part[one.part].of = one;
+        if (to > l->from && to <= l->to &&
+            load_linear(l->m, codes, &l->part[one.part], e) < 0)
             return e->code;
     }
     return 0;
@@ -123,9 +132,9 @@ void layer_release(struct layer *l)
 {
     if (!l)
         return;
-    for (int i = 0; i < LINEARS_PER_LAYER_MAX; i++) {
-        free(l->linear[i].w);
-        free(l->linear[i].bias);
+    for (int i = 0; i < PARTS; i++) {
+        free(l->part[i].w);
+        free(l->part[i].bias);
     }
     free(l->norm1);
     free(l->norm2);
@@ -176,12 +185,12 @@ static void *other_act(struct state *s)
     return s->acts[s->current].p;
 }
 
-static int multiply(struct layer *l, int i, const struct state *s,
+static int multiply(struct layer *l, enum linear_part i, const struct state *s,
                     const void *x, void *out, bool add, struct err *e)
 {
     struct product p = { .m = l->m,
-                         .first = &l->linear[i],
-                         .second = i == L_GATE ? &l->linear[L_UP] : NULL,
+                         .first = &l->part[i],
+                         .second = i == PART_GATE ? &l->part[PART_UP] : NULL,
                          .x = x,
                          .rows = s->rows,
                          .out = out,
@@ -195,8 +204,8 @@ static int to_attn_out(struct layer *l, struct state *s, struct err *e)
     struct model *m = l->m;
     struct buffer *to[] = { &m->q, &m->key, &m->value };
 
-    for (int i = L_Q; i <= L_V; i++)
-        if (buffer_reserve(to[i], s->rows, l->linear[i].of.rows, m->size,
+    for (enum linear_part i = PART_Q; i <= PART_V; i++)
+        if (buffer_reserve(to[i], s->rows, l->part[i].of.rows, m->size,
                            "attention", e) < 0 ||
             multiply(l, i, s, s->act, to[i]->p, false, e) < 0)
             return e->code;
@@ -209,24 +218,35 @@ static int to_mlp_mid(struct layer *l, struct state *s, struct err *e)
     const void *in = s->act;
 
     s->act = other_act(s);
-    return multiply(l, L_GATE, s, in, s->act, false, e);
+    return multiply(l, PART_GATE, s, in, s->act, false, e);
 }
 
 static int step(struct layer *l, struct state *s, struct err *e)
 {
     switch (s->at) {
     case POINT_IN: model_norm(l->m, s->x, l->norm1, s->rows, s->act); return 0;
-    case POINT_ATTN_IN: return to_attn_out(l, s, e);
+    case POINT_ATTN_IN:
+    case POINT_Q_LAT: return to_attn_out(l, s, e);
     case POINT_ATTN_OUT:
-        if (multiply(l, L_O, s, s->act, s->x, true, e) < 0)
+        if (multiply(l, PART_O, s, s->act, s->x, true, e) < 0)
             return e->code;
         model_norm(l->m, s->x, l->norm2, s->rows, s->act);
         return 0;
     case POINT_MLP_IN: return to_mlp_mid(l, s, e);
-    case POINT_MLP_MID: return multiply(l, L_DOWN, s, s->act, s->x, true, e);
+    case POINT_MLP_MID: return multiply(l, PART_DOWN, s, s->act, s->x, true, e);
     case POINT_OUT: break;
     }
     return err_set(e, E_BUG, "no step leads out of a layer");
+}
+
+/* The next point that there is. */
+static enum point point_after(const struct model_config *c, int64_t layer,
+                              enum point p)
+{
+    do
+        p++;
+    while (!point_exists(c, layer, p));
+    return p;
 }
 
 int layer_run(struct layer *l, struct state *s, enum point to,
@@ -237,7 +257,7 @@ int layer_run(struct layer *l, struct state *s, enum point to,
 
         if (rc < 0)
             return rc;
-        s->at++;
+        s->at = point_after(&l->m->config, l->index, s->at);
         if (tap && s->at < POINT_OUT && (rc = tap->fn(tap->arg, s, e)) != 0)
             return rc;
     }

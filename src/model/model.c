@@ -83,22 +83,37 @@ enum input_class point_input(enum point p)
     return p > POINT_IN && p < POINT_OUT ? (enum input_class)(p - 1) : IN_COUNT;
 }
 
-int64_t point_width(const struct model_config *c, enum point p)
+bool point_exists(const struct model_config *c, int64_t layer, enum point p)
 {
-    if (p == POINT_ATTN_OUT)
-        return c->n_heads * c->head_dim;
-    return p == POINT_MLP_MID ? c->intermediate_size : c->hidden_size;
+    if (p == POINT_Q_LAT)
+        return c->mla.q_lora;
+    return p != POINT_MLP_MID || model_layer_width(c, layer);
+}
+
+int64_t point_width(const struct model_config *c, int64_t layer, enum point p)
+{
+    switch (p) {
+    case POINT_Q_LAT: return c->mla.q_lora;
+    case POINT_ATTN_OUT: return c->n_heads * c->v_dim;
+    case POINT_MLP_MID: return model_layer_width(c, layer);
+    default: return c->hidden_size;
+    }
 }
 
 /* ---- a batch ---- */
 
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Of all activations of all layers. */
 static int64_t widest(const struct model_config *c)
 {
-    int64_t w = c->hidden_size;
+    int64_t w = larger(c->hidden_size, c->n_heads * c->v_dim);
 
-    if (point_width(c, POINT_ATTN_OUT) > w)
-        w = point_width(c, POINT_ATTN_OUT);
-    return c->intermediate_size > w ? c->intermediate_size : w;
+    w = larger(w, larger(c->mla.q_lora, c->moe.shared_width));
+    return larger(w, c->intermediate_size);
 }
 
 static int check_length(const struct model_config *c, int64_t length,

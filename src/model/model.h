@@ -5,13 +5,20 @@
  * batches, because matrix products want a thousand rows; attention stays
  * inside each sequence.
  *
- * A decoder layer is a path with five places to stop:
+ * A decoder layer is a path with places to stop:
  *
  *   IN --norm--> ATTN_IN --q,k,v, rope, attention--> ATTN_OUT --o, +x-->
  *      --norm--> MLP_IN --gate, up, silu--> MLP_MID --down, +x--> OUT
  *
- * The state of a batch is the residual stream x and, at the four places in
- * the middle, the activation that the next linears read.
+ * With latent attention Q_LAT lies between ATTN_IN and ATTN_OUT:
+ *
+ *   ATTN_IN --q_a, norm--> Q_LAT --q_b; kv_a, kv_b, attention--> ATTN_OUT
+ *
+ * In a mixture of experts the path from MLP_IN to OUT is that of the shared
+ * expert; what the routed ones add to x is computed by moe.h.
+ *
+ * The state of a batch is the residual stream x and, at the places in the
+ * middle, the activation that the next linears read.
  *
  * Precision (enum dtype): DT_F32: everything is f32.  DT_BF16: weights, the
  * residual stream, and inputs and outputs of linears are bf16 (rounded to
@@ -28,17 +35,22 @@
 enum point {
     POINT_IN,
     POINT_ATTN_IN,
+    POINT_Q_LAT, /* only with latent attention that has a q_lora_rank */
     POINT_ATTN_OUT,
     POINT_MLP_IN,
     POINT_MLP_MID,
     POINT_OUT
 };
-/* "attn_in", ..., "mlp_mid"; "hidden" for POINT_IN and POINT_OUT. */
+/* "attn_in", "q_lat", ..., "mlp_mid"; "hidden" for POINT_IN and POINT_OUT. */
 const char *point_name(enum point p);
 /* The activation held at a point; IN_COUNT at POINT_IN and POINT_OUT. */
 enum input_class point_input(enum point p);
 /* Its width: inputs C of the linears that read it; hidden_size at the ends. */
-int64_t point_width(const struct model_config *c, enum point p);
+int64_t point_width(const struct model_config *c, int64_t layer, enum point p);
+/* Whether the layer's path has this point: no POINT_Q_LAT without a latent,
+ * no POINT_MLP_MID in a mixture without a shared expert.  layer_run() goes
+ * past what is not there. */
+bool point_exists(const struct model_config *c, int64_t layer, enum point p);
 
 struct model;
 
@@ -110,7 +122,7 @@ MUST_CHECK int model_load_layer(struct model *m, int64_t index, enum point from,
                                 struct layer **l, struct err *e);
 void layer_release(struct layer *l); /* NULL is allowed */
 
-/* Called at each of the four middle points that a run reaches (also where it
+/* Called at each of the middle points that a run reaches (also where it
  * ends, not where it starts): s->at, s->act.  Non-zero stops the run. */
 struct tap {
     int (*fn)(void *arg, const struct state *s, struct err *e);
@@ -118,7 +130,7 @@ struct tap {
 };
 
 /* Run the batch from s->at to `to` (s->at <= to; both within what was
- * loaded).  s->x and s->act are updated in place.  tap: NULL for none. */
+ * loaded, and points of this layer).  s->x and s->act are updated in place.  tap: NULL for none. */
 MUST_CHECK int layer_run(struct layer *l, struct state *s, enum point to,
                          const struct tap *tap, struct err *e);
 

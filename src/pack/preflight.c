@@ -16,11 +16,11 @@ struct shapes {
 static int collect(struct shapes *s, const struct model_config *c,
                    struct err *e)
 {
-    size_t cap, bytes;
+    size_t cap = 0, bytes;
 
-    if (c->n_layers < 0 ||
-        size_mul((size_t)c->n_layers, (size_t)LINEARS_PER_LAYER_MAX, &cap) ||
-        size_mul(cap, sizeof(*s->linear), &bytes))
+    for (int64_t i = 0; i < c->n_layers; i++)
+        cap += (size_t)model_linear_count(c, i); /* each below 2^32 */
+    if (size_mul(cap, sizeof(*s->linear), &bytes))
         return err_set(e, E_DATA, "%" PRId64 " layers are too many",
                        c->n_layers);
     s->linear = mem_alloc(bytes, "preflight", e);
@@ -28,7 +28,8 @@ static int collect(struct shapes *s, const struct model_config *c,
     if (!s->linear || !s->shape)
         return e->code;
     for (int64_t layer = 0; layer < c->n_layers; layer++)
-        s->n += (size_t)model_linears(c, layer, s->linear + s->n);
+        for (int64_t i = 0; i < model_linear_count(c, layer); i++)
+            model_linear(c, layer, i, &s->linear[s->n++]);
     for (size_t i = 0; i < s->n; i++)
         s->shape[i] = (struct layout_shape){ s->linear[i].module,
                                              (uint64_t)s->linear[i].rows,

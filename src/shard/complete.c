@@ -168,14 +168,16 @@ static int check_linear(const struct completeness *c,
 static int check_linears(const struct completeness *c,
                          const struct named_set *out, struct err *e)
 {
-    struct linear l[LINEARS_PER_LAYER_MAX];
+    struct linear l;
 
     for (int64_t layer = 0; layer < c->config->n_layers; layer++) {
-        int n = model_linears(c->config, layer, l);
+        int64_t n = model_linear_count(c->config, layer);
 
-        for (int i = 0; i < n; i++)
-            if (check_linear(c, out, &l[i], e))
+        for (int64_t i = 0; i < n; i++) {
+            model_linear(c->config, layer, i, &l);
+            if (check_linear(c, out, &l, e))
                 return e->code;
+        }
     }
     return 0;
 }

@@ -45,47 +45,71 @@ static const char *suffix_of(const char *module)
     return "";
 }
 
+/* Which of layer 0's n linears are packed; false: another layer differs. */
+static bool same_layers(struct plain_list *p, const struct named_set *out,
+                        const struct model_config *config,
+                        const struct run_facts *facts, int64_t n, bool *first)
+{
+    struct linear l;
+    bool same = true;
+
+    for (int64_t layer = 0; layer < config->n_layers; layer++) {
+        int64_t count = model_linear_count(config, layer);
+
+        same &= count == n;
+        for (int64_t i = 0; i < count; i++) {
+            bool packed;
+
+            model_linear(config, layer, i, &l);
+            packed = complete_is_packed(out, l.module, facts);
+            p->linears |= !packed;
+            if (!layer)
+                first[i] = packed;
+            else if (same && first[i] != packed)
+                same = false;
+        }
+    }
+    return same;
+}
+
+static int add_suffixes(struct plain_list *p, const struct model_config *config,
+                        int64_t n, const bool *first, struct err *e)
+{
+    const char **list = mem_zero((size_t)n, sizeof(*list), "names", e);
+    struct linear l;
+
+    if (!list)
+        return e->code;
+    p->suffix = list;
+    for (int64_t i = 0; i < n; i++) {
+        if (!first[i])
+            continue;
+        model_linear(config, 0, i, &l);
+        list[p->n_suffix] = strdup(suffix_of(l.module));
+        if (!list[p->n_suffix])
+            return err_set(e, E_TEMP, "names: out of memory");
+        p->n_suffix++;
+    }
+    return 0;
+}
+
 /* The quantized linears of layer 0, if every layer has the same. */
 static int suffixes(struct plain_list *p, const struct named_set *out,
                     const struct model_config *config,
                     const struct run_facts *facts, struct err *e)
 {
-    struct linear l[LINEARS_PER_LAYER_MAX];
-    bool first[LINEARS_PER_LAYER_MAX];
-    const char **list =
-        mem_zero(LINEARS_PER_LAYER_MAX, sizeof(*list), "names", e);
-    int n = 0;
+    int64_t n = model_linear_count(config, 0);
+    bool *first = mem_zero((size_t)n, sizeof(*first), "names", e);
+    int rc = 0;
 
-    if (!list)
+    if (!first)
         return e->code;
-    p->suffix = list;
-    for (int64_t layer = 0; layer < config->n_layers; layer++) {
-        n = model_linears(config, layer, l);
-        for (int i = 0; i < n; i++) {
-            bool packed = complete_is_packed(out, l[i].module, facts);
-
-            p->linears |= !packed;
-            if (!layer)
-                first[i] = packed;
-            else if (first[i] != packed)
-                goto differ;
-        }
-    }
-    for (int i = 0; i < n; i++)
-        if (first[i]) {
-            const char *s = suffix_of(l[i].module);
-
-            list[p->n_suffix] = strdup(s);
-            if (!list[p->n_suffix])
-                return err_set(e, E_TEMP, "names: out of memory");
-            p->n_suffix++;
-        }
-    return 0;
-differ:
-    free(list);
-    p->suffix = NULL;
-    p->linears = true;
-    return 0;
+    if (same_layers(p, out, config, facts, n, first))
+        rc = add_suffixes(p, config, n, first, e);
+    else
+        p->linears = true;
+    free(first);
+    return rc;
 }
 
 int plain_collect(struct plain_list *p, const struct named_set *out,

@@ -246,17 +246,22 @@ static int compare(struct state *s, const char *module, struct err *e)
 /* Evenly spread over the layers, each kind of linear in turn. */
 static int check_sample(struct state *s, struct err *e)
 {
-    int64_t layers = s->config.n_layers, kinds = LINEARS_PER_LAYER_MAX;
-    int64_t n = s->v->sample < layers * kinds ? s->v->sample : layers * kinds;
-    struct linear l[LINEARS_PER_LAYER_MAX];
+    int64_t layers = s->config.n_layers, kinds = 0, n;
 
+    for (int64_t i = 0; i < layers; i++)
+        if (model_linear_count(&s->config, i) > kinds)
+            kinds = model_linear_count(&s->config, i);
+    n = s->v->sample < layers * kinds ? s->v->sample : layers * kinds;
     for (int64_t i = 0; i < n; i++) {
         int64_t at = n > 1 ? i * (layers * kinds - 1) / (n - 1) : 0;
         int64_t layer = at / kinds;
-        int k = model_linears(&s->config, layer, l);
-        int kind = (int)(n == layers * kinds ? at % kinds : i % kinds);
+        int64_t kind = n == layers * kinds ? at % kinds : i % kinds;
+        struct linear l;
 
-        if (kind < k && compare(s, l[kind].module, e))
+        if (kind >= model_linear_count(&s->config, layer))
+            continue;
+        model_linear(&s->config, layer, kind, &l);
+        if (compare(s, l.module, e))
             return e->code;
     }
     return 0;

@@ -178,10 +178,12 @@ static void test_storage(void)
 
 static void test_linears(void)
 {
-    struct linear l[LINEARS_PER_LAYER_MAX], one;
+    struct linear l[7], one;
 
     CHECK(parse("qwen2", "\"num_key_value_heads\":2") == 0);
-    CHECK(model_linears(&c, 1, l) == 7);
+    CHECK(model_linear_count(&c, 1) == 7 && model_linear_common(&c, 1) == 7);
+    for (int i = 0; i < 7; i++)
+        model_linear(&c, 1, i, &l[i]);
     CHECK(!strcmp(l[1].module, "model.layers.1.self_attn.k_proj"));
     CHECK(l[1].rows == 32 && l[1].cols == 64 && l[1].bias);
     CHECK(l[1].input == IN_ATTN && l[3].input == IN_ATTN_OUT);

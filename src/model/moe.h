@@ -1,0 +1,117 @@
+/* moe.h - mixtures of experts: which experts a token goes to, and one pass
+ * over the experts of a layer.
+ *
+ * The pass is expert-major: for each expert the rows of its tokens are
+ * gathered, run through gate, up and down, and added, times the token's
+ * weight, to that token's sum.  One expert's weights are in memory at a time
+ * (and the next one's, being read), whatever their number. */
+#ifndef FORGE_MOE_H
+#define FORGE_MOE_H
+
+#include "model/model.h"
+
+/* ---- routing ---- */
+
+/* For each of n tokens its experts, what their outputs are multiplied by,
+ * and the router's scores of them (sigmoid or softmax, before correction,
+ * renormalization and scale).  The order within a token is that of falling
+ * choice; equal choices in order of number. */
+struct routing {
+    int64_t n, top_k;
+    int32_t *experts; /* [n, top_k] */
+    float *weights;   /* [n, top_k] */
+    float *scores;    /* [n, top_k] */
+};
+MUST_CHECK int routing_create(struct routing *r, int64_t n, int64_t top_k,
+                              struct err *e);
+void routing_release(struct routing *r);
+
+struct router;
+
+/* The router of layer `index`, which has experts. */
+MUST_CHECK int router_load(struct model *m, int64_t index, struct router **r,
+                           struct err *e);
+void router_release(struct router *r); /* NULL is allowed */
+/* Route n tokens: rows[n,H] elements (what is at POINT_MLP_IN) to tokens
+ * at .. at+n-1 of `to`.  In f32 whatever the model's precision.  E_DATA: a
+ * score is not finite. */
+MUST_CHECK int router_run(const struct router *r, const void *rows, int64_t n,
+                          struct routing *to, int64_t at, struct err *e);
+
+/* ---- rows of all tokens ---- */
+
+/* Memory that lies in a file without a name: pages that are not in use need
+ * not stay in memory.  Zeroed. */
+struct mapfile {
+    void *p;
+    size_t bytes;
+};
+/* dir: where the file lies.  E_CREATE: not there, or there is not so much
+ * room. */
+MUST_CHECK int mapfile_open(struct mapfile *f, const char *dir, size_t bytes,
+                            struct err *e);
+void mapfile_close(struct mapfile *f); /* zeroed is allowed */
+
+/* ---- the experts ---- */
+
+/* What is summed over the tokens of an expert: their number, the scores, the
+ * weights, the squares of the weights, and weight * ||output||. */
+enum {
+    EXPERT_TOKENS,
+    EXPERT_SCORES,
+    EXPERT_WEIGHTS,
+    EXPERT_SQUARES,
+    EXPERT_NORMS,
+    EXPERT_STATS
+};
+
+/* What a caller that quantizes on the way does.  Order of the calls, for
+ * experts 0, 1, ...:
+ *
+ *     in(0) in(1) | codes(gate and up 0) mid(0) in(2) codes(down 0) |
+ *                   codes(gate and up 1) mid(1) in(3) codes(down 1) | ...
+ *
+ * so that there is always an expert's input waiting to be worked on. */
+struct expert_hooks {
+    /* The rows [n, width of the input] (elements) that expert's linears read:
+     * H for gate and up, moe.width for down.  Called in parts, `last` with
+     * the last one; an expert without tokens has one part of 0 rows. */
+    int (*in)(void *arg, int64_t expert, const void *rows, int64_t n, bool last,
+              struct err *e);
+    int (*mid)(void *arg, int64_t expert, const void *rows, int64_t n,
+               bool last, struct err *e);
+    /* Codes that are used in place of the checkpoint's weights for these n
+     * linears (gate and up, or down): wait until they have come.  *codes is
+     * used until the next call; NULL, or a module that is not in it: the
+     * checkpoint's. */
+    int (*codes)(void *arg, const struct linear *l, int n,
+                 const struct codes **codes, struct err *e);
+    void *arg;
+};
+
+struct experts_pass {
+    struct model *m;
+    int64_t layer;
+    const struct routing *routing; /* n tokens */
+    const void *in; /* [n, H] elements: what is at POINT_MLP_IN */
+    float *sum;     /* [n, H]: weight * output of each expert is added */
+    const struct codes *codes;        /* without hooks; may be NULL */
+    const struct expert_hooks *hooks; /* NULL: none */
+    const char *dir;                  /* with hooks: for temporary files */
+    float *stats;                     /* [experts, EXPERT_STATS], or NULL */
+    /* after each expert; NULL: nothing */
+    void (*done)(void *arg, int64_t expert);
+    void *done_arg;
+};
+
+/* Run all experts of the layer.  E_DATA: a tensor is missing or has another
+ * shape than the config says; else what a hook says. */
+MUST_CHECK int experts_run(const struct experts_pass *p, struct err *e);
+/* The first four columns of the statistics, which the routing alone tells; the
+ * fifth is 0.  stats[experts, EXPERT_STATS]. */
+void experts_count(const struct routing *r, int64_t experts, float *stats);
+
+/* x[n,H] elements += sum[n,H]. */
+void model_add(const struct model *m, void *x, const float *sum, int64_t n);
+
+#endif
