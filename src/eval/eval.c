@@ -31,6 +31,7 @@ struct eval {
     struct side side[SIDES];
     size_t row_bytes; /* of one token's hidden state */
     const char *tmp;
+    bool by_layer;
 };
 
 /* ---- are they the same model? ---- */
@@ -78,6 +79,7 @@ int eval_open(struct eval **out, const struct eval_params *p, struct err *e)
     if (!v)
         return e->code;
     v->tmp = p->tmp;
+    v->by_layer = p->by_layer;
     v->side[ORIGINAL].dir = p->original;
     v->side[OTHER].dir = p->other;
     for (int i = 0; i < SIDES; i++) {
@@ -105,6 +107,18 @@ int64_t eval_vocab(const struct eval *v)
 int64_t eval_layers(const struct eval *v)
 {
     return model_config(v->side[ORIGINAL].model)->n_layers;
+}
+
+int64_t eval_variants(const struct eval *v)
+{
+    return v->by_layer ? eval_layers(v) : 1;
+}
+
+uint64_t eval_passes(const struct eval *v)
+{
+    uint64_t n = (uint64_t)eval_layers(v);
+
+    return v->by_layer ? n * (n + 1) / 2 + n : SIDES * n;
 }
 
 /* ---- hidden states, layer by layer ---- */
@@ -176,15 +190,22 @@ static int run_layer(struct eval *v, struct side *s, int64_t index,
     return rc < 0 ? rc : 0;
 }
 
+/* What enters the first layer. */
+static int enter(struct eval *v, struct side *s, const struct corpus *c,
+                 struct err *e)
+{
+    if (spill_open(&s->hidden, v->tmp, e) < 0)
+        return e->code;
+    return embed_all(v, s, c, e);
+}
+
 static int run_side(struct eval *v, struct side *s, const struct corpus *c,
                     struct progress *p, struct err *e)
 {
     struct state state = { 0 };
     int64_t *length = mem_zero(c->count, sizeof(*length), "sequences", e);
-    int rc = length ? spill_open(&s->hidden, v->tmp, e) : e->code;
+    int rc = length ? enter(v, s, c, e) : e->code;
 
-    if (rc >= 0)
-        rc = embed_all(v, s, c, e);
     for (int64_t i = 0; rc >= 0 && i < eval_layers(v); i++) {
         rc = run_layer(v, s, i, &state, c, length, p, e);
         p->layers++;
@@ -192,6 +213,91 @@ static int run_side(struct eval *v, struct side *s, const struct corpus *c,
     state_release(&state);
     free(length);
     return rc < 0 ? rc : 0;
+}
+
+/* ---- layer by layer: the other's up to one, the original's from there on ----
+ *
+ * The original's file holds layers + 1 copies of the corpus: the original
+ * itself, then, from layer i on, the model that is the other's up to layer i.
+ * To the original's layers they are one corpus of many sequences, so that each
+ * layer is loaded once. */
+
+/* c, `copies` times over; ids are not repeated. */
+static int repeat(struct corpus *many, const struct corpus *c, size_t copies,
+                  struct err *e)
+{
+    size_t n, total = c->start[c->count];
+
+    *many = (struct corpus){ 0 };
+    if (size_mul(copies, c->count, &n))
+        return err_set(e, E_TEMP, "sequences: too many");
+    many->start = mem_zero(n + 1, sizeof(*many->start), "sequences", e);
+    if (!many->start)
+        return e->code;
+    for (size_t i = 0; i < n; i++)
+        many->start[i + 1] = i / c->count * total + c->start[i % c->count + 1];
+    return 0;
+}
+
+/* The other's hidden states become copy `copy` in the original's file. */
+static int branch_off(struct eval *v, const struct corpus *c, size_t copy,
+                      struct err *e)
+{
+    size_t total = c->start[c->count], n;
+    void *x = mem_alloc(BATCH_ROWS * v->row_bytes, "hidden states", e);
+    int rc = x ? 0 : e->code;
+
+    for (size_t t = 0; rc >= 0 && t < total; t += n) {
+        n = total - t < BATCH_ROWS ? total - t : BATCH_ROWS;
+        rc = spill_read(&v->side[OTHER].hidden, x, n * v->row_bytes,
+                        t * v->row_bytes, e);
+        if (rc >= 0)
+            rc = spill_write(&v->side[ORIGINAL].hidden, x, n * v->row_bytes,
+                             (copy * total + t) * v->row_bytes, e);
+    }
+    free(x);
+    return rc;
+}
+
+static int run_copies(struct eval *v, const struct corpus *c,
+                      struct corpus *many, int64_t *length, struct progress *p,
+                      struct err *e)
+{
+    struct state state = { 0 };
+    int rc = 0;
+
+    for (int64_t i = 0; rc >= 0 && i < eval_layers(v); i++) {
+        many->count = c->count * (size_t)(i + 1);
+        rc = run_layer(v, &v->side[ORIGINAL], i, &state, many, length, p, e);
+        if (rc >= 0)
+            rc = run_layer(v, &v->side[OTHER], i, &state, c, length, p, e);
+        if (rc >= 0)
+            rc = branch_off(v, c, (size_t)i + 1, e);
+        p->layers += SIDES;
+    }
+    state_release(&state);
+    return rc;
+}
+
+static int run_by_layer(struct eval *v, const struct corpus *c,
+                        struct progress *p, struct err *e)
+{
+    size_t copies = (size_t)eval_layers(v) + 1;
+    int64_t *length = NULL;
+    struct corpus many;
+    int rc = repeat(&many, c, copies, e);
+
+    if (rc >= 0) {
+        length = mem_zero(copies * c->count, sizeof(*length), "sequences", e);
+        rc = length ? 0 : e->code;
+    }
+    for (int i = 0; rc >= 0 && i < SIDES; i++)
+        rc = enter(v, &v->side[i], c, e);
+    if (rc >= 0)
+        rc = run_copies(v, c, &many, length, p, e);
+    free(length);
+    free(many.start);
+    return rc;
 }
 
 /* ---- logits and scores, block by block ---- */
@@ -234,17 +340,45 @@ static int not_finite(const struct eval *v, const struct corpus *c,
                    v->side[side].dir, s, token - c->start[s]);
 }
 
-static int block_logits(struct eval *v, struct side *s, size_t first, size_t n,
+/* Of n rows of side s's file into the logits of side `to`. */
+static int block_logits(struct eval *v, int s, size_t row, size_t n, int to,
                         struct err *e)
 {
+    struct side *from = &v->side[s];
     int64_t vocab = eval_vocab(v);
+    void *x = v->side[to].x;
 
-    if (spill_read(&s->hidden, s->x, n * v->row_bytes, first * v->row_bytes,
-                   e) < 0)
+    if (spill_read(&from->hidden, x, n * v->row_bytes, row * v->row_bytes, e) <
+        0)
         return e->code;
-    head_norm(s->head, s->x, (int64_t)n, s->x);
-    return head_logits(s->head, s->x, (int64_t)n, 0, vocab, s->logits, vocab,
-                       e);
+    head_norm(from->head, x, (int64_t)n, x);
+    return head_logits(from->head, x, (int64_t)n, 0, vocab, v->side[to].logits,
+                       vocab, e);
+}
+
+/* The scored rows of one block: of the other, or of the i-th copy that became
+ * it layer by layer. */
+static int score_variant(struct eval *v, const struct corpus *c, size_t first,
+                         size_t n, int64_t variant, const struct block *b,
+                         size_t rows, struct err *e)
+{
+    size_t total = c->start[c->count];
+    struct block one = *b;
+    int rc = v->by_layer ? block_logits(v, ORIGINAL,
+                                        ((size_t)variant + 1) * total + first,
+                                        n, OTHER, e) :
+                           block_logits(v, OTHER, first, n, OTHER, e);
+
+    if (rc < 0)
+        return rc;
+    one.score += (size_t)variant * c->positions;
+    threads_for(rows, 8, score_rows, &one);
+    for (size_t i = 0; i < rows; i++)
+        if (isnan(one.score[i].kl))
+            return not_finite(v, c, first + b->row[i],
+                              b->logits[ORIGINAL] + b->row[i] * b->vocab,
+                              b->vocab, e);
+    return 0;
 }
 
 /* Score tokens first .. first+n-1 but the last of each sequence; *sequence is
@@ -254,28 +388,24 @@ static int score_block(struct eval *v, const struct corpus *c, size_t first,
                        struct err *e)
 {
     size_t row[BLOCK_ROWS_MAX], rows = 0;
-    struct block b = { .vocab = (size_t)eval_vocab(v),
+    struct block b = { .logits = { v->side[ORIGINAL].logits,
+                                   v->side[OTHER].logits },
+                       .vocab = (size_t)eval_vocab(v),
                        .score = *scores,
                        .row = row,
                        .next = c->ids + first + 1 };
 
-    for (int i = 0; i < SIDES; i++) {
-        if (block_logits(v, &v->side[i], first, n, e) < 0)
-            return e->code;
-        b.logits[i] = v->side[i].logits;
-    }
     for (size_t i = 0; i < n; i++) {
         if (first + i + 1 < c->start[*sequence + 1])
             row[rows++] = i;
         else
             ++*sequence;
     }
-    threads_for(rows, 8, score_rows, &b);
-    for (size_t i = 0; i < rows; i++)
-        if (isnan(b.score[i].kl))
-            return not_finite(v, c, first + row[i],
-                              b.logits[ORIGINAL] + row[i] * b.vocab, b.vocab,
-                              e);
+    if (block_logits(v, ORIGINAL, first, n, ORIGINAL, e) < 0)
+        return e->code;
+    for (int64_t i = 0; i < eval_variants(v); i++)
+        if (score_variant(v, c, first, n, i, &b, rows, e) < 0)
+            return e->code;
     *scores += rows;
     return 0;
 }
@@ -285,7 +415,8 @@ static int open_heads(struct eval *v, size_t block, struct err *e)
     for (int i = 0; i < SIDES; i++) {
         struct side *s = &v->side[i];
 
-        if (model_load_head(s->model, &s->head, e) < 0)
+        if ((i == ORIGINAL || !v->by_layer) &&
+            model_load_head(s->model, &s->head, e) < 0)
             return e->code;
         s->x = mem_alloc(block * v->row_bytes, "hidden states", e);
         s->logits = mem_alloc(block * (size_t)eval_vocab(v) * sizeof(float),
@@ -306,7 +437,9 @@ int eval_run(struct eval *v, const struct corpus *c, struct score *scores,
     block = block > BLOCK_ROWS_MAX ? BLOCK_ROWS_MAX : block;
     block = block > total ? total : block;
     p->n_layers = SIDES * (uint64_t)eval_layers(v);
-    for (int i = 0; i < SIDES; i++)
+    if (v->by_layer && run_by_layer(v, c, p, e) < 0)
+        return e->code;
+    for (int i = 0; !v->by_layer && i < SIDES; i++)
         if (run_side(v, &v->side[i], c, p, e) < 0)
             return e->code;
     if (open_heads(v, block, e) < 0)

@@ -12,6 +12,8 @@ struct eval_params {
     enum dtype dtype; /* DT_F32: everything in f32; DT_BF16: the linears'
                          inputs and weights are rounded to bf16 */
     const char *tmp;  /* directory for the hidden states between layers */
+    bool by_layer;    /* also every model in between: layers 0..i the other's,
+                         the rest the original's, for each layer i */
 };
 
 struct eval;
@@ -22,10 +24,17 @@ MUST_CHECK int eval_open(struct eval **v, const struct eval_params *p,
                          struct err *e);
 int64_t eval_vocab(const struct eval *v);
 int64_t eval_layers(const struct eval *v);
+/* How many models are compared with the original: 1, or by layer as many as
+ * there are layers, the last of which is the other with the original's final
+ * norm and head. */
+int64_t eval_variants(const struct eval *v);
+/* Layers that are run, over all sequences each: what eval_run takes. */
+uint64_t eval_passes(const struct eval *v);
 /* Run both over the corpus, layer by layer: the hidden states of all sequences
  * are in temporary files, one layer of one model is in memory, and logits
- * exist for one block of positions at a time.  scores: room for c->positions.
- * Steps p once per layer and sequence of each model.  E_DATA also when a
+ * exist for one block of positions at a time.  scores: room for c->positions
+ * of each variant, one variant after the other.  By layer, the temporary file
+ * of the original grows to layers + 1 times its size.  Steps p once per layer and sequence of each model.  E_DATA also when a
  * logit is not finite, with its place. */
 MUST_CHECK int eval_run(struct eval *v, const struct corpus *c,
                         struct score *scores, struct progress *p,

@@ -13,7 +13,7 @@ enum { DTYPE_F32, DTYPE_BF16 };
 
 struct settings {
     struct tool tool;
-    int json, dtype;
+    int json, by_layer, dtype;
     double max_ppl_ratio; /* 0: any */
     const char *tmp, *tokens;
     const char *original, *other;
@@ -22,8 +22,11 @@ struct settings {
 static void parse(struct settings *s, int argc, char **argv)
 {
     const struct opt table[] = {
-        { OPT_FLAG, 0, "json", NULL, "print one JSON object", &s->json, 0, 0,
-          true },
+        { OPT_FLAG, 0, "json", NULL, "print a JSON object, by layer one a line",
+          &s->json, 0, 0, true },
+        { OPT_FLAG, 0, "by-layer", NULL,
+          "a line for each layer: the model that is OTHER's up to it",
+          &s->by_layer, 0, 0, false },
         { OPT_FLOAT, 0, "max-ppl-ratio", "X",
           "exit 1 if OTHER's perplexity is over X times ORIGINAL's",
           &s->max_ppl_ratio, 0, 1e300, true },
@@ -64,26 +67,46 @@ static int read_tokens(struct corpus *c, const struct settings *s,
     return rc;
 }
 
+/* One report for each model that is compared with the original. */
 static int compare(struct eval *v, const struct corpus *c,
-                   const struct settings *s, struct score_result *r,
+                   const struct settings *s, struct report *report,
                    struct err *e)
 {
-    struct progress p;
-    struct score *scores = mem_zero(c->positions, sizeof(*scores), "scores", e);
+    size_t n = (size_t)eval_variants(v), total = 0;
+    bool many = size_mul(n, c->positions, &total);
+    struct score *scores =
+        mem_zero(many ? SIZE_MAX : total, sizeof(*scores), "scores", e);
     double *kl = mem_zero(c->positions, sizeof(*kl), "scores", e);
     int rc = scores && kl ? 0 : e->code;
+    struct progress p;
 
     if (!rc) {
         progress_start(&p, s->tool.progress, "sequences",
-                       2 * (uint64_t)eval_layers(v) * c->count);
+                       eval_passes(v) * c->count);
         rc = eval_run(v, c, scores, &p, e);
     }
-    if (!rc) {
-        *r = score_summarize(scores, c->positions, kl);
+    for (size_t i = 0; !rc && i < n; i++)
+        report[i] = (struct report){
+            s->original, s->other, c->count, s->by_layer ? (int64_t)i : -1,
+            score_summarize(scores + i * c->positions, c->positions, kl)
+        };
+    if (!rc)
         progress_finish(&p, NULL);
-    }
     free(scores);
     free(kl);
+    return rc;
+}
+
+static int print(const struct settings *s, const struct report *report,
+                 size_t n, struct err *e)
+{
+    int rc = 0;
+
+    if (!s->json)
+        return s->by_layer ? report_rows(stdout, report, n, e) :
+                             report_table(stdout, report, e);
+    for (size_t i = 0; !rc && i < n; i++)
+        rc = report_json(stdout, &report[i], e);
     return rc;
 }
 
@@ -103,9 +126,10 @@ int main(int argc, char **argv)
 {
     struct settings s = { .dtype = DTYPE_F32, .tmp = "/tmp" };
     struct corpus c;
-    struct report report;
+    struct report *report;
     struct eval *v = NULL;
     struct err e;
+    size_t n;
 
     parse(&s, argc, argv);
     const struct eval_params p = {
@@ -113,15 +137,18 @@ int main(int argc, char **argv)
         .other = s.other,
         .dtype = s.dtype == DTYPE_BF16 ? DT_BF16 : DT_F32,
         .tmp = s.tmp,
+        .by_layer = s.by_layer,
     };
     if (eval_open(&v, &p, &e) < 0 || read_tokens(&c, &s, eval_vocab(v), &e) < 0)
         die_err(&e);
-    report = (struct report){ s.original, s.other, c.count, { 0 } };
-    if (compare(v, &c, &s, &report.r, &e) < 0 ||
-        (s.json ? report_json(stdout, &report, &e) :
-                  report_table(stdout, &report, &e)) < 0)
+    n = (size_t)eval_variants(v);
+    report = mem_zero(n, sizeof(*report), "report", &e);
+    if (!report || compare(v, &c, &s, report, &e) < 0 ||
+        print(&s, report, n, &e) < 0)
         die_err(&e);
     eval_close(v);
     corpus_release(&c);
-    return too_far(&s, &report.r) ? EXIT_NO : 0;
+    bool far = too_far(&s, &report[n - 1].r);
+    free(report);
+    return far ? EXIT_NO : 0;
 }

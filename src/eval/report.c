@@ -32,6 +32,10 @@ int report_json(FILE *out, const struct report *p, struct err *e)
     jw_string(&w, p->original);
     jw_key(&w, "other");
     jw_string(&w, p->other);
+    if (p->layer >= 0) {
+        jw_key(&w, "layer");
+        jw_int(&w, p->layer);
+    }
     jw_key(&w, "sequences");
     jw_int(&w, (int64_t)p->sequences);
     jw_key(&w, "tokens");
@@ -69,5 +73,20 @@ int report_table(FILE *out, const struct report *p, struct err *e)
     fprintf(out, "KL 99 %%              %.6f\n", r->kl_p99);
     fprintf(out, "KL max               %.6f\n", r->kl_max);
     fprintf(out, "top-1 agreement      %.2f %%\n", 100 * r->top1);
+    return written(out, e);
+}
+
+int report_rows(FILE *out, const struct report *p, size_t n, struct err *e)
+{
+    fprintf(out, "original             %s\n", p->original);
+    fprintf(out, "layers replaced by   %s\n", p->other);
+    fprintf(out, "tokens scored        %" PRIu64 " in %zu sequences\n",
+            p->r.positions, p->sequences);
+    fprintf(out, "perplexity original  %.4f\n", p->r.ppl_original);
+    fprintf(out, "\nup to layer  perplexity   KL mean      KL 99 %%   top-1\n");
+    for (size_t i = 0; i < n; i++)
+        fprintf(out, "%11" PRId64 "  %10.4f  %.6f  %10.6f  %5.2f %%\n",
+                p[i].layer, p[i].r.ppl, p[i].r.kl_mean, p[i].r.kl_p99,
+                100 * p[i].r.top1);
     return written(out, e);
 }

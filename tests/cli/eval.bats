@@ -63,6 +63,33 @@ config() {
     cmp one.json pipe.json
 }
 
+@test "--by-layer: the models in between are those of the reference" {
+    edit two zero model.layers.2.mlp.down_proj.weight
+    cp "$OTHER/model.safetensors" one
+    python3 - one two/model.safetensors both <<'PYTHON'
+import sys
+one, two, both = sys.argv[1:]
+a, b = open(one, "rb").read(), open(two, "rb").read()
+open(both, "wb").write(bytes(x if x == y else 0 for x, y in zip(a, b)))
+PYTHON
+    mv both two/model.safetensors
+    run -0 --separate-stderr forge-eval -q --by-layer --json "$M" two "$T"
+    [ "${#lines[@]}" -eq 4 ]
+    printf '%s\n' "$output" >layers.json
+    python3 "$ROOT/tests/reference/eval.py" --by-layer "$M" two "$T" layers.json
+    # layers 1 and 3 are the same in both, and the last line is the whole model
+    jq -es 'def same(a; b): (a / b - 1) | fabs < 1e-5; map(.kl_mean) |
+        same(.[0]; .[1]) and same(.[2]; .[3]) and .[1] != .[2]' layers.json
+    forge-eval -q --json "$M" two "$T" >whole.json
+    jq -es '(.[-1].kl_mean / .[3].kl_mean - 1) | fabs < 1e-5' layers.json whole.json
+}
+
+@test "--by-layer without --json: a row for each layer; the last decides --max-ppl-ratio" {
+    run -1 --separate-stderr forge-eval -q --by-layer --max-ppl-ratio 1.0001 "$M" "$OTHER" "$T"
+    [ "$(grep -cE '^ +[0-3]  ' <<<"$output")" -eq 4 ]
+    run -0 forge-eval -q --by-layer --max-ppl-ratio 1 "$M" "$M" "$T"
+}
+
 @test "without --json a table" {
     run -0 --separate-stderr forge-eval -q "$M" "$OTHER" "$T"
     [ "${lines[2]}" = "tokens scored        117 in 3 sequences" ]

@@ -3,6 +3,7 @@
 
 Without arguments: the rows of tests/unit/test_eval.c and their figures, as that file spells them.
 eval.py ORIGINAL OTHER TOKENS FIGURES: are the figures of forge-eval --json those of forward.py's logits?
+eval.py --by-layer ORIGINAL OTHER TOKENS FIGURES: the same of forge-eval --by-layer --json.
 """
 import json
 import sys
@@ -57,10 +58,13 @@ def table():
         print("      { " + ",\n        ".join(", ".join(x[i:i + 3]) for i in (0, 3, 6)) + " } },")
 
 
-def models(original, other, tokens):
-    """The same of two checkpoints on a tokens stream."""
+def models(original, other, tokens, last=None):
+    """The same of two checkpoints on a tokens stream; last: other's layers up to this one, original's behind it."""
     import forward
     (c, a), (_, b) = forward.load(original), forward.load(other)
+    if last is not None:
+        behind = lambda name: int(name.split(".")[2]) > last if name.startswith("model.layers.") else "embed" not in name
+        b = {k: a[k] if behind(k) else b[k] for k in b}
     parts = []
     for x in forward.read(tokens):
         ids = x.array()
@@ -68,14 +72,22 @@ def models(original, other, tokens):
     return summary(*map(np.concatenate, zip(*parts)))
 
 
-def main():
-    if len(sys.argv) == 1:
-        return table()
-    want, got = models(*sys.argv[1:4]), json.load(open(sys.argv[4]))
+def check(want, got, where=""):
     got["positions"] = got["tokens"]
     for k, x in want.items():
         if not abs(got[k] - x) <= 2e-5 * abs(x):
-            sys.exit("%s is %.10g, want %.10g" % (k, got[k], x))
+            sys.exit("%s%s is %.10g, want %.10g" % (where, k, got[k], x))
+
+
+def main():
+    if len(sys.argv) == 1:
+        return table()
+    if sys.argv[1] != "--by-layer":
+        return check(models(*sys.argv[1:4]), json.load(open(sys.argv[4])))
+    lines = [json.loads(x) for x in open(sys.argv[5])]
+    for i, got in enumerate(lines):
+        assert got["layer"] == i
+        check(models(*sys.argv[2:5], i), got, "layer %d: " % i)
 
 
 main()
