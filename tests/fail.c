@@ -2,14 +2,16 @@
  *
  *   FAIL=write:3 LD_PRELOAD=.../fail.so forge-grid ...
  *
- * Kinds: read, pread, write, pwrite (and the v variants with them), fsync,
- * rename, malloc (malloc, calloc, realloc, posix_memalign, aligned_alloc).
+ * Kinds: read, pread, write, pwrite (with their v variants; vmsplice is a
+ * write), fsync, rename, malloc (malloc, calloc, realloc, posix_memalign,
+ * aligned_alloc).
  *
  * Only calls made by the program itself count: the caller's return address
  * must lie in the main executable.  What libraries do with a failing malloc
  * is theirs; where our code gives them an allocator, that is ours. */
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <link.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -108,6 +110,8 @@ WRAP("pwrite", ENOSPC, pwrite, (int fd, const void *p, size_t n, off_t o),
 WRAP("pwrite", ENOSPC, pwrite64, (int fd, const void *p, size_t n, off_t o),
      (fd, p, n, o))
 WRAP("write", ENOSPC, writev, (int fd, iov v, int n), (fd, v, n))
+WRAP("write", ENOSPC, vmsplice, (int fd, iov v, size_t n, unsigned f),
+     (fd, v, n, f))
 WRAP_INT("fsync", EIO, fsync, (int fd), (fd))
 WRAP_INT("fsync", EIO, fdatasync, (int fd), (fd))
 WRAP_INT("rename", EIO, rename, (const char *a, const char *b), (a, b))

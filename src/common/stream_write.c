@@ -1,47 +1,33 @@
-/* stream_write.c - see stream.h: writing.
- *
- * Bytes leave in writes of 256 KiB through a pipe of 1 MiB: 4.2 GB/s were
- * measured so, 1.4 GB/s with the defaults. */
-#include <errno.h>
-#include <fcntl.h>
+/* stream_write.c - see stream.h: writing. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxh_x86dispatch.h>
 
 #include "common/crc32c.h"
-#include "common/file.h"
 #include "common/frame.h"
 #include "common/json.h"
 #include "common/opt.h"
-
-enum { CHUNK = 256 << 10, PIPE_SIZE = 1 << 20 };
+#include "common/stream_sink.h"
 
 struct stream_writer {
-    int fd;              /* standard output, or */
-    struct publish *pub; /* a file */
-    const char *name;    /* for messages; lives as long as the caller's path */
+    struct sink out;
     char *key, *facts;
     struct json_writer programs; /* "{..},{..}" of the inputs' history */
-    uint8_t *buf;                /* CHUNK bytes not yet written */
-    size_t buffered;
-    uint8_t *meta; /* FRAME_META_MAX bytes */
-    uint64_t at;   /* offset in the stream */
+    uint8_t *meta;               /* FRAME_META_MAX bytes */
+    uint64_t at;                 /* offset in the stream */
     struct wire_end end;
     struct name_set names;
-    bool begun, broken;
+    bool begun;
 };
 
 static void writer_free(struct stream_writer *w)
 {
-    publish_discard(w->pub);
+    sink_drop(&w->out);
     name_set_release(&w->names);
     free(w->programs.text);
     free(w->key);
     free(w->facts);
-    free(w->buf);
     free(w->meta);
     free(w);
 }
@@ -53,21 +39,6 @@ static char *copy_text(const char *s, struct err *e)
     return p ? strcpy(p, s) : NULL;
 }
 
-static int open_output(struct stream_writer *w, const char *path, struct err *e)
-{
-    if (path && strcmp(path, "-")) {
-        w->name = path;
-        return publish_create(&w->pub, path, e);
-    }
-    w->name = "<stdout>";
-    w->fd = 1;
-    if (isatty(w->fd))
-        return err_set(e, E_USAGE,
-                       "standard output is a terminal: give -o FILE or a pipe");
-    fcntl(w->fd, F_SETPIPE_SZ, PIPE_SIZE); /* no pipe, or no more: no matter */
-    return 0;
-}
-
 int stream_create(struct stream_writer **out, const struct stream_output *o,
                   struct err *e)
 {
@@ -76,11 +47,10 @@ int stream_create(struct stream_writer **out, const struct stream_output *o,
     if (!w)
         return e->code;
     jw_init(&w->programs, 0);
-    w->buf = mem_pages(CHUNK, "stream", e);
-    w->meta = w->buf ? mem_alloc(FRAME_META_MAX, "stream", e) : NULL;
+    w->meta = mem_alloc(FRAME_META_MAX, "stream", e);
     if (!w->meta || (o->key && !(w->key = copy_text(o->key, e))) ||
         (o->facts && !(w->facts = copy_text(o->facts, e))) ||
-        open_output(w, o->path, e) < 0) {
+        sink_open(&w->out, o->path, e) < 0) {
         writer_free(w);
         return e->code;
     }
@@ -131,61 +101,11 @@ int stream_inherit(struct stream_writer *w, const char *head, struct err *e)
 
 /* ---- bytes out ---- */
 
-static int write_out(struct stream_writer *w, const uint8_t *p, size_t n,
-                     struct err *e)
-{
-    if (w->pub) {
-        if (publish_write(w->pub, p, n, e) < 0)
-            w->broken = true;
-        return w->broken ? e->code : 0;
-    }
-    while (n) {
-        ssize_t k = write(w->fd, p, n < CHUNK ? n : CHUNK);
-
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k < 0) {
-            w->broken = true;
-            return err_set(e, E_IO, "cannot write '%s':", w->name);
-        }
-        p += k;
-        n -= (size_t)k;
-    }
-    return 0;
-}
-
-static int flush(struct stream_writer *w, struct err *e)
-{
-    size_t n = w->buffered;
-
-    w->buffered = 0;
-    return write_out(w, w->buf, n, e);
-}
-
 static int emit(struct stream_writer *w, const void *data, size_t n,
                 struct err *e)
 {
-    const uint8_t *p = data;
-
     w->at += n;
-    while (n) {
-        size_t k = CHUNK - w->buffered;
-
-        if (!w->buffered && n >= CHUNK) { /* whole chunks are not copied */
-            k = n - n % CHUNK;
-            if (write_out(w, p, k, e) < 0)
-                return e->code;
-        } else {
-            k = k < n ? k : n;
-            memcpy(w->buf + w->buffered, p, k);
-            w->buffered += k;
-            if (w->buffered == CHUNK && flush(w, e) < 0)
-                return e->code;
-        }
-        p += k;
-        n -= k;
-    }
-    return 0;
+    return sink_put(&w->out, data, n, e);
 }
 
 static int emit_frame(struct stream_writer *w, unsigned kind, const void *meta,
@@ -206,8 +126,8 @@ static int emit_frame(struct stream_writer *w, unsigned kind, const void *meta,
     h.pad_len =
         frame_padding(w->at + sizeof(h) + meta_len, len, kind == FRAME_END);
     frame_seal(&h);
-    if (w->broken)
-        return err_set(e, E_BUG, "'%s': write after an error", w->name);
+    if (w->out.broken)
+        return err_set(e, E_BUG, "'%s': write after an error", w->out.name);
     if (emit(w, &h, sizeof(h), e) < 0 || emit(w, meta, meta_len, e) < 0 ||
         emit(w, zeros, h.pad_len, e) < 0 || emit(w, data, len, e) < 0)
         return e->code;
@@ -261,7 +181,7 @@ static int write_tensor(struct stream_writer *w, const struct frame *f,
         return e->code;
     if (frame_encode(f, ref, w->meta, &n, e) < 0 ||
         name_set_add(&w->names, f, e) < 0)
-        return err_prefix(e, "'%s'", w->name);
+        return err_prefix(e, "'%s'", w->out.name);
     if (f->ancillary)
         kind |= FRAME_ANCILLARY;
     if (emit_frame(w, kind, w->meta, n, f->data, ref ? 0 : f->len, e) < 0)
@@ -281,36 +201,6 @@ int stream_write_ref(struct stream_writer *w, const struct frame *f,
     return write_tensor(w, f, ref, e);
 }
 
-/* A full disk or a lost server may speak up only at close(2). */
-static int close_output(struct stream_writer *w, struct err *e)
-{
-    struct publish *pub = w->pub;
-    int copy;
-
-    w->pub = NULL;
-    if (pub)
-        return publish_commit(pub, e);
-    copy = dup(w->fd); /* 1 stays open: it must not become another file */
-    if (copy >= 0 && close(copy))
-        return err_set(e, E_IO, "cannot write '%s':", w->name);
-    return 0;
-}
-
-/* Standard output that is a file opened without emptying it (1<>FILE) ends
- * where the stream does; what it held before must not follow END. */
-static int cut_output(const struct stream_writer *w, struct err *e)
-{
-    struct stat st;
-    off_t at;
-
-    if (w->pub || fstat(w->fd, &st) || !S_ISREG(st.st_mode))
-        return 0;
-    at = lseek(w->fd, 0, SEEK_CUR);
-    if (at < 0 || (at < st.st_size && ftruncate(w->fd, at)))
-        return err_set(e, E_IO, "cannot write '%s':", w->name);
-    return 0;
-}
-
 int stream_finish(struct stream_writer *w, struct err *e)
 {
     struct wire_end end;
@@ -320,11 +210,7 @@ int stream_finish(struct stream_writer *w, struct err *e)
     if (rc == 0)
         rc = emit_frame(w, FRAME_END, &end, sizeof(end), NULL, 0, e);
     if (rc == 0)
-        rc = flush(w, e);
-    if (rc == 0)
-        rc = cut_output(w, e);
-    if (rc == 0)
-        rc = close_output(w, e);
+        rc = sink_finish(&w->out, e);
     writer_free(w);
     return rc;
 }
@@ -338,15 +224,15 @@ void stream_abort(struct stream_writer *w, const struct err *why)
 
     if (!w)
         return;
-    if (!w->pub && !w->broken && why) {
+    if (!w->out.pub && !w->out.broken && why) {
         code = (uint32_t)-why->code;
         memcpy(meta, &code, sizeof(code));
         snprintf(meta + 4, sizeof(meta) - 4, "%s: %s", progname, why->msg);
         n = 4 + strlen(meta + 4);
         if (emit_head(w, &e) < 0 ||
             emit_frame(w, FRAME_ERROR, meta, n, NULL, 0, &e) < 0 ||
-            flush(w, &e) < 0)
-            w->broken = true; /* the reader will miss END and say so */
+            sink_flush(&w->out, &e) < 0)
+            w->out.broken = true; /* the reader will miss END and say so */
     }
     writer_free(w);
 }
