@@ -4,10 +4,17 @@
  * taken off it, by the kernel that the solver uses.  Blocks of BLOCK columns;
  * products in pieces of DEPTH columns, so that a piece of the rows above stays
  * in the second-level cache for all rows below, and one of 48 rows in the
- * first. */
+ * first.
+ *
+ * A task makes one block's columns in a few panels.  Threads take tasks in
+ * order, block by block from the diagonal down, and each waits for exactly what
+ * it reads, all of it of tasks before: so the next block begins while the last
+ * panels of this one are at work, and nobody sleeps in between. */
 #include "gptq/cholesky.h"
 
 #include <math.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "common/threads.h"
@@ -15,11 +22,24 @@
 enum {
     ROWS = CHOLESKY_ROWS,
     COLS = FACTOR_PANEL,
-    BLOCK = 4 * ROWS,
+    WIDTH = 4, /* panels on the diagonal of a block */
+    BLOCK = WIDTH * ROWS,
     DEPTH = 128,
-    GROUP = 8 /* panels whose sums stay in the second-level cache */
+    GROUP = 8, /* panels whose sums stay in the second-level cache, at most */
+    SPINS = 4096,
+    ALONE = 6 /* panels that are done before another thread wakes up */
 };
 
+struct work {
+    float *a;
+    const struct solve_kernels *k;
+    uint64_t panels, group;
+    _Atomic uint32_t *done; /* [panels]: blocks whose columns are final */
+    atomic_size_t next;     /* task */
+    atomic_bool failed;
+};
+
+/* One block at work. */
 struct step {
     float *a;
     const struct solve_kernels *k;
@@ -81,15 +101,6 @@ static void update(const struct step *s, uint64_t first, uint64_t end)
     }
 }
 
-static void update_panels(void *ctx, size_t begin, size_t end)
-{
-    const struct step *s = ctx;
-    uint64_t q0 = s->c0 / ROWS;
-
-    for (uint64_t q = begin; q < end; q += GROUP)
-        update(s, q0 + q, q0 + (end - q < GROUP ? end : q + GROUP));
-}
-
 /* Columns c0..c1-1 of panel q, whose own triangle lies further right. */
 static void solve_columns(const struct step *s, uint64_t q, uint64_t c1)
 {
@@ -98,14 +109,6 @@ static void solve_columns(const struct step *s, uint64_t q, uint64_t c1)
                        right(s->a, c, s->c0), c - s->c0);
         s->k->divide(column(s->a, q, c), right(s->a, c, c));
     }
-}
-
-static void solve_panels(void *ctx, size_t begin, size_t end)
-{
-    const struct step *s = ctx;
-
-    for (uint64_t q = begin; q < end; q++)
-        solve_columns(s, s->c1 / ROWS + q, s->c1);
 }
 
 /* Columns c..c+7 of the panel in which their own rows lie, all else being taken
@@ -147,18 +150,115 @@ static int solve_triangle(const struct step *s, uint64_t q)
     return 0;
 }
 
-int cholesky(float *a, uint64_t panels)
-{
-    struct step s = { .a = a, .k = solve_kernels_best() };
+/* ---- tasks ---- */
 
-    for (uint64_t q = 0; q < panels; q = s.c1 / ROWS) {
-        s.c0 = q * ROWS;
-        s.c1 = (q + BLOCK / ROWS < panels ? q + BLOCK / ROWS : panels) * ROWS;
-        threads_for(panels - q, 1, update_panels, &s);
-        for (; q < s.c1 / ROWS; q++)
-            if (solve_triangle(&s, q))
-                return 1;
-        threads_for(panels - q, 1, solve_panels, &s);
+/* Block b in panels first..end-1: one on the diagonal, or some below it. */
+struct task {
+    uint64_t b, first, end;
+};
+
+static struct task task_at(const struct work *w, uint64_t t)
+{
+    for (uint64_t b = 0;; b++) {
+        uint64_t q0 = b * WIDTH, below, n;
+
+        if (w->panels - q0 <= WIDTH)
+            return (struct task){ b, q0 + t, q0 + t + 1 };
+        if (t < WIDTH)
+            return (struct task){ b, q0 + t, q0 + t + 1 };
+        below = w->panels - q0 - WIDTH;
+        n = (below + w->group - 1) / w->group;
+        t -= WIDTH;
+        if (t < n) {
+            q0 += WIDTH;
+            return (struct task){ b, q0 + below * t / n,
+                                  q0 + below * (t + 1) / n };
+        }
+        t -= n;
     }
-    return 0;
+}
+
+static uint64_t count_tasks(const struct work *w)
+{
+    uint64_t n = 0, left = w->panels;
+
+    for (; left > WIDTH; left -= WIDTH)
+        n += WIDTH + (left - WIDTH + w->group - 1) / w->group;
+    return n + left;
+}
+
+/* Until `blocks` of panels first..end-1 are made.  Those who make them run: a
+ * task is taken only after all before it. */
+static bool wait_for(struct work *w, uint64_t first, uint64_t end,
+                     uint32_t blocks)
+{
+    for (uint64_t q = first; q < end; q++)
+        for (int i = 0;
+             atomic_load_explicit(&w->done[q], memory_order_acquire) < blocks;
+             i++) {
+            if (atomic_load_explicit(&w->failed, memory_order_relaxed))
+                return false;
+            if (i > SPINS)
+                sched_yield();
+        }
+    return true;
+}
+
+static bool run_task(struct work *w, const struct task *t)
+{
+    uint64_t q0 = t->b * WIDTH, left = w->panels - q0;
+    uint64_t q1 = q0 + (left < WIDTH ? left : WIDTH);
+    struct step s = { w->a, w->k, q0 * ROWS, q1 * ROWS };
+    uint32_t before = (uint32_t)t->b;
+    bool diagonal = t->first < q1;
+
+    if (!wait_for(w, q0, diagonal ? t->end : q1, before) ||
+        !wait_for(w, t->first, t->end, before))
+        return false;
+    update(&s, t->first, t->end);
+    if (!wait_for(w, q0, diagonal ? t->first : q1, before + 1))
+        return false;
+    for (uint64_t q = t->first; q < t->end; q++) {
+        if (!diagonal)
+            solve_columns(&s, q, s.c1);
+        else if (solve_triangle(&s, q))
+            return false;
+        atomic_store_explicit(&w->done[q], before + 1, memory_order_release);
+    }
+    return true;
+}
+
+static void run_tasks(void *ctx, size_t begin, size_t end)
+{
+    struct work *w = ctx;
+    uint64_t n = count_tasks(w), i;
+
+    (void)begin, (void)end; /* a thread takes what is there */
+    while ((i = atomic_fetch_add(&w->next, 1)) < n) {
+        struct task t = task_at(w, i);
+
+        if (!run_task(w, &t)) {
+            atomic_store(&w->failed, true);
+            break;
+        }
+    }
+}
+
+int cholesky(float *a, uint64_t panels, _Atomic uint32_t *done)
+{
+    size_t threads = (size_t)threads_count();
+    struct work w = { .a = a,
+                      .k = solve_kernels_best(),
+                      .panels = panels,
+                      .group = panels / (4 * threads),
+                      .done = done };
+
+    w.group = w.group < 1 ? 1 : w.group > GROUP ? GROUP : w.group;
+    for (uint64_t q = 0; q < panels; q++)
+        atomic_init(&done[q], 0);
+    if (panels <= ALONE)
+        run_tasks(&w, 0, 1);
+    else
+        threads_for(threads, 1, run_tasks, &w);
+    return atomic_load(&w.failed);
 }

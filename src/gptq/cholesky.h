@@ -6,6 +6,9 @@
 #ifndef FORGE_CHOLESKY_H
 #define FORGE_CHOLESKY_H
 
+#include <stdatomic.h>
+
+#include "common/base.h"
 #include "gptq/solve_kernel.h"
 
 enum { CHOLESKY_ROWS = SOLVE_ROWS };
@@ -16,8 +19,8 @@ static inline uint64_t cholesky_at(uint64_t q)
     return (uint64_t)CHOLESKY_ROWS * CHOLESKY_ROWS * (q * (q + 1) / 2);
 }
 /* In place, in tiles over threads, the same whatever their number; what lies
- * above the diagonal in a panel ends as nonsense.  0, or 1: not positive
- * definite. */
-MUST_CHECK int cholesky(float *a, uint64_t panels);
+ * above the diagonal in a panel ends as nonsense.  done[panels]: room to work
+ * in.  0, or 1: not positive definite. */
+MUST_CHECK int cholesky(float *a, uint64_t panels, _Atomic uint32_t *done);
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "common/threads.h"
 #include "gptq/cholesky.h"
+#include "gptq/lanes.h"
 
 enum { TILE = 128, ROWS = CHOLESKY_ROWS };
 
@@ -62,19 +63,13 @@ static void scan_rows(void *ctx, size_t begin, size_t end)
 {
     struct scan *j = ctx;
     uint64_t g = j->p->block;
-    uint32_t bad = 0;
+    bool bad = false;
 
     for (size_t i = begin; i < end; i++) {
         uint64_t first = g ? i / g * g : 0;
         const float *row = j->h + at(j->p, i, first);
 
-        for (uint64_t c = 0; c <= i - first; c++) {
-            uint32_t bits;
-
-            memcpy(&bits, row + c, sizeof(bits));
-            bad |= (bits & 0x7f800000) == 0x7f800000;
-        }
-        bad |= row[i - first] < 0;
+        bad |= !lanes_finite(row, i - first + 1) || row[i - first] < 0;
     }
     if (bad)
         atomic_store(&j->bad, true);
@@ -168,6 +163,8 @@ struct fill {
     const float *h;
     float *upper; /* H's upper triangle by rows, each from its diagonal on */
     float *a;     /* see cholesky.h */
+    lanes_turn_fn *turn;
+    _Atomic uint32_t *done;
 };
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -181,6 +178,33 @@ static int64_t upper_at(uint64_t n, uint64_t i)
     return (int64_t)(i * n - i * (i + 1) / 2);
 }
 
+/* Rows i0..i1-1 of the packed triangle, columns c0..c1-1, on or below the
+ * diagonal, turned over. */
+static void turn_part(const struct fill *j, uint64_t i0, uint64_t i1,
+                      uint64_t c0, uint64_t c1)
+{
+    for (uint64_t c = c0; c < c1; c++) {
+        float *to = j->upper + upper_at(j->p->cols, c);
+
+        for (uint64_t i = i0 > c ? i0 : c; i < i1; i++)
+            to[i] = j->h[i * (i + 1) / 2 + c];
+    }
+}
+
+/* LANES rows below column c0 + LANES. */
+static void turn_lanes(const struct fill *j, uint64_t i0, uint64_t c0)
+{
+    const float *from[LANES];
+    float *to[LANES];
+
+    for (uint64_t k = 0; k < LANES; k++) {
+        from[k] = j->h + (i0 + k) * (i0 + k + 1) / 2 + c0;
+        __builtin_prefetch(from[k] + 2 * LANES - 1); /* too many streams */
+        to[k] = j->upper + upper_at(j->p->cols, c0 + k) + i0;
+    }
+    j->turn(to, from);
+}
+
 /* Rows of tiles of the packed triangle, turned over: in the factor's order the
  * elements are then picked from one row at a time. */
 static void turn_rows(void *ctx, size_t begin, size_t end)
@@ -189,14 +213,16 @@ static void turn_rows(void *ctx, size_t begin, size_t end)
     uint64_t n = j->p->cols;
 
     for (uint64_t i0 = begin * TILE; i0 < end * TILE && i0 < n; i0 += TILE) {
-        uint64_t i1 = least(i0 + TILE, n);
+        uint64_t i1 = least(i0 + TILE, n), c = 0;
 
-        for (uint64_t c = 0; c < i1; c++) {
-            float *to = j->upper + upper_at(n, c);
+        for (; c < i0; c += LANES) {
+            uint64_t i = i0;
 
-            for (uint64_t i = i0 > c ? i0 : c; i < i1; i++)
-                to[i] = j->h[i * (i + 1) / 2 + c];
+            for (; i + LANES <= i1; i += LANES)
+                turn_lanes(j, i, c);
+            turn_part(j, i, i1, c, c + LANES);
         }
+        turn_part(j, i0, i1, c, i1);
     }
 }
 
@@ -254,27 +280,45 @@ static void fill_panels(void *ctx, size_t begin, size_t end)
 struct pack {
     struct factor *f;
     const float *a;
+    lanes_turn_fn *turn;
 };
+
+/* Rows r.. of columns c0.., LANES of each, into the two panels that they fill;
+ * r - c0 is a multiple of LANES. */
+static void pack_lanes(const struct pack *j, uint64_t r, uint64_t c0)
+{
+    enum { N = FACTOR_PANEL, PANELS = LANES / N };
+    float part[LANES][LANES], *to[LANES];
+    const float *from[LANES];
+    uint64_t padded = j->f->padded;
+    uint64_t next = cholesky_at(r / ROWS + 1) - cholesky_at(r / ROWS);
+
+    for (uint64_t k = 0; k < LANES; k++) {
+        from[k] = j->a + cholesky_at(r / ROWS) + (c0 + k) * ROWS + r % ROWS;
+        __builtin_prefetch(from[k] + next);
+        to[k] = part[k];
+    }
+    j->turn(to, from);
+    for (uint64_t k = 0; r == c0 && k < LANES; k++)
+        for (uint64_t c = k + 1; c < LANES; c++)
+            part[k][c] = 0; /* above the diagonal */
+    for (uint64_t p = 0; p < PANELS && c0 + p * N < padded; p++) {
+        uint64_t first = c0 + p * N, k = r < first ? first - r : 0;
+        float *panel = j->f->panel + factor_panel_at(padded, first / N);
+
+        for (; k < LANES && r + k < padded; k++)
+            memcpy(panel + (r + k - first) * N, part[k] + p * N,
+                   N * sizeof(float));
+    }
+}
 
 static void pack_panels(void *ctx, size_t begin, size_t end)
 {
     const struct pack *j = ctx;
-    uint64_t padded = j->f->padded;
 
-    for (size_t p = begin; p < end; p++) {
-        float *to = j->f->panel + factor_panel_at(padded, p);
-        uint64_t c0 = p * FACTOR_PANEL;
-
-        for (uint64_t r = c0; r < padded; r++, to += FACTOR_PANEL) {
-            const float *from = j->a + cholesky_at(r / ROWS) + c0 * ROWS;
-
-            from += r % ROWS;
-            for (uint64_t c = 0; c < FACTOR_PANEL; c++)
-                to[c] = from[c * ROWS];
-            for (uint64_t c = r - c0 + 1; c < FACTOR_PANEL; c++)
-                to[c] = 0; /* above the diagonal */
-        }
-    }
+    for (uint64_t c = begin * LANES; c < end * LANES; c += LANES)
+        for (uint64_t r = c; r < j->f->padded; r += LANES)
+            pack_lanes(j, r, c);
 }
 
 /* ---- together ---- */
@@ -329,7 +373,7 @@ static int factorize(struct factor *f, struct fill *fill)
         f->tried[f->n_tried++] = d;
         f->lambda = d * mean;
         threads_for(panels, 1, fill_panels, fill);
-        if (!cholesky(fill->a, panels))
+        if (!cholesky(fill->a, panels, fill->done))
             return 0;
         if (d >= 1)
             break;
@@ -341,9 +385,12 @@ static int factorize(struct factor *f, struct fill *fill)
 static int open_memory(struct factor *f, struct fill *fill, struct err *e)
 {
     uint64_t n = factor_panel_at(f->padded, f->padded / FACTOR_PANEL);
+    uint64_t panels = (f->cols + ROWS - 1) / ROWS;
 
-    fill->a = mem_pages(
-        cholesky_at((f->cols + ROWS - 1) / ROWS) * sizeof(float), "factor", e);
+    fill->done = mem_alloc(panels * sizeof(*fill->done), "factor", e);
+    fill->a = fill->done ?
+                  mem_pages(cholesky_at(panels) * sizeof(float), "factor", e) :
+                  NULL;
     fill->upper = f->panel =
         fill->a ? mem_pages(n * sizeof(float), "factor", e) : NULL;
     return f->panel ? 0 : e->code;
@@ -352,7 +399,7 @@ static int open_memory(struct factor *f, struct fill *fill, struct err *e)
 int factor_build(struct factor **out, const struct factor_params *p,
                  const float *h, struct err *e)
 {
-    struct fill fill = { .p = p, .h = h };
+    struct fill fill = { .p = p, .h = h, .turn = lanes_turn_best() };
     struct factor *f = NULL;
     int rc;
 
@@ -365,11 +412,12 @@ int factor_build(struct factor **out, const struct factor_params *p,
     fill.f = f;
     if (!rc && !(rc = open_memory(f, &fill, e)) &&
         !(rc = factorize(f, &fill))) {
-        struct pack pack = { f, fill.a };
+        struct pack pack = { f, fill.a, fill.turn };
 
-        threads_for(f->padded / FACTOR_PANEL, 4, pack_panels, &pack);
+        threads_for((f->padded + LANES - 1) / LANES, 2, pack_panels, &pack);
     }
     free(fill.a);
+    free(fill.done);
     if (rc < 0)
         factor_free(f);
     else

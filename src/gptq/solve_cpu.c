@@ -14,13 +14,14 @@
 
 #include "common/quant.h"
 #include "common/threads.h"
+#include "gptq/lanes.h"
 #include "gptq/solve_kernel.h"
 
 enum {
     ROWS = SOLVE_ROWS,
     COLS = FACTOR_PANEL,
     TILE_PANELS = 8, /* at most */
-    STRIP = 16,      /* rows that are transposed together */
+    STRIP = LANES,   /* rows that are transposed together */
     BLOCK = 256,     /* columns whose products are formed together */
     DEPTH = 128      /* of earlier inputs, in one piece of a product */
 };
@@ -29,6 +30,7 @@ struct job {
     const struct solve_params *p;
     const struct factor *f;
     const struct solve_kernels *k;
+    lanes_turn_fn *turn;
     const char *w;
     const uint32_t *meta;
     uint8_t *codes;
@@ -52,8 +54,9 @@ struct tile {
     float *scale, *zero; /* [panels][groups][48] */
     float *loss, *dist;  /* [panels][48] */
     float *strip;        /* [STRIP][ld] */
+    float *turned;       /* [ld][STRIP] */
     uint8_t *codes;      /* [panels][padded][48] */
-    uint8_t *code_strip; /* [STRIP][ld] */
+    uint8_t *nibbles;    /* [ld / 2][STRIP] */
     uint64_t ld;         /* no power of two */
     void *memory;
 };
@@ -101,7 +104,7 @@ static int tile_open(struct tile *t, struct job *j, uint64_t index,
         tile_memory(j,
                     most * (n_panel * (sizeof(float) + 1) +
                             ((BLOCK + 2) * ROWS + 2 * n_grid) * sizeof(float)) +
-                        STRIP * t->ld * (sizeof(float) + 1),
+                        STRIP * t->ld * (2 * sizeof(float) + 1),
                     e);
     if (!t->memory)
         return e->code;
@@ -112,8 +115,9 @@ static int tile_open(struct tile *t, struct job *j, uint64_t index,
     t->scale = t->dist + most * ROWS;
     t->zero = t->scale + most * n_grid;
     t->strip = t->zero + most * n_grid;
-    t->codes = (uint8_t *)(t->strip + STRIP * t->ld);
-    t->code_strip = t->codes + most * n_panel;
+    t->turned = t->strip + STRIP * t->ld;
+    t->codes = (uint8_t *)(t->turned + STRIP * t->ld);
+    t->nibbles = t->codes + most * n_panel;
     return 0;
 }
 
@@ -142,36 +146,20 @@ static void load_grids(struct tile *t)
         }
 }
 
-/* n: a multiple of STRIP. */
-static bool all_finite(const float *x, uint64_t n)
-{
-    typedef uint32_t vu __attribute__((vector_size(4 * STRIP)));
-    vu v, bad = { 0 };
-    uint32_t any = 0;
-
-    for (uint64_t i = 0; i < n; i += STRIP) {
-        memcpy(&v, x + i, sizeof(v));
-        bad |= (vu)((v & 0x7f800000) == 0x7f800000);
-    }
-    for (int i = 0; i < STRIP; i++)
-        any |= bad[i];
-    return !any;
-}
-
-/* One row as floats; a row beyond the last is zero. */
+/* One row as floats, t->ld of them; a row beyond the last is zero. */
 static int load_row(const struct tile *t, float *x, uint64_t r, struct err *e)
 {
     const struct solve_params *p = t->j->p;
     uint64_t stride = p->cols * dtype_bits(p->dtype) / 8;
 
     if (r >= t->rows) {
-        memset(x, 0, p->cols * sizeof(*x));
+        memset(x, 0, t->ld * sizeof(*x));
         return 0;
     }
     if (!to_f32(x, t->j->w + (t->first + r) * stride, p->dtype, p->cols))
         return err_set(e, E_DATA, "%s is no float type", dtype_name(p->dtype));
     memset(x + p->cols, 0, (t->ld - p->cols) * sizeof(*x));
-    if (all_finite(x, t->ld))
+    if (lanes_finite(x, p->cols))
         return 0;
     for (uint64_t i = 0; i < p->cols; i++)
         if (!isfinite(x[i]))
@@ -181,24 +169,26 @@ static int load_row(const struct tile *t, float *x, uint64_t r, struct err *e)
     return 0;
 }
 
-/* STRIP rows, in the factor's order, those of an input together. */
-static void transpose_weights(float *restrict to, const float *restrict from,
-                              const struct factor *f, uint64_t ld)
+/* The strip's rows, first those of an input together, then the inputs in the
+ * factor's order. */
+static void transpose_weights(const struct tile *t, float *to)
 {
-    const uint32_t *restrict input = f->input;
-    const bool *restrict dead = f->dead;
-    uint64_t n = f->cols;
+    const struct factor *f = t->j->f;
+    static const float none[STRIP];
 
-    for (uint64_t c = 0; c < n; c++, to += ROWS) {
-        const float *w = from + input[c];
+    for (uint64_t i = 0; i < f->cols; i += STRIP) {
+        const float *row[STRIP];
+        float *column[STRIP];
 
-        if (dead[c])
-            memset(to, 0, STRIP * sizeof(*to));
-        else
-#pragma GCC unroll 16
-            for (uint64_t r = 0; r < STRIP; r++)
-                to[r] = w[r * ld];
+        for (uint64_t r = 0; r < STRIP; r++) {
+            row[r] = t->strip + r * t->ld + i;
+            column[r] = t->turned + (i + r) * STRIP;
+        }
+        t->j->turn(column, row);
     }
+    for (uint64_t c = 0; c < f->cols; c++, to += ROWS)
+        memcpy(to, f->dead[c] ? none : t->turned + f->input[c] * STRIP,
+               sizeof(none));
 }
 
 static int load_weights(struct tile *t, struct err *e)
@@ -210,43 +200,49 @@ static int load_weights(struct tile *t, struct err *e)
         memset(at(t, q, f->cols), 0,
                (t->padded - f->cols) * ROWS * sizeof(float));
     for (uint64_t r0 = 0; r0 < t->panels * ROWS; r0 += STRIP) {
-        float *to = at(t, r0 / ROWS, 0) + r0 % ROWS;
-
         for (uint64_t r = 0; r < STRIP; r++)
             if ((rc = load_row(t, t->strip + r * t->ld, r0 + r, e)) < 0)
                 return rc;
-        transpose_weights(to, t->strip, f, t->ld);
+        transpose_weights(t, at(t, r0 / ROWS, 0) + r0 % ROWS);
     }
     return 0;
 }
 
-/* STRIP rows of codes, those of an input together, as rows. */
-static void transpose_codes(uint8_t *restrict to, const uint8_t *restrict from,
-                            const uint32_t *restrict where, uint64_t n,
-                            uint64_t ld)
+/* STRIP rows of codes, those of an input together, to pairs of them in bytes:
+ * nibbles[cols / 2][STRIP]. */
+static void pair_codes(uint8_t *nibbles, const uint8_t *codes,
+                       const uint32_t *where, uint64_t cols)
 {
-    for (uint64_t i = 0; i < n; i++) {
-        const uint8_t *code = from + where[i] * (uint64_t)ROWS;
+    typedef uint8_t vb __attribute__((vector_size(STRIP)));
 
-#pragma GCC unroll 16
-        for (uint64_t r = 0; r < STRIP; r++)
-            to[r * ld + i] = code[r];
+    for (uint64_t i = 0; i < cols; i += 2, nibbles += STRIP) {
+        vb low, high;
+
+        memcpy(&low, codes + where[i] * (uint64_t)ROWS, sizeof(low));
+        memcpy(&high, codes + where[i + 1] * (uint64_t)ROWS, sizeof(high));
+        low |= high << 4;
+        memcpy(nibbles, &low, sizeof(low));
     }
 }
 
 static void store_codes(struct tile *t)
 {
-    uint64_t cols = t->j->p->cols;
+    uint64_t width = t->j->p->cols / 2;
 
     for (uint64_t r0 = 0; r0 < t->rows; r0 += STRIP) {
         const uint8_t *from = t->codes + r0 / ROWS * t->padded * ROWS;
+        uint8_t *to = t->j->codes + (t->first + r0) * width;
         uint64_t n = t->rows - r0 < STRIP ? t->rows - r0 : STRIP;
 
-        transpose_codes(t->code_strip, from + r0 % ROWS, t->j->where, cols,
-                        t->ld);
-        for (uint64_t r = 0; r < n; r++)
-            quant_pack_row(t->j->codes + (t->first + r0 + r) * (cols / 2),
-                           t->code_strip + r * t->ld, cols);
+        pair_codes(t->nibbles, from + r0 % ROWS, t->j->where, 2 * width);
+        for (uint64_t i = 0; i < width; i += STRIP) {
+            uint64_t most = width - i < STRIP ? width - i : STRIP;
+            uint8_t part[STRIP * STRIP];
+
+            lanes_turn_bytes(part, STRIP, t->nibbles + i * STRIP);
+            for (uint64_t r = 0; r < n; r++)
+                memcpy(to + r * width + i, part + r * STRIP, most);
+        }
     }
 }
 
@@ -507,6 +503,7 @@ static int run_factor(struct job *j, struct solve_result *r, struct err *e)
     for (uint64_t c = 0; c < p->cols; c++)
         where[j->f->input[c]] = (uint32_t)c;
     j->k = solve_kernels_best();
+    j->turn = lanes_turn_best();
     choose_tiles(j);
     threads_for(j->tiles, 1, run_tiles, j);
     for (uint64_t i = 0; i < p->rows; i++) {

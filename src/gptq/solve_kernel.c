@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "gptq/lanes.h"
+
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
@@ -16,7 +18,7 @@
 #define INLINE  static inline __attribute__((always_inline))
 #define ROUNDER 12582912.0f /* rounds half to even when added and taken off */
 
-enum { LANES = 16, COLS = FACTOR_PANEL, ROWS = SOLVE_ROWS, NEAR = 24 };
+enum { COLS = FACTOR_PANEL, ROWS = SOLVE_ROWS, NEAR = 24 };
 
 typedef float vf __attribute__((vector_size(64)));
 typedef int32_t vi __attribute__((vector_size(64)));

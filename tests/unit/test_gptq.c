@@ -6,6 +6,7 @@
 
 #include "gptq/factor.h"
 #include "gptq/grid_cost.h"
+#include "gptq/lanes.h"
 #include "gptq/solve_kernel.h"
 #include "test.h"
 
@@ -101,6 +102,46 @@ static void panels_agree(void)
     }
 }
 
+static void lanes_turn(void)
+{
+    static float a[LANES][LANES + 1], b[LANES][LANES + 3];
+    static uint8_t h[LANES * LANES], g[LANES][LANES + 5];
+    lanes_turn_fn *turn[] = { lanes_turn_plain, lanes_turn_best() };
+
+    for (int i = 0; i < LANES * LANES; i++) {
+        a[i / LANES][i % LANES] = noise();
+        h[i] = (uint8_t)(i * 7 + i / 11);
+    }
+    for (int v = 0; v < 2; v++) {
+        const float *from[LANES];
+        float *to[LANES];
+
+        for (int i = 0; i < LANES; i++) {
+            from[i] = a[i];
+            to[i] = b[i];
+        }
+        memset(b, 0, sizeof(b));
+        turn[v](to, from);
+        for (int i = 0; i < LANES * LANES; i++)
+            CHECK(b[i % LANES][i / LANES] == a[i / LANES][i % LANES]);
+    }
+    lanes_turn_bytes(&g[0][0], sizeof(g[0]), h);
+    for (int i = 0; i < LANES * LANES; i++)
+        CHECK(g[i % LANES][i / LANES] == h[i]);
+}
+
+static void lanes_see_what_is_not_finite(void)
+{
+    float x[37];
+
+    for (int n = 1; n <= 37; n++)
+        for (int bad = -1; bad < n; bad++) {
+            for (int i = 0; i < n; i++)
+                x[i] = i == bad ? (n % 2 ? NAN : -INFINITY) : noise() * 1e38f;
+            CHECK(lanes_finite(x, (size_t)n) == (bad < 0));
+        }
+}
+
 /* R Rᵀ of a packed factor is H + lambda I, in the order that was asked for. */
 static void factor_multiplies_back(void)
 {
@@ -147,6 +188,8 @@ int main(void)
     costs_are_equal_bit_for_bit();
     products_agree();
     panels_agree();
+    lanes_turn();
+    lanes_see_what_is_not_finite();
     factor_multiplies_back();
     return 0;
 }

@@ -1,0 +1,23 @@
+/* lanes.h - blocks of 16 x 16 numbers from rows to columns and back: between
+ * how matrices are stored and how the solver's kernels want them. */
+#ifndef FORGE_LANES_H
+#define FORGE_LANES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { LANES = 16 };
+
+/* to[c][r] = from[r][c], r and c below LANES; the two do not overlap. */
+typedef void lanes_turn_fn(float *const to[LANES],
+                           const float *const from[LANES]);
+/* The fastest that this machine has, and the plain one. */
+lanes_turn_fn *lanes_turn_best(void);
+lanes_turn_fn lanes_turn_plain;
+/* Of bytes: to[c * ld + r] = from[r * LANES + c]. */
+void lanes_turn_bytes(uint8_t *to, size_t ld, const uint8_t *from);
+/* Whether n floats are neither infinite nor NaN. */
+bool lanes_finite(const float *x, size_t n);
+
+#endif
