@@ -429,7 +429,8 @@ static void grid(uint64_t rows, uint64_t cols, enum grid_search search,
     float *importance = ones ? (float *)device(cols * 4) : NULL;
     if (ones)
         MUSTC(cudaMemcpy(importance, ones, cols * 4, cudaMemcpyHostToDevice));
-    ms = timed([&] { MUST(grid_device(c, &p, w, importance, meta, &why)); }, 5);
+    ms = timed([&] { MUST(grid_device(c, &p, w, importance, 0, meta, &why)); },
+               5);
 
     host = malloc(CHECKED * cols * 2);
     want = (uint32_t *)malloc(n * 4);
@@ -489,6 +490,35 @@ static void pack(uint64_t rows, uint64_t cols, enum layout l, bool fused)
     MUSTC(cudaFree(p.out));
 }
 
+/* ---- fp8 ---- */
+
+static void fp8(uint64_t rows, uint64_t cols)
+{
+    uint8_t *w = (uint8_t *)random_bf16(rows * cols / 2, 1);
+    float *scale = (float *)device(rows * cols / 128 / 128 * 4 + 4096);
+    struct cuda_fp8 p = { rows, cols, 128, w, scale, NULL };
+    double ms, moved = 3 * (double)rows * cols;
+
+    bench_f32_kernel<<<64, 256, 0, c->stream>>>(
+        scale, rows * cols / 128 / 128 + 1024, 1e-3f, 5);
+    p.out = (uint16_t *)device(rows * cols * 2);
+    ms = timed([&] { MUST(fp8_device(c, &p, &why)); });
+    printf("fp8 to bf16, [%llu, %llu]: %.4f ms, %.0f GB/s, %.0f %% of copy "
+           "(bar 70, goal 85)\n",
+           (unsigned long long)rows, (unsigned long long)cols, ms,
+           moved / ms / 1e6, 100 * moved / ms * 1e3 / copy_rate);
+    MUSTC(cudaFree(w));
+    MUSTC(cudaFree(scale));
+    MUSTC(cudaFree(p.out));
+}
+
+static void bench_fp8(void)
+{
+    fp8(7168, 18432);
+    fp8(2048, 7168);
+    fp8(18432, 7168 * 4);
+}
+
 /* ---- start ---- */
 
 static double seconds(void)
@@ -545,14 +575,12 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } stages[] = { { "hessian", bench_hessian },
-                   { "factor", bench_factor },
-                   { "solve", bench_solve },
-                   { "grid", bench_grid },
-                   { "pack", bench_pack } };
+    } stages[] = { { "hessian", bench_hessian }, { "factor", bench_factor },
+                   { "solve", bench_solve },     { "grid", bench_grid },
+                   { "pack", bench_pack },       { "fp8", bench_fp8 } };
     double t = seconds();
 
-    MUST(cuda_open(&c, 0, &why));
+    MUST(cuda_open(&c, 0, 0, &why));
     printf("%s; start of the context, cuBLAS and cuSOLVER: %.2f s\n", c->name,
            seconds() - t);
     ceilings();

@@ -26,16 +26,146 @@ int library_failed(struct err *e, const char *lib, int status, const char *call)
                    (int)strcspn(call, "("), call, status);
 }
 
-int buffer_need(struct device_buffer *b, size_t n, struct err *e)
+/* In stream order from the device's pool: neither waits for the GPU, as
+ * cudaMalloc() and cudaFree() do. */
+int buffer_open(struct cuda_context *c, struct device_buffer *b, size_t n,
+                struct err *e)
+{
+    if (c->limit && (n > c->limit || c->used > c->limit - n))
+        return err_set(e, E_TEMP, "cuda: more than --gpu-memory allows");
+    CUDA_TRY(cudaMallocAsync(&b->data, n, c->stream));
+    b->cap = n;
+    c->used += n;
+    c->most = c->used > c->most ? c->used : c->most;
+    return 0;
+}
+
+void buffer_close(struct cuda_context *c, struct device_buffer *b)
+{
+    if (b->data)
+        cudaFreeAsync(b->data, c->stream);
+    c->used -= b->cap;
+    b->data = NULL;
+    b->cap = 0;
+}
+
+int buffer_need(struct cuda_context *c, struct device_buffer *b, size_t n,
+                struct err *e)
 {
     if (n <= b->cap)
         return 0;
-    CUDA_TRY(cudaFree(b->data));
-    b->data = NULL;
-    b->cap = 0;
-    CUDA_TRY(cudaMalloc(&b->data, n));
-    b->cap = n;
+    buffer_close(c, b);
+    return buffer_open(c, b, n, e);
+}
+
+void context_trim(struct cuda_context *c)
+{
+    cudaMemPool_t pool;
+
+    for (size_t i = 0; i < ARRAY_LEN(c->buffer); i++)
+        buffer_close(c, &c->buffer[i]);
+    cudaStreamSynchronize(c->stream);
+    if (cudaDeviceGetDefaultMemPool(&pool, c->device) == cudaSuccess)
+        cudaMemPoolTrimTo(pool, 0);
+    cudaGetLastError();
+}
+
+/* ---- transfers ---- */
+
+static bool is_pinned(const void *p)
+{
+    struct cudaPointerAttributes a;
+
+    if (cudaPointerGetAttributes(&a, p) != cudaSuccess) {
+        cudaGetLastError();
+        return false;
+    }
+    return a.type == cudaMemoryTypeHost;
+}
+
+/* The next of the pinned pieces, when the copy that used it is done. */
+static int next_piece(struct cuda_context *c, struct piece **piece,
+                      struct err *e)
+{
+    struct piece *p = *piece = &c->piece[c->next_piece++ % PIECES];
+
+    if (!p->data) {
+        CUDA_TRY(cudaEventCreateWithFlags(&p->done, cudaEventDisableTiming));
+        CUDA_TRY(cudaHostAlloc(&p->data, PIECE, cudaHostAllocDefault));
+        return 0;
+    }
+    CUDA_TRY(cudaEventSynchronize(p->done));
     return 0;
+}
+
+int upload(struct cuda_context *c, void *to, const void *from, size_t n,
+           struct err *e)
+{
+    struct piece *p;
+    int rc;
+
+    if (n <= 65536 ||
+        is_pinned(from)) { /* the driver copies so little itself */
+        CUDA_TRY(
+            cudaMemcpyAsync(to, from, n, cudaMemcpyHostToDevice, c->stream));
+        return 0;
+    }
+    for (size_t at = 0; at < n; at += PIECE) {
+        size_t k = n - at < PIECE ? n - at : PIECE;
+
+        if ((rc = next_piece(c, &p, e)) < 0)
+            return rc;
+        memcpy(p->data, (const char *)from + at, k);
+        CUDA_TRY(cudaMemcpyAsync((char *)to + at, p->data, k,
+                                 cudaMemcpyHostToDevice, c->stream));
+        CUDA_TRY(cudaEventRecord(p->done, c->stream));
+    }
+    return 0;
+}
+
+/* Copies are started PIECES - 1 ahead of the one that is waited for. */
+int download(struct cuda_context *c, void *to, const void *from, size_t n,
+             struct err *e)
+{
+    struct piece *p[PIECES];
+    size_t begun = 0, pieces = (n + PIECE - 1) / PIECE;
+    int rc;
+
+    if (is_pinned(to)) {
+        CUDA_TRY(
+            cudaMemcpyAsync(to, from, n, cudaMemcpyDeviceToHost, c->stream));
+        return 0;
+    }
+    for (size_t i = 0; i < pieces; i++) {
+        size_t at = i * PIECE;
+
+        for (; begun < pieces && begun < i + PIECES; begun++) {
+            size_t a = begun * PIECE;
+
+            if ((rc = next_piece(c, &p[begun % PIECES], e)) < 0)
+                return rc;
+            CUDA_TRY(cudaMemcpyAsync(p[begun % PIECES]->data,
+                                     (const char *)from + a,
+                                     n - a < PIECE ? n - a : PIECE,
+                                     cudaMemcpyDeviceToHost, c->stream));
+            CUDA_TRY(cudaEventRecord(p[begun % PIECES]->done, c->stream));
+        }
+        CUDA_TRY(cudaEventSynchronize(p[i % PIECES]->done));
+        memcpy((char *)to + at, p[i % PIECES]->data,
+               n - at < PIECE ? n - at : PIECE);
+    }
+    return 0;
+}
+
+static int host_alloc(void **p, size_t n, struct err *e)
+{
+    CUDA_TRY(cudaHostAlloc(p, n, cudaHostAllocPortable));
+    return 0;
+}
+
+static void host_free(void *p)
+{
+    cudaFreeHost(p);
 }
 
 int context_scales(struct cuda_context *c, enum dtype t, const float **scales,
@@ -79,6 +209,8 @@ static int count_devices(void)
 static int start(struct cuda_context *c, int device, struct err *e)
 {
     struct cudaDeviceProp p;
+    uint64_t keep = UINT64_MAX;
+    cudaMemPool_t pool;
 
     c->device = device;
     CUDA_TRY(cudaSetDevice(device));
@@ -93,6 +225,9 @@ static int start(struct cuda_context *c, int device, struct err *e)
     memcpy(c->name, p.name, sizeof(c->name));
     c->name[sizeof(c->name) - 1] = '\0';
     CUDA_TRY(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
+    CUDA_TRY(cudaDeviceGetDefaultMemPool(&pool, device));
+    CUDA_TRY(
+        cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep));
     BLAS_TRY(cublasCreate(&c->blas));
     BLAS_TRY(cublasSetStream(c->blas, c->stream));
     SOLVER_TRY(cusolverDnCreate(&c->solver));
@@ -101,7 +236,8 @@ static int start(struct cuda_context *c, int device, struct err *e)
     return 0;
 }
 
-int cuda_open(struct cuda_context **out, int device, struct err *e)
+int cuda_open(struct cuda_context **out, int device, uint64_t memory,
+              struct err *e)
 {
     struct cuda_context *c;
     int rc, n = count_devices();
@@ -115,6 +251,7 @@ int cuda_open(struct cuda_context **out, int device, struct err *e)
     c = (struct cuda_context *)mem_zero(1, sizeof(*c), "cuda", e);
     if (!c)
         return e->code;
+    c->limit = memory;
     rc = start(c, device, e);
     if (rc < 0) {
         cuda_close(c);
@@ -127,14 +264,15 @@ int cuda_open(struct cuda_context **out, int device, struct err *e)
 /* What fails here has failed before. */
 void cuda_close(struct cuda_context *c)
 {
-    struct device_buffer *b[] = { &c->weight, &c->meta,  &c->order, &c->shifted,
-                                  &c->pushed, &c->split, &c->codes, &c->packed,
-                                  &c->loss,   &c->work,  &c->info,  &c->fill };
-
     if (!c)
         return;
-    for (size_t i = 0; i < ARRAY_LEN(b); i++)
-        cudaFree(b[i]->data);
+    for (size_t i = 0; i < ARRAY_LEN(c->buffer); i++)
+        buffer_close(c, &c->buffer[i]);
+    for (size_t i = 0; i < PIECES; i++) {
+        cudaFreeHost(c->piece[i].data);
+        if (c->piece[i].done)
+            cudaEventDestroy(c->piece[i].done);
+    }
     for (size_t i = 0; i < ARRAY_LEN(c->scales); i++)
         cudaFree(c->scales[i]);
     cudaFree(c->powers);
@@ -153,12 +291,19 @@ static const char *device_name(const struct cuda_context *c)
     return c->name;
 }
 
+static uint64_t most_memory(const struct cuda_context *c)
+{
+    return c->most;
+}
+
 static const struct forge_cuda api = {
     FORGE_CUDA_VERSION, count_devices,       cuda_open,
-    device_name,        cuda_close,          cuda_hessian_open,
+    device_name,        most_memory,         cuda_close,
+    host_alloc,         host_free,           cuda_hessian_open,
     cuda_hessian_add,   cuda_hessian_finish, cuda_hessian_close,
     cuda_factors_build, cuda_factors_read,   cuda_factors_free,
-    cuda_solve,         cuda_grid,           cuda_pack,
+    cuda_solve,         cuda_quantize,       cuda_grid,
+    cuda_pack,          cuda_dequantize,
 };
 
 extern "C" __attribute__((visibility("default"))) const struct forge_cuda *

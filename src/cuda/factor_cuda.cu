@@ -116,7 +116,7 @@ static int potrf_each(struct cuda_context *c, float *a, uint64_t cols,
 
     SOLVER_TRY(cusolverDnSpotrf_bufferSize(c->solver, CUBLAS_FILL_MODE_LOWER,
                                            (int)cols, a, (int)ld, &room));
-    rc = buffer_need(&c->work, (size_t)room * sizeof(float), e);
+    rc = buffer_need(c, &c->work, (size_t)room * sizeof(float), e);
     if (rc < 0)
         return rc;
     for (int i = 0; i < n; i++)
@@ -134,7 +134,7 @@ int factor_potrf(struct cuda_context *c, float *a, uint64_t cols, uint64_t ld,
 
     if (!batched)
         return potrf_each(c, a, cols, ld, n, info, e);
-    rc = buffer_need(&c->work, (size_t)n * sizeof(float *), e);
+    rc = buffer_need(c, &c->work, (size_t)n * sizeof(float *), e);
     if (rc < 0)
         return rc;
     list = (float **)mem_alloc((size_t)n * sizeof(*list), "factor", e);
@@ -163,14 +163,15 @@ static int fill(struct cuda_factors *f, struct cuda_matrix *m, int i,
     uint64_t n = f->cols, ld = f->padded;
     double d = m->n_tried ? m->tried[m->n_tried - 1] * 10 : m->damping;
     dim3 grid((unsigned)((ld + 255) / 256), (unsigned)ld);
+    int rc;
 
     d = d > 1 ? 1 : d;
     m->tried[m->n_tried++] = d;
     m->lambda = d * m->mean;
     f->lambda[i] = m->lambda;
-    CUDA_TRY(cudaMemcpyAsync(c->fill.data, m->h,
-                             n * (n + 1) / 2 * sizeof(float),
-                             cudaMemcpyHostToDevice, c->stream));
+    rc = upload(c, c->fill.data, m->h, n * (n + 1) / 2 * sizeof(float), e);
+    if (rc < 0)
+        return rc;
     factor_fill_kernel<<<grid, 256, 0, c->stream>>>(
         f->l + i * ld * ld, (const float *)c->fill.data, f->input + i * n,
         f->dead + i * n, n, ld, m->lambda);
@@ -224,23 +225,41 @@ static int attempts(struct cuda_factors *f, struct cuda_matrix *m, int *info,
     return factor_split(f->c, f, e);
 }
 
+static int open_rooms(struct cuda_factors *f, struct err *e)
+{
+    uint64_t n = (uint64_t)f->n, square = n * f->padded * f->padded;
+    const size_t bytes[] = { square * sizeof(*f->l),
+                             n * f->padded * SOLVE_BLOCK * sizeof(*f->diagonal),
+                             square * 3 * sizeof(*f->split),
+                             n * f->cols * sizeof(*f->input),
+                             n * f->cols * sizeof(*f->dead),
+                             n * sizeof(*f->lambdas) };
+    int rc;
+
+    for (size_t i = 0; i < ARRAY_LEN(bytes); i++)
+        if ((rc = buffer_open(f->c, &f->room[i], bytes[i], e)) < 0)
+            return rc;
+    f->l = (float *)f->room[0].data;
+    f->diagonal = (float *)f->room[1].data;
+    f->split = (__nv_bfloat16 *)f->room[2].data;
+    f->input = (uint32_t *)f->room[3].data;
+    f->dead = (bool *)f->room[4].data;
+    f->lambdas = (double *)f->room[5].data;
+    return 0;
+}
+
 static int open_factors(struct cuda_factors *f, const struct cuda_matrix *m,
                         struct err *e)
 {
-    uint64_t square = (uint64_t)f->n * f->padded * f->padded, n = f->cols;
+    uint64_t n = f->cols;
     int rc;
 
     f->lambda = (double *)mem_zero(f->n, sizeof(double), "factor", e);
     f->failed = (bool *)mem_zero(f->n, sizeof(bool), "factor", e);
     if (!f->lambda || !f->failed)
         return e->code;
-    CUDA_TRY(cudaMalloc(&f->l, square * sizeof(float)));
-    CUDA_TRY(cudaMalloc(&f->diagonal, (uint64_t)f->n * f->padded * SOLVE_BLOCK *
-                                          sizeof(float)));
-    CUDA_TRY(cudaMalloc(&f->split, square * 3 * sizeof(*f->split)));
-    CUDA_TRY(cudaMalloc(&f->input, f->n * n * sizeof(*f->input)));
-    CUDA_TRY(cudaMalloc(&f->dead, f->n * n));
-    CUDA_TRY(cudaMalloc(&f->lambdas, f->n * sizeof(*f->lambdas)));
+    if ((rc = open_rooms(f, e)) < 0)
+        return rc;
     for (int i = 0; i < f->n; i++) {
         CUDA_TRY(cudaMemcpyAsync(f->input + i * n, m[i].input,
                                  n * sizeof(*f->input), cudaMemcpyHostToDevice,
@@ -248,9 +267,9 @@ static int open_factors(struct cuda_factors *f, const struct cuda_matrix *m,
         CUDA_TRY(cudaMemcpyAsync(f->dead + i * n, m[i].dead, n,
                                  cudaMemcpyHostToDevice, f->c->stream));
     }
-    if ((rc = buffer_need(&f->c->info, f->n * sizeof(int), e)) < 0)
+    if ((rc = buffer_need(f->c, &f->c->info, f->n * sizeof(int), e)) < 0)
         return rc;
-    return buffer_need(&f->c->fill, n * (n + 1) / 2 * sizeof(float), e);
+    return buffer_need(f->c, &f->c->fill, n * (n + 1) / 2 * sizeof(float), e);
 }
 
 int cuda_factors_build(struct cuda_factors **out, struct cuda_context *c,
@@ -311,12 +330,8 @@ void cuda_factors_free(struct cuda_factors *f)
 {
     if (!f)
         return;
-    cudaFree(f->l);
-    cudaFree(f->diagonal);
-    cudaFree(f->split);
-    cudaFree(f->input);
-    cudaFree(f->dead);
-    cudaFree(f->lambdas);
+    for (size_t i = 0; i < ARRAY_LEN(f->room); i++)
+        buffer_close(f->c, &f->room[i]);
     free(f->lambda);
     free(f->failed);
     free(f);

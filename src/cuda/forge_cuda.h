@@ -1,12 +1,13 @@
 /* forge_cuda.h - what the plug-in forge-cuda.so offers: one table of functions.
  *
- * The tools open it at run time (common/plugin.h), so that one build runs on
+ * The tools open it at run time (cuda/plugin.h), so that one build runs on
  * machines with and without a GPU.  All pointers are the host's; matrices are
  * row-major and dense.  A context is one device, one stream, one thread at a
  * time.  Every function returns 0 or fills *e:
  *     E_DEVICE  the device or a library of CUDA failed
  *     E_TEMP    out of GPU or host memory
- *     E_DATA, E_CONFIG  as the CPU's function of the same kind says
+ *     E_DATA    as the CPU's function of the same kind says
+ *     E_CONFIG  the GPU cannot do it, the CPU may
  *
  * Grids and packed words are equal to the CPU's to the bit.  Hessians, factors
  * and codes differ by the order of sums alone. */
@@ -18,7 +19,7 @@
 #include "gptq/solve.h"
 #include "hessian/hessian.h"
 
-enum { FORGE_CUDA_VERSION = 1 };
+enum { FORGE_CUDA_VERSION = 2 };
 
 struct cuda_context;
 struct cuda_hessian;
@@ -41,6 +42,7 @@ struct cuda_matrix {
 struct cuda_module {
     const void *w;              /* [rows, cols] of params.dtype */
     const uint32_t *meta;       /* [rows, ceil(cols/group)] */
+    uint32_t *searched;         /* out, of quantize() alone: as meta */
     uint8_t *codes;             /* out: [rows, cols / 2] */
     struct solve_result result; /* out */
 };
@@ -58,16 +60,57 @@ struct cuda_pack {
     uint32_t *out;         /* as packing.h describes them */
 };
 
+/* Weights of checkpoints of DeepSeek's kind: e4m3 with a scale for every
+ * block of `block` x `block`; out = bf16(f32(w) * scale). */
+struct cuda_fp8 {
+    uint64_t rows, cols, block; /* cols and block: multiples of 8 */
+    const uint8_t *w;           /* [rows, cols] */
+    const float *scale;         /* [ceil(rows/block), ceil(cols/block)] */
+    uint16_t *out;              /* [rows, cols], bf16 */
+};
+
+enum { CUDA_SETS = 2 };
+
+/* What is done with the linears of a batch: grids searched, codes solved and
+ * packed, without coming back to the host in between. */
+struct cuda_quantize {
+    struct grid_params grid; /* rows, cols, group and dtypes of all */
+    enum layout layout;      /* of the words */
+    int sets;                /* weight matrices that share a Hessian (gate and
+                                up), 1..CUDA_SETS */
+    int batch;               /* Hessians at a time, at most */
+    bool compare;            /* also the loss of round-to-nearest */
+};
+
+/* The linears of one Hessian. */
+struct cuda_linear {
+    struct {
+        const void *w;  /* [rows, cols] of grid.dtype */
+        uint32_t *meta; /* out: [rows, ceil(cols/group)] */
+        uint32_t *out;  /* out: words of the layout, rows * cols / 8 */
+        struct solve_result result; /* out */
+    } set[CUDA_SETS];
+};
+
 struct forge_cuda {
     uint32_t version; /* FORGE_CUDA_VERSION, or this header does not fit */
 
     /* Number of devices that can be used; 0 when there is no driver. */
     int (*count)(void);
-    int (*open)(struct cuda_context **c, int device, struct err *e);
+    /* memory: bytes of buffers that may be held, 0: what there is (what the
+     * libraries take for themselves is not counted). */
+    int (*open)(struct cuda_context **c, int device, uint64_t memory,
+                struct err *e);
     const char *(*name)(const struct cuda_context *c);
-    void (*close)(struct cuda_context *c); /* NULL is allowed */
+    uint64_t (*most)(const struct cuda_context *c); /* bytes held so far */
+    void (*close)(struct cuda_context *c);          /* NULL is allowed */
+    /* Pinned host memory; without it everything works as well, but copies
+     * take the processor's time. */
+    int (*host_alloc)(void **p, size_t n, struct err *e);
+    void (*host_free)(void *p);
 
-    /* As hessian_open(), _add() and _finish(), for bf16 tokens. */
+    /* As hessian_open(), _add() and _finish(), for bf16 tokens that are
+     * finite: the caller has looked at them all on their way. */
     int (*hessian_open)(struct cuda_hessian **h, struct cuda_context *c,
                         const struct hessian_shape *s, struct err *e);
     int (*hessian_add)(struct cuda_hessian *h, const void *x, uint64_t tokens,
@@ -90,12 +133,21 @@ struct forge_cuda {
                  const struct cuda_factors *f, struct cuda_module *m, int n,
                  struct err *e);
 
+    /* Factor, grid, solve and pack for n Hessians; when memory ends, with half
+     * as many at a time.  E_DATA: a Hessian could not be factored (h says
+     * which), or weights are not finite. */
+    int (*quantize)(struct cuda_context *c, const struct cuda_quantize *p,
+                    struct cuda_matrix *h, struct cuda_linear *l, int n,
+                    struct err *e);
+
     /* As grid_backend.search. */
     int (*grid)(struct cuda_context *c, const struct grid_params *p,
                 const void *w, uint32_t *meta, struct err *e);
 
     int (*pack)(struct cuda_context *c, const struct cuda_pack *p,
                 struct err *e);
+    int (*dequantize)(struct cuda_context *c, const struct cuda_fp8 *p,
+                      struct err *e);
 };
 
 /* The plug-in's only symbol, and its type. */

@@ -43,6 +43,7 @@ struct grid_args {
     const double *powers;    /* [Q_COUNT] */
     uint32_t *meta;
     unsigned long long *bad;
+    uint64_t first;                /* what is added to an index in *bad */
     uint64_t rows, cols, n_groups; /* of a row */
     uint32_t group, padded;        /* inputs; up to a multiple of LANES */
     uint32_t steps, tries;         /* candidates of a group: 1 or 3 a step */
@@ -250,7 +251,7 @@ static __device__ void load_group(const struct grid_args &a,
         float x = i < n ? load_weight<T>(a.w, from) : 0;
 
         if (!isfinite(x))
-            atomicMin(a.bad, (unsigned long long)from);
+            atomicMin(a.bad, (unsigned long long)(a.first + from));
         s.w[k * pitch + i] = x;
         if (s.c)
             s.c[k * pitch + i] = i < n ? a.importance[first + i] : 0;
@@ -466,7 +467,7 @@ static int make_factors(struct cuda_context *c, const struct grid_params *p,
 {
     double f[GRID_CANDIDATES_MAX], range = GRID_FACTOR_HI - GRID_FACTOR_LO;
     int steps = p->search == GRID_ABSMAX ? 1 : p->candidates;
-    int rc = buffer_need(&c->order, sizeof(f), e);
+    int rc = buffer_need(c, &c->steps, sizeof(f), e);
 
     if (rc < 0)
         return rc;
@@ -475,15 +476,15 @@ static int make_factors(struct cuda_context *c, const struct grid_params *p,
     a->steps = (uint32_t)steps;
     a->tries =
         p->symmetric || p->search == GRID_ABSMAX ? a->steps : 3 * a->steps;
-    a->factors = (const double *)c->order.data;
-    CUDA_TRY(cudaMemcpyAsync(c->order.data, f, steps * sizeof(*f),
+    a->factors = (const double *)c->steps.data;
+    CUDA_TRY(cudaMemcpyAsync(c->steps.data, f, steps * sizeof(*f),
                              cudaMemcpyHostToDevice, c->stream));
     return 0;
 }
 
 int grid_device(struct cuda_context *c, const struct grid_params *p,
-                const void *w, const float *importance, uint32_t *meta,
-                struct err *e)
+                const void *w, const float *importance, uint64_t first,
+                uint32_t *meta, struct err *e)
 {
     struct grid_args a = {};
     size_t room;
@@ -493,6 +494,7 @@ int grid_device(struct cuda_context *c, const struct grid_params *p,
     a.importance = importance;
     a.meta = meta;
     a.bad = c->bad;
+    a.first = first;
     a.rows = p->rows;
     a.cols = p->cols;
     a.n_groups = quant_groups(p->cols, p->group);
@@ -521,11 +523,11 @@ int grid_device(struct cuda_context *c, const struct grid_params *p,
 
 /* Each group's importance divided by its largest, as normalise() of grid_cpu.c
  * does, onto the device. */
-static int load_importance(struct cuda_context *c, const struct grid_params *p,
-                           struct err *e)
+int grid_importance(struct cuda_context *c, const struct grid_params *p,
+                    struct err *e)
 {
     float *x;
-    int rc = buffer_need(&c->shifted, p->cols * sizeof(*x), e);
+    int rc = buffer_need(c, &c->importance, p->cols * sizeof(*x), e);
 
     if (rc < 0)
         return rc;
@@ -542,17 +544,43 @@ static int load_importance(struct cuda_context *c, const struct grid_params *p,
         for (uint64_t i = first; i < first + n; i++)
             x[i] = top > 0 ? p->importance[i] / top : 1;
     }
-    rc = cuda_check(cudaMemcpyAsync(c->shifted.data, x, p->cols * sizeof(*x),
+    rc = cuda_check(cudaMemcpyAsync(c->importance.data, x, p->cols * sizeof(*x),
                                     cudaMemcpyHostToDevice, c->stream),
                     "cudaMemcpyAsync", e);
     free(x);
     return rc;
 }
 
+/* Rows go in slices: while one is searched, the next is on its way. */
+static int search_slices(struct cuda_context *c, const struct grid_params *p,
+                         const void *w, uint32_t *meta, struct err *e)
+{
+    uint64_t row = p->cols * dtype_bits(p->dtype) / 8;
+    uint64_t groups = quant_groups(p->cols, p->group);
+    uint64_t most = SLICE / row + 1;
+    const float *importance =
+        p->importance ? (const float *)c->importance.data : NULL;
+    int rc = buffer_need(c, &c->weight, 2 * most * row, e);
+
+    if (rc < 0)
+        return rc;
+    for (uint64_t r = 0; r < p->rows; r += most) {
+        uint64_t n = p->rows - r < most ? p->rows - r : most;
+        char *to = (char *)c->weight.data + r / most % 2 * most * row;
+        struct grid_params part = *p;
+
+        part.rows = n;
+        if ((rc = upload(c, to, (const char *)w + r * row, n * row, e)) < 0 ||
+            (rc = grid_device(c, &part, to, importance, r * p->cols,
+                              (uint32_t *)c->meta.data + r * groups, e)) < 0)
+            return rc;
+    }
+    return download(c, meta, c->meta.data, p->rows * groups * sizeof(*meta), e);
+}
+
 int cuda_grid(struct cuda_context *c, const struct grid_params *p,
               const void *w, uint32_t *meta, struct err *e)
 {
-    uint64_t bytes = p->rows * p->cols * dtype_bits(p->dtype) / 8;
     uint64_t out = p->rows * quant_groups(p->cols, p->group) * sizeof(*meta);
     unsigned long long bad;
     int rc;
@@ -560,20 +588,12 @@ int cuda_grid(struct cuda_context *c, const struct grid_params *p,
     if (p->dtype != DT_BF16 && p->dtype != DT_F16 && p->dtype != DT_F32)
         return err_set(e, E_CONFIG, "the GPU takes no %s weights",
                        dtype_name(p->dtype));
-    if ((rc = buffer_need(&c->weight, bytes, e)) < 0 ||
-        (rc = buffer_need(&c->meta, out, e)) < 0 ||
-        (p->importance && (rc = load_importance(c, p, e)) < 0))
+    if ((rc = buffer_need(c, &c->meta, out, e)) < 0 ||
+        (p->importance && (rc = grid_importance(c, p, e)) < 0))
         return rc;
     CUDA_TRY(cudaMemsetAsync(c->bad, 0xff, sizeof(bad), c->stream));
-    CUDA_TRY(cudaMemcpyAsync(c->weight.data, w, bytes, cudaMemcpyHostToDevice,
-                             c->stream));
-    rc = grid_device(c, p, c->weight.data,
-                     p->importance ? (const float *)c->shifted.data : NULL,
-                     (uint32_t *)c->meta.data, e);
-    if (rc < 0)
+    if ((rc = search_slices(c, p, w, meta, e)) < 0)
         return rc;
-    CUDA_TRY(cudaMemcpyAsync(meta, c->meta.data, out, cudaMemcpyDeviceToHost,
-                             c->stream));
     CUDA_TRY(cudaMemcpyAsync(&bad, c->bad, sizeof(bad), cudaMemcpyDeviceToHost,
                              c->stream));
     CUDA_TRY(cudaStreamSynchronize(c->stream));

@@ -27,9 +27,9 @@ struct cuda_hessian {
     struct hessian_shape shape;
     uint64_t tokens, pending;
     uint64_t elements; /* of the result */
-    char *chunk;       /* [CHUNK, cols], host */
-    void *x;           /* the same on the device */
-    float *sum;        /* [cols, cols], or [blocks, G, G] */
+    struct device_buffer room[2];
+    char *x;    /* [CHUNK, cols] */
+    float *sum; /* [cols, cols], or [blocks, G, G] */
     bool started;
 };
 
@@ -76,20 +76,6 @@ static int add_blocks(struct cuda_hessian *h, struct err *e)
             CUDA_R_32F, (int)g, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
     }
     return 0;
-}
-
-/* A thread looks at one element of x[n] after another, a grid apart; the
- * smallest index of one that is not finite is left in *bad.  Grid: any, block
- * 256.  An atomic minimum does not depend on the order.  Floor: 2 n bytes. */
-static __global__ void hessian_finite_kernel(const uint16_t *x, size_t n,
-                                             unsigned long long *bad)
-{
-    size_t step = (size_t)gridDim.x * blockDim.x;
-
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
-         i += step)
-        if ((x[i] & 0x7f80) == 0x7f80)
-            atomicMin(bad, (unsigned long long)i);
 }
 
 /* The mean as a packed triangle: out[i(i+1)/2 + j] = factor * h[j * cols + i].
@@ -143,17 +129,18 @@ static __global__ void hessian_scale_kernel(float *out, const float *h,
 static int open_buffers(struct cuda_hessian *h, struct err *e)
 {
     uint64_t cols = h->shape.cols, g = h->shape.block, bytes, square;
+    int rc;
 
     if (cols > UINT16_MAX * 16 || g > cols) /* 2^20 inputs are 4 TiB */
         return err_set(e, E_DATA, "too many inputs");
     h->elements = g ? (cols + g - 1) / g * g * g : cols * (cols + 1) / 2;
     bytes = cols * CHUNK * 2;
     square = (g ? h->elements : cols * cols) * sizeof(float);
-    h->chunk = (char *)mem_pages(bytes, "hessian", e);
-    if (!h->chunk)
-        return e->code;
-    CUDA_TRY(cudaMalloc(&h->x, bytes));
-    CUDA_TRY(cudaMalloc(&h->sum, square));
+    if ((rc = buffer_open(h->c, &h->room[0], bytes, e)) < 0 ||
+        (rc = buffer_open(h->c, &h->room[1], square, e)) < 0)
+        return rc;
+    h->x = (char *)h->room[0].data;
+    h->sum = (float *)h->room[1].data;
     CUDA_TRY(cudaMemsetAsync(h->sum, 0, square, h->c->stream));
     return 0;
 }
@@ -183,38 +170,22 @@ int cuda_hessian_open(struct cuda_hessian **out, struct cuda_context *c,
 
 static int flush(struct cuda_hessian *h, struct err *e)
 {
-    struct cuda_context *c = h->c;
-    uint64_t n = h->pending * h->shape.cols;
-    unsigned long long bad = ~0ull;
     int rc;
 
     if (!h->pending)
         return 0;
-    CUDA_TRY(cudaMemcpyAsync(h->x, h->chunk, n * 2, cudaMemcpyHostToDevice,
-                             c->stream));
-    CUDA_TRY(cudaMemcpyAsync(c->bad, &bad, sizeof(bad), cudaMemcpyHostToDevice,
-                             c->stream));
-    hessian_finite_kernel<<<1024, 256, 0, c->stream>>>((const uint16_t *)h->x,
-                                                       n, c->bad);
-    LAUNCHED();
     rc = h->shape.block ? add_blocks(h, e) :
-                          hessian_panels(c, h->x, h->pending, h->shape.cols,
+                          hessian_panels(h->c, h->x, h->pending, h->shape.cols,
                                          PANEL, !h->started, h->sum, e);
     if (rc < 0)
         return rc;
-    CUDA_TRY(cudaMemcpyAsync(&bad, c->bad, sizeof(bad), cudaMemcpyDeviceToHost,
-                             c->stream));
-    CUDA_TRY(cudaStreamSynchronize(c->stream));
-    if (bad != ~0ull)
-        return err_set(
-            e, E_DATA, "token %llu: input %llu is not finite",
-            (unsigned long long)(h->tokens - h->pending + bad / h->shape.cols),
-            (unsigned long long)(bad % h->shape.cols));
     h->started = true;
     h->pending = 0;
     return 0;
 }
 
+/* The products of a chunk run while the tokens of the next are copied into
+ * pinned memory. */
 int cuda_hessian_add(struct cuda_hessian *h, const void *x, uint64_t tokens,
                      struct err *e)
 {
@@ -223,10 +194,11 @@ int cuda_hessian_add(struct cuda_hessian *h, const void *x, uint64_t tokens,
     for (uint64_t done = 0; done < tokens;) {
         uint64_t room = CHUNK - h->pending;
         uint64_t n = tokens - done < room ? tokens - done : room;
-        int rc;
+        int rc = upload(h->c, h->x + h->pending * row,
+                        (const char *)x + done * row, n * row, e);
 
-        memcpy(h->chunk + h->pending * row, (const char *)x + done * row,
-               n * row);
+        if (rc < 0)
+            return rc;
         h->pending += n;
         h->tokens += n;
         done += n;
@@ -249,7 +221,7 @@ int cuda_hessian_finish(struct cuda_hessian *h, float *out, struct err *e)
     if (!h->tokens)
         return err_set(e, E_DATA, "there are no tokens");
     factor = 2 / (double)h->tokens;
-    rc = buffer_need(&c->packed, bytes, e);
+    rc = buffer_need(c, &c->packed, bytes, e);
     if (rc < 0)
         return rc;
     if (h->shape.block)
@@ -261,8 +233,8 @@ int cuda_hessian_finish(struct cuda_hessian *h, float *out, struct err *e)
                                   c->stream>>>((float *)c->packed.data, h->sum,
                                                cols, factor);
     LAUNCHED();
-    CUDA_TRY(cudaMemcpyAsync(out, c->packed.data, bytes, cudaMemcpyDeviceToHost,
-                             c->stream));
+    if ((rc = download(c, out, c->packed.data, bytes, e)) < 0)
+        return rc;
     CUDA_TRY(cudaStreamSynchronize(c->stream));
     return 0;
 }
@@ -271,8 +243,7 @@ void cuda_hessian_close(struct cuda_hessian *h)
 {
     if (!h)
         return;
-    cudaFree(h->x);
-    cudaFree(h->sum);
-    free(h->chunk);
+    buffer_close(h->c, &h->room[0]);
+    buffer_close(h->c, &h->room[1]);
     free(h);
 }

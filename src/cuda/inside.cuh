@@ -47,7 +47,19 @@ enum {
     SOLVE_TILE = 64     /* rows of a block of threads */
 };
 
+enum {
+    PIECES = 4,      /* pinned pieces of a context, */
+    PIECE = 4 << 20, /* of this size: what pageable memory goes through */
+    SLICE = 64 << 20 /* bytes of weights of a launch of grid and pack: what
+                        comes after them is copied meanwhile */
+};
+
 enum { Q_COUNT = 65536 }; /* a qmeta4's exponents, by their 16 bits */
+
+struct piece {
+    void *data; /* pinned */
+    cudaEvent_t done;
+};
 
 struct cuda_context {
     int device;
@@ -60,12 +72,20 @@ struct cuda_context {
     double *powers;             /* scale^norm of powers_dtype: [Q_COUNT] */
     enum dtype powers_dtype;
     double powers_norm;
-    unsigned long long *bad; /* the first element that is not finite */
-    /* of the solver */
-    struct device_buffer weight, meta, order, shifted, pushed, split, codes;
-    struct device_buffer packed, loss;
-    /* of the factor */
-    struct device_buffer work, info, fill;
+    unsigned long long *bad;    /* the first element that is not finite */
+    uint64_t limit, used, most; /* bytes of buffers; limit 0: none */
+    struct piece piece[PIECES];
+    unsigned next_piece;
+    union {
+        struct device_buffer buffer[14];
+        struct {
+            /* of the solver and the other stages */
+            struct device_buffer weight, meta, order, shifted, pushed, split;
+            struct device_buffer codes, packed, loss;
+            /* of the factor, of the grid */
+            struct device_buffer work, info, fill, steps, importance;
+        };
+    };
 };
 
 /* n factors: L of matrix i by columns (lower triangle), padded to whole blocks
@@ -74,11 +94,12 @@ struct cuda_context {
  * split[((i * padded + c) * padded + r) * 3 + part]. */
 struct cuda_factors {
     struct cuda_context *c;
+    struct device_buffer room[6];
     uint64_t cols, padded;
     int n;
     float *l;
-    float
-        *diagonal; /* [n, padded, SOLVE_BLOCK]: L's diagonal blocks, by rows */
+    /* [n, padded, SOLVE_BLOCK]: L's diagonal blocks, by rows */
+    float *diagonal;
     __nv_bfloat16 *split;
     uint32_t *input; /* [n, cols] */
     bool *dead;      /* [n, cols] */
@@ -90,8 +111,24 @@ struct cuda_factors {
 int cuda_check(cudaError_t rc, const char *call, struct err *e);
 int library_failed(struct err *e, const char *lib, int status,
                    const char *call);
+/* n bytes of device memory.  E_TEMP: there is no more, or not allowed. */
+int buffer_open(struct cuda_context *c, struct device_buffer *b, size_t n,
+                struct err *e);
+void buffer_close(struct cuda_context *c, struct device_buffer *b);
 /* Room for at least n bytes; the old content is lost. */
-int buffer_need(struct device_buffer *b, size_t n, struct err *e);
+int buffer_need(struct cuda_context *c, struct device_buffer *b, size_t n,
+                struct err *e);
+/* Give back all that no stage is holding. */
+void context_trim(struct cuda_context *c);
+/* Host to device on the context's stream.  Pageable memory is read before the
+ * call returns, through pinned pieces while earlier ones are on their way;
+ * pinned memory when the stream comes to it. */
+int upload(struct cuda_context *c, void *to, const void *from, size_t n,
+           struct err *e);
+/* Device to host; pageable memory is written when the call returns, pinned
+ * memory when the stream comes to it. */
+int download(struct cuda_context *c, void *to, const void *from, size_t n,
+             struct err *e);
 /* Device memory of the scales of a dtype, made at the first use. */
 int context_scales(struct cuda_context *c, enum dtype t, const float **scales,
                    struct err *e);
@@ -178,18 +215,33 @@ struct solve_state {
     uint8_t *codes;       /* [n, padded, padded_rows] */
     uint32_t *meta;       /* [n, groups, padded_rows] */
     double *loss;         /* [n, padded_rows] */
+    unsigned long long *bad; /* [n]: first weight that is not finite, or ~0 */
 };
 /* All blocks of all matrices. */
 int solve_blocks(struct cuda_context *c, const struct solve_params *p,
                  const struct cuda_factors *f, const struct solve_state *s,
                  const float *scales, struct err *e);
 
+/* Each group's importance divided by its largest, as normalise() of grid_cpu.c
+ * does, into c->shifted. */
+int grid_importance(struct cuda_context *c, const struct grid_params *p,
+                    struct err *e);
+/* first: what is added to the index of a weight that is not finite. */
 int grid_device(struct cuda_context *c, const struct grid_params *p,
-                const void *w, const float *importance, uint32_t *meta,
-                struct err *e);
+                const void *w, const float *importance, uint64_t first,
+                uint32_t *meta, struct err *e);
 /* p's pointers are the device's. */
 int pack_device(struct cuda_context *c, const struct cuda_pack *p,
                 struct err *e);
+int fp8_device(struct cuda_context *c, const struct cuda_fp8 *p, struct err *e);
+
+/* cuda_solve(); with grid the grids are searched first, from the weights as
+ * they lie on the device, and come out as m->searched.  m->codes: words of the
+ * layout. */
+int solve_modules(struct cuda_context *c, const struct solve_params *p,
+                  const struct grid_params *grid, enum layout layout,
+                  const struct cuda_factors *f, struct cuda_module *m, int n,
+                  struct err *e);
 
 /* ---- the table's functions ---- */
 
@@ -210,8 +262,14 @@ int cuda_solve(struct cuda_context *c, const struct solve_params *p,
                struct err *e);
 int cuda_grid(struct cuda_context *c, const struct grid_params *p,
               const void *w, uint32_t *meta, struct err *e);
+int cuda_quantize(struct cuda_context *c, const struct cuda_quantize *p,
+                  struct cuda_matrix *h, struct cuda_linear *l, int n,
+                  struct err *e);
 int cuda_pack(struct cuda_context *c, const struct cuda_pack *p, struct err *e);
-int cuda_open(struct cuda_context **c, int device, struct err *e);
+int cuda_dequantize(struct cuda_context *c, const struct cuda_fp8 *p,
+                    struct err *e);
+int cuda_open(struct cuda_context **c, int device, uint64_t memory,
+              struct err *e);
 void cuda_close(struct cuda_context *c);
 
 #endif

@@ -287,35 +287,58 @@ static int check(const struct cuda_pack *p, struct err *e)
     return 0;
 }
 
+/* Bytes of a row of weights or codes. */
+static uint64_t row_of(const struct cuda_pack *p)
+{
+    return p->w ? p->cols * dtype_bits(p->dtype) / 8 : p->cols / 2;
+}
+
+/* The words of compressed-tensors lie by rows: they go in slices, and the other
+ * layouts as a whole. */
+static int pack_rows(struct cuda_context *c, const struct cuda_pack *p,
+                     uint64_t first, uint64_t rows, struct err *e)
+{
+    uint64_t row = row_of(p), out = rows * p->cols / 2;
+    struct cuda_pack d = *p;
+    int rc;
+
+    d.rows = rows;
+    rc = upload(c, c->weight.data,
+                (const char *)(p->w ? p->w : p->codes) + first * row,
+                rows * row, e);
+    if (rc < 0)
+        return rc;
+    d.w = p->w ? c->weight.data : NULL;
+    d.codes = (const uint32_t *)c->weight.data;
+    d.meta = (const uint32_t *)c->meta.data +
+             (p->w ? first * quant_groups(p->cols, p->group) : 0);
+    d.out = (uint32_t *)c->packed.data;
+    if ((rc = pack_device(c, &d, e)) < 0)
+        return rc;
+    return download(c, p->out + first * (p->cols / 8), c->packed.data, out, e);
+}
+
 int cuda_pack(struct cuda_context *c, const struct cuda_pack *p, struct err *e)
 {
-    struct cuda_pack d = *p;
-    uint64_t out = p->rows * p->cols / 2, in = out, metas = 0;
+    uint64_t most = p->rows, metas = 0;
     int rc = check(p, e);
 
     if (rc < 0)
         return rc;
-    if (p->w) {
-        in = p->rows * p->cols * dtype_bits(p->dtype) / 8;
+    if (p->w)
         metas = p->rows * quant_groups(p->cols, p->group) * sizeof(*p->meta);
-    }
-    if ((rc = buffer_need(&c->weight, in, e)) < 0 ||
-        (rc = buffer_need(&c->meta, metas, e)) < 0 ||
-        (rc = buffer_need(&c->packed, out, e)) < 0)
+    if (p->layout == LAYOUT_CT && row_of(p) * p->rows > SLICE)
+        most = SLICE / row_of(p) / 8 * 8 + 8;
+    if ((rc = buffer_need(c, &c->weight, most * row_of(p), e)) < 0 ||
+        (rc = buffer_need(c, &c->meta, metas, e)) < 0 ||
+        (rc = buffer_need(c, &c->packed, most * p->cols / 2, e)) < 0)
         return rc;
-    CUDA_TRY(cudaMemcpyAsync(c->weight.data, p->w ? p->w : p->codes, in,
-                             cudaMemcpyHostToDevice, c->stream));
-    if (metas)
-        CUDA_TRY(cudaMemcpyAsync(c->meta.data, p->meta, metas,
-                                 cudaMemcpyHostToDevice, c->stream));
-    d.w = p->w ? c->weight.data : NULL;
-    d.codes = (const uint32_t *)c->weight.data;
-    d.meta = (const uint32_t *)c->meta.data;
-    d.out = (uint32_t *)c->packed.data;
-    if ((rc = pack_device(c, &d, e)) < 0)
+    if (metas && (rc = upload(c, c->meta.data, p->meta, metas, e)) < 0)
         return rc;
-    CUDA_TRY(cudaMemcpyAsync(p->out, c->packed.data, out,
-                             cudaMemcpyDeviceToHost, c->stream));
+    for (uint64_t r = 0; r < p->rows; r += most)
+        if ((rc = pack_rows(c, p, r, p->rows - r < most ? p->rows - r : most,
+                            e)) < 0)
+            return rc;
     CUDA_TRY(cudaStreamSynchronize(c->stream));
     return 0;
 }

@@ -32,25 +32,48 @@ int plugin_open_file(const struct forge_cuda **cuda, const char *path,
     return 0;
 }
 
-int plugin_open(const struct forge_cuda **cuda, struct err *e)
+/* The path of the plug-in; false: there is none. */
+static bool find(char *path, size_t room)
 {
     static const char *const places[] = { "forge-cuda.so",
                                           "../lib/4bit-forge/forge-cuda.so" };
-    char dir[PATH_MAX], path[PATH_MAX + 64];
+    char dir[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", dir, sizeof(dir) - 1);
     char *slash;
 
     dir[n > 0 ? n : 0] = '\0';
     slash = strrchr(dir, '/');
     if (!slash)
-        return err_set(e, E_DEVICE, "cannot tell where this program lies:");
+        return false;
     slash[1] = '\0';
     for (size_t i = 0; i < ARRAY_LEN(places); i++) {
-        snprintf(path, sizeof(path), "%s%s", dir, places[i]);
+        snprintf(path, room, "%s%s", dir, places[i]);
         if (access(path, R_OK) == 0)
-            return plugin_open_file(cuda, path, e);
+            return true;
     }
+    return false;
+}
+
+int plugin_open(const struct forge_cuda **cuda, struct err *e)
+{
+    char path[PATH_MAX + 64];
+
+    if (find(path, sizeof(path)))
+        return plugin_open_file(cuda, path, e);
     return err_set(e, E_DEVICE,
                    "no usable device: there is no forge-cuda.so beside this "
                    "program");
+}
+
+bool plugin_promises(void)
+{
+    char path[PATH_MAX + 64];
+    void *driver;
+
+    if (!find(path, sizeof(path)))
+        return false;
+    driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (driver)
+        dlclose(driver);
+    return driver != NULL;
 }

@@ -15,5 +15,8 @@ MUST_CHECK int plugin_open(const struct forge_cuda **cuda, struct err *e);
 /* The same from a given file; for tests. */
 MUST_CHECK int plugin_open_file(const struct forge_cuda **cuda,
                                 const char *path, struct err *e);
+/* Whether there is a plug-in, and a driver that may have a device for it:
+ * cheap where there is none. */
+bool plugin_promises(void);
 
 #endif

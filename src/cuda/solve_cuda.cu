@@ -307,17 +307,18 @@ static int open_state(struct cuda_context *c, const struct solve_params *p,
     if (p->rows > INT32_MAX / 64 ||
         size_mul(n * f->padded, s->padded_rows, &all))
         return err_set(e, E_DATA, "too many outputs for the GPU");
-    if ((rc = buffer_need(&c->shifted, all * sizeof(float), e)) < 0 ||
-        (rc = buffer_need(&c->pushed, all * sizeof(float), e)) < 0 ||
-        (rc = buffer_need(&c->split, 3 * all * 2, e)) < 0 ||
-        (rc = buffer_need(&c->codes, all, e)) < 0 ||
-        (rc = buffer_need(&c->meta, n * s->groups * s->padded_rows * 4, e)) <
+    if ((rc = buffer_need(c, &c->shifted, all * sizeof(float), e)) < 0 ||
+        (rc = buffer_need(c, &c->pushed, all * sizeof(float), e)) < 0 ||
+        (rc = buffer_need(c, &c->split, 3 * all * 2, e)) < 0 ||
+        (rc = buffer_need(c, &c->codes, all, e)) < 0 ||
+        (rc = buffer_need(c, &c->meta, n * s->groups * s->padded_rows * 4, e)) <
             0 ||
-        (rc = buffer_need(&c->loss, n * s->padded_rows * 8, e)) < 0 ||
-        (rc = buffer_need(&c->order, n * f->cols * 4, e)) < 0 ||
-        (rc = buffer_need(&c->weight, p->rows * p->cols * 4, e)) < 0 ||
-        (rc = buffer_need(&c->packed, p->rows * (p->cols / 2 + 4 * s->groups),
-                          e)) < 0)
+        (rc = buffer_need(c, &c->loss, n * s->padded_rows * 8 + n * 8, e)) <
+            0 ||
+        (rc = buffer_need(c, &c->order, n * f->cols * 4, e)) < 0 ||
+        (rc = buffer_need(c, &c->weight, p->rows * p->cols * 4, e)) < 0 ||
+        (rc = buffer_need(c, &c->packed,
+                          p->rows * (p->cols / 2 + 4 * s->groups), e)) < 0)
         return rc;
     s->w = (float *)c->shifted.data;
     s->pushed = (float *)c->pushed.data;
@@ -325,15 +326,15 @@ static int open_state(struct cuda_context *c, const struct solve_params *p,
     s->codes = (uint8_t *)c->codes.data;
     s->meta = (uint32_t *)c->meta.data;
     s->loss = (double *)c->loss.data;
+    s->bad = (unsigned long long *)(s->loss + n * s->padded_rows);
     return 0;
 }
 
-static int load_module(struct cuda_context *c, const struct solve_params *p,
+/* c->weight and c->packed (the grids) into the solver's form. */
+static int turn_module(struct cuda_context *c, const struct solve_params *p,
                        const struct cuda_factors *f,
-                       const struct solve_state *s, int i,
-                       const struct cuda_module *m, struct err *e)
+                       const struct solve_state *s, int i, struct err *e)
 {
-    size_t bytes = p->rows * p->cols * dtype_bits(p->dtype) / 8;
     const uint32_t *input = f->input + i * f->cols;
     const bool *dead = f->dead + i * f->cols;
     float *w = s->w + i * f->padded * s->padded_rows;
@@ -341,23 +342,19 @@ static int load_module(struct cuda_context *c, const struct solve_params *p,
         grid((unsigned)(f->padded / TILE), (unsigned)(s->padded_rows / TILE));
     dim3 groups((unsigned)((s->groups + TILE - 1) / TILE), grid.y);
 
-    CUDA_TRY(cudaMemcpyAsync(c->weight.data, m->w, bytes,
-                             cudaMemcpyHostToDevice, c->stream));
     if (p->dtype == DT_BF16)
         solve_load_kernel<DT_BF16><<<grid, block, 0, c->stream>>>(
             w, c->weight.data, input, dead, p->rows, p->cols, s->padded_rows,
-            c->bad);
+            s->bad + i);
     else if (p->dtype == DT_F16)
         solve_load_kernel<DT_F16><<<grid, block, 0, c->stream>>>(
             w, c->weight.data, input, dead, p->rows, p->cols, s->padded_rows,
-            c->bad);
+            s->bad + i);
     else
         solve_load_kernel<DT_F32><<<grid, block, 0, c->stream>>>(
             w, c->weight.data, input, dead, p->rows, p->cols, s->padded_rows,
-            c->bad);
+            s->bad + i);
     LAUNCHED();
-    CUDA_TRY(cudaMemcpyAsync(c->packed.data, m->meta, p->rows * s->groups * 4,
-                             cudaMemcpyHostToDevice, c->stream));
     solve_meta_kernel<<<groups, block, 0, c->stream>>>(
         s->meta + i * s->groups * s->padded_rows,
         (const uint32_t *)c->packed.data, p->rows, s->groups, s->padded_rows);
@@ -365,19 +362,51 @@ static int load_module(struct cuda_context *c, const struct solve_params *p,
     return 0;
 }
 
-static int load_modules(struct cuda_context *c, const struct solve_params *p,
-                        const struct cuda_factors *f,
-                        const struct solve_state *s,
-                        const struct cuda_module *m, struct err *e)
+/* Weights come from the host; grids too, or they are searched. */
+static int load_module(struct cuda_context *c, const struct solve_params *p,
+                       const struct grid_params *grid,
+                       const struct cuda_factors *f,
+                       const struct solve_state *s, int i,
+                       struct cuda_module *m, struct err *e)
 {
-    unsigned long long bad;
+    size_t bytes = p->rows * p->cols * dtype_bits(p->dtype) / 8;
+    size_t metas = p->rows * s->groups * sizeof(*m->meta);
+    int rc = upload(c, c->weight.data, m->w, bytes, e);
+
+    if (rc < 0)
+        return rc;
+    if (!grid)
+        rc = upload(c, c->packed.data, m->meta, metas, e);
+    else if ((rc = grid_device(c, grid, c->weight.data, NULL, 0,
+                               (uint32_t *)c->packed.data, e)) >= 0)
+        rc = download(c, m->searched, c->packed.data, metas, e);
+    return rc < 0 ? rc : turn_module(c, p, f, s, i, e);
+}
+
+/* The place of a weight that is not finite, in the first matrix that has one:
+ * looked at when all are on the device. */
+static int load_modules(struct cuda_context *c, const struct solve_params *p,
+                        const struct grid_params *grid,
+                        const struct cuda_factors *f,
+                        const struct solve_state *s, struct cuda_module *m,
+                        struct err *e)
+{
     int rc;
 
-    for (int i = 0; i < f->n; i++) {
-        CUDA_TRY(cudaMemsetAsync(c->bad, 0xff, sizeof(bad), c->stream));
-        if ((rc = load_module(c, p, f, s, i, m + i, e)) < 0)
+    CUDA_TRY(cudaMemsetAsync(s->bad, 0xff, f->n * sizeof(*s->bad), c->stream));
+    for (int i = 0; i < f->n; i++)
+        if ((rc = load_module(c, p, grid, f, s, i, m + i, e)) < 0)
             return rc;
-        CUDA_TRY(cudaMemcpyAsync(&bad, c->bad, sizeof(bad),
+    return 0;
+}
+
+static int find_bad(struct cuda_context *c, const struct solve_params *p,
+                    const struct solve_state *s, int n, struct err *e)
+{
+    unsigned long long bad;
+
+    for (int i = 0; i < n; i++) {
+        CUDA_TRY(cudaMemcpyAsync(&bad, s->bad + i, sizeof(bad),
                                  cudaMemcpyDeviceToHost, c->stream));
         CUDA_TRY(cudaStreamSynchronize(c->stream));
         if (bad != ~0ull)
@@ -415,12 +444,15 @@ static int read_losses(struct cuda_context *c, const struct solve_state *s,
     return rc;
 }
 
+/* Codes by rows, or in words of a layout. */
 static int store_codes(struct cuda_context *c, const struct solve_params *p,
                        const struct cuda_factors *f,
-                       const struct solve_state *s, struct cuda_module *m,
-                       struct err *e)
+                       const struct solve_state *s, enum layout layout,
+                       struct cuda_module *m, struct err *e)
 {
     uint64_t words = p->cols / 8;
+    struct cuda_pack pack = {};
+    int rc;
     uint32_t *where = (uint32_t *)c->order.data;
     dim3 grid((unsigned)((words + TILE - 1) / TILE),
               (unsigned)(s->padded_rows / TILE));
@@ -435,9 +467,18 @@ static int store_codes(struct cuda_context *c, const struct solve_params *p,
             s->codes + i * f->padded * s->padded_rows, where, p->rows, words,
             s->padded_rows);
         LAUNCHED();
-        CUDA_TRY(cudaMemcpyAsync(m[i].codes, c->packed.data,
-                                 p->rows * words * 4, cudaMemcpyDeviceToHost,
-                                 c->stream));
+        pack.layout = layout;
+        pack.rows = p->rows;
+        pack.cols = p->cols;
+        pack.codes = (const uint32_t *)c->packed.data;
+        pack.out = (uint32_t *)c->weight.data;
+        if (layout != LAYOUT_CT && (rc = pack_device(c, &pack, e)) < 0)
+            return rc;
+        rc = download(c, m[i].codes,
+                      layout == LAYOUT_CT ? c->packed.data : c->weight.data,
+                      p->rows * words * 4, e);
+        if (rc < 0)
+            return rc;
     }
     CUDA_TRY(cudaStreamSynchronize(c->stream));
     return 0;
@@ -462,32 +503,80 @@ static int check(const struct solve_params *p, const struct cuda_factors *f,
     return 0;
 }
 
-int cuda_solve(struct cuda_context *c, const struct solve_params *p,
-               const struct cuda_factors *f, struct cuda_module *m, int n,
-               struct err *e)
+/* The kernel's division wants scales from 2^-90 to 2^90: all of f16's, and
+ * what bf16's can be in a model that computes anything. */
+static int check_scales(const struct solve_params *p, const uint32_t *meta,
+                        struct err *e)
 {
-    struct solve_state s = {};
-    const float *mantissa;
-    int rc;
+    uint64_t n = p->rows * quant_groups(p->cols, p->group);
 
-    for (int i = 0; i < n; i++)
-        m[i].result = (struct solve_result){ 0, 0 };
-    if ((rc = check(p, f, n, e)) < 0 ||
-        (rc = context_scales(c, DT_F32, &mantissa, e)) < 0 ||
-        (rc = open_state(c, p, f, &s, e)) < 0 ||
-        (rc = load_modules(c, p, f, &s, m, e)) < 0)
+    if (p->scale_dtype == DT_F16)
+        return 0;
+    for (uint64_t i = 0; i < n; i++) {
+        int q = (int16_t)(meta[i] & 0xffff);
+
+        if (q < -90 * 256 || q > 89 * 256)
+            return err_set(e, E_CONFIG, "the GPU takes no scale of 2^%d",
+                           q >> 8);
+    }
+    return 0;
+}
+
+/* Both passes over loaded modules, and their losses. */
+static int run_passes(struct cuda_context *c, const struct solve_params *p,
+                      const struct cuda_factors *f, const struct solve_state *s,
+                      struct cuda_module *m, struct err *e)
+{
+    const float *mantissa;
+    int n = f->n, rc = context_scales(c, DT_F32, &mantissa, e);
+
+    if (rc < 0)
         return rc;
     for (int pass = !(p->nearest || p->compare); pass < 2; pass++) {
-        CUDA_TRY(cudaMemsetAsync(s.loss, 0, n * s.padded_rows * sizeof(double),
-                                 c->stream));
+        CUDA_TRY(cudaMemsetAsync(
+            s->loss, 0, n * s->padded_rows * sizeof(double), c->stream));
         if (pass == 0)
-            rc = solve_nearest(c, p, f, &s, mantissa, e);
+            rc = solve_nearest(c, p, f, s, mantissa, e);
         else if (!p->nearest)
-            rc = solve_blocks(c, p, f, &s, mantissa, e);
-        if (rc < 0 || (rc = read_losses(c, &s, m, n, pass == 0, e)) < 0)
+            rc = solve_blocks(c, p, f, s, mantissa, e);
+        if (rc < 0 || (rc = read_losses(c, s, m, n, pass == 0, e)) < 0)
             return rc;
     }
     for (int i = 0; i < n && p->nearest; i++)
         m[i].result.loss = m[i].result.loss_nearest;
-    return store_codes(c, p, f, &s, m, e);
+    return 0;
+}
+
+int solve_modules(struct cuda_context *c, const struct solve_params *p,
+                  const struct grid_params *grid, enum layout layout,
+                  const struct cuda_factors *f, struct cuda_module *m, int n,
+                  struct err *e)
+{
+    struct solve_state s = {};
+    int rc;
+
+    for (int i = 0; i < n; i++)
+        m[i].result = (struct solve_result){ 0, 0 };
+    if ((rc = check(p, f, n, e)) < 0)
+        return rc;
+    for (int i = 0; i < n && !grid; i++)
+        if ((rc = check_scales(p, m[i].meta, e)) < 0)
+            return rc;
+    if ((rc = open_state(c, p, f, &s, e)) < 0 ||
+        (rc = load_modules(c, p, grid, f, &s, m, e)) < 0 ||
+        (rc = run_passes(c, p, f, &s, m, e)) < 0 ||
+        (rc = store_codes(c, p, f, &s, layout, m, e)) < 0 ||
+        (rc = find_bad(c, p, &s, n, e)) < 0)
+        return rc;
+    for (int i = 0; i < n && grid; i++)
+        if ((rc = check_scales(p, m[i].searched, e)) < 0)
+            return rc;
+    return 0;
+}
+
+int cuda_solve(struct cuda_context *c, const struct solve_params *p,
+               const struct cuda_factors *f, struct cuda_module *m, int n,
+               struct err *e)
+{
+    return solve_modules(c, p, NULL, LAYOUT_CT, f, m, n, e);
 }

@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/device.h"
 #include "common/threads.h"
+#include "cuda/forge_cuda.h"
 #include "gptq/cholesky.h"
 #include "gptq/lanes.h"
 
@@ -327,6 +329,8 @@ void factor_free(struct factor *f)
 {
     if (!f)
         return;
+    if (f->gpu)
+        device_gpu()->cuda->factors_free(f->gpu);
     free(f->input);
     free(f->dead);
     free(f->panel);
@@ -364,14 +368,13 @@ static int factorize(struct factor *f, struct fill *fill)
 {
     const struct factor_params *p = fill->p;
     uint64_t panels = (p->cols + ROWS - 1) / ROWS;
-    double mean = mean_diagonal(f, p, fill->h);
 
     if (!p->block)
         threads_for((p->cols + TILE - 1) / TILE, 1, turn_rows, fill);
     for (double d = p->damping; f->n_tried < FACTOR_TRIES; d *= 10) {
         d = d > 1 ? 1 : d;
         f->tried[f->n_tried++] = d;
-        f->lambda = d * mean;
+        f->lambda = d * f->mean;
         threads_for(panels, 1, fill_panels, fill);
         if (!cholesky(fill->a, panels, fill->done))
             return 0;
@@ -396,10 +399,9 @@ static int open_memory(struct factor *f, struct fill *fill, struct err *e)
     return f->panel ? 0 : e->code;
 }
 
-int factor_build(struct factor **out, const struct factor_params *p,
-                 const float *h, struct err *e)
+int factor_plan(struct factor **out, const struct factor_params *p,
+                const float *h, struct err *e)
 {
-    struct fill fill = { .p = p, .h = h, .turn = lanes_turn_best() };
     struct factor *f = NULL;
     int rc;
 
@@ -408,10 +410,27 @@ int factor_build(struct factor **out, const struct factor_params *p,
         return err_set(e, E_DATA, "hessian: too many inputs");
     if ((rc = check(p, h, e)) < 0)
         return rc;
-    rc = open_factor(&f, p, h, e);
+    if ((rc = open_factor(&f, p, h, e)) < 0) {
+        factor_free(f);
+        return rc;
+    }
+    f->mean = mean_diagonal(f, p, h);
+    *out = f;
+    return 0;
+}
+
+int factor_build(struct factor **out, const struct factor_params *p,
+                 const float *h, struct err *e)
+{
+    struct fill fill = { .p = p, .h = h, .turn = lanes_turn_best() };
+    struct factor *f;
+    int rc;
+
+    *out = NULL;
+    if ((rc = factor_plan(&f, p, h, e)) < 0)
+        return rc;
     fill.f = f;
-    if (!rc && !(rc = open_memory(f, &fill, e)) &&
-        !(rc = factorize(f, &fill))) {
+    if (!(rc = open_memory(f, &fill, e)) && !(rc = factorize(f, &fill))) {
         struct pack pack = { f, fill.a, fill.turn };
 
         threads_for((f->padded + LANES - 1) / LANES, 2, pack_panels, &pack);

@@ -35,12 +35,16 @@ struct factor_params {
     double damping; /* lambda as a part of the mean of the live diagonal */
 };
 
+struct cuda_factors; /* cuda/forge_cuda.h */
+
 struct factor {
     uint64_t cols, padded; /* padded: up to a multiple of FACTOR_PANEL */
     uint32_t *input;       /* [cols]: the input that column c of L stands for */
     bool *dead;            /* [cols]: of column c: its input was always zero */
     uint64_t n_dead;
     float *panel;
+    struct cuda_factors *gpu; /* instead of panel, or NULL */
+    double mean;              /* of the live diagonal */
     double lambda;
     double tried[FACTOR_TRIES]; /* damping, up to the one that worked */
     int n_tried;
@@ -52,6 +56,10 @@ struct factor {
  * E_DATA: H is not finite or has a negative diagonal, with the place. */
 MUST_CHECK int factor_build(struct factor **f, const struct factor_params *p,
                             const float *h, struct err *e);
+/* All but the factorization: order, dead inputs and mean of *f, H checked.
+ * E_DATA as above. */
+MUST_CHECK int factor_plan(struct factor **f, const struct factor_params *p,
+                           const float *h, struct err *e);
 void factor_free(struct factor *f); /* NULL is allowed */
 /* Where panel p begins. */
 static inline uint64_t factor_panel_at(uint64_t padded, uint64_t p)

@@ -20,7 +20,7 @@ struct settings {
     int search;      /* SEARCH_AUTO, or 1 + enum grid_search */
     double norm;     /* 0: as the search wants it */
     int scale_dtype; /* index into the words of --scale-dtype */
-    int device;
+    struct device_choice device;
 };
 
 struct run {
@@ -55,7 +55,7 @@ static int parse(struct settings *s, int argc, char **argv)
           &s->candidates, 1, GRID_CANDIDATES_MAX, false },
         { OPT_CHOICE, 0, "scale-dtype", "f16|bf16",
           "what scales are stored as [f16]", &s->scale_dtype, 0, 0, false },
-        DEVICE_OPTION(&s->device),
+        GPU_OPTIONS(&s->device),
         TOOL_COMMON(&s->tool),
         TOOL_STREAM(&s->tool),
         TOOL_END
@@ -96,7 +96,7 @@ static int open_all(struct run *r, const char *path, struct err *e)
     struct stream_output out = { .path = s->tool.output, .key = s->tool.key };
     int rc;
 
-    if ((rc = device_check(s->device, e)) < 0 ||
+    if ((rc = device_open(&s->device, e)) < 0 ||
         (rc = stream_open(&r->in, path, &expect, e)) < 0)
         return rc;
     if (s->hessian && (rc = hfile_open(&r->hessians, s->hessian, NULL, e)) < 0)
@@ -154,7 +154,7 @@ static int weight(struct run *r, const struct frame *w, struct err *e)
         return e->code;
     memcpy(f.name, w->name, sizeof(f.name));
     f.data = meta;
-    rc = grid_cpu.search(p, w->data, meta, e);
+    rc = grid_search(p, w->data, meta, e);
     rc = rc < 0 ? err_prefix(e, "'%s'", w->name) : stream_write(r->out, &f, e);
     free(meta);
     r->modules++;

@@ -14,7 +14,8 @@ struct settings {
     struct tool tool;
     struct module_params module;
     const char *report;
-    int order, method, strict, device;
+    int order, method, strict;
+    struct device_choice device;
 };
 
 struct run {
@@ -50,7 +51,7 @@ static int parse(struct settings *s, int argc, char **argv)
           true },
         { OPT_STR, 0, "report", "FILE", "write a line of JSON per module",
           &s->report, 0, 0, true },
-        DEVICE_OPTION(&s->device),
+        GPU_OPTIONS(&s->device),
         TOOL_COMMON(&s->tool),
         TOOL_STREAM(&s->tool),
         TOOL_END
@@ -78,7 +79,7 @@ static int open_all(struct run *r, const char *path, struct err *e)
     struct stream_output out = { .path = s->tool.output, .key = s->tool.key };
     int rc;
 
-    if ((rc = device_check(s->device, e)) < 0 ||
+    if ((rc = device_open(&s->device, e)) < 0 ||
         (rc = stream_open(&r->in, path, &expect, e)) < 0 ||
         (rc = module_open(&r->solver, &s->module, e)) < 0)
         return rc;

@@ -54,6 +54,11 @@ struct grid_backend {
 };
 
 extern const struct grid_backend grid_cpu;
+extern const struct grid_backend grid_gpu; /* of an open device alone */
+
+/* Search by the device of this process (common/device.h). */
+MUST_CHECK int grid_search(const struct grid_params *p, const void *w,
+                           uint32_t *meta, struct err *e);
 
 /* One group of n finite weights: w and importance (or NULL) must be readable
  * up to a multiple of 16 elements, zero beyond n.  *cost (may be NULL) is what

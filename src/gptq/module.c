@@ -104,7 +104,7 @@ static int build_factor(struct module_solver *m, struct hfile_entry *entry,
     m->entry = NULL;
     if ((rc = hfile_load(m->hessians, entry, &h, e)) < 0)
         return rc;
-    rc = factor_build(&m->factor, &p, h, e);
+    rc = solve_build(&m->factor, &p, h, e);
     free(h);
     if (rc < 0)
         return err_prefix(e, "'%s'", entry->name);
@@ -117,7 +117,7 @@ static int build_factor(struct module_solver *m, struct hfile_entry *entry,
 
 /* The factor to use, or NULL to round to nearest. */
 static int choose_factor(struct module_solver *m, const struct frame *w,
-                         const struct frame *meta, const struct factor **f,
+                         const struct frame *meta, struct factor **f,
                          struct module_note *note, struct err *e)
 {
     struct hfile_entry *entry;
@@ -161,7 +161,7 @@ int module_solve(struct module_solver *m, const struct frame *w,
                               .nearest = m->params.nearest,
                               .compare = true };
     struct solve_result r;
-    const struct factor *f;
+    struct factor *f;
     double start = now();
     int rc;
 
@@ -169,7 +169,7 @@ int module_solve(struct module_solver *m, const struct frame *w,
     if ((rc = check_shapes(w, meta, e)) < 0 ||
         (rc = choose_factor(m, w, meta, &f, note, e)) < 0)
         return rc;
-    rc = solve_cpu.run(&p, w->data, meta->data, f, codes, &r, e);
+    rc = solve_run(&p, w->data, meta->data, f, codes, &r, e);
     if (rc < 0)
         return err_prefix(e, "'%s'", w->name);
     if (f && !p.nearest) {

@@ -17,6 +17,7 @@
 #include "common/dtype.h"
 #include "gptq/factor.h"
 
+/* A new one must be taught to the GPU, or declined in solve_gpu.c. */
 struct solve_params {
     uint64_t rows, cols;    /* of W: outputs, inputs; cols is even */
     uint64_t group;         /* inputs per grid */
@@ -33,6 +34,9 @@ struct solve_result {
 
 struct solve_backend {
     const char *name;
+    /* As factor_build(): a factor that this backend's run() takes. */
+    int (*build)(struct factor **f, const struct factor_params *p,
+                 const float *h, struct err *e);
     /* codes[rows, cols / 2] = packed codes of w[rows, cols] on the grids
      * meta[rows, ceil(cols/group)].  f NULL: round to nearest, losses are 0.
      * Codes of dead inputs are the grid's zero.
@@ -43,5 +47,14 @@ struct solve_backend {
 };
 
 extern const struct solve_backend solve_cpu;
+extern const struct solve_backend solve_gpu; /* of an open device alone */
+
+/* Both by the device of this process (common/device.h); solve_run() takes any
+ * factor, the one that solve_build() made where it was made. */
+MUST_CHECK int solve_build(struct factor **f, const struct factor_params *p,
+                           const float *h, struct err *e);
+MUST_CHECK int solve_run(const struct solve_params *p, const void *w,
+                         const uint32_t *meta, struct factor *f, uint8_t *codes,
+                         struct solve_result *r, struct err *e);
 
 #endif

@@ -580,4 +580,6 @@ static int run(const struct solve_params *p, const void *w,
     return rc;
 }
 
-const struct solve_backend solve_cpu = { .name = "cpu", .run = run };
+const struct solve_backend solve_cpu = { .name = "cpu",
+                                         .build = factor_build,
+                                         .run = run };

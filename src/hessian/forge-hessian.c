@@ -11,7 +11,7 @@
 struct settings {
     struct tool tool;
     int dtype; /* index into the words of --dtype */
-    int device;
+    struct device_choice device;
     int64_t block, max_tokens;
 };
 
@@ -39,7 +39,7 @@ static int parse(struct settings *s, int argc, char **argv)
         { OPT_INT, 0, "max-tokens", "N",
           "use the first N tokens of each input, 0 = all [0]", &s->max_tokens,
           0, 9e15, false },
-        DEVICE_OPTION(&s->device),
+        GPU_OPTIONS(&s->device),
         TOOL_COMMON(&s->tool),
         TOOL_STREAM(&s->tool),
         TOOL_END
@@ -80,7 +80,7 @@ static int open_all(struct run *r, char **path, int n, struct err *e)
     struct stream_output out = { .path = s->tool.output, .key = s->tool.key };
     int rc;
 
-    if ((rc = device_check(s->device, e)) < 0 ||
+    if ((rc = device_open(&s->device, e)) < 0 ||
         (rc = open_inputs(r, path, n, e)) < 0)
         return rc;
     p.n_inputs = r->n_in;

@@ -10,15 +10,17 @@
 #include "common/blas.h"
 #include "common/onednn.h"
 #include "common/threads.h"
+#include "hessian/hessian_gpu.h"
 #include "hessian/syrk.h"
 
 enum { TILE = SYRK_TILE, CONVERT = 256 /* tokens at a time */ };
 
 struct hessian {
     struct hessian_shape shape;
-    uint64_t tokens;   /* in the total and in the chunk */
-    uint64_t pending;  /* in the chunk */
-    uint64_t elements; /* of sum */
+    uint64_t tokens;          /* in the total and in the chunk */
+    uint64_t pending;         /* in the chunk */
+    uint64_t elements;        /* of sum */
+    struct cuda_hessian *gpu; /* does it all, or NULL */
     /* One of the two: */
     void *chunk;      /* [HESSIAN_CHUNK, cols] of shape.dtype */
     uint16_t *packed; /* the chunk as syrk.h wants it */
@@ -91,7 +93,13 @@ int hessian_open(struct hessian **out, const struct hessian_shape *s,
         return e->code;
     h->shape = *s;
     if ((rc = hessian_elements(s->cols, s->block, &h->elements, e)) < 0 ||
-        (s->dtype == DT_F32 && (rc = blas_open(e)) < 0) ||
+        (rc = hessian_gpu_open(&h->gpu, s, e)) < 0)
+        goto fail;
+    if (h->gpu) {
+        *out = h;
+        return 0;
+    }
+    if ((s->dtype == DT_F32 && (rc = blas_open(e)) < 0) ||
         (rc = open_chunk(h, e)) < 0)
         goto fail;
     h->sum = mem_pages(h->elements * sizeof(float), "hessian", e);
@@ -328,10 +336,14 @@ static int add(struct hessian *h, const char *x, uint64_t tokens, uint64_t done,
     uint64_t cols = h->shape.cols, n;
     int rc;
 
+    if (h->gpu && find_bad(x, h->shape.dtype, tokens * cols) == tokens * cols) {
+        h->tokens += tokens;
+        return hessian_gpu_add(h->gpu, x, tokens, e);
+    }
     for (; tokens; tokens -= n, done += n, x += n * cols * item(h)) {
         n = HESSIAN_CHUNK - h->pending;
         n = tokens < n ? tokens : n;
-        if (!(h->packed ? pack(h, x, n) : copy(h, x, n))) {
+        if (h->gpu || !(h->packed ? pack(h, x, n) : copy(h, x, n))) {
             uint64_t bad = find_bad(x, h->shape.dtype, n * cols);
 
             return err_set(e, E_DATA, "token %llu: input %llu is not finite",
@@ -406,6 +418,11 @@ int hessian_finish(struct hessian *h, const float **data, struct err *e)
         return rc;
     if (!h->tokens)
         return err_set(e, E_DATA, "there are no tokens");
+    if (h->gpu) {
+        h->sum = mem_pages(h->elements * sizeof(float), "hessian", e);
+        *data = h->sum;
+        return h->sum ? hessian_gpu_finish(h->gpu, h->sum, e) : e->code;
+    }
     free(h->chunk);
     free(h->packed);
     h->chunk = NULL;
@@ -422,6 +439,7 @@ void hessian_close(struct hessian *h)
 {
     if (!h)
         return;
+    hessian_gpu_close(h->gpu);
     free(h->chunk);
     free(h->packed);
     free(h->sum);

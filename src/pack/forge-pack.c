@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/device.h"
 #include "common/layout.h"
 #include "common/runfacts.h"
 #include "common/tool.h"
@@ -17,7 +18,7 @@ struct settings {
     int64_t group; /* 0: as the stream says */
     int symmetric, asymmetric;
     const char *check;
-    int device;
+    struct device_choice device;
     const char *input;
 };
 
@@ -49,8 +50,7 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_STR, 0, "check", "MODEL",
           "pack nothing: say whether MODEL can be packed like that", &s->check,
           0, 0, true },
-        { OPT_CHOICE, 0, "device", "auto|cpu|cuda", "where to pack [auto]",
-          &s->device, 0, 0, true },
+        GPU_OPTIONS(&s->device),
         TOOL_STREAM(&s->tool),
         TOOL_COMMON(&s->tool),
         TOOL_END,
@@ -194,7 +194,7 @@ static int open_all(struct work *w, struct err *e)
     };
     if (w->run.layout == LAYOUT_GPTQ && s->asymmetric)
         return layout_check(LAYOUT_GPTQ, false, 8, &any, &any, 1, e);
-    if (packer_open(&w->packer, s->device, &w->run, e) ||
+    if (device_open(&s->device, e) || packer_open(&w->packer, &w->run, e) ||
         stream_open(&w->in, s->input, &expect, e))
         return e->code;
     return stream_create(&w->out, &out, e);

@@ -11,6 +11,7 @@
 
 #include "common/quant.h"
 #include "common/threads.h"
+#include "pack/pack_backend.h"
 #include "pack/packing.h"
 
 enum { SYMMETRIC_ZERO = 8 };
@@ -20,17 +21,7 @@ struct buffer {
     size_t cap;
 };
 
-/* The two big loops; everything else is small and the same everywhere. */
-struct pack_backend {
-    const char *name;
-    void (*gptq)(uint32_t *out, const uint32_t *in, size_t rows, size_t words);
-    void (*awq)(uint32_t *out, const uint32_t *in, size_t rows, size_t words);
-};
-
-static const struct pack_backend cpu = { "cpu", pack_transpose_u32, pack_awq };
-
 struct packer {
-    const struct pack_backend *backend;
     struct pack_run *run;
     struct buffer scales, zeros; /* the module's grid, [O, G] */
     struct buffer weight_out, scales_out, zeros_out;
@@ -38,17 +29,11 @@ struct packer {
     int64_t shape[2];
 };
 
-int packer_open(struct packer **p, int device, struct pack_run *run,
-                struct err *e)
+int packer_open(struct packer **p, struct pack_run *run, struct err *e)
 {
-    if (device == 2)
-        return err_set(e, E_DEVICE,
-                       "--device cuda: packing runs on the CPU "
-                       "alone so far");
     *p = mem_zero(1, sizeof(**p), "packer", e);
     if (!*p)
         return e->code;
-    (*p)->backend = &cpu;
     (*p)->run = run;
     return 0;
 }
@@ -245,10 +230,9 @@ static int pack_awq_gptq(struct packer *p, const struct pack_module *m,
 
     if (need(&p->weight_out, m->rows * (m->cols / 8), 4, e) ||
         need(&p->zeros_out, m->rows / 8 * m->groups, 4, e) ||
-        need(&p->scales_out, m->rows * m->groups, 2, e))
+        need(&p->scales_out, m->rows * m->groups, 2, e) ||
+        pack_words(l, p->weight_out.data, in, m->rows, m->cols / 8, e))
         return e->code;
-    (awq ? p->backend->awq : p->backend->gptq)(p->weight_out.data, in, m->rows,
-                                               m->cols / 8);
     pack_zeros(p->zeros_out.data, p->zeros.data, m->rows, m->groups, awq,
                l == LAYOUT_GPTQ);
     pack_transpose_u16(p->scales_out.data, p->scales.data, m->rows, m->groups);

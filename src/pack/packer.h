@@ -39,9 +39,9 @@ struct pack_run {
 
 struct packer;
 
-/* E_DEVICE: device (0 auto, 1 cpu, 2 cuda) is not there.  run holds what is
- * demanded, and what the modules turned out to be; it outlives the packer. */
-MUST_CHECK int packer_open(struct packer **p, int device, struct pack_run *run,
+/* run holds what is demanded, and what the modules turned out to be; it
+ * outlives the packer. */
+MUST_CHECK int packer_open(struct packer **p, struct pack_run *run,
                            struct err *e);
 /* Up to LAYOUT_PARTS_MAX tensors in out, in the order of layout_part();
  * returns how many.  E_CONFIG: the shape or the grid does not fit the layout

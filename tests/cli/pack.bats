@@ -174,7 +174,9 @@ END
 
 @test "no GPU: --device cuda is exit 69, auto and cpu work" {
     make_stream x.fts 8x32 --group 32
-    refused 69 "CPU" --device cuda x.fts
+    refused 69 "no usable device" --device cuda x.fts
+    refused 64 "none of" --device cuda:x x.fts
+    refused 64 "no size" --gpu-memory lots x.fts
     forge-pack -q --device auto x.fts >a.fts
     forge-pack -q --device cpu x.fts >b.fts
     cmp a.fts b.fts

@@ -44,7 +44,7 @@ static inline void gpu_open(int argc, char **argv)
         fprintf(stderr, "skipped: no device\n");
         exit(TEST_SKIP);
     }
-    OK(cuda->open(&gpu, 0, e));
+    OK(cuda->open(&gpu, 0, 0, e));
     printf("%s, seed 0x%llx\n", cuda->name(gpu), (unsigned long long)state);
     state |= 1;
 }
@@ -161,6 +161,73 @@ static inline void *weights(enum dtype t, size_t n)
     CHECK(from_f32(to, t, x, n));
     free(x);
     return to;
+}
+
+/* Factor i as the CPU's solver takes it. */
+static inline struct factor *host_factor(const struct cuda_factors *from, int i,
+                                         const struct cuda_matrix *m,
+                                         uint64_t n)
+{
+    struct factor *f = calloc(1, sizeof(*f));
+    float *l = room(n * n * 4), *to;
+
+    CHECK(f);
+    OK(cuda->factors_read(from, i, l, e));
+    f->cols = n;
+    f->padded = (n + FACTOR_PANEL - 1) / FACTOR_PANEL * FACTOR_PANEL;
+    f->lambda = m->lambda;
+    f->input = room(n * 4);
+    f->dead = room(n);
+    memcpy(f->input, m->input, n * 4);
+    memcpy(f->dead, m->dead, n);
+    f->panel = room(factor_panel_at(f->padded, f->padded / FACTOR_PANEL) * 4);
+    to = f->panel;
+    for (uint64_t c0 = 0; c0 < f->padded; c0 += FACTOR_PANEL)
+        for (uint64_t r = c0; r < f->padded; r++)
+            for (uint64_t c = c0; c < c0 + FACTOR_PANEL; c++)
+                *to++ = r < n && c <= r ? l[r * n + c] : (float)(r == c);
+    free(l);
+    return f;
+}
+
+static inline void host_factor_free(struct factor *f)
+{
+    free(f->input);
+    free(f->dead);
+    free(f->panel);
+    free(f);
+}
+
+/* Absmax grids of p's weights. */
+static inline uint32_t *grids(const struct solve_params *p, const void *w,
+                              bool symmetric)
+{
+    struct grid_params g = {
+        .rows = p->rows,
+        .cols = p->cols,
+        .group = p->group,
+        .symmetric = symmetric,
+        .search = GRID_ABSMAX,
+        .norm = 2,
+        .candidates = 1,
+        .scale_dtype = p->scale_dtype,
+        .dtype = p->dtype,
+    };
+    uint32_t *meta = room(p->rows * quant_groups(p->cols, p->group) * 4);
+
+    OK(grid_cpu.search(&g, w, meta, e));
+    return meta;
+}
+
+static inline uint64_t count_codes(const uint8_t *a, const uint8_t *b, size_t n)
+{
+    uint64_t differ = 0;
+
+    for (size_t i = 0; i < n; i++)
+        differ += ((a[i] ^ b[i]) & 15) != 0;
+    for (size_t i = 0; i < n; i++)
+        differ += ((a[i] ^ b[i]) >> 4) != 0;
+    return differ;
 }
 
 #endif

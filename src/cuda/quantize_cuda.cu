@@ -1,0 +1,84 @@
+/* quantize_cuda.cu - batches of linears from Hessians and weights to packed
+ * words, on the device all the way.
+ *
+ * Matrices of one size go together, as many as there is memory for: when it
+ * ends, the batch is halved, what is held is given back, and it goes on. */
+#include "cuda/inside.cuh"
+
+#include <stdlib.h>
+
+static int check(const struct cuda_quantize *p, struct err *e)
+{
+    if (p->sets < 1 || p->sets > CUDA_SETS || p->batch < 1)
+        return err_set(e, E_CONFIG, "the GPU takes 1 to %d matrices a Hessian",
+                       CUDA_SETS);
+    if (p->grid.search == GRID_HESSIAN || p->grid.importance)
+        return err_set(e, E_CONFIG, "grids by the Hessian are searched before");
+    return 0;
+}
+
+static int run_set(struct cuda_context *c, const struct cuda_quantize *p,
+                   const struct cuda_factors *f, struct cuda_linear *l, int set,
+                   struct cuda_module *m, int n, struct err *e)
+{
+    struct solve_params s = {};
+    int rc;
+
+    s.rows = p->grid.rows;
+    s.cols = p->grid.cols;
+    s.group = p->grid.group;
+    s.dtype = p->grid.dtype;
+    s.scale_dtype = p->grid.scale_dtype;
+    s.compare = p->compare;
+    for (int i = 0; i < n; i++) {
+        m[i].w = l[i].set[set].w;
+        m[i].searched = l[i].set[set].meta;
+        m[i].codes = (uint8_t *)l[i].set[set].out;
+    }
+    rc = solve_modules(c, &s, &p->grid, p->layout, f, m, n, e);
+    for (int i = 0; i < n; i++)
+        l[i].set[set].result = m[i].result;
+    return rc;
+}
+
+static int run_batch(struct cuda_context *c, const struct cuda_quantize *p,
+                     struct cuda_matrix *h, struct cuda_linear *l,
+                     struct cuda_module *m, int n, struct err *e)
+{
+    struct cuda_factors *f;
+    int rc = cuda_factors_build(&f, c, p->grid.cols, h, n, e);
+
+    if (rc < 0)
+        return rc;
+    for (int set = 0; set < p->sets && rc >= 0; set++)
+        rc = run_set(c, p, f, l, set, m, n, e);
+    cuda_factors_free(f);
+    return rc;
+}
+
+int cuda_quantize(struct cuda_context *c, const struct cuda_quantize *p,
+                  struct cuda_matrix *h, struct cuda_linear *l, int n,
+                  struct err *e)
+{
+    int batch = p->batch, take, rc = check(p, e);
+    struct cuda_module *m;
+
+    if (rc < 0)
+        return rc;
+    m = (struct cuda_module *)mem_zero(batch, sizeof(*m), "quantize", e);
+    if (!m)
+        return e->code;
+    for (int i = 0; i < n; i += take) {
+        take = n - i < batch ? n - i : batch;
+        rc = run_batch(c, p, h + i, l + i, m, take, e);
+        if (rc == E_TEMP && take > 1) {
+            context_trim(c);
+            batch = take / 2;
+            take = 0;
+        } else if (rc < 0) {
+            break;
+        }
+    }
+    free(m);
+    return rc < 0 ? rc : 0;
+}

@@ -1,0 +1,137 @@
+/* solve_gpu.c - see solve.h: the factor and the solver on the GPU.
+ *
+ * The host looks at H (order, dead inputs, mean of the diagonal); the factor
+ * stays on the device, for all modules that share it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/device.h"
+#include "cuda/forge_cuda.h"
+
+/* A new parameter changes codes that the GPU would go on choosing without it:
+ * teach it to src/cuda/solve_cuda.cu, or decline it here. */
+_Static_assert(sizeof(struct solve_params) == 40, "does the GPU know it?");
+_Static_assert(sizeof(struct factor_params) == 40, "does the GPU know it?");
+
+static int build(struct factor **out, const struct factor_params *p,
+                 const float *h, struct err *e)
+{
+    const struct device_gpu *g = device_gpu();
+    struct cuda_matrix m = { .h = h, .damping = p->damping };
+    struct factor *f;
+    int rc;
+
+    *out = NULL;
+    if (p->block)
+        return err_set(e, E_CONFIG, "the GPU takes no diagonal blocks");
+    if (p->cols % 8)
+        return err_set(e, E_CONFIG, "the GPU solves inputs in multiples of 8");
+    if ((rc = factor_plan(&f, p, h, e)) < 0)
+        return rc;
+    m.input = f->input;
+    m.dead = f->dead;
+    m.mean = f->mean;
+    rc = g->cuda->factors_build(&f->gpu, g->context, p->cols, &m, 1, e);
+    if (rc < 0) {
+        factor_free(f);
+        return rc;
+    }
+    memcpy(f->tried, m.tried, sizeof(f->tried));
+    f->n_tried = m.n_tried;
+    f->lambda = m.lambda;
+    *out = f;
+    return m.failed;
+}
+
+/* Round to nearest without a Hessian: the words of compressed-tensors are the
+ * codes. */
+static int round_all(const struct solve_params *p, const void *w,
+                     const uint32_t *meta, uint8_t *codes, struct err *e)
+{
+    const struct device_gpu *g = device_gpu();
+    struct cuda_pack pack = { .layout = LAYOUT_CT,
+                              .rows = p->rows,
+                              .cols = p->cols,
+                              .group = p->group,
+                              .dtype = p->dtype,
+                              .scale_dtype = p->scale_dtype,
+                              .w = w,
+                              .meta = meta,
+                              .out = (uint32_t *)(void *)codes };
+
+    return g->cuda->pack(g->context, &pack, e);
+}
+
+static int run(const struct solve_params *p, const void *w,
+               const uint32_t *meta, const struct factor *f, uint8_t *codes,
+               struct solve_result *r, struct err *e)
+{
+    const struct device_gpu *g = device_gpu();
+    struct cuda_module m = { .w = w, .meta = meta, .codes = codes };
+    int rc;
+
+    *r = (struct solve_result){ 0, 0 };
+    if (!f)
+        return round_all(p, w, meta, codes, e);
+    rc = g->cuda->solve(g->context, p, f->gpu, &m, 1, e);
+    *r = m.result;
+    return rc;
+}
+
+const struct solve_backend solve_gpu = { .name = "cuda",
+                                         .build = build,
+                                         .run = run };
+
+int solve_build(struct factor **f, const struct factor_params *p,
+                const float *h, struct err *e)
+{
+    int rc;
+
+    if (device_gpu()) {
+        rc = solve_gpu.build(f, p, h, e);
+        if (!device_declined(&rc, e))
+            return rc;
+    }
+    return solve_cpu.build(f, p, h, e);
+}
+
+/* The GPU's factor in the CPU's form, for a module that the GPU declined. */
+static int fetch(struct factor *f, struct err *e)
+{
+    uint64_t n = f->cols;
+    float *l = mem_pages(n * n * sizeof(*l), "factor", e), *to;
+    int rc = l ? device_gpu()->cuda->factors_read(f->gpu, 0, l, e) : e->code;
+
+    to = rc < 0 ?
+             NULL :
+             mem_pages(factor_panel_at(f->padded, f->padded / FACTOR_PANEL) *
+                           sizeof(*to),
+                       "factor", e);
+    if (!to) {
+        free(l);
+        return e->code;
+    }
+    f->panel = to;
+    for (uint64_t c0 = 0; c0 < f->padded; c0 += FACTOR_PANEL)
+        for (uint64_t r = c0; r < f->padded; r++)
+            for (uint64_t c = c0; c < c0 + FACTOR_PANEL; c++)
+                *to++ = r < n && c <= r ? l[r * n + c] : (float)(r == c);
+    free(l);
+    return 0;
+}
+
+int solve_run(const struct solve_params *p, const void *w, const uint32_t *meta,
+              struct factor *f, uint8_t *codes, struct solve_result *r,
+              struct err *e)
+{
+    int rc;
+
+    if (device_gpu() && (!f || f->gpu)) {
+        rc = solve_gpu.run(p, w, meta, f, codes, r, e);
+        if (!device_declined(&rc, e))
+            return rc;
+    }
+    if (f && !f->panel && (rc = fetch(f, e)) < 0)
+        return rc;
+    return solve_cpu.run(p, w, meta, f, codes, r, e);
+}
