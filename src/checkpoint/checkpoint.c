@@ -11,6 +11,7 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/shardindex.h"
 #include "checkpoint/torchfile.h"
+#include "checkpoint/view.h"
 
 enum {
     OPEN_SHARDS = 4, /* a shard is some descriptors and an io_uring */
@@ -200,25 +201,33 @@ static int by_name(const void *a, const void *b, void *arg)
     return strcmp(t[*(const size_t *)a].name, t[*(const size_t *)b].name);
 }
 
-static int index_names(struct checkpoint *c, struct err *e)
+/* What t shows of an entry. */
+static void describe(struct ck_tensor *t, const struct checkpoint *c,
+                     const struct ck_entry *en)
+{
+    t->name = en->name;
+    t->dtype = en->scale ? DT_BF16 : en->dtype;
+    t->ndim = en->ndim;
+    memcpy(t->dims, en->dims, sizeof(t->dims));
+    t->bytes = en->scale ? 2 * en->bytes : en->bytes;
+    t->stored = en->bytes + (en->scale ? en->scale->bytes : 0);
+    t->file = c->shard[en->shard].name;
+    t->where = en;
+}
+
+int checkpoint_index(struct checkpoint *c, struct err *e)
 {
     size_t n = c->list.count;
 
+    free(c->tensor);
+    free(c->by_name);
+    c->by_name = NULL;
     c->tensor = mem_zero(n, sizeof(*c->tensor), "checkpoint", e);
     c->by_name = mem_alloc(n * sizeof(*c->by_name), "checkpoint", e);
     if (!c->tensor || !c->by_name)
         return e->code;
     for (size_t i = 0; i < n; i++) {
-        const struct ck_entry *en = &c->list.item[i];
-        struct ck_tensor *t = &c->tensor[i];
-
-        t->name = en->name;
-        t->dtype = en->dtype;
-        t->ndim = en->ndim;
-        memcpy(t->dims, en->dims, sizeof(t->dims));
-        t->bytes = en->bytes;
-        t->file = c->shard[en->shard].name;
-        t->where = en;
+        describe(&c->tensor[i], c, &c->list.item[i]);
         c->by_name[i] = i;
     }
     qsort_r(c->by_name, n, sizeof(*c->by_name), by_name, c->tensor);
@@ -266,7 +275,7 @@ static int read_index(struct checkpoint *c, const struct form *form,
         return r;
     r = read_shards(c, x.file, x.n_files, e);
     if (!r)
-        r = index_names(c, e);
+        r = checkpoint_index(c, e);
     if (!r)
         r = check_index(c, &x, what, e);
     shard_index_release(&x);
@@ -277,10 +286,19 @@ static int read_single(struct checkpoint *c, const char *name, struct err *e)
 {
     int r = read_shards(c, &name, 1, e);
 
-    return r ? r : index_names(c, e);
+    return r ? r : checkpoint_index(c, e);
 }
 
 /* ---- config.json ---- */
+
+/* Families whose experts are block_sparse_moe.experts.E.w1, w3, w2. */
+static bool says_mixtral(const struct json *config)
+{
+    const char *type;
+
+    return json_string(json_get(config, "model_type"), &type) &&
+           (!strcmp(type, "mixtral") || !strcmp(type, "minimax_m2"));
+}
 
 /* method: of a file that holds the settings alone, and needs not name it;
  * "" for config.json. */
@@ -303,6 +321,7 @@ static int read_quant(struct checkpoint *c, const char *name,
         return r;
     q = json_root(doc);
     if (!method[0]) {
+        c->mixtral = says_mixtral(q);
         q = json_get(q, "quantization_config");
         if (!q)
             q = json_get(json_root(doc), "compression_config");
@@ -343,26 +362,31 @@ static int find_quant(struct checkpoint *c, struct err *e)
 
 /* ---- the interface ---- */
 
-static int open_all(struct checkpoint *c, const char *path, struct err *e)
+static int open_all(struct checkpoint *c, const char *path, bool stored,
+                    struct err *e)
 {
     const struct form *form;
     int r = open_path(c, path, e);
 
     if (r)
         return r;
-    if (c->only)
-        return read_single(c, c->only, e);
-    form = find_form(c);
-    if (!form)
+    form = c->only ? NULL : find_form(c);
+    if (!form && !c->only)
         return err_set(
             e, E_NOINPUT, "'%s': no checkpoint: none of %s, %s, %s, %s", path,
             forms[0].file, forms[1].file, forms[2].file, forms[3].file);
-    c->kind = form->kind;
-    r = form->index ? read_index(c, form, e) : read_single(c, form->file, e);
-    return r ? r : find_quant(c, e);
+    if (form)
+        c->kind = form->kind;
+    r = form && form->index ? read_index(c, form, e) :
+                              read_single(c, form ? form->file : c->only, e);
+    if (r || (r = find_quant(c, e)) || stored)
+        return r;
+    r = view_apply(c, e);
+    return r > 0 ? checkpoint_index(c, e) : r;
 }
 
-int checkpoint_open(struct checkpoint **out, const char *path, struct err *e)
+static int open_view(struct checkpoint **out, const char *path, bool stored,
+                     struct err *e)
 {
     struct checkpoint *c = mem_zero(1, sizeof(*c), "checkpoint", e);
     int r;
@@ -370,13 +394,24 @@ int checkpoint_open(struct checkpoint **out, const char *path, struct err *e)
     if (!c)
         return e->code;
     c->dir.fd = -1;
-    r = open_all(c, path, e);
+    r = open_all(c, path, stored, e);
     if (r) {
         checkpoint_close(c);
         return r;
     }
     *out = c;
     return 0;
+}
+
+int checkpoint_open(struct checkpoint **c, const char *path, struct err *e)
+{
+    return open_view(c, path, false, e);
+}
+
+int checkpoint_open_stored(struct checkpoint **c, const char *path,
+                           struct err *e)
+{
+    return open_view(c, path, true, e);
 }
 
 void checkpoint_close(struct checkpoint *c)
@@ -389,6 +424,7 @@ void checkpoint_close(struct checkpoint *c)
     }
     free(c->shard);
     ck_list_release(&c->list);
+    ck_list_release(&c->aside);
     free(c->tensor);
     free(c->by_name);
     modeldir_close(&c->dir);
@@ -432,8 +468,11 @@ int checkpoint_read(struct checkpoint *c, const struct ck_tensor *t, void *buf,
 {
     const struct ck_entry *en = t->where;
     struct file *f;
-    int r = checkpoint_shard(c, en->shard, &f, e);
+    int r;
 
+    if (en->scale)
+        return view_read_fp8(c, en, DT_BF16, buf, e);
+    r = checkpoint_shard(c, en->shard, &f, e);
     return r ? r : ck_entry_read(en, f, buf, e);
 }
 

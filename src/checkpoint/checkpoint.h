@@ -1,5 +1,11 @@
 /* checkpoint.h - a Hugging Face checkpoint directory, opened for reading.
  *
+ * What is seen is one form of each model: experts stored in one tensor come
+ * apart into MODULE.weight of each, and weights of 8-bit floats (DeepSeek's
+ * and AutoFP8's, compressed-tensors' float-quantized) show as bf16, which is
+ * value times scale rounded once, without their scales.  4-bit linears stay
+ * in their parts.
+ *
  * safetensors or pickled .bin (the zip kind of torch.save), single or sharded;
  * tensors are found by the index and read one at a time, so that memory does
  * not grow with the model.  Everything in the directory is untrusted: names of
@@ -15,7 +21,7 @@ enum { CHECKPOINT_MAX_DIMS = 8 };
 
 /* How the linears of a checkpoint are stored. */
 enum storage {
-    STORAGE_PLAIN, /* MODULE.weight in a float dtype */
+    STORAGE_PLAIN, /* MODULE.weight in a float dtype, fp8 included */
     STORAGE_AWQ,   /* qweight, qzeros, scales: gemm order */
     STORAGE_GPTQ,  /* qweight, qzeros (minus one), scales, g_idx */
     STORAGE_GPTQ_V2,
@@ -24,13 +30,14 @@ enum storage {
 
 struct checkpoint;
 
-/* One tensor as stored.  Strings live as long as the checkpoint. */
+/* One tensor.  Strings live as long as the checkpoint. */
 struct ck_tensor {
     const char *name;
     enum dtype dtype;
     int ndim;
     uint64_t dims[CHECKPOINT_MAX_DIMS];
     uint64_t bytes;
+    uint64_t stored;   /* its bytes in the files, an fp8 scale's included */
     const char *file;  /* shard, relative to the directory */
     const void *where; /* private */
 };
@@ -50,6 +57,10 @@ struct ck_tensor {
  * header, no payload.  One checkpoint belongs to one thread. */
 MUST_CHECK int checkpoint_open(struct checkpoint **c, const char *dir,
                                struct err *e);
+/* The same, but tensors are what the files say, fused experts and 8-bit
+ * floats too: to list them. */
+MUST_CHECK int checkpoint_open_stored(struct checkpoint **c, const char *dir,
+                                      struct err *e);
 void checkpoint_close(struct checkpoint *c);
 
 /* Tensors in the order of the files, then of their offsets. */
@@ -73,7 +84,7 @@ enum storage checkpoint_storage(const struct checkpoint *c);
 int64_t checkpoint_group(const struct checkpoint *c);
 
 /* A linear's weight as floats W[rows, cols], whatever the storage: plain (any
- * float dtype) or 4-bit.  module: path without ".weight".  *w is malloced,
+ * float dtype), fp8 (the product with its scale, in float) or 4-bit.  module: path without ".weight".  *w is malloced,
  * free() it.  Used by calibration, evaluation and verification. */
 MUST_CHECK int checkpoint_linear(struct checkpoint *c, const char *module,
                                  float **w, uint64_t *rows, uint64_t *cols,

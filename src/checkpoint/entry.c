@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { TILE = 32 };
+
 struct ck_entry *ck_list_add(struct ck_list *l, const char *name, size_t len,
                              struct err *e)
 {
@@ -48,6 +50,39 @@ bool ck_entry_size(struct ck_entry *en)
     return true;
 }
 
+/* Bytes from the first to the last element. */
+static bool span_of(const struct ck_entry *en, uint64_t *span)
+{
+    uint64_t elements = 1;
+
+    for (int i = 0; i < en->ndim; i++) {
+        uint64_t reach;
+
+        if (size_mul(en->dims[i] - 1, en->stride[i], &reach) ||
+            size_add(elements, reach, &elements))
+            return false;
+    }
+    return !size_mul(elements, (uint64_t)dtype_bits(en->dtype) / 8, span);
+}
+
+static bool is_contiguous(const struct ck_entry *en)
+{
+    uint64_t step = 1;
+
+    for (int i = en->ndim - 1; i >= 0; i--) {
+        if (en->dims[i] != 1 && en->stride[i] != step)
+            return false;
+        step *= en->dims[i];
+    }
+    return true;
+}
+
+bool ck_entry_strides(struct ck_entry *en)
+{
+    en->strided = !is_contiguous(en);
+    return span_of(en, &en->span);
+}
+
 /* Copy the elements of dimensions dim.. from src to *dst, and move *dst. */
 static void gather(const struct ck_entry *en, int dim, const uint8_t *src,
                    uint8_t **dst, size_t size)
@@ -66,10 +101,44 @@ static void gather(const struct ck_entry *en, int dim, const uint8_t *src,
     }
 }
 
+/* A matrix stored by columns: in tiles, for the cache's sake. */
+static void transpose(const struct ck_entry *en, const uint8_t *src,
+                      uint8_t *dst, size_t size)
+{
+    uint64_t rows = en->dims[0], cols = en->dims[1];
+    size_t down = en->stride[0] * size, right = en->stride[1] * size;
+
+    for (uint64_t r0 = 0; r0 < rows; r0 += TILE)
+        for (uint64_t c0 = 0; c0 < cols; c0 += TILE) {
+            uint64_t r1 = rows - r0 < TILE ? rows : r0 + TILE;
+            uint64_t c1 = cols - c0 < TILE ? cols : c0 + TILE;
+
+            for (uint64_t r = r0; r < r1; r++)
+                for (uint64_t c = c0; c < c1; c++)
+                    memcpy(dst + (r * cols + c) * size,
+                           src + r * down + c * right, size);
+        }
+}
+
+static void gather_all(const struct ck_entry *en, const uint8_t *src,
+                       uint8_t *dst)
+{
+    size_t size = dtype_bits(en->dtype) / 8;
+
+    if (en->ndim != 2 || en->stride[0] != 1)
+        gather(en, 0, src, &dst, size);
+    else if (size == 1) /* a size known to the compiler is a move */
+        transpose(en, src, dst, 1);
+    else if (size == 2)
+        transpose(en, src, dst, 2);
+    else
+        transpose(en, src, dst, size);
+}
+
 int ck_entry_read(const struct ck_entry *en, struct file *f, void *buf,
                   struct err *e)
 {
-    uint8_t *part, *dst = buf;
+    uint8_t *part;
     int r;
 
     if (!en->bytes)
@@ -81,7 +150,7 @@ int ck_entry_read(const struct ck_entry *en, struct file *f, void *buf,
         return e->code;
     r = file_read(f, part, en->span, en->offset, e);
     if (!r)
-        gather(en, 0, part, &dst, dtype_bits(en->dtype) / 8);
+        gather_all(en, part, buf);
     free(part);
     return r;
 }

@@ -19,6 +19,9 @@ struct ck_entry {
     uint64_t stride[CHECKPOINT_MAX_DIMS]; /* in elements */
     uint64_t span; /* strided: bytes from the first to the last element */
     size_t shard;  /* checkpoint.c: which file */
+    /* view.c: what is shown of it is something else */
+    const struct ck_entry *scale;    /* fp8: times these; NULL: as stored */
+    uint64_t block_rows, block_cols; /* ... one for each such block */
 };
 
 struct ck_list {
@@ -31,6 +34,9 @@ struct ck_list {
 MUST_CHECK struct ck_entry *ck_list_add(struct ck_list *l, const char *name,
                                         size_t len, struct err *e);
 void ck_list_release(struct ck_list *l);
+/* Set strided and span from dims, none of them 0, and stride: false when it
+ * overflows. */
+MUST_CHECK bool ck_entry_strides(struct ck_entry *en);
 
 /* Set en->bytes from dtype and dims: false when the product overflows, taken
  * left to right as safetensors does, or does not end on a byte. */

@@ -24,12 +24,17 @@ struct checkpoint {
     size_t n_shards;
     uint64_t clock;           /* counts reads, for shard.used */
     struct ck_list list;      /* in the order of the files */
+    struct ck_list aside;     /* read with others, not shown: view.h */
+    bool mixtral;             /* a family that says block_sparse_moe */
     struct ck_tensor *tensor; /* the same order; .where is the entry */
     size_t *by_name;          /* indices of tensor[], sorted by name */
     struct quant_spec quant;
     uint64_t fingerprint;
 };
 
+/* Make tensor[] and by_name[] from the list.  E_DATA: a name is twice in
+ * there. */
+MUST_CHECK int checkpoint_index(struct checkpoint *c, struct err *e);
 /* Open shard i, closing others when too many are open. */
 MUST_CHECK int checkpoint_shard(struct checkpoint *c, size_t i, struct file **f,
                                 struct err *e);

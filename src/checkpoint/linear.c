@@ -6,6 +6,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/packed.h"
+#include "checkpoint/view.h"
 #include "common/threads.h"
 #include "runtime/unpack.h"
 
@@ -41,6 +42,7 @@ static bool count_elements(const struct ck_tensor *t, size_t *n)
 static int read_floats(struct checkpoint *c, const struct ck_tensor *t,
                        float **out, struct err *e)
 {
+    const struct ck_entry *en = t->where;
     void *raw = NULL;
     float *w = NULL;
     size_t n;
@@ -48,6 +50,14 @@ static int read_floats(struct checkpoint *c, const struct ck_tensor *t,
     if (!count_elements(t, &n))
         return err_set(e, E_TEMP, "'%.200s': too large", t->name);
     w = mem_pages(n * sizeof(*w), t->name, e);
+    if (w && en->scale) {
+        if (view_read_fp8(c, en, DT_F32, w, e)) {
+            free(w);
+            return e->code;
+        }
+        *out = w;
+        return 0;
+    }
     if (t->dtype != DT_F32)
         raw = mem_pages(t->bytes, t->name, e);
     if (!w || (t->dtype != DT_F32 && !raw) ||

@@ -1,6 +1,7 @@
-/* quantconfig.c - the three dialects of quantization_config. */
+/* quantconfig.c - the dialects of quantization_config. */
 #include "checkpoint/quantconfig.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* The string at the first of these keys that is there, or fallback. */
@@ -87,6 +88,67 @@ static int parse_gptq(struct quant_spec *s, const struct json *q,
     return flat(s, q, what, e);
 }
 
+/* "weight_block_size": [128, 128] or "128x128", or absent. */
+static int read_block(struct quant_spec *s, const struct json *v,
+                      const char *what, struct err *e)
+{
+    long long b[2] = { 0, 0 };
+    int64_t n = 0;
+    const char *text;
+
+    if (!v || json_type(v) == JSON_NULL)
+        return 0;
+    if (json_type(v) == JSON_ARRAY && json_count(v) == 2)
+        for (const struct json *x = json_first(v); x; x = json_after(x))
+            b[x == json_first(v) ? 0 : 1] = json_int(x, &n) ? n : 0;
+    else if (json_string(v, &text)) /* compressed-tensors before 0.11 */
+        sscanf(text, "%7lldx%7lld", &b[0], &b[1]);
+    if (b[0] < 1 || b[1] < 1 || b[0] > 1 << 20 || b[1] > 1 << 20)
+        return err_set(e, E_DATA,
+                       "%s: quantization_config: '%.60s' is no pair of sizes",
+                       what, json_key(v));
+    s->block[0] = b[0];
+    s->block[1] = b[1];
+    return 0;
+}
+
+/* DeepSeek's (blocks), AutoFP8's and FBGEMM's. */
+static int parse_fp8(struct quant_spec *s, const struct json *q,
+                     const char *what, struct err *e)
+{
+    static const char *const known[] = { "e4m3", "e4m3fn", "float8_e4m3fn",
+                                         "e5m2" };
+    const char *v = word(q, "fmt", NULL, "e4m3");
+    size_t i = 0;
+
+    while (i < ARRAY_LEN(known) && strcmp(v, known[i]) != 0)
+        i++;
+    if (i == ARRAY_LEN(known))
+        return not_read(what, "fmt", v, e);
+    s->fp8 = true;
+    return read_block(s, json_get(q, "weight_block_size"), what, e);
+}
+
+/* A group of compressed-tensors whose weights are 8-bit floats. */
+static int parse_ct_float(struct quant_spec *s, const struct json *w,
+                          const char *what, struct err *e)
+{
+    const char *v = word(w, "strategy", NULL, "tensor");
+    int64_t bits = 8;
+
+    if (number(w, "num_bits", NULL, &bits) && bits != 8)
+        return err_set(e, E_CONFIG,
+                       "%s: quantization_config: floats of %lld bits are not "
+                       "read, 8-bit ones are",
+                       what, (long long)bits);
+    s->fp8 = true;
+    if (strcmp(v, "block") == 0)
+        return read_block(s, json_get(w, "block_structure"), what, e);
+    if (strcmp(v, "tensor") != 0 && strcmp(v, "channel") != 0)
+        return not_read(what, "weights.strategy", v, e);
+    return 0;
+}
+
 /* One of the config_groups.  Groups may differ in their group size: the
  * shape of each module's scales decides, s->group is the last one's. */
 static int parse_ct_group(struct quant_spec *s, const struct json *g,
@@ -97,8 +159,13 @@ static int parse_ct_group(struct quant_spec *s, const struct json *g,
     int64_t bits;
     int r;
 
+    if (strcmp(v, "float-quantized") == 0 ||
+        (strcmp(v, "naive-quantized") == 0 &&
+         strcmp(word(w, "type", NULL, "int"), "float") == 0))
+        return parse_ct_float(s, w, what, e);
     if (strcmp(v, "pack-quantized") != 0)
         return not_read(what, "format", v, e);
+    s->storage = STORAGE_CT;
     if (!number(w, "num_bits", NULL, &bits))
         return err_set(e, E_DATA,
                        "%s: quantization_config: '%.60s' has no "
@@ -124,7 +191,6 @@ static int parse_ct(struct quant_spec *s, const struct json *q,
     const char *format = word(q, "format", NULL, "");
     int r = 0;
 
-    s->storage = STORAGE_CT;
     if (!groups || json_type(groups) != JSON_OBJECT || !json_count(groups))
         return err_set(e, E_DATA, "%s: quantization_config: no 'config_groups'",
                        what);
@@ -136,8 +202,7 @@ static int parse_ct(struct quant_spec *s, const struct json *q,
 int quant_spec_parse(struct quant_spec *s, const struct json *q,
                      const char *method, const char *what, struct err *e)
 {
-    s->storage = STORAGE_PLAIN;
-    s->group = 0;
+    *s = (struct quant_spec){ .storage = STORAGE_PLAIN };
     if (!q || json_type(q) == JSON_NULL)
         return 0;
     if (json_type(q) != JSON_OBJECT)
@@ -149,5 +214,7 @@ int quant_spec_parse(struct quant_spec *s, const struct json *q,
         return parse_gptq(s, q, what, e);
     if (strcmp(method, "compressed-tensors") == 0)
         return parse_ct(s, q, what, e);
+    if (strcmp(method, "fp8") == 0 || strcmp(method, "fbgemm_fp8") == 0)
+        return parse_fp8(s, q, what, e);
     return not_read(what, "quant_method", method, e);
 }

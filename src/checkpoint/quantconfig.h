@@ -1,5 +1,5 @@
-/* quantconfig.h - the quantization_config of a checkpoint that is 4-bit
- * already: which of the layouts, and how many inputs share a scale. */
+/* quantconfig.h - the quantization_config of a checkpoint that is 4-bit or
+ * 8-bit already: which of the layouts, and how many weights share a scale. */
 #ifndef FORGE_QUANTCONFIG_H
 #define FORGE_QUANTCONFIG_H
 
@@ -9,6 +9,8 @@
 struct quant_spec {
     enum storage storage;
     int64_t group; /* inputs per scale; -1: one scale a row; 0: plain */
+    bool fp8;      /* plain, or with STORAGE_CT some of the linears, in fp8 */
+    int64_t block[2]; /* fp8: outputs and inputs per scale; 0: not said */
 };
 
 /* q: the object quantization_config; NULL or JSON null: plain.  method: what

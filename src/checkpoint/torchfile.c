@@ -246,52 +246,23 @@ static int bad(const struct archive *a, const struct pickle_tensor *t,
     return err_set(e, E_DATA, "%s: tensor '%.200s': %s", a->what, t->name, why);
 }
 
-/* *elements from the first to the last one of a tensor that is not empty;
- * false when that overflows. */
-static bool span_of(const struct ck_entry *en, uint64_t *elements)
-{
-    *elements = 1;
-    for (int i = 0; i < en->ndim; i++) {
-        uint64_t reach;
-
-        if (size_mul(en->dims[i] - 1, en->stride[i], &reach) ||
-            size_add(*elements, reach, elements))
-            return false;
-    }
-    return true;
-}
-
-static bool is_contiguous(const struct ck_entry *en)
-{
-    uint64_t step = 1;
-
-    for (int i = en->ndim - 1; i >= 0; i--) {
-        if (en->dims[i] != 1 && en->stride[i] != step)
-            return false;
-        step *= en->dims[i];
-    }
-    return true;
-}
-
 /* Place en, whose storage is size bytes at offset of the file. */
 static int place(const struct archive *a, const struct pickle_tensor *t,
                  struct ck_entry *en, uint64_t offset, uint64_t size,
                  struct err *e)
 {
-    uint64_t unit = dtype_bits(en->dtype) / 8, elements, last;
+    uint64_t unit = dtype_bits(en->dtype) / 8, last;
 
     if (!ck_entry_size(en))
         return bad(a, t, "its shape is too large", e);
     if (!en->bytes)
         return 0;
-    if (!span_of(en, &elements) || size_add(t->offset, elements, &last) ||
+    if (!ck_entry_strides(en) || size_add(t->offset, en->span / unit, &last) ||
         last > size / unit)
         return bad(a, t, "reaches beyond the end of its storage", e);
     if (en->bytes > size && en->bytes > REPEATED_MAX)
         return bad(a, t, "is much larger than its storage", e);
     en->offset = offset + t->offset * unit;
-    en->span = elements * unit;
-    en->strided = !is_contiguous(en);
     return 0;
 }
 

@@ -152,7 +152,7 @@ static int list_checkpoint(const struct settings *s, const char *path,
     struct checkpoint *c;
     int rc = 0;
 
-    if (checkpoint_open(&c, path, e) < 0)
+    if (checkpoint_open_stored(&c, path, e) < 0)
         return e->code;
     for (size_t i = 0; i < checkpoint_count(c) && rc == 0; i++)
         rc = list_tensor(s, c, checkpoint_tensor(c, i), path, seen, e);

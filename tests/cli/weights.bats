@@ -3,6 +3,7 @@
 # forge-weights as a user meets it.
 
 PY="$BATS_TEST_DIRNAME/../reference/checkpoints.py"
+MOE="$BATS_TEST_DIRNAME/../reference/moe.py"
 
 setup() {
     cd "$BATS_TEST_TMPDIR" || exit 1
@@ -55,6 +56,116 @@ bats_require_minimum_version 1.5.0
         python3 "$PY" check $kind parts
         python3 "$PY" check $kind linear
     done
+}
+
+@test "8-bit floats: value times scale, in f32 and rounded once to bf16; no scale shows" {
+    for kind in fp8 fp8-bf16 fp8-e8m0 fp8-tensor fp8-ct-tensor fp8-ct-channel fp8-ct-block; do
+        python3 "$MOE" make deepseek_v3 $kind $kind
+        for how in all linear bf16; do
+            python3 "$MOE" check $kind $how
+        done
+    done
+}
+
+@test "experts in one tensor come apart, outputs first or inputs first" {
+    for pair in deepseek_v3:fused-oi deepseek_v3:fused-io deepseek_v3:fused-fp8 mixtral:fused-oi mixtral:fused-io; do
+        d=${pair/:/-}
+        python3 "$MOE" make "${pair%:*}" "${pair#*:}" "$d"
+        for how in all linear bf16; do
+            python3 "$MOE" check "$d" $how
+        done
+    done
+}
+
+# Change the header and the data of a model's tensors, or its config.
+edit() { # DIR PYTHON: sees t (tensors of all files), conf; writes one file
+    python3 - "$1" "$2" "$PY" <<'EOF'
+import glob, json, os, struct, sys
+sys.path.insert(0, os.path.dirname(sys.argv[3]))
+import moe, checkpoints as c, numpy as np
+d, t = sys.argv[1], {}
+for f in glob.glob(d + "/*.safetensors"):
+    b = open(f, "rb").read()
+    n = struct.unpack("<Q", b[:8])[0]
+    for k, v in json.loads(b[8:8 + n]).items():
+        if k != "__metadata__":
+            x, y = v["data_offsets"]
+            t[k] = (v["dtype"], v["shape"], b[8 + n + x:8 + n + y])
+    os.remove(f)
+conf = json.load(open(d + "/config.json"))
+exec(sys.argv[2])
+if os.path.exists(d + "/model.safetensors.index.json"):
+    os.remove(d + "/model.safetensors.index.json")
+json.dump(conf, open(d + "/config.json", "w"))
+c.save_safetensors(d + "/model.safetensors", t)
+EOF
+}
+
+open_refused() { # STATUS TEXT DIR
+    run "-$1" ckdump "$3" /dev/null
+    [[ $output == *"$2"* ]] || { echo "said: $output"; return 1; }
+    [ "${#lines[@]}" -eq 1 ]
+}
+
+@test "8-bit floats whose scale is missing, of another shape or type are refused" {
+    python3 "$MOE" make deepseek_v3 fp8 m
+    x="model.layers.0.mlp.gate_proj.weight"
+    while IFS='|' read -r status text change; do
+        rm -rf n
+        cp -r m n
+        edit n "x = '$x'; s = x + '_scale_inv'; $change"
+        open_refused "$status" "$text" n
+    done <<'EOF'
+65|8-bit floats without a scale (weight_scale_inv or weight_scale)|del t[s]
+65|are no scales of 192x160 weights|t[s] = ('F32', [2, 3], bytes(24))
+65|are no scales of 192x160 weights|t[s] = ('F32', [4], bytes(16))
+65|scales of type I32|t[s] = ('I32', [2, 2], bytes(16))
+65|there is no weight of 8-bit floats for it|t[x] = ('BF16', [192, 160], bytes(61440))
+78|fmt 'e3m4' is not supported|conf['quantization_config']['fmt'] = 'e3m4'
+65|'weight_block_size' is no pair of sizes|conf['quantization_config']['weight_block_size'] = [128]
+EOF
+    python3 "$MOE" make deepseek_v3 fp8-ct-channel m
+    edit m "conf['quantization_config']['config_groups']['group_0']['weights']['num_bits'] = 4"
+    open_refused 78 "floats of 4 bits are not read" m
+}
+
+@test "8-bit floats without any configuration: the scale decides, or there is none" {
+    python3 "$MOE" make deepseek_v3 fp8 m
+    edit m "del conf['quantization_config']"
+    python3 "$MOE" check m linear
+    edit m "t = {k: v for k, v in t.items() if 'scale' not in k}"
+    ckdump m out linear model.layers.0.mlp.gate_proj
+    python3 - "$PY" <<'EOF'
+import os, sys
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+import moe, checkpoints as c, numpy as np
+b = open("m/model.safetensors", "rb").read()
+import json, struct
+n = struct.unpack("<Q", b[:8])[0]
+x, y = json.loads(b[8:8 + n])["model.layers.0.mlp.gate_proj.weight"]["data_offsets"]
+want = moe.E4M3[np.frombuffer(b[8 + n + x:8 + n + y], np.uint8)]
+assert open("out", "rb").read() == want.tobytes()
+EOF
+}
+
+@test "experts in one tensor that do not fit each other are refused" {
+    python3 "$MOE" make deepseek_v3 fused-oi m
+    x="model.layers.1.mlp.experts."
+    while IFS='|' read -r text change; do
+        rm -rf n
+        cp -r m n
+        edit n "up, down = '${x}gate_up_proj', '${x}down_proj'; $change"
+        open_refused 65 "$text" n
+    done <<'EOF'
+not both gate_up_proj and down_proj are there|del t[down]
+not both gate_up_proj and down_proj are there|del t[up]
+are no experts|t[down] = ('BF16', [8, 160, 31], bytes(8*160*31*2))
+are no experts|t[down] = ('BF16', [7, 160, 32], bytes(7*160*32*2))
+is twice in there|t['model.layers.1.mlp.experts.3.up_proj.weight'] = ('BF16', [1], bytes(2))
+EOF
+    python3 "$MOE" make deepseek_v3 fused-fp8 m
+    edit m "conf['quantization_config']['weight_block_size'] = [48, 32]"
+    open_refused 65 "does not fall into the experts' parts" m
 }
 
 @test "GPTQ in activation order: dequantized only" {

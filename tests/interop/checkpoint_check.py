@@ -157,6 +157,64 @@ def packed():
             assert lines == [["m", str(o), str(cols)]] and data == raw(want), (symmetric, cols)
 
 
+def eight_bits():
+    """torch's float8 and compressed-tensors' own way of taking the scales off."""
+    from compressed_tensors.quantization import QuantizationArgs
+    from compressed_tensors.quantization.lifecycle.forward import dequantize
+    cases = [("weight_scale_inv", (128, 128), torch.float32), ("weight_scale_inv", (128, 128), torch.float8_e8m0fnu),
+             ("weight_scale", (1, None), torch.bfloat16), ("weight_scale", (None, None), torch.float32)]
+    for name, block, dtype in cases:
+        for o, i in ((576, 320), (100, 130), (128, 128)):
+            clear()
+            bo, bi = block[0] or o, block[1] or i
+            w = torch.randn(o, i).to(torch.float8_e4m3fn)
+            s = (torch.rand(-(-o // bo), -(-i // bi)) + 0.01).to(dtype)
+            save_file({"m.weight": w}, "model-00001-of-00002.safetensors")
+            save_file({f"m.{name}": s}, "model-00002-of-00002.safetensors")
+            with open("model.safetensors.index.json", "w") as f:
+                json.dump({"weight_map": {"m.weight": "model-00001-of-00002.safetensors",
+                                          f"m.{name}": "model-00002-of-00002.safetensors"}}, f)
+            q = {"quant_method": "fp8", "fmt": "e4m3"}
+            if block[0] == 128:
+                q["weight_block_size"] = list(block)
+            with open("config.json", "w") as f:
+                json.dump({"quantization_config": q}, f)
+            want = w.float() * s.float().repeat_interleave(bo, 0)[:o].repeat_interleave(bi, 1)[:, :i]
+            assert dump(".", "linear", "m")[1] == raw(want), (name, block, dtype, o, i)
+            assert dump(".", "bf16", "m")[1] == raw(want.to(torch.bfloat16)), (name, block, dtype, o, i)
+            if block[0] != 128:
+                args = QuantizationArgs(num_bits=8, type="float", strategy="channel" if block[0] else "tensor")
+                theirs = dequantize(w, s if block[0] else s.reshape(1), args=args, dtype=torch.float32)
+                want = want.to(dtype)  # they compute in the scales' type
+                assert torch.equal(theirs.to(dtype), want), (name, block, dtype)
+
+
+def experts():
+    """transformers' mixtures, saved one tensor an expert and as it holds them, in one."""
+    from transformers import AutoModelForCausalLM, DeepseekV3Config, MixtralConfig, Qwen3MoeConfig
+    common = dict(vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+                  num_key_value_heads=4, moe_intermediate_size=32)
+    for conf in (DeepseekV3Config(n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, q_lora_rank=32,
+                                  kv_lora_rank=32, first_k_dense_replace=1, **common),
+                 Qwen3MoeConfig(num_experts=4, head_dim=16, **common), MixtralConfig(num_local_experts=4, **common)):
+        m = AutoModelForCausalLM.from_config(conf).to(torch.bfloat16)
+        seen = []
+        for original in (True, False):
+            clear()
+            m.save_pretrained(".", save_original_format=original)
+            lines, data = dump(".")
+            at, have = 0, {}
+            for x in lines:
+                n = 2 if x[1] == "BF16" else 4
+                for d in x[2:]:
+                    n *= int(d)
+                have[x[0]] = (x[1:], data[at:at + n])
+                at += n
+            seen.append(have)
+        assert any(".experts.3." in k for k in seen[0])
+        assert seen[0] == seen[1], (conf.model_type, sorted(seen[0].keys() ^ seen[1].keys())[:4])
+
+
 # What ours refuses and the official library lets pass, each on purpose.
 STRICTER = ("duplicate", "twice", "control", "not supported", "more than 8", "padded", "end with", "begin with '{'", "integer",
             "number", "'shape' holds", "no pair of offsets", "2^53", "u0000", "is no size")
@@ -229,6 +287,9 @@ def main():
         print("modules and transformers' shards: equal")
         packed()
         print("compressed-tensors' words: equal")
+        eight_bits()
+        experts()
+        print("8-bit floats and experts in one tensor: equal")
         refused(rng, 1500)
         os.chdir("/")
 

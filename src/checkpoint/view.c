@@ -1,0 +1,259 @@
+/* view.c - see view.h. */
+#include "checkpoint/view.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint/fp8.h"
+#include "checkpoint/fused.h"
+
+enum { DEFAULT_BLOCK = 128 };
+
+/* ---- which scale belongs to which weight ---- */
+
+static bool ends_with(const char *s, const char *suffix)
+{
+    size_t n = strlen(s), m = strlen(suffix);
+
+    return n > m && strcmp(s + n - m, suffix) == 0;
+}
+
+static bool is_fp8_weight(const struct ck_entry *en)
+{
+    return (en->dtype == DT_F8_E4M3 || en->dtype == DT_F8_E5M2) &&
+           en->ndim == 2 && ends_with(en->name, ".weight");
+}
+
+static bool any_fp8(const struct ck_list *l)
+{
+    for (size_t i = 0; i < l->count; i++)
+        if (is_fp8_weight(&l->item[i]))
+            return true;
+    return false;
+}
+
+/* The sibling of X.weight; NULL: none. */
+static struct ck_entry *sibling(const struct checkpoint *c,
+                                const struct ck_entry *en, const char *suffix)
+{
+    const struct ck_tensor *t;
+    char name[1024];
+    int n =
+        snprintf(name, sizeof(name), "%.*s.%s",
+                 (int)(strlen(en->name) - strlen(".weight")), en->name, suffix);
+
+    t = n > 0 && (size_t)n < sizeof(name) ? checkpoint_find(c, name) : NULL;
+    return t ? &c->list.item[t - c->tensor] : NULL;
+}
+
+/* Of activations and caches: settings of the run time that is replaced. */
+static bool is_other_scale(const char *name)
+{
+    static const char *const suffix[] = { ".input_scale", ".output_scale",
+                                          ".k_scale",     ".v_scale",
+                                          ".q_scale",     ".kv_scale",
+                                          ".prob_scale" };
+
+    for (size_t i = 0; i < ARRAY_LEN(suffix); i++)
+        if (ends_with(name, suffix[i]))
+            return true;
+    return false;
+}
+
+static uint64_t blocks(uint64_t n, uint64_t block)
+{
+    return n / block + (n % block != 0);
+}
+
+/* Is the scale one of blocks of this size?  Then they are noted. */
+static bool try_block(struct ck_entry *en, const struct ck_entry *s,
+                      uint64_t rows, uint64_t cols)
+{
+    uint64_t count = 1, wide = blocks(en->dims[1], cols);
+
+    for (int i = 0; i < s->ndim; i++)
+        count *= s->dims[i]; /* its size was checked with its file */
+    if (count != blocks(en->dims[0], rows) * wide ||
+        (count > 1 && s->dims[0] != blocks(en->dims[0], rows)) ||
+        (count > 1 && wide > 1 && (s->ndim != 2 || s->dims[1] != wide)))
+        return false;
+    en->block_rows = rows;
+    en->block_cols = cols;
+    return true;
+}
+
+/* By what the configuration says, else by the shape: one scale in all, one
+ * an output, or blocks of 128 x 128. */
+static int find_block(const struct checkpoint *c, struct ck_entry *en,
+                      const struct ck_entry *s, struct err *e)
+{
+    const int64_t *block = c->quant.block;
+    uint64_t rows = en->dims[0], cols = en->dims[1];
+
+    if (!rows || !cols)
+        return err_set(e, E_DATA, "'%.200s': is empty", en->name);
+    if (!dtype_is_float(s->dtype))
+        return err_set(e, E_DATA, "'%.200s': scales of type %s", s->name,
+                       dtype_name(s->dtype));
+    if ((block[0] > 0 &&
+         try_block(en, s, (uint64_t)block[0], (uint64_t)block[1])) ||
+        try_block(en, s, rows, cols) || try_block(en, s, 1, cols) ||
+        (!block[0] && try_block(en, s, DEFAULT_BLOCK, DEFAULT_BLOCK)))
+        return 0;
+    return err_set(e, E_DATA,
+                   "'%.200s': %d dimensions of %" PRIu64 " and %" PRIu64
+                   " are no scales of %" PRIu64 "x%" PRIu64 " weights",
+                   s->name, s->ndim, s->ndim > 0 ? s->dims[0] : 1,
+                   s->ndim > 1 ? s->dims[1] : 1, rows, cols);
+}
+
+static const char *const scale_names[] = { "weight_scale_inv", "weight_scale" };
+
+/* Find the scale of each weight: of[i] is 1 + the index of item i's, and
+ * hidden[] says what is not shown. */
+static int pair(struct checkpoint *c, size_t *of, bool *hidden, struct err *e)
+{
+    for (size_t i = 0; i < c->list.count; i++) {
+        struct ck_entry *en = &c->list.item[i], *s = NULL;
+
+        if (c->quant.fp8 && is_other_scale(en->name))
+            hidden[i] = true;
+        if (ends_with(en->name, ".weight_scale_inv") && !hidden[i]) {
+            char name[1024];
+            const struct ck_tensor *t;
+            int n = (int)(strlen(en->name) - strlen("_scale_inv"));
+
+            snprintf(name, sizeof(name), "%.*s", n, en->name);
+            t = checkpoint_find(c, name);
+            if (!t || !is_fp8_weight(t->where))
+                return err_set(e, E_DATA,
+                               "'%.200s': there is no weight of 8-bit floats "
+                               "for it",
+                               en->name);
+        }
+        if (!is_fp8_weight(en))
+            continue;
+        for (size_t k = 0; k < ARRAY_LEN(scale_names) && !s; k++)
+            s = sibling(c, en, scale_names[k]);
+        if (!s && c->quant.fp8)
+            return err_set(e, E_DATA,
+                           "'%.200s': 8-bit floats without a scale (%s or "
+                           "%s)",
+                           en->name, scale_names[0], scale_names[1]);
+        if (!s) /* its values are what they are */
+            continue;
+        if (find_block(c, en, s, e))
+            return e->code;
+        of[i] = (size_t)(s - c->list.item) + 1;
+        hidden[of[i] - 1] = true;
+        if ((s = sibling(c, en, "input_scale")))
+            hidden[s - c->list.item] = true;
+    }
+    return 0;
+}
+
+/* Move what is hidden to c->aside; at: where item i goes in either list. */
+static int set_aside(struct checkpoint *c, const size_t *of, const bool *hidden,
+                     size_t *at, struct err *e)
+{
+    size_t n = c->list.count, shown = 0, aside = 0;
+
+    for (size_t i = 0; i < n; i++)
+        at[i] = hidden[i] ? aside++ : shown++;
+    c->aside.item = mem_zero(aside, sizeof(*c->aside.item), "checkpoint", e);
+    if (!c->aside.item)
+        return e->code;
+    c->aside.count = c->aside.cap = aside;
+    for (size_t i = 0; i < n; i++)
+        if (of[i])
+            c->list.item[i].scale = &c->aside.item[at[of[i] - 1]];
+    for (size_t i = 0; i < n; i++)
+        (hidden[i] ? &c->aside : &c->list)->item[at[i]] = c->list.item[i];
+    c->list.count = shown;
+    return 0;
+}
+
+static int pair_fp8(struct checkpoint *c, struct err *e)
+{
+    size_t n = c->list.count, *of, *at;
+    bool *hidden;
+    int r;
+
+    if (!any_fp8(&c->list) && !c->quant.fp8)
+        return 0;
+    of = mem_zero(n, sizeof(*of), "checkpoint", e);
+    at = mem_zero(n, sizeof(*at), "checkpoint", e);
+    hidden = mem_zero(n, sizeof(*hidden), "checkpoint", e);
+    r = of && at && hidden ? pair(c, of, hidden, e) : e->code;
+    if (!r)
+        r = set_aside(c, of, hidden, at, e);
+    free(of);
+    free(at);
+    free(hidden);
+    return r ? r : 1;
+}
+
+int view_apply(struct checkpoint *c, struct err *e)
+{
+    int fused = fused_split(c, e), r;
+
+    if (fused < 0 || (fused && checkpoint_index(c, e)))
+        return e->code;
+    r = pair_fp8(c, e);
+    return r;
+}
+
+/* ---- reading ---- */
+
+/* The factors of en, as floats. */
+static float *read_scale(struct checkpoint *c, const struct ck_entry *en,
+                         struct err *e)
+{
+    const struct ck_entry *s = en->scale;
+    size_t n = s->bytes / (dtype_bits(s->dtype) / 8);
+    void *raw = mem_alloc(s->bytes, s->name, e);
+    float *v = mem_alloc(n * sizeof(*v), s->name, e);
+    struct file *f;
+
+    if (!raw || !v || checkpoint_shard(c, s->shard, &f, e) ||
+        ck_entry_read(s, f, raw, e)) {
+        free(v);
+        v = NULL;
+    } else if (!to_f32(v, raw, s->dtype, n)) {
+        err_set(e, E_BUG, "'%.200s': no float", s->name);
+        free(v);
+        v = NULL;
+    }
+    free(raw);
+    return v;
+}
+
+int view_read_fp8(struct checkpoint *c, const struct ck_entry *en,
+                  enum dtype want, void *buf, struct err *e)
+{
+    struct fp8_matrix m = { .dtype = en->dtype,
+                            .rows = en->dims[0],
+                            .cols = en->dims[1],
+                            .block_rows = en->block_rows,
+                            .block_cols = en->block_cols };
+    float *scale = read_scale(c, en, e);
+    uint8_t *data = scale ? mem_pages(en->bytes, en->name, e) : NULL;
+    struct file *f;
+    int r = data ? 0 : e->code;
+
+    if (!r)
+        r = checkpoint_shard(c, en->shard, &f, e);
+    if (!r)
+        r = ck_entry_read(en, f, data, e);
+    m.data = data;
+    m.scale = scale;
+    if (!r && want == DT_BF16)
+        fp8_to_bf16(buf, &m);
+    else if (!r)
+        fp8_to_f32(buf, &m);
+    free(data);
+    free(scale);
+    return r;
+}
