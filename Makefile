@@ -42,8 +42,8 @@ WARN     := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion \
             -Wundef -Wwrite-strings
 # No -ffast-math and no contraction: the reference must mean what it says.
 CFLAGS   := -std=c11 -g $(WARN) $(if $(CI),-Werror) -ffp-contract=off -pthread
-LDLIBS   := -Wl,--as-needed -lcjson -luring -lxxhash -ldnnl -lonig -lutf8proc \
-            -lzip -ldl -lm -pthread
+LDLIBS   := -Wl,--as-needed -lcjson -luring -lxxhash -lonig -lutf8proc -lzip \
+            -ldl -lm -pthread
 
 ifeq ($(MODE),release)
 CFLAGS  += -O2
@@ -176,7 +176,8 @@ lint: $O/libforge.a
 	$(call only,cJSON_,src/common/json.c)
 	$(call only,io_uring_,src/common/file.c src/common/behind.c)
 	$(call only,\bgetenv\b,src/calib/forge-calib.c)
-	$(call only,\bcblas_|\bdlopen\b|openblas_,src/common/blas.c src/cuda/plugin.c)
+	$(call only,\bcblas_|openblas_,src/common/blas.c)
+	$(call only,\bdlopen\b,src/common/blas.c src/common/onednn.c src/cuda/plugin.c)
 	$(call only,\bdnnl_|dnnl\.h,src/common/onednn.c)
 	$(Q)! nm -A $O/libforge.a 2>/dev/null | grep -v ':\(base\|opt\)\.c\.o:' | \
 	  grep ' U \(die\|die_err\|exit\|abort\)$$' || \

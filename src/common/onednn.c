@@ -1,4 +1,5 @@
-/* onednn.c - see onednn.h.  The only file that knows oneDNN.
+/* onednn.c - see onednn.h.  The only file that knows oneDNN, which is opened at
+ * the first product: it takes longer to load than a small tool runs.
  *
  * Products are cut into tiles of a fixed size that threads_for() hands out;
  * oneDNN itself runs single-threaded in each.  So one pool of threads does
@@ -35,7 +36,29 @@ struct product {
 };
 
 static struct {
+    __typeof__(dnnl_engine_create) *engine_create;
+    __typeof__(dnnl_matmul_desc_init) *matmul_desc_init;
+    __typeof__(dnnl_memory_create) *memory_create;
+    __typeof__(dnnl_memory_desc_get_size) *memory_desc_get_size;
+    __typeof__(dnnl_memory_desc_init_by_strides) *memory_desc_init_by_strides;
+    __typeof__(dnnl_memory_destroy) *memory_destroy;
+    __typeof__(dnnl_primitive_attr_create) *primitive_attr_create;
+    __typeof__(dnnl_primitive_attr_destroy) *primitive_attr_destroy;
+    __typeof__(dnnl_primitive_attr_set_scratchpad_mode)
+        *primitive_attr_set_scratchpad_mode;
+    __typeof__(dnnl_primitive_create) *primitive_create;
+    __typeof__(dnnl_primitive_desc_create) *primitive_desc_create;
+    __typeof__(dnnl_primitive_desc_destroy) *primitive_desc_destroy;
+    __typeof__(dnnl_primitive_desc_query_md) *primitive_desc_query_md;
+    __typeof__(dnnl_primitive_execute) *primitive_execute;
+    __typeof__(dnnl_sgemm) *sgemm;
+    __typeof__(dnnl_stream_create) *stream_create;
+    __typeof__(dnnl_stream_wait) *stream_wait;
+} lib;
+
+static struct {
     pthread_mutex_t lock;
+    void *so; /* NULL: not open yet */
     dnnl_engine_t engine;
     struct product cached[CACHE_SIZE];
     int count;
@@ -56,31 +79,86 @@ static int failed(dnnl_status_t s, const char *what, struct err *e)
                    s == dnnl_out_of_memory ? " (out of memory)" : "");
 }
 
-/* oneDNN's OpenMP must not start threads below ours; the setting belongs to
- * the calling thread. */
-static int prepare_thread(struct err *e)
+static int load(struct err *e)
+{
+    const struct {
+        const char *name;
+        void *to; /* a function pointer of lib */
+    } want[] = {
+        { "dnnl_engine_create", &lib.engine_create },
+        { "dnnl_matmul_desc_init", &lib.matmul_desc_init },
+        { "dnnl_memory_create", &lib.memory_create },
+        { "dnnl_memory_desc_get_size", &lib.memory_desc_get_size },
+        { "dnnl_memory_desc_init_by_strides",
+          &lib.memory_desc_init_by_strides },
+        { "dnnl_memory_destroy", &lib.memory_destroy },
+        { "dnnl_primitive_attr_create", &lib.primitive_attr_create },
+        { "dnnl_primitive_attr_destroy", &lib.primitive_attr_destroy },
+        { "dnnl_primitive_attr_set_scratchpad_mode",
+          &lib.primitive_attr_set_scratchpad_mode },
+        { "dnnl_primitive_create", &lib.primitive_create },
+        { "dnnl_primitive_desc_create", &lib.primitive_desc_create },
+        { "dnnl_primitive_desc_destroy", &lib.primitive_desc_destroy },
+        { "dnnl_primitive_desc_query_md", &lib.primitive_desc_query_md },
+        { "dnnl_primitive_execute", &lib.primitive_execute },
+        { "dnnl_sgemm", &lib.sgemm },
+        { "dnnl_stream_create", &lib.stream_create },
+        { "dnnl_stream_wait", &lib.stream_wait },
+    };
+    void *so = dlopen("libdnnl.so.2", RTLD_NOW | RTLD_LOCAL);
+
+    if (!so) {
+        const char *why = dlerror();
+        bool memory = !why || strstr(why, "memory");
+
+        return err_set(e, memory ? E_TEMP : E_CONFIG, "cannot open oneDNN: %s",
+                       why ? why : "out of memory");
+    }
+    for (size_t i = 0; i < ARRAY_LEN(want); i++) {
+        void *f = dlsym(so, want[i].name);
+
+        if (!f)
+            return err_set(e, E_CONFIG, "oneDNN has no function '%s'",
+                           want[i].name);
+        memcpy(want[i].to, &f, sizeof(f));
+    }
+    state.so = so;
+    return 0;
+}
+
+/* The calling thread's stream, under the lock.  oneDNN's OpenMP must not start
+ * threads below ours; the setting belongs to the calling thread. */
+static int open_stream(struct err *e)
 {
     dnnl_status_t s = dnnl_success;
     void (*set)(int);
     void *f;
 
-    if (mine.ready)
-        return 0;
-    f = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
+    if (!state.so && load(e) < 0)
+        return e->code;
+    f = dlsym(state.so, "omp_set_num_threads");
     memcpy(&set, &f, sizeof(f));
     if (f)
         set(1);
-    pthread_mutex_lock(&state.lock);
     if (!state.engine)
-        s = dnnl_engine_create(&state.engine, dnnl_cpu, 0);
+        s = lib.engine_create(&state.engine, dnnl_cpu, 0);
     if (s == dnnl_success)
-        s = dnnl_stream_create(&mine.stream, state.engine,
-                               dnnl_stream_default_flags);
+        s = lib.stream_create(&mine.stream, state.engine,
+                              dnnl_stream_default_flags);
+    return s == dnnl_success ? 0 : failed(s, "opening the CPU", e);
+}
+
+static int prepare_thread(struct err *e)
+{
+    int rc = 0;
+
+    if (mine.ready)
+        return 0;
+    pthread_mutex_lock(&state.lock);
+    rc = open_stream(e);
     pthread_mutex_unlock(&state.lock);
-    if (s != dnnl_success)
-        return failed(s, "opening the CPU", e);
-    mine.ready = true;
-    return 0;
+    mine.ready = !rc;
+    return rc;
 }
 
 static dnnl_status_t describe(struct product *p, dnnl_primitive_desc_t *pd)
@@ -91,21 +169,21 @@ static dnnl_status_t describe(struct product *p, dnnl_primitive_desc_t *pd)
     dnnl_status_t s = dnnl_success;
 
 #define TRY(x) (s = s == dnnl_success ? (x) : s)
-    TRY(dnnl_memory_desc_init_by_strides(&p->a, 2, (dnnl_dims_t){ h->m, h->k },
-                                         dnnl_bf16,
-                                         (dnnl_dims_t){ h->a_row, h->a_col }));
-    TRY(dnnl_memory_desc_init_by_strides(&p->b, 2, (dnnl_dims_t){ h->k, h->n },
-                                         dnnl_bf16,
-                                         (dnnl_dims_t){ h->b_row, h->b_col }));
-    TRY(dnnl_memory_desc_init_by_strides(&p->c, 2, (dnnl_dims_t){ h->m, h->n },
-                                         dnnl_f32, (dnnl_dims_t){ h->ldc, 1 }));
-    TRY(dnnl_matmul_desc_init(&d, &p->a, &p->b, NULL, &p->c));
-    TRY(dnnl_primitive_attr_create(&attr));
-    TRY(dnnl_primitive_attr_set_scratchpad_mode(attr,
-                                                dnnl_scratchpad_mode_user));
-    TRY(dnnl_primitive_desc_create(pd, &d, attr, state.engine, NULL));
+    TRY(lib.memory_desc_init_by_strides(&p->a, 2, (dnnl_dims_t){ h->m, h->k },
+                                        dnnl_bf16,
+                                        (dnnl_dims_t){ h->a_row, h->a_col }));
+    TRY(lib.memory_desc_init_by_strides(&p->b, 2, (dnnl_dims_t){ h->k, h->n },
+                                        dnnl_bf16,
+                                        (dnnl_dims_t){ h->b_row, h->b_col }));
+    TRY(lib.memory_desc_init_by_strides(&p->c, 2, (dnnl_dims_t){ h->m, h->n },
+                                        dnnl_f32, (dnnl_dims_t){ h->ldc, 1 }));
+    TRY(lib.matmul_desc_init(&d, &p->a, &p->b, NULL, &p->c));
+    TRY(lib.primitive_attr_create(&attr));
+    TRY(lib.primitive_attr_set_scratchpad_mode(attr,
+                                               dnnl_scratchpad_mode_user));
+    TRY(lib.primitive_desc_create(pd, &d, attr, state.engine, NULL));
 #undef TRY
-    dnnl_primitive_attr_destroy(attr);
+    lib.primitive_attr_destroy(attr);
     return s;
 }
 
@@ -118,10 +196,10 @@ static int build(struct product *p, const struct shape *h, struct err *e)
     s = describe(p, &pd);
     if (s == dnnl_success) {
         p->scratch =
-            *dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-        s = dnnl_primitive_create(&p->prim, pd);
+            *lib.primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+        s = lib.primitive_create(&p->prim, pd);
     }
-    dnnl_primitive_desc_destroy(pd);
+    lib.primitive_desc_destroy(pd);
     return s == dnnl_success ? 0 : failed(s, "preparing a product", e);
 }
 
@@ -167,27 +245,27 @@ static int multiply(const struct shape *h, const uint16_t *a, const uint16_t *b,
     int rc;
 
     if ((rc = prepare_thread(e)) < 0 || (rc = find(&p, h, e)) < 0 ||
-        (rc = scratch_for(dnnl_memory_desc_get_size(&p.scratch), e)) < 0)
+        (rc = scratch_for(lib.memory_desc_get_size(&p.scratch), e)) < 0)
         return rc;
 #define TRY(x) (s = s == dnnl_success ? (x) : s)
-    TRY(dnnl_memory_create(&ma, &p.a, state.engine, (void *)(uintptr_t)a));
-    TRY(dnnl_memory_create(&mb, &p.b, state.engine, (void *)(uintptr_t)b));
-    TRY(dnnl_memory_create(&mc, &p.c, state.engine, c));
-    TRY(dnnl_memory_create(&ms, &p.scratch, state.engine, mine.scratch));
+    TRY(lib.memory_create(&ma, &p.a, state.engine, (void *)(uintptr_t)a));
+    TRY(lib.memory_create(&mb, &p.b, state.engine, (void *)(uintptr_t)b));
+    TRY(lib.memory_create(&mc, &p.c, state.engine, c));
+    TRY(lib.memory_create(&ms, &p.scratch, state.engine, mine.scratch));
     if (s == dnnl_success) {
         dnnl_exec_arg_t args[] = { { DNNL_ARG_SRC, ma },
                                    { DNNL_ARG_WEIGHTS, mb },
                                    { DNNL_ARG_DST, mc },
                                    { DNNL_ARG_SCRATCHPAD, ms } };
 
-        TRY(dnnl_primitive_execute(p.prim, mine.stream, ARRAY_LEN(args), args));
-        TRY(dnnl_stream_wait(mine.stream));
+        TRY(lib.primitive_execute(p.prim, mine.stream, ARRAY_LEN(args), args));
+        TRY(lib.stream_wait(mine.stream));
     }
 #undef TRY
-    dnnl_memory_destroy(ma);
-    dnnl_memory_destroy(mb);
-    dnnl_memory_destroy(mc);
-    dnnl_memory_destroy(ms);
+    lib.memory_destroy(ma);
+    lib.memory_destroy(mb);
+    lib.memory_destroy(mc);
+    lib.memory_destroy(ms);
     return s == dnnl_success ? 0 : failed(s, "a product", e);
 }
 
@@ -291,7 +369,7 @@ static void run_f32(void *ctx, size_t begin, size_t end)
         int rc = prepare_thread(&e);
 
         if (!rc) {
-            dnnl_status_t s = dnnl_sgemm(
+            dnnl_status_t s = lib.sgemm(
                 'N', 'T', m, n, j->k, 1, j->x + i * j->ldx, j->ldx,
                 j->w + o * j->k, j->k, 0, j->y + i * j->ldy + o, j->ldy);
 

@@ -1,6 +1,7 @@
 /* onednn.h - matrix products with bf16 inputs and f32 accumulation.
  *
- * oneDNN appears in onednn.c alone.  Primitives are cached by shape.  On a CPU
+ * oneDNN is opened at the first call (onednn.c alone knows it): E_CONFIG when it
+ * is not installed.  Primitives are cached by shape.  On a CPU
  * without bf16 instructions oneDNN computes the same product more slowly.
  * A product of two bf16 numbers is exact in f32, so only the order of the
  * summation differs from a f32 product of the same numbers. */

@@ -23,7 +23,8 @@ struct model {
     enum dtype embedding_dtype;
 };
 
-/* A linear with its weights: elements [rows, cols], bias f32 or NULL. */
+/* A linear with its weights: elements [rows, cols] after product_pack(), bias
+ * f32 or NULL. */
 struct loaded {
     struct linear of;
     void *w;
@@ -71,6 +72,16 @@ struct product {
     bool add;
 };
 MUST_CHECK int product_run(const struct product *p, struct err *e);
+/* Every weight W[rows, cols] of a product passes through this once, after it
+ * is loaded: it is packed in place where product_packs() says so. */
+MUST_CHECK int product_pack(const struct model *m, int64_t rows, int64_t cols,
+                            void **w, struct err *e);
+bool product_packs(const struct model *m, int64_t cols);
+/* y[rows, ld] = x[rows, k] * W[first.., k]^T, n columns; first is a multiple
+ * of GEMM_COLS. */
+MUST_CHECK int product_sums(const struct model *m, const void *x, int64_t rows,
+                            const void *w, int64_t first, int64_t n, int64_t k,
+                            float *y, int64_t ld, struct err *e);
 
 /* q, k, v of m to act[rows, n_heads * dim]; window as in struct attend. */
 MUST_CHECK int attention_run(struct layer *l, const struct state *s, void *out,

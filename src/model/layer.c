@@ -40,7 +40,8 @@ static int load_linear(struct model *m, const struct codes *codes,
         rc = codes_linear(codes, k->module, k->rows, k->cols, m->dtype, &l->w,
                           e);
     if (rc < 0 ||
-        (!rc && model_weight(m, k->module, k->rows, k->cols, &l->w, e) < 0))
+        (!rc && model_weight(m, k->module, k->rows, k->cols, &l->w, e) < 0) ||
+        product_pack(m, k->rows, k->cols, &l->w, e) < 0)
         return e->code;
     if (!k->bias)
         return 0;

@@ -302,8 +302,11 @@ static int load_head(struct head *h, struct err *e)
     if (model_vector(m, "model.norm.weight", m->config.hidden_size, &h->norm,
                      e) < 0)
         return e->code;
-    return model_weight(m, module, m->config.vocab_size, m->config.hidden_size,
-                        &h->w, e);
+    if (model_weight(m, module, m->config.vocab_size, m->config.hidden_size,
+                     &h->w, e) < 0)
+        return e->code;
+    return product_pack(m, m->config.vocab_size, m->config.hidden_size, &h->w,
+                        e);
 }
 
 int model_load_head(struct model *m, struct head **out, struct err *e)
@@ -338,11 +341,6 @@ void head_norm(const struct head *h, const void *x, int64_t n, void *out)
 int head_logits(const struct head *h, const void *normed, int64_t n, int64_t v0,
                 int64_t nv, float *logits, int64_t ld, struct err *e)
 {
-    int64_t k = h->m->config.hidden_size;
-
-    if (h->m->bf16)
-        return onednn_bf16_nt(n, nv, k, normed, k,
-                              (const uint16_t *)h->w + v0 * k, logits, ld, e);
-    return onednn_f32_nt(n, nv, k, normed, k, (const float *)h->w + v0 * k,
-                         logits, ld, e);
+    return product_sums(h->m, normed, n, h->w, v0, nv, h->m->config.hidden_size,
+                        logits, ld, e);
 }
