@@ -4,6 +4,7 @@
 ## make cuda          build the GPU plug-in (nvcc)
 ## make check-gpu     its tests against the CPU's results (a GPU)
 ## make bench-gpu     its benchmarks, each checked first (a GPU)
+## make bundle        a folder, $O/bundle, that runs where nothing is installed
 # Settings: NVCC=nvcc  CUDA_ARCH="80 90a"
 
 NVCC      ?= nvcc
@@ -22,7 +23,7 @@ NVFLAGS   := -std=c++17 -O3 -Isrc -D_GNU_SOURCE \
              -Xcompiler -fPIC,-fvisibility=hidden,-Wall \
              $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$a,code=sm_$a)
 
-.PHONY: cuda check-gpu bench-gpu
+.PHONY: cuda check-gpu bench-gpu bundle check-cuda
 cuda: $(CUDA_SO)
 	$(Q)mkdir -p bin; cmp -s $< bin/forge-cuda.so || cp $< bin/forge-cuda.so
 
@@ -42,15 +43,70 @@ $(CUDA_SO): $(CUDA_OBJ)
 $(GPU_TESTS): $O/%: $O/%.c.o $O/libforge.a
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
-check-gpu: cuda $(GPU_TESTS)
+check-gpu: cuda $(TOOLBIN) $(GPU_TESTS)
 	@for t in $(GPU_TESTS); do echo "== $$(basename $$t)"; \
 	  $$t $(CUDA_SO) || [ $$? -eq 77 ]; done
+	@tests/gpu/e2e.sh $O/bin examples/llama-4m examples/calib.jsonl \
+	  examples/eval.txt || [ $$? -eq 77 ]
 
 # The bench sees the stages without their transfers, so it has them inside.
 $O/bench/cuda_bench: $O/cuda/bench/cuda_bench.cu.o $(CUDA_OBJ) $O/libforge.a
 	$(Q)mkdir -p $(@D)
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(NVCC) -cudart static $(CUDA_RUN) -o $@ $^ $(CUDA_LIBS) -lpthread -ldl
-bench-gpu: $O/bench/cuda_bench
-	@$<
+$O/bench/cuda_experts: $O/bench/cuda_experts.c.o $O/libforge.a
+	$(if $(V),,@echo '  LD     $@')
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+$O/bench/cuda_start: $O/bench/cuda_start.c.o $O/libforge.a
+	$(if $(V),,@echo '  LD     $@')
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+GPU_BENCH := $(addprefix $O/bench/cuda_,bench experts start)
+bench-gpu: cuda $(GPU_BENCH)
+	@$O/bench/cuda_start $(CUDA_SO)
+	@$O/bench/cuda_bench
+	@$O/bench/cuda_experts $(CUDA_SO)
+
+# ---- without a GPU, without anything installed --------------------------------
+
+# That it compiles, for each architecture; what continuous integration can say
+# about it.
+check-cuda:
+	@if command -v $(NVCC) >/dev/null; then \
+	  $(MAKE) --no-print-directory cuda $(GPU_TESTS) && \
+	  echo "cuda: compiled for sm $(CUDA_ARCH)"; \
+	else echo 'cuda: no nvcc here: not compiled'; fi
+
+# Programs that look for libraries beside themselves first (an rpath, which
+# unlike a runpath is also searched for what libraries need), and all they need
+# but glibc and CUDA's own, which comes with the machine.
+B       := $O/bundle
+B_BIN   := $(patsubst bin/%,$B/bin/%,$(BIN))
+B_TESTS := $(patsubst %.c,$B/tests/%,$(notdir $(CUDA_TEST)))
+B_BENCH := $B/tests/cuda_experts $B/tests/cuda_start
+B_RPATH := -Wl,--disable-new-dtags '-Wl,-rpath,$$ORIGIN/../lib'
+B_LINK   = $(Q)mkdir -p $(@D); $(CC) $(LDFLAGS) $(B_RPATH) -o $@ $^ $(LDLIBS)
+$(foreach t,$(TOOLS),$(eval \
+  $B/bin/$(basename $(notdir $t)): $O/$t.o $O/libforge.a))
+$(B_BIN):
+	$(B_LINK)
+$(B_TESTS): $B/tests/%: $O/tests/gpu/%.c.o $O/libforge.a
+	$(B_LINK)
+$(B_BENCH): $B/tests/%: $O/bench/%.c.o $O/libforge.a
+	$(B_LINK)
+bundle: $(B_BIN) $(B_TESTS) $(B_BENCH)
+	$(Q)rm -rf $B/lib; mkdir -p $B/lib/4bit-forge
+	$(Q)cp scripts/forge $B/bin; cp scripts/forge-run scripts/forge-stage \
+	  scripts/pipeline.mk $B/lib/4bit-forge
+	$(Q)cp tests/gpu/e2e.sh $B/tests
+	$(Q)blas=$$(ldconfig -p | sed -n 's/.*libopenblas\.so\.0 .* => //p' | head -n 1); \
+	  for f in $(B_BIN) $$blas; do ldd $$f; done | awk '$$2 == "=>" { print $$3 }' | \
+	  { cat; echo $$blas; } | sort -u | \
+	  grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*)\.so' | \
+	  xargs -r cp -Lt $B/lib
+	$(Q)if command -v $(NVCC) >/dev/null; then \
+	  $(MAKE) --no-print-directory cuda $O/bench/cuda_bench && \
+	  cp $(CUDA_SO) $B/bin && cp $O/bench/cuda_bench $B/tests; \
+	else echo 'bundle: no nvcc here: without forge-cuda.so'; fi
+	@du -sh $B
+
 -include $(patsubst %,$O/%.d,$(CUDA_TEST))

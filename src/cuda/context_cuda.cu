@@ -70,6 +70,11 @@ void context_trim(struct cuda_context *c)
     cudaGetLastError();
 }
 
+uint64_t slice_of(const struct cuda_context *c)
+{
+    return c->limit && c->limit / 8 < SLICE ? c->limit / 8 : SLICE;
+}
+
 /* ---- transfers ---- */
 
 static bool is_pinned(const void *p)
@@ -187,9 +192,7 @@ int context_scales(struct cuda_context *c, enum dtype t, const float **scales,
     rc = cuda_check(cudaMalloc(&c->scales[t], Q_COUNT * sizeof(*host)),
                     "cudaMalloc", e);
     if (!rc)
-        rc = cuda_check(cudaMemcpy(c->scales[t], host, Q_COUNT * sizeof(*host),
-                                   cudaMemcpyHostToDevice),
-                        "cudaMemcpy", e);
+        rc = upload(c, c->scales[t], host, Q_COUNT * sizeof(*host), e);
     free(host);
     *scales = c->scales[t];
     return rc;
@@ -277,6 +280,7 @@ void cuda_close(struct cuda_context *c)
         cudaFree(c->scales[i]);
     cudaFree(c->powers);
     cudaFree(c->bad);
+    timeline_close(c->time);
     if (c->solver)
         cusolverDnDestroy(c->solver);
     if (c->blas)
@@ -297,13 +301,13 @@ static uint64_t most_memory(const struct cuda_context *c)
 }
 
 static const struct forge_cuda api = {
-    FORGE_CUDA_VERSION, count_devices,       cuda_open,
-    device_name,        most_memory,         cuda_close,
-    host_alloc,         host_free,           cuda_hessian_open,
-    cuda_hessian_add,   cuda_hessian_finish, cuda_hessian_close,
-    cuda_factors_build, cuda_factors_read,   cuda_factors_free,
-    cuda_solve,         cuda_quantize,       cuda_grid,
-    cuda_pack,          cuda_dequantize,
+    FORGE_CUDA_VERSION, count_devices,      cuda_open,
+    device_name,        most_memory,        cuda_parts,
+    cuda_close,         host_alloc,         host_free,
+    cuda_hessian_open,  cuda_hessian_add,   cuda_hessian_finish,
+    cuda_hessian_close, cuda_factors_build, cuda_factors_read,
+    cuda_factors_free,  cuda_solve,         cuda_quantize,
+    cuda_grid,          cuda_pack,          cuda_dequantize,
 };
 
 extern "C" __attribute__((visibility("default"))) const struct forge_cuda *

@@ -20,14 +20,16 @@ enum {
 /* a[c * ld + r] = H[input[r]][input[c]] for r >= c, + lambda on the diagonal,
  * + 1 where the input is dead; beyond cols an identity.  A thread writes one
  * element; block 256 along r, grid (ld / 256, ld).  h is read at random
- * places along rows of the packed triangle. */
+ * places along rows of the packed triangle.  *bad: an element is not finite, or
+ * negative on the diagonal. */
 static __global__ void factor_fill_kernel(float *a, const float *h,
                                           const uint32_t *input,
                                           const bool *dead, uint64_t cols,
-                                          uint64_t ld, double lambda)
+                                          uint64_t ld, double lambda, int *bad)
 {
     uint64_t r = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     uint64_t c = blockIdx.y, i, j;
+    float x;
 
     if (r >= ld)
         return;
@@ -37,11 +39,12 @@ static __global__ void factor_fill_kernel(float *a, const float *h,
     }
     i = input[r] > input[c] ? input[r] : input[c];
     j = input[r] > input[c] ? input[c] : input[r];
+    x = h[i * (i + 1) / 2 + j];
+    if (!isfinite(x) || (r == c && x < 0))
+        *bad = 1;
     if (r == c)
-        a[c * ld + r] = (float)((double)h[i * (i + 1) / 2 + j] +
-                                (dead[r] ? 1 : 0) + lambda);
-    else
-        a[c * ld + r] = h[i * (i + 1) / 2 + j];
+        x = (float)((double)x + (dead[r] ? 1 : 0) + lambda);
+    a[c * ld + r] = x;
 }
 
 /* info[i] = 1 when a diagonal element of matrix i is not finite.  One block of
@@ -169,17 +172,20 @@ static int fill(struct cuda_factors *f, struct cuda_matrix *m, int i,
     m->tried[m->n_tried++] = d;
     m->lambda = d * m->mean;
     f->lambda[i] = m->lambda;
+    mark(c, CUDA_TRANSFER);
     rc = upload(c, c->fill.data, m->h, n * (n + 1) / 2 * sizeof(float), e);
     if (rc < 0)
         return rc;
+    mark(c, CUDA_FACTOR);
     factor_fill_kernel<<<grid, 256, 0, c->stream>>>(
         f->l + i * ld * ld, (const float *)c->fill.data, f->input + i * n,
-        f->dead + i * n, n, ld, m->lambda);
+        f->dead + i * n, n, ld, m->lambda, (int *)c->info.data + f->n + i);
     LAUNCHED();
     return 0;
 }
 
-/* Fill and factor matrices first..first+n-1; info on the host. */
+/* Fill and factor matrices first..first+n-1; info[2 * all] on the host: what
+ * failed, then what is bad. */
 static int attempt(struct cuda_factors *f, struct cuda_matrix *m, int first,
                    int n, int *info, struct err *e)
 {
@@ -198,7 +204,7 @@ static int attempt(struct cuda_factors *f, struct cuda_matrix *m, int first,
         return rc;
     factor_finite_kernel<<<n, 256, 0, c->stream>>>(a, f->cols, ld, at);
     LAUNCHED();
-    CUDA_TRY(cudaMemcpyAsync(info + first, at, n * sizeof(int),
+    CUDA_TRY(cudaMemcpyAsync(info, c->info.data, 2 * f->n * sizeof(int),
                              cudaMemcpyDeviceToHost, c->stream));
     CUDA_TRY(cudaStreamSynchronize(c->stream));
     return 0;
@@ -207,16 +213,21 @@ static int attempt(struct cuda_factors *f, struct cuda_matrix *m, int first,
 static int attempts(struct cuda_factors *f, struct cuda_matrix *m, int *info,
                     struct err *e)
 {
-    int rc = attempt(f, m, 0, f->n, info, e);
+    int rc;
+
+    CUDA_TRY(cudaMemsetAsync(f->c->info.data, 0, 2 * f->n * sizeof(int),
+                             f->c->stream));
+    rc = attempt(f, m, 0, f->n, info, e);
 
     for (int i = 0; i < f->n && rc >= 0; i++) {
         struct cuda_matrix *x = m + i;
 
-        while (info[i] && x->n_tried < FACTOR_TRIES &&
+        x->bad = info[f->n + i] != 0;
+        while (info[i] && !x->bad && x->n_tried < FACTOR_TRIES &&
                x->tried[x->n_tried - 1] < 1 &&
                (rc = attempt(f, m, i, 1, info, e)) >= 0)
             ;
-        x->failed = f->failed[i] = info[i] != 0;
+        x->failed = f->failed[i] = info[i] != 0 || x->bad;
     }
     if (rc < 0)
         return rc;
@@ -267,7 +278,7 @@ static int open_factors(struct cuda_factors *f, const struct cuda_matrix *m,
         CUDA_TRY(cudaMemcpyAsync(f->dead + i * n, m[i].dead, n,
                                  cudaMemcpyHostToDevice, f->c->stream));
     }
-    if ((rc = buffer_need(f->c, &f->c->info, f->n * sizeof(int), e)) < 0)
+    if ((rc = buffer_need(f->c, &f->c->info, 2 * f->n * sizeof(int), e)) < 0)
         return rc;
     return buffer_need(f->c, &f->c->fill, n * (n + 1) / 2 * sizeof(float), e);
 }
@@ -283,7 +294,7 @@ int cuda_factors_build(struct cuda_factors **out, struct cuda_context *c,
     if (cols == 0 || cols > COLS_MAX || n < 1)
         return err_set(e, E_DATA, "hessian: too many inputs for the GPU");
     f = (struct cuda_factors *)mem_zero(1, sizeof(*f), "factor", e);
-    info = (int *)mem_zero(n, sizeof(*info), "factor", e);
+    info = (int *)mem_zero(2 * n, sizeof(*info), "factor", e);
     if (!f || !info) {
         free(f);
         free(info);

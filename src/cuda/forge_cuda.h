@@ -19,7 +19,7 @@
 #include "gptq/solve.h"
 #include "hessian/hessian.h"
 
-enum { FORGE_CUDA_VERSION = 2 };
+enum { FORGE_CUDA_VERSION = 3 };
 
 struct cuda_context;
 struct cuda_hessian;
@@ -36,6 +36,7 @@ struct cuda_matrix {
     double tried[FACTOR_TRIES]; /* out */
     int n_tried;                /* out */
     bool failed;                /* out: no damping helped */
+    bool bad;                   /* out, then failed too: h is not finite */
 };
 
 /* One weight matrix of a batch; its factor has the same number. */
@@ -92,6 +93,17 @@ struct cuda_linear {
     } set[CUDA_SETS];
 };
 
+/* What a context's stream is busy with; waiting is for the host. */
+enum cuda_part {
+    CUDA_WAITING,
+    CUDA_TRANSFER,
+    CUDA_FACTOR,
+    CUDA_GRID,
+    CUDA_SOLVE,
+    CUDA_PACK,
+    CUDA_PARTS
+};
+
 struct forge_cuda {
     uint32_t version; /* FORGE_CUDA_VERSION, or this header does not fit */
 
@@ -103,6 +115,10 @@ struct forge_cuda {
                 struct err *e);
     const char *(*name)(const struct cuda_context *c);
     uint64_t (*most)(const struct cuda_context *c); /* bytes held so far */
+    /* Seconds of each part of quantize() since the last call; the first call
+     * begins to count. */
+    int (*parts)(struct cuda_context *c, double seconds[CUDA_PARTS],
+                 struct err *e);
     void (*close)(struct cuda_context *c);          /* NULL is allowed */
     /* Pinned host memory; without it everything works as well, but copies
      * take the processor's time. */

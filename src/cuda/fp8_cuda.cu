@@ -85,15 +85,16 @@ int cuda_dequantize(struct cuda_context *c, const struct cuda_fp8 *p,
     int rc;
 
     if (!p->rows || !p->cols || p->cols % 8 || !p->block || p->block % 8 ||
-        p->block > UINT16_MAX || p->cols > UINT32_MAX)
+        p->block > 32768 || p->cols > UINT32_MAX)
         return err_set(e, E_CONFIG,
                        "the GPU takes fp8 weights and blocks in multiples of "
                        "8");
     scales = (p->cols + p->block - 1) / p->block;
     /* whole blocks of rows, no more than a launch can have */
-    most = SLICE / p->cols + p->block;
-    most = most < 65535 * ROWS ? most : 65535 * ROWS;
-    most = most / p->block * p->block;
+    most = slice_of(c) / p->cols;
+    most = most < p->rows ? most : p->rows;
+    most = most < 65535 * ROWS - p->block ? most : 65535 * ROWS - p->block;
+    most = round_up(most, p->block);
     if ((rc = buffer_need(c, &c->weight, most * p->cols, e)) < 0 ||
         (rc = buffer_need(c, &c->shifted, most * p->cols * 2, e)) < 0 ||
         (rc = buffer_need(c, &c->meta, (most / p->block) * scales * 4, e)) < 0)

@@ -551,22 +551,24 @@ int grid_importance(struct cuda_context *c, const struct grid_params *p,
     return rc;
 }
 
-/* Rows go in slices: while one is searched, the next is on its way. */
+/* Rows go in slices: while one is searched, the next is copied into pinned
+ * pieces. */
 static int search_slices(struct cuda_context *c, const struct grid_params *p,
                          const void *w, uint32_t *meta, struct err *e)
 {
     uint64_t row = p->cols * dtype_bits(p->dtype) / 8;
     uint64_t groups = quant_groups(p->cols, p->group);
-    uint64_t most = SLICE / row + 1;
+    uint64_t most = slice_of(c) / row + 1;
     const float *importance =
         p->importance ? (const float *)c->importance.data : NULL;
-    int rc = buffer_need(c, &c->weight, 2 * most * row, e);
+    int rc;
 
-    if (rc < 0)
+    most = most < p->rows ? most : p->rows;
+    if ((rc = buffer_need(c, &c->weight, most * row, e)) < 0)
         return rc;
     for (uint64_t r = 0; r < p->rows; r += most) {
         uint64_t n = p->rows - r < most ? p->rows - r : most;
-        char *to = (char *)c->weight.data + r / most % 2 * most * row;
+        void *to = c->weight.data;
         struct grid_params part = *p;
 
         part.rows = n;

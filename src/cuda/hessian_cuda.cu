@@ -132,7 +132,7 @@ static int open_buffers(struct cuda_hessian *h, struct err *e)
     int rc;
 
     if (cols > UINT16_MAX * 16 || g > cols) /* 2^20 inputs are 4 TiB */
-        return err_set(e, E_DATA, "too many inputs");
+        return err_set(e, E_CONFIG, "too many inputs for the GPU");
     h->elements = g ? (cols + g - 1) / g * g * g : cols * (cols + 1) / 2;
     bytes = cols * CHUNK * 2;
     square = (g ? h->elements : cols * cols) * sizeof(float);

@@ -74,6 +74,7 @@ struct cuda_context {
     double powers_norm;
     unsigned long long *bad;    /* the first element that is not finite */
     uint64_t limit, used, most; /* bytes of buffers; limit 0: none */
+    struct timeline *time;      /* NULL: nobody asked */
     struct piece piece[PIECES];
     unsigned next_piece;
     union {
@@ -118,8 +119,15 @@ void buffer_close(struct cuda_context *c, struct device_buffer *b);
 /* Room for at least n bytes; the old content is lost. */
 int buffer_need(struct cuda_context *c, struct device_buffer *b, size_t n,
                 struct err *e);
+/* Bytes of rows that a launch takes: SLICE, or less of little memory. */
+uint64_t slice_of(const struct cuda_context *c);
 /* Give back all that no stage is holding. */
 void context_trim(struct cuda_context *c);
+/* From here on the stream's time belongs to another part. */
+void mark(struct cuda_context *c, enum cuda_part part);
+int cuda_parts(struct cuda_context *c, double seconds[CUDA_PARTS],
+               struct err *e);
+void timeline_close(struct timeline *t);
 /* Host to device on the context's stream.  Pageable memory is read before the
  * call returns, through pinned pieces while earlier ones are on their way;
  * pinned memory when the stream comes to it. */

@@ -327,8 +327,9 @@ int cuda_pack(struct cuda_context *c, const struct cuda_pack *p, struct err *e)
         return rc;
     if (p->w)
         metas = p->rows * quant_groups(p->cols, p->group) * sizeof(*p->meta);
-    if (p->layout == LAYOUT_CT && row_of(p) * p->rows > SLICE)
-        most = SLICE / row_of(p) / 8 * 8 + 8;
+    if (p->layout == LAYOUT_CT && row_of(p) * p->rows > slice_of(c))
+        most = slice_of(c) / row_of(p) / 8 * 8 + 8;
+    most = most < p->rows ? most : p->rows;
     if ((rc = buffer_need(c, &c->weight, most * row_of(p), e)) < 0 ||
         (rc = buffer_need(c, &c->meta, metas, e)) < 0 ||
         (rc = buffer_need(c, &c->packed, most * p->cols / 2, e)) < 0)

@@ -53,6 +53,7 @@ static int run_batch(struct cuda_context *c, const struct cuda_quantize *p,
     for (int set = 0; set < p->sets && rc >= 0; set++)
         rc = run_set(c, p, f, l, set, m, n, e);
     cuda_factors_free(f);
+    mark(c, CUDA_WAITING);
     return rc;
 }
 

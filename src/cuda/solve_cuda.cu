@@ -371,15 +371,21 @@ static int load_module(struct cuda_context *c, const struct solve_params *p,
 {
     size_t bytes = p->rows * p->cols * dtype_bits(p->dtype) / 8;
     size_t metas = p->rows * s->groups * sizeof(*m->meta);
-    int rc = upload(c, c->weight.data, m->w, bytes, e);
+    int rc;
+
+    mark(c, CUDA_TRANSFER);
+    rc = upload(c, c->weight.data, m->w, bytes, e);
 
     if (rc < 0)
         return rc;
+    if (grid)
+        mark(c, CUDA_GRID);
     if (!grid)
         rc = upload(c, c->packed.data, m->meta, metas, e);
     else if ((rc = grid_device(c, grid, c->weight.data, NULL, 0,
                                (uint32_t *)c->packed.data, e)) >= 0)
         rc = download(c, m->searched, c->packed.data, metas, e);
+    mark(c, CUDA_SOLVE);
     return rc < 0 ? rc : turn_module(c, p, f, s, i, e);
 }
 
@@ -458,6 +464,7 @@ static int store_codes(struct cuda_context *c, const struct solve_params *p,
               (unsigned)(s->padded_rows / TILE));
 
     for (int i = 0; i < f->n; i++) {
+        mark(c, CUDA_PACK);
         solve_where_kernel<<<(unsigned)((f->cols + 255) / 256), 256, 0,
                              c->stream>>>(where, f->input + i * f->cols,
                                           f->cols);
@@ -474,6 +481,7 @@ static int store_codes(struct cuda_context *c, const struct solve_params *p,
         pack.out = (uint32_t *)c->weight.data;
         if (layout != LAYOUT_CT && (rc = pack_device(c, &pack, e)) < 0)
             return rc;
+        mark(c, CUDA_TRANSFER);
         rc = download(c, m[i].codes,
                       layout == LAYOUT_CT ? c->packed.data : c->weight.data,
                       p->rows * words * 4, e);

@@ -77,7 +77,7 @@ static void scan_rows(void *ctx, size_t begin, size_t end)
         atomic_store(&j->bad, true);
 }
 
-static int check(const struct factor_params *p, const float *h, struct err *e)
+int factor_check(const struct factor_params *p, const float *h, struct err *e)
 {
     struct scan j = { .p = p, .h = h };
 
@@ -408,8 +408,6 @@ int factor_plan(struct factor **out, const struct factor_params *p,
     *out = NULL;
     if (p->cols > INT32_MAX / 2) /* the square's bytes fit 64 bits */
         return err_set(e, E_DATA, "hessian: too many inputs");
-    if ((rc = check(p, h, e)) < 0)
-        return rc;
     if ((rc = open_factor(&f, p, h, e)) < 0) {
         factor_free(f);
         return rc;
@@ -427,7 +425,7 @@ int factor_build(struct factor **out, const struct factor_params *p,
     int rc;
 
     *out = NULL;
-    if ((rc = factor_plan(&f, p, h, e)) < 0)
+    if ((rc = factor_check(p, h, e)) < 0 || (rc = factor_plan(&f, p, h, e)) < 0)
         return rc;
     fill.f = f;
     if (!(rc = open_memory(f, &fill, e)) && !(rc = factorize(f, &fill))) {

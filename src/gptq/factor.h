@@ -56,8 +56,10 @@ struct factor {
  * E_DATA: H is not finite or has a negative diagonal, with the place. */
 MUST_CHECK int factor_build(struct factor **f, const struct factor_params *p,
                             const float *h, struct err *e);
-/* All but the factorization: order, dead inputs and mean of *f, H checked.
- * E_DATA as above. */
+/* The two things that come before: E_DATA as above; and order, dead inputs and
+ * mean of *f. */
+MUST_CHECK int factor_check(const struct factor_params *p, const float *h,
+                            struct err *e);
 MUST_CHECK int factor_plan(struct factor **f, const struct factor_params *p,
                            const float *h, struct err *e);
 void factor_free(struct factor *f); /* NULL is allowed */

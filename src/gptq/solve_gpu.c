@@ -1,7 +1,8 @@
 /* solve_gpu.c - see solve.h: the factor and the solver on the GPU.
  *
- * The host looks at H (order, dead inputs, mean of the diagonal); the factor
- * stays on the device, for all modules that share it. */
+ * The host looks at H's diagonal (order, dead inputs, mean) and finds the place
+ * when the GPU met an element that is not finite; the factor stays on the
+ * device, for all modules that share it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,6 +33,8 @@ static int build(struct factor **out, const struct factor_params *p,
     m.dead = f->dead;
     m.mean = f->mean;
     rc = g->cuda->factors_build(&f->gpu, g->context, p->cols, &m, 1, e);
+    if (!rc && m.bad)
+        rc = factor_check(p, h, e);
     if (rc < 0) {
         factor_free(f);
         return rc;
