@@ -104,16 +104,12 @@ typedef void kernel_fn(float *y, int64_t ldy, const uint16_t *x, int64_t ldx,
     {                                                                          \
         kernel(n, y, ldy, x, ldx, w, pairs);                                   \
     }
-KERNEL(1)
-KERNEL(2)
-KERNEL(3) KERNEL(4) KERNEL(5) KERNEL(6) KERNEL(7) KERNEL(8) KERNEL(9) KERNEL(10)
-    KERNEL(11) KERNEL(12)
+#define EACH(x)  x(1) x(2) x(3) x(4) x(5) x(6) x(7) x(8) x(9) x(10) x(11) x(12)
+#define ENTRY(n) kernel_##n,
 
-        static kernel_fn *const kernels[ROWS + 1] = {
-            NULL,      kernel_1,  kernel_2,  kernel_3, kernel_4,
-            kernel_5,  kernel_6,  kernel_7,  kernel_8, kernel_9,
-            kernel_10, kernel_11, kernel_12,
-        };
+EACH(KERNEL)
+
+static kernel_fn *const kernels[ROWS + 1] = { NULL, EACH(ENTRY) };
 
 /* The last columns of a matrix whose n is no multiple of COLS. */
 static void few_columns(kernel_fn *f, int64_t rows, int64_t n, float *y,
