@@ -17,6 +17,12 @@ struct block {
     int64_t keys; /* number of the first block of keys of its sequence */
 };
 
+/* Head `h` of row `r` starts at element r * row + h * head + at. */
+struct source {
+    const void *p;
+    int64_t row, head, at;
+};
+
 struct job {
     const struct layer *l;
     const struct state *s;
@@ -26,6 +32,8 @@ struct job {
     bool pairs;  /* keys and values packed as bf16 pairs */
     size_t size; /* of a packed element */
     struct turn q, k;
+    struct source from_q, from_k, from_v;
+    struct source tail; /* the rotary part of keys, one for all heads; NULL */
     void *out;
 };
 
@@ -49,15 +57,34 @@ static int64_t cut(const struct state *s, int64_t size, struct block *b)
 
 static const float *table_row(const struct model *m, int64_t position)
 {
-    return m->rope.cs + position * m->config.head_dim;
+    return m->rope.cs + position * m->config.rotary;
 }
 
-/* Head `head` of a row of q, k or v, as stored. */
-static const void *head_of(const struct model *m, const struct buffer *b,
-                           int64_t heads, int64_t row, int64_t head)
+static const void *head_of(const struct model *m, const struct source *s,
+                           int64_t row, int64_t head)
 {
-    return (const char *)b->p +
-           (size_t)((row * heads + head) * m->config.head_dim) * m->size;
+    return (const char *)s->p +
+           (size_t)(row * s->row + head * s->head + s->at) * m->size;
+}
+
+/* Where the linears left q, k and v. */
+static void find_sources(struct job *j)
+{
+    const struct model *m = j->l->m;
+    const struct model_config *c = &m->config;
+    const struct mla *a = &c->mla;
+    int64_t d = c->head_dim, kv = a->nope + c->v_dim;
+
+    j->from_q = (struct source){ m->q.p, c->n_heads * d, d, 0 };
+    if (a->kv_lora) {
+        j->from_k = (struct source){ m->value.p, c->n_heads * kv, kv, 0 };
+        j->from_v = (struct source){ m->value.p, c->n_heads * kv, kv, a->nope };
+        j->tail =
+            (struct source){ m->key.p, a->kv_lora + a->rope, 0, a->kv_lora };
+    } else {
+        j->from_k = (struct source){ m->key.p, c->n_kv_heads * d, d, 0 };
+        j->from_v = (struct source){ m->value.p, c->n_kv_heads * d, d, 0 };
+    }
 }
 
 /* ---- keys and values ---- */
@@ -68,18 +95,33 @@ static uint32_t pair(float a, float b)
     return (uint32_t)bf16_from_f32(a) | (uint32_t)bf16_from_f32(b) << 16;
 }
 
+/* A head of a key: as it lies, or put together in `room`. */
+static const void *key_of(const struct job *j, int64_t row, int64_t head,
+                          char *room)
+{
+    const struct model *m = j->l->m;
+    const struct mla *a = &m->config.mla;
+    const void *k = head_of(m, &j->from_k, row, head);
+
+    if (!j->tail.p)
+        return k;
+    memcpy(room, k, (size_t)a->nope * m->size);
+    memcpy(room + (size_t)a->nope * m->size, head_of(m, &j->tail, row, head),
+           (size_t)a->rope * m->size);
+    return room;
+}
+
 static void pack_keys(const struct job *j, const struct block *b, int64_t head,
                       void *to)
 {
     const struct model *m = j->l->m;
     int64_t d = m->config.head_dim;
-    float row[HEAD_DIM_MAX], *f = to;
+    float row[HEAD_DIM_MAX], room[HEAD_DIM_MAX], *f = to;
     uint32_t *h = to;
 
     memset(to, 0, (size_t)(d * ATTEND_KEYS) * j->size);
     for (int64_t i = 0; i < b->n; i++) {
-        const void *src =
-            head_of(m, &m->key, m->config.n_kv_heads, b->row + i, head);
+        const void *src = key_of(j, b->row + i, head, (char *)room);
 
         m->k->turn_row(&j->k, src, table_row(m, b->first + i), row);
         if (j->pairs)
@@ -95,11 +137,11 @@ static void pack_values(const struct job *j, const struct block *b,
                         int64_t head, void *to)
 {
     const struct model *m = j->l->m;
-    int64_t d = m->config.head_dim, heads = m->config.n_kv_heads;
+    int64_t d = m->config.v_dim;
 
     memset(to, 0, (size_t)(ATTEND_KEYS * j->padded) * j->size);
     for (int64_t i = 0; i < b->n; i++) {
-        const void *src = head_of(m, &m->value, heads, b->row + i, head);
+        const void *src = head_of(m, &j->from_v, b->row + i, head);
 
         if (j->pairs) {
             uint16_t *h = (uint16_t *)to + i / 2 * 2 * j->padded + i % 2;
@@ -144,8 +186,7 @@ static void turn_queries(const struct job *j, const struct block *b,
 
     memset(q, 0, sizeof(*q) * (size_t)(ATTEND_QUERIES * d));
     for (int64_t i = 0; i < b->n; i++) {
-        const void *src =
-            head_of(m, &m->q, m->config.n_heads, b->row + i, head);
+        const void *src = head_of(m, &j->from_q, b->row + i, head);
         float *to = j->pairs ? row : q + i * d;
 
         m->k->turn_row(&j->q, src, table_row(m, b->first + i), to);
@@ -181,13 +222,13 @@ static void attend(const struct job *j, const struct block *b, int64_t head)
     else
         m->k->attend(&a);
     for (int64_t i = 0; i < b->n; i++) {
-        int64_t to = ((b->row + i) * c->n_heads + head) * d;
+        int64_t v = c->v_dim, to = ((b->row + i) * c->n_heads + head) * v;
 
         if (m->bf16)
-            m->k->store_bf16(out + i * j->padded, NULL, d,
+            m->k->store_bf16(out + i * j->padded, NULL, v,
                              (uint16_t *)j->out + to);
         else
-            m->k->store_f32(out + i * j->padded, NULL, d, (float *)j->out + to);
+            m->k->store_f32(out + i * j->padded, NULL, v, (float *)j->out + to);
     }
 }
 
@@ -211,7 +252,7 @@ static int reserve(struct model *m, const struct state *s, int64_t n_keys,
     for (int64_t i = 0; i < s->n_sequences; i++)
         if (s->first[i + 1] - s->first[i] > longest)
             longest = s->first[i + 1] - s->first[i];
-    if (rope_table_reserve(&m->rope, &c->rope, c->head_dim, longest, e) < 0 ||
+    if (rope_table_reserve(&m->rope, &c->rope, c->rotary, longest, e) < 0 ||
         buffer_reserve(&m->keys, n_keys * ATTEND_KEYS,
                        c->n_kv_heads * c->head_dim, sizeof(float), "keys",
                        e) < 0 ||
@@ -231,11 +272,17 @@ int attention_run(struct layer *l, const struct state *s, void *out,
 
     j.q = (struct turn){ .bf16 = m->bf16,
                          .dim = c->head_dim,
-                         .norm = l->q_norm,
+                         .at = c->rotary_at,
+                         .rotary = c->rotary,
+                         .pairs = c->rope_pairs,
                          .eps = (float)c->rms_eps };
     j.k = j.q;
-    j.k.norm = l->k_norm;
-    j.padded = (c->head_dim + ATTEND_ALIGN - 1) / ATTEND_ALIGN * ATTEND_ALIGN;
+    if (c->qk_norm == QK_NORM_HEAD) {
+        j.q.norm = l->q_norm;
+        j.k.norm = l->k_norm;
+    }
+    find_sources(&j);
+    j.padded = (c->v_dim + ATTEND_ALIGN - 1) / ATTEND_ALIGN * ATTEND_ALIGN;
     j.pairs = m->bf16 && m->k->attend_pairs;
     j.size = j.pairs ? sizeof(uint16_t) : sizeof(float);
     if (buffer_reserve(&m->blocks, most, 1, sizeof(struct block), "blocks", e) <

@@ -8,110 +8,9 @@
 #include <string.h>
 #include <strings.h>
 
-#include "common/json.h"
-#include "model/rope.h"
+#include "model/fields.h"
 
 enum { CONFIG_MAX = 16 * 1024 * 1024 };
-/* More than any model has; small enough that products of two fit an int64. */
-enum { MAX_WIDTH = 1 << 24, MAX_LAYERS = 1 << 16, MAX_POSITION = 1 << 30 };
-
-static const struct family families[] = {
-    { .model_type = "llama",
-      .architecture = "LlamaForCausalLM",
-      .attention_bias = true,
-      .mlp_bias = true,
-      .max_position = 2048 },
-    { .model_type = "mistral",
-      .architecture = "MistralForCausalLM",
-      .sliding = true,
-      .n_kv_heads = 8,
-      .max_position = 131072 },
-    { .model_type = "qwen2",
-      .architecture = "Qwen2ForCausalLM",
-      .qkv_bias = true,
-      .sliding = true,
-      .sliding_by_layer = true,
-      .n_kv_heads = 32,
-      .max_position = 32768 },
-    { .model_type = "qwen3",
-      .architecture = "Qwen3ForCausalLM",
-      .qk_norm = true,
-      .sliding = true,
-      .sliding_by_layer = true,
-      .attention_bias = true,
-      .head_dim = 128,
-      .n_kv_heads = 32,
-      .max_position = 32768 },
-};
-
-/* ---- fields ---- */
-
-/* The member, or NULL when it is absent or null. */
-static const struct json *member(const struct json *o, const char *key)
-{
-    const struct json *v = json_get(o, key);
-
-    return v && json_type(v) != JSON_NULL ? v : NULL;
-}
-
-/* Leaves *out alone when the field is absent. */
-static int get_int(const struct json *o, const char *key, int64_t min,
-                   int64_t max, int64_t *out, struct err *e)
-{
-    const struct json *v = member(o, key);
-    int64_t x;
-
-    if (!v)
-        return 0;
-    if (!json_int(v, &x) || x < min || x > max)
-        return err_set(e, E_DATA, "%s is not an integer from %lld to %lld", key,
-                       (long long)min, (long long)max);
-    *out = x;
-    return 0;
-}
-
-static int need_int(const struct json *o, const char *key, int64_t max,
-                    int64_t *out, struct err *e)
-{
-    if (!member(o, key))
-        return err_set(e, E_DATA, "%s is missing", key);
-    return get_int(o, key, 1, max, out, e);
-}
-
-/* A positive finite number. */
-static int get_number(const struct json *o, const char *key, double *out,
-                      struct err *e)
-{
-    const struct json *v = member(o, key);
-    double x;
-
-    if (!v)
-        return 0;
-    if (!json_number(v, &x) || !isfinite(x) || x <= 0)
-        return err_set(e, E_DATA, "%s is not a positive number", key);
-    *out = x;
-    return 0;
-}
-
-static int get_bool(const struct json *o, const char *key, bool *out,
-                    struct err *e)
-{
-    const struct json *v = member(o, key);
-
-    if (v && !json_bool(v, out))
-        return err_set(e, E_DATA, "%s is neither true nor false", key);
-    return 0;
-}
-
-static int get_string(const struct json *o, const char *key, const char **out,
-                      struct err *e)
-{
-    const struct json *v = member(o, key);
-
-    if (v && !json_string(v, out))
-        return err_set(e, E_DATA, "%s is not a string", key);
-    return 0;
-}
 
 /* ---- family ---- */
 
@@ -119,30 +18,30 @@ static int find_family(struct model_config *c, const struct json *o,
                        struct err *e)
 {
     const char *type = NULL;
+    char known[256];
 
-    if (member(o, "text_config"))
+    if (field_get(o, "text_config"))
         return err_set(e, E_CONFIG,
                        "text_config: models inside a wrapper (vision, audio) "
                        "are not supported");
-    if (get_string(o, "model_type", &type, e) < 0)
+    if (field_string(o, "model_type", &type, e) < 0)
         return e->code;
     if (!type)
         return err_set(e, E_DATA, "model_type is missing");
-    for (size_t i = 0; i < ARRAY_LEN(families); i++)
-        if (!strcmp(type, families[i].model_type))
-            c->family = &families[i];
-    if (!c->family)
+    c->family = family_find(type);
+    if (!c->family) {
+        family_list(known, sizeof(known));
         return err_set(e, E_CONFIG,
-                       "model_type '%.64s' is not supported (llama, mistral, "
-                       "qwen2 and qwen3 are)",
-                       type);
+                       "model_type '%.64s' is not supported (%s are)", type,
+                       known);
+    }
     return 0;
 }
 
 static int check_architecture(struct model_config *c, const struct json *o,
                               struct err *e)
 {
-    const struct json *list = member(o, "architectures");
+    const struct json *list = field_get(o, "architectures");
     const char *name = c->family->architecture;
 
     if (list && json_type(list) != JSON_ARRAY)
@@ -161,24 +60,11 @@ static int check_architecture(struct model_config *c, const struct json *o,
 
 /* ---- sizes ---- */
 
-static int read_heads(struct model_config *c, const struct json *o,
-                      struct err *e)
+static int read_head_dim(struct model_config *c, const struct json *o,
+                         struct err *e)
 {
-    if (need_int(o, "num_attention_heads", 1 << 16, &c->n_heads, e) < 0)
-        return e->code;
-    /* null means as many as heads, absent the family's default */
-    c->n_kv_heads = c->family->n_kv_heads;
-    if (!c->n_kv_heads || json_get(o, "num_key_value_heads"))
-        c->n_kv_heads = c->n_heads;
-    if (get_int(o, "num_key_value_heads", 1, 1 << 16, &c->n_kv_heads, e) < 0)
-        return e->code;
-    if (c->n_heads % c->n_kv_heads)
-        return err_set(e, E_DATA,
-                       "num_attention_heads %lld is not a multiple of "
-                       "num_key_value_heads %lld",
-                       (long long)c->n_heads, (long long)c->n_kv_heads);
     c->head_dim = json_get(o, "head_dim") ? 0 : c->family->head_dim;
-    if (get_int(o, "head_dim", 1, HEAD_DIM_MAX, &c->head_dim, e) < 0)
+    if (field_int(o, "head_dim", 1, HEAD_DIM_MAX, &c->head_dim, e) < 0)
         return e->code;
     if (!c->head_dim && c->hidden_size % c->n_heads)
         return err_set(e, E_DATA,
@@ -192,11 +78,32 @@ static int read_heads(struct model_config *c, const struct json *o,
                        "head_dim %lld is not supported (even ones up to %d "
                        "are)",
                        (long long)c->head_dim, HEAD_DIM_MAX);
-    c->v_dim = c->head_dim;
     if (c->n_heads * c->head_dim > MAX_WIDTH)
         return err_set(e, E_DATA, "%lld heads of %lld are out of range",
                        (long long)c->n_heads, (long long)c->head_dim);
+    c->v_dim = c->head_dim;
+    c->rotary = c->head_dim;
+    c->attention_scale = 1 / sqrt((double)c->head_dim);
     return 0;
+}
+
+static int read_heads(struct model_config *c, const struct json *o,
+                      struct err *e)
+{
+    if (field_need(o, "num_attention_heads", 1 << 16, &c->n_heads, e) < 0)
+        return e->code;
+    /* null means as many as heads, absent the family's default */
+    c->n_kv_heads = c->family->n_kv_heads;
+    if (!c->n_kv_heads || json_get(o, "num_key_value_heads"))
+        c->n_kv_heads = c->n_heads;
+    if (field_int(o, "num_key_value_heads", 1, 1 << 16, &c->n_kv_heads, e) < 0)
+        return e->code;
+    if (c->n_heads % c->n_kv_heads)
+        return err_set(e, E_DATA,
+                       "num_attention_heads %lld is not a multiple of "
+                       "num_key_value_heads %lld",
+                       (long long)c->n_heads, (long long)c->n_kv_heads);
+    return c->family->mla ? config_read_mla(c, o, e) : read_head_dim(c, o, e);
 }
 
 static int read_sizes(struct model_config *c, const struct json *o,
@@ -205,18 +112,18 @@ static int read_sizes(struct model_config *c, const struct json *o,
     const char *act = "silu";
 
     c->max_position = c->family->max_position;
-    c->rms_eps = 1e-6;
-    if (need_int(o, "hidden_size", MAX_WIDTH, &c->hidden_size, e) < 0 ||
-        need_int(o, "intermediate_size", MAX_WIDTH, &c->intermediate_size, e) <
-            0 ||
-        need_int(o, "num_hidden_layers", MAX_LAYERS, &c->n_layers, e) < 0 ||
-        need_int(o, "vocab_size", MAX_WIDTH, &c->vocab_size, e) < 0 ||
+    c->rms_eps = c->family->rms_eps ? c->family->rms_eps : 1e-6;
+    if (field_need(o, "hidden_size", MAX_WIDTH, &c->hidden_size, e) < 0 ||
+        field_need(o, "intermediate_size", MAX_WIDTH, &c->intermediate_size,
+                   e) < 0 ||
+        field_need(o, "num_hidden_layers", MAX_LAYERS, &c->n_layers, e) < 0 ||
+        field_need(o, "vocab_size", MAX_WIDTH, &c->vocab_size, e) < 0 ||
         read_heads(c, o, e) < 0 ||
-        get_int(o, "max_position_embeddings", 1, MAX_POSITION, &c->max_position,
-                e) < 0 ||
-        get_number(o, "rms_norm_eps", &c->rms_eps, e) < 0 ||
-        get_bool(o, "tie_word_embeddings", &c->tied, e) < 0 ||
-        get_string(o, "hidden_act", &act, e) < 0)
+        field_int(o, "max_position_embeddings", 1, MAX_POSITION,
+                  &c->max_position, e) < 0 ||
+        field_number(o, "rms_norm_eps", &c->rms_eps, e) < 0 ||
+        field_bool(o, "tie_word_embeddings", &c->tied, e) < 0 ||
+        field_string(o, "hidden_act", &act, e) < 0)
         return e->code;
     if (strcmp(act, "silu") && strcmp(act, "swish"))
         return err_set(e, E_CONFIG,
@@ -226,19 +133,25 @@ static int read_sizes(struct model_config *c, const struct json *o,
     return 0;
 }
 
+/* Biases of linears, and norms of q and k. */
 static int read_biases(struct model_config *c, const struct json *o,
                        struct err *e)
 {
-    bool attention = false, mlp = false;
+    const struct family *f = c->family;
+    bool attention = false, mlp = false, qkv = f->qkv_bias, norm = false;
 
-    if (c->family->attention_bias &&
-        get_bool(o, "attention_bias", &attention, e) < 0)
+    if (f->attention_bias && field_bool(o, "attention_bias", &attention, e) < 0)
         return e->code;
-    if (c->family->mlp_bias && get_bool(o, "mlp_bias", &mlp, e) < 0)
+    if (f->mlp_bias && field_bool(o, "mlp_bias", &mlp, e) < 0)
         return e->code;
-    c->qkv_bias = attention || c->family->qkv_bias;
-    c->o_bias = attention;
+    if (f->qkv_bias_key && field_bool(o, "qkv_bias", &qkv, e) < 0)
+        return e->code;
+    if (f->qk_norm_key && field_bool(o, "use_qk_norm", &norm, e) < 0)
+        return e->code;
+    c->qkv_bias = attention || qkv;
+    c->o_bias = attention && f->o_bias;
     c->mlp_bias = mlp;
+    c->qk_norm = !f->qk_norm_key || norm ? f->qk_norm : QK_NORM_NONE;
     return 0;
 }
 
@@ -279,8 +192,8 @@ static int read_layer_types(struct model_config *c, const struct json *list,
 /* layer_types must not say what this family's model does not do. */
 static int check_layer_types(const struct model_config *c, struct err *e)
 {
-    bool all =
-        c->family->sliding && !c->family->sliding_by_layer && c->sliding_window;
+    enum sliding s = c->family->sliding;
+    bool all = (s == SLIDING_ALL || s == SLIDING_IF_USED) && c->sliding_window;
 
     for (int64_t i = 0; i < c->n_layers; i++) {
         bool slides = c->layer_slides[i];
@@ -299,173 +212,51 @@ static int check_layer_types(const struct model_config *c, struct err *e)
     return 0;
 }
 
+/* Where layer_types does not say: by max_window_layers. */
+static int slide_by_number(struct model_config *c, const struct json *o,
+                           struct err *e)
+{
+    bool even = c->family->sliding == SLIDING_EVEN;
+    int64_t n = 28;
+
+    if (field_int(o, "max_window_layers", 0, INT_MAX, &n, e) < 0)
+        return e->code;
+    c->layer_slides =
+        mem_zero((size_t)c->n_layers, sizeof(bool), "layer_types", e);
+    if (!c->layer_slides)
+        return e->code;
+    for (int64_t i = 0; i < c->n_layers; i++)
+        c->layer_slides[i] = even ? i < n && i % 2 == 0 : i >= n;
+    return 0;
+}
+
 static int read_sliding(struct model_config *c, const struct json *o,
                         struct err *e)
 {
-    bool use = c->family->sliding && !c->family->sliding_by_layer;
+    enum sliding s = c->family->sliding;
+    bool use = s == SLIDING_ALL, by_layer = s >= SLIDING_FROM;
 
-    if (c->family->sliding_by_layer) {
-        c->first_sliding_layer = 28;
-        if (get_bool(o, "use_sliding_window", &use, e) < 0 ||
-            get_int(o, "max_window_layers", 0, INT_MAX, &c->first_sliding_layer,
-                    e) < 0)
-            return e->code;
-    }
+    if (s > SLIDING_ALL && field_bool(o, "use_sliding_window", &use, e) < 0)
+        return e->code;
     if (use) {
         c->sliding_window = json_get(o, "sliding_window") ? 0 : 4096;
-        if (get_int(o, "sliding_window", 1, MAX_POSITION, &c->sliding_window,
-                    e) < 0)
+        if (field_int(o, "sliding_window", 1, MAX_POSITION, &c->sliding_window,
+                      e) < 0)
             return e->code;
     }
-    if (member(o, "layer_types") &&
-        (read_layer_types(c, member(o, "layer_types"), e) < 0 ||
-         check_layer_types(c, e) < 0))
-        return e->code;
-    return 0;
+    if (c->family->indexer) /* all "indexed_attention" */
+        return 0;
+    if (field_get(o, "layer_types"))
+        return read_layer_types(c, field_get(o, "layer_types"), e) < 0 ||
+                       check_layer_types(c, e) < 0 ?
+                   e->code :
+                   0;
+    return c->sliding_window && by_layer ? slide_by_number(c, o, e) : 0;
 }
 
 bool model_layer_slides(const struct model_config *c, int64_t layer)
 {
-    if (!c->sliding_window)
-        return false;
-    return c->layer_slides ? c->layer_slides[layer] :
-                             layer >= c->first_sliding_layer;
-}
-
-/* ---- rope ---- */
-
-static const struct {
-    const char *name;
-    enum rope_kind kind;
-} rope_kinds[] = {
-    { "default", ROPE_DEFAULT }, { "linear", ROPE_LINEAR },
-    { "llama3", ROPE_LLAMA3 },   { "yarn", ROPE_YARN },
-    { "dynamic", ROPE_DYNAMIC },
-};
-
-static int read_rope_kind(struct rope *r, const struct json *p, struct err *e)
-{
-    const char *name = NULL;
-
-    if (get_string(p, "rope_type", &name, e) < 0 ||
-        (!name && get_string(p, "type", &name, e) < 0))
-        return e->code;
-    for (size_t i = 0; i < ARRAY_LEN(rope_kinds); i++)
-        if (!strcmp(name ? name : "default", rope_kinds[i].name)) {
-            r->kind = rope_kinds[i].kind;
-            return 0;
-        }
-    return err_set(e, E_CONFIG,
-                   "rope type '%.64s' is not supported (default, linear, "
-                   "llama3, yarn and dynamic are)",
-                   name);
-}
-
-static int read_partial(const struct json *o, struct err *e)
-{
-    double part = 1;
-
-    if (get_number(o, "partial_rotary_factor", &part, e) < 0)
-        return e->code;
-    if (part != 1)
-        return err_set(e, E_CONFIG, "partial_rotary_factor %g is not supported",
-                       part);
-    return 0;
-}
-
-/* Members that a kind cannot do without. */
-static int need_rope_fields(const struct rope *r, const struct json *p,
-                            struct err *e)
-{
-    const char *need[] = { "factor", "low_freq_factor", "high_freq_factor" };
-    size_t n = r->kind == ROPE_LLAMA3                            ? 3 :
-               r->kind == ROPE_LINEAR || r->kind == ROPE_DYNAMIC ? 1 :
-                                                                   0;
-
-    for (size_t i = 0; i < n; i++)
-        if (!member(p, need[i]))
-            return err_set(e, E_DATA, "rope parameters: %s is missing",
-                           need[i]);
-    if (r->kind == ROPE_LLAMA3 && r->high_freq_factor <= r->low_freq_factor)
-        return err_set(e, E_DATA,
-                       "rope parameters: high_freq_factor %g is not above "
-                       "low_freq_factor %g",
-                       r->high_freq_factor, r->low_freq_factor);
-    return 0;
-}
-
-static int read_yarn(struct model_config *c, const struct json *p,
-                     struct err *e)
-{
-    struct rope *r = &c->rope;
-    double mscale = 0, all = 0;
-
-    r->beta_fast = 32;
-    r->beta_slow = 1;
-    r->truncate = true;
-    if (!member(p, "factor"))
-        r->factor = (double)c->max_position / r->original_max_position;
-    if (get_number(p, "beta_fast", &r->beta_fast, e) < 0 ||
-        get_number(p, "beta_slow", &r->beta_slow, e) < 0 ||
-        get_bool(p, "truncate", &r->truncate, e) < 0)
-        return e->code;
-    /* 0 counts as absent for these */
-    if (member(p, "mscale") && !json_number(member(p, "mscale"), &mscale))
-        return err_set(e, E_DATA, "mscale is not a number");
-    if (member(p, "mscale_all_dim") &&
-        !json_number(member(p, "mscale_all_dim"), &all))
-        return err_set(e, E_DATA, "mscale_all_dim is not a number");
-    r->attention_factor = rope_yarn_attention(r->factor, mscale, all);
-    if (r->theta == 1)
-        return err_set(e, E_DATA, "rope_theta 1 makes no yarn");
-    return get_number(p, "attention_factor", &r->attention_factor, e);
-}
-
-/* p: rope_scaling or rope_parameters; NULL when neither says anything. */
-static int read_rope_fields(struct model_config *c, const struct json *o,
-                            const struct json *p, struct err *e)
-{
-    struct rope *r = &c->rope;
-
-    *r = (struct rope){ .theta = 10000, .factor = 1, .attention_factor = 1 };
-    r->original_max_position = (double)c->max_position;
-    if (read_partial(o, e) < 0 || get_number(o, "rope_theta", &r->theta, e) < 0)
-        return e->code;
-    if (!p)
-        return 0;
-    if (json_type(p) != JSON_OBJECT)
-        return err_set(e, E_DATA, "rope parameters are not an object");
-    for (const struct json *v = json_first(p); v; v = json_after(v))
-        if (json_type(v) == JSON_OBJECT)
-            return err_set(e, E_CONFIG,
-                           "rope parameters by layer type ('%.64s') are not "
-                           "supported",
-                           json_key(v));
-    if (read_rope_kind(r, p, e) < 0 || read_partial(p, e) < 0 ||
-        get_number(p, "rope_theta", &r->theta, e) < 0)
-        return e->code;
-    if (r->kind == ROPE_DEFAULT)
-        return 0;
-    if (get_number(p, "factor", &r->factor, e) < 0 ||
-        get_number(p, "low_freq_factor", &r->low_freq_factor, e) < 0 ||
-        get_number(p, "high_freq_factor", &r->high_freq_factor, e) < 0 ||
-        get_number(p, "original_max_position_embeddings",
-                   &r->original_max_position, e) < 0 ||
-        get_number(o, "original_max_position_embeddings",
-                   &r->original_max_position, e) < 0 ||
-        need_rope_fields(r, p, e) < 0)
-        return e->code;
-    return r->kind == ROPE_YARN ? read_yarn(c, p, e) : 0;
-}
-
-static int read_rope(struct model_config *c, const struct json *o,
-                     struct err *e)
-{
-    const struct json *p = member(o, "rope_scaling");
-
-    if (!p || (json_type(p) == JSON_OBJECT && !json_count(p)))
-        p = member(o, "rope_parameters");
-    return read_rope_fields(c, o, p, e);
+    return c->sliding_window && (!c->layer_slides || c->layer_slides[layer]);
 }
 
 /* ---- storage ---- */
@@ -482,8 +273,8 @@ static int read_dtype(struct model_config *c, const struct json *o,
     const char *name = NULL;
 
     c->dtype = DT_BF16;
-    if (get_string(o, "dtype", &name, e) < 0 ||
-        (!name && get_string(o, "torch_dtype", &name, e) < 0))
+    if (field_string(o, "dtype", &name, e) < 0 ||
+        (!name && field_string(o, "torch_dtype", &name, e) < 0))
         return e->code;
     if (!name)
         return 0;
@@ -501,14 +292,14 @@ static int read_dtype(struct model_config *c, const struct json *o,
 static int read_quantization(struct model_config *c, const struct json *o,
                              struct err *e)
 {
-    const struct json *q = member(o, "quantization_config");
+    const struct json *q = field_get(o, "quantization_config");
     const char *method = "";
 
     if (!q)
         return 0;
     if (json_type(q) != JSON_OBJECT)
         return err_set(e, E_DATA, "quantization_config is not an object");
-    if (get_string(q, "quant_method", &method, e) < 0)
+    if (field_string(q, "quant_method", &method, e) < 0)
         return err_prefix(e, "quantization_config");
     if (strlen(method) >= sizeof(c->quant_method))
         return err_set(e, E_CONFIG, "quant_method '%.64s' is not supported",
@@ -525,8 +316,9 @@ static int read_all(struct model_config *c, const struct json *o, struct err *e)
         return err_set(e, E_DATA, "not a JSON object");
     if (find_family(c, o, e) < 0 || check_architecture(c, o, e) < 0 ||
         read_sizes(c, o, e) < 0 || read_biases(c, o, e) < 0 ||
-        read_sliding(c, o, e) < 0 || read_rope(c, o, e) < 0 ||
-        read_dtype(c, o, e) < 0 || read_quantization(c, o, e) < 0)
+        read_sliding(c, o, e) < 0 || config_read_rope(c, o, e) < 0 ||
+        config_read_moe(c, o, e) < 0 || read_dtype(c, o, e) < 0 ||
+        read_quantization(c, o, e) < 0)
         return e->code;
     return 0;
 }
@@ -576,5 +368,6 @@ int model_config_read(struct model_config *c, const char *dir, struct err *e)
 void model_config_release(struct model_config *c)
 {
     free(c->layer_slides);
+    free(c->moe.sparse);
     memset(c, 0, sizeof(*c));
 }

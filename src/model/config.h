@@ -1,7 +1,7 @@
 /* config.h - what config.json says about a model, in one struct.
  *
- * Families are rows of a table (config.c); adding one is a row plus whatever
- * is really new in forward.c.  Sources of names and defaults: the model's own
+ * Families are rows of a table (families.c); adding one is a row plus whatever
+ * is really new in layer.c, attention.c or router.c.  Sources of names and defaults: the model's own
  * configuration classes in transformers. */
 #ifndef FORGE_CONFIG_H
 #define FORGE_CONFIG_H
@@ -26,26 +26,74 @@ struct rope {
     double original_max_position;
     /* yarn; attention_factor is what multiplies cos and sin, 1 for others */
     double beta_fast, beta_slow, attention_factor;
-    bool truncate; /* yarn: whole-numbered correction range */
+    double mscale_all_dim; /* 0: not given */
+    bool truncate;         /* yarn: whole-numbered correction range */
 };
 
-/* A row of the table: what distinguishes one family from another. */
+enum qk_norm {
+    QK_NORM_NONE,
+    QK_NORM_HEAD, /* RMS norm of each head of q and k, before rope */
+    QK_NORM_FLAT  /* RMS norm over all heads together */
+};
+
+/* Which layers see only sliding_window keys. */
+enum sliding {
+    SLIDING_NONE,
+    SLIDING_ALL,     /* all, where sliding_window is given */
+    SLIDING_IF_USED, /* all, if use_sliding_window */
+    SLIDING_FROM,    /* if use_sliding_window, from max_window_layers on, or
+                        those of layer_types */
+    SLIDING_EVEN     /* if use_sliding_window, the even ones below
+                        max_window_layers, or those of layer_types */
+};
+
+/* How a token's experts are chosen. */
+enum router_kind {
+    ROUTER_NONE,
+    ROUTER_SOFTMAX, /* the largest probabilities */
+    ROUTER_SIGMOID  /* the largest sigmoid + correction bias */
+};
+
+/* A row of the table (families.c): what distinguishes one family from
+ * another.  A default of 0 stands for what the comment says. */
 struct family {
     const char *model_type;   /* "qwen3" */
     const char *architecture; /* "Qwen3ForCausalLM" */
-    bool qkv_bias;            /* q, k, v always carry a bias (qwen2) */
-    bool qk_norm;             /* RMS norm per head on q and k before rope */
-    const char *experts;      /* "mlp.experts", "block_sparse_moe.experts" */
-    const char *shared;       /* "mlp.shared_experts"; NULL: has none */
-    bool mixtral;             /* an expert's linears are w1, w3 and w2 */
-    bool sliding;             /* honours sliding_window */
-    bool sliding_by_layer;    /* ... only if use_sliding_window, from layer
-                               max_window_layers on, or by layer_types */
-    bool attention_bias;      /* honours attention_bias (q, k, v and o) */
+    bool mla;                 /* latent attention */
+    bool indexer;             /* that sees index_topk keys of longer texts */
+    bool qkv_bias;            /* q, k, v carry a bias (qwen2) ... */
+    bool qkv_bias_key;        /* ... unless the config's qkv_bias says no */
+    bool attention_bias;      /* honours attention_bias: q, k, v, and ... */
+    bool o_bias;              /* ... o */
     bool mlp_bias;            /* honours mlp_bias */
-    int64_t head_dim;     /* default; 0: hidden_size / num_attention_heads */
-    int64_t n_kv_heads;   /* default; 0: num_attention_heads */
-    int64_t max_position; /* default */
+    enum qk_norm qk_norm;
+    bool qk_norm_key; /* only if use_qk_norm */
+    enum sliding sliding;
+    bool rope_pairs;       /* neighbours turn together, not halves */
+    double partial_rotary; /* default part of a head that turns; 0: all, and
+                              the config cannot say otherwise */
+    enum router_kind router;
+    const char *router_name; /* "mlp.gate" */
+    const char *correction;  /* of sigmoid: the bias's tensor */
+    const char *experts;     /* "mlp.experts", "block_sparse_moe.experts" */
+    const char *shared;      /* "mlp.shared_experts"; NULL: has none */
+    const char *shared_gate; /* its output is times sigmoid(x g); or NULL */
+    bool mixtral;            /* an expert's linears are w1, w3 and w2, and
+                                intermediate_size is their width */
+    bool sparse_step;        /* decoder_sparse_step and mlp_only_layers say
+                                which layers have experts; else
+                                first_k_dense_replace and moe_layer_freq */
+    bool renormalize_always, renormalize_never; /* whatever norm_topk_prob */
+    /* defaults */
+    bool renormalize;            /* norm_topk_prob */
+    double scale;                /* routed_scaling_factor; 1 */
+    int64_t n_group, topk_group; /* 1 */
+    int64_t first_dense;         /* first_k_dense_replace */
+    int64_t head_dim;            /* hidden_size / num_attention_heads */
+    int64_t n_kv_heads;          /* num_attention_heads */
+    int64_t max_position;
+    double rms_eps; /* 1e-6 */
+    double theta;   /* 1e4 */
 };
 
 /* Multi-head latent attention: q = q_b(rms(q_a(x))) or q_proj(x), keys and
@@ -64,8 +112,8 @@ struct moe {
     int64_t top_k;               /* experts of a token */
     int64_t width;               /* outputs of an expert's gate and up */
     int64_t shared_width;        /* the same of the shared expert; 0: none */
-    int64_t n_group, topk_group; /* groups of experts, and those kept; 1, 1 */
-    bool group_max;   /* a group is worth its best score, not its best two */
+    int64_t n_group, topk_group; /* groups of experts, and those kept */
+    bool grouped;     /* experts come from topk_group groups of n_group */
     bool renormalize; /* weights of a token are divided by their sum */
     double scale;     /* ... and multiplied by this */
     bool *sparse;     /* [n_layers] which layers have experts */
@@ -75,17 +123,22 @@ struct model_config {
     const struct family *family;
     int64_t hidden_size, intermediate_size, n_layers, vocab_size;
     int64_t n_heads, n_kv_heads, max_position;
-    int64_t head_dim; /* of q and k */
-    int64_t v_dim;    /* of v; = head_dim but for MLA */
+    int64_t head_dim;       /* of q and k */
+    int64_t v_dim;          /* of v; = head_dim but for MLA */
+    double attention_scale; /* of scores; head_dim^-1/2, but for yarn MLA */
+    enum qk_norm qk_norm;
+    int64_t rotary, rotary_at; /* dims of a head that turn, and the first */
+    bool rope_pairs;           /* neighbours turn together, not halves */
+    int64_t longest; /* tokens of a sequence that an indexer leaves alone; 0:
+                        any */
     struct mla mla;
     struct moe moe;
     double rms_eps;
-    bool tied;                   /* tie_word_embeddings */
-    bool qkv_bias, o_bias;       /* these linears carry a bias */
-    bool mlp_bias;               /* gate, up and down do */
-    int64_t sliding_window;      /* 0: none */
-    int64_t first_sliding_layer; /* layers from here on slide */
-    bool *layer_slides;          /* by layer_types; NULL: the rule above */
+    bool tied;              /* tie_word_embeddings */
+    bool qkv_bias, o_bias;  /* these linears carry a bias */
+    bool mlp_bias;          /* gate, up and down do */
+    int64_t sliding_window; /* 0: none */
+    bool *layer_slides;     /* [n_layers]; NULL: all or none do */
     struct rope rope;
     enum dtype dtype;      /* torch_dtype / dtype; DT_BF16 if absent */
     char quant_method[32]; /* of quantization_config; "" when none */

@@ -14,12 +14,15 @@ struct model {
     bool bf16;
     size_t size; /* bytes of an element */
     const struct kernels *k;
-    float scale; /* of attention scores: head_dim^-1/2 */
+    float scale; /* of attention scores */
     struct rope_table rope;
-    struct buffer q, key, value; /* [rows, heads * dim] elements */
-    struct buffer keys, values;  /* packed for attention, f32 */
-    struct buffer blocks;        /* struct block of keys, of queries */
-    void *embedding;             /* as stored; NULL: not loaded */
+    /* elements [rows, ...]: what the linears of q, k and v say; with latent
+     * attention key is kv_a's and value kv_b's */
+    struct buffer q, key, value;
+    struct buffer latent; /* [model_rows(rows), H or kv_lora_rank] elements */
+    struct buffer keys, values; /* packed for attention, f32 */
+    struct buffer blocks;       /* struct block of keys, of queries */
+    void *embedding;            /* as stored; NULL: not loaded */
     enum dtype embedding_dtype;
 };
 
@@ -37,7 +40,12 @@ struct layer {
     enum point from, to;
     struct loaded part[PARTS];              /* those that are there */
     float *norm1, *norm2, *q_norm, *k_norm; /* NULL where not needed */
+    float *q_a_norm, *kv_a_norm;            /* of latents */
+    float *shared_gate;                     /* [H] */
 };
+
+/* Norms of latents have this epsilon whatever the config says. */
+#define LATENT_EPS 1e-6f
 
 /* A norm weight or bias: n floats, rounded to bf16 in that mode. */
 MUST_CHECK int model_vector(struct model *m, const char *name, int64_t n,
@@ -48,6 +56,23 @@ MUST_CHECK int model_weight(struct model *m, const char *module, int64_t rows,
 /* out = norm of n rows of the residual stream. */
 void model_norm(const struct model *m, const void *x, const float *w, int64_t n,
                 void *out);
+/* out[rows, n] = norms of rows of n elements of x, which lie ld apart; out may
+ * be x where ld is n. */
+struct norm {
+    const void *x;
+    int64_t rows, n, ld;
+    const float *w;
+    float eps;
+    void *out;
+};
+void model_norm_rows(const struct model *m, const struct norm *j);
+/* kv_b_proj of a layer with latent attention. */
+void model_kv_b(const struct model_config *c, int64_t layer, struct linear *l);
+/* A linear's weights: from codes (NULL: none) if they are there, else the
+ * checkpoint's; its bias if it has one.  l->of is given. */
+MUST_CHECK int model_load_linear(struct model *m, const struct codes *codes,
+                                 struct loaded *l, struct err *e);
+void loaded_release(struct loaded *l);
 /* Element i of p. */
 static inline void *state_at(void *p, enum dtype t, int64_t i)
 {

@@ -10,6 +10,7 @@
 #define FORGE_KERNELS_H
 
 #include "common/base.h"
+#include "model/config.h"
 
 enum {
     ATTEND_QUERIES = 48, /* of a block: a multiple of ATTEND_ROWS */
@@ -20,15 +21,18 @@ enum {
 
 /* What is done to the rows of q or k between the linear and attention. */
 struct turn {
-    bool bf16;         /* elements of src, and rounding after each step */
-    int64_t dim;       /* of a head, even */
-    const float *norm; /* RMS norm weights [dim], or NULL */
+    bool bf16;          /* elements of src, and rounding after each step */
+    int64_t dim;        /* of a head, up to HEAD_DIM_MAX */
+    int64_t at, rotary; /* the dims that turn: the first, and an even number */
+    bool pairs;         /* neighbours turn together; they come out as halves,
+                           the first of each pair before the second */
+    const float *norm;  /* RMS norm weights [dim], or NULL */
     float eps;
 };
 
 /* A block of queries of one head against the keys of its sequence. */
 struct attend {
-    int64_t dim, padded; /* head_dim; the same as a multiple of ATTEND_ALIGN */
+    int64_t dim, padded; /* of q and k; of v, as a multiple of ATTEND_ALIGN */
     int64_t first;       /* position of the first query */
     int64_t n;           /* queries, 1..ATTEND_QUERIES */
     int64_t window;      /* a query at p sees keys > p - window; 0: all <= p */
@@ -64,7 +68,7 @@ struct kernels {
     bool (*finite_f32)(const float *x, int64_t n);
     bool (*finite_bf16)(const uint16_t *x, int64_t n);
     /* out[dim] = head row src (elements), normalized and turned by cs, the
-     * cosines [dim/2] and sines [dim/2] of its position. */
+     * cosines [rotary/2] and sines [rotary/2] of its position. */
     void (*turn_row)(const struct turn *t, const void *src, const float *cs,
                      float *out);
     /* Softmax attention by blocks of keys: never more than

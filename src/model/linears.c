@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/config.h"
+#include "model/internal.h"
 
 enum { EXPERT_PARTS = 3 };
 
@@ -121,6 +121,14 @@ static const struct row *attention_rows(const struct model_config *c,
     }
     *n = c->mla.q_lora ? ARRAY_LEN(mla_lora) : ARRAY_LEN(mla);
     return c->mla.q_lora ? mla_lora : mla;
+}
+
+void model_kv_b(const struct model_config *c, int64_t layer, struct linear *l)
+{
+    *l = (struct linear){ .layer = layer, .expert = -1, .part = PART_KV_B };
+    shape(c, 0, l);
+    snprintf(l->module, sizeof(l->module),
+             "model.layers.%lld.self_attn.kv_b_proj", (long long)layer);
 }
 
 int64_t model_linear_common(const struct model_config *c, int64_t layer)

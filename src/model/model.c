@@ -27,7 +27,7 @@ int model_open(struct model **out, const char *dir, enum dtype dtype,
         model_close(m);
         return e->code;
     }
-    m->scale = (float)(1 / sqrt((double)m->config.head_dim));
+    m->scale = (float)m->config.attention_scale;
     *out = m;
     return 0;
 }
@@ -41,6 +41,7 @@ void model_close(struct model *m)
     buffer_release(&m->q);
     buffer_release(&m->key);
     buffer_release(&m->value);
+    buffer_release(&m->latent);
     buffer_release(&m->keys);
     buffer_release(&m->values);
     buffer_release(&m->blocks);
@@ -119,6 +120,12 @@ static int64_t widest(const struct model_config *c)
 static int check_length(const struct model_config *c, int64_t length,
                         struct err *e)
 {
+    if (c->longest && length > c->longest)
+        return err_set(e, E_CONFIG,
+                       "a sequence of %lld tokens: %s is supported up to "
+                       "index_topk %lld, where its attention is dense",
+                       (long long)length, c->family->model_type,
+                       (long long)c->longest);
     if (c->rope.kind == ROPE_DYNAMIC && length > c->max_position)
         return err_set(e, E_CONFIG,
                        "a sequence of %lld tokens: rope type 'dynamic' is "

@@ -98,7 +98,7 @@ struct experts_pass {
     const struct codes *codes;        /* without hooks; may be NULL */
     const struct expert_hooks *hooks; /* NULL: none */
     const char *dir;                  /* with hooks: for temporary files */
-    float *stats;                     /* [experts, EXPERT_STATS], or NULL */
+    double *stats;                    /* [experts, EXPERT_STATS], or NULL */
     /* after each expert; NULL: nothing */
     void (*done)(void *arg, int64_t expert);
     void *done_arg;
@@ -109,7 +109,7 @@ struct experts_pass {
 MUST_CHECK int experts_run(const struct experts_pass *p, struct err *e);
 /* The first four columns of the statistics, which the routing alone tells; the
  * fifth is 0.  stats[experts, EXPERT_STATS]. */
-void experts_count(const struct routing *r, int64_t experts, float *stats);
+void experts_count(const struct routing *r, int64_t experts, double *stats);
 
 /* x[n,H] elements += sum[n,H]. */
 void model_add(const struct model *m, void *x, const float *sum, int64_t n);

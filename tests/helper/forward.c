@@ -1,14 +1,19 @@
-/* forward MODEL f32|bf16 KERNELS < ids > floats - runs a model over one
+/* forward MODEL f32|bf16 [KERNELS [ROUTING]] < ids > floats - runs a model over one
  * sequence.
  *
  * ids: int32.  Out: f32, the residual stream entering each layer [T, H], the
- * final norm's output [T, H], the logits [T, V]. */
+ * final norm's output [T, H], the logits [T, V].  KERNELS: by name, or "best".
+ * The file ROUTING gets, for each layer with experts, int32 layer and K, the
+ * experts int32 [T, K] and the weights f32 [T, K]. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/threads.h"
 #include "model/internal.h"
+#include "model/moe.h"
+
+static FILE *routing_out;
 
 enum { MAX_TOKENS = 1 << 16 };
 
@@ -44,6 +49,67 @@ static int logits(struct model *m, struct state *s, struct err *e)
     return 0;
 }
 
+/* What the routed experts add to one sequence. */
+static int mix(struct model *m, int64_t layer, struct state *s, const void *in,
+               struct err *e)
+{
+    const struct model_config *c = model_config(m);
+    size_t n = (size_t)(s->rows * c->hidden_size);
+    float *sum = calloc(n, sizeof(*sum));
+    struct experts_pass p = { .m = m, .layer = layer, .in = in, .sum = sum };
+    struct router *r;
+    struct routing to;
+
+    if (!sum || router_load(m, layer, &r, e) < 0 ||
+        routing_create(&to, s->rows, c->moe.top_k, e) < 0 ||
+        router_run(r, in, s->rows, &to, 0, e) < 0)
+        return e->code;
+    p.routing = &to;
+    if (experts_run(&p, e) < 0)
+        return e->code;
+    model_add(m, s->x, sum, s->rows);
+    if (routing_out) {
+        int32_t head[2] = { (int32_t)layer, (int32_t)to.top_k };
+        size_t k = (size_t)(to.n * to.top_k);
+
+        if (fwrite(head, sizeof(head), 1, routing_out) != 1 ||
+            fwrite(to.experts, sizeof(int32_t), k, routing_out) != k ||
+            fwrite(to.weights, sizeof(float), k, routing_out) != k)
+            die(E_IO, "cannot write");
+    }
+    router_release(r);
+    routing_release(&to);
+    free(sum);
+    return 0;
+}
+
+static int run_layer(struct model *m, int64_t i, struct state *s, struct err *e)
+{
+    const struct model_config *c = model_config(m);
+    size_t bytes =
+        (size_t)(s->rows * c->hidden_size) * (s->dtype == DT_BF16 ? 2 : 4);
+    struct layer *l;
+    void *in = NULL;
+
+    if (model_load_layer(m, i, POINT_IN, POINT_OUT, NULL, &l, e) < 0 ||
+        layer_run(l, s, POINT_MLP_IN, NULL, e) < 0)
+        return e->code;
+    if (model_layer_experts(c, i)) {
+        in = malloc(bytes);
+        if (!in)
+            die(E_TEMP, "out of memory");
+        memcpy(in, s->act, bytes);
+    }
+    if (layer_run(l, s, POINT_OUT, NULL, e) < 0)
+        return e->code;
+    layer_release(l);
+    if (in && mix(m, i, s, in, e) < 0)
+        return e->code;
+    free(in);
+    s->at = POINT_IN;
+    return 0;
+}
+
 static int run(struct model *m, const int32_t *ids, int64_t n, struct err *e)
 {
     const struct model_config *c = model_config(m);
@@ -53,14 +119,9 @@ static int run(struct model *m, const int32_t *ids, int64_t n, struct err *e)
         model_load_embedding(m, e) < 0 || model_embed(m, ids, n, s.x, e) < 0)
         return e->code;
     for (int64_t i = 0; i < c->n_layers; i++) {
-        struct layer *l;
-
         put(s.x, s.dtype, n * c->hidden_size);
-        if (model_load_layer(m, i, POINT_IN, POINT_OUT, NULL, &l, e) < 0 ||
-            layer_run(l, &s, POINT_OUT, NULL, e) < 0)
+        if (run_layer(m, i, &s, e) < 0)
             return e->code;
-        layer_release(l);
-        s.at = POINT_IN;
     }
     if (logits(m, &s, e) < 0)
         return e->code;
@@ -83,12 +144,15 @@ int main(int argc, char **argv)
     if (model_open(&m, argv[1], strcmp(argv[2], "f32") ? DT_BF16 : DT_F32, &e) <
         0)
         die_err(&e);
-    if (argc > 3)
+    if (argc > 3 && strcmp(argv[3], "best") != 0)
         m->k = kernels_find(argv[3]);
     if (!m->k)
         return 77;
+    routing_out = argc > 4 ? fopen(argv[4], "wb") : NULL;
     if (run(m, ids, n, &e) < 0)
         die_err(&e);
     model_close(m);
+    if (routing_out && fclose(routing_out) != 0)
+        die(E_IO, "cannot write");
     return 0;
 }

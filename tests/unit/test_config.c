@@ -145,7 +145,7 @@ static void test_rope_refusals(void)
 static void test_refusals(void)
 {
     refused(E_CONFIG, "gpt2", "", "gpt2");
-    refused(E_CONFIG, "deepseek_v3", "", "deepseek_v3");
+    refused(E_CONFIG, "phi3", "", "phi3");
     refused(E_CONFIG, "llama", "\"hidden_act\":\"gelu\"", "gelu");
     refused(E_CONFIG, "llama", "\"text_config\":{}", "text_config");
     refused(E_CONFIG, "llama",

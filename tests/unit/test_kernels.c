@@ -200,7 +200,7 @@ static void test_attention(const struct kernels *k, bool pairs)
 static void test_turn(const struct kernels *k)
 {
     float x[40], w[40], cs[40], got[40];
-    struct turn t = { .dim = 40 };
+    struct turn t = { .dim = 40, .rotary = 40 };
     double sum = 0;
 
     for (int i = 0; i < 40; i++) {

@@ -1,0 +1,286 @@
+/* router.c - see moe.h: which experts a token goes to.
+ *
+ * Softmax (Mixtral, Qwen, DeepSeek-V2): the largest probabilities, of all
+ * experts or of those groups whose best one is largest.  Sigmoid (DeepSeek-V3,
+ * GLM-4.5, MiniMax-M2): the largest score + correction bias, of all experts or
+ * of those groups whose two best are largest together; the weights are the
+ * scores without the bias.  Experts of other groups are out, not zero: a
+ * corrected score may be negative. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/onednn.h"
+#include "common/threads.h"
+#include "model/internal.h"
+#include "model/moe.h"
+
+enum { PART = 256 }; /* tokens whose scores exist at a time */
+
+struct router {
+    struct model *m;
+    int64_t layer;
+    float *w;              /* [experts, H] */
+    float *bias;           /* [experts], or NULL */
+    float *in;             /* [PART, H] */
+    float *score, *choice; /* [PART, experts] */
+};
+
+int routing_create(struct routing *r, int64_t n, int64_t top_k, struct err *e)
+{
+    size_t count;
+
+    *r = (struct routing){ .n = n, .top_k = top_k };
+    if (size_mul((size_t)n, (size_t)top_k, &count))
+        return err_set(e, E_TEMP, "routing: too many tokens");
+    r->experts = mem_zero(count, sizeof(*r->experts), "routing", e);
+    r->weights = mem_zero(count, sizeof(*r->weights), "routing", e);
+    r->scores = mem_zero(count, sizeof(*r->scores), "routing", e);
+    if (r->experts && r->weights && r->scores)
+        return 0;
+    routing_release(r);
+    return e->code;
+}
+
+void routing_release(struct routing *r)
+{
+    free(r->experts);
+    free(r->weights);
+    free(r->scores);
+    *r = (struct routing){ 0 };
+}
+
+/* ---- loading ---- */
+
+static int load_weight(struct router *r, int64_t experts, struct err *e)
+{
+    const struct model_config *c = &r->m->config;
+    char name[MODULE_PATH_MAX];
+    uint64_t rows, cols;
+
+    snprintf(name, sizeof(name), "model.layers.%lld.%s", (long long)r->layer,
+             c->family->router_name);
+    if (checkpoint_linear(r->m->ck, name, &r->w, &rows, &cols, e) < 0)
+        return e->code;
+    if (rows == (uint64_t)experts && cols == (uint64_t)c->hidden_size)
+        return 0;
+    return err_set(e, E_DATA,
+                   "'%s': the weight is %llux%llu, the config says %lldx%lld",
+                   name, (unsigned long long)rows, (unsigned long long)cols,
+                   (long long)experts, (long long)c->hidden_size);
+}
+
+static int load_router(struct router *r, int64_t experts, struct err *e)
+{
+    const struct model_config *c = &r->m->config;
+    size_t h = (size_t)c->hidden_size, n = (size_t)experts;
+    char name[MODULE_PATH_MAX];
+
+    if (load_weight(r, experts, e) < 0)
+        return e->code;
+    snprintf(name, sizeof(name), "model.layers.%lld.%s", (long long)r->layer,
+             c->family->correction ? c->family->correction : "");
+    if (c->family->correction &&
+        checkpoint_vector(r->m->ck, name, n, &r->bias, e) < 0)
+        return e->code;
+    if (r->bias && !r->m->k->finite_f32(r->bias, experts))
+        return err_set(e, E_DATA, "'%s' is not finite", name);
+    r->in = mem_zero(PART * h, sizeof(float), "router", e);
+    r->score = mem_zero(PART * n, sizeof(float), "router", e);
+    r->choice = mem_zero(PART * n, sizeof(float), "router", e);
+    return r->in && r->score && r->choice ? 0 : e->code;
+}
+
+int router_load(struct model *m, int64_t index, struct router **out,
+                struct err *e)
+{
+    int64_t experts = model_layer_experts(&m->config, index);
+    struct router *r;
+
+    if (!experts)
+        return err_set(e, E_BUG, "layer %lld has no experts", (long long)index);
+    r = mem_zero(1, sizeof(*r), "router", e);
+    if (!r)
+        return e->code;
+    r->m = m;
+    r->layer = index;
+    if (load_router(r, experts, e) < 0) {
+        router_release(r);
+        return e->code;
+    }
+    *out = r;
+    return 0;
+}
+
+void router_release(struct router *r)
+{
+    if (!r)
+        return;
+    free(r->w);
+    free(r->bias);
+    free(r->in);
+    free(r->score);
+    free(r->choice);
+    free(r);
+}
+
+/* ---- choosing ---- */
+
+static void sigmoid(float *s, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        s[i] = 1 / (1 + expf(-s[i]));
+}
+
+static void softmax(float *s, int64_t n)
+{
+    float most = s[0];
+    double sum = 0;
+
+    for (int64_t i = 1; i < n; i++)
+        most = fmaxf(most, s[i]);
+    for (int64_t i = 0; i < n; i++) {
+        s[i] = expf(s[i] - most);
+        sum += (double)s[i];
+    }
+    for (int64_t i = 0; i < n; i++)
+        s[i] = (float)((double)s[i] / sum);
+}
+
+/* Number of the largest; the first of equal ones. */
+static int64_t largest(const float *c, int64_t n)
+{
+    int64_t at = 0;
+
+    for (int64_t i = 1; i < n; i++)
+        if (c[i] > c[at])
+            at = i;
+    return at;
+}
+
+/* What a group is worth: its best, or its best two together. */
+static float worth(const float *c, int64_t n, bool two)
+{
+    float first = -INFINITY, second = -INFINITY;
+
+    for (int64_t i = 0; i < n; i++)
+        if (c[i] > first) {
+            second = first;
+            first = c[i];
+        } else if (c[i] > second) {
+            second = c[i];
+        }
+    return two && n > 1 ? first + second : first;
+}
+
+/* Experts outside the topk_group best groups become -infinity.  At most
+ * topk_group groups are looked for, in n_group each. */
+static void keep_groups(const struct moe *m, bool two, float *c)
+{
+    int64_t size = m->n_experts / m->n_group;
+
+    for (int64_t drop = m->n_group - m->topk_group; drop > 0; drop--) {
+        float least = INFINITY;
+        int64_t at = -1;
+
+        /* the last of the groups that are worth least */
+        for (int64_t g = 0; g < m->n_group; g++) {
+            float w = worth(c + g * size, size, two);
+
+            if (c[g * size] != -INFINITY && w <= least) {
+                least = w;
+                at = g;
+            }
+        }
+        for (int64_t i = 0; at >= 0 && i < size; i++)
+            c[at * size + i] = -INFINITY;
+    }
+}
+
+/* score, choice: of one token; the last is used up. */
+static void choose(const struct moe *m, const float *score, float *choice,
+                   const struct routing *to, int64_t token)
+{
+    int64_t at = token * to->top_k;
+    double sum = 0, by = m->scale;
+
+    for (int64_t k = 0; k < to->top_k; k++) {
+        int64_t i = largest(choice, m->n_experts);
+
+        choice[i] = -INFINITY;
+        to->experts[at + k] = (int32_t)i;
+        to->scores[at + k] = score[i];
+        sum += (double)score[i];
+    }
+    if (m->renormalize)
+        by /= sum + 1e-20;
+    for (int64_t k = 0; k < to->top_k; k++)
+        to->weights[at + k] = (float)((double)to->scores[at + k] * by);
+}
+
+struct job {
+    const struct router *r;
+    const struct routing *to;
+    int64_t at;
+};
+
+static void choose_rows(void *ctx, size_t begin, size_t end)
+{
+    const struct job *j = ctx;
+    const struct router *r = j->r;
+    const struct model_config *c = &r->m->config;
+    const struct moe *m = &c->moe;
+    bool sig = c->family->router == ROUTER_SIGMOID;
+
+    for (int64_t t = (int64_t)begin; t < (int64_t)end; t++) {
+        float *score = r->score + t * m->n_experts;
+        float *choice = r->choice + t * m->n_experts;
+
+        if (sig)
+            sigmoid(score, m->n_experts);
+        else
+            softmax(score, m->n_experts);
+        for (int64_t i = 0; i < m->n_experts; i++)
+            choice[i] = score[i] + (r->bias ? r->bias[i] : 0);
+        if (m->grouped)
+            keep_groups(m, sig, choice);
+        choose(m, score, choice, j->to, j->at + t);
+    }
+}
+
+static int run_part(const struct router *r, const void *rows, int64_t n,
+                    struct routing *to, int64_t at, struct err *e)
+{
+    const struct model_config *c = &r->m->config;
+    int64_t h = c->hidden_size, experts = c->moe.n_experts;
+    struct job j = { .r = r, .to = to, .at = at };
+
+    if (!to_f32(r->in, rows, r->m->dtype, (size_t)(n * h)))
+        return err_set(e, E_BUG, "the router's input is no float");
+    if (onednn_f32_nt(n, experts, h, r->in, h, r->w, r->score, experts, e) < 0)
+        return e->code;
+    for (int64_t i = 0; i < n; i++)
+        if (!r->m->k->finite_f32(r->score + i * experts, experts))
+            return err_set(e, E_DATA,
+                           "model.layers.%lld.%s: scores of token %lld are "
+                           "not finite",
+                           (long long)r->layer, c->family->router_name,
+                           (long long)(at + i));
+    threads_for((size_t)n, 16, choose_rows, &j);
+    return 0;
+}
+
+int router_run(const struct router *r, const void *rows, int64_t n,
+               struct routing *to, int64_t at, struct err *e)
+{
+    size_t row = (size_t)r->m->config.hidden_size * r->m->size;
+
+    for (int64_t i = 0; i < n; i += PART) {
+        int64_t part = n - i < PART ? n - i : PART;
+
+        if (run_part(r, (const char *)rows + (size_t)i * row, part, to, at + i,
+                     e) < 0)
+            return e->code;
+    }
+    return 0;
+}
