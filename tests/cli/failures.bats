@@ -30,6 +30,7 @@ setup_file() {
     forge-weights -q mini --layer 0 --match '*.[qkv]_proj.weight' |
         forge-grid -q --group 16 | forge-solve -q -o qkv.fts
     forge-pack -q --layout gptq c.fts -o x.fts
+    python3 "$py/report.py" make work 2 3
 }
 
 setup() {
@@ -140,6 +141,14 @@ every="pread write fsync rename malloc"
     each "pread write malloc" forge-plan mini
 }
 
+@test "whichever call fails: forge-report" {
+    each "pread write rename malloc" forge-report work -o out.fts
+    rm out.fts
+    FAIL=fsync:1 LD_PRELOAD=$FAIL_SO run -74 forge-report work -o out.fts
+    [ ! -e out.fts ]
+    each "write" forge-report work
+}
+
 @test "no tool is missing here" {
     for tool in "$BATS_TEST_DIRNAME"/../../src/*/forge-*.c; do
         tool=$(basename "$tool" .c)
@@ -229,6 +238,7 @@ cut_anywhere() { # FILE COMMAND... with @ for the file that is cut
     full forge-ls c.fts
     full forge-ls mini
     full forge-plan mini
+    full forge-report work
     for tool in "$BATS_TEST_DIRNAME"/../../src/*/forge-*.c; do
         tool=$(basename "$tool" .c)
         full "$tool" --help

@@ -111,6 +111,10 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
 @test "the examples of forge-meter(1)" { run_examples "$MAN/forge-meter.1"; }
 @test "the examples of forge-pack(1)" { run_examples "$MAN/forge-pack.1"; }
 @test "the examples of forge-plan(1)" { run_examples "$MAN/forge-plan.1"; }
+@test "the examples of forge-report(1)" {
+    run_examples "$MAN/forge-report.1"
+    grep -q '</html>' report.html
+}
 @test "the examples of forge-shard(1)" { run_examples "$MAN/forge-shard.1"; }
 @test "the examples of forge-solve(1)" { run_examples "$MAN/forge-solve.1"; }
 @test "the examples of forge-tokens(1)" { run_examples "$MAN/forge-tokens.1"; }

@@ -1,0 +1,397 @@
+/* page.c - see page.h. */
+#include "report/page.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "report/section.h"
+#include "report/style.h"
+
+enum { NAMES_MAX = 40 };
+
+static const char *get(const struct page *p, const char *name)
+{
+    return runfile_get(&p->w->run, name);
+}
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash && slash[1] ? slash + 1 : path;
+}
+
+/* The word after `name` in a line of options; "" when absent. */
+static void option_of(const char *options, const char *name, char to[32])
+{
+    const char *p = strstr(options, name);
+    size_t n;
+
+    to[0] = 0;
+    if (!p)
+        return;
+    p += strlen(name);
+    p += strspn(p, " =");
+    n = strcspn(p, " ");
+    if (n < 32) {
+        memcpy(to, p, n);
+        to[n] = 0;
+    }
+}
+
+/* ---- sums ---- */
+
+size_t page_step(struct page *p, const char *name)
+{
+    size_t i = 0;
+
+    while (i < p->steps && strcmp(p->step_name[i], name) != 0)
+        i++;
+    if (i == p->steps && p->steps < STEP_NAMES)
+        p->step_name[p->steps++] = name;
+    return i;
+}
+
+static void sum_modules(struct page *p)
+{
+    for (size_t i = 0; i < p->r->modules; i++) {
+        const struct module *m = &p->r->module[i];
+        double *cell, *loss;
+
+        if (m->layer < 0 || (size_t)m->layer >= p->layers || isnan(m->loss) ||
+            isnan(m->loss_rtn))
+            continue;
+        cell = p->cell + 2 * (m->kind * p->layers + (size_t)m->layer);
+        loss = p->loss + 3 * m->layer;
+        cell[0] += m->loss;
+        cell[1] += m->loss_rtn;
+        loss[0] += m->loss_rtn;
+        loss[1] += isnan(m->loss_gptq) ? 0 : m->loss_gptq;
+        loss[2] += m->loss;
+        p->has_loss = true;
+        p->has_gptq |= !isnan(m->loss_gptq);
+    }
+}
+
+/* Without records of steps, what solving the modules took. */
+static void sum_seconds(struct page *p)
+{
+    for (size_t i = 0; i < p->r->steps; i++) {
+        const struct step *s = &p->r->step[i];
+
+        if (s->layer < 0 || (size_t)s->layer >= p->layers)
+            continue;
+        size_t k = page_step(p, s->name);
+        if (k < STEP_NAMES)
+            p->layer_second[(size_t)s->layer * STEP_NAMES + k] += s->seconds;
+    }
+    for (size_t i = 0; !p->r->steps && i < p->r->modules; i++) {
+        const struct module *m = &p->r->module[i];
+
+        if (m->layer >= 0 && (size_t)m->layer < p->layers && m->seconds >= 0)
+            p->layer_second[(size_t)m->layer * STEP_NAMES +
+                            page_step(p, "solving")] += m->seconds;
+    }
+}
+
+static int page_open(struct page *p, const struct workdir *w, struct err *e)
+{
+    size_t n = (size_t)w->layers, kinds = w->records.kinds;
+
+    *p = (struct page){ .w = w, .r = &w->records, .layers = n };
+    p->loss = mem_zero(n ? n : 1, 3 * sizeof(double), "report", e);
+    p->cell =
+        mem_zero(n && kinds ? n * kinds : 1, 2 * sizeof(double), "report", e);
+    p->layer_second =
+        mem_zero(n ? n : 1, STEP_NAMES * sizeof(double), "report", e);
+    if (!p->loss || !p->cell || !p->layer_second)
+        return e->code;
+    sum_modules(p);
+    sum_seconds(p);
+    return 0;
+}
+
+static void page_close(struct page *p)
+{
+    free(p->loss);
+    free(p->cell);
+    free(p->layer_second);
+}
+
+static double loss_sum(const struct page *p, size_t series)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < p->layers; i++)
+        sum += p->loss[3 * i + series];
+    return sum;
+}
+
+const struct figures *page_figures(const struct page *p)
+{
+    const struct figures *last = NULL;
+
+    for (size_t i = 0; i < p->r->n_figures; i++) {
+        const struct figures *f = &p->r->figures[i];
+
+        if (f->layer < 0 || (size_t)f->layer + 1 == p->layers)
+            last = f;
+    }
+    return last;
+}
+
+void page_index_label(const void *arg, size_t i, char label[LABEL_MAX])
+{
+    (void)arg;
+    snprintf(label, LABEL_MAX, "%zu", i);
+}
+
+void page_plain_text(double v, char label[LABEL_MAX])
+{
+    snprintf(label, LABEL_MAX, "%.4g", v);
+}
+
+/* ---- what was done ---- */
+
+static void tile(struct html *h, const char *value, const char *what)
+{
+    html_put(h, "<div class=\"tile\"><b>%s</b><span>%s</span></div>\n", value,
+             what);
+}
+
+static void quality_tiles(struct html *h, const struct page *p)
+{
+    const struct figures *f = page_figures(p);
+    char value[64], what[96];
+    double ratio = loss_ratio(loss_sum(p, 2), loss_sum(p, 0));
+
+    if (!isnan(ratio)) {
+        snprintf(value, sizeof(value), "%.3f", ratio);
+        tile(h, value, "of the loss of round-to-nearest");
+    }
+    if (!f)
+        return;
+    snprintf(value, sizeof(value), "%.4f", f->kl_mean);
+    snprintf(what, sizeof(what), "KL divergence \xc2\xb1 %.4f",
+             isnan(f->kl_sem) ? 0 : f->kl_sem);
+    tile(h, value, what);
+    snprintf(value, sizeof(value), "%.1f %%", 100 * f->top1);
+    tile(h, value, "same most likely token");
+    snprintf(value, sizeof(value), "%+.2f %%",
+             100 * (f->ppl / f->ppl_original - 1));
+    snprintf(what, sizeof(what), "perplexity, %.2f \xe2\x86\x92 %.2f",
+             f->ppl_original, f->ppl);
+    if (f->ppl_original > 0)
+        tile(h, value, what);
+}
+
+static void tiles(struct html *h, const struct page *p)
+{
+    const struct workdir *w = p->w;
+    char a[32], b[32], what[96];
+
+    html_put(h, "<div class=\"tiles\">\n");
+    if (w->bytes_out > 0) {
+        html_bytes(a, w->bytes_out);
+        if (w->bytes_in > 0)
+            snprintf(what, sizeof(what), "of weights, %.0f %% of %s",
+                     100 * w->bytes_out / w->bytes_in,
+                     html_bytes(b, w->bytes_in));
+        else
+            snprintf(what, sizeof(what), "of weights");
+        tile(h, a, what);
+    }
+    quality_tiles(h, p);
+    if (!isnan(w->seconds))
+        tile(h, html_seconds(a, w->seconds), "time of the last call");
+    if (!isnan(w->peak_bytes))
+        tile(h, html_bytes(a, w->peak_bytes), "memory at most");
+    html_put(h, "</div>\n");
+}
+
+static void fact(struct html *h, const char *name, const char *value)
+{
+    if (*value)
+        html_put(h, "<tr><th>%s</th><td>%s</td></tr>\n", name, value);
+}
+
+static void fact_modules(struct html *h, const struct page *p)
+{
+    html_put(h, "<tr><th>linear layers</th><td>%zu in 4 bits", p->r->modules);
+    if (p->w->modules > (int64_t)p->r->modules)
+        html_put(h, " so far, of %lld", (long long)p->w->modules);
+    html_put(h, ", in %zu decoder layers</td></tr>\n", p->layers);
+}
+
+static void fact_data(struct html *h, const struct page *p)
+{
+    const char *text = get(p, "text");
+
+    if (!strcmp(get(p, "method"), "rtn") || !*text)
+        return;
+    html_put(h,
+             "<tr><th>calibration</th><td>%s sequences of %s tokens of %s, "
+             "layers calibrated on the output of the %s ones before them</td>"
+             "</tr>\n",
+             get(p, "sequences"), get(p, "seqlen"), base_name(text),
+             !strcmp(get(p, "propagate"), "original") ? "original" :
+                                                        "quantized");
+}
+
+static void settings(struct html *h, const struct page *p)
+{
+    char group[32], grid[96], order[64] = "";
+    const char *effort = get(p, "effort");
+    bool asym = strstr(get(p, "grid"), "--asym") != NULL;
+
+    option_of(get(p, "grid"), "--group", group);
+    snprintf(grid, sizeof(grid), "one scale%s for %s inputs, %s",
+             asym ? " and zero" : "", *group ? group : "?",
+             asym ? "asymmetric" : "symmetric");
+    if (p->r->modules && p->r->module[0].order[0])
+        snprintf(order, sizeof(order), ", order: %s", p->r->module[0].order);
+    html_put(h, "<section><h2>What was done</h2>\n<table class=\"facts\">\n");
+    fact(h, "model", base_name(get(p, "model")));
+    fact(h, "result", base_name(get(p, "out")));
+    fact_modules(h, p);
+    html_put(h, "<tr><th>method</th><td>%s%s</td></tr>\n", get(p, "method"),
+             order);
+    fact(h, "effort", effort);
+    fact(h, "grid", grid);
+    fact(h, "layout", get(p, "layout"));
+    fact_data(h, p);
+    html_put(h, "</table></section>\n");
+}
+
+/* ---- what to look at ---- */
+
+static bool is_fallback(const struct page *p, const struct module *m)
+{
+    return !strcmp(m->method, "rtn") && strcmp(get(p, "method"), "rtn") != 0;
+}
+
+static bool is_raised(const struct page *p, const struct module *m)
+{
+    return m->tries > 1 && !is_fallback(p, m);
+}
+
+static void list_modules(struct html *h, const struct page *p,
+                         bool (*is)(const struct page *, const struct module *),
+                         const char *what)
+{
+    size_t n = 0, shown = 0;
+
+    for (size_t i = 0; i < p->r->modules; i++)
+        n += is(p, &p->r->module[i]);
+    if (!n)
+        return;
+    html_put(h, "<p class=\"alert\">%s (%zu): ", what, n);
+    for (size_t i = 0; i < p->r->modules && shown < NAMES_MAX; i++)
+        if (is(p, &p->r->module[i]))
+            html_put(h, "%s<code>%s</code>", shown++ ? ", " : "",
+                     p->r->module[i].name);
+    html_put(h, n > shown ? " and %zu more.</p>\n" : ".</p>\n", n - shown);
+}
+
+static void alerts(struct html *h, const struct page *p)
+{
+    if (p->w->layers_done < p->layers)
+        html_put(h,
+                 "<p class=\"alert\">The run is not complete: %zu of %zu "
+                 "layers are solved.</p>\n",
+                 p->w->layers_done, p->layers);
+    list_modules(h, p, is_fallback,
+                 "Rounded to nearest, without their Hessian");
+    list_modules(h, p, is_raised,
+                 "Factored only with more damping than was asked for");
+}
+
+/* ---- history ---- */
+
+static void program(struct html *h, const struct json *v)
+{
+    const char *tool, *version = "", *word;
+
+    if (!json_string(json_get(v, "tool"), &tool) ||
+        !json_string(json_get(v, "version"), &version))
+        return;
+    html_put(h, "<tr><td><code>%s", tool);
+    for (v = json_first(json_get(v, "args")); v; v = json_after(v))
+        if (json_string(v, &word))
+            html_put(h, " %s", word);
+    html_put(h, "</code></td><td class=\"n soft\">%s</td></tr>\n", version);
+}
+
+/* {"programs":[{"tool":..,"version":..,"args":[..]},..]} as command lines. */
+static int history(struct html *h, const struct page *p, struct err *e)
+{
+    const struct json *v;
+    struct json_doc *d;
+
+    if (!p->w->history)
+        return 0;
+    if (json_parse(&d, p->w->history, strlen(p->w->history), "HEAD", e) < 0)
+        return e->code;
+    html_put(h, "<section><h2>Programs</h2>\n<p class=\"note\">What took part "
+                "in layer 0, with the options that shape the result.</p>\n"
+                "<table>\n");
+    v = json_first(json_get(json_root(d), "programs"));
+    for (; v; v = json_after(v))
+        program(h, v);
+    html_put(h, "</table></section>\n");
+    json_free(d);
+    return 0;
+}
+
+/* ---- the whole ---- */
+
+static void head(struct html *h, const struct page *p, const char *title)
+{
+    const char *model = title ? title : base_name(get(p, "model"));
+
+    html_put(h,
+             "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n"
+             "<meta charset=\"utf-8\"/>\n<meta name=\"viewport\" "
+             "content=\"width=device-width, initial-scale=1\"/>\n"
+             "<title>%s in 4 bits</title>\n<style>",
+             model);
+    html_raw(h, page_style);
+    html_put(h,
+             "</style>\n</head>\n<body><main>\n<header><h1>%s in 4 bits</h1>\n"
+             "<p class=\"soft\">%s, %s</p></header>\n",
+             model, get(p, "layout"), get(p, "method"));
+}
+
+int page_write(struct html *h, const struct workdir *w,
+               const struct page_params *params, struct err *e)
+{
+    struct page p;
+    int rc = page_open(&p, w, e);
+
+    if (rc >= 0) {
+        head(h, &p, params->title);
+        tiles(h, &p);
+        alerts(h, &p);
+        settings(h, &p);
+        page_evaluation(h, &p);
+        rc = page_losses(h, &p, e);
+    }
+    if (rc >= 0)
+        rc = page_experts(h, &p, &params->cheap, e);
+    if (rc >= 0) {
+        page_times(h, &p);
+        page_sizes(h, &p);
+        rc = history(h, &p, e);
+        html_put(h,
+                 "<footer>forge-report %s, from <code>%s</code></footer>\n"
+                 "</main></body>\n</html>\n",
+                 FORGE_VERSION, base_name(runfile_get(&w->run, "S")));
+    }
+    page_close(&p);
+    if (rc >= 0 && h->failed)
+        return err_set(e, E_TEMP, "report: out of memory");
+    return rc;
+}

@@ -1,0 +1,230 @@
+/* records.c - see records.h. */
+#include "report/records.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/file.h"
+#include "common/json.h"
+
+enum { FILE_MAX = 1 << 28, FIRST = 64, KINDS_MAX = 1024, LAYER_MAX = 1 << 20 };
+
+static double number(const struct json *v, const char *key)
+{
+    double x = NAN;
+
+    return json_number(json_get(v, key), &x) ? x : NAN;
+}
+
+static int64_t count(const struct json *v, const char *key)
+{
+    int64_t n = -1;
+
+    return json_int(json_get(v, key), &n) && n >= 0 ? n : -1;
+}
+
+static void word(char *to, size_t cap, const struct json *v, const char *key)
+{
+    const char *s = "";
+
+    if (!json_string(json_get(v, key), &s))
+        s = "";
+    snprintf(to, cap, "%s", s);
+}
+
+/* Room for one more; its bytes are zero. */
+static int more(void *pp, size_t *cap, size_t used, size_t size, struct err *e)
+{
+    char **p = pp;
+    size_t n = *cap ? *cap : FIRST, bytes;
+
+    if (used == *cap) {
+        if ((*cap && size_mul(n, (size_t)2, &n)) || size_mul(n, size, &bytes))
+            return err_set(e, E_DATA, "report: too many records");
+        if (mem_grow(p, bytes, "report", e) < 0)
+            return e->code;
+        *cap = n;
+    }
+    memset(*p + used * size, 0, size);
+    return 0;
+}
+
+static int copy(char **to, const char *s, struct err *e)
+{
+    size_t n = strlen(s) + 1;
+
+    *to = mem_alloc(n, "report", e);
+    if (!*to)
+        return e->code;
+    memcpy(*to, s, n);
+    return 0;
+}
+
+/* "model.layers.3.mlp.experts.7.up_proj" -> 3, 7, "mlp.experts.*.up_proj" */
+static void take_apart(const char *name, int64_t *layer, int64_t *expert,
+                       char *kind, size_t cap)
+{
+    static const char layers[] = ".layers.", experts[] = ".experts.";
+    const char *p = strstr(name, layers), *x;
+    char *end = NULL;
+    long long n;
+
+    *layer = *expert = -1;
+    if (p && p[sizeof(layers) - 1] >= '0' && p[sizeof(layers) - 1] <= '9') {
+        n = strtoll(p + sizeof(layers) - 1, &end, 10);
+        if (*end == '.' && n <= LAYER_MAX) {
+            *layer = n;
+            name = end + 1;
+        }
+    }
+    x = strstr(name, experts);
+    if (x && x[sizeof(experts) - 1] >= '0' && x[sizeof(experts) - 1] <= '9') {
+        n = strtoll(x + sizeof(experts) - 1, &end, 10);
+        if (n <= LAYER_MAX) {
+            *expert = n;
+            snprintf(kind, cap, "%.*s%s*%s", (int)(x - name), name, experts,
+                     end);
+            return;
+        }
+    }
+    snprintf(kind, cap, "%s", name);
+}
+
+static int find_kind(struct records *r, const char *kind, size_t *k,
+                     struct err *e)
+{
+    for (*k = 0; *k < r->kinds; ++*k)
+        if (!strcmp(r->kind[*k], kind))
+            return 0;
+    if (r->kinds == KINDS_MAX)
+        return err_set(e, E_DATA, "more than %d kinds of modules", KINDS_MAX);
+    if (more(&r->kind, &r->kinds_cap, r->kinds, sizeof(*r->kind), e) < 0 ||
+        copy(&r->kind[r->kinds], kind, e) < 0)
+        return e->code;
+    r->kinds++;
+    return 0;
+}
+
+static int add_module(struct records *r, const struct json *v, struct err *e)
+{
+    char kind[512];
+    const char *name;
+    struct module *m;
+
+    if (!json_string(json_get(v, "module"), &name))
+        return err_set(e, E_DATA, "no \"module\"");
+    if (more(&r->module, &r->modules_cap, r->modules, sizeof(*m), e) < 0)
+        return e->code;
+    m = &r->module[r->modules];
+    take_apart(name, &m->layer, &m->expert, kind, sizeof(kind));
+    if (find_kind(r, kind, &m->kind, e) < 0 || copy(&m->name, name, e) < 0)
+        return e->code;
+    word(m->method, sizeof(m->method), v, "method");
+    word(m->order, sizeof(m->order), v, "order");
+    m->loss = number(v, "loss");
+    m->loss_rtn = number(v, "loss_rtn");
+    m->loss_gptq = number(v, "loss_gptq");
+    m->damping = number(v, "damping");
+    m->seconds = number(v, "seconds");
+    m->samples = count(v, "samples");
+    m->tries = (int64_t)json_count(json_get(v, "damping_tried"));
+    r->modules++;
+    return 0;
+}
+
+static int add_step(struct records *r, const struct json *v, struct err *e)
+{
+    struct step s = { .layer = count(v, "layer"),
+                      .seconds = number(v, "seconds") };
+
+    word(s.name, sizeof(s.name), v, "stage");
+    if (!s.name[0] || !(s.seconds >= 0))
+        return err_set(e, E_DATA, "no \"stage\" with \"seconds\"");
+    if (more(&r->step, &r->steps_cap, r->steps, sizeof(s), e) < 0)
+        return e->code;
+    r->step[r->steps++] = s;
+    return 0;
+}
+
+static int add_figures(struct records *r, const struct json *v, struct err *e)
+{
+    const struct figures f = { .layer = count(v, "layer"),
+                               .sequences = count(v, "sequences"),
+                               .tokens = count(v, "tokens"),
+                               .ppl_original = number(v, "ppl_original"),
+                               .ppl = number(v, "ppl"),
+                               .kl_mean = number(v, "kl_mean"),
+                               .kl_sem = number(v, "kl_sem"),
+                               .kl_median = number(v, "kl_median"),
+                               .kl_p99 = number(v, "kl_p99"),
+                               .kl_max = number(v, "kl_max"),
+                               .top1 = number(v, "top1") };
+
+    if (!isfinite(f.kl_mean) || !isfinite(f.ppl) || !isfinite(f.top1))
+        return err_set(e, E_DATA, "no figures of forge-eval --json");
+    if (more(&r->figures, &r->figures_cap, r->n_figures, sizeof(f), e) < 0)
+        return e->code;
+    r->figures[r->n_figures++] = f;
+    return 0;
+}
+
+static int add_line(struct records *r, enum record_type type, const char *line,
+                    size_t len, struct err *e)
+{
+    struct json_doc *d;
+    const struct json *v;
+    int rc;
+
+    if (json_parse(&d, line, len, "record", e) < 0)
+        return e->code;
+    v = json_root(d);
+    rc = type == RECORD_MODULE ? add_module(r, v, e) :
+         type == RECORD_STEP   ? add_step(r, v, e) :
+                                 add_figures(r, v, e);
+    json_free(d);
+    return rc;
+}
+
+int records_read(struct records *r, enum record_type type, const char *path,
+                 struct err *e)
+{
+    char *text, *line, *end;
+    size_t len, n = 1;
+    int rc = 0;
+
+    if (file_slurp(&text, &len, path, FILE_MAX, e) < 0)
+        return e->code;
+    for (line = text; rc >= 0 && line < text + len; line = end + 1, n++) {
+        end = memchr(line, '\n', (size_t)(text + len - line));
+        end = end ? end : text + len;
+        if (end > line)
+            rc = add_line(r, type, line, (size_t)(end - line), e);
+    }
+    free(text);
+    return rc < 0 ? err_prefix(e, "'%s': line %zu", path, n - 1) : 0;
+}
+
+void records_release(struct records *r)
+{
+    for (size_t i = 0; i < r->modules; i++)
+        free(r->module[i].name);
+    for (size_t i = 0; i < r->kinds; i++)
+        free(r->kind[i]);
+    free(r->module);
+    free(r->kind);
+    free(r->step);
+    free(r->figures);
+    *r = (struct records){ 0 };
+}
+
+double loss_ratio(double loss, double rtn)
+{
+    return rtn > 0 && isfinite(rtn) && isfinite(loss) ? loss / rtn : NAN;
+}
+
+double module_ratio(const struct module *m)
+{
+    return loss_ratio(m->loss, m->loss_rtn);
+}

@@ -1,0 +1,55 @@
+/* records.h - lines of JSON that other tools wrote about a run: what
+ * forge-solve --report says of each module, how long each step took, and what
+ * forge-eval --json found. */
+#ifndef FORGE_RECORDS_H
+#define FORGE_RECORDS_H
+
+#include "common/base.h"
+
+/* A number that is not there is NAN, a count that is not there is -1. */
+struct module {
+    char *name;     /* "model.layers.3.mlp.experts.7.up_proj" */
+    int64_t layer;  /* 3, or -1 */
+    int64_t expert; /* 7, or -1 */
+    size_t kind;    /* of `kinds`: "mlp.experts.*.up_proj" */
+    char method[24], order[24];
+    double loss, loss_rtn, loss_gptq, damping, seconds;
+    int64_t samples, tries; /* tries: dampings that were tried */
+};
+
+struct step {
+    char name[24];
+    int64_t layer; /* -1: none */
+    double seconds;
+};
+
+struct figures {
+    int64_t layer; /* of --by-layer; -1: the whole model */
+    int64_t sequences, tokens;
+    double ppl_original, ppl, kl_mean, kl_sem, kl_median, kl_p99, kl_max, top1;
+};
+
+struct records {
+    struct module *module;
+    size_t modules, modules_cap;
+    char **kind; /* in the order in which they came */
+    size_t kinds, kinds_cap;
+    struct step *step;
+    size_t steps, steps_cap;
+    struct figures *figures;
+    size_t n_figures, figures_cap;
+};
+
+enum record_type { RECORD_MODULE, RECORD_STEP, RECORD_FIGURES };
+
+/* Add the lines of a file.  E_DATA: one is no JSON object, or lacks what makes
+ * it such a record, with file and line; E_NOINPUT. */
+MUST_CHECK int records_read(struct records *r, enum record_type type,
+                            const char *path, struct err *e);
+void records_release(struct records *r);
+
+/* loss / rtn; NAN when either is unknown or infinite, or rtn is 0. */
+double loss_ratio(double loss, double rtn);
+double module_ratio(const struct module *m);
+
+#endif

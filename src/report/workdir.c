@@ -1,0 +1,278 @@
+/* workdir.c - see workdir.h. */
+#include "report/workdir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/json.h"
+
+enum { METER_MAX = 4096, LAYERS_MAX = 1 << 20 };
+
+static int join(char path[PATH_MAX], const char *a, const char *b,
+                struct err *e)
+{
+    if ((size_t)snprintf(path, PATH_MAX, "%s/%s", a, b) >= PATH_MAX)
+        return err_set(e, E_DATA, "'%s': path is too long", a);
+    return 0;
+}
+
+static bool ends(const char *name, const char *suffix)
+{
+    size_t n = strlen(name), k = strlen(suffix);
+
+    return n > k && !strcmp(name + n - k, suffix);
+}
+
+/* ---- streams ---- */
+
+/* The hit maps among its frames, whose payloads alone are read. */
+static int take_hits(struct hitmaps *h, const char *path, char **head,
+                     struct err *e)
+{
+    const struct stream_expect expect = { 0 };
+    struct stream_reader *r;
+    struct frame f;
+    uint64_t at;
+    int rc;
+
+    if (stream_open(&r, path, &expect, e) < 0)
+        return e->code;
+    while ((rc = stream_skim(r, &f, &at, e)) > 0) {
+        void *payload = NULL;
+
+        if (f.role != ROLE_HITMAP)
+            continue;
+        if (!f.data) {
+            payload = mem_alloc(f.len, f.name, e);
+            if (!payload || stream_payload(r, at, payload, f.len, e) < 0) {
+                free(payload);
+                rc = e->code;
+                break;
+            }
+            f.data = payload;
+        }
+        rc = hitmaps_add(h, &f, e);
+        free(payload);
+        if (rc < 0) {
+            err_prefix(e, "'%s'", path);
+            break;
+        }
+    }
+    if (rc >= 0 && head && !*head && stream_head(r)) {
+        size_t n = strlen(stream_head(r)) + 1;
+
+        *head = mem_alloc(n, path, e);
+        if (*head)
+            memcpy(*head, stream_head(r), n);
+        rc = *head ? 0 : e->code;
+    }
+    stream_close(r);
+    return rc;
+}
+
+int hitmaps_read(struct hitmaps *h, const char *path, struct err *e)
+{
+    if (take_hits(h, path, NULL, e) < 0)
+        return e->code;
+    if (!h->count)
+        return err_set(e, E_DATA, "'%s': no hit maps in it", path);
+    return 0;
+}
+
+/* ---- directories ---- */
+
+/* Bytes of the files of a directory that end so; hidden subdirectories and
+ * what is half written do not count.  visit: called for each, or NULL. */
+struct tally {
+    const char *suffix[2];
+    double bytes;
+    size_t files;
+    int (*visit)(void *arg, const char *path, struct err *e);
+    void *arg;
+};
+
+static int tally(struct tally *t, const char *dir, struct err *e)
+{
+    char path[PATH_MAX];
+    struct dirent *d;
+    struct stat st;
+    DIR *p = opendir(dir);
+    int rc = 0;
+
+    if (!p)
+        return errno == ENOENT || errno == ENOTDIR ?
+                   0 :
+                   err_set(e, err_open_code(errno), "'%s':", dir);
+    while (rc >= 0 && (d = readdir(p))) {
+        if (strstr(d->d_name, ".tmp.") ||
+            (!ends(d->d_name, t->suffix[0]) &&
+             !(t->suffix[1] && ends(d->d_name, t->suffix[1]))))
+            continue;
+        rc = join(path, dir, d->d_name, e);
+        if (rc < 0 || stat(path, &st) || !S_ISREG(st.st_mode))
+            continue;
+        t->bytes += (double)st.st_size;
+        t->files++;
+        if (t->visit)
+            rc = t->visit(t->arg, path, e);
+    }
+    closedir(p);
+    return rc;
+}
+
+static double checkpoint_bytes(const char *dir)
+{
+    struct tally t = { .suffix = { ".safetensors", ".bin" } };
+    struct err e;
+
+    return *dir && tally(&t, dir, &e) >= 0 ? t.bytes : 0;
+}
+
+static int visit_stream(void *arg, const char *path, struct err *e)
+{
+    struct workdir *w = arg;
+
+    return take_hits(&w->hits, path, NULL, e);
+}
+
+static int visit_packed(void *arg, const char *path, struct err *e)
+{
+    struct workdir *w = arg;
+
+    if (w->history || !ends(path, "/pack-0.fts"))
+        return 0;
+    return take_hits(&w->hits, path, &w->history, e);
+}
+
+static int read_stages(struct workdir *w, const char *work, struct err *e)
+{
+    static const char *const name[STAGES] = { "T", "C", "S", "P" };
+    char dir[PATH_MAX];
+
+    for (int i = 0; i < STAGES; i++) {
+        const char *key = runfile_get(&w->run, name[i]);
+        struct tally t = { .suffix = { ".fts" }, .arg = w };
+
+        t.visit = i == STAGE_PACK   ? visit_packed :
+                  i == STAGE_TOKENS ? NULL :
+                                      visit_stream;
+        if (!*key || strchr(key, '/'))
+            continue;
+        if (join(dir, work, key, e) < 0 || tally(&t, dir, e) < 0)
+            return e->code;
+        w->stage_bytes[i] = t.bytes;
+        w->stage_files[i] = t.files;
+    }
+    return 0;
+}
+
+/* ---- records ---- */
+
+static bool exists(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+static int read_reports(struct workdir *w, const char *work, struct err *e)
+{
+    const char *key = runfile_get(&w->run, "S");
+    char path[PATH_MAX], name[64];
+
+    for (int64_t i = 0; i < w->layers; i++) {
+        snprintf(name, sizeof(name), "/report-%lld.jsonl", (long long)i);
+        if ((size_t)snprintf(path, sizeof(path), "%s/%s%s", work, key, name) >=
+            sizeof(path))
+            return err_set(e, E_DATA, "'%s': path is too long", work);
+        if (!exists(path))
+            continue;
+        if (records_read(&w->records, RECORD_MODULE, path, e) < 0)
+            return e->code;
+        w->layers_done++;
+    }
+    return 0;
+}
+
+static int read_optional(struct workdir *w, const char *work, const char *name,
+                         enum record_type type, struct err *e)
+{
+    char path[PATH_MAX];
+
+    if (join(path, work, name, e) < 0)
+        return e->code;
+    return exists(path) ? records_read(&w->records, type, path, e) : 0;
+}
+
+static int read_meter(struct workdir *w, const char *work, struct err *e)
+{
+    char path[PATH_MAX];
+    struct json_doc *d;
+
+    w->seconds = w->peak_bytes = NAN;
+    if (join(path, work, "meter.json", e) < 0)
+        return e->code;
+    if (!exists(path))
+        return 0;
+    if (json_read_file(&d, path, METER_MAX, e) < 0)
+        return e->code;
+    if (!json_number(json_get(json_root(d), "seconds"), &w->seconds))
+        w->seconds = NAN;
+    if (!json_number(json_get(json_root(d), "peak_bytes"), &w->peak_bytes))
+        w->peak_bytes = NAN;
+    json_free(d);
+    return 0;
+}
+
+static int read_all(struct workdir *w, const char *work, struct err *e)
+{
+    int rc;
+
+    w->layers = runfile_number(&w->run, "layers", -1);
+    w->modules = runfile_number(&w->run, "modules", -1);
+    if (w->layers < 0 || w->layers > LAYERS_MAX)
+        return err_set(e, E_DATA, "'%s/run': no number of layers", work);
+    if ((rc = read_reports(w, work, e)) < 0 ||
+        (rc = read_optional(w, work, "stages.jsonl", RECORD_STEP, e)) < 0 ||
+        (rc = read_meter(w, work, e)) < 0)
+        return rc;
+    w->bytes_in = checkpoint_bytes(runfile_get(&w->run, "model"));
+    w->bytes_out = checkpoint_bytes(runfile_get(&w->run, "out"));
+    return read_stages(w, work, e);
+}
+
+int workdir_read(struct workdir *w, const char *path, struct err *e)
+{
+    char run[PATH_MAX];
+    struct stat st;
+    int rc;
+
+    *w = (struct workdir){ .seconds = NAN, .peak_bytes = NAN };
+    if (join(run, path, "run", e) < 0)
+        return e->code;
+    if (stat(path, &st))
+        return err_set(e, err_open_code(errno), "'%s':", path);
+    if (!S_ISDIR(st.st_mode) || !exists(run))
+        return err_set(e, E_NOINPUT,
+                       "'%s': no work directory of forge quantize", path);
+    if (runfile_read(&w->run, run, e) < 0)
+        return e->code;
+    rc = read_all(w, path, e);
+    if (rc < 0)
+        workdir_release(w);
+    return rc;
+}
+
+void workdir_release(struct workdir *w)
+{
+    runfile_release(&w->run);
+    records_release(&w->records);
+    hitmaps_release(&w->hits);
+    free(w->history);
+    w->history = NULL;
+}

@@ -1,0 +1,134 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # run sets stderr
+# forge-report(1) as a user meets it: what the page says, options, exit codes.
+
+bats_require_minimum_version 1.5.0
+
+setup_file() {
+    export REPORT=$BATS_TEST_DIRNAME/../reference/report.py
+    cd "$BATS_FILE_TMPDIR" || return 1
+    python3 "$REPORT" make dense 4 0
+    python3 "$REPORT" make moe 5 16
+    export D=$BATS_FILE_TMPDIR
+}
+
+setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
+
+# One line that begins with the tool's name, and no page.
+refused() { # STATUS COMMAND...
+    run "-$1" --separate-stderr "${@:2}"
+    [ -z "$output" ] && [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ $stderr == "forge-report: "* ]]
+}
+
+@test "a dense model: numbers and marks are those of the records" {
+    forge-report --eval "$D/dense/eval.jsonl" -o page.html "$D/dense"
+    python3 "$REPORT" check "$D/dense" page.html "$D/dense/eval.jsonl"
+}
+
+@test "a mixture of experts: maps, balance, rank agreement" {
+    forge-report --eval "$D/moe/eval.jsonl" --hitmap "$D/moe/cheap.fts" -o page.html "$D/moe"
+    python3 "$REPORT" check "$D/moe" page.html "$D/moe/eval.jsonl" "$D/moe/cheap.fts"
+}
+
+@test "thousands of experts: one path for each colour" {
+    python3 "$REPORT" make large 40 128
+    forge-report -o page.html large
+    python3 "$REPORT" check large page.html
+    [ "$(stat -c %s page.html)" -lt 1000000 ]
+}
+
+@test "equal input gives equal bytes, on standard output too" {
+    forge-report "$D/moe" >one
+    cp -r "$D/moe" copy
+    forge-report copy -o two
+    cmp one two
+}
+
+@test "what comes from outside is escaped" {
+    cp -r "$D/dense" w
+    sed -i 's/self_attn.q_proj/<script>alert(1)<\/script>\&"/; s/&"/\&\\"/' w/s/report-0.jsonl
+    sed -i 's/^model=.*/model=\/m\/\\<u\\>\\\&x/' w/run
+    printf "layout=%s\n" "\$'\\n<s>\\377'" >>w/run
+    sed -i '/^layout=awq/d' w/run
+    forge-report --title "</style><u>" w >page.html
+    run -1 grep -E '<script|<u>|<s>|</style><u' page.html
+    grep -q '&lt;script&gt;alert(1)&lt;/script&gt;' page.html
+    python3 -c 'import sys, xml.dom.minidom as m; m.parseString(open("page.html").read().split("\n", 1)[1])'
+}
+
+@test "a run that is not finished has a page about what there is" {
+    cp -r "$D/moe" w
+    rm w/s/*-[34].* w/meter.json w/stages.jsonl w/p/*
+    forge-report w >page.html
+    grep -q 'not complete: 3 of 5 layers' page.html
+    rm w/s/*
+    forge-report w >page.html
+    grep -q 'not complete: 0 of 5 layers' page.html
+    sed -i 's/^layers=.*/layers=0/' w/run
+    forge-report w >page.html
+    run -1 grep -E '>-?(nan|inf)|"-?(nan|inf)' page.html
+}
+
+@test "losses that are missing, zero or beyond all bounds" {
+    cp -r "$D/dense" w
+    printf '%s\n' '{"module":"model.layers.0.a","method":"rtn"}' \
+        '{"module":"model.layers.0.b","loss":0,"loss_rtn":0}' \
+        '{"module":"model.layers.0.c","loss":1e308,"loss_rtn":1e308}' \
+        '{"module":"model.layers.0.d","loss":1e308,"loss_rtn":1e308}' \
+        '{"module":"model.layers.99999.e","loss":1,"loss_rtn":2}' \
+        '{"module":"nowhere","loss":1,"loss_rtn":2}' >w/s/report-0.jsonl
+    forge-report w >page.html
+    run -1 grep -E '>-?(nan|inf)|"-?(nan|inf)' page.html
+    head -n 1 "$D/dense/eval.jsonl" | sed 's/"kl_[a-z]*": [0-9.e-]*/"kl_mean": 0/; s/"top1": [0-9.]*/"top1": 1/' >same.json
+    forge-report --eval same.json w >page.html
+    run -1 grep -E '>-?(nan|inf)|"-?(nan|inf)' page.html
+}
+
+@test "what does not exist is exit 66" {
+    refused 66 forge-report nowhere
+    mkdir empty
+    refused 66 forge-report empty
+    [[ $stderr == *"'empty': no work directory of forge quantize" ]]
+    refused 66 forge-report --eval nowhere "$D/dense"
+    refused 66 forge-report --hitmap nowhere "$D/dense"
+}
+
+@test "what is corrupt is exit 65, with file and line" {
+    cp -r "$D/moe" w
+    echo 'loss' >>w/s/report-2.jsonl
+    n=$(wc -l <w/s/report-2.jsonl)
+    refused 65 forge-report w
+    [[ $stderr == *"'w/s/report-2.jsonl': line $n: "* ]]
+    cp "$D/moe/s/report-1.jsonl" w/s/report-2.jsonl
+    truncate -s -100 w/s/codes-3.fts
+    refused 65 forge-report w
+    [[ $stderr == *"codes-3.fts"* ]]
+    cp "$D/moe/s/codes-3.fts" w/s/
+    for bad in nothing a=1\\ '1 2=3' "x=\$'y" 'layers=-1' 'layers=1e9' 'layers=99999999'; do
+        echo "$bad" >w/run
+        refused 65 forge-report w
+        [[ $stderr == *"'w/run'"* || $stderr == *"'w/run"* ]]
+    done
+    printf 'layers=1\na=\0' >w/run
+    refused 65 forge-report w
+}
+
+@test "files that are something else are exit 65" {
+    refused 65 forge-report --eval "$D/dense/s/report-0.jsonl" "$D/dense"
+    [[ $stderr == *"line 1: no figures of forge-eval --json" ]]
+    refused 65 forge-report --hitmap "$D/dense/s/codes-0.fts" "$D/dense"
+    refused 65 forge-report --hitmap "$D/dense/run" "$D/dense"
+    mkstream hitmap:model.layers.0.mlp:F32:4x3 -o three.fts
+    refused 65 forge-report --hitmap three.fts "$D/dense"
+    mkstream hitmap:model.layers.0.mlp:F32:4x5:fill=-1 -o minus.fts
+    refused 65 forge-report --hitmap minus.fts "$D/dense"
+    mkstream hitmap:router:F32:4x5 -o where.fts
+    refused 65 forge-report --hitmap where.fts "$D/dense"
+}
+
+@test "a wrong command line is exit 64" {
+    refused 64 forge-report
+    refused 64 forge-report a b
+    refused 64 forge-report --format pdf a
+}
