@@ -8,7 +8,7 @@
 
 #include "common/threads.h"
 #include "eval/spill.h"
-#include "model/model.h"
+#include "model/moe.h"
 
 enum {
     LOGITS_MAX = 1 << 24, /* elements of one block of logits, if its rows ... */
@@ -66,7 +66,8 @@ static int same_model(const struct eval *v, struct err *e)
         same_size(v, "num_attention_heads", a->n_heads, b->n_heads, e) < 0 ||
         same_size(v, "num_key_value_heads", a->n_kv_heads, b->n_kv_heads, e) <
             0 ||
-        same_size(v, "head_dim", a->head_dim, b->head_dim, e) < 0)
+        same_size(v, "head_dim", a->head_dim, b->head_dim, e) < 0 ||
+        same_size(v, "num_experts_per_tok", a->moe.top_k, b->moe.top_k, e) < 0)
         return e->code;
     return 0;
 }
@@ -152,10 +153,12 @@ static int embed_all(struct eval *v, struct side *s, const struct corpus *c,
     return rc < 0 ? rc : 0;
 }
 
-/* One batch through one layer, from the file and back to its place. */
+/* One batch through one layer, from the file and back to its place; the
+ * routed part of a mixture only collects its tokens.  mix: NULL for none. */
 static int run_batch(struct eval *v, struct side *s, struct layer *l,
-                     struct state *state, const struct corpus *c, size_t first,
-                     size_t end, int64_t *length, struct err *e)
+                     struct mixture *mix, struct state *state,
+                     const struct corpus *c, size_t first, size_t end,
+                     int64_t *length, struct err *e)
 {
     uint64_t at = c->start[first] * v->row_bytes;
     size_t bytes = (c->start[end] - c->start[first]) * v->row_bytes;
@@ -165,28 +168,59 @@ static int run_batch(struct eval *v, struct side *s, struct layer *l,
     if (state_prepare(state, s->model, POINT_IN, length, (int64_t)(end - first),
                       e) < 0 ||
         spill_read(&s->hidden, state->x, bytes, at, e) < 0 ||
+        (mix && (layer_run(l, state, POINT_MLP_IN, NULL, e) < 0 ||
+                 mixture_take(mix, state, (int64_t)c->start[first], e) < 0)) ||
         layer_run(l, state, POINT_OUT, NULL, e) < 0 ||
         spill_write(&s->hidden, state->x, bytes, at, e) < 0)
         return e->code;
     return 0;
 }
 
+/* What the experts say, to the hidden states of all tokens. */
+static int run_mixture(struct eval *v, struct side *s, struct mixture *mix,
+                       const struct corpus *c, struct err *e)
+{
+    size_t total = c->start[c->count], n;
+    void *x = mem_alloc(BATCH_ROWS * v->row_bytes, "hidden states", e);
+    int rc = x ? mixture_run(mix, NULL, NULL, NULL, e) : e->code;
+
+    for (size_t t = 0; rc >= 0 && t < total; t += n) {
+        n = total - t < BATCH_ROWS ? total - t : BATCH_ROWS;
+        rc = spill_read(&s->hidden, x, n * v->row_bytes, t * v->row_bytes, e);
+        if (rc < 0)
+            break;
+        mixture_add(mix, x, (int64_t)t, (int64_t)n);
+        rc = spill_write(&s->hidden, x, n * v->row_bytes, t * v->row_bytes, e);
+    }
+    free(x);
+    return rc;
+}
+
 static int run_layer(struct eval *v, struct side *s, int64_t index,
                      struct state *state, const struct corpus *c,
                      int64_t *length, struct progress *p, struct err *e)
 {
+    bool mixed = model_layer_experts(model_config(s->model), index);
+    struct mixture mix = { 0 };
     struct layer *l = NULL;
     int rc =
         model_load_layer(s->model, index, POINT_IN, POINT_OUT, NULL, &l, e);
 
+    if (rc >= 0 && mixed)
+        rc = mixture_open(&mix, s->model, index, (int64_t)c->start[c->count],
+                          v->tmp, e);
     for (size_t i = 0, end; rc >= 0 && i < c->count; i = end) {
         end = batch_end(c, i);
-        rc = run_batch(v, s, l, state, c, i, end, length, e);
+        rc = run_batch(v, s, l, mixed ? &mix : NULL, state, c, i, end, length,
+                       e);
         for (size_t k = i; rc >= 0 && k < end; k++)
             progress_step(p, s->dir,
                           (c->start[k + 1] - c->start[k]) * v->row_bytes);
     }
     layer_release(l);
+    if (rc >= 0 && mixed)
+        rc = run_mixture(v, s, &mix, c, e);
+    mixture_close(&mix);
     return rc < 0 ? rc : 0;
 }
 

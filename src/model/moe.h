@@ -111,6 +111,37 @@ MUST_CHECK int experts_run(const struct experts_pass *p, struct err *e);
  * fifth is 0.  stats[experts, EXPERT_STATS]. */
 void experts_count(const struct routing *r, int64_t experts, double *stats);
 
+/* ---- the routed part of a layer, over all tokens ----
+ *
+ * The rows of all tokens are in files of `dir`:
+ *
+ *     mixture_open()
+ *     each batch:   layer_run() to POINT_MLP_IN; mixture_take();
+ *                   layer_run() to POINT_OUT; put x away
+ *     mixture_run()
+ *     each batch:   get x; mixture_add(); put x away
+ *     mixture_close() */
+struct mixture {
+    struct model *m;
+    int64_t layer;
+    struct router *router;
+    struct routing routing;
+    struct mapfile in, sum; /* as in struct experts_pass */
+    const char *dir;
+};
+MUST_CHECK int mixture_open(struct mixture *x, struct model *m, int64_t layer,
+                            int64_t tokens, const char *dir, struct err *e);
+void mixture_close(struct mixture *x); /* zeroed is allowed */
+/* Tokens at .. at + rows - 1: the batch, which is at POINT_MLP_IN. */
+MUST_CHECK int mixture_take(struct mixture *x, const struct state *s,
+                            int64_t at, struct err *e);
+/* All experts; arguments as in struct experts_pass. */
+MUST_CHECK int mixture_run(struct mixture *x, const struct codes *codes,
+                           const struct expert_hooks *hooks, double *stats,
+                           struct err *e);
+/* rows[n,H] elements, of tokens at .. at + n - 1, += what the experts say. */
+void mixture_add(const struct mixture *x, void *rows, int64_t at, int64_t n);
+
 /* x[n,H] elements += sum[n,H]. */
 void model_add(const struct model *m, void *x, const float *sum, int64_t n);
 
