@@ -10,7 +10,7 @@
 #include "common/threads.h"
 #include "cuda/forge_cuda.h"
 #include "gptq/cholesky.h"
-#include "gptq/lanes.h"
+#include "common/lanes.h"
 
 enum { TILE = 128, ROWS = CHOLESKY_ROWS };
 

@@ -14,7 +14,7 @@
 
 #include "common/quant.h"
 #include "common/threads.h"
-#include "gptq/lanes.h"
+#include "common/lanes.h"
 #include "gptq/solve_kernel.h"
 
 enum {

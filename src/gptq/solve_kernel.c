@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "gptq/lanes.h"
+#include "common/lanes.h"
 
 #ifdef __x86_64__
 #include <immintrin.h>

@@ -6,6 +6,7 @@
  * work of its own.  Memory: the packed keys and values; no scores. */
 #include <string.h>
 
+#include "common/lanes.h"
 #include "common/threads.h"
 #include "model/internal.h"
 #include "model/scratch.h"
@@ -29,7 +30,8 @@ struct job {
     const struct block *block; /* of keys or of queries */
     int64_t n_keys;            /* blocks of keys in the batch */
     int64_t padded;
-    bool pairs;  /* keys and values packed as bf16 pairs */
+    bool pairs; /* keys and values packed as bf16 pairs */
+    lanes_turn_fn *turn;
     size_t size; /* of a packed element */
     struct turn q, k;
     struct source from_q, from_k, from_v;
@@ -89,12 +91,6 @@ static void find_sources(struct job *j)
 
 /* ---- keys and values ---- */
 
-/* Two bf16 in 32 bits, a in the low half. */
-static uint32_t pair(float a, float b)
-{
-    return (uint32_t)bf16_from_f32(a) | (uint32_t)bf16_from_f32(b) << 16;
-}
-
 /* A head of a key: as it lies, or put together in `room`. */
 static const void *key_of(const struct job *j, int64_t row, int64_t head,
                           char *room)
@@ -111,48 +107,90 @@ static const void *key_of(const struct job *j, int64_t row, int64_t head,
     return room;
 }
 
+/* 16 keys as pairs, neighbouring dims in 32 bits, from rows to columns; to is
+ * [dim / 2][ATTEND_KEYS]. */
+static void turn_pairs(const struct job *j, const uint16_t *rows, void *to)
+{
+    int64_t d = j->l->m->config.head_dim, p = 0;
+    const uint32_t *word = (const uint32_t *)(const void *)rows;
+
+    for (; p + LANES <= d / 2; p += LANES) {
+        const float *from[LANES];
+        float *into[LANES];
+
+        for (int64_t i = 0; i < LANES; i++) {
+            from[i] = (const float *)(const void *)(rows + i * d + 2 * p);
+            into[i] = (float *)to + (p + i) * ATTEND_KEYS;
+        }
+        j->turn(into, from);
+    }
+    for (; p < d / 2; p++)
+        for (int64_t i = 0; i < LANES; i++)
+            ((uint32_t *)to)[p * ATTEND_KEYS + i] = word[i * (d / 2) + p];
+}
+
+static void pack_key_pairs(const struct job *j, const struct block *b,
+                           int64_t head, uint32_t *to)
+{
+    const struct model *m = j->l->m;
+    int64_t d = m->config.head_dim;
+    _Alignas(64) uint16_t rows[LANES * HEAD_DIM_MAX];
+    float room[HEAD_DIM_MAX];
+
+    for (int64_t i = 0; i < ATTEND_KEYS; i++) {
+        uint16_t *row = rows + i % LANES * d;
+
+        if (i < b->n)
+            m->k->turn_bf16(&j->k, key_of(j, b->row + i, head, (char *)room),
+                            table_row(m, b->first + i), row);
+        else
+            memset(row, 0, (size_t)d * sizeof(*row));
+        if (i % LANES == LANES - 1)
+            turn_pairs(j, rows, to + i / LANES * LANES);
+    }
+}
+
 static void pack_keys(const struct job *j, const struct block *b, int64_t head,
                       void *to)
 {
     const struct model *m = j->l->m;
     int64_t d = m->config.head_dim;
     float row[HEAD_DIM_MAX], room[HEAD_DIM_MAX], *f = to;
-    uint32_t *h = to;
 
+    if (j->pairs) {
+        pack_key_pairs(j, b, head, to);
+        return;
+    }
     memset(to, 0, (size_t)(d * ATTEND_KEYS) * j->size);
     for (int64_t i = 0; i < b->n; i++) {
         const void *src = key_of(j, b->row + i, head, (char *)room);
 
         m->k->turn_row(&j->k, src, table_row(m, b->first + i), row);
-        if (j->pairs)
-            for (int64_t p = 0; p < d / 2; p++)
-                h[p * ATTEND_KEYS + i] = pair(row[2 * p], row[2 * p + 1]);
-        else
-            for (int64_t p = 0; p < d; p++)
-                f[p * ATTEND_KEYS + i] = row[p];
+        for (int64_t p = 0; p < d; p++)
+            f[p * ATTEND_KEYS + i] = row[p];
     }
 }
 
 static void pack_values(const struct job *j, const struct block *b,
                         int64_t head, void *to)
 {
+    static const uint16_t none[HEAD_DIM_MAX];
     const struct model *m = j->l->m;
-    int64_t d = m->config.v_dim;
+    int64_t d = m->config.v_dim, step = j->pairs ? 2 : 1;
 
-    memset(to, 0, (size_t)(ATTEND_KEYS * j->padded) * j->size);
-    for (int64_t i = 0; i < b->n; i++) {
-        const void *src = head_of(m, &j->from_v, b->row + i, head);
+    if (b->n < ATTEND_KEYS || d < j->padded)
+        memset(to, 0, (size_t)(ATTEND_KEYS * j->padded) * j->size);
+    for (int64_t i = 0; i < b->n; i += step) {
+        const void *v = head_of(m, &j->from_v, b->row + i, head);
 
-        if (j->pairs) {
-            uint16_t *h = (uint16_t *)to + i / 2 * 2 * j->padded + i % 2;
-            const uint16_t *v = src;
-
-            for (int64_t c = 0; c < d; c++)
-                h[2 * c] = v[c];
-        } else if (!to_f32((float *)to + i * j->padded, src, m->dtype,
-                           (size_t)d)) {
+        if (j->pairs)
+            m->k->pair_rows(v,
+                            i + 1 < b->n ?
+                                head_of(m, &j->from_v, b->row + i + 1, head) :
+                                none,
+                            d, (uint16_t *)to + i * j->padded);
+        else if (!to_f32((float *)to + i * j->padded, v, m->dtype, (size_t)d))
             return; /* not with a float's dtype */
-        }
     }
 }
 
@@ -182,16 +220,17 @@ static void turn_queries(const struct job *j, const struct block *b,
 {
     const struct model *m = j->l->m;
     int64_t d = m->config.head_dim;
-    float row[HEAD_DIM_MAX];
 
-    memset(q, 0, sizeof(*q) * (size_t)(ATTEND_QUERIES * d));
+    if (b->n < ATTEND_QUERIES)
+        memset(q, 0, sizeof(*q) * (size_t)(ATTEND_QUERIES * d));
     for (int64_t i = 0; i < b->n; i++) {
         const void *src = head_of(m, &j->from_q, b->row + i, head);
-        float *to = j->pairs ? row : q + i * d;
+        const float *cs = table_row(m, b->first + i);
 
-        m->k->turn_row(&j->q, src, table_row(m, b->first + i), to);
         if (j->pairs)
-            m->k->store_bf16(row, NULL, d, (uint16_t *)q + i * d);
+            m->k->turn_bf16(&j->q, src, cs, (uint16_t *)q + i * d);
+        else
+            m->k->turn_row(&j->q, src, cs, q + i * d);
     }
 }
 
@@ -284,6 +323,7 @@ int attention_run(struct layer *l, const struct state *s, void *out,
     find_sources(&j);
     j.padded = (c->v_dim + ATTEND_ALIGN - 1) / ATTEND_ALIGN * ATTEND_ALIGN;
     j.pairs = m->bf16 && m->k->attend_pairs;
+    j.turn = lanes_turn_best();
     j.size = j.pairs ? sizeof(uint16_t) : sizeof(float);
     if (buffer_reserve(&m->blocks, most, 1, sizeof(struct block), "blocks", e) <
         0)

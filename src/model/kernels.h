@@ -71,6 +71,12 @@ struct kernels {
      * cosines [rotary/2] and sines [rotary/2] of its position. */
     void (*turn_row)(const struct turn *t, const void *src, const float *cs,
                      float *out);
+    /* The same from bf16 to bf16 (t->bf16). */
+    void (*turn_bf16)(const struct turn *t, const uint16_t *src,
+                      const float *cs, uint16_t *out);
+    /* out[2n] = a[0] b[0] a[1] b[1] ... */
+    void (*pair_rows)(const uint16_t *a, const uint16_t *b, int64_t n,
+                      uint16_t *out);
     /* Softmax attention by blocks of keys: never more than
      * ATTEND_QUERIES x ATTEND_KEYS scores exist. */
     void (*attend)(const struct attend *a);

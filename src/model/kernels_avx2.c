@@ -17,6 +17,7 @@
     ((vf)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
 #define V_MAX(a, b) ((vf)_mm256_max_ps((__m256)(a), (__m256)(b)))
 #define V_MIN(a, b) ((vf)_mm256_min_ps((__m256)(a), (__m256)(b)))
+#define V_WIDEN(a)  ((vu)_mm256_cvtepu16_epi32((__m128i)(a)))
 #define KERNELS     kernels_avx2
 #define NAME        "avx2"
 

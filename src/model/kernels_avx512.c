@@ -18,6 +18,7 @@
     ((vf)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
 #define V_MAX(a, b) ((vf)_mm512_max_ps((__m512)(a), (__m512)(b)))
 #define V_MIN(a, b) ((vf)_mm512_min_ps((__m512)(a), (__m512)(b)))
+#define V_WIDEN(a)  ((vu)_mm512_cvtepu16_epi32((__m256i)(a)))
 #define KERNELS     kernels_avx512
 #define NAME        "avx512"
 

@@ -21,9 +21,12 @@
 #define V_MIN(a, b) ((vf)_mm512_min_ps((__m512)(a), (__m512)(b)))
 #define V_DOT(acc, a, b)                                                       \
     ((vf)_mm512_dpbf16_ps((__m512)(acc), (__m512bh)(a), (__m512bh)(b)))
-#define V_BF16(a) ((vh)_mm512_cvtneps_pbh((__m512)(a)))
-#define KERNELS   kernels_avx512bf16
-#define NAME      "avx512_bf16"
+#define V_BF16(a)     ((vh)_mm512_cvtneps_pbh((__m512)(a)))
+#define V_NEAREST(a)  ((vf)_mm512_roundscale_ps((__m512)(a), 0))
+#define V_SCALE(a, n) ((vf)_mm512_scalef_ps((__m512)(a), (__m512)(n)))
+#define V_WIDEN(a)    ((vu)_mm512_cvtepu16_epi32((__m256i)(a)))
+#define KERNELS       kernels_avx512bf16
+#define NAME          "avx512_bf16"
 
 #include "model/kernels.inc"
 

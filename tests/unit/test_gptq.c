@@ -6,7 +6,7 @@
 
 #include "gptq/factor.h"
 #include "gptq/grid_cost.h"
-#include "gptq/lanes.h"
+#include "common/lanes.h"
 #include "gptq/solve_kernel.h"
 #include "test.h"
 

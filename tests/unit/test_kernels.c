@@ -65,6 +65,14 @@ static void test_rows(const struct kernels *k)
         CHECK(near((double)out[i], 1 + g, 1e-6));
         CHECK(near((double)w[i], g / (1 + exp(-g)) * (double)x[i], 2e-6));
     }
+    k->gate_bf16(y, x, NULL, NULL, N, oh);
+    for (int i = 0; i < N; i++) {
+        double g = (double)bf16((double)y[i]);
+        double want =
+            (double)bf16(g / (1 + exp(-g))) * (double)bf16((double)x[i]);
+
+        CHECK(near((double)f32_from_bf16(oh[i]), want, 0.008));
+    }
     memcpy(oh, xh, sizeof(oh));
     k->add_bf16(y, NULL, N, oh);
     k->store_bf16(y, b, N, xh + 0);
@@ -229,6 +237,46 @@ static void test_turn(const struct kernels *k)
     }
 }
 
+/* From bf16 to bf16 it is the same as through floats. */
+static void test_turn_bf16(const struct kernels *k)
+{
+    static const int64_t dims[] = { 40, 64, 96, 128 };
+    float w[128], cs[128], row[128];
+    uint16_t x[128], got[128];
+
+    for (size_t d = 0; d < ARRAY_LEN(dims) * 4; d++) {
+        int64_t n = dims[d / 4];
+        struct turn t = { .bf16 = true,
+                          .dim = n,
+                          .rotary = d % 4 > 2 ? n / 2 : n,
+                          .norm = d % 2 ? w : NULL,
+                          .eps = 1e-6f };
+
+        for (int64_t i = 0; i < n; i++) {
+            x[i] = bf16_from_f32(noise());
+            w[i] = bf16((double)noise());
+            cs[i] = noise() / 2;
+        }
+        k->turn_row(&t, x, cs, row);
+        k->turn_bf16(&t, x, cs, got);
+        for (int64_t i = 0; i < n; i++)
+            CHECK(got[i] == bf16_from_f32(row[i]));
+    }
+}
+
+static void test_pair_rows(const struct kernels *k)
+{
+    uint16_t a[N], b[N], out[2 * N];
+
+    for (int i = 0; i < N; i++) {
+        a[i] = (uint16_t)(i * 517);
+        b[i] = (uint16_t)(i * 911 + 3);
+    }
+    k->pair_rows(a, b, N, out);
+    for (int i = 0; i < N; i++)
+        CHECK(out[2 * i] == a[i] && out[2 * i + 1] == b[i]);
+}
+
 int main(void)
 {
     CHECK(kernels_find("plain") && !kernels_find("abacus"));
@@ -240,6 +288,8 @@ int main(void)
         test_rows(k);
         test_extremes(k);
         test_turn(k);
+        test_turn_bf16(k);
+        test_pair_rows(k);
         test_attention(k, false);
         if (k->attend_pairs)
             test_attention(k, true);

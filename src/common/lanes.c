@@ -1,5 +1,5 @@
 /* lanes.c - see lanes.h. */
-#include "gptq/lanes.h"
+#include "common/lanes.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* lanes.h - blocks of 16 x 16 numbers from rows to columns and back: between
- * how matrices are stored and how the solver's kernels want them. */
+ * how matrices are stored and how kernels want them. */
 #ifndef FORGE_LANES_H
 #define FORGE_LANES_H
 
