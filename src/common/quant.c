@@ -80,6 +80,8 @@ struct qgrid quant_grid(uint32_t meta, enum dtype scale_dtype)
     } else {
         g.scale = stored_scale(q, scale_dtype);
     }
+    if (meta >> 24 & QUANT_NEGATIVE)
+        g.scale = -g.scale;
     return g;
 }
 

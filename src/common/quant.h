@@ -5,8 +5,10 @@
  *     bits 0..15  int16  log2(scale) in Q8.8
  *     bits 16..23 u8     zero, 0..15
  *     bits 24..31 u8     flags; bit 0: symmetric, zero is 8
+ *                                bit 1: the scale is negative (symmetric alone:
+ *                                the grid then reaches 8 steps up, 7 down)
  *
- * scale = exp2(q/256), rounded once to the dtype that the checkpoint stores.
+ * |scale| = exp2(q/256), rounded once to the dtype that the checkpoint stores.
  * Every search, every rounding decision and every loss uses that rounded
  * value: quant_scale() is the only way from a qmeta4 to a scale.
  *
@@ -18,10 +20,10 @@
 
 #include "common/dtype.h"
 
-enum { QUANT_LEVELS = 16, QUANT_SYMMETRIC = 1 };
+enum { QUANT_LEVELS = 16, QUANT_SYMMETRIC = 1, QUANT_NEGATIVE = 2 };
 
 struct qgrid {
-    float scale; /* > 0, as the runtime sees it */
+    float scale; /* as the runtime sees it; > 0 unless QUANT_NEGATIVE */
     int zero;    /* 0..15 */
 };
 
@@ -34,6 +36,11 @@ uint32_t quant_meta(float scale, int zero, bool symmetric,
 /* scale_dtype: DT_F16, DT_BF16 or DT_F32 (not rounded). */
 struct qgrid quant_grid(uint32_t meta, enum dtype scale_dtype);
 bool quant_is_symmetric(uint32_t meta);
+/* The same grid with its scale negated; of a symmetric one alone. */
+static inline uint32_t quant_negative(uint32_t meta)
+{
+    return meta ^ (uint32_t)QUANT_NEGATIVE << 24;
+}
 /* Groups of a row of `cols` inputs; the last may be short. */
 static inline uint64_t quant_groups(uint64_t cols, uint64_t group)
 {

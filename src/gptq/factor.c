@@ -30,7 +30,7 @@ static uint64_t at(const struct factor_params *p, uint64_t i, uint64_t j)
     return i * (i + 1) / 2 + j;
 }
 
-static float element(const struct factor_params *p, const float *h, uint64_t i,
+float factor_element(const struct factor_params *p, const float *h, uint64_t i,
                      uint64_t j)
 {
     return p->block && i / p->block != j / p->block ? 0 : h[at(p, i, j)];
@@ -124,6 +124,11 @@ static void sort_groups(const struct factor_params *p, const float *h,
              i++)
             groups[g].diag = fmaxf(groups[g].diag, h[at(p, i, i)]);
     }
+    for (uint64_t g = 0; p->order == ORDER_INSIDE && g < n; g++)
+        groups[g].diag = (float)(n - g);
+    if (p->cols % p->group % FACTOR_PANEL) /* or the others would not begin at
+                                              a panel */
+        groups[n - 1].diag = INFINITY;
     qsort(groups, n, sizeof(*groups), by_group);
     for (uint64_t g = 0; g < n; g++) {
         uint64_t first = groups[g].input * p->group, begin = to;
@@ -146,7 +151,7 @@ static int set_order(struct factor *f, const struct factor_params *p,
         k[i] = (struct key){ .diag = h[at(p, i, i)], .input = (uint32_t)i };
     if (p->order == ORDER_ACTIVATION)
         qsort(k, p->cols, sizeof(*k), by_importance);
-    else if (p->order == ORDER_GROUP)
+    else if (p->order != ORDER_NATURAL)
         sort_groups(p, h, k, k + p->cols);
     for (uint64_t c = 0; c < p->cols; c++) {
         f->input[c] = k[p->cols - 1 - c].input;
@@ -269,13 +274,14 @@ static void fill_panels(void *ctx, size_t begin, size_t end)
             for (uint64_t c = 0; c < cols; c++)
                 for (uint64_t r = first; r < cols; r++)
                     to[c * ROWS + r - first] =
-                        element(j->p, j->h, in[r], in[c]);
+                        factor_element(j->p, j->h, in[r], in[c]);
         }
         for (uint64_t r = first; r < first + ROWS; r++)
             to[r * ROWS + r - first] =
-                r < n ? (float)((double)element(j->p, j->h, in[r], in[r]) +
-                                j->f->dead[r] + j->f->lambda) :
-                        1;
+                r < n ?
+                    (float)((double)factor_element(j->p, j->h, in[r], in[r]) +
+                            j->f->dead[r] + j->f->lambda) :
+                    1;
     }
 }
 

@@ -23,9 +23,12 @@ enum { FACTOR_PANEL = 8, FACTOR_TRIES = 4 };
 enum factor_order {
     ORDER_NATURAL,
     ORDER_ACTIVATION, /* largest diag H first */
-    ORDER_GROUP /* groups by their largest diag H; the same inside a group */
+    ORDER_GROUP,  /* groups by their largest diag H; the same inside a group */
+    ORDER_INSIDE, /* groups as stored; inside a group largest diag H first */
+    /* In the last two a last group that is no multiple of FACTOR_PANEL comes
+     * first. */
 };
-#define ORDER_WORDS "natural|activation|group"
+#define ORDER_WORDS "natural|activation|group|inside"
 
 struct factor_params {
     uint64_t cols;
@@ -63,6 +66,9 @@ MUST_CHECK int factor_check(const struct factor_params *p, const float *h,
 MUST_CHECK int factor_plan(struct factor **f, const struct factor_params *p,
                            const float *h, struct err *e);
 void factor_free(struct factor *f); /* NULL is allowed */
+/* Element (i, j) of the Hessian h, inputs as stored. */
+float factor_element(const struct factor_params *p, const float *h, uint64_t i,
+                     uint64_t j);
 /* Where panel p begins. */
 static inline uint64_t factor_panel_at(uint64_t padded, uint64_t p)
 {

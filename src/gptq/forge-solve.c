@@ -14,7 +14,8 @@ struct settings {
     struct tool tool;
     struct module_params module;
     const char *report;
-    int order, method, strict;
+    int order, method, strict, effort, positive;
+    int64_t sweeps;
     struct device_choice device;
 };
 
@@ -43,6 +44,21 @@ static int parse(struct settings *s, int argc, char **argv)
         { OPT_CHOICE, 0, "order", ORDER_WORDS,
           "order in which inputs are quantized [activation]", &s->order, 0, 0,
           false },
+        { OPT_CHOICE, 0, "effort", EFFORT_WORDS,
+          "fast: the grids and the order given; default: grids chosen on the "
+          "way, codes refined; best: more of both [fast]",
+          &s->effort, 0, 0, false },
+        { OPT_INT, 0, "sweeps", "N",
+          "refine codes and scales N times at most [of the effort]", &s->sweeps,
+          0, 1000, false },
+        { OPT_FLAG, 0, "positive", NULL, "no negative scales", &s->positive, 0,
+          0, false },
+        { OPT_FLOAT, 0, "alpha", "X",
+          "how far the target follows the drift of the input [0.75]",
+          &s->module.alpha, 0, 1, false },
+        { OPT_FLOAT, 0, "beta", "X",
+          "how far it mends the residual stream [0.75]", &s->module.beta, 0, 1,
+          false },
         { OPT_FLOAT, 0, "damping", "X",
           "added to the diagonal, of its mean [0.01]", &s->module.damping, 1e-9,
           1, false },
@@ -59,7 +75,9 @@ static int parse(struct settings *s, int argc, char **argv)
     int i;
 
     s->order = ORDER_ACTIVATION;
+    s->sweeps = -1;
     s->module.damping = 0.01;
+    s->module.alpha = s->module.beta = 0.75;
     i = opt_parse(argc, argv, "[option...] [file] > codes",
                   "Choose the 4-bit codes of weights on grids that are given.",
                   table);
@@ -68,6 +86,9 @@ static int parse(struct settings *s, int argc, char **argv)
     s->module.order = (enum factor_order)s->order;
     s->module.nearest = s->method == 1;
     s->module.strict = s->strict;
+    s->module.effort = (enum effort)s->effort;
+    s->module.negative = !s->positive;
+    s->module.sweeps = (int)s->sweeps;
     tool_apply(&s->tool);
     return i;
 }
@@ -92,8 +113,10 @@ static int solve(struct run *r, const struct frame *meta, struct err *e)
 {
     const struct frame *w = &r->weight;
     struct frame f = { .role = ROLE_CODES, .dtype = DT_U4, .ndim = 2 };
+    struct frame grids = *meta;
     struct module_note note;
     uint8_t *codes;
+    uint32_t *g;
     int rc;
 
     memcpy(f.name, w->name, sizeof(f.name));
@@ -101,14 +124,19 @@ static int solve(struct run *r, const struct frame *meta, struct err *e)
     f.group = meta->group;
     f.len = w->dims[0] * (w->dims[1] / 2); /* less than the weight itself */
     codes = mem_pages(f.len, w->name, e);
-    if (!codes)
+    g = codes ? mem_pages(meta->len, w->name, e) : NULL;
+    if (!g) {
+        free(codes);
         return e->code;
+    }
     f.data = codes;
-    rc = module_solve(r->solver, w, meta, codes, &note, e);
+    grids.data = memcpy(g, meta->data, meta->len);
+    rc = module_solve(r->solver, w, meta, g, codes, &note, e);
     if (rc >= 0 && (rc = stream_write(r->out, &f, e)) >= 0 &&
-        (rc = stream_write(r->out, meta, e)) >= 0)
+        (rc = stream_write(r->out, &grids, e)) >= 0)
         rc = module_write(&note, w->name, r->out, r->report, e);
     free(codes);
+    free(g);
     if (rc < 0)
         return rc;
     r->modules++;
@@ -152,6 +180,8 @@ static int one(struct run *r, const struct frame *f, struct err *e)
     }
     if ((rc = pass_weight(r, e)) < 0)
         return rc;
+    if (f->role == ROLE_CROSS)
+        return module_cross(r->solver, f, e);
     return f->role == ROLE_WEIGHT ? keep_weight(r, f, e) :
                                     stream_write(r->out, f, e);
 }

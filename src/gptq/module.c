@@ -18,9 +18,17 @@ struct module_solver {
     uint64_t cols, group;
     bool failed; /* no damping made it positive definite */
     uint64_t fallbacks;
+    struct best_hessian best; /* instead of factor, where effort asks for it */
+    struct cross {
+        char *name, *modules; /* NULL: none */
+        float *data;
+        uint64_t rows, cols;
+    } drift, residual;
 };
 
-static const char *const order_names[] = { "natural", "activation", "group" };
+static const char *const order_names[] = { "natural", "activation", "group",
+                                           "inside" };
+static const char *const effort_names[] = { "fast", "default", "best" };
 
 static double now(void)
 {
@@ -28,6 +36,22 @@ static double now(void)
 
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void drop_factors(struct module_solver *m)
+{
+    factor_free(m->factor);
+    best_close(&m->best);
+    m->factor = NULL;
+    m->entry = NULL;
+}
+
+static void drop_cross(struct cross *c)
+{
+    free(c->name);
+    free(c->modules);
+    free(c->data);
+    *c = (struct cross){ 0 };
 }
 
 int module_open(struct module_solver **out, const struct module_params *p,
@@ -50,7 +74,9 @@ void module_close(struct module_solver *m)
 {
     if (!m)
         return;
-    factor_free(m->factor);
+    drop_factors(m);
+    drop_cross(&m->drift);
+    drop_cross(&m->residual);
     hfile_close(m->hessians);
     free(m);
 }
@@ -86,6 +112,18 @@ static int check_shapes(const struct frame *w, const struct frame *meta,
     return 0;
 }
 
+/* What is tried for groups of this size. */
+static struct effort_plan effort_of(const struct module_solver *m,
+                                    uint64_t group)
+{
+    bool can = slab_fits(group) && !m->params.nearest;
+    struct effort_plan p = effort_plan(can ? m->params.effort : EFFORT_FAST);
+
+    if (m->params.sweeps >= 0)
+        p.sweeps = m->params.sweeps;
+    return p;
+}
+
 static int build_factor(struct module_solver *m, struct hfile_entry *entry,
                         uint64_t cols, uint64_t group, struct err *e)
 {
@@ -94,17 +132,17 @@ static int build_factor(struct module_solver *m, struct hfile_entry *entry,
                                .group = group,
                                .order = m->params.order,
                                .damping = m->params.damping };
+    struct effort_plan plan = effort_of(m, group);
     float *h;
     int rc;
 
     if (m->entry == entry && m->cols == cols && m->group == group)
         return 0;
-    factor_free(m->factor);
-    m->factor = NULL;
-    m->entry = NULL;
+    drop_factors(m);
     if ((rc = hfile_load(m->hessians, entry, &h, e)) < 0)
         return rc;
-    rc = solve_build(&m->factor, &p, h, e);
+    rc = plan.starts ? best_open(&m->best, &p, plan.starts, h, e) :
+                       solve_build(&m->factor, &p, h, e);
     free(h);
     if (rc < 0)
         return err_prefix(e, "'%s'", entry->name);
@@ -121,6 +159,7 @@ static int choose_factor(struct module_solver *m, const struct frame *w,
                          struct module_note *note, struct err *e)
 {
     struct hfile_entry *entry;
+    struct factor *built;
     int rc;
 
     *f = NULL;
@@ -129,12 +168,13 @@ static int choose_factor(struct module_solver *m, const struct frame *w,
     if ((rc = hfile_find(m->hessians, w->name, w->dims[1], &entry, e)) < 0 ||
         (rc = build_factor(m, entry, w->dims[1], meta->group, e)) < 0)
         return rc;
+    built = m->best.starts ? m->best.factor[0] : m->factor;
     note->samples = entry->samples;
-    note->tried = m->factor->tried;
-    note->n_tried = m->factor->n_tried;
-    note->damping = m->factor->tried[m->factor->n_tried - 1];
+    note->tried = built->tried;
+    note->n_tried = built->n_tried;
+    note->damping = built->tried[built->n_tried - 1];
     if (!m->failed) {
-        *f = m->factor;
+        *f = built;
         return 0;
     }
     if (m->params.strict)
@@ -149,8 +189,92 @@ static int choose_factor(struct module_solver *m, const struct frame *w,
     return 0;
 }
 
+/* ---- cross moments ---- */
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), k = strlen(end);
+
+    return n >= k && !strcmp(s + n - k, end);
+}
+
+static char *copy(const char *s, struct err *e)
+{
+    char *p = mem_alloc(strlen(s) + 1, "solve", e);
+
+    return p ? strcpy(p, s) : NULL;
+}
+
+int module_cross(struct module_solver *m, const struct frame *f, struct err *e)
+{
+    bool drift = ends_with(f->name, ".drift");
+    struct cross *c = drift ? &m->drift : &m->residual;
+
+    if (f->ndim != 2 || f->dtype != DT_F32 || !f->modules ||
+        (!drift && !ends_with(f->name, ".residual")) ||
+        (drift && f->dims[0] != f->dims[1]))
+        return err_set(e, E_DATA, "'%s': not a cross moment", f->name);
+    drop_cross(c);
+    target_close(&m->best.target);
+    c->rows = f->dims[0];
+    c->cols = f->dims[1];
+    c->name = copy(f->name, e);
+    c->modules = c->name ? copy(f->modules, e) : NULL;
+    c->data = c->modules ? mem_pages(f->len, f->name, e) : NULL;
+    if (!c->data)
+        return e->code;
+    memcpy(c->data, f->data, f->len);
+    return 0;
+}
+
+/* Whether the moment is of this module, and of its shape. */
+static int cross_of(const struct cross *c, const struct frame *w, uint64_t rows,
+                    struct err *e)
+{
+    struct frame f = { .modules = c->modules };
+
+    if (!c->name || !frame_has_module(&f, w->name))
+        return 0;
+    if (c->rows == rows && c->cols == w->dims[1])
+        return 1;
+    return err_set(e, E_DATA, "'%s' does not fit '%s'", c->name, w->name);
+}
+
+/* ---- one module ---- */
+
+static int solve_best(struct module_solver *m, const struct solve_params *solve,
+                      const struct frame *w, uint32_t *grids, uint8_t *codes,
+                      struct module_note *note, struct solve_result *r,
+                      struct err *e)
+{
+    struct effort_plan plan = effort_of(m, solve->group);
+    struct best_params p = { .solve = *solve,
+                             .sweeps = plan.sweeps,
+                             .alpha = m->params.alpha,
+                             .beta = m->params.beta };
+    int drift = cross_of(&m->drift, w, w->dims[1], e), residual, rc;
+
+    residual = drift < 0 ? drift : cross_of(&m->residual, w, w->dims[0], e);
+    if (residual < 0)
+        return residual;
+    p.residual = residual ? m->residual.data : NULL;
+    if (!drift && !residual)
+        target_close(&m->best.target);
+    else if (!m->best.target.turned &&
+             (rc = target_open(&m->best.target, &m->best.plan[0],
+                               drift ? m->drift.data : NULL, e)) < 0)
+        return err_prefix(e, "'%s'", m->drift.name);
+    p.block.symmetric = quant_is_symmetric(grids[0]);
+    p.block.negative = m->params.negative;
+    p.block.factors = p.block.symmetric ? plan.factors : plan.shrinks;
+    p.block.scale_dtype = solve->scale_dtype;
+    note->corrected = drift || residual;
+    note->effort = effort_names[m->params.effort];
+    return best_solve(&p, &m->best, w->data, grids, codes, r, e);
+}
+
 int module_solve(struct module_solver *m, const struct frame *w,
-                 const struct frame *meta, uint8_t *codes,
+                 const struct frame *meta, uint32_t *grids, uint8_t *codes,
                  struct module_note *note, struct err *e)
 {
     struct solve_params p = { .dtype = w->dtype,
@@ -169,12 +293,13 @@ int module_solve(struct module_solver *m, const struct frame *w,
     if ((rc = check_shapes(w, meta, e)) < 0 ||
         (rc = choose_factor(m, w, meta, &f, note, e)) < 0)
         return rc;
-    rc = solve_run(&p, w->data, meta->data, f, codes, &r, e);
+    rc = f && m->best.starts ? solve_best(m, &p, w, grids, codes, note, &r, e) :
+                               solve_run(&p, w->data, grids, f, codes, &r, e);
     if (rc < 0)
         return err_prefix(e, "'%s'", w->name);
     if (f && !p.nearest) {
         note->method = "gptq";
-        note->order = order_names[m->params.order];
+        note->order = order_names[note->effort ? ORDER_GROUP : m->params.order];
     }
     note->measured = f != NULL;
     note->loss = r.loss;
@@ -199,6 +324,12 @@ static void note_json(struct json_writer *w, const struct module_note *note,
     if (note->order) {
         jw_key(w, "order");
         jw_string(w, note->order);
+    }
+    if (note->effort) {
+        jw_key(w, "effort");
+        jw_string(w, note->effort);
+        jw_key(w, "corrected");
+        jw_bool(w, note->corrected);
     }
     if (note->measured) {
         jw_key(w, "loss");

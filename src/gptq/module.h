@@ -6,7 +6,7 @@
 #include "common/file.h"
 #include "common/stream.h"
 #include "gptq/hfile.h"
-#include "gptq/solve.h"
+#include "gptq/solve_best.h"
 
 struct module_params {
     const char *hessian; /* file; NULL: round to nearest */
@@ -14,6 +14,12 @@ struct module_params {
     double damping;
     bool nearest; /* --method rtn */
     bool strict;  /* a module that cannot be factored is an error */
+    /* Not fast: grids chosen in the solve (order group, and inside), refined
+     * codes; where that cannot be (groups that are no multiple of 8) as fast */
+    enum effort effort;
+    int sweeps;         /* of refinement, at most; < 0: as the effort has it */
+    bool negative;      /* symmetric scales may be negative */
+    double alpha, beta; /* of the correction by cross frames, see target.h */
 };
 
 /* What happened to a module. */
@@ -27,6 +33,8 @@ struct module_note {
     const double *tried;
     int n_tried;
     double seconds;
+    const char *effort; /* NULL: fast */
+    bool corrected;     /* the target was moved by cross frames */
 };
 
 struct module_solver;
@@ -35,13 +43,19 @@ MUST_CHECK int module_open(struct module_solver **m,
                            const struct module_params *p, struct err *e);
 /* HEAD of the file with the Hessians, or NULL. */
 const char *module_head(const struct module_solver *m);
-/* codes[w->dims[0], w->dims[1] / 2] for a weight frame and its qmeta frame.
+/* Keep a cross frame, for the modules that it names: NAME.drift or
+ * NAME.residual, see target.h.  It goes when one of another NAME comes. */
+MUST_CHECK int module_cross(struct module_solver *m, const struct frame *f,
+                            struct err *e);
+/* codes[w->dims[0], w->dims[1] / 2] for a weight frame and its qmeta frame;
+ * grids: the qmeta's payload, replaced where the effort chooses other ones.
  * The factor is kept for the next module with the same Hessian.
  * E_DATA: shapes, a missing Hessian, numbers that are not finite; under
  * strict also a factorization that fails. */
 MUST_CHECK int module_solve(struct module_solver *m, const struct frame *w,
-                            const struct frame *meta, uint8_t *codes,
-                            struct module_note *note, struct err *e);
+                            const struct frame *meta, uint32_t *grids,
+                            uint8_t *codes, struct module_note *note,
+                            struct err *e);
 /* Modules that should have been solved and were rounded to nearest. */
 uint64_t module_fallbacks(const struct module_solver *m);
 void module_close(struct module_solver *m); /* NULL is allowed */

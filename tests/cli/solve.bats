@@ -5,6 +5,7 @@
 bats_require_minimum_version 1.5.0
 
 PY="$BATS_TEST_DIRNAME/../reference/stages.py"
+BEST="$BATS_TEST_DIRNAME/../reference/best.py"
 MAN="$BATS_TEST_DIRNAME/../../man/forge-solve.1"
 
 setup_file() {
@@ -16,6 +17,15 @@ setup_file() {
     python3 "$PY" broken-hessian broken.fts
     forge-grid -q --group 64 --hessian h.fts w.fts -o sym.fts
     forge-grid -q --group 128 --asymmetric --scale-dtype bf16 w.fts -o asym.fts
+    for grid in sym asym; do
+        python3 "$BEST" cross $grid.fts $grid-cross.fts
+    done
+}
+
+effort() { # GRIDS OPTION...
+    local g=$1
+    shift
+    forge-solve -q --effort default --hessian "$D/h.fts" "$@" "$D/$g.fts"
 }
 
 setup() {
@@ -60,6 +70,57 @@ setup() {
     forge-ls p | diff in -
 }
 
+@test "--effort: each group's grid is the cheapest of its candidates" {
+    effort sym --sweeps 0 >c
+    python3 "$BEST" check-blocks "$D/sym.fts" "$D/h.fts" c 12 yes
+    effort sym-cross --sweeps 0 --positive >c
+    python3 "$BEST" check-blocks "$D/sym-cross.fts" "$D/h.fts" c 12 no
+    effort asym-cross --sweeps 0 >c
+    python3 "$BEST" check-blocks "$D/asym-cross.fts" "$D/h.fts" c 5 no
+}
+
+@test "--effort: refined until nothing can move, and no row is worse" {
+    for g in sym sym-cross asym-cross; do
+        effort $g --sweeps 0 >before
+        effort $g --sweeps 200 >after
+        python3 "$BEST" check-refined "$D/$g.fts" "$D/h.fts" before after
+    done
+}
+
+@test "--effort best: no row is worse than from one start" {
+    effort sym --sweeps 12 >before
+    forge-solve -q --effort best --hessian "$D/h.fts" "$D/sym.fts" >after
+    loss() { grep -ao '"loss":[0-9.e+-]*' "$1" | cut -d: -f2; }
+    paste <(loss before) <(loss after) | awk '$2 > $1 * 1.02 { exit 1 }'
+}
+
+@test "--effort against all codes there are, on tiny rows" {
+    python3 "$BEST" tiny g h
+    forge-solve -q --effort default --hessian h --sweeps 0 g >before
+    forge-solve -q --effort default --hessian h --sweeps 200 g >after
+    python3 "$BEST" check-tiny g h before after
+}
+
+@test "--effort on groups that are no multiple of 8, and without hessians" {
+    forge-grid -q --group 20 --hessian "$D/h.fts" "$D/w.fts" -o g
+    forge-solve -q --hessian "$D/h.fts" g >a
+    forge-solve -q --hessian "$D/h.fts" --effort best g >b
+    python3 "$PY" same a b
+    forge-solve -q "$D/sym.fts" >a
+    forge-solve -q --effort best "$D/sym.fts" >b
+    python3 "$PY" same a b
+}
+
+@test "cross moments that fit nothing are named" {
+    mkstream 'cross:m.in.drift:F32:8x4:modules=m.q' >c
+    run -65 --separate-stderr forge-solve --effort best c
+    [[ $stderr == *"'m.in.drift': not a cross moment" ]]
+    run -65 --separate-stderr bash -c "cat <(mkstream \
+        'cross:model.layers.0.attn_in.drift:F32:8x8:modules=model.layers.0.q_proj') \
+        '$D/sym.fts' | forge-solve --effort best --hessian '$D/h.fts'"
+    [[ $stderr == *"does not fit"* ]]
+}
+
 @test "a hessian that cannot be factored: said, counted, and with --strict an error" {
     run -0 --separate-stderr bash -c \
         "forge-solve --hessian '$D/broken.fts' '$D/sym.fts' >c"
@@ -77,6 +138,9 @@ setup() {
         forge-solve -q -j "$j" "$D/sym.fts" -o "n$j"
         python3 "$PY" same h1 "h$j"
         python3 "$PY" same n1 "n$j"
+        forge-solve -q -j "$j" --effort best --hessian "$D/h.fts" \
+            "$D/sym-cross.fts" -o "b$j"
+        python3 "$PY" same b1 "b$j"
     done
 }
 
@@ -123,6 +187,7 @@ for line in open("r.jsonl"):
 @test "a wrong command line is exit 64, no device 69, no file 66" {
     run -64 forge-solve --order up "$D/sym.fts"
     run -64 forge-solve --damping 2 "$D/sym.fts"
+    run -64 forge-solve --effort more "$D/sym.fts"
     run -64 forge-solve a b
     run -66 forge-solve nothing.fts
     run -66 forge-solve --hessian nothing.fts "$D/sym.fts"

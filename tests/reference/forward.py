@@ -139,6 +139,7 @@ def quantized(t, files):
             elif q.scale_dtype == "BF16":
                 scale = (np.frombuffer(fts.bf16(scale), "<u2").astype("<u4") << 16).view("<f4")
                 scale = scale.reshape(codes.shape).astype(float)
+            scale = np.where(meta >> 25 & 1, -scale, scale)
             zero = np.where(meta >> 24 & 1, 8, meta >> 16 & 15)
             t[name + ".weight"] = (codes - zero) * scale
 

@@ -24,7 +24,10 @@ def order_of(diag, how, group):
     if how == "activation":
         return np.argsort(-diag, kind="stable")
     groups = [np.arange(i, min(i + group, n)) for i in range(0, n, group)]
-    groups.sort(key=lambda g: -diag[g].max())
+    if how == "group":
+        groups.sort(key=lambda g: -diag[g].max())
+    # forge's rule: a last group that is no multiple of 8 goes first
+    groups.sort(key=lambda g: len(g) % 8 == 0)
     return np.concatenate([g[np.argsort(-diag[g], kind="stable")]
                            for g in groups])
 

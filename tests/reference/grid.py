@@ -20,6 +20,7 @@ def decode(meta, scale_dtype="F16"):
         scale = ((u + 0x7fff + (u >> 16 & 1)) & 0xffff0000).astype(
             np.uint32).view(np.float32)
     zero = np.where(meta >> 24 & 1, 8, meta >> 16 & 15)
+    scale = np.where(meta >> 25 & 1, -scale, scale)  # bit 1 of the flags
     return scale.astype(np.float64), zero.astype(np.float64)
 
 

@@ -32,6 +32,7 @@ AWQ = [0, 2, 4, 6, 1, 3, 5, 7]  # nibble i of a word is column AWQ[i] of eight
 def scale_of(meta, dtype):
     """exp2(q / 256), rounded once to the type that is stored; its bits."""
     s = np.exp2((meta & 0xFFFF).astype("<u2").view("<i2") / 256.0)
+    s = np.where(meta >> 25 & 1, -s, s)
     if dtype == "BF16":
         return np.frombuffer(fts.bf16(s), "<u2").reshape(meta.shape)
     return s.astype("<f4").astype("<f2").view("<u2")

@@ -1,0 +1,180 @@
+/* slab.c - see slab.h. */
+#include "gptq/slab.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/quant.h"
+#include "common/threads.h"
+
+enum { ROWS = SOLVE_ROWS, COLS = FACTOR_PANEL };
+
+/* ---- the plan ---- */
+
+struct fill {
+    const struct slab_plan *plan;
+    const struct factor_params *p;
+    const float *h;
+};
+
+/* Rows of the inverse order: what is read of H for one column of the factor
+ * lies in one row of its triangle, or in one column of it. */
+static void fill_panels(void *ctx, size_t begin, size_t end)
+{
+    const struct fill *j = ctx;
+    const struct factor *f = j->plan->f;
+    uint64_t n = f->cols;
+
+    for (size_t p = begin; p < end; p++) {
+        float *to = j->plan->h + p * f->padded * COLS;
+
+        for (uint64_t r = 0; r < f->padded; r++, to += COLS)
+            for (uint64_t c = p * COLS; c < (p + 1) * COLS; c++)
+                to[c % COLS] =
+                    r < n && c < n ?
+                        factor_element(j->p, j->h, f->input[r], f->input[c]) :
+                        0;
+    }
+}
+
+static void find_groups(struct slab_plan *plan, uint64_t group)
+{
+    const struct factor *f = plan->f;
+
+    for (uint64_t c1 = f->cols; c1 > 0;) {
+        uint64_t g = f->input[c1 - 1] / group, c0 = c1 - 1;
+
+        while (c0 > 0 && f->input[c0 - 1] / group == g)
+            c0--;
+        plan->group[plan->groups++] =
+            (struct slab_group){ .c0 = c0, .c1 = c1, .group = g };
+        if (c1 - c0 > plan->widest)
+            plan->widest = c1 - c0;
+        c1 = c0;
+    }
+    plan->widest = (plan->widest + COLS - 1) / COLS * COLS;
+}
+
+int slab_plan_open(struct slab_plan *plan, const struct factor *f,
+                   const struct factor_params *p, const float *h, struct err *e)
+{
+    struct fill fill = { .plan = plan, .p = p, .h = h };
+
+    *plan = (struct slab_plan){ .f = f };
+    plan->h = mem_pages(f->padded * f->padded * sizeof(float), "solve", e);
+    plan->group = plan->h ? mem_zero(quant_groups(f->cols, p->group),
+                                     sizeof(*plan->group), "solve", e) :
+                            NULL;
+    if (!plan->group) {
+        slab_plan_close(plan);
+        return e->code;
+    }
+    find_groups(plan, p->group);
+    threads_for(f->padded / COLS, 4, fill_panels, &fill);
+    return 0;
+}
+
+void slab_plan_close(struct slab_plan *plan)
+{
+    free(plan->h);
+    free(plan->group);
+    *plan = (struct slab_plan){ 0 };
+}
+
+/* ---- a slab ---- */
+
+int slab_open(struct slab *s, const struct slab_plan *plan, struct err *e)
+{
+    uint64_t line = ROWS * sizeof(float), n = plan->f->padded;
+    uint64_t g = plan->groups, w = plan->widest;
+    char *at =
+        mem_pages(line * (2 * n + 3 * g + 4 * w) + ROWS * (n + w), "solve", e);
+
+    if (!at)
+        return e->code;
+    *s = (struct slab){ .plan = plan, .k = solve_kernels_best() };
+    s->w = (float *)(void *)at;
+    s->d = s->w + n * ROWS;
+    s->scale = s->d + n * ROWS;
+    s->zero = s->scale + g * ROWS;
+    s->meta = (uint32_t *)(void *)(s->zero + g * ROWS);
+    s->acc = (float *)(void *)(s->meta + g * ROWS);
+    s->scratch = s->acc + w * ROWS;
+    s->codes = (uint8_t *)(s->scratch + 3 * w * ROWS);
+    s->trial = s->codes + n * ROWS;
+    return 0;
+}
+
+void slab_close(struct slab *s)
+{
+    free(s->w);
+    *s = (struct slab){ 0 };
+}
+
+void slab_load(struct slab *s, const float *x, uint64_t rows, uint64_t cols)
+{
+    const struct factor *f = s->plan->f;
+
+    memset(s->w, 0, f->padded * ROWS * sizeof(float));
+    for (uint64_t c = 0; c < cols; c++)
+        for (uint64_t r = 0; r < rows && !f->dead[c]; r++)
+            s->w[c * ROWS + r] = x[r * cols + f->input[c]];
+    slab_restart(s);
+}
+
+void slab_restart(struct slab *s)
+{
+    memcpy(s->d, s->w, s->plan->f->padded * ROWS * sizeof(float));
+    memset(s->codes, 8, s->plan->f->padded * ROWS);
+}
+
+void slab_set_grid(struct slab *s, uint64_t group, uint64_t r, uint32_t meta,
+                   enum dtype scale_dtype)
+{
+    struct qgrid g = quant_grid(meta, scale_dtype);
+
+    s->meta[group * ROWS + r] = meta;
+    s->scale[group * ROWS + r] = g.scale;
+    s->zero[group * ROWS + r] = (float)g.zero;
+}
+
+void slab_codes(const struct slab *s, uint64_t r, uint8_t *code)
+{
+    const struct factor *f = s->plan->f;
+
+    for (uint64_t c = 0; c < f->cols; c++)
+        code[f->input[c]] = s->codes[c * ROWS + r];
+}
+
+void slab_round(struct slab *s)
+{
+    for (uint64_t i = 0; i < s->plan->groups; i++) {
+        const struct slab_group *g = &s->plan->group[i];
+
+        for (uint64_t c = g->c0; c < g->c1; c++)
+            for (uint64_t r = 0; r < ROWS; r++) {
+                uint64_t to = c * ROWS + r, from = g->group * ROWS + r;
+                struct qgrid q = { s->scale[from], (int)s->zero[from] };
+                int code = quant_code(s->w[to], q);
+
+                s->codes[to] = (uint8_t)code;
+                s->d[to] = s->w[to] - quant_value(code, q);
+            }
+    }
+}
+
+void slab_loss(struct slab *s, double *loss)
+{
+    uint64_t n = s->plan->f->padded;
+    float acc[COLS * ROWS];
+
+    memset(loss, 0, ROWS * sizeof(*loss));
+    for (uint64_t c = 0; c < n; c += COLS) {
+        const float *d = s->d + c * ROWS;
+
+        memset(acc, 0, sizeof(acc));
+        s->k->product(acc, s->d, slab_hessian(s->plan, c, 0), n);
+        for (uint64_t i = 0; i < COLS * ROWS; i++)
+            loss[i % ROWS] += (double)acc[i] * d[i];
+    }
+}

@@ -1,0 +1,90 @@
+/* slab.h - SOLVE_ROWS rows of a weight at work: their target, their codes and
+ * grids, and what is left between target and codes.
+ *
+ * Values of one input lie together (see solve_kernel.h), inputs in the order
+ * of a factor's columns; those of a group are neighbours, and every group
+ * begins at a multiple of FACTOR_PANEL (slab_fits). */
+#ifndef FORGE_SLAB_H
+#define FORGE_SLAB_H
+
+#include "common/dtype.h"
+#include "gptq/factor.h"
+#include "common/lanes.h"
+#include "gptq/solve_kernel.h"
+
+/* Inputs of one group: columns c0..c1 of the factor. */
+struct slab_group {
+    uint64_t c0, c1;
+    uint64_t group; /* as stored */
+};
+
+/* What all slabs of a matrix share: an order, the factor of H + lambda I in
+ * it, and H itself.  Read only while slabs are at work. */
+struct slab_plan {
+    const struct factor *f;
+    /* [padded/8][padded][8]: panel p holds the columns 8p..8p+7 of H in the
+     * factor's order, row by row; zero in the padding */
+    float *h;
+    struct slab_group *group; /* [groups], in the order of quantization */
+    uint64_t groups;
+    uint64_t widest; /* columns of the widest group */
+};
+
+struct slab {
+    const struct slab_plan *plan;
+    const struct solve_kernels *k;
+    float *w;            /* [padded][48]: the target */
+    float *d;            /* [padded][48]: w - q */
+    uint8_t *codes;      /* [padded][48] */
+    float *scale, *zero; /* [groups][48], groups as stored */
+    uint32_t *meta;      /* [groups][48] */
+    float *acc;          /* [widest][48] */
+    float *scratch;      /* 3 times [widest][48] */
+    uint8_t *trial;      /* [widest][48]: codes that are thrown away */
+};
+
+/* Whether groups of this size can begin at multiples of FACTOR_PANEL. */
+static inline bool slab_fits(uint64_t group)
+{
+    return group % FACTOR_PANEL == 0;
+}
+/* f: of ORDER_GROUP or ORDER_INSIDE with p->group; h: what it was made of.
+ * The plan borrows f and h is not needed any more.  E_TEMP. */
+MUST_CHECK int slab_plan_open(struct slab_plan *plan, const struct factor *f,
+                              const struct factor_params *p, const float *h,
+                              struct err *e);
+void slab_plan_close(struct slab_plan *plan); /* a zeroed one is allowed */
+
+/* One allocation for slabs of a plan; slab_close() frees it. */
+MUST_CHECK int slab_open(struct slab *s, const struct slab_plan *plan,
+                         struct err *e);
+void slab_close(struct slab *s);
+/* Targets of up to SOLVE_ROWS rows x[rows][cols], inputs as stored; rows that
+ * are missing, dead inputs and the padding are zero. */
+void slab_load(struct slab *s, const float *x, uint64_t rows, uint64_t cols);
+/* Nothing is quantized again: d = w. */
+void slab_restart(struct slab *s);
+/* Grid of a group, as stored, of row r. */
+void slab_set_grid(struct slab *s, uint64_t group, uint64_t r, uint32_t meta,
+                   enum dtype scale_dtype);
+/* Codes of row r: code[cols], inputs as stored. */
+void slab_codes(const struct slab *s, uint64_t r, uint8_t *code);
+/* Round all targets to nearest on the grids that are set. */
+void slab_round(struct slab *s);
+/* loss[48] = d H dᵀ, without damping. */
+void slab_loss(struct slab *s, double *loss);
+
+/* Column c of panels of either matrix, from row r on (r >= 8 (c / 8)). */
+static inline const float *slab_factor(const struct slab_plan *p, uint64_t c,
+                                       uint64_t r)
+{
+    return p->f->panel + factor_panel_at(p->f->padded, c / FACTOR_PANEL) +
+           (r - c) * FACTOR_PANEL;
+}
+static inline const float *slab_hessian(const struct slab_plan *p, uint64_t c,
+                                        uint64_t r)
+{
+    return p->h + (c / FACTOR_PANEL * p->f->padded + r) * FACTOR_PANEL;
+}
+
+#endif

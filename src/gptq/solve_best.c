@@ -1,0 +1,247 @@
+/* solve_best.c - see solve_best.h: slabs of 48 rows over threads. */
+#include "gptq/solve_best.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/quant.h"
+#include "common/threads.h"
+#include "gptq/refine.h"
+
+enum { ROWS = SOLVE_ROWS };
+
+struct effort_plan effort_plan(enum effort e)
+{
+    static const struct effort_plan plans[] = {
+        [EFFORT_FAST] = { 0 },
+        [EFFORT_DEFAULT] = { 1, 12, 5, 2 },
+        [EFFORT_BEST] = { 2, 24, 7, 12 },
+    };
+
+    return plans[e];
+}
+
+/* ---- Hessians ---- */
+
+int best_open(struct best_hessian *b, const struct factor_params *p, int starts,
+              const float *h, struct err *e)
+{
+    static const enum factor_order orders[BEST_STARTS] = { ORDER_GROUP,
+                                                           ORDER_INSIDE };
+    int rc = 0;
+
+    *b = (struct best_hessian){ .starts = starts };
+    for (int i = 0; i < starts && !rc; i++) {
+        struct factor_params q = *p;
+
+        q.order = orders[i];
+        rc = factor_build(&b->factor[i], &q, h, e);
+        if (!rc)
+            rc = slab_plan_open(&b->plan[i], b->factor[i], &q, h, e);
+    }
+    if (rc < 0)
+        best_close(b);
+    return rc;
+}
+
+void best_close(struct best_hessian *b)
+{
+    target_close(&b->target);
+    for (int i = 0; i < BEST_STARTS; i++) {
+        slab_plan_close(&b->plan[i]);
+        factor_free(b->factor[i]);
+    }
+    *b = (struct best_hessian){ .starts = 0 };
+}
+
+/* ---- rows ---- */
+
+struct job {
+    const struct best_params *p;
+    const struct best_hessian *b;
+    const char *w;
+    uint32_t *meta;
+    uint8_t *codes;
+    double *loss, *nearest; /* [rows] */
+    pthread_mutex_t lock;
+    int rc;
+    uint64_t bad_row;
+    struct err err;
+};
+
+/* What a thread works with; one for all slabs of its part. */
+struct bench {
+    struct slab slab[BEST_STARTS];
+    float *x;      /* [48][cols] */
+    uint8_t *code; /* [cols] */
+};
+
+static void report(struct job *j, uint64_t row, int rc, const struct err *e)
+{
+    pthread_mutex_lock(&j->lock);
+    if (!j->rc || row < j->bad_row) {
+        j->rc = rc;
+        j->err = *e;
+        j->bad_row = row;
+    }
+    pthread_mutex_unlock(&j->lock);
+}
+
+static int bench_open(struct bench *t, const struct job *j, struct err *e)
+{
+    uint64_t cols = j->p->solve.cols;
+    int rc = 0;
+
+    *t = (struct bench){ .x = mem_pages(cols * (ROWS * sizeof(float) + 1),
+                                        "solve", e) };
+    if (!t->x)
+        return e->code;
+    t->code = (uint8_t *)(t->x + cols * ROWS);
+    for (int i = 0; i < j->b->starts && !rc; i++)
+        rc = slab_open(&t->slab[i], &j->b->plan[i], e);
+    return rc;
+}
+
+static void bench_close(struct bench *t)
+{
+    for (int i = 0; i < BEST_STARTS; i++)
+        slab_close(&t->slab[i]);
+    free(t->x);
+}
+
+static int load(const struct job *j, float *x, uint64_t row, uint64_t n,
+                uint64_t *bad, struct err *e)
+{
+    const struct solve_params *p = &j->p->solve;
+    uint64_t stride = p->cols * dtype_bits(p->dtype) / 8;
+
+    for (uint64_t r = 0; r < n; r++, x += p->cols) {
+        *bad = row + r;
+        if (!to_f32(x, j->w + (row + r) * stride, p->dtype, p->cols))
+            return err_set(e, E_DATA, "%s is no float type",
+                           dtype_name(p->dtype));
+        for (uint64_t i = 0; i < p->cols; i++)
+            if (!isfinite(x[i]))
+                return err_set(e, E_DATA, "row %llu: input %llu is not finite",
+                               (unsigned long long)(row + r),
+                               (unsigned long long)i);
+    }
+    return 0;
+}
+
+static void measure_nearest(struct job *j, struct slab *s, uint64_t row,
+                            uint64_t n)
+{
+    double loss[ROWS];
+
+    for (uint64_t g = 0; g < s->plan->groups; g++)
+        for (uint64_t r = 0; r < ROWS; r++)
+            slab_set_grid(
+                s, g, r, j->meta[(row + (r < n ? r : 0)) * s->plan->groups + g],
+                j->p->solve.scale_dtype);
+    slab_round(s);
+    slab_loss(s, loss);
+    memcpy(j->nearest + row, loss, n * sizeof(*loss));
+    slab_restart(s);
+}
+
+/* The targets moved, also in x for the other orders. */
+static void move_target(struct job *j, struct bench *t, uint64_t row,
+                        uint64_t n)
+{
+    const struct best_params *p = j->p;
+    const struct factor *f = j->b->factor[0];
+    const struct slab *s = &t->slab[0];
+    uint64_t cols = p->solve.cols;
+
+    target_move(&j->b->target, &t->slab[0], p->alpha, p->beta,
+                p->residual ? p->residual + row * cols : NULL, n);
+    for (uint64_t c = 0; c < cols; c++)
+        for (uint64_t r = 0; r < n; r++)
+            t->x[r * cols + f->input[c]] = s->w[c * ROWS + r];
+}
+
+static void keep_row(struct job *j, const struct slab *s, uint64_t row,
+                     uint64_t r, uint8_t *code)
+{
+    uint64_t cols = j->p->solve.cols, groups = s->plan->groups;
+
+    slab_codes(s, r, code);
+    quant_pack_row(j->codes + (row + r) * (cols / 2), code, cols);
+    for (uint64_t g = 0; g < groups; g++)
+        j->meta[(row + r) * groups + g] = s->meta[g * ROWS + r];
+}
+
+static void solve_slab(struct job *j, struct bench *t, uint64_t row, uint64_t n)
+{
+    double loss[BEST_STARTS][ROWS];
+
+    for (int i = 0; i < j->b->starts; i++) {
+        struct slab *s = &t->slab[i];
+
+        slab_load(s, t->x, n, j->p->solve.cols);
+        if (i == 0 && j->b->target.turned)
+            move_target(j, t, row, n);
+        if (i == 0)
+            measure_nearest(j, s, row, n);
+        for (uint64_t g = 0; g < s->plan->groups; g++)
+            block_solve(s, &s->plan->group[g], &j->p->block, NULL);
+        refine(s, j->p->sweeps, j->p->solve.scale_dtype);
+        slab_loss(s, loss[i]);
+    }
+    for (uint64_t r = 0; r < n; r++) {
+        int best = 0;
+
+        for (int i = 1; i < j->b->starts; i++)
+            best = loss[i][r] < loss[best][r] ? i : best;
+        keep_row(j, &t->slab[best], row, r, t->code);
+        j->loss[row + r] = loss[best][r];
+    }
+}
+
+static void solve_slabs(void *ctx, size_t begin, size_t end)
+{
+    struct job *j = ctx;
+    uint64_t rows = j->p->solve.rows, bad = begin * ROWS;
+    struct bench t;
+    struct err e;
+    int rc = bench_open(&t, j, &e);
+
+    for (size_t i = begin; i < end && !rc; i++) {
+        uint64_t row = i * ROWS, n = rows - row < ROWS ? rows - row : ROWS;
+
+        rc = load(j, t.x, row, n, &bad, &e);
+        if (!rc)
+            solve_slab(j, &t, row, n);
+    }
+    if (rc < 0)
+        report(j, bad, rc, &e);
+    bench_close(&t);
+}
+
+int best_solve(const struct best_params *p, const struct best_hessian *b,
+               const void *w, uint32_t *meta, uint8_t *codes,
+               struct solve_result *r, struct err *e)
+{
+    struct job j = { .p = p, .b = b, .w = w, .meta = meta, .codes = codes };
+    uint64_t rows = p->solve.rows;
+
+    *r = (struct solve_result){ 0, 0 };
+    j.loss = mem_zero(2 * rows, sizeof(*j.loss), "solve", e);
+    if (!j.loss)
+        return e->code;
+    j.nearest = j.loss + rows;
+    pthread_mutex_init(&j.lock, NULL);
+    threads_for((rows + ROWS - 1) / ROWS, 1, solve_slabs, &j);
+    pthread_mutex_destroy(&j.lock);
+    for (uint64_t i = 0; i < rows; i++) {
+        r->loss += j.loss[i];
+        r->loss_nearest += j.nearest[i];
+    }
+    free(j.loss);
+    if (j.rc < 0)
+        *e = j.err;
+    return j.rc;
+}

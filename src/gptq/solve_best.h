@@ -1,0 +1,58 @@
+/* solve_best.h - the solver that chooses its grids as it goes and then refines
+ * codes and scales: block_grid.h, then refine.h, from one or more orders; each
+ * row keeps the start that came out best. */
+#ifndef FORGE_SOLVE_BEST_H
+#define FORGE_SOLVE_BEST_H
+
+#include "gptq/block_grid.h"
+#include "gptq/solve.h"
+#include "gptq/target.h"
+
+enum { BEST_STARTS = 2 };
+
+/* How much is tried.  EFFORT_FAST is not this solver's: static grids, one
+ * pass. */
+enum effort { EFFORT_FAST, EFFORT_DEFAULT, EFFORT_BEST };
+#define EFFORT_WORDS "fast|default|best"
+
+struct effort_plan {
+    int starts;  /* orders: group, inside */
+    int factors; /* of symmetric candidates, see block_grid.h */
+    int shrinks; /* of asymmetric ones, of each end */
+    int sweeps;  /* at most, see refine.h */
+};
+/* What an effort tries; zeros for EFFORT_FAST. */
+struct effort_plan effort_plan(enum effort e);
+
+struct best_params {
+    struct solve_params solve; /* nearest, compare: not looked at */
+    struct block_params block;
+    int sweeps;
+    double alpha, beta;    /* see target.h */
+    const float *residual; /* D [rows, cols], or NULL */
+};
+
+/* What is done once for all modules of one Hessian.  Zeroed, it may be
+ * closed. */
+struct best_hessian {
+    struct factor *factor[BEST_STARTS];
+    struct slab_plan plan[BEST_STARTS];
+    struct target target; /* opened by who has cross moments */
+    int starts;
+};
+/* Factors of h in `starts` orders; p->order is not looked at, p->group must
+ * pass slab_fits().  0, or 1: no damping helped; best[0] then says what was
+ * tried.  E_DATA, E_TEMP as factor_build(). */
+MUST_CHECK int best_open(struct best_hessian *b, const struct factor_params *p,
+                         int starts, const float *h, struct err *e);
+void best_close(struct best_hessian *b);
+
+/* codes[rows, cols / 2] of w[rows, cols]; meta[rows, groups]: in, the grids of
+ * round-to-nearest (for r->loss_nearest); out, those that the codes are on.
+ * E_DATA: "row 3: input 17 is not finite"; E_TEMP. */
+MUST_CHECK int best_solve(const struct best_params *p,
+                          const struct best_hessian *b, const void *w,
+                          uint32_t *meta, uint8_t *codes,
+                          struct solve_result *r, struct err *e);
+
+#endif

@@ -1,0 +1,142 @@
+/* target.c - see target.h. */
+#include "gptq/target.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/threads.h"
+
+enum { ROWS = SOLVE_ROWS, COLS = FACTOR_PANEL };
+
+static uint64_t turned_at(uint64_t p)
+{
+    return COLS * COLS * (p * (p + 1) / 2);
+}
+
+struct fill {
+    struct target *t;
+    const float *drift;
+};
+
+static void fill_panels(void *ctx, size_t begin, size_t end)
+{
+    const struct fill *j = ctx;
+    const struct factor *f = j->t->plan->f;
+    uint64_t n = f->cols;
+
+    for (size_t p = begin; p < end; p++) {
+        float *to = j->t->turned + turned_at(p);
+
+        for (uint64_t c = 0; c < (p + 1) * COLS; c++)
+            for (uint64_t r = p * COLS; r < (p + 1) * COLS; r++)
+                *to++ = r < c ? 0 :
+                                slab_factor(j->t->plan, c / COLS * COLS,
+                                            r)[c % COLS];
+        to = j->t->drift + p * f->padded * COLS;
+        for (uint64_t r = 0; j->drift && r < f->padded; r++)
+            for (uint64_t c = p * COLS; c < (p + 1) * COLS; c++)
+                *to++ = r < n && c < n ?
+                            j->drift[f->input[r] * n + f->input[c]] :
+                            0;
+    }
+}
+
+int target_open(struct target *t, const struct slab_plan *plan,
+                const float *drift, struct err *e)
+{
+    uint64_t n = plan->f->cols, panels = plan->f->padded / COLS;
+    struct fill fill = { t, drift };
+
+    *t = (struct target){ .plan = plan };
+    if (drift && !lanes_finite(drift, n * n))
+        return err_set(e, E_DATA, "not finite");
+    t->turned = mem_pages(turned_at(panels) * sizeof(float), "target", e);
+    if (t->turned && drift)
+        t->drift = mem_pages(panels * plan->f->padded * COLS * sizeof(float),
+                             "target", e);
+    if (!t->turned || (drift && !t->drift)) {
+        target_close(t);
+        return e->code;
+    }
+    threads_for(panels, 4, fill_panels, &fill);
+    return 0;
+}
+
+void target_close(struct target *t)
+{
+    free(t->drift);
+    free(t->turned);
+    *t = (struct target){ 0 };
+}
+
+/* d = alpha W E + beta D, in the factor's order. */
+static void form(const struct target *t, struct slab *s, double alpha,
+                 double beta, const float *residual, uint64_t rows)
+{
+    const struct factor *f = t->plan->f;
+
+    memset(s->d, 0, f->padded * ROWS * sizeof(float));
+    for (uint64_t c = 0; t->drift && c < f->padded; c += COLS)
+        s->k->product(s->d + c * ROWS, s->w, t->drift + c * f->padded,
+                      f->padded);
+    for (uint64_t i = 0; i < f->padded * ROWS; i++)
+        s->d[i] *= (float)alpha;
+    for (uint64_t c = 0; residual && c < f->cols; c++)
+        for (uint64_t r = 0; r < rows; r++)
+            s->d[c * ROWS + r] +=
+                (float)beta * residual[r * f->cols + f->input[c]];
+}
+
+/* x = (x - acc) / the triangle, columns upwards: z Lᵀ = x. */
+static void divide_up(float *x, const float *acc, const float *turned)
+{
+    for (int c = 0; c < COLS; c++)
+        for (int r = 0; r < ROWS; r++) {
+            float t = x[c * ROWS + r] - acc[c * ROWS + r];
+
+            for (int k = 0; k < c; k++)
+                t -= x[k * ROWS + r] * turned[k * COLS + c];
+            x[c * ROWS + r] = t / turned[c * COLS + c];
+        }
+}
+
+/* And downwards: z L = x. */
+static void divide_down(float *x, const float *acc, const float *l)
+{
+    for (int c = COLS - 1; c >= 0; c--)
+        for (int r = 0; r < ROWS; r++) {
+            float t = x[c * ROWS + r] - acc[c * ROWS + r];
+
+            for (int k = COLS - 1; k > c; k--)
+                t -= x[k * ROWS + r] * l[k * COLS + c];
+            x[c * ROWS + r] = t / l[c * COLS + c];
+        }
+}
+
+void target_move(const struct target *t, struct slab *s, double alpha,
+                 double beta, const float *residual, uint64_t rows)
+{
+    const struct factor *f = t->plan->f;
+    uint64_t n = f->padded;
+    float acc[COLS * ROWS];
+
+    form(t, s, alpha, beta, residual, rows);
+    for (uint64_t c = 0; c < n; c += COLS) {
+        const float *turned = t->turned + turned_at(c / COLS);
+
+        memset(acc, 0, sizeof(acc));
+        s->k->product(acc, s->d, turned, c);
+        divide_up(s->d + c * ROWS, acc, turned + c * COLS);
+    }
+    for (uint64_t c = n; c > 0;) {
+        c -= COLS;
+        memset(acc, 0, sizeof(acc));
+        s->k->product(acc, s->d + (c + COLS) * ROWS,
+                      slab_factor(t->plan, c, c + COLS), n - c - COLS);
+        divide_down(s->d + c * ROWS, acc, slab_factor(t->plan, c, c));
+    }
+    for (uint64_t c = 0; c < f->cols; c++)
+        for (uint64_t r = 0; r < ROWS && !f->dead[c]; r++)
+            s->w[c * ROWS + r] += s->d[c * ROWS + r];
+    memcpy(s->d, s->w, n * ROWS * sizeof(float));
+}

@@ -1,0 +1,115 @@
+/* The inner loop of refinement: every instruction set against the plain code,
+ * and each move against the best of all sixteen codes. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/quant.h"
+#include "gptq/refine_kernel.h"
+#include "gptq/solve_kernel.h"
+#include "test.h"
+
+enum { C = FACTOR_PANEL, R = SOLVE_ROWS };
+
+static uint64_t seed = 9;
+
+static float noise(void)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (float)(int32_t)(seed >> 32) / 2147483648.0f;
+}
+
+struct data {
+    float acc[C * R], h[C * C], scale[R], zero[R], w[C * R], d[C * R];
+    float moved[C * R];
+    uint8_t codes[C * R];
+};
+
+static void make(struct data *x)
+{
+    for (int r = 0; r < R; r++) {
+        x->scale[r] = 0.1f * (r % 3 ? 1.0f : -1.0f);
+        x->zero[r] = (float)(r % 16);
+    }
+    for (int i = 0; i < C * C; i++)
+        x->h[i] = i % (C + 1) ? 0 : 0.5f + fabsf(noise());
+    x->h[3 * C + 3] = 0; /* a dead input */
+    for (int i = 0; i < C - 1; i++)
+        x->h[i * C + i + 1] = x->h[(i + 1) * C + i] = 0.1f * noise();
+    for (int i = 0; i < C * R; i++) {
+        x->codes[i] = (uint8_t)(fabsf(noise()) * 15.99f);
+        x->w[i] = noise();
+        x->d[i] =
+            x->w[i] - ((float)x->codes[i] - x->zero[i % R]) * x->scale[i % R];
+        x->acc[i] = noise() / 4;
+    }
+}
+
+static bool run(refine_fn *f, struct data *x)
+{
+    struct refine_panel p = { .acc = x->acc,
+                              .h = x->h,
+                              .scale = x->scale,
+                              .zero = x->zero,
+                              .w = x->w,
+                              .d = x->d,
+                              .codes = x->codes,
+                              .moved = x->moved };
+
+    return f(&p);
+}
+
+static void all_move_the_same(void)
+{
+    refine_fn *f[3];
+    int n = refine_kernel_all(f);
+
+    for (int round = 0; round < 200; round++) {
+        static struct data a, b;
+        bool moved;
+
+        make(&a);
+        b = a;
+        moved = run(f[0], &a);
+        CHECK(moved == !!memcmp(a.codes, b.codes, sizeof(a.codes)));
+        for (int k = 1; k < n; k++) {
+            struct data c = b;
+
+            CHECK(run(f[k], &c) == moved);
+            CHECK(!memcmp(&c, &a, sizeof(a)));
+        }
+    }
+}
+
+/* The first input knows nothing of the others: all codes can be tried. */
+static void moves_are_best(void)
+{
+    static struct data a, b;
+
+    make(&a);
+    b = a;
+    (void)run(refine_kernel_best(), &a);
+    for (int r = 0; r < R; r++) {
+        double least = INFINITY;
+        int best = -1;
+
+        for (int code = 0; code < QUANT_LEVELS; code++) {
+            double step = -((double)code - b.codes[r]) * b.scale[r];
+            double loss = 2 * step * b.acc[r] + step * step * b.h[0];
+
+            if (loss < least) {
+                least = loss;
+                best = code;
+            }
+        }
+        CHECK(a.codes[r] == best);
+        CHECK(a.codes[3 * R + r] == b.codes[3 * R + r]);
+    }
+}
+
+int main(void)
+{
+    all_move_the_same();
+    moves_are_best();
+    return 0;
+}
