@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What a decoder computes, in double precision, one line after the other, from
-the papers (Llama, RoPE, linear and llama3 scaling, YaRN, GQA) - never from our C.
+the papers (Llama, RoPE, linear and llama3 scaling, YaRN, GQA; mixtures.py: latent
+attention, mixtures of experts) - never from our C.
 
     forward.py make KIND DIR           writes a tiny random checkpoint; KINDS below
     forward.py tokens FILE N...        a stream of sequences of N random ids each
@@ -9,10 +10,14 @@ the papers (Llama, RoPE, linear and llama3 scaling, YaRN, GQA) - never from our 
                                        stream FILE is what this computes for TOKENS
                                        with the linears in CODES quantized
     forward.py logits DIR TOKENS TOLERANCE MODE
-                                       the test helper `forward` agrees too
+                                       the test helper `forward` agrees too; in f32 also
+                                       on every token's experts and weights
+    forward.py middle DIR TOKENS TOLERANCE MODE
+                                       the same of the median token's logits alone
     forward.py recorded DIR FILE TOLERANCE
-                                       `forward` gives the hidden states and logits that
-                                       transformers gave, recorded in a safetensors FILE
+                                       `forward` gives the hidden states, logits and
+                                       routing that transformers gave, recorded in a
+                                       safetensors FILE
     forward.py change FILE OUT HOW     a damaged copy: nan, order, width, layer
     forward.py same FILE FILE [N]      equal frames, or the first N of each
     forward.py names FILE              "role name sequence last" of each frame
@@ -25,10 +30,12 @@ import os
 import struct
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 
 import fts
+import mixtures
 
 BASE = {"vocab_size": 96, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
@@ -48,24 +55,67 @@ KINDS = {
                                                        "original_max_position_embeddings": 64}},
     "qwen3": {"model_type": "qwen3", "head_dim": 32, "num_key_value_heads": 1, "attention_bias": True,
               "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0}, "dtype": "bfloat16"},
+    **mixtures.KINDS,
 }
 
 
-def linears(c):
-    h, i, d = c["hidden_size"], c["intermediate_size"], head_dim(c)
+def attention_linears(c):
+    h, d = c["hidden_size"], head_dim(c)
     q, kv = c["num_attention_heads"] * d, c["num_key_value_heads"] * d
+    if is_latent(c):
+        return {"self_attn." + n: s for n, s in mixtures.latent_tensors(c)[0].items()}
     return {"self_attn.q_proj": (q, h), "self_attn.k_proj": (kv, h), "self_attn.v_proj": (kv, h),
-            "self_attn.o_proj": (h, q), "mlp.gate_proj": (i, h), "mlp.up_proj": (i, h), "mlp.down_proj": (h, i)}
+            "self_attn.o_proj": (h, q)}
+
+
+def layer_tensors(c, i):
+    """{name: (shape, kind)} of layer i; kinds: weight, bias, norm, f32."""
+    h, n = c["hidden_size"], c["intermediate_size"]
+    t = {n + ".weight": ((h,), "norm") for n in ("input_layernorm", "post_attention_layernorm")}
+    for name, size in head_norms(c).items():
+        t["self_attn.%s.weight" % name] = (size,), "norm"
+    if is_latent(c):
+        for name, size in mixtures.latent_tensors(c)[1].items():
+            t["self_attn.%s.weight" % name] = (size,), "norm"
+    lin = attention_linears(c)
+    if i < c["num_hidden_layers"] and mixtures.sparse(c, i):
+        t.update(mixtures.mixture_tensors(c))
+    else:
+        lin.update({"mlp.gate_proj": (n, h), "mlp.up_proj": (n, h), "mlp.down_proj": (h, n)})
+    for name, shape in lin.items():
+        t[name + ".weight"] = shape, "weight"
+        if has_bias(c, name):
+            t[name + ".bias"] = shape[:1], "bias"
+    return t
+
+
+def is_latent(c):
+    return "kv_lora_rank" in c
+
+
+def head_norms(c):
+    """Norms of q and k and their sizes."""
+    if c["model_type"] in ("qwen3", "qwen3_moe") or c.get("use_qk_norm"):
+        return {"q_norm": head_dim(c), "k_norm": head_dim(c)}
+    if c["model_type"] == "minimax_m2":
+        return {"q_norm": head_dim(c) * c["num_attention_heads"], "k_norm": head_dim(c) * c["num_key_value_heads"]}
+    return {}
 
 
 def head_dim(c):
+    if is_latent(c):
+        return c["qk_nope_head_dim"] + c["qk_rope_head_dim"]
     return c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
 
 
 def has_bias(c, name):
     if name.startswith("mlp"):
         return c.get("mlp_bias", False)
-    return c.get("attention_bias", False) or (c["model_type"] == "qwen2" and "o_proj" not in name)
+    if name[10:] in ("q_b_proj", "kv_b_proj") or (is_latent(c) and name[10:] == "q_proj"):
+        return False
+    if c["model_type"] == "glm4_moe" and "o_proj" in name:
+        return False
+    return c.get("attention_bias", False) or (c["model_type"] in ("qwen2", "qwen2_moe") and "o_proj" not in name)
 
 
 # ---- checkpoints -------------------------------------------------------------
@@ -77,22 +127,17 @@ def make(kind, d):
          "model.norm.weight": rng.normal(1, 0.2, c["hidden_size"])}
     if not c.get("tie_word_embeddings"):
         t["lm_head.weight"] = rng.normal(0, 0.15, (c["vocab_size"], c["hidden_size"]))
-    for i in range(c["num_hidden_layers"]):
-        p = "model.layers.%d." % i
-        for n in ("input_layernorm", "post_attention_layernorm"):
-            t[p + n + ".weight"] = rng.normal(1, 0.2, c["hidden_size"])
-        if c["model_type"] == "qwen3":
-            for n in ("q_norm", "k_norm"):
-                t[p + "self_attn." + n + ".weight"] = rng.normal(1, 0.2, head_dim(c))
-        for n, shape in linears(c).items():
-            t[p + n + ".weight"] = rng.normal(0, 0.15, shape)
-            if has_bias(c, n):
-                t[p + n + ".bias"] = rng.normal(0, 0.2, shape[0])
+    # one layer more where the config speaks of layers that predict further tokens: nobody runs it
+    for i in range(c["num_hidden_layers"] + c.get("num_nextn_predict_layers", 0)):
+        for n, (shape, what) in layer_tensors(c, i).items():
+            mean, size = {"norm": (1, 0.2), "bias": (0, 0.2), "f32": (-0.3, 0.3)}.get(what, (0, 0.15))
+            t["model.layers.%d.%s" % (i, n)] = rng.normal(mean, size, shape)
     os.mkdir(d)
     head, at, body = {}, 0, b""
     for n in sorted(t):
-        b = fts.bf16(t[n])
-        head[n] = {"dtype": "BF16", "shape": list(t[n].shape), "data_offsets": [at, at + len(b)]}
+        f32 = "correction_bias" in n
+        b = t[n].astype("<f4").tobytes() if f32 else fts.bf16(t[n])
+        head[n] = {"dtype": "F32" if f32 else "BF16", "shape": list(t[n].shape), "data_offsets": [at, at + len(b)]}
         at, body = at + len(b), body + b
     text = json.dumps(head).encode()
     text += b" " * (-len(text) % 8)
@@ -146,12 +191,23 @@ def quantized(t, files):
 
 # ---- the model ---------------------------------------------------------------
 
+def rotary(c):
+    """How many dims of a head turn."""
+    if is_latent(c):
+        return c["qk_rope_head_dim"]
+    return c.get("rotary_dim") or int(head_dim(c) * c.get("partial_rotary_factor", 1))
+
+
+def mscale(p, m):
+    return 0.1 * m * math.log(p["factor"]) + 1
+
+
 def frequencies(c):
     """Inverse frequencies, and what multiplies cos and sin."""
-    d = head_dim(c)
+    d = rotary(c)
     p = dict(c.get("rope_scaling") or c.get("rope_parameters") or {})
     kind = p.get("rope_type", p.get("type", "default"))
-    base = p.get("rope_theta", c.get("rope_theta", 10000.0))
+    base = p.get("rope_theta", c.get("rope_theta", {"mixtral": 1e6, "minimax_m2": 5e6}.get(c["model_type"], 1e4)))
     inv = base ** (-np.arange(0, d, 2) / d)
     old = p.get("original_max_position_embeddings", c["max_position_embeddings"])
     if kind == "linear":
@@ -163,44 +219,93 @@ def frequencies(c):
         return (1 - s) * inv / p["factor"] + s * inv, 1.0
     if kind == "yarn":
         turn = lambda n: d * math.log(old / (n * 2 * math.pi)) / (2 * math.log(base))
-        lo, hi = max(math.floor(turn(32)), 0), min(math.ceil(turn(1)), d - 1)
-        r = np.clip((np.arange(d // 2) - lo) / (hi - lo), 0, 1)
-        return inv / p["factor"] * r + inv * (1 - r), 0.1 * math.log(p["factor"]) + 1
+        lo = max(math.floor(turn(p.get("beta_fast", 32))), 0)
+        hi = min(math.ceil(turn(p.get("beta_slow", 1))), d - 1)
+        r = np.clip((np.arange(d // 2) - lo) / (hi - lo or 0.001), 0, 1)
+        factor = mscale(p, 1)
+        if p.get("mscale"):
+            factor = mscale(p, p["mscale"]) / mscale(p, p["mscale_all_dim"])
+        return inv / p["factor"] * r + inv * (1 - r), factor
     assert kind in ("default", "dynamic")
     return inv, 1.0
 
 
-def rms(c, x, w):
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + c["rms_norm_eps"]) * w
+def rms(c, x, w, eps=None):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + (eps or c["rms_norm_eps"])) * w
 
 
 def rotate(c, x):
-    """x[tokens, heads, d]: halves turn together."""
+    """x[tokens, heads, d]: halves of what turns turn together, or in latent attention neighbours."""
     inv, factor = frequencies(c)
     angle = np.arange(len(x))[:, None, None] * inv
     cos, sin = np.cos(angle) * factor, np.sin(angle) * factor
-    a, b = x[..., :len(inv)], x[..., len(inv):]
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+    n = len(inv)
+    first, second = slice(0, n), slice(n, 2 * n)
+    if is_latent(c) and c.get("rope_interleave", True):
+        first, second = slice(0, 2 * n, 2), slice(1, 2 * n, 2)
+    y = x.copy()
+    a, b = x[..., first], x[..., second]
+    y[..., first], y[..., second] = a * cos - b * sin, b * cos + a * sin
+    return y
 
 
 def window(c, layer):
-    if c["model_type"] == "mistral":
+    if c["model_type"] in ("mistral", "mixtral"):
         return c.get("sliding_window") or 0
+    if c["model_type"] == "qwen3_moe":
+        return c["sliding_window"] if c.get("use_sliding_window") else 0
+    if c["model_type"] == "qwen2_moe":
+        return c["sliding_window"] if layer < c["max_window_layers"] and layer % 2 == 0 else 0
     return c["sliding_window"] if c.get("use_sliding_window") and layer >= c["max_window_layers"] else 0
 
 
 def attention(c, layer, q, k, v):
     n, heads, d = q.shape
-    out = np.zeros((n, heads, d))
+    scale = 1 / math.sqrt(d)
+    p = c.get("rope_scaling") or c.get("rope_parameters") or {}
+    if is_latent(c) and p.get("mscale_all_dim"):
+        scale *= mscale(p, p["mscale_all_dim"]) ** 2
+    out = np.zeros((n, heads, v.shape[2]))
     see = np.tril(np.ones((n, n), bool))
     if window(c, layer):
         see &= np.arange(n)[None, :] > np.arange(n)[:, None] - window(c, layer)
     for h in range(heads):
         kv = h // (heads // k.shape[1])
-        s = np.where(see, q[:, h] @ k[:, kv].T / math.sqrt(d), -np.inf)
+        s = np.where(see, q[:, h] @ k[:, kv].T * scale, -np.inf)
         p = np.exp(s - s.max(1, keepdims=True))
         out[:, h] = p / p.sum(1, keepdims=True) @ v[:, kv]
     return out.reshape(n, -1)
+
+
+def latent(c, t, p, a, lin, seen):
+    """q, k, v of latent attention, k and v un-absorbed."""
+    n, nope, kv = len(a), c["qk_nope_head_dim"], c["kv_lora_rank"]
+    norm = lambda name, x: rms(c, x, t["%s.self_attn.%s.weight" % (p, name)], 1e-6)
+    if c["q_lora_rank"]:
+        x = seen[p + ".q_lat"] = norm("q_a_layernorm", lin("self_attn.q_a_proj", a))
+        q = lin("self_attn.q_b_proj", x)
+    else:
+        q = lin("self_attn.q_proj", a)
+    q = q.reshape(n, -1, head_dim(c))
+    x = lin("self_attn.kv_a_proj_with_mqa", a)
+    both = lin("self_attn.kv_b_proj", norm("kv_a_layernorm", x[:, :kv])).reshape(n, q.shape[1], -1)
+    turned = np.repeat(rotate(c, x[:, None, kv:]), q.shape[1], 1)
+    q = np.concatenate([q[..., :nope], rotate(c, q[..., nope:])], -1)
+    return q, np.concatenate([both[..., :nope], turned], -1), both[..., nope:]
+
+
+def grouped(c, t, p, a, lin):
+    """q, k, v of grouped-query attention."""
+    norm = head_norms(c)
+    q, k, v = (lin("self_attn.%s_proj" % n, a) for n in "qkv")
+    normed = lambda name, x: rms(c, x, t["%s.self_attn.%s.weight" % (p, name)]) if norm else x
+    flat = c["model_type"] == "minimax_m2"
+    if flat:
+        q, k = normed("q_norm", q), normed("k_norm", k)
+    q, k, v = (y.reshape(len(a), -1, head_dim(c)) for y in (q, k, v))
+    if not flat:
+        q, k = normed("q_norm", q), normed("k_norm", k)
+    return rotate(c, q), rotate(c, k), v
 
 
 def run(c, t, ids):
@@ -210,16 +315,15 @@ def run(c, t, ids):
     for i in range(c["num_hidden_layers"]):
         p = "model.layers.%d" % i
         lin = lambda n, y: y @ t[p + "." + n + ".weight"].T + t.get(p + "." + n + ".bias", 0)
-        heads = lambda y: y.reshape(len(ids), -1, head_dim(c))
         seen[p] = x
         a = seen[p + ".attn_in"] = rms(c, x, t[p + ".input_layernorm.weight"])
-        q, k, v = (heads(lin("self_attn.%s_proj" % n, a)) for n in "qkv")
-        if c["model_type"] == "qwen3":
-            q = rms(c, q, t[p + ".self_attn.q_norm.weight"])
-            k = rms(c, k, t[p + ".self_attn.k_norm.weight"])
-        a = seen[p + ".attn_out"] = attention(c, i, rotate(c, q), rotate(c, k), v)
+        q, k, v = latent(c, t, p, a, lin, seen) if is_latent(c) else grouped(c, t, p, a, lin)
+        a = seen[p + ".attn_out"] = attention(c, i, q, k, v)
         x = seen[p + "'"] = x + lin("self_attn.o_proj", a)
         a = seen[p + ".mlp_in"] = rms(c, x, t[p + ".post_attention_layernorm.weight"])
+        if mixtures.sparse(c, i):
+            x = x + mixtures.mixture(c, t, p, a, seen)
+            continue
         g = lin("mlp.gate_proj", a)
         a = seen[p + ".mlp_mid"] = g / (1 + np.exp(-g)) * lin("mlp.up_proj", a)
         x = x + lin("mlp.down_proj", a)
@@ -260,14 +364,52 @@ def check(d, tokens, tolerance, path, *codes):
     print("%d frames, worst %.2e" % (count, top))
 
 
+def ours(d, mode, ids):
+    """What `forward` puts out, and {layer: (experts, weights)}."""
+    with tempfile.NamedTemporaryFile() as f:
+        p = subprocess.run(["forward", d, mode, "best", f.name], input=ids.astype("<i4").tobytes(),
+                           stdout=subprocess.PIPE, check=True)
+        b, at, routing = f.read(), 0, {}
+    while at < len(b):
+        layer, k = struct.unpack_from("<ii", b, at)
+        n = len(ids) * k
+        e = np.frombuffer(b, "<i4", n, at + 8).reshape(-1, k)
+        routing[layer] = e, np.frombuffer(b, "<f4", n, at + 8 + 4 * n).reshape(-1, k)
+        at += 8 + 8 * n
+    return np.frombuffer(p.stdout, "<f4").astype(float), routing
+
+
+def same_routing(layer, got, want, tolerance):
+    """Order within a token does not matter."""
+    a, b = (np.take_along_axis(np.array(x[0]), np.argsort(x[0], 1), 1) for x in (got, want))
+    if (a != b).any():
+        sys.exit("layer %d: token %d goes to other experts" % (layer, (a != b).any(1).argmax()))
+    a, b = (np.take_along_axis(np.array(x[1]), np.argsort(x[0], 1), 1) for x in (got, want))
+    if worst(a, b) > float(tolerance):
+        sys.exit("layer %d: weights are off by %.2e" % (layer, worst(a, b)))
+
+
 def logits(d, tokens, tolerance, mode):
     c, t = load(d)
     for x in read(tokens):
-        p = subprocess.run(["forward", d, mode], input=x.payload, stdout=subprocess.PIPE, check=True)
-        want = run(c, t, x.array())[1]
-        got = np.frombuffer(p.stdout, "<f4")[-want.size:].reshape(want.shape)
+        got, routing = ours(d, mode, x.array())
+        seen, want = run(c, t, x.array())
+        got = got[-want.size:].reshape(want.shape)
         if worst(got, want) > float(tolerance):
             sys.exit("logits are off by %.2e" % worst(got, want))
+        for layer in routing if mode == "f32" else ():
+            same_routing(layer, routing[layer], seen["model.layers.%d.routing" % layer], tolerance)
+
+
+def middle(d, tokens, tolerance, mode):
+    """The median token: which tokens go to other experts by rounding is luck."""
+    c, t = load(d)
+    for x in read(tokens):
+        want = run(c, t, x.array())[1]
+        got = ours(d, mode, x.array())[0][-want.size:].reshape(want.shape)
+        e = np.median(np.linalg.norm(got - want, axis=1) / np.linalg.norm(want, axis=1))
+        if e > float(tolerance):
+            sys.exit("logits are off by %.2e" % e)
 
 
 def recorded(d, path, tolerance):
@@ -277,14 +419,16 @@ def recorded(d, path, tolerance):
     n, h = c["num_hidden_layers"] + 1, c["hidden_size"]
     for text in sorted(x[:-7] for x in t if x.endswith(".tokens")):
         ids = t[text + ".tokens"].reshape(-1).astype("<i4")
-        p = subprocess.run(["forward", d, "f32"], input=ids.tobytes(), stdout=subprocess.PIPE, check=True)
-        got = np.frombuffer(p.stdout, "<f4").astype(float)
+        got, routing = ours(d, "f32", ids)
         hidden = got[:n * len(ids) * h].reshape(n, len(ids), h)
         pairs = [(hidden[i], t["%s.hidden.%d" % (text, i)].reshape(len(ids), h)) for i in range(n)]
         want = t[text + ".logits"].reshape(-1, c["vocab_size"])
         pairs.append((got[n * len(ids) * h:].reshape(len(ids), -1)[-len(want):], want))
         if max(worst(*x) for x in pairs) > float(tolerance):
             sys.exit("text %s is off by %s" % (text, ["%.1e" % worst(*x) for x in pairs]))
+        for layer in routing:
+            same_routing(layer, routing[layer], [t["%s.routing.%d.%s" % (text, layer, x)].reshape(len(ids), -1)
+                                                 for x in ("experts", "weights")], tolerance)
 
 
 def tokens(path, *lengths):
@@ -326,5 +470,5 @@ def names(path):
 
 
 if __name__ == "__main__":
-    {"make": make, "tokens": tokens, "check": check, "logits": logits, "recorded": recorded, "change": change, "same": same,
-     "names": names}[sys.argv[1]](*sys.argv[2:])
+    {"make": make, "tokens": tokens, "check": check, "logits": logits, "middle": middle, "recorded": recorded,
+     "change": change, "same": same, "names": names}[sys.argv[1]](*sys.argv[2:])

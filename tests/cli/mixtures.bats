@@ -1,0 +1,81 @@
+#!/usr/bin/env bats
+# Mixtures of experts and latent attention: the forward pass (test helper `forward`) against NumPy, and forge-eval.
+
+bats_require_minimum_version 1.5.0
+
+PY="$BATS_TEST_DIRNAME/../reference/forward.py"
+EVAL="$BATS_TEST_DIRNAME/../reference/eval.py"
+KINDS=(deepseek_v3 deepseek_v3-plain kimi_k2 deepseek_v32 deepseek_v2 deepseek_v2-lite qwen2_moe qwen3_moe
+    qwen3_moe-step mixtral glm4_moe minimax_m2)
+
+setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
+
+@test "every family agrees with the reference in f32: logits, experts, weights" {
+    python3 "$PY" tokens t.fts 40 1 33 64
+    for kind in "${KINDS[@]}"; do
+        python3 "$PY" make "$kind" "$kind"
+        python3 "$PY" logits "$kind" t.fts 1e-5 f32
+    done
+}
+
+@test "and in bf16, within what bf16 rounds" {
+    python3 "$PY" tokens t.fts 40 33
+    for kind in deepseek_v3-plain deepseek_v2-lite qwen2_moe qwen3_moe-step glm4_moe; do
+        python3 "$PY" make "$kind" "$kind"
+        python3 "$PY" middle "$kind" t.fts 0.06 bf16
+    done
+}
+
+@test "what an indexer would thin out is refused" {
+    python3 "$PY" make deepseek_v32 m
+    python3 "$PY" tokens t.fts 65
+    run --separate-stderr -78 forge-eval m m t.fts
+    [[ $stderr == *"a sequence of 65 tokens: deepseek_v32 is supported up to index_topk 64, "* ]] || {
+        echo "$stderr"
+        return 1
+    }
+}
+
+@test "a router of another size, and scores that are not finite" {
+    python3 "$PY" make qwen3_moe m
+    python3 "$PY" tokens t.fts 9
+    sed -i 's/"num_experts": 10/"num_experts": 11/' m/config.json
+    run --separate-stderr -65 forge-eval m m t.fts
+    [[ $stderr == *"'model.layers.0.mlp.gate': the weight is 10x48, the config says 11x48"* ]]
+    python3 "$PY" make mixtral x
+    python3 - <<'PYTHON'
+import json, struct
+b = bytearray(open("x/model.safetensors", "rb").read())
+n = struct.unpack("<Q", b[:8])[0]
+at = json.loads(b[8:8 + n])["model.layers.1.block_sparse_moe.gate.weight"]["data_offsets"][0]
+b[8 + n + at:8 + n + at + 2] = b"\xc0\x7f"
+open("x/model.safetensors", "wb").write(b)
+PYTHON
+    run --separate-stderr -65 forge-eval x x t.fts
+    [[ $stderr == *"model.layers.1.block_sparse_moe.gate: scores of token 0 are not finite"* ]]
+}
+
+@test "forge-eval: a mixture against itself, and against another, as the reference says" {
+    python3 "$PY" tokens t.fts 40 2 33 64
+    for kind in deepseek_v3 mixtral; do
+        python3 "$PY" make $kind a
+        cp -r a b
+        python3 - <<'PYTHON'
+import json, struct
+b = bytearray(open("b/model.safetensors", "rb").read())
+n = struct.unpack("<Q", b[:8])[0]
+head = json.loads(b[8:8 + n])
+for name in head:
+    if ".experts.3." in name:
+        lo, hi = head[name]["data_offsets"]
+        b[8 + n + lo:8 + n + hi] = bytes(hi - lo)
+open("b/model.safetensors", "wb").write(b)
+PYTHON
+        forge-eval -q --json a a t.fts >same.json
+        [ "$(jq -c '[.kl_mean, .kl_max, .top1]' same.json)" = '[0,0,1]' ]
+        forge-eval -q --json a b t.fts >f.json
+        python3 "$EVAL" a b t.fts f.json
+        forge-eval -q -j 1 --json a b t.fts | cmp - f.json
+        rm -r a b
+    done
+}

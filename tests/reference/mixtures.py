@@ -1,0 +1,179 @@
+"""Mixtures of experts and latent attention in double precision, from their papers and definitions (DeepSeek-V2 and
+-V3, Qwen-MoE, Mixtral, GLM-4.5, MiniMax-M2): what forward.py needs beside the dense decoder.  Never from our C."""
+import math
+
+import numpy as np
+
+MLA = {"num_hidden_layers": 3, "q_lora_rank": 32, "kv_lora_rank": 40, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+       "v_head_dim": 24, "moe_intermediate_size": 32, "rms_norm_eps": 1e-5}
+V3 = {"model_type": "deepseek_v3", **MLA, "n_routed_experts": 16, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2,
+      "n_shared_experts": 1, "first_k_dense_replace": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": True,
+      "scoring_func": "sigmoid", "topk_method": "noaux_tc", "num_nextn_predict_layers": 1}
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "mscale": 1.0, "mscale_all_dim": 1.0}
+QWEN = {"num_hidden_layers": 3, "num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
+KINDS = {
+    "deepseek_v3": {**V3, "rope_scaling": YARN},
+    "deepseek_v3-plain": {**V3, "q_lora_rank": None, "n_group": 1, "topk_group": 1, "n_shared_experts": 2,
+                          "moe_layer_freq": 2, "first_k_dense_replace": 0, "norm_topk_prob": False,
+                          "rope_interleave": False, "attention_bias": True},
+    "kimi_k2": {**V3, "model_type": "kimi_k2", "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827,
+                "architectures": ["DeepseekV3ForCausalLM"],
+                "rope_scaling": {**YARN, "factor": 32.0, "beta_fast": 1.0, "beta_slow": 1.0}},
+    "deepseek_v32": {**V3, "model_type": "deepseek_v32", "index_topk": 64, "mlp_layer_types": ["sparse", "dense", "sparse"],
+                     "layer_types": ["indexed_attention"] * 3, "rope_parameters": {
+                         "rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 32,
+                         "mscale": 1.0, "mscale_all_dim": 0.6}},
+    "deepseek_v2": {**MLA, "model_type": "deepseek_v2", "n_routed_experts": 12, "num_experts_per_tok": 3, "n_group": 4,
+                    "topk_group": 2, "topk_method": "group_limited_greedy", "n_shared_experts": 2,
+                    "first_k_dense_replace": 1, "routed_scaling_factor": 16.0, "norm_topk_prob": False,
+                    "scoring_func": "softmax", "rope_scaling": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707}},
+    "deepseek_v2-lite": {**MLA, "model_type": "deepseek_v2", "q_lora_rank": None, "n_routed_experts": 12,
+                         "num_experts_per_tok": 3, "topk_method": "greedy", "n_shared_experts": 1,
+                         "first_k_dense_replace": 1, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1},
+    "qwen2_moe": {**QWEN, "model_type": "qwen2_moe", "shared_expert_intermediate_size": 56, "norm_topk_prob": False,
+                  "use_sliding_window": True, "sliding_window": 17, "max_window_layers": 2},
+    "qwen3_moe": {**QWEN, "model_type": "qwen3_moe", "head_dim": 20, "norm_topk_prob": True, "mlp_only_layers": [1],
+                  "attention_bias": True, "decoder_sparse_step": 1},
+    "qwen3_moe-step": {**QWEN, "model_type": "qwen3_moe", "head_dim": 16, "decoder_sparse_step": 2,
+                       "use_sliding_window": True, "sliding_window": 21},
+    "mixtral": {"model_type": "mixtral", "num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 30},
+    "glm4_moe": {"model_type": "glm4_moe", "num_hidden_layers": 3, "head_dim": 24, "n_routed_experts": 9,
+                 "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "use_qk_norm": True,
+                 "attention_bias": True, "moe_intermediate_size": 32, "first_k_dense_replace": 1, "norm_topk_prob": True,
+                 "routed_scaling_factor": 1.5, "partial_rotary_factor": 0.5},
+    "minimax_m2": {"model_type": "minimax_m2", "num_local_experts": 8, "num_experts_per_tok": 3, "head_dim": 24,
+                   "rotary_dim": 8, "scoring_func": "sigmoid"},
+}
+SIGMOID = ("deepseek_v3", "kimi_k2", "deepseek_v32", "glm4_moe", "minimax_m2")
+
+
+def family(c):
+    return c["model_type"]
+
+
+def experts(c):
+    return c.get("n_routed_experts") or c.get("num_experts") or c.get("num_local_experts") or 0
+
+
+def sparse(c, layer):
+    """Whether a layer has experts."""
+    if not experts(c) or layer in c.get("mlp_only_layers", ()):
+        return False
+    if "mlp_layer_types" in c:
+        return c["mlp_layer_types"][layer] == "sparse"
+    return (layer + 1) % c.get("decoder_sparse_step", 1) == 0 and layer >= c.get("first_k_dense_replace", 0) \
+        and layer % c.get("moe_layer_freq", 1) == 0
+
+
+def block(c):
+    return "block_sparse_moe" if family(c) in ("mixtral", "minimax_m2") else "mlp"
+
+
+def expert_names(c):
+    return ("w1", "w3", "w2") if block(c) != "mlp" else ("gate_proj", "up_proj", "down_proj")
+
+
+def shared(c):
+    """Name and width of the shared expert, or None."""
+    if family(c) == "qwen2_moe":
+        return "mlp.shared_expert", c["shared_expert_intermediate_size"]
+    n = c.get("n_shared_experts")
+    return n and ("mlp.shared_experts", n * c["moe_intermediate_size"])
+
+
+def correction(c):
+    return {"mlp": "mlp.gate.e_score_correction_bias"}.get(block(c), block(c) + ".e_score_correction_bias")
+
+
+def mixture_tensors(c):
+    """{name: (shape, kind)} of a sparse layer's MLP; kinds: weight, f32."""
+    h, width = c["hidden_size"], c.get("moe_intermediate_size", c["intermediate_size"])
+    t = {block(c) + ".gate.weight": ((experts(c), h), "weight")}
+    if family(c) in SIGMOID:
+        t[correction(c)] = ((experts(c),), "f32")
+    many = [("%s.experts.%d" % (block(c), i), width, expert_names(c)) for i in range(experts(c))]
+    if shared(c):
+        many.append((*shared(c), ("gate_proj", "up_proj", "down_proj")))
+    for prefix, w, (gate, up, down) in many:
+        t["%s.%s.weight" % (prefix, gate)] = t["%s.%s.weight" % (prefix, up)] = (w, h), "weight"
+        t["%s.%s.weight" % (prefix, down)] = (h, w), "weight"
+    if family(c) == "qwen2_moe":
+        t["mlp.shared_expert_gate.weight"] = (1, h), "weight"
+    return t
+
+
+def latent_tensors(c):
+    """The same of latent attention: {name: (outputs, inputs)}, {norm: size}."""
+    h, n = c["hidden_size"], c["num_attention_heads"]
+    head = c["qk_nope_head_dim"] + c["qk_rope_head_dim"]
+    kv, q = c["kv_lora_rank"], c["q_lora_rank"]
+    linear = {"kv_a_proj_with_mqa": (kv + c["qk_rope_head_dim"], h),
+              "kv_b_proj": (n * (c["qk_nope_head_dim"] + c["v_head_dim"]), kv), "o_proj": (h, n * c["v_head_dim"])}
+    norm = {"kv_a_layernorm": kv}
+    if q:
+        linear.update(q_a_proj=(q, h), q_b_proj=(n * head, q))
+        norm["q_a_layernorm"] = q
+    else:
+        linear["q_proj"] = n * head, h
+    return linear, norm
+
+
+# ---- the router --------------------------------------------------------------
+
+def top(v, k):
+    """Indices of the k largest, the lowest first among equals."""
+    return sorted(range(len(v)), key=lambda i: -v[i])[:k]
+
+
+def route(c, logits, bias):
+    """One token: experts, weights, scores."""
+    e = experts(c)
+    if family(c) in SIGMOID:
+        s = 1 / (1 + np.exp(-logits))
+        choice, best = s + bias, 2
+        grouped = True
+    else:
+        s = np.exp(logits - logits.max())
+        s /= s.sum()
+        choice, best = s.copy(), 1
+        grouped = c.get("topk_method") == "group_limited_greedy"
+    groups = c.get("n_group", 1) if grouped else 1
+    size = e // groups
+    worth = [sum(sorted(choice[g * size:(g + 1) * size])[-best:]) for g in range(groups)]
+    keep = top(worth, c.get("topk_group", 1) if grouped else 1)
+    choice = np.array([choice[i] if i // size in keep else -math.inf for i in range(e)])
+    idx = top(choice, c["num_experts_per_tok"])
+    w = s[idx]
+    always = family(c) in ("mixtral", "minimax_m2")
+    if always or (c.get("norm_topk_prob", False) and family(c) != "deepseek_v2"):
+        w = w / (w.sum() + 1e-20)
+    return idx, w * c.get("routed_scaling_factor", 1.0), s[idx]
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def mixture(c, t, p, a, seen):
+    """What a sparse layer's MLP adds for a[n, H]; p: "model.layers.3".  seen gets the inputs of linears, by name,
+    and p + ".routing": experts and weights [n, K]."""
+    logits = a @ t["%s.%s.gate.weight" % (p, block(c))].T
+    bias = t.get("%s.%s" % (p, correction(c)), 0)
+    chosen = [route(c, row, bias) for row in logits]
+    seen[p + ".routing"] = np.array([x[0] for x in chosen]), np.array([x[1] for x in chosen])
+    y = np.zeros_like(a)
+    gate, up, down = expert_names(c)
+    for e in range(experts(c)):
+        name = "%s.%s.experts.%d" % (p, block(c), e)
+        rows = [i for i, x in enumerate(chosen) if e in x[0]]
+        x = seen[name + ".in"] = a[rows]
+        x = seen[name + ".mid"] = silu(x @ t["%s.%s.weight" % (name, gate)].T) * (x @ t["%s.%s.weight" % (name, up)].T)
+        w = np.array([chosen[i][1][chosen[i][0].index(e)] for i in rows]).reshape(-1, 1)
+        y[rows] += w * (x @ t["%s.%s.weight" % (name, down)].T)
+    if shared(c):
+        name = "%s.%s" % (p, shared(c)[0])
+        x = silu(a @ t[name + ".gate_proj.weight"].T) * (a @ t[name + ".up_proj.weight"].T)
+        seen[p + ".mlp_mid"] = x
+        g = 1 / (1 + np.exp(-a @ t[name + "_gate.weight"].T)) if family(c) == "qwen2_moe" else 1
+        y += g * (x @ t[name + ".down_proj.weight"].T)
+    return y
