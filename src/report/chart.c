@@ -84,7 +84,7 @@ static void heat_cell(struct html *h, const struct heat *p,
              p->col_name, c, p->unit, v);
     if (g->width >= NUMBER_WIDTH && g->height >= 16)
         html_put(h, "<text class=\"num%s\" x=\"%.2f\" y=\"%.2f\">%.2f</text>\n",
-                 level > LEVELS / 2 ? " on" : "", x + g->width / 2 - 0.75,
+                 level > 9 ? " on" : "", x + g->width / 2 - 0.75,
                  y + g->height / 2 + 3.3, v);
 }
 

@@ -14,7 +14,7 @@ static void seconds_text(double v, char label[LABEL_MAX])
 {
     char buf[32];
 
-    snprintf(label, LABEL_MAX, "%s", html_seconds(buf, v));
+    snprintf(label, LABEL_MAX, "%s", v > 0 ? html_seconds(buf, v) : "0");
 }
 
 static void step_table(struct html *h, const struct page *p)

@@ -69,8 +69,8 @@ void page_evaluation(struct html *h, const struct page *p)
     html_put(h, "<section id=\"eval\"><h2>Beside the original</h2>\n");
     if (f && f->tokens >= 0)
         html_put(h,
-                 "<p class=\"note\">Predictions at %lld tokens of text that "
-                 "was not calibrated on, natural logarithms.</p>\n",
+                 "<p class=\"note\">Predictions at %lld tokens, in natural "
+                 "logarithms.</p>\n",
                  (long long)f->tokens);
     if (f)
         figures_table(h, f);
