@@ -55,7 +55,7 @@ size_t page_step(struct page *p, const char *name)
     return i;
 }
 
-static void sum_modules(struct page *p)
+static void sum_modules(struct page *p, const char *name)
 {
     for (size_t i = 0; i < p->r->modules; i++) {
         const struct module *m = &p->r->module[i];
@@ -69,10 +69,11 @@ static void sum_modules(struct page *p)
         cell[0] += m->loss;
         cell[1] += m->loss_rtn;
         loss[0] += m->loss_rtn;
-        loss[1] += isnan(m->loss_gptq) ? 0 : m->loss_gptq;
+        loss[1] += isnan(m->loss_beside) ? 0 : m->loss_beside;
         loss[2] += m->loss;
         p->has_loss = true;
-        p->has_gptq |= !isnan(m->loss_gptq);
+        if (!isnan(m->loss_beside))
+            p->beside = name;
     }
 }
 
@@ -97,7 +98,8 @@ static void sum_seconds(struct page *p)
     }
 }
 
-static int page_open(struct page *p, const struct workdir *w, struct err *e)
+static int page_open(struct page *p, const struct workdir *w,
+                     const struct page_params *params, struct err *e)
 {
     size_t n = (size_t)w->layers, kinds = w->records.kinds;
 
@@ -109,7 +111,7 @@ static int page_open(struct page *p, const struct workdir *w, struct err *e)
         mem_zero(n ? n : 1, STEP_NAMES * sizeof(double), "report", e);
     if (!p->loss || !p->cell || !p->layer_second)
         return e->code;
-    sum_modules(p);
+    sum_modules(p, params->beside ? base_name(params->beside) : "plain GPTQ");
     sum_seconds(p);
     return 0;
 }
@@ -369,7 +371,7 @@ int page_write(struct html *h, const struct workdir *w,
                const struct page_params *params, struct err *e)
 {
     struct page p;
-    int rc = page_open(&p, w, e);
+    int rc = page_open(&p, w, params, e);
 
     if (rc >= 0) {
         head(h, &p, params->title);

@@ -7,6 +7,8 @@
 
 struct page_params {
     const char *title;    /* what to call the model; NULL: by its directory */
+    const char *beside;   /* name of the run that module.loss_beside is of;
+                             NULL: of plain GPTQ */
     struct hitmaps cheap; /* of another pass (forge-calib --skip-experts), to
                              compare the run's with; may be empty */
 };

@@ -62,22 +62,21 @@ static void loss_map(struct html *h, const struct page *p)
 static double layer_loss(const void *arg, size_t group, size_t series)
 {
     const struct page *p = arg;
-    size_t at = p->has_gptq ? series : 2 * series;
+    size_t at = p->beside ? series : 2 * series;
 
     return p->loss[3 * group + at];
 }
 
 static void loss_bars(struct html *h, const struct page *p)
 {
-    static const char *const name[] = { "round to nearest", "plain GPTQ",
-                                        "this run" };
-    static const char *const two[] = { "round to nearest", "this run" };
-    static const char *const class[] = { "rtn", "gptq", "ours" };
-    static const char *const class_two[] = { "rtn", "ours" };
+    const char *const name[] = { "round to nearest",
+                                 p->beside ? p->beside : "this run",
+                                 "this run" };
+    const char *const class[] = { "rtn", p->beside ? "gptq" : "ours", "ours" };
     const struct bars bars = { .groups = p->layers,
-                               .series = p->has_gptq ? 3 : 2,
-                               .series_name = p->has_gptq ? name : two,
-                               .series_class = p->has_gptq ? class : class_two,
+                               .series = p->beside ? 3 : 2,
+                               .series_name = name,
+                               .series_class = class,
                                .group_name = "layer",
                                .value = layer_loss,
                                .group_label = page_index_label,
@@ -112,9 +111,9 @@ static void worst_row(struct html *h, const struct page *p,
         html_put(h, "<td></td>");
     html_put(h, "<td class=\"n\">%.4g</td><td class=\"n\">%.4g</td>", m->loss,
              m->loss_rtn);
-    if (p->has_gptq && !isnan(m->loss_gptq))
-        html_put(h, "<td class=\"n\">%.4g</td>", m->loss_gptq);
-    else if (p->has_gptq)
+    if (p->beside && !isnan(m->loss_beside))
+        html_put(h, "<td class=\"n\">%.4g</td>", m->loss_beside);
+    else if (p->beside)
         html_put(h, "<td></td>");
     html_put(h,
              "<td class=\"n\">%.3f</td><td class=\"w\"><i class=\"ours\" "
@@ -135,8 +134,8 @@ static int worst(struct html *h, const struct page *p, struct err *e)
     html_put(h, "<h3>Worst linear layers</h3>\n<table class=\"worst\">"
                 "<tr><th>name</th><th>method</th><th class=\"n\">samples</th>"
                 "<th class=\"n\">loss</th><th class=\"n\">rounding</th>");
-    if (p->has_gptq)
-        html_put(h, "<th class=\"n\">plain GPTQ</th>");
+    if (p->beside)
+        html_put(h, "<th class=\"n\">%s</th>", p->beside);
     html_put(h, "<th class=\"n\">share</th><th></th></tr>\n");
     for (size_t i = 0; i < n && i < WORST && !isnan(module_ratio(m[i])); i++)
         worst_row(h, p, m[i]);

@@ -125,7 +125,7 @@ static int add_module(struct records *r, const struct json *v, struct err *e)
     word(m->order, sizeof(m->order), v, "order");
     m->loss = number(v, "loss");
     m->loss_rtn = number(v, "loss_rtn");
-    m->loss_gptq = number(v, "loss_gptq");
+    m->loss_beside = number(v, "loss_gptq");
     m->damping = number(v, "damping");
     m->seconds = number(v, "seconds");
     m->samples = count(v, "samples");
@@ -204,6 +204,23 @@ int records_read(struct records *r, enum record_type type, const char *path,
     }
     free(text);
     return rc < 0 ? err_prefix(e, "'%s': line %zu", path, n - 1) : 0;
+}
+
+void records_beside(struct records *r, const struct records *other)
+{
+    size_t at = 0; /* both are in the same order, or nearly */
+
+    for (size_t i = 0; i < r->modules; i++) {
+        size_t k = 0;
+
+        while (k < other->modules &&
+               strcmp(r->module[i].name, other->module[at].name) != 0) {
+            at = (at + 1) % other->modules;
+            k++;
+        }
+        r->module[i].loss_beside =
+            k < other->modules ? other->module[at].loss : NAN;
+    }
 }
 
 void records_release(struct records *r)

@@ -13,7 +13,9 @@ struct module {
     int64_t expert; /* 7, or -1 */
     size_t kind;    /* of `kinds`: "mlp.experts.*.up_proj" */
     char method[24], order[24];
-    double loss, loss_rtn, loss_gptq, damping, seconds;
+    double loss, loss_rtn;
+    double loss_beside; /* of plain GPTQ, or of another run */
+    double damping, seconds;
     int64_t samples, tries; /* tries: dampings that were tried */
 };
 
@@ -46,6 +48,8 @@ enum record_type { RECORD_MODULE, RECORD_STEP, RECORD_FIGURES };
  * it such a record, with file and line; E_NOINPUT. */
 MUST_CHECK int records_read(struct records *r, enum record_type type,
                             const char *path, struct err *e);
+/* Give each module of r the loss of the one of the same name in other. */
+void records_beside(struct records *r, const struct records *other);
 void records_release(struct records *r);
 
 /* loss / rtn; NAN when either is unknown or infinite, or rtn is 0. */

@@ -12,12 +12,13 @@ struct page {
     const struct workdir *w;
     const struct records *r;
     size_t layers;                     /* of the charts */
-    double *loss;                      /* [layers, 3]: rtn, gptq, ours */
+    double *loss;                      /* [layers, 3]: rtn, beside, ours */
     double *cell;                      /* [kinds, layers, 2]: loss, loss_rtn */
     double *layer_second;              /* [layers, STEP_NAMES] */
     const char *step_name[STEP_NAMES]; /* of steps that work on a layer */
     size_t steps;
-    bool has_gptq, has_loss;
+    const char *beside; /* whose loss is beside ours; NULL: nobody's */
+    bool has_loss;
 };
 
 /* The number of a step's name, which is added when it is new; STEP_NAMES: no

@@ -31,6 +31,20 @@ refused() { # STATUS COMMAND...
     python3 "$REPORT" check "$D/moe" page.html "$D/moe/eval.jsonl" "$D/moe/cheap.fts"
 }
 
+@test "--beside: the loss of another run, module by module" {
+    cp -r "$D/moe" "plain <b>"
+    python3 "$REPORT" worse "plain <b>"
+    forge-report --eval "$D/moe/eval.jsonl" --hitmap "$D/moe/cheap.fts" --beside "plain <b>" -o page.html "$D/moe"
+    python3 "$REPORT" check "$D/moe" page.html "$D/moe/eval.jsonl" "$D/moe/cheap.fts" "plain <b>"
+    refused 66 forge-report --beside nowhere "$D/moe"
+    # of another model: nothing in common
+    sed -i 's/model.layers/decoder.layers/' "plain <b>"/s/*.jsonl
+    forge-report --beside "plain <b>" "$D/moe" >one
+    forge-report "$D/moe" | cmp one -
+    rm "plain <b>"/s/*.jsonl
+    forge-report --beside "plain <b>" "$D/moe" | cmp one -
+}
+
 @test "thousands of experts: one path for each colour" {
     python3 "$REPORT" make large 40 128
     forge-report -o page.html large

@@ -3,7 +3,8 @@
 makes of the records?
 
 report.py make DIR LAYERS EXPERTS            a work directory (EXPERTS 0: dense), DIR/eval.jsonl, DIR/cheap.fts
-report.py check DIR PAGE [EVAL [CHEAP]]      the page of that directory, made with these files
+report.py check DIR PAGE [EVAL [CHEAP [BESIDE]]]      the page of that directory, made with these files
+report.py worse DIR                          a run that loses twice as much
 """
 import json
 import os
@@ -163,11 +164,22 @@ def check_bars(page, lines):
         mine = {}
         for b in bars:
             m = re.match(r"layer %d, (.*): (\S+)$" % i, text(b))
-            if m:
+            if m and m.group(1) in ("round to nearest", "this run"):
                 mine[m.group(1)] = float(b.getAttribute("height"))
                 same(m.group(2), sum(x["loss_rtn" if "nearest" in m.group(1) else "loss"] for x in layer), text(b))
         want = mine["round to nearest"] * sum(x["loss"] for x in layer) / sum(x["loss_rtn"] for x in layer)
         assert abs(mine["this run"] - want) < 0.02, "bars of layer %d: %s" % (i, mine)
+
+
+def check_beside(page, lines, name):
+    """The made-up other run loses twice as much."""
+    bars = [text(b) for b in page.all("rect", "bar")]
+    for i, layer in enumerate(lines):
+        found = [b for b in bars if b.startswith("layer %d, %s: " % (i, name))]
+        same(found[0].split()[-1], 2 * sum(x["loss"] for x in layer), "beside, layer %d" % i)
+    for row in page.all("tr", inside=page.all("table", "worst")[0])[1:]:
+        cells = [text(c) for c in page.all("td", inside=row)]
+        same(cells[5], 2 * float(cells[3]), "beside: " + cells[0])
 
 
 def check_worst(page, lines):
@@ -233,7 +245,7 @@ def check_experts(page, path, layers, cheap):
                 assert abs(float(row[k + 1]) - spearman(m[:, k], other[i][:, k])) < 6e-4
 
 
-def check(path, page, evaluation=None, cheap=None):
+def check(path, page, evaluation=None, cheap=None, beside=None):
     layers = int(re.search(r"^layers=(\d+)$", open(path + "/run").read(), re.M).group(1))
     lines = [[json.loads(x) for x in open("%s/s/report-%d.jsonl" % (path, i))] for i in range(layers)]
     p = Page(page)
@@ -245,9 +257,21 @@ def check(path, page, evaluation=None, cheap=None):
     if evaluation:
         check_eval(p, evaluation)
     check_experts(p, path, layers, cheap)
+    if beside:
+        check_beside(p, lines, beside)
 
 
-if sys.argv[1] == "make":
+def worse(path):
+    for name in os.listdir(path + "/s"):
+        if name.endswith(".jsonl"):
+            lines = [json.loads(x) for x in open(path + "/s/" + name)]
+            with open(path + "/s/" + name, "w") as f:
+                f.writelines(json.dumps(dict(x, loss=2 * x["loss"])) + "\n" for x in reversed(lines))
+
+
+if sys.argv[1] == "worse":
+    worse(sys.argv[2])
+elif sys.argv[1] == "make":
     make(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
 else:
     check(*sys.argv[2:])
