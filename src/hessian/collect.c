@@ -2,16 +2,26 @@
 #include "hessian/collect.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "hessian/cross.h"
 #include "hessian/hessian.h"
+
+/* Activation frames that belong to the one behind them: what the input should
+ * have been less what it is, and the same of the residual stream that the
+ * output is added to. */
+enum { DRIFT, RESIDUAL, PAIRS };
+static const char *const pair_names[PAIRS] = { ".drift", ".residual" };
 
 struct entry {
     char *name, *modules; /* modules: NULL when the frames list none */
     struct hessian *acc;  /* of activations */
-    double *sum;          /* of parts */
-    uint64_t cols;        /* of activations */
+    struct cross *cross[PAIRS];
+    uint64_t cross_rows[PAIRS];
+    double *sum;   /* of parts */
+    uint64_t cols; /* of activations */
     uint64_t elements, samples;
     uint64_t dims[3];
     int ndim;
@@ -20,8 +30,16 @@ struct entry {
     bool emitted;
 };
 
+/* The last frame of a kind, copied: it waits for its activation. */
+struct pair {
+    struct frame f; /* role 0: none */
+    void *data;
+    size_t cap;
+};
+
 struct collect {
     struct collect_params params;
+    struct pair pair[PAIRS];
     struct entry *entry;
     size_t count;
 };
@@ -40,6 +58,10 @@ static void drop(struct entry *t)
 {
     hessian_close(t->acc);
     free(t->sum);
+    for (int k = 0; k < PAIRS; k++) {
+        cross_close(t->cross[k]);
+        t->cross[k] = NULL;
+    }
     t->acc = NULL;
     t->sum = NULL;
 }
@@ -54,6 +76,8 @@ void collect_close(struct collect *c)
         free(c->entry[i].modules);
         free(c->entry[i].given);
     }
+    for (int k = 0; k < PAIRS; k++)
+        free(c->pair[k].data);
     free(c->entry);
     free(c);
 }
@@ -138,12 +162,102 @@ static int new_accumulator(struct collect *c, const struct frame *f,
     return 0;
 }
 
+/* ---- what belongs to an activation ---- */
+
+/* Which kind of pair a name says, or PAIRS. */
+static int pair_kind(const char *name)
+{
+    int k = 0;
+
+    for (size_t n = strlen(name); k < PAIRS; k++) {
+        size_t m = strlen(pair_names[k]);
+
+        if (n > m && !strcmp(name + n - m, pair_names[k]))
+            break;
+    }
+    return k;
+}
+
+static int keep_pair(struct collect *c, int kind, const struct frame *f,
+                     struct err *e)
+{
+    struct pair *p = &c->pair[kind];
+
+    if (f->ndim != 2 || !f->dims[1] || !dtype_is_float(f->dtype))
+        return err_set(e, E_DATA, "'%s': an activation is [tokens, inputs]",
+                       f->name);
+    if (p->cap < f->len) {
+        if (mem_grow(&p->data, f->len, f->name, e) < 0)
+            return e->code;
+        p->cap = f->len;
+    }
+    memcpy(p->data, f->data, f->len);
+    p->f = *f;
+    p->f.data = p->data;
+    p->f.modules = NULL;
+    return 0;
+}
+
+/* Is it of this activation? */
+static bool pair_fits(const struct pair *p, int kind, const struct frame *f)
+{
+    size_t n = strlen(f->name);
+
+    return p->f.role && !strncmp(p->f.name, f->name, n) &&
+           !strcmp(p->f.name + n, pair_names[kind]) &&
+           p->f.sequence == f->sequence && p->f.dims[0] == f->dims[0] &&
+           (kind != DRIFT || p->f.dims[1] == f->dims[1]);
+}
+
+static int open_cross(struct entry *t, int kind, const struct pair *p,
+                      const struct frame *f, struct err *e)
+{
+    bool bf16 = f->dtype == DT_BF16 && p->f.dtype == DT_BF16;
+    struct cross_shape s = { .rows = p->f.dims[1],
+                             .cols = f->dims[1],
+                             .dtype = bf16 ? DT_BF16 : DT_F32 };
+
+    t->cross_rows[kind] = s.rows;
+    return cross_open(&t->cross[kind], &s, e);
+}
+
+/* Add n tokens of the activation f and what belongs to them. */
+static int add_pairs(struct collect *c, struct entry *t, const struct frame *f,
+                     uint64_t n, struct err *e)
+{
+    bool first = !hessian_tokens(t->acc);
+
+    for (int k = 0; k < PAIRS && !c->params.block; k++) {
+        struct pair *p = &c->pair[k];
+        bool fits = pair_fits(p, k, f);
+        int rc = 0;
+
+        p->f.role = ROLE_NONE;
+        if (fits && first && !t->cross[k])
+            rc = open_cross(t, k, p, f, e);
+        if (rc >= 0 && fits != !!t->cross[k])
+            return err_set(e, E_DATA, "'%s': sequence %llu: '%s' is missing",
+                           f->name, (unsigned long long)f->sequence - 1,
+                           pair_names[k]);
+        if (rc >= 0 && fits)
+            rc = t->cross_rows[k] == p->f.dims[1] ?
+                     cross_add(t->cross[k], p->data, p->f.dtype, f->data,
+                               f->dtype, n, e) :
+                     err_set(e, E_DATA, "another shape before");
+        if (rc < 0)
+            return err_prefix(e, "'%s%s'", f->name, pair_names[k]);
+    }
+    return 0;
+}
+
 int collect_activation(struct collect *c, const struct frame *f, struct err *e)
 {
     struct entry *t = find(c, f->name);
+    int kind = pair_kind(f->name), rc;
     uint64_t n = f->dims[0];
-    int rc;
 
+    if (kind < PAIRS)
+        return keep_pair(c, kind, f, e);
     if (f->ndim != 2 || !f->dims[1] || !dtype_is_float(f->dtype))
         return err_set(e, E_DATA, "'%s': an activation is [tokens, inputs]",
                        f->name);
@@ -160,6 +274,8 @@ int collect_activation(struct collect *c, const struct frame *f, struct err *e)
 
         n = n < left ? n : left;
     }
+    if ((rc = add_pairs(c, t, f, n, e)) < 0)
+        return rc;
     rc = hessian_add(t->acc, f->data, f->dtype, n, e);
     if (rc < 0 && f->sequence)
         return err_prefix(e, "'%s': sequence %llu", f->name,
@@ -245,6 +361,27 @@ static int result(struct entry *t, const float **data, struct err *e)
     return 0;
 }
 
+static int emit_cross(struct entry *t, struct stream_writer *w, struct err *e)
+{
+    for (int k = 0; k < PAIRS; k++) {
+        struct frame f = { .role = ROLE_CROSS,
+                           .dtype = DT_F32,
+                           .ndim = 2,
+                           .dims = { t->cross_rows[k], t->cols },
+                           .modules = t->modules,
+                           .samples = hessian_tokens(t->acc) };
+
+        if (!t->cross[k])
+            continue;
+        snprintf(f.name, sizeof(f.name), "%s%s", t->name, pair_names[k]);
+        f.data = cross_finish(t->cross[k]);
+        f.len = f.dims[0] * f.dims[1] * sizeof(float);
+        if (stream_write(w, &f, e) < 0)
+            return e->code;
+    }
+    return 0;
+}
+
 static int emit(struct entry *t, struct stream_writer *w, struct err *e)
 {
     struct frame f = { .role = ROLE_HESSIAN,
@@ -262,7 +399,9 @@ static int emit(struct entry *t, struct stream_writer *w, struct err *e)
     memcpy(f.dims, t->dims, sizeof(t->dims));
     f.samples = t->samples;
     f.data = data;
-    rc = stream_write(w, &f, e);
+    rc = t->acc ? emit_cross(t, w, e) : 0;
+    if (rc >= 0)
+        rc = stream_write(w, &f, e);
     drop(t);
     t->emitted = true;
     return rc;

@@ -40,6 +40,23 @@ setup() {
     python3 "$PY" check-hessian "$A/a.fts" h.fts 0 801
 }
 
+@test "drift and residual frames give cross moments, in front of the hessian" {
+    for k in "" 32; do
+        python3 "$PY" drift "$A/a$k.fts" d.fts "${k:+f32}"
+        forge-hessian -q d.fts >c.fts
+        python3 "$PY" check-cross d.fts c.fts
+        forge-hessian -q -j 1 d.fts >one.fts
+        python3 "$PY" same c.fts one.fts
+        forge-hessian -q --block 100 d.fts >h.fts # not of blocks
+        python3 "$PY" check-hessian "$A/a$k.fts" h.fts 100
+    done
+    mkstream 'activation:m.in.drift:F32:2x4:modules=m.q:sequence=1' \
+        'activation:m.in:F32:2x4:modules=m.q:sequence=1' \
+        'activation:m.in:F32:2x4:modules=m.q:sequence=2' >miss
+    run -65 --separate-stderr forge-hessian -q miss
+    [[ $stderr == *"'m.in': sequence 1: '.drift' is missing" ]]
+}
+
 @test "threads and the way it is read do not change a byte" {
     forge-hessian -q -j 1 "$A/a.fts" >a
     forge-hessian -q -j 3 "$A/a.fts" >b

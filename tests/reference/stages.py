@@ -3,6 +3,9 @@
 they make of them by the NumPy of hessian(), grid.py and gptq.py.
 
     stages.py activations OUT [bf16|f32] [PARTS]   PARTS > 1: OUT.0, OUT.1, ...
+    stages.py drift IN OUT KIND                    .drift and .residual frames
+                                                   in front of activations
+    stages.py check-cross IN CROSS                 IN: of drift
     stages.py weights OUT
     stages.py broken-hessian OUT                   never positive definite
     stages.py check-hessian ACTIVATIONS HESSIANS [BLOCK [MAX_TOKENS]]
@@ -56,6 +59,47 @@ def make_activations(out, kind="bf16", parts="1"):
                 f.extra.pop("last", None)
         with open(out if n == 1 else "%s.%d" % (out, p), "wb") as f:
             fts.write(f, [t for t in frames if (t.sequence - 1) % n == p])
+
+
+def make_drift(path, out, kind="bf16"):
+    rng = np.random.default_rng(17)
+    frames = []
+    for t in tensors(path):
+        if t.role == "activation":
+            more = [("drift", t.shape[1])]
+            if t.name.endswith("mlp_mid"):
+                more.append(("residual", 50))
+            for what, cols in more:
+                y = (rng.normal(size=(t.shape[0], cols))*0.1 + 0.05).astype(
+                    np.float32)
+                args = ((fts.bf16(y), "BF16", y.shape) if kind == "bf16"
+                        else (y,))
+                frames.append(fts.Tensor("activation", t.name + "." + what,
+                                         *args, sequence=t.sequence))
+        frames.append(t)
+    with open(out, "wb") as f:
+        fts.write(f, frames)
+
+
+def check_cross(path, got):
+    frames, got = tensors(path), tensors(got)
+    roles = [(t.role, t.name) for t in got]
+    want = []
+    for name in INPUTS:
+        want += [("cross", name + k) for k in (".drift", ".residual")
+                 if any(t.name == name + k for t in frames)]
+        want.append(("hessian", name))
+    assert roles == want, roles
+    for t in got:
+        if t.role != "cross":
+            continue
+        base = t.name.rsplit(".", 1)[0]
+        y, x = (np.concatenate([f.array() for f in frames if f.name == n])
+                .astype(np.float64) for n in (t.name, base))
+        c = 2*y.T @ x/len(x)
+        size = np.sqrt(np.outer((y*y).mean(0), (x*x).mean(0))) + 1e-30
+        assert (np.abs(t.array() - c)/size).max() < 4e-6
+        assert (t.samples, t.modules) == (len(x), modules(base))
 
 
 def make_weights(out):
@@ -193,7 +237,8 @@ def same(a, b):
 
 
 if __name__ == "__main__":
-    {"activations": make_activations, "weights": make_weights,
+    {"activations": make_activations, "drift": make_drift,
+     "check-cross": check_cross, "weights": make_weights,
      "broken-hessian": make_broken, "check-hessian": check_hessian,
      "check-grid": check_grid, "check-solve": check_solve, "same": same}[
         sys.argv[1]](*sys.argv[2:])
