@@ -2,6 +2,7 @@
 #include "driver/plan.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "checkpoint/checkpoint.h"
@@ -25,12 +26,16 @@ static uint64_t packed_bytes(const struct linear *l, int64_t group)
     return (uint64_t)l->rows * ((uint64_t)l->cols / 2 + groups * 2);
 }
 
-static int add_linear(struct plan *p, const struct checkpoint *c,
-                      const struct linear *l, int64_t group, struct err *e)
+static int add_linear(struct plan *p, const struct model_config *m,
+                      const struct checkpoint *c, const struct linear *l,
+                      int64_t group, struct err *e)
 {
     char name[MODULE_PATH_MAX + 8];
     const struct ck_tensor *t;
     double cols = (double)l->cols, rows = (double)l->rows;
+    /* of all tokens, those that come to an expert, on the average */
+    double share =
+        l->expert < 0 ? 1 : (double)m->moe.top_k / (double)m->moe.n_experts;
 
     snprintf(name, sizeof(name), "%.*s.weight", MODULE_PATH_MAX - 1, l->module);
     t = checkpoint_find(c, name);
@@ -44,9 +49,25 @@ static int add_linear(struct plan *p, const struct checkpoint *c,
     p->quantized += (uint64_t)l->rows * (uint64_t)l->cols;
     p->bytes_out += packed_bytes(l, group);
     p->bytes_out -= t ? t->bytes : 0;
-    p->token_flops += 2 * rows * cols;
+    p->token_flops += 2 * rows * cols * share;
     p->solve_flops += rows * cols * cols;
     return 0;
+}
+
+/* The Hessian of an input class; one expert's is in memory at a time. */
+static void add_input(struct plan *p, const struct model_config *m, int class,
+                      int64_t width)
+{
+    bool expert = class == IN_EXPERT || class == IN_EXPERT_MID;
+    uint64_t w = (uint64_t)width, bytes = w * (w + 1) / 2 * 4;
+    double cols = (double)width;
+
+    p->layer_hessian_bytes += bytes;
+    if (bytes > p->hessian_bytes)
+        p->hessian_bytes = bytes;
+    p->token_flops += cols * cols * (expert ? (double)m->moe.top_k : 1);
+    p->solve_flops +=
+        cols * cols * cols / 3 * (expert ? (double)m->moe.n_experts : 1);
 }
 
 static int add_layer(struct plan *p, const struct model_config *m,
@@ -62,23 +83,21 @@ static int add_layer(struct plan *p, const struct model_config *m,
         int r;
 
         model_linear(m, layer, i, &l);
-        if ((r = add_linear(p, c, &l, group, e)))
+        if ((r = add_linear(p, m, c, &l, group, e)))
             return r;
         width[l.input] = l.cols;
     }
     for (int i = 0; i < IN_COUNT; i++) {
-        double cols = (double)width[i];
-        uint64_t w = (uint64_t)width[i], bytes = w * (w + 1) / 2 * 4;
-
-        p->layer_hessian_bytes += bytes;
-        if (bytes > p->hessian_bytes)
-            p->hessian_bytes = bytes;
-        if (i != IN_ATTN)
-            state += h + w;
-        p->token_flops += cols * cols;
-        p->solve_flops += cols * cols * cols / 3;
+        if (!width[i])
+            continue;
+        add_input(p, m, i, width[i]);
+        if (i == IN_EXPERT)
+            state += 2 * h; /* the sum of the experts' outputs, in f32 */
+        else if (i != IN_ATTN && i != IN_EXPERT_MID)
+            state += h + (uint64_t)width[i];
     }
-    p->state_bytes = 2 * state; /* bf16 */
+    if (2 * state > p->state_bytes)
+        p->state_bytes = 2 * state; /* bf16 */
     return 0;
 }
 
@@ -90,23 +109,40 @@ static int64_t layer_of(const char *name)
     return sscanf(name, "model.layers.%lld.", &n) == 1 ? n : -1;
 }
 
-static void add_tensors(struct plan *p, const struct checkpoint *c)
+/* What of a tensor is in memory when its layer is worked on: of the routed
+ * experts, two. */
+static uint64_t resident(const struct model_config *m,
+                         const struct ck_tensor *t)
 {
-    uint64_t layer = 0;
-    int64_t last = -1;
+    const char *p = strstr(t->name, ".experts.");
 
+    return p && p[9] >= '0' && p[9] <= '9' && m->moe.n_experts > 2 ?
+               2 * t->bytes / (uint64_t)m->moe.n_experts :
+               t->bytes;
+}
+
+static int add_tensors(struct plan *p, const struct model_config *m,
+                       const struct checkpoint *c, struct err *e)
+{
+    uint64_t *layer = mem_zero((size_t)m->n_layers, sizeof(*layer), "plan", e);
+
+    if (!layer)
+        return e->code;
     for (size_t i = 0; i < checkpoint_count(c); i++) {
         const struct ck_tensor *t = checkpoint_tensor(c, i);
         int64_t n = layer_of(t->name);
 
         p->parameters += elements(t);
-        p->bytes_in += t->bytes;
-        layer = n == last ? layer + t->bytes : t->bytes;
-        last = n;
-        if (n >= 0 && layer > p->layer_bytes)
-            p->layer_bytes = layer;
+        p->bytes_in += t->stored;
+        p->bytes_out += t->bytes;
+        if (n >= 0 && n < m->n_layers)
+            layer[n] += resident(m, t);
     }
-    p->bytes_out = p->bytes_in;
+    for (int64_t i = 0; i < m->n_layers; i++)
+        if (layer[i] > p->layer_bytes)
+            p->layer_bytes = layer[i];
+    free(layer);
+    return 0;
 }
 
 int plan_model(struct plan *p, const char *dir, int64_t group, struct err *e)
@@ -122,7 +158,7 @@ int plan_model(struct plan *p, const char *dir, int64_t group, struct err *e)
     if (!r) {
         p->layers = m.n_layers;
         p->hidden_size = m.hidden_size;
-        add_tensors(p, c);
+        r = add_tensors(p, &m, c, e);
         for (int64_t i = 0; i < m.n_layers && !r; i++)
             r = add_layer(p, &m, c, i, group, e);
         checkpoint_close(c);

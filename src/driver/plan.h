@@ -12,10 +12,11 @@ struct plan {
     uint64_t bytes_in;            /* tensors as stored */
     uint64_t bytes_out;           /* tensors of the result, to about 1 % */
     uint64_t hessian_bytes;       /* of the widest input, as a stream */
-    uint64_t layer_hessian_bytes; /* of all inputs of one layer */
+    uint64_t layer_hessian_bytes; /* of all inputs of one layer, one expert */
     uint64_t state_bytes; /* per token: hidden states around a layer, and the
                              states at three points in it */
-    uint64_t layer_bytes; /* of the largest layer, as stored */
+    uint64_t layer_bytes; /* of the largest layer, fp8 as bf16, and two of
+                             its experts */
     double token_flops;   /* per token of calibration: forward pass over the
                              linears, and C * C for each Hessian */
     double solve_flops;   /* all layers: C^3/3 per input, O C^2 per linear */

@@ -48,8 +48,9 @@ static void parse(struct settings *s, int argc, char **argv)
           "store zero points even where all are 8", &s->asymmetric, 0, 0,
           false },
         { OPT_STR, 0, "check", "MODEL",
-          "pack nothing: say whether MODEL can be packed like that", &s->check,
-          0, 0, true },
+          "pack nothing: can MODEL be packed like that, and spread over how "
+          "many devices?",
+          &s->check, 0, 0, true },
         GPU_OPTIONS(&s->device),
         TOOL_STREAM(&s->tool),
         TOOL_COMMON(&s->tool),
@@ -72,11 +73,16 @@ static int check(const struct settings *s)
     struct preflight p = { .model = s->check,
                            .layout = (enum layout)s->layout,
                            .group = s->group ? (uint64_t)s->group : 128,
-                           .symmetric = !s->asymmetric };
+                           .symmetric = !s->asymmetric,
+                           .table = verbosity >= 0 };
     uint64_t linears = 0;
     struct err e;
+    int rc;
 
-    if (preflight_check(&p, &linears, &e))
+    rc = preflight_check(&p, &linears, &e);
+    if (fflush(stdout))
+        die(E_IO, "cannot write the table:");
+    if (rc)
         die_err(&e);
     info("'%s': %" PRIu64 " linears can be packed as %s, group %" PRIu64,
          p.model, linears, layout_name(p.layout), p.group);

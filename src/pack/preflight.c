@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "model/config.h"
+#include "pack/parallel.h"
 
 struct shapes {
     struct linear *linear;
@@ -77,6 +78,12 @@ int preflight_check(const struct preflight *p, uint64_t *linears, struct err *e)
                           s.shape, s.n, e);
     if (!rc)
         advise(p, &s);
+    if (p->table && (!rc || rc == E_CONFIG)) { /* if refused, what would do */
+        struct err again;
+
+        if (parallel_print(stdout, &c, p->group, rc ? &again : e) && !rc)
+            rc = e->code;
+    }
     *linears = s.n;
     free(s.linear);
     free(s.shape);

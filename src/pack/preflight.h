@@ -9,6 +9,7 @@ struct preflight {
     enum layout layout;
     uint64_t group;
     bool symmetric;
+    bool table; /* of tensor-parallel sizes, on standard output */
 };
 
 /* Look at every linear of the model that would be quantized.  E_CONFIG when

@@ -182,6 +182,71 @@ static int check_linears(const struct completeness *c,
     return 0;
 }
 
+/* Linears that vLLM joins into one must be alike: said, not refused, as the
+ * other loaders do not mind. */
+static void advise_fused(const struct completeness *c,
+                         const struct named_set *out, int64_t layer)
+{
+    static const struct {
+        int first, last; /* of enum linear_part */
+    } fused[] = { { PART_Q, PART_V },
+                  { PART_Q_A, PART_KV_A },
+                  { PART_GATE, PART_UP } };
+    struct linear a, b;
+
+    for (int64_t i = 0; i < model_linear_common(c->config, layer); i++) {
+        bool packed;
+
+        model_linear(c->config, layer, i, &a);
+        packed = complete_is_packed(out, a.module, c->facts);
+        for (int64_t k = 0; k < i; k++) {
+            model_linear(c->config, layer, k, &b);
+            for (size_t f = 0; f < ARRAY_LEN(fused); f++)
+                if ((int)a.part >= fused[f].first &&
+                    (int)a.part <= fused[f].last &&
+                    (int)b.part >= fused[f].first &&
+                    (int)b.part <= fused[f].last &&
+                    packed != complete_is_packed(out, b.module, c->facts))
+                    warning("%s and %s: one is quantized and the other is "
+                            "not, and vLLM wants both alike",
+                            b.module, a.module);
+        }
+    }
+}
+
+/* All experts of a layer, or none: the runtimes look at the first. */
+static int check_experts(const struct completeness *c,
+                         const struct named_set *out, int64_t layer,
+                         struct err *e)
+{
+    int64_t first = model_linear_common(c->config, layer);
+    int64_t n = model_linear_count(c->config, layer);
+    struct linear a, b;
+
+    for (int64_t i = first + 1; i < n; i++) {
+        model_linear(c->config, layer, first, &a);
+        model_linear(c->config, layer, i, &b);
+        if (complete_is_packed(out, a.module, c->facts) !=
+            complete_is_packed(out, b.module, c->facts))
+            return err_set(e, E_DATA,
+                           "%s and %s: one is quantized and the other is not: "
+                           "no runtime loads experts of two kinds",
+                           a.module, b.module);
+    }
+    return 0;
+}
+
+static int check_alike(const struct completeness *c,
+                       const struct named_set *out, struct err *e)
+{
+    for (int64_t layer = 0; c->facts && layer < c->config->n_layers; layer++) {
+        if (check_experts(c, out, layer, e))
+            return e->code;
+        advise_fused(c, out, layer);
+    }
+    return 0;
+}
+
 /* ---- nothing lost, nothing extra ---- */
 
 /* MODULE of a tensor that belongs to a linear's weight: MODULE.weight, its
@@ -340,7 +405,8 @@ static int check_rest(const struct completeness *c, const struct named_set *out,
 int complete_check(const struct completeness *c, const struct named_set *out,
                    struct err *e)
 {
-    if (check_linears(c, out, e) || check_others(c, out, e) ||
+    if (check_linears(c, out, e) || check_alike(c, out, e) ||
+        check_others(c, out, e) ||
         (c->source ? nothing_lost(c, out, e) : check_rest(c, out, e)))
         return e->code;
     return nothing_extra(c, out, e);

@@ -9,7 +9,6 @@
 #include "checkpoint/checkpoint.h"
 #include "common/runfacts.h"
 #include "model/config.h"
-#include "shard/quantout.h"
 
 /* A tensor by what a header says of it. */
 struct named {
@@ -49,10 +48,5 @@ MUST_CHECK int complete_check(const struct completeness *c,
 /* Is MODULE stored in 4 bits in this set? */
 bool complete_is_packed(const struct named_set *out, const char *module,
                         const struct run_facts *facts);
-/* What stays plain, for the config.  plain_release() when done. */
-MUST_CHECK int plain_collect(struct plain_list *p, const struct named_set *out,
-                             const struct model_config *config,
-                             const struct run_facts *facts, struct err *e);
-void plain_release(struct plain_list *p);
 
 #endif

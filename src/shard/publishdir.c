@@ -12,6 +12,7 @@
 #include "common/json.h"
 #include "shard/complete.h"
 #include "shard/outdir.h"
+#include "shard/quantout.h"
 #include "shard/sidecar.h"
 
 enum { CONFIG_MAX = 16 * 1024 * 1024 };

@@ -7,8 +7,6 @@
 
 #include "common/json.h"
 
-/* ---- the dictionaries ---- */
-
 static void pair_string(struct json_writer *j, const char *key,
                         const char *value)
 {
@@ -34,19 +32,135 @@ static void pair_null(struct json_writer *j, const char *key)
     jw_null(j);
 }
 
-/* lm_head is always named: transformers' is a Linear like any other, and
- * without the entry its weights would be sought in packed form. */
-static void plain_names(struct json_writer *j, const char *key,
-                        const struct plain_list *plain)
+/* ---- what stays plain, in each loader's way of saying it ---- */
+
+/* Paths: vLLM and SGLang look for them in a module's path, transformers at its
+ * beginning.  A dot ends a layer's number. */
+static void awq_names(struct json_writer *j, const struct plain_list *plain)
 {
-    jw_key(j, key);
+    jw_key(j, "modules_to_not_convert");
     jw_begin(j, '[');
-    jw_string(j, "lm_head");
-    for (size_t i = 0; i < plain->n; i++)
-        if (strcmp(plain->module[i], "lm_head"))
-            jw_string(j, plain->module[i]);
+    for (size_t i = 0; i < plain->module.n; i++)
+        jw_string(j, plain->module.item[i]);
+    for (size_t i = 0; i < plain->below.n; i++) {
+        char text[1100];
+
+        snprintf(text, sizeof(text), "%s%s", plain->below.item[i],
+                 strstr(plain->below.item[i], ".experts") ? "" : ".");
+        jw_string(j, text);
+    }
     jw_end(j, ']');
 }
+
+/* HEAD, a path with its dots quoted and "*" as any number, TAIL. */
+static char *regex_of(char *to, size_t cap, const char *head, const char *path,
+                      const char *tail)
+{
+    size_t n = (size_t)snprintf(to, cap, "%s", head);
+
+    for (const char *p = path; *p && n + 16 < cap; p++) {
+        const char *as = *p == '.' ? "\\." : *p == '*' ? "[0-9]+" : NULL;
+
+        if (as)
+            n += (size_t)snprintf(to + n, cap - n, "%s", as);
+        else
+            to[n++] = *p;
+    }
+    snprintf(to + n, cap - n, "%s", tail);
+    return to;
+}
+
+/* Paths, or regular expressions that begin to match at the path's begin. */
+static void ct_names(struct json_writer *j, const struct plain_list *plain)
+{
+    char text[2200];
+
+    jw_key(j, "ignore");
+    jw_begin(j, '[');
+    for (size_t i = 0; i < plain->module.n; i++)
+        if (!plain->common[i])
+            jw_string(j, plain->module.item[i]);
+    for (size_t i = 0; i < plain->kind.n; i++)
+        jw_string(j, regex_of(text, sizeof(text), "re:.*\\.",
+                              plain->kind.item[i], "$"));
+    for (size_t i = 0; i < plain->below.n; i++)
+        jw_string(j, regex_of(text, sizeof(text), "re:", plain->below.item[i],
+                              "\\..*"));
+    jw_end(j, ']');
+}
+
+static void dynamic_entry(struct json_writer *j, const char *head,
+                          const char *path, const char *tail)
+{
+    char text[2200];
+
+    jw_key(j, regex_of(text, sizeof(text), head, path, tail));
+    jw_begin(j, '{');
+    jw_end(j, '}');
+}
+
+/* vLLM asks for a fused linear by a name of its own. */
+static void dynamic_fused(struct json_writer *j, const char *head,
+                          const char *path)
+{
+    static const char *const fused[][2] = {
+        { "q_proj", "qkv_proj" },
+        { "gate_proj", "gate_up_proj" },
+        { "q_a_proj", "fused_qkv_a_proj" },
+    };
+    const char *dot = strrchr(path, '.');
+
+    for (size_t i = 0; dot && i < ARRAY_LEN(fused); i++)
+        if (!strcmp(dot + 1, fused[i][0])) {
+            char other[1100];
+
+            snprintf(other, sizeof(other), "%.*s.%s", (int)(dot - path), path,
+                     fused[i][1]);
+            dynamic_entry(j, head, other, "$");
+        }
+}
+
+/* For GPTQModel, which reads it in AWQ checkpoints too and there nothing else,
+ * and for vLLM's GPTQ: regular expressions of what is not quantized. */
+static void dynamic(struct json_writer *j, const struct plain_list *plain)
+{
+    static const char all[] = "-:^model\\.layers\\.[0-9]+\\.";
+
+    if (!plain->in_layers)
+        return;
+    jw_key(j, "dynamic");
+    jw_begin(j, '{');
+    for (size_t i = 1; i < plain->module.n; i++)
+        if (!plain->common[i]) {
+            dynamic_entry(j, "-:^", plain->module.item[i], "$");
+            dynamic_fused(j, "-:^", plain->module.item[i]);
+        }
+    for (size_t i = 0; i < plain->kind.n; i++) {
+        dynamic_entry(j, all, plain->kind.item[i], "$");
+        dynamic_fused(j, all, plain->kind.item[i]);
+    }
+    for (size_t i = 0; i < plain->below.n; i++)
+        dynamic_entry(j, "-:^", plain->below.item[i], "(\\..*)?$");
+    jw_end(j, '}');
+}
+
+/* What is quantized, for transformers, which has no list of what is not. */
+static void gptq_quantized(struct json_writer *j,
+                           const struct plain_list *plain)
+{
+    if (!plain->in_layers || !plain->suffix.n)
+        return;
+    jw_key(j, "modules_in_block_to_quantize");
+    jw_begin(j, '[');
+    for (size_t i = 0; i < plain->suffix.n; i++) {
+        jw_begin(j, '[');
+        jw_string(j, plain->suffix.item[i]);
+        jw_end(j, ']');
+    }
+    jw_end(j, ']');
+}
+
+/* ---- the dictionaries ---- */
 
 static void awq_dict(struct json_writer *j, const struct run_facts *facts,
                      const struct plain_list *plain)
@@ -56,50 +170,8 @@ static void awq_dict(struct json_writer *j, const struct run_facts *facts,
     pair_int(j, "group_size", facts->group);
     pair_bool(j, "zero_point", true); /* symmetric: all of them are 8 */
     pair_string(j, "version", "gemm");
-    plain_names(j, "modules_to_not_convert", plain);
-}
-
-/* "model.layers.0.x" as a regular expression that matches it alone. */
-static void dynamic_entry(struct json_writer *j, const char *module)
-{
-    char key[1100];
-    size_t n = 0;
-
-    n += (size_t)snprintf(key, sizeof(key), "-:^");
-    for (const char *p = module; *p && n < sizeof(key) - 4; p++) {
-        if (*p == '.')
-            key[n++] = '\\';
-        key[n++] = *p;
-    }
-    key[n++] = '$';
-    key[n] = 0;
-    jw_key(j, key);
-    jw_begin(j, '{');
-    jw_end(j, '}');
-}
-
-/* Linears that stay plain: GPTQModel and vLLM read "dynamic", transformers
- * the list of what is quantized. */
-static void gptq_plain(struct json_writer *j, const struct plain_list *plain)
-{
-    if (!plain->linears)
-        return;
-    jw_key(j, "dynamic");
-    jw_begin(j, '{');
-    for (size_t i = 0; i < plain->n; i++)
-        if (strcmp(plain->module[i], "lm_head"))
-            dynamic_entry(j, plain->module[i]);
-    jw_end(j, '}');
-    if (!plain->suffix)
-        return;
-    jw_key(j, "modules_in_block_to_quantize");
-    jw_begin(j, '[');
-    for (size_t i = 0; i < plain->n_suffix; i++) {
-        jw_begin(j, '[');
-        jw_string(j, plain->suffix[i]);
-        jw_end(j, ']');
-    }
-    jw_end(j, ']');
+    awq_names(j, plain);
+    dynamic(j, plain);
 }
 
 static void gptq_dict(struct json_writer *j, const struct run_facts *facts,
@@ -117,7 +189,8 @@ static void gptq_dict(struct json_writer *j, const struct run_facts *facts,
     pair_string(j, "checkpoint_format", format); /* the older name */
     pair_string(j, "format", format);            /* the newer one */
     pair_string(j, "pack_dtype", "int32");
-    gptq_plain(j, plain);
+    dynamic(j, plain);
+    gptq_quantized(j, plain);
     jw_key(j, "meta");
     jw_begin(j, '{');
     jw_key(j, "quantizer");
@@ -162,7 +235,7 @@ static void ct_dict(struct json_writer *j, const struct run_facts *facts,
     pair_string(j, "quantization_status", "compressed");
     pair_null(j, "global_compression_ratio");
     pair_null(j, "kv_cache_scheme");
-    plain_names(j, "ignore", plain);
+    ct_names(j, plain);
     jw_key(j, "config_groups");
     jw_begin(j, '{');
     jw_key(j, "group_0");

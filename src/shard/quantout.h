@@ -7,17 +7,7 @@
 #define FORGE_QUANTOUT_H
 
 #include "common/runfacts.h"
-
-/* Modules with a two-dimensional weight that stays as it is. */
-struct plain_list {
-    const char **module;
-    size_t n;
-    const char *const *suffix; /* of the quantized modules inside a layer
-                                  ("self_attn.q_proj"), when all layers have
-                                  the same; NULL otherwise */
-    size_t n_suffix;
-    bool linears; /* is one of them a linear that could be quantized? */
-};
+#include "shard/plainlist.h"
 
 /* The dictionary, as JSON; indent as in a config.json.  free() *json. */
 MUST_CHECK int quant_dict(const struct run_facts *facts,

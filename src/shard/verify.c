@@ -243,27 +243,41 @@ static int compare(struct state *s, const char *module, struct err *e)
     return rc;
 }
 
-/* Evenly spread over the layers, each kind of linear in turn. */
+/* The k-th of n linears to compare: layers evenly spread, their kinds in turn;
+ * every other one an expert's where there are any, experts evenly spread. */
+static void choose_sample(const struct state *s, int64_t k, int64_t n,
+                          struct linear *l)
+{
+    const struct model_config *c = &s->config;
+    int64_t layer = n > 1 ? k * (c->n_layers - 1) / (n - 1) : 0;
+    int64_t common = model_linear_common(c, layer);
+    int64_t experts = model_linear_count(c, layer) - common;
+    int64_t i = k % common;
+
+    if (experts && k % 2)
+        i = common + (k * (experts - 1) / n + k / 2) % experts;
+    model_linear(c, layer, i, l);
+}
+
 static int check_sample(struct state *s, struct err *e)
 {
-    int64_t layers = s->config.n_layers, kinds = 0, n;
+    const struct model_config *c = &s->config;
+    int64_t all = 0, n = s->v->sample;
+    struct linear l;
 
-    for (int64_t i = 0; i < layers; i++)
-        if (model_linear_count(&s->config, i) > kinds)
-            kinds = model_linear_count(&s->config, i);
-    n = s->v->sample < layers * kinds ? s->v->sample : layers * kinds;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t at = n > 1 ? i * (layers * kinds - 1) / (n - 1) : 0;
-        int64_t layer = at / kinds;
-        int64_t kind = n == layers * kinds ? at % kinds : i % kinds;
-        struct linear l;
-
-        if (kind >= model_linear_count(&s->config, layer))
-            continue;
-        model_linear(&s->config, layer, kind, &l);
+    for (int64_t i = 0; i < c->n_layers; i++)
+        all += model_linear_count(c, i);
+    for (int64_t k = 0; n < all && k < n; k++) {
+        choose_sample(s, k, n, &l);
         if (compare(s, l.module, e))
             return e->code;
     }
+    for (int64_t layer = 0; n >= all && layer < c->n_layers; layer++)
+        for (int64_t i = 0; i < model_linear_count(c, layer); i++) {
+            model_linear(c, layer, i, &l);
+            if (compare(s, l.module, e))
+                return e->code;
+        }
     return 0;
 }
 

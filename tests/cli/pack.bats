@@ -97,8 +97,10 @@ END
     config 256 768
     for layout in compressed-tensors awq gptq gptq_v2; do
         run -0 --separate-stderr forge-pack --layout $layout --group 128 --check m
-        [ -z "$output" ] && [ -z "$stderr" ]
+        [ -z "$stderr" ]
     done
+    run -0 forge-pack -q --check m
+    [ -z "$output" ]
     config 256 320
     refused 78 "model.layers.0.mlp.down_proj is 256 x 320: awq needs inputs that are a multiple of the group, and 320 is not one of 128; groups that work: 32, 64" \
         --layout awq --check m
@@ -115,6 +117,40 @@ END
     run -0 --separate-stderr forge-pack --layout gptq_v2 --asymmetric --check m
     [[ $stderr == *"vLLM refuses asymmetric GPTQ"* ]]
     refused 66 "nowhere" --check nowhere
+}
+
+@test "--check prints over how many devices the groups let a model be spread" {
+    config 256 768
+    [ "$(forge-pack --group 64 --check m)" = "\
+linear            inputs  tensor-parallel sizes, group 64
+self_attn.o_proj     256  1 2
+mlp.down_proj        768  1 2 4
+all                       1 2
+all with group 128        1 2
+all with group 32         1 2" ]
+    for f in deepseek_v3 mixtral; do
+        python3 "$BATS_TEST_DIRNAME/../reference/moe.py" make $f plain $f
+    done
+    run -0 --separate-stderr forge-pack --group 32 --check deepseek_v3
+    [[ $output == *"mlp.experts.*.down_proj           32  1"* ]]
+    [[ $output == *"mlp.down_proj                    192  1 2"* ]]
+    run --separate-stderr forge-pack --group 64 --check mixtral
+    [ "$status" -eq 78 ]
+    [[ $output == *"block_sparse_moe.experts.*.w2      32  none"* ]]
+    run forge-pack --group 32 --check mixtral
+    [ "$status" -eq 0 ]
+    python3 - deepseek_v3/config.json <<'EOF'
+import json, sys
+c = json.load(open(sys.argv[1]))
+c.update(hidden_size=7168, intermediate_size=18432, moe_intermediate_size=2048, num_attention_heads=128,
+         num_key_value_heads=128, q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64,
+         v_head_dim=128, n_routed_experts=256, num_experts_per_tok=8, n_group=8, topk_group=4)
+json.dump(c, open(sys.argv[1], "w"))
+EOF
+    run -0 --separate-stderr forge-pack --group 128 --check deepseek_v3
+    [[ $output == *"mlp.experts.*.down_proj         2048  1 2 4 8 16
+all                                   1 2 4 8 16
+"* ]]
 }
 
 @test "weights that nobody quantized, notes and ancillary frames pass through" {

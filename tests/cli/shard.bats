@@ -164,11 +164,79 @@ names = ["lm_head"] + [f"model.layers.{i}.mlp.down_proj" for i in range(4)]
 def q(d):
     return json.load(open(d + "/config.json"))["quantization_config"]
 assert q("awq")["modules_to_not_convert"] == names
-assert q("compressed-tensors")["ignore"] == names
+assert q("compressed-tensors")["ignore"] == ["lm_head", r"re:.*\.mlp\.down_proj$"]
 g = q("gptq")
-assert list(g["dynamic"]) == ["-:^model\\.layers\\.%d\\.mlp\\.down_proj$" % i
-                              for i in range(4)]
+assert list(g["dynamic"]) == [r"-:^model\.layers\.[0-9]+\.mlp\.down_proj$"]
+assert g["dynamic"] == q("awq")["dynamic"]
 assert len(g["modules_in_block_to_quantize"]) == 6
+END
+}
+
+@test "mixtures: all layouts, every storage; what stays plain is said to each loader" {
+    moe="$BATS_TEST_DIRNAME/../reference/moe.py"
+    round() { # MODEL LAYOUT OUT
+        forge-weights -q "$1" | forge-grid -q --symmetric --group 32 |
+            forge-solve -q --method rtn | forge-pack -q --layout "$2" |
+            forge-shard -q --from "$1" "$3"
+    }
+    for pair in deepseek_v3:plain deepseek_v3:fp8 deepseek_v3:fused-io mixtral:fused-oi qwen2_moe:plain qwen3_moe:plain; do
+        d=${pair/:/-}
+        python3 "$moe" make "${pair%:*}" "${pair#*:}" "$d"
+        for layout in awq gptq compressed-tensors; do
+            round "$d" $layout "$d-$layout"
+            forge-shard -q --verify "$d-$layout" --from "$d" --sample 1000
+        done
+    done
+    for layout in awq gptq compressed-tensors; do # one model, three storages
+        cmp deepseek_v3-plain-$layout/model.safetensors deepseek_v3-fused-io-$layout/model.safetensors
+    done
+    python3 - <<'END'
+import json
+def q(d):
+    return json.load(open(d + "/config.json"))["quantization_config"]
+for d in ("deepseek_v3-plain", "deepseek_v3-fp8"):
+    assert q(d + "-compressed-tensors")["ignore"] == [
+        "lm_head", r"re:.*\.self_attn\.kv_b_proj$", r"re:.*\.mlp\.gate$", r"re:model\.layers\.3\..*"], q(d + "-compressed-tensors")
+    assert q(d + "-awq")["modules_to_not_convert"] == ["lm_head", "model.layers.0.self_attn.kv_b_proj",
+        "model.layers.1.mlp.gate", "model.layers.1.self_attn.kv_b_proj",
+        "model.layers.2.mlp.gate", "model.layers.2.self_attn.kv_b_proj", "model.layers.3."]
+    want = [r"-:^model\.layers\.[0-9]+\.self_attn\.kv_b_proj$", r"-:^model\.layers\.[0-9]+\.mlp\.gate$",
+            r"-:^model\.layers\.3(\..*)?$"]
+    assert list(q(d + "-gptq")["dynamic"]) == list(q(d + "-awq")["dynamic"]) == want
+    assert "modules_in_block_to_quantize" not in q(d + "-gptq")
+b = open("deepseek_v3-fp8-awq/model.safetensors", "rb").read()
+head = json.loads(b[8:8 + int.from_bytes(b[:8], "little")])
+assert not [k for k in head if "weight_scale" in k]
+assert {v["dtype"] for k, v in head.items() if k != "__metadata__"} == {"I32", "F16", "BF16", "F32"}
+assert "model.layers.2.block_sparse_moe.experts.7.w2.qweight" in str(open("mixtral-fused-oi-awq/model.safetensors", "rb").read(1 << 18))
+END
+}
+
+@test "mixtures: the experts of a layer are of one kind; all plain is one entry" {
+    python3 "$BATS_TEST_DIRNAME/../reference/moe.py" make qwen3_moe plain m
+    some() { # --exclude or --match GLOB: quantize the rest
+        { forge-weights -q m --exclude "$1" | forge-grid -q --group 32 |
+            forge-solve -q --method rtn | forge-pack -q --layout "$2" -o a
+          forge-weights -q m --match "$1" -o b; }
+    }
+    some '*.experts.3.*' awq
+    run --separate-stderr forge-shard --from m out a b
+    [ "$status" -eq 65 ]
+    [[ $stderr == *"no runtime loads experts of two kinds"* ]]
+    some '*.2.mlp.experts.*' gptq
+    forge-shard -q --from m gptq a b
+    some '*.2.mlp.experts.*' awq
+    forge-shard -q --from m awq a b
+    some '*.k_proj' compressed-tensors
+    run --separate-stderr forge-shard --from m ct a b
+    [ "$status" -eq 0 ]
+    [[ $stderr == *"q_proj and model.layers.0.self_attn.k_proj: one is quantized and the other is not"* ]]
+    python3 - <<'END'
+import json
+def q(d):
+    return json.load(open(d + "/config.json"))["quantization_config"]
+assert q("awq")["modules_to_not_convert"][-1] == "model.layers.2.mlp.experts"
+assert list(q("gptq")["dynamic"])[-1] == r"-:^model\.layers\.2\.mlp\.experts(\..*)?$"
 END
 }
 
