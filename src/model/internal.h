@@ -66,6 +66,12 @@ struct norm {
     void *out;
 };
 void model_norm_rows(const struct model *m, const struct norm *j);
+struct routing;
+/* Token `token` of `to` from score[experts], which holds its logits and
+ * becomes its scores.  bias: of sigmoid, or NULL; choice: room for as many. */
+void route_token(const struct moe *m, enum router_kind kind, const float *bias,
+                 float *score, float *choice, const struct routing *to,
+                 int64_t token);
 /* kv_b_proj of a layer with latent attention. */
 void model_kv_b(const struct model_config *c, int64_t layer, struct linear *l);
 /* A linear's weights: from codes (NULL: none) if they are there, else the

@@ -173,8 +173,7 @@ static float worth(const float *c, int64_t n, bool two)
     return two && n > 1 ? first + second : first;
 }
 
-/* Experts outside the topk_group best groups become -infinity.  At most
- * topk_group groups are looked for, in n_group each. */
+/* Experts outside the topk_group best groups become -infinity. */
 static void keep_groups(const struct moe *m, bool two, float *c)
 {
     int64_t size = m->n_experts / m->n_group;
@@ -218,34 +217,37 @@ static void choose(const struct moe *m, const float *score, float *choice,
         to->weights[at + k] = (float)((double)to->scores[at + k] * by);
 }
 
+void route_token(const struct moe *m, enum router_kind kind, const float *bias,
+                 float *score, float *choice, const struct routing *to,
+                 int64_t token)
+{
+    if (kind == ROUTER_SIGMOID)
+        sigmoid(score, m->n_experts);
+    else
+        softmax(score, m->n_experts);
+    for (int64_t i = 0; i < m->n_experts; i++)
+        choice[i] = score[i] + (bias ? bias[i] : 0);
+    if (m->grouped)
+        keep_groups(m, kind == ROUTER_SIGMOID, choice);
+    choose(m, score, choice, to, token);
+}
+
 struct job {
     const struct router *r;
     const struct routing *to;
     int64_t at;
 };
 
-static void choose_rows(void *ctx, size_t begin, size_t end)
+static void route_rows(void *ctx, size_t begin, size_t end)
 {
     const struct job *j = ctx;
     const struct router *r = j->r;
     const struct model_config *c = &r->m->config;
-    const struct moe *m = &c->moe;
-    bool sig = c->family->router == ROUTER_SIGMOID;
+    int64_t n = c->moe.n_experts;
 
-    for (int64_t t = (int64_t)begin; t < (int64_t)end; t++) {
-        float *score = r->score + t * m->n_experts;
-        float *choice = r->choice + t * m->n_experts;
-
-        if (sig)
-            sigmoid(score, m->n_experts);
-        else
-            softmax(score, m->n_experts);
-        for (int64_t i = 0; i < m->n_experts; i++)
-            choice[i] = score[i] + (r->bias ? r->bias[i] : 0);
-        if (m->grouped)
-            keep_groups(m, sig, choice);
-        choose(m, score, choice, j->to, j->at + t);
-    }
+    for (int64_t t = (int64_t)begin; t < (int64_t)end; t++)
+        route_token(&c->moe, c->family->router, r->bias, r->score + t * n,
+                    r->choice + t * n, j->to, j->at + t);
 }
 
 static int run_part(const struct router *r, const void *rows, int64_t n,
@@ -266,7 +268,7 @@ static int run_part(const struct router *r, const void *rows, int64_t n,
                            "not finite",
                            (long long)r->layer, c->family->router_name,
                            (long long)(at + i));
-    threads_for((size_t)n, 16, choose_rows, &j);
+    threads_for((size_t)n, 16, route_rows, &j);
     return 0;
 }
 

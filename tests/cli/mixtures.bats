@@ -1,4 +1,5 @@
 #!/usr/bin/env bats
+# shellcheck disable=SC2154 # run sets stderr
 # Mixtures of experts and latent attention: the forward pass (test helper `forward`) against NumPy, and forge-eval.
 
 bats_require_minimum_version 1.5.0

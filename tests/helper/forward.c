@@ -1,10 +1,11 @@
-/* forward MODEL f32|bf16 [KERNELS [ROUTING]] < ids > floats - runs a model over one
+/* forward MODEL f32|bf16 [KERNELS [ROUTING [hooks]]] < ids > floats - runs a model over one
  * sequence.
  *
  * ids: int32.  Out: f32, the residual stream entering each layer [T, H], the
  * final norm's output [T, H], the logits [T, V].  KERNELS: by name, or "best".
- * The file ROUTING gets, for each layer with experts, int32 layer and K, the
- * experts int32 [T, K] and the weights f32 [T, K]. */
+ * The file ROUTING gets, for each layer with experts, int32 layer, K and E, the
+ * experts int32 [T, K], the weights f32 [T, K] and statistics f64 [E, 5].  With
+ * hooks the experts run as forge-calib runs them, and the order is checked. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "model/moe.h"
 
 static FILE *routing_out;
+static bool hooked;
 
 enum { MAX_TOKENS = 1 << 16 };
 
@@ -49,6 +51,82 @@ static int logits(struct model *m, struct state *s, struct err *e)
     return 0;
 }
 
+/* ---- hooks that use the checkpoint's weights, and watch ---- */
+
+struct watch {
+    const struct experts_pass *p;
+    int64_t in, mid, taken; /* experts so far; linears */
+    int64_t rows;           /* of the expert at hand */
+};
+
+static int64_t tokens_of(const struct watch *w, int64_t expert)
+{
+    const struct routing *r = w->p->routing;
+    int64_t n = 0;
+
+    for (int64_t i = 0; i < r->n * r->top_k; i++)
+        n += r->experts[i] == expert;
+    return n;
+}
+
+static void watch_part(struct watch *w, int64_t expert, int64_t *at, int64_t n,
+                       bool last, const char *what)
+{
+    if (expert != *at)
+        die(E_BUG, "%s of expert %lld, not %lld", what, (long long)expert,
+            (long long)*at);
+    w->rows += n;
+    if (!last)
+        return;
+    if (w->rows != tokens_of(w, expert))
+        die(E_BUG, "%s of expert %lld: %lld rows", what, (long long)expert,
+            (long long)w->rows);
+    w->rows = 0;
+    ++*at;
+}
+
+static int watch_in(void *arg, int64_t expert, const void *rows, int64_t n,
+                    bool last, struct err *e)
+{
+    struct watch *w = arg;
+
+    (void)rows;
+    (void)e;
+    watch_part(w, expert, &w->in, n, last, "in");
+    return 0;
+}
+
+static int watch_mid(void *arg, int64_t expert, const void *rows, int64_t n,
+                     bool last, struct err *e)
+{
+    struct watch *w = arg;
+
+    (void)rows;
+    (void)e;
+    watch_part(w, expert, &w->mid, n, last, "mid");
+    return 0;
+}
+
+static int watch_codes(void *arg, const struct linear *l, int n,
+                       const struct codes **codes, struct err *e)
+{
+    struct watch *w = arg;
+    int64_t experts = model_config(w->p->m)->moe.n_experts;
+    bool down = w->taken % 3 == 2;
+
+    (void)e;
+    if (l->expert != w->taken / 3 || n != (down ? 1 : 2) ||
+        l->input != (down ? IN_EXPERT_MID : IN_EXPERT))
+        die(E_BUG, "codes of '%s' out of turn", l->module);
+    if (w->in < l->expert + 2 + down && w->in < experts)
+        die(E_BUG, "no look-ahead at '%s'", l->module);
+    if (down && w->mid != l->expert + 1)
+        die(E_BUG, "'%s' without its input", l->module);
+    w->taken += n;
+    *codes = NULL;
+    return 0;
+}
+
 /* What the routed experts add to one sequence. */
 static int mix(struct model *m, int64_t layer, struct state *s, const void *in,
                struct err *e)
@@ -57,10 +135,18 @@ static int mix(struct model *m, int64_t layer, struct state *s, const void *in,
     size_t n = (size_t)(s->rows * c->hidden_size);
     float *sum = calloc(n, sizeof(*sum));
     struct experts_pass p = { .m = m, .layer = layer, .in = in, .sum = sum };
+    struct watch w = { .p = &p };
+    struct expert_hooks hooks = { watch_in, watch_mid, watch_codes, &w };
+    size_t experts = (size_t)c->moe.n_experts;
+    double *stats = calloc(experts * EXPERT_STATS, sizeof(*stats));
     struct router *r;
     struct routing to;
 
-    if (!sum || router_load(m, layer, &r, e) < 0 ||
+    p.stats = stats;
+    p.dir = "/tmp";
+    if (hooked)
+        p.hooks = &hooks;
+    if (!sum || !stats || router_load(m, layer, &r, e) < 0 ||
         routing_create(&to, s->rows, c->moe.top_k, e) < 0 ||
         router_run(r, in, s->rows, &to, 0, e) < 0)
         return e->code;
@@ -69,17 +155,21 @@ static int mix(struct model *m, int64_t layer, struct state *s, const void *in,
         return e->code;
     model_add(m, s->x, sum, s->rows);
     if (routing_out) {
-        int32_t head[2] = { (int32_t)layer, (int32_t)to.top_k };
+        int32_t head[3] = { (int32_t)layer, (int32_t)to.top_k,
+                            (int32_t)experts };
         size_t k = (size_t)(to.n * to.top_k);
 
         if (fwrite(head, sizeof(head), 1, routing_out) != 1 ||
             fwrite(to.experts, sizeof(int32_t), k, routing_out) != k ||
-            fwrite(to.weights, sizeof(float), k, routing_out) != k)
+            fwrite(to.weights, sizeof(float), k, routing_out) != k ||
+            fwrite(stats, sizeof(*stats), experts * EXPERT_STATS,
+                   routing_out) != experts * EXPERT_STATS)
             die(E_IO, "cannot write");
     }
     router_release(r);
     routing_release(&to);
     free(sum);
+    free(stats);
     return 0;
 }
 
@@ -148,6 +238,7 @@ int main(int argc, char **argv)
         m->k = kernels_find(argv[3]);
     if (!m->k)
         return 77;
+    hooked = argc > 5;
     routing_out = argc > 4 ? fopen(argv[4], "wb") : NULL;
     if (run(m, ids, n, &e) < 0)
         die_err(&e);

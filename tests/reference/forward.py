@@ -11,7 +11,8 @@ attention, mixtures of experts) - never from our C.
                                        with the linears in CODES quantized
     forward.py logits DIR TOKENS TOLERANCE MODE
                                        the test helper `forward` agrees too; in f32 also
-                                       on every token's experts and weights
+                                       on every token's experts and weights, and on
+                                       the statistics of experts
     forward.py middle DIR TOKENS TOLERANCE MODE
                                        the same of the median token's logits alone
     forward.py recorded DIR FILE TOLERANCE
@@ -364,18 +365,19 @@ def check(d, tokens, tolerance, path, *codes):
     print("%d frames, worst %.2e" % (count, top))
 
 
-def ours(d, mode, ids):
-    """What `forward` puts out, and {layer: (experts, weights)}."""
+def ours(d, mode, ids, *more):
+    """What `forward` puts out, and {layer: (experts, weights, statistics)}."""
     with tempfile.NamedTemporaryFile() as f:
-        p = subprocess.run(["forward", d, mode, "best", f.name], input=ids.astype("<i4").tobytes(),
+        p = subprocess.run(["forward", d, mode, "best", f.name, *more], input=ids.astype("<i4").tobytes(),
                            stdout=subprocess.PIPE, check=True)
         b, at, routing = f.read(), 0, {}
     while at < len(b):
-        layer, k = struct.unpack_from("<ii", b, at)
-        n = len(ids) * k
-        e = np.frombuffer(b, "<i4", n, at + 8).reshape(-1, k)
-        routing[layer] = e, np.frombuffer(b, "<f4", n, at + 8 + 4 * n).reshape(-1, k)
-        at += 8 + 8 * n
+        layer, k, experts = struct.unpack_from("<iii", b, at)
+        n, at = len(ids) * k, at + 12
+        routing[layer] = (np.frombuffer(b, "<i4", n, at).reshape(-1, k),
+                          np.frombuffer(b, "<f4", n, at + 4 * n).reshape(-1, k),
+                          np.frombuffer(b, "<f8", experts * 5, at + 8 * n).reshape(-1, 5))
+        at += 8 * n + 40 * experts
     return np.frombuffer(p.stdout, "<f4").astype(float), routing
 
 
@@ -392,13 +394,18 @@ def same_routing(layer, got, want, tolerance):
 def logits(d, tokens, tolerance, mode):
     c, t = load(d)
     for x in read(tokens):
-        got, routing = ours(d, mode, x.array())
+        full, routing = ours(d, mode, x.array())
         seen, want = run(c, t, x.array())
-        got = got[-want.size:].reshape(want.shape)
+        got = full[-want.size:].reshape(want.shape)
         if worst(got, want) > float(tolerance):
             sys.exit("logits are off by %.2e" % worst(got, want))
         for layer in routing if mode == "f32" else ():
             same_routing(layer, routing[layer], seen["model.layers.%d.routing" % layer], tolerance)
+            got, want = routing[layer][2], seen["model.layers.%d.statistics" % layer]
+            if (abs(got - want) > float(tolerance) * (1 + abs(want))).any():
+                sys.exit("layer %d: statistics are off by %.2e" % (layer, abs(got - want).max()))
+        if (ours(d, mode, x.array(), "hooks")[0] != full).any():
+            sys.exit("with hooks it is another model")
 
 
 def middle(d, tokens, tolerance, mode):

@@ -156,12 +156,14 @@ def silu(x):
 
 def mixture(c, t, p, a, seen):
     """What a sparse layer's MLP adds for a[n, H]; p: "model.layers.3".  seen gets the inputs of linears, by name,
-    and p + ".routing": experts and weights [n, K]."""
+    p + ".routing": experts and weights [n, K], and p + ".statistics" [E, 5]: tokens, sums of scores, of weights, of
+    their squares, of weight * ||output||."""
     logits = a @ t["%s.%s.gate.weight" % (p, block(c))].T
     bias = t.get("%s.%s" % (p, correction(c)), 0)
     chosen = [route(c, row, bias) for row in logits]
     seen[p + ".routing"] = np.array([x[0] for x in chosen]), np.array([x[1] for x in chosen])
     y = np.zeros_like(a)
+    stats = seen[p + ".statistics"] = np.zeros((experts(c), 5))
     gate, up, down = expert_names(c)
     for e in range(experts(c)):
         name = "%s.%s.experts.%d" % (p, block(c), e)
@@ -169,7 +171,11 @@ def mixture(c, t, p, a, seen):
         x = seen[name + ".in"] = a[rows]
         x = seen[name + ".mid"] = silu(x @ t["%s.%s.weight" % (name, gate)].T) * (x @ t["%s.%s.weight" % (name, up)].T)
         w = np.array([chosen[i][1][chosen[i][0].index(e)] for i in rows]).reshape(-1, 1)
-        y[rows] += w * (x @ t["%s.%s.weight" % (name, down)].T)
+        out = x @ t["%s.%s.weight" % (name, down)].T
+        y[rows] += w * out
+        s = [chosen[i][2][chosen[i][0].index(e)] for i in rows]
+        norms = np.linalg.norm(out, axis=1)
+        stats[e] = len(rows), sum(s), w.sum(), (w ** 2).sum(), (w[:, 0] * norms).sum()
     if shared(c):
         name = "%s.%s" % (p, shared(c)[0])
         x = silu(a @ t[name + ".gate_proj.weight"].T) * (a @ t[name + ".up_proj.weight"].T)
