@@ -15,7 +15,7 @@ CUDA_TEST := $(sort $(wildcard tests/gpu/*.c))
 CUDA_OBJ  := $(patsubst %,$O/cuda/%.o,$(CUDA_SRC) $(CUDA_C))
 CUDA_SO   := $O/bin/forge-cuda.so
 GPU_TESTS := $(patsubst %.c,$O/%,$(CUDA_TEST))
-CUDA_LIBS := -lcublas -lcusolver -lm
+CUDA_LIBS := -lm -ldl # cuBLAS and cuSOLVER are opened when they are needed
 # Beside the plug-in, then where the toolkit was at build time.
 CUDA_RUN  = -Xlinker '-rpath=$$ORIGIN' \
              -Xlinker -rpath=$(patsubst %/bin/,%/lib64,$(dir $(realpath $(shell command -v $(NVCC)))))
@@ -27,7 +27,7 @@ NVFLAGS   := -std=c++17 -O3 -Isrc -D_GNU_SOURCE \
 cuda: $(CUDA_SO)
 	$(Q)mkdir -p bin; cmp -s $< bin/forge-cuda.so || cp $< bin/forge-cuda.so
 
-$O/cuda/%.cu.o: %.cu $(wildcard src/cuda/*.cuh src/cuda/*.h src/gptq/*.h)
+$O/cuda/%.cu.o: %.cu $(wildcard src/cuda/*.cuh src/cuda/*.h src/gptq/*.h bench/*.cuh)
 	$(Q)mkdir -p $(@D)
 	$(if $(V),,@echo '  NVCC   $<')
 	$(Q)$(NVCC) $(NVFLAGS) -c -o $@ $<
@@ -50,10 +50,11 @@ check-gpu: cuda $(TOOLBIN) $(GPU_TESTS)
 	  examples/eval.txt || [ $$? -eq 77 ]
 
 # The bench sees the stages without their transfers, so it has them inside.
-$O/bench/cuda_bench: $O/cuda/bench/cuda_bench.cu.o $(CUDA_OBJ) $O/libforge.a
+$O/bench/cuda_bench: $O/cuda/bench/cuda_bench.cu.o \
+                     $O/cuda/bench/cuda_hessian.cu.o $(CUDA_OBJ) $O/libforge.a
 	$(Q)mkdir -p $(@D)
 	$(if $(V),,@echo '  LD     $@')
-	$(Q)$(NVCC) -cudart static $(CUDA_RUN) -o $@ $^ $(CUDA_LIBS) -lpthread -ldl
+	$(Q)$(NVCC) -cudart static $(CUDA_RUN) -o $@ $^ $(CUDA_LIBS) -lcublas -lpthread
 $O/bench/cuda_experts: $O/bench/cuda_experts.c.o $O/libforge.a
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)

@@ -4,129 +4,7 @@
  * in the same run.  The peer is the NVIDIA library that does the same or, for
  * the Hessian, the whole square by one cuBLAS call, in f32 as other
  * quantizers run it and in bf16. */
-#include "cuda/inside.cuh"
-
-#include <algorithm>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-enum { REPEATS = 11 };
-
-static struct cuda_context *c;
-static struct err why;
-static double copy_rate, bf16_rate, f32_rate; /* bytes/s, operations/s */
-
-static void must(int rc, const char *what)
-{
-    if (rc >= 0)
-        return;
-    fprintf(stderr, "cuda_bench: %s: %s\n", what, why.msg);
-    exit(1);
-}
-#define MUST(call)  must((call), #call)
-#define MUSTC(call) must(cuda_check((call), #call, &why), #call)
-#define MUSTB(call)                                                            \
-    must((call) == CUBLAS_STATUS_SUCCESS ?                                     \
-             0 :                                                               \
-             library_failed(&why, "cuBLAS", 1, #call),                         \
-         #call)
-
-static void *device(size_t n)
-{
-    void *p;
-
-    MUSTC(cudaMalloc(&p, n));
-    MUSTC(cudaMemset(p, 0xa5, n));
-    return p;
-}
-
-/* Median milliseconds of fn(). */
-template <class F> static double timed(F fn, int repeats = REPEATS)
-{
-    cudaEvent_t a, b;
-    float ms[64];
-
-    MUSTC(cudaEventCreate(&a));
-    MUSTC(cudaEventCreate(&b));
-    fn();
-    fn();
-    for (int i = 0; i < repeats; i++) {
-        MUSTC(cudaEventRecord(a, c->stream));
-        fn();
-        MUSTC(cudaEventRecord(b, c->stream));
-        MUSTC(cudaEventSynchronize(b));
-        MUSTC(cudaEventElapsedTime(&ms[i], a, b));
-    }
-    MUSTC(cudaEventDestroy(a));
-    MUSTC(cudaEventDestroy(b));
-    std::sort(ms, ms + repeats);
-    return ms[repeats / 2];
-}
-
-/* ---- random data on the device ---- */
-
-static __device__ __forceinline__ float noise(uint64_t i, uint64_t seed)
-{
-    float sum = 0;
-
-    for (int k = 0; k < 4; k++) {
-        uint64_t x = (i * 4 + k + 1) * 0x9e3779b97f4a7c15 + seed;
-
-        x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-        x = (x ^ x >> 27) * 0x94d049bb133111eb;
-        sum += (float)((x ^ x >> 31) >> 40) * 0x1p-24f - 0.5f;
-    }
-    return sum * 1.7320508f; /* nearly normal, variance 1 */
-}
-
-static __global__ void bench_bf16_kernel(__nv_bfloat16 *x, size_t n,
-                                         float scale, uint64_t seed)
-{
-    size_t step = (size_t)gridDim.x * blockDim.x;
-
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
-         i += step)
-        x[i] = __float2bfloat16(noise(i, seed) * scale);
-}
-
-static __global__ void bench_f32_kernel(float *x, size_t n, float scale,
-                                        uint64_t seed)
-{
-    size_t step = (size_t)gridDim.x * blockDim.x;
-
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
-         i += step)
-        x[i] = noise(i, seed) * scale;
-}
-
-/* Matrix blockIdx.z of n: a Toeplitz matrix of a first-order process plus a
- * diagonal, positive definite and badly conditioned as Hessians are. */
-static __global__ void bench_spd_kernel(float *a, uint64_t cols, uint64_t ld)
-{
-    uint64_t r = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    uint64_t col = blockIdx.y;
-    float *m = a + blockIdx.z * ld * ld;
-
-    if (r >= ld)
-        return;
-    if (r >= cols || col >= cols)
-        m[col * ld + r] = r == col;
-    else
-        m[col * ld + r] = exp2f(-0.5f * fabsf((float)r - (float)col)) +
-                          (r == col ? 0.02f + (float)(r % 7) * 0.1f : 0);
-}
-
-static __nv_bfloat16 *random_bf16(size_t n, float scale)
-{
-    __nv_bfloat16 *x = (__nv_bfloat16 *)device(n * 2);
-
-    bench_bf16_kernel<<<4096, 256, 0, c->stream>>>(x, n, scale, time(NULL));
-    MUSTC(cudaGetLastError());
-    return x;
-}
+#include "cuda_bench.cuh"
 
 /* ---- ceilings ---- */
 
@@ -135,8 +13,8 @@ static void gemm(cudaDataType t, const void *a, const void *b, float *out,
 {
     const float one = 1, zero = 0;
 
-    MUSTB(cublasGemmEx(c->blas, CUBLAS_OP_N, CUBLAS_OP_T, n, n, n, &one, a, t,
-                       n, b, t, n, &zero, out, CUDA_R_32F, n, how,
+    MUSTB(cublasGemmEx(c->blas.handle, CUBLAS_OP_N, CUBLAS_OP_T, n, n, n, &one,
+                       a, t, n, b, t, n, &zero, out, CUDA_R_32F, n, how,
                        CUBLAS_GEMM_DEFAULT));
 }
 
@@ -168,83 +46,24 @@ static void ceilings(void)
     MUSTC(cudaFree(b));
 }
 
-/* ---- Hessian ---- */
-
-static double relative_error(const float *got, const float *want, uint64_t n)
-{
-    float *a = (float *)malloc(n * n * 4), *b = (float *)malloc(n * n * 4);
-    double wrong = 0, all = 0;
-
-    MUSTC(cudaMemcpy(a, got, n * n * 4, cudaMemcpyDeviceToHost));
-    MUSTC(cudaMemcpy(b, want, n * n * 4, cudaMemcpyDeviceToHost));
-    for (uint64_t j = 0; j < n; j++)
-        for (uint64_t i = j; i < n; i++) {
-            double d = (double)a[j * n + i] - b[j * n + i];
-
-            wrong += d * d;
-            all += (double)b[j * n + i] * b[j * n + i];
-        }
-    free(a);
-    free(b);
-    return sqrt(wrong / all);
-}
-
-static void hessian(uint64_t cols, uint64_t tokens)
-{
-    static const uint64_t panels[] = { 256, 512, 896, 1024, 1792 };
-    static const uint64_t chunks[] = { 4096, 16384, 65536 };
-    __nv_bfloat16 *x = random_bf16(tokens * cols, 1);
-    float *h = (float *)device(cols * cols * 4), *f;
-    float *want = (float *)device(cols * cols * 4);
-    const float one = 1, zero = 0;
-    double square, peer, flops = (double)tokens * cols * (cols + 1);
-
-    f = (float *)device(tokens * cols * 4);
-    bench_f32_kernel<<<4096, 256, 0, c->stream>>>(f, 1, 1, 0);
-    square = timed(
-        [&] {
-            MUSTB(cublasGemmEx(c->blas, CUBLAS_OP_N, CUBLAS_OP_T, (int)cols,
-                               (int)cols, (int)tokens, &one, x, CUDA_R_16BF,
-                               (int)cols, x, CUDA_R_16BF, (int)cols, &zero,
-                               want, CUDA_R_32F, (int)cols, CUBLAS_COMPUTE_32F,
-                               CUBLAS_GEMM_DEFAULT));
-        },
-        5);
-    bench_f32_kernel<<<4096, 256, 0, c->stream>>>(f, tokens * cols, 1, 1);
-    peer = timed(
-        [&] {
-            MUSTB(cublasSgemm(c->blas, CUBLAS_OP_N, CUBLAS_OP_T, (int)cols,
-                              (int)cols, (int)tokens, &one, f, (int)cols, f,
-                              (int)cols, &zero, h, (int)cols));
-        },
-        3);
-    printf("hessian, %llu inputs, %llu tokens: whole square bf16 %.3f ms, f32 "
-           "%.2f ms\n",
-           (unsigned long long)cols, (unsigned long long)tokens, square, peer);
-    for (uint64_t chunk : chunks)
-        for (uint64_t panel : panels) {
-            double ms;
-
-            MUSTC(cudaMemset(h, 0xa5, cols * cols * 4));
-            ms = timed(
-                [&] {
-                    for (uint64_t t = 0; t < tokens; t += chunk)
-                        MUST(hessian_panels(c, x + t * cols, chunk, cols, panel,
-                                            t == 0, h, &why));
-                },
-                5);
-            printf("  chunk %5llu panel %4llu: %7.3f ms, %4.0f TFLOP/s of the "
-                   "triangle, %4.1fx f32; error %.1e of the square's\n",
-                   (unsigned long long)chunk, (unsigned long long)panel, ms,
-                   flops / ms / 1e9, peer / ms, relative_error(h, want, cols));
-        }
-    MUSTC(cudaFree(f));
-    MUSTC(cudaFree(x));
-    MUSTC(cudaFree(h));
-    MUSTC(cudaFree(want));
-}
-
 /* ---- factor ---- */
+
+/* Matrix blockIdx.z of n: a Toeplitz matrix of a first-order process plus a
+ * diagonal, positive definite and badly conditioned as Hessians are. */
+static __global__ void bench_spd_kernel(float *a, uint64_t cols, uint64_t ld)
+{
+    uint64_t r = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    uint64_t col = blockIdx.y;
+    float *m = a + blockIdx.z * ld * ld;
+
+    if (r >= ld)
+        return;
+    if (r >= cols || col >= cols)
+        m[col * ld + r] = r == col;
+    else
+        m[col * ld + r] = exp2f(-0.5f * fabsf((float)r - (float)col)) +
+                          (r == col ? 0.02f + (float)(r % 7) * 0.1f : 0);
+}
 
 static void factor(uint64_t cols, int n, bool batched)
 {
@@ -529,12 +348,6 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void bench_hessian(void)
-{
-    hessian(7168, 65536);
-    hessian(2048, 65536);
-}
-
 static void bench_factor(void)
 {
     factor(2048, 1, false);
@@ -575,12 +388,15 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } stages[] = { { "hessian", bench_hessian }, { "factor", bench_factor },
-                   { "solve", bench_solve },     { "grid", bench_grid },
-                   { "pack", bench_pack },       { "fp8", bench_fp8 } };
+    } stages[] = { { "hessian", bench_hessian }, { "ragged", bench_ragged },
+                   { "factor", bench_factor },   { "solve", bench_solve },
+                   { "grid", bench_grid },       { "pack", bench_pack },
+                   { "fp8", bench_fp8 } };
     double t = seconds();
 
     MUST(cuda_open(&c, 0, 0, &why));
+    MUST(need_blas(c, &why));
+    MUST(need_solver(c, &why));
     printf("%s; start of the context, cuBLAS and cuSOLVER: %.2f s\n", c->name,
            seconds() - t);
     ceilings();

@@ -1,6 +1,6 @@
 /* cuda_start.c - how long a GPU stage takes to start: the plug-in, the context,
- * its libraries and a first product and factor; one process, and five at once
- * as a pipeline starts them.
+ * its libraries and first results; one process that does everything, five of
+ * them at once, and five as a pipeline starts them.
  *
  *     cuda_start PLUG-IN */
 #include <stdio.h>
@@ -15,6 +15,9 @@
 
 enum { COLS = 256, TOKENS = 512, ROWS = 64, PROCESSES = 5, REPEATS = 3 };
 
+static uint16_t weight[TOKENS * COLS];
+static uint32_t meta[ROWS * COLS / 128]; /* scale 1, zero 0 */
+
 static double now(void)
 {
     struct timespec t;
@@ -23,15 +26,23 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* A product, a factor and a grid, whose results must be something. */
-static int work(const struct forge_cuda *cuda, struct cuda_context *c,
-                struct err *e)
+static int first_product(const struct forge_cuda *cuda, struct cuda_context *c,
+                         struct err *e)
 {
-    static uint16_t x[TOKENS * COLS];
     static float h[COLS * (COLS + 1) / 2];
-    static uint32_t input[COLS], meta[ROWS * COLS / 128];
-    static bool dead[COLS];
     const struct hessian_shape s = { COLS, 0, DT_BF16 };
+    struct cuda_hessian *acc;
+
+    if (cuda->hessian_open(&acc, c, &s, e) < 0 ||
+        cuda->hessian_add(acc, weight, TOKENS, e) < 0 ||
+        cuda->hessian_finish(acc, h, e) < 0)
+        return e->code;
+    return h[0] > 0 ? 0 : err_set(e, E_BUG, "no product");
+}
+
+static int first_grid(const struct forge_cuda *cuda, struct cuda_context *c,
+                      struct err *e)
+{
     const struct grid_params g = { .rows = ROWS,
                                    .cols = COLS,
                                    .group = 128,
@@ -40,27 +51,76 @@ static int work(const struct forge_cuda *cuda, struct cuda_context *c,
                                    .candidates = 20,
                                    .scale_dtype = DT_F16,
                                    .dtype = DT_BF16 };
+
+    if (cuda->grid(c, &g, weight, meta, e) < 0)
+        return e->code;
+    return meta[0] ? 0 : err_set(e, E_BUG, "no grid");
+}
+
+/* A factor and codes; the grids are all of the scale 1. */
+static int first_solve(const struct forge_cuda *cuda, struct cuda_context *c,
+                       struct err *e)
+{
+    static uint32_t input[COLS];
+    static bool dead[COLS];
+    static float h[COLS * (COLS + 1) / 2];
+    static uint8_t codes[ROWS * COLS / 2];
+    const struct solve_params p = { .rows = ROWS,
+                                    .cols = COLS,
+                                    .group = 128,
+                                    .dtype = DT_BF16,
+                                    .scale_dtype = DT_F16 };
     struct cuda_matrix m = {
         .h = h, .input = input, .dead = dead, .mean = 2, .damping = 0.01
     };
+    struct cuda_module one = { .w = weight, .meta = meta, .codes = codes };
     struct cuda_factors *f;
-    struct cuda_hessian *acc;
 
-    for (int i = 0; i < TOKENS * COLS; i++)
-        x[i] = (uint16_t)(0x3f00 + rand() % 128 + (rand() % 2 << 15));
-    for (uint32_t i = 0; i < COLS; i++)
+    for (uint32_t i = 0; i < COLS; i++) {
         input[i] = i;
-    if (cuda->hessian_open(&acc, c, &s, e) < 0 ||
-        cuda->hessian_add(acc, x, TOKENS, e) < 0 ||
-        cuda->hessian_finish(acc, h, e) < 0 ||
-        cuda->factors_build(&f, c, COLS, &m, 1, e) < 0 ||
-        cuda->grid(c, &g, x, meta, e) < 0)
+        h[i * (i + 3) / 2] = 2;
+    }
+    if (cuda->factors_build(&f, c, COLS, &m, 1, e) < 0 ||
+        cuda->solve(c, &p, f, &one, 1, e) < 0)
         return e->code;
-    return h[0] > 0 && meta[0] && !m.failed ? 0 :
-                                              err_set(e, E_BUG, "no result");
+    return one.result.loss > 0 ? 0 : err_set(e, E_BUG, "no codes");
 }
 
-static int stage(const char *plugin)
+static int first_words(const struct forge_cuda *cuda, struct cuda_context *c,
+                       struct err *e)
+{
+    static uint32_t out[ROWS * COLS / 8];
+    const struct cuda_pack p = { .layout = LAYOUT_AWQ,
+                                 .rows = ROWS,
+                                 .cols = COLS,
+                                 .codes = (const void *)weight,
+                                 .out = out };
+
+    if (cuda->pack(c, &p, e) < 0)
+        return e->code;
+    return out[0] ? 0 : err_set(e, E_BUG, "no words");
+}
+
+/* What a process of a pipeline does first, and one that does everything. */
+static const struct {
+    const char *name;
+    int (*run)(const struct forge_cuda *, struct cuda_context *, struct err *);
+} kinds[] = { { "hessian", first_product },
+              { "grid", first_grid },
+              { "solve", first_solve },
+              { "pack", first_words } };
+enum { KINDS = ARRAY_LEN(kinds), ALL = KINDS };
+
+static int work(const struct forge_cuda *cuda, struct cuda_context *c, int kind,
+                struct err *e)
+{
+    for (int i = 0; i < KINDS; i++)
+        if ((kind == ALL || kind == i) && kinds[i].run(cuda, c, e) < 0)
+            return e->code;
+    return 0;
+}
+
+static int stage(const char *plugin, int kind)
 {
     double t[4];
     const struct forge_cuda *cuda;
@@ -74,11 +134,13 @@ static int stage(const char *plugin)
     if (cuda->open(&c, 0, 0, &e) < 0)
         goto failed;
     t[2] = now();
-    if (work(cuda, c, &e) < 0)
+    if (work(cuda, c, kind, &e) < 0)
         goto failed;
     t[3] = now();
-    printf("  plug-in %.3f, context and libraries %.3f, first work %.3f s\n",
-           t[1] - t[0], t[2] - t[1], t[3] - t[2]);
+    printf("  %s: plug-in %.3f, context %.3f, libraries and first work %.3f "
+           "s\n",
+           kind == ALL ? "all" : kinds[kind].name, t[1] - t[0], t[2] - t[1],
+           t[3] - t[2]);
     fflush(stdout);
     _exit(0);
 failed:
@@ -86,17 +148,20 @@ failed:
     _exit(1);
 }
 
-static int start(const char *plugin, int n)
+/* all: everything in each of them; or each has its own kind. */
+static int start(const char *plugin, int n, bool all)
 {
     double t = now();
     int status, bad = 0;
 
     for (int i = 0; i < n; i++)
         if (!fork())
-            stage(plugin);
+            stage(plugin, all ? ALL : i % KINDS);
     while (wait(&status) > 0)
         bad |= status;
-    printf("start of a GPU stage, %d at once: %.3f s\n", n, now() - t);
+    printf("start of a GPU stage, %d at once%s: %.3f s\n", n,
+           all ? ", each with everything" : ", as a pipeline has them",
+           now() - t);
     fflush(stdout);
     return bad;
 }
@@ -105,7 +170,10 @@ int main(int argc, char **argv)
 {
     int bad = argc < 2;
 
+    for (int i = 0; i < TOKENS * COLS; i++)
+        weight[i] = (uint16_t)(0x3f00 + rand() % 128 + (rand() % 2 << 15));
     for (int i = 0; i < REPEATS && !bad; i++)
-        bad = start(argv[1], 1) || start(argv[1], PROCESSES);
+        bad = start(argv[1], 1, true) || start(argv[1], PROCESSES, true) ||
+              start(argv[1], PROCESSES, false);
     return bad ? 1 : 0;
 }

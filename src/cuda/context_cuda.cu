@@ -231,10 +231,6 @@ static int start(struct cuda_context *c, int device, struct err *e)
     CUDA_TRY(cudaDeviceGetDefaultMemPool(&pool, device));
     CUDA_TRY(
         cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep));
-    BLAS_TRY(cublasCreate(&c->blas));
-    BLAS_TRY(cublasSetStream(c->blas, c->stream));
-    SOLVER_TRY(cusolverDnCreate(&c->solver));
-    SOLVER_TRY(cusolverDnSetStream(c->solver, c->stream));
     CUDA_TRY(cudaMalloc(&c->bad, sizeof(*c->bad)));
     return 0;
 }
@@ -281,10 +277,7 @@ void cuda_close(struct cuda_context *c)
     cudaFree(c->powers);
     cudaFree(c->bad);
     timeline_close(c->time);
-    if (c->solver)
-        cusolverDnDestroy(c->solver);
-    if (c->blas)
-        cublasDestroy(c->blas);
+    libraries_close(c);
     if (c->stream)
         cudaStreamDestroy(c->stream);
     free(c);
@@ -301,13 +294,14 @@ static uint64_t most_memory(const struct cuda_context *c)
 }
 
 static const struct forge_cuda api = {
-    FORGE_CUDA_VERSION, count_devices,      cuda_open,
-    device_name,        most_memory,        cuda_parts,
-    cuda_close,         host_alloc,         host_free,
-    cuda_hessian_open,  cuda_hessian_add,   cuda_hessian_finish,
-    cuda_hessian_close, cuda_factors_build, cuda_factors_read,
-    cuda_factors_free,  cuda_solve,         cuda_quantize,
-    cuda_grid,          cuda_pack,          cuda_dequantize,
+    FORGE_CUDA_VERSION, count_devices,     cuda_open,
+    device_name,        most_memory,       cuda_parts,
+    cuda_close,         host_alloc,        host_free,
+    cuda_hessian_open,  cuda_hessian_add,  cuda_hessian_finish,
+    cuda_hessian_close, cuda_hessians,     cuda_factors_build,
+    cuda_factors_read,  cuda_factors_free, cuda_solve,
+    cuda_quantize,      cuda_grid,         cuda_pack,
+    cuda_dequantize,
 };
 
 extern "C" __attribute__((visibility("default"))) const struct forge_cuda *

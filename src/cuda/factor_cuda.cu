@@ -117,15 +117,15 @@ static int potrf_each(struct cuda_context *c, float *a, uint64_t cols,
 {
     int room, rc;
 
-    SOLVER_TRY(cusolverDnSpotrf_bufferSize(c->solver, CUBLAS_FILL_MODE_LOWER,
-                                           (int)cols, a, (int)ld, &room));
+    SOLVER_TRY(c->solver.potrf_room(c->solver.handle, CUBLAS_FILL_MODE_LOWER,
+                                    (int)cols, a, (int)ld, &room));
     rc = buffer_need(c, &c->work, (size_t)room * sizeof(float), e);
     if (rc < 0)
         return rc;
     for (int i = 0; i < n; i++)
-        SOLVER_TRY(cusolverDnSpotrf(c->solver, CUBLAS_FILL_MODE_LOWER,
-                                    (int)cols, a + i * ld * ld, (int)ld,
-                                    (float *)c->work.data, room, info + i));
+        SOLVER_TRY(c->solver.potrf(c->solver.handle, CUBLAS_FILL_MODE_LOWER,
+                                   (int)cols, a + i * ld * ld, (int)ld,
+                                   (float *)c->work.data, room, info + i));
     return 0;
 }
 
@@ -133,8 +133,10 @@ int factor_potrf(struct cuda_context *c, float *a, uint64_t cols, uint64_t ld,
                  int n, bool batched, int *info, struct err *e)
 {
     float **list;
-    int rc;
+    int rc = need_solver(c, e);
 
+    if (rc < 0)
+        return rc;
     if (!batched)
         return potrf_each(c, a, cols, ld, n, info, e);
     rc = buffer_need(c, &c->work, (size_t)n * sizeof(float *), e);
@@ -153,7 +155,7 @@ int factor_potrf(struct cuda_context *c, float *a, uint64_t cols, uint64_t ld,
     free(list);
     if (rc < 0)
         return rc;
-    SOLVER_TRY(cusolverDnSpotrfBatched(c->solver, CUBLAS_FILL_MODE_LOWER,
+    SOLVER_TRY(c->solver.potrf_batched(c->solver.handle, CUBLAS_FILL_MODE_LOWER,
                                        (int)cols, (float **)c->work.data,
                                        (int)ld, info, n));
     return 0;

@@ -19,11 +19,18 @@
 #include "gptq/solve.h"
 #include "hessian/hessian.h"
 
-enum { FORGE_CUDA_VERSION = 3 };
+enum { FORGE_CUDA_VERSION = 4 };
 
 struct cuda_context;
 struct cuda_hessian;
 struct cuda_factors;
+
+/* The tokens of one of several inputs of one width. */
+struct cuda_tokens {
+    const void *x;   /* [tokens, cols], bf16 and finite */
+    uint64_t tokens; /* with none h is zero */
+    float *h;        /* out: packed lower triangle, see hessian.h */
+};
 
 /* One matrix of a batch of equal size, and what became of it. */
 struct cuda_matrix {
@@ -119,7 +126,7 @@ struct forge_cuda {
      * begins to count. */
     int (*parts)(struct cuda_context *c, double seconds[CUDA_PARTS],
                  struct err *e);
-    void (*close)(struct cuda_context *c);          /* NULL is allowed */
+    void (*close)(struct cuda_context *c); /* NULL is allowed */
     /* Pinned host memory; without it everything works as well, but copies
      * take the processor's time. */
     int (*host_alloc)(void **p, size_t n, struct err *e);
@@ -133,6 +140,11 @@ struct forge_cuda {
                        struct err *e);
     int (*hessian_finish)(struct cuda_hessian *h, float *out, struct err *e);
     void (*hessian_close)(struct cuda_hessian *h); /* NULL is allowed */
+    /* The Hessians of n inputs, such as a layer's experts, whatever their
+     * numbers of tokens, in one launch; when memory ends, in several.
+     * E_CONFIG: cols is no multiple of 8. */
+    int (*hessians)(struct cuda_context *c, uint64_t cols,
+                    const struct cuda_tokens *t, int n, struct err *e);
 
     /* Factor n matrices of one size.  0 also when some of them failed: each
      * says so itself. */

@@ -43,7 +43,7 @@ int hessian_panels(struct cuda_context *c, const void *x, uint64_t tokens,
         uint64_t n = cols - j < panel ? cols - j : panel;
         const __nv_bfloat16 *a = (const __nv_bfloat16 *)x + j;
 
-        BLAS_TRY(cublasGemmEx(c->blas, CUBLAS_OP_N, CUBLAS_OP_T,
+        BLAS_TRY(c->blas.gemm(c->blas.handle, CUBLAS_OP_N, CUBLAS_OP_T,
                               (int)(cols - j), (int)n, (int)tokens, &one, a,
                               CUDA_R_16BF, (int)cols, a, CUDA_R_16BF, (int)cols,
                               &beta, h + j * cols + j, CUDA_R_32F, (int)cols,
@@ -55,14 +55,15 @@ int hessian_panels(struct cuda_context *c, const void *x, uint64_t tokens,
 /* The diagonal blocks: whole ones in one call, a short last one apart. */
 static int add_blocks(struct cuda_hessian *h, struct err *e)
 {
+    const struct cuda_blas *blas = &h->c->blas;
     const float one = 1, beta = h->started ? 1 : 0;
     uint64_t g = h->shape.block, cols = h->shape.cols, whole = cols / g;
     const __nv_bfloat16 *x = (const __nv_bfloat16 *)h->x;
     int k = (int)h->pending;
 
     if (whole)
-        BLAS_TRY(cublasGemmStridedBatchedEx(
-            h->c->blas, CUBLAS_OP_N, CUBLAS_OP_T, (int)g, (int)g, k, &one, x,
+        BLAS_TRY(blas->gemm_batched(
+            blas->handle, CUBLAS_OP_N, CUBLAS_OP_T, (int)g, (int)g, k, &one, x,
             CUDA_R_16BF, (int)cols, (long long)g, x, CUDA_R_16BF, (int)cols,
             (long long)g, &beta, h->sum, CUDA_R_32F, (int)g, (long long)(g * g),
             (int)whole, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
@@ -70,10 +71,11 @@ static int add_blocks(struct cuda_hessian *h, struct err *e)
         int n = (int)(cols - whole * g);
 
         x += whole * g;
-        BLAS_TRY(cublasGemmEx(
-            h->c->blas, CUBLAS_OP_N, CUBLAS_OP_T, n, n, k, &one, x, CUDA_R_16BF,
-            (int)cols, x, CUDA_R_16BF, (int)cols, &beta, h->sum + whole * g * g,
-            CUDA_R_32F, (int)g, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+        BLAS_TRY(blas->gemm(blas->handle, CUBLAS_OP_N, CUBLAS_OP_T, n, n, k,
+                            &one, x, CUDA_R_16BF, (int)cols, x, CUDA_R_16BF,
+                            (int)cols, &beta, h->sum + whole * g * g,
+                            CUDA_R_32F, (int)g, CUBLAS_COMPUTE_32F,
+                            CUBLAS_GEMM_DEFAULT));
     }
     return 0;
 }
@@ -154,6 +156,8 @@ int cuda_hessian_open(struct cuda_hessian **out, struct cuda_context *c,
     *out = NULL;
     if (s->dtype != DT_BF16)
         return err_set(e, E_CONFIG, "hessian: the GPU takes bf16 products");
+    if ((rc = need_blas(c, e)) < 0)
+        return rc;
     h = (struct cuda_hessian *)mem_zero(1, sizeof(*h), "hessian", e);
     if (!h)
         return e->code;

@@ -56,6 +56,35 @@ enum {
 
 enum { Q_COUNT = 65536 }; /* a qmeta4's exponents, by their 16 bits */
 
+/* The two libraries, when they are needed; handle NULL: not yet. */
+struct cuda_blas {
+    cublasHandle_t handle;
+    decltype(&cublasCreate) create;
+    decltype(&cublasDestroy) destroy;
+    decltype(&cublasSetStream) set_stream;
+    cublasStatus_t (*gemm)(cublasHandle_t, cublasOperation_t, cublasOperation_t,
+                           int m, int n, int k, const void *alpha,
+                           const void *a, cudaDataType, int lda, const void *b,
+                           cudaDataType, int ldb, const void *beta, void *c,
+                           cudaDataType, int ldc, cublasComputeType_t,
+                           cublasGemmAlgo_t);
+    cublasStatus_t (*gemm_batched)(
+        cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n,
+        int k, const void *alpha, const void *a, cudaDataType, int lda,
+        long long stride_a, const void *b, cudaDataType, int ldb,
+        long long stride_b, const void *beta, void *c, cudaDataType, int ldc,
+        long long stride_c, int count, cublasComputeType_t, cublasGemmAlgo_t);
+};
+struct cuda_solver {
+    cusolverDnHandle_t handle;
+    decltype(&cusolverDnCreate) create;
+    decltype(&cusolverDnDestroy) destroy;
+    decltype(&cusolverDnSetStream) set_stream;
+    decltype(&cusolverDnSpotrf_bufferSize) potrf_room;
+    decltype(&cusolverDnSpotrf) potrf;
+    decltype(&cusolverDnSpotrfBatched) potrf_batched;
+};
+
 struct piece {
     void *data; /* pinned */
     cudaEvent_t done;
@@ -66,8 +95,8 @@ struct cuda_context {
     char name[256];
     int processors, shared_memory; /* bytes that a block may ask for */
     cudaStream_t stream;
-    cublasHandle_t blas;
-    cusolverDnHandle_t solver;
+    struct cuda_blas blas;
+    struct cuda_solver solver;
     float *scales[DT_BF16 + 1]; /* by dtype (F32, F16, BF16): [Q_COUNT] */
     double *powers;             /* scale^norm of powers_dtype: [Q_COUNT] */
     enum dtype powers_dtype;
@@ -112,6 +141,10 @@ struct cuda_factors {
 int cuda_check(cudaError_t rc, const char *call, struct err *e);
 int library_failed(struct err *e, const char *lib, int status,
                    const char *call);
+/* Before the first call of the library in a function of the table. */
+int need_blas(struct cuda_context *c, struct err *e);
+int need_solver(struct cuda_context *c, struct err *e);
+void libraries_close(struct cuda_context *c);
 /* n bytes of device memory.  E_TEMP: there is no more, or not allowed. */
 int buffer_open(struct cuda_context *c, struct device_buffer *b, size_t n,
                 struct err *e);
@@ -205,6 +238,10 @@ __device__ __forceinline__ int meta_zero(uint32_t meta)
 int hessian_panels(struct cuda_context *c, const void *x, uint64_t tokens,
                    uint64_t cols, uint64_t panel, bool first, float *h,
                    struct err *e);
+/* Packed triangles t[i].h of t[i].x, all of them the device's; cols is a
+ * multiple of 8. */
+int ragged_device(struct cuda_context *c, uint64_t cols,
+                  const struct cuda_tokens *t, int n, struct err *e);
 /* Lower Cholesky in place of n matrices by columns, leading dimension ld, ld *
  * ld apart; info[n] on the device.  Batched: one call for all. */
 int factor_potrf(struct cuda_context *c, float *a, uint64_t cols, uint64_t ld,
@@ -259,6 +296,8 @@ int cuda_hessian_add(struct cuda_hessian *h, const void *x, uint64_t tokens,
                      struct err *e);
 int cuda_hessian_finish(struct cuda_hessian *h, float *out, struct err *e);
 void cuda_hessian_close(struct cuda_hessian *h);
+int cuda_hessians(struct cuda_context *c, uint64_t cols,
+                  const struct cuda_tokens *t, int n, struct err *e);
 int cuda_factors_build(struct cuda_factors **f, struct cuda_context *c,
                        uint64_t cols, struct cuda_matrix *m, int n,
                        struct err *e);

@@ -293,12 +293,27 @@ static uint64_t row_of(const struct cuda_pack *p)
     return p->w ? p->cols * dtype_bits(p->dtype) / 8 : p->cols / 2;
 }
 
-/* The words of compressed-tensors lie by rows: they go in slices, and the other
- * layouts as a whole. */
+/* Words of rows first.. onto the host.  Those of compressed-tensors lie by
+ * rows; in the other layouts every word of inputs has its run of outputs. */
+static int store(struct cuda_context *c, const struct cuda_pack *p,
+                 uint64_t first, uint64_t rows, struct err *e)
+{
+    uint64_t runs = p->layout == LAYOUT_AWQ ? p->cols : p->cols / 8;
+    uint64_t bytes = p->cols / 2, run = rows * bytes / runs;
+
+    if (p->layout == LAYOUT_CT || rows == p->rows)
+        return download(c, (char *)p->out + first * bytes, c->packed.data,
+                        rows * bytes, e);
+    CUDA_TRY(cudaMemcpy2DAsync((char *)p->out + first * bytes / runs,
+                               p->rows * bytes / runs, c->packed.data, run, run,
+                               runs, cudaMemcpyDeviceToHost, c->stream));
+    return 0;
+}
+
 static int pack_rows(struct cuda_context *c, const struct cuda_pack *p,
                      uint64_t first, uint64_t rows, struct err *e)
 {
-    uint64_t row = row_of(p), out = rows * p->cols / 2;
+    uint64_t row = row_of(p);
     struct cuda_pack d = *p;
     int rc;
 
@@ -315,21 +330,33 @@ static int pack_rows(struct cuda_context *c, const struct cuda_pack *p,
     d.out = (uint32_t *)c->packed.data;
     if ((rc = pack_device(c, &d, e)) < 0)
         return rc;
-    return download(c, p->out + first * (p->cols / 8), c->packed.data, out, e);
+    return store(c, p, first, rows, e);
+}
+
+/* Rows that go at once.  In slices the words of compressed-tensors are copied
+ * while the next are on their way; of the other layouts a slice's words lie
+ * apart, so they go as a whole where there is memory. */
+static uint64_t rows_at_once(const struct cuda_context *c,
+                             const struct cuda_pack *p)
+{
+    uint64_t row = row_of(p), most = slice_of(c) / row / 8 * 8 + 8;
+    uint64_t room = c->limit ? c->limit / 2 : UINT64_MAX;
+
+    if (p->layout != LAYOUT_CT && (row + p->cols / 2) * p->rows <= room)
+        return p->rows;
+    return most < p->rows ? most : p->rows;
 }
 
 int cuda_pack(struct cuda_context *c, const struct cuda_pack *p, struct err *e)
 {
-    uint64_t most = p->rows, metas = 0;
+    uint64_t most, metas = 0;
     int rc = check(p, e);
 
     if (rc < 0)
         return rc;
     if (p->w)
         metas = p->rows * quant_groups(p->cols, p->group) * sizeof(*p->meta);
-    if (p->layout == LAYOUT_CT && row_of(p) * p->rows > slice_of(c))
-        most = slice_of(c) / row_of(p) / 8 * 8 + 8;
-    most = most < p->rows ? most : p->rows;
+    most = rows_at_once(c, p);
     if ((rc = buffer_need(c, &c->weight, most * row_of(p), e)) < 0 ||
         (rc = buffer_need(c, &c->meta, metas, e)) < 0 ||
         (rc = buffer_need(c, &c->packed, most * p->cols / 2, e)) < 0)

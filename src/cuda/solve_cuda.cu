@@ -194,8 +194,8 @@ static int push(struct cuda_context *c, const struct cuda_factors *f,
 
     if (c0 == c1 || k0 == k1)
         return 0;
-    BLAS_TRY(cublasGemmStridedBatchedEx(
-        c->blas, CUBLAS_OP_N, CUBLAS_OP_N, (int)o, (int)(c1 - c0),
+    BLAS_TRY(c->blas.gemm_batched(
+        c->blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, (int)o, (int)(c1 - c0),
         (int)(3 * (k1 - k0)), &one, s->split + 3 * k0 * o, CUDA_R_16BF, (int)o,
         (long long)(3 * p * o), f->split + 3 * (c0 * p + k0), CUDA_R_16BF,
         (int)(3 * p), (long long)(3 * p * p), &beta, s->pushed + c0 * o,
@@ -570,7 +570,7 @@ int solve_modules(struct cuda_context *c, const struct solve_params *p,
     for (int i = 0; i < n && !grid; i++)
         if ((rc = check_scales(p, m[i].meta, e)) < 0)
             return rc;
-    if ((rc = open_state(c, p, f, &s, e)) < 0 ||
+    if ((rc = need_blas(c, e)) < 0 || (rc = open_state(c, p, f, &s, e)) < 0 ||
         (rc = load_modules(c, p, grid, f, &s, m, e)) < 0 ||
         (rc = run_passes(c, p, f, &s, m, e)) < 0 ||
         (rc = store_codes(c, p, f, &s, layout, m, e)) < 0 ||

@@ -131,6 +131,19 @@ static void check_scales(enum dtype scale)
     free(w);
 }
 
+/* With little memory the same, in slices of rows. */
+static void check_slices(void)
+{
+    struct cuda_context *whole = gpu;
+
+    OK(cuda->open(&gpu, 0, 1 << 20, e));
+    check_weights(DT_BF16, DT_F16, 1096, 2048, 128);
+    printf("1 MiB of memory: held %.2f\n", (double)cuda->most(gpu) / 0x1p20);
+    CHECK(cuda->most(gpu) <= 1 << 20);
+    cuda->close(gpu);
+    gpu = whole;
+}
+
 int main(int argc, char **argv)
 {
     static const enum dtype dtypes[] = { DT_BF16, DT_F16, DT_F32 };
@@ -144,6 +157,7 @@ int main(int argc, char **argv)
     }
     check_scales(DT_F16);
     check_scales(DT_BF16);
+    check_slices();
     printf("packed words are equal: 3 layouts, 3 dtypes, all scales\n");
     cuda->close(gpu);
     return 0;

@@ -1,0 +1,90 @@
+/* library_cuda.cu - cuBLAS and cuSOLVER, opened by the first stage that
+ * multiplies or factors: loading them and their handles is half of a process's
+ * start, and grids and packing need neither. */
+#include "cuda/inside.cuh"
+
+#include <dlfcn.h>
+#include <stdio.h>
+
+struct entry {
+    const char *name;
+    void **to;
+};
+
+/* The functions of lib<name>.so.<version>, of the version that this was
+ * compiled against: beside the plug-in, or where the system has it. */
+static int load(const char *name, int version, const struct entry *list, int n,
+                struct err *e)
+{
+    char path[64];
+    void *so;
+
+    snprintf(path, sizeof(path), "lib%s.so.%d", name, version);
+    so = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+    if (!so) {
+        const char *why = dlerror();
+
+        return err_set(e, E_DEVICE, "cuda: %s", why ? why : path);
+    }
+    for (int i = 0; i < n; i++) {
+        *list[i].to = dlsym(so, list[i].name);
+        if (!*list[i].to)
+            return err_set(e, E_DEVICE, "cuda: %s has no %s", path,
+                           list[i].name);
+    }
+    return 0;
+}
+
+int need_blas(struct cuda_context *c, struct err *e)
+{
+    struct cuda_blas *b = &c->blas;
+    const struct entry list[] = {
+        { "cublasCreate_v2", (void **)&b->create },
+        { "cublasDestroy_v2", (void **)&b->destroy },
+        { "cublasSetStream_v2", (void **)&b->set_stream },
+        { "cublasGemmEx", (void **)&b->gemm },
+        { "cublasGemmStridedBatchedEx", (void **)&b->gemm_batched },
+    };
+    int rc;
+
+    if (b->handle)
+        return 0;
+    rc = load("cublas", CUBLAS_VER_MAJOR, list, ARRAY_LEN(list), e);
+    if (rc < 0)
+        return rc;
+    BLAS_TRY(b->create(&b->handle));
+    BLAS_TRY(b->set_stream(b->handle, c->stream));
+    return 0;
+}
+
+int need_solver(struct cuda_context *c, struct err *e)
+{
+    struct cuda_solver *s = &c->solver;
+    const struct entry list[] = {
+        { "cusolverDnCreate", (void **)&s->create },
+        { "cusolverDnDestroy", (void **)&s->destroy },
+        { "cusolverDnSetStream", (void **)&s->set_stream },
+        { "cusolverDnSpotrf_bufferSize", (void **)&s->potrf_room },
+        { "cusolverDnSpotrf", (void **)&s->potrf },
+        { "cusolverDnSpotrfBatched", (void **)&s->potrf_batched },
+    };
+    int rc;
+
+    if (s->handle)
+        return 0;
+    rc = load("cusolver", CUSOLVER_VER_MAJOR, list, ARRAY_LEN(list), e);
+    if (rc < 0)
+        return rc;
+    SOLVER_TRY(s->create(&s->handle));
+    SOLVER_TRY(s->set_stream(s->handle, c->stream));
+    return 0;
+}
+
+/* What fails here has failed before. */
+void libraries_close(struct cuda_context *c)
+{
+    if (c->solver.handle)
+        c->solver.destroy(c->solver.handle);
+    if (c->blas.handle)
+        c->blas.destroy(c->blas.handle);
+}

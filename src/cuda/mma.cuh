@@ -1,0 +1,61 @@
+/* mma.cuh - the instructions of a bf16 product on the tensor cores of sm_80 and
+ * later, one function each. */
+#ifndef FORGE_CUDA_MMA_CUH
+#define FORGE_CUDA_MMA_CUH
+
+#include <stdint.h>
+
+/* The address of shared memory, as these instructions take it. */
+static __device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* 16 bytes on their way to shared memory; zeros when there is nothing. */
+static __device__ __forceinline__ void copy_16(uint32_t to, const void *from,
+                                               bool there)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
+                 "l"(from), "r"(there ? 16 : 0)
+                 : "memory");
+}
+
+/* The copies since the last one of these are a group. */
+static __device__ __forceinline__ void copy_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Until all groups of this thread but the last N are there. */
+template <int N> static __device__ __forceinline__ void copy_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* Four matrices of 8 x 8 bf16, transposed: lane l of a warp says where row l % 8
+ * of matrix l / 8 lies, and gets rows 2 (l % 4) and the next of column l / 4 of
+ * each. */
+static __device__ __forceinline__ void load_transposed(uint32_t r[4],
+                                                       uint32_t from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 "
+                 "{%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+/* d[16, 8] += a[16, 16] b[16, 8]: lane l holds of d the rows l / 4 and l / 4 + 8
+ * of columns 2 (l % 4) and the next. */
+static __device__ __forceinline__ void multiply(float d[4], const uint32_t a[4],
+                                                const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]),
+                   "r"(b[1]));
+}
+
+#endif

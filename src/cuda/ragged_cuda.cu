@@ -1,0 +1,302 @@
+/* ragged_cuda.cu - the Hessians of many inputs of one width in one launch: the
+ * experts of a layer, each with as many tokens as were routed to it.
+ *
+ * cuBLAS takes a call for each (hessian_cuda.cu, which is faster for one large
+ * matrix); here every tile of every expert's lower triangle is a block of
+ * threads.  Blocks of the experts with most tokens come first, so that the last
+ * ones to run are short.  A tile is one block's, its tokens come in order, and
+ * nothing is added by two: equal input gives equal bytes. */
+#include "cuda/inside.cuh"
+#include "cuda/mma.cuh"
+
+#include <stdlib.h>
+
+enum {
+    TILE_I = 256, /* rows of H of a block of threads, */
+    TILE_J = 128, /* and columns */
+    WARP_TILE = 64,
+    THREADS = TILE_I / WARP_TILE * (TILE_J / WARP_TILE) * 32,
+    DEPTH = 32,  /* tokens of a step */
+    STAGES = 4,  /* steps on their way, one of them here */
+    RUN = 16384, /* tokens of a sum; sums are added */
+    PART_I = DEPTH * TILE_I * 2,
+    STAGE = PART_I + DEPTH * TILE_J * 2, /* bytes */
+    ROOM = STAGES * STAGE,
+    PATCH = 72 /* floats from row to row of what a warp writes: other banks */
+};
+
+struct ragged {
+    const __nv_bfloat16 *x; /* [tokens, cols] */
+    float *h;               /* packed lower triangle */
+    uint64_t tokens;
+};
+
+/* Tile t of a triangle of tiles: row t_i has the columns 0..2 t_i + 1. */
+static __device__ __forceinline__ void find_tile(uint32_t t, uint32_t *i0,
+                                                 uint32_t *j0)
+{
+    uint32_t row = (uint32_t)((sqrtf(4 * (float)t + 1) - 1) / 2);
+
+    row -= row * (row + 1) > t;
+    row += (row + 1) * (row + 2) <= t;
+    *i0 = row * TILE_I;
+    *j0 = (t - row * (row + 1)) * TILE_J;
+}
+
+/* Where eight columns of a step lie: rows of a token each, whose pieces of 16
+ * bytes change places so that eight tokens are in different banks. */
+static __device__ __forceinline__ uint32_t place(uint32_t token, uint32_t piece,
+                                                 uint32_t width)
+{
+    return token * width * 2 + (piece ^ token % 8) * 16;
+}
+
+/* Columns first..first + width - 1 of up to DEPTH tokens. */
+static __device__ __forceinline__ void fetch(uint32_t to,
+                                             const __nv_bfloat16 *x,
+                                             uint32_t cols, uint64_t tokens,
+                                             uint32_t first, uint32_t width)
+{
+    uint32_t piece = threadIdx.x % (width / 8), column = first + 8 * piece;
+
+#pragma unroll
+    for (uint32_t n = 0; n < DEPTH * width / 8 / THREADS; n++) {
+        uint32_t k = threadIdx.x / (width / 8) + n * (THREADS * 8 / width);
+        bool there = k < tokens && column < cols;
+
+        copy_16(to + place(k, piece, width),
+                there ? x + (size_t)k * cols + column : x, there);
+    }
+}
+
+/* sum[64, 64] of this warp += the products of a step. */
+static __device__ __forceinline__ void
+multiply_step(float sum[4][8][4], uint32_t at, uint32_t wi, uint32_t wj)
+{
+    uint32_t lane = threadIdx.x % 32;
+
+#pragma unroll
+    for (uint32_t k = 0; k < DEPTH; k += 16) {
+        uint32_t a[4][4], b[4][4];
+
+#pragma unroll
+        for (uint32_t m = 0; m < 4; m++)
+            load_transposed(a[m],
+                            at + place(k + lane / 16 * 8 + lane % 8,
+                                       wi / 8 + 2 * m + lane / 8 % 2, TILE_I));
+#pragma unroll
+        for (uint32_t n = 0; n < 4; n++)
+            load_transposed(b[n],
+                            at + PART_I +
+                                place(k + lane / 8 % 2 * 8 + lane % 8,
+                                      wj / 8 + 2 * n + lane / 16, TILE_J));
+#pragma unroll
+        for (uint32_t m = 0; m < 4; m++)
+#pragma unroll
+            for (uint32_t n = 0; n < 8; n++)
+                multiply(sum[m][n], a[m], b[n / 2] + n % 2 * 2);
+    }
+}
+
+/* The products of up to RUN tokens.  While a step is multiplied, the next
+ * STAGES - 1 are on their way. */
+static __device__ void multiply_run(float sum[4][8][4], uint32_t room,
+                                    const __nv_bfloat16 *x, uint32_t cols,
+                                    uint32_t tokens, uint32_t i0, uint32_t j0,
+                                    uint32_t wi, uint32_t wj, bool idle)
+{
+    uint32_t steps = (tokens + DEPTH - 1) / DEPTH;
+    auto fetch_step = [&](uint32_t s) {
+        uint32_t to = room + s % STAGES * STAGE, t = s * DEPTH;
+
+        if (s < steps) {
+            const __nv_bfloat16 *from = x + (size_t)t * cols;
+
+            fetch(to, from, cols, tokens - t, i0, TILE_I);
+            fetch(to + PART_I, from, cols, tokens - t, j0, TILE_J);
+        }
+        copy_commit();
+    };
+
+    for (uint32_t s = 0; s < STAGES - 1; s++)
+        fetch_step(s);
+    for (uint32_t s = 0; s < steps; s++) {
+        copy_wait<STAGES - 2>();
+        __syncthreads();
+        fetch_step(s + STAGES - 1);
+        if (!idle)
+            multiply_step(sum, room + s % STAGES * STAGE, wi, wj);
+    }
+    copy_wait<0>();
+    __syncthreads();
+}
+
+/* What a warp has of the triangle, by rows: h = (h or 0 + sum) * factor. */
+static __device__ void write_sums(const float sum[4][8][4], float *patch,
+                                  float *h, uint32_t cols, uint32_t i0,
+                                  uint32_t j0, bool first, double factor)
+{
+    uint32_t lane = threadIdx.x % 32;
+
+#pragma unroll
+    for (uint32_t m = 0; m < 4; m++) {
+        float *to = patch + lane / 4 * PATCH + 2 * (lane % 4);
+
+#pragma unroll
+        for (uint32_t n = 0; n < 8; n++) {
+            const float *s = sum[m][n];
+
+            *(float2 *)(to + 8 * n) = make_float2(s[0], s[1]);
+            *(float2 *)(to + 8 * PATCH + 8 * n) = make_float2(s[2], s[3]);
+        }
+        __syncwarp();
+        for (uint32_t r = 0; r < 16; r++)
+            for (uint32_t k = lane; k < WARP_TILE; k += 32) {
+                uint64_t i = i0 + 16 * m + r, j = j0 + k;
+                float *out = h + (i * (i + 1) / 2 + j);
+
+                if (i < cols && j <= i)
+                    *out = (float)__dmul_rn(
+                        (double)((first ? 0 : *out) + patch[r * PATCH + k]),
+                        factor);
+            }
+        __syncwarp();
+    }
+}
+
+/* A block makes a tile of 256 x 128 of one expert's H, a warp 64 x 64 of it
+ * (nothing, where that lies above the diagonal); grid: tiles of a triangle
+ * times experts.  Shared memory: four steps of 32 tokens, 96 KiB, of which the
+ * columns of the rows and of the columns are read by ldmatrix, transposed.
+ * Needs sm_80.  Floor: cols² / 2 products a token; a block reads 768 bytes a
+ * token, from the L2 cache in most cases. */
+static __global__ void __launch_bounds__(THREADS, 1)
+    hessian_ragged_kernel(const struct ragged *list, uint32_t tiles,
+                          uint32_t cols)
+{
+    extern __shared__ float4 memory[];
+    const struct ragged r = list[blockIdx.x / tiles];
+    uint32_t warp = threadIdx.x / 32;
+    uint32_t wi = warp / 2 * WARP_TILE, wj = warp % 2 * WARP_TILE, i0, j0;
+    float *patch = (float *)memory + warp * 16 * PATCH;
+    bool idle;
+
+    find_tile(blockIdx.x % tiles, &i0, &j0);
+    if (j0 >= cols)
+        return;
+    idle = i0 + wi + WARP_TILE <= j0 + wj;
+    for (uint64_t t = 0; t == 0 || t < r.tokens; t += RUN) {
+        uint64_t left = r.tokens - t;
+        bool last = left <= RUN;
+        float sum[4][8][4] = {};
+
+        multiply_run(sum, shared_address(memory), r.x + t * cols, cols,
+                     last ? (uint32_t)left : RUN, i0, j0, wi, wj, idle);
+        if (!idle)
+            write_sums(sum, patch, r.h, cols, i0 + wi, j0 + wj, t == 0,
+                       !last    ? 1 :
+                       r.tokens ? 2 / (double)r.tokens :
+                                  0);
+        __syncthreads();
+    }
+}
+
+static int most_first(const void *a, const void *b)
+{
+    uint64_t x = ((const struct ragged *)a)->tokens,
+             y = ((const struct ragged *)b)->tokens;
+
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+int ragged_device(struct cuda_context *c, uint64_t cols,
+                  const struct cuda_tokens *t, int n, struct err *e)
+{
+    uint64_t rows = (cols + TILE_I - 1) / TILE_I, tiles = rows * (rows + 1);
+    struct ragged *list;
+    int rc;
+
+    if (cols % 8 || tiles > (uint64_t)(INT32_MAX / n))
+        return err_set(e, E_CONFIG,
+                       "hessians: the GPU takes inputs in "
+                       "multiples of 8");
+    if ((rc = buffer_need(c, &c->steps, n * sizeof(*list), e)) < 0)
+        return rc;
+    list = (struct ragged *)mem_alloc(n * sizeof(*list), "hessian", e);
+    if (!list)
+        return e->code;
+    for (int i = 0; i < n; i++) {
+        list[i].x = (const __nv_bfloat16 *)t[i].x;
+        list[i].h = t[i].h;
+        list[i].tokens = t[i].tokens;
+    }
+    qsort(list, n, sizeof(*list), most_first);
+    rc = upload(c, c->steps.data, list, n * sizeof(*list), e);
+    free(list);
+    if (rc < 0)
+        return rc;
+    CUDA_TRY(cudaFuncSetAttribute(hessian_ragged_kernel,
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  ROOM));
+    hessian_ragged_kernel<<<(unsigned)(n * tiles), THREADS, ROOM, c->stream>>>(
+        (const struct ragged *)c->steps.data, (uint32_t)tiles, (uint32_t)cols);
+    LAUNCHED();
+    return 0;
+}
+
+/* d: room for n. */
+static int run_batch(struct cuda_context *c, uint64_t cols,
+                     const struct cuda_tokens *t, struct cuda_tokens *d, int n,
+                     struct err *e)
+{
+    uint64_t bytes = 0, elements = cols * (cols + 1) / 2;
+    int rc;
+
+    for (int i = 0; i < n; i++)
+        bytes += t[i].tokens * cols * 2;
+    if ((rc = buffer_need(c, &c->weight, bytes, e)) < 0 ||
+        (rc = buffer_need(c, &c->packed, n * elements * sizeof(float), e)) < 0)
+        return rc;
+    bytes = 0;
+    for (int i = 0; i < n; i++) {
+        uint64_t size = t[i].tokens * cols * 2;
+
+        d[i].x = (char *)c->weight.data + bytes;
+        d[i].tokens = t[i].tokens;
+        d[i].h = (float *)c->packed.data + i * elements;
+        bytes += size;
+        if (size && (rc = upload(c, (void *)d[i].x, t[i].x, size, e)) < 0)
+            return rc;
+    }
+    if ((rc = ragged_device(c, cols, d, n, e)) < 0)
+        return rc;
+    for (int i = 0; i < n; i++)
+        if ((rc = download(c, t[i].h, d[i].h, elements * sizeof(float), e)) < 0)
+            return rc;
+    CUDA_TRY(cudaStreamSynchronize(c->stream));
+    return 0;
+}
+
+int cuda_hessians(struct cuda_context *c, uint64_t cols,
+                  const struct cuda_tokens *t, int n, struct err *e)
+{
+    struct cuda_tokens *d =
+        (struct cuda_tokens *)mem_alloc(n * sizeof(*d), "hessian", e);
+    int batch = n, take, rc = 0;
+
+    if (!d)
+        return e->code;
+    for (int i = 0; i < n; i += take) {
+        take = n - i < batch ? n - i : batch;
+        rc = run_batch(c, cols, t + i, d, take, e);
+        if (rc == E_TEMP && take > 1) {
+            context_trim(c);
+            batch = take / 2;
+            take = 0;
+        } else if (rc < 0) {
+            break;
+        }
+    }
+    free(d);
+    return rc < 0 ? rc : 0;
+}
