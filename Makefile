@@ -11,6 +11,7 @@
 ## make demo          quantize the example model and print what it cost
 ## make test          all tests: units, command lines, end to end, fuzz corpora
 ## make check-asan    the same under AddressSanitizer and UBSan
+## make check-cluster forge over Slurm and ssh: takes a node down (tests/cluster)
 ## make fuzz          fuzz every parser, FUZZ_SECONDS=60 each (clang)
 ## make bench         benchmarks, each checked against its reference first
 ## make lint          formatting, warnings, shell, manual pages, house rules
@@ -125,7 +126,7 @@ $O/tests/fail.so: tests/fail.c $O/flags
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -shared -fPIC -o $@ $< -ldl
 
-.PHONY: demo test check-asan fuzz bench lint interop
+.PHONY: demo test check-asan check-cluster fuzz bench lint interop
 demo: all
 	@scripts/demo --run
 
@@ -135,6 +136,10 @@ test: $(TOOLBIN) $O/bin/forge $(UNITS) $(HELPS) $(FUZZS) $(FAIL)
 
 check-asan:
 	@$(MAKE) --no-print-directory test MODE=asan
+
+check-cluster: all
+	@command -v sinfo >/dev/null || { echo 'no Slurm here: skipped'; exit 77; }
+	@PATH="$(CURDIR)/bin:$$PATH" BATS_TEST_TIMEOUT=400 bats tests/cluster
 
 # Clang's fuzzer needs the library built with its instrumentation.
 FUZZFLAGS := -g -O1 -fsanitize=fuzzer-no-link,address,undefined \

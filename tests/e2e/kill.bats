@@ -52,7 +52,7 @@ pause() { # MILLISECONDS
 @test "one run killed again and again gets there, and keeps what it has" {
     for ((i = 0; i < 40; i++)); do
         start out --work work
-        pause $((took / 4 + i * 20))
+        pause $((took / 4 + i * took / 50))
         kill -KILL -- "-$victim" 2>/dev/null || true
         wait "$victim" || true
         [ ! -e out ] || break
