@@ -89,7 +89,8 @@ static void sum_seconds(struct page *p)
         if (k < STEP_NAMES)
             p->layer_second[(size_t)s->layer * STEP_NAMES + k] += s->seconds;
     }
-    for (size_t i = 0; !p->r->steps && i < p->r->modules; i++) {
+    p->solving_alone = p->steps == 0;
+    for (size_t i = 0; p->solving_alone && i < p->r->modules; i++) {
         const struct module *m = &p->r->module[i];
 
         if (m->layer >= 0 && (size_t)m->layer < p->layers && m->seconds >= 0)

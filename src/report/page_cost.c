@@ -64,14 +64,15 @@ void page_times(struct html *h, const struct page *p)
                                .arg = p,
                                .stacked = true };
 
-    if (!p->steps)
+    if (!p->steps && !p->r->steps)
         return;
     html_put(h, "<section id=\"time\"><h2>Time</h2>\n");
     step_table(h, p);
-    if (!p->r->steps)
-        html_put(h, "<p class=\"note\">Solving alone, without calibration and "
-                    "packing.</p>\n");
-    chart_bars(h, &bars);
+    if (p->steps && p->solving_alone)
+        html_put(h,
+                 "<p class=\"note\">Solving alone, without calibration.</p>\n");
+    if (p->steps)
+        chart_bars(h, &bars);
     html_put(h, "</section>\n");
 }
 

@@ -107,31 +107,54 @@ static int find_kind(struct records *r, const char *kind, size_t *k,
     return 0;
 }
 
-static int add_module(struct records *r, const struct json *v, struct err *e)
+static int add_module(struct records *r, const char *name, struct err *e)
 {
     char kind[512];
-    const char *name;
     struct module *m;
 
-    if (!json_string(json_get(v, "module"), &name))
-        return err_set(e, E_DATA, "no \"module\"");
     if (more(&r->module, &r->modules_cap, r->modules, sizeof(*m), e) < 0)
         return e->code;
     m = &r->module[r->modules];
     take_apart(name, &m->layer, &m->expert, kind, sizeof(kind));
+    m->seconds = NAN;
     if (find_kind(r, kind, &m->kind, e) < 0 || copy(&m->name, name, e) < 0)
         return e->code;
+    r->modules++;
+    return 0;
+}
+
+static void fill_module(struct module *m, const struct json *v)
+{
     word(m->method, sizeof(m->method), v, "method");
     word(m->order, sizeof(m->order), v, "order");
     m->loss = number(v, "loss");
     m->loss_rtn = number(v, "loss_rtn");
     m->loss_beside = number(v, "loss_gptq");
     m->damping = number(v, "damping");
-    m->seconds = number(v, "seconds");
     m->samples = count(v, "samples");
     m->tries = (int64_t)json_count(json_get(v, "damping_tried"));
-    r->modules++;
-    return 0;
+}
+
+int records_note(struct records *r, const char *name, const char *text,
+                 size_t len, struct err *e)
+{
+    struct module *last = r->modules ? &r->module[r->modules - 1] : NULL;
+    struct json_doc *d;
+    const struct json *v;
+    int rc = 0;
+
+    if (json_parse(&d, text, len, "note", e) < 0)
+        return err_prefix(e, "'%s'", name);
+    v = json_root(d);
+    if (json_get(v, "method")) {
+        rc = add_module(r, name, e);
+        if (rc >= 0)
+            fill_module(&r->module[r->modules - 1], v);
+    } else if (last && !strcmp(last->name, name) && json_get(v, "seconds")) {
+        last->seconds = number(v, "seconds");
+    }
+    json_free(d);
+    return rc;
 }
 
 static int add_step(struct records *r, const struct json *v, struct err *e)
@@ -180,9 +203,7 @@ static int add_line(struct records *r, enum record_type type, const char *line,
     if (json_parse(&d, line, len, "record", e) < 0)
         return e->code;
     v = json_root(d);
-    rc = type == RECORD_MODULE ? add_module(r, v, e) :
-         type == RECORD_STEP   ? add_step(r, v, e) :
-                                 add_figures(r, v, e);
+    rc = type == RECORD_STEP ? add_step(r, v, e) : add_figures(r, v, e);
     json_free(d);
     return rc;
 }

@@ -18,7 +18,7 @@ struct page {
     const char *step_name[STEP_NAMES]; /* of steps that work on a layer */
     size_t steps;
     const char *beside; /* whose loss is beside ours; NULL: nobody's */
-    bool has_loss;
+    bool has_loss, solving_alone;
 };
 
 /* The number of a step's name, which is added when it is new; STEP_NAMES: no

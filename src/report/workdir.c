@@ -11,7 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "checkpoint/checkpoint.h"
 #include "common/json.h"
+#include "report/runstream.h"
 
 enum { METER_MAX = 4096, LAYERS_MAX = 1 << 20 };
 
@@ -30,68 +32,12 @@ static bool ends(const char *name, const char *suffix)
     return n > k && !strcmp(name + n - k, suffix);
 }
 
-/* ---- streams ---- */
-
-/* The hit maps among its frames, whose payloads alone are read. */
-static int take_hits(struct hitmaps *h, const char *path, char **head,
-                     struct err *e)
-{
-    const struct stream_expect expect = { 0 };
-    struct stream_reader *r;
-    struct frame f;
-    uint64_t at;
-    int rc;
-
-    if (stream_open(&r, path, &expect, e) < 0)
-        return e->code;
-    while ((rc = stream_skim(r, &f, &at, e)) > 0) {
-        void *payload = NULL;
-
-        if (f.role != ROLE_HITMAP)
-            continue;
-        if (!f.data) {
-            payload = mem_alloc(f.len, f.name, e);
-            if (!payload || stream_payload(r, at, payload, f.len, e) < 0) {
-                free(payload);
-                rc = e->code;
-                break;
-            }
-            f.data = payload;
-        }
-        rc = hitmaps_add(h, &f, e);
-        free(payload);
-        if (rc < 0) {
-            err_prefix(e, "'%s'", path);
-            break;
-        }
-    }
-    if (rc >= 0 && head && !*head && stream_head(r)) {
-        size_t n = strlen(stream_head(r)) + 1;
-
-        *head = mem_alloc(n, path, e);
-        if (*head)
-            memcpy(*head, stream_head(r), n);
-        rc = *head ? 0 : e->code;
-    }
-    stream_close(r);
-    return rc;
-}
-
-int hitmaps_read(struct hitmaps *h, const char *path, struct err *e)
-{
-    if (take_hits(h, path, NULL, e) < 0)
-        return e->code;
-    if (!h->count)
-        return err_set(e, E_DATA, "'%s': no hit maps in it", path);
-    return 0;
-}
-
 /* ---- directories ---- */
 
 /* Bytes of the files of a directory that end so; hidden subdirectories and
  * what is half written do not count.  visit: called for each, or NULL. */
 struct tally {
-    const char *suffix[2];
+    const char *suffix;
     double bytes;
     size_t files;
     int (*visit)(void *arg, const char *path, struct err *e);
@@ -111,9 +57,7 @@ static int tally(struct tally *t, const char *dir, struct err *e)
                    0 :
                    err_set(e, err_open_code(errno), "'%s':", dir);
     while (rc >= 0 && (d = readdir(p))) {
-        if (strstr(d->d_name, ".tmp.") ||
-            (!ends(d->d_name, t->suffix[0]) &&
-             !(t->suffix[1] && ends(d->d_name, t->suffix[1]))))
+        if (strstr(d->d_name, ".tmp.") || !ends(d->d_name, t->suffix))
             continue;
         rc = join(path, dir, d->d_name, e);
         if (rc < 0 || stat(path, &st) || !S_ISREG(st.st_mode))
@@ -127,28 +71,27 @@ static int tally(struct tally *t, const char *dir, struct err *e)
     return rc;
 }
 
+/* Of its tensors; 0 when it is not there, or no checkpoint any more. */
 static double checkpoint_bytes(const char *dir)
 {
-    struct tally t = { .suffix = { ".safetensors", ".bin" } };
+    struct checkpoint *c;
+    double bytes = 0;
     struct err e;
 
-    return *dir && tally(&t, dir, &e) >= 0 ? t.bytes : 0;
-}
-
-static int visit_stream(void *arg, const char *path, struct err *e)
-{
-    struct workdir *w = arg;
-
-    return take_hits(&w->hits, path, NULL, e);
-}
-
-static int visit_packed(void *arg, const char *path, struct err *e)
-{
-    struct workdir *w = arg;
-
-    if (w->history || !ends(path, "/pack-0.fts"))
+    if (!*dir || checkpoint_open_stored(&c, dir, &e) < 0)
         return 0;
-    return take_hits(&w->hits, path, &w->history, e);
+    for (size_t i = 0; i < checkpoint_count(c); i++)
+        bytes += (double)checkpoint_tensor(c, i)->bytes;
+    checkpoint_close(c);
+    return bytes;
+}
+
+static int visit_hits(void *arg, const char *path, struct err *e)
+{
+    struct workdir *w = arg;
+    const struct runstream s = { .hits = &w->hits };
+
+    return runstream_read(&s, path, e);
 }
 
 static int read_stages(struct workdir *w, const char *work, struct err *e)
@@ -158,11 +101,9 @@ static int read_stages(struct workdir *w, const char *work, struct err *e)
 
     for (int i = 0; i < STAGES; i++) {
         const char *key = runfile_get(&w->run, name[i]);
-        struct tally t = { .suffix = { ".fts" }, .arg = w };
+        struct tally t = { .suffix = ".fts", .arg = w };
 
-        t.visit = i == STAGE_PACK   ? visit_packed :
-                  i == STAGE_TOKENS ? NULL :
-                                      visit_stream;
+        t.visit = i == STAGE_CALIB ? visit_hits : NULL;
         if (!*key || strchr(key, '/'))
             continue;
         if (join(dir, work, key, e) < 0 || tally(&t, dir, e) < 0)
@@ -180,19 +121,19 @@ static bool exists(const char *path)
     return access(path, F_OK) == 0;
 }
 
-static int read_reports(struct workdir *w, const char *work, struct err *e)
+static int read_codes(struct workdir *w, const char *work, struct err *e)
 {
+    const struct runstream s = { &w->records, &w->hits, &w->history };
     const char *key = runfile_get(&w->run, "S");
-    char path[PATH_MAX], name[64];
+    char path[PATH_MAX];
 
     for (int64_t i = 0; i < w->layers; i++) {
-        snprintf(name, sizeof(name), "/report-%lld.jsonl", (long long)i);
-        if ((size_t)snprintf(path, sizeof(path), "%s/%s%s", work, key, name) >=
-            sizeof(path))
+        if ((size_t)snprintf(path, sizeof(path), "%s/%s/codes-%lld.fts", work,
+                             key, (long long)i) >= sizeof(path))
             return err_set(e, E_DATA, "'%s': path is too long", work);
         if (!exists(path))
             continue;
-        if (records_read(&w->records, RECORD_MODULE, path, e) < 0)
+        if (runstream_read(&s, path, e) < 0)
             return e->code;
         w->layers_done++;
     }
@@ -237,7 +178,7 @@ static int read_all(struct workdir *w, const char *work, struct err *e)
     w->modules = runfile_number(&w->run, "modules", -1);
     if (w->layers < 0 || w->layers > LAYERS_MAX)
         return err_set(e, E_DATA, "'%s/run': no number of layers", work);
-    if ((rc = read_reports(w, work, e)) < 0 ||
+    if ((rc = read_codes(w, work, e)) < 0 ||
         (rc = read_optional(w, work, "stages.jsonl", RECORD_STEP, e)) < 0 ||
         (rc = read_meter(w, work, e)) < 0)
         return rc;
@@ -275,4 +216,15 @@ void workdir_release(struct workdir *w)
     hitmaps_release(&w->hits);
     free(w->history);
     w->history = NULL;
+}
+
+int hitmaps_read(struct hitmaps *h, const char *path, struct err *e)
+{
+    const struct runstream s = { .hits = h };
+
+    if (runstream_read(&s, path, e) < 0)
+        return e->code;
+    if (!h->count)
+        return err_set(e, E_DATA, "'%s': no hit maps in it", path);
+    return 0;
 }

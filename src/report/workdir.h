@@ -14,12 +14,12 @@ struct workdir {
     struct records records;
     struct hitmaps hits;
     int64_t layers, modules;    /* that the run has; -1: it does not say */
-    size_t layers_done;         /* with a report */
+    size_t layers_done;         /* with codes */
     double stage_bytes[STAGES]; /* of the files that are there */
     size_t stage_files[STAGES];
     double bytes_in, bytes_out; /* of the checkpoints' tensors; 0: not there */
     double seconds, peak_bytes; /* of the last call; NAN */
-    char *history;              /* HEAD of a packed layer, or NULL */
+    char *history;              /* HEAD of the first codes, or NULL */
 };
 
 /* Read all that is there: a run that is not finished has less.  E_NOINPUT: no

@@ -38,10 +38,10 @@ refused() { # STATUS COMMAND...
     python3 "$REPORT" check "$D/moe" page.html "$D/moe/eval.jsonl" "$D/moe/cheap.fts" "plain <b>"
     refused 66 forge-report --beside nowhere "$D/moe"
     # of another model: nothing in common
-    sed -i 's/model.layers/decoder.layers/' "plain <b>"/s/*.jsonl
+    python3 "$REPORT" rename "plain <b>"
     forge-report --beside "plain <b>" "$D/moe" >one
     forge-report "$D/moe" | cmp one -
-    rm "plain <b>"/s/*.jsonl
+    rm "plain <b>"/s/*
     forge-report --beside "plain <b>" "$D/moe" | cmp one -
 }
 
@@ -61,7 +61,7 @@ refused() { # STATUS COMMAND...
 
 @test "what comes from outside is escaped" {
     cp -r "$D/dense" w
-    sed -i 's/self_attn.q_proj/<script>alert(1)<\/script>\&"/; s/&"/\&\\"/' w/s/report-0.jsonl
+    mkstream 'note:model.layers.0.<script>alert(1)</script>&":{"method":"<s>","loss":1,"loss_rtn":2}' -o w/s/codes-0.fts
     sed -i 's/^model=.*/model=\/m\/\\<u\\>\\\&x/' w/run
     printf "layout=%s\n" "\$'\\n<s>\\377'" >>w/run
     sed -i '/^layout=awq/d' w/run
@@ -73,7 +73,7 @@ refused() { # STATUS COMMAND...
 
 @test "a run that is not finished has a page about what there is" {
     cp -r "$D/moe" w
-    rm w/s/*-[34].* w/meter.json w/stages.jsonl w/p/*
+    rm w/s/*-[34].* w/meter.json w/stages.jsonl
     forge-report w >page.html
     grep -q 'not complete: 3 of 5 layers' page.html
     rm w/s/*
@@ -86,12 +86,15 @@ refused() { # STATUS COMMAND...
 
 @test "losses that are missing, zero or beyond all bounds" {
     cp -r "$D/dense" w
-    printf '%s\n' '{"module":"model.layers.0.a","method":"rtn"}' \
-        '{"module":"model.layers.0.b","loss":0,"loss_rtn":0}' \
-        '{"module":"model.layers.0.c","loss":1e308,"loss_rtn":1e308}' \
-        '{"module":"model.layers.0.d","loss":1e308,"loss_rtn":1e308}' \
-        '{"module":"model.layers.99999.e","loss":1,"loss_rtn":2}' \
-        '{"module":"nowhere","loss":1,"loss_rtn":2}' >w/s/report-0.jsonl
+    mkstream 'note:model.layers.0.a:{"method":"rtn"}' \
+        'note:model.layers.0.b:{"method":"rtn","loss":0,"loss_rtn":0}' \
+        'note:model.layers.0.c:{"method":"rtn","loss":1e308,"loss_rtn":1e308}' \
+        'note:model.layers.0.d:{"method":"rtn","loss":1e308,"loss_rtn":1e308}' \
+        'note:model.layers.99999.e:{"method":"rtn","loss":1,"loss_rtn":2}' \
+        'note:model.layers.99999999999999999999.f:{"method":"rtn","loss":1,"loss_rtn":2}' \
+        'note:model.layers.0.x.experts.99999999999999999999.f:{"method":"rtn"}' \
+        'note:nowhere:{"method":"rtn","loss":1,"loss_rtn":2,"damping_tried":3}' \
+        'note:somewhere:{"seconds":1}' 'note:a:[1]' 'note:a:{"method":5}' -o w/s/codes-0.fts
     forge-report w >page.html
     run -1 grep -E '>-?(nan|inf)|"-?(nan|inf)' page.html
     head -n 1 "$D/dense/eval.jsonl" | sed 's/"kl_[a-z]*": [0-9.e-]*/"kl_mean": 0/; s/"top1": [0-9.]*/"top1": 1/' >same.json
@@ -110,11 +113,15 @@ refused() { # STATUS COMMAND...
 
 @test "what is corrupt is exit 65, with file and line" {
     cp -r "$D/moe" w
-    echo 'loss' >>w/s/report-2.jsonl
-    n=$(wc -l <w/s/report-2.jsonl)
+    mkstream 'note:model.layers.2.q:{"method":"gptq"}' 'note:model.layers.2.k:{"loss":}' -o w/s/codes-2.fts
     refused 65 forge-report w
-    [[ $stderr == *"'w/s/report-2.jsonl': line $n: "* ]]
-    cp "$D/moe/s/report-1.jsonl" w/s/report-2.jsonl
+    [[ $stderr == "forge-report: 'w/s/codes-2.fts': 'model.layers.2.k': note: line 1, column "* ]]
+    cp "$D/moe/s/codes-1.fts" w/s/codes-2.fts
+    echo '{"stage":"layer","seconds":1}{}' >>w/stages.jsonl
+    n=$(wc -l <w/stages.jsonl)
+    refused 65 forge-report w
+    [[ $stderr == *"'w/stages.jsonl': line $n: "* ]]
+    rm w/stages.jsonl
     truncate -s -100 w/s/codes-3.fts
     refused 65 forge-report w
     [[ $stderr == *"codes-3.fts"* ]]
@@ -129,7 +136,7 @@ refused() { # STATUS COMMAND...
 }
 
 @test "files that are something else are exit 65" {
-    refused 65 forge-report --eval "$D/dense/s/report-0.jsonl" "$D/dense"
+    refused 65 forge-report --eval "$D/dense/stages.jsonl" "$D/dense"
     [[ $stderr == *"line 1: no figures of forge-eval --json" ]]
     refused 65 forge-report --hitmap "$D/dense/s/codes-0.fts" "$D/dense"
     refused 65 forge-report --hitmap "$D/dense/run" "$D/dense"

@@ -4,7 +4,8 @@ makes of the records?
 
 report.py make DIR LAYERS EXPERTS            a work directory (EXPERTS 0: dense), DIR/eval.jsonl, DIR/cheap.fts
 report.py check DIR PAGE [EVAL [CHEAP [BESIDE]]]      the page of that directory, made with these files
-report.py worse DIR                          a run that loses twice as much
+report.py worse DIR                          ... as if it had lost twice as much
+report.py rename DIR                         ... of modules that nobody else has
 """
 import json
 import os
@@ -42,6 +43,22 @@ def hitmap(experts, r):
     return np.stack([tokens, tokens * r.random(experts), weight, weight * 0.3, weight * r.lognormal(0, 0.3, experts)], 1).astype("<f4")
 
 
+def notes(lines):
+    """As forge-solve writes them: of each module one, and its seconds, which are not part of the content."""
+    for x in lines:
+        rest = {k: v for k, v in x.items() if k not in ("module", "seconds")}
+        yield fts.Tensor("note", x["module"], json.dumps(rest).encode())
+        yield fts.Tensor("note", x["module"], json.dumps(dict(seconds=x["seconds"])).encode(), ancillary=True)
+
+
+def read_notes(path):
+    out = {}
+    for t in fts.read(open(path, "rb")):
+        if t.role == "note" and t.name != "run":
+            out.setdefault(t.name, dict(module=t.name)).update(t.json())
+    return list(out.values())
+
+
 def save(path, frames):
     with open(path, "wb") as f:
         fts.write(f, frames)
@@ -49,11 +66,11 @@ def save(path, frames):
 
 def make(path, layers, experts):
     r = np.random.default_rng(7)
-    for d in ("t", "c", "s", "p", "model"):
+    for d in ("t", "c", "s", "model"):
         os.makedirs(os.path.join(path, d))
     run = dict(model=os.path.join(path, "model"), out="/nowhere/made-up-4bit", text="/x/calibration\\ <b>text\\&.txt", sequences=8,
                seqlen=512, layout="awq", method="gptq", propagate="quantized", grid="--group\\ 128\\ --asymmetric",
-               solve="--method\\ gptq", layers=layers, T="t", C="c", S="s", P="p", shard_size="$'5\\tGB'", kept="''")
+               solve="--method\\ gptq", layers=layers, T="t", C="c", S="s", shard_size="$'5\\tGB'", kept="''")
     maps, cheap, modules = [], [], 0
     for i, lines in enumerate(records(layers, experts, r)):
         modules += len(lines)
@@ -61,15 +78,12 @@ def make(path, layers, experts):
             lines[-1].update(method="rtn", damping_tried=[0.01, 0.1, 1])
         if i == layers - 2:
             lines[0].update(damping=0.1, damping_tried=[0.01, 0.1])
-        with open("%s/s/report-%d.jsonl" % (path, i), "w") as f:
-            f.writelines(json.dumps(x) + "\n" for x in lines)
-        frames = [fts.Tensor("note", "run", b"{}")]
+        frames = [fts.Tensor("note", "run", b"{}")] + list(notes(lines))
         if experts and i:
             m = hitmap(experts, r)
             frames.append(fts.Tensor("hitmap", "model.layers.%d.mlp" % i, m))
             cheap.append(fts.Tensor("hitmap", "model.layers.%d.mlp" % i, np.float32(m * r.lognormal(0, 0.2, m.shape))))
         save("%s/s/codes-%d.fts" % (path, i), frames)
-        save("%s/p/pack-%d.fts" % (path, i), [fts.Tensor("note", "run", b"{}")])
     run["modules"] = modules
     with open(path + "/run", "w") as f:
         f.writelines("%s=%s\n" % x for x in run.items())
@@ -247,7 +261,7 @@ def check_experts(page, path, layers, cheap):
 
 def check(path, page, evaluation=None, cheap=None, beside=None):
     layers = int(re.search(r"^layers=(\d+)$", open(path + "/run").read(), re.M).group(1))
-    lines = [[json.loads(x) for x in open("%s/s/report-%d.jsonl" % (path, i))] for i in range(layers)]
+    lines = [read_notes("%s/s/codes-%d.fts" % (path, i)) for i in range(layers)]
     p = Page(page)
     assert "calibration <b>text&.txt" in p.text
     check_heat(p, lines, layers)
@@ -263,14 +277,19 @@ def check(path, page, evaluation=None, cheap=None, beside=None):
 
 def worse(path):
     for name in os.listdir(path + "/s"):
-        if name.endswith(".jsonl"):
-            lines = [json.loads(x) for x in open(path + "/s/" + name)]
-            with open(path + "/s/" + name, "w") as f:
-                f.writelines(json.dumps(dict(x, loss=2 * x["loss"])) + "\n" for x in reversed(lines))
+        lines = [dict(x, loss=2 * x["loss"]) for x in reversed(read_notes(path + "/s/" + name))]
+        save(path + "/s/" + name, notes(lines))
+
+
+def rename(path):
+    for name in os.listdir(path + "/s"):
+        save(path + "/s/" + name, notes(dict(x, module="other." + x["module"]) for x in read_notes(path + "/s/" + name)))
 
 
 if sys.argv[1] == "worse":
     worse(sys.argv[2])
+elif sys.argv[1] == "rename":
+    rename(sys.argv[2])
 elif sys.argv[1] == "make":
     make(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
 else:

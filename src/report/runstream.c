@@ -1,0 +1,67 @@
+/* runstream.c - see runstream.h. */
+#include "report/runstream.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int take(const struct runstream *s, const struct frame *f, struct err *e)
+{
+    return f->role == ROLE_HITMAP ?
+               hitmaps_add(s->hits, f, e) :
+               records_note(s->records, f->name, f->data, f->len, e);
+}
+
+static int one(const struct runstream *s, struct stream_reader *r,
+               struct frame *f, uint64_t at, struct err *e)
+{
+    void *payload = NULL;
+    int rc = 0;
+
+    if (f->role != ROLE_HITMAP && !(f->role == ROLE_NOTE && s->records))
+        return 0;
+    if (!f->data) {
+        payload = mem_alloc(f->len, f->name, e);
+        if (!payload)
+            return e->code;
+        rc = stream_payload(r, at, payload, f->len, e);
+        f->data = payload;
+    }
+    if (rc >= 0)
+        rc = take(s, f, e);
+    free(payload);
+    return rc;
+}
+
+static int keep_head(char **head, const char *text, struct err *e)
+{
+    size_t n = strlen(text) + 1;
+
+    *head = mem_alloc(n, "report", e);
+    if (!*head)
+        return e->code;
+    memcpy(*head, text, n);
+    return 0;
+}
+
+int runstream_read(const struct runstream *s, const char *path, struct err *e)
+{
+    const struct stream_expect expect = { 0 };
+    struct stream_reader *r;
+    struct frame f;
+    uint64_t at;
+    int rc;
+
+    if (stream_open(&r, path, &expect, e) < 0)
+        return e->code;
+    while ((rc = stream_skim(r, &f, &at, e)) > 0) {
+        rc = one(s, r, &f, at, e);
+        if (rc < 0) {
+            err_prefix(e, "'%s'", path);
+            break;
+        }
+    }
+    if (rc >= 0 && s->head && !*s->head && stream_head(r))
+        rc = keep_head(s->head, stream_head(r), e);
+    stream_close(r);
+    return rc;
+}

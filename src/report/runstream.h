@@ -1,0 +1,20 @@
+/* runstream.h - what a stream of codes or Hessians says about the run that made
+ * it: the notes of its modules, and its hit maps. */
+#ifndef FORGE_RUNSTREAM_H
+#define FORGE_RUNSTREAM_H
+
+#include "report/hitmap.h"
+#include "report/records.h"
+
+struct runstream {
+    struct records *records; /* modules' notes are added; NULL: not wanted */
+    struct hitmaps *hits;
+    char **head; /* gets the text of HEAD if it is NULL; NULL: not wanted */
+};
+
+/* Payloads other than those are not read.  E_DATA: a damaged stream, a note
+ * that is no JSON object, a wrong hit map; E_NOINPUT. */
+MUST_CHECK int runstream_read(const struct runstream *s, const char *path,
+                              struct err *e);
+
+#endif
