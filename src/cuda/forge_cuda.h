@@ -46,7 +46,7 @@ struct cuda_matrix {
     bool bad;                   /* out, then failed too: h is not finite */
 };
 
-/* One weight matrix of a batch; its factor has the same number. */
+/* One weight matrix of a batch. */
 struct cuda_module {
     const void *w;              /* [rows, cols] of params.dtype */
     const uint32_t *meta;       /* [rows, ceil(cols/group)] */
@@ -156,7 +156,8 @@ struct forge_cuda {
                         struct err *e);
     void (*factors_free)(struct cuda_factors *f); /* NULL is allowed */
 
-    /* Codes of n modules of one shape by the factors of the same numbers. */
+    /* Codes of n modules of one shape, each by the factor of its number; with
+     * fewer factors equally many modules in a row share one. */
     int (*solve)(struct cuda_context *c, const struct solve_params *p,
                  const struct cuda_factors *f, struct cuda_module *m, int n,
                  struct err *e);

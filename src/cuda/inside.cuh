@@ -250,17 +250,21 @@ int factor_potrf(struct cuda_context *c, float *a, uint64_t cols, uint64_t ld,
 int factor_split(struct cuda_context *c, const struct cuda_factors *f,
                  struct err *e);
 
-/* What the solver works on; n of each, rows padded to SOLVE_TILE, columns to
- * f->padded, all transposed: rows are contiguous. */
+/* What the solver works on; n of each, columns padded to f->padded, all
+ * transposed: rows are contiguous.  The rows of `share` modules lie one after
+ * the other, each module's padded to SOLVE_TILE: its module_rows. */
 struct solve_state {
-    uint64_t rows, padded_rows, groups;
+    int share;
+    uint64_t rows, module_rows; /* of a module */
+    uint64_t padded_rows;       /* of all: share * module_rows */
+    uint64_t groups;
     float *w;             /* [n, padded, padded_rows], in the factor's order */
     float *pushed;        /* as w: what earlier inputs push onto a column */
     __nv_bfloat16 *split; /* [n, padded, 3, padded_rows]: high, high, low */
     uint8_t *codes;       /* [n, padded, padded_rows] */
     uint32_t *meta;       /* [n, groups, padded_rows] */
     double *loss;         /* [n, padded_rows] */
-    unsigned long long *bad; /* [n]: first weight that is not finite, or ~0 */
+    unsigned long long *bad; /* [n * share]: first weight not finite, or ~0 */
 };
 /* All blocks of all matrices. */
 int solve_blocks(struct cuda_context *c, const struct solve_params *p,

@@ -17,12 +17,13 @@ static int check(const struct cuda_quantize *p, struct err *e)
     return 0;
 }
 
-static int run_set(struct cuda_context *c, const struct cuda_quantize *p,
-                   const struct cuda_factors *f, struct cuda_linear *l, int set,
-                   struct cuda_module *m, int n, struct err *e)
+/* All matrices of all Hessians: those that share one follow each other. */
+static int run_sets(struct cuda_context *c, const struct cuda_quantize *p,
+                    const struct cuda_factors *f, struct cuda_linear *l,
+                    struct cuda_module *m, int n, struct err *e)
 {
     struct solve_params s = {};
-    int rc;
+    int all = n * p->sets, rc;
 
     s.rows = p->grid.rows;
     s.cols = p->grid.cols;
@@ -30,14 +31,14 @@ static int run_set(struct cuda_context *c, const struct cuda_quantize *p,
     s.dtype = p->grid.dtype;
     s.scale_dtype = p->grid.scale_dtype;
     s.compare = p->compare;
-    for (int i = 0; i < n; i++) {
-        m[i].w = l[i].set[set].w;
-        m[i].searched = l[i].set[set].meta;
-        m[i].codes = (uint8_t *)l[i].set[set].out;
+    for (int i = 0; i < all; i++) {
+        m[i].w = l[i / p->sets].set[i % p->sets].w;
+        m[i].searched = l[i / p->sets].set[i % p->sets].meta;
+        m[i].codes = (uint8_t *)l[i / p->sets].set[i % p->sets].out;
     }
-    rc = solve_modules(c, &s, &p->grid, p->layout, f, m, n, e);
-    for (int i = 0; i < n; i++)
-        l[i].set[set].result = m[i].result;
+    rc = solve_modules(c, &s, &p->grid, p->layout, f, m, all, e);
+    for (int i = 0; i < all; i++)
+        l[i / p->sets].set[i % p->sets].result = m[i].result;
     return rc;
 }
 
@@ -50,8 +51,7 @@ static int run_batch(struct cuda_context *c, const struct cuda_quantize *p,
 
     if (rc < 0)
         return rc;
-    for (int set = 0; set < p->sets && rc >= 0; set++)
-        rc = run_set(c, p, f, l, set, m, n, e);
+    rc = run_sets(c, p, f, l, m, n, e);
     cuda_factors_free(f);
     mark(c, CUDA_WAITING);
     return rc;
@@ -66,7 +66,8 @@ int cuda_quantize(struct cuda_context *c, const struct cuda_quantize *p,
 
     if (rc < 0)
         return rc;
-    m = (struct cuda_module *)mem_zero(batch, sizeof(*m), "quantize", e);
+    m = (struct cuda_module *)mem_zero((size_t)batch * p->sets, sizeof(*m),
+                                       "quantize", e);
     if (!m)
         return e->code;
     for (int i = 0; i < n; i += take) {

@@ -20,6 +20,10 @@ struct block_args {
     uint32_t c0; /* the block's first column */
 };
 
+/* Codes, displacements and their loss at the nearest values. */
+int solve_nearest(struct cuda_context *c, const struct solve_params *p,
+                  const struct cuda_factors *f, const struct solve_state *s,
+                  const float *mantissa, struct err *e);
 /* 128 rows a block of threads where that fills the device and fits. */
 bool solve_large_blocks(const struct cuda_context *c,
                         const struct solve_state *s, int n);

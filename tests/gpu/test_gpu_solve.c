@@ -36,10 +36,13 @@ static void compare(const struct solve_params *p, const struct cuda_factors *f,
     free(codes);
 }
 
-static void check(struct solve_params p, int n, bool natural, bool symmetric)
+/* n Hessians, each of them `share` modules'. */
+static void check(struct solve_params p, int n, int share, bool natural,
+                  bool symmetric)
 {
     struct cuda_matrix *h = calloc((size_t)n, sizeof(*h));
-    struct cuda_module *m = calloc((size_t)n, sizeof(*m));
+    int all = n * share;
+    struct cuda_module *m = calloc((size_t)all, sizeof(*m));
     size_t bytes = p.rows * p.cols / 2;
     uint8_t *again = room(bytes);
     struct cuda_factors *f;
@@ -56,23 +59,27 @@ static void check(struct solve_params p, int n, bool natural, bool symmetric)
         h[i].dead = dead_columns(x, h[i].input, p.cols);
         h[i].mean = mean_diagonal(x, p.cols);
         h[i].damping = 0.01;
+    }
+    for (int i = 0; i < all; i++) {
         m[i].w = weights(p.dtype, p.rows * p.cols);
         m[i].meta = grids(&p, m[i].w, symmetric);
         m[i].codes = room(bytes);
     }
     OK(cuda->factors_build(&f, gpu, p.cols, h, n, e));
-    OK(cuda->solve(gpu, &p, f, m, n, e));
-    memcpy(again, m[n - 1].codes, bytes);
-    OK(cuda->solve(gpu, &p, f, m, n, e));
-    CHECK(!memcmp(again, m[n - 1].codes, bytes));
-    for (int i = 0; i < n; i++) {
-        compare(&p, f, h + i, m + i, i);
-        free((void *)(uintptr_t)h[i].h);
-        free((void *)(uintptr_t)h[i].input);
-        free((void *)(uintptr_t)h[i].dead);
+    OK(cuda->solve(gpu, &p, f, m, all, e));
+    memcpy(again, m[all - 1].codes, bytes);
+    OK(cuda->solve(gpu, &p, f, m, all, e));
+    CHECK(!memcmp(again, m[all - 1].codes, bytes));
+    for (int i = 0; i < all; i++) {
+        compare(&p, f, h + i / share, m + i, i / share);
         free((void *)(uintptr_t)m[i].w);
         free((void *)(uintptr_t)m[i].meta);
         free(m[i].codes);
+    }
+    for (int i = 0; i < n; i++) {
+        free((void *)(uintptr_t)h[i].h);
+        free((void *)(uintptr_t)h[i].input);
+        free((void *)(uintptr_t)h[i].dead);
     }
     cuda->factors_free(f);
     free(again);
@@ -90,30 +97,30 @@ int main(int argc, char **argv)
                               .compare = true };
 
     gpu_open(argc, argv);
-    check(p, 1, true, true);
-    check(p, 3, false, false);
+    check(p, 1, 1, true, true);
+    check(p, 3, 1, false, false);
     p.nearest = true;
-    check(p, 2, false, false);
+    check(p, 1, 2, false, false);
     p = (struct solve_params){ .rows = 129,
                                .cols = 1192,
                                .group = 64,
                                .dtype = DT_F32,
                                .scale_dtype = DT_BF16,
                                .compare = true };
-    check(p, 2, false, true);
+    check(p, 2, 2, false, true);
     p = (struct solve_params){ .rows = 8,
                                .cols = 72,
                                .group = 32,
                                .dtype = DT_F16,
                                .scale_dtype = DT_F16 };
-    check(p, 1, true, false);
+    check(p, 1, 1, true, false);
     p = (struct solve_params){ .rows = 700,
                                .cols = 1536,
                                .group = 128,
                                .dtype = DT_BF16,
                                .scale_dtype = DT_F16,
                                .compare = true };
-    check(p, 2, true, true);
+    check(p, 1, 3, true, true);
     printf("%llu of %llu codes differ\n", (unsigned long long)total_differ,
            (unsigned long long)total_codes);
     cuda->close(gpu);
