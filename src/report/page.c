@@ -229,17 +229,33 @@ static void fact_modules(struct html *h, const struct page *p)
     html_put(h, ", in %zu decoder layers</td></tr>\n", p->layers);
 }
 
+/* Fewer than asked for, where both are known. */
+static bool short_of_data(const struct page *p)
+{
+    int64_t want = runfile_number(&p->w->run, "sequences", 0);
+
+    return p->w->tokens.sequences && p->w->tokens.sequences < (uint64_t)want;
+}
+
 static void fact_data(struct html *h, const struct page *p)
 {
+    const struct tally *t = &p->w->tokens;
     const char *text = get(p, "text");
 
     if (!strcmp(get(p, "method"), "rtn") || !*text)
         return;
+    html_put(h, "<tr><th>calibration</th><td>");
+    if (t->sequences)
+        html_put(h, "%llu tokens in %llu sequences",
+                 (unsigned long long)t->tokens,
+                 (unsigned long long)t->sequences);
+    else
+        html_put(h, "%s sequences of %s tokens", get(p, "sequences"),
+                 get(p, "seqlen"));
     html_put(h,
-             "<tr><th>calibration</th><td>%s sequences of %s tokens of %s, "
-             "layers calibrated on the output of the %s ones before them</td>"
-             "</tr>\n",
-             get(p, "sequences"), get(p, "seqlen"), base_name(text),
+             " of %s, each layer on the output of the %s ones before it"
+             "</td></tr>\n",
+             base_name(text),
              !strcmp(get(p, "propagate"), "original") ? "original" :
                                                         "quantized");
 }
@@ -306,6 +322,12 @@ static void alerts(struct html *h, const struct page *p)
                  "<p class=\"alert\">The run is not complete: %zu of %zu "
                  "layers are solved.</p>\n",
                  p->w->layers_done, p->layers);
+    if (short_of_data(p))
+        html_put(h,
+                 "<p class=\"alert\">The text gave %llu sequences, %s were "
+                 "asked for.</p>\n",
+                 (unsigned long long)p->w->tokens.sequences,
+                 get(p, "sequences"));
     list_modules(h, p, is_fallback,
                  "Rounded to nearest, without their Hessian");
     list_modules(h, p, is_raised,

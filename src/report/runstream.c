@@ -17,6 +17,10 @@ static int one(const struct runstream *s, struct stream_reader *r,
     void *payload = NULL;
     int rc = 0;
 
+    if (f->role == ROLE_TOKENS && f->ndim == 1 && s->tokens) {
+        s->tokens->sequences++;
+        s->tokens->tokens += f->dims[0];
+    }
     if (f->role != ROLE_HITMAP && !(f->role == ROLE_NOTE && s->records))
         return 0;
     if (!f->data) {

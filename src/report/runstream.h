@@ -6,9 +6,15 @@
 #include "report/hitmap.h"
 #include "report/records.h"
 
+/* Of `tokens` frames: how many, and their tokens. */
+struct tally {
+    uint64_t sequences, tokens;
+};
+
 struct runstream {
     struct records *records; /* modules' notes are added; NULL: not wanted */
     struct hitmaps *hits;
+    struct tally *tokens; /* NULL: not wanted */
     char **head; /* gets the text of HEAD if it is NULL; NULL: not wanted */
 };
 

@@ -36,7 +36,7 @@ static bool ends(const char *name, const char *suffix)
 
 /* Bytes of the files of a directory that end so; hidden subdirectories and
  * what is half written do not count.  visit: called for each, or NULL. */
-struct tally {
+struct files {
     const char *suffix;
     double bytes;
     size_t files;
@@ -44,7 +44,7 @@ struct tally {
     void *arg;
 };
 
-static int tally(struct tally *t, const char *dir, struct err *e)
+static int files_in(struct files *t, const char *dir, struct err *e)
 {
     char path[PATH_MAX];
     struct dirent *d;
@@ -94,6 +94,14 @@ static int visit_hits(void *arg, const char *path, struct err *e)
     return runstream_read(&s, path, e);
 }
 
+static int visit_tokens(void *arg, const char *path, struct err *e)
+{
+    struct workdir *w = arg;
+    const struct runstream s = { .hits = &w->hits, .tokens = &w->tokens };
+
+    return runstream_read(&s, path, e);
+}
+
 static int read_stages(struct workdir *w, const char *work, struct err *e)
 {
     static const char *const name[STAGES] = { "T", "C", "S", "P" };
@@ -101,12 +109,14 @@ static int read_stages(struct workdir *w, const char *work, struct err *e)
 
     for (int i = 0; i < STAGES; i++) {
         const char *key = runfile_get(&w->run, name[i]);
-        struct tally t = { .suffix = ".fts", .arg = w };
+        struct files t = { .suffix = ".fts", .arg = w };
 
-        t.visit = i == STAGE_CALIB ? visit_hits : NULL;
+        t.visit = i == STAGE_TOKENS ? visit_tokens :
+                  i == STAGE_CALIB  ? visit_hits :
+                                      NULL;
         if (!*key || strchr(key, '/'))
             continue;
-        if (join(dir, work, key, e) < 0 || tally(&t, dir, e) < 0)
+        if (join(dir, work, key, e) < 0 || files_in(&t, dir, e) < 0)
             return e->code;
         w->stage_bytes[i] = t.bytes;
         w->stage_files[i] = t.files;
@@ -123,7 +133,9 @@ static bool exists(const char *path)
 
 static int read_codes(struct workdir *w, const char *work, struct err *e)
 {
-    const struct runstream s = { &w->records, &w->hits, &w->history };
+    const struct runstream s = { .records = &w->records,
+                                 .hits = &w->hits,
+                                 .head = &w->history };
     const char *key = runfile_get(&w->run, "S");
     char path[PATH_MAX];
 

@@ -5,6 +5,7 @@
 #include "report/hitmap.h"
 #include "report/records.h"
 #include "report/runfile.h"
+#include "report/runstream.h"
 
 /* The directories of the run's stages. */
 enum stage { STAGE_TOKENS, STAGE_CALIB, STAGE_SOLVE, STAGE_PACK, STAGES };
@@ -14,6 +15,7 @@ struct workdir {
     struct records records;
     struct hitmaps hits;
     int64_t layers, modules;    /* that the run has; -1: it does not say */
+    struct tally tokens;        /* calibrated on; 0: not there */
     size_t layers_done;         /* with codes */
     double stage_bytes[STAGES]; /* of the files that are there */
     size_t stage_files[STAGES];

@@ -85,6 +85,7 @@ def make(path, layers, experts):
             cheap.append(fts.Tensor("hitmap", "model.layers.%d.mlp" % i, np.float32(m * r.lognormal(0, 0.2, m.shape))))
         save("%s/s/codes-%d.fts" % (path, i), frames)
     run["modules"] = modules
+    save(path + "/t/tokens.fts", [fts.Tensor("tokens", str(i), np.arange(500 + i, dtype="<i4"), sequence=i + 1) for i in range(7)])
     with open(path + "/run", "w") as f:
         f.writelines("%s=%s\n" % x for x in run.items())
     with open(path + "/meter.json", "w") as f:
@@ -263,7 +264,8 @@ def check(path, page, evaluation=None, cheap=None, beside=None):
     layers = int(re.search(r"^layers=(\d+)$", open(path + "/run").read(), re.M).group(1))
     lines = [read_notes("%s/s/codes-%d.fts" % (path, i)) for i in range(layers)]
     p = Page(page)
-    assert "calibration <b>text&.txt" in p.text
+    assert "3521 tokens in 7 sequences of calibration <b>text&.txt" in p.text
+    assert "gave 7 sequences, 8 were asked for" in p.text
     check_heat(p, lines, layers)
     check_bars(p, lines)
     check_worst(p, lines)
