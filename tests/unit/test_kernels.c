@@ -266,15 +266,15 @@ static void test_turn_bf16(const struct kernels *k)
 
 static void test_pair_rows(const struct kernels *k)
 {
-    uint16_t a[N], b[N], out[2 * N];
+    uint16_t a[N], b[N], pairs[2 * N];
 
     for (int i = 0; i < N; i++) {
         a[i] = (uint16_t)(i * 517);
         b[i] = (uint16_t)(i * 911 + 3);
     }
-    k->pair_rows(a, b, N, out);
+    k->pair_rows(a, b, N, pairs);
     for (int i = 0; i < N; i++)
-        CHECK(out[2 * i] == a[i] && out[2 * i + 1] == b[i]);
+        CHECK(pairs[2 * i] == a[i] && pairs[2 * i + 1] == b[i]);
 }
 
 int main(void)
