@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 enum {
     ONE = 256, /* Q8.8 */
@@ -22,23 +23,37 @@ static void exponent_range(enum dtype t, int *lo, int *hi)
     }
 }
 
-uint32_t quant_meta(float scale, int zero, bool symmetric,
-                    enum dtype scale_dtype)
+static uint32_t compose(double exponent, int zero, bool symmetric,
+                        enum dtype scale_dtype)
 {
-    int lo, hi, q = 0;
+    int lo, hi, q;
 
     exponent_range(scale_dtype, &lo, &hi);
-    if (isfinite(scale) && scale > 0) {
-        double l = rint(log2((double)scale) * ONE);
-
-        q = l < lo ? lo : l > hi ? hi : (int)l;
-    } else {
-        zero = 8;
-    }
+    q = exponent < lo ? lo : exponent > hi ? hi : (int)exponent;
     if (symmetric)
         zero = 8;
     return (uint16_t)(int16_t)q | (uint32_t)zero << 16 |
            (symmetric ? (uint32_t)QUANT_SYMMETRIC << 24 : 0);
+}
+
+uint32_t quant_meta(float scale, int zero, bool symmetric,
+                    enum dtype scale_dtype)
+{
+    if (!isfinite(scale) || scale <= 0)
+        return compose(0, 8, symmetric, scale_dtype);
+    return compose(rint(log2((double)scale) * ONE), zero, symmetric,
+                   scale_dtype);
+}
+
+uint32_t quant_meta_near(double exponent, float scale, int zero, bool symmetric,
+                         enum dtype scale_dtype)
+{
+    const double rounder = 6755399441055744.0; /* 1.5 * 2^52 */
+    double q = (exponent + rounder) - rounder;
+
+    if (!(fabs(exponent - q) < 0.49) || !isnormal(scale))
+        return quant_meta(scale, zero, symmetric, scale_dtype);
+    return compose(q, zero, symmetric, scale_dtype);
 }
 
 bool quant_is_symmetric(uint32_t meta)
@@ -59,12 +74,14 @@ static float stored_scale(int q, enum dtype scale_dtype)
 /* The scales of all exponents that quant_meta() gives for F16: a search asks
  * for ten million of them. */
 static float f16_scales[F16_EXPONENTS];
-static pthread_once_t f16_ready = PTHREAD_ONCE_INIT;
+static pthread_once_t f16_once = PTHREAD_ONCE_INIT;
+static atomic_bool f16_ready;
 
 static void fill_f16_scales(void)
 {
     for (int i = 0; i < F16_EXPONENTS; i++)
         f16_scales[i] = stored_scale(i + F16_LOWEST, DT_F16);
+    atomic_store_explicit(&f16_ready, true, memory_order_release);
 }
 
 struct qgrid quant_grid(uint32_t meta, enum dtype scale_dtype)
@@ -75,7 +92,8 @@ struct qgrid quant_grid(uint32_t meta, enum dtype scale_dtype)
                                    (int)(meta >> 16 & 15) };
 
     if (scale_dtype == DT_F16 && i >= 0 && i < F16_EXPONENTS) {
-        pthread_once(&f16_ready, fill_f16_scales);
+        if (!atomic_load_explicit(&f16_ready, memory_order_acquire))
+            pthread_once(&f16_once, fill_f16_scales);
         g.scale = f16_scales[i];
     } else {
         g.scale = stored_scale(q, scale_dtype);

@@ -33,9 +33,17 @@ C_BEGIN
  * normal number.  scale <= 0 or not finite gives scale 1, zero 8. */
 uint32_t quant_meta(float scale, int zero, bool symmetric,
                     enum dtype scale_dtype);
+/* The same where 256 log2(scale) is known to within 0.005. */
+uint32_t quant_meta_near(double exponent, float scale, int zero, bool symmetric,
+                         enum dtype scale_dtype);
 /* scale_dtype: DT_F16, DT_BF16 or DT_F32 (not rounded). */
 struct qgrid quant_grid(uint32_t meta, enum dtype scale_dtype);
 bool quant_is_symmetric(uint32_t meta);
+/* The same scale with another zero; of an asymmetric grid alone. */
+static inline uint32_t quant_with_zero(uint32_t meta, int zero)
+{
+    return (meta & ~(uint32_t)0xff0000) | (uint32_t)zero << 16;
+}
 /* The same grid with its scale negated; of a symmetric one alone. */
 static inline uint32_t quant_negative(uint32_t meta)
 {

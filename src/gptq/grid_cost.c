@@ -4,12 +4,21 @@
  * one AVX-512, two AVX or four SSE registers.  Each operation is an IEEE one,
  * in the same order, without contraction, so all variants give equal bits.
  *
+ * A quotient of tame numbers is made by the reciprocal of the scale, rounded
+ * to nearest, and two corrections, each by a remainder that is exact: by
+ * Markstein's theorem that gives the quotient's own bits, in a third of a
+ * division's time.
+ *
  * |u|^norm is exp2(norm * log2|u|) by polynomials: relative error below 2e-6,
  * far below what tells two candidates apart. */
 #include "gptq/grid_cost.h"
 
 #include <stdint.h>
 #include <string.h>
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 typedef float vf __attribute__((vector_size(64)));
 typedef int32_t vi __attribute__((vector_size(64)));
@@ -64,18 +73,27 @@ INLINE void power_v(vf *out, const vf *u, float norm)
     *out = SELECT(tiny, p * 0, p);
 }
 
-INLINE double cost(const float *w, const float *c, size_t n, float scale,
-                   float lo, float hi, float norm)
+typedef void divide_fn(vf *x, float scale, float inverse);
+
+INLINE void divide_exactly(vf *x, float scale, float inverse)
 {
-    vf sum = { 0 }, low = sum + lo, high = sum + hi, part;
-    float lane[GRID_LANES];
-    double total = 0;
+    (void)inverse;
+    *x /= scale;
+}
+
+/* Grid k of the batch: its sums in lanes. */
+INLINE void sums(const float *w, const float *c, size_t n,
+                 const struct grid_batch *b, int k, float norm,
+                 divide_fn *divide, float *lane)
+{
+    float scale = b->scale[k], inverse = 1 / scale;
+    vf sum = { 0 }, low = sum + b->lo[k], high = sum + b->hi[k], part;
 
     for (size_t i = 0; i < n; i += GRID_LANES) {
         vf x, q, u, weight;
 
         memcpy(&x, w + i, sizeof(x));
-        x /= scale;
+        divide(&x, scale, inverse);
         q = SELECT(x < low, low, x);
         q = SELECT(q > high, high, q);
         q = (q + ROUNDER) - ROUNDER;
@@ -90,42 +108,99 @@ INLINE double cost(const float *w, const float *c, size_t n, float scale,
         }
         sum += part;
     }
-    memcpy(lane, &sum, sizeof(lane));
-    for (int i = 0; i < GRID_LANES; i++)
-        total += lane[i];
-    return total;
+    memcpy(lane, &sum, sizeof(sum));
+}
+
+/* Lanes are added one by one, of all grids at once. */
+INLINE void cost(const float *w, const float *c, size_t n,
+                 const struct grid_batch *b, float norm, divide_fn *divide,
+                 double *out)
+{
+    typedef double vd __attribute__((vector_size(64)));
+    typedef float half __attribute__((vector_size(32)));
+    float lane[GRID_BATCH][GRID_LANES], part[GRID_LANES][GRID_BATCH] = { 0 };
+    vd low = { 0 }, high = { 0 };
+    double total[GRID_BATCH];
+
+    for (int k = 0; k < b->n; k++)
+        sums(w, c, n, b, k, norm, divide, lane[k]);
+    for (int k = 0; k < b->n; k++)
+#pragma GCC unroll 16
+        for (int i = 0; i < GRID_LANES; i++)
+            part[i][k] = lane[k][i];
+#pragma GCC unroll 16
+    for (int i = 0; i < GRID_LANES; i++) {
+        half x[2];
+
+        memcpy(x, part[i], sizeof(x));
+        low += __builtin_convertvector(x[0], vd);
+        high += __builtin_convertvector(x[1], vd);
+    }
+    memcpy(total, &low, sizeof(low));
+    memcpy(total + GRID_BATCH / 2, &high, sizeof(high));
+    memcpy(out, total, (size_t)b->n * sizeof(*out));
 }
 
 /* The branches on norm and c become four loops. */
-INLINE double choose(const float *w, const float *c, size_t n, float scale,
-                     float lo, float hi, float norm)
+INLINE void choose(const float *w, const float *c, size_t n,
+                   const struct grid_batch *b, float norm, divide_fn *d,
+                   double *out)
 {
-    if (norm == 2)
-        return c ? cost(w, c, n, scale, lo, hi, 2) :
-                   cost(w, NULL, n, scale, lo, hi, 2);
-    return c ? cost(w, c, n, scale, lo, hi, norm) :
-               cost(w, NULL, n, scale, lo, hi, norm);
+    if (norm == 2 && c)
+        cost(w, c, n, b, 2, d, out);
+    else if (norm == 2)
+        cost(w, NULL, n, b, 2, d, out);
+    else if (c)
+        cost(w, c, n, b, norm, d, out);
+    else
+        cost(w, NULL, n, b, norm, d, out);
 }
 
-static double cost_plain(const float *w, const float *c, size_t n, float scale,
-                         float lo, float hi, float norm)
+static void cost_plain(const float *w, const float *c, size_t n,
+                       const struct grid_batch *b, float norm, double *out)
 {
-    return choose(w, c, n, scale, lo, hi, norm);
+    choose(w, c, n, b, norm, divide_exactly, out);
 }
 
 #ifdef __x86_64__
-__attribute__((target("avx2"))) static double
-cost_avx2(const float *w, const float *c, size_t n, float scale, float lo,
-          float hi, float norm)
+__attribute__((target("avx2"))) static void
+cost_avx2(const float *w, const float *c, size_t n, const struct grid_batch *b,
+          float norm, double *out)
 {
-    return choose(w, c, n, scale, lo, hi, norm);
+    choose(w, c, n, b, norm, divide_exactly, out);
 }
 
-__attribute__((target("avx512f,avx512dq"))) static double
-cost_avx512(const float *w, const float *c, size_t n, float scale, float lo,
-            float hi, float norm)
+#define AVX512 __attribute__((target("avx512f,avx512dq")))
+
+AVX512 static void cost_avx512(const float *w, const float *c, size_t n,
+                               const struct grid_batch *b, float norm,
+                               double *out)
 {
-    return choose(w, c, n, scale, lo, hi, norm);
+    choose(w, c, n, b, norm, divide_exactly, out);
+}
+
+AVX512 INLINE void divide_tame(vf *x, float scale, float inverse)
+{
+    __m512 a = (__m512)*x, s = _mm512_set1_ps(scale);
+    __m512 y = _mm512_set1_ps(inverse), q = _mm512_mul_ps(a, y);
+
+    q = _mm512_fmadd_ps(_mm512_fnmadd_ps(q, s, a), y, q);
+    q = _mm512_fmadd_ps(_mm512_fnmadd_ps(q, s, a), y, q);
+    *x = (vf)q;
+}
+
+AVX512 static void cost_tame(const float *w, const float *c, size_t n,
+                             const struct grid_batch *b, float norm,
+                             double *out)
+{
+    bool tame = true;
+
+    for (int k = 0; k < b->n; k++)
+        tame &= b->scale[k] > 0x1p-40f && b->scale[k] < 0x1p40f;
+    if (tame)
+        choose(w, c, n, b, norm, divide_tame, out);
+    else
+        choose(w, c, n, b, norm, divide_exactly, out);
 }
 #endif
 
@@ -149,4 +224,52 @@ grid_cost_fn *grid_cost_best(void)
     grid_cost_fn *list[3];
 
     return list[grid_cost_all(list) - 1];
+}
+
+grid_cost_fn *grid_cost_tame(void)
+{
+#ifdef __x86_64__
+    if (grid_cost_best() == cost_avx512)
+        return cost_tame;
+#endif
+    return grid_cost_best();
+}
+
+INLINE struct grid_range range(const float *w, size_t n)
+{
+    vf lo = { 0 }, hi = { 0 };
+    vi odd = { 0 };
+    struct grid_range r = { .tame = true };
+
+    for (size_t i = 0; i < n; i += GRID_LANES) {
+        vf x, a;
+
+        memcpy(&x, w + i, sizeof(x));
+        a = (vf)((vi)x & 0x7fffffff);
+        lo = SELECT(x < lo, x, lo);
+        hi = SELECT(x > hi, x, hi);
+        odd |= (a != 0.0f) & ((a < 0x1p-60f) | (a > 0x1p60f));
+    }
+    for (int i = 0; i < GRID_LANES; i++) {
+        r.lo = lo[i] < r.lo ? lo[i] : r.lo;
+        r.hi = hi[i] > r.hi ? hi[i] : r.hi;
+        r.tame &= !odd[i];
+    }
+    return r;
+}
+
+#ifdef __x86_64__
+AVX512 static struct grid_range range_avx512(const float *w, size_t n)
+{
+    return range(w, n);
+}
+#endif
+
+struct grid_range grid_range(const float *w, size_t n)
+{
+#ifdef __x86_64__
+    if (grid_cost_best() == cost_avx512)
+        return range_avx512(w, n);
+#endif
+    return range(w, n);
 }

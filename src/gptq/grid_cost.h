@@ -3,18 +3,36 @@
 #ifndef FORGE_GRID_COST_H
 #define FORGE_GRID_COST_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
-enum { GRID_LANES = 16 };
+enum { GRID_LANES = 16, GRID_BATCH = 16 };
 
-/* Sum of c_j |x_j - code_j|^norm over n weights (a multiple of GRID_LANES),
- * x = w / scale, codes clamped to lo..hi (zero already taken off).  In units
- * of the step: multiply by scale^norm.  c NULL: all 1. */
-typedef double grid_cost_fn(const float *w, const float *c, size_t n,
-                            float scale, float lo, float hi, float norm);
+/* Grids that are tried together. */
+struct grid_batch {
+    int n;
+    float scale[GRID_BATCH];
+    float lo[GRID_BATCH], hi[GRID_BATCH]; /* codes, zero already taken off */
+};
+
+/* cost[b->n] = sum of c_j |x_j - code_j|^norm over n weights (a multiple of
+ * GRID_LANES), x = w / scale, codes clamped to lo..hi.  In units of the step:
+ * multiply by scale^norm.  c NULL: all 1. */
+typedef void grid_cost_fn(const float *w, const float *c, size_t n,
+                          const struct grid_batch *b, float norm, double *cost);
 
 /* The fastest that this machine has. */
 grid_cost_fn *grid_cost_best(void);
+/* A faster one that gives the same bits for weights that grid_range() calls
+ * tame. */
+grid_cost_fn *grid_cost_tame(void);
+
+/* Of n weights (a multiple of GRID_LANES): the least and the greatest, or 0. */
+struct grid_range {
+    float lo, hi;
+    bool tame; /* each is 0 or of a magnitude between 2^-60 and 2^60 */
+};
+struct grid_range grid_range(const float *w, size_t n);
 /* All that this machine has, the plain one first; for tests. */
 int grid_cost_all(grid_cost_fn *list[3]);
 

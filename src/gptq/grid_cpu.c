@@ -6,9 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/lanes.h"
 #include "common/quant.h"
 #include "common/threads.h"
 #include "gptq/grid_cost.h"
+
+/* The factors that are tried, and their exponents in a qmeta. */
+struct factors {
+    int n;
+    double factor[GRID_CANDIDATES_MAX], exponent[GRID_CANDIDATES_MAX];
+};
 
 /* A group and the best grid found for it so far. */
 struct search {
@@ -16,30 +23,63 @@ struct search {
     const float *w, *c;
     size_t n; /* up to a multiple of GRID_LANES */
     grid_cost_fn *cost;
+    double unit; /* exponent of the scale of factor 1 */
+    struct grid_batch batch;
+    uint32_t meta[GRID_BATCH]; /* of the batch */
     uint32_t best, last;
     double best_cost;
     bool any;
 };
 
-static void try_grid(struct search *s, float scale, int zero)
+static double exponent_of(double scale)
+{
+    return 256 * log2(scale);
+}
+
+static void choose_factors(const struct grid_params *p, struct factors *f)
+{
+    double range = GRID_FACTOR_HI - GRID_FACTOR_LO;
+
+    f->n = p->search == GRID_ABSMAX ? 1 : p->candidates;
+    for (int i = 0; i < f->n; i++) {
+        f->factor[i] = f->n == 1 ? 1 : GRID_FACTOR_HI - range * i / (f->n - 1);
+        f->exponent[i] = exponent_of(f->factor[i]);
+    }
+}
+
+static void try_batch(struct search *s)
 {
     const struct grid_params *p = s->p;
-    uint32_t meta = quant_meta(scale, zero, p->symmetric, p->scale_dtype);
-    struct qgrid g;
-    double cost;
+    double cost[GRID_BATCH];
 
-    if (s->any && meta == s->last)
-        return;
-    g = quant_grid(meta, p->scale_dtype);
-    cost = s->cost(s->w, s->c, s->n, g.scale, (float)-g.zero,
-                   (float)(QUANT_LEVELS - 1 - g.zero), (float)p->norm) *
-           (p->norm == 2 ? (double)g.scale * g.scale : pow(g.scale, p->norm));
-    s->last = meta;
-    if (!s->any || cost < s->best_cost) {
-        s->best = meta;
-        s->best_cost = cost;
+    s->cost(s->w, s->c, s->n, &s->batch, (float)p->norm, cost);
+    for (int k = 0; k < s->batch.n; k++) {
+        double scale = s->batch.scale[k];
+
+        cost[k] *= p->norm == 2 ? scale * scale : pow(scale, p->norm);
+        if (!s->any || cost[k] < s->best_cost) {
+            s->best = s->meta[k];
+            s->best_cost = cost[k];
+        }
+        s->any = true;
     }
-    s->any = true;
+    s->batch.n = 0;
+}
+
+static void try_grid(struct search *s, uint32_t meta)
+{
+    struct grid_batch *b = &s->batch;
+    struct qgrid g;
+
+    if ((s->any || b->n) && meta == s->last)
+        return;
+    g = quant_grid(meta, s->p->scale_dtype);
+    s->meta[b->n] = s->last = meta;
+    b->scale[b->n] = g.scale;
+    b->lo[b->n] = (float)-g.zero;
+    b->hi[b->n++] = (float)(QUANT_LEVELS - 1 - g.zero);
+    if (b->n == GRID_BATCH)
+        try_batch(s);
 }
 
 static int clamp_zero(float z)
@@ -48,64 +88,74 @@ static int clamp_zero(float z)
 }
 
 /* Asymmetric: the zero belongs to the scale as it will be stored. */
-static void try_factor(struct search *s, double f, float lo, float hi)
+static void try_factor(struct search *s, double f, double exponent, float lo,
+                       float hi)
 {
     const struct grid_params *p = s->p;
-    float scale, stored;
-    uint32_t meta;
+    double reach =
+        p->symmetric ? f * 2 * fmaxf(-lo, hi) : f * ((double)hi - lo);
+    float scale = (float)(reach / (QUANT_LEVELS - 1)), stored;
+    uint32_t meta = quant_meta_near(exponent + s->unit, scale, 0, p->symmetric,
+                                    p->scale_dtype);
     int zero;
 
-    if (p->symmetric) {
-        try_grid(s, (float)(f * 2 * fmaxf(-lo, hi) / (QUANT_LEVELS - 1)), 8);
+    if (p->symmetric || !isfinite(scale) || scale <= 0) {
+        try_grid(s, meta);
         return;
     }
-    scale = (float)(f * ((double)hi - lo) / (QUANT_LEVELS - 1));
-    meta = quant_meta(scale, 0, false, p->scale_dtype);
     stored = quant_grid(meta, p->scale_dtype).scale;
     zero = clamp_zero(rintf((float)(-f * lo) / stored));
-    try_grid(s, scale, zero);
+    try_grid(s, quant_with_zero(meta, zero));
     if (p->search == GRID_ABSMAX)
         return;
     if (zero > 0)
-        try_grid(s, scale, zero - 1);
+        try_grid(s, quant_with_zero(meta, zero - 1));
     if (zero < QUANT_LEVELS - 1)
-        try_grid(s, scale, zero + 1);
+        try_grid(s, quant_with_zero(meta, zero + 1));
 }
 
-uint32_t grid_search_group(const struct grid_params *p, const float *w,
-                           const float *importance, size_t n, double *cost)
+static uint32_t search_group(const struct grid_params *p,
+                             const struct factors *f, const float *w,
+                             const float *importance, size_t n, double *cost)
 {
     struct search s = {
         .p = p,
         .w = w,
         .c = importance,
         .n = (n + GRID_LANES - 1) / GRID_LANES * GRID_LANES,
-        .cost = grid_cost_best(),
     };
-    int steps = p->search == GRID_ABSMAX ? 1 : p->candidates;
-    double range = GRID_FACTOR_HI - GRID_FACTOR_LO;
-    float lo = 0, hi = 0;
+    struct grid_range r = grid_range(w, s.n);
 
-    for (size_t i = 0; i < n; i++) {
-        lo = w[i] < lo ? w[i] : lo;
-        hi = w[i] > hi ? w[i] : hi;
-    }
-    if (lo == 0 && hi == 0)
+    s.cost = r.tame ? grid_cost_tame() : grid_cost_best();
+    s.unit = exponent_of(
+        (p->symmetric ? 2 * (double)fmaxf(-r.lo, r.hi) : (double)r.hi - r.lo) /
+        (QUANT_LEVELS - 1));
+    if (r.lo == 0 && r.hi == 0)
         s.best = quant_meta(0, 8, p->symmetric, p->scale_dtype);
-    else if (steps == 1)
-        try_factor(&s, 1, lo, hi);
     else
-        for (int i = 0; i < steps; i++)
-            try_factor(&s, GRID_FACTOR_HI - range * i / (steps - 1), lo, hi);
+        for (int i = 0; i < f->n; i++)
+            try_factor(&s, f->factor[i], f->exponent[i], r.lo, r.hi);
+    if (s.batch.n)
+        try_batch(&s);
     if (cost)
         *cost = s.best_cost;
     return s.best;
+}
+
+uint32_t grid_search_group(const struct grid_params *p, const float *w,
+                           const float *importance, size_t n, double *cost)
+{
+    struct factors f;
+
+    choose_factors(p, &f);
+    return search_group(p, &f, w, importance, n, cost);
 }
 
 /* ---- rows over threads ---- */
 
 struct job {
     const struct grid_params *p;
+    struct factors factors;
     const char *w;
     uint32_t *meta;
     pthread_mutex_t lock;
@@ -149,10 +199,12 @@ static int search_row(const struct job *j, uint64_t row, float *x, float *w,
     uint64_t stride = p->cols * dtype_bits(p->dtype) / 8;
     uint64_t groups = quant_groups(p->cols, p->group);
     size_t room = padded(p->group);
+    bool finite;
 
     if (!to_f32(x, j->w + row * stride, p->dtype, p->cols))
         return err_set(e, E_DATA, "%s is no float type", dtype_name(p->dtype));
-    for (uint64_t i = 0; i < p->cols; i++)
+    finite = lanes_finite(x, p->cols);
+    for (uint64_t i = 0; !finite && i < p->cols; i++)
         if (!isfinite(x[i]))
             return err_set(e, E_DATA, "row %llu: input %llu is not finite",
                            (unsigned long long)row, (unsigned long long)i);
@@ -166,7 +218,7 @@ static int search_row(const struct job *j, uint64_t row, float *x, float *w,
         if (p->importance)
             normalise(c, p->importance + first, n);
         j->meta[row * groups + g] =
-            grid_search_group(p, w, p->importance ? c : NULL, n, NULL);
+            search_group(p, &j->factors, w, p->importance ? c : NULL, n, NULL);
     }
     return 0;
 }
@@ -193,6 +245,7 @@ static int search(const struct grid_params *p, const void *w, uint32_t *meta,
 {
     struct job j = { .p = p, .w = w, .meta = meta };
 
+    choose_factors(p, &j.factors);
     pthread_mutex_init(&j.lock, NULL);
     threads_for(p->rows, 8, search_rows, &j);
     pthread_mutex_destroy(&j.lock);

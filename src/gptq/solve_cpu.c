@@ -380,17 +380,10 @@ static void round_tile(struct tile *t)
     for (uint64_t q = 0; q < t->panels; q++)
         for (uint64_t c = 0; c < f->cols; c++) {
             uint64_t g = f->input[c] / t->j->p->group;
-            const float *s = t->scale + (q * t->groups + g) * ROWS;
-            const float *z = t->zero + (q * t->groups + g) * ROWS;
-            float *d = at(t, q, c);
 
-            for (int r = 0; r < ROWS; r++) {
-                struct qgrid grid = { s[r], (int)z[r] };
-                int code = quant_code(d[r], grid);
-
-                t->codes[(q * t->padded + c) * ROWS + r] = (uint8_t)code;
-                d[r] -= quant_value(code, grid);
-            }
+            t->j->k->nearest(at(t, q, c), t->scale + (q * t->groups + g) * ROWS,
+                             t->zero + (q * t->groups + g) * ROWS,
+                             t->codes + (q * t->padded + c) * ROWS);
         }
 }
 

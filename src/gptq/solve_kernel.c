@@ -84,6 +84,29 @@ INLINE void panel(const struct solve_panel *p)
     memcpy(p->dist, dist, sizeof(dist));
 }
 
+INLINE void nearest(float *d, const float *scale, const float *zero,
+                    uint8_t *codes)
+{
+    for (int r = 0; r < ROWS; r += LANES) {
+        vf w, s, z, x, lo, hi;
+        vb code;
+
+        memcpy(&w, d + r, sizeof(w));
+        memcpy(&s, scale + r, sizeof(s));
+        memcpy(&z, zero + r, sizeof(z));
+        x = w / s;
+        lo = 0.0f - z;
+        hi = 15.0f - z;
+        x = SELECT(x < lo, lo, x);
+        x = SELECT(x > hi, hi, x);
+        x = (x + ROUNDER) - ROUNDER;
+        w -= x * s;
+        memcpy(d + r, &w, sizeof(w));
+        code = __builtin_convertvector(__builtin_convertvector(x + z, vi), vb);
+        memcpy(codes + r, &code, sizeof(code));
+    }
+}
+
 INLINE void divide(float *x, const float *l)
 {
     enum { N = ROWS / LANES };
@@ -112,6 +135,12 @@ static void panel_plain(const struct solve_panel *p)
     panel(p);
 }
 
+static void nearest_plain(float *d, const float *scale, const float *zero,
+                          uint8_t *codes)
+{
+    nearest(d, scale, zero, codes);
+}
+
 static void product_plain(float *acc, const float *d, const float *l, size_t n)
 {
     for (size_t k = 0; k < n; k++)
@@ -134,7 +163,8 @@ static void divide_plain(float *x, const float *l)
 }
 
 static const struct solve_kernels plain = { product_plain, panel_plain,
-                                            subtract_plain, divide_plain };
+                                            nearest_plain, subtract_plain,
+                                            divide_plain };
 
 #ifdef __x86_64__
 #define AVX2   __attribute__((target("avx2,fma")))
@@ -193,8 +223,15 @@ AVX2 static void panel_avx2(const struct solve_panel *p)
     panel(p);
 }
 
+AVX2 static void nearest_avx2(float *d, const float *scale, const float *zero,
+                              uint8_t *codes)
+{
+    nearest(d, scale, zero, codes);
+}
+
 static const struct solve_kernels avx2 = { product_avx2, panel_avx2,
-                                           subtract_avx2, divide_avx2 };
+                                           nearest_avx2, subtract_avx2,
+                                           divide_avx2 };
 
 /* The accumulators have names, since an array of 24 would live in memory. */
 #define EACH_COLUMN(x) x(0) x(1) x(2) x(3) x(4) x(5) x(6) x(7)
@@ -261,8 +298,15 @@ AVX512 static void panel_avx512(const struct solve_panel *p)
     panel(p);
 }
 
+AVX512 static void nearest_avx512(float *d, const float *scale,
+                                  const float *zero, uint8_t *codes)
+{
+    nearest(d, scale, zero, codes);
+}
+
 static const struct solve_kernels avx512 = { product_avx512, panel_avx512,
-                                             subtract_avx512, divide_avx512 };
+                                             nearest_avx512, subtract_avx512,
+                                             divide_avx512 };
 #endif
 
 int solve_kernels_all(const struct solve_kernels *list[3])

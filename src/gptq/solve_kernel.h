@@ -27,6 +27,10 @@ struct solve_kernels {
     /* acc[8][48] += d[n][48]ᵀ l[n][8] */
     void (*product)(float *acc, const float *d, const float *l, size_t n);
     void (*panel)(const struct solve_panel *p);
+    /* Round w[48] of one input to nearest: codes[48], and d = w - q in w's
+     * place. */
+    void (*nearest)(float *d, const float *scale, const float *zero,
+                    uint8_t *codes);
     /* The factorization keeps SOLVE_ROWS rows of one column together in both
      * operands: acc[8][48] -= d[n][48]ᵀ l[n][the first 8 of 48] */
     void (*subtract)(float *acc, const float *d, const float *l, size_t n);

@@ -7,6 +7,7 @@
 #include "gptq/factor.h"
 #include "gptq/grid_cost.h"
 #include "common/lanes.h"
+#include "common/quant.h"
 #include "gptq/solve_kernel.h"
 #include "test.h"
 
@@ -18,32 +19,74 @@ static float noise(void)
     return (float)(int32_t)(seed >> 32) / 2147483648.0f;
 }
 
+static double one_cost(const float *w, const float *c, float scale, float zero,
+                       float norm, int i)
+{
+    float x = w[i] / scale, q = fminf(fmaxf(rintf(x), -zero), 15 - zero);
+
+    return (double)c[i] * pow(fabs((double)x - q), norm);
+}
+
 static void costs_are_equal_bit_for_bit(void)
 {
-    grid_cost_fn *f[3];
+    grid_cost_fn *f[4];
     int n = grid_cost_all(f);
     float w[64], c[64];
 
+    f[n++] = grid_cost_tame();
     for (int round = 0; round < 2000; round++) {
-        float scale = 0.01f + fabsf(noise()) / 4;
-        float zero = (float)(round % 16), norm = round % 3 ? 2.4f : 2;
-        double want, exact = 0;
+        struct grid_batch b = { .n = 1 + round % GRID_BATCH };
+        float norm = round % 3 ? 2.4f : 2, zero = (float)(round % 16);
+        double want[GRID_BATCH], got[GRID_BATCH], exact = 0;
 
         for (int i = 0; i < 64; i++) {
             w[i] = i % 9 ? noise() : 0;
             c[i] = fabsf(noise());
         }
-        want = f[0](w, c, 64, scale, -zero, 15 - zero, norm);
-        for (int k = 1; k < n; k++)
-            CHECK(f[k](w, c, 64, scale, -zero, 15 - zero, norm) == want);
-        for (int i = 0; i < 64; i++) {
-            float x = w[i] / scale;
-            float q = fminf(fmaxf(rintf(x), -zero), 15 - zero);
-
-            exact += (double)c[i] * pow(fabs((double)x - q), norm);
+        for (int k = 0; k < b.n; k++) {
+            b.scale[k] = 0.01f + fabsf(noise()) / 4;
+            b.lo[k] = -zero;
+            b.hi[k] = 15 - zero;
         }
-        CHECK(fabs(want / exact - 1) < 1e-5);
+        f[0](w, c, 64, &b, norm, want);
+        for (int v = 1; v < n; v++) {
+            f[v](w, c, 64, &b, norm, got);
+            CHECK(!memcmp(got, want, (size_t)b.n * sizeof(*got)));
+        }
+        for (int i = 0; i < 64; i++)
+            exact += one_cost(w, c, b.scale[b.n - 1], zero, norm, i);
+        CHECK(fabs(want[b.n - 1] / exact - 1) < 1e-5);
     }
+}
+
+/* Weights of every magnitude that is tame, scales at both ends. */
+static void quotients_are_exact(void)
+{
+    grid_cost_fn *tame = grid_cost_tame(), *exact = grid_cost_best();
+    float w[64];
+
+    for (int round = 0; round < 200000; round++) {
+        struct grid_batch b = { .n = GRID_BATCH };
+        int at = round % 79 - 39;
+        double want[GRID_BATCH], got[GRID_BATCH];
+
+        for (int i = 0; i < 64; i++)
+            w[i] = ldexpf(copysignf(1, noise()) * (1 + fabsf(noise())) / 2,
+                          at + (int)(20 * noise()));
+        CHECK(grid_range(w, 64).tame);
+        for (int k = 0; k < b.n; k++) {
+            b.scale[k] = ldexpf(1 + fabsf(noise()), at);
+            b.lo[k] = -8;
+            b.hi[k] = 7;
+        }
+        exact(w, NULL, 64, &b, 2, want);
+        tame(w, NULL, 64, &b, 2, got);
+        CHECK(!memcmp(got, want, sizeof(got)));
+    }
+    w[5] = 0x1p-61f;
+    CHECK(!grid_range(w, 64).tame);
+    w[5] = 0x1p61f;
+    CHECK(!grid_range(w, 64).tame && grid_range(w, 64).hi == w[5]);
 }
 
 enum { DEPTH = 37, C = FACTOR_PANEL, R = SOLVE_ROWS };
@@ -67,6 +110,29 @@ static void products_agree(void)
             for (int t = 0; t < DEPTH; t++)
                 want += (double)d[t * R + i % R] * l[t * C + i / R];
             CHECK(fabs(acc[i] - want) < 1e-5);
+        }
+    }
+}
+
+static void nearest_is_the_code(void)
+{
+    const struct solve_kernels *k[3];
+    int n = solve_kernels_all(k);
+    float w[R], d[R], scale[R], zero[R];
+    uint8_t codes[R];
+
+    for (int round = 0; round < 500 * n; round++) {
+        for (int i = 0; i < R; i++) {
+            scale[i] = 0.01f + fabsf(noise());
+            zero[i] = (float)((round + i) % 16);
+            w[i] = d[i] = i % 5 ? 9 * noise() : scale[i] * (float)(i - 20) / 2;
+        }
+        k[round % n]->nearest(d, scale, zero, codes);
+        for (int i = 0; i < R; i++) {
+            struct qgrid g = { scale[i], (int)zero[i] };
+
+            CHECK(codes[i] == quant_code(w[i], g));
+            CHECK(d[i] == w[i] - quant_value(codes[i], g));
         }
     }
 }
@@ -186,8 +252,10 @@ static void factor_multiplies_back(void)
 int main(void)
 {
     costs_are_equal_bit_for_bit();
+    quotients_are_exact();
     products_agree();
     panels_agree();
+    nearest_is_the_code();
     lanes_turn();
     lanes_see_what_is_not_finite();
     factor_multiplies_back();
