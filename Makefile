@@ -9,7 +9,8 @@
 #
 ## make               build the tools into bin/
 ## make demo          quantize the example model and print what it cost
-## make test          all tests: units, command lines, end to end, fuzz corpora
+## make test          all tests: units, command lines, end to end, fuzz corpora;
+##                    T=cli/grid: those with that in their name
 ## make check-asan    the same under AddressSanitizer and UBSan
 ## make check-cluster forge over Slurm and ssh: takes a node down (tests/cluster)
 ## make fuzz          fuzz every parser, FUZZ_SECONDS=60 each (clang)
@@ -20,7 +21,7 @@
 ## make uninstall     remove what install put there
 ## make clean         remove what was built
 ## make help          this list
-# Settings: MODE=release|asan  V=1  O=build directory  CI=1 (warnings are errors)
+## Settings: MODE=release|asan  V=1 (show commands)  O=build directory  CI=1 (warnings are errors)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
