@@ -11,6 +11,7 @@ setup_file() {
     local py="$BATS_TEST_DIRNAME/../reference"
     cd "$BATS_FILE_TMPDIR" || return 1
     python3 "$py/forward.py" make mini mini
+    python3 "$py/forward.py" make mini-mixture mixture
     python3 "$py/forward.py" tokens t.fts 4 1 7
     cp "$py/tokenizers/qwen2.json" mini/tokenizer.json
     cp -r mini other
@@ -125,6 +126,7 @@ every="pread write fsync rename malloc"
     each "write" forge-eval -q -j 1 mini other t.fts
     fail_stdin=t.fts
     each "read" forge-eval -q -j 1 mini other
+    each "pread pwrite malloc" forge-eval -q -j 1 --json mixture mixture t.fts
 }
 
 @test "whichever call fails: forge-ls" {

@@ -13,6 +13,8 @@ YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "
 QWEN = {"num_hidden_layers": 3, "num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
 KINDS = {
     "deepseek_v3": {**V3, "rope_scaling": YARN},
+    "mini-mixture": {**V3, "num_hidden_layers": 2, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2,
+                     "topk_group": 1, "num_nextn_predict_layers": 0},
     "deepseek_v3-plain": {**V3, "q_lora_rank": None, "n_group": 1, "topk_group": 1, "n_shared_experts": 2,
                           "moe_layer_freq": 2, "first_k_dense_replace": 0, "norm_topk_prob": False,
                           "rope_interleave": False, "attention_bias": True},
