@@ -211,6 +211,10 @@ static void describe(struct ck_tensor *t, const struct checkpoint *c,
     memcpy(t->dims, en->dims, sizeof(t->dims));
     t->bytes = en->scale ? 2 * en->bytes : en->bytes;
     t->stored = en->bytes + (en->scale ? en->scale->bytes : 0);
+    if (en->pick) {
+        t->bytes = en->bytes / en->dims[0] * en->n_pick;
+        t->dims[0] = en->n_pick;
+    }
     t->file = c->shard[en->shard].name;
     t->where = en;
 }
@@ -463,6 +467,23 @@ const struct ck_tensor *checkpoint_find(const struct checkpoint *c,
     return NULL;
 }
 
+/* Some rows of a small tensor, which is read whole. */
+static int read_picked(struct checkpoint *c, const struct ck_entry *en,
+                       uint8_t *buf, struct err *e)
+{
+    size_t row = en->bytes / en->dims[0];
+    uint8_t *all = mem_pages(en->bytes, en->name, e);
+    struct file *f;
+    int r = all ? checkpoint_shard(c, en->shard, &f, e) : e->code;
+
+    if (!r)
+        r = ck_entry_read(en, f, all, e);
+    for (uint64_t i = 0; i < en->n_pick && !r; i++)
+        memcpy(buf + i * row, all + (size_t)en->pick[i] * row, row);
+    free(all);
+    return r;
+}
+
 int checkpoint_read(struct checkpoint *c, const struct ck_tensor *t, void *buf,
                     struct err *e)
 {
@@ -472,6 +493,8 @@ int checkpoint_read(struct checkpoint *c, const struct ck_tensor *t, void *buf,
 
     if (en->scale)
         return view_read_fp8(c, en, DT_BF16, buf, e);
+    if (en->pick)
+        return read_picked(c, en, buf, e);
     r = checkpoint_shard(c, en->shard, &f, e);
     return r ? r : ck_entry_read(en, f, buf, e);
 }

@@ -22,6 +22,8 @@ struct ck_entry {
     /* view.c: what is shown of it is something else */
     const struct ck_entry *scale;    /* fp8: times these; NULL: as stored */
     uint64_t block_rows, block_cols; /* ... one for each such block */
+    const int32_t *pick; /* expertmap.c: only these of dims[0]; NULL: all */
+    uint64_t n_pick;
 };
 
 struct ck_list {

@@ -4,6 +4,7 @@
  * `tensor` frames, in the order of the files.  See forge-weights(1). */
 #include <stdio.h>
 
+#include "checkpoint/expertmap.h"
 #include "checkpoint/weights.h"
 #include "common/tool.h"
 
@@ -11,6 +12,8 @@ struct settings {
     struct tool tool;
     int64_t layer;
     int rest, dequantize;
+    const char *expert_map;
+    int mode; /* enum expert_mode */
     struct opt_list match, exclude;
 };
 
@@ -30,6 +33,13 @@ static const char *parse(struct settings *s, int argc, char **argv)
         { OPT_FLAG, 0, "dequantize", NULL,
           "4-bit linears as float32 weights, not as codes", &s->dequantize, 0,
           0, false },
+        { OPT_STR, 0, "expert-map", "FILE",
+          "leave out experts: the map that forge-prune wrote", &s->expert_map,
+          0, 0, true },
+        { OPT_CHOICE, 0, "mode", EXPERT_MODES,
+          "with --expert-map, routers: cut to the kept experts, or whole "
+          "[prune]",
+          &s->mode, 0, 0, false },
         { OPT_STR, 'o', "output", "FILE",
           "publish the stream as FILE [standard output]", &s->tool.output, 0, 0,
           true },
@@ -58,6 +68,17 @@ static struct weights_choice choice(const struct settings *s)
         .n_exclude = s->exclude.count,
         .dequantize = s->dequantize,
     };
+}
+
+static int prune(const struct settings *s, struct checkpoint *c,
+                 struct model_config *config, struct expert_map *map,
+                 struct err *e)
+{
+    if (!s->expert_map)
+        return 0;
+    if (expert_map_read(map, s->expert_map, e))
+        return e->code;
+    return checkpoint_prune(c, map, config, (enum expert_mode)s->mode, e);
 }
 
 static int write_all(struct weights_plan *p, struct stream_writer *w,
@@ -89,6 +110,7 @@ int main(int argc, char **argv)
     struct settings s = { .layer = -1 };
     struct weights_choice ch;
     struct model_config config;
+    struct expert_map map = { 0 };
     struct weights_plan plan;
     struct stream_output out = { 0 };
     struct stream_writer *w;
@@ -102,7 +124,7 @@ int main(int argc, char **argv)
     model = parse(&s, argc, argv);
     ch = choice(&s);
     if (model_config_read(&config, model, &e) ||
-        checkpoint_open(&c, model, &e) ||
+        checkpoint_open(&c, model, &e) || prune(&s, c, &config, &map, &e) ||
         weights_plan(&plan, c, &config, &ch, &e))
         die_err(&e);
     snprintf(facts, sizeof(facts),
@@ -124,6 +146,7 @@ int main(int argc, char **argv)
     finish(&prog, &plan);
     weights_release(&plan);
     checkpoint_close(c);
+    expert_map_release(&map);
     model_config_release(&config);
     return 0;
 }

@@ -17,6 +17,9 @@ struct settings {
     const char *from, *verify, *size_text, *expect_key;
     uint64_t shard_size;
     int64_t sample;
+    const char *map_file;
+    struct expert_map map;
+    int mode; /* enum expert_mode */
     const char *out;
     char **file;
     int n_files;
@@ -53,6 +56,12 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_INT, 0, "sample", "N",
           "linears to compare with MODEL after writing, 0 = none [14]",
           &s->sample, 0, 1 << 30, true },
+        { OPT_STR, 0, "expert-map", "FILE",
+          "MODEL was read without these experts: the map of forge-prune",
+          &s->map_file, 0, 0, true },
+        { OPT_CHOICE, 0, "mode", EXPERT_MODES,
+          "... and with --mode as forge-weights had it [prune]", &s->mode, 0, 0,
+          false },
         { OPT_STR, 0, "verify", "DIR",
           "write nothing: check the checkpoint DIR, against --from if given",
           &s->verify, 0, 0, true },
@@ -106,7 +115,9 @@ static void verify(const struct settings *s)
 {
     const struct verify v = { .dir = s->verify,
                               .source = s->from,
-                              .sample = s->sample };
+                              .sample = s->sample,
+                              .map = s->map_file ? &s->map : NULL,
+                              .mode = (enum expert_mode)s->mode };
     struct verify_report r;
     char text[256];
     struct err e;
@@ -143,6 +154,8 @@ static int run(const struct settings *s, struct outdir *o,
     const struct publication p = { .model = s->from,
                                    .shard_size = s->shard_size,
                                    .sample = s->sample,
+                                   .map = s->map_file ? &s->map : NULL,
+                                   .mode = (enum expert_mode)s->mode,
                                    .progress = progress };
     struct collection c = { 0 };
     struct verify_report r;
@@ -173,6 +186,8 @@ int main(int argc, char **argv)
 
     parse(&set, argc, argv);
     tool_apply(&set.tool);
+    if (set.map_file && expert_map_read(&set.map, set.map_file, &e))
+        die_err(&e);
     if (set.verify) {
         verify(&set);
         return 0;

@@ -12,8 +12,10 @@
 #include "common/json.h"
 #include "shard/complete.h"
 #include "shard/outdir.h"
+#include "shard/prunedout.h"
 #include "shard/quantout.h"
 #include "shard/sidecar.h"
+#include "shard/splice.h"
 
 enum { CONFIG_MAX = 16 * 1024 * 1024 };
 
@@ -54,6 +56,7 @@ static int check_and_describe(const struct publication *p,
     *dict = NULL;
     if (model_config_read(&config, p->model, e) ||
         checkpoint_open(&source, p->model, e) ||
+        (p->map && checkpoint_prune(source, p->map, &config, p->mode, e)) ||
         named_from_checkpoint(&from, source, e) || names_of_plan(&out, c, e) ||
         complete_check(&want, &out, e))
         rc = e->code;
@@ -163,6 +166,10 @@ static int write_configs(const struct publication *p, const struct outdir *o,
     modeldir_close(&dir);
     if (!rc)
         rc = config_splice(text, len, dict, &spliced, e);
+    if (!rc && p->map)
+        rc = pruned_config(p->map, p->mode, &spliced, e);
+    if (!rc && p->map && p->mode == EXPERTS_REMAP)
+        rc = pruned_map(p->map, p->model, o, e);
     code = !rc && strstr(text, "\"auto_map\"");
     if (!rc)
         rc = sidecar_copy(o, p->model, code, e);
@@ -198,7 +205,9 @@ int publish_checkpoint(const struct publication *p, const struct outdir *o,
     const struct verify v = { .dir = o->tmp,
                               .source = p->model,
                               .facts = c->packed ? &c->facts : NULL,
-                              .sample = p->sample };
+                              .sample = p->sample,
+                              .map = p->map,
+                              .mode = p->mode };
     struct shard_plan plan = { 0 };
     char *dict = NULL;
     int rc;

@@ -9,7 +9,9 @@
 struct publication {
     const char *model; /* the source directory */
     uint64_t shard_size;
-    int64_t sample; /* linears to compare after writing */
+    int64_t sample;               /* linears to compare after writing */
+    const struct expert_map *map; /* what the model was pruned by; or NULL */
+    enum expert_mode mode;
     struct progress *progress;
 };
 

@@ -283,13 +283,29 @@ static int check_sample(struct state *s, struct err *e)
 
 /* ---- all of it ---- */
 
+/* As it was read: without the experts that were pruned. */
+static int open_source(struct state *s, struct err *e)
+{
+    struct model_config config;
+    int rc = checkpoint_open(&s->source, s->v->source, e);
+
+    if (rc || !s->v->map)
+        return rc;
+    rc = model_config_read(&config, s->v->source, e);
+    if (rc)
+        return rc;
+    rc = checkpoint_prune(s->source, s->v->map, &config, s->v->mode, e);
+    model_config_release(&config);
+    return rc;
+}
+
 static int open_both(struct state *s, struct err *e)
 {
     if (model_config_read(&s->config, s->v->dir, e) ||
         checkpoint_open(&s->out, s->v->dir, e) ||
         named_from_checkpoint(&s->names, s->out, e))
         return e->code;
-    if (s->v->source && (checkpoint_open(&s->source, s->v->source, e) ||
+    if (s->v->source && (open_source(s, e) ||
                          named_from_checkpoint(&s->source_names, s->source, e)))
         return e->code;
     return 0;

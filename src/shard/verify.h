@@ -2,6 +2,7 @@
 #ifndef FORGE_VERIFY_H
 #define FORGE_VERIFY_H
 
+#include "checkpoint/expertmap.h"
 #include "common/runfacts.h"
 #include "shard/resemble.h"
 
@@ -10,6 +11,8 @@ struct verify {
     const char *source;            /* original model; NULL: none to compare */
     const struct run_facts *facts; /* what it must be; NULL: as it says */
     int64_t sample;                /* linears to compare; 0: none */
+    const struct expert_map *map;  /* what the source was pruned by; or NULL */
+    enum expert_mode mode;
 };
 
 struct verify_report {

@@ -111,6 +111,11 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
 @test "the examples of forge-meter(1)" { run_examples "$MAN/forge-meter.1"; }
 @test "the examples of forge-pack(1)" { run_examples "$MAN/forge-pack.1"; }
 @test "the examples of forge-plan(1)" { run_examples "$MAN/forge-plan.1"; }
+@test "the examples of forge-prune(1)" {
+    python3 "$BATS_TEST_DIRNAME/../reference/moe.py" make deepseek_v3 plain mixture
+    python3 "$BATS_TEST_DIRNAME/../reference/prune.py" hitmaps mixture hitmaps
+    run_examples "$MAN/forge-prune.1"
+}
 @test "the examples of forge-report(1)" {
     run_examples "$MAN/forge-report.1"
     grep -q '</html>' report.html

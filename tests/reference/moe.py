@@ -7,7 +7,8 @@
     moe.py stream FILE DIR           compares a stream of forge-weights
     moe.py deepseek DIR              a checkpoint of DeepSeek-V3's 61 layers, names and sizes, whose files are holes
 
-FAMILY: deepseek_v3 deepseek_v3-direct (no q_lora_rank) qwen3_moe qwen2_moe mixtral
+FAMILY: deepseek_v3 deepseek_v3-direct (no q_lora_rank) qwen3_moe qwen2_moe mixtral;
+qwen3_moe-all and qwen2_moe-all have experts in layer 0 too
 STORAGE: plain fp8 fp8-bf16 fp8-e8m0 fp8-tensor fp8-ct-tensor fp8-ct-channel fp8-ct-block fused-oi fused-io fused-fp8
 
 The weights are drawn from the tensors' names, so that all storages of a family but the fp8 ones hold the same model.
@@ -58,7 +59,8 @@ def config(family):
                       num_key_value_heads=2, intermediate_size=WIDTH, head_dim=32, sliding_window=None,
                       router_aux_loss_coef=0.02)
     moe = dict(num_experts=E, num_experts_per_tok=2, moe_intermediate_size=WIDTH, norm_topk_prob=True,
-               decoder_sparse_step=1, mlp_only_layers=[0], num_key_value_heads=2)
+               decoder_sparse_step=1, mlp_only_layers=[] if "-all" in family else [0], num_key_value_heads=2)
+    family = family.removesuffix("-all")
     if family == "qwen3_moe":
         return common(family, "Qwen3MoeForCausalLM", head_dim=32, **moe)
     return common(family, "Qwen2MoeForCausalLM", shared_expert_intermediate_size=64,

@@ -1,0 +1,62 @@
+/* expertmap.h - which experts of a mixture stay, and a checkpoint without the
+ * others.
+ *
+ * forge-prune writes such a map: a stream with one `map` frame for each layer
+ * that has experts, "model.layers.L.mlp", I32 [E]: the new number of each
+ * expert, or -1.  Kept experts keep their order, so that groups of experts
+ * stay groups. */
+#ifndef FORGE_EXPERTMAP_H
+#define FORGE_EXPERTMAP_H
+
+#include "checkpoint/checkpoint.h"
+#include "model/config.h"
+
+/* What becomes of a pruned model's router.  --mode of the tools. */
+enum expert_mode {
+    EXPERTS_PRUNE, /* it has the rows of the kept experts: a smaller model */
+    EXPERTS_REMAP /* it stays: the run time maps its choices (runtime/remap.h) */
+};
+#define EXPERT_MODES "prune|remap"
+
+struct expert_layer {
+    int64_t layer;
+    int32_t *id;  /* [experts] new number, or -1 */
+    int32_t *old; /* [kept] its inverse */
+};
+
+struct expert_map {
+    int64_t experts, kept;      /* E and K, the same in all layers */
+    struct expert_layer *layer; /* by number */
+    size_t n;
+};
+
+/* Read a stream of map frames; other frames are skipped.  E_DATA: a map breaks
+ * the rules above, or has other E or K than the first. */
+MUST_CHECK int expert_map_read(struct expert_map *m, const char *path,
+                               struct err *e);
+void expert_map_release(struct expert_map *m); /* zeroed is allowed */
+/* Of this layer; a layer behind the last of the model, which predicts tokens
+ * further ahead and was not calibrated, has the last map.  NULL: none. */
+const struct expert_layer *expert_map_of(const struct expert_map *m,
+                                         const struct model_config *c,
+                                         int64_t layer);
+
+/* Can a model of this configuration route to K of its experts, the same
+ * number in each of its groups?  E_CONFIG: no, and why. */
+MUST_CHECK int expert_count_check(const struct model_config *c, int64_t kept,
+                                  struct err *e);
+/* The same, and that m has a map of each layer with experts, and of no other,
+ * that keeps as many in each group. */
+MUST_CHECK int expert_map_check(const struct expert_map *m,
+                                const struct model_config *c, struct err *e);
+
+/* Show c without the pruned experts: the others under their new numbers, and
+ * routers as the mode says; the same for layers behind the last.  Then
+ * config->moe.n_experts is K.  m must live as long as c.  E_CONFIG: as
+ * expert_map_check(); E_DATA: a layer has not all its experts, or no router. */
+MUST_CHECK int checkpoint_prune(struct checkpoint *c,
+                                const struct expert_map *m,
+                                struct model_config *config,
+                                enum expert_mode mode, struct err *e);
+
+#endif

@@ -1,0 +1,161 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # run sets stderr
+# forge-prune, and the --expert-map of forge-weights and forge-shard.
+
+PY="$BATS_TEST_DIRNAME/../reference/prune.py"
+MOE="$BATS_TEST_DIRNAME/../reference/moe.py"
+bats_require_minimum_version 1.5.0
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || exit 1
+}
+
+make_model() { # FAMILY [STORAGE]: directory m and its hit maps h
+    python3 "$MOE" make "$1" "${2:-plain}" m
+    python3 "$PY" hitmaps m h
+}
+
+# The tool fails with this status and one line that says this.
+refused() { # STATUS TEXT COMMAND...
+    local status_wanted=$1 text=$2
+    shift 2
+    run --separate-stderr "$@"
+    [ "$status" -eq "$status_wanted" ] || { echo "exit $status: $stderr"; return 1; }
+    [[ $stderr == *"$text"* ]] || { echo "said: $stderr"; return 1; }
+    [ "$(wc -l <<<"$stderr")" -eq 1 ]
+}
+
+@test "the kept experts are those that rank highest, as many in each group" {
+    for family in deepseek_v3 qwen3_moe mixtral; do
+        make_model $family
+        for by in tokens mass weight reap random; do
+            for keep in 4 6 8; do
+                forge-prune -q --from m --keep $keep --by $by h >map
+                python3 "$PY" map h map m $keep $by
+            done
+        done
+    done
+}
+
+@test "random is another choice with another seed, and the same with the same" {
+    make_model qwen3_moe
+    for seed in 1 2 3 4; do
+        forge-prune -q --from m --keep 4 --by random --seed $seed h | forge-ls --head model.layers.1.mlp - >map.$seed
+    done
+    forge-prune -q --from m --keep 4 --by random --seed 2 <h | forge-ls --head model.layers.1.mlp - | cmp - map.2
+    [ "$(sort -u map.1 map.2 map.3 map.4 | wc -l)" -gt "$(sort -u map.1 | wc -l)" ]
+}
+
+@test "the checkpoint without the others: experts, router, bias, the layer behind the last, config" {
+    for pair in deepseek_v3:plain deepseek_v3:fp8 deepseek_v3:fused-io qwen2_moe:plain mixtral:fused-oi; do
+        make_model "${pair%:*}" "${pair#*:}"
+        forge-prune -q --from m --keep 4 h -o map
+        for mode in prune remap; do
+            forge-weights -q m --expert-map map --mode $mode |
+                forge-shard -q --from m --expert-map map --mode $mode $mode
+            python3 "$PY" pruned m $mode map $mode
+        done
+        forge-shard -q --verify prune --from m --expert-map map
+        [ ! -e prune/expert_map.safetensors ]
+        rm -r prune remap
+    done
+}
+
+@test "pruned and quantized at once" {
+    make_model deepseek_v3
+    forge-prune -q --from m --keep 4 --by reap h -o map
+    for layout in awq gptq compressed-tensors; do
+        forge-weights -q m --expert-map map | forge-grid -q --group 32 | forge-solve -q --method rtn |
+            forge-pack -q --layout $layout | forge-shard -q --from m --expert-map map --sample 1000 out-$layout
+        forge-weights -q out-$layout -o back # config and tensors agree
+        refused 65 "" forge-shard --verify out-$layout --from m
+    done
+}
+
+@test "counts that the router cannot work with are refused" {
+    make_model deepseek_v3 # 8 experts in 2 groups, 1 of them used; 2 of a token
+    refused 78 "do not make 2 groups of one size: want 4 or 6" forge-prune --from m --keep 5 h
+    refused 78 "the 1 groups that a token may use have 1 together, and it wants 2" forge-prune --from m --keep 2 h
+    refused 78 "each token wants 2" forge-prune --from m --keep 1 h
+    refused 78 "there are 8" forge-prune --from m --keep 9 h
+    python3 "$BATS_TEST_DIRNAME/../reference/checkpoints.py" make single llama
+    refused 78 "the model has no experts" forge-prune --from llama --keep 4 h
+}
+
+@test "hit maps that are missing, of other experts, or without norms are refused" {
+    make_model deepseek_v3
+    python3 "$PY" hitmaps m part 1 2
+    refused 65 "layer 2 has no hit map" forge-prune --from m --keep 4 part
+    sed -i 's/"n_routed_experts": 8/"n_routed_experts": 12/' m/config.json
+    refused 65 "a hit map of 8 experts, the model has 12" forge-prune --from m --keep 6 h
+    sed -i 's/"n_routed_experts": 12/"n_routed_experts": 8/' m/config.json
+    python3 - "$PY" <<'END'
+import os, sys
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+import fts
+t = []
+for x in fts.load("h").values():
+    a = x.array().copy()
+    a[:, 4] = 0
+    t.append(fts.Tensor("hitmap", x.name, a))
+fts.write(open("cheap", "wb"), t)
+END
+    refused 78 "--by reap wants the norms" forge-prune --from m --keep 4 --by reap cheap
+    forge-prune -q --from m --keep 4 --by mass cheap >map
+}
+
+@test "maps that do not fit the model are refused" {
+    make_model deepseek_v3
+    forge-prune -q --from m --keep 4 h -o map
+    change() { # PYTHON: m is the map of a layer, i its number
+        python3 - "$PY" "$1" <<'END'
+import os, sys
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+import fts, numpy as np
+t = []
+for x in fts.load("map").values():
+    m, i, name = x.array().copy(), int(x.name.split(".")[2]), x.name
+    exec(sys.argv[2])
+    if m is not None:
+        t.append(fts.Tensor("map", name, m))
+fts.write(open("bad", "wb"), t)
+END
+    }
+    while IFS='|' read -r status text python; do
+        change "$python"
+        refused "$status" "$text" forge-weights m --expert-map bad -o out
+    done <<'END'
+78|layer 2 has experts, but no map|m = None if i == 2 else m
+78|layer 0 has a map, but no experts|name = name.replace('.1.', '.0.')
+78|the same number in each of 2 groups|m[:] = [0, 1, 2, -1, 3, -1, -1, -1]
+65|expert 1 becomes 0, want -1 or 1|m[:] = [0, 0, 1, -1, 2, 3, -1, -1]
+65|expert 0 becomes 1, want -1 or 0|m[:] = [1, 0, -1, -1, 2, 3, -1, -1]
+65|4 of 6 experts, in other layers 4 of 8|m = m if i == 1 else np.int32([0, 1, 2, 3, -1, -1])
+78|the map is of 4 experts, the model has 8|m = np.int32([0, 1, 2, 3])
+65|no map of experts in there|m = None
+END
+    refused 66 "nowhere" forge-weights m --expert-map nowhere -o out
+    forge-weights -q m --expert-map map -o w
+    refused 65 "" forge-shard --from m out w # without the map it is another model
+    refused 65 "" forge-shard --from m --expert-map map --mode remap out w
+    [ ! -e out ]
+}
+
+@test "equal input gives equal bytes; a cut stream is exit 65, a full disk 74" {
+    make_model deepseek_v3
+    forge-prune -q --from m --keep 4 h >a
+    forge-prune -q --from m --keep 4 - <h | cmp - a
+    head -c -20 h >cut
+    refused 65 "" forge-prune --from m --keep 4 cut
+    refused 65 "" forge-weights m --expert-map cut -o out
+    run -74 bash -c 'forge-prune -q --from m --keep 4 h >/dev/full'
+    run --separate-stderr forge-prune --from m --keep 4 h -o map
+    [[ $stderr == *"4 of 8 experts kept, with "*" % of the choices"* ]]
+}
+
+@test "wrong command lines are exit 64" {
+    run -64 forge-prune
+    run -64 forge-prune --keep 4
+    run -64 forge-prune --from m
+    run -64 forge-prune --from m --keep 4 --by beauty
+}
