@@ -77,7 +77,7 @@ int main(int argc, char **argv)
     uint64_t tokens = argc > 2 ? strtoull(argv[2], NULL, 10) : 16384;
     uint64_t n = cols * tokens > 5000 * 300 ? cols * tokens : 5000 * 300;
     double flop = (double)tokens * (double)cols * (double)(cols + 1);
-    double ours = 1e9, theirs = 1e9, start;
+    double ours = 1e9, theirs = 1e9, start, peak;
     uint16_t *x = must(mem_alloc(n * sizeof(*x), "bench", &err));
     float *f = must(mem_alloc(n * sizeof(*f), "bench", &err));
     float *c = must(mem_zero(cols * cols, sizeof(*c), "bench", &err));
@@ -91,6 +91,7 @@ int main(int argc, char **argv)
     blas_own_threads(true);
     fill(x, f, n);
     check(x, f);
+    peak = peak_pairs();
     for (int i = 0; i < 4; i++) {
         double t = accumulate(cols, tokens, x, NULL);
 
@@ -102,9 +103,13 @@ int main(int argc, char **argv)
         theirs = t < theirs ? t : theirs;
     }
     printf("hessian %llu inputs, %llu tokens, %d threads: %.0f ms, "
-           "%.0f GFLOP/s, %.2fx ssyrk (%.0f ms, %.0f GFLOP/s)\n",
+           "%.0f GFLOP/s, %.2fx ssyrk (%.0f ms, %.0f GFLOP/s)",
            (unsigned long long)cols, (unsigned long long)tokens,
            threads_count(), ours * 1e3, flop / ours / 1e9, theirs / ours,
            theirs * 1e3, flop / theirs / 1e9);
+    if (peak > 0)
+        printf(", %.0f %% of %.0f (pairs of bf16)", 100 * flop / ours / peak,
+               peak / 1e9);
+    printf("\n");
     return 0;
 }

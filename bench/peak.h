@@ -1,5 +1,5 @@
-/* peak.h - what the machine's f32 multiply-adds reach, all threads at once:
- * the ceiling that benchmarks of matrix arithmetic are held against. */
+/* peak.h - what the machine's multiply-adds reach, all threads at once: of f32,
+ * and of pairs of bf16.  Benchmarks of matrix arithmetic are held against it. */
 #ifndef FORGE_PEAK_H
 #define FORGE_PEAK_H
 
@@ -43,17 +43,40 @@ __attribute__((target("avx512f"))) static inline void peak_avx512(void)
     PEAK_LOOP(__m512, _mm512_set1_ps, _mm512_fmadd_ps);
 }
 
+/* Its latency is longer. */
+__attribute__((target("avx512f,avx512bf16"))) static inline void peak_bf16(void)
+{
+    enum { CHAINS = 20 };
+    __m512bh one = (__m512bh)_mm512_set1_epi32(0x3f803f80);
+    __m512 a[CHAINS];
+
+#pragma GCC unroll 20
+    for (int i = 0; i < CHAINS; i++)
+        a[i] = _mm512_set1_ps((float)i);
+    for (long r = 0; r < PEAK_ROUNDS / CHAINS; r++)
+#pragma GCC unroll 20
+        for (int i = 0; i < CHAINS; i++)
+            a[i] = _mm512_dpbf16_ps(a[i], one, one);
+#pragma GCC unroll 20
+    for (int i = 0; i < CHAINS; i++)
+        __asm__ volatile("" : : "x"(a[i]));
+}
+
 __attribute__((target("avx2,fma"))) static inline void peak_avx2(void)
 {
     PEAK_LOOP(__m256, _mm256_set1_ps, _mm256_fmadd_ps);
 }
 #endif
 
-static inline void peak_part(void *wide, size_t begin, size_t end)
+enum peak { PEAK_NONE, PEAK_AVX2, PEAK_AVX512, PEAK_BF16 };
+
+static inline void peak_part(void *kind, size_t begin, size_t end)
 {
     for (size_t i = begin; i < end; i++) {
 #ifdef __x86_64__
-        if (*(bool *)wide)
+        if (*(enum peak *)kind == PEAK_BF16)
+            peak_bf16();
+        else if (*(enum peak *)kind == PEAK_AVX512)
             peak_avx512();
         else
             peak_avx2();
@@ -61,29 +84,44 @@ static inline void peak_part(void *wide, size_t begin, size_t end)
     }
 }
 
-/* FLOP/s of all threads; 0 where it cannot be measured. */
-static inline double peak_f32(void)
+/* The best of some rounds; `each` operations an instruction. */
+static inline double peak_of(enum peak kind, double each)
 {
-    bool wide = false;
     double best = 0;
 
-#ifdef __x86_64__
-    __builtin_cpu_init();
-    wide = __builtin_cpu_supports("avx512f");
-    if (!wide && !__builtin_cpu_supports("fma"))
-        return 0;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3 && kind != PEAK_NONE; i++) {
         size_t n = (size_t)threads_count() * 2;
         double t = seconds(), rate;
 
-        threads_for(n, 1, peak_part, &wide);
-        rate = (double)n * PEAK_ROUNDS * 2 * (wide ? 16 : 8) / (seconds() - t);
+        threads_for(n, 1, peak_part, &kind);
+        rate = (double)n * PEAK_ROUNDS * each / (seconds() - t);
         best = rate > best ? rate : best;
     }
-#else
-    (void)wide;
-#endif
     return best;
+}
+
+/* FLOP/s of all threads; 0 where it cannot be measured. */
+static inline double peak_f32(void)
+{
+#ifdef __x86_64__
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f"))
+        return peak_of(PEAK_AVX512, 32);
+    if (__builtin_cpu_supports("fma"))
+        return peak_of(PEAK_AVX2, 16);
+#endif
+    return peak_of(PEAK_NONE, 0);
+}
+
+/* The same of products of bf16 with sums in f32. */
+static inline double peak_pairs(void)
+{
+#ifdef __x86_64__
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512bf16"))
+        return peak_of(PEAK_BF16, 64);
+#endif
+    return peak_of(PEAK_NONE, 0);
 }
 
 #endif

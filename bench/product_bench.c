@@ -93,7 +93,7 @@ static double best_of(void (*f)(const struct bench *), const struct bench *b)
     return best;
 }
 
-static void run(struct shape s)
+static void run(struct shape s, double peak)
 {
     struct bench b = { .s = s };
     double flop = 2.0 * (double)s.m * (double)s.n * (double)s.k, t, u, worst;
@@ -111,9 +111,10 @@ static void run(struct shape s)
     u = best_of(theirs, &b);
     worst = check(&b);
     printf("product %lld x %lld x %lld: error %.1e, %.2f ms, %.0f GFLOP/s, "
-           "%.2fx oneDNN (%.0f GFLOP/s)\n",
+           "%.2fx oneDNN (%.0f GFLOP/s), %.0f %% of %.0f (pairs of bf16)\n",
            (long long)s.m, (long long)s.k, (long long)s.n, worst, t * 1e3,
-           flop / t / 1e9, u / t, flop / u / 1e9);
+           flop / t / 1e9, u / t, flop / u / 1e9, 100 * flop / t / peak,
+           peak / 1e9);
     if (!(worst < 1e-5))
         exit(1);
     free(room);
@@ -131,6 +132,7 @@ int main(int argc, char **argv)
         { 2048, 1536, 512 }, { 2048, 1024, 4096 }, { 100, 512, 1536 },
         { 24, 1536, 512 }
     };
+    double peak;
 
     base_init(argv[0]);
     (void)argc;
@@ -139,7 +141,8 @@ int main(int argc, char **argv)
         printf("product: this CPU does not multiply bf16\n");
         return 0;
     }
+    peak = peak_pairs();
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
-        run(shapes[i]);
+        run(shapes[i], peak);
     return 0;
 }

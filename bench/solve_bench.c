@@ -12,7 +12,7 @@
 #include "gptq/solve.h"
 #include "peak.h"
 
-enum { GROUP = 128 };
+enum { GROUP = 128, ROUNDS = 5 };
 
 static struct err err;
 
@@ -199,7 +199,7 @@ int main(int argc, char **argv)
     check();
     make_layer(&l, rows, n);
     peak = peak_f32();
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < ROUNDS; i++) {
         double f, t = solve(&l, &f);
 
         if (t < best) {
