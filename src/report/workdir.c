@@ -196,7 +196,9 @@ static int read_all(struct workdir *w, const char *work, struct err *e)
         return rc;
     w->bytes_in = checkpoint_bytes(runfile_get(&w->run, "model"));
     w->bytes_out = checkpoint_bytes(runfile_get(&w->run, "out"));
-    return read_stages(w, work, e);
+    if ((rc = read_stages(w, work, e)) < 0 || w->hits.count)
+        return rc;
+    return hitmaps_from_samples(&w->hits, &w->records, e);
 }
 
 int workdir_read(struct workdir *w, const char *path, struct err *e)

@@ -52,6 +52,19 @@ refused() { # STATUS COMMAND...
     [ "$(stat -c %s page.html)" -lt 1000000 ]
 }
 
+@test "without hit maps, the experts' tokens are those of their notes" {
+    cp -r "$D/dense" w
+    mkstream 'note:model.layers.0.mlp.experts.2.up_proj:{"method":"gptq","samples":30}' \
+        'note:model.layers.0.mlp.experts.2.down_proj:{"method":"gptq","samples":31}' \
+        'note:model.layers.0.mlp.experts.1.up_proj:{"method":"gptq","samples":150}' \
+        'note:model.layers.0.mlp.experts.0.up_proj:{"method":"rtn","samples":0}' -o w/s/codes-0.fts
+    forge-report w >page.html
+    [ "$(grep -c '<rect class="cell [a-z]*".*layer 0, expert' page.html)" -eq 3 ]
+    grep -q 'expert 2: times the layer&#39;s mean 0.5<' page.html
+    grep -q 'Experts without a single token (1)' page.html
+    run -1 grep 'rankings agree' page.html
+}
+
 @test "equal input gives equal bytes, on standard output too" {
     forge-report "$D/moe" >one
     cp -r "$D/moe" copy
