@@ -32,6 +32,10 @@ setup_file() {
         forge-grid -q --group 16 | forge-solve -q -o qkv.fts
     forge-pack -q --layout gptq c.fts -o x.fts
     python3 "$py/report.py" make work 2 3
+    python3 "$py/forward.py" make mixtral moe
+    python3 "$py/forward.py" make deepseek_v3 latent
+    python3 "$py/moe.py" make deepseek_v3 fp8 fp8
+    python3 "$py/moe.py" make mixtral fused-oi fused
 }
 
 setup() {
@@ -149,6 +153,27 @@ every="pread write fsync rename malloc"
     FAIL=fsync:1 LD_PRELOAD=$FAIL_SO run -74 forge-report work -o out.fts
     [ ! -e out.fts ]
     each "write" forge-report work
+}
+
+@test "whichever call fails on mixtures, 8-bit floats, experts in one tensor" {
+    each "pread malloc" forge-weights -q fp8 -o out.fts
+    each "pread malloc" forge-weights -q fused -o out.fts
+    fail_silent=1
+    each "pread pwrite malloc" forge-eval -q -j 1 --json moe moe t.fts
+    each "pread malloc" forge-eval -q -j 1 --json --by-layer latent latent t.fts
+}
+
+@test "whichever call fails: forge-solve at each effort" {
+    for effort in fast best; do
+        each "pread malloc" forge-solve -q -j 1 --effort $effort --hessian h1.fts -o out.fts g1.fts
+    done
+}
+
+@test "whichever write into a pipe fails" {
+    fail_pipe=1
+    each write forge-weights -q mini
+    each write forge-weights -q fp8
+    each write forge-grid -q -j 1 --group 16 w.fts
 }
 
 @test "no tool is missing here" {

@@ -11,7 +11,8 @@
 # on stderr that begins with the tool's name, no file out.fts, no temporary
 # left behind, and that what went to standard output is no valid stream.
 # A kind that the tool never calls fails the test.  With fail_stdin=FILE set,
-# FILE is piped into the tool; with fail_silent=1 a run that failed must have
+# FILE is piped into the tool; with fail_pipe=1 standard output is a pipe, not a
+# file; with fail_silent=1 a run that failed must have
 # printed nothing at all.  The first 60 calls are made to fail one by one, then
 # fewer and fewer of them.
 
@@ -27,6 +28,11 @@ fail_each() {
             cat "$fail_stdin" |
                 FAIL=$kind:$n LD_PRELOAD=$FAIL_SO "$@" >fail.out 2>fail.err ||
                 rc=$?
+        elif [ -n "${fail_pipe:-}" ]; then
+            { FAIL=$kind:$n LD_PRELOAD=$FAIL_SO "$@" 2>fail.err || echo $? >fail.rc; } |
+                cat >fail.out
+            [ ! -e fail.rc ] || rc=$(<fail.rc)
+            rm -f fail.rc
         else
             FAIL=$kind:$n LD_PRELOAD=$FAIL_SO "$@" >fail.out 2>fail.err || rc=$?
         fi

@@ -27,5 +27,9 @@ check() {
 
 @test "forge-eval gives transformers' figures" { check eval_check; }
 @test "real loaders open every layout and compute with our weights" { check loaders; }
+@test "the same for random models of other families" {
+    "${PYTHON:-python3}" "$BATS_TEST_DIRNAME/random_models.py" "$BATS_TEST_DIRNAME/../../examples/eval.txt" "$WORK/random"
+    MODELS=$(echo "$WORK"/random/*) check loaders
+}
 @test "forge-solve has no more loss than GPTQModel's GPTQ" { check solve_check; }
 @test "our default is nearer to the original than the peers' defaults" { check quality; }
