@@ -5,7 +5,9 @@
                                      reader should show them, and the exact products of fp8 weights with their scales
     moe.py check DIR HOW             runs ckdump on DIR and compares; HOW: all, linear, bf16
     moe.py stream FILE DIR           compares a stream of forge-weights
-    moe.py deepseek DIR              a checkpoint of DeepSeek-V3's 61 layers, names and sizes, whose files are holes
+    moe.py deepseek DIR              DeepSeek-V3's config, index, names and sizes in 163 files that are holes (and need
+                                     no space): all weights are 0
+    moe.py names DIR                 the same names, 46,000 linears, with matrices of 32 x 32
 
 FAMILY: deepseek_v3 deepseek_v3-direct (no q_lora_rank) qwen3_moe qwen2_moe mixtral;
 qwen3_moe-all and qwen2_moe-all have experts in layer 0 too
@@ -334,5 +336,84 @@ def check_stream(path, d):
         assert v == (shown[k][0], tuple(shown[k][1]), shown[k][2]), k
 
 
+# ---- DeepSeek-V3 -------------------------------------------------------------
+
+V3 = {"hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048, "num_hidden_layers": 61,
+      "num_attention_heads": 128, "num_key_value_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512,
+      "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256,
+      "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4, "first_k_dense_replace": 3, "vocab_size": 129280,
+      "max_position_embeddings": 163840}
+SMALL = {**V3, "hidden_size": 32, "intermediate_size": 32, "moe_intermediate_size": 32, "num_attention_heads": 4,
+         "num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8,
+         "v_head_dim": 8, "vocab_size": 32}
+
+
+def v3_tensors(k):
+    """name, dtype, shape of every tensor; linears in 8-bit floats with their scales."""
+    h, w, n = k["hidden_size"], k["moe_intermediate_size"], k["num_attention_heads"]
+    q, kv = k["q_lora_rank"], k["kv_lora_rank"]
+    nope, rope, v = k["qk_nope_head_dim"], k["qk_rope_head_dim"], k["v_head_dim"]
+
+    def linear(name, o, i):
+        yield name + ".weight", "F8_E4M3", (o, i)
+        yield name + ".weight_scale_inv", "F32", (-(-o // 128), -(-i // 128))
+
+    yield "model.embed_tokens.weight", "BF16", (k["vocab_size"], h)
+    for i in range(k["num_hidden_layers"] + 1):
+        p = f"model.layers.{i}."
+        for x in ("input_layernorm", "post_attention_layernorm"):
+            yield p + x + ".weight", "BF16", (h,)
+        yield p + "self_attn.q_a_layernorm.weight", "BF16", (q,)
+        yield p + "self_attn.kv_a_layernorm.weight", "BF16", (kv,)
+        for x, o, c_ in (("q_a_proj", q, h), ("q_b_proj", n * (nope + rope), q), ("kv_a_proj_with_mqa", kv + rope, h),
+                         ("kv_b_proj", n * (nope + v), kv), ("o_proj", h, n * v)):
+            yield from linear(p + "self_attn." + x, o, c_)
+        blocks = [("mlp.", k["intermediate_size"])]
+        if i >= 3:
+            yield p + "mlp.gate.weight", "BF16", (256, h)
+            yield p + "mlp.gate.e_score_correction_bias", "F32", (256,)
+            blocks = [("mlp.shared_experts.", w)] + [(f"mlp.experts.{e}.", w) for e in range(256)]
+        for b, o in blocks:
+            yield from linear(p + b + "gate_proj", o, h)
+            yield from linear(p + b + "up_proj", o, h)
+            yield from linear(p + b + "down_proj", h, o)
+        if i == k["num_hidden_layers"]:
+            for x in ("enorm", "hnorm", "shared_head.norm"):
+                yield f"{p}{x}.weight", "BF16", (h,)
+            yield p + "eh_proj.weight", "BF16", (h, 2 * h)
+            yield p + "embed_tokens.weight", "BF16", (k["vocab_size"], h)
+            yield p + "shared_head.head.weight", "BF16", (k["vocab_size"], h)
+    yield "model.norm.weight", "BF16", (h,)
+    yield "lm_head.weight", "BF16", (k["vocab_size"], h)
+
+
+def deepseek(d, k=None):
+    k, n = k or V3, 163
+    conf = {**config("deepseek_v3"), **k,
+            "quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3",
+                                    "weight_block_size": [128, 128]},
+            "rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32,
+                             "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}}
+    os.makedirs(d, exist_ok=True)
+    with open(f"{d}/config.json", "w") as f:
+        json.dump(conf, f)
+    shutil.copy(f"{HERE}/tokenizers/deepseek.json", f"{d}/tokenizer.json")
+    all_, wm, total = list(v3_tensors(k)), {}, 0
+    for i in range(n):
+        name, head, at = f"model-{i + 1:05d}-of-{n:06d}.safetensors", {}, 0
+        for t, dtype, shape in all_[len(all_) * i // n:len(all_) * (i + 1) // n]:
+            size = int(np.prod(shape)) * c.DTYPES[dtype]
+            head[t] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + size]}
+            at, wm[t] = at + size, name
+        text = json.dumps(head, separators=(",", ":")).encode()
+        with open(f"{d}/{name}", "wb") as f:
+            f.write(struct.pack("<Q", len(text)) + text)
+            f.truncate(8 + len(text) + at)
+        total += at
+    with open(f"{d}/model.safetensors.index.json", "w") as f:
+        json.dump({"metadata": {"total_size": total}, "weight_map": wm}, f)
+    print(len(all_), total)
+
+
 if __name__ == "__main__":
-    {"make": make, "check": check, "stream": check_stream}[sys.argv[1]](*sys.argv[2:])
+    {"make": make, "deepseek": deepseek, "names": lambda d: deepseek(d, SMALL), "check": check, "stream": check_stream}[sys.argv[1]](*sys.argv[2:])
