@@ -187,6 +187,22 @@ broken_model() {
     [ -z "$(find work -name '*.tmp.*')" ]
 }
 
+@test "gc beside a running forge leaves what may be in use" {
+    mkdir -p work/dead/scratch.tmp.{"$HOSTNAME",other.host}.999999999
+    mkdir work/live
+    : >work/run
+    : >"work/live/scratch.tmp.$HOSTNAME.$$"
+    : >"work/live/codes.tmp.$$.abcdef"
+    : >work/live/codes.tmp.999999999.abcdef # of any host, made just now
+    touch -d '2 days ago' "work/live/codes.tmp.$$.abcdef" work/dead/scratch.tmp.other*
+    exec 7>work/lock
+    flock 7
+    run -0 forge gc work 7>&-
+    [ "$output" = "2 removed" ]
+    [ -z "$(ls work/dead)" ]
+    [ "$(find work/live -type f | wc -l)" -eq 3 ]
+}
+
 @test "two runs do not share a work directory" {
     mkdir work
     exec 7>work/lock
