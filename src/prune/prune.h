@@ -7,7 +7,7 @@
 #define FORGE_PRUNE_H
 
 #include "model/config.h"
-#include "report/hitmap.h"
+#include "common/hitmap.h"
 
 enum prune_by {
     PRUNE_TOKENS, /* that came to it */

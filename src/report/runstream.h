@@ -3,7 +3,7 @@
 #ifndef FORGE_RUNSTREAM_H
 #define FORGE_RUNSTREAM_H
 
-#include "report/hitmap.h"
+#include "common/hitmap.h"
 #include "report/records.h"
 
 /* Of `tokens` frames: how many, and their tokens. */

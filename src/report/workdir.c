@@ -182,6 +182,63 @@ static int read_meter(struct workdir *w, const char *work, struct err *e)
     return 0;
 }
 
+/* ---- experts ---- */
+
+/* Modules begin .. end-1 are those of one layer. */
+static int add_samples(struct hitmaps *h, const struct module *begin,
+                       const struct module *end, struct err *e)
+{
+    struct frame f = { .role = ROLE_HITMAP, .dtype = DT_F32, .ndim = 2 };
+    const struct module *first = NULL;
+    int64_t experts = 0;
+    float *value;
+    int rc;
+
+    for (const struct module *m = begin; m < end; m++) {
+        if (m->expert >= experts && m->samples >= 0)
+            experts = m->expert + 1;
+        if (m->expert >= 0 && m->samples >= 0 && !first)
+            first = m;
+    }
+    if (!first || experts > HIT_EXPERTS_MAX)
+        return 0;
+    value = mem_zero((size_t)experts, HITS * sizeof(*value), "hit map", e);
+    if (!value)
+        return e->code;
+    for (const struct module *m = begin; m < end; m++)
+        if (m->kind == first->kind && m->expert >= 0 && m->samples >= 0)
+            value[m->expert * HITS + HIT_TOKENS] = (float)m->samples;
+    snprintf(f.name, sizeof(f.name), "model.layers.%lld.mlp",
+             (long long)first->layer);
+    f.dims[0] = (uint64_t)experts;
+    f.dims[1] = HITS;
+    f.len = (size_t)experts * HITS * sizeof(*value);
+    f.data = value;
+    rc = hitmaps_add(h, &f, e);
+    free(value);
+    return rc;
+}
+
+/* Without hit maps: what the notes of the experts' first linears say of tokens;
+ * the other columns are 0. */
+static int hits_from_samples(struct hitmaps *h, const struct records *r,
+                             struct err *e)
+{
+    size_t end;
+
+    for (size_t i = 0; i < r->modules; i = end) {
+        for (end = i + 1;
+             end < r->modules && r->module[end].layer == r->module[i].layer;)
+            end++;
+        if (r->module[i].layer >= 0 &&
+            add_samples(h, r->module + i, r->module + end, e) < 0)
+            return e->code;
+    }
+    return 0;
+}
+
+/* ---- all ---- */
+
 static int read_all(struct workdir *w, const char *work, struct err *e)
 {
     int rc;
@@ -198,7 +255,7 @@ static int read_all(struct workdir *w, const char *work, struct err *e)
     w->bytes_out = checkpoint_bytes(runfile_get(&w->run, "out"));
     if ((rc = read_stages(w, work, e)) < 0 || w->hits.count)
         return rc;
-    return hitmaps_from_samples(&w->hits, &w->records, e);
+    return hits_from_samples(&w->hits, &w->records, e);
 }
 
 int workdir_read(struct workdir *w, const char *path, struct err *e)

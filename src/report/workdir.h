@@ -2,7 +2,7 @@
 #ifndef FORGE_WORKDIR_H
 #define FORGE_WORKDIR_H
 
-#include "report/hitmap.h"
+#include "common/hitmap.h"
 #include "report/records.h"
 #include "report/runfile.h"
 #include "report/runstream.h"

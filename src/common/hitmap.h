@@ -8,7 +8,8 @@
 #define FORGE_HITMAP_H
 
 #include "common/stream.h"
-#include "report/records.h"
+
+enum { HIT_EXPERTS_MAX = 1 << 16 };
 
 enum hit { HIT_TOKENS, HIT_SCORES, HIT_WEIGHTS, HIT_SQUARES, HIT_OUTPUT, HITS };
 
@@ -29,10 +30,6 @@ struct hitmaps {
  * E_DATA: not such a map, or a number in it is negative or not finite. */
 MUST_CHECK int hitmaps_add(struct hitmaps *h, const struct frame *f,
                            struct err *e);
-/* Without such frames: what the notes of the experts' first linears say of
- * tokens; the other columns are 0. */
-MUST_CHECK int hitmaps_from_samples(struct hitmaps *h, const struct records *r,
-                                    struct err *e);
 /* NULL: none of this layer. */
 const struct hitmap *hitmaps_find(const struct hitmaps *h, int64_t layer);
 void hitmaps_release(struct hitmaps *h);

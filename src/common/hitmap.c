@@ -1,12 +1,11 @@
 /* hitmap.c - see hitmap.h. */
-#include "report/hitmap.h"
+#include "common/hitmap.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { EXPERTS_MAX = 1 << 16, LAYER_MAX = 1 << 20, FIRST = 64 };
+enum { LAYER_MAX = 1 << 20, FIRST = 64 };
 
 struct ranked {
     float value;
@@ -31,7 +30,7 @@ static int check(const struct frame *f, struct err *e)
     const float *x = f->data;
 
     if (f->dtype != DT_F32 || f->ndim != 2 || f->dims[1] != HITS ||
-        !f->dims[0] || f->dims[0] > EXPERTS_MAX || layer_of(f->name) < 0)
+        !f->dims[0] || f->dims[0] > HIT_EXPERTS_MAX || layer_of(f->name) < 0)
         return err_set(e, E_DATA,
                        "hit map '%s': not F32 [experts, %d] of a layer",
                        f->name, HITS);
@@ -95,57 +94,6 @@ int hitmaps_add(struct hitmaps *h, const struct frame *f, struct err *e)
         h->count++;
     }
     h->map[i] = m;
-    return 0;
-}
-
-/* Modules begin .. end-1 are those of one layer. */
-static int add_samples(struct hitmaps *h, const struct module *begin,
-                       const struct module *end, struct err *e)
-{
-    struct frame f = { .role = ROLE_HITMAP, .dtype = DT_F32, .ndim = 2 };
-    const struct module *first = NULL;
-    int64_t experts = 0;
-    float *value;
-    int rc;
-
-    for (const struct module *m = begin; m < end; m++) {
-        if (m->expert >= experts && m->samples >= 0)
-            experts = m->expert + 1;
-        if (m->expert >= 0 && m->samples >= 0 && !first)
-            first = m;
-    }
-    if (!first || experts > EXPERTS_MAX)
-        return 0;
-    value = mem_zero((size_t)experts, HITS * sizeof(*value), "hit map", e);
-    if (!value)
-        return e->code;
-    for (const struct module *m = begin; m < end; m++)
-        if (m->kind == first->kind && m->expert >= 0 && m->samples >= 0)
-            value[m->expert * HITS + HIT_TOKENS] = (float)m->samples;
-    snprintf(f.name, sizeof(f.name), "model.layers.%lld.mlp",
-             (long long)first->layer);
-    f.dims[0] = (uint64_t)experts;
-    f.dims[1] = HITS;
-    f.len = (size_t)experts * HITS * sizeof(*value);
-    f.data = value;
-    rc = hitmaps_add(h, &f, e);
-    free(value);
-    return rc;
-}
-
-int hitmaps_from_samples(struct hitmaps *h, const struct records *r,
-                         struct err *e)
-{
-    size_t end;
-
-    for (size_t i = 0; i < r->modules; i = end) {
-        for (end = i + 1;
-             end < r->modules && r->module[end].layer == r->module[i].layer;)
-            end++;
-        if (r->module[i].layer >= 0 &&
-            add_samples(h, r->module + i, r->module + end, e) < 0)
-            return e->code;
-    }
     return 0;
 }
 
