@@ -1,8 +1,8 @@
 # pipeline.mk: what a quantization consists of, and in which order.
 #
 # forge(1) runs this in the work directory, which holds one directory for each
-# stage's settings: $T tokens, $C calibration, $S solving, $P packing (each
-# named by a key of all options that the stage and those before it see).  So a
+# stage's settings: $T tokens, $C calibration, $S solving (each named by a key
+# of all options that the stage and those before it see).  So a
 # file that exists is the right one, and time stamps do not matter: all
 # prerequisites are order-only.  Every file appears complete or not at all.
 #
@@ -19,8 +19,6 @@ MAKEFLAGS += -rR
 
 STEP   := $(RUN) forge-stage
 codes  := $(LAYERS:%=$S/codes-%.fts)
-packed := $(LAYERS:%=$P/pack-%.fts)
-rest   := $P/rest.fts
 
 # One after another: $1-I.fts needs $1-J.fts, J the layer before I.
 pairs := $(join $(filter-out $(firstword $(LAYERS)),$(LAYERS)),\
@@ -28,19 +26,13 @@ pairs := $(join $(filter-out $(firstword $(LAYERS)),$(LAYERS)),\
 chain  = $(foreach p,$(pairs),$(eval \
   $1-$(word 1,$(subst :, ,$p)).fts: | $1-$(word 2,$(subst :, ,$p)).fts))
 
+# The codes in the runtime's layout, with what was not quantized.
 .PHONY: result
-result: | $(packed) $(rest)
-	@$(STEP) shard
-
-$(rest):
-	@$(STEP) rest
+result: | $(codes)
+	@$(STEP) result
 
 $T/tokens.fts:
 	@$(STEP) tokens
-
-# Each layer's codes and remaining tensors in the runtime's layout.
-$(packed): $P/pack-%.fts: | $S/codes-%.fts
-	@$(STEP) pack $*
 
 ifeq ($(METHOD),rtn)
 # Round to nearest: no data, every layer by itself.
@@ -55,8 +47,8 @@ $(LAYERS:%=$C/hessian-%.fts): $C/hessian-%.fts: | $T/tokens.fts
 	@$(STEP) calibrate $*
 $(call chain,$C/hessian)
 else
-# Every layer is calibrated on the output of the quantized layers before it.
-$(codes): $S/codes-%.fts: | $T/tokens.fts
-	@$(STEP) layer $*
-$(call chain,$S/codes)
+# Every layer is calibrated on the output of the quantized layers before it: one
+# pipe makes them all, each appears when it is whole.
+$(codes) &: | $T/tokens.fts
+	@$(STEP) loop
 endif

@@ -1,41 +1,43 @@
-/* calib.h - calibration runs: one layer over a stream, or a whole model. */
+/* calib.h - calibration runs: over one layer, or all. */
 #ifndef FORGE_CALIB_H
 #define FORGE_CALIB_H
 
-#include "calib/feed.h"
+#include "calib/feedback.h"
+#include "calib/store.h"
 #include "common/progress.h"
 
-/* Where the states that come out are taken; the values are the words of
- * --to. */
-enum calib_to {
-    TO_ALL, /* all four activations, no states */
-    TO_EMBED,
-    TO_ATTN_IN,
-    TO_Q_LAT,
-    TO_ATTN_OUT,
-    TO_MLP_IN,
-    TO_MLP_MID,
-    TO_HIDDEN
+/* What comes out. */
+enum calib_output {
+    CALIB_ACTIVATIONS,
+    CALIB_EMBED, /* what the tokens become */
+    CALIB_HIDDEN /* the hidden states that leave the layer */
 };
 
 struct calib {
     struct model *m;
-    const struct codes *codes;
+    struct codes *codes; /* run in place of weights */
+    /* Files with codes of a layer: "codes-%.fts", % is its number.  Read when
+     * the layer comes, if it is there; NULL: none. */
+    const char *codes_of;
     struct feed *feed;
+    const char *head; /* of the input */
     struct stream_writer *out;
-    struct stream_writer *hidden; /* TO_ALL: next layer's hidden states, or
-                                     NULL */
-    enum calib_to to;
+    struct feedback *feedback; /* NULL: the weights are as they are */
+    enum calib_output output;
+    bool whole;         /* all layers from the feed's on */
+    const char *hidden; /* file for the hidden states that leave the layer; of
+                           all layers: now and then, to go on from; NULL */
+    const char *key;
     const char *dir; /* of temporary files */
     struct progress *progress;
 };
 
-/* Run the layer that the feed is at, from its point to c->to.  E_DATA: the
- * input is at that point already or past it. */
-MUST_CHECK int calib_layer(struct calib *c, struct err *e);
-/* Run all layers from the one that the feed enters on; activations of each
- * come out, layer by layer.  One layer's weights are in memory at a time, and
- * one batch; all hidden states are in a file. */
-MUST_CHECK int calib_model(struct calib *c, struct err *e);
+/* Run it.  One layer's weights are in memory at a time, or the part of it that
+ * leads to the next point; states of all sequences are in a store.
+ *
+ * With feedback the activations of a point come out only if a linear that
+ * reads them has no codes yet; then the codes are waited for, and the linears
+ * run with them.  One that gets none runs as it is. */
+MUST_CHECK int calib_run(struct calib *c, struct err *e);
 
 #endif

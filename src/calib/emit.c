@@ -6,17 +6,30 @@
 
 enum { MODULES_MAX = 16 * MODULE_PATH_MAX };
 
-/* Fields that hidden states and activations share, of sequence i. */
-static struct frame frame_of(const struct model *m, const struct batch *b,
-                             int64_t i, int64_t width)
+void emit_name(int64_t layer, enum point at, char name[FRAME_NAME_MAX + 1])
 {
-    struct frame f = { .dtype = model_dtype(m),
-                       .ndim = 2,
-                       .dims = { (uint64_t)b->length[i], (uint64_t)width },
-                       .sequence = b->sequence[i],
-                       .last = b->last && i == b->n - 1 };
+    int n =
+        snprintf(name, FRAME_NAME_MAX, "model.layers.%lld", (long long)layer);
 
-    f.len = (size_t)(b->length[i] * width) * (f.dtype == DT_BF16 ? 2 : 4);
+    if (at > POINT_IN && at < POINT_OUT)
+        snprintf(name + n, FRAME_NAME_MAX - (size_t)n, ".%s", point_name(at));
+}
+
+/* Fields that hidden states and activations share, of sequence i. */
+static struct frame frame_of(const struct store *s, int64_t i, int64_t layer,
+                             enum point at)
+{
+    const struct sequence *x = &s->sequence[i];
+    int64_t width = point_width(model_config(s->m), layer, at);
+    struct frame f = { .role = at == POINT_IN ? ROLE_HIDDEN : ROLE_ACTIVATION,
+                       .dtype = model_dtype(s->m),
+                       .ndim = 2,
+                       .dims = { (uint64_t)x->length, (uint64_t)width },
+                       .sequence = x->number,
+                       .last = i == s->n_sequences - 1 };
+
+    f.len = (size_t)(x->length * width) * (f.dtype == DT_BF16 ? 2 : 4);
+    emit_name(layer, at, f.name);
     return f;
 }
 
@@ -38,52 +51,119 @@ static void list_modules(const struct model_config *c, int64_t layer,
     }
 }
 
-static int write_hidden(struct stream_writer *w, const struct model *m,
-                        const struct batch *b, int64_t layer, int64_t i,
-                        struct err *e)
+int emit_hidden(struct stream_writer *w, const struct store *s,
+                const struct span *b, int64_t layer, struct err *e)
 {
-    struct frame f = frame_of(m, b, i, b->s.hidden_size);
+    const char *rows = store_x(s, b->row);
 
-    f.role = ROLE_HIDDEN;
-    f.data = state_x(&b->s, b->s.first[i]);
-    snprintf(f.name, sizeof(f.name), "model.layers.%lld", (long long)layer);
-    return stream_write(w, &f, e);
+    for (int64_t i = b->first; i < b->first + b->n; i++) {
+        struct frame f = frame_of(s, i, layer, POINT_IN);
+
+        f.data = rows;
+        rows += f.len;
+        if (stream_write(w, &f, e) < 0)
+            return e->code;
+    }
+    return 0;
 }
 
-static int write_activation(struct stream_writer *w, const struct model *m,
-                            const struct batch *b, int64_t layer, int64_t i,
-                            struct err *e)
+int emit_activation(struct stream_writer *w, const struct store *s,
+                    const struct span *b, int64_t layer, enum point at,
+                    const void *rows, struct err *e)
 {
-    const struct model_config *c = model_config(m);
-    int64_t width = point_width(c, layer, b->s.at);
-    struct frame f = frame_of(m, b, i, width);
+    const char *from = rows;
     char modules[MODULES_MAX];
 
-    list_modules(c, layer, point_input(b->s.at), modules);
-    f.role = ROLE_ACTIVATION;
-    f.modules = modules;
-    f.samples = f.dims[0];
-    f.data = state_act(&b->s, width, b->s.first[i]);
-    snprintf(f.name, sizeof(f.name), "model.layers.%lld.%s", (long long)layer,
-             point_name(b->s.at));
-    return stream_write(w, &f, e);
-}
+    list_modules(model_config(s->m), layer, point_input(at), modules);
+    for (int64_t i = b->first; i < b->first + b->n; i++) {
+        struct frame f = frame_of(s, i, layer, at);
 
-int emit_hidden(struct stream_writer *w, const struct model *m,
-                const struct batch *b, int64_t layer, bool act, struct err *e)
-{
-    for (int64_t i = 0; i < b->n; i++)
-        if (write_hidden(w, m, b, layer, i, e) < 0 ||
-            (act && write_activation(w, m, b, layer, i, e) < 0))
+        f.modules = modules;
+        f.samples = f.dims[0];
+        f.data = from;
+        from += f.len;
+        if (stream_write(w, &f, e) < 0)
             return e->code;
+    }
     return 0;
 }
 
-int emit_activation(struct stream_writer *w, const struct model *m,
-                    const struct batch *b, int64_t layer, struct err *e)
+/* ---- beside the computing ---- */
+
+/* Wait for batch i; false: stop. */
+static bool await(struct emission *t, int64_t i)
 {
-    for (int64_t i = 0; i < b->n; i++)
-        if (write_activation(w, m, b, layer, i, e) < 0)
-            return e->code;
-    return 0;
+    bool go;
+
+    pthread_mutex_lock(&t->lock);
+    while (t->ready <= i && !t->stop)
+        pthread_cond_wait(&t->news, &t->lock);
+    go = !t->stop;
+    pthread_mutex_unlock(&t->lock);
+    return go;
+}
+
+static void *emit_all(void *arg)
+{
+    struct emission *t = arg;
+    const struct store *s = t->s;
+    struct err e;
+    int rc = 0;
+
+    for (int64_t i = 0; i < s->n_batches && !rc && await(t, i); i++) {
+        const struct span *b = &s->batch[i];
+
+        rc = emit_activation(t->w, s, b, t->layer, t->at, store_act(s, b), &e);
+        store_leave(s, b);
+    }
+    pthread_mutex_lock(&t->lock);
+    t->rc = rc;
+    if (rc < 0)
+        t->err = e;
+    pthread_mutex_unlock(&t->lock);
+    return NULL;
+}
+
+int emission_start(struct emission *t, struct err *e)
+{
+    t->ready = 0;
+    t->stop = false;
+    t->rc = 0;
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_cond_init(&t->news, NULL);
+    if (!pthread_create(&t->thread, NULL, emit_all, t))
+        return 0;
+    pthread_mutex_destroy(&t->lock);
+    pthread_cond_destroy(&t->news);
+    return err_set(e, E_TEMP, "activations: cannot start a thread");
+}
+
+int emission_ready(struct emission *t, int64_t n, struct err *e)
+{
+    int rc;
+
+    pthread_mutex_lock(&t->lock);
+    t->ready = n;
+    rc = t->rc;
+    if (rc < 0)
+        *e = t->err;
+    pthread_cond_signal(&t->news);
+    pthread_mutex_unlock(&t->lock);
+    return rc;
+}
+
+int emission_finish(struct emission *t, bool stop, struct err *e)
+{
+    if (stop) {
+        pthread_mutex_lock(&t->lock);
+        t->stop = true;
+        pthread_cond_signal(&t->news);
+        pthread_mutex_unlock(&t->lock);
+    }
+    pthread_join(t->thread, NULL);
+    pthread_mutex_destroy(&t->lock);
+    pthread_cond_destroy(&t->news);
+    if (t->rc < 0 && !stop)
+        *e = t->err;
+    return t->rc;
 }

@@ -1,17 +1,44 @@
-/* emit.h - frames of a batch. */
+/* emit.h - frames of the states in a store. */
 #ifndef FORGE_EMIT_H
 #define FORGE_EMIT_H
 
-#include "calib/feed.h"
+#include <pthread.h>
 
-/* One `hidden` frame per sequence, named after `layer`.  act: followed by the
- * activation at b->s.at, which makes it a state. */
-MUST_CHECK int emit_hidden(struct stream_writer *w, const struct model *m,
-                           const struct batch *b, int64_t layer, bool act,
-                           struct err *e);
-/* One `activation` frame per sequence, of the point b->s.at of the layer. */
-MUST_CHECK int emit_activation(struct stream_writer *w, const struct model *m,
-                               const struct batch *b, int64_t layer,
-                               struct err *e);
+#include "calib/store.h"
+
+/* One `hidden` frame per sequence of a batch, named after `layer`. */
+MUST_CHECK int emit_hidden(struct stream_writer *w, const struct store *s,
+                           const struct span *b, int64_t layer, struct err *e);
+/* One `activation` frame per sequence: rows of what point `at` of the layer
+ * holds. */
+MUST_CHECK int emit_activation(struct stream_writer *w, const struct store *s,
+                               const struct span *b, int64_t layer,
+                               enum point at, const void *rows, struct err *e);
+/* The name that such frames have. */
+void emit_name(int64_t layer, enum point at, char name[FRAME_NAME_MAX + 1]);
+
+/* A thread that writes the activations of all batches, each as soon as it is
+ * said to be ready: pipes never hold up the computing. */
+struct emission {
+    struct stream_writer *w;
+    const struct store *s;
+    int64_t layer;
+    enum point at;
+    /* private */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t news;
+    int64_t ready;
+    bool stop;
+    int rc;
+    struct err err;
+};
+
+/* The first four are filled in.  E_TEMP. */
+MUST_CHECK int emission_start(struct emission *t, struct err *e);
+/* Batches 0 .. n-1 are ready.  Fails where the writing has failed. */
+MUST_CHECK int emission_ready(struct emission *t, int64_t n, struct err *e);
+/* Wait until all are written; stop: or only until the frame at hand is. */
+MUST_CHECK int emission_finish(struct emission *t, bool stop, struct err *e);
 
 #endif

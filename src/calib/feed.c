@@ -11,10 +11,8 @@ struct feed {
     struct model *m;
     bool tokens, inherited;
     int64_t layer, count; /* count: sequences so far */
-    enum point at;
-    bool pending; /* next was read and is not taken yet */
-    struct frame next, first;
-    void *held; /* payload of first, which comes before next; NULL: taken */
+    bool pending;         /* next was read and is not taken yet */
+    struct frame next;
 };
 
 bool feed_is_tokens(const struct feed *f)
@@ -27,32 +25,14 @@ int64_t feed_layer(const struct feed *f)
     return f->layer;
 }
 
-enum point feed_point(const struct feed *f)
-{
-    return f->at;
-}
-
 /* ---- frames ---- */
 
-static const struct frame *current(const struct feed *f)
-{
-    return f->held ? &f->first : &f->next;
-}
-
-static void consume(struct feed *f)
-{
-    if (!f->held)
-        f->pending = false;
-    free(f->held);
-    f->held = NULL;
-}
-
-/* 1: current() is a frame of ours; 0: the end; others are passed on. */
+/* 1: f->next is a frame of ours; 0: the end; others are passed on. */
 static int fetch(struct feed *f, struct err *e)
 {
     int rc;
 
-    if (f->pending || f->held)
+    if (f->pending)
         return 1;
     while ((rc = stream_next(f->in, &f->next, e)) > 0) {
         enum role r = f->next.role;
@@ -61,7 +41,7 @@ static int fetch(struct feed *f, struct err *e)
             stream_inherit(f->pass, stream_head(f->in), e) < 0)
             return e->code;
         f->inherited = true;
-        if (r == ROLE_TOKENS || r == ROLE_HIDDEN || r == ROLE_ACTIVATION) {
+        if (r == ROLE_TOKENS || r == ROLE_HIDDEN) {
             f->pending = true;
             return 1;
         }
@@ -71,28 +51,29 @@ static int fetch(struct feed *f, struct err *e)
     return rc;
 }
 
-/* "model.layers.12" and, behind a dot, a point.  False: another name. */
-static bool parse_name(const char *name, int64_t *layer, enum point *at)
+/* "model.layers.12".  False: another name. */
+static bool parse_name(const char *name, int64_t *layer)
 {
     long long l;
     int n = 0;
 
-    if (sscanf(name, "model.layers.%lld%n", &l, &n) != 1 || l < 0)
+    if (sscanf(name, "model.layers.%lld%n", &l, &n) != 1 || l < 0 || name[n])
         return false;
     *layer = l;
-    *at = POINT_IN;
-    if (!name[n])
-        return true;
-    for (enum point p = POINT_ATTN_IN; p < POINT_OUT; p++)
-        if (name[n] == '.' && !strcmp(name + n + 1, point_name(p)))
-            *at = p;
-    return *at != POINT_IN;
+    return true;
 }
 
-static int check_shape(const struct frame *x, int64_t width, struct err *e)
+static int check_hidden(const struct feed *f, const struct frame *x,
+                        struct err *e)
 {
+    int64_t layer, width = model_config(f->m)->hidden_size;
     char shape[128];
 
+    if (!parse_name(x->name, &layer))
+        return err_set(e, E_DATA, "'%s' is no name of hidden states", x->name);
+    if (layer != f->layer)
+        return err_set(e, E_DATA, "'%s': want layer %lld", x->name,
+                       (long long)f->layer);
     if ((x->dtype == DT_BF16 || x->dtype == DT_F32) && x->ndim == 2 &&
         x->dims[0] && x->dims[1] == (uint64_t)width && x->dims[0] <= INT32_MAX)
         return 0;
@@ -100,22 +81,6 @@ static int check_shape(const struct frame *x, int64_t width, struct err *e)
                    "'%s' is %s %s; of this model it is BF16 or F32 [n,%lld]",
                    x->name, dtype_name(x->dtype),
                    frame_shape(x, shape, sizeof(shape)), (long long)width);
-}
-
-/* A hidden or activation frame is of our layer, and at a point. */
-static int check_place(const struct feed *f, const struct frame *x,
-                       enum point *at, struct err *e)
-{
-    int64_t layer;
-
-    if (!parse_name(x->name, &layer, at) ||
-        (*at == POINT_IN) != (x->role == ROLE_HIDDEN))
-        return err_set(e, E_DATA, "'%s' is no name of a %s frame", x->name,
-                       role_name(x->role));
-    if (layer != f->layer)
-        return err_set(e, E_DATA, "'%s': want layer %lld", x->name,
-                       (long long)f->layer);
-    return check_shape(x, point_width(model_config(f->m), layer, *at), e);
 }
 
 /* ---- one sequence ---- */
@@ -161,63 +126,16 @@ static int copy_rows(const struct feed *f, const struct frame *x, void *to,
                              x->sequence, e);
 }
 
-static int take_tokens(struct feed *f, struct batch *b, int64_t row,
-                       struct err *e)
-{
-    const struct frame *x = current(f);
-
-    if (model_embed(f->m, x->data, frame_rows(x), state_x(&b->s, row), e) < 0)
-        return err_prefix(e, "sequence %llu",
-                          (unsigned long long)b->sequence[b->n]);
-    consume(f);
-    return 0;
-}
-
-/* The activation that must follow the hidden frame just taken. */
-static int take_activation(struct feed *f, struct batch *b, int64_t row,
-                           struct err *e)
-{
-    enum point at = POINT_IN;
-    const struct frame *x;
-    int rc = fetch(f, e);
-
-    if (rc < 0)
-        return rc;
-    x = current(f);
-    if (rc && x->role == ROLE_ACTIVATION && check_place(f, x, &at, e) < 0)
-        return e->code;
-    if (!rc || at != f->at || frame_rows(x) != b->length[b->n] ||
-        x->sequence != b->sequence[b->n])
-        return err_set(e, E_DATA,
-                       "sequence %llu: its hidden states are not followed by "
-                       "its %s of %lld tokens",
-                       (unsigned long long)b->sequence[b->n], point_name(f->at),
-                       (long long)b->length[b->n]);
-    rc = copy_rows(f, x, state_act(&b->s, (int64_t)x->dims[1], row), e);
-    consume(f);
-    return rc;
-}
-
-static int take_state(struct feed *f, struct batch *b, int64_t row,
-                      struct err *e)
-{
-    if (copy_rows(f, current(f), state_x(&b->s, row), e) < 0)
-        return e->code;
-    consume(f);
-    return f->at == POINT_IN ? 0 : take_activation(f, b, row, e);
-}
-
 static int check_first(const struct feed *f, struct err *e)
 {
-    const struct frame *x = current(f);
-    enum point at;
+    const struct frame *x = &f->next;
 
     if (x->role != (f->tokens ? ROLE_TOKENS : ROLE_HIDDEN))
         return err_set(e, E_DATA, "a %s frame '%s' among %s",
                        role_name(x->role), x->name,
                        f->tokens ? "tokens" : "hidden states");
     if (!f->tokens)
-        return check_place(f, x, &at, e);
+        return check_hidden(f, x, e);
     if (x->dtype != DT_I32 || x->ndim != 1 || !x->dims[0] ||
         x->dims[0] > INT32_MAX)
         return err_set(e, E_DATA, "tokens '%s' are not I32 [n]", x->name);
@@ -228,11 +146,11 @@ static int check_first(const struct feed *f, struct err *e)
 static int take(struct feed *f, struct batch *b, int64_t *rows, struct err *e)
 {
     int64_t n;
-    int rc;
+    void *to;
 
     if (check_first(f, e) < 0)
         return e->code;
-    n = frame_rows(current(f));
+    n = frame_rows(&f->next);
     if (b->n && (*rows + n > BATCH_ROWS || b->n == BATCH_SEQUENCES))
         return 0;
     if (!b->n) { /* room for a full batch, or for this one */
@@ -243,10 +161,14 @@ static int take(struct feed *f, struct batch *b, int64_t *rows, struct err *e)
     }
     b->length[b->n] = n;
     b->sequence[b->n] =
-        current(f)->sequence ? current(f)->sequence : (uint64_t)f->count + 1;
-    rc = f->tokens ? take_tokens(f, b, *rows, e) : take_state(f, b, *rows, e);
-    if (rc < 0)
-        return rc;
+        f->next.sequence ? f->next.sequence : (uint64_t)f->count + 1;
+    to = state_x(&b->s, *rows);
+    if (!f->tokens && copy_rows(f, &f->next, to, e) < 0)
+        return e->code;
+    if (f->tokens && model_embed(f->m, f->next.data, n, to, e) < 0)
+        return err_prefix(e, "sequence %llu",
+                          (unsigned long long)b->sequence[b->n]);
+    f->pending = false;
     f->count++;
     b->n++;
     *rows += n;
@@ -265,8 +187,8 @@ int feed_next(struct feed *f, struct batch *b, struct err *e)
         return rc;
     if (!b->n)
         return 0;
-    b->last = !f->pending && !f->held;
-    rc = state_prepare(&b->s, f->m, f->at, b->length, b->n, e);
+    b->last = !f->pending;
+    rc = state_prepare(&b->s, f->m, POINT_IN, b->length, b->n, e);
     return rc < 0 ? rc : 1;
 }
 
@@ -284,33 +206,12 @@ static int look_at_tokens(struct feed *f, int64_t layer, struct err *e)
     return model_load_embedding(f->m, e);
 }
 
-/* The frame after the first hidden one says which point they have reached. */
-static int look_behind(struct feed *f, struct err *e)
-{
-    void *held = mem_alloc(f->next.len, f->next.name, e);
-    int rc;
-
-    if (!held)
-        return e->code;
-    memcpy(held, f->next.data, f->next.len);
-    f->first = f->next;
-    f->first.data = held;
-    f->pending = false;
-    rc = fetch(f, e);
-    f->held = held;
-    if (rc > 0 && f->next.role == ROLE_ACTIVATION)
-        rc = check_place(f, &f->next, &f->at, e);
-    return rc < 0 ? rc : 0;
-}
-
 /* What the first hidden frame says of the layer. */
 static int look_at_state(struct feed *f, int64_t layer, struct err *e)
 {
     const struct model_config *c = model_config(f->m);
-    enum point at;
 
-    if (f->next.role != ROLE_HIDDEN ||
-        !parse_name(f->next.name, &f->layer, &at))
+    if (f->next.role != ROLE_HIDDEN || !parse_name(f->next.name, &f->layer))
         return err_set(e, E_DATA,
                        "the first frame is %s '%s': want tokens, or hidden "
                        "states of a layer",
@@ -320,9 +221,7 @@ static int look_at_state(struct feed *f, int64_t layer, struct err *e)
     if (f->layer >= c->n_layers)
         return err_set(e, E_DATA, "'%s': the model has %lld layers",
                        f->next.name, (long long)c->n_layers);
-    if (check_place(f, &f->next, &at, e) < 0)
-        return e->code;
-    return look_behind(f, e);
+    return check_hidden(f, &f->next, e);
 }
 
 int feed_open(struct feed **out, struct stream_reader *in, struct model *m,
@@ -352,7 +251,5 @@ int feed_open(struct feed **out, struct stream_reader *in, struct model *m,
 
 void feed_close(struct feed *f)
 {
-    if (f)
-        free(f->held);
     free(f);
 }

@@ -1,8 +1,7 @@
 /* feed.h - sequences out of a stream, in batches ready to run.
  *
- * The input is tokens, or a state: for each sequence a `hidden` frame and,
- * inside a layer, the activation of the point that it has reached.  What it
- * is, is decided by the first sequence; all others must be the same. */
+ * The input is tokens, or the hidden states that enter a layer.  Which, is
+ * decided by the first frame; all others must be the same. */
 #ifndef FORGE_FEED_H
 #define FORGE_FEED_H
 
@@ -20,22 +19,20 @@ struct batch {
 
 struct feed;
 
-/* Reads up to the first sequence.  layer: which layer the states must enter
- * or be in; -1: whichever the first one names.  Frames that are neither
- * tokens nor states go to pass as they come (NULL: nowhere).  Tokens are
- * embedded; the model's embedding is loaded for that.  E_DATA: no sequence,
- * or one of another layer or model. */
+/* Reads up to the first sequence.  layer: which layer the states must enter;
+ * -1: whichever the first one names.  Frames that are neither tokens nor
+ * hidden states go to pass as they come (NULL: nowhere).  Tokens are embedded;
+ * the model's embedding is loaded for that.  E_DATA: no sequence, or one of
+ * another layer or model. */
 MUST_CHECK int feed_open(struct feed **f, struct stream_reader *in,
                          struct model *m, int64_t layer,
                          struct stream_writer *pass, struct err *e);
 void feed_close(struct feed *f); /* NULL is allowed */
 bool feed_is_tokens(const struct feed *f);
 int64_t feed_layer(const struct feed *f); /* 0 for tokens */
-enum point feed_point(const struct feed *f);
 
-/* 1: *b holds the next sequences, at feed_point(); 0: there were no more.
- * E_DATA: a frame of the wrong shape, layer, point or order; states that are
- * not finite. */
+/* 1: *b holds the next sequences, at POINT_IN; 0: there were no more.
+ * E_DATA: a frame of the wrong shape or layer; states that are not finite. */
 MUST_CHECK int feed_next(struct feed *f, struct batch *b, struct err *e);
 
 /* E_DATA when one of n rows of `width` elements is not finite: what and

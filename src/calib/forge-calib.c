@@ -1,10 +1,12 @@
 /* forge-calib - run a model on calibration sequences, and tell what its linears
  * read.  See forge-calib(1). */
+#include <fcntl.h>
 #include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "calib/calib.h"
 #include "common/device.h"
@@ -13,12 +15,11 @@
 struct settings {
     struct tool tool;
     int64_t layer; /* -1: not given */
-    const char *to, *hidden;
-    int all, advance, dtype, device;
+    const char *to, *hidden, *feedback, *codes_of;
+    int dtype, device;
     struct opt_list codes;
     const char *model, *input;
-    enum calib_to point;
-    bool whole; /* all layers */
+    enum calib_output output;
 };
 
 static void parse(struct settings *s, int argc, char **argv)
@@ -26,21 +27,22 @@ static void parse(struct settings *s, int argc, char **argv)
     const struct opt table[] = {
         { OPT_INT, 'l', "layer", "I", "run this layer only [all]", &s->layer, 0,
           INT_MAX, false },
-        { OPT_STR, 't', "to", "POINT",
-          "stop at embed, attn_in, attn_out, mlp_in, mlp_mid or hidden, and "
-          "put out states",
-          &s->to, 0, 0, false },
-        { OPT_FLAG, 0, "advance", NULL, "the same as --to hidden", &s->advance,
-          0, 0, false },
-        { OPT_FLAG, 'a', "all", NULL,
-          "put out all four activations of the layer [without --to]", &s->all,
-          0, 0, false },
-        { OPT_STR, 0, "hidden", "FILE",
-          "with --all: publish the next layer's hidden states as FILE",
-          &s->hidden, 0, 0, true },
+        { OPT_STR, 'f', "feedback", "FIFO",
+          "wait there for the codes of each point's linears, and go on with "
+          "them",
+          &s->feedback, 0, 0, true },
         { OPT_LIST, 'c', "codes", "FILE",
-          "run the linears in FILE quantized (may be repeated)", &s->codes, 0,
-          0, true },
+          "run the linears in FILE quantized (may be repeated); %: the layer's "
+          "number",
+          &s->codes, 0, 0, true },
+        { OPT_STR, 0, "hidden", "FILE",
+          "publish the hidden states that leave the layer as FILE; with "
+          "--feedback, of a layer now and then, to go on from",
+          &s->hidden, 0, 0, true },
+        { OPT_STR, 't', "to", "embed|hidden",
+          "put out no activations, but the embedded tokens, or the hidden "
+          "states that leave the layer",
+          &s->to, 0, 0, false },
         { OPT_CHOICE, 0, "dtype", "bf16|f32", "precision [bf16]", &s->dtype, 0,
           0, false },
         DEVICE_OPTION(&s->device),
@@ -60,37 +62,26 @@ static void parse(struct settings *s, int argc, char **argv)
     tool_apply(&s->tool);
 }
 
-static enum calib_to parse_point(const char *word)
-{
-    static const char *const words[] = { "embed",    "attn_in", "q_lat",
-                                         "attn_out", "mlp_in",  "mlp_mid",
-                                         "hidden" };
-
-    for (size_t i = 0; i < ARRAY_LEN(words); i++)
-        if (!strcmp(word, words[i]))
-            return TO_EMBED + (int)i;
-    die(E_USAGE,
-        "--to: '%s' is none of embed, attn_in, attn_out, mlp_in, mlp_mid, "
-        "hidden",
-        word);
-}
-
 /* What the options mean together. */
 static void plan(struct settings *s)
 {
-    if (s->advance && s->to && strcmp(s->to, "hidden"))
-        die(E_USAGE, "--advance is --to hidden, not --to %s", s->to);
-    if (s->advance)
-        s->to = "hidden";
-    if (s->all && s->to)
-        die(E_USAGE, "--all and --to exclude each other");
-    s->point = s->to ? parse_point(s->to) : TO_ALL;
-    s->whole = !s->to && !s->all && s->layer < 0;
-    if (s->hidden && (s->to || s->whole))
-        die(E_USAGE, "--hidden goes with --all or --layer");
+    if (s->to && !strcmp(s->to, "embed"))
+        s->output = CALIB_EMBED;
+    else if (s->to && !strcmp(s->to, "hidden"))
+        s->output = CALIB_HIDDEN;
+    else if (s->to)
+        die(E_USAGE, "--to: '%s' is none of embed, hidden", s->to);
+    if (s->feedback && !strcmp(s->feedback, "-") &&
+        (!s->input || !strcmp(s->input, "-")))
+        die(E_USAGE, "--feedback - wants the sequences as FILE");
+    if (s->to && s->feedback)
+        die(E_USAGE, "--to and --feedback exclude each other");
+    if (s->hidden && (s->to || (s->layer < 0 && !s->feedback)))
+        die(E_USAGE, "--hidden goes with --layer or --feedback");
 }
 
-/* Where hidden states of a whole model lie: $TMPDIR, or beside the output. */
+/* Where states lie that memory has no room for: $TMPDIR, or beside the
+ * output. */
 static const char *temporary_dir(const struct settings *s)
 {
     static char path[PATH_MAX];
@@ -104,26 +95,23 @@ static const char *temporary_dir(const struct settings *s)
     return dirname(path);
 }
 
-static int read_codes(const struct settings *s, struct codes **c, struct err *e)
+/* Files with a % are read when their layer comes. */
+static int read_codes(struct settings *s, struct calib *c, struct err *e)
 {
-    if (!s->codes.count)
-        return 0;
-    if (codes_create(c, e) < 0)
+    if (codes_create(&c->codes, e) < 0)
         return e->code;
-    for (int i = 0; i < s->codes.count; i++)
-        if (codes_read(*c, s->codes.item[i], e) < 0)
-            return e->code;
-    return 0;
-}
+    for (int i = 0; i < s->codes.count; i++) {
+        const char *path = s->codes.item[i];
 
-static int open_output(const struct settings *s, struct calib *c, struct err *e)
-{
-    struct stream_output out = { .path = s->tool.output, .key = s->tool.key };
-    struct stream_output hidden = { .path = s->hidden, .key = s->tool.key };
-
-    if (stream_create(&c->out, &out, e) < 0 ||
-        (s->hidden && stream_create(&c->hidden, &hidden, e) < 0))
-        return e->code;
+        if (!strchr(path, '%')) {
+            if (codes_read(c->codes, path, e) < 0)
+                return e->code;
+        } else if (c->codes_of) {
+            return err_set(e, E_USAGE, "--codes: '%s': one %% is enough", path);
+        } else {
+            c->codes_of = path;
+        }
+    }
     return 0;
 }
 
@@ -138,29 +126,40 @@ static int open_model(const struct settings *s, struct calib *c, struct err *e)
     return 0;
 }
 
-static int run(const struct settings *s, struct calib *c,
-               struct stream_reader **in, struct err *e)
+static int run(struct settings *s, struct calib *c, struct stream_reader **in,
+               struct err *e)
 {
     struct stream_expect expect = { .key = s->tool.expect_key };
 
-    if (open_model(s, c, e) < 0 || stream_open(in, s->input, &expect, e) < 0 ||
+    if (read_codes(s, c, e) < 0 || open_model(s, c, e) < 0 ||
+        stream_open(in, s->input, &expect, e) < 0 ||
         feed_open(&c->feed, *in, c->m, s->layer, c->out, e) < 0)
         return e->code;
-    if (c->hidden && stream_inherit(c->hidden, stream_head(*in), e) < 0)
-        return e->code;
-    return s->whole ? calib_model(c, e) : calib_layer(c, e);
+    c->head = stream_head(*in);
+    return calib_run(c, e);
+}
+
+/* The next tool ends when our output does, and only then the feedback does. */
+static int end_output(struct err *e)
+{
+    int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+
+    if (null < 0 || dup2(null, 1) < 0)
+        return err_set(e, E_TEMP, "cannot open '/dev/null':");
+    close(null);
+    return 0;
 }
 
 static int finish(struct calib *c, struct err *e)
 {
-    if (c->hidden) {
-        struct stream_writer *w = c->hidden;
+    struct stream_writer *w = c->out;
 
-        c->hidden = NULL;
-        if (stream_finish(w, e) < 0)
-            return e->code;
-    }
-    return 0;
+    c->out = NULL;
+    if (stream_finish(w, e) < 0)
+        return e->code;
+    if (!c->feedback)
+        return 0;
+    return end_output(e) < 0 ? e->code : feedback_finish(c->feedback, e);
 }
 
 int main(int argc, char **argv)
@@ -169,31 +168,34 @@ int main(int argc, char **argv)
     struct progress progress = { 0 };
     struct calib c = { .progress = &progress };
     struct stream_reader *in = NULL;
-    struct codes *codes = NULL;
     struct err e;
 
     parse(&s, argc, argv);
     plan(&s);
-    c.to = s.point;
+    c.output = s.output;
+    c.whole = s.layer < 0 && !s.to;
+    c.hidden = s.hidden;
+    c.key = s.tool.key;
     c.dir = temporary_dir(&s);
+    /* before anything can fail: somebody may wait for us to open it */
+    if (s.feedback && feedback_open(&c.feedback, s.feedback, &e) < 0)
+        die_err(&e);
     progress_start(&progress, s.tool.progress, "sequences", 0);
-    if (open_output(&s, &c, &e) < 0)
+    if (stream_create(
+            &c.out,
+            &(struct stream_output){ .path = s.tool.output, .key = s.tool.key },
+            &e) < 0)
         die_err(&e);
-    if (read_codes(&s, &codes, &e) < 0)
-        goto failed;
-    c.codes = codes;
-    if (run(&s, &c, &in, &e) < 0 || finish(&c, &e) < 0)
-        goto failed;
-    if (stream_finish(c.out, &e) < 0)
-        die_err(&e);
+    if (run(&s, &c, &in, &e) < 0 || finish(&c, &e) < 0) {
+        err_print(&e);
+        stream_abort(c.out, &e);
+        _exit(-e.code);
+    }
     progress_finish(&progress, NULL);
+    feedback_close(c.feedback);
     feed_close(c.feed);
     stream_close(in);
-    codes_free(codes);
+    codes_free(c.codes);
     model_close(c.m);
     return 0;
-failed:
-    stream_abort(c.hidden, &e);
-    stream_abort(c.out, &e);
-    die_err(&e);
 }

@@ -3,21 +3,23 @@
  * Linears that can be quantized become `weight` frames, everything else
  * `tensor` frames, in the order of the files.  See forge-weights(1). */
 #include <stdio.h>
+#include <unistd.h>
 
 #include "checkpoint/expertmap.h"
-#include "checkpoint/weights.h"
+#include "checkpoint/join.h"
 #include "common/tool.h"
 
 struct settings {
     struct tool tool;
     int64_t layer;
-    int rest, dequantize;
+    int rest, dequantize, join;
     const char *expert_map;
     int mode; /* enum expert_mode */
     struct opt_list match, exclude;
+    const char *model, *input;
 };
 
-static const char *parse(struct settings *s, int argc, char **argv)
+static void parse(struct settings *s, int argc, char **argv)
 {
     const struct opt table[] = {
         { OPT_INT, 'l', "layer", "I", "only layer I, counted from 0", &s->layer,
@@ -40,21 +42,24 @@ static const char *parse(struct settings *s, int argc, char **argv)
           "with --expert-map, routers: cut to the kept experts, or whole "
           "[prune]",
           &s->mode, 0, 0, false },
-        { OPT_STR, 'o', "output", "FILE",
-          "publish the stream as FILE [standard output]", &s->tool.output, 0, 0,
-          true },
-        { OPT_STR, 0, "key", "KEY", "settings key to store in the stream",
-          &s->tool.key, 0, 0, true },
+        { OPT_FLAG, 0, "join", NULL,
+          "a filter: behind each hessian, the weights of its modules", &s->join,
+          0, 0, false },
         TOOL_COMMON(&s->tool),
+        TOOL_STREAM(&s->tool),
         TOOL_END,
     };
-    int i = opt_parse(argc, argv, "[option...] MODEL > weights",
+    int i = opt_parse(argc, argv, "[option...] MODEL [FILE] > weights",
                       "Write the tensors of a checkpoint as a stream.", table);
 
-    if (argc - i != 1)
-        die(E_USAGE, "wants one operand, the model's directory (try --help)");
+    if (argc - i < 1 || argc - i > 1 + s->join)
+        die(E_USAGE, "wants one operand, the model's directory%s (try --help)",
+            s->join ? ", and at most one FILE" : "");
+    if (s->tool.expect_key && !s->join)
+        die(E_USAGE, "--expect-key goes with --join");
+    s->model = argv[i];
+    s->input = s->join ? argv[i + 1] : NULL;
     tool_apply(&s->tool);
-    return argv[i];
 }
 
 static struct weights_choice choice(const struct settings *s)
@@ -66,7 +71,7 @@ static struct weights_choice choice(const struct settings *s)
         .n_match = s->match.count,
         .exclude = s->exclude.item,
         .n_exclude = s->exclude.count,
-        .dequantize = s->dequantize,
+        .dequantize = s->dequantize || s->join,
     };
 }
 
@@ -96,6 +101,23 @@ static int write_all(struct weights_plan *p, struct stream_writer *w,
     return r;
 }
 
+static int join(const struct settings *s, const struct weights_choice *ch,
+                struct weights_plan *p, struct stream_writer *w,
+                struct progress *prog, struct err *e)
+{
+    struct stream_expect expect = { .key = s->tool.expect_key };
+    struct stream_reader *in;
+    int r;
+
+    prog->total = 0;
+    if (stream_open(&in, s->input, &expect, e) < 0)
+        return e->code;
+    stream_tie(in, w);
+    r = join_weights(p, ch, in, w, prog, e);
+    stream_close(in);
+    return r;
+}
+
 static void finish(struct progress *prog, const struct weights_plan *p)
 {
     char extra[80];
@@ -116,15 +138,14 @@ int main(int argc, char **argv)
     struct stream_writer *w;
     struct checkpoint *c;
     struct progress prog;
-    const char *model;
     char facts[128];
     struct err e;
 
     base_init(argv[0]);
-    model = parse(&s, argc, argv);
+    parse(&s, argc, argv);
     ch = choice(&s);
-    if (model_config_read(&config, model, &e) ||
-        checkpoint_open(&c, model, &e) || prune(&s, c, &config, &map, &e) ||
+    if (model_config_read(&config, s.model, &e) ||
+        checkpoint_open(&c, s.model, &e) || prune(&s, c, &config, &map, &e) ||
         weights_plan(&plan, c, &config, &ch, &e))
         die_err(&e);
     snprintf(facts, sizeof(facts),
@@ -137,9 +158,11 @@ int main(int argc, char **argv)
     if (stream_create(&w, &out, &e))
         die_err(&e);
     progress_start(&prog, s.tool.progress, "tensors", plan.count);
-    if (write_all(&plan, w, &prog, &e)) {
+    if (s.join ? join(&s, &ch, &plan, w, &prog, &e) :
+                 write_all(&plan, w, &prog, &e)) {
+        err_print(&e);
         stream_abort(w, &e);
-        die_err(&e);
+        _exit(-e.code);
     }
     if (stream_finish(w, &e))
         die_err(&e);

@@ -107,24 +107,30 @@ static int choose(struct weights_plan *p, const struct weights_choice *ch,
     return 1;
 }
 
-/* Every linear of layer i must be there, plain or packed. */
+/* The tensor that stands for a linear, plain or packed; NULL: there is none. */
+static const struct ck_tensor *find_linear(const struct weights_plan *p,
+                                           const char *module)
+{
+    static const char *const parts[] = { "weight", "qweight", "weight_packed" };
+    const struct ck_tensor *t = NULL;
+    char name[MODULE_PATH_MAX + 32];
+
+    for (size_t i = 0; i < ARRAY_LEN(parts) && !t; i++) {
+        snprintf(name, sizeof(name), "%.255s.%s", module, parts[i]);
+        t = checkpoint_find(p->c, name);
+    }
+    return t;
+}
+
+/* Every linear of layer i must be there. */
 static int check_layer(const struct weights_plan *p, int64_t i, struct err *e)
 {
     int64_t n = model_linear_count(p->config, i);
     struct linear lin;
 
     for (int64_t k = 0; k < n; k++) {
-        static const char *const parts[] = { "weight", "qweight",
-                                             "weight_packed" };
-        char name[MODULE_PATH_MAX + 32];
-        bool there = false;
-
         model_linear(p->config, i, k, &lin);
-        for (size_t j = 0; j < ARRAY_LEN(parts) && !there; j++) {
-            snprintf(name, sizeof(name), "%.255s.%s", lin.module, parts[j]);
-            there = checkpoint_find(p->c, name);
-        }
-        if (!there)
+        if (!find_linear(p, lin.module))
             return err_set(e, E_DATA, "the checkpoint has no '%s.weight'",
                            lin.module);
     }
@@ -331,14 +337,39 @@ static int write_packed(struct weights_plan *p, const struct weights_item *it,
     return r;
 }
 
+static int write_item(struct weights_plan *p, const struct weights_item *it,
+                      struct stream_writer *w, uint64_t *bytes, struct err *e)
+{
+    return it->kind == WEIGHTS_PACKED ? write_packed(p, it, w, bytes, e) :
+                                        write_stored(p, it, w, bytes, e);
+}
+
 int weights_write(struct weights_plan *p, size_t i, struct stream_writer *w,
                   uint64_t *bytes, struct err *e)
 {
-    const struct weights_item *it = &p->item[i];
-
     *bytes = 0;
     if (i + 1 < p->count)
         checkpoint_ahead(p->c, p->item[i + 1].t);
-    return it->kind == WEIGHTS_PACKED ? write_packed(p, it, w, bytes, e) :
-                                        write_stored(p, it, w, bytes, e);
+    return write_item(p, &p->item[i], w, bytes, e);
+}
+
+int weights_write_module(struct weights_plan *p,
+                         const struct weights_choice *ch, const char *module,
+                         struct stream_writer *w, uint64_t *bytes,
+                         struct err *e)
+{
+    const struct ck_tensor *t = find_linear(p, module);
+    struct weights_item it;
+    int r;
+
+    *bytes = 0;
+    if (!t)
+        return err_set(e, E_DATA, "the checkpoint has no '%.255s.weight'",
+                       module);
+    r = choose(p, ch, t, &it, e);
+    if (r > 0 && it.kind == WEIGHTS_OTHER)
+        r = err_set(e, E_DATA, "'%.255s' is no linear of the model", module);
+    if (r > 0 && (r = write_item(p, &it, w, bytes, e)) == 0)
+        r = 1;
+    return r;
 }

@@ -50,6 +50,13 @@ MUST_CHECK int weights_plan(struct weights_plan *p, struct checkpoint *c,
 MUST_CHECK int weights_write(struct weights_plan *p, size_t i,
                              struct stream_writer *w, uint64_t *bytes,
                              struct err *e);
+/* Write the frame of one linear as a weight (a 4-bit one must be planned with
+ * dequantize), if the choice, which p was planned with, takes it: 1; 0: not
+ * chosen.  E_DATA: the model has no such linear. */
+MUST_CHECK int weights_write_module(struct weights_plan *p,
+                                    const struct weights_choice *choice,
+                                    const char *module, struct stream_writer *w,
+                                    uint64_t *bytes, struct err *e);
 void weights_release(struct weights_plan *p);
 
 #endif

@@ -51,9 +51,24 @@ void die(int code, const char *fmt, ...)
     _exit(code < 0 ? -code : code);
 }
 
+static void print(const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    say("", fmt, ap);
+    va_end(ap);
+}
+
+void err_print(const struct err *e)
+{
+    print("%s", e->msg);
+}
+
 void die_err(const struct err *e)
 {
-    die(e->code, "%s", e->msg);
+    err_print(e);
+    _exit(-e->code);
 }
 
 void warning(const char *fmt, ...)

@@ -70,6 +70,9 @@ extern int verbosity; /* -1 quiet, 0 normal, 1 verbose */
 void base_init(const char *argv0);
 NORETURN void die(int code, const char *fmt, ...) PRINTF(2, 3);
 NORETURN void die_err(const struct err *e);
+/* Only the line.  A tool says why before it passes the error on, so that its
+ * line comes before those of the tools behind it. */
+void err_print(const struct err *e);
 /* One line on stderr, by one write(2); silent under --quiet (not die). */
 void warning(const char *fmt, ...) PRINTF(1, 2);
 void info(const char *fmt, ...) PRINTF(1, 2);

@@ -95,6 +95,12 @@ struct stream_expect {
  * terminal. */
 MUST_CHECK int stream_open(struct stream_reader **r, const char *path,
                            const struct stream_expect *expect, struct err *e);
+/* The same of an open descriptor, which belongs to *r from here on, also on
+ * error.  name: for messages, kept as it is. */
+MUST_CHECK int stream_open_fd(struct stream_reader **r, int fd,
+                              const char *name,
+                              const struct stream_expect *expect,
+                              struct err *e);
 /* A tensor (role, name, sequence) may appear once in a stream, except notes
  * and ancillary frames; both ends check it (E_DATA).
  * 1: *f is the next tensor.  0: the input ended after a complete stream.
@@ -152,6 +158,12 @@ struct frame_ref {
 };
 MUST_CHECK int stream_write_ref(struct stream_writer *w, const struct frame *f,
                                 const struct frame_ref *ref, struct err *e);
+/* Write out what is buffered, so that the next tool can have it now. */
+MUST_CHECK int stream_flush(struct stream_writer *w, struct err *e);
+/* Flush w whenever a read from r would have to wait: nobody at the other end
+ * then waits for what this tool holds back.  Both belong to one thread; w must
+ * not be finished before the last read.  A file is not waited for. */
+void stream_tie(struct stream_reader *r, struct stream_writer *w);
 /* Write END, fsync, rename into place, fsync the directory.  Frees w, also on
  * error (after removing the temporary). */
 MUST_CHECK int stream_finish(struct stream_writer *w, struct err *e);

@@ -4,6 +4,7 @@
  * the word of a header: a payload from a pipe grows with what arrives. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxh_x86dispatch.h>
 
 #include "common/crc32c.h"
@@ -41,11 +42,12 @@ struct stream_reader {
     uint64_t start;       /* of this stream in the input */
     uint64_t last_frame;
     bool open, complete; /* inside a stream; after one */
-    bool told;           /* by an ERROR frame */
+    bool told;           /* by an ERROR frame, or it is the output's error */
     int failed;          /* code of the first error, which stays */
     struct err why;
     struct skimmed *skim;
     size_t n_skim, skim_cap;
+    struct stream_writer *tied; /* NULL: none */
 };
 
 static int bad(struct err *e, const char *why)
@@ -64,31 +66,47 @@ static int copy_text(char **dst, const char *s, struct err *e)
     return 0;
 }
 
+/* All but the source, which is open. */
+static int prepare(struct stream_reader *r, const struct stream_expect *expect,
+                   struct err *e)
+{
+    r->meta_cap = FRAME_META_MAX;
+    if (copy_text(&r->key, expect ? expect->key : NULL, e) < 0 ||
+        copy_text(&r->root, expect ? expect->ref_root : NULL, e) < 0 ||
+        !(r->meta = mem_alloc(r->meta_cap, "stream", e)) ||
+        !(r->text = mem_alloc(FRAME_META_MAX + 2, "stream", e)))
+        return e->code;
+    r->hash = XXH3_createState();
+    return r->hash ? 0 : err_set(e, E_TEMP, "stream: cannot allocate a hash");
+}
+
 int stream_open(struct stream_reader **out, const char *path,
                 const struct stream_expect *expect, struct err *e)
 {
-    static const struct stream_expect nothing;
     struct stream_reader *r = mem_zero(1, sizeof(*r), "stream", e);
-    int rc;
 
     if (!r)
         return e->code;
-    if (!expect)
-        expect = &nothing;
-    rc = source_open(&r->in, path, e);
-    if (rc == 0)
-        rc = copy_text(&r->key, expect->key, e);
-    if (rc == 0)
-        rc = copy_text(&r->root, expect->ref_root, e);
-    r->meta_cap = FRAME_META_MAX;
-    if (rc == 0 && (!(r->meta = mem_alloc(r->meta_cap, "stream", e)) ||
-                    !(r->text = mem_alloc(FRAME_META_MAX + 2, "stream", e))))
-        rc = e->code;
-    if (rc == 0 && !(r->hash = XXH3_createState()))
-        rc = err_set(e, E_TEMP, "stream: cannot allocate a hash");
-    if (rc < 0) {
+    if (source_open(&r->in, path, e) < 0 || prepare(r, expect, e) < 0) {
         stream_close(r);
-        return rc;
+        return e->code;
+    }
+    *out = r;
+    return 0;
+}
+
+int stream_open_fd(struct stream_reader **out, int fd, const char *name,
+                   const struct stream_expect *expect, struct err *e)
+{
+    struct stream_reader *r = mem_zero(1, sizeof(*r), "stream", e);
+
+    if (!r) {
+        close(fd);
+        return e->code;
+    }
+    if (source_from_fd(&r->in, fd, name, e) < 0 || prepare(r, expect, e) < 0) {
+        stream_close(r);
+        return e->code;
     }
     *out = r;
     return 0;
@@ -111,6 +129,23 @@ void stream_close(struct stream_reader *r)
     free(r->payload);
     XXH3_freeState(r->hash);
     free(r);
+}
+
+static int flush_tied(void *arg, struct err *e)
+{
+    struct stream_reader *r = arg;
+
+    if (stream_flush(r->tied, e) == 0)
+        return 0;
+    r->told = true;
+    return e->code;
+}
+
+void stream_tie(struct stream_reader *r, struct stream_writer *w)
+{
+    r->tied = w;
+    r->in.idle = w ? flush_tied : NULL;
+    r->in.idle_arg = r;
 }
 
 /* ---- one header ---- */

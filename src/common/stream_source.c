@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -31,14 +32,12 @@ static int open_fd(struct source *s, const char *path, struct err *e)
     return 0;
 }
 
-int source_open(struct source *s, const char *path, struct err *e)
+/* What s->fd is, decides how it is read. */
+static int look(struct source *s, struct err *e)
 {
     struct stat st;
     off_t at;
 
-    *s = (struct source){ .fd = -1 };
-    if (open_fd(s, path, e) < 0)
-        return e->code;
     if (fstat(s->fd, &st))
         return err_set(e, E_NOINPUT, "cannot open '%s':", s->name);
     if (S_ISDIR(st.st_mode))
@@ -58,6 +57,25 @@ int source_open(struct source *s, const char *path, struct err *e)
     return 0;
 }
 
+int source_open(struct source *s, const char *path, struct err *e)
+{
+    *s = (struct source){ .fd = -1 };
+    return open_fd(s, path, e) < 0 ? e->code : look(s, e);
+}
+
+int source_from_fd(struct source *s, int fd, const char *name, struct err *e)
+{
+    *s = (struct source){ .fd = fd, .name = name };
+    return look(s, e);
+}
+
+static int before_wait(struct source *s, struct err *e)
+{
+    struct pollfd p = { .fd = s->fd, .events = POLLIN };
+
+    return s->idle && poll(&p, 1, 0) == 0 ? s->idle(s->idle_arg, e) : 0;
+}
+
 /* At least one byte unless the input has ended. */
 static int read_some(struct source *s, void *buf, size_t n, size_t *got,
                      struct err *e)
@@ -71,6 +89,8 @@ static int read_some(struct source *s, void *buf, size_t n, size_t *got,
         *got = left < n ? (size_t)left : n;
         return file_read(s->file, buf, *got, s->at, e);
     }
+    if (before_wait(s, e) < 0)
+        return e->code;
     do
         k = read(s->fd, buf, n);
     while (k < 0 && errno == EINTR);

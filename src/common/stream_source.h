@@ -11,10 +11,16 @@ struct source {
     uint64_t at;       /* bytes handed out, or the place in the file */
     uint8_t *window;   /* read ahead: bytes from `from` to `to` */
     size_t from, to;
+    /* Called before a read that would wait; NULL: nothing to do. */
+    int (*idle)(void *arg, struct err *e);
+    void *idle_arg;
 };
 
 /* path NULL or "-": standard input.  E_NOINPUT, E_USAGE for a terminal. */
 MUST_CHECK int source_open(struct source *s, const char *path, struct err *e);
+/* The same of an open descriptor, which belongs to s from here on. */
+MUST_CHECK int source_from_fd(struct source *s, int fd, const char *name,
+                              struct err *e);
 /* Exactly n bytes; 0, E_IO, or E_DATA "input ends early".  *got (may be NULL)
  * says how many there were. */
 MUST_CHECK int source_read(struct source *s, void *buf, size_t n, size_t *got,

@@ -201,6 +201,13 @@ int stream_write_ref(struct stream_writer *w, const struct frame *f,
     return write_tensor(w, f, ref, e);
 }
 
+int stream_flush(struct stream_writer *w, struct err *e)
+{
+    if (w->out.broken)
+        return err_set(e, E_BUG, "'%s': write after an error", w->out.name);
+    return sink_flush(&w->out, e);
+}
+
 int stream_finish(struct stream_writer *w, struct err *e)
 {
     struct wire_end end;

@@ -3,6 +3,7 @@
  * Adds a `qmeta` frame behind each `weight` frame; see forge-grid(1). */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/device.h"
 #include "common/quant.h"
@@ -37,8 +38,9 @@ struct run {
 static int parse(struct settings *s, int argc, char **argv)
 {
     const struct opt table[] = {
-        { OPT_STR, 0, "hessian", "FILE", "hessians of the inputs", &s->hessian,
-          0, 0, true },
+        { OPT_STR, 0, "hessian", "FILE",
+          "hessians of the inputs, where they are not in the stream",
+          &s->hessian, 0, 0, true },
         { OPT_INT, 'g', "group", "G", "inputs per scale [128]", &s->group, 8,
           GROUP_MAX, false },
         { OPT_FLAG, 0, "symmetric", NULL, "zero is 8 everywhere [default]",
@@ -68,8 +70,6 @@ static int parse(struct settings *s, int argc, char **argv)
         die(E_USAGE, "takes one file at most (try --help)");
     if (s->symmetric && s->asymmetric)
         die(E_USAGE, "--symmetric and --asymmetric exclude each other");
-    if (s->search == 1 + GRID_HESSIAN && !s->hessian)
-        die(E_USAGE, "--search hessian wants --hessian FILE");
     tool_apply(&s->tool);
     return i;
 }
@@ -81,10 +81,6 @@ static void plan(struct run *r)
 
     p->group = (uint64_t)s->group;
     p->symmetric = !s->asymmetric;
-    p->search = s->search  ? (enum grid_search)(s->search - 1) :
-                s->hessian ? GRID_HESSIAN :
-                             GRID_LP;
-    p->norm = s->norm > 0 ? s->norm : p->search == GRID_HESSIAN ? 2 : 2.4;
     p->candidates = (int)s->candidates;
     p->scale_dtype = s->scale_dtype ? DT_BF16 : DT_F16;
 }
@@ -99,9 +95,23 @@ static int open_all(struct run *r, const char *path, struct err *e)
     if ((rc = device_open(&s->device, e)) < 0 ||
         (rc = stream_open(&r->in, path, &expect, e)) < 0)
         return rc;
-    if (s->hessian && (rc = hfile_open(&r->hessians, s->hessian, NULL, e)) < 0)
+    if ((rc = hfile_open(&r->hessians, s->hessian, NULL, e)) < 0 ||
+        (rc = stream_create(&r->out, &out, e)) < 0)
         return rc;
-    return stream_create(&r->out, &out, e);
+    stream_tie(r->in, r->out);
+    return 0;
+}
+
+static void choose_search(struct run *r)
+{
+    const struct settings *s = r->s;
+    struct grid_params *p = &r->params;
+
+    p->search = s->search              ? (enum grid_search)(s->search - 1) :
+                hfile_any(r->hessians) ? GRID_HESSIAN :
+                                         GRID_LP;
+    p->norm = s->norm > 0 ? s->norm : p->search == GRID_HESSIAN ? 2 : 2.4;
+    p->importance = NULL;
 }
 
 /* The damped diagonal, as the solver will see it. */
@@ -112,7 +122,7 @@ static int set_importance(struct run *r, const struct frame *w, struct err *e)
     const float *d;
     double mean = 0;
 
-    r->params.importance = NULL;
+    choose_search(r);
     if (r->params.search != GRID_HESSIAN)
         return 0;
     if (hfile_find(r->hessians, w->name, cols, &entry, e) < 0 ||
@@ -169,10 +179,11 @@ static int run(struct run *r, struct err *e)
 
     while ((rc = stream_next(r->in, &f, e)) > 0) {
         if (first && (stream_inherit(r->out, stream_head(r->in), e) < 0 ||
-                      (r->hessians &&
-                       stream_inherit(r->out, hfile_head(r->hessians), e) < 0)))
+                      stream_inherit(r->out, hfile_head(r->hessians), e) < 0))
             return e->code;
         first = false;
+        if (f.role == ROLE_HESSIAN && hfile_take(r->hessians, &f, false, e) < 0)
+            return e->code;
         rc = f.role == ROLE_WEIGHT ? weight(r, &f, e) :
                                      stream_write(r->out, &f, e);
         if (rc < 0)
@@ -194,8 +205,9 @@ int main(int argc, char **argv)
         die_err(&e);
     progress_start(&r.progress, s.tool.progress, "tensors", 0);
     if (run(&r, &e) < 0) {
+        err_print(&e);
         stream_abort(r.out, &e);
-        die_err(&e);
+        _exit(-e.code);
     }
     if (stream_finish(r.out, &e) < 0)
         die_err(&e);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/device.h"
 #include "common/tool.h"
@@ -36,7 +37,9 @@ static int parse(struct settings *s, int argc, char **argv)
 {
     const struct opt table[] = {
         { OPT_STR, 0, "hessian", "FILE",
-          "hessians of the inputs; without: round to nearest",
+          "hessians of the inputs, where they are not in the stream; without "
+          "any: "
+          "round to nearest",
           &s->module.hessian, 0, 0, true },
         { OPT_CHOICE, 0, "method", "gptq|rtn",
           "rtn: round to nearest even with hessians [gptq]", &s->method, 0, 0,
@@ -106,7 +109,10 @@ static int open_all(struct run *r, const char *path, struct err *e)
         return rc;
     if (s->report && (rc = publish_create(&r->report, s->report, e)) < 0)
         return rc;
-    return stream_create(&r->out, &out, e);
+    if (stream_create(&r->out, &out, e) < 0)
+        return e->code;
+    stream_tie(r->in, r->out);
+    return 0;
 }
 
 static int solve(struct run *r, const struct frame *meta, struct err *e)
@@ -182,6 +188,8 @@ static int one(struct run *r, const struct frame *f, struct err *e)
         return rc;
     if (f->role == ROLE_CROSS)
         return module_cross(r->solver, f, e);
+    if (f->role == ROLE_HESSIAN)
+        return module_hessian(r->solver, f, e);
     return f->role == ROLE_WEIGHT ? keep_weight(r, f, e) :
                                     stream_write(r->out, f, e);
 }
@@ -235,9 +243,10 @@ int main(int argc, char **argv)
     }
     progress_start(&r.progress, s.tool.progress, "tensors", 0);
     if (run(&r, &e) < 0) {
+        err_print(&e);
         publish_discard(r.report);
         stream_abort(r.out, &e);
-        die_err(&e);
+        _exit(-e.code);
     }
     /* the report first: codes without it would be an output of a failed run */
     if (r.report && publish_commit(r.report, &e) < 0) {

@@ -19,6 +19,7 @@ struct hfile {
     size_t n_entries;
     struct module *module; /* sorted by name */
     size_t n_modules;
+    struct hfile_entry current; /* of the input; name NULL: none */
 };
 
 static char *copy(const char *s, struct err *e)
@@ -42,7 +43,7 @@ static uint64_t triangle_cols(uint64_t n)
 
 static uint64_t frame_cols(const struct frame *f)
 {
-    if (f->dtype != DT_F32 || !f->samples)
+    if (f->dtype != DT_F32)
         return 0;
     if (!f->block)
         return f->ndim == 1 ? triangle_cols(f->dims[0]) : 0;
@@ -148,6 +149,10 @@ int hfile_open(struct hfile **out, const char *path, const char *expect_key,
 
     if (!h)
         return e->code;
+    if (!path) {
+        *out = h;
+        return 0;
+    }
     h->path = copy(path, e);
     rc = h->path ? stream_open(&h->in, path, &expect, e) : e->code;
     if (rc < 0 || (rc = skim(h, e)) < 0 || (rc = index_modules(h, e)) < 0) {
@@ -158,15 +163,22 @@ int hfile_open(struct hfile **out, const char *path, const char *expect_key,
     return 0;
 }
 
+static void release(struct hfile_entry *t)
+{
+    free(t->name);
+    free(t->modules);
+    free(t->diagonal);
+    free(t->payload);
+    *t = (struct hfile_entry){ 0 };
+}
+
 void hfile_close(struct hfile *h)
 {
     if (!h)
         return;
-    for (size_t i = 0; i < h->n_entries; i++) {
-        free(h->entry[i].name);
-        free(h->entry[i].modules);
-        free(h->entry[i].diagonal);
-    }
+    for (size_t i = 0; i < h->n_entries; i++)
+        release(&h->entry[i]);
+    release(&h->current);
     free(h->entry);
     free(h->module);
     if (h->in)
@@ -181,24 +193,50 @@ const char *hfile_head(const struct hfile *h)
     return h->head;
 }
 
+bool hfile_any(const struct hfile *h)
+{
+    return h->path || h->current.name;
+}
+
+/* Is module one of the lines? */
+static bool names(const char *lines, const char *module)
+{
+    size_t n = strlen(module);
+
+    for (const char *p = lines; (p = strstr(p, module)); p += n)
+        if ((p == lines || p[-1] == '\n') && (!p[n] || p[n] == '\n'))
+            return true;
+    return false;
+}
+
+static struct hfile_entry *find(struct hfile *h, const char *name)
+{
+    const struct module key = { .name = name };
+    struct module *m;
+
+    if (h->current.name && names(h->current.modules, name))
+        return &h->current;
+    m = h->n_modules ?
+            bsearch(&key, h->module, h->n_modules, sizeof(key), by_name) :
+            NULL;
+    return m ? &h->entry[m->entry] : NULL;
+}
+
 int hfile_find(struct hfile *h, const char *module, uint64_t cols,
                struct hfile_entry **entry, struct err *e)
 {
-    const struct module key = { .name = module };
-    struct module *m = h->n_modules ? bsearch(&key, h->module, h->n_modules,
-                                              sizeof(key), by_name) :
-                                      NULL;
-    struct hfile_entry *t;
+    struct hfile_entry *t = find(h, module);
+    const char *path = h->path ? h->path : "<stdin>";
 
-    if (!m)
-        return err_set(e, E_DATA, "'%s': no hessian in '%s'", module, h->path);
-    t = &h->entry[m->entry];
+    if (!t)
+        return err_set(e, E_DATA, "'%s': no hessian in '%s'", module, path);
     if (t->block ? t->cols < cols || t->cols - cols >= t->block :
                    t->cols != cols)
         return err_set(e, E_DATA,
                        "'%s': %llu inputs, but the hessian '%s' in '%s' has "
                        "%llu",
-                       module, (unsigned long long)cols, t->name, h->path,
+                       module, (unsigned long long)cols, t->name,
+                       t == &h->current ? "<stdin>" : path,
                        (unsigned long long)t->cols);
     *entry = t;
     return 0;
@@ -209,6 +247,11 @@ int hfile_load(struct hfile *h, const struct hfile_entry *entry, float **data,
 {
     int rc;
 
+    if (entry == &h->current) {
+        *data = h->current.payload;
+        h->current.payload = NULL;
+        return *data ? 0 : err_set(e, E_BUG, "'%s': is gone", entry->name);
+    }
     *data = mem_pages(entry->len, "hessian", e);
     if (!*data)
         return e->code;
@@ -220,30 +263,62 @@ int hfile_load(struct hfile *h, const struct hfile_entry *entry, float **data,
     return rc;
 }
 
+static int make_diagonal(struct hfile_entry *t, const float *data,
+                         struct err *e)
+{
+    uint64_t g = t->block;
+    float *d = mem_alloc(t->cols * sizeof(*d), "hessians", e);
+
+    if (!d)
+        return e->code;
+    t->diagonal = d;
+    for (uint64_t i = 0; i < t->cols; i++) {
+        d[i] = data[g ? (i / g * g + i % g) * g + i % g : i * (i + 3) / 2];
+        if (!(d[i] >= 0 && isfinite(d[i])))
+            return err_set(e, E_DATA, "'%s': diagonal element %llu is %g",
+                           t->name, (unsigned long long)i, (double)d[i]);
+    }
+    return 0;
+}
+
 int hfile_diagonal(struct hfile *h, struct hfile_entry *t,
                    const float **diagonal, struct err *e)
 {
-    uint64_t g = t->block;
-    float *data, *d;
+    float *data;
+    int rc;
 
     *diagonal = t->diagonal;
     if (t->diagonal)
         return 0;
     if (hfile_load(h, t, &data, e) < 0)
         return e->code;
-    d = mem_alloc(t->cols * sizeof(*d), "hessians", e);
-    for (uint64_t i = 0; d && i < t->cols; i++) {
-        d[i] = data[g ? (i / g * g + i % g) * g + i % g : i * (i + 3) / 2];
-        if (!(d[i] >= 0 && isfinite(d[i]))) {
-            err_set(e, E_DATA, "'%s': '%s': diagonal element %llu is %g",
-                    h->path, t->name, (unsigned long long)i, (double)d[i]);
-            free(d);
-            d = NULL;
-        }
-    }
+    rc = make_diagonal(t, data, e);
     free(data);
-    if (!d)
+    *diagonal = t->diagonal;
+    return rc < 0 ? err_prefix(e, "'%s'", h->path) : 0;
+}
+
+int hfile_take(struct hfile *h, const struct frame *f, bool whole,
+               struct err *e)
+{
+    struct hfile_entry *t = &h->current;
+
+    release(t);
+    t->name = copy(f->name, e);
+    t->modules = t->name ? copy(f->modules ? f->modules : "", e) : NULL;
+    if (!t->modules)
         return e->code;
-    *diagonal = t->diagonal = d;
+    t->len = f->len;
+    t->samples = f->samples;
+    t->block = f->block;
+    t->cols = frame_cols(f);
+    if (!t->cols)
+        return err_set(e, E_DATA, "'%s' is no hessian", f->name);
+    if (!whole)
+        return make_diagonal(t, f->data, e);
+    t->payload = mem_pages(f->len, f->name, e);
+    if (!t->payload)
+        return e->code;
+    memcpy(t->payload, f->data, f->len);
     return 0;
 }

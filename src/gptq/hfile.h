@@ -1,16 +1,18 @@
-/* hfile.h - the Hessians of a stream file, found by the module that needs one.
+/* hfile.h - Hessians, found by the module that needs one.
  *
- * The file is skimmed once; payloads are read when asked for, one at a time,
- * so that memory holds one Hessian however many the file has. */
+ * Those of a file: it is skimmed once; payloads are read when asked for, one
+ * at a time, so that memory holds one Hessian however many the file has.  And
+ * the last one that came along in the tool's own input. */
 #ifndef FORGE_HFILE_H
 #define FORGE_HFILE_H
 
-#include "common/base.h"
+#include "common/stream.h"
 
 struct hfile;
 
 /* One hessian frame; owned by the hfile. */
 struct hfile_entry {
+    float *payload;   /* of the input's, as long as it is needed */
     char *name;       /* as the activation: model.layers.3.attn_in */
     char *modules;    /* separated by '\n' */
     uint64_t offset;  /* of the payload */
@@ -21,18 +23,26 @@ struct hfile_entry {
     float *diagonal;  /* [cols], once asked for */
 };
 
-/* E_NOINPUT; E_DATA: no stream, no hessian in it, a shape that is none, or a
+/* path NULL: no file.  E_NOINPUT; E_DATA: no stream, no hessian in it, a shape that is none, or a
  * module with two Hessians; E_USAGE: not a regular file. */
 MUST_CHECK int hfile_open(struct hfile **h, const char *path,
                           const char *expect_key, struct err *e);
 void hfile_close(struct hfile *h); /* NULL is allowed */
 /* JSON of the file's HEAD, for stream_inherit(). */
 const char *hfile_head(const struct hfile *h);
+/* A hessian frame of the input: the Hessian of the modules that it names, from
+ * here to the next one.  whole: its payload is kept, not its diagonal alone.
+ * E_DATA: it is none, or its diagonal is not finite or negative. */
+MUST_CHECK int hfile_take(struct hfile *h, const struct frame *f, bool whole,
+                          struct err *e);
+/* Whether there are Hessians at all. */
+bool hfile_any(const struct hfile *h);
 /* The Hessian of this module's `cols` inputs, in *entry.  E_DATA: there is
  * none, or it is for another number of inputs. */
 MUST_CHECK int hfile_find(struct hfile *h, const char *module, uint64_t cols,
                           struct hfile_entry **entry, struct err *e);
-/* The payload, checked, in new memory: free() it. */
+/* The payload, checked, in new memory: free() it.  That of the input's can be
+ * had once. */
 MUST_CHECK int hfile_load(struct hfile *h, const struct hfile_entry *entry,
                           float **data, struct err *e);
 /* entry->diagonal, read at the first call.  E_DATA: not finite or negative. */

@@ -62,7 +62,7 @@ int module_open(struct module_solver **out, const struct module_params *p,
     if (!m)
         return e->code;
     m->params = *p;
-    if (p->hessian && hfile_open(&m->hessians, p->hessian, NULL, e) < 0) {
+    if (hfile_open(&m->hessians, p->hessian, NULL, e) < 0) {
         module_close(m);
         return e->code;
     }
@@ -83,7 +83,14 @@ void module_close(struct module_solver *m)
 
 const char *module_head(const struct module_solver *m)
 {
-    return m->hessians ? hfile_head(m->hessians) : NULL;
+    return hfile_head(m->hessians);
+}
+
+int module_hessian(struct module_solver *m, const struct frame *f,
+                   struct err *e)
+{
+    drop_factors(m);
+    return hfile_take(m->hessians, f, true, e);
 }
 
 uint64_t module_fallbacks(const struct module_solver *m)
@@ -163,7 +170,7 @@ static int choose_factor(struct module_solver *m, const struct frame *w,
     int rc;
 
     *f = NULL;
-    if (!m->hessians)
+    if (!hfile_any(m->hessians))
         return 0;
     if ((rc = hfile_find(m->hessians, w->name, w->dims[1], &entry, e)) < 0 ||
         (rc = build_factor(m, entry, w->dims[1], meta->group, e)) < 0)
@@ -397,8 +404,11 @@ int module_write(const struct module_note *note, const char *module,
         return rc;
     jw_init(&w, 0);
     note_json(&w, note, module, true);
-    rc = w.failed ? err_set(e, E_TEMP, "'%s': out of memory", module) :
-                    publish_write(report, w.text, w.len, e);
+    rc = w.failed ? err_set(e, E_TEMP, "'%s': out of memory", module) : 0;
+    if (rc >= 0) {
+        w.text[w.len] = '\n'; /* a line is one write, whoever else writes */
+        rc = publish_write(report, w.text, w.len + 1, e);
+    }
     free(w.text);
-    return rc < 0 ? rc : publish_write(report, "\n", 1, e);
+    return rc;
 }

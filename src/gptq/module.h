@@ -9,7 +9,7 @@
 #include "gptq/solve_best.h"
 
 struct module_params {
-    const char *hessian; /* file; NULL: round to nearest */
+    const char *hessian; /* file; NULL: none but module_hessian()'s */
     enum factor_order order;
     double damping;
     bool nearest; /* --method rtn */
@@ -43,6 +43,10 @@ MUST_CHECK int module_open(struct module_solver **m,
                            const struct module_params *p, struct err *e);
 /* HEAD of the file with the Hessians, or NULL. */
 const char *module_head(const struct module_solver *m);
+/* A hessian frame of the input: that of the modules that it names, from here
+ * to the next one.  Without any, modules are rounded to nearest. */
+MUST_CHECK int module_hessian(struct module_solver *m, const struct frame *f,
+                              struct err *e);
 /* Keep a cross frame, for the modules that it names: NAME.drift or
  * NAME.residual, see target.h.  It goes when one of another NAME comes. */
 MUST_CHECK int module_cross(struct module_solver *m, const struct frame *f,

@@ -3,6 +3,7 @@
  * Reads `activation` frames and writes one `hessian` frame for each of their
  * names; `hessian` frames are merged by name.  See forge-hessian(1). */
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "common/device.h"
 #include "common/tool.h"
@@ -86,7 +87,11 @@ static int open_all(struct run *r, char **path, int n, struct err *e)
     p.n_inputs = r->n_in;
     if ((rc = collect_open(&r->all, &p, e)) < 0)
         return rc;
-    return stream_create(&r->out, &out, e);
+    if (stream_create(&r->out, &out, e) < 0)
+        return e->code;
+    if (r->n_in == 1)
+        stream_tie(r->in[0], r->out);
+    return 0;
 }
 
 static int activation(struct run *r, const struct frame *f, struct err *e)
@@ -173,8 +178,9 @@ int main(int argc, char **argv)
         die_err(&e);
     progress_start(&r.progress, s.tool.progress, "tensors", 0);
     if (run(&r, &e) < 0) {
+        err_print(&e);
         stream_abort(r.out, &e);
-        die_err(&e);
+        _exit(-e.code);
     }
     if (stream_finish(r.out, &e) < 0)
         die_err(&e);

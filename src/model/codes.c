@@ -30,15 +30,22 @@ int codes_create(struct codes **c, struct err *e)
     return *c ? 0 : e->code;
 }
 
+void codes_truncate(struct codes *c, size_t n)
+{
+    for (; c->count > n; c->count--) {
+        struct module *m = &c->module[c->count - 1];
+
+        free(m->name);
+        free(m->nibbles);
+        free(m->meta);
+    }
+}
+
 void codes_free(struct codes *c)
 {
     if (!c)
         return;
-    for (size_t i = 0; i < c->count; i++) {
-        free(c->module[i].name);
-        free(c->module[i].nibbles);
-        free(c->module[i].meta);
-    }
+    codes_truncate(c, 0);
     free(c->module);
     free(c);
 }
@@ -120,7 +127,7 @@ static int take_meta(struct module *m, const struct frame *f, struct err *e)
     return m->meta ? 0 : e->code;
 }
 
-static int take(struct codes *c, const struct frame *f, struct err *e)
+int codes_add(struct codes *c, const struct frame *f, struct err *e)
 {
     struct module *m;
 
@@ -132,26 +139,31 @@ static int take(struct codes *c, const struct frame *f, struct err *e)
     return f->role == ROLE_CODES ? take_codes(m, f, e) : take_meta(m, f, e);
 }
 
-static int check(struct codes *c, const char *path, struct err *e)
+int codes_check(const struct codes *c, struct err *e)
 {
     for (size_t i = 0; i < c->count; i++) {
         const struct module *m = &c->module[i];
 
         if (!m->meta || !m->nibbles)
-            return err_set(e, E_DATA, "'%s': '%s' has %s, but no %s", path,
-                           m->name, m->meta ? "qmeta" : "codes",
+            return err_set(e, E_DATA, "'%s' has %s, but no %s", m->name,
+                           m->meta ? "qmeta" : "codes",
                            m->meta ? "codes" : "qmeta");
         if (m->meta_rows != m->rows ||
             m->groups != quant_groups(m->cols, m->group))
             return err_set(e, E_DATA,
-                           "'%s': '%s': qmeta %llux%llu does not fit codes "
+                           "'%s': qmeta %llux%llu does not fit codes "
                            "%llux%llu in groups of %u",
-                           path, m->name, (unsigned long long)m->meta_rows,
+                           m->name, (unsigned long long)m->meta_rows,
                            (unsigned long long)m->groups,
                            (unsigned long long)m->rows,
                            (unsigned long long)m->cols, m->group);
     }
     return 0;
+}
+
+bool codes_has(const struct codes *c, const char *module)
+{
+    return find(c, module);
 }
 
 int codes_read(struct codes *c, const char *path, struct err *e)
@@ -164,12 +176,14 @@ int codes_read(struct codes *c, const char *path, struct err *e)
     if (stream_open(&r, path, &none, e) < 0)
         return e->code;
     while ((rc = stream_next(r, &f, e)) > 0)
-        if (take(c, &f, e) < 0) {
+        if (codes_add(c, &f, e) < 0) {
             rc = err_prefix(e, "'%s'", path);
             break;
         }
     stream_close(r);
-    return rc < 0 ? rc : check(c, path, e);
+    if (rc >= 0 && codes_check(c, e) < 0)
+        rc = err_prefix(e, "'%s'", path);
+    return rc < 0 ? rc : 0;
 }
 
 /* ---- floats ---- */

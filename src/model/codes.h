@@ -3,7 +3,7 @@
 #ifndef FORGE_CODES_H
 #define FORGE_CODES_H
 
-#include "common/dtype.h"
+#include "common/stream.h"
 
 struct codes; /* by module path; holds 4-bit codes, not floats */
 
@@ -13,7 +13,15 @@ void codes_free(struct codes *c); /* NULL is allowed */
  * writes); other frames are ignored.  E_DATA: shapes disagree, a module
  * appears twice or has only one of the two. */
 MUST_CHECK int codes_read(struct codes *c, const char *path, struct err *e);
+/* One frame of such a stream; others than codes and qmeta are ignored.
+ * E_DATA. */
+MUST_CHECK int codes_add(struct codes *c, const struct frame *f, struct err *e);
+/* E_DATA: a module has only one of codes and qmeta, or they do not fit. */
+MUST_CHECK int codes_check(const struct codes *c, struct err *e);
+bool codes_has(const struct codes *c, const char *module);
 size_t codes_count(const struct codes *c);
+/* Forget all modules but the first n. */
+void codes_truncate(struct codes *c, size_t n);
 /* Path of the i-th module; the order is that of reading. */
 const char *codes_module(const struct codes *c, size_t i);
 /* Dequantize a module into *w (malloced, [rows, cols], f32 or bf16 by dtype).

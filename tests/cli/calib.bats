@@ -70,28 +70,19 @@ activation model.layers.0.attn_in 4 last" ]
     head -n 1 a.json | grep -q '"samples":40'
 }
 
-@test "a layer in steps, from point to point, is the layer in one go" {
+@test "a layer's hidden states, by themselves or beside its activations" {
     for dtype in f32 bf16; do
         calib() { forge-calib -q --dtype $dtype qwen3 "$@"; }
-        calib --to embed t.fts >x.fts
-        calib --to attn_in x.fts >a.fts
-        calib --to attn_in t.fts >a2.fts
-        python3 "$PY" same a.fts a2.fts
-        calib --to attn_out a.fts >b.fts
-        calib --to mlp_in b.fts >c.fts
-        calib --to mlp_mid c.fts >d.fts
-        calib --to hidden d.fts >h.fts
-        calib --advance t.fts >h2.fts
-        python3 "$PY" same h.fts h2.fts
-        calib --layer 0 --hidden h3.fts t.fts >all.fts
-        python3 "$PY" same h.fts h3.fts
-        calib --to mlp_in --layer 1 h.fts >e.fts
         tolerance=1e-5
         [ $dtype = f32 ] || tolerance=0.06
-        for f in x a b c d h all e; do
+        calib --to embed t.fts >x.fts
+        calib --to hidden x.fts >h.fts
+        calib --layer 0 --hidden h2.fts t.fts >all.fts
+        python3 "$PY" same h.fts h2.fts
+        calib --layer 1 h.fts >one.fts
+        for f in x h all one; do
             python3 "$PY" check qwen3 t.fts $tolerance $f.fts
         done
-        calib --all --layer 1 h.fts >one.fts
         calib t.fts >whole.fts
         python3 "$PY" names all.fts >n
         python3 "$PY" names one.fts >>n
@@ -99,10 +90,144 @@ activation model.layers.0.attn_in 4 last" ]
     done
 }
 
+# Round every linear to nearest, whatever its Hessian: a chain like forge's.
+loop() { # CALIBRATION-ARGUMENT...: codes.fts, and what came out, seen.fts
+    rm -f back
+    mkfifo back
+    timeout 60 bash -o pipefail -c '"${@:1}" | tee seen.fts | forge-hessian -q |
+        forge-weights -q --join llama | forge-grid -q --group 16 |
+        forge-solve -q | forge-split -q "codes-%.fts" | tee back >codes.fts' \
+        - forge-calib -q --feedback back "$@"
+}
+
+@test "the loop: each point is computed with the codes of those before it" {
+    for dtype in f32 bf16; do
+        tolerance=1e-5
+        [ $dtype = f32 ] || tolerance=0.06
+        loop --dtype $dtype llama t.fts
+        python3 "$PY" check llama t.fts $tolerance seen.fts codes.fts
+        [ $dtype = bf16 ] || run -1 python3 "$PY" check llama t.fts 1e-3 seen.fts
+        [ "$(python3 "$PY" names seen.fts | grep -c last)" -eq 8 ]
+        [ "$(forge-ls codes.fts | grep -c ^codes)" -eq 14 ]
+        [ "$(forge-ls codes-0.fts | grep -c ^codes)" -eq 7 ]
+        [ "$(forge-ls codes.fts | grep -c '^note.*mlp_in')" -eq 2 ]
+        [ "$(forge-ls codes-0.fts | grep -c '^note.*mlp_in')" -eq 0 ]
+        # one pass with all codes in place sees the same
+        forge-calib -q --dtype $dtype --codes codes.fts llama t.fts >again.fts
+        python3 "$PY" check llama t.fts $tolerance again.fts codes.fts
+        python3 "$PY" names again.fts >want
+        python3 "$PY" names seen.fts | grep activation | cmp want
+    done
+}
+
+@test "the loop layer by layer is the loop" {
+    loop llama t.fts
+    cp codes.fts whole.fts
+    loop --layer 0 --hidden h.fts llama t.fts
+    forge-calib -q --to hidden --codes codes.fts llama t.fts >h2.fts
+    python3 "$PY" same h.fts h2.fts
+    mv codes.fts first.fts
+    mv codes-0.fts c0
+    loop --layer 1 llama h.fts
+    cat first.fts codes.fts | python3 "$PY" codes - whole.fts
+}
+
+@test "the loop goes on from what a killed one left" {
+    loop llama t.fts
+    mkdir whole
+    mv codes-*.fts whole
+    cp whole/codes-0.fts .
+    loop --codes 'codes-%.fts' llama t.fts
+    [ "$(python3 "$PY" names seen.fts | grep -c last)" -eq 4 ]
+    cmp codes-0.fts whole/codes-0.fts
+    python3 "$PY" codes codes-1.fts whole/codes-1.fts
+    loop --codes 'codes-%.fts' llama t.fts
+    run -1 grep -a activation seen.fts
+}
+
+@test "a linear that gets no codes runs as it is" {
+    mkfifo back
+    timeout 60 bash -o pipefail -c 'forge-calib -q --dtype f32 --feedback back llama t.fts |
+        tee seen.fts | forge-hessian -q |
+        forge-weights -q --join --exclude "*.[kv]_proj" llama |
+        forge-grid -q --group 16 | forge-solve -q | tee back >codes.fts'
+    [ "$(forge-ls codes.fts | grep -c ^codes)" -eq 10 ]
+    python3 "$PY" check llama t.fts 1e-5 seen.fts codes.fts
+    # nothing at all comes back: no quantized linear, and no hang
+    timeout 60 bash -o pipefail -c 'forge-calib -q --feedback back llama t.fts |
+        tee back >seen.fts'
+    forge-calib -q llama t.fts >plain.fts
+    forge-ls plain.fts >a
+    forge-ls seen.fts | grep ^activation | cmp a
+}
+
+# However the feedback ends too soon, forge-calib says so and ends.
+@test "feedback cut anywhere: exit 65, one line, no hang" {
+    loop llama t.fts
+    size=$(stat -c %s codes.fts)
+    rm -f back
+    mkfifo back
+    for n in 0 1 63 64 200 1000 $((size / 3)) $((size / 2)) $((size - 5000)) \
+        $((size - 64)) $((size - 1)); do
+        head -c "$n" codes.fts >back &
+        run -65 --separate-stderr timeout 20 \
+            forge-calib -q --feedback back -o out.fts llama t.fts
+        [ "$(wc -l <<<"$stderr")" -eq 1 ] && [ ! -e out.fts ]
+        wait
+    done
+}
+
+# chain HOW VICTIM: the loop, one tool of which fails or is killed on its way.
+chain() {
+    timeout 30 bash -c 'one() {
+            case $how:$1 in
+            kill-*:forge-$victim)
+                "$@" &
+                sleep "${how#*-}"
+                kill -KILL $!
+                exec >&- <&-
+                wait $!
+                ;;
+            *:forge-$victim) FAIL=$how LD_PRELOAD=$FAIL_SO exec "$@" ;;
+            *) exec "$@" ;;
+            esac
+        }
+        one forge-calib -q --feedback back llama t.fts | one forge-hessian -q |
+            one forge-weights -q --join llama | one forge-grid -q --group 16 |
+            one forge-solve -q | one forge-split -q "codes-%.fts" >back' 2>err
+}
+
+@test "whichever tool of the loop fails or is killed, all end" {
+    mkfifo back
+    export how victim
+    for victim in calib hessian weights grid solve split; do
+        for how in kill-0 kill-0.02 kill-0.05 write:1 write:2 write:5 \
+            read:1 read:3 malloc:9 malloc:60 malloc:200; do
+            [ -n "$FAIL_SO" ] || [[ $how == kill-* ]] || continue
+            run chain
+            [ "$status" -ne 124 ] || { echo "$victim, $how: hangs"; return 1; }
+            if [[ $how != kill-* ]]; then
+                # the one that failed speaks first
+                [ ! -s err ] || [[ $(head -n 1 err) == "forge-$victim: "* ]] || {
+                    echo "$victim, $how: $(<err)"
+                    return 1
+                }
+            fi
+        done
+    done
+}
+
+@test "--feedback wants a pipe, and - a FILE" {
+    refused 64 "is no pipe" --feedback t.fts llama t.fts
+    refused 66 "nowhere" --feedback nowhere llama t.fts
+    refused 64 "wants the sequences as FILE" --feedback - llama
+    refused 64 "exclude each other" --feedback t.fts --to hidden llama t.fts
+}
+
 @test "a whole model may start at a later layer" {
-    forge-calib -q --advance llama t.fts >h.fts
+    forge-calib -q --to hidden llama t.fts >h.fts
     forge-calib -q llama h.fts >rest.fts
-    forge-calib -q --all llama h.fts >one.fts
+    forge-calib -q --layer 1 llama h.fts >one.fts
     python3 "$PY" same rest.fts one.fts
 }
 
@@ -113,15 +238,14 @@ activation model.layers.0.attn_in 4 last" ]
         forge-grid -q --group 16 | forge-solve -q --method rtn >qkv.fts
     forge-weights -q llama --layer 0 --match '*.o_proj.weight' |
         forge-grid -q --group 16 --scale-dtype bf16 | forge-solve -q --method rtn >o.fts
-    forge-calib -q --dtype f32 --advance --codes all.fts llama t.fts >h.fts
+    forge-calib -q --dtype f32 --to hidden --codes all.fts llama t.fts >h.fts
     python3 "$PY" check llama t.fts 1e-5 h.fts all.fts
     run ! python3 "$PY" check llama t.fts 1e-3 h.fts
-    forge-calib -q --dtype f32 --to mlp_in -c qkv.fts -c o.fts llama t.fts >c.fts
+    forge-calib -q --dtype f32 --layer 0 -c qkv.fts -c o.fts llama t.fts >c.fts
     python3 "$PY" check llama t.fts 1e-5 c.fts qkv.fts o.fts
     forge-calib -q --dtype f32 --codes all.fts llama t.fts >w.fts
     python3 "$PY" check llama t.fts 1e-5 w.fts all.fts
-    refused 65 "is not in layer 1" \
-        --layer 1 --to attn_out --codes qkv.fts llama h.fts
+    refused 65 "is not in layer 1" --layer 1 --codes qkv.fts llama h.fts
     refused 65 "two frames" --codes qkv.fts --codes all.fts llama t.fts
     forge-weights -q llama --layer 0 | forge-grid -q --group 16 >qmeta.fts
     refused 65 "no codes" --codes qmeta.fts llama t.fts
@@ -130,11 +254,11 @@ activation model.layers.0.attn_in 4 last" ]
 
 @test "batches do not matter: a sequence alone gives the same" {
     python3 "$PY" tokens many.fts 700 700 700 700 5 2100 3
-    forge-calib -q --to mlp_mid llama many.fts >m.fts
+    forge-calib -q --to hidden llama many.fts >m.fts
     python3 "$PY" tokens one.fts 700
-    forge-calib -q --to mlp_mid llama one.fts >o.fts
-    python3 "$PY" same m.fts o.fts 2
-    [ "$(python3 "$PY" names m.fts | wc -l)" -eq 14 ]
+    forge-calib -q --to hidden llama one.fts >o.fts
+    python3 "$PY" same m.fts o.fts 1
+    [ "$(python3 "$PY" names m.fts | wc -l)" -eq 7 ]
 }
 
 @test "hundreds of short sequences" {
@@ -149,40 +273,34 @@ activation model.layers.0.attn_in 4 last" ]
     forge-calib -q -j 1 qwen2 t.fts >a.fts
     forge-calib -q -j 2 qwen2 t.fts >b.fts
     cmp a.fts b.fts
-    forge-calib -q --advance qwen2 t.fts -o c.fts
-    forge-calib -q --advance qwen2 - <t.fts >d.fts
+    forge-calib -q --to hidden qwen2 t.fts -o c.fts
+    forge-calib -q --to hidden qwen2 - <t.fts >d.fts
     cmp c.fts d.fts
 }
 
 @test "other frames pass through" {
     mkstream note:run:'{"bits":4}' tensor:x:F32:4 >n.fts
-    cat n.fts t.fts | forge-calib -q --to attn_in llama >a.fts
+    cat n.fts t.fts | forge-calib -q --to embed llama >a.fts
     python3 "$PY" names a.fts >names
     [ "$(head -n 2 names)" = "note run None
 tensor x None" ]
-    [ "$(wc -l <names)" -eq 10 ]
+    [ "$(wc -l <names)" -eq 6 ]
 }
 
-@test "an input of another layer, shape or order is refused" {
-    forge-calib -q --to attn_in llama t.fts >a.fts
-    refused 65 "want layer 1" --layer 1 --to attn_out llama a.fts
-    refused 65 "at attn_in already" --to attn_in llama a.fts
-    refused 65 "at attn_in already" --all llama a.fts
-    refused 65 "no tokens to embed" --to embed llama a.fts
-    refused 65 "inside layer 0" llama a.fts
+@test "an input of another layer or shape is refused" {
+    forge-calib -q --to hidden llama t.fts >h.fts
+    refused 65 "want layer 0" --layer 0 llama h.fts
+    refused 65 "no tokens to embed" --to embed llama h.fts
     refused 65 "tokens enter layer 0" --layer 1 --to hidden llama t.fts
     refused 65 "of this model it is" --to hidden llama \
         <(mkstream hidden:model.layers.0:F32:3x64)
     refused 65 "the model has 2 layers" --to hidden llama \
         <(mkstream hidden:model.layers.2:F32:3x48)
-    refused 65 "want tokens, or hidden states" llama \
+    refused 65 "has no sequences" llama \
         <(mkstream activation:model.layers.0.attn_in:F32:3x48)
     refused 65 "the input has no sequences" llama <(mkstream)
-    for how in order width layer; do
-        python3 "$PY" change a.fts b.fts $how
-        refused 65 "model.layers" --to attn_out llama b.fts ||
-            refused 65 "sequence" --to attn_out llama b.fts
-    done
+    python3 "$PY" change h.fts b.fts width
+    refused 65 "of this model it is" --to hidden llama b.fts
 }
 
 @test "hidden states that are not finite are named" {
@@ -220,7 +338,7 @@ fts.write(sys.stdout.buffer, [fts.Tensor("tokens", "0", np.array([1, 96], "<i4")
 @test "a stream cut anywhere is exit 65, and so is the output" {
     size=$(stat -c %s -L t.fts)
     for n in 0 63 100 300 $((size - 1)); do
-        run -65 bash -c "head -c $n t.fts | forge-calib -q --to attn_in llama >cut.fts"
+        run -65 bash -c "head -c $n t.fts | forge-calib -q --to hidden llama >cut.fts"
         run ! forge-ls --verify cut.fts
         refused 65 "" llama <(head -c "$n" t.fts)
     done
@@ -236,8 +354,6 @@ fts.write(sys.stdout.buffer, [fts.Tensor("tokens", "0", np.array([1, 96], "<i4")
     refused 64 "want MODEL"
     refused 64 "want MODEL" llama t.fts x
     refused 64 "is none of embed" --to nowhere llama t.fts
-    refused 64 "exclude each other" --all --to hidden llama t.fts
-    refused 64 "--advance is --to hidden" --advance --to mlp_in llama t.fts
     refused 64 "--hidden goes with" --hidden h llama t.fts
     refused 64 "layers 0 to 1" --layer 2 llama t.fts
     refused 64 "" --dtype f16 llama t.fts
@@ -247,7 +363,6 @@ fts.write(sys.stdout.buffer, [fts.Tensor("tokens", "0", np.array([1, 96], "<i4")
     mkdir tmp
     TMPDIR=$PWD/tmp forge-calib -q llama t.fts >a.fts
     [ -z "$(ls -A tmp)" ]
-    TMPDIR=$PWD/nowhere run -73 forge-calib -q llama t.fts
 }
 
 @test "a full disk is exit 74" {

@@ -18,7 +18,7 @@ setup_file() {
     python3 "$py/checkpoints.py" make bin-sharded bin
     python3 "$py/checkpoints.py" make gptq gptq
     printf '{"input_ids": [1, 2, 3, 4]}\n{"input_ids": [5, 6, 7, 8]}\n' >ids.jsonl
-    forge-calib -q --to attn_in mini t.fts -o state.fts
+    forge-calib -q --to embed mini t.fts -o state.fts
     forge-calib -q mini t.fts -o a.fts
     forge-hessian -q a.fts -o h.fts
     forge-weights -q mini -o w.fts
@@ -72,7 +72,7 @@ every="pread write fsync rename malloc"
 }
 
 @test "whichever call fails: forge-calib" {
-    each "$every pwrite" forge-calib -q -j 1 -o out.fts mini t.fts
+    each "$every" forge-calib -q -j 1 -o out.fts mini t.fts
     each "$every" forge-calib -q -j 1 --to hidden --codes qkv.fts -o out.fts mini state.fts
     fail_stdin=t.fts
     each "read write malloc" forge-calib -q -j 1 mini
@@ -84,6 +84,12 @@ every="pread write fsync rename malloc"
     each "$every" forge-hessian -q -j 1 -o out.fts h.fts h.fts
     fail_stdin=a.fts
     each "read write malloc" forge-hessian -q -j 1
+}
+
+@test "whichever call fails: forge-split" {
+    each "$every" forge-split -q split-%.fts c.fts -o out.fts
+    fail_stdin=c.fts
+    each "read write malloc" forge-split -q split-%.fts
 }
 
 @test "whichever call fails: forge-grid" {
@@ -205,10 +211,12 @@ cut_anywhere() { # FILE COMMAND... with @ for the file that is cut
 
 @test "every stream into every filter may be cut anywhere: exit 65, no output" {
     cut_anywhere t.fts forge-calib -q mini @
-    cut_anywhere qkv.fts forge-calib -q --to attn_out --codes @ mini state.fts
-    cut_anywhere state.fts forge-calib -q --to attn_out mini @
+    cut_anywhere qkv.fts forge-calib -q --to hidden --codes @ mini state.fts
+    cut_anywhere state.fts forge-calib -q --to hidden mini @
     cut_anywhere a.fts forge-hessian -q @
     cut_anywhere h.fts forge-hessian -q h1.fts @
+    cut_anywhere c.fts forge-split -q split-%.fts @
+    cut_anywhere h.fts forge-weights -q --join mini @
     cut_anywhere w1.fts forge-grid -q @
     cut_anywhere h1.fts forge-grid -q --hessian @ w1.fts
     cut_anywhere g1.fts forge-solve -q @
@@ -232,6 +240,10 @@ cut_anywhere() { # FILE COMMAND... with @ for the file that is cut
     }
     equal t.fts forge-calib mini
     equal a.fts forge-hessian
+    equal h.fts forge-weights --join mini
+    equal c.fts forge-split split-%.fts
+    forge-weights -q --join mini h.fts -o hw.fts
+    equal hw.fts forge-grid --group 16
     equal w.fts forge-grid --group 16 --hessian h.fts
     equal g.fts forge-solve --hessian h.fts
     equal c.fts forge-pack --layout gptq
@@ -257,6 +269,8 @@ cut_anywhere() { # FILE COMMAND... with @ for the file that is cut
     full forge-weights -q mini
     full forge-calib -q mini t.fts
     full forge-hessian -q a.fts
+    full forge-split -q split-%.fts c.fts
+    full forge-weights -q --join mini h.fts
     full forge-grid -q --group 16 w.fts
     full forge-solve -q g.fts
     full forge-pack -q --layout gptq c.fts

@@ -5,6 +5,7 @@
 bats_require_minimum_version 1.5.0
 
 PY="$BATS_TEST_DIRNAME/../reference/stages.py"
+FORWARD="$BATS_TEST_DIRNAME/../reference/forward.py"
 MAN="$BATS_TEST_DIRNAME/../../man/forge-grid.1"
 
 setup_file() {
@@ -79,11 +80,22 @@ setup() {
     run -74 bash -c "forge-grid '$W' >/dev/full"
 }
 
+@test "hessians in the stream are those of the modules they name" {
+    python3 "$PY" interleave "$H" "$W" hw.fts
+    forge-grid -q --group 64 hw.fts >g
+    forge-ls hw.fts | cut -f 1-2 >want
+    forge-ls g | grep -v ^qmeta | cut -f 1-2 | cmp want
+    forge-grid -q --group 64 --hessian "$H" "$W" >file
+    python3 "$FORWARD" codes g file
+    run -65 --separate-stderr bash -c "cat '$H' '$W' | forge-grid -q --group 64 >g"
+    [[ $stderr == *"no hessian in '<stdin>'" ]]
+}
+
 @test "a wrong command line is exit 64, no device 69, no file 66" {
     run -64 forge-grid --group 0 "$W"
     run -64 forge-grid --candidates 1025 "$W"
     run -64 forge-grid --symmetric --asymmetric "$W"
-    run -64 forge-grid --search hessian "$W"
+    run -65 forge-grid --search hessian "$W"
     run -64 forge-grid "$W" "$W"
     run -66 forge-grid nothing.fts
     run -66 forge-grid --hessian nothing.fts "$W"

@@ -36,6 +36,7 @@ setup_file() {
     forge-weights -q model | forge-grid -q --hessian H.fts |
         forge-solve -q --hessian H.fts -o codes.fts
     cp codes.fts solved.fts
+    cp codes.fts codes
     forge-weights -q -l 0 model | forge-grid -q | forge-solve -q -o layer-0
     forge-weights -q --rest model -o rest.fts
     for i in 0 1 2 3; do
@@ -122,6 +123,10 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
 }
 @test "the examples of forge-shard(1)" { run_examples "$MAN/forge-shard.1"; }
 @test "the examples of forge-solve(1)" { run_examples "$MAN/forge-solve.1"; }
+@test "the examples of forge-split(1)" {
+    run_examples "$MAN/forge-split.1"
+    [ -e codes-3.fts ]
+}
 @test "the examples of forge-tokens(1)" { run_examples "$MAN/forge-tokens.1"; }
 @test "the examples of forge-weights(1)" { run_examples "$MAN/forge-weights.1"; }
 

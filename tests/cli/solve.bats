@@ -6,6 +6,7 @@ bats_require_minimum_version 1.5.0
 
 PY="$BATS_TEST_DIRNAME/../reference/stages.py"
 BEST="$BATS_TEST_DIRNAME/../reference/best.py"
+FORWARD="$BATS_TEST_DIRNAME/../reference/forward.py"
 MAN="$BATS_TEST_DIRNAME/../../man/forge-solve.1"
 
 setup_file() {
@@ -49,6 +50,17 @@ setup() {
 @test "block-diagonal hessians are solved as what they are" {
     forge-solve -q --hessian "$D/blocks.fts" --order natural "$D/sym.fts" >c
     python3 "$PY" check-solve "$D/sym.fts" "$D/blocks.fts" c natural 0.01
+}
+
+@test "hessians in the stream are those of the modules they name" {
+    python3 "$PY" interleave "$D/h.fts" "$D/w.fts" hw.fts
+    forge-grid -q --group 64 hw.fts | forge-solve -q >c
+    run -1 grep -a hessian <(forge-ls c)
+    forge-solve -q --hessian "$D/h.fts" "$D/sym.fts" >file
+    python3 "$FORWARD" codes c file
+    forge-solve -q --effort best --hessian "$D/h.fts" "$D/sym.fts" >file
+    forge-grid -q --group 64 hw.fts | forge-solve -q --effort best >c
+    python3 "$FORWARD" codes c file
 }
 
 @test "rounding to nearest: by choice, and without hessians" {

@@ -485,3 +485,24 @@ EOF
     sed -n 's/^\.It Fl \(. , Fl \)\{0,1\}-\([a-z-]*\).*/--\2/p' "$BATS_TEST_DIRNAME/../../man/forge-weights.1" | sort -u >in-man
     diff help in-man
 }
+
+@test "--join puts weights behind the hessians of their modules" {
+    M=$BATS_TEST_DIRNAME/../../examples/llama-4m
+    mkstream tensor:a:F32:2 \
+        hessian:model.layers.1.mlp_in:F32:3:modules=model.layers.1.mlp.gate_proj,model.layers.1.mlp.up_proj:samples=3 \
+        tensor:b:F32:2 hessian:model.layers.1.mlp_mid:F32:3:modules=model.layers.1.mlp.down_proj:samples=3 -o h.fts
+    forge-weights -q --join "$M" h.fts >j.fts
+    [ "$(forge-ls j.fts | cut -f 1-2 | tr '\t\n' ' ,')" = "tensor a,hessian model.layers.1.mlp_in,weight model.layers.1.mlp.gate_proj,weight model.layers.1.mlp.up_proj,tensor b,hessian model.layers.1.mlp_mid,weight model.layers.1.mlp.down_proj," ]
+    forge-weights -q -l 1 "$M" >w.fts
+    for n in gate up down; do
+        forge-ls --stats model.layers.1.mlp.${n}_proj w.fts >a
+        forge-ls --stats model.layers.1.mlp.${n}_proj j.fts | cmp a
+    done
+    forge-weights -q --join --exclude '*.up_proj' "$M" <h.fts >j.fts
+    [ "$(forge-ls j.fts | grep -c ^weight)" -eq 2 ]
+    run -65 --separate-stderr bash -c "mkstream hessian:x:F32:3:modules=m.q:samples=3 |
+        forge-weights -q --join '$M' >/dev/null"
+    [[ $stderr == *"m.q"* ]]
+    run -64 forge-weights --expect-key k "$M"
+    run -64 forge-weights "$M" h.fts
+}

@@ -37,32 +37,32 @@ adds() { # STAGES OPTION...
 }
 
 @test "the same settings: nothing" { adds ""; }
-@test "another layout: packing" { adds "pack" --layout awq; }
-@test "another group: solving" { adds "pack solve" --group 64; }
-@test "other zeros: solving" { adds "pack solve" --asym; }
+@test "another layout: nothing" { adds "" --layout awq; }
+@test "another group: solving" { adds "solve" --group 64; }
+@test "other zeros: solving" { adds "solve" --asym; }
 @test "another way through the layers: calibration" {
-    adds "calib pack solve" --propagate original
+    adds "calib solve" --propagate original
 }
 @test "... whose Hessians serve another group" {
     base first --work work --propagate original
     cp -p work/calib-*/hessian-0.fts hessian
     stat -c %Y%i work/calib-*/hessian-*.fts >stamps
-    adds "pack solve" --propagate original --group 32
+    adds "solve" --propagate original --group 32
     stat -c %Y%i work/calib-*/hessian-*.fts | cmp - stamps
 }
-@test "more data: tokens" { adds "calib pack solve tokens" --sequences 5; }
-@test "longer sequences: tokens" { adds "calib pack solve tokens" --seqlen 65; }
-@test "no data: solving" { adds "calib pack solve tokens" --method rtn; }
+@test "more data: tokens" { adds "calib solve tokens" --sequences 5; }
+@test "longer sequences: tokens" { adds "calib solve tokens" --seqlen 65; }
+@test "no data: solving" { adds "calib solve tokens" --method rtn; }
 @test "threads, jobs, progress, shards: nothing" {
     adds "" --threads 1 --jobs 2 --progress never --shard-size 1MB
 }
 @test "another text: tokens" {
     sed -i '1s/e/a/g' text.jsonl
-    adds "calib pack solve tokens"
+    adds "calib solve tokens"
 }
 @test "another model: calibration" {
     # One weight in the middle of the file; the size stays.
     printf '\001' | dd of=model/model.safetensors bs=1 seek=4000000 \
         conv=notrunc status=none
-    adds "calib pack solve"
+    adds "calib solve"
 }

@@ -21,6 +21,7 @@ attention, mixtures of experts) - never from our C.
                                        safetensors FILE
     forward.py change FILE OUT HOW     a damaged copy: nan, order, width, layer
     forward.py same FILE FILE [N]      equal frames, or the first N of each
+    forward.py codes FILE FILE         equal codes and qmeta; -: standard input
     forward.py names FILE              "role name sequence last" of each frame
 
 The measure: the norm of the difference of a token's vector over the vector's,
@@ -336,7 +337,7 @@ def run(c, t, ids):
 # ---- commands ----------------------------------------------------------------
 
 def read(path):
-    with open(path, "rb") as f:
+    with open(0 if path == "-" else path, "rb") as f:
         return list(fts.read(f))
 
 
@@ -471,6 +472,13 @@ def same(a, b, n=None):
         sys.exit("%s and %s differ" % (a, b))
 
 
+def codes(a, b):
+    key = lambda p: [(x.role, x.name, x.dtype, x.shape, x.payload) for x in read(p) if x.role in ("codes", "qmeta")]
+    x = key(a)
+    if not x or x != key(b):
+        sys.exit("%s and %s differ" % (a, b))
+
+
 def names(path):
     for x in read(path):
         print(x.role, x.name, x.sequence, *(["last"] if x.last else []))
@@ -478,4 +486,4 @@ def names(path):
 
 if __name__ == "__main__":
     {"make": make, "tokens": tokens, "check": check, "logits": logits, "middle": middle, "recorded": recorded,
-     "change": change, "same": same, "names": names}[sys.argv[1]](*sys.argv[2:])
+     "change": change, "same": same, "codes": codes, "names": names}[sys.argv[1]](*sys.argv[2:])

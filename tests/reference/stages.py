@@ -236,8 +236,20 @@ def same(a, b):
     assert x == y
 
 
+def interleave(hessians, weights, out):
+    """Behind each Hessian the weights of the modules that it names."""
+    w = {t.name: t for t in tensors(weights)}
+    frames = []
+    for t in tensors(hessians):
+        frames.append(t)
+        frames += [w[m] for m in t.modules if m in w]
+    with open(out, "wb") as f:
+        fts.write(f, frames)
+
+
 if __name__ == "__main__":
-    {"activations": make_activations, "drift": make_drift,
+    {"interleave": interleave,
+     "activations": make_activations, "drift": make_drift,
      "check-cross": check_cross, "weights": make_weights,
      "broken-hessian": make_broken, "check-hessian": check_hessian,
      "check-grid": check_grid, "check-solve": check_solve, "same": same}[

@@ -1,0 +1,213 @@
+/* feedback.c - see feedback.h. */
+#include "calib/feedback.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/sync.h"
+
+/* A frame that waits to be taken. */
+struct waiting {
+    struct waiting *next;
+    struct frame f;
+    char data[];
+};
+
+struct feedback {
+    const char *path;
+    int fd;
+    struct stream_reader *in;
+    pthread_t thread;
+    bool running;
+    pthread_mutex_t lock;
+    pthread_cond_t news;
+    /* under lock: */
+    struct waiting *first, **last;
+    uint64_t returned; /* the last mark */
+    bool ended;
+    int rc; /* of the thread */
+    struct err err;
+};
+
+static int keep(struct feedback *b, const struct frame *f, struct err *e)
+{
+    struct waiting *w = mem_alloc(sizeof(*w) + f->len, f->name, e);
+
+    if (!w)
+        return e->code;
+    w->next = NULL;
+    w->f = *f;
+    w->f.modules = NULL;
+    w->f.data = memcpy(w->data, f->data, f->len);
+    pthread_mutex_lock(&b->lock);
+    *b->last = w;
+    b->last = &w->next;
+    pthread_mutex_unlock(&b->lock);
+    return 0;
+}
+
+static int take(struct feedback *b, const struct frame *f, struct err *e)
+{
+    uint64_t number;
+
+    if (f->role == ROLE_CODES || f->role == ROLE_QMETA)
+        return keep(b, f, e);
+    if (!sync_read(f, &number))
+        return 0;
+    pthread_mutex_lock(&b->lock);
+    b->returned = number;
+    pthread_cond_broadcast(&b->news);
+    pthread_mutex_unlock(&b->lock);
+    return 0;
+}
+
+/* A pipe that nobody has opened for writing yet reads as ended; poll(2) waits
+ * for the first writer. */
+static int open_stream(struct feedback *b, struct err *e)
+{
+    struct stream_expect expect = { 0 };
+    struct pollfd p = { .fd = b->fd, .events = POLLIN };
+
+    while (poll(&p, 1, -1) < 0 && errno == EINTR)
+        ;
+    fcntl(b->fd, F_SETFL, fcntl(b->fd, F_GETFL) & ~O_NONBLOCK);
+    b->fd = -1;
+    return stream_open_fd(&b->in, p.fd, b->path, &expect, e);
+}
+
+static void *drain(void *arg)
+{
+    struct feedback *b = arg;
+    struct frame f;
+    struct err e;
+    int rc = open_stream(b, &e);
+
+    while (rc >= 0 && (rc = stream_next(b->in, &f, &e)) > 0)
+        rc = take(b, &f, &e);
+    if (rc < 0) { /* who writes there must learn of it, not wait for us */
+        stream_close(b->in);
+        b->in = NULL;
+    }
+    pthread_mutex_lock(&b->lock);
+    b->ended = true;
+    b->rc = rc;
+    if (rc < 0)
+        b->err = e;
+    pthread_cond_broadcast(&b->news);
+    pthread_mutex_unlock(&b->lock);
+    return NULL;
+}
+
+/* Standard input becomes ours alone: a copy left open would hide from the
+ * writer that we are gone. */
+static int take_stdin(void)
+{
+    int fd = fcntl(0, F_DUPFD_CLOEXEC, 3);
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+    if (fd >= 0 && null >= 0)
+        dup2(null, 0);
+    if (null >= 0)
+        close(null);
+    return fd;
+}
+
+int feedback_open(struct feedback **out, const char *path, struct err *e)
+{
+    struct feedback *b = mem_zero(1, sizeof(*b), "feedback", e);
+    struct stat st;
+
+    if (!b)
+        return e->code;
+    b->path = path;
+    b->last = &b->first;
+    pthread_mutex_init(&b->lock, NULL);
+    pthread_cond_init(&b->news, NULL);
+    b->fd = strcmp(path, "-") ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) :
+                                take_stdin();
+    if (b->fd < 0)
+        err_set(e, err_open_code(errno), "cannot open '%s':", path);
+    else if (fstat(b->fd, &st) || !S_ISFIFO(st.st_mode))
+        err_set(e, E_USAGE, "--feedback: '%s' is no pipe (mkfifo)", path);
+    else if (pthread_create(&b->thread, NULL, drain, b))
+        err_set(e, E_TEMP, "feedback: cannot start a thread");
+    else
+        b->running = true;
+    if (!b->running) {
+        feedback_close(b);
+        return e->code;
+    }
+    *out = b;
+    return 0;
+}
+
+/* What went wrong, or that the end came too soon; under lock. */
+static int failure(const struct feedback *b, struct err *e)
+{
+    if (b->rc < 0) {
+        *e = b->err;
+        return b->rc;
+    }
+    return err_set(e, E_DATA, "'%s': ends before all codes have come", b->path);
+}
+
+int feedback_wait(struct feedback *b, uint64_t number, struct codes *c,
+                  struct err *e)
+{
+    struct waiting *w = NULL;
+    int rc = 0;
+
+    pthread_mutex_lock(&b->lock);
+    while (b->returned < number && !b->ended)
+        pthread_cond_wait(&b->news, &b->lock);
+    if (b->returned < number || b->rc < 0)
+        rc = failure(b, e);
+    if (rc >= 0 && c) {
+        w = b->first;
+        b->first = NULL;
+        b->last = &b->first;
+    }
+    pthread_mutex_unlock(&b->lock);
+    while (w) {
+        struct waiting *next = w->next;
+
+        if (rc >= 0 && codes_add(c, &w->f, e) < 0)
+            rc = err_prefix(e, "'%s'", b->path);
+        free(w);
+        w = next;
+    }
+    return rc;
+}
+
+int feedback_finish(struct feedback *b, struct err *e)
+{
+    pthread_join(b->thread, NULL);
+    b->running = false;
+    if (b->rc < 0)
+        *e = b->err;
+    return b->rc;
+}
+
+void feedback_close(struct feedback *b)
+{
+    if (!b)
+        return;
+    while (b->first) {
+        struct waiting *next = b->first->next;
+
+        free(b->first);
+        b->first = next;
+    }
+    if (b->fd >= 0)
+        close(b->fd);
+    stream_close(b->in);
+    pthread_mutex_destroy(&b->lock);
+    pthread_cond_destroy(&b->news);
+    free(b);
+}

@@ -1,0 +1,27 @@
+/* feedback.h - the codes that come back from the end of the chain.
+ *
+ * A thread of its own drains the pipe all the time, or the ring of tools would
+ * stand still: each waiting to write, nobody reading.  Marks (common/sync.h)
+ * say how far it has come. */
+#ifndef FORGE_FEEDBACK_H
+#define FORGE_FEEDBACK_H
+
+#include "model/codes.h"
+
+struct feedback;
+
+/* path: a named pipe; "-": standard input, which then is one.  Does not wait
+ * for its writer.  E_NOINPUT, E_USAGE: it is no pipe. */
+MUST_CHECK int feedback_open(struct feedback **f, const char *path,
+                             struct err *e);
+/* Wait until mark `number` has returned (0: do not wait), and add all codes
+ * that have come to c (NULL: leave them).  Any thread may wait.  E_DATA: the
+ * stream is broken, or ended before the mark. */
+MUST_CHECK int feedback_wait(struct feedback *f, uint64_t number,
+                             struct codes *c, struct err *e);
+/* Wait for the stream's regular end.  After the last mark was waited for. */
+MUST_CHECK int feedback_finish(struct feedback *f, struct err *e);
+/* Only after feedback_finish(); NULL is allowed. */
+void feedback_close(struct feedback *f);
+
+#endif

@@ -1,0 +1,224 @@
+/* loop.c - see loop.h. */
+#include "calib/loop.h"
+
+#include <time.h>
+
+#include "calib/emit.h"
+#include "common/sync.h"
+
+/* Hidden states are published not more often than this.  A resumed run goes
+ * from the last ones to where it was with the codes that it has. */
+enum { PUBLISH_SECONDS = 20 };
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- which points are put out ---- */
+
+/* Does a linear that reads this input lack codes? */
+static bool wanted(const struct loop *l, int64_t layer, enum point p)
+{
+    const struct model_config *c = model_config(l->c->m);
+    int64_t n = model_linear_common(c, layer);
+
+    for (int64_t i = 0; i < n; i++) {
+        struct linear k;
+
+        model_linear(c, layer, i, &k);
+        if (k.input == point_input(p) && !codes_has(l->c->codes, k.module))
+            return true;
+    }
+    return false;
+}
+
+/* The first point from p on that is put out; POINT_OUT: none. */
+static enum point next_wanted(const struct loop *l, int64_t layer, enum point p)
+{
+    while (p < POINT_OUT && !wanted(l, layer, p))
+        p++;
+    return p;
+}
+
+/* ---- one step ---- */
+
+/* A model whose weights or input overflow is found where it happens. */
+int loop_check(const struct loop *l, const struct span *b, int64_t layer,
+               struct err *e)
+{
+    const struct store *s = l->s;
+    int64_t row = b->row, h = model_config(s->m)->hidden_size;
+    char what[FRAME_NAME_MAX + 1];
+
+    emit_name(layer, POINT_IN, what);
+    for (int64_t i = b->first; i < b->first + b->n; i++) {
+        const struct sequence *x = &s->sequence[i];
+
+        if (feed_check_finite(s->m, store_x(s, row), x->length, h, what,
+                              x->number, e) < 0)
+            return e->code;
+        row += x->length;
+    }
+    return 0;
+}
+
+struct step {
+    int64_t layer;
+    enum point from, to;
+    struct layer *weights;
+    struct emission *out; /* NULL: nothing is put out */
+    bool last;            /* of the layer */
+};
+
+void loop_progress(const struct loop *l, const struct span *b)
+{
+    const struct model *m = l->c->m;
+    size_t row = (size_t)model_config(m)->hidden_size *
+                 (model_dtype(m) == DT_BF16 ? 2 : 4);
+
+    for (int64_t i = b->first; i < b->first + b->n; i++)
+        progress_step(l->c->progress, NULL,
+                      (uint64_t)l->s->sequence[i].length * row);
+}
+
+static int run_batch(struct loop *l, const struct step *t, int64_t i,
+                     struct err *e)
+{
+    const struct span *b = &l->s->batch[i];
+    size_t width = (size_t)point_width(model_config(l->c->m), t->layer, t->to);
+    size_t item = model_dtype(l->c->m) == DT_BF16 ? 2 : 4;
+
+    if (store_load(l->s, b, t->from, t->from != POINT_IN, &l->state, e) < 0 ||
+        layer_run(t->weights, &l->state, t->to, NULL, e) < 0)
+        return e->code;
+    if (t->to == POINT_OUT && loop_check(l, b, t->layer + 1, e) < 0)
+        return e->code;
+    if (t->to != POINT_OUT)
+        store_keep(l->s, b, &l->state, (size_t)b->rows * width * item);
+    if (t->last)
+        loop_progress(l, b);
+    if (t->out)
+        return emission_ready(t->out, i + 1, e);
+    store_leave(l->s, b);
+    return 0;
+}
+
+static int run_batches(struct loop *l, const struct step *t, struct err *e)
+{
+    int rc = 0;
+
+    for (int64_t i = 0; i < l->s->n_batches && rc >= 0; i++)
+        rc = run_batch(l, t, i, e);
+    return rc;
+}
+
+/* All batches from one point to another; emit: what is there is put out. */
+static int run_step(struct loop *l, struct step *t, bool emit, struct err *e)
+{
+    struct calib *c = l->c;
+    struct emission out = {
+        .w = c->out, .s = l->s, .layer = t->layer, .at = t->to
+    };
+    int rc;
+
+    /* x is about to change */
+    if (t->from < POINT_MLP_IN && t->to >= POINT_MLP_IN &&
+        publisher_join(&l->publisher, e) < 0)
+        return e->code;
+    if (model_load_layer(c->m, t->layer, t->from, t->to, c->codes, &t->weights,
+                         e) < 0)
+        return e->code;
+    t->out = emit ? &out : NULL;
+    rc = emit ? emission_start(&out, e) : 0;
+    if (rc >= 0) {
+        rc = run_batches(l, t, e);
+        if (emit && emission_finish(&out, rc < 0, e) < 0)
+            rc = e->code;
+    }
+    layer_release(t->weights);
+    return rc;
+}
+
+static int send_mark(struct loop *l, int64_t layer, enum point at,
+                     struct err *e)
+{
+    char name[FRAME_NAME_MAX + 1];
+
+    emit_name(layer, at, name);
+    if (sync_write(l->c->out, name, ++l->marks, e) < 0)
+        return e->code;
+    return stream_flush(l->c->out, e);
+}
+
+/* Wait for the codes of a point.  The mark behind the layer's last ones says
+ * that it is whole. */
+static int take_codes(struct loop *l, int64_t layer, enum point at,
+                      struct err *e)
+{
+    if (send_mark(l, layer, at, e) < 0 ||
+        feedback_wait(l->c->feedback, l->marks, l->c->codes, e) < 0 ||
+        codes_check(l->c->codes, e) < 0)
+        return e->code;
+    return next_wanted(l, layer, at + 1) == POINT_OUT ?
+               send_mark(l, layer, POINT_IN, e) :
+               0;
+}
+
+int loop_layer(struct loop *l, int64_t layer, enum point to, struct err *e)
+{
+    struct step t = { .layer = layer };
+
+    if (store_open_act(l->s, e) < 0)
+        return e->code;
+    for (enum point at = POINT_IN; at < to; at = t.to) {
+        bool emit;
+
+        t.from = at;
+        t.to = next_wanted(l, layer, at + 1);
+        emit = t.to < POINT_OUT;
+        t.last = t.to == to;
+        if (t.to > to) /* the last layer: nobody wants what leaves it */
+            break;
+        if (run_step(l, &t, emit, e) < 0 ||
+            (emit && take_codes(l, layer, t.to, e) < 0))
+            return e->code;
+    }
+    return 0;
+}
+
+/* ---- hidden states ---- */
+
+void loop_start(struct loop *l)
+{
+    l->published = now();
+}
+
+int loop_publish(struct loop *l, int64_t layer, bool force, struct err *e)
+{
+    const struct calib *c = l->c;
+
+    if (!c->hidden || (!force && now() - l->published < PUBLISH_SECONDS))
+        return 0;
+    if (publisher_join(&l->publisher, e) < 0)
+        return e->code;
+    l->publisher = (struct publisher){ .path = c->hidden,
+                                       .key = c->key,
+                                       .head = c->head,
+                                       .s = l->s,
+                                       .feedback = c->feedback,
+                                       .layer = layer,
+                                       .mark = l->marks };
+    l->published = now();
+    if (publisher_start(&l->publisher, e) < 0)
+        return e->code;
+    return force ? publisher_join(&l->publisher, e) : 0;
+}
+
+void loop_release(struct loop *l)
+{
+    state_release(&l->state);
+}

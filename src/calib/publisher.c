@@ -1,0 +1,57 @@
+/* publisher.c - see publisher.h. */
+#include "calib/publisher.h"
+
+#include "calib/emit.h"
+
+static int write_all(const struct publisher *p, struct stream_writer *w,
+                     struct err *e)
+{
+    if (stream_inherit(w, p->head, e) < 0)
+        return e->code;
+    for (int64_t i = 0; i < p->s->n_batches; i++) {
+        const struct span *b = &p->s->batch[i];
+
+        if (emit_hidden(w, p->s, b, p->layer, e) < 0)
+            return e->code;
+        store_leave(p->s, b);
+    }
+    if (p->feedback && feedback_wait(p->feedback, p->mark, NULL, e) < 0)
+        return e->code;
+    return 0;
+}
+
+static void *publish(void *arg)
+{
+    struct publisher *p = arg;
+    struct stream_output out = { .path = p->path, .key = p->key };
+    struct stream_writer *w;
+
+    p->rc = stream_create(&w, &out, &p->err);
+    if (p->rc < 0)
+        return NULL;
+    p->rc = write_all(p, w, &p->err);
+    if (p->rc < 0)
+        stream_abort(w, &p->err);
+    else
+        p->rc = stream_finish(w, &p->err);
+    return NULL;
+}
+
+int publisher_start(struct publisher *p, struct err *e)
+{
+    p->running = !pthread_create(&p->thread, NULL, publish, p);
+    return p->running ?
+               0 :
+               err_set(e, E_TEMP, "'%s': cannot start a thread", p->path);
+}
+
+int publisher_join(struct publisher *p, struct err *e)
+{
+    if (!p->running)
+        return 0;
+    pthread_join(p->thread, NULL);
+    p->running = false;
+    if (p->rc < 0)
+        *e = p->err;
+    return p->rc;
+}

@@ -1,0 +1,136 @@
+/* store.c - see store.h. */
+#include "calib/store.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Products read whole steps of rows: a little more than there is. */
+enum { SLACK_ROWS = 64 };
+
+static size_t item(const struct store *s)
+{
+    return model_dtype(s->m) == DT_BF16 ? 2 : 4;
+}
+
+static size_t x_row(const struct store *s)
+{
+    return (size_t)model_config(s->m)->hidden_size * item(s);
+}
+
+static int64_t widest(const struct model_config *c)
+{
+    int64_t w = 0;
+
+    for (int64_t i = 0; i < c->n_layers; i++)
+        for (enum point p = POINT_ATTN_IN; p < POINT_OUT; p++)
+            if (point_exists(c, i, p) && point_width(c, i, p) > w)
+                w = point_width(c, i, p);
+    return w;
+}
+
+void store_init(struct store *s, const struct model *m, const char *dir)
+{
+    *s = (struct store){ .m = m, .widest = widest(model_config(m)) };
+    region_init(&s->x, dir);
+    region_init(&s->act, dir);
+}
+
+void store_release(struct store *s)
+{
+    region_release(&s->x);
+    region_release(&s->act);
+    free(s->sequence);
+    free(s->batch);
+}
+
+void *store_x(const struct store *s, int64_t row)
+{
+    return s->x.p + (size_t)row * x_row(s);
+}
+
+static size_t act_at(const struct store *s, int64_t row)
+{
+    return (size_t)row * (size_t)s->widest * item(s);
+}
+
+void *store_act(const struct store *s, const struct span *b)
+{
+    return s->act.p + act_at(s, b->row);
+}
+
+static int append(struct store *s, const struct batch *b, struct err *e)
+{
+    struct span to = { s->n_sequences, b->n, s->rows, b->s.rows };
+
+    if (s->n_sequences + b->n > s->cap) {
+        int64_t cap = 2 * s->cap + b->n;
+
+        if (mem_grow(&s->sequence, (size_t)cap * sizeof(*s->sequence),
+                     "sequences", e) < 0)
+            return e->code;
+        s->cap = cap;
+    }
+    if (s->n_batches == s->batches_cap) {
+        int64_t cap = 2 * s->batches_cap + 16;
+
+        if (mem_grow(&s->batch, (size_t)cap * sizeof(*s->batch), "batches", e) <
+            0)
+            return e->code;
+        s->batches_cap = cap;
+    }
+    if (region_reserve(&s->x, (size_t)(s->rows + b->s.rows) * x_row(s), e) < 0)
+        return e->code;
+    memcpy(store_x(s, s->rows), b->s.x, (size_t)b->s.rows * x_row(s));
+    for (int64_t i = 0; i < b->n; i++)
+        s->sequence[s->n_sequences++] =
+            (struct sequence){ b->length[i], b->sequence[i] };
+    s->batch[s->n_batches++] = to;
+    s->rows += b->s.rows;
+    return 0;
+}
+
+int store_fill(struct store *s, struct feed *f, struct err *e)
+{
+    struct batch *b = mem_zero(1, sizeof(*b), "batch", e);
+    int rc = b ? 1 : e->code;
+
+    while (rc > 0 && (rc = feed_next(f, b, e)) > 0)
+        if (append(s, b, e) < 0)
+            rc = e->code;
+    if (b)
+        state_release(&b->s);
+    free(b);
+    return rc;
+}
+
+int store_open_act(struct store *s, struct err *e)
+{
+    return region_reserve(&s->act, act_at(s, s->rows + SLACK_ROWS), e);
+}
+
+int store_load(const struct store *s, const struct span *b, enum point at,
+               bool act, struct state *st, struct err *e)
+{
+    int64_t length[BATCH_SEQUENCES];
+
+    for (int64_t i = 0; i < b->n; i++)
+        length[i] = s->sequence[b->first + i].length;
+    if (state_prepare(st, s->m, at, length, b->n, e) < 0)
+        return e->code;
+    st->x = store_x(s, b->row);
+    if (act)
+        st->act = store_act(s, b);
+    return 0;
+}
+
+void store_keep(const struct store *s, const struct span *b,
+                const struct state *st, size_t bytes)
+{
+    memcpy(store_act(s, b), st->act, bytes);
+}
+
+void store_leave(const struct store *s, const struct span *b)
+{
+    region_leave(&s->x, (size_t)b->row * x_row(s), (size_t)b->rows * x_row(s));
+    region_leave(&s->act, act_at(s, b->row), act_at(s, b->rows));
+}

@@ -1,0 +1,55 @@
+/* store.h - the states of all sequences: the residual stream, and the
+ * activation at the point that they have reached.
+ *
+ * Sequences are grouped into batches of about BATCH_ROWS rows, once.  A batch
+ * is run in place: its state's x is the store's. */
+#ifndef FORGE_STORE_H
+#define FORGE_STORE_H
+
+#include "calib/feed.h"
+#include "calib/region.h"
+
+struct sequence {
+    int64_t length;
+    uint64_t number; /* as frames count them, from 1 */
+};
+
+/* Sequences first .. first + n - 1, rows row .. row + rows - 1. */
+struct span {
+    int64_t first, n, row, rows;
+};
+
+struct store {
+    const struct model *m;
+    struct sequence *sequence;
+    int64_t n_sequences, cap;
+    struct span *batch;
+    int64_t n_batches, batches_cap;
+    int64_t rows;
+    int64_t widest; /* of activations: elements between two rows' places */
+    struct region x, act;
+};
+
+/* dir: of temporary files. */
+void store_init(struct store *s, const struct model *m, const char *dir);
+void store_release(struct store *s);
+/* Append all sequences of the feed. */
+MUST_CHECK int store_fill(struct store *s, struct feed *f, struct err *e);
+/* Room for activations of all rows. */
+MUST_CHECK int store_open_act(struct store *s, struct err *e);
+/* Row `row` of x. */
+void *store_x(const struct store *s, int64_t row);
+/* Where the rows of a batch's activation begin: they are contiguous. */
+void *store_act(const struct store *s, const struct span *b);
+/* Point a state at the rows of a batch, at a point; act: the activation of the
+ * store, too (else the state's own memory). */
+MUST_CHECK int store_load(const struct store *s, const struct span *b,
+                          enum point at, bool act, struct state *st,
+                          struct err *e);
+/* Keep the batch's activation, which has this many bytes. */
+void store_keep(const struct store *s, const struct span *b,
+                const struct state *st, size_t bytes);
+/* The batch is not looked at for a while. */
+void store_leave(const struct store *s, const struct span *b);
+
+#endif

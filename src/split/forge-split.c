@@ -1,0 +1,202 @@
+/* forge-split - a file for each layer of a stream, published as soon as the
+ * layer is whole; the stream goes on.  See forge-split(1). */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/file.h"
+#include "common/sync.h"
+#include "common/tool.h"
+#include "split/notes.h"
+
+struct settings {
+    struct tool tool;
+    const char *files, *report; /* with a % */
+    const char *input;
+};
+
+struct run {
+    const struct settings *s;
+    struct stream_reader *in;
+    struct stream_writer *out;
+    struct progress progress;
+    /* The layer at hand; file NULL: none. */
+    struct stream_writer *file;
+    int64_t layer;
+    char path[PATH_MAX];
+    struct notes notes; /* its report */
+    int64_t *done;      /* the layers that are published */
+    size_t n_done;
+};
+
+static void check_name(const char *files)
+{
+    if (!strchr(files, '%') || strlen(files) > PATH_MAX - 32)
+        die(E_USAGE, "'%s': want a name with a %% for the layer's number",
+            files);
+}
+
+static void parse(struct settings *s, int argc, char **argv)
+{
+    const struct opt table[] = {
+        { OPT_STR, 0, "report", "FILES",
+          "publish what is noted of a layer's modules, a line of JSON each",
+          &s->report, 0, 0, true },
+        TOOL_COMMON(&s->tool),
+        TOOL_STREAM(&s->tool),
+        TOOL_END
+    };
+    int i = opt_parse(argc, argv, "[option...] FILES [FILE] > stream",
+                      "Publish each layer of a stream as a file; FILES is "
+                      "their name with a % for the layer's number.",
+                      table);
+
+    if (argc - i < 1 || argc - i > 2)
+        die(E_USAGE, "want FILES and at most one FILE (try --help)");
+    s->files = argv[i];
+    s->input = argv[i + 1];
+    check_name(s->files);
+    check_name(s->report ? s->report : "%");
+    tool_apply(&s->tool);
+}
+
+/* The layer of "model.layers.3.mlp", or -1; *rest: what follows the number. */
+static int64_t layer_of(const char *name, const char **rest)
+{
+    int end = 0;
+    int layer;
+
+    if (sscanf(name, "model.layers.%9d%n", &layer, &end) != 1 || layer < 0 ||
+        (name[end] && name[end] != '.'))
+        return -1;
+    *rest = name + end;
+    return layer;
+}
+
+static void layer_path(const char *files, int64_t layer, char path[PATH_MAX])
+{
+    const char *percent = strchr(files, '%');
+
+    snprintf(path, PATH_MAX, "%.*s%lld%s", (int)(percent - files), files,
+             (long long)layer, percent + 1);
+}
+
+static int publish_report(struct run *r, struct err *e)
+{
+    char path[PATH_MAX];
+
+    if (!r->s->report)
+        return 0;
+    layer_path(r->s->report, r->layer, path);
+    return notes_publish(&r->notes, path, e);
+}
+
+/* The report first: a layer's file says that all is there. */
+static int finish_layer(struct run *r, struct err *e)
+{
+    struct stream_writer *w = r->file;
+
+    if (!w)
+        return 0;
+    r->file = NULL;
+    if (mem_grow(&r->done, (r->n_done + 1) * sizeof(*r->done), "layers", e) <
+            0 ||
+        publish_report(r, e) < 0) {
+        stream_abort(w, e);
+        return e->code;
+    }
+    r->done[r->n_done++] = r->layer;
+    return stream_finish(w, e);
+}
+
+static int begin_layer(struct run *r, int64_t layer, struct err *e)
+{
+    struct stream_output out = { .path = r->path, .key = r->s->tool.key };
+
+    for (size_t i = 0; i < r->n_done; i++)
+        if (r->done[i] == layer)
+            return err_set(e, E_DATA, "layer %lld comes again",
+                           (long long)layer);
+    layer_path(r->s->files, layer, r->path);
+    if (stream_create(&r->file, &out, e) < 0)
+        return e->code;
+    r->layer = layer;
+    return stream_inherit(r->file, stream_head(r->in), e);
+}
+
+/* A frame that belongs to a layer goes into its file. */
+static int keep(struct run *r, const struct frame *f, struct err *e)
+{
+    const char *rest;
+    int64_t layer = layer_of(f->name, &rest);
+    uint64_t number;
+
+    if (layer < 0)
+        return 0;
+    if (sync_read(f, &number)) /* a mark; the layer's own says: it is whole */
+        return *rest ? 0 : finish_layer(r, e);
+    if (r->file && layer != r->layer && finish_layer(r, e) < 0)
+        return e->code;
+    if (!r->file && begin_layer(r, layer, e) < 0)
+        return e->code;
+    if (r->s->report && f->role == ROLE_NOTE && notes_add(&r->notes, f, e) < 0)
+        return e->code;
+    return stream_write(r->file, f, e);
+}
+
+static int run(struct run *r, struct err *e)
+{
+    bool first = true;
+    struct frame f;
+    int rc;
+
+    while ((rc = stream_next(r->in, &f, e)) > 0) {
+        if (first && stream_inherit(r->out, stream_head(r->in), e) < 0)
+            return e->code;
+        first = false;
+        if (keep(r, &f, e) < 0 || stream_write(r->out, &f, e) < 0)
+            return e->code;
+        progress_step(&r->progress, f.name, f.len);
+    }
+    return rc < 0 ? rc : finish_layer(r, e);
+}
+
+static int open_all(struct run *r, struct err *e)
+{
+    struct stream_expect expect = { .key = r->s->tool.expect_key };
+    struct stream_output out = { .path = r->s->tool.output,
+                                 .key = r->s->tool.key };
+
+    if (stream_open(&r->in, r->s->input, &expect, e) < 0 ||
+        stream_create(&r->out, &out, e) < 0)
+        return e->code;
+    stream_tie(r->in, r->out);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct settings s = { .files = NULL };
+    struct run r = { .s = &s };
+    struct err e;
+
+    parse(&s, argc, argv);
+    if (open_all(&r, &e) < 0)
+        die_err(&e);
+    progress_start(&r.progress, s.tool.progress, "tensors", 0);
+    if (run(&r, &e) < 0) {
+        err_print(&e);
+        stream_abort(r.file, &e);
+        stream_abort(r.out, &e);
+        _exit(-e.code);
+    }
+    if (stream_finish(r.out, &e) < 0)
+        die_err(&e);
+    progress_finish(&r.progress, NULL);
+    stream_close(r.in);
+    notes_release(&r.notes);
+    free(r.done);
+    return 0;
+}

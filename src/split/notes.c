@@ -1,0 +1,84 @@
+/* notes.c - see notes.h. */
+#include "split/notes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/file.h"
+
+/* Text as it is, without a comma. */
+static int put(struct notes *n, const char *text, size_t len, struct err *e)
+{
+    if (mem_grow(&n->text, n->len + len + 1, "notes", e) < 0)
+        return e->code;
+    memcpy(n->text + n->len, text, len + 1);
+    n->len += len;
+    return 0;
+}
+
+static int end_line(struct notes *n, struct err *e)
+{
+    if (!n->module[0])
+        return 0;
+    n->module[0] = 0;
+    return put(n, "}\n", 2, e);
+}
+
+/* Members of an object; module: the first of a line.  The bracket that closes
+ * the line is not put yet. */
+static int put_members(struct notes *n, const struct json *object,
+                       const char *module, struct err *e)
+{
+    struct json_writer w;
+    int rc;
+
+    jw_init(&w, 0);
+    jw_begin(&w, '{');
+    if (module)
+        jw_key(&w, "module"), jw_string(&w, module);
+    for (const struct json *v = json_first(object); v; v = json_after(v))
+        jw_key(&w, json_key(v)), jw_value(&w, v);
+    if (!w.failed && !module)
+        w.text[0] = ','; /* they go on behind others */
+    rc = w.failed ? err_set(e, E_TEMP, "notes: out of memory") :
+                    put(n, w.text, w.len, e);
+    free(w.text);
+    return rc;
+}
+
+int notes_add(struct notes *n, const struct frame *f, struct err *e)
+{
+    bool same = n->module[0] && !strcmp(n->module, f->name);
+    struct json_doc *d;
+    int rc;
+
+    if (json_parse(&d, f->data, f->len, f->name, e) < 0)
+        return e->code;
+    rc = json_type(json_root(d)) == JSON_OBJECT ?
+             0 :
+             err_set(e, E_DATA, "'%s': its note is no object", f->name);
+    if (!rc && !same)
+        rc = end_line(n, e);
+    if (!rc && (json_first(json_root(d)) || !same))
+        rc = put_members(n, json_root(d), same ? NULL : f->name, e);
+    if (!rc)
+        strcpy(n->module, f->name);
+    json_free(d);
+    return rc;
+}
+
+int notes_publish(struct notes *n, const char *path, struct err *e)
+{
+    int rc = end_line(n, e);
+
+    if (!rc)
+        rc = publish_text(path, n->text ? n->text : "", n->len, e);
+    n->len = 0;
+    return rc;
+}
+
+void notes_release(struct notes *n)
+{
+    free(n->text);
+    *n = (struct notes){ 0 };
+}
