@@ -1,5 +1,6 @@
 /* page_cost.c - what the run cost: seconds and bytes. */
 #include <stdio.h>
+#include <string.h>
 
 #include "report/section.h"
 
@@ -15,6 +16,23 @@ static void seconds_text(double v, char label[LABEL_MAX])
     char buf[32];
 
     snprintf(label, LABEL_MAX, "%s", v > 0 ? html_seconds(buf, v) : "0");
+}
+
+/* A stage of scripts/forge-stage. */
+static const char *step_title(const char *name)
+{
+    static const char *const title[][2] = {
+        { "loop", "calibration and solving" },
+        { "calibrate", "calibration" },
+        { "solve", "solving" },
+        { "round", "rounding" },
+        { "result", "packing and writing" },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(title); i++)
+        if (!strcmp(title[i][0], name))
+            return title[i][1];
+    return name;
 }
 
 static void step_table(struct html *h, const struct page *p)
@@ -42,8 +60,8 @@ static void step_table(struct html *h, const struct page *p)
                  "<tr><td>%s</td><td class=\"n\">%zu</td><td class=\"n\">%s"
                  "</td><td class=\"w\"><i class=\"ours\" "
                  "style=\"width:%.1f%%\"></i></td></tr>\n",
-                 all.step_name[k], calls[k], html_seconds(buf, sum[k]),
-                 most > 0 ? 100 * sum[k] / most : 0);
+                 step_title(all.step_name[k]), calls[k],
+                 html_seconds(buf, sum[k]), most > 0 ? 100 * sum[k] / most : 0);
     html_put(h, "</table>\n");
 }
 
@@ -98,8 +116,7 @@ void page_sizes(struct html *h, const struct page *p)
 {
     static const char *const name[STAGES] = { "tokens",
                                               "calibration: Hessians, states",
-                                              "codes and grids",
-                                              "packed layers" };
+                                              "codes and grids" };
     const struct workdir *w = p->w;
     double most = w->bytes_in > w->bytes_out ? w->bytes_in : w->bytes_out;
 

@@ -104,7 +104,7 @@ static int visit_tokens(void *arg, const char *path, struct err *e)
 
 static int read_stages(struct workdir *w, const char *work, struct err *e)
 {
-    static const char *const name[STAGES] = { "T", "C", "S", "P" };
+    static const char *const name[STAGES] = { "T", "C", "S" };
     char dir[PATH_MAX];
 
     for (int i = 0; i < STAGES; i++) {
@@ -152,14 +152,14 @@ static int read_codes(struct workdir *w, const char *work, struct err *e)
     return 0;
 }
 
-static int read_optional(struct workdir *w, const char *work, const char *name,
-                         enum record_type type, struct err *e)
+static int read_steps(struct workdir *w, const char *work, struct err *e)
 {
-    char path[PATH_MAX];
+    char dir[PATH_MAX], path[PATH_MAX];
 
-    if (join(path, work, name, e) < 0)
+    if (join(dir, work, runfile_get(&w->run, "S"), e) < 0 ||
+        join(path, dir, "stages.jsonl", e) < 0)
         return e->code;
-    return exists(path) ? records_read(&w->records, type, path, e) : 0;
+    return exists(path) ? records_read(&w->records, RECORD_STEP, path, e) : 0;
 }
 
 static int read_meter(struct workdir *w, const char *work, struct err *e)
@@ -248,8 +248,7 @@ static int read_all(struct workdir *w, const char *work, struct err *e)
     if (w->layers < 0 || w->layers > LAYERS_MAX)
         return err_set(e, E_DATA, "'%s/run': no number of layers", work);
     if ((rc = read_codes(w, work, e)) < 0 ||
-        (rc = read_optional(w, work, "stages.jsonl", RECORD_STEP, e)) < 0 ||
-        (rc = read_meter(w, work, e)) < 0)
+        (rc = read_steps(w, work, e)) < 0 || (rc = read_meter(w, work, e)) < 0)
         return rc;
     w->bytes_in = checkpoint_bytes(runfile_get(&w->run, "model"));
     w->bytes_out = checkpoint_bytes(runfile_get(&w->run, "out"));

@@ -8,7 +8,7 @@
 #include "report/runstream.h"
 
 /* The directories of the run's stages. */
-enum stage { STAGE_TOKENS, STAGE_CALIB, STAGE_SOLVE, STAGE_PACK, STAGES };
+enum stage { STAGE_TOKENS, STAGE_CALIB, STAGE_SOLVE, STAGES };
 
 struct workdir {
     struct runfile run;

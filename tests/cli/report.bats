@@ -86,7 +86,7 @@ refused() { # STATUS COMMAND...
 
 @test "a run that is not finished has a page about what there is" {
     cp -r "$D/moe" w
-    rm w/s/*-[34].* w/meter.json w/stages.jsonl
+    rm w/s/*-[34].* w/meter.json w/s/stages.jsonl
     forge-report w >page.html
     grep -q 'not complete: 3 of 5 layers' page.html
     rm w/s/*
@@ -130,11 +130,11 @@ refused() { # STATUS COMMAND...
     refused 65 forge-report w
     [[ $stderr == "forge-report: 'w/s/codes-2.fts': 'model.layers.2.k': note: line 1, column "* ]]
     cp "$D/moe/s/codes-1.fts" w/s/codes-2.fts
-    echo '{"stage":"layer","seconds":1}{}' >>w/stages.jsonl
-    n=$(wc -l <w/stages.jsonl)
+    echo '{"stage":"layer","seconds":1}{}' >>w/s/stages.jsonl
+    n=$(wc -l <w/s/stages.jsonl)
     refused 65 forge-report w
-    [[ $stderr == *"'w/stages.jsonl': line $n: "* ]]
-    rm w/stages.jsonl
+    [[ $stderr == *"'w/s/stages.jsonl': line $n: "* ]]
+    rm w/s/stages.jsonl
     truncate -s -100 w/s/codes-3.fts
     refused 65 forge-report w
     [[ $stderr == *"codes-3.fts"* ]]
@@ -149,7 +149,7 @@ refused() { # STATUS COMMAND...
 }
 
 @test "files that are something else are exit 65" {
-    refused 65 forge-report --eval "$D/dense/stages.jsonl" "$D/dense"
+    refused 65 forge-report --eval "$D/dense/s/stages.jsonl" "$D/dense"
     [[ $stderr == *"line 1: no figures of forge-eval --json" ]]
     refused 65 forge-report --hitmap "$D/dense/s/codes-0.fts" "$D/dense"
     refused 65 forge-report --hitmap "$D/dense/run" "$D/dense"

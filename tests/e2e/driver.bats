@@ -177,6 +177,13 @@ broken_model() {
     [ "$(tail -c 4 drawn)" = $'\r\033[K' ]
 }
 
+@test "a text that gives less than was asked for is said, and what it gave" {
+    head -c 3000 "$tree/examples/eval.txt" >short
+    run -0 --separate-stderr forge quantize "$model" out --text short --seqlen 256
+    [[ $output == *"data      "*" tokens in "[2-9]" sequences, propagate quantized"* ]]
+    [[ $stderr == "forge: warning: 'short': "[2-9]" sequences, 128 were asked for" ]]
+}
+
 @test "--quiet says nothing" {
     run -0 forge quantize "$model" out --method rtn --quiet
     [ -z "$output" ]

@@ -16,6 +16,8 @@ setup() { cd "$BATS_FILE_TMPDIR" || return 1; }
     grep -q '28 in 4 bits, in 4 decoder layers' page.html
     [ "$(grep -c 'rect class="cell hot"' page.html)" -eq 28 ]
     run -1 grep 'id="eval"' page.html
+    grep -q '<td>calibration and solving</td><td class="n">1</td>' page.html
+    grep -q '<td>packing and writing</td>' page.html
     run -1 grep "$PWD" page.html
 }
 

@@ -90,7 +90,7 @@ def make(path, layers, experts):
         f.writelines("%s=%s\n" % x for x in run.items())
     with open(path + "/meter.json", "w") as f:
         f.write('{"seconds":123.4,"peak_bytes":1234567890,"status":0}\n')
-    with open(path + "/stages.jsonl", "w") as f:
+    with open(path + "/s/stages.jsonl", "w") as f:
         f.write('{"stage":"tokens","seconds":0.5}\n')
         for i in range(layers):
             f.write('{"stage":"layer","layer":%d,"seconds":%.3f}\n{"stage":"pack","layer":%d,"seconds":0.25}\n' % (i, 1 + r.random(), i))
@@ -278,13 +278,13 @@ def check(path, page, evaluation=None, cheap=None, beside=None):
 
 
 def worse(path):
-    for name in os.listdir(path + "/s"):
+    for name in filter(re.compile("codes-").match, os.listdir(path + "/s")):
         lines = [dict(x, loss=2 * x["loss"]) for x in reversed(read_notes(path + "/s/" + name))]
         save(path + "/s/" + name, notes(lines))
 
 
 def rename(path):
-    for name in os.listdir(path + "/s"):
+    for name in filter(re.compile("codes-").match, os.listdir(path + "/s")):
         save(path + "/s/" + name, notes(dict(x, module="other." + x["module"]) for x in read_notes(path + "/s/" + name)))
 
 
