@@ -168,14 +168,15 @@ interop: all
 only = @! grep -nE '$(1)' $(filter-out $(2),$(SRC) $(wildcard src/*/*.h)) \
          || { echo 'lint: the above belongs into $(2) alone'; exit 1; }
 HEADERS := $(sort $(wildcard src/*/*.h))
-C_FILES := $(SRC) $(HEADERS) $(UNIT) $(HELP) $(BENCH) $(FUZZ) \
-           $(wildcard tests/*.c tests/*/*.h)
+CUDA    := $(wildcard src/cuda/*.cu src/cuda/*.cuh bench/*.cu bench/*.cuh)
+C_FILES := $(SRC) $(HEADERS) $(UNIT) $(HELP) $(BENCH) $(FUZZ) $(CUDA) \
+           $(wildcard tests/*.c tests/*/*.h tests/gpu/*.c bench/cuda_*.c)
 MAN     := $(sort $(wildcard man/*.[1-8]))
 lint: $O/libforge.a
 	$(Q)clang-format --dry-run -Werror $(C_FILES)
 	$(Q)cppcheck -q --error-exitcode=1 --inline-suppr --std=c11 -Isrc \
 	  -D_GNU_SOURCE --suppressions-list=.cppcheck $(SRC)
-	$(Q)shellcheck $(SCRIPT) $(wildcard bench/*.sh)
+	$(Q)shellcheck $(SCRIPT) $(wildcard bench/*.sh tests/gpu/*.sh)
 	$(Q)shellcheck -S warning -e SC1091,SC2030,SC2031,SC2154,SC2210,SC2238 \
 	  $(wildcard tests/*/*.bats tests/*/*.bash)
 	$(Q)for m in $(MAN); do mandoc -Tlint -W warning $$m; done
@@ -191,7 +192,7 @@ lint: $O/libforge.a
 	$(Q)for h in $(filter-out %_template.h %_list.h,$(HEADERS)); do echo "#include \"$${h#src/}\"" | \
 	  $(CC) $(CPPFLAGS) $(CFLAGS) -Werror -Wno-unused-macros -fsyntax-only -x c - || \
 	  { echo "lint: $$h does not compile alone"; exit 1; }; done
-	$(Q)wc -l $(SRC) $(HEADERS) | awk '$$2 != "total" && ($$1 > 600 || \
+	$(Q)wc -l $(SRC) $(HEADERS) $(CUDA) | awk '$$2 != "total" && ($$1 > 600 || \
 	  ($$2 ~ /forge-/ && $$1 > 250)) { print "lint: " $$2 ": " $$1 " lines"; \
 	  bad = 1 } END { exit bad }'
 
