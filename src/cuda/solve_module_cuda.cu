@@ -332,18 +332,18 @@ static int check(const struct solve_params *p, const struct cuda_factors *f,
     return 0;
 }
 
-/* The kernel's division wants scales from 2^-90 to 2^90: all of f16's, and
- * what bf16's can be in a model that computes anything. */
+/* The kernel's division wants positive scales from 2^-90 to 2^90: all of f16's,
+ * and what bf16's can be in a model that computes anything. */
 static int check_scales(const struct solve_params *p, const uint32_t *meta,
                         struct err *e)
 {
     uint64_t n = p->rows * quant_groups(p->cols, p->group);
 
-    if (p->scale_dtype == DT_F16)
-        return 0;
     for (uint64_t i = 0; i < n; i++) {
         int q = (int16_t)(meta[i] & 0xffff);
 
+        if (meta[i] >> 24 & QUANT_NEGATIVE)
+            return err_set(e, E_CONFIG, "the GPU takes no negative scales");
         if (q < -90 * 256 || q > 89 * 256)
             return err_set(e, E_CONFIG, "the GPU takes no scale of 2^%d",
                            q >> 8);
@@ -398,7 +398,8 @@ int solve_modules(struct cuda_context *c, const struct solve_params *p,
         (rc = store_codes(c, p, f, &s, layout, m, e)) < 0 ||
         (rc = find_bad(c, p, &s, n, e)) < 0)
         return rc;
-    for (int i = 0; i < n && grid; i++)
+    /* what is searched for is positive, and f16 has no others */
+    for (int i = 0; i < n && grid && p->scale_dtype != DT_F16; i++)
         if ((rc = check_scales(p, m[i].searched, e)) < 0)
             return rc;
     return 0;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "common/device.h"
 #include "common/json.h"
 #include "common/quant.h"
 
@@ -145,6 +146,11 @@ static int build_factor(struct module_solver *m, struct hfile_entry *entry,
 
     if (m->entry == entry && m->cols == cols && m->group == group)
         return 0;
+    if (plan.starts && device_gpu()) {
+        rc = err_set(e, E_CONFIG, "the GPU solves with --effort fast");
+        if (!device_declined(&rc, e))
+            return rc;
+    }
     drop_factors(m);
     if ((rc = hfile_load(m->hessians, entry, &h, e)) < 0)
         return rc;
