@@ -141,8 +141,10 @@ static int run_layers(struct loop *l, struct err *e)
 
 int calib_run(struct calib *c, struct err *e)
 {
-    struct store s;
-    struct loop l = { .c = c, .s = &s };
+    struct store s, original;
+    struct loop l = { .c = c,
+                      .s = &s,
+                      .original = c->both && c->feedback ? &original : NULL };
     int rc = 0;
 
     if (c->output == CALIB_EMBED && !feed_is_tokens(c->feed))
@@ -150,8 +152,11 @@ int calib_run(struct calib *c, struct err *e)
     if (!c->whole)
         rc = check_codes(c, feed_layer(c->feed), 0, e);
     store_init(&s, c->m, c->dir);
+    store_init(&original, c->m, c->dir);
     if (rc >= 0)
         rc = store_fill(&s, c->feed, e);
+    if (rc >= 0 && l.original)
+        rc = store_copy(&original, &s, e);
     model_release_embedding(c->m);
     loop_start(&l);
     if (rc >= 0)
@@ -160,5 +165,6 @@ int calib_run(struct calib *c, struct err *e)
         return rc; /* a thread may still use the store */
     loop_release(&l);
     store_release(&s);
+    store_release(&original);
     return 0;
 }

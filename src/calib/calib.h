@@ -24,6 +24,7 @@ struct calib {
     struct stream_writer *out;
     struct feedback *feedback; /* NULL: the weights are as they are */
     enum calib_output output;
+    bool both;          /* also the original stream, see below */
     bool whole;         /* all layers from the feed's on */
     const char *hidden; /* file for the hidden states that leave the layer; of
                            all layers: now and then, to go on from; NULL */
@@ -37,7 +38,11 @@ struct calib {
  *
  * With feedback the activations of a point come out only if a linear that
  * reads them has no codes yet; then the codes are waited for, and the linears
- * run with them.  One that gets none runs as it is. */
+ * run with them.  One that gets none runs as it is.
+ *
+ * With both, a second store goes through the layers without any codes, from
+ * the same hidden states; it says how far activations have drifted.  Only
+ * with feedback. */
 MUST_CHECK int calib_run(struct calib *c, struct err *e);
 
 #endif

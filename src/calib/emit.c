@@ -2,6 +2,7 @@
 #include "calib/emit.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MODULES_MAX = 16 * MODULE_PATH_MAX };
@@ -88,6 +89,88 @@ int emit_activation(struct stream_writer *w, const struct store *s,
     return 0;
 }
 
+/* ---- two streams ---- */
+
+/* to = a - b, rounded to the dtype that both have; to may not be either. */
+static void subtract(void *to, const void *a, const void *b, size_t n,
+                     enum dtype t)
+{
+    enum { PIECE = 1024 };
+    size_t item = dtype_bits(t) / 8;
+    float x[PIECE], y[PIECE];
+
+    for (size_t i = 0; i < n; i += PIECE) {
+        size_t k = n - i < PIECE ? n - i : PIECE;
+
+        (void)!to_f32(x, (const char *)a + i * item, t, k);
+        (void)!to_f32(y, (const char *)b + i * item, t, k);
+        for (size_t j = 0; j < k; j++)
+            x[j] -= y[j];
+        (void)!from_f32((char *)to + i * item, t, x, k);
+    }
+}
+
+/* A frame like f, named after it, of what a has more than b: rows of `width`. */
+static int emit_difference(struct stream_writer *w, const struct frame *f,
+                           const char *suffix, uint64_t width, const void *a,
+                           const void *b, void **buffer, struct err *e)
+{
+    struct frame d = *f;
+    size_t n = d.dims[0] * width;
+
+    d.dims[1] = width;
+    d.len = n * dtype_bits(d.dtype) / 8;
+    d.modules = NULL;
+    strcat(d.name, suffix); /* our own names are short */
+    if (mem_grow(buffer, d.len, d.name, e) < 0)
+        return e->code;
+    subtract(*buffer, a, b, n, d.dtype);
+    d.data = *buffer;
+    return stream_write(w, &d, e);
+}
+
+static int emit_pair(struct stream_writer *w, const struct store *s,
+                     const struct store *o, const struct span *b,
+                     struct frame *f, int64_t row, bool writes, void **buffer,
+                     struct err *e)
+{
+    size_t at = (size_t)(row - b->row) * f->dims[1] * dtype_bits(f->dtype) / 8;
+    const char *here = (const char *)store_act(s, b) + at;
+    const char *there = (const char *)store_act(o, b) + at;
+    uint64_t hidden = (uint64_t)model_config(s->m)->hidden_size;
+
+    if (writes && emit_difference(w, f, ".residual", hidden, store_x(o, row),
+                                  store_x(s, row), buffer, e) < 0)
+        return e->code;
+    if (emit_difference(w, f, ".drift", f->dims[1], there, here, buffer, e) < 0)
+        return e->code;
+    f->data = here;
+    return stream_write(w, f, e);
+}
+
+int emit_both(struct stream_writer *w, const struct store *s,
+              const struct store *o, const struct span *b, int64_t layer,
+              enum point at, struct err *e)
+{
+    bool writes = at == POINT_ATTN_OUT || at == POINT_MLP_MID;
+    char modules[MODULES_MAX];
+    void *buffer = NULL;
+    int64_t row = b->row;
+    int rc = 0;
+
+    list_modules(model_config(s->m), layer, point_input(at), modules);
+    for (int64_t i = b->first; i < b->first + b->n && rc >= 0; i++) {
+        struct frame f = frame_of(s, i, layer, at);
+
+        f.modules = modules;
+        f.samples = f.dims[0];
+        rc = emit_pair(w, s, o, b, &f, row, writes, &buffer, e);
+        row += s->sequence[i].length;
+    }
+    free(buffer);
+    return rc;
+}
+
 /* ---- beside the computing ---- */
 
 /* Wait for batch i; false: stop. */
@@ -113,8 +196,13 @@ static void *emit_all(void *arg)
     for (int64_t i = 0; i < s->n_batches && !rc && await(t, i); i++) {
         const struct span *b = &s->batch[i];
 
-        rc = emit_activation(t->w, s, b, t->layer, t->at, store_act(s, b), &e);
+        rc = t->original ?
+                 emit_both(t->w, s, t->original, b, t->layer, t->at, &e) :
+                 emit_activation(t->w, s, b, t->layer, t->at, store_act(s, b),
+                                 &e);
         store_leave(s, b);
+        if (t->original)
+            store_leave(t->original, b);
     }
     pthread_mutex_lock(&t->lock);
     t->rc = rc;

@@ -14,6 +14,12 @@ MUST_CHECK int emit_hidden(struct stream_writer *w, const struct store *s,
 MUST_CHECK int emit_activation(struct stream_writer *w, const struct store *s,
                                const struct span *b, int64_t layer,
                                enum point at, const void *rows, struct err *e);
+/* The same of what the store holds, each frame behind what the original store
+ * o has more than s: NAME.residual, of the residual stream, where the linears
+ * at this point write into it; and NAME.drift, of the activation. */
+MUST_CHECK int emit_both(struct stream_writer *w, const struct store *s,
+                         const struct store *o, const struct span *b,
+                         int64_t layer, enum point at, struct err *e);
 /* The name that such frames have. */
 void emit_name(int64_t layer, enum point at, char name[FRAME_NAME_MAX + 1]);
 
@@ -21,7 +27,7 @@ void emit_name(int64_t layer, enum point at, char name[FRAME_NAME_MAX + 1]);
  * said to be ready: pipes never hold up the computing. */
 struct emission {
     struct stream_writer *w;
-    const struct store *s;
+    const struct store *s, *original; /* original: NULL, or emit_both() */
     int64_t layer;
     enum point at;
     /* private */
@@ -34,7 +40,7 @@ struct emission {
     struct err err;
 };
 
-/* The first four are filled in.  E_TEMP. */
+/* What is not private is filled in.  E_TEMP. */
 MUST_CHECK int emission_start(struct emission *t, struct err *e);
 /* Batches 0 .. n-1 are ready.  Fails where the writing has failed. */
 MUST_CHECK int emission_ready(struct emission *t, int64_t n, struct err *e);

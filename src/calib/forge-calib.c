@@ -16,7 +16,7 @@ struct settings {
     struct tool tool;
     int64_t layer; /* -1: not given */
     const char *to, *hidden, *feedback, *codes_of;
-    int dtype, device;
+    int dtype, device, propagate;
     struct opt_list codes;
     const char *model, *input;
     enum calib_output output;
@@ -31,6 +31,10 @@ static void parse(struct settings *s, int argc, char **argv)
           "wait there for the codes of each point's linears, and go on with "
           "them",
           &s->feedback, 0, 0, true },
+        { OPT_CHOICE, 0, "propagate", "quantized|both",
+          "with --feedback: what goes on; both: how far activations drift from "
+          "the original model's, too [quantized]",
+          &s->propagate, 0, 0, false },
         { OPT_LIST, 'c', "codes", "FILE",
           "run the linears in FILE quantized (may be repeated); %: the layer's "
           "number",
@@ -76,6 +80,10 @@ static void plan(struct settings *s)
         die(E_USAGE, "--feedback - wants the sequences as FILE");
     if (s->to && s->feedback)
         die(E_USAGE, "--to and --feedback exclude each other");
+    if (s->propagate && !s->feedback)
+        die(E_USAGE, "--propagate both wants --feedback");
+    if (s->propagate && s->hidden)
+        die(E_USAGE, "--hidden and --propagate both exclude each other");
     if (s->hidden && (s->to || (s->layer < 0 && !s->feedback)))
         die(E_USAGE, "--hidden goes with --layer or --feedback");
 }
@@ -135,6 +143,10 @@ static int run(struct settings *s, struct calib *c, struct stream_reader **in,
         stream_open(in, s->input, &expect, e) < 0 ||
         feed_open(&c->feed, *in, c->m, s->layer, c->out, e) < 0)
         return e->code;
+    if (c->both && model_config(c->m)->moe.n_experts) {
+        warning("mixtures of experts: the original stream is left out");
+        c->both = false;
+    }
     c->head = stream_head(*in);
     return calib_run(c, e);
 }
@@ -175,6 +187,7 @@ int main(int argc, char **argv)
     c.output = s.output;
     c.whole = s.layer < 0 && !s.to;
     c.hidden = s.hidden;
+    c.both = s.propagate == 1;
     c.key = s.tool.key;
     c.dir = temporary_dir(&s);
     /* before anything can fail: somebody may wait for us to open it */

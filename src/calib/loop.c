@@ -69,9 +69,9 @@ int loop_check(const struct loop *l, const struct span *b, int64_t layer,
 struct step {
     int64_t layer;
     enum point from, to;
-    struct layer *weights;
-    struct emission *out; /* NULL: nothing is put out */
-    bool last;            /* of the layer */
+    struct layer *weights, *original; /* original: of the second stream */
+    struct emission *out;             /* NULL: nothing is put out */
+    bool last;                        /* of the layer */
 };
 
 void loop_progress(const struct loop *l, const struct span *b)
@@ -85,25 +85,38 @@ void loop_progress(const struct loop *l, const struct span *b)
                       (uint64_t)l->s->sequence[i].length * row);
 }
 
+/* Batch b of a store. */
+static int run_store(struct loop *l, const struct step *t, struct layer *w,
+                     const struct store *s, const struct span *b, struct err *e)
+{
+    size_t width = (size_t)point_width(model_config(l->c->m), t->layer, t->to);
+    size_t item = model_dtype(l->c->m) == DT_BF16 ? 2 : 4;
+
+    if (store_load(s, b, t->from, t->from != POINT_IN, &l->state, e) < 0 ||
+        layer_run(w, &l->state, t->to, NULL, e) < 0)
+        return e->code;
+    if (t->to != POINT_OUT)
+        store_keep(s, b, &l->state, (size_t)b->rows * width * item);
+    return 0;
+}
+
 static int run_batch(struct loop *l, const struct step *t, int64_t i,
                      struct err *e)
 {
     const struct span *b = &l->s->batch[i];
-    size_t width = (size_t)point_width(model_config(l->c->m), t->layer, t->to);
-    size_t item = model_dtype(l->c->m) == DT_BF16 ? 2 : 4;
 
-    if (store_load(l->s, b, t->from, t->from != POINT_IN, &l->state, e) < 0 ||
-        layer_run(t->weights, &l->state, t->to, NULL, e) < 0)
+    if ((t->original && run_store(l, t, t->original, l->original, b, e) < 0) ||
+        run_store(l, t, t->weights, l->s, b, e) < 0)
         return e->code;
     if (t->to == POINT_OUT && loop_check(l, b, t->layer + 1, e) < 0)
         return e->code;
-    if (t->to != POINT_OUT)
-        store_keep(l->s, b, &l->state, (size_t)b->rows * width * item);
     if (t->last)
         loop_progress(l, b);
     if (t->out)
         return emission_ready(t->out, i + 1, e);
     store_leave(l->s, b);
+    if (t->original)
+        store_leave(l->original, b);
     return 0;
 }
 
@@ -120,9 +133,11 @@ static int run_batches(struct loop *l, const struct step *t, struct err *e)
 static int run_step(struct loop *l, struct step *t, bool emit, struct err *e)
 {
     struct calib *c = l->c;
-    struct emission out = {
-        .w = c->out, .s = l->s, .layer = t->layer, .at = t->to
-    };
+    struct emission out = { .w = c->out,
+                            .s = l->s,
+                            .original = l->original,
+                            .layer = t->layer,
+                            .at = t->to };
     int rc;
 
     /* x is about to change */
@@ -132,6 +147,12 @@ static int run_step(struct loop *l, struct step *t, bool emit, struct err *e)
     if (model_load_layer(c->m, t->layer, t->from, t->to, c->codes, &t->weights,
                          e) < 0)
         return e->code;
+    t->original = NULL;
+    if (l->original && model_load_layer(c->m, t->layer, t->from, t->to, NULL,
+                                        &t->original, e) < 0) {
+        layer_release(t->weights);
+        return e->code;
+    }
     t->out = emit ? &out : NULL;
     rc = emit ? emission_start(&out, e) : 0;
     if (rc >= 0) {
@@ -140,6 +161,7 @@ static int run_step(struct loop *l, struct step *t, bool emit, struct err *e)
             rc = e->code;
     }
     layer_release(t->weights);
+    layer_release(t->original);
     return rc;
 }
 
@@ -172,7 +194,8 @@ int loop_layer(struct loop *l, int64_t layer, enum point to, struct err *e)
 {
     struct step t = { .layer = layer };
 
-    if (store_open_act(l->s, e) < 0)
+    if (store_open_act(l->s, e) < 0 ||
+        (l->original && store_open_act(l->original, e) < 0))
         return e->code;
     for (enum point at = POINT_IN; at < to; at = t.to) {
         bool emit;

@@ -8,6 +8,7 @@
 struct loop {
     struct calib *c;
     struct store *s;
+    struct store *original; /* NULL, or the states without any codes */
     struct state state;
     uint64_t marks; /* sent so far */
     struct publisher publisher;

@@ -103,6 +103,25 @@ int store_fill(struct store *s, struct feed *f, struct err *e)
     return rc;
 }
 
+int store_copy(struct store *t, const struct store *s, struct err *e)
+{
+    size_t n = (size_t)s->n_sequences, k = (size_t)s->n_batches;
+
+    if (mem_grow(&t->sequence, n * sizeof(*t->sequence), "sequences", e) < 0 ||
+        mem_grow(&t->batch, k * sizeof(*t->batch), "batches", e) < 0 ||
+        region_reserve(&t->x, (size_t)s->rows * x_row(s), e) < 0)
+        return e->code;
+    if (n) /* or there is nothing to copy from */
+        memcpy(t->sequence, s->sequence, n * sizeof(*t->sequence));
+    if (k)
+        memcpy(t->batch, s->batch, k * sizeof(*t->batch));
+    memcpy(t->x.p, s->x.p, (size_t)s->rows * x_row(s));
+    t->n_sequences = t->cap = s->n_sequences;
+    t->n_batches = t->batches_cap = s->n_batches;
+    t->rows = s->rows;
+    return 0;
+}
+
 int store_open_act(struct store *s, struct err *e)
 {
     return region_reserve(&s->act, act_at(s, s->rows + SLACK_ROWS), e);

@@ -35,6 +35,9 @@ void store_init(struct store *s, const struct model *m, const char *dir);
 void store_release(struct store *s);
 /* Append all sequences of the feed. */
 MUST_CHECK int store_fill(struct store *s, struct feed *f, struct err *e);
+/* The same sequences and states as s has, in t, which store_init() made. */
+MUST_CHECK int store_copy(struct store *t, const struct store *s,
+                          struct err *e);
 /* Room for activations of all rows. */
 MUST_CHECK int store_open_act(struct store *s, struct err *e);
 /* Row `row` of x. */

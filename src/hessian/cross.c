@@ -4,11 +4,11 @@
  * the Hessian of both, which syrk.h makes tile by tile. */
 #include "hessian/cross.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/blas.h"
+#include "common/lanes.h"
 #include "common/threads.h"
 #include "hessian/hessian.h"
 #include "hessian/syrk.h"
@@ -136,12 +136,13 @@ static bool convert(void *to, bool bf16, const char *from, enum dtype t,
 static bool row_finite(const void *row, bool bf16, uint64_t n)
 {
     const uint16_t *b = row;
-    const float *f = row;
+    uint16_t bad = 0;
 
+    if (!bf16)
+        return lanes_finite(row, n);
     for (uint64_t i = 0; i < n; i++)
-        if (bf16 ? (b[i] & 0x7f80) == 0x7f80 : !isfinite(f[i]))
-            return false;
-    return true;
+        bad |= (b[i] & 0x7f80) == 0x7f80;
+    return !bad;
 }
 
 static int lay_out(struct cross *c, const char *y, enum dtype ty, const char *x,

@@ -145,6 +145,22 @@ loop() { # CALIBRATION-ARGUMENT...: codes.fts, and what came out, seen.fts
     run -1 grep -a activation seen.fts
 }
 
+@test "--propagate both: how far activations and residual streams drift" {
+    loop --dtype f32 --propagate both llama t.fts
+    forge-calib -q --dtype f32 llama t.fts >plain.fts
+    forge-calib -q --dtype f32 --layer 0 --to hidden llama t.fts >h.fts
+    forge-calib -q --dtype f32 --layer 0 --to hidden --codes codes-0.fts llama \
+        t.fts >moved.fts
+    python3 "${PY%/*}/best.py" check-drift seen.fts plain.fts h.fts moved.fts
+    mv codes.fts both.fts
+    loop --dtype f32 llama t.fts # the same codes: they are rounded to nearest
+    python3 "$PY" codes codes.fts both.fts
+    refused 64 "wants --feedback" --propagate both llama t.fts
+    mkfifo pipe
+    refused 64 "exclude each other" --propagate both --feedback pipe --hidden h \
+        llama t.fts
+}
+
 @test "a linear that gets no codes runs as it is" {
     mkfifo back
     timeout 60 bash -o pipefail -c 'forge-calib -q --dtype f32 --feedback back llama t.fts |
