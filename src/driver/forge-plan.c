@@ -40,6 +40,9 @@ static void print(const struct plan *p)
         { "layer_bytes", (double)p->layer_bytes },
         { "token_flops", p->token_flops },
         { "solve_flops", p->solve_flops },
+        { "second_flops", p->second_flops },
+        { "group_flops", p->group_flops },
+        { "square_flops", p->square_flops },
     };
 
     for (size_t i = 0; i < ARRAY_LEN(row); i++)

@@ -51,6 +51,9 @@ static int add_linear(struct plan *p, const struct model_config *m,
     p->bytes_out -= t ? t->bytes : 0;
     p->token_flops += 2 * rows * cols * share;
     p->solve_flops += rows * cols * cols;
+    p->second_flops += 2 * rows * cols * share;
+    p->group_flops += rows * cols * (double)group;
+    p->square_flops += rows * cols * cols;
     return 0;
 }
 
@@ -66,6 +69,8 @@ static void add_input(struct plan *p, const struct model_config *m, int class,
     if (bytes > p->hessian_bytes)
         p->hessian_bytes = bytes;
     p->token_flops += cols * cols * (expert ? (double)m->moe.top_k : 1);
+    if (!expert)
+        p->second_flops += 2 * cols * (cols + (double)m->hidden_size / 2);
     p->solve_flops +=
         cols * cols * cols / 3 * (expert ? (double)m->moe.n_experts : 1);
 }

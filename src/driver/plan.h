@@ -20,6 +20,10 @@ struct plan {
     double token_flops;   /* per token of calibration: forward pass over the
                              linears, and C * C for each Hessian */
     double solve_flops;   /* all layers: C^3/3 per input, O C^2 per linear */
+    double second_flops;  /* per token, of a second stream: the forward pass
+                             and two cross moments of each input */
+    double group_flops;   /* O C G per linear: one candidate of each grid */
+    double square_flops;  /* O C^2 per linear */
 };
 
 /* group: inputs per scale.  Reads headers only.  Errors of model_config_read

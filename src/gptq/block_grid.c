@@ -17,7 +17,7 @@ int block_candidates(const struct block_params *p)
 
 static double step(double from, double to, int i, int n)
 {
-    return from + (to - from) * i / (n - 1);
+    return n > 1 ? from + (to - from) * i / (n - 1) : 1;
 }
 
 uint32_t block_candidate(const struct block_params *p, int i, float lo,

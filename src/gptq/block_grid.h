@@ -28,7 +28,7 @@
 struct block_params {
     bool symmetric;
     bool negative; /* symmetric: the scale may be negative */
-    int factors;   /* symmetric: n; asymmetric: n of n x n.  At least 2 */
+    int factors;   /* symmetric: n; asymmetric: n of n x n; 1: f = 1 alone */
     enum dtype scale_dtype;
 };
 

@@ -16,7 +16,7 @@ struct settings {
     struct module_params module;
     const char *report;
     int order, method, strict, effort, positive;
-    int64_t sweeps;
+    int64_t sweeps, factors;
     struct device_choice device;
 };
 
@@ -51,6 +51,9 @@ static int parse(struct settings *s, int argc, char **argv)
           "fast: the grids and the order given; default: grids chosen on the "
           "way, codes refined; best: more of both [fast]",
           &s->effort, 0, 0, false },
+        { OPT_INT, 0, "factors", "N",
+          "try N factors of each grid, or N by N [of the effort]", &s->factors,
+          1, 256, false },
         { OPT_INT, 0, "sweeps", "N",
           "refine codes and scales N times at most [of the effort]", &s->sweeps,
           0, 1000, false },
@@ -92,6 +95,7 @@ static int parse(struct settings *s, int argc, char **argv)
     s->module.effort = (enum effort)s->effort;
     s->module.negative = !s->positive;
     s->module.sweeps = (int)s->sweeps;
+    s->module.factors = (int)s->factors;
     tool_apply(&s->tool);
     return i;
 }

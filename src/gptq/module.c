@@ -129,6 +129,8 @@ static struct effort_plan effort_of(const struct module_solver *m,
 
     if (m->params.sweeps >= 0)
         p.sweeps = m->params.sweeps;
+    if (m->params.factors && p.starts)
+        p.factors = p.shrinks = m->params.factors;
     return p;
 }
 

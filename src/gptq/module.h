@@ -18,6 +18,7 @@ struct module_params {
      * codes; where that cannot be (groups that are no multiple of 8) as fast */
     enum effort effort;
     int sweeps;         /* of refinement, at most; < 0: as the effort has it */
+    int factors;        /* of grids; 0: as the effort has it */
     bool negative;      /* symmetric scales may be negative */
     double alpha, beta; /* of the correction by cross frames, see target.h */
 };

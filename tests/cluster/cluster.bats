@@ -18,12 +18,10 @@ setup_file() {
     local tree
     tree=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
     export model=$tree/examples/llama-4m run=$tree/scripts/forge-run
-    export data="--text $tree/examples/calib.jsonl --sequences 16 \
-        --seqlen 256 --quiet" spread='--propagate original --jobs 4'
+    export args="--text $tree/examples/calib.jsonl --sequences 16 \
+        --seqlen 256 --propagate original --jobs 4 --quiet"
     # shellcheck disable=SC2086
-    forge quantize "$model" whole $data $spread
-    # shellcheck disable=SC2086
-    forge quantize "$model" loop $data
+    forge quantize "$model" whole $args
 }
 
 setup() {
@@ -43,9 +41,9 @@ teardown() {
     done
 }
 
-quantize() { # in a process group of its own; no argument: in many steps
+quantize() { # in a process group of its own
     # shellcheck disable=SC2086
-    setsid forge quantize "$model" out $data ${1-$spread} >log 2>&1 3>&- &
+    setsid forge quantize "$model" out $args >log 2>&1 3>&- &
     victim=$!
 }
 
@@ -115,20 +113,6 @@ no_jobs() {
     lose "$(busy_node)"
     wait "$victim"
     diff -r "$whole" out
-}
-
-@test "the loop over all layers, one step, loses its node and goes on elsewhere" {
-    export FORGE_RETRIES=2
-    quantize ''
-    node=$(busy_node)
-    for ((i = 0; i < 400; i++)); do
-        ! compgen -G 'out.work/solve-*/codes-0.fts' >/dev/null || break
-        sleep 0.05
-    done
-    lose "$node"
-    wait "$victim"
-    diff -r "$BATS_FILE_TMPDIR/loop" out
-    sort where | uniq -c
 }
 
 @test "without retries it ends with 75 and a reason, and continues" {

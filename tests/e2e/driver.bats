@@ -40,8 +40,6 @@ setup() {
     refused 64 forge quantize "$model" out --text "$text" --sym --asym
     refused 64 forge quantize "$model" out --text "$text" --quiet=yes
     refused 64 forge quantize "$model" out --text "$text" --shard-size big
-    refused 64 forge quantize "$model" out --text "$text" --device tpu
-    refused 64 forge quantize "$model" out --text "$text" --gpu-memory lots
     refused 64 forge eval "$model" --text "$text"
     refused 64 forge eval "$model" "$model"
     refused 64 forge status
@@ -56,11 +54,6 @@ setup() {
     refused 66 forge gc .
     mkdir empty
     refused 66 forge quantize empty out --text "$text"
-}
-
-@test "a device that is not there is 69, before anything is done" {
-    refused 69 forge quantize "$model" out --text "$text" --device cuda:999
-    [ ! -e out.work ]
 }
 
 @test "text that does not suffice is 65" {
@@ -160,6 +153,7 @@ broken_model() {
     run -0 forge quantize "$model" out --text "$text" --dry-run
     [[ $output == *"4 layers"* && $output == *"28 linears"* ]]
     [[ $output == *TFLOP* && $output == *Hessian* ]]
+    [[ $output == *"  fast "*"  default "*"(this run)"*"  best "* ]]
     [ -z "$(ls)" ]
 }
 

@@ -7,6 +7,9 @@ target, the grid of each group as it is reached, refined codes and scales.
                                           what --sweeps 0 made
     best.py check-refined GRIDS HESSIANS BEFORE AFTER
                                           no row worse; nothing left to move
+    best.py check-drift SEEN PLAIN HIDDEN MOVED   --propagate both: SEEN and the
+                                          drift make PLAIN; states entering
+                                          layer 1 as HIDDEN, with codes MOVED
     best.py tiny GRIDS HESSIANS           few inputs: all codes can be tried
     best.py check-tiny GRIDS HESSIANS BEFORE AFTER
 
@@ -211,10 +214,39 @@ def cross(grids, out):
         fts.write(f, frames)
 
 
+def check_drift(seen, plain, hidden, moved):
+    move = {}
+    for p in (hidden, moved):
+        for x in stages.tensors(p):
+            move.setdefault(x.sequence, []).append(x.array())
+    t = {(x.name, x.sequence): x.array() for x in stages.tensors(seen)
+         if x.role == "activation"}
+    count = 0
+    for x in stages.tensors(plain):
+        if x.role != "activation":
+            continue
+        name, want = x.name, x.array()
+        got = t[name, x.sequence] + t[name + ".drift", x.sequence]
+        assert np.abs(got - want).max() <= 1e-5*np.abs(want).max(), name
+        writes = name.endswith(("attn_out", "mlp_mid"))
+        residual = t.get((name + ".residual", x.sequence))
+        assert (residual is not None) == writes, name
+        if name.startswith("model.layers.0.attn"):
+            assert residual is None or not residual.any()
+        if name == "model.layers.0.attn_in":
+            assert not t[name + ".drift", x.sequence].any()
+        if name == "model.layers.1.attn_out":
+            a, b = move[x.sequence]
+            assert np.abs(residual - (a - b)).max() < 1e-5*np.abs(a).max()
+            assert residual.any()
+        count += 1
+    assert len(t) == 2.5*count, (len(t), count)
+
+
 def main():
     command = {"cross": cross, "check-blocks": check_blocks,
                "check-refined": check_refined, "tiny": tiny,
-               "check-tiny": check_tiny}
+               "check-tiny": check_tiny, "check-drift": check_drift}
     command[sys.argv[1]](*sys.argv[2:])
 
 
