@@ -15,6 +15,7 @@
 ## make check-cluster forge over Slurm and ssh: takes a node down (tests/cluster)
 ## make fuzz          fuzz every parser, FUZZ_SECONDS=60 each (clang)
 ## make bench         benchmarks, each checked against its reference first
+## make bench-quality distance from the original: by effort, by part, by program
 ## make lint          formatting, warnings, shell, manual pages, house rules
 ## make interop       the outputs in other people's loaders (PyPI, PYTHON=...)
 ## make install       into PREFIX=/usr/local, below DESTDIR=
@@ -159,6 +160,8 @@ fuzz-%: FORCE
 bench: all $(BENCHS)
 	@for b in $(BENCHS) $(wildcard bench/*_bench.sh); do \
 	  echo "== $$(basename $$b)"; PATH="$(CURDIR)/bin:$$PATH" $$b; done
+bench-quality: all
+	@PATH="$(CURDIR)/bin:$$PATH" python3 bench/quality.py
 
 interop: all
 	@PATH="$(CURDIR)/bin:$$PATH" \

@@ -12,21 +12,27 @@ import lab
 PEERS = ("gptqmodel", "llmcompressor")
 
 
-def make_gptqmodel(model, out, ids):
+def make_gptqmodel(model, out, ids, *how):
     from gptqmodel import GPTQConfig, GPTQModel
-    m = GPTQModel.load(model, GPTQConfig(bits=4, group_size=128, offload_to_disk=False), device="cpu")
+    c = dict(sym=False, format="gptq_v2") if "asym" in how else {}
+    m = GPTQModel.load(model, GPTQConfig(bits=4, group_size=128, offload_to_disk=False, **c), device="cpu")
     m.quantize([dict(input_ids=r.tolist(), attention_mask=[1] * len(r)) for r in ids], batch_size=1, calibration_data_min_length=1)
     m.save(out)
 
 
-def make_llmcompressor(model, out, ids):
+def make_llmcompressor(model, out, ids, *how):
+    """how: an observer, "asym"; nothing: the scheme W4A16 as it is."""
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
     from datasets import Dataset
     from llmcompressor import oneshot
     from llmcompressor.modifiers.quantization import GPTQModifier
     from transformers import AutoModelForCausalLM
     m = AutoModelForCausalLM.from_pretrained(model, dtype="auto")
     data = Dataset.from_dict(dict(input_ids=[r.tolist() for r in ids], attention_mask=[[1] * len(r) for r in ids]))
-    oneshot(model=m, recipe=GPTQModifier(targets="Linear", scheme="W4A16", ignore=["lm_head"]), dataset=data, tokenizer=model,
+    observer = [h for h in how if h != "asym"] or ["minmax"]
+    args = QuantizationArgs(num_bits=4, type="int", symmetric="asym" not in how, strategy="group", group_size=128, observer=observer[0])
+    scheme = dict(config_groups=dict(group_0=QuantizationScheme(targets=["Linear"], weights=args))) if how else dict(targets="Linear", scheme="W4A16")
+    oneshot(model=m, recipe=GPTQModifier(ignore=["lm_head", "re:.*mlp.gate$"], **scheme), dataset=data, tokenizer=model,
             max_seq_length=ids.shape[1], num_calibration_samples=len(ids), shuffle_calibration_samples=False)
     m.save_pretrained(out, save_compressed=True)
 
@@ -68,7 +74,8 @@ def main():
         import torch
         torch.set_num_threads(lab.THREADS)
         peer, model, out, ids = sys.argv[2:]
-        return globals()["make_" + peer](model, out, np.load(ids))
+        peer, *how = peer.split("-")
+        return globals()["make_" + peer](model, out, np.load(ids), *how)
     a = lab.args(__doc__)
     for d in a.model:
         one(a, d)
