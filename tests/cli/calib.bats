@@ -202,6 +202,8 @@ chain() {
                 sleep "${how#*-}"
                 kill -KILL $!
                 exec >&- <&-
+                # who opens back to write to it waits for a reader
+                [ "$victim" != calib ] || sleep 1 3<>back
                 wait $!
                 ;;
             *:forge-$victim) FAIL=$how LD_PRELOAD=$FAIL_SO exec "$@" ;;

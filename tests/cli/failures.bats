@@ -36,6 +36,10 @@ setup_file() {
     python3 "$py/forward.py" make deepseek_v3 latent
     python3 "$py/moe.py" make deepseek_v3 fp8 fp8
     python3 "$py/moe.py" make mixtral fused-oi fused
+    python3 "$py/moe.py" make qwen3_moe plain experts
+    python3 "$py/prune.py" hitmaps experts hits.fts
+    forge-prune -q --from experts --keep 4 hits.fts -o map.fts
+    forge-weights -q experts --expert-map map.fts -o kept.fts
 }
 
 setup() {
@@ -161,6 +165,14 @@ every="pread write fsync rename malloc"
     each "write" forge-report work
 }
 
+@test "whichever call fails: forge-prune" {
+    each "$every" forge-prune -q --from experts --keep 4 hits.fts -o out.fts
+    each "pread malloc" forge-weights -q experts --expert-map map.fts -o out.fts
+    each "pread malloc" forge-shard -q -j 1 --from experts --expert-map map.fts out.fts kept.fts
+    fail_stdin=hits.fts
+    each "read write malloc" forge-prune -q --from experts --keep 4
+}
+
 @test "whichever call fails on mixtures, 8-bit floats, experts in one tensor" {
     each "pread malloc" forge-weights -q fp8 -o out.fts
     each "pread malloc" forge-weights -q fused -o out.fts
@@ -222,6 +234,8 @@ cut_anywhere() { # FILE COMMAND... with @ for the file that is cut
     cut_anywhere g1.fts forge-solve -q @
     cut_anywhere h1.fts forge-solve -q --hessian @ g1.fts
     cut_anywhere c1.fts forge-pack -q --layout gptq @
+    cut_anywhere hits.fts forge-prune -q --from experts --keep 4 @
+    cut_anywhere map.fts forge-weights -q experts --expert-map @
 }
 
 @test "equal input gives equal bytes, from a file, a pipe and on any threads" {
