@@ -327,3 +327,32 @@ int checkpoint_prune(struct checkpoint *c, const struct expert_map *m,
     config->moe.n_experts = m->kept;
     return checkpoint_index(c, e);
 }
+
+/* ---- beside the weights ---- */
+
+int expert_map_stored(const struct checkpoint *c, int64_t layers,
+                      int64_t experts, int32_t **map, struct err *e)
+{
+    const struct ck_tensor *t;
+    struct checkpoint *file;
+    char path[4200];
+    int r;
+
+    snprintf(path, sizeof(path), "%.4095s/" EXPERT_MAP_FILE, c->path);
+    if ((r = checkpoint_open(&file, path, e)))
+        return r;
+    t = checkpoint_find(file, "expert_map");
+    *map = NULL;
+    if (!t || t->dtype != DT_I32 || t->ndim != 2 ||
+        t->dims[0] != (uint64_t)layers || t->dims[1] != (uint64_t)experts)
+        err_set(e, E_DATA,
+                "'%s': no tensor 'expert_map', I32 [%" PRId64 ", %" PRId64 "]",
+                path, layers, experts);
+    else if ((*map = mem_alloc(t->bytes, "expert map", e)) &&
+             checkpoint_read(file, t, *map, e)) {
+        free(*map);
+        *map = NULL;
+    }
+    checkpoint_close(file);
+    return *map ? 0 : e->code;
+}

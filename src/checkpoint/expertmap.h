@@ -59,4 +59,11 @@ MUST_CHECK int checkpoint_prune(struct checkpoint *c,
                                 struct model_config *config,
                                 enum expert_mode mode, struct err *e);
 
+/* The map beside the weights of a checkpoint made in EXPERTS_REMAP:
+ * *map[layers, experts], free() it.  E_NOINPUT: it is not there; E_DATA: it is
+ * no such map. */
+#define EXPERT_MAP_FILE "expert_map.safetensors"
+MUST_CHECK int expert_map_stored(const struct checkpoint *c, int64_t layers,
+                                 int64_t experts, int32_t **map, struct err *e);
+
 #endif

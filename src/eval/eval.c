@@ -486,6 +486,11 @@ int eval_run(struct eval *v, const struct corpus *c, struct score *scores,
     return 0;
 }
 
+const struct remap_counts *eval_remapped(const struct eval *v)
+{
+    return model_remapped(v->side[OTHER].model);
+}
+
 void eval_close(struct eval *v)
 {
     if (!v)

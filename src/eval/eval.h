@@ -4,6 +4,7 @@
 
 #include "common/dtype.h"
 #include "common/progress.h"
+#include "runtime/remap.h"
 #include "eval/corpus.h"
 #include "eval/score.h"
 
@@ -39,6 +40,9 @@ uint64_t eval_passes(const struct eval *v);
 MUST_CHECK int eval_run(struct eval *v, const struct corpus *c,
                         struct score *scores, struct progress *p,
                         struct err *e);
+/* What became of the other model's choices of pruned experts, in all layers
+ * (model_remapped()); NULL: all its experts are there. */
+const struct remap_counts *eval_remapped(const struct eval *v);
 void eval_close(struct eval *v); /* NULL is allowed */
 
 #endif

@@ -2,6 +2,7 @@
  *
  * Tokens in; perplexity of both, KL divergence and top-1 agreement out, on
  * standard output as a table or as one JSON object.  See forge-eval(1). */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -67,6 +68,19 @@ static int read_tokens(struct corpus *c, const struct settings *s,
     return rc;
 }
 
+/* Of a model with pruned experts and a whole router, what that meant. */
+static void finish(struct progress *p, const struct remap_counts *c)
+{
+    char text[160];
+
+    if (c)
+        snprintf(text, sizeof(text),
+                 "%" PRIu64 " choices of pruned experts in %" PRIu64
+                 " tokens of all layers, %" PRIu64 " of which lost all",
+                 c->pruned, c->tokens, c->lost);
+    progress_finish(p, c ? text : NULL);
+}
+
 /* One report for each model that is compared with the original. */
 static int compare(struct eval *v, const struct corpus *c,
                    const struct settings *s, struct report *report,
@@ -91,7 +105,7 @@ static int compare(struct eval *v, const struct corpus *c,
             score_summarize(scores + i * c->positions, c->positions, kl)
         };
     if (!rc)
-        progress_finish(&p, NULL);
+        finish(&p, eval_remapped(v));
     free(scores);
     free(kl);
     return rc;

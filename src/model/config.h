@@ -108,10 +108,12 @@ struct mla {
 
 /* A mixture of experts. */
 struct moe {
-    int64_t n_experts;           /* 0: none in any layer */
-    int64_t top_k;               /* experts of a token */
-    int64_t width;               /* outputs of an expert's gate and up */
-    int64_t shared_width;        /* the same of the shared expert; 0: none */
+    int64_t n_experts;    /* 0: none in any layer */
+    int64_t n_router;     /* rows of the router; more than n_experts where some
+                         are pruned (checkpoint/expertmap.h) */
+    int64_t top_k;        /* experts of a token */
+    int64_t width;        /* outputs of an expert's gate and up */
+    int64_t shared_width; /* the same of the shared expert; 0: none */
     int64_t n_group, topk_group; /* groups of experts, and those kept */
     bool grouped;     /* experts come from topk_group groups of n_group */
     bool renormalize; /* weights of a token are divided by their sum */

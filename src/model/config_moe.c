@@ -258,6 +258,10 @@ int config_read_moe(struct model_config *c, const struct json *o, struct err *e)
         return e->code;
     if (!m->n_experts)
         return 0;
+    m->n_router = m->n_experts;
+    if (field_int(o, "num_router_experts", m->n_experts, 1 << 16, &m->n_router,
+                  e) < 0)
+        return e->code;
     m->width = c->intermediate_size;
     if ((!c->family->mixtral &&
          field_need(o, "moe_intermediate_size", MAX_WIDTH, &m->width, e) < 0) ||

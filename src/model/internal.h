@@ -20,9 +20,12 @@ struct model {
      * attention key is kv_a's and value kv_b's */
     struct buffer q, key, value;
     struct buffer latent; /* [model_rows(rows), H or kv_lora_rank] elements */
-    struct buffer keys, values; /* packed for attention, f32 */
-    struct buffer blocks;       /* struct block of keys, of queries */
-    void *embedding;            /* as stored; NULL: not loaded */
+    struct buffer keys, values;   /* packed for attention, f32 */
+    struct buffer blocks;         /* struct block of keys, of queries */
+    int32_t *expert_map;          /* [n_layers, n_router] of a checkpoint whose
+                                   router is wider; NULL: others */
+    struct remap_counts remapped; /* by it */
+    void *embedding;              /* as stored; NULL: not loaded */
     enum dtype embedding_dtype;
 };
 

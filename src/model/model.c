@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "checkpoint/expertmap.h"
 #include "common/onednn.h"
 #include "model/internal.h"
 
@@ -24,6 +25,12 @@ int model_open(struct model **out, const char *dir, enum dtype dtype,
     m->k = kernels_best();
     if (model_config_read(&m->config, dir, e) < 0 ||
         checkpoint_open(&m->ck, dir, e) < 0) {
+        model_close(m);
+        return e->code;
+    }
+    if (m->config.moe.n_router > m->config.moe.n_experts &&
+        expert_map_stored(m->ck, m->config.n_layers, m->config.moe.n_router,
+                          &m->expert_map, e) < 0) {
         model_close(m);
         return e->code;
     }
@@ -47,12 +54,18 @@ void model_close(struct model *m)
     buffer_release(&m->blocks);
     checkpoint_close(m->ck);
     model_config_release(&m->config);
+    free(m->expert_map);
     free(m);
 }
 
 const struct model_config *model_config(const struct model *m)
 {
     return &m->config;
+}
+
+const struct remap_counts *model_remapped(const struct model *m)
+{
+    return m->expert_map ? &m->remapped : NULL;
 }
 
 enum dtype model_dtype(const struct model *m)

@@ -30,6 +30,7 @@
 #include "checkpoint/checkpoint.h"
 #include "model/codes.h"
 #include "model/config.h"
+#include "runtime/remap.h"
 #include "model/scratch.h"
 
 enum point {
@@ -61,6 +62,10 @@ MUST_CHECK int model_open(struct model **m, const char *dir, enum dtype dtype,
 void model_close(struct model *m); /* NULL is allowed */
 const struct model_config *model_config(const struct model *m);
 enum dtype model_dtype(const struct model *m);
+/* What became of the choices of pruned experts so far, in all layers: of a
+ * checkpoint whose router is wider than its experts are many
+ * (runtime/remap.h); NULL: of any other. */
+const struct remap_counts *model_remapped(const struct model *m);
 
 /* ---- a batch of sequences ---- */
 

@@ -20,6 +20,8 @@ enum { PART = 256 }; /* tokens whose scores exist at a time */
 struct router {
     struct model *m;
     int64_t layer;
+    struct moe moe;        /* the model's, n_experts as wide as the router */
+    struct remap remap;    /* map NULL: all experts are there */
     float *w;              /* [experts, H] */
     float *bias;           /* [experts], or NULL */
     float *in;             /* [PART, H] */
@@ -94,17 +96,24 @@ static int load_router(struct router *r, int64_t experts, struct err *e)
 int router_load(struct model *m, int64_t index, struct router **out,
                 struct err *e)
 {
-    int64_t experts = model_layer_experts(&m->config, index);
     struct router *r;
 
-    if (!experts)
+    if (!model_layer_experts(&m->config, index))
         return err_set(e, E_BUG, "layer %lld has no experts", (long long)index);
     r = mem_zero(1, sizeof(*r), "router", e);
     if (!r)
         return e->code;
     r->m = m;
     r->layer = index;
-    if (load_router(r, experts, e) < 0) {
+    r->moe = m->config.moe;
+    r->moe.n_experts = r->moe.n_router;
+    r->remap = (struct remap){ .experts = r->moe.n_router,
+                               .kept = m->config.moe.n_experts,
+                               .renormalize = r->moe.renormalize };
+    if (m->expert_map)
+        r->remap.map = m->expert_map + index * r->moe.n_router;
+    if (load_router(r, r->moe.n_experts, e) < 0 ||
+        (r->remap.map && remap_check(&r->remap, e) < 0)) {
         router_release(r);
         return e->code;
     }
@@ -243,10 +252,10 @@ static void route_rows(void *ctx, size_t begin, size_t end)
     const struct job *j = ctx;
     const struct router *r = j->r;
     const struct model_config *c = &r->m->config;
-    int64_t n = c->moe.n_experts;
+    int64_t n = r->moe.n_experts;
 
     for (int64_t t = (int64_t)begin; t < (int64_t)end; t++)
-        route_token(&c->moe, c->family->router, r->bias, r->score + t * n,
+        route_token(&r->moe, c->family->router, r->bias, r->score + t * n,
                     r->choice + t * n, j->to, j->at + t);
 }
 
@@ -254,7 +263,7 @@ static int run_part(const struct router *r, const void *rows, int64_t n,
                     struct routing *to, int64_t at, struct err *e)
 {
     const struct model_config *c = &r->m->config;
-    int64_t h = c->hidden_size, experts = c->moe.n_experts;
+    int64_t h = c->hidden_size, experts = r->moe.n_experts;
     struct job j = { .r = r, .to = to, .at = at };
 
     if (!to_f32(r->in, rows, r->m->dtype, (size_t)(n * h)))
@@ -269,7 +278,11 @@ static int run_part(const struct router *r, const void *rows, int64_t n,
                            (long long)r->layer, c->family->router_name,
                            (long long)(at + i));
     threads_for((size_t)n, 16, route_rows, &j);
-    return 0;
+    if (!r->remap.map)
+        return 0;
+    return remap_tokens(&r->remap, to->experts + at * to->top_k,
+                        to->weights + at * to->top_k, n, to->top_k,
+                        &r->m->remapped, e);
 }
 
 int router_run(const struct router *r, const void *rows, int64_t n,

@@ -88,7 +88,7 @@ struct shares {
 
 static int choose(const struct settings *s, const struct model_config *c,
                   const struct hitmaps *maps, struct stream_writer *w,
-                  struct shares *sum, struct err *e)
+                  struct progress *progress, struct shares *sum, struct err *e)
 {
     const struct prune_rule rule = { (enum prune_by)s->by, s->keep,
                                      (uint64_t)s->seed };
@@ -107,6 +107,7 @@ static int choose(const struct settings *s, const struct model_config *c,
         if (rc || (rc = prune_layer(&rule, c, h, map, e)) ||
             (rc = write_map(w, i, map, n, e)))
             break;
+        progress_step(progress, "experts", n * sizeof(*map));
         share = prune_share(h, map, HIT_TOKENS);
         sum->least = !sum->layers || share < sum->least ? share : sum->least;
         sum->layers++;
@@ -120,7 +121,8 @@ static int choose(const struct settings *s, const struct model_config *c,
 }
 
 static int run(const struct settings *s, struct stream_writer *w,
-               struct model_config *c, char *text, size_t cap, struct err *e)
+               struct model_config *c, struct progress *progress, char *text,
+               size_t cap, struct err *e)
 {
     struct hitmaps maps = { 0 };
     struct shares sum = { 0 };
@@ -129,7 +131,7 @@ static int run(const struct settings *s, struct stream_writer *w,
     for (int i = 0; i < s->n_files && !rc; i++)
         rc = read_maps(s, s->file[i], &maps, w, e);
     if (!rc)
-        rc = choose(s, c, &maps, w, &sum, e);
+        rc = choose(s, c, &maps, w, progress, &sum, e);
     if (!rc && sum.layers)
         snprintf(text, cap,
                  "%" PRId64 " of %" PRId64 " experts kept, with %.1f %% of "
@@ -160,7 +162,7 @@ int main(int argc, char **argv)
         expert_count_check(&config, s.keep, &e) || stream_create(&w, &out, &e))
         die_err(&e);
     progress_start(&progress, s.tool.progress, "layers", 0);
-    if (run(&s, w, &config, text, sizeof(text), &e)) {
+    if (run(&s, w, &config, &progress, text, sizeof(text), &e)) {
         stream_abort(w, &e);
         die_err(&e);
     }

@@ -6,8 +6,6 @@
 
 struct outdir;
 
-#define EXPERT_MAP_FILE "expert_map.safetensors"
-
 /* *config, JSON text, with the number of experts replaced; *config is freed
  * and set anew.  In EXPERTS_REMAP it also says how wide the router is
  * ("num_router_experts"), and where the map is ("expert_map").  E_CONFIG: it

@@ -61,6 +61,38 @@ refused() { # STATUS TEXT COMMAND...
     done
 }
 
+@test "--mode remap: the router is whole, and choices of pruned experts count for nothing" {
+    while read -r family scale; do
+        make_model $family
+        for keep in 4 8; do
+            forge-prune -q --from m --keep $keep --by mass h -o map
+            rm -rf out
+            forge-weights -q m --expert-map map --mode remap |
+                forge-shard -q --from m --expert-map map --mode remap out
+            python3 "$PY" routing m out map $scale
+        done
+    done <<'END'
+deepseek_v3 2.5
+qwen3_moe 1
+qwen2_moe 0
+mixtral 1
+END
+}
+
+@test "forge-eval runs both modes, and says what the map took away" {
+    make_model deepseek_v3
+    forge-prune -q --from m --keep 4 h -o map
+    python3 "$BATS_TEST_DIRNAME/../reference/forward.py" tokens t 50
+    for mode in prune remap; do
+        forge-weights -q m --expert-map map --mode $mode | forge-shard -q --from m --expert-map map --mode $mode $mode
+        run --separate-stderr forge-eval --json m $mode t
+        [ "$status" -eq 0 ] || { echo "$stderr"; return 1; }
+        [[ $mode == prune || $stderr == *" choices of pruned experts in 100 tokens of all layers, "*" of which lost all"* ]]
+    done
+    rm remap/expert_map.safetensors
+    refused 66 "expert_map.safetensors" forge-eval m remap t
+}
+
 @test "pruned and quantized at once" {
     make_model deepseek_v3
     forge-prune -q --from m --keep 4 --by reap h -o map

@@ -3,6 +3,8 @@
 
     prune.py hitmaps DIR OUT [SEED] [LAYER]  made-up hit maps of a model of moe.py; LAYER is left out
     prune.py map HITMAPS MAP DIR KEEP BY     is this the map of that ranking?
+    prune.py routing DIR OUT MAP [SCALE]     does the first layer with experts of OUT, made with --mode remap, choose as
+                                             that of DIR does, but for the pruned experts? (runs the helper `forward`)
     prune.py pruned DIR OUT MAP MODE         has OUT the tensors of DIR that the map leaves, and the config?
 
 KEEP experts stay in each layer, KEEP / n_group in each group, those that rank highest; they keep their order. A layer
@@ -11,6 +13,7 @@ behind the last goes by the last layer's map.
 import json
 import re
 import struct
+import subprocess
 import sys
 
 import numpy as np
@@ -116,5 +119,35 @@ def check_pruned(d, out, path, mode):
             assert (v[i] == m.get(i, np.full(v.shape[1], -1))).all(), i
 
 
+def run(d, ids):
+    p = subprocess.run(["forward", d, "f32", "best", d + ".routing"], input=ids.astype("<i4").tobytes(),
+                       stdout=subprocess.PIPE, check=True)
+    with open(d + ".routing", "rb") as f:
+        layer, k, e = struct.unpack("<3i", f.read(12))
+        n = len(ids) * k
+        x, w = np.frombuffer(f.read(4 * n), "<i4"), np.frombuffer(f.read(4 * n), "<f4")
+    return layer, x.reshape(-1, k), w.reshape(-1, k).astype(float), np.frombuffer(p.stdout, "<f4")
+
+
+def routing(d, out, path, scale="0"):
+    ids = np.random.default_rng(3).integers(2, 400, 90)
+    layer, x, w, floats = run(d, ids)
+    _, y, v, others = run(out, ids)
+    new = load(path)[layer][x]
+    want = np.where(new >= 0, w, 0)
+    if conf(d)["model_type"] == "mixtral" or conf(d).get("norm_topk_prob"):
+        rest = want.sum(1, keepdims=True)
+        want *= np.where(rest > 0, w.sum(1, keepdims=True) / np.where(rest > 0, rest, 1), 0)
+    assert (y == np.maximum(new, 0)).all()
+    np.testing.assert_allclose(v, want, rtol=1e-6)
+    lost = (new < 0).all(1)
+    if float(scale):  # what the family says that weights sum to
+        np.testing.assert_allclose(v[~lost].sum(1), float(scale), rtol=1e-5)
+    assert np.isfinite(others).all() and lost.any() == (new.max() < load(path)[layer].size - 1)
+    if (new >= 0).all():
+        assert (floats == others).all()
+    print(int(lost.sum()), int((new < 0).sum()))
+
+
 if __name__ == "__main__":
-    {"hitmaps": hitmaps, "map": check_map, "pruned": check_pruned}[sys.argv[1]](*sys.argv[2:])
+    {"hitmaps": hitmaps, "map": check_map, "pruned": check_pruned, "routing": routing}[sys.argv[1]](*sys.argv[2:])
