@@ -121,6 +121,7 @@ int refine_kernel_all(refine_fn *list[3])
 refine_fn *refine_kernel_best(void)
 {
     refine_fn *list[3];
+    int n = refine_kernel_all(list);
 
-    return list[refine_kernel_all(list) - 1];
+    return list[n - 1];
 }
