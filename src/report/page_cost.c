@@ -71,9 +71,10 @@ void page_times(struct html *h, const struct page *p)
         "ours", "gptq", "rtn",  "none", "cold", "ours", "gptq", "rtn",
         "none", "cold", "ours", "gptq", "rtn",  "none", "cold", "ours"
     };
+    const char *name[STEP_NAMES] = { NULL };
     const struct bars bars = { .groups = p->layers,
                                .series = p->steps,
-                               .series_name = p->step_name,
+                               .series_name = name,
                                .series_class = class,
                                .group_name = "layer",
                                .value = layer_seconds,
@@ -84,6 +85,8 @@ void page_times(struct html *h, const struct page *p)
 
     if (!p->steps && !p->r->steps)
         return;
+    for (size_t i = 0; i < p->steps; i++)
+        name[i] = step_title(p->step_name[i]);
     html_put(h, "<section id=\"time\"><h2>Time</h2>\n");
     step_table(h, p);
     if (p->steps && p->solving_alone)
