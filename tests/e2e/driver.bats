@@ -40,6 +40,10 @@ setup() {
     refused 64 forge quantize "$model" out --text "$text" --sym --asym
     refused 64 forge quantize "$model" out --text "$text" --quiet=yes
     refused 64 forge quantize "$model" out --text "$text" --shard-size big
+    refused 64 forge quantize "$model" out --text "$text" --device tpu
+    refused 64 forge quantize "$model" out --text "$text" --gpu-memory lots
+    refused 64 forge quantize "$model" out --text "$text" --device cuda \
+        --effort best
     refused 64 forge eval "$model" --text "$text"
     refused 64 forge eval "$model" "$model"
     refused 64 forge status
@@ -54,6 +58,11 @@ setup() {
     refused 66 forge gc .
     mkdir empty
     refused 66 forge quantize empty out --text "$text"
+}
+
+@test "a device that is not there is 69, before anything is done" {
+    refused 69 forge quantize "$model" out --text "$text" --device cuda:999
+    [ ! -e out.work ]
 }
 
 @test "text that does not suffice is 65" {
