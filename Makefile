@@ -35,7 +35,8 @@ O    ?= build/$(MODE)
 Q    := $(if $(V),,@)
 -include config.mk
 
-ifeq ($(origin CC),default)
+# A make below another has no built-in CC at all (-R).
+ifneq ($(filter default undefined,$(origin CC)),)
 CC       := gcc
 endif
 AR       := ar
