@@ -129,7 +129,7 @@ $O/tests/fail.so: tests/fail.c $O/flags
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -shared -fPIC -o $@ $< -ldl
 
-.PHONY: demo test check-asan check-cluster fuzz bench lint interop
+.PHONY: demo test check-asan check-cluster fuzz bench bench-quality lint interop
 demo: all
 	@scripts/demo --run
 

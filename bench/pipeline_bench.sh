@@ -1,5 +1,5 @@
 #!/bin/bash
-# pipeline_bench.sh [MODEL [TEXT]]: quantize a model from 64 x 512 tokens, all
+# [EFFORT=fast] pipeline_bench.sh [MODEL [TEXT]]: quantize a model from 64 x 512 tokens, all
 # of it from the first process to the verified checkpoint, against GPTQModel's
 # default on the same tokens (where PYTHON has it; its imports not counted).
 # Ours: wall seconds and the proportional memory of the whole process tree;
@@ -16,6 +16,7 @@ field() { sed -E "s/.*\"$1\":([0-9.]+).*/\1/" "$dir/cost"; }
 for _ in 1 2 3; do
     rm -rf "$dir/out"
     forge-meter -q -o "$dir/cost" -- forge quantize "$model" "$dir/out" \
+        --effort "${EFFORT:-default}" \
         --text "$text" --sequences 64 --quiet
     echo "$(field seconds) $(field peak_bytes)"
 done | sort -n | head -n 1 >"$dir/ours"
