@@ -87,6 +87,8 @@ CASES += [
     ("deepseek_v3", "rope_interleave false", dict(V3, rope_interleave=False)),
     ("deepseek_v3", "no renormalization", dict(V3, norm_topk_prob=False, routed_scaling_factor=1.0)),
     ("deepseek_v3", "biases, tied", dict(V3, attention_bias=True, tie_word_embeddings=True)),
+    ("deepseek_v3", "heads of 128 + 64 and 128", dict(V3, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)),
+    ("deepseek_v3", "heads of 6 + 10 and 37", dict(V3, qk_nope_head_dim=6, qk_rope_head_dim=10, v_head_dim=37)),
     ("deepseek_v3", "all layers sparse", dict(V3, first_k_dense_replace=0, topk_group=1, num_experts_per_tok=3)),
     ("deepseek_v2", "greedy, q_proj (Lite)", dict(V2, q_lora_rank=None, rope_parameters=LITE)),
     ("deepseek_v2", "group_limited_greedy", dict(V2, topk_method="group_limited_greedy", n_group=4, topk_group=2,
