@@ -30,6 +30,13 @@ struct pass {
 
 /* ---- which tokens ---- */
 
+/* A choice of an expert that was pruned stands as expert 0 with weight 0; the
+ * token may have chosen expert 0, too. */
+static bool counts(const struct pass *x, int64_t choice)
+{
+    return !x->m->expert_map || x->p->routing->weights[choice] != 0;
+}
+
 static int sort_tokens(struct pass *x, struct err *e)
 {
     const struct routing *r = x->p->routing;
@@ -43,12 +50,13 @@ static int sort_tokens(struct pass *x, struct err *e)
     for (int64_t i = 0; i < n; i++) {
         if (r->experts[i] < 0 || r->experts[i] >= x->n_experts)
             return err_set(e, E_BUG, "no expert %d", r->experts[i]);
-        x->first[r->experts[i] + 2]++;
+        x->first[r->experts[i] + 2] += counts(x, i);
     }
     for (int64_t i = 1; i <= x->n_experts; i++)
         x->first[i + 1] += x->first[i];
     for (int64_t i = 0; i < n; i++)
-        x->slot[x->first[r->experts[i] + 1]++] = i;
+        if (counts(x, i))
+            x->slot[x->first[r->experts[i] + 1]++] = i;
     return 0;
 }
 

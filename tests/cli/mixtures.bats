@@ -80,3 +80,39 @@ PYTHON
         rm -r a b
     done
 }
+
+@test "forge-eval: experts pruned, with and without the router, as the reference says" {
+    python3 "$PY" tokens t.fts 40 33
+    for kind in deepseek_v3 qwen3_moe-step mixtral; do
+        python3 "$PY" make $kind a
+        python3 - "$(dirname "$PY")" <<'PYTHON'
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+import fts, mixtures
+c = json.load(open("a/config.json"))
+e, g = mixtures.experts(c), c.get("n_group", 1)
+keep = np.arange(e) % (e // g) < max(e // g // 2, 2)  # the first ones of each group
+ids = np.where(keep, keep.cumsum() - 1, -1).astype("<i4")
+with open("map", "wb") as f:
+    fts.write(f, [fts.Tensor("map", "model.layers.%d.mlp" % i, ids) for i in range(c["num_hidden_layers"])
+                  if mixtures.sparse(c, i)])
+PYTHON
+        for mode in prune remap; do
+            forge-weights -q a --expert-map map --mode $mode | forge-shard -q --from a --expert-map map --mode $mode $mode
+            forge-eval -q --json a $mode t.fts >f.json
+            python3 "$EVAL" a $mode t.fts f.json
+        done
+        python3 - <<'PYTHON'
+import json, struct
+b = bytearray(open("remap/expert_map.safetensors", "rb").read())
+n = struct.unpack("<Q", b[:8])[0]
+experts = json.loads(b[8:8 + n])["expert_map"]["shape"][1]
+struct.pack_into("<i", b, 8 + n + 4 * (2 * experts - 1), 9)  # the last expert of layer 1
+open("remap/expert_map.safetensors", "wb").write(b)
+PYTHON
+        run --separate-stderr -65 forge-eval a remap t.fts
+        [[ $stderr == *"expert map: expert "*" becomes 9 of "* ]]
+        rm -r a prune remap
+    done
+}

@@ -61,14 +61,14 @@ def table():
 def models(original, other, tokens, last=None):
     """The same of two checkpoints on a tokens stream; last: other's layers up to this one, original's behind it."""
     import forward
-    (c, a), (_, b) = forward.load(original), forward.load(other)
+    (c, a), (d, b) = forward.load(original), forward.load(other)
     if last is not None:
         behind = lambda name: int(name.split(".")[2]) > last if name.startswith("model.layers.") else "embed" not in name
         b = {k: a[k] if behind(k) else b[k] for k in b}
     parts = []
     for x in forward.read(tokens):
         ids = x.array()
-        parts.append(scores(forward.run(c, a, ids)[1][:-1], forward.run(c, b, ids)[1][:-1], ids[1:]))
+        parts.append(scores(forward.run(c, a, ids)[1][:-1], forward.run(d, b, ids)[1][:-1], ids[1:]))
     return summary(*map(np.concatenate, zip(*parts)))
 
 

@@ -167,7 +167,14 @@ def load_tensors(path):
 def load(d):
     with open(d + "/config.json") as f:
         c = dict({"num_key_value_heads": None}, **json.load(f))
-    return c, load_tensors(d + "/model.safetensors")
+    if "expert_map" in c:
+        c["map"] = load_tensors("%s/%s" % (d, c["expert_map"]))["expert_map"]
+    index = d + "/model.safetensors.index.json"
+    if not os.path.exists(index):
+        return c, load_tensors(d + "/model.safetensors")
+    with open(index) as f:
+        files = set(json.load(f)["weight_map"].values())
+    return c, {n: x for file in files for n, x in load_tensors("%s/%s" % (d, file)).items()}
 
 
 def quantized(t, files):

@@ -129,7 +129,7 @@ def top(v, k):
 
 def route(c, logits, bias):
     """One token: experts, weights, scores."""
-    e = experts(c)
+    e = c.get("num_router_experts") or experts(c)
     if family(c) in SIGMOID:
         s = 1 / (1 + np.exp(-logits))
         choice, best = s + bias, 2
@@ -152,6 +152,16 @@ def route(c, logits, bias):
     return idx, w * c.get("routed_scaling_factor", 1.0), s[idx]
 
 
+def mapped(c, layer, idx, w, s):
+    """Without the experts that were pruned: the others under their new numbers, with weights that sum to the same
+    where the family makes them sum to 1."""
+    to = c["map"][layer][idx]
+    renormalized = family(c) in ("mixtral", "minimax_m2") or (c.get("norm_topk_prob") and family(c) != "deepseek_v2")
+    if renormalized and w[to >= 0].sum():
+        w = w * w.sum() / w[to >= 0].sum()
+    return [int(i) for i in to[to >= 0]], w[to >= 0], s[to >= 0]
+
+
 def silu(x):
     return x / (1 + np.exp(-x))
 
@@ -164,6 +174,8 @@ def mixture(c, t, p, a, seen):
     bias = t.get("%s.%s" % (p, correction(c)), 0)
     chosen = [route(c, row, bias) for row in logits]
     seen[p + ".routing"] = np.array([x[0] for x in chosen]), np.array([x[1] for x in chosen])
+    if "map" in c:
+        chosen = [mapped(c, int(p.split(".")[2]), *x) for x in chosen]
     y = np.zeros_like(a)
     stats = seen[p + ".statistics"] = np.zeros((experts(c), 5))
     gate, up, down = expert_names(c)
