@@ -110,8 +110,6 @@ WRAP("pwrite", ENOSPC, pwrite, (int fd, const void *p, size_t n, off_t o),
 WRAP("pwrite", ENOSPC, pwrite64, (int fd, const void *p, size_t n, off_t o),
      (fd, p, n, o))
 WRAP("write", ENOSPC, writev, (int fd, iov v, int n), (fd, v, n))
-WRAP("write", ENOSPC, vmsplice, (int fd, iov v, size_t n, unsigned f),
-     (fd, v, n, f))
 WRAP_INT("fsync", EIO, fsync, (int fd), (fd))
 WRAP_INT("fsync", EIO, fdatasync, (int fd), (fd))
 WRAP_INT("rename", EIO, rename, (const char *a, const char *b), (a, b))
@@ -127,6 +125,17 @@ ssize_t write(int fd, const void *p, size_t n)
         return -1;
     }
     return real(fd, p, n);
+}
+
+/* Of nothing: only a question whether there is such a call. */
+ssize_t vmsplice(int fd, iov v, size_t n, unsigned flags)
+{
+    REAL(vmsplice)
+    if (n && DUE("write")) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return real(fd, v, n, flags);
 }
 
 /* stdio's own buffer is written from within libc: its flush counts here. */

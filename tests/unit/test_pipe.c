@@ -2,11 +2,16 @@
  * does with his memory after stream_write() and however late the reader comes:
  * what was written is lent to the pipe (common/stream_sink.c), so a reader that
  * splices it on without looking at it (as pv does) is the hard case. */
+#include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -83,7 +88,27 @@ static size_t read_late(int in, uint8_t *to, size_t cap)
     return n;
 }
 
-static void compare(const uint8_t *want, size_t size, bool huge_pages)
+/* What the system may lack. */
+enum lack { NOTHING, HUGE_PAGES, VMSPLICE };
+
+static void take_away(enum lack what)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_vmsplice, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = { ARRAY_LEN(code), code };
+
+    if (what == HUGE_PAGES)
+        CHECK(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0);
+    if (what == VMSPLICE) /* where this is not allowed, the test is the same */
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0)
+            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+static void compare(const uint8_t *want, size_t size, enum lack what)
 {
     uint8_t *got = malloc(size + 1);
     int ends[2], status;
@@ -92,7 +117,7 @@ static void compare(const uint8_t *want, size_t size, bool huge_pages)
     CHECK(got && pipe(ends) == 0);
     child = fork();
     if (!child) {
-        prctl(PR_SET_THP_DISABLE, !huge_pages, 0, 0, 0);
+        take_away(what);
         dup2(ends[1], 1);
         close(ends[0]);
         close(ends[1]);
@@ -124,8 +149,8 @@ int main(void)
     CHECK(want && read(fd, want, (size_t)st.st_size) == st.st_size);
     unlink("stream");
     rmdir(path);
-    compare(want, (size_t)st.st_size, true);
-    compare(want, (size_t)st.st_size, false);
+    for (enum lack what = NOTHING; what <= VMSPLICE; what++)
+        compare(want, (size_t)st.st_size, what);
     free(want);
     return 0;
 }
