@@ -12,7 +12,7 @@
 struct settings {
     struct tool tool;
     int64_t layer;
-    int rest, dequantize, join;
+    int rest, dequantize, join, linears, others;
     const char *expert_map;
     int mode; /* enum expert_mode */
     struct opt_list match, exclude;
@@ -32,6 +32,10 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_LIST, 'x', "exclude", "GLOB",
           "no tensors of such names or module paths; may be repeated",
           &s->exclude, 0, 0, false },
+        { OPT_FLAG, 0, "linears", NULL, "only linears that can be quantized",
+          &s->linears, 0, 0, false },
+        { OPT_FLAG, 0, "others", NULL, "only what is none of these linears",
+          &s->others, 0, 0, false },
         { OPT_FLAG, 0, "dequantize", NULL,
           "4-bit linears as float32 weights, not as codes", &s->dequantize, 0,
           0, false },
@@ -72,6 +76,8 @@ static struct weights_choice choice(const struct settings *s)
         .exclude = s->exclude.item,
         .n_exclude = s->exclude.count,
         .dequantize = s->dequantize || s->join,
+        .linears = s->linears,
+        .others = s->others,
     };
 }
 

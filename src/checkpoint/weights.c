@@ -88,7 +88,9 @@ static int choose(struct weights_plan *p, const struct weights_choice *ch,
     if (checkpoint_part(p->c, t, module, sizeof(module), &first)) {
         it->kind = WEIGHTS_PACKED;
         snprintf(name, sizeof(name), "%s.weight", module);
-        return first && is_chosen(ch, name, module, p->config->n_layers);
+        return first && is_chosen(ch, name, module, p->config->n_layers) &&
+               !(model_find_linear(p->config, module, &lin) ? ch->others :
+                                                              ch->linears);
     }
     snprintf(module, sizeof(module), "%s", t->name);
     if (ends_with(module, ".weight") && strlen(t->name) < sizeof(module))
@@ -102,9 +104,9 @@ static int choose(struct weights_plan *p, const struct weights_choice *ch,
     if (strcmp(module, t->name) != 0 &&
         model_find_linear(p->config, module, &lin)) {
         it->kind = WEIGHTS_LINEAR;
-        return check_shape(t, &lin, e) ? e->code : 1;
+        return check_shape(t, &lin, e) ? e->code : !ch->others;
     }
-    return 1;
+    return !ch->linears;
 }
 
 /* The tensor that stands for a linear, plain or packed; NULL: there is none. */

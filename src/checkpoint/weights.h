@@ -14,6 +14,8 @@ struct weights_choice {
     const char *const *exclude;
     int n_exclude;
     bool dequantize; /* 4-bit linears as F32 weights */
+    bool linears;    /* only the linears that can be quantized */
+    bool others;     /* only what is none of them */
 };
 
 enum weights_kind {

@@ -191,3 +191,23 @@ END
     run -64 forge-prune --from m
     run -64 forge-prune --from m --keep 4 --by beauty
 }
+
+@test "forge prune, and forge quantize --keep" {
+    make_model deepseek_v3
+    forge prune m out --keep 4 --by weight --hitmap h --quiet
+    forge-prune -q --from m --keep 4 --by weight h -o map
+    python3 "$PY" pruned m out map prune
+    forge prune m remap --keep 6 --mode remap --hitmap h --quiet
+    [ -e remap/expert_map.safetensors ]
+    forge quantize m small --keep 4 --hitmap h --method rtn --group 32 --layout awq --quiet
+    grep -q '"n_routed_experts": 4' small/config.json
+    [ ! -e small.work ]
+    [ "$(echo ./*.map.*)" = "./*.map.*" ]
+    refused 64 "want --keep K" forge prune m x --hitmap h
+    refused 64 "want --text FILE" forge prune m x --keep 4
+    refused 66 "no such file" forge prune m x --keep 4 --hitmap nothing
+    refused 73 "exists already" forge prune m out --keep 4 --hitmap h
+    refused 78 "do not make 2 groups" forge prune m x --keep 5 --hitmap h
+    refused 64 "--by: 'luck' is none of" forge quantize m x --keep 4 --by luck --text h
+    [ ! -e x ] && [ ! -e x.work ]
+}

@@ -192,6 +192,18 @@ tensor model.norm.weight" ]
 weight model.layers.0.self_attn.q_proj" ]
 }
 
+@test "--linears and --others divide a model in two" {
+    for family in deepseek_v3 mixtral; do
+        python3 "$MOE" make $family plain m
+        forge-weights -q m -o all
+        forge-weights -q --linears m -o a
+        forge-weights -q --others m -o b
+        run ! grep -v ^weight <(forge-ls a)
+        run ! grep ^weight <(forge-ls b)
+        diff <(forge-ls all | sort) <({ forge-ls a; forge-ls b; } | sort)
+    done
+}
+
 @test "choosing nothing, or a layer that is not there, is an error" {
     make_model single
     refused 78 "no tensor of the model is chosen" --match '*.nothing' m
