@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 THREADS = min(2, os.cpu_count() or 1)
-for _k, _v in dict(OMP_NUM_THREADS=THREADS, TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE=1, TRANSFORMERS_OFFLINE=1,
+for _k, _v in dict(OMP_NUM_THREADS=THREADS, OMP_WAIT_POLICY="passive", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE=1, TRANSFORMERS_OFFLINE=1,
                    HF_HUB_DISABLE_PROGRESS_BARS=1, CUDA_VISIBLE_DEVICES="", GPTQMODEL_CPU_WORKERS=2).items():
     os.environ.setdefault(_k, str(_v))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
