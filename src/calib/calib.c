@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "calib/emit.h"
-#include "calib/loop.h"
+#include "calib/routed.h"
 
 /* ---- with the weights as they are ---- */
 
@@ -26,31 +26,45 @@ static int write_tapped(void *arg, const struct state *s, struct err *e)
                            e);
 }
 
-/* One layer over all batches; its activations come out unless only hidden
- * states are wanted. */
+/* A batch through a layer; the tokens of its experts are gathered on the way. */
+static int pass_batch(struct loop *l, struct routed *r, struct layer *w,
+                      const struct span *b, enum point to, struct err *e)
+{
+    struct tapped t = { .l = l, .b = b, .layer = r->layer };
+    struct tap tap = { .fn = write_tapped, .arg = &t };
+    const struct tap *on = l->c->output == CALIB_ACTIVATIONS ? &tap : NULL;
+
+    if (store_load(l->s, b, POINT_IN, false, &l->state, e) < 0)
+        return e->code;
+    if (r->experts && (layer_run(w, &l->state, POINT_MLP_IN, on, e) < 0 ||
+                       routed_take(r, b, &l->state, false, e) < 0))
+        return e->code;
+    if (layer_run(w, &l->state, to, on, e) < 0 ||
+        (to == POINT_OUT && loop_check(l, b, r->layer + 1, e) < 0))
+        return e->code;
+    loop_progress(l, b);
+    store_leave(l->s, b);
+    return 0;
+}
+
+/* One layer over all batches; its activations come out unless something else
+ * is wanted. */
 static int pass(struct loop *l, int64_t layer, enum point to, struct err *e)
 {
     struct calib *c = l->c;
-    struct tapped t = { .l = l, .layer = layer };
-    struct tap tap = { .fn = write_tapped, .arg = &t };
-    struct layer *w;
-    int rc = 0;
+    struct layer *w = NULL;
+    struct routed r;
+    int rc;
 
-    if (model_load_layer(c->m, layer, POINT_IN, to, c->codes, &w, e) < 0)
+    if (routed_open(&r, l, layer, e) < 0)
         return e->code;
-    for (int64_t i = 0; i < l->s->n_batches && rc >= 0; i++) {
-        t.b = &l->s->batch[i];
-        rc = store_load(l->s, t.b, POINT_IN, false, &l->state, e);
-        if (rc >= 0)
-            rc = layer_run(w, &l->state, to,
-                           c->output == CALIB_ACTIVATIONS ? &tap : NULL, e);
-        if (rc >= 0 && to == POINT_OUT)
-            rc = loop_check(l, t.b, layer + 1, e);
-        if (rc >= 0)
-            loop_progress(l, t.b);
-        store_leave(l->s, t.b);
-    }
+    rc = model_load_layer(c->m, layer, POINT_IN, to, c->codes, &w, e);
+    for (int64_t i = 0; i < l->s->n_batches && rc >= 0; i++)
+        rc = pass_batch(l, &r, w, &l->s->batch[i], to, e);
     layer_release(w);
+    if (rc >= 0)
+        rc = routed_run(&r, c->output == CALIB_ACTIVATIONS, to == POINT_OUT, e);
+    routed_close(&r);
     return rc;
 }
 

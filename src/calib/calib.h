@@ -9,8 +9,9 @@
 /* What comes out. */
 enum calib_output {
     CALIB_ACTIVATIONS,
-    CALIB_EMBED, /* what the tokens become */
-    CALIB_HIDDEN /* the hidden states that leave the layer */
+    CALIB_EMBED,  /* what the tokens become */
+    CALIB_HIDDEN, /* the hidden states that leave the layer */
+    CALIB_HITMAP  /* what the routers chose, and nothing else */
 };
 
 struct calib {
@@ -25,6 +26,7 @@ struct calib {
     struct feedback *feedback; /* NULL: the weights are as they are */
     enum calib_output output;
     bool both;          /* also the original stream, see below */
+    bool skip_experts;  /* a layer without what its experts add */
     bool whole;         /* all layers from the feed's on */
     const char *hidden; /* file for the hidden states that leave the layer; of
                            all layers: now and then, to go on from; NULL */

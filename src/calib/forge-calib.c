@@ -16,7 +16,7 @@ struct settings {
     struct tool tool;
     int64_t layer; /* -1: not given */
     const char *to, *hidden, *feedback, *codes_of;
-    int dtype, device, propagate;
+    int dtype, device, propagate, skip_experts, hitmap;
     struct opt_list codes;
     const char *model, *input;
     enum calib_output output;
@@ -47,6 +47,12 @@ static void parse(struct settings *s, int argc, char **argv)
           "put out no activations, but the embedded tokens, or the hidden "
           "states that leave the layer",
           &s->to, 0, 0, false },
+        { OPT_FLAG, 0, "hitmap", NULL,
+          "put out no activations, but what the routers choose", &s->hitmap, 0,
+          0, false },
+        { OPT_FLAG, 0, "skip-experts", NULL,
+          "leave out what experts add: quick, for --hitmap", &s->skip_experts,
+          0, 0, false },
         { OPT_CHOICE, 0, "dtype", "bf16|f32", "precision [bf16]", &s->dtype, 0,
           0, false },
         DEVICE_OPTION(&s->device),
@@ -78,12 +84,14 @@ static void plan(struct settings *s)
     if (s->feedback && !strcmp(s->feedback, "-") &&
         (!s->input || !strcmp(s->input, "-")))
         die(E_USAGE, "--feedback - wants the sequences as FILE");
-    if (s->to && s->feedback)
-        die(E_USAGE, "--to and --feedback exclude each other");
     if (s->propagate && !s->feedback)
         die(E_USAGE, "--propagate both wants --feedback");
     if (s->propagate && s->hidden)
         die(E_USAGE, "--hidden and --propagate both exclude each other");
+    if (!!s->to + !!s->feedback + !!s->hitmap > 1)
+        die(E_USAGE, "--to, --hitmap and --feedback exclude each other");
+    if (s->hitmap)
+        s->output = CALIB_HITMAP;
     if (s->hidden && (s->to || (s->layer < 0 && !s->feedback)))
         die(E_USAGE, "--hidden goes with --layer or --feedback");
 }
@@ -186,6 +194,7 @@ int main(int argc, char **argv)
     plan(&s);
     c.output = s.output;
     c.whole = s.layer < 0 && !s.to;
+    c.skip_experts = s.skip_experts;
     c.hidden = s.hidden;
     c.both = s.propagate == 1;
     c.key = s.tool.key;

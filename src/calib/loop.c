@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "calib/emit.h"
+#include "calib/routed.h"
 #include "common/sync.h"
 
 /* Hidden states are published not more often than this.  A resumed run goes
@@ -20,7 +21,8 @@ static double now(void)
 
 /* ---- which points are put out ---- */
 
-/* Does a linear that reads this input lack codes? */
+/* Does a linear that reads this input lack codes?  The input of the experts'
+ * layer is wanted for any of them: their Hessians may be blended with its. */
 static bool wanted(const struct loop *l, int64_t layer, enum point p)
 {
     const struct model_config *c = model_config(l->c->m);
@@ -33,7 +35,7 @@ static bool wanted(const struct loop *l, int64_t layer, enum point p)
         if (k.input == point_input(p) && !codes_has(l->c->codes, k.module))
             return true;
     }
-    return false;
+    return p == POINT_MLP_IN && l->routed->experts && routed_wanted(l->routed);
 }
 
 /* The first point from p on that is put out; POINT_OUT: none. */
@@ -42,6 +44,16 @@ static enum point next_wanted(const struct loop *l, int64_t layer, enum point p)
     while (p < POINT_OUT && !wanted(l, layer, p))
         p++;
     return p;
+}
+
+/* The next point to stop at: where experts are, their tokens are gathered. */
+static enum point next_stop(const struct loop *l, int64_t layer, enum point at)
+{
+    enum point p = next_wanted(l, layer, at + 1);
+
+    return l->routed->experts && at < POINT_MLP_IN && p > POINT_MLP_IN ?
+               POINT_MLP_IN :
+               p;
 }
 
 /* ---- one step ---- */
@@ -97,7 +109,9 @@ static int run_store(struct loop *l, const struct step *t, struct layer *w,
         return e->code;
     if (t->to != POINT_OUT)
         store_keep(s, b, &l->state, (size_t)b->rows * width * item);
-    return 0;
+    return t->to == POINT_MLP_IN ?
+               routed_take(l->routed, b, &l->state, s == l->original, e) :
+               0;
 }
 
 static int run_batch(struct loop *l, const struct step *t, int64_t i,
@@ -165,15 +179,20 @@ static int run_step(struct loop *l, struct step *t, bool emit, struct err *e)
     return rc;
 }
 
+int loop_mark(struct loop *l, const char *name, struct err *e)
+{
+    if (sync_write(l->c->out, name, ++l->marks, e) < 0)
+        return e->code;
+    return stream_flush(l->c->out, e);
+}
+
 static int send_mark(struct loop *l, int64_t layer, enum point at,
                      struct err *e)
 {
     char name[FRAME_NAME_MAX + 1];
 
     emit_name(layer, at, name);
-    if (sync_write(l->c->out, name, ++l->marks, e) < 0)
-        return e->code;
-    return stream_flush(l->c->out, e);
+    return loop_mark(l, name, e);
 }
 
 /* Wait for the codes of a point.  The mark behind the layer's last ones says
@@ -185,24 +204,35 @@ static int take_codes(struct loop *l, int64_t layer, enum point at,
         feedback_wait(l->c->feedback, l->marks, l->c->codes, e) < 0 ||
         codes_check(l->c->codes, e) < 0)
         return e->code;
-    return next_wanted(l, layer, at + 1) == POINT_OUT ?
+    return !l->routed->experts && next_wanted(l, layer, at + 1) == POINT_OUT ?
                send_mark(l, layer, POINT_IN, e) :
                0;
 }
 
-int loop_layer(struct loop *l, int64_t layer, enum point to, struct err *e)
+/* The experts come last, and so does the mark. */
+static int run_experts(struct loop *l, int64_t layer, enum point to,
+                       struct err *e)
+{
+    bool emit = routed_wanted(l->routed);
+
+    if (!l->routed->experts)
+        return 0;
+    if (routed_run(l->routed, emit, to == POINT_OUT, e) < 0)
+        return e->code;
+    return emit ? send_mark(l, layer, POINT_IN, e) : 0;
+}
+
+static int run_points(struct loop *l, int64_t layer, enum point to,
+                      struct err *e)
 {
     struct step t = { .layer = layer };
 
-    if (store_open_act(l->s, e) < 0 ||
-        (l->original && store_open_act(l->original, e) < 0))
-        return e->code;
     for (enum point at = POINT_IN; at < to; at = t.to) {
         bool emit;
 
         t.from = at;
-        t.to = next_wanted(l, layer, at + 1);
-        emit = t.to < POINT_OUT;
+        t.to = next_stop(l, layer, at);
+        emit = t.to < POINT_OUT && wanted(l, layer, t.to);
         t.last = t.to == to;
         if (t.to > to) /* the last layer: nobody wants what leaves it */
             break;
@@ -210,7 +240,23 @@ int loop_layer(struct loop *l, int64_t layer, enum point to, struct err *e)
             (emit && take_codes(l, layer, t.to, e) < 0))
             return e->code;
     }
-    return 0;
+    return run_experts(l, layer, to, e);
+}
+
+int loop_layer(struct loop *l, int64_t layer, enum point to, struct err *e)
+{
+    struct routed r;
+    int rc;
+
+    if (store_open_act(l->s, e) < 0 ||
+        (l->original && store_open_act(l->original, e) < 0) ||
+        routed_open(&r, l, layer, e) < 0)
+        return e->code;
+    l->routed = &r;
+    rc = run_points(l, layer, to, e);
+    l->routed = NULL;
+    routed_close(&r);
+    return rc;
 }
 
 /* ---- hidden states ---- */

@@ -5,6 +5,8 @@
 #include "calib/calib.h"
 #include "calib/publisher.h"
 
+struct routed;
+
 struct loop {
     struct calib *c;
     struct store *s;
@@ -12,7 +14,8 @@ struct loop {
     struct state state;
     uint64_t marks; /* sent so far */
     struct publisher publisher;
-    double published; /* when; monotonic seconds */
+    double published;      /* when; monotonic seconds */
+    struct routed *routed; /* of the layer at hand */
 };
 
 /* The clock of loop_publish() starts. */
@@ -26,6 +29,8 @@ MUST_CHECK int loop_layer(struct loop *l, int64_t layer, enum point to,
  * any case, and wait. */
 MUST_CHECK int loop_publish(struct loop *l, int64_t layer, bool force,
                             struct err *e);
+/* Send a mark, number l->marks, behind what has this name. */
+MUST_CHECK int loop_mark(struct loop *l, const char *name, struct err *e);
 /* E_DATA: states of the batch, which enter `layer`, are not finite. */
 MUST_CHECK int loop_check(const struct loop *l, const struct span *b,
                           int64_t layer, struct err *e);

@@ -185,6 +185,8 @@ static int choose_factor(struct module_solver *m, const struct frame *w,
         return rc;
     built = m->best.starts ? m->best.factor[0] : m->factor;
     note->samples = entry->samples;
+    if (!entry->samples)
+        warning("'%s': no token has reached it", w->name);
     note->tried = built->tried;
     note->n_tried = built->n_tried;
     note->damping = built->tried[built->n_tried - 1];

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hessian/blend.h"
 #include "hessian/cross.h"
 #include "hessian/hessian.h"
 
@@ -39,6 +40,7 @@ struct pair {
 
 struct collect {
     struct collect_params params;
+    struct blend blend;
     struct pair pair[PAIRS];
     struct entry *entry;
     size_t count;
@@ -51,6 +53,7 @@ int collect_open(struct collect **c, const struct collect_params *p,
     if (!*c)
         return e->code;
     (*c)->params = *p;
+    (*c)->blend.k = p->blend;
     return 0;
 }
 
@@ -78,6 +81,7 @@ void collect_close(struct collect *c)
     }
     for (int k = 0; k < PAIRS; k++)
         free(c->pair[k].data);
+    blend_release(&c->blend);
     free(c->entry);
     free(c);
 }
@@ -382,7 +386,31 @@ static int emit_cross(struct entry *t, struct stream_writer *w, struct err *e)
     return 0;
 }
 
-static int emit(struct entry *t, struct stream_writer *w, struct err *e)
+/* A Hessian that is not what the tokens alone give: of no token, or blended.
+ * *own: its memory, or NULL. */
+static int amend(struct collect *c, struct entry *t, const float **data,
+                 float **own, struct err *e)
+{
+    bool none = t->acc && !hessian_tokens(t->acc);
+
+    *own = NULL;
+    if (!none && !(c->params.blend > 0))
+        return 0;
+    *own = mem_pages(t->elements * sizeof(**own), t->name, e);
+    if (!*own)
+        return e->code;
+    if (none)
+        blend_identity(*own, t->elements, t->block);
+    else
+        memcpy(*own, *data, t->elements * sizeof(**own));
+    *data = *own;
+    return t->block ? 0 :
+                      blend_apply(&c->blend, t->name, t->samples, *own,
+                                  t->elements, e);
+}
+
+static int emit(struct collect *c, struct entry *t, struct stream_writer *w,
+                struct err *e)
 {
     struct frame f = { .role = ROLE_HESSIAN,
                        .dtype = DT_F32,
@@ -390,18 +418,22 @@ static int emit(struct entry *t, struct stream_writer *w, struct err *e)
                        .modules = t->modules,
                        .block = t->block,
                        .len = t->elements * sizeof(float) };
-    const float *data;
-    int rc = result(t, &data, e);
+    const float *data = NULL;
+    float *own = NULL;
+    int rc = t->acc && !hessian_tokens(t->acc) ? 0 : result(t, &data, e);
 
     if (rc < 0)
         return err_prefix(e, "'%s'", t->name);
+    rc = amend(c, t, &data, &own, e);
     strcpy(f.name, t->name);
     memcpy(f.dims, t->dims, sizeof(t->dims));
     f.samples = t->samples;
     f.data = data;
-    rc = t->acc ? emit_cross(t, w, e) : 0;
+    if (rc >= 0 && t->acc && t->samples)
+        rc = emit_cross(t, w, e);
     if (rc >= 0)
         rc = stream_write(w, &f, e);
+    free(own);
     drop(t);
     t->emitted = true;
     return rc;
@@ -417,7 +449,7 @@ int collect_emit(struct collect *c, const char *name, struct stream_writer *w,
 
         if (t->emitted || (name && strcmp(name, t->name)))
             continue;
-        if (emit(t, w, e) < 0)
+        if (emit(c, t, w, e) < 0)
             return e->code;
         n++;
     }

@@ -11,6 +11,7 @@ struct collect_params {
     enum dtype dtype;    /* of the products; DT_NONE: as the activations */
     uint64_t block;      /* size of diagonal blocks; 0: the whole matrix */
     uint64_t max_tokens; /* per name; 0: all */
+    double blend;        /* see blend.h; 0: none */
     int n_inputs;        /* a sum is complete when all inputs gave a part */
 };
 
@@ -29,7 +30,7 @@ MUST_CHECK int collect_activation(struct collect *c, const struct frame *f,
  * given its part of this name. */
 MUST_CHECK int collect_part(struct collect *c, const struct frame *f, int input,
                             bool *complete, struct err *e);
-/* Write the Hessian called name, or with NULL all that are left, in the order
+/* Write the Hessian called name (of no token: the identity, samples 0), or with NULL all that are left, in the order
  * in which their names came.  Returns how many, or an error. */
 MUST_CHECK int collect_emit(struct collect *c, const char *name,
                             struct stream_writer *w, struct err *e);

@@ -13,7 +13,7 @@ struct settings {
     struct tool tool;
     int dtype; /* index into the words of --dtype */
     struct device_choice device;
-    int64_t block, max_tokens;
+    int64_t block, max_tokens, blend;
 };
 
 enum input_state { INPUT_ENDED, INPUT_FRESH, INPUT_READING };
@@ -40,6 +40,9 @@ static int parse(struct settings *s, int argc, char **argv)
         { OPT_INT, 0, "max-tokens", "N",
           "use the first N tokens of each input, 0 = all [0]", &s->max_tokens,
           0, 9e15, false },
+        { OPT_INT, 0, "blend", "K",
+          "experts' hessians: add the layer's, as if of K tokens [0]",
+          &s->blend, 0, 1000000000, false },
         GPU_OPTIONS(&s->device),
         TOOL_COMMON(&s->tool),
         TOOL_STREAM(&s->tool),
@@ -77,6 +80,7 @@ static int open_all(struct run *r, char **path, int n, struct err *e)
     const struct settings *s = r->s;
     struct collect_params p = { .dtype = dtypes[s->dtype],
                                 .block = (uint64_t)s->block,
+                                .blend = (double)s->blend,
                                 .max_tokens = (uint64_t)s->max_tokens };
     struct stream_output out = { .path = s->tool.output, .key = s->tool.key };
     int rc;

@@ -68,6 +68,19 @@ static struct module *find(const struct codes *c, const char *name)
     return NULL;
 }
 
+void codes_remove(struct codes *c, const char *module)
+{
+    struct module *m = find(c, module), *last = c->module + c->count - 1;
+
+    if (m) {
+        struct module gone = *m;
+
+        *m = *last;
+        *last = gone;
+        codes_truncate(c, c->count - 1);
+    }
+}
+
 /* ---- reading ---- */
 
 static struct module *add(struct codes *c, const char *name, struct err *e)

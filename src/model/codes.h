@@ -22,6 +22,8 @@ bool codes_has(const struct codes *c, const char *module);
 size_t codes_count(const struct codes *c);
 /* Forget all modules but the first n. */
 void codes_truncate(struct codes *c, size_t n);
+/* Forget a module, if it is there; the last one takes its place. */
+void codes_remove(struct codes *c, const char *module);
 /* Path of the i-th module; the order is that of reading. */
 const char *codes_module(const struct codes *c, size_t i);
 /* Dequantize a module into *w (malloced, [rows, cols], f32 or bf16 by dtype).

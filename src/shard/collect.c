@@ -89,6 +89,7 @@ static int take(struct collection *c, const struct frame *f, uint64_t source,
     case ROLE_WEIGHT: return add_tensor(c, f, source, e);
     case ROLE_NOTE:
         return strcmp(f->name, RUN_NOTE) ? 0 : take_run_note(c, f, source, e);
+    case ROLE_HITMAP: return 0; /* as notes: of the run, not of the model */
     case ROLE_CODES:
     case ROLE_QMETA:
     case ROLE_SCALES:

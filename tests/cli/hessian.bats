@@ -130,3 +130,44 @@ setup() {
         grep -q -- "Fl ${o#-}" "$MAN" || { echo "$o"; exit 1; }
     done <options
 }
+
+@test "--blend: experts' hessians towards their layer's; without tokens, too" {
+    python3 - "$BATS_TEST_DIRNAME/../reference" <<'PYTHON'
+import sys
+sys.path.insert(0, sys.argv[1])
+import fts, numpy as np
+rng = np.random.default_rng(3)
+x = rng.normal(size=(300, 24)).astype("<f4")
+e = {"3.in": x[:7], "4.in": x[:0], "3.mid": rng.normal(size=(7, 24)).astype("<f4"), "4.mid": x[:0]}
+frames = [fts.Tensor("activation", "model.layers.2.mlp_in", x, last=True)]
+for k in e:
+    frames.append(fts.Tensor("activation", "model.layers.2.mlp.experts." + k, e[k], modules=["m." + k], last=True))
+fts.write(open("a.fts", "wb"), frames)
+np.savez("e.npz", x=x, **{k: v for k, v in e.items()})
+PYTHON
+    forge-hessian -q --dtype f32 a.fts >h0.fts
+    forge-hessian -q --dtype f32 --blend 50 <a.fts >h50.fts
+    python3 - "$BATS_TEST_DIRNAME/../reference" <<'PYTHON'
+import sys
+sys.path.insert(0, sys.argv[1])
+import fts, numpy as np
+z = np.load("e.npz")
+low = np.tril_indices(24)
+hess = lambda x: 2 * x.astype(float).T @ x / len(x)
+layer = hess(z["x"])
+for path, k in (("h0.fts", 0), ("h50.fts", 50)):
+    n = 0
+    for t in fts.read(open(path, "rb")):
+        x = z["x"] if t.name.endswith("mlp_in") else z[t.name.split("experts.")[1]]
+        want = hess(x) if len(x) else np.eye(24)
+        if k and "experts" in t.name:
+            if t.name.endswith(".in"):
+                want = (len(x) * want + k * layer) / (len(x) + k)
+            elif len(x):
+                want = (len(x) * want + k * np.trace(want) / 24 * np.eye(24)) / (len(x) + k)
+        assert (t.samples or 0) == len(x), t.name
+        assert np.abs(t.array() - want[low]).max() < 1e-5 * np.abs(want).max(), t.name
+        n += 1
+    assert n == 5
+PYTHON
+}

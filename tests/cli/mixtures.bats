@@ -116,3 +116,76 @@ PYTHON
         rm -r a prune remap
     done
 }
+
+# loop MODEL CALIBRATION-ARGUMENT...: codes.fts, and what came out, seen.fts
+loop() {
+    rm -f back
+    mkfifo back
+    timeout 60 bash -o pipefail -c '"${@:2}" | tee seen.fts | forge-hessian -q --blend 16 |
+        forge-weights -q --join "$1" | forge-grid -q --group 16 |
+        forge-solve -q | forge-split -q "codes-%.fts" | tee back >codes.fts' \
+        - "$1" forge-calib -q --feedback back "${@:2}"
+}
+
+@test "the loop: every expert's input is computed with the codes of what comes before it" {
+    python3 "$PY" tokens t.fts 40 1 33 64
+    for kind in "${KINDS[@]}"; do
+        python3 "$PY" make "$kind" "$kind"
+        loop "$kind" --dtype f32 "$kind" t.fts
+        python3 "$PY" check "$kind" t.fts 1e-4 seen.fts codes.fts
+        # every linear of the model, once; nothing else
+        forge-ls codes.fts | grep ^codes | cut -f 2 | sort >got
+        forge-weights -q --linears "$kind" | forge-ls | cut -f 2 | sort | cmp got
+        forge-ls seen.fts | grep -q ^hitmap
+        # one pass with all codes sees the same
+        forge-calib -q --dtype f32 --codes codes.fts "$kind" t.fts >again.fts
+        python3 "$PY" check "$kind" t.fts 1e-4 again.fts codes.fts
+    done
+}
+
+@test "without feedback: the inputs of all experts, hit maps, hidden states" {
+    python3 "$PY" tokens t.fts 40 33
+    for kind in deepseek_v3 mixtral qwen2_moe; do
+        python3 "$PY" make $kind m
+        forge-calib -q --dtype f32 m t.fts >a.fts
+        python3 "$PY" check m t.fts 1e-5 a.fts
+        forge-calib -q --dtype f32 --to hidden m t.fts >h0.fts
+        forge-calib -q --dtype f32 --to hidden m h0.fts >h1.fts
+        python3 "$PY" check m t.fts 1e-5 h1.fts
+        forge-calib -q --dtype f32 --hitmap m t.fts >map.fts
+        forge-ls a.fts | grep ^hitmap >want
+        forge-ls map.fts | cmp want
+        forge-calib -q --dtype f32 --hitmap --skip-experts m t.fts >quick.fts
+        forge-ls quick.fts | cmp want
+        rm -r m
+    done
+}
+
+@test "experts that no token reaches are quantized, too, and counted" {
+    python3 "$PY" make deepseek_v3 m
+    python3 "$PY" tokens t.fts 3
+    loop m --dtype f32 m t.fts
+    forge-ls --json seen.fts | grep '"role":"activation"' | grep '"shape":\[0,' >none
+    grep -q 'experts.*\.in"' none && grep -q 'experts.*\.mid"' none
+    grep -q '"last":true' none
+    python3 "$PY" check m t.fts 1e-4 seen.fts codes.fts
+    forge-ls codes.fts | grep ^codes | cut -f 2 | sort >got
+    forge-weights -q --linears m | forge-ls | cut -f 2 | sort | cmp got
+}
+
+@test "the loop of a mixture goes on from what a killed one left" {
+    python3 "$PY" make deepseek_v3 m
+    python3 "$PY" tokens t.fts 40 33
+    loop m m t.fts
+    mkdir whole
+    mv codes-*.fts whole
+    for i in whole/codes-*.fts; do
+        cp whole/codes-0.fts .
+        [ "${i##*/}" = codes-0.fts ] || break
+    done
+    loop m --codes 'codes-%.fts' m t.fts
+    for i in whole/codes-*.fts; do
+        python3 "$PY" codes "$i" "${i##*/}"
+    done
+    [ "$(ls whole)" = "$(ls codes-*)" ]
+}

@@ -352,14 +352,39 @@ def worst(a, b):
     return (np.linalg.norm(a - b, axis=1) / np.linalg.norm(b, axis=1)).max()
 
 
+def check_experts(want, frames, tolerance):
+    """Inputs of experts, in parts, of the tokens of all sequences; hit maps."""
+    parts, last, top = {}, set(), 0.0
+    for x in frames:
+        if x.role == "activation" and ".experts." in x.name:
+            assert x.name not in last, x.name + " goes on behind its last part"
+            parts.setdefault(x.name, []).append(x.array().astype(float).reshape(x.shape))
+            if x.last:
+                last.add(x.name)
+        elif x.role == "hitmap":
+            stats = sum(want[i][x.name[:-len(".mlp")] + ".statistics"] for i in sorted(want))
+            top = max(top, np.abs(x.array() - stats).max() / max(1, np.abs(stats).max()))
+    if last != set(parts):
+        sys.exit("no last part of %s" % sorted(set(parts) - last))
+    for name, x in parts.items():
+        got, good = np.concatenate(x), np.concatenate([want[i][name] for i in sorted(want)])
+        if got.shape != good.shape:
+            sys.exit("%s has %s, not %s" % (name, got.shape, good.shape))
+        if len(got):
+            top = max(top, worst(got, good))
+    if top > tolerance:
+        sys.exit("experts are off by %.2e" % top)
+    return len(parts), top
+
+
 def check(d, tokens, tolerance, path, *codes):
     c, t = load(d)
     quantized(t, codes)
     want = {x.sequence: run(c, t, x.array())[0] for x in read(tokens)}
     frames = read(path)
-    count, top = 0, 0.0
+    count, top = check_experts(want, frames, float(tolerance))
     for i, x in enumerate(frames):
-        if x.role not in ("hidden", "activation"):
+        if x.role not in ("hidden", "activation") or ".experts." in x.name:
             continue
         name = x.name
         if x.role == "hidden" and i + 1 < len(frames) and frames[i + 1].name[-6:] in ("mlp_in", "lp_mid"):

@@ -1,0 +1,29 @@
+/* blend.h - Hessians of experts that saw few tokens, or none.
+ *
+ *     input of gate and up:   (n H + K H_layer) / (n + K)
+ *     input of down:          (n H + K mean(diag H) I) / (n + K)
+ *
+ * H_layer is that of the layer's mlp_in: of all tokens, the expert's or not. */
+#ifndef FORGE_BLEND_H
+#define FORGE_BLEND_H
+
+#include "common/base.h"
+
+struct blend {
+    double k;    /* tokens that the layer's counts as; 0: nothing is blended */
+    char *layer; /* "model.layers.3", of h */
+    float *h;
+    uint64_t elements;
+};
+
+/* Look at a Hessian that is whole, packed: keep a layer's, blend an expert's
+ * in place.  n: its tokens; without any, h is the identity before and, of a
+ * gate and up that are blended, H_layer afterwards.  E_TEMP. */
+MUST_CHECK int blend_apply(struct blend *b, const char *name, uint64_t n,
+                           float *h, uint64_t elements, struct err *e);
+void blend_release(struct blend *b);
+
+/* The identity as a packed lower triangle, or in blocks of g > 0. */
+void blend_identity(float *h, uint64_t elements, uint64_t g);
+
+#endif
