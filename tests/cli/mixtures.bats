@@ -161,6 +161,16 @@ loop() {
     done
 }
 
+@test "beside the original stream: drifts of what all tokens share" {
+    python3 "$PY" tokens t.fts 40 33
+    python3 "$PY" make deepseek_v3 m
+    loop m --propagate both --dtype f32 m t.fts
+    forge-ls seen.fts | grep -c 'activation.*drift' >drifts
+    [ "$(<drifts)" -gt 0 ]
+    forge-ls codes.fts | grep ^codes | cut -f 2 | sort >got
+    forge-weights -q --only linears m | forge-ls | cut -f 2 | sort | cmp got
+}
+
 @test "experts that no token reaches are quantized, too, and counted" {
     python3 "$PY" make deepseek_v3 m
     python3 "$PY" tokens t.fts 3
