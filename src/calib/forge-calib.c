@@ -151,10 +151,6 @@ static int run(struct settings *s, struct calib *c, struct stream_reader **in,
         stream_open(in, s->input, &expect, e) < 0 ||
         feed_open(&c->feed, *in, c->m, s->layer, c->out, e) < 0)
         return e->code;
-    if (c->both && model_config(c->m)->moe.n_experts) {
-        warning("mixtures of experts: the original stream is left out");
-        c->both = false;
-    }
     c->head = stream_head(*in);
     return calib_run(c, e);
 }
