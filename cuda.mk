@@ -85,6 +85,9 @@ B_BIN   := $(patsubst bin/%,$B/bin/%,$(BIN))
 B_TESTS := $(patsubst %.c,$B/tests/%,$(notdir $(CUDA_TEST)))
 B_BENCH := $B/tests/cuda_experts $B/tests/cuda_start
 B_RPATH := -Wl,--disable-new-dtags '-Wl,-rpath,$$ORIGIN/../lib'
+# Opened by name when first needed, so that ldd does not know them: common/blas.c
+# and common/onednn.c.
+B_OPENED := libopenblas.so.0 libdnnl.so.2
 B_LINK   = $(Q)mkdir -p $(@D); $(CC) $(LDFLAGS) $(B_RPATH) -o $@ $^ $(LDLIBS)
 $(foreach t,$(TOOLS),$(eval \
   $B/bin/$(basename $(notdir $t)): $O/$t.o $O/libforge.a))
@@ -99,9 +102,12 @@ bundle: $(B_BIN) $(B_TESTS) $(B_BENCH)
 	$(Q)cp scripts/forge $B/bin; cp scripts/forge-run scripts/forge-stage \
 	  scripts/pipeline.mk $B/lib/4bit-forge
 	$(Q)cp tests/gpu/e2e.sh $B/tests
-	$(Q)blas=$$(ldconfig -p | sed -n 's/.*libopenblas\.so\.0 .* => //p' | head -n 1); \
-	  for f in $(B_BIN) $$blas; do ldd $$f; done | awk '$$2 == "=>" { print $$3 }' | \
-	  { cat; echo $$blas; } | sort -u | \
+	$(Q)opened=; for l in $(B_OPENED); do \
+	    so=$$(ldconfig -p | sed -n "s|.*$$l .* => ||p" | head -n 1); \
+	    if [ -z "$$so" ]; then echo "bundle: no $$l here" >&2; exit 1; fi; \
+	    opened="$$opened $$so"; done; \
+	  for f in $(B_BIN) $$opened; do ldd $$f; done | awk '$$2 == "=>" { print $$3 }' | \
+	  { cat; printf '%s\n' $$opened; } | sort -u | \
 	  grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*)\.so' | \
 	  xargs -r cp -Lt $B/lib
 	$(Q)if command -v $(NVCC) >/dev/null; then \
