@@ -155,7 +155,7 @@ static int run_layers(struct loop *l, struct err *e)
 
 int calib_run(struct calib *c, struct err *e)
 {
-    struct store s, original;
+    struct store s = { 0 }, original = { 0 };
     struct loop l = { .c = c,
                       .s = &s,
                       .original = c->both && c->feedback ? &original : NULL };

@@ -8,9 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/sync.h"
+
+/* How long a writer may take to open the pipe. */
+enum { WRITER_SECONDS = 10 };
 
 /* A frame that waits to be taken. */
 struct waiting {
@@ -192,6 +196,38 @@ int feedback_finish(struct feedback *b, struct err *e)
     if (b->rc < 0)
         *e = b->err;
     return b->rc;
+}
+
+/* Read what comes until the writer, who may still be on its way, has gone. */
+static void outlast_writer(const char *path)
+{
+    struct pollfd p = { .fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC),
+                        .events = POLLIN };
+    struct stat st;
+    char drop[4096];
+
+    if (p.fd >= 0 && fstat(p.fd, &st) == 0 && S_ISFIFO(st.st_mode))
+        while (poll(&p, 1, WRITER_SECONDS * 1000) > 0 &&
+               read(p.fd, drop, sizeof(drop)) > 0)
+            ;
+}
+
+void feedback_abandon(struct feedback *b, const char *path)
+{
+    struct timespec until;
+
+    close(1); /* the writer ends when our output has */
+    if (!b) {
+        outlast_writer(path);
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += WRITER_SECONDS;
+    pthread_mutex_lock(&b->lock);
+    while (!b->ended &&
+           pthread_cond_timedwait(&b->news, &b->lock, &until) != ETIMEDOUT)
+        ;
+    pthread_mutex_unlock(&b->lock);
 }
 
 void feedback_close(struct feedback *b)

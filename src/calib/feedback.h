@@ -21,6 +21,11 @@ MUST_CHECK int feedback_wait(struct feedback *f, uint64_t number,
                              struct codes *c, struct err *e);
 /* Wait for the stream's regular end.  After the last mark was waited for. */
 MUST_CHECK int feedback_finish(struct feedback *f, struct err *e);
+/* Before exiting after an error that was printed: close standard output, and
+ * wait until who writes to the pipe has gone, at most 10 s.  Somebody who
+ * opens it to write when we are gone would wait for a reader for ever.  f NULL:
+ * feedback_open() failed for this path. */
+void feedback_abandon(struct feedback *f, const char *path);
 /* Only after feedback_finish(); NULL is allowed. */
 void feedback_close(struct feedback *f);
 

@@ -178,6 +178,18 @@ static int finish(struct calib *c, struct err *e)
     return end_output(e) < 0 ? e->code : feedback_finish(c->feedback, e);
 }
 
+/* After an error: say it, here and to the next tool. */
+static _Noreturn void leave(const struct settings *s, struct calib *c,
+                            const struct err *e)
+{
+    err_print(e);
+    if (c->out)
+        stream_abort(c->out, e);
+    if (s->feedback)
+        feedback_abandon(c->feedback, s->feedback);
+    _exit(-e->code);
+}
+
 int main(int argc, char **argv)
 {
     struct settings s = { .layer = -1 };
@@ -197,18 +209,15 @@ int main(int argc, char **argv)
     c.dir = temporary_dir(&s);
     /* before anything can fail: somebody may wait for us to open it */
     if (s.feedback && feedback_open(&c.feedback, s.feedback, &e) < 0)
-        die_err(&e);
+        leave(&s, &c, &e);
     progress_start(&progress, s.tool.progress, "sequences", 0);
     if (stream_create(
             &c.out,
             &(struct stream_output){ .path = s.tool.output, .key = s.tool.key },
             &e) < 0)
-        die_err(&e);
-    if (run(&s, &c, &in, &e) < 0 || finish(&c, &e) < 0) {
-        err_print(&e);
-        stream_abort(c.out, &e);
-        _exit(-e.code);
-    }
+        leave(&s, &c, &e);
+    if (run(&s, &c, &in, &e) < 0 || finish(&c, &e) < 0)
+        leave(&s, &c, &e);
     progress_finish(&progress, NULL);
     feedback_close(c.feedback);
     feed_close(c.feed);
