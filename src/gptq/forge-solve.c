@@ -7,21 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/device.h"
-#include "common/tool.h"
-#include "gptq/module.h"
-
-struct settings {
-    struct tool tool;
-    struct module_params module;
-    const char *report;
-    int order, method, strict, effort, positive;
-    int64_t sweeps, factors;
-    struct device_choice device;
-};
+#include "gptq/solve_options.h"
 
 struct run {
-    struct settings *s;
+    struct solve_settings *s;
     struct stream_reader *in;
     struct stream_writer *out;
     struct module_solver *solver;
@@ -33,76 +22,9 @@ struct run {
     uint64_t modules;
 };
 
-static int parse(struct settings *s, int argc, char **argv)
-{
-    const struct opt table[] = {
-        { OPT_STR, 0, "hessian", "FILE",
-          "hessians of the inputs, where they are not in the stream; without "
-          "any: "
-          "round to nearest",
-          &s->module.hessian, 0, 0, true },
-        { OPT_CHOICE, 0, "method", "gptq|rtn",
-          "rtn: round to nearest even with hessians [gptq]", &s->method, 0, 0,
-          false },
-        { OPT_CHOICE, 0, "order", ORDER_WORDS,
-          "order in which inputs are quantized [activation]", &s->order, 0, 0,
-          false },
-        { OPT_CHOICE, 0, "effort", EFFORT_WORDS,
-          "fast: the grids and the order given; default: grids chosen on the "
-          "way, codes refined; best: more of both [fast]",
-          &s->effort, 0, 0, false },
-        { OPT_INT, 0, "factors", "N",
-          "try N factors of each grid, or N by N [of the effort]", &s->factors,
-          1, 256, false },
-        { OPT_INT, 0, "sweeps", "N",
-          "refine codes and scales N times at most [of the effort]", &s->sweeps,
-          0, 1000, false },
-        { OPT_FLAG, 0, "positive", NULL, "no negative scales", &s->positive, 0,
-          0, false },
-        { OPT_FLOAT, 0, "alpha", "X",
-          "how far the target follows the drift of the input [0.75]",
-          &s->module.alpha, 0, 1, false },
-        { OPT_FLOAT, 0, "beta", "X",
-          "how far it mends the residual stream [0.75]", &s->module.beta, 0, 1,
-          false },
-        { OPT_FLOAT, 0, "damping", "X",
-          "added to the diagonal, of its mean [0.01]", &s->module.damping, 1e-9,
-          1, false },
-        { OPT_FLAG, 0, "strict", NULL,
-          "a hessian that cannot be factored is an error", &s->strict, 0, 0,
-          true },
-        { OPT_STR, 0, "report", "FILE", "write a line of JSON per module",
-          &s->report, 0, 0, true },
-        GPU_OPTIONS(&s->device),
-        TOOL_COMMON(&s->tool),
-        TOOL_STREAM(&s->tool),
-        TOOL_END
-    };
-    int i;
-
-    s->order = ORDER_ACTIVATION;
-    s->sweeps = -1;
-    s->module.damping = 0.01;
-    s->module.alpha = s->module.beta = 0.75;
-    i = opt_parse(argc, argv, "[option...] [file] > codes",
-                  "Choose the 4-bit codes of weights on grids that are given.",
-                  table);
-    if (argc - i > 1)
-        die(E_USAGE, "takes one file at most (try --help)");
-    s->module.order = (enum factor_order)s->order;
-    s->module.nearest = s->method == 1;
-    s->module.strict = s->strict;
-    s->module.effort = (enum effort)s->effort;
-    s->module.negative = !s->positive;
-    s->module.sweeps = (int)s->sweeps;
-    s->module.factors = (int)s->factors;
-    tool_apply(&s->tool);
-    return i;
-}
-
 static int open_all(struct run *r, const char *path, struct err *e)
 {
-    const struct settings *s = r->s;
+    const struct solve_settings *s = r->s;
     struct stream_expect expect = { .key = s->tool.expect_key };
     struct stream_output out = { .path = s->tool.output, .key = s->tool.key };
     int rc;
@@ -236,10 +158,10 @@ static void summary(struct run *r)
 
 int main(int argc, char **argv)
 {
-    struct settings s = { .order = 0 };
+    struct solve_settings s = { .order = 0 };
     struct run r = { .s = &s };
     struct err e;
-    int first = parse(&s, argc, argv);
+    int first = solve_parse(&s, argc, argv);
 
     if (open_all(&r, first < argc ? argv[first] : NULL, &e) < 0) {
         publish_discard(r.report);

@@ -208,22 +208,17 @@ static int open_all(struct work *w, struct err *e)
 
 static int run(struct work *w, struct err *e)
 {
-    bool first = true;
     struct frame f;
-    int rc;
+    int rc = stream_next(w->in, &f, e);
 
-    while ((rc = stream_next(w->in, &f, e)) > 0) {
-        if (first && stream_inherit(w->out, stream_head(w->in), e))
-            return e->code;
-        first = false;
+    if (rc >= 0 && stream_inherit(w->out, stream_head(w->in), e))
+        return e->code;
+    for (; rc > 0; rc = stream_next(w->in, &f, e))
         if (take(w, &f, e))
             return err_prefix(e, "'%s': frame %" PRIu64,
                               w->set->input ? w->set->input : "<stdin>",
                               stream_frame_number(w->in));
-    }
     if (rc < 0 || flush(w, e) || write_run_note(w, e))
-        return e->code;
-    if (first && stream_inherit(w->out, stream_head(w->in), e))
         return e->code;
     return 0;
 }
