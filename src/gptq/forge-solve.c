@@ -163,6 +163,8 @@ int main(int argc, char **argv)
     struct err e;
     int first = solve_parse(&s, argc, argv);
 
+    if (argc - first > 1)
+        die(E_USAGE, "takes one file at most (try --help)");
     if (open_all(&r, first < argc ? argv[first] : NULL, &e) < 0) {
         publish_discard(r.report);
         die_err(&e);

@@ -54,8 +54,6 @@ int solve_parse(struct solve_settings *s, int argc, char **argv)
     i = opt_parse(argc, argv, "[option...] [file] > codes",
                   "Choose the 4-bit codes of weights on grids that are given.",
                   table);
-    if (argc - i > 1)
-        die(E_USAGE, "takes one file at most (try --help)");
     s->module.order = (enum factor_order)s->order;
     s->module.nearest = s->method == 1;
     s->module.strict = s->strict;

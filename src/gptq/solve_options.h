@@ -16,8 +16,7 @@ struct solve_settings {
     int64_t sweeps, factors;
 };
 
-/* Exits as the command line says: after --help, or with E_USAGE.  Returns the
- * index of the operand; argc when there is none. */
+/* As opt_parse(), whose result it returns: the index of the first operand. */
 int solve_parse(struct solve_settings *s, int argc, char **argv);
 
 #endif
