@@ -97,7 +97,7 @@ $O/%.c.o: %.c $O/flags
 
 $O/libforge.a: $(call obj,$(LIB))
 	$(if $(V),,@echo '  AR     $@')
-	$(Q)rm -f $@; $(AR) rcs $@ $^
+	$(Q)rm -f $@.new; $(AR) rcs $@.new $^ && mv $@.new $@
 
 # bin/ holds the last build of any mode; tests run $O, never bin/.
 $(BIN): bin/%: $O/bin/% FORCE

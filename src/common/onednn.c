@@ -277,9 +277,7 @@ struct job {
     int64_t across;     /* tiles beside each other */
     const uint16_t *a, *b;
     float *c;
-    pthread_mutex_t lock;
-    int rc;
-    struct err err;
+    struct threads_error error; /* by tile */
 };
 
 static void run_tiles(void *ctx, size_t begin, size_t end)
@@ -297,12 +295,8 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
         h.n = h.n - o < j->cols ? h.n - o : j->cols;
         rc = multiply(&h, j->a + i * h.a_row, j->b + o * h.b_col,
                       j->c + i * h.ldc + o, &e);
-        if (rc < 0) {
-            pthread_mutex_lock(&j->lock);
-            j->rc = rc;
-            j->err = e;
-            pthread_mutex_unlock(&j->lock);
-        }
+        if (rc < 0)
+            threads_error_add(&j->error, t, &e);
     }
 }
 
@@ -314,16 +308,13 @@ static int product(const struct shape *h, const uint16_t *a, const uint16_t *b,
 
     if (h->m <= 0 || h->n <= 0)
         return 0;
-    pthread_mutex_init(&j.lock, NULL);
+    threads_error_init(&j.error);
     j.rows = TILE_ROWS;
     j.cols = TILE_COLS;
     down = (h->m + j.rows - 1) / j.rows;
     j.across = (h->n + j.cols - 1) / j.cols;
     threads_for((size_t)(down * j.across), 1, run_tiles, &j);
-    pthread_mutex_destroy(&j.lock);
-    if (j.rc < 0)
-        *e = j.err;
-    return j.rc;
+    return threads_error_take(&j.error, e);
 }
 
 int onednn_bf16_nt(int64_t m, int64_t n, int64_t k, const uint16_t *x,
@@ -351,9 +342,7 @@ struct f32_job {
     const float *x, *w;
     float *y;
     int64_t across;
-    pthread_mutex_t lock;
-    int rc;
-    struct err err;
+    struct threads_error error; /* by tile */
 };
 
 static void run_f32(void *ctx, size_t begin, size_t end)
@@ -375,12 +364,8 @@ static void run_f32(void *ctx, size_t begin, size_t end)
 
             rc = s == dnnl_success ? 0 : failed(s, "a f32 product", &e);
         }
-        if (rc < 0) {
-            pthread_mutex_lock(&j->lock);
-            j->rc = rc;
-            j->err = e;
-            pthread_mutex_unlock(&j->lock);
-        }
+        if (rc < 0)
+            threads_error_add(&j->error, t, &e);
     }
 }
 
@@ -395,10 +380,7 @@ int onednn_f32_nt(int64_t m, int64_t n, int64_t k, const float *x, int64_t ldx,
     if (m <= 0 || n <= 0)
         return 0;
     j.across = (n + TILE_COLS - 1) / TILE_COLS;
-    pthread_mutex_init(&j.lock, NULL);
+    threads_error_init(&j.error);
     threads_for((size_t)(down * j.across), 1, run_f32, &j);
-    pthread_mutex_destroy(&j.lock);
-    if (j.rc < 0)
-        *e = j.err;
-    return j.rc;
+    return threads_error_take(&j.error, e);
 }

@@ -3,7 +3,6 @@
  * first, single steps at the end, so that all threads finish together. */
 #include "common/threads.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 
@@ -163,4 +162,32 @@ void threads_join(struct threads_task *t)
     if (t->running)
         pthread_join(t->thread, NULL);
     t->running = false;
+}
+
+/* ---- errors of a loop ---- */
+
+void threads_error_init(struct threads_error *t)
+{
+    t->rc = 0;
+    pthread_mutex_init(&t->lock, NULL);
+}
+
+void threads_error_add(struct threads_error *t, uint64_t part,
+                       const struct err *e)
+{
+    pthread_mutex_lock(&t->lock);
+    if (!t->rc || part < t->part) {
+        t->rc = e->code;
+        t->part = part;
+        t->err = *e;
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+
+int threads_error_take(struct threads_error *t, struct err *e)
+{
+    pthread_mutex_destroy(&t->lock);
+    if (t->rc)
+        *e = t->err;
+    return t->rc;
 }

@@ -2,6 +2,8 @@
 #ifndef FORGE_THREADS_H
 #define FORGE_THREADS_H
 
+#include <pthread.h>
+
 #include "common/base.h"
 
 /* Threads of all loops, of OpenBLAS and of oneDNN from here on; 0: as many as
@@ -16,6 +18,22 @@ int threads_count(void);
  * Nested calls run in the calling thread. */
 void threads_for(size_t n, size_t grain,
                  void (*fn)(void *ctx, size_t begin, size_t end), void *ctx);
+
+/* What went wrong in a loop: of all parts that fail, the one with the smallest
+ * number, so that the message does not depend on the threads. */
+struct threads_error {
+    pthread_mutex_t lock;
+    uint64_t part;
+    int rc; /* 0: nothing */
+    struct err err;
+};
+
+void threads_error_init(struct threads_error *t);
+/* From any thread: `part` failed with e. */
+void threads_error_add(struct threads_error *t, uint64_t part,
+                       const struct err *e);
+/* After the loop: its error to *e, and the code; or 0.  Ends *t. */
+MUST_CHECK int threads_error_take(struct threads_error *t, struct err *e);
 
 /* A function that runs beside the caller: reading the next batch while this
  * one is computed.  threads_for() inside it runs in its own thread. */

@@ -2,7 +2,6 @@
 #include "gptq/grid.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -158,22 +157,8 @@ struct job {
     struct factors factors;
     const char *w;
     uint32_t *meta;
-    pthread_mutex_t lock;
-    int rc;
-    uint64_t bad_row; /* the first row with an error */
-    struct err err;
+    struct threads_error error; /* by row */
 };
-
-static void report(struct job *j, uint64_t row, int rc, const struct err *e)
-{
-    pthread_mutex_lock(&j->lock);
-    if (!j->rc || row < j->bad_row) {
-        j->rc = rc;
-        j->err = *e;
-        j->bad_row = row;
-    }
-    pthread_mutex_unlock(&j->lock);
-}
 
 /* Divided by its largest, so that sums neither overflow nor vanish. */
 static void normalise(float *c, const float *importance, size_t n)
@@ -236,7 +221,7 @@ static void search_rows(void *ctx, size_t begin, size_t end)
         begin = r;
     }
     if (rc < 0)
-        report(j, begin, rc, &e);
+        threads_error_add(&j->error, begin, &e);
     free(x);
 }
 
@@ -246,12 +231,9 @@ static int search(const struct grid_params *p, const void *w, uint32_t *meta,
     struct job j = { .p = p, .w = w, .meta = meta };
 
     choose_factors(p, &j.factors);
-    pthread_mutex_init(&j.lock, NULL);
+    threads_error_init(&j.error);
     threads_for(p->rows, 8, search_rows, &j);
-    pthread_mutex_destroy(&j.lock);
-    if (j.rc < 0)
-        *e = j.err;
-    return j.rc;
+    return threads_error_take(&j.error, e);
 }
 
 const struct grid_backend grid_cpu = { .name = "cpu", .search = search };

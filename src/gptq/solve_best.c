@@ -2,7 +2,6 @@
 #include "gptq/solve_best.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,11 +63,8 @@ struct job {
     const char *w;
     uint32_t *meta;
     uint8_t *codes;
-    double *loss, *nearest; /* [rows] */
-    pthread_mutex_t lock;
-    int rc;
-    uint64_t bad_row;
-    struct err err;
+    double *loss, *nearest;     /* [rows] */
+    struct threads_error error; /* by row */
 };
 
 /* What a thread works with; one for all slabs of its part. */
@@ -77,17 +73,6 @@ struct bench {
     float *x;      /* [48][cols] */
     uint8_t *code; /* [cols] */
 };
-
-static void report(struct job *j, uint64_t row, int rc, const struct err *e)
-{
-    pthread_mutex_lock(&j->lock);
-    if (!j->rc || row < j->bad_row) {
-        j->rc = rc;
-        j->err = *e;
-        j->bad_row = row;
-    }
-    pthread_mutex_unlock(&j->lock);
-}
 
 static int bench_open(struct bench *t, const struct job *j, struct err *e)
 {
@@ -217,7 +202,7 @@ static void solve_slabs(void *ctx, size_t begin, size_t end)
             solve_slab(j, &t, row, n);
     }
     if (rc < 0)
-        report(j, bad, rc, &e);
+        threads_error_add(&j->error, bad, &e);
     bench_close(&t);
 }
 
@@ -233,15 +218,12 @@ int best_solve(const struct best_params *p, const struct best_hessian *b,
     if (!j.loss)
         return e->code;
     j.nearest = j.loss + rows;
-    pthread_mutex_init(&j.lock, NULL);
+    threads_error_init(&j.error);
     threads_for((rows + ROWS - 1) / ROWS, 1, solve_slabs, &j);
-    pthread_mutex_destroy(&j.lock);
     for (uint64_t i = 0; i < rows; i++) {
         r->loss += j.loss[i];
         r->loss_nearest += j.nearest[i];
     }
     free(j.loss);
-    if (j.rc < 0)
-        *e = j.err;
-    return j.rc;
+    return threads_error_take(&j.error, e);
 }

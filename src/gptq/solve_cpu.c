@@ -40,9 +40,7 @@ struct job {
     pthread_mutex_t lock;
     void **spare; /* [n_spare]: memory of tiles that are done */
     int n_spare;
-    int rc;
-    uint64_t bad_row;
-    struct err err;
+    struct threads_error error; /* by row */
 };
 
 /* A tile at work; one allocation. */
@@ -437,17 +435,6 @@ static int run_tile(struct tile *t, struct err *e)
     return 0;
 }
 
-static void report(struct job *j, uint64_t row, int rc, const struct err *e)
-{
-    pthread_mutex_lock(&j->lock);
-    if (!j->rc || row < j->bad_row) {
-        j->rc = rc;
-        j->err = *e;
-        j->bad_row = row;
-    }
-    pthread_mutex_unlock(&j->lock);
-}
-
 static void run_tiles(void *ctx, size_t begin, size_t end)
 {
     struct job *j = ctx;
@@ -461,7 +448,7 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
             rc = run_tile(&t, &e);
         tile_close(j, &t);
         if (rc < 0)
-            report(j, t.first, rc, &e);
+            threads_error_add(&j->error, t.first, &e);
     }
 }
 
@@ -508,7 +495,7 @@ static int run_factor(struct job *j, struct solve_result *r, struct err *e)
     free(j->spare);
     free(where);
     free(j->loss);
-    return j->rc;
+    return 0;
 }
 
 /* ---- without a Hessian ---- */
@@ -548,7 +535,7 @@ static void round_rows(void *ctx, size_t begin, size_t end)
            !(rc = round_row(j, r, x, (uint8_t *)(x + cols), &e)))
         r++;
     if (rc < 0)
-        report(j, r, rc, &e);
+        threads_error_add(&j->error, r, &e);
     free(x);
 }
 
@@ -557,20 +544,17 @@ static int run(const struct solve_params *p, const void *w,
                struct solve_result *r, struct err *e)
 {
     struct job j = { .p = p, .f = f, .w = w, .meta = meta, .codes = codes };
-    int rc;
+    int rc = 0;
 
     *r = (struct solve_result){ 0, 0 };
     pthread_mutex_init(&j.lock, NULL);
-    if (f) {
+    threads_error_init(&j.error);
+    if (f)
         rc = run_factor(&j, r, e);
-    } else {
+    else
         threads_for(p->rows, 8, round_rows, &j);
-        rc = j.rc;
-    }
     pthread_mutex_destroy(&j.lock);
-    if (j.rc < 0)
-        *e = j.err;
-    return rc;
+    return threads_error_take(&j.error, e) < 0 ? e->code : rc;
 }
 
 const struct solve_backend solve_cpu = { .name = "cpu",

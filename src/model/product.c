@@ -4,7 +4,6 @@
  * rows are made by bf16_gemm.h from weights packed when they were loaded, else
  * those of a tile by oneDNN; from the thread's scratch they are rounded, added
  * or gated, so that f32 results never travel through memory. */
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -24,9 +23,7 @@ struct job {
     const struct product *p;
     int64_t cols, across; /* of a tile; tiles beside each other */
     bool packed;
-    pthread_mutex_t lock;
-    int rc;
-    struct err err;
+    struct threads_error error; /* by tile */
 };
 
 /* ---- weights ---- */
@@ -173,12 +170,8 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
         int64_t o = (int64_t)t % j->across * j->cols;
         struct err e;
 
-        if (run_tile(j, i, o, &e) < 0) {
-            pthread_mutex_lock(&j->lock);
-            j->rc = e.code;
-            j->err = e;
-            pthread_mutex_unlock(&j->lock);
-        }
+        if (run_tile(j, i, o, &e) < 0)
+            threads_error_add(&j->error, t, &e);
     }
 }
 
@@ -206,12 +199,9 @@ int product_run(const struct product *p, struct err *e)
     int64_t down = (p->rows + TILE_ROWS - 1) / TILE_ROWS;
 
     choose_tiles(&j, down);
-    pthread_mutex_init(&j.lock, NULL);
+    threads_error_init(&j.error);
     threads_for((size_t)(down * j.across), 1, run_tiles, &j);
-    pthread_mutex_destroy(&j.lock);
-    if (j.rc < 0)
-        *e = j.err;
-    return j.rc;
+    return threads_error_take(&j.error, e);
 }
 
 /* ---- sums alone ---- */

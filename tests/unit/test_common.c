@@ -192,6 +192,31 @@ static void test_threads(void)
     threads_for(0, 1, count, NULL);
 }
 
+static void fail_some(void *ctx, size_t begin, size_t end)
+{
+    struct err e;
+
+    for (size_t i = end; i-- > begin;)
+        if (i % 7 == 3) {
+            err_set(&e, E_DATA, "part %zu", i);
+            threads_error_add(ctx, i, &e);
+        }
+}
+
+static void test_threads_error(void)
+{
+    struct threads_error t;
+    struct err e;
+
+    threads_error_init(&t);
+    threads_for(2, 1, fail_some, &t);
+    CHECK(threads_error_take(&t, &e) == 0);
+    threads_error_init(&t);
+    threads_for(1000, 1, fail_some, &t);
+    CHECK(threads_error_take(&t, &e) == e.code && e.code < 0);
+    CHECK(!strcmp(e.msg, "part 3"));
+}
+
 static void test_publish(void)
 {
     char dir[] = "/tmp/forge-test-XXXXXX", path[64], *text;
@@ -377,6 +402,7 @@ int main(void)
     test_all_halves();
     test_rounding();
     test_threads();
+    test_threads_error();
     test_publish();
     test_without(); /* first: a child cannot use its parent's ring */
     test_large();
