@@ -9,11 +9,26 @@
 #include "common/threads.h"
 #include "model/scratch.h"
 
+/* A file whose payloads are read when they are wanted. */
+struct source {
+    struct stream_reader *in;
+    size_t users; /* modules, and who is opening it */
+    char path[];
+};
+
+/* The payload of a frame, in memory or in the module's file. */
+struct payload {
+    void *p; /* NULL: in the file */
+    uint64_t at;
+    size_t len; /* 0: there is none so far */
+};
+
 struct module {
     char *name;
+    struct source *from; /* NULL: all of it is in memory */
     uint64_t rows, cols;
-    uint8_t *nibbles; /* [rows, cols / 2]; NULL: only qmeta so far */
-    uint32_t *meta;   /* [rows, groups]; NULL: only codes so far */
+    struct payload nibbles; /* [rows, cols / 2] */
+    struct payload meta;    /* [rows, groups] of uint32_t */
     uint64_t meta_rows, groups;
     uint32_t group;
     enum dtype scale_dtype;
@@ -23,6 +38,14 @@ struct codes {
     struct module *module;
     size_t count;
 };
+
+static void source_leave(struct source *s)
+{
+    if (!s || --s->users)
+        return;
+    stream_close(s->in);
+    free(s);
+}
 
 int codes_create(struct codes **c, struct err *e)
 {
@@ -35,9 +58,10 @@ void codes_truncate(struct codes *c, size_t n)
     for (; c->count > n; c->count--) {
         struct module *m = &c->module[c->count - 1];
 
+        source_leave(m->from);
         free(m->name);
-        free(m->nibbles);
-        free(m->meta);
+        free(m->nibbles.p);
+        free(m->meta.p);
     }
 }
 
@@ -83,7 +107,8 @@ void codes_remove(struct codes *c, const char *module)
 
 /* ---- reading ---- */
 
-static struct module *add(struct codes *c, const char *name, struct err *e)
+static struct module *add(struct codes *c, const char *name,
+                          struct source *from, struct err *e)
 {
     struct module *m = find(c, name);
     size_t len = strlen(name) + 1;
@@ -98,37 +123,46 @@ static struct module *add(struct codes *c, const char *name, struct err *e)
     if (!m->name)
         return NULL;
     memcpy(m->name, name, len);
+    m->from = from;
+    if (from)
+        from->users++;
     c->count++;
     return m;
 }
 
-static void *copy(const struct frame *f, struct err *e)
+/* What came with its frame is copied; what was skimmed stays where it is. */
+static int hold(struct payload *p, const struct frame *f, uint64_t at,
+                struct err *e)
 {
-    void *p = mem_alloc(f->len, f->name, e);
+    void *copy = f->data ? mem_alloc(f->len, f->name, e) : NULL;
 
-    if (p)
-        memcpy(p, f->data, f->len);
-    return p;
+    if (f->data && !copy)
+        return e->code;
+    if (copy)
+        memcpy(copy, f->data, f->len);
+    *p = (struct payload){ copy, at, f->len };
+    return 0;
 }
 
-static int take_codes(struct module *m, const struct frame *f, struct err *e)
+static int take_codes(struct module *m, const struct frame *f, uint64_t at,
+                      struct err *e)
 {
-    if (m->nibbles)
+    if (m->nibbles.len)
         return err_set(e, E_DATA, "'%s': two frames of codes", f->name);
-    if (f->dtype != DT_U4 || f->ndim != 2 || f->dims[1] % 2 || !f->dims[1])
+    if (f->dtype != DT_U4 || f->ndim != 2 || f->dims[1] % 2 || !f->len)
         return err_set(e, E_DATA, "'%s': codes are not U4 [rows, even columns]",
                        f->name);
     m->rows = f->dims[0];
     m->cols = f->dims[1];
-    m->nibbles = copy(f, e);
-    return m->nibbles ? 0 : e->code;
+    return hold(&m->nibbles, f, at, e);
 }
 
-static int take_meta(struct module *m, const struct frame *f, struct err *e)
+static int take_meta(struct module *m, const struct frame *f, uint64_t at,
+                     struct err *e)
 {
-    if (m->meta)
+    if (m->meta.len)
         return err_set(e, E_DATA, "'%s': two frames of qmeta", f->name);
-    if (f->dtype != DT_QMETA4 || f->ndim != 2 || !f->group)
+    if (f->dtype != DT_QMETA4 || f->ndim != 2 || !f->group || !f->len)
         return err_set(e, E_DATA,
                        "'%s': qmeta is not QMETA4 [rows, groups] with a group",
                        f->name);
@@ -136,20 +170,30 @@ static int take_meta(struct module *m, const struct frame *f, struct err *e)
     m->groups = f->dims[1];
     m->group = f->group;
     m->scale_dtype = f->scale_dtype ? f->scale_dtype : DT_F16;
-    m->meta = copy(f, e);
-    return m->meta ? 0 : e->code;
+    return hold(&m->meta, f, at, e);
 }
 
-int codes_add(struct codes *c, const struct frame *f, struct err *e)
+/* from: the file that the frame was skimmed in, its payload there at `at`. */
+static int take(struct codes *c, const struct frame *f, struct source *from,
+                uint64_t at, struct err *e)
 {
     struct module *m;
 
     if (f->role != ROLE_CODES && f->role != ROLE_QMETA)
         return 0;
-    m = add(c, f->name, e);
+    m = add(c, f->name, from, e);
     if (!m)
         return e->code;
-    return f->role == ROLE_CODES ? take_codes(m, f, e) : take_meta(m, f, e);
+    if (m->from != from)
+        return err_set(e, E_DATA, "'%s': two frames of %s", f->name,
+                       role_name(f->role));
+    return f->role == ROLE_CODES ? take_codes(m, f, at, e) :
+                                   take_meta(m, f, at, e);
+}
+
+int codes_add(struct codes *c, const struct frame *f, struct err *e)
+{
+    return take(c, f, NULL, 0, e);
 }
 
 int codes_check(const struct codes *c, struct err *e)
@@ -157,10 +201,10 @@ int codes_check(const struct codes *c, struct err *e)
     for (size_t i = 0; i < c->count; i++) {
         const struct module *m = &c->module[i];
 
-        if (!m->meta || !m->nibbles)
+        if (!m->meta.len || !m->nibbles.len)
             return err_set(e, E_DATA, "'%s' has %s, but no %s", m->name,
-                           m->meta ? "qmeta" : "codes",
-                           m->meta ? "codes" : "qmeta");
+                           m->meta.len ? "qmeta" : "codes",
+                           m->meta.len ? "codes" : "qmeta");
         if (m->meta_rows != m->rows ||
             m->groups != quant_groups(m->cols, m->group))
             return err_set(e, E_DATA,
@@ -179,30 +223,57 @@ bool codes_has(const struct codes *c, const char *module)
     return find(c, module);
 }
 
-int codes_read(struct codes *c, const char *path, struct err *e)
+static int skim(struct codes *c, struct source *s, struct err *e)
 {
     struct stream_expect none = { 0 };
-    struct stream_reader *r;
     struct frame f;
+    uint64_t at;
     int rc;
 
-    if (stream_open(&r, path, &none, e) < 0)
+    if (stream_open(&s->in, s->path, &none, e) < 0)
         return e->code;
-    while ((rc = stream_next(r, &f, e)) > 0)
-        if (codes_add(c, &f, e) < 0) {
-            rc = err_prefix(e, "'%s'", path);
-            break;
-        }
-    stream_close(r);
+    while ((rc = stream_skim(s->in, &f, &at, e)) > 0)
+        if (take(c, &f, s, at, e) < 0)
+            return err_prefix(e, "'%s'", s->path);
     if (rc >= 0 && codes_check(c, e) < 0)
-        rc = err_prefix(e, "'%s'", path);
-    return rc < 0 ? rc : 0;
+        return err_prefix(e, "'%s'", s->path);
+    return rc;
+}
+
+int codes_read(struct codes *c, const char *path, struct err *e)
+{
+    size_t len = strlen(path) + 1;
+    struct source *s = mem_zero(1, sizeof(*s) + len, path, e);
+    int rc;
+
+    if (!s)
+        return e->code;
+    memcpy(s->path, path, len);
+    s->users = 1;
+    rc = skim(c, s, e);
+    source_leave(s);
+    return rc;
+}
+
+/* A payload in memory; *own: what to free after use. */
+static int fetch(const struct module *m, const struct payload *p,
+                 const void **data, void **own, struct err *e)
+{
+    *own = NULL;
+    *data = p->p;
+    if (p->p)
+        return 0;
+    *own = mem_alloc(p->len, m->name, e);
+    *data = *own;
+    return *own ? stream_payload(m->from->in, p->at, *own, p->len, e) : e->code;
 }
 
 /* ---- floats ---- */
 
 struct job {
     const struct module *m;
+    const uint8_t *nibbles;
+    const uint32_t *meta;
     enum dtype dtype;
     void *w;
     bool failed; /* only ever set */
@@ -225,13 +296,39 @@ static void dequantize(void *ctx, size_t begin, size_t end)
     for (size_t r = begin; r < end; r++) {
         float *to = j->dtype == DT_F32 ? (float *)j->w + r * n : row;
 
-        quant_unpack_row(code, m->nibbles + r * (n / 2), n);
-        quant_dequantize_row(to, code, n, m->meta + r * m->groups, m->group,
+        quant_unpack_row(code, j->nibbles + r * (n / 2), n);
+        quant_dequantize_row(to, code, n, j->meta + r * m->groups, m->group,
                              m->scale_dtype);
         if (j->dtype != DT_F32 &&
             !from_f32((uint16_t *)j->w + r * n, j->dtype, row, n))
             __atomic_store_n(&j->failed, true, __ATOMIC_RELAXED);
     }
+}
+
+/* All rows of a module into new memory. */
+static int dequantize_all(struct job *j, size_t n, struct err *e)
+{
+    const struct module *m = j->m;
+    const void *nibbles, *meta = NULL;
+    void *own[2] = { NULL, NULL };
+
+    j->w = NULL;
+    if (fetch(m, &m->nibbles, &nibbles, &own[0], e) == 0 &&
+        fetch(m, &m->meta, &meta, &own[1], e) == 0)
+        j->w = mem_alloc(n, m->name, e);
+    if (j->w) {
+        j->nibbles = nibbles;
+        j->meta = meta;
+        threads_for((size_t)m->rows, 16, dequantize, j);
+    }
+    free(own[0]);
+    free(own[1]);
+    if (!j->w)
+        return e->code;
+    if (!j->failed)
+        return 0;
+    free(j->w);
+    return err_set(e, E_TEMP, "'%s': cannot allocate a row", m->name);
 }
 
 int codes_linear(const struct codes *c, const char *module, int64_t rows,
@@ -252,14 +349,8 @@ int codes_linear(const struct codes *c, const char *module, int64_t rows,
     if (size_mul((size_t)rows, (size_t)cols, &n) ||
         size_mul(n, dtype == DT_F32 ? sizeof(float) : 2, &n))
         return err_set(e, E_TEMP, "'%s': too large for memory", module);
-    j.w = mem_alloc(n, module, e);
-    if (!j.w)
+    if (dequantize_all(&j, n, e) < 0)
         return e->code;
-    threads_for((size_t)rows, 16, dequantize, &j);
-    if (j.failed) {
-        free(j.w);
-        return err_set(e, E_TEMP, "'%s': cannot allocate a row", module);
-    }
     *w = j.w;
     return 1;
 }

@@ -5,13 +5,18 @@
 
 #include "common/stream.h"
 
-struct codes; /* by module path; holds 4-bit codes, not floats */
+/* By module path: 4-bit codes, not floats.  Those of a file stay there until
+ * one is wanted, so memory does not grow with the experts of a layer.  The
+ * functions that change it, and codes_linear(), are for one thread at a time. */
+struct codes;
 
 MUST_CHECK int codes_create(struct codes **c, struct err *e);
 void codes_free(struct codes *c); /* NULL is allowed */
 /* Add all modules of a stream of codes and qmeta frames (what forge-solve
- * writes); other frames are ignored.  E_DATA: shapes disagree, a module
- * appears twice or has only one of the two. */
+ * writes); other frames are ignored.  The payloads of a regular file are read,
+ * and checked, by codes_linear(); it stays open while a module of it is here.
+ * E_DATA: shapes disagree, a module appears twice or has only one of the two.
+ */
 MUST_CHECK int codes_read(struct codes *c, const char *path, struct err *e);
 /* One frame of such a stream; others than codes and qmeta are ignored.
  * E_DATA. */
@@ -27,7 +32,8 @@ void codes_remove(struct codes *c, const char *module);
 /* Path of the i-th module; the order is that of reading. */
 const char *codes_module(const struct codes *c, size_t i);
 /* Dequantize a module into *w (malloced, [rows, cols], f32 or bf16 by dtype).
- * 1: done; 0: there are no codes for it; E_DATA: it has another shape. */
+ * 1: done; 0: there are no codes for it; E_DATA: it has another shape, or the
+ * file is damaged. */
 MUST_CHECK int codes_linear(const struct codes *c, const char *module,
                             int64_t rows, int64_t cols, enum dtype dtype,
                             void **w, struct err *e);
