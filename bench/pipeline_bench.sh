@@ -11,14 +11,14 @@ python=${PYTHON:-.venv/bin/python}
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
-field() { sed -E "s/.*\"$1\":([0-9.]+).*/\1/" "$dir/cost"; }
+field() { sed -E "s/.*\"$2\": ?([0-9.]+).*/\1/" "$dir/$1"; }
 
 for _ in 1 2 3; do
     rm -rf "$dir/out"
     forge-meter -q -o "$dir/cost" -- forge quantize "$model" "$dir/out" \
         --effort "${EFFORT:-default}" \
         --text "$text" --sequences 64 --quiet
-    echo "$(field seconds) $(field peak_bytes)"
+    echo "$(field cost seconds) $(field cost peak_bytes)"
 done | sort -n | head -n 1 >"$dir/ours"
 # Checked before it counts: complete, and close to the source.
 forge-shard -q --from "$model" --sample 1000 --verify "$dir/out"
@@ -31,9 +31,9 @@ if ! "$python" -c 'import gptqmodel' 2>/dev/null; then
     exit
 fi
 forge-tokens -q --sequences 64 -o "$dir/tokens" "$model" "$text"
-"$python" bench/pipeline_peer.py "$model" "$dir/tokens" "$dir/peer" \
+"$python" tests/interop/peers.py gptqmodel "$model" "$dir/tokens" "$dir/peer" \
     >"$dir/theirs" 2>"$dir/log" || { tail -n 3 "$dir/log"; exit 1; }
-read -r theirs theirs_peak <"$dir/theirs"
+theirs=$(field theirs seconds) theirs_peak=$(field theirs peak_bytes)
 printf '%-28s %8.2f s %8.0f MiB\n' "GPTQModel, default" "$theirs" \
     "$((theirs_peak / 1048576))"
 awk -v a="$seconds" -v b="$theirs" -v p="$peak" -v q="$theirs_peak" 'BEGIN {

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Other programs' quantizations of a model, from token ids: what they make is kept until one of its causes changes.
+
+    peers.py NAME MODEL IDS OUT    make one, on the CPU; IDS: .npy of int32 [sequences, length], or a tokens stream
+
+prints {"seconds": load to save, "peak_bytes": largest resident set, "versions": {...}}; imports are not counted as time.
+A NAME is a package and what differs from its default, W4 with groups of 128 in all: see NAMES.
+"""
+import hashlib
+import inspect
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+DISTRIBUTION = dict(gptqmodel="gptqmodel", llmcompressor="llmcompressor", autoround="auto-round")
+# mse: GPTQModel's search of L^2.4; an observer of llm-compressor (its default is minmax); both are symmetric by default
+NAMES = ["gptqmodel", "gptqmodel-mse", "gptqmodel-asym", "gptqmodel-mse-asym",
+         "llmcompressor", "llmcompressor-mse", "llmcompressor-imatrix_mse",
+         "llmcompressor-asym", "llmcompressor-mse-asym", "llmcompressor-imatrix_mse-asym"]
+SLOW = ["autoround", "autoround-asym"]  # 200 steps of a backward pass for each layer: by name alone
+
+
+# ---- making one, in a process of its own: they change torch for good ----
+
+def make_gptqmodel(model, out, ids, how):
+    from gptqmodel import GPTQConfig, GPTQModel
+    # asymmetric: v1 stores zeros less one, which some loaders take otherwise
+    c = dict(sym=False, format="gptq_v2") if "asym" in how else {}
+    if "mse" in how:
+        c["mse"] = 2.4
+    data = [dict(input_ids=r.tolist(), attention_mask=[1] * len(r)) for r in ids]
+    start = time.time()
+    m = GPTQModel.load(model, GPTQConfig(bits=4, group_size=128, offload_to_disk=False, **c), device="cpu")
+    m.quantize(data, batch_size=1, calibration_data_min_length=1)
+    m.save(out)
+    return time.time() - start
+
+
+def make_llmcompressor(model, out, ids, how):
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+    from datasets import Dataset
+    from llmcompressor import oneshot
+    from llmcompressor.modifiers.quantization import GPTQModifier
+    from transformers import AutoModelForCausalLM
+    observer = ([h for h in how if h != "asym"] or ["minmax"])[0]
+    args = QuantizationArgs(num_bits=4, type="int", symmetric="asym" not in how, strategy="group", group_size=128, observer=observer)
+    scheme = QuantizationScheme(targets=["Linear"], weights=args)
+    data = Dataset.from_dict(dict(input_ids=[r.tolist() for r in ids], attention_mask=[[1] * len(r) for r in ids]))
+    start = time.time()
+    m = AutoModelForCausalLM.from_pretrained(model, dtype="auto")
+    oneshot(model=m, recipe=GPTQModifier(ignore=["lm_head", "re:.*mlp.gate$"], config_groups=dict(group_0=scheme)), dataset=data,
+            tokenizer=model, max_seq_length=ids.shape[1], num_calibration_samples=len(ids), shuffle_calibration_samples=False)
+    m.save_pretrained(out, save_compressed=True)
+    return time.time() - start
+
+
+def make_autoround(model, out, ids, how):
+    import torch
+    from auto_round import AutoRound
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    start = time.time()
+    m = AutoModelForCausalLM.from_pretrained(model, dtype="auto")
+    AutoRound(m, AutoTokenizer.from_pretrained(model), scheme="W4A16", bits=4, group_size=128, sym="asym" not in how,
+              dataset=[torch.from_numpy(r.astype("int64"))[None] for r in ids], seqlen=ids.shape[1], nsamples=len(ids),
+              device_map="cpu", enable_torch_compile=False).quantize_and_save(out, format="auto_gptq")
+    seconds = time.time() - start
+    for config in list(Path(out).glob("*/config.json")):  # it may write into a folder of its own
+        for f in config.parent.iterdir():
+            f.rename(Path(out) / f.name)
+    return seconds
+
+
+def read_ids(path):
+    import numpy as np
+    if path.endswith(".npy"):
+        return np.load(path)
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
+    import fts
+    with open(path, "rb") as f:
+        return np.stack([t.array() for t in fts.read(f) if t.role == "tokens"])
+
+
+def make(name, model, ids, out):
+    """Prints what it cost; what the libraries print goes to stderr."""
+    threads = len(os.sched_getaffinity(0))
+    os.environ.update(OMP_NUM_THREADS=str(threads), TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1",
+                      HF_HUB_DISABLE_PROGRESS_BARS="1", CUDA_VISIBLE_DEVICES="", GPTQMODEL_CPU_WORKERS=str(max(2, threads)))
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    model, ids, out = map(os.path.abspath, (model, ids, out))
+    os.chdir(os.path.dirname(out))  # they leave logs where they run
+    import torch
+    torch.set_num_threads(threads)
+    package, *how = name.split("-")
+    seconds = globals()["make_" + package](model, out, read_ids(ids), how)
+    with open("/proc/self/status") as f:
+        peak = next(int(line.split()[1]) * 1024 for line in f if line.startswith("VmHWM"))
+    os.write(stdout, json.dumps(dict(seconds=round(seconds, 2), peak_bytes=peak)).encode() + b"\n")
+
+
+# ---- keeping them ----
+
+def versions(python):
+    """Of the packages that are there, by the first part of a name; the program needs nothing but the standard library."""
+    code = ("import json, sys\nfrom importlib import metadata\nr = {}\nfor k, v in json.loads(sys.argv[1]).items():\n"
+            "    try: r[k] = metadata.version(v)\n    except metadata.PackageNotFoundError: pass\nprint(json.dumps(r))")
+    return json.loads(subprocess.run([python, "-c", code, json.dumps(DISTRIBUTION)], check=True, stdout=subprocess.PIPE).stdout)
+
+
+def digest(*parts):
+    """Of texts, and of files by content, directories' files included."""
+    h = hashlib.sha256()
+    for p in parts:
+        files = [] if not isinstance(p, Path) else sorted(f for f in p.iterdir() if f.is_file()) if p.is_dir() else [p]
+        h.update(b"\0%d\0" % len(files) + (str(p).encode() if not files else b""))
+        for f in files:
+            with open(f, "rb") as r:
+                h.update(hashlib.file_digest(r, "sha256").digest())
+    return h.hexdigest()[:16]
+
+
+def kept(python, name, model, ids, work, version):
+    """-> (directory, what it cost): made now, unless WORK has it of the same model, ids, package version and way of making."""
+    way = inspect.getsource(globals()["make_" + name.split("-")[0]])
+    key = digest(name, version, way, Path(model), Path(ids))
+    out = Path(work) / f"{name}-{Path(model).name}-{key}"
+    if not (out / "cost.json").exists():
+        shutil.rmtree(out, ignore_errors=True)
+        new = out.with_name(out.name + ".tmp")
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        with open(f"{out}.log", "wb") as log:
+            r = subprocess.run([python, __file__, name, str(model), str(ids), str(new / "out")], stdout=subprocess.PIPE, stderr=log)
+        if r.returncode or not (new / "out/config.json").exists():
+            raise RuntimeError(f"{name}: exit {r.returncode}: see {out}.log")
+        (new / "out/cost.json").write_bytes(r.stdout)
+        (new / "out").rename(out)
+        shutil.rmtree(new)
+    return out, json.loads((out / "cost.json").read_text())
+
+
+if __name__ == "__main__":
+    make(*sys.argv[1:])
