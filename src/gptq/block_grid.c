@@ -163,18 +163,29 @@ static void try_all(struct slab *s, const struct slab_group *g,
     }
 }
 
+/* On the grids that are set; acc is. */
+static void solve_in_place(struct slab *s, const struct slab_group *g,
+                           float *cost)
+{
+    solve_group(s, g, s->scale + g->group * ROWS, s->zero + g->group * ROWS,
+                s->d + g->c0 * ROWS, s->codes + g->c0 * ROWS, cost);
+}
+
+void block_quantize(struct slab *s, const struct slab_group *g, float *cost)
+{
+    push(s, g);
+    solve_in_place(s, g, cost);
+}
+
 void block_solve(struct slab *s, const struct slab_group *g,
                  const struct block_params *p, float *cost)
 {
     float lo[ROWS], hi[ROWS], best[ROWS], loss[ROWS] = { 0 };
-    const float *scale = s->scale + g->group * ROWS;
-    const float *zero = s->zero + g->group * ROWS;
 
     block_updated(s, g, s->scratch);
     range(s->scratch, g->c1 - g->c0, lo, hi);
     try_all(s, g, p, lo, hi, best);
-    solve_group(s, g, scale, zero, s->d + g->c0 * ROWS, s->codes + g->c0 * ROWS,
-                loss);
+    solve_in_place(s, g, loss);
     if (cost)
         memcpy(cost, best, sizeof(best));
 }

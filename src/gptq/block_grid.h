@@ -42,6 +42,9 @@ uint32_t block_candidate(const struct block_params *p, int i, float lo,
  * before it are done.  cost (may be NULL): what each row's choice costs. */
 void block_solve(struct slab *s, const struct slab_group *g,
                  const struct block_params *p, float *cost);
+/* Quantize group g on the grids that are set, as plain GPTQ does: the groups
+ * before it are done.  cost[48] += what it adds to the damped loss. */
+void block_quantize(struct slab *s, const struct slab_group *g, float *cost);
 /* What block_solve() judges: w'[c1-c0][48] of group g.  For tests too. */
 void block_updated(struct slab *s, const struct slab_group *g, float *w);
 

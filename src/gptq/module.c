@@ -269,6 +269,7 @@ static int solve_best(struct module_solver *m, const struct solve_params *solve,
                              .sweeps = plan.sweeps,
                              .alpha = m->params.alpha,
                              .beta = m->params.beta };
+    struct best_result best;
     int drift = cross_of(&m->drift, w, w->dims[1], e), residual, rc;
 
     residual = drift < 0 ? drift : cross_of(&m->residual, w, w->dims[0], e);
@@ -287,7 +288,10 @@ static int solve_best(struct module_solver *m, const struct solve_params *solve,
     p.block.scale_dtype = solve->scale_dtype;
     note->corrected = drift || residual;
     note->effort = effort_names[m->params.effort];
-    return best_solve(&p, &m->best, w->data, grids, codes, r, e);
+    rc = best_solve(&p, &m->best, w->data, grids, codes, &best, e);
+    *r = best.solve;
+    note->loss_gptq = best.loss_plain;
+    return rc;
 }
 
 int module_solve(struct module_solver *m, const struct frame *w,
@@ -353,6 +357,10 @@ static void note_json(struct json_writer *w, const struct module_note *note,
         jw_number(w, note->loss);
         jw_key(w, "loss_rtn");
         jw_number(w, note->loss_rtn);
+        if (note->loss_gptq > 0) {
+            jw_key(w, "loss_gptq");
+            jw_number(w, note->loss_gptq);
+        }
     }
     if (note->n_tried) {
         jw_key(w, "samples");

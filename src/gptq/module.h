@@ -29,6 +29,7 @@ struct module_note {
     const char *order;  /* NULL when there is none */
     bool measured;      /* losses are known */
     double loss, loss_rtn;
+    double loss_gptq; /* of plain GPTQ beside it; 0: not measured */
     uint64_t samples;
     double damping; /* the one that worked */
     const double *tried;

@@ -63,8 +63,8 @@ struct job {
     const char *w;
     uint32_t *meta;
     uint8_t *codes;
-    double *loss, *nearest;     /* [rows] */
-    struct threads_error error; /* by row */
+    double *loss, *nearest, *plain; /* [rows] */
+    struct threads_error error;     /* by row */
 };
 
 /* What a thread works with; one for all slabs of its part. */
@@ -116,8 +116,31 @@ static int load(const struct job *j, float *x, uint64_t row, uint64_t n,
     return 0;
 }
 
-static void measure_nearest(struct job *j, struct slab *s, uint64_t row,
-                            uint64_t n)
+/* loss[48] of GPTQ on the grids that are set; the solver's own costs, without
+ * lambda |d|^2. */
+static void solve_plain(struct slab *s, double *loss)
+{
+    double lambda = s->plan->f->lambda;
+
+    memset(loss, 0, ROWS * sizeof(*loss));
+    for (uint64_t i = 0; i < s->plan->groups; i++) {
+        float cost[ROWS] = { 0 };
+
+        block_quantize(s, &s->plan->group[i], cost);
+        for (uint64_t r = 0; r < ROWS; r++)
+            loss[r] += cost[r];
+    }
+    for (uint64_t c = 0; c < s->plan->f->cols; c++)
+        for (uint64_t r = 0; r < ROWS; r++) {
+            double d = s->d[c * ROWS + r];
+
+            loss[r] -= lambda * d * d;
+        }
+}
+
+/* What others lose on the grids that came with the weights. */
+static void measure_others(struct job *j, struct slab *s, uint64_t row,
+                           uint64_t n)
 {
     double loss[ROWS];
 
@@ -129,6 +152,9 @@ static void measure_nearest(struct job *j, struct slab *s, uint64_t row,
     slab_round(s);
     slab_loss(s, loss);
     memcpy(j->nearest + row, loss, n * sizeof(*loss));
+    slab_restart(s);
+    solve_plain(s, loss);
+    memcpy(j->plain + row, loss, n * sizeof(*loss));
     slab_restart(s);
 }
 
@@ -170,7 +196,7 @@ static void solve_slab(struct job *j, struct bench *t, uint64_t row, uint64_t n)
         if (i == 0 && j->b->target.turned)
             move_target(j, t, row, n);
         if (i == 0)
-            measure_nearest(j, s, row, n);
+            measure_others(j, s, row, n);
         for (uint64_t g = 0; g < s->plan->groups; g++)
             block_solve(s, &s->plan->group[g], &j->p->block, NULL);
         refine(s, j->p->sweeps, j->p->solve.scale_dtype);
@@ -208,21 +234,23 @@ static void solve_slabs(void *ctx, size_t begin, size_t end)
 
 int best_solve(const struct best_params *p, const struct best_hessian *b,
                const void *w, uint32_t *meta, uint8_t *codes,
-               struct solve_result *r, struct err *e)
+               struct best_result *r, struct err *e)
 {
     struct job j = { .p = p, .b = b, .w = w, .meta = meta, .codes = codes };
     uint64_t rows = p->solve.rows;
 
-    *r = (struct solve_result){ 0, 0 };
-    j.loss = mem_zero(2 * rows, sizeof(*j.loss), "solve", e);
+    *r = (struct best_result){ .loss_plain = 0 };
+    j.loss = mem_zero(3 * rows, sizeof(*j.loss), "solve", e);
     if (!j.loss)
         return e->code;
     j.nearest = j.loss + rows;
+    j.plain = j.nearest + rows;
     threads_error_init(&j.error);
     threads_for((rows + ROWS - 1) / ROWS, 1, solve_slabs, &j);
     for (uint64_t i = 0; i < rows; i++) {
-        r->loss += j.loss[i];
-        r->loss_nearest += j.nearest[i];
+        r->solve.loss += j.loss[i];
+        r->solve.loss_nearest += j.nearest[i];
+        r->loss_plain += j.plain[i];
     }
     free(j.loss);
     return threads_error_take(&j.error, e);

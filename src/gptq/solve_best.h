@@ -47,12 +47,19 @@ MUST_CHECK int best_open(struct best_hessian *b, const struct factor_params *p,
                          int starts, const float *h, struct err *e);
 void best_close(struct best_hessian *b);
 
+struct best_result {
+    struct solve_result solve;
+    double loss_plain; /* of plain GPTQ */
+};
+
 /* codes[rows, cols / 2] of w[rows, cols]; meta[rows, groups]: in, the grids of
- * round-to-nearest (for r->loss_nearest); out, those that the codes are on.
+ * round-to-nearest and plain GPTQ, which are measured beside; out, those that
+ * the codes are on.  All three losses are distances from the same target, the
+ * moved one: only the choice of grids and codes differs.
  * E_DATA: "row 3: input 17 is not finite"; E_TEMP. */
 MUST_CHECK int best_solve(const struct best_params *p,
                           const struct best_hessian *b, const void *w,
-                          uint32_t *meta, uint8_t *codes,
-                          struct solve_result *r, struct err *e);
+                          uint32_t *meta, uint8_t *codes, struct best_result *r,
+                          struct err *e);
 
 #endif
