@@ -45,7 +45,7 @@ void store_release(struct store *s)
 
 void *store_x(const struct store *s, int64_t row)
 {
-    return s->x.p + (size_t)row * x_row(s);
+    return (char *)s->x.p + (size_t)row * x_row(s);
 }
 
 static size_t act_at(const struct store *s, int64_t row)
@@ -55,7 +55,7 @@ static size_t act_at(const struct store *s, int64_t row)
 
 void *store_act(const struct store *s, const struct span *b)
 {
-    return s->act.p + act_at(s, b->row);
+    return (char *)s->act.p + act_at(s, b->row);
 }
 
 static int append(struct store *s, const struct batch *b, struct err *e)

@@ -7,7 +7,7 @@
 #define FORGE_STORE_H
 
 #include "calib/feed.h"
-#include "calib/region.h"
+#include "common/region.h"
 
 struct sequence {
     int64_t length;

@@ -5,9 +5,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "common/region.h"
 #include "common/threads.h"
-#include "eval/spill.h"
 #include "model/moe.h"
 
 enum {
@@ -21,7 +22,7 @@ enum { ORIGINAL, OTHER, SIDES };
 struct side {
     const char *dir;
     struct model *model;
-    struct spill hidden; /* [tokens of the corpus, H], elements */
+    struct region hidden; /* [tokens of the corpus, H], elements */
     struct head *head;
     void *x;       /* [block, H], elements */
     float *logits; /* [block, vocab] */
@@ -79,12 +80,16 @@ int eval_open(struct eval **out, const struct eval_params *p, struct err *e)
     *out = NULL;
     if (!v)
         return e->code;
+    if (access(p->tmp, W_OK | X_OK)) {
+        free(v);
+        return err_set(e, E_CREATE, "'%s': takes no temporary file:", p->tmp);
+    }
     v->tmp = p->tmp;
     v->by_layer = p->by_layer;
     v->side[ORIGINAL].dir = p->original;
     v->side[OTHER].dir = p->other;
     for (int i = 0; i < SIDES; i++) {
-        v->side[i].hidden.fd = -1;
+        region_init(&v->side[i].hidden, p->tmp);
         if (model_open(&v->side[i].model, v->side[i].dir, p->dtype, e) < 0) {
             eval_close(v);
             return e->code;
@@ -124,6 +129,12 @@ uint64_t eval_passes(const struct eval *v)
 
 /* ---- hidden states, layer by layer ---- */
 
+/* The hidden state of the corpus's token t. */
+static void *hidden(const struct eval *v, const struct side *s, size_t t)
+{
+    return (char *)s->hidden.p + t * v->row_bytes;
+}
+
 /* Sequences first .. end-1 that make one batch. */
 static size_t batch_end(const struct corpus *c, size_t first)
 {
@@ -134,66 +145,50 @@ static size_t batch_end(const struct corpus *c, size_t first)
     return end;
 }
 
-static int embed_all(struct eval *v, struct side *s, const struct corpus *c,
-                     struct err *e)
+/* What enters the first layer, with room for this many copies of it. */
+static int enter(struct eval *v, struct side *s, const struct corpus *c,
+                 size_t copies, struct err *e)
 {
-    size_t total = c->start[c->count], n;
-    void *x = mem_alloc(BATCH_ROWS * v->row_bytes, "hidden states", e);
-    int rc = x ? model_load_embedding(s->model, e) : e->code;
+    size_t total = c->start[c->count], n, bytes;
+    int rc;
 
+    if (size_mul(total, v->row_bytes, &bytes) ||
+        size_mul(bytes, copies, &bytes))
+        return err_set(e, E_TEMP, "hidden states: too many tokens");
+    if (region_reserve(&s->hidden, bytes, e) < 0)
+        return e->code;
+    rc = model_load_embedding(s->model, e);
     for (size_t t = 0; rc >= 0 && t < total; t += n) {
         n = total - t < BATCH_ROWS ? total - t : BATCH_ROWS;
-        rc = model_embed(s->model, c->ids + t, (int64_t)n, x, e);
-        if (rc >= 0)
-            rc = spill_write(&s->hidden, x, n * v->row_bytes, t * v->row_bytes,
-                             e);
+        rc = model_embed(s->model, c->ids + t, (int64_t)n, hidden(v, s, t), e);
+        region_leave(&s->hidden, t * v->row_bytes, n * v->row_bytes);
     }
     model_release_embedding(s->model);
-    free(x);
     return rc < 0 ? rc : 0;
 }
 
-/* One batch through one layer, from the file and back to its place; the
- * routed part of a mixture only collects its tokens.  mix: NULL for none. */
+/* One batch through one layer, in place; the routed part of a mixture only
+ * collects its tokens.  mix: NULL for none. */
 static int run_batch(struct eval *v, struct side *s, struct layer *l,
                      struct mixture *mix, struct state *state,
                      const struct corpus *c, size_t first, size_t end,
                      int64_t *length, struct err *e)
 {
-    uint64_t at = c->start[first] * v->row_bytes;
-    size_t bytes = (c->start[end] - c->start[first]) * v->row_bytes;
+    size_t at = c->start[first];
 
     for (size_t i = first; i < end; i++)
         length[i - first] = (int64_t)(c->start[i + 1] - c->start[i]);
     if (state_prepare(state, s->model, POINT_IN, length, (int64_t)(end - first),
-                      e) < 0 ||
-        spill_read(&s->hidden, state->x, bytes, at, e) < 0 ||
-        (mix && (layer_run(l, state, POINT_MLP_IN, NULL, e) < 0 ||
-                 mixture_take(mix, state, (int64_t)c->start[first], e) < 0)) ||
-        layer_run(l, state, POINT_OUT, NULL, e) < 0 ||
-        spill_write(&s->hidden, state->x, bytes, at, e) < 0)
+                      e) < 0)
         return e->code;
+    state->x = hidden(v, s, at);
+    if ((mix && (layer_run(l, state, POINT_MLP_IN, NULL, e) < 0 ||
+                 mixture_take(mix, state, (int64_t)at, e) < 0)) ||
+        layer_run(l, state, POINT_OUT, NULL, e) < 0)
+        return e->code;
+    region_leave(&s->hidden, at * v->row_bytes,
+                 (c->start[end] - at) * v->row_bytes);
     return 0;
-}
-
-/* What the experts say, to the hidden states of all tokens. */
-static int run_mixture(struct eval *v, struct side *s, struct mixture *mix,
-                       const struct corpus *c, struct err *e)
-{
-    size_t total = c->start[c->count], n;
-    void *x = mem_alloc(BATCH_ROWS * v->row_bytes, "hidden states", e);
-    int rc = x ? mixture_run(mix, NULL, NULL, NULL, e) : e->code;
-
-    for (size_t t = 0; rc >= 0 && t < total; t += n) {
-        n = total - t < BATCH_ROWS ? total - t : BATCH_ROWS;
-        rc = spill_read(&s->hidden, x, n * v->row_bytes, t * v->row_bytes, e);
-        if (rc < 0)
-            break;
-        mixture_add(mix, x, (int64_t)t, (int64_t)n);
-        rc = spill_write(&s->hidden, x, n * v->row_bytes, t * v->row_bytes, e);
-    }
-    free(x);
-    return rc;
 }
 
 static int run_layer(struct eval *v, struct side *s, int64_t index,
@@ -219,18 +214,11 @@ static int run_layer(struct eval *v, struct side *s, int64_t index,
     }
     layer_release(l);
     if (rc >= 0 && mixed)
-        rc = run_mixture(v, s, &mix, c, e);
+        rc = mixture_run(&mix, NULL, NULL, NULL, e);
+    if (rc >= 0 && mixed)
+        mixture_add(&mix, s->hidden.p, 0, (int64_t)c->start[c->count]);
     mixture_close(&mix);
     return rc < 0 ? rc : 0;
-}
-
-/* What enters the first layer. */
-static int enter(struct eval *v, struct side *s, const struct corpus *c,
-                 struct err *e)
-{
-    if (spill_open(&s->hidden, v->tmp, e) < 0)
-        return e->code;
-    return embed_all(v, s, c, e);
 }
 
 static int run_side(struct eval *v, struct side *s, const struct corpus *c,
@@ -238,7 +226,7 @@ static int run_side(struct eval *v, struct side *s, const struct corpus *c,
 {
     struct state state = { 0 };
     int64_t *length = mem_zero(c->count, sizeof(*length), "sequences", e);
-    int rc = length ? enter(v, s, c, e) : e->code;
+    int rc = length ? enter(v, s, c, 1, e) : e->code;
 
     for (int64_t i = 0; rc >= 0 && i < eval_layers(v); i++) {
         rc = run_layer(v, s, i, &state, c, length, p, e);
@@ -251,7 +239,7 @@ static int run_side(struct eval *v, struct side *s, const struct corpus *c,
 
 /* ---- layer by layer: the other's up to one, the original's from there on ----
  *
- * The original's file holds layers + 1 copies of the corpus: the original
+ * The original's states are layers + 1 copies of the corpus: the original
  * itself, then, from layer i on, the model that is the other's up to layer i.
  * To the original's layers they are one corpus of many sequences, so that each
  * layer is loaded once. */
@@ -273,30 +261,11 @@ static int repeat(struct corpus *many, const struct corpus *c, size_t copies,
     return 0;
 }
 
-/* The other's hidden states become copy `copy` in the original's file. */
-static int branch_off(struct eval *v, const struct corpus *c, size_t copy,
-                      struct err *e)
-{
-    size_t total = c->start[c->count], n;
-    void *x = mem_alloc(BATCH_ROWS * v->row_bytes, "hidden states", e);
-    int rc = x ? 0 : e->code;
-
-    for (size_t t = 0; rc >= 0 && t < total; t += n) {
-        n = total - t < BATCH_ROWS ? total - t : BATCH_ROWS;
-        rc = spill_read(&v->side[OTHER].hidden, x, n * v->row_bytes,
-                        t * v->row_bytes, e);
-        if (rc >= 0)
-            rc = spill_write(&v->side[ORIGINAL].hidden, x, n * v->row_bytes,
-                             (copy * total + t) * v->row_bytes, e);
-    }
-    free(x);
-    return rc;
-}
-
 static int run_copies(struct eval *v, const struct corpus *c,
                       struct corpus *many, int64_t *length, struct progress *p,
                       struct err *e)
 {
+    size_t total = c->start[c->count];
     struct state state = { 0 };
     int rc = 0;
 
@@ -306,7 +275,8 @@ static int run_copies(struct eval *v, const struct corpus *c,
         if (rc >= 0)
             rc = run_layer(v, &v->side[OTHER], i, &state, c, length, p, e);
         if (rc >= 0)
-            rc = branch_off(v, c, (size_t)i + 1, e);
+            memcpy(hidden(v, &v->side[ORIGINAL], ((size_t)i + 1) * total),
+                   v->side[OTHER].hidden.p, total * v->row_bytes);
         p->layers += SIDES;
     }
     state_release(&state);
@@ -326,7 +296,7 @@ static int run_by_layer(struct eval *v, const struct corpus *c,
         rc = length ? 0 : e->code;
     }
     for (int i = 0; rc >= 0 && i < SIDES; i++)
-        rc = enter(v, &v->side[i], c, e);
+        rc = enter(v, &v->side[i], c, i == ORIGINAL ? copies : 1, e);
     if (rc >= 0)
         rc = run_copies(v, c, &many, length, p, e);
     free(length);
@@ -374,7 +344,7 @@ static int not_finite(const struct eval *v, const struct corpus *c,
                    v->side[side].dir, s, token - c->start[s]);
 }
 
-/* Of n rows of side s's file into the logits of side `to`. */
+/* Of n rows of side s into the logits of side `to`. */
 static int block_logits(struct eval *v, int s, size_t row, size_t n, int to,
                         struct err *e)
 {
@@ -382,10 +352,7 @@ static int block_logits(struct eval *v, int s, size_t row, size_t n, int to,
     int64_t vocab = eval_vocab(v);
     void *x = v->side[to].x;
 
-    if (spill_read(&from->hidden, x, n * v->row_bytes, row * v->row_bytes, e) <
-        0)
-        return e->code;
-    head_norm(from->head, x, (int64_t)n, x);
+    head_norm(from->head, hidden(v, from, row), (int64_t)n, x);
     return head_logits(from->head, x, (int64_t)n, 0, vocab, v->side[to].logits,
                        vocab, e);
 }
@@ -500,7 +467,7 @@ void eval_close(struct eval *v)
 
         head_release(s->head);
         model_close(s->model);
-        spill_close(&s->hidden);
+        region_release(&s->hidden);
         free(s->x);
         free(s->logits);
     }

@@ -32,11 +32,12 @@ int64_t eval_variants(const struct eval *v);
 /* Layers that are run, over all sequences each: what eval_run takes. */
 uint64_t eval_passes(const struct eval *v);
 /* Run both over the corpus, layer by layer: the hidden states of all sequences
- * are in temporary files, one layer of one model is in memory, and logits
- * exist for one block of positions at a time.  scores: room for c->positions
- * of each variant, one variant after the other.  By layer, the temporary file
- * of the original grows to layers + 1 times its size.  Steps p once per layer and sequence of each model.  E_DATA also when a
- * logit is not finite, with its place. */
+ * are kept (in temporary files, if they are large), one layer of one model is
+ * in memory, and logits exist for one block of positions at a time.  scores:
+ * room for c->positions of each variant, one variant after the other.  By
+ * layer, layers + 1 times the states of the original are kept.  Steps p once
+ * per layer and sequence of each model.  E_DATA also when a logit is not
+ * finite, with its place. */
 MUST_CHECK int eval_run(struct eval *v, const struct corpus *c,
                         struct score *scores, struct progress *p,
                         struct err *e);

@@ -22,8 +22,8 @@ struct pass {
     int64_t *first; /* [experts + 1] of the expert's tokens in slot[] */
     int64_t *slot;  /* [n * top_k] indices of routing, sorted by expert */
     struct buffer in, mid,
-        out;             /* a part: [PART, H], [PART, width], [PART, H] */
-    struct mapfile mids; /* [tokens of an expert, width], with hooks */
+        out;            /* a part: [PART, H], [PART, width], [PART, H] */
+    struct region mids; /* [tokens of an expert, width], with hooks */
     double stats[EXPERT_STATS];
     double norm[PART]; /* of outputs, weighted */
 };
@@ -400,9 +400,10 @@ static int run_all_hooked(struct pass *x, struct err *e)
 {
     int64_t rows = model_rows(most_tokens(x)) + ROW_STEP;
     struct expert w = { 0 };
-    int rc = mapfile_open(&x->mids, x->p->dir,
-                          (size_t)(rows * x->width) * x->m->size, e);
+    int rc;
 
+    region_init(&x->mids, x->p->dir);
+    rc = region_reserve(&x->mids, (size_t)(rows * x->width) * x->m->size, e);
     if (rc >= 0 && (rc = send_in(x, 0, e)) >= 0)
         rc = send_in(x, 1, e);
     for (int64_t i = 0; rc >= 0 && i < x->n_experts; i++) {
@@ -448,7 +449,7 @@ int experts_run(const struct experts_pass *p, struct err *e)
     buffer_release(&x->in);
     buffer_release(&x->mid);
     buffer_release(&x->out);
-    mapfile_close(&x->mids);
+    region_release(&x->mids);
     free(x);
     return rc;
 }

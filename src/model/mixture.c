@@ -12,12 +12,14 @@ int mixture_open(struct mixture *x, struct model *m, int64_t layer,
     size_t n;
 
     *x = (struct mixture){ .m = m, .layer = layer, .dir = dir };
+    region_init(&x->in, dir);
+    region_init(&x->sum, dir);
     if (size_mul((size_t)tokens, (size_t)c->hidden_size * sizeof(float), &n))
         return err_set(e, E_TEMP, "hidden states: too many tokens");
     if (router_load(m, layer, &x->router, e) < 0 ||
         routing_create(&x->routing, tokens, c->moe.top_k, e) < 0 ||
-        mapfile_open(&x->in, dir, n / sizeof(float) * m->size, e) < 0 ||
-        mapfile_open(&x->sum, dir, n, e) < 0) {
+        region_reserve(&x->in, n / sizeof(float) * m->size, e) < 0 ||
+        region_reserve(&x->sum, n, e) < 0) {
         mixture_close(x);
         return e->code;
     }
@@ -28,8 +30,8 @@ void mixture_close(struct mixture *x)
 {
     router_release(x->router);
     routing_release(&x->routing);
-    mapfile_close(&x->in);
-    mapfile_close(&x->sum);
+    region_release(&x->in);
+    region_release(&x->sum);
     *x = (struct mixture){ 0 };
 }
 

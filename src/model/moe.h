@@ -8,6 +8,7 @@
 #ifndef FORGE_MOE_H
 #define FORGE_MOE_H
 
+#include "common/region.h"
 #include "model/model.h"
 
 /* ---- routing ---- */
@@ -37,20 +38,6 @@ void router_release(struct router *r); /* NULL is allowed */
  * score is not finite. */
 MUST_CHECK int router_run(const struct router *r, const void *rows, int64_t n,
                           struct routing *to, int64_t at, struct err *e);
-
-/* ---- rows of all tokens ---- */
-
-/* Memory that lies in a file without a name: pages that are not in use need
- * not stay in memory.  Zeroed. */
-struct mapfile {
-    void *p;
-    size_t bytes;
-};
-/* dir: where the file lies.  E_CREATE: not there, or there is not so much
- * room. */
-MUST_CHECK int mapfile_open(struct mapfile *f, const char *dir, size_t bytes,
-                            struct err *e);
-void mapfile_close(struct mapfile *f); /* zeroed is allowed */
 
 /* ---- the experts ---- */
 
@@ -113,7 +100,7 @@ void experts_count(const struct routing *r, int64_t experts, double *stats);
 
 /* ---- the routed part of a layer, over all tokens ----
  *
- * The rows of all tokens are in files of `dir`:
+ * The rows of all tokens are in memory, or in files of `dir`:
  *
  *     mixture_open()
  *     each batch:   layer_run() to POINT_MLP_IN; mixture_take();
@@ -126,7 +113,7 @@ struct mixture {
     int64_t layer;
     struct router *router;
     struct routing routing;
-    struct mapfile in, sum; /* as in struct experts_pass */
+    struct region in, sum; /* as in struct experts_pass */
     const char *dir;
 };
 MUST_CHECK int mixture_open(struct mixture *x, struct model *m, int64_t layer,

@@ -136,11 +136,11 @@ every="pread write fsync rename malloc"
 
 @test "whichever call fails: forge-eval" {
     fail_silent=1
-    each "pread pwrite malloc" forge-eval -q -j 1 --json mini other t.fts
+    each "pread malloc" forge-eval -q -j 1 --json mini other t.fts
     each "write" forge-eval -q -j 1 mini other t.fts
     fail_stdin=t.fts
     each "read" forge-eval -q -j 1 mini other
-    each "pread pwrite malloc" forge-eval -q -j 1 --json mixture mixture t.fts
+    each "pread malloc" forge-eval -q -j 1 --json mixture mixture t.fts
 }
 
 @test "whichever call fails: forge-ls" {
@@ -177,7 +177,7 @@ every="pread write fsync rename malloc"
     each "pread malloc" forge-weights -q fp8 -o out.fts
     each "pread malloc" forge-weights -q fused -o out.fts
     fail_silent=1
-    each "pread pwrite malloc" forge-eval -q -j 1 --json moe moe t.fts
+    each "pread malloc" forge-eval -q -j 1 --json moe moe t.fts
     each "pread malloc" forge-eval -q -j 1 --json --by-layer latent latent t.fts
 }
 

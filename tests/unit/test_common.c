@@ -18,6 +18,7 @@
 #include "common/crc32c.h"
 #include "common/dtype.h"
 #include "common/file.h"
+#include "common/region.h"
 #include "common/threads.h"
 #include "test.h"
 
@@ -348,6 +349,53 @@ static bool refuse(int call, unsigned bits, int error)
            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
+/* Memory that becomes a file: what was there is kept, what is new is zero. */
+static void test_region(void)
+{
+    const size_t small = 1 << 20, large = REGION_MEMORY + 1;
+    struct region r;
+    char *p;
+
+    region_init(&r, "/nonexistent");
+    CHECK(region_reserve(&r, 0, &e) == 0 && r.p);
+    CHECK(region_reserve(&r, REGION_MEMORY, &e) == 0);
+    CHECK(region_reserve(&r, large, &e) == E_CREATE);
+    CHECK(strstr(e.msg, "'/nonexistent'"));
+    region_release(&r);
+
+    region_init(&r, getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    CHECK(region_reserve(&r, small, &e) == 0);
+    memset(r.p, 7, small);
+    CHECK(region_reserve(&r, large, &e) == 0 && r.file);
+    p = r.p;
+    CHECK(p[0] == 7 && p[small - 1] == 7 && !p[r.cap - 1]);
+    memset(p + small, 8, small);
+    region_leave(&r, 1, 2 * small);
+    CHECK(p[1] == 7 && p[2 * small - 1] == 8 && !p[2 * small]);
+    CHECK(region_reserve(&r, 2 * large, &e) == 0);
+    p = r.p;
+    CHECK(p[small - 1] == 7 && p[2 * small - 1] == 8 && !p[2 * large - 1]);
+    region_release(&r);
+    region_release(&r);
+}
+
+/* A full disk is met when room is taken, not as a signal when it is used. */
+static void test_region_full(void)
+{
+    struct rlimit old, limit;
+    struct region r;
+
+    CHECK(getrlimit(RLIMIT_FSIZE, &old) == 0);
+    limit = (struct rlimit){ REGION_MEMORY, old.rlim_max };
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    region_init(&r, "/tmp");
+    CHECK(region_reserve(&r, REGION_MEMORY + 1, &e) == E_IO);
+    CHECK(strstr(e.msg, "no room for a temporary file"));
+    region_release(&r);
+    CHECK(setrlimit(RLIMIT_FSIZE, &old) == 0);
+}
+
 /* What the file system or the kernel may lack: files without a name, io_uring,
  * O_DIRECT.  The same must come out. */
 static void test_without(void)
@@ -371,6 +419,7 @@ static void test_without(void)
                 test_publish();
                 test_large();
                 test_large_fails();
+                test_region();
             }
             _exit(0);
         }
@@ -407,6 +456,8 @@ int main(void)
     test_without(); /* first: a child cannot use its parent's ring */
     test_large();
     test_large_fails();
+    test_region();
+    test_region_full();
     test_file();
     return 0;
 }

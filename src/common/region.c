@@ -1,8 +1,9 @@
 /* region.c - see region.h. */
-#include "calib/region.h"
+#include "common/region.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,12 +21,12 @@ void region_init(struct region *r, const char *dir)
  * name is removed at once. */
 static int open_nameless(const char *dir)
 {
-    char path[4096];
+    char path[PATH_MAX];
     int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 
     if (fd >= 0 || errno == ENOENT || errno == EACCES)
         return fd;
-    if (snprintf(path, sizeof(path), "%s/forge-calib.XXXXXX", dir) >=
+    if (snprintf(path, sizeof(path), "%s/forge.XXXXXX", dir) >=
         (int)sizeof(path)) {
         errno = ENAMETOOLONG;
         return -1;
@@ -50,8 +51,9 @@ static int grow_file(struct region *r, size_t cap, struct err *e)
     }
     errno = posix_fallocate(r->file - 1, 0, (off_t)cap);
     if (errno)
-        return err_set(e, E_IO,
-                       "'%s': no room for %zu bytes of states:", r->dir, cap);
+        return err_set(
+            e, E_IO, "'%s': no room for a temporary file of %zu bytes:", r->dir,
+            cap);
     return 0;
 }
 
@@ -68,7 +70,7 @@ static void *map(int file, size_t cap)
 static int move(struct region *r, size_t cap, struct err *e)
 {
     int file = r->file;
-    char *p;
+    void *p;
 
     if (cap > REGION_MEMORY && grow_file(r, cap, e) < 0)
         return e->code;
@@ -83,7 +85,8 @@ static int move(struct region *r, size_t cap, struct err *e)
         }
     }
     if (!p)
-        return err_set(e, E_TEMP, "states: cannot allocate %zu bytes", cap);
+        return err_set(e, E_TEMP, "temporary memory: cannot allocate %zu bytes",
+                       cap);
     if (!r->file)
         madvise(p, cap, MADV_HUGEPAGE);
     r->p = p;
@@ -95,9 +98,11 @@ int region_reserve(struct region *r, size_t bytes, struct err *e)
 {
     size_t cap;
 
-    if (bytes <= r->cap)
+    if (r->p && bytes <= r->cap)
         return 0;
     /* by a quarter, so that appending copies little; memory only as needed */
+    if (!bytes)
+        bytes = 1;
     cap = bytes < r->cap + r->cap / 4 ? r->cap + r->cap / 4 : bytes;
     if (bytes <= REGION_MEMORY && cap > REGION_MEMORY)
         cap = REGION_MEMORY;
@@ -110,7 +115,7 @@ void region_leave(const struct region *r, size_t at, size_t bytes)
     size_t end = (at + bytes) / page * page;
 
     if (r->file && end > first)
-        madvise(r->p + first, end - first, MADV_DONTNEED);
+        madvise((char *)r->p + first, end - first, MADV_DONTNEED);
 }
 
 void region_release(struct region *r)
