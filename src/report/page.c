@@ -105,6 +105,7 @@ static int page_open(struct page *p, const struct workdir *w,
     size_t n = (size_t)w->layers, kinds = w->records.kinds;
 
     *p = (struct page){ .w = w, .r = &w->records, .layers = n };
+    p->plain = !params->beside;
     p->loss = mem_zero(n ? n : 1, 3 * sizeof(double), "report", e);
     p->cell =
         mem_zero(n && kinds ? n * kinds : 1, 2 * sizeof(double), "report", e);
@@ -154,7 +155,7 @@ void page_index_label(const void *arg, size_t i, char label[LABEL_MAX])
 
 void page_plain_text(double v, char label[LABEL_MAX])
 {
-    snprintf(label, LABEL_MAX, "%.4g", v);
+    snprintf(label, LABEL_MAX, v >= 1e4 && v < 1e7 ? "%.0f" : "%.4g", v);
 }
 
 /* ---- what was done ---- */
@@ -169,11 +170,16 @@ static void quality_tiles(struct html *h, const struct page *p)
 {
     const struct figures *f = page_figures(p);
     char value[64], what[96];
-    double ratio = loss_ratio(loss_sum(p, 2), loss_sum(p, 0));
+    const char *const other[] = { "round-to-nearest", p->beside };
 
-    if (!isnan(ratio)) {
+    for (size_t i = 0; i < (p->beside ? 2 : 1); i++) {
+        double ratio = loss_ratio(loss_sum(p, 2), loss_sum(p, i));
+
+        if (isnan(ratio))
+            continue;
         snprintf(value, sizeof(value), "%.3f", ratio);
-        tile(h, value, "of the loss of round-to-nearest");
+        snprintf(what, sizeof(what), "of the loss of %s", other[i]);
+        tile(h, value, what);
     }
     if (!f)
         return;
@@ -240,7 +246,7 @@ static bool short_of_data(const struct page *p)
 static void fact_data(struct html *h, const struct page *p)
 {
     const struct tally *t = &p->w->tokens;
-    const char *text = get(p, "text");
+    const char *text = get(p, "text"), *way = get(p, "propagate");
 
     if (!strcmp(get(p, "method"), "rtn") || !*text)
         return;
@@ -253,20 +259,20 @@ static void fact_data(struct html *h, const struct page *p)
         html_put(h, "%s sequences of %s tokens", get(p, "sequences"),
                  get(p, "seqlen"));
     html_put(h,
-             " of %s, each layer on the output of the %s ones before it"
+             " of %s, each layer on the output of the %s ones before it%s"
              "</td></tr>\n",
-             base_name(text),
-             !strcmp(get(p, "propagate"), "original") ? "original" :
-                                                        "quantized");
+             base_name(text), !strcmp(way, "original") ? way : "quantized",
+             strcmp(way, "both") != 0 ? "" :
+                                        ", led to what the original ones give");
 }
 
 static void settings(struct html *h, const struct page *p)
 {
-    char group[32], grid[96], order[64] = "";
-    const char *effort = get(p, "effort");
+    char group[32], grid[96], effort[32], order[64] = "";
     bool asym = strstr(get(p, "grid"), "--asym") != NULL;
 
     option_of(get(p, "grid"), "--group", group);
+    option_of(get(p, "solve"), "--effort", effort);
     snprintf(grid, sizeof(grid), "one scale%s for %s inputs, %s",
              asym ? " and zero" : "", *group ? group : "?",
              asym ? "asymmetric" : "symmetric");

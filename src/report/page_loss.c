@@ -83,9 +83,9 @@ static void loss_bars(struct html *h, const struct page *p)
                                .text = page_plain_text,
                                .arg = p };
 
-    html_put(h, "<h3>Layer by layer</h3>\n<p class=\"note\">Squared error "
-                "of the outputs of all linear layers of a decoder layer, over "
-                "the calibration tokens.</p>\n");
+    html_put(h, "<h3>Layer by layer</h3>\n<p class=\"note\">Twice the squared "
+                "error of the outputs, mean over the calibration tokens, sum "
+                "over all linear layers of a decoder layer.</p>\n");
     chart_bars(h, &bars);
 }
 
@@ -131,8 +131,11 @@ static int worst(struct html *h, const struct page *p, struct err *e)
     for (size_t i = 0; i < n; i++)
         m[i] = &p->r->module[i];
     qsort(m, n, sizeof(*m), by_ratio);
-    html_put(h, "<h3>Worst linear layers</h3>\n<table class=\"worst\">"
-                "<tr><th>name</th><th>method</th><th class=\"n\">samples</th>"
+    html_put(h, "<h3>Worst linear layers</h3>\n<p class=\"note\">By the share "
+                "of their loss in that of rounding to nearest.</p>\n"
+                "<table class=\"worst\">"
+                "<tr><th>name</th><th class=\"m\">method</th>"
+                "<th class=\"n\">tokens</th>"
                 "<th class=\"n\">loss</th><th class=\"n\">rounding</th>");
     if (p->beside)
         html_put(h, "<th class=\"n\">%s</th>", p->beside);
@@ -175,7 +178,15 @@ int page_losses(struct html *h, const struct page *p, struct err *e)
 
     if (!p->has_loss)
         return 0;
-    html_put(h, "<section id=\"loss\"><h2>Loss</h2>\n");
+    html_put(h,
+             "<section id=\"loss\"><h2>Loss</h2>\n<p class=\"note\">How far "
+             "a linear layer's outputs on the calibration text are from "
+             "their target, (w \xe2\x88\x92 q) H (w \xe2\x88\x92 q)"
+             "\xe1\xb5\x80%s.</p>\n",
+             !p->beside ? "" :
+             p->plain   ? "; the same target and H for rounding to nearest and "
+                          "plain GPTQ, on grids fixed beforehand" :
+                          "");
     loss_map(h, p);
     html_put(h, "</section><section>\n");
     loss_bars(h, p);

@@ -18,6 +18,7 @@ struct page {
     const char *step_name[STEP_NAMES]; /* of steps that work on a layer */
     size_t steps;
     const char *beside; /* whose loss is beside ours; NULL: nobody's */
+    bool plain;         /* beside is plain GPTQ's, of this run */
     bool has_loss, solving_alone;
 };
 

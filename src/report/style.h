@@ -39,6 +39,7 @@ static const char page_style[] =
     "td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;"
     "white-space:nowrap}"
     "td.w{width:26%;vertical-align:middle}"
+    ".worst td.w{width:16%}.worst .m{white-space:nowrap}"
     "td.w i{display:block;height:10px;border-radius:2px;min-width:1px}"
     "table.facts th{width:150px}"
     "code{font:12.5px ui-monospace,'DejaVu Sans Mono',Menlo,monospace}"

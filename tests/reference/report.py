@@ -32,7 +32,7 @@ def records(layers, experts, r):
         for n in names:
             rtn = float(np.round(10 * r.random() ** 2 * (i + 1) + 0.1, 6))
             out.append(dict(module="model.layers.%d.%s" % (i, n), method="gptq", order="group", loss=round(rtn * (0.4 + 0.5 * r.random()), 6),
-                            loss_rtn=rtn, samples=4096, damping=0.01, seconds=round(r.random() / 10, 6)))
+                            loss_rtn=rtn, **({} if experts else dict(loss_gptq=round(rtn * (0.9 + 0.1 * r.random()), 6))), samples=4096, damping=0.01, seconds=round(r.random() / 10, 6)))
         yield out
 
 
@@ -186,15 +186,19 @@ def check_bars(page, lines):
         assert abs(mine["this run"] - want) < 0.02, "bars of layer %d: %s" % (i, mine)
 
 
-def check_beside(page, lines, name):
-    """The made-up other run loses twice as much."""
+def check_beside(page, lines, name, loss):
+    """loss: of a record, what it lost there."""
     bars = [text(b) for b in page.all("rect", "bar")]
+    by_name = {x["module"]: x for layer in lines for x in layer}
     for i, layer in enumerate(lines):
         found = [b for b in bars if b.startswith("layer %d, %s: " % (i, name))]
-        same(found[0].split()[-1], 2 * sum(x["loss"] for x in layer), "beside, layer %d" % i)
+        same(found[0].split()[-1], sum(map(loss, layer)), "beside, layer %d" % i)
     for row in page.all("tr", inside=page.all("table", "worst")[0])[1:]:
         cells = [text(c) for c in page.all("td", inside=row)]
-        same(cells[5], 2 * float(cells[3]), "beside: " + cells[0])
+        same(cells[5], loss(by_name[cells[0]]), "beside: " + cells[0])
+    all_of = [x for layer in lines for x in layer]
+    tile = next(t for t in page.all("div", "tile") if text(t).strip().endswith("of the loss of " + name))
+    same(text(page.all("b", inside=tile)[0]), sum(x["loss"] for x in all_of) / sum(map(loss, all_of)), "tile")
 
 
 def check_worst(page, lines):
@@ -273,8 +277,10 @@ def check(path, page, evaluation=None, cheap=None, beside=None):
     if evaluation:
         check_eval(p, evaluation)
     check_experts(p, path, layers, cheap)
-    if beside:
-        check_beside(p, lines, beside)
+    if beside:  # made up to lose twice as much
+        check_beside(p, lines, beside, lambda x: 2 * x["loss"])
+    elif "loss_gptq" in lines[0][0]:
+        check_beside(p, lines, "plain GPTQ", lambda x: x["loss_gptq"])
 
 
 def worse(path):
