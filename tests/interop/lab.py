@@ -91,22 +91,33 @@ def quantization(d):
 
 
 def plain_model(d, weights=None, dtype="float32"):
-    """transformers' model of d's config; weights: a state dict in place of d's own tensors."""
+    """transformers' model of d's config; weights: by name, in place of d's own tensors.
+
+    They go through a directory, so that transformers puts experts together, and renames, as it does for any checkpoint."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
+    how = dict(dtype=getattr(torch, dtype), attn_implementation="eager", output_loading_info=True)
     if weights is None:
-        return AutoModelForCausalLM.from_pretrained(d, dtype=getattr(torch, dtype), attn_implementation="eager").eval()
-    cfg = AutoConfig.from_pretrained(d)
-    if hasattr(cfg, "quantization_config"):
-        del cfg.quantization_config
-    cfg._attn_implementation = "eager"
-    m = AutoModelForCausalLM.from_config(cfg, dtype=torch.float32)
-    missing, extra = m.load_state_dict({k: torch.tensor(v).float() for k, v in weights.items()}, strict=False)
-    m.tie_weights()
-    tied = {"lm_head.weight"} if getattr(cfg, "tie_word_embeddings", False) else set()
-    if set(missing) - tied or extra:
-        raise RuntimeError(f"{d}: missing {sorted(missing)[:3]}, not wanted {sorted(extra)[:3]}")
-    return m.to(getattr(torch, dtype)).eval()
+        m, info = AutoModelForCausalLM.from_pretrained(d, **how)
+    else:
+        from safetensors.numpy import save_file
+        config = json.loads((Path(d) / "config.json").read_text())
+        config.pop("quantization_config", None)
+        with tempfile.TemporaryDirectory() as t:
+            save_file(weights, f"{t}/model.safetensors", metadata={"format": "pt"})
+            Path(t, "config.json").write_text(json.dumps(config))
+            m, info = AutoModelForCausalLM.from_pretrained(t, **how)
+    behind = [k for k in info["unexpected_keys"] if layer_of(k) >= m.config.num_hidden_layers]
+    wrong = [k for k in ("missing_keys", "mismatched_keys") if info.get(k)]
+    if wrong or len(behind) < len(info["unexpected_keys"]):
+        raise RuntimeError(f"{d}: {', '.join(f'{k}: {sorted(info[k])[:3]}' for k in wrong + ['unexpected_keys'])}")
+    return m.eval()
+
+
+def layer_of(name):
+    """Of a module or tensor; -1: it is in none."""
+    part = name.split(".layers.")
+    return int(part[1].split(".")[0]) if len(part) > 1 else -1
 
 
 def dequantized(d):
@@ -119,6 +130,22 @@ def dequantized(d):
 
 
 def logits(model, ids):
+    return routed_logits(model, ids)[0]
+
+
+def routed_logits(model, ids):
+    """Logits [n, vocab], and each token's experts in all layers, [n, layers x top_k] sorted by layer; [n, 0] where there are none."""
     import torch
-    with torch.inference_mode():
-        return model(input_ids=torch.as_tensor(ids).long().reshape(1, -1), use_cache=False).logits[0].float()
+    chosen, hooks = [], []
+
+    def note(module, args, out):  # a router: logits, weights, experts
+        if isinstance(out, tuple) and len(out) == 3 and not out[2].is_floating_point():
+            chosen.append(out[2].reshape(-1, out[2].shape[-1]).sort(-1).values)
+    try:
+        hooks += [m.register_forward_hook(note) for name, m in model.named_modules() if name.endswith(".gate")]
+        with torch.inference_mode():
+            x = model(input_ids=torch.as_tensor(ids).long().reshape(1, -1), use_cache=False).logits[0].float()
+    finally:
+        for h in hooks:
+            h.remove()
+    return x, torch.cat(chosen, -1) if chosen else torch.zeros(len(x), 0)
