@@ -14,14 +14,18 @@
 #include "model/scratch.h"
 
 enum {
-    TILE_ROWS = 240,       /* whole steps of the kernel */
-    TILE_COLS = 512,       /* at most */
+    TILE_ROWS = 240,  /* whole steps of our kernel */
+    TILE_STEPS = 256, /* oneDNN's: x has whole steps of ROW_STEP behind it */
+    TILE_COLS = 512,  /* at most */
     TILE_WEIGHTS = 1 << 18 /* elements that stay in the second-level cache */
 };
 
+_Static_assert(TILE_STEPS % ROW_STEP == 0, "tiles begin at whole steps");
+
 struct job {
     const struct product *p;
-    int64_t cols, across; /* of a tile; tiles beside each other */
+    int64_t rows, cols; /* of a tile */
+    int64_t across;     /* tiles beside each other */
     bool packed;
     struct threads_error error; /* by tile */
 };
@@ -145,10 +149,9 @@ static int run_rows(const struct job *j, int64_t i, int64_t m, int64_t o,
 static int run_tile(const struct job *j, int64_t i, int64_t o, struct err *e)
 {
     const struct product *p = j->p;
-    int64_t end = i + TILE_ROWS < p->rows ? i + TILE_ROWS : p->rows, m;
-    int64_t n = p->first->of.rows - o, step = j->packed ? GEMM_ROWS : TILE_ROWS;
-    float *y =
-        scratch_thread(sizeof(float) * model_rows(TILE_ROWS) * TILE_COLS, e);
+    int64_t end = i + j->rows < p->rows ? i + j->rows : p->rows, m;
+    int64_t n = p->first->of.rows - o, step = j->packed ? GEMM_ROWS : j->rows;
+    float *y = scratch_thread(sizeof(float) * TILE_STEPS * TILE_COLS, e);
 
     if (!y)
         return e->code;
@@ -166,7 +169,7 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
     struct job *j = ctx;
 
     for (size_t t = begin; t < end; t++) {
-        int64_t i = (int64_t)t / j->across * TILE_ROWS;
+        int64_t i = (int64_t)t / j->across * j->rows;
         int64_t o = (int64_t)t % j->across * j->cols;
         struct err e;
 
@@ -196,8 +199,10 @@ static void choose_tiles(struct job *j, int64_t down)
 int product_run(const struct product *p, struct err *e)
 {
     struct job j = { .p = p, .packed = product_packs(p->m, p->first->of.cols) };
-    int64_t down = (p->rows + TILE_ROWS - 1) / TILE_ROWS;
+    int64_t down;
 
+    j.rows = j.packed ? TILE_ROWS : TILE_STEPS;
+    down = (p->rows + j.rows - 1) / j.rows;
     choose_tiles(&j, down);
     threads_error_init(&j.error);
     threads_for((size_t)(down * j.across), 1, run_tiles, &j);
