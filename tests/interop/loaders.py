@@ -64,8 +64,8 @@ def load(d, layout, symmetric):
     return m.model.eval(), "float16", m
 
 
-def loaded(model, modules, state, name, columns, dtype):
-    """The weight [out, in] that the loaded model computes with, or None: it has no such module."""
+def in_model(modules, state, name, columns, dtype):
+    """The weight [out, in] that a model of these modules computes with, or None: it has no such module."""
     import torch
     x = modules.get(name)
     if type(x) is torch.nn.Linear:
@@ -82,17 +82,17 @@ def loaded(model, modules, state, name, columns, dtype):
     return state[f"{e[1]}.mlp.experts.gate_up_proj"][int(e[2])].float().chunk(2)[e[3] in ("up_proj", "w3")]
 
 
-def weights_differ(model, ours, asked, dtype, group):
-    """(largest difference in units of its group's largest weight, module, how many compared, how many not found)"""
+def weights_differ(ours, theirs, layers, group):
+    """theirs(name, columns): a linear's weight as loaded.
+    (largest difference in units of its group's largest weight, module, how many compared, how many not found)"""
     import torch
     worst, where, seen, missed = 0.0, None, 0, 0
-    modules, state = dict(model.named_modules()), model.state_dict()
     for name, w in ours.items():
         name = name.removesuffix(".weight")
-        if not LINEAR.fullmatch(name) or lab.layer_of(name) >= model.config.num_hidden_layers:
+        if not LINEAR.fullmatch(name) or lab.layer_of(name) >= layers:
             continue
         w = torch.from_numpy(w)
-        got = loaded(model, modules, state, name, w.shape[1], asked)
+        got = theirs(name, w.shape[1])
         if got is None or got.shape != w.shape:
             missed += 1
             continue
@@ -120,6 +120,11 @@ def compare(x, ref):
     return float((d.pow(2).mean() / r.pow(2).mean()).sqrt()), int((~same).sum())
 
 
+def check_weights(name, ours, theirs, layers, group, dtype):
+    e, where, seen, missed = weights_differ(ours, theirs, layers, group)
+    lab.check(f"{name}: weights as loaded", e <= ROUNDING[dtype] and seen and not missed, f"{seen} modules, {missed} not found, {e:.2g} {where}")
+
+
 def one(d, name, layout, symmetric, group, ids):
     ours = lab.dequantized(d)
     ref = lab.routed_logits(lab.plain_model(d, ours), ids)
@@ -127,8 +132,8 @@ def one(d, name, layout, symmetric, group, ids):
     dtype = coarsest(m, asked)
     rough, moved = compare(lab.routed_logits(lab.plain_model(d, ours, dtype), ids), ref) if dtype != "float32" else (0, 0)
     got = lab.routed_logits(m, ids)  # before the weights: compressed-tensors unpacks at the first forward
-    e, where, seen, missed = weights_differ(m, ours, asked, dtype, group)
-    lab.check(f"{name}: weights as loaded", e <= ROUNDING[dtype] and seen and not missed, f"{seen} modules, {missed} not found, {e:.2g} {where}")
+    modules, state = dict(m.named_modules()), m.state_dict()
+    check_weights(name, ours, lambda n, columns: in_model(modules, state, n, columns, asked), m.config.num_hidden_layers, group, dtype)
     (r, others), tol = compare(got, ref), max(1e-5, 4 * rough)
     lab.check(f"{name}: logits", r <= tol, f"relative {r:.2g}, at most {tol:.2g}, in {dtype}")
     if ref[1].shape[1]:
@@ -136,10 +141,43 @@ def one(d, name, layout, symmetric, group, ids):
         lab.check(f"{name}: experts", others <= most, f"{others} of {len(ids)} tokens chose others, at most {most}")
 
 
-def skipped(d, layout):
-    """Why there is no loader for it, or ''."""
-    family = json.loads((d / "config.json").read_text())["model_type"]
-    return f"GPTQModel does not load {family}" if layout != "compressed-tensors" and family in NOT_GPTQMODEL else ""
+def library_alone(d, name, group):
+    """compressed-tensors' own unpacking of each module, without a model around it."""
+    import torch
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import QuantizationScheme
+    from safetensors.torch import load_file
+    t = {k: v for f in sorted(d.glob("*.safetensors")) for k, v in load_file(f).items()}
+    scheme = QuantizationScheme(**lab.quantization(d)["config_groups"]["group_0"])
+    unpack = BaseCompressor.get_value_from_registry("pack-quantized").decompress
+
+    def theirs(module, columns):
+        parts = {k: t[f"{module}.{k}"] for k in ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape") if f"{module}.{k}" in t}
+        w = unpack(parts, scheme)["weight"] if parts else t.get(module + ".weight")
+        return w if w is None else w.to(torch.float32)
+    layers = json.loads((d / "config.json").read_text())["num_hidden_layers"]
+    check_weights(f"{name} (compressed-tensors alone)", lab.dequantized(d), theirs, layers, group, "float16")
+
+
+def loader_lacks(d, layout, symmetric):
+    """Why no loader opens the directory, whoever wrote it; or ''."""
+    c = json.loads((d / "config.json").read_text())
+    if not c.keys() & {"num_experts", "num_local_experts", "n_routed_experts"}:
+        return ""
+    if layout == "compressed-tensors":
+        return "" if symmetric else "transformers 5.23 drops the zeros of experts that it puts into one tensor"
+    return f"GPTQModel 7.7 does not load {c['model_type']}" if c["model_type"] in NOT_GPTQMODEL else ""
+
+
+def check_output(out, name, layout, symmetric, group, ids):
+    wrong = files(out)
+    lab.check(f"{name}: files", not wrong, wrong)
+    lacks = loader_lacks(out, layout, symmetric)
+    if not lacks:
+        return one(out, name, layout, symmetric, group, ids)
+    lab.say(f"# {name}: {lacks}")
+    if layout == "compressed-tensors":
+        library_alone(out, name, group)
 
 
 def main():
@@ -155,12 +193,7 @@ def main():
                 if not out.exists():
                     lab.run("forge", "quantize", d, out, "--text", a.calib, "--sequences", 8, "--seqlen", 256, "--layout", layout,
                             "--group", a.group, "--" + sym, *a.option, "--quiet", "--work", str(out) + ".work")
-                wrong = files(out)
-                lab.check(f"{name}: files", not wrong, wrong)
-                if skipped(out, layout):
-                    lab.say(f"# {name}: {skipped(out, layout)}")
-                    continue
-                one(out, name, layout, sym == "sym", a.group, ids)
+                check_output(out, name, layout, sym == "sym", a.group, ids)
             except Exception as e:
                 import traceback
                 traceback.print_exc()

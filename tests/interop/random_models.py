@@ -19,6 +19,26 @@ MODELS = {
     "mistral": ("mistral", dict(sliding_window=48, head_dim=128)),
     "llama-yarn-bias": ("llama", dict(rope_parameters=YARN, attention_bias=True, mlp_bias=True)),
 }
+V3 = dict(hidden_size=128, num_key_value_heads=4, q_lora_rank=128, kv_lora_rank=64, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=32,
+          moe_intermediate_size=128, num_hidden_layers=3, first_k_dense_replace=1)
+GROUPS = dict(V3, n_routed_experts=16, n_shared_experts=1, num_experts_per_tok=4, n_group=4, topk_group=2)
+# Odd numbers of experts, one expert a token, one group, none that is shared, tied embeddings, every storage.
+MIXTURES = {
+    "deepseek-v3-f32": ("deepseek_v3", dict(GROUPS, storage="float32", rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=1.0))),
+    "deepseek-v3-one-group": ("deepseek_v3", dict(V3, q_lora_rank=None, n_routed_experts=7, n_shared_experts=2, num_experts_per_tok=2, n_group=1,
+                                                  topk_group=1, tie_word_embeddings=True)),
+    "deepseek-v2-lite": ("deepseek_v2", dict(V3, q_lora_rank=None, n_routed_experts=6, n_shared_experts=1, num_experts_per_tok=2)),
+    "deepseek-v32": ("deepseek_v32", dict(GROUPS, index_topk=1024, index_n_heads=4, index_head_dim=32)),
+    "qwen2-moe-f16": ("qwen2_moe", dict(storage="float16", num_experts=5, num_experts_per_tok=2, moe_intermediate_size=128,
+                                        shared_expert_intermediate_size=256)),
+    "qwen3-moe-fused": ("qwen3_moe", dict(fused=True, num_experts=9, num_experts_per_tok=1, moe_intermediate_size=128, norm_topk_prob=True,
+                                          tie_word_embeddings=True)),
+    "mixtral-bin": ("mixtral", dict(bin=True, num_local_experts=3, num_experts_per_tok=1)),
+    "glm4-moe": ("glm4_moe", dict(n_routed_experts=5, n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=128, first_k_dense_replace=1,
+                                  head_dim=64, n_group=1, topk_group=1)),
+    "minimax-m2": ("minimax_m2", dict(num_local_experts=5, num_experts_per_tok=2, head_dim=64, rotary_dim=32)),
+}
+MODELS.update(MIXTURES)
 
 
 def tokenizer(text, vocab):
@@ -31,18 +51,43 @@ def tokenizer(text, vocab):
     return PreTrainedTokenizerFast(tokenizer_object=t, eos_token="<|endoftext|>", pad_token="<|pad|>")
 
 
+def save(m, out, fused=False, bin=False):
+    """fused: experts in one tensor, as transformers 5 holds them; bin: in two .bin files, as before safetensors."""
+    import torch
+    m.save_pretrained(out, save_original_format=not fused)
+    if not bin:
+        return
+    from safetensors.torch import load_file
+    t, where = load_file(out / "model.safetensors"), {}
+    for i in range(2):
+        name = f"pytorch_model-{i + 1:05d}-of-00002.bin"
+        part = {k: t[k] for k in sorted(t)[i::2]}
+        torch.save(part, out / name)
+        where.update(dict.fromkeys(part, name))
+    (out / "pytorch_model.bin.index.json").write_text(json.dumps(dict(metadata={}, weight_map=where)))
+    (out / "model.safetensors").unlink()
+
+
 def make(name, text, out):
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
     family, more = MODELS[name]
+    how = {k: more[k] for k in ("fused", "bin") if k in more}
+    storage = getattr(torch, more.get("storage", "bfloat16"))
+    more = {k: v for k, v in more.items() if k not in ("fused", "bin", "storage")}
     torch.manual_seed(len(name))
     t = tokenizer(text, SMALL["vocab_size"])
-    c = AutoConfig.for_model(family, **dict(SMALL, bos_token_id=None, eos_token_id=0, pad_token_id=1, initializer_range=0.05, **more))
-    m = AutoModelForCausalLM.from_config(c)
+    c = AutoConfig.for_model(family, **{**SMALL, **dict(bos_token_id=None, eos_token_id=0, pad_token_id=1, initializer_range=0.05), **more})
+    m = AutoModelForCausalLM.from_config(c, dtype=torch.float32)
     for n, p in m.named_parameters():
         if n.endswith("bias"):
             torch.nn.init.normal_(p, std=0.1)
-    m.to(torch.bfloat16).save_pretrained(out)
+        elif n.endswith("gate.weight"):  # or all tokens would choose alike
+            torch.nn.init.normal_(p, std=0.3)
+    for n, p in m.named_buffers():
+        if "correction_bias" in n:
+            torch.nn.init.normal_(p, std=0.05)
+    save(m.to(storage), out, **how)
     t.save_pretrained(out)
 
 
