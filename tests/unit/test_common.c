@@ -195,19 +195,18 @@ static void test_threads(void)
 
 static void fail_some(void *ctx, size_t begin, size_t end)
 {
-    struct err e;
+    struct err own;
 
     for (size_t i = end; i-- > begin;)
         if (i % 7 == 3) {
-            err_set(&e, E_DATA, "part %zu", i);
-            threads_error_add(ctx, i, &e);
+            err_set(&own, E_DATA, "part %zu", i);
+            threads_error_add(ctx, i, &own);
         }
 }
 
 static void test_threads_error(void)
 {
     struct threads_error t;
-    struct err e;
 
     threads_error_init(&t);
     threads_for(2, 1, fail_some, &t);
