@@ -344,10 +344,11 @@ static int record(struct records *r, const struct json *v, struct err *e)
     return kind == KIND_TEXT ? record_text(r, text, e) : record_ids(r, ids, e);
 }
 
-/* The next line, without its end; 0: there is none. */
-static int next_line(struct input *in, size_t *len, size_t *next, struct err *e)
+/* Where the line ends that `seen` is in, and where the next one begins; 0:
+ * there is none. */
+static int next_line(struct input *in, size_t seen, size_t *len, size_t *next,
+                     struct err *e)
 {
-    size_t seen = 0;
 
     for (;;) {
         const char *end = in->len > seen ?
@@ -387,7 +388,7 @@ static int read_lines(struct records *r, struct input *in, struct err *e)
         struct json_doc *doc;
 
         input_drop(in, drop);
-        rc = next_line(in, &len, &next, e);
+        rc = next_line(in, 0, &len, &next, e);
         if (rc <= 0)
             return rc;
         number++;
@@ -430,25 +431,38 @@ static int read_jsonl(struct sequences *s, const struct sequences_params *p,
 
 /* ---- which of them ---- */
 
-/* JSON lines begin with an object that holds one of our keys. */
+static bool named_jsonl(const char *name)
+{
+    static const char *const ends[] = { ".jsonl", ".ndjson" };
+    size_t n = strlen(name);
+
+    for (size_t i = 0; i < ARRAY_LEN(ends); i++)
+        if (n >= strlen(ends[i]) &&
+            !strcmp(name + n - strlen(ends[i]), ends[i]))
+            return true;
+    return false;
+}
+
+/* JSON lines are called so, or their first line that is not blank is an
+ * object.  Which members it has is not asked: a record without those that we
+ * know is refused, not read as text. */
 static int looks_like_jsonl(struct input *in, bool *yes, struct err *e)
 {
-    size_t skip = in->len >= 3 && !memcmp(in->data, "\xef\xbb\xbf", 3) ? 3 : 0;
+    size_t at = in->len >= 3 && !memcmp(in->data, "\xef\xbb\xbf", 3) ? 3 : 0;
     size_t len, next;
     struct json_doc *doc;
     struct err ignored;
-    const struct json *v;
 
-    *yes = false;
-    if (in->len <= skip || in->data[skip] != '{')
+    *yes = named_jsonl(in->name);
+    while (at < in->len && strchr(" \t\r\n", in->data[at]) && in->data[at])
+        at++;
+    if (*yes || at == in->len || in->data[at] != '{')
         return 0;
-    if (next_line(in, &len, &next, e) < 0)
+    if (next_line(in, at, &len, &next, e) < 0)
         return e->code;
-    if (json_parse(&doc, in->data + skip, len - skip, "", &ignored) < 0)
+    if (json_parse(&doc, in->data + at, len - at, "", &ignored) < 0)
         return ignored.code == E_TEMP ? (*e = ignored, E_TEMP) : 0;
-    v = json_root(doc);
-    *yes = json_get(v, "text") || json_get(v, "input_ids") ||
-           json_get(v, "messages");
+    *yes = true;
     json_free(doc);
     return 0;
 }

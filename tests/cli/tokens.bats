@@ -136,6 +136,12 @@ refused() { # STATUS TEXT ARGUMENT...
     refused 65 "line 2: records with 'text' and with 'input_ids' are mixed" m --ids mixed.jsonl
     echo '{"text": "a", "input_ids": [1]}' >both.jsonl
     refused 65 "both" m --ids both.jsonl
+    echo '{"content": "a"}' >other
+    refused 65 "neither 'text' nor 'input_ids'" m --ids other
+    printf '\n \r\n{"content": "a"}\n' >blank
+    refused 65 "line 3: neither 'text' nor 'input_ids'" m --ids blank
+    echo '{"text": "a",' >cut.jsonl
+    refused 65 "line 1" m --ids cut.jsonl
     echo '{"messages": []}' >chat.jsonl
     refused 65 "chat template" m --ids chat.jsonl
     echo '{"input_ids": [1, 1000]}' >high.jsonl
