@@ -159,6 +159,8 @@ int emit_both(struct stream_writer *w, const struct store *s,
     int rc = 0;
 
     list_modules(model_config(s->m), layer, point_input(at), modules);
+    if (!*modules) /* no linear reads it whose target could be corrected */
+        return emit_activation(w, s, b, layer, at, store_act(s, b), e);
     for (int64_t i = b->first; i < b->first + b->n && rc >= 0; i++) {
         struct frame f = frame_of(s, i, layer, at);
 

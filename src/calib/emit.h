@@ -16,7 +16,8 @@ MUST_CHECK int emit_activation(struct stream_writer *w, const struct store *s,
                                enum point at, const void *rows, struct err *e);
 /* The same of what the store holds, each frame behind what the original store
  * o has more than s: NAME.residual, of the residual stream, where the linears
- * at this point write into it; and NAME.drift, of the activation. */
+ * at this point write into it; and NAME.drift, of the activation.  Neither
+ * where no linear reads the activation. */
 MUST_CHECK int emit_both(struct stream_writer *w, const struct store *s,
                          const struct store *o, const struct span *b,
                          int64_t layer, enum point at, struct err *e);

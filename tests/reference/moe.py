@@ -8,6 +8,7 @@
     moe.py deepseek DIR              DeepSeek-V3's config, index, names and sizes in 163 files that are holes (and need
                                      no space): all weights are 0
     moe.py names DIR                 the same names, 46,000 linears, with matrices of 32 x 32
+    moe.py many DIR EXPERTS          two layers with so many experts of 256 x 384 (qwen3_moe)
 
 FAMILY: deepseek_v3 deepseek_v3-direct (no q_lora_rank) qwen3_moe qwen2_moe mixtral;
 qwen3_moe-all and qwen2_moe-all have experts in layer 0 too
@@ -415,5 +416,32 @@ def deepseek(d, k=None):
     print(len(all_), total)
 
 
+def many(d, experts):
+    """Numbers out of one pool: what is looked at is memory."""
+    h, width, n, pool = 256, 384, int(experts), c.bf16(draw("pool", (1 << 20,), 0.05))
+    conf = {**config("qwen3_moe-all"), "hidden_size": h, "num_hidden_layers": 2, "num_experts": n, "moe_intermediate_size": width}
+    t = {"model.embed_tokens.weight": (VOCAB, h), "lm_head.weight": (VOCAB, h), "model.norm.weight": (h,)}
+    for p in ("model.layers.0.", "model.layers.1."):
+        t |= {p + x + "_layernorm.weight": (h,) for x in ("input", "post_attention")}
+        t |= {f"{p}self_attn.{x}_norm.weight": (32,) for x in "qk"}
+        t |= {f"{p}self_attn.{x}_proj.weight": s for x, s in
+              (("q", (HEADS * 32, h)), ("k", (64, h)), ("v", (64, h)), ("o", (h, HEADS * 32)))}
+        t[p + "mlp.gate.weight"] = (n, h)
+        for e in range(n):
+            t |= {x + ".weight": (o, i) for x, o, i in mlp(f"{p}mlp.experts.{e}.", width, ("gate_proj", "up_proj", "down_proj"))
+                  for o, i in [(o if o != H else h, i if i != H else h)]}
+    one = c.bf16(np.ones(h, np.float32)).tobytes()
+    data = {}
+    for k, s in t.items():
+        at = zlib.crc32(k.encode()) % (len(pool) - h * width)
+        data[k] = ("BF16", s, one[:2 * s[0]] if "norm" in k else pool[at:at + int(np.prod(s))].tobytes())
+    os.makedirs(d, exist_ok=True)
+    c.save_safetensors(f"{d}/model.safetensors", data, {"format": "pt"})
+    with open(f"{d}/config.json", "w") as f:
+        json.dump(conf, f)
+    shutil.copy(f"{HERE}/tokenizers/deepseek.json", f"{d}/tokenizer.json")
+
+
 if __name__ == "__main__":
-    {"make": make, "deepseek": deepseek, "names": lambda d: deepseek(d, SMALL), "check": check, "stream": check_stream}[sys.argv[1]](*sys.argv[2:])
+    {"make": make, "deepseek": deepseek, "names": lambda d: deepseek(d, SMALL), "many": many, "check": check,
+     "stream": check_stream}[sys.argv[1]](*sys.argv[2:])

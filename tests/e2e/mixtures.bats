@@ -1,0 +1,72 @@
+#!/usr/bin/env bats
+# forge quantize on mixtures of experts.
+
+load e2e
+
+MOE="$tree/tests/reference/moe.py"
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || return 1
+}
+
+@test "every layout of every family is verified, and holds the same model" {
+    for family in deepseek_v3:fp8 qwen2_moe:fused-oi qwen3_moe-all:plain mixtral:plain; do
+        python3 "$MOE" make "${family%:*}" "${family#*:}" m
+        for layout in compressed-tensors awq gptq gptq_v2; do
+            forge quantize m $layout "${small[@]}" --group 32 --work work \
+                --layout $layout
+            forge-shard -q --from m --sample 1000 --verify $layout
+            forge eval m $layout --json --quiet --text "$text" --sequences 2 \
+                --seqlen 64 >$layout.json
+        done
+        less "$(figure kl_mean awq.json)" 0.2
+        for layout in awq gptq gptq_v2; do
+            [ "$(jq -c '[.ppl, .kl_mean, .top1]' $layout.json)" = \
+                "$(jq -c '[.ppl, .kl_mean, .top1]' compressed-tensors.json)" ]
+        done
+        rm -r m work compressed-tensors awq gptq gptq_v2
+    done
+}
+
+@test "experts with few tokens, or none, are counted and said by name" {
+    python3 "$MOE" make deepseek_v3 plain m
+    few=(--text "$text" --sequences 1 --seqlen 12)
+    forge quantize m out "${few[@]}" --propagate original --group 32 \
+        --blend 5 >said
+    forge-tokens -q "${few[@]:2}" m "$text" | forge-calib -q --hitmap m >hits
+    python3 - "$tree/tests/reference" <<'PYTHON'
+import re, sys
+sys.path.insert(0, sys.argv[1])
+import fts
+n = {f"{x.name.split('.')[2]}.mlp.experts.{e}": v for x in fts.load("hits").values() for e, v in enumerate(x.array()[:, 0])}
+none, some = {k for k in n if n[k] == 0}, {k for k in n if 0 < n[k] < 5}
+assert none and some, n
+line = [x for x in open("said") if x.startswith("experts ")][0]
+m = re.fullmatch(r"experts   (\d+); (\d+) with less than 5 tokens:(.*?); (\d+) with none:(.*)\n", line)
+assert m, line
+assert [int(m[1]), int(m[2]), int(m[4])] == [len(n), len(some), len(none)], line
+for want, said in (some, m[3]), (none, m[5]):
+    said = set(said.split()) - {"..."}
+    assert said <= want and len(said) == min(8, len(want)), line
+PYTHON
+}
+
+peak() { # MODEL OUT: MiB
+    forge-meter -q -o cost -- forge quantize "$1" "$2" --text "$text" \
+        --sequences 4 --seqlen 64 --quiet --effort fast --work "$1.work"
+    jq '.peak_bytes / 1048576 | floor' cost
+}
+
+@test "memory does not grow with the experts, in a run or in its resumption" {
+    for n in 8 192; do # of 192: 113 MB of weights a layer, 28 MB of codes
+        python3 "$MOE" many m$n $n
+        peak m$n out$n >peak$n
+    done
+    mv out192 whole
+    rm m192.work/solve-*/codes-1.fts
+    peak m192 out192 >resumed
+    same whole out192
+    echo "8: $(<peak8), 192: $(<peak192), resumed: $(<resumed) MiB"
+    less "$(<peak192)" $(($(<peak8) + 14))
+    less "$(<resumed)" $(($(<peak8) + 14))
+}
