@@ -46,7 +46,7 @@ static void one_group(const struct job *j, uint64_t row, uint64_t g)
     float s = j->scales[row * q->groups + g];
     int zero = q->zeros[row * q->groups + g];
     struct row_sums *r = &j->row[row];
-    double ww = 0, qq = 0;
+    double ww = 0, wv = 0;
 
     for (uint64_t c = g * q->group; c < end; c++) {
         double w = (double)j->w[row * q->cols + c];
@@ -59,10 +59,10 @@ static void one_group(const struct job *j, uint64_t row, uint64_t g)
         r->d += (w - v) / (double)s;
         r->d2 += (w - v) / (double)s * ((w - v) / (double)s);
         r->count++;
-        ww += w * v;
-        qq += v * v;
+        ww += w * w;
+        wv += w * v;
     }
-    j->ratio[row * q->groups + g] = qq > 0 ? (float)(ww / qq) : NAN;
+    j->ratio[row * q->groups + g] = ww > 0 ? (float)(wv / ww) : NAN;
 }
 
 static void rows(void *ctx, size_t begin, size_t end)
@@ -184,11 +184,13 @@ int resemble(struct resemblance *r, const struct ck_quantized *q,
 
 const char *resemble_verdict(const struct resemblance *r)
 {
+    double moved = r->relative * r->relative;
+
     if (!(r->slope >= SLOPE_LEAST))
         return "the codes are not those of these weights";
     if (!(fabs(r->bias) <= BIAS_LIMIT))
         return "the zero points are off";
-    if (!(fabs(r->trend) <= TREND_LIMIT ||
+    if (!(fabs(r->trend) <= TREND_LIMIT + moved / (1 + moved) ||
           fabs(r->trend) <= TREND_ERRORS * r->trend_error))
         return "the scales are not those of these weights";
     return NULL;
