@@ -122,9 +122,10 @@ void expert_map_release(struct expert_map *m)
     *m = (struct expert_map){ 0 };
 }
 
-const struct expert_layer *expert_map_of(const struct expert_map *m,
-                                         const struct model_config *c,
-                                         int64_t layer)
+/* Of this layer; a layer behind the last of the model, which predicts tokens
+ * further ahead and was not calibrated, has the last map.  NULL: none. */
+static const struct expert_layer *
+map_of(const struct expert_map *m, const struct model_config *c, int64_t layer)
 {
     if (layer >= c->n_layers && m->n)
         return &m->layer[m->n - 1];
@@ -171,7 +172,9 @@ int expert_count_check(const struct model_config *c, int64_t kept,
     return 0;
 }
 
-int expert_map_check(const struct expert_map *m, const struct model_config *c,
+/* As expert_count_check(), and that m has a map of each layer with experts, and
+ * of no other, that keeps as many in each group. */
+static int check_map(const struct expert_map *m, const struct model_config *c,
                      struct err *e)
 {
     int64_t groups = c->moe.grouped ? c->moe.n_group : 1;
@@ -184,7 +187,7 @@ int expert_map_check(const struct expert_map *m, const struct model_config *c,
                        "%" PRId64,
                        m->experts, c->moe.n_experts);
     for (int64_t i = 0; i < c->n_layers; i++)
-        if (!model_layer_experts(c, i) != !expert_map_of(m, c, i))
+        if (!model_layer_experts(c, i) != !map_of(m, c, i))
             return err_set(e, E_CONFIG,
                            model_layer_experts(c, i) ?
                                "layer %" PRId64 " has experts, but no map" :
@@ -255,7 +258,7 @@ static int prune_entry(const struct expert_map *m,
     const char *inside = NULL, *digits;
     int64_t layer = layer_of(en->name, &inside), x;
 
-    l = layer < 0 ? NULL : expert_map_of(m, config, layer);
+    l = layer < 0 ? NULL : map_of(m, config, layer);
     if (!l)
         return 1;
     digits = expert_digits(inside);
@@ -316,7 +319,7 @@ int checkpoint_prune(struct checkpoint *c, const struct expert_map *m,
                      struct model_config *config, enum expert_mode mode,
                      struct err *e)
 {
-    int r = expert_map_check(m, config, e);
+    int r = check_map(m, config, e);
 
     if (r || (r = prune_list(c, m, config, mode == EXPERTS_PRUNE, e)))
         return r;

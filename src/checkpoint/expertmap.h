@@ -35,25 +35,15 @@ struct expert_map {
 MUST_CHECK int expert_map_read(struct expert_map *m, const char *path,
                                struct err *e);
 void expert_map_release(struct expert_map *m); /* zeroed is allowed */
-/* Of this layer; a layer behind the last of the model, which predicts tokens
- * further ahead and was not calibrated, has the last map.  NULL: none. */
-const struct expert_layer *expert_map_of(const struct expert_map *m,
-                                         const struct model_config *c,
-                                         int64_t layer);
-
 /* Can a model of this configuration route to K of its experts, the same
  * number in each of its groups?  E_CONFIG: no, and why. */
 MUST_CHECK int expert_count_check(const struct model_config *c, int64_t kept,
                                   struct err *e);
-/* The same, and that m has a map of each layer with experts, and of no other,
- * that keeps as many in each group. */
-MUST_CHECK int expert_map_check(const struct expert_map *m,
-                                const struct model_config *c, struct err *e);
-
 /* Show c without the pruned experts: the others under their new numbers, and
  * routers as the mode says; the same for layers behind the last.  Then
- * config->moe.n_experts is K.  m must live as long as c.  E_CONFIG: as
- * expert_map_check(); E_DATA: a layer has not all its experts, or no router. */
+ * config->moe.n_experts is K.  m must live as long as c.  E_CONFIG: m has not a
+ * map of each layer with experts, and of no other, or as expert_count_check();
+ * E_DATA: a layer has not all its experts, or no router. */
 MUST_CHECK int checkpoint_prune(struct checkpoint *c,
                                 const struct expert_map *m,
                                 struct model_config *config,

@@ -337,7 +337,7 @@ static int make_powers(struct cuda_context *c, enum dtype t, double norm,
     return rc;
 }
 
-/* The factors of the candidates, as grid_search_group() steps through them. */
+/* The factors of the candidates, as grid_cpu.c steps through them. */
 static int make_factors(struct cuda_context *c, const struct grid_params *p,
                         struct grid_args *a, struct err *e)
 {

@@ -60,10 +60,4 @@ extern const struct grid_backend grid_gpu; /* of an open device alone */
 MUST_CHECK int grid_search(const struct grid_params *p, const void *w,
                            uint32_t *meta, struct err *e);
 
-/* One group of n finite weights: w and importance (or NULL) must be readable
- * up to a multiple of 16 elements, zero beyond n.  *cost (may be NULL) is what
- * the winner costs. */
-uint32_t grid_search_group(const struct grid_params *p, const float *w,
-                           const float *importance, size_t n, double *cost);
-
 #endif

@@ -141,15 +141,6 @@ static uint32_t search_group(const struct grid_params *p,
     return s.best;
 }
 
-uint32_t grid_search_group(const struct grid_params *p, const float *w,
-                           const float *importance, size_t n, double *cost)
-{
-    struct factors f;
-
-    choose_factors(p, &f);
-    return search_group(p, &f, w, importance, n, cost);
-}
-
 /* ---- rows over threads ---- */
 
 struct job {

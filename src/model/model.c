@@ -204,11 +204,6 @@ void *state_x(const struct state *s, int64_t r)
     return state_at(s->x, s->dtype, r * s->hidden_size);
 }
 
-void *state_act(const struct state *s, int64_t width, int64_t r)
-{
-    return state_at(s->act, s->dtype, r * width);
-}
-
 bool model_finite(const struct model *m, const void *p, int64_t n)
 {
     return m->bf16 ? m->k->finite_bf16(p, n) : m->k->finite_f32(p, n);

@@ -95,9 +95,8 @@ MUST_CHECK int state_prepare(struct state *s, const struct model *m,
 MUST_CHECK int state_reserve(struct state *s, const struct model *m,
                              int64_t rows, int64_t n_sequences, struct err *e);
 void state_release(struct state *s);
-/* Row r of x or act. */
+/* Row r of x. */
 void *state_x(const struct state *s, int64_t r);
-void *state_act(const struct state *s, int64_t width, int64_t r);
 /* Rows that make the products fast: sequences are batched up to so many, and
  * up to so many sequences, because each is padded to ATTEND_KEYS keys. */
 enum { BATCH_ROWS = 2048, BATCH_SEQUENCES = 256 };

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { PARALLEL_MAX = 64 /* devices looked at */ };
+
 /* Linears of one name in all layers and experts: "mlp.experts.*.down_proj". */
 struct kind {
     char name[MODULE_PATH_MAX];
@@ -16,8 +18,9 @@ struct kinds {
     size_t n, cap;
 };
 
-unsigned parallel_linear(const struct model_config *c, const struct linear *l,
-                         uint64_t group)
+/* Bit k: 2^k devices can be used, with groups of this size. */
+static unsigned linear_bits(const struct model_config *c,
+                            const struct linear *l, uint64_t group)
 {
     unsigned bits = 0;
 
@@ -105,7 +108,7 @@ static unsigned common_bits(const struct kinds *all,
     unsigned bits = ~0u;
 
     for (size_t i = 0; i < all->n; i++)
-        bits &= parallel_linear(c, &all->item[i].linear, group);
+        bits &= linear_bits(c, &all->item[i].linear, group);
     return bits;
 }
 
@@ -126,7 +129,7 @@ int parallel_print(FILE *out, const struct model_config *c, uint64_t group,
         const struct kind *k = &all.item[i];
 
         fprintf(out, "%-*s %7" PRId64 " ", wide, k->name, k->linear.cols);
-        print_sizes(out, parallel_linear(c, &k->linear, group));
+        print_sizes(out, linear_bits(c, &k->linear, group));
     }
     if (!rc) {
         fprintf(out, "%-*s %7s ", wide, "all", "");

@@ -11,11 +11,6 @@
 
 #include "model/config.h"
 
-enum { PARALLEL_MAX = 64 /* devices looked at */ };
-
-/* Bit k: 2^k devices can be used, with groups of this size. */
-unsigned parallel_linear(const struct model_config *c, const struct linear *l,
-                         uint64_t group);
 /* Print a table: for each kind of linear whose inputs are cut its inputs and
  * the numbers of devices; then what all kinds allow, with this group and with
  * the other usual ones. */

@@ -105,12 +105,3 @@ void unpack_ct_zeros(uint8_t *zeros, const uint32_t *packed, uint64_t rows,
             zeros[o * groups + g] =
                 packed[o / 8 * groups + g] >> 4 * (o % 8) & 15;
 }
-
-void unpack_row(uint8_t *bytes, const uint32_t *codes, uint64_t row,
-                uint64_t cols)
-{
-    const uint32_t *word = codes + row * unpack_words(cols);
-
-    for (uint64_t k = 0; k < cols; k++)
-        bytes[k] = word[k / 8] >> 4 * (k % 8) & 15;
-}

@@ -43,10 +43,6 @@ void unpack_ct_codes(uint32_t *codes, const uint32_t *packed, uint64_t rows,
 void unpack_ct_zeros(uint8_t *zeros, const uint32_t *packed, uint64_t rows,
                      uint64_t groups);
 
-/* Row r of codes as bytes 0..15, one an input. */
-void unpack_row(uint8_t *bytes, const uint32_t *codes, uint64_t row,
-                uint64_t cols);
-
 C_END
 
 #endif

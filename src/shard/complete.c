@@ -39,7 +39,7 @@ int named_from_checkpoint(struct named_set *set, const struct checkpoint *c,
     return 0;
 }
 
-const struct named *named_find(const struct named_set *set, const char *name)
+static const struct named *find(const struct named_set *set, const char *name)
 {
     struct named key = { .name = name };
 
@@ -47,23 +47,22 @@ const struct named *named_find(const struct named_set *set, const char *name)
                     NULL;
 }
 
-const struct named *named_find2(const struct named_set *set, const char *module,
-                                const char *part)
+static const struct named *find2(const struct named_set *set,
+                                 const char *module, const char *part)
 {
     char name[NAME_MAX_LEN];
 
     if ((size_t)snprintf(name, sizeof(name), "%s.%s", module, part) >=
         sizeof(name))
         return NULL;
-    return named_find(set, name);
+    return find(set, name);
 }
 
 bool complete_is_packed(const struct named_set *out, const char *module,
                         const struct run_facts *facts)
 {
     return facts &&
-           named_find2(out, module,
-                       layout_part(facts->layout, facts->symmetric, 0));
+           find2(out, module, layout_part(facts->layout, facts->symmetric, 0));
 }
 
 /* ---- one module ---- */
@@ -121,7 +120,7 @@ static int check_packed(const struct completeness *c,
 
     for (int i = 0;
          (part = layout_part(c->facts->layout, c->facts->symmetric, i)); i++) {
-        const struct named *t = named_find2(out, module, part);
+        const struct named *t = find2(out, module, part);
         uint64_t dims[2];
         struct named want = expected(c->facts, part, rows, cols, dims);
 
@@ -144,7 +143,7 @@ static int check_linear(const struct completeness *c,
 {
     uint64_t dims[2] = { (uint64_t)l->rows, (uint64_t)l->cols };
     struct named want = { NULL, DT_NONE, 2, dims };
-    const struct named *plain = named_find2(out, l->module, "weight");
+    const struct named *plain = find2(out, l->module, "weight");
     bool packed = complete_is_packed(out, l->module, c->facts);
 
     if (plain && packed)
@@ -160,7 +159,7 @@ static int check_linear(const struct completeness *c,
                        "'%s.weight' is no float tensor of %" PRId64
                        " x %" PRId64,
                        l->module, l->rows, l->cols);
-    if (l->bias && !named_find2(out, l->module, "bias"))
+    if (l->bias && !find2(out, l->module, "bias"))
         return err_set(e, E_DATA, "'%s.bias' is missing", l->module);
     return packed ? check_packed(c, out, l->module, dims[0], dims[1], e) : 0;
 }
@@ -274,10 +273,10 @@ static bool module_of(const char *name, char *module)
 /* In the set in any form. */
 static bool has_module(const struct named_set *set, const char *module)
 {
-    if (named_find2(set, module, "weight"))
+    if (find2(set, module, "weight"))
         return true;
     for (int l = 0; l < LAYOUT_COUNT; l++)
-        if (named_find2(set, module, layout_part((enum layout)l, true, 0)))
+        if (find2(set, module, layout_part((enum layout)l, true, 0)))
             return true;
     return false;
 }
@@ -287,7 +286,7 @@ static int nothing_lost(const struct completeness *c,
 {
     for (size_t i = 0; i < c->source->n; i++) {
         const struct named *s = &c->source->item[i];
-        const struct named *t = named_find(out, s->name);
+        const struct named *t = find(out, s->name);
         char module[NAME_MAX_LEN];
         bool weight = module_of(s->name, module);
 
@@ -331,11 +330,10 @@ static int nothing_extra(const struct completeness *c,
                 return err_set(e, E_DATA,
                                "'%s' has no place in this checkpoint", name);
         }
-        if (!c->source || named_find(c->source, name))
+        if (!c->source || find(c->source, name))
             continue;
         if (module_of(name, module) && has_module(c->source, module) &&
-            (layout_is_part(name, &k) ||
-             !named_find2(c->source, module, "weight")))
+            (layout_is_part(name, &k) || !find2(c->source, module, "weight")))
             continue;
         return err_set(e, E_DATA,
                        "'%s' is extra: the source has nothing like "
@@ -361,7 +359,7 @@ static int check_others(const struct completeness *c,
         module[k] = 0;
         if (model_find_linear(c->config, module, &l))
             continue;
-        s = c->source ? named_find2(c->source, module, "weight") : NULL;
+        s = c->source ? find2(c->source, module, "weight") : NULL;
         if (!s || s->ndim != 2)
             return err_set(e, E_DATA,
                            "'%s' is quantized, but no linear of "
@@ -386,9 +384,9 @@ static int check_rest(const struct completeness *c, const struct named_set *out,
     size_t n_norms = c->config->family && c->config->family->qk_norm ? 4 : 2;
 
     for (size_t i = 0; i < ARRAY_LEN(always); i++)
-        if (!named_find(out, always[i]))
+        if (!find(out, always[i]))
             return err_set(e, E_DATA, "'%s' is missing", always[i]);
-    if (!c->config->tied && !named_find(out, "lm_head.weight"))
+    if (!c->config->tied && !find(out, "lm_head.weight"))
         return err_set(e, E_DATA, "'lm_head.weight' is missing");
     for (int64_t layer = 0; layer < c->config->n_layers; layer++)
         for (size_t i = 0; i < n_norms; i++) {
@@ -396,7 +394,7 @@ static int check_rest(const struct completeness *c, const struct named_set *out,
 
             snprintf(name, sizeof(name), "model.layers.%" PRId64 ".%s.weight",
                      layer, norms[i]);
-            if (!named_find(out, name))
+            if (!find(out, name))
                 return err_set(e, E_DATA, "'%s' is missing", name);
         }
     return 0;

@@ -28,9 +28,6 @@ struct named_set {
 MUST_CHECK int named_from_checkpoint(struct named_set *set,
                                      const struct checkpoint *c, struct err *e);
 void named_sort(struct named_set *set);
-const struct named *named_find(const struct named_set *set, const char *name);
-const struct named *named_find2(const struct named_set *set, const char *module,
-                                const char *part);
 
 struct completeness {
     const struct model_config *config;

@@ -11,7 +11,8 @@
 
 enum { SIDECAR_MAX = 256 * 1024 * 1024 };
 
-bool sidecar_wanted(const char *name, bool code)
+/* Is a file of this name copied?  *.py only with code. */
+static bool is_sidecar(const char *name, bool code)
 {
     static const char *const wanted[] = { "tokenizer*.json",
                                           "tokenizer*.model",
@@ -68,7 +69,7 @@ int sidecar_copy(const struct outdir *o, const char *model, bool code,
     rc = n < 0 ? err_set(e, E_NOINPUT, "cannot list '%s':", model) : 0;
     for (int i = 0; i < n; i++) {
         if (!rc && list[i]->d_type != DT_DIR &&
-            sidecar_wanted(list[i]->d_name, code))
+            is_sidecar(list[i]->d_name, code))
             rc = copy_one(o, &from, list[i]->d_name, e);
         free(list[i]);
     }

@@ -4,10 +4,8 @@
 
 #include "shard/outdir.h"
 
-/* Is a file of this name copied?  Tokenizer, generation settings, chat
- * template, processor settings, licence; *.py only with code. */
-bool sidecar_wanted(const char *name, bool code);
-/* Copy them from the model's directory, links followed only as
+/* Copy them (tokenizer, generation settings, chat template, processor settings,
+ * licence) from the model's directory, links followed only as
  * checkpoint/modeldir.h allows.  code: config.json has an auto_map, so that
  * the model needs its own Python files. */
 MUST_CHECK int sidecar_copy(const struct outdir *o, const char *model,

@@ -35,7 +35,4 @@ int32_t bpe_find(const struct bpe *b, const char *token, size_t len);
 /* Number of tokens in the vocabulary. */
 size_t bpe_size(const struct bpe *b);
 
-/* The 256 characters of the ByteLevel alphabet as code points. */
-uint32_t bpe_byte_char(unsigned char byte);
-
 #endif

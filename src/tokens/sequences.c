@@ -26,7 +26,8 @@ static int blame(const struct input *in, struct err *e)
                err_prefix(e, "'%s'", in->name);
 }
 
-int sequences_end(struct sequences *s, struct err *e)
+/* End the sequence whose ids were added. */
+static int end_sequence(struct sequences *s, struct err *e)
 {
     if (s->count == s->cap) {
         size_t cap = s->cap ? 2 * s->cap : 256, bytes;
@@ -47,7 +48,7 @@ int sequences_add(struct sequences *s, const struct sequences_params *p,
         n = (size_t)p->seqlen;
         s->cut++;
     }
-    return token_ids_add(&s->ids, id, n, e) < 0 ? e->code : sequences_end(s, e);
+    return token_ids_add(&s->ids, id, n, e) < 0 ? e->code : end_sequence(s, e);
 }
 
 void sequences_release(struct sequences *s)
@@ -109,7 +110,7 @@ static int add_whole(struct sequences *s, const struct cutter *c,
         token_ids_add(&s->ids, id, n, e) < 0 ||
         token_ids_add(&s->ids, c->suffix->id, c->suffix->count, e) < 0)
         return e->code;
-    return sequences_end(s, e);
+    return end_sequence(s, e);
 }
 
 /* Cut up to need ids into sequences. */

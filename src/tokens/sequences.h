@@ -42,8 +42,6 @@ MUST_CHECK int sequences_read(struct sequences *s,
                               struct input *in, struct err *e);
 void sequences_release(struct sequences *s);
 
-/* For the readers of the formats: end the sequence whose ids were added. */
-MUST_CHECK int sequences_end(struct sequences *s, struct err *e);
 /* The .npy reader (npy.c): int32 or int64, [n, T] or [T], little-endian. */
 MUST_CHECK int sequences_npy(struct sequences *s,
                              const struct sequences_params *p, struct input *in,

@@ -13,6 +13,16 @@ static const uint32_t plain_q[8] = { 0x52fc9630, 0x630da741, 0x741eb852,
                                      0x852fc963, 0x9630da74, 0xa741eb85,
                                      0xb852fc96, 0xc9630da7 };
 
+/* Row r of codes as bytes 0..15, one an input. */
+static void unpack_row(uint8_t *bytes, const uint32_t *codes, uint64_t row,
+                       uint64_t cols)
+{
+    const uint32_t *word = codes + row * unpack_words(cols);
+
+    for (uint64_t k = 0; k < cols; k++)
+        bytes[k] = word[k / 8] >> 4 * (k % 8) & 15;
+}
+
 static void check_codes(const uint32_t *codes)
 {
     uint8_t row[8];
