@@ -42,7 +42,7 @@ WITHOUT = {
     "1, grids by absmax": dict(SOLVE=["--factors", "1"]),
     "1, no negative scales": dict(SOLVE=["--positive"]),
     "2, no correction": dict(CALIB=["--propagate", "quantized"]),
-    "2, no correction of the residual": dict(SOLVE=["--beta", "0"]),
+    "2, no correction of o and down": dict(SOLVE=["--beta", "0"]),
     "3, no refinement": dict(SOLVE=["--sweeps", "0"]),
 }
 BLEND = 128  # forge quantize's

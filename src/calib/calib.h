@@ -43,8 +43,8 @@ struct calib {
  * run with them.  One that gets none runs as it is.
  *
  * With both, a second store goes through the layers without any codes, from
- * the same hidden states; it says how far activations have drifted.  Only
- * with feedback. */
+ * the same hidden states; it says how far activations have drifted, or what
+ * output is wanted (emit.h).  Only with feedback. */
 MUST_CHECK int calib_run(struct calib *c, struct err *e);
 
 #endif

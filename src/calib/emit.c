@@ -91,9 +91,10 @@ int emit_activation(struct stream_writer *w, const struct store *s,
 
 /* ---- two streams ---- */
 
-/* to = a - b, rounded to the dtype that both have; to may not be either. */
-static void subtract(void *to, const void *a, const void *b, size_t n,
-                     enum dtype t)
+/* to = a - b - bias (NULL: none), rounded to the dtype that a and b have; to
+ * may not be either. */
+static void subtract(void *to, const void *a, const void *b, const float *bias,
+                     size_t n, enum dtype t)
 {
     enum { PIECE = 1024 };
     size_t item = dtype_bits(t) / 8;
@@ -106,56 +107,69 @@ static void subtract(void *to, const void *a, const void *b, size_t n,
         (void)!to_f32(y, (const char *)b + i * item, t, k);
         for (size_t j = 0; j < k; j++)
             x[j] -= y[j];
+        for (size_t j = 0; bias && j < k; j++)
+            x[j] -= bias[i + j];
         (void)!from_f32((char *)to + i * item, t, x, k);
     }
 }
 
-/* A frame like f, named after it, of what a has more than b: rows of `width`. */
-static int emit_difference(struct stream_writer *w, const struct frame *f,
-                           const char *suffix, uint64_t width, const void *a,
-                           const void *b, void **buffer, struct err *e)
-{
-    struct frame d = *f;
-    size_t n = d.dims[0] * width;
+/* What stands in front of the activations of a point. */
+struct difference {
+    const char *suffix;
+    const char *original, *here; /* rows of a batch */
+    const float *bias;
+    uint64_t width;
+    void *buffer;
+};
 
-    d.dims[1] = width;
-    d.len = n * dtype_bits(d.dtype) / 8;
-    d.modules = NULL;
-    strcat(d.name, suffix); /* our own names are short */
-    if (mem_grow(buffer, d.len, d.name, e) < 0)
-        return e->code;
-    subtract(*buffer, a, b, n, d.dtype);
-    d.data = *buffer;
-    return stream_write(w, &d, e);
+static struct difference difference_of(const struct store *s,
+                                       const struct store *o,
+                                       const struct span *b, int64_t layer,
+                                       enum point at, const float *bias)
+{
+    const struct model_config *c = model_config(s->m);
+
+    if (point_adds(c, layer, at))
+        return (struct difference){ .suffix = ".output",
+                                    .original = store_x(o, b->row),
+                                    .here = store_x(s, b->row),
+                                    .bias = bias,
+                                    .width = (uint64_t)c->hidden_size };
+    return (struct difference){ .suffix = ".drift",
+                                .original = store_act(o, b),
+                                .here = store_act(s, b),
+                                .width = (uint64_t)point_width(c, layer, at) };
 }
 
-static int emit_pair(struct stream_writer *w, const struct store *s,
-                     const struct store *o, const struct span *b,
-                     struct frame *f, int64_t row, bool writes, void **buffer,
-                     struct err *e)
+/* That of the sequence whose activations are f, from this row of the batch
+ * on. */
+static int emit_difference(struct stream_writer *w, const struct frame *f,
+                           struct difference *d, int64_t row, struct err *e)
 {
-    size_t at = (size_t)(row - b->row) * f->dims[1] * dtype_bits(f->dtype) / 8;
-    const char *here = (const char *)store_act(s, b) + at;
-    const char *there = (const char *)store_act(o, b) + at;
-    uint64_t hidden = (uint64_t)model_config(s->m)->hidden_size;
+    struct frame g = *f;
+    size_t bytes = d->width * dtype_bits(g.dtype) / 8, at = (size_t)row * bytes;
 
-    if (writes && emit_difference(w, f, ".residual", hidden, store_x(o, row),
-                                  store_x(s, row), buffer, e) < 0)
+    g.dims[1] = d->width;
+    g.len = g.dims[0] * bytes;
+    g.modules = NULL;
+    strcat(g.name, d->suffix); /* our own names are short */
+    if (mem_grow(&d->buffer, g.len, g.name, e) < 0)
         return e->code;
-    if (emit_difference(w, f, ".drift", f->dims[1], there, here, buffer, e) < 0)
-        return e->code;
-    f->data = here;
-    return stream_write(w, f, e);
+    for (uint64_t r = 0; r < g.dims[0]; r++, at += bytes)
+        subtract((char *)d->buffer + r * bytes, d->original + at, d->here + at,
+                 d->bias, d->width, g.dtype);
+    g.data = d->buffer;
+    return stream_write(w, &g, e);
 }
 
 int emit_both(struct stream_writer *w, const struct store *s,
               const struct store *o, const struct span *b, int64_t layer,
-              enum point at, struct err *e)
+              enum point at, const float *bias, struct err *e)
 {
-    bool writes = at == POINT_ATTN_OUT || at == POINT_MLP_MID;
+    struct difference d = difference_of(s, o, b, layer, at, bias);
+    const char *from = store_act(s, b);
     char modules[MODULES_MAX];
-    void *buffer = NULL;
-    int64_t row = b->row;
+    int64_t row = 0;
     int rc = 0;
 
     list_modules(model_config(s->m), layer, point_input(at), modules);
@@ -166,10 +180,14 @@ int emit_both(struct stream_writer *w, const struct store *s,
 
         f.modules = modules;
         f.samples = f.dims[0];
-        rc = emit_pair(w, s, o, b, &f, row, writes, &buffer, e);
+        f.data = from;
+        from += f.len;
+        rc = emit_difference(w, &f, &d, row, e);
+        if (rc >= 0)
+            rc = stream_write(w, &f, e);
         row += s->sequence[i].length;
     }
-    free(buffer);
+    free(d.buffer);
     return rc;
 }
 
@@ -198,10 +216,10 @@ static void *emit_all(void *arg)
     for (int64_t i = 0; i < s->n_batches && !rc && await(t, i); i++) {
         const struct span *b = &s->batch[i];
 
-        rc = t->original ?
-                 emit_both(t->w, s, t->original, b, t->layer, t->at, &e) :
-                 emit_activation(t->w, s, b, t->layer, t->at, store_act(s, b),
-                                 &e);
+        rc = t->original ? emit_both(t->w, s, t->original, b, t->layer, t->at,
+                                     t->bias, &e) :
+                           emit_activation(t->w, s, b, t->layer, t->at,
+                                           store_act(s, b), &e);
         store_leave(s, b);
         if (t->original)
             store_leave(t->original, b);

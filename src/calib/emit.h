@@ -14,13 +14,16 @@ MUST_CHECK int emit_hidden(struct stream_writer *w, const struct store *s,
 MUST_CHECK int emit_activation(struct stream_writer *w, const struct store *s,
                                const struct span *b, int64_t layer,
                                enum point at, const void *rows, struct err *e);
-/* The same of what the store holds, each frame behind what the original store
- * o has more than s: NAME.residual, of the residual stream, where the linears
- * at this point write into it; and NAME.drift, of the activation.  Neither
- * where no linear reads the activation. */
+/* The same of what the store holds, each frame behind a difference from the
+ * original store o.  Where the linear at this point writes into the residual
+ * stream (point_adds()): NAME.output, what it should put out, which is o's
+ * residual stream behind it, where o is already, less s's in front of it and
+ * less `bias` (or NULL).  Elsewhere NAME.drift, what o's activation has more.
+ * Neither where no linear reads the activation. */
 MUST_CHECK int emit_both(struct stream_writer *w, const struct store *s,
                          const struct store *o, const struct span *b,
-                         int64_t layer, enum point at, struct err *e);
+                         int64_t layer, enum point at, const float *bias,
+                         struct err *e);
 /* The name that such frames have. */
 void emit_name(int64_t layer, enum point at, char name[FRAME_NAME_MAX + 1]);
 
@@ -31,6 +34,7 @@ struct emission {
     const struct store *s, *original; /* original: NULL, or emit_both() */
     int64_t layer;
     enum point at;
+    const float *bias; /* of emit_both() */
     /* private */
     pthread_t thread;
     pthread_mutex_t lock;

@@ -81,9 +81,13 @@ int loop_check(const struct loop *l, const struct span *b, int64_t layer,
 struct step {
     int64_t layer;
     enum point from, to;
-    struct layer *weights, *original; /* original: of the second stream */
-    struct emission *out;             /* NULL: nothing is put out */
-    bool last;                        /* of the layer */
+    struct layer *weights;
+    struct emission *out; /* NULL: nothing is put out */
+    bool last;            /* of the layer */
+    /* The second stream may be ahead: behind the linear whose output is
+     * wanted. */
+    enum point there, there_to;
+    struct layer *original; /* NULL: it stays where it is */
 };
 
 void loop_progress(const struct loop *l, const struct span *b)
@@ -97,20 +101,24 @@ void loop_progress(const struct loop *l, const struct span *b)
                       (uint64_t)l->s->sequence[i].length * row);
 }
 
-/* Batch b of a store. */
-static int run_store(struct loop *l, const struct step *t, struct layer *w,
-                     const struct store *s, const struct span *b, struct err *e)
+/* Batch b of either store, from one point to another. */
+static int run_store(struct loop *l, const struct step *t, bool original,
+                     const struct span *b, struct err *e)
 {
-    size_t width = (size_t)point_width(model_config(l->c->m), t->layer, t->to);
+    const struct store *s = original ? l->original : l->s;
+    enum point from = original ? t->there : t->from;
+    enum point to = original ? t->there_to : t->to;
+    size_t width = (size_t)point_width(model_config(l->c->m), t->layer, to);
     size_t item = model_dtype(l->c->m) == DT_BF16 ? 2 : 4;
 
-    if (store_load(s, b, t->from, t->from != POINT_IN, &l->state, e) < 0 ||
-        layer_run(w, &l->state, t->to, NULL, e) < 0)
+    if (store_load(s, b, from, from != POINT_IN, &l->state, e) < 0 ||
+        layer_run(original ? t->original : t->weights, &l->state, to, NULL, e) <
+            0)
         return e->code;
-    if (t->to != POINT_OUT)
+    if (to != POINT_OUT)
         store_keep(s, b, &l->state, (size_t)b->rows * width * item);
-    return t->to == POINT_MLP_IN ?
-               routed_take(l->routed, b, &l->state, s == l->original, e) :
+    return to == POINT_MLP_IN ?
+               routed_take(l->routed, b, &l->state, original, e) :
                0;
 }
 
@@ -119,8 +127,8 @@ static int run_batch(struct loop *l, const struct step *t, int64_t i,
 {
     const struct span *b = &l->s->batch[i];
 
-    if ((t->original && run_store(l, t, t->original, l->original, b, e) < 0) ||
-        run_store(l, t, t->weights, l->s, b, e) < 0)
+    if ((t->original && run_store(l, t, true, b, e) < 0) ||
+        run_store(l, t, false, b, e) < 0)
         return e->code;
     if (t->to == POINT_OUT && loop_check(l, b, t->layer + 1, e) < 0)
         return e->code;
@@ -143,6 +151,26 @@ static int run_batches(struct loop *l, const struct step *t, struct err *e)
     return rc;
 }
 
+/* The weights of both streams. */
+static int load_step(const struct loop *l, struct step *t, bool emit,
+                     struct err *e)
+{
+    const struct calib *c = l->c;
+    bool ahead = emit && point_adds(model_config(c->m), t->layer, t->to);
+
+    t->there_to = t->to + ahead;
+    t->original = NULL;
+    if (model_load_layer(c->m, t->layer, t->from, t->to, c->codes, &t->weights,
+                         e) < 0)
+        return e->code;
+    if (!l->original || t->there >= t->there_to ||
+        model_load_layer(c->m, t->layer, t->there, t->there_to, NULL,
+                         &t->original, e) >= 0)
+        return 0;
+    layer_release(t->weights);
+    return e->code;
+}
+
 /* All batches from one point to another; emit: what is there is put out. */
 static int run_step(struct loop *l, struct step *t, bool emit, struct err *e)
 {
@@ -158,15 +186,10 @@ static int run_step(struct loop *l, struct step *t, bool emit, struct err *e)
     if (t->from < POINT_MLP_IN && t->to >= POINT_MLP_IN &&
         publisher_join(&l->publisher, e) < 0)
         return e->code;
-    if (model_load_layer(c->m, t->layer, t->from, t->to, c->codes, &t->weights,
-                         e) < 0)
+    if (load_step(l, t, emit, e) < 0)
         return e->code;
-    t->original = NULL;
-    if (l->original && model_load_layer(c->m, t->layer, t->from, t->to, NULL,
-                                        &t->original, e) < 0) {
-        layer_release(t->weights);
-        return e->code;
-    }
+    if (t->there_to > t->to && t->original)
+        out.bias = layer_bias(t->original, t->to);
     t->out = emit ? &out : NULL;
     rc = emit ? emission_start(&out, e) : 0;
     if (rc >= 0) {
@@ -176,6 +199,8 @@ static int run_step(struct loop *l, struct step *t, bool emit, struct err *e)
     }
     layer_release(t->weights);
     layer_release(t->original);
+    if (t->original)
+        t->there = t->there_to;
     return rc;
 }
 

@@ -17,20 +17,22 @@ static size_t x_row(const struct store *s)
     return (size_t)model_config(s->m)->hidden_size * item(s);
 }
 
-static int64_t widest(const struct model_config *c)
+static int64_t widest(const struct model_config *c, bool original)
 {
     int64_t w = 0;
 
     for (int64_t i = 0; i < c->n_layers; i++)
         for (enum point p = POINT_ATTN_IN; p < POINT_OUT; p++)
-            if (point_exists(c, i, p) && point_width(c, i, p) > w)
+            if (point_exists(c, i, p) && point_width(c, i, p) > w &&
+                !(original && point_adds(c, i, p)))
                 w = point_width(c, i, p);
     return w;
 }
 
-void store_init(struct store *s, const struct model *m, const char *dir)
+void store_init(struct store *s, const struct model *m, const char *dir,
+                bool original)
 {
-    *s = (struct store){ .m = m, .widest = widest(model_config(m)) };
+    *s = (struct store){ .m = m, .widest = widest(model_config(m), original) };
     region_init(&s->x, dir);
     region_init(&s->act, dir);
 }

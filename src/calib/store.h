@@ -30,8 +30,10 @@ struct store {
     struct region x, act;
 };
 
-/* dir: of temporary files. */
-void store_init(struct store *s, const struct model *m, const char *dir);
+/* dir: of temporary files.  original: a second stream, whose activations in
+ * front of linears that write into the residual stream are not kept. */
+void store_init(struct store *s, const struct model *m, const char *dir,
+                bool original);
 void store_release(struct store *s);
 /* Append all sequences of the feed. */
 MUST_CHECK int store_fill(struct store *s, struct feed *f, struct err *e);

@@ -24,7 +24,7 @@ struct module_solver {
         char *name, *modules; /* NULL: none */
         float *data;
         uint64_t rows, cols;
-    } drift, residual;
+    } drift, output;
 };
 
 static const char *const order_names[] = { "natural", "activation", "group",
@@ -77,7 +77,7 @@ void module_close(struct module_solver *m)
         return;
     drop_factors(m);
     drop_cross(&m->drift);
-    drop_cross(&m->residual);
+    drop_cross(&m->output);
     hfile_close(m->hessians);
     free(m);
 }
@@ -225,10 +225,10 @@ static char *copy(const char *s, struct err *e)
 int module_cross(struct module_solver *m, const struct frame *f, struct err *e)
 {
     bool drift = ends_with(f->name, ".drift");
-    struct cross *c = drift ? &m->drift : &m->residual;
+    struct cross *c = drift ? &m->drift : &m->output;
 
     if (f->ndim != 2 || f->dtype != DT_F32 || !f->modules ||
-        (!drift && !ends_with(f->name, ".residual")) ||
+        (!drift && !ends_with(f->name, ".output")) ||
         (drift && f->dims[0] != f->dims[1]))
         return err_set(e, E_DATA, "'%s': not a cross moment", f->name);
     drop_cross(c);
@@ -270,13 +270,13 @@ static int solve_best(struct module_solver *m, const struct solve_params *solve,
                              .alpha = m->params.alpha,
                              .beta = m->params.beta };
     struct best_result best;
-    int drift = cross_of(&m->drift, w, w->dims[1], e), residual, rc;
+    int drift = cross_of(&m->drift, w, w->dims[1], e), output, rc;
 
-    residual = drift < 0 ? drift : cross_of(&m->residual, w, w->dims[0], e);
-    if (residual < 0)
-        return residual;
-    p.residual = residual ? m->residual.data : NULL;
-    if (!drift && !residual)
+    output = drift < 0 ? drift : cross_of(&m->output, w, w->dims[0], e);
+    if (output < 0)
+        return output;
+    p.output = output ? m->output.data : NULL;
+    if (!drift && !output)
         target_close(&m->best.target);
     else if (!m->best.target.turned &&
              (rc = target_open(&m->best.target, &m->best.plan[0],
@@ -286,7 +286,7 @@ static int solve_best(struct module_solver *m, const struct solve_params *solve,
     p.block.negative = m->params.negative;
     p.block.factors = p.block.symmetric ? plan.factors : plan.shrinks;
     p.block.scale_dtype = solve->scale_dtype;
-    note->corrected = drift || residual;
+    note->corrected = drift || output;
     note->effort = effort_names[m->params.effort];
     rc = best_solve(&p, &m->best, w->data, grids, codes, &best, e);
     *r = best.solve;

@@ -50,7 +50,7 @@ const char *module_head(const struct module_solver *m);
 MUST_CHECK int module_hessian(struct module_solver *m, const struct frame *f,
                               struct err *e);
 /* Keep a cross frame, for the modules that it names: NAME.drift or
- * NAME.residual, see target.h.  It goes when one of another NAME comes. */
+ * NAME.output, see target.h.  It goes when one of another NAME comes. */
 MUST_CHECK int module_cross(struct module_solver *m, const struct frame *f,
                             struct err *e);
 /* codes[w->dims[0], w->dims[1] / 2] for a weight frame and its qmeta frame;

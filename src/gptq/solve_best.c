@@ -168,7 +168,7 @@ static void move_target(struct job *j, struct bench *t, uint64_t row,
     uint64_t cols = p->solve.cols;
 
     target_move(&j->b->target, &t->slab[0], p->alpha, p->beta,
-                p->residual ? p->residual + row * cols : NULL, n);
+                p->output ? p->output + row * cols : NULL, n);
     for (uint64_t c = 0; c < cols; c++)
         for (uint64_t r = 0; r < n; r++)
             t->x[r * cols + f->input[c]] = s->w[c * ROWS + r];

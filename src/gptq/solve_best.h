@@ -28,8 +28,8 @@ struct best_params {
     struct solve_params solve; /* nearest, compare: not looked at */
     struct block_params block;
     int sweeps;
-    double alpha, beta;    /* see target.h */
-    const float *residual; /* D [rows, cols], or NULL */
+    double alpha, beta;  /* see target.h */
+    const float *output; /* G [rows, cols], or NULL */
 };
 
 /* What is done once for all modules of one Hessian.  Zeroed, it may be

@@ -69,22 +69,34 @@ void target_close(struct target *t)
     *t = (struct target){ 0 };
 }
 
-/* d = alpha W E + beta D, in the factor's order. */
-static void form(const struct target *t, struct slab *s, double alpha,
-                 double beta, const float *residual, uint64_t rows)
+/* d = alpha W E, in the factor's order. */
+static void follow_drift(const struct target *t, struct slab *s, double alpha)
+{
+    uint64_t n = t->plan->f->padded;
+
+    memset(s->d, 0, n * ROWS * sizeof(float));
+    for (uint64_t c = 0; c < n; c += COLS)
+        s->k->product(s->d + c * ROWS, s->w, t->drift + c * n, n);
+    for (uint64_t i = 0; i < n * ROWS; i++)
+        s->d[i] *= (float)alpha;
+}
+
+/* d = beta (G - W H), in the factor's order. */
+static void mend_output(const struct target *t, struct slab *s, double beta,
+                        const float *output, uint64_t rows)
 {
     const struct factor *f = t->plan->f;
 
     memset(s->d, 0, f->padded * ROWS * sizeof(float));
-    for (uint64_t c = 0; t->drift && c < f->padded; c += COLS)
-        s->k->product(s->d + c * ROWS, s->w, t->drift + c * f->padded,
+    for (uint64_t c = 0; c < f->padded; c += COLS)
+        s->k->product(s->d + c * ROWS, s->w, slab_hessian(t->plan, c, 0),
                       f->padded);
-    for (uint64_t i = 0; i < f->padded * ROWS; i++)
-        s->d[i] *= (float)alpha;
-    for (uint64_t c = 0; residual && c < f->cols; c++)
-        for (uint64_t r = 0; r < rows; r++)
-            s->d[c * ROWS + r] +=
-                (float)beta * residual[r * f->cols + f->input[c]];
+    for (uint64_t c = 0; c < f->cols; c++)
+        for (uint64_t r = 0; r < rows; r++) {
+            float *d = &s->d[c * ROWS + r];
+
+            *d = (float)beta * (output[r * f->cols + f->input[c]] - *d);
+        }
 }
 
 /* x = (x - acc) / the triangle, columns upwards: z Lᵀ = x. */
@@ -114,13 +126,16 @@ static void divide_down(float *x, const float *acc, const float *l)
 }
 
 void target_move(const struct target *t, struct slab *s, double alpha,
-                 double beta, const float *residual, uint64_t rows)
+                 double beta, const float *output, uint64_t rows)
 {
     const struct factor *f = t->plan->f;
     uint64_t n = f->padded;
     float acc[COLS * ROWS];
 
-    form(t, s, alpha, beta, residual, rows);
+    if (output)
+        mend_output(t, s, beta, output, rows);
+    else
+        follow_drift(t, s, alpha);
     for (uint64_t c = 0; c < n; c += COLS) {
         const float *turned = t->turned + turned_at(c / COLS);
 

@@ -2,14 +2,17 @@
  * those that on the quantized model's inputs come nearest to what the original
  * ones gave on the original inputs.
  *
- *     W* = W + [alpha W E + beta D] (H + lambda I)⁻¹
- *     E = mean of 2 (x - x̂) x̂ᵀ      x̂: the input as it is, x: as it should be
- *     D = mean of 2 (r - r̂) x̂ᵀ      r: the residual stream that the output is
- *                                     added to
+ *     W* = W + M (H + lambda I)⁻¹
+ *     M = alpha W E        E = mean of 2 (x - x̂) x̂ᵀ
+ *     M = beta (G - W H)   G = mean of 2 (y - r̂) x̂ᵀ
  *
- * H = mean of 2 x̂ x̂ᵀ; with E = C - H, C = mean of 2 x x̂ᵀ, the first term is
- * the least-squares answer to x̂ being not x, the second lets the module mend
- * the stream it writes into. */
+ * x̂ is the input as it is, x as it should be, H = mean of 2 x̂ x̂ᵀ.  With
+ * E = C - H, C = mean of 2 x x̂ᵀ, the first M is the least-squares answer to x̂
+ * being not x.  The second is for a module that writes into the residual
+ * stream: y is the original stream behind it, r̂ the stream that its output is
+ * added to, so that y - r̂ is the output that mends the stream.  For y = r + W x
+ * it is beta [W E + mean of 2 (r - r̂) x̂ᵀ], for a module of few outputs at a
+ * part of the cost. */
 #ifndef FORGE_TARGET_H
 #define FORGE_TARGET_H
 
@@ -26,9 +29,9 @@ struct target {
 MUST_CHECK int target_open(struct target *t, const struct slab_plan *plan,
                            const float *drift, struct err *e);
 void target_close(struct target *t); /* a zeroed one is allowed */
-/* Move the targets of a loaded slab.  residual: D of its `rows` rows,
- * [rows][cols], or NULL. */
+/* Move the targets of a loaded slab.  output: G of its `rows` rows,
+ * [rows][cols], or NULL: by the drift. */
 void target_move(const struct target *t, struct slab *s, double alpha,
-                 double beta, const float *residual, uint64_t rows);
+                 double beta, const float *output, uint64_t rows);
 
 #endif

@@ -11,10 +11,9 @@
 #include "hessian/hessian.h"
 
 /* Activation frames that belong to the one behind them: what the input should
- * have been less what it is, and the same of the residual stream that the
- * output is added to. */
-enum { DRIFT, RESIDUAL, PAIRS };
-static const char *const pair_names[PAIRS] = { ".drift", ".residual" };
+ * have been less what it is, and what the output should be. */
+enum { DRIFT, OUTPUT, PAIRS };
+static const char *const pair_names[PAIRS] = { ".drift", ".output" };
 
 struct entry {
     char *name, *modules; /* modules: NULL when the frames list none */

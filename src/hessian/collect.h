@@ -19,7 +19,7 @@ struct collect;
 
 MUST_CHECK int collect_open(struct collect **c, const struct collect_params *p,
                             struct err *e);
-/* An activation frame.  NAME.drift [n, C] and NAME.residual [n, R], in front
+/* An activation frame.  NAME.drift [n, C] and NAME.output [n, R], in front
  * of a sequence's NAME, make it also accumulate cross moments (cross.h), which
  * come out as `cross` frames of these names in front of NAME's hessian; not of
  * diagonal blocks.  E_DATA: not finite, or unlike earlier frames of the same

@@ -183,6 +183,11 @@ int model_load_layer(struct model *m, int64_t index, enum point from,
     return 0;
 }
 
+const float *layer_bias(const struct layer *l, enum point p)
+{
+    return l->part[p == POINT_ATTN_OUT ? PART_O : PART_DOWN].bias;
+}
+
 void layer_release(struct layer *l)
 {
     if (!l)

@@ -104,6 +104,13 @@ bool point_exists(const struct model_config *c, int64_t layer, enum point p)
     return p != POINT_MLP_MID || model_layer_width(c, layer);
 }
 
+bool point_adds(const struct model_config *c, int64_t layer, enum point p)
+{
+    bool gated = c->family->shared_gate && model_layer_experts(c, layer);
+
+    return p == POINT_ATTN_OUT || (p == POINT_MLP_MID && !gated);
+}
+
 int64_t point_width(const struct model_config *c, int64_t layer, enum point p)
 {
     switch (p) {

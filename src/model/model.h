@@ -52,6 +52,10 @@ int64_t point_width(const struct model_config *c, int64_t layer, enum point p);
  * no POINT_MLP_MID in a mixture without a shared expert.  layer_run() goes
  * past what is not there. */
 bool point_exists(const struct model_config *c, int64_t layer, enum point p);
+/* Whether the linear that reads this point writes into the residual stream: x
+ * at the next point is x here plus what it puts out.  Not the down projection
+ * of a shared expert whose output is gated. */
+bool point_adds(const struct model_config *c, int64_t layer, enum point p);
 
 struct model;
 
@@ -125,6 +129,9 @@ MUST_CHECK int model_load_layer(struct model *m, int64_t index, enum point from,
                                 enum point to, const struct codes *codes,
                                 struct layer **l, struct err *e);
 void layer_release(struct layer *l); /* NULL is allowed */
+/* The bias [hidden_size] of the loaded linear that writes into the residual
+ * stream from this point (point_adds()); NULL: it has none. */
+const float *layer_bias(const struct layer *l, enum point p);
 
 /* Called at each of the middle points that a run reaches (also where it
  * ends, not where it starts): s->at, s->act.  Non-zero stops the run. */

@@ -145,13 +145,13 @@ loop() { # CALIBRATION-ARGUMENT...: codes.fts, and what came out, seen.fts
     run -1 grep -a activation seen.fts
 }
 
-@test "--propagate both: how far activations and residual streams drift" {
-    loop --dtype f32 --propagate both llama t.fts
-    forge-calib -q --dtype f32 llama t.fts >plain.fts
-    forge-calib -q --dtype f32 --layer 0 --to hidden llama t.fts >h.fts
-    forge-calib -q --dtype f32 --layer 0 --to hidden --codes codes-0.fts llama \
-        t.fts >moved.fts
-    python3 "${PY%/*}/best.py" check-drift seen.fts plain.fts h.fts moved.fts
+@test "--propagate both: how far activations drift, and what output is wanted" {
+    for kind in llama llama-biases; do
+        rm -f llama codes*.fts
+        ln -s "$BATS_FILE_TMPDIR/$kind" llama
+        loop --dtype f32 --propagate both llama t.fts
+        python3 "$PY" drift llama t.fts 1e-4 seen.fts codes.fts
+    done
     mv codes.fts both.fts
     loop --dtype f32 llama t.fts # the same codes: they are rounded to nearest
     python3 "$PY" codes codes.fts both.fts

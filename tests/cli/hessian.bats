@@ -40,7 +40,7 @@ setup() {
     python3 "$PY" check-hessian "$A/a.fts" h.fts 0 801
 }
 
-@test "drift and residual frames give cross moments, in front of the hessian" {
+@test "drift and output frames give cross moments, in front of the hessian" {
     for k in "" 32; do
         python3 "$PY" drift "$A/a$k.fts" d.fts "${k:+f32}"
         forge-hessian -q d.fts >c.fts

@@ -19,6 +19,9 @@ attention, mixtures of experts) - never from our C.
                                        `forward` gives the hidden states, logits and
                                        routing that transformers gave, recorded in a
                                        safetensors FILE
+    forward.py drift DIR TOKENS TOLERANCE FILE CODES
+                                       of --propagate both: FILE's .drift and .output
+                                       frames
     forward.py change FILE OUT HOW     a damaged copy: nan, order, width, layer
     forward.py same FILE FILE [N]      equal frames, or the first N of each
     forward.py codes FILE FILE         equal codes and qmeta; -: standard input
@@ -352,6 +355,40 @@ def worst(a, b):
     return (np.linalg.norm(a - b, axis=1) / np.linalg.norm(b, axis=1)).max()
 
 
+def wanted_output(t, o, q, p, point):
+    """What the linear at this point should put out: original stream behind it, less
+    the quantized one in front of it and the bias; None: it is gated."""
+    if point == "attn_out":
+        return o[p + "'"] - q[p] - t.get(p + ".self_attn.o_proj.bias", 0)
+    down = next(p + n + "down_proj" for n in (".mlp.", ".mlp.shared_experts.", ".mlp.shared_expert.")
+                if p + n + "down_proj.weight" in t)
+    if p + ".mlp.shared_expert_gate.weight" in t:
+        return None
+    return o[p + "'"] + o[p + ".mlp_mid"] @ t[down + ".weight"].T - q[p + "'"]
+
+
+def drift(d, tokens, tolerance, file, codes):
+    c, t = load(d)
+    ids = {x.sequence: x.array() for x in read(tokens)}
+    original = {s: run(c, t, x)[0] for s, x in ids.items()}
+    plain = dict(t)
+    quantized(t, [codes])
+    now = {s: run(c, t, x)[0] for s, x in ids.items()}
+    frames = [x for x in read(file) if x.role == "activation" and ".experts." not in x.name]
+    got = {(x.name, x.sequence): x.array() for x in frames}
+    points = [(x.name, x.sequence) for x in frames if x.modules]
+    assert points
+    for name, s in points:
+        o, q, (p, point) = original[s], now[s], name.rsplit(".", 1)
+        want = wanted_output(plain, o, q, p, point) if point in ("attn_out", "mlp_mid") else None
+        kind = ".drift" if want is None else ".output"
+        want = o[name] - q[name] if want is None else want
+        error = np.abs(got.pop((name + kind, s)) - want).max()
+        assert error <= float(tolerance) * np.abs(want).max() + 2e-5, (name, kind, error)
+    rest = {n for n, s in got if n.endswith((".drift", ".output"))}
+    assert not rest, rest
+
+
 def check_experts(want, frames, tolerance):
     """Inputs of experts, in parts, of the tokens of all sequences; hit maps."""
     parts, last, top = {}, set(), 0.0
@@ -518,4 +555,4 @@ def names(path):
 
 if __name__ == "__main__":
     {"make": make, "tokens": tokens, "check": check, "logits": logits, "middle": middle, "recorded": recorded,
-     "change": change, "same": same, "codes": codes, "names": names}[sys.argv[1]](*sys.argv[2:])
+     "drift": drift, "change": change, "same": same, "codes": codes, "names": names}[sys.argv[1]](*sys.argv[2:])

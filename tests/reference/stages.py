@@ -3,7 +3,7 @@
 they make of them by the NumPy of hessian(), grid.py and gptq.py.
 
     stages.py activations OUT [bf16|f32] [PARTS]   PARTS > 1: OUT.0, OUT.1, ...
-    stages.py drift IN OUT KIND                    .drift and .residual frames
+    stages.py drift IN OUT KIND                    .drift and .output frames
                                                    in front of activations
     stages.py check-cross IN CROSS                 IN: of drift
     stages.py weights OUT
@@ -68,7 +68,7 @@ def make_drift(path, out, kind="bf16"):
         if t.role == "activation":
             more = [("drift", t.shape[1])]
             if t.name.endswith("mlp_mid"):
-                more.append(("residual", 50))
+                more.append(("output", 50))
             for what, cols in more:
                 y = (rng.normal(size=(t.shape[0], cols))*0.1 + 0.05).astype(
                     np.float32)
@@ -86,7 +86,7 @@ def check_cross(path, got):
     roles = [(t.role, t.name) for t in got]
     want = []
     for name in INPUTS:
-        want += [("cross", name + k) for k in (".drift", ".residual")
+        want += [("cross", name + k) for k in (".drift", ".output")
                  if any(t.name == name + k for t in frames)]
         want.append(("hessian", name))
     assert roles == want, roles
