@@ -203,9 +203,14 @@ END
     grep -q '"n_routed_experts": 4' small/config.json
     [ ! -e small.work ]
     [ "$(echo ./*.map.*)" = "./*.map.*" ]
+    printf '%s\n' {a..z}{a..z} >text
+    forge prune m by-text --keep 4 --by reap --text text --sequences 2 --seqlen 64 --quiet
+    forge-tokens -q --sequences 2 --seqlen 64 m text | forge-calib -q m | forge-prune -q --from m --keep 4 --by reap -o map
+    python3 "$PY" pruned m by-text map prune
     refused 64 "want --keep K" forge prune m x --hitmap h
     refused 64 "want --text FILE" forge prune m x --keep 4
     refused 66 "no such file" forge prune m x --keep 4 --hitmap nothing
+    refused 73 "cannot be created" forge prune m no/where --keep 4 --hitmap h
     refused 73 "exists already" forge prune m out --keep 4 --hitmap h
     refused 78 "do not make 2 groups" forge prune m x --keep 5 --hitmap h
     refused 64 "--by: 'luck' is none of" forge quantize m x --keep 4 --by luck --text h

@@ -120,6 +120,12 @@ def layer_of(name):
     return int(part[1].split(".")[0]) if len(part) > 1 else -1
 
 
+def expert_of(name):
+    """The same of a mixture's experts."""
+    part = name.split(".experts.")
+    return int(part[1].split(".")[0]) if len(part) > 1 else -1
+
+
 def dequantized(d):
     """Our own dequantized weights of d, by name, as float32 arrays."""
     import numpy as np

@@ -181,13 +181,16 @@ def check_output(out, name, layout, symmetric, group, ids):
 
 
 def main():
-    a = lab.args(__doc__, ("--group", dict(type=int, default=128)), ("--option", dict(action="append", default=[], help="another of forge quantize")))
+    a = lab.args(__doc__, ("--group", dict(type=int, default=128)), ("--layout", dict(action="append", help="LAYOUT or LAYOUT-sym; may be given again [all]")),
+                 ("--option", dict(action="append", default=[], help="another of forge quantize")))
     import torch
     torch.set_num_threads(lab.THREADS)
     for d in a.model:
         base = d.rstrip("/").split("/")[-1]
         ids = lab.tokens(d, a.eval, 1, 64, a.work / f"probe-{base}.fts")[0]
         for layout, sym in LAYOUTS:
+            if a.layout and not {layout, f"{layout}-{sym}"} & set(a.layout):
+                continue
             name, out = f"{base} {layout} {sym}", a.work / f"{base}-{layout}-{sym}"
             try:
                 if not out.exists():

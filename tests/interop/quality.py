@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """KL divergence of our default result against the defaults of GPTQModel and llm-compressor, from the same tokens.
 
-128 x 512 tokens to calibrate, 32 x 512 others to evaluate. Every result is measured by forge-eval; --work keeps the
-peers' results, which take minutes. bench/quality.py has more of both.
+128 x 512 tokens to calibrate, 32 x 512 others to evaluate; mixtures of experts like dense models: the peers leave their
+routers alone, too. Every result is measured by forge-eval; --work keeps the peers' results, which take minutes.
+bench/quality.py has more of both.
 """
 import sys
 

@@ -104,6 +104,8 @@ def compare(a, base, kind, symmetric, grid, hessian, g, h):
     codes = {f.name: f for f in lab.frames(out) if f.role == "codes"}
     meta = {f.name: f for f in lab.frames(out) if f.role == "qmeta"}
     for name in (n for r, n in grid if r == "weight"):
+        if lab.expert_of(name) > 1:  # two of a mixture's stand for all
+            continue
         w = np.array(grid["weight", name].array(), np.float32)
         full = unpack_lower(hessian[name], w.shape[1])
         group = meta[name].group
