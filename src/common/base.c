@@ -41,16 +41,6 @@ static void say(const char *kind, const char *fmt, va_list ap)
         return; /* nowhere left to say it */
 }
 
-void die(int code, const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    say("", fmt, ap);
-    va_end(ap);
-    _exit(code < 0 ? -code : code);
-}
-
 static void print(const char *fmt, ...)
 {
     va_list ap;
@@ -93,20 +83,37 @@ void info(const char *fmt, ...)
     va_end(ap);
 }
 
-int err_set(struct err *e, int code, const char *fmt, ...)
+static void set(struct err *e, int code, const char *fmt, va_list ap)
 {
     int saved = errno;
     size_t n;
-    va_list ap;
 
     e->code = code;
-    va_start(ap, fmt);
     vsnprintf(e->msg, sizeof(e->msg), fmt, ap);
-    va_end(ap);
     n = strlen(e->msg);
     if (n && e->msg[n - 1] == ':') /* "cannot read 'x':" wants errno */
         snprintf(e->msg + n, sizeof(e->msg) - n, " %s", strerror(saved));
+}
+
+int err_set(struct err *e, int code, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    set(e, code, fmt, ap);
+    va_end(ap);
     return code;
+}
+
+void die(int code, const char *fmt, ...)
+{
+    struct err e;
+    va_list ap;
+
+    va_start(ap, fmt);
+    set(&e, code, fmt, ap);
+    va_end(ap);
+    die_err(&e);
 }
 
 int err_prefix(struct err *e, const char *fmt, ...)

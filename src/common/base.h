@@ -68,6 +68,7 @@ extern const char *progname;
 extern int verbosity; /* -1 quiet, 0 normal, 1 verbose */
 
 void base_init(const char *argv0);
+/* A message as err_set()'s on stderr, and the end, with status -code. */
 NORETURN void die(int code, const char *fmt, ...) PRINTF(2, 3);
 NORETURN void die_err(const struct err *e);
 /* Only the line.  A tool says why before it passes the error on, so that its

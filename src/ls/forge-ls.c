@@ -1,5 +1,6 @@
 /* forge-ls - list, check and look into streams and checkpoints. */
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -211,6 +212,7 @@ int main(int argc, char **argv)
     struct seen seen = { 0 };
     int i = parse(argc, argv, &s), status = 0;
 
+    signal(SIGPIPE, SIG_DFL); /* of a list, a reader may want the head */
     if (s.tool.progress == PROGRESS_AUTO && !s.verify)
         s.tool.progress = PROGRESS_NEVER; /* the list is progress enough */
     progress_start(&seen.progress, s.tool.progress, "tensors", 0);
@@ -219,7 +221,7 @@ int main(int argc, char **argv)
     for (; i < argc; i++)
         status |= visit(&s, argv[i], &seen);
     if (fflush(stdout) || ferror(stdout))
-        die(E_IO, "cannot write '<stdout>'");
+        die(E_IO, "cannot write '<stdout>':");
     if (s.verify || s.tool.progress != PROGRESS_NEVER)
         progress_finish(&seen.progress, NULL);
     if (s.name && !seen.matches) {

@@ -2,6 +2,7 @@
  *
  * Sequences are cut from one stream of ids, so that two programs given the
  * same text and tokenizer calibrate on the same tokens.  See forge-tokens(1). */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -186,8 +187,11 @@ static void write_ids(const struct settings *s, const struct sequences *q)
     if (s->tool.output && strcmp(s->tool.output, "-")) {
         if (publish_text(s->tool.output, text, n, &e) < 0)
             die_err(&e);
-    } else if (fwrite(text, 1, n, stdout) != n || fflush(stdout))
-        die(E_IO, "cannot write '<stdout>':");
+    } else {
+        signal(SIGPIPE, SIG_DFL); /* of a list, a reader may want the head */
+        if (fwrite(text, 1, n, stdout) != n || fflush(stdout))
+            die(E_IO, "cannot write '<stdout>':");
+    }
     free(text);
 }
 

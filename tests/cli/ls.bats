@@ -159,6 +159,11 @@ END
     run -1 forge-ls --verify --ref-root root ref.fts
 }
 
+@test "a reader that has seen enough ends the list without a word" {
+    forge-ls $(printf 's.fts%.0s ' {1..2000}) 2>err | head -n 1
+    [ ! -s err ]
+}
+
 @test "/dev/full is exit 74" {
     [ -e /dev/full ] || skip "no /dev/full"
     run -74 bash -c 'forge-ls s.fts >/dev/full'

@@ -190,6 +190,7 @@ refused() { # STATUS TEXT ARGUMENT...
     python3 "$PY" text 3000 >t.txt
     run -74 bash -c 'forge-tokens m -t 64 t.txt >/dev/full'
     run -74 bash -c 'forge-tokens m --ids t.txt >/dev/full'
+    [ "$output" = "forge-tokens: cannot write '<stdout>': No space left on device" ]
     run -73 forge-tokens m -t 64 t.txt -o nowhere/out.fts
     run -65 forge-tokens m t.txt -t 64 -n 4 --skip-chars 3000 -o out.fts
     [ ! -e out.fts ]
