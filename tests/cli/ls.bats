@@ -160,7 +160,9 @@ END
 }
 
 @test "a reader that has seen enough ends the list without a word" {
-    forge-ls $(printf 's.fts%.0s ' {1..2000}) 2>err | head -n 1
+    local many=()
+    for _ in {1..2000}; do many+=(s.fts); done
+    forge-ls "${many[@]}" 2>err | head -n 1
     [ ! -s err ]
 }
 

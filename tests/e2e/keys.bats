@@ -58,7 +58,7 @@ adds() { # STAGES OPTION...
 }
 @test "another text: tokens" {
     sed -i '1s/"text": *"/&So /' text.jsonl
-    ! cmp -s text.jsonl "$text"
+    run -1 cmp -s text.jsonl "$text"
     adds "calib solve tokens"
 }
 @test "another model: calibration" {
