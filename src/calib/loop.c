@@ -1,6 +1,7 @@
 /* loop.c - see loop.h. */
 #include "calib/loop.h"
 
+#include <stdlib.h>
 #include <time.h>
 
 #include "calib/emit.h"
@@ -84,10 +85,8 @@ struct step {
     struct layer *weights;
     struct emission *out; /* NULL: nothing is put out */
     bool last;            /* of the layer */
-    /* The second stream may be ahead: behind the linear whose output is
-     * wanted. */
-    enum point there, there_to;
-    struct layer *original; /* NULL: it stays where it is */
+    enum point there;     /* where the second stream is; it may be ahead */
+    float *bias;          /* of the linear that it came through last, or NULL */
 };
 
 void loop_progress(const struct loop *l, const struct span *b)
@@ -102,24 +101,53 @@ void loop_progress(const struct loop *l, const struct span *b)
 }
 
 /* Batch b of either store, from one point to another. */
-static int run_store(struct loop *l, const struct step *t, bool original,
-                     const struct span *b, struct err *e)
+static int run_store(struct loop *l, int64_t layer, struct layer *w,
+                     const struct store *s, const struct span *b,
+                     enum point from, enum point to, struct err *e)
 {
-    const struct store *s = original ? l->original : l->s;
-    enum point from = original ? t->there : t->from;
-    enum point to = original ? t->there_to : t->to;
-    size_t width = (size_t)point_width(model_config(l->c->m), t->layer, to);
+    size_t width = (size_t)point_width(model_config(l->c->m), layer, to);
     size_t item = model_dtype(l->c->m) == DT_BF16 ? 2 : 4;
 
     if (store_load(s, b, from, from != POINT_IN, &l->state, e) < 0 ||
-        layer_run(original ? t->original : t->weights, &l->state, to, NULL, e) <
-            0)
+        layer_run(w, &l->state, to, NULL, e) < 0)
         return e->code;
     if (to != POINT_OUT)
         store_keep(s, b, &l->state, (size_t)b->rows * width * item);
     return to == POINT_MLP_IN ?
-               routed_take(l->routed, b, &l->state, original, e) :
+               routed_take(l->routed, b, &l->state, s == l->original, e) :
                0;
+}
+
+/* Where the second stream must be for what a stop puts out: behind a linear
+ * whose output is wanted. */
+static enum point needed(const struct loop *l, int64_t layer, enum point stop)
+{
+    return stop + (stop < POINT_OUT && wanted(l, layer, stop) &&
+                   point_adds(model_config(l->c->m), layer, stop));
+}
+
+/* All batches of the second stream to a point, if it is not there yet. */
+static int run_original(struct loop *l, struct step *t, enum point to,
+                        struct err *e)
+{
+    const struct store *s = l->original;
+    struct layer *w = NULL;
+    int rc;
+
+    if (!s || t->there >= to)
+        return 0;
+    rc = model_load_layer(l->c->m, t->layer, t->there, to, NULL, &w, e);
+    for (int64_t i = 0; i < s->n_batches && rc >= 0; i++) {
+        rc = run_store(l, t->layer, w, s, &s->batch[i], t->there, to, e);
+        store_leave(s, &s->batch[i]);
+    }
+    if (rc >= 0) {
+        free(t->bias);
+        t->bias = layer_take_bias(w, to - 1);
+        t->there = to;
+    }
+    layer_release(w);
+    return rc;
 }
 
 static int run_batch(struct loop *l, const struct step *t, int64_t i,
@@ -127,18 +155,14 @@ static int run_batch(struct loop *l, const struct step *t, int64_t i,
 {
     const struct span *b = &l->s->batch[i];
 
-    if ((t->original && run_store(l, t, true, b, e) < 0) ||
-        run_store(l, t, false, b, e) < 0)
-        return e->code;
-    if (t->to == POINT_OUT && loop_check(l, b, t->layer + 1, e) < 0)
+    if (run_store(l, t->layer, t->weights, l->s, b, t->from, t->to, e) < 0 ||
+        (t->to == POINT_OUT && loop_check(l, b, t->layer + 1, e) < 0))
         return e->code;
     if (t->last)
         loop_progress(l, b);
     if (t->out)
         return emission_ready(t->out, i + 1, e);
     store_leave(l->s, b);
-    if (t->original)
-        store_leave(l->original, b);
     return 0;
 }
 
@@ -149,26 +173,6 @@ static int run_batches(struct loop *l, const struct step *t, struct err *e)
     for (int64_t i = 0; i < l->s->n_batches && rc >= 0; i++)
         rc = run_batch(l, t, i, e);
     return rc;
-}
-
-/* The weights of both streams. */
-static int load_step(const struct loop *l, struct step *t, bool emit,
-                     struct err *e)
-{
-    const struct calib *c = l->c;
-    bool ahead = emit && point_adds(model_config(c->m), t->layer, t->to);
-
-    t->there_to = t->to + ahead;
-    t->original = NULL;
-    if (model_load_layer(c->m, t->layer, t->from, t->to, c->codes, &t->weights,
-                         e) < 0)
-        return e->code;
-    if (!l->original || t->there >= t->there_to ||
-        model_load_layer(c->m, t->layer, t->there, t->there_to, NULL,
-                         &t->original, e) >= 0)
-        return 0;
-    layer_release(t->weights);
-    return e->code;
 }
 
 /* All batches from one point to another; emit: what is there is put out. */
@@ -186,10 +190,11 @@ static int run_step(struct loop *l, struct step *t, bool emit, struct err *e)
     if (t->from < POINT_MLP_IN && t->to >= POINT_MLP_IN &&
         publisher_join(&l->publisher, e) < 0)
         return e->code;
-    if (load_step(l, t, emit, e) < 0)
+    if (run_original(l, t, needed(l, t->layer, t->to), e) < 0 ||
+        model_load_layer(c->m, t->layer, t->from, t->to, c->codes, &t->weights,
+                         e) < 0)
         return e->code;
-    if (t->there_to > t->to && t->original)
-        out.bias = layer_bias(t->original, t->to);
+    out.bias = t->bias;
     t->out = emit ? &out : NULL;
     rc = emit ? emission_start(&out, e) : 0;
     if (rc >= 0) {
@@ -198,9 +203,6 @@ static int run_step(struct loop *l, struct step *t, bool emit, struct err *e)
             rc = e->code;
     }
     layer_release(t->weights);
-    layer_release(t->original);
-    if (t->original)
-        t->there = t->there_to;
     return rc;
 }
 
@@ -220,12 +222,17 @@ static int send_mark(struct loop *l, int64_t layer, enum point at,
     return loop_mark(l, name, e);
 }
 
-/* Wait for the codes of a point.  The mark behind the layer's last ones says
- * that it is whole. */
-static int take_codes(struct loop *l, int64_t layer, enum point at,
-                      struct err *e)
+/* Wait for the codes of the point at hand, while the second stream, which needs
+ * none, goes on.  The mark behind the layer's last ones says that it is
+ * whole. */
+static int take_codes(struct loop *l, struct step *t, struct err *e)
 {
+    int64_t layer = t->layer;
+    enum point at = t->to, stop = next_stop(l, layer, at);
+
     if (send_mark(l, layer, at, e) < 0 ||
+        (stop < POINT_OUT &&
+         run_original(l, t, needed(l, layer, stop), e) < 0) ||
         feedback_wait(l->c->feedback, l->marks, l->c->codes, e) < 0 ||
         codes_check(l->c->codes, e) < 0)
         return e->code;
@@ -247,29 +254,27 @@ static int run_experts(struct loop *l, int64_t layer, enum point to,
     return emit ? send_mark(l, layer, POINT_IN, e) : 0;
 }
 
-static int run_points(struct loop *l, int64_t layer, enum point to,
+static int run_points(struct loop *l, struct step *t, enum point to,
                       struct err *e)
 {
-    struct step t = { .layer = layer };
-
-    for (enum point at = POINT_IN; at < to; at = t.to) {
+    for (enum point at = POINT_IN; at < to; at = t->to) {
         bool emit;
 
-        t.from = at;
-        t.to = next_stop(l, layer, at);
-        emit = t.to < POINT_OUT && wanted(l, layer, t.to);
-        t.last = t.to == to;
-        if (t.to > to) /* the last layer: nobody wants what leaves it */
+        t->from = at;
+        t->to = next_stop(l, t->layer, at);
+        emit = t->to < POINT_OUT && wanted(l, t->layer, t->to);
+        t->last = t->to == to;
+        if (t->to > to) /* the last layer: nobody wants what leaves it */
             break;
-        if (run_step(l, &t, emit, e) < 0 ||
-            (emit && take_codes(l, layer, t.to, e) < 0))
+        if (run_step(l, t, emit, e) < 0 || (emit && take_codes(l, t, e) < 0))
             return e->code;
     }
-    return run_experts(l, layer, to, e);
+    return run_experts(l, t->layer, to, e);
 }
 
 int loop_layer(struct loop *l, int64_t layer, enum point to, struct err *e)
 {
+    struct step t = { .layer = layer };
     struct routed r;
     int rc;
 
@@ -278,7 +283,8 @@ int loop_layer(struct loop *l, int64_t layer, enum point to, struct err *e)
         routed_open(&r, l, layer, e) < 0)
         return e->code;
     l->routed = &r;
-    rc = run_points(l, layer, to, e);
+    rc = run_points(l, &t, to, e);
+    free(t.bias);
     l->routed = NULL;
     routed_close(&r);
     return rc;

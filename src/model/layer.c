@@ -183,9 +183,13 @@ int model_load_layer(struct model *m, int64_t index, enum point from,
     return 0;
 }
 
-const float *layer_bias(const struct layer *l, enum point p)
+float *layer_take_bias(struct layer *l, enum point p)
 {
-    return l->part[p == POINT_ATTN_OUT ? PART_O : PART_DOWN].bias;
+    struct loaded *o = &l->part[p == POINT_ATTN_OUT ? PART_O : PART_DOWN];
+    float *bias = o->bias;
+
+    o->bias = NULL;
+    return bias;
 }
 
 void layer_release(struct layer *l)

@@ -129,9 +129,10 @@ MUST_CHECK int model_load_layer(struct model *m, int64_t index, enum point from,
                                 enum point to, const struct codes *codes,
                                 struct layer **l, struct err *e);
 void layer_release(struct layer *l); /* NULL is allowed */
-/* The bias [hidden_size] of the loaded linear that writes into the residual
- * stream from this point (point_adds()); NULL: it has none. */
-const float *layer_bias(const struct layer *l, enum point p);
+/* The bias [hidden_size] of the linear that writes into the residual stream from
+ * this point (point_adds()), which has been run: the caller's to free; NULL: it
+ * has none. */
+float *layer_take_bias(struct layer *l, enum point p);
 
 /* Called at each of the middle points that a run reaches (also where it
  * ends, not where it starts): s->at, s->act.  Non-zero stops the run. */
