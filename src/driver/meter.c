@@ -98,18 +98,24 @@ static uint64_t proportional(const struct tree *t)
 }
 
 /* Adding up Pss costs the kernel a walk over all pages, so it is done only
- * where the cheap upper bound says that the peak could have grown. */
+ * where the cheap upper bound has never been so high, and once a second where
+ * it says that the peak could have grown. */
 static void look(struct meter *m, pid_t root)
 {
     struct tree t;
+    uint64_t bound;
 
     find_tree(&t, root);
+    bound = resident(&t);
     m->samples++;
-    if (resident(&t) > m->peak) {
+    if (bound > m->bound || (bound > m->peak && now() - m->looked >= 1)) {
         uint64_t sum = proportional(&t);
 
         if (sum > m->peak)
             m->peak = sum;
+        if (bound > m->bound)
+            m->bound = bound;
+        m->looked = now();
     }
 }
 

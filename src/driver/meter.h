@@ -9,6 +9,9 @@ struct meter {
     double seconds;   /* from fork to the end of the command */
     uint64_t peak;    /* bytes of memory, see meter_run */
     uint64_t samples; /* how often the tree was looked at */
+    /* private: the largest sum of resident sizes, when Pss was last added up */
+    uint64_t bound;
+    double looked;
 };
 
 /* Run argv (found on PATH) with our standard streams and wait for it; TERM,
