@@ -163,6 +163,7 @@ void slab_round(struct slab *s)
     }
 }
 
+/* H is symmetric: twice what the panels behind a panel add, and its own once. */
 void slab_loss(struct slab *s, double *loss)
 {
     uint64_t n = s->plan->f->padded;
@@ -173,7 +174,11 @@ void slab_loss(struct slab *s, double *loss)
         const float *d = s->d + c * ROWS;
 
         memset(acc, 0, sizeof(acc));
-        s->k->product(acc, s->d, slab_hessian(s->plan, c, 0), n);
+        s->k->product(acc, d + COLS * ROWS, slab_hessian(s->plan, c, c + COLS),
+                      n - c - COLS);
+        for (uint64_t i = 0; i < COLS * ROWS; i++)
+            acc[i] *= 2;
+        s->k->product(acc, d, slab_hessian(s->plan, c, c), COLS);
         for (uint64_t i = 0; i < COLS * ROWS; i++)
             loss[i % ROWS] += (double)acc[i] * d[i];
     }
