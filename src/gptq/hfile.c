@@ -60,9 +60,6 @@ static int add_entry(struct hfile *h, const struct frame *f, uint64_t offset,
     if (f->data)
         return err_set(e, E_USAGE, "'%s': hessians must be a regular file",
                        h->path);
-    if (!f->modules)
-        return err_set(e, E_DATA, "'%s': '%s': names no modules", h->path,
-                       f->name);
     if (mem_grow(&h->entry, (h->n_entries + 1) * sizeof(*t), "hessians", e) < 0)
         return e->code;
     t = &h->entry[h->n_entries++];
@@ -72,7 +69,8 @@ static int add_entry(struct hfile *h, const struct frame *f, uint64_t offset,
                                .block = f->block,
                                .cols = frame_cols(f) };
     t->name = copy(f->name, e);
-    t->modules = t->name ? copy(f->modules, e) : NULL;
+    /* nothing may read it: a layer's, for the blending of its experts' */
+    t->modules = t->name ? copy(f->modules ? f->modules : "", e) : NULL;
     if (!t->modules)
         return e->code;
     return t->cols ?

@@ -12,19 +12,21 @@ setup() {
 @test "every layout of every family is verified, and holds the same model" {
     for family in deepseek_v3:fp8 qwen2_moe:fused-oi qwen3_moe-all:plain mixtral:plain; do
         python3 "$MOE" make "${family%:*}" "${family#*:}" m
-        for layout in compressed-tensors awq gptq gptq_v2; do
+        for layout in compressed-tensors awq gptq gptq_v2 original; do
+            way=(--layout $layout)
+            [ $layout != original ] || way=(--propagate original)
             forge quantize m $layout "${small[@]}" --group 32 --work work \
-                --layout $layout
+                "${way[@]}"
             forge-shard -q --from m --sample 1000 --verify $layout
             forge eval m $layout --json --quiet --text "$text" --sequences 2 \
                 --seqlen 64 >$layout.json
+            less "$(figure kl_mean $layout.json)" 0.2
         done
-        less "$(figure kl_mean awq.json)" 0.2
         for layout in awq gptq gptq_v2; do
             [ "$(jq -c '[.ppl, .kl_mean, .top1]' $layout.json)" = \
                 "$(jq -c '[.ppl, .kl_mean, .top1]' compressed-tensors.json)" ]
         done
-        rm -r m work compressed-tensors awq gptq gptq_v2
+        rm -r m work compressed-tensors awq gptq gptq_v2 original
     done
 }
 
