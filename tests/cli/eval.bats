@@ -186,9 +186,3 @@ fail_some() {
 
 @test "whichever malloc fails: exit 75, one line, nothing printed" { fail_some malloc 75; }
 @test "whichever pread of a checkpoint fails: exit 74" { fail_some pread 74; }
-
-@test "--help and the man page name the same options" {
-    forge-eval --help | grep -o -- ' --[a-z-]*' | tr -d ' ' | sort -u >help
-    grep -o -- 'Fl -[a-z-]*' "$ROOT/man/forge-eval.1" | sed 's/.*Fl -/--/' | sort -u >page
-    diff help page
-}

@@ -6,7 +6,6 @@ bats_require_minimum_version 1.5.0
 
 PY="$BATS_TEST_DIRNAME/../reference/stages.py"
 FORWARD="$BATS_TEST_DIRNAME/../reference/forward.py"
-MAN="$BATS_TEST_DIRNAME/../../man/forge-grid.1"
 
 setup_file() {
     cd "$BATS_FILE_TMPDIR" || exit 1
@@ -100,11 +99,4 @@ setup() {
     run -66 forge-grid nothing.fts
     run -66 forge-grid --hessian nothing.fts "$W"
     run -69 forge-grid --device cuda "$W"
-}
-
-@test "every option of --help is in the man page" {
-    forge-grid --help | grep -o -- '--[a-z-]*' | sort -u >options
-    while read -r o; do
-        grep -q -- "Fl ${o#-}" "$MAN" || { echo "$o"; exit 1; }
-    done <options
 }

@@ -5,7 +5,6 @@
 bats_require_minimum_version 1.5.0
 
 PY="$BATS_TEST_DIRNAME/../reference/stages.py"
-MAN="$BATS_TEST_DIRNAME/../../man/forge-hessian.1"
 
 setup_file() {
     cd "$BATS_FILE_TMPDIR" || exit 1
@@ -122,13 +121,6 @@ setup() {
     run -66 forge-hessian nothing.fts
     run -69 --separate-stderr forge-hessian --device cuda "$A/a.fts"
     [[ $stderr == *"no usable device"* ]]
-}
-
-@test "every option of --help is in the man page" {
-    forge-hessian --help | grep -o -- '--[a-z-]*' | sort -u >options
-    while read -r o; do
-        grep -q -- "Fl ${o#-}" "$MAN" || { echo "$o"; exit 1; }
-    done <options
 }
 
 @test "--blend: experts' hessians towards their layer's; without tokens, too" {

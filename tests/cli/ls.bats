@@ -195,16 +195,6 @@ END
     run -66 forge-ls absent
 }
 
-@test "--help and the man page name the same options" {
-    man=$BATS_TEST_DIRNAME/../../man/forge-ls.1
-    run -0 --separate-stderr forge-ls --help
-    [ -z "$stderr" ]
-    forge-ls --help | grep -oE -- '--[a-z-]+' | sort -u >help
-    grep -oE '^\.It Fl .*|, Fl -[a-z-]+' "$man" | grep -oE -- '-[a-z-]{2,}' |
-        sed 's/^-*/--/' | sort -u >page
-    diff help page
-}
-
 @test "whichever call fails: one line, the right code, nothing published" {
     fail_each malloc 75 forge-ls s.fts
     fail_each malloc 75 forge-ls --stats big --json s.fts

@@ -145,6 +145,16 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     grep -l '^\.Sh EXAMPLES' "$MAN"/*.[2-8] | diff - <(echo "$MAN/forge-stream.5")
 }
 
+@test "--help and --version are on stdout, and exit 0" {
+    for tool in $(programs); do
+        run -0 --separate-stderr "$tool" --help
+        [[ -z $stderr && $output == usage:* ]] || { echo "$tool --help"; return 1; }
+        run -0 --separate-stderr "$tool" --version
+        [[ -z $stderr && $output == "$tool (4bit-forge) "* ]] ||
+            { echo "$tool --version"; return 1; }
+    done
+}
+
 @test "--help and the page name the same options, long and short" {
     for tool in $(programs); do
         "$tool" --help >help

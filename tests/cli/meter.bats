@@ -43,17 +43,3 @@ setup() {
     [ "${#stderr_lines[@]}" -eq 1 ]
     run -73 forge-meter -q -o no/where -- true
 }
-
-@test "--help and --version are on stdout and exit 0" {
-    run -0 --separate-stderr forge-meter --help
-    [ -z "$stderr" ]
-    [[ $output == usage:* ]]
-    run -0 forge-meter --version
-}
-
-@test "--help and the manual page name the same options" {
-    forge-meter --help | grep -oE -- '--[a-z][a-z-]*' | sort -u >help
-    grep -oE 'Fl -[a-z][a-z-]*' "$BATS_TEST_DIRNAME/../../man/forge-meter.1" |
-        sed 's/Fl /-/' | sort -u >page
-    diff help page
-}

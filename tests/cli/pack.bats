@@ -233,11 +233,3 @@ all                                   1 2 4 8 16
     run -65 forge-pack -q --expect-key two y.fts
     run -0 forge-pack -q --expect-key one -o z.fts y.fts
 }
-
-@test "--help and the man page name the same options" {
-    page="$BATS_TEST_DIRNAME/../../man/forge-pack.1"
-    forge-pack --help | grep -oE -- '--[a-z-]+' | sort -u >help
-    grep -oE '^\.It Fl .*|, Fl -[a-z-]+' "$page" | grep -oE -- '-[a-z-]{2,}' |
-        sed 's/^-*/--/' | sort -u >in_page
-    diff help in_page
-}

@@ -48,17 +48,3 @@ value() { forge-plan "${@:2}" "$model" | sed -n "s/^$1=//p"; }
     [ -e /dev/full ] || skip "no /dev/full"
     run -74 bash -c 'forge-plan "$1" >/dev/full' - "$model"
 }
-
-@test "--help and --version are on stdout and exit 0" {
-    run -0 --separate-stderr forge-plan --help
-    [ -z "$stderr" ]
-    [[ $output == usage:* ]]
-    run -0 forge-plan --version
-}
-
-@test "--help and the manual page name the same options" {
-    forge-plan --help | grep -oE -- '--[a-z][a-z-]*' | sort -u >help
-    grep -oE 'Fl -[a-z][a-z-]*' "$BATS_TEST_DIRNAME/../../man/forge-plan.1" |
-        sed 's/Fl /-/' | sort -u >page
-    diff help page
-}

@@ -403,11 +403,3 @@ END
     refused 66 "nowhere" shard out nowhere
     refused 66 "nowhere" forge-shard -q --from nowhere out "$in/symmetric.awq"
 }
-
-@test "--help and the man page name the same options" {
-    page="$BATS_TEST_DIRNAME/../../man/forge-shard.1"
-    forge-shard --help | grep -oE -- '--[a-z-]+' | sort -u >help
-    grep -oE '^\.It Fl .*|, Fl -[a-z-]+' "$page" | grep -oE -- '-[a-z-]{2,}' |
-        sed 's/^-*/--/' | sort -u >in_page
-    diff help in_page
-}

@@ -7,7 +7,6 @@ bats_require_minimum_version 1.5.0
 PY="$BATS_TEST_DIRNAME/../reference/stages.py"
 BEST="$BATS_TEST_DIRNAME/../reference/best.py"
 FORWARD="$BATS_TEST_DIRNAME/../reference/forward.py"
-MAN="$BATS_TEST_DIRNAME/../../man/forge-solve.1"
 
 setup_file() {
     cd "$BATS_FILE_TMPDIR" || exit 1
@@ -204,11 +203,4 @@ for line in open("r.jsonl"):
     run -66 forge-solve nothing.fts
     run -66 forge-solve --hessian nothing.fts "$D/sym.fts"
     run -69 forge-solve --device cuda "$D/sym.fts"
-}
-
-@test "every option of --help is in the man page" {
-    forge-solve --help | grep -o -- '--[a-z-]*' | sort -u >options
-    while read -r o; do
-        grep -q -- "Fl ${o#-}" "$MAN" || { echo "$o"; exit 1; }
-    done <options
 }

@@ -233,21 +233,3 @@ refused() { # STATUS TEXT ARGUMENT...
         done
     done
 }
-
-@test "the examples of the man page" {
-    cp -r "$BATS_TEST_DIRNAME/../../examples/llama-4m" model
-    cp "$BATS_TEST_DIRNAME/../../examples/eval.txt" text.txt
-    sed -n 's/^\.Dl //p' "$BATS_TEST_DIRNAME/../../man/forge-tokens.1" >examples
-    [ "$(wc -l <examples)" -ge 3 ]
-    while read -r line; do
-        echo "$line"
-        bash -o pipefail -c "${line//\\e/\\}"
-    done <examples
-}
-
-@test "--help and the man page name the same options" {
-    options() { grep -oE -- '--[a-z-]+' | sort -u; }
-    forge-tokens --help | options >help
-    sed -n 's/^\.It Fl \(. , Fl \)\{0,1\}-\([a-z-]*\).*/--\2/p' "$BATS_TEST_DIRNAME/../../man/forge-tokens.1" | sort -u >in-man
-    diff help in-man
-}

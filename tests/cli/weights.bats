@@ -491,13 +491,6 @@ EOF
     done
 }
 
-@test "--help and the man page name the same options" {
-    options() { grep -oE -- '--[a-z-]+' | sort -u; }
-    forge-weights --help | options >help
-    sed -n 's/^\.It Fl \(. , Fl \)\{0,1\}-\([a-z-]*\).*/--\2/p' "$BATS_TEST_DIRNAME/../../man/forge-weights.1" | sort -u >in-man
-    diff help in-man
-}
-
 @test "--join puts weights behind the hessians of their modules" {
     M=$BATS_TEST_DIRNAME/../../examples/llama-4m
     mkstream tensor:a:F32:2 \

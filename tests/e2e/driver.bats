@@ -7,23 +7,6 @@ setup() {
     cd "$BATS_TEST_TMPDIR" || return 1
 }
 
-@test "--help and --version are on stdout and exit 0" {
-    run -0 --separate-stderr forge --help
-    [ -z "$stderr" ]
-    [[ $output == usage:* ]]
-    run -0 forge quantize --help
-    run -0 --separate-stderr forge --version
-    [[ $output == "forge (4bit-forge) "* ]]
-}
-
-@test "--help and the manual page name the same options" {
-    forge --help | grep -oE -- '--[a-z][a-z-]*' | sort -u >help
-    # shellcheck disable=SC2016
-    grep -oE 'Fl -[a-z][a-z-]*' "$tree/man/forge.1" | sed 's/Fl /-/' |
-        sort -u >page
-    diff help page
-}
-
 @test "a wrong command line is 64 and one line" {
     refused 64 forge
     refused 64 forge frobnicate
