@@ -35,7 +35,7 @@ def main():
     import shutil
     import torch
     torch.set_num_threads(lab.THREADS)
-    for d in a.model:
+    for d in lab.for_torch(a.model):
         name = d.rstrip("/").split("/")[-1]
         stream, out = a.work / f"eval-{name}.fts", a.work / f"noisy-{name}"
         ids = lab.tokens(d, a.eval, 12, 384, stream)

@@ -3,7 +3,7 @@
 # programs that make such checkpoints too.  By make interop; minutes each.
 #
 # PYTHON  with requirements*.txt installed (scripts/setup --venv)
-# MODELS  checkpoint directories; default: examples/*/
+# MODELS  checkpoint directories, dense or mixtures; default: examples/*/
 # WORK    keep and reuse what is made, the peers' results above all
 #
 # On failure, and with bats --show-output-of-passing-tests, every verdict.

@@ -90,6 +90,15 @@ def quantization(d):
     return json.loads((Path(d) / "config.json").read_text()).get("quantization_config") or {}
 
 
+def for_torch(models):
+    """Those that transformers loads on a CPU."""
+    for d in models:
+        if quantization(d):
+            say(f"# {d}: transformers loads 8-bit floats on a GPU only: left out")
+        else:
+            yield d
+
+
 def plain_model(d, weights=None, dtype="float32"):
     """transformers' model of d's config; weights: by name, in place of d's own tensors.
 

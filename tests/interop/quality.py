@@ -36,7 +36,7 @@ def one(a, d):
 
 def main():
     a = lab.args(__doc__)
-    for d in a.model:
+    for d in lab.for_torch(a.model):
         one(a, d)
     lab.finish()
 
