@@ -55,16 +55,14 @@ $O/bench/cuda_bench: $O/cuda/bench/cuda_bench.cu.o \
 	$(Q)mkdir -p $(@D)
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(NVCC) -cudart static $(CUDA_RUN) -o $@ $^ $(CUDA_LIBS) -lcublas -lpthread
-$O/bench/cuda_experts: $O/bench/cuda_experts.c.o $O/libforge.a
+GPU_BENCH := $(addprefix $O/bench/cuda_,best experts start)
+$(GPU_BENCH): $O/bench/cuda_%: $O/bench/cuda_%.c.o $O/libforge.a
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
-$O/bench/cuda_start: $O/bench/cuda_start.c.o $O/libforge.a
-	$(if $(V),,@echo '  LD     $@')
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
-GPU_BENCH := $(addprefix $O/bench/cuda_,bench experts start)
-bench-gpu: cuda $(GPU_BENCH)
+bench-gpu: cuda $O/bench/cuda_bench $(GPU_BENCH)
 	@$O/bench/cuda_start $(CUDA_SO)
 	@$O/bench/cuda_bench
+	@$O/bench/cuda_best $(CUDA_SO)
 	@$O/bench/cuda_experts $(CUDA_SO)
 
 # ---- without a GPU, without anything installed --------------------------------
@@ -83,7 +81,7 @@ check-cuda:
 B       := $O/bundle
 B_BIN   := $(patsubst bin/%,$B/bin/%,$(BIN))
 B_TESTS := $(patsubst %.c,$B/tests/%,$(notdir $(CUDA_TEST)))
-B_BENCH := $B/tests/cuda_experts $B/tests/cuda_start
+B_BENCH := $(patsubst $O/bench/%,$B/tests/%,$(GPU_BENCH))
 B_RPATH := -Wl,--disable-new-dtags '-Wl,-rpath,$$ORIGIN/../lib'
 # Opened by name when first needed, so that ldd does not know them: common/blas.c
 # and common/onednn.c.

@@ -299,9 +299,9 @@ static const struct forge_cuda api = {
     cuda_close,         host_alloc,        host_free,
     cuda_hessian_open,  cuda_hessian_add,  cuda_hessian_finish,
     cuda_hessian_close, cuda_hessians,     cuda_factors_build,
-    cuda_factors_read,  cuda_factors_free, cuda_solve,
-    cuda_quantize,      cuda_grid,         cuda_pack,
-    cuda_dequantize,
+    cuda_factors_drift, cuda_factors_read, cuda_factors_free,
+    cuda_solve,         cuda_solve_best,   cuda_quantize,
+    cuda_grid,          cuda_pack,         cuda_dequantize,
 };
 
 extern "C" __attribute__((visibility("default"))) const struct forge_cuda *

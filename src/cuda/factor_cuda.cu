@@ -47,6 +47,39 @@ static __global__ void factor_fill_kernel(float *a, const float *h,
     a[c * ld + r] = x;
 }
 
+/* h[c * ld + r] = H[input[r]][input[c]], 0 in the padding: the whole square,
+ * without damping.  As above. */
+static __global__ void factor_whole_kernel(float *to, const float *h,
+                                           const uint32_t *input, uint64_t cols,
+                                           uint64_t ld)
+{
+    uint64_t r = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    uint64_t c = blockIdx.y, i, j;
+    float x = 0;
+
+    if (r >= ld)
+        return;
+    if (r < cols && c < cols) {
+        i = input[r] > input[c] ? input[r] : input[c];
+        j = input[r] > input[c] ? input[c] : input[r];
+        x = h[i * (i + 1) / 2 + j];
+    }
+    to[c * ld + r] = x;
+}
+
+/* to[c * ld + r] = e[input[r]][input[c]], 0 in the padding. */
+static __global__ void factor_drift_kernel(float *to, const float *from,
+                                           const uint32_t *input, uint64_t cols,
+                                           uint64_t ld)
+{
+    uint64_t r = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    uint64_t c = blockIdx.y;
+
+    if (r < ld)
+        to[c * ld + r] =
+            r < cols && c < cols ? from[input[r] * cols + input[c]] : 0;
+}
+
 /* info[i] = 1 when a diagonal element of matrix i is not finite.  One block of
  * 256 threads a matrix. */
 static __global__ void factor_finite_kernel(const float *a, uint64_t cols,
@@ -104,6 +137,8 @@ int factor_split(struct cuda_context *c, const struct cuda_factors *f,
 
     dim3 grid(4, (unsigned)(4 * (f->padded / SOLVE_BLOCK)), (unsigned)f->n);
 
+    if (f->h)
+        return 0;
     factor_split_kernel<<<4096, 256, 0, c->stream>>>(f->split, f->l, n);
     LAUNCHED();
     factor_diagonal_kernel<<<grid, dim3(32, 8), 0, c->stream>>>(
@@ -183,6 +218,11 @@ static int fill(struct cuda_factors *f, struct cuda_matrix *m, int i,
         f->l + i * ld * ld, (const float *)c->fill.data, f->input + i * n,
         f->dead + i * n, n, ld, m->lambda, (int *)c->info.data + f->n + i);
     LAUNCHED();
+    if (f->h)
+        factor_whole_kernel<<<grid, 256, 0, c->stream>>>(
+            f->h + i * ld * ld, (const float *)c->fill.data, f->input + i * n,
+            n, ld);
+    LAUNCHED();
     return 0;
 }
 
@@ -238,12 +278,13 @@ static int attempts(struct cuda_factors *f, struct cuda_matrix *m, int *info,
     return factor_split(f->c, f, e);
 }
 
-static int open_rooms(struct cuda_factors *f, struct err *e)
+static int open_rooms(struct cuda_factors *f, bool whole, struct err *e)
 {
     uint64_t n = (uint64_t)f->n, square = n * f->padded * f->padded;
     const size_t bytes[] = { square * sizeof(*f->l),
                              n * f->padded * SOLVE_BLOCK * sizeof(*f->diagonal),
-                             square * 3 * sizeof(*f->split),
+                             whole ? square * sizeof(*f->h) :
+                                     square * 3 * sizeof(*f->split),
                              n * f->cols * sizeof(*f->input),
                              n * f->cols * sizeof(*f->dead),
                              n * sizeof(*f->lambdas) };
@@ -254,7 +295,10 @@ static int open_rooms(struct cuda_factors *f, struct err *e)
             return rc;
     f->l = (float *)f->room[0].data;
     f->diagonal = (float *)f->room[1].data;
-    f->split = (__nv_bfloat16 *)f->room[2].data;
+    if (whole)
+        f->h = (float *)f->room[2].data;
+    else
+        f->split = (__nv_bfloat16 *)f->room[2].data;
     f->input = (uint32_t *)f->room[3].data;
     f->dead = (bool *)f->room[4].data;
     f->lambdas = (double *)f->room[5].data;
@@ -271,7 +315,7 @@ static int open_factors(struct cuda_factors *f, const struct cuda_matrix *m,
     f->failed = (bool *)mem_zero(f->n, sizeof(bool), "factor", e);
     if (!f->lambda || !f->failed)
         return e->code;
-    if ((rc = open_rooms(f, e)) < 0)
+    if ((rc = open_rooms(f, m->whole, e)) < 0)
         return rc;
     for (int i = 0; i < f->n; i++) {
         CUDA_TRY(cudaMemcpyAsync(f->input + i * n, m[i].input,
@@ -322,6 +366,27 @@ int cuda_factors_build(struct cuda_factors **out, struct cuda_context *c,
     return 0;
 }
 
+int cuda_factors_drift(struct cuda_factors *f, const float *drift,
+                       struct err *e)
+{
+    struct cuda_context *c = f->c;
+    uint64_t n = f->cols, ld = f->padded;
+    dim3 grid((unsigned)((ld + 255) / 256), (unsigned)ld);
+    int rc;
+
+    buffer_close(c, &f->drift);
+    if (!drift)
+        return 0;
+    if ((rc = buffer_open(c, &f->drift, ld * ld * sizeof(float), e)) < 0 ||
+        (rc = buffer_need(c, &c->fill, n * n * sizeof(float), e)) < 0 ||
+        (rc = upload(c, c->fill.data, drift, n * n * sizeof(float), e)) < 0)
+        return rc;
+    factor_drift_kernel<<<grid, 256, 0, c->stream>>>(
+        (float *)f->drift.data, (const float *)c->fill.data, f->input, n, ld);
+    LAUNCHED();
+    return 0;
+}
+
 int cuda_factors_read(const struct cuda_factors *f, int i, float *l,
                       struct err *e)
 {
@@ -345,6 +410,7 @@ void cuda_factors_free(struct cuda_factors *f)
         return;
     for (size_t i = 0; i < ARRAY_LEN(f->room); i++)
         buffer_close(f->c, &f->room[i]);
+    buffer_close(f->c, &f->drift);
     free(f->lambda);
     free(f->failed);
     free(f);

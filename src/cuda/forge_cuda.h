@@ -16,10 +16,10 @@
 
 #include "common/layout.h"
 #include "gptq/grid.h"
-#include "gptq/solve.h"
+#include "gptq/solve_best.h"
 #include "hessian/hessian.h"
 
-enum { FORGE_CUDA_VERSION = 4 };
+enum { FORGE_CUDA_VERSION = 5 };
 
 struct cuda_context;
 struct cuda_hessian;
@@ -39,6 +39,8 @@ struct cuda_matrix {
     const bool *dead;           /* [cols]: of column c of the factor */
     double mean;                /* of the live diagonal */
     double damping;             /* the first that is tried, as a part of mean */
+    bool whole;                 /* H is kept, for solve_best() and for nothing
+                                   else; the same in all of a batch */
     double lambda;              /* out: what was added to the diagonal */
     double tried[FACTOR_TRIES]; /* out */
     int n_tried;                /* out */
@@ -151,6 +153,10 @@ struct forge_cuda {
     int (*factors_build)(struct cuda_factors **f, struct cuda_context *c,
                          uint64_t cols, struct cuda_matrix *m, int n,
                          struct err *e);
+    /* For solve_best(): E[cols, cols] of target.h, inputs as stored; NULL:
+     * there is none any more. */
+    int (*factors_drift)(struct cuda_factors *f, const float *drift,
+                         struct err *e);
     /* l[cols, cols]: the lower triangle of L of matrix i, zero above it. */
     int (*factors_read)(const struct cuda_factors *f, int i, float *l,
                         struct err *e);
@@ -161,6 +167,13 @@ struct forge_cuda {
     int (*solve)(struct cuda_context *c, const struct solve_params *p,
                  const struct cuda_factors *f, struct cuda_module *m, int n,
                  struct err *e);
+
+    /* As best_solve(), by factors of one whole matrix each (b->factor[i]->gpu).
+     * A group has 128 inputs at most. */
+    int (*solve_best)(struct cuda_context *c, const struct best_params *p,
+                      const struct best_hessian *b, const void *w,
+                      uint32_t *meta, uint8_t *codes, struct best_result *r,
+                      struct err *e);
 
     /* Factor, grid, solve and pack for n Hessians; when memory ends, with half
      * as many at a time.  E_DATA: a Hessian could not be factored (h says

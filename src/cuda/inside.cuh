@@ -74,6 +74,7 @@ struct cuda_blas {
         long long stride_a, const void *b, cudaDataType, int ldb,
         long long stride_b, const void *beta, void *c, cudaDataType, int ldc,
         long long stride_c, int count, cublasComputeType_t, cublasGemmAlgo_t);
+    decltype(&cublasStrsm) trsm;
 };
 struct cuda_solver {
     cusolverDnHandle_t handle;
@@ -107,13 +108,15 @@ struct cuda_context {
     struct piece piece[PIECES];
     unsigned next_piece;
     union {
-        struct device_buffer buffer[14];
+        struct device_buffer buffer[17];
         struct {
             /* of the solver and the other stages */
             struct device_buffer weight, meta, order, shifted, pushed, split;
             struct device_buffer codes, packed, loss;
             /* of the factor, of the grid */
             struct device_buffer work, info, fill, steps, importance;
+            /* of the solver that refines */
+            struct device_buffer second, gradient, moved;
         };
     };
 };
@@ -121,26 +124,55 @@ struct cuda_context {
 /* n factors: L of matrix i by columns (lower triangle), padded to whole blocks
  * by an identity: L[r][c] at l[(i * padded + c) * padded + r].  split holds
  * each element as bf16 (high, low, high) for products in three parts:
- * split[((i * padded + c) * padded + r) * 3 + part]. */
+ * split[((i * padded + c) * padded + r) * 3 + part].  Of factors for
+ * solve_best() h holds H in its place, in the factor's order, and drift E. */
 struct cuda_factors {
     struct cuda_context *c;
-    struct device_buffer room[6];
+    struct device_buffer room[6], drift;
     uint64_t cols, padded;
     int n;
     float *l;
     /* [n, padded, SOLVE_BLOCK]: L's diagonal blocks, by rows */
     float *diagonal;
-    __nv_bfloat16 *split;
-    uint32_t *input; /* [n, cols] */
-    bool *dead;      /* [n, cols] */
-    double *lambdas; /* [n] */
-    double *lambda;  /* [n], host */
-    bool *failed;    /* [n], host */
+    __nv_bfloat16 *split; /* or NULL, */
+    float *h;             /* or this: H[r][c] as L, all of it, undamped */
+    uint32_t *input;      /* [n, cols] */
+    bool *dead;           /* [n, cols] */
+    double *lambdas;      /* [n] */
+    double *lambda;       /* [n], host */
+    bool *failed;         /* [n], host */
 };
 
 int cuda_check(cudaError_t rc, const char *call, struct err *e);
 int library_failed(struct err *e, const char *lib, int status,
                    const char *call);
+/* Give back all that no stage is holding. */
+void context_trim(struct cuda_context *c);
+/* run(first, n) over the numbers below n, at most `batch` at a time: when
+ * memory ends, all that no stage holds is given back, and it goes on with half
+ * as many. */
+template <class F>
+static inline int in_batches(struct cuda_context *c, uint64_t n, uint64_t batch,
+                             F run)
+{
+    uint64_t take;
+
+    for (uint64_t i = 0; i < n; i += take) {
+        int rc;
+
+        take = n - i < batch ? n - i : batch;
+        rc = run(i, take);
+        if (rc == E_TEMP && take > 1) {
+            context_trim(c);
+            batch = take / 2;
+            take = 0;
+        } else if (rc < 0) {
+            return rc;
+        }
+    }
+    return 0;
+}
+
 /* Before the first call of the library in a function of the table. */
 int need_blas(struct cuda_context *c, struct err *e);
 int need_solver(struct cuda_context *c, struct err *e);
@@ -154,8 +186,6 @@ int buffer_need(struct cuda_context *c, struct device_buffer *b, size_t n,
                 struct err *e);
 /* Bytes of rows that a launch takes: SLICE, or less of little memory. */
 uint64_t slice_of(const struct cuda_context *c);
-/* Give back all that no stage is holding. */
-void context_trim(struct cuda_context *c);
 /* From here on the stream's time belongs to another part. */
 void mark(struct cuda_context *c, enum cuda_part part);
 int cuda_parts(struct cuda_context *c, double seconds[CUDA_PARTS],
@@ -305,12 +335,17 @@ int cuda_hessians(struct cuda_context *c, uint64_t cols,
 int cuda_factors_build(struct cuda_factors **f, struct cuda_context *c,
                        uint64_t cols, struct cuda_matrix *m, int n,
                        struct err *e);
+int cuda_factors_drift(struct cuda_factors *f, const float *drift,
+                       struct err *e);
 int cuda_factors_read(const struct cuda_factors *f, int i, float *l,
                       struct err *e);
 void cuda_factors_free(struct cuda_factors *f);
 int cuda_solve(struct cuda_context *c, const struct solve_params *p,
                const struct cuda_factors *f, struct cuda_module *m, int n,
                struct err *e);
+int cuda_solve_best(struct cuda_context *c, const struct best_params *p,
+                    const struct best_hessian *b, const void *w, uint32_t *meta,
+                    uint8_t *codes, struct best_result *r, struct err *e);
 int cuda_grid(struct cuda_context *c, const struct grid_params *p,
               const void *w, uint32_t *meta, struct err *e);
 int cuda_quantize(struct cuda_context *c, const struct cuda_quantize *p,

@@ -61,26 +61,18 @@ int cuda_quantize(struct cuda_context *c, const struct cuda_quantize *p,
                   struct cuda_matrix *h, struct cuda_linear *l, int n,
                   struct err *e)
 {
-    int batch = p->batch, take, rc = check(p, e);
+    int rc = check(p, e);
     struct cuda_module *m;
 
     if (rc < 0)
         return rc;
-    m = (struct cuda_module *)mem_zero((size_t)batch * p->sets, sizeof(*m),
+    m = (struct cuda_module *)mem_zero((size_t)p->batch * p->sets, sizeof(*m),
                                        "quantize", e);
     if (!m)
         return e->code;
-    for (int i = 0; i < n; i += take) {
-        take = n - i < batch ? n - i : batch;
-        rc = run_batch(c, p, h + i, l + i, m, take, e);
-        if (rc == E_TEMP && take > 1) {
-            context_trim(c);
-            batch = take / 2;
-            take = 0;
-        } else if (rc < 0) {
-            break;
-        }
-    }
+    rc = in_batches(c, n, p->batch, [&](uint64_t i, uint64_t take) {
+        return run_batch(c, p, h + i, l + i, m, (int)take, e);
+    });
     free(m);
-    return rc < 0 ? rc : 0;
+    return rc;
 }

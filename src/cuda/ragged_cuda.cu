@@ -282,21 +282,13 @@ int cuda_hessians(struct cuda_context *c, uint64_t cols,
 {
     struct cuda_tokens *d =
         (struct cuda_tokens *)mem_alloc(n * sizeof(*d), "hessian", e);
-    int batch = n, take, rc = 0;
+    int rc;
 
     if (!d)
         return e->code;
-    for (int i = 0; i < n; i += take) {
-        take = n - i < batch ? n - i : batch;
-        rc = run_batch(c, cols, t + i, d, take, e);
-        if (rc == E_TEMP && take > 1) {
-            context_trim(c);
-            batch = take / 2;
-            take = 0;
-        } else if (rc < 0) {
-            break;
-        }
-    }
+    rc = in_batches(c, n, n, [&](uint64_t i, uint64_t take) {
+        return run_batch(c, cols, t + i, d, (int)take, e);
+    });
     free(d);
-    return rc < 0 ? rc : 0;
+    return rc;
 }

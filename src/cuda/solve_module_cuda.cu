@@ -152,36 +152,53 @@ static int open_state(struct cuda_context *c, const struct solve_params *p,
     return 0;
 }
 
+int solve_turn_weights(struct cuda_context *c, const struct cuda_factors *f,
+                       int i, enum dtype t, uint64_t rows, uint64_t pitch,
+                       float *w, unsigned long long *bad, struct err *e)
+{
+    const uint32_t *input = f->input + i * f->cols;
+    const bool *dead = f->dead + i * f->cols;
+    const void *from = c->weight.data;
+    dim3 block(TILE, 8), grid((unsigned)(f->padded / TILE),
+                              (unsigned)(round_up(rows, SOLVE_TILE) / TILE));
+
+    if (t == DT_BF16)
+        solve_load_kernel<DT_BF16><<<grid, block, 0, c->stream>>>(
+            w, from, input, dead, rows, f->cols, pitch, bad);
+    else if (t == DT_F16)
+        solve_load_kernel<DT_F16><<<grid, block, 0, c->stream>>>(
+            w, from, input, dead, rows, f->cols, pitch, bad);
+    else
+        solve_load_kernel<DT_F32><<<grid, block, 0, c->stream>>>(
+            w, from, input, dead, rows, f->cols, pitch, bad);
+    LAUNCHED();
+    return 0;
+}
+
+int solve_turn_grids(struct cuda_context *c, uint64_t rows, uint64_t groups,
+                     uint64_t pitch, uint32_t *meta, struct err *e)
+{
+    dim3 grid((unsigned)((groups + TILE - 1) / TILE),
+              (unsigned)(round_up(rows, SOLVE_TILE) / TILE));
+
+    solve_meta_kernel<<<grid, dim3(TILE, 8), 0, c->stream>>>(
+        meta, (const uint32_t *)c->packed.data, rows, groups, pitch);
+    LAUNCHED();
+    return 0;
+}
+
 /* c->weight and c->packed (the grids) into the solver's form. */
 static int turn_module(struct cuda_context *c, const struct solve_params *p,
                        const struct cuda_factors *f,
                        const struct solve_state *s, int i, struct err *e)
 {
-    const uint32_t *input = f->input + i / s->share * f->cols;
-    const bool *dead = f->dead + i / s->share * f->cols;
-    float *w = s->w + first_row(s, i, f->padded);
-    dim3 block(TILE, 8),
-        grid((unsigned)(f->padded / TILE), (unsigned)(s->module_rows / TILE));
-    dim3 groups((unsigned)((s->groups + TILE - 1) / TILE), grid.y);
+    int rc = solve_turn_weights(
+        c, f, i / s->share, p->dtype, p->rows, s->padded_rows,
+        s->w + first_row(s, i, f->padded), s->bad + i, e);
 
-    if (p->dtype == DT_BF16)
-        solve_load_kernel<DT_BF16><<<grid, block, 0, c->stream>>>(
-            w, c->weight.data, input, dead, p->rows, p->cols, s->padded_rows,
-            s->bad + i);
-    else if (p->dtype == DT_F16)
-        solve_load_kernel<DT_F16><<<grid, block, 0, c->stream>>>(
-            w, c->weight.data, input, dead, p->rows, p->cols, s->padded_rows,
-            s->bad + i);
-    else
-        solve_load_kernel<DT_F32><<<grid, block, 0, c->stream>>>(
-            w, c->weight.data, input, dead, p->rows, p->cols, s->padded_rows,
-            s->bad + i);
-    LAUNCHED();
-    solve_meta_kernel<<<groups, block, 0, c->stream>>>(
-        s->meta + first_row(s, i, s->groups), (const uint32_t *)c->packed.data,
-        p->rows, s->groups, s->padded_rows);
-    LAUNCHED();
-    return 0;
+    return rc < 0 ? rc :
+                    solve_turn_grids(c, p->rows, s->groups, s->padded_rows,
+                                     s->meta + first_row(s, i, s->groups), e);
 }
 
 /* Weights come from the host; grids too, or they are searched. */
@@ -272,6 +289,24 @@ static int read_losses(struct cuda_context *c, const struct solve_state *s,
     return rc;
 }
 
+int solve_turn_codes(struct cuda_context *c, const struct cuda_factors *f,
+                     int i, uint64_t rows, uint64_t pitch, const uint8_t *codes,
+                     struct err *e)
+{
+    uint64_t words = f->cols / 8;
+    uint32_t *where = (uint32_t *)c->order.data;
+    dim3 grid((unsigned)((words + TILE - 1) / TILE),
+              (unsigned)(round_up(rows, SOLVE_TILE) / TILE));
+
+    solve_where_kernel<<<(unsigned)((f->cols + 255) / 256), 256, 0,
+                         c->stream>>>(where, f->input + i * f->cols, f->cols);
+    LAUNCHED();
+    solve_pack_kernel<<<grid, dim3(TILE, 8), 0, c->stream>>>(
+        (uint32_t *)c->packed.data, codes, where, rows, words, pitch);
+    LAUNCHED();
+    return 0;
+}
+
 /* Codes by rows, or in words of a layout. */
 static int store_codes(struct cuda_context *c, const struct solve_params *p,
                        const struct cuda_factors *f,
@@ -281,20 +316,13 @@ static int store_codes(struct cuda_context *c, const struct solve_params *p,
     uint64_t words = p->cols / 8;
     struct cuda_pack pack = {};
     int rc;
-    uint32_t *where = (uint32_t *)c->order.data;
-    dim3 grid((unsigned)((words + TILE - 1) / TILE),
-              (unsigned)(s->module_rows / TILE));
 
     for (int i = 0; i < f->n * s->share; i++) {
         mark(c, CUDA_PACK);
-        solve_where_kernel<<<(unsigned)((f->cols + 255) / 256), 256, 0,
-                             c->stream>>>(
-            where, f->input + i / s->share * f->cols, f->cols);
-        LAUNCHED();
-        solve_pack_kernel<<<grid, dim3(TILE, 8), 0, c->stream>>>(
-            (uint32_t *)c->packed.data, s->codes + first_row(s, i, f->padded),
-            where, p->rows, words, s->padded_rows);
-        LAUNCHED();
+        rc = solve_turn_codes(c, f, i / s->share, p->rows, s->padded_rows,
+                              s->codes + first_row(s, i, f->padded), e);
+        if (rc < 0)
+            return rc;
         pack.layout = layout;
         pack.rows = p->rows;
         pack.cols = p->cols;

@@ -8,18 +8,6 @@
 
 enum { ROWS = SOLVE_ROWS, COLS = FACTOR_PANEL };
 
-int block_candidates(const struct block_params *p)
-{
-    return !p->symmetric ? p->factors * p->factors :
-           p->negative   ? 2 * p->factors :
-                           p->factors;
-}
-
-static double step(double from, double to, int i, int n)
-{
-    return n > 1 ? from + (to - from) * i / (n - 1) : 1;
-}
-
 uint32_t block_candidate(const struct block_params *p, int i, float lo,
                          float hi)
 {
@@ -28,13 +16,13 @@ uint32_t block_candidate(const struct block_params *p, int i, float lo,
     uint32_t meta;
 
     if (p->symmetric) {
-        scale = step(BLOCK_HI, BLOCK_LO, p->negative ? i / 2 : i, n) * 2 *
-                fmaxf(-lo, hi) / (QUANT_LEVELS - 1);
+        scale = block_factor(p, p->negative ? i / 2 : i) * 2 * fmaxf(-lo, hi) /
+                (QUANT_LEVELS - 1);
         meta = quant_meta((float)scale, 8, true, p->scale_dtype);
         return sign ? quant_negative(meta) : meta;
     }
-    low = step(1, BLOCK_SHRINK, i % n, n) * lo;
-    scale = (step(1, BLOCK_SHRINK, i / n, n) * hi - low) / (QUANT_LEVELS - 1);
+    low = block_factor(p, i % n) * lo;
+    scale = (block_factor(p, i / n) * hi - low) / (QUANT_LEVELS - 1);
     meta = quant_meta((float)scale, 0, false, p->scale_dtype);
     if (!(scale > 0))
         return meta; /* a group of zeros: scale 1, zero 8 */

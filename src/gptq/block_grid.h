@@ -33,7 +33,20 @@ struct block_params {
 };
 
 /* How many candidates a group has. */
-int block_candidates(const struct block_params *p);
+static inline int block_candidates(const struct block_params *p)
+{
+    return !p->symmetric ? p->factors * p->factors :
+           p->negative   ? 2 * p->factors :
+                           p->factors;
+}
+/* Factor, or shrink of an end, number i of p->factors. */
+static inline double block_factor(const struct block_params *p, int i)
+{
+    double from = p->symmetric ? BLOCK_HI : 1;
+    double to = p->symmetric ? BLOCK_LO : BLOCK_SHRINK;
+
+    return p->factors > 1 ? from + (to - from) * i / (p->factors - 1) : 1;
+}
 /* Candidate number i of a row whose updated weights lie in lo..hi (lo <= 0,
  * hi >= 0). */
 uint32_t block_candidate(const struct block_params *p, int i, float lo,

@@ -18,6 +18,7 @@ struct module_solver {
     const struct hfile_entry *entry;
     uint64_t cols, group;
     bool failed; /* no damping made it positive definite */
+    bool on_cpu; /* of this Hessian: the GPU has declined one of its modules */
     uint64_t fallbacks;
     struct best_hessian best; /* instead of factor, where effort asks for it */
     struct cross {
@@ -134,6 +135,19 @@ static struct effort_plan effort_of(const struct module_solver *m,
     return p;
 }
 
+static int open_best(struct module_solver *m, const struct factor_params *p,
+                     int starts, const float *h, struct err *e)
+{
+    int rc;
+
+    if (device_gpu() && !m->on_cpu) {
+        rc = best_open(&m->best, p, starts, h, true, e);
+        if (!device_declined(&rc, e))
+            return rc;
+    }
+    return best_open(&m->best, p, starts, h, false, e);
+}
+
 static int build_factor(struct module_solver *m, struct hfile_entry *entry,
                         uint64_t cols, uint64_t group, struct err *e)
 {
@@ -148,15 +162,11 @@ static int build_factor(struct module_solver *m, struct hfile_entry *entry,
 
     if (m->entry == entry && m->cols == cols && m->group == group)
         return 0;
-    if (plan.starts && device_gpu()) {
-        rc = err_set(e, E_CONFIG, "the GPU solves with --effort fast");
-        if (!device_declined(&rc, e))
-            return rc;
-    }
+    m->on_cpu &= m->entry == entry;
     drop_factors(m);
     if ((rc = hfile_load(m->hessians, entry, &h, e)) < 0)
         return rc;
-    rc = plan.starts ? best_open(&m->best, &p, plan.starts, h, e) :
+    rc = plan.starts ? open_best(m, &p, plan.starts, h, e) :
                        solve_build(&m->factor, &p, h, e);
     free(h);
     if (rc < 0)
@@ -278,7 +288,7 @@ static int solve_best(struct module_solver *m, const struct solve_params *solve,
     p.output = output ? m->output.data : NULL;
     if (!drift && !output)
         target_close(&m->best.target);
-    else if (!m->best.target.turned &&
+    else if (!m->best.target.plan &&
              (rc = target_open(&m->best.target, &m->best.plan[0],
                                drift ? m->drift.data : NULL, e)) < 0)
         return err_prefix(e, "'%s'", m->drift.name);
@@ -316,6 +326,12 @@ int module_solve(struct module_solver *m, const struct frame *w,
         return rc;
     rc = f && m->best.starts ? solve_best(m, &p, w, grids, codes, note, &r, e) :
                                solve_run(&p, w->data, grids, f, codes, &r, e);
+    if (rc < 0 && f && m->best.starts && best_on_gpu(&m->best) &&
+        device_declined(&rc, e)) { /* its factors are made anew, on the CPU */
+        m->on_cpu = true;
+        m->cols = 0;
+        return module_solve(m, w, meta, grids, codes, note, e);
+    }
     if (rc < 0)
         return err_prefix(e, "'%s'", w->name);
     if (f && !p.nearest) {

@@ -61,15 +61,18 @@ int slab_plan_open(struct slab_plan *plan, const struct factor *f,
     struct fill fill = { .plan = plan, .p = p, .h = h };
 
     *plan = (struct slab_plan){ .f = f };
+    plan->group = mem_zero(quant_groups(f->cols, p->group),
+                           sizeof(*plan->group), "solve", e);
+    if (!plan->group)
+        return e->code;
+    find_groups(plan, p->group);
+    if (f->gpu) /* which has H, too */
+        return 0;
     plan->h = mem_pages(f->padded * f->padded * sizeof(float), "solve", e);
-    plan->group = plan->h ? mem_zero(quant_groups(f->cols, p->group),
-                                     sizeof(*plan->group), "solve", e) :
-                            NULL;
-    if (!plan->group) {
+    if (!plan->h) {
         slab_plan_close(plan);
         return e->code;
     }
-    find_groups(plan, p->group);
     threads_for(f->padded / COLS, 4, fill_panels, &fill);
     return 0;
 }

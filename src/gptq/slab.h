@@ -23,7 +23,8 @@ struct slab_group {
 struct slab_plan {
     const struct factor *f;
     /* [padded/8][padded][8]: panel p holds the columns 8p..8p+7 of H in the
-     * factor's order, row by row; zero in the padding */
+     * factor's order, row by row; zero in the padding.  NULL: the factor is the
+     * GPU's, and H with it */
     float *h;
     struct slab_group *group; /* [groups], in the order of quantization */
     uint64_t groups;

@@ -49,6 +49,10 @@ struct solve_backend {
 extern const struct solve_backend solve_cpu;
 extern const struct solve_backend solve_gpu; /* of an open device alone */
 
+/* A factor for best_solve() on the GPU, which keeps H beside it. */
+MUST_CHECK int solve_gpu_whole(struct factor **f, const struct factor_params *p,
+                               const float *h, struct err *e);
+
 /* Both by the device of this process (common/device.h); solve_run() takes any
  * factor, the one that solve_build() made where it was made. */
 MUST_CHECK int solve_build(struct factor **f, const struct factor_params *p,

@@ -5,9 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/device.h"
 #include "common/quant.h"
 #include "common/threads.h"
+#include "cuda/forge_cuda.h"
 #include "gptq/refine.h"
+
+/* A new parameter must be taught to src/cuda/best_cuda.cu, or declined there. */
+_Static_assert(sizeof(struct best_params) == 80, "does the GPU know it?");
 
 enum { ROWS = SOLVE_ROWS };
 
@@ -25,7 +30,7 @@ struct effort_plan effort_plan(enum effort e)
 /* ---- Hessians ---- */
 
 int best_open(struct best_hessian *b, const struct factor_params *p, int starts,
-              const float *h, struct err *e)
+              const float *h, bool gpu, struct err *e)
 {
     static const enum factor_order orders[BEST_STARTS] = { ORDER_GROUP,
                                                            ORDER_INSIDE };
@@ -36,7 +41,8 @@ int best_open(struct best_hessian *b, const struct factor_params *p, int starts,
         struct factor_params q = *p;
 
         q.order = orders[i];
-        rc = factor_build(&b->factor[i], &q, h, e);
+        rc = gpu ? solve_gpu_whole(&b->factor[i], &q, h, e) :
+                   factor_build(&b->factor[i], &q, h, e);
         if (!rc)
             rc = slab_plan_open(&b->plan[i], b->factor[i], &q, h, e);
     }
@@ -193,7 +199,7 @@ static void solve_slab(struct job *j, struct bench *t, uint64_t row, uint64_t n)
         struct slab *s = &t->slab[i];
 
         slab_load(s, t->x, n, j->p->solve.cols);
-        if (i == 0 && j->b->target.turned)
+        if (i == 0 && j->b->target.plan)
             move_target(j, t, row, n);
         if (i == 0)
             measure_others(j, s, row, n);
@@ -237,8 +243,11 @@ int best_solve(const struct best_params *p, const struct best_hessian *b,
                struct best_result *r, struct err *e)
 {
     struct job j = { .p = p, .b = b, .w = w, .meta = meta, .codes = codes };
+    const struct device_gpu *g = device_gpu();
     uint64_t rows = p->solve.rows;
 
+    if (best_on_gpu(b))
+        return g->cuda->solve_best(g->context, p, b, w, meta, codes, r, e);
     *r = (struct best_result){ .loss_plain = 0 };
     j.loss = mem_zero(3 * rows, sizeof(*j.loss), "solve", e);
     if (!j.loss)

@@ -40,23 +40,30 @@ struct best_hessian {
     struct target target; /* opened by who has cross moments */
     int starts;
 };
-/* Factors of h in `starts` orders; p->order is not looked at, p->group must
- * pass slab_fits().  0, or 1: no damping helped; best[0] then says what was
- * tried.  E_DATA, E_TEMP as factor_build(). */
+/* Factors of h in `starts` orders, on the open GPU or on the CPU; p->order is
+ * not looked at, p->group must pass slab_fits().  0, or 1: no damping helped;
+ * best[0] then says what was tried.  E_DATA, E_TEMP as factor_build();
+ * E_CONFIG: not on the GPU. */
 MUST_CHECK int best_open(struct best_hessian *b, const struct factor_params *p,
-                         int starts, const float *h, struct err *e);
+                         int starts, const float *h, bool gpu, struct err *e);
 void best_close(struct best_hessian *b);
+
+static inline bool best_on_gpu(const struct best_hessian *b)
+{
+    return b->factor[0]->gpu;
+}
 
 struct best_result {
     struct solve_result solve;
     double loss_plain; /* of plain GPTQ */
 };
 
-/* codes[rows, cols / 2] of w[rows, cols]; meta[rows, groups]: in, the grids of
- * round-to-nearest and plain GPTQ, which are measured beside; out, those that
- * the codes are on.  All three losses are distances from the same target, the
- * moved one: only the choice of grids and codes differs.
- * E_DATA: "row 3: input 17 is not finite"; E_TEMP. */
+/* codes[rows, cols / 2] of w[rows, cols], where b's factors are;
+ * meta[rows, groups]: in, the grids of round-to-nearest and plain GPTQ, which
+ * are measured beside; out, those that the codes are on; kept as they are on
+ * errors.  All three losses are distances from the same target, the moved one:
+ * only the choice of grids and codes differs.
+ * E_DATA: "row 3: input 17 is not finite"; E_TEMP; E_CONFIG: not on the GPU. */
 MUST_CHECK int best_solve(const struct best_params *p,
                           const struct best_hessian *b, const void *w,
                           uint32_t *meta, uint8_t *codes, struct best_result *r,

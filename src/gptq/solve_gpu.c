@@ -14,11 +14,11 @@
 _Static_assert(sizeof(struct solve_params) == 40, "does the GPU know it?");
 _Static_assert(sizeof(struct factor_params) == 40, "does the GPU know it?");
 
-static int build(struct factor **out, const struct factor_params *p,
-                 const float *h, struct err *e)
+static int build_any(struct factor **out, const struct factor_params *p,
+                     const float *h, bool whole, struct err *e)
 {
     const struct device_gpu *g = device_gpu();
-    struct cuda_matrix m = { .h = h, .damping = p->damping };
+    struct cuda_matrix m = { .h = h, .damping = p->damping, .whole = whole };
     struct factor *f;
     int rc;
 
@@ -44,6 +44,18 @@ static int build(struct factor **out, const struct factor_params *p,
     f->lambda = m.lambda;
     *out = f;
     return m.failed;
+}
+
+static int build(struct factor **f, const struct factor_params *p,
+                 const float *h, struct err *e)
+{
+    return build_any(f, p, h, false, e);
+}
+
+int solve_gpu_whole(struct factor **f, const struct factor_params *p,
+                    const float *h, struct err *e)
+{
+    return build_any(f, p, h, true, e);
 }
 
 /* Round to nearest without a Hessian: the words of compressed-tensors are the

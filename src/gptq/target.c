@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/device.h"
 #include "common/threads.h"
+#include "cuda/forge_cuda.h"
 
 enum { ROWS = SOLVE_ROWS, COLS = FACTOR_PANEL };
 
@@ -47,9 +49,17 @@ int target_open(struct target *t, const struct slab_plan *plan,
     uint64_t n = plan->f->cols, panels = plan->f->padded / COLS;
     struct fill fill = { t, drift };
 
-    *t = (struct target){ .plan = plan };
+    *t = (struct target){ 0 };
     if (drift && !lanes_finite(drift, n * n))
         return err_set(e, E_DATA, "not finite");
+    t->plan = plan;
+    if (plan->f->gpu) {
+        int rc = device_gpu()->cuda->factors_drift(plan->f->gpu, drift, e);
+
+        if (rc < 0)
+            target_close(t);
+        return rc;
+    }
     t->turned = mem_pages(turned_at(panels) * sizeof(float), "target", e);
     if (t->turned && drift)
         t->drift = mem_pages(panels * plan->f->padded * COLS * sizeof(float),
@@ -64,6 +74,11 @@ int target_open(struct target *t, const struct slab_plan *plan,
 
 void target_close(struct target *t)
 {
+    struct err e;
+
+    if (t->plan && t->plan->f->gpu &&
+        device_gpu()->cuda->factors_drift(t->plan->f->gpu, NULL, &e) < 0)
+        warning("%s", e.msg);
     free(t->drift);
     free(t->turned);
     *t = (struct target){ 0 };

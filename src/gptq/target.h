@@ -19,13 +19,13 @@
 #include "gptq/slab.h"
 
 struct target {
-    const struct slab_plan *plan;
+    const struct slab_plan *plan; /* NULL: not open */
     float *drift;  /* [padded/8][padded][8]: E in the factor's order; or NULL */
     float *turned; /* panel p: rows 8p..8p+7 of L, [0..8p+7][8] */
 };
 
-/* drift: E [cols, cols], or NULL; the plan's factor is used.  E_TEMP;
- * E_DATA: E is not finite. */
+/* drift: E [cols, cols], or NULL; the plan's factor is used, and where that is
+ * the GPU's E goes there.  E_TEMP; E_DATA: E is not finite; E_DEVICE. */
 MUST_CHECK int target_open(struct target *t, const struct slab_plan *plan,
                            const float *drift, struct err *e);
 void target_close(struct target *t); /* a zeroed one is allowed */
