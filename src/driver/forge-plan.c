@@ -47,6 +47,7 @@ static void print(const struct plan *p)
 
     for (size_t i = 0; i < ARRAY_LEN(row); i++)
         printf("%s=%.0f\n", row[i].name, row[i].value);
+    printf("version=%s\n", FORGE_VERSION);
 }
 
 int main(int argc, char **argv)
