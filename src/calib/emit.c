@@ -72,7 +72,7 @@ int emit_activation(struct stream_writer *w, const struct store *s,
                     const struct span *b, int64_t layer, enum point at,
                     const void *rows, struct err *e)
 {
-    const char *from = rows;
+    const char *from = rows ? rows : store_act(s, b);
     char modules[MODULES_MAX];
 
     list_modules(model_config(s->m), layer, point_input(at), modules);
@@ -81,6 +81,7 @@ int emit_activation(struct stream_writer *w, const struct store *s,
 
         f.modules = modules;
         f.samples = f.dims[0];
+        f.lent = !rows;
         f.data = from;
         from += f.len;
         if (stream_write(w, &f, e) < 0)
@@ -216,10 +217,10 @@ static void *emit_all(void *arg)
     for (int64_t i = 0; i < s->n_batches && !rc && await(t, i); i++) {
         const struct span *b = &s->batch[i];
 
-        rc = t->original ? emit_both(t->w, s, t->original, b, t->layer, t->at,
-                                     t->bias, &e) :
-                           emit_activation(t->w, s, b, t->layer, t->at,
-                                           store_act(s, b), &e);
+        rc = t->original ?
+                 emit_both(t->w, s, t->original, b, t->layer, t->at, t->bias,
+                           &e) :
+                 emit_activation(t->w, s, b, t->layer, t->at, NULL, &e);
         store_leave(s, b);
         if (t->original)
             store_leave(t->original, b);

@@ -10,7 +10,8 @@
 MUST_CHECK int emit_hidden(struct stream_writer *w, const struct store *s,
                            const struct span *b, int64_t layer, struct err *e);
 /* One `activation` frame per sequence: rows of what point `at` of the layer
- * holds. */
+ * holds.  rows NULL: the store's own, which do not change until their mark is
+ * back (sync.h), so that a pipe may refer to them. */
 MUST_CHECK int emit_activation(struct stream_writer *w, const struct store *s,
                                const struct span *b, int64_t layer,
                                enum point at, const void *rows, struct err *e);

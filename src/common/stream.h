@@ -75,6 +75,8 @@ struct frame {
     uint32_t group;         /* qmeta, codes, scales, zeros: inputs per scale */
     enum dtype scale_dtype; /* qmeta: what scales are stored as, F16 or BF16 */
     bool last;              /* no later frame of this stream has this name */
+    bool lent;              /* written: data stays as it is until the reader
+                               has taken it in, so that nothing is copied */
     const void *data;       /* 64-byte aligned when read; 4096 from 1 MiB on */
     size_t len;
 };

@@ -136,19 +136,28 @@ static int write_out(struct sink *s, const uint8_t *p, size_t n, struct err *e)
     return 0;
 }
 
-/* Lend what was gathered to the pipe; never touch it again. */
-static int give(struct sink *s, struct err *e)
+static int lend(struct sink *s, const void *p, size_t n, struct err *e)
 {
-    while (s->from < s->to) {
-        struct iovec v = { s->buf + s->from, s->to - s->from };
+    struct iovec v = { (void *)(uintptr_t)p, n };
+
+    while (v.iov_len) {
         ssize_t k = vmsplice(s->fd, &v, 1, 0);
 
         if (k < 0 && errno == EINTR)
             continue;
         if (k < 0)
             return fail(s, e);
-        s->from += (size_t)k;
+        v.iov_base = (char *)v.iov_base + k;
+        v.iov_len -= (size_t)k;
     }
+    return 0;
+}
+
+/* Lend what was gathered to the pipe; never touch it again. */
+static int give(struct sink *s, struct err *e)
+{
+    if (lend(s, s->buf + s->from, s->to - s->from, e) < 0)
+        return e->code;
     s->from = s->to = (s->to + LINE - 1) & ~(size_t)(LINE - 1);
     if (s->to == HUGE_PAGE) {
         s->gives = renew(s);
@@ -200,6 +209,13 @@ int sink_put(struct sink *s, const void *data, size_t n, struct err *e)
         n -= k;
     }
     return 0;
+}
+
+int sink_lend(struct sink *s, const void *data, size_t n, struct err *e)
+{
+    if (!s->gives || n < PIECE)
+        return sink_put(s, data, n, e);
+    return sink_flush(s, e) < 0 ? e->code : lend(s, data, n, e);
 }
 
 /* Standard output that is a file opened without emptying it (1<>FILE) ends

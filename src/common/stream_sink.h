@@ -21,6 +21,10 @@ MUST_CHECK int sink_open(struct sink *s, const char *path, struct err *e);
 /* Append n bytes, which may wait in the buffer.  E_IO. */
 MUST_CHECK int sink_put(struct sink *s, const void *data, size_t n,
                         struct err *e);
+/* The same of memory that stays as it is until the reader has taken it in: a
+ * pipe then refers to it. */
+MUST_CHECK int sink_lend(struct sink *s, const void *data, size_t n,
+                         struct err *e);
 /* All that was put is on its way to the reader.  E_IO. */
 MUST_CHECK int sink_flush(struct sink *s, struct err *e);
 /* The last byte was put: flush; a file is cut here and gets its name. */

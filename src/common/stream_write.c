@@ -108,9 +108,10 @@ static int emit(struct stream_writer *w, const void *data, size_t n,
     return sink_put(&w->out, data, n, e);
 }
 
-static int emit_frame(struct stream_writer *w, unsigned kind, const void *meta,
-                      size_t meta_len, const void *data, size_t len,
-                      struct err *e)
+/* All but the payload, which is due then. */
+static int emit_header(struct stream_writer *w, unsigned kind, const void *meta,
+                       size_t meta_len, const void *data, size_t len,
+                       struct err *e)
 {
     static const uint8_t zeros[WIRE_PAGE];
     struct wire h = {
@@ -129,13 +130,28 @@ static int emit_frame(struct stream_writer *w, unsigned kind, const void *meta,
     if (w->out.broken)
         return err_set(e, E_BUG, "'%s': write after an error", w->out.name);
     if (emit(w, &h, sizeof(h), e) < 0 || emit(w, meta, meta_len, e) < 0 ||
-        emit(w, zeros, h.pad_len, e) < 0 || emit(w, data, len, e) < 0)
+        emit(w, zeros, h.pad_len, e) < 0)
         return e->code;
     w->end.frames++;
     w->end.payload += len;
     if (!(kind & FRAME_ANCILLARY))
         w->end.content = frame_content(w->end.content, &h);
     return 0;
+}
+
+/* A frame without a payload. */
+static int emit_frame(struct stream_writer *w, unsigned kind, const void *meta,
+                      size_t meta_len, struct err *e)
+{
+    return emit_header(w, kind, meta, meta_len, NULL, 0, e);
+}
+
+static int emit_payload(struct stream_writer *w, const struct frame *f,
+                        struct err *e)
+{
+    w->at += f->len;
+    return f->lent ? sink_lend(&w->out, f->data, f->len, e) :
+                     sink_put(&w->out, f->data, f->len, e);
 }
 
 static int emit_head(struct stream_writer *w, struct err *e)
@@ -166,7 +182,7 @@ static int emit_head(struct stream_writer *w, struct err *e)
     rc = j.failed ? err_set(e, E_TEMP, "HEAD: cannot allocate") :
          j.len > FRAME_HEAD_MAX ?
                     err_set(e, E_DATA, "HEAD of more than 1 MiB") :
-                    emit_frame(w, FRAME_HEAD, j.text, j.len, NULL, 0, e);
+                    emit_frame(w, FRAME_HEAD, j.text, j.len, e);
     free(j.text);
     return rc;
 }
@@ -184,7 +200,8 @@ static int write_tensor(struct stream_writer *w, const struct frame *f,
         return err_prefix(e, "'%s'", w->out.name);
     if (f->ancillary)
         kind |= FRAME_ANCILLARY;
-    if (emit_frame(w, kind, w->meta, n, f->data, ref ? 0 : f->len, e) < 0)
+    if (emit_header(w, kind, w->meta, n, f->data, ref ? 0 : f->len, e) < 0 ||
+        (!ref && emit_payload(w, f, e) < 0))
         return e->code;
     w->end.tensors++;
     return 0;
@@ -215,7 +232,7 @@ int stream_finish(struct stream_writer *w, struct err *e)
 
     end = w->end;
     if (rc == 0)
-        rc = emit_frame(w, FRAME_END, &end, sizeof(end), NULL, 0, e);
+        rc = emit_frame(w, FRAME_END, &end, sizeof(end), e);
     if (rc == 0)
         rc = sink_finish(&w->out, e);
     writer_free(w);
@@ -237,7 +254,7 @@ void stream_abort(struct stream_writer *w, const struct err *why)
         snprintf(meta + 4, sizeof(meta) - 4, "%s: %s", progname, why->msg);
         n = 4 + strlen(meta + 4);
         if (emit_head(w, &e) < 0 ||
-            emit_frame(w, FRAME_ERROR, meta, n, NULL, 0, &e) < 0 ||
+            emit_frame(w, FRAME_ERROR, meta, n, &e) < 0 ||
             sink_flush(&w->out, &e) < 0)
             w->out.broken = true; /* the reader will miss END and say so */
     }
