@@ -258,12 +258,49 @@ INLINE struct grid_range range(const float *w, size_t n)
     return r;
 }
 
+INLINE double outside(const float *w, const float *c, size_t n, float lo,
+                      float hi)
+{
+    vf sum = { 0 }, low = sum + lo, high = sum + hi;
+    double total = 0;
+
+    for (size_t i = 0; i < n; i += GRID_LANES) {
+        vf x, r, weight = sum * 0 + 1.0f;
+
+        memcpy(&x, w + i, sizeof(x));
+        if (c)
+            memcpy(&weight, c + i, sizeof(weight));
+        r = SELECT(x < low, low, x);
+        r = x - SELECT(r > high, high, r);
+        sum += r * r * weight;
+    }
+    for (int i = 0; i < GRID_LANES; i++)
+        total += sum[i];
+    return total;
+}
+
 #ifdef __x86_64__
 AVX512 static struct grid_range range_avx512(const float *w, size_t n)
 {
     return range(w, n);
 }
+
+AVX512 static double outside_avx512(const float *w, const float *c, size_t n,
+                                    float lo, float hi)
+{
+    return outside(w, c, n, lo, hi);
+}
 #endif
+
+double grid_outside(const float *w, const float *c, size_t n, float lo,
+                    float hi)
+{
+#ifdef __x86_64__
+    if (grid_cost_best() == cost_avx512)
+        return outside_avx512(w, c, n, lo, hi);
+#endif
+    return outside(w, c, n, lo, hi);
+}
 
 struct grid_range grid_range(const float *w, size_t n)
 {

@@ -33,6 +33,10 @@ struct grid_range {
     bool tame; /* each is 0 or of a magnitude between 2^-60 and 2^60 */
 };
 struct grid_range grid_range(const float *w, size_t n);
+/* sum of c_j (w_j - r_j)^2, r_j the nearest to w_j in lo..hi: what rounding to
+ * any grid between the two costs at least, to a relative 1e-5. */
+double grid_outside(const float *w, const float *c, size_t n, float lo,
+                    float hi);
 /* All that this machine has, the plain one first; for tests. */
 int grid_cost_all(grid_cost_fn *list[3]);
 

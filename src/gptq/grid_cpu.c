@@ -28,6 +28,8 @@ struct search {
     uint32_t best, last;
     double best_cost;
     bool any;
+    bool stops; /* when what is left costs more than the best, then done */
+    bool done;
 };
 
 static double exponent_of(double scale)
@@ -46,6 +48,19 @@ static void choose_factors(const struct grid_params *p, struct factors *f)
     }
 }
 
+/* Scales get smaller, and what lies outside of a grid costs more, the smaller
+ * its scale is: once that alone is more than the best costs, half of the
+ * candidates are left. */
+static bool only_dearer(const struct search *s)
+{
+    const struct grid_batch *b = &s->batch;
+    float scale = b->scale[b->n - 1];
+
+    return s->stops &&
+           grid_outside(s->w, s->c, s->n, scale * b->lo[b->n - 1],
+                        scale * b->hi[b->n - 1]) > 1.001 * s->best_cost;
+}
+
 static void try_batch(struct search *s)
 {
     const struct grid_params *p = s->p;
@@ -62,6 +77,7 @@ static void try_batch(struct search *s)
         }
         s->any = true;
     }
+    s->done = only_dearer(s);
     s->batch.n = 0;
 }
 
@@ -125,6 +141,7 @@ static uint32_t search_group(const struct grid_params *p,
     };
     struct grid_range r = grid_range(w, s.n);
 
+    s.stops = p->symmetric && p->norm == 2 && r.tame;
     s.cost = r.tame ? grid_cost_tame() : grid_cost_best();
     s.unit = exponent_of(
         (p->symmetric ? 2 * (double)fmaxf(-r.lo, r.hi) : (double)r.hi - r.lo) /
@@ -132,7 +149,7 @@ static uint32_t search_group(const struct grid_params *p,
     if (r.lo == 0 && r.hi == 0)
         s.best = quant_meta(0, 8, p->symmetric, p->scale_dtype);
     else
-        for (int i = 0; i < f->n; i++)
+        for (int i = 0; i < f->n && !s.done; i++)
             try_factor(&s, f->factor[i], f->exponent[i], r.lo, r.hi);
     if (s.batch.n)
         try_batch(&s);
