@@ -267,6 +267,18 @@ chain() {
     forge-weights -q llama --layer 0 | forge-grid -q --group 16 >qmeta.fts
     refused 65 "no codes" --codes qmeta.fts llama t.fts
     refused 65 "the config says" --codes qkv.fts mistral t.fts
+    for role in codes qmeta; do # found when a linear wants them
+        python3 - "$(dirname "$PY")" $role <<'END'
+import sys
+sys.path.insert(0, sys.argv[1])
+import fts
+b = bytearray(open("qkv.fts", "rb").read())
+x = [t for t in fts.load("qkv.fts").values() if t.role == sys.argv[2]][-1]
+b[b.index(x.payload) + 5] ^= 1
+open("bad.fts", "wb").write(b)
+END
+        refused 65 "'bad.fts': payload checksum differs" --codes bad.fts llama t.fts
+    done
 }
 
 @test "batches do not matter: a sequence alone gives the same" {
