@@ -3,7 +3,7 @@
 #define FORGE_BPE_H
 
 #include "common/json.h"
-#include "tokens/tokenizer.h"
+#include "tokens/ids.h"
 
 struct bpe;
 

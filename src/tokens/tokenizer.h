@@ -7,15 +7,9 @@
 #ifndef FORGE_TOKENIZER_H
 #define FORGE_TOKENIZER_H
 
-#include "common/base.h"
+#include "tokens/ids.h"
 
 struct tokenizer;
-
-/* A growing array of ids; starts as zeros, free() id at the end. */
-struct token_ids {
-    int32_t *id;
-    size_t count, cap;
-};
 
 /* Read a tokenizer.json.  E_NOINPUT: no such file; E_DATA: not strict JSON, or
  * a part missing, of the wrong type or contradicting another; E_CONFIG: a kind
@@ -47,8 +41,5 @@ MUST_CHECK int tokenizer_encode_start(struct tokenizer *t, const char *text,
 /* What the post-processor puts before and behind one sequence. */
 const struct token_ids *tokenizer_prefix(const struct tokenizer *t);
 const struct token_ids *tokenizer_suffix(const struct tokenizer *t);
-
-MUST_CHECK int token_ids_add(struct token_ids *ids, const int32_t *id, size_t n,
-                             struct err *e);
 
 #endif
