@@ -32,25 +32,29 @@ static size_t size_of(size_t i)
     return sizes[i % ARRAY_LEN(sizes)] + i / ARRAY_LEN(sizes);
 }
 
-/* All frames from one buffer, which changes behind each write. */
-static void write_frames(const char *path)
+/* All frames from one buffer, which changes behind each write; lent: each from
+ * memory of its own, which stays. */
+static void write_frames(const char *path, bool lent)
 {
-    static uint8_t data[LARGEST + FRAMES];
+    static uint8_t buffer[LARGEST + FRAMES];
     struct stream_writer *w;
 
     CHECK(stream_create(&w, &(struct stream_output){ .path = path }, &e) == 0);
     for (size_t i = 0; i < FRAMES; i++) {
+        uint8_t *data = lent ? malloc(size_of(i) + 1) : buffer;
         struct frame f = { .role = ROLE_TENSOR,
                            .dtype = DT_U8,
                            .ndim = 1,
                            .dims = { size_of(i) },
+                           .lent = lent,
                            .data = data,
                            .len = size_of(i) };
 
+        CHECK(data);
         snprintf(f.name, sizeof(f.name), "tensor.%zu", i);
         memset(data, (int)i + 1, f.len);
         CHECK(stream_write(w, &f, &e) == 0);
-        memset(data, 0xee, sizeof(data));
+        memset(buffer, 0xee, sizeof(buffer));
     }
     CHECK(stream_finish(w, &e) == 0);
 }
@@ -108,7 +112,7 @@ static void take_away(enum lack what)
             prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
 
-static void compare(const uint8_t *want, size_t size, enum lack what)
+static void compare(const uint8_t *want, size_t size, enum lack what, bool lent)
 {
     uint8_t *got = malloc(size + 1);
     int ends[2], status;
@@ -121,7 +125,7 @@ static void compare(const uint8_t *want, size_t size, enum lack what)
         dup2(ends[1], 1);
         close(ends[0]);
         close(ends[1]);
-        write_frames(NULL);
+        write_frames(NULL, lent);
         _exit(0);
     }
     close(ends[1]);
@@ -142,15 +146,17 @@ int main(void)
     base_init("test_pipe");
     CHECK(mkdtemp(path));
     CHECK(chdir(path) == 0);
-    write_frames("stream");
+    write_frames("stream", false);
     fd = open("stream", O_RDONLY);
     CHECK(fd >= 0 && fstat(fd, &st) == 0);
     want = malloc((size_t)st.st_size);
     CHECK(want && read(fd, want, (size_t)st.st_size) == st.st_size);
     unlink("stream");
     rmdir(path);
-    for (enum lack what = NOTHING; what <= VMSPLICE; what++)
-        compare(want, (size_t)st.st_size, what);
+    for (enum lack what = NOTHING; what <= VMSPLICE; what++) {
+        compare(want, (size_t)st.st_size, what, false);
+        compare(want, (size_t)st.st_size, what, true);
+    }
     free(want);
     return 0;
 }
