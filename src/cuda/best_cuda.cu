@@ -151,8 +151,8 @@ static int load(struct cuda_context *c, const struct job *j,
                                  s->w, c->bad, e)) < 0)
         return rc;
     return best_move_target(c, p, f, s,
-                            p->residual && j->b->target.plan ?
-                                p->residual + j->first * p->solve.cols :
+                            p->output && j->b->target.plan ?
+                                p->output + j->first * p->solve.cols :
                                 NULL,
                             e);
 }

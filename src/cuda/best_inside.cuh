@@ -142,10 +142,10 @@ int best_sweep(struct cuda_context *c, const struct best_pass *j,
 int best_measure(struct cuda_context *c, const struct cuda_factors *f,
                  const struct best_state *s, double *loss, struct err *e);
 /* The targets of the first order moved, see target.h; s->d is scratch.
- * residual: D of these rows, on the host, or NULL. */
+ * output: G of these rows, on the host, or NULL. */
 int best_move_target(struct cuda_context *c, const struct best_params *p,
                      const struct cuda_factors *f, const struct best_state *s,
-                     const float *residual, struct err *e);
+                     const float *output, struct err *e);
 /* c = alpha a b + beta c in f32, by columns: a[m, k], b[k, n]. */
 int best_product(struct cuda_context *c, uint64_t m, uint64_t n, uint64_t k,
                  float alpha, const float *a, uint64_t lda, const float *b,

@@ -1,5 +1,5 @@
 /* best_target_cuda.cu - the targets that gptq/target.h describes:
- * W* = W + [alpha W E + beta D] (H + lambda I)⁻¹, by cuBLAS. */
+ * W* = W + M (H + lambda I)⁻¹, by cuBLAS. */
 #include "cuda/best_inside.cuh"
 
 /* w += d where the input is not dead; grid (pitch / 64, cols). */
@@ -13,42 +13,52 @@ static __global__ void __launch_bounds__(BEST_TILE)
         w[at] += d[at];
 }
 
-/* x = alpha x times the inverse of L, or of its transpose. */
+/* x = x times the inverse of L, or of its transpose. */
 static int divide(struct cuda_context *c, const struct cuda_factors *f,
-                  const struct best_state *s, bool transposed, double alpha,
-                  struct err *e)
+                  const struct best_state *s, bool transposed, struct err *e)
 {
-    const float a = (float)alpha;
+    const float one = 1;
 
     BLAS_TRY(c->blas.trsm(c->blas.handle, CUBLAS_SIDE_RIGHT,
                           CUBLAS_FILL_MODE_LOWER,
                           transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
                           CUBLAS_DIAG_NON_UNIT, (int)s->pitch, (int)s->padded,
-                          &a, f->l, (int)f->padded, s->d, (int)s->pitch));
+                          &one, f->l, (int)f->padded, s->d, (int)s->pitch));
     return 0;
+}
+
+/* d = beta (G - W H). */
+static int mend_output(struct cuda_context *c, const struct best_params *p,
+                       const struct cuda_factors *f, const struct best_state *s,
+                       const float *output, struct err *e)
+{
+    float beta = (float)p->beta;
+    int rc =
+        upload(c, c->weight.data, output, s->rows * f->cols * sizeof(float), e);
+
+    if (rc < 0 || (rc = solve_turn_weights(c, f, 0, DT_F32, s->rows, s->pitch,
+                                           s->d, c->bad, e)) < 0)
+        return rc;
+    return best_product(c, s->pitch, s->padded, s->padded, -beta, s->w,
+                        s->pitch, f->h, f->padded, beta, s->d, e);
 }
 
 int best_move_target(struct cuda_context *c, const struct best_params *p,
                      const struct cuda_factors *f, const struct best_state *s,
-                     const float *residual, struct err *e)
+                     const float *output, struct err *e)
 {
     dim3 grid((unsigned)(s->pitch / BEST_TILE), (unsigned)f->cols);
-    bool drift = f->drift.data;
-    int rc = 0;
+    const float *drift = (const float *)f->drift.data;
+    int rc;
 
-    if (!drift && !residual)
+    if (!drift && !output)
         return 0;
-    if (residual && ((rc = upload(c, c->weight.data, residual,
-                                  s->rows * f->cols * sizeof(float), e)) < 0 ||
-                     (rc = solve_turn_weights(c, f, 0, DT_F32, s->rows,
-                                              s->pitch, s->d, c->bad, e)) < 0))
-        return rc;
-    if (drift)
-        rc = best_product(c, s->pitch, s->padded, s->padded, (float)p->alpha,
-                          s->w, s->pitch, (const float *)f->drift.data,
-                          f->padded, residual ? (float)p->beta : 0, s->d, e);
-    if (rc < 0 || (rc = divide(c, f, s, true, drift ? 1 : p->beta, e)) < 0 ||
-        (rc = divide(c, f, s, false, 1, e)) < 0)
+    rc = output ?
+             mend_output(c, p, f, s, output, e) :
+             best_product(c, s->pitch, s->padded, s->padded, (float)p->alpha,
+                          s->w, s->pitch, drift, f->padded, 0, s->d, e);
+    if (rc < 0 || (rc = divide(c, f, s, true, e)) < 0 ||
+        (rc = divide(c, f, s, false, e)) < 0)
         return rc;
     best_shift_kernel<<<grid, BEST_TILE, 0, c->stream>>>(s->w, s->d, f->dead,
                                                          s->pitch);

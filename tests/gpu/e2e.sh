@@ -2,8 +2,8 @@
 # e2e.sh BIN MODEL CALIBRATION-TEXT EVALUATION-TEXT: the four stages that a GPU
 # can do, on it and on the CPU, the rest on the CPU, with the fast effort, with
 # the default one, and with that in the loop (targets corrected); the two
-# checkpoints' KL divergences from the original differ by 2 % at most; in the
-# loop, where a tie changes all that comes after it, the GPU's may be lower.
+# checkpoints' KL divergences from the original differ by 2 % at most; by 5 % in
+# the loop, where a tie changes what all later layers see.
 # EFFORTS="fast default loop": which of them.  Exit 77: no device.
 set -euo pipefail
 bin=$1 model=$2 text=$3 eval=$4
@@ -53,7 +53,7 @@ compare() { # EFFORT
     done
     echo "$1 $(field kl_mean "$dir/cpu.json") $(field kl_mean "$dir/cuda.json")" |
         awk '{ r = $3 / $2 - 1; printf "%s: KL on the GPU: %+.2f %% of the CPU'"'"'s\n",
-               $1, 100 * r; exit !(r < 0.02 && (r > -0.02 || $1 == "loop")) }'
+               $1, 100 * r; m = $1 == "loop" ? 0.05 : 0.02; exit !(r < m && r > -m) }'
 }
 
 same() { # FILE FILE WHAT

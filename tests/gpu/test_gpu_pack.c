@@ -154,6 +154,9 @@ int main(int argc, char **argv)
         check_weights(dtypes[i], DT_BF16, 520, 1096, 128);
         check_weights(dtypes[i], DT_F16, 8, 8, 8);
         check_weights(dtypes[i], DT_BF16, 1000, 72, 24);
+        check_weights(dtypes[i], DT_F16, 264, 520, 8);
+        check_weights(dtypes[i], DT_F16, 264, 640, 40);
+        check_weights(dtypes[i], DT_BF16, 256, 1024, 256);
     }
     check_scales(DT_F16);
     check_scales(DT_BF16);
