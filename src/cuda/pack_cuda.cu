@@ -7,11 +7,14 @@
  * 16 bytes of bf16 each; the other layouts are a transposition of the tile in
  * shared memory: of words (GPTQ), or of nibbles in eight by eight (AWQ).
  *
- * Measured on an H200, [7168, 18432] of bf16: 0.111 ms, 69 % of a copy of the
- * same bytes.  It is arithmetic and its latency that counts: 64 registers and
- * four words of a thread in flight took 0.137, 32 registers and one word, but
- * all 2,048 threads of a multiprocessor, 0.111.  IEEE division instead of the
- * product took 0.162. */
+ * Measured on an H200, [7168, 18432] of bf16: 0.105 ms, 74 % of a copy of the
+ * same bytes.  Four words of a thread in flight and 64 registers took 0.137, 32
+ * registers and one word, but all 2,048 threads of a multiprocessor, 0.111; and
+ * with a tile's grids decoded once, not for every word (84 instructions a word
+ * instead of 140), 0.105.  Slower: two words in flight 0.115 to 0.124, weights
+ * by cp.async through shared memory 0.112 to 0.116.  In the noise: loads and
+ * stores that are not cached, blocks in the order of rows.  IEEE division
+ * instead of the product took 0.162. */
 #include "cuda/inside.cuh"
 
 enum {
@@ -31,6 +34,14 @@ struct pack_args {
     uint32_t *out;
     uint64_t rows, words, groups; /* words of a row */
     uint64_t group_inverse;       /* word * this >> 32 is the word's group */
+    uint32_t tile_groups;         /* that a tile's inputs can belong to */
+};
+
+/* What rounding wants to know of a grid. */
+struct pack_grid {
+    float inverse, lo; /* of ROUNDER + code - zero */
+    float scale;
+    float miss; /* 1: the inverse is not to be trusted */
 };
 
 /* Eight weights as floats, from 16 or 32 aligned bytes. */
@@ -61,17 +72,18 @@ static __device__ __forceinline__ void load_eight(float w[8], const void *from,
 }
 
 /* Eight codes as IEEE division and rint() give them. */
-static __device__ uint32_t exact_word(const float w[8], float scale, int z)
+static __device__ uint32_t exact_word(const float w[8],
+                                      const struct pack_grid &g)
 {
-    float zero = (float)z;
+    float lo = g.lo - ROUNDER;
     uint32_t out = 0;
 
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        float x = __fdiv_rn(w[i], scale);
+        float x = __fdiv_rn(w[i], g.scale);
 
-        x = fminf(fmaxf(x, -zero), 15 - zero) + ROUNDER;
-        out |= ((__float_as_uint(x) + (uint32_t)z) & 15) << 4 * i;
+        x = fminf(fmaxf(x, lo), 15 + lo) + ROUNDER;
+        out |= (__float_as_uint(x) - __float_as_uint(g.lo)) << 4 * i;
     }
     return out;
 }
@@ -81,38 +93,38 @@ static __device__ uint32_t exact_word(const float w[8], float scale, int z)
  * codes is made again.  A clamped ROUNDER + n has n in its low bits, so eight
  * of them are shifted and added, and what is constant is added once. */
 static __device__ __forceinline__ uint32_t round_word(const float w[8],
-                                                      float scale, int z)
+                                                      const struct pack_grid &g)
 {
-    float y = reciprocal(scale), lo = ROUNDER - (float)z, hi = lo + 15;
-    float miss = scale > 0x1p-90f && scale < 0x1p90f ? 0 : 1;
-    uint32_t out = ((uint32_t)z - __float_as_uint(ROUNDER)) * 0x11111111u;
+    float hi = g.lo + 15, miss = g.miss;
+    uint32_t out = 0u - __float_as_uint(g.lo) * 0x11111111u;
 
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        float t = fmaf(w[i], y, ROUNDER);
+        float t = fmaf(w[i], g.inverse, ROUNDER);
 
-        miss = fmaxf(miss, fabsf(fmaf(w[i], y, ROUNDER - t)));
-        t = fminf(fmaxf(t, lo), hi);
+        miss = fmaxf(miss, fabsf(fmaf(w[i], g.inverse, ROUNDER - t)));
+        t = fminf(fmaxf(t, g.lo), hi);
         out += __float_as_uint(t) << 4 * i;
     }
-    return miss > 0.5f - 1e-5f ? exact_word(w, scale, z) : out;
+    return miss > 0.5f - 1e-5f ? exact_word(w, g) : out;
 }
 
-/* Word `word` of row r: eight codes of eight inputs. */
-template <enum dtype T, enum dtype S>
-static __device__ __forceinline__ uint32_t make_word(const struct pack_args &a,
-                                                     const float *mantissa,
-                                                     uint64_t r, uint32_t word)
+/* The grids of the tile, once for all its words: [ROWS][tile_groups]. */
+template <enum dtype S>
+static __device__ __forceinline__ void load_grids(const struct pack_args &a,
+                                                  struct pack_grid *grids,
+                                                  uint64_t r0, uint64_t g0)
 {
-    uint64_t group = word * a.group_inverse >> 32;
-    uint32_t meta;
-    float w[8];
+    for (uint32_t i = threadIdx.x; i < ROWS * a.tile_groups; i += THREADS) {
+        uint64_t r = r0 + i / a.tile_groups, g = g0 + i % a.tile_groups;
+        uint32_t meta =
+            r < a.rows && g < a.groups ? a.meta[r * a.groups + g] : 0;
+        float scale = meta_scale<S>(a.mantissa, meta);
+        bool usual = scale > 0x1p-90f && scale < 0x1p90f;
 
-    if (T == DT_U4)
-        return ((const uint32_t *)a.in)[r * a.words + word];
-    meta = a.meta[r * a.groups + group];
-    load_eight<T>(w, a.in, r * a.words + word);
-    return round_word(w, meta_scale<S>(mantissa, meta), meta_zero(meta));
+        grids[i] = { reciprocal(scale), ROUNDER - (float)meta_zero(meta), scale,
+                     usual ? 0.0f : 1.0f };
+    }
 }
 
 /* Where word k of the tile's row r lies in shared memory. */
@@ -184,36 +196,59 @@ static __device__ void store_gptq(const struct pack_args &a,
             a.out[(w0 + k) * a.rows + r] = tile[place(k, y)];
 }
 
+/* The words of a tile, by the thread's column of words. */
+template <enum dtype T, enum layout L>
+static __device__ __forceinline__ void
+make_words(const struct pack_args &a, const struct pack_grid *grids,
+           uint32_t *tile, uint64_t r0, uint64_t w0, uint64_t g0)
+{
+    int k = (int)threadIdx.x % WORDS, first = (int)threadIdx.x / WORDS;
+    int rows = a.rows - r0 < ROWS ? (int)(a.rows - r0) : ROWS;
+    size_t at = (r0 + first) * a.words + w0 + k;
+
+    if (T != DT_U4)
+        grids += ((w0 + k) * a.group_inverse >> 32) - g0;
+    if (w0 + k >= a.words)
+        return;
+#pragma unroll(T == DT_U4 ? 8 : 1)
+    for (int y = first; y < rows; y += THREADS / WORDS) {
+        uint32_t x;
+
+        if (T == DT_U4) {
+            x = ((const uint32_t *)a.in)[at];
+        } else {
+            float w[8];
+
+            load_eight<T>(w, a.in, at);
+            x = round_word(w, grids[y * a.tile_groups]);
+        }
+        if (L != LAYOUT_CT)
+            tile[place(k, y)] = x;
+        else
+            a.out[at] = x;
+        at += THREADS / WORDS * a.words;
+    }
+}
+
 /* A block of 512 threads makes a tile; grid (rows / 256, words / 16).  Shared
- * memory: 20 KiB.  Every word is made by one thread.  Floor: 2.5 bytes a
- * weight of bf16, 1 byte a pair of codes. */
+ * memory: 18 KiB of words, 4 KiB of grids in groups of 128.  Every word is made
+ * by one thread.  Floor: 2.5 bytes a weight of bf16, 1 byte a pair of codes. */
 template <enum dtype T, enum dtype S, enum layout L>
 static __global__ void __launch_bounds__(THREADS, RESIDENT)
     pack_kernel(const struct pack_args a)
 {
-    __shared__ uint32_t tile[WORDS * PITCH];
-    __shared__ float mantissa[256];
+    extern __shared__ float4 memory[];
+    struct pack_grid *grids = (struct pack_grid *)memory;
+    uint32_t *tile = (uint32_t *)(grids + ROWS * a.tile_groups);
     uint64_t r0 = (uint64_t)blockIdx.x * ROWS,
              w0 = (uint64_t)blockIdx.y * WORDS;
-    int k = threadIdx.x % WORDS;
+    uint64_t g0 = w0 * a.group_inverse >> 32;
 
     if (T != DT_U4) {
-        if (threadIdx.x < 256)
-            mantissa[threadIdx.x] = a.mantissa[threadIdx.x];
+        load_grids<S>(a, grids, r0, g0);
         __syncthreads();
     }
-#pragma unroll(T == DT_U4 ? 8 : 1)
-    for (int y = threadIdx.x / WORDS; y < ROWS; y += THREADS / WORDS) {
-        uint64_t r = r0 + y;
-        uint32_t x = 0;
-
-        if (r < a.rows && w0 + k < a.words)
-            x = make_word<T, S>(a, mantissa, r, (uint32_t)w0 + k);
-        if (L != LAYOUT_CT)
-            tile[place(k, y)] = x;
-        else if (r < a.rows && w0 + k < a.words)
-            a.out[r * a.words + w0 + k] = x;
-    }
+    make_words<T, L>(a, grids, tile, r0, w0, g0);
     __syncthreads();
     if (L == LAYOUT_AWQ)
         store_awq(a, tile, r0, w0);
@@ -221,21 +256,30 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT)
         store_gptq(a, tile, r0, w0);
 }
 
+template <enum dtype T, enum dtype S, enum layout L>
+static int launch_layout(struct cuda_context *c, const struct pack_args *a,
+                         struct err *e)
+{
+    dim3 grid((unsigned)((a->rows + ROWS - 1) / ROWS),
+              (unsigned)((a->words + WORDS - 1) / WORDS));
+    int room = (int)(ROWS * a->tile_groups * sizeof(struct pack_grid)) +
+               (L == LAYOUT_CT ? 0 : WORDS * PITCH * 4);
+
+    CUDA_TRY(cudaFuncSetAttribute(pack_kernel<T, S, L>,
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  room));
+    pack_kernel<T, S, L><<<grid, THREADS, room, c->stream>>>(*a);
+    LAUNCHED();
+    return 0;
+}
+
 template <enum dtype T, enum dtype S>
 static int launch(struct cuda_context *c, enum layout l,
                   const struct pack_args *a, struct err *e)
 {
-    dim3 grid((unsigned)((a->rows + ROWS - 1) / ROWS),
-              (unsigned)((a->words + WORDS - 1) / WORDS));
-
-    if (l == LAYOUT_AWQ)
-        pack_kernel<T, S, LAYOUT_AWQ><<<grid, THREADS, 0, c->stream>>>(*a);
-    else if (l == LAYOUT_CT)
-        pack_kernel<T, S, LAYOUT_CT><<<grid, THREADS, 0, c->stream>>>(*a);
-    else
-        pack_kernel<T, S, LAYOUT_GPTQ><<<grid, THREADS, 0, c->stream>>>(*a);
-    LAUNCHED();
-    return 0;
+    return l == LAYOUT_AWQ ? launch_layout<T, S, LAYOUT_AWQ>(c, a, e) :
+           l == LAYOUT_CT  ? launch_layout<T, S, LAYOUT_CT>(c, a, e) :
+                             launch_layout<T, S, LAYOUT_GPTQ>(c, a, e);
 }
 
 template <enum dtype T>
@@ -244,6 +288,12 @@ static int launch_scale(struct cuda_context *c, const struct cuda_pack *p,
 {
     return p->scale_dtype == DT_F16 ? launch<T, DT_F16>(c, p->layout, a, e) :
                                       launch<T, DT_BF16>(c, p->layout, a, e);
+}
+
+/* Groups of n words that the words of a tile can belong to. */
+static uint64_t tile_groups(uint64_t n)
+{
+    return n % WORDS == 0 ? 1 : WORDS % n == 0 ? WORDS / n : WORDS / n + 2;
 }
 
 int pack_device(struct cuda_context *c, const struct cuda_pack *p,
@@ -261,6 +311,7 @@ int pack_device(struct cuda_context *c, const struct cuda_pack *p,
     a.meta = p->meta;
     a.groups = quant_groups(p->cols, p->group);
     a.group_inverse = (1ull << 32) / (p->group / 8) + (p->group != 8);
+    a.tile_groups = (uint32_t)tile_groups(p->group / 8);
     rc = context_scales(c, DT_F32, &a.mantissa, e);
     if (rc < 0)
         return rc;
