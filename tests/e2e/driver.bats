@@ -25,8 +25,6 @@ setup() {
     refused 64 forge quantize "$model" out --text "$text" --shard-size big
     refused 64 forge quantize "$model" out --text "$text" --device tpu
     refused 64 forge quantize "$model" out --text "$text" --gpu-memory lots
-    refused 64 forge quantize "$model" out --text "$text" --device cuda \
-        --effort best
     refused 64 forge eval "$model" --text "$text"
     refused 64 forge eval "$model" "$model"
     refused 64 forge status
