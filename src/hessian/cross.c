@@ -1,9 +1,10 @@
 /* cross.c - see cross.h.
  *
- * y and x of a token are laid side by side; C is then the off-diagonal part of
+ * y and x of a token lie side by side; C is then the off-diagonal part of
  * the Hessian of both, which syrk.h makes tile by tile. */
 #include "hessian/cross.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,13 +14,12 @@
 #include "hessian/hessian.h"
 #include "hessian/syrk.h"
 
-enum { TILE = SYRK_TILE, STRIP = 256 /* tokens that are laid out at a time */ };
+enum { TILE = SYRK_TILE };
 
 struct cross {
     struct cross_shape shape;
     uint64_t x_at, wide; /* where x begins beside y; both together */
     uint64_t tokens, pending;
-    void *strip; /* [STRIP, wide] */
     /* One of the two: */
     float *chunk;     /* [HESSIAN_CHUNK, wide] */
     uint16_t *packed; /* the chunk as syrk.h wants it */
@@ -42,9 +42,7 @@ int cross_open(struct cross **out, const struct cross_shape *s, struct err *e)
         size_mul(bytes, sizeof(float), &bytes))
         return err_set(e, E_DATA, "too large");
     c->sum = mem_pages(bytes, "cross", e);
-    c->strip =
-        c->sum ? mem_zero(STRIP * c->wide, sizeof(float), "cross", e) : NULL;
-    if (!c->strip)
+    if (!c->sum)
         return e->code;
     memset(c->sum, 0, bytes);
     if (s->dtype == DT_BF16 && syrk_usable()) {
@@ -63,7 +61,6 @@ void cross_close(struct cross *c)
 {
     if (!c)
         return;
-    free(c->strip);
     free(c->chunk);
     free(c->packed);
     free(c->sum);
@@ -110,63 +107,55 @@ static void flush(struct cross *c)
 
 struct pack {
     struct cross *c;
+    const uint16_t *y, *x;
     uint64_t tokens;
+    atomic_bool
+        bad; /* a number of y is not finite; of x that was seen before */
 };
 
+/* Panels of y, behind them those of x. */
 static void pack_panels(void *ctx, size_t begin, size_t end)
 {
-    const struct pack *j = ctx;
+    struct pack *j = ctx;
+    const struct cross *c = j->c;
+    uint64_t y = c->x_at / SYRK_PANEL, middle = end < y ? end : y;
 
-    /* what is not finite was seen before */
-    (void)!syrk_pack(j->c->packed, HESSIAN_CHUNK, j->c->pending, j->c->strip,
-                     j->tokens, j->c->wide, begin, end);
+    if (begin < middle && !syrk_pack(c->packed, HESSIAN_CHUNK, c->pending, j->y,
+                                     j->tokens, c->shape.rows, begin, middle))
+        atomic_store(&j->bad, true);
+    begin = begin > y ? begin : y;
+    if (begin < end)
+        (void)!syrk_pack(c->packed + syrk_packed_at(HESSIAN_CHUNK, y),
+                         HESSIAN_CHUNK, c->pending, j->x, j->tokens,
+                         c->shape.cols, begin - y, end - y);
 }
 
-/* One row of either, converted.  False: no float type. */
-static bool convert(void *to, bool bf16, const char *from, enum dtype t,
-                    uint64_t n)
+static bool pack(struct cross *c, const char *y, const char *x, uint64_t n)
 {
-    if (!bf16)
-        return to_f32(to, from, t, n);
-    if (t == DT_BF16)
-        memcpy(to, from, n * sizeof(uint16_t));
-    return t == DT_BF16;
+    struct pack j = {
+        .c = c, .y = (const void *)y, .x = (const void *)x, .tokens = n
+    };
+
+    threads_for(syrk_panels(c->wide), 4, pack_panels, &j);
+    return !j.bad;
 }
 
-static bool row_finite(const void *row, bool bf16, uint64_t n)
+/* Converted, y and x side by side.  False: y is not finite. */
+static bool lay_out(struct cross *c, const char *y, enum dtype ty,
+                    const char *x, enum dtype tx, uint64_t tokens)
 {
-    const uint16_t *b = row;
-    uint16_t bad = 0;
-
-    if (!bf16)
-        return lanes_finite(row, n);
-    for (uint64_t i = 0; i < n; i++)
-        bad |= (b[i] & 0x7f80) == 0x7f80;
-    return !bad;
-}
-
-static int lay_out(struct cross *c, const char *y, enum dtype ty, const char *x,
-                   enum dtype tx, uint64_t tokens, struct err *e)
-{
-    bool bf16 = c->packed != NULL;
-    size_t item = bf16 ? sizeof(uint16_t) : sizeof(float);
+    const struct cross_shape *s = &c->shape;
+    bool good = true;
 
     for (uint64_t t = 0; t < tokens; t++) {
-        char *row = (bf16 ? (char *)c->strip :
-                            (char *)(c->chunk + c->pending * c->wide)) +
-                    t * c->wide * item;
+        float *row = c->chunk + (c->pending + t) * c->wide;
 
-        if (!convert(row, bf16, y + t * c->shape.rows * dtype_bits(ty) / 8, ty,
-                     c->shape.rows) ||
-            !convert(row + c->x_at * item, bf16,
-                     x + t * c->shape.cols * dtype_bits(tx) / 8, tx,
-                     c->shape.cols))
-            return err_set(e, E_DATA, "not of one float type");
-        if (!row_finite(row, bf16, c->shape.rows))
-            return err_set(e, E_DATA, "token %llu: not finite",
-                           (unsigned long long)(c->tokens + t));
+        (void)!to_f32(row, y + t * s->rows * dtype_bits(ty) / 8, ty, s->rows);
+        (void)!to_f32(row + c->x_at, x + t * s->cols * dtype_bits(tx) / 8, tx,
+                      s->cols);
+        good &= lanes_finite(row, s->rows);
     }
-    return 0;
+    return good;
 }
 
 int cross_add(struct cross *c, const void *y, enum dtype y_dtype, const void *x,
@@ -174,15 +163,16 @@ int cross_add(struct cross *c, const void *y, enum dtype y_dtype, const void *x,
 {
     const char *from_y = y, *from_x = x;
 
+    if (c->packed ? y_dtype != DT_BF16 || x_dtype != DT_BF16 :
+                    !dtype_is_float(y_dtype) || !dtype_is_float(x_dtype))
+        return err_set(e, E_DATA, "not of one float type");
     while (tokens) {
-        uint64_t room = HESSIAN_CHUNK - c->pending;
-        uint64_t n = tokens < STRIP ? tokens : STRIP;
-        struct pack pack = { c, n = n < room ? n : room };
+        uint64_t n = HESSIAN_CHUNK - c->pending;
 
-        if (lay_out(c, from_y, y_dtype, from_x, x_dtype, n, e) < 0)
-            return e->code;
-        if (c->packed)
-            threads_for(syrk_panels(c->wide), 4, pack_panels, &pack);
+        n = n < tokens ? n : tokens;
+        if (!(c->packed ? pack(c, from_y, from_x, n) :
+                          lay_out(c, from_y, y_dtype, from_x, x_dtype, n)))
+            return err_set(e, E_DATA, "not finite");
         from_y += n * c->shape.rows * dtype_bits(y_dtype) / 8;
         from_x += n * c->shape.cols * dtype_bits(x_dtype) / 8;
         c->tokens += n;

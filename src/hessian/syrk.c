@@ -37,6 +37,11 @@ uint64_t syrk_packed(uint64_t room, uint64_t cols)
     return (syrk_panels(cols) + spare) * stride_of(room);
 }
 
+uint64_t syrk_packed_at(uint64_t room, uint64_t panel)
+{
+    return panel * stride_of(room);
+}
+
 #ifdef __x86_64__
 #include <immintrin.h>
 

@@ -19,6 +19,8 @@ enum {
 bool syrk_usable(void);
 /* Elements of the packed form of up to `room` tokens (even). */
 uint64_t syrk_packed(uint64_t room, uint64_t cols);
+/* The element at which a panel begins. */
+uint64_t syrk_packed_at(uint64_t room, uint64_t panel);
 /* Panels begin..end-1 of x[tokens, cols], which become the tokens from `first`
  * on; there are syrk_panels(cols).  With an odd number of tokens in all the
  * last pair is filled up with zeros.  False: an element is not finite. */
