@@ -165,8 +165,9 @@ int calib_run(struct calib *c, struct err *e)
         return err_set(e, E_DATA, "the input has no tokens to embed");
     if (!c->whole)
         rc = check_codes(c, feed_layer(c->feed), 0, e);
-    store_init(&s, c->m, c->dir, false);
-    store_init(&original, c->m, c->dir, true);
+    store_init(&s, c->m, c->dir);
+    if (l.original)
+        store_init_beside(&original, &s);
     if (rc >= 0)
         rc = store_fill(&s, c->feed, e);
     if (rc >= 0 && l.original)

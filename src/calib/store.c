@@ -17,24 +17,52 @@ static size_t x_row(const struct store *s)
     return (size_t)model_config(s->m)->hidden_size * item(s);
 }
 
-static int64_t widest(const struct model_config *c, bool original)
+/* Of the activations of all layers; beside: elements of a second stream's, 0:
+ * there is none.  It has passed the linear behind POINT_MLP_MID, if that writes
+ * into the residual stream, when the activation there is kept. */
+static int64_t widest(const struct model_config *c, int64_t beside)
+{
+    int64_t w = 0;
+
+    for (int64_t i = 0; i < c->n_layers; i++)
+        for (enum point p = POINT_ATTN_IN; p < POINT_OUT; p++) {
+            bool alone = p == POINT_MLP_MID && point_adds(c, i, p);
+            int64_t n = point_width(c, i, p) + (alone ? 0 : beside);
+
+            if (point_exists(c, i, p) && n > w)
+                w = n;
+        }
+    return w;
+}
+
+/* Of those that a second stream keeps. */
+static int64_t widest_beside(const struct model_config *c)
 {
     int64_t w = 0;
 
     for (int64_t i = 0; i < c->n_layers; i++)
         for (enum point p = POINT_ATTN_IN; p < POINT_OUT; p++)
-            if (point_exists(c, i, p) && point_width(c, i, p) > w &&
-                !(original && point_adds(c, i, p)))
+            if (point_exists(c, i, p) && !point_adds(c, i, p) &&
+                point_width(c, i, p) > w)
                 w = point_width(c, i, p);
     return w;
 }
 
-void store_init(struct store *s, const struct model *m, const char *dir,
-                bool original)
+void store_init(struct store *s, const struct model *m, const char *dir)
 {
-    *s = (struct store){ .m = m, .widest = widest(model_config(m), original) };
+    *s = (struct store){ .m = m, .widest = widest(model_config(m), 0) };
     region_init(&s->x, dir);
     region_init(&s->act, dir);
+}
+
+void store_init_beside(struct store *o, struct store *s)
+{
+    const struct model_config *c = model_config(s->m);
+
+    store_init(o, s->m, s->x.dir);
+    o->beside = s;
+    o->widest = widest_beside(c);
+    s->widest = widest(c, o->widest);
 }
 
 void store_release(struct store *s)
@@ -57,7 +85,11 @@ static size_t act_at(const struct store *s, int64_t row)
 
 void *store_act(const struct store *s, const struct span *b)
 {
-    return (char *)s->act.p + act_at(s, b->row);
+    const struct store *o = s->beside;
+
+    if (!o)
+        return (char *)s->act.p + act_at(s, b->row);
+    return (char *)o->act.p + act_at(o, b->row + b->rows) - act_at(s, b->rows);
 }
 
 static int append(struct store *s, const struct batch *b, struct err *e)
@@ -126,6 +158,8 @@ int store_copy(struct store *t, const struct store *s, struct err *e)
 
 int store_open_act(struct store *s, struct err *e)
 {
+    if (s->beside)
+        return 0;
     return region_reserve(&s->act, act_at(s, s->rows + SLACK_ROWS), e);
 }
 
@@ -153,5 +187,6 @@ void store_keep(const struct store *s, const struct span *b,
 void store_leave(const struct store *s, const struct span *b)
 {
     region_leave(&s->x, (size_t)b->row * x_row(s), (size_t)b->rows * x_row(s));
-    region_leave(&s->act, act_at(s, b->row), act_at(s, b->rows));
+    if (!s->beside)
+        region_leave(&s->act, act_at(s, b->row), act_at(s, b->rows));
 }

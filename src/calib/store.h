@@ -26,14 +26,18 @@ struct store {
     struct span *batch;
     int64_t n_batches, batches_cap;
     int64_t rows;
-    int64_t widest; /* of activations: elements between two rows' places */
+    int64_t widest;       /* of activations: elements that a row has room for */
+    struct store *beside; /* NULL, or whose room holds the activations */
     struct region x, act;
 };
 
-/* dir: of temporary files.  original: a second stream, whose activations in
- * front of linears that write into the residual stream are not kept. */
-void store_init(struct store *s, const struct model *m, const char *dir,
-                bool original);
+/* dir: of temporary files. */
+void store_init(struct store *s, const struct model *m, const char *dir);
+/* The same for a second stream beside s.  Its activations in front of linears
+ * that write into the residual stream are not kept, and those that are lie in
+ * what s's leave free of their room: they stay until s keeps one of a point
+ * behind theirs and the linear there. */
+void store_init_beside(struct store *o, struct store *s);
 void store_release(struct store *s);
 /* Append all sequences of the feed. */
 MUST_CHECK int store_fill(struct store *s, struct feed *f, struct err *e);

@@ -190,6 +190,10 @@ const float *cross_finish(struct cross *c)
 
     if (c->pending)
         flush(c);
+    free(c->chunk);
+    free(c->packed);
+    c->chunk = NULL;
+    c->packed = NULL;
     for (uint64_t i = 0; c->tokens && i < n; i++)
         c->sum[i] = (float)(2 * (double)c->sum[i] / (double)c->tokens);
     return c->sum;
