@@ -92,10 +92,8 @@ int emit_activation(struct stream_writer *w, const struct store *s,
 
 /* ---- two streams ---- */
 
-/* to = a - b - bias (NULL: none), rounded to the dtype that a and b have; to
- * may not be either. */
-static void subtract(void *to, const void *a, const void *b, const float *bias,
-                     size_t n, enum dtype t)
+void emit_subtract(void *to, const void *a, const void *b, const float *bias,
+                   size_t n, enum dtype t)
 {
     enum { PIECE = 1024 };
     size_t item = dtype_bits(t) / 8;
@@ -112,6 +110,20 @@ static void subtract(void *to, const void *a, const void *b, const float *bias,
             x[j] -= bias[i + j];
         (void)!from_f32((char *)to + i * item, t, x, k);
     }
+}
+
+int emit_beside(struct stream_writer *w, const struct frame *f,
+                const char *suffix, uint64_t width, const void *rows,
+                struct err *e)
+{
+    struct frame g = *f;
+
+    g.dims[1] = width;
+    g.len = g.dims[0] * width * dtype_bits(g.dtype) / 8;
+    g.modules = NULL;
+    strcat(g.name, suffix); /* our own names are short */
+    g.data = rows;
+    return stream_write(w, &g, e);
 }
 
 /* What stands in front of the activations of a point. */
@@ -147,20 +159,15 @@ static struct difference difference_of(const struct store *s,
 static int emit_difference(struct stream_writer *w, const struct frame *f,
                            struct difference *d, int64_t row, struct err *e)
 {
-    struct frame g = *f;
-    size_t bytes = d->width * dtype_bits(g.dtype) / 8, at = (size_t)row * bytes;
+    size_t bytes = d->width * dtype_bits(f->dtype) / 8,
+           at = (size_t)row * bytes;
 
-    g.dims[1] = d->width;
-    g.len = g.dims[0] * bytes;
-    g.modules = NULL;
-    strcat(g.name, d->suffix); /* our own names are short */
-    if (mem_grow(&d->buffer, g.len, g.name, e) < 0)
+    if (mem_grow(&d->buffer, f->dims[0] * bytes, f->name, e) < 0)
         return e->code;
-    for (uint64_t r = 0; r < g.dims[0]; r++, at += bytes)
-        subtract((char *)d->buffer + r * bytes, d->original + at, d->here + at,
-                 d->bias, d->width, g.dtype);
-    g.data = d->buffer;
-    return stream_write(w, &g, e);
+    for (uint64_t r = 0; r < f->dims[0]; r++, at += bytes)
+        emit_subtract((char *)d->buffer + r * bytes, d->original + at,
+                      d->here + at, d->bias, d->width, f->dtype);
+    return emit_beside(w, f, d->suffix, d->width, d->buffer, e);
 }
 
 int emit_both(struct stream_writer *w, const struct store *s,

@@ -25,6 +25,14 @@ MUST_CHECK int emit_both(struct stream_writer *w, const struct store *s,
                          const struct store *o, const struct span *b,
                          int64_t layer, enum point at, const float *bias,
                          struct err *e);
+/* A frame like f, named NAME`suffix`, of `width` numbers a row. */
+MUST_CHECK int emit_beside(struct stream_writer *w, const struct frame *f,
+                           const char *suffix, uint64_t width, const void *rows,
+                           struct err *e);
+/* to = a - b - bias (NULL: none), n numbers rounded to the dtype that a and b
+ * have; to may not be either. */
+void emit_subtract(void *to, const void *a, const void *b, const float *bias,
+                   size_t n, enum dtype t);
 /* The name that such frames have. */
 void emit_name(int64_t layer, enum point at, char name[FRAME_NAME_MAX + 1]);
 

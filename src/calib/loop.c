@@ -257,14 +257,17 @@ static int run_experts(struct loop *l, int64_t layer, enum point to,
 static int run_points(struct loop *l, struct step *t, enum point to,
                       struct err *e)
 {
-    for (enum point at = POINT_IN; at < to; at = t->to) {
+    /* the experts are to know what the rest of the layer leaves to mend */
+    enum point end = l->original && l->routed->experts ? POINT_OUT : to;
+
+    for (enum point at = POINT_IN; at < end; at = t->to) {
         bool emit;
 
         t->from = at;
         t->to = next_stop(l, t->layer, at);
         emit = t->to < POINT_OUT && wanted(l, t->layer, t->to);
-        t->last = t->to == to;
-        if (t->to > to) /* the last layer: nobody wants what leaves it */
+        t->last = t->to == end;
+        if (t->to > end) /* the last layer: nobody wants what leaves it */
             break;
         if (run_step(l, t, emit, e) < 0 || (emit && take_codes(l, t, e) < 0))
             return e->code;

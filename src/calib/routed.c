@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "calib/emit.h"
+#include "common/threads.h"
+
 int routed_open(struct routed *r, struct loop *l, int64_t layer, struct err *e)
 {
     const struct model_config *c = model_config(l->c->m);
@@ -31,6 +34,7 @@ void routed_close(struct routed *r)
     mixture_close(&r->original);
     free(r->stats);
     free(r->mark);
+    free(r->buffer);
     *r = (struct routed){ 0 };
 }
 
@@ -82,8 +86,80 @@ static bool readers(const struct routed *r, int64_t expert, enum input_class in,
     return wanted;
 }
 
-static int put(struct routed *r, int64_t expert, enum input_class in,
-               const void *rows, int64_t n, bool last, struct err *e)
+/* ---- in front of an activation ---- */
+
+struct owed {
+    const struct routed *r;
+    const struct expert_rows *x;
+    char *to; /* [n, H] elements */
+};
+
+/* The experts e of a token are added to it with weights g_e: shares of
+ * g_e / sum of g² make up for all that it lacks, and are the smallest that do. */
+static float share(const struct routing *g, int64_t slot)
+{
+    const float *w = g->weights + slot / g->top_k * g->top_k;
+    double squares = 0;
+
+    for (int64_t k = 0; k < g->top_k; k++)
+        squares += (double)w[k] * (double)w[k];
+    return squares > 0 ? (float)((double)g->weights[slot] / squares) : 0;
+}
+
+/* What an expert's output lacks by its input, and its share of what the
+ * residual stream lacks before experts are added. */
+static void owe_rows(void *ctx, size_t begin, size_t end)
+{
+    const struct owed *j = ctx;
+    const struct loop *l = j->r->l;
+    const struct routing *g = &j->r->mix.routing;
+    enum dtype t = model_dtype(l->c->m);
+    size_t h = (size_t)model_config(l->c->m)->hidden_size;
+    enum { PIECE = 256 };
+
+    for (size_t i = begin; i < end; i++) {
+        size_t item = dtype_bits(t) / 8, row = h * item;
+        int64_t token = j->x->slot[i] / g->top_k;
+        const char *from[] = { (const char *)j->x->there + i * row,
+                               store_x(l->original, token),
+                               store_x(l->s, token) };
+        float s = share(g, j->x->slot[i]), v[3][PIECE];
+
+        for (size_t c = 0; c < h; c += PIECE) {
+            size_t n = h - c < PIECE ? h - c : PIECE;
+
+            for (int k = 0; k < 3; k++)
+                (void)!to_f32(v[k], from[k] + c * item, t, n);
+            for (size_t k = 0; k < n; k++)
+                v[0][k] += s * (v[1][k] - v[2][k]);
+            (void)!from_f32(j->to + i * row + c * item, t, v[0], n);
+        }
+    }
+}
+
+/* How far the input of gate and up drifts; by how much the output of down
+ * falls short. */
+static int put_beside(struct routed *r, const struct expert_rows *x,
+                      enum input_class in, const struct frame *f, struct err *e)
+{
+    size_t h = (size_t)model_config(r->l->c->m)->hidden_size;
+    size_t n = f->dims[0] * h;
+    struct owed owed = { .r = r, .x = x };
+
+    if (mem_grow(&r->buffer, (n + 1) * dtype_bits(f->dtype) / 8, f->name, e) <
+        0)
+        return e->code;
+    owed.to = r->buffer;
+    if (in == IN_EXPERT)
+        emit_subtract(r->buffer, x->there, x->rows, NULL, n, f->dtype);
+    else
+        threads_for((size_t)x->n, 64, owe_rows, &owed);
+    return emit_beside(r->l->c->out, f, in == IN_EXPERT ? ".drift" : ".gap", h,
+                       r->buffer, e);
+}
+
+static int put(struct routed *r, const struct expert_rows *x,
+               enum input_class in, struct err *e)
 {
     struct calib *c = r->l->c;
     const struct model_config *m = model_config(c->m);
@@ -92,40 +168,39 @@ static int put(struct routed *r, int64_t expert, enum input_class in,
     struct frame f = { .role = ROLE_ACTIVATION,
                        .dtype = model_dtype(c->m),
                        .ndim = 2,
-                       .dims = { (uint64_t)n, (uint64_t)width },
+                       .dims = { (uint64_t)x->n, (uint64_t)width },
                        .modules = modules,
-                       .samples = (uint64_t)n,
+                       .samples = (uint64_t)x->n,
                        .sequence = ++r->part,
-                       .last = last,
-                       .data = rows };
+                       .last = x->last,
+                       .data = x->rows };
 
-    if (last)
+    if (x->last)
         r->part = 0;
-    if (!readers(r, expert, in, modules, sizeof(modules)) && c->feedback)
+    if (!readers(r, x->expert, in, modules, sizeof(modules)) && c->feedback)
         return 0;
-    f.len = (size_t)(n * width) * (f.dtype == DT_BF16 ? 2 : 4);
-    model_activation_name(m, r->layer, in, expert, name);
+    f.len = (size_t)(x->n * width) * (f.dtype == DT_BF16 ? 2 : 4);
+    model_activation_name(m, r->layer, in, x->expert, name);
     snprintf(f.name, sizeof(f.name), "%s", name);
-    if (stream_write(c->out, &f, e) < 0)
+    if ((x->there && put_beside(r, x, in, &f, e) < 0) ||
+        stream_write(c->out, &f, e) < 0)
         return e->code;
-    if (!last || !c->feedback)
+    if (!x->last || !c->feedback)
         return 0;
     if (loop_mark(r->l, name, e) < 0)
         return e->code;
-    r->mark[2 * expert + (in == IN_EXPERT_MID)] = r->l->marks;
+    r->mark[2 * x->expert + (in == IN_EXPERT_MID)] = r->l->marks;
     return 0;
 }
 
-static int put_in(void *arg, int64_t expert, const void *rows, int64_t n,
-                  bool last, struct err *e)
+static int put_in(void *arg, const struct expert_rows *x, struct err *e)
 {
-    return put(arg, expert, IN_EXPERT, rows, n, last, e);
+    return put(arg, x, IN_EXPERT, e);
 }
 
-static int put_mid(void *arg, int64_t expert, const void *rows, int64_t n,
-                   bool last, struct err *e)
+static int put_mid(void *arg, const struct expert_rows *x, struct err *e)
 {
-    return put(arg, expert, IN_EXPERT_MID, rows, n, last, e);
+    return put(arg, x, IN_EXPERT_MID, e);
 }
 
 /* Codes of an expert are kept while they are used, not longer. */
@@ -208,6 +283,8 @@ int routed_run(struct routed *r, bool emit, bool add_out, struct err *e)
     struct calib *c = r->l->c;
     bool hook = emit && (!c->feedback || routed_wanted(r));
 
+    if (hook && r->l->original)
+        r->mix.other = r->original.in.p;
     if (!r->experts)
         return 0;
     if (c->skip_experts)

@@ -14,6 +14,7 @@ struct routed {
     double *stats;           /* [experts, EXPERT_STATS] */
     uint64_t *mark; /* [experts, 2]: behind its input, behind its middle */
     uint64_t part;  /* of the activation that is being put out */
+    void *buffer;   /* of put_beside() */
     struct linear old[2]; /* linears whose codes were used; they may go */
     int n_old;
 };

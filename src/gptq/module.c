@@ -25,7 +25,7 @@ struct module_solver {
         char *name, *modules; /* NULL: none */
         float *data;
         uint64_t rows, cols;
-    } drift, output;
+    } drift, output, gap;
 };
 
 static const char *const order_names[] = { "natural", "activation", "group",
@@ -79,6 +79,7 @@ void module_close(struct module_solver *m)
     drop_factors(m);
     drop_cross(&m->drift);
     drop_cross(&m->output);
+    drop_cross(&m->gap);
     hfile_close(m->hessians);
     free(m);
 }
@@ -234,12 +235,13 @@ static char *copy(const char *s, struct err *e)
 
 int module_cross(struct module_solver *m, const struct frame *f, struct err *e)
 {
-    bool drift = ends_with(f->name, ".drift");
-    struct cross *c = drift ? &m->drift : &m->output;
+    struct cross *c = ends_with(f->name, ".drift")  ? &m->drift :
+                      ends_with(f->name, ".output") ? &m->output :
+                      ends_with(f->name, ".gap")    ? &m->gap :
+                                                      NULL;
 
-    if (f->ndim != 2 || f->dtype != DT_F32 || !f->modules ||
-        (!drift && !ends_with(f->name, ".output")) ||
-        (drift && f->dims[0] != f->dims[1]))
+    if (f->ndim != 2 || f->dtype != DT_F32 || !f->modules || !c ||
+        (c == &m->drift && f->dims[0] != f->dims[1]))
         return err_set(e, E_DATA, "'%s': not a cross moment", f->name);
     drop_cross(c);
     target_close(&m->best.target);
@@ -280,13 +282,15 @@ static int solve_best(struct module_solver *m, const struct solve_params *solve,
                              .alpha = m->params.alpha,
                              .beta = m->params.beta };
     struct best_result best;
-    int drift = cross_of(&m->drift, w, w->dims[1], e), output, rc;
+    int drift = cross_of(&m->drift, w, w->dims[1], e), output, gap, rc;
 
     output = drift < 0 ? drift : cross_of(&m->output, w, w->dims[0], e);
-    if (output < 0)
-        return output;
-    p.output = output ? m->output.data : NULL;
-    if (!drift && !output)
+    gap = output < 0 ? output : cross_of(&m->gap, w, w->dims[0], e);
+    if (gap < 0)
+        return gap;
+    p.gap = gap;
+    p.output = gap ? m->gap.data : output ? m->output.data : NULL;
+    if (!drift && !p.output)
         target_close(&m->best.target);
     else if (!m->best.target.plan &&
              (rc = target_open(&m->best.target, &m->best.plan[0],
@@ -296,7 +300,7 @@ static int solve_best(struct module_solver *m, const struct solve_params *solve,
     p.block.negative = m->params.negative;
     p.block.factors = p.block.symmetric ? plan.factors : plan.shrinks;
     p.block.scale_dtype = solve->scale_dtype;
-    note->corrected = drift || output;
+    note->corrected = drift || p.output;
     note->effort = effort_names[m->params.effort];
     rc = best_solve(&p, &m->best, w->data, grids, codes, &best, e);
     *r = best.solve;

@@ -12,7 +12,7 @@
 #include "gptq/refine.h"
 
 /* A new parameter must be taught to src/cuda/best_cuda.cu, or declined there. */
-_Static_assert(sizeof(struct best_params) == 80, "does the GPU know it?");
+_Static_assert(sizeof(struct best_params) == 88, "does the GPU know it?");
 
 enum { ROWS = SOLVE_ROWS };
 
@@ -172,9 +172,14 @@ static void move_target(struct job *j, struct bench *t, uint64_t row,
     const struct factor *f = j->b->factor[0];
     const struct slab *s = &t->slab[0];
     uint64_t cols = p->solve.cols;
+    struct target_way way = { .alpha = p->alpha,
+                              .beta = p->beta,
+                              .gap = p->gap,
+                              .output =
+                                  p->output ? p->output + row * cols : NULL,
+                              .rows = n };
 
-    target_move(&j->b->target, &t->slab[0], p->alpha, p->beta,
-                p->output ? p->output + row * cols : NULL, n);
+    target_move(&j->b->target, &t->slab[0], &way);
     for (uint64_t c = 0; c < cols; c++)
         for (uint64_t r = 0; r < n; r++)
             t->x[r * cols + f->input[c]] = s->w[c * ROWS + r];
@@ -246,6 +251,8 @@ int best_solve(const struct best_params *p, const struct best_hessian *b,
     const struct device_gpu *g = device_gpu();
     uint64_t rows = p->solve.rows;
 
+    if (best_on_gpu(b) && p->gap)
+        return err_set(e, E_CONFIG, "the GPU has not learnt .gap moments");
     if (best_on_gpu(b))
         return g->cuda->solve_best(g->context, p, b, w, meta, codes, r, e);
     *r = (struct best_result){ .loss_plain = 0 };

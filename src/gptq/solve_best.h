@@ -28,8 +28,9 @@ struct best_params {
     struct solve_params solve; /* nearest, compare: not looked at */
     struct block_params block;
     int sweeps;
+    bool gap;            /* output is F; a GPU declines */
     double alpha, beta;  /* see target.h */
-    const float *output; /* G [rows, cols], or NULL */
+    const float *output; /* G or F [rows, cols], or NULL */
 };
 
 /* What is done once for all modules of one Hessian.  Zeroed, it may be

@@ -96,21 +96,22 @@ static void follow_drift(const struct target *t, struct slab *s, double alpha)
         s->d[i] *= (float)alpha;
 }
 
-/* d = beta (G - W H), in the factor's order. */
-static void mend_output(const struct target *t, struct slab *s, double beta,
-                        const float *output, uint64_t rows)
+/* d = beta (G - W H) or beta F, in the factor's order. */
+static void mend_output(const struct target *t, struct slab *s,
+                        const struct target_way *way)
 {
     const struct factor *f = t->plan->f;
 
     memset(s->d, 0, f->padded * ROWS * sizeof(float));
-    for (uint64_t c = 0; c < f->padded; c += COLS)
+    for (uint64_t c = 0; !way->gap && c < f->padded; c += COLS)
         s->k->product(s->d + c * ROWS, s->w, slab_hessian(t->plan, c, 0),
                       f->padded);
     for (uint64_t c = 0; c < f->cols; c++)
-        for (uint64_t r = 0; r < rows; r++) {
+        for (uint64_t r = 0; r < way->rows; r++) {
             float *d = &s->d[c * ROWS + r];
 
-            *d = (float)beta * (output[r * f->cols + f->input[c]] - *d);
+            *d = (float)way->beta *
+                 (way->output[r * f->cols + f->input[c]] - *d);
         }
 }
 
@@ -140,17 +141,17 @@ static void divide_down(float *x, const float *acc, const float *l)
         }
 }
 
-void target_move(const struct target *t, struct slab *s, double alpha,
-                 double beta, const float *output, uint64_t rows)
+void target_move(const struct target *t, struct slab *s,
+                 const struct target_way *way)
 {
     const struct factor *f = t->plan->f;
     uint64_t n = f->padded;
     float acc[COLS * ROWS];
 
-    if (output)
-        mend_output(t, s, beta, output, rows);
+    if (way->output)
+        mend_output(t, s, way);
     else
-        follow_drift(t, s, alpha);
+        follow_drift(t, s, way->alpha);
     for (uint64_t c = 0; c < n; c += COLS) {
         const float *turned = t->turned + turned_at(c / COLS);
 

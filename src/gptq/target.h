@@ -5,6 +5,7 @@
  *     W* = W + M (H + lambda I)⁻¹
  *     M = alpha W E        E = mean of 2 (x - x̂) x̂ᵀ
  *     M = beta (G - W H)   G = mean of 2 (y - r̂) x̂ᵀ
+ *     M = beta F           F = mean of 2 (y - r̂ - W x̂) x̂ᵀ
  *
  * x̂ is the input as it is, x as it should be, H = mean of 2 x̂ x̂ᵀ.  With
  * E = C - H, C = mean of 2 x x̂ᵀ, the first M is the least-squares answer to x̂
@@ -12,7 +13,8 @@
  * stream: y is the original stream behind it, r̂ the stream that its output is
  * added to, so that y - r̂ is the output that mends the stream.  For y = r + W x
  * it is beta [W E + mean of 2 (r - r̂) x̂ᵀ], for a module of few outputs at a
- * part of the cost. */
+ * part of the cost.  F says the same where H is not that of the tokens alone but
+ * blended with another's: an F of fewer tokens moves less. */
 #ifndef FORGE_TARGET_H
 #define FORGE_TARGET_H
 
@@ -29,9 +31,16 @@ struct target {
 MUST_CHECK int target_open(struct target *t, const struct slab_plan *plan,
                            const float *drift, struct err *e);
 void target_close(struct target *t); /* a zeroed one is allowed */
-/* Move the targets of a loaded slab.  output: G of its `rows` rows,
- * [rows][cols], or NULL: by the drift. */
-void target_move(const struct target *t, struct slab *s, double alpha,
-                 double beta, const float *output, uint64_t rows);
+/* Where the targets of a slab go.  output: G (gap: F) of its `rows` rows,
+ * [rows][cols]; NULL: by the drift. */
+struct target_way {
+    double alpha, beta;
+    const float *output;
+    bool gap;
+    uint64_t rows;
+};
+/* Move the targets of a loaded slab. */
+void target_move(const struct target *t, struct slab *s,
+                 const struct target_way *way);
 
 #endif

@@ -72,6 +72,11 @@ int blend_apply(struct blend *b, const char *name, uint64_t n, float *h,
     return 0;
 }
 
+double blend_cross(const struct blend *b, const char *name, uint64_t n)
+{
+    return n && strstr(name, ".experts.") ? (double)n / ((double)n + b->k) : 1;
+}
+
 void blend_release(struct blend *b)
 {
     free(b->layer);

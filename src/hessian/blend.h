@@ -21,6 +21,9 @@ struct blend {
  * gate and up that are blended, H_layer afterwards.  E_TEMP. */
 MUST_CHECK int blend_apply(struct blend *b, const char *name, uint64_t n,
                            float *h, uint64_t elements, struct err *e);
+/* What cross moments with that input count: n / (n + K) for an expert's, since
+ * the K tokens that are mixed in drift by nothing; else 1. */
+double blend_cross(const struct blend *b, const char *name, uint64_t n);
 void blend_release(struct blend *b);
 
 /* The identity as a packed lower triangle, or in blocks of g > 0. */

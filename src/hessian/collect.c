@@ -11,9 +11,10 @@
 #include "hessian/hessian.h"
 
 /* Activation frames that belong to the one behind them: what the input should
- * have been less what it is, and what the output should be. */
-enum { DRIFT, OUTPUT, PAIRS };
-static const char *const pair_names[PAIRS] = { ".drift", ".output" };
+ * have been less what it is, what the output should be, and the latter less what the
+ * original weights make of the input. */
+enum { DRIFT, OUTPUT, GAP, PAIRS };
+static const char *const pair_names[PAIRS] = { ".drift", ".output", ".gap" };
 
 struct entry {
     char *name, *modules; /* modules: NULL when the frames list none */
@@ -364,20 +365,23 @@ static int result(struct entry *t, const float **data, struct err *e)
     return 0;
 }
 
-static int emit_cross(struct entry *t, struct stream_writer *w, struct err *e)
+static int emit_cross(const struct collect *c, struct entry *t,
+                      struct stream_writer *w, struct err *e)
 {
+    uint64_t n = hessian_tokens(t->acc);
+
     for (int k = 0; k < PAIRS; k++) {
         struct frame f = { .role = ROLE_CROSS,
                            .dtype = DT_F32,
                            .ndim = 2,
                            .dims = { t->cross_rows[k], t->cols },
                            .modules = t->modules,
-                           .samples = hessian_tokens(t->acc) };
+                           .samples = n };
 
         if (!t->cross[k])
             continue;
         snprintf(f.name, sizeof(f.name), "%s%s", t->name, pair_names[k]);
-        f.data = cross_finish(t->cross[k]);
+        f.data = cross_finish(t->cross[k], blend_cross(&c->blend, t->name, n));
         f.len = f.dims[0] * f.dims[1] * sizeof(float);
         if (stream_write(w, &f, e) < 0)
             return e->code;
@@ -429,7 +433,7 @@ static int emit(struct collect *c, struct entry *t, struct stream_writer *w,
     f.samples = t->samples;
     f.data = data;
     if (rc >= 0 && t->acc && t->samples)
-        rc = emit_cross(t, w, e);
+        rc = emit_cross(c, t, w, e);
     if (rc >= 0)
         rc = stream_write(w, &f, e);
     free(own);

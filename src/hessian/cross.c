@@ -184,7 +184,7 @@ int cross_add(struct cross *c, const void *y, enum dtype y_dtype, const void *x,
     return 0;
 }
 
-const float *cross_finish(struct cross *c)
+const float *cross_finish(struct cross *c, double times)
 {
     uint64_t n = c->shape.rows * c->shape.cols;
 
@@ -195,6 +195,6 @@ const float *cross_finish(struct cross *c)
     c->chunk = NULL;
     c->packed = NULL;
     for (uint64_t i = 0; c->tokens && i < n; i++)
-        c->sum[i] = (float)(2 * (double)c->sum[i] / (double)c->tokens);
+        c->sum[i] = (float)(2 * times * (double)c->sum[i] / (double)c->tokens);
     return c->sum;
 }

@@ -24,9 +24,9 @@ MUST_CHECK int cross_open(struct cross **c, const struct cross_shape *s,
 MUST_CHECK int cross_add(struct cross *c, const void *y, enum dtype y_dtype,
                          const void *x, enum dtype x_dtype, uint64_t tokens,
                          struct err *e);
-/* The mean, [rows, cols], which belongs to c; zeros without tokens.  Nothing
- * can be added afterwards. */
-const float *cross_finish(struct cross *c);
+/* `times` the mean, [rows, cols], which belongs to c; zeros without tokens.
+ * Nothing can be added afterwards. */
+const float *cross_finish(struct cross *c, double times);
 void cross_close(struct cross *c); /* NULL is allowed */
 
 #endif

@@ -22,7 +22,8 @@ struct pass {
     int64_t *first; /* [experts + 1] of the expert's tokens in slot[] */
     int64_t *slot;  /* [n * top_k] indices of routing, sorted by expert */
     struct buffer in, mid,
-        out;            /* a part: [PART, H], [PART, width], [PART, H] */
+        out; /* a part: [PART, H], [PART, width], [PART, H] */
+    struct buffer in_there, mid_there; /* the same with p->other */
     struct region mids; /* [tokens of an expert, width], with hooks */
     double stats[EXPERT_STATS];
     double norm[PART]; /* of outputs, weighted */
@@ -119,6 +120,8 @@ static void release_expert(struct expert *w)
 struct part {
     struct pass *x;
     int64_t first, n; /* of slot[] */
+    const void *from; /* rows of all tokens, */
+    void *to;         /* those that are gathered */
 };
 
 static void gather_rows(void *ctx, size_t begin, size_t end)
@@ -130,15 +133,24 @@ static void gather_rows(void *ctx, size_t begin, size_t end)
     for (size_t i = begin; i < end; i++) {
         int64_t s = x->slot[j->first + (int64_t)i];
 
-        memcpy((char *)x->in.p + i * row,
-               (const char *)x->p->in +
-                   (size_t)(s / x->p->routing->top_k) * row,
+        memcpy((char *)j->to + i * row,
+               (const char *)j->from + (size_t)(s / x->p->routing->top_k) * row,
                row);
     }
 }
 
+/* The part's rows to x->in, those of the other input to x->in_there. */
 static void gather(struct part *j)
 {
+    struct pass *x = j->x;
+
+    j->from = x->p->in;
+    j->to = x->in.p;
+    threads_for((size_t)j->n, 64, gather_rows, j);
+    if (!x->p->other)
+        return;
+    j->from = x->p->other;
+    j->to = x->in_there.p;
     threads_for((size_t)j->n, 64, gather_rows, j);
 }
 
@@ -309,9 +321,16 @@ static int send_in(struct pass *x, int64_t expert, struct err *e)
     if (expert >= x->n_experts)
         return 0;
     for (int64_t i = 0; next_part(x, expert, i, &j, &last); i++) {
+        struct expert_rows r = { .expert = expert,
+                                 .n = j.n,
+                                 .rows = x->in.p,
+                                 .slot = x->slot + j.first,
+                                 .last = last };
+
         gather(&j);
-        rc = h->in(h->arg, expert, x->in.p, j.n, last, e);
-        if (rc < 0)
+        if (x->p->other)
+            r.there = x->in_there.p;
+        if ((rc = h->in(h->arg, &r, e)) < 0)
             return rc;
     }
     return 0;
@@ -322,8 +341,47 @@ static void *mid_of(const struct pass *x, int64_t part)
     return (char *)x->mids.p + (size_t)(part * PART * x->width) * x->m->size;
 }
 
-static int make_mid(struct pass *x, int64_t expert, const struct expert *w,
+/* x->mid_there -= rows[n, width]. */
+static void subtract_rows(void *ctx, size_t begin, size_t end)
+{
+    const struct part *j = ctx;
+    const struct model *m = j->x->m;
+    size_t width = (size_t)j->x->width;
+    enum { PIECE = 256 };
+
+    for (size_t i = begin * width; i < end * width; i += PIECE) {
+        size_t n = end * width - i < PIECE ? end * width - i : PIECE;
+        char *to = (char *)j->to + i * m->size;
+        float a[PIECE], b[PIECE];
+
+        (void)!to_f32(a, to, m->dtype, n);
+        (void)!to_f32(b, (const char *)j->from + i * m->size, m->dtype, n);
+        for (size_t k = 0; k < n; k++)
+            a[k] -= b[k];
+        (void)!from_f32(to, m->dtype, a, n);
+    }
+}
+
+/* x->out = what the checkpoint's expert makes of the other input less what its
+ * down makes of `mid`. */
+static int make_gap(struct part *j, const struct expert *there, const void *mid,
                     struct err *e)
+{
+    struct pass *x = j->x;
+
+    if (multiply(x, &there->of[GATE], &there->of[UP], x->in_there.p, j->n,
+                 x->mid_there.p, e) < 0)
+        return e->code;
+    j->from = mid;
+    j->to = x->mid_there.p;
+    threads_for((size_t)j->n, 64, subtract_rows, j);
+    return multiply(x, &there->of[DOWN], NULL, x->mid_there.p, j->n, x->out.p,
+                    e);
+}
+
+/* there: the checkpoint's, where there is another input. */
+static int make_mid(struct pass *x, int64_t expert, const struct expert *w,
+                    const struct expert *there, struct err *e)
 {
     const struct expert_hooks *h = x->p->hooks;
     struct part j;
@@ -331,13 +389,20 @@ static int make_mid(struct pass *x, int64_t expert, const struct expert *w,
     int rc;
 
     for (int64_t i = 0; next_part(x, expert, i, &j, &last); i++) {
-        void *mid = mid_of(x, i);
+        struct expert_rows r = { .expert = expert,
+                                 .n = j.n,
+                                 .rows = mid_of(x, i),
+                                 .slot = x->slot + j.first,
+                                 .last = last };
 
         gather(&j);
-        if (multiply(x, &w->of[GATE], &w->of[UP], x->in.p, j.n, mid, e) < 0)
+        if (x->p->other)
+            r.there = x->out.p;
+        if (multiply(x, &w->of[GATE], &w->of[UP], x->in.p, j.n, mid_of(x, i),
+                     e) < 0 ||
+            (r.there && make_gap(&j, there, r.rows, e) < 0))
             return e->code;
-        rc = h->mid(h->arg, expert, mid, j.n, last, e);
-        if (rc < 0)
+        if ((rc = h->mid(h->arg, &r, e)) < 0)
             return rc;
     }
     return 0;
@@ -377,6 +442,21 @@ static int take(struct pass *x, int64_t expert, int from, int to,
     return load_expert(x, codes, expert, from, to, w, e);
 }
 
+/* What down reads, to those who quantize it. */
+static int send_mid(struct pass *x, int64_t expert, const struct expert *w,
+                    struct err *e)
+{
+    struct expert there = { 0 };
+    int rc = 0;
+
+    if (x->p->other && tokens_of(x, expert))
+        rc = load_expert(x, NULL, expert, GATE, THREE, &there, e);
+    if (rc >= 0)
+        rc = make_mid(x, expert, w, &there, e);
+    release_expert(&there);
+    return rc;
+}
+
 static int run_hooked(struct pass *x, int64_t expert, struct expert *w,
                       struct err *e)
 {
@@ -384,7 +464,7 @@ static int run_hooked(struct pass *x, int64_t expert, struct expert *w,
 
     count_tokens(x, expert);
     if ((rc = take(x, expert, GATE, DOWN, w, e)) < 0 ||
-        (rc = make_mid(x, expert, w, e)) < 0)
+        (rc = send_mid(x, expert, w, e)) < 0)
         return rc;
     loaded_release(&w->of[GATE]);
     loaded_release(&w->of[UP]);
@@ -415,6 +495,14 @@ static int run_all_hooked(struct pass *x, struct err *e)
 
 /* ---- the whole ---- */
 
+static int reserve(const struct pass *x, int64_t part, struct buffer *in,
+                   struct buffer *mid, struct err *e)
+{
+    return buffer_reserve(in, part, x->h, x->m->size, "experts", e) < 0 ?
+               e->code :
+               buffer_reserve(mid, part, x->width, x->m->size, "experts", e);
+}
+
 static int run(struct pass *x, struct err *e)
 {
     int64_t most, part;
@@ -423,8 +511,8 @@ static int run(struct pass *x, struct err *e)
         return e->code;
     most = most_tokens(x);
     part = model_rows(most < PART ? most : PART);
-    if (buffer_reserve(&x->in, part, x->h, x->m->size, "experts", e) < 0 ||
-        buffer_reserve(&x->mid, part, x->width, x->m->size, "experts", e) < 0 ||
+    if (reserve(x, part, &x->in, &x->mid, e) < 0 ||
+        (x->p->other && reserve(x, part, &x->in_there, &x->mid_there, e) < 0) ||
         buffer_reserve(&x->out, part, x->h, x->m->size, "experts", e) < 0)
         return e->code;
     return x->p->hooks ? run_all_hooked(x, e) : run_plain(x, e);
@@ -448,6 +536,8 @@ int experts_run(const struct experts_pass *p, struct err *e)
     free(x->slot);
     buffer_release(&x->in);
     buffer_release(&x->mid);
+    buffer_release(&x->in_there);
+    buffer_release(&x->mid_there);
     buffer_release(&x->out);
     region_release(&x->mids);
     free(x);

@@ -55,6 +55,7 @@ int mixture_run(struct mixture *x, const struct codes *codes,
                               .codes = codes,
                               .hooks = hooks,
                               .dir = x->dir,
+                              .other = x->other,
                               .stats = stats };
 
     return experts_run(&p, e);

@@ -52,6 +52,18 @@ enum {
     EXPERT_STATS
 };
 
+/* Rows of an expert's tokens, elements. */
+struct expert_rows {
+    int64_t expert, n;
+    const void *rows; /* [n, width] that a linear reads */
+    /* [n, H], or NULL without experts_pass.other.  in(): of these tokens; mid():
+     * what the checkpoint's expert makes of those, less what its down makes of
+     * `rows` */
+    const void *there;
+    const int64_t *slot; /* [n]: the choice of routing that each is */
+    bool last;           /* of the expert */
+};
+
 /* What a caller that quantizes on the way does.  Order of the calls, for
  * experts 0, 1, ...:
  *
@@ -60,13 +72,11 @@ enum {
  *
  * so that there is always an expert's input waiting to be worked on. */
 struct expert_hooks {
-    /* The rows [n, width of the input] (elements) that expert's linears read:
-     * H for gate and up, moe.width for down.  Called in parts, `last` with
-     * the last one; an expert without tokens has one part of 0 rows. */
-    int (*in)(void *arg, int64_t expert, const void *rows, int64_t n, bool last,
-              struct err *e);
-    int (*mid)(void *arg, int64_t expert, const void *rows, int64_t n,
-               bool last, struct err *e);
+    /* The rows that the expert's linears read: of width H for gate and up,
+     * moe.width for down.  Called in parts; an expert without tokens has one
+     * of 0 rows. */
+    int (*in)(void *arg, const struct expert_rows *r, struct err *e);
+    int (*mid)(void *arg, const struct expert_rows *r, struct err *e);
     /* Codes that are used in place of the checkpoint's weights for these n
      * linears (gate and up, or down): wait until they have come.  *codes is
      * used until the next call; NULL, or a module that is not in it: the
@@ -85,7 +95,10 @@ struct experts_pass {
     const struct codes *codes;        /* without hooks; may be NULL */
     const struct expert_hooks *hooks; /* NULL: none */
     const char *dir;                  /* with hooks: for temporary files */
-    double *stats;                    /* [experts, EXPERT_STATS], or NULL */
+    /* With hooks: what else the tokens could have at POINT_MLP_IN, and the
+     * hooks see, through the checkpoint's weights; NULL: nothing. */
+    const void *other;
+    double *stats; /* [experts, EXPERT_STATS], or NULL */
     /* after each expert; NULL: nothing */
     void (*done)(void *arg, int64_t expert);
     void *done_arg;
@@ -114,6 +127,7 @@ struct mixture {
     struct router *router;
     struct routing routing;
     struct region in, sum; /* as in struct experts_pass */
+    const void *other;     /* as there; set by the caller */
     const char *dir;
 };
 MUST_CHECK int mixture_open(struct mixture *x, struct model *m, int64_t layer,

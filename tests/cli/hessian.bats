@@ -123,7 +123,7 @@ setup() {
     [[ $stderr == *"no usable device"* ]]
 }
 
-@test "--blend: experts' hessians towards their layer's; without tokens, too" {
+@test "--blend: experts' hessians towards their layer's; without tokens, too; what is mixed in drifts by nothing" {
     python3 - "$BATS_TEST_DIRNAME/../reference" <<'PYTHON'
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -132,10 +132,13 @@ rng = np.random.default_rng(3)
 x = rng.normal(size=(300, 24)).astype("<f4")
 e = {"3.in": x[:7], "4.in": x[:0], "3.mid": rng.normal(size=(7, 24)).astype("<f4"), "4.mid": x[:0]}
 frames = [fts.Tensor("activation", "model.layers.2.mlp_in", x, last=True)]
+drift = rng.normal(size=(7, 24)).astype("<f4")
 for k in e:
+    if k == "3.in":
+        frames.append(fts.Tensor("activation", "model.layers.2.mlp.experts.3.in.drift", drift))
     frames.append(fts.Tensor("activation", "model.layers.2.mlp.experts." + k, e[k], modules=["m." + k], last=True))
 fts.write(open("a.fts", "wb"), frames)
-np.savez("e.npz", x=x, **{k: v for k, v in e.items()})
+np.savez("e.npz", x=x, drift=drift, **{k: v for k, v in e.items()})
 PYTHON
     forge-hessian -q --dtype f32 a.fts >h0.fts
     forge-hessian -q --dtype f32 --blend 50 <a.fts >h50.fts
@@ -150,6 +153,11 @@ layer = hess(z["x"])
 for path, k in (("h0.fts", 0), ("h50.fts", 50)):
     n = 0
     for t in fts.read(open(path, "rb")):
+        if t.role == "cross":
+            want = 2 * z["drift"].astype(float).T @ z["3.in"] / (7 + k)
+            assert np.abs(t.array() - want).max() < 1e-5 * np.abs(want).max()
+            n += 1
+            continue
         x = z["x"] if t.name.endswith("mlp_in") else z[t.name.split("experts.")[1]]
         want = hess(x) if len(x) else np.eye(24)
         if k and "experts" in t.name:
@@ -160,6 +168,6 @@ for path, k in (("h0.fts", 0), ("h50.fts", 50)):
         assert (t.samples or 0) == len(x), t.name
         assert np.abs(t.array() - want[low]).max() < 1e-5 * np.abs(want).max(), t.name
         n += 1
-    assert n == 5
+    assert n == 6
 PYTHON
 }

@@ -20,6 +20,7 @@ setup_file() {
     for grid in sym asym; do
         python3 "$BEST" cross $grid.fts $grid-cross.fts
     done
+    python3 "$BEST" cross sym.fts sym-gap.fts gap
 }
 
 effort() { # GRIDS OPTION...
@@ -86,6 +87,8 @@ setup() {
     python3 "$BEST" check-blocks "$D/sym.fts" "$D/h.fts" c 12 yes
     effort sym-cross --sweeps 0 --positive >c
     python3 "$BEST" check-blocks "$D/sym-cross.fts" "$D/h.fts" c 12 no
+    effort sym-gap --sweeps 0 >c
+    python3 "$BEST" check-blocks "$D/sym-gap.fts" "$D/h.fts" c 12 yes
     effort asym-cross --sweeps 0 >c
     python3 "$BEST" check-blocks "$D/asym-cross.fts" "$D/h.fts" c 5 no
 }

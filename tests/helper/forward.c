@@ -85,25 +85,21 @@ static void watch_part(struct watch *w, int64_t expert, int64_t *at, int64_t n,
     ++*at;
 }
 
-static int watch_in(void *arg, int64_t expert, const void *rows, int64_t n,
-                    bool last, struct err *e)
+static int watch_in(void *arg, const struct expert_rows *r, struct err *e)
 {
     struct watch *w = arg;
 
-    (void)rows;
     (void)e;
-    watch_part(w, expert, &w->in, n, last, "in");
+    watch_part(w, r->expert, &w->in, r->n, r->last, "in");
     return 0;
 }
 
-static int watch_mid(void *arg, int64_t expert, const void *rows, int64_t n,
-                     bool last, struct err *e)
+static int watch_mid(void *arg, const struct expert_rows *r, struct err *e)
 {
     struct watch *w = arg;
 
-    (void)rows;
     (void)e;
-    watch_part(w, expert, &w->mid, n, last, "mid");
+    watch_part(w, r->expert, &w->mid, r->n, r->last, "mid");
     return 0;
 }
 

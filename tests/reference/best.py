@@ -2,7 +2,7 @@
 """forge-solve --effort in double precision, from the formulas: the corrected
 target, the grid of each group as it is reached, refined codes and scales.
 
-    best.py cross GRIDS OUT               cross moments in front of the weights
+    best.py cross GRIDS OUT [KIND]        cross moments in front of the weights
     best.py check-blocks GRIDS HESSIANS CODES FACTORS NEGATIVE
                                           what --sweeps 0 made
     best.py check-refined GRIDS HESSIANS BEFORE AFTER
@@ -27,15 +27,17 @@ import stages
 DAMPING, ALPHA, BETA = 0.01, 0.75, 0.75
 
 
-def target(w, h, drift, output):
-    """W + M (H + lambda I)^-1, M = alpha W E, or beta (G - W H) where there is a G;
-    dead inputs stay zero."""
+def target(w, h, drift, output, gap):
+    """W + M (H + lambda I)^-1, M = alpha W E, or beta (G - W H) where there is a G,
+    or beta F where there is an F; dead inputs stay zero."""
     w = w.astype(np.float64)
     damped, dead = gptq.damp(h, DAMPING)
     w[:, dead] = 0
     move = np.zeros_like(w)
     if output is not None:
         move = BETA*(output.astype(np.float64) - w @ h)
+    elif gap is not None:
+        move = BETA*gap.astype(np.float64)
     elif drift is not None:
         move = ALPHA*w @ drift.astype(np.float64)
     w = w + np.linalg.solve(damped, move.T).T
@@ -55,7 +57,8 @@ def modules(grids, hessians):
         h = stages.full(hs[w.name], w.shape[1]).astype(np.float64)
         yield (w.name, target(w.array().astype(np.float32), h,
                               cross.get((w.name, "drift")),
-                              cross.get((w.name, "output"))), h, q)
+                              cross.get((w.name, "output")),
+                              cross.get((w.name, "gap"))), h, q)
 
 
 def result(path):
@@ -205,7 +208,7 @@ def check_tiny(grids, hessians, before, after):
 
 # ---- inputs ------------------------------------------------------------------
 
-def cross(grids, out):
+def cross(grids, out, kind="output"):
     """In front of the first weight that each is for."""
     rng = np.random.default_rng(12)
     frames = stages.tensors(grids)
@@ -214,7 +217,7 @@ def cross(grids, out):
         e[:, [5, cols - 1]] = 0
         more = ("drift", e)
         if short == ["down_proj"]:
-            more = ("output", rng.normal(size=(50, cols)).astype(np.float32))
+            more = (kind, rng.normal(size=(50, cols)).astype(np.float32))
         at = next(i for i, t in enumerate(frames)
                   if t.name == "model.layers.0." + short[0])
         frames.insert(at, fts.Tensor("cross", name + "." + more[0], more[1],

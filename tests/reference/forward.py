@@ -367,6 +367,23 @@ def wanted_output(t, o, q, p, point):
     return o[p + "'"] + o[p + ".mlp_mid"] @ t[down + ".weight"].T - q[p + "'"]
 
 
+def check_beside(c, t, original, now, frames, tolerance):
+    """What stands in front of the inputs of experts, in parts, of the tokens of all sequences."""
+    want, got = {}, {}
+    for s in sorted(now):
+        for p in {n[:-len(".routing")] for n in now[s] if n.endswith(".routing")}:
+            for name, x in mixtures.beside(c, t, p, original[s], now[s]).items():
+                want.setdefault(name, []).append(x)
+    for x in frames:
+        if not x.name.endswith((".in", ".mid")):
+            got.setdefault(x.name, []).append(x.array().reshape(x.shape))
+    assert set(got) == set(want), set(got) ^ set(want)
+    for name, x in want.items():
+        x, y = np.concatenate(x), np.concatenate(got[name])
+        assert x.shape == y.shape, name
+        assert not x.size or np.abs(x - y).max() <= tolerance * np.abs(x).max() + 2e-5, name
+
+
 def drift(d, tokens, tolerance, file, codes):
     c, t = load(d)
     ids = {x.sequence: x.array() for x in read(tokens)}
@@ -374,7 +391,9 @@ def drift(d, tokens, tolerance, file, codes):
     plain = dict(t)
     quantized(t, [codes])
     now = {s: run(c, t, x)[0] for s, x in ids.items()}
-    frames = [x for x in read(file) if x.role == "activation" and ".experts." not in x.name]
+    frames = [x for x in read(file) if x.role == "activation"]
+    check_beside(c, plain, original, now, [x for x in frames if ".experts." in x.name], float(tolerance))
+    frames = [x for x in frames if ".experts." not in x.name]
     got = {(x.name, x.sequence): x.array() for x in frames}
     points = [(x.name, x.sequence) for x in frames if x.modules]
     assert points

@@ -195,5 +195,26 @@ def mixture(c, t, p, a, seen):
         x = silu(a @ t[name + ".gate_proj.weight"].T) * (a @ t[name + ".up_proj.weight"].T)
         seen[p + ".mlp_mid"] = x
         g = 1 / (1 + np.exp(-a @ t[name + "_gate.weight"].T)) if family(c) == "qwen2_moe" else 1
-        y += g * (x @ t[name + ".down_proj.weight"].T)
+        shares = g * (x @ t[name + ".down_proj.weight"].T)
+        seen[p + ".shared"] = shares
+        y += shares
     return y
+
+
+def beside(c, t, p, there, here):
+    """{frame name: rows}: what the original model, whose tensors t are and which saw `there`, has more at the inputs
+    of layer p's experts than the quantized one, which saw `here`, for the experts that the latter chose; and what
+    the output of each on its input lacks: of the original's, and its share of what the tokens lack before the
+    experts are added."""
+    out, (idx, weights) = {}, here[p + ".routing"]
+    lacks = sum(there[p + x] - here[p + x] for x in ("'", ".shared") if p + x in there)
+    for e in range(experts(c)):
+        name = "%s.%s.experts.%d" % (p, block(c), e)
+        rows, k = np.nonzero(idx == e)
+        x = there[p + ".mlp_in"][rows]
+        gate, up = (x @ t["%s.%s.weight" % (name, n)].T for n in expert_names(c)[:2])
+        out[name + ".in.drift"] = x - here[name + ".in"]
+        share = weights[rows, k] / (weights[rows] ** 2).sum(1)
+        out[name + ".mid.gap"] = share[:, None] * lacks[rows] + (silu(gate) * up - here[name + ".mid"]) @ t[
+            "%s.%s.weight" % (name, expert_names(c)[2])].T
+    return out
