@@ -13,7 +13,7 @@ setup() {
     for family in deepseek_v3:fp8 qwen2_moe:fused-oi qwen3_moe-all:plain mixtral:plain; do
         python3 "$MOE" make "${family%:*}" "${family#*:}" m
         for layout in compressed-tensors awq gptq gptq_v2 original; do
-            way=(--layout $layout)
+            way=(--layout "$layout")
             [ $layout != original ] || way=(--propagate original)
             forge quantize m $layout "${small[@]}" --group 32 --work work \
                 "${way[@]}"
