@@ -84,11 +84,11 @@ setup() {
 
 @test "--effort: each group's grid is the cheapest of its candidates" {
     effort sym --sweeps 0 >c
-    python3 "$BEST" check-blocks "$D/sym.fts" "$D/h.fts" c 12 yes
+    python3 "$BEST" check-blocks "$D/sym.fts" "$D/h.fts" c 8 yes
     effort sym-cross --sweeps 0 --positive >c
-    python3 "$BEST" check-blocks "$D/sym-cross.fts" "$D/h.fts" c 12 no
+    python3 "$BEST" check-blocks "$D/sym-cross.fts" "$D/h.fts" c 8 no
     effort sym-gap --sweeps 0 >c
-    python3 "$BEST" check-blocks "$D/sym-gap.fts" "$D/h.fts" c 12 yes
+    python3 "$BEST" check-blocks "$D/sym-gap.fts" "$D/h.fts" c 8 yes
     effort asym-cross --sweeps 0 >c
     python3 "$BEST" check-blocks "$D/asym-cross.fts" "$D/h.fts" c 5 no
 }
