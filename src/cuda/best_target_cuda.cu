@@ -13,21 +13,20 @@ static __global__ void __launch_bounds__(BEST_TILE)
         w[at] += d[at];
 }
 
-/* x = x times the inverse of L, or of its transpose. */
+/* x = alpha x times the inverse of L, or of its transpose. */
 static int divide(struct cuda_context *c, const struct cuda_factors *f,
-                  const struct best_state *s, bool transposed, struct err *e)
+                  const struct best_state *s, bool transposed, float alpha,
+                  struct err *e)
 {
-    const float one = 1;
-
     BLAS_TRY(c->blas.trsm(c->blas.handle, CUBLAS_SIDE_RIGHT,
                           CUBLAS_FILL_MODE_LOWER,
                           transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
                           CUBLAS_DIAG_NON_UNIT, (int)s->pitch, (int)s->padded,
-                          &one, f->l, (int)f->padded, s->d, (int)s->pitch));
+                          &alpha, f->l, (int)f->padded, s->d, (int)s->pitch));
     return 0;
 }
 
-/* d = beta (G - W H). */
+/* d = beta (G - W H), or F, which is not multiplied by beta yet. */
 static int mend_output(struct cuda_context *c, const struct best_params *p,
                        const struct cuda_factors *f, const struct best_state *s,
                        const float *output, struct err *e)
@@ -39,6 +38,8 @@ static int mend_output(struct cuda_context *c, const struct best_params *p,
     if (rc < 0 || (rc = solve_turn_weights(c, f, 0, DT_F32, s->rows, s->pitch,
                                            s->d, c->bad, e)) < 0)
         return rc;
+    if (p->gap)
+        return 0;
     return best_product(c, s->pitch, s->padded, s->padded, -beta, s->w,
                         s->pitch, f->h, f->padded, beta, s->d, e);
 }
@@ -57,8 +58,10 @@ int best_move_target(struct cuda_context *c, const struct best_params *p,
              mend_output(c, p, f, s, output, e) :
              best_product(c, s->pitch, s->padded, s->padded, (float)p->alpha,
                           s->w, s->pitch, drift, f->padded, 0, s->d, e);
-    if (rc < 0 || (rc = divide(c, f, s, true, e)) < 0 ||
-        (rc = divide(c, f, s, false, e)) < 0)
+    if (rc < 0 ||
+        (rc = divide(c, f, s, true, output && p->gap ? (float)p->beta : 1, e)) <
+            0 ||
+        (rc = divide(c, f, s, false, 1, e)) < 0)
         return rc;
     best_shift_kernel<<<grid, BEST_TILE, 0, c->stream>>>(s->w, s->d, f->dead,
                                                          s->pitch);

@@ -251,8 +251,6 @@ int best_solve(const struct best_params *p, const struct best_hessian *b,
     const struct device_gpu *g = device_gpu();
     uint64_t rows = p->solve.rows;
 
-    if (best_on_gpu(b) && p->gap)
-        return err_set(e, E_CONFIG, "the GPU has not learnt .gap moments");
     if (best_on_gpu(b))
         return g->cuda->solve_best(g->context, p, b, w, meta, codes, r, e);
     *r = (struct best_result){ .loss_plain = 0 };

@@ -28,7 +28,7 @@ struct best_params {
     struct solve_params solve; /* nearest, compare: not looked at */
     struct block_params block;
     int sweeps;
-    bool gap;            /* output is F; a GPU declines */
+    bool gap;            /* output is F */
     double alpha, beta;  /* see target.h */
     const float *output; /* G or F [rows, cols], or NULL */
 };

@@ -205,7 +205,7 @@ static void make_drift(struct made *m)
         }
 }
 
-/* G of weights that are some percent off. */
+/* G of weights that are some percent off, or F of some percent. */
 static void make_output(struct made *m)
 {
     const struct solve_params *p = &m->p.solve;
@@ -218,7 +218,7 @@ static void make_output(struct made *m)
 
         CHECK(to_f32(w, from + r * n * dtype_bits(p->dtype) / 8, p->dtype, n));
         for (uint64_t i = 0; i < n; i++)
-            w[i] *= 1 + 0.05f * normal();
+            w[i] *= (m->p.gap ? 0 : 1) + 0.05f * normal();
         for (uint64_t i = 0; i < n; i++) {
             double sum = 0;
 
@@ -281,6 +281,13 @@ static const struct {
              .sweeps = 2 },
       .starts = 1,
       .batches = true },
+    { .p = { .solve = { 64, 264, 128, DT_BF16, DT_F16, false, false },
+             .block = { true, true, 8, DT_F16 },
+             .sweeps = 2,
+             .gap = true,
+             .beta = 0.75 },
+      .starts = 1,
+      .moved = OUTPUT },
     { .p = { .solve = { 300, 1024, 128, DT_BF16, DT_F16, false, false },
              .block = { true, true, 24, DT_F16 },
              .sweeps = 12,
