@@ -51,7 +51,8 @@ static int add_linear(struct plan *p, const struct model_config *m,
     p->bytes_out -= t ? t->bytes : 0;
     p->token_flops += 2 * rows * cols * share;
     p->solve_flops += rows * cols * cols;
-    p->second_flops += 2 * rows * cols * share;
+    /* experts: those of the original's choice, and those of ours */
+    p->second_flops += 2 * rows * cols * share * (l->expert < 0 ? 1 : 2);
     p->group_flops += rows * cols * (double)group;
     p->square_flops += rows * cols * cols;
     return 0;
@@ -63,14 +64,18 @@ static void add_input(struct plan *p, const struct model_config *m, int class,
 {
     bool expert = class == IN_EXPERT || class == IN_EXPERT_MID;
     uint64_t w = (uint64_t)width, bytes = w * (w + 1) / 2 * 4;
+    bool output =
+        class == IN_ATTN_OUT || class == IN_MLP_MID || class == IN_EXPERT_MID;
     double cols = (double)width;
+    double times = expert ? (double)m->moe.top_k : 1;
 
     p->layer_hessian_bytes += bytes;
     if (bytes > p->hessian_bytes)
         p->hessian_bytes = bytes;
-    p->token_flops += cols * cols * (expert ? (double)m->moe.top_k : 1);
-    if (!expert)
-        p->second_flops += 2 * cols * (cols + (double)m->hidden_size / 2);
+    p->token_flops += cols * cols * times;
+    /* the cross moment: of two inputs, or of an output and an input */
+    p->second_flops +=
+        2 * cols * (output ? (double)m->hidden_size : cols) * times;
     p->solve_flops +=
         cols * cols * cols / 3 * (expert ? (double)m->moe.n_experts : 1);
 }

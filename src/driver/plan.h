@@ -21,7 +21,7 @@ struct plan {
                              linears, and C * C for each Hessian */
     double solve_flops;   /* all layers: C^3/3 per input, O C^2 per linear */
     double second_flops;  /* per token, of a second stream: the forward pass
-                             and two cross moments of each input */
+                             and the cross moment of each input */
     double group_flops;   /* O C G per linear: one candidate of each grid */
     double square_flops;  /* O C^2 per linear */
 };

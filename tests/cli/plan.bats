@@ -23,6 +23,24 @@ value() { forge-plan "${@:2}" "$model" | sed -n "s/^$1=//p"; }
     [ "$(value hessian_bytes)" -eq $((768 * 769 / 2 * 4)) ]
 }
 
+@test "operations of calibration, with a second stream, too" {
+    linears=$((256 * 256 * 2 + 256 * 128 * 2 + 256 * 768 * 3))
+    [ "$(value token_flops)" -eq \
+        $((4 * (2 * linears + 3 * 256 * 256 + 768 * 768))) ]
+    # Drift of what q and gate read, the wanted outputs of o and down.
+    [ "$(value second_flops)" -eq \
+        $((4 * (2 * linears + 2 * 256 * (3 * 256 + 768)))) ]
+    # Two layers of eight experts of 256 x 384, two a token, which run on the
+    # original's choice and on ours; 4 heads of 32, 2 for keys and values.
+    model=mixture
+    python3 "$BATS_TEST_DIRNAME/../reference/moe.py" many mixture 8
+    attention=$((256 * 128 + 2 * 256 * 64 + 128 * 256))
+    experts=$((2 * 3 * 256 * 384))
+    cross=$((256 * 256 + 128 * 256 + 2 * (256 * 256 + 384 * 256)))
+    [ "$(value second_flops)" -eq \
+        $((2 * 2 * (attention + 2 * experts + cross))) ]
+}
+
 @test "the size of the result, within 2 %" {
     forge-weights -q "$model" | forge-grid -q | forge-solve -q |
         forge-pack -q | forge-shard -q --from "$model" out
