@@ -131,7 +131,7 @@ static void try_factor(struct search *s, double f, double exponent, float lo,
 
 static uint32_t search_group(const struct grid_params *p,
                              const struct factors *f, const float *w,
-                             const float *importance, size_t n, double *cost)
+                             const float *importance, size_t n)
 {
     struct search s = {
         .p = p,
@@ -153,8 +153,6 @@ static uint32_t search_group(const struct grid_params *p,
             try_factor(&s, f->factor[i], f->exponent[i], r.lo, r.hi);
     if (s.batch.n)
         try_batch(&s);
-    if (cost)
-        *cost = s.best_cost;
     return s.best;
 }
 
@@ -211,7 +209,7 @@ static int search_row(const struct job *j, uint64_t row, float *x, float *w,
         if (p->importance)
             normalise(c, p->importance + first, n);
         j->meta[row * groups + g] =
-            search_group(p, &j->factors, w, p->importance ? c : NULL, n, NULL);
+            search_group(p, &j->factors, w, p->importance ? c : NULL, n);
     }
     return 0;
 }
