@@ -6,6 +6,7 @@
 # theirs: seconds from load to save and their process's largest resident set.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+PATH=$PWD/bin:$PATH
 model=${1:-examples/llama-4m} text=${2:-examples/calib.jsonl}
 python=${PYTHON:-.venv/bin/python}
 dir=$(mktemp -d)
