@@ -52,7 +52,7 @@ exec 5<>back 6<back 7>back 5>&-
 forge-calib -q --feedback - $CALIB "$2" "$3" <&6 6<&- 7>&- |
     forge-hessian -q $HESSIAN 6<&- 7>&- |
     forge-weights -q --join "$2" 6<&- 7>&- | forge-grid -q 6<&- 7>&- |
-    forge-solve -q --effort best $SOLVE 6<&- 7>&- | tee codes.fts >&7 6<&- &
+    forge-solve -q --effort best --prior 2 $SOLVE 6<&- 7>&- | tee codes.fts >&7 6<&- &
 exec 6<&- 7>&-
 wait %%
 { cat codes.fts; forge-weights -q --others "$2"; } |

@@ -261,22 +261,44 @@ int hfile_load(struct hfile *h, const struct hfile_entry *entry, float **data,
     return rc;
 }
 
+/* Of the payload: diagonal element i. */
+static uint64_t diagonal_at(const struct hfile_entry *t, uint64_t i)
+{
+    uint64_t g = t->block;
+
+    return g ? (i / g * g + i % g) * g + i % g : i * (i + 3) / 2;
+}
+
 static int make_diagonal(struct hfile_entry *t, const float *data,
                          struct err *e)
 {
-    uint64_t g = t->block;
     float *d = mem_alloc(t->cols * sizeof(*d), "hessians", e);
 
     if (!d)
         return e->code;
     t->diagonal = d;
     for (uint64_t i = 0; i < t->cols; i++) {
-        d[i] = data[g ? (i / g * g + i % g) * g + i % g : i * (i + 3) / 2];
+        d[i] = data[diagonal_at(t, i)];
         if (!(d[i] >= 0 && isfinite(d[i])))
             return err_set(e, E_DATA, "'%s': diagonal element %llu is %g",
                            t->name, (unsigned long long)i, (double)d[i]);
     }
     return 0;
+}
+
+double hfile_add_prior(const struct hfile_entry *t, double k, float *data)
+{
+    double sum = 0, prior;
+
+    for (uint64_t i = 0; i < t->cols; i++)
+        sum += data[diagonal_at(t, i)];
+    prior = t->samples ? k * sum / (double)t->samples : 0;
+    if (!(prior > 0 && isfinite(prior)))
+        return 0;
+    for (uint64_t i = 0; i < t->cols; i++)
+        if (data[diagonal_at(t, i)] > 0)
+            data[diagonal_at(t, i)] += (float)prior;
+    return prior;
 }
 
 int hfile_diagonal(struct hfile *h, struct hfile_entry *t,

@@ -45,6 +45,11 @@ MUST_CHECK int hfile_find(struct hfile *h, const char *module, uint64_t cols,
  * had once. */
 MUST_CHECK int hfile_load(struct hfile *h, const struct hfile_entry *entry,
                           float **data, struct err *e);
+/* Add to the payload, as loaded, what k tokens more for each input would have
+ * added, were they even and as large as its own: k trace(H) / samples, to the
+ * diagonal of the inputs that ever were anything but zero.  Returns it; 0, and
+ * nothing is done, without samples. */
+double hfile_add_prior(const struct hfile_entry *entry, double k, float *data);
 /* entry->diagonal, read at the first call.  E_DATA: not finite or negative. */
 MUST_CHECK int hfile_diagonal(struct hfile *h, struct hfile_entry *entry,
                               const float **diagonal, struct err *e);

@@ -17,8 +17,9 @@ struct module_solver {
     struct factor *factor;
     const struct hfile_entry *entry;
     uint64_t cols, group;
-    bool failed; /* no damping made it positive definite */
-    bool on_cpu; /* of this Hessian: the GPU has declined one of its modules */
+    bool failed;  /* no damping made it positive definite */
+    double prior; /* that the Hessian has on its diagonal */
+    bool on_cpu;  /* of this Hessian: the GPU has declined one of its modules */
     uint64_t fallbacks;
     struct best_hessian best; /* instead of factor, where effort asks for it */
     struct cross {
@@ -167,6 +168,10 @@ static int build_factor(struct module_solver *m, struct hfile_entry *entry,
     drop_factors(m);
     if ((rc = hfile_load(m->hessians, entry, &h, e)) < 0)
         return rc;
+    /* experts' have been blended already */
+    m->prior = strstr(entry->name, ".experts.") ?
+                   0 :
+                   hfile_add_prior(entry, m->params.prior, h);
     rc = plan.starts ? open_best(m, &p, plan.starts, h, e) :
                        solve_build(&m->factor, &p, h, e);
     free(h);
@@ -269,6 +274,27 @@ static int cross_of(const struct cross *c, const struct frame *w, uint64_t rows,
     return err_set(e, E_DATA, "'%s' does not fit '%s'", c->name, w->name);
 }
 
+/* The output moment for a Hessian with a prior, in new memory: free() it.
+ * G + prior W makes of G - W H, which the target is moved by, the same without
+ * the prior: it would pull weights to zero. */
+static int add_prior(const struct module_solver *m, const struct frame *w,
+                     float **output, struct err *e)
+{
+    uint64_t n = m->output.rows * m->output.cols;
+    float *to = mem_pages(n * sizeof(*to), w->name, e);
+
+    *output = to;
+    if (!to)
+        return e->code;
+    if (!to_f32(to, w->data, w->dtype, n)) {
+        free(to);
+        return err_set(e, E_BUG, "'%s': no weight", w->name);
+    }
+    for (uint64_t i = 0; i < n; i++)
+        to[i] = m->output.data[i] + (float)m->prior * to[i];
+    return 0;
+}
+
 /* ---- one module ---- */
 
 static int solve_best(struct module_solver *m, const struct solve_params *solve,
@@ -282,6 +308,7 @@ static int solve_best(struct module_solver *m, const struct solve_params *solve,
                              .alpha = m->params.alpha,
                              .beta = m->params.beta };
     struct best_result best;
+    float *own = NULL;
     int drift = cross_of(&m->drift, w, w->dims[1], e), output, gap, rc;
 
     output = drift < 0 ? drift : cross_of(&m->output, w, w->dims[0], e);
@@ -302,7 +329,13 @@ static int solve_best(struct module_solver *m, const struct solve_params *solve,
     p.block.scale_dtype = solve->scale_dtype;
     note->corrected = drift || p.output;
     note->effort = effort_names[m->params.effort];
+    if (output && !gap && m->prior > 0) {
+        if ((rc = add_prior(m, w, &own, e)) < 0)
+            return rc;
+        p.output = own;
+    }
     rc = best_solve(&p, &m->best, w->data, grids, codes, &best, e);
+    free(own);
     *r = best.solve;
     note->loss_gptq = best.loss_plain;
     return rc;

@@ -12,6 +12,7 @@ struct module_params {
     const char *hessian; /* file; NULL: none but module_hessian()'s */
     enum factor_order order;
     double damping;
+    double prior; /* tokens for each input, see hfile_add_prior() */
     bool nearest; /* --method rtn */
     bool strict;  /* a module that cannot be factored is an error */
     /* Not fast: grids chosen in the solve (order group, and inside), refined

@@ -82,6 +82,41 @@ setup() {
     forge-ls p | diff in -
 }
 
+@test "--prior: all is of the hessian with it, but what moves the target" {
+    for order in natural activation; do
+        forge-solve -q --hessian "$D/h.fts" --prior 8 --order $order \
+            "$D/sym.fts" >c
+        python3 "$PY" check-solve "$D/sym.fts" "$D/h.fts" c $order 0.01 8
+    done
+    forge-solve -q --hessian "$D/blocks.fts" --prior 8 --order natural \
+        "$D/sym.fts" >c
+    python3 "$PY" check-solve "$D/sym.fts" "$D/blocks.fts" c natural 0.01 8
+    for g in sym-cross sym-gap; do
+        effort $g --prior 8 --sweeps 0 >c
+        python3 "$BEST" check-blocks "$D/$g.fts" "$D/h.fts" c 8 yes 8
+    done
+}
+
+@test "--prior is not for hessians of no samples, nor for experts'" {
+    for kind in none experts; do
+        python3 - "$BATS_TEST_DIRNAME/../reference" "$D/h.fts" $kind >h <<'PYTHON'
+import sys
+sys.path.insert(0, sys.argv[1])
+import fts
+frames = [t for t in fts.read(open(sys.argv[2], "rb")) if t.role == "hessian"]
+for i, t in enumerate(frames):
+    if sys.argv[3] == "none":
+        del t.extra["samples"]
+    else:
+        t.name = "model.layers.0.mlp.experts.%d.in" % i
+fts.write(sys.stdout.buffer, frames)
+PYTHON
+        forge-solve -q --hessian h "$D/sym.fts" >a
+        forge-solve -q --hessian h --prior 8 "$D/sym.fts" >b
+        python3 "$PY" same a b
+    done
+}
+
 @test "--effort: each group's grid is the cheapest of its candidates" {
     effort sym --sweeps 0 >c
     python3 "$BEST" check-blocks "$D/sym.fts" "$D/h.fts" c 8 yes

@@ -75,7 +75,7 @@ evaluate() { # NAME: into NAME.json, once
     forge-tokens -q --sequences 4 --seqlen 64 "$model" "$text" |
         forge-calib -q "$model" | forge-hessian -q >hessians
     forge-weights -q "$model" | forge-grid -q --hessian hessians |
-        forge-solve -q --effort default --hessian hessians |
+        forge-solve -q --effort default --prior 2 --hessian hessians |
         forge-pack -q --layout compressed-tensors |
         forge-shard -q --from "$model" hand
     forge quantize "$model" driven "${small[@]}" --propagate original

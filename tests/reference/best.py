@@ -3,7 +3,7 @@
 target, the grid of each group as it is reached, refined codes and scales.
 
     best.py cross GRIDS OUT [KIND]        cross moments in front of the weights
-    best.py check-blocks GRIDS HESSIANS CODES FACTORS NEGATIVE
+    best.py check-blocks GRIDS HESSIANS CODES FACTORS NEGATIVE [PRIOR]
                                           what --sweeps 0 made
     best.py check-refined GRIDS HESSIANS BEFORE AFTER
                                           no row worse; nothing left to move
@@ -27,11 +27,12 @@ import stages
 DAMPING, ALPHA, BETA = 0.01, 0.75, 0.75
 
 
-def target(w, h, drift, output, gap):
-    """W + M (H + lambda I)^-1, M = alpha W E, or beta (G - W H) where there is a G,
-    or beta F where there is an F; dead inputs stay zero."""
+def target(w, h, used, drift, output, gap):
+    """W + M (H' + lambda I)^-1, M = alpha W E, or beta (G - W H) where there is a
+    G, or beta F where there is an F; dead inputs stay zero.  H' is H with a prior,
+    which M knows nothing of."""
     w = w.astype(np.float64)
-    damped, dead = gptq.damp(h, DAMPING)
+    damped, dead = gptq.damp(used, DAMPING)
     w[:, dead] = 0
     move = np.zeros_like(w)
     if output is not None:
@@ -45,8 +46,8 @@ def target(w, h, drift, output, gap):
     return w
 
 
-def modules(grids, hessians):
-    """(name, target, H, qmeta frame) of each module."""
+def modules(grids, hessians, prior=0):
+    """(name, target, H as used, qmeta frame) of each module."""
     hs = stages.read_hessians(hessians)
     cross = {}
     for t in stages.tensors(grids):
@@ -55,10 +56,11 @@ def modules(grids, hessians):
                 cross[m, t.name.rsplit(".", 1)[1]] = t.array()
     for w, q in stages.read_grids(grids):
         h = stages.full(hs[w.name], w.shape[1]).astype(np.float64)
-        yield (w.name, target(w.array().astype(np.float32), h,
+        used = gptq.add_prior(h, prior, hs[w.name].samples)
+        yield (w.name, target(w.array().astype(np.float32), h, used,
                               cross.get((w.name, "drift")),
                               cross.get((w.name, "output")),
-                              cross.get((w.name, "gap"))), h, q)
+                              cross.get((w.name, "gap"))), used, q)
 
 
 def result(path):
@@ -108,9 +110,9 @@ def walk(w, u, scale, zero):
     return cost
 
 
-def check_blocks(grids, hessians, codes, factors, negative):
+def check_blocks(grids, hessians, codes, factors, negative, prior="0"):
     got = result(codes)
-    for name, w, h, q in modules(grids, hessians):
+    for name, w, h, q in modules(grids, hessians, float(prior)):
         c, meta, scale, zero, note = got[name]
         wrong = gptq.equal_codes(c, w, h, scale, zero, q.group, "group",
                                  DAMPING)

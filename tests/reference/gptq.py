@@ -42,6 +42,14 @@ def damp(h, damping):
     return h, dead
 
 
+def add_prior(h, prior, samples):
+    """H as if prior tokens more for each live input had come, even ones."""
+    h = h.astype(np.float64).copy()
+    live = np.diag(h) > 0
+    h[live, live] += prior*live.sum()/samples*np.diag(h)[live].mean()
+    return h
+
+
 def gptq(w, h, scale, zero, group, how="natural", damping=0.01):
     """(codes, fraction): codes[rows, cols], and for each how far the number
     that was rounded lies from the middle between two codes (0 is a tie)."""

@@ -203,7 +203,7 @@ def check_grid(path, sym, search, norm, n, hessians=None):
         assert not wrong, w.name + ": " + wrong
 
 
-def check_solve(grids, hessians, codes, order, damping):
+def check_solve(grids, hessians, codes, order, damping, prior="0"):
     hs = read_hessians(hessians)
     got = {(t.role, t.name): t for t in tensors(codes) if not t.ancillary}
     for w, m in read_grids(grids):
@@ -212,7 +212,8 @@ def check_solve(grids, hessians, codes, order, damping):
         assert got["qmeta", w.name].payload == m.payload
         assert ("weight", w.name) not in got
         note = json.loads(got["note", w.name].payload)
-        h = full(hs[w.name], a.shape[1])
+        h = gptq.add_prior(full(hs[w.name], a.shape[1]), float(prior),
+                           hs[w.name].samples)
         scale, zero = grid.decode(m.array(), m.scale_dtype)
         if note["method"] == "gptq":
             wrong = gptq.equal_codes(c, a, h, scale, zero, m.group, order,
