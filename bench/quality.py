@@ -45,7 +45,7 @@ WITHOUT = {
     "2, no correction of o and down": dict(SOLVE=["--beta", "0"]),
     "3, no refinement": dict(SOLVE=["--sweeps", "0"]),
 }
-BLEND = 128  # forge quantize's
+BLEND = 2  # forge quantize's
 MIXTURE = {"4, no blended Hessians": dict(HESSIAN=["--blend", "0"])}
 RING = """set -o pipefail; cd "$1"; mkfifo back
 exec 5<>back 6<back 7>back 5>&-

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hessian/hessian.h"
+
 /* Where `end` begins, if name ends with it. */
 static const char *ending(const char *name, const char *end)
 {
@@ -32,31 +34,36 @@ static bool of_layer(const struct blend *b, const char *name)
     return n && !strncmp(name, b->layer, n) && name[n] == '.';
 }
 
-static void mix(const struct blend *b, double n, float *h)
+/* What an input's own n tokens count for, of all. */
+static double share(const struct blend *b, uint64_t n, uint64_t cols)
+{
+    return (double)n / ((double)n + b->k * (double)cols);
+}
+
+static void mix(const struct blend *b, double own, float *h)
 {
     for (uint64_t i = 0; i < b->elements; i++)
-        h[i] = (float)((n * h[i] + b->k * b->h[i]) / (n + b->k));
+        h[i] = (float)(own * h[i] + (1 - own) * b->h[i]);
 }
 
 /* Towards the identity, as large as H. */
-static void mix_diagonal(const struct blend *b, double n, float *h,
-                         uint64_t elements)
+static void mix_diagonal(double own, float *h, uint64_t elements, uint64_t cols)
 {
     double sum = 0;
-    uint64_t cols = 0;
 
-    for (uint64_t i = 0; i < elements; i += ++cols + 1)
+    for (uint64_t i = 0, c = 0; i < elements; i += ++c + 1)
         sum += h[i];
     for (uint64_t i = 0; i < elements; i++)
-        h[i] = (float)(n * h[i] / (n + b->k));
+        h[i] = (float)(own * h[i]);
     for (uint64_t i = 0, c = 0; i < elements; i += ++c + 1)
-        h[i] += (float)(b->k * (sum / (double)cols) / (n + b->k));
+        h[i] += (float)((1 - own) * sum / (double)cols);
 }
 
 int blend_apply(struct blend *b, const char *name, uint64_t n, float *h,
                 uint64_t elements, struct err *e)
 {
     const char *end = ending(name, ".mlp_in");
+    uint64_t cols = hessian_cols(elements);
 
     if (!(b->k > 0))
         return 0;
@@ -65,16 +72,17 @@ int blend_apply(struct blend *b, const char *name, uint64_t n, float *h,
     if (!strstr(name, ".experts."))
         return 0;
     if (ending(name, ".mid") && n)
-        mix_diagonal(b, (double)n, h, elements);
+        mix_diagonal(share(b, n, cols), h, elements, cols);
     else if (ending(name, ".in") && of_layer(b, name) &&
              b->elements == elements)
-        mix(b, (double)n, h);
+        mix(b, share(b, n, cols), h);
     return 0;
 }
 
-double blend_cross(const struct blend *b, const char *name, uint64_t n)
+double blend_cross(const struct blend *b, const char *name, uint64_t n,
+                   uint64_t cols)
 {
-    return n && strstr(name, ".experts.") ? (double)n / ((double)n + b->k) : 1;
+    return n && strstr(name, ".experts.") ? share(b, n, cols) : 1;
 }
 
 void blend_release(struct blend *b)

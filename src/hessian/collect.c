@@ -381,7 +381,8 @@ static int emit_cross(const struct collect *c, struct entry *t,
         if (!t->cross[k])
             continue;
         snprintf(f.name, sizeof(f.name), "%s%s", t->name, pair_names[k]);
-        f.data = cross_finish(t->cross[k], blend_cross(&c->blend, t->name, n));
+        f.data = cross_finish(t->cross[k],
+                              blend_cross(&c->blend, t->name, n, t->cols));
         f.len = f.dims[0] * f.dims[1] * sizeof(float);
         if (stream_write(w, &f, e) < 0)
             return e->code;

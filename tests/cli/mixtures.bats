@@ -121,7 +121,7 @@ PYTHON
 loop() {
     rm -f back
     mkfifo back
-    timeout 60 bash -o pipefail -c '"${@:2}" | tee seen.fts | forge-hessian -q --blend 16 |
+    timeout 60 bash -o pipefail -c '"${@:2}" | tee seen.fts | forge-hessian -q --blend 2 |
         forge-weights -q --join "$1" | forge-grid -q --group 16 |
         forge-solve -q | forge-split -q "codes-%.fts" | tee back >codes.fts' \
         - "$1" forge-calib -q --feedback back "${@:2}"

@@ -33,18 +33,17 @@ setup() {
 @test "experts with few tokens, or none, are counted and said by name" {
     python3 "$MOE" make deepseek_v3 plain m
     few=(--text "$text" --sequences 1 --seqlen 12)
-    forge quantize m out "${few[@]}" --propagate original --group 32 \
-        --blend 5 >said
+    forge quantize m out "${few[@]}" --propagate original --group 32 >said
     forge-tokens -q "${few[@]:2}" m "$text" | forge-calib -q --hitmap m >hits
     python3 - "$tree/tests/reference" <<'PYTHON'
 import re, sys
 sys.path.insert(0, sys.argv[1])
 import fts
 n = {f"{x.name.split('.')[2]}.mlp.experts.{e}": v for x in fts.load("hits").values() for e, v in enumerate(x.array()[:, 0])}
-none, some = {k for k in n if n[k] == 0}, {k for k in n if 0 < n[k] < 5}
+none, some = {k for k in n if n[k] == 0}, {k for k in n if 0 < n[k] < 128}
 assert none and some, n
 line = [x for x in open("said") if x.startswith("experts ")][0]
-m = re.fullmatch(r"experts   (\d+); (\d+) with less than 5 tokens:(.*?); (\d+) with none:(.*)\n", line)
+m = re.fullmatch(r"experts   (\d+); (\d+) with less than 128 tokens:(.*?); (\d+) with none:(.*)\n", line)
 assert m, line
 assert [int(m[1]), int(m[2]), int(m[4])] == [len(n), len(some), len(none)], line
 for want, said in (some, m[3]), (none, m[5]):
