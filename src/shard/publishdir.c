@@ -172,7 +172,7 @@ static int write_configs(const struct publication *p, const struct outdir *o,
         rc = pruned_map(p->map, p->model, o, e);
     code = !rc && strstr(text, "\"auto_map\"");
     if (!rc)
-        rc = sidecar_copy(o, p->model, code, e);
+        rc = sidecar_copy(o, p->model, code, !p->map, e);
     if (!rc && gptq)
         rc = outdir_text(o, "quantize_config.json", dict, strlen(dict), e);
     if (!rc)

@@ -7,12 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "checkpoint/expertmap.h"
 #include "checkpoint/modeldir.h"
 
 enum { SIDECAR_MAX = 256 * 1024 * 1024 };
 
-/* Is a file of this name copied?  *.py only with code. */
-static bool is_sidecar(const char *name, bool code)
+/* Is a file of this name copied?  *.py only with code, a map of experts only
+ * with map. */
+static bool is_sidecar(const char *name, bool code, bool map)
 {
     static const char *const wanted[] = { "tokenizer*.json",
                                           "tokenizer*.model",
@@ -39,7 +41,8 @@ static bool is_sidecar(const char *name, bool code)
     for (size_t i = 0; i < ARRAY_LEN(wanted); i++)
         if (!fnmatch(wanted[i], name, 0))
             return true;
-    return code && !fnmatch("*.py", name, 0);
+    return (code && !fnmatch("*.py", name, 0)) ||
+           (map && !strcmp(name, EXPERT_MAP_FILE));
 }
 
 static int copy_one(const struct outdir *o, const struct modeldir *from,
@@ -56,7 +59,7 @@ static int copy_one(const struct outdir *o, const struct modeldir *from,
     return rc;
 }
 
-int sidecar_copy(const struct outdir *o, const char *model, bool code,
+int sidecar_copy(const struct outdir *o, const char *model, bool code, bool map,
                  struct err *e)
 {
     struct modeldir from;
@@ -69,7 +72,7 @@ int sidecar_copy(const struct outdir *o, const char *model, bool code,
     rc = n < 0 ? err_set(e, E_NOINPUT, "cannot list '%s':", model) : 0;
     for (int i = 0; i < n; i++) {
         if (!rc && list[i]->d_type != DT_DIR &&
-            is_sidecar(list[i]->d_name, code))
+            is_sidecar(list[i]->d_name, code, map))
             rc = copy_one(o, &from, list[i]->d_name, e);
         free(list[i]);
     }

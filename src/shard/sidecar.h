@@ -7,8 +7,9 @@
 /* Copy them (tokenizer, generation settings, chat template, processor settings,
  * licence) from the model's directory, links followed only as
  * checkpoint/modeldir.h allows.  code: config.json has an auto_map, so that
- * the model needs its own Python files. */
+ * the model needs its own Python files.  map: the model's map of experts goes
+ * along, which it has if it was pruned with --mode remap. */
 MUST_CHECK int sidecar_copy(const struct outdir *o, const char *model,
-                            bool code, struct err *e);
+                            bool code, bool map, struct err *e);
 
 #endif

@@ -52,6 +52,33 @@ for want, said in (some, m[3]), (none, m[5]):
 PYTHON
 }
 
+@test "--keep prunes first, anew for each way to choose, and gc knows it" {
+    python3 "$MOE" make deepseek_v3 plain m # 8 experts a layer
+    keep() { # OUT OPTION...
+        forge quantize m "${small[@]}" --group 32 --effort fast "$@" \
+            --work work
+    }
+    pruned() { find work -maxdepth 1 -name 'pruned-*' | wc -l; }
+    keep four --keep 4
+    [ "$(jq .n_routed_experts four/config.json)" -eq 4 ]
+    forge-ls -q --verify four
+    run ! grep -q 'experts\.4\.' <(forge-ls four)
+    [ "$(pruned)" -eq 1 ]
+    keep again --keep 4
+    [ "$(pruned)" -eq 1 ]
+    same four again
+    keep six --keep 6
+    keep mass --keep 4 --by mass
+    keep remap --keep 4 --mode remap
+    keep shorter --keep 4 --sequences 1
+    [ "$(pruned)" -eq 5 ]
+    [ "$(jq .n_routed_experts six/config.json)" -eq 6 ]
+    forge-ls --head expert_map remap/expert_map.safetensors | grep -q -- -1
+    forge eval m remap --text "$text" --sequences 2 --seqlen 64 --quiet
+    forge gc --settings --quiet work
+    [ "$(pruned)" -eq 1 ]
+}
+
 peak() { # MODEL OUT: MiB
     forge-meter -q -o cost -- forge quantize "$1" "$2" --text "$text" \
         --sequences 4 --seqlen 64 --quiet --effort fast --work "$1.work"
