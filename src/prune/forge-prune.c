@@ -13,6 +13,7 @@ struct settings {
     const char *from;
     int64_t keep, seed;
     int by; /* enum prune_by */
+    bool check;
     char **file;
     int n_files;
 };
@@ -29,6 +30,9 @@ static void parse(struct settings *s, int argc, char **argv)
           "what an expert is ranked by [tokens]", &s->by, 0, 0, false },
         { OPT_INT, 0, "seed", "N", "of --by random [1]", &s->seed, 0, 1e15,
           false },
+        { OPT_FLAG, 0, "check", NULL,
+          "read nothing else: only see whether the model can keep K", &s->check,
+          0, 0, false },
         TOOL_STREAM(&s->tool),
         TOOL_COMMON(&s->tool),
         TOOL_END,
@@ -159,7 +163,13 @@ int main(int argc, char **argv)
     out.path = s.tool.output;
     out.key = s.tool.key;
     if (model_config_read(&config, s.from, &e) ||
-        expert_count_check(&config, s.keep, &e) || stream_create(&w, &out, &e))
+        expert_count_check(&config, s.keep, &e))
+        die_err(&e);
+    if (s.check) {
+        model_config_release(&config);
+        return 0;
+    }
+    if (stream_create(&w, &out, &e))
         die_err(&e);
     progress_start(&progress, s.tool.progress, "layers", 0);
     if (run(&s, w, &config, &progress, text, sizeof(text), &e)) {

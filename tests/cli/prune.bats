@@ -213,6 +213,10 @@ END
     refused 73 "cannot be created" forge prune m no/where --keep 4 --hitmap h
     refused 73 "exists already" forge prune m out --keep 4 --hitmap h
     refused 78 "do not make 2 groups" forge prune m x --keep 5 --hitmap h
+    refused 78 "do not make 2 groups" forge prune m x --keep 5 --text text
+    refused 78 "do not make 2 groups" forge-prune --check --from m --keep 5
+    run -0 forge-prune --check --from m --keep 4 nothing
+    [ -z "$output" ]
     refused 64 "--by: 'luck' is none of" forge quantize m x --keep 4 --by luck --text h
     [ ! -e x ] && [ ! -e x.work ]
 }
