@@ -133,7 +133,7 @@ static __device__ void displace_all(struct group_memory *s, int all,
         if (part == 0)
             displace(s, first, r, scale, zero, &lo, &hi);
         __syncthreads();
-        for (int j = BEST_PUSH * part; j < first; j += BEST_PUSH * parts)
+        for (int j = SOLVE_PUSH * part; j < first; j += SOLVE_PUSH * parts)
             best_push(s->x, s->x, first, j, r,
                       [&](int k) { return s->l + row_at(k); });
         __syncthreads();

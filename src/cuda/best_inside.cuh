@@ -13,7 +13,6 @@ enum {
     BEST_WIDE = 128,   /* columns of a group, at most */
     BEST_ROWS = 16,    /* of a block of threads */
     BEST_SUB = 32,     /* columns that a thread holds in registers */
-    BEST_PUSH = 8,     /* columns that are pushed onto at a time */
     BEST_SUPER = 1024, /* columns that a product with all others is for */
     BEST_TILE = 64     /* rows are padded to */
 };
@@ -87,28 +86,16 @@ static __device__ __forceinline__ void
 best_push(float (*sum)[BEST_ROWS], const float (*x)[BEST_ROWS], int first,
           int j, int r, Rows rows)
 {
-    float acc[BEST_PUSH];
+    float acc[SOLVE_PUSH];
 
 #pragma unroll
-    for (int i = 0; i < BEST_PUSH; i++)
+    for (int i = 0; i < SOLVE_PUSH; i++)
         acc[i] = sum[j + i][r];
 #pragma unroll 8
-    for (int k = first; k < first + BEST_SUB; k++) {
-        float4 a = *(const float4 *)(rows(k) + j);
-        float4 b = *(const float4 *)(rows(k) + j + 4);
-        float d = x[k][r];
-
-        acc[0] = fmaf(d, a.x, acc[0]);
-        acc[1] = fmaf(d, a.y, acc[1]);
-        acc[2] = fmaf(d, a.z, acc[2]);
-        acc[3] = fmaf(d, a.w, acc[3]);
-        acc[4] = fmaf(d, b.x, acc[4]);
-        acc[5] = fmaf(d, b.y, acc[5]);
-        acc[6] = fmaf(d, b.z, acc[6]);
-        acc[7] = fmaf(d, b.w, acc[7]);
-    }
+    for (int k = first; k < first + BEST_SUB; k++)
+        solve_push(acc, x[k][r], rows(k) + j);
 #pragma unroll
-    for (int i = 0; i < BEST_PUSH; i++)
+    for (int i = 0; i < SOLVE_PUSH; i++)
         sum[j + i][r] = acc[i];
 }
 

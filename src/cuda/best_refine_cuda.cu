@@ -176,8 +176,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
         if (part == 0)
             any |= move_sub(s, first, r);
         __syncthreads();
-        for (int j = first + SUB + BEST_PUSH * part; j < all;
-             j += BEST_PUSH * PARTS)
+        for (int j = first + SUB + SOLVE_PUSH * part; j < all;
+             j += SOLVE_PUSH * PARTS)
             best_push(s->t, s->moved, first, j, r,
                       [&](int k) { return s->h[k]; });
         __syncthreads();

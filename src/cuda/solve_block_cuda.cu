@@ -4,10 +4,7 @@
 
 #include <cuda_pipeline.h>
 
-enum {
-    SUB = 32, /* columns that a thread holds in registers */
-    PUSH = 8  /* columns that are pushed onto at a time */
-};
+enum { SUB = 32 }; /* columns that a thread holds in registers */
 
 /* The shared memory of a block of threads that owns R rows. */
 template <int R> struct block_memory {
@@ -180,28 +177,16 @@ static __device__ __forceinline__ void push_sub(struct block_memory<R> *s,
                                                 int first, int j)
 {
     const float(*from)[R] = s->d[first / SUB % 2];
-    float acc[PUSH];
+    float acc[SOLVE_PUSH];
 
 #pragma unroll
-    for (int i = 0; i < PUSH; i++)
+    for (int i = 0; i < SOLVE_PUSH; i++)
         acc[i] = s->pushed[j + i][b.row];
 #pragma unroll
-    for (int k = 0; k < SUB; k++) {
-        float4 x = *(const float4 *)&s->l[first + k][j];
-        float4 y = *(const float4 *)&s->l[first + k][j + 4];
-        float d = from[k][b.row];
-
-        acc[0] = fmaf(d, x.x, acc[0]);
-        acc[1] = fmaf(d, x.y, acc[1]);
-        acc[2] = fmaf(d, x.z, acc[2]);
-        acc[3] = fmaf(d, x.w, acc[3]);
-        acc[4] = fmaf(d, y.x, acc[4]);
-        acc[5] = fmaf(d, y.y, acc[5]);
-        acc[6] = fmaf(d, y.z, acc[6]);
-        acc[7] = fmaf(d, y.w, acc[7]);
-    }
+    for (int k = 0; k < SUB; k++)
+        solve_push(acc, from[k][b.row], &s->l[first + k][j]);
 #pragma unroll
-    for (int i = 0; i < PUSH; i++)
+    for (int i = 0; i < SOLVE_PUSH; i++)
         s->pushed[j + i][b.row] = acc[i];
 }
 
@@ -217,7 +202,8 @@ help_sub(struct block_memory<R> *s, const struct block_rows &b, int first)
     if (first > 0)
         fetch_sub(&next, s, b, first - SUB, part);
     if (last < SOLVE_BLOCK) {
-        for (int j = first - PUSH * (part + 1); j >= 0; j -= 3 * PUSH)
+        for (int j = first - SOLVE_PUSH * (part + 1); j >= 0;
+             j -= 3 * SOLVE_PUSH)
             push_sub(s, b, last, j);
         store_sub(s, b, last, part, 3);
     }
@@ -266,7 +252,7 @@ static __global__ void __launch_bounds__(4 * R, 1)
             help_sub<S>(s, b, first);
         __syncthreads();
         if (first > 0)
-            push_sub(s, b, first, first - PUSH * (b.quarter + 1));
+            push_sub(s, b, first, first - SOLVE_PUSH * (b.quarter + 1));
         __syncthreads();
     }
     store_sub(s, b, 0, b.quarter, 4);

@@ -6,6 +6,24 @@
 
 #define ROUNDER 12582912.0f /* rounds half to even when added and taken off */
 
+enum { SOLVE_PUSH = 8 }; /* columns that are pushed onto at a time */
+
+/* acc[0..7] += d times eight neighbours of a row of the factor, or of H. */
+static __device__ __forceinline__ void solve_push(float acc[SOLVE_PUSH],
+                                                  float d, const float *row)
+{
+    float4 a = *(const float4 *)row, b = *(const float4 *)(row + 4);
+
+    acc[0] = fmaf(d, a.x, acc[0]);
+    acc[1] = fmaf(d, a.y, acc[1]);
+    acc[2] = fmaf(d, a.z, acc[2]);
+    acc[3] = fmaf(d, a.w, acc[3]);
+    acc[4] = fmaf(d, b.x, acc[4]);
+    acc[5] = fmaf(d, b.y, acc[5]);
+    acc[6] = fmaf(d, b.z, acc[6]);
+    acc[7] = fmaf(d, b.w, acc[7]);
+}
+
 /* What a kernel of the solver works on: see struct solve_state and struct
  * cuda_factors. */
 struct block_args {

@@ -2,15 +2,16 @@
 # e2e.sh BIN MODEL CALIBRATION-TEXT EVALUATION-TEXT: the four stages that a GPU
 # can do, on it and on the CPU, the rest on the CPU, with the fast effort, with
 # the default one, and with that in the loop (targets corrected); the two
-# checkpoints' KL divergences from the original differ by 2 % at most; by 5 % in
-# the loop, where a tie changes what all later layers see.
+# checkpoints' KL divergences from the original differ by 2 % at most.  In the
+# loop a tie changes what all later layers and routers see, as another text would:
+# there the mean over SETS (3) parts of the text is compared.
 # EFFORTS="fast default loop": which of them.  Exit 77: no device.
 set -euo pipefail
 bin=$1 model=$2 text=$3 eval=$4
 export PATH="$bin:$PATH"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-layout=${LAYOUT:-awq}
+layout=${LAYOUT:-awq} sets=${SETS:-3}
 
 rc=0
 forge-grid --device cuda /dev/null >/dev/null 2>"$dir/why" || rc=$?
@@ -33,27 +34,34 @@ stages() { # DEVICE EFFORT: to $dir/DEVICE.model
     forge-pack "${d[@]}" --layout "$layout" "$out.codes" |
         forge-shard -q --from "$model" "$out.model"
 }
-loop() { # DEVICE
-    forge quantize --quiet --device "$1" --layout "$layout" --text "$text" \
+loop() { # DEVICE PART
+    awk -v part="$2" -v sets="$sets" 'NR % sets == part' "$text" >"$dir/part"
+    forge quantize --quiet --device "$1" --layout "$layout" --text "$dir/part" \
         --sequences "${SEQUENCES:-64}" --seqlen 256 --work "$dir/work" \
         "$model" "$dir/$1.model"
     rm -rf "$dir/work"
 }
 field() { sed -E "s/.*\"$1\": ?([^,}]*).*/\1/" "$2"; }
-compare() { # EFFORT
+compare() { # EFFORT [PART]
     for device in cpu cuda; do
         local start out=$dir/$device
         start=$(date +%s.%N)
         rm -rf "$out.model"
-        if [ "$1" = loop ]; then loop "$device"; else stages "$device" "$1"; fi
+        if [ "$1" = loop ]; then loop "$device" "$2"; else stages "$device" "$1"; fi
         forge-eval -q --json "$model" "$out.model" <"$dir/eval" >"$out.json"
         echo "$1, $device: KL $(field kl_mean "$out.json"), perplexity" \
             "$(field ppl "$out.json"), $(echo "$(date +%s.%N) $start" |
                 awk '{ printf "%.1f s", $1 - $2 }')"
     done
-    echo "$1 $(field kl_mean "$dir/cpu.json") $(field kl_mean "$dir/cuda.json")" |
-        awk '{ r = $3 / $2 - 1; printf "%s: KL on the GPU: %+.2f %% of the CPU'"'"'s\n",
-               $1, 100 * r; m = $1 == "loop" ? 0.05 : 0.02; exit !(r < m && r > -m) }'
+    echo "$(field kl_mean "$dir/cpu.json") $(field kl_mean "$dir/cuda.json")" \
+        >>"$dir/$1.kl"
+}
+near() { # EFFORT: the mean of the ratios, within 2 %
+    awk -v what="$1" '{ sum += log($2 / $1) } END {
+        r = exp(sum / NR) - 1
+        printf("%s: KL on the GPU: %+.2f %% of the CPU'"'"'s\n", what, 100 * r)
+        exit !(r < 0.02 && r > -0.02)
+    }' "$dir/$1.kl"
 }
 
 same() { # FILE FILE WHAT
@@ -80,8 +88,13 @@ again() { # EFFORT
     done
 }
 for effort in ${EFFORTS:-fast default loop}; do
-    compare "$effort"
-    if [ "$effort" != loop ]; then again "$effort"; fi
+    if [ "$effort" = loop ]; then
+        for ((part = 0; part < sets; part++)); do compare loop "$part"; done
+    else
+        compare "$effort"
+        again "$effort"
+    fi
+    near "$effort"
 done
 
 rc=0

@@ -172,7 +172,8 @@ static void compare(const struct made *m, int sweeps)
     outcome_free(&first);
 }
 
-/* In little memory rows go in several batches: cuBLAS may then sum otherwise. */
+/* In little memory rows go in several batches: cuBLAS may then sum otherwise,
+ * which moves a target by G - W H as compare() says. */
 static void check_batches(const struct made *m, int sweeps)
 {
     const struct solve_params *p = &m->p.solve;
@@ -184,7 +185,8 @@ static void check_batches(const struct made *m, int sweeps)
     b = solve(m, true, sweeps, small);
     printf("in batches: at most %.1f MB\n", (double)cuda->most(small) / 1e6);
     CHECK(cuda->most(small) <= 9 * all);
-    CHECK(fabs(a.r.solve.loss / b.r.solve.loss - 1) < 1e-4);
+    CHECK(fabs(a.r.solve.loss / b.r.solve.loss - 1) <
+          (m->output ? 1e-3 : 1e-4));
     cuda->close(small);
     outcome_free(&a);
     outcome_free(&b);
