@@ -136,7 +136,7 @@ static bool pack(struct cross *c, const char *y, const char *x, uint64_t n)
         .c = c, .y = (const void *)y, .x = (const void *)x, .tokens = n
     };
 
-    threads_for(syrk_panels(c->wide), 4, pack_panels, &j);
+    threads_for(syrk_panels(c->wide), syrk_pack_grain(n), pack_panels, &j);
     return !j.bad;
 }
 

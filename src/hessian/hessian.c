@@ -341,7 +341,8 @@ static bool pack(struct hessian *h, const char *from, uint64_t n)
 {
     struct packing j = { .h = h, .x = (const void *)from, .tokens = n };
 
-    threads_for(syrk_panels(h->shape.cols), 16, pack_panels, &j);
+    threads_for(syrk_panels(h->shape.cols), syrk_pack_grain(n), pack_panels,
+                &j);
     return !j.bad;
 }
 

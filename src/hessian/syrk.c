@@ -5,13 +5,20 @@
  * diagonal it makes 16 or 32 columns where the rest would lie above.  Pieces of
  * DEPTH pairs keep both sides in the caches, and their sums are added, which
  * makes the rounding error of a long sum smaller: 1e-6 instead of 9e-6.  The
- * next piece is asked for beforehand, or a tile of a large matrix takes a fifth
- * longer. */
+ * next piece is asked for beforehand, a line for every fourth pair: many at once
+ * would keep the kernel's own loads waiting (a tenth of the time). */
 #include "hessian/syrk.h"
 
 #include <string.h>
 
-enum { ROWS = 8, COLS = 48, DEPTH = 128, PACK = 32 };
+enum { THREAD_BYTES = 2 << 20 }; /* packed by one thread at least */
+enum {
+    ROWS = 8,
+    COLS = 48,
+    DEPTH = 128,
+    STEP = 4, /* pairs from one line asked for to the next */
+    PACK = 32
+};
 
 static uint64_t pairs_of(uint64_t tokens)
 {
@@ -40,6 +47,11 @@ uint64_t syrk_packed(uint64_t room, uint64_t cols)
 uint64_t syrk_packed_at(uint64_t room, uint64_t panel)
 {
     return panel * stride_of(room);
+}
+
+size_t syrk_pack_grain(uint64_t tokens)
+{
+    return THREAD_BYTES / (tokens * SYRK_PANEL * sizeof(uint16_t)) + 1;
 }
 
 #ifdef __x86_64__
@@ -80,10 +92,10 @@ TARGET static bool complete(uint16_t *to, const uint16_t *b)
 }
 
 /* p[8][16 n] = or += i[t pairs][8 columns] * j[t pairs][n panels, stride apart];
- * n is a constant. */
+ * n is a constant.  Lines from `ahead` on will be read later. */
 TARGET static inline __attribute__((always_inline)) void
 multiply(const int n, bool add, float *p, const uint16_t *i, const uint16_t *j,
-         uint64_t stride, uint64_t t)
+         uint64_t stride, uint64_t t, const uint16_t *ahead)
 {
     __m512 sum[ROWS][COLS / SYRK_PANEL];
 
@@ -95,6 +107,10 @@ multiply(const int n, bool add, float *p, const uint16_t *i, const uint16_t *j,
     for (; t; t--) {
         __m512bh column[COLS / SYRK_PANEL];
 
+        if (t % STEP == 0) {
+            __builtin_prefetch(ahead, 0, 2);
+            ahead += 2 * SYRK_PANEL;
+        }
 #pragma GCC unroll 3
         for (int c = 0; c < n; c++)
             column[c] = (__m512bh)_mm512_loadu_si512(j + c * stride);
@@ -126,14 +142,14 @@ multiply(const int n, bool add, float *p, const uint16_t *i, const uint16_t *j,
 
 TARGET static void kernel(uint64_t panels, bool add, float *p,
                           const uint16_t *i, const uint16_t *j, uint64_t stride,
-                          uint64_t n)
+                          uint64_t n, const uint16_t *ahead)
 {
     if (panels == 1)
-        multiply(1, add, p, i, j, stride, n);
+        multiply(1, add, p, i, j, stride, n, ahead);
     else if (panels == 2)
-        multiply(2, add, p, i, j, stride, n);
+        multiply(2, add, p, i, j, stride, n, ahead);
     else
-        multiply(3, add, p, i, j, stride, n);
+        multiply(3, add, p, i, j, stride, n, ahead);
 }
 #else
 bool syrk_usable(void)
@@ -154,9 +170,11 @@ static bool complete(uint16_t *to, const uint16_t *b)
 }
 
 static void kernel(uint64_t panels, bool add, float *p, const uint16_t *i,
-                   const uint16_t *j, uint64_t stride, uint64_t n)
+                   const uint16_t *j, uint64_t stride, uint64_t n,
+                   const uint16_t *ahead)
 {
     (void)panels, (void)add, (void)p, (void)i, (void)j, (void)stride, (void)n;
+    (void)ahead;
 }
 #endif
 
@@ -227,42 +245,50 @@ bool syrk_pack(uint16_t *packed, uint64_t room, uint64_t first,
     return good;
 }
 
-/* While one piece of the tokens is multiplied, ask for a share of the next, of
- * the rows' panel and of the columns' that lies as far down. */
-static void prefetch(const uint16_t *row, const uint16_t *column, uint64_t c)
-{
-    enum { LINES = DEPTH * 2 * SYRK_PANEL / 32, STEPS = SYRK_TILE / COLS };
-    uint64_t at = c / COLS;
+/* A piece of the tokens, of the panels that a tile reads. */
+struct piece {
+    const uint16_t *row, *column;
+    uint64_t stride, rows, columns; /* panels */
+};
 
-    for (uint64_t k = LINES * at / STEPS; k < LINES * (at + 1) / STEPS; k++) {
-        __builtin_prefetch(row + (DEPTH * SYRK_PANEL + k * 16) * 2, 0, 2);
-        __builtin_prefetch(column + (DEPTH * SYRK_PANEL + k * 16) * 2, 0, 2);
-    }
+/* What kernel number m asks for: a part of a panel of the next piece. */
+static const uint16_t *part_of(const struct piece *x, uint64_t m)
+{
+    uint64_t panel = m / STEP % (x->rows + x->columns);
+    const uint16_t *from = panel < x->rows ?
+                               x->row + panel * x->stride :
+                               x->column + (panel - x->rows) * x->stride;
+
+    return from + m % STEP * (DEPTH / STEP) * 2 * SYRK_PANEL;
 }
 
 void syrk_tile(float *p, const uint16_t *packed, uint64_t room, uint64_t tokens,
                uint64_t i, uint64_t j, uint64_t rows, uint64_t cols)
 {
     uint64_t pairs = pairs_of(tokens), stride = stride_of(room);
-    const uint16_t *row = packed + i / SYRK_PANEL * stride;
-    const uint16_t *column = packed + j / SYRK_PANEL * stride;
+    struct piece x = { .row = packed + i / SYRK_PANEL * stride,
+                       .column = packed + j / SYRK_PANEL * stride,
+                       .stride = stride,
+                       .rows = syrk_panels(rows),
+                       .columns = syrk_panels(cols) };
     bool diagonal = i == j;
 
     for (uint64_t t = 0; t < pairs; t += DEPTH) {
-        uint64_t n = pairs - t < DEPTH ? pairs - t : DEPTH;
-        const uint16_t *a = row + t * 2 * SYRK_PANEL;
-        const uint16_t *b = column + t * 2 * SYRK_PANEL;
+        uint64_t n = pairs - t < DEPTH ? pairs - t : DEPTH, m = 0;
+        const uint16_t *a = x.row, *b = x.column;
 
+        if (n < pairs - t) {
+            x.row += DEPTH * 2 * SYRK_PANEL;
+            x.column += DEPTH * 2 * SYRK_PANEL;
+        }
         for (uint64_t c = 0; c < cols; c += COLS)
             for (uint64_t r = diagonal ? c : 0; r < rows; r += ROWS) {
-                uint64_t at = r / SYRK_PANEL * stride;
                 uint64_t last = diagonal && r < c + COLS ? r : cols - 1;
 
-                if (r % SYRK_PANEL == 0 && n == DEPTH)
-                    prefetch(a + at, b + at, c);
-                kernel((last - c) / SYRK_PANEL + 1, t > 0,
-                       p + r * SYRK_TILE + c, a + at + r % SYRK_PANEL * 2,
-                       b + c / SYRK_PANEL * stride, stride, n);
+                kernel(
+                    (last - c) / SYRK_PANEL + 1, t > 0, p + r * SYRK_TILE + c,
+                    a + r / SYRK_PANEL * stride + r % SYRK_PANEL * 2,
+                    b + c / SYRK_PANEL * stride, stride, n, part_of(&x, m++));
             }
     }
 }

@@ -25,6 +25,10 @@ uint64_t syrk_packed_at(uint64_t room, uint64_t panel);
  * on; there are syrk_panels(cols).  With an odd number of tokens in all the
  * last pair is filled up with zeros.  False: an element is not finite. */
 uint64_t syrk_panels(uint64_t cols);
+/* Panels of so many tokens that are worth a thread of their own: what has just
+ * come is in the caches of the thread that read it, and less is packed before
+ * another one is awake. */
+size_t syrk_pack_grain(uint64_t tokens);
 MUST_CHECK bool syrk_pack(uint16_t *packed, uint64_t room, uint64_t first,
                           const uint16_t *x, uint64_t tokens, uint64_t cols,
                           uint64_t begin, uint64_t end);
