@@ -16,6 +16,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "common/lanes.h"
+
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
@@ -73,29 +75,38 @@ INLINE void power_v(vf *out, const vf *u, float norm)
     *out = SELECT(tiny, p * 0, p);
 }
 
-typedef void divide_fn(vf *x, float scale, float inverse);
+/* What a grid makes of weights. */
+struct place {
+    float scale, inverse; /* its reciprocal */
+    vf low, high;
+};
 
-INLINE void divide_exactly(vf *x, float scale, float inverse)
+/* *x /= scale; *q is that, no less than low and no more than high. */
+typedef void place_fn(vf *x, vf *q, const struct place *to);
+
+INLINE void place_exactly(vf *x, vf *q, const struct place *to)
 {
-    (void)inverse;
-    *x /= scale;
+    *x /= to->scale;
+    *q = SELECT(*x < to->low, to->low, *x);
+    *q = SELECT(*q > to->high, to->high, *q);
 }
 
 /* Grid k of the batch: its sums in lanes. */
 INLINE void sums(const float *w, const float *c, size_t n,
-                 const struct grid_batch *b, int k, float norm,
-                 divide_fn *divide, float *lane)
+                 const struct grid_batch *b, int k, float norm, place_fn *place,
+                 float *lane)
 {
-    float scale = b->scale[k], inverse = 1 / scale;
-    vf sum = { 0 }, low = sum + b->lo[k], high = sum + b->hi[k], part;
+    vf sum = { 0 }, part;
+    struct place to = { .scale = b->scale[k],
+                        .inverse = 1 / b->scale[k],
+                        .low = sum + b->lo[k],
+                        .high = sum + b->hi[k] };
 
     for (size_t i = 0; i < n; i += GRID_LANES) {
         vf x, q, u, weight;
 
         memcpy(&x, w + i, sizeof(x));
-        divide(&x, scale, inverse);
-        q = SELECT(x < low, low, x);
-        q = SELECT(q > high, high, q);
+        place(&x, &q, &to);
         q = (q + ROUNDER) - ROUNDER;
         u = x - q;
         if (norm == 2)
@@ -113,21 +124,23 @@ INLINE void sums(const float *w, const float *c, size_t n,
 
 /* Lanes are added one by one, of all grids at once. */
 INLINE void cost(const float *w, const float *c, size_t n,
-                 const struct grid_batch *b, float norm, divide_fn *divide,
-                 double *out)
+                 const struct grid_batch *b, float norm, place_fn *place,
+                 lanes_turn_fn *turn, double *out)
 {
     typedef double vd __attribute__((vector_size(64)));
     typedef float half __attribute__((vector_size(32)));
-    float lane[GRID_BATCH][GRID_LANES], part[GRID_LANES][GRID_BATCH] = { 0 };
+    float lane[GRID_BATCH][GRID_LANES], part[GRID_LANES][GRID_BATCH];
+    float *from[GRID_BATCH], *to[GRID_LANES];
     vd low = { 0 }, high = { 0 };
     double total[GRID_BATCH];
 
     for (int k = 0; k < b->n; k++)
-        sums(w, c, n, b, k, norm, divide, lane[k]);
-    for (int k = 0; k < b->n; k++)
-#pragma GCC unroll 16
-        for (int i = 0; i < GRID_LANES; i++)
-            part[i][k] = lane[k][i];
+        sums(w, c, n, b, k, norm, place, lane[k]);
+    for (int i = 0; i < GRID_BATCH; i++) {
+        from[i] = lane[i < b->n ? i : 0];
+        to[i] = part[i];
+    }
+    turn(to, (const float *const *)from);
 #pragma GCC unroll 16
     for (int i = 0; i < GRID_LANES; i++) {
         half x[2];
@@ -143,23 +156,23 @@ INLINE void cost(const float *w, const float *c, size_t n,
 
 /* The branches on norm and c become four loops. */
 INLINE void choose(const float *w, const float *c, size_t n,
-                   const struct grid_batch *b, float norm, divide_fn *d,
-                   double *out)
+                   const struct grid_batch *b, float norm, place_fn *place,
+                   lanes_turn_fn *turn, double *out)
 {
     if (norm == 2 && c)
-        cost(w, c, n, b, 2, d, out);
+        cost(w, c, n, b, 2, place, turn, out);
     else if (norm == 2)
-        cost(w, NULL, n, b, 2, d, out);
+        cost(w, NULL, n, b, 2, place, turn, out);
     else if (c)
-        cost(w, c, n, b, norm, d, out);
+        cost(w, c, n, b, norm, place, turn, out);
     else
-        cost(w, NULL, n, b, norm, d, out);
+        cost(w, NULL, n, b, norm, place, turn, out);
 }
 
 static void cost_plain(const float *w, const float *c, size_t n,
                        const struct grid_batch *b, float norm, double *out)
 {
-    choose(w, c, n, b, norm, divide_exactly, out);
+    choose(w, c, n, b, norm, place_exactly, lanes_turn_plain, out);
 }
 
 #ifdef __x86_64__
@@ -167,7 +180,7 @@ __attribute__((target("avx2"))) static void
 cost_avx2(const float *w, const float *c, size_t n, const struct grid_batch *b,
           float norm, double *out)
 {
-    choose(w, c, n, b, norm, divide_exactly, out);
+    choose(w, c, n, b, norm, place_exactly, lanes_turn_best(), out);
 }
 
 #define AVX512 __attribute__((target("avx512f,avx512dq")))
@@ -176,17 +189,19 @@ AVX512 static void cost_avx512(const float *w, const float *c, size_t n,
                                const struct grid_batch *b, float norm,
                                double *out)
 {
-    choose(w, c, n, b, norm, divide_exactly, out);
+    choose(w, c, n, b, norm, place_exactly, lanes_turn_best(), out);
 }
 
-AVX512 INLINE void divide_tame(vf *x, float scale, float inverse)
+AVX512 INLINE void place_tame(vf *x, vf *q, const struct place *to)
 {
-    __m512 a = (__m512)*x, s = _mm512_set1_ps(scale);
-    __m512 y = _mm512_set1_ps(inverse), q = _mm512_mul_ps(a, y);
+    __m512 a = (__m512)*x, s = _mm512_set1_ps(to->scale);
+    __m512 y = _mm512_set1_ps(to->inverse), r = _mm512_mul_ps(a, y);
 
-    q = _mm512_fmadd_ps(_mm512_fnmadd_ps(q, s, a), y, q);
-    q = _mm512_fmadd_ps(_mm512_fnmadd_ps(q, s, a), y, q);
-    *x = (vf)q;
+    r = _mm512_fmadd_ps(_mm512_fnmadd_ps(r, s, a), y, r);
+    r = _mm512_fmadd_ps(_mm512_fnmadd_ps(r, s, a), y, r);
+    *x = (vf)r;
+    r = _mm512_max_ps((__m512)to->low, r);
+    *q = (vf)_mm512_min_ps((__m512)to->high, r);
 }
 
 AVX512 static void cost_tame(const float *w, const float *c, size_t n,
@@ -198,9 +213,9 @@ AVX512 static void cost_tame(const float *w, const float *c, size_t n,
     for (int k = 0; k < b->n; k++)
         tame &= b->scale[k] > 0x1p-40f && b->scale[k] < 0x1p40f;
     if (tame)
-        choose(w, c, n, b, norm, divide_tame, out);
+        choose(w, c, n, b, norm, place_tame, lanes_turn_best(), out);
     else
-        choose(w, c, n, b, norm, divide_exactly, out);
+        choose(w, c, n, b, norm, place_exactly, lanes_turn_best(), out);
 }
 #endif
 
@@ -235,27 +250,25 @@ grid_cost_fn *grid_cost_tame(void)
     return grid_cost_best();
 }
 
-INLINE struct grid_range range(const float *w, size_t n)
+/* Lane by lane: the least and the greatest weight, or 0; the sign of odd says
+ * that one is not tame.  (Masks put together become sixteen scalar comparisons
+ * each, so magnitudes are compared by taking off, as integers.) */
+INLINE void extremes(const float *w, size_t n, vf *lo, vf *hi, vi *odd)
 {
-    vf lo = { 0 }, hi = { 0 };
-    vi odd = { 0 };
-    struct grid_range r = { .tame = true };
+    enum { LEAST = (127 - 60) << 23, GREATEST = (127 + 60) << 23 };
 
+    *lo = *hi = (vf){ 0 };
+    *odd = (vi){ 0 };
     for (size_t i = 0; i < n; i += GRID_LANES) {
-        vf x, a;
+        vf x;
+        vi a;
 
         memcpy(&x, w + i, sizeof(x));
-        a = (vf)((vi)x & 0x7fffffff);
-        lo = SELECT(x < lo, x, lo);
-        hi = SELECT(x > hi, x, hi);
-        odd |= (a != 0.0f) & ((a < 0x1p-60f) | (a > 0x1p60f));
+        a = (vi)x & 0x7fffffff;
+        *lo = SELECT(x < *lo, x, *lo);
+        *hi = SELECT(x > *hi, x, *hi);
+        *odd |= (GREATEST - a) | (((a - 1) & 0x7fffffff) - (LEAST - 1));
     }
-    for (int i = 0; i < GRID_LANES; i++) {
-        r.lo = lo[i] < r.lo ? lo[i] : r.lo;
-        r.hi = hi[i] > r.hi ? hi[i] : r.hi;
-        r.tame &= !odd[i];
-    }
-    return r;
 }
 
 INLINE double outside(const float *w, const float *c, size_t n, float lo,
@@ -282,7 +295,15 @@ INLINE double outside(const float *w, const float *c, size_t n, float lo,
 #ifdef __x86_64__
 AVX512 static struct grid_range range_avx512(const float *w, size_t n)
 {
-    return range(w, n);
+    struct grid_range r;
+    vf lo, hi;
+    vi odd;
+
+    extremes(w, n, &lo, &hi, &odd);
+    r.lo = _mm512_reduce_min_ps((__m512)lo);
+    r.hi = _mm512_reduce_max_ps((__m512)hi);
+    r.tame = !_mm512_movepi32_mask((__m512i)odd);
+    return r;
 }
 
 AVX512 static double outside_avx512(const float *w, const float *c, size_t n,
@@ -304,9 +325,19 @@ double grid_outside(const float *w, const float *c, size_t n, float lo,
 
 struct grid_range grid_range(const float *w, size_t n)
 {
+    struct grid_range r = { .tame = true };
+    vf lo, hi;
+    vi odd;
+
 #ifdef __x86_64__
     if (grid_cost_best() == cost_avx512)
         return range_avx512(w, n);
 #endif
-    return range(w, n);
+    extremes(w, n, &lo, &hi, &odd);
+    for (int i = 0; i < GRID_LANES; i++) {
+        r.lo = lo[i] < r.lo ? lo[i] : r.lo;
+        r.hi = hi[i] > r.hi ? hi[i] : r.hi;
+        r.tame &= odd[i] >= 0;
+    }
+    return r;
 }

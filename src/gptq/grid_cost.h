@@ -30,7 +30,7 @@ grid_cost_fn *grid_cost_tame(void);
 /* Of n weights (a multiple of GRID_LANES): the least and the greatest, or 0. */
 struct grid_range {
     float lo, hi;
-    bool tame; /* each is 0 or of a magnitude between 2^-60 and 2^60 */
+    bool tame; /* each is 0 or of a magnitude between 2^-60 and 2^60: no NaN */
 };
 struct grid_range grid_range(const float *w, size_t n);
 /* sum of c_j (w_j - r_j)^2, r_j the nearest to w_j in lo..hi: what rounding to

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/lanes.h"
 #include "common/quant.h"
 #include "common/threads.h"
 #include "gptq/grid_cost.h"
@@ -131,18 +130,18 @@ static void try_factor(struct search *s, double f, double exponent, float lo,
 
 static uint32_t search_group(const struct grid_params *p,
                              const struct factors *f, const float *w,
-                             const float *importance, size_t n)
+                             const float *importance, size_t n,
+                             struct grid_range r)
 {
     struct search s = {
         .p = p,
         .w = w,
         .c = importance,
-        .n = (n + GRID_LANES - 1) / GRID_LANES * GRID_LANES,
+        .n = n,
+        .cost = r.tame ? grid_cost_tame() : grid_cost_best(),
+        .stops = p->symmetric && p->norm == 2 && r.tame,
     };
-    struct grid_range r = grid_range(w, s.n);
 
-    s.stops = p->symmetric && p->norm == 2 && r.tame;
-    s.cost = r.tame ? grid_cost_tame() : grid_cost_best();
     s.unit = exponent_of(
         (p->symmetric ? 2 * (double)fmaxf(-r.lo, r.hi) : (double)r.hi - r.lo) /
         (QUANT_LEVELS - 1));
@@ -162,54 +161,73 @@ struct job {
     const struct grid_params *p;
     struct factors factors;
     const char *w;
+    float *importance; /* [groups, padded group], or NULL */
     uint32_t *meta;
     struct threads_error error; /* by row */
 };
-
-/* Divided by its largest, so that sums neither overflow nor vanish. */
-static void normalise(float *c, const float *importance, size_t n)
-{
-    float top = 0;
-
-    for (size_t i = 0; i < n; i++)
-        top = importance[i] > top ? importance[i] : top;
-    for (size_t i = 0; i < n; i++)
-        c[i] = top > 0 ? importance[i] / top : 1;
-}
 
 static size_t padded(uint64_t group)
 {
     return (group + GRID_LANES - 1) / GRID_LANES * GRID_LANES;
 }
 
-/* x[cols], w and c[padded(group)]: room to work in. */
-static int search_row(const struct job *j, uint64_t row, float *x, float *w,
-                      float *c, struct err *e)
+/* Inputs of the group that begins with `first`. */
+static size_t group_size(const struct grid_params *p, uint64_t first)
+{
+    return p->cols - first < p->group ? p->cols - first : p->group;
+}
+
+/* Each group divided by its largest, so that sums neither overflow nor
+ * vanish; filled up with zeros. */
+static int normalise(struct job *j, struct err *e)
 {
     const struct grid_params *p = j->p;
-    uint64_t stride = p->cols * dtype_bits(p->dtype) / 8;
-    uint64_t groups = quant_groups(p->cols, p->group);
     size_t room = padded(p->group);
-    bool finite;
+    float *c;
 
-    if (!to_f32(x, j->w + row * stride, p->dtype, p->cols))
-        return err_set(e, E_DATA, "%s is no float type", dtype_name(p->dtype));
-    finite = lanes_finite(x, p->cols);
-    for (uint64_t i = 0; !finite && i < p->cols; i++)
-        if (!isfinite(x[i]))
-            return err_set(e, E_DATA, "row %llu: input %llu is not finite",
-                           (unsigned long long)row, (unsigned long long)i);
+    j->importance = c =
+        mem_zero(quant_groups(p->cols, p->group), room * sizeof(*c), "grid", e);
+    if (!c)
+        return e->code;
+    for (uint64_t i = 0; i < p->cols; i += p->group, c += room) {
+        const float *from = p->importance + i;
+        size_t n = group_size(p, i);
+        float top = 0;
+
+        for (size_t k = 0; k < n; k++)
+            top = from[k] > top ? from[k] : top;
+        for (size_t k = 0; k < n; k++)
+            c[k] = top > 0 ? from[k] / top : 1;
+    }
+    return 0;
+}
+
+/* w[padded(group)]: room to work in. */
+static int search_row(const struct job *j, uint64_t row, float *w,
+                      struct err *e)
+{
+    const struct grid_params *p = j->p;
+    size_t item = dtype_bits(p->dtype) / 8, room = padded(p->group);
+    uint64_t groups = quant_groups(p->cols, p->group);
+    const float *c = j->importance;
+
     for (uint64_t g = 0; g < groups; g++) {
-        uint64_t first = g * p->group, left = p->cols - first;
-        size_t n = left < p->group ? left : p->group;
+        uint64_t first = g * p->group;
+        size_t n = group_size(p, first);
+        struct grid_range r;
 
         memset(w + n, 0, (room - n) * sizeof(*w));
-        memset(c + n, 0, (room - n) * sizeof(*c));
-        memcpy(w, x + first, n * sizeof(*w));
-        if (p->importance)
-            normalise(c, p->importance + first, n);
+        if (!to_f32(w, j->w + (row * p->cols + first) * item, p->dtype, n))
+            return err_set(e, E_DATA, "%s is no float type",
+                           dtype_name(p->dtype));
+        r = grid_range(w, room);
+        for (size_t i = 0; !r.tame && i < n; i++)
+            if (!isfinite(w[i]))
+                return err_set(e, E_DATA, "row %llu: input %llu is not finite",
+                               (unsigned long long)row,
+                               (unsigned long long)(first + i));
         j->meta[row * groups + g] =
-            search_group(p, &j->factors, w, p->importance ? c : NULL, n);
+            search_group(p, &j->factors, w, c ? c + g * room : NULL, room, r);
     }
     return 0;
 }
@@ -217,18 +235,17 @@ static int search_row(const struct job *j, uint64_t row, float *x, float *w,
 static void search_rows(void *ctx, size_t begin, size_t end)
 {
     struct job *j = ctx;
-    size_t cols = j->p->cols, room = padded(j->p->group);
     struct err e;
-    float *x = mem_alloc((cols + 2 * room) * sizeof(*x), "grid", &e);
-    int rc = x ? 0 : e.code;
+    float *w = mem_alloc(padded(j->p->group) * sizeof(*w), "grid", &e);
+    int rc = w ? 0 : e.code;
 
     for (size_t r = begin; r < end && !rc; r++) {
-        rc = search_row(j, r, x, x + cols, x + cols + room, &e);
+        rc = search_row(j, r, w, &e);
         begin = r;
     }
     if (rc < 0)
         threads_error_add(&j->error, begin, &e);
-    free(x);
+    free(w);
 }
 
 static int search(const struct grid_params *p, const void *w, uint32_t *meta,
@@ -237,8 +254,11 @@ static int search(const struct grid_params *p, const void *w, uint32_t *meta,
     struct job j = { .p = p, .w = w, .meta = meta };
 
     choose_factors(p, &j.factors);
+    if (p->importance && normalise(&j, e) < 0)
+        return e->code;
     threads_error_init(&j.error);
     threads_for(p->rows, 8, search_rows, &j);
+    free(j.importance);
     return threads_error_take(&j.error, e);
 }
 
