@@ -118,6 +118,7 @@ int emit_beside(struct stream_writer *w, const struct frame *f,
 {
     struct frame g = *f;
 
+    g.lent = false;
     g.dims[1] = width;
     g.len = g.dims[0] * width * dtype_bits(g.dtype) / 8;
     g.modules = NULL;
@@ -182,12 +183,13 @@ int emit_both(struct stream_writer *w, const struct store *s,
 
     list_modules(model_config(s->m), layer, point_input(at), modules);
     if (!*modules) /* no linear reads it whose target could be corrected */
-        return emit_activation(w, s, b, layer, at, store_act(s, b), e);
+        return emit_activation(w, s, b, layer, at, NULL, e);
     for (int64_t i = b->first; i < b->first + b->n && rc >= 0; i++) {
         struct frame f = frame_of(s, i, layer, at);
 
         f.modules = modules;
         f.samples = f.dims[0];
+        f.lent = true;
         f.data = from;
         from += f.len;
         rc = emit_difference(w, &f, &d, row, e);

@@ -15,7 +15,7 @@ MUST_CHECK int emit_hidden(struct stream_writer *w, const struct store *s,
 MUST_CHECK int emit_activation(struct stream_writer *w, const struct store *s,
                                const struct span *b, int64_t layer,
                                enum point at, const void *rows, struct err *e);
-/* The same of what the store holds, each frame behind a difference from the
+/* The same of what the store itself holds, each frame behind a difference from the
  * original store o.  Where the linear at this point writes into the residual
  * stream (point_adds()): NAME.output, what it should put out, which is o's
  * residual stream behind it, where o is already, less s's in front of it and
