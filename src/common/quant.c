@@ -4,19 +4,16 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 
-enum {
-    ONE = 256, /* Q8.8 */
-    F16_LOWEST = -14 * ONE,
-    F16_EXPONENTS = 30 * ONE
-};
+enum { ONE = 256 }; /* Q8.8 */
 
 /* log2 of the smallest and the largest normal number, in Q8.8. */
 static void exponent_range(enum dtype t, int *lo, int *hi)
 {
     if (t == DT_F16) {
-        *lo = F16_LOWEST;
-        *hi = F16_LOWEST + F16_EXPONENTS - 1;
+        *lo = -14 * ONE;
+        *hi = 16 * ONE - 1;
     } else {
         *lo = -126 * ONE;
         *hi = 127 * ONE + ONE - 2; /* exp2 of it rounds below infinity */
@@ -71,33 +68,44 @@ static float stored_scale(int q, enum dtype scale_dtype)
                                     s;
 }
 
-/* The scales of all exponents that quant_meta() gives for F16: a search asks
- * for ten million of them. */
-static float f16_scales[F16_EXPONENTS];
-static pthread_once_t f16_once = PTHREAD_ONCE_INIT;
-static atomic_bool f16_ready;
+/* The scales of the exponents 0 to 255 in F16 and in BF16; those of others that
+ * quant_meta() gives are these times a power of two: a search asks for ten
+ * million of them. */
+static float octave[2][ONE];
+static pthread_once_t octave_once = PTHREAD_ONCE_INIT;
+static atomic_bool octave_ready;
 
-static void fill_f16_scales(void)
+static void fill_octave(void)
 {
-    for (int i = 0; i < F16_EXPONENTS; i++)
-        f16_scales[i] = stored_scale(i + F16_LOWEST, DT_F16);
-    atomic_store_explicit(&f16_ready, true, memory_order_release);
+    for (int i = 0; i < ONE; i++) {
+        octave[0][i] = stored_scale(i, DT_F16);
+        octave[1][i] = stored_scale(i, DT_BF16);
+    }
+    atomic_store_explicit(&octave_ready, true, memory_order_release);
+}
+
+static float octave_scale(int q, bool bf16)
+{
+    uint32_t bits = (uint32_t)((q >> 8) + 127) << 23;
+    float power;
+
+    if (!atomic_load_explicit(&octave_ready, memory_order_acquire))
+        pthread_once(&octave_once, fill_octave);
+    memcpy(&power, &bits, sizeof(power));
+    return octave[bf16][q & (ONE - 1)] * power;
 }
 
 struct qgrid quant_grid(uint32_t meta, enum dtype scale_dtype)
 {
-    int q = (int16_t)(meta & 0xffff), i = q - F16_LOWEST;
+    int q = (int16_t)(meta & 0xffff), lo, hi;
     struct qgrid g = { .zero = quant_is_symmetric(meta) ?
                                    8 :
                                    (int)(meta >> 16 & 15) };
 
-    if (scale_dtype == DT_F16 && i >= 0 && i < F16_EXPONENTS) {
-        if (!atomic_load_explicit(&f16_ready, memory_order_acquire))
-            pthread_once(&f16_once, fill_f16_scales);
-        g.scale = f16_scales[i];
-    } else {
-        g.scale = stored_scale(q, scale_dtype);
-    }
+    exponent_range(scale_dtype, &lo, &hi);
+    g.scale = q < lo || q > hi || scale_dtype == DT_F32 ?
+                  stored_scale(q, scale_dtype) :
+                  octave_scale(q, scale_dtype == DT_BF16);
     if (meta >> 24 & QUANT_NEGATIVE)
         g.scale = -g.scale;
     return g;

@@ -30,6 +30,7 @@ static void print(const struct plan *p)
         { "layers", (double)p->layers },
         { "modules", (double)p->modules },
         { "hidden_size", (double)p->hidden_size },
+        { "bf16_experts", (double)p->bf16_experts },
         { "parameters", (double)p->parameters },
         { "quantized", (double)p->quantized },
         { "bytes_in", (double)p->bytes_in },

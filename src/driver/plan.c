@@ -168,6 +168,7 @@ int plan_model(struct plan *p, const char *dir, int64_t group, struct err *e)
     if (!r) {
         p->layers = m.n_layers;
         p->hidden_size = m.hidden_size;
+        p->bf16_experts = m.moe.n_experts > 0 && m.dtype == DT_BF16;
         r = add_tensors(p, &m, c, e);
         for (int64_t i = 0; i < m.n_layers && !r; i++)
             r = add_layer(p, &m, c, i, group, e);

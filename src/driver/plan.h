@@ -7,6 +7,7 @@
 
 struct plan {
     int64_t layers, modules, hidden_size;
+    bool bf16_experts;            /* a mixture that runs in bf16 */
     uint64_t parameters;          /* of the whole checkpoint */
     uint64_t quantized;           /* of the linears that become 4-bit */
     uint64_t bytes_in;            /* tensors as stored */

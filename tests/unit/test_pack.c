@@ -1,5 +1,6 @@
 /* test_pack.c - the packers against words computed by hand and against plain
  * loops over nibbles, on shapes with ragged tiles. */
+#include <math.h>
 #include <string.h>
 
 #include "common/layout.h"
@@ -162,6 +163,23 @@ static void any_shape(size_t rows, size_t words)
     free(out);
 }
 
+/* Every exponent, from the definition: exp2(q/256), rounded to the type. */
+static void all_scales(void)
+{
+    for (int q = INT16_MIN; q <= INT16_MAX; q++) {
+        float s = (float)exp2(q / 256.0);
+        uint32_t meta =
+            (uint16_t)q | 8u << 16 | (uint32_t)QUANT_SYMMETRIC << 24;
+
+        CHECK(quant_grid(meta, DT_F32).scale == s);
+        CHECK(quant_grid(meta, DT_F16).scale == f32_from_f16(f16_from_f32(s)));
+        CHECK(quant_grid(meta, DT_BF16).scale ==
+              f32_from_bf16(bf16_from_f32(s)));
+        CHECK(quant_grid(quant_negative(meta), DT_BF16).scale ==
+              -quant_grid(meta, DT_BF16).scale);
+    }
+}
+
 static void layouts(void)
 {
     struct layout_shape s[2] = { { "a", 64, 320 }, { "b", 64, 256 } };
@@ -183,6 +201,7 @@ static void layouts(void)
 int main(void)
 {
     threads_set(2);
+    all_scales();
     golden_ct(true);
     golden_ct(false);
     golden_words(LAYOUT_AWQ, false, 0x86427531);
