@@ -34,7 +34,7 @@ static int pass_batch(struct loop *l, struct routed *r, struct layer *w,
     struct tap tap = { .fn = write_tapped, .arg = &t };
     const struct tap *on = l->c->output == CALIB_ACTIVATIONS ? &tap : NULL;
 
-    if (store_load(l->s, b, POINT_IN, false, &l->state, e) < 0)
+    if (store_load(l->s, b, POINT_IN, &l->state, e) < 0)
         return e->code;
     if (r->experts && (layer_run(w, &l->state, POINT_MLP_IN, on, e) < 0 ||
                        routed_take(r, b, &l->state, false, e) < 0))

@@ -101,18 +101,15 @@ void loop_progress(const struct loop *l, const struct span *b)
 }
 
 /* Batch b of either store, from one point to another. */
-static int run_store(struct loop *l, int64_t layer, struct layer *w,
-                     const struct store *s, const struct span *b,
-                     enum point from, enum point to, struct err *e)
+static int run_store(struct loop *l, struct layer *w, const struct store *s,
+                     const struct span *b, enum point from, enum point to,
+                     struct err *e)
 {
-    size_t width = (size_t)point_width(model_config(l->c->m), layer, to);
-    size_t item = model_dtype(l->c->m) == DT_BF16 ? 2 : 4;
-
-    if (store_load(s, b, from, from != POINT_IN, &l->state, e) < 0 ||
-        layer_run(w, &l->state, to, NULL, e) < 0)
+    if (store_load(s, b, from, &l->state, e) < 0)
         return e->code;
-    if (to != POINT_OUT)
-        store_keep(s, b, &l->state, (size_t)b->rows * width * item);
+    store_keep(s, b, &l->state);
+    if (layer_run(w, &l->state, to, NULL, e) < 0)
+        return e->code;
     return to == POINT_MLP_IN ?
                routed_take(l->routed, b, &l->state, s == l->original, e) :
                0;
@@ -138,7 +135,7 @@ static int run_original(struct loop *l, struct step *t, enum point to,
         return 0;
     rc = model_load_layer(l->c->m, t->layer, t->there, to, NULL, &w, e);
     for (int64_t i = 0; i < s->n_batches && rc >= 0; i++) {
-        rc = run_store(l, t->layer, w, s, &s->batch[i], t->there, to, e);
+        rc = run_store(l, w, s, &s->batch[i], t->there, to, e);
         store_leave(s, &s->batch[i]);
     }
     if (rc >= 0) {
@@ -155,7 +152,7 @@ static int run_batch(struct loop *l, const struct step *t, int64_t i,
 {
     const struct span *b = &l->s->batch[i];
 
-    if (run_store(l, t->layer, t->weights, l->s, b, t->from, t->to, e) < 0 ||
+    if (run_store(l, t->weights, l->s, b, t->from, t->to, e) < 0 ||
         (t->to == POINT_OUT && loop_check(l, b, t->layer + 1, e) < 0))
         return e->code;
     if (t->last)

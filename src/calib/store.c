@@ -164,7 +164,7 @@ int store_open_act(struct store *s, struct err *e)
 }
 
 int store_load(const struct store *s, const struct span *b, enum point at,
-               bool act, struct state *st, struct err *e)
+               struct state *st, struct err *e)
 {
     int64_t length[BATCH_SEQUENCES];
 
@@ -173,15 +173,14 @@ int store_load(const struct store *s, const struct span *b, enum point at,
     if (state_prepare(st, s->m, at, length, b->n, e) < 0)
         return e->code;
     st->x = store_x(s, b->row);
-    if (act)
-        st->act = store_act(s, b);
     return 0;
 }
 
-void store_keep(const struct store *s, const struct span *b,
-                const struct state *st, size_t bytes)
+void store_keep(const struct store *s, const struct span *b, struct state *st)
 {
-    memcpy(store_act(s, b), st->act, bytes);
+    st->end = store_act(s, b);
+    if (st->at != POINT_IN)
+        st->act = st->end;
 }
 
 void store_leave(const struct store *s, const struct span *b)

@@ -50,14 +50,13 @@ MUST_CHECK int store_open_act(struct store *s, struct err *e);
 void *store_x(const struct store *s, int64_t row);
 /* Where the rows of a batch's activation begin: they are contiguous. */
 void *store_act(const struct store *s, const struct span *b);
-/* Point a state at the rows of a batch, at a point; act: the activation of the
- * store, too (else the state's own memory). */
+/* Point a state at the rows of a batch, at a point; its activation is in the
+ * state's own memory. */
 MUST_CHECK int store_load(const struct store *s, const struct span *b,
-                          enum point at, bool act, struct state *st,
-                          struct err *e);
-/* Keep the batch's activation, which has this many bytes. */
-void store_keep(const struct store *s, const struct span *b,
-                const struct state *st, size_t bytes);
+                          enum point at, struct state *st, struct err *e);
+/* The same state has its activations in the store: that of the point where it
+ * is, and the one where layer_run() ends. */
+void store_keep(const struct store *s, const struct span *b, struct state *st);
 /* The batch is not looked at for a while. */
 void store_leave(const struct store *s, const struct span *b);
 

@@ -81,9 +81,11 @@ struct state {
     int64_t *first;            /* [n_sequences + 1] first row of each */
     void *x;                   /* [rows, hidden_size] residual stream */
     void *act;                 /* [rows, width of the point], or undefined */
+    void *end;                 /* where layer_run() leaves act, or NULL: own */
     /* private: what x, act and first point into */
     struct buffer firsts, xs, acts[2];
-    int current; /* of acts */
+    int current;   /* of acts */
+    enum point to; /* where layer_run() goes */
 };
 
 /* *s starts zeroed and may be prepared again and again; memory grows to the
@@ -142,7 +144,9 @@ struct tap {
 };
 
 /* Run the batch from s->at to `to` (s->at <= to; both within what was
- * loaded, and points of this layer).  s->x and s->act are updated in place.  tap: NULL for none. */
+ * loaded, and points of this layer).  s->x is updated in place, s->act is then
+ * s->end, which may be where it was at the start; with `to` POINT_OUT and
+ * without s->end it is the state's own memory.  tap: NULL for none. */
 MUST_CHECK int layer_run(struct layer *l, struct state *s, enum point to,
                          const struct tap *tap, struct err *e);
 

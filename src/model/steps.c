@@ -1,5 +1,6 @@
 /* steps.c - see model.h: running a decoder layer, from one point to another. */
 #include <math.h>
+#include <string.h>
 
 #include "common/threads.h"
 #include "model/internal.h"
@@ -57,6 +58,27 @@ static void *other_act(struct state *s)
     return s->acts[s->current].p;
 }
 
+/* Where the activation of point `to` goes. */
+static void *act_for(struct state *s, enum point to)
+{
+    return to == s->to && s->end ? s->end : other_act(s);
+}
+
+/* The activation at hand, which a product reads while it writes that of point
+ * `to`: out of the way. */
+static const void *act_apart(const struct layer *l, struct state *s,
+                             enum point to)
+{
+    size_t row = (size_t)point_width(&l->m->config, l->index, s->at);
+    void *own;
+
+    if (to != s->to || s->act != s->end)
+        return s->act;
+    own = other_act(s);
+    memcpy(own, s->act, (size_t)s->rows * row * l->m->size);
+    return own;
+}
+
 static int multiply(struct layer *l, enum linear_part i, const struct state *s,
                     const void *x, void *out, bool add, struct err *e)
 {
@@ -105,11 +127,11 @@ static int project(struct layer *l, struct state *s, struct err *e)
 
 static int to_q_lat(struct layer *l, struct state *s, struct err *e)
 {
-    const void *in = s->act;
+    const void *in = act_apart(l, s, POINT_Q_LAT);
     int64_t n = l->part[PART_Q_A].of.rows;
     struct norm j;
 
-    s->act = other_act(s);
+    s->act = act_for(s, POINT_Q_LAT);
     if (multiply(l, PART_Q_A, s, in, s->act, false, e) < 0)
         return e->code;
     j = (struct norm){ .x = s->act,
@@ -167,7 +189,7 @@ static int to_attn_out(struct layer *l, struct state *s, struct err *e)
 
     if (rc < 0)
         return rc;
-    s->act = other_act(s);
+    s->act = act_for(s, POINT_ATTN_OUT);
     return attention_run(l, s, s->act, e);
 }
 
@@ -249,9 +271,9 @@ static int add_gated(struct layer *l, struct state *s, struct err *e)
 
 static int to_mlp_mid(struct layer *l, struct state *s, struct err *e)
 {
-    const void *in = s->act;
+    const void *in = act_apart(l, s, POINT_MLP_MID);
 
-    s->act = other_act(s);
+    s->act = act_for(s, POINT_MLP_MID);
     return multiply(l, PART_GATE, s, in, s->act, false, e);
 }
 
@@ -260,6 +282,7 @@ static int step(struct layer *l, struct state *s, enum point to, struct err *e)
 {
     switch (to) {
     case POINT_ATTN_IN:
+        s->act = act_for(s, to);
         model_norm(l->m, s->x, l->norm1, s->rows, s->act);
         return 0;
     case POINT_Q_LAT: return to_q_lat(l, s, e);
@@ -267,6 +290,7 @@ static int step(struct layer *l, struct state *s, enum point to, struct err *e)
     case POINT_MLP_IN:
         if (multiply(l, PART_O, s, s->act, s->x, true, e) < 0)
             return e->code;
+        s->act = act_for(s, to);
         model_norm(l->m, s->x, l->norm2, s->rows, s->act);
         return 0;
     case POINT_MLP_MID: return to_mlp_mid(l, s, e);
@@ -294,6 +318,7 @@ static enum point point_after(const struct model_config *c, int64_t layer,
 int layer_run(struct layer *l, struct state *s, enum point to,
               const struct tap *tap, struct err *e)
 {
+    s->to = to;
     while (s->at < to) {
         enum point next = point_after(&l->m->config, l->index, s->at);
         int rc = step(l, s, next, e);
