@@ -172,13 +172,19 @@ static int run_batches(struct loop *l, const struct step *t, struct err *e)
     return rc;
 }
 
+/* Both streams begin as one: nothing has drifted in front of the first linear. */
+static bool parted(const struct loop *l, const struct step *t)
+{
+    return t->layer > feed_layer(l->c->feed) || t->to > POINT_ATTN_IN;
+}
+
 /* All batches from one point to another; emit: what is there is put out. */
 static int run_step(struct loop *l, struct step *t, bool emit, struct err *e)
 {
     struct calib *c = l->c;
     struct emission out = { .w = c->out,
                             .s = l->s,
-                            .original = l->original,
+                            .original = parted(l, t) ? l->original : NULL,
                             .layer = t->layer,
                             .at = t->to };
     int rc;
