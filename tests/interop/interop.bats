@@ -4,13 +4,15 @@
 #
 # PYTHON  with requirements*.txt installed (scripts/setup --venv)
 # MODELS  checkpoint directories, dense or mixtures; default: examples/*/
-# WORK    keep and reuse what is made, the peers' results above all
+# CALIB, EVAL  texts; default: those of examples/
+# WORK    keep and reuse what is made, the peers' results above all, which make
+#         bench-quality takes from the same place
 #
 # On failure, and with bats --show-output-of-passing-tests, every verdict.
 
 setup_file() {
     cd "$BATS_TEST_DIRNAME/../.." || return 1
-    export TEXTS="--calib examples/calib.jsonl --eval examples/eval.txt"
+    export TEXTS="--calib ${CALIB:-examples/calib.jsonl} --eval ${EVAL:-examples/eval.txt}"
     export MODELS=${MODELS:-$(dirname examples/*/config.json)}
     export WORK=${WORK:-$BATS_FILE_TMPDIR}
 }
@@ -28,7 +30,7 @@ check() {
 @test "forge-eval gives transformers' figures" { check eval_check; }
 @test "real loaders open every layout and compute with our weights" { check loaders; }
 @test "the same for random models of other families" {
-    "${PYTHON:-python3}" "$BATS_TEST_DIRNAME/random_models.py" "$BATS_TEST_DIRNAME/../../examples/eval.txt" "$WORK/random"
+    "${PYTHON:-python3}" "$BATS_TEST_DIRNAME/random_models.py" "${EVAL:-$BATS_TEST_DIRNAME/../../examples/eval.txt}" "$WORK/random"
     MODELS=$(echo "$WORK"/random/*) check loaders
 }
 @test "forge-solve has no more loss than GPTQModel's GPTQ" { check solve_check; }
