@@ -161,7 +161,8 @@ def library_alone(d, name, group):
         w = unpack(parts, scheme)["weight"] if parts else t.get(module + ".weight")
         return w if w is None else w.to(torch.float32)
     layers = json.loads((d / "config.json").read_text())["num_hidden_layers"]
-    check_weights(f"{name} (compressed-tensors alone)", lab.dequantized(d), theirs, layers, group, "float16")
+    dtype = next(str(v.dtype)[6:] for k, v in t.items() if k.endswith(".weight_scale"))
+    check_weights(f"{name} (compressed-tensors alone)", lab.dequantized(d), theirs, layers, group, dtype)
 
 
 def loader_lacks(d, layout, symmetric):
