@@ -45,23 +45,25 @@ static void one_group(const struct job *j, uint64_t row, uint64_t g)
     uint64_t end = (g + 1) * q->group < q->cols ? (g + 1) * q->group : q->cols;
     float s = j->scales[row * q->groups + g];
     int zero = q->zeros[row * q->groups + g];
-    struct row_sums *r = &j->row[row];
-    double ww = 0, wv = 0;
+    struct row_sums r = j->row[row];
+    double ww = 0, wv = 0, step = s, per_step = s > 0 ? 1 / step : 0;
 
     for (uint64_t c = g * q->group; c < end; c++) {
         double w = (double)j->w[row * q->cols + c];
-        double v = (double)(code_at(q, row, c) - zero) * (double)s;
+        double v = (double)(code_at(q, row, c) - zero) * step;
+        double d = (w - v) * per_step;
 
-        r->w2 += w * w;
-        r->e2 += (w - v) * (w - v);
+        r.w2 += w * w;
+        r.e2 += (w - v) * (w - v);
         if (!j->alive[c] || !(s > 0))
             continue;
-        r->d += (w - v) / (double)s;
-        r->d2 += (w - v) / (double)s * ((w - v) / (double)s);
-        r->count++;
+        r.d += d;
+        r.d2 += d * d;
+        r.count++;
         ww += w * w;
         wv += w * v;
     }
+    j->row[row] = r;
     j->ratio[row * q->groups + g] = ww > 0 ? (float)(wv / ww) : NAN;
 }
 
@@ -74,14 +76,19 @@ static void rows(void *ctx, size_t begin, size_t end)
             one_group(j, row, g);
 }
 
-/* Inputs with a code other than zero in some row. */
+/* Inputs with a code other than zero in some row: mostly in one of the first. */
 static void find_alive(uint8_t *alive, const struct ck_quantized *q)
 {
+    uint64_t dead = q->cols;
+
     memset(alive, 0, q->cols);
-    for (uint64_t row = 0; row < q->rows; row++)
+    for (uint64_t row = 0; row < q->rows && dead; row++)
         for (uint64_t c = 0; c < q->cols; c++)
-            alive[c] |=
-                code_at(q, row, c) != q->zeros[row * q->groups + c / q->group];
+            if (!alive[c] && code_at(q, row, c) !=
+                                 q->zeros[row * q->groups + c / q->group]) {
+                alive[c] = 1;
+                dead--;
+            }
 }
 
 static int by_value(const void *a, const void *b)
