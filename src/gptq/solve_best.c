@@ -20,7 +20,7 @@ struct effort_plan effort_plan(enum effort e)
 {
     static const struct effort_plan plans[] = {
         [EFFORT_FAST] = { 0 },
-        [EFFORT_DEFAULT] = { 1, 8, 5, 2 },
+        [EFFORT_DEFAULT] = { 1, 8, 5, 1 },
         [EFFORT_BEST] = { 2, 24, 7, 12 },
     };
 
