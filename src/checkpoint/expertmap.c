@@ -141,10 +141,13 @@ int expert_count_check(const struct model_config *c, int64_t kept,
                        struct err *e)
 {
     const struct moe *m = &c->moe;
-    int64_t in_group = m->grouped ? kept / m->n_group : kept;
+    int64_t in_group = m->grouped ? kept / m->n_group : kept, layer = 0;
 
-    if (!m->n_experts)
-        return err_set(e, E_CONFIG, "the model has no experts");
+    while (layer < c->n_layers && !model_layer_experts(c, layer))
+        layer++;
+    if (layer == c->n_layers)
+        return err_set(e, E_CONFIG, "the model has no experts%s",
+                       m->n_experts ? ": all its layers are dense" : "");
     if (kept < m->top_k || kept > m->n_experts)
         return err_set(e, E_CONFIG,
                        "%" PRId64 " experts: each token wants %" PRId64

@@ -110,6 +110,8 @@ END
     refused 78 "the 1 groups that a token may use have 1 together, and it wants 2" forge-prune --from m --keep 2 h
     refused 78 "each token wants 2" forge-prune --from m --keep 1 h
     refused 78 "there are 8" forge-prune --from m --keep 9 h
+    sed -i 's/"first_k_dense_replace": [0-9]*/"first_k_dense_replace": 9/' m/config.json
+    refused 78 "the model has no experts: all its layers are dense" forge-prune --from m --keep 4 h
     python3 "$BATS_TEST_DIRNAME/../reference/checkpoints.py" make single llama
     refused 78 "the model has no experts" forge-prune --from llama --keep 4 h
 }
