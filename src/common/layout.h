@@ -50,7 +50,8 @@ enum {
     ADVICE_MARLIN_GROUP = 4,
     ADVICE_ASYMMETRIC_GPTQ = 8,
     ADVICE_ASYMMETRIC_CT = 16,
-    ADVICE_BITS = 5
+    ADVICE_ASYMMETRIC_EXPERTS = 32, /* of compressed-tensors */
+    ADVICE_BITS = 6
 };
 unsigned layout_advice(enum layout l, bool symmetric, uint64_t group,
                        const struct layout_shape *s);

@@ -193,6 +193,12 @@ static void layouts(void)
     CHECK(!layout_check(LAYOUT_GPTQ, true, 128, s, s, 2, &e));
     CHECK(layout_advice(LAYOUT_GPTQ, true, 128, s) & ADVICE_SHORT_GROUP);
     CHECK(!layout_advice(LAYOUT_AWQ, true, 128, s + 1));
+    CHECK(layout_advice(LAYOUT_CT, false, 128, s + 1) == ADVICE_ASYMMETRIC_CT);
+    s[1].module = "m.experts.0.up_proj";
+    CHECK(layout_advice(LAYOUT_CT, false, 128, s + 1) ==
+          ADVICE_ASYMMETRIC_EXPERTS);
+    CHECK(!layout_advice(LAYOUT_AWQ, false, 128, s + 1) &&
+          !layout_advice(LAYOUT_CT, true, 128, s + 1));
     CHECK(layout_is_part("x.y.qweight", &n) && n == 3);
     CHECK(layout_is_part("x.weight_shape", &n) && n == 1);
     CHECK(!layout_is_part("x.weight", &n) && !layout_is_part("qweight", &n));
