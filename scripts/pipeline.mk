@@ -7,6 +7,7 @@
 # prerequisites are order-only.  Every file appears complete or not at all.
 #
 #   LAYERS="0 1 2 ..."   METHOD=gptq|rtn   PROPAGATE=quantized|original
+#   FISHER=yes (rows are solved together; empty: each for itself)
 #   RUN="forge-run --"   where steps run (empty: here)
 
 # Recipes die with make, even if make is killed.
@@ -34,6 +35,11 @@ result: | $(codes)
 $T/tokens.fts:
 	@$(STEP) tokens
 
+# What the model's output feels of each linear's.
+$C/fisher.fts: | $T/tokens.fts
+	@$(STEP) fisher
+fisher := $(if $(FISHER),$C/fisher.fts)
+
 ifeq ($(METHOD),rtn)
 # Round to nearest: no data, every layer by itself.
 $(codes): $S/codes-%.fts:
@@ -41,7 +47,7 @@ $(codes): $S/codes-%.fts:
 else ifeq ($(PROPAGATE),original)
 # The original model runs once, layer after layer; solving follows wherever
 # there is room, --jobs at a time.
-$(codes): $S/codes-%.fts: | $C/hessian-%.fts
+$(codes): $S/codes-%.fts: | $C/hessian-%.fts $(fisher)
 	@$(STEP) solve $*
 $(LAYERS:%=$C/hessian-%.fts): $C/hessian-%.fts: | $T/tokens.fts
 	@$(STEP) calibrate $*
@@ -49,6 +55,6 @@ $(call chain,$C/hessian)
 else
 # Every layer is calibrated on the output of the quantized layers before it: one
 # pipe makes them all, each appears when it is whole.
-$(codes) &: | $T/tokens.fts
+$(codes) &: | $T/tokens.fts $(fisher)
 	@$(STEP) loop
 endif

@@ -305,6 +305,8 @@ static int check(const struct best_params *p, const struct best_hessian *b,
 
     if (s->cols % 8 || !s->rows || s->rows > INT32_MAX / 64)
         return err_set(e, E_CONFIG, "the GPU solves inputs in multiples of 8");
+    if (p->target)
+        return err_set(e, E_CONFIG, "the GPU solves each row for itself");
     if (b->plan[0].widest > BEST_WIDE)
         return err_set(e, E_CONFIG, "the GPU refines groups of %d inputs",
                        BEST_WIDE);

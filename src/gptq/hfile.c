@@ -220,6 +220,11 @@ static struct hfile_entry *find(struct hfile *h, const char *name)
     return m ? &h->entry[m->entry] : NULL;
 }
 
+bool hfile_has(struct hfile *h, const char *module)
+{
+    return find(h, module) != NULL;
+}
+
 int hfile_find(struct hfile *h, const char *module, uint64_t cols,
                struct hfile_entry **entry, struct err *e)
 {

@@ -37,6 +37,8 @@ MUST_CHECK int hfile_take(struct hfile *h, const struct frame *f, bool whole,
                           struct err *e);
 /* Whether there are Hessians at all. */
 bool hfile_any(const struct hfile *h);
+/* Whether there is one of this module. */
+bool hfile_has(struct hfile *h, const char *module);
 /* The Hessian of this module's `cols` inputs, in *entry.  E_DATA: there is
  * none, or it is for another number of inputs. */
 MUST_CHECK int hfile_find(struct hfile *h, const char *module, uint64_t cols,

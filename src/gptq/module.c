@@ -12,7 +12,7 @@
 
 struct module_solver {
     struct module_params params;
-    struct hfile *hessians;
+    struct hfile *hessians, *fisher;
     /* The factor of the last Hessian: of the modules that share an input. */
     struct factor *factor;
     const struct hfile_entry *entry;
@@ -65,7 +65,8 @@ int module_open(struct module_solver **out, const struct module_params *p,
     if (!m)
         return e->code;
     m->params = *p;
-    if (hfile_open(&m->hessians, p->hessian, NULL, e) < 0) {
+    if (hfile_open(&m->hessians, p->hessian, NULL, e) < 0 ||
+        hfile_open(&m->fisher, p->fisher, NULL, e) < 0) {
         module_close(m);
         return e->code;
     }
@@ -82,6 +83,7 @@ void module_close(struct module_solver *m)
     drop_cross(&m->output);
     drop_cross(&m->gap);
     hfile_close(m->hessians);
+    hfile_close(m->fisher);
     free(m);
 }
 
@@ -295,6 +297,54 @@ static int add_prior(const struct module_solver *m, const struct frame *w,
     return 0;
 }
 
+/* ---- rows together ---- */
+
+enum { COUPLE_SWEEPS = 6 };
+/* Of the moments of gradients, as of Hessians: tokens more for each output. */
+static const double fisher_prior = 2;
+
+/* Room for the target that rows are solved for, if they are to be solved
+ * together; else NULL. */
+static int want_target(const struct module_solver *m, const struct frame *w,
+                       float **target, struct err *e)
+{
+    *target = NULL;
+    if (!hfile_has(m->fisher, w->name))
+        return 0;
+    *target = mem_pages(w->dims[0] * w->dims[1] * sizeof(float), w->name, e);
+    return *target ? 0 : e->code;
+}
+
+static int couple(struct module_solver *m, const struct frame *w,
+                  const struct best_params *p, const uint32_t *grids,
+                  uint8_t *codes, double *loss, struct err *e)
+{
+    struct couple c = { .rows = w->dims[0],
+                        .group = p->solve.group,
+                        .scale_dtype = p->solve.scale_dtype,
+                        .sweeps = m->params.sweeps < 0 ? COUPLE_SWEEPS :
+                                                         m->params.sweeps,
+                        .plan = &m->best.plan[0],
+                        .target = p->target,
+                        .meta = grids };
+    struct hfile_entry *entry;
+    float *fisher;
+    int64_t moved;
+
+    if (hfile_find(m->fisher, w->name, w->dims[0], &entry, e) < 0)
+        return e->code;
+    if (entry->block)
+        return err_set(e, E_DATA, "'%s': blocks of moments are too little",
+                       entry->name);
+    if (hfile_load(m->fisher, entry, &fisher, e) < 0)
+        return e->code;
+    (void)hfile_add_prior(entry, fisher_prior, fisher);
+    c.fisher = fisher;
+    moved = couple_codes(&c, codes, loss, e);
+    free(fisher);
+    return moved < 0 ? (int)moved : 0;
+}
+
 /* ---- one module ---- */
 
 static int solve_best(struct module_solver *m, const struct solve_params *solve,
@@ -334,7 +384,12 @@ static int solve_best(struct module_solver *m, const struct solve_params *solve,
             return rc;
         p.output = own;
     }
-    rc = best_solve(&p, &m->best, w->data, grids, codes, &best, e);
+    rc = want_target(m, w, &p.target, e);
+    if (rc >= 0)
+        rc = best_solve(&p, &m->best, w->data, grids, codes, &best, e);
+    if (rc >= 0 && p.target)
+        rc = couple(m, w, &p, grids, codes, &best.solve.loss, e);
+    free(p.target);
     free(own);
     *r = best.solve;
     note->loss_gptq = best.loss_plain;

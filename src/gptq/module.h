@@ -5,11 +5,14 @@
 
 #include "common/file.h"
 #include "common/stream.h"
+#include "gptq/couple.h"
 #include "gptq/hfile.h"
 #include "gptq/solve_best.h"
 
 struct module_params {
     const char *hessian; /* file; NULL: none but module_hessian()'s */
+    const char *fisher;  /* file of those of outputs' gradients, see couple.h;
+                            NULL: none */
     enum factor_order order;
     double damping;
     double prior; /* tokens for each input, see hfile_add_prior() */

@@ -12,7 +12,7 @@
 #include "gptq/refine.h"
 
 /* A new parameter must be taught to src/cuda/best_cuda.cu, or declined there. */
-_Static_assert(sizeof(struct best_params) == 88, "does the GPU know it?");
+_Static_assert(sizeof(struct best_params) == 96, "does the GPU know it?");
 
 enum { ROWS = SOLVE_ROWS };
 
@@ -206,6 +206,9 @@ static void solve_slab(struct job *j, struct bench *t, uint64_t row, uint64_t n)
         slab_load(s, t->x, n, j->p->solve.cols);
         if (i == 0 && j->b->target.plan)
             move_target(j, t, row, n);
+        if (i == 0 && j->p->target)
+            memcpy(j->p->target + row * j->p->solve.cols, t->x,
+                   n * j->p->solve.cols * sizeof(*t->x));
         if (i == 0)
             measure_others(j, s, row, n);
         for (uint64_t g = 0; g < s->plan->groups; g++)

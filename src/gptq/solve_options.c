@@ -8,6 +8,10 @@ int solve_parse(struct solve_settings *s, int argc, char **argv)
           "hessians of the inputs, where they are not in the stream; without "
           "any: round to nearest",
           &s->module.hessian, 0, 0, true },
+        { OPT_STR, 0, "fisher", "FILE",
+          "solve the rows of modules together that FILE has the second moments "
+          "of outputs' gradients of (forge-gradient)",
+          &s->module.fisher, 0, 0, true },
         { OPT_CHOICE, 0, "method", "gptq|rtn",
           "rtn: round to nearest even with hessians [gptq]", &s->method, 0, 0,
           false },

@@ -77,6 +77,12 @@ void route_token(const struct moe *m, enum router_kind kind, const float *bias,
                  int64_t token);
 /* kv_b_proj of a layer with latent attention. */
 void model_kv_b(const struct model_config *c, int64_t layer, struct linear *l);
+/* lm_head, however stored; the embedding when the model is tied; NULL: *e. */
+const char *model_head_module(const struct model *m, struct err *e);
+/* g[n, h] += the gradient of n rows x, given gy[n, h], that of their norm with
+ * weights w (backward.c). */
+void backward_norm(const struct model *m, const void *x, const float *w,
+                   const float *gy, int64_t n, float *g);
 /* A linear's weights: from codes (NULL: none) if they are there, else the
  * checkpoint's; its bias if it has one.  l->of is given. */
 MUST_CHECK int model_load_linear(struct model *m, const struct codes *codes,

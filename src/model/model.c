@@ -297,8 +297,7 @@ struct head {
     void *w; /* elements [vocab_size, hidden_size] */
 };
 
-/* lm_head, however stored; the embedding when the model is tied. */
-static const char *head_module(const struct model *m, struct err *e)
+const char *model_head_module(const struct model *m, struct err *e)
 {
     static const char *const stored[] = { "lm_head.weight", "lm_head.qweight",
                                           "lm_head.weight_packed" };
@@ -317,7 +316,7 @@ static const char *head_module(const struct model *m, struct err *e)
 static int load_head(struct head *h, struct err *e)
 {
     struct model *m = h->m;
-    const char *module = head_module(m, e);
+    const char *module = model_head_module(m, e);
 
     if (!module)
         return e->code;

@@ -82,6 +82,12 @@ every="pread write fsync rename malloc"
     each "read write malloc" forge-calib -q -j 1 mini
 }
 
+@test "whichever call fails: forge-gradient" {
+    each "$every" forge-gradient -q -j 1 -o out.fts mini t.fts
+    fail_stdin=t.fts
+    each "read write malloc" forge-gradient -q -j 1 mini
+}
+
 @test "whichever call fails: forge-hessian" {
     each "$every" forge-hessian -q -j 1 -o out.fts a.fts
     each "$every" forge-hessian -q -j 1 -o out.fts --dtype f32 --block 16 a.fts
@@ -253,6 +259,7 @@ cut_anywhere() { # FILE COMMAND... with @ for the file that is cut
         rm three
     }
     equal t.fts forge-calib mini
+    equal t.fts forge-gradient mini
     equal a.fts forge-hessian
     equal h.fts forge-weights --join mini
     equal c.fts forge-split split-%.fts

@@ -106,6 +106,9 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     run_examples "$MAN/forge-eval.1"
     [ -s quality.json ]
 }
+@test "the examples of forge-gradient(1)" {
+    run_examples "$MAN/forge-gradient.1"
+}
 @test "the examples of forge-grid(1)" { run_examples "$MAN/forge-grid.1"; }
 @test "the examples of forge-hessian(1)" { run_examples "$MAN/forge-hessian.1"; }
 @test "the examples of forge-ls(1)" { run_examples "$MAN/forge-ls.1"; }

@@ -150,6 +150,34 @@ PYTHON
     python3 "$BEST" check-tiny g h before after
 }
 
+@test "--fisher: rows together, until nothing can move" {
+    for g in sym sym-cross asym; do
+        python3 "$BEST" fisher "$D/$g.fts" f
+        # to the end of what refines each row for itself
+        effort $g --sweeps 200 >before
+        effort $g --sweeps 200 --fisher f >after
+        python3 "$BEST" check-coupled "$D/$g.fts" "$D/h.fts" f before after
+    done
+    python3 "$BEST" tiny-pair g h f
+    forge-solve -q --effort default --hessian h --sweeps 200 g >before
+    forge-solve -q --effort default --hessian h --sweeps 200 --fisher f g >after
+    python3 "$BEST" check-coupled g h f before after
+}
+
+@test "--fisher: moments that do not fit are named; fast does not look at them" {
+    python3 "$BEST" fisher "$D/sym.fts" f
+    forge-solve -q --hessian "$D/h.fts" "$D/sym.fts" >a
+    forge-solve -q --hessian "$D/h.fts" --fisher f "$D/sym.fts" >b
+    python3 "$FORWARD" codes a b
+    effort sym --sweeps 0 >a
+    effort sym --sweeps 0 --fisher f >b
+    python3 "$FORWARD" codes a b
+    run --separate-stderr effort sym --fisher "$D/h.fts"
+    [ "$status" -eq 65 ] && [[ $stderr == *"q_proj"* ]]
+    run --separate-stderr effort sym --fisher none
+    [ "$status" -eq 66 ]
+}
+
 @test "--effort on groups that are no multiple of 8, and without hessians" {
     forge-grid -q --group 20 --hessian "$D/h.fts" "$D/w.fts" -o g
     forge-solve -q --hessian "$D/h.fts" g >a

@@ -9,6 +9,11 @@ target, the grid of each group as it is reached, refined codes and scales.
                                           no row worse; nothing left to move
     best.py tiny GRIDS HESSIANS           few inputs: all codes can be tried
     best.py check-tiny GRIDS HESSIANS BEFORE AFTER
+    best.py fisher GRIDS OUT              moments of gradients of each output
+    best.py tiny-pair GRIDS HESSIANS FISHER   two rows: all codes of both
+    best.py check-coupled GRIDS HESSIANS FISHER BEFORE AFTER
+                                          rows together: better, nothing left to
+                                          move; of the tiny ones not above the least
 
 A choice is judged by what it costs, since single precision may see two costs
 the other way round.
@@ -208,6 +213,73 @@ def check_tiny(grids, hessians, before, after):
             assert least <= la*(1 + 1e-6) and la <= lb*(1 + 1e-6), (least, la, lb)
 
 
+# ---- rows together -----------------------------------------------------------
+
+FISHER_PRIOR = 2
+
+
+def make_fisher(grids, out):
+    """Outputs that are much alike."""
+    rng, frames = np.random.default_rng(13), []
+    for w, _ in stages.read_grids(grids):
+        rows = w.shape[0]
+        g = rng.normal(size=(400, rows)) @ rng.normal(size=(rows, rows))
+        g += 3*rng.normal(size=(400, 1))*np.sqrt(rows)
+        f = (2*g.T @ g/400).astype(np.float32)
+        frames.append(fts.Tensor("hessian", w.name + ".gradient",
+                                 f[np.tril_indices(rows)], modules=[w.name],
+                                 samples=400))
+    with open(out, "wb") as f:
+        fts.write(f, frames)
+
+
+def tiny_pair(out_grids, out_hessians, out_fisher):
+    rng = np.random.default_rng(14)
+    w = rng.normal(size=(2, 2)).astype(np.float32)
+    x = rng.normal(size=(40, 2)) @ np.array([[1, 0.8], [0, 0.5]])
+    meta = np.full((2, 1), grid.encode(0.4, 8, True), np.uint32)
+    with open(out_grids, "wb") as f:
+        fts.write(f, [fts.Tensor("weight", "m.q", w),
+                      fts.Tensor("qmeta", "m.q", meta.tobytes(), "QMETA4",
+                                 meta.shape, group=8, scale_dtype="F16")])
+    with open(out_hessians, "wb") as f:
+        fts.write(f, [fts.Tensor("hessian", "m.in",
+                                 (2*x.T @ x/40).astype(np.float32)[np.tril_indices(2)],
+                                 modules=["m.q"], samples=40)])
+    make_fisher(out_grids, out_fisher)
+
+
+def errors(w, c, scale, zero, group):
+    g = np.arange(w.shape[1])//group
+    return (c - zero[:, g])*scale[:, g] - w
+
+
+def check_coupled(grids, hessians, fisher, before, after):
+    old, new, fs = result(before), result(after), stages.read_hessians(fisher)
+    for name, w, h, q in modules(grids, hessians):
+        f = stages.full(fs[name], len(w)).astype(np.float64)
+        f = gptq.add_prior(f, FISHER_PRIOR, fs[name].samples)
+        cost = lambda e: np.einsum("ij,jc,cd,id->", f, e, h, e)
+        x = cost(errors(w, old[name][0], *old[name][2:4], q.group))
+        c, meta, scale, zero, note = new[name]
+        e = errors(w, c, scale, zero, q.group)
+        assert (meta == old[name][1]).all(), name + ": grids stay"
+        assert cost(e) <= x*(1 + 1e-6), (name, cost(e)/x)
+        if w.size > 4:
+            assert cost(e) < 0.97*x, (name, cost(e)/x)
+        assert abs(note["loss"]/np.einsum("ic,cd,id->", e, h, e) - 1) < 1e-4, name
+        s = scale[:, np.arange(w.shape[1])//q.group]
+        for step in (-1, 1):  # of one code
+            gain = -2*step*s*(f @ e @ h) - s*s*np.outer(np.diag(f), np.diag(h))
+            gain[(c + step < 0) | (c + step > 15)] = 0
+            assert (gain <= 1e-4*x/w.size).all(), (name, "a code could move")
+        if w.size == 4:
+            every = np.array(list(itertools.product(range(16), repeat=4)))
+            d = (every.reshape(-1, 2, 2) - zero[:, :1])*scale[:, :1] - w
+            least = np.einsum("ij,kjc,cd,kid->k", f, d, h, d).min()
+            assert least <= cost(e)*(1 + 1e-6), (least, cost(e))
+
+
 # ---- inputs ------------------------------------------------------------------
 
 def cross(grids, out, kind="output"):
@@ -231,7 +303,8 @@ def cross(grids, out, kind="output"):
 def main():
     command = {"cross": cross, "check-blocks": check_blocks,
                "check-refined": check_refined, "tiny": tiny,
-               "check-tiny": check_tiny}
+               "check-tiny": check_tiny, "fisher": make_fisher,
+               "tiny-pair": tiny_pair, "check-coupled": check_coupled}
     command[sys.argv[1]](*sys.argv[2:])
 
 

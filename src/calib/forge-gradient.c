@@ -1,0 +1,92 @@
+/* forge-gradient - run a model forward and back on sequences, and put out the
+ * gradients of its residual stream.  See forge-gradient(1). */
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "calib/gradient.h"
+#include "common/tool.h"
+
+struct settings {
+    struct tool tool;
+    int64_t tokens;
+    int dtype;
+    const char *model, *input;
+};
+
+static void parse(struct settings *s, int argc, char **argv)
+{
+    const struct opt table[] = {
+        { OPT_INT, 0, "tokens", "N",
+          "batches of sequences until there are N tokens; 0: all [16384]",
+          &s->tokens, 0, INT_MAX, false },
+        { OPT_CHOICE, 0, "dtype", "bf16|f32",
+          "precision of the way forward [bf16]", &s->dtype, 0, 0, false },
+        TOOL_COMMON(&s->tool),
+        TOOL_STREAM(&s->tool),
+        TOOL_END,
+    };
+    int i = opt_parse(argc, argv, "[option...] MODEL [FILE] > gradients",
+                      "Run a model on sequences, forward and back, and put out "
+                      "the gradients of its residual stream.",
+                      table);
+
+    if (argc - i < 1 || argc - i > 2)
+        die(E_USAGE, "want MODEL and at most one FILE (try --help)");
+    s->model = argv[i];
+    s->input = argv[i + 1];
+    tool_apply(&s->tool);
+}
+
+/* Where states lie that memory has no room for. */
+static const char *temporary_dir(void)
+{
+    const char *tmp = getenv("TMPDIR");
+
+    return tmp && *tmp ? tmp : "/tmp";
+}
+
+static int run(struct settings *s, struct gradient *g,
+               struct stream_reader **in, struct err *e)
+{
+    struct stream_expect expect = { .key = s->tool.expect_key };
+
+    if (model_open(&g->m, s->model, s->dtype ? DT_F32 : DT_BF16, e) < 0 ||
+        stream_open(in, s->input, &expect, e) < 0 ||
+        feed_open(&g->feed, *in, g->m, -1, g->out, e) < 0)
+        return e->code;
+    return gradient_run(g, e);
+}
+
+int main(int argc, char **argv)
+{
+    struct settings s = { .tokens = 16384 };
+    struct progress progress = { 0 };
+    struct gradient g = { .progress = &progress };
+    struct stream_reader *in = NULL;
+    struct err e;
+
+    parse(&s, argc, argv);
+    g.tokens = s.tokens;
+    g.dir = temporary_dir();
+    progress_start(&progress, s.tool.progress, "batches", 0);
+    if (stream_create(
+            &g.out,
+            &(struct stream_output){ .path = s.tool.output, .key = s.tool.key },
+            &e) < 0)
+        die_err(&e);
+    if (run(&s, &g, &in, &e) < 0) {
+        err_print(&e);
+        stream_abort(g.out, &e);
+        return -e.code;
+    }
+    if (stream_finish(g.out, &e) < 0)
+        die_err(&e);
+    progress_finish(&progress, NULL);
+    feed_close(g.feed);
+    stream_close(in);
+    model_close(g.m);
+    return 0;
+}

@@ -1,0 +1,186 @@
+/* gradient.c - see gradient.h. */
+#include "calib/gradient.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "calib/emit.h"
+#include "calib/store.h"
+#include "model/backward.h"
+#include "model/moe.h"
+
+struct run {
+    struct gradient *g;
+    struct store s;
+    struct state state;
+    struct region *mid; /* [layers]: the stream behind attention, all rows */
+    float *grad;        /* [rows, H] */
+    void *rows;         /* [rows, H] elements: grad as it is put out */
+    size_t row;         /* bytes of H elements */
+};
+
+/* ---- forward ---- */
+
+/* A batch to behind attention, where the stream is kept, and on. */
+static int pass_batch(struct run *r, int64_t layer, struct layer *w,
+                      struct mixture *x, const struct span *b, struct err *e)
+{
+    if (store_load(&r->s, b, POINT_IN, &r->state, e) < 0 ||
+        layer_run(w, &r->state, POINT_MLP_IN, NULL, e) < 0)
+        return e->code;
+    memcpy((char *)r->mid[layer].p + (size_t)b->row * r->row, r->state.x,
+           (size_t)b->rows * r->row);
+    if (x->m && mixture_take(x, &r->state, b->row, e) < 0)
+        return e->code;
+    if (layer_run(w, &r->state, POINT_OUT, NULL, e) < 0)
+        return e->code;
+    progress_step(r->g->progress, NULL, (size_t)b->rows * r->row);
+    return 0;
+}
+
+static int pass_layer(struct run *r, int64_t layer, struct err *e)
+{
+    struct model *m = r->g->m;
+    struct mixture x = { 0 };
+    struct layer *w = NULL;
+    int rc = 0;
+
+    region_init(&r->mid[layer], r->g->dir);
+    if (region_reserve(&r->mid[layer], (size_t)r->s.rows * r->row, e) < 0)
+        return e->code;
+    if (model_layer_experts(model_config(m), layer))
+        rc = mixture_open(&x, m, layer, r->s.rows, r->g->dir, e);
+    if (rc >= 0)
+        rc = model_load_layer(m, layer, POINT_IN, POINT_OUT, NULL, &w, e);
+    for (int64_t i = 0; i < r->s.n_batches && rc >= 0; i++)
+        rc = pass_batch(r, layer, w, &x, &r->s.batch[i], e);
+    layer_release(w);
+    if (rc >= 0 && x.m) {
+        rc = mixture_run(&x, NULL, NULL, NULL, e);
+        if (rc >= 0)
+            mixture_add(&x, store_x(&r->s, 0), 0, r->s.rows);
+    }
+    mixture_close(&x);
+    return rc;
+}
+
+/* ---- back ---- */
+
+/* The linear that adds its output to the stream from this point, or false. */
+static bool adds_here(const struct model_config *c, int64_t layer, enum point p,
+                      struct linear *l)
+{
+    int64_t n = model_linear_common(c, layer);
+
+    for (int64_t i = 0; i < n && point_adds(c, layer, p); i++) {
+        model_linear(c, layer, i, l);
+        if (l->input == point_input(p))
+            return true;
+    }
+    return false;
+}
+
+static int put(struct run *r, int64_t layer, enum point p, struct err *e)
+{
+    const struct model_config *c = model_config(r->g->m);
+    struct frame f = { .role = ROLE_ACTIVATION,
+                       .dtype = model_dtype(r->g->m),
+                       .ndim = 2,
+                       .dims = { 0, (uint64_t)c->hidden_size } };
+    const char *from = r->rows;
+    struct linear l;
+
+    if (!adds_here(c, layer, p, &l))
+        return 0;
+    if (!from_f32(r->rows, f.dtype, r->grad,
+                  (size_t)(r->s.rows * c->hidden_size)))
+        return err_set(e, E_BUG, "gradients are no float");
+    emit_name(layer, p, f.name);
+    strcat(f.name, ".gradient");
+    f.modules = l.module;
+    for (int64_t i = 0; i < r->s.n_sequences; i++) {
+        f.sequence = r->s.sequence[i].number;
+        f.last = i == r->s.n_sequences - 1;
+        f.dims[0] = f.samples = (uint64_t)r->s.sequence[i].length;
+        f.len = f.dims[0] * r->row;
+        f.data = from;
+        from += f.len;
+        if (stream_write(r->g->out, &f, e) < 0)
+            return e->code;
+    }
+    return 0;
+}
+
+static int back_layer(struct run *r, int64_t layer, struct err *e)
+{
+    if (put(r, layer, POINT_MLP_MID, e) < 0 ||
+        backward_mlp(r->g->m, layer, r->mid[layer].p, r->s.rows, r->grad, e) <
+            0)
+        return e->code;
+    region_release(&r->mid[layer]);
+    r->mid[layer] = (struct region){ 0 };
+    return put(r, layer, POINT_ATTN_OUT, e);
+}
+
+/* ---- both ---- */
+
+/* As many batches as are wanted, as if there had been no more. */
+static void limit(struct store *s, int64_t tokens)
+{
+    int64_t rows = 0, i = 0;
+
+    while (i < s->n_batches && (!tokens || rows < tokens))
+        rows += s->batch[i++].rows;
+    s->n_batches = i;
+    s->rows = rows;
+    s->n_sequences = i ? s->batch[i - 1].first + s->batch[i - 1].n : 0;
+}
+
+static int run_all(struct run *r, struct err *e)
+{
+    struct gradient *g = r->g;
+    const struct model_config *c = model_config(g->m);
+    size_t n;
+
+    if (store_fill(&r->s, g->feed, e) < 0)
+        return e->code;
+    model_release_embedding(g->m);
+    limit(&r->s, g->tokens);
+    g->progress->total = (uint64_t)(r->s.n_batches * c->n_layers);
+    for (int64_t i = 0; i < c->n_layers; i++)
+        if (pass_layer(r, i, e) < 0)
+            return err_prefix(e, "layer %lld", (long long)i);
+    n = (size_t)(r->s.rows * c->hidden_size);
+    r->grad = mem_pages(n * sizeof(float), "gradients", e);
+    r->rows = r->grad ? mem_pages(n * sizeof(float), "gradients", e) : NULL;
+    if (!r->rows ||
+        backward_head(g->m, store_x(&r->s, 0), r->s.rows, 0, r->grad, e) < 0)
+        return e->code;
+    for (int64_t i = c->n_layers; i-- > 0;)
+        if (back_layer(r, i, e) < 0)
+            return err_prefix(e, "layer %lld", (long long)i);
+    return 0;
+}
+
+int gradient_run(struct gradient *g, struct err *e)
+{
+    const struct model_config *c = model_config(g->m);
+    struct run r = { .g = g,
+                     .row = (size_t)c->hidden_size *
+                            (model_dtype(g->m) == DT_BF16 ? 2 : 4) };
+    int rc;
+
+    if (!feed_is_tokens(g->feed))
+        return err_set(e, E_DATA, "the input has no tokens");
+    store_init(&r.s, g->m, g->dir);
+    r.mid = mem_zero((size_t)c->n_layers, sizeof(*r.mid), "gradients", e);
+    rc = r.mid ? run_all(&r, e) : e->code;
+    for (int64_t i = 0; r.mid && i < c->n_layers; i++)
+        region_release(&r.mid[i]);
+    free(r.mid);
+    free(r.grad);
+    free(r.rows);
+    state_release(&r.state);
+    store_release(&r.s);
+    return rc;
+}

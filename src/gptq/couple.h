@@ -1,0 +1,34 @@
+/* couple.h - codes of all rows of a weight together.
+ *
+ * Rows are independent of each other only as long as errors of all outputs
+ * count alike.  With F, the second moment of the gradients of what the linear
+ * puts out (its Fisher information), the loss is to second order
+ *
+ *     tr(F E H Eᵀ),   E = codes' values - target
+ *
+ * (K-FAC: Martens, Grosse, arXiv 1503.05671; YAQA: arXiv 2505.22988).  Codes
+ * are moved one at a time, each to where that is least with all others held,
+ * row after row, until nothing moves or `sweeps` are done: it never rises. */
+#ifndef FORGE_COUPLE_H
+#define FORGE_COUPLE_H
+
+#include "gptq/solve.h"
+#include "gptq/slab.h"
+
+struct couple {
+    uint64_t rows;
+    uint64_t group;
+    enum dtype scale_dtype;
+    int sweeps;
+    const struct slab_plan *plan; /* H and its order, on the CPU */
+    const float *fisher;  /* F: packed lower triangle [rows(rows+1)/2] */
+    const float *target;  /* [rows, cols], inputs as stored */
+    const uint32_t *meta; /* [rows, groups] */
+};
+
+/* Move codes[rows, cols / 2].  *loss: the sum over rows of e H eᵀ that they
+ * have then.  Returns how many moved, or E_TEMP, E_CONFIG (no OpenBLAS). */
+MUST_CHECK int64_t couple_codes(const struct couple *c, uint8_t *codes,
+                                double *loss, struct err *e);
+
+#endif

@@ -1,0 +1,376 @@
+/* backward.c - see backward.h: norms and MLPs. */
+#include "model/backward.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/blas.h"
+#include "common/threads.h"
+#include "model/internal.h"
+#include "model/moe.h"
+
+enum { PART = 128 }; /* tokens that are worked on together */
+enum { GATE, UP, DOWN, THREE };
+
+/* ---- norms ---- */
+
+struct norm_back {
+    const struct model *m;
+    const void *x;
+    const float *w, *gy; /* [h], [n, h]: the gradient of what the norm says */
+    float *g;            /* [n, h] += the gradient of x */
+};
+
+/* y = w x / r, r² = mean x² + eps:  dx = (u - x (x u) / (h r²)) / r, u = w dy */
+static void norm_rows(void *ctx, size_t begin, size_t end)
+{
+    const struct norm_back *j = ctx;
+    int64_t h = j->m->config.hidden_size;
+
+    for (int64_t i = (int64_t)begin; i < (int64_t)end; i++) {
+        const float *gy = j->gy + i * h;
+        float *g = j->g + i * h, x[1];
+        double squares = 0, dot = 0, r;
+
+        for (int64_t k = 0; k < h; k++) {
+            (void)!to_f32(
+                x, state_at((void *)(uintptr_t)j->x, j->m->dtype, i * h + k),
+                j->m->dtype, 1);
+            squares += (double)*x * (double)*x;
+            dot += (double)*x * (double)(j->w[k] * gy[k]);
+        }
+        r = sqrt(squares / (double)h + j->m->config.rms_eps);
+        dot /= (double)h * r * r;
+        for (int64_t k = 0; k < h; k++) {
+            (void)!to_f32(
+                x, state_at((void *)(uintptr_t)j->x, j->m->dtype, i * h + k),
+                j->m->dtype, 1);
+            g[k] += (float)(((double)(j->w[k] * gy[k]) - (double)*x * dot) / r);
+        }
+    }
+}
+
+void backward_norm(const struct model *m, const void *x, const float *w,
+                   const float *gy, int64_t n, float *g)
+{
+    struct norm_back j = { m, x, w, gy, g };
+
+    threads_for((size_t)n, 16, norm_rows, &j);
+}
+
+/* ---- one MLP ---- */
+
+/* Weights as the checkpoint has them, f32. */
+struct mlp {
+    struct linear of[THREE];
+    float *w[THREE], *bias[THREE];
+};
+
+static void mlp_release(struct mlp *p)
+{
+    for (int i = 0; i < THREE; i++) {
+        free(p->w[i]);
+        free(p->bias[i]);
+    }
+}
+
+/* The three linears of a layer from its i-th on. */
+static int mlp_load(struct model *m, int64_t layer, int64_t first,
+                    struct mlp *p, struct err *e)
+{
+    char name[MODULE_PATH_MAX + 8];
+
+    *p = (struct mlp){ 0 };
+    for (int i = 0; i < THREE; i++) {
+        struct linear *l = &p->of[i];
+        uint64_t rows, cols;
+        float *read, *bias = NULL;
+
+        model_linear(&m->config, layer, first + i, l);
+        if (checkpoint_linear(m->ck, l->module, &read, &rows, &cols, e) < 0)
+            return e->code;
+        p->w[i] = read;
+        if (rows != (uint64_t)l->rows || cols != (uint64_t)l->cols)
+            return err_set(e, E_DATA, "'%s': its shape is not the config's",
+                           l->module);
+        snprintf(name, sizeof(name), "%s.bias", l->module);
+        if (l->bias && model_vector(m, name, l->rows, &bias, e) < 0)
+            return e->code;
+        p->bias[i] = bias;
+    }
+    return 0;
+}
+
+/* Which tokens, and what their outputs are multiplied by. */
+struct chosen {
+    const int64_t *token; /* NULL: all */
+    const float *weight;  /* NULL: 1 */
+    int64_t n;
+};
+
+struct mlp_back {
+    const struct mlp *p;
+    const struct chosen *of;
+    int64_t h;
+    const float *in, *g; /* [tokens, h]: what it read; of what it said */
+    float *gin;          /* [tokens, h] += of what it read */
+    struct threads_error error;
+};
+
+/* Rows of the part: what was read, and gradients times weights. */
+static void gather(const struct mlp_back *j, int64_t at, int64_t n, float *in,
+                   float *g)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t t = j->of->token ? j->of->token[at + i] : at + i;
+        float w = j->of->weight ? j->of->weight[at + i] : 1;
+
+        memcpy(in + i * j->h, j->in + t * j->h, (size_t)j->h * sizeof(float));
+        for (int64_t k = 0; k < j->h; k++)
+            g[i * j->h + k] = w * j->g[t * j->h + k];
+    }
+}
+
+static void scatter(const struct mlp_back *j, int64_t at, int64_t n,
+                    const float *gin)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t t = j->of->token ? j->of->token[at + i] : at + i;
+
+        for (int64_t k = 0; k < j->h; k++)
+            j->gin[t * j->h + k] += gin[i * j->h + k];
+    }
+}
+
+/* a = gate, b = up, c = the gradient of silu(a) b; then a, b are those of
+ * gate and up. */
+static void gate_back(float *a, float *b, const float *c, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float s = 1 / (1 + expf(-a[i])), silu = a[i] * s;
+        float slope = s * (1 + a[i] * (1 - s));
+
+        a[i] = c[i] * b[i] * slope;
+        b[i] = c[i] * silu;
+    }
+}
+
+static void add_bias(float *y, const float *bias, int64_t n, int64_t width)
+{
+    for (int64_t i = 0; bias && i < n; i++)
+        for (int64_t k = 0; k < width; k++)
+            y[i * width + k] += bias[k];
+}
+
+static void run_part(struct mlp_back *j, int64_t at, int64_t n, float *room)
+{
+    const struct mlp *p = j->p;
+    int h = (int)j->h, w = (int)p->of[GATE].rows, rows = (int)n;
+    float *in = room, *g = in + PART * h, *a = g + PART * h, *b = a + PART * w,
+          *c = b + PART * w;
+
+    gather(j, at, n, in, g);
+    blas_sgemm(false, true, rows, w, h, 1, in, h, p->w[GATE], h, 0, a, w);
+    blas_sgemm(false, true, rows, w, h, 1, in, h, p->w[UP], h, 0, b, w);
+    add_bias(a, p->bias[GATE], n, w);
+    add_bias(b, p->bias[UP], n, w);
+    blas_sgemm(false, false, rows, w, h, 1, g, h, p->w[DOWN], w, 0, c, w);
+    gate_back(a, b, c, n * w);
+    blas_sgemm(false, false, rows, h, w, 1, a, w, p->w[GATE], h, 0, in, h);
+    blas_sgemm(false, false, rows, h, w, 1, b, w, p->w[UP], h, 1, in, h);
+    scatter(j, at, n, in);
+}
+
+static void run_parts(void *ctx, size_t begin, size_t end)
+{
+    struct mlp_back *j = ctx;
+    int64_t w = j->p->of[GATE].rows;
+    struct err e;
+    float *room =
+        scratch_thread((size_t)(PART * (2 * j->h + 3 * w)) * sizeof(float), &e);
+
+    if (!room) {
+        threads_error_add(&j->error, begin, &e);
+        return;
+    }
+    for (size_t i = begin; i < end; i++) {
+        int64_t at = (int64_t)i * PART, left = j->of->n - at;
+
+        run_part(j, at, left < PART ? left : PART, room);
+    }
+}
+
+static int mlp_run(struct mlp_back *j, struct err *e)
+{
+    threads_error_init(&j->error);
+    threads_for((size_t)((j->of->n + PART - 1) / PART), 1, run_parts, j);
+    return threads_error_take(&j->error, e);
+}
+
+/* ---- the experts ---- */
+
+/* The tokens of one expert, in room for all choices. */
+static int64_t tokens_of(const struct routing *r, int64_t expert,
+                         int64_t *token, float *weight)
+{
+    int64_t n = 0;
+
+    for (int64_t i = 0; i < r->n * r->top_k; i++)
+        if (r->experts[i] == expert && r->weights[i] != 0) {
+            token[n] = i / r->top_k;
+            weight[n++] = r->weights[i];
+        }
+    return n;
+}
+
+static int run_experts(struct model *m, int64_t layer, const struct routing *r,
+                       const struct mlp_back *j, struct err *e)
+{
+    int64_t experts = model_layer_experts(&m->config, layer),
+            common = model_linear_common(&m->config, layer);
+    int64_t *token =
+        mem_alloc((size_t)(r->n + 1) * sizeof(*token), "experts", e);
+    float *weight =
+        token ? mem_alloc((size_t)(r->n + 1) * sizeof(*weight), "experts", e) :
+                NULL;
+    int rc = weight ? 0 : e->code;
+
+    for (int64_t i = 0; i < experts && rc >= 0; i++) {
+        struct chosen of = { token, weight, tokens_of(r, i, token, weight) };
+        struct mlp_back back = *j;
+        struct mlp p = { 0 };
+
+        if (!of.n)
+            continue;
+        back.of = &of;
+        back.p = &p;
+        rc = mlp_load(m, layer, common + THREE * i, &p, e);
+        if (rc >= 0)
+            rc = mlp_run(&back, e);
+        mlp_release(&p);
+    }
+    free(token);
+    free(weight);
+    return rc;
+}
+
+static int route(struct model *m, int64_t layer, const void *in, int64_t n,
+                 struct routing *r, struct err *e)
+{
+    struct router *router = NULL;
+    int rc = router_load(m, layer, &router, e);
+
+    if (rc >= 0)
+        rc = routing_create(r, n, m->config.moe.top_k, e);
+    if (rc >= 0)
+        rc = router_run(router, in, n, r, 0, e);
+    router_release(router);
+    return rc;
+}
+
+/* ---- a layer ---- */
+
+/* sigmoid(in g) of each token, where the shared expert is gated. */
+static int shared_weights(struct model *m, int64_t layer, const float *in,
+                          int64_t n, float **weight, struct err *e)
+{
+    const struct model_config *c = &m->config;
+    char name[MODULE_PATH_MAX];
+    float *gate;
+
+    *weight = NULL;
+    if (!c->family->shared_gate || !model_layer_experts(c, layer))
+        return 0;
+    snprintf(name, sizeof(name), "model.layers.%lld.%s.weight",
+             (long long)layer, c->family->shared_gate);
+    if (model_vector(m, name, c->hidden_size, &gate, e) < 0)
+        return e->code;
+    *weight = mem_alloc((size_t)n * sizeof(float), "gates", e);
+    for (int64_t i = 0; *weight && i < n; i++) {
+        double sum = 0;
+
+        for (int64_t k = 0; k < c->hidden_size; k++)
+            sum += (double)in[i * c->hidden_size + k] * (double)gate[k];
+        (*weight)[i] = (float)(1 / (1 + exp(-sum)));
+    }
+    free(gate);
+    return *weight ? 0 : e->code;
+}
+
+/* The dense MLP, or the shared expert. */
+static int run_common(struct model *m, int64_t layer, int64_t n,
+                      const struct mlp_back *j, struct err *e)
+{
+    struct chosen of = { .n = n };
+    struct mlp_back back = *j;
+    float *weight = NULL;
+    struct mlp p = { 0 };
+    int rc;
+
+    if (!model_layer_width(&m->config, layer))
+        return 0;
+    back.of = &of;
+    back.p = &p;
+    rc = shared_weights(m, layer, j->in, n, &weight, e);
+    of.weight = weight;
+    if (rc >= 0)
+        rc = mlp_load(m, layer, model_linear_common(&m->config, layer) - THREE,
+                      &p, e);
+    if (rc >= 0)
+        rc = mlp_run(&back, e);
+    mlp_release(&p);
+    free(weight);
+    return rc;
+}
+
+static int run_layer(struct model *m, int64_t layer, const void *in, int64_t n,
+                     const struct mlp_back *j, struct err *e)
+{
+    struct routing r = { 0 };
+    int rc = run_common(m, layer, n, j, e);
+
+    if (rc >= 0 && model_layer_experts(&m->config, layer)) {
+        rc = route(m, layer, in, n, &r, e);
+        if (rc >= 0)
+            rc = run_experts(m, layer, &r, j, e);
+    }
+    routing_release(&r);
+    return rc;
+}
+
+int backward_mlp(struct model *m, int64_t layer, const void *x, int64_t n,
+                 float *g, struct err *e)
+{
+    int64_t h = m->config.hidden_size, count = n * h;
+    char name[MODULE_PATH_MAX];
+    float *w = NULL, *in, *gin = NULL;
+    void *normed;
+    struct mlp_back j;
+    int rc;
+
+    snprintf(name, sizeof(name),
+             "model.layers.%lld.post_attention_layernorm.weight",
+             (long long)layer);
+    if (blas_open(e) < 0 || model_vector(m, name, h, &w, e) < 0)
+        return e->code;
+    normed = mem_pages((size_t)(model_rows(n) * h) * m->size, "gradients", e);
+    in = normed ? mem_pages((size_t)count * sizeof(float), "gradients", e) :
+                  NULL;
+    gin = in ? mem_zero((size_t)count, sizeof(float), "gradients", e) : NULL;
+    rc = gin ? 0 : e->code;
+    if (rc >= 0) {
+        model_norm(m, x, w, n, normed);
+        (void)!to_f32(in, normed, m->dtype, (size_t)count);
+        j = (struct mlp_back){ .h = h, .in = in, .g = g, .gin = gin };
+        rc = run_layer(m, layer, normed, n, &j, e);
+    }
+    if (rc >= 0)
+        backward_norm(m, x, w, gin, n, g);
+    free(w);
+    free(normed);
+    free(in);
+    free(gin);
+    return rc;
+}

@@ -1,0 +1,86 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # run sets stderr
+# forge-gradient(1) as a user meets it.
+
+bats_require_minimum_version 1.5.0
+
+MODELS="$BATS_TEST_DIRNAME/../reference/forward.py"
+PY="$BATS_TEST_DIRNAME/../reference/gradient.py"
+
+setup_file() {
+    cd "$BATS_FILE_TMPDIR" || return 1
+    for kind in mini llama llama-biases qwen2 qwen3 deepseek_v3 qwen2_moe \
+        qwen3_moe mixtral; do
+        python3 "$MODELS" make $kind $kind
+    done
+    python3 "$MODELS" tokens t.fts 40 1 33 64
+}
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || return 1
+    ln -s "$BATS_FILE_TMPDIR"/* .
+}
+
+@test "gradients are what differences say: dense models" {
+    for kind in llama llama-biases qwen2 qwen3; do
+        forge-gradient -q --dtype f32 $kind t.fts >g.fts
+        python3 "$PY" $kind t.fts g.fts 1e-4
+    done
+}
+
+@test "gradients are what differences say: mixtures" {
+    for kind in deepseek_v3 qwen2_moe qwen3_moe mixtral; do
+        forge-gradient -q --dtype f32 $kind t.fts >g.fts
+        python3 "$PY" $kind t.fts g.fts 1e-4
+    done
+}
+
+@test "the linears that add to the stream are named, from the last layer down" {
+    forge-gradient -q llama t.fts | forge-hessian -q >h.fts
+    [ "$(forge-ls --json h.fts | sed 's/.*"name":"\([^"]*\)".*"modules":\["\([^"]*\)"\].*/\1 \2/' |
+        grep model | head -n 2)" = "model.layers.1.mlp_mid.gradient model.layers.1.mlp.down_proj
+model.layers.1.attn_out.gradient model.layers.1.self_attn.o_proj" ]
+    [ "$(forge-ls h.fts | grep -c ^hessian)" -eq 4 ]
+}
+
+@test "--tokens: whole batches of sequences" {
+    # shellcheck disable=SC2046
+    python3 "$MODELS" tokens many.fts $(yes 64 | head -n 80)
+    count() {
+        forge-gradient -q --tokens "$1" mini many.fts |
+            forge-ls - | grep -c 'attn_out.gradient'
+    }
+    [ "$(count 0)" -eq 80 ]
+    [ "$(count 1)" -eq 32 ]
+    [ "$(count 2048)" -eq 32 ]
+    [ "$(count 2049)" -eq 64 ]
+}
+
+@test "equal input gives equal bytes, whatever the threads" {
+    for dtype in bf16 f32; do
+        forge-gradient -q -j 1 --dtype $dtype qwen3_moe t.fts >one
+        forge-gradient -q -j 2 --dtype $dtype qwen3_moe <t.fts >two
+        cmp one two
+    done
+}
+
+@test "an input that is cut short is exit 65, and the output is no stream" {
+    head -c $(($(stat -c %s t.fts) - 8)) t.fts >short
+    run --separate-stderr forge-gradient -q -o out mini short
+    [ "$status" -eq 65 ]
+    [ "$(wc -l <<<"$stderr")" -eq 1 ]
+    [ ! -e out ]
+    forge-gradient -q mini short 2>/dev/null >out || true
+    run -65 forge-ls out
+}
+
+@test "a full disk is exit 74, a wrong command line 64, no file 66" {
+    run -74 forge-gradient -q mini t.fts -o /dev/full
+    run -64 forge-gradient -q
+    run -64 forge-gradient -q mini t.fts t.fts
+    run -66 forge-gradient -q mini none
+    run -66 forge-gradient -q none t.fts
+    forge-calib -q --to embed mini t.fts >x.fts
+    run --separate-stderr -65 forge-gradient -q mini x.fts
+    [[ $stderr == *"tokens"* ]]
+}
