@@ -40,6 +40,10 @@ adds() { # STAGES OPTION...
 @test "another layout: nothing" { adds "" --layout awq; }
 @test "another group: solving" { adds "solve" --group 64; }
 @test "other zeros: solving" { adds "solve" --asym; }
+@test "the best effort: gradients beside the calibration, and solving" {
+    adds "solve" --effort best
+    [ "$(find work/calib-* -name fisher.fts | wc -l)" -eq 1 ]
+}
 @test "another way through the layers: calibration" {
     adds "calib solve" --propagate original
 }
