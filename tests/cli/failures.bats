@@ -115,6 +115,9 @@ every="pread write fsync rename malloc"
         each "pread malloc" forge-solve -q -j 1 --order $order --hessian h.fts -o out.fts g.fts
     done
     each "$every" forge-solve -q -j 1 --hessian h.fts --report report -o out.fts g.fts
+    python3 "$BATS_TEST_DIRNAME/../reference/best.py" tiny-pair pair.fts ph.fts pf.fts
+    each "pread malloc" forge-solve -q -j 1 --effort default --hessian ph.fts \
+        --fisher pf.fts -o out.fts pair.fts
     fail_stdin=g.fts
     each "read write malloc" forge-solve -q -j 1 --hessian h.fts
 }
