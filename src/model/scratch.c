@@ -1,6 +1,7 @@
 /* scratch.c - see scratch.h. */
 #include "model/scratch.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 static __thread struct {
@@ -8,12 +9,23 @@ static __thread struct {
     size_t cap;
 } mine;
 
+/* Holds the same pointer, to free it when the thread ends. */
+static pthread_key_t ending;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void make_key(void)
+{
+    (void)pthread_key_create(&ending, free);
+}
+
 void *scratch_thread(size_t n, struct err *e)
 {
     if (n > mine.cap) {
+        pthread_once(&once, make_key);
         free(mine.p);
         mine.cap = 0;
         mine.p = mem_pages(n, "scratch", e);
+        (void)pthread_setspecific(ending, mine.p);
         if (!mine.p)
             return NULL;
         mine.cap = n;
