@@ -31,7 +31,12 @@ check() {
 @test "real loaders open every layout and compute with our weights" { check loaders; }
 @test "the same for random models of other families" {
     "${PYTHON:-python3}" "$BATS_TEST_DIRNAME/random_models.py" "${EVAL:-$BATS_TEST_DIRNAME/../../examples/eval.txt}" "$WORK/random"
-    MODELS=$(echo "$WORK"/random/*) check loaders
+    # Each in a process of its own: once GPTQModel has loaded a mixture,
+    # transformers renames those that come after it otherwise.
+    for m in "$WORK"/random/*; do
+        MODELS=$m check loaders || wrong+=" $m"
+    done
+    [ -z "${wrong-}" ]
 }
 @test "forge-solve has no more loss than GPTQModel's GPTQ" { check solve_check; }
 @test "our default is nearer to the original than the peers' defaults" { check quality; }
