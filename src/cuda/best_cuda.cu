@@ -243,6 +243,23 @@ static int store(struct cuda_context *c, const struct job *j, int start,
     return 0;
 }
 
+/* The targets, for who solves on: inputs as stored, on the host. */
+static int give_target(struct cuda_context *c, const struct job *j,
+                       const struct best_state *s, struct err *e)
+{
+    const uint32_t *input = j->b->factor[0]->input;
+    uint64_t cols = j->p->solve.cols, n = cols * s->pitch;
+    float *w = (float *)mem_pages(n * sizeof(*w), "solve", e);
+    int rc = w ? download(c, w, s->w, n * sizeof(*w), e) : e->code;
+
+    for (uint64_t r = 0; r < s->rows && !rc; r++)
+        for (uint64_t i = 0; i < cols; i++)
+            j->p->target[(j->first + r) * cols + input[i]] =
+                w[i * s->pitch + r];
+    free(w);
+    return rc;
+}
+
 /* Passes begin with nothing quantized. */
 static int restart(struct cuda_context *c, const struct best_state *s,
                    struct err *e)
@@ -274,6 +291,7 @@ static int solve_rows(struct cuda_context *c, const struct job *j,
 
     if ((rc = open_state(c, j, rows, &s, e)) < 0 ||
         (rc = load(c, j, &s, e)) < 0 || (rc = find_bad(c, j, e)) < 0 ||
+        (rc = j->p->target ? give_target(c, j, &s, e) : 0) < 0 ||
         (rc = measure_others(c, j, &s, e)) < 0)
         return rc;
     for (int i = 0; i < j->b->starts; i++) {
@@ -305,8 +323,6 @@ static int check(const struct best_params *p, const struct best_hessian *b,
 
     if (s->cols % 8 || !s->rows || s->rows > INT32_MAX / 64)
         return err_set(e, E_CONFIG, "the GPU solves inputs in multiples of 8");
-    if (p->target)
-        return err_set(e, E_CONFIG, "the GPU solves each row for itself");
     if (b->plan[0].widest > BEST_WIDE)
         return err_set(e, E_CONFIG, "the GPU refines groups of %d inputs",
                        BEST_WIDE);

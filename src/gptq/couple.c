@@ -36,13 +36,15 @@ struct work {
 static void fill_hessian(void *ctx, size_t begin, size_t end)
 {
     const struct work *w = ctx;
+    const uint32_t *input = w->c->plan->f->input;
 
-    for (uint64_t c = begin; c < end; c++) {
-        const float *from = slab_hessian(w->c->plan, c, 0) + c % FACTOR_PANEL;
+    for (uint64_t c = begin; c < end; c++)
+        for (uint64_t r = 0; r < w->n; r++) {
+            uint64_t i = input[c], j = input[r];
 
-        for (uint64_t r = 0; r < w->n; r++)
-            w->h[c * w->n + r] = from[r * FACTOR_PANEL];
-    }
+            w->h[c * w->n + r] = w->c->hessian[i > j ? i * (i + 1) / 2 + j :
+                                                       j * (j + 1) / 2 + i];
+        }
 }
 
 static void fill_fisher(struct work *w)

@@ -20,7 +20,8 @@ struct couple {
     uint64_t group;
     enum dtype scale_dtype;
     int sweeps;
-    const struct slab_plan *plan; /* H and its order, on the CPU */
+    const struct slab_plan *plan; /* the order; its factor may be on a GPU */
+    const float *hessian; /* H: packed lower triangle, inputs as stored */
     const float *fisher;  /* F: packed lower triangle [rows(rows+1)/2] */
     const float *target;  /* [rows, cols], inputs as stored */
     const uint32_t *meta; /* [rows, groups] */

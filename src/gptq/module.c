@@ -16,6 +16,8 @@ struct module_solver {
     /* The factor of the last Hessian: of the modules that share an input. */
     struct factor *factor;
     const struct hfile_entry *entry;
+    float
+        *hessian; /* with the prior; where it may be wanted again, else NULL */
     uint64_t cols, group;
     bool failed;  /* no damping made it positive definite */
     double prior; /* that the Hessian has on its diagonal */
@@ -45,8 +47,10 @@ static void drop_factors(struct module_solver *m)
 {
     factor_free(m->factor);
     best_close(&m->best);
+    free(m->hessian);
     m->factor = NULL;
     m->entry = NULL;
+    m->hessian = NULL;
 }
 
 static void drop_cross(struct cross *c)
@@ -152,6 +156,28 @@ static int open_best(struct module_solver *m, const struct factor_params *p,
     return best_open(&m->best, p, starts, h, false, e);
 }
 
+/* The entry's Hessian, in place of the last one's factors; it may have been
+ * kept. */
+static int load_hessian(struct module_solver *m, struct hfile_entry *entry,
+                        float **h, struct err *e)
+{
+    int rc;
+
+    *h = m->entry == entry ? m->hessian : NULL;
+    if (*h)
+        m->hessian = NULL;
+    drop_factors(m);
+    if (*h)
+        return 0;
+    if ((rc = hfile_load(m->hessians, entry, h, e)) < 0)
+        return rc;
+    /* experts' have been blended already */
+    m->prior = strstr(entry->name, ".experts.") ?
+                   0 :
+                   hfile_add_prior(entry, m->params.prior, *h);
+    return 0;
+}
+
 static int build_factor(struct module_solver *m, struct hfile_entry *entry,
                         uint64_t cols, uint64_t group, struct err *e)
 {
@@ -167,16 +193,14 @@ static int build_factor(struct module_solver *m, struct hfile_entry *entry,
     if (m->entry == entry && m->cols == cols && m->group == group)
         return 0;
     m->on_cpu &= m->entry == entry;
-    drop_factors(m);
-    if ((rc = hfile_load(m->hessians, entry, &h, e)) < 0)
+    if ((rc = load_hessian(m, entry, &h, e)) < 0)
         return rc;
-    /* experts' have been blended already */
-    m->prior = strstr(entry->name, ".experts.") ?
-                   0 :
-                   hfile_add_prior(entry, m->params.prior, h);
     rc = plan.starts ? open_best(m, &p, plan.starts, h, e) :
                        solve_build(&m->factor, &p, h, e);
-    free(h);
+    if (device_gpu() || hfile_any(m->fisher))
+        m->hessian = h;
+    else
+        free(h);
     if (rc < 0)
         return err_prefix(e, "'%s'", entry->name);
     m->failed = rc > 0;
@@ -325,6 +349,7 @@ static int couple(struct module_solver *m, const struct frame *w,
                         .sweeps = m->params.sweeps < 0 ? COUPLE_SWEEPS :
                                                          m->params.sweeps,
                         .plan = &m->best.plan[0],
+                        .hessian = m->hessian,
                         .target = p->target,
                         .meta = grids };
     struct hfile_entry *entry;

@@ -31,8 +31,8 @@ struct best_params {
     bool gap;            /* output is F */
     double alpha, beta;  /* see target.h */
     const float *output; /* G or F [rows, cols], or NULL */
-    float *target; /* out: what was solved for [rows, cols]; NULL: nobody asks.
-                      On the CPU alone */
+    float *target; /* out: what was solved for [rows, cols], inputs as stored;
+                      NULL: nobody asks */
 };
 
 /* What is done once for all modules of one Hessian.  Zeroed, it may be
