@@ -1,7 +1,6 @@
 /* forge-calib - run a model on calibration sequences, and tell what its linears
  * read.  See forge-calib(1). */
 #include <fcntl.h>
-#include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,21 +93,6 @@ static void plan(struct settings *s)
         s->output = CALIB_HITMAP;
     if (s->hidden && (s->to || (s->layer < 0 && !s->feedback)))
         die(E_USAGE, "--hidden goes with --layer or --feedback");
-}
-
-/* Where states lie that memory has no room for: $TMPDIR, or beside the
- * output. */
-static const char *temporary_dir(const struct settings *s)
-{
-    static char path[PATH_MAX];
-    const char *tmp = getenv("TMPDIR");
-
-    if (tmp && *tmp)
-        return tmp;
-    if (!s->tool.output || !strcmp(s->tool.output, "-") ||
-        snprintf(path, sizeof(path), "%s", s->tool.output) >= (int)sizeof(path))
-        return "/tmp";
-    return dirname(path);
 }
 
 /* Files with a % are read when their layer comes. */
@@ -206,7 +190,7 @@ int main(int argc, char **argv)
     c.hidden = s.hidden;
     c.both = s.propagate == 1;
     c.key = s.tool.key;
-    c.dir = temporary_dir(&s);
+    c.dir = tool_temporary_dir(&s.tool);
     /* before anything can fail: somebody may wait for us to open it */
     if (s.feedback && feedback_open(&c.feedback, s.feedback, &e) < 0)
         leave(&s, &c, &e);

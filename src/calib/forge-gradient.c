@@ -1,6 +1,5 @@
 /* forge-gradient - run a model forward and back on sequences, and put out the
  * gradients of its residual stream.  See forge-gradient(1). */
-#include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,14 +39,6 @@ static void parse(struct settings *s, int argc, char **argv)
     tool_apply(&s->tool);
 }
 
-/* Where states lie that memory has no room for. */
-static const char *temporary_dir(void)
-{
-    const char *tmp = getenv("TMPDIR");
-
-    return tmp && *tmp ? tmp : "/tmp";
-}
-
 static int run(struct settings *s, struct gradient *g,
                struct stream_reader **in, struct err *e)
 {
@@ -70,7 +61,7 @@ int main(int argc, char **argv)
 
     parse(&s, argc, argv);
     g.tokens = s.tokens;
-    g.dir = temporary_dir();
+    g.dir = tool_temporary_dir(&s.tool);
     progress_start(&progress, s.tool.progress, "batches", 0);
     if (stream_create(
             &g.out,

@@ -1,7 +1,12 @@
 /* tool.c - see tool.h. */
 #include "common/tool.h"
 
+#include <libgen.h>
+#include <limits.h>
 #include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "common/threads.h"
 
@@ -15,4 +20,17 @@ void tool_apply(const struct tool *t)
     threads_set(t->threads);
     mallopt(M_MMAP_THRESHOLD, KEPT);
     mallopt(M_TRIM_THRESHOLD, KEPT);
+}
+
+const char *tool_temporary_dir(const struct tool *t)
+{
+    static char path[PATH_MAX];
+    const char *tmp = getenv("TMPDIR");
+
+    if (tmp && *tmp)
+        return tmp;
+    if (!t->output || !strcmp(t->output, "-") ||
+        snprintf(path, sizeof(path), "%s", t->output) >= (int)sizeof(path))
+        return "/tmp";
+    return dirname(path);
 }

@@ -66,5 +66,8 @@ struct tool {
 
 /* After opt_parse: sets verbosity and the number of threads. */
 void tool_apply(const struct tool *t);
+/* Where states lie that memory has no room for: $TMPDIR, or beside the output;
+ * valid until the next call. */
+const char *tool_temporary_dir(const struct tool *t);
 
 #endif

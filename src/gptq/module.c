@@ -16,8 +16,7 @@ struct module_solver {
     /* The factor of the last Hessian: of the modules that share an input. */
     struct factor *factor;
     const struct hfile_entry *entry;
-    float
-        *hessian; /* with the prior; where it may be wanted again, else NULL */
+    float *hessian; /* its, with the prior, if it may be wanted again; NULL */
     uint64_t cols, group;
     bool failed;  /* no damping made it positive definite */
     double prior; /* that the Hessian has on its diagonal */
@@ -382,7 +381,7 @@ static int solve_best(struct module_solver *m, const struct solve_params *solve,
                              .sweeps = plan.sweeps,
                              .alpha = m->params.alpha,
                              .beta = m->params.beta };
-    struct best_result best;
+    struct best_result best = { .loss_plain = 0 };
     float *own = NULL;
     int drift = cross_of(&m->drift, w, w->dims[1], e), output, gap, rc;
 

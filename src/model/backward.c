@@ -26,28 +26,36 @@ struct norm_back {
 /* y = w x / r, r² = mean x² + eps:  dx = (u - x (x u) / (h r²)) / r, u = w dy */
 static void norm_rows(void *ctx, size_t begin, size_t end)
 {
+    enum { PIECE = 256 };
     const struct norm_back *j = ctx;
-    int64_t h = j->m->config.hidden_size;
+    int64_t h = j->m->config.hidden_size, n;
+    float x[PIECE];
 
     for (int64_t i = (int64_t)begin; i < (int64_t)end; i++) {
+        const char *row = (const char *)j->x + (size_t)(i * h) * j->m->size;
         const float *gy = j->gy + i * h;
-        float *g = j->g + i * h, x[1];
+        float *g = j->g + i * h;
         double squares = 0, dot = 0, r;
 
-        for (int64_t k = 0; k < h; k++) {
-            (void)!to_f32(
-                x, state_at((void *)(uintptr_t)j->x, j->m->dtype, i * h + k),
-                j->m->dtype, 1);
-            squares += (double)*x * (double)*x;
-            dot += (double)*x * (double)(j->w[k] * gy[k]);
+        for (int64_t c = 0; c < h; c += n) {
+            n = h - c < PIECE ? h - c : PIECE;
+            (void)!to_f32(x, row + (size_t)c * j->m->size, j->m->dtype,
+                          (size_t)n);
+            for (int64_t k = 0; k < n; k++) {
+                squares += (double)x[k] * (double)x[k];
+                dot += (double)x[k] * (double)(j->w[c + k] * gy[c + k]);
+            }
         }
         r = sqrt(squares / (double)h + j->m->config.rms_eps);
         dot /= (double)h * r * r;
-        for (int64_t k = 0; k < h; k++) {
-            (void)!to_f32(
-                x, state_at((void *)(uintptr_t)j->x, j->m->dtype, i * h + k),
-                j->m->dtype, 1);
-            g[k] += (float)(((double)(j->w[k] * gy[k]) - (double)*x * dot) / r);
+        for (int64_t c = 0; c < h; c += n) {
+            n = h - c < PIECE ? h - c : PIECE;
+            (void)!to_f32(x, row + (size_t)c * j->m->size, j->m->dtype,
+                          (size_t)n);
+            for (int64_t k = 0; k < n; k++)
+                g[c + k] += (float)(((double)(j->w[c + k] * gy[c + k]) -
+                                     (double)x[k] * dot) /
+                                    r);
         }
     }
 }
