@@ -1,6 +1,7 @@
 /* gradient.c - see gradient.h. */
 #include "calib/gradient.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,18 +67,23 @@ static int pass_layer(struct run *r, int64_t layer, struct err *e)
 
 /* ---- back ---- */
 
-/* The linear that adds its output to the stream from this point, or false. */
-static bool adds_here(const struct model_config *c, int64_t layer, enum point p,
-                      struct linear *l)
+/* The linears that write into the stream from this point, a line each: experts,
+ * too, whose outputs are multiplied by a number first.  free() it. */
+static char *writers(const struct model_config *c, int64_t layer, enum point p,
+                     struct err *e)
 {
-    int64_t n = model_linear_common(c, layer);
+    enum input_class expert = p == POINT_MLP_MID ? IN_EXPERT_MID : IN_COUNT;
+    size_t n = (size_t)model_linear_count(c, layer), at = 0;
+    char *text = mem_alloc(n * (MODULE_PATH_MAX + 1), "gradients", e);
+    struct linear l;
 
-    for (int64_t i = 0; i < n && point_adds(c, layer, p); i++) {
-        model_linear(c, layer, i, l);
-        if (l->input == point_input(p))
-            return true;
+    for (size_t i = 0; i < n && text; i++) {
+        model_linear(c, layer, (int64_t)i, &l);
+        if (l.input == point_input(p) || l.input == expert)
+            at += (size_t)snprintf(text + at, MODULE_PATH_MAX + 1, "%s%s",
+                                   at ? "\n" : "", l.module);
     }
-    return false;
+    return text;
 }
 
 static int put(struct run *r, int64_t layer, enum point p, struct err *e)
@@ -88,27 +94,26 @@ static int put(struct run *r, int64_t layer, enum point p, struct err *e)
                        .ndim = 2,
                        .dims = { 0, (uint64_t)c->hidden_size } };
     const char *from = r->rows;
-    struct linear l;
+    char *modules = writers(c, layer, p, e);
+    int rc = modules ? 0 : e->code;
 
-    if (!adds_here(c, layer, p, &l))
-        return 0;
-    if (!from_f32(r->rows, f.dtype, r->grad,
-                  (size_t)(r->s.rows * c->hidden_size)))
-        return err_set(e, E_BUG, "gradients are no float");
+    if (rc >= 0 && !from_f32(r->rows, f.dtype, r->grad,
+                             (size_t)(r->s.rows * c->hidden_size)))
+        rc = err_set(e, E_BUG, "gradients are no float");
     emit_name(layer, p, f.name);
     strcat(f.name, ".gradient");
-    f.modules = l.module;
-    for (int64_t i = 0; i < r->s.n_sequences; i++) {
+    f.modules = modules;
+    for (int64_t i = 0; i < r->s.n_sequences && rc >= 0; i++) {
         f.sequence = r->s.sequence[i].number;
         f.last = i == r->s.n_sequences - 1;
         f.dims[0] = f.samples = (uint64_t)r->s.sequence[i].length;
         f.len = f.dims[0] * r->row;
         f.data = from;
         from += f.len;
-        if (stream_write(r->g->out, &f, e) < 0)
-            return e->code;
+        rc = stream_write(r->g->out, &f, e);
     }
-    return 0;
+    free(modules);
+    return rc;
 }
 
 static int back_layer(struct run *r, int64_t layer, struct err *e)

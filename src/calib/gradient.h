@@ -17,10 +17,10 @@ struct gradient {
 };
 
 /* Write, from the last layer to the first, an activation frame a sequence for
- * each linear that adds its output to the stream and no router chooses:
- * "model.layers.3.mlp_mid.gradient" of down's, ".attn_out.gradient" of o's,
- * [tokens, hidden_size] elements, naming the linear.  Errors as of
- * model/backward.h and what reads and writes. */
+ * each place where linears add to the stream:
+ * "model.layers.3.mlp_mid.gradient" of down's, all experts' alike,
+ * ".attn_out.gradient" of o's, [tokens, hidden_size] elements, naming the
+ * linears.  Errors as of model/backward.h and what reads and writes. */
 MUST_CHECK int gradient_run(struct gradient *g, struct err *e);
 
 #endif

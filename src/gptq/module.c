@@ -128,6 +128,11 @@ static int check_shapes(const struct frame *w, const struct frame *meta,
     return 0;
 }
 
+static bool of_expert(const char *name)
+{
+    return strstr(name, ".experts.");
+}
+
 /* What is tried for groups of this size. */
 static struct effort_plan effort_of(const struct module_solver *m,
                                     uint64_t group)
@@ -171,7 +176,7 @@ static int load_hessian(struct module_solver *m, struct hfile_entry *entry,
     if ((rc = hfile_load(m->hessians, entry, h, e)) < 0)
         return rc;
     /* experts' have been blended already */
-    m->prior = strstr(entry->name, ".experts.") ?
+    m->prior = of_expert(entry->name) ?
                    0 :
                    hfile_add_prior(entry, m->params.prior, *h);
     return 0;
@@ -322,7 +327,8 @@ static int add_prior(const struct module_solver *m, const struct frame *w,
 
 /* ---- rows together ---- */
 
-enum { COUPLE_SWEEPS = 6 };
+/* Of experts' weights: there are many, and a third brings nothing. */
+enum { COUPLE_SWEEPS = 6, COUPLE_EXPERT = 2 };
 /* Of the moments of gradients, as of Hessians: tokens more for each output. */
 static const double fisher_prior = 2;
 
@@ -342,11 +348,12 @@ static int couple(struct module_solver *m, const struct frame *w,
                   const struct best_params *p, const uint32_t *grids,
                   uint8_t *codes, double *loss, struct err *e)
 {
+    int sweeps = of_expert(w->name) ? COUPLE_EXPERT : COUPLE_SWEEPS;
     struct couple c = { .rows = w->dims[0],
                         .group = p->solve.group,
                         .scale_dtype = p->solve.scale_dtype,
-                        .sweeps = m->params.sweeps < 0 ? COUPLE_SWEEPS :
-                                                         m->params.sweeps,
+                        .sweeps =
+                            m->params.sweeps < 0 ? sweeps : m->params.sweeps,
                         .plan = &m->best.plan[0],
                         .hessian = m->hessian,
                         .target = p->target,

@@ -49,6 +49,18 @@ def mlp(c, t, layer, a, seen):
     return y
 
 
+def writers(c, layer, point):
+    """The linears that write into the stream there."""
+    p = "model.layers.%d." % layer
+    if point == "attn_out":
+        return [p + "self_attn.o_proj"]
+    if not mixtures.sparse(c, layer):
+        return [p + "mlp.down_proj"]
+    down = mixtures.expert_names(c)[2]
+    shared = [p + mixtures.shared(c)[0] + ".down_proj"] if mixtures.shared(c) else []
+    return shared + ["%s%s.experts.%d.%s" % (p, mixtures.block(c), e, down) for e in range(mixtures.experts(c))]
+
+
 def losses(c, t, x, layer, point, seen, token):
     """-log p of each row's token, x the stream behind the linear at `point`."""
     for i in range(layer, c["num_hidden_layers"]):
@@ -82,7 +94,8 @@ def main(d, tokens, path, tolerance):
         known[x.sequence] = seen, *tokens_of(z, v)
     for f in forward.read(path):
         layer, point = int(f.name.split(".")[2]), f.name.split(".")[3]
-        assert f.name.endswith(".gradient") and f.role == "activation" and len(f.modules) == 1, f.name
+        assert f.name.endswith(".gradient") and f.role == "activation" , f.name
+        assert list(f.modules) == writers(c, layer, point), f.modules
         seen, token, unsure = known[f.sequence]
         x = seen["model.layers.%d'" % layer if point == "attn_out" else "model.layers.%d" % (layer + 1)]
         g = f.array().astype(float)
