@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/threads.h"
+
 enum { MODULES_MAX = 16 * MODULE_PATH_MAX };
 
 void emit_name(int64_t layer, enum point at, char name[FRAME_NAME_MAX + 1])
@@ -68,28 +70,6 @@ int emit_hidden(struct stream_writer *w, const struct store *s,
     return 0;
 }
 
-int emit_activation(struct stream_writer *w, const struct store *s,
-                    const struct span *b, int64_t layer, enum point at,
-                    const void *rows, struct err *e)
-{
-    const char *from = rows ? rows : store_act(s, b);
-    char modules[MODULES_MAX];
-
-    list_modules(model_config(s->m), layer, point_input(at), modules);
-    for (int64_t i = b->first; i < b->first + b->n; i++) {
-        struct frame f = frame_of(s, i, layer, at);
-
-        f.modules = modules;
-        f.samples = f.dims[0];
-        f.lent = !rows;
-        f.data = from;
-        from += f.len;
-        if (stream_write(w, &f, e) < 0)
-            return e->code;
-    }
-    return 0;
-}
-
 /* ---- two streams ---- */
 
 void emit_subtract(void *to, const void *a, const void *b, const float *bias,
@@ -118,7 +98,6 @@ int emit_beside(struct stream_writer *w, const struct frame *f,
 {
     struct frame g = *f;
 
-    g.lent = false;
     g.dims[1] = width;
     g.len = g.dims[0] * width * dtype_bits(g.dtype) / 8;
     g.modules = NULL;
@@ -127,78 +106,92 @@ int emit_beside(struct stream_writer *w, const struct frame *f,
     return stream_write(w, &g, e);
 }
 
-/* What stands in front of the activations of a point. */
+/* What stands in front of the activations of a batch at a point. */
 struct difference {
-    const char *suffix;
-    const char *original, *here; /* rows of a batch */
+    const char *suffix; /* NULL: nothing does */
+    const char *original, *here;
+    char *to;
     const float *bias;
-    uint64_t width;
-    void *buffer;
+    size_t width, row; /* numbers, bytes */
+    enum dtype dtype;
 };
 
-static struct difference difference_of(const struct store *s,
-                                       const struct store *o,
-                                       const struct span *b, int64_t layer,
-                                       enum point at, const float *bias)
+static struct difference difference_of(const struct emission *t,
+                                       const struct span *b)
 {
-    const struct model_config *c = model_config(s->m);
-
-    if (point_adds(c, layer, at))
-        return (struct difference){ .suffix = ".output",
-                                    .original = store_x(o, b->row),
-                                    .here = store_x(s, b->row),
-                                    .bias = bias,
-                                    .width = (uint64_t)c->hidden_size };
-    return (struct difference){ .suffix = ".drift",
-                                .original = store_act(o, b),
-                                .here = store_act(s, b),
-                                .width = (uint64_t)point_width(c, layer, at) };
-}
-
-/* That of the sequence whose activations are f, from this row of the batch
- * on. */
-static int emit_difference(struct stream_writer *w, const struct frame *f,
-                           struct difference *d, int64_t row, struct err *e)
-{
-    size_t bytes = d->width * dtype_bits(f->dtype) / 8,
-           at = (size_t)row * bytes;
-
-    if (mem_grow(&d->buffer, f->dims[0] * bytes, f->name, e) < 0)
-        return e->code;
-    for (uint64_t r = 0; r < f->dims[0]; r++, at += bytes)
-        emit_subtract((char *)d->buffer + r * bytes, d->original + at,
-                      d->here + at, d->bias, d->width, f->dtype);
-    return emit_beside(w, f, d->suffix, d->width, d->buffer, e);
-}
-
-int emit_both(struct stream_writer *w, const struct store *s,
-              const struct store *o, const struct span *b, int64_t layer,
-              enum point at, const float *bias, struct err *e)
-{
-    struct difference d = difference_of(s, o, b, layer, at, bias);
-    const char *from = store_act(s, b);
+    const struct model_config *c = model_config(t->s->m);
+    struct difference d = { .dtype = model_dtype(t->s->m) };
     char modules[MODULES_MAX];
-    int64_t row = 0;
-    int rc = 0;
 
-    list_modules(model_config(s->m), layer, point_input(at), modules);
+    if (!t->original)
+        return d;
+    list_modules(c, t->layer, point_input(t->at), modules);
     if (!*modules) /* no linear reads it whose target could be corrected */
-        return emit_activation(w, s, b, layer, at, NULL, e);
-    for (int64_t i = b->first; i < b->first + b->n && rc >= 0; i++) {
-        struct frame f = frame_of(s, i, layer, at);
+        return d;
+    d.to = store_difference(t->original, b);
+    if (point_adds(c, t->layer, t->at)) {
+        d.suffix = ".output";
+        d.original = store_x(t->original, b->row);
+        d.here = store_x(t->s, b->row);
+        d.bias = t->bias;
+        d.width = (size_t)c->hidden_size;
+    } else {
+        d.suffix = ".drift";
+        d.original = store_act(t->original, b);
+        d.here = store_act(t->s, b);
+        d.width = (size_t)point_width(c, t->layer, t->at);
+    }
+    d.row = d.width * dtype_bits(d.dtype) / 8;
+    return d;
+}
+
+static void subtract_rows(void *ctx, size_t begin, size_t end)
+{
+    const struct difference *d = ctx;
+
+    for (size_t at = begin * d->row; begin < end; begin++, at += d->row)
+        emit_subtract(d->to + at, d->original + at, d->here + at, d->bias,
+                      d->width, d->dtype);
+}
+
+/* ---- activations ---- */
+
+/* Those of a batch, each behind its difference.  rows NULL: the store's own,
+ * which the pipe may refer to. */
+static int write_batch(const struct emission *t, const struct span *b,
+                       const void *rows, struct err *e)
+{
+    struct difference d = difference_of(t, b);
+    const char *from = rows ? rows : store_act(t->s, b), *beside = d.to;
+    char modules[MODULES_MAX];
+
+    list_modules(model_config(t->s->m), t->layer, point_input(t->at), modules);
+    for (int64_t i = b->first; i < b->first + b->n; i++) {
+        struct frame f = frame_of(t->s, i, t->layer, t->at);
 
         f.modules = modules;
         f.samples = f.dims[0];
-        f.lent = true;
+        f.lent = !rows;
         f.data = from;
         from += f.len;
-        rc = emit_difference(w, &f, &d, row, e);
-        if (rc >= 0)
-            rc = stream_write(w, &f, e);
-        row += s->sequence[i].length;
+        if (d.suffix) {
+            if (emit_beside(t->w, &f, d.suffix, d.width, beside, e) < 0)
+                return e->code;
+            beside += f.dims[0] * d.row;
+        }
+        if (stream_write(t->w, &f, e) < 0)
+            return e->code;
     }
-    free(d.buffer);
-    return rc;
+    return 0;
+}
+
+int emit_activation(struct stream_writer *w, const struct store *s,
+                    const struct span *b, int64_t layer, enum point at,
+                    const void *rows, struct err *e)
+{
+    struct emission t = { .w = w, .s = s, .layer = layer, .at = at };
+
+    return write_batch(&t, b, rows, e);
 }
 
 /* ---- beside the computing ---- */
@@ -226,10 +219,7 @@ static void *emit_all(void *arg)
     for (int64_t i = 0; i < s->n_batches && !rc && await(t, i); i++) {
         const struct span *b = &s->batch[i];
 
-        rc = t->original ?
-                 emit_both(t->w, s, t->original, b, t->layer, t->at, t->bias,
-                           &e) :
-                 emit_activation(t->w, s, b, t->layer, t->at, NULL, &e);
+        rc = write_batch(t, b, NULL, &e);
         store_leave(s, b);
         if (t->original)
             store_leave(t->original, b);
@@ -256,12 +246,16 @@ int emission_start(struct emission *t, struct err *e)
     return err_set(e, E_TEMP, "activations: cannot start a thread");
 }
 
-int emission_ready(struct emission *t, int64_t n, struct err *e)
+int emission_ready(struct emission *t, int64_t i, struct err *e)
 {
+    const struct span *b = &t->s->batch[i];
+    struct difference d = difference_of(t, b);
     int rc;
 
+    if (d.suffix)
+        threads_for((size_t)b->rows, 64, subtract_rows, &d);
     pthread_mutex_lock(&t->lock);
-    t->ready = n;
+    t->ready = i + 1;
     rc = t->rc;
     if (rc < 0)
         *e = t->err;

@@ -10,22 +10,11 @@
 MUST_CHECK int emit_hidden(struct stream_writer *w, const struct store *s,
                            const struct span *b, int64_t layer, struct err *e);
 /* One `activation` frame per sequence: rows of what point `at` of the layer
- * holds.  rows NULL: the store's own, which do not change until their mark is
- * back (sync.h), so that a pipe may refer to them. */
+ * holds. */
 MUST_CHECK int emit_activation(struct stream_writer *w, const struct store *s,
                                const struct span *b, int64_t layer,
                                enum point at, const void *rows, struct err *e);
-/* The same of what the store itself holds, each frame behind a difference from the
- * original store o.  Where the linear at this point writes into the residual
- * stream (point_adds()): NAME.output, what it should put out, which is o's
- * residual stream behind it, where o is already, less s's in front of it and
- * less `bias` (or NULL).  Elsewhere NAME.drift, what o's activation has more.
- * Neither where no linear reads the activation. */
-MUST_CHECK int emit_both(struct stream_writer *w, const struct store *s,
-                         const struct store *o, const struct span *b,
-                         int64_t layer, enum point at, const float *bias,
-                         struct err *e);
-/* A frame like f, named NAME`suffix`, of `width` numbers a row. */
+/* A frame like f, named NAME`suffix`, of `width` numbers a row; lent if f is. */
 MUST_CHECK int emit_beside(struct stream_writer *w, const struct frame *f,
                            const char *suffix, uint64_t width, const void *rows,
                            struct err *e);
@@ -37,13 +26,22 @@ void emit_subtract(void *to, const void *a, const void *b, const float *bias,
 void emit_name(int64_t layer, enum point at, char name[FRAME_NAME_MAX + 1]);
 
 /* A thread that writes the activations of all batches, each as soon as it is
- * said to be ready: pipes never hold up the computing. */
+ * said to be ready: pipes never hold up the computing.  The store's rows do not
+ * change until their mark is back (sync.h), so that a pipe may refer to them.
+ *
+ * Of two streams, each frame comes behind a difference between them.  Where the
+ * linear at this point writes into the residual stream (point_adds()):
+ * NAME.output, what it should put out, which is the original's residual stream
+ * behind it, where the original is already, less s's in front of it and less
+ * `bias`.  Elsewhere NAME.drift, what the original's activation has more.
+ * Neither where no linear reads the activation.  They lie in the original's
+ * store. */
 struct emission {
     struct stream_writer *w;
-    const struct store *s, *original; /* original: NULL, or emit_both() */
+    const struct store *s, *original; /* original: NULL, or the second stream */
     int64_t layer;
     enum point at;
-    const float *bias; /* of emit_both() */
+    const float *bias; /* NULL: none */
     /* private */
     pthread_t thread;
     pthread_mutex_t lock;
@@ -56,8 +54,9 @@ struct emission {
 
 /* What is not private is filled in.  E_TEMP. */
 MUST_CHECK int emission_start(struct emission *t, struct err *e);
-/* Batches 0 .. n-1 are ready.  Fails where the writing has failed. */
-MUST_CHECK int emission_ready(struct emission *t, int64_t n, struct err *e);
+/* Batch i is ready, the one behind the last.  Fails where the writing has
+ * failed. */
+MUST_CHECK int emission_ready(struct emission *t, int64_t i, struct err *e);
 /* Wait until all are written; stop: or only until the frame at hand is. */
 MUST_CHECK int emission_finish(struct emission *t, bool stop, struct err *e);
 

@@ -158,7 +158,7 @@ static int run_batch(struct loop *l, const struct step *t, int64_t i,
     if (t->last)
         loop_progress(l, b);
     if (t->out)
-        return emission_ready(t->out, i + 1, e);
+        return emission_ready(t->out, i, e);
     store_leave(l->s, b);
     return 0;
 }

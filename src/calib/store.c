@@ -156,10 +156,13 @@ int store_copy(struct store *t, const struct store *s, struct err *e)
     return 0;
 }
 
+void *store_difference(const struct store *o, const struct span *b)
+{
+    return (char *)o->act.p + act_at(o, b->row);
+}
+
 int store_open_act(struct store *s, struct err *e)
 {
-    if (s->beside)
-        return 0;
     return region_reserve(&s->act, act_at(s, s->rows + SLACK_ROWS), e);
 }
 
@@ -186,6 +189,5 @@ void store_keep(const struct store *s, const struct span *b, struct state *st)
 void store_leave(const struct store *s, const struct span *b)
 {
     region_leave(&s->x, (size_t)b->row * x_row(s), (size_t)b->rows * x_row(s));
-    if (!s->beside)
-        region_leave(&s->act, act_at(s, b->row), act_at(s, b->rows));
+    region_leave(&s->act, act_at(s, b->row), act_at(s, b->rows));
 }

@@ -28,7 +28,7 @@ struct store {
     int64_t rows;
     int64_t widest;       /* of activations: elements that a row has room for */
     struct store *beside; /* NULL, or whose room holds the activations */
-    struct region x, act;
+    struct region x, act; /* act: where beside is, of differences from it */
 };
 
 /* dir: of temporary files. */
@@ -44,12 +44,15 @@ MUST_CHECK int store_fill(struct store *s, struct feed *f, struct err *e);
 /* The same sequences and states as s has, in t, which store_init() made. */
 MUST_CHECK int store_copy(struct store *t, const struct store *s,
                           struct err *e);
-/* Room for activations of all rows. */
+/* Room for activations of all rows, or for differences. */
 MUST_CHECK int store_open_act(struct store *s, struct err *e);
 /* Row `row` of x. */
 void *store_x(const struct store *s, int64_t row);
 /* Where the rows of a batch's activation begin: they are contiguous. */
 void *store_act(const struct store *s, const struct span *b);
+/* Where those of a second stream lie that are put out for a batch: as many rows,
+ * no wider than a row of its activations or of x. */
+void *store_difference(const struct store *o, const struct span *b);
 /* Point a state at the rows of a batch, at a point; its activation is in the
  * state's own memory. */
 MUST_CHECK int store_load(const struct store *s, const struct span *b,
