@@ -42,32 +42,20 @@ static void push(struct slab *s, const struct slab_group *g)
                       slab_factor(s->plan, c, end), n - end);
 }
 
-/* One panel of x R_GG = acc, x the negated rows of d. */
-static void divide(float *d, const float *acc, const float *l)
-{
-    for (int c = COLS - 1; c >= 0; c--)
-        for (int r = 0; r < ROWS; r++) {
-            float t = acc[c * ROWS + r];
-
-            for (int k = COLS - 1; k > c; k--)
-                t += d[k * ROWS + r] * l[k * COLS + c];
-            d[c * ROWS + r] = -(t / l[c * COLS + c]);
-        }
-}
-
-/* w of the group, pushed: acc is set. */
+/* w of the group, pushed: acc is set.  x R_GG = -acc, and x is what the weights
+ * move against. */
 static void update(struct slab *s, const struct slab_group *g, float *w)
 {
     uint64_t end = (g->c1 + COLS - 1) / COLS * COLS, n = end - g->c0;
-    float acc[COLS * ROWS];
 
+    for (uint64_t i = 0; i < n * ROWS; i++)
+        w[i] = -s->acc[i];
     for (uint64_t c = n; c > 0;) {
         c -= COLS;
-        memcpy(acc, s->acc + c * ROWS, sizeof(acc));
-        s->k->product(acc, w + (c + COLS) * ROWS,
-                      slab_factor(s->plan, g->c0 + c, g->c0 + c + COLS),
-                      n - c - COLS);
-        divide(w + c * ROWS, acc, slab_factor(s->plan, g->c0 + c, g->c0 + c));
+        s->k->subtract(w + c * ROWS, w + (c + COLS) * ROWS,
+                       slab_factor(s->plan, g->c0 + c, g->c0 + c + COLS),
+                       n - c - COLS, COLS);
+        s->k->back(w + c * ROWS, slab_factor(s->plan, g->c0 + c, g->c0 + c));
     }
     for (uint64_t i = 0; i < n * ROWS; i++)
         w[i] = s->w[g->c0 * ROWS + i] - w[i];

@@ -95,7 +95,7 @@ static void update(const struct step *s, uint64_t first, uint64_t end)
                 for (uint64_t j = 0; j < 32; j++)
                     __builtin_prefetch(l + j * ROWS);
                 s->k->subtract(column(s->a, q, c), column(s->a, q, k),
-                               right(s->a, c, k), n);
+                               right(s->a, c, k), n, ROWS);
             }
         }
     }
@@ -106,8 +106,8 @@ static void solve_columns(const struct step *s, uint64_t q, uint64_t c1)
 {
     for (uint64_t c = s->c0; c < c1; c += COLS) {
         s->k->subtract(column(s->a, q, c), column(s->a, q, s->c0),
-                       right(s->a, c, s->c0), c - s->c0);
-        s->k->divide(column(s->a, q, c), right(s->a, c, c));
+                       right(s->a, c, s->c0), c - s->c0, ROWS);
+        s->k->divide(column(s->a, q, c), right(s->a, c, c), ROWS);
     }
 }
 
@@ -143,7 +143,7 @@ static int solve_triangle(const struct step *s, uint64_t q)
     solve_columns(s, q, first);
     for (uint64_t c = first; c < first + ROWS; c += COLS) {
         s->k->subtract(column(s->a, q, c), column(s->a, q, s->c0),
-                       right(s->a, c, s->c0), c - s->c0);
+                       right(s->a, c, s->c0), c - s->c0, ROWS);
         if (finish_columns(column(s->a, q, c), c - first))
             return 1;
     }

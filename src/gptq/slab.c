@@ -154,15 +154,11 @@ void slab_round(struct slab *s)
     for (uint64_t i = 0; i < s->plan->groups; i++) {
         const struct slab_group *g = &s->plan->group[i];
 
-        for (uint64_t c = g->c0; c < g->c1; c++)
-            for (uint64_t r = 0; r < ROWS; r++) {
-                uint64_t to = c * ROWS + r, from = g->group * ROWS + r;
-                struct qgrid q = { s->scale[from], (int)s->zero[from] };
-                int code = quant_code(s->w[to], q);
-
-                s->codes[to] = (uint8_t)code;
-                s->d[to] = s->w[to] - quant_value(code, q);
-            }
+        for (uint64_t c = g->c0; c < g->c1; c++) {
+            memcpy(s->d + c * ROWS, s->w + c * ROWS, ROWS * sizeof(float));
+            s->k->nearest(s->d + c * ROWS, s->scale + g->group * ROWS,
+                          s->zero + g->group * ROWS, s->codes + c * ROWS);
+        }
     }
 }
 

@@ -113,6 +113,8 @@ static int load(const struct job *j, float *x, uint64_t row, uint64_t n,
         if (!to_f32(x, j->w + (row + r) * stride, p->dtype, p->cols))
             return err_set(e, E_DATA, "%s is no float type",
                            dtype_name(p->dtype));
+        if (lanes_finite(x, p->cols))
+            continue;
         for (uint64_t i = 0; i < p->cols; i++)
             if (!isfinite(x[i]))
                 return err_set(e, E_DATA, "row %llu: input %llu is not finite",
@@ -164,7 +166,7 @@ static void measure_others(struct job *j, struct slab *s, uint64_t row,
     slab_restart(s);
 }
 
-/* The targets moved, also in x for the other orders. */
+/* The targets moved; also in x, for other orders and for who asks. */
 static void move_target(struct job *j, struct bench *t, uint64_t row,
                         uint64_t n)
 {
@@ -180,7 +182,7 @@ static void move_target(struct job *j, struct bench *t, uint64_t row,
                               .rows = n };
 
     target_move(&j->b->target, &t->slab[0], &way);
-    for (uint64_t c = 0; c < cols; c++)
+    for (uint64_t c = 0; (j->b->starts > 1 || p->target) && c < cols; c++)
         for (uint64_t r = 0; r < n; r++)
             t->x[r * cols + f->input[c]] = s->w[c * ROWS + r];
 }

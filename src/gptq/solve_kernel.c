@@ -107,27 +107,38 @@ INLINE void nearest(float *d, const float *scale, const float *zero,
     }
 }
 
-INLINE void divide(float *x, const float *l)
+/* x_c = (x_c - what x_from .. x_to - 1 push onto it) / l_cc */
+INLINE void divide_column(float *x, const float *l, size_t ld, int c, int from,
+                          int to)
 {
     enum { N = ROWS / LANES };
+    vf t[N];
 
-    for (int c = 0; c < COLS; c++) {
-        vf t[N];
+    memcpy(t, x + c * ROWS, sizeof(t));
+    for (int k = from; k < to; k++) {
+        vf d[N];
 
-        memcpy(t, x + c * ROWS, sizeof(t));
-        for (int k = 0; k < c; k++) {
-            vf d[N];
-
-            memcpy(d, x + k * ROWS, sizeof(d));
-#pragma GCC unroll 3
-            for (int i = 0; i < N; i++)
-                t[i] -= d[i] * l[k * ROWS + c];
-        }
+        memcpy(d, x + k * ROWS, sizeof(d));
 #pragma GCC unroll 3
         for (int i = 0; i < N; i++)
-            t[i] /= l[c * ROWS + c];
-        memcpy(x + c * ROWS, t, sizeof(t));
+            t[i] -= d[i] * l[(size_t)k * ld + (size_t)c];
     }
+#pragma GCC unroll 3
+    for (int i = 0; i < N; i++)
+        t[i] /= l[(size_t)c * (ld + 1)];
+    memcpy(x + c * ROWS, t, sizeof(t));
+}
+
+INLINE void divide(float *x, const float *l, size_t ld)
+{
+    for (int c = 0; c < COLS; c++)
+        divide_column(x, l, ld, c, 0, c);
+}
+
+INLINE void back(float *x, const float *l)
+{
+    for (int c = COLS - 1; c >= 0; c--)
+        divide_column(x, l, COLS, c, c + 1, COLS);
 }
 
 static void panel_plain(const struct solve_panel *p)
@@ -149,22 +160,28 @@ static void product_plain(float *acc, const float *d, const float *l, size_t n)
                 acc[c * ROWS + r] += d[k * ROWS + r] * l[k * COLS + c];
 }
 
-static void subtract_plain(float *acc, const float *d, const float *l, size_t n)
+static void subtract_plain(float *acc, const float *d, const float *l, size_t n,
+                           size_t ld)
 {
     for (size_t k = 0; k < n; k++)
         for (int c = 0; c < COLS; c++)
             for (int r = 0; r < ROWS; r++)
-                acc[c * ROWS + r] -= d[k * ROWS + r] * l[k * ROWS + c];
+                acc[c * ROWS + r] -= d[k * ROWS + r] * l[k * ld + (size_t)c];
 }
 
-static void divide_plain(float *x, const float *l)
+static void divide_plain(float *x, const float *l, size_t ld)
 {
-    divide(x, l);
+    divide(x, l, ld);
+}
+
+static void back_plain(float *x, const float *l)
+{
+    back(x, l);
 }
 
 static const struct solve_kernels plain = { product_plain, panel_plain,
                                             nearest_plain, subtract_plain,
-                                            divide_plain };
+                                            divide_plain,  back_plain };
 
 #ifdef __x86_64__
 #define AVX2   __attribute__((target("avx2,fma")))
@@ -172,7 +189,7 @@ static const struct solve_kernels plain = { product_plain, panel_plain,
 
 /* acc += d l, or minus: -=; rows of l are ld apart. */
 AVX2 INLINE void multiply_avx2(float *acc, const float *d, const float *l,
-                               size_t n, int ld, bool minus)
+                               size_t n, size_t ld, bool minus)
 {
     for (int r = 0; r < ROWS; r += 16)
         for (int c = 0; c < COLS; c += 4) {
@@ -187,7 +204,8 @@ AVX2 INLINE void multiply_avx2(float *acc, const float *d, const float *l,
                 __m256 b = _mm256_loadu_ps(d + k * ROWS + r + 8);
 
                 for (int i = 0; i < 4; i++) {
-                    __m256 x = _mm256_broadcast_ss(l + k * ld + c + i);
+                    __m256 x =
+                        _mm256_broadcast_ss(l + k * ld + (size_t)(c + i));
 
                     sum[i][0] = minus ? _mm256_fnmadd_ps(a, x, sum[i][0]) :
                                         _mm256_fmadd_ps(a, x, sum[i][0]);
@@ -208,14 +226,19 @@ AVX2 static void product_avx2(float *acc, const float *d, const float *l,
 }
 
 AVX2 static void subtract_avx2(float *acc, const float *d, const float *l,
-                               size_t n)
+                               size_t n, size_t ld)
 {
-    multiply_avx2(acc, d, l, n, ROWS, true);
+    multiply_avx2(acc, d, l, n, ld, true);
 }
 
-AVX2 static void divide_avx2(float *x, const float *l)
+AVX2 static void divide_avx2(float *x, const float *l, size_t ld)
 {
-    divide(x, l);
+    divide(x, l, ld);
+}
+
+AVX2 static void back_avx2(float *x, const float *l)
+{
+    back(x, l);
 }
 
 AVX2 static void panel_avx2(const struct solve_panel *p)
@@ -231,7 +254,7 @@ AVX2 static void nearest_avx2(float *d, const float *scale, const float *zero,
 
 static const struct solve_kernels avx2 = { product_avx2, panel_avx2,
                                            nearest_avx2, subtract_avx2,
-                                           divide_avx2 };
+                                           divide_avx2,  back_avx2 };
 
 /* The accumulators have names, since an array of 24 would live in memory. */
 #define EACH_COLUMN(x) x(0) x(1) x(2) x(3) x(4) x(5) x(6) x(7)
@@ -275,22 +298,27 @@ AVX512 static void product_avx512(float *acc, const float *d, const float *l,
 }
 
 AVX512 static void subtract_avx512(float *acc, const float *d, const float *l,
-                                   size_t n)
+                                   size_t n, size_t ld)
 {
     EACH_COLUMN(LOAD)
-    for (size_t k = 0; k < n; k++, d += ROWS, l += ROWS) {
+    for (size_t k = 0; k < n; k++, d += ROWS, l += ld) {
         __m512 u = _mm512_loadu_ps(d), v = _mm512_loadu_ps(d + 16);
         __m512 w = _mm512_loadu_ps(d + 32), x;
 
-        AHEAD(d, l, ROWS)
+        AHEAD(d, l, ld)
         EACH_COLUMN(STEP_BACK)
     }
     EACH_COLUMN(STORE)
 }
 
-AVX512 static void divide_avx512(float *x, const float *l)
+AVX512 static void divide_avx512(float *x, const float *l, size_t ld)
 {
-    divide(x, l);
+    divide(x, l, ld);
+}
+
+AVX512 static void back_avx512(float *x, const float *l)
+{
+    back(x, l);
 }
 
 AVX512 static void panel_avx512(const struct solve_panel *p)
@@ -306,7 +334,7 @@ AVX512 static void nearest_avx512(float *d, const float *scale,
 
 static const struct solve_kernels avx512 = { product_avx512, panel_avx512,
                                              nearest_avx512, subtract_avx512,
-                                             divide_avx512 };
+                                             divide_avx512,  back_avx512 };
 #endif
 
 int solve_kernels_all(const struct solve_kernels *list[3])

@@ -31,11 +31,14 @@ struct solve_kernels {
      * place. */
     void (*nearest)(float *d, const float *scale, const float *zero,
                     uint8_t *codes);
-    /* The factorization keeps SOLVE_ROWS rows of one column together in both
-     * operands: acc[8][48] -= d[n][48]ᵀ l[n][the first 8 of 48] */
-    void (*subtract)(float *acc, const float *d, const float *l, size_t n);
-    /* x[8][48]: x Lᵀ = x in place, l[8][the first 8 of 48] by columns */
-    void (*divide)(float *x, const float *l);
+    /* acc[8][48] -= d[n][48]ᵀ l[n][the first 8 of ld]: the factorization keeps
+     * SOLVE_ROWS rows of one column together in both operands */
+    void (*subtract)(float *acc, const float *d, const float *l, size_t n,
+                     size_t ld);
+    /* x[8][48]: x Lᵀ = x in place, l[8][the first 8 of ld] by columns */
+    void (*divide)(float *x, const float *l, size_t ld);
+    /* x[8][48]: x L = x in place, l[8][8] by rows */
+    void (*back)(float *x, const float *l);
 };
 
 /* The fastest that this machine has. */

@@ -96,78 +96,55 @@ static void follow_drift(const struct target *t, struct slab *s, double alpha)
         s->d[i] *= (float)alpha;
 }
 
-/* d = beta (G - W H) or beta F, in the factor's order. */
-static void mend_output(const struct target *t, struct slab *s,
-                        const struct target_way *way)
+/* d = beta (G + lambda W), which is what W (1 - beta) lacks of the target times
+ * H + lambda I, or beta F; in the factor's order. */
+static void mend_output(struct slab *s, const struct target_way *way)
 {
-    const struct factor *f = t->plan->f;
+    const struct factor *f = s->plan->f;
+    float keep = way->gap ? 0 : (float)f->lambda;
 
     memset(s->d, 0, f->padded * ROWS * sizeof(float));
-    for (uint64_t c = 0; !way->gap && c < f->padded; c += COLS)
-        s->k->product(s->d + c * ROWS, s->w, slab_hessian(t->plan, c, 0),
-                      f->padded);
     for (uint64_t c = 0; c < f->cols; c++)
         for (uint64_t r = 0; r < way->rows; r++) {
-            float *d = &s->d[c * ROWS + r];
+            uint64_t i = c * ROWS + r;
 
-            *d = (float)way->beta *
-                 (way->output[r * f->cols + f->input[c]] - *d);
+            s->d[i] = (float)way->beta *
+                      (way->output[r * f->cols + f->input[c]] + keep * s->w[i]);
         }
 }
 
-/* x = (x - acc) / the triangle, columns upwards: z Lᵀ = x. */
-static void divide_up(float *x, const float *acc, const float *turned)
+/* d = d (H + lambda I)⁻¹: z Lᵀ = d, columns upwards, and d L = z downwards. */
+static void divide(const struct target *t, struct slab *s)
 {
-    for (int c = 0; c < COLS; c++)
-        for (int r = 0; r < ROWS; r++) {
-            float t = x[c * ROWS + r] - acc[c * ROWS + r];
+    uint64_t n = t->plan->f->padded;
 
-            for (int k = 0; k < c; k++)
-                t -= x[k * ROWS + r] * turned[k * COLS + c];
-            x[c * ROWS + r] = t / turned[c * COLS + c];
-        }
-}
+    for (uint64_t c = 0; c < n; c += COLS) {
+        const float *turned = t->turned + turned_at(c / COLS);
 
-/* And downwards: z L = x. */
-static void divide_down(float *x, const float *acc, const float *l)
-{
-    for (int c = COLS - 1; c >= 0; c--)
-        for (int r = 0; r < ROWS; r++) {
-            float t = x[c * ROWS + r] - acc[c * ROWS + r];
-
-            for (int k = COLS - 1; k > c; k--)
-                t -= x[k * ROWS + r] * l[k * COLS + c];
-            x[c * ROWS + r] = t / l[c * COLS + c];
-        }
+        s->k->subtract(s->d + c * ROWS, s->d, turned, c, COLS);
+        s->k->divide(s->d + c * ROWS, turned + c * COLS, COLS);
+    }
+    for (uint64_t c = n; c > 0;) {
+        c -= COLS;
+        s->k->subtract(s->d + c * ROWS, s->d + (c + COLS) * ROWS,
+                       slab_factor(t->plan, c, c + COLS), n - c - COLS, COLS);
+        s->k->back(s->d + c * ROWS, slab_factor(t->plan, c, c));
+    }
 }
 
 void target_move(const struct target *t, struct slab *s,
                  const struct target_way *way)
 {
     const struct factor *f = t->plan->f;
-    uint64_t n = f->padded;
-    float acc[COLS * ROWS];
+    float rest = way->output && !way->gap ? (float)(1 - way->beta) : 1;
 
     if (way->output)
-        mend_output(t, s, way);
+        mend_output(s, way);
     else
         follow_drift(t, s, way->alpha);
-    for (uint64_t c = 0; c < n; c += COLS) {
-        const float *turned = t->turned + turned_at(c / COLS);
-
-        memset(acc, 0, sizeof(acc));
-        s->k->product(acc, s->d, turned, c);
-        divide_up(s->d + c * ROWS, acc, turned + c * COLS);
-    }
-    for (uint64_t c = n; c > 0;) {
-        c -= COLS;
-        memset(acc, 0, sizeof(acc));
-        s->k->product(acc, s->d + (c + COLS) * ROWS,
-                      slab_factor(t->plan, c, c + COLS), n - c - COLS);
-        divide_down(s->d + c * ROWS, acc, slab_factor(t->plan, c, c));
-    }
+    divide(t, s);
     for (uint64_t c = 0; c < f->cols; c++)
         for (uint64_t r = 0; r < ROWS && !f->dead[c]; r++)
-            s->w[c * ROWS + r] += s->d[c * ROWS + r];
-    memcpy(s->d, s->w, n * ROWS * sizeof(float));
+            s->w[c * ROWS + r] = rest * s->w[c * ROWS + r] + s->d[c * ROWS + r];
+    memcpy(s->d, s->w, f->padded * ROWS * sizeof(float));
 }

@@ -14,7 +14,10 @@
  * added to, so that y - r̂ is the output that mends the stream.  For y = r + W x
  * it is beta [W E + mean of 2 (r - r̂) x̂ᵀ], for a module of few outputs at a
  * part of the cost.  F says the same where H is not that of the tokens alone but
- * blended with another's: an F of fewer tokens moves less. */
+ * blended with another's: an F of fewer tokens moves less.
+ *
+ * With G no product with H is wanted: W H (H + lambda I)⁻¹ is
+ * W - lambda W (H + lambda I)⁻¹. */
 #ifndef FORGE_TARGET_H
 #define FORGE_TARGET_H
 

@@ -137,8 +137,9 @@ static void nearest_is_the_code(void)
     }
 }
 
-/* The factorization's two: columns of one panel with 48 rows each. */
-static void panels_agree(void)
+/* Columns of one panel, each with so many rows beside each other: those of the
+ * factorization have 48, those of a target's triangle 8. */
+static void panels_agree(size_t ld)
 {
     const struct solve_kernels *k[3];
     int n = solve_kernels_all(k);
@@ -148,22 +149,33 @@ static void panels_agree(void)
         d[i] = noise();
         l[i] = noise();
     }
-    for (int c = 0; c < C; c++)
-        l[c * R + c] = 2 + fabsf(noise());
+    for (size_t c = 0; c < C; c++)
+        l[c * ld + c] = 2 + fabsf(noise());
     for (int v = 0; v < n; v++) {
         memset(acc, 0, sizeof(acc));
-        k[v]->subtract(acc, d, l, DEPTH);
+        k[v]->subtract(acc, d, l, DEPTH, ld);
         memcpy(x, acc, sizeof(x));
-        k[v]->divide(x, l);
-        for (int i = 0; i < C * R; i++) {
+        k[v]->divide(x, l, ld);
+        for (size_t i = 0; i < C * R; i++) {
             double want = 0, back = 0;
 
-            for (int t = 0; t < DEPTH; t++)
-                want -= (double)d[t * R + i % R] * l[t * R + i / R];
+            for (size_t t = 0; t < DEPTH; t++)
+                want -= (double)d[t * R + i % R] * l[t * ld + i / R];
             CHECK(fabs(acc[i] - want) < 1e-5);
-            for (int t = 0; t <= i / R; t++)
-                back += (double)x[t * R + i % R] * l[t * R + i / R];
+            for (size_t t = 0; t <= i / R; t++)
+                back += (double)x[t * R + i % R] * l[t * ld + i / R];
             CHECK(fabs(acc[i] - back) < 1e-5);
+        }
+        if (ld != C)
+            continue;
+        memcpy(x, acc, sizeof(x));
+        k[v]->back(x, l);
+        for (size_t i = 0; i < C * R; i++) {
+            double there = 0;
+
+            for (size_t t = i / R; t < C; t++)
+                there += (double)x[t * R + i % R] * l[t * C + i / R];
+            CHECK(fabs(acc[i] - there) < 1e-5);
         }
     }
 }
@@ -254,7 +266,8 @@ int main(void)
     costs_are_equal_bit_for_bit();
     quotients_are_exact();
     products_agree();
-    panels_agree();
+    panels_agree(R);
+    panels_agree(C);
     nearest_is_the_code();
     lanes_turn();
     lanes_see_what_is_not_finite();
