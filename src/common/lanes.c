@@ -93,6 +93,23 @@ void lanes_turn_bytes(uint8_t *to, size_t ld, const uint8_t *from)
         memcpy(to + i * ld, &x[i], sizeof(x[i]));
 }
 
+void lanes_add(float *restrict to, const float *restrict from, size_t n)
+{
+    typedef float vf __attribute__((vector_size(4 * LANES)));
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES) {
+        vf a, b;
+
+        memcpy(&a, to + i, sizeof(a));
+        memcpy(&b, from + i, sizeof(b));
+        a += b;
+        memcpy(to + i, &a, sizeof(a));
+    }
+    for (; i < n; i++)
+        to[i] += from[i];
+}
+
 bool lanes_finite(const float *x, size_t n)
 {
     typedef uint32_t vu __attribute__((vector_size(4 * LANES)));

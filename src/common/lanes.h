@@ -17,6 +17,8 @@ lanes_turn_fn *lanes_turn_best(void);
 lanes_turn_fn lanes_turn_plain;
 /* Of bytes: to[c * ld + r] = from[r * LANES + c]. */
 void lanes_turn_bytes(uint8_t *to, size_t ld, const uint8_t *from);
+/* to[n] += from[n] */
+void lanes_add(float *restrict to, const float *restrict from, size_t n);
 /* Whether n floats are neither infinite nor NaN. */
 bool lanes_finite(const float *x, size_t n);
 

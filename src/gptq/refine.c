@@ -44,22 +44,46 @@ static bool move_codes(struct slab *s, const struct slab_group *g, float *moved)
     return any;
 }
 
-/* num = g a, den = a H a of each row; acc holds the gradients as they were
- * when each panel was visited, moved what has changed since the group was
- * begun: the panels behind knew of it, those before did not. */
-static void moments(struct slab *s, const struct slab_group *g,
-                    const float *moved, float *num, float *den)
+/* a[n][48] = codes - zero */
+static void centre(float *restrict a, const uint8_t *restrict codes,
+                   const float *restrict zero, uint64_t n)
 {
-    uint64_t n = end_of(g) - g->c0;
-    float *a = s->scratch + 2 * s->plan->widest * ROWS;
-    const float *zero = s->zero + g->group * ROWS;
+    for (uint64_t c = 0; c < n; c++, a += ROWS, codes += ROWS)
+        for (int r = 0; r < ROWS; r++)
+            a[r] = (float)codes[r] - zero[r];
+}
+
+/* sum[48] += x[8][48] y[8][48] */
+static void add_products(float *restrict sum, const float *restrict x,
+                         const float *restrict y)
+{
+    for (int c = 0; c < COLS; c++, x += ROWS, y += ROWS)
+        for (int r = 0; r < ROWS; r++)
+            sum[r] += x[r] * y[r];
+}
+
+/* d[n][48] = w - scale a */
+static void take_off(float *restrict d, const float *restrict w,
+                     const float *restrict a, const float *restrict scale,
+                     uint64_t n)
+{
+    for (uint64_t c = 0; c < n; c++, d += ROWS, w += ROWS, a += ROWS)
+        for (int r = 0; r < ROWS; r++)
+            d[r] = w[r] - a[r] * scale[r];
+}
+
+/* num = g a, den = a H a of each row, a = codes - zero; acc holds the gradients
+ * as they were when each panel was visited, moved what has changed since the
+ * group was begun: the panels behind knew of it, those before did not. */
+static void moments(struct slab *s, const struct slab_group *g,
+                    const float *moved, float *a, float *num, float *den)
+{
+    uint64_t n = end_of(g) - g->c0, inputs = g->c1 - g->c0;
 
     memset(num, 0, ROWS * sizeof(*num));
     memset(den, 0, ROWS * sizeof(*den));
-    for (uint64_t i = 0; i < n * ROWS; i++)
-        a[i] = g->c0 + i / ROWS < g->c1 ?
-                   (float)s->codes[g->c0 * ROWS + i] - zero[i % ROWS] :
-                   0;
+    centre(a, s->codes + g->c0 * ROWS, s->zero + g->group * ROWS, inputs);
+    memset(a + inputs * ROWS, 0, (n - inputs) * ROWS * sizeof(*a));
     for (uint64_t c = 0; c < n; c += COLS) {
         float grad[COLS * ROWS], curve[COLS * ROWS] = { 0 };
 
@@ -67,10 +91,8 @@ static void moments(struct slab *s, const struct slab_group *g,
         s->k->product(grad, moved + c * ROWS,
                       slab_hessian(s->plan, g->c0 + c, g->c0 + c), n - c);
         s->k->product(curve, a, slab_hessian(s->plan, g->c0 + c, g->c0), n);
-        for (uint64_t i = 0; i < COLS * ROWS; i++) {
-            num[i % ROWS] += grad[i] * a[c * ROWS + i];
-            den[i % ROWS] += curve[i] * a[c * ROWS + i];
-        }
+        add_products(num, grad, a + c * ROWS);
+        add_products(den, curve, a + c * ROWS);
     }
 }
 
@@ -99,19 +121,17 @@ static bool refit(struct slab *s, const struct slab_group *g, uint64_t r,
 static bool refit_group(struct slab *s, const struct slab_group *g,
                         const float *moved, enum dtype scale_dtype)
 {
-    const float *scale = s->scale + g->group * ROWS;
-    const float *zero = s->zero + g->group * ROWS;
+    float *a = s->scratch + 2 * s->plan->widest * ROWS;
     float num[ROWS], den[ROWS];
     bool any = false;
 
-    moments(s, g, moved, num, den);
+    moments(s, g, moved, a, num, den);
     for (uint64_t r = 0; r < ROWS; r++)
         any |= refit(s, g, r, num[r], den[r], scale_dtype);
     if (!any)
         return false;
-    for (uint64_t i = g->c0 * ROWS; i < g->c1 * ROWS; i++)
-        s->d[i] =
-            s->w[i] - ((float)s->codes[i] - zero[i % ROWS]) * scale[i % ROWS];
+    take_off(s->d + g->c0 * ROWS, s->w + g->c0 * ROWS, a,
+             s->scale + g->group * ROWS, g->c1 - g->c0);
     return true;
 }
 

@@ -89,8 +89,7 @@ static void add_tiles(void *ctx, size_t begin, size_t end)
                        c->chunk + i, (int)c->wide, c->chunk + c->x_at + j,
                        (int)c->wide, 0, p, TILE);
         for (uint64_t r = 0; r < n; r++)
-            for (uint64_t k = 0; k < m; k++)
-                c->sum[(i + r) * cols + j + k] += p[r * TILE + k];
+            lanes_add(c->sum + (i + r) * cols + j, p + r * TILE, m);
     }
 }
 

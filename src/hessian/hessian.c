@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/blas.h"
+#include "common/lanes.h"
 #include "common/onednn.h"
 #include "common/threads.h"
 #include "hessian/hessian_gpu.h"
@@ -175,23 +176,6 @@ static int multiply(const struct hessian *h, const struct tile *t, float *p,
     return 0;
 }
 
-static void add_row(float *to, const float *from, uint64_t n)
-{
-    typedef float vf __attribute__((vector_size(32)));
-    uint64_t c = 0;
-
-    for (; c + 8 <= n; c += 8) {
-        vf a, b;
-
-        memcpy(&a, to + c, sizeof(a));
-        memcpy(&b, from + c, sizeof(b));
-        a += b;
-        memcpy(to + c, &a, sizeof(a));
-    }
-    for (; c < n; c++)
-        to[c] += from[c];
-}
-
 static void add_tile(struct hessian *h, const struct tile *t, const float *p)
 {
     for (uint64_t r = 0; r < t->rows; r++) {
@@ -202,7 +186,7 @@ static void add_tile(struct hessian *h, const struct tile *t, const float *p)
                         h->sum + i * (i + 1) / 2 + t->j;
 
         if (h->started)
-            add_row(to, p + r * TILE, n);
+            lanes_add(to, p + r * TILE, n);
         else
             memcpy(to, p + r * TILE, n * sizeof(*to));
     }
