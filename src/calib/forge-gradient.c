@@ -1,5 +1,5 @@
 /* forge-gradient - run a model forward and back on sequences, and put out the
- * gradients of its residual stream.  See forge-gradient(1). */
+ * gradients of what linears put out.  See forge-gradient(1). */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static void parse(struct settings *s, int argc, char **argv)
     };
     int i = opt_parse(argc, argv, "[option...] MODEL [FILE] > gradients",
                       "Run a model on sequences, forward and back, and put out "
-                      "the gradients of its residual stream.",
+                      "the gradients of what linears put out.",
                       table);
 
     if (argc - i < 1 || argc - i > 2)

@@ -14,23 +14,31 @@ struct run {
     struct gradient *g;
     struct store s;
     struct state state;
-    struct region *mid; /* [layers]: the stream behind attention, all rows */
+    struct region *in;  /* [layers]: the stream in front, all rows */
+    struct region *mid; /* [layers]: behind attention */
     float *grad;        /* [rows, H] */
-    void *rows;         /* [rows, H] elements: grad as it is put out */
+    struct buffer out;  /* elements of a sequence: gradients as put out */
     size_t row;         /* bytes of H elements */
 };
 
 /* ---- forward ---- */
 
-/* A batch to behind attention, where the stream is kept, and on. */
+static void keep(struct run *r, const struct region *to, const struct span *b)
+{
+    memcpy((char *)to->p + (size_t)b->row * r->row, r->state.x,
+           (size_t)b->rows * r->row);
+}
+
+/* A batch to behind attention and on; the stream is kept twice. */
 static int pass_batch(struct run *r, int64_t layer, struct layer *w,
                       struct mixture *x, const struct span *b, struct err *e)
 {
-    if (store_load(&r->s, b, POINT_IN, &r->state, e) < 0 ||
-        layer_run(w, &r->state, POINT_MLP_IN, NULL, e) < 0)
+    if (store_load(&r->s, b, POINT_IN, &r->state, e) < 0)
         return e->code;
-    memcpy((char *)r->mid[layer].p + (size_t)b->row * r->row, r->state.x,
-           (size_t)b->rows * r->row);
+    keep(r, &r->in[layer], b);
+    if (layer_run(w, &r->state, POINT_MLP_IN, NULL, e) < 0)
+        return e->code;
+    keep(r, &r->mid[layer], b);
     if (x->m && mixture_take(x, &r->state, b->row, e) < 0)
         return e->code;
     if (layer_run(w, &r->state, POINT_OUT, NULL, e) < 0)
@@ -46,8 +54,10 @@ static int pass_layer(struct run *r, int64_t layer, struct err *e)
     struct layer *w = NULL;
     int rc = 0;
 
+    region_init(&r->in[layer], r->g->dir);
     region_init(&r->mid[layer], r->g->dir);
-    if (region_reserve(&r->mid[layer], (size_t)r->s.rows * r->row, e) < 0)
+    if (region_reserve(&r->in[layer], (size_t)r->s.rows * r->row, e) < 0 ||
+        region_reserve(&r->mid[layer], (size_t)r->s.rows * r->row, e) < 0)
         return e->code;
     if (model_layer_experts(model_config(m), layer))
         rc = mixture_open(&x, m, layer, r->s.rows, r->g->dir, e);
@@ -86,45 +96,110 @@ static char *writers(const struct model_config *c, int64_t layer, enum point p,
     return text;
 }
 
+/* Gradients g[., width] of sequences from `first` on, a frame each. */
+static int put_rows(struct run *r, struct frame *f, int64_t first, int64_t n,
+                    const float *g, int64_t width, struct err *e)
+{
+    f->role = ROLE_ACTIVATION;
+    f->dtype = model_dtype(r->g->m);
+    f->ndim = 2;
+    f->dims[1] = (uint64_t)width;
+    for (int64_t i = first; i < first + n; i++) {
+        int64_t count = r->s.sequence[i].length * width;
+
+        if (buffer_reserve(&r->out, count, 1, sizeof(float), f->name, e) < 0)
+            return e->code;
+        if (!from_f32(r->out.p, f->dtype, g, (size_t)count))
+            return err_set(e, E_BUG, "gradients are no float");
+        g += count;
+        f->sequence = r->s.sequence[i].number;
+        f->last = i == r->s.n_sequences - 1;
+        f->dims[0] = f->samples = (uint64_t)r->s.sequence[i].length;
+        f->len = (size_t)count * dtype_bits(f->dtype) / 8;
+        f->data = r->out.p;
+        if (stream_write(r->g->out, f, e) < 0)
+            return e->code;
+    }
+    return 0;
+}
+
 static int put(struct run *r, int64_t layer, enum point p, struct err *e)
 {
     const struct model_config *c = model_config(r->g->m);
-    struct frame f = { .role = ROLE_ACTIVATION,
-                       .dtype = model_dtype(r->g->m),
-                       .ndim = 2,
-                       .dims = { 0, (uint64_t)c->hidden_size } };
-    const char *from = r->rows;
     char *modules = writers(c, layer, p, e);
-    int rc = modules ? 0 : e->code;
+    struct frame f = { .modules = modules };
+    int rc;
 
-    if (rc >= 0 && !from_f32(r->rows, f.dtype, r->grad,
-                             (size_t)(r->s.rows * c->hidden_size)))
-        rc = err_set(e, E_BUG, "gradients are no float");
+    if (!modules)
+        return e->code;
     emit_name(layer, p, f.name);
     strcat(f.name, ".gradient");
-    f.modules = modules;
-    for (int64_t i = 0; i < r->s.n_sequences && rc >= 0; i++) {
-        f.sequence = r->s.sequence[i].number;
-        f.last = i == r->s.n_sequences - 1;
-        f.dims[0] = f.samples = (uint64_t)r->s.sequence[i].length;
-        f.len = f.dims[0] * r->row;
-        f.data = from;
-        from += f.len;
-        rc = stream_write(r->g->out, &f, e);
-    }
+    rc = put_rows(r, &f, 0, r->s.n_sequences, r->grad, c->hidden_size, e);
     free(modules);
     return rc;
+}
+
+/* Of a batch, what linears in front of attention have put out. */
+static int put_keys(struct run *r, int64_t layer, const struct span *b,
+                    const struct attention_back *a, struct err *e)
+{
+    const struct model_config *c = model_config(r->g->m);
+    int64_t n = model_linear_common(c, layer);
+    struct linear l;
+
+    for (int64_t i = 0; i < n; i++) {
+        const float *g;
+        struct frame f = { .modules = l.module };
+
+        model_linear(c, layer, i, &l);
+        if (!(g = backward_attention_of(a, &l)))
+            continue;
+        snprintf(f.name, sizeof(f.name), "%s.gradient", l.module);
+        if (put_rows(r, &f, b->first, b->n, g, l.rows, e) < 0)
+            return e->code;
+    }
+    return 0;
+}
+
+static int back_attention(struct run *r, int64_t layer, struct err *e)
+{
+    int64_t h = model_config(r->g->m)->hidden_size;
+    struct attention_back *a = NULL;
+    int rc = backward_attention_open(r->g->m, layer, &a, e);
+
+    for (int64_t i = 0; i < r->s.n_batches && rc >= 0; i++) {
+        const struct span *b = &r->s.batch[i];
+
+        rc = store_load(&r->s, b, POINT_IN, &r->state, e);
+        if (rc >= 0)
+            rc = backward_attention(
+                a, (char *)r->in[layer].p + (size_t)b->row * r->row,
+                r->state.first, b->n, r->grad + b->row * h, e);
+        if (rc >= 0)
+            rc = put_keys(r, layer, b, a, e);
+    }
+    backward_attention_close(a);
+    return rc;
+}
+
+static void drop(struct region *r)
+{
+    region_release(r);
+    *r = (struct region){ 0 };
 }
 
 static int back_layer(struct run *r, int64_t layer, struct err *e)
 {
     if (put(r, layer, POINT_MLP_MID, e) < 0 ||
         backward_mlp(r->g->m, layer, r->mid[layer].p, r->s.rows, r->grad, e) <
-            0)
+            0 ||
+        put(r, layer, POINT_ATTN_OUT, e) < 0)
         return e->code;
-    region_release(&r->mid[layer]);
-    r->mid[layer] = (struct region){ 0 };
-    return put(r, layer, POINT_ATTN_OUT, e);
+    drop(&r->mid[layer]);
+    if (back_attention(r, layer, e) < 0)
+        return e->code;
+    drop(&r->in[layer]);
+    return 0;
 }
 
 /* ---- both ---- */
@@ -157,8 +232,7 @@ static int run_all(struct run *r, struct err *e)
             return err_prefix(e, "layer %lld", (long long)i);
     n = (size_t)(r->s.rows * c->hidden_size);
     r->grad = mem_pages(n * sizeof(float), "gradients", e);
-    r->rows = r->grad ? mem_pages(n * sizeof(float), "gradients", e) : NULL;
-    if (!r->rows ||
+    if (!r->grad ||
         backward_head(g->m, store_x(&r->s, 0), r->s.rows, 0, r->grad, e) < 0)
         return e->code;
     for (int64_t i = c->n_layers; i-- > 0;)
@@ -178,13 +252,14 @@ int gradient_run(struct gradient *g, struct err *e)
     if (!feed_is_tokens(g->feed))
         return err_set(e, E_DATA, "the input has no tokens");
     store_init(&r.s, g->m, g->dir);
-    r.mid = mem_zero((size_t)c->n_layers, sizeof(*r.mid), "gradients", e);
-    rc = r.mid ? run_all(&r, e) : e->code;
-    for (int64_t i = 0; r.mid && i < c->n_layers; i++)
-        region_release(&r.mid[i]);
-    free(r.mid);
+    r.in = mem_zero(2 * (size_t)c->n_layers, sizeof(*r.in), "gradients", e);
+    r.mid = r.in + c->n_layers;
+    rc = r.in ? run_all(&r, e) : e->code;
+    for (int64_t i = 0; r.in && i < 2 * c->n_layers; i++)
+        region_release(&r.in[i]);
+    free(r.in);
     free(r.grad);
-    free(r.rows);
+    buffer_release(&r.out);
     state_release(&r.state);
     store_release(&r.s);
     return rc;

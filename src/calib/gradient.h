@@ -1,4 +1,4 @@
-/* gradient.h - what the residual stream's gradients are, layer by layer: the
+/* gradient.h - what the gradients of linears' outputs are, layer by layer: the
  * original model forward over all tokens, and back (model/backward.h). */
 #ifndef FORGE_GRADIENT_H
 #define FORGE_GRADIENT_H
@@ -16,11 +16,11 @@ struct gradient {
     int64_t tokens;  /* whole batches until there are so many; 0: all */
 };
 
-/* Write, from the last layer to the first, an activation frame a sequence for
- * each place where linears add to the stream:
- * "model.layers.3.mlp_mid.gradient" of down's, all experts' alike,
- * ".attn_out.gradient" of o's, [tokens, hidden_size] elements, naming the
- * linears.  Errors as of model/backward.h and what reads and writes. */
+/* Write, from the last layer to the first, an activation frame a sequence,
+ * [tokens, outputs] elements, naming the linears: "model.layers.3.mlp_mid.gradient"
+ * of down's, all experts' alike, ".attn_out.gradient" of o's, and of what keys
+ * and values are made by, by its own name.  Errors as of model/backward.h and
+ * what reads and writes. */
 MUST_CHECK int gradient_run(struct gradient *g, struct err *e);
 
 #endif

@@ -16,97 +16,92 @@ enum { GATE, UP, DOWN, THREE };
 
 /* ---- norms ---- */
 
-struct norm_back {
-    const struct model *m;
-    const void *x;
-    const float *w, *gy; /* [h], [n, h]: the gradient of what the norm says */
-    float *g;            /* [n, h] += the gradient of x */
-};
-
-/* y = w x / r, r² = mean x² + eps:  dx = (u - x (x u) / (h r²)) / r, u = w dy */
-static void norm_rows(void *ctx, size_t begin, size_t end)
+/* y = w x / r, r² = mean x² + eps:  dx = (u - x (x u) / (n r²)) / r, u = w dy */
+static void norm_row(const struct norm_back *j, size_t i)
 {
     enum { PIECE = 256 };
-    const struct norm_back *j = ctx;
-    int64_t h = j->m->config.hidden_size, n;
-    float x[PIECE];
+    size_t size = dtype_bits(j->dtype) / 8;
+    const char *row = (const char *)j->x + i * (size_t)j->ld * size;
+    const float *gy = j->gy + (int64_t)i * j->n;
+    float *g = j->g + (int64_t)i * j->n, x[PIECE];
+    double squares = 0, dot = 0, r;
+    int64_t n;
 
-    for (int64_t i = (int64_t)begin; i < (int64_t)end; i++) {
-        const char *row = (const char *)j->x + (size_t)(i * h) * j->m->size;
-        const float *gy = j->gy + i * h;
-        float *g = j->g + i * h;
-        double squares = 0, dot = 0, r;
-
-        for (int64_t c = 0; c < h; c += n) {
-            n = h - c < PIECE ? h - c : PIECE;
-            (void)!to_f32(x, row + (size_t)c * j->m->size, j->m->dtype,
-                          (size_t)n);
-            for (int64_t k = 0; k < n; k++) {
-                squares += (double)x[k] * (double)x[k];
-                dot += (double)x[k] * (double)(j->w[c + k] * gy[c + k]);
-            }
-        }
-        r = sqrt(squares / (double)h + j->m->config.rms_eps);
-        dot /= (double)h * r * r;
-        for (int64_t c = 0; c < h; c += n) {
-            n = h - c < PIECE ? h - c : PIECE;
-            (void)!to_f32(x, row + (size_t)c * j->m->size, j->m->dtype,
-                          (size_t)n);
-            for (int64_t k = 0; k < n; k++)
-                g[c + k] += (float)(((double)(j->w[c + k] * gy[c + k]) -
-                                     (double)x[k] * dot) /
-                                    r);
+    for (int64_t c = 0; c < j->n; c += n) {
+        n = j->n - c < PIECE ? j->n - c : PIECE;
+        (void)!to_f32(x, row + (size_t)c * size, j->dtype, (size_t)n);
+        for (int64_t k = 0; k < n; k++) {
+            squares += (double)x[k] * (double)x[k];
+            dot += (double)x[k] * (double)(j->w[c + k] * gy[c + k]);
         }
     }
+    r = sqrt(squares / (double)j->n + j->eps);
+    dot /= (double)j->n * r * r;
+    for (int64_t c = 0; c < j->n; c += n) {
+        n = j->n - c < PIECE ? j->n - c : PIECE;
+        (void)!to_f32(x, row + (size_t)c * size, j->dtype, (size_t)n);
+        for (int64_t k = 0; k < n; k++)
+            g[c + k] = (float)(((double)(j->w[c + k] * gy[c + k]) -
+                                (double)x[k] * dot) /
+                               r) +
+                       (g == gy ? 0 : g[c + k]);
+    }
+}
+
+void backward_norm_rows(void *ctx, size_t begin, size_t end)
+{
+    for (size_t i = begin; i < end; i++)
+        norm_row(ctx, i);
 }
 
 void backward_norm(const struct model *m, const void *x, const float *w,
                    const float *gy, int64_t n, float *g)
 {
-    struct norm_back j = { m, x, w, gy, g };
+    int64_t h = m->config.hidden_size;
+    struct norm_back j = { x, m->dtype, h, h, w, m->config.rms_eps, gy, g };
 
-    threads_for((size_t)n, 16, norm_rows, &j);
+    threads_for((size_t)n, 16, backward_norm_rows, &j);
+}
+
+/* ---- a linear ---- */
+
+int backward_load(struct model *m, struct loaded *l, struct err *e)
+{
+    char name[MODULE_PATH_MAX + 8];
+    uint64_t rows, cols;
+    float *read;
+
+    if (checkpoint_linear(m->ck, l->of.module, &read, &rows, &cols, e) < 0)
+        return e->code;
+    l->w = read;
+    if (rows != (uint64_t)l->of.rows || cols != (uint64_t)l->of.cols)
+        return err_set(e, E_DATA, "'%s': its shape is not the config's",
+                       l->of.module);
+    snprintf(name, sizeof(name), "%s.bias", l->of.module);
+    return l->of.bias ? model_vector(m, name, l->of.rows, &l->bias, e) : 0;
 }
 
 /* ---- one MLP ---- */
 
-/* Weights as the checkpoint has them, f32. */
 struct mlp {
-    struct linear of[THREE];
-    float *w[THREE], *bias[THREE];
+    struct loaded of[THREE];
 };
 
 static void mlp_release(struct mlp *p)
 {
-    for (int i = 0; i < THREE; i++) {
-        free(p->w[i]);
-        free(p->bias[i]);
-    }
+    for (int i = 0; i < THREE; i++)
+        loaded_release(&p->of[i]);
 }
 
 /* The three linears of a layer from its i-th on. */
 static int mlp_load(struct model *m, int64_t layer, int64_t first,
                     struct mlp *p, struct err *e)
 {
-    char name[MODULE_PATH_MAX + 8];
-
     *p = (struct mlp){ 0 };
     for (int i = 0; i < THREE; i++) {
-        struct linear *l = &p->of[i];
-        uint64_t rows, cols;
-        float *read, *bias = NULL;
-
-        model_linear(&m->config, layer, first + i, l);
-        if (checkpoint_linear(m->ck, l->module, &read, &rows, &cols, e) < 0)
+        model_linear(&m->config, layer, first + i, &p->of[i].of);
+        if (backward_load(m, &p->of[i], e) < 0)
             return e->code;
-        p->w[i] = read;
-        if (rows != (uint64_t)l->rows || cols != (uint64_t)l->cols)
-            return err_set(e, E_DATA, "'%s': its shape is not the config's",
-                           l->module);
-        snprintf(name, sizeof(name), "%s.bias", l->module);
-        if (l->bias && model_vector(m, name, l->rows, &bias, e) < 0)
-            return e->code;
-        p->bias[i] = bias;
     }
     return 0;
 }
@@ -175,26 +170,26 @@ static void add_bias(float *y, const float *bias, int64_t n, int64_t width)
 static void run_part(struct mlp_back *j, int64_t at, int64_t n, float *room)
 {
     const struct mlp *p = j->p;
-    int h = (int)j->h, w = (int)p->of[GATE].rows, rows = (int)n;
+    int h = (int)j->h, w = (int)p->of[GATE].of.rows, rows = (int)n;
     float *in = room, *g = in + PART * h, *a = g + PART * h, *b = a + PART * w,
           *c = b + PART * w;
 
     gather(j, at, n, in, g);
-    blas_sgemm(false, true, rows, w, h, 1, in, h, p->w[GATE], h, 0, a, w);
-    blas_sgemm(false, true, rows, w, h, 1, in, h, p->w[UP], h, 0, b, w);
-    add_bias(a, p->bias[GATE], n, w);
-    add_bias(b, p->bias[UP], n, w);
-    blas_sgemm(false, false, rows, w, h, 1, g, h, p->w[DOWN], w, 0, c, w);
+    blas_sgemm(false, true, rows, w, h, 1, in, h, p->of[GATE].w, h, 0, a, w);
+    blas_sgemm(false, true, rows, w, h, 1, in, h, p->of[UP].w, h, 0, b, w);
+    add_bias(a, p->of[GATE].bias, n, w);
+    add_bias(b, p->of[UP].bias, n, w);
+    blas_sgemm(false, false, rows, w, h, 1, g, h, p->of[DOWN].w, w, 0, c, w);
     gate_back(a, b, c, n * w);
-    blas_sgemm(false, false, rows, h, w, 1, a, w, p->w[GATE], h, 0, in, h);
-    blas_sgemm(false, false, rows, h, w, 1, b, w, p->w[UP], h, 1, in, h);
+    blas_sgemm(false, false, rows, h, w, 1, a, w, p->of[GATE].w, h, 0, in, h);
+    blas_sgemm(false, false, rows, h, w, 1, b, w, p->of[UP].w, h, 1, in, h);
     scatter(j, at, n, in);
 }
 
 static void run_parts(void *ctx, size_t begin, size_t end)
 {
     struct mlp_back *j = ctx;
-    int64_t w = j->p->of[GATE].rows;
+    int64_t w = j->p->of[GATE].of.rows;
     struct err e;
     float *room =
         scratch_thread((size_t)(PART * (2 * j->h + 3 * w)) * sizeof(float), &e);

@@ -83,6 +83,36 @@ const char *model_head_module(const struct model *m, struct err *e);
  * weights w (backward.c). */
 void backward_norm(const struct model *m, const void *x, const float *w,
                    const float *gy, int64_t n, float *g);
+/* The way back through a norm of n numbers of each row x, which lie ld apart:
+ * gy[rows, n], the gradient of what it says, makes g[rows, n], that of x, which
+ * is added to, or replaces gy where it is gy. */
+struct norm_back {
+    const void *x;
+    enum dtype dtype;
+    int64_t n, ld;
+    const float *w;
+    double eps;
+    const float *gy;
+    float *g;
+};
+/* Of rows begin .. end - 1, for threads_for(). */
+void backward_norm_rows(void *norm_back, size_t begin, size_t end);
+/* A linear's weights and bias as the checkpoint has them, f32; l->of is given.
+ * loaded_release() it, also after an error. */
+MUST_CHECK int backward_load(struct model *m, struct loaded *l, struct err *e);
+/* The way back through softmax attention of a layer, rope and norms of heads:
+ * the gradient go[rows, heads * v_dim] of what it puts out replaces q[rows, heads * head_dim], k and v,
+ * [rows, n_kv_heads * ...], as linears put them out, by their gradients. */
+struct attend_back {
+    struct model *m;
+    int64_t layer, n_sequences;
+    const int64_t *first;         /* [n_sequences + 1] first row of each */
+    const float *q_norm, *k_norm; /* of a head; NULL: none */
+    const float *go;
+    float *q, *k, *v;
+};
+/* E_TEMP. */
+MUST_CHECK int backward_attend(struct attend_back *a, struct err *e);
 /* A linear's weights: from codes (NULL: none) if they are there, else the
  * checkpoint's; its bias if it has one.  l->of is given. */
 MUST_CHECK int model_load_linear(struct model *m, const struct codes *codes,

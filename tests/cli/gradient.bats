@@ -9,8 +9,9 @@ PY="$BATS_TEST_DIRNAME/../reference/gradient.py"
 
 setup_file() {
     cd "$BATS_FILE_TMPDIR" || return 1
-    for kind in mini llama llama-biases qwen2 qwen3 deepseek_v3 qwen2_moe \
-        qwen3_moe mixtral; do
+    for kind in mini llama llama-biases mistral qwen2 qwen3 deepseek_v3 \
+        deepseek_v3-plain deepseek_v2 qwen2_moe qwen3_moe mixtral glm4_moe \
+        minimax_m2; do
         python3 "$MODELS" make $kind $kind
     done
     python3 "$MODELS" tokens t.fts 40 1 33 64
@@ -22,25 +23,29 @@ setup() {
 }
 
 @test "gradients are what differences say: dense models" {
-    for kind in llama llama-biases qwen2 qwen3; do
+    for kind in llama llama-biases mistral qwen2 qwen3; do
         forge-gradient -q --dtype f32 $kind t.fts >g.fts
         python3 "$PY" $kind t.fts g.fts 1e-4
     done
 }
 
 @test "gradients are what differences say: mixtures" {
-    for kind in deepseek_v3 qwen2_moe qwen3_moe mixtral; do
+    for kind in deepseek_v3 deepseek_v3-plain deepseek_v2 qwen2_moe qwen3_moe \
+        mixtral glm4_moe minimax_m2; do
         forge-gradient -q --dtype f32 $kind t.fts >g.fts
         python3 "$PY" $kind t.fts g.fts 1e-4
     done
 }
 
-@test "the linears that add to the stream are named, from the last layer down" {
+@test "Hessians of gradients name the linears, from the last layer down" {
     forge-gradient -q llama t.fts | forge-hessian -q >h.fts
-    [ "$(forge-ls --json h.fts | sed 's/.*"name":"\([^"]*\)".*"modules":\["\([^"]*\)"\].*/\1 \2/' |
-        grep model | head -n 2)" = "model.layers.1.mlp_mid.gradient model.layers.1.mlp.down_proj
-model.layers.1.attn_out.gradient model.layers.1.self_attn.o_proj" ]
-    [ "$(forge-ls h.fts | grep -c ^hessian)" -eq 4 ]
+    forge-ls --json h.fts |
+        sed -n 's/.*"name":"\(model[^"]*\)".*"modules":\["\([^"]*\)"\].*/\1 \2/p' >names
+    [ "$(wc -l <names)" -eq 8 ]
+    [ "$(head -n 4 names)" = "model.layers.1.mlp_mid.gradient model.layers.1.mlp.down_proj
+model.layers.1.attn_out.gradient model.layers.1.self_attn.o_proj
+model.layers.1.self_attn.k_proj.gradient model.layers.1.self_attn.k_proj
+model.layers.1.self_attn.v_proj.gradient model.layers.1.self_attn.v_proj" ]
 }
 
 @test "--tokens: whole batches of sequences" {

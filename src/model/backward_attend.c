@@ -1,0 +1,209 @@
+/* backward_attend.c - see internal.h: the way back through attention itself.
+ *
+ * With scores S = scale Q Kᵀ, P = softmax S, O = P V, and gO the gradient of O:
+ *
+ *     gV = Pᵀ gO    gS = P ∘ (gO Vᵀ - rowsum(P ∘ gO Vᵀ))
+ *     gQ = scale gS K    gK = scale gSᵀ Q
+ *
+ * A sequence's key head, with the query heads that share it, is a piece of work
+ * of its own: what it reads nobody else writes.  Queries go by blocks, so that
+ * scores of BLOCK of them exist. */
+#include <math.h>
+#include <string.h>
+
+#include "common/blas.h"
+#include "common/threads.h"
+#include "model/internal.h"
+
+enum { BLOCK = 64 }; /* queries */
+
+struct piece {
+    const struct attend_back *a;
+    int64_t row, n; /* of the sequence */
+    int64_t heads, keys, d, v_dim;
+    struct turn turn;
+    float *k, *gk, *gv; /* [n, d], [n, d], [n, v_dim] */
+    float *q, *gq;      /* [n, d]: of a head; [BLOCK, d] */
+    float *p, *gs;      /* [BLOCK, n] */
+};
+
+struct job {
+    struct attend_back *a;
+    struct threads_error error;
+};
+
+static const float *turns(const struct piece *j, int64_t i)
+{
+    const struct model *m = j->a->m;
+
+    return m->rope.cs + i * m->config.rotary;
+}
+
+/* Rows x, which lie ld apart, as attention wants them. */
+static void turn_rows(struct piece *j, const float *norm, const float *x,
+                      int64_t ld, float *to)
+{
+    j->turn.norm = norm;
+    for (int64_t i = 0; i < j->n; i++)
+        j->a->m->k->turn_row(&j->turn, x + i * ld, turns(j, i), to + i * j->d);
+}
+
+/* The gradient g of row i, as it was turned, takes the place of x. */
+static void turn_back(const struct piece *j, const float *norm, int64_t i,
+                      float *g, float *x)
+{
+    const struct turn *t = &j->turn;
+    int64_t half = t->rotary / 2;
+    const float *c = turns(j, i), *s = c + half;
+    float *y = g + t->at, was[HEAD_DIM_MAX];
+    struct norm_back back = { x, DT_F32, j->d, j->d, norm, t->eps, g, g };
+
+    memcpy(was, y, (size_t)t->rotary * sizeof(*was));
+    for (int64_t k = 0; k < half; k++) {
+        float a = was[k], b = was[half + k];
+
+        y[t->pairs ? 2 * k : k] = a * c[k] + b * s[k];
+        y[t->pairs ? 2 * k + 1 : half + k] = b * c[k] - a * s[k];
+    }
+    if (norm)
+        backward_norm_rows(&back, 0, 1);
+    memcpy(x, g, (size_t)j->d * sizeof(*x));
+}
+
+/* p[rows, n] = softmax of scores of queries from `first` on, 0 where they do not
+ * see; gs, which holds the gradient of p, becomes that of scores. */
+static void softmax_back(struct piece *j, int64_t first, int64_t rows,
+                         int64_t keys)
+{
+    const struct model_config *c = &j->a->m->config;
+    int64_t w = model_layer_slides(c, j->a->layer) ? c->sliding_window : 0;
+
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t end = first + i + 1, from = w && end > w ? end - w : 0;
+        float *p = j->p + i * j->n, *g = j->gs + i * j->n, most = -INFINITY;
+        double sum = 0, dot = 0;
+
+        for (int64_t k = from; k < end; k++)
+            most = p[k] > most ? p[k] : most;
+        for (int64_t k = 0; k < keys; k++) {
+            p[k] = k < from || k >= end ? 0 : expf(p[k] - most);
+            sum += (double)p[k];
+        }
+        for (int64_t k = from; k < end; k++) {
+            p[k] = (float)((double)p[k] / sum);
+            dot += (double)p[k] * (double)g[k];
+        }
+        for (int64_t k = 0; k < keys; k++)
+            g[k] = p[k] * (g[k] - (float)dot);
+    }
+}
+
+/* Queries first .. first + rows - 1 of a head; v, go: its first rows. */
+static void block_back(struct piece *j, int64_t first, int64_t rows,
+                       const float *v, const float *go)
+{
+    int d = (int)j->d, e = (int)j->v_dim, n = (int)j->n, nq = (int)rows;
+    int keys = (int)(first + rows), ldv = (int)j->keys * e;
+    int ldo = (int)j->heads * e;
+    float scale = (float)j->a->m->config.attention_scale;
+    float *q = j->q + first * j->d;
+
+    go += first * ldo;
+    blas_sgemm(false, true, nq, keys, d, scale, q, d, j->k, d, 0, j->p, n);
+    blas_sgemm(false, true, nq, keys, e, 1, go, ldo, v, ldv, 0, j->gs, n);
+    softmax_back(j, first, rows, keys);
+    blas_sgemm(true, false, keys, e, nq, 1, j->p, n, go, ldo, 1, j->gv, e);
+    blas_sgemm(true, false, keys, d, nq, scale, j->gs, n, q, d, 1, j->gk, d);
+    blas_sgemm(false, false, nq, d, keys, scale, j->gs, n, j->k, d, 0, j->gq,
+               d);
+}
+
+static void head_back(struct piece *j, int64_t head, const float *v)
+{
+    const struct attend_back *a = j->a;
+    int64_t ld = j->heads * j->d;
+    float *q = a->q + j->row * ld + head * j->d;
+    const float *go = a->go + (j->row * j->heads + head) * j->v_dim;
+
+    turn_rows(j, a->q_norm, q, ld, j->q);
+    for (int64_t at = 0; at < j->n; at += BLOCK) {
+        int64_t rows = j->n - at < BLOCK ? j->n - at : BLOCK;
+
+        block_back(j, at, rows, v, go);
+        for (int64_t i = 0; i < rows; i++)
+            turn_back(j, a->q_norm, at + i, j->gq + i * j->d,
+                      q + (at + i) * ld);
+    }
+}
+
+static void keys_back(struct piece *j, int64_t key)
+{
+    const struct attend_back *a = j->a;
+    int64_t shared = j->heads / j->keys, d = j->d, e = j->v_dim;
+    float *k = a->k + (j->row * j->keys + key) * d;
+    float *v = a->v + (j->row * j->keys + key) * e;
+
+    turn_rows(j, a->k_norm, k, j->keys * d, j->k);
+    memset(j->gk, 0, (size_t)(j->n * (d + e)) * sizeof(float));
+    for (int64_t h = key * shared; h < (key + 1) * shared; h++)
+        head_back(j, h, v);
+    for (int64_t i = 0; i < j->n; i++) {
+        turn_back(j, a->k_norm, i, j->gk + i * d, k + i * j->keys * d);
+        memcpy(v + i * j->keys * e, j->gv + i * e, (size_t)e * sizeof(float));
+    }
+}
+
+static void run_pieces(void *ctx, size_t begin, size_t end)
+{
+    struct job *j = ctx;
+    const struct model_config *c = &j->a->m->config;
+
+    for (size_t t = begin; t < end; t++) {
+        int64_t s = (int64_t)t / c->n_kv_heads, d = c->head_dim;
+        struct piece p = { .a = j->a,
+                           .row = j->a->first[s],
+                           .n = j->a->first[s + 1] - j->a->first[s],
+                           .heads = c->n_heads,
+                           .keys = c->n_kv_heads,
+                           .d = d,
+                           .v_dim = c->v_dim,
+                           .turn = { .dim = d,
+                                     .at = c->rotary_at,
+                                     .rotary = c->rotary,
+                                     .pairs = c->rope_pairs,
+                                     .eps = (float)c->rms_eps } };
+        struct err e;
+
+        p.k = scratch_thread(
+            (size_t)(p.n * (3 * d + c->v_dim) + BLOCK * (d + 2 * p.n)) *
+                sizeof(float),
+            &e);
+        if (!p.k) {
+            threads_error_add(&j->error, t, &e);
+            continue;
+        }
+        p.gk = p.k + p.n * d;
+        p.gv = p.gk + p.n * d;
+        p.q = p.gv + p.n * c->v_dim;
+        p.gq = p.q + p.n * d;
+        p.p = p.gq + BLOCK * d;
+        p.gs = p.p + BLOCK * p.n;
+        keys_back(&p, (int64_t)t % c->n_kv_heads);
+    }
+}
+
+int backward_attend(struct attend_back *a, struct err *e)
+{
+    const struct model_config *c = &a->m->config;
+    struct job j = { .a = a };
+    int64_t longest = 0;
+
+    for (int64_t i = 0; i < a->n_sequences; i++)
+        if (a->first[i + 1] - a->first[i] > longest)
+            longest = a->first[i + 1] - a->first[i];
+    if (rope_table_reserve(&a->m->rope, &c->rope, c->rotary, longest, e) < 0)
+        return e->code;
+    threads_error_init(&j.error);
+    threads_for((size_t)(a->n_sequences * c->n_kv_heads), 1, run_pieces, &j);
+    return threads_error_take(&j.error, e);
+}
