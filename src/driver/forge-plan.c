@@ -44,6 +44,7 @@ static void print(const struct plan *p)
         { "second_flops", p->second_flops },
         { "group_flops", p->group_flops },
         { "square_flops", p->square_flops },
+        { "couple_flops", p->couple_flops },
     };
 
     for (size_t i = 0; i < ARRAY_LEN(row); i++)

@@ -26,6 +26,14 @@ static uint64_t packed_bytes(const struct linear *l, int64_t group)
     return (uint64_t)l->rows * ((uint64_t)l->cols / 2 + groups * 2);
 }
 
+/* How often forge-solve goes over rows together. */
+static double sweeps(const struct linear *l)
+{
+    if (l->input == IN_EXPERT_MID)
+        return 2;
+    return l->input == IN_ATTN_OUT || l->input == IN_MLP_MID ? 6 : 0;
+}
+
 static int add_linear(struct plan *p, const struct model_config *m,
                       const struct checkpoint *c, const struct linear *l,
                       int64_t group, struct err *e)
@@ -55,6 +63,7 @@ static int add_linear(struct plan *p, const struct model_config *m,
     p->second_flops += 2 * rows * cols * share * (l->expert < 0 ? 1 : 2);
     p->group_flops += rows * cols * (double)group;
     p->square_flops += rows * cols * cols;
+    p->couple_flops += sweeps(l) * 2 * rows * cols * (rows + cols);
     return 0;
 }
 

@@ -25,6 +25,8 @@ struct plan {
                              and the cross moment of each input */
     double group_flops;   /* O C G per linear: one candidate of each grid */
     double square_flops;  /* O C^2 per linear */
+    double couple_flops;  /* 2 O C (O + C) a sweep over rows together: of o and
+                             down 6, of experts' down 2; k and v have less */
 };
 
 /* group: inputs per scale.  Reads headers only.  Errors of model_config_read

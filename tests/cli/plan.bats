@@ -41,6 +41,15 @@ value() { forge-plan "${@:2}" "$model" | sed -n "s/^$1=//p"; }
         $((2 * 2 * (attention + 2 * experts + cross))) ]
 }
 
+@test "operations of solving rows together: o, down, and experts' down" {
+    [ "$(value couple_flops)" -eq \
+        $((4 * 6 * 2 * (256 * 256 * 512 + 256 * 768 * 1024))) ]
+    model=mixture
+    python3 "$BATS_TEST_DIRNAME/../reference/moe.py" many mixture 8
+    [ "$(value couple_flops)" -eq \
+        $((2 * 2 * (6 * 128 * 256 * 384 + 2 * 8 * 384 * 256 * 640))) ]
+}
+
 @test "the size of the result, within 2 %" {
     forge-weights -q "$model" | forge-grid -q | forge-solve -q |
         forge-pack -q | forge-shard -q --from "$model" out
