@@ -14,18 +14,21 @@
 #include "model/scratch.h"
 
 enum {
-    TILE_ROWS = 240,  /* whole steps of our kernel */
+    TILE_ROWS = 240,  /* whole parts */
+    PART_ROWS = 48,   /* whole steps of our kernel: what a thread takes */
     TILE_STEPS = 256, /* oneDNN's: x has whole steps of ROW_STEP behind it */
     TILE_COLS = 512,  /* at most */
     TILE_WEIGHTS = 1 << 18 /* elements that stay in the second-level cache */
 };
 
 _Static_assert(TILE_STEPS % ROW_STEP == 0, "tiles begin at whole steps");
+_Static_assert(PART_ROWS % GEMM_ROWS == 0, "parts begin at whole steps");
 
 struct job {
     const struct product *p;
     int64_t rows, cols; /* of a tile */
     int64_t across;     /* tiles beside each other */
+    int64_t parts;      /* of a tile, one below the other */
     bool packed;
     struct threads_error error; /* by tile */
 };
@@ -149,7 +152,8 @@ static int run_rows(const struct job *j, int64_t i, int64_t m, int64_t o,
 static int run_tile(const struct job *j, int64_t i, int64_t o, struct err *e)
 {
     const struct product *p = j->p;
-    int64_t end = i + j->rows < p->rows ? i + j->rows : p->rows, m;
+    int64_t rows = j->rows / j->parts, m;
+    int64_t end = i + rows < p->rows ? i + rows : p->rows;
     int64_t n = p->first->of.rows - o, step = j->packed ? GEMM_ROWS : j->rows;
     float *y = scratch_thread(sizeof(float) * TILE_STEPS * TILE_COLS, e);
 
@@ -169,8 +173,9 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
     struct job *j = ctx;
 
     for (size_t t = begin; t < end; t++) {
-        int64_t i = (int64_t)t / j->across * j->rows;
-        int64_t o = (int64_t)t % j->across * j->cols;
+        int64_t tile = (int64_t)t / j->parts, part = (int64_t)t % j->parts;
+        int64_t i = tile / j->across * j->rows + part * (j->rows / j->parts);
+        int64_t o = tile % j->across * j->cols;
         struct err e;
 
         if (run_tile(j, i, o, &e) < 0)
@@ -202,10 +207,11 @@ int product_run(const struct product *p, struct err *e)
     int64_t down;
 
     j.rows = j.packed ? TILE_ROWS : TILE_STEPS;
+    j.parts = j.packed ? TILE_ROWS / PART_ROWS : 1;
     down = (p->rows + j.rows - 1) / j.rows;
     choose_tiles(&j, down);
     threads_error_init(&j.error);
-    threads_for((size_t)(down * j.across), 1, run_tiles, &j);
+    threads_for((size_t)(down * j.across * j.parts), 1, run_tiles, &j);
     return threads_error_take(&j.error, e);
 }
 
