@@ -34,12 +34,13 @@ static double accumulate(uint64_t cols, uint64_t tokens, const uint16_t *x,
                          float *out)
 {
     struct hessian_shape shape = { .cols = cols, .dtype = DT_BF16 };
+    struct hessian_part part = { .x = x, .dtype = DT_BF16, .tokens = tokens };
     struct hessian *h;
     const float *data;
     double start = seconds(), t;
 
     if (hessian_open(&h, &shape, &err) < 0 ||
-        hessian_add(h, x, DT_BF16, tokens, &err) < 0 ||
+        hessian_add(h, &part, &err) < 0 ||
         hessian_finish(h, &data, &err) < 0)
         die_err(&err);
     t = seconds() - start;

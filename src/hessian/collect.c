@@ -225,9 +225,9 @@ static int open_cross(struct entry *t, int kind, const struct pair *p,
     return cross_open(&t->cross[kind], &s, e);
 }
 
-/* Add n tokens of the activation f and what belongs to them. */
-static int add_pairs(struct collect *c, struct entry *t, const struct frame *f,
-                     uint64_t n, struct err *e)
+/* Which pairs belong to the activation f: those that did from the first. */
+static int match_pairs(struct collect *c, struct entry *t,
+                       const struct frame *f, struct err *e)
 {
     bool first = !hessian_tokens(t->acc);
 
@@ -243,13 +243,55 @@ static int add_pairs(struct collect *c, struct entry *t, const struct frame *f,
             return err_set(e, E_DATA, "'%s': sequence %llu: '%s' is missing",
                            f->name, (unsigned long long)f->sequence - 1,
                            pair_names[k]);
-        if (rc >= 0 && fits)
-            rc = t->cross_rows[k] == p->f.dims[1] ?
-                     cross_add(t->cross[k], p->data, p->f.dtype, f->data,
-                               f->dtype, n, e) :
-                     err_set(e, E_DATA, "another shape before");
+        if (rc >= 0 && fits && t->cross_rows[k] != p->f.dims[1])
+            rc = err_set(e, E_DATA, "another shape before");
         if (rc < 0)
             return err_prefix(e, "'%s%s'", f->name, pair_names[k]);
+    }
+    return 0;
+}
+
+/* A part of the activation f to all moments; p->packed is set. */
+static int add_part(struct collect *c, struct entry *t, const struct frame *f,
+                    struct hessian_part *p, struct err *e)
+{
+    int rc;
+
+    p->packed = NULL;
+    for (int k = 0; k < PAIRS; k++) {
+        const struct pair *y = &c->pair[k];
+        size_t row = y->f.dims[1] * dtype_bits(y->f.dtype) / 8;
+
+        if (!t->cross[k])
+            continue;
+        rc = cross_add(t->cross[k], (const char *)y->data + p->first * row,
+                       y->f.dtype, p->x, p->dtype, p->tokens, e);
+        if (rc < 0)
+            return err_prefix(e, "'%s%s'", f->name, pair_names[k]);
+        if (!p->packed)
+            p->packed = cross_packed(t->cross[k]);
+    }
+    rc = hessian_add(t->acc, p, e);
+    if (rc < 0 && f->sequence)
+        return err_prefix(e, "'%s': sequence %llu", f->name,
+                          (unsigned long long)f->sequence - 1);
+    return rc < 0 ? err_prefix(e, "'%s'", f->name) : 0;
+}
+
+/* The first n tokens of f, up to the end of a chunk at a time. */
+static int add_tokens(struct collect *c, struct entry *t, const struct frame *f,
+                      uint64_t n, struct err *e)
+{
+    size_t row = f->dims[1] * dtype_bits(f->dtype) / 8;
+    struct hessian_part p = { .dtype = f->dtype };
+
+    for (; p.first < n; p.first += p.tokens) {
+        uint64_t room = hessian_room(t->acc);
+
+        p.x = (const char *)f->data + p.first * row;
+        p.tokens = n - p.first < room ? n - p.first : room;
+        if (add_part(c, t, f, &p, e) < 0)
+            return e->code;
     }
     return 0;
 }
@@ -278,13 +320,8 @@ int collect_activation(struct collect *c, const struct frame *f, struct err *e)
 
         n = n < left ? n : left;
     }
-    if ((rc = add_pairs(c, t, f, n, e)) < 0)
-        return rc;
-    rc = hessian_add(t->acc, f->data, f->dtype, n, e);
-    if (rc < 0 && f->sequence)
-        return err_prefix(e, "'%s': sequence %llu", f->name,
-                          (unsigned long long)f->sequence - 1);
-    return rc < 0 ? err_prefix(e, "'%s'", f->name) : 0;
+    rc = match_pairs(c, t, f, e);
+    return rc < 0 ? rc : add_tokens(c, t, f, n, e);
 }
 
 /* ---- parts ---- */

@@ -24,6 +24,7 @@ struct cross {
     float *chunk;     /* [HESSIAN_CHUNK, wide] */
     uint16_t *packed; /* the chunk as syrk.h wants it */
     float *sum;       /* [rows, cols] */
+    bool bad;         /* a number of x was not finite */
 };
 
 int cross_open(struct cross **out, const struct cross_shape *s, struct err *e)
@@ -108,8 +109,7 @@ struct pack {
     struct cross *c;
     const uint16_t *y, *x;
     uint64_t tokens;
-    atomic_bool
-        bad; /* a number of y is not finite; of x that was seen before */
+    atomic_bool bad_y, bad_x; /* a number is not finite */
 };
 
 /* Panels of y, behind them those of x. */
@@ -121,12 +121,12 @@ static void pack_panels(void *ctx, size_t begin, size_t end)
 
     if (begin < middle && !syrk_pack(c->packed, HESSIAN_CHUNK, c->pending, j->y,
                                      j->tokens, c->shape.rows, begin, middle))
-        atomic_store(&j->bad, true);
+        atomic_store(&j->bad_y, true);
     begin = begin > y ? begin : y;
-    if (begin < end)
-        (void)!syrk_pack(c->packed + syrk_packed_at(HESSIAN_CHUNK, y),
-                         HESSIAN_CHUNK, c->pending, j->x, j->tokens,
-                         c->shape.cols, begin - y, end - y);
+    if (begin < end && !syrk_pack(c->packed + syrk_packed_at(HESSIAN_CHUNK, y),
+                                  HESSIAN_CHUNK, c->pending, j->x, j->tokens,
+                                  c->shape.cols, begin - y, end - y))
+        atomic_store(&j->bad_x, true);
 }
 
 static bool pack(struct cross *c, const char *y, const char *x, uint64_t n)
@@ -136,7 +136,8 @@ static bool pack(struct cross *c, const char *y, const char *x, uint64_t n)
     };
 
     threads_for(syrk_panels(c->wide), syrk_pack_grain(n), pack_panels, &j);
-    return !j.bad;
+    c->bad |= j.bad_x;
+    return !j.bad_y;
 }
 
 /* Converted, y and x side by side.  False: y is not finite. */
@@ -181,6 +182,13 @@ int cross_add(struct cross *c, const void *y, enum dtype y_dtype, const void *x,
             flush(c);
     }
     return 0;
+}
+
+const uint16_t *cross_packed(const struct cross *c)
+{
+    return c->packed && !c->bad ?
+               c->packed + syrk_packed_at(HESSIAN_CHUNK, c->x_at / SYRK_PANEL) :
+               NULL;
 }
 
 const float *cross_finish(struct cross *c, double times)

@@ -20,10 +20,14 @@ struct cross; /* an accumulator */
 MUST_CHECK int cross_open(struct cross **c, const struct cross_shape *s,
                           struct err *e);
 /* Add y[tokens, rows] and x[tokens, cols], of any float dtypes.  E_DATA: a
- * number of y is not finite (of x hessian_add() says so). */
+ * number of y is not finite (of x hessian_add() says so).  A chunk is full with
+ * the same token as a Hessian's. */
 MUST_CHECK int cross_add(struct cross *c, const void *y, enum dtype y_dtype,
                          const void *x, enum dtype x_dtype, uint64_t tokens,
                          struct err *e);
+/* x of the chunk at hand, the tokens just added included, as syrk.h has it and
+ * hessian_add() takes it; NULL: it is kept in another way, or not finite. */
+const uint16_t *cross_packed(const struct cross *c);
 /* `times` the mean, [rows, cols], which belongs to c; zeros without tokens.
  * Nothing can be added afterwards. */
 const float *cross_finish(struct cross *c, double times);

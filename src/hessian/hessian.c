@@ -23,10 +23,13 @@ struct hessian {
     uint64_t elements;        /* of sum */
     struct cuda_hessian *gpu; /* does it all, or NULL */
     /* One of the two: */
-    void *chunk;      /* [HESSIAN_CHUNK, cols] of shape.dtype */
-    uint16_t *packed; /* the chunk as syrk.h wants it */
-    float *sum;       /* as the result, not yet divided */
-    bool started;     /* sum has been written */
+    void *chunk;            /* [HESSIAN_CHUNK, cols] of shape.dtype */
+    const uint16_t *packed; /* the chunk as syrk.h wants it: own, or who adds
+                               has it */
+    uint16_t *own;
+    bool packs;
+    float *sum;   /* as the result, not yet divided */
+    bool started; /* sum has been written */
 };
 
 /* A tile of the lower triangle: rows i.., columns j.. of H. */
@@ -74,12 +77,10 @@ static int open_chunk(struct hessian *h, struct err *e)
 
     if (size_mul((uint64_t)HESSIAN_CHUNK * 2 * item(h), s->cols, &bytes))
         return err_set(e, E_DATA, "too many inputs");
-    if (s->dtype == DT_BF16 && s->block % SYRK_PANEL == 0 && syrk_usable()) {
-        h->packed =
-            mem_pages(syrk_packed(HESSIAN_CHUNK, s->cols) * sizeof(*h->packed),
-                      "hessian", e);
-        return h->packed ? 0 : e->code;
-    }
+    h->packs = s->dtype == DT_BF16 && s->block % SYRK_PANEL == 0 &&
+               syrk_usable(); /* room is taken when it is needed */
+    if (h->packs)
+        return 0;
     h->chunk = mem_pages(bytes / 2, "hessian", e);
     return h->chunk ? 0 : e->code;
 }
@@ -163,7 +164,7 @@ static int multiply(const struct hessian *h, const struct tile *t, float *p,
     const uint16_t *b = h->chunk;
     const float *x = h->chunk;
 
-    if (h->packed) {
+    if (h->packs) {
         syrk_tile(p, h->packed, HESSIAN_CHUNK, h->pending, i, j, t->rows,
                   t->cols);
         return 0;
@@ -316,7 +317,7 @@ static void pack_panels(void *ctx, size_t begin, size_t end)
     struct packing *j = ctx;
     struct hessian *h = j->h;
 
-    if (!syrk_pack(h->packed, HESSIAN_CHUNK, h->pending, j->x, j->tokens,
+    if (!syrk_pack(h->own, HESSIAN_CHUNK, h->pending, j->x, j->tokens,
                    h->shape.cols, begin, end))
         atomic_store(&j->bad, true);
 }
@@ -330,56 +331,87 @@ static bool pack(struct hessian *h, const char *from, uint64_t n)
     return !j.bad;
 }
 
-/* x[tokens] of our own dtype; `done` tokens of the frame came before. */
-static int add(struct hessian *h, const char *x, uint64_t tokens, uint64_t done,
-               struct err *e)
+/* n tokens into the chunk; false: one is not finite. */
+static bool take(struct hessian *h, const struct hessian_part *p, const char *x,
+                 uint64_t n)
+{
+    if (h->gpu)
+        return false; /* has looked already */
+    if (h->packs && p->packed)
+        return true;
+    return h->packs ? pack(h, x, n) : copy(h, x, n);
+}
+
+static int take_room(struct hessian *h, const struct hessian_part *p,
+                     struct err *e)
+{
+    uint64_t n = syrk_packed(HESSIAN_CHUNK, h->shape.cols);
+
+    if (h->packs && !p->packed && !h->own)
+        h->own = mem_pages(n * sizeof(*h->own), "hessian", e);
+    h->packed = p->packed ? p->packed : h->own;
+    return h->packs && !h->packed ? e->code : 0;
+}
+
+/* A part of our own dtype. */
+static int add(struct hessian *h, const struct hessian_part *p, struct err *e)
 {
     uint64_t cols = h->shape.cols, n;
-    int rc;
+    const char *x = p->x;
 
-    if (h->gpu && find_bad(x, h->shape.dtype, tokens * cols) == tokens * cols) {
-        h->tokens += tokens;
-        return hessian_gpu_add(h->gpu, x, tokens, e);
+    if (h->gpu &&
+        find_bad(x, h->shape.dtype, p->tokens * cols) == p->tokens * cols) {
+        h->tokens += p->tokens;
+        return hessian_gpu_add(h->gpu, x, p->tokens, e);
     }
-    for (; tokens; tokens -= n, done += n, x += n * cols * item(h)) {
+    if (take_room(h, p, e) < 0)
+        return e->code;
+    for (uint64_t done = 0; done < p->tokens;
+         done += n, x += n * cols * item(h)) {
         n = HESSIAN_CHUNK - h->pending;
-        n = tokens < n ? tokens : n;
-        if (h->gpu || !(h->packed ? pack(h, x, n) : copy(h, x, n))) {
+        n = p->tokens - done < n ? p->tokens - done : n;
+        if (!take(h, p, x, n)) {
             uint64_t bad = find_bad(x, h->shape.dtype, n * cols);
 
             return err_set(e, E_DATA, "token %llu: input %llu is not finite",
-                           (unsigned long long)(done + bad / cols),
+                           (unsigned long long)(p->first + done + bad / cols),
                            (unsigned long long)(bad % cols));
         }
         h->pending += n;
         h->tokens += n;
-        if (h->pending == HESSIAN_CHUNK && (rc = flush(h, e)) < 0)
-            return rc;
+        if (h->pending == HESSIAN_CHUNK && flush(h, e) < 0)
+            return e->code;
     }
     return 0;
 }
 
-int hessian_add(struct hessian *h, const void *x, enum dtype t, uint64_t tokens,
-                struct err *e)
+int hessian_add(struct hessian *h, const struct hessian_part *p, struct err *e)
 {
-    uint64_t cols = h->shape.cols, stride = cols * dtype_bits(t) / 8, n;
-    const char *from = x;
+    uint64_t cols = h->shape.cols, stride = cols * dtype_bits(p->dtype) / 8;
+    struct hessian_part q = { .dtype = h->shape.dtype };
     void *part;
     int rc = 0;
 
-    if (t == h->shape.dtype)
-        return add(h, x, tokens, 0, e);
-    part = mem_pages(CONVERT * cols * item(h), "hessian", e);
+    if (p->dtype == h->shape.dtype)
+        return add(h, p, e);
+    q.x = part = mem_pages(CONVERT * cols * item(h), "hessian", e);
     if (!part)
         return e->code;
-    for (uint64_t done = 0; done < tokens && !rc; done += n) {
-        n = tokens - done < CONVERT ? tokens - done : CONVERT;
-        rc = convert(h, part, from + done * stride, t, n * cols, e);
+    for (uint64_t done = 0; done < p->tokens && !rc; done += q.tokens) {
+        q.tokens = p->tokens - done < CONVERT ? p->tokens - done : CONVERT;
+        q.first = p->first + done;
+        rc = convert(h, part, (const char *)p->x + done * stride, p->dtype,
+                     q.tokens * cols, e);
         if (!rc)
-            rc = add(h, part, n, done, e);
+            rc = add(h, &q, e);
     }
     free(part);
     return rc;
+}
+
+uint64_t hessian_room(const struct hessian *h)
+{
+    return HESSIAN_CHUNK - h->pending;
 }
 
 uint64_t hessian_tokens(const struct hessian *h)
@@ -425,9 +457,9 @@ int hessian_finish(struct hessian *h, const float **data, struct err *e)
         return h->sum ? hessian_gpu_finish(h->gpu, h->sum, e) : e->code;
     }
     free(h->chunk);
-    free(h->packed);
+    free(h->own);
     h->chunk = NULL;
-    h->packed = NULL;
+    h->own = NULL;
     scale.factor = 2 / (double)h->tokens;
     threads_for(h->elements, 1 << 16, scale_part, &scale);
     if (h->shape.block)
@@ -442,7 +474,7 @@ void hessian_close(struct hessian *h)
         return;
     hessian_gpu_close(h->gpu);
     free(h->chunk);
-    free(h->packed);
+    free(h->own);
     free(h->sum);
     free(h);
 }

@@ -35,10 +35,22 @@ uint64_t hessian_cols(uint64_t n);
 /* E_TEMP; E_CONFIG when OpenBLAS is missing (f32 only). */
 MUST_CHECK int hessian_open(struct hessian **h, const struct hessian_shape *s,
                             struct err *e);
-/* Add x[tokens, cols] of any float dtype; it is converted to shape.dtype.
- * E_DATA, "token 3: input 17 is not finite". */
-MUST_CHECK int hessian_add(struct hessian *h, const void *x, enum dtype t,
-                           uint64_t tokens, struct err *e);
+/* x[tokens, cols] of any float dtype, which is converted to shape.dtype. */
+struct hessian_part {
+    const void *x;
+    enum dtype dtype;
+    uint64_t tokens;
+    uint64_t first; /* how many of its frame came before, for messages */
+    /* NULL, or x of the whole chunk as syrk.h has it, finite, by somebody who
+     * gets the same parts; it stays until the next one or hessian_finish() */
+    const uint16_t *packed;
+};
+/* Add it.  With `packed` it is at most hessian_room() tokens.
+ * E_DATA, "token 3: input 17 is not finite"; E_TEMP. */
+MUST_CHECK int hessian_add(struct hessian *h, const struct hessian_part *p,
+                           struct err *e);
+/* Tokens that the chunk at hand has room for: at least one. */
+uint64_t hessian_room(const struct hessian *h);
 uint64_t hessian_tokens(const struct hessian *h);
 /* The mean over all tokens added, hessian_elements() floats that belong to h.
  * Nothing can be added afterwards.  E_DATA when there was no token. */

@@ -56,6 +56,47 @@ setup() {
     [[ $stderr == *"'m.in': sequence 1: '.drift' is missing" ]]
 }
 
+@test "a hessian is the same, byte for byte, beside a cross moment; chunks end where they do" {
+    python3 - "$BATS_TEST_DIRNAME/../reference" <<'PYTHON'
+import sys
+sys.path.insert(0, sys.argv[1])
+import fts, numpy as np
+rng = np.random.default_rng(9)
+def numbers(tokens, width): # of few bits: whole in bf16
+    return rng.integers(-128, 128, (tokens, width)).astype("<f4") / 64
+def frame(name, x, i):
+    return fts.Tensor("activation", name, fts.bf16(x), "BF16", x.shape, modules=["m.q"], sequence=i)
+both, alone, bad = [], [], []
+for i, tokens in enumerate((3000, 5003, 1, 700), 1):
+    x, y = numbers(tokens, 40), numbers(tokens, 24)
+    both += [frame("m.in.output", y, i), frame("m.in", x, i)]
+    alone.append(frame("m.in", x, i))
+    if i == 2:
+        x[4321, 7] = np.inf
+    bad += [frame("m.in.output", y, i), frame("m.in", x, i)]
+for name in ("both", "alone", "bad"):
+    fts.write(open(name + ".fts", "wb"), globals()[name])
+PYTHON
+    for name in both alone; do
+        forge-hessian -q $name.fts >h-$name.fts
+        forge-hessian -q -j 1 <$name.fts >one.fts
+        python3 "$PY" same h-$name.fts one.fts
+    done
+    python3 - "$BATS_TEST_DIRNAME/../reference" <<'PYTHON'
+import sys
+sys.path.insert(0, sys.argv[1])
+import fts, numpy as np
+read = lambda name: list(fts.read(open(name, "rb")))
+a, b = ([t.payload for t in read(f"h-{name}.fts") if t.role == "hessian"] for name in ("both", "alone"))
+assert len(a) == 1 and a == b
+y, x = (np.concatenate([t.array() for t in read("both.fts") if t.name == n]).astype(float) for n in ("m.in.output", "m.in"))
+got = [t.array() for t in read("h-both.fts") if t.role == "cross"]
+assert len(got) == 1 and np.abs(got[0] - 2 * y.T @ x / len(x)).max() < 4e-6 * np.sqrt((x * x).mean() * (y * y).mean())
+PYTHON
+    run -65 --separate-stderr forge-hessian -q bad.fts
+    [[ $stderr == *"'m.in': sequence 1: token 4321: input 7 is not finite" ]]
+}
+
 @test "threads and the way it is read do not change a byte" {
     forge-hessian -q -j 1 "$A/a.fts" >a
     forge-hessian -q -j 3 "$A/a.fts" >b
