@@ -17,8 +17,8 @@ struct gradient {
 };
 
 /* Write, from the last layer to the first, an activation frame a sequence,
- * [tokens, outputs] elements, naming the linears: "model.layers.3.mlp_mid.gradient"
- * of down's, all experts' alike, ".attn_out.gradient" of o's, and of what keys
+ * [tokens, outputs] elements, naming the linears: "LAYER.mlp_mid.gradient" of
+ * down's, all experts' alike, "LAYER.attn_out.gradient" of o's, and of what keys
  * and values are made by, by its own name.  Errors as of model/backward.h and
  * what reads and writes. */
 MUST_CHECK int gradient_run(struct gradient *g, struct err *e);

@@ -27,9 +27,9 @@ MUST_CHECK int backward_attention_open(struct model *m, int64_t layer,
                                        struct attention_back **a,
                                        struct err *e);
 void backward_attention_close(struct attention_back *a); /* NULL is allowed */
-/* g of whole sequences, the i-th of which are rows first[i] .. first[i + 1] - 1,
- * of what comes behind attention, becomes that of x, elements, the residual
- * stream in front of it. */
+/* g of whole sequences, the i-th of them rows first[i] .. first[i + 1] - 1, of
+ * what comes behind attention, becomes that of x, elements, the residual stream
+ * in front of it. */
 MUST_CHECK int backward_attention(struct attention_back *a, const void *x,
                                   const int64_t *first, int64_t n_sequences,
                                   float *g, struct err *e);

@@ -70,8 +70,8 @@ static void turn_back(const struct piece *j, const float *norm, int64_t i,
     memcpy(x, g, (size_t)j->d * sizeof(*x));
 }
 
-/* p[rows, n] = softmax of scores of queries from `first` on, 0 where they do not
- * see; gs, which holds the gradient of p, becomes that of scores. */
+/* p, scores of queries from `first` on, becomes their softmax, 0 where they do
+ * not see; gs, the gradient of that, becomes the scores'. */
 static void softmax_back(struct piece *j, int64_t first, int64_t rows,
                          int64_t keys)
 {

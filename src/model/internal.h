@@ -100,9 +100,10 @@ void backward_norm_rows(void *norm_back, size_t begin, size_t end);
 /* A linear's weights and bias as the checkpoint has them, f32; l->of is given.
  * loaded_release() it, also after an error. */
 MUST_CHECK int backward_load(struct model *m, struct loaded *l, struct err *e);
-/* The way back through softmax attention of a layer, rope and norms of heads:
- * the gradient go[rows, heads * v_dim] of what it puts out replaces q[rows, heads * head_dim], k and v,
- * [rows, n_kv_heads * ...], as linears put them out, by their gradients. */
+/* The way back through a layer's norms of heads, rope and softmax attention,
+ * from go[rows, n_heads * v_dim], the gradient of what it puts out: q[rows,
+ * n_heads * head_dim], k[rows, n_kv_heads * head_dim] and v[rows, n_kv_heads *
+ * v_dim], as linears put them out, are replaced by their gradients. */
 struct attend_back {
     struct model *m;
     int64_t layer, n_sequences;
