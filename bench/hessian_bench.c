@@ -39,8 +39,7 @@ static double accumulate(uint64_t cols, uint64_t tokens, const uint16_t *x,
     const float *data;
     double start = seconds(), t;
 
-    if (hessian_open(&h, &shape, &err) < 0 ||
-        hessian_add(h, &part, &err) < 0 ||
+    if (hessian_open(&h, &shape, &err) < 0 || hessian_add(h, &part, &err) < 0 ||
         hessian_finish(h, &data, &err) < 0)
         die_err(&err);
     t = seconds() - start;
