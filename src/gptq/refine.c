@@ -53,15 +53,6 @@ static void centre(float *restrict a, const uint8_t *restrict codes,
             a[r] = (float)codes[r] - zero[r];
 }
 
-/* sum[48] += x[8][48] y[8][48] */
-static void add_products(float *restrict sum, const float *restrict x,
-                         const float *restrict y)
-{
-    for (int c = 0; c < COLS; c++, x += ROWS, y += ROWS)
-        for (int r = 0; r < ROWS; r++)
-            sum[r] += x[r] * y[r];
-}
-
 /* d[n][48] = w - scale a */
 static void take_off(float *restrict d, const float *restrict w,
                      const float *restrict a, const float *restrict scale,
@@ -91,8 +82,8 @@ static void moments(struct slab *s, const struct slab_group *g,
         s->k->product(grad, moved + c * ROWS,
                       slab_hessian(s->plan, g->c0 + c, g->c0 + c), n - c);
         s->k->product(curve, a, slab_hessian(s->plan, g->c0 + c, g->c0), n);
-        add_products(num, grad, a + c * ROWS);
-        add_products(den, curve, a + c * ROWS);
+        slab_products(num, grad, a + c * ROWS);
+        slab_products(den, curve, a + c * ROWS);
     }
 }
 

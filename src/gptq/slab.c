@@ -162,7 +162,16 @@ void slab_round(struct slab *s)
     }
 }
 
-/* H is symmetric: twice what the panels behind a panel add, and its own once. */
+void slab_products(float *restrict sum, const float *restrict x,
+                   const float *restrict y)
+{
+    for (int c = 0; c < COLS; c++, x += ROWS, y += ROWS)
+        for (int r = 0; r < ROWS; r++)
+            sum[r] += x[r] * y[r];
+}
+
+/* H is symmetric: twice what the panels behind a panel add, and its own once.
+ * Sums of a panel in f32, of a row in double. */
 void slab_loss(struct slab *s, double *loss)
 {
     uint64_t n = s->plan->f->padded;
@@ -171,6 +180,7 @@ void slab_loss(struct slab *s, double *loss)
     memset(loss, 0, ROWS * sizeof(*loss));
     for (uint64_t c = 0; c < n; c += COLS) {
         const float *d = s->d + c * ROWS;
+        float sum[ROWS] = { 0 };
 
         memset(acc, 0, sizeof(acc));
         s->k->product(acc, d + COLS * ROWS, slab_hessian(s->plan, c, c + COLS),
@@ -178,7 +188,8 @@ void slab_loss(struct slab *s, double *loss)
         for (uint64_t i = 0; i < COLS * ROWS; i++)
             acc[i] *= 2;
         s->k->product(acc, d, slab_hessian(s->plan, c, c), COLS);
-        for (uint64_t i = 0; i < COLS * ROWS; i++)
-            loss[i % ROWS] += (double)acc[i] * d[i];
+        slab_products(sum, acc, d);
+        for (uint64_t r = 0; r < ROWS; r++)
+            loss[r] += (double)sum[r];
     }
 }
