@@ -16,26 +16,6 @@ enum { TILE = 128, ROWS = CHOLESKY_ROWS };
 
 /* ---- what H says ---- */
 
-static uint64_t at(const struct factor_params *p, uint64_t i, uint64_t j)
-{
-    uint64_t g = p->block, t;
-
-    if (g)
-        return (i / g * g + i % g) * g + j % g; /* i / g == j / g */
-    if (i < j) {
-        t = i;
-        i = j;
-        j = t;
-    }
-    return i * (i + 1) / 2 + j;
-}
-
-float factor_element(const struct factor_params *p, const float *h, uint64_t i,
-                     uint64_t j)
-{
-    return p->block && i / p->block != j / p->block ? 0 : h[at(p, i, j)];
-}
-
 static int find_bad(const struct factor_params *p, const float *h,
                     struct err *e)
 {
@@ -45,10 +25,10 @@ static int find_bad(const struct factor_params *p, const float *h,
         uint64_t first = g ? i / g * g : 0;
 
         for (uint64_t j = first; j <= i; j++)
-            if (!isfinite(h[at(p, i, j)]))
+            if (!isfinite(h[factor_at(p, i, j)]))
                 return err_set(e, E_DATA, "hessian: (%llu, %llu) is not finite",
                                (unsigned long long)i, (unsigned long long)j);
-        if (h[at(p, i, i)] < 0)
+        if (h[factor_at(p, i, i)] < 0)
             return err_set(e, E_DATA, "hessian: (%llu, %llu) is negative",
                            (unsigned long long)i, (unsigned long long)i);
     }
@@ -69,7 +49,7 @@ static void scan_rows(void *ctx, size_t begin, size_t end)
 
     for (size_t i = begin; i < end; i++) {
         uint64_t first = g ? i / g * g : 0;
-        const float *row = j->h + at(j->p, i, first);
+        const float *row = j->h + factor_at(j->p, i, first);
 
         bad |= !lanes_finite(row, i - first + 1) || row[i - first] < 0;
     }
@@ -122,7 +102,7 @@ static void sort_groups(const struct factor_params *p, const float *h,
         groups[g] = (struct key){ .diag = -1, .input = (uint32_t)g };
         for (uint64_t i = g * p->group; i < p->cols && i < (g + 1) * p->group;
              i++)
-            groups[g].diag = fmaxf(groups[g].diag, h[at(p, i, i)]);
+            groups[g].diag = fmaxf(groups[g].diag, h[factor_at(p, i, i)]);
     }
     for (uint64_t g = 0; p->order == ORDER_INSIDE && g < n; g++)
         groups[g].diag = (float)(n - g);
@@ -134,8 +114,8 @@ static void sort_groups(const struct factor_params *p, const float *h,
         uint64_t first = groups[g].input * p->group, begin = to;
 
         for (uint64_t i = first; i < p->cols && i < first + p->group; i++)
-            k[to++] =
-                (struct key){ .diag = h[at(p, i, i)], .input = (uint32_t)i };
+            k[to++] = (struct key){ .diag = h[factor_at(p, i, i)],
+                                    .input = (uint32_t)i };
         qsort(k + begin, to - begin, sizeof(*k), by_importance);
     }
 }
@@ -148,14 +128,15 @@ static int set_order(struct factor *f, const struct factor_params *p,
     if (!k)
         return e->code;
     for (uint64_t i = 0; i < p->cols; i++)
-        k[i] = (struct key){ .diag = h[at(p, i, i)], .input = (uint32_t)i };
+        k[i] =
+            (struct key){ .diag = h[factor_at(p, i, i)], .input = (uint32_t)i };
     if (p->order == ORDER_ACTIVATION)
         qsort(k, p->cols, sizeof(*k), by_importance);
     else if (p->order != ORDER_NATURAL)
         sort_groups(p, h, k, k + p->cols);
     for (uint64_t c = 0; c < p->cols; c++) {
         f->input[c] = k[p->cols - 1 - c].input;
-        f->dead[c] = h[at(p, f->input[c], f->input[c])] == 0;
+        f->dead[c] = h[factor_at(p, f->input[c], f->input[c])] == 0;
         f->n_dead += f->dead[c];
     }
     free(k);
@@ -366,7 +347,7 @@ static double mean_diagonal(const struct factor *f,
     double sum = 0;
 
     for (uint64_t i = 0; i < p->cols; i++)
-        sum += h[at(p, i, i)];
+        sum += h[factor_at(p, i, i)];
     return f->n_dead < p->cols ? sum / (double)(p->cols - f->n_dead) : 1;
 }
 

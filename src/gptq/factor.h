@@ -66,9 +66,21 @@ MUST_CHECK int factor_check(const struct factor_params *p, const float *h,
 MUST_CHECK int factor_plan(struct factor **f, const struct factor_params *p,
                            const float *h, struct err *e);
 void factor_free(struct factor *f); /* NULL is allowed */
-/* Element (i, j) of the Hessian h, inputs as stored. */
-float factor_element(const struct factor_params *p, const float *h, uint64_t i,
-                     uint64_t j);
+/* Where element (i, j) of a Hessian lies, inputs as stored; of blocks i and j
+ * are in one. */
+static inline uint64_t factor_at(const struct factor_params *p, uint64_t i,
+                                 uint64_t j)
+{
+    uint64_t g = p->block, high = i > j ? i : j, low = i > j ? j : i;
+
+    return g ? (i / g * g + i % g) * g + j % g : high * (high + 1) / 2 + low;
+}
+/* Element (i, j) of the Hessian h. */
+static inline float factor_element(const struct factor_params *p,
+                                   const float *h, uint64_t i, uint64_t j)
+{
+    return p->block && i / p->block != j / p->block ? 0 : h[factor_at(p, i, j)];
+}
 /* Where panel p begins. */
 static inline uint64_t factor_panel_at(uint64_t padded, uint64_t p)
 {
