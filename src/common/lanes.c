@@ -93,7 +93,8 @@ void lanes_turn_bytes(uint8_t *to, size_t ld, const uint8_t *from)
         memcpy(to + i * ld, &x[i], sizeof(x[i]));
 }
 
-void lanes_add(float *restrict to, const float *restrict from, size_t n)
+void lanes_add(float *restrict to, const float *restrict from, size_t n,
+               const float *next)
 {
     typedef float vf __attribute__((vector_size(4 * LANES)));
     size_t i = 0;
@@ -101,6 +102,7 @@ void lanes_add(float *restrict to, const float *restrict from, size_t n)
     for (; i + LANES <= n; i += LANES) {
         vf a, b;
 
+        __builtin_prefetch(next + i, 1);
         memcpy(&a, to + i, sizeof(a));
         memcpy(&b, from + i, sizeof(b));
         a += b;

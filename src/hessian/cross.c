@@ -89,8 +89,11 @@ static void add_tiles(void *ctx, size_t begin, size_t end)
             blas_sgemm(true, false, (int)n, (int)m, (int)c->pending, 1,
                        c->chunk + i, (int)c->wide, c->chunk + c->x_at + j,
                        (int)c->wide, 0, p, TILE);
-        for (uint64_t r = 0; r < n; r++)
-            lanes_add(c->sum + (i + r) * cols + j, p + r * TILE, m);
+        for (uint64_t r = 0; r < n; r++) {
+            float *to = c->sum + (i + r) * cols + j;
+
+            lanes_add(to, p + r * TILE, m, to + 2 * cols);
+        }
     }
 }
 

@@ -187,7 +187,8 @@ static void add_tile(struct hessian *h, const struct tile *t, const float *p)
                         h->sum + i * (i + 1) / 2 + t->j;
 
         if (h->started)
-            lanes_add(to, p + r * TILE, n);
+            lanes_add(to, p + r * TILE, n,
+                      to + (h->shape.block ? 2 * h->shape.block : 2 * i + 3));
         else
             memcpy(to, p + r * TILE, n * sizeof(*to));
     }
