@@ -18,9 +18,8 @@ lanes_turn_fn lanes_turn_plain;
 /* Of bytes: to[c * ld + r] = from[r * LANES + c]. */
 void lanes_turn_bytes(uint8_t *to, size_t ld, const uint8_t *from);
 /* to[n] += from[n]; next[n] is asked for meanwhile: rows of a tile are too short
- * for that to happen by itself. */
-void lanes_add(float *restrict to, const float *restrict from, size_t n,
-               const float *next);
+ * for that to happen by itself.  No overlap. */
+void lanes_add(float *to, const float *from, size_t n, const float *next);
 /* Whether n floats are neither infinite nor NaN. */
 bool lanes_finite(const float *x, size_t n);
 

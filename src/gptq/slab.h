@@ -75,9 +75,8 @@ void slab_round(struct slab *s);
 /* loss[48] = d H dᵀ, without damping. */
 void slab_loss(struct slab *s, double *loss);
 
-/* sum[48] += what each row's products x[8][48] y[8][48] add up to. */
-void slab_products(float *restrict sum, const float *restrict x,
-                   const float *restrict y);
+/* sum[48] += what each row's products x[8][48] y[8][48] add up to; no overlap. */
+void slab_products(float *sum, const float *x, const float *y);
 
 /* Column c of panels of either matrix, from row r on (r >= 8 (c / 8)). */
 static inline const float *slab_factor(const struct slab_plan *p, uint64_t c,
