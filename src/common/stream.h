@@ -110,6 +110,9 @@ MUST_CHECK int stream_open_fd(struct stream_reader **r, int fd,
  * comes back as the code and message the upstream tool gave. */
 MUST_CHECK int stream_next(struct stream_reader *r, struct frame *f,
                            struct err *e);
+/* Wait until a part of the next frame, or the end, can be read: true; or until
+ * the descriptor `other` can: false, if only that. */
+bool stream_wait(struct stream_reader *r, int other);
 /* As stream_next, but leaves the payload of regular files unread: f->data is
  * NULL, and stream_payload() can fetch it, now or later, at f's offset.
  * For pipes it reads as stream_next does. */

@@ -529,6 +529,11 @@ int stream_next(struct stream_reader *r, struct frame *f, struct err *e)
     return next(r, f, NULL, e);
 }
 
+bool stream_wait(struct stream_reader *r, int other)
+{
+    return r->failed || source_wait(&r->in, other);
+}
+
 int stream_skim(struct stream_reader *r, struct frame *f,
                 uint64_t *payload_offset, struct err *e)
 {

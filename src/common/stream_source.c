@@ -132,6 +132,19 @@ int source_read(struct source *s, void *buf, size_t n, size_t *got,
     return done == n ? 0 : err_set(e, E_DATA, "input ends early");
 }
 
+bool source_wait(struct source *s, int other)
+{
+    struct pollfd p[] = { { .fd = s->fd, .events = POLLIN },
+                          { .fd = other, .events = POLLIN } };
+
+    if (s->file || s->from != s->to)
+        return true;
+    while (poll(p, ARRAY_LEN(p), -1) < 0)
+        if (errno != EINTR)
+            return true; /* the read will say why */
+    return p[0].revents;
+}
+
 int source_skip(struct source *s, uint64_t n, struct err *e)
 {
     if (n > source_left(s))

@@ -25,6 +25,9 @@ MUST_CHECK int source_from_fd(struct source *s, int fd, const char *name,
  * says how many there were. */
 MUST_CHECK int source_read(struct source *s, void *buf, size_t n, size_t *got,
                            struct err *e);
+/* Wait until there is a byte to read, or the end: true; or until the descriptor
+ * `other` can be read: false, if only that. */
+bool source_wait(struct source *s, int other);
 /* Pass over n bytes of a regular file.  E_DATA when it is shorter. */
 MUST_CHECK int source_skip(struct source *s, uint64_t n, struct err *e);
 /* Bytes that are known to be left: of a pipe 0. */
