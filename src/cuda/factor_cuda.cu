@@ -235,7 +235,7 @@ static int attempt(struct cuda_factors *f, struct cuda_matrix *m, int first,
     uint64_t ld = f->padded;
     float *a = f->l + first * ld * ld;
     int *at = (int *)c->info.data + first;
-    bool batched = f->cols <= BATCHED_COLS && n >= BATCHED_COUNT;
+    bool batched = f->cols <= BATCHED_COLS && n >= BATCHED_COUNT && !m->alone;
     int rc;
 
     for (int i = first; i < first + n; i++)
@@ -360,6 +360,8 @@ int cuda_factors_build(struct cuda_factors **out, struct cuda_context *c,
     free(info);
     if (rc < 0) {
         cuda_factors_free(f);
+        if (rc == E_TEMP)
+            context_trim(c);
         return rc;
     }
     *out = f;

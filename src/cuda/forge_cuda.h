@@ -19,7 +19,7 @@
 #include "gptq/solve_best.h"
 #include "hessian/hessian.h"
 
-enum { FORGE_CUDA_VERSION = 5 };
+enum { FORGE_CUDA_VERSION = 6 };
 
 struct cuda_context;
 struct cuda_hessian;
@@ -41,6 +41,9 @@ struct cuda_matrix {
     double damping;             /* the first that is tried, as a part of mean */
     bool whole;                 /* H is kept, for solve_best() and for nothing
                                    else; the same in all of a batch */
+    bool alone;                 /* the factor is that of a batch of one to the
+                                   bit; otherwise that is faster for many small
+                                   ones; the same in all of a batch */
     double lambda;              /* out: what was added to the diagonal */
     double tried[FACTOR_TRIES]; /* out */
     int n_tried;                /* out */
@@ -149,7 +152,8 @@ struct forge_cuda {
                     const struct cuda_tokens *t, int n, struct err *e);
 
     /* Factor n matrices of one size.  0 also when some of them failed: each
-     * says so itself. */
+     * says so itself.  E_TEMP, of solve() too: all room but that of factors and
+     * Hessians has been given back, so that fewer at a time may fit. */
     int (*factors_build)(struct cuda_factors **f, struct cuda_context *c,
                          uint64_t cols, struct cuda_matrix *m, int n,
                          struct err *e);

@@ -437,5 +437,9 @@ int cuda_solve(struct cuda_context *c, const struct solve_params *p,
                const struct cuda_factors *f, struct cuda_module *m, int n,
                struct err *e)
 {
-    return solve_modules(c, p, NULL, LAYOUT_CT, f, m, n, e);
+    int rc = solve_modules(c, p, NULL, LAYOUT_CT, f, m, n, e);
+
+    if (rc == E_TEMP)
+        context_trim(c);
+    return rc;
 }
