@@ -129,12 +129,19 @@ $O/tests/fail.so: tests/fail.c $O/flags
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -shared -fPIC -o $@ $< -ldl
 
+# A plug-in for tests, which lies beside none of the tools.
+FAKE := $O/tests/helper/forge-cuda.so
+$(FAKE): tests/fake_cuda.c $(patsubst %,src/common/%.c,base dtype quant) $(wildcard src/*/*.h) $O/flags
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -fvisibility=hidden -shared -fPIC -o $@ \
+	  $(filter %.c,$^) -lm
+
 .PHONY: demo test check-asan check-cluster fuzz bench bench-quality lint interop
 demo: all
 	@scripts/demo --run
 
 # T=cli/grid.bats (or any part of a name) runs these tests alone.
-test: $(TOOLBIN) $O/bin/forge $(UNITS) $(HELPS) $(FUZZS) $(FAIL)
+test: $(TOOLBIN) $O/bin/forge $(UNITS) $(HELPS) $(FUZZS) $(FAIL) $(FAKE)
 	@FAIL_SO=$(if $(FAIL),$(CURDIR)/$(FAIL)) scripts/run-tests $O $(T)
 
 check-asan:

@@ -8,16 +8,19 @@
 #include <unistd.h>
 
 #include "gptq/solve_options.h"
+#include "gptq/together.h"
 
 struct run {
     struct solve_settings *s;
     struct stream_reader *in;
     struct stream_writer *out;
     struct module_solver *solver;
+    struct together *together; /* NULL: one module at a time */
     struct publish *report;
     struct progress progress;
     struct frame weight; /* waits for its qmeta; role 0: none */
     char *payload;       /* of weight */
+    bool begun;
     double loss, loss_rtn;
     uint64_t modules;
 };
@@ -37,45 +40,47 @@ static int open_all(struct run *r, const char *path, struct err *e)
         return rc;
     if (stream_create(&r->out, &out, e) < 0)
         return e->code;
+    if (together_wanted(&s->module))
+        return together_open(&r->together, &s->module, r->in, r->out, e);
     stream_tie(r->in, r->out);
+    return 0;
+}
+
+/* The codes of a module, its grids and what is noted about it. */
+static int put(struct run *r, const struct frame *w, const struct frame *grids,
+               const uint8_t *codes, const struct module_note *note,
+               struct err *e)
+{
+    if (module_write(note, w, grids, codes, r->out, r->report, e) < 0)
+        return e->code;
+    r->modules++;
+    r->loss += note->loss;
+    r->loss_rtn += note->loss_rtn;
+    r->progress.loss = note->measured ? note->loss : -1;
     return 0;
 }
 
 static int solve(struct run *r, const struct frame *meta, struct err *e)
 {
     const struct frame *w = &r->weight;
-    struct frame f = { .role = ROLE_CODES, .dtype = DT_U4, .ndim = 2 };
+    size_t len = w->dims[0] * (w->dims[1] / 2); /* less than the weight's */
     struct frame grids = *meta;
     struct module_note note;
-    uint8_t *codes;
-    uint32_t *g;
+    uint8_t *codes = mem_pages(len, w->name, e);
+    uint32_t *g = codes ? mem_pages(meta->len, w->name, e) : NULL;
     int rc;
 
-    memcpy(f.name, w->name, sizeof(f.name));
-    memcpy(f.dims, w->dims, sizeof(f.dims));
-    f.group = meta->group;
-    f.len = w->dims[0] * (w->dims[1] / 2); /* less than the weight itself */
-    codes = mem_pages(f.len, w->name, e);
-    g = codes ? mem_pages(meta->len, w->name, e) : NULL;
     if (!g) {
         free(codes);
         return e->code;
     }
-    f.data = codes;
     grids.data = memcpy(g, meta->data, meta->len);
     rc = module_solve(r->solver, w, meta, g, codes, &note, e);
-    if (rc >= 0 && (rc = stream_write(r->out, &f, e)) >= 0 &&
-        (rc = stream_write(r->out, &grids, e)) >= 0)
-        rc = module_write(&note, w->name, r->out, r->report, e);
+    if (rc >= 0)
+        rc = put(r, w, &grids, codes, &note, e);
     free(codes);
     free(g);
-    if (rc < 0)
-        return rc;
-    r->modules++;
-    r->loss += note.loss;
-    r->loss_rtn += note.loss_rtn;
-    r->progress.loss = note.measured ? note.loss : -1;
-    return 0;
+    return rc;
 }
 
 /* The weight that waits has no qmeta: it is somebody else's. */
@@ -120,21 +125,74 @@ static int one(struct run *r, const struct frame *f, struct err *e)
                                     stream_write(r->out, f, e);
 }
 
+/* Before the first frame; head: of the input. */
+static int begin(struct run *r, const char *head, struct err *e)
+{
+    if (r->begun)
+        return 0;
+    r->begun = true;
+    return stream_inherit(r->out, head, e) < 0 ?
+               e->code :
+               stream_inherit(r->out, module_head(r->solver), e);
+}
+
 static int run(struct run *r, struct err *e)
 {
-    bool first = true;
     struct frame f;
     int rc;
 
     while ((rc = stream_next(r->in, &f, e)) > 0) {
-        if (first && (stream_inherit(r->out, stream_head(r->in), e) < 0 ||
-                      stream_inherit(r->out, module_head(r->solver), e) < 0))
+        if (begin(r, stream_head(r->in), e) < 0 || one(r, &f, e) < 0)
             return e->code;
-        first = false;
-        if ((rc = one(r, &f, e)) < 0)
-            return rc;
         progress_step(&r->progress, f.name, f.len);
     }
+    return rc < 0 ? rc : pass_weight(r, e);
+}
+
+/* The frames of a batch whose modules have been solved, as far as they could
+ * be.  A Hessian goes to the solver of one module at a time when it is needed
+ * there. */
+static int put_batch(struct run *r, const struct frame *f, int n, struct err *e)
+{
+    const struct frame *hessian = NULL;
+
+    for (int i = 0; i < n; i++) {
+        const struct module_note *note;
+        const uint8_t *codes = together_codes(r->together, i, &note);
+        int rc = 0;
+
+        if (codes) {
+            rc = pass_weight(r, e);
+            if (rc >= 0)
+                rc = put(r, &f[i], &f[i + 1], codes, note, e);
+            progress_step(&r->progress, f[i].name, f[i].len);
+            i++; /* its qmeta */
+        } else if (f[i].role == ROLE_HESSIAN) {
+            hessian = f[i].ancillary ? hessian : &f[i];
+        } else {
+            if (f[i].role == ROLE_WEIGHT && hessian) {
+                rc = one(r, hessian, e);
+                hessian = NULL;
+            }
+            if (rc >= 0)
+                rc = one(r, &f[i], e);
+        }
+        if (rc < 0)
+            return rc;
+        progress_step(&r->progress, f[i].name, f[i].len);
+    }
+    return 0;
+}
+
+static int run_together(struct run *r, struct err *e)
+{
+    const struct frame *f;
+    int n, rc;
+
+    while ((rc = together_next(r->together, &f, &n, e)) > 0)
+        if (begin(r, together_head(r->together), e) < 0 ||
+            put_batch(r, f, n, e) < 0)
+            return e->code;
     return rc < 0 ? rc : pass_weight(r, e);
 }
 
@@ -170,7 +228,7 @@ int main(int argc, char **argv)
         die_err(&e);
     }
     progress_start(&r.progress, s.tool.progress, "tensors", 0);
-    if (run(&r, &e) < 0) {
+    if ((r.together ? run_together(&r, &e) : run(&r, &e)) < 0) {
         err_print(&e);
         publish_discard(r.report);
         stream_abort(r.out, &e);
@@ -184,6 +242,7 @@ int main(int argc, char **argv)
     if (stream_finish(r.out, &e) < 0)
         die_err(&e);
     summary(&r);
+    together_close(r.together);
     stream_close(r.in);
     module_close(r.solver);
     free(r.payload);

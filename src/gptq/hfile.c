@@ -245,6 +245,12 @@ int hfile_find(struct hfile *h, const char *module, uint64_t cols,
     return 0;
 }
 
+int hfile_read(struct hfile *h, const struct hfile_entry *entry, float *to,
+               struct err *e)
+{
+    return stream_payload(h->in, entry->offset, to, entry->len, e);
+}
+
 int hfile_load(struct hfile *h, const struct hfile_entry *entry, float **data,
                struct err *e)
 {
@@ -258,7 +264,7 @@ int hfile_load(struct hfile *h, const struct hfile_entry *entry, float **data,
     *data = mem_pages(entry->len, "hessian", e);
     if (!*data)
         return e->code;
-    rc = stream_payload(h->in, entry->offset, *data, entry->len, e);
+    rc = hfile_read(h, entry, *data, e);
     if (rc < 0) {
         free(*data);
         *data = NULL;

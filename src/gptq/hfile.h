@@ -47,6 +47,9 @@ MUST_CHECK int hfile_find(struct hfile *h, const char *module, uint64_t cols,
  * had once. */
 MUST_CHECK int hfile_load(struct hfile *h, const struct hfile_entry *entry,
                           float **data, struct err *e);
+/* The same of a file's entry into memory for entry->len bytes. */
+MUST_CHECK int hfile_read(struct hfile *h, const struct hfile_entry *entry,
+                          float *to, struct err *e);
 /* Add to the payload, as loaded, what k tokens more for each input would have
  * added, were they even and as large as its own: k trace(H) / samples, to the
  * diagonal of the inputs that ever were anything but zero.  Returns it; 0, and

@@ -7,7 +7,6 @@
 #include <time.h>
 
 #include "common/device.h"
-#include "common/json.h"
 #include "common/quant.h"
 
 struct module_solver {
@@ -30,8 +29,6 @@ struct module_solver {
     } drift, output, gap;
 };
 
-static const char *const order_names[] = { "natural", "activation", "group",
-                                           "inside" };
 static const char *const effort_names[] = { "fast", "default", "best" };
 
 static double now(void)
@@ -107,8 +104,7 @@ uint64_t module_fallbacks(const struct module_solver *m)
     return m->fallbacks;
 }
 
-static int check_shapes(const struct frame *w, const struct frame *meta,
-                        struct err *e)
+int module_check(const struct frame *w, const struct frame *meta, struct err *e)
 {
     if (w->ndim != 2 || !dtype_is_float(w->dtype) || !w->dims[0] || !w->dims[1])
         return err_set(e, E_DATA, "'%s': a weight is a matrix of floats",
@@ -230,12 +226,7 @@ static int choose_factor(struct module_solver *m, const struct frame *w,
         (rc = build_factor(m, entry, w->dims[1], meta->group, e)) < 0)
         return rc;
     built = m->best.starts ? m->best.factor[0] : m->factor;
-    note->samples = entry->samples;
-    if (!entry->samples)
-        warning("'%s': no token has reached it", w->name);
-    note->tried = built->tried;
-    note->n_tried = built->n_tried;
-    note->damping = built->tried[built->n_tried - 1];
+    module_note_factor(note, w->name, built, entry->samples);
     if (!m->failed) {
         *f = built;
         return 0;
@@ -444,7 +435,7 @@ int module_solve(struct module_solver *m, const struct frame *w,
     int rc;
 
     *note = (struct module_note){ .method = "rtn" };
-    if ((rc = check_shapes(w, meta, e)) < 0 ||
+    if ((rc = module_check(w, meta, e)) < 0 ||
         (rc = choose_factor(m, w, meta, &f, note, e)) < 0)
         return rc;
     rc = f && m->best.starts ? solve_best(m, &p, w, grids, codes, note, &r, e) :
@@ -457,115 +448,8 @@ int module_solve(struct module_solver *m, const struct frame *w,
     }
     if (rc < 0)
         return err_prefix(e, "'%s'", w->name);
-    if (f && !p.nearest) {
-        note->method = "gptq";
-        note->order = order_names[note->effort ? ORDER_GROUP : m->params.order];
-    }
-    note->measured = f != NULL;
-    note->loss = r.loss;
-    note->loss_rtn = r.loss_nearest;
+    if (f)
+        module_note_codes(note, p.nearest, m->params.order, &r);
     note->seconds = now() - start;
     return 0;
-}
-
-/* ---- notes ---- */
-
-/* module: NULL leaves it out; seconds: said only where they may be. */
-static void note_json(struct json_writer *w, const struct module_note *note,
-                      const char *module, bool seconds)
-{
-    jw_begin(w, '{');
-    if (module) {
-        jw_key(w, "module");
-        jw_string(w, module);
-    }
-    jw_key(w, "method");
-    jw_string(w, note->method);
-    if (note->order) {
-        jw_key(w, "order");
-        jw_string(w, note->order);
-    }
-    if (note->effort) {
-        jw_key(w, "effort");
-        jw_string(w, note->effort);
-        jw_key(w, "corrected");
-        jw_bool(w, note->corrected);
-    }
-    if (note->measured) {
-        jw_key(w, "loss");
-        jw_number(w, note->loss);
-        jw_key(w, "loss_rtn");
-        jw_number(w, note->loss_rtn);
-        if (note->loss_gptq > 0) {
-            jw_key(w, "loss_gptq");
-            jw_number(w, note->loss_gptq);
-        }
-    }
-    if (note->n_tried) {
-        jw_key(w, "samples");
-        jw_int(w, (int64_t)note->samples);
-        jw_key(w, "damping");
-        jw_number(w, note->damping);
-    }
-    if (note->n_tried > 1 || (note->n_tried && !note->measured)) {
-        jw_key(w, "damping_tried");
-        jw_begin(w, '[');
-        for (int i = 0; i < note->n_tried; i++)
-            jw_number(w, note->tried[i]);
-        jw_end(w, ']');
-    }
-    if (seconds) {
-        jw_key(w, "seconds");
-        jw_number(w, note->seconds);
-    }
-    jw_end(w, '}');
-}
-
-static int write_note(const struct json_writer *w, const char *module,
-                      bool ancillary, struct stream_writer *out, struct err *e)
-{
-    struct frame f = { .role = ROLE_NOTE,
-                       .dtype = DT_U8,
-                       .ndim = 1,
-                       .dims = { w->len },
-                       .ancillary = ancillary,
-                       .data = w->text,
-                       .len = w->len };
-
-    if (w->failed)
-        return err_set(e, E_TEMP, "'%s': out of memory", module);
-    snprintf(f.name, sizeof(f.name), "%s", module);
-    return stream_write(out, &f, e);
-}
-
-int module_write(const struct module_note *note, const char *module,
-                 struct stream_writer *out, struct publish *report,
-                 struct err *e)
-{
-    struct json_writer w, t;
-    int rc;
-
-    jw_init(&w, 0);
-    note_json(&w, note, NULL, false);
-    rc = write_note(&w, module, false, out, e);
-    jw_init(&t, 0);
-    jw_begin(&t, '{');
-    jw_key(&t, "seconds");
-    jw_number(&t, note->seconds);
-    jw_end(&t, '}');
-    if (rc >= 0)
-        rc = write_note(&t, module, true, out, e);
-    free(w.text);
-    free(t.text);
-    if (rc < 0 || !report)
-        return rc;
-    jw_init(&w, 0);
-    note_json(&w, note, module, true);
-    rc = w.failed ? err_set(e, E_TEMP, "'%s': out of memory", module) : 0;
-    if (rc >= 0) {
-        w.text[w.len] = '\n'; /* a line is one write, whoever else writes */
-        rc = publish_write(report, w.text, w.len + 1, e);
-    }
-    free(w.text);
-    return rc;
 }

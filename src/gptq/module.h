@@ -1,5 +1,5 @@
-/* module.h - one linear on its way through forge-solve: its Hessian's factor,
- * its codes, and what is noted about it. */
+/* module.h - one linear on its way through forge-solve: its Hessian's factor and
+ * its codes. */
 #ifndef FORGE_MODULE_H
 #define FORGE_MODULE_H
 
@@ -7,6 +7,7 @@
 #include "common/stream.h"
 #include "gptq/couple.h"
 #include "gptq/hfile.h"
+#include "gptq/module_note.h"
 #include "gptq/solve_best.h"
 
 struct module_params {
@@ -25,22 +26,6 @@ struct module_params {
     int factors;        /* of grids; 0: as the effort has it */
     bool negative;      /* symmetric scales may be negative */
     double alpha, beta; /* of the correction by cross frames, see target.h */
-};
-
-/* What happened to a module. */
-struct module_note {
-    const char *method; /* "gptq", "rtn" */
-    const char *order;  /* NULL when there is none */
-    bool measured;      /* losses are known */
-    double loss, loss_rtn;
-    double loss_gptq; /* of plain GPTQ beside it; 0: not measured */
-    uint64_t samples;
-    double damping; /* the one that worked */
-    const double *tried;
-    int n_tried;
-    double seconds;
-    const char *effort; /* NULL: fast */
-    bool corrected;     /* the target was moved by cross frames */
 };
 
 struct module_solver;
@@ -66,14 +51,11 @@ MUST_CHECK int module_solve(struct module_solver *m, const struct frame *w,
                             const struct frame *meta, uint32_t *grids,
                             uint8_t *codes, struct module_note *note,
                             struct err *e);
+/* Whether a weight and its qmeta are a module at all.  E_DATA. */
+MUST_CHECK int module_check(const struct frame *w, const struct frame *meta,
+                            struct err *e);
 /* Modules that should have been solved and were rounded to nearest. */
 uint64_t module_fallbacks(const struct module_solver *m);
 void module_close(struct module_solver *m); /* NULL is allowed */
-
-/* Write the note of a module, and its seconds as an ancillary one; and a line
- * of the report, unless that is NULL. */
-MUST_CHECK int module_write(const struct module_note *note, const char *module,
-                            struct stream_writer *out, struct publish *report,
-                            struct err *e);
 
 #endif

@@ -53,6 +53,29 @@ extern const struct solve_backend solve_gpu; /* of an open device alone */
 MUST_CHECK int solve_gpu_whole(struct factor **f, const struct factor_params *p,
                                const float *h, struct err *e);
 
+/* The linears that read one input, for solve_gpu_together(). */
+enum { SOLVE_LINEARS = 8 };
+struct solve_input {
+    const float *h; /* packed lower triangle of params.cols inputs */
+    int n;
+    struct {
+        struct solve_params params;
+        const void *w;
+        const uint32_t *meta;
+        uint8_t *codes;             /* out */
+        struct solve_result result; /* out */
+    } linear[SOLVE_LINEARS];
+    struct factor *factor; /* out: what was tried; factor_free() it */
+    double seconds;        /* the caller's: what each linear took */
+    bool solved;           /* out: otherwise one linear at a time may be, or
+                              says what is wrong */
+};
+/* All factors of n inputs in one call on the open GPU, and then all linears of
+ * one shape.  in[i]->n and params, number by number, are equal.  When memory
+ * ends, or one of them goes wrong, with half as many.  E_TEMP, E_DEVICE. */
+MUST_CHECK int solve_gpu_together(struct solve_input **in, int n,
+                                  const struct factor_params *p, struct err *e);
+
 /* Both by the device of this process (common/device.h); solve_run() takes any
  * factor, the one that solve_build() made where it was made. */
 MUST_CHECK int solve_build(struct factor **f, const struct factor_params *p,

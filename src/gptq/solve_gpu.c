@@ -97,6 +97,102 @@ const struct solve_backend solve_gpu = { .name = "cuda",
                                          .build = build,
                                          .run = run };
 
+/* ---- several ---- */
+
+/* Linear number j of all inputs, and what there is of its shape behind it. */
+static int run_shape(struct solve_input **in, int n, int j, uint32_t *done,
+                     const struct cuda_factors *f, struct cuda_module *m,
+                     struct err *e)
+{
+    const struct device_gpu *g = device_gpu();
+    const struct solve_params *p = &in[0]->linear[j].params;
+    int at[SOLVE_LINEARS] = { 0 }, sets = 0, rc;
+
+    for (int k = j; k < in[0]->n; k++)
+        if (!memcmp(&in[0]->linear[k].params, p, sizeof(*p))) {
+            *done |= 1u << k;
+            at[sets++] = k;
+        }
+    for (int i = 0; i < n * sets; i++)
+        m[i] = (struct cuda_module){
+            .w = in[i / sets]->linear[at[i % sets]].w,
+            .meta = in[i / sets]->linear[at[i % sets]].meta,
+            .codes = in[i / sets]->linear[at[i % sets]].codes
+        };
+    rc = g->cuda->solve(g->context, p, f, m, n * sets, e);
+    for (int i = 0; i < n * sets; i++)
+        in[i / sets]->linear[at[i % sets]].result = m[i].result;
+    return rc;
+}
+
+/* 1: one of them could not be factored. */
+static int build_all(struct solve_input **in, int n,
+                     const struct factor_params *p, struct cuda_matrix *m,
+                     struct cuda_factors **f, struct err *e)
+{
+    const struct device_gpu *g = device_gpu();
+    int rc, failed = 0;
+
+    for (int i = 0; i < n; i++) {
+        if ((rc = factor_plan(&in[i]->factor, p, in[i]->h, e)) < 0)
+            return rc;
+        m[i] = (struct cuda_matrix){ .h = in[i]->h,
+                                     .input = in[i]->factor->input,
+                                     .dead = in[i]->factor->dead,
+                                     .mean = in[i]->factor->mean,
+                                     .damping = p->damping,
+                                     .alone = true };
+    }
+    rc = g->cuda->factors_build(f, g->context, p->cols, m, n, e);
+    for (int i = 0; i < n && !rc; i++) {
+        memcpy(in[i]->factor->tried, m[i].tried, sizeof(m[i].tried));
+        in[i]->factor->n_tried = m[i].n_tried;
+        failed |= m[i].failed;
+    }
+    return rc < 0 ? rc : failed;
+}
+
+static int together(struct solve_input **in, int n,
+                    const struct factor_params *p, struct err *e)
+{
+    struct cuda_matrix *m = mem_zero((size_t)n, sizeof(*m), "solve", e);
+    struct cuda_module *l =
+        m ? mem_zero((size_t)n * SOLVE_LINEARS, sizeof(*l), "solve", e) : NULL;
+    struct cuda_factors *f = NULL;
+    uint32_t done = 0;
+    int rc = l ? build_all(in, n, p, m, &f, e) : e->code;
+
+    for (int j = 0; j < in[0]->n && !rc; j++)
+        if (!(done >> j & 1))
+            rc = run_shape(in, n, j, &done, f, l, e);
+    device_gpu()->cuda->factors_free(f);
+    free(m);
+    free(l);
+    for (int i = 0; i < n; i++) {
+        in[i]->solved = !rc;
+        if (rc) {
+            factor_free(in[i]->factor);
+            in[i]->factor = NULL;
+        }
+    }
+    return rc;
+}
+
+int solve_gpu_together(struct solve_input **in, int n,
+                       const struct factor_params *p, struct err *e)
+{
+    int rc = p->cols % 8 ? 1 : together(in, n, p, e), half = n / 2;
+
+    if (!rc || rc == E_DEVICE)
+        return rc;
+    if (n == 1 || rc == E_CONFIG || p->cols % 8)
+        return 0;
+    rc = solve_gpu_together(in, half, p, e);
+    return rc < 0 ? rc : solve_gpu_together(in + half, n - half, p, e);
+}
+
+/* ---- by the device of this process ---- */
+
 int solve_build(struct factor **f, const struct factor_params *p,
                 const float *h, struct err *e)
 {

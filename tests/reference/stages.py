@@ -11,9 +11,13 @@ they make of them by the NumPy of hessian(), grid.py and gptq.py.
     stages.py check-hessian ACTIVATIONS HESSIANS [BLOCK [MAX_TOKENS]]
     stages.py check-grid GRIDS SYM|ASYM SEARCH NORM CANDIDATES [HESSIANS]
     stages.py same STREAM STREAM                   but for what is ancillary
+    stages.py feedback GRIDS CODES COMMAND...      a module, its codes, the next
+    stages.py same-codes STREAM STREAM             in any order
     stages.py check-solve GRIDS HESSIANS CODES ORDER DAMPING
 """
 import json
+import signal
+import subprocess
 import sys
 
 import numpy as np
@@ -237,6 +241,34 @@ def same(a, b):
     assert x == y
 
 
+def same_codes(a, b):
+    x, y = ({t.name: t.payload for t in tensors(p) if t.role == "codes"}
+            for p in (a, b))
+    assert x and x == y, [k for k in x if x[k] != y.get(k)]
+
+
+def feedback(path, codes, *command):
+    """Each module's codes come before the next one is sent."""
+    kept = []
+    signal.alarm(60)
+    tool = subprocess.Popen(command, stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE)
+    out, back = fts.Writer(tool.stdin), fts.read(tool.stdout)
+    for t in tensors(path):
+        out.tensor(t)
+        tool.stdin.flush()
+        if t.role == "qmeta":
+            got = next(b for b in back if b.role == "codes")
+            assert got.name == t.name, (got.name, t.name)
+            kept.append(got)
+    out.end()
+    tool.stdin.close()
+    assert not [b for b in back if b.role == "codes"]
+    assert tool.wait() == 0
+    with open(codes, "wb") as f:
+        fts.write(f, kept)
+
+
 def interleave(hessians, weights, out):
     """Behind each Hessian the weights of the modules that it names."""
     w = {t.name: t for t in tensors(weights)}
@@ -249,7 +281,8 @@ def interleave(hessians, weights, out):
 
 
 if __name__ == "__main__":
-    {"interleave": interleave,
+    {"interleave": interleave, "feedback": feedback,
+     "same-codes": same_codes,
      "activations": make_activations, "drift": make_drift,
      "check-cross": check_cross, "weights": make_weights,
      "broken-hessian": make_broken, "check-hessian": check_hessian,

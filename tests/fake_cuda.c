@@ -1,0 +1,275 @@
+/* fake_cuda.c - a forge-cuda.so without a GPU, for tests of what the tools give
+ * the plug-in: beside a copy of a tool it is the device that it finds.
+ *
+ * A Hessian is the plain sum over its tokens; a code is the nearest one, off by
+ * one where a hash of the module's weights, grids and Hessian says so: whoever
+ * gets another module's Hessian gets other codes.  Rounding is plain.  FAKE_CUDA_LOG: a file that
+ * calls are noted in; FAKE_CUDA_MOST: matrices at a time before memory ends. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/quant.h"
+#include "cuda/forge_cuda.h"
+
+#define NO_FACTOR 7 /* first element of a Hessian that cannot be factored */
+
+struct cuda_context {
+    int nothing;
+};
+struct cuda_hessian {
+    uint64_t cols, tokens;
+    uint16_t *x;
+};
+struct cuda_factors {
+    uint64_t hash[4096];
+    int n;
+};
+
+static void note(const char *what, int n, uint64_t rows, uint64_t cols)
+{
+    const char *path = getenv("FAKE_CUDA_LOG");
+    FILE *f = path ? fopen(path, "a") : NULL;
+
+    if (!f)
+        return;
+    fprintf(f, "%s %d %llux%llu\n", what, n, (unsigned long long)rows,
+            (unsigned long long)cols);
+    fclose(f);
+}
+
+static bool too_many(int n)
+{
+    const char *most = getenv("FAKE_CUDA_MOST");
+
+    return most && n > atoi(most);
+}
+
+static uint64_t hash(uint64_t seed, const void *data, size_t n)
+{
+    const uint8_t *p = data;
+
+    for (size_t i = 0; i < n; i++)
+        seed = (seed ^ p[i]) * 0x100000001b3;
+    return seed;
+}
+
+static int count(void)
+{
+    return 1;
+}
+
+static int open_context(struct cuda_context **c, int device, uint64_t memory,
+                        struct err *e)
+{
+    (void)memory;
+    if (device)
+        return err_set(e, E_DEVICE, "fake: no device %d", device);
+    *c = calloc(1, sizeof(**c));
+    return *c ? 0 : err_set(e, E_TEMP, "fake");
+}
+
+static void close_context(struct cuda_context *c)
+{
+    free(c);
+}
+
+/* ---- Hessians ---- */
+
+static void sum(const uint16_t *x, uint64_t tokens, uint64_t cols, float *h)
+{
+    for (uint64_t i = 0; i < cols; i++)
+        for (uint64_t j = 0; j <= i; j++) {
+            double s = 0;
+
+            for (uint64_t t = 0; t < tokens; t++)
+                s += (double)f32_from_bf16(x[t * cols + i]) *
+                     (double)f32_from_bf16(x[t * cols + j]);
+            *h++ = tokens ? (float)(2 * s / (double)tokens) : 0;
+        }
+}
+
+static int hessian_open_fake(struct cuda_hessian **h, struct cuda_context *c,
+                             const struct hessian_shape *s, struct err *e)
+{
+    (void)c;
+    *h = NULL;
+    if (s->block || s->dtype != DT_BF16)
+        return err_set(e, E_CONFIG, "fake: whole matrices of bf16 alone");
+    *h = calloc(1, sizeof(**h));
+    (*h)->cols = s->cols;
+    return 0;
+}
+
+static int hessian_add_fake(struct cuda_hessian *h, const void *x,
+                            uint64_t tokens, struct err *e)
+{
+    (void)e;
+    h->x = realloc(h->x, (h->tokens + tokens) * h->cols * 2 + 1);
+    memcpy(h->x + h->tokens * h->cols, x, tokens * h->cols * 2);
+    h->tokens += tokens;
+    return 0;
+}
+
+static int hessian_finish_fake(struct cuda_hessian *h, float *out,
+                               struct err *e)
+{
+    (void)e;
+    note("hessian", 1, h->tokens, h->cols);
+    sum(h->x, h->tokens, h->cols, out);
+    return 0;
+}
+
+static void hessian_close_fake(struct cuda_hessian *h)
+{
+    if (h)
+        free(h->x);
+    free(h);
+}
+
+static int hessians_fake(struct cuda_context *c, uint64_t cols,
+                         const struct cuda_tokens *t, int n, struct err *e)
+{
+    (void)c;
+    (void)e;
+    note("hessians", n, 0, cols);
+    for (int i = 0; i < n; i++)
+        sum(t[i].x, t[i].tokens, cols, t[i].h);
+    return 0;
+}
+
+/* ---- factors and codes ---- */
+
+static int build(struct cuda_factors **out, struct cuda_context *c,
+                 uint64_t cols, struct cuda_matrix *m, int n, struct err *e)
+{
+    struct cuda_factors *f = calloc(1, sizeof(*f));
+
+    (void)c;
+    note("factors", n, cols, cols);
+    *out = NULL;
+    if (too_many(n)) {
+        free(f);
+        return err_set(e, E_TEMP, "fake: out of memory");
+    }
+    f->n = n;
+    for (int i = 0; i < n; i++) {
+        size_t bytes = cols * (cols + 1) / 2 * sizeof(*m->h);
+
+        f->hash[i] = hash(n ? 14695981039346656037u : 0, m[i].h, bytes);
+        f->hash[i] = hash(f->hash[i], m[i].input, cols * sizeof(*m->input));
+        m[i].tried[0] = m[i].damping;
+        m[i].n_tried = 1;
+        m[i].lambda = m[i].damping * m[i].mean;
+        m[i].bad = !isfinite(m[i].h[0]);
+        m[i].failed = m[i].bad || m[i].h[0] == NO_FACTOR;
+    }
+    *out = f;
+    return 0;
+}
+
+static void free_factors(struct cuda_factors *f)
+{
+    free(f);
+}
+
+/* Nearest codes, off by one where the seed says; NULL: nowhere. */
+static int round_codes(const struct solve_params *p, uint64_t *seed,
+                       struct cuda_module *m, struct err *e)
+{
+    uint64_t groups = quant_groups(p->cols, p->group);
+    uint64_t item = dtype_bits(p->dtype) / 8;
+    uint8_t *row = malloc(p->cols);
+    float *w = malloc(p->cols * sizeof(*w));
+    int rc = 0;
+
+    for (uint64_t r = 0; r < p->rows && !rc; r++) {
+        const uint32_t *meta = m->meta + r * groups;
+
+        if (!to_f32(w, (const char *)m->w + r * p->cols * item, p->dtype,
+                    p->cols))
+            rc = err_set(e, E_CONFIG, "fake: no weights");
+        for (uint64_t c = 0; c < p->cols && !rc; c++) {
+            if (!isfinite(w[c]))
+                rc = err_set(e, E_DATA, "row %llu: input %llu is not finite",
+                             (unsigned long long)r, (unsigned long long)c);
+            row[c] = (uint8_t)quant_code(
+                w[c], quant_grid(meta[c / p->group], p->scale_dtype));
+            if (seed) {
+                *seed = hash(*seed, &c, 1);
+                row[c] ^= *seed >> 58 == 0;
+            }
+        }
+        if (!rc)
+            quant_pack_row(m->codes + r * p->cols / 2, row, p->cols);
+    }
+    free(row);
+    free(w);
+    return rc;
+}
+
+static int solve_one(const struct solve_params *p, uint64_t seed,
+                     struct cuda_module *m, struct err *e)
+{
+    uint64_t groups = quant_groups(p->cols, p->group);
+
+    seed = hash(seed, m->w, p->rows * p->cols * dtype_bits(p->dtype) / 8);
+    seed = hash(seed, m->meta, p->rows * groups * sizeof(*m->meta));
+    m->result = (struct solve_result){ (double)(seed >> 40), 1e9 };
+    return round_codes(p, &seed, m, e);
+}
+
+static int solve_fake(struct cuda_context *c, const struct solve_params *p,
+                      const struct cuda_factors *f, struct cuda_module *m,
+                      int n, struct err *e)
+{
+    int rc = 0;
+
+    (void)c;
+    note("solve", n, p->rows, p->cols);
+    if (n % f->n)
+        return err_set(e, E_DATA, "fake: %d modules, %d factors", n, f->n);
+    for (int i = 0; i < n && rc >= 0; i++)
+        rc = solve_one(p, f->hash[i / (n / f->n)], m + i, e);
+    return rc;
+}
+
+static int pack_fake(struct cuda_context *c, const struct cuda_pack *p,
+                     struct err *e)
+{
+    const struct solve_params s = { .rows = p->rows,
+                                    .cols = p->cols,
+                                    .group = p->group,
+                                    .dtype = p->dtype,
+                                    .scale_dtype = p->scale_dtype };
+    struct cuda_module m = { .w = p->w,
+                             .meta = p->meta,
+                             .codes = (uint8_t *)p->out };
+
+    (void)c;
+    note("round", 1, p->rows, p->cols);
+    return round_codes(&s, NULL, &m, e);
+}
+
+static const struct forge_cuda api = {
+    .version = FORGE_CUDA_VERSION,
+    .count = count,
+    .open = open_context,
+    .close = close_context,
+    .hessian_open = hessian_open_fake,
+    .hessian_add = hessian_add_fake,
+    .hessian_finish = hessian_finish_fake,
+    .hessian_close = hessian_close_fake,
+    .hessians = hessians_fake,
+    .factors_build = build,
+    .factors_free = free_factors,
+    .solve = solve_fake,
+    .pack = pack_fake,
+};
+
+__attribute__((visibility("default"))) forge_cuda_fn forge_cuda_api;
+const struct forge_cuda *forge_cuda_api(void)
+{
+    return &api;
+}
