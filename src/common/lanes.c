@@ -131,3 +131,21 @@ bool lanes_finite(const float *x, size_t n)
     }
     return !any;
 }
+
+bool lanes_finite_bf16(const uint16_t *x, size_t n)
+{
+    typedef uint16_t vs __attribute__((vector_size(2 * 2 * LANES)));
+    vs v, bad = { 0 };
+    uint16_t any = 0;
+    size_t i = 0;
+
+    for (; i + 2 * LANES <= n; i += 2 * LANES) {
+        memcpy(&v, x + i, sizeof(v));
+        bad |= (vs)((v & 0x7f80) == 0x7f80);
+    }
+    for (int k = 0; k < 2 * LANES; k++)
+        any |= bad[k];
+    for (; i < n; i++)
+        any |= (x[i] & 0x7f80) == 0x7f80;
+    return !any;
+}

@@ -20,7 +20,8 @@ void lanes_turn_bytes(uint8_t *to, size_t ld, const uint8_t *from);
 /* to[n] += from[n]; next[n] is asked for meanwhile: rows of a tile are too short
  * for that to happen by itself.  No overlap. */
 void lanes_add(float *to, const float *from, size_t n, const float *next);
-/* Whether n floats are neither infinite nor NaN. */
+/* Whether n floats are neither infinite nor NaN; and n of bf16. */
 bool lanes_finite(const float *x, size_t n);
+bool lanes_finite_bf16(const uint16_t *x, size_t n);
 
 #endif

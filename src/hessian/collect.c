@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/lanes.h"
 #include "hessian/blend.h"
 #include "hessian/cross.h"
 #include "hessian/hessian.h"
@@ -87,7 +88,7 @@ void collect_close(struct collect *c)
 }
 
 /* The entry that is not emitted yet and has this name, or NULL. */
-static struct entry *find(struct collect *c, const char *name)
+static struct entry *find(const struct collect *c, const char *name)
 {
     for (size_t i = c->count; i-- > 0;)
         if (!c->entry[i].emitted && !strcmp(c->entry[i].name, name))
@@ -141,28 +142,53 @@ static int same_modules(const struct entry *t, const struct frame *f,
 
 /* ---- activations ---- */
 
-static int new_accumulator(struct collect *c, const struct frame *f,
-                           struct entry **out, struct err *e)
+/* An entry for activations like f, without its accumulator. */
+static int new_entry(struct collect *c, const struct frame *f,
+                     struct hessian_shape *s, struct entry **out, struct err *e)
 {
     struct entry *t = append(c, f, e);
-    struct hessian_shape s = { .cols = f->dims[1],
-                               .block = c->params.block,
-                               .dtype = c->params.dtype };
-    int rc;
 
     if (!t)
         return e->code;
-    if (!s.dtype)
-        s.dtype = f->dtype == DT_BF16 ? DT_BF16 : DT_F32;
-    t->cols = s.cols;
-    t->block = (uint32_t)s.block;
-    if ((rc = hessian_elements(s.cols, s.block, &t->elements, e)) < 0 ||
-        (rc = hessian_open(&t->acc, &s, e)) < 0)
-        return rc < 0 ? err_prefix(e, "'%s'", f->name) : rc;
-    t->ndim = s.block ? 3 : 1;
-    t->dims[0] = s.block ? (s.cols + s.block - 1) / s.block : t->elements;
-    t->dims[1] = t->dims[2] = s.block;
+    *s = (struct hessian_shape){ .cols = f->dims[1],
+                                 .block = c->params.block,
+                                 .dtype = c->params.dtype };
+    if (!s->dtype)
+        s->dtype = f->dtype == DT_BF16 ? DT_BF16 : DT_F32;
+    if (hessian_elements(s->cols, s->block, &t->elements, e) < 0)
+        return err_prefix(e, "'%s'", f->name);
+    t->cols = s->cols;
+    t->block = (uint32_t)s->block;
+    t->ndim = s->block ? 3 : 1;
+    t->dims[0] = s->block ? (s->cols + s->block - 1) / s->block : t->elements;
+    t->dims[1] = t->dims[2] = s->block;
     *out = t;
+    return 0;
+}
+
+static int new_accumulator(struct collect *c, const struct frame *f,
+                           struct entry **out, struct err *e)
+{
+    struct hessian_shape s;
+
+    if (new_entry(c, f, &s, out, e) < 0)
+        return e->code;
+    return hessian_open(&(*out)->acc, &s, e) < 0 ?
+               err_prefix(e, "'%s'", f->name) :
+               0;
+}
+
+int collect_given(struct collect *c, const struct frame *f, uint64_t tokens,
+                  float *data, struct err *e)
+{
+    struct hessian_shape s;
+    struct entry *t;
+
+    if (new_entry(c, f, &s, &t, e) < 0 ||
+        hessian_given(&t->acc, &s, tokens, data, e) < 0) {
+        free(data);
+        return e->code;
+    }
     return 0;
 }
 
@@ -296,6 +322,17 @@ static int add_tokens(struct collect *c, struct entry *t, const struct frame *f,
     return 0;
 }
 
+bool collect_alone(const struct collect *c, const struct frame *f)
+{
+    if (f->role != ROLE_ACTIVATION || find(c, f->name) ||
+        pair_kind(f->name) < PAIRS)
+        return false;
+    for (int k = 0; k < PAIRS; k++)
+        if (pair_fits(&c->pair[k], k, f))
+            return false;
+    return true;
+}
+
 int collect_activation(struct collect *c, const struct frame *f, struct err *e)
 {
     struct entry *t = find(c, f->name);
@@ -395,11 +432,12 @@ static int result(struct entry *t, const float **data, struct err *e)
         hessian_merge_mean((float *)t->sum, t->sum, t->elements, t->samples);
         *data = (const float *)t->sum;
     }
-    for (uint64_t i = 0; i < t->elements; i++)
+    if (lanes_finite(*data, t->elements))
+        return 0;
+    for (uint64_t i = 0;; i++)
         if (!isfinite((*data)[i]))
             return err_set(e, E_DATA, "element %llu is not finite",
                            (unsigned long long)i);
-    return 0;
 }
 
 static int emit_cross(const struct collect *c, struct entry *t,

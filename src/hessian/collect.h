@@ -26,6 +26,13 @@ MUST_CHECK int collect_open(struct collect **c, const struct collect_params *p,
  * name. */
 MUST_CHECK int collect_activation(struct collect *c, const struct frame *f,
                                   struct err *e);
+/* Whether f is an activation that comes alone, the first of its name: neither one
+ * that belongs to another, nor one that such a one came for. */
+bool collect_alone(const struct collect *c, const struct frame *f);
+/* The Hessian of all activations of f's name, in their place: data (see
+ * hessian_given()) of so many tokens. */
+MUST_CHECK int collect_given(struct collect *c, const struct frame *f,
+                             uint64_t tokens, float *data, struct err *e);
 /* A hessian frame of input number `input`; *complete: every input has now
  * given its part of this name. */
 MUST_CHECK int collect_part(struct collect *c, const struct frame *f, int input,

@@ -7,7 +7,7 @@
 
 #include "common/device.h"
 #include "common/tool.h"
-#include "hessian/collect.h"
+#include "hessian/several.h"
 
 struct settings {
     struct tool tool;
@@ -25,6 +25,7 @@ struct run {
     int n_in;
     struct stream_writer *out;
     struct collect *all;
+    struct several *several; /* of the only input; NULL: frame by frame */
     struct progress progress;
 };
 
@@ -93,14 +94,35 @@ static int open_all(struct run *r, char **path, int n, struct err *e)
         return rc;
     if (stream_create(&r->out, &out, e) < 0)
         return e->code;
-    if (r->n_in == 1)
-        stream_tie(r->in[0], r->out);
+    if (r->n_in > 1)
+        return 0;
+    if (several_wanted(&p))
+        return several_open(&r->several, r->all, r->in[0], r->out, e);
+    stream_tie(r->in[0], r->out);
     return 0;
 }
 
-static int activation(struct run *r, const struct frame *f, struct err *e)
+/* The next frame of input i; *given: see several.h. */
+static int next(struct run *r, int i, struct frame *f, bool *given,
+                struct err *e)
 {
-    int rc = collect_activation(r->all, f, e);
+    const char *head;
+    int rc;
+
+    *given = false;
+    rc = r->several ? several_next(r->several, f, given, e) :
+                      stream_next(r->in[i], f, e);
+    if (rc <= 0 || r->state[i] != INPUT_FRESH)
+        return rc;
+    r->state[i] = INPUT_READING;
+    head = r->several ? several_head(r->several) : stream_head(r->in[i]);
+    return stream_inherit(r->out, head, e) < 0 ? e->code : rc;
+}
+
+static int activation(struct run *r, const struct frame *f, bool given,
+                      struct err *e)
+{
+    int rc = given ? 0 : collect_activation(r->all, f, e);
 
     if (rc >= 0 && f->last && r->n_in == 1) /* its memory is free again */
         rc = collect_emit(r->all, f->name, r->out, e);
@@ -123,16 +145,13 @@ static int part(struct run *r, const struct frame *f, int input, struct err *e)
 static int advance(struct run *r, int i, struct err *e)
 {
     struct frame f;
+    bool given;
     int rc;
 
-    while ((rc = stream_next(r->in[i], &f, e)) > 0) {
-        if (r->state[i] == INPUT_FRESH &&
-            (rc = stream_inherit(r->out, stream_head(r->in[i]), e)) < 0)
-            return rc;
-        r->state[i] = INPUT_READING;
+    while ((rc = next(r, i, &f, &given, e)) > 0) {
         progress_step(&r->progress, f.name, f.len);
         switch (f.role) {
-        case ROLE_ACTIVATION: rc = activation(r, &f, e); break;
+        case ROLE_ACTIVATION: rc = activation(r, &f, given, e); break;
         case ROLE_HESSIAN: return part(r, &f, i, e);
         case ROLE_HIDDEN:
         case ROLE_ROUTING:
@@ -164,6 +183,7 @@ static int run(struct run *r, struct err *e)
 
 static void close_all(struct run *r)
 {
+    several_close(r->several);
     for (int i = 0; r->in && i < r->n_in; i++)
         stream_close(r->in[i]);
     free(r->in);

@@ -30,6 +30,7 @@ struct hessian {
     bool packs;
     float *sum;   /* as the result, not yet divided */
     bool started; /* sum has been written */
+    bool given;   /* sum is the result */
 };
 
 /* A tile of the lower triangle: rows i.., columns j.. of H. */
@@ -116,6 +117,21 @@ int hessian_open(struct hessian **out, const struct hessian_shape *s,
 fail:
     hessian_close(h);
     return rc;
+}
+
+int hessian_given(struct hessian **out, const struct hessian_shape *s,
+                  uint64_t tokens, float *data, struct err *e)
+{
+    struct hessian *h = mem_zero(1, sizeof(*h), "hessian", e);
+
+    if (!h)
+        return e->code;
+    h->shape = *s;
+    h->tokens = tokens;
+    h->sum = data;
+    h->given = true;
+    *out = h;
+    return 0;
 }
 
 /* ---- tiles ---- */
@@ -257,22 +273,17 @@ static uint64_t find_bad(const void *x, enum dtype t, uint64_t n)
 {
     const uint16_t *b = x;
     const uint32_t *f = x;
-    uint32_t bad = 0;
+    uint64_t i = 0;
 
-    if (t == DT_BF16) {
-        for (uint64_t i = 0; i < n; i++)
-            bad |= (b[i] & 0x7f80) == 0x7f80;
-        for (uint64_t i = 0; bad && i < n; i++)
-            if ((b[i] & 0x7f80) == 0x7f80)
-                return i;
-    } else {
-        for (uint64_t i = 0; i < n; i++)
-            bad |= (f[i] & 0x7f800000) == 0x7f800000;
-        for (uint64_t i = 0; bad && i < n; i++)
-            if ((f[i] & 0x7f800000) == 0x7f800000)
-                return i;
-    }
-    return n;
+    if (t == DT_BF16 ? lanes_finite_bf16(x, n) : lanes_finite(x, n))
+        return n;
+    if (t == DT_BF16)
+        while ((b[i] & 0x7f80) != 0x7f80)
+            i++;
+    else
+        while ((f[i] & 0x7f800000) != 0x7f800000)
+            i++;
+    return i;
 }
 
 /* Convert n elements; the detour over f32 only where neither type is ours. */
@@ -452,6 +463,10 @@ int hessian_finish(struct hessian *h, const float **data, struct err *e)
         return rc;
     if (!h->tokens)
         return err_set(e, E_DATA, "there are no tokens");
+    if (h->given) {
+        *data = h->sum;
+        return 0;
+    }
     if (h->gpu) {
         h->sum = mem_pages(h->elements * sizeof(float), "hessian", e);
         *data = h->sum;

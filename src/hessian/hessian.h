@@ -51,6 +51,10 @@ MUST_CHECK int hessian_add(struct hessian *h, const struct hessian_part *p,
                            struct err *e);
 /* Tokens that the chunk at hand has room for: at least one. */
 uint64_t hessian_room(const struct hessian *h);
+/* An accumulator that is finished: the mean over so many tokens, of
+ * hessian_elements(), is data, which belongs to it from here on.  E_TEMP. */
+MUST_CHECK int hessian_given(struct hessian **h, const struct hessian_shape *s,
+                             uint64_t tokens, float *data, struct err *e);
 uint64_t hessian_tokens(const struct hessian *h);
 /* The mean over all tokens added, hessian_elements() floats that belong to h.
  * Nothing can be added afterwards.  E_DATA when there was no token. */

@@ -31,6 +31,14 @@ int hessian_gpu_finish(struct cuda_hessian *h, float *out, struct err *e)
     return device_gpu()->cuda->hessian_finish(h, out, e);
 }
 
+int hessian_gpu_several(uint64_t cols, const struct cuda_tokens *t, int n,
+                        struct err *e)
+{
+    const struct device_gpu *g = device_gpu();
+
+    return g->cuda->hessians(g->context, cols, t, n, e);
+}
+
 void hessian_gpu_close(struct cuda_hessian *h)
 {
     if (h)

@@ -15,6 +15,11 @@ MUST_CHECK int hessian_gpu_add(struct cuda_hessian *h, const void *x,
                                uint64_t tokens, struct err *e);
 MUST_CHECK int hessian_gpu_finish(struct cuda_hessian *h, float *out,
                                   struct err *e);
+/* The Hessians of n inputs of one width at once, of bf16 tokens that are finite;
+ * one's does not depend on the others.  E_CONFIG: not on the GPU. */
+struct cuda_tokens;
+MUST_CHECK int hessian_gpu_several(uint64_t cols, const struct cuda_tokens *t,
+                                   int n, struct err *e);
 void hessian_gpu_close(struct cuda_hessian *h); /* NULL is allowed */
 
 #endif

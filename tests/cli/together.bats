@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # run sets stderr
-# What forge-solve gives the GPU at once.  The plug-in here is
+# What forge-hessian and forge-solve give the GPU at once.  The plug-in here is
 # tests/fake_cuda.c: it notes its calls, and a module's codes follow from its
 # own weights, grids and Hessian.
 
@@ -12,6 +12,7 @@ setup_file() {
     cd "$BATS_FILE_TMPDIR" || exit 1
     cp "$(dirname "$(command -v mkstream)")/forge-cuda.so" .
     cp "$(command -v forge-solve)" gpu-solve
+    cp "$(command -v forge-hessian)" gpu-hessian
     mkexperts acts 12 64 32 100 >a
     forge-hessian -q a >h
     mkexperts join 12 64 32 <h | forge-grid -q --group 32 --search lp >hwg
@@ -133,4 +134,54 @@ shape() { # STREAM: what is in it, but for what a device may choose
     rm log
     solve --prior 2 --hessian h1 g >c
     calls "factors 1 32x32" "solve 1 16x32" "solve 1 16x32"
+}
+
+hessians() {
+    "$D/gpu-hessian" -q --device cuda "$@"
+}
+
+@test "experts' activations: one call for the hessians of a width" {
+    hessians "$D/a" >h
+    calls "hessians 12 0x64" "hessians 12 0x32" # one has no tokens
+    python3 "$PY" check-mean "$D/a" h
+    diff <(forge-ls h) <(forge-ls "$D/h")
+    mkexperts acts 12 64 32 100 | hessians >p
+    python3 "$PY" same p h
+    hessians -j 1 "$D/a" >one
+    python3 "$PY" same one h
+}
+
+@test "experts in parts, mixed up, cut short or not finite" {
+    local a=activation
+    mkstream $a:m.experts.0.in:BF16:3x8:modules=x,y:sequence=1 \
+        $a:m.experts.1.in:BF16:5x8:modules=z:sequence=1:fill=2 \
+        $a:m.experts.0.in:BF16:2x8:modules=x,y:sequence=2:fill=1:last \
+        $a:m.mlp:BF16:2x8:modules=u:sequence=1:last \
+        $a:m.experts.1.in:BF16:1x8:modules=z:sequence=2:last \
+        $a:m.experts.2.in:BF16:1x8:modules=v:sequence=1 >s
+    hessians s >h
+    python3 "$PY" check-mean s h
+    forge-hessian -q s >cpu
+    diff <(forge-ls h) <(forge-ls cpu)
+    grep -qx "hessians 2 0x8" log
+    cat s | hessians >p
+    python3 "$PY" same p h
+    mkstream $a:m.experts.0.in:BF16:3x8:modules=x:sequence=1:last \
+        $a:m.experts.1.in:BF16:3x8:modules=x:sequence=1:fill=inf:last >inf
+    run -65 --separate-stderr "$D/gpu-hessian" -q --device cuda inf
+    [[ $stderr == *"'m.experts.1.in': sequence 0: token 0: input 0 is not finite" ]]
+}
+
+@test "experts' activations with what belongs to them go as they did" {
+    local a=activation e=m.experts.0.in
+    mkstream $a:$e.drift:BF16:3x8:sequence=1:fill=1 \
+        $a:$e:BF16:3x8:modules=x:sequence=1 \
+        $a:$e.drift:BF16:2x8:sequence=2:fill=1 \
+        $a:$e:BF16:2x8:modules=x:sequence=2:last >s
+    hessians s >h
+    forge-hessian -q s >cpu
+    python3 "$PY" same cpu h
+    calls "hessian 1 5x8"
+    cat s | hessians >p
+    python3 "$PY" same p h
 }

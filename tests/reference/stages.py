@@ -9,6 +9,7 @@ they make of them by the NumPy of hessian(), grid.py and gptq.py.
     stages.py weights OUT
     stages.py broken-hessian OUT                   never positive definite
     stages.py check-hessian ACTIVATIONS HESSIANS [BLOCK [MAX_TOKENS]]
+    stages.py check-mean ACTIVATIONS HESSIANS      of any inputs
     stages.py check-grid GRIDS SYM|ASYM SEARCH NORM CANDIDATES [HESSIANS]
     stages.py same STREAM STREAM                   but for what is ancillary
     stages.py feedback GRIDS CODES COMMAND...      a module, its codes, the next
@@ -176,6 +177,21 @@ def check_hessian(acts, hessians, block="0", most="0"):
             len(x), modules(t.name), block)
 
 
+def check_mean(acts, hessians):
+    """Whatever the inputs: each is the mean of 2 x xT of its activations."""
+    x = {}
+    for t in tensors(acts):
+        if t.role == "activation":
+            x.setdefault(t.name, []).append(t.array().astype(np.float64))
+    for t in tensors(hessians):
+        a = np.concatenate(x.pop(t.name))
+        want = 2*a.T@a/len(a) if len(a) else np.eye(a.shape[1])
+        got = full(t, a.shape[1])
+        assert t.samples in (len(a), None) and t.samples != 0, t.samples
+        assert np.linalg.norm(got - want) <= 1e-6*np.linalg.norm(want), t.name
+    assert not x, list(x)
+
+
 def read_grids(path):
     out, last = [], None
     for t in tensors(path):
@@ -285,6 +301,6 @@ if __name__ == "__main__":
      "same-codes": same_codes,
      "activations": make_activations, "drift": make_drift,
      "check-cross": check_cross, "weights": make_weights,
-     "broken-hessian": make_broken, "check-hessian": check_hessian,
+     "broken-hessian": make_broken, "check-hessian": check_hessian, "check-mean": check_mean,
      "check-grid": check_grid, "check-solve": check_solve, "same": same}[
         sys.argv[1]](*sys.argv[2:])

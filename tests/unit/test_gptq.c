@@ -211,12 +211,15 @@ static void lanes_turn(void)
 static void lanes_see_what_is_not_finite(void)
 {
     float x[37];
+    uint16_t b[37];
 
     for (int n = 1; n <= 37; n++)
         for (int bad = -1; bad < n; bad++) {
             for (int i = 0; i < n; i++)
                 x[i] = i == bad ? (n % 2 ? NAN : -INFINITY) : noise() * 1e38f;
             CHECK(lanes_finite(x, (size_t)n) == (bad < 0));
+            CHECK(from_f32(b, DT_BF16, x, (size_t)n));
+            CHECK(lanes_finite_bf16(b, (size_t)n) == (bad < 0));
         }
 }
 
