@@ -43,9 +43,10 @@ $(CUDA_SO): $(CUDA_OBJ)
 $(GPU_TESTS): $O/%: $O/%.c.o $O/libforge.a
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
-check-gpu: cuda $(TOOLBIN) $(GPU_TESTS)
+check-gpu: cuda $(TOOLBIN) $(GPU_TESTS) $O/tests/helper/mkexperts
 	@for t in $(GPU_TESTS); do echo "== $$(basename $$t)"; \
 	  $$t $(CUDA_SO) || [ $$? -eq 77 ]; done
+	@tests/gpu/experts.sh $O/bin $O/tests/helper/mkexperts || [ $$? -eq 77 ]
 	@tests/gpu/e2e.sh $O/bin examples/llama-4m examples/calib.jsonl \
 	  examples/eval.txt || [ $$? -eq 77 ]
 
@@ -59,11 +60,12 @@ GPU_BENCH := $(addprefix $O/bench/cuda_,best experts start)
 $(GPU_BENCH): $O/bench/cuda_%: $O/bench/cuda_%.c.o $O/libforge.a
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
-bench-gpu: cuda $O/bench/cuda_bench $(GPU_BENCH)
+bench-gpu: cuda $O/bench/cuda_bench $(GPU_BENCH) $(TOOLBIN) $O/tests/helper/mkexperts
 	@$O/bench/cuda_start $(CUDA_SO)
 	@$O/bench/cuda_bench
 	@$O/bench/cuda_best $(CUDA_SO)
 	@$O/bench/cuda_experts $(CUDA_SO)
+	@bench/cuda_tools.sh $O/bin $O/tests/helper/mkexperts
 
 # ---- without a GPU, without anything installed --------------------------------
 
@@ -82,6 +84,7 @@ B       := $O/bundle
 B_BIN   := $(patsubst bin/%,$B/bin/%,$(BIN))
 B_TESTS := $(patsubst %.c,$B/tests/%,$(notdir $(CUDA_TEST)))
 B_BENCH := $(patsubst $O/bench/%,$B/tests/%,$(GPU_BENCH))
+B_HELP  := $B/tests/mkexperts
 B_RPATH := -Wl,--disable-new-dtags '-Wl,-rpath,$$ORIGIN/../lib'
 # Opened by name when first needed, so that ldd does not know them: common/blas.c
 # and common/onednn.c.
@@ -95,11 +98,13 @@ $(B_TESTS): $B/tests/%: $O/tests/gpu/%.c.o $O/libforge.a
 	$(B_LINK)
 $(B_BENCH): $B/tests/%: $O/bench/%.c.o $O/libforge.a
 	$(B_LINK)
-bundle: $(B_BIN) $(B_TESTS) $(B_BENCH)
+$(B_HELP): $B/tests/%: $O/tests/helper/%.c.o $O/libforge.a
+	$(B_LINK)
+bundle: $(B_BIN) $(B_TESTS) $(B_BENCH) $(B_HELP)
 	$(Q)rm -rf $B/lib; mkdir -p $B/lib/4bit-forge
 	$(Q)cp scripts/forge $B/bin; cp scripts/forge-run scripts/forge-stage \
 	  scripts/pipeline.mk $B/lib/4bit-forge
-	$(Q)cp tests/gpu/e2e.sh $B/tests
+	$(Q)cp tests/gpu/*.sh bench/cuda_tools.sh $B/tests
 	$(Q)opened=; for l in $(B_OPENED); do \
 	    so=$$(ldconfig -p | sed -n "s|.*$$l .* => ||p" | head -n 1); \
 	    if [ -z "$$so" ]; then echo "bundle: no $$l here" >&2; exit 1; fi; \
