@@ -1,11 +1,11 @@
 #!/bin/bash
 # e2e.sh BIN MODEL CALIBRATION-TEXT EVALUATION-TEXT: the four stages that a GPU
 # can do, on it and on the CPU, the rest on the CPU, with the fast effort, with
-# the default one, and with that and the best one in the loop (targets corrected);
+# the default one, and with each and the best one in the loop (targets corrected);
 # the two checkpoints' KL divergences differ by 2 % at most.  In the
 # loop a tie changes what all later layers and routers see, as another text would:
 # there the mean over SETS (3) parts of the text is compared.
-# EFFORTS="fast default loop best": which of them.  Exit 77: no device.
+# EFFORTS="fast default fast-loop loop best": which of them.  Exit 77: no device.
 set -euo pipefail
 bin=$1 model=$2 text=$3 eval=$4
 export PATH="$bin:$PATH"
@@ -49,6 +49,7 @@ compare() { # EFFORT [PART]
         rm -rf "$out.model"
         case $1 in
         loop) loop "$device" default "$2" ;;
+        fast-loop) loop "$device" fast "$2" ;;
         best) loop "$device" best "$2" ;;
         *) stages "$device" "$1" ;;
         esac
@@ -91,9 +92,9 @@ again() { # EFFORT
             "the second run, --gpu-memory 64M"
     done
 }
-for effort in ${EFFORTS:-fast default loop best}; do
+for effort in ${EFFORTS:-fast default fast-loop loop best}; do
     case $effort in
-    loop | best)
+    fast-loop | loop | best)
         for ((part = 0; part < sets; part++)); do compare "$effort" "$part"; done
         ;;
     *)
