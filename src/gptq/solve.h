@@ -27,6 +27,14 @@ struct solve_params {
     bool compare;           /* also compute loss_nearest */
 };
 
+static inline bool solve_same(const struct solve_params *a,
+                              const struct solve_params *b)
+{
+    return a->rows == b->rows && a->cols == b->cols && a->group == b->group &&
+           a->dtype == b->dtype && a->scale_dtype == b->scale_dtype &&
+           a->nearest == b->nearest && a->compare == b->compare;
+}
+
 struct solve_result {
     double loss;         /* sum over rows of (w-q) H (w-q)ᵀ, no damping */
     double loss_nearest; /* the same for round-to-nearest on these grids */

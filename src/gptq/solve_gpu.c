@@ -109,7 +109,7 @@ static int run_shape(struct solve_input **in, int n, int j, uint32_t *done,
     int at[SOLVE_LINEARS] = { 0 }, sets = 0, rc;
 
     for (int k = j; k < in[0]->n; k++)
-        if (!memcmp(&in[0]->linear[k].params, p, sizeof(*p))) {
+        if (solve_same(&in[0]->linear[k].params, p)) {
             *done |= 1u << k;
             at[sets++] = k;
         }

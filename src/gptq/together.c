@@ -61,6 +61,12 @@ static int remember(struct together *t, const struct frame *f, struct err *e)
     return 0;
 }
 
+/* A prior on others than experts is module.c's to add. */
+static bool is_ours(const struct together *t, const char *hessian)
+{
+    return t->params->prior <= 0 || strstr(hessian, ".experts.");
+}
+
 /* The Hessian of a weight, out of the file, unless it was there before. */
 static int add_hessian(void *arg, struct ahead *a, const struct frame *f,
                        const struct frame *have, int n, struct frame *more,
@@ -78,7 +84,7 @@ static int add_hessian(void *arg, struct ahead *a, const struct frame *f,
     if (f->role != ROLE_WEIGHT || f->ndim != 2 || lists(t->named, f->name) ||
         !hfile_has(t->file, f->name) ||
         hfile_find(t->file, f->name, f->dims[1], &entry, &none) < 0 ||
-        entry == t->last || entry->block)
+        entry == t->last || entry->block || !is_ours(t, entry->name))
         return 0;
     data = ahead_room(a, entry->len, e);
     if (!data || hfile_read(t->file, entry, data, e) < 0)
@@ -142,15 +148,14 @@ void together_close(struct together *t)
     free(t);
 }
 
-/* What a Hessian has to be; the prior of others than experts is module.c's. */
+/* What a Hessian has to be. */
 static bool fits(const struct together *t, const struct frame *h,
                  const struct frame *w)
 {
     uint64_t cols = w->dims[1];
 
     return h && h->dtype == DT_F32 && !h->block && h->ndim == 1 &&
-           h->dims[0] == cols * (cols + 1) / 2 &&
-           (t->params->prior <= 0 || strstr(h->name, ".experts."));
+           h->dims[0] == cols * (cols + 1) / 2 && is_ours(t, h->name);
 }
 
 static struct solve_input *input_of(struct together *t, const struct frame *h)
@@ -183,7 +188,6 @@ static bool add_module(struct together *t, struct member *m,
     in = input_of(t, h);
     m->input = (int)(in - t->input);
     m->linear = in->n++;
-    memset(&in->linear[m->linear], 0, sizeof(in->linear[0]));
     in->linear[m->linear].params =
         (struct solve_params){ .rows = w->dims[0],
                                .cols = w->dims[1],
@@ -256,8 +260,7 @@ static bool alike(const struct solve_input *a, const struct solve_input *b)
     bool same = a->n == b->n;
 
     for (int i = 0; same && i < a->n; i++)
-        same = !memcmp(&a->linear[i].params, &b->linear[i].params,
-                       sizeof(a->linear[i].params));
+        same = solve_same(&a->linear[i].params, &b->linear[i].params);
     return same;
 }
 
