@@ -244,25 +244,30 @@ static int work(struct several *s, struct err *e)
     return rc;
 }
 
+static int next_batch(struct several *s, struct err *e)
+{
+    int rc = ahead_next(s->ahead, &s->frame, &s->n, e);
+
+    if (rc < 0 || (!rc && !s->later))
+        return rc;
+    s->at = 0;
+    if (rc)
+        return work(s, e) < 0 ? e->code : 1;
+    for (int i = 0; i < s->n; i++) /* the last batch: no more comes of these */
+        s->fate[i] = s->fate[i] == LATER ? PASS : LATER;
+    s->later = false;
+    return 1;
+}
+
 int several_next(struct several *s, struct frame *f, bool *given, struct err *e)
 {
     int rc;
 
-    for (;; s->at++) {
-        for (; s->at == s->n; s->at = 0) {
-            rc = ahead_next(s->ahead, &s->frame, &s->n, e);
-            if (rc < 0 || (!rc && !s->later))
-                return rc;
-            if (rc && work(s, e) < 0)
-                return e->code;
-            for (int i = 0; i < s->n && !rc; i++) /* there is no more of them */
-                s->fate[i] = s->fate[i] == LATER ? PASS : LATER;
-            s->later &= rc != 0;
-        }
-        if (s->fate[s->at] != LATER)
-            break;
-    }
-    *f = s->frame[s->at];
-    *given = s->fate[s->at++] == GIVEN;
+    do
+        if (s->at == s->n && (rc = next_batch(s, e)) <= 0)
+            return rc;
+    while (s->fate[s->at++] == LATER);
+    *f = s->frame[s->at - 1];
+    *given = s->fate[s->at - 1] == GIVEN;
     return 1;
 }
