@@ -5,8 +5,8 @@
 # of three each, with the start of their contexts.  Codes of the pipe are checked
 # against those of the files.
 set -euo pipefail
-export PATH="$1:$PATH"
-mk=$2 size=("${3:-128}" "${4:-2048}" "${5:-768}") tokens=${6:-1024}
+PATH="$(realpath "$1"):$PATH"
+mk=$(realpath "$2") size=("${3:-128}" "${4:-2048}" "${5:-768}") tokens=${6:-1024}
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cd "$dir"

@@ -5,7 +5,7 @@
 # are cut.  One Hessian may be 1e-4 from the CPU's, one code in a thousand
 # another (ties).  Exit 77: no device.
 set -euo pipefail
-bin=$1 mk=$2 experts=${3:-40} hidden=${4:-512} width=${5:-192} tokens=${6:-300}
+bin=$(realpath "$1") mk=$(realpath "$2") experts=${3:-40} hidden=${4:-512} width=${5:-192} tokens=${6:-300}
 export PATH="$bin:$PATH"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
