@@ -2,7 +2,6 @@
 #include "calib/loop.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 #include "calib/emit.h"
 #include "calib/routed.h"
@@ -11,14 +10,6 @@
 /* Hidden states are published not more often than this.  A resumed run goes
  * from the last ones to where it was with the codes that it has. */
 enum { PUBLISH_SECONDS = 20 };
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- which points are put out ---- */
 
@@ -300,14 +291,15 @@ int loop_layer(struct loop *l, int64_t layer, enum point to, struct err *e)
 
 void loop_start(struct loop *l)
 {
-    l->published = now();
+    l->published = seconds_now();
 }
 
 int loop_publish(struct loop *l, int64_t layer, bool force, struct err *e)
 {
     const struct calib *c = l->c;
 
-    if (!c->hidden || (!force && now() - l->published < PUBLISH_SECONDS))
+    if (!c->hidden ||
+        (!force && seconds_now() - l->published < PUBLISH_SECONDS))
         return 0;
     if (publisher_join(&l->publisher, e) < 0)
         return e->code;
@@ -318,7 +310,7 @@ int loop_publish(struct loop *l, int64_t layer, bool force, struct err *e)
                                        .feedback = c->feedback,
                                        .layer = layer,
                                        .mark = l->marks };
-    l->published = now();
+    l->published = seconds_now();
     if (publisher_start(&l->publisher, e) < 0)
         return e->code;
     return force ? publisher_join(&l->publisher, e) : 0;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -185,4 +186,12 @@ void *mem_pages(size_t n, const char *where, struct err *e)
     if (huge) /* of whole pages; a wish that the kernel need not grant */
         madvise(p, n / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
     return p;
+}
+
+double seconds_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }

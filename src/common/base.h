@@ -94,6 +94,9 @@ MUST_CHECK void *mem_pages(size_t n, const char *where, struct err *e);
 #define size_mul(a, b, r) __builtin_mul_overflow(a, b, r)
 #define size_add(a, b, r) __builtin_add_overflow(a, b, r)
 
+/* Seconds of a clock that is never set back. */
+double seconds_now(void);
+
 C_END
 
 #endif

@@ -5,21 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common/json.h"
 
 enum { LINE_MAX_LEN = 512, COLUMNS = 79 };
 static const double shortest_gap = 0.1; /* seconds between two drawings */
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static void put(const char *text, size_t n)
 {
@@ -134,7 +125,7 @@ void progress_start(struct progress *p, int mode, const char *unit,
         .unit = unit,
         .total = total,
         .loss = -1,
-        .started = now(),
+        .started = seconds_now(),
     };
     if (p->mode == PROGRESS_AUTO)
         p->mode =
@@ -150,7 +141,7 @@ void progress_step(struct progress *p, const char *item, uint64_t bytes)
     p->item = item;
     if (p->mode == PROGRESS_NEVER)
         return;
-    t = now();
+    t = seconds_now();
     if (t - p->shown < shortest_gap)
         return;
     p->shown = t;
@@ -163,7 +154,7 @@ void progress_step(struct progress *p, const char *item, uint64_t bytes)
 void progress_finish(struct progress *p, const char *extra)
 {
     char line[LINE_MAX_LEN];
-    double t = now() - p->started;
+    double t = seconds_now() - p->started;
     size_t n = 0;
 
     p->item = NULL; /* it was lent for the step only */

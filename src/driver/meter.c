@@ -11,7 +11,6 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { TREE_MAX = 1024, PATH_CAP = 64, TEXT_CAP = 8192, NOT_FOUND = 127 };
@@ -20,14 +19,6 @@ struct tree {
     pid_t pid[TREE_MAX];
     int count;
 };
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* A process may be gone by the time it is looked at: then it holds nothing. */
 static const char *read_proc(pid_t pid, const char *name, char *text)
@@ -108,14 +99,15 @@ static void look(struct meter *m, pid_t root)
     find_tree(&t, root);
     bound = resident(&t);
     m->samples++;
-    if (bound > m->bound || (bound > m->peak && now() - m->looked >= 1)) {
+    if (bound > m->bound ||
+        (bound > m->peak && seconds_now() - m->looked >= 1)) {
         uint64_t sum = proportional(&t);
 
         if (sum > m->peak)
             m->peak = sum;
         if (bound > m->bound)
             m->bound = bound;
-        m->looked = now();
+        m->looked = seconds_now();
     }
 }
 
@@ -164,7 +156,7 @@ int meter_run(char **argv, int64_t interval_ms, struct meter *m, struct err *e)
 {
     sigset_t caught, before;
     pid_t self = getpid(), child;
-    double start = now();
+    double start = seconds_now();
     int signals;
 
     *m = (struct meter){ .status = 0 };
@@ -186,7 +178,7 @@ int meter_run(char **argv, int64_t interval_ms, struct meter *m, struct err *e)
     if (!child)
         become(argv, self, &before);
     watch(child, signals, interval_ms, m);
-    m->seconds = now() - start;
+    m->seconds = seconds_now() - start;
     close(signals);
     if (m->status == NOT_FOUND)
         return err_set(e, E_NOINPUT, "'%s': not found", argv[0]);

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "common/device.h"
 #include "common/quant.h"
@@ -12,6 +11,8 @@
 struct module_solver {
     struct module_params params;
     struct hfile *hessians, *fisher;
+    const struct hfile_entry *moments_of; /* of fisher's, the last one used */
+    float *moments;                       /* its; NULL: none */
     /* The factor of the last Hessian: of the modules that share an input. */
     struct factor *factor;
     const struct hfile_entry *entry;
@@ -30,14 +31,6 @@ struct module_solver {
 };
 
 static const char *const effort_names[] = { "fast", "default", "best" };
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void drop_factors(struct module_solver *m)
 {
@@ -84,6 +77,7 @@ void module_close(struct module_solver *m)
     drop_cross(&m->gap);
     hfile_close(m->hessians);
     hfile_close(m->fisher);
+    free(m->moments);
     free(m);
 }
 
@@ -335,6 +329,29 @@ static int want_target(const struct module_solver *m, const struct frame *w,
     return *target ? 0 : e->code;
 }
 
+/* The moments of a module's outputs, with the prior; all experts of a layer have
+ * the same. */
+static int load_fisher(struct module_solver *m, const struct frame *w,
+                       struct err *e)
+{
+    struct hfile_entry *entry;
+
+    if (hfile_find(m->fisher, w->name, w->dims[0], &entry, e) < 0)
+        return e->code;
+    if (entry->block)
+        return err_set(e, E_DATA, "'%s': blocks of moments are too little",
+                       entry->name);
+    if (m->moments && m->moments_of == entry)
+        return 0;
+    free(m->moments);
+    m->moments = NULL;
+    if (hfile_load(m->fisher, entry, &m->moments, e) < 0)
+        return e->code;
+    m->moments_of = entry;
+    (void)hfile_add_prior(entry, fisher_prior, m->moments);
+    return 0;
+}
+
 static int couple(struct module_solver *m, const struct frame *w,
                   const struct best_params *p, const uint32_t *grids,
                   uint8_t *codes, double *loss, struct err *e)
@@ -349,21 +366,12 @@ static int couple(struct module_solver *m, const struct frame *w,
                         .hessian = m->hessian,
                         .target = p->target,
                         .meta = grids };
-    struct hfile_entry *entry;
-    float *fisher;
     int64_t moved;
 
-    if (hfile_find(m->fisher, w->name, w->dims[0], &entry, e) < 0)
+    if (load_fisher(m, w, e) < 0)
         return e->code;
-    if (entry->block)
-        return err_set(e, E_DATA, "'%s': blocks of moments are too little",
-                       entry->name);
-    if (hfile_load(m->fisher, entry, &fisher, e) < 0)
-        return e->code;
-    (void)hfile_add_prior(entry, fisher_prior, fisher);
-    c.fisher = fisher;
+    c.fisher = m->moments;
     moved = couple_codes(&c, codes, loss, e);
-    free(fisher);
     return moved < 0 ? (int)moved : 0;
 }
 
@@ -431,7 +439,7 @@ int module_solve(struct module_solver *m, const struct frame *w,
                               .compare = true };
     struct solve_result r;
     struct factor *f;
-    double start = now();
+    double start = seconds_now();
     int rc;
 
     *note = (struct module_note){ .method = "rtn" };
@@ -450,6 +458,6 @@ int module_solve(struct module_solver *m, const struct frame *w,
         return err_prefix(e, "'%s'", w->name);
     if (f)
         module_note_codes(note, p.nearest, m->params.order, &r);
-    note->seconds = now() - start;
+    note->seconds = seconds_now() - start;
     return 0;
 }

@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "common/ahead.h"
 #include "common/device.h"
@@ -264,14 +263,6 @@ static bool alike(const struct solve_input *a, const struct solve_input *b)
     return same;
 }
 
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Inputs alike, as many as there are, from the first one on. */
 static int solve_alike(struct together *t, int first, struct solve_input **list,
                        bool *seen, struct err *e)
@@ -281,7 +272,7 @@ static int solve_alike(struct together *t, int first, struct solve_input **list,
                                      .group = s->group,
                                      .order = t->params->order,
                                      .damping = t->params->damping };
-    double start = now();
+    double start = seconds_now();
     int n = 0, rc;
 
     for (int i = first; i < t->n_inputs; i++)
@@ -291,7 +282,7 @@ static int solve_alike(struct together *t, int first, struct solve_input **list,
         }
     rc = solve_gpu_together(list, n, &p, e);
     for (int i = 0; i < n; i++)
-        list[i]->seconds = (now() - start) / n / list[i]->n;
+        list[i]->seconds = (seconds_now() - start) / n / list[i]->n;
     return rc;
 }
 

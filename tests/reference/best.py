@@ -185,19 +185,24 @@ def check_refined(grids, hessians, before, after):
 
 # ---- where everything can be tried -------------------------------------------
 
-def tiny(out_grids, out_hessians):
-    rng = np.random.default_rng(11)
-    w = rng.normal(size=(7, 4)).astype(np.float32)
-    x = rng.normal(size=(40, 4)) @ rng.normal(size=(4, 4))
-    h = (2*x.T @ x/40).astype(np.float32)
-    meta = np.full((7, 1), grid.encode(0.3, 8, True), np.uint32)
+def write_tiny(w, x, scale, out_grids, out_hessians):
+    """A module on grids of one scale, and the Hessian of its inputs x."""
+    h = (2*x.T @ x/len(x)).astype(np.float32)
+    meta = np.full((len(w), 1), grid.encode(scale, 8, True), np.uint32)
     with open(out_grids, "wb") as f:
         fts.write(f, [fts.Tensor("weight", "m.q", w),
                       fts.Tensor("qmeta", "m.q", meta.tobytes(), "QMETA4",
                                  meta.shape, group=8, scale_dtype="F16")])
     with open(out_hessians, "wb") as f:
-        fts.write(f, [fts.Tensor("hessian", "m.in", h[np.tril_indices(4)],
-                                 modules=["m.q"], samples=40)])
+        fts.write(f, [fts.Tensor("hessian", "m.in", h[np.tril_indices(len(h))],
+                                 modules=["m.q"], samples=len(x))])
+
+
+def tiny(out_grids, out_hessians):
+    rng = np.random.default_rng(11)
+    w = rng.normal(size=(7, 4)).astype(np.float32)
+    x = rng.normal(size=(40, 4)) @ rng.normal(size=(4, 4))
+    write_tiny(w, x, 0.3, out_grids, out_hessians)
 
 
 def check_tiny(grids, hessians, before, after):
@@ -237,15 +242,7 @@ def tiny_pair(out_grids, out_hessians, out_fisher):
     rng = np.random.default_rng(14)
     w = rng.normal(size=(2, 2)).astype(np.float32)
     x = rng.normal(size=(40, 2)) @ np.array([[1, 0.8], [0, 0.5]])
-    meta = np.full((2, 1), grid.encode(0.4, 8, True), np.uint32)
-    with open(out_grids, "wb") as f:
-        fts.write(f, [fts.Tensor("weight", "m.q", w),
-                      fts.Tensor("qmeta", "m.q", meta.tobytes(), "QMETA4",
-                                 meta.shape, group=8, scale_dtype="F16")])
-    with open(out_hessians, "wb") as f:
-        fts.write(f, [fts.Tensor("hessian", "m.in",
-                                 (2*x.T @ x/40).astype(np.float32)[np.tril_indices(2)],
-                                 modules=["m.q"], samples=40)])
+    write_tiny(w, x, 0.4, out_grids, out_hessians)
     make_fisher(out_grids, out_fisher)
 
 
