@@ -193,7 +193,7 @@ lint: $O/libforge.a
 	$(Q)for m in $(MAN); do mandoc -Tlint -W warning $$m; done
 	$(call only,cJSON_,src/common/json.c)
 	$(call only,io_uring_,src/common/file.c src/common/behind.c)
-	$(call only,\bgetenv\b,src/common/tool.c)
+	$(call only,\bgetenv\b,src/common/tool.c src/common/opt.c)
 	$(call only,\bcblas_|openblas_,src/common/blas.c)
 	$(call only,\bdlopen\b,src/common/blas.c src/common/onednn.c src/cuda/plugin.c)
 	$(call only,\bdnnl_|dnnl\.h,src/common/onednn.c)

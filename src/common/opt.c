@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/cpu.h"
+
 enum { LEFT_COLUMN = 30, RECORD_MAX = 8192 };
 
 static char record[RECORD_MAX] = "[]";
@@ -157,8 +159,11 @@ int opt_parse(int argc, char **argv, const char *synopsis, const char *summary,
               const struct opt *table)
 {
     int first = 1;
+    struct err e;
 
     base_init(argv[0]);
+    if (cpu_choose(getenv("FORGE_CPU"), &e) < 0)
+        die_err(&e);
     strcpy(record, "[]");
     for (int i = 1; i < argc; i++) {
         const char *value = NULL;
@@ -176,7 +181,8 @@ int opt_parse(int argc, char **argv, const char *synopsis, const char *summary,
             finish_stdout();
         }
         if (!strcmp(argv[i], "-V") || !strcmp(argv[i], "--version")) {
-            printf("%s (4bit-forge) %s\n", progname, FORGE_VERSION);
+            printf("%s (4bit-forge) %s, cpu %s\n", progname, FORGE_VERSION,
+                   cpu_level_name(cpu_level()));
             finish_stdout();
         }
         o = find(table, argv[i], &value);
