@@ -22,7 +22,7 @@ static int write_module(const char *module, void *arg)
 
 static int one(struct join *j, const struct frame *f)
 {
-    if (stream_write(j->out, f, j->e) < 0)
+    if (!f->passed && stream_write(j->out, f, j->e) < 0)
         return j->e->code;
     return f->role == ROLE_HESSIAN && f->modules ?
                frame_each_module(f, write_module, j) :
@@ -38,6 +38,7 @@ int join_weights(struct weights_plan *p, const struct weights_choice *choice,
     struct frame f;
     int r;
 
+    stream_pass(in, out, ROLE_HESSIAN);
     while ((r = stream_next(in, &f, e)) > 0) {
         if (first && stream_inherit(out, stream_head(in), e) < 0)
             return e->code;

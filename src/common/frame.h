@@ -87,4 +87,16 @@ MUST_CHECK int name_set_add(struct name_set *s, const struct frame *f,
                             struct err *e);
 void name_set_release(struct name_set *s);
 
+/* ---- a tensor in pieces, for stream_pass() ---- */
+
+/* Whether the HEAD is out, so that a tensor may follow. */
+bool stream_has_begun(const struct stream_writer *w);
+/* f as stream_write() would, without its payload, whose hash is given: f->len
+ * bytes are due by stream_piece().  Until they have come, the output is broken. */
+MUST_CHECK int stream_begin_tensor(struct stream_writer *w,
+                                   const struct frame *f, uint64_t hash,
+                                   struct err *e);
+MUST_CHECK int stream_piece(struct stream_writer *w, const void *p, size_t n,
+                            struct err *e);
+
 #endif

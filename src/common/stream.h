@@ -77,7 +77,8 @@ struct frame {
     bool last;              /* no later frame of this stream has this name */
     bool lent;              /* written: data stays as it is until the reader
                                has taken it in, so that nothing is copied */
-    const void *data;       /* 64-byte aligned when read; 4096 from 1 MiB on */
+    bool passed;      /* read: it is in the output already, stream_pass() */
+    const void *data; /* 64-byte aligned when read; 4096 from 1 MiB on */
     size_t len;
 };
 
@@ -169,6 +170,13 @@ MUST_CHECK int stream_flush(struct stream_writer *w, struct err *e);
  * then waits for what this tool holds back.  Both belong to one thread; w must
  * not be finished before the last read.  A file is not waited for. */
 void stream_tie(struct stream_reader *r, struct stream_writer *w);
+/* What a filter does not change need not wait for its last byte: large tensors of
+ * this role go from r to w while they arrive, before stream_next() says them, with
+ * f->passed set; they are not to be written again.  Only when w has begun, and
+ * from a pipe.  A payload that turns out wrong is wrong behind w, too, whose reader
+ * finds it by the same hash. */
+void stream_pass(struct stream_reader *r, struct stream_writer *w,
+                 enum role role);
 /* Write END, fsync, rename into place, fsync the directory.  Frees w, also on
  * error (after removing the temporary). */
 MUST_CHECK int stream_finish(struct stream_writer *w, struct err *e);

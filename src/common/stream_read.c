@@ -15,7 +15,7 @@
 #include "common/utf8.h"
 
 enum {
-    FIRST_CHUNK = 16 << 20,
+    FIRST_CHUNK = 1 << 30,
     HASH_CHUNK = 256 << 10 /* hashed while it is in the cache */
 };
 
@@ -47,7 +47,10 @@ struct stream_reader {
     struct err why;
     struct skimmed *skim;
     size_t n_skim, skim_cap;
-    struct stream_writer *tied; /* NULL: none */
+    struct stream_writer *tied;   /* NULL: none */
+    struct stream_writer *onward; /* tensors of pass_role; NULL: none */
+    enum role pass_role;
+    bool passing; /* the payload being read */
 };
 
 static int bad(struct err *e, const char *why)
@@ -298,13 +301,18 @@ static int fill(struct stream_reader *r, size_t from, size_t to, struct err *e)
         if (source_read(&r->in, r->payload + from, n, NULL, e) < 0)
             return e->code;
         XXH3_64bits_update(r->hash, r->payload + from, n);
+        if (r->passing &&
+            stream_piece(r->onward, r->payload + from, n, e) < 0) {
+            r->told = true;
+            return e->code;
+        }
         from += n;
     }
     return 0;
 }
 
-/* Bytes of a file are there to be read; of a pipe, memory doubles as they
- * come. */
+/* Bytes of a file are there to be read; of a pipe, room beyond FIRST_CHUNK, whose
+ * pages the system gives when they are touched, doubles as they come. */
 static int read_payload(struct stream_reader *r, struct err *e)
 {
     size_t n = r->h.payload_len, done = 0;
@@ -330,6 +338,27 @@ static int read_payload(struct stream_reader *r, struct err *e)
     if (XXH3_64bits_digest(r->hash) != r->h.payload_hash)
         return bad(e, "payload checksum differs");
     return 0;
+}
+
+void stream_pass(struct stream_reader *r, struct stream_writer *w,
+                 enum role role)
+{
+    r->onward = w;
+    r->pass_role = role;
+}
+
+/* What is small is passed on by the tool. */
+static int begin_passing(struct stream_reader *r, struct frame *f,
+                         struct err *e)
+{
+    f->passed = r->onward && f->role == r->pass_role && !r->in.file &&
+                f->len >= WIRE_BIG && stream_has_begun(r->onward);
+    r->passing = f->passed;
+    if (!f->passed ||
+        stream_begin_tensor(r->onward, f, r->h.payload_hash, e) >= 0)
+        return 0;
+    r->told = true;
+    return e->code;
 }
 
 static int take_head(struct stream_reader *r, struct err *e)
@@ -466,8 +495,9 @@ static int take_tensor(struct stream_reader *r, struct frame *f,
     }
     if (ref.path)
         rc = read_ref(r, &ref, NULL, f->len, e);
-    else
+    else if ((rc = begin_passing(r, f, e)) >= 0)
         rc = read_payload(r, e);
+    r->passing = false;
     f->data = r->payload;
     return rc < 0 ? err_prefix(e, "'%s'", f->name) : 1;
 }

@@ -19,6 +19,7 @@ struct stream_writer {
     struct wire_end end;
     struct name_set names;
     bool begun;
+    size_t due; /* of a payload that is written in pieces */
 };
 
 static void writer_free(struct stream_writer *w)
@@ -110,7 +111,7 @@ static int emit(struct stream_writer *w, const void *data, size_t n,
 
 /* All but the payload, which is due then. */
 static int emit_header(struct stream_writer *w, unsigned kind, const void *meta,
-                       size_t meta_len, const void *data, size_t len,
+                       size_t meta_len, uint64_t hash, size_t len,
                        struct err *e)
 {
     static const uint8_t zeros[WIRE_PAGE];
@@ -120,7 +121,7 @@ static int emit_header(struct stream_writer *w, unsigned kind, const void *meta,
         .offset = w->at,
         .meta_len = (uint32_t)meta_len,
         .payload_len = len,
-        .payload_hash = XXH3_64bits(data, len),
+        .payload_hash = hash,
         .meta_crc = crc32c(0, meta, meta_len),
     };
 
@@ -143,7 +144,7 @@ static int emit_header(struct stream_writer *w, unsigned kind, const void *meta,
 static int emit_frame(struct stream_writer *w, unsigned kind, const void *meta,
                       size_t meta_len, struct err *e)
 {
-    return emit_header(w, kind, meta, meta_len, NULL, 0, e);
+    return emit_header(w, kind, meta, meta_len, XXH3_64bits(NULL, 0), 0, e);
 }
 
 static int emit_payload(struct stream_writer *w, const struct frame *f,
@@ -187,8 +188,10 @@ static int emit_head(struct stream_writer *w, struct err *e)
     return rc;
 }
 
-static int write_tensor(struct stream_writer *w, const struct frame *f,
-                        const struct frame_ref *ref, struct err *e)
+/* All but the payload of len bytes. */
+static int begin_tensor(struct stream_writer *w, const struct frame *f,
+                        const struct frame_ref *ref, uint64_t hash, size_t len,
+                        struct err *e)
 {
     unsigned kind = ref ? FRAME_REF : FRAME_TENSOR;
     size_t n;
@@ -200,11 +203,44 @@ static int write_tensor(struct stream_writer *w, const struct frame *f,
         return err_prefix(e, "'%s'", w->out.name);
     if (f->ancillary)
         kind |= FRAME_ANCILLARY;
-    if (emit_header(w, kind, w->meta, n, f->data, ref ? 0 : f->len, e) < 0 ||
-        (!ref && emit_payload(w, f, e) < 0))
+    if (emit_header(w, kind, w->meta, n, hash, len, e) < 0)
         return e->code;
     w->end.tensors++;
     return 0;
+}
+
+static int write_tensor(struct stream_writer *w, const struct frame *f,
+                        const struct frame_ref *ref, struct err *e)
+{
+    size_t len = ref ? 0 : f->len;
+
+    if (begin_tensor(w, f, ref, XXH3_64bits(f->data, len), len, e) < 0)
+        return e->code;
+    return ref ? 0 : emit_payload(w, f, e);
+}
+
+bool stream_has_begun(const struct stream_writer *w)
+{
+    return w->begun;
+}
+
+int stream_begin_tensor(struct stream_writer *w, const struct frame *f,
+                        uint64_t hash, struct err *e)
+{
+    struct frame there = *f;
+
+    there.data = w->meta; /* what is there, is not looked at */
+    if (begin_tensor(w, &there, NULL, hash, f->len, e) < 0)
+        return e->code;
+    w->due = f->len;
+    return 0;
+}
+
+int stream_piece(struct stream_writer *w, const void *p, size_t n,
+                 struct err *e)
+{
+    w->due -= n;
+    return emit(w, p, n, e);
 }
 
 int stream_write(struct stream_writer *w, const struct frame *f, struct err *e)
@@ -248,7 +284,7 @@ void stream_abort(struct stream_writer *w, const struct err *why)
 
     if (!w)
         return;
-    if (!w->out.pub && !w->out.broken && why) {
+    if (!w->out.pub && !w->out.broken && !w->due && why) {
         code = (uint32_t)-why->code;
         memcpy(meta, &code, sizeof(code));
         snprintf(meta + 4, sizeof(meta) - 4, "%s: %s", progname, why->msg);

@@ -99,6 +99,7 @@ static int open_all(struct run *r, const char *path, struct err *e)
         (rc = stream_create(&r->out, &out, e)) < 0)
         return rc;
     stream_tie(r->in, r->out);
+    stream_pass(r->in, r->out, ROLE_HESSIAN);
     return 0;
 }
 
@@ -188,6 +189,7 @@ static int run(struct run *r, struct err *e)
         if (f.role == ROLE_HESSIAN && hfile_take(r->hessians, &f, false, e) < 0)
             return e->code;
         rc = f.role == ROLE_WEIGHT ? weight(r, &f, e) :
+             f.passed              ? 0 :
                                      stream_write(r->out, &f, e);
         if (rc < 0)
             return rc;
