@@ -131,7 +131,7 @@ $O/tests/fail.so: tests/fail.c $O/flags
 
 # A plug-in for tests, which lies beside none of the tools.
 FAKE := $O/tests/helper/forge-cuda.so
-$(FAKE): tests/fake_cuda.c $(patsubst %,src/common/%.c,base dtype quant) $(wildcard src/*/*.h) $O/flags
+$(FAKE): tests/fake_cuda.c $(patsubst %,src/common/%.c,base cpu dtype quant) $(wildcard src/*/*.h) $O/flags
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -fvisibility=hidden -shared -fPIC -o $@ \
 	  $(filter %.c,$^) -lm
@@ -195,6 +195,7 @@ lint: $O/libforge.a
 	$(call only,io_uring_,src/common/file.c src/common/behind.c)
 	$(call only,\bgetenv\b,src/common/tool.c src/common/opt.c)
 	$(call only,\bcblas_|openblas_,src/common/blas.c)
+	$(call only,__builtin_cpu_|\bgetauxval\b,src/common/cpu.c src/common/bf16_gemm.c src/hessian/syrk.c)
 	$(call only,\bdlopen\b,src/common/blas.c src/common/onednn.c src/cuda/plugin.c)
 	$(call only,\bdnnl_|dnnl\.h,src/common/onednn.c)
 	$(Q)! nm -A $O/libforge.a 2>/dev/null | grep -v ':\(base\|opt\)\.c\.o:' | \

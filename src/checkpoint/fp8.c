@@ -7,10 +7,14 @@
  * cache: see bench/fp8_bench.c. */
 #include "checkpoint/fp8.h"
 
-#include <immintrin.h>
 #include <string.h>
 
+#include "common/cpu.h"
 #include "common/threads.h"
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 enum { CODES = 256, PART = 1 << 16 /* elements worth a thread's while */ };
 
@@ -23,6 +27,7 @@ struct job {
 
 /* ---- one row of one block ---- */
 
+#ifdef __x86_64__
 #define VBMI __attribute__((target("avx512f,avx512bw,avx512vbmi")))
 
 /* Elements 0..n-1, a multiple of 64 of them; returns how many. */
@@ -50,11 +55,14 @@ VBMI static uint64_t row_vbmi(uint16_t *out, const uint8_t *x, uint64_t n,
     return i;
 }
 
-static bool have_vbmi(void)
+#else
+/* Not called. */
+static uint64_t row_vbmi(uint16_t *out, const uint8_t *x, uint64_t n,
+                         const uint8_t *low, const uint8_t *high)
 {
-    return __builtin_cpu_supports("avx512vbmi") &&
-           __builtin_cpu_supports("avx512bw");
+    return 0;
 }
+#endif
 
 /* ---- one block ---- */
 
@@ -68,7 +76,7 @@ static void block_bf16(const struct job *j, const struct block *b,
     const struct fp8_matrix *m = j->m;
     uint8_t low[CODES / 2], high[CODES / 2];
     uint16_t table[CODES];
-    bool vbmi = have_vbmi();
+    bool vbmi = cpu_uses_vbmi();
 
     if (!from_f32(table, DT_BF16, value, CODES / 2))
         return; /* it knows bf16 */

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "common/cpu.h"
 #include "common/lanes.h"
 
 #ifdef __x86_64__
@@ -337,26 +338,13 @@ static const struct solve_kernels avx512 = { product_avx512, panel_avx512,
                                              divide_avx512,  back_avx512 };
 #endif
 
-int solve_kernels_all(const struct solve_kernels *list[3])
-{
-    int n = 0;
-
-    list[n++] = &plain;
-#ifdef __x86_64__
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        list[n++] = &avx2;
-    if (__builtin_cpu_supports("avx512f") &&
-        __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512bw"))
-        list[n++] = &avx512;
-#endif
-    return n;
-}
-
 const struct solve_kernels *solve_kernels_best(void)
 {
-    const struct solve_kernels *list[3];
-
-    return list[solve_kernels_all(list) - 1];
+#ifdef __x86_64__
+    if (cpu_uses(CPU_AVX512))
+        return &avx512;
+    if (cpu_uses(CPU_AVX2))
+        return &avx2;
+#endif
+    return &plain;
 }

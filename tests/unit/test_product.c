@@ -78,7 +78,7 @@ static void test_rows(const struct model *m, int64_t rows)
     free(out);
 }
 
-int main(void)
+static void test_products(void)
 {
     const struct model f32 = { .dtype = DT_F32,
                                .size = 4,
@@ -91,5 +91,10 @@ int main(void)
         test_rows(&f32, rows);
         test_rows(&bf16, rows);
     }
+}
+
+int main(void)
+{
+    each_level(test_products);
     return 0;
 }
