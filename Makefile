@@ -79,6 +79,9 @@ ifeq ($(filter new_enough,$(PROBE))$(filter clean help uninstall,$(MAKECMDGOALS)
 $(error 4bit-forge needs GCC 11 or clang 14 or a newer one; CC=$(CC) is $(or \
   $(filter-out uring,$(PROBE)),no C compiler))
 endif
+ifneq ($(filter clang,$(PROBE)),)
+CFLAGS   += -Wno-enum-float-conversion # enum { N = 3 } are constants here
+endif
 ifneq ($(URING),)
 CPPFLAGS += -DHAVE_URING
 LDLIBS   += -luring
@@ -93,7 +96,7 @@ UNIT  := $(sort $(wildcard tests/unit/*.c))
 HELP  := $(sort $(wildcard tests/helper/*.c))
 BENCH := $(sort $(wildcard bench/*_bench.c))
 FUZZ  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
-SCRIPT := scripts/demo scripts/sysroot scripts/forge scripts/forge-run scripts/forge-stage scripts/run-tests \
+SCRIPT := scripts/demo scripts/deb-control scripts/sysroot scripts/forge scripts/forge-run scripts/forge-stage scripts/run-tests \
           scripts/setup scripts/test .ci/run
 
 obj     = $(patsubst %,$O/%.o,$(1))
@@ -107,7 +110,7 @@ FUZZS  := $(patsubst %.c,$O/%,$(FUZZ))
 .PHONY: all help
 all: $(if $(CROSS),$(TOOLBIN),$(BIN)) bin/forge
 help:
-	@sed -n 's/^## //p' Makefile cuda.mk
+	@sed -n 's/^## //p' Makefile cuda.mk package.mk
 
 # A changed flag must rebuild what it changes: every object depends on this.
 FLAGS := $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)
@@ -231,7 +234,7 @@ lint: $O/libforge.a
 	$(Q)clang-format --dry-run -Werror $(C_FILES)
 	$(Q)cppcheck -q --error-exitcode=1 --inline-suppr --std=c11 -Isrc \
 	  -D_GNU_SOURCE -DHAVE_URING --suppressions-list=.cppcheck $(SRC)
-	$(Q)shellcheck $(SCRIPT) $(wildcard bench/*.sh tests/gpu/*.sh)
+	$(Q)shellcheck $(SCRIPT) $(wildcard bench/*.sh tests/gpu/*.sh tests/roots/*.sh)
 	$(Q)shellcheck -S warning -e SC1091,SC2030,SC2031,SC2154,SC2210,SC2238 \
 	  $(wildcard tests/*/*.bats tests/*/*.bash)
 	$(Q)for m in $(MAN); do mandoc -Tlint -W warning $$m; done
@@ -253,6 +256,7 @@ lint: $O/libforge.a
 	  bad = 1 } END { exit bad }'
 
 include cuda.mk
+include package.mk
 
 # ---- install -----------------------------------------------------------------
 
