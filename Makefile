@@ -242,9 +242,8 @@ lint: $O/libforge.a
 	$(call only,io_uring_,src/common/file.c src/common/behind.c)
 	$(call only,\bgetenv\b,src/common/tool.c src/common/opt.c)
 	$(call only,\bcblas_|openblas_,src/common/blas.c)
-	$(call only,__builtin_cpu_|\bgetauxval\b,src/common/cpu.c src/common/bf16_gemm.c src/hessian/syrk.c)
-	$(call only,\bdlopen\b,src/common/blas.c src/common/onednn.c src/cuda/plugin.c)
-	$(call only,\bdnnl_|dnnl\.h,src/common/onednn.c)
+	$(call only,__builtin_cpu_|\bgetauxval\b,src/common/cpu.c)
+	$(call only,\bdlopen\b,src/common/blas.c src/cuda/plugin.c)
 	$(Q)! nm -A $O/libforge.a 2>/dev/null | grep -v ':\(base\|opt\)\.c\.o:' | \
 	  grep ' U \(die\|die_err\|exit\|abort\)$$' || \
 	  { echo 'lint: a library module ends the process'; exit 1; }

@@ -17,9 +17,8 @@ B_TESTS := $(patsubst %.c,$B/tests/%,$(notdir $(CUDA_TEST)))
 B_BENCH := $(patsubst $O/bench/%,$B/tests/%,$(GPU_BENCH))
 B_HELP  := $B/tests/mkexperts
 B_RPATH := -Wl,--disable-new-dtags '-Wl,-rpath,$$ORIGIN/../lib'
-# Opened by name when first needed, so that ldd does not know them: common/blas.c
-# and common/onednn.c.
-B_OPENED := libopenblas.so.0 libdnnl.so.2
+# Opened by name when first needed, so that ldd does not know it: common/blas.c.
+B_OPENED := libopenblas.so.0
 B_LINK   = $(Q)mkdir -p $(@D); $(CC) $(LDFLAGS) $(B_RPATH) -Wl,-s -o $@ $^ $(LDLIBS)
 $(foreach t,$(TOOLS),$(eval \
   $B/bin/$(basename $(notdir $t)): $O/$t.o $O/libforge.a))

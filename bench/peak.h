@@ -1,10 +1,12 @@
-/* peak.h - what the machine's multiply-adds reach, all threads at once: of f32,
- * and of pairs of bf16.  Benchmarks of matrix arithmetic are held against it. */
+/* peak.h - what the machine's multiply-adds reach at a level of CPU, all threads
+ * at once.  Benchmarks of matrix arithmetic are held against it. */
 #ifndef FORGE_PEAK_H
 #define FORGE_PEAK_H
 
 #include <time.h>
 
+#include "common/bf16_kernel.h"
+#include "common/cpu.h"
 #include "common/threads.h"
 
 #ifdef __x86_64__
@@ -68,60 +70,86 @@ __attribute__((target("avx2,fma"))) static inline void peak_avx2(void)
 }
 #endif
 
-enum peak { PEAK_NONE, PEAK_AVX2, PEAK_AVX512, PEAK_BF16 };
-
-static inline void peak_part(void *kind, size_t begin, size_t end)
-{
-    for (size_t i = begin; i < end; i++) {
 #ifdef __x86_64__
-        if (*(enum peak *)kind == PEAK_BF16)
-            peak_bf16();
-        else if (*(enum peak *)kind == PEAK_AVX512)
-            peak_avx512();
-        else
-            peak_avx2();
-#endif
+/* One instruction makes 16 x 16 sums of 32 products. */
+__attribute__((target("amx-tile,amx-bf16"))) static inline void peak_amx(void)
+{
+    bf16_kernel_begin();
+    for (long r = 0; r < PEAK_ROUNDS / 10 / 4; r++) {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
     }
+    bf16_kernel_end();
+}
+#endif
+
+typedef float peak_four __attribute__((vector_size(16)));
+
+/* Without fused multiply-adds: a product and a sum; ten chains.  Those of GCC
+ * for four floats are what plain kernels are made of. */
+static inline void peak_plain(void)
+{
+    peak_four a[10], x = { 0.999999f, 0.999999f, 0.999999f, 0.999999f };
+    peak_four y = x * 1e-6f;
+
+    for (int i = 0; i < 10; i++)
+        a[i] = x * (float)i;
+    for (long r = 0; r < PEAK_ROUNDS / 10; r++) {
+        a[0] = a[0] * x + y, a[1] = a[1] * x + y;
+        a[2] = a[2] * x + y, a[3] = a[3] * x + y;
+        a[4] = a[4] * x + y, a[5] = a[5] * x + y;
+        a[6] = a[6] * x + y, a[7] = a[7] * x + y;
+        a[8] = a[8] * x + y, a[9] = a[9] * x + y;
+    }
+    for (int i = 0; i < 10; i++)
+        __asm__ volatile("" : : "m"(a[i]));
 }
 
-/* The best of some rounds; `each` operations an instruction. */
-static inline double peak_of(enum peak kind, double each)
+/* PEAK_ROUNDS instructions of a level (amx: a tenth). */
+static inline void peak_part(void *level, size_t begin, size_t end)
 {
+    for (size_t i = begin; i < end; i++)
+        switch (*(enum cpu_level *)level) {
+#ifdef __x86_64__
+        case CPU_AVX2: peak_avx2(); break;
+        case CPU_AVX512: peak_avx512(); break;
+        case CPU_AVX512BF16: peak_bf16(); break;
+        case CPU_AMX: peak_amx(); break;
+#endif
+        default: peak_plain(); break;
+        }
+}
+
+/* FLOP/s of all threads with the multiply-adds of a level: of f32, from
+ * avx512bf16 on of bf16.  The best of some rounds. */
+static inline double peak_of(enum cpu_level level)
+{
+    static const double flop[CPU_LEVELS] = { 8, 16, 32, 64, 16 * 16 * 64 / 10.0,
+                                             8, 8 };
     double best = 0;
 
-    for (int i = 0; i < 3 && kind != PEAK_NONE; i++) {
+    for (int i = 0; i < 3; i++) {
         size_t n = (size_t)threads_count() * 2;
         double t = seconds(), rate;
 
-        threads_for(n, 1, peak_part, &kind);
-        rate = (double)n * PEAK_ROUNDS * each / (seconds() - t);
+        threads_for(n, 1, peak_part, &level);
+        rate = (double)n * PEAK_ROUNDS * flop[level] / (seconds() - t);
         best = rate > best ? rate : best;
     }
     return best;
 }
 
-/* FLOP/s of all threads; 0 where it cannot be measured. */
 static inline double peak_f32(void)
 {
-#ifdef __x86_64__
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f"))
-        return peak_of(PEAK_AVX512, 32);
-    if (__builtin_cpu_supports("fma"))
-        return peak_of(PEAK_AVX2, 16);
-#endif
-    return peak_of(PEAK_NONE, 0);
+    return peak_of(cpu_level() > CPU_AVX512 ? CPU_AVX512 : cpu_level());
 }
 
-/* The same of products of bf16 with sums in f32. */
+/* Of products of bf16 with sums in f32. */
 static inline double peak_pairs(void)
 {
-#ifdef __x86_64__
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512bf16"))
-        return peak_of(PEAK_BF16, 64);
-#endif
-    return peak_of(PEAK_NONE, 0);
+    return peak_of(cpu_level());
 }
 
 #endif

@@ -1,15 +1,16 @@
-/* product_bench - y = x Wᵀ of the forward pass in bf16, in one thread: against
- * sums in double first, then against oneDNN on the same numbers. */
+/* product_bench - y = x Wᵀ of the forward pass in bf16, by all threads: at every
+ * level of CPU, against sums in double first, then against what the level's
+ * multiply-adds reach in the same run. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "common/bf16_gemm.h"
 #include "common/dtype.h"
-#include "common/onednn.h"
+#include "model/internal.h"
 #include "peak.h"
 
-enum { TILE = 512, ROUNDS = 8 };
+enum { ROUNDS = 5 };
 
 static struct err err;
 
@@ -18,9 +19,10 @@ struct shape {
 };
 
 struct bench {
-    struct shape s;
-    uint16_t *x, *w, *packed;
-    float *y, *z;
+    struct model m;
+    struct loaded l;
+    struct product p;
+    uint16_t *x, *w, *y;
 };
 
 static void *must(void *p)
@@ -41,108 +43,90 @@ static uint16_t *numbers(int64_t n, uint64_t s)
     return x;
 }
 
-static void ours(const struct bench *b)
-{
-    for (int64_t o = 0; o < b->s.n; o += TILE)
-        bf16_gemm(
-            &(struct bf16_gemm){ .x = b->x,
-                                 .ldx = b->s.k,
-                                 .m = b->s.m,
-                                 .k = b->s.k,
-                                 .packed = b->packed,
-                                 .first = o,
-                                 .n = b->s.n - o < TILE ? b->s.n - o : TILE,
-                                 .y = b->y + o,
-                                 .ldy = b->s.n });
-}
-
-static void theirs(const struct bench *b)
-{
-    if (onednn_bf16_nt(b->s.m, b->s.n, b->s.k, b->x, b->s.k, b->w, b->z, b->s.n,
-                       &err) < 0)
-        die_err(&err);
-}
-
-static double check(const struct bench *b)
+/* The worst of some sums, in units of their size; they are stored as bf16. */
+static double check(const struct bench *b, struct shape s)
 {
     double worst = 0;
 
-    for (int64_t i = 0; i < b->s.m; i += 7)
-        for (int64_t o = 0; o < b->s.n; o += 5) {
+    for (int64_t i = 0; i < s.m; i += 61)
+        for (int64_t o = 0; o < s.n; o += 47) {
             double sum = 0;
 
-            for (int64_t k = 0; k < b->s.k; k++)
-                sum += (double)f32_from_bf16(b->x[i * b->s.k + k]) *
-                       f32_from_bf16(b->w[o * b->s.k + k]);
-            worst = fmax(worst, fabs(b->y[i * b->s.n + o] - sum));
+            for (int64_t k = 0; k < s.k; k++)
+                sum += (double)f32_from_bf16(b->x[i * s.k + k]) *
+                       f32_from_bf16(b->w[o * s.k + k]);
+            worst = fmax(worst, fabs(f32_from_bf16(b->y[i * s.n + o]) - sum));
         }
-    return worst / sqrt((double)b->s.k);
+    return worst / sqrt((double)s.k);
 }
 
-static double best_of(void (*f)(const struct bench *), const struct bench *b)
+static void prepare(struct bench *b, struct shape s)
 {
-    double best = 1e9;
+    b->m = (struct model){ .dtype = DT_BF16, .bf16 = true, .size = 2 };
+    b->m.k = kernels_best();
+    b->x = numbers(s.m * s.k, 1);
+    b->w = numbers(s.n * s.k, 2);
+    b->l = (struct loaded){ .of = { .rows = s.n, .cols = s.k } };
+    b->l.w = numbers(s.n * s.k, 2);
+    b->y = must(mem_pages((size_t)(s.m * s.n) * 2, "bench", &err));
+    if (product_pack(&b->m, s.n, s.k, &b->l.w, &err) < 0)
+        die_err(&err);
+    b->p = (struct product){
+        .m = &b->m, .first = &b->l, .x = b->x, .rows = s.m, .out = b->y
+    };
+}
 
+static void run(struct shape s, enum cpu_level level, double peak)
+{
+    struct bench b = { 0 };
+    double flop = 2.0 * (double)s.m * (double)s.n * (double)s.k, best = 1e9;
+    double worst, threads = threads_count();
+
+    prepare(&b, s);
     for (int i = 0; i < ROUNDS; i++) {
         double t = seconds();
 
-        f(b);
+        if (product_run(&b.p, &err) < 0)
+            die_err(&err);
         t = seconds() - t;
         best = t < best ? t : best;
     }
-    return best;
-}
-
-static void run(struct shape s, double peak)
-{
-    struct bench b = { .s = s };
-    double flop = 2.0 * (double)s.m * (double)s.n * (double)s.k, t, u, worst;
-    uint16_t *room = must(
-        mem_alloc((size_t)(GEMM_COLS * s.k) * sizeof(*room), "bench", &err));
-
-    b.x = numbers(s.m * s.k, 1);
-    b.w = numbers(s.n * s.k, 2);
-    b.packed = numbers((int64_t)bf16_gemm_packed(s.n, s.k), 2);
-    b.y = must(mem_pages((size_t)(s.m * s.n) * sizeof(float), "bench", &err));
-    b.z = must(mem_pages((size_t)(s.m * s.n) * sizeof(float), "bench", &err));
-    bf16_gemm_pack(b.packed, s.n, s.k, 0, (s.n + GEMM_COLS - 1) / GEMM_COLS,
-                   room);
-    t = best_of(ours, &b);
-    u = best_of(theirs, &b);
-    worst = check(&b);
-    printf("product %lld x %lld x %lld: error %.1e, %.2f ms, %.0f GFLOP/s, "
-           "%.2fx oneDNN (%.0f GFLOP/s), %.0f %% of %.0f (pairs of bf16)\n",
-           (long long)s.m, (long long)s.k, (long long)s.n, worst, t * 1e3,
-           flop / t / 1e9, u / t, flop / u / 1e9, 100 * flop / t / peak,
-           peak / 1e9);
-    if (!(worst < 1e-5))
+    worst = check(&b, s);
+    printf("product %-10s %5lld x %5lld x %5lld: error %.1e, %8.2f ms, %5.0f "
+           "GFLOP/s a core, %3.0f %% of %.0f\n",
+           cpu_level_name(level), (long long)s.m, (long long)s.k,
+           (long long)s.n, worst, best * 1e3, flop / best / 1e9 / threads,
+           100 * flop / best / peak, peak / 1e9 / threads);
+    if (!(worst < 0.02)) /* a rounding to bf16 of what is 4 sigma */
         exit(1);
-    free(room);
     free(b.x);
     free(b.w);
-    free(b.packed);
+    free(b.l.w);
     free(b.y);
-    free(b.z);
 }
 
+/* product_bench [LEVEL [THREADS]] */
 int main(int argc, char **argv)
 {
     static const struct shape shapes[] = {
-        { 2048, 512, 512 },  { 2048, 512, 256 },   { 2048, 512, 1536 },
-        { 2048, 1536, 512 }, { 2048, 1024, 4096 }, { 100, 512, 1536 },
-        { 24, 1536, 512 }
+        { 2048, 4096, 11008 }, { 2048, 11008, 4096 }, { 2048, 4096, 4096 },
+        { 2048, 512, 512 },    { 2048, 512, 1536 },   { 2048, 1536, 512 },
+        { 256, 7168, 2048 },   { 100, 512, 1536 },    { 24, 1536, 512 }
     };
-    double peak;
 
     base_init(argv[0]);
-    (void)argc;
-    threads_set(1);
-    if (!bf16_gemm_usable(2)) {
-        printf("product: this CPU does not multiply bf16\n");
-        return 0;
+    threads_set(argc > 2 ? atoi(argv[2]) : 0);
+    for (int l = CPU_LEVELS - 1; l >= 0; l--) {
+        enum cpu_level level = (enum cpu_level)l;
+        double peak;
+
+        if (!cpu_has(level) ||
+            (argc > 1 && strcmp(argv[1], cpu_level_name(level))))
+            continue;
+        cpu_set(level);
+        peak = peak_of(level);
+        for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
+            run(shapes[i], level, peak);
     }
-    peak = peak_pairs();
-    for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
-        run(shapes[i], peak);
     return 0;
 }

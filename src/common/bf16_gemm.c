@@ -1,157 +1,240 @@
 /* bf16_gemm.c - see bf16_gemm.h.
  *
- * The kernel makes 12 x 32 of y in 24 registers: for each pair of inputs two
- * loads and twelve broadcasts for 24 products of pairs.  W streams from the
- * second-level cache, 128 bytes in the 12 cycles of a step; 12 rows of x stay
- * in the first. */
+ * A kernel's depth of inputs at a time: a block of W, which stays in the
+ * second-level cache, meets all rows of x, strip by strip; a strip is copied to
+ * where it stays in the first.  While the first strips pass, the next block of W
+ * is asked for. */
 #include "common/bf16_gemm.h"
 
 #include <string.h>
 
-enum { ROWS = GEMM_ROWS, COLS = GEMM_COLS };
+#include "common/dtype.h"
+
+enum {
+    COLS = GEMM_COLS,
+    SPARE =
+        32, /* elements behind a row, so that rows share no cache lines' set */
+    /* a panel of 2 lines a pair is asked for by strips of one for four */
+    AHEAD_STRIPS = 2 * KERNEL_AHEAD
+};
+
+int64_t bf16_gemm_group(void)
+{
+    return bf16_kernel()->tile_cols;
+}
+
+int64_t bf16_gemm_depth(int64_t k)
+{
+    int64_t step = 2 * bf16_kernel()->step;
+
+    return (k + step - 1) / step * step;
+}
+
+static int64_t panels_of(int64_t n)
+{
+    return (n + COLS - 1) / COLS;
+}
 
 size_t bf16_gemm_packed(int64_t n, int64_t k)
 {
-    return (size_t)((n + COLS - 1) / COLS * COLS * k);
+    return (size_t)(panels_of(n) * COLS * bf16_gemm_depth(k));
 }
 
-/* 32-bit words are moved: pairs. */
-void bf16_gemm_pack(uint16_t *w, int64_t n, int64_t k, int64_t begin,
-                    int64_t end, uint16_t *room)
+/* Inputs of a block, the last one's excepted: equal ones, of whole steps. */
+static int64_t block_of(int64_t depth)
+{
+    int64_t most = bf16_kernel()->depth, blocks = (depth + most - 1) / most;
+    int64_t n = (depth + blocks - 1) / blocks;
+
+    return (n + SPARE - 1) / SPARE * SPARE;
+}
+
+/* ---- packing ---- */
+
+/* Inputs at..at+len-1 of n rows, as pairs; 32-bit words are moved. */
+static void pack_piece(uint16_t *to, const uint16_t *w, int64_t n, int64_t k,
+                       int64_t at, int64_t len)
 {
     enum { STEP = 16 };
+    int64_t there = k - at < len ? k - at : len;
 
-    for (int64_t p = begin; p < end; p++) {
-        int64_t rows = n - p * COLS < COLS ? n - p * COLS : COLS;
-        uint16_t *to = w + p * COLS * k;
+    if (n < COLS || there < len)
+        memset(to, 0, (size_t)(COLS * len) * sizeof(*to));
+    w += at;
+    for (int64_t t0 = 0; t0 < there / 2; t0 += STEP) {
+        int64_t t1 = t0 + STEP < there / 2 ? t0 + STEP : there / 2;
 
-        memcpy(room, to, (size_t)(rows * k) * sizeof(*to));
-        if (rows < COLS)
-            memset(to, 0, (size_t)(COLS * k) * sizeof(*to));
-        for (int64_t t0 = 0; t0 < k / 2; t0 += STEP) {
-            int64_t t1 = t0 + STEP < k / 2 ? t0 + STEP : k / 2;
+        for (int64_t r = 0; r < n; r++)
+            for (int64_t t = t0; t < t1; t++)
+                memcpy(to + (t * COLS + r) * 2, w + r * k + t * 2,
+                       2 * sizeof(*to));
+    }
+    for (int64_t r = 0; r < n && there % 2; r++)
+        to[(there / 2 * COLS + r) * 2] = w[r * k + there - 1];
+}
 
-            for (int64_t r = 0; r < rows; r++)
-                for (int64_t t = t0; t < t1; t++)
-                    memcpy(to + (t * COLS + r) * 2, room + r * k + t * 2,
-                           2 * sizeof(*to));
+void bf16_gemm_pack(uint16_t *to, const uint16_t *w, int64_t n, int64_t k,
+                    int64_t begin, int64_t end)
+{
+    int64_t depth = bf16_gemm_depth(k), block = block_of(depth), len;
+    int64_t panels = panels_of(n);
+
+    for (int64_t at = 0; at < depth; at += len) {
+        len = depth - at < block ? depth - at : block;
+        for (int64_t p = begin; p < end; p++)
+            pack_piece(to + (at * panels + p * len) * COLS, w + p * COLS * k,
+                       n - p * COLS < COLS ? n - p * COLS : COLS, k, at, len);
+    }
+}
+
+/* ---- products ---- */
+
+/* Inputs at..at+n-1 of all columns. */
+struct block {
+    const struct bf16_gemm *g;
+    const struct bf16_kernel *kernel;
+    int64_t depth, group; /* of W */
+    int64_t at, n, next;  /* next: inputs of the block behind it */
+};
+
+/* Where the panel of column c of W has the block's piece, and how many panels
+ * its group has. */
+static const uint16_t *piece_of(const struct block *b, const uint16_t *packed,
+                                int64_t c, int64_t *panels)
+{
+    int64_t begin = c / b->group * b->group, left = b->g->all - begin;
+
+    *panels = panels_of(left < b->group ? left : b->group);
+    return packed + begin * b->depth + b->at * *panels * COLS +
+           (c - begin) * b->n;
+}
+
+/* x's rows r.., of which there are m, in the block, as the kernel wants them. */
+static struct kernel_strip strip_of(const struct block *b, int64_t r, int64_t m,
+                                    void *room)
+{
+    const struct bf16_gemm *g = b->g;
+    int64_t n = g->k - b->at < b->n ? g->k - b->at : b->n;
+    int64_t ld = KERNEL_DEPTH_MAX + SPARE;
+    uint16_t *h = room;
+    float *f = room;
+
+    for (int64_t i = 0; i < m; i++) {
+        const uint16_t *x = g->x + (r + i) * g->ldx + b->at;
+
+        if (b->kernel->widens) {
+            (void)!to_f32(f + i * ld, x, DT_BF16, (size_t)n);
+            memset(f + i * ld + n, 0, (size_t)(b->n - n) * sizeof(*f));
+        } else {
+            memcpy(h + i * ld, x, (size_t)n * sizeof(*h));
+            memset(h + i * ld + n, 0, (size_t)(b->n - n) * sizeof(*h));
         }
     }
+    return b->kernel->widens ?
+               (struct kernel_strip){ f, ld * (int64_t)sizeof(*f),
+                                      2 * sizeof(*f) } :
+               (struct kernel_strip){ h, ld * (int64_t)sizeof(*h),
+                                      2 * sizeof(*h) };
 }
-
-#ifdef __x86_64__
-#include <immintrin.h>
-
-#define TARGET                                                                 \
-    __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16,prfchw")))
-
-bool bf16_gemm_usable(int64_t k)
-{
-    __builtin_cpu_init();
-    return k % 2 == 0 && __builtin_cpu_supports("avx512f") &&
-           __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512bf16");
-}
-
-/* y[n rows][32] of one panel; n is a constant. */
-TARGET static inline __attribute__((always_inline)) void
-kernel(const int n, float *y, int64_t ldy, const uint16_t *x, int64_t ldx,
-       const uint16_t *w, int64_t pairs)
-{
-    const char *a = (const char *)x, *b = a + 8 * ldx, *c = b + 8 * ldx;
-    int64_t row = 2 * ldx, row3 = 6 * ldx;
-    __m512 sum[ROWS][2];
-
-#pragma GCC unroll 12
-    for (int r = 0; r < n; r++)
-        sum[r][0] = sum[r][1] = _mm512_setzero_ps();
-    for (int64_t t = 0; t < pairs; t++) {
-        __m512bh u = (__m512bh)_mm512_loadu_si512(w);
-        __m512bh v = (__m512bh)_mm512_loadu_si512(w + COLS);
-
-#pragma GCC unroll 12
-        for (int r = 0; r < n; r++) {
-            const char *at = r < 4 ? a : r < 8 ? b : c;
-            __m512bh z;
-            int pair;
-
-            at += r % 4 == 3 ? row3 : r % 4 * row;
-            memcpy(&pair, at, sizeof(pair));
-            z = (__m512bh)_mm512_set1_epi32(pair);
-            sum[r][0] = _mm512_dpbf16_ps(sum[r][0], z, u);
-            sum[r][1] = _mm512_dpbf16_ps(sum[r][1], z, v);
-        }
-        a += 4;
-        b += 4;
-        c += 4;
-        w += 2 * COLS;
-    }
-#pragma GCC unroll 12
-    for (int r = 0; r < n; r++) {
-        _mm512_storeu_ps(y + r * ldy, sum[r][0]);
-        _mm512_storeu_ps(y + r * ldy + 16, sum[r][1]);
-    }
-}
-
-typedef void kernel_fn(float *y, int64_t ldy, const uint16_t *x, int64_t ldx,
-                       const uint16_t *w, int64_t pairs);
-
-#define KERNEL(n)                                                              \
-    TARGET static void kernel_##n(float *y, int64_t ldy, const uint16_t *x,    \
-                                  int64_t ldx, const uint16_t *w,              \
-                                  int64_t pairs)                               \
-    {                                                                          \
-        kernel(n, y, ldy, x, ldx, w, pairs);                                   \
-    }
-#define EACH(x)  x(1) x(2) x(3) x(4) x(5) x(6) x(7) x(8) x(9) x(10) x(11) x(12)
-#define ENTRY(n) kernel_##n,
-
-EACH(KERNEL)
-
-static kernel_fn *const kernels[ROWS + 1] = { NULL, EACH(ENTRY) };
 
 /* The last columns of a matrix whose n is no multiple of COLS. */
-static void few_columns(kernel_fn *f, int64_t rows, int64_t n, float *y,
-                        int64_t ldy, const uint16_t *x, int64_t ldx,
-                        const uint16_t *w, int64_t pairs)
+static void few_columns(const struct bf16_kernel *k, int rows, int64_t n,
+                        float *y, int64_t ldy, struct kernel_strip s,
+                        const uint16_t *w, int64_t pairs, enum kernel_sum how)
 {
-    float part[ROWS * COLS];
+    float part[KERNEL_ROWS_MAX * COLS] = { 0 };
 
-    f(part, COLS, x, ldx, w, pairs);
-    for (int64_t r = 0; r < rows; r++)
+    for (int r = 0; r < rows; r++)
+        memcpy(part + r * COLS, y + r * ldy, (size_t)n * sizeof(*y));
+    k->run(rows, part, COLS, s, w, pairs, how, w);
+    for (int r = 0; r < rows; r++)
         memcpy(y + r * ldy, part + r * COLS, (size_t)n * sizeof(*y));
 }
 
-void bf16_gemm(const struct bf16_gemm *g)
+/* A part of what the next block reads of a panel: it lies behind what the
+ * group's panels have of this one. */
+static const uint16_t *ahead_of(const struct block *b, int64_t strip, int64_t c,
+                                const uint16_t *w, int64_t panels)
 {
-    int64_t pairs = g->k / 2;
+    int64_t in = c % b->group;
 
-    for (int64_t r = 0; r < g->m; r += ROWS) {
-        int64_t rows = g->m - r < ROWS ? g->m - r : ROWS;
-        kernel_fn *f = kernels[rows];
-        const uint16_t *x = g->x + r * g->ldx;
+    if (!b->next || strip >= AHEAD_STRIPS)
+        return w;
+    return w - in * b->n + panels * COLS * b->n + in * b->next +
+           strip * (b->next / AHEAD_STRIPS) * COLS;
+}
 
-        for (int64_t c = 0; c < g->n; c += COLS) {
-            const uint16_t *w = g->packed + (g->first + c) * g->k;
-            float *y = g->y + r * g->ldy + c;
+/* Ask for x's rows of the next strip, part number i of n. */
+static void ahead_rows(const struct block *b, int64_t r, int64_t i, int64_t n)
+{
+    enum { LINE = 32 };
+    const struct bf16_gemm *g = b->g;
+    int64_t at = b->at, rows = b->kernel->rows;
 
-            if (g->n - c < COLS)
-                few_columns(f, rows, g->n - c, y, g->ldy, x, g->ldx, w, pairs);
-            else
-                f(y, g->ldy, x, g->ldx, w, pairs);
-        }
+    r += rows;
+    if (r >= g->m) {
+        r = 0;
+        at += b->n;
+    }
+    rows = g->m - r < rows ? g->m - r : rows;
+    for (int64_t j = rows * i / n; j < rows * (i + 1) / n; j++)
+        for (int64_t c = at; c < at + b->n && c < g->k; c += LINE)
+            __builtin_prefetch(g->x + (r + j) * g->ldx + c, 0, 2);
+}
+
+static void run_columns(const struct block *b, int64_t r, int rows,
+                        struct kernel_strip s, const uint16_t *packed, float *y)
+{
+    const struct bf16_gemm *g = b->g;
+    enum kernel_sum how = b->at ? SUM_GO_ON : SUM_NEW;
+    int64_t strip = r / b->kernel->rows, panels;
+
+    for (int64_t c = 0; c < g->n; c += COLS) {
+        const uint16_t *w = piece_of(b, packed, g->first + c, &panels);
+
+        if (packed == g->packed)
+            ahead_rows(b, r, c / COLS, panels_of(g->n));
+        if (g->n - c < COLS)
+            few_columns(b->kernel, rows, g->n - c, y + c, g->ldy, s, w,
+                        b->n / 2, how);
+        else
+            b->kernel->run(rows, y + c, g->ldy, s, w, b->n / 2, how,
+                           ahead_of(b, strip, g->first + c, w, panels));
     }
 }
-#else
-bool bf16_gemm_usable(int64_t k)
+
+static void run_strip(const struct block *b, int64_t r, int rows, void *room)
 {
-    (void)k;
-    return false;
+    const struct bf16_gemm *g = b->g;
+    struct kernel_strip s = strip_of(b, r, rows, room);
+    float *y = g->y + r * g->ldy;
+
+    run_columns(b, r, rows, s, g->packed, y);
+    if (g->second)
+        run_columns(b, r, rows, s, g->second, y + g->n);
 }
 
 void bf16_gemm(const struct bf16_gemm *g)
 {
-    (void)g;
+    union {
+        uint16_t h[KERNEL_ROWS_MAX * (KERNEL_DEPTH_MAX + SPARE)];
+        float f[KERNEL_ROWS_MAX / 2 * (KERNEL_DEPTH_MAX + SPARE)];
+    } room __attribute__((aligned(64)));
+    struct block b = { .g = g, .kernel = bf16_kernel() };
+    int64_t most;
+
+    b.depth = bf16_gemm_depth(g->k);
+    b.group = bf16_gemm_group();
+    most = block_of(b.depth);
+    bf16_kernel_begin();
+    for (b.at = 0; b.at < b.depth; b.at += b.n) {
+        b.n = b.depth - b.at < most ? b.depth - b.at : most;
+        b.next = b.depth - b.at - b.n < most ? b.depth - b.at - b.n : most;
+        for (int64_t r = 0; r < g->m; r += b.kernel->rows)
+            run_strip(
+                &b, r,
+                (int)(g->m - r < b.kernel->rows ? g->m - r : b.kernel->rows),
+                &room);
+    }
+    bf16_kernel_end();
 }
-#endif

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/cpu.h"
 #include "common/threads.h"
 
 /* The numbers of cblas.h, which is not needed at build time then. */
@@ -24,6 +25,19 @@ static struct {
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static bool opened;
 
+/* OpenBLAS's names of kernels; those of Zen and of later CPUs with AVX-512 have
+ * the same products. */
+static const char *core_type(void)
+{
+#ifdef __aarch64__
+    return "ARMV8";
+#else
+    return cpu_uses(CPU_AVX512) ? "SkylakeX" :
+           cpu_uses(CPU_AVX2)   ? "Haswell" :
+                                  "Prescott";
+#endif
+}
+
 static int load(struct err *e)
 {
     const struct {
@@ -37,6 +51,7 @@ static int load(struct err *e)
     void *so;
 
     setenv("OPENBLAS_NUM_THREADS", "1", 1); /* read when it is opened */
+    setenv("OPENBLAS_CORETYPE", core_type(), 0);
     so = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
     if (!so) {
         const char *why = dlerror();
@@ -87,4 +102,43 @@ void blas_ssyrk_lower_t(int n, int k, float alpha, const float *x, int ldx,
                         float beta, float *c, int ldc)
 {
     lib.ssyrk(ROW_MAJOR, LOWER, TRANS, n, k, alpha, x, ldx, beta, c, ldc);
+}
+
+/* ---- by all threads ---- */
+
+enum { TILE_ROWS = 256, TILE_COLS = 512 };
+
+struct product {
+    int64_t m, n, k, ldx, ldy, across;
+    const float *x, *w;
+    float *y;
+};
+
+static void run_tiles(void *ctx, size_t begin, size_t end)
+{
+    const struct product *p = ctx;
+
+    for (size_t t = begin; t < end; t++) {
+        int64_t i = (int64_t)t / p->across * TILE_ROWS;
+        int64_t o = (int64_t)t % p->across * TILE_COLS;
+        int64_t m = p->m - i < TILE_ROWS ? p->m - i : TILE_ROWS;
+        int64_t n = p->n - o < TILE_COLS ? p->n - o : TILE_COLS;
+
+        blas_sgemm(false, true, (int)m, (int)n, (int)p->k, 1, p->x + i * p->ldx,
+                   (int)p->ldx, p->w + o * p->k, (int)p->k, 0,
+                   p->y + i * p->ldy + o, (int)p->ldy);
+    }
+}
+
+int blas_f32_nt(int64_t m, int64_t n, int64_t k, const float *x, int64_t ldx,
+                const float *w, float *y, int64_t ldy, struct err *e)
+{
+    struct product p = { m, n, k, ldx, ldy, 0, x, w, y };
+    int64_t down = (m + TILE_ROWS - 1) / TILE_ROWS;
+
+    p.across = (n + TILE_COLS - 1) / TILE_COLS;
+    if (blas_open(e) < 0)
+        return e->code;
+    threads_for((size_t)(down * p.across), 1, run_tiles, &p);
+    return 0;
 }

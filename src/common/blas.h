@@ -1,8 +1,9 @@
 /* blas.h - single-precision dense linear algebra, by OpenBLAS.
  *
  * OpenBLAS is opened at the first call (blas.c alone knows it), so that tools
- * that need none start without it.  It chooses kernels by the CPU, unless
- * OPENBLAS_CORETYPE in the environment says otherwise.
+ * that need none start without it.  Its kernels are those of cpu_level(), so
+ * that equal levels give equal numbers; OPENBLAS_CORETYPE in the environment
+ * says otherwise.
  * All matrices are row-major. */
 #ifndef FORGE_BLAS_H
 #define FORGE_BLAS_H
@@ -24,5 +25,11 @@ void blas_sgemm(bool ta, bool tb, int m, int n, int k, float alpha,
 /* Lower triangle of C[n,n] = alpha * XᵀX + beta * C, X [k,n]. */
 void blas_ssyrk_lower_t(int n, int k, float alpha, const float *x, int ldx,
                         float beta, float *c, int ldc);
+
+/* Y[m,n] = X[m,k] Wᵀ, W[n,k] contiguous, rows of X and Y ldx and ldy apart: by
+ * all threads.  Opens OpenBLAS itself. */
+MUST_CHECK int blas_f32_nt(int64_t m, int64_t n, int64_t k, const float *x,
+                           int64_t ldx, const float *w, float *y, int64_t ldy,
+                           struct err *e);
 
 #endif

@@ -46,7 +46,7 @@ int cross_open(struct cross **out, const struct cross_shape *s, struct err *e)
     if (!c->sum)
         return e->code;
     memset(c->sum, 0, bytes);
-    if (s->dtype == DT_BF16 && syrk_usable()) {
+    if (s->dtype == DT_BF16) {
         c->packed =
             mem_pages(syrk_packed(HESSIAN_CHUNK, c->wide) * sizeof(*c->packed),
                       "cross", e);
@@ -97,11 +97,20 @@ static void add_tiles(void *ctx, size_t begin, size_t end)
     }
 }
 
+static void prepare_panels(void *ctx, size_t begin, size_t end)
+{
+    struct cross *c = ctx;
+
+    syrk_prepare(c->packed, HESSIAN_CHUNK, c->pending, begin, end);
+}
+
 static void flush(struct cross *c)
 {
     uint64_t down = (c->shape.rows + TILE - 1) / TILE;
     uint64_t across = (c->shape.cols + TILE - 1) / TILE;
 
+    if (c->packed)
+        threads_for(syrk_panels(c->wide), 1, prepare_panels, c);
     threads_for(down * across, 1, add_tiles, c);
     c->pending = 0;
 }
@@ -187,7 +196,7 @@ int cross_add(struct cross *c, const void *y, enum dtype y_dtype, const void *x,
     return 0;
 }
 
-const uint16_t *cross_packed(const struct cross *c)
+uint16_t *cross_packed(const struct cross *c)
 {
     return c->packed && !c->bad ?
                c->packed + syrk_packed_at(HESSIAN_CHUNK, c->x_at / SYRK_PANEL) :

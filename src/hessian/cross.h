@@ -27,7 +27,7 @@ MUST_CHECK int cross_add(struct cross *c, const void *y, enum dtype y_dtype,
                          struct err *e);
 /* x of the chunk at hand, the tokens just added included, as syrk.h has it and
  * hessian_add() takes it; NULL: it is kept in another way, or not finite. */
-const uint16_t *cross_packed(const struct cross *c);
+uint16_t *cross_packed(const struct cross *c);
 /* `times` the mean, [rows, cols], which belongs to c; zeros without tokens.
  * Nothing can be added afterwards. */
 const float *cross_finish(struct cross *c, double times);

@@ -2,19 +2,21 @@
 #include "hessian/hessian.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/blas.h"
 #include "common/lanes.h"
-#include "common/onednn.h"
 #include "common/threads.h"
 #include "hessian/hessian_gpu.h"
 #include "hessian/syrk.h"
 
-enum { TILE = SYRK_TILE, CONVERT = 256 /* tokens at a time */ };
+enum {
+    TILE = SYRK_TILE,
+    CONVERT = 256, /* tokens at a time */
+    PIECE = 256    /* tokens summed apart: long sums round more */
+};
 
 struct hessian {
     struct hessian_shape shape;
@@ -23,9 +25,9 @@ struct hessian {
     uint64_t elements;        /* of sum */
     struct cuda_hessian *gpu; /* does it all, or NULL */
     /* One of the two: */
-    void *chunk;            /* [HESSIAN_CHUNK, cols] of shape.dtype */
-    const uint16_t *packed; /* the chunk as syrk.h wants it: own, or who adds
-                               has it */
+    void *chunk;      /* [HESSIAN_CHUNK, cols] of shape.dtype */
+    uint16_t *packed; /* the chunk as syrk.h wants it: own, or who adds has
+                         it */
     uint16_t *own;
     bool packs;
     float *sum;   /* as the result, not yet divided */
@@ -73,13 +75,16 @@ static size_t item(const struct hessian *h)
 
 static int open_chunk(struct hessian *h, struct err *e)
 {
-    const struct hessian_shape *s = &h->shape;
+    struct hessian_shape *s = &h->shape;
     uint64_t bytes;
 
+    if (s->block % SYRK_PANEL) /* tiles begin at panels */
+        s->dtype = DT_F32;
+    if (s->dtype == DT_F32 && blas_open(e) < 0)
+        return e->code;
     if (size_mul((uint64_t)HESSIAN_CHUNK * 2 * item(h), s->cols, &bytes))
         return err_set(e, E_DATA, "too many inputs");
-    h->packs = s->dtype == DT_BF16 && s->block % SYRK_PANEL == 0 &&
-               syrk_usable(); /* room is taken when it is needed */
+    h->packs = s->dtype == DT_BF16; /* room is taken when it is needed */
     if (h->packs)
         return 0;
     h->chunk = mem_pages(bytes / 2, "hessian", e);
@@ -102,8 +107,7 @@ int hessian_open(struct hessian **out, const struct hessian_shape *s,
         *out = h;
         return 0;
     }
-    if ((s->dtype == DT_F32 && (rc = blas_open(e)) < 0) ||
-        (rc = open_chunk(h, e)) < 0)
+    if ((rc = open_chunk(h, e)) < 0)
         goto fail;
     h->sum = mem_pages(h->elements * sizeof(float), "hessian", e);
     if (!h->sum) {
@@ -172,25 +176,20 @@ static bool block_tile(const struct hessian_shape *s, uint64_t t,
     return true;
 }
 
-static int multiply(const struct hessian *h, const struct tile *t, float *p,
-                    struct err *e)
+static void multiply(const struct hessian *h, const struct tile *t, float *p)
 {
     uint64_t i = t->origin + t->i, j = t->origin + t->j;
-    int64_t ld = (int64_t)h->shape.cols, k = (int64_t)h->pending;
-    const uint16_t *b = h->chunk;
+    int ld = (int)h->shape.cols, k = (int)h->pending;
     const float *x = h->chunk;
 
-    if (h->packs) {
+    if (h->packs)
         syrk_tile(p, h->packed, HESSIAN_CHUNK, h->pending, i, j, t->rows,
                   t->cols);
-        return 0;
-    }
-    if (h->shape.dtype == DT_BF16)
-        return onednn_bf16_tn((int64_t)t->rows, (int64_t)t->cols, k, b + i, ld,
-                              b + j, ld, p, TILE, e);
-    blas_sgemm(true, false, (int)t->rows, (int)t->cols, (int)k, 1, x + i,
-               (int)ld, x + j, (int)ld, 0, p, TILE);
-    return 0;
+    for (int t0 = 0; !h->packs && t0 < k; t0 += PIECE)
+        blas_sgemm(true, false, (int)t->rows, (int)t->cols,
+                   k - t0 < PIECE ? k - t0 : PIECE, 1,
+                   x + (uint64_t)t0 * h->shape.cols + i, ld,
+                   x + (uint64_t)t0 * h->shape.cols + j, ld, t0 > 0, p, TILE);
 }
 
 static void add_tile(struct hessian *h, const struct tile *t, const float *p)
@@ -212,9 +211,7 @@ static void add_tile(struct hessian *h, const struct tile *t, const float *p)
 
 struct flush {
     struct hessian *h;
-    pthread_mutex_t lock;
-    int rc;
-    struct err err;
+    atomic_bool failed;
 };
 
 static void flush_tiles(void *ctx, size_t begin, size_t end)
@@ -223,26 +220,27 @@ static void flush_tiles(void *ctx, size_t begin, size_t end)
     struct hessian *h = f->h;
     struct err e;
     float *p = mem_pages(TILE * TILE * sizeof(float), "hessian", &e);
-    int rc = p ? 0 : e.code;
 
-    for (size_t t = begin; t < end && !rc; t++) {
+    if (!p)
+        atomic_store(&f->failed, true);
+    for (size_t t = begin; t < end && p; t++) {
         struct tile at;
 
         if (!h->shape.block)
             at = tile_at(t, h->shape.cols);
         else if (!block_tile(&h->shape, t, &at))
             continue;
-        rc = multiply(h, &at, p, &e);
-        if (!rc)
-            add_tile(h, &at, p);
+        multiply(h, &at, p);
+        add_tile(h, &at, p);
     }
     free(p);
-    if (rc < 0) {
-        pthread_mutex_lock(&f->lock);
-        f->rc = rc;
-        f->err = e;
-        pthread_mutex_unlock(&f->lock);
-    }
+}
+
+static void prepare_panels(void *ctx, size_t begin, size_t end)
+{
+    struct hessian *h = ctx;
+
+    syrk_prepare(h->packed, HESSIAN_CHUNK, h->pending, begin, end);
 }
 
 /* Add the products of the chunk to the total. */
@@ -256,14 +254,12 @@ static int flush(struct hessian *h, struct err *e)
 
     if (!h->pending)
         return 0;
-    pthread_mutex_init(&f.lock, NULL);
+    if (h->packs)
+        threads_for(syrk_panels(s->cols), 1, prepare_panels, h);
     threads_for(n, 1, flush_tiles, &f);
-    pthread_mutex_destroy(&f.lock);
     h->pending = 0;
     h->started = true;
-    if (f.rc < 0)
-        *e = f.err;
-    return f.rc;
+    return f.failed ? err_set(e, E_TEMP, "hessian: out of memory") : 0;
 }
 
 /* ---- tokens ---- */

@@ -43,7 +43,7 @@ struct hessian_part {
     uint64_t first; /* how many of its frame came before, for messages */
     /* NULL, or x of the whole chunk as syrk.h has it, finite, by somebody who
      * gets the same parts; it stays until the next one or hessian_finish() */
-    const uint16_t *packed;
+    uint16_t *packed;
 };
 /* Add it.  With `packed` it is at most hessian_room() tokens.
  * E_DATA, "token 3: input 17 is not finite"; E_TEMP. */

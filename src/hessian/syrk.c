@@ -1,35 +1,58 @@
 /* syrk.c - see syrk.h.
  *
- * The kernel makes 8 x 48 of a tile in 24 registers; for each pair of tokens it
- * loads three vectors and eight broadcasts for 24 products of pairs.  On the
- * diagonal it makes 16 or 32 columns where the rest would lie above.  Pieces of
- * DEPTH pairs keep both sides in the caches, and their sums are added, which
- * makes the rounding error of a long sum smaller: 1e-6 instead of 9e-6.  The
- * next piece is asked for beforehand, a line for every fourth pair: many at once
- * would keep the kernel's own loads waiting (a tenth of the time). */
+ * Pieces of DEPTH pairs keep both sides of a tile in the caches, and their sums
+ * are added, which makes the rounding error of a long sum smaller: 1e-6 instead
+ * of 9e-6.  On the diagonal, panels that lie above it are left out.  The next
+ * piece is asked for beforehand, a line for every fourth pair: many at once would
+ * keep the kernel's own loads waiting (a tenth of the time). */
 #include "hessian/syrk.h"
 
 #include <string.h>
 
+#include "common/cpu.h"
+#include "common/dtype.h"
+
 enum { THREAD_BYTES = 2 << 20 }; /* packed by one thread at least */
 enum {
-    ROWS = 8,
-    COLS = 48,
-    DEPTH = 128,
-    STEP = 4, /* pairs from one line asked for to the next */
-    PACK = 32
+    DEPTH = 128, /* pairs of a piece */
+    PACK = 32,
+    STEP = 16 /* pairs of a kernel of tiles: their left side */
 };
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
 
 static uint64_t pairs_of(uint64_t tokens)
 {
     return (tokens + 1) / 2;
 }
 
-/* From panel to panel; not a power of two, or all would share few lines of
- * the caches. */
+/* Pairs that kernels read: whole steps. */
+static uint64_t pairs_read(uint64_t tokens)
+{
+    uint64_t step = (uint64_t)bf16_kernel()->step;
+
+    return (pairs_of(tokens) + step - 1) / step * step;
+}
+
+static bool has_left(void)
+{
+    return bf16_kernel()->step > 1;
+}
+
+/* Elements of a panel's pairs; not a power of two, or all panels would share few
+ * lines of the caches. */
+static uint64_t pairs_room(uint64_t room)
+{
+    return (pairs_read(room) + 2) * 2 * SYRK_PANEL;
+}
+
+/* From panel to panel. */
 static uint64_t stride_of(uint64_t room)
 {
-    return (pairs_of(room) + 2) * 2 * SYRK_PANEL;
+    return pairs_room(room) * (has_left() ? 2 : 1);
 }
 
 uint64_t syrk_panels(uint64_t cols)
@@ -39,9 +62,7 @@ uint64_t syrk_panels(uint64_t cols)
 
 uint64_t syrk_packed(uint64_t room, uint64_t cols)
 {
-    uint64_t spare = COLS / SYRK_PANEL - 1; /* read, but not used */
-
-    return (syrk_panels(cols) + spare) * stride_of(room);
+    return syrk_panels(cols) * stride_of(room);
 }
 
 uint64_t syrk_packed_at(uint64_t room, uint64_t panel)
@@ -54,138 +75,47 @@ size_t syrk_pack_grain(uint64_t tokens)
     return THREAD_BYTES / (tokens * SYRK_PANEL * sizeof(uint16_t)) + 1;
 }
 
-#ifdef __x86_64__
-#include <immintrin.h>
+/* ---- packing ---- */
 
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512bf16")))
+typedef uint16_t half_row __attribute__((vector_size(32), aligned(2)));
+typedef uint32_t half_pairs __attribute__((vector_size(64), aligned(4)));
+typedef uint16_t elements __attribute__((vector_size(64), aligned(2)));
 
-bool syrk_usable(void)
+/* 32 columns of two tokens, interleaved; *bad gets bits for each element that is
+ * not finite. */
+static inline __attribute__((always_inline)) void
+interleave(uint16_t *to, const uint16_t *a, const uint16_t *b, elements *bad)
 {
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx512f") &&
-           __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512bf16");
-}
+    for (int i = 0; i < SYRK_PANEL; i += SYRK_PANEL / 2) {
+        half_pairs x =
+            __builtin_convertvector(*(const half_row *)(a + i), half_pairs);
+        half_pairs y =
+            __builtin_convertvector(*(const half_row *)(b + i), half_pairs);
+        half_pairs both = x | y << 16;
 
-/* 16 columns of two tokens, interleaved.  False: an element is not finite. */
-TARGET static bool interleave(uint16_t *to, const uint16_t *a,
-                              const uint16_t *b)
-{
-    const __m512i exponent = _mm512_set1_epi16(0x7f80);
-    __m256i x = _mm256_loadu_si256((const __m256i *)a);
-    __m256i y = _mm256_loadu_si256((const __m256i *)b);
-    __m512i high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(y), 16);
-    __m512i both = _mm512_or_si512(_mm512_cvtepu16_epi32(x), high);
-
-    _mm512_storeu_si512(to, both);
-    return !_mm512_cmpeq_epi16_mask(_mm512_and_si512(both, exponent), exponent);
-}
-
-/* The second token of a pair, the first being there already. */
-TARGET static bool complete(uint16_t *to, const uint16_t *b)
-{
-    uint16_t a[SYRK_PANEL];
-
-    for (int i = 0; i < SYRK_PANEL; i++)
-        a[i] = to[2 * i];
-    return interleave(to, a, b);
-}
-
-/* p[8][16 n] = or += i[t pairs][8 columns] * j[t pairs][n panels, stride apart];
- * n is a constant.  Lines from `ahead` on will be read later. */
-TARGET static inline __attribute__((always_inline)) void
-multiply(const int n, bool add, float *p, const uint16_t *i, const uint16_t *j,
-         uint64_t stride, uint64_t t, const uint16_t *ahead)
-{
-    __m512 sum[ROWS][COLS / SYRK_PANEL];
-
-#pragma GCC unroll 8
-    for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 3
-        for (int c = 0; c < n; c++)
-            sum[r][c] = _mm512_setzero_ps();
-    for (; t; t--) {
-        __m512bh column[COLS / SYRK_PANEL];
-
-        if (t % STEP == 0) {
-            __builtin_prefetch(ahead, 0, 2);
-            ahead += 2 * SYRK_PANEL;
-        }
-#pragma GCC unroll 3
-        for (int c = 0; c < n; c++)
-            column[c] = (__m512bh)_mm512_loadu_si512(j + c * stride);
-#pragma GCC unroll 8
-        for (int r = 0; r < ROWS; r++) {
-            __m512bh row;
-            int pair;
-
-            memcpy(&pair, i + 2 * r, sizeof(pair));
-            row = (__m512bh)_mm512_set1_epi32(pair);
-#pragma GCC unroll 3
-            for (int c = 0; c < n; c++)
-                sum[r][c] = _mm512_dpbf16_ps(sum[r][c], row, column[c]);
-        }
-        i += 2 * SYRK_PANEL;
-        j += 2 * SYRK_PANEL;
+        *(half_pairs *)(void *)(to + 2 * i) = both;
+        *bad |= (elements)(((elements)both & 0x7f80) == 0x7f80);
     }
-#pragma GCC unroll 8
-    for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 3
-        for (int c = 0; c < n; c++) {
-            float *to = p + r * SYRK_TILE + c * SYRK_PANEL;
-
-            if (add)
-                sum[r][c] = _mm512_add_ps(sum[r][c], _mm512_loadu_ps(to));
-            _mm512_storeu_ps(to, sum[r][c]);
-        }
 }
 
-TARGET static void kernel(uint64_t panels, bool add, float *p,
-                          const uint16_t *i, const uint16_t *j, uint64_t stride,
-                          uint64_t n, const uint16_t *ahead)
+/* The first tokens of pairs. */
+static inline void first_of(uint16_t *a, const uint16_t *pairs)
 {
-    if (panels == 1)
-        multiply(1, add, p, i, j, stride, n, ahead);
-    else if (panels == 2)
-        multiply(2, add, p, i, j, stride, n, ahead);
-    else
-        multiply(3, add, p, i, j, stride, n, ahead);
+    for (int i = 0; i < SYRK_PANEL; i++)
+        a[i] = pairs[2 * i];
 }
-#else
-bool syrk_usable(void)
-{
-    return false;
-}
-
-static bool interleave(uint16_t *to, const uint16_t *a, const uint16_t *b)
-{
-    (void)to, (void)a, (void)b;
-    return false;
-}
-
-static bool complete(uint16_t *to, const uint16_t *b)
-{
-    (void)to, (void)b;
-    return false;
-}
-
-static void kernel(uint64_t panels, bool add, float *p, const uint16_t *i,
-                   const uint16_t *j, uint64_t stride, uint64_t n,
-                   const uint16_t *ahead)
-{
-    (void)panels, (void)add, (void)p, (void)i, (void)j, (void)stride, (void)n;
-    (void)ahead;
-}
-#endif
 
 /* Of a panel, n columns of tokens t.. as pairs: a token at an odd place belongs
  * to the pair that is there. */
-static bool pack_panel(uint16_t *to, bool odd, const uint16_t *x,
-                       uint64_t tokens, uint64_t cols, uint64_t n)
+static inline __attribute__((always_inline)) bool
+pack_pairs(uint16_t *to, bool odd, const uint16_t *x, uint64_t tokens,
+           uint64_t cols, uint64_t n)
 {
     static const uint16_t none[SYRK_PANEL];
     uint16_t a[SYRK_PANEL] = { 0 }, b[SYRK_PANEL] = { 0 };
-    bool good = true;
+    uint16_t begun[SYRK_PANEL];
+    elements bad = { 0 };
+    uint64_t any = 0;
 
     for (uint64_t t = 0; t < tokens; t += 2 - odd, odd = false) {
         const uint16_t *from = x + t * cols;
@@ -197,15 +127,46 @@ static bool pack_panel(uint16_t *to, bool odd, const uint16_t *x,
             from = a;
             next = b;
         }
-        good &= odd ? complete(to, from) : interleave(to, from, next);
+        if (odd) {
+            first_of(begun, to);
+            next = from;
+            from = begun;
+        }
+        interleave(to, from, next, &bad);
         to += 2 * SYRK_PANEL;
     }
-    return good;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(any); i++)
+        any |= ((uint64_t __attribute__((vector_size(64))))bad)[i];
+    return !any;
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
+#ifdef __x86_64__
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) static bool
+pack_avx512(uint16_t *to, bool odd, const uint16_t *x, uint64_t tokens,
+            uint64_t cols, uint64_t n)
 {
-    return a < b ? a : b;
+    return pack_pairs(to, odd, x, tokens, cols, n);
+}
+
+__attribute__((target("avx2"))) static bool pack_avx2(uint16_t *to, bool odd,
+                                                      const uint16_t *x,
+                                                      uint64_t tokens,
+                                                      uint64_t cols, uint64_t n)
+{
+    return pack_pairs(to, odd, x, tokens, cols, n);
+}
+#endif
+
+static bool pack_panel(uint16_t *to, bool odd, const uint16_t *x,
+                       uint64_t tokens, uint64_t cols, uint64_t n)
+{
+#ifdef __x86_64__
+    if (cpu_uses(CPU_AVX512))
+        return pack_avx512(to, odd, x, tokens, cols, n);
+    if (cpu_uses(CPU_AVX2))
+        return pack_avx2(to, odd, x, tokens, cols, n);
+#endif
+    return pack_pairs(to, odd, x, tokens, cols, n);
 }
 
 /* Ask for what the next piece of a panel reads and writes: too many streams to
@@ -214,7 +175,7 @@ static void ahead(const uint16_t *x, uint64_t cols, uint64_t n, uint16_t *to)
 {
     for (uint64_t t = 0; t < n; t++)
         __builtin_prefetch(x + t * cols);
-    for (uint64_t t = 0; t < n; t += 2)
+    for (uint64_t t = 0; t < n; t++)
         __builtin_prefetch(to + t * SYRK_PANEL, 1);
 }
 
@@ -245,50 +206,126 @@ bool syrk_pack(uint16_t *packed, uint64_t room, uint64_t first,
     return good;
 }
 
+/* The left side of tiles: for each STEP pairs [SYRK_PANEL columns][STEP pairs]. */
+static void turn(uint32_t *to, const uint32_t *from)
+{
+    for (int c = 0; c < SYRK_PANEL; c++)
+        for (int t = 0; t < STEP; t++)
+            to[c * STEP + t] = from[t * SYRK_PANEL + c];
+}
+
+void syrk_prepare(uint16_t *packed, uint64_t room, uint64_t tokens,
+                  uint64_t begin, uint64_t end)
+{
+    uint64_t pairs = pairs_of(tokens), all = pairs_read(tokens);
+    enum { PAIR = 2 * SYRK_PANEL };
+
+    for (uint64_t p = begin; p < end && has_left(); p++) {
+        uint16_t *panel = packed + p * stride_of(room);
+        uint16_t *left = panel + pairs_room(room);
+
+        memset(panel + pairs * PAIR, 0, (all - pairs) * PAIR * sizeof(*panel));
+        for (uint64_t t = 0; t < all; t += STEP)
+            turn((uint32_t *)(void *)(left + t * PAIR),
+                 (const uint32_t *)(const void *)(panel + t * PAIR));
+    }
+}
+
+/* ---- tiles ---- */
+
 /* A piece of the tokens, of the panels that a tile reads. */
 struct piece {
+    const struct bf16_kernel *kernel;
     const uint16_t *row, *column;
     uint64_t stride, rows, columns; /* panels */
+    uint64_t left;                  /* where a panel has its left side */
+    uint64_t n;                     /* pairs */
 };
 
 /* What kernel number m asks for: a part of a panel of the next piece. */
-static const uint16_t *part_of(const struct piece *x, uint64_t m)
+static const uint16_t *part_of(const struct piece *x, uint64_t m, bool last)
 {
-    uint64_t panel = m / STEP % (x->rows + x->columns);
+    enum { PARTS = 2 * KERNEL_AHEAD }; /* two lines a pair, one for four */
+    uint64_t panel = m / PARTS % (x->rows + x->columns);
     const uint16_t *from = panel < x->rows ?
                                x->row + panel * x->stride :
                                x->column + (panel - x->rows) * x->stride;
 
-    return from + m % STEP * (DEPTH / STEP) * 2 * SYRK_PANEL;
+    from += m % PARTS * (DEPTH / PARTS) * 2 * SYRK_PANEL;
+    return last ? from : from + DEPTH * 2 * SYRK_PANEL;
+}
+
+/* Columns r.. of the piece as rows of a strip.  They may lie in two panels. */
+static struct kernel_strip strip_of(const struct piece *x, uint64_t r,
+                                    uint64_t rows, void *room)
+{
+    bool widens = x->kernel->widens;
+    size_t item = widens ? sizeof(float) : sizeof(uint16_t);
+    uint64_t here = least(SYRK_PANEL - r % SYRK_PANEL, rows);
+    const uint16_t *a = x->row + r / SYRK_PANEL * x->stride;
+    const uint16_t *b = a + x->stride;
+    char *to = room;
+
+    if (has_left())
+        return (struct kernel_strip){ a + x->left, STEP * 2 * sizeof(*a),
+                                      SYRK_PANEL * 2 * sizeof(*a) };
+    a += r % SYRK_PANEL * 2;
+    for (uint64_t t = 0; t < x->n; t++, to += 2 * rows * item) {
+        if (widens) {
+            (void)!to_f32((float *)(void *)to, a, DT_BF16, 2 * here);
+            (void)!to_f32((float *)(void *)to + 2 * here, b, DT_BF16,
+                          2 * (rows - here));
+        } else {
+            memcpy(to, a, 2 * here * item);
+            memcpy(to + 2 * here * item, b, 2 * (rows - here) * item);
+        }
+        a += 2 * SYRK_PANEL;
+        b += 2 * SYRK_PANEL;
+    }
+    return (struct kernel_strip){ room, (int64_t)(2 * item),
+                                  (int64_t)(2 * rows * item) };
+}
+
+static void run_piece(const struct piece *x, float *p, uint64_t rows,
+                      uint64_t cols, bool diagonal, bool first, bool last)
+{
+    enum { STRIP = KERNEL_ROWS_MAX / 2 * 2 * DEPTH };
+    float room[STRIP] __attribute__((aligned(64)));
+    uint64_t step = (uint64_t)x->kernel->rows, m = 0;
+
+    for (uint64_t r = 0; r < rows; r += step) {
+        uint64_t n = least(rows - r, step);
+        struct kernel_strip s = strip_of(x, r, n, room);
+        uint64_t end = diagonal ? least(cols, r + n) : cols;
+
+        for (uint64_t c = 0; c < end; c += SYRK_PANEL)
+            x->kernel->run((int)n, p + r * SYRK_TILE + c, SYRK_TILE, s,
+                           x->column + c / SYRK_PANEL * x->stride,
+                           (int64_t)x->n, first ? SUM_NEW : SUM_ADD,
+                           part_of(x, m++, last));
+    }
 }
 
 void syrk_tile(float *p, const uint16_t *packed, uint64_t room, uint64_t tokens,
                uint64_t i, uint64_t j, uint64_t rows, uint64_t cols)
 {
-    uint64_t pairs = pairs_of(tokens), stride = stride_of(room);
-    struct piece x = { .row = packed + i / SYRK_PANEL * stride,
+    uint64_t pairs = pairs_read(tokens), stride = stride_of(room);
+    struct piece x = { .kernel = bf16_kernel(),
+                       .row = packed + i / SYRK_PANEL * stride,
                        .column = packed + j / SYRK_PANEL * stride,
                        .stride = stride,
+                       .left = pairs_room(room),
                        .rows = syrk_panels(rows),
                        .columns = syrk_panels(cols) };
-    bool diagonal = i == j;
 
+    bf16_kernel_begin();
     for (uint64_t t = 0; t < pairs; t += DEPTH) {
-        uint64_t n = pairs - t < DEPTH ? pairs - t : DEPTH, m = 0;
-        const uint16_t *a = x.row, *b = x.column;
+        bool last = pairs - t <= DEPTH;
 
-        if (n < pairs - t) {
-            x.row += DEPTH * 2 * SYRK_PANEL;
-            x.column += DEPTH * 2 * SYRK_PANEL;
-        }
-        for (uint64_t c = 0; c < cols; c += COLS)
-            for (uint64_t r = diagonal ? c : 0; r < rows; r += ROWS) {
-                uint64_t last = diagonal && r < c + COLS ? r : cols - 1;
-
-                kernel(
-                    (last - c) / SYRK_PANEL + 1, t > 0, p + r * SYRK_TILE + c,
-                    a + r / SYRK_PANEL * stride + r % SYRK_PANEL * 2,
-                    b + c / SYRK_PANEL * stride, stride, n, part_of(&x, m++));
-            }
+        x.n = least(pairs - t, DEPTH);
+        run_piece(&x, p, rows, cols, i == j, t == 0, last);
+        x.row += DEPTH * 2 * SYRK_PANEL;
+        x.column += DEPTH * 2 * SYRK_PANEL;
     }
+    bf16_kernel_end();
 }

@@ -1,22 +1,22 @@
-/* syrk.h - tiles of XᵀX for bf16 X, on CPUs that multiply bf16 themselves.
+/* syrk.h - tiles of XᵀX for bf16 X, by the kernels of common/bf16_kernel.h.
  *
  * X is packed once for all tiles, into panels of SYRK_PANEL columns of token
- * pairs, as the instruction wants them and for both sides of the product:
+ * pairs, as kernels want their right side:
  *
- *     panel p, pair t:  x[2t][16p] x[2t+1][16p] x[2t][16p+1] x[2t+1][16p+1] ...
+ *     panel p, pair t:  x[2t][32p] x[2t+1][32p] x[2t][32p+1] x[2t+1][32p+1] ...
  *
- * oneDNN would pack each tile's two sides anew: 1.2 times ssyrk instead of 2. */
+ * Room behind each panel is for the left side of kernels that want it another
+ * way (syrk_prepare). */
 #ifndef FORGE_SYRK_H
 #define FORGE_SYRK_H
 
-#include "common/base.h"
+#include "common/bf16_kernel.h"
 
 enum {
-    SYRK_PANEL = 16,
-    SYRK_TILE = 240 /* rows and columns of a tile: whole steps of the kernel */
+    SYRK_PANEL = KERNEL_COLS,
+    SYRK_TILE = 288 /* rows and columns of a tile: whole steps of all kernels */
 };
 
-bool syrk_usable(void);
 /* Elements of the packed form of up to `room` tokens (even). */
 uint64_t syrk_packed(uint64_t room, uint64_t cols);
 /* The element at which a panel begins. */
@@ -32,6 +32,9 @@ size_t syrk_pack_grain(uint64_t tokens);
 MUST_CHECK bool syrk_pack(uint16_t *packed, uint64_t room, uint64_t first,
                           const uint16_t *x, uint64_t tokens, uint64_t cols,
                           uint64_t begin, uint64_t end);
+/* When all tokens are there, before tiles are made: panels begin..end-1. */
+void syrk_prepare(uint16_t *packed, uint64_t room, uint64_t tokens,
+                  uint64_t begin, uint64_t end);
 /* p[SYRK_TILE, SYRK_TILE] = columns i.. of X, transposed, times columns j..;
  * i and j are multiples of SYRK_PANEL; rows x cols of p are made, of a tile
  * on the diagonal (i == j) the lower triangle. */

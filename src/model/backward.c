@@ -358,7 +358,7 @@ int backward_mlp(struct model *m, int64_t layer, const void *x, int64_t n,
              (long long)layer);
     if (blas_open(e) < 0 || model_vector(m, name, h, &w, e) < 0)
         return e->code;
-    normed = mem_pages((size_t)(model_rows(n) * h) * m->size, "gradients", e);
+    normed = mem_pages((size_t)(n * h) * m->size, "gradients", e);
     in = normed ? mem_pages((size_t)count * sizeof(float), "gradients", e) :
                   NULL;
     gin = in ? mem_zero((size_t)count, sizeof(float), "gradients", e) : NULL;

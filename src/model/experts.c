@@ -154,7 +154,7 @@ static void gather(struct part *j)
     threads_for((size_t)j->n, 64, gather_rows, j);
 }
 
-/* out[n, ...] = the product, from x, which has room for model_rows(n). */
+/* out[n, ...] = the product, from x. */
 static int multiply(struct pass *x, const struct loaded *first,
                     const struct loaded *second, const void *in, int64_t n,
                     void *out, struct err *e)
@@ -478,7 +478,7 @@ static int run_hooked(struct pass *x, int64_t expert, struct expert *w,
 
 static int run_all_hooked(struct pass *x, struct err *e)
 {
-    int64_t rows = model_rows(most_tokens(x)) + ROW_STEP;
+    int64_t rows = most_tokens(x);
     struct expert w = { 0 };
     int rc;
 
@@ -510,7 +510,7 @@ static int run(struct pass *x, struct err *e)
     if (sort_tokens(x, e) < 0)
         return e->code;
     most = most_tokens(x);
-    part = model_rows(most < PART ? most : PART);
+    part = most < PART ? most : PART;
     if (reserve(x, part, &x->in, &x->mid, e) < 0 ||
         (x->p->other && reserve(x, part, &x->in_there, &x->mid_there, e) < 0) ||
         buffer_reserve(&x->out, part, x->h, x->m->size, "experts", e) < 0)

@@ -19,7 +19,7 @@ struct model {
     /* elements [rows, ...]: what the linears of q, k and v say; with latent
      * attention key is kv_a's and value kv_b's */
     struct buffer q, key, value;
-    struct buffer latent; /* [model_rows(rows), H or kv_lora_rank] elements */
+    struct buffer latent; /* [rows, H or kv_lora_rank] elements */
     struct buffer keys, values;   /* packed for attention, f32 */
     struct buffer blocks;         /* struct block of keys, of queries */
     int32_t *expert_map;          /* [n_layers, n_router] of a checkpoint whose
@@ -124,13 +124,6 @@ static inline void *state_at(void *p, enum dtype t, int64_t i)
 {
     return (char *)p + i * (t == DT_BF16 ? 2 : 4);
 }
-/* Rows up to which buffers of activations are allocated for n rows: shapes of
- * products repeat then, and each new shape costs oneDNN milliseconds. */
-enum { ROW_STEP = 64 };
-static inline int64_t model_rows(int64_t n)
-{
-    return (n + ROW_STEP - 1) / ROW_STEP * ROW_STEP;
-}
 
 /* How a product ends: out = xW^T + b, out += xW^T + b, or
  * out = silu(x G^T + b) * (x U^T + b), where second is U. */
@@ -138,20 +131,19 @@ struct product {
     const struct model *m;
     const struct loaded *first, *second; /* second NULL: none */
     const void *x;
-    int64_t rows; /* x is allocated for model_rows(rows) */
+    int64_t rows;
     void *out;    /* [rows, first->of.rows] */
     bool add;
 };
 MUST_CHECK int product_run(const struct product *p, struct err *e);
 /* Every weight W[rows, cols] of a product passes through this once, after it
- * is loaded: it is packed in place where product_packs() says so. */
+ * is loaded: bf16 is packed, in place or into memory that replaces *w. */
 MUST_CHECK int product_pack(const struct model *m, int64_t rows, int64_t cols,
                             void **w, struct err *e);
-bool product_packs(const struct model *m, int64_t cols);
-/* y[rows, ld] = x[rows, k] * W[first.., k]^T, n columns; first is a multiple
- * of GEMM_COLS. */
+/* y[rows, ld] = x[rows, l->of.cols] * W[first..]^T, n columns; first is a
+ * multiple of GEMM_COLS. */
 MUST_CHECK int product_sums(const struct model *m, const void *x, int64_t rows,
-                            const void *w, int64_t first, int64_t n, int64_t k,
+                            const struct loaded *l, int64_t first, int64_t n,
                             float *y, int64_t ld, struct err *e);
 
 /* q, k, v of m to act[rows, n_heads * dim]; window as in struct attend. */

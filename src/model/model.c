@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "checkpoint/expertmap.h"
-#include "common/onednn.h"
 #include "model/internal.h"
 
 static const char EMBEDDING[] = "model.embed_tokens";
@@ -161,12 +160,12 @@ int state_reserve(struct state *s, const struct model *m, int64_t rows,
 
     if (buffer_reserve(&s->firsts, n_sequences + 1, 1, sizeof(int64_t),
                        "sequences", e) < 0 ||
-        buffer_reserve(&s->xs, model_rows(rows), c->hidden_size, m->size,
-                       "hidden states", e) < 0 ||
-        buffer_reserve(&s->acts[0], model_rows(rows), widest(c), m->size,
-                       "activations", e) < 0 ||
-        buffer_reserve(&s->acts[1], model_rows(rows), widest(c), m->size,
-                       "activations", e) < 0)
+        buffer_reserve(&s->xs, rows, c->hidden_size, m->size, "hidden states",
+                       e) < 0 ||
+        buffer_reserve(&s->acts[0], rows, widest(c), m->size, "activations",
+                       e) < 0 ||
+        buffer_reserve(&s->acts[1], rows, widest(c), m->size, "activations",
+                       e) < 0)
         return e->code;
     s->dtype = m->dtype;
     s->hidden_size = c->hidden_size;
@@ -362,6 +361,9 @@ void head_norm(const struct head *h, const void *x, int64_t n, void *out)
 int head_logits(const struct head *h, const void *normed, int64_t n, int64_t v0,
                 int64_t nv, float *logits, int64_t ld, struct err *e)
 {
-    return product_sums(h->m, normed, n, h->w, v0, nv, h->m->config.hidden_size,
-                        logits, ld, e);
+    const struct model_config *c = &h->m->config;
+    struct loaded l = { .of = { .rows = c->vocab_size, .cols = c->hidden_size },
+                        .w = h->w };
+
+    return product_sums(h->m, normed, n, &l, v0, nv, logits, ld, e);
 }

@@ -1,107 +1,127 @@
 /* product.c - y = x W^T, and what follows it while the sums are in cache.
  *
- * Tiles go over threads.  In bf16, where the CPU multiplies it, sums of a few
- * rows are made by bf16_gemm.h from weights packed when they were loaded, else
- * those of a tile by oneDNN; from the thread's scratch they are rounded, added
- * or gated, so that f32 results never travel through memory. */
-#include <stdatomic.h>
+ * Tiles go over threads, those below each other first: they share their part of
+ * W, which so comes from memory once.  Sums of a tile are made by bf16_gemm.h
+ * from weights packed when they were loaded, or by blas.h in f32; from the
+ * thread's scratch they are rounded, added or gated, so that f32 results never
+ * travel through memory. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/bf16_gemm.h"
-#include "common/onednn.h"
+#include "common/blas.h"
 #include "common/threads.h"
 #include "model/internal.h"
 #include "model/scratch.h"
 
 enum {
-    TILE_ROWS = 240,  /* whole parts */
-    PART_ROWS = 48,   /* whole steps of our kernel: what a thread takes */
-    TILE_STEPS = 256, /* oneDNN's: x has whole steps of ROW_STEP behind it */
-    TILE_COLS = 512,  /* at most */
-    TILE_WEIGHTS = 1 << 18 /* elements that stay in the second-level cache */
+    PART = 96, /* rows of a low tile: whole strips of all kernels */
+    F32_TILE = 256
 };
-
-_Static_assert(TILE_STEPS % ROW_STEP == 0, "tiles begin at whole steps");
-_Static_assert(PART_ROWS % GEMM_ROWS == 0, "parts begin at whole steps");
 
 struct job {
     const struct product *p;
     int64_t rows, cols; /* of a tile */
-    int64_t across;     /* tiles beside each other */
-    int64_t parts;      /* of a tile, one below the other */
-    bool packed;
+    int64_t down;       /* tiles below each other */
+    int64_t step;       /* rows whose sums are made, and finished, at a time */
     struct threads_error error; /* by tile */
 };
 
 /* ---- weights ---- */
 
-bool product_packs(const struct model *m, int64_t cols)
-{
-    return m->bf16 && bf16_gemm_usable(cols);
-}
-
+/* A group of rows. */
 struct packing {
-    uint16_t *w;
+    uint16_t *from, *to;
+    uint16_t *room; /* NULL: from is not to */
     int64_t rows, cols;
-    atomic_bool failed;
 };
+
+static void copy_panels(void *ctx, size_t begin, size_t end)
+{
+    const struct packing *j = ctx;
+    int64_t at = (int64_t)begin * GEMM_COLS, n = (int64_t)end * GEMM_COLS - at;
+
+    n = j->rows - at < n ? j->rows - at : n;
+    memcpy(j->room + at * j->cols, j->from + at * j->cols,
+           (size_t)(n * j->cols) * sizeof(*j->room));
+}
 
 static void pack_panels(void *ctx, size_t begin, size_t end)
 {
-    struct packing *j = ctx;
-    struct err e;
-    size_t bytes = (size_t)(GEMM_COLS * j->cols) * sizeof(uint16_t);
-    uint16_t *room = scratch_thread(bytes, &e);
+    const struct packing *j = ctx;
 
-    if (room)
-        bf16_gemm_pack(j->w, j->rows, j->cols, (int64_t)begin, (int64_t)end,
-                       room);
-    else
-        atomic_store(&j->failed, true);
+    bf16_gemm_pack(j->to, j->room ? j->room : j->from, j->rows, j->cols,
+                   (int64_t)begin, (int64_t)end);
+}
+
+static void pack_groups(uint16_t *to, uint16_t *from, uint16_t *room,
+                        int64_t rows, int64_t cols)
+{
+    int64_t group = bf16_gemm_group(), depth = bf16_gemm_depth(cols);
+
+    for (int64_t o = 0; o < rows; o += group) {
+        struct packing j = { from + o * cols, to + o * depth, room,
+                             rows - o < group ? rows - o : group, cols };
+        size_t panels = (size_t)((j.rows + GEMM_COLS - 1) / GEMM_COLS);
+
+        if (room)
+            threads_for(panels, 2, copy_panels, &j);
+        threads_for(panels, 2, pack_panels, &j);
+    }
 }
 
 int product_pack(const struct model *m, int64_t rows, int64_t cols, void **w,
                  struct err *e)
 {
-    struct packing j = { .rows = rows, .cols = cols };
     size_t bytes = bf16_gemm_packed(rows, cols) * sizeof(uint16_t);
+    bool apart = bf16_gemm_depth(cols) != cols;
+    int64_t group = bf16_gemm_group() < rows ? bf16_gemm_group() : rows;
+    uint16_t *room;
 
-    if (!product_packs(m, cols))
-        return 0;
-    if (rows % GEMM_COLS && mem_grow(w, bytes, "weights", e) < 0)
+    if (!m->bf16)
+        return blas_open(e);
+    if (!apart && rows % GEMM_COLS && mem_grow(w, bytes, "weights", e) < 0)
         return e->code;
-    j.w = *w;
-    threads_for((size_t)((rows + GEMM_COLS - 1) / GEMM_COLS), 2, pack_panels,
-                &j);
-    return j.failed ? err_set(e, E_TEMP, "weights: out of memory") : 0;
+    room = mem_pages(apart ? bytes : (size_t)(group * cols) * sizeof(*room),
+                     "weights", e);
+    if (!room)
+        return e->code;
+    pack_groups(apart ? room : *w, *w, apart ? NULL : room, rows, cols);
+    free(apart ? *w : room);
+    *w = apart ? room : *w;
+    return 0;
 }
 
 /* ---- tiles ---- */
 
-/* sums[m, ld] = x[i.., k] * w[o.., k]^T, n columns */
-static int multiply(const struct job *j, const struct loaded *l, int64_t i,
-                    int64_t m, int64_t o, int64_t n, float *sums, int64_t ld,
-                    struct err *e)
+/* sums[m, ld] = x[i.., k] * w[o.., k]^T, n columns; bf16: second's behind */
+static void multiply_f32(const struct product *p, const struct loaded *l,
+                         int64_t i, int64_t m, int64_t o, int64_t n,
+                         float *sums, int64_t ld)
 {
-    const struct product *p = j->p;
     int64_t k = l->of.cols;
 
-    if (!p->m->bf16)
-        return onednn_f32_nt(m, n, k, (const float *)p->x + i * k, k,
-                             (const float *)l->w + o * k, sums, ld, e);
-    if (!j->packed)
-        return onednn_bf16_nt(m, n, k, (const uint16_t *)p->x + i * k, k,
-                              (const uint16_t *)l->w + o * k, sums, ld, e);
+    blas_sgemm(false, true, (int)m, (int)n, (int)k, 1,
+               (const float *)p->x + i * k, (int)k, (const float *)l->w + o * k,
+               (int)k, 0, sums, (int)ld);
+}
+
+static void multiply_bf16(const struct product *p, int64_t i, int64_t m,
+                          int64_t o, int64_t n, float *sums, int64_t ld)
+{
+    int64_t k = p->first->of.cols;
+
     bf16_gemm(&(struct bf16_gemm){ .x = (const uint16_t *)p->x + i * k,
                                    .ldx = k,
                                    .m = m,
                                    .k = k,
-                                   .packed = l->w,
+                                   .packed = p->first->w,
+                                   .second = p->second ? p->second->w : NULL,
+                                   .all = p->first->of.rows,
                                    .first = o,
                                    .n = n,
                                    .y = sums,
                                    .ldy = ld });
-    return 0;
 }
 
 static const float *bias_at(const struct loaded *l, int64_t o)
@@ -134,36 +154,35 @@ static void finish_row(const struct product *p, int64_t r, int64_t o, int64_t n,
 }
 
 /* m rows from i on, n columns from o on; y: room for their sums. */
-static int run_rows(const struct job *j, int64_t i, int64_t m, int64_t o,
-                    int64_t n, float *y, struct err *e)
+static void run_rows(const struct product *p, int64_t i, int64_t m, int64_t o,
+                     int64_t n, float *y)
 {
-    const struct product *p = j->p;
-    int64_t ld = p->second ? 2 * n : n, all = j->packed ? m : model_rows(m);
+    int64_t ld = p->second ? 2 * n : n;
 
-    if (multiply(j, p->first, i, all, o, n, y, ld, e) < 0)
-        return e->code;
-    if (p->second && multiply(j, p->second, i, all, o, n, y + n, ld, e) < 0)
-        return e->code;
+    if (p->m->bf16)
+        multiply_bf16(p, i, m, o, n, y, ld);
+    else
+        multiply_f32(p, p->first, i, m, o, n, y, ld);
+    if (p->second && !p->m->bf16)
+        multiply_f32(p, p->second, i, m, o, n, y + n, ld);
     for (int64_t r = 0; r < m; r++)
         finish_row(p, i + r, o, n, y + r * ld, y + r * ld + n);
-    return 0;
 }
 
 static int run_tile(const struct job *j, int64_t i, int64_t o, struct err *e)
 {
     const struct product *p = j->p;
-    int64_t rows = j->rows / j->parts, m;
-    int64_t end = i + rows < p->rows ? i + rows : p->rows;
-    int64_t n = p->first->of.rows - o, step = j->packed ? GEMM_ROWS : j->rows;
-    float *y = scratch_thread(sizeof(float) * TILE_STEPS * TILE_COLS, e);
+    int64_t end = i + j->rows < p->rows ? i + j->rows : p->rows;
+    int64_t n = p->first->of.rows - o, m;
+    float *y;
 
+    n = n < j->cols ? n : j->cols;
+    y = scratch_thread(sizeof(float) * (size_t)(j->step * 2 * n), e);
     if (!y)
         return e->code;
-    n = n < j->cols ? n : j->cols;
     for (; i < end; i += m) {
-        m = end - i < step ? end - i : step;
-        if (run_rows(j, i, m, o, n, y, e) < 0)
-            return e->code;
+        m = end - i < j->step ? end - i : j->step;
+        run_rows(p, i, m, o, n, y);
     }
     return 0;
 }
@@ -173,9 +192,8 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
     struct job *j = ctx;
 
     for (size_t t = begin; t < end; t++) {
-        int64_t tile = (int64_t)t / j->parts, part = (int64_t)t % j->parts;
-        int64_t i = tile / j->across * j->rows + part * (j->rows / j->parts);
-        int64_t o = tile % j->across * j->cols;
+        int64_t i = (int64_t)t % j->down * j->rows;
+        int64_t o = (int64_t)t / j->down * j->cols;
         struct err e;
 
         if (run_tile(j, i, o, &e) < 0)
@@ -183,35 +201,41 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
     }
 }
 
-/* Equal tiles as wide as the caches allow, and enough of them. */
-static void choose_tiles(struct job *j, int64_t down)
+/* Equal tiles as wide as the caches allow, and enough of them.  Where all inputs
+ * are used at once sums are finished while they are in the first cache, and
+ * tiles may be low.  Those of f32 are the same for any number of threads, since
+ * OpenBLAS sums at a tile's edge in another order. */
+static int64_t choose_tiles(struct job *j)
 {
     const struct linear *l = &j->p->first->of;
-    int64_t most = TILE_WEIGHTS / l->cols, threads = threads_count();
+    const struct bf16_kernel *k = bf16_kernel();
+    bool f32 = !j->p->m->bf16, deep = l->cols > k->depth;
+    int64_t most = k->tile_cols, threads = threads_count(), across;
 
-    most = most < TILE_COLS ? most : TILE_COLS;
+    j->step = f32 ? F32_TILE : deep ? k->tile_rows : k->rows;
+    j->rows = f32 ? F32_TILE : deep ? k->tile_rows : PART;
+    j->cols = F32_TILE;
+    j->down = (j->p->rows + j->rows - 1) / j->rows;
+    if (f32)
+        return j->down * ((l->rows + F32_TILE - 1) / F32_TILE);
     if (j->p->second)
         most /= 2;
-    j->across = most > GEMM_COLS ? (l->rows + most - 1) / most :
-                                   (l->rows + GEMM_COLS - 1) / GEMM_COLS;
-    if (down * j->across < 2 * threads)
-        j->across = (2 * threads + down - 1) / down;
-    j->cols = (l->rows + j->across - 1) / j->across;
+    across = (l->rows + most - 1) / most;
+    if (j->down * across < 2 * threads)
+        across = (2 * threads + j->down - 1) / j->down;
+    j->cols = (l->rows + across - 1) / across;
     j->cols = (j->cols + GEMM_COLS - 1) / GEMM_COLS * GEMM_COLS;
-    j->across = (l->rows + j->cols - 1) / j->cols;
+    across = (l->rows + j->cols - 1) / j->cols;
+    return across * j->down;
 }
 
 int product_run(const struct product *p, struct err *e)
 {
-    struct job j = { .p = p, .packed = product_packs(p->m, p->first->of.cols) };
-    int64_t down;
+    struct job j = { .p = p };
+    int64_t tiles = choose_tiles(&j);
 
-    j.rows = j.packed ? TILE_ROWS : TILE_STEPS;
-    j.parts = j.packed ? TILE_ROWS / PART_ROWS : 1;
-    down = (p->rows + j.rows - 1) / j.rows;
-    choose_tiles(&j, down);
     threads_error_init(&j.error);
-    threads_for((size_t)(down * j.across * j.parts), 1, run_tiles, &j);
+    threads_for((size_t)tiles, 1, run_tiles, &j);
     return threads_error_take(&j.error, e);
 }
 
@@ -223,27 +247,35 @@ static void run_sums(void *ctx, size_t begin, size_t end)
 
     for (size_t t = begin; t < end; t++) {
         struct bf16_gemm part = *g;
-        int64_t o = (int64_t)t * TILE_COLS;
+        int64_t cols = bf16_kernel()->tile_cols, o = (int64_t)t * cols;
 
         part.first += o;
-        part.n = g->n - o < TILE_COLS ? g->n - o : TILE_COLS;
+        part.n = g->n - o < cols ? g->n - o : cols;
         part.y += o;
         bf16_gemm(&part);
     }
 }
 
 int product_sums(const struct model *m, const void *x, int64_t rows,
-                 const void *w, int64_t first, int64_t n, int64_t k, float *y,
+                 const struct loaded *l, int64_t first, int64_t n, float *y,
                  int64_t ld, struct err *e)
 {
-    struct bf16_gemm g = { x, k, rows, k, w, first, n, y, ld };
+    int64_t k = l->of.cols;
+    struct bf16_gemm g = { .x = x,
+                           .ldx = k,
+                           .m = rows,
+                           .k = k,
+                           .packed = l->w,
+                           .all = l->of.rows,
+                           .first = first,
+                           .n = n,
+                           .y = y,
+                           .ldy = ld };
+    int64_t cols = bf16_kernel()->tile_cols;
 
     if (!m->bf16)
-        return onednn_f32_nt(rows, n, k, x, k, (const float *)w + first * k, y,
-                             ld, e);
-    if (!product_packs(m, k))
-        return onednn_bf16_nt(rows, n, k, x, k, (const uint16_t *)w + first * k,
-                              y, ld, e);
-    threads_for((size_t)((n + TILE_COLS - 1) / TILE_COLS), 1, run_sums, &g);
+        return blas_f32_nt(rows, n, k, x, k, (const float *)l->w + first * k, y,
+                           ld, e);
+    threads_for((size_t)((n + cols - 1) / cols), 1, run_sums, &g);
     return 0;
 }

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/onednn.h"
+#include "common/blas.h"
 #include "common/threads.h"
 #include "model/internal.h"
 #include "model/moe.h"
@@ -268,7 +268,7 @@ static int run_part(const struct router *r, const void *rows, int64_t n,
 
     if (!to_f32(r->in, rows, r->m->dtype, (size_t)(n * h)))
         return err_set(e, E_BUG, "the router's input is no float");
-    if (onednn_f32_nt(n, experts, h, r->in, h, r->w, r->score, experts, e) < 0)
+    if (blas_f32_nt(n, experts, h, r->in, h, r->w, r->score, experts, e) < 0)
         return e->code;
     for (int64_t i = 0; i < n; i++)
         if (!r->m->k->finite_f32(r->score + i * experts, experts))

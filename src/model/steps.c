@@ -160,9 +160,8 @@ static int project_latent(struct layer *l, struct state *s, struct err *e)
         buffer_reserve(&m->key, s->rows, kv, m->size, "keys", e) < 0 ||
         buffer_reserve(&m->value, s->rows, l->part[PART_KV_B].of.rows, m->size,
                        "values", e) < 0 ||
-        buffer_reserve(&m->latent, model_rows(s->rows),
-                       h > a->kv_lora ? h : a->kv_lora, m->size, "latents",
-                       e) < 0 ||
+        buffer_reserve(&m->latent, s->rows, h > a->kv_lora ? h : a->kv_lora,
+                       m->size, "latents", e) < 0 ||
         multiply(l, q, s, s->act, m->q.p, false, e) < 0)
         return e->code;
     if (s->at == POINT_Q_LAT) {
@@ -254,8 +253,8 @@ static int add_gated(struct layer *l, struct state *s, struct err *e)
     struct gate_job j = { .l = l, .s = s };
     const void *mid = s->act;
 
-    if (buffer_reserve(&m->latent, model_rows(s->rows), m->config.hidden_size,
-                       m->size, "gates", e) < 0)
+    if (buffer_reserve(&m->latent, s->rows, m->config.hidden_size, m->size,
+                       "gates", e) < 0)
         return e->code;
     model_norm(m, s->x, l->norm2, s->rows, m->latent.p);
     s->act = other_act(s);

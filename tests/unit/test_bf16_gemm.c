@@ -1,10 +1,12 @@
-/* Products of bf16 matrices against sums in double, for every number of rows
- * that the kernels know, and the same bytes however the work is cut. */
+/* Products of bf16 matrices at every level of CPU that this one has: against
+ * sums in double, for every number of rows that the kernels know; the same bytes
+ * however the work is cut, and at all levels that promise it. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/bf16_gemm.h"
+#include "common/cpu.h"
 #include "common/dtype.h"
 #include "test.h"
 
@@ -30,54 +32,100 @@ static double dot(const uint16_t *a, const uint16_t *b, int64_t n)
 static uint16_t *packed(const uint16_t *w, int64_t n, int64_t k)
 {
     uint16_t *p = malloc(bf16_gemm_packed(n, k) * sizeof(*p));
-    uint16_t *room = malloc((size_t)(GEMM_COLS * k) * sizeof(*room));
 
-    memcpy(p, w, (size_t)(n * k) * sizeof(*p));
-    bf16_gemm_pack(p, n, k, 0, (n + GEMM_COLS - 1) / GEMM_COLS, room);
-    free(room);
+    for (int64_t o = 0; o < n; o += bf16_gemm_group()) {
+        int64_t rows = n - o < bf16_gemm_group() ? n - o : bf16_gemm_group();
+
+        bf16_gemm_pack(p + o * bf16_gemm_depth(k), w + o * k, rows, k, 0,
+                       (rows + GEMM_COLS - 1) / GEMM_COLS);
+    }
     return p;
+}
+
+struct shape {
+    int64_t m, n, k, first;
+};
+
+struct operands {
+    struct shape s;
+    int64_t ldx, ldy;
+    uint16_t *x, *w;
+    float *y, *widened; /* what the first level made */
+};
+
+/* Against sums in double, and each row alone. */
+static void check(const struct operands *o, const uint16_t *p)
+{
+    int64_t n = o->s.n - o->s.first, k = o->s.k;
+    int64_t some = n < GEMM_COLS ? n : GEMM_COLS;
+    float part[GEMM_COLS];
+
+    for (int64_t r = 0; r < o->s.m; r++) {
+        const uint16_t *x = o->x + r * o->ldx;
+        const float *y = o->y + r * o->ldy;
+
+        for (int64_t c = 0; c < n; c++)
+            CHECK(fabs(y[c] - dot(x, o->w + (o->s.first + c) * k, k)) <
+                  1e-6 * (double)k);
+        for (int64_t c = n; c < o->ldy; c++)
+            CHECK(y[c] == 77); /* nothing else is written */
+        bf16_gemm(&(struct bf16_gemm){ x, o->ldx, 1, k, p, o->s.n, o->s.first,
+                                       some, part, GEMM_COLS, NULL });
+        CHECK(!memcmp(part, y, (size_t)some * sizeof(*part)));
+    }
+}
+
+static void at_level(const struct operands *o, enum cpu_level l)
+{
+    const struct shape *s = &o->s;
+    size_t bytes = (size_t)(s->m * o->ldy) * sizeof(float);
+    uint16_t *p;
+
+    cpu_set(l);
+    for (int64_t i = 0; i < s->m * o->ldy; i++)
+        o->y[i] = 77;
+    p = packed(o->w, s->n, s->k);
+    bf16_gemm(&(struct bf16_gemm){ o->x, o->ldx, s->m, s->k, p, s->n, s->first,
+                                   s->n - s->first, o->y, o->ldy, NULL });
+    check(o, p);
+    if (l == CPU_PLAIN)
+        memcpy(o->widened, o->y, bytes);
+    if (l != CPU_AMX && l != CPU_NEONBF16)
+        CHECK(!memcmp(o->widened, o->y, bytes));
+    free(p);
 }
 
 static void one(int64_t m, int64_t n, int64_t k, int64_t first)
 {
-    int64_t ldx = k + 6, ldy = n - first + 3, columns = n - first;
-    uint16_t *x = malloc((size_t)(m * ldx) * sizeof(*x));
-    uint16_t *w = malloc((size_t)(n * k) * sizeof(*w)), *p;
-    float *y = malloc((size_t)(m * ldy) * sizeof(*y)), part[GEMM_COLS];
+    struct operands o = { .s = { m, n, k, first },
+                          .ldx = k + 6,
+                          .ldy = n - first + 3 };
 
-    fill(x, m * ldx);
-    fill(w, n * k);
-    for (int64_t i = 0; i < m * ldy; i++)
-        y[i] = 77;
-    p = packed(w, n, k);
-    bf16_gemm(&(struct bf16_gemm){ x, ldx, m, k, p, first, columns, y, ldy });
-    for (int64_t r = 0; r < m; r++) {
-        for (int64_t c = 0; c < columns; c++)
-            CHECK(fabs(y[r * ldy + c] - dot(x + r * ldx, w + (first + c) * k,
-                                            k)) < 1e-6 * (double)k);
-        for (int64_t c = columns; c < ldy; c++)
-            CHECK(y[r * ldy + c] == 77); /* nothing else is written */
-        columns = columns < GEMM_COLS ? columns : GEMM_COLS;
-        bf16_gemm(&(struct bf16_gemm){ x + r * ldx, ldx, 1, k, p, first,
-                                       columns, part, GEMM_COLS });
-        CHECK(!memcmp(part, y + r * ldy, (size_t)columns * sizeof(*part)));
-        columns = n - first;
-    }
-    free(x);
-    free(w);
-    free(p);
-    free(y);
+    o.x = malloc((size_t)(m * o.ldx) * sizeof(*o.x));
+    o.w = malloc((size_t)(n * k) * sizeof(*o.w));
+    o.y = malloc((size_t)(m * o.ldy) * sizeof(*o.y));
+    o.widened = malloc((size_t)(m * o.ldy) * sizeof(*o.y));
+    fill(o.x, m * o.ldx);
+    fill(o.w, n * k);
+    for (int l = 0; l < CPU_LEVELS; l++)
+        if (cpu_has((enum cpu_level)l))
+            at_level(&o, (enum cpu_level)l);
+    free(o.x);
+    free(o.w);
+    free(o.y);
+    free(o.widened);
 }
 
 int main(void)
 {
-    if (!bf16_gemm_usable(2))
-        return 77;
-    CHECK(!bf16_gemm_usable(3));
-    for (int64_t m = 1; m <= 2 * GEMM_ROWS + 1; m++)
+    for (int64_t m = 1; m <= 33; m++)
         one(m, 70, 34, 0);
     one(30, 64, 512, 32);
     one(13, 97, 2, 64);
-    one(5, 1, 130, 0);
+    one(70, 40, 1, 0);
+    one(5, 1, 131, 0);
+    one(100, 70, 1190, 32); /* several blocks of inputs */
+    one(97, 33, 1057, 0);
+    one(3, 1700, 500, 32); /* several groups of columns */
     return 0;
 }

@@ -59,7 +59,7 @@ static bool right(const struct model *m, const void *out, int64_t rows)
 
 static void test_rows(const struct model *m, int64_t rows)
 {
-    char *x = guarded((size_t)(model_rows(rows) * COLS) * m->size);
+    char *x = guarded((size_t)(rows * COLS) * m->size);
     void *w = calloc(OUTPUTS * COLS, m->size);
     void *out = calloc((size_t)(rows * OUTPUTS), m->size);
     struct loaded l = { .of = { .rows = OUTPUTS, .cols = COLS } };
