@@ -107,8 +107,14 @@ HELPS  := $(patsubst %.c,$O/%,$(HELP))
 BENCHS := $(patsubst %.c,$O/%,$(BENCH))
 FUZZS  := $(patsubst %.c,$O/%,$(FUZZ))
 
+# Tools of another architecture, as programs that run here.
+ifdef CROSS
+RUN    := qemu-$(firstword $(subst -, ,$(CROSS))) -L $(abspath $(SYSROOT))
+RUNS   := $(patsubst bin/%,$O/run/%,$(BIN)) $O/run/forge
+endif
+
 .PHONY: all help
-all: $(if $(CROSS),$(TOOLBIN),$(BIN)) bin/forge
+all: $(if $(CROSS),$(TOOLBIN) $(RUNS),$(BIN) bin/forge)
 help:
 	@sed -n 's/^## //p' Makefile cuda.mk package.mk
 
@@ -175,17 +181,11 @@ test: $(TOOLBIN) $O/bin/forge $(UNITS) $(HELPS) $(FUZZS) $(FAIL) $(FAKE) $(RUNS)
 check-asan:
 	@$(MAKE) --no-print-directory test MODE=asan
 
-# Tools of another architecture, as programs that run here.
-ifdef CROSS
-QEMU := qemu-$(firstword $(subst -, ,$(CROSS)))
-RUN  := $(QEMU) -L $(abspath $(SYSROOT))
-RUNS := $(patsubst bin/%,$O/run/%,$(BIN)) $O/run/forge
 $O/run/forge-%: $O/bin/forge-%
 	$(Q)mkdir -p $(@D); printf '#!/bin/sh\nexec %s "$$@"\n' \
 	  '$(RUN) $(abspath $<)' >$@; chmod +x $@
 $O/run/forge: scripts/forge
 	$(Q)mkdir -p $(@D); ln -sfn $(abspath $<) $@
-endif
 
 # NATIVE: what its results are compared with.
 check-aarch64: C := aarch64-linux-gnu
