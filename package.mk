@@ -1,11 +1,12 @@
 # What is given to others: a folder that runs anywhere, and a Debian package.
 #
 ## make bundle        a folder, $O/bundle, that runs where nothing is installed
+## make bundle-tests  ... with the tests and benchmarks of the GPU in it
 ## make deb           a Debian package, $O/deb/*.deb, of this system's release
 ## make check-bundle  the bundle in bare roots of Debian 12 and 13 (root, debootstrap)
 ## make check-deb     the package installed into a bare root (the same)
 
-.PHONY: bundle deb check-bundle check-deb
+.PHONY: bundle bundle-tests deb check-bundle check-deb
 
 # Programs that look for libraries beside themselves first (an rpath, which
 # unlike a runpath is also searched for what libraries need), GNU make for the
@@ -30,12 +31,11 @@ $(B_BENCH): $B/tests/%: $O/bench/%.c.o $O/libforge.a
 	$(B_LINK)
 $(B_HELP): $B/tests/%: $O/tests/helper/%.c.o $O/libforge.a
 	$(B_LINK)
-bundle: $(B_BIN) $(B_TESTS) $(B_BENCH) $(B_HELP)
-	$(Q)rm -rf $B/lib; mkdir -p $B/lib/4bit-forge
+bundle: $(B_BIN)
+	$(Q)rm -rf $B/lib $B/tests; mkdir -p $B/lib/4bit-forge
 	$(Q)cp scripts/forge $B/bin; cp scripts/forge-run scripts/forge-stage \
 	  scripts/pipeline.mk $B/lib/4bit-forge
 	$(Q)cp -L "$$(command -v $(firstword $(MAKE)))" $B/lib/4bit-forge/make
-	$(Q)cp tests/gpu/*.sh bench/cuda_tools.sh $B/tests
 	$(Q)opened=; for l in $(B_OPENED); do \
 	    so=$$(ldconfig -p | sed -n "s|.*$$l .* => ||p" | head -n 1); \
 	    if [ -z "$$so" ]; then echo "bundle: no $$l here" >&2; exit 1; fi; \
@@ -45,10 +45,16 @@ bundle: $(B_BIN) $(B_TESTS) $(B_BENCH) $(B_HELP)
 	  grep -vE '/(libc|libm|libdl|librt|libpthread|libgcc_s|ld-linux[^/]*)\.so' | \
 	  xargs -r cp -Lt $B/lib
 	$(Q)if command -v $(NVCC) >/dev/null; then \
-	  $(MAKE) --no-print-directory cuda $O/bench/cuda_bench && \
-	  cp $(CUDA_SO) $B/bin && cp $O/bench/cuda_bench $B/tests; \
+	  $(MAKE) --no-print-directory cuda && cp $(CUDA_SO) $B/bin; \
 	else echo 'bundle: no nvcc here: without forge-cuda.so'; fi
 	@du -sh $B
+# Linked anew, since the bundle begins without them.
+bundle-tests: bundle
+	$(Q)$(MAKE) --no-print-directory $(B_TESTS) $(B_BENCH) $(B_HELP)
+	$(Q)cp tests/gpu/*.sh bench/cuda_tools.sh $B/tests
+	$(Q)if command -v $(NVCC) >/dev/null; then \
+	  $(MAKE) --no-print-directory $O/bench/cuda_bench && \
+	  cp $O/bench/cuda_bench $B/tests; fi
 
 # ---- a Debian package -----------------------------------------------------------
 
