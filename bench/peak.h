@@ -124,7 +124,7 @@ static inline void peak_part(void *level, size_t begin, size_t end)
 
 /* FLOP/s of all threads with the multiply-adds of a level: of f32, from
  * avx512bf16 on of bf16.  The best of some rounds. */
-static inline double peak_of(enum cpu_level level)
+static inline double peak_rate(enum cpu_level level)
 {
     static const double flop[CPU_LEVELS] = { 8, 16, 32, 64, 16 * 16 * 64 / 10.0,
                                              8, 8 };
@@ -141,9 +141,18 @@ static inline double peak_of(enum cpu_level level)
     return best;
 }
 
+/* The faster of the two where a CPU's products of pairs are slow. */
+static inline double peak_of(enum cpu_level level)
+{
+    double rate = peak_rate(level);
+    double f32 = level == CPU_AVX512BF16 ? peak_rate(CPU_AVX512) : 0;
+
+    return rate > f32 ? rate : f32;
+}
+
 static inline double peak_f32(void)
 {
-    return peak_of(cpu_level() > CPU_AVX512 ? CPU_AVX512 : cpu_level());
+    return peak_rate(cpu_level() > CPU_AVX512 ? CPU_AVX512 : cpu_level());
 }
 
 /* Of products of bf16 with sums in f32. */

@@ -164,24 +164,6 @@ static const uint16_t *ahead_of(const struct block *b, int64_t strip, int64_t c,
            strip * (b->next / AHEAD_STRIPS) * COLS;
 }
 
-/* Ask for x's rows of the next strip, part number i of n. */
-static void ahead_rows(const struct block *b, int64_t r, int64_t i, int64_t n)
-{
-    enum { LINE = 32 };
-    const struct bf16_gemm *g = b->g;
-    int64_t at = b->at, rows = b->kernel->rows;
-
-    r += rows;
-    if (r >= g->m) {
-        r = 0;
-        at += b->n;
-    }
-    rows = g->m - r < rows ? g->m - r : rows;
-    for (int64_t j = rows * i / n; j < rows * (i + 1) / n; j++)
-        for (int64_t c = at; c < at + b->n && c < g->k; c += LINE)
-            __builtin_prefetch(g->x + (r + j) * g->ldx + c, 0, 2);
-}
-
 static void run_columns(const struct block *b, int64_t r, int rows,
                         struct kernel_strip s, const uint16_t *packed, float *y)
 {
@@ -192,8 +174,6 @@ static void run_columns(const struct block *b, int64_t r, int rows,
     for (int64_t c = 0; c < g->n; c += COLS) {
         const uint16_t *w = piece_of(b, packed, g->first + c, &panels);
 
-        if (packed == g->packed)
-            ahead_rows(b, r, c / COLS, panels_of(g->n));
         if (g->n - c < COLS)
             few_columns(b->kernel, rows, g->n - c, y + c, g->ldy, s, w,
                         b->n / 2, how);

@@ -47,7 +47,7 @@ struct bf16_kernel {
      * inputs share the second. */
     int depth, tile_rows, tile_cols;
     /* rows: 1..k->rows; lines from `ahead` on, one for KERNEL_AHEAD pairs, will
-     * be read later. */
+     * be read later: a hint. */
     void (*run)(int rows, float *y, int64_t ldy, struct kernel_strip a,
                 const uint16_t *panel, int64_t pairs, enum kernel_sum how,
                 const void *ahead);

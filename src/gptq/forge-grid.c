@@ -156,16 +156,19 @@ static int weight(struct run *r, const struct frame *w, struct err *e)
     p->dtype = w->dtype;
     f.dims[1] = quant_groups(p->cols, p->group);
     f.len = f.dims[0] * f.dims[1] * sizeof(*meta); /* no more than w has */
-    if ((rc = set_importance(r, w, e)) < 0 ||
-        (rc = stream_write(r->out, w, e)) < 0)
+    if ((rc = set_importance(r, w, e)) < 0)
         return rc;
     meta = mem_alloc(f.len, w->name, e);
     if (!meta)
         return e->code;
     memcpy(f.name, w->name, sizeof(f.name));
     f.data = meta;
+    /* before the weight goes: the solver takes it when it has made a factor */
     rc = grid_search(p, w->data, meta, e);
-    rc = rc < 0 ? err_prefix(e, "'%s'", w->name) : stream_write(r->out, &f, e);
+    if (rc < 0)
+        err_prefix(e, "'%s'", w->name);
+    else if ((rc = stream_write(r->out, w, e)) >= 0)
+        rc = stream_write(r->out, &f, e);
     free(meta);
     r->modules++;
     return rc;

@@ -225,6 +225,11 @@ bool hfile_has(struct hfile *h, const char *module)
     return find(h, module) != NULL;
 }
 
+struct hfile_entry *hfile_taken(struct hfile *h)
+{
+    return &h->current;
+}
+
 int hfile_find(struct hfile *h, const char *module, uint64_t cols,
                struct hfile_entry **entry, struct err *e)
 {

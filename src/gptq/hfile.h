@@ -35,6 +35,8 @@ const char *hfile_head(const struct hfile *h);
  * E_DATA: it is none, or its diagonal is not finite or negative. */
 MUST_CHECK int hfile_take(struct hfile *h, const struct frame *f, bool whole,
                           struct err *e);
+/* The entry of the frame that was taken last. */
+struct hfile_entry *hfile_taken(struct hfile *h);
 /* Whether there are Hessians at all. */
 bool hfile_any(const struct hfile *h);
 /* Whether there is one of this module. */

@@ -17,6 +17,7 @@ struct module_solver {
     struct factor *factor;
     const struct hfile_entry *entry;
     float *hessian; /* its, with the prior, if it may be wanted again; NULL */
+    bool early; /* made before its first module came, whose group may differ */
     uint64_t cols, group;
     bool failed;  /* no damping made it positive definite */
     double prior; /* that the Hessian has on its diagonal */
@@ -84,13 +85,6 @@ void module_close(struct module_solver *m)
 const char *module_head(const struct module_solver *m)
 {
     return hfile_head(m->hessians);
-}
-
-int module_hessian(struct module_solver *m, const struct frame *f,
-                   struct err *e)
-{
-    drop_factors(m);
-    return hfile_take(m->hessians, f, true, e);
 }
 
 uint64_t module_fallbacks(const struct module_solver *m)
@@ -172,8 +166,21 @@ static int load_hessian(struct module_solver *m, struct hfile_entry *entry,
     return 0;
 }
 
+/* Whether a Hessian is needed beside its factors. */
+static bool wants_hessian(const struct module_solver *m)
+{
+    return device_gpu() || hfile_any(m->fisher);
+}
+
+static void give_hessian(struct module_solver *m)
+{
+    free(m->hessian);
+    m->hessian = NULL;
+}
+
 static int build_factor(struct module_solver *m, struct hfile_entry *entry,
-                        uint64_t cols, uint64_t group, struct err *e)
+                        uint64_t cols, uint64_t group, bool early,
+                        struct err *e)
 {
     struct factor_params p = { .cols = cols,
                                .block = entry->block,
@@ -184,17 +191,21 @@ static int build_factor(struct module_solver *m, struct hfile_entry *entry,
     float *h;
     int rc;
 
-    if (m->entry == entry && m->cols == cols && m->group == group)
+    if (m->entry == entry && m->cols == cols && m->group == group) {
+        if (m->early && !wants_hessian(m))
+            give_hessian(m);
+        m->early = false;
         return 0;
+    }
     m->on_cpu &= m->entry == entry;
     if ((rc = load_hessian(m, entry, &h, e)) < 0)
         return rc;
     rc = plan.starts ? open_best(m, &p, plan.starts, h, e) :
                        solve_build(&m->factor, &p, h, e);
-    if (device_gpu() || hfile_any(m->fisher))
-        m->hessian = h;
-    else
-        free(h);
+    m->hessian = h;
+    m->early = early;
+    if (!wants_hessian(m) && !early)
+        give_hessian(m);
     if (rc < 0)
         return err_prefix(e, "'%s'", entry->name);
     m->failed = rc > 0;
@@ -202,6 +213,24 @@ static int build_factor(struct module_solver *m, struct hfile_entry *entry,
     m->cols = cols;
     m->group = group;
     return 0;
+}
+
+/* The factor is made while the weights are on their way, as the last modules
+ * wanted it. */
+int module_hessian(struct module_solver *m, const struct frame *f,
+                   struct err *e)
+{
+    struct hfile_entry *entry;
+    int rc;
+
+    drop_factors(m);
+    if ((rc = hfile_take(m->hessians, f, true, e)) < 0)
+        return rc;
+    entry = hfile_taken(m->hessians);
+    if (!m->group || m->params.nearest || device_gpu() || !f->modules ||
+        !*f->modules || entry->block)
+        return 0;
+    return build_factor(m, entry, entry->cols, m->group, true, e);
 }
 
 /* The factor to use, or NULL to round to nearest. */
@@ -217,7 +246,7 @@ static int choose_factor(struct module_solver *m, const struct frame *w,
     if (!hfile_any(m->hessians))
         return 0;
     if ((rc = hfile_find(m->hessians, w->name, w->dims[1], &entry, e)) < 0 ||
-        (rc = build_factor(m, entry, w->dims[1], meta->group, e)) < 0)
+        (rc = build_factor(m, entry, w->dims[1], meta->group, false, e)) < 0)
         return rc;
     built = m->best.starts ? m->best.factor[0] : m->factor;
     module_note_factor(note, w->name, built, entry->samples);
