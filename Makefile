@@ -12,6 +12,7 @@
 ## make test          all tests: units, command lines, end to end, fuzz corpora;
 ##                    T=cli/grid: those with that in their name
 ## make check-asan    the same under AddressSanitizer and UBSan
+## make check-aarch64 the kernels of ARM, cross-built and run by qemu-user
 ## make check-cluster forge over Slurm and ssh: takes a node down (tests/cluster)
 ## make fuzz          fuzz every parser, FUZZ_SECONDS=60 each (clang)
 ## make bench         benchmarks, each checked against its reference first
@@ -23,6 +24,8 @@
 ## make clean         remove what was built
 ## make help          this list
 ## Settings: MODE=release|asan  V=1 (show commands)  O=build directory  CI=1 (warnings are errors)
+##           CC=gcc (11 or newer) or clang (14)  URING= (do without liburing)
+##           CROSS=aarch64-linux-gnu (libraries: scripts/setup --tests, or SYSROOT=directory)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -31,7 +34,7 @@ SHELL := /bin/bash
 MAKEFLAGS += -rR
 
 MODE ?= release
-O    ?= build/$(MODE)
+O    ?= build/$(if $(CROSS),$(CROSS)-)$(MODE)
 Q    := $(if $(V),,@)
 -include config.mk
 
@@ -40,14 +43,24 @@ ifneq ($(filter default undefined,$(origin CC)),)
 CC       := gcc
 endif
 AR       := ar
+ifdef CROSS
+CC       := $(CROSS)-gcc
+AR       := $(CROSS)-ar
+SYSROOT  ?= $(wildcard build/sysroot/$(CROSS))
+endif
 CPPFLAGS := -Isrc -D_GNU_SOURCE
 WARN     := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion \
             -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wpointer-arith \
             -Wundef -Wwrite-strings
 # No -ffast-math and no contraction: the reference must mean what it says.
 CFLAGS   := -std=c11 -g $(WARN) $(if $(CI),-Werror) -ffp-contract=off -pthread
-LDLIBS   := -Wl,--as-needed -lcjson -luring -lxxhash -lonig -lutf8proc -lzip \
+LDLIBS   := -Wl,--as-needed -lcjson -lxxhash -lonig -lutf8proc -lzip \
             -ldl -lm -pthread
+
+ifneq ($(SYSROOT),)
+CPPFLAGS += --sysroot=$(SYSROOT)
+LDFLAGS  += --sysroot=$(SYSROOT)
+endif
 
 ifeq ($(MODE),release)
 CFLAGS  += -O2
@@ -59,6 +72,21 @@ else
 $(error MODE=$(MODE): want release or asan)
 endif
 
+# `make URING=` builds as if there were no liburing.
+PROBE    := $(shell $(CC) $(CPPFLAGS) -E -P scripts/probe.h 2>/dev/null)
+URING    ?= $(filter uring,$(PROBE))
+ifeq ($(filter new_enough,$(PROBE))$(filter clean help uninstall,$(MAKECMDGOALS)),)
+$(error 4bit-forge needs GCC 11 or clang 14 or a newer one; CC=$(CC) is $(or \
+  $(filter-out uring,$(PROBE)),no C compiler))
+endif
+ifneq ($(filter clang,$(PROBE)),)
+CFLAGS   += -Wno-enum-float-conversion # enum { N = 3 } are constants here
+endif
+ifneq ($(URING),)
+CPPFLAGS += -DHAVE_URING
+LDLIBS   += -luring
+endif
+
 FUZZ_SECONDS ?= 60
 PREFIX       ?= /usr/local
 SRC   := $(sort $(wildcard src/*/*.c))
@@ -68,20 +96,27 @@ UNIT  := $(sort $(wildcard tests/unit/*.c))
 HELP  := $(sort $(wildcard tests/helper/*.c))
 BENCH := $(sort $(wildcard bench/*_bench.c))
 FUZZ  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
-SCRIPT := scripts/demo scripts/forge scripts/forge-run scripts/forge-stage scripts/run-tests \
+SCRIPT := scripts/demo scripts/deb-control scripts/sysroot scripts/forge scripts/forge-run scripts/forge-stage scripts/run-tests \
           scripts/setup scripts/test .ci/run
 
 obj     = $(patsubst %,$O/%.o,$(1))
 BIN    := $(patsubst %.c,bin/%,$(notdir $(TOOLS)))
+TOOLBIN := $(patsubst bin/%,$O/bin/%,$(BIN))
 UNITS  := $(patsubst %.c,$O/%,$(UNIT))
 HELPS  := $(patsubst %.c,$O/%,$(HELP))
 BENCHS := $(patsubst %.c,$O/%,$(BENCH))
 FUZZS  := $(patsubst %.c,$O/%,$(FUZZ))
 
+# Tools of another architecture, as programs that run here.
+ifdef CROSS
+RUN    := qemu-$(firstword $(subst -, ,$(CROSS))) -L $(abspath $(SYSROOT))
+RUNS   := $(patsubst bin/%,$O/run/%,$(BIN)) $O/run/forge
+endif
+
 .PHONY: all help
-all: $(BIN) bin/forge
+all: $(if $(CROSS),$(TOOLBIN) $(RUNS),$(BIN) bin/forge)
 help:
-	@sed -n 's/^## //p' Makefile cuda.mk
+	@sed -n 's/^## //p' Makefile cuda.mk package.mk
 
 # A changed flag must rebuild what it changes: every object depends on this.
 FLAGS := $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)
@@ -102,7 +137,6 @@ $O/libforge.a: $(call obj,$(LIB))
 # bin/ holds the last build of any mode; tests run $O, never bin/.
 $(BIN): bin/%: $O/bin/% FORCE
 	$(Q)mkdir -p bin; cmp -s $< $@ || cp $< $@
-TOOLBIN := $(patsubst bin/%,$O/bin/%,$(BIN))
 $(foreach t,$(TOOLS),$(eval \
   $O/bin/$(basename $(notdir $t)): $O/$t.o $O/libforge.a))
 $(TOOLBIN):
@@ -131,21 +165,34 @@ $O/tests/fail.so: tests/fail.c $O/flags
 
 # A plug-in for tests, which lies beside none of the tools.
 FAKE := $O/tests/helper/forge-cuda.so
-$(FAKE): tests/fake_cuda.c $(patsubst %,src/common/%.c,base dtype quant) $(wildcard src/*/*.h) $O/flags
+$(FAKE): tests/fake_cuda.c $(patsubst %,src/common/%.c,base cpu dtype quant) $(wildcard src/*/*.h) $O/flags
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -fvisibility=hidden -shared -fPIC -o $@ \
 	  $(filter %.c,$^) -lm
 
-.PHONY: demo test check-asan check-cluster fuzz bench bench-quality lint interop
+.PHONY: demo test check-asan check-aarch64 check-cluster fuzz bench bench-quality lint interop
 demo: all
 	@scripts/demo --run
 
 # T=cli/grid.bats (or any part of a name) runs these tests alone.
-test: $(TOOLBIN) $O/bin/forge $(UNITS) $(HELPS) $(FUZZS) $(FAIL) $(FAKE)
-	@FAIL_SO=$(if $(FAIL),$(CURDIR)/$(FAIL)) scripts/run-tests $O $(T)
+test: $(TOOLBIN) $O/bin/forge $(UNITS) $(HELPS) $(FUZZS) $(FAIL) $(FAKE) $(RUNS)
+	@RUN='$(RUN)' FAIL_SO=$(if $(FAIL),$(CURDIR)/$(FAIL)) scripts/run-tests $O $(T)
 
 check-asan:
 	@$(MAKE) --no-print-directory test MODE=asan
+
+$O/run/forge-%: $O/bin/forge-%
+	$(Q)mkdir -p $(@D); printf '#!/bin/sh\nexec %s "$$@"\n' \
+	  '$(RUN) $(abspath $<)' >$@; chmod +x $@
+$O/run/forge: scripts/forge
+	$(Q)mkdir -p $(@D); ln -sfn $(abspath $<) $@
+
+# NATIVE: what its results are compared with.
+check-aarch64: C := aarch64-linux-gnu
+check-aarch64: $(TOOLBIN) $O/bin/forge
+	@if [ -e build/sysroot/$C/complete ] && command -v qemu-aarch64 >/dev/null; then \
+	  NATIVE=$(CURDIR)/$O/bin $(MAKE) --no-print-directory CROSS=$C test; \
+	else echo 'aarch64: no libraries or no qemu-aarch64 here (scripts/setup --tests): not tested'; fi
 
 check-cluster: all
 	@command -v sinfo >/dev/null || { echo 'no Slurm here: skipped'; exit 77; }
@@ -186,8 +233,8 @@ MAN     := $(sort $(wildcard man/*.[1-8]))
 lint: $O/libforge.a
 	$(Q)clang-format --dry-run -Werror $(C_FILES)
 	$(Q)cppcheck -q --error-exitcode=1 --inline-suppr --std=c11 -Isrc \
-	  -D_GNU_SOURCE --suppressions-list=.cppcheck $(SRC)
-	$(Q)shellcheck $(SCRIPT) $(wildcard bench/*.sh tests/gpu/*.sh)
+	  -D_GNU_SOURCE -DHAVE_URING --suppressions-list=.cppcheck $(SRC)
+	$(Q)shellcheck $(SCRIPT) $(wildcard bench/*.sh tests/gpu/*.sh tests/roots/*.sh)
 	$(Q)shellcheck -S warning -e SC1091,SC2030,SC2031,SC2154,SC2210,SC2238 \
 	  $(wildcard tests/*/*.bats tests/*/*.bash)
 	$(Q)for m in $(MAN); do mandoc -Tlint -W warning $$m; done
@@ -195,6 +242,7 @@ lint: $O/libforge.a
 	$(call only,io_uring_,src/common/file.c src/common/behind.c)
 	$(call only,\bgetenv\b,src/common/tool.c src/common/opt.c)
 	$(call only,\bcblas_|openblas_,src/common/blas.c)
+	$(call only,__builtin_cpu_|\bgetauxval\b,src/common/cpu.c)
 	$(call only,\bdlopen\b,src/common/blas.c src/cuda/plugin.c)
 	$(Q)! nm -A $O/libforge.a 2>/dev/null | grep -v ':\(base\|opt\)\.c\.o:' | \
 	  grep ' U \(die\|die_err\|exit\|abort\)$$' || \
@@ -207,6 +255,7 @@ lint: $O/libforge.a
 	  bad = 1 } END { exit bad }'
 
 include cuda.mk
+include package.mk
 
 # ---- install -----------------------------------------------------------------
 

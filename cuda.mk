@@ -4,13 +4,12 @@
 ## make cuda          build the GPU plug-in (nvcc)
 ## make check-gpu     its tests against the CPU's results (a GPU)
 ## make bench-gpu     its benchmarks, each checked first (a GPU)
-## make bundle        a folder, $O/bundle, that runs where nothing is installed
 # Settings: NVCC=nvcc  CUDA_ARCH="80 90a"
 
 NVCC      ?= nvcc
 CUDA_ARCH ?= 80 90a
 CUDA_SRC  := $(sort $(wildcard src/cuda/*.cu))
-CUDA_C    := src/common/base.c src/common/dtype.c src/common/quant.c
+CUDA_C    := src/common/base.c src/common/cpu.c src/common/dtype.c src/common/quant.c
 CUDA_TEST := $(sort $(wildcard tests/gpu/*.c))
 CUDA_OBJ  := $(patsubst %,$O/cuda/%.o,$(CUDA_SRC) $(CUDA_C))
 CUDA_SO   := $O/bin/forge-cuda.so
@@ -23,7 +22,7 @@ NVFLAGS   := -std=c++17 -O3 -Isrc -D_GNU_SOURCE \
              -Xcompiler -fPIC,-fvisibility=hidden,-Wall \
              $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$a,code=sm_$a)
 
-.PHONY: cuda check-gpu bench-gpu bundle check-cuda
+.PHONY: cuda check-gpu bench-gpu check-cuda
 cuda: $(CUDA_SO)
 	$(Q)mkdir -p bin; cmp -s $< bin/forge-cuda.so || cp $< bin/forge-cuda.so
 
@@ -67,7 +66,7 @@ bench-gpu: cuda $O/bench/cuda_bench $(GPU_BENCH) $(TOOLBIN) $O/tests/helper/mkex
 	@$O/bench/cuda_experts $(CUDA_SO)
 	@bench/cuda_tools.sh $O/bin $O/tests/helper/mkexperts
 
-# ---- without a GPU, without anything installed --------------------------------
+# ---- without a GPU ---------------------------------------------------------------
 
 # That it compiles, for each architecture; what continuous integration can say
 # about it.
@@ -76,46 +75,5 @@ check-cuda:
 	  $(MAKE) --no-print-directory cuda $(GPU_TESTS) && \
 	  echo "cuda: compiled for sm $(CUDA_ARCH)"; \
 	else echo 'cuda: no nvcc here: not compiled'; fi
-
-# Programs that look for libraries beside themselves first (an rpath, which
-# unlike a runpath is also searched for what libraries need), and all they need
-# but glibc and CUDA's own, which comes with the machine.
-B       := $O/bundle
-B_BIN   := $(patsubst bin/%,$B/bin/%,$(BIN))
-B_TESTS := $(patsubst %.c,$B/tests/%,$(notdir $(CUDA_TEST)))
-B_BENCH := $(patsubst $O/bench/%,$B/tests/%,$(GPU_BENCH))
-B_HELP  := $B/tests/mkexperts
-B_RPATH := -Wl,--disable-new-dtags '-Wl,-rpath,$$ORIGIN/../lib'
-# Opened by name when first needed, so that ldd does not know it: common/blas.c.
-B_OPENED := libopenblas.so.0
-B_LINK   = $(Q)mkdir -p $(@D); $(CC) $(LDFLAGS) $(B_RPATH) -o $@ $^ $(LDLIBS)
-$(foreach t,$(TOOLS),$(eval \
-  $B/bin/$(basename $(notdir $t)): $O/$t.o $O/libforge.a))
-$(B_BIN):
-	$(B_LINK)
-$(B_TESTS): $B/tests/%: $O/tests/gpu/%.c.o $O/libforge.a
-	$(B_LINK)
-$(B_BENCH): $B/tests/%: $O/bench/%.c.o $O/libforge.a
-	$(B_LINK)
-$(B_HELP): $B/tests/%: $O/tests/helper/%.c.o $O/libforge.a
-	$(B_LINK)
-bundle: $(B_BIN) $(B_TESTS) $(B_BENCH) $(B_HELP)
-	$(Q)rm -rf $B/lib; mkdir -p $B/lib/4bit-forge
-	$(Q)cp scripts/forge $B/bin; cp scripts/forge-run scripts/forge-stage \
-	  scripts/pipeline.mk $B/lib/4bit-forge
-	$(Q)cp tests/gpu/*.sh bench/cuda_tools.sh $B/tests
-	$(Q)opened=; for l in $(B_OPENED); do \
-	    so=$$(ldconfig -p | sed -n "s|.*$$l .* => ||p" | head -n 1); \
-	    if [ -z "$$so" ]; then echo "bundle: no $$l here" >&2; exit 1; fi; \
-	    opened="$$opened $$so"; done; \
-	  for f in $(B_BIN) $$opened; do ldd $$f; done | awk '$$2 == "=>" { print $$3 }' | \
-	  { cat; printf '%s\n' $$opened; } | sort -u | \
-	  grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*)\.so' | \
-	  xargs -r cp -Lt $B/lib
-	$(Q)if command -v $(NVCC) >/dev/null; then \
-	  $(MAKE) --no-print-directory cuda $O/bench/cuda_bench && \
-	  cp $(CUDA_SO) $B/bin && cp $O/bench/cuda_bench $B/tests; \
-	else echo 'bundle: no nvcc here: without forge-cuda.so'; fi
-	@du -sh $B
 
 -include $(patsubst %,$O/%.d,$(CUDA_TEST))

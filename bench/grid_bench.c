@@ -29,12 +29,15 @@ static void *room(size_t n)
 static uint32_t plain(const struct grid_params *p, const float *w,
                       const float *c)
 {
-    grid_cost_fn *cost[3];
+    enum cpu_level level = cpu_level();
+    grid_cost_fn *cost;
     uint32_t best = 0;
     double least = INFINITY;
     float top = 0;
 
-    grid_cost_all(cost);
+    cpu_set(CPU_PLAIN);
+    cost = grid_cost_best();
+    cpu_set(level);
     for (int i = 0; i < GROUP; i++)
         top = fmaxf(top, fabsf(w[i]));
     for (int i = 0; i < CANDIDATES; i++) {
@@ -46,7 +49,7 @@ static uint32_t plain(const struct grid_params *p, const float *w,
         };
         double loss;
 
-        cost[0](w, c, GROUP, &b, (float)p->norm, &loss);
+        cost(w, c, GROUP, &b, (float)p->norm, &loss);
         loss *= p->norm == 2 ? (double)b.scale[0] * b.scale[0] :
                                pow(b.scale[0], p->norm);
         if (loss < least) {

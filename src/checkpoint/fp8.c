@@ -3,14 +3,20 @@
  * A block has one scale, so at most 256 values: they are computed once, in a
  * table, and the elements look theirs up.  With AVX-512 VBMI the table of
  * bf16 lives in four registers (128 values of two bytes; the sign is put on
- * by hand), 64 elements a step.  Measured on an EPYC 9005 core, out of
- * cache: see bench/fp8_bench.c. */
+ * by hand), 64 elements a step; with NEON in sixteen, 16 elements a step.
+ * Measured on an EPYC 9005 core, out of cache: see bench/fp8_bench.c. */
 #include "checkpoint/fp8.h"
 
-#include <immintrin.h>
 #include <string.h>
 
+#include "common/cpu.h"
 #include "common/threads.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 enum { CODES = 256, PART = 1 << 16 /* elements worth a thread's while */ };
 
@@ -23,11 +29,12 @@ struct job {
 
 /* ---- one row of one block ---- */
 
-#define VBMI __attribute__((target("avx512f,avx512bw,avx512vbmi")))
-
-/* Elements 0..n-1, a multiple of 64 of them; returns how many. */
-VBMI static uint64_t row_vbmi(uint16_t *out, const uint8_t *x, uint64_t n,
-                              const uint8_t *low, const uint8_t *high)
+/* Looks up as many elements of 0..n-1 as it can by the bytes of the table, low
+ * and high; returns how many. */
+#if defined(__x86_64__)
+__attribute__((target("avx512f,avx512bw,avx512vbmi"))) static uint64_t
+row_vbmi(uint16_t *out, const uint8_t *x, uint64_t n, const uint8_t *low,
+         const uint8_t *high)
 {
     const __m512i l0 = _mm512_loadu_si512(low);
     const __m512i l1 = _mm512_loadu_si512(low + 64);
@@ -50,11 +57,37 @@ VBMI static uint64_t row_vbmi(uint16_t *out, const uint8_t *x, uint64_t n,
     return i;
 }
 
-static bool have_vbmi(void)
+static uint64_t row_vector(uint16_t *out, const uint8_t *x, uint64_t n,
+                           const uint8_t *low, const uint8_t *high)
 {
-    return __builtin_cpu_supports("avx512vbmi") &&
-           __builtin_cpu_supports("avx512bw");
+    return cpu_uses_vbmi() ? row_vbmi(out, x, n, low, high) : 0;
 }
+#elif defined(__aarch64__)
+static uint64_t row_vector(uint16_t *out, const uint8_t *x, uint64_t n,
+                           const uint8_t *low, const uint8_t *high)
+{
+    const uint8x16x4_t l0 = vld1q_u8_x4(low), l1 = vld1q_u8_x4(low + 64);
+    const uint8x16x4_t h0 = vld1q_u8_x4(high), h1 = vld1q_u8_x4(high + 64);
+    const uint8x16_t sign = vdupq_n_u8(0x80), half = vdupq_n_u8(64);
+    uint64_t i = 0;
+
+    if (!cpu_uses(CPU_NEON))
+        return 0;
+    for (; i + 16 <= n; i += 16) {
+        uint8x16_t v = vld1q_u8(x + i), at = vbicq_u8(v, sign);
+        uint8x16_t next = vsubq_u8(at, half); /* not in the table: as it was */
+        uint8x16x2_t to;
+
+        to.val[0] = vqtbx4q_u8(vqtbl4q_u8(l0, at), l1, next);
+        to.val[1] = vqtbx4q_u8(vqtbl4q_u8(h0, at), h1, next);
+        to.val[1] = veorq_u8(to.val[1], vandq_u8(v, sign));
+        vst2q_u8((uint8_t *)(out + i), to);
+    }
+    return i;
+}
+#else
+#define row_vector(out, x, n, low, high) ((void)(low), (void)(high), 0)
+#endif
 
 /* ---- one block ---- */
 
@@ -68,7 +101,6 @@ static void block_bf16(const struct job *j, const struct block *b,
     const struct fp8_matrix *m = j->m;
     uint8_t low[CODES / 2], high[CODES / 2];
     uint16_t table[CODES];
-    bool vbmi = have_vbmi();
 
     if (!from_f32(table, DT_BF16, value, CODES / 2))
         return; /* it knows bf16 */
@@ -80,7 +112,7 @@ static void block_bf16(const struct job *j, const struct block *b,
     for (uint64_t r = b->row; r < b->row + b->rows; r++) {
         const uint8_t *x = m->data + r * m->cols + b->col;
         uint16_t *out = j->half + r * m->cols + b->col;
-        uint64_t i = vbmi ? row_vbmi(out, x, b->cols, low, high) : 0;
+        uint64_t i = row_vector(out, x, b->cols, low, high);
 
         for (; i < b->cols; i++)
             out[i] = table[x[i]];

@@ -3,12 +3,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <liburing.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#ifdef HAVE_URING
+#include <liburing.h>
 
 enum {
     CHUNK = 1 << 20,
@@ -211,3 +213,31 @@ void behind_drop(struct behind *b)
     free(b->memory);
     free(b);
 }
+#else
+struct behind *behind_open(int fd, uint64_t at)
+{
+    (void)fd;
+    (void)at;
+    return NULL;
+}
+
+/* There is none: not called. */
+int behind_write(struct behind *b, const void *buf, size_t n)
+{
+    (void)b;
+    (void)buf;
+    (void)n;
+    return -ENOSYS;
+}
+
+int behind_finish(struct behind *b)
+{
+    (void)b;
+    return -ENOSYS;
+}
+
+void behind_drop(struct behind *b)
+{
+    (void)b;
+}
+#endif

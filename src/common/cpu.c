@@ -14,13 +14,13 @@
 #endif
 
 static const char *const names[CPU_LEVELS] = {
-    [CPU_PLAIN] = "plain",   [CPU_AVX2] = "avx2",
-    [CPU_AVX512] = "avx512", [CPU_AVX512BF16] = "avx512bf16",
-    [CPU_AMX] = "amx",       [CPU_NEON] = "neon",
+    [CPU_PLAIN] = "plain",       [CPU_AVX2] = "avx2",
+    [CPU_AVX512] = "avx512",     [CPU_AVX512BF16] = "avx512bf16",
+    [CPU_AMX] = "amx",           [CPU_NEON] = "neon",
     [CPU_NEONBF16] = "neonbf16",
 };
 
-static bool has[CPU_LEVELS];
+static bool has[CPU_LEVELS], has_vbmi, has_crc32c;
 static atomic_int used;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -42,23 +42,26 @@ static void look(void)
 {
     __builtin_cpu_init();
     /* every CPU with AVX2 and FMA has F16C */
-    has[CPU_AVX2] = __builtin_cpu_supports("avx2") &&
-                    __builtin_cpu_supports("fma");
+    has[CPU_AVX2] =
+        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     has[CPU_AVX512] = has[CPU_AVX2] && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
-    has[CPU_AVX512BF16] = has[CPU_AVX512] &&
-                          __builtin_cpu_supports("avx512bf16");
+    has[CPU_AVX512BF16] =
+        has[CPU_AVX512] && __builtin_cpu_supports("avx512bf16");
     has[CPU_AMX] = has[CPU_AVX512BF16] && has_amx();
+    has_vbmi = __builtin_cpu_supports("avx512vbmi");
+    has_crc32c = __builtin_cpu_supports("sse4.2");
 }
 #elif defined(__aarch64__)
 static void look(void)
 {
-    enum { HWCAP2_BITS_BF16 = 1 << 14 }; /* asm/hwcap.h */
+    enum { HWCAP_CRC32_BIT = 1 << 7, HWCAP2_BF16_BIT = 1 << 14 };
 
     has[CPU_NEON] = true;
-    has[CPU_NEONBF16] = getauxval(AT_HWCAP2) & HWCAP2_BITS_BF16;
+    has[CPU_NEONBF16] = getauxval(AT_HWCAP2) & HWCAP2_BF16_BIT;
+    has_crc32c = getauxval(AT_HWCAP) & HWCAP_CRC32_BIT;
 }
 #else
 static void look(void)
@@ -96,6 +99,16 @@ enum cpu_level cpu_level(void)
 bool cpu_uses(enum cpu_level l)
 {
     return cpu_has(l) && l <= cpu_level();
+}
+
+bool cpu_uses_vbmi(void)
+{
+    return cpu_uses(CPU_AVX512) && has_vbmi;
+}
+
+bool cpu_uses_crc32c(void)
+{
+    return (cpu_uses(CPU_AVX2) || cpu_uses(CPU_NEON)) && has_crc32c;
 }
 
 void cpu_set(enum cpu_level l)

@@ -37,6 +37,11 @@ bool cpu_has(enum cpu_level l);
 enum cpu_level cpu_level(void);
 /* Whether kernels may use the instructions of level l. */
 bool cpu_uses(enum cpu_level l);
+/* The same of instructions that not every CPU of a level has, and whose results
+ * are those of plain code: permutations of bytes (AVX512_VBMI, from avx512 on),
+ * CRC-32C (SSE 4.2, from avx2 on; ARMv8's, from neon on). */
+bool cpu_uses_vbmi(void);
+bool cpu_uses_crc32c(void);
 /* Use a level by name; NULL or "": the highest.  E_USAGE: no level's name;
  * E_CONFIG: this machine has it not. */
 MUST_CHECK int cpu_choose(const char *name, struct err *e);

@@ -1,8 +1,26 @@
 /* crc32c.c - see crc32c.h. */
 #include "common/crc32c.h"
 
-#include <nmmintrin.h>
 #include <string.h>
+
+#include "common/cpu.h"
+
+#if defined(__x86_64__)
+#include <nmmintrin.h>
+#define CRC    __attribute__((target("sse4.2")))
+#define CRC_8  _mm_crc32_u8
+#define CRC_64 _mm_crc32_u64
+#elif defined(__aarch64__)
+#ifdef __clang__
+#define CRC    __attribute__((target("crc")))
+#define CRC_8  __builtin_arm_crc32cb
+#define CRC_64 __builtin_arm_crc32cd
+#else
+#define CRC    __attribute__((target("+crc")))
+#define CRC_8  __builtin_aarch64_crc32cb
+#define CRC_64 __builtin_aarch64_crc32cx
+#endif
+#endif
 
 static uint32_t table[256];
 
@@ -26,25 +44,29 @@ uint32_t crc32c_table(uint32_t crc, const void *data, size_t n)
     return ~crc;
 }
 
-__attribute__((target("sse4.2"))) static uint32_t
-crc32c_sse42(uint32_t crc, const void *data, size_t n)
+#ifdef CRC
+CRC static uint32_t crc32c_instruction(uint32_t crc, const void *data, size_t n)
 {
     const unsigned char *p = data;
-    uint64_t c = ~crc;
+    uint32_t c = ~crc;
 
     for (; n >= 8; n -= 8, p += 8) {
         uint64_t x;
 
         memcpy(&x, p, sizeof(x));
-        c = _mm_crc32_u64(c, x);
+        c = (uint32_t)CRC_64(c, x);
     }
     while (n--)
-        c = _mm_crc32_u8((uint32_t)c, *p++);
-    return ~(uint32_t)c;
+        c = CRC_8(c, *p++);
+    return ~c;
 }
+#endif
 
 uint32_t crc32c(uint32_t crc, const void *data, size_t n)
 {
-    return __builtin_cpu_supports("sse4.2") ? crc32c_sse42(crc, data, n) :
-                                              crc32c_table(crc, data, n);
+#ifdef CRC
+    if (cpu_uses_crc32c())
+        return crc32c_instruction(crc, data, n);
+#endif
+    return crc32c_table(crc, data, n);
 }

@@ -2,9 +2,16 @@
  * what it means; the vector versions give the same bits, NaNs included. */
 #include "common/dtype.h"
 
-#include <immintrin.h>
 #include <math.h>
 #include <string.h>
+
+#include "common/cpu.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 static const struct {
     const char *name;
@@ -229,6 +236,7 @@ static uint8_t f8_e8m0_from_f32(float x)
 
 /* ---- rows ---- */
 
+#ifdef __x86_64__
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl")))
 #define AVX2   __attribute__((target("avx2,f16c")))
 
@@ -317,26 +325,72 @@ AVX2 static size_t narrow_avx2(uint8_t *d, const float *s, bool half, size_t n)
     return i;
 }
 
-static bool have_avx512(void)
+#elif defined(__aarch64__)
+static size_t widen_neon(float *d, const uint8_t *s, bool half, size_t n)
 {
-    return __builtin_cpu_supports("avx512f") &&
-           __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl");
+    size_t i = 0;
+
+    for (; i + 4 <= n; i += 4) {
+        uint16x4_t x = vreinterpret_u16_u8(vld1_u8(s + 2 * i));
+
+        vst1q_f32(d + i, half ? vcvt_f32_f16(vreinterpret_f16_u16(x)) :
+                                vreinterpretq_f32_u32(vshll_n_u16(x, 16)));
+    }
+    return i;
 }
 
-static bool have_avx2(void)
+static size_t narrow_neon(uint8_t *d, const float *s, bool half, size_t n)
 {
-    /* every CPU with AVX2 has F16C */
-    return __builtin_cpu_supports("avx2");
+    const uint32x4_t one = vdupq_n_u32(1), bias = vdupq_n_u32(0x7fff);
+    const uint32x4_t quiet = vdupq_n_u32(0x400000);
+    size_t i = 0;
+
+    for (; i + 4 <= n; i += 4) {
+        float32x4_t x = vld1q_f32(s + i);
+        uint32x4_t u = vreinterpretq_u32_f32(x), r;
+        uint16x4_t to;
+
+        r = vaddq_u32(vandq_u32(vshrq_n_u32(u, 16), one), bias);
+        r = vbslq_u32(vceqq_f32(x, x), vaddq_u32(u, r), vorrq_u32(u, quiet));
+        to = half ? vreinterpret_u16_f16(vcvt_f16_f32(x)) : vshrn_n_u32(r, 16);
+        vst1_u8(d + 2 * i, vreinterpret_u8_u16(to));
+    }
+    return i;
+}
+#endif
+
+/* As many as vectors hold; returns how many. */
+static size_t widen_most(float *d, const uint8_t *s, bool half, size_t n)
+{
+#if defined(__x86_64__)
+    if (cpu_uses(CPU_AVX512))
+        return widen_avx512(d, s, half, n);
+    if (cpu_uses(CPU_AVX2))
+        return widen_avx2(d, s, half, n);
+#elif defined(__aarch64__)
+    if (cpu_uses(CPU_NEON))
+        return widen_neon(d, s, half, n);
+#endif
+    return 0;
+}
+
+static size_t narrow_most(uint8_t *d, const float *s, bool half, size_t n)
+{
+#if defined(__x86_64__)
+    if (cpu_uses(CPU_AVX512))
+        return narrow_avx512(d, s, half, n);
+    if (cpu_uses(CPU_AVX2))
+        return narrow_avx2(d, s, half, n);
+#elif defined(__aarch64__)
+    if (cpu_uses(CPU_NEON))
+        return narrow_neon(d, s, half, n);
+#endif
+    return 0;
 }
 
 static void widen16(float *d, const uint8_t *s, bool half, size_t n)
 {
-    size_t i = have_avx512() ? widen_avx512(d, s, half, n) :
-               have_avx2()   ? widen_avx2(d, s, half, n) :
-                               0;
-
-    for (; i < n; i++) {
+    for (size_t i = widen_most(d, s, half, n); i < n; i++) {
         uint16_t x;
 
         memcpy(&x, s + 2 * i, sizeof(x));
@@ -346,11 +400,7 @@ static void widen16(float *d, const uint8_t *s, bool half, size_t n)
 
 static void narrow16(uint8_t *d, const float *s, bool half, size_t n)
 {
-    size_t i = have_avx512() ? narrow_avx512(d, s, half, n) :
-               have_avx2()   ? narrow_avx2(d, s, half, n) :
-                               0;
-
-    for (; i < n; i++) {
+    for (size_t i = narrow_most(d, s, half, n); i < n; i++) {
         uint16_t x = half ? f16_from_f32(s[i]) : bf16_from_f32(s[i]);
 
         memcpy(d + 2 * i, &x, sizeof(x));

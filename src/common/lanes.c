@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "common/cpu.h"
+
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
@@ -61,8 +63,7 @@ turn_avx512(float *const to[LANES], const float *const from[LANES])
 lanes_turn_fn *lanes_turn_best(void)
 {
 #ifdef __x86_64__
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f"))
+    if (cpu_uses(CPU_AVX512))
         return turn_avx512;
 #endif
     return lanes_turn_plain;
@@ -81,11 +82,10 @@ void lanes_turn_bytes(uint8_t *to, size_t ld, const uint8_t *from)
         for (int i = 0; i < LANES / 2; i++) {
             vb a = x[i], b = x[i + LANES / 2];
 
-            y[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19,
-                                               4, 20, 5, 21, 6, 22, 7, 23);
-            y[2 * i + 1] =
-                __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12,
-                                        28, 13, 29, 14, 30, 15, 31);
+            y[2 * i] = SHUFFLE(a, b, vb, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5,
+                               21, 6, 22, 7, 23);
+            y[2 * i + 1] = SHUFFLE(a, b, vb, 8, 24, 9, 25, 10, 26, 11, 27, 12,
+                                   28, 13, 29, 14, 30, 15, 31);
         }
         memcpy(x, y, sizeof(x));
     }

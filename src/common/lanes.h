@@ -9,10 +9,19 @@
 
 enum { LANES = 16 };
 
+/* Elements of vectors a and b by number, those of b counted on from a's; mask
+ * is a type of as many integers of the same width.  (GCC 11 has one spelling,
+ * clang the other.) */
+#ifdef __clang__
+#define SHUFFLE(a, b, mask, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, mask, ...) __builtin_shuffle(a, b, (mask){ __VA_ARGS__ })
+#endif
+
 /* to[c][r] = from[r][c], r and c below LANES; the two do not overlap. */
 typedef void lanes_turn_fn(float *const to[LANES],
                            const float *const from[LANES]);
-/* The fastest that this machine has, and the plain one. */
+/* The fastest of the level in use, and the plain one. */
 lanes_turn_fn *lanes_turn_best(void);
 lanes_turn_fn lanes_turn_plain;
 /* Of bytes: to[c * ld + r] = from[r * LANES + c]. */

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <xxh_x86dispatch.h>
 
 #include "common/crc32c.h"
 #include "common/frame.h"
+#include "common/hash.h"
 #include "common/json.h"
 #include "common/stream_ref.h"
 #include "common/stream_source.h"

@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxh_x86dispatch.h>
 
+#include "common/hash.h"
 #include "common/crc32c.h"
 #include "common/frame.h"
 #include "common/json.h"

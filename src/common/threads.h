@@ -6,7 +6,7 @@
 
 #include "common/base.h"
 
-/* Threads of all loops, of OpenBLAS and of oneDNN from here on; 0: as many as
+/* Threads of all loops and of OpenBLAS from here on; 0: as many as
  * the process may run on (its affinity mask).  Call once, before the first
  * loop. */
 void threads_set(int64_t n);

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/cpu.h"
+
 enum { LANES = 8 };
 
 typedef double lanes __attribute__((vector_size(8 * LANES)));
@@ -98,6 +100,7 @@ INLINE void add_up(const float *a, const float *b, size_t n, float max_a,
     }
 }
 
+#ifdef __x86_64__
 __attribute__((target("avx512f"))) static void
 add_up_avx512(const float *a, const float *b, size_t n, float max_a,
               float max_b, struct sums *out)
@@ -112,15 +115,22 @@ add_up_avx2(const float *a, const float *b, size_t n, float max_a, float max_b,
     add_up(a, b, n, max_a, max_b, out);
 }
 
+#endif
+
 static void add_up_any(const float *a, const float *b, size_t n, float max_a,
                        float max_b, struct sums *out)
 {
-    if (__builtin_cpu_supports("avx512f"))
+#ifdef __x86_64__
+    if (cpu_uses(CPU_AVX512)) {
         add_up_avx512(a, b, n, max_a, max_b, out);
-    else if (__builtin_cpu_supports("avx2"))
+        return;
+    }
+    if (cpu_uses(CPU_AVX2)) {
         add_up_avx2(a, b, n, max_a, max_b, out);
-    else
-        add_up(a, b, n, max_a, max_b, out);
+        return;
+    }
+#endif
+    add_up(a, b, n, max_a, max_b, out);
 }
 
 /* Index of the first of the largest. */

@@ -16,6 +16,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "common/cpu.h"
 #include "common/lanes.h"
 
 #ifdef __x86_64__
@@ -219,32 +220,21 @@ AVX512 static void cost_tame(const float *w, const float *c, size_t n,
 }
 #endif
 
-int grid_cost_all(grid_cost_fn *list[3])
-{
-    int n = 0;
-
-    list[n++] = cost_plain;
-#ifdef __x86_64__
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2"))
-        list[n++] = cost_avx2;
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq"))
-        list[n++] = cost_avx512;
-#endif
-    return n;
-}
-
 grid_cost_fn *grid_cost_best(void)
 {
-    grid_cost_fn *list[3];
-
-    return list[grid_cost_all(list) - 1];
+#ifdef __x86_64__
+    if (cpu_uses(CPU_AVX512))
+        return cost_avx512;
+    if (cpu_uses(CPU_AVX2))
+        return cost_avx2;
+#endif
+    return cost_plain;
 }
 
 grid_cost_fn *grid_cost_tame(void)
 {
 #ifdef __x86_64__
-    if (grid_cost_best() == cost_avx512)
+    if (cpu_uses(CPU_AVX512))
         return cost_tame;
 #endif
     return grid_cost_best();
@@ -317,7 +307,7 @@ double grid_outside(const float *w, const float *c, size_t n, float lo,
                     float hi)
 {
 #ifdef __x86_64__
-    if (grid_cost_best() == cost_avx512)
+    if (cpu_uses(CPU_AVX512))
         return outside_avx512(w, c, n, lo, hi);
 #endif
     return outside(w, c, n, lo, hi);
@@ -330,7 +320,7 @@ struct grid_range grid_range(const float *w, size_t n)
     vi odd;
 
 #ifdef __x86_64__
-    if (grid_cost_best() == cost_avx512)
+    if (cpu_uses(CPU_AVX512))
         return range_avx512(w, n);
 #endif
     extremes(w, n, &lo, &hi, &odd);

@@ -21,7 +21,7 @@ struct grid_batch {
 typedef void grid_cost_fn(const float *w, const float *c, size_t n,
                           const struct grid_batch *b, float norm, double *cost);
 
-/* The fastest that this machine has. */
+/* The fastest of the level in use. */
 grid_cost_fn *grid_cost_best(void);
 /* A faster one that gives the same bits for weights that grid_range() calls
  * tame. */
@@ -37,7 +37,5 @@ struct grid_range grid_range(const float *w, size_t n);
  * any grid between the two costs at least, to a relative 1e-5. */
 double grid_outside(const float *w, const float *c, size_t n, float lo,
                     float hi);
-/* All that this machine has, the plain one first; for tests. */
-int grid_cost_all(grid_cost_fn *list[3]);
 
 #endif

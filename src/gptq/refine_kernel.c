@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "common/cpu.h"
 #include "gptq/solve_kernel.h"
 
 #define INLINE  static inline __attribute__((always_inline))
@@ -101,27 +102,13 @@ refine_avx512(const struct refine_panel *p)
 }
 #endif
 
-int refine_kernel_all(refine_fn *list[3])
-{
-    int n = 0;
-
-    list[n++] = refine_plain;
-#ifdef __x86_64__
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2"))
-        list[n++] = refine_avx2;
-    if (__builtin_cpu_supports("avx512f") &&
-        __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512bw"))
-        list[n++] = refine_avx512;
-#endif
-    return n;
-}
-
 refine_fn *refine_kernel_best(void)
 {
-    refine_fn *list[3];
-    int n = refine_kernel_all(list);
-
-    return list[n - 1];
+#ifdef __x86_64__
+    if (cpu_uses(CPU_AVX512))
+        return refine_avx512;
+    if (cpu_uses(CPU_AVX2))
+        return refine_avx2;
+#endif
+    return refine_plain;
 }

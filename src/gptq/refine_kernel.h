@@ -19,9 +19,7 @@ struct refine_panel {
 /* Each code to its best place, one input after another; true when one moved. */
 typedef bool refine_fn(const struct refine_panel *p);
 
-/* The fastest that this machine has. */
+/* The fastest of the level in use. */
 refine_fn *refine_kernel_best(void);
-/* All that this machine has, the plain one first; for tests. */
-int refine_kernel_all(refine_fn *list[3]);
 
 #endif

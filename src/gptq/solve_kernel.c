@@ -3,16 +3,19 @@
  * product: 48 rows x 8 columns in 24 accumulators of 16 floats; per element of
  * the factor three fused multiply-adds and one broadcast, per 8 of them three
  * loads of d: 24 of 35 instructions are arithmetic.  AVX2 has half the
- * registers and takes 16 rows x 4 columns at a time. */
+ * registers and takes 16 rows x 4 columns at a time; NEON 12 x 8. */
 #include "gptq/solve_kernel.h"
 
 #include <stdbool.h>
 #include <string.h>
 
+#include "common/cpu.h"
 #include "common/lanes.h"
 
-#ifdef __x86_64__
+#if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #define INLINE  static inline __attribute__((always_inline))
@@ -183,7 +186,7 @@ static const struct solve_kernels plain = { product_plain, panel_plain,
                                             nearest_plain, subtract_plain,
                                             divide_plain,  back_plain };
 
-#ifdef __x86_64__
+#if defined(__x86_64__)
 #define AVX2   __attribute__((target("avx2,fma")))
 #define AVX512 __attribute__((target("avx512f,avx512dq,avx512bw")))
 
@@ -335,28 +338,68 @@ AVX512 static void nearest_avx512(float *d, const float *scale,
 static const struct solve_kernels avx512 = { product_avx512, panel_avx512,
                                              nearest_avx512, subtract_avx512,
                                              divide_avx512,  back_avx512 };
-#endif
+#elif defined(__aarch64__)
+#define EACH_COLUMN(x) x(0) x(1) x(2) x(3) x(4) x(5) x(6) x(7)
+#define LOAD(c)                                                                \
+    float32x4_t a##c = vld1q_f32(acc + c * ROWS);                              \
+    float32x4_t b##c = vld1q_f32(acc + c * ROWS + 4);                          \
+    float32x4_t e##c = vld1q_f32(acc + c * ROWS + 8);
+#define STEP(c)                                                                \
+    a##c = vfmaq_laneq_f32(a##c, u, c < 4 ? x : y, c % 4);                     \
+    b##c = vfmaq_laneq_f32(b##c, v, c < 4 ? x : y, c % 4);                     \
+    e##c = vfmaq_laneq_f32(e##c, w, c < 4 ? x : y, c % 4);
+#define STEP_BACK(c)                                                           \
+    a##c = vfmsq_laneq_f32(a##c, u, c < 4 ? x : y, c % 4);                     \
+    b##c = vfmsq_laneq_f32(b##c, v, c < 4 ? x : y, c % 4);                     \
+    e##c = vfmsq_laneq_f32(e##c, w, c < 4 ? x : y, c % 4);
+#define STORE(c)                                                               \
+    vst1q_f32(acc + c * ROWS, a##c);                                           \
+    vst1q_f32(acc + c * ROWS + 4, b##c);                                       \
+    vst1q_f32(acc + c * ROWS + 8, e##c);
+#define MULTIPLY(STEP)                                                         \
+    for (int r = 0; r < ROWS; r += 12, acc += 12, d += 12) {                   \
+        EACH_COLUMN(LOAD)                                                      \
+        for (size_t k = 0; k < n; k++) {                                       \
+            const float *from = d + k * ROWS;                                  \
+            float32x4_t u = vld1q_f32(from), v = vld1q_f32(from + 4);          \
+            float32x4_t w = vld1q_f32(from + 8);                               \
+            float32x4_t x = vld1q_f32(l + k * ld);                             \
+            float32x4_t y = vld1q_f32(l + k * ld + 4);                         \
+                                                                               \
+            EACH_COLUMN(STEP)                                                  \
+        }                                                                      \
+        EACH_COLUMN(STORE)                                                     \
+    }
 
-int solve_kernels_all(const struct solve_kernels *list[3])
+static void product_neon(float *acc, const float *d, const float *l, size_t n)
 {
-    int n = 0;
+    const size_t ld = COLS;
 
-    list[n++] = &plain;
-#ifdef __x86_64__
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        list[n++] = &avx2;
-    if (__builtin_cpu_supports("avx512f") &&
-        __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512bw"))
-        list[n++] = &avx512;
-#endif
-    return n;
+    MULTIPLY(STEP)
 }
+
+static void subtract_neon(float *acc, const float *d, const float *l, size_t n,
+                          size_t ld)
+{
+    MULTIPLY(STEP_BACK)
+}
+
+/* What the compiler makes of plain code is NEON. */
+static const struct solve_kernels neon = { product_neon,  panel_plain,
+                                           nearest_plain, subtract_neon,
+                                           divide_plain,  back_plain };
+#endif
 
 const struct solve_kernels *solve_kernels_best(void)
 {
-    const struct solve_kernels *list[3];
-
-    return list[solve_kernels_all(list) - 1];
+#if defined(__x86_64__)
+    if (cpu_uses(CPU_AVX512))
+        return &avx512;
+    if (cpu_uses(CPU_AVX2))
+        return &avx2;
+#elif defined(__aarch64__)
+    if (cpu_uses(CPU_NEON))
+        return &neon;
+#endif
+    return &plain;
 }

@@ -41,9 +41,7 @@ struct solve_kernels {
     void (*back)(float *x, const float *l);
 };
 
-/* The fastest that this machine has. */
+/* The fastest of the level in use. */
 const struct solve_kernels *solve_kernels_best(void);
-/* All that this machine has, the plain one first; for tests. */
-int solve_kernels_all(const struct solve_kernels *list[3]);
 
 #endif

@@ -112,7 +112,7 @@ static int read_sizes(struct model_config *c, const struct json *o,
     const char *act = "silu";
 
     c->max_position = c->family->max_position;
-    c->rms_eps = c->family->rms_eps ? c->family->rms_eps : 1e-6;
+    c->rms_eps = c->family->rms_eps > 0 ? c->family->rms_eps : 1e-6;
     if (field_need(o, "hidden_size", MAX_WIDTH, &c->hidden_size, e) < 0 ||
         field_need(o, "intermediate_size", MAX_WIDTH, &c->intermediate_size,
                    e) < 0 ||

@@ -199,7 +199,7 @@ static int read_router(struct model_config *c, const struct json *o,
     struct moe *m = &c->moe;
 
     m->renormalize = f->renormalize;
-    m->scale = f->scale ? f->scale : 1;
+    m->scale = f->scale > 0 ? f->scale : 1;
     m->n_group = f->n_group ? f->n_group : 1;
     m->topk_group = f->topk_group ? f->topk_group : 1;
     if (field_need(o, "num_experts_per_tok", MAX_WIDTH, &m->top_k, e) < 0 ||

@@ -42,10 +42,10 @@ static int read_partial(struct model_config *c, const struct json *o,
         return 0;
     if (field_number(o, "partial_rotary_factor", &part, e) < 0)
         return e->code;
-    if (part > 1 || (part != 1 && !c->family->partial_rotary))
+    if (part > 1 || (part != 1 && c->family->partial_rotary <= 0))
         return err_set(e, E_CONFIG, "partial_rotary_factor %g is not supported",
                        part);
-    if (c->family->partial_rotary)
+    if (c->family->partial_rotary > 0)
         c->rotary = (int64_t)((double)c->head_dim * part);
     return 0;
 }
@@ -56,11 +56,12 @@ static int read_rotary(struct model_config *c, const struct json *o,
 {
     double part = c->family->partial_rotary;
 
-    if (part)
+    if (part != 0)
         c->rotary = (int64_t)((double)c->head_dim * part);
     if (read_partial(c, o, e) < 0 || (p && read_partial(c, p, e) < 0))
         return e->code;
-    if (part && field_int(o, "rotary_dim", 1, c->head_dim, &c->rotary, e) < 0)
+    if (part != 0 &&
+        field_int(o, "rotary_dim", 1, c->head_dim, &c->rotary, e) < 0)
         return e->code;
     if (c->rotary < 2 || c->rotary % 2)
         return err_set(e, E_CONFIG,
@@ -126,7 +127,7 @@ static int read_rope_fields(struct model_config *c, const struct json *o,
     struct rope *r = &c->rope;
 
     *r = (struct rope){ .theta = 10000, .factor = 1, .attention_factor = 1 };
-    if (c->family->theta)
+    if (c->family->theta > 0)
         r->theta = c->family->theta;
     r->original_max_position = (double)c->max_position;
     if (field_number(o, "rope_theta", &r->theta, e) < 0)

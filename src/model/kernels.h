@@ -1,8 +1,9 @@
 /* kernels.h - the element-wise parts of a layer and attention's inner loops,
  * once for each kind of CPU.
  *
- * kernels.inc is the source; kernels_avx512.c, kernels_avx2.c and
- * kernels_plain.c compile it for vectors of 16, 8 and 4 floats.  They differ
+ * kernels.inc is the source; kernels_avx512.c, kernels_avx2.c,
+ * kernels_neon.c and kernels_plain.c compile it for vectors of 16, 8, 4 and 4
+ * floats.  They differ
  * in the order of sums and in fused multiplications, nothing else.
  *
  * "Elements" are float, or bf16 in a uint16_t, as the name or `bf16` says. */
@@ -88,10 +89,7 @@ struct kernels {
     void (*attend_pairs)(const struct attend *a);
 };
 
-/* The fastest of this machine. */
+/* The fastest of the level in use (amx has those of avx512bf16). */
 const struct kernels *kernels_best(void);
-/* By name, for tests: "plain", "avx2", "avx512", "avx512_bf16"; NULL when
- * this machine cannot run it. */
-const struct kernels *kernels_find(const char *name);
 
 #endif

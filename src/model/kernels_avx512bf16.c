@@ -26,7 +26,7 @@
 #define V_SCALE(a, n) ((vf)_mm512_scalef_ps((__m512)(a), (__m512)(n)))
 #define V_WIDEN(a)    ((vu)_mm512_cvtepu16_epi32((__m256i)(a)))
 #define KERNELS       kernels_avx512bf16
-#define NAME          "avx512_bf16"
+#define NAME          "avx512bf16"
 
 #include "model/kernels.inc"
 

@@ -5,8 +5,10 @@
 #include "model/kernels.h"
 
 extern const struct kernels kernels_plain;
-#ifdef __x86_64__
+#if defined(__x86_64__)
 extern const struct kernels kernels_avx2, kernels_avx512, kernels_avx512bf16;
+#elif defined(__aarch64__)
+extern const struct kernels kernels_neon;
 #endif
 
 #endif

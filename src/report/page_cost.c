@@ -102,7 +102,7 @@ static void size_row(struct html *h, const char *what, size_t files,
 {
     char buf[32];
 
-    if (!bytes)
+    if (bytes == 0)
         return;
     html_put(h, "<tr><td>%s</td>", what);
     if (files)

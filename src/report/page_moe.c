@@ -114,7 +114,8 @@ static void few(struct html *h, const struct hitmaps *maps, double from,
                 html_put(h, "%s<code>%lld.%zu</code>", shown++ ? ", " : "",
                          (long long)maps->map[i].layer, k);
         }
-    html_put(h, n > shown ? " and %zu more" : "", n - shown);
+    if (n > shown)
+        html_put(h, " and %zu more", n - shown);
     html_put(h, "; layer.expert.</p>\n");
 }
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/cpu.h"
 #include "common/threads.h"
 #include "model/internal.h"
 #include "model/moe.h"
@@ -224,16 +225,14 @@ int main(int argc, char **argv)
 
     base_init(argv[0]);
     if (argc < 3)
-        die(E_USAGE, "forward MODEL f32|bf16 [KERNELS] < ids > floats");
+        die(E_USAGE, "forward MODEL f32|bf16 [LEVEL] < ids > floats");
+    if (argc > 3 && strcmp(argv[3], "best") != 0 && cpu_choose(argv[3], &e) < 0)
+        return 77;
     threads_set(2);
     n = (int64_t)fread(ids, sizeof(*ids), MAX_TOKENS, stdin);
     if (model_open(&m, argv[1], strcmp(argv[2], "f32") ? DT_BF16 : DT_F32, &e) <
         0)
         die_err(&e);
-    if (argc > 3 && strcmp(argv[3], "best") != 0)
-        m->k = kernels_find(argv[3]);
-    if (!m->k)
-        return 77;
     hooked = argc > 5;
     routing_out = argc > 4 ? fopen(argv[4], "wb") : NULL;
     if (run(m, ids, n, &e) < 0)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import transformers
 
-KERNELS = ("plain", "avx2", "avx512")
+KERNELS = ("plain", "avx2", "avx512", "neon")
 F32 = 1e-5
 
 BASE = dict(vocab_size=256, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
@@ -205,7 +205,7 @@ def check(family, name, options, seed, d):
             bad += [k] if worst(o, f32[0]) > F32 else []
     model = model.bfloat16()
     limit = middle([theirs(model, x) for x in ids], f32)
-    low = [middle(o, f32) for o in ([ours(d, "bf16", x, model.config, k) for x in ids] for k in KERNELS + ("avx512_bf16",)) if o[0]]
+    low = [middle(o, f32) for o in ([ours(d, "bf16", x, model.config, k) for x in ids] for k in KERNELS + ("avx512bf16", "amx")) if o[0]]
     bad += ["bf16"] if max(low) > 1.5 * limit else []
     print("%-13s%-32s f32: %s   bf16: ours %s theirs %.4f%s"
           % (family, name, ", ".join(said), " ".join("%.4f" % x for x in low), limit, "   BAD: " + " ".join(bad) if bad else ""), flush=True)

@@ -445,10 +445,10 @@ static void test_file(void)
 
 int main(void)
 {
-    test_crc32c();
+    each_level(test_crc32c);
     test_sizes();
-    test_all_halves();
-    test_rounding();
+    each_level(test_all_halves);
+    each_level(test_rounding);
     test_threads();
     test_threads_error();
     test_publish();

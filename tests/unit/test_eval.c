@@ -172,13 +172,18 @@ static void quantiles(void)
     close_to(score_quantile(x, 4, 0.5), 3, 1e-12);
 }
 
-int main(void)
+static void rows(void)
 {
     for (size_t i = 0; i < ARRAY_LEN(table); i++)
         figures(&table[i], (uint32_t)i + 1);
     equal_rows_are_exactly_zero();
     what_is_not_finite_is_found();
     among_equals_the_first_counts();
+}
+
+int main(void)
+{
+    each_level(rows);
     quantiles();
     return 0;
 }

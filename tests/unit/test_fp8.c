@@ -58,7 +58,7 @@ static void check(enum dtype dtype, uint64_t rows, uint64_t cols,
     }
 }
 
-int main(void)
+static void test_blocks(void)
 {
     static const uint64_t block[][2] = {
         { 128, 128 }, { 1, COLS }, { ROWS, COLS }, { 64, 100 }, { 7, 1 }
@@ -74,5 +74,10 @@ int main(void)
         check(DT_F8_E4M3, 1, 1, 128, 128);
         check(DT_F8_E4M3, 0, 0, 128, 128);
     }
+}
+
+int main(void)
+{
+    each_level(test_blocks);
     return 0;
 }

@@ -29,11 +29,14 @@ static double one_cost(const float *w, const float *c, float scale, float zero,
 
 static void costs_are_equal_bit_for_bit(void)
 {
-    grid_cost_fn *f[4];
-    int n = grid_cost_all(f);
+    grid_cost_fn *f[] = { grid_cost_best(), grid_cost_tame() };
+    enum cpu_level level = cpu_level();
+    grid_cost_fn *plain;
     float w[64], c[64];
 
-    f[n++] = grid_cost_tame();
+    cpu_set(CPU_PLAIN);
+    plain = grid_cost_best();
+    cpu_set(level);
     for (int round = 0; round < 2000; round++) {
         struct grid_batch b = { .n = 1 + round % GRID_BATCH };
         float norm = round % 3 ? 2.4f : 2, zero = (float)(round % 16);
@@ -48,8 +51,8 @@ static void costs_are_equal_bit_for_bit(void)
             b.lo[k] = -zero;
             b.hi[k] = 15 - zero;
         }
-        f[0](w, c, 64, &b, norm, want);
-        for (int v = 1; v < n; v++) {
+        plain(w, c, 64, &b, norm, want);
+        for (int v = 0; v < 2; v++) {
             f[v](w, c, 64, &b, norm, got);
             CHECK(!memcmp(got, want, (size_t)b.n * sizeof(*got)));
         }
@@ -65,7 +68,7 @@ static void quotients_are_exact(void)
     grid_cost_fn *tame = grid_cost_tame(), *exact = grid_cost_best();
     float w[64];
 
-    for (int round = 0; round < 200000; round++) {
+    for (int round = 0; tame != exact && round < 200000; round++) {
         struct grid_batch b = { .n = GRID_BATCH };
         int at = round % 79 - 39;
         double want[GRID_BATCH], got[GRID_BATCH];
@@ -93,41 +96,37 @@ enum { DEPTH = 37, C = FACTOR_PANEL, R = SOLVE_ROWS };
 
 static void products_agree(void)
 {
-    const struct solve_kernels *k[3];
-    int n = solve_kernels_all(k);
+    const struct solve_kernels *k = solve_kernels_best();
     static float d[DEPTH * R], l[DEPTH * C], acc[C * R];
 
     for (int i = 0; i < DEPTH * R; i++)
         d[i] = noise();
     for (int i = 0; i < DEPTH * C; i++)
         l[i] = noise();
-    for (int v = 0; v < n; v++) {
-        memset(acc, 0, sizeof(acc));
-        k[v]->product(acc, d, l, DEPTH);
-        for (int i = 0; i < C * R; i++) {
-            double want = 0;
+    memset(acc, 0, sizeof(acc));
+    k->product(acc, d, l, DEPTH);
+    for (int i = 0; i < C * R; i++) {
+        double want = 0;
 
-            for (int t = 0; t < DEPTH; t++)
-                want += (double)d[t * R + i % R] * l[t * C + i / R];
-            CHECK(fabs(acc[i] - want) < 1e-5);
-        }
+        for (int t = 0; t < DEPTH; t++)
+            want += (double)d[t * R + i % R] * l[t * C + i / R];
+        CHECK(fabs(acc[i] - want) < 1e-5);
     }
 }
 
 static void nearest_is_the_code(void)
 {
-    const struct solve_kernels *k[3];
-    int n = solve_kernels_all(k);
+    const struct solve_kernels *k = solve_kernels_best();
     float w[R], d[R], scale[R], zero[R];
     uint8_t codes[R];
 
-    for (int round = 0; round < 500 * n; round++) {
+    for (int round = 0; round < 500; round++) {
         for (int i = 0; i < R; i++) {
             scale[i] = 0.01f + fabsf(noise());
             zero[i] = (float)((round + i) % 16);
             w[i] = d[i] = i % 5 ? 9 * noise() : scale[i] * (float)(i - 20) / 2;
         }
-        k[round % n]->nearest(d, scale, zero, codes);
+        k->nearest(d, scale, zero, codes);
         for (int i = 0; i < R; i++) {
             struct qgrid g = { scale[i], (int)zero[i] };
 
@@ -139,10 +138,9 @@ static void nearest_is_the_code(void)
 
 /* Columns of one panel, each with so many rows beside each other: those of the
  * factorization have 48, those of a target's triangle 8. */
-static void panels_agree(size_t ld)
+static void panel_agrees(size_t ld)
 {
-    const struct solve_kernels *k[3];
-    int n = solve_kernels_all(k);
+    const struct solve_kernels *k = solve_kernels_best();
     static float d[DEPTH * R], l[DEPTH * R], acc[C * R], x[C * R];
 
     for (int i = 0; i < DEPTH * R; i++) {
@@ -151,33 +149,37 @@ static void panels_agree(size_t ld)
     }
     for (size_t c = 0; c < C; c++)
         l[c * ld + c] = 2 + fabsf(noise());
-    for (int v = 0; v < n; v++) {
-        memset(acc, 0, sizeof(acc));
-        k[v]->subtract(acc, d, l, DEPTH, ld);
-        memcpy(x, acc, sizeof(x));
-        k[v]->divide(x, l, ld);
-        for (size_t i = 0; i < C * R; i++) {
-            double want = 0, back = 0;
+    memset(acc, 0, sizeof(acc));
+    k->subtract(acc, d, l, DEPTH, ld);
+    memcpy(x, acc, sizeof(x));
+    k->divide(x, l, ld);
+    for (size_t i = 0; i < C * R; i++) {
+        double want = 0, back = 0;
 
-            for (size_t t = 0; t < DEPTH; t++)
-                want -= (double)d[t * R + i % R] * l[t * ld + i / R];
-            CHECK(fabs(acc[i] - want) < 1e-5);
-            for (size_t t = 0; t <= i / R; t++)
-                back += (double)x[t * R + i % R] * l[t * ld + i / R];
-            CHECK(fabs(acc[i] - back) < 1e-5);
-        }
-        if (ld != C)
-            continue;
-        memcpy(x, acc, sizeof(x));
-        k[v]->back(x, l);
-        for (size_t i = 0; i < C * R; i++) {
-            double there = 0;
-
-            for (size_t t = i / R; t < C; t++)
-                there += (double)x[t * R + i % R] * l[t * C + i / R];
-            CHECK(fabs(acc[i] - there) < 1e-5);
-        }
+        for (size_t t = 0; t < DEPTH; t++)
+            want -= (double)d[t * R + i % R] * l[t * ld + i / R];
+        CHECK(fabs(acc[i] - want) < 1e-5);
+        for (size_t t = 0; t <= i / R; t++)
+            back += (double)x[t * R + i % R] * l[t * ld + i / R];
+        CHECK(fabs(acc[i] - back) < 1e-5);
     }
+    if (ld != C)
+        return;
+    memcpy(x, acc, sizeof(x));
+    k->back(x, l);
+    for (size_t i = 0; i < C * R; i++) {
+        double there = 0;
+
+        for (size_t t = i / R; t < C; t++)
+            there += (double)x[t * R + i % R] * l[t * C + i / R];
+        CHECK(fabs(acc[i] - there) < 1e-5);
+    }
+}
+
+static void panels_agree(void)
+{
+    panel_agrees(R);
+    panel_agrees(C);
 }
 
 static void lanes_turn(void)
@@ -266,14 +268,13 @@ static void factor_multiplies_back(void)
 
 int main(void)
 {
-    costs_are_equal_bit_for_bit();
-    quotients_are_exact();
-    products_agree();
-    panels_agree(R);
-    panels_agree(C);
-    nearest_is_the_code();
-    lanes_turn();
+    each_level(costs_are_equal_bit_for_bit);
+    each_level(quotients_are_exact);
+    each_level(products_agree);
+    each_level(panels_agree);
+    each_level(nearest_is_the_code);
+    each_level(lanes_turn);
+    each_level(factor_multiplies_back);
     lanes_see_what_is_not_finite();
-    factor_multiplies_back();
     return 0;
 }
