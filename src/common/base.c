@@ -53,7 +53,8 @@ static void print(const char *fmt, ...)
 
 void err_print(const struct err *e)
 {
-    print("%s", e->msg);
+    if (!e->told)
+        print("%s", e->msg);
 }
 
 void die_err(const struct err *e)
@@ -90,10 +91,13 @@ static void set(struct err *e, int code, const char *fmt, va_list ap)
     size_t n;
 
     e->code = code;
+    e->told = false;
     vsnprintf(e->msg, sizeof(e->msg), fmt, ap);
     n = strlen(e->msg);
-    if (n && e->msg[n - 1] == ':') /* "cannot read 'x':" wants errno */
+    if (n && e->msg[n - 1] == ':') { /* "cannot read 'x':" wants errno */
         snprintf(e->msg + n, sizeof(e->msg) - n, " %s", strerror(saved));
+        e->told = saved == EPIPE;
+    }
 }
 
 int err_set(struct err *e, int code, const char *fmt, ...)

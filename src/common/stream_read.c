@@ -376,6 +376,7 @@ static int take_error(struct stream_reader *r, struct err *e)
     err_set(e, code, "%.*s", (int)(r->h.meta_len - sizeof(said)),
             (const char *)r->meta + sizeof(said));
     r->told = true;
+    e->told = !r->in.file; /* kept in a file, nobody may have heard it */
     return code;
 }
 

@@ -83,10 +83,16 @@ static int solve(struct run *r, const struct frame *meta, struct err *e)
     return rc;
 }
 
-/* The weight that waits has no qmeta: it is somebody else's. */
+/* The weight that waits has no qmeta: it is somebody else's, unless none has
+ * one. */
 static int pass_weight(struct run *r, struct err *e)
 {
-    int rc = r->weight.role ? stream_write(r->out, &r->weight, e) : 0;
+    int rc;
+
+    if (r->weight.role && !r->modules)
+        return err_set(e, E_DATA, "'%s': no grids: is forge-grid missing?",
+                       r->weight.name);
+    rc = r->weight.role ? stream_write(r->out, &r->weight, e) : 0;
 
     r->weight.role = ROLE_NONE;
     return rc;
