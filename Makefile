@@ -62,13 +62,13 @@ endif
 FUZZ_SECONDS ?= 60
 PREFIX       ?= /usr/local
 SRC   := $(sort $(wildcard src/*/*.c))
-TOOLS := $(sort $(wildcard src/*/forge-*.c))
+TOOLS := $(sort $(wildcard src/*/forge-*.c)) src/driver/forge.c
 LIB   := $(filter-out $(TOOLS),$(SRC))
 UNIT  := $(sort $(wildcard tests/unit/*.c))
 HELP  := $(sort $(wildcard tests/helper/*.c))
 BENCH := $(sort $(wildcard bench/*_bench.c))
 FUZZ  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
-SCRIPT := scripts/demo scripts/forge scripts/forge-run scripts/forge-stage scripts/run-tests \
+SCRIPT := scripts/demo scripts/forge-run scripts/run-tests \
           scripts/setup scripts/test .ci/run
 
 obj     = $(patsubst %,$O/%.o,$(1))
@@ -79,7 +79,7 @@ BENCHS := $(patsubst %.c,$O/%,$(BENCH))
 FUZZS  := $(patsubst %.c,$O/%,$(FUZZ))
 
 .PHONY: all help
-all: $(BIN) bin/forge
+all: $(BIN) lib/4bit-forge
 help:
 	@sed -n 's/^## //p' Makefile cuda.mk
 
@@ -113,9 +113,9 @@ $(UNITS) $(HELPS) $(BENCHS): $O/%: $O/%.c.o $O/libforge.a
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-# The driver runs from where it lies, and from beside the tools of any build.
-bin/forge $O/bin/forge: scripts/forge
-	$(Q)mkdir -p $(@D); ln -sfn $(CURDIR)/scripts/forge $@
+# The driver finds its scripts in ../lib/4bit-forge, also in the tree.
+lib/4bit-forge $O/lib/4bit-forge:
+	$(Q)mkdir -p $(@D); ln -sfn $(CURDIR)/scripts $@
 
 # ---- tests -------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ demo: all
 	@scripts/demo --run
 
 # T=cli/grid.bats (or any part of a name) runs these tests alone.
-test: $(TOOLBIN) $O/bin/forge $(UNITS) $(HELPS) $(FUZZS) $(FAIL) $(FAKE)
+test: $(TOOLBIN) $O/lib/4bit-forge $(UNITS) $(HELPS) $(FUZZS) $(FAIL) $(FAKE)
 	@FAIL_SO=$(if $(FAIL),$(CURDIR)/$(FAIL)) scripts/run-tests $O $(T)
 
 check-asan:
@@ -193,7 +193,7 @@ lint: $O/libforge.a
 	$(Q)for m in $(MAN); do mandoc -Tlint -W warning $$m; done
 	$(call only,cJSON_,src/common/json.c)
 	$(call only,io_uring_,src/common/file.c src/common/behind.c)
-	$(call only,\bgetenv\b,src/common/tool.c)
+	$(call only,\bgetenv\b,src/common/tool.c src/driver/env.c)
 	$(call only,\bcblas_|openblas_,src/common/blas.c)
 	$(call only,\bdlopen\b,src/common/blas.c src/common/onednn.c src/cuda/plugin.c)
 	$(call only,\bdnnl_|dnnl\.h,src/common/onednn.c)
@@ -215,17 +215,17 @@ D := $(DESTDIR)$(PREFIX)
 .PHONY: install uninstall clean
 install: all
 	install -d $D/bin $D/lib/4bit-forge
-	install -m 755 $(BIN) scripts/forge $D/bin
-	install -m 755 scripts/forge-run scripts/forge-stage $D/lib/4bit-forge
+	install -m 755 $(BIN) $D/bin
+	install -m 755 scripts/forge-run $D/lib/4bit-forge
 	install -m 644 scripts/pipeline.mk $D/lib/4bit-forge
 	for m in $(MAN); do \
 	  install -D -m 644 $$m $D/share/man/man$${m##*.}/$${m##*/}; done
 uninstall:
-	rm -f $(BIN:%=$D/%) $D/bin/forge
+	rm -f $(BIN:%=$D/%)
 	rm -rf $D/lib/4bit-forge
 	for m in $(MAN); do rm -f $D/share/man/man$${m##*.}/$${m##*/}; done
 
 clean:
-	rm -rf build bin
+	rm -rf build bin lib
 
 -include $(patsubst %.o,%.d,$(call obj,$(SRC) $(UNIT) $(HELP) $(BENCH) $(FUZZ)))

@@ -102,8 +102,7 @@ $(B_HELP): $B/tests/%: $O/tests/helper/%.c.o $O/libforge.a
 	$(B_LINK)
 bundle: $(B_BIN) $(B_TESTS) $(B_BENCH) $(B_HELP)
 	$(Q)rm -rf $B/lib; mkdir -p $B/lib/4bit-forge
-	$(Q)cp scripts/forge $B/bin; cp scripts/forge-run scripts/forge-stage \
-	  scripts/pipeline.mk $B/lib/4bit-forge
+	$(Q)cp scripts/forge-run scripts/pipeline.mk $B/lib/4bit-forge
 	$(Q)cp tests/gpu/*.sh bench/cuda_tools.sh $B/tests
 	$(Q)opened=; for l in $(B_OPENED); do \
 	    so=$$(ldconfig -p | sed -n "s|.*$$l .* => ||p" | head -n 1); \

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+const char forge_what[] = "@(#)4bit-forge " FORGE_VERSION;
 const char *progname = "forge";
 int verbosity;
 

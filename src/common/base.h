@@ -66,6 +66,10 @@ int err_prefix(struct err *e, const char *fmt, ...) PRINTF(2, 3);
  * (E_NOINPUT or E_IO), or E_TEMP for ENOMEM. */
 int err_open_code(int errnum);
 
+/* "@(#)4bit-forge VERSION", which every program carries, as what(1) finds it:
+ * its version can be told without running it. */
+enum { WHAT_PREFIX = 15 }; /* what comes before the version */
+extern const char forge_what[];
 extern const char *progname;
 extern int verbosity; /* -1 quiet, 0 normal, 1 verbose */
 

@@ -57,8 +57,9 @@ static const char *scaled(char text[UNIT_TEXT], double n, double base,
 
 const char *size_text(char text[UNIT_TEXT], double bytes)
 {
-    static const char *const unit[] = { "B",   "KiB", "MiB",
-                                        "GiB", "TiB", "PiB" };
+    static const char *const unit[] = {
+        "B", "KiB", "MiB", "GiB", "TiB", "PiB"
+    };
 
     if (bytes < 999.5) {
         snprintf(text, UNIT_TEXT, "%.0f B", bytes);
