@@ -68,7 +68,7 @@ UNIT  := $(sort $(wildcard tests/unit/*.c))
 HELP  := $(sort $(wildcard tests/helper/*.c))
 BENCH := $(sort $(wildcard bench/*_bench.c))
 FUZZ  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
-SCRIPT := scripts/demo scripts/forge-run scripts/run-tests \
+SCRIPT := scripts/demo scripts/completions/forge.bash scripts/forge-run scripts/run-tests \
           scripts/setup scripts/test .ci/run
 
 obj     = $(patsubst %,$O/%.o,$(1))
@@ -218,11 +218,14 @@ install: all
 	install -m 755 $(BIN) $D/bin
 	install -m 755 scripts/forge-run $D/lib/4bit-forge
 	install -m 644 scripts/pipeline.mk $D/lib/4bit-forge
+	install -D -m 644 scripts/completions/forge.bash $D/share/bash-completion/completions/forge
+	install -D -m 644 scripts/completions/forge.fish $D/share/fish/vendor_completions.d/forge.fish
 	for m in $(MAN); do \
 	  install -D -m 644 $$m $D/share/man/man$${m##*.}/$${m##*/}; done
 uninstall:
 	rm -f $(BIN:%=$D/%)
-	rm -rf $D/lib/4bit-forge
+	rm -rf $D/lib/4bit-forge $D/share/bash-completion/completions/forge \
+	  $D/share/fish/vendor_completions.d/forge.fish
 	for m in $(MAN); do rm -f $D/share/man/man$${m##*.}/$${m##*/}; done
 
 clean:

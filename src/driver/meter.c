@@ -187,7 +187,7 @@ int meter_run(char **argv, int64_t interval_ms, const struct meter_watch *w,
     sigaddset(&caught, SIGINT);
     sigaddset(&caught, SIGHUP);
     sigprocmask(SIG_BLOCK, &caught, &before);
-    signals = signalfd(-1, &caught, SFD_CLOEXEC);
+    signals = signalfd(-1, &caught, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signals < 0)
         return err_set(e, E_TEMP, "signalfd:");
     prctl(PR_SET_CHILD_SUBREAPER, 1);

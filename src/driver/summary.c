@@ -66,22 +66,19 @@ static void print_expert(const struct module *m)
     printf(" %.*s", (int)(dot > name ? dot - name : 0), name);
 }
 
-static bool same_expert(const struct module *a, const struct module *b)
-{
-    return a->layer == b->layer && a->expert == b->expert;
-}
-
 /* Experts with least..most tokens, each by its first linear. */
 static size_t list_experts(const struct records *all, int64_t least,
                            int64_t most, bool print)
 {
+    const struct module *first = NULL;
     size_t n = 0;
 
     for (size_t i = 0; i < all->modules; i++) {
         const struct module *m = &all->module[i];
 
+        first = !first && m->expert >= 0 ? m : first;
         if (m->expert < 0 || m->samples < least || m->samples > most ||
-            (i && same_expert(m, m - 1)))
+            m->kind != first->kind)
             continue;
         if (print && n < NAMES_SHOWN)
             print_expert(m);
