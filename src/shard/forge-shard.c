@@ -114,7 +114,8 @@ static void verify(const struct settings *s)
 static int collect_all(const struct settings *s, const struct outdir *o,
                        struct collection *c, char **spool, struct err *e)
 {
-    const struct stream_expect expect = { .key = s->expect_key };
+    const struct stream_expect expect = { .key = s->expect_key,
+                                          .piped = !s->n_files };
 
     for (int i = 0; i < s->n_files; i++)
         if (collect(c, s->file[i], &expect, e))
