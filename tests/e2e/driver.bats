@@ -224,13 +224,13 @@ PYTHON
 @test "a rate that is measured, not assumed" {
     run -0 forge quantize "$model" out --text "$text" --dry-run
     [[ $output == *"by a measurement just now"* ]]
-    # Within a factor of four of what it takes, whatever the machine.
+    # Within a factor of eight of what it takes, whatever the machine.
     said=$(awk '/\(this run\)/ { print $5 }' <<<"$output")
     start=${EPOCHREALTIME/[.,]/}
     forge quantize "$model" out --text "$text" --quiet
     took=$(((${EPOCHREALTIME/[.,]/} - start) / 1000))
     awk -v s="$said" -v t="$took" 'BEGIN { t /= 1000; print s, t
-        exit !(s > t / 4 && s < t * 4) }'
+        exit !(s > t / 8 && s < t * 8) }'
     run -0 forge quantize "$model" out2 --text "$text" --dry-run --rate 1
     [[ $output == *"at 1 GFLOP/s"* ]]
 }
