@@ -1,6 +1,6 @@
 # 4bit-forge: one Makefile, no recursion, nothing to edit for a new file.
 #
-#   src/*/forge-*.c  is a tool and becomes bin/forge-*
+#   src/*/forge-*.c  is a tool and becomes bin/forge-*; src/driver/forge.c is forge
 #   src/*/*.c        anything else goes into libforge.a
 #   tests/unit/*.c   is a test program: exit 0 passes, 77 skips
 #   tests/helper/*.c is a program that the tests call

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "checkpoint/modeldir.h"
+#include "common/utf8.h"
 #include "driver/env.h"
 #include "driver/pipes.h"
 #include "driver/request.h"
@@ -39,6 +40,21 @@ static int append(char to[PATH_MAX], const char *name, size_t n, struct err *e)
     return 0;
 }
 
+static bool is_utf8(const char *path)
+{
+    const unsigned char *p = (const unsigned char *)path;
+    const unsigned char *end = p + strlen(path);
+
+    while (p < end) {
+        size_t n = utf8_length(p, end);
+
+        if (!n)
+            return false;
+        p += n;
+    }
+    return true;
+}
+
 int path_absolute(const char *path, char to[PATH_MAX], struct err *e)
 {
     char head[PATH_MAX], *slash;
@@ -46,6 +62,8 @@ int path_absolute(const char *path, char to[PATH_MAX], struct err *e)
 
     if (strlen(path) >= PATH_MAX)
         return err_set(e, E_USAGE, "'%.200s...': path is too long", path);
+    if (!is_utf8(path)) /* settings are JSON */
+        return err_set(e, E_USAGE, "'%s': the path is no UTF-8", path);
     if (realpath(path, to))
         return 0;
     strcpy(head, path); /* ever shorter, until there is something */
@@ -211,6 +229,22 @@ int check_model(struct request *r, struct err *e)
 }
 
 /* ---- the tools ---- */
+
+int check_launch(struct err *e)
+{
+    static const char *const known[] = { "local", "srun", "ssh" };
+    const char *launch = env_text("FORGE_LAUNCH"), *name;
+    char first[PATH_MAX];
+
+    snprintf(first, sizeof(first), "%.*s", (int)strcspn(launch, " \t\n"),
+             launch);
+    name = strrchr(first, '/') ? strrchr(first, '/') + 1 : first;
+    for (size_t i = 0; i < ARRAY_LEN(known); i++)
+        if (!*launch || !strcmp(name, known[i]))
+            return 0;
+    return err_set(e, E_USAGE, "FORGE_LAUNCH: '%s' is no local, srun or ssh",
+                   launch);
+}
 
 /* What the tools say; with a device, this empty stream is wrong, and no
  * matter. */

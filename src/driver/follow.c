@@ -235,6 +235,18 @@ void follow_end(struct follow *f, int status, uint64_t bytes_out)
 
 /* ---- events ---- */
 
+/* A step that failed and was run again (FORGE_RETRIES) says some a second time. */
+static bool again(const struct follow *f)
+{
+    const struct module *last = &f->records.module[f->records.modules - 1];
+
+    for (const struct module *m = f->records.module; m < last; m++)
+        if (m->layer == last->layer && m->kind == last->kind &&
+            m->expert == last->expert)
+            return true;
+    return false;
+}
+
 static void take_module(struct follow *f, const char *line, size_t len)
 {
     const struct module *m;
@@ -243,6 +255,10 @@ static void take_module(struct follow *f, const char *line, size_t len)
 
     if (records_line(&f->records, RECORD_MODULE, line, len, &e) < 0)
         return;
+    if (f->failed && again(f)) {
+        records_drop(&f->records);
+        return;
+    }
     m = &f->records.module[f->records.modules - 1];
     f->done++;
     f->loss += fmax(m->loss, 0); /* of a NAN: 0 */

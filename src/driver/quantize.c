@@ -136,7 +136,8 @@ static int check(struct request *r, struct err *e)
 {
     if (check_paths(r, e) < 0 ||
         (r->prune.keep && prune_check(&r->prune, r->j.model, e) < 0) ||
-        check_model(r, e) < 0 || check_device(&r->j, e) < 0)
+        check_model(r, e) < 0 || check_device(&r->j, e) < 0 ||
+        check_launch(e) < 0)
         return e->code;
     return check_tools(e);
 }

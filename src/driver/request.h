@@ -36,6 +36,8 @@ MUST_CHECK int check_model(struct request *r, struct err *e);
 MUST_CHECK int check_plain(const char *model, bool packed, struct err *e);
 /* A device that is not there, or no word. */
 MUST_CHECK int check_device(const struct job *j, struct err *e);
+/* FORGE_LAUNCH is one that forge-run knows.  E_USAGE. */
+MUST_CHECK int check_launch(struct err *e);
 /* All tools are there, and of this version. */
 MUST_CHECK int check_tools(struct err *e);
 /* As realpath -m: what is there is resolved, the rest taken as it is. */

@@ -10,8 +10,7 @@
 #include "driver/request.h"
 
 /* Of the operations a second that are measured in a loop without anything else,
- * what whole runs reach: README's models, every effort, two machines
- * (bench/estimate_bench.sh). */
+ * what whole runs reach: DESIGN.md, section 11. */
 static const double product_share = 0.45, vector_share = 0.3;
 /* What every run takes besides: its programs' start. */
 static const double start_seconds = 0.3;

@@ -21,6 +21,7 @@ struct run {
     struct frame weight; /* waits for its qmeta; role 0: none */
     char *payload;       /* of weight */
     bool begun;
+    bool passed; /* weights without grids were there */
     double loss, loss_rtn;
     uint64_t modules;
 };
@@ -83,16 +84,12 @@ static int solve(struct run *r, const struct frame *meta, struct err *e)
     return rc;
 }
 
-/* The weight that waits has no qmeta: it is somebody else's, unless none has
- * one. */
+/* The weight that waits has no qmeta: it is somebody else's. */
 static int pass_weight(struct run *r, struct err *e)
 {
-    int rc;
+    int rc = r->weight.role ? stream_write(r->out, &r->weight, e) : 0;
 
-    if (r->weight.role && !r->modules)
-        return err_set(e, E_DATA, "'%s': no grids: is forge-grid missing?",
-                       r->weight.name);
-    rc = r->weight.role ? stream_write(r->out, &r->weight, e) : 0;
+    r->passed |= r->weight.role != ROLE_NONE;
 
     r->weight.role = ROLE_NONE;
     return rc;
@@ -142,6 +139,16 @@ static int begin(struct run *r, const char *head, struct err *e)
                stream_inherit(r->out, module_head(r->solver), e);
 }
 
+/* The input has ended: weights of which none has a grid were to have some. */
+static int end(struct run *r, struct err *e)
+{
+    if (pass_weight(r, e) < 0)
+        return e->code;
+    return !r->passed || r->modules ?
+               0 :
+               err_set(e, E_DATA, "no grids: is forge-grid missing?");
+}
+
 static int run(struct run *r, struct err *e)
 {
     struct frame f;
@@ -152,7 +159,7 @@ static int run(struct run *r, struct err *e)
             return e->code;
         progress_step(&r->progress, f.name, f.len);
     }
-    return rc < 0 ? rc : pass_weight(r, e);
+    return rc < 0 ? rc : end(r, e);
 }
 
 /* The frames of a batch whose modules have been solved, as far as they could
@@ -199,7 +206,7 @@ static int run_together(struct run *r, struct err *e)
         if (begin(r, together_head(r->together), e) < 0 ||
             put_batch(r, f, n, e) < 0)
             return e->code;
-    return rc < 0 ? rc : pass_weight(r, e);
+    return rc < 0 ? rc : end(r, e);
 }
 
 static void summary(struct run *r)

@@ -223,6 +223,11 @@ int records_line(struct records *r, enum record_type type, const char *line,
     return rc;
 }
 
+void records_drop(struct records *r)
+{
+    free(r->module[--r->modules].name);
+}
+
 int records_read(struct records *r, enum record_type type, const char *path,
                  struct err *e)
 {

@@ -51,6 +51,8 @@ MUST_CHECK int records_note(struct records *r, const char *name,
 /* Add one line: of forge-solve --report, of a step, of forge-eval --json. */
 MUST_CHECK int records_line(struct records *r, enum record_type type,
                             const char *line, size_t len, struct err *e);
+/* Take back the module that was added last. */
+void records_drop(struct records *r);
 /* Add the lines of a file.  E_DATA: one is no JSON object, or lacks what makes
  * it such a record, with file and line; E_NOINPUT. */
 MUST_CHECK int records_read(struct records *r, enum record_type type,

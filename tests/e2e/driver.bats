@@ -25,6 +25,9 @@ setup() {
     refused 64 forge quantize "$model" out --text "$text" --shard-size big
     refused 64 forge quantize "$model" out --text "$text" --device tpu
     refused 64 forge quantize "$model" out --text "$text" --gpu-memory lots
+    FORGE_LAUNCH=rsh refused 64 forge quantize "$model" out --text "$text"
+    refused 64 forge quantize "$model" $'\377out' --text "$text"
+    [ ! -e out.work ]
     refused 64 forge eval "$model" --text "$text"
     refused 64 forge eval "$model" "$model"
     refused 64 forge status
