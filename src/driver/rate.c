@@ -66,7 +66,7 @@ struct measure {
 static double one_vector(float seed)
 {
     enum { TIMES = 20000 };
-    vec sum[SUMS], a, b;
+    vec sum[SUMS], a = { 0 }, b = { 0 };
     volatile float sink;
 
     for (int i = 0; i < LANES; i++)

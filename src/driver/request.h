@@ -58,6 +58,11 @@ MUST_CHECK int room_check(const struct request *r, const struct room *room,
                           struct err *e);
 void room_print(const struct request *r, const struct room *room);
 
+/* making.c: write the settings, run make, say what came of it.  estimate:
+ * seconds, 0: none.  What a step failed with; E_TEMP also for make itself; minus
+ * 128 less the signal where that stopped us. */
+MUST_CHECK int make_run(struct request *r, double estimate, struct err *e);
+
 /* keys.c: hashes of what is read, and what follows from them. */
 MUST_CHECK int keys_make(struct request *r, struct err *e);
 /* The directory in WORK of the pruned model, by what it is made of. */

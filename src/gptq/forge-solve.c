@@ -209,28 +209,11 @@ static int run_together(struct run *r, struct err *e)
     return rc < 0 ? rc : end(r, e);
 }
 
-static void summary(struct run *r)
-{
-    uint64_t n = module_fallbacks(r->solver);
-    char s[160];
-    int k =
-        snprintf(s, sizeof(s), "%llu modules", (unsigned long long)r->modules);
-
-    if (r->loss_rtn > 0)
-        k += snprintf(s + k, sizeof(s) - (size_t)k,
-                      ", loss %.4g (round-to-nearest %.4g)", r->loss,
-                      r->loss_rtn);
-    if (n)
-        snprintf(s + k, sizeof(s) - (size_t)k,
-                 ", %llu rounded to nearest because their hessian failed",
-                 (unsigned long long)n);
-    progress_finish(&r->progress, s);
-}
-
 int main(int argc, char **argv)
 {
     struct solve_settings s = { .order = 0 };
     struct run r = { .s = &s };
+    char text[MODULE_SUMMARY];
     struct err e;
     int first = solve_parse(&s, argc, argv);
 
@@ -254,7 +237,9 @@ int main(int argc, char **argv)
     }
     if (stream_finish(r.out, &e) < 0)
         die_err(&e);
-    summary(&r);
+    progress_finish(&r.progress,
+                    module_summary(text, r.modules, r.loss, r.loss_rtn,
+                                   module_fallbacks(r.solver)));
     together_close(r.together);
     stream_close(r.in);
     module_close(r.solver);
