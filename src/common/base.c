@@ -75,6 +75,17 @@ void warning(const char *fmt, ...)
     va_end(ap);
 }
 
+void remark(const char *fmt, ...)
+{
+    va_list ap;
+
+    if (verbosity < 0)
+        return;
+    va_start(ap, fmt);
+    say("", fmt, ap);
+    va_end(ap);
+}
+
 void info(const char *fmt, ...)
 {
     va_list ap;

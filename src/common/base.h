@@ -84,6 +84,8 @@ void err_print(const struct err *e);
 /* One line on stderr, by one write(2); silent under --quiet (not die). */
 void warning(const char *fmt, ...) PRINTF(1, 2);
 void info(const char *fmt, ...) PRINTF(1, 2);
+/* The same of what should be known but is no cause for worry. */
+void remark(const char *fmt, ...) PRINTF(1, 2);
 
 /* Memory of a library: NULL with *e = E_TEMP, "where: cannot allocate ...".
  * The memory is uninitialised (mem_alloc, mem_grow) or zero (mem_zero);

@@ -5,12 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "common/json.h"
 #include "common/units.h"
 
-enum { LINE_MAX_LEN = 512, COLUMNS = 79 };
+enum { LINE_MAX_LEN = 512, COLUMNS = 80 };
 static const double shortest_gap = 0.1; /* seconds between two drawings */
 
 static void put(const char *text, size_t n)
@@ -78,6 +79,14 @@ static void show_json(const struct progress *p, double t, const char *event)
     free(w.text);
 }
 
+int progress_columns(void)
+{
+    struct winsize w;
+
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &w) || !w.ws_col ? COLUMNS :
+                                                               w.ws_col;
+}
+
 static void show_line(struct progress *p, double t)
 {
     char line[LINE_MAX_LEN];
@@ -102,8 +111,8 @@ static void show_line(struct progress *p, double t)
         n = add(line, n, "loss %.3g  ", p->loss);
     if (p->item)
         n = add(line, n, "%s", p->item);
-    if (n > COLUMNS + 1)
-        n = COLUMNS + 1; /* one line, not a column of them */
+    if (n > (size_t)progress_columns())
+        n = (size_t)progress_columns(); /* one line, not a column of them */
     for (size_t i = 1; i < n; i++)
         if ((unsigned char)line[i] < 0x20)
             line[i] = '?';

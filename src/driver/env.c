@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 static char bindir[PATH_MAX], libdir[PATH_MAX];
@@ -54,14 +53,4 @@ int env_setup(struct err *e)
     setenv("PATH", path, 1);
     free(path);
     return 0;
-}
-
-int env_columns(void)
-{
-    struct winsize w;
-    int n = atoi(env_text("COLUMNS"));
-
-    if (!ioctl(STDERR_FILENO, TIOCGWINSZ, &w) && w.ws_col)
-        return w.ws_col;
-    return n > 0 && n < 10000 ? n : 80;
 }

@@ -15,7 +15,4 @@ const char *env_libdir(void);
 /* Find them, and put them in front of PATH.  E_NOINPUT: pipeline.mk is not
  * where it belongs. */
 MUST_CHECK int env_setup(struct err *e);
-/* Columns of the terminal at standard error; 80 when it does not say. */
-int env_columns(void);
-
 #endif

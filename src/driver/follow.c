@@ -9,7 +9,6 @@
 
 #include "common/json.h"
 #include "common/units.h"
-#include "driver/env.h"
 
 enum { LINE_CAP = 1 << 16 };
 static const double shortest_gap = 0.1; /* seconds between two drawings */
@@ -128,7 +127,7 @@ void follow_draw(struct follow *f)
         return;
     f->drawn = now;
     compose(f, line, sizeof(line));
-    columns = env_columns() - 1;
+    columns = progress_columns() - 1;
     if (columns > 0 && (size_t)columns < strlen(line))
         line[columns] = 0;
     snprintf(out, sizeof(out), "\r%s\033[K", line);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/file.h"
 #include "driver/weights.h"
@@ -206,6 +207,7 @@ static void put_all(struct json_writer *w, const struct job *j)
     put_int(w, "started", j->started);
     put_int(w, "before", j->before);
     put_int(w, "bytes_in", (int64_t)j->bytes_in);
+    put_text(w, "host", j->host);
     jw_key(w, "weights"), jw_begin(w, '[');
     for (size_t i = 0; i < j->files; i++)
         put_file(w, &j->file[i]);
@@ -366,6 +368,7 @@ static void get_all(struct reader *r, struct job *j)
         r->bad = r->bad ? r->bad : "device";
     else
         strcpy(j->device, device);
+    snprintf(j->host, sizeof(j->host), "%s", settings_text(r->s, "host"));
     get_key(r, "T", "tokens", j->tkey);
     get_key(r, "C", "calib", j->ckey);
     get_key(r, "S", "solve", j->skey);
@@ -391,14 +394,24 @@ int job_read(struct job *j, const char *work, struct err *e)
     return rc;
 }
 
+void job_set_host(struct job *j)
+{
+    gethostname(j->host, sizeof(j->host) - 1);
+}
+
 int job_weights_same(const struct job *j, struct err *e)
 {
+    struct job here = { .host = "" };
+    bool home;
+
+    job_set_host(&here);
+    home = !strcmp(here.host, j->host);
     for (size_t i = 0; i < j->files; i++) {
         struct weights_file now;
 
         if (weights_stat(&now, j->model, j->file[i].name, e) < 0)
             return e->code;
-        if (!weights_unchanged(&now, &j->file[i]))
+        if (!(home ? weights_unchanged : weights_alike)(&now, &j->file[i]))
             return err_set(e, E_DATA,
                            "'%s/%s': has changed since the run began: give the "
                            "command again",

@@ -16,7 +16,7 @@ enum method { METHOD_GPTQ, METHOD_RTN };
 enum propagate { PROPAGATE_QUANTIZED, PROPAGATE_ORIGINAL, PROPAGATE_BOTH };
 #define PROPAGATE_WORDS "quantized|original|both"
 
-enum { KEY_LEN = 16, STAGE_DIR = 32, DEVICE_LEN = 16 };
+enum { KEY_LEN = 16, STAGE_DIR = 32, DEVICE_LEN = 16, HOST_LEN = 256 };
 
 /* A file of the model's weights: what it was when it was hashed. */
 struct weights_file {
@@ -39,6 +39,7 @@ struct job {
     int64_t started; /* seconds since 1970 of the last call */
     int64_t before;  /* modules that it found done */
     uint64_t bytes_in;
+    char host[HOST_LEN]; /* where the weights were hashed */
     struct weights_file *file;
     size_t files;
     uint64_t fingerprint; /* of headers and index; not written down */
@@ -74,12 +75,15 @@ MUST_CHECK int job_variables(const struct job *j, struct job_variables *v,
                              struct err *e);
 void job_variables_release(struct job_variables *v);
 
+/* This host. */
+void job_set_host(struct job *j);
 /* Publish it as WORK/settings.json. */
 MUST_CHECK int job_write(const struct job *j, const char *work, struct err *e);
 /* Errors of settings_read(); E_DATA: something in it is not as job_write() has
  * it. */
 MUST_CHECK int job_read(struct job *j, const char *work, struct err *e);
-/* E_DATA: one of the weights' files is not what it was when it was hashed. */
+/* E_DATA: one of the weights' files is not what it was when it was hashed; on
+ * another host, whose numbers for the same file may be others, by size and age. */
 MUST_CHECK int job_weights_same(const struct job *j, struct err *e);
 void job_release(struct job *j);
 

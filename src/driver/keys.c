@@ -123,8 +123,7 @@ static int hash_weights(struct request *r, struct err *e)
     struct job known;
     struct err ignored;
     bool any = job_read(&known, r->work_path, &ignored) == 0;
-    uint64_t read;
-    int rc = weights_hash(&r->j, any ? &known : NULL, &read, e);
+    int rc = weights_hash(&r->j, any ? &known : NULL, e);
 
     if (any)
         job_release(&known);

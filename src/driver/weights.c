@@ -11,8 +11,10 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/modeldir.h"
 #include "common/threads.h"
+#include "common/units.h"
 
 enum { CHUNK = 4 << 20 };
+static const uint64_t a_while = 8ULL << 30; /* bytes: seconds */
 
 static int open_file(struct file **f, const char *model, const char *name,
                      struct err *e)
@@ -54,6 +56,12 @@ bool weights_unchanged(const struct weights_file *a,
     return a->size == b->size && a->inode == b->inode && a->mtime == b->mtime &&
            a->mtime_ns == b->mtime_ns && a->ctime == b->ctime &&
            a->ctime_ns == b->ctime_ns && !strcmp(a->name, b->name);
+}
+
+bool weights_alike(const struct weights_file *a, const struct weights_file *b)
+{
+    return a->size == b->size && a->mtime == b->mtime &&
+           !strcmp(a->name, b->name);
 }
 
 /* ---- hashing ---- */
@@ -144,18 +152,19 @@ static int list_files(struct job *j, const struct checkpoint *c, struct err *e)
     return 0;
 }
 
-int weights_hash(struct job *j, const struct job *known, uint64_t *read,
-                 struct err *e)
+int weights_hash(struct job *j, const struct job *known, struct err *e)
 {
+    char text[UNIT_TEXT];
+    uint64_t bytes = 0;
     struct hashing h = { .model = j->model };
     struct checkpoint *c;
     size_t *todo, n = 0;
     int rc = checkpoint_open(&c, j->model, e);
 
-    *read = 0;
     if (rc)
         return rc;
     j->files = 0;
+    job_set_host(j);
     j->fingerprint = checkpoint_fingerprint(c);
     rc = list_files(j, c, e);
     checkpoint_close(c);
@@ -167,8 +176,11 @@ int weights_hash(struct job *j, const struct job *known, uint64_t *read,
     for (size_t i = 0; i < j->files; i++)
         if (!known_hash(known, &j->file[i])) {
             todo[n++] = i;
-            *read += j->file[i].size;
+            bytes += j->file[i].size;
         }
+    if (bytes > a_while)
+        remark("'%s': reading its %s once, to know them again", j->model,
+               size_text(text, (double)bytes));
     h.file = j->file;
     h.todo = todo;
     threads_error_init(&h.error);

@@ -164,6 +164,15 @@ PYTHON
     rm -r out
     rm work/solve-*/codes-3.fts
     touch m/model.safetensors
+    # Another host may see other inodes and times of change, not another age.
+    jq -c '.host = "elsewhere"' work/settings.json >elsewhere
+    cp work/settings.json here
+    cp elsewhere work/settings.json
+    run -2 make -s -f "$tree/scripts/pipeline.mk" -C work
+    touch -r "$model/model.safetensors" m/model.safetensors
+    make -s -f "$tree/scripts/pipeline.mk" -C work >/dev/null
+    rm -r out work/solve-*/codes-3.fts
+    cp here work/settings.json
     run -2 make -s -f "$tree/scripts/pipeline.mk" -C work
     [[ $output == *"error 65 forge: "*"has changed since the run began"* ]]
     [ ! -e out ]
