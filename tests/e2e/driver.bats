@@ -228,7 +228,8 @@ PYTHON
     run -0 forge quantize "$model" out --text "$text" --dry-run
     [[ $output == *"by a measurement just now"* ]]
     # Within a factor of eight of what it takes, whatever the machine.
-    said=$(awk '/\(this run\)/ { print $5 }' <<<"$output")
+    said=$(awk '/\(this run\)/ { n = split($5, t, /[hms]/) # 12.3, 1m05s, 2h10m
+        print $5 ~ /h/ ? t[1] * 3600 + t[2] * 60 : $5 ~ /m/ ? t[1] * 60 + t[2] : $5 }' <<<"$output")
     start=${EPOCHREALTIME/[.,]/}
     forge quantize "$model" out --text "$text" --quiet
     took=$(((${EPOCHREALTIME/[.,]/} - start) / 1000))

@@ -15,7 +15,7 @@ quick=(--method rtn --quiet)
 at_once() { # STATUS COMMAND...
     local before=$SECONDS
     refused "$1" timeout 10 "${@:2}"
-    [ $((SECONDS - before)) -lt 3 ]
+    [ $((SECONDS - before)) -lt 5 ]
 }
 
 @test "an OUT.work of the user's is refused, and stays as it is" {
