@@ -1,6 +1,6 @@
 # 4bit-forge: one Makefile, no recursion, nothing to edit for a new file.
 #
-#   src/*/forge-*.c  is a tool and becomes bin/forge-*
+#   src/*/forge-*.c  is a tool and becomes bin/forge-*; src/driver/forge.c is forge
 #   src/*/*.c        anything else goes into libforge.a
 #   tests/unit/*.c   is a test program: exit 0 passes, 77 skips
 #   tests/helper/*.c is a program that the tests call
@@ -90,13 +90,13 @@ endif
 FUZZ_SECONDS ?= 60
 PREFIX       ?= /usr/local
 SRC   := $(sort $(wildcard src/*/*.c))
-TOOLS := $(sort $(wildcard src/*/forge-*.c))
+TOOLS := $(sort $(wildcard src/*/forge-*.c)) src/driver/forge.c
 LIB   := $(filter-out $(TOOLS),$(SRC))
 UNIT  := $(sort $(wildcard tests/unit/*.c))
 HELP  := $(sort $(wildcard tests/helper/*.c))
 BENCH := $(sort $(wildcard bench/*_bench.c))
 FUZZ  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
-SCRIPT := scripts/demo scripts/deb-control scripts/sysroot scripts/forge scripts/forge-run scripts/forge-stage scripts/run-tests \
+SCRIPT := scripts/demo scripts/deb-control scripts/sysroot scripts/completions/forge.bash scripts/forge-run scripts/run-tests \
           scripts/setup scripts/test .ci/run
 
 obj     = $(patsubst %,$O/%.o,$(1))
@@ -110,11 +110,11 @@ FUZZS  := $(patsubst %.c,$O/%,$(FUZZ))
 # Tools of another architecture, as programs that run here.
 ifdef CROSS
 RUN    := qemu-$(firstword $(subst -, ,$(CROSS))) -L $(abspath $(SYSROOT))
-RUNS   := $(patsubst bin/%,$O/run/%,$(BIN)) $O/run/forge
+RUNS   := $(patsubst bin/%,$O/run/%,$(BIN))
 endif
 
 .PHONY: all help
-all: $(if $(CROSS),$(TOOLBIN) $(RUNS),$(BIN) bin/forge)
+all: $(if $(CROSS),$(TOOLBIN) $(RUNS),$(BIN) lib/4bit-forge)
 help:
 	@sed -n 's/^## //p' Makefile cuda.mk package.mk
 
@@ -147,9 +147,9 @@ $(UNITS) $(HELPS) $(BENCHS): $O/%: $O/%.c.o $O/libforge.a
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-# The driver runs from where it lies, and from beside the tools of any build.
-bin/forge $O/bin/forge: scripts/forge
-	$(Q)mkdir -p $(@D); ln -sfn $(CURDIR)/scripts/forge $@
+# The driver finds its scripts in ../lib/4bit-forge, also in the tree.
+lib/4bit-forge $O/lib/4bit-forge:
+	$(Q)mkdir -p $(@D); ln -sfn $(CURDIR)/scripts $@
 
 # ---- tests -------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ demo: all
 	@scripts/demo --run
 
 # T=cli/grid.bats (or any part of a name) runs these tests alone.
-test: $(TOOLBIN) $O/bin/forge $(UNITS) $(HELPS) $(FUZZS) $(FAIL) $(FAKE) $(RUNS)
+test: $(TOOLBIN) $O/lib/4bit-forge $(UNITS) $(HELPS) $(FUZZS) $(FAIL) $(FAKE) $(RUNS)
 	@RUN='$(RUN)' FAIL_SO=$(if $(FAIL),$(CURDIR)/$(FAIL)) scripts/run-tests $O $(T)
 
 check-asan:
@@ -184,12 +184,14 @@ check-asan:
 $O/run/forge-%: $O/bin/forge-%
 	$(Q)mkdir -p $(@D); printf '#!/bin/sh\nexec %s "$$@"\n' \
 	  '$(RUN) $(abspath $<)' >$@; chmod +x $@
-$O/run/forge: scripts/forge
-	$(Q)mkdir -p $(@D); ln -sfn $(abspath $<) $@
+# The driver starts the tools that lie beside it: this machine's own starts those
+# of the other.
+$O/run/forge: $O/lib/4bit-forge
+	$(Q)mkdir -p $(@D); cp $(NATIVE)/forge $@
 
 # NATIVE: what its results are compared with.
 check-aarch64: C := aarch64-linux-gnu
-check-aarch64: $(TOOLBIN) $O/bin/forge
+check-aarch64: $(TOOLBIN) $O/lib/4bit-forge
 	@if [ -e build/sysroot/$C/complete ] && command -v qemu-aarch64 >/dev/null; then \
 	  NATIVE=$(CURDIR)/$O/bin $(MAKE) --no-print-directory CROSS=$C test; \
 	else echo 'aarch64: no libraries or no qemu-aarch64 here (scripts/setup --tests): not tested'; fi
@@ -240,7 +242,7 @@ lint: $O/libforge.a
 	$(Q)for m in $(MAN); do mandoc -Tlint -W warning $$m; done
 	$(call only,cJSON_,src/common/json.c)
 	$(call only,io_uring_,src/common/file.c src/common/behind.c)
-	$(call only,\bgetenv\b,src/common/tool.c src/common/opt.c)
+	$(call only,\bgetenv\b,src/common/tool.c src/common/opt.c src/driver/env.c)
 	$(call only,\bcblas_|openblas_,src/common/blas.c)
 	$(call only,__builtin_cpu_|\bgetauxval\b,src/common/cpu.c)
 	$(call only,\bdlopen\b,src/common/blas.c src/cuda/plugin.c)
@@ -263,17 +265,20 @@ D := $(DESTDIR)$(PREFIX)
 .PHONY: install uninstall clean
 install: all
 	install -d $D/bin $D/lib/4bit-forge
-	install -m 755 $(BIN) scripts/forge $D/bin
-	install -m 755 scripts/forge-run scripts/forge-stage $D/lib/4bit-forge
+	install -m 755 $(BIN) $D/bin
+	install -m 755 scripts/forge-run $D/lib/4bit-forge
 	install -m 644 scripts/pipeline.mk $D/lib/4bit-forge
+	install -D -m 644 scripts/completions/forge.bash $D/share/bash-completion/completions/forge
+	install -D -m 644 scripts/completions/forge.fish $D/share/fish/vendor_completions.d/forge.fish
 	for m in $(MAN); do \
 	  install -D -m 644 $$m $D/share/man/man$${m##*.}/$${m##*/}; done
 uninstall:
-	rm -f $(BIN:%=$D/%) $D/bin/forge
-	rm -rf $D/lib/4bit-forge
+	rm -f $(BIN:%=$D/%)
+	rm -rf $D/lib/4bit-forge $D/share/bash-completion/completions/forge \
+	  $D/share/fish/vendor_completions.d/forge.fish
 	for m in $(MAN); do rm -f $D/share/man/man$${m##*.}/$${m##*/}; done
 
 clean:
-	rm -rf build bin
+	rm -rf build bin lib
 
 -include $(patsubst %.o,%.d,$(call obj,$(SRC) $(UNIT) $(HELP) $(BENCH) $(FUZZ)))

@@ -33,8 +33,7 @@ $(B_HELP): $B/tests/%: $O/tests/helper/%.c.o $O/libforge.a
 	$(B_LINK)
 bundle: $(B_BIN)
 	$(Q)rm -rf $B/lib $B/tests; mkdir -p $B/lib/4bit-forge
-	$(Q)cp scripts/forge $B/bin; cp scripts/forge-run scripts/forge-stage \
-	  scripts/pipeline.mk $B/lib/4bit-forge
+	$(Q)cp scripts/forge-run scripts/pipeline.mk $B/lib/4bit-forge
 	$(Q)cp -L "$$(command -v $(firstword $(MAKE)))" $B/lib/4bit-forge/make
 	$(Q)opened=; for l in $(B_OPENED); do \
 	    so=$$(ldconfig -p | sed -n "s|.*$$l .* => ||p" | head -n 1); \

@@ -2,28 +2,44 @@
 #
 # forge(1) runs this in the work directory, which holds one directory for each
 # stage's settings: $T tokens, $C calibration, $S solving (each named by a key
-# of all options that the stage and those before it see).  So a
-# file that exists is the right one, and time stamps do not matter: all
+# of all options that the stage and those before it see, and of what they read).
+# So a file that exists is the right one, and time stamps do not matter: all
 # prerequisites are order-only.  Every file appears complete or not at all.
 #
-#   LAYERS="0 1 2 ..."   METHOD=gptq|rtn   PROPAGATE=quantized|original
-#   FISHER=yes (rows are solved together; empty: each for itself)
-#   RUN="forge-run --"   where steps run (empty: here)
+# By itself, where `forge quantize` has left its settings:
+#
+#     make -f PREFIX/lib/4bit-forge/pipeline.mk -C WORK -j4
+#
+# What is in the work directory is data.  `forge stage plan` checks it and says
+#   LAYERS=0,1,2...   METHOD=gptq|rtn   PROPAGATE=quantized|original
+#   FISHER=yes (rows are solved together; empty: each for itself)   T C S
+# and RUN="forge-run --" is where steps run (empty: here).
 
 # Recipes die with make, even if make is killed.
 SHELL := /usr/bin/setpriv
-.SHELLFLAGS := --pdeathsig TERM /bin/bash -euo pipefail -c
+.SHELLFLAGS := --pdeathsig TERM /bin/sh -euc
 MAKEFLAGS += -rR
 .SUFFIXES:
 .SECONDARY:
 .DELETE_ON_ERROR:
 
-STEP   := $(RUN) forge-stage
-codes  := $(LAYERS:%=$S/codes-%.fts)
+ifndef S
+here  := $(dir $(realpath $(lastword $(MAKEFILE_LIST))))
+tools := $(dir $(firstword $(wildcard $(here)../bin/forge $(here)../../bin/forge)))
+export PATH := $(PATH):$(tools):$(here)
+RUN   ?= $(if $(filter-out local,$(FORGE_LAUNCH))$(FORGE_RETRIES),forge-run --)
+$(foreach v,$(shell forge stage plan),$(eval $v))
+$(if $S,,$(error no plan: forge quantize makes one))
+endif
+
+comma  := ,
+layers := $(subst $(comma), ,$(LAYERS))
+STEP   := exec $(RUN) forge stage
+codes  := $(layers:%=$S/codes-%.fts)
 
 # One after another: $1-I.fts needs $1-J.fts, J the layer before I.
-pairs := $(join $(filter-out $(firstword $(LAYERS)),$(LAYERS)),\
-           $(addprefix :,$(filter-out $(lastword $(LAYERS)),$(LAYERS))))
+pairs := $(join $(filter-out $(firstword $(layers)),$(layers)),\
+           $(addprefix :,$(filter-out $(lastword $(layers)),$(layers))))
 chain  = $(foreach p,$(pairs),$(eval \
   $1-$(word 1,$(subst :, ,$p)).fts: | $1-$(word 2,$(subst :, ,$p)).fts))
 
@@ -49,7 +65,7 @@ else ifeq ($(PROPAGATE),original)
 # there is room, --jobs at a time.
 $(codes): $S/codes-%.fts: | $C/hessian-%.fts $(fisher)
 	@$(STEP) solve $*
-$(LAYERS:%=$C/hessian-%.fts): $C/hessian-%.fts: | $T/tokens.fts
+$(layers:%=$C/hessian-%.fts): $C/hessian-%.fts: | $T/tokens.fts
 	@$(STEP) calibrate $*
 $(call chain,$C/hessian)
 else

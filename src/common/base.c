@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+const char forge_what[] = "@(#)4bit-forge " FORGE_VERSION;
 const char *progname = "forge";
 int verbosity;
 
@@ -53,7 +54,8 @@ static void print(const char *fmt, ...)
 
 void err_print(const struct err *e)
 {
-    print("%s", e->msg);
+    if (!e->told)
+        print("%s", e->msg);
 }
 
 void die_err(const struct err *e)
@@ -70,6 +72,17 @@ void warning(const char *fmt, ...)
         return;
     va_start(ap, fmt);
     say("warning: ", fmt, ap);
+    va_end(ap);
+}
+
+void remark(const char *fmt, ...)
+{
+    va_list ap;
+
+    if (verbosity < 0)
+        return;
+    va_start(ap, fmt);
+    say("", fmt, ap);
     va_end(ap);
 }
 
@@ -90,10 +103,13 @@ static void set(struct err *e, int code, const char *fmt, va_list ap)
     size_t n;
 
     e->code = code;
+    e->told = false;
     vsnprintf(e->msg, sizeof(e->msg), fmt, ap);
     n = strlen(e->msg);
-    if (n && e->msg[n - 1] == ':') /* "cannot read 'x':" wants errno */
+    if (n && e->msg[n - 1] == ':') { /* "cannot read 'x':" wants errno */
         snprintf(e->msg + n, sizeof(e->msg) - n, " %s", strerror(saved));
+        e->told = saved == EPIPE;
+    }
 }
 
 int err_set(struct err *e, int code, const char *fmt, ...)

@@ -51,12 +51,14 @@ enum { EXIT_NO = 1 };
 struct err {
     int code;      /* one of E_* */
     char msg[512]; /* one line, lower case, no full stop, no newline */
+    bool told;     /* a tool before or behind this one in its pipe says why */
 };
 
 C_BEGIN
 
 /* Fill *e and return code, so that a function can `return err_set(...)`.  A
- * format that ends in ':' gets strerror(errno) appended. */
+ * format that ends in ':' gets strerror(errno) appended; where that is EPIPE,
+ * whoever read has said why, or was told to stop: e->told. */
 int err_set(struct err *e, int code, const char *fmt, ...) PRINTF(3, 4);
 /* Put "fmt: " before the message that *e holds; returns e->code. */
 int err_prefix(struct err *e, const char *fmt, ...) PRINTF(2, 3);
@@ -64,19 +66,26 @@ int err_prefix(struct err *e, const char *fmt, ...) PRINTF(2, 3);
  * (E_NOINPUT or E_IO), or E_TEMP for ENOMEM. */
 int err_open_code(int errnum);
 
+/* "@(#)4bit-forge VERSION", which every program carries, as what(1) finds it:
+ * its version can be told without running it. */
+enum { WHAT_PREFIX = 15 }; /* what comes before the version */
+extern const char forge_what[];
 extern const char *progname;
 extern int verbosity; /* -1 quiet, 0 normal, 1 verbose */
 
 void base_init(const char *argv0);
-/* A message as err_set()'s on stderr, and the end, with status -code. */
+/* A message as err_set()'s on stderr, unless it is told already, and the end,
+ * with status -code. */
 NORETURN void die(int code, const char *fmt, ...) PRINTF(2, 3);
 NORETURN void die_err(const struct err *e);
-/* Only the line.  A tool says why before it passes the error on, so that its
- * line comes before those of the tools behind it. */
+/* Only the line.  A tool says why before it passes the error on; the tools
+ * behind it are then told and say nothing. */
 void err_print(const struct err *e);
 /* One line on stderr, by one write(2); silent under --quiet (not die). */
 void warning(const char *fmt, ...) PRINTF(1, 2);
 void info(const char *fmt, ...) PRINTF(1, 2);
+/* The same of what should be known but is no cause for worry. */
+void remark(const char *fmt, ...) PRINTF(1, 2);
 
 /* Memory of a library: NULL with *e = E_TEMP, "where: cannot allocate ...".
  * The memory is uninitialised (mem_alloc, mem_grow) or zero (mem_zero);

@@ -43,30 +43,6 @@ static int parse_name(const char *name, enum device *device, int *number,
     return 0;
 }
 
-static int parse_memory(const char *text, uint64_t *bytes, struct err *e)
-{
-    static const char units[] = "KMGT";
-    const char *unit = NULL;
-    char *end = NULL;
-    double v = 0;
-
-    *bytes = 0;
-    if (!text)
-        return 0;
-    if (*text >= '0' && *text <= '9')
-        v = strtod(text, &end);
-    if (end && *end && (unit = strchr(units, *end)))
-        for (end++; unit >= units; unit--)
-            v *= 1024;
-    if (!end || *end || !(v >= 1 && v < 1e18))
-        return err_set(e, E_USAGE,
-                       "--gpu-memory: '%s' is no size: want a number with K, "
-                       "M, G or T",
-                       text);
-    *bytes = (uint64_t)v;
-    return 0;
-}
-
 static int open_cuda(int number, uint64_t memory, struct err *e)
 {
     struct device_gpu *g = &state.gpu;
@@ -82,16 +58,15 @@ static int open_cuda(int number, uint64_t memory, struct err *e)
 int device_open(const struct device_choice *c, struct err *e)
 {
     enum device device;
-    uint64_t memory;
     int number, rc;
 
-    if ((rc = parse_name(c->name, &device, &number, e)) < 0 ||
-        (rc = parse_memory(c->memory, &memory, e)) < 0)
+    rc = parse_name(c->name, &device, &number, e);
+    if (rc < 0)
         return rc;
     state.demanded = device == DEVICE_CUDA;
     if (device == DEVICE_CPU || (device == DEVICE_AUTO && !plugin_promises()))
         return 0;
-    rc = open_cuda(number, memory, e);
+    rc = open_cuda(number, c->memory, e);
     if (rc < 0)
         state.gpu = (struct device_gpu){ NULL, NULL };
     if (rc < 0 && state.demanded)

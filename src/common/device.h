@@ -13,9 +13,10 @@ enum device { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 struct forge_cuda; /* cuda/forge_cuda.h */
 struct cuda_context;
 
-/* The words of the options; NULL: not given. */
+/* What the options say; NULL: not given. */
 struct device_choice {
-    const char *name, *memory;
+    const char *name;
+    uint64_t memory; /* 0: not given */
 };
 
 /* An open GPU. */
@@ -36,7 +37,7 @@ struct device_gpu {
       0,                                                                       \
       true },                                                                  \
     {                                                                          \
-        OPT_STR, 0, "gpu-memory", "SIZE",                                      \
+        OPT_SIZE, 0, "gpu-memory", "SIZE",                                     \
             "GPU memory to hold at most, e.g. 8G [all]", &(dst)->memory, 0, 0, \
             true                                                               \
     }

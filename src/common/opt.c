@@ -8,8 +8,9 @@
 #include <string.h>
 
 #include "common/cpu.h"
+#include "common/units.h"
 
-enum { LEFT_COLUMN = 30, RECORD_MAX = 8192 };
+enum { LEFT_COLUMN = 30, RECORD_MAX = 8192, WORD_MAX = 48, HINT_MAX = 160 };
 
 static char record[RECORD_MAX] = "[]";
 
@@ -41,6 +42,93 @@ static void finish_stdout(void)
     exit(0);
 }
 
+static void complete(const struct opt *table)
+{
+    for (const struct opt *o = table; o->type != OPT_END; o++)
+        printf("--%s%s%s\n", o->name, o->arg ? " " : "", o->arg ? o->arg : "");
+    printf("--help\n--version\n");
+}
+
+/* ---- what may have been meant ---- */
+
+/* Insertions, deletions, replacements and swaps of neighbours that make b of
+ * a (optimal string alignment). */
+static int distance(const char *a, int n, const char *b, int m)
+{
+    int d[WORD_MAX + 1][WORD_MAX + 1];
+
+    for (int i = 0; i <= n; i++)
+        for (int j = 0; j <= m; j++) {
+            int best;
+
+            if (!i || !j) {
+                d[i][j] = i + j;
+                continue;
+            }
+            best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            best = d[i - 1][j] + 1 < best ? d[i - 1][j] + 1 : best;
+            best = d[i][j - 1] + 1 < best ? d[i][j - 1] + 1 : best;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] &&
+                a[i - 2] == b[j - 1] && d[i - 2][j - 2] + 1 < best)
+                best = d[i - 2][j - 2] + 1;
+            d[i][j] = best;
+        }
+    return d[n][m];
+}
+
+/* 0: word begins with what was given; up to a third may be wrong; or WORD_MAX:
+ * it is far from it. */
+static int farness(const char *given, const char *word, int n)
+{
+    int k = (int)strlen(given), d;
+
+    if (k < 2 || k > WORD_MAX || n > WORD_MAX)
+        return WORD_MAX;
+    if (k < n && !strncmp(given, word, (size_t)k))
+        return 0;
+    d = distance(given, k, word, n);
+    return d <= (k > n ? k : n) / 3 ? d : WORD_MAX;
+}
+
+const char *opt_hint(const char *given, const char *words)
+{
+    static char text[HINT_MAX];
+    int best = WORD_MAX - 1, found = 0, at = 0;
+
+    for (const char *w = words; *w; w += strcspn(w, "|"), w += *w == '|') {
+        int n = (int)strcspn(w, "|"), d = farness(given, w, n);
+
+        if (d > best || (d == best && found == 3))
+            continue;
+        if (d < best)
+            found = at = 0;
+        best = d;
+        at += snprintf(text + at, (size_t)(HINT_MAX - at), "%s'%.*s'",
+                       found ? " or " : " (did you mean ", n, w);
+        found++;
+    }
+    if (!found)
+        return " (try --help)";
+    snprintf(text + at, (size_t)(HINT_MAX - at), "?)");
+    return text;
+}
+
+NORETURN static void unknown(const struct opt *table, const char *arg)
+{
+    char words[4096], given[WORD_MAX + 2];
+    int at = 0;
+
+    words[0] = 0;
+    for (const struct opt *o = table; o->type != OPT_END; o++)
+        at += snprintf(words + at, sizeof(words) - (size_t)at, "%s--%s",
+                       at ? "|" : "", o->name);
+    snprintf(given, sizeof(given), "%.*s", (int)strcspn(arg, "="), arg);
+    die(E_USAGE, "unknown option '%s'%s", arg,
+        opt_hint(!strncmp(given, "--", 2) ? given : "", words));
+}
+
+/* ---- values ---- */
+
 static int choose(const struct opt *o, const char *value)
 {
     const char *word = o->arg;
@@ -51,7 +139,8 @@ static int choose(const struct opt *o, const char *value)
         if (strlen(value) == n && !strncmp(word, value, n))
             return i;
         if (!word[n])
-            die(E_USAGE, "--%s: '%s' is none of %s", o->name, value, o->arg);
+            die(E_USAGE, "--%s: '%s' is none of %s%s", o->name, value, o->arg,
+                opt_hint(value, o->arg));
         word += n + 1;
     }
 }
@@ -86,10 +175,19 @@ static void store_number(const struct opt *o, const char *value)
         *(double *)o->dst = v;
 }
 
+static void store_size(const struct opt *o, const char *value)
+{
+    if (!size_parse(value, o->dst))
+        die(E_USAGE,
+            "--%s: '%s' is no size (such as 5GB, 512MiB, 1.5G, 1000000)",
+            o->name, value);
+}
+
 static void store(const struct opt *o, const char *value)
 {
     switch (o->type) {
     case OPT_STR: *(const char **)o->dst = value; break;
+    case OPT_SIZE: store_size(o, value); break;
     case OPT_CHOICE: *(int *)o->dst = choose(o, value); break;
     case OPT_LIST: append(o->dst, value); break;
     case OPT_INT:
@@ -165,6 +263,10 @@ int opt_parse(int argc, char **argv, const char *synopsis, const char *summary,
     if (cpu_choose(getenv("FORGE_CPU"), &e) < 0)
         die_err(&e);
     strcpy(record, "[]");
+    if (argc == 2 && !strcmp(argv[1], "--complete")) {
+        complete(table);
+        finish_stdout();
+    }
     for (int i = 1; i < argc; i++) {
         const char *value = NULL;
         const struct opt *o;
@@ -187,13 +289,15 @@ int opt_parse(int argc, char **argv, const char *synopsis, const char *summary,
         }
         o = find(table, argv[i], &value);
         if (!o)
-            die(E_USAGE, "unknown option '%s' (try --help)", argv[i]);
+            unknown(table, argv[i]);
         if (o->type == OPT_FLAG) {
             if (value)
                 die(E_USAGE, "--%s takes no value", o->name);
             ++*(int *)o->dst;
         } else if (!value && ++i == argc) {
             die(E_USAGE, "--%s wants %s", o->name, o->arg);
+        } else if (!value && !strncmp(argv[i], "--", 2)) {
+            die(E_USAGE, "--%s wants %s, not '%s'", o->name, o->arg, argv[i]);
         } else {
             store(o, value ? value : argv[i]);
         }

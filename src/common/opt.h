@@ -10,6 +10,7 @@ enum opt_type {
     OPT_INT,    /* int64_t *, min..max */
     OPT_FLOAT,  /* double *, min..max */
     OPT_STR,    /* const char ** */
+    OPT_SIZE,   /* uint64_t *: bytes, see units.h */
     OPT_CHOICE, /* int *: index into arg, words separated by '|' */
     OPT_LIST    /* struct opt_list *: may be given more than once */
 };
@@ -33,10 +34,18 @@ struct opt {
 
 /* Parse all options, up to "--", and move the operands behind them; returns
  * the index of the first operand.  Knows -h/--help and -V/--version (stdout,
- * exit 0); dies with E_USAGE on anything wrong.
- * Names are never abbreviated: an abbreviation is a promise about the future. */
+ * exit 0); dies with E_USAGE on anything wrong, with what may have been meant.
+ * Names are never abbreviated: an abbreviation is a promise about the future.
+ * A value may begin with "--" only where it is joined by '=': else an option
+ * whose value was forgotten would swallow the next.
+ * --complete, alone: a line "--name ARG" for each option, for shells. */
 int opt_parse(int argc, char **argv, const char *synopsis, const char *summary,
               const struct opt *table);
+
+/* " (did you mean 'X'?)" for a word that is none of `words`, which are separated
+ * by '|', where one or two are near to it; else " (try --help)".  Valid until the
+ * next call. */
+const char *opt_hint(const char *word, const char *words);
 
 /* The options that were given and are not local, as a JSON array of strings
  * in the order given, e.g. ["--group=128","--symmetric"]: what HEAD records.

@@ -5,11 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "common/json.h"
+#include "common/units.h"
 
-enum { LINE_MAX_LEN = 512, COLUMNS = 79 };
+enum { LINE_MAX_LEN = 512, COLUMNS = 80 };
 static const double shortest_gap = 0.1; /* seconds between two drawings */
 
 static void put(const char *text, size_t n)
@@ -34,22 +36,16 @@ static size_t add(char *line, size_t at, const char *fmt, ...)
 
 static size_t add_bytes(char *line, size_t at, double n, const char *suffix)
 {
-    static const char *const unit[] = { "B", "kB", "MB", "GB", "TB", "PB" };
-    size_t u = 0;
+    char text[UNIT_TEXT];
 
-    for (; n >= 999.5 && u + 1 < ARRAY_LEN(unit); u++)
-        n /= 1000;
-    return add(line, at, u && n < 99.95 ? "%.1f %s%s" : "%.0f %s%s", n, unit[u],
-               suffix);
+    return add(line, at, "%s%s", size_text(text, n), suffix);
 }
 
 static size_t add_seconds(char *line, size_t at, double s)
 {
-    if (s < 60)
-        return add(line, at, "%.1f s", s);
-    if (s < 3600)
-        return add(line, at, "%dm%02ds", (int)s / 60, (int)s % 60);
-    return add(line, at, "%dh%02dm", (int)(s / 3600), (int)(s / 60) % 60);
+    char text[UNIT_TEXT];
+
+    return add(line, at, "%s", span_text(text, s));
 }
 
 static void show_json(const struct progress *p, double t, const char *event)
@@ -83,6 +79,14 @@ static void show_json(const struct progress *p, double t, const char *event)
     free(w.text);
 }
 
+int progress_columns(void)
+{
+    struct winsize w;
+
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &w) || !w.ws_col ? COLUMNS :
+                                                               w.ws_col;
+}
+
 static void show_line(struct progress *p, double t)
 {
     char line[LINE_MAX_LEN];
@@ -107,8 +111,8 @@ static void show_line(struct progress *p, double t)
         n = add(line, n, "loss %.3g  ", p->loss);
     if (p->item)
         n = add(line, n, "%s", p->item);
-    if (n > COLUMNS + 1)
-        n = COLUMNS + 1; /* one line, not a column of them */
+    if (n > (size_t)progress_columns())
+        n = (size_t)progress_columns(); /* one line, not a column of them */
     for (size_t i = 1; i < n; i++)
         if ((unsigned char)line[i] < 0x20)
             line[i] = '?';

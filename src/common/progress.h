@@ -27,6 +27,8 @@ struct progress {
     bool drawn;
 };
 
+/* Columns of the terminal at standard error; 80 when it does not say. */
+int progress_columns(void);
 void progress_start(struct progress *p, int mode, const char *unit,
                     uint64_t total);
 /* Call after each unit; draws when it is time to. */

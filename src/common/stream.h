@@ -91,6 +91,8 @@ struct stream_expect {
     const char *key;      /* --expect-key: another key is E_DATA */
     const char *ref_root; /* directory that REF frames may read files of;
                              NULL: a REF frame is E_DATA */
+    bool piped; /* the file is what came through a pipe: an error that it
+                   carries has been told */
 };
 
 /* path "-" or NULL: standard input.  Regular files are read through

@@ -42,6 +42,7 @@ struct stream_reader {
     uint64_t start;       /* of this stream in the input */
     uint64_t last_frame;
     bool open, complete; /* inside a stream; after one */
+    bool piped;          /* see stream_expect */
     bool told;           /* by an ERROR frame, or it is the output's error */
     int failed;          /* code of the first error, which stays */
     struct err why;
@@ -74,6 +75,7 @@ static int prepare(struct stream_reader *r, const struct stream_expect *expect,
                    struct err *e)
 {
     r->meta_cap = FRAME_META_MAX;
+    r->piped = expect && expect->piped;
     if (copy_text(&r->key, expect ? expect->key : NULL, e) < 0 ||
         copy_text(&r->root, expect ? expect->ref_root : NULL, e) < 0 ||
         !(r->meta = mem_alloc(r->meta_cap, "stream", e)) ||
@@ -405,6 +407,8 @@ static int take_error(struct stream_reader *r, struct err *e)
     err_set(e, code, "%.*s", (int)(r->h.meta_len - sizeof(said)),
             (const char *)r->meta + sizeof(said));
     r->told = true;
+    /* kept in a file, nobody may have heard it */
+    e->told = !r->in.file || r->piped;
     return code;
 }
 

@@ -287,7 +287,8 @@ void stream_abort(struct stream_writer *w, const struct err *why)
     if (!w->out.pub && !w->out.broken && !w->due && why) {
         code = (uint32_t)-why->code;
         memcpy(meta, &code, sizeof(code));
-        snprintf(meta + 4, sizeof(meta) - 4, "%s: %s", progname, why->msg);
+        snprintf(meta + 4, sizeof(meta) - 4, "%s%s%s",
+                 why->told ? "" : progname, why->told ? "" : ": ", why->msg);
         n = 4 + strlen(meta + 4);
         if (emit_head(w, &e) < 0 ||
             emit_frame(w, FRAME_ERROR, meta, n, &e) < 0 ||

@@ -4,6 +4,7 @@
 #include "common/threads.h"
 
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 
 enum { MAX_THREADS = 4096, SHARES_PER_THREAD = 4 };
@@ -86,13 +87,27 @@ static void *worker(void *arg)
     return NULL;
 }
 
+/* Signals are the first thread's: it may wait for them (signalfd), and a read of
+ * its is what they are to interrupt. */
+static int create(pthread_t *t, void *(*fn)(void *), void *arg)
+{
+    sigset_t all, before;
+    int rc;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    rc = pthread_create(t, NULL, fn, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc;
+}
+
 /* Fewer workers than wanted is slower and nothing else. */
 static void start_workers(int want)
 {
     while (pool.started < want) {
         pthread_t t;
 
-        if (pthread_create(&t, NULL, worker, NULL))
+        if (create(&t, worker, NULL))
             return;
         pthread_detach(t);
         pool.started++;
@@ -149,7 +164,7 @@ void threads_start(struct threads_task *t, void (*fn)(void *ctx), void *ctx)
     pthread_t thread;
 
     *t = (struct threads_task){ .fn = fn, .ctx = ctx };
-    if (threads_count() > 1 && !pthread_create(&thread, NULL, run_task, t)) {
+    if (threads_count() > 1 && !create(&thread, run_task, t)) {
         t->thread = thread;
         t->running = true;
     } else {

@@ -5,6 +5,7 @@
 
 #include "common/file.h"
 #include "common/opt.h"
+#include "common/units.h"
 #include "driver/meter.h"
 
 struct settings {
@@ -37,7 +38,7 @@ static int parse(int argc, char **argv, struct settings *s)
 
 static void report(const struct settings *s, const struct meter *m)
 {
-    char text[256];
+    char text[256], peak[UNIT_TEXT];
     struct err e;
     int n = snprintf(text, sizeof(text),
                      "{\"seconds\":%.3f,\"peak_bytes\":%llu,\"status\":%d}\n",
@@ -45,7 +46,7 @@ static void report(const struct settings *s, const struct meter *m)
 
     if (s->output && publish_text(s->output, text, (size_t)n, &e) < 0)
         die_err(&e);
-    info("%.2f s, peak %.1f MiB", m->seconds, (double)m->peak / 1048576);
+    info("%.2f s, peak %s", m->seconds, size_text(peak, (double)m->peak));
 }
 
 int main(int argc, char **argv)
@@ -55,7 +56,7 @@ int main(int argc, char **argv)
     struct meter m;
     struct err e;
 
-    if (meter_run(argv + command, s.interval, &m, &e) < 0)
+    if (meter_run(argv + command, s.interval, NULL, &m, &e) < 0)
         die_err(&e);
     report(&s, &m);
     return m.status;

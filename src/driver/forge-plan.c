@@ -40,10 +40,11 @@ static void print(const struct plan *p)
         { "state_bytes", (double)p->state_bytes },
         { "layer_bytes", (double)p->layer_bytes },
         { "token_flops", p->token_flops },
-        { "solve_flops", p->solve_flops },
         { "second_flops", p->second_flops },
-        { "group_flops", p->group_flops },
-        { "square_flops", p->square_flops },
+        { "fast_flops", p->solve_flops[EFFORT_FAST] },
+        { "default_flops", p->solve_flops[EFFORT_DEFAULT] },
+        { "best_flops", p->solve_flops[EFFORT_BEST] },
+        { "target_flops", p->target_flops[EFFORT_DEFAULT] },
         { "couple_flops", p->couple_flops },
     };
 
@@ -59,9 +60,10 @@ int main(int argc, char **argv)
     struct plan p;
     struct err e;
 
-    if (plan_model(&p, dir, group, &e) < 0)
+    if (plan_model(&p, dir, group, true, &e) < 0)
         die_err(&e);
     print(&p);
+    plan_release(&p);
     if (fflush(stdout) || ferror(stdout))
         die(E_IO, "standard output:");
     return 0;

@@ -111,10 +111,14 @@ static void look(struct meter *m, pid_t root)
     }
 }
 
-NORETURN static void become(char **argv, pid_t parent, const sigset_t *mask)
+NORETURN static void become(char **argv, const struct meter_watch *w,
+                            pid_t parent, const sigset_t *mask)
 {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent)
+        _exit(NOT_FOUND);
+    if (w &&
+        (dup2(w->out, STDOUT_FILENO) < 0 || dup2(w->err, STDERR_FILENO) < 0))
         _exit(NOT_FOUND);
     sigprocmask(SIG_SETMASK, mask, NULL);
     execvp(argv[0], argv);
@@ -130,6 +134,7 @@ static int reap(pid_t child, struct meter *m)
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
         if (pid != child)
             continue;
+        m->killed = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
         m->status =
             WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
         return 1;
@@ -138,21 +143,37 @@ static int reap(pid_t child, struct meter *m)
 }
 
 static void watch(pid_t child, int signals, int64_t interval_ms,
-                  struct meter *m)
+                  const struct meter_watch *w, struct meter *m)
 {
-    struct pollfd p = { .fd = signals, .events = POLLIN };
+    struct pollfd p[2] = { { .fd = signals, .events = POLLIN },
+                           { .fd = w ? w->fd : -1, .events = POLLIN } };
+    double looked = 0, gap = (double)interval_ms / 1000;
     struct signalfd_siginfo s;
 
     while (!reap(child, m)) {
-        look(m, child);
-        if (poll(&p, 1, (int)interval_ms) > 0 &&
+        if (seconds_now() - looked >= gap) {
+            look(m, child);
+            looked = seconds_now();
+            if (w)
+                w->tick(w->ctx);
+        }
+        if (poll(p, 2, (int)interval_ms) <= 0)
+            continue;
+        if (p[0].revents &&
             read(signals, &s, sizeof(s)) == (ssize_t)sizeof(s) &&
-            s.ssi_signo != SIGCHLD)
+            s.ssi_signo != SIGCHLD) {
+            m->signalled = (int)s.ssi_signo;
             kill(child, (int)s.ssi_signo);
+        }
+        if (p[1].revents && !w->ready(w->ctx, w->fd))
+            p[1].fd = -1;
     }
+    while (p[1].fd >= 0 && w->ready(w->ctx, w->fd))
+        ;
 }
 
-int meter_run(char **argv, int64_t interval_ms, struct meter *m, struct err *e)
+int meter_run(char **argv, int64_t interval_ms, const struct meter_watch *w,
+              struct meter *m, struct err *e)
 {
     sigset_t caught, before;
     pid_t self = getpid(), child;
@@ -166,7 +187,7 @@ int meter_run(char **argv, int64_t interval_ms, struct meter *m, struct err *e)
     sigaddset(&caught, SIGINT);
     sigaddset(&caught, SIGHUP);
     sigprocmask(SIG_BLOCK, &caught, &before);
-    signals = signalfd(-1, &caught, SFD_CLOEXEC);
+    signals = signalfd(-1, &caught, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signals < 0)
         return err_set(e, E_TEMP, "signalfd:");
     prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -176,8 +197,12 @@ int meter_run(char **argv, int64_t interval_ms, struct meter *m, struct err *e)
         return err_set(e, E_TEMP, "fork:");
     }
     if (!child)
-        become(argv, self, &before);
-    watch(child, signals, interval_ms, m);
+        become(argv, w, self, &before);
+    if (w) {
+        close(w->out);
+        close(w->err);
+    }
+    watch(child, signals, interval_ms, w, m);
     m->seconds = seconds_now() - start;
     close(signals);
     if (m->status == NOT_FOUND)

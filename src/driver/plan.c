@@ -26,18 +26,51 @@ static uint64_t packed_bytes(const struct linear *l, int64_t group)
     return (uint64_t)l->rows * ((uint64_t)l->cols / 2 + groups * 2);
 }
 
-/* How often forge-solve goes over rows together. */
-static double sweeps(const struct linear *l)
+/* Rows together: which, and how often. */
+static int sweeps(const struct linear *l)
 {
     if (l->input == IN_EXPERT_MID)
-        return 2;
-    return l->input == IN_ATTN_OUT || l->input == IN_MLP_MID ? 6 : 0;
+        return COUPLE_EXPERT;
+    return l->input == IN_ATTN_OUT || l->input == IN_MLP_MID ? COUPLE_SWEEPS :
+                                                               0;
 }
 
-static int add_linear(struct plan *p, const struct model_config *m,
-                      const struct checkpoint *c, const struct linear *l,
-                      int64_t group, struct err *e)
+/* What all layers share of what was asked for. */
+struct want {
+    const struct model_config *m;
+    const struct checkpoint *c;
+    int64_t group;
+    bool symmetric;
+};
+
+static struct solve_cost cost_of(const struct want *w, int effort,
+                                 bool corrected)
 {
+    return (struct solve_cost){ (enum effort)effort, (uint64_t)w->group,
+                                w->symmetric, corrected };
+}
+
+static void add_solving(struct plan *p, const struct want *w,
+                        const struct linear *l)
+{
+    double rows = (double)l->rows, cols = (double)l->cols;
+
+    for (int i = 0; i < EFFORTS; i++) {
+        const struct solve_cost plain = cost_of(w, i, false);
+        const struct solve_cost moved = cost_of(w, i, true);
+        double flops = solve_cost_linear(&plain, rows, cols);
+
+        p->solve_flops[i] += flops;
+        p->target_flops[i] += solve_cost_linear(&moved, rows, cols) - flops;
+    }
+    p->couple_flops += solve_cost_couple(rows, cols, sweeps(l));
+}
+
+static int add_linear(struct plan *p, const struct want *w,
+                      const struct linear *l, struct err *e)
+{
+    const struct model_config *m = w->m;
+    const struct checkpoint *c = w->c;
     char name[MODULE_PATH_MAX + 8];
     const struct ck_tensor *t;
     double cols = (double)l->cols, rows = (double)l->rows;
@@ -55,22 +88,20 @@ static int add_linear(struct plan *p, const struct model_config *m,
                        (long long)l->rows, (long long)l->cols);
     p->modules++;
     p->quantized += (uint64_t)l->rows * (uint64_t)l->cols;
-    p->bytes_out += packed_bytes(l, group);
+    p->bytes_out += packed_bytes(l, w->group);
     p->bytes_out -= t ? t->bytes : 0;
     p->token_flops += 2 * rows * cols * share;
-    p->solve_flops += rows * cols * cols;
     /* experts: those of the original's choice, and those of ours */
     p->second_flops += 2 * rows * cols * share * (l->expert < 0 ? 1 : 2);
-    p->group_flops += rows * cols * (double)group;
-    p->square_flops += rows * cols * cols;
-    p->couple_flops += sweeps(l) * 2 * rows * cols * (rows + cols);
+    add_solving(p, w, l);
     return 0;
 }
 
 /* The Hessian of an input class; one expert's is in memory at a time. */
-static void add_input(struct plan *p, const struct model_config *m, int class,
+static void add_input(struct plan *p, const struct want *want, int class,
                       int64_t width)
 {
+    const struct model_config *m = want->m;
     bool expert = class == IN_EXPERT || class == IN_EXPERT_MID;
     uint64_t w = (uint64_t)width, bytes = w * (w + 1) / 2 * 4;
     bool output =
@@ -85,31 +116,36 @@ static void add_input(struct plan *p, const struct model_config *m, int class,
     /* the cross moment: of two inputs, or of an output and an input */
     p->second_flops +=
         2 * cols * (output ? (double)m->hidden_size : cols) * times;
-    p->solve_flops +=
-        cols * cols * cols / 3 * (expert ? (double)m->moe.n_experts : 1);
+    for (int i = 0; i < EFFORTS; i++) {
+        const struct solve_cost cost = cost_of(want, i, false);
+
+        p->solve_flops[i] += solve_cost_input(&cost, cols) *
+                             (expert ? (double)m->moe.n_experts : 1);
+    }
 }
 
-static int add_layer(struct plan *p, const struct model_config *m,
-                     const struct checkpoint *c, int64_t layer, int64_t group,
+static int add_layer(struct plan *p, const struct want *w, int64_t layer,
                      struct err *e)
 {
+    const struct model_config *m = w->m;
     int64_t width[IN_COUNT] = { 0 }, n = model_linear_count(m, layer);
     uint64_t h = (uint64_t)m->hidden_size, state = 2 * h;
 
     p->layer_hessian_bytes = 0;
+    p->layer_modules[layer] = n;
     for (int64_t i = 0; i < n; i++) {
         struct linear l;
         int r;
 
         model_linear(m, layer, i, &l);
-        if ((r = add_linear(p, m, c, &l, group, e)))
+        if ((r = add_linear(p, w, &l, e)))
             return r;
         width[l.input] = l.cols;
     }
     for (int i = 0; i < IN_COUNT; i++) {
         if (!width[i])
             continue;
-        add_input(p, m, i, width[i]);
+        add_input(p, w, i, width[i]);
         if (i == IN_EXPERT)
             state += 2 * h; /* the sum of the experts' outputs, in f32 */
         else if (i != IN_ATTN && i != IN_EXPERT_MID)
@@ -164,25 +200,39 @@ static int add_tensors(struct plan *p, const struct model_config *m,
     return 0;
 }
 
-int plan_model(struct plan *p, const char *dir, int64_t group, struct err *e)
+int plan_model(struct plan *p, const char *dir, int64_t group, bool symmetric,
+               struct err *e)
 {
     struct model_config m;
     struct checkpoint *c;
     int r = model_config_read(&m, dir, e);
 
+    memset(p, 0, sizeof(*p));
     if (r)
         return r;
-    memset(p, 0, sizeof(*p));
     r = checkpoint_open(&c, dir, e);
     if (!r) {
+        const struct want w = { &m, c, group, symmetric };
+
         p->layers = m.n_layers;
         p->hidden_size = m.hidden_size;
         p->bf16_experts = m.moe.n_experts > 0 && m.dtype == DT_BF16;
-        r = add_tensors(p, &m, c, e);
+        p->packed = checkpoint_storage(c) != STORAGE_PLAIN;
+        p->layer_modules =
+            mem_zero((size_t)m.n_layers, sizeof(*p->layer_modules), "plan", e);
+        r = p->layer_modules ? add_tensors(p, &m, c, e) : e->code;
         for (int64_t i = 0; i < m.n_layers && !r; i++)
-            r = add_layer(p, &m, c, i, group, e);
+            r = add_layer(p, &w, i, e);
         checkpoint_close(c);
     }
     model_config_release(&m);
+    if (r)
+        plan_release(p);
     return r;
+}
+
+void plan_release(struct plan *p)
+{
+    free(p->layer_modules);
+    p->layer_modules = NULL;
 }

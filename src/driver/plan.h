@@ -3,10 +3,15 @@
 #define FORGE_PLAN_H
 
 #include "common/base.h"
+#include "gptq/cost.h"
 #include "model/config.h"
+
+enum { EFFORTS = EFFORT_BEST + 1 };
 
 struct plan {
     int64_t layers, modules, hidden_size;
+    int64_t *layer_modules;       /* [layers]: linears that become 4-bit */
+    bool packed;                  /* is 4-bit already */
     bool bf16_experts;            /* a mixture that runs in bf16 */
     uint64_t parameters;          /* of the whole checkpoint */
     uint64_t quantized;           /* of the linears that become 4-bit */
@@ -20,19 +25,20 @@ struct plan {
                              its experts */
     double token_flops;   /* per token of calibration: forward pass over the
                              linears, and C * C for each Hessian */
-    double solve_flops;   /* all layers: C^3/3 per input, O C^2 per linear */
     double second_flops;  /* per token, of a second stream: the forward pass
                              and the cross moment of each input */
-    double group_flops;   /* O C G per linear: one candidate of each grid */
-    double square_flops;  /* O C^2 per linear */
-    double couple_flops;  /* 2 O C (O + C) a sweep over rows together: of o and
-                             down 6, of experts' down 2; k and v have less */
+    /* all layers, as gptq/cost.h has it: */
+    double solve_flops[EFFORTS];  /* codes, without corrected targets */
+    double target_flops[EFFORTS]; /* what these add */
+    double couple_flops; /* rows together: of o and down, of experts' down; k
+                            and v have less */
 };
 
 /* group: inputs per scale.  Reads headers only.  Errors of model_config_read
  * and checkpoint_open; E_DATA when a linear that the config promises is not
  * there or has another shape. */
 MUST_CHECK int plan_model(struct plan *p, const char *dir, int64_t group,
-                          struct err *e);
+                          bool symmetric, struct err *e);
+void plan_release(struct plan *p);
 
 #endif

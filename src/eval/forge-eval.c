@@ -68,17 +68,21 @@ static int read_tokens(struct corpus *c, const struct settings *s,
     return rc;
 }
 
-/* Of a model with pruned experts and a whole router, what that meant. */
-static void finish(struct progress *p, const struct remap_counts *c)
+/* How much was scored; of a model with pruned experts and a whole router, what
+ * that meant. */
+static void finish(struct progress *p, size_t sequences,
+                   const struct remap_counts *c)
 {
-    char text[160];
+    char text[200];
+    int n = snprintf(text, sizeof(text), "%zu sequence%s scored", sequences,
+                     sequences == 1 ? "" : "s");
 
     if (c)
-        snprintf(text, sizeof(text),
-                 "%" PRIu64 " choices of pruned experts in %" PRIu64
+        snprintf(text + n, sizeof(text) - (size_t)n,
+                 "; %" PRIu64 " choices of pruned experts in %" PRIu64
                  " tokens of all layers, %" PRIu64 " of which lost all",
                  c->pruned, c->tokens, c->lost);
-    progress_finish(p, c ? text : NULL);
+    progress_finish(p, text);
 }
 
 /* One report for each model that is compared with the original. */
@@ -95,7 +99,8 @@ static int compare(struct eval *v, const struct corpus *c,
     struct progress p;
 
     if (!rc) {
-        progress_start(&p, s->tool.progress, "sequences",
+        /* a pass: one sequence through one layer */
+        progress_start(&p, s->tool.progress, "passes",
                        eval_passes(v) * c->count);
         rc = eval_run(v, c, scores, &p, e);
     }
@@ -105,7 +110,7 @@ static int compare(struct eval *v, const struct corpus *c,
             score_summarize(scores + i * c->positions, c->positions, kl)
         };
     if (!rc)
-        finish(&p, eval_remapped(v));
+        finish(&p, c->count, eval_remapped(v));
     free(scores);
     free(kl);
     return rc;

@@ -21,6 +21,7 @@ struct run {
     struct frame weight; /* waits for its qmeta; role 0: none */
     char *payload;       /* of weight */
     bool begun;
+    bool passed; /* weights without grids were there */
     double loss, loss_rtn;
     uint64_t modules;
 };
@@ -88,6 +89,8 @@ static int pass_weight(struct run *r, struct err *e)
 {
     int rc = r->weight.role ? stream_write(r->out, &r->weight, e) : 0;
 
+    r->passed |= r->weight.role != ROLE_NONE;
+
     r->weight.role = ROLE_NONE;
     return rc;
 }
@@ -136,6 +139,16 @@ static int begin(struct run *r, const char *head, struct err *e)
                stream_inherit(r->out, module_head(r->solver), e);
 }
 
+/* The input has ended: weights of which none has a grid were to have some. */
+static int end(struct run *r, struct err *e)
+{
+    if (pass_weight(r, e) < 0)
+        return e->code;
+    return !r->passed || r->modules ?
+               0 :
+               err_set(e, E_DATA, "no grids: is forge-grid missing?");
+}
+
 static int run(struct run *r, struct err *e)
 {
     struct frame f;
@@ -146,7 +159,7 @@ static int run(struct run *r, struct err *e)
             return e->code;
         progress_step(&r->progress, f.name, f.len);
     }
-    return rc < 0 ? rc : pass_weight(r, e);
+    return rc < 0 ? rc : end(r, e);
 }
 
 /* The frames of a batch whose modules have been solved, as far as they could
@@ -193,31 +206,14 @@ static int run_together(struct run *r, struct err *e)
         if (begin(r, together_head(r->together), e) < 0 ||
             put_batch(r, f, n, e) < 0)
             return e->code;
-    return rc < 0 ? rc : pass_weight(r, e);
-}
-
-static void summary(struct run *r)
-{
-    uint64_t n = module_fallbacks(r->solver);
-    char s[160];
-    int k =
-        snprintf(s, sizeof(s), "%llu modules", (unsigned long long)r->modules);
-
-    if (r->loss_rtn > 0)
-        k += snprintf(s + k, sizeof(s) - (size_t)k,
-                      ", loss %.4g (round-to-nearest %.4g)", r->loss,
-                      r->loss_rtn);
-    if (n)
-        snprintf(s + k, sizeof(s) - (size_t)k,
-                 ", %llu rounded to nearest because their hessian failed",
-                 (unsigned long long)n);
-    progress_finish(&r->progress, s);
+    return rc < 0 ? rc : end(r, e);
 }
 
 int main(int argc, char **argv)
 {
     struct solve_settings s = { .order = 0 };
     struct run r = { .s = &s };
+    char text[MODULE_SUMMARY];
     struct err e;
     int first = solve_parse(&s, argc, argv);
 
@@ -241,7 +237,9 @@ int main(int argc, char **argv)
     }
     if (stream_finish(r.out, &e) < 0)
         die_err(&e);
-    summary(&r);
+    progress_finish(&r.progress,
+                    module_summary(text, r.modules, r.loss, r.loss_rtn,
+                                   module_fallbacks(r.solver)));
     together_close(r.together);
     stream_close(r.in);
     module_close(r.solver);

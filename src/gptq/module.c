@@ -1,4 +1,5 @@
 /* module.c - see module.h. */
+#include "gptq/cost.h"
 #include "gptq/module.h"
 
 #include <stdio.h>
@@ -341,8 +342,6 @@ static int add_prior(const struct module_solver *m, const struct frame *w,
 
 /* ---- rows together ---- */
 
-/* Of experts' weights: there are many, and a third brings nothing. */
-enum { COUPLE_SWEEPS = 6, COUPLE_EXPERT = 2 };
 /* Of the moments of gradients, as of Hessians: tokens more for each output. */
 static const double fisher_prior = 2;
 

@@ -163,3 +163,19 @@ int module_write(const struct module_note *note, const struct frame *weight,
     free(w.text);
     return rc;
 }
+
+const char *module_summary(char text[MODULE_SUMMARY], uint64_t modules,
+                           double loss, double loss_rtn, uint64_t fallbacks)
+{
+    int k = snprintf(text, MODULE_SUMMARY, "%llu modules",
+                     (unsigned long long)modules);
+
+    if (loss_rtn > 0)
+        k += snprintf(text + k, MODULE_SUMMARY - (size_t)k,
+                      ", loss %.4g (round-to-nearest %.4g)", loss, loss_rtn);
+    if (fallbacks)
+        snprintf(text + k, MODULE_SUMMARY - (size_t)k,
+                 ", %llu rounded to nearest because their hessian failed",
+                 (unsigned long long)fallbacks);
+    return text;
+}

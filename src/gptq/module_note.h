@@ -38,4 +38,9 @@ MUST_CHECK int module_write(const struct module_note *note,
                             const uint8_t *codes, struct stream_writer *out,
                             struct publish *report, struct err *e);
 
+/* What so many modules came to, for the last line. */
+enum { MODULE_SUMMARY = 160 };
+const char *module_summary(char text[MODULE_SUMMARY], uint64_t modules,
+                           double loss, double loss_rtn, uint64_t fallbacks);
+
 #endif

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/units.h"
 #include "common/utf8.h"
 
 enum { FIRST_CAP = 1 << 16, SPEC_MAX = 16, NUMBER_MAX = 64 };
@@ -127,13 +128,7 @@ void html_raw(struct html *h, const char *text)
 
 const char *html_bytes(char buf[32], double n)
 {
-    static const char *const unit[] = { "B", "KB", "MB", "GB", "TB", "PB" };
-    size_t i = 0;
-
-    for (; n >= 999.5 && i + 1 < ARRAY_LEN(unit); i++)
-        n /= 1000;
-    snprintf(buf, 32, i ? "%.3g %s" : "%.0f %s", n, unit[i]);
-    return buf;
+    return size_text(buf, n);
 }
 
 const char *html_seconds(char buf[32], double s)

@@ -14,7 +14,12 @@ enum { NAMES_MAX = 40 };
 
 static const char *get(const struct page *p, const char *name)
 {
-    return runfile_get(&p->w->run, name);
+    return settings_text(&p->w->run, name);
+}
+
+static long long number(const struct page *p, const char *name)
+{
+    return settings_number(&p->w->run, name, 0);
 }
 
 static const char *base_name(const char *path)
@@ -22,24 +27,6 @@ static const char *base_name(const char *path)
     const char *slash = strrchr(path, '/');
 
     return slash && slash[1] ? slash + 1 : path;
-}
-
-/* The word after `name` in a line of options; "" when absent. */
-static void option_of(const char *options, const char *name, char to[32])
-{
-    const char *p = strstr(options, name);
-    size_t n;
-
-    to[0] = 0;
-    if (!p)
-        return;
-    p += strlen(name);
-    p += strspn(p, " =");
-    n = strcspn(p, " ");
-    if (n < 32) {
-        memcpy(to, p, n);
-        to[n] = 0;
-    }
 }
 
 /* ---- sums ---- */
@@ -238,7 +225,7 @@ static void fact_modules(struct html *h, const struct page *p)
 /* Fewer than asked for, where both are known. */
 static bool short_of_data(const struct page *p)
 {
-    int64_t want = runfile_number(&p->w->run, "sequences", 0);
+    int64_t want = settings_number(&p->w->run, "sequences", 0);
 
     return p->w->tokens.sequences && p->w->tokens.sequences < (uint64_t)want;
 }
@@ -256,8 +243,8 @@ static void fact_data(struct html *h, const struct page *p)
                  (unsigned long long)t->tokens,
                  (unsigned long long)t->sequences);
     else
-        html_put(h, "%s sequences of %s tokens", get(p, "sequences"),
-                 get(p, "seqlen"));
+        html_put(h, "%lld sequences of %lld tokens", number(p, "sequences"),
+                 number(p, "seqlen"));
     html_put(h,
              " of %s, each layer on the output of the %s ones before it%s"
              "</td></tr>\n",
@@ -268,14 +255,12 @@ static void fact_data(struct html *h, const struct page *p)
 
 static void settings(struct html *h, const struct page *p)
 {
-    char group[32], grid[96], effort[32], order[64] = "";
-    bool asym = strstr(get(p, "grid"), "--asym") != NULL;
+    char grid[96], order[64] = "";
+    bool symmetric = settings_flag(&p->w->run, "symmetric");
 
-    option_of(get(p, "grid"), "--group", group);
-    option_of(get(p, "solve"), "--effort", effort);
-    snprintf(grid, sizeof(grid), "one scale%s for %s inputs, %s",
-             asym ? " and zero" : "", *group ? group : "?",
-             asym ? "asymmetric" : "symmetric");
+    snprintf(grid, sizeof(grid), "one scale%s for %lld inputs, %s",
+             symmetric ? "" : " and zero", number(p, "group"),
+             symmetric ? "symmetric" : "asymmetric");
     if (p->r->modules && p->r->module[0].order[0])
         snprintf(order, sizeof(order), ", order: %s", p->r->module[0].order);
     html_put(h, "<section><h2>What was done</h2>\n<table class=\"facts\">\n");
@@ -284,7 +269,7 @@ static void settings(struct html *h, const struct page *p)
     fact_modules(h, p);
     html_put(h, "<tr><th>method</th><td>%s%s</td></tr>\n", get(p, "method"),
              order);
-    fact(h, "effort", effort);
+    fact(h, "effort", get(p, "effort"));
     fact(h, "grid", grid);
     fact(h, "layout", get(p, "layout"));
     fact_data(h, p);
@@ -330,10 +315,10 @@ static void alerts(struct html *h, const struct page *p)
                  p->w->layers_done, p->layers);
     if (short_of_data(p))
         html_put(h,
-                 "<p class=\"alert\">The text gave %llu sequences, %s were "
+                 "<p class=\"alert\">The text gave %llu sequences, %lld were "
                  "asked for.</p>\n",
                  (unsigned long long)p->w->tokens.sequences,
-                 get(p, "sequences"));
+                 number(p, "sequences"));
     list_modules(h, p, is_fallback,
                  "Rounded to nearest, without their Hessian");
     list_modules(h, p, is_raised,
@@ -419,7 +404,7 @@ int page_write(struct html *h, const struct workdir *w,
         html_put(h,
                  "<footer>forge-report %s, from <code>%s</code></footer>\n"
                  "</main></body>\n</html>\n",
-                 FORGE_VERSION, base_name(runfile_get(&w->run, "S")));
+                 FORGE_VERSION, base_name(settings_text(&w->run, "S")));
     }
     page_close(&p);
     if (rc >= 0 && h->failed)

@@ -4,7 +4,7 @@
 #define FORGE_RUNSTREAM_H
 
 #include "common/hitmap.h"
-#include "report/records.h"
+#include "work/records.h"
 
 /* Of `tokens` frames: how many, and their tokens. */
 struct tally {

@@ -108,7 +108,7 @@ static int read_stages(struct workdir *w, const char *work, struct err *e)
     char dir[PATH_MAX];
 
     for (int i = 0; i < STAGES; i++) {
-        const char *key = runfile_get(&w->run, name[i]);
+        const char *key = settings_text(&w->run, name[i]);
         struct files t = { .suffix = ".fts", .arg = w };
 
         t.visit = i == STAGE_TOKENS ? visit_tokens :
@@ -136,7 +136,7 @@ static int read_codes(struct workdir *w, const char *work, struct err *e)
     const struct runstream s = { .records = &w->records,
                                  .hits = &w->hits,
                                  .head = &w->history };
-    const char *key = runfile_get(&w->run, "S");
+    const char *key = settings_text(&w->run, "S");
     char path[PATH_MAX];
 
     for (int64_t i = 0; i < w->layers; i++) {
@@ -156,7 +156,7 @@ static int read_steps(struct workdir *w, const char *work, struct err *e)
 {
     char dir[PATH_MAX], path[PATH_MAX];
 
-    if (join(dir, work, runfile_get(&w->run, "S"), e) < 0 ||
+    if (join(dir, work, settings_text(&w->run, "S"), e) < 0 ||
         join(path, dir, "stages.jsonl", e) < 0)
         return e->code;
     return exists(path) ? records_read(&w->records, RECORD_STEP, path, e) : 0;
@@ -243,15 +243,15 @@ static int read_all(struct workdir *w, const char *work, struct err *e)
 {
     int rc;
 
-    w->layers = runfile_number(&w->run, "layers", -1);
-    w->modules = runfile_number(&w->run, "modules", -1);
+    w->layers = settings_number(&w->run, "layers", -1);
+    w->modules = settings_number(&w->run, "modules", -1);
     if (w->layers < 0 || w->layers > LAYERS_MAX)
-        return err_set(e, E_DATA, "'%s/run': no number of layers", work);
+        return err_set(e, E_DATA, "'%s': no number of layers", w->run.path);
     if ((rc = read_codes(w, work, e)) < 0 ||
         (rc = read_steps(w, work, e)) < 0 || (rc = read_meter(w, work, e)) < 0)
         return rc;
-    w->bytes_in = checkpoint_bytes(runfile_get(&w->run, "model"));
-    w->bytes_out = checkpoint_bytes(runfile_get(&w->run, "out"));
+    w->bytes_in = checkpoint_bytes(settings_text(&w->run, "model"));
+    w->bytes_out = checkpoint_bytes(settings_text(&w->run, "out"));
     if ((rc = read_stages(w, work, e)) < 0 || w->hits.count)
         return rc;
     return hits_from_samples(&w->hits, &w->records, e);
@@ -259,19 +259,10 @@ static int read_all(struct workdir *w, const char *work, struct err *e)
 
 int workdir_read(struct workdir *w, const char *path, struct err *e)
 {
-    char run[PATH_MAX];
-    struct stat st;
     int rc;
 
     *w = (struct workdir){ .seconds = NAN, .peak_bytes = NAN };
-    if (join(run, path, "run", e) < 0)
-        return e->code;
-    if (stat(path, &st))
-        return err_set(e, err_open_code(errno), "'%s':", path);
-    if (!S_ISDIR(st.st_mode) || !exists(run))
-        return err_set(e, E_NOINPUT,
-                       "'%s': no work directory of forge quantize", path);
-    if (runfile_read(&w->run, run, e) < 0)
+    if (settings_read(&w->run, path, e) < 0)
         return e->code;
     rc = read_all(w, path, e);
     if (rc < 0)
@@ -281,7 +272,7 @@ int workdir_read(struct workdir *w, const char *path, struct err *e)
 
 void workdir_release(struct workdir *w)
 {
-    runfile_release(&w->run);
+    settings_release(&w->run);
     records_release(&w->records);
     hitmaps_release(&w->hits);
     free(w->history);

@@ -3,15 +3,15 @@
 #define FORGE_WORKDIR_H
 
 #include "common/hitmap.h"
-#include "report/records.h"
-#include "report/runfile.h"
 #include "report/runstream.h"
+#include "work/records.h"
+#include "work/settings.h"
 
 /* The directories of the run's stages. */
 enum stage { STAGE_TOKENS, STAGE_CALIB, STAGE_SOLVE, STAGES };
 
 struct workdir {
-    struct runfile run;
+    struct work_settings run;
     struct records records;
     struct hitmaps hits;
     int64_t layers, modules;    /* that the run has; -1: it does not say */

@@ -12,9 +12,11 @@
 #include "shard/publishdir.h"
 #include "shard/spool.h"
 
+#define SHARD_SIZE 5000000000 /* as Hugging Face's own writers */
+
 struct settings {
     struct tool tool;
-    const char *from, *verify, *size_text, *expect_key;
+    const char *from, *verify, *expect_key;
     uint64_t shard_size;
     int64_t sample;
     const char *map_file;
@@ -25,34 +27,15 @@ struct settings {
     int n_files;
 };
 
-/* "5GB", "512MiB", "1000000": a size in bytes; 0 when it is none. */
-static uint64_t parse_size(const char *text)
-{
-    static const struct {
-        const char *name;
-        uint64_t bytes;
-    } unit[] = { { "", 1 },          { "B", 1 },           { "KB", 1000 },
-                 { "MB", 1000000 },  { "GB", 1000000000 }, { "KiB", 1 << 10 },
-                 { "MiB", 1 << 20 }, { "GiB", 1 << 30 } };
-    char *end;
-    double v = strtod(text, &end);
-
-    for (size_t i = 0; i < ARRAY_LEN(unit); i++)
-        if (end != text && !strcmp(end, unit[i].name) && v >= 1 &&
-            v * (double)unit[i].bytes < 1e18)
-            return (uint64_t)(v * (double)unit[i].bytes);
-    return 0;
-}
-
 static void parse(struct settings *s, int argc, char **argv)
 {
     const struct opt table[] = {
         { OPT_STR, 0, "from", "MODEL",
           "the checkpoint that was quantized: config, tokenizer, comparison",
           &s->from, 0, 0, true },
-        { OPT_STR, 0, "shard-size", "SIZE",
+        { OPT_SIZE, 0, "shard-size", "SIZE",
           "most bytes of tensors in a file, e.g. 500MB, 5GB, 2GiB [5GB]",
-          &s->size_text, 0, 0, false },
+          &s->shard_size, 0, 0, false },
         { OPT_INT, 0, "sample", "N",
           "linears to compare with MODEL after writing, 0 = none [14]",
           &s->sample, 0, 1 << 30, true },
@@ -75,10 +58,6 @@ static void parse(struct settings *s, int argc, char **argv)
                       "verify it.",
                       table);
 
-    s->shard_size = parse_size(s->size_text);
-    if (!s->shard_size)
-        die(E_USAGE, "--shard-size: '%s' is no size (500MB, 5GB, 2GiB)",
-            s->size_text);
     if (s->verify) {
         if (i < argc)
             die(E_USAGE, "'%s': --verify takes no operand", argv[i]);
@@ -135,7 +114,8 @@ static void verify(const struct settings *s)
 static int collect_all(const struct settings *s, const struct outdir *o,
                        struct collection *c, char **spool, struct err *e)
 {
-    const struct stream_expect expect = { .key = s->expect_key };
+    const struct stream_expect expect = { .key = s->expect_key,
+                                          .piped = !s->n_files };
 
     for (int i = 0; i < s->n_files; i++)
         if (collect(c, s->file[i], &expect, e))
@@ -178,7 +158,7 @@ static int run(const struct settings *s, struct outdir *o,
 
 int main(int argc, char **argv)
 {
-    struct settings set = { .size_text = "5GB", .sample = 14 };
+    struct settings set = { .shard_size = SHARD_SIZE, .sample = 14 };
     struct progress progress = { 0 };
     struct outdir o = { 0 };
     char text[256];

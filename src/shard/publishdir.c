@@ -170,7 +170,7 @@ static int write_configs(const struct publication *p, const struct outdir *o,
         rc = pruned_config(p->map, p->mode, &spliced, e);
     if (!rc && p->map && p->mode == EXPERTS_REMAP)
         rc = pruned_map(p->map, p->model, o, e);
-    code = !rc && strstr(text, "\"auto_map\"");
+    code = !rc && sidecar_wants_code(text);
     if (!rc)
         rc = sidecar_copy(o, p->model, code, !p->map, e);
     if (!rc && gptq)

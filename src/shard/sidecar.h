@@ -12,4 +12,10 @@
 MUST_CHECK int sidecar_copy(const struct outdir *o, const char *model,
                             bool code, bool map, struct err *e);
 
+/* Whether they could be copied, which ones config.json asks for included: each
+ * is a regular file of a size that is copied, in the directory.  E_DATA. */
+MUST_CHECK int sidecar_check(const char *model, struct err *e);
+/* Whether the model needs its own Python files, by the text of config.json. */
+bool sidecar_wants_code(const char *config);
+
 #endif

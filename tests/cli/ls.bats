@@ -110,8 +110,12 @@ have_python() { python -c 'import xxhash' 2>/dev/null || skip "no python3-xxhash
 }
 
 @test "an upstream tool's error comes through with its exit code" {
+    # It has been said by who had it; what a file keeps may not have been.
     run -75 --separate-stderr bash -c \
         'mkstream weight:a:F32:4 "error:75:layer 3: out of memory" | forge-ls'
+    [ -z "$stderr" ]
+    mkstream weight:a:F32:4 "error:75:layer 3: out of memory" >kept
+    run -75 --separate-stderr forge-ls kept
     [ "$stderr" = "forge-ls: mkstream: layer 3: out of memory" ]
 }
 

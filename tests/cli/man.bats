@@ -158,9 +158,19 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     done
 }
 
+# Of forge, each command has its own, and the page has all.
+help_of() { # PROGRAM
+    local command
+    "$1" --help
+    [ "$1" = forge ] || return 0
+    for command in $(forge --complete | grep -v '^--'); do
+        forge "$command" --help
+    done
+}
+
 @test "--help and the page name the same options, long and short" {
     for tool in $(programs); do
-        "$tool" --help >help
+        help_of "$tool" >help
         grep -oE -- '--[a-z][a-z-]*' help | sort -u >want
         grep -oE 'Fl -[a-z][a-z-]*' "$MAN/$tool.1" | sed 's/Fl /-/' | sort -u >page
         diff want page || { echo "of $tool"; return 1; }

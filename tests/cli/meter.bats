@@ -10,7 +10,7 @@ setup() {
 @test "the command's streams, status and seconds" {
     run -0 --separate-stderr forge-meter -- sh -c 'cat; sleep 0.3' <<<words
     [ "$output" = words ]
-    [[ $stderr =~ ^forge-meter:\ 0\.[3-9].*MiB$ ]]
+    [[ $stderr =~ ^forge-meter:\ 0\.[3-9].*[KM]iB$ ]]
     run -7 forge-meter -q -o cost -- sh -c 'exit 7'
     jq -e '.status == 7 and .seconds < 5' cost
     run -137 forge-meter -q -- sh -c 'kill -KILL $$'

@@ -50,6 +50,23 @@ value() { forge-plan "${@:2}" "$model" | sed -n "s/^$1=//p"; }
         $((2 * 2 * (6 * 128 * 256 * 384 + 2 * 8 * 384 * 256 * 640))) ]
 }
 
+# Orders: a factor of each input (C^3 / 3) and a pass over all pairs of inputs
+# of each linear (O C^2), the least that GPTQ computes.
+@test "operations of solving, by effort" {
+    linears=$((256 * 256 * 2 + 256 * 128 * 2 + 256 * 768 * 3))
+    inputs=$((3 * 256 * 256 * 256 + 768 * 768 * 768))
+    pairs=$(((2 * 256 + 2 * 128 + 2 * 768) * 256 * 256 + 256 * 768 * 768))
+    [ "$(value fast_flops)" -eq $((4 * (inputs / 3 + pairs))) ]
+    # Sixteen candidates of each group in one order; 48 in two.
+    group=$((4 * linears * 128))
+    [ "$(value default_flops)" -gt $(($(value fast_flops) + 16 * group)) ]
+    [ "$(value best_flops)" -gt $((2 * $(value fast_flops) + 96 * group)) ]
+    # Targets: W less damping times W (H + damping)^-1, two triangles, 4 O C^2.
+    [ "$(value target_flops)" -eq $((4 * 4 * pairs)) ]
+    more=$(($(value default_flops --group 32) - $(value default_flops --group 128)))
+    [ "$more" -eq $((-4 * linears * 96 * 16)) ]
+}
+
 @test "the size of the result, within 2 %" {
     forge-weights -q "$model" | forge-grid -q | forge-solve -q |
         forge-pack -q | forge-shard -q --from "$model" out

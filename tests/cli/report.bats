@@ -15,6 +15,11 @@ setup_file() {
 setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
 
 # One line that begins with the tool's name, and no page.
+set_in() { # WORK CHANGE: of its settings
+    jq -c "$2" "$1/settings.json" >new.json
+    mv new.json "$1/settings.json"
+}
+
 refused() { # STATUS COMMAND...
     run "-$1" --separate-stderr "${@:2}"
     [ -z "$output" ] && [ "${#stderr_lines[@]}" -eq 1 ]
@@ -75,9 +80,7 @@ refused() { # STATUS COMMAND...
 @test "what comes from outside is escaped" {
     cp -r "$D/dense" w
     mkstream 'note:model.layers.0.<script>alert(1)</script>&":{"method":"<s>","loss":1,"loss_rtn":2}' -o w/s/codes-0.fts
-    sed -i 's/^model=.*/model=\/m\/\\<u\\>\\\&x/' w/run
-    printf "layout=%s\n" "\$'\\n<s>\\377'" >>w/run
-    sed -i '/^layout=awq/d' w/run
+    set_in w '.model = "/m/<u>&x" | .layout = "\n<s>" | .effort = "<s>"'
     forge-report --title "</style><u>" w >page.html
     run -1 grep -E '<script|<u>|<s>|</style><u' page.html
     grep -q '&lt;script&gt;alert(1)&lt;/script&gt;' page.html
@@ -92,7 +95,7 @@ refused() { # STATUS COMMAND...
     rm w/s/*
     forge-report w >page.html
     grep -q 'not complete: 0 of 5 layers' page.html
-    sed -i 's/^layers=.*/layers=0/' w/run
+    set_in w '.layers = 0'
     forge-report w >page.html
     run -1 grep -E '>-?(nan|inf)|"-?(nan|inf)' page.html
 }
@@ -139,12 +142,12 @@ refused() { # STATUS COMMAND...
     refused 65 forge-report w
     [[ $stderr == *"codes-3.fts"* ]]
     cp "$D/moe/s/codes-3.fts" w/s/
-    for bad in nothing a=1\\ '1 2=3' "x=\$'y" 'layers=-1' 'layers=1e9' 'layers=99999999'; do
-        echo "$bad" >w/run
+    for bad in nothing '[1]' '{' '{"layers":-1}' '{"layers":1e9}' '{"layers":99999999}' '{"layers":"4"}'; do
+        echo "$bad" >w/settings.json
         refused 65 forge-report w
-        [[ $stderr == *"'w/run'"* || $stderr == *"'w/run"* ]]
+        [[ $stderr == *"w/settings.json"* ]]
     done
-    printf 'layers=1\na=\0' >w/run
+    printf '{"layers":1}\0' >w/settings.json
     refused 65 forge-report w
 }
 
@@ -152,7 +155,7 @@ refused() { # STATUS COMMAND...
     refused 65 forge-report --eval "$D/dense/s/stages.jsonl" "$D/dense"
     [[ $stderr == *"line 1: no figures of forge-eval --json" ]]
     refused 65 forge-report --hitmap "$D/dense/s/codes-0.fts" "$D/dense"
-    refused 65 forge-report --hitmap "$D/dense/run" "$D/dense"
+    refused 65 forge-report --hitmap "$D/dense/settings.json" "$D/dense"
     mkstream hitmap:model.layers.0.mlp:F32:4x3 -o three.fts
     refused 65 forge-report --hitmap three.fts "$D/dense"
     mkstream hitmap:model.layers.0.mlp:F32:4x5:fill=-1 -o minus.fts

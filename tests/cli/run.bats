@@ -157,6 +157,23 @@ nothing_left() {
     nothing_left
 }
 
+@test "75 runs again here, too, where that is asked for" {
+    cat >../fake/flaky <<'END'
+#!/bin/sh
+echo x >>"${0%/*}/tries"
+[ "$(wc -l <"${0%/*}/tries")" -gt 2 ] || exit 75
+exit 9
+END
+    chmod +x ../fake/flaky
+    FORGE_RETRIES=5 run -9 "$run" flaky
+    [ "$(wc -l <../fake/tries)" -eq 3 ]
+    rm ../fake/tries
+    FORGE_RETRIES=1 run -75 "$run" flaky
+    FORGE_RETRIES=1 run -9 --separate-stderr "$run" tool <<<input
+    [ "$output" = "$PWD:"$'\n'input ]
+    nothing_left
+}
+
 @test "ssh that broke: the command over there is ended before the next one" {
     export FORGE_LAUNCH='ssh n1' FORGE_RETRIES=1
     touch ../fake/cut

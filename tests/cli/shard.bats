@@ -332,7 +332,12 @@ END
 @test "a failure upstream is said, and leaves nothing" {
     run -78 --separate-stderr bash -c \
         "mkstream tensor:x:F32:3 'error:78:tool: why' | forge-shard --from '$MODEL' out"
+    [ -z "$stderr" ] # it was said there
+    nothing_left
+    mkstream tensor:x:F32:3 'error:78:tool: why' >kept
+    run -78 --separate-stderr forge-shard --from "$MODEL" out kept
     [[ $stderr == *"tool: why"* ]]
+    rm kept
     nothing_left
 }
 

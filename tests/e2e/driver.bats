@@ -25,9 +25,52 @@ setup() {
     refused 64 forge quantize "$model" out --text "$text" --shard-size big
     refused 64 forge quantize "$model" out --text "$text" --device tpu
     refused 64 forge quantize "$model" out --text "$text" --gpu-memory lots
+    FORGE_LAUNCH=rsh refused 64 forge quantize "$model" out --text "$text"
+    refused 64 forge quantize "$model" $'\377out' --text "$text"
+    [ ! -e out.work ]
     refused 64 forge eval "$model" --text "$text"
     refused 64 forge eval "$model" "$model"
     refused 64 forge status
+}
+
+@test "what may have been meant is said" {
+    meant() { # WORD COMMAND...
+        refused 64 "${@:2}"
+        [[ $stderr == *"did you mean '$1'"* ]]
+    }
+    meant quantize forge quantise "$model" out
+    meant status forge stats work
+    meant --sequences forge quantize "$model" out --sequence 3
+    meant --layout forge quantize "$model" out --layuot awq
+    meant --effort forge quantize "$model" out --efort=best
+    meant awq forge quantize "$model" out --layout aqw
+    meant compressed-tensors forge quantize "$model" out --layout compressed_tensors
+    meant --hessian forge-solve --hesian x
+    refused 64 forge quantize "$model" out --zzz
+    [[ $stderr == *"(try --help)"* ]]
+}
+
+@test "each command has a --help of its own, and shells its words" {
+    for command in quantize prune eval tokens report status gc; do
+        run -0 --separate-stderr forge $command --help
+        [[ -z $stderr && ${lines[0]} == "usage: forge $command "* ]]
+        forge $command --help | grep -oE -- '^ +(-[a-zA-Z])? +--[a-z-]+' |
+            grep -oE -- '--[a-z-]+' | sort >help
+        forge $command --complete | sed 's/ .*//' | sort | diff help -
+    done
+    [[ $(forge quantize --help) == *--layout* && $(forge status --help) != *--layout* ]]
+    # shellcheck source=/dev/null
+    . "$tree/scripts/completions/forge.bash"
+    complete_words() { COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _forge; echo "${COMPREPLY[*]}"; }
+    [ "$(complete_words forge qu)" = quantize ]
+    [ "$(complete_words forge quantize --lay)" = --layout ]
+    [ "$(complete_words forge quantize m o --layout gp)" = "gptq gptq_v2" ]
+    [ "$(complete_words forge-solve --effort '')" = "fast default best" ]
+    [ -z "$(complete_words forge quantize --text /etc/pa)" ] # a file's name
+}
+
+@test "forge X is forge-X, too" {
+    forge ls "$model" | cmp - <(forge-ls "$model")
 }
 
 @test "what is missing is 66" {
@@ -142,9 +185,58 @@ broken_model() {
 @test "--dry-run says what it would cost and does nothing" {
     run -0 forge quantize "$model" out --text "$text" --dry-run
     [[ $output == *"4 layers"* && $output == *"28 linears"* ]]
-    [[ $output == *TFLOP* && $output == *Hessian* ]]
+    [[ $output == *FLOP* && $output == *Hessian* ]]
     [[ $output == *"  fast "*"  default "*"(this run)"*"  best "* ]]
     [ -z "$(ls)" ]
+}
+
+@test "the line fits the terminal" {
+    for columns in 40 80; do
+        rm -rf out
+        # A terminal of that width, and what was drawn on it.
+        python3 - "$columns" forge quantize "$model" out "${small[@]:0:6}" <<'PYTHON'
+import fcntl, os, pty, struct, subprocess, sys, termios
+columns = int(sys.argv[1])
+ours, theirs = pty.openpty()
+fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+run = subprocess.Popen(sys.argv[2:], stderr=theirs, stdout=subprocess.DEVNULL)
+os.close(theirs)
+seen = b""
+try:
+    while chunk := os.read(ours, 4096):
+        seen += chunk
+except OSError:
+    pass
+assert run.wait() == 0
+lines = [x.replace(b"\033[K", b"") for x in seen.split(b"\r")]
+assert any(b"layer" in x for x in lines), seen
+assert max(map(len, lines)) < columns, max(lines, key=len)
+assert b"\n" not in seen.replace(b"\r\n", b""), "it scrolls"
+PYTHON
+    done
+}
+
+@test "without a terminal, a line for each layer" {
+    run -0 --separate-stderr forge quantize "$model" out "${small[@]:0:6}"
+    [ "${#stderr_lines[@]}" -eq 4 ]
+    for i in 1 2 3 4; do
+        [[ ${stderr_lines[i - 1]} =~ ^forge:\ layer\ $i\ of\ 4,\ $((i * 25))\ %,\ loss\ 0\.[0-9]{3}\ of\ rounding,.*to\ go$ ]]
+    done
+}
+
+@test "a rate that is measured, not assumed" {
+    run -0 forge quantize "$model" out --text "$text" --dry-run
+    [[ $output == *"by a measurement just now"* ]]
+    # Within a factor of eight of what it takes, whatever the machine.
+    said=$(awk '/\(this run\)/ { n = split($5, t, /[hms]/) # 12.3, 1m05s, 2h10m
+        print $5 ~ /h/ ? t[1] * 3600 + t[2] * 60 : $5 ~ /m/ ? t[1] * 60 + t[2] : $5 }' <<<"$output")
+    start=${EPOCHREALTIME/[.,]/}
+    forge quantize "$model" out --text "$text" --quiet
+    took=$(((${EPOCHREALTIME/[.,]/} - start) / 1000))
+    awk -v s="$said" -v t="$took" 'BEGIN { t /= 1000; print s, t
+        exit !(s > t / 8 && s < t * 8) }'
+    run -0 forge quantize "$model" out2 --text "$text" --dry-run --rate 1
+    [[ $output == *"at 1 GFLOP/s"* ]]
 }
 
 @test "--progress json is a line of JSON each, and ends with the status" {
@@ -152,12 +244,18 @@ broken_model() {
         --progress json 2>lines >summary
     jq -es 'length == 29 and ([.[] | select(.module)] | length) == 28 and
         .[28].event == "end" and .[28].status == 0' lines
+    # ... and with what was made.
+    bytes=$(stat -c %s out/model.safetensors)
+    jq -es --arg out "$PWD/out" --argjson bytes "$bytes" '.[28].out == $out and
+        .[28].bytes_out == $bytes and .[28].loss < .[28].loss_rtn and
+        .[28].bytes_in > 2 * $bytes and .[27].eta >= 0 and
+        .[28].loss - ([.[:28][].loss] | add) < 1e-6' lines
     grep -q '^modules   28 in 4 bits' summary
 }
 
 @test "--progress always draws one line and takes it back" {
     forge quantize "$model" out --method rtn --progress always 2>drawn >/dev/null
-    grep -q 'modules' drawn
+    grep -q 'layer 4/4' drawn
     [ "$(tail -c 4 drawn)" = $'\r\033[K' ]
 }
 
@@ -165,7 +263,7 @@ broken_model() {
     head -c 3000 "$tree/examples/eval.txt" >short
     run -0 --separate-stderr forge quantize "$model" out --text short --seqlen 256
     [[ $output == *"data      "*" tokens in "[2-9]" sequences, propagate "* ]]
-    [[ $stderr == "forge: warning: 'short': "[2-9]" sequences, 128 were asked for" ]]
+    [[ $stderr == *"forge: warning: 'short': "[2-9]" sequences, 128 were asked for" ]]
 }
 
 @test "--quiet says nothing" {
@@ -177,32 +275,54 @@ broken_model() {
     forge quantize "$model" out "${small[@]}" --work work
     run -0 forge status work
     [[ ${lines[0]} == *complete* ]]
-    [ "${#lines[@]}" -eq 6 ]
-    : >work/codes.tmp.999999999.abcdef
-    mkdir work/scratch.tmp.host.999999999
+    [ "${lines[1]}" = "100 % done: 4 of 4 layers, 28 of 28 modules" ]
+    [ "${#lines[@]}" -eq 7 ]
+    S=$(echo work/solve-*)
+    : >work/meter.json.tmp.999999999.abcdef
+    : >"$S/codes-12.fts.tmp.999999999.abcdef"
     run -0 forge gc work
     [ "$output" = "2 removed" ]
     [ -z "$(find work -name '*.tmp.*')" ]
 }
 
+@test "status --json: percent, time to go, layers" {
+    forge quantize "$model" out "${small[@]}" --work work
+    forge status --json work >all
+    jq -e '.state == "complete" and .percent == 100 and .eta == 0 and
+        (.layers | length) == 4 and all(.layers[]; .solved and .modules == 7 and
+        .loss < .loss_rtn)' all
+    rm -r out work/solve-*/codes-[23].fts
+    jq -e '.state == "stopped" and .percent == 50 and .layers_done == 2 and
+        .eta == null and .layers[2].solved == false' <<<"$(forge status work --json)"
+    # Somebody is at it, for ten seconds, and has made one of two layers since.
+    jq -c ".started = $(($(date +%s) - 10)) | .before = 7" work/settings.json >new
+    cp new work/settings.json
+    exec 7>work/lock
+    flock 7
+    jq -e '.state == "running" and .elapsed >= 10 and .eta >= 20 and .eta < 40' \
+        <<<"$(forge status work --json 7>&-)"
+    run -0 forge status work 7>&-
+    [[ ${lines[1]} == "50 % done: 2 of 4 layers, 14 of 28 modules; to go about "* ]]
+}
+
 @test "gc beside a running forge leaves what may be in use" {
-    mkdir -p work/dead/scratch.tmp.{"$HOSTNAME",other.host}.999999999
-    mkdir work/live
-    : >work/run
-    : >"work/live/scratch.tmp.$HOSTNAME.$$"
-    : >"work/live/codes.tmp.$$.abcdef"
-    : >work/live/codes.tmp.999999999.abcdef # of any host, made just now
-    touch -d '2 days ago' "work/live/codes.tmp.$$.abcdef" work/dead/scratch.tmp.other*
+    forge quantize "$model" out "${small[@]}" --work work
+    S=$(echo work/solve-*)
+    touch "work/.status.tmp."{"$HOSTNAME",other.host}.999999999.AbCdEf \
+        "work/.status.tmp.$HOSTNAME.$$.AbCdEf"
+    : >"$S/codes-1.fts.tmp.$$.abcdef"
+    : >"$S/codes-1.fts.tmp.999999999.abcdef" # of any host, made just now
+    touch -d '2 days ago' "$S/codes-1.fts.tmp.$$.abcdef" work/.status.tmp.other*
     exec 7>work/lock
     flock 7
     run -0 forge gc work 7>&-
     [ "$output" = "2 removed" ]
-    [ -z "$(ls work/dead)" ]
-    [ "$(find work/live -type f | wc -l)" -eq 3 ]
+    [ "$(find work -name '*.tmp.*' | wc -l)" -eq 3 ]
+    [ -e "work/.status.tmp.$HOSTNAME.$$.AbCdEf" ]
 }
 
 @test "two runs do not share a work directory" {
-    mkdir work
+    forge quantize "$model" other "${small[@]}" --work work
     exec 7>work/lock
     flock 7
     refused 75 forge quantize "$model" out "${small[@]}" --work work 7>&-

@@ -97,3 +97,93 @@ solving() { # WORK: wait until the first layer is done
     forge quantize "$model" out "${small[@]}"
     same "$whole" out
 }
+
+# The first process of this name in a group, as soon as there is one.
+find_in() { # GROUP NAME
+    for ((i = 0; i < 1000; i++)); do
+        found=$(awk -v g="$1" -v n="($2)" '$5 == g && $2 == n && $3 != "Z" {
+            print $1; exit }' /proc/[0-9]*/stat 2>/dev/null || true)
+        [ -z "$found" ] || return 0
+        sleep 0.005
+    done
+    return 1
+}
+
+# A tool that is killed from outside, wherever it stands in the pipe, is what is
+# said, and what may work another time.
+@test "a tool that is killed is named, and is 75" {
+    for tool in forge-calib forge-hessian forge-grid forge-solve forge-split; do
+        rm -rf out work
+        setsid forge quantize "$model" out --text "$text" --work work --quiet >said 2>&1 3>&- &
+        victim=$!
+        solving work
+        find_in "$victim" "$tool"
+        kill -KILL "$found"
+        status=0
+        wait "$victim" || status=$?
+        cat said
+        [ "$status" -eq 75 ]
+        [ "$(cat said)" = "forge: $tool: killed by signal 9: out of memory?" ]
+        [ ! -e out ]
+    done
+    # ... and runs again where that was asked for.
+    FORGE_RETRIES=2 setsid forge quantize "$model" out --text "$text" --work work --quiet >said 2>&1 3>&- &
+    victim=$!
+    find_in "$victim" forge-solve
+    kill -KILL "$found"
+    wait "$victim"
+    [ -e out/config.json ] && [ ! -s said ]
+}
+
+@test "make that is killed says so, in one line, with 75" {
+    setsid forge quantize "$model" out --text "$text" --work work --quiet >said 2>&1 3>&- &
+    victim=$!
+    find_in "$victim" make
+    kill -KILL "$found"
+    status=0
+    wait "$victim" || status=$?
+    cat said
+    [ "$status" -eq 75 ]
+    [ "$(cat said)" = "forge: make was killed by signal 9; the same command continues" ]
+    for ((i = 0; i < 50; i++)); do
+        alive "$victim" || break
+        sleep 0.1
+    done
+    run -1 alive "$victim"
+    forge quantize "$model" out --text "$text" --work work --quiet
+}
+
+# What goes wrong is said by who saw it first, once, by hand and in a run.
+@test "one failure is one line" {
+    cp -r "$model" m
+    chmod -R u+w m
+    forge-weights -q "$model" -o w.fts
+    truncate -s -1000 w.fts
+    run -65 --separate-stderr bash -c 'set -o pipefail
+        forge-grid -q w.fts | forge-solve -q | forge-pack -q | forge-shard -q --from "$1" out' - "$model"
+    # shellcheck disable=SC2154
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ $stderr == "forge-grid: 'w.fts': "* ]]
+    # The last one fails: those before it have nothing to add.
+    mkdir there
+    : >there/file
+    run -73 --separate-stderr bash -c \
+        'forge-weights -q "$1" | forge-grid -q | forge-solve -q | forge-pack -q | forge-shard -q --from "$1" there' - "$model"
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ $stderr == "forge-shard: "* ]]
+    # No grids.
+    run -65 --separate-stderr bash -c \
+        'forge-weights -q "$1" | forge-solve -q | forge-pack -q | forge-shard -q --from "$1" out' - "$model"
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ $stderr == *"no grids: is forge-grid missing?" ]]
+    # In a run: two bf16 NaNs at the end of the weights.
+    printf '\300\177\300\177' | dd of=m/model.safetensors bs=1 \
+        seek=$(($(stat -c %s m/model.safetensors) - 4)) conv=notrunc status=none
+    run ! --separate-stderr forge quantize m out "${small[@]}"
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ ${stderr_lines[0]} != *forge-*forge-* ]]
+    # What was kept in a file is said by who reads it.
+    forge-grid -q w.fts >broken 2>/dev/null || true
+    run -65 --separate-stderr forge-solve -q broken
+    [ "${#stderr_lines[@]}" -eq 1 ]
+}

@@ -68,9 +68,9 @@ def make(path, layers, experts):
     r = np.random.default_rng(7)
     for d in ("t", "c", "s", "model"):
         os.makedirs(os.path.join(path, d))
-    run = dict(model=os.path.join(path, "model"), out="/nowhere/made-up-4bit", text="/x/calibration\\ <b>text\\&.txt", sequences=8,
-               seqlen=512, layout="awq", method="gptq", propagate="quantized", grid="--group\\ 128\\ --asymmetric",
-               solve="--method\\ gptq", layers=layers, T="t", C="c", S="s", shard_size="$'5\\tGB'", kept="''")
+    run = dict(model=os.path.join(path, "model"), out="/nowhere/made-up-4bit", text="/x/calibration <b>text&.txt", sequences=8,
+               seqlen=512, layout="awq", method="gptq", propagate="quantized", group=128, symmetric=False, effort="fast",
+               layers=layers, T="t", C="c", S="s")
     maps, cheap, modules = [], [], 0
     for i, lines in enumerate(records(layers, experts, r)):
         modules += len(lines)
@@ -86,8 +86,8 @@ def make(path, layers, experts):
         save("%s/s/codes-%d.fts" % (path, i), frames)
     run["modules"] = modules
     save(path + "/t/tokens.fts", [fts.Tensor("tokens", str(i), np.arange(500 + i, dtype="<i4"), sequence=i + 1) for i in range(7)])
-    with open(path + "/run", "w") as f:
-        f.writelines("%s=%s\n" % x for x in run.items())
+    with open(path + "/settings.json", "w") as f:
+        json.dump(run, f)
     with open(path + "/meter.json", "w") as f:
         f.write('{"seconds":123.4,"peak_bytes":1234567890,"status":0}\n')
     with open(path + "/s/stages.jsonl", "w") as f:
@@ -265,7 +265,7 @@ def check_experts(page, path, layers, cheap):
 
 
 def check(path, page, evaluation=None, cheap=None, beside=None):
-    layers = int(re.search(r"^layers=(\d+)$", open(path + "/run").read(), re.M).group(1))
+    layers = json.load(open(path + "/settings.json"))["layers"]
     lines = [read_notes("%s/s/codes-%d.fts" % (path, i)) for i in range(layers)]
     p = Page(page)
     assert "3521 tokens in 7 sequences of calibration <b>text&.txt" in p.text

@@ -1,7 +1,7 @@
 /* records.h - JSON that other tools wrote about a run: what forge-solve notes
  * of each module, how long each step took, and what forge-eval --json found. */
-#ifndef FORGE_RECORDS_H
-#define FORGE_RECORDS_H
+#ifndef FORGE_WORK_RECORDS_H
+#define FORGE_WORK_RECORDS_H
 
 #include "common/base.h"
 
@@ -41,13 +41,18 @@ struct records {
     size_t n_figures, figures_cap;
 };
 
-enum record_type { RECORD_STEP, RECORD_FIGURES };
+enum record_type { RECORD_MODULE, RECORD_STEP, RECORD_FIGURES };
 
 /* A note of forge-solve about the module `name`: one with a method begins a
  * record, one with seconds completes the last one if that is of this name,
  * others are passed over.  E_DATA: no JSON object. */
 MUST_CHECK int records_note(struct records *r, const char *name,
                             const char *text, size_t len, struct err *e);
+/* Add one line: of forge-solve --report, of a step, of forge-eval --json. */
+MUST_CHECK int records_line(struct records *r, enum record_type type,
+                            const char *line, size_t len, struct err *e);
+/* Take back the module that was added last. */
+void records_drop(struct records *r);
 /* Add the lines of a file.  E_DATA: one is no JSON object, or lacks what makes
  * it such a record, with file and line; E_NOINPUT. */
 MUST_CHECK int records_read(struct records *r, enum record_type type,

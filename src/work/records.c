@@ -1,5 +1,5 @@
 /* records.c - see records.h. */
-#include "report/records.h"
+#include "work/records.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -193,8 +193,21 @@ static int add_figures(struct records *r, const struct json *v, struct err *e)
     return 0;
 }
 
-static int add_line(struct records *r, enum record_type type, const char *line,
-                    size_t len, struct err *e)
+static int add_report(struct records *r, const struct json *v, struct err *e)
+{
+    const char *name;
+
+    if (!json_string(json_get(v, "module"), &name))
+        return err_set(e, E_DATA, "no \"module\"");
+    if (add_module(r, name, e) < 0)
+        return e->code;
+    fill_module(&r->module[r->modules - 1], v);
+    r->module[r->modules - 1].seconds = number(v, "seconds");
+    return 0;
+}
+
+int records_line(struct records *r, enum record_type type, const char *line,
+                 size_t len, struct err *e)
 {
     struct json_doc *d;
     const struct json *v;
@@ -203,9 +216,16 @@ static int add_line(struct records *r, enum record_type type, const char *line,
     if (json_parse(&d, line, len, "record", e) < 0)
         return e->code;
     v = json_root(d);
-    rc = type == RECORD_STEP ? add_step(r, v, e) : add_figures(r, v, e);
+    rc = type == RECORD_STEP   ? add_step(r, v, e) :
+         type == RECORD_MODULE ? add_report(r, v, e) :
+                                 add_figures(r, v, e);
     json_free(d);
     return rc;
+}
+
+void records_drop(struct records *r)
+{
+    free(r->module[--r->modules].name);
 }
 
 int records_read(struct records *r, enum record_type type, const char *path,
@@ -221,7 +241,7 @@ int records_read(struct records *r, enum record_type type, const char *path,
         end = memchr(line, '\n', (size_t)(text + len - line));
         end = end ? end : text + len;
         if (end > line)
-            rc = add_line(r, type, line, (size_t)(end - line), e);
+            rc = records_line(r, type, line, (size_t)(end - line), e);
     }
     free(text);
     return rc < 0 ? err_prefix(e, "'%s': line %zu", path, n - 1) : 0;

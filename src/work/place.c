@@ -1,0 +1,482 @@
+/* place.c - see place.h. */
+#include "work/place.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/file.h"
+#include "work/settings.h"
+
+static const char mark_kept[] =
+    "This is a work directory of forge(1), which removes what it made here.\n";
+static const char mark_temporary[] =
+    "This is a temporary work directory of forge(1), removed when all is "
+    "done.\n";
+
+enum { MARK_MAX = 4096, DAY = 86400, WAIT_MS = 2000, STEP_MS = 20 };
+
+/* ---- names ---- */
+
+/* What steps make: # stands for digits, @ for a key, * for a word. */
+enum where { IN_TOP, IN_TOKENS, IN_CALIB, IN_SOLVE };
+
+static const struct {
+    enum where where;
+    const char *name;
+} made[] = {
+    { IN_TOP, PLACE_MARK },       { IN_TOP, SETTINGS_FILE },
+    { IN_TOP, "lock" },           { IN_TOP, "make.log" },
+    { IN_TOP, "meter.json" },     { IN_TOKENS, "tokens.fts" },
+    { IN_CALIB, "hidden-#.fts" }, { IN_CALIB, "hessian-#.fts" },
+    { IN_CALIB, "fisher.fts" },   { IN_SOLVE, "hidden.fts" },
+    { IN_SOLVE, "codes-#.fts" },  { IN_SOLVE, "report-#.jsonl" },
+    { IN_SOLVE, "stages.jsonl" }, { IN_SOLVE, "by-layer-*.jsonl" },
+};
+
+static size_t span(const char *s, int kind)
+{
+    return kind == '#' ? strspn(s, "0123456789") :
+           kind == '@' ? strspn(s, "0123456789abcdef") :
+                         strspn(s, "abcdefghijklmnopqrstuvwxyz0123456789_-");
+}
+
+/* What follows the pattern in name, or NULL. */
+static const char *after(const char *name, const char *pattern)
+{
+    for (; *pattern; pattern++) {
+        size_t n = 1;
+
+        if (strchr("#@*", *pattern)) {
+            n = span(name, *pattern);
+            if (!n || (*pattern == '@' && n != 16) ||
+                (*pattern == '#' && n > 18))
+                return NULL;
+        } else if (*name != *pattern) {
+            return NULL;
+        }
+        name += n;
+    }
+    return name;
+}
+
+/* ".tmp.PID.XXXXXX", as common/file.h and shard/outdir.h end a name. */
+static bool is_temporary(const char *rest, long *pid)
+{
+    char *end;
+
+    if (strncmp(rest, ".tmp.", 5) != 0 || !isdigit((unsigned char)rest[5]))
+        return false;
+    *pid = strtol(rest + 5, &end, 10);
+    if (*end++ != '.' || strlen(end) != 6)
+        return false;
+    for (; *end; end++)
+        if (!isalnum((unsigned char)*end))
+            return false;
+    return true;
+}
+
+/* ".status.tmp.HOST.PID.XXXXXX" of forge-run. */
+static bool is_status(const char *name, char host[256], long *pid)
+{
+    const char *from = name + strlen(".status.tmp."), *p;
+    char tail[64];
+
+    if (strncmp(name, ".status.tmp.", 12) != 0 || strlen(from) > 255)
+        return false;
+    p = strrchr(from, '.');
+    if (!p || p == from)
+        return false;
+    while (--p > from && *p != '.')
+        ;
+    if (p == from)
+        return false;
+    snprintf(tail, sizeof(tail), ".tmp%s", p);
+    snprintf(host, 256, "%.*s", (int)(p - from), from);
+    return is_temporary(tail, pid);
+}
+
+static const char *made_here(const char *name, enum where where)
+{
+    for (size_t i = 0; i < ARRAY_LEN(made); i++) {
+        const char *rest =
+            made[i].where == where ? after(name, made[i].name) : NULL;
+
+        if (rest)
+            return rest;
+    }
+    return NULL;
+}
+
+/* Of WORK's directories: whose they are; -1: not ours. */
+static int stage_of(const char *name)
+{
+    static const char *const stage[] = {
+        [IN_TOKENS] = "tokens-@", [IN_CALIB] = "calib-@", [IN_SOLVE] = "solve-@"
+    };
+
+    for (int i = IN_TOKENS; i <= IN_SOLVE; i++) {
+        const char *rest = after(name, stage[i]);
+
+        if (rest && !*rest)
+            return i;
+    }
+    return -1;
+}
+
+/* ---- directories ---- */
+
+/* An open directory, never through a link. */
+static DIR *open_dir(int at, const char *name)
+{
+    int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+
+    if (!d && fd >= 0)
+        close(fd);
+    return d;
+}
+
+static bool dots(const char *name)
+{
+    return !strcmp(name, ".") || !strcmp(name, "..");
+}
+
+/* A checkpoint that `forge prune` made here, or half of one: its files. */
+static bool remove_flat(int at, const char *name)
+{
+    DIR *d = open_dir(at, name);
+    struct dirent *f;
+
+    while (d && (f = readdir(d)))
+        if (!dots(f->d_name))
+            unlinkat(dirfd(d), f->d_name, 0);
+    if (d)
+        closedir(d);
+    return !unlinkat(at, name, AT_REMOVEDIR);
+}
+
+/* The files of a stage; the directory, if that was all. */
+static bool remove_stage(int at, const char *name, enum where where)
+{
+    DIR *d = open_dir(at, name);
+    struct dirent *f;
+    long pid;
+
+    while (d && (f = readdir(d))) {
+        const char *rest = made_here(f->d_name, where);
+
+        if (rest && (!*rest || is_temporary(rest, &pid)))
+            unlinkat(dirfd(d), f->d_name, 0);
+    }
+    if (d)
+        closedir(d);
+    return !unlinkat(at, name, AT_REMOVEDIR);
+}
+
+/* May whoever made it still be at it?  Of another host a day is waited. */
+static bool in_use(int at, const char *name, const char *host, long pid)
+{
+    char here[256] = "";
+    struct stat st;
+
+    gethostname(here, sizeof(here) - 1);
+    if (*host && !strcmp(host, here))
+        return !kill((pid_t)pid, 0) || errno == EPERM;
+    if (!*host && (!kill((pid_t)pid, 0) || errno == EPERM))
+        return true;
+    return !fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) &&
+           time(NULL) - st.st_mtime < DAY;
+}
+
+static int64_t collect_in(int at, enum where where, bool all)
+{
+    DIR *d = open_dir(at, ".");
+    struct dirent *f;
+    int64_t n = 0;
+
+    while (d && (f = readdir(d))) {
+        const char *rest = made_here(f->d_name, where);
+        const char *pruned =
+            where == IN_TOP ? after(f->d_name, "pruned-@") : NULL;
+        char host[256] = "";
+        long pid = 0;
+        bool ours = (rest && is_temporary(rest, &pid)) ||
+                    (pruned && is_temporary(pruned, &pid)) ||
+                    is_status(f->d_name, host, &pid);
+
+        if (!ours || (!all && in_use(at, f->d_name, host, pid)))
+            continue;
+        n += pruned ? remove_flat(at, f->d_name) : !unlinkat(at, f->d_name, 0);
+    }
+    if (d)
+        closedir(d);
+    return n;
+}
+
+/* ---- the mark ---- */
+
+static int path_in(char path[PATH_MAX], const char *dir, const char *name,
+                   struct err *e)
+{
+    if ((size_t)snprintf(path, PATH_MAX, "%s/%s", dir, name) >= PATH_MAX)
+        return err_set(e, E_CREATE, "'%.200s...': path is too long", dir);
+    return 0;
+}
+
+/* 1: marked, and *temporary; 0: not. */
+static int read_mark(const char *dir, bool *temporary)
+{
+    char path[PATH_MAX], *text;
+    struct stat st;
+    struct err e;
+    size_t len;
+    int found;
+
+    if (path_in(path, dir, PLACE_MARK, &e) || lstat(path, &st) ||
+        !S_ISREG(st.st_mode) || file_slurp(&text, &len, path, MARK_MAX, &e))
+        return 0;
+    *temporary = !strcmp(text, mark_temporary);
+    found = *temporary || !strcmp(text, mark_kept);
+    free(text);
+    return found;
+}
+
+static bool is_empty(const char *dir)
+{
+    DIR *d = opendir(dir);
+    struct dirent *f;
+    bool empty = d != NULL;
+
+    while (d && empty && (f = readdir(d)))
+        empty = dots(f->d_name);
+    if (d)
+        closedir(d);
+    return empty;
+}
+
+/* The nearest directory that is there. */
+static void existing(char path[PATH_MAX])
+{
+    struct stat st;
+
+    while (stat(path, &st) && strrchr(path, '/')) {
+        char *slash = strrchr(path, '/');
+
+        if (slash == path) {
+            strcpy(path, "/");
+            return;
+        }
+        *slash = 0;
+    }
+}
+
+int place_check(const char *dir, struct err *e)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    bool temporary;
+
+    if (path_in(path, dir, PLACE_MARK, e))
+        return e->code;
+    if (stat(dir, &st)) {
+        if (errno != ENOENT)
+            return err_set(e, E_CREATE, "'%s': cannot be created:", dir);
+        snprintf(path, sizeof(path), "%s", dir);
+        existing(path);
+        return access(path, W_OK | X_OK) || stat(path, &st) ||
+                       !S_ISDIR(st.st_mode) ?
+                   err_set(e, E_CREATE, "'%s': cannot be created in '%s'", dir,
+                           path) :
+                   0;
+    }
+    if (!S_ISDIR(st.st_mode))
+        return err_set(e, E_CREATE, "'%s': is no directory", dir);
+    if (!read_mark(dir, &temporary) && !is_empty(dir))
+        return err_set(e, E_CREATE,
+                       "'%s': is not empty, and no work directory of forge: "
+                       "name another with --work",
+                       dir);
+    if (access(dir, W_OK | X_OK))
+        return err_set(e, E_CREATE, "'%s': cannot be written to:", dir);
+    return 0;
+}
+
+static int make_parents(const char *dir, struct err *e)
+{
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof(path), "%s", dir);
+    for (char *p = path + 1; (p = strchr(p, '/')); p++) {
+        *p = 0;
+        if (mkdir(path, 0777) && errno != EEXIST)
+            return err_set(e, E_CREATE, "'%s': cannot be created:", path);
+        *p = '/';
+    }
+    return 0;
+}
+
+static int take_lock(struct place *p, bool wait, struct err *e)
+{
+    char path[PATH_MAX];
+    const struct timespec step = { 0, STEP_MS * 1000000 };
+
+    if (path_in(path, p->dir, "lock", e))
+        return e->code;
+    /* not O_CLOEXEC: steps keep it until the last of them has ended */
+    p->lock = open(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
+    if (p->lock < 0)
+        return err_set(e, E_CREATE, "'%s': cannot be written to:", p->dir);
+    for (int ms = 0; flock(p->lock, LOCK_EX | LOCK_NB); ms += STEP_MS) {
+        if (!wait || ms >= WAIT_MS) {
+            close(p->lock);
+            p->lock = -1;
+            return err_set(e, E_TEMP, "'%s': another forge works there",
+                           p->dir);
+        }
+        nanosleep(&step, NULL);
+    }
+    return 0;
+}
+
+static int put_mark(const char *dir, bool temporary, struct err *e)
+{
+    const char *text = temporary ? mark_temporary : mark_kept;
+    char path[PATH_MAX];
+
+    return path_in(path, dir, PLACE_MARK, e) ?
+               e->code :
+               publish_text(path, text, strlen(text), e);
+}
+
+int place_open(struct place *p, const char *dir, bool keep, struct err *e)
+{
+    bool marked, fresh;
+
+    *p = (struct place){ .dir = dir, .lock = -1 };
+    if (place_check(dir, e) < 0 || make_parents(dir, e) < 0)
+        return e->code;
+    fresh = !mkdir(dir, 0777);
+    if (!fresh && errno != EEXIST)
+        return err_set(e, E_CREATE, "'%s': cannot be created:", dir);
+    marked = read_mark(dir, &p->temporary);
+    if (!marked)
+        p->temporary = fresh && !keep;
+    if (!marked || (keep && p->temporary)) {
+        p->temporary = p->temporary && !keep;
+        if (put_mark(dir, p->temporary, e) < 0)
+            return e->code;
+    }
+    return take_lock(p, true, e);
+}
+
+int place_visit(struct place *p, const char *dir, bool *running, struct err *e)
+{
+    struct stat st;
+
+    *p = (struct place){ .dir = dir, .lock = -1 };
+    if (stat(dir, &st))
+        return err_set(e, err_open_code(errno), "'%s':", dir);
+    if (!S_ISDIR(st.st_mode) || !read_mark(dir, &p->temporary))
+        return err_set(e, E_NOINPUT,
+                       "'%s': no work directory of forge quantize", dir);
+    *running = take_lock(p, false, e) == E_TEMP;
+    return 0;
+}
+
+int64_t place_collect(const struct place *p, bool all)
+{
+    int at = open(p->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = at < 0 ? NULL : open_dir(at, ".");
+    struct dirent *f;
+    int64_t n = at < 0 ? 0 : collect_in(at, IN_TOP, all);
+
+    while (d && (f = readdir(d))) {
+        int stage = stage_of(f->d_name), fd;
+
+        if (stage < 0)
+            continue;
+        fd = openat(at, f->d_name,
+                    O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        if (fd >= 0) {
+            n += collect_in(fd, (enum where)stage, all);
+            close(fd);
+        }
+    }
+    if (d)
+        closedir(d);
+    if (at >= 0)
+        close(at);
+    return n;
+}
+
+static bool is_kept(const char *name, const char *const *kept)
+{
+    for (; *kept; kept++)
+        if (!strcmp(name, *kept))
+            return true;
+    return false;
+}
+
+int64_t place_forget(const struct place *p, const char *const *kept)
+{
+    DIR *d = opendir(p->dir);
+    struct dirent *f;
+    int64_t n = 0;
+
+    while (d && (f = readdir(d))) {
+        int stage = stage_of(f->d_name);
+        const char *pruned = after(f->d_name, "pruned-@");
+
+        if (is_kept(f->d_name, kept))
+            continue;
+        if (stage >= 0)
+            n += remove_stage(dirfd(d), f->d_name, (enum where)stage);
+        else if (pruned && !*pruned)
+            n += remove_flat(dirfd(d), f->d_name);
+    }
+    if (d)
+        closedir(d);
+    return n;
+}
+
+void place_remove(const struct place *p)
+{
+    static const char *const none[] = { NULL };
+    DIR *d;
+    struct dirent *f;
+
+    place_collect(p, true);
+    place_forget(p, none);
+    d = opendir(p->dir);
+    while (d && (f = readdir(d))) {
+        const char *rest = made_here(f->d_name, IN_TOP);
+
+        /* the mark last: what is left of a removal that is cut short is ours */
+        if (rest && !*rest && strcmp(f->d_name, PLACE_MARK) != 0)
+            unlinkat(dirfd(d), f->d_name, 0);
+    }
+    if (d) {
+        unlinkat(dirfd(d), PLACE_MARK, 0);
+        closedir(d);
+    }
+    if (rmdir(p->dir))
+        warning("'%s': not removed, others' files are in it", p->dir);
+}
+
+void place_close(struct place *p)
+{
+    if (p->lock >= 0)
+        close(p->lock);
+    p->lock = -1;
+}

@@ -1,0 +1,276 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # run sets stderr
+# Nothing of the user's is lost or executed, and no refusal comes after work.
+
+load e2e
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || return 1
+    PATH=$PATH:$tree/scripts
+}
+
+quick=(--method rtn --quiet)
+
+# COMMAND... must be refused with STATUS in a moment, and one line.
+at_once() { # STATUS COMMAND...
+    local before=$SECONDS
+    refused "$1" timeout 10 "${@:2}"
+    [ $((SECONDS - before)) -lt 5 ]
+}
+
+@test "an OUT.work of the user's is refused, and stays as it is" {
+    mkdir out.work
+    echo precious >out.work/notes.txt
+    at_once 73 forge quantize "$model" out "${quick[@]}"
+    [[ $stderr == *"'$PWD/out.work': is not empty, and no work directory"* ]]
+    [ "$(cat out.work/notes.txt)" = precious ]
+    [ "$(ls out.work)" = notes.txt ]
+}
+
+@test "an empty OUT.work of the user's is used, and stays" {
+    mkdir out.work
+    forge quantize "$model" out "${quick[@]}"
+    [ -d out.work ] && [ -e out/config.json ]
+}
+
+@test "files that others put into OUT.work survive its removal" {
+    forge quantize "$model" first "${quick[@]}" --work out.work
+    rm -r first
+    # as if it had been made without --work and then been written into
+    sed -i 's/.*/This is a temporary work directory of forge(1), removed when all is done./' \
+        out.work/forge-work
+    echo precious >out.work/notes.txt
+    echo precious >"$(echo out.work/solve-*)/thesis.fts"
+    mkdir out.work/solve-mine
+    forge quantize "$model" out "${quick[@]}"
+    [ "$(cat out.work/notes.txt)" = precious ]
+    [ "$(cat out.work/solve-*/thesis.fts)" = precious ]
+    [ -d out.work/solve-mine ] && [ ! -e out.work/settings.json ]
+    [ -z "$(find out.work -name 'codes-*')" ]
+}
+
+@test "--work of somebody else is refused: nothing below it is touched" {
+    mkdir -p home/sub
+    echo precious | tee home/sub/thesis.tmp.docx >home/sub/codes-0.fts.tmp.1.abcdef
+    at_once 73 forge quantize "$model" out "${quick[@]}" --work home
+    (cd home && at_once 73 forge quantize "$model" ../out "${quick[@]}" --work .)
+    [ "$(cat home/sub/*)" = $'precious\nprecious' ]
+    [ ! -e out ]
+}
+
+@test "of a work directory only the temporaries that forge makes are collected" {
+    forge quantize "$model" out "${quick[@]}" --work work
+    S=$(basename work/solve-*)
+    mkdir -p work/sub work/solve-mine
+    mine=(work/thesis.tmp.docx work/sub/codes-0.fts.tmp.1.abcdef
+        "work/$S/thesis.tmp.docx" "work/$S/codes-0.fts.tmp.x.abcdef"
+        "work/$S/codes-a.fts.tmp.1.abcdef" work/solve-mine/codes-0.fts.tmp.1.abcdef
+        work/codes-0.fts.tmp.1.abcdef "work/$S/codes-0.fts.tmp.1.abcdefg")
+    touch "${mine[@]}"
+    touch "work/$S/codes-0.fts.tmp.999999999.abcdef" work/settings.json.tmp.999999999.abc234 \
+        "work/.status.tmp.$HOSTNAME.999999999.AbCdEf"
+    ln -s ../home work/tokens-0123456789abcdef
+    mkdir home
+    touch home/tokens.fts.tmp.999999999.abcdef
+    run -0 forge gc --settings work
+    [ "$output" = "3 removed" ]
+    ls "${mine[@]}" home/tokens.fts.tmp.999999999.abcdef >/dev/null
+}
+
+@test "what lies in a work directory is never executed" {
+    forge quantize "$model" out "${quick[@]}" --work good
+    good=$(cat good/settings.json)
+    mkdir -p evil/bin
+    printf '#!/bin/sh\ntouch %q\n' "$PWD/pwned" | tee evil/bin/forge-report evil/bin/forge-tokens >evil/run
+    chmod +x evil/bin/*
+    cp good/forge-work evil/
+    i=0
+    while IFS= read -r change; do
+        jq "$change" <<<"$good" >evil/settings.json
+        for command in "forge status" "forge report" "forge gc --settings" \
+            "make -f $tree/scripts/pipeline.mk -C"; do
+            # shellcheck disable=SC2086
+            run $command evil </dev/null
+            [[ $command != make* || $status -ne 0 ]]
+        done
+        i=$((i + 1))
+    done <<'END'
+.out = "$(shell touch pwned)" | .S = "solve-$(shell touch pwned)"
+.T = "tokens-`touch pwned`0000000"
+.C = "calib-0000000000000000;touch pwned"
+.S = "../../../tmp/solve"
+.model = "$(touch pwned)"
+.model = "; touch pwned"
+.device = "$(shell touch pwned)"
+.layers = "0) $(shell touch pwned"
+.bindir = "evil/bin"
+.method = "rtn RUN=touch"
+.format = "x"
+.layout = "awq\ninclude evil/run"
+.weights[0].name = "../../etc/passwd"
+END
+    [ "$i" -eq 13 ]
+    echo 'touch pwned' >evil/settings.json
+    run -65 forge status evil
+    [ -z "$(find . -name pwned)" ]
+}
+
+@test "make by itself, on what a run has planned" {
+    forge quantize "$model" whole "${small[@]}" --work work
+    out=$(jq -r .out work/settings.json)
+    [ "$out" = "$PWD/whole" ]
+    mv whole kept
+    rm work/solve-*/codes-[123].fts
+    make -s -f "$tree/scripts/pipeline.mk" -C work -j >lines
+    same kept whole
+    [ "$(grep -c '^{"module"' lines)" -eq 21 ]
+    run make -s -f "$tree/scripts/pipeline.mk" -C "$tree/examples" -j
+    [ "$status" -ne 0 ]
+}
+
+# The sizes and time stamps of a file stay; its content does not.
+@test "weights that change with size and time stamp kept are other weights" {
+    cp -rp "$model" m
+    chmod -R u+w m
+    forge quantize m before "${small[@]}" --work work
+    cp -rp m copy
+    python3 - <<'PYTHON'
+import os
+p = "m/model.safetensors"
+s = os.stat(p)
+with open(p, "r+b") as f:
+    f.seek(s.st_size // 2)
+    b = f.read(4096)
+    f.seek(s.st_size // 2)
+    f.write(bytes(x ^ 1 for x in b))
+os.utime(p, ns=(s.st_atime_ns, s.st_mtime_ns))
+assert os.stat(p).st_mtime_ns == s.st_mtime_ns and os.stat(p).st_size == s.st_size
+PYTHON
+    forge quantize m after "${small[@]}" --work work
+    forge quantize m alone "${small[@]}"
+    same alone after
+    run ! same before after
+    # ... and a copy of the same bytes is the same weights.
+    ls -d work/*-* >stages
+    forge quantize copy again "${small[@]}" --work work
+    ls -d work/*-* | cmp - stages
+    same before again
+}
+
+@test "weights that change while it runs are refused, not mixed" {
+    cp -rp "$model" m
+    chmod -R u+w m
+    forge quantize m out "${small[@]}" --work work
+    rm -r out
+    rm work/solve-*/codes-3.fts
+    touch m/model.safetensors
+    # Another host may see other inodes and times of change, not another age.
+    jq -c '.host = "elsewhere"' work/settings.json >elsewhere
+    cp work/settings.json here
+    cp elsewhere work/settings.json
+    run -2 make -s -f "$tree/scripts/pipeline.mk" -C work
+    touch -r "$model/model.safetensors" m/model.safetensors
+    make -s -f "$tree/scripts/pipeline.mk" -C work >/dev/null
+    rm -r out work/solve-*/codes-3.fts
+    cp here work/settings.json
+    run -2 make -s -f "$tree/scripts/pipeline.mk" -C work
+    [[ $output == *"error 65 forge: "*"has changed since the run began"* ]]
+    [ ! -e out ]
+}
+
+@test "sidecars that could not be copied are refused in the first second" {
+    for kind in fifo zero outside; do
+        for name in tokenizer.json generation_config.json chat_template.jinja LICENSE; do
+            rm -rf m
+            cp -r "$model" m
+            chmod -R u+w m
+            rm -f "m/$name"
+            case $kind in
+            fifo) mkfifo "m/$name" ;;
+            zero) ln -s /dev/zero "m/$name" ;;
+            outside)
+                echo '{}' >secret
+                ln -s "$PWD/secret" "m/$name"
+                ;;
+            esac
+            at_once 65 forge quantize m out "${small[@]}"
+            [[ $stderr == *"/m/$name'"* ]]
+            [ ! -e out.work ]
+        done
+    done
+}
+
+@test "sizes are one thing in all tools, and refused before anything is done" {
+    for size in 0 1.2.3GiB 99999999999999999999G 5X -1 1e9 .5G 5. '5 GB' 5GiBB; do
+        at_once 64 forge quantize "$model" out "${quick[@]}" --shard-size "$size"
+        at_once 64 forge quantize "$model" out "${quick[@]}" --gpu-memory "$size"
+        at_once 64 forge prune "$model" out --keep 4 --text "$text" --shard-size "$size"
+        at_once 64 forge-shard --from "$model" --shard-size "$size" out
+        at_once 64 forge-grid --gpu-memory "$size" /dev/null
+        [ ! -e out.work ]
+    done
+    for size in 5G 5GB 5GiB 1.5M 1500000 1500kB 2MiB 1T; do
+        forge quantize "$model" "out-$size" "${quick[@]}" --shard-size "$size" --dry-run >said
+        forge quantize "$model" "out-$size" "${quick[@]}" --shard-size "$size" --work work
+    done
+    # 1.5M is binary, 1500kB decimal
+    limit() { find "out-$1" -name '*.safetensors' -printf '%s\n' | sort -n | tail -n 1; }
+    [ "$(limit 1.5M)" -gt 1500000 ] && [ "$(limit 1500kB)" -le 1510000 ]
+    same out-1500000 out-1500kB
+    same out-5G out-5GB
+}
+
+@test "OUT and WORK keep out of MODEL and of each other" {
+    cp -r "$model" m
+    chmod -R u+w m
+    at_once 73 forge quantize m m/out "${quick[@]}"
+    at_once 73 forge quantize m m/../m/sub/../out "${quick[@]}"
+    ln -s m link
+    at_once 73 forge quantize m link/out "${quick[@]}"
+    at_once 73 forge quantize m out "${quick[@]}" --work out
+    at_once 73 forge quantize m out "${quick[@]}" --work out/work
+    at_once 73 forge quantize m out "${quick[@]}" --work ./out/../out
+    at_once 73 forge quantize m out "${quick[@]}" --work m
+    at_once 73 forge quantize m out "${quick[@]}" --work m/work
+    python3 "$tree/tests/reference/moe.py" make deepseek_v3 plain moe
+    at_once 73 forge prune moe moe/out --keep 4 --text "$text"
+    [ ! -e moe/out ]
+    diff -r "$model" m
+    # A name that only begins as another does is no directory of it.
+    forge quantize m mout "${quick[@]}" --work outwork
+}
+
+@test "an option is no value: --work --quiet" {
+    at_once 64 forge quantize "$model" out --method rtn --work --quiet
+    [[ $stderr == "forge: --work wants DIR, not '--quiet'" ]]
+    [ ! -e ./--quiet ]
+    at_once 64 forge-solve --report --quiet
+    # ... unless it is said to be one.
+    forge quantize "$model" out --method rtn --quiet --work=--quiet
+    [ -e ./--quiet/settings.json ]
+}
+
+@test "a checkpoint that is 4-bit already is refused at once, with the way to go" {
+    forge quantize "$model" q "${quick[@]}" --layout awq
+    at_once 78 forge quantize q out "${small[@]}"
+    [[ $stderr == *"quantized to 4 bits already"*"forge-weights q | forge-pack"* ]]
+    [ ! -e out.work ]
+    python3 "$tree/tests/reference/moe.py" make deepseek_v3 plain moe
+    forge quantize moe moe-q --method rtn --quiet --group 32
+    at_once 78 forge prune moe-q out --keep 4 --text "$text"
+    [[ $stderr == *"4 bits already"* ]]
+    # The way that is named works.
+    forge-weights -q q | forge-pack -q --layout gptq | forge-shard -q --from q out
+    forge-ls --verify out >/dev/null
+}
+
+@test "tools of another version are refused before they are run" {
+    make -s -C "$tree" install DESTDIR="$PWD/root" PREFIX=/opt >/dev/null
+    bin=$PWD/root/opt/bin
+    what=$(tr '\0' '\n' <"$bin/forge-solve" | grep -ao '@(#)4bit-forge [0-9.]*')
+    sed -i "s/$what/${what%?}9/" "$bin/forge-solve"
+    at_once 78 "$bin/forge" quantize "$model" out "${quick[@]}"
+    [[ $stderr == *"forge-solve': is not of version"* ]]
+    rm "$bin/forge-solve"
+    at_once 66 "$bin/forge" quantize "$model" out "${quick[@]}"
+}
