@@ -70,6 +70,25 @@ solving() { # WORK: wait until the first layer is done
     return 1
 }
 
+@test "states of both streams are kept, and a resumed run starts from them" {
+    local big=(--text "$text" --sequences 128 --quiet)
+    forge quantize "$model" want "${big[@]}"
+    setsid forge quantize "$model" out --work work "${big[@]}" \
+        >/dev/null 2>&1 3>&- &
+    victim=$!
+    until compgen -G 'work/solve-*/hidden.fts' >/dev/null; do
+        kill -0 "$victim"
+        sleep 0.01
+    done
+    kill -KILL -- "-$victim"
+    wait "$victim" || true
+    forge-ls work/solve-*/hidden.fts | grep -q '\.original'
+    : >"$(echo work/tokens-*/tokens.fts)" # from here it could not start
+    forge quantize "$model" out --work work "${big[@]}"
+    same want out
+    run -1 compgen -G 'work/solve-*/hidden.fts'
+}
+
 @test "where forge alone is killed, everything else dies too" {
     start out
     solving out.work
