@@ -7,14 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "checkpoint/modeldir.h"
+#include "checkpoint/sidecar.h"
 #include "common/file.h"
 #include "common/json.h"
 #include "shard/complete.h"
 #include "shard/outdir.h"
 #include "shard/prunedout.h"
 #include "shard/quantout.h"
-#include "shard/sidecar.h"
 #include "shard/splice.h"
 
 enum { CONFIG_MAX = 16 * 1024 * 1024 };
@@ -148,6 +147,33 @@ static int write_shards(const struct publication *p, const struct outdir *o,
     return rc;
 }
 
+/* One that belongs to the model as it is. */
+static int copy_sidecar(const struct outdir *o, const struct modeldir *from,
+                        const char *name, struct err *e)
+{
+    char *text;
+    size_t len;
+    int rc = modeldir_slurp(from, name, SIDECAR_MAX, &text, &len, e);
+
+    if (rc)
+        return rc;
+    rc = outdir_text(o, name, text, len, e);
+    free(text);
+    return rc;
+}
+
+static int copy_sidecars(const struct publication *p, const struct outdir *o,
+                         const struct modeldir *from, bool code, struct err *e)
+{
+    struct sidecars s;
+    int rc = sidecars_list(&s, from, code, !p->map, e);
+
+    for (size_t i = 0; !rc && i < s.n; i++)
+        rc = copy_sidecar(o, from, s.name[i], e);
+    sidecars_release(&s);
+    return rc;
+}
+
 /* config.json, and for GPTQ quantize_config.json, which AutoGPTQ reads. */
 static int write_configs(const struct publication *p, const struct outdir *o,
                          const struct collection *c, const char *dict,
@@ -163,7 +189,6 @@ static int write_configs(const struct publication *p, const struct outdir *o,
     if (rc)
         return rc;
     rc = modeldir_slurp(&dir, "config.json", CONFIG_MAX, &text, &len, e);
-    modeldir_close(&dir);
     if (!rc)
         rc = config_splice(text, len, dict, &spliced, e);
     if (!rc && p->map)
@@ -172,7 +197,8 @@ static int write_configs(const struct publication *p, const struct outdir *o,
         rc = pruned_map(p->map, p->model, o, e);
     code = !rc && strstr(text, "\"auto_map\"");
     if (!rc)
-        rc = sidecar_copy(o, p->model, code, !p->map, e);
+        rc = copy_sidecars(p, o, &dir, code, e);
+    modeldir_close(&dir);
     if (!rc && gptq)
         rc = outdir_text(o, "quantize_config.json", dict, strlen(dict), e);
     if (!rc)

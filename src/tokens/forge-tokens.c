@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/file.h"
+#include "checkpoint/modeldir.h"
 #include "common/json.h"
 #include "common/tool.h"
 #include "tokens/sequences.h"
@@ -64,27 +64,31 @@ static int64_t vocab_size(const char *model)
 {
     const struct json *root, *v;
     struct json_doc *doc;
-    char path[4096];
+    char *text, what[300];
     struct stat st;
     struct err e;
+    size_t len;
     int64_t n = 0;
 
     if (stat(model, &st) < 0)
         die(E_NOINPUT, "'%s': no such model", model);
-    if (!S_ISDIR(st.st_mode) || snprintf(path, sizeof(path), "%s/config.json",
-                                         model) >= (int)sizeof(path))
+    if (!S_ISDIR(st.st_mode))
         return 0;
-    if (json_read_file(&doc, path, CONFIG_MAX, &e) < 0) {
+    snprintf(what, sizeof(what), "'%.260s/config.json'", model);
+    if (modeldir_read(model, "config.json", CONFIG_MAX, &text, &len, &e) < 0) {
         if (e.code == E_NOINPUT)
             return 0;
         die_err(&e);
     }
+    if (json_parse(&doc, text, len, what, &e) < 0)
+        die_err(&e);
+    free(text);
     root = json_root(doc);
     v = json_get(root, "vocab_size");
     if (!v)
         v = json_get(json_get(root, "text_config"), "vocab_size");
     if (v && (!json_int(v, &n) || n < 1))
-        die(E_DATA, "'%s': vocab_size is no positive number", path);
+        die(E_DATA, "%s: vocab_size is no positive number", what);
     json_free(doc);
     return n;
 }
