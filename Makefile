@@ -46,7 +46,7 @@ WARN     := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion \
             -Wundef -Wwrite-strings
 # No -ffast-math and no contraction: the reference must mean what it says.
 CFLAGS   := -std=c11 -g $(WARN) $(if $(CI),-Werror) -ffp-contract=off -pthread
-LDLIBS   := -Wl,--as-needed -lcjson -luring -lxxhash -lonig -lutf8proc -lzip \
+LDLIBS   := -Wl,--as-needed -lcjson -luring -lxxhash -lonig -lutf8proc -lzip -lcrypto \
             -ldl -lm -pthread
 
 ifeq ($(MODE),release)
@@ -196,6 +196,7 @@ lint: $O/libforge.a
 	$(call only,\bgetenv\b,src/common/tool.c)
 	$(call only,\bcblas_|openblas_,src/common/blas.c)
 	$(call only,\bdlopen\b,src/common/blas.c src/common/onednn.c src/cuda/plugin.c)
+	$(call only,\bEVP_|openssl/,src/common/sha256.c)
 	$(call only,\bdnnl_|dnnl\.h,src/common/onednn.c)
 	$(Q)! nm -A $O/libforge.a 2>/dev/null | grep -v ':\(base\|opt\)\.c\.o:' | \
 	  grep ' U \(die\|die_err\|exit\|abort\)$$' || \

@@ -179,7 +179,8 @@ static int run_batches(struct loop *l, const struct step *t, struct err *e)
  * linear. */
 static bool parted(const struct loop *l, const struct step *t)
 {
-    return l->parted || t->layer > feed_layer(l->c->feed) || t->to > POINT_ATTN_IN;
+    return l->parted || t->layer > feed_layer(l->c->feed) ||
+           t->to > POINT_ATTN_IN;
 }
 
 /* All batches from one point to another; emit: what is there is put out. */

@@ -110,23 +110,30 @@ static void warn(const struct settings *s, const struct sequences_params *p,
 
 /* NULL when ids are printed.  It is there before the input is read, so that
  * the next tool of a pipe learns why there is none. */
-static struct stream_writer *open_stream(const struct settings *s,
-                                         const struct sequences_params *p)
+static struct stream_writer *open_stream(const struct settings *s)
 {
     struct stream_writer *w;
     struct err e;
-    char facts[160];
-    struct stream_output out = { s->tool.output, s->tool.key, facts };
+    struct stream_output out = { s->tool.output, s->tool.key, NULL };
 
     if (s->ids)
         return NULL;
-    snprintf(facts, sizeof(facts),
-             "\"tokens\":{\"sequences\":%lld,\"seqlen\":%lld,"
-             "\"skip_chars\":%lld}",
-             (long long)p->n, (long long)p->seqlen, (long long)p->skip_chars);
     if (stream_create(&w, &out, &e) < 0)
         die_err(&e);
     return w;
+}
+
+/* What the checkpoint's card says of the text. */
+static int add_facts(struct stream_writer *w, const struct input *in,
+                     const struct sequences *q, struct err *e)
+{
+    char hex[SHA256_HEX + 1], facts[160];
+
+    sha256_hex(in->digest, hex);
+    snprintf(facts, sizeof(facts),
+             "\"text\":{\"sha256\":\"%s\",\"sequences\":%zu,\"ids\":%zu}", hex,
+             q->count, q->ids.count);
+    return stream_facts(w, facts, e);
 }
 
 static void write_stream(const struct settings *s, const struct sequences *q,
@@ -220,13 +227,18 @@ int main(int argc, char **argv)
         .model = s.model,
     };
 
-    w = open_stream(&s, &p);
+    w = open_stream(&s);
     if (input_open(&in, s.input, &e) < 0 ||
+        (w && sha256_open(&in.digest, &e) < 0) ||
         sequences_read(&q, &p, &in, &e) < 0) {
         stream_abort(w, &e);
         die_err(&e);
     }
     input_drain(&in);
+    if (w && add_facts(w, &in, &q, &e) < 0) {
+        stream_abort(w, &e);
+        die_err(&e);
+    }
     input_close(&in);
     warn(&s, &p, &q);
     if (s.ids)

@@ -31,6 +31,7 @@ setup_file() {
     forge-weights -q mini --layer 0 --match '*.[qkv]_proj.weight' |
         forge-grid -q --group 16 | forge-solve -q -o qkv.fts
     forge-pack -q --layout gptq c.fts -o x.fts
+    forge-shard -q --from mini finished x.fts
     python3 "$py/report.py" make work 2 3
     python3 "$py/forward.py" make mixtral moe
     python3 "$py/forward.py" make deepseek_v3 latent
@@ -164,6 +165,11 @@ every="pread write fsync rename malloc"
 
 @test "whichever call fails: forge-plan" {
     each "pread write malloc" forge-plan mini
+}
+
+@test "whichever call fails: forge-verify" {
+    each "pread malloc" forge-verify -q -j 1 finished
+    each "pread malloc" forge-verify -q -j 1 --tensors finished
 }
 
 @test "whichever call fails: forge-report" {
