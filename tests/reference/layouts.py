@@ -146,6 +146,15 @@ def grid_in(src, module):
     return np.full(scales.shape, 8, np.uint8), scales
 
 
+def as_f16(bits, t):
+    """The same values in F16, which is what kernels of AWQ and GPTQ read."""
+    if "BF16" not in (t.dtype, t.scale_dtype if t.role == "qmeta" else None):
+        return bits
+    x = (bits.astype("<u4") << 16).view("<f4")
+    assert (x.astype("<f2").astype("<f4") == x).all()
+    return x.astype("<f2").view("<u2")
+
+
 def check(a):
     src, out = fts.load(a.input), fts.load(a.output)
     run = out["note", "run"].json()
@@ -155,6 +164,9 @@ def check(a):
     want |= {name + ".weight" for role, name in src if role == "weight"}
     for m in modules:
         zeros, scales = grid_in(src, m)
+        if a.layout != "compressed-tensors":
+            assert out["tensor", f"{m}.scales"].dtype == run["scale_dtype"] == "F16"
+            scales = as_f16(scales, src.get(("qmeta", m)) or src["scales", m])
         got = unpack(a.layout, run["group"], run["symmetric"],
                      lambda p, m=m: out["tensor", f"{m}.{p}"])
         for name, x, y in zip(("codes", "zeros", "scales"), got,
