@@ -146,6 +146,16 @@ END
     forge-prune -q --from m --keep 4 --by mass cheap >map
 }
 
+@test "a 4-bit checkpoint is refused before a text runs through it" {
+    make_model qwen3_moe
+    forge-weights -q m | forge-grid -q --group 16 | forge-solve -q | forge-pack -q | forge-shard -q --from m four
+    refused 78 "'four': has 4 bits already" forge-prune --check --from four --keep 4
+    printf '{"input_ids": [1, 2, 3, 4]}\n' >ids.jsonl
+    refused 78 "'four': has 4 bits already" forge prune four out --keep 4 --text ids.jsonl
+    [ ! -e out ]
+    forge-prune --check --from m --keep 4
+}
+
 @test "maps that do not fit the model are refused" {
     make_model deepseek_v3
     forge-prune -q --from m --keep 4 h -o map
