@@ -165,6 +165,8 @@ static int weight(struct run *r, const struct frame *w, struct err *e)
     memcpy(f.name, w->name, sizeof(f.name));
     f.data = meta;
     rc = grid_search(p, w->data, meta, e);
+    if (rc >= 0)
+        rc = grid_reach(p, w->data, meta, e);
     rc = rc < 0 ? err_prefix(e, "'%s'", w->name) : stream_write(r->out, &f, e);
     free(meta);
     r->modules++;

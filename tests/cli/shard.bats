@@ -273,6 +273,34 @@ END
     done
 }
 
+@test "a few huge weights are no sign of wrong packing, and do not hide it" {
+    cp -r "$MODEL" m
+    python3 - <<'END'
+import json, struct
+import numpy as np
+b = bytearray(open("m/model.safetensors", "rb").read())
+n, = struct.unpack("<Q", b[:8])
+t = json.loads(b[8:8 + n])["model.layers.1.mlp.down_proj.weight"]
+lo, hi = (8 + n + x for x in t["data_offsets"])
+w = np.frombuffer(bytes(b[lo:hi]), "<u2").reshape(t["shape"]).copy()
+w[:, ::512] = 0x461c # 9984
+b[lo:hi] = w.tobytes()
+open("m/model.safetensors", "wb").write(b)
+END
+    forge-tokens -q -n 8 -t 128 m "$BATS_TEST_DIRNAME/../../examples/calib.jsonl" |
+        forge-calib -q m | forge-hessian -q -o H
+    forge-weights -q m | forge-grid -q --hessian H | forge-solve -q --hessian H -o codes
+    for layout in awq compressed-tensors; do
+        forge-pack -q --layout $layout codes -o packed
+        forge-shard -q --from m --sample 28 out packed
+        rm -r out
+        for how in nibbles scales groups; do
+            python3 "$PY" spoil $how packed bad
+            refused 65 "are not those of these weights" forge-shard -q --from m --sample 28 out bad
+        done
+    done
+}
+
 @test "--verify finds damage in a directory" {
     shard out --shard-size 1MB "$in/symmetric.awq"
     cp -r out whole
