@@ -30,7 +30,8 @@ static int check(const struct frame *f, struct err *e)
     const float *x = f->data;
 
     if (f->dtype != DT_F32 || f->ndim != 2 ||
-        (f->dims[1] != HITS && f->dims[1] != HIT_MASS) || !f->dims[0] || f->dims[0] > HIT_EXPERTS_MAX || layer_of(f->name) < 0)
+        (f->dims[1] != HITS && f->dims[1] != HIT_MASS) || !f->dims[0] ||
+        f->dims[0] > HIT_EXPERTS_MAX || layer_of(f->name) < 0)
         return err_set(e, E_DATA,
                        "hit map '%s': not F32 [experts, %d] of a layer",
                        f->name, HITS);

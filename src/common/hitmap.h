@@ -13,7 +13,15 @@
 
 enum { HIT_EXPERTS_MAX = 1 << 16 };
 
-enum hit { HIT_TOKENS, HIT_SCORES, HIT_WEIGHTS, HIT_SQUARES, HIT_OUTPUT, HIT_MASS, HITS };
+enum hit {
+    HIT_TOKENS,
+    HIT_SCORES,
+    HIT_WEIGHTS,
+    HIT_SQUARES,
+    HIT_OUTPUT,
+    HIT_MASS,
+    HITS
+};
 
 struct hitmap {
     int64_t layer;

@@ -51,7 +51,7 @@ enum {
     ADVICE_ASYMMETRIC_GPTQ = 8,
     ADVICE_ASYMMETRIC_CT = 16,
     ADVICE_ASYMMETRIC_EXPERTS = 32, /* of compressed-tensors */
-    ADVICE_EXPERTS = 64, /* of AWQ and GPTQ */
+    ADVICE_EXPERTS = 64,            /* of AWQ and GPTQ */
     ADVICE_BITS = 7
 };
 unsigned layout_advice(enum layout l, bool symmetric, uint64_t group,

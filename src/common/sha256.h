@@ -1,5 +1,5 @@
 /* sha256.h - SHA-256 as sha256sum(1) prints it, by OpenSSL's libcrypto, which
- * takes the CPU's instructions for it: 1.5 to 2 GB/s where there are some. */
+ * takes the CPU's instructions for it: above 1 GB/s where there are some. */
 #ifndef FORGE_SHA256_H
 #define FORGE_SHA256_H
 

@@ -22,7 +22,7 @@ struct routing {
     int32_t *experts; /* [n, top_k] */
     float *weights;   /* [n, top_k] */
     float *scores;    /* [n, top_k] */
-    double *mass;     /* [experts], sums of their scores over all tokens, whoever
+    double *mass; /* [experts], sums of their scores over all tokens, whoever
                          they chose; NULL: not wanted */
 };
 MUST_CHECK int routing_create(struct routing *r, int64_t n, int64_t top_k,

@@ -94,7 +94,8 @@ PYTHON
 }
 
 @test "one changed byte, anywhere in any file, is found and named" {
-    for file in $(ls out); do
+    for file in out/*; do
+        file=${file#out/}
         size=$(stat -c %s "out/$file")
         for at in 0 7 8 9 40 $((size / 3)) $((size / 2)) $((size * 3 / 4)) $((size - 2)) $((size - 1)); do
             [ "$at" -lt "$size" ] || continue
