@@ -13,6 +13,8 @@
 ##                    T=cli/grid: those with that in their name
 ## make check-asan    the same under AddressSanitizer and UBSan
 ## make check-cluster forge over Slurm and ssh: takes a node down (tests/cluster)
+## make check-faults  FAULTS=500 random kills, a fifth as many limits of memory,
+##                    descriptors, file sizes (minutes to hours; not in CI)
 ## make fuzz          fuzz every parser, FUZZ_SECONDS=60 each (clang)
 ## make bench         benchmarks, each checked against its reference first
 ## make bench-quality distance from the original: by effort, by part, by program
@@ -69,7 +71,7 @@ HELP  := $(sort $(wildcard tests/helper/*.c))
 BENCH := $(sort $(wildcard bench/*_bench.c))
 FUZZ  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 SCRIPT := scripts/demo scripts/forge scripts/forge-run scripts/forge-stage scripts/run-tests \
-          scripts/setup scripts/test .ci/run
+          scripts/setup scripts/test .ci/run tests/faults/run
 
 obj     = $(patsubst %,$O/%.o,$(1))
 BIN    := $(patsubst %.c,bin/%,$(notdir $(TOOLS)))
@@ -136,7 +138,7 @@ $(FAKE): tests/fake_cuda.c $(patsubst %,src/common/%.c,base dtype quant) $(wildc
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -fvisibility=hidden -shared -fPIC -o $@ \
 	  $(filter %.c,$^) -lm
 
-.PHONY: demo test check-asan check-cluster fuzz bench bench-quality lint interop
+.PHONY: demo test check-asan check-cluster check-faults fuzz bench bench-quality lint interop
 demo: all
 	@scripts/demo --run
 
@@ -150,6 +152,10 @@ check-asan:
 check-cluster: all
 	@command -v sinfo >/dev/null || { echo 'no Slurm here: skipped'; exit 77; }
 	@PATH="$(CURDIR)/bin:$$PATH" BATS_TEST_TIMEOUT=400 bats tests/cluster
+
+FAULTS ?= 500
+check-faults: all
+	@PATH="$(CURDIR)/bin:$$PATH" tests/faults/run $(FAULTS) $(SEED)
 
 # Clang's fuzzer needs the library built with its instrumentation.
 FUZZFLAGS := -g -O1 -fsanitize=fuzzer-no-link,address,undefined \

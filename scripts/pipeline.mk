@@ -16,10 +16,13 @@ SHELL := /usr/bin/setpriv
 MAKEFLAGS += -rR
 .SUFFIXES:
 .SECONDARY:
-.DELETE_ON_ERROR:
 
 STEP   := $(RUN) forge-stage
 codes  := $(LAYERS:%=$S/codes-%.fts)
+
+# A file that is there is whole, whatever became of its recipe: make must not
+# remove the layers that a killed or failed loop has made.
+.PRECIOUS: $(codes) $T/tokens.fts $C/fisher.fts $(LAYERS:%=$C/hessian-%.fts)
 
 # One after another: $1-I.fts needs $1-J.fts, J the layer before I.
 pairs := $(join $(filter-out $(firstword $(LAYERS)),$(LAYERS)),\
