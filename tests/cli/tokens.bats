@@ -75,7 +75,7 @@ refused() { # STATUS TEXT ARGUMENT...
     diff <(python3 "$PY" rows a) <(python3 "$PY" rows b)
     sed 's/$/\r/' t.txt >crlf.txt
     forge-tokens -q m -n 3 -t 100 --skip-chars 777 crlf.txt >c
-    cmp a c
+    diff <(python3 "$PY" rows a) <(python3 "$PY" rows c)
     refused 65 "one sequence takes 99" m -t 100 --skip-chars 6000 t.txt
     [[ $stderr == *"gives 0 ids"* ]]
 }
