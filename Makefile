@@ -14,6 +14,8 @@
 ## make check-asan    the same under AddressSanitizer and UBSan
 ## make check-aarch64 the kernels of ARM, cross-built and run by qemu-user
 ## make check-cluster forge over Slurm and ssh: takes a node down (tests/cluster)
+## make check-faults  FAULTS=500 random kills, a fifth as many limits of memory,
+##                    descriptors, file sizes (minutes to hours; not in CI)
 ## make fuzz          fuzz every parser, FUZZ_SECONDS=60 each (clang)
 ## make bench         benchmarks, each checked against its reference first
 ## make bench-quality distance from the original: by effort, by part, by program
@@ -54,7 +56,7 @@ WARN     := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion \
             -Wundef -Wwrite-strings
 # No -ffast-math and no contraction: the reference must mean what it says.
 CFLAGS   := -std=c11 -g $(WARN) $(if $(CI),-Werror) -ffp-contract=off -pthread
-LDLIBS   := -Wl,--as-needed -lcjson -lxxhash -lonig -lutf8proc -lzip \
+LDLIBS   := -Wl,--as-needed -lcjson -lxxhash -lonig -lutf8proc -lzip -lcrypto \
             -ldl -lm -pthread
 
 ifneq ($(SYSROOT),)
@@ -97,7 +99,7 @@ HELP  := $(sort $(wildcard tests/helper/*.c))
 BENCH := $(sort $(wildcard bench/*_bench.c))
 FUZZ  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 SCRIPT := scripts/demo scripts/deb-control scripts/sysroot scripts/completions/forge.bash scripts/forge-run scripts/run-tests \
-          scripts/setup scripts/test .ci/run
+          scripts/setup scripts/test .ci/run tests/faults/run
 
 obj     = $(patsubst %,$O/%.o,$(1))
 BIN    := $(patsubst %.c,bin/%,$(notdir $(TOOLS)))
@@ -170,7 +172,7 @@ $(FAKE): tests/fake_cuda.c $(patsubst %,src/common/%.c,base cpu dtype quant) $(w
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -fvisibility=hidden -shared -fPIC -o $@ \
 	  $(filter %.c,$^) -lm
 
-.PHONY: demo test check-asan check-aarch64 check-cluster fuzz bench bench-quality lint interop
+.PHONY: demo test check-asan check-aarch64 check-cluster check-faults fuzz bench bench-quality lint interop
 demo: all
 	@scripts/demo --run
 
@@ -199,6 +201,10 @@ check-aarch64: $(TOOLBIN) $O/lib/4bit-forge
 check-cluster: all
 	@command -v sinfo >/dev/null || { echo 'no Slurm here: skipped'; exit 77; }
 	@PATH="$(CURDIR)/bin:$$PATH" BATS_TEST_TIMEOUT=400 bats tests/cluster
+
+FAULTS ?= 500
+check-faults: all
+	@PATH="$(CURDIR)/bin:$$PATH" tests/faults/run $(FAULTS) $(SEED)
 
 # Clang's fuzzer needs the library built with its instrumentation.
 FUZZFLAGS := -g -O1 -fsanitize=fuzzer-no-link,address,undefined \
@@ -246,6 +252,7 @@ lint: $O/libforge.a
 	$(call only,\bcblas_|openblas_,src/common/blas.c)
 	$(call only,__builtin_cpu_|\bgetauxval\b,src/common/cpu.c)
 	$(call only,\bdlopen\b,src/common/blas.c src/cuda/plugin.c)
+	$(call only,\bEVP_|openssl/,src/common/sha256.c)
 	$(Q)! nm -A $O/libforge.a 2>/dev/null | grep -v ':\(base\|opt\)\.c\.o:' | \
 	  grep ' U \(die\|die_err\|exit\|abort\)$$' || \
 	  { echo 'lint: a library module ends the process'; exit 1; }

@@ -21,7 +21,6 @@ SHELL := /usr/bin/setpriv
 MAKEFLAGS += -rR
 .SUFFIXES:
 .SECONDARY:
-.DELETE_ON_ERROR:
 
 ifndef S
 here  := $(dir $(realpath $(lastword $(MAKEFILE_LIST))))
@@ -36,6 +35,10 @@ comma  := ,
 layers := $(subst $(comma), ,$(LAYERS))
 STEP   := exec $(RUN) forge stage
 codes  := $(layers:%=$S/codes-%.fts)
+
+# A file that is there is whole, whatever became of its recipe: make must not
+# remove the layers that a killed or failed loop has made.
+.PRECIOUS: $(codes) $T/tokens.fts $C/fisher.fts $(LAYERS:%=$C/hessian-%.fts)
 
 # One after another: $1-I.fts needs $1-J.fts, J the layer before I.
 pairs := $(join $(filter-out $(firstword $(layers)),$(layers)),\

@@ -71,7 +71,7 @@ static int pass(struct loop *l, int64_t layer, enum point to, struct err *e)
 static int put_hidden(struct loop *l, int64_t layer, struct err *e)
 {
     for (int64_t i = 0; i < l->s->n_batches; i++)
-        if (emit_hidden(l->c->out, l->s, &l->s->batch[i], layer, e) < 0)
+        if (emit_hidden(l->c->out, l->s, &l->s->batch[i], layer, "", e) < 0)
             return e->code;
     return 0;
 }
@@ -153,6 +153,43 @@ static int run_layers(struct loop *l, struct err *e)
     return publisher_join(&l->publisher, e);
 }
 
+/* Do both have the same sequences? */
+static bool alike(const struct store *s, const struct store *t)
+{
+    if (s->n_sequences != t->n_sequences)
+        return false;
+    for (int64_t i = 0; i < s->n_sequences; i++)
+        if (s->sequence[i].length != t->sequence[i].length ||
+            s->sequence[i].number != t->sequence[i].number)
+            return false;
+    return true;
+}
+
+/* All sequences, and where they are wanted the original model's states: those
+ * that follow, else the same. */
+static int fill(struct loop *l, struct store *original, struct err *e)
+{
+    struct feed *f = l->c->feed;
+
+    if (store_fill(l->s, f, e) < 0)
+        return e->code;
+    l->parted = feed_original(f);
+    if (l->parted && !l->original)
+        return err_set(e, E_DATA,
+                       "the input has states of the original model, too: want "
+                       "--propagate both");
+    if (!l->original)
+        return 0;
+    if (!l->parted)
+        return store_copy(original, l->s, e);
+    if (store_fill(original, f, e) < 0)
+        return e->code;
+    return alike(l->s, original) ?
+               0 :
+               err_set(e, E_DATA,
+                       "the input has other sequences of the original model");
+}
+
 int calib_run(struct calib *c, struct err *e)
 {
     struct store s = { 0 }, original = { 0 };
@@ -169,9 +206,7 @@ int calib_run(struct calib *c, struct err *e)
     if (l.original)
         store_init_beside(&original, &s);
     if (rc >= 0)
-        rc = store_fill(&s, c->feed, e);
-    if (rc >= 0 && l.original)
-        rc = store_copy(&original, &s, e);
+        rc = fill(&l, &original, e);
     model_release_embedding(c->m);
     loop_start(&l);
     if (rc >= 0)

@@ -55,13 +55,15 @@ static void list_modules(const struct model_config *c, int64_t layer,
 }
 
 int emit_hidden(struct stream_writer *w, const struct store *s,
-                const struct span *b, int64_t layer, struct err *e)
+                const struct span *b, int64_t layer, const char *suffix,
+                struct err *e)
 {
     const char *rows = store_x(s, b->row);
 
     for (int64_t i = b->first; i < b->first + b->n; i++) {
         struct frame f = frame_of(s, i, layer, POINT_IN);
 
+        strcat(f.name, suffix); /* our own names are short */
         f.data = rows;
         rows += f.len;
         if (stream_write(w, &f, e) < 0)

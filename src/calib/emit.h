@@ -6,9 +6,11 @@
 
 #include "calib/store.h"
 
-/* One `hidden` frame per sequence of a batch, named after `layer`. */
+/* One `hidden` frame per sequence of a batch, named after `layer`, and `suffix`
+ * behind it. */
 MUST_CHECK int emit_hidden(struct stream_writer *w, const struct store *s,
-                           const struct span *b, int64_t layer, struct err *e);
+                           const struct span *b, int64_t layer,
+                           const char *suffix, struct err *e);
 /* One `activation` frame per sequence: rows of what point `at` of the layer
  * holds. */
 MUST_CHECK int emit_activation(struct stream_writer *w, const struct store *s,

@@ -10,6 +10,7 @@ struct feed {
     struct stream_writer *pass;
     struct model *m;
     bool tokens, inherited;
+    bool original;        /* frames of the original model are read */
     int64_t layer, count; /* count: sequences so far */
     bool pending;         /* next was read and is not taken yet */
     struct frame next;
@@ -51,13 +52,14 @@ static int fetch(struct feed *f, struct err *e)
     return rc;
 }
 
-/* "model.layers.12".  False: another name. */
-static bool parse_name(const char *name, int64_t *layer)
+/* "model.layers.12", or with ".original" behind it.  False: another name. */
+static bool parse_name(const char *name, bool original, int64_t *layer)
 {
     long long l;
     int n = 0;
 
-    if (sscanf(name, "model.layers.%lld%n", &l, &n) != 1 || l < 0 || name[n])
+    if (sscanf(name, "model.layers.%lld%n", &l, &n) != 1 || l < 0 ||
+        strcmp(name + n, original ? FEED_ORIGINAL : "") != 0)
         return false;
     *layer = l;
     return true;
@@ -69,7 +71,7 @@ static int check_hidden(const struct feed *f, const struct frame *x,
     int64_t layer, width = model_config(f->m)->hidden_size;
     char shape[128];
 
-    if (!parse_name(x->name, &layer))
+    if (!parse_name(x->name, f->original, &layer))
         return err_set(e, E_DATA, "'%s' is no name of hidden states", x->name);
     if (layer != f->layer)
         return err_set(e, E_DATA, "'%s': want layer %lld", x->name,
@@ -142,12 +144,25 @@ static int check_first(const struct feed *f, struct err *e)
     return 0;
 }
 
-/* 1: the sequence is in the batch; 0: it does not fit any more. */
+/* The frame at hand is the first of the original model. */
+static bool original_begins(const struct feed *f)
+{
+    int64_t layer;
+
+    return !f->tokens && !f->original && f->count &&
+           f->next.role == ROLE_HIDDEN &&
+           parse_name(f->next.name, true, &layer);
+}
+
+/* 1: the sequence is in the batch; 0: it does not fit any more, or is not one
+ * of these. */
 static int take(struct feed *f, struct batch *b, int64_t *rows, struct err *e)
 {
     int64_t n;
     void *to;
 
+    if (original_begins(f))
+        return 0;
     if (check_first(f, e) < 0)
         return e->code;
     n = frame_rows(&f->next);
@@ -192,6 +207,13 @@ int feed_next(struct feed *f, struct batch *b, struct err *e)
     return rc < 0 ? rc : 1;
 }
 
+int feed_original(struct feed *f)
+{
+    if (f->pending) /* only there does feed_next() leave a frame */
+        f->original = true;
+    return f->pending;
+}
+
 /* ---- opening ---- */
 
 static int look_at_tokens(struct feed *f, int64_t layer, struct err *e)
@@ -211,7 +233,8 @@ static int look_at_state(struct feed *f, int64_t layer, struct err *e)
 {
     const struct model_config *c = model_config(f->m);
 
-    if (f->next.role != ROLE_HIDDEN || !parse_name(f->next.name, &f->layer))
+    if (f->next.role != ROLE_HIDDEN ||
+        !parse_name(f->next.name, false, &f->layer))
         return err_set(e, E_DATA,
                        "the first frame is %s '%s': want tokens, or hidden "
                        "states of a layer",

@@ -1,12 +1,16 @@
 /* feed.h - sequences out of a stream, in batches ready to run.
  *
  * The input is tokens, or the hidden states that enter a layer.  Which, is
- * decided by the first frame; all others must be the same. */
+ * decided by the first frame; all others must be the same.  Behind hidden states
+ * those of the original model may come, named "model.layers.3.original". */
 #ifndef FORGE_FEED_H
 #define FORGE_FEED_H
 
 #include "common/stream.h"
 #include "model/model.h"
+
+/* Behind the name of hidden states: they are the original model's. */
+#define FEED_ORIGINAL ".original"
 
 /* Some sequences: together about BATCH_ROWS rows, or one that is longer. */
 struct batch {
@@ -34,6 +38,10 @@ int64_t feed_layer(const struct feed *f); /* 0 for tokens */
 /* 1: *b holds the next sequences, at POINT_IN; 0: there were no more.
  * E_DATA: a frame of the wrong shape or layer; states that are not finite. */
 MUST_CHECK int feed_next(struct feed *f, struct batch *b, struct err *e);
+
+/* Behind the last sequence: 1: those of the original model follow, which
+ * feed_next() gives from now on; 0: the input has ended. */
+int feed_original(struct feed *f);
 
 /* E_DATA when one of n rows of `width` elements is not finite: what and
  * sequence name it. */

@@ -85,8 +85,6 @@ static void plan(struct settings *s)
         die(E_USAGE, "--feedback - wants the sequences as FILE");
     if (s->propagate && !s->feedback)
         die(E_USAGE, "--propagate both wants --feedback");
-    if (s->propagate && s->hidden)
-        die(E_USAGE, "--hidden and --propagate both exclude each other");
     if (!!s->to + !!s->feedback + !!s->hitmap > 1)
         die(E_USAGE, "--to, --hitmap and --feedback exclude each other");
     if (s->hitmap)

@@ -7,9 +7,13 @@
 #include "calib/routed.h"
 #include "common/sync.h"
 
-/* Hidden states are published not more often than this.  A resumed run goes
- * from the last ones to where it was with the codes that it has. */
-enum { PUBLISH_SECONDS = 20 };
+/* Hidden states are published this many times as long after the last ones as
+ * writing those took, or as it would take at PUBLISH_RATE: it goes on beside the
+ * computing, which waits for it at most a sixteenth of the time.  A resumed run
+ * goes from the last ones to where it was with the codes that it has, so one
+ * that is killed again and again gets on if it lives that long. */
+enum { PUBLISH_REST = 16, PUBLISH_SECONDS = 1 };
+#define PUBLISH_RATE 1e9 /* bytes a second */
 
 /* ---- which points are put out ---- */
 
@@ -114,6 +118,12 @@ static enum point needed(const struct loop *l, int64_t layer, enum point stop)
                    point_adds(model_config(l->c->m), layer, stop));
 }
 
+/* The residual stream is another at the end of such a step. */
+static bool changes_x(enum point from, enum point to)
+{
+    return from < POINT_MLP_IN && to >= POINT_MLP_IN;
+}
+
 /* All batches of the second stream to a point, if it is not there yet. */
 static int run_original(struct loop *l, struct step *t, enum point to,
                         struct err *e)
@@ -124,6 +134,8 @@ static int run_original(struct loop *l, struct step *t, enum point to,
 
     if (!s || t->there >= to)
         return 0;
+    if (changes_x(t->there, to) && publisher_join(&l->publisher, e) < 0)
+        return e->code;
     rc = model_load_layer(l->c->m, t->layer, t->there, to, NULL, &w, e);
     for (int64_t i = 0; i < s->n_batches && rc >= 0; i++) {
         rc = run_store(l, w, s, &s->batch[i], t->there, to, e);
@@ -163,10 +175,12 @@ static int run_batches(struct loop *l, const struct step *t, struct err *e)
     return rc;
 }
 
-/* Both streams begin as one: nothing has drifted in front of the first linear. */
+/* Where both streams begin as one, nothing has drifted in front of the first
+ * linear. */
 static bool parted(const struct loop *l, const struct step *t)
 {
-    return t->layer > feed_layer(l->c->feed) || t->to > POINT_ATTN_IN;
+    return l->parted || t->layer > feed_layer(l->c->feed) ||
+           t->to > POINT_ATTN_IN;
 }
 
 /* All batches from one point to another; emit: what is there is put out. */
@@ -180,9 +194,7 @@ static int run_step(struct loop *l, struct step *t, bool emit, struct err *e)
                             .at = t->to };
     int rc;
 
-    /* x is about to change */
-    if (t->from < POINT_MLP_IN && t->to >= POINT_MLP_IN &&
-        publisher_join(&l->publisher, e) < 0)
+    if (changes_x(t->from, t->to) && publisher_join(&l->publisher, e) < 0)
         return e->code;
     if (run_original(l, t, needed(l, t->layer, t->to), e) < 0 ||
         model_load_layer(c->m, t->layer, t->from, t->to, c->codes, &t->weights,
@@ -294,19 +306,32 @@ void loop_start(struct loop *l)
     l->published = seconds_now();
 }
 
+/* Seconds between the last states and the next. */
+static double publish_rest(const struct loop *l)
+{
+    double took = l->publisher.seconds;
+
+    if (took <= 0)
+        took = (double)store_bytes(l->s) * (l->original ? 2 : 1) / PUBLISH_RATE;
+    return took * PUBLISH_REST > PUBLISH_SECONDS ? took * PUBLISH_REST :
+                                                   PUBLISH_SECONDS;
+}
+
 int loop_publish(struct loop *l, int64_t layer, bool force, struct err *e)
 {
     const struct calib *c = l->c;
 
-    if (!c->hidden ||
-        (!force && seconds_now() - l->published < PUBLISH_SECONDS))
+    if (!c->hidden)
         return 0;
     if (publisher_join(&l->publisher, e) < 0)
         return e->code;
+    if (!force && seconds_now() - l->published < publish_rest(l))
+        return 0;
     l->publisher = (struct publisher){ .path = c->hidden,
                                        .key = c->key,
                                        .head = c->head,
                                        .s = l->s,
+                                       .original = l->original,
                                        .feedback = c->feedback,
                                        .layer = layer,
                                        .mark = l->marks };

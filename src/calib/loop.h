@@ -11,6 +11,7 @@ struct loop {
     struct calib *c;
     struct store *s;
     struct store *original; /* NULL, or the states without any codes */
+    bool parted;            /* which began otherwise than s */
     struct state state;
     uint64_t marks; /* sent so far */
     struct publisher publisher;

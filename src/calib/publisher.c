@@ -3,18 +3,29 @@
 
 #include "calib/emit.h"
 
-static int write_all(const struct publisher *p, struct stream_writer *w,
+static int write_store(const struct publisher *p, struct stream_writer *w,
+                       const struct store *s, const char *suffix, struct err *e)
+{
+    for (int64_t i = 0; i < s->n_batches; i++) {
+        const struct span *b = &s->batch[i];
+
+        if (emit_hidden(w, s, b, p->layer, suffix, e) < 0)
+            return e->code;
+        store_leave(s, b);
+    }
+    return 0;
+}
+
+static int write_all(struct publisher *p, struct stream_writer *w,
                      struct err *e)
 {
-    if (stream_inherit(w, p->head, e) < 0)
-        return e->code;
-    for (int64_t i = 0; i < p->s->n_batches; i++) {
-        const struct span *b = &p->s->batch[i];
+    double start = seconds_now();
 
-        if (emit_hidden(w, p->s, b, p->layer, e) < 0)
-            return e->code;
-        store_leave(p->s, b);
-    }
+    if (stream_inherit(w, p->head, e) < 0 ||
+        write_store(p, w, p->s, "", e) < 0 ||
+        (p->original && write_store(p, w, p->original, FEED_ORIGINAL, e) < 0))
+        return e->code;
+    p->seconds = seconds_now() - start;
     if (p->feedback && feedback_wait(p->feedback, p->mark, NULL, e) < 0)
         return e->code;
     return 0;

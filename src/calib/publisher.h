@@ -11,17 +11,19 @@ struct publisher {
     const char *path, *key;
     const char *head; /* of the input, for the history */
     const struct store *s;
-    struct feedback *feedback; /* NULL: there is nothing to wait for */
-    int64_t layer;             /* the one that the states enter */
-    uint64_t mark;             /* must have returned before the file appears */
+    const struct store *original; /* NULL, or of the second stream, too */
+    struct feedback *feedback;    /* NULL: there is nothing to wait for */
+    int64_t layer;                /* the one that the states enter */
+    uint64_t mark; /* must have returned before the file appears */
     /* private */
     pthread_t thread;
+    double seconds; /* that writing took */
     bool running;
     int rc;
     struct err err;
 };
 
-/* Publish x as it is; it must not change until publisher_join().  The fields
+/* Publish x as it is (of both); it must not change until publisher_join().  The fields
  * are filled in.  E_TEMP. */
 MUST_CHECK int publisher_start(struct publisher *p, struct err *e);
 /* Wait for it; nothing where nothing was started. */

@@ -73,6 +73,11 @@ void store_release(struct store *s)
     free(s->batch);
 }
 
+size_t store_bytes(const struct store *s)
+{
+    return (size_t)s->rows * x_row(s);
+}
+
 void *store_x(const struct store *s, int64_t row)
 {
     return (char *)s->x.p + (size_t)row * x_row(s);

@@ -46,6 +46,8 @@ MUST_CHECK int store_copy(struct store *t, const struct store *s,
                           struct err *e);
 /* Room for activations of all rows, or for differences. */
 MUST_CHECK int store_open_act(struct store *s, struct err *e);
+/* Of all rows of x. */
+size_t store_bytes(const struct store *s);
 /* Row `row` of x. */
 void *store_x(const struct store *s, int64_t row);
 /* Where the rows of a batch's activation begin: they are contiguous. */

@@ -134,6 +134,19 @@ int modeldir_file(const struct modeldir *d, const char *name, struct file **f,
     return file_from_fd(f, fd, path, e);
 }
 
+int modeldir_read(const char *dir, const char *name, size_t max, char **text,
+                  size_t *len, struct err *e)
+{
+    struct modeldir d;
+    int rc = modeldir_open(&d, dir, e);
+
+    if (rc)
+        return rc;
+    rc = modeldir_slurp(&d, name, max, text, len, e);
+    modeldir_close(&d);
+    return rc;
+}
+
 int modeldir_slurp(const struct modeldir *d, const char *name, size_t max,
                    char **text, size_t *len, struct err *e)
 {

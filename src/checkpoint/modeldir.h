@@ -28,6 +28,9 @@ bool modeldir_has(const struct modeldir *d, const char *name);
  * the directory. */
 MUST_CHECK int modeldir_file(const struct modeldir *d, const char *name,
                              struct file **f, struct err *e);
+/* Open, read, close: one file of a directory. */
+MUST_CHECK int modeldir_read(const char *dir, const char *name, size_t max,
+                             char **text, size_t *len, struct err *e);
 /* Read a file whole; *text is NUL-terminated, free() it.  E_DATA beyond max
  * bytes. */
 MUST_CHECK int modeldir_slurp(const struct modeldir *d, const char *name,

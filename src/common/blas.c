@@ -3,8 +3,10 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "common/cpu.h"
 #include "common/threads.h"
@@ -20,7 +22,15 @@ static struct {
     void (*ssyrk)(int order, int uplo, int trans, int n, int k, float alpha,
                   const float *a, int lda, float beta, float *c, int ldc);
     void (*set_threads)(int n);
+    void *(*buffer_take)(int);
+    void (*buffer_leave)(void *);
 } lib;
+
+/* A call works in a buffer that OpenBLAS maps when none is free, and where it
+ * gets none it tries for ever.  So they are mapped when it is opened, after a
+ * look whether they can be, and no more calls run at a time than there are. */
+enum { MAX_CALLS = 128, MIB = 1 << 20, BUFFER = 128 * MIB, SPARE = 16 * MIB };
+static sem_t calls;
 
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static bool opened;
@@ -38,6 +48,27 @@ static const char *core_type(void)
 #endif
 }
 
+static int map_buffers(struct err *e)
+{
+    int n = threads_count() < MAX_CALLS ? threads_count() : MAX_CALLS;
+    size_t room = (size_t)n * BUFFER + SPARE;
+    void *buffer[MAX_CALLS], *trial = mmap(NULL, room, PROT_READ | PROT_WRITE,
+                                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (trial == MAP_FAILED)
+        return err_set(e, E_TEMP,
+                       "cannot allocate OpenBLAS's buffers: %d MiB for each of "
+                       "%d threads (--threads)",
+                       BUFFER / MIB, n);
+    munmap(trial, room);
+    for (int i = 0; i < n; i++)
+        buffer[i] = lib.buffer_take(0);
+    for (int i = 0; i < n; i++)
+        lib.buffer_leave(buffer[i]);
+    sem_init(&calls, 0, (unsigned)n);
+    return 0;
+}
+
 static int load(struct err *e)
 {
     const struct {
@@ -47,6 +78,8 @@ static int load(struct err *e)
         { "cblas_sgemm", &lib.sgemm },
         { "cblas_ssyrk", &lib.ssyrk },
         { "openblas_set_num_threads", &lib.set_threads },
+        { "blas_memory_alloc", &lib.buffer_take },
+        { "blas_memory_free", &lib.buffer_leave },
     };
     void *so;
 
@@ -55,7 +88,8 @@ static int load(struct err *e)
     so = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
     if (!so) {
         const char *why = dlerror();
-        bool memory = !why || strstr(why, "memory");
+        bool memory =
+            !why || strstr(why, "memory") || strstr(why, "failed to map");
 
         return err_set(e, memory ? E_TEMP : E_CONFIG,
                        "cannot open OpenBLAS: %s", why ? why : "out of memory");
@@ -69,7 +103,7 @@ static int load(struct err *e)
         memcpy(want[i].to, &f, sizeof(f));
     }
     lib.set_threads(1);
-    return 0;
+    return map_buffers(e);
 }
 
 int blas_open(struct err *e)
@@ -90,18 +124,28 @@ void blas_own_threads(bool on)
     lib.set_threads(on ? threads_count() : 1);
 }
 
+static void begin_call(void)
+{
+    while (sem_wait(&calls)) /* a signal came */
+        ;
+}
+
 void blas_sgemm(bool ta, bool tb, int m, int n, int k, float alpha,
                 const float *a, int lda, const float *b, int ldb, float beta,
                 float *c, int ldc)
 {
+    begin_call();
     lib.sgemm(ROW_MAJOR, ta ? TRANS : NO_TRANS, tb ? TRANS : NO_TRANS, m, n, k,
               alpha, a, lda, b, ldb, beta, c, ldc);
+    sem_post(&calls);
 }
 
 void blas_ssyrk_lower_t(int n, int k, float alpha, const float *x, int ldx,
                         float beta, float *c, int ldc)
 {
+    begin_call();
     lib.ssyrk(ROW_MAJOR, LOWER, TRANS, n, k, alpha, x, ldx, beta, c, ldc);
+    sem_post(&calls);
 }
 
 /* ---- by all threads ---- */

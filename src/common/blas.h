@@ -10,7 +10,9 @@
 
 #include "common/base.h"
 
-/* Must have succeeded before anything below.  E_CONFIG: not installed. */
+/* Must have succeeded before anything below.  E_CONFIG: not installed; E_TEMP:
+ * no memory for it, or for what it works in, 128 MiB a thread (which counts
+ * where address space is limited, and is touched only as far as needed). */
 MUST_CHECK int blas_open(struct err *e);
 /* Every call runs in the thread that makes it: work is spread by threads_for(),
  * so that results do not depend on the number of threads, and OpenBLAS's own

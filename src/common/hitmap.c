@@ -29,17 +29,18 @@ static int check(const struct frame *f, struct err *e)
 {
     const float *x = f->data;
 
-    if (f->dtype != DT_F32 || f->ndim != 2 || f->dims[1] != HITS ||
-        !f->dims[0] || f->dims[0] > HIT_EXPERTS_MAX || layer_of(f->name) < 0)
+    if (f->dtype != DT_F32 || f->ndim != 2 ||
+        (f->dims[1] != HITS && f->dims[1] != HIT_MASS) || !f->dims[0] ||
+        f->dims[0] > HIT_EXPERTS_MAX || layer_of(f->name) < 0)
         return err_set(e, E_DATA,
                        "hit map '%s': not F32 [experts, %d] of a layer",
                        f->name, HITS);
-    for (size_t i = 0; i < f->dims[0] * HITS; i++)
+    for (size_t i = 0; i < f->dims[0] * f->dims[1]; i++)
         if (!isfinite(x[i]) || x[i] < 0)
             return err_set(e, E_DATA,
                            "hit map '%s': expert %zu: a number is negative or "
                            "not finite",
-                           f->name, i / HITS);
+                           f->name, i / (size_t)f->dims[1]);
     return 0;
 }
 
@@ -80,10 +81,12 @@ int hitmaps_add(struct hitmaps *h, const struct frame *f, struct err *e)
     if (check(f, e) < 0 || grow(h, e) < 0)
         return e->code;
     m.experts = (size_t)f->dims[0];
-    m.value = mem_alloc(f->len, f->name, e);
+    m.value = mem_zero(m.experts * HITS, sizeof(float), f->name, e);
     if (!m.value)
         return e->code;
-    memcpy(m.value, f->data, f->len);
+    for (i = 0; i < m.experts; i++)
+        memcpy(m.value + i * HITS, (const float *)f->data + i * f->dims[1],
+               (size_t)f->dims[1] * sizeof(float));
     for (size_t k = 0; k < m.experts * HITS; k++)
         m.sum[k % HITS] += (double)m.value[k];
     i = place(h, m.layer);

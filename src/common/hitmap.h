@@ -1,9 +1,11 @@
 /* hitmap.h - what the routers of a mixture of experts chose, layer by layer.
  *
- * A `hitmap` frame, named "model.layers.L.mlp", is F32 [E, 5]: for each expert
+ * A `hitmap` frame, named "model.layers.L.mlp", is F32 [E, 6]: for each expert
  * the tokens that were sent to it, the sums of the router's scores, of its
- * weights and of their squares over them, and the sum of g * |f(x)|, the
- * weight times the norm of what the expert put out. */
+ * weights and of their squares over them, the sum of g * |f(x)|, the weight
+ * times the norm of what the expert put out, and its mass: the sum of the scores
+ * over all tokens, whichever experts they chose.  Maps without the last column,
+ * of before, have none. */
 #ifndef FORGE_HITMAP_H
 #define FORGE_HITMAP_H
 
@@ -11,7 +13,15 @@
 
 enum { HIT_EXPERTS_MAX = 1 << 16 };
 
-enum hit { HIT_TOKENS, HIT_SCORES, HIT_WEIGHTS, HIT_SQUARES, HIT_OUTPUT, HITS };
+enum hit {
+    HIT_TOKENS,
+    HIT_SCORES,
+    HIT_WEIGHTS,
+    HIT_SQUARES,
+    HIT_OUTPUT,
+    HIT_MASS,
+    HITS
+};
 
 struct hitmap {
     int64_t layer;

@@ -137,14 +137,15 @@ unsigned layout_advice(enum layout l, bool symmetric, uint64_t group,
                        const struct layout_shape *s)
 {
     bool gptq = l == LAYOUT_GPTQ || l == LAYOUT_GPTQ_V2;
-    unsigned ct = strstr(s->module, ".experts.") ? ADVICE_ASYMMETRIC_EXPERTS :
-                                                   ADVICE_ASYMMETRIC_CT;
+    bool expert = strstr(s->module, ".experts.") != NULL;
+    unsigned ct = expert ? ADVICE_ASYMMETRIC_EXPERTS : ADVICE_ASYMMETRIC_CT;
 
     return (s->cols % group ? ADVICE_SHORT_GROUP : 0u) |
            (s->rows % 64 || s->cols % 128 ? ADVICE_MARLIN_SHAPE : 0u) |
            (group > 128 || group < 32 ? ADVICE_MARLIN_GROUP : 0u) |
            (gptq && !symmetric ? ADVICE_ASYMMETRIC_GPTQ : 0u) |
-           (l == LAYOUT_CT && !symmetric ? ct : 0u);
+           (l == LAYOUT_CT && !symmetric ? ct : 0u) |
+           (l != LAYOUT_CT && expert ? ADVICE_EXPERTS : 0u);
 }
 
 const char *layout_advice_text(unsigned bit)
@@ -168,6 +169,10 @@ const char *layout_advice_text(unsigned bit)
     case ADVICE_ASYMMETRIC_EXPERTS:
         return "transformers does not load experts of asymmetric "
                "compressed-tensors, and vLLM only lately: awq goes further";
+    case ADVICE_EXPERTS:
+        return "transformers (5.23) leaves experts of AWQ and GPTQ as they are "
+               "initialized, without an error: there, compressed-tensors "
+               "alone; GPTQModel, vLLM and SGLang load them";
     default: return "";
     }
 }

@@ -51,7 +51,8 @@ enum {
     ADVICE_ASYMMETRIC_GPTQ = 8,
     ADVICE_ASYMMETRIC_CT = 16,
     ADVICE_ASYMMETRIC_EXPERTS = 32, /* of compressed-tensors */
-    ADVICE_BITS = 6
+    ADVICE_EXPERTS = 64,            /* of AWQ and GPTQ */
+    ADVICE_BITS = 7
 };
 unsigned layout_advice(enum layout l, bool symmetric, uint64_t group,
                        const struct layout_shape *s);

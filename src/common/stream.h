@@ -139,14 +139,17 @@ struct stream_writer;
 struct stream_output {
     const char *path;  /* NULL or "-": standard output; E_USAGE if a terminal */
     const char *key;   /* --key: stored in HEAD; NULL: none */
-    const char *facts; /* JSON members to add to HEAD, e.g. "\"model\":\"..\"",
-                          or NULL */
+    const char *facts; /* JSON members to add to what HEAD says of this
+                          program, e.g. "\"model\":\"..\"", or NULL */
 };
 
 /* Opens the output (a file under a unique temporary name) and writes nothing
  * yet.  E_CREATE when that fails. */
 MUST_CHECK int stream_create(struct stream_writer **w,
                              const struct stream_output *out, struct err *e);
+/* Other facts, before the first write. */
+MUST_CHECK int stream_facts(struct stream_writer *w, const char *facts,
+                            struct err *e);
 /* HEAD of an input goes into the history ("programs") of the output's HEAD.
  * Call it for every reader before the first write; equal entries are kept
  * once.  NULL head is allowed and ignored. */

@@ -59,6 +59,13 @@ int stream_create(struct stream_writer **out, const struct stream_output *o,
     return 0;
 }
 
+int stream_facts(struct stream_writer *w, const char *facts, struct err *e)
+{
+    free(w->facts);
+    w->facts = copy_text(facts, e);
+    return w->facts ? 0 : e->code;
+}
+
 /* Is entry already among the programs?  Entries are whole JSON objects as
  * jw_value spells them, so that a match of the text is a match. */
 static bool recorded(const struct stream_writer *w, const char *entry)
@@ -173,12 +180,12 @@ static int emit_head(struct stream_writer *w, struct err *e)
     jw_key(&j, "tool"), jw_string(&j, progname);
     jw_key(&j, "version"), jw_string(&j, FORGE_VERSION);
     jw_key(&j, "args"), jw_raw(&j, opt_recorded());
+    if (w->facts && *w->facts)
+        jw_raw(&j, w->facts);
     jw_end(&j, '}');
     jw_end(&j, ']');
     if (w->key)
         jw_key(&j, "key"), jw_string(&j, w->key);
-    if (w->facts && *w->facts)
-        jw_raw(&j, w->facts);
     jw_end(&j, '}');
     rc = j.failed ? err_set(e, E_TEMP, "HEAD: cannot allocate") :
          j.len > FRAME_HEAD_MAX ?

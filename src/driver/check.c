@@ -14,7 +14,7 @@
 #include "driver/pipes.h"
 #include "driver/request.h"
 #include "pack/preflight.h"
-#include "shard/sidecar.h"
+#include "checkpoint/sidecar.h"
 
 /* ---- paths ---- */
 
@@ -218,7 +218,7 @@ int check_model(struct request *r, struct err *e)
     plan_release(&r->plan);
     if (plan_model(&r->plan, j->model, j->group, j->symmetric, e) < 0 ||
         check_plain(r->model, r->plan.packed, e) < 0 ||
-        sidecar_check(j->model, e) < 0)
+        sidecars_check(j->model, e) < 0)
         return e->code;
     j->layers = r->plan.layers;
     j->modules = r->plan.modules;

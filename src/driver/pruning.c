@@ -14,7 +14,7 @@
 #include "driver/pipes.h"
 #include "driver/request.h"
 #include "prune/prune.h"
-#include "shard/sidecar.h"
+#include "checkpoint/sidecar.h"
 
 enum { WORD = 24 };
 
@@ -54,7 +54,7 @@ int prune_check(const struct prune_request *p, const char *model, struct err *e)
         return rc;
     rc = check_plain(model, checkpoint_storage(c) != STORAGE_PLAIN, e);
     checkpoint_close(c);
-    return rc ? rc : sidecar_check(model, e);
+    return rc ? rc : sidecars_check(model, e);
 }
 
 /* The map of the experts to keep, from statistics that are there or from a pass

@@ -24,20 +24,21 @@ static double least(double a, double b)
 }
 
 /* The work directory holds codes and, for all tokens, their states while they
- * run, and hidden states to go on from.  The result is gathered beside itself. */
+ * run, and hidden states to go on from: the last ones and the next, of one stream
+ * or both.  The result is gathered beside itself. */
 static void plan_bytes(const struct request *r, struct room *room)
 {
     const struct plan *p = &r->plan;
     const struct job *j = &r->j;
     double tokens =
         j->method == METHOD_RTN ? 0 : (double)j->sequences * (double)j->seqlen;
-    double states = tokens * (double)p->state_bytes, memory = 256 << 20;
+    int streams = j->propagate == PROPAGATE_BOTH ? 2 : 1;
+    double states = streams * tokens * (double)p->state_bytes;
+    double memory = 256 << 20;
 
-    room->work =
-        (double)p->quantized * 17 / 32 + tokens * (double)p->hidden_size * 4;
+    room->work = (double)p->quantized * 17 / 32 +
+                 streams * tokens * (double)p->hidden_size * 4;
     room->out = (double)p->bytes_out * 2;
-    if (j->propagate == PROPAGATE_BOTH)
-        states *= 2;
     if (states > memory)
         room->work += states;
     else

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/stream.h"
 #include "driver/command.h"
 #include "driver/job.h"
 #include "driver/pipes.h"
@@ -127,22 +128,42 @@ static int stage_tokens(struct stage *s, struct err *e)
     return 0;
 }
 
+/* Are there states to go on from, and the codes of all layers before them? */
+static bool states_usable(const struct stage *s, const char *hidden)
+{
+    char path[PATH_ROOM];
+    struct stream_reader *r;
+    struct frame f;
+    uint64_t at;
+    struct err e;
+    const char *layer = NULL;
+
+    if (access(hidden, F_OK) || stream_open(&r, hidden, NULL, &e) < 0)
+        return false;
+    if (stream_skim(r, &f, &at, &e) > 0)
+        layer = strstr(f.name, ".layers.");
+    stream_close(r);
+    for (int64_t i = layer ? atoll(layer + 8) : -1; i-- > 0;)
+        if (access(of_layer(path, s->S, "codes", i), F_OK))
+            return false;
+    return layer;
+}
+
 /* The whole model, each layer's linears quantized on what the quantized ones
  * before them put out: the end of the pipe feeds its start.  What a run that
  * was killed has left is taken up: the last hidden states, and the codes of the
- * layers from there on.  Two streams start from the tokens again, with the codes
- * that there are. */
+ * layers from there on. */
 static int stage_loop(struct stage *s, struct err *e)
 {
     bool both = s->j.propagate == PROPAGATE_BOTH;
     const char *hidden = in_dir(s->path[3], s->S, "hidden.fts");
-    bool resume = !both && !access(hidden, F_OK);
+    bool resume = states_usable(s, hidden);
     struct command *c = tool(s, "forge-calib");
 
     command_add(c, "--feedback", "-", "--codes",
                 in_dir(s->path[4], s->S, "codes-%.fts"), "--expect-key",
                 resume ? s->j.skey : s->j.tkey, "--key", s->j.skey,
-                both ? "--propagate" : "--hidden", both ? "both" : hidden,
+                "--propagate", both ? "both" : "quantized", "--hidden", hidden,
                 s->j.model,
                 resume ? hidden : in_dir(s->path[5], s->T, "tokens.fts"), NULL);
     hessian(s);

@@ -166,6 +166,8 @@ static int weight(struct run *r, const struct frame *w, struct err *e)
     f.data = meta;
     /* before the weight goes: the solver takes it when it has made a factor */
     rc = grid_search(p, w->data, meta, e);
+    if (rc >= 0)
+        rc = grid_reach(p, w->data, meta, e);
     if (rc < 0)
         err_prefix(e, "'%s'", w->name);
     else if ((rc = stream_write(r->out, w, e)) >= 0)

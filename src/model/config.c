@@ -8,6 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "checkpoint/modeldir.h"
 #include "model/fields.h"
 
 enum { CONFIG_MAX = 16 * 1024 * 1024 };
@@ -349,19 +350,16 @@ int model_config_parse(struct model_config *c, const char *text, size_t len,
 
 int model_config_read(struct model_config *c, const char *dir, struct err *e)
 {
-    char path[PATH_MAX], what[PATH_MAX + 2];
-    struct json_doc *doc;
+    char *text, what[PATH_MAX];
+    size_t len;
     int rc;
 
     memset(c, 0, sizeof(*c));
-    if (snprintf(path, sizeof(path), "%s/config.json", dir) >=
-        (int)sizeof(path))
-        return err_set(e, E_NOINPUT, "'%.64s...': path is too long", dir);
-    if (json_read_file(&doc, path, CONFIG_MAX, e) < 0)
+    if (modeldir_read(dir, "config.json", CONFIG_MAX, &text, &len, e))
         return e->code;
-    snprintf(what, sizeof(what), "'%s'", path);
-    rc = read_document(c, doc, what, e);
-    json_free(doc);
+    snprintf(what, sizeof(what), "'%s/config.json'", dir);
+    rc = model_config_parse(c, text, len, what, e);
+    free(text);
     return rc;
 }
 

@@ -90,6 +90,8 @@ static void count_tokens(struct pass *x, int64_t expert)
         x->stats[EXPERT_WEIGHTS] += w;
         x->stats[EXPERT_SQUARES] += w * w;
     }
+    if (r->mass)
+        x->stats[EXPERT_MASS] = r->mass[expert];
 }
 
 /* ---- weights ---- */
@@ -556,6 +558,8 @@ void experts_count(const struct routing *r, int64_t experts, double *stats)
         to[EXPERT_WEIGHTS] += w;
         to[EXPERT_SQUARES] += w * w;
     }
+    for (int64_t i = 0; r->mass && i < experts; i++)
+        stats[i * EXPERT_STATS + EXPERT_MASS] = r->mass[i];
 }
 
 /* ---- into the residual stream ---- */

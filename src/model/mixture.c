@@ -18,6 +18,7 @@ int mixture_open(struct mixture *x, struct model *m, int64_t layer,
         return err_set(e, E_TEMP, "hidden states: too many tokens");
     if (router_load(m, layer, &x->router, e) < 0 ||
         routing_create(&x->routing, tokens, c->moe.top_k, e) < 0 ||
+        routing_weigh(&x->routing, c->moe.n_experts, e) < 0 ||
         region_reserve(&x->in, n / sizeof(float) * m->size, e) < 0 ||
         region_reserve(&x->sum, n, e) < 0) {
         mixture_close(x);

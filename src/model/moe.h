@@ -22,9 +22,13 @@ struct routing {
     int32_t *experts; /* [n, top_k] */
     float *weights;   /* [n, top_k] */
     float *scores;    /* [n, top_k] */
+    double *mass; /* [experts], sums of their scores over all tokens, whoever
+                         they chose; NULL: not wanted */
 };
 MUST_CHECK int routing_create(struct routing *r, int64_t n, int64_t top_k,
                               struct err *e);
+/* Want the mass of this many experts, too. */
+MUST_CHECK int routing_weigh(struct routing *r, int64_t experts, struct err *e);
 void routing_release(struct routing *r);
 
 struct router;
@@ -42,13 +46,15 @@ MUST_CHECK int router_run(const struct router *r, const void *rows, int64_t n,
 /* ---- the experts ---- */
 
 /* What is summed over the tokens of an expert: their number, the scores, the
- * weights, the squares of the weights, and weight * ||output||. */
+ * weights, the squares of the weights, and weight * ||output||; and its mass,
+ * the scores that all tokens gave it. */
 enum {
     EXPERT_TOKENS,
     EXPERT_SCORES,
     EXPERT_WEIGHTS,
     EXPERT_SQUARES,
     EXPERT_NORMS,
+    EXPERT_MASS,
     EXPERT_STATS
 };
 
@@ -107,8 +113,8 @@ struct experts_pass {
 /* Run all experts of the layer.  E_DATA: a tensor is missing or has another
  * shape than the config says; else what a hook says. */
 MUST_CHECK int experts_run(const struct experts_pass *p, struct err *e);
-/* The first four columns of the statistics, which the routing alone tells; the
- * fifth is 0.  stats[experts, EXPERT_STATS]. */
+/* The columns of the statistics that the routing alone tells; EXPERT_NORMS is
+ * 0.  stats[experts, EXPERT_STATS]. */
 void experts_count(const struct routing *r, int64_t experts, double *stats);
 
 /* ---- the routed part of a layer, over all tokens ----

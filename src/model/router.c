@@ -44,8 +44,15 @@ int routing_create(struct routing *r, int64_t n, int64_t top_k, struct err *e)
     return e->code;
 }
 
+int routing_weigh(struct routing *r, int64_t experts, struct err *e)
+{
+    r->mass = mem_zero((size_t)experts, sizeof(*r->mass), "routing", e);
+    return r->mass ? 0 : e->code;
+}
+
 void routing_release(struct routing *r)
 {
+    free(r->mass);
     free(r->experts);
     free(r->weights);
     free(r->scores);
@@ -259,6 +266,20 @@ static void route_rows(void *ctx, size_t begin, size_t end)
                     r->choice + t * n, j->to, j->at + t);
 }
 
+/* Of the experts that are there, in the order of the tokens. */
+static void add_mass(const struct router *r, double *mass, int64_t n)
+{
+    int64_t experts = r->moe.n_experts;
+
+    for (int64_t t = 0; t < n; t++)
+        for (int64_t i = 0; i < experts; i++) {
+            int64_t at = r->remap.map ? r->remap.map[i] : i;
+
+            if (at >= 0)
+                mass[at] += (double)r->score[t * experts + i];
+        }
+}
+
 static int run_part(const struct router *r, const void *rows, int64_t n,
                     struct routing *to, int64_t at, struct err *e)
 {
@@ -278,6 +299,8 @@ static int run_part(const struct router *r, const void *rows, int64_t n,
                            (long long)r->layer, c->family->router_name,
                            (long long)(at + i));
     threads_for((size_t)n, 16, route_rows, &j);
+    if (to->mass)
+        add_mass(r, to->mass, n);
     if (!r->remap.map)
         return 0;
     return remap_tokens(&r->remap, to->experts + at * to->top_k,

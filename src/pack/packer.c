@@ -124,8 +124,27 @@ static bool is_symmetric(const struct pack_module *m, const uint8_t *zeros,
     return true;
 }
 
-static int make_grid(struct packer *p, const struct pack_module *m,
-                     bool *symmetric, struct err *e)
+/* The kernels of AWQ and GPTQ read F16, which has more digits and less range. */
+static int scales_to_f16(const struct grid_job *j, size_t n, struct err *e)
+{
+    for (size_t i = 0; i < n; i++) {
+        float x = f32_from_bf16(j->scales[i]);
+        uint16_t h = f16_from_f32(x);
+
+        if (f32_from_f16(h) != x)
+            return err_set(e, E_CONFIG,
+                           "%s: the scale of output %zu, group %zu is %g, "
+                           "which F16 cannot hold, and the kernels of this "
+                           "layout read F16: use compressed-tensors",
+                           j->m->name, i / (size_t)j->m->groups,
+                           i % (size_t)j->m->groups, (double)x);
+        j->scales[i] = h;
+    }
+    return 0;
+}
+
+static int make_grid(struct packer *p, struct pack_module *m, bool *symmetric,
+                     struct err *e)
 {
     uint64_t n;
     struct grid_job j = { .m = m };
@@ -150,6 +169,11 @@ static int make_grid(struct packer *p, const struct pack_module *m,
         grid_from_scales(&j, n);
     if (check_finite(&j, n, e))
         return e->code;
+    if (p->run->layout != LAYOUT_CT && m->scale_dtype == DT_BF16) {
+        if (scales_to_f16(&j, n, e))
+            return e->code;
+        m->scale_dtype = DT_F16;
+    }
     *symmetric = is_symmetric(m, p->zeros.data, n);
     return 0;
 }
@@ -254,9 +278,10 @@ static int pack_awq_gptq(struct packer *p, const struct pack_module *m,
     return n;
 }
 
-int packer_module(struct packer *p, const struct pack_module *m,
+int packer_module(struct packer *p, const struct pack_module *given,
                   struct packed_tensor *out, struct err *e)
 {
+    struct pack_module as = *given, *m = &as; /* as it will be stored */
     struct layout_shape s = { m->name, m->rows, m->cols };
     bool symmetric = true;
     int n;

@@ -44,8 +44,9 @@ struct packer;
 MUST_CHECK int packer_open(struct packer **p, struct pack_run *run,
                            struct err *e);
 /* Up to LAYOUT_PARTS_MAX tensors in out, in the order of layout_part();
- * returns how many.  E_CONFIG: the shape or the grid does not fit the layout
- * or the modules before it; E_DATA: a scale is not finite, sizes disagree. */
+ * returns how many.  Scales of AWQ and GPTQ are F16: BF16 ones are converted
+ * where that is exact.  E_CONFIG: the shape, the grid or a scale does not fit
+ * the layout, or the modules before it; E_DATA: a scale is not finite, sizes disagree. */
 MUST_CHECK int packer_module(struct packer *p, const struct pack_module *m,
                              struct packed_tensor *out, struct err *e);
 void packer_close(struct packer *p); /* NULL is allowed */

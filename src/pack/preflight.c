@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "checkpoint/sidecar.h"
 #include "model/config.h"
 #include "pack/parallel.h"
 
@@ -70,7 +71,7 @@ int preflight_check(const struct preflight *p, uint64_t *linears, struct err *e)
     struct shapes s = { 0 };
     int rc;
 
-    if (model_config_read(&c, p->model, e))
+    if (sidecars_check(p->model, e) || model_config_read(&c, p->model, e))
         return e->code;
     rc = collect(&s, &c, e);
     for (size_t i = 0; !rc && i < s.n; i++)

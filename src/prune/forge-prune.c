@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "checkpoint/expertmap.h"
+#include "checkpoint/checkpoint.h"
 #include "common/tool.h"
 #include "prune/prune.h"
 
@@ -147,6 +148,24 @@ static int run(const struct settings *s, struct stream_writer *w,
     return rc;
 }
 
+/* Experts cannot be left out of a 4-bit checkpoint: said before a text is run
+ * through it. */
+static void check_storage(const char *model)
+{
+    struct checkpoint *c;
+    struct err e;
+    int64_t group;
+
+    if (checkpoint_open(&c, model, &e))
+        die_err(&e);
+    group = checkpoint_group(c);
+    checkpoint_close(c);
+    if (group)
+        die(E_CONFIG,
+            "'%s': has 4 bits already: prune the original, then quantize it",
+            model);
+}
+
 int main(int argc, char **argv)
 {
     struct settings s = { .seed = 1 };
@@ -166,6 +185,7 @@ int main(int argc, char **argv)
         expert_count_check(&config, s.keep, &e))
         die_err(&e);
     if (s.check) {
+        check_storage(s.from);
         model_config_release(&config);
         return 0;
     }

@@ -42,7 +42,8 @@ static double worth(const struct prune_rule *rule, const struct hitmap *h,
 
     switch (rule->by) {
     case PRUNE_TOKENS: return tokens;
-    case PRUNE_MASS: return hit_value(h, x, HIT_SCORES);
+    case PRUNE_MASS: return hit_value(h, x, HIT_MASS);
+    case PRUNE_SCORES: return hit_value(h, x, HIT_SCORES);
     case PRUNE_WEIGHT: return hit_value(h, x, HIT_WEIGHTS);
     case PRUNE_REAP:
         return tokens > 0 ? hit_value(h, x, HIT_OUTPUT) / tokens : 0;
@@ -67,6 +68,11 @@ int prune_layer(const struct prune_rule *rule, const struct model_config *c,
         return err_set(e, E_CONFIG,
                        "layer %" PRId64 ": --by reap wants the norms of what "
                        "the experts put out, and the hit map has none",
+                       h->layer);
+    if (rule->by == PRUNE_MASS && !(h->sum[HIT_MASS] > 0))
+        return err_set(e, E_CONFIG,
+                       "layer %" PRId64 ": --by mass wants the scores of all "
+                       "tokens, and the hit map has none",
                        h->layer);
     r = mem_alloc((size_t)n * sizeof(*r), "experts", e);
     if (!r)

@@ -8,8 +8,9 @@
 
 enum { FEW = 128, NAMES_MAX = 40, ROWS_OPEN = 16 };
 
-static const char *const hit_names[HITS] = { "tokens", "scores", "weights",
-                                             "squares", "g\xc2\xb7|f|" };
+static const char *const hit_names[HITS] = { "tokens",       "scores",
+                                             "weights",      "squares",
+                                             "g\xc2\xb7|f|", "mass" };
 
 struct view {
     const struct hitmaps *maps;

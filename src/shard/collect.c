@@ -5,6 +5,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A payload of text; free() *text. */
+static int note_text(const struct collection *c, const struct frame *f,
+                     uint64_t source, char **text, struct err *e)
+{
+    int rc;
+
+    *text = mem_alloc(f->len, "note", e);
+    if (!*text)
+        return e->code;
+    rc = stream_payload(c->in[c->n_in - 1], source, *text, f->len, e);
+    if (rc)
+        free(*text);
+    return rc;
+}
+
 /* One more reader.  It is kept in c at once, so that it is closed. */
 static int add_input(struct collection *c, const char *path,
                      const struct stream_expect *expect, struct err *e)
@@ -53,14 +68,12 @@ static int take_run_note(struct collection *c, const struct frame *f,
                          uint64_t source, struct err *e)
 {
     struct run_facts facts;
-    char *text = mem_alloc(f->len, "run note", e);
-    int rc;
+    char *text;
+    int rc = note_text(c, f, source, &text, e);
 
-    if (!text)
-        return e->code;
-    rc = stream_payload(c->in[c->n_in - 1], source, text, f->len, e);
-    if (!rc)
-        rc = run_facts_read(&facts, text, f->len, "note 'run'", e);
+    if (rc)
+        return rc;
+    rc = run_facts_read(&facts, text, f->len, "note 'run'", e);
     free(text);
     if (rc)
         return rc;
@@ -79,6 +92,19 @@ static int take_run_note(struct collection *c, const struct frame *f,
     return 0;
 }
 
+static int take_module_note(struct collection *c, const struct frame *f,
+                            uint64_t source, struct err *e)
+{
+    char *text;
+    int rc = note_text(c, f, source, &text, e);
+
+    if (rc)
+        return rc;
+    rc = provenance_note(&c->about, text, f->len, e);
+    free(text);
+    return rc;
+}
+
 static int take(struct collection *c, const struct frame *f, uint64_t source,
                 struct err *e)
 {
@@ -88,7 +114,8 @@ static int take(struct collection *c, const struct frame *f, uint64_t source,
     case ROLE_TENSOR:
     case ROLE_WEIGHT: return add_tensor(c, f, source, e);
     case ROLE_NOTE:
-        return strcmp(f->name, RUN_NOTE) ? 0 : take_run_note(c, f, source, e);
+        return strcmp(f->name, RUN_NOTE) ? take_module_note(c, f, source, e) :
+                                           take_run_note(c, f, source, e);
     case ROLE_HITMAP: return 0; /* as notes: of the run, not of the model */
     case ROLE_CODES:
     case ROLE_QMETA:
@@ -112,7 +139,8 @@ int collect(struct collection *c, const char *path,
     if (add_input(c, path, expect, e))
         return e->code;
     while ((rc = stream_skim(c->in[c->n_in - 1], &f, &source, e)) > 0)
-        if (take(c, &f, source, e))
+        if (provenance_head(&c->about, stream_head(c->in[c->n_in - 1]), e) ||
+            take(c, &f, source, e))
             return err_prefix(e, "'%s': frame %" PRIu64, path,
                               stream_frame_number(c->in[c->n_in - 1]));
     return rc;
@@ -174,4 +202,5 @@ void collection_release(struct collection *c)
     free(c->in);
     free(c->path);
     free(c->tensor);
+    provenance_release(&c->about);
 }

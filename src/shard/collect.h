@@ -4,6 +4,7 @@
 
 #include "common/runfacts.h"
 #include "common/stream.h"
+#include "shard/provenance.h"
 
 /* A tensor of the checkpoint to be, and where its payload lies. */
 struct out_tensor {
@@ -16,6 +17,7 @@ struct out_tensor {
     uint64_t source; /* payload offset for stream_payload() */
     int shard;       /* 0, 1, ...: set by shard_plan() */
     uint64_t offset; /* in the data of the shard */
+    uint64_t xxh3;   /* of its bytes; set when they are written */
 };
 
 /* Zero-initialise; collection_release() when done. */
@@ -28,6 +30,7 @@ struct collection {
     bool packed; /* a run note came: facts are valid */
     struct run_facts facts;
     uint64_t bytes; /* of all tensors */
+    struct provenance about;
 };
 
 /* Read the frames of a regular file that holds FTS1, payloads left where they

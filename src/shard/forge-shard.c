@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "checkpoint/sidecar.h"
 #include "common/tool.h"
 #include "shard/outdir.h"
 #include "shard/publishdir.h"
@@ -142,7 +143,9 @@ static int run(const struct settings *s, struct outdir *o,
     char *spool = NULL;
     int shards = 0, rc;
 
-    rc = collect_all(s, o, &c, &spool, e);
+    rc = sidecars_check(s->from, e);
+    if (!rc)
+        rc = collect_all(s, o, &c, &spool, e);
     if (!rc)
         rc = publish_checkpoint(&p, o, &c, &shards, &r, e);
     collection_release(&c);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/file.h"
+#include "shard/digests.h"
 
 static volatile sig_atomic_t signalled;
 
@@ -84,7 +85,10 @@ int outdir_begin(struct outdir *o, const char *path, struct err *e)
     const char *slash;
     char *tmp;
 
-    *o = (struct outdir){ 0 };
+    *o =
+        (struct outdir){ .digests = mem_zero(1, sizeof(*o->digests), path, e) };
+    if (!o->digests)
+        return e->code;
     while (n > 1 && path[n - 1] == '/')
         n--;
     if (!n)
@@ -125,11 +129,13 @@ char *outdir_file(const struct outdir *o, const char *name, struct err *e)
 int outdir_text(const struct outdir *o, const char *name, const char *text,
                 size_t len, struct err *e)
 {
-    char *path = outdir_file(o, name, e);
+    char *path = outdir_file(o, name, e), hex[SHA256_HEX + 1];
     int rc = path ? publish_text(path, text, len, e) : e->code;
 
     free(path);
-    return rc;
+    if (rc || sha256_of(text, len, hex, e))
+        return e->code;
+    return digests_add(o->digests, name, hex, e);
 }
 
 int outdir_remove(const struct outdir *o, const char *name, struct err *e)
@@ -183,5 +189,8 @@ void outdir_release(struct outdir *o)
     free(o->tmp);
     free(o->path);
     free(o->parent);
+    if (o->digests)
+        digests_release(o->digests);
+    free(o->digests);
     *o = (struct outdir){ 0 };
 }

@@ -13,6 +13,7 @@ struct outdir {
     char *path; /* where it will be */
     char *tmp;  /* where it is; NULL when there is nothing to remove */
     char *parent;
+    struct digests *digests; /* of the files in it, as they are written */
 };
 
 /* E_CREATE: OUT exists and is not an empty directory, or the parent is not
@@ -21,7 +22,7 @@ MUST_CHECK int outdir_begin(struct outdir *o, const char *path, struct err *e);
 /* malloced "TMP/name"; NULL with *e. */
 MUST_CHECK char *outdir_file(const struct outdir *o, const char *name,
                              struct err *e);
-/* Write a small file into it, synced. */
+/* Write a small file into it, synced, and note its digest. */
 MUST_CHECK int outdir_text(const struct outdir *o, const char *name,
                            const char *text, size_t len, struct err *e);
 MUST_CHECK int outdir_remove(const struct outdir *o, const char *name,

@@ -6,15 +6,18 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <xxh_x86dispatch.h>
 
-#include "checkpoint/modeldir.h"
+#include "checkpoint/sidecar.h"
 #include "common/file.h"
 #include "common/json.h"
+#include "common/threads.h"
+#include "shard/card.h"
 #include "shard/complete.h"
+#include "shard/digests.h"
 #include "shard/outdir.h"
 #include "shard/prunedout.h"
 #include "shard/quantout.h"
-#include "shard/sidecar.h"
 #include "shard/splice.h"
 
 enum { CONFIG_MAX = 16 * 1024 * 1024 };
@@ -77,12 +80,50 @@ static int check_and_describe(const struct publication *p,
 struct copier {
     const struct publication *p;
     struct collection *c;
+    const char *metadata; /* of each shard */
+    struct sha256 *sha;   /* of the shard at hand */
     void *buf;
     size_t cap;
 };
 
+/* The digests of bytes that are being written at the same time. */
+struct hashing {
+    struct sha256 *sha;
+    const void *data;
+    size_t n;
+    uint64_t xxh3;
+};
+
+static void hash_bytes(void *ctx)
+{
+    struct hashing *h = ctx;
+
+    h->xxh3 = XXH3_64bits(h->data, h->n);
+    sha256_add(h->sha, h->data, h->n);
+}
+
+/* From here on a thread is worth its start. */
+enum { HASH_BESIDE = 1 << 20 };
+
+static int write_hashed(struct copier *k, struct publish *out, const void *data,
+                        size_t n, uint64_t *xxh3, struct err *e)
+{
+    struct hashing h = { k->sha, data, n, 0 };
+    struct threads_task task = { 0 };
+    int rc;
+
+    if (n >= HASH_BESIDE)
+        threads_start(&task, hash_bytes, &h);
+    else
+        hash_bytes(&h);
+    rc = publish_write(out, data, n, e);
+    threads_join(&task);
+    *xxh3 = h.xxh3;
+    return rc;
+}
+
 static int copy_tensor(struct copier *k, struct publish *out,
-                       const struct out_tensor *t, struct err *e)
+                       struct out_tensor *t, struct err *e)
 {
     if (outdir_go_on(e))
         return e->code;
@@ -95,7 +136,7 @@ static int copy_tensor(struct copier *k, struct publish *out,
         k->cap = t->bytes;
     }
     if (stream_payload(k->c->in[t->input], t->source, k->buf, t->bytes, e) ||
-        publish_write(out, k->buf, t->bytes, e))
+        write_hashed(k, out, k->buf, t->bytes, &t->xxh3, e))
         return e->code;
     progress_step(k->p->progress, t->name, t->bytes);
     return 0;
@@ -104,13 +145,14 @@ static int copy_tensor(struct copier *k, struct publish *out,
 static int write_data(struct copier *k, struct publish *out,
                       const struct shard *s, struct err *e)
 {
+    uint64_t unused;
     char *header;
     size_t len;
     int rc;
 
-    if (shard_header(s, &header, &len, e))
+    if (shard_header(s, k->metadata, &header, &len, e))
         return e->code;
-    rc = publish_write(out, header, len, e);
+    rc = write_hashed(k, out, header, len, &unused, e);
     free(header);
     for (size_t i = 0; !rc && i < s->n; i++)
         rc = copy_tensor(k, out, &s->first[i], e);
@@ -120,31 +162,64 @@ static int write_data(struct copier *k, struct publish *out,
 static int write_shard(struct copier *k, const struct outdir *o,
                        const struct shard *s, struct err *e)
 {
-    char *path = outdir_file(o, s->name, e);
+    char *path = outdir_file(o, s->name, e), hex[SHA256_HEX + 1];
     struct publish *out;
     int rc = path ? publish_create(&out, path, e) : e->code;
 
     free(path);
     if (rc)
         return rc;
-    rc = write_data(k, out, s, e);
+    rc = sha256_open(&k->sha, e);
+    if (!rc)
+        rc = write_data(k, out, s, e);
+    if (!rc)
+        sha256_hex(k->sha, hex);
+    sha256_close(k->sha);
     if (rc) {
         publish_discard(out);
         return rc;
     }
-    return publish_commit(out, e);
+    return publish_commit(out, e) ? e->code :
+                                    digests_add(o->digests, s->name, hex, e);
 }
 
 static int write_shards(const struct publication *p, const struct outdir *o,
                         struct collection *c, const struct shard_plan *plan,
-                        struct err *e)
+                        const char *metadata, struct err *e)
 {
-    struct copier k = { p, c, NULL, 0 };
+    struct copier k = { .p = p, .c = c, .metadata = metadata };
     int rc = 0;
 
     for (int i = 0; !rc && i < plan->n; i++)
         rc = write_shard(&k, o, &plan->shard[i], e);
     free(k.buf);
+    return rc;
+}
+
+/* One that belongs to the model as it is. */
+static int copy_sidecar(const struct outdir *o, const struct modeldir *from,
+                        const char *name, struct err *e)
+{
+    char *text;
+    size_t len;
+    int rc = modeldir_slurp(from, name, SIDECAR_MAX, &text, &len, e);
+
+    if (rc)
+        return rc;
+    rc = outdir_text(o, name, text, len, e);
+    free(text);
+    return rc;
+}
+
+static int copy_sidecars(const struct publication *p, const struct outdir *o,
+                         const struct modeldir *from, bool code, struct err *e)
+{
+    struct sidecars s;
+    int rc = sidecars_list(&s, from, code, !p->map, e);
+
+    for (size_t i = 0; !rc && i < s.n; i++)
+        rc = copy_sidecar(o, from, s.name[i], e);
+    sidecars_release(&s);
     return rc;
 }
 
@@ -163,22 +238,63 @@ static int write_configs(const struct publication *p, const struct outdir *o,
     if (rc)
         return rc;
     rc = modeldir_slurp(&dir, "config.json", CONFIG_MAX, &text, &len, e);
-    modeldir_close(&dir);
     if (!rc)
         rc = config_splice(text, len, dict, &spliced, e);
     if (!rc && p->map)
         rc = pruned_config(p->map, p->mode, &spliced, e);
     if (!rc && p->map && p->mode == EXPERTS_REMAP)
         rc = pruned_map(p->map, p->model, o, e);
-    code = !rc && sidecar_wants_code(text);
+    code = !rc && strstr(text, "\"auto_map\"") != NULL;
     if (!rc)
-        rc = sidecar_copy(o, p->model, code, !p->map, e);
+        rc = copy_sidecars(p, o, &dir, code, e);
+    modeldir_close(&dir);
     if (!rc && gptq)
         rc = outdir_text(o, "quantize_config.json", dict, strlen(dict), e);
     if (!rc)
         rc = outdir_text(o, "config.json", spliced, strlen(spliced), e);
     free(text);
     free(spliced);
+    return rc;
+}
+
+static int write_card(const struct outdir *o, const struct collection *c,
+                      const char *base, const struct modeldir *model,
+                      struct err *e)
+{
+    struct card card = { .base = base,
+                         .about = &c->about,
+                         .facts = c->packed ? &c->facts : NULL,
+                         .tensors = c->n,
+                         .bytes = c->bytes };
+    char *text;
+    size_t len;
+    int rc;
+
+    for (size_t i = 0; i < c->n; i++)
+        card.experts |= strstr(c->tensor[i].name, ".experts.") != NULL;
+    if (card_write(&card, model, &text, &len, e))
+        return e->code;
+    rc = outdir_text(o, CARD_FILE, text, len, e);
+    free(text);
+    return rc;
+}
+
+/* The lists of digests, that of files last: it has all others. */
+static int write_lists(const struct outdir *o, const struct shard_plan *plan,
+                       struct err *e)
+{
+    char *text;
+    size_t len;
+    int rc;
+
+    if (shard_checksums(plan, &text, &len, e))
+        return e->code;
+    rc = outdir_text(o, CHECKSUMS_FILE, text, len, e);
+    free(text);
+    if (rc || digests_text(o->digests, &text, &len, e))
+        return e->code;
+    rc = outdir_text(o, SUMS_FILE, text, len, e);
+    free(text);
     return rc;
 }
 
@@ -195,6 +311,32 @@ static int write_index(const struct outdir *o, const struct shard_plan *plan,
         return e->code;
     rc = outdir_text(o, index_name, text, len, e);
     free(text);
+    return rc;
+}
+
+/* All files. */
+static int write_all(const struct publication *p, const struct outdir *o,
+                     struct collection *c, const struct shard_plan *plan,
+                     const char *dict, struct err *e)
+{
+    char *base = NULL, *metadata = NULL;
+    struct modeldir model;
+    int rc = modeldir_open(&model, p->model, e);
+
+    if (rc)
+        return rc;
+    base = card_base(&model, e);
+    rc = base ? provenance_metadata(&c->about, c->packed ? &c->facts : NULL,
+                                    &metadata, e) :
+                e->code;
+    if (!rc && !(rc = write_shards(p, o, c, plan, metadata, e)) &&
+        !(rc = write_configs(p, o, c, dict, e)) &&
+        !(rc = write_card(o, c, base, &model, e)) &&
+        !(rc = write_index(o, plan, e)))
+        rc = write_lists(o, plan, e);
+    free(metadata);
+    free(base);
+    modeldir_close(&model);
     return rc;
 }
 
@@ -217,11 +359,7 @@ int publish_checkpoint(const struct publication *p, const struct outdir *o,
         rc = shard_plan(&plan, c, p->shard_size, e);
     p->progress->total = c->n;
     if (!rc)
-        rc = write_shards(p, o, c, &plan, e);
-    if (!rc)
-        rc = write_configs(p, o, c, dict, e);
-    if (!rc)
-        rc = write_index(o, &plan, e);
+        rc = write_all(p, o, c, &plan, dict, e);
     if (!rc && verify_checkpoint(&v, r, e))
         rc = err_prefix(e, "verification");
     *shards = plan.n;

@@ -1,11 +1,13 @@
 /* shardplan.c - see shardplan.h. */
 #include "shard/shardplan.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/json.h"
+#include "shard/digests.h"
 
 enum { SHARDS_MAX = 99999, HEADER_MAX = 100000000, HEADER_ALIGN = 8 };
 
@@ -135,7 +137,8 @@ static int frame_header(const struct json_writer *j, char **text, size_t *len,
     return 0;
 }
 
-int shard_header(const struct shard *s, char **text, size_t *len, struct err *e)
+int shard_header(const struct shard *s, const char *metadata, char **text,
+                 size_t *len, struct err *e)
 {
     struct json_writer j;
     int rc;
@@ -143,10 +146,7 @@ int shard_header(const struct shard *s, char **text, size_t *len, struct err *e)
     jw_init(&j, 0);
     jw_begin(&j, '{');
     jw_key(&j, "__metadata__");
-    jw_begin(&j, '{');
-    jw_key(&j, "format");
-    jw_string(&j, "pt");
-    jw_end(&j, '}');
+    jw_raw(&j, metadata);
     for (size_t i = 0; i < s->n; i++)
         header_entry(&j, &s->first[i]);
     jw_end(&j, '}');
@@ -175,19 +175,69 @@ static size_t all_tensors(const struct shard_plan *p,
     return n;
 }
 
+/* All tensors in the order of their names; free() it.  NULL with *e. */
+static const struct out_tensor **sorted(const struct shard_plan *p, size_t *n,
+                                        struct err *e)
+{
+    const struct out_tensor **t;
+
+    *n = all_tensors(p, NULL);
+    t = mem_alloc(*n * sizeof(*t), "index", e);
+    if (!t)
+        return NULL;
+    all_tensors(p, t);
+    if (*n)
+        qsort(t, *n, sizeof(*t), by_string);
+    return t;
+}
+
+static int finish_text(struct json_writer *j, const char *what, char **text,
+                       size_t *len, struct err *e)
+{
+    jw_end(j, '}');
+    jw_end(j, '}');
+    if (j->failed) {
+        free(j->text);
+        return err_set(e, E_TEMP, "%s: out of memory", what);
+    }
+    *text = j->text;
+    *len = j->len;
+    return 0;
+}
+
+int shard_checksums(const struct shard_plan *p, char **text, size_t *len,
+                    struct err *e)
+{
+    size_t n;
+    const struct out_tensor **t = sorted(p, &n, e);
+    struct json_writer j;
+    char hex[17];
+
+    if (!t)
+        return e->code;
+    jw_init(&j, 1);
+    jw_begin(&j, '{');
+    jw_key(&j, "format"), jw_string(&j, CHECKSUMS_FORMAT);
+    jw_key(&j, "hash"), jw_string(&j, "XXH3-64");
+    jw_key(&j, "tensors"), jw_begin(&j, '{');
+    for (size_t i = 0; i < n; i++) {
+        snprintf(hex, sizeof(hex), "%016" PRIx64, t[i]->xxh3);
+        jw_key(&j, t[i]->name), jw_string(&j, hex);
+    }
+    free(t);
+    return finish_text(&j, CHECKSUMS_FILE, text, len, e);
+}
+
 int shard_index(const struct shard_plan *p, char **text, size_t *len,
                 struct err *e)
 {
-    size_t n = all_tensors(p, NULL);
-    const struct out_tensor **t = mem_alloc(n * sizeof(*t), "index", e);
+    size_t n;
+    const struct out_tensor **t = sorted(p, &n, e);
     struct json_writer j;
     uint64_t total = 0;
 
     if (!t)
         return e->code;
-    all_tensors(p, t);
-    if (n)
-        qsort(t, n, sizeof(*t), by_string);
     for (int i = 0; i < p->n; i++)
         total += p->shard[i].bytes;
     jw_init(&j, 2);
@@ -203,14 +253,6 @@ int shard_index(const struct shard_plan *p, char **text, size_t *len,
         jw_key(&j, t[i]->name);
         jw_string(&j, p->shard[t[i]->shard].name);
     }
-    jw_end(&j, '}');
-    jw_end(&j, '}');
     free(t);
-    if (j.failed) {
-        free(j.text);
-        return err_set(e, E_TEMP, "index: out of memory");
-    }
-    *text = j.text;
-    *len = j.len;
-    return 0;
+    return finish_text(&j, "index", text, len, e);
 }

@@ -28,12 +28,15 @@ MUST_CHECK int shard_plan(struct shard_plan *p, struct collection *c,
                           uint64_t limit, struct err *e);
 void shard_plan_release(struct shard_plan *p);
 
-/* Header of a shard: length, JSON, spaces up to a multiple of 8.  *text is
- * malloced.  E_CONFIG: beyond the 100,000,000 bytes that readers take. */
-MUST_CHECK int shard_header(const struct shard *s, char **text, size_t *len,
-                            struct err *e);
+/* Header of a shard: length, JSON, spaces up to a multiple of 8.  metadata: the
+ * "__metadata__", JSON.  *text is malloced.  E_CONFIG: beyond the 100,000,000 bytes that readers take. */
+MUST_CHECK int shard_header(const struct shard *s, const char *metadata,
+                            char **text, size_t *len, struct err *e);
 /* model.safetensors.index.json for all shards; free() *text. */
 MUST_CHECK int shard_index(const struct shard_plan *p, char **text, size_t *len,
                            struct err *e);
+/* forge_checksums.json (digests.h) for all of them; free() *text. */
+MUST_CHECK int shard_checksums(const struct shard_plan *p, char **text,
+                               size_t *len, struct err *e);
 
 #endif

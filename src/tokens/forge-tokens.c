@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/file.h"
+#include "checkpoint/modeldir.h"
 #include "common/json.h"
 #include "common/tool.h"
 #include "tokens/sequences.h"
@@ -64,27 +64,31 @@ static int64_t vocab_size(const char *model)
 {
     const struct json *root, *v;
     struct json_doc *doc;
-    char path[4096];
+    char *text, what[300];
     struct stat st;
     struct err e;
+    size_t len;
     int64_t n = 0;
 
     if (stat(model, &st) < 0)
         die(E_NOINPUT, "'%s': no such model", model);
-    if (!S_ISDIR(st.st_mode) || snprintf(path, sizeof(path), "%s/config.json",
-                                         model) >= (int)sizeof(path))
+    if (!S_ISDIR(st.st_mode))
         return 0;
-    if (json_read_file(&doc, path, CONFIG_MAX, &e) < 0) {
+    snprintf(what, sizeof(what), "'%.260s/config.json'", model);
+    if (modeldir_read(model, "config.json", CONFIG_MAX, &text, &len, &e) < 0) {
         if (e.code == E_NOINPUT)
             return 0;
         die_err(&e);
     }
+    if (json_parse(&doc, text, len, what, &e) < 0)
+        die_err(&e);
+    free(text);
     root = json_root(doc);
     v = json_get(root, "vocab_size");
     if (!v)
         v = json_get(json_get(root, "text_config"), "vocab_size");
     if (v && (!json_int(v, &n) || n < 1))
-        die(E_DATA, "'%s': vocab_size is no positive number", path);
+        die(E_DATA, "%s: vocab_size is no positive number", what);
     json_free(doc);
     return n;
 }
@@ -106,23 +110,30 @@ static void warn(const struct settings *s, const struct sequences_params *p,
 
 /* NULL when ids are printed.  It is there before the input is read, so that
  * the next tool of a pipe learns why there is none. */
-static struct stream_writer *open_stream(const struct settings *s,
-                                         const struct sequences_params *p)
+static struct stream_writer *open_stream(const struct settings *s)
 {
     struct stream_writer *w;
     struct err e;
-    char facts[160];
-    struct stream_output out = { s->tool.output, s->tool.key, facts };
+    struct stream_output out = { s->tool.output, s->tool.key, NULL };
 
     if (s->ids)
         return NULL;
-    snprintf(facts, sizeof(facts),
-             "\"tokens\":{\"sequences\":%lld,\"seqlen\":%lld,"
-             "\"skip_chars\":%lld}",
-             (long long)p->n, (long long)p->seqlen, (long long)p->skip_chars);
     if (stream_create(&w, &out, &e) < 0)
         die_err(&e);
     return w;
+}
+
+/* What the checkpoint's card says of the text. */
+static int add_facts(struct stream_writer *w, const struct input *in,
+                     const struct sequences *q, struct err *e)
+{
+    char hex[SHA256_HEX + 1], facts[160];
+
+    sha256_hex(in->digest, hex);
+    snprintf(facts, sizeof(facts),
+             "\"text\":{\"sha256\":\"%s\",\"sequences\":%zu,\"ids\":%zu}", hex,
+             q->count, q->ids.count);
+    return stream_facts(w, facts, e);
 }
 
 static void write_stream(const struct settings *s, const struct sequences *q,
@@ -216,13 +227,18 @@ int main(int argc, char **argv)
         .model = s.model,
     };
 
-    w = open_stream(&s, &p);
+    w = open_stream(&s);
     if (input_open(&in, s.input, &e) < 0 ||
+        (w && sha256_open(&in.digest, &e) < 0) ||
         sequences_read(&q, &p, &in, &e) < 0) {
         stream_abort(w, &e);
         die_err(&e);
     }
     input_drain(&in);
+    if (w && add_facts(w, &in, &q, &e) < 0) {
+        stream_abort(w, &e);
+        die_err(&e);
+    }
     input_close(&in);
     warn(&s, &p, &q);
     if (s.ids)

@@ -32,6 +32,8 @@ void input_close(struct input *s)
     if (s->fd > 0)
         close(s->fd);
     s->fd = -1;
+    sha256_close(s->digest);
+    s->digest = NULL;
     free(s->data);
     s->data = NULL;
 }
@@ -54,6 +56,8 @@ int input_fill(struct input *s, size_t n, struct err *e)
             return err_set(e, E_IO, "'%s': cannot read:", s->name);
         if (!got)
             s->ended = true;
+        if (s->digest)
+            sha256_add(s->digest, s->data + s->len, (size_t)got);
         s->len += (size_t)got;
     }
     return 0;
@@ -74,8 +78,12 @@ void input_drain(struct input *s)
     ssize_t got = 1;
     char buf[65536];
 
-    if (s->ended || fstat(s->fd, &st) || !S_ISFIFO(st.st_mode))
+    if (s->ended || fstat(s->fd, &st) ||
+        (!S_ISFIFO(st.st_mode) && !(S_ISREG(st.st_mode) && s->digest)))
         return;
-    while (got > 0 || (got < 0 && errno == EINTR))
+    while (got > 0 || (got < 0 && errno == EINTR)) {
         got = read(s->fd, buf, sizeof(buf));
+        if (s->digest && got > 0)
+            sha256_add(s->digest, buf, (size_t)got);
+    }
 }

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "common/json.h"
 #include "tokens/sequences.h"
@@ -63,15 +62,9 @@ void sequences_release(struct sequences *s)
 static int cutter_open(struct cutter *c, const struct sequences_params *p,
                        struct err *e)
 {
-    char path[4096];
-    struct stat st;
     size_t special;
-    bool dir = !stat(p->model, &st) && S_ISDIR(st.st_mode);
 
-    if (snprintf(path, sizeof(path), "%s%s", p->model,
-                 dir ? "/tokenizer.json" : "") >= (int)sizeof(path))
-        return err_set(e, E_USAGE, "'%.100s...': path is too long", p->model);
-    if (tokenizer_open(&c->tokenizer, path, e) < 0) {
+    if (tokenizer_open(&c->tokenizer, p->model, e) < 0) {
         c->failed = true;
         return e->code;
     }

@@ -2,7 +2,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "checkpoint/modeldir.h"
 #include "tokens/added.h"
 #include "tokens/bpe.h"
 #include "tokens/normalize.h"
@@ -278,16 +280,23 @@ int tokenizer_parse(struct tokenizer **out, const char *json, size_t len,
 
 int tokenizer_open(struct tokenizer **out, const char *path, struct err *e)
 {
-    struct json_doc *doc;
-    char what[300];
+    struct stat st;
+    bool dir = !stat(path, &st) && S_ISDIR(st.st_mode);
+    char *text, what[300];
+    size_t len;
     int rc;
 
     *out = NULL;
-    if (json_read_file(&doc, path, FILE_MAX, e) < 0)
-        return e->code;
-    snprintf(what, sizeof(what), "'%.280s'", path);
-    rc = build(out, doc, what, e);
-    json_free(doc);
+    if (dir)
+        rc = modeldir_read(path, "tokenizer.json", FILE_MAX, &text, &len, e);
+    else
+        rc = file_slurp(&text, &len, path, FILE_MAX, e);
+    if (rc < 0)
+        return rc;
+    snprintf(what, sizeof(what), "'%.260s%s'", path,
+             dir ? "/tokenizer.json" : "");
+    rc = tokenizer_parse(out, text, len, what, e);
+    free(text);
     return rc;
 }
 

@@ -155,9 +155,32 @@ loop() { # CALIBRATION-ARGUMENT...: codes.fts, and what came out, seen.fts
     loop --dtype f32 llama t.fts # the same codes: they are rounded to nearest
     python3 "$PY" codes codes.fts both.fts
     refused 64 "wants --feedback" --propagate both llama t.fts
-    mkfifo pipe
-    refused 64 "exclude each other" --propagate both --feedback pipe --hidden h \
-        llama t.fts
+}
+
+@test "both streams go on from what a killed run left" {
+    for dtype in f32 bf16; do
+        both() { loop --dtype $dtype --propagate both "$@"; }
+        both llama t.fts
+        mv seen.fts whole.fts
+        rm codes-*.fts
+        both --layer 0 --hidden h.fts llama t.fts
+        mv seen.fts first.fts
+        both --codes 'codes-%.fts' llama h.fts
+        mv seen.fts second.fts
+        forge-calib -q --dtype $dtype --to hidden --layer 0 llama t.fts >o.fts
+        PYTHONPATH=$(dirname "$PY") python3 - <<'PYTHON'
+import fts
+def frames(name, role):
+    return [(t.name, t.sequence, t.payload) for t in fts.read(open(name, "rb")) if t.role == role]
+# the second stream is what the original model makes
+states = frames("h.fts", "hidden")
+assert [n for n, *_ in states] == ["model.layers.1"]*4 + ["model.layers.1.original"]*4
+assert [x[1:] for x in states[4:]] == [x[1:] for x in frames("o.fts", "hidden")]
+# and the differences go on, from layer 1's first linear on
+assert frames("first.fts", "activation") + frames("second.fts", "activation") == frames("whole.fts", "activation")
+PYTHON
+    done
+    refused 65 "want --propagate both" llama h.fts
 }
 
 @test "a linear that gets no codes runs as it is" {

@@ -31,6 +31,7 @@ setup_file() {
     forge-weights -q mini --layer 0 --match '*.[qkv]_proj.weight' |
         forge-grid -q --group 16 | forge-solve -q -o qkv.fts
     forge-pack -q --layout gptq c.fts -o x.fts
+    forge-shard -q --from mini finished x.fts
     python3 "$py/report.py" make work 2 3
     python3 "$py/forward.py" make mixtral moe
     python3 "$py/forward.py" make deepseek_v3 latent
@@ -164,6 +165,11 @@ every="pread write fsync rename malloc"
 
 @test "whichever call fails: forge-plan" {
     each "pread write malloc" forge-plan mini
+}
+
+@test "whichever call fails: forge-verify" {
+    each "pread malloc" forge-verify -q -j 1 finished
+    each "pread malloc" forge-verify -q -j 1 --tensors finished
 }
 
 @test "whichever call fails: forge-report" {
@@ -309,4 +315,59 @@ cut_anywhere() { # FILE COMMAND... with @ for the file that is cut
         full "$tool" --help
         full "$tool" --version
     done
+}
+
+@test "sidecars follow the rule of weights, before any work, and nothing waits" {
+    cp -rL mini m
+    printf '{}' >m/generation_config.json
+    printf 'a' >secret
+    each_tool() { # TEXT: all who read the file, and all who would copy it
+        local n=0 line
+        for line in "${readers[@]}" 'forge-pack -q --check m --group 16' \
+            'forge-shard -q --from m out x.fts' \
+            'forge quantize m out --method rtn --group 16 --quiet'; do
+            # shellcheck disable=SC2086 # words
+            run "-$1" --separate-stderr timeout 10 $line
+            [[ $stderr == *"$2"* ]] || { echo "$line: $stderr"; return 1; }
+            [ "$(wc -l <<<"$stderr")" -eq 1 ] && [ ! -e out ] && [ ! -e out.work ]
+            n=$((n + 1))
+        done
+        [ "$n" -ge 3 ]
+    }
+    for file in tokenizer.json generation_config.json README.md LICENSE; do
+        readers=()
+        [ $file != tokenizer.json ] || readers=('forge-tokens -q m --ids secret')
+        for target in ../secret "$PWD/secret" /dev/zero; do
+            ln -sf "$target" m/$file
+            each_tool 65 "out of the directory"
+        done
+        rm m/$file
+        mkfifo m/$file
+        each_tool 65 "not a regular file"
+        rm m/$file
+        ln -s config.json m/$file # inside: may be
+        forge-pack -q --check m --group 16
+        rm m/$file
+    done
+}
+
+@test "too little address space is 75 and one line, and nothing spins" {
+    nm "$(dirname "$(command -v forge-ls)")/../libforge.a" 2>/dev/null |
+        grep -q __asan && skip "not with ASan"
+    forge-calib -q --dtype f32 mini t.fts -o f32.fts
+    forge-gradient -q mini t.fts | forge-hessian -q -o fisher.fts
+    ended=0
+    for limit in 60000 100000 150000 200000 250000 300000 350000 400000 600000; do
+        for line in 'forge-hessian -q f32.fts' 'forge-gradient -q mini t.fts' \
+            'forge-solve -q --effort best --fisher fisher.fts --hessian h.fts g.fts'; do
+            # shellcheck disable=SC2086 # words
+            run --separate-stderr bash -c "ulimit -v $limit; exec timeout 20 $line >/dev/null"
+            case $status in
+            0) ;;
+            75) [ "$(wc -l <<<"$stderr")" -eq 1 ] && ended=$((ended + 1)) ;;
+            *) echo "$limit: $line: exit $status: $stderr"; return 1 ;;
+            esac
+        done
+    done
+    [ "$ended" -ge 3 ]
 }

@@ -100,3 +100,27 @@ setup() {
     run -66 forge-grid --hessian nothing.fts "$W"
     run -69 forge-grid --device cuda "$W"
 }
+
+@test "weights that no F16 scale reaches are refused where they are, by name" {
+    huge() { # VALUE: one weight of row 3, group 2
+        python3 - "$PY" "$1" <<'END'
+import os, sys
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+import numpy as np
+import fts
+w = np.random.default_rng(1).normal(size=(8, 96)).astype(np.float32)
+w[3, 70] = float(sys.argv[2])
+fts.write(open("x.fts", "wb"), [fts.Tensor("weight", "m.up", w)])
+END
+    }
+    for limit in "--symmetric 491000 492000" "--asymmetric -982000 -983000"; do
+        read -r sym most over <<<"$limit"
+        huge "$most"
+        forge-grid -q "$sym" --group 32 x.fts >/dev/null
+        huge "$over"
+        run -78 --separate-stderr forge-grid -q "$sym" --group 32 -o g x.fts
+        [[ $stderr == *"'m.up': row 3: the weights of group 2"*"F16 ends at 65504"* ]]
+        [ "$(wc -l <<<"$stderr")" -eq 1 ] && [ ! -e g ]
+        forge-grid -q "$sym" --group 32 --scale-dtype bf16 x.fts >/dev/null
+    done
+}

@@ -126,6 +126,10 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
 }
 @test "the examples of forge-shard(1)" { run_examples "$MAN/forge-shard.1"; }
 @test "the examples of forge-solve(1)" { run_examples "$MAN/forge-solve.1"; }
+@test "the examples of forge-verify(1)" {
+    run_examples "$MAN/forge-verify.1"
+}
+
 @test "the examples of forge-split(1)" {
     run_examples "$MAN/forge-split.1"
     [ -e codes-3.fts ]

@@ -59,6 +59,35 @@ END
     done
 }
 
+@test "BF16 scales that F16 cannot hold are refused where kernels want F16, by name" {
+    make_stream b.fts 64x128 --group 64 --bf16 --parts
+    for value in 0x3700:1 0x3600:0 0x4780:0 0xb700:1; do # 2^-17, 2^-19 and more, 65536
+        python3 - "$PY" "${value%:*}" <<'END'
+import os, sys
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+import numpy as np
+import fts
+out = []
+for t in fts.read(open("b.fts", "rb")):
+    if t.role == "scales":
+        a = np.frombuffer(t.payload, "<u2").copy()
+        a[7] = int(sys.argv[2], 16) | (int(sys.argv[2], 16) == 0x3600)
+        t.payload = a.tobytes()
+    out.append(t)
+fts.write(open("v.fts", "wb"), out)
+END
+        forge-pack -q --layout compressed-tensors v.fts >/dev/null
+        for layout in awq gptq gptq_v2; do
+            if [ "${value#*:}" = 1 ]; then
+                forge-pack -q --layout $layout v.fts >v.out
+                python3 "$PY" check $layout v.fts v.out
+            else
+                refused 78 "m0: the scale of output 3, group 1 is" --layout $layout v.fts
+            fi
+        done
+    done
+}
+
 @test "--asymmetric stores zero points of symmetric modules too" {
     make_stream x.fts 8x32 --group 32
     forge-pack -q --asymmetric x.fts >y.fts
@@ -113,6 +142,14 @@ END
     refused 78 "model.layers.0.self_attn.q_proj is 52 x 52: awq needs outputs that are a multiple of 8" \
         --layout awq --group 32 --check m
     config 256 768
+    # transformers leaves the experts of two layouts as they are, and says nothing
+    python3 "$BATS_TEST_DIRNAME/../reference/moe.py" make qwen3_moe plain moe
+    for layout in awq gptq; do
+        run -0 --separate-stderr forge-pack --layout $layout --group 16 --check moe
+        [[ $stderr == *"transformers (5.23) leaves experts"* ]]
+    done
+    run -0 --separate-stderr forge-pack --group 16 --check moe
+    [[ $stderr != *"leaves experts"* ]]
     refused 78 "use gptq_v2" --layout gptq --asymmetric --check m
     run -0 --separate-stderr forge-pack --layout gptq_v2 --asymmetric --check m
     [[ $stderr == *"vLLM refuses asymmetric GPTQ"* ]]

@@ -28,7 +28,7 @@ refused() { # STATUS TEXT COMMAND...
 @test "the kept experts are those that rank highest, as many in each group" {
     for family in deepseek_v3 qwen3_moe mixtral; do
         make_model $family
-        for by in tokens mass weight reap random; do
+        for by in tokens mass scores weight reap random; do
             for keep in 4 6 8; do
                 forge-prune -q --from m --keep $keep --by $by h >map
                 python3 "$PY" map h map m $keep $by
@@ -135,7 +135,25 @@ for x in fts.load("h").values():
 fts.write(open("cheap", "wb"), t)
 END
     refused 78 "--by reap wants the norms" forge-prune --from m --keep 4 --by reap cheap
+    python3 - "$PY" <<'END'
+import os, sys
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+import fts
+fts.write(open("old", "wb"), [fts.Tensor("hitmap", x.name, x.array()[:, :5].copy()) for x in fts.load("h").values()])
+END
+    refused 78 "--by mass wants the scores of all tokens" forge-prune --from m --keep 4 --by mass old
+    forge-prune -q --from m --keep 4 --by scores old | cmp - <(forge-prune -q --from m --keep 4 --by scores h)
     forge-prune -q --from m --keep 4 --by mass cheap >map
+}
+
+@test "a 4-bit checkpoint is refused before a text runs through it" {
+    make_model qwen3_moe
+    forge-weights -q m | forge-grid -q --group 16 | forge-solve -q | forge-pack -q | forge-shard -q --from m four
+    refused 78 "'four': has 4 bits already" forge-prune --check --from four --keep 4
+    printf '{"input_ids": [1, 2, 3, 4]}\n' >ids.jsonl
+    refused 78 "'four': has 4 bits already" forge prune four out --keep 4 --text ids.jsonl
+    [ ! -e out ]
+    forge-prune --check --from m --keep 4
 }
 
 @test "maps that do not fit the model are refused" {

@@ -69,10 +69,12 @@ nothing_left() {
             -o "p${part// /}"
     done
     shard three p--layer3 p--rest p--layer0 p--layer2 p--layer1
-    python3 "$PY" same one two
-    python3 "$PY" same one three
+    diff -r one two
+    python3 "$PY" same one three # which was made in parts, as its card says
+    shard three-again p--layer1 p--layer2 p--rest p--layer0 p--layer3
+    diff -r three three-again
     shard -j 1 four "$in/symmetric.awq"
-    python3 "$PY" same one four
+    diff -r one four
 }
 
 @test "shards of a size, an index, the same tensors" {
@@ -94,7 +96,7 @@ def header(f):
     n, = struct.unpack("<Q", open(f, "rb").read(8))
     assert n % 8 == 0
     h = json.loads(open(f, "rb").read(8 + n)[8:])
-    assert h.pop("__metadata__") == {"format": "pt"}
+    assert h.pop("__metadata__")["format"] == "pt"
     return h
 for f in glob.glob("out/*.safetensors"):
     for name, t in header(f).items():
@@ -271,6 +273,34 @@ END
     done
 }
 
+@test "a few huge weights are no sign of wrong packing, and do not hide it" {
+    cp -r "$MODEL" m
+    python3 - <<'END'
+import json, struct
+import numpy as np
+b = bytearray(open("m/model.safetensors", "rb").read())
+n, = struct.unpack("<Q", b[:8])
+t = json.loads(b[8:8 + n])["model.layers.1.mlp.down_proj.weight"]
+lo, hi = (8 + n + x for x in t["data_offsets"])
+w = np.frombuffer(bytes(b[lo:hi]), "<u2").reshape(t["shape"]).copy()
+w[:, ::512] = 0x461c # 9984
+b[lo:hi] = w.tobytes()
+open("m/model.safetensors", "wb").write(b)
+END
+    forge-tokens -q -n 8 -t 128 m "$BATS_TEST_DIRNAME/../../examples/calib.jsonl" |
+        forge-calib -q m | forge-hessian -q -o H
+    forge-weights -q m | forge-grid -q --hessian H | forge-solve -q --hessian H -o codes
+    for layout in awq compressed-tensors; do
+        forge-pack -q --layout $layout codes -o packed
+        forge-shard -q --from m --sample 28 out packed
+        rm -r out
+        for how in nibbles scales groups; do
+            python3 "$PY" spoil $how packed bad
+            refused 65 "are not those of these weights" forge-shard -q --from m --sample 28 out bad
+        done
+    done
+}
+
 @test "--verify finds damage in a directory" {
     shard out --shard-size 1MB "$in/symmetric.awq"
     cp -r out whole
@@ -316,8 +346,8 @@ END
     run ! compgen -G '*.tmp.*'
     shard new/ "$in/symmetric.awq"
     [ "$(stat -c %a new)" = "$(stat -c %a full)" ]
-    [ "$(ls new)" = "$(printf '%s\n' config.json generation_config.json \
-        model.safetensors tokenizer.json tokenizer_config.json)" ]
+    [ "$(ls new)" = "$(printf '%s\n' README.md SHA256SUMS config.json \
+        forge_checksums.json generation_config.json model.safetensors tokenizer.json tokenizer_config.json)" ]
 }
 
 @test "a stream cut anywhere leaves nothing" {

@@ -75,7 +75,7 @@ refused() { # STATUS TEXT ARGUMENT...
     diff <(python3 "$PY" rows a) <(python3 "$PY" rows b)
     sed 's/$/\r/' t.txt >crlf.txt
     forge-tokens -q m -n 3 -t 100 --skip-chars 777 crlf.txt >c
-    cmp a c
+    diff <(python3 "$PY" rows a) <(python3 "$PY" rows c)
     refused 65 "one sequence takes 99" m -t 100 --skip-chars 6000 t.txt
     [[ $stderr == *"gives 0 ids"* ]]
 }
@@ -205,7 +205,9 @@ refused() { # STATUS TEXT ARGUMENT...
     cmp a b
     cmp a c
     set -o pipefail
-    { cat t.txt; head -c 5000000 /dev/zero; } | forge-tokens -q m -t 64 -n 9 | cmp - a
+    # another text, as its digest says, but the same ids
+    { cat t.txt; head -c 5000000 /dev/zero; } | forge-tokens -q m --ids -t 64 -n 9 |
+        cmp - <(forge-tokens -q m --ids -t 64 -n 9 t.txt)
 }
 
 @test "the next tool learns why there are no tokens" {

@@ -245,7 +245,7 @@ weight model.layers.0.self_attn.q_proj" ]
 }
 
 @test "what is missing is exit 66, with the names looked for" {
-    refused 66 "config.json" nowhere
+    refused 66 "'nowhere': cannot open" nowhere
     make_model single
     rm m/model.safetensors
     refused 66 "none of model.safetensors, model.safetensors.index.json, pytorch_model.bin, pytorch_model.bin.index.json" m

@@ -15,6 +15,11 @@ same() { # DIRECTORY DIRECTORY: the same files with the same bytes
     diff -r "$1" "$2"
 }
 
+# The same but for where they come from.
+same_tensors() { # DIRECTORY DIRECTORY
+    python3 "$tree/tests/reference/layouts.py" same "$1" "$2"
+}
+
 # What a failed command must have been: STATUS, one line, nothing left behind.
 refused() { # STATUS COMMAND...
     local want=$1

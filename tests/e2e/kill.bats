@@ -70,6 +70,49 @@ solving() { # WORK: wait until the first layer is done
     return 1
 }
 
+@test "states of both streams are kept, and a resumed run starts from them" {
+    local big=(--text "$text" --sequences 128 --quiet)
+    forge quantize "$model" want "${big[@]}"
+    setsid forge quantize "$model" out --work work "${big[@]}" \
+        >/dev/null 2>&1 3>&- &
+    victim=$!
+    until compgen -G 'work/solve-*/hidden.fts' >/dev/null; do
+        kill -0 "$victim"
+        sleep 0.01
+    done
+    kill -KILL -- "-$victim"
+    wait "$victim" || true
+    forge-ls work/solve-*/hidden.fts | grep -q '\.original'
+    # without the codes of the layers before, they are no place to start
+    cp -r work other
+    rm other/solve-*/codes-0.fts
+    forge quantize "$model" out --work other "${big[@]}"
+    same want out
+    rm -r out
+    : >"$(echo work/tokens-*/tokens.fts)" # from here it could not start
+    forge quantize "$model" out --work work "${big[@]}"
+    same want out
+    run -1 compgen -G 'work/solve-*/hidden.fts'
+}
+
+@test "a tool that is killed, or TERM, takes no layer along that was made" {
+    for signal in KILL TERM; do
+        start out --work work
+        solving work
+        if [ $signal = KILL ]; then
+            for pid in $(awk -v g="$victim" '$5 == g && $2 == "(forge-calib)" { print $1 }' \
+                /proc/[0-9]*/stat 2>/dev/null); do kill -KILL "$pid" || true; done
+        else
+            kill -TERM "$victim" || true
+        fi
+        wait "$victim" || true
+        [ -e out ] || compgen -G 'work/solve-*/codes-0.fts'
+        [ -e out ] || forge quantize "$model" out --work work "${small[@]}"
+        same "$whole" out
+        rm -rf out work
+    done
+}
+
 @test "where forge alone is killed, everything else dies too" {
     start out
     solving out.work

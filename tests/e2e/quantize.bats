@@ -79,7 +79,7 @@ evaluate() { # NAME: into NAME.json, once
         forge-pack -q --layout compressed-tensors |
         forge-shard -q --from "$model" hand
     forge quantize "$model" driven "${small[@]}" --propagate original
-    same hand driven
+    same_tensors hand driven # their cards say how each was made
 }
 
 @test "several shards" {
@@ -98,7 +98,7 @@ evaluate() { # NAME: into NAME.json, once
             --seqlen 64 --quiet
     )
     forge quantize "$model" plain-path "${small[@]}"
-    same "a b'\$(c)/o u;t" plain-path
+    same_tensors "a b'\$(c)/o u;t" plain-path # their cards name the model
 }
 
 @test "an installed forge works the same" {

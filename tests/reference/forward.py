@@ -467,8 +467,8 @@ def ours(d, mode, ids, *more):
         n, at = len(ids) * k, at + 12
         routing[layer] = (np.frombuffer(b, "<i4", n, at).reshape(-1, k),
                           np.frombuffer(b, "<f4", n, at + 4 * n).reshape(-1, k),
-                          np.frombuffer(b, "<f8", experts * 5, at + 8 * n).reshape(-1, 5))
-        at += 8 * n + 40 * experts
+                          np.frombuffer(b, "<f8", experts * 6, at + 8 * n).reshape(-1, 6))
+        at += 8 * n + 48 * experts
     return np.frombuffer(p.stdout, "<f4").astype(float), routing
 
 

@@ -127,16 +127,22 @@ def top(v, k):
     return sorted(range(len(v)), key=lambda i: -v[i])[:k]
 
 
+def scores(c, logits):
+    """Of one token, for all experts."""
+    if family(c) in SIGMOID:
+        return 1 / (1 + np.exp(-logits))
+    s = np.exp(logits - logits.max())
+    return s / s.sum()
+
+
 def route(c, logits, bias):
     """One token: experts, weights, scores."""
     e = c.get("num_router_experts") or experts(c)
+    s = scores(c, logits)
     if family(c) in SIGMOID:
-        s = 1 / (1 + np.exp(-logits))
         choice, best = s + bias, 2
         grouped = True
     else:
-        s = np.exp(logits - logits.max())
-        s /= s.sum()
         choice, best = s.copy(), 1
         grouped = c.get("topk_method") == "group_limited_greedy"
     groups = c.get("n_group", 1) if grouped else 1
@@ -168,16 +174,19 @@ def silu(x):
 
 def mixture(c, t, p, a, seen):
     """What a sparse layer's MLP adds for a[n, H]; p: "model.layers.3".  seen gets the inputs of linears, by name,
-    p + ".routing": experts and weights [n, K], and p + ".statistics" [E, 5]: tokens, sums of scores, of weights, of
-    their squares, of weight * ||output||."""
+    p + ".routing": experts and weights [n, K], and p + ".statistics" [E, 6]: tokens, sums of scores, of weights, of
+    their squares, of weight * ||output||; the scores of all tokens."""
     logits = a @ t["%s.%s.gate.weight" % (p, block(c))].T
     bias = t.get("%s.%s" % (p, correction(c)), 0)
     chosen = [route(c, row, bias) for row in logits]
+    mass = sum(scores(c, row) for row in logits)
+    if "map" in c:
+        mass = mass[np.array(c["map"][int(p.split(".")[2])]) >= 0]
     seen[p + ".routing"] = np.array([x[0] for x in chosen]), np.array([x[1] for x in chosen])
     if "map" in c:
         chosen = [mapped(c, int(p.split(".")[2]), *x) for x in chosen]
     y = np.zeros_like(a)
-    stats = seen[p + ".statistics"] = np.zeros((experts(c), 5))
+    stats = seen[p + ".statistics"] = np.zeros((experts(c), 6))
     gate, up, down = expert_names(c)
     for e in range(experts(c)):
         name = "%s.%s.experts.%d" % (p, block(c), e)
@@ -189,7 +198,7 @@ def mixture(c, t, p, a, seen):
         y[rows] += w * out
         s = [chosen[i][2][chosen[i][0].index(e)] for i in rows]
         norms = np.linalg.norm(out, axis=1)
-        stats[e] = len(rows), sum(s), w.sum(), (w ** 2).sum(), (w[:, 0] * norms).sum()
+        stats[e] = len(rows), sum(s), w.sum(), (w ** 2).sum(), (w[:, 0] * norms).sum(), mass[e]
     if shared(c):
         name = "%s.%s" % (p, shared(c)[0])
         x = silu(a @ t[name + ".gate_proj.weight"].T) * (a @ t[name + ".up_proj.weight"].T)

@@ -21,7 +21,7 @@ import numpy as np
 import fts
 import moe
 
-COLUMN = {"tokens": 0, "mass": 1, "weight": 2}
+COLUMN = {"tokens": 0, "scores": 1, "weight": 2, "mass": 5}
 
 
 def conf(d):
@@ -43,7 +43,8 @@ def hitmaps(d, out, seed="1", skip="-1"):
         n = rng.integers(0, 50, c["experts"]).astype(np.float64)
         n[rng.integers(c["experts"])] = 0
         m = np.stack([n, n * rng.uniform(0.2, 0.9, n.size), n * rng.uniform(0.1, 0.6, n.size),
-                      n * rng.uniform(0.02, 0.3, n.size), n * rng.uniform(0.5, 9, n.size)], 1)
+                      n * rng.uniform(0.02, 0.3, n.size), n * rng.uniform(0.5, 9, n.size),
+                      rng.uniform(20, 400, n.size)], 1)
         if i != int(skip):
             t.append(fts.Tensor("hitmap", f"model.layers.{i}.mlp", m.astype(np.float32)))
     with open(out, "wb") as f:

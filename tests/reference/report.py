@@ -19,7 +19,7 @@ import fts
 
 DENSE = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj",
          "mlp.down_proj"]
-HITS = ["tokens", "scores", "weights", "squares", "g\u00b7|f|"]
+HITS = ["tokens", "scores", "weights", "squares", "g\u00b7|f|", "mass"]
 FEW = 128
 
 
@@ -40,7 +40,8 @@ def hitmap(experts, r):
     tokens = np.floor(r.lognormal(5.5, 1.2, experts))
     tokens[r.integers(experts)] = 0
     weight = tokens * (0.2 + 0.1 * r.random(experts))
-    return np.stack([tokens, tokens * r.random(experts), weight, weight * 0.3, weight * r.lognormal(0, 0.3, experts)], 1).astype("<f4")
+    return np.stack([tokens, tokens * r.random(experts), weight, weight * 0.3, weight * r.lognormal(0, 0.3, experts),
+                     tokens * 0.3 + 200 * r.random(experts)], 1).astype("<f4")
 
 
 def notes(lines):
@@ -254,7 +255,7 @@ def check_experts(page, path, layers, cheap):
         t = np.sort(m[:, 0])
         assert [int(x) for x in row[:7]] == [i, len(t), (t == 0).sum(), (t < FEW).sum(), t[0], t[len(t) // 2], t[-1]], row
     for row, (i, m) in zip(table_after(page, "Do the rankings agree?", page.root), sorted(maps.items())):
-        for k in range(1, 5):
+        for k in range(1, 6):
             assert abs(float(row[k]) - spearman(m[:, k], m[:, 0])) < 6e-4
     if cheap:
         for t in fts.read(open(cheap, "rb")):

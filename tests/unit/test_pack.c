@@ -197,7 +197,8 @@ static void layouts(void)
     s[1].module = "m.experts.0.up_proj";
     CHECK(layout_advice(LAYOUT_CT, false, 128, s + 1) ==
           ADVICE_ASYMMETRIC_EXPERTS);
-    CHECK(!layout_advice(LAYOUT_AWQ, false, 128, s + 1) &&
+    CHECK(layout_advice(LAYOUT_AWQ, false, 128, s + 1) == ADVICE_EXPERTS &&
+          layout_advice(LAYOUT_GPTQ, true, 128, s + 1) == ADVICE_EXPERTS &&
           !layout_advice(LAYOUT_CT, true, 128, s + 1));
     CHECK(layout_is_part("x.y.qweight", &n) && n == 3);
     CHECK(layout_is_part("x.weight_shape", &n) && n == 1);

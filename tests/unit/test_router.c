@@ -18,7 +18,7 @@ static struct routing routed(const struct moe *m, enum router_kind kind,
     static int32_t experts[K];
     static float weights[K], scores[K];
     float score[E], choice[E];
-    struct routing r = { 1, K, experts, weights, scores };
+    struct routing r = { 1, K, experts, weights, scores, NULL };
 
     memcpy(score, logits, sizeof(score));
     route_token(m, kind, bias, score, choice, &r, 0);
@@ -99,7 +99,7 @@ static void test_ties(void)
     float score[E] = { 0 }, choice[E];
     int32_t experts[K];
     float weights[K], scores[K];
-    struct routing r = { 1, K, experts, weights, scores };
+    struct routing r = { 1, K, experts, weights, scores, NULL };
 
     route_token(&m, ROUTER_SIGMOID, NULL, score, choice, &r, 0);
     for (int i = 0; i < K; i++)
@@ -111,7 +111,8 @@ static void test_counts(void)
     int32_t experts[] = { 0, 2, 2, 1, 2, 0 };
     float weights[] = { 0.5f, 0.25f, 1, 2, 3, 4 };
     float scores[] = { 0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f };
-    struct routing r = { 3, 2, experts, weights, scores };
+    double mass[] = { 0.9, 1.1, 1.3, 0.7 };
+    struct routing r = { 3, 2, experts, weights, scores, mass };
     double s[4 * EXPERT_STATS];
 
     experts_count(&r, 4, s);
@@ -120,6 +121,7 @@ static void test_counts(void)
     CHECK(s[2 * EXPERT_STATS + EXPERT_WEIGHTS] == 4.25);
     CHECK(s[2 * EXPERT_STATS + EXPERT_SQUARES] == 0.0625 + 1 + 9);
     CHECK(s[3 * EXPERT_STATS + EXPERT_TOKENS] == 0);
+    CHECK(s[3 * EXPERT_STATS + EXPERT_MASS] == 0.7);
 }
 
 int main(void)

@@ -1,0 +1,289 @@
+/* card.c - see card.h. */
+#include "shard/card.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint/sidecar.h"
+
+static const char mark[] = "Made by 4bit-forge";
+
+/* ---- the card of the model ---- */
+
+/* *text: NULL where there is none, or none that is text. */
+static int read_card(const struct modeldir *model, char **text, struct err *e)
+{
+    size_t len;
+
+    *text = NULL;
+    if (!modeldir_has(model, CARD_FILE))
+        return 0;
+    if (modeldir_slurp(model, CARD_FILE, SIDECAR_MAX, text, &len, e))
+        return e->code;
+    if (strlen(*text) != len) {
+        free(*text);
+        *text = NULL;
+    }
+    return 0;
+}
+
+/* The lines between two "---"; *end is behind the last.  NULL: there are none. */
+static const char *front_matter(const char *card, const char **end)
+{
+    if (!card || strncmp(card, "---\n", 4) != 0)
+        return NULL;
+    *end = strstr(card + 3, "\n---");
+    if (*end)
+        (*end)++;
+    return *end ? card + 4 : NULL;
+}
+
+/* The line at p belongs to the entry of the line before it. */
+static bool goes_on(const char *p, const char *end)
+{
+    return p < end && (*p == ' ' || *p == '-' || *p == '\t' || *p == '\n');
+}
+
+/* An entry of the front matter with the lines that belong to it. */
+static const char *entry_end(const char *p, const char *end)
+{
+    do {
+        p = memchr(p, '\n', (size_t)(end - p));
+        p = p ? p + 1 : end;
+    } while (goes_on(p, end));
+    return p;
+}
+
+static bool has_key(const char *p, const char *key)
+{
+    size_t n = strlen(key);
+
+    return !strncmp(p, key, n) && p[n] == ':';
+}
+
+static void copy_front(FILE *out, const char *card)
+{
+    static const char *const kept[] = { "license",      "license_name",
+                                        "license_link", "language",
+                                        "pipeline_tag", "library_name" };
+    const char *end, *p = front_matter(card, &end);
+
+    for (; p && p < end;) {
+        const char *next = entry_end(p, end);
+
+        for (size_t i = 0; i < ARRAY_LEN(kept); i++)
+            if (has_key(p, kept[i]))
+                fwrite(p, 1, (size_t)(next - p), out);
+        p = next;
+    }
+}
+
+/* ---- names ---- */
+
+static char *copy(const char *s, size_t n, struct err *e)
+{
+    char *p = mem_alloc(n + 1, "model's name", e);
+
+    if (p) {
+        memcpy(p, s, n);
+        p[n] = '\0';
+    }
+    return p;
+}
+
+/* What a card of ours says that its model was made of. */
+static char *named_by_card(const char *card, struct err *e)
+{
+    const char *end, *p = front_matter(card, &end);
+
+    if (!p || !strstr(end, mark))
+        return NULL;
+    for (; p < end; p = entry_end(p, end))
+        if (has_key(p, "base_model")) {
+            p += strlen("base_model: ");
+            return copy(p, strcspn(p, "\n"), e);
+        }
+    return NULL;
+}
+
+/* ".../models--ORG--NAME/snapshots/REVISION". */
+static char *named_by_cache(const char *path, struct err *e)
+{
+    const char *at = strstr(path, "/models--"), *org, *name, *end;
+    char *text;
+
+    if (!at)
+        return NULL;
+    org = at + strlen("/models--");
+    name = strstr(org, "--");
+    end = strstr(org, "/snapshots/");
+    if (!name || !end || name > end)
+        return NULL;
+    text = copy(org, (size_t)(end - org), e);
+    if (text) { /* one character less where two dashes were */
+        text[name - org] = '/';
+        memmove(text + (name - org) + 1, name + 2,
+                (size_t)(end - name - 2) + 1);
+        text[end - org - 1] = '\0';
+    }
+    return text;
+}
+
+static char *named_by_path(const char *path, struct err *e)
+{
+    const char *name = strrchr(path, '/') + 1; /* it is absolute */
+
+    return copy(name, strlen(name), e);
+}
+
+/* Letters that mean nothing to YAML, Markdown or a shell. */
+static void plain_letters(char *name)
+{
+    for (; *name; name++)
+        if (!isalnum((unsigned char)*name) && !strchr("-_./+", *name))
+            *name = '_';
+}
+
+char *card_base(const struct modeldir *model, struct err *e)
+{
+    char path[PATH_MAX], *card, *name;
+
+    if (read_card(model, &card, e))
+        return NULL;
+    e->code = 0;
+    name = named_by_card(card, e);
+    free(card);
+    if (!name && !e->code && realpath(model->path, path)) {
+        name = named_by_cache(path, e);
+        if (!name && !e->code)
+            name = named_by_path(path, e);
+    }
+    if (!name && !e->code)
+        name = copy("model", strlen("model"), e);
+    if (name)
+        plain_letters(name);
+    return name;
+}
+
+/* ---- our card ---- */
+
+static void put_front(FILE *out, const struct card *c, const char *own)
+{
+    fprintf(out, "---\nbase_model: %s\n", c->base);
+    if (c->facts)
+        fprintf(out, "base_model_relation: quantized\n");
+    copy_front(out, own);
+    fprintf(out, "tags:\n- 4bit-forge\n");
+    if (c->facts)
+        fprintf(out, "- 4-bit\n- w4a16\n- %s\n",
+                c->facts->layout == LAYOUT_CT  ? "compressed-tensors" :
+                c->facts->layout == LAYOUT_AWQ ? "awq" :
+                                                 "gptq");
+    fprintf(out, "---\n\n");
+}
+
+static void put_facts(FILE *out, const struct card *c)
+{
+    const struct provenance *p = c->about;
+
+    fprintf(out, "| | |\n|---|---|\n| made of | %s |\n", c->base);
+    fprintf(out, "| size | %" PRIu64 " tensors, %" PRIu64 " bytes |\n",
+            c->tensors, c->bytes);
+    if (c->facts)
+        fprintf(out,
+                "| layout | %s: 4 bits, a scale for %" PRIu64
+                " inputs (%s), %ssymmetric |\n",
+                layout_name(c->facts->layout), c->facts->group,
+                dtype_name(c->facts->scale_dtype),
+                c->facts->symmetric ? "" : "a");
+    if (p->modules)
+        fprintf(out,
+                "| method | %s%s%s; of %" PRIu64 " linears %" PRIu64
+                " rounded to nearest |\n",
+                p->nearest < p->modules ? "GPTQ" : "round to nearest",
+                *p->effort ? ", effort " : "", p->effort, p->modules,
+                p->nearest);
+    if (p->measured && p->loss_rtn > 0)
+        fprintf(out,
+                "| loss | %.3f of rounding to nearest (sums of squared errors "
+                "of %" PRIu64 " linears' outputs) |\n",
+                p->loss / p->loss_rtn, p->measured);
+    if (*p->text)
+        fprintf(out,
+                "| calibration | %" PRId64 " sequences, %" PRId64
+                " tokens, of the text with SHA-256 `%s` |\n",
+                p->sequences, p->ids, p->text);
+    fprintf(out, "| program | 4bit-forge " FORGE_VERSION " |\n\n");
+}
+
+/* As they were run: README's table of layouts and engines. */
+static void put_serving(FILE *out, const struct card *c)
+{
+    bool ct = c->facts->layout == LAYOUT_CT;
+
+    fprintf(out, "## Serve it\n\n```sh\n"
+                 "vllm serve DIRECTORY\n"
+                 "python -m sglang.launch_server --model-path DIRECTORY\n"
+                 "```\n\n");
+    if (!ct && c->experts) {
+        fprintf(out, "transformers 5.23 leaves the experts of this layout "
+                     "as they are initialized, without an error: not there.\n");
+        return;
+    }
+    fprintf(out, "In transformers, with `pip install %s`:\n\n```python\n",
+            ct                             ? "compressed-tensors" :
+            c->facts->layout == LAYOUT_AWQ ? "gptqmodel" :
+                                             "gptqmodel optimum");
+    fprintf(out,
+            "from transformers import AutoModelForCausalLM%s\n"
+            "model = AutoModelForCausalLM.from_pretrained(\"DIRECTORY\"%s)\n"
+            "```\n",
+            ct && !c->facts->symmetric ? ", CompressedTensorsConfig" : "",
+            ct && !c->facts->symmetric ?
+                ",\n    quantization_config=CompressedTensorsConfig("
+                "dequantize=True)" :
+                "");
+}
+
+static void put_card(FILE *out, const struct card *c, const char *own)
+{
+    put_front(out, c, own);
+    fprintf(out, "# %s%s\n\n", c->base, c->facts ? ", 4 bits" : "");
+    fprintf(out, "%s%s\n\n", mark,
+            c->facts ? ": weights of 4 bits, activations of 16 (W4A16)." : ".");
+    put_facts(out, c);
+    if (c->facts)
+        put_serving(out, c);
+    fprintf(out, "\n## How it was made\n\n```\n");
+    for (size_t i = 0; i < c->about->n_steps; i++)
+        fprintf(out, "%s\n", c->about->step[i]);
+    fprintf(out, "```\n\n## Check it\n\n"
+                 "`forge verify DIRECTORY`, or `sha256sum -c SHA256SUMS` in "
+                 "it.\n");
+}
+
+int card_write(const struct card *c, const struct modeldir *model, char **text,
+               size_t *len, struct err *e)
+{
+    char *own;
+    FILE *out;
+    bool failed;
+
+    if (read_card(model, &own, e))
+        return e->code;
+    out = open_memstream(text, len);
+    if (out)
+        put_card(out, c, own);
+    free(own);
+    if (!out)
+        return err_set(e, E_TEMP, "model card: out of memory");
+    failed = ferror(out);
+    if (!fclose(out) && !failed)
+        return 0;
+    free(*text);
+    return err_set(e, E_TEMP, "model card: out of memory");
+}

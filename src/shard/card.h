@@ -1,0 +1,30 @@
+/* card.h - the model card of a checkpoint: README.md, with the front matter
+ * that model hubs read. */
+#ifndef FORGE_CARD_H
+#define FORGE_CARD_H
+
+#include "checkpoint/modeldir.h"
+#include "common/layout.h"
+#include "shard/provenance.h"
+
+#define CARD_FILE "README.md"
+
+struct card {
+    const char *base; /* name of the model that this was made of */
+    const struct provenance *about;
+    const struct run_facts *facts; /* NULL: nothing is packed */
+    uint64_t tensors, bytes;
+    bool experts; /* the model is a mixture of experts */
+};
+
+/* The name of the model in a directory: ORG/NAME in Hugging Face's cache; what
+ * its own card says where a 4-bit checkpoint or pruned model was made of it by
+ * this program; else the directory's.  free() it.  NULL with *e. */
+MUST_CHECK char *card_base(const struct modeldir *model, struct err *e);
+/* The card.  What the model's own says of its licence, languages and use goes
+ * along (license*, language, pipeline_tag, library_name); its text, which is
+ * about other weights, does not.  free() *text. */
+MUST_CHECK int card_write(const struct card *c, const struct modeldir *model,
+                          char **text, size_t *len, struct err *e);
+
+#endif

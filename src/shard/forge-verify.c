@@ -1,0 +1,69 @@
+/* forge-verify - is a finished checkpoint what was written?  See
+ * forge-verify(1). */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "common/tool.h"
+#include "shard/digests.h"
+
+struct settings {
+    struct tool tool;
+    int tensors;
+    const char *dir;
+};
+
+static void parse(struct settings *s, int argc, char **argv)
+{
+    const struct opt table[] = {
+        { OPT_FLAG, 0, "tensors", NULL,
+          "the checksums of tensors alone: faster, and also where files were "
+          "cut otherwise since",
+          &s->tensors, 0, 0, true },
+        TOOL_COMMON(&s->tool),
+        TOOL_END,
+    };
+    int i = opt_parse(argc, argv, "[option...] DIR",
+                      "Check every byte of a finished checkpoint against the "
+                      "digests that were written with it.",
+                      table);
+
+    if (argc - i != 1)
+        die(E_USAGE, "want one directory (try --help)");
+    s->dir = argv[i];
+    tool_apply(&s->tool);
+}
+
+/* A line on standard output for each thing that is wrong. */
+static void say(void *ctx, const char *file, const char *what)
+{
+    (void)ctx;
+    printf("'%s': %s\n", file, what);
+}
+
+int main(int argc, char **argv)
+{
+    struct settings s = { 0 };
+    struct check_counts n;
+    struct err e;
+
+    base_init(argv[0]);
+    parse(&s, argc, argv);
+    if (digests_check(s.dir, s.tensors, say, NULL, &n, &e)) {
+        err_prefix(&e, "'%s'", s.dir);
+        die_err(&e);
+    }
+    if (fflush(stdout))
+        die(E_IO, "cannot write '<stdout>':");
+    if (n.wrong) {
+        if (verbosity >= 0)
+            fprintf(stderr, "%s: '%s': %" PRIu64 " not as it was written\n",
+                    progname, s.dir, n.wrong);
+        return EXIT_NO;
+    }
+    if (verbosity >= 0)
+        fprintf(stderr,
+                "%s: '%s': %" PRIu64 " files, %" PRIu64
+                " tensors: as they were written\n",
+                progname, s.dir, n.files, n.tensors);
+    return 0;
+}

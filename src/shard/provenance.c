@@ -1,0 +1,209 @@
+/* provenance.c - see provenance.h. */
+#include "shard/provenance.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+
+/* Where the tool stands in a pipeline; others go last. */
+static size_t rank(const char *step)
+{
+    static const char *const order[] = { "forge-tokens",   "forge-calib",
+                                         "forge-gradient", "forge-hessian",
+                                         "forge-weights",  "forge-grid",
+                                         "forge-solve",    "forge-split",
+                                         "forge-pack" };
+    size_t n = strcspn(step, " "), i = 0;
+
+    while (i < ARRAY_LEN(order) &&
+           (strlen(order[i]) != n || strncmp(order[i], step, n) != 0))
+        i++;
+    return i;
+}
+
+static bool goes_before(const char *a, const char *b)
+{
+    size_t x = rank(a), y = rank(b);
+
+    return x < y || (x == y && strcmp(a, b) < 0);
+}
+
+/* Text in p's list, unless it is there. */
+static int add_step(struct provenance *p, char *text, struct err *e)
+{
+    size_t at;
+
+    for (size_t i = 0; i < p->n_steps; i++)
+        if (!strcmp(p->step[i], text)) {
+            free(text);
+            return 0;
+        }
+    if (mem_grow(&p->step, (p->n_steps + 1) * sizeof(*p->step), "recipe", e)) {
+        free(text);
+        return e->code;
+    }
+    for (at = p->n_steps++; at && goes_before(text, p->step[at - 1]); at--)
+        p->step[at] = p->step[at - 1];
+    p->step[at] = text;
+    return 0;
+}
+
+/* Which layer it was is no part of a recipe. */
+static bool is_recipe(const struct json *arg, const char **text)
+{
+    return json_string(arg, text) && strncmp(*text, "--layer=", 8) != 0;
+}
+
+/* "TOOL ARGUMENT..." of an entry of the history. */
+static char *step_text(const struct json *program, struct err *e)
+{
+    const struct json *args = json_get(program, "args");
+    const char *tool = "?", *arg;
+    size_t n, at;
+    char *text;
+
+    (void)!json_string(json_get(program, "tool"), &tool);
+    n = strlen(tool) + 1;
+    for (const struct json *v = json_first(args); v; v = json_after(v))
+        n += is_recipe(v, &arg) ? strlen(arg) + 1 : 0;
+    text = mem_alloc(n, "recipe", e);
+    if (!text)
+        return NULL;
+    at = (size_t)snprintf(text, n, "%s", tool);
+    for (const struct json *v = json_first(args); v; v = json_after(v))
+        if (is_recipe(v, &arg))
+            at += (size_t)snprintf(text + at, n - at, " %s", arg);
+    return text;
+}
+
+static void take_text(struct provenance *p, const struct json *text)
+{
+    const char *hex;
+
+    if (!json_string(json_get(text, "sha256"), &hex) ||
+        strspn(hex, "0123456789abcdef") != SHA256_HEX || hex[SHA256_HEX])
+        return;
+    strcpy(p->text, hex);
+    (void)!json_int(json_get(text, "sequences"), &p->sequences);
+    (void)!json_int(json_get(text, "ids"), &p->ids);
+}
+
+int provenance_head(struct provenance *p, const char *head, struct err *e)
+{
+    struct json_doc *d;
+    int rc = 0;
+
+    if (!head || (p->head && !strcmp(p->head, head)))
+        return 0;
+    if (mem_grow(&p->head, strlen(head) + 1, "HEAD", e))
+        return e->code;
+    strcpy(p->head, head);
+    if (json_parse(&d, head, strlen(head), "HEAD", e))
+        return e->code;
+    for (const struct json *v = json_first(json_get(json_root(d), "programs"));
+         v && !rc; v = json_after(v)) {
+        char *text = step_text(v, e);
+
+        take_text(p, json_get(v, "text"));
+        rc = text ? add_step(p, text, e) : e->code;
+    }
+    json_free(d);
+    return rc;
+}
+
+int provenance_note(struct provenance *p, const char *text, size_t len,
+                    struct err *e)
+{
+    const char *method = "", *effort = NULL;
+    const struct json *note;
+    struct json_doc *d;
+    double loss, rtn;
+
+    if (json_parse(&d, text, len, "note", e))
+        return e->code;
+    note = json_root(d);
+    if (json_string(json_get(note, "method"), &method)) {
+        p->modules++;
+        p->nearest += strcmp(method, "gptq") != 0;
+    }
+    if (json_string(json_get(note, "effort"), &effort))
+        snprintf(p->effort, sizeof(p->effort), "%s", effort);
+    if (json_number(json_get(note, "loss"), &loss) &&
+        json_number(json_get(note, "loss_rtn"), &rtn)) {
+        p->measured++;
+        p->loss += loss;
+        p->loss_rtn += rtn;
+    }
+    json_free(d);
+    return 0;
+}
+
+char *provenance_recipe(const struct provenance *p, struct err *e)
+{
+    size_t n = 1, at = 0;
+    char *text;
+
+    for (size_t i = 0; i < p->n_steps; i++)
+        n += strlen(p->step[i]) + 2;
+    text = mem_alloc(n, "recipe", e);
+    if (!text)
+        return NULL;
+    *text = '\0';
+    for (size_t i = 0; i < p->n_steps; i++)
+        at += (size_t)snprintf(text + at, n - at, "%s%s", i ? "; " : "",
+                               p->step[i]);
+    return text;
+}
+
+static void pair(struct json_writer *j, const char *key, const char *value)
+{
+    jw_key(j, key);
+    jw_string(j, value);
+}
+
+int provenance_metadata(const struct provenance *p,
+                        const struct run_facts *facts, char **json,
+                        struct err *e)
+{
+    char *recipe = provenance_recipe(p, e), group[24];
+    struct json_writer j;
+
+    if (!recipe)
+        return e->code;
+    jw_init(&j, 0);
+    jw_begin(&j, '{');
+    pair(&j, "format", "pt");
+    pair(&j, "producer", "4bit-forge " FORGE_VERSION);
+    if (facts) {
+        snprintf(group, sizeof(group), "%" PRIu64, facts->group);
+        pair(&j, "layout", layout_name(facts->layout));
+        pair(&j, "bits", "4");
+        pair(&j, "group_size", group);
+        pair(&j, "symmetric", facts->symmetric ? "true" : "false");
+        pair(&j, "scale_dtype", dtype_name(facts->scale_dtype));
+    }
+    if (*recipe)
+        pair(&j, "recipe", recipe);
+    if (*p->text)
+        pair(&j, "calibration_text_sha256", p->text);
+    jw_end(&j, '}');
+    free(recipe);
+    if (j.failed) {
+        free(j.text);
+        return err_set(e, E_TEMP, "metadata: out of memory");
+    }
+    *json = j.text;
+    return 0;
+}
+
+void provenance_release(struct provenance *p)
+{
+    for (size_t i = 0; i < p->n_steps; i++)
+        free(p->step[i]);
+    free(p->step);
+    free(p->head);
+    *p = (struct provenance){ 0 };
+}

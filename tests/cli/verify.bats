@@ -1,0 +1,181 @@
+#!/usr/bin/env bats
+# What a finished checkpoint says of itself - digests, metadata, card - and
+# forge-verify(1), which checks it.
+# shellcheck disable=SC2154 # run sets stderr
+
+bats_require_minimum_version 1.5.0
+
+setup_file() {
+    local tree="$BATS_TEST_DIRNAME/../.."
+    cd "$BATS_FILE_TMPDIR" || return 1
+    cp -r "$tree/examples/llama-4m" model
+    cp "$tree/examples/calib.jsonl" text
+    printf -- '---\nlicense: other\nlicense_name: own\nlanguage:\n- de\n- fr\ntags:\n- old\nmodel-index:\n- name: x\n---\nOld words.\n' \
+        >model/README.md
+    printf 'Terms.\n' >model/LICENSE
+    forge-tokens -q -n 4 -t 64 model text -o tokens
+    forge-calib -q model tokens | forge-hessian -q -o H
+    forge-weights -q model | forge-grid -q --hessian H |
+        forge-solve -q --hessian H --report report -o codes
+    forge-pack -q --layout awq codes -o packed
+    forge-shard -q --from model --shard-size 1200KB whole packed
+}
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || return 1
+    in=$BATS_FILE_TMPDIR
+    cp -r "$in/whole" out
+}
+
+# forge-verify says no, and names this file and thing.
+found() { # FILE TEXT [ARGUMENT...]
+    run -1 --separate-stderr forge-verify "${@:3}" out
+    grep -qF "'$1': " <<<"$output" || { echo "said: $output"; return 1; }
+    grep -qF "$2" <<<"$output" || { echo "said: $output"; return 1; }
+    [[ $stderr == *"not as it was written" ]]
+}
+
+@test "sha256sum reads the digests; every tensor's hash is its bytes'" {
+    (cd out && sha256sum --quiet --strict -c SHA256SUMS)
+    [ "$(wc -l <out/SHA256SUMS)" -eq "$(($(ls out | wc -l) - 1))" ]
+    python3 - <<'PYTHON'
+import glob, json, struct, xxhash
+said = json.load(open("out/forge_checksums.json"))["tensors"]
+for f in glob.glob("out/*.safetensors"):
+    b = open(f, "rb").read()
+    n, = struct.unpack("<Q", b[:8])
+    h = json.loads(b[8:8 + n])
+    assert all(isinstance(v, str) for v in h.pop("__metadata__").values())
+    for name, t in h.items():
+        begin, end = t["data_offsets"]
+        assert said.pop(name) == "%016x" % xxhash.xxh3_64_intdigest(b[8 + n + begin:8 + n + end]), name
+assert not said
+PYTHON
+    run -0 --separate-stderr forge-verify out
+    [[ $stderr == *"$(ls out | wc -l) files, "*" tensors: as they were written" ]]
+    [ -z "$output" ]
+}
+
+@test "metadata and card say what was done, of which text, and how it went" {
+    hash=$(sha256sum <"$in/text" | cut -c1-64)
+    python3 - "$hash" <<'PYTHON'
+import glob, json, struct, sys
+for f in glob.glob("out/*.safetensors"):
+    b = open(f, "rb").read()
+    m = json.loads(b[8:8 + struct.unpack("<Q", b[:8])[0]])["__metadata__"]
+    recipe = m.pop("recipe").split("; ")
+    assert {"forge-tokens --sequences=4 --seqlen=64", "forge-calib", "forge-hessian", "forge-weights", "forge-grid",
+            "forge-solve"} == set(recipe[:-1]) and recipe[-1] == "forge-pack --layout=awq", recipe
+    assert m == {"format": "pt", "producer": m["producer"], "layout": "awq", "bits": "4",
+                 "group_size": "128", "symmetric": "true", "scale_dtype": "F16",
+                 "calibration_text_sha256": sys.argv[1]}, m
+PYTHON
+    grep -qF "$hash" out/README.md
+    # the front matter: the licence goes along, what is of other weights does not
+    python3 - "$in/report" <<'PYTHON'
+import json, re, sys
+card = open("out/README.md").read()
+_, front, body = card.split("---\n", 2)
+assert "base_model: model\nbase_model_relation: quantized\n" in front
+assert "license: other\nlicense_name: own\nlanguage:\n- de\n- fr\n" in front
+assert "model-index" not in front and "- old" not in front and "Old words" not in body
+lines = [json.loads(x) for x in open(sys.argv[1])]
+ratio = sum(x["loss"] for x in lines)/sum(x["loss_rtn"] for x in lines)
+assert "| loss | %.3f of" % ratio in body, (ratio, body)
+assert "4 sequences, 256 tokens" in body and "vllm serve" in body
+PYTHON
+    cmp out/LICENSE "$in/model/LICENSE"
+}
+
+@test "equal inputs give equal bytes, and no date, host or path" {
+    forge-shard -q --from "$in/model" --shard-size 1200KB again "$in/packed"
+    diff -r out again
+    run ! grep -rlaE "$HOSTNAME|$PWD|$(date +%Y)" again/README.md again/SHA256SUMS again/forge_checksums.json
+}
+
+@test "one changed byte, anywhere in any file, is found and named" {
+    for file in out/*; do
+        file=${file#out/}
+        size=$(stat -c %s "out/$file")
+        for at in 0 7 8 9 40 $((size / 3)) $((size / 2)) $((size * 3 / 4)) $((size - 2)) $((size - 1)); do
+            [ "$at" -lt "$size" ] || continue
+            python3 - "out/$file" "$at" <<'PYTHON'
+import sys
+with open(sys.argv[1], "r+b") as f:
+    f.seek(int(sys.argv[2]))
+    b = f.read(1)[0]
+    f.seek(int(sys.argv[2]))
+    f.write(bytes([b ^ 1]))
+PYTHON
+            run -1 --separate-stderr forge-verify out
+            [ "$file" = SHA256SUMS ] || grep -qF "'$file': " <<<"$output" ||
+                { echo "$file at $at: $output"; return 1; }
+            [ -n "$output" ]
+            cp "$in/whole/$file" "out/$file"
+        done
+    done
+    forge-verify -q out
+}
+
+@test "the tensor that is damaged is said" {
+    python3 - <<'PYTHON'
+import glob, json, struct
+for f in sorted(glob.glob("out/*.safetensors")):
+    b = bytearray(open(f, "rb").read())
+    n, = struct.unpack("<Q", b[:8])
+    t = json.loads(b[8:8 + n]).get("model.layers.2.mlp.up_proj.qweight")
+    if t:
+        b[8 + n + t["data_offsets"][1] - 1] ^= 16
+        open(f, "wb").write(b)
+        open("name", "w").write(f[4:])
+PYTHON
+    found "$(<name)" "tensor 'model.layers.2.mlp.up_proj.qweight' is not what was written"
+    [ "${#lines[@]}" -eq 1 ]
+    found "$(<name)" "tensor 'model.layers.2.mlp.up_proj.qweight'" --tensors
+}
+
+@test "files that are missing, too many, cut, links out or pipes" {
+    shard=$(basename out/model-00002*)
+    rm "out/$shard"
+    found "$shard" "is missing"
+    found forge_checksums.json "is in no file" --tensors
+    ln -s "$in/whole/$shard" "out/$shard"
+    found "$shard" "no regular file of this directory"
+    rm "out/$shard"
+    mkfifo "out/$shard"
+    run -1 timeout 20 forge-verify -q out
+    rm "out/$shard"
+    head -c 5000 "$in/whole/$shard" >"out/$shard"
+    found "$shard" "header is damaged"
+    cp "$in/whole/$shard" out
+    echo '{}' >out/adapter_config.json
+    found adapter_config.json "is not in SHA256SUMS"
+    rm out/adapter_config.json
+    mkdir out/.git
+    touch out/.gitattributes
+    forge-verify -q out
+    rm out/SHA256SUMS
+    found SHA256SUMS "No such file"
+    rm out/forge_checksums.json
+    run -66 --separate-stderr forge-verify out
+    [[ $stderr == *"no SHA256SUMS and no forge_checksums.json"* ]]
+    run -64 forge-verify
+    run -66 forge-verify nothing
+}
+
+@test "--tensors follows them into other files" {
+    forge-shard -q --from "$in/model" other "$in/packed"
+    cp out/forge_checksums.json other
+    forge-verify -q --tensors other
+}
+
+@test "a model that this program made is named by what that was made of" {
+    mkdir -p cache/models--Org--Some--Name/blobs cache/models--Org--Some--Name/snapshots
+    cp -r "$in/model" cache/models--Org--Some--Name/snapshots/0123
+    from=cache/models--Org--Some--Name/snapshots/0123
+    forge-shard -q --from $from one "$in/packed"
+    grep -qx 'base_model: Org/Some--Name' one/README.md
+    forge-weights -q one | forge-pack -q --layout gptq | forge-shard -q --from one two
+    grep -qx 'base_model: Org/Some--Name' two/README.md
+    forge-verify -q two
+}
