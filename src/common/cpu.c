@@ -83,6 +83,15 @@ const char *cpu_level_name(enum cpu_level l)
     return names[l];
 }
 
+bool cpu_level_known(const char *name)
+{
+    int l = 0;
+
+    while (l < CPU_LEVELS && strcmp(names[l], name))
+        l++;
+    return l < CPU_LEVELS;
+}
+
 bool cpu_has(enum cpu_level l)
 {
     pthread_once(&once, prepare);

@@ -30,6 +30,8 @@ enum cpu_level {
 };
 
 const char *cpu_level_name(enum cpu_level l);
+/* Whether it is a level's name, of any machine. */
+bool cpu_level_known(const char *name);
 /* Whether this machine has the level; the first call asks the system for what
  * a level needs (AMX: the process's right to use tiles). */
 bool cpu_has(enum cpu_level l);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/cpu.h"
 #include "common/file.h"
 #include "driver/weights.h"
 #include "work/settings.h"
@@ -198,6 +199,7 @@ static void put_all(struct json_writer *w, const struct job *j)
     jw_key(w, "symmetric"), jw_bool(w, j->symmetric);
     jw_key(w, "bf16_scales"), jw_bool(w, j->bf16_scales);
     put_text(w, "device", j->device);
+    put_text(w, "cpu", j->cpu);
     put_int(w, "gpu_memory", (int64_t)j->gpu_memory);
     put_int(w, "shard_size", (int64_t)j->shard_size);
     put_text(w, "T", job_tokens_dir(j, dir));
@@ -368,6 +370,9 @@ static void get_all(struct reader *r, struct job *j)
         r->bad = r->bad ? r->bad : "device";
     else
         strcpy(j->device, device);
+    if (!cpu_level_known(settings_text(r->s, "cpu")))
+        r->bad = r->bad ? r->bad : "cpu";
+    snprintf(j->cpu, sizeof(j->cpu), "%s", settings_text(r->s, "cpu"));
     snprintf(j->host, sizeof(j->host), "%s", settings_text(r->s, "host"));
     get_key(r, "T", "tokens", j->tkey);
     get_key(r, "C", "calib", j->ckey);

@@ -16,7 +16,8 @@ enum method { METHOD_GPTQ, METHOD_RTN };
 enum propagate { PROPAGATE_QUANTIZED, PROPAGATE_ORIGINAL, PROPAGATE_BOTH };
 #define PROPAGATE_WORDS "quantized|original|both"
 
-enum { KEY_LEN = 16, STAGE_DIR = 32, DEVICE_LEN = 16, HOST_LEN = 256 };
+enum { KEY_LEN = 16, STAGE_DIR = 32, DEVICE_LEN = 16, CPU_LEN = 16,
+       HOST_LEN = 256 };
 
 /* A file of the model's weights: what it was when it was hashed. */
 struct weights_file {
@@ -33,6 +34,7 @@ struct job {
     int64_t layers, modules;
     bool symmetric, bf16_scales;
     char device[DEVICE_LEN];
+    char cpu[CPU_LEN]; /* the level that all its tools use (common/cpu.h) */
     uint64_t gpu_memory, shard_size; /* gpu_memory 0: all there is */
     char tkey[KEY_LEN + 1], ckey[KEY_LEN + 1], skey[KEY_LEN + 1];
     double seconds;  /* how long all was thought to take; 0: not known */

@@ -6,9 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxh_x86dispatch.h>
+#include "common/hash.h"
 
 #include "checkpoint/modeldir.h"
+#include "common/cpu.h"
 #include "driver/request.h"
 #include "driver/weights.h"
 
@@ -117,7 +118,8 @@ static void add_model(struct hash *h, const struct job *j)
             j->file[i].hash);
 }
 
-/* The weights' hashes, of which the settings that are there may know some. */
+/* The weights' hashes, of which the settings that are there may know some.  Bytes
+ * depend on the level of CPU: who goes on with them elsewhere is told how. */
 static int hash_weights(struct request *r, struct err *e)
 {
     struct job known;
@@ -125,6 +127,12 @@ static int hash_weights(struct request *r, struct err *e)
     bool any = job_read(&known, r->work_path, &ignored) == 0;
     int rc = weights_hash(&r->j, any ? &known : NULL, e);
 
+    snprintf(r->j.cpu, sizeof(r->j.cpu), "%s", cpu_level_name(cpu_level()));
+    if (any && strcmp(known.cpu, r->j.cpu))
+        warning(
+            "'%s': was made with FORGE_CPU=%s, this run uses %s: it makes its "
+            "own files; FORGE_CPU=%s goes on with those",
+            r->work_path, known.cpu, r->j.cpu, known.cpu);
     if (any)
         job_release(&known);
     return rc;
@@ -149,7 +157,7 @@ int keys_make(struct request *r, struct err *e)
     if (end(&h, j->tkey) < 0)
         return e->code;
     begin(&h, e);
-    add(&h, "calib %s", j->tkey);
+    add(&h, "calib %s %s", j->tkey, j->cpu);
     add_model(&h, j);
     if (j->method == METHOD_GPTQ)
         add(&h, "%d %" PRId64, j->propagate, j->blend);
@@ -176,7 +184,7 @@ int keys_pruned(struct request *r, struct err *e)
     if (hash_weights(r, e) < 0)
         return e->code;
     begin(&h, e);
-    add(&h, "pruned %s", FORGE_VERSION);
+    add(&h, "pruned %s %s", FORGE_VERSION, r->j.cpu);
     add_model(&h, &r->j);
     add(&h, "%" PRId64 " %d %d %" PRId64 " %" PRId64, p->keep, p->by, p->mode,
         p->sequences, p->seqlen);

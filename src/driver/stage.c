@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/cpu.h"
 #include "common/stream.h"
 #include "driver/command.h"
 #include "driver/job.h"
@@ -337,6 +338,11 @@ static int run(struct stage *s, size_t which, struct err *e)
     mkdir(s->S, 0777);
     if (!getcwd(here, sizeof(here)) || setenv("TMPDIR", here, 1))
         return err_set(e, E_IO, "the work directory has no name:");
+    /* on a machine of any kind, as it was planned */
+    if (cpu_choose(s->j.cpu, e) < 0)
+        return err_prefix(e, "the run was planned on another machine");
+    if (setenv("FORGE_CPU", s->j.cpu, 1))
+        return err_set(e, E_TEMP, "out of memory");
     rc = job_weights_same(&s->j, e);
     if (rc < 0 || (rc = stages[which].plan(s, e)) < 0)
         return rc;

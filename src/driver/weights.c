@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxh_x86dispatch.h>
+#include "common/hash.h"
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/modeldir.h"

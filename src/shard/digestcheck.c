@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxh_x86dispatch.h>
+#include "common/hash.h"
 
 #include "checkpoint/expertmap.h"
 #include "checkpoint/modeldir.h"

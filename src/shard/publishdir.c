@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <xxh_x86dispatch.h>
+#include "common/hash.h"
 
 #include "checkpoint/sidecar.h"
 #include "common/file.h"

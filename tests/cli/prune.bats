@@ -151,7 +151,7 @@ END
     forge-weights -q m | forge-grid -q --group 16 | forge-solve -q | forge-pack -q | forge-shard -q --from m four
     refused 78 "'four': has 4 bits already" forge-prune --check --from four --keep 4
     printf '{"input_ids": [1, 2, 3, 4]}\n' >ids.jsonl
-    refused 78 "'four': has 4 bits already" forge prune four out --keep 4 --text ids.jsonl
+    refused 78 "'four': is quantized to 4 bits already" forge prune four out --keep 4 --text ids.jsonl
     [ ! -e out ]
     forge-prune --check --from m --keep 4
 }

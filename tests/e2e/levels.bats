@@ -71,3 +71,29 @@ near() { # A B PERCENT
         rm -r again
     done <levels
 }
+
+@test "a work directory knows its level: another one begins anew, and says so" {
+    level=$(tail -n 1 levels)
+    FORGE_CPU=plain forge quantize "$model" one "${small[@]}" --effort fast --work work
+    ls -d work/*-* >stages
+    run -0 --separate-stderr env FORGE_CPU="$level" forge quantize "$model" two \
+        --text "$text" --sequences 4 --seqlen 64 --effort fast --work work
+    [ "$level" = plain ] || [[ $stderr == *"made with FORGE_CPU=plain, this run uses $level"* ]]
+    [ "$level" = plain ] || run ! cmp -s <(ls -d work/*-*) stages
+    # ... and the first one is taken up where it is asked for.
+    rm -r one
+    ls work/*-* >files
+    FORGE_CPU=plain forge quantize "$model" one "${small[@]}" --effort fast --work work
+    ls work/*-* | cmp - files
+}
+
+@test "a step on a machine without the planned level says what to set" {
+    FORGE_CPU=plain forge quantize "$model" out "${small[@]}" --effort fast --work planned
+    rm -r out planned/solve-*/codes-1.fts
+    there=neonbf16
+    [[ $(uname -m) != aarch64 ]] || there=amx
+    jq -c --arg l "$there" '.cpu = $l' planned/settings.json >other
+    cp other planned/settings.json
+    run ! --separate-stderr make -s -f "$tree/scripts/pipeline.mk" -C planned
+    [[ $stderr$output == *"planned on another machine: FORGE_CPU: this machine has "*", not $there"* ]]
+}

@@ -154,6 +154,7 @@ PYTHON
     ls -d work/*-* >stages
     forge quantize copy again "${small[@]}" --work work
     ls -d work/*-* | cmp - stages
+    rm {before,again}/{README.md,SHA256SUMS} # these name the model's directory
     same before again
 }
 
