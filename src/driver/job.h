@@ -16,8 +16,13 @@ enum method { METHOD_GPTQ, METHOD_RTN };
 enum propagate { PROPAGATE_QUANTIZED, PROPAGATE_ORIGINAL, PROPAGATE_BOTH };
 #define PROPAGATE_WORDS "quantized|original|both"
 
-enum { KEY_LEN = 16, STAGE_DIR = 32, DEVICE_LEN = 16, CPU_LEN = 16,
-       HOST_LEN = 256 };
+enum {
+    KEY_LEN = 16,
+    STAGE_DIR = 32,
+    DEVICE_LEN = 16,
+    CPU_LEN = 16,
+    HOST_LEN = 256
+};
 
 /* A file of the model's weights: what it was when it was hashed. */
 struct weights_file {

@@ -337,8 +337,7 @@ static int reserve(struct attention_back *a, struct err *e)
         if (rooms[i].width && buffer_reserve(rooms[i].b, a->n, rooms[i].width,
                                              sizeof(float), "attention", e) < 0)
             return e->code;
-    return buffer_reserve(&a->elements, a->n, h, a->m->size,
-                          "attention", e);
+    return buffer_reserve(&a->elements, a->n, h, a->m->size, "attention", e);
 }
 
 int backward_attention(struct attention_back *a, const void *x,

@@ -19,7 +19,7 @@ struct model {
     /* elements [rows, ...]: what the linears of q, k and v say; with latent
      * attention key is kv_a's and value kv_b's */
     struct buffer q, key, value;
-    struct buffer latent; /* [rows, H or kv_lora_rank] elements */
+    struct buffer latent;         /* [rows, H or kv_lora_rank] elements */
     struct buffer keys, values;   /* packed for attention, f32 */
     struct buffer blocks;         /* struct block of keys, of queries */
     int32_t *expert_map;          /* [n_layers, n_router] of a checkpoint whose
@@ -132,7 +132,7 @@ struct product {
     const struct loaded *first, *second; /* second NULL: none */
     const void *x;
     int64_t rows;
-    void *out;    /* [rows, first->of.rows] */
+    void *out; /* [rows, first->of.rows] */
     bool add;
 };
 MUST_CHECK int product_run(const struct product *p, struct err *e);

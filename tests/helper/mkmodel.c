@@ -44,10 +44,10 @@ static void add_layer(uint64_t i, uint64_t h, uint64_t inner, uint64_t kv)
         const char *name;
         uint64_t rows, cols;
     } part[] = {
-        { "self_attn.q_proj", h, h },      { "self_attn.k_proj", kv, h },
-        { "self_attn.v_proj", kv, h },     { "self_attn.o_proj", h, h },
-        { "mlp.gate_proj", inner, h },     { "mlp.up_proj", inner, h },
-        { "mlp.down_proj", h, inner },     { "input_layernorm", h, 0 },
+        { "self_attn.q_proj", h, h },         { "self_attn.k_proj", kv, h },
+        { "self_attn.v_proj", kv, h },        { "self_attn.o_proj", h, h },
+        { "mlp.gate_proj", inner, h },        { "mlp.up_proj", inner, h },
+        { "mlp.down_proj", h, inner },        { "input_layernorm", h, 0 },
         { "post_attention_layernorm", h, 0 },
     };
     char name[80];
@@ -79,8 +79,8 @@ static float normal(uint64_t *x)
 
 static void must_write(const void *p, size_t n, uint64_t at)
 {
-    for (ssize_t k; n; p = (const char *)p + k, n -= (size_t)k,
-                       at += (uint64_t)k)
+    for (ssize_t k; n;
+         p = (const char *)p + k, n -= (size_t)k, at += (uint64_t)k)
         if ((k = pwrite(fd, p, n, (off_t)at)) <= 0)
             die(E_IO, "cannot write:");
 }
@@ -97,8 +97,8 @@ static void rows_of(void *tensor, size_t begin, size_t end)
         uint64_t x = (t->at + r + 1) * 0x9e3779b97f4a7c15;
 
         for (uint64_t c = 0; c < cols; c++)
-            row[c] = bf16_from_f32(
-                t->cols ? normal(&x) / sqrtf((float)t->cols) : 1);
+            row[c] =
+                bf16_from_f32(t->cols ? normal(&x) / sqrtf((float)t->cols) : 1);
         must_write(row, cols * sizeof(*row), data + t->at + r * cols * 2);
     }
     free(row);
