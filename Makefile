@@ -138,7 +138,7 @@ $O/libforge.a: $(call obj,$(LIB))
 
 # bin/ holds the last build of any mode; tests run $O, never bin/.
 $(BIN): bin/%: $O/bin/% FORCE
-	$(Q)mkdir -p bin; cmp -s $< $@ || cp $< $@
+	$(Q)mkdir -p bin; cmp -s $< $@ || cp --remove-destination $< $@
 $(foreach t,$(TOOLS),$(eval \
   $O/bin/$(basename $(notdir $t)): $O/$t.o $O/libforge.a))
 $(TOOLBIN):

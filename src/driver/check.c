@@ -207,14 +207,11 @@ int check_model(struct request *r, struct err *e)
                                  .layout = (enum layout)j->layout,
                                  .group = (uint64_t)j->group,
                                  .symmetric = j->symmetric };
-    int said = verbosity, rc;
     uint64_t linears;
 
-    verbosity = -1; /* what only some runtimes refuse is no refusal here */
-    rc = preflight_check(&p, &linears, e);
-    verbosity = said;
-    if (rc)
-        return rc;
+    /* what only some runtimes refuse is a warning, before hours of work */
+    if (preflight_check(&p, &linears, e) < 0)
+        return e->code;
     plan_release(&r->plan);
     if (plan_model(&r->plan, j->model, j->group, j->symmetric, e) < 0 ||
         check_plain(r->model, r->plan.packed, e) < 0 ||

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/cpu.h"
 #include "driver/command.h"
 #include "driver/env.h"
 
@@ -39,6 +40,17 @@ static void help(void)
            "forge-X, any other tool.\n\n"
            "  -h --help                      show this and exit\n"
            "  -V --version                   show the version and exit\n");
+}
+
+/* As its tools say it. */
+static void version(void)
+{
+    struct err e;
+
+    if (cpu_choose(env_text("FORGE_CPU"), &e) < 0)
+        die_err(&e);
+    printf("forge (4bit-forge) %s, cpu %s\n", FORGE_VERSION,
+           cpu_level_name(cpu_level()));
 }
 
 /* Of shells: the commands, as options are for each. */
@@ -82,7 +94,7 @@ static void options(const char *word)
     if (!strcmp(word, "-h") || !strcmp(word, "--help") || !strcmp(word, "help"))
         help();
     else if (!strcmp(word, "-V") || !strcmp(word, "--version"))
-        printf("forge (4bit-forge) %s\n", FORGE_VERSION);
+        version();
     else if (!strcmp(word, "--complete"))
         complete();
     else

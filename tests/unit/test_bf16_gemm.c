@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/bf16_gemm.h"
+#include "common/bf16_kernel_list.h"
 #include "common/cpu.h"
 #include "common/dtype.h"
 #include "test.h"
@@ -116,8 +117,46 @@ static void one(int64_t m, int64_t n, int64_t k, int64_t first)
     free(o.widened);
 }
 
+#ifdef __x86_64__
+enum { PAIRS = 37 };
+
+/* The kernel of vdpbf16ps, which Intel's CPUs do not take, against the one that
+ * widens: the same bytes. */
+static void test_pairs(int rows, enum kernel_sum how)
+{
+    uint16_t x[12 * 2 * PAIRS], w[PAIRS * 2 * GEMM_COLS];
+    float wide[12 * 2 * PAIRS], y[12 * GEMM_COLS], z[12 * GEMM_COLS];
+    const struct kernel_strip a = { x, 4 * PAIRS, 4 };
+    const struct kernel_strip b = { wide, 8 * PAIRS, 8 };
+
+    fill(x, ARRAY_LEN(x));
+    fill(w, ARRAY_LEN(w));
+    for (size_t i = 0; i < ARRAY_LEN(x); i++)
+        wide[i] = f32_from_bf16(x[i]);
+    for (size_t i = 0; i < ARRAY_LEN(y); i++)
+        y[i] = z[i] = (float)i / 7;
+    kernel_avx512bf16.run(rows, y, GEMM_COLS, a, w, PAIRS, how, w);
+    kernel_avx512.run(rows, z, GEMM_COLS, b, w, PAIRS, how, w);
+    CHECK(!memcmp(y, z, sizeof(y)));
+}
+
+static void test_all_pairs(void)
+{
+    for (int rows = 1; rows <= 12 && cpu_has(CPU_AVX512BF16); rows++) {
+        test_pairs(rows, SUM_NEW);
+        test_pairs(rows, SUM_GO_ON);
+        test_pairs(rows, SUM_ADD);
+    }
+}
+#else
+static void test_all_pairs(void)
+{
+}
+#endif
+
 int main(void)
 {
+    test_all_pairs();
     for (int64_t m = 1; m <= 33; m++)
         one(m, 70, 34, 0);
     one(30, 64, 512, 32);
