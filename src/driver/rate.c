@@ -5,10 +5,9 @@
 
 #include "common/bf16_gemm.h"
 #include "common/threads.h"
+#include "gptq/solve_kernel.h"
 
-enum { ROWS = 240, COLS = 128, INPUTS = 512, LANES = 16, SUMS = 8 };
-
-typedef float vec __attribute__((vector_size(LANES * sizeof(float))));
+enum { ROWS = 240, COLS = 128, INPUTS = 512, SOLVE_DEPTH = 128 };
 
 /* A product of the size that a thread has at a time; zeros take as long. */
 struct bench {
@@ -49,30 +48,23 @@ static void bench_close(struct bench *b)
     free(b->y);
 }
 
+struct solve_bench {
+    const struct solve_kernels *kernels;
+    float acc[FACTOR_PANEL * SOLVE_ROWS], d[SOLVE_DEPTH * SOLVE_ROWS],
+        l[SOLVE_DEPTH * FACTOR_PANEL];
+};
+
 struct measure {
     double until;
     double *done; /* [threads]: operations */
     bool products;
 };
 
-static double one_vector(float seed)
+/* A product of the solver's kernel. */
+static double one_solve(struct solve_bench *b)
 {
-    enum { TIMES = 20000 };
-    vec sum[SUMS], a = { 0 }, b = { 0 };
-    volatile float sink;
-
-    for (int i = 0; i < LANES; i++)
-        a[i] = 1 + seed / (float)(i + 7), b[i] = seed * 1e-6f;
-    for (int k = 0; k < SUMS; k++)
-        sum[k] = a;
-    for (int t = 0; t < TIMES; t++)
-        for (int k = 0; k < SUMS; k++)
-            sum[k] = sum[k] * b + a;
-    for (int k = 1; k < SUMS; k++)
-        sum[0] += sum[k];
-    sink = sum[0][3];
-    (void)sink;
-    return 2.0 * TIMES * SUMS * LANES;
+    b->kernels->product(b->acc, b->d, b->l, SOLVE_DEPTH);
+    return 2.0 * SOLVE_ROWS * FACTOR_PANEL * SOLVE_DEPTH;
 }
 
 static void measure_some(void *ctx, size_t begin, size_t end)
@@ -80,14 +72,14 @@ static void measure_some(void *ctx, size_t begin, size_t end)
     struct measure *m = ctx;
 
     for (size_t i = begin; i < end; i++) {
+        struct solve_bench s = { .kernels = solve_kernels_best() };
         struct bench b = { 0 };
         bool products = m->products && bench_open(&b);
 
         do
-            m->done[i] += products ? one_product(&b) : one_vector((float)i);
+            m->done[i] += products ? one_product(&b) : one_solve(&s);
         while (seconds_now() < m->until);
-        if (m->products)
-            bench_close(&b);
+        bench_close(&b);
     }
 }
 

@@ -5,7 +5,7 @@
 /* Operations a second of all threads together, in products as the forward pass
  * and Hessians have them, measured for about `seconds`. */
 double rate_products(double seconds);
-/* The same of sums of f32 products in registers, as the solver has them. */
+/* The same of the solver's kernel: products in f32. */
 double rate_vectors(double seconds);
 
 #endif
