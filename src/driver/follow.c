@@ -123,9 +123,11 @@ void follow_draw(struct follow *f)
     double now = seconds_now();
     int columns;
 
-    if (f->show != SHOW_LINE || now - f->drawn < shortest_gap)
+    if (f->show != SHOW_LINE || (now - f->drawn < shortest_gap &&
+                                 f->layers_drawn == f->layers_done))
         return;
     f->drawn = now;
+    f->layers_drawn = f->layers_done;
     compose(f, line, sizeof(line));
     columns = progress_columns() - 1;
     if (columns > 0 && (size_t)columns < strlen(line))
