@@ -32,9 +32,8 @@ const struct bf16_kernel *bf16_kernel(void)
 #ifdef __x86_64__
     switch (cpu_level()) {
     case CPU_AMX: return &kernel_amx;
-    /* Intel's vdpbf16ps makes half as many products as two f32 fmas. */
     case CPU_AVX512BF16:
-        return __builtin_cpu_is("intel") ? &kernel_avx512 : &kernel_avx512bf16;
+        return cpu_slow_pairs() ? &kernel_avx512 : &kernel_avx512bf16;
     case CPU_AVX512: return &kernel_avx512;
     case CPU_AVX2: return &kernel_avx2;
     default: break;

@@ -104,6 +104,15 @@ enum cpu_level cpu_level(void)
     return (enum cpu_level)used;
 }
 
+bool cpu_slow_pairs(void)
+{
+#if defined(__x86_64__)
+    return cpu_has(CPU_AVX512BF16) && __builtin_cpu_is("intel");
+#else
+    return false;
+#endif
+}
+
 /* Levels of the other architecture are never there. */
 bool cpu_uses(enum cpu_level l)
 {

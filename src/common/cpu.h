@@ -44,6 +44,9 @@ bool cpu_uses(enum cpu_level l);
  * CRC-32C (SSE 4.2, from avx2 on; ARMv8's, from neon on). */
 bool cpu_uses_vbmi(void);
 bool cpu_uses_crc32c(void);
+/* Whether a product of pairs of bf16 (vdpbf16ps) takes longer than their two fused
+ * multiply-adds in f32: Intel's CPUs make one where they make four of these. */
+bool cpu_slow_pairs(void);
 /* Use a level by name; NULL or "": the highest.  E_USAGE: no level's name;
  * E_CONFIG: this machine has it not. */
 MUST_CHECK int cpu_choose(const char *name, struct err *e);

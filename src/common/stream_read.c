@@ -7,11 +7,9 @@
 #include <unistd.h>
 
 #include "common/crc32c.h"
-#include "common/frame.h"
-#include "common/hash.h"
 #include "common/json.h"
+#include "common/stream_reader.h"
 #include "common/stream_ref.h"
-#include "common/stream_source.h"
 #include "common/utf8.h"
 
 enum {
@@ -19,47 +17,12 @@ enum {
     HASH_CHUNK = 256 << 10 /* hashed while it is in the cache */
 };
 
-/* A payload that was passed over and may be asked for later. */
-struct skimmed {
-    uint64_t at; /* absolute; of a REF, where its frame ends */
-    uint64_t len, hash, ref_offset;
-    char *ref_path; /* NULL: in this input */
-};
-
-struct stream_reader {
-    struct source in;
-    char *key, *root; /* of struct stream_expect */
-    char *head;
-    uint8_t *meta; /* FRAME_META_MAX, or more for a HEAD */
-    size_t meta_cap;
-    char *text; /* modules and path of the frame */
-    uint8_t *payload;
-    size_t payload_cap;
-    XXH3_state_t *hash;
-    struct name_set names;
-    struct wire h;        /* the frame being read */
-    struct wire_end seen; /* what END must say; frames is the next seq */
-    uint64_t start;       /* of this stream in the input */
-    uint64_t last_frame;
-    bool open, complete; /* inside a stream; after one */
-    bool piped;          /* see stream_expect */
-    bool told;           /* by an ERROR frame, or it is the output's error */
-    int failed;          /* code of the first error, which stays */
-    struct err why;
-    struct skimmed *skim;
-    size_t n_skim, skim_cap;
-    struct stream_writer *tied;   /* NULL: none */
-    struct stream_writer *onward; /* tensors of pass_role; NULL: none */
-    enum role pass_role;
-    bool passing; /* the payload being read */
-};
-
 static int bad(struct err *e, const char *why)
 {
     return err_set(e, E_DATA, "%s", why);
 }
 
-static int copy_text(char **dst, const char *s, struct err *e)
+int stream_copy_text(char **dst, const char *s, struct err *e)
 {
     if (!s)
         return 0;
@@ -76,8 +39,8 @@ static int prepare(struct stream_reader *r, const struct stream_expect *expect,
 {
     r->meta_cap = FRAME_META_MAX;
     r->piped = expect && expect->piped;
-    if (copy_text(&r->key, expect ? expect->key : NULL, e) < 0 ||
-        copy_text(&r->root, expect ? expect->ref_root : NULL, e) < 0 ||
+    if (stream_copy_text(&r->key, expect ? expect->key : NULL, e) < 0 ||
+        stream_copy_text(&r->root, expect ? expect->ref_root : NULL, e) < 0 ||
         !(r->meta = mem_alloc(r->meta_cap, "stream", e)) ||
         !(r->text = mem_alloc(FRAME_META_MAX + 2, "stream", e)))
         return e->code;
@@ -426,7 +389,7 @@ static int take_end(struct stream_reader *r, struct err *e)
     return 0;
 }
 
-static int read_ref(struct stream_reader *r, const struct frame_ref *ref,
+int stream_read_ref(struct stream_reader *r, const struct frame_ref *ref,
                     void *buf, size_t n, struct err *e)
 {
     struct file *f;
@@ -454,29 +417,6 @@ static int read_ref(struct stream_reader *r, const struct frame_ref *ref,
     return rc;
 }
 
-static int remember_skim(struct stream_reader *r, const struct frame *f,
-                         const struct frame_ref *ref, struct err *e)
-{
-    struct skimmed s = {
-        .at = r->in.at,
-        .len = f->len,
-        .hash = ref->path ? ref->hash : r->h.payload_hash,
-        .ref_offset = ref->offset,
-    };
-
-    if (r->n_skim == r->skim_cap) {
-        size_t cap = r->skim_cap ? 2 * r->skim_cap : 64;
-
-        if (mem_grow(&r->skim, cap * sizeof(*r->skim), "stream", e) < 0)
-            return e->code;
-        r->skim_cap = cap;
-    }
-    if (copy_text(&s.ref_path, ref->path, e) < 0)
-        return e->code;
-    r->skim[r->n_skim++] = s;
-    return source_skip(&r->in, r->h.payload_len, e);
-}
-
 /* 1: *f is a tensor; 0: pass over it. */
 static int take_tensor(struct stream_reader *r, struct frame *f,
                        uint64_t *payload_at, struct err *e)
@@ -495,10 +435,10 @@ static int take_tensor(struct stream_reader *r, struct frame *f,
         return e->code;
     if (payload_at && r->in.file) {
         *payload_at = r->in.at;
-        return remember_skim(r, f, &ref, e) < 0 ? e->code : 1;
+        return stream_skimmed(r, f, &ref, e) < 0 ? e->code : 1;
     }
     if (ref.path)
-        rc = read_ref(r, &ref, NULL, f->len, e);
+        rc = stream_read_ref(r, &ref, NULL, f->len, e);
     else if ((rc = begin_passing(r, f, e)) >= 0)
         rc = read_payload(r, e);
     r->passing = false;
@@ -573,38 +513,6 @@ int stream_skim(struct stream_reader *r, struct frame *f,
 {
     *payload_offset = 0;
     return next(r, f, payload_offset, e);
-}
-
-static int by_place(const void *a, const void *b)
-{
-    const struct skimmed *x = a, *y = b;
-
-    return (x->at > y->at) - (x->at < y->at);
-}
-
-int stream_payload(struct stream_reader *r, uint64_t payload_offset, void *buf,
-                   size_t len, struct err *e)
-{
-    struct skimmed key = { .at = payload_offset };
-    const struct skimmed *s = NULL;
-    struct frame_ref ref;
-
-    if (r->n_skim)
-        s = bsearch(&key, r->skim, r->n_skim, sizeof(key), by_place);
-    if (!s || s->len != len)
-        return err_set(e, E_BUG, "'%s': no payload of %zu bytes was skimmed",
-                       r->in.name, len);
-    if (s->ref_path) {
-        ref = (struct frame_ref){ s->ref_path, s->ref_offset, s->hash };
-        return read_ref(r, &ref, buf, len, e) < 0 ?
-                   err_prefix(e, "'%s'", r->in.name) :
-                   0;
-    }
-    if (file_read(r->in.file, buf, len, s->at, e) < 0)
-        return e->code;
-    if (XXH3_64bits(buf, len) != s->hash)
-        return err_set(e, E_DATA, "'%s': payload checksum differs", r->in.name);
-    return 0;
 }
 
 const char *stream_head(const struct stream_reader *r)

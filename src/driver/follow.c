@@ -123,8 +123,8 @@ void follow_draw(struct follow *f)
     double now = seconds_now();
     int columns;
 
-    if (f->show != SHOW_LINE || (now - f->drawn < shortest_gap &&
-                                 f->layers_drawn == f->layers_done))
+    if (f->show != SHOW_LINE ||
+        (now - f->drawn < shortest_gap && f->layers_drawn == f->layers_done))
         return;
     f->drawn = now;
     f->layers_drawn = f->layers_done;
