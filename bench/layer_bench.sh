@@ -5,7 +5,7 @@
 # cores each kept busy in every twelfth of the time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# in a bundle, tests/ lies beside bin/
+# BIN, HELPER: tools and mkmodel of another build, say a bundle's
 PATH=${BIN:-$PWD/build/release/bin}:${HELPER:-$PWD/build/release/tests/helper}:$PATH
 model=${MODEL:-examples/llama-4m} text=${TEXT:-examples/calib.jsonl}
 layers=${1:-2}

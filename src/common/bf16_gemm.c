@@ -12,8 +12,7 @@
 
 enum {
     COLS = GEMM_COLS,
-    SPARE =
-        32, /* elements behind a row, so that rows share no cache lines' set */
+    SPARE = 32, /* elements behind a row: rows share no sets of the cache */
     /* a panel of 2 lines a pair is asked for by strips of one for four */
     AHEAD_STRIPS = 2 * KERNEL_AHEAD
 };

@@ -2,8 +2,7 @@
  *
  * W is packed once: groups of rows (columns of y), in each group blocks of
  * inputs, in each block panels of GEMM_COLS rows (bf16_kernel.h).  So what a
- * tile reads of W at a time lies together: panels that are a power of two apart
- * would share a few sets of the cache.  Rows and inputs that W lacks are zero.
+ * tile reads of W at a time lies together.  Rows and inputs that W lacks are zero.
  *
  * x is read as it lies.  Each sum runs over the inputs from first to last, so
  * an element of y depends on its row of x and of W alone, and on the level of

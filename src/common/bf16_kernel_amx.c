@@ -38,7 +38,7 @@ AMX void kernel_amx_end(void)
 }
 
 /* A quarter of the panel's next step, into the first cache: tiles that are loaded
- * from the second keep the products waiting (a third of the time). */
+ * from the second keep the products waiting (a fifth of the time). */
 #define ASK(next, quarter)                                                     \
     _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++)                        \
         __builtin_prefetch((next) + 64 * (8 * (quarter) + i), 0, 3)
@@ -95,7 +95,7 @@ static void amx_run(int rows, float *y, int64_t ldy, struct kernel_strip s,
 {
     float all[2 * HALF][KERNEL_COLS];
 
-    (void)ahead; /* lines from further away would be in the way of ASK's */
+    (void)ahead; /* beside ASK's lines it won nothing */
     if (rows == 2 * HALF) {
         whole(y, ldy, s, w, pairs, how);
         return;
@@ -109,5 +109,5 @@ static void amx_run(int rows, float *y, int64_t ldy, struct kernel_strip s,
 }
 
 const struct bf16_kernel kernel_amx = { 2 * HALF, PAIRS, false,  384,
-                                        288,      768,   amx_run };
+                                        256,      512,   amx_run };
 #endif

@@ -42,6 +42,14 @@ static void finish_stdout(void)
     exit(0);
 }
 
+const char *opt_word(const char *words, int i, char to[OPT_WORD])
+{
+    for (; i; i--)
+        words += strcspn(words, "|") + 1;
+    snprintf(to, OPT_WORD, "%.*s", (int)strcspn(words, "|"), words);
+    return to;
+}
+
 static void complete(const struct opt *table)
 {
     for (const struct opt *o = table; o->type != OPT_END; o++)

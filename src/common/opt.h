@@ -42,6 +42,10 @@ struct opt {
 int opt_parse(int argc, char **argv, const char *synopsis, const char *summary,
               const struct opt *table);
 
+/* The i-th word of an OPT_CHOICE's arg, none of which is longer. */
+enum { OPT_WORD = 24 };
+const char *opt_word(const char *words, int i, char to[OPT_WORD]);
+
 /* " (did you mean 'X'?)" for a word that is none of `words`, which are separated
  * by '|', where one or two are near to it; else " (try --help)".  Valid until the
  * next call. */

@@ -1,7 +1,7 @@
 /* stream_read.c - see stream.h: reading.
  *
- * Nothing in a header is believed before its checksum; no memory is taken on
- * the word of a header: a payload from a pipe grows with what arrives. */
+ * Nothing in a header is believed before its checksum; no more than FIRST_CHUNK
+ * of address space is taken on its word, and pages only with what arrives. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 #include "common/utf8.h"
 
 enum {
-    FIRST_CHUNK = 1 << 30,
+    FIRST_CHUNK = 512 << 20,
     HASH_CHUNK = 256 << 10 /* hashed while it is in the cache */
 };
 

@@ -8,13 +8,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "checkpoint/modeldir.h"
 #include "common/utf8.h"
 #include "driver/env.h"
 #include "driver/pipes.h"
 #include "driver/request.h"
 #include "pack/preflight.h"
-#include "checkpoint/sidecar.h"
 
 /* ---- paths ---- */
 
@@ -182,24 +180,6 @@ int check_plain(const char *model, bool packed, struct err *e)
                        model, model, model);
 }
 
-/* Read by forge-tokens, which has no directory to stay in. */
-static int check_tokenizer(const char *model, struct err *e)
-{
-    struct modeldir d;
-    struct file *f;
-    int rc = modeldir_open(&d, model, e);
-
-    if (rc)
-        return rc;
-    if (modeldir_has(&d, "tokenizer.json")) {
-        rc = modeldir_file(&d, "tokenizer.json", &f, e);
-        if (!rc)
-            file_close(f);
-    }
-    modeldir_close(&d);
-    return rc;
-}
-
 int check_model(struct request *r, struct err *e)
 {
     struct job *j = &r->j;
@@ -209,20 +189,20 @@ int check_model(struct request *r, struct err *e)
                                  .symmetric = j->symmetric };
     uint64_t linears;
 
-    /* what only some runtimes refuse is a warning, before hours of work */
+    /* sidecars, too; what only some runtimes refuse is a warning, before hours
+     * of work */
     if (preflight_check(&p, &linears, e) < 0)
         return e->code;
     plan_release(&r->plan);
     if (plan_model(&r->plan, j->model, j->group, j->symmetric, e) < 0 ||
-        check_plain(r->model, r->plan.packed, e) < 0 ||
-        sidecars_check(j->model, e) < 0)
+        check_plain(r->model, r->plan.packed, e) < 0)
         return e->code;
     j->layers = r->plan.layers;
     j->modules = r->plan.modules;
     j->bytes_in = r->plan.bytes_in;
     /* transformers gives the experts of this layout the type of their scales */
     j->bf16_scales = j->layout == LAYOUT_CT && r->plan.bf16_experts;
-    return j->method == METHOD_GPTQ ? check_tokenizer(j->model, e) : 0;
+    return 0;
 }
 
 /* ---- the tools ---- */

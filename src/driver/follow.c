@@ -123,11 +123,9 @@ void follow_draw(struct follow *f)
     double now = seconds_now();
     int columns;
 
-    if (f->show != SHOW_LINE ||
-        (now - f->drawn < shortest_gap && f->layers_drawn == f->layers_done))
+    if (f->show != SHOW_LINE || now - f->drawn < shortest_gap)
         return;
     f->drawn = now;
-    f->layers_drawn = f->layers_done;
     compose(f, line, sizeof(line));
     columns = progress_columns() - 1;
     if (columns > 0 && (size_t)columns < strlen(line))
@@ -269,6 +267,8 @@ static void take_module(struct follow *f, const char *line, size_t len)
     layer = layer_of(f, m);
     if (layer >= 0 && f->layer_left[layer] && !--f->layer_left[layer]) {
         f->layers_done++;
+        f->drawn = 0; /* however soon after the last drawing */
+        follow_draw(f);
         if (f->show == SHOW_LAYERS)
             say_layer(f, layer);
     }

@@ -15,8 +15,7 @@ struct follow {
     struct records records;          /* of the modules that were solved now */
     int64_t before, done; /* modules: found, and all that there are */
     int64_t *layer_left;  /* [layers]: modules that are not solved yet */
-    int64_t layers_done,
-        layers_drawn; /* a layer that is done is always drawn */
+    int64_t layers_done;
     char doing[64];
     double loss, loss_rtn; /* sums */
     bool on_screen;

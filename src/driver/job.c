@@ -41,15 +41,6 @@ const char *job_solve_dir(const struct job *j, char dir[STAGE_DIR])
     return stage_dir("solve", j->skey, dir);
 }
 
-/* The i-th of words separated by '|'. */
-static const char *word_of(const char *words, int i, char to[JOB_WORD])
-{
-    for (; i; i--)
-        words += strcspn(words, "|") + 1;
-    snprintf(to, JOB_WORD, "%.*s", (int)strcspn(words, "|"), words);
-    return to;
-}
-
 PRINTF(2, 3)
 static void add_word(struct job_words *w, const char *fmt, ...)
 {
@@ -83,9 +74,9 @@ void job_solve(const struct job *j, struct job_words *w)
 
     w->n = 0;
     add_word(w, "--method");
-    add_word(w, "%s", word_of(METHOD_WORDS, j->method, word));
+    add_word(w, "%s", opt_word(METHOD_WORDS, j->method, word));
     add_word(w, "--effort");
-    add_word(w, "%s", word_of(EFFORT_WORDS, j->effort, word));
+    add_word(w, "%s", opt_word(EFFORT_WORDS, j->effort, word));
     add_word(w, "--prior");
     add_word(w, "2");
 }
@@ -150,7 +141,7 @@ static void put_word(struct json_writer *w, const char *name, const char *words,
 {
     char word[JOB_WORD];
 
-    put_text(w, name, word_of(words, i, word));
+    put_text(w, name, opt_word(words, i, word));
 }
 
 /* Numbers beyond 2^53 would lose bits: as text. */
@@ -271,7 +262,7 @@ static void get_word(struct reader *r, const char *name, const char *words,
     for (const char *p = words; *p; p++)
         n += *p == '|';
     for (*to = 0; *to < n; ++*to)
-        if (!strcmp(v, word_of(words, *to, word)))
+        if (!strcmp(v, opt_word(words, *to, word)))
             return;
     *to = 0;
     r->bad = r->bad ? r->bad : name;

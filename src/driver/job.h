@@ -8,6 +8,7 @@
 
 #include "common/base.h"
 #include "common/layout.h"
+#include "common/opt.h"
 #include "gptq/solve_best.h"
 
 enum method { METHOD_GPTQ, METHOD_RTN };
@@ -64,7 +65,7 @@ static inline bool job_fisher(const struct job *j)
 
 /* The options of forge-grid and forge-solve, as words behind one another; what
  * keys are made of, too. */
-enum { JOB_WORDS = 12, JOB_WORD = 24 };
+enum { JOB_WORDS = 12, JOB_WORD = OPT_WORD };
 struct job_words {
     char text[JOB_WORDS][JOB_WORD];
     int n;

@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "common/hash.h"
 
 #include "checkpoint/modeldir.h"
 #include "common/cpu.h"
+#include "common/hash.h"
 #include "driver/request.h"
 #include "driver/weights.h"
 

@@ -12,24 +12,13 @@
 #include "driver/pipes.h"
 #include "driver/request.h"
 
-enum { WORD = 32 };
-
 /* Options about a text, and how tools run. */
 struct reading {
     const char *text;
     int64_t sequences, seqlen, threads;
     int progress, quiet;
-    char word[4][WORD];
+    char word[5][WORD];
 };
-
-static const char *const progress_words[] = { "auto", "always", "never",
-                                              "json" };
-
-static const char *number(char to[WORD], int64_t n)
-{
-    snprintf(to, WORD, "%" PRId64, n);
-    return to;
-}
 
 static int want_model(const char *path, struct err *e)
 {
@@ -46,12 +35,13 @@ static struct command *comparison(struct reading *r, struct pipes *p,
 {
     struct command *c = pipes_add(p, "forge-tokens");
 
-    command_add(c, "-q", "--sequences", number(r->word[0], r->sequences),
-                "--seqlen", number(r->word[1], r->seqlen), model, r->text,
+    command_add(c, "-q", "--sequences", number_word(r->word[0], r->sequences),
+                "--seqlen", number_word(r->word[1], r->seqlen), model, r->text,
                 NULL);
     c = pipes_add(p, "forge-eval");
-    command_add(c, "--threads", number(r->word[2], r->threads), "--progress",
-                progress_words[r->progress], NULL);
+    command_add(c, "--threads", number_word(r->word[2], r->threads),
+                "--progress", opt_word(PROGRESS_WORDS, r->progress, r->word[3]),
+                NULL);
     if (r->quiet)
         command_add(c, "-q", NULL);
     return c;
@@ -91,8 +81,8 @@ int command_eval(int argc, char **argv, struct err *e)
     if (json)
         command_add(c, "--json", NULL);
     if (ratio > 0) {
-        snprintf(r.word[3], WORD, "%.17g", ratio);
-        command_add(c, "--max-ppl-ratio", r.word[3], NULL);
+        snprintf(r.word[4], WORD, "%.17g", ratio);
+        command_add(c, "--max-ppl-ratio", r.word[4], NULL);
     }
     command_add(c, argv[i], argv[i + 1], NULL);
     return pipes_run(&p, e);
@@ -131,10 +121,10 @@ int command_tokens(int argc, char **argv, struct err *e)
     if (ids)
         command_add(c, "--ids", NULL);
     else
-        command_add(c, "--sequences", number(r.word[0], r.sequences),
-                    "--seqlen", number(r.word[1], r.seqlen), NULL);
+        command_add(c, "--sequences", number_word(r.word[0], r.sequences),
+                    "--seqlen", number_word(r.word[1], r.seqlen), NULL);
     if (skip)
-        command_add(c, "--skip-chars", number(r.word[2], skip), NULL);
+        command_add(c, "--skip-chars", number_word(r.word[2], skip), NULL);
     if (r.quiet)
         command_add(c, "-q", NULL);
     command_add(c, argv[i], r.text, NULL);

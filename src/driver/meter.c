@@ -13,6 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "driver/pipes.h"
+
 enum { TREE_MAX = 1024, PATH_CAP = 64, TEXT_CAP = 8192, NOT_FOUND = 127 };
 
 struct tree {
@@ -175,19 +177,13 @@ static void watch(pid_t child, int signals, int64_t interval_ms,
 int meter_run(char **argv, int64_t interval_ms, const struct meter_watch *w,
               struct meter *m, struct err *e)
 {
-    sigset_t caught, before;
+    sigset_t before;
     pid_t self = getpid(), child;
     double start = seconds_now();
     int signals;
 
     *m = (struct meter){ .status = 0 };
-    sigemptyset(&caught);
-    sigaddset(&caught, SIGCHLD);
-    sigaddset(&caught, SIGTERM);
-    sigaddset(&caught, SIGINT);
-    sigaddset(&caught, SIGHUP);
-    sigprocmask(SIG_BLOCK, &caught, &before);
-    signals = signalfd(-1, &caught, SFD_CLOEXEC | SFD_NONBLOCK);
+    signals = signals_open(&before);
     if (signals < 0)
         return err_set(e, E_TEMP, "signalfd:");
     prctl(PR_SET_CHILD_SUBREAPER, 1);

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
@@ -57,6 +58,12 @@ void command_add(struct command *c, const char *word, ...)
     for (; word && c->argc < COMMAND_WORDS; word = va_arg(ap, const char *))
         c->argv[c->argc++] = word;
     va_end(ap);
+}
+
+const char *number_word(char to[WORD], int64_t n)
+{
+    snprintf(to, WORD, "%" PRId64, n);
+    return to;
 }
 
 int pipes_report(struct pipes *p, char path[32], struct err *e)
@@ -334,23 +341,30 @@ static int run(struct runner *r, int signals, const sigset_t *before,
     return rc ? rc : blame(r, e);
 }
 
+int signals_open(sigset_t *before)
+{
+    sigset_t caught;
+
+    sigemptyset(&caught);
+    sigaddset(&caught, SIGCHLD);
+    sigaddset(&caught, SIGTERM);
+    sigaddset(&caught, SIGINT);
+    sigaddset(&caught, SIGHUP);
+    sigprocmask(SIG_BLOCK, &caught, before);
+    return signalfd(-1, &caught, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
 int pipes_run(struct pipes *p, struct err *e)
 {
     struct runner r = { .p = p };
-    sigset_t caught, before;
+    sigset_t before;
     int signals, rc;
 
     r.report = (struct lines){ p->report, mem_alloc(LINE_CAP, "pipe", e), 0,
                                p->line, p->ctx };
     r.why = (struct lines){ -1, mem_alloc(LINE_CAP, "pipe", e), 0, keep_reason,
                             &r };
-    sigemptyset(&caught);
-    sigaddset(&caught, SIGCHLD);
-    sigaddset(&caught, SIGTERM);
-    sigaddset(&caught, SIGINT);
-    sigaddset(&caught, SIGHUP);
-    sigprocmask(SIG_BLOCK, &caught, &before);
-    signals = signalfd(-1, &caught, SFD_CLOEXEC | SFD_NONBLOCK);
+    signals = signals_open(&before);
     if (!r.report.text || !r.why.text || signals < 0)
         rc = err_set(e, E_TEMP, "no memory for a pipe");
     else

@@ -3,11 +3,12 @@
 #ifndef FORGE_PIPES_H
 #define FORGE_PIPES_H
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include "common/base.h"
 
-enum { COMMAND_WORDS = 64, PIPE_COMMANDS = 8, REASON_MAX = 1024 };
+enum { COMMAND_WORDS = 64, PIPE_COMMANDS = 8, REASON_MAX = 1024, WORD = 32 };
 
 struct command {
     const char *argv[COMMAND_WORDS + 1]; /* kept as they are, not copied */
@@ -38,8 +39,15 @@ struct command *pipes_add(struct pipes *p, const char *name);
 /* Words to its end; NULL ends them. */
 void command_add(struct command *c, const char *word, ...)
     __attribute__((sentinel));
+/* A number as such a word. */
+const char *number_word(char to[WORD], int64_t n);
 /* Make the report's pipe; path: what the command that writes it is given. */
 MUST_CHECK int pipes_report(struct pipes *p, char path[32], struct err *e);
+
+/* Who waits for others by poll(2): a descriptor that can be read when a child has
+ * ended, or TERM, INT or HUP has come.  *before: the mask to go back to.
+ * Negative: it could not be made. */
+int signals_open(sigset_t *before);
 
 /* Run them all.  0; 1, when the last said so (a check that says no); or what
  * went wrong first:

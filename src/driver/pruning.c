@@ -10,27 +10,11 @@
 #include <unistd.h>
 
 #include "checkpoint/expertmap.h"
+#include "checkpoint/sidecar.h"
 #include "driver/command.h"
 #include "driver/pipes.h"
 #include "driver/request.h"
 #include "prune/prune.h"
-#include "checkpoint/sidecar.h"
-
-enum { WORD = 24 };
-
-static const char *word_of(const char *words, int i, char to[WORD])
-{
-    for (; i; i--)
-        words += strcspn(words, "|") + 1;
-    snprintf(to, WORD, "%.*s", (int)strcspn(words, "|"), words);
-    return to;
-}
-
-static const char *number(char to[WORD], int64_t n)
-{
-    snprintf(to, WORD, "%" PRId64, n);
-    return to;
-}
 
 int prune_check(const struct prune_request *p, const char *model, struct err *e)
 {
@@ -68,17 +52,18 @@ static int make_map(const struct prune_request *p, const char *model, int map,
 
     pipes_init(&pipes);
     pipes.out = map;
-    number(threads, p->threads);
+    number_word(threads, p->threads);
     if (!p->hitmap) {
         command_add(pipes_add(&pipes, "forge-tokens"), "-q", "--sequences",
-                    number(n, p->sequences), "--seqlen", number(len, p->seqlen),
-                    model, p->text, NULL);
+                    number_word(n, p->sequences), "--seqlen",
+                    number_word(len, p->seqlen), model, p->text, NULL);
         command_add(pipes_add(&pipes, "forge-calib"), "-q", "--hitmap",
                     "--threads", threads, model, NULL);
     }
     c = pipes_add(&pipes, "forge-prune");
-    command_add(c, "--from", model, "--keep", number(keep, p->keep), "--by",
-                word_of(PRUNE_WORDS, p->by, by), "--threads", threads, NULL);
+    command_add(c, "--from", model, "--keep", number_word(keep, p->keep),
+                "--by", opt_word(PRUNE_WORDS, p->by, by), "--threads", threads,
+                NULL);
     if (p->quiet)
         command_add(c, "-q", NULL);
     if (p->hitmap)
@@ -94,15 +79,15 @@ static int write_model(const struct prune_request *p, const char *model,
     struct pipes pipes;
 
     snprintf(path, sizeof(path), "/proc/self/fd/%d", map);
-    word_of(EXPERT_MODES, p->mode, mode);
-    number(threads, p->threads);
+    opt_word(EXPERT_MODES, p->mode, mode);
+    number_word(threads, p->threads);
     pipes_init(&pipes);
     command_add(pipes_add(&pipes, "forge-weights"), "-q", "--threads", threads,
                 "--expert-map", path, "--mode", mode, model, NULL);
     c = pipes_add(&pipes, "forge-shard");
     command_add(c, "--threads", threads, "--expert-map", path, "--mode", mode,
-                "--shard-size", number(size, (int64_t)p->shard_size), "--from",
-                model, NULL);
+                "--shard-size", number_word(size, (int64_t)p->shard_size),
+                "--from", model, NULL);
     if (p->quiet)
         command_add(c, "-q", NULL);
     command_add(c, out, NULL);

@@ -6,8 +6,8 @@
 #include <sys/statvfs.h>
 
 #include "common/file.h"
-#include "common/units.h"
 #include "common/threads.h"
+#include "common/units.h"
 #include "driver/rate.h"
 #include "driver/request.h"
 
@@ -171,12 +171,12 @@ int room_check(const struct request *r, const struct room *room, struct err *e)
 
 static void print_efforts(const struct request *r, const struct room *room)
 {
-    static const char *const effort[] = { "fast", "default", "best" };
-    char flops[UNIT_TEXT], span[UNIT_TEXT];
+    char flops[UNIT_TEXT], span[UNIT_TEXT], effort[OPT_WORD];
 
     printf("work to do, by --effort\n");
     for (int i = 0; i < EFFORTS; i++)
-        printf("  %-10s %sFLOP, about %s%s\n", effort[i],
+        printf("  %-10s %sFLOP, about %s%s\n",
+               opt_word(EFFORT_WORDS, i, effort),
                count_text(flops, room->flops[i]),
                span_text(span, room->seconds[i]),
                i == r->j.effort ? " (this run)" : "");
@@ -190,12 +190,9 @@ static void print_efforts(const struct request *r, const struct room *room)
 
 void room_print(const struct request *r, const struct room *room)
 {
-    static const char *const layout[] = { "compressed-tensors", "awq", "gptq",
-                                          "gptq_v2" };
-    static const char *const way[] = { "quantized", "original", "both" };
     const struct plan *p = &r->plan;
     const struct job *j = &r->j;
-    char a[UNIT_TEXT], b[UNIT_TEXT];
+    char a[UNIT_TEXT], b[UNIT_TEXT], way[OPT_WORD];
 
     printf("model        %s: %lld layers, %sparameters, %s\n", r->model,
            (long long)p->layers, count_text(a, (double)p->parameters),
@@ -205,10 +202,12 @@ void room_print(const struct request *r, const struct room *room)
         "%s, layout %s\n",
         (long long)p->modules, count_text(a, (double)p->quantized),
         j->method == METHOD_RTN ? "rtn" : "gptq", (long long)j->group,
-        j->symmetric ? "symmetric" : "asymmetric", layout[j->layout]);
+        j->symmetric ? "symmetric" : "asymmetric",
+        layout_name((enum layout)j->layout));
     if (j->method == METHOD_GPTQ)
         printf("calibration  %lld tokens, propagate %s\n",
-               (long long)(j->sequences * j->seqlen), way[j->propagate]);
+               (long long)(j->sequences * j->seqlen),
+               opt_word(PROPAGATE_WORDS, j->propagate, way));
     printf("output       %s: about %s\n", r->out,
            size_text(a, (double)p->bytes_out));
     printf("work         %s: up to %s\n", r->work_path,

@@ -18,7 +18,7 @@
 #include "driver/job.h"
 #include "driver/pipes.h"
 
-enum { PATH_ROOM = 80, NUMBER = 24 };
+enum { PATH_ROOM = 80 };
 
 struct stage {
     struct job j;
@@ -26,17 +26,11 @@ struct stage {
     int64_t layer; /* -1: none */
     char T[STAGE_DIR], C[STAGE_DIR], S[STAGE_DIR];
     struct job_words grid, solve;
-    char threads[NUMBER], memory[NUMBER], number[6][NUMBER];
+    char threads[WORD], memory[WORD], number[6][WORD];
     char path[6][PATH_ROOM];
     char report[32];
     struct pipes p;
 };
-
-static const char *number_text(char to[NUMBER], int64_t n)
-{
-    snprintf(to, NUMBER, "%" PRId64, n);
-    return to;
-}
 
 static const char *in_dir(char to[PATH_ROOM], const char *dir, const char *name)
 {
@@ -81,7 +75,7 @@ static struct command *hessian(struct stage *s)
 {
     struct command *c = on_device(s, "forge-hessian");
 
-    command_add(c, "--blend", number_text(s->number[0], s->j.blend), NULL);
+    command_add(c, "--blend", number_word(s->number[0], s->j.blend), NULL);
     return c;
 }
 
@@ -122,8 +116,8 @@ static int stage_tokens(struct stage *s, struct err *e)
 {
     (void)e;
     command_add(pipes_add(&s->p, "forge-tokens"), "-q", "--sequences",
-                number_text(s->number[1], s->j.sequences), "--seqlen",
-                number_text(s->number[2], s->j.seqlen), "--key", s->j.tkey,
+                number_word(s->number[1], s->j.sequences), "--seqlen",
+                number_word(s->number[2], s->j.seqlen), "--key", s->j.tkey,
                 "-o", in_dir(s->path[0], s->T, "tokens.fts"), s->j.model,
                 s->j.text, NULL);
     return 0;
@@ -197,7 +191,7 @@ static int stage_calibrate(struct stage *s, struct err *e)
     struct command *c = tool(s, "forge-calib");
 
     (void)e;
-    command_add(c, "--layer", number_text(s->number[1], s->layer),
+    command_add(c, "--layer", number_word(s->number[1], s->layer),
                 "--expect-key", first ? s->j.tkey : s->j.ckey, "--key",
                 s->j.ckey, NULL);
     if (s->layer < s->j.layers - 1)
@@ -218,7 +212,7 @@ static int solve_layer(struct stage *s, const char *h, struct err *e)
     struct command *c;
 
     command_add(tool(s, "forge-weights"), "--layer",
-                number_text(s->number[1], s->layer), "--linears", s->j.model,
+                number_word(s->number[1], s->layer), "--linears", s->j.model,
                 NULL);
     c = grid(s);
     if (h)
@@ -245,17 +239,16 @@ static int stage_round(struct stage *s, struct err *e)
 static int stage_result(struct stage *s, struct err *e)
 {
     struct command *c = tool(s, "forge-weights");
-    static const char *const layouts[] = { "compressed-tensors", "awq", "gptq",
-                                           "gptq_v2" };
 
     (void)e;
     c->before = in_dir(s->path[0], s->S, "codes-%.fts");
     c->n_before = s->j.layers;
     command_add(c, "--key", s->j.skey, "--others", s->j.model, NULL);
-    command_add(on_device(s, "forge-pack"), "--layout", layouts[s->j.layout],
-                "--expect-key", s->j.skey, NULL);
+    command_add(on_device(s, "forge-pack"), "--layout",
+                layout_name((enum layout)s->j.layout), "--expect-key",
+                s->j.skey, NULL);
     command_add(tool(s, "forge-shard"), "--from", s->j.model, "--shard-size",
-                number_text(s->number[1], (int64_t)s->j.shard_size), s->j.out,
+                number_word(s->number[1], (int64_t)s->j.shard_size), s->j.out,
                 NULL);
     return 0;
 }
@@ -385,8 +378,8 @@ static int prepare(struct stage *s, int argc, char **argv, size_t *which,
     job_solve_dir(&s->j, s->S);
     job_grid(&s->j, &s->grid);
     job_solve(&s->j, &s->solve);
-    number_text(s->threads, s->j.threads);
-    number_text(s->memory, (int64_t)s->j.gpu_memory);
+    number_word(s->threads, s->j.threads);
+    number_word(s->memory, (int64_t)s->j.gpu_memory);
     return 0;
 }
 

@@ -113,9 +113,8 @@ static void print_experts(const struct records *all)
 /* What was calibrated on; a text may give less than was asked for. */
 static void print_data(const struct request *r)
 {
-    static const char *const way[] = { "quantized", "original", "both" };
     const struct stream_expect expect = { 0 };
-    char dir[STAGE_DIR], path[PATH_MAX + 128];
+    char dir[STAGE_DIR], path[PATH_MAX + 128], way[OPT_WORD];
     uint64_t sequences = 0, tokens = 0, at;
     struct stream_reader *in;
     struct frame f;
@@ -133,7 +132,7 @@ static void print_data(const struct request *r)
     stream_close(in);
     printf("data      %llu tokens in %llu sequences, propagate %s\n",
            (unsigned long long)tokens, (unsigned long long)sequences,
-           way[r->j.propagate]);
+           opt_word(PROPAGATE_WORDS, r->j.propagate, way));
     fflush(stdout);
     if (sequences < (uint64_t)r->j.sequences && r->progress != PROGRESS_JSON)
         warning("'%s': %llu sequences, %lld were asked for", r->text,
@@ -143,13 +142,11 @@ static void print_data(const struct request *r)
 void summary_print(const struct request *r, const struct records *all,
                    double seconds, uint64_t peak)
 {
-    static const char *const layout[] = { "compressed-tensors", "awq", "gptq",
-                                          "gptq_v2" };
     uint64_t after = summary_bytes(r->j.out), before = r->plan.bytes_in;
     char a[UNIT_TEXT], b[UNIT_TEXT];
 
     printf("%s -> %s: layout %s, group %lld, %s, method %s\n", r->model, r->out,
-           layout[r->j.layout], (long long)r->j.group,
+           layout_name((enum layout)r->j.layout), (long long)r->j.group,
            r->j.symmetric ? "symmetric" : "asymmetric",
            r->j.method == METHOD_RTN ? "rtn" : "gptq");
     printf("size      %s -> %s, %llu %%\n", size_text(a, (double)before),

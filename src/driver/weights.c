@@ -6,10 +6,10 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "common/hash.h"
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/modeldir.h"
+#include "common/hash.h"
 #include "common/threads.h"
 #include "common/units.h"
 

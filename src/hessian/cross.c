@@ -97,20 +97,14 @@ static void add_tiles(void *ctx, size_t begin, size_t end)
     }
 }
 
-static void prepare_panels(void *ctx, size_t begin, size_t end)
-{
-    struct cross *c = ctx;
-
-    syrk_prepare(c->packed, HESSIAN_CHUNK, c->pending, begin, end);
-}
-
 static void flush(struct cross *c)
 {
     uint64_t down = (c->shape.rows + TILE - 1) / TILE;
     uint64_t across = (c->shape.cols + TILE - 1) / TILE;
 
     if (c->packed)
-        threads_for(syrk_panels(c->wide), 1, prepare_panels, c);
+        syrk_prepare(c->packed, HESSIAN_CHUNK, c->pending,
+                     syrk_panels(c->wide));
     threads_for(down * across, 1, add_tiles, c);
     c->pending = 0;
 }

@@ -182,10 +182,12 @@ static void multiply(const struct hessian *h, const struct tile *t, float *p)
     int ld = (int)h->shape.cols, k = (int)h->pending;
     const float *x = h->chunk;
 
-    if (h->packs)
+    if (h->packs) {
         syrk_tile(p, h->packed, HESSIAN_CHUNK, h->pending, i, j, t->rows,
                   t->cols);
-    for (int t0 = 0; !h->packs && t0 < k; t0 += PIECE)
+        return;
+    }
+    for (int t0 = 0; t0 < k; t0 += PIECE)
         blas_sgemm(true, false, (int)t->rows, (int)t->cols,
                    k - t0 < PIECE ? k - t0 : PIECE, 1,
                    x + (uint64_t)t0 * h->shape.cols + i, ld,
@@ -236,13 +238,6 @@ static void flush_tiles(void *ctx, size_t begin, size_t end)
     free(p);
 }
 
-static void prepare_panels(void *ctx, size_t begin, size_t end)
-{
-    struct hessian *h = ctx;
-
-    syrk_prepare(h->packed, HESSIAN_CHUNK, h->pending, begin, end);
-}
-
 /* Add the products of the chunk to the total. */
 static int flush(struct hessian *h, struct err *e)
 {
@@ -255,7 +250,8 @@ static int flush(struct hessian *h, struct err *e)
     if (!h->pending)
         return 0;
     if (h->packs)
-        threads_for(syrk_panels(s->cols), 1, prepare_panels, h);
+        syrk_prepare(h->packed, HESSIAN_CHUNK, h->pending,
+                     syrk_panels(s->cols));
     threads_for(n, 1, flush_tiles, &f);
     h->pending = 0;
     h->started = true;

@@ -11,6 +11,7 @@
 
 #include "common/cpu.h"
 #include "common/dtype.h"
+#include "common/threads.h"
 
 enum { THREAD_BYTES = 2 << 20 }; /* packed by one thread at least */
 enum {
@@ -214,21 +215,35 @@ static void turn(uint32_t *to, const uint32_t *from)
             to[c * STEP + t] = from[t * SYRK_PANEL + c];
 }
 
-void syrk_prepare(uint16_t *packed, uint64_t room, uint64_t tokens,
-                  uint64_t begin, uint64_t end)
-{
-    uint64_t pairs = pairs_of(tokens), all = pairs_read(tokens);
-    enum { PAIR = 2 * SYRK_PANEL };
+struct preparing {
+    uint16_t *packed;
+    uint64_t room, tokens;
+};
 
-    for (uint64_t p = begin; p < end && has_left(); p++) {
-        uint16_t *panel = packed + p * stride_of(room);
-        uint16_t *left = panel + pairs_room(room);
+static void prepare_panels(void *ctx, size_t begin, size_t end)
+{
+    enum { PAIR = 2 * SYRK_PANEL };
+    const struct preparing *j = ctx;
+    uint64_t pairs = pairs_of(j->tokens), all = pairs_read(j->tokens);
+
+    for (size_t p = begin; p < end; p++) {
+        uint16_t *panel = j->packed + p * stride_of(j->room);
+        uint16_t *left = panel + pairs_room(j->room);
 
         memset(panel + pairs * PAIR, 0, (all - pairs) * PAIR * sizeof(*panel));
         for (uint64_t t = 0; t < all; t += STEP)
             turn((uint32_t *)(void *)(left + t * PAIR),
                  (const uint32_t *)(const void *)(panel + t * PAIR));
     }
+}
+
+void syrk_prepare(uint16_t *packed, uint64_t room, uint64_t tokens,
+                  uint64_t panels)
+{
+    struct preparing j = { packed, room, tokens };
+
+    if (has_left())
+        threads_for(panels, 1, prepare_panels, &j);
 }
 
 /* ---- tiles ---- */
@@ -255,47 +270,49 @@ static const uint16_t *part_of(const struct piece *x, uint64_t m, bool last)
     return last ? from : from + DEPTH * 2 * SYRK_PANEL;
 }
 
+/* Where a strip is made, of a kernel that has at most half of the rows. */
+struct strip_room {
+    uint16_t pairs[KERNEL_ROWS_MAX / 2 * 2 * DEPTH];
+    float wide[KERNEL_ROWS_MAX / 2 * 2 * DEPTH];
+};
+
 /* Columns r.. of the piece as rows of a strip.  They may lie in two panels. */
 static struct kernel_strip strip_of(const struct piece *x, uint64_t r,
-                                    uint64_t rows, void *room)
+                                    uint64_t rows, struct strip_room *room)
 {
     bool widens = x->kernel->widens;
     size_t item = widens ? sizeof(float) : sizeof(uint16_t);
     uint64_t here = least(SYRK_PANEL - r % SYRK_PANEL, rows);
     const uint16_t *a = x->row + r / SYRK_PANEL * x->stride;
     const uint16_t *b = a + x->stride;
-    char *to = room;
+    uint16_t *to = room->pairs;
 
     if (has_left())
         return (struct kernel_strip){ a + x->left, STEP * 2 * sizeof(*a),
                                       SYRK_PANEL * 2 * sizeof(*a) };
     a += r % SYRK_PANEL * 2;
-    for (uint64_t t = 0; t < x->n; t++, to += 2 * rows * item) {
-        if (widens) {
-            (void)!to_f32((float *)(void *)to, a, DT_BF16, 2 * here);
-            (void)!to_f32((float *)(void *)to + 2 * here, b, DT_BF16,
-                          2 * (rows - here));
-        } else {
-            memcpy(to, a, 2 * here * item);
-            memcpy(to + 2 * here * item, b, 2 * (rows - here) * item);
-        }
+    for (uint64_t t = 0; t < x->n; t++, to += 2 * rows) {
+        memcpy(to, a, 2 * here * sizeof(*to));
+        memcpy(to + 2 * here, b, 2 * (rows - here) * sizeof(*to));
         a += 2 * SYRK_PANEL;
         b += 2 * SYRK_PANEL;
     }
-    return (struct kernel_strip){ room, (int64_t)(2 * item),
+    if (widens)
+        (void)!to_f32(room->wide, room->pairs, DT_BF16, 2 * rows * x->n);
+    return (struct kernel_strip){ widens ? (void *)room->wide : room->pairs,
+                                  (int64_t)(2 * item),
                                   (int64_t)(2 * rows * item) };
 }
 
 static void run_piece(const struct piece *x, float *p, uint64_t rows,
                       uint64_t cols, bool diagonal, bool first, bool last)
 {
-    enum { STRIP = KERNEL_ROWS_MAX / 2 * 2 * DEPTH };
-    float room[STRIP] __attribute__((aligned(64)));
+    struct strip_room room __attribute__((aligned(64)));
     uint64_t step = (uint64_t)x->kernel->rows, m = 0;
 
     for (uint64_t r = 0; r < rows; r += step) {
         uint64_t n = least(rows - r, step);
-        struct kernel_strip s = strip_of(x, r, n, room);
+        struct kernel_strip s = strip_of(x, r, n, &room);
         uint64_t end = diagonal ? least(cols, r + n) : cols;
 
         for (uint64_t c = 0; c < end; c += SYRK_PANEL)

@@ -32,9 +32,9 @@ size_t syrk_pack_grain(uint64_t tokens);
 MUST_CHECK bool syrk_pack(uint16_t *packed, uint64_t room, uint64_t first,
                           const uint16_t *x, uint64_t tokens, uint64_t cols,
                           uint64_t begin, uint64_t end);
-/* When all tokens are there, before tiles are made: panels begin..end-1. */
+/* When all tokens are there, before tiles are made: by all threads. */
 void syrk_prepare(uint16_t *packed, uint64_t room, uint64_t tokens,
-                  uint64_t begin, uint64_t end);
+                  uint64_t panels);
 /* p[SYRK_TILE, SYRK_TILE] = columns i.. of X, transposed, times columns j..;
  * i and j are multiples of SYRK_PANEL; rows x cols of p are made, of a tile
  * on the diagonal (i == j) the lower triangle. */

@@ -18,7 +18,7 @@ static void seconds_text(double v, char label[LABEL_MAX])
     snprintf(label, LABEL_MAX, "%s", v > 0 ? html_seconds(buf, v) : "0");
 }
 
-/* A stage of scripts/forge-stage. */
+/* A step of `forge stage`. */
 static const char *step_title(const char *name)
 {
     static const char *const title[][2] = {

@@ -7,12 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "common/hash.h"
 
 #include "checkpoint/expertmap.h"
 #include "checkpoint/modeldir.h"
 #include "checkpoint/safetensors.h"
 #include "common/frame.h"
+#include "common/hash.h"
 #include "common/json.h"
 #include "common/threads.h"
 #include "shard/digests.h"

@@ -6,10 +6,10 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include "common/hash.h"
 
 #include "checkpoint/sidecar.h"
 #include "common/file.h"
+#include "common/hash.h"
 #include "common/json.h"
 #include "common/threads.h"
 #include "shard/card.h"

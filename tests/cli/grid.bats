@@ -124,3 +124,24 @@ END
         forge-grid -q "$sym" --group 32 --scale-dtype bf16 x.fts >/dev/null
     done
 }
+
+@test "a large hessian goes on while it arrives, and what is wrong with it, too" {
+    # 1024 inputs: 2.1 MB, behind a first frame, which the history goes with
+    mkstream 'hessian:m.in0:F32:36:samples=4:modules=m.a' \
+        'hessian:m.in:F32:524800:samples=4:modules=m.q' 'weight:m.q:F32:8x1024' >whole
+    forge-grid -q whole >from-file
+    forge-grid -q <whole >from-pipe
+    cat whole | forge-grid -q >through
+    cmp from-file from-pipe
+    cmp from-file through
+    # Cut in the middle of it, and with one bit changed there.
+    head -c 1900000 whole >cut
+    cp whole flipped
+    printf '\001' | dd of=flipped bs=1 seek=1000000 conv=notrunc status=none
+    for bad in cut flipped; do
+        run -65 --separate-stderr bash -c "cat $bad | forge-grid -q >out"
+        [ "${#stderr_lines[@]}" -eq 1 ]
+        [ "$(stat -c %s out)" -gt 900000 ] # it had begun to go on
+        run -1 forge-ls --verify out
+    done
+}
