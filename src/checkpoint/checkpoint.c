@@ -36,17 +36,6 @@ static void mix(struct checkpoint *c, const void *data, size_t len)
     c->fingerprint = XXH3_64bits_withSeed(data, len, c->fingerprint);
 }
 
-static char *copy(const char *s, size_t n, struct err *e)
-{
-    char *p = mem_alloc(n + 1, "checkpoint", e);
-
-    if (p) {
-        memcpy(p, s, n);
-        p[n] = '\0';
-    }
-    return p;
-}
-
 /* ---- the directory ---- */
 
 static bool ends_with(const char *s, const char *suffix)
@@ -63,7 +52,7 @@ static int open_path(struct checkpoint *c, const char *path, struct err *e)
     struct stat st;
 
     if (stat(path, &st) || !S_ISREG(st.st_mode)) {
-        c->path = copy(path, strlen(path), e);
+        c->path = mem_text(path, strlen(path), "checkpoint", e);
         return c->path ? modeldir_open(&c->dir, c->path, e) : e->code;
     }
     c->kind = ends_with(path, ".bin") ? SHARD_TORCH : SHARD_SAFETENSORS;
@@ -73,11 +62,12 @@ static int open_path(struct checkpoint *c, const char *path, struct err *e)
                        "file",
                        path);
     if (!slash)
-        c->path = copy(".", 1, e);
+        c->path = mem_text(".", 1, "checkpoint", e);
     else
-        c->path = copy(path, slash == path ? 1 : (size_t)(slash - path), e);
-    c->only =
-        copy(slash ? slash + 1 : path, strlen(slash ? slash + 1 : path), e);
+        c->path = mem_text(path, slash == path ? 1 : (size_t)(slash - path),
+                           "checkpoint", e);
+    c->only = mem_text(slash ? slash + 1 : path,
+                       strlen(slash ? slash + 1 : path), "checkpoint", e);
     if (!c->path || !c->only)
         return e->code;
     return modeldir_open(&c->dir, c->path, e);
@@ -183,7 +173,8 @@ static int read_shards(struct checkpoint *c, const char *const *names, size_t n,
         struct shard *s = &c->shard[c->n_shards];
 
         s->size = UINT64_MAX;
-        s->name = copy(names[c->n_shards], strlen(names[c->n_shards]), e);
+        s->name = mem_text(names[c->n_shards], strlen(names[c->n_shards]),
+                           "checkpoint", e);
         if (!s->name)
             return e->code;
     }

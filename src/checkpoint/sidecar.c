@@ -44,11 +44,10 @@ static bool is_sidecar(const char *name, bool code, bool map)
 
 static int append(struct sidecars *s, const char *name, struct err *e)
 {
-    char *copy = mem_alloc(strlen(name) + 1, name, e);
+    char *copy = mem_text(name, strlen(name), name, e);
 
     if (!copy)
         return e->code;
-    strcpy(copy, name);
     if (mem_grow(&s->name, (s->n + 1) * sizeof(*s->name), name, e)) {
         free(copy);
         return e->code;

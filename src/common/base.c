@@ -176,6 +176,17 @@ void *mem_zero(size_t count, size_t size, const char *where, struct err *e)
     return p ? p : no_memory(count * size, where, e);
 }
 
+char *mem_text(const char *s, size_t n, const char *where, struct err *e)
+{
+    char *p = mem_alloc(n + 1, where, e);
+
+    if (p) {
+        memcpy(p, s, n);
+        p[n] = 0;
+    }
+    return p;
+}
+
 int mem_grow(void *pp, size_t n, const char *where, struct err *e)
 {
     void *old, *p;

@@ -93,6 +93,9 @@ void remark(const char *fmt, ...) PRINTF(1, 2);
 MUST_CHECK void *mem_alloc(size_t n, const char *where, struct err *e);
 MUST_CHECK void *mem_zero(size_t count, size_t size, const char *where,
                           struct err *e);
+/* The first n bytes of s, with a NUL behind them. */
+MUST_CHECK char *mem_text(const char *s, size_t n, const char *where,
+                          struct err *e);
 /* Grow *p to n bytes; on failure *p is untouched and still the caller's. */
 MUST_CHECK int mem_grow(void *pp, size_t n, const char *where, struct err *e);
 /* Aligned to 4096, for O_DIRECT and pinned transfers; uninitialised. */

@@ -84,17 +84,6 @@ static void copy_front(FILE *out, const char *card)
 
 /* ---- names ---- */
 
-static char *copy(const char *s, size_t n, struct err *e)
-{
-    char *p = mem_alloc(n + 1, "model's name", e);
-
-    if (p) {
-        memcpy(p, s, n);
-        p[n] = '\0';
-    }
-    return p;
-}
-
 /* What a card of ours says that its model was made of. */
 static char *named_by_card(const char *card, struct err *e)
 {
@@ -105,7 +94,7 @@ static char *named_by_card(const char *card, struct err *e)
     for (; p < end; p = entry_end(p, end))
         if (has_key(p, "base_model")) {
             p += strlen("base_model: ");
-            return copy(p, strcspn(p, "\n"), e);
+            return mem_text(p, strcspn(p, "\n"), "model's name", e);
         }
     return NULL;
 }
@@ -123,7 +112,7 @@ static char *named_by_cache(const char *path, struct err *e)
     end = strstr(org, "/snapshots/");
     if (!name || !end || name > end)
         return NULL;
-    text = copy(org, (size_t)(end - org), e);
+    text = mem_text(org, (size_t)(end - org), "model's name", e);
     if (text) { /* one character less where two dashes were */
         text[name - org] = '/';
         memmove(text + (name - org) + 1, name + 2,
@@ -137,7 +126,7 @@ static char *named_by_path(const char *path, struct err *e)
 {
     const char *name = strrchr(path, '/') + 1; /* it is absolute */
 
-    return copy(name, strlen(name), e);
+    return mem_text(name, strlen(name), "model's name", e);
 }
 
 /* Letters that mean nothing to YAML, Markdown or a shell. */
@@ -163,7 +152,7 @@ char *card_base(const struct modeldir *model, struct err *e)
             name = named_by_path(path, e);
     }
     if (!name && !e->code)
-        name = copy("model", strlen("model"), e);
+        name = mem_text("model", strlen("model"), "model's name", e);
     if (name)
         plain_letters(name);
     return name;

@@ -178,10 +178,10 @@ static int want_file(struct checker *c, const char *name, struct err *e)
 
     if (mem_grow(&c->file, (c->n_files + 1) * sizeof(*c->file), name, e))
         return e->code;
-    copy = mem_alloc(strlen(name) + 1, name, e);
+    copy = mem_text(name, strlen(name), name, e);
     if (!copy)
         return e->code;
-    c->file[c->n_files++] = strcpy(copy, name);
+    c->file[c->n_files++] = copy;
     return 0;
 }
 

@@ -12,11 +12,10 @@ enum { LINE_EXTRA = SHA256_HEX + 3 }; /* "HEX  NAME\n" less the name */
 int digests_add(struct digests *d, const char *name, const char *sha256,
                 struct err *e)
 {
-    struct file_digest f = { .name = mem_alloc(strlen(name) + 1, name, e) };
+    struct file_digest f = { .name = mem_text(name, strlen(name), name, e) };
 
     if (!f.name)
         return e->code;
-    strcpy(f.name, name);
     snprintf(f.sha256, sizeof(f.sha256), "%s", sha256);
     if (mem_grow(&d->file, (d->n + 1) * sizeof(*d->file), name, e)) {
         free(f.name);

@@ -46,17 +46,6 @@ int outdir_go_on(struct err *e)
                        0;
 }
 
-static char *copy(const char *s, size_t n, struct err *e)
-{
-    char *p = mem_alloc(n + 1, "path", e);
-
-    if (p) {
-        memcpy(p, s, n);
-        p[n] = 0;
-    }
-    return p;
-}
-
 /* OUT may be an empty directory: rename(2) replaces that and no other. */
 static int check_target(const char *path, struct err *e)
 {
@@ -93,14 +82,15 @@ int outdir_begin(struct outdir *o, const char *path, struct err *e)
         n--;
     if (!n)
         return err_set(e, E_USAGE, "OUT is empty");
-    o->path = copy(path, n, e);
+    o->path = mem_text(path, n, "path", e);
     if (!o->path || check_target(o->path, e))
         return e->code;
     slash = strrchr(o->path, '/');
     o->parent =
         slash ?
-            copy(o->path, slash > o->path ? (size_t)(slash - o->path) : 1, e) :
-            copy(".", 1, e);
+            mem_text(o->path, slash > o->path ? (size_t)(slash - o->path) : 1,
+                     "path", e) :
+            mem_text(".", 1, "path", e);
     tmp = mem_alloc(n + 48, "path", e);
     if (!o->parent || !tmp) {
         free(tmp);
