@@ -1,7 +1,8 @@
 # 4bit-forge: one Makefile, no recursion, nothing to edit for a new file.
 #
-#   src/*/forge-*.c  is a tool and becomes bin/forge-*; src/driver/forge.c is forge
-#   src/*/*.c        anything else goes into libforge.a
+#   src/*/forge-*.c  is a tool and becomes bin/forge-*, in a folder of a room, too;
+#                    src/forge/forge.c is forge
+#   src/*/*.c        anything else goes into libforge.a, as src/*/*/*.c does
 #   tests/unit/*.c   is a test program: exit 0 passes, 77 skips
 #   tests/helper/*.c is a program that the tests call
 #   tests/fuzz/fuzz_*.c is a fuzz target, corpus in tests/fuzz/corpus/
@@ -91,11 +92,12 @@ endif
 
 FUZZ_SECONDS ?= 60
 PREFIX       ?= /usr/local
-SRC   := $(sort $(wildcard src/*/*.c))
-TOOLS := $(sort $(wildcard src/*/forge-*.c)) src/driver/forge.c
+SRC   := $(sort $(wildcard src/*/*.c src/*/*/*.c))
+TOOLS := $(foreach s,$(SRC),$(if $(filter forge-%.c,$(notdir $s)),$s)) src/forge/forge.c
 LIB   := $(filter-out $(TOOLS),$(SRC))
 UNIT  := $(sort $(wildcard tests/unit/*.c))
 HELP  := $(sort $(wildcard tests/helper/*.c))
+HEADERS := $(sort $(wildcard src/*/*.h src/*/*/*.h))
 BENCH := $(sort $(wildcard bench/*_bench.c))
 FUZZ  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 SCRIPT := scripts/demo scripts/deb-control scripts/sysroot scripts/completions/forge.bash scripts/forge-run scripts/run-tests \
@@ -165,9 +167,11 @@ $O/tests/fail.so: tests/fail.c $O/flags
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -shared -fPIC -o $@ $< -ldl
 
+# What a plug-in has of the library.
+CUDA_C := $(patsubst %,src/common/%.c,base math/cpu math/dtype math/quant)
 # A plug-in for tests, which lies beside none of the tools.
 FAKE := $O/tests/helper/forge-cuda.so
-$(FAKE): tests/fake_cuda.c $(patsubst %,src/common/%.c,base cpu dtype quant) $(wildcard src/*/*.h) $O/flags
+$(FAKE): tests/fake_cuda.c $(CUDA_C) $(HEADERS) $O/flags
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -fvisibility=hidden -shared -fPIC -o $@ \
 	  $(filter %.c,$^) -lm
@@ -231,9 +235,8 @@ interop: all
 	  PYTHON="$${PYTHON:-$$(scripts/setup --venv)}" bats tests/interop
 
 # House rules a compiler cannot know.  only: $(1) appears in $(2) alone.
-only = @! grep -nE '$(1)' $(filter-out $(2),$(SRC) $(wildcard src/*/*.h)) \
+only = @! grep -nE '$(1)' $(filter-out $(2),$(SRC) $(HEADERS)) \
          || { echo 'lint: the above belongs into $(2) alone'; exit 1; }
-HEADERS := $(sort $(wildcard src/*/*.h))
 CUDA    := $(wildcard src/cuda/*.cu src/cuda/*.cuh bench/*.cu bench/*.cuh)
 C_FILES := $(SRC) $(HEADERS) $(UNIT) $(HELP) $(BENCH) $(FUZZ) $(CUDA) \
            $(wildcard tests/*.c tests/*/*.h tests/gpu/*.c bench/cuda_*.c)
@@ -246,13 +249,13 @@ lint: $O/libforge.a
 	$(Q)shellcheck -S warning -e SC1091,SC2030,SC2031,SC2154,SC2210,SC2238 \
 	  $(wildcard tests/*/*.bats tests/*/*.bash)
 	$(Q)for m in $(MAN); do mandoc -Tlint -W warning $$m; done
-	$(call only,cJSON_,src/common/json.c)
-	$(call only,io_uring_,src/common/file.c src/common/behind.c)
-	$(call only,\bgetenv\b,src/common/tool.c src/common/opt.c src/driver/env.c)
-	$(call only,\bcblas_|openblas_,src/common/blas.c)
-	$(call only,__builtin_cpu_|\bgetauxval\b,src/common/cpu.c)
-	$(call only,\bdlopen\b,src/common/blas.c src/cuda/plugin.c)
-	$(call only,\bEVP_|openssl/,src/common/sha256.c)
+	$(call only,cJSON_,src/common/io/json.c)
+	$(call only,io_uring_,src/common/io/file.c src/common/io/write_behind.c)
+	$(call only,\bgetenv\b,src/common/cli/tool.c src/common/cli/opt.c src/forge/env.c)
+	$(call only,\bcblas_|openblas_,src/common/math/blas.c)
+	$(call only,__builtin_cpu_|\bgetauxval\b,src/common/math/cpu.c)
+	$(call only,\bdlopen\b,src/common/math/blas.c src/device/plugin.c)
+	$(call only,\bEVP_|openssl/,src/common/io/sha256.c)
 	$(Q)! nm -A $O/libforge.a 2>/dev/null | grep -v ':\(base\|opt\)\.c\.o:' | \
 	  grep ' U \(die\|die_err\|exit\|abort\)$$' || \
 	  { echo 'lint: a library module ends the process'; exit 1; }

@@ -9,7 +9,6 @@
 NVCC      ?= nvcc
 CUDA_ARCH ?= 80 90a
 CUDA_SRC  := $(sort $(wildcard src/cuda/*.cu))
-CUDA_C    := src/common/base.c src/common/cpu.c src/common/dtype.c src/common/quant.c
 CUDA_TEST := $(sort $(wildcard tests/gpu/*.c))
 CUDA_OBJ  := $(patsubst %,$O/cuda/%.o,$(CUDA_SRC) $(CUDA_C))
 CUDA_SO   := $O/bin/forge-cuda.so

@@ -18,7 +18,7 @@ B_TESTS := $(patsubst %.c,$B/tests/%,$(notdir $(CUDA_TEST)))
 B_BENCH := $(patsubst $O/bench/%,$B/tests/%,$(GPU_BENCH))
 B_HELP  := $B/tests/mkexperts
 B_RPATH := -Wl,--disable-new-dtags '-Wl,-rpath,$$ORIGIN/../lib'
-# Opened by name when first needed, so that ldd does not know it: common/blas.c.
+# Opened by name when first needed, so that ldd does not know it: common/math/blas.c.
 B_OPENED := libopenblas.so.0
 B_LINK   = $(Q)mkdir -p $(@D); $(CC) $(LDFLAGS) $(B_RPATH) -Wl,-s -o $@ $^ $(LDLIBS)
 $(foreach t,$(TOOLS),$(eval \

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/dtype.h"
+#include "common/math/dtype.h"
 #include "model/kernels.h"
 #include "peak.h"
 

@@ -3,7 +3,7 @@
 #ifndef FORGE_CUDA_BENCH_CUH
 #define FORGE_CUDA_BENCH_CUH
 
-#include "cuda/inside.cuh"
+#include "cuda/internal.cuh"
 
 #include <algorithm>
 #include <math.h>

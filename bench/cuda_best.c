@@ -10,7 +10,7 @@
 #include <stdio.h>
 
 #include "../tests/gpu/gpu.h"
-#include "common/threads.h"
+#include "common/math/threads.h"
 
 enum { REPEATS = 5, GROUP = 128 };
 

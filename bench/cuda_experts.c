@@ -15,9 +15,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/quant.h"
+#include "common/math/quant.h"
 #include "cuda/forge_cuda.h"
-#include "cuda/plugin.h"
+#include "device/plugin.h"
 
 enum {
     WIDE = 7168,

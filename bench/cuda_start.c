@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "cuda/forge_cuda.h"
-#include "cuda/plugin.h"
+#include "device/plugin.h"
 
 enum { COLS = 256, TOKENS = 512, ROWS = 64, PROCESSES = 5, REPEATS = 3 };
 

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/file.h"
+#include "common/io/file.h"
 
 enum { ROUNDS = 3, DEPTH_MAX = 64, BLOCK_MAX = 4 << 20 };
 static const unsigned depths[] = { 4, 16, 64 };

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/quant.h"
+#include "common/math/quant.h"
 #include "gptq/grid.h"
 #include "gptq/grid_cost.h"
 #include "peak.h"

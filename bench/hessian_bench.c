@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/blas.h"
+#include "common/math/blas.h"
 #include "hessian/hessian.h"
 #include "peak.h"
 

@@ -5,9 +5,9 @@
 
 #include <time.h>
 
-#include "common/bf16_kernel.h"
-#include "common/cpu.h"
-#include "common/threads.h"
+#include "common/math/bf16_kernel.h"
+#include "common/math/cpu.h"
+#include "common/math/threads.h"
 
 #ifdef __x86_64__
 #include <immintrin.h>

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/dtype.h"
+#include "common/math/dtype.h"
 #include "model/internal.h"
 #include "peak.h"
 

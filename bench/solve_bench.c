@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/quant.h"
+#include "common/math/quant.h"
 #include "gptq/solve.h"
 #include "peak.h"
 

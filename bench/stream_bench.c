@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/stream.h"
+#include "common/io/stream.h"
 
 enum { ROUNDS = 5, CHUNK = 256 << 10 };
 

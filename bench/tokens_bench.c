@@ -17,7 +17,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/file.h"
+#include "common/io/file.h"
 #include "tokens/tokenizer.h"
 
 static double now(void)

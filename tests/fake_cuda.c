@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/quant.h"
+#include "common/math/quant.h"
 #include "cuda/forge_cuda.h"
 
 #define NO_FACTOR 7 /* first element of a Hessian that cannot be factored */

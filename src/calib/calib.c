@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "calib/emit.h"
-#include "calib/routed.h"
+#include "calib/experts.h"
 
 /* ---- with the weights as they are ---- */
 

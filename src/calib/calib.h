@@ -4,7 +4,7 @@
 
 #include "calib/feedback.h"
 #include "calib/store.h"
-#include "common/progress.h"
+#include "common/cli/progress.h"
 
 /* What comes out. */
 enum calib_output {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/threads.h"
+#include "common/math/threads.h"
 
 enum { MODULES_MAX = 16 * MODULE_PATH_MAX };
 

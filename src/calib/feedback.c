@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/sync.h"
+#include "common/io/sync.h"
 
 /* How long a writer may take to open the pipe. */
 enum { WRITER_SECONDS = 10 };

@@ -1,12 +1,12 @@
 /* feedback.h - the codes that come back from the end of the chain.
  *
  * A thread of its own drains the pipe all the time, or the ring of tools would
- * stand still: each waiting to write, nobody reading.  Marks (common/sync.h)
+ * stand still: each waiting to write, nobody reading.  Marks (common/io/sync.h)
  * say how far it has come. */
 #ifndef FORGE_FEEDBACK_H
 #define FORGE_FEEDBACK_H
 
-#include "model/codes.h"
+#include "model/quantized.h"
 
 struct feedback;
 

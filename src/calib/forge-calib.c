@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "calib/calib.h"
-#include "common/device.h"
-#include "common/tool.h"
+#include "device/device.h"
+#include "common/cli/tool.h"
 
 struct settings {
     struct tool tool;

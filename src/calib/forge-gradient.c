@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "calib/gradient.h"
-#include "common/tool.h"
+#include "common/cli/tool.h"
 
 struct settings {
     struct tool tool;

@@ -3,9 +3,9 @@
 #ifndef FORGE_GRADIENT_H
 #define FORGE_GRADIENT_H
 
-#include "calib/feed.h"
-#include "common/progress.h"
-#include "common/stream.h"
+#include "calib/batch.h"
+#include "common/cli/progress.h"
+#include "common/io/stream.h"
 
 struct gradient {
     struct model *m;

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "calib/emit.h"
-#include "calib/routed.h"
-#include "common/sync.h"
+#include "calib/experts.h"
+#include "common/io/sync.h"
 
 /* Hidden states are published this many times as long after the last ones as
  * writing those took, or as it would take at PUBLISH_RATE: it goes on beside the

@@ -6,8 +6,8 @@
 #ifndef FORGE_STORE_H
 #define FORGE_STORE_H
 
-#include "calib/feed.h"
-#include "common/region.h"
+#include "calib/batch.h"
+#include "common/io/region.h"
 
 struct sequence {
     int64_t length;

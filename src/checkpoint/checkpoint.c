@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
-#include "checkpoint/inside.h"
+#include "checkpoint/internal.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/shardindex.h"
 #include "checkpoint/torchfile.h"

@@ -15,7 +15,7 @@
 #define FORGE_CHECKPOINT_H
 
 #include "common/base.h"
-#include "common/dtype.h"
+#include "common/math/dtype.h"
 
 enum { CHECKPOINT_MAX_DIMS = 8 };
 

@@ -6,7 +6,7 @@
 #define FORGE_ENTRY_H
 
 #include "checkpoint/checkpoint.h"
-#include "common/file.h"
+#include "common/io/file.h"
 
 struct ck_entry {
     char *name;

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "checkpoint/inside.h"
-#include "common/stream.h"
+#include "checkpoint/internal.h"
+#include "common/io/stream.h"
 
 enum { EXPERTS_MAX = 1 << 16 };
 

@@ -9,12 +9,12 @@
 #define FORGE_EXPERTMAP_H
 
 #include "checkpoint/checkpoint.h"
-#include "model/config.h"
+#include "arch/config.h"
 
 /* What becomes of a pruned model's router.  --mode of the tools. */
 enum expert_mode {
     EXPERTS_PRUNE, /* it has the rows of the kept experts: a smaller model */
-    EXPERTS_REMAP /* it stays: the run time maps its choices (runtime/remap.h) */
+    EXPERTS_REMAP  /* it stays: the run time maps its choices (model/remap.h) */
 };
 #define EXPERT_MODES "prune|remap"
 

@@ -7,7 +7,7 @@
 
 #include "checkpoint/expertmap.h"
 #include "checkpoint/join.h"
-#include "common/tool.h"
+#include "common/cli/tool.h"
 
 struct settings {
     struct tool tool;

@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-#include "common/cpu.h"
-#include "common/threads.h"
+#include "common/math/cpu.h"
+#include "common/math/threads.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -7,7 +7,7 @@
 #ifndef FORGE_FP8_H
 #define FORGE_FP8_H
 
-#include "common/dtype.h"
+#include "common/math/dtype.h"
 
 struct fp8_matrix {
     enum dtype dtype;    /* DT_F8_E4M3 or DT_F8_E5M2 */

@@ -15,7 +15,7 @@
 #ifndef FORGE_FUSED_H
 #define FORGE_FUSED_H
 
-#include "checkpoint/inside.h"
+#include "checkpoint/internal.h"
 
 /* Replace such tensors of c->list by those of their experts.  1: there were
  * some; 0: none; E_DATA: shapes that fit neither way, or scales of blocks

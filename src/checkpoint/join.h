@@ -3,7 +3,7 @@
 #define FORGE_JOIN_H
 
 #include "checkpoint/weights.h"
-#include "common/progress.h"
+#include "common/cli/progress.h"
 
 /* Pass every frame of `in`; behind a `hessian` write the weights of the
  * modules that it names.  E_DATA: it names one that is no linear of the

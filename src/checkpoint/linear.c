@@ -7,8 +7,8 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/packed.h"
 #include "checkpoint/view.h"
-#include "common/threads.h"
-#include "runtime/unpack.h"
+#include "common/math/threads.h"
+#include "layout/unpack.h"
 
 /* ---- plain ---- */
 

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/quant.h"
-#include "checkpoint/inside.h"
-#include "runtime/unpack.h"
+#include "common/math/quant.h"
+#include "checkpoint/internal.h"
+#include "layout/unpack.h"
 
 enum part { PART_CODES, PART_SCALES, PART_ZEROS, PART_INDEX, PART_SHAPE };
 

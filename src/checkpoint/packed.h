@@ -7,7 +7,7 @@
 struct packed {
     uint64_t rows, cols, groups;
     uint64_t group;  /* inputs per scale; the last group may be short */
-    uint32_t *codes; /* [rows, ceil(cols/8)] words, runtime/unpack.h */
+    uint32_t *codes; /* [rows, ceil(cols/8)] words, layout/unpack.h */
     uint8_t *zeros;  /* [rows, groups] */
     enum dtype scale_dtype;
     uint8_t *scales; /* [rows, groups] of scale_dtype */

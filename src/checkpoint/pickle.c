@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "checkpoint/pickle_value.h"
-#include "common/utf8.h"
+#include "common/io/utf8.h"
 
 struct machine {
     const uint8_t *begin, *at, *end;

@@ -4,7 +4,7 @@
 #define FORGE_PICKLE_VALUE_H
 
 #include "common/base.h"
-#include "common/dtype.h"
+#include "common/math/dtype.h"
 
 struct pickle_tensor;
 

@@ -4,7 +4,7 @@
 #define FORGE_QUANTCONFIG_H
 
 #include "checkpoint/checkpoint.h"
-#include "common/json.h"
+#include "common/io/json.h"
 
 struct quant_spec {
     enum storage storage;

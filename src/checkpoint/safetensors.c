@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "common/io/json.h"
 
 int safetensors_header(struct file *f, const char *what, char **text,
                        size_t *len, struct err *e)

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "checkpoint/modeldir.h"
+#include "common/io/modeldir.h"
 
 static int by_text(const void *a, const void *b)
 {

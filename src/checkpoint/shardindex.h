@@ -4,7 +4,7 @@
 #define FORGE_SHARDINDEX_H
 
 #include "common/base.h"
-#include "common/json.h"
+#include "common/io/json.h"
 
 enum { SHARDINDEX_MAX = 100000000 }; /* bytes of text */
 

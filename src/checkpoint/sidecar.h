@@ -2,7 +2,7 @@
 #ifndef FORGE_SIDECAR_H
 #define FORGE_SIDECAR_H
 
-#include "checkpoint/modeldir.h"
+#include "common/io/modeldir.h"
 
 enum { SIDECAR_MAX = 256 << 20 }; /* bytes of one */
 

@@ -7,7 +7,7 @@
 #ifndef FORGE_VIEW_H
 #define FORGE_VIEW_H
 
-#include "checkpoint/inside.h"
+#include "checkpoint/internal.h"
 
 /* Change c->list and c->aside; 1: something changed and the names must be
  * indexed anew, 0: nothing to do.  E_DATA: a scale that is missing or does

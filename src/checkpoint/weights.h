@@ -3,8 +3,8 @@
 #define FORGE_WEIGHTS_H
 
 #include "checkpoint/checkpoint.h"
-#include "common/stream.h"
-#include "model/config.h"
+#include "common/io/stream.h"
+#include "arch/config.h"
 
 struct weights_choice {
     int64_t layer; /* this layer; -1: all layers */

@@ -3,7 +3,7 @@
  *
  * The host's part: rows in and out, orders, what others lose beside it.
  */
-#include "cuda/best_inside.cuh"
+#include "cuda/best_internal.cuh"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* best_group_cuda.cu - the grid of a group chosen when the solver reaches it,
  * as gptq/block_grid.h says: every candidate is judged by solving the whole
  * group with it. */
-#include "cuda/best_inside.cuh"
+#include "cuda/best_internal.cuh"
 
 enum {
     ROWS = BEST_ROWS,

@@ -15,7 +15,7 @@
  *
  * Products are in f32: a candidate or a move is taken by a comparison, and
  * what follows in a row depends on it. */
-#include "cuda/best_inside.cuh"
+#include "cuda/best_internal.cuh"
 
 #include <stdlib.h>
 

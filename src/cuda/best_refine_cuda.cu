@@ -1,6 +1,6 @@
 /* best_refine_cuda.cu - codes and the scale of a group made better in the exact
  * norm of H, as gptq/refine.h says. */
-#include "cuda/best_inside.cuh"
+#include "cuda/best_internal.cuh"
 
 enum {
     ROWS = BEST_ROWS,

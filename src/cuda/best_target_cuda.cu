@@ -1,6 +1,6 @@
 /* best_target_cuda.cu - the targets that gptq/target.h describes:
  * W* = W + M (H + lambda I)⁻¹, by cuBLAS. */
-#include "cuda/best_inside.cuh"
+#include "cuda/best_internal.cuh"
 
 /* w += d where the input is not dead; grid (pitch / 64, cols). */
 static __global__ void __launch_bounds__(BEST_TILE)

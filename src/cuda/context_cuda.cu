@@ -1,5 +1,5 @@
 /* context_cuda.cu - a device, its libraries and buffers; the plug-in's table. */
-#include "cuda/inside.cuh"
+#include "cuda/internal.cuh"
 
 #include <math.h>
 #include <stdlib.h>

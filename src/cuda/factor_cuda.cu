@@ -5,7 +5,7 @@
  * (32 of 2048: measured 0.35 ms each, one after the other 0.74).  A matrix
  * that is not positive definite is filled again with ten times the damping,
  * alone: the others keep their factor. */
-#include "cuda/inside.cuh"
+#include "cuda/internal.cuh"
 
 #include <math.h>
 #include <stdlib.h>

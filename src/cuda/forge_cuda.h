@@ -1,6 +1,6 @@
 /* forge_cuda.h - what the plug-in forge-cuda.so offers: one table of functions.
  *
- * The tools open it at run time (cuda/plugin.h), so that one build runs on
+ * The tools open it at run time (device/plugin.h), so that one build runs on
  * machines with and without a GPU.  All pointers are the host's; matrices are
  * row-major and dense.  A context is one device, one stream, one thread at a
  * time.  Every function returns 0 or fills *e:
@@ -14,7 +14,7 @@
 #ifndef FORGE_CUDA_H
 #define FORGE_CUDA_H
 
-#include "common/layout.h"
+#include "layout/layout.h"
 #include "gptq/grid.h"
 #include "gptq/solve_best.h"
 #include "hessian/hessian.h"

@@ -1,6 +1,6 @@
 /* fp8_cuda.cu - e4m3 weights with a scale per block of 128 x 128, as
  * DeepSeek's checkpoints have them, to bf16. */
-#include "cuda/inside.cuh"
+#include "cuda/internal.cuh"
 
 #include <cuda_fp8.h>
 

@@ -3,8 +3,8 @@
 #ifndef FORGE_CUDA_GRID_COST_CUH
 #define FORGE_CUDA_GRID_COST_CUH
 
-#include "common/lanes.h" /* LANES: of the CPU's sums */
-#include "cuda/inside.cuh"
+#include "common/math/lanes.h" /* LANES: of the CPU's sums */
+#include "cuda/internal.cuh"
 
 #define ROUNDER 12582912.0f
 

@@ -11,7 +11,7 @@
  * and panels of 1024, where the whole square takes 8.4 and f32 124.  Chunks of
  * 4,096 take 5.9, one of 65,536 4.8; panels of 256, 512, 896 and 1792 take
  * 6.2, 5.3, 5.4 and 5.3. */
-#include "cuda/inside.cuh"
+#include "cuda/internal.cuh"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* library_cuda.cu - cuBLAS and cuSOLVER, opened by the first stage that
  * multiplies or factors: loading them and their handles is half of a process's
  * start, and grids and packing need neither. */
-#include "cuda/inside.cuh"
+#include "cuda/internal.cuh"
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -15,7 +15,7 @@
  * by cp.async through shared memory 0.112 to 0.116.  In the noise: loads and
  * stores that are not cached, blocks in the order of rows.  IEEE division
  * instead of the product took 0.162. */
-#include "cuda/inside.cuh"
+#include "cuda/internal.cuh"
 
 enum {
     ROWS = 256,                          /* outputs of a tile */

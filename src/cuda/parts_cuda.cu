@@ -1,5 +1,5 @@
 /* parts_cuda.cu - what a stream's time went into: events between the parts. */
-#include "cuda/inside.cuh"
+#include "cuda/internal.cuh"
 
 #include <stdlib.h>
 

@@ -3,7 +3,7 @@
  *
  * Matrices of one size go together, as many as there is memory for: when it
  * ends, the batch is halved, what is held is given back, and it goes on. */
-#include "cuda/inside.cuh"
+#include "cuda/internal.cuh"
 
 #include <stdlib.h>
 

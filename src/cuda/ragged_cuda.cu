@@ -6,7 +6,7 @@
  * threads.  Blocks of the experts with most tokens come first, so that the last
  * ones to run are short.  A tile is one block's, its tokens come in order, and
  * nothing is added by two: equal input gives equal bytes. */
-#include "cuda/inside.cuh"
+#include "cuda/internal.cuh"
 #include "cuda/mma.cuh"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* solve_block_cuda.cu - quantize 128 columns of all rows of all matrices: the
  * kernel of the solver (solve_cuda.cu says where it stands). */
-#include "cuda/solve_inside.cuh"
+#include "cuda/solve_internal.cuh"
 
 #include <cuda_pipeline.h>
 

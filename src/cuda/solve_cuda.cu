@@ -21,7 +21,7 @@
  * Tried on paper alone: right-looking updates of all columns after each block
  * move 2 n^2 O / 128 floats (3.3 GB at n = 7168, O = 2048) where these move
  * an eighth. */
-#include "cuda/solve_inside.cuh"
+#include "cuda/solve_internal.cuh"
 
 enum { SUB = 32 }; /* columns of a sum in f32 */
 

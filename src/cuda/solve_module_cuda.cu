@@ -4,7 +4,7 @@
  * Modules that share a factor (gate and up of an expert) lie one after the
  * other in the rows of its matrix, so that a launch has more rows to fill the
  * device with. */
-#include "cuda/solve_inside.cuh"
+#include "cuda/solve_internal.cuh"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef FORGE_CORPUS_H
 #define FORGE_CORPUS_H
 
-#include "common/stream.h"
+#include "common/io/stream.h"
 
 /* Sequence i is ids[start[i]] .. ids[start[i + 1] - 1]. */
 struct corpus {

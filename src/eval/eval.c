@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/region.h"
-#include "common/threads.h"
+#include "common/io/region.h"
+#include "common/math/threads.h"
 #include "model/moe.h"
 
 enum {

@@ -2,9 +2,9 @@
 #ifndef FORGE_EVAL_H
 #define FORGE_EVAL_H
 
-#include "common/dtype.h"
-#include "common/progress.h"
-#include "runtime/remap.h"
+#include "common/math/dtype.h"
+#include "common/cli/progress.h"
+#include "model/remap.h"
 #include "eval/corpus.h"
 #include "eval/score.h"
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/tool.h"
+#include "common/cli/tool.h"
 #include "eval/eval.h"
 #include "eval/report.h"
 

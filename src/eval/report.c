@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "common/json.h"
+#include "common/io/json.h"
 
 static int written(FILE *out, struct err *e)
 {

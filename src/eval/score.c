@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cpu.h"
+#include "common/math/cpu.h"
 
 enum { LANES = 8 };
 

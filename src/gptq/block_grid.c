@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/quant.h"
+#include "common/math/quant.h"
 
 enum { ROWS = SOLVE_ROWS, COLS = FACTOR_PANEL };
 

@@ -18,7 +18,7 @@
 #ifndef FORGE_BLOCK_GRID_H
 #define FORGE_BLOCK_GRID_H
 
-#include "common/dtype.h"
+#include "common/math/dtype.h"
 #include "gptq/slab.h"
 
 #define BLOCK_HI     1.03

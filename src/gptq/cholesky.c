@@ -17,7 +17,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "common/threads.h"
+#include "common/math/threads.h"
 
 enum {
     ROWS = CHOLESKY_ROWS,

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/blas.h"
-#include "common/quant.h"
-#include "common/threads.h"
+#include "common/math/blas.h"
+#include "common/math/quant.h"
+#include "common/math/threads.h"
 
 enum { BLOCK = 64, TILE = 128 };
 

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/device.h"
-#include "common/quant.h"
-#include "common/tool.h"
+#include "device/device.h"
+#include "common/math/quant.h"
+#include "common/cli/tool.h"
 #include "gptq/grid.h"
 #include "gptq/hfile.h"
 

@@ -5,7 +5,7 @@
  *
  *     sum over the group of  c_j |w_j - q_j|^norm
  *
- * with q_j the weight rounded at that grid (common/quant.h), the scale decoded
+ * with q_j the weight rounded at that grid (common/math/quant.h), the scale decoded
  * from its qmeta4 and rounded as it will be stored: the grid that is searched
  * is the grid that is used.  c_j is 1, or importance[j].
  *
@@ -24,7 +24,7 @@
 #define FORGE_GRID_H
 
 #include "common/base.h"
-#include "common/dtype.h"
+#include "common/math/dtype.h"
 
 enum { GRID_CANDIDATES_MAX = 1024 };
 #define GRID_FACTOR_HI 1.05
@@ -56,7 +56,7 @@ struct grid_backend {
 extern const struct grid_backend grid_cpu;
 extern const struct grid_backend grid_gpu; /* of an open device alone */
 
-/* Search by the device of this process (common/device.h). */
+/* Search by the device of this process (device/device.h). */
 MUST_CHECK int grid_search(const struct grid_params *p, const void *w,
                            uint32_t *meta, struct err *e);
 /* Of what it found: E_CONFIG where a group's weights need a larger scale than

@@ -16,8 +16,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "common/cpu.h"
-#include "common/lanes.h"
+#include "common/math/cpu.h"
+#include "common/math/lanes.h"
 
 #ifdef __x86_64__
 #include <immintrin.h>

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/quant.h"
-#include "common/threads.h"
+#include "common/math/quant.h"
+#include "common/math/threads.h"
 #include "gptq/grid_cost.h"
 
 /* The factors that are tried, and their exponents in a qmeta. */

@@ -1,5 +1,5 @@
 /* grid_gpu.c - see grid.h: the search on the GPU, bit by bit the CPU's. */
-#include "common/device.h"
+#include "device/device.h"
 #include "cuda/forge_cuda.h"
 
 /* A new parameter changes grids that the GPU would go on choosing without it:

@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "common/quant.h"
+#include "common/math/quant.h"
 #include "gptq/grid.h"
 
 /* F16 ends at 65504; a scale near that was clamped, or is about to be. */

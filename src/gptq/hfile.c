@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/stream.h"
+#include "common/io/stream.h"
 
 struct module {
     const char *name; /* into names */

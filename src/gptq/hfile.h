@@ -6,7 +6,7 @@
 #ifndef FORGE_HFILE_H
 #define FORGE_HFILE_H
 
-#include "common/stream.h"
+#include "common/io/stream.h"
 
 struct hfile;
 

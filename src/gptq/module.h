@@ -3,8 +3,8 @@
 #ifndef FORGE_MODULE_H
 #define FORGE_MODULE_H
 
-#include "common/file.h"
-#include "common/stream.h"
+#include "common/io/file.h"
+#include "common/io/stream.h"
 #include "gptq/couple.h"
 #include "gptq/hfile.h"
 #include "gptq/module_note.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "common/io/json.h"
 
 static const char *const order_names[] = { "natural", "activation", "group",
                                            "inside" };

@@ -3,8 +3,8 @@
 #ifndef FORGE_MODULE_NOTE_H
 #define FORGE_MODULE_NOTE_H
 
-#include "common/file.h"
-#include "common/stream.h"
+#include "common/io/file.h"
+#include "common/io/stream.h"
 #include "gptq/solve.h"
 
 /* What happened to a module. */

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "common/quant.h"
+#include "common/math/quant.h"
 #include "gptq/refine_kernel.h"
 
 enum { ROWS = SOLVE_ROWS, COLS = FACTOR_PANEL };

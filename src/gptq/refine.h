@@ -10,7 +10,7 @@
 #ifndef FORGE_REFINE_H
 #define FORGE_REFINE_H
 
-#include "common/dtype.h"
+#include "common/math/dtype.h"
 #include "gptq/slab.h"
 
 /* Sweep over the slab, at most n times, until nothing moves.  Returns the

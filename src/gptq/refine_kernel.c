@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "common/cpu.h"
+#include "common/math/cpu.h"
 #include "gptq/solve_kernel.h"
 
 #define INLINE  static inline __attribute__((always_inline))

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/quant.h"
-#include "common/threads.h"
+#include "common/math/quant.h"
+#include "common/math/threads.h"
 
 enum { ROWS = SOLVE_ROWS, COLS = FACTOR_PANEL };
 

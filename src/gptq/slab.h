@@ -7,9 +7,9 @@
 #ifndef FORGE_SLAB_H
 #define FORGE_SLAB_H
 
-#include "common/dtype.h"
+#include "common/math/dtype.h"
 #include "gptq/factor.h"
-#include "common/lanes.h"
+#include "common/math/lanes.h"
 #include "gptq/solve_kernel.h"
 
 /* Inputs of one group: columns c0..c1 of the factor. */

@@ -4,7 +4,7 @@
  * With H + lambda I = R Rᵀ, input by input in the factor's order:
  *
  *     w*_j = w_j + sum over earlier t of (w_t - q_t) R_tj / R_jj
- *     q_j  = round(w*_j)                                (common/quant.h)
+ *     q_j  = round(w*_j)                                (common/math/quant.h)
  *
  * w_t is the original weight.  This gives the codes of the classic form
  * (w -= err * row of the Cholesky factor of the inverse).  The loss is free:
@@ -14,7 +14,7 @@
 #define FORGE_SOLVE_H
 
 #include "common/base.h"
-#include "common/dtype.h"
+#include "common/math/dtype.h"
 #include "gptq/factor.h"
 
 /* A new one must be taught to the GPU, or declined in solve_gpu.c. */
@@ -84,7 +84,7 @@ struct solve_input {
 MUST_CHECK int solve_gpu_together(struct solve_input **in, int n,
                                   const struct factor_params *p, struct err *e);
 
-/* Both by the device of this process (common/device.h); solve_run() takes any
+/* Both by the device of this process (device/device.h); solve_run() takes any
  * factor, the one that solve_build() made where it was made. */
 MUST_CHECK int solve_build(struct factor **f, const struct factor_params *p,
                            const float *h, struct err *e);

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/device.h"
-#include "common/quant.h"
-#include "common/threads.h"
+#include "device/device.h"
+#include "common/math/quant.h"
+#include "common/math/threads.h"
 #include "cuda/forge_cuda.h"
 #include "gptq/refine.h"
 

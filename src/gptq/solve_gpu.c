@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/device.h"
+#include "device/device.h"
 #include "cuda/forge_cuda.h"
 
 /* A new parameter changes codes that the GPU would go on choosing without it:

@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "common/cpu.h"
-#include "common/lanes.h"
+#include "common/math/cpu.h"
+#include "common/math/lanes.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

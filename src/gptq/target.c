@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/device.h"
-#include "common/threads.h"
+#include "device/device.h"
+#include "common/math/threads.h"
 #include "cuda/forge_cuda.h"
 
 enum { ROWS = SOLVE_ROWS, COLS = FACTOR_PANEL };

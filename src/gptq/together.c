@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/ahead.h"
-#include "common/device.h"
+#include "common/io/prefetch.h"
+#include "device/device.h"
 #include "gptq/solve.h"
 
 /* A module, and where it is solved; input -1: not here. */

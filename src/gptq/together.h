@@ -1,7 +1,7 @@
 /* together.h - the modules of a stream that are there at the same time, solved
  * on the GPU together: a layer's experts.
  *
- * What comes is read ahead (common/ahead.h), Hessians of a file too, while the
+ * What comes is read ahead (common/io/prefetch.h), Hessians of a file too, while the
  * GPU works on what came before.  Only what plain GPTQ does on the GPU is done
  * here; every other module, and those that go wrong, are left to module.h. */
 #ifndef FORGE_TOGETHER_H

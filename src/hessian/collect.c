@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/lanes.h"
+#include "common/math/lanes.h"
 #include "hessian/blend.h"
 #include "hessian/cross.h"
 #include "hessian/hessian.h"

@@ -5,7 +5,7 @@
 #ifndef FORGE_COLLECT_H
 #define FORGE_COLLECT_H
 
-#include "common/stream.h"
+#include "common/io/stream.h"
 
 struct collect_params {
     enum dtype dtype;    /* of the products; DT_NONE: as the activations */

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/blas.h"
-#include "common/lanes.h"
-#include "common/threads.h"
+#include "common/math/blas.h"
+#include "common/math/lanes.h"
+#include "common/math/threads.h"
 #include "hessian/hessian.h"
 #include "hessian/syrk.h"
 

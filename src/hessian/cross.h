@@ -7,7 +7,7 @@
 #define FORGE_CROSS_H
 
 #include "common/base.h"
-#include "common/dtype.h"
+#include "common/math/dtype.h"
 
 struct cross_shape {
     uint64_t rows, cols; /* of C: numbers a token of y, of x */

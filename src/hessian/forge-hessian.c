@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "common/device.h"
-#include "common/tool.h"
+#include "device/device.h"
+#include "common/cli/tool.h"
 #include "hessian/several.h"
 
 struct settings {

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/blas.h"
-#include "common/lanes.h"
-#include "common/threads.h"
+#include "common/math/blas.h"
+#include "common/math/lanes.h"
+#include "common/math/threads.h"
 #include "hessian/hessian_gpu.h"
 #include "hessian/syrk.h"
 

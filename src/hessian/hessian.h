@@ -14,7 +14,7 @@
 #define FORGE_HESSIAN_H
 
 #include "common/base.h"
-#include "common/dtype.h"
+#include "common/math/dtype.h"
 
 enum { HESSIAN_CHUNK = 4096 };
 

@@ -1,7 +1,7 @@
 /* hessian_gpu.c - see hessian_gpu.h. */
 #include "hessian/hessian_gpu.h"
 
-#include "common/device.h"
+#include "device/device.h"
 #include "cuda/forge_cuda.h"
 
 /* A new parameter must be taught to src/cuda/hessian_cuda.cu, or declined. */

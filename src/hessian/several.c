@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/ahead.h"
-#include "common/device.h"
-#include "common/lanes.h"
+#include "common/io/prefetch.h"
+#include "device/device.h"
+#include "common/math/lanes.h"
 #include "cuda/forge_cuda.h"
 #include "hessian/hessian_gpu.h"
 

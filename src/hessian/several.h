@@ -1,6 +1,6 @@
 /* several.h - the activations of a stream, several experts at a time on the GPU.
  *
- * What comes is read ahead (common/ahead.h); the inputs of experts that are
+ * What comes is read ahead (common/io/prefetch.h); the inputs of experts that are
  * there from the first frame to the last are made into Hessians in one call.
  * All others, and on the CPU all, go by collect_activation(). */
 #ifndef FORGE_SEVERAL_H

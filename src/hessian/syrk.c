@@ -9,9 +9,9 @@
 
 #include <string.h>
 
-#include "common/cpu.h"
-#include "common/dtype.h"
-#include "common/threads.h"
+#include "common/math/cpu.h"
+#include "common/math/dtype.h"
+#include "common/math/threads.h"
 
 enum { THREAD_BYTES = 2 << 20 }; /* packed by one thread at least */
 enum {

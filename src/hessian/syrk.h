@@ -1,4 +1,4 @@
-/* syrk.h - tiles of XᵀX for bf16 X, by the kernels of common/bf16_kernel.h.
+/* syrk.h - tiles of XᵀX for bf16 X, by the kernels of common/math/bf16_kernel.h.
  *
  * X is packed once for all tiles, into panels of SYRK_PANEL columns of token
  * pairs, as kernels want their right side:
@@ -10,7 +10,7 @@
 #ifndef FORGE_SYRK_H
 #define FORGE_SYRK_H
 
-#include "common/bf16_kernel.h"
+#include "common/math/bf16_kernel.h"
 
 enum {
     SYRK_PANEL = KERNEL_COLS,

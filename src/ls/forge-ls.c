@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "checkpoint/checkpoint.h"
-#include "common/tool.h"
+#include "common/cli/tool.h"
 #include "ls/show.h"
 
 struct settings {

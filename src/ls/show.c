@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
-#include "common/quant.h"
+#include "common/io/json.h"
+#include "common/math/quant.h"
 #include "ls/values.h"
 
 enum { HEAD_ROWS = 8, HEAD_COLS = 8, BAR = 50 };

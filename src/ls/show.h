@@ -2,7 +2,7 @@
 #ifndef FORGE_SHOW_H
 #define FORGE_SHOW_H
 
-#include "common/stream.h"
+#include "common/io/stream.h"
 
 enum show { SHOW_LINE, SHOW_HEAD, SHOW_STATS, SHOW_HISTOGRAM };
 

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/quant.h"
+#include "common/math/quant.h"
 
 enum { BLOCK = 1024 };
 

@@ -3,7 +3,7 @@
 #ifndef FORGE_VALUES_H
 #define FORGE_VALUES_H
 
-#include "common/dtype.h"
+#include "common/math/dtype.h"
 
 enum { HISTOGRAM_BINS = 16 };
 

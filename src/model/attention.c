@@ -6,8 +6,8 @@
  * work of its own.  Memory: the packed keys and values; no scores. */
 #include <string.h>
 
-#include "common/lanes.h"
-#include "common/threads.h"
+#include "common/math/lanes.h"
+#include "common/math/threads.h"
 #include "model/internal.h"
 #include "model/scratch.h"
 

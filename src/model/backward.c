@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/blas.h"
-#include "common/threads.h"
+#include "common/math/blas.h"
+#include "common/math/threads.h"
 #include "model/internal.h"
 #include "model/moe.h"
 

@@ -11,8 +11,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/blas.h"
-#include "common/threads.h"
+#include "common/math/blas.h"
+#include "common/math/threads.h"
 #include "model/internal.h"
 
 enum { BLOCK = 64 }; /* queries */

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/blas.h"
-#include "common/threads.h"
+#include "common/math/blas.h"
+#include "common/math/threads.h"
 #include "model/backward.h"
 #include "model/internal.h"
 

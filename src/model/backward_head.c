@@ -7,8 +7,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "common/blas.h"
-#include "common/threads.h"
+#include "common/math/blas.h"
+#include "common/math/threads.h"
 #include "model/backward.h"
 #include "model/internal.h"
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/threads.h"
+#include "common/math/threads.h"
 #include "model/internal.h"
 #include "model/moe.h"
 

@@ -75,8 +75,6 @@ struct routing;
 void route_token(const struct moe *m, enum router_kind kind, const float *bias,
                  float *score, float *choice, const struct routing *to,
                  int64_t token);
-/* kv_b_proj of a layer with latent attention. */
-void model_kv_b(const struct model_config *c, int64_t layer, struct linear *l);
 /* lm_head, however stored; the embedding when the model is tied; NULL: *e. */
 const char *model_head_module(const struct model *m, struct err *e);
 /* g[n, h] += the gradient of n rows x, given gy[n, h], that of their norm with

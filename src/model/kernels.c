@@ -1,7 +1,7 @@
 /* kernels.c - see kernels.h: which kernels the level in use has. */
 #include "model/kernels.h"
 
-#include "common/cpu.h"
+#include "common/math/cpu.h"
 #include "model/kernels_list.h"
 
 const struct kernels *kernels_best(void)

@@ -11,7 +11,7 @@
 #define FORGE_KERNELS_H
 
 #include "common/base.h"
-#include "model/config.h"
+#include "arch/config.h"
 
 enum {
     ATTEND_QUERIES = 48, /* of a block: a multiple of ATTEND_ROWS */

@@ -28,9 +28,9 @@
 #define FORGE_MODEL_H
 
 #include "checkpoint/checkpoint.h"
-#include "model/codes.h"
-#include "model/config.h"
-#include "runtime/remap.h"
+#include "model/quantized.h"
+#include "arch/config.h"
+#include "model/remap.h"
 #include "model/scratch.h"
 
 enum point {
@@ -68,7 +68,7 @@ const struct model_config *model_config(const struct model *m);
 enum dtype model_dtype(const struct model *m);
 /* What became of the choices of pruned experts so far, in all layers: of a
  * checkpoint whose router is wider than its experts are many
- * (runtime/remap.h); NULL: of any other. */
+ * (model/remap.h); NULL: of any other. */
 const struct remap_counts *model_remapped(const struct model *m);
 
 /* ---- a batch of sequences ---- */

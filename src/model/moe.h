@@ -8,7 +8,7 @@
 #ifndef FORGE_MOE_H
 #define FORGE_MOE_H
 
-#include "common/region.h"
+#include "common/io/region.h"
 #include "model/model.h"
 
 /* ---- routing ---- */

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/bf16_gemm.h"
-#include "common/blas.h"
-#include "common/threads.h"
+#include "common/math/bf16_gemm.h"
+#include "common/math/blas.h"
+#include "common/math/threads.h"
 #include "model/internal.h"
 #include "model/scratch.h"
 

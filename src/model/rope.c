@@ -6,14 +6,6 @@
 
 static const double PI = 3.14159265358979323846;
 
-double rope_yarn_attention(double factor, double mscale, double all_dim)
-{
-    double l = factor <= 1 ? 0 : 0.1 * log(factor);
-
-    return mscale != 0 && all_dim != 0 ? (mscale * l + 1) / (all_dim * l + 1) :
-                                         l + 1;
-}
-
 /* Where the dimensions lie that turn `rot` times in the original context. */
 static double correction(const struct rope *r, int64_t dim, double rot)
 {

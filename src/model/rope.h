@@ -7,16 +7,12 @@
 #ifndef FORGE_ROPE_H
 #define FORGE_ROPE_H
 
-#include "model/config.h"
+#include "arch/config.h"
 
 /* inv[dim/2] = inverse frequencies of heads of `dim`.  Formulas: default,
  * linear (factor), llama3 (three bands), yarn (Peng et al. 2023, eq. 17-25);
  * dynamic is default. */
 void rope_frequencies(const struct rope *r, int64_t dim, float *inv);
-/* What yarn multiplies cos and sin by when the config does not say:
- * m(mscale)/m(mscale_all_dim) where both are given, else m(1),
- * m(x) = 0.1 x ln(factor) + 1. */
-double rope_yarn_attention(double factor, double mscale, double all_dim);
 
 /* cos and sin of positions 0..n-1, times the attention factor. */
 struct rope_table {

@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/blas.h"
-#include "common/threads.h"
+#include "common/math/blas.h"
+#include "common/math/threads.h"
 #include "model/internal.h"
 #include "model/moe.h"
 

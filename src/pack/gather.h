@@ -5,7 +5,7 @@
 #ifndef FORGE_GATHER_H
 #define FORGE_GATHER_H
 
-#include "common/stream.h"
+#include "common/io/stream.h"
 #include "pack/packer.h"
 
 enum { GATHER_CODES, GATHER_META, GATHER_SCALES, GATHER_ZEROS, GATHER_COUNT };

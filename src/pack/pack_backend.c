@@ -1,7 +1,7 @@
 /* pack_backend.c - see pack_backend.h. */
 #include "pack/pack_backend.h"
 
-#include "common/device.h"
+#include "device/device.h"
 #include "cuda/forge_cuda.h"
 #include "pack/packing.h"
 

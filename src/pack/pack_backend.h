@@ -3,7 +3,7 @@
 #define FORGE_PACK_BACKEND_H
 
 #include "common/base.h"
-#include "common/layout.h"
+#include "layout/layout.h"
 
 struct pack_backend {
     const char *name;
@@ -16,7 +16,7 @@ struct pack_backend {
 extern const struct pack_backend pack_cpu;
 extern const struct pack_backend pack_gpu; /* of an open device alone */
 
-/* words() by the device of this process (common/device.h). */
+/* words() by the device of this process (device/device.h). */
 MUST_CHECK int pack_words(enum layout l, uint32_t *out, const uint32_t *codes,
                           uint64_t rows, uint64_t words, struct err *e);
 

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/quant.h"
-#include "common/threads.h"
+#include "common/math/quant.h"
+#include "common/math/threads.h"
 #include "pack/pack_backend.h"
 #include "pack/packing.h"
 

@@ -2,8 +2,8 @@
 #ifndef FORGE_PACKER_H
 #define FORGE_PACKER_H
 
-#include "common/dtype.h"
-#include "common/layout.h"
+#include "common/math/dtype.h"
+#include "layout/layout.h"
 
 /* What the frames of a module said.  The grid is either meta, or scales (and
  * zeros; without them the module is symmetric). */

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "common/threads.h"
+#include "common/math/threads.h"
 
 enum {
     TILE = 16, /* words: a cache line */

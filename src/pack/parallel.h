@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-#include "model/config.h"
+#include "arch/config.h"
 
 /* Print a table: for each kind of linear whose inputs are cut its inputs and
  * the numbers of devices; then what all kinds allow, with this group and with

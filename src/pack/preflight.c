@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "checkpoint/sidecar.h"
-#include "model/config.h"
+#include "arch/config.h"
 #include "pack/parallel.h"
 
 struct shapes {

@@ -2,7 +2,7 @@
 #ifndef FORGE_PREFLIGHT_H
 #define FORGE_PREFLIGHT_H
 
-#include "common/layout.h"
+#include "layout/layout.h"
 
 struct preflight {
     const char *model; /* directory with config.json */

@@ -6,7 +6,7 @@
 
 #include "checkpoint/expertmap.h"
 #include "checkpoint/checkpoint.h"
-#include "common/tool.h"
+#include "common/cli/tool.h"
 #include "prune/prune.h"
 
 struct settings {

@@ -7,8 +7,8 @@
 #ifndef FORGE_PRUNE_H
 #define FORGE_PRUNE_H
 
-#include "model/config.h"
-#include "common/hitmap.h"
+#include "arch/config.h"
+#include "common/io/hitmap.h"
 
 enum prune_by {
     PRUNE_TOKENS, /* that came to it */

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/units.h"
-#include "common/utf8.h"
+#include "common/cli/units.h"
+#include "common/io/utf8.h"
 
 enum { FIRST_CAP = 1 << 16, SPEC_MAX = 16, NUMBER_MAX = 64 };
 

@@ -3,7 +3,7 @@
 #ifndef FORGE_RUNSTREAM_H
 #define FORGE_RUNSTREAM_H
 
-#include "common/hitmap.h"
+#include "common/io/hitmap.h"
 #include "work/records.h"
 
 /* Of `tokens` frames: how many, and their tokens. */

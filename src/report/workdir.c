@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "checkpoint/checkpoint.h"
-#include "common/json.h"
+#include "common/io/json.h"
 #include "report/runstream.h"
 
 enum { METER_MAX = 4096, LAYERS_MAX = 1 << 20 };

@@ -3,8 +3,8 @@
 #ifndef FORGE_CARD_H
 #define FORGE_CARD_H
 
-#include "checkpoint/modeldir.h"
-#include "common/layout.h"
+#include "common/io/modeldir.h"
+#include "layout/layout.h"
 #include "shard/provenance.h"
 
 #define CARD_FILE "README.md"

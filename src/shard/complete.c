@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/quant.h"
+#include "common/math/quant.h"
 
 enum { NAME_MAX_LEN = 1024 };
 

@@ -7,8 +7,8 @@
 #define FORGE_COMPLETE_H
 
 #include "checkpoint/checkpoint.h"
-#include "common/runfacts.h"
-#include "model/config.h"
+#include "layout/runfacts.h"
+#include "arch/config.h"
 
 /* A tensor by what a header says of it. */
 struct named {

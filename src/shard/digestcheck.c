@@ -9,12 +9,12 @@
 #include <string.h>
 
 #include "checkpoint/expertmap.h"
-#include "checkpoint/modeldir.h"
+#include "common/io/modeldir.h"
 #include "checkpoint/safetensors.h"
-#include "common/frame.h"
-#include "common/hash.h"
-#include "common/json.h"
-#include "common/threads.h"
+#include "common/io/frame.h"
+#include "common/io/hash.h"
+#include "common/io/json.h"
+#include "common/math/threads.h"
 #include "shard/digests.h"
 
 #define DIFFERS "does not have the digest in " SUMS_FILE

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "checkpoint/modeldir.h"
+#include "common/io/modeldir.h"
 
 enum { LINE_EXTRA = SHA256_HEX + 3 }; /* "HEX  NAME\n" less the name */
 

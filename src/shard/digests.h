@@ -10,7 +10,7 @@
 #ifndef FORGE_DIGESTS_H
 #define FORGE_DIGESTS_H
 
-#include "common/sha256.h"
+#include "common/io/sha256.h"
 
 #define SUMS_FILE        "SHA256SUMS"
 #define CHECKSUMS_FILE   "forge_checksums.json"

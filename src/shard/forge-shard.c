@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #include "checkpoint/sidecar.h"
-#include "common/tool.h"
+#include "common/cli/tool.h"
 #include "shard/outdir.h"
 #include "shard/publishdir.h"
 #include "shard/spool.h"

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "common/tool.h"
+#include "common/cli/tool.h"
 #include "shard/digests.h"
 
 struct settings {

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/file.h"
+#include "common/io/file.h"
 #include "shard/digests.h"
 
 static volatile sig_atomic_t signalled;

@@ -4,8 +4,8 @@
 #ifndef FORGE_PLAINLIST_H
 #define FORGE_PLAINLIST_H
 
-#include "common/runfacts.h"
-#include "model/config.h"
+#include "layout/runfacts.h"
+#include "arch/config.h"
 
 struct named_set;
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "common/io/json.h"
 
 /* Where the tool stands in a pipeline; others go last. */
 static size_t rank(const char *step)

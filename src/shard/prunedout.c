@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "common/io/json.h"
 #include "shard/outdir.h"
 #include "shard/splice.h"
 

@@ -8,10 +8,10 @@
 #include <string.h>
 
 #include "checkpoint/sidecar.h"
-#include "common/file.h"
-#include "common/hash.h"
-#include "common/json.h"
-#include "common/threads.h"
+#include "common/io/file.h"
+#include "common/io/hash.h"
+#include "common/io/json.h"
+#include "common/math/threads.h"
 #include "shard/card.h"
 #include "shard/complete.h"
 #include "shard/digests.h"

@@ -2,7 +2,7 @@
 #ifndef FORGE_PUBLISHDIR_H
 #define FORGE_PUBLISHDIR_H
 
-#include "common/progress.h"
+#include "common/cli/progress.h"
 #include "shard/shardplan.h"
 #include "shard/verify.h"
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "common/io/json.h"
 
 static void pair_string(struct json_writer *j, const char *key,
                         const char *value)

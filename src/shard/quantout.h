@@ -3,7 +3,7 @@
 #ifndef FORGE_QUANTOUT_H
 #define FORGE_QUANTOUT_H
 
-#include "common/runfacts.h"
+#include "layout/runfacts.h"
 #include "shard/plainlist.h"
 
 /* The dictionary, as JSON; indent as in a config.json.  free() *json. */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/threads.h"
+#include "common/math/threads.h"
 
 /* Between the worst sound result and the best wrong one; what both were is
  * in resemble.h. */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "common/io/json.h"
 #include "shard/digests.h"
 
 enum { SHARDS_MAX = 99999, HEADER_MAX = 100000000, HEADER_ALIGN = 8 };

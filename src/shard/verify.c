@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "checkpoint/modeldir.h"
-#include "common/json.h"
-#include "common/threads.h"
+#include "common/io/modeldir.h"
+#include "common/io/json.h"
+#include "common/math/threads.h"
 #include "shard/complete.h"
 
 enum { INDEX_MAX = 512 * 1024 * 1024 };

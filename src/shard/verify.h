@@ -3,7 +3,7 @@
 #define FORGE_VERIFY_H
 
 #include "checkpoint/expertmap.h"
-#include "common/runfacts.h"
+#include "layout/runfacts.h"
 #include "shard/resemble.h"
 
 struct verify {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/file.h"
+#include "common/io/file.h"
 
 /* Text as it is, without a comma. */
 static int put(struct notes *n, const char *text, size_t len, struct err *e)

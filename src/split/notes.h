@@ -2,8 +2,8 @@
 #ifndef FORGE_NOTES_H
 #define FORGE_NOTES_H
 
-#include "common/json.h"
-#include "common/stream.h"
+#include "common/io/json.h"
+#include "common/io/stream.h"
 
 /* Zeroed to begin with. */
 struct notes {

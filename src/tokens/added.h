@@ -2,7 +2,7 @@
 #ifndef FORGE_ADDED_H
 #define FORGE_ADDED_H
 
-#include "common/json.h"
+#include "common/io/json.h"
 #include "tokens/bpe.h"
 #include "tokens/normalize.h"
 

@@ -2,7 +2,7 @@
 #ifndef FORGE_BPE_H
 #define FORGE_BPE_H
 
-#include "common/json.h"
+#include "common/io/json.h"
 #include "tokens/ids.h"
 
 struct bpe;

@@ -2,7 +2,7 @@
 #ifndef FORGE_INPUT_H
 #define FORGE_INPUT_H
 
-#include "common/sha256.h"
+#include "common/io/sha256.h"
 
 struct input {
     int fd;

@@ -2,7 +2,7 @@
 #ifndef FORGE_NORMALIZE_H
 #define FORGE_NORMALIZE_H
 
-#include "common/json.h"
+#include "common/io/json.h"
 
 struct normalizer;
 

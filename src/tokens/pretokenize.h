@@ -2,7 +2,7 @@
 #ifndef FORGE_PRETOKENIZE_H
 #define FORGE_PRETOKENIZE_H
 
-#include "common/json.h"
+#include "common/io/json.h"
 #include "tokens/bpe.h"
 
 struct pretokenizer;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "common/io/json.h"
 #include "tokens/sequences.h"
 #include "tokens/unicode.h"
 

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "checkpoint/modeldir.h"
+#include "common/io/modeldir.h"
 #include "tokens/added.h"
 #include "tokens/bpe.h"
 #include "tokens/normalize.h"

@@ -12,7 +12,7 @@
 struct tokenizer;
 
 /* Read a tokenizer.json: the file path, or of a model's directory, by the rules
- * of checkpoint/modeldir.h.  E_NOINPUT: no such file; E_DATA: not strict JSON, or
+ * of common/io/modeldir.h.  E_NOINPUT: no such file; E_DATA: not strict JSON, or
  * a part missing, of the wrong type or contradicting another; E_CONFIG: a kind
  * of model, normalizer, pre-tokenizer or post-processor that is not
  * implemented, by name. */

@@ -8,7 +8,7 @@
 
 #include "tokens/unicode.h"
 
-#include "common/utf8.h"
+#include "common/io/utf8.h"
 
 uint8_t unicode_class[UNICODE_END];
 

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "common/json.h"
+#include "common/io/json.h"
 
 struct vocab_token {
     const char *text;

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/file.h"
+#include "common/io/file.h"
 #include "work/settings.h"
 
 static const char mark_kept[] =
@@ -70,7 +70,7 @@ static const char *after(const char *name, const char *pattern)
     return name;
 }
 
-/* ".tmp.PID.XXXXXX", as common/file.h and shard/outdir.h end a name. */
+/* ".tmp.PID.XXXXXX", as common/io/file.h and shard/outdir.h end a name. */
 static bool is_temporary(const char *rest, long *pid)
 {
     char *end;

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/file.h"
-#include "common/json.h"
+#include "common/io/file.h"
+#include "common/io/json.h"
 
 enum { FILE_MAX = 1 << 28, FIRST = 64, KINDS_MAX = 1024, LAYER_MAX = 1 << 20 };
 

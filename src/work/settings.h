@@ -3,7 +3,7 @@
 #ifndef FORGE_SETTINGS_H
 #define FORGE_SETTINGS_H
 
-#include "common/json.h"
+#include "common/io/json.h"
 
 #define SETTINGS_FILE "settings.json"
 

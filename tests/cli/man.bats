@@ -8,7 +8,7 @@ bats_require_minimum_version 1.5.0
 MAN="$BATS_TEST_DIRNAME/../../man"
 
 programs() {
-    basename -s .c "$BATS_TEST_DIRNAME"/../../src/*/forge-*.c
+    find "$BATS_TEST_DIRNAME/../../src" -name 'forge-*.c' -printf '%f\n' | sed 's/\.c$//' | sort
     echo forge
 }
 

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/config.h"
+#include "arch/config.h"
 #include "model/rope.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "common/io/json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

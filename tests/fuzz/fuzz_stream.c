@@ -8,8 +8,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "common/crc32c.h"
-#include "common/frame.h"
+#include "common/io/crc32c.h"
+#include "common/io/frame.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

@@ -11,9 +11,9 @@
 #include <time.h>
 
 #include "../unit/test.h"
-#include "common/quant.h"
+#include "common/math/quant.h"
 #include "cuda/forge_cuda.h"
-#include "cuda/plugin.h"
+#include "device/plugin.h"
 
 static const struct forge_cuda *cuda;
 static struct cuda_context *gpu;

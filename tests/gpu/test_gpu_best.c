@@ -5,7 +5,7 @@
  * from the codes and grids that came back. */
 #include "gpu.h"
 
-#include "common/device.h"
+#include "device/device.h"
 
 static uint64_t total_codes, total_differ;
 

@@ -4,7 +4,7 @@
 
 #include "pack/packing.h"
 
-/* Codes of w on meta by common/quant.h, as FTS1's words. */
+/* Codes of w on meta by common/math/quant.h, as FTS1's words. */
 static uint32_t *round_all(const struct cuda_pack *p)
 {
     uint64_t groups = quant_groups(p->cols, p->group);

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cpu.h"
-#include "common/threads.h"
+#include "common/math/cpu.h"
+#include "common/math/threads.h"
 #include "model/internal.h"
 #include "model/moe.h"
 

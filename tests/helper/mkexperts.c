@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/stream.h"
+#include "common/io/stream.h"
 
 enum { PART = 2048 }; /* tokens of a frame */
 

@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "common/base.h"
-#include "common/dtype.h"
-#include "common/threads.h"
+#include "common/math/dtype.h"
+#include "common/math/threads.h"
 
 enum { TENSORS_MAX = 2048 };
 

@@ -17,8 +17,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "common/file.h"
-#include "common/frame.h"
+#include "common/io/file.h"
+#include "common/io/frame.h"
 
 static struct err err;
 static struct stream_writer *writer;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """fts.py - streams of named tensors (FTS1), read and written from the pages of
-forge-stream(5) alone: a second opinion on src/common/stream_*.c.
+forge-stream(5) alone: a second opinion on src/common/io/stream_*.c.
 
     import fts
     for t in fts.read(open("x.fts", "rb")):   # Tensor objects, streams in a row

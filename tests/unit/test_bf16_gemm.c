@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/bf16_gemm.h"
-#include "common/bf16_kernel_list.h"
-#include "common/cpu.h"
-#include "common/dtype.h"
+#include "common/math/bf16_gemm.h"
+#include "common/math/bf16_kernel_list.h"
+#include "common/math/cpu.h"
+#include "common/math/dtype.h"
 #include "test.h"
 
 static uint64_t seed = 3;

@@ -15,11 +15,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/crc32c.h"
-#include "common/dtype.h"
-#include "common/file.h"
-#include "common/region.h"
-#include "common/threads.h"
+#include "common/io/crc32c.h"
+#include "common/math/dtype.h"
+#include "common/io/file.h"
+#include "common/io/region.h"
+#include "common/math/threads.h"
 #include "test.h"
 
 static struct err e;

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "model/config.h"
+#include "arch/config.h"
 
 #define SIZES                                                                  \
     "\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":3,"     \

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "model/config.h"
+#include "arch/config.h"
 
 #define BASE                                                                   \
     "\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":6,"     \

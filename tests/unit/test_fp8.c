@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "checkpoint/fp8.h"
-#include "common/threads.h"
+#include "common/math/threads.h"
 #include "test.h"
 
 enum { ROWS = 200, COLS = 333 };

@@ -6,8 +6,8 @@
 
 #include "gptq/factor.h"
 #include "gptq/grid_cost.h"
-#include "common/lanes.h"
-#include "common/quant.h"
+#include "common/math/lanes.h"
+#include "common/math/quant.h"
 #include "gptq/solve_kernel.h"
 #include "test.h"
 

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "common/io/json.h"
 #include "test.h"
 
 static struct err e;

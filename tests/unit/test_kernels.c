@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/dtype.h"
+#include "common/math/dtype.h"
 #include "model/kernels.h"
 
 enum { N = 131, DIM_MAX = 160, KEYS_MAX = 320 };

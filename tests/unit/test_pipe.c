@@ -1,6 +1,6 @@
 /* A stream through a pipe is the bytes that a file gets, whatever the writer
  * does with his memory after stream_write() and however late the reader comes:
- * what was written is lent to the pipe (common/stream_sink.c), so a reader that
+ * what was written is lent to the pipe (common/io/stream_sink.c), so a reader that
  * splices it on without looking at it (as pv does) is the hard case. */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/stream.h"
+#include "common/io/stream.h"
 #include "test.h"
 
 enum { FRAMES = 40, LARGEST = 3 << 20, PIPE = 1 << 20 };

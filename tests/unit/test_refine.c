@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/quant.h"
+#include "common/math/quant.h"
 #include "gptq/refine_kernel.h"
 #include "gptq/solve_kernel.h"
 #include "test.h"

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/remap.h"
+#include "model/remap.h"
 #include "test.h"
 
 enum { EXPERTS = 16, TOP_K = 4, TOKENS = 500 };

@@ -5,8 +5,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "common/crc32c.h"
-#include "common/frame.h"
+#include "common/io/crc32c.h"
+#include "common/io/frame.h"
 #include "test.h"
 
 static struct err e;

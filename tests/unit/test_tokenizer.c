@@ -2,8 +2,8 @@
  * hand-written scanners against Oniguruma. */
 #include <string.h>
 
-#include "common/file.h"
-#include "common/json.h"
+#include "common/io/file.h"
+#include "common/io/json.h"
 #include "test.h"
 #include "tokens/split.h"
 #include "tokens/tokenizer.h"

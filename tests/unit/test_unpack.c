@@ -3,7 +3,7 @@
  * checked against the loaders' own readers. */
 #include <string.h>
 
-#include "runtime/unpack.h"
+#include "layout/unpack.h"
 #include "test.h"
 
 static const uint32_t awq_q[8] = { 0x75316420, 0xa8649753, 0xdb97ca86,

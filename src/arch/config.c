@@ -1,0 +1,371 @@
+/* config.c - see config.h. */
+#include "arch/config.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "common/io/modeldir.h"
+#include "arch/fields.h"
+
+enum { CONFIG_MAX = 16 * 1024 * 1024 };
+
+/* ---- family ---- */
+
+static int find_family(struct model_config *c, const struct json *o,
+                       struct err *e)
+{
+    const char *type = NULL;
+    char known[256];
+
+    if (field_get(o, "text_config"))
+        return err_set(e, E_CONFIG,
+                       "text_config: models inside a wrapper (vision, audio) "
+                       "are not supported");
+    if (field_string(o, "model_type", &type, e) < 0)
+        return e->code;
+    if (!type)
+        return err_set(e, E_DATA, "model_type is missing");
+    c->family = family_find(type);
+    if (!c->family) {
+        family_list(known, sizeof(known));
+        return err_set(e, E_CONFIG,
+                       "model_type '%.64s' is not supported (%s are)", type,
+                       known);
+    }
+    return 0;
+}
+
+static int check_architecture(struct model_config *c, const struct json *o,
+                              struct err *e)
+{
+    const struct json *list = field_get(o, "architectures");
+    const char *name = c->family->architecture;
+
+    if (list && json_type(list) != JSON_ARRAY)
+        return err_set(e, E_DATA, "architectures is not an array");
+    if (list && json_count(list) && !json_string(json_first(list), &name))
+        return err_set(e, E_DATA, "architectures[0] is not a string");
+    /* The first Llama was spelled LLaMAForCausalLM. */
+    if (strcasecmp(name, c->family->architecture))
+        return err_set(e, E_CONFIG,
+                       "architecture '%.64s' is not supported (of %s models, "
+                       "%s is)",
+                       name, c->family->model_type, c->family->architecture);
+    snprintf(c->architecture, sizeof(c->architecture), "%s", name);
+    return 0;
+}
+
+/* ---- sizes ---- */
+
+static int read_head_dim(struct model_config *c, const struct json *o,
+                         struct err *e)
+{
+    c->head_dim = json_get(o, "head_dim") ? 0 : c->family->head_dim;
+    if (field_int(o, "head_dim", 1, HEAD_DIM_MAX, &c->head_dim, e) < 0)
+        return e->code;
+    if (!c->head_dim && c->hidden_size % c->n_heads)
+        return err_set(e, E_DATA,
+                       "hidden_size %lld is not a multiple of "
+                       "num_attention_heads %lld",
+                       (long long)c->hidden_size, (long long)c->n_heads);
+    if (!c->head_dim)
+        c->head_dim = c->hidden_size / c->n_heads;
+    if (c->head_dim % 2 || c->head_dim > HEAD_DIM_MAX)
+        return err_set(e, E_CONFIG,
+                       "head_dim %lld is not supported (even ones up to %d "
+                       "are)",
+                       (long long)c->head_dim, HEAD_DIM_MAX);
+    if (c->n_heads * c->head_dim > MAX_WIDTH)
+        return err_set(e, E_DATA, "%lld heads of %lld are out of range",
+                       (long long)c->n_heads, (long long)c->head_dim);
+    c->v_dim = c->head_dim;
+    c->rotary = c->head_dim;
+    c->attention_scale = 1 / sqrt((double)c->head_dim);
+    return 0;
+}
+
+static int read_heads(struct model_config *c, const struct json *o,
+                      struct err *e)
+{
+    if (field_need(o, "num_attention_heads", 1 << 16, &c->n_heads, e) < 0)
+        return e->code;
+    /* null means as many as heads, absent the family's default */
+    c->n_kv_heads = c->family->n_kv_heads;
+    if (!c->n_kv_heads || json_get(o, "num_key_value_heads"))
+        c->n_kv_heads = c->n_heads;
+    if (field_int(o, "num_key_value_heads", 1, 1 << 16, &c->n_kv_heads, e) < 0)
+        return e->code;
+    if (c->n_heads % c->n_kv_heads)
+        return err_set(e, E_DATA,
+                       "num_attention_heads %lld is not a multiple of "
+                       "num_key_value_heads %lld",
+                       (long long)c->n_heads, (long long)c->n_kv_heads);
+    return c->family->mla ? config_read_mla(c, o, e) : read_head_dim(c, o, e);
+}
+
+static int read_sizes(struct model_config *c, const struct json *o,
+                      struct err *e)
+{
+    const char *act = "silu";
+
+    c->max_position = c->family->max_position;
+    c->rms_eps = c->family->rms_eps > 0 ? c->family->rms_eps : 1e-6;
+    if (field_need(o, "hidden_size", MAX_WIDTH, &c->hidden_size, e) < 0 ||
+        field_need(o, "intermediate_size", MAX_WIDTH, &c->intermediate_size,
+                   e) < 0 ||
+        field_need(o, "num_hidden_layers", MAX_LAYERS, &c->n_layers, e) < 0 ||
+        field_need(o, "vocab_size", MAX_WIDTH, &c->vocab_size, e) < 0 ||
+        read_heads(c, o, e) < 0 ||
+        field_int(o, "max_position_embeddings", 1, MAX_POSITION,
+                  &c->max_position, e) < 0 ||
+        field_number(o, "rms_norm_eps", &c->rms_eps, e) < 0 ||
+        field_bool(o, "tie_word_embeddings", &c->tied, e) < 0 ||
+        field_string(o, "hidden_act", &act, e) < 0)
+        return e->code;
+    if (strcmp(act, "silu") && strcmp(act, "swish"))
+        return err_set(e, E_CONFIG,
+                       "hidden_act '%.64s' is not supported "
+                       "(silu is)",
+                       act);
+    return 0;
+}
+
+/* Biases of linears, and norms of q and k. */
+static int read_biases(struct model_config *c, const struct json *o,
+                       struct err *e)
+{
+    const struct family *f = c->family;
+    bool attention = false, mlp = false, qkv = f->qkv_bias, norm = false;
+
+    if (f->attention_bias && field_bool(o, "attention_bias", &attention, e) < 0)
+        return e->code;
+    if (f->mlp_bias && field_bool(o, "mlp_bias", &mlp, e) < 0)
+        return e->code;
+    if (f->qkv_bias_key && field_bool(o, "qkv_bias", &qkv, e) < 0)
+        return e->code;
+    if (f->qk_norm_key && field_bool(o, "use_qk_norm", &norm, e) < 0)
+        return e->code;
+    c->qkv_bias = attention || qkv;
+    c->o_bias = attention && f->o_bias;
+    c->mlp_bias = mlp;
+    c->qk_norm = !f->qk_norm_key || norm ? f->qk_norm : QK_NORM_NONE;
+    return 0;
+}
+
+/* ---- sliding window ---- */
+
+/* layer_types into c->layer_slides. */
+static int read_layer_types(struct model_config *c, const struct json *list,
+                            struct err *e)
+{
+    const struct json *v;
+    const char *type;
+    int64_t i = 0;
+
+    if (json_type(list) != JSON_ARRAY ||
+        json_count(list) != (size_t)c->n_layers)
+        return err_set(e, E_DATA,
+                       "layer_types is not an array of num_hidden_layers "
+                       "%lld strings",
+                       (long long)c->n_layers);
+    c->layer_slides =
+        mem_zero((size_t)c->n_layers, sizeof(bool), "layer_types", e);
+    if (!c->layer_slides)
+        return e->code;
+    for (v = json_first(list); v; v = json_after(v), i++) {
+        if (!json_string(v, &type))
+            return err_set(e, E_DATA, "layer_types[%lld] is not a string",
+                           (long long)i);
+        c->layer_slides[i] = !strcmp(type, "sliding_attention");
+        if (!c->layer_slides[i] && strcmp(type, "full_attention"))
+            return err_set(e, E_CONFIG,
+                           "layer_types: '%.64s' is not supported "
+                           "(full_attention and sliding_attention are)",
+                           type);
+    }
+    return 0;
+}
+
+/* layer_types must not say what this family's model does not do. */
+static int check_layer_types(const struct model_config *c, struct err *e)
+{
+    enum sliding s = c->family->sliding;
+    bool all = (s == SLIDING_ALL || s == SLIDING_IF_USED) && c->sliding_window;
+
+    for (int64_t i = 0; i < c->n_layers; i++) {
+        bool slides = c->layer_slides[i];
+
+        if (slides && !c->sliding_window)
+            return err_set(e, E_CONFIG,
+                           "layer_types: layer %lld slides, but there is no "
+                           "sliding_window in use",
+                           (long long)i);
+        if (!slides && all)
+            return err_set(e, E_CONFIG,
+                           "layer_types: layer %lld is full_attention, but "
+                           "%s slides in every layer",
+                           (long long)i, c->family->model_type);
+    }
+    return 0;
+}
+
+/* Where layer_types does not say: by max_window_layers. */
+static int slide_by_number(struct model_config *c, const struct json *o,
+                           struct err *e)
+{
+    bool even = c->family->sliding == SLIDING_EVEN;
+    int64_t n = 28;
+
+    if (field_int(o, "max_window_layers", 0, INT_MAX, &n, e) < 0)
+        return e->code;
+    c->layer_slides =
+        mem_zero((size_t)c->n_layers, sizeof(bool), "layer_types", e);
+    if (!c->layer_slides)
+        return e->code;
+    for (int64_t i = 0; i < c->n_layers; i++)
+        c->layer_slides[i] = even ? i < n && i % 2 == 0 : i >= n;
+    return 0;
+}
+
+static int read_sliding(struct model_config *c, const struct json *o,
+                        struct err *e)
+{
+    enum sliding s = c->family->sliding;
+    bool use = s == SLIDING_ALL, by_layer = s >= SLIDING_FROM;
+
+    if (s > SLIDING_ALL && field_bool(o, "use_sliding_window", &use, e) < 0)
+        return e->code;
+    if (use) {
+        c->sliding_window = json_get(o, "sliding_window") ? 0 : 4096;
+        if (field_int(o, "sliding_window", 1, MAX_POSITION, &c->sliding_window,
+                      e) < 0)
+            return e->code;
+    }
+    if (c->family->indexer) /* all "indexed_attention" */
+        return 0;
+    if (field_get(o, "layer_types"))
+        return read_layer_types(c, field_get(o, "layer_types"), e) < 0 ||
+                       check_layer_types(c, e) < 0 ?
+                   e->code :
+                   0;
+    return c->sliding_window && by_layer ? slide_by_number(c, o, e) : 0;
+}
+
+bool model_layer_slides(const struct model_config *c, int64_t layer)
+{
+    return c->sliding_window && (!c->layer_slides || c->layer_slides[layer]);
+}
+
+/* ---- storage ---- */
+
+static int read_dtype(struct model_config *c, const struct json *o,
+                      struct err *e)
+{
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+    } names[] = { { "bfloat16", DT_BF16 },
+                  { "float16", DT_F16 },
+                  { "float32", DT_F32 } };
+    const char *name = NULL;
+
+    c->dtype = DT_BF16;
+    if (field_string(o, "dtype", &name, e) < 0 ||
+        (!name && field_string(o, "torch_dtype", &name, e) < 0))
+        return e->code;
+    if (!name)
+        return 0;
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        if (!strcmp(name, names[i].name)) {
+            c->dtype = names[i].dtype;
+            return 0;
+        }
+    return err_set(e, E_CONFIG,
+                   "dtype '%.64s' is not supported (bfloat16, float16 and "
+                   "float32 are)",
+                   name);
+}
+
+static int read_quantization(struct model_config *c, const struct json *o,
+                             struct err *e)
+{
+    const struct json *q = field_get(o, "quantization_config");
+    const char *method = "";
+
+    if (!q)
+        return 0;
+    if (json_type(q) != JSON_OBJECT)
+        return err_set(e, E_DATA, "quantization_config is not an object");
+    if (field_string(q, "quant_method", &method, e) < 0)
+        return err_prefix(e, "quantization_config");
+    if (strlen(method) >= sizeof(c->quant_method))
+        return err_set(e, E_CONFIG, "quant_method '%.64s' is not supported",
+                       method);
+    snprintf(c->quant_method, sizeof(c->quant_method), "%s", method);
+    return 0;
+}
+
+/* ---- the whole ---- */
+
+static int read_all(struct model_config *c, const struct json *o, struct err *e)
+{
+    if (json_type(o) != JSON_OBJECT)
+        return err_set(e, E_DATA, "not a JSON object");
+    if (find_family(c, o, e) < 0 || check_architecture(c, o, e) < 0 ||
+        read_sizes(c, o, e) < 0 || read_biases(c, o, e) < 0 ||
+        read_sliding(c, o, e) < 0 || config_read_rope(c, o, e) < 0 ||
+        config_read_moe(c, o, e) < 0 || read_dtype(c, o, e) < 0 ||
+        read_quantization(c, o, e) < 0)
+        return e->code;
+    return 0;
+}
+
+static int read_document(struct model_config *c, const struct json_doc *doc,
+                         const char *what, struct err *e)
+{
+    if (read_all(c, json_root(doc), e) < 0) {
+        model_config_release(c);
+        return err_prefix(e, "%s", what);
+    }
+    return 0;
+}
+
+int model_config_parse(struct model_config *c, const char *text, size_t len,
+                       const char *what, struct err *e)
+{
+    struct json_doc *doc;
+    int rc;
+
+    memset(c, 0, sizeof(*c));
+    if (json_parse(&doc, text, len, what, e) < 0)
+        return e->code;
+    rc = read_document(c, doc, what, e);
+    json_free(doc);
+    return rc;
+}
+
+int model_config_read(struct model_config *c, const char *dir, struct err *e)
+{
+    char *text, what[PATH_MAX];
+    size_t len;
+    int rc;
+
+    memset(c, 0, sizeof(*c));
+    if (modeldir_read(dir, "config.json", CONFIG_MAX, &text, &len, e))
+        return e->code;
+    snprintf(what, sizeof(what), "'%s/config.json'", dir);
+    rc = model_config_parse(c, text, len, what, e);
+    free(text);
+    return rc;
+}
+
+void model_config_release(struct model_config *c)
+{
+    free(c->layer_slides);
+    free(c->moe.sparse);
+    memset(c, 0, sizeof(*c));
+}

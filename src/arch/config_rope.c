@@ -1,0 +1,193 @@
+/* config_rope.c - rope parameters of config.json, in all spellings. */
+#include <math.h>
+#include <string.h>
+
+#include "arch/fields.h"
+
+static const struct {
+    const char *name;
+    enum rope_kind kind;
+} rope_kinds[] = {
+    { "default", ROPE_DEFAULT }, { "linear", ROPE_LINEAR },
+    { "llama3", ROPE_LLAMA3 },   { "yarn", ROPE_YARN },
+    { "dynamic", ROPE_DYNAMIC },
+};
+
+static int read_rope_kind(struct rope *r, const struct json *p, struct err *e)
+{
+    const char *name = NULL;
+
+    if (field_string(p, "rope_type", &name, e) < 0 ||
+        (!name && field_string(p, "type", &name, e) < 0))
+        return e->code;
+    for (size_t i = 0; i < ARRAY_LEN(rope_kinds); i++)
+        if (!strcmp(name ? name : "default", rope_kinds[i].name)) {
+            r->kind = rope_kinds[i].kind;
+            return 0;
+        }
+    return err_set(e, E_CONFIG,
+                   "rope type '%.64s' is not supported (default, linear, "
+                   "llama3, yarn and dynamic are)",
+                   name);
+}
+
+/* The part of a head that turns, from one of the places that may say it. */
+static int read_partial(struct model_config *c, const struct json *o,
+                        struct err *e)
+{
+    double part = 1;
+
+    if (!field_get(o, "partial_rotary_factor"))
+        return 0;
+    if (field_number(o, "partial_rotary_factor", &part, e) < 0)
+        return e->code;
+    if (part > 1 || (part != 1 && c->family->partial_rotary <= 0))
+        return err_set(e, E_CONFIG, "partial_rotary_factor %g is not supported",
+                       part);
+    if (c->family->partial_rotary > 0)
+        c->rotary = (int64_t)((double)c->head_dim * part);
+    return 0;
+}
+
+/* o: config.json, p: its rope parameters or NULL. */
+static int read_rotary(struct model_config *c, const struct json *o,
+                       const struct json *p, struct err *e)
+{
+    double part = c->family->partial_rotary;
+
+    if (part != 0)
+        c->rotary = (int64_t)((double)c->head_dim * part);
+    if (read_partial(c, o, e) < 0 || (p && read_partial(c, p, e) < 0))
+        return e->code;
+    if (part != 0 &&
+        field_int(o, "rotary_dim", 1, c->head_dim, &c->rotary, e) < 0)
+        return e->code;
+    if (c->rotary < 2 || c->rotary % 2)
+        return err_set(e, E_CONFIG,
+                       "%lld of a head's %lld dims turn: an even number "
+                       "is supported",
+                       (long long)c->rotary, (long long)c->head_dim);
+    return 0;
+}
+
+double rope_yarn_attention(double factor, double mscale, double all_dim)
+{
+    double l = factor <= 1 ? 0 : 0.1 * log(factor);
+
+    return mscale != 0 && all_dim != 0 ? (mscale * l + 1) / (all_dim * l + 1) :
+                                         l + 1;
+}
+
+/* Members that a kind cannot do without. */
+static int need_rope_fields(const struct rope *r, const struct json *p,
+                            struct err *e)
+{
+    const char *need[] = { "factor", "low_freq_factor", "high_freq_factor" };
+    size_t n = r->kind == ROPE_LLAMA3                            ? 3 :
+               r->kind == ROPE_LINEAR || r->kind == ROPE_DYNAMIC ? 1 :
+                                                                   0;
+
+    for (size_t i = 0; i < n; i++)
+        if (!field_get(p, need[i]))
+            return err_set(e, E_DATA, "rope parameters: %s is missing",
+                           need[i]);
+    if (r->kind == ROPE_LLAMA3 && r->high_freq_factor <= r->low_freq_factor)
+        return err_set(e, E_DATA,
+                       "rope parameters: high_freq_factor %g is not above "
+                       "low_freq_factor %g",
+                       r->high_freq_factor, r->low_freq_factor);
+    return 0;
+}
+
+static int read_yarn(struct model_config *c, const struct json *p,
+                     struct err *e)
+{
+    struct rope *r = &c->rope;
+    double mscale = 0, all = 0;
+
+    r->beta_fast = 32;
+    r->beta_slow = 1;
+    r->truncate = true;
+    if (!field_get(p, "factor"))
+        r->factor = (double)c->max_position / r->original_max_position;
+    if (field_number(p, "beta_fast", &r->beta_fast, e) < 0 ||
+        field_number(p, "beta_slow", &r->beta_slow, e) < 0 ||
+        field_bool(p, "truncate", &r->truncate, e) < 0)
+        return e->code;
+    /* 0 counts as absent for these */
+    if (field_get(p, "mscale") && !json_number(field_get(p, "mscale"), &mscale))
+        return err_set(e, E_DATA, "mscale is not a number");
+    if (field_get(p, "mscale_all_dim") &&
+        !json_number(field_get(p, "mscale_all_dim"), &all))
+        return err_set(e, E_DATA, "mscale_all_dim is not a number");
+    r->mscale_all_dim = all;
+    r->attention_factor = rope_yarn_attention(r->factor, mscale, all);
+    if (r->theta == 1)
+        return err_set(e, E_DATA, "rope_theta 1 makes no yarn");
+    return field_number(p, "attention_factor", &r->attention_factor, e);
+}
+
+/* p: rope_scaling or rope_parameters; NULL when neither says anything. */
+static int read_rope_fields(struct model_config *c, const struct json *o,
+                            const struct json *p, struct err *e)
+{
+    struct rope *r = &c->rope;
+
+    *r = (struct rope){ .theta = 10000, .factor = 1, .attention_factor = 1 };
+    if (c->family->theta > 0)
+        r->theta = c->family->theta;
+    r->original_max_position = (double)c->max_position;
+    if (field_number(o, "rope_theta", &r->theta, e) < 0)
+        return e->code;
+    if (!p)
+        return 0;
+    if (json_type(p) != JSON_OBJECT)
+        return err_set(e, E_DATA, "rope parameters are not an object");
+    for (const struct json *v = json_first(p); v; v = json_after(v))
+        if (json_type(v) == JSON_OBJECT)
+            return err_set(e, E_CONFIG,
+                           "rope parameters by layer type ('%.64s') are not "
+                           "supported",
+                           json_key(v));
+    if (read_rope_kind(r, p, e) < 0 ||
+        field_number(p, "rope_theta", &r->theta, e) < 0)
+        return e->code;
+    if (r->kind == ROPE_DEFAULT)
+        return 0;
+    if (field_number(p, "factor", &r->factor, e) < 0 ||
+        field_number(p, "low_freq_factor", &r->low_freq_factor, e) < 0 ||
+        field_number(p, "high_freq_factor", &r->high_freq_factor, e) < 0 ||
+        field_number(p, "original_max_position_embeddings",
+                     &r->original_max_position, e) < 0 ||
+        field_number(o, "original_max_position_embeddings",
+                     &r->original_max_position, e) < 0 ||
+        need_rope_fields(r, p, e) < 0)
+        return e->code;
+    return r->kind == ROPE_YARN ? read_yarn(c, p, e) : 0;
+}
+
+/* Yarn's second half in latent attention: scores grow by its square. */
+static void scale_scores(struct model_config *c)
+{
+    const struct rope *r = &c->rope;
+    double m;
+
+    if (!c->family->mla || r->kind != ROPE_YARN || r->mscale_all_dim == 0 ||
+        r->factor <= 1)
+        return;
+    m = 0.1 * r->mscale_all_dim * log(r->factor) + 1;
+    c->attention_scale *= m * m;
+}
+
+int config_read_rope(struct model_config *c, const struct json *o,
+                     struct err *e)
+{
+    const struct json *p = field_get(o, "rope_scaling");
+
+    if (!p || (json_type(p) == JSON_OBJECT && !json_count(p)))
+        p = field_get(o, "rope_parameters");
+    if (read_rope_fields(c, o, p, e) < 0 || read_rotary(c, o, p, e) < 0)
+        return e->code;
+    scale_scores(c);
+    return 0;
+}

@@ -1,0 +1,257 @@
+/* linears.c - which linears a decoder layer has: names, shapes, inputs. */
+#include <stdio.h>
+#include <string.h>
+
+#include "arch/config.h"
+
+enum { EXPERT_PARTS = 3 };
+
+struct row {
+    const char *name;
+    enum linear_part part;
+    enum input_class input;
+};
+
+static const struct row gqa[] = {
+    { "self_attn.q_proj", PART_Q, IN_ATTN },
+    { "self_attn.k_proj", PART_K, IN_ATTN },
+    { "self_attn.v_proj", PART_V, IN_ATTN },
+    { "self_attn.o_proj", PART_O, IN_ATTN_OUT },
+};
+static const struct row mla[] = {
+    { "self_attn.q_proj", PART_Q, IN_ATTN },
+    { "self_attn.kv_a_proj_with_mqa", PART_KV_A, IN_ATTN },
+    { "self_attn.o_proj", PART_O, IN_ATTN_OUT },
+};
+static const struct row mla_lora[] = {
+    { "self_attn.q_a_proj", PART_Q_A, IN_ATTN },
+    { "self_attn.kv_a_proj_with_mqa", PART_KV_A, IN_ATTN },
+    { "self_attn.q_b_proj", PART_Q_B, IN_Q_LAT },
+    { "self_attn.o_proj", PART_O, IN_ATTN_OUT },
+};
+/* under "mlp" or the shared expert's prefix */
+static const struct row mlp[] = {
+    { "gate_proj", PART_GATE, IN_MLP },
+    { "up_proj", PART_UP, IN_MLP },
+    { "down_proj", PART_DOWN, IN_MLP_MID },
+};
+/* under the prefix of an expert, in two spellings */
+static const struct row expert_rows[][EXPERT_PARTS] = {
+    { { "gate_proj", PART_GATE, IN_EXPERT },
+      { "up_proj", PART_UP, IN_EXPERT },
+      { "down_proj", PART_DOWN, IN_EXPERT_MID } },
+    { { "w1", PART_GATE, IN_EXPERT },
+      { "w3", PART_UP, IN_EXPERT },
+      { "w2", PART_DOWN, IN_EXPERT_MID } },
+};
+
+const char *input_class_name(enum input_class c)
+{
+    static const char *const name[IN_COUNT] = {
+        "attn_in", "q_lat", "attn_out", "mlp_in", "mlp_mid", "in", "mid"
+    };
+
+    return name[c];
+}
+
+void model_activation_name(const struct model_config *c, int64_t layer,
+                           enum input_class in, int64_t expert,
+                           char name[MODULE_PATH_MAX])
+{
+    if (expert < 0)
+        snprintf(name, MODULE_PATH_MAX, "model.layers.%lld.%s",
+                 (long long)layer, input_class_name(in));
+    else
+        snprintf(name, MODULE_PATH_MAX, "model.layers.%lld.%s.%lld.%s",
+                 (long long)layer, c->family->experts, (long long)expert,
+                 input_class_name(in));
+}
+
+int64_t model_layer_experts(const struct model_config *c, int64_t layer)
+{
+    return layer < c->n_layers && c->moe.sparse && c->moe.sparse[layer] ?
+               c->moe.n_experts :
+               0;
+}
+
+int64_t model_layer_width(const struct model_config *c, int64_t layer)
+{
+    return model_layer_experts(c, layer) ? c->moe.shared_width :
+                                           c->intermediate_size;
+}
+
+/* ---- shapes ---- */
+
+/* width: outputs of the MLP's gate. */
+static void shape(const struct model_config *c, int64_t width, struct linear *l)
+{
+    int64_t h = c->hidden_size, q = c->n_heads * c->head_dim;
+    int64_t kv = c->n_kv_heads * c->head_dim, in_q = c->mla.q_lora;
+    int64_t latent = c->mla.kv_lora;
+    const struct {
+        int64_t rows, cols;
+        bool bias;
+    } of[PARTS] = {
+        [PART_Q] = { q, h, c->qkv_bias },
+        [PART_K] = { kv, h, c->qkv_bias },
+        [PART_V] = { kv, h, c->qkv_bias },
+        [PART_Q_A] = { in_q, h, c->qkv_bias },
+        [PART_KV_A] = { latent + c->mla.rope, h, c->qkv_bias },
+        [PART_Q_B] = { q, in_q, false },
+        [PART_KV_B] = { c->n_heads * (c->mla.nope + c->v_dim), latent, false },
+        [PART_O] = { h, c->n_heads * c->v_dim, c->o_bias },
+        [PART_GATE] = { width, h, c->mlp_bias },
+        [PART_UP] = { width, h, c->mlp_bias },
+        [PART_DOWN] = { h, width, c->mlp_bias },
+    };
+
+    l->rows = of[l->part].rows;
+    l->cols = of[l->part].cols;
+    l->bias = of[l->part].bias;
+    if (l->part == PART_Q && latent)
+        l->bias = false;
+}
+
+static const struct row *attention_rows(const struct model_config *c,
+                                        int64_t *n)
+{
+    if (!c->mla.kv_lora) {
+        *n = ARRAY_LEN(gqa);
+        return gqa;
+    }
+    *n = c->mla.q_lora ? ARRAY_LEN(mla_lora) : ARRAY_LEN(mla);
+    return c->mla.q_lora ? mla_lora : mla;
+}
+
+void model_kv_b(const struct model_config *c, int64_t layer, struct linear *l)
+{
+    *l = (struct linear){ .layer = layer, .expert = -1, .part = PART_KV_B };
+    shape(c, 0, l);
+    snprintf(l->module, sizeof(l->module),
+             "model.layers.%lld.self_attn.kv_b_proj", (long long)layer);
+}
+
+int64_t model_linear_common(const struct model_config *c, int64_t layer)
+{
+    int64_t n;
+
+    attention_rows(c, &n);
+    return n + (model_layer_width(c, layer) ? (int64_t)ARRAY_LEN(mlp) : 0);
+}
+
+int64_t model_linear_count(const struct model_config *c, int64_t layer)
+{
+    return model_linear_common(c, layer) +
+           EXPERT_PARTS * model_layer_experts(c, layer);
+}
+
+/* ---- one of them ---- */
+
+static void fill(struct linear *l, const struct row *r, int64_t layer,
+                 int64_t expert)
+{
+    *l = (struct linear){
+        .layer = layer, .expert = expert, .input = r->input, .part = r->part
+    };
+}
+
+static void expert_linear(const struct model_config *c, int64_t layer,
+                          int64_t expert, int part, struct linear *l)
+{
+    const struct row *r = &expert_rows[c->family->mixtral][part];
+
+    fill(l, r, layer, expert);
+    shape(c, c->moe.width, l);
+    snprintf(l->module, sizeof(l->module), "model.layers.%lld.%s.%lld.%s",
+             (long long)layer, c->family->experts, (long long)expert, r->name);
+}
+
+/* i < model_linear_common() */
+static void common_linear(const struct model_config *c, int64_t layer,
+                          int64_t i, struct linear *l)
+{
+    bool experts = model_layer_experts(c, layer);
+    const char *prefix = experts ? c->family->shared : "mlp";
+    int64_t n;
+    const struct row *r = attention_rows(c, &n);
+
+    r = i < n ? r + i : mlp + (i - n);
+    fill(l, r, layer, -1);
+    shape(c, model_layer_width(c, layer), l);
+    snprintf(l->module, sizeof(l->module), "model.layers.%lld.%s%s%s",
+             (long long)layer, i < n ? "" : prefix, i < n ? "" : ".", r->name);
+}
+
+void model_linear(const struct model_config *c, int64_t layer, int64_t i,
+                  struct linear *l)
+{
+    int64_t common = model_linear_common(c, layer);
+
+    if (i < common)
+        common_linear(c, layer, i, l);
+    else
+        expert_linear(c, layer, (i - common) / EXPERT_PARTS,
+                      (int)((i - common) % EXPERT_PARTS), l);
+}
+
+/* ---- by name ---- */
+
+/* A number below `limit`, and a dot after it; moves *p behind it. */
+static bool take_number(const char **p, int64_t limit, int64_t *out)
+{
+    int64_t n = 0;
+    const char *s = *p;
+
+    if (*s == '0' && s[1] != '.')
+        return false;
+    for (; *s >= '0' && *s <= '9'; s++) {
+        n = n * 10 + (*s - '0');
+        if (n >= limit)
+            return false;
+    }
+    if (s == *p || *s != '.')
+        return false;
+    *p = s + 1;
+    *out = n;
+    return true;
+}
+
+static bool find_expert(const struct model_config *c, int64_t layer,
+                        const char *p, struct linear *l)
+{
+    size_t n = strlen(c->family->experts);
+    int64_t expert;
+
+    if (strncmp(p, c->family->experts, n) != 0 || p[n] != '.')
+        return false;
+    p += n + 1;
+    if (!take_number(&p, model_layer_experts(c, layer), &expert))
+        return false;
+    for (int i = 0; i < EXPERT_PARTS; i++)
+        if (!strcmp(p, expert_rows[c->family->mixtral][i].name)) {
+            expert_linear(c, layer, expert, i, l);
+            return true;
+        }
+    return false;
+}
+
+bool model_find_linear(const struct model_config *c, const char *module,
+                       struct linear *l)
+{
+    static const char prefix[] = "model.layers.";
+    const char *p = module + sizeof(prefix) - 1;
+    int64_t layer, n;
+
+    if (strncmp(module, prefix, sizeof(prefix) - 1) != 0 ||
+        !take_number(&p, c->n_layers, &layer))
+        return false;
+    if (model_layer_experts(c, layer) && find_expert(c, layer, p, l))
+        return true;
+    n = model_linear_common(c, layer);
+    for (int64_t i = 0; i < n; i++) {
+        common_linear(c, layer, i, l);
+        if (!strcmp(module, l->module))
+            return true;
+    }
+    return false;
+}

@@ -1,0 +1,278 @@
+/* feed.c - see feed.h. */
+#include "calib/batch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct feed {
+    struct stream_reader *in;
+    struct stream_writer *pass;
+    struct model *m;
+    bool tokens, inherited;
+    bool original;        /* frames of the original model are read */
+    int64_t layer, count; /* count: sequences so far */
+    bool pending;         /* next was read and is not taken yet */
+    struct frame next;
+};
+
+bool feed_is_tokens(const struct feed *f)
+{
+    return f->tokens;
+}
+
+int64_t feed_layer(const struct feed *f)
+{
+    return f->layer;
+}
+
+/* ---- frames ---- */
+
+/* 1: f->next is a frame of ours; 0: the end; others are passed on. */
+static int fetch(struct feed *f, struct err *e)
+{
+    int rc;
+
+    if (f->pending)
+        return 1;
+    while ((rc = stream_next(f->in, &f->next, e)) > 0) {
+        enum role r = f->next.role;
+
+        if (f->pass && !f->inherited &&
+            stream_inherit(f->pass, stream_head(f->in), e) < 0)
+            return e->code;
+        f->inherited = true;
+        if (r == ROLE_TOKENS || r == ROLE_HIDDEN) {
+            f->pending = true;
+            return 1;
+        }
+        if (f->pass && stream_write(f->pass, &f->next, e) < 0)
+            return e->code;
+    }
+    return rc;
+}
+
+/* "model.layers.12", or with ".original" behind it.  False: another name. */
+static bool parse_name(const char *name, bool original, int64_t *layer)
+{
+    long long l;
+    int n = 0;
+
+    if (sscanf(name, "model.layers.%lld%n", &l, &n) != 1 || l < 0 ||
+        strcmp(name + n, original ? FEED_ORIGINAL : "") != 0)
+        return false;
+    *layer = l;
+    return true;
+}
+
+static int check_hidden(const struct feed *f, const struct frame *x,
+                        struct err *e)
+{
+    int64_t layer, width = model_config(f->m)->hidden_size;
+    char shape[128];
+
+    if (!parse_name(x->name, f->original, &layer))
+        return err_set(e, E_DATA, "'%s' is no name of hidden states", x->name);
+    if (layer != f->layer)
+        return err_set(e, E_DATA, "'%s': want layer %lld", x->name,
+                       (long long)f->layer);
+    if ((x->dtype == DT_BF16 || x->dtype == DT_F32) && x->ndim == 2 &&
+        x->dims[0] && x->dims[1] == (uint64_t)width && x->dims[0] <= INT32_MAX)
+        return 0;
+    return err_set(e, E_DATA,
+                   "'%s' is %s %s; of this model it is BF16 or F32 [n,%lld]",
+                   x->name, dtype_name(x->dtype),
+                   frame_shape(x, shape, sizeof(shape)), (long long)width);
+}
+
+/* ---- one sequence ---- */
+
+static int64_t frame_rows(const struct frame *x)
+{
+    return (int64_t)x->dims[0];
+}
+
+int feed_check_finite(const struct model *m, const void *rows, int64_t n,
+                      int64_t width, const char *what, uint64_t sequence,
+                      struct err *e)
+{
+    size_t size = model_dtype(m) == DT_BF16 ? 2 : 4;
+
+    if (model_finite(m, rows, n * width))
+        return 0;
+    for (int64_t i = 0; i < n; i++)
+        if (!model_finite(m, (const char *)rows + (size_t)(i * width) * size,
+                          width))
+            return err_set(e, E_DATA,
+                           "'%s': sequence %llu: not finite at token %lld",
+                           what, (unsigned long long)sequence, (long long)i);
+    return 0;
+}
+
+/* Rows of a frame to memory of the model's precision. */
+static int copy_rows(const struct feed *f, const struct frame *x, void *to,
+                     struct err *e)
+{
+    enum dtype t = model_dtype(f->m);
+    size_t width = (size_t)x->dims[1], n = (size_t)x->dims[0];
+
+    if (x->dtype == t) {
+        memcpy(to, x->data, x->len);
+    } else if (t == DT_F32) {
+        if (!to_f32(to, x->data, x->dtype, n * width))
+            return err_set(e, E_BUG, "'%s' is no float", x->name);
+    } else if (!from_f32(to, t, x->data, n * width)) {
+        return err_set(e, E_BUG, "'%s' is no float", x->name);
+    }
+    return feed_check_finite(f->m, to, (int64_t)n, (int64_t)width, x->name,
+                             x->sequence, e);
+}
+
+static int check_first(const struct feed *f, struct err *e)
+{
+    const struct frame *x = &f->next;
+
+    if (x->role != (f->tokens ? ROLE_TOKENS : ROLE_HIDDEN))
+        return err_set(e, E_DATA, "a %s frame '%s' among %s",
+                       role_name(x->role), x->name,
+                       f->tokens ? "tokens" : "hidden states");
+    if (!f->tokens)
+        return check_hidden(f, x, e);
+    if (x->dtype != DT_I32 || x->ndim != 1 || !x->dims[0] ||
+        x->dims[0] > INT32_MAX)
+        return err_set(e, E_DATA, "tokens '%s' are not I32 [n]", x->name);
+    return 0;
+}
+
+/* The frame at hand is the first of the original model. */
+static bool original_begins(const struct feed *f)
+{
+    int64_t layer;
+
+    return !f->tokens && !f->original && f->count &&
+           f->next.role == ROLE_HIDDEN &&
+           parse_name(f->next.name, true, &layer);
+}
+
+/* 1: the sequence is in the batch; 0: it does not fit any more, or is not one
+ * of these. */
+static int take(struct feed *f, struct batch *b, int64_t *rows, struct err *e)
+{
+    int64_t n;
+    void *to;
+
+    if (original_begins(f))
+        return 0;
+    if (check_first(f, e) < 0)
+        return e->code;
+    n = frame_rows(&f->next);
+    if (b->n && (*rows + n > BATCH_ROWS || b->n == BATCH_SEQUENCES))
+        return 0;
+    if (!b->n) { /* room for a full batch, or for this one */
+        int64_t room = n > BATCH_ROWS ? n : BATCH_ROWS;
+
+        if (state_reserve(&b->s, f->m, room, BATCH_SEQUENCES, e) < 0)
+            return e->code;
+    }
+    b->length[b->n] = n;
+    b->sequence[b->n] =
+        f->next.sequence ? f->next.sequence : (uint64_t)f->count + 1;
+    to = state_x(&b->s, *rows);
+    if (!f->tokens && copy_rows(f, &f->next, to, e) < 0)
+        return e->code;
+    if (f->tokens && model_embed(f->m, f->next.data, n, to, e) < 0)
+        return err_prefix(e, "sequence %llu",
+                          (unsigned long long)b->sequence[b->n]);
+    f->pending = false;
+    f->count++;
+    b->n++;
+    *rows += n;
+    return 1;
+}
+
+int feed_next(struct feed *f, struct batch *b, struct err *e)
+{
+    int64_t rows = 0;
+    int rc;
+
+    b->n = 0;
+    while ((rc = fetch(f, e)) > 0 && (rc = take(f, b, &rows, e)) > 0)
+        ;
+    if (rc < 0)
+        return rc;
+    if (!b->n)
+        return 0;
+    b->last = !f->pending;
+    rc = state_prepare(&b->s, f->m, POINT_IN, b->length, b->n, e);
+    return rc < 0 ? rc : 1;
+}
+
+int feed_original(struct feed *f)
+{
+    if (f->pending) /* only there does feed_next() leave a frame */
+        f->original = true;
+    return f->pending;
+}
+
+/* ---- opening ---- */
+
+static int look_at_tokens(struct feed *f, int64_t layer, struct err *e)
+{
+    if (layer > 0)
+        return err_set(e, E_DATA,
+                       "tokens enter layer 0, not layer %lld: want its hidden "
+                       "states",
+                       (long long)layer);
+    f->tokens = true;
+    f->layer = 0;
+    return model_load_embedding(f->m, e);
+}
+
+/* What the first hidden frame says of the layer. */
+static int look_at_state(struct feed *f, int64_t layer, struct err *e)
+{
+    const struct model_config *c = model_config(f->m);
+
+    if (f->next.role != ROLE_HIDDEN ||
+        !parse_name(f->next.name, false, &f->layer))
+        return err_set(e, E_DATA,
+                       "the first frame is %s '%s': want tokens, or hidden "
+                       "states of a layer",
+                       role_name(f->next.role), f->next.name);
+    if (layer >= 0)
+        f->layer = layer;
+    if (f->layer >= c->n_layers)
+        return err_set(e, E_DATA, "'%s': the model has %lld layers",
+                       f->next.name, (long long)c->n_layers);
+    return check_hidden(f, &f->next, e);
+}
+
+int feed_open(struct feed **out, struct stream_reader *in, struct model *m,
+              int64_t layer, struct stream_writer *pass, struct err *e)
+{
+    struct feed *f = mem_zero(1, sizeof(*f), "input", e);
+    int rc;
+
+    if (!f)
+        return e->code;
+    f->in = in;
+    f->m = m;
+    f->pass = pass;
+    rc = fetch(f, e);
+    if (!rc)
+        rc = err_set(e, E_DATA, "the input has no sequences");
+    if (rc > 0)
+        rc = f->next.role == ROLE_TOKENS ? look_at_tokens(f, layer, e) :
+                                           look_at_state(f, layer, e);
+    if (rc < 0) {
+        feed_close(f);
+        return rc;
+    }
+    *out = f;
+    return 0;
+}
+
+void feed_close(struct feed *f)
+{
+    free(f);
+}

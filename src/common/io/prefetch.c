@@ -1,0 +1,301 @@
+/* ahead.c - see ahead.h. */
+#include "common/io/prefetch.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+/* Memory of a payload.  Layers are alike: the next ones want the same sizes, and
+ * fresh pages would have to be zeroed by the system. */
+struct room {
+    void *p;
+    size_t cap;
+    bool busy;
+};
+
+enum { FIRST = 32 }; /* the first batches are smaller: 1/16, 1/8, 1/4, 1/2 */
+
+struct batch {
+    struct frame *frame; /* data: a busy room; modules: own */
+    bool *keep;
+    int n, cap;
+    size_t bytes;
+    int rc; /* of what came behind the last one; 1: the batch ended before */
+    struct err err;
+};
+
+struct ahead {
+    struct stream_reader *in;
+    struct stream_writer *out;
+    struct ahead_params params;
+    size_t full;                 /* bytes of a batch */
+    struct batch batch[2], *now; /* now: the caller's; NULL: none yet */
+    struct room *room;
+    size_t n_rooms, idle; /* bytes of those that are not busy */
+    pthread_t thread;
+    bool running;
+    int wanted; /* an eventfd: the caller waits for the batch */
+    char *head;
+};
+
+int ahead_open(struct ahead **out, struct stream_reader *r,
+               struct stream_writer *w, const struct ahead_params *p,
+               struct err *e)
+{
+    struct ahead *a = mem_zero(1, sizeof(*a), "reading ahead", e);
+
+    if (!a)
+        return e->code;
+    a->in = r;
+    a->out = w;
+    a->params = *p;
+    a->full = p->bytes / FIRST; /* soon something to work on */
+    a->batch[0].rc = a->batch[1].rc = 1;
+    a->wanted = eventfd(0, EFD_CLOEXEC);
+    if (a->wanted < 0) {
+        free(a);
+        return err_set(e, E_TEMP, "reading ahead: no event descriptor:");
+    }
+    *out = a;
+    return 0;
+}
+
+/* ---- memory ---- */
+
+void *ahead_room(struct ahead *a, size_t n, struct err *e)
+{
+    struct room *r;
+
+    for (size_t i = 0; i < a->n_rooms; i++) {
+        r = &a->room[i];
+        if (!r->busy && r->cap >= n && r->cap / 2 <= n) {
+            r->busy = true;
+            a->idle -= r->cap;
+            return r->p;
+        }
+    }
+    if (mem_grow(&a->room, (a->n_rooms + 1) * sizeof(*r), "reading ahead", e) <
+        0)
+        return NULL;
+    r = &a->room[a->n_rooms];
+    *r = (struct room){ .cap = n, .busy = true };
+    r->p = mem_pages(n, "reading ahead", e);
+    a->n_rooms += r->p != NULL;
+    return r->p;
+}
+
+static void leave_room(struct ahead *a, const void *p)
+{
+    size_t i = 0;
+
+    while (a->room[i].p != p)
+        i++;
+    a->room[i].busy = false;
+    a->idle += a->room[i].cap;
+    if (a->idle <= a->params.bytes)
+        return;
+    a->idle -= a->room[i].cap;
+    free(a->room[i].p);
+    a->room[i] = a->room[--a->n_rooms];
+}
+
+static void leave_frame(struct ahead *a, const struct frame *f)
+{
+    free((char *)(uintptr_t)f->modules);
+    leave_room(a, f->data);
+}
+
+static int reserve(struct batch *b, int n, struct err *e)
+{
+    if (b->n + n <= b->cap)
+        return 0;
+    if (mem_grow(&b->frame, (size_t)(b->n + n + 32) * sizeof(*b->frame),
+                 "reading ahead", e) < 0 ||
+        mem_grow(&b->keep, (size_t)(b->n + n + 32) * sizeof(*b->keep),
+                 "reading ahead", e) < 0)
+        return e->code;
+    b->cap = b->n + n + 32;
+    return 0;
+}
+
+/* ---- the thread ---- */
+
+/* f, whose data is in a room already, with texts of its own. */
+static int append(struct batch *b, const struct frame *f, struct err *e)
+{
+    struct frame *to;
+    char *text = NULL;
+
+    if (reserve(b, 1, e) < 0)
+        return e->code;
+    if (f->modules) {
+        text = mem_alloc(strlen(f->modules) + 1, "reading ahead", e);
+        if (!text)
+            return e->code;
+        strcpy(text, f->modules);
+    }
+    to = &b->frame[b->n];
+    *to = *f;
+    to->modules = text;
+    b->keep[b->n++] = false;
+    b->bytes += f->len;
+    return 0;
+}
+
+static int take(struct ahead *a, struct batch *b, struct frame *f,
+                struct err *e)
+{
+    struct frame more = { .role = ROLE_NONE };
+    int rc = a->params.before ? a->params.before(a->params.arg, a, f, b->frame,
+                                                 b->n, &more, e) :
+                                0;
+    void *p;
+
+    if (rc < 0 || (rc > 0 && append(b, &more, e) < 0))
+        return e->code;
+    p = ahead_room(a, f->len ? f->len : 1, e);
+    if (!p)
+        return e->code;
+    if (f->len)
+        memcpy(p, f->data, f->len);
+    f->data = p;
+    return append(b, f, e);
+}
+
+static void *gather(void *arg)
+{
+    struct ahead *a = arg;
+    struct batch *b = a->now == a->batch ? a->batch + 1 : a->batch;
+    struct frame f;
+
+    b->rc = 1;
+    a->full = a->full * 2 < a->params.bytes ? a->full * 2 : a->params.bytes;
+    while (!b->n || (b->bytes < a->full && b->n < a->params.frames)) {
+        if (b->n && !stream_wait(a->in, a->wanted))
+            break;
+        b->rc = stream_next(a->in, &f, &b->err);
+        if (b->rc > 0 && take(a, b, &f, &b->err) < 0)
+            b->rc = b->err.code;
+        if (b->rc <= 0)
+            break;
+    }
+    return NULL;
+}
+
+/* ---- the caller ---- */
+
+/* Wait until the thread has a batch, or do its work. */
+static int finish_gathering(struct ahead *a, struct err *e)
+{
+    const uint64_t one = 1;
+    uint64_t count;
+
+    if (stream_flush(a->out, e) < 0)
+        return e->code;
+    if (write(a->wanted, &one, sizeof(one)) < 0)
+        return err_set(e, E_BUG, "reading ahead: cannot wake the reader:");
+    if (a->running)
+        pthread_join(a->thread, NULL);
+    else
+        gather(a);
+    a->running = false;
+    if (read(a->wanted, &count, sizeof(count)) < 0)
+        return err_set(e, E_BUG, "reading ahead: lost a count:");
+    return 0;
+}
+
+/* What the caller keeps goes in front of b; the rest of his batch goes. */
+static int move_kept(struct ahead *a, struct batch *b, struct err *e)
+{
+    struct batch *old = a->now;
+    int kept = 0;
+
+    for (int i = 0; i < old->n; i++)
+        kept += old->keep[i];
+    if (reserve(b, kept, e) < 0)
+        return e->code;
+    memmove(b->frame + kept, b->frame, (size_t)b->n * sizeof(*b->frame));
+    memset(b->keep, 0, (size_t)(b->n + kept) * sizeof(*b->keep));
+    b->n += kept;
+    kept = 0;
+    for (int i = 0; i < old->n; i++)
+        if (old->keep[i])
+            b->frame[kept++] = old->frame[i];
+        else
+            leave_frame(a, &old->frame[i]);
+    old->n = 0;
+    old->bytes = 0;
+    return 0;
+}
+
+static int keep_head(struct ahead *a, struct err *e)
+{
+    const char *head = stream_head(a->in);
+
+    if (a->head || !head)
+        return 0;
+    a->head = mem_alloc(strlen(head) + 1, "reading ahead", e);
+    if (!a->head)
+        return e->code;
+    strcpy(a->head, head);
+    return 0;
+}
+
+int ahead_next(struct ahead *a, const struct frame **frame, int *n,
+               struct err *e)
+{
+    struct batch *b = a->now == a->batch ? a->batch + 1 : a->batch;
+
+    if (a->now && a->now->rc <= 0) { /* that was the last */
+        *e = a->now->err;
+        return a->now->rc;
+    }
+    if (finish_gathering(a, e) < 0)
+        return e->code;
+    if (!b->n) { /* the caller's last batch stays as it is */
+        *e = b->err;
+        if (a->now)
+            a->now->rc = b->rc, a->now->err = b->err;
+        return b->rc;
+    }
+    if (keep_head(a, e) < 0 || (a->now && move_kept(a, b, e) < 0))
+        return e->code;
+    a->now = b;
+    *frame = b->frame;
+    *n = b->n;
+    if (b->rc > 0) /* without a thread: when he comes back */
+        a->running = !pthread_create(&a->thread, NULL, gather, a);
+    return 1;
+}
+
+void ahead_keep(struct ahead *a, int i)
+{
+    a->now->keep[i] = true;
+}
+
+const char *ahead_head(const struct ahead *a)
+{
+    return a->head;
+}
+
+void ahead_close(struct ahead *a)
+{
+    if (!a)
+        return;
+    if (a->running)
+        pthread_join(a->thread, NULL);
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < a->batch[k].n; i++)
+            free((char *)(uintptr_t)a->batch[k].frame[i].modules);
+        free(a->batch[k].frame);
+        free(a->batch[k].keep);
+    }
+    for (size_t i = 0; i < a->n_rooms; i++)
+        free(a->room[i].p);
+    free(a->room);
+    close(a->wanted);
+    free(a->head);
+    free(a);
+}

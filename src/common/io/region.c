@@ -1,0 +1,128 @@
+/* region.c - see region.h. */
+#include "common/io/region.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { STEP = 2 << 20 };
+
+void region_init(struct region *r, const char *dir)
+{
+    *r = (struct region){ .dir = dir };
+}
+
+/* A file without a name; where the file system has no such thing, one whose
+ * name is removed at once. */
+static int open_nameless(const char *dir)
+{
+    char path[PATH_MAX];
+    int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+
+    if (fd >= 0 || errno == ENOENT || errno == EACCES)
+        return fd;
+    if (snprintf(path, sizeof(path), "%s/forge.XXXXXX", dir) >=
+        (int)sizeof(path)) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    fd = mkostemp(path, O_CLOEXEC);
+    if (fd >= 0)
+        unlink(path);
+    return fd;
+}
+
+/* Room is taken now: a page that could not be written later would kill us. */
+static int grow_file(struct region *r, size_t cap, struct err *e)
+{
+    int fd;
+
+    if (!r->file) {
+        fd = open_nameless(r->dir);
+        if (fd < 0)
+            return err_set(e, E_CREATE,
+                           "cannot create a temporary file in '%s':", r->dir);
+        r->file = fd + 1;
+    }
+    errno = posix_fallocate(r->file - 1, 0, (off_t)cap);
+    if (errno)
+        return err_set(
+            e, E_IO, "'%s': no room for a temporary file of %zu bytes:", r->dir,
+            cap);
+    return 0;
+}
+
+static void *map(int file, size_t cap)
+{
+    int flags = file ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+    void *p =
+        mmap(NULL, cap, PROT_READ | PROT_WRITE, flags, file ? file - 1 : -1, 0);
+
+    return p == MAP_FAILED ? NULL : p;
+}
+
+/* From memory to a file: the one move that copies. */
+static int move(struct region *r, size_t cap, struct err *e)
+{
+    int file = r->file;
+    void *p;
+
+    if (cap > REGION_MEMORY && grow_file(r, cap, e) < 0)
+        return e->code;
+    if (r->p && file == r->file) {
+        p = mremap(r->p, r->cap, cap, MREMAP_MAYMOVE);
+        p = p == MAP_FAILED ? NULL : p;
+    } else {
+        p = map(r->file, cap);
+        if (p && r->p) {
+            memcpy(p, r->p, r->cap);
+            munmap(r->p, r->cap);
+        }
+    }
+    if (!p)
+        return err_set(e, E_TEMP, "temporary memory: cannot allocate %zu bytes",
+                       cap);
+    if (!r->file)
+        madvise(p, cap, MADV_HUGEPAGE);
+    r->p = p;
+    r->cap = cap;
+    return 0;
+}
+
+int region_reserve(struct region *r, size_t bytes, struct err *e)
+{
+    size_t cap;
+
+    if (r->p && bytes <= r->cap)
+        return 0;
+    /* by a quarter, so that appending copies little; memory only as needed */
+    if (!bytes)
+        bytes = 1;
+    cap = bytes < r->cap + r->cap / 4 ? r->cap + r->cap / 4 : bytes;
+    if (bytes <= REGION_MEMORY && cap > REGION_MEMORY)
+        cap = REGION_MEMORY;
+    return move(r, (cap + STEP - 1) / STEP * STEP, e);
+}
+
+void region_leave(const struct region *r, size_t at, size_t bytes)
+{
+    size_t page = 4096, first = (at + page - 1) / page * page;
+    size_t end = (at + bytes) / page * page;
+
+    if (r->file && end > first)
+        madvise((char *)r->p + first, end - first, MADV_DONTNEED);
+}
+
+void region_release(struct region *r)
+{
+    if (r->p)
+        munmap(r->p, r->cap);
+    if (r->file)
+        close(r->file - 1);
+    *r = (struct region){ 0 };
+}

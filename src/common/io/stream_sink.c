@@ -1,0 +1,256 @@
+/* stream_sink.c - see stream_sink.h.
+ *
+ * Into a file, bytes go by writes of 256 KiB.
+ *
+ * Into a pipe, write(2) and read(2) copy under one lock: two cores are then no
+ * faster than one (3 GB/s).  So bytes are copied to fresh memory instead, which
+ * vmsplice(2) lends to the pipe without another copy, while the reader takes
+ * out what came before (6 GB/s).  Memory that the pipe may still refer to must
+ * not change, and nobody says when a pipe is done with it (a reader may splice
+ * it on to the next pipe).  Therefore each byte of the memory is written once:
+ * the buffer is a huge page, filled and lent from front to back, then dropped
+ * from our address space; the next byte finds a new page there.  The system
+ * frees the old one when its last reader has.
+ *
+ *     buf |  lent to the pipe  | from .. to: gathered | not yet touched |
+ *                                                     at most PIECE
+ *
+ * Where the kernel gives small pages only, taking fresh ones costs more than
+ * it saves (1.8 GB/s), and the pipe is written to like a file. */
+#include "common/io/stream_sink.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum {
+    PIECE = 256 << 10, /* leaves at once */
+    PIPE_SIZE = 1 << 20,
+    HUGE_PAGE = 2 << 20,
+    LINE = 64, /* of the cache: where the next piece begins */
+};
+
+/* Make the buffer fresh memory.  False: the kernel has no huge page for it, or
+ * cannot take the old one. */
+static bool renew(struct sink *s)
+{
+    unsigned char there = 0;
+
+    if (madvise(s->buf, HUGE_PAGE, MADV_DONTNEED)) {
+        s->buf = NULL; /* it may not be written to any more */
+        return false;
+    }
+    s->from = s->to = 0;
+    *(volatile uint8_t *)s->buf = 0;
+    /* one touch brought in all of it, or one small page */
+    return mincore(s->buf + HUGE_PAGE - 4096, 4096, &there) == 0 && there & 1;
+}
+
+/* A buffer of one huge page, or none. */
+static bool take_region(struct sink *s)
+{
+    void *p = mmap(NULL, 2 * HUGE_PAGE, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (p == MAP_FAILED)
+        return false;
+    s->region = p;
+    s->buf = (uint8_t *)p + (-(uintptr_t)p & (HUGE_PAGE - 1));
+    if (madvise(s->buf, HUGE_PAGE, MADV_HUGEPAGE) == 0 && renew(s))
+        return true;
+    munmap(p, 2 * HUGE_PAGE);
+    s->region = s->buf = NULL;
+    return false;
+}
+
+static int open_stdout(struct sink *s, struct err *e)
+{
+    struct stat st;
+
+    s->name = "<stdout>";
+    s->fd = 1;
+    if (isatty(s->fd))
+        return err_set(e, E_USAGE,
+                       "standard output is a terminal: give -o FILE or a pipe");
+    if (fstat(s->fd, &st) || !S_ISFIFO(st.st_mode))
+        return 0;
+    fcntl(s->fd, F_SETPIPE_SZ, PIPE_SIZE); /* no more than that: no matter */
+    /* asked for nothing: a container's kernel may not have the call */
+    s->gives = vmsplice(s->fd, NULL, 0, 0) == 0 && take_region(s);
+    return 0;
+}
+
+int sink_open(struct sink *s, const char *path, struct err *e)
+{
+    *s = (struct sink){ .fd = -1 };
+    if (path && strcmp(path, "-")) {
+        s->name = path;
+        if (publish_create(&s->pub, path, e) < 0)
+            return e->code;
+    } else if (open_stdout(s, e) < 0) {
+        return e->code;
+    }
+    if (!s->buf && !(s->buf = mem_pages(PIECE, "stream", e)))
+        return e->code;
+    return 0;
+}
+
+void sink_drop(struct sink *s)
+{
+    publish_discard(s->pub);
+    if (s->region)
+        munmap(s->region, 2 * HUGE_PAGE);
+    else
+        free(s->buf);
+    *s = (struct sink){ .fd = -1 };
+}
+
+static int fail(struct sink *s, struct err *e)
+{
+    s->broken = true;
+    return err_set(e, E_IO, "cannot write '%s':", s->name);
+}
+
+static int write_out(struct sink *s, const uint8_t *p, size_t n, struct err *e)
+{
+    if (s->pub) {
+        if (publish_write(s->pub, p, n, e) < 0)
+            s->broken = true;
+        return s->broken ? e->code : 0;
+    }
+    while (n) {
+        ssize_t k = write(s->fd, p, n < PIECE ? n : PIECE);
+
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return fail(s, e);
+        p += k;
+        n -= (size_t)k;
+    }
+    return 0;
+}
+
+static int lend(struct sink *s, const void *p, size_t n, struct err *e)
+{
+    struct iovec v = { (void *)(uintptr_t)p, n };
+
+    while (v.iov_len) {
+        ssize_t k = vmsplice(s->fd, &v, 1, 0);
+
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return fail(s, e);
+        v.iov_base = (char *)v.iov_base + k;
+        v.iov_len -= (size_t)k;
+    }
+    return 0;
+}
+
+/* Lend what was gathered to the pipe; never touch it again. */
+static int give(struct sink *s, struct err *e)
+{
+    if (lend(s, s->buf + s->from, s->to - s->from, e) < 0)
+        return e->code;
+    s->from = s->to = (s->to + LINE - 1) & ~(size_t)(LINE - 1);
+    if (s->to == HUGE_PAGE) {
+        s->gives = renew(s);
+        if (!s->buf)
+            return fail(s, e);
+    }
+    return 0;
+}
+
+int sink_flush(struct sink *s, struct err *e)
+{
+    size_t n = s->to - s->from;
+
+    if (!n)
+        return 0;
+    if (s->gives)
+        return give(s, e);
+    s->from = s->to = 0;
+    return write_out(s, s->buf, n, e);
+}
+
+/* Room for more gathered bytes. */
+static size_t room(const struct sink *s)
+{
+    size_t end = s->from + PIECE;
+
+    return (s->gives && end > HUGE_PAGE ? HUGE_PAGE : end) - s->to;
+}
+
+int sink_put(struct sink *s, const void *data, size_t n, struct err *e)
+{
+    const uint8_t *p = data;
+
+    while (n) {
+        size_t k = room(s);
+
+        if (!s->gives && s->to == 0 && n >= PIECE) { /* not gathered first */
+            k = n - n % PIECE;
+            if (write_out(s, p, k, e) < 0)
+                return e->code;
+        } else {
+            k = k < n ? k : n;
+            memcpy(s->buf + s->to, p, k);
+            s->to += k;
+            if (!room(s) && sink_flush(s, e) < 0)
+                return e->code;
+        }
+        p += k;
+        n -= k;
+    }
+    return 0;
+}
+
+int sink_lend(struct sink *s, const void *data, size_t n, struct err *e)
+{
+    if (!s->gives || n < PIECE)
+        return sink_put(s, data, n, e);
+    return sink_flush(s, e) < 0 ? e->code : lend(s, data, n, e);
+}
+
+/* Standard output that is a file opened without emptying it (1<>FILE) ends
+ * where the stream does; what it held before must not follow END. */
+static int cut_output(const struct sink *s, struct err *e)
+{
+    struct stat st;
+    off_t at;
+
+    if (s->pub || fstat(s->fd, &st) || !S_ISREG(st.st_mode))
+        return 0;
+    at = lseek(s->fd, 0, SEEK_CUR);
+    if (at < 0 || (at < st.st_size && ftruncate(s->fd, at)))
+        return err_set(e, E_IO, "cannot write '%s':", s->name);
+    return 0;
+}
+
+/* A full disk or a lost server may speak up only at close(2). */
+static int close_output(struct sink *s, struct err *e)
+{
+    struct publish *pub = s->pub;
+    int copy;
+
+    s->pub = NULL;
+    if (pub)
+        return publish_commit(pub, e);
+    copy = dup(s->fd); /* 1 stays open: it must not become another file */
+    if (copy >= 0 && close(copy))
+        return err_set(e, E_IO, "cannot write '%s':", s->name);
+    return 0;
+}
+
+int sink_finish(struct sink *s, struct err *e)
+{
+    if (sink_flush(s, e) < 0 || cut_output(s, e) < 0)
+        return e->code;
+    return close_output(s, e);
+}

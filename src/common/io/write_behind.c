@@ -1,0 +1,243 @@
+/* behind.c - see behind.h. */
+#include "common/io/write_behind.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifdef HAVE_URING
+#include <liburing.h>
+
+enum {
+    CHUNK = 1 << 20,
+    SLOTS = 8,       /* chunks: one being filled, the others in flight */
+    AHEAD = 32 << 20 /* room taken at a time */
+};
+
+struct slot {
+    char *bytes; /* CHUNK of them */
+    uint64_t at; /* in the file */
+    bool busy;
+};
+
+struct behind {
+    struct io_uring ring;
+    struct slot slot[SLOTS];
+    char *memory;
+    struct slot *now; /* being filled, up to `filled` */
+    size_t filled;
+    uint64_t at;   /* where `now` goes */
+    uint64_t room; /* the file is this long, or was to be */
+    int fd, direct;
+    int flying;
+    int failed; /* -errno of the first failure */
+};
+
+static int open_direct(int fd)
+{
+    char self[40];
+
+    snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
+    return open(self, O_WRONLY | O_DIRECT | O_CLOEXEC);
+}
+
+struct behind *behind_open(int fd, uint64_t at)
+{
+    struct err e;
+    struct behind *b = mem_zero(1, sizeof(*b), "write queue", &e);
+
+    if (!b)
+        return NULL;
+    b->direct = open_direct(fd);
+    b->memory = b->direct >= 0 ?
+                    mem_pages((size_t)SLOTS * CHUNK, "write queue", &e) :
+                    NULL;
+    if (!b->memory || io_uring_queue_init(SLOTS, &b->ring, 0) < 0) {
+        if (b->direct >= 0)
+            close(b->direct);
+        free(b->memory);
+        free(b);
+        return NULL;
+    }
+    for (size_t i = 0; i < SLOTS; i++)
+        b->slot[i].bytes = b->memory + i * CHUNK;
+    b->now = b->slot;
+    b->fd = fd;
+    b->at = b->room = at;
+    return b;
+}
+
+static void fail(struct behind *b, int error)
+{
+    if (!b->failed)
+        b->failed = error;
+}
+
+static void write_plain(struct behind *b, const char *p, size_t n, uint64_t at)
+{
+    while (n && !b->failed) {
+        ssize_t k = pwrite(b->fd, p, n, (off_t)at);
+
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0) {
+            fail(b, -errno);
+            return;
+        }
+        p += k;
+        at += (uint64_t)k;
+        n -= (size_t)k;
+    }
+}
+
+/* A chunk came back: what is missing is written again. */
+static void land(struct behind *b, struct slot *s, int res)
+{
+    size_t done = res > 0 ? (size_t)res : 0;
+
+    s->busy = false;
+    b->flying--;
+    if (done < CHUNK)
+        write_plain(b, s->bytes + done, CHUNK - done, s->at + done);
+}
+
+/* Begin what was posted, take what came back; wait until no more than `most`
+ * are on their way. */
+static void wait_for(struct behind *b, int most)
+{
+    struct io_uring_cqe *cqe;
+
+    do {
+        unsigned want = b->flying > most;
+        int got = io_uring_submit_and_wait(&b->ring, want);
+
+        if (got < 0 && got != -EINTR && got != -EAGAIN && got != -EBUSY) {
+            fail(b, got); /* a ring that worked until here: never seen */
+            b->flying = 0;
+            return;
+        }
+        while (io_uring_peek_cqe(&b->ring, &cqe) == 0) {
+            struct slot *s = io_uring_cqe_get_data(cqe);
+            int res = cqe->res;
+
+            io_uring_cqe_seen(&b->ring, cqe);
+            land(b, s, res);
+        }
+    } while (b->flying > most);
+}
+
+/* Writes that make a file longer go one after another, waiting: so make it
+ * long first.  A disk too full for that is left to the writes to notice. */
+static void make_room(struct behind *b)
+{
+    if (b->at + CHUNK <= b->room)
+        return;
+    b->room = b->at + AHEAD;
+    if (fallocate(b->fd, 0, (off_t)b->at, AHEAD))
+        b->room = b->at + CHUNK; /* try again with the next chunk */
+}
+
+static void post(struct behind *b)
+{
+    struct io_uring_sqe *sqe;
+    struct slot *s = b->now;
+
+    make_room(b);
+    sqe = io_uring_get_sqe(&b->ring); /* as many as slots: there is one */
+    s->at = b->at;
+    s->busy = true;
+    b->flying++;
+    io_uring_prep_write(sqe, b->direct, s->bytes, CHUNK, s->at);
+    io_uring_sqe_set_data(sqe, s);
+    wait_for(b, SLOTS - 1);
+    for (s = b->slot; s->busy;)
+        s++;
+    b->now = s;
+    b->at += CHUNK;
+    b->filled = 0;
+}
+
+int behind_write(struct behind *b, const void *buf, size_t n)
+{
+    const char *p = buf;
+
+    while (n && !b->failed) {
+        size_t k = CHUNK - b->filled < n ? CHUNK - b->filled : n;
+
+        memcpy(b->now->bytes + b->filled, p, k);
+        b->filled += k;
+        p += k;
+        n -= k;
+        if (b->filled == CHUNK)
+            post(b);
+    }
+    return b->failed;
+}
+
+/* Cut off the room that was not needed; a file that is too short stays so. */
+static void cut(struct behind *b, uint64_t end)
+{
+    struct stat st;
+
+    if (fstat(b->fd, &st) ||
+        ((uint64_t)st.st_size > end && ftruncate(b->fd, (off_t)end)))
+        fail(b, -errno);
+}
+
+int behind_finish(struct behind *b)
+{
+    int rc;
+
+    if (b->flying)
+        wait_for(b, 0);
+    write_plain(b, b->now->bytes, b->filled, b->at);
+    if (!b->failed)
+        cut(b, b->at + b->filled);
+    rc = b->failed;
+    behind_drop(b);
+    return rc;
+}
+
+void behind_drop(struct behind *b)
+{
+    if (!b)
+        return;
+    if (b->flying)
+        wait_for(b, 0);
+    io_uring_queue_exit(&b->ring);
+    close(b->direct);
+    free(b->memory);
+    free(b);
+}
+#else
+struct behind *behind_open(int fd, uint64_t at)
+{
+    (void)fd;
+    (void)at;
+    return NULL;
+}
+
+/* There is none: not called. */
+int behind_write(struct behind *b, const void *buf, size_t n)
+{
+    (void)b;
+    (void)buf;
+    (void)n;
+    return -ENOSYS;
+}
+
+int behind_finish(struct behind *b)
+{
+    (void)b;
+    return -ENOSYS;
+}
+
+void behind_drop(struct behind *b)
+{
+    (void)b;
+}
+#endif

@@ -1,0 +1,219 @@
+/* bf16_gemm.c - see bf16_gemm.h.
+ *
+ * A kernel's depth of inputs at a time: a block of W, which stays in the
+ * second-level cache, meets all rows of x, strip by strip; a strip is copied to
+ * where it stays in the first.  While the first strips pass, the next block of W
+ * is asked for. */
+#include "common/math/bf16_gemm.h"
+
+#include <string.h>
+
+#include "common/math/dtype.h"
+
+enum {
+    COLS = GEMM_COLS,
+    SPARE = 32, /* elements behind a row: rows share no sets of the cache */
+    /* a panel of 2 lines a pair is asked for by strips of one for four */
+    AHEAD_STRIPS = 2 * KERNEL_AHEAD
+};
+
+int64_t bf16_gemm_group(void)
+{
+    return bf16_kernel()->tile_cols;
+}
+
+int64_t bf16_gemm_depth(int64_t k)
+{
+    int64_t step = 2 * bf16_kernel()->step;
+
+    return (k + step - 1) / step * step;
+}
+
+static int64_t panels_of(int64_t n)
+{
+    return (n + COLS - 1) / COLS;
+}
+
+size_t bf16_gemm_packed(int64_t n, int64_t k)
+{
+    return (size_t)(panels_of(n) * COLS * bf16_gemm_depth(k));
+}
+
+/* Inputs of a block, the last one's excepted: equal ones, of whole steps. */
+static int64_t block_of(int64_t depth)
+{
+    int64_t most = bf16_kernel()->depth, blocks = (depth + most - 1) / most;
+    int64_t n = (depth + blocks - 1) / blocks;
+
+    return (n + SPARE - 1) / SPARE * SPARE;
+}
+
+/* ---- packing ---- */
+
+/* Inputs at..at+len-1 of n rows, as pairs; 32-bit words are moved. */
+static void pack_piece(uint16_t *to, const uint16_t *w, int64_t n, int64_t k,
+                       int64_t at, int64_t len)
+{
+    enum { STEP = 16 };
+    int64_t there = k - at < len ? k - at : len;
+
+    if (n < COLS || there < len)
+        memset(to, 0, (size_t)(COLS * len) * sizeof(*to));
+    w += at;
+    for (int64_t t0 = 0; t0 < there / 2; t0 += STEP) {
+        int64_t t1 = t0 + STEP < there / 2 ? t0 + STEP : there / 2;
+
+        for (int64_t r = 0; r < n; r++)
+            for (int64_t t = t0; t < t1; t++)
+                memcpy(to + (t * COLS + r) * 2, w + r * k + t * 2,
+                       2 * sizeof(*to));
+    }
+    for (int64_t r = 0; r < n && there % 2; r++)
+        to[(there / 2 * COLS + r) * 2] = w[r * k + there - 1];
+}
+
+void bf16_gemm_pack(uint16_t *to, const uint16_t *w, int64_t n, int64_t k,
+                    int64_t begin, int64_t end)
+{
+    int64_t depth = bf16_gemm_depth(k), block = block_of(depth), len;
+    int64_t panels = panels_of(n);
+
+    for (int64_t at = 0; at < depth; at += len) {
+        len = depth - at < block ? depth - at : block;
+        for (int64_t p = begin; p < end; p++)
+            pack_piece(to + (at * panels + p * len) * COLS, w + p * COLS * k,
+                       n - p * COLS < COLS ? n - p * COLS : COLS, k, at, len);
+    }
+}
+
+/* ---- products ---- */
+
+/* Inputs at..at+n-1 of all columns. */
+struct block {
+    const struct bf16_gemm *g;
+    const struct bf16_kernel *kernel;
+    int64_t depth, group; /* of W */
+    int64_t at, n, next;  /* next: inputs of the block behind it */
+};
+
+/* Where the panel of column c of W has the block's piece, and how many panels
+ * its group has. */
+static const uint16_t *piece_of(const struct block *b, const uint16_t *packed,
+                                int64_t c, int64_t *panels)
+{
+    int64_t begin = c / b->group * b->group, left = b->g->all - begin;
+
+    *panels = panels_of(left < b->group ? left : b->group);
+    return packed + begin * b->depth + b->at * *panels * COLS +
+           (c - begin) * b->n;
+}
+
+/* x's rows r.., of which there are m, in the block, as the kernel wants them. */
+static struct kernel_strip strip_of(const struct block *b, int64_t r, int64_t m,
+                                    void *room)
+{
+    const struct bf16_gemm *g = b->g;
+    int64_t n = g->k - b->at < b->n ? g->k - b->at : b->n;
+    int64_t ld = KERNEL_DEPTH_MAX + SPARE;
+    uint16_t *h = room;
+    float *f = room;
+
+    for (int64_t i = 0; i < m; i++) {
+        const uint16_t *x = g->x + (r + i) * g->ldx + b->at;
+
+        if (b->kernel->widens) {
+            (void)!to_f32(f + i * ld, x, DT_BF16, (size_t)n);
+            memset(f + i * ld + n, 0, (size_t)(b->n - n) * sizeof(*f));
+        } else {
+            memcpy(h + i * ld, x, (size_t)n * sizeof(*h));
+            memset(h + i * ld + n, 0, (size_t)(b->n - n) * sizeof(*h));
+        }
+    }
+    return b->kernel->widens ?
+               (struct kernel_strip){ f, ld * (int64_t)sizeof(*f),
+                                      2 * sizeof(*f) } :
+               (struct kernel_strip){ h, ld * (int64_t)sizeof(*h),
+                                      2 * sizeof(*h) };
+}
+
+/* The last columns of a matrix whose n is no multiple of COLS. */
+static void few_columns(const struct bf16_kernel *k, int rows, int64_t n,
+                        float *y, int64_t ldy, struct kernel_strip s,
+                        const uint16_t *w, int64_t pairs, enum kernel_sum how)
+{
+    float part[KERNEL_ROWS_MAX * COLS] = { 0 };
+
+    for (int r = 0; r < rows; r++)
+        memcpy(part + r * COLS, y + r * ldy, (size_t)n * sizeof(*y));
+    k->run(rows, part, COLS, s, w, pairs, how, w);
+    for (int r = 0; r < rows; r++)
+        memcpy(y + r * ldy, part + r * COLS, (size_t)n * sizeof(*y));
+}
+
+/* A part of what the next block reads of a panel: it lies behind what the
+ * group's panels have of this one. */
+static const uint16_t *ahead_of(const struct block *b, int64_t strip, int64_t c,
+                                const uint16_t *w, int64_t panels)
+{
+    int64_t in = c % b->group;
+
+    if (!b->next || strip >= AHEAD_STRIPS)
+        return w;
+    return w - in * b->n + panels * COLS * b->n + in * b->next +
+           strip * (b->next / AHEAD_STRIPS) * COLS;
+}
+
+static void run_columns(const struct block *b, int64_t r, int rows,
+                        struct kernel_strip s, const uint16_t *packed, float *y)
+{
+    const struct bf16_gemm *g = b->g;
+    enum kernel_sum how = b->at ? SUM_GO_ON : SUM_NEW;
+    int64_t strip = r / b->kernel->rows, panels;
+
+    for (int64_t c = 0; c < g->n; c += COLS) {
+        const uint16_t *w = piece_of(b, packed, g->first + c, &panels);
+
+        if (g->n - c < COLS)
+            few_columns(b->kernel, rows, g->n - c, y + c, g->ldy, s, w,
+                        b->n / 2, how);
+        else
+            b->kernel->run(rows, y + c, g->ldy, s, w, b->n / 2, how,
+                           ahead_of(b, strip, g->first + c, w, panels));
+    }
+}
+
+static void run_strip(const struct block *b, int64_t r, int rows, void *room)
+{
+    const struct bf16_gemm *g = b->g;
+    struct kernel_strip s = strip_of(b, r, rows, room);
+    float *y = g->y + r * g->ldy;
+
+    run_columns(b, r, rows, s, g->packed, y);
+    if (g->second)
+        run_columns(b, r, rows, s, g->second, y + g->n);
+}
+
+void bf16_gemm(const struct bf16_gemm *g)
+{
+    union {
+        uint16_t h[KERNEL_ROWS_MAX * (KERNEL_DEPTH_MAX + SPARE)];
+        float f[KERNEL_ROWS_MAX / 2 * (KERNEL_DEPTH_MAX + SPARE)];
+    } room __attribute__((aligned(64)));
+    struct block b = { .g = g, .kernel = bf16_kernel() };
+    int64_t most;
+
+    b.depth = bf16_gemm_depth(g->k);
+    b.group = bf16_gemm_group();
+    most = block_of(b.depth);
+    bf16_kernel_begin();
+    for (b.at = 0; b.at < b.depth; b.at += b.n) {
+        b.n = b.depth - b.at < most ? b.depth - b.at : most;
+        b.next = b.depth - b.at - b.n < most ? b.depth - b.at - b.n : most;
+        for (int64_t r = 0; r < g->m; r += b.kernel->rows)
+            run_strip(
+                &b, r,
+                (int)(g->m - r < b.kernel->rows ? g->m - r : b.kernel->rows),
+                &room);
+    }
+    bf16_kernel_end();
+}

@@ -1,0 +1,188 @@
+/* blas.c - see blas.h.  The only file that knows OpenBLAS. */
+#include "common/math/blas.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/math/cpu.h"
+#include "common/math/threads.h"
+
+/* The numbers of cblas.h, which is not needed at build time then. */
+enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 };
+enum { LOWER = 122 };
+
+static struct {
+    void (*sgemm)(int order, int ta, int tb, int m, int n, int k, float alpha,
+                  const float *a, int lda, const float *b, int ldb, float beta,
+                  float *c, int ldc);
+    void (*ssyrk)(int order, int uplo, int trans, int n, int k, float alpha,
+                  const float *a, int lda, float beta, float *c, int ldc);
+    void (*set_threads)(int n);
+    void *(*buffer_take)(int);
+    void (*buffer_leave)(void *);
+} lib;
+
+/* A call works in a buffer that OpenBLAS maps when none is free, and where it
+ * gets none it tries for ever.  So they are mapped when it is opened, after a
+ * look whether they can be, and no more calls run at a time than there are. */
+enum { MAX_CALLS = 128, MIB = 1 << 20, BUFFER = 128 * MIB, SPARE = 16 * MIB };
+static sem_t calls;
+
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+static bool opened;
+
+/* OpenBLAS's names of kernels; those of Zen and of later CPUs with AVX-512 have
+ * the same products. */
+static const char *core_type(void)
+{
+#ifdef __aarch64__
+    return "ARMV8";
+#else
+    return cpu_uses(CPU_AVX512) ? "SkylakeX" :
+           cpu_uses(CPU_AVX2)   ? "Haswell" :
+                                  "Prescott";
+#endif
+}
+
+static int map_buffers(struct err *e)
+{
+    int n = threads_count() < MAX_CALLS ? threads_count() : MAX_CALLS;
+    size_t room = (size_t)n * BUFFER + SPARE;
+    void *buffer[MAX_CALLS], *trial = mmap(NULL, room, PROT_READ | PROT_WRITE,
+                                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (trial == MAP_FAILED)
+        return err_set(e, E_TEMP,
+                       "cannot allocate OpenBLAS's buffers: %d MiB for each of "
+                       "%d threads (--threads)",
+                       BUFFER / MIB, n);
+    munmap(trial, room);
+    for (int i = 0; i < n; i++)
+        buffer[i] = lib.buffer_take(0);
+    for (int i = 0; i < n; i++)
+        lib.buffer_leave(buffer[i]);
+    sem_init(&calls, 0, (unsigned)n);
+    return 0;
+}
+
+static int load(struct err *e)
+{
+    const struct {
+        const char *name;
+        void *to; /* a function pointer of lib */
+    } want[] = {
+        { "cblas_sgemm", &lib.sgemm },
+        { "cblas_ssyrk", &lib.ssyrk },
+        { "openblas_set_num_threads", &lib.set_threads },
+        { "blas_memory_alloc", &lib.buffer_take },
+        { "blas_memory_free", &lib.buffer_leave },
+    };
+    void *so;
+
+    setenv("OPENBLAS_NUM_THREADS", "1", 1); /* read when it is opened */
+    setenv("OPENBLAS_CORETYPE", core_type(), 0);
+    so = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+    if (!so) {
+        const char *why = dlerror();
+        bool memory =
+            !why || strstr(why, "memory") || strstr(why, "failed to map");
+
+        return err_set(e, memory ? E_TEMP : E_CONFIG,
+                       "cannot open OpenBLAS: %s", why ? why : "out of memory");
+    }
+    for (size_t i = 0; i < ARRAY_LEN(want); i++) {
+        void *f = dlsym(so, want[i].name);
+
+        if (!f)
+            return err_set(e, E_CONFIG, "OpenBLAS has no function '%s'",
+                           want[i].name);
+        memcpy(want[i].to, &f, sizeof(f));
+    }
+    lib.set_threads(1);
+    return map_buffers(e);
+}
+
+int blas_open(struct err *e)
+{
+    int rc = 0;
+
+    pthread_mutex_lock(&opening);
+    if (!opened) {
+        rc = load(e);
+        opened = rc == 0;
+    }
+    pthread_mutex_unlock(&opening);
+    return rc;
+}
+
+void blas_own_threads(bool on)
+{
+    lib.set_threads(on ? threads_count() : 1);
+}
+
+static void begin_call(void)
+{
+    while (sem_wait(&calls)) /* a signal came */
+        ;
+}
+
+void blas_sgemm(bool ta, bool tb, int m, int n, int k, float alpha,
+                const float *a, int lda, const float *b, int ldb, float beta,
+                float *c, int ldc)
+{
+    begin_call();
+    lib.sgemm(ROW_MAJOR, ta ? TRANS : NO_TRANS, tb ? TRANS : NO_TRANS, m, n, k,
+              alpha, a, lda, b, ldb, beta, c, ldc);
+    sem_post(&calls);
+}
+
+void blas_ssyrk_lower_t(int n, int k, float alpha, const float *x, int ldx,
+                        float beta, float *c, int ldc)
+{
+    begin_call();
+    lib.ssyrk(ROW_MAJOR, LOWER, TRANS, n, k, alpha, x, ldx, beta, c, ldc);
+    sem_post(&calls);
+}
+
+/* ---- by all threads ---- */
+
+enum { TILE_ROWS = 256, TILE_COLS = 512 };
+
+struct product {
+    int64_t m, n, k, ldx, ldy, across;
+    const float *x, *w;
+    float *y;
+};
+
+static void run_tiles(void *ctx, size_t begin, size_t end)
+{
+    const struct product *p = ctx;
+
+    for (size_t t = begin; t < end; t++) {
+        int64_t i = (int64_t)t / p->across * TILE_ROWS;
+        int64_t o = (int64_t)t % p->across * TILE_COLS;
+        int64_t m = p->m - i < TILE_ROWS ? p->m - i : TILE_ROWS;
+        int64_t n = p->n - o < TILE_COLS ? p->n - o : TILE_COLS;
+
+        blas_sgemm(false, true, (int)m, (int)n, (int)p->k, 1, p->x + i * p->ldx,
+                   (int)p->ldx, p->w + o * p->k, (int)p->k, 0,
+                   p->y + i * p->ldy + o, (int)p->ldy);
+    }
+}
+
+int blas_f32_nt(int64_t m, int64_t n, int64_t k, const float *x, int64_t ldx,
+                const float *w, float *y, int64_t ldy, struct err *e)
+{
+    struct product p = { m, n, k, ldx, ldy, 0, x, w, y };
+    int64_t down = (m + TILE_ROWS - 1) / TILE_ROWS;
+
+    p.across = (n + TILE_COLS - 1) / TILE_COLS;
+    if (blas_open(e) < 0)
+        return e->code;
+    threads_for((size_t)(down * p.across), 1, run_tiles, &p);
+    return 0;
+}

@@ -1,0 +1,167 @@
+/* cpu.c - see cpu.h. */
+#include "common/math/cpu.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#elif defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+static const char *const names[CPU_LEVELS] = {
+    [CPU_PLAIN] = "plain",       [CPU_AVX2] = "avx2",
+    [CPU_AVX512] = "avx512",     [CPU_AVX512BF16] = "avx512bf16",
+    [CPU_AMX] = "amx",           [CPU_NEON] = "neon",
+    [CPU_NEONBF16] = "neonbf16",
+};
+
+static bool has[CPU_LEVELS], has_vbmi, has_crc32c;
+static atomic_int used;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+#if defined(__x86_64__)
+/* CPUID leaf 7: what __builtin_cpu_supports() of older compilers does not name.
+ * Linux gives the tiles' state to those who ask (arch_prctl(2)). */
+static bool has_amx(void)
+{
+    enum { REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18 };
+    enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };
+    unsigned a = 7, b, c = 0, d;
+
+    __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    return (d & AMX_BF16) && (d & AMX_TILE) &&
+           !syscall(SYS_arch_prctl, REQ_XCOMP_PERM, TILE_DATA);
+}
+
+static void look(void)
+{
+    __builtin_cpu_init();
+    /* every CPU with AVX2 and FMA has F16C */
+    has[CPU_AVX2] =
+        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    has[CPU_AVX512] = has[CPU_AVX2] && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl");
+    has[CPU_AVX512BF16] =
+        has[CPU_AVX512] && __builtin_cpu_supports("avx512bf16");
+    has[CPU_AMX] = has[CPU_AVX512BF16] && has_amx();
+    has_vbmi = __builtin_cpu_supports("avx512vbmi");
+    has_crc32c = __builtin_cpu_supports("sse4.2");
+}
+#elif defined(__aarch64__)
+static void look(void)
+{
+    enum { HWCAP_CRC32_BIT = 1 << 7, HWCAP2_BF16_BIT = 1 << 14 };
+
+    has[CPU_NEON] = true;
+    has[CPU_NEONBF16] = getauxval(AT_HWCAP2) & HWCAP2_BF16_BIT;
+    has_crc32c = getauxval(AT_HWCAP) & HWCAP_CRC32_BIT;
+}
+#else
+static void look(void)
+{
+}
+#endif
+
+static void prepare(void)
+{
+    has[CPU_PLAIN] = true;
+    look();
+    for (int l = 0; l < CPU_LEVELS; l++)
+        if (has[l])
+            used = l;
+}
+
+const char *cpu_level_name(enum cpu_level l)
+{
+    return names[l];
+}
+
+bool cpu_level_known(const char *name)
+{
+    int l = 0;
+
+    while (l < CPU_LEVELS && strcmp(names[l], name))
+        l++;
+    return l < CPU_LEVELS;
+}
+
+bool cpu_has(enum cpu_level l)
+{
+    pthread_once(&once, prepare);
+    return has[l];
+}
+
+enum cpu_level cpu_level(void)
+{
+    pthread_once(&once, prepare);
+    return (enum cpu_level)used;
+}
+
+bool cpu_slow_pairs(void)
+{
+#if defined(__x86_64__)
+    return cpu_has(CPU_AVX512BF16) && __builtin_cpu_is("intel");
+#else
+    return false;
+#endif
+}
+
+/* Levels of the other architecture are never there. */
+bool cpu_uses(enum cpu_level l)
+{
+    return cpu_has(l) && l <= cpu_level();
+}
+
+bool cpu_uses_vbmi(void)
+{
+    return cpu_uses(CPU_AVX512) && has_vbmi;
+}
+
+bool cpu_uses_crc32c(void)
+{
+    return (cpu_uses(CPU_AVX2) || cpu_uses(CPU_NEON)) && has_crc32c;
+}
+
+void cpu_set(enum cpu_level l)
+{
+    if (cpu_has(l))
+        used = l;
+}
+
+/* "plain, avx2" */
+static void known(char *to, size_t n)
+{
+    size_t at = 0;
+
+    *to = 0;
+    for (int l = 0; l < CPU_LEVELS; l++)
+        if (cpu_has((enum cpu_level)l))
+            at += (size_t)snprintf(to + at, n - at, "%s%s", at ? ", " : "",
+                                   names[l]);
+}
+
+int cpu_choose(const char *name, struct err *e)
+{
+    char here[128];
+    int l = 0;
+
+    if (!name || !*name)
+        return 0;
+    while (l < CPU_LEVELS && strcmp(names[l], name))
+        l++;
+    known(here, sizeof(here));
+    if (l == CPU_LEVELS)
+        return err_set(e, E_USAGE, "FORGE_CPU: '%s' is none of %s", name, here);
+    if (!cpu_has((enum cpu_level)l))
+        return err_set(e, E_CONFIG, "FORGE_CPU: this machine has %s, not %s",
+                       here, name);
+    cpu_set((enum cpu_level)l);
+    return 0;
+}

@@ -1,0 +1,62 @@
+/* dtype.h - element types of streams and checkpoints, and their conversions.
+ *
+ * The numbers are stored in FTS1 frames: never renumber, only append. */
+#ifndef FORGE_DTYPE_H
+#define FORGE_DTYPE_H
+
+#include "common/base.h"
+
+enum dtype {
+    DT_NONE = 0,
+    DT_F32 = 1,
+    DT_F16 = 2,
+    DT_BF16 = 3,
+    DT_F64 = 4,
+    DT_I8 = 5,
+    DT_U8 = 6,
+    DT_I16 = 7,
+    DT_U16 = 8,
+    DT_I32 = 9,
+    DT_U32 = 10,
+    DT_I64 = 11,
+    DT_U64 = 12,
+    DT_BOOL = 13,
+    DT_F8_E4M3 = 14, /* the fn kind: no infinity, 0x7f and 0xff are NaN */
+    DT_F8_E5M2 = 15,
+    DT_F8_E8M0 = 16, /* 2^(e-127), 0xff is NaN */
+    DT_U4 = 17,      /* first element in the low nibble */
+    DT_QMETA4 = 18,  /* 4 bytes, common/math/quant.h */
+    DT_COUNT
+};
+
+C_BEGIN
+
+/* Bits of one element; 0 for DT_NONE and unknown numbers. */
+unsigned dtype_bits(enum dtype t);
+/* Upper-case names as safetensors spells them ("BF16", "F8_E4M3"); "U4" and
+ * "QMETA4" for ours; "?" when unknown. */
+const char *dtype_name(enum dtype t);
+enum dtype dtype_parse(const char *name); /* DT_NONE when unknown */
+bool dtype_is_float(enum dtype t);
+/* *bytes = the exact size of a tensor of these dims; false when the product
+ * overflows or does not end on a byte.  ndim 0 is one element. */
+MUST_CHECK bool dtype_size(enum dtype t, int ndim, const uint64_t *dims,
+                           uint64_t *bytes);
+
+/* Convert n elements between src (any float dtype, any alignment) and float.
+ * Narrowing rounds to nearest even, overflows to infinity (f16) as IEEE 754
+ * does, and keeps NaN.  AVX-512 or F16C where the machine has it, with the
+ * same results.  Returns false for a dtype that is no float. */
+MUST_CHECK bool to_f32(float *dst, const void *src, enum dtype t, size_t n);
+MUST_CHECK bool from_f32(void *dst, enum dtype t, const float *src, size_t n);
+
+/* bits <-> float of single elements */
+float f32_from_bf16(uint16_t x);
+float f32_from_f16(uint16_t x);
+float f32_from_f8_e4m3(uint8_t x);
+uint16_t bf16_from_f32(float x);
+uint16_t f16_from_f32(float x);
+
+C_END
+
+#endif

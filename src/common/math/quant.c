@@ -1,0 +1,146 @@
+/* quant.c - see quant.h. */
+#include "common/math/quant.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+enum { ONE = 256 }; /* Q8.8 */
+
+/* log2 of the smallest and the largest normal number, in Q8.8. */
+static void exponent_range(enum dtype t, int *lo, int *hi)
+{
+    if (t == DT_F16) {
+        *lo = -14 * ONE;
+        *hi = 16 * ONE - 1;
+    } else {
+        *lo = -126 * ONE;
+        *hi = 127 * ONE + ONE - 2; /* exp2 of it rounds below infinity */
+    }
+}
+
+static uint32_t compose(double exponent, int zero, bool symmetric,
+                        enum dtype scale_dtype)
+{
+    int lo, hi, q;
+
+    exponent_range(scale_dtype, &lo, &hi);
+    q = exponent < lo ? lo : exponent > hi ? hi : (int)exponent;
+    if (symmetric)
+        zero = 8;
+    return (uint16_t)(int16_t)q | (uint32_t)zero << 16 |
+           (symmetric ? (uint32_t)QUANT_SYMMETRIC << 24 : 0);
+}
+
+uint32_t quant_meta(float scale, int zero, bool symmetric,
+                    enum dtype scale_dtype)
+{
+    if (!isfinite(scale) || scale <= 0)
+        return compose(0, 8, symmetric, scale_dtype);
+    return compose(rint(log2((double)scale) * ONE), zero, symmetric,
+                   scale_dtype);
+}
+
+uint32_t quant_meta_near(double exponent, float scale, int zero, bool symmetric,
+                         enum dtype scale_dtype)
+{
+    const double rounder = 6755399441055744.0; /* 1.5 * 2^52 */
+    double q = (exponent + rounder) - rounder;
+
+    if (!(fabs(exponent - q) < 0.49) || !isnormal(scale))
+        return quant_meta(scale, zero, symmetric, scale_dtype);
+    return compose(q, zero, symmetric, scale_dtype);
+}
+
+bool quant_is_symmetric(uint32_t meta)
+{
+    return meta >> 24 & QUANT_SYMMETRIC;
+}
+
+/* exp2(q/256) as a runtime sees it that stores it in this type. */
+static float stored_scale(int q, enum dtype scale_dtype)
+{
+    float s = (float)exp2((double)q / ONE);
+
+    return scale_dtype == DT_F16  ? f32_from_f16(f16_from_f32(s)) :
+           scale_dtype == DT_BF16 ? f32_from_bf16(bf16_from_f32(s)) :
+                                    s;
+}
+
+/* The scales of the exponents 0 to 255 in F16 and in BF16; those of others that
+ * quant_meta() gives are these times a power of two: a search asks for ten
+ * million of them. */
+static float octave[2][ONE];
+static pthread_once_t octave_once = PTHREAD_ONCE_INIT;
+static atomic_bool octave_ready;
+
+static void fill_octave(void)
+{
+    for (int i = 0; i < ONE; i++) {
+        octave[0][i] = stored_scale(i, DT_F16);
+        octave[1][i] = stored_scale(i, DT_BF16);
+    }
+    atomic_store_explicit(&octave_ready, true, memory_order_release);
+}
+
+static float octave_scale(int q, bool bf16)
+{
+    uint32_t bits = (uint32_t)((q >> 8) + 127) << 23;
+    float power;
+
+    if (!atomic_load_explicit(&octave_ready, memory_order_acquire))
+        pthread_once(&octave_once, fill_octave);
+    memcpy(&power, &bits, sizeof(power));
+    return octave[bf16][q & (ONE - 1)] * power;
+}
+
+struct qgrid quant_grid(uint32_t meta, enum dtype scale_dtype)
+{
+    int q = (int16_t)(meta & 0xffff), lo, hi;
+    struct qgrid g = { .zero = quant_is_symmetric(meta) ?
+                                   8 :
+                                   (int)(meta >> 16 & 15) };
+
+    exponent_range(scale_dtype, &lo, &hi);
+    g.scale = q < lo || q > hi || scale_dtype == DT_F32 ?
+                  stored_scale(q, scale_dtype) :
+                  octave_scale(q, scale_dtype == DT_BF16);
+    if (meta >> 24 & QUANT_NEGATIVE)
+        g.scale = -g.scale;
+    return g;
+}
+
+int quant_code(float w, struct qgrid g)
+{
+    float c = rintf(w / g.scale) + (float)g.zero;
+
+    return c <= 0 ? 0 : c >= 15 ? 15 : (int)c; /* NaN cannot get here */
+}
+
+void quant_pack_row(uint8_t *nibbles, const uint8_t *codes, size_t n)
+{
+    for (size_t i = 0; i < n / 2; i++)
+        nibbles[i] = (uint8_t)(codes[2 * i] | codes[2 * i + 1] << 4);
+}
+
+void quant_unpack_row(uint8_t *codes, const uint8_t *nibbles, size_t n)
+{
+    for (size_t i = 0; i < n / 2; i++) {
+        codes[2 * i] = nibbles[i] & 15;
+        codes[2 * i + 1] = nibbles[i] >> 4;
+    }
+}
+
+void quant_dequantize_row(float *w, const uint8_t *codes, size_t n,
+                          const uint32_t *meta, size_t group,
+                          enum dtype scale_dtype)
+{
+    for (size_t j = 0; j < n;) {
+        struct qgrid g = quant_grid(meta[j / group], scale_dtype);
+        size_t end = j + group < n ? j + group : n;
+
+        for (; j < end; j++)
+            w[j] = quant_value(codes[j], g);
+    }
+}

@@ -1,0 +1,97 @@
+/* device.c - see device.h. */
+#include "device/device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/forge_cuda.h"
+#include "device/plugin.h"
+
+static struct {
+    struct device_gpu gpu;
+    bool demanded, said;
+} state;
+
+int device_check(int device, struct err *e)
+{
+    if (device == DEVICE_CUDA)
+        return err_set(e, E_DEVICE,
+                       "--device cuda: no usable device: this tool computes "
+                       "on the CPU");
+    return 0;
+}
+
+static int parse_name(const char *name, enum device *device, int *number,
+                      struct err *e)
+{
+    char *end = NULL;
+    unsigned long n = 0;
+
+    *number = 0;
+    *device = DEVICE_AUTO;
+    if (!name || !strcmp(name, "auto"))
+        return 0;
+    *device = !strcmp(name, "cpu") ? DEVICE_CPU : DEVICE_CUDA;
+    if (*device == DEVICE_CPU || !strcmp(name, "cuda"))
+        return 0;
+    if (!strncmp(name, "cuda:", 5) && name[5] >= '0' && name[5] <= '9')
+        n = strtoul(name + 5, &end, 10);
+    if (!end || *end || n > 1023)
+        return err_set(e, E_USAGE,
+                       "--device: '%s' is none of auto|cpu|cuda|cuda:N", name);
+    *number = (int)n;
+    return 0;
+}
+
+static int open_cuda(int number, uint64_t memory, struct err *e)
+{
+    struct device_gpu *g = &state.gpu;
+    int rc = plugin_open(&g->cuda, e);
+
+    if (rc < 0)
+        return rc;
+    if (!g->cuda->count())
+        return err_set(e, E_DEVICE, "no usable device: the driver has none");
+    return g->cuda->open(&g->context, number, memory, e);
+}
+
+int device_open(const struct device_choice *c, struct err *e)
+{
+    enum device device;
+    int number, rc;
+
+    rc = parse_name(c->name, &device, &number, e);
+    if (rc < 0)
+        return rc;
+    state.demanded = device == DEVICE_CUDA;
+    if (device == DEVICE_CPU || (device == DEVICE_AUTO && !plugin_promises()))
+        return 0;
+    rc = open_cuda(number, c->memory, e);
+    if (rc < 0)
+        state.gpu = (struct device_gpu){ NULL, NULL };
+    if (rc < 0 && state.demanded)
+        return err_prefix(e, "--device %s", c->name);
+    if (rc < 0)
+        info("%s: computing on the CPU", e->msg);
+    return 0;
+}
+
+const struct device_gpu *device_gpu(void)
+{
+    return state.gpu.context ? &state.gpu : NULL;
+}
+
+bool device_declined(int *rc, struct err *e)
+{
+    if (*rc != E_CONFIG && *rc != E_TEMP)
+        return false;
+    if (state.demanded) {
+        if (*rc == E_CONFIG)
+            *rc = e->code = E_DEVICE;
+        return false;
+    }
+    if (!state.said)
+        info("%s: on the CPU instead", e->msg);
+    state.said = true;
+    return true;
+}

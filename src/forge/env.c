@@ -1,0 +1,56 @@
+/* env.c - see env.h. */
+#include "forge/env.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char bindir[PATH_MAX], libdir[PATH_MAX];
+
+const char *env_text(const char *name)
+{
+    const char *v = getenv(name);
+
+    return v ? v : "";
+}
+
+const char *env_bindir(void)
+{
+    return bindir;
+}
+
+const char *env_libdir(void)
+{
+    return libdir;
+}
+
+int env_setup(struct err *e)
+{
+    ssize_t n = readlink("/proc/self/exe", bindir, sizeof(bindir) - 1);
+    char *path, *slash, mk[PATH_MAX + 32];
+    const char *old = env_text("PATH");
+    size_t cap;
+
+    bindir[n > 0 ? n : 0] = 0;
+    slash = strrchr(bindir, '/');
+    if (!slash)
+        return err_set(e, E_NOINPUT, "/proc/self/exe: cannot be read");
+    *slash = 0;
+    if ((size_t)snprintf(
+            libdir, sizeof(libdir), "%.*s/lib/4bit-forge",
+            (int)(strrchr(bindir, '/') ? strrchr(bindir, '/') - bindir : 0),
+            bindir) >= sizeof(libdir))
+        return err_set(e, E_NOINPUT, "'%.200s...': path is too long", bindir);
+    snprintf(mk, sizeof(mk), "%s/pipeline.mk", libdir);
+    if (access(mk, R_OK))
+        return err_set(e, E_NOINPUT, "'%s':", mk);
+    cap = strlen(bindir) + strlen(libdir) + strlen(old) + 3;
+    path = mem_alloc(cap, "PATH", e);
+    if (!path)
+        return e->code;
+    snprintf(path, cap, "%s:%s:%s", bindir, libdir, old);
+    setenv("PATH", path, 1);
+    free(path);
+    return 0;
+}

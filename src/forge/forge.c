@@ -1,0 +1,130 @@
+/* forge - quantize a checkpoint to 4 bits, and look at the result; see forge(1).
+ *
+ * forge X is a command of the table, or the tool forge-X. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/math/cpu.h"
+#include "forge/command.h"
+#include "forge/env.h"
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv, struct err *e);
+    const char *operands, *help;
+} commands[] = {
+    { "quantize", command_quantize, "MODEL OUT --text FILE",
+      "turn a Hugging Face checkpoint into a 4-bit one" },
+    { "prune", command_prune, "MODEL OUT --keep K --text FILE",
+      "leave out experts of a mixture" },
+    { "eval", command_eval, "ORIGINAL OTHER --text FILE",
+      "perplexity, KL divergence, top-1 of two checkpoints" },
+    { "tokens", command_tokens, "MODEL [--ids]", "the tokens of a text" },
+    { "report", command_report, "WORK [-o FILE]", "an HTML page about a run" },
+    { "status", command_status, "WORK [--json]", "how far a run is" },
+    { "gc", command_gc, "WORK [--settings]", "remove what killed runs left" },
+    { "stage", command_stage, NULL, NULL },
+};
+
+static void help(void)
+{
+    printf("usage: forge COMMAND [OPTION]...\n"
+           "Turn a Hugging Face checkpoint into a 4-bit GPTQ checkpoint.\n\n");
+    for (size_t i = 0; i < ARRAY_LEN(commands); i++)
+        if (commands[i].help)
+            printf("  forge %-8s %-31s %s\n", commands[i].name,
+                   commands[i].operands, commands[i].help);
+    printf("\nforge COMMAND --help lists the options of each; forge X is also "
+           "forge-X, any other tool.\n\n"
+           "  -h --help                      show this and exit\n"
+           "  -V --version                   show the version and exit\n");
+}
+
+/* As its tools say it. */
+static void version(void)
+{
+    struct err e;
+
+    if (cpu_choose(env_text("FORGE_CPU"), &e) < 0)
+        die_err(&e);
+    printf("forge (4bit-forge) %s, cpu %s\n", FORGE_VERSION,
+           cpu_level_name(cpu_level()));
+}
+
+/* Of shells: the commands, as options are for each. */
+static void complete(void)
+{
+    for (size_t i = 0; i < ARRAY_LEN(commands); i++)
+        if (commands[i].help)
+            printf("%s\n", commands[i].name);
+    printf("--help\n--version\n");
+}
+
+NORETURN static void flush_and_exit(void)
+{
+    if (fflush(stdout) || ferror(stdout))
+        die(E_IO, "standard output:");
+    exit(0);
+}
+
+NORETURN static void other_tool(char **argv)
+{
+    char tool[64], names[512];
+    int at = 0;
+
+    snprintf(tool, sizeof(tool), "forge-%s", argv[0]);
+    if (!strchr(argv[0], '/')) {
+        char *name = argv[0];
+
+        argv[0] = tool;
+        execvp(tool, argv);
+        argv[0] = name;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(commands); i++)
+        if (commands[i].help)
+            at += snprintf(names + at, sizeof(names) - (size_t)at, "%s%s",
+                           at ? "|" : "", commands[i].name);
+    die(E_USAGE, "unknown command '%s'%s", argv[0], opt_hint(argv[0], names));
+}
+
+static void options(const char *word)
+{
+    if (!strcmp(word, "-h") || !strcmp(word, "--help") || !strcmp(word, "help"))
+        help();
+    else if (!strcmp(word, "-V") || !strcmp(word, "--version"))
+        version();
+    else if (!strcmp(word, "--complete"))
+        complete();
+    else
+        die(E_USAGE, "unknown option '%s' (try --help)", word);
+    flush_and_exit();
+}
+
+int main(int argc, char **argv)
+{
+    static char name[] = "forge";
+    struct err e = { 0 };
+    size_t i = 0;
+    int rc;
+
+    base_init(name);
+    if (argc < 2)
+        die(E_USAGE, "want a command (try --help)");
+    if (argv[1][0] == '-' || !strcmp(argv[1], "help"))
+        options(argv[1]);
+    if (env_setup(&e) < 0)
+        die_err(&e);
+    while (i < ARRAY_LEN(commands) && strcmp(argv[1], commands[i].name) != 0)
+        i++;
+    if (i == ARRAY_LEN(commands))
+        other_tool(argv + 1);
+    argv[1] = name;
+    rc = commands[i].run(argc - 1, argv + 1, &e);
+    if (rc < 0) {
+        err_print(&e);
+        return -rc;
+    }
+    return rc;
+}

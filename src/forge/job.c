@@ -1,0 +1,424 @@
+/* job.c - see job.h. */
+#include "forge/job.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/math/cpu.h"
+#include "common/io/file.h"
+#include "forge/weights.h"
+#include "work/settings.h"
+
+enum { LAYERS_MAX = 1 << 20 };
+
+static const char format[] = "4bit-forge work 1";
+
+/* ---- names ---- */
+
+static const char *stage_dir(const char *stage, const char *key,
+                             char dir[STAGE_DIR])
+{
+    snprintf(dir, STAGE_DIR, "%s-%s", stage, key);
+    return dir;
+}
+
+const char *job_tokens_dir(const struct job *j, char dir[STAGE_DIR])
+{
+    return stage_dir("tokens", j->tkey, dir);
+}
+
+const char *job_calib_dir(const struct job *j, char dir[STAGE_DIR])
+{
+    return stage_dir("calib", j->ckey, dir);
+}
+
+const char *job_solve_dir(const struct job *j, char dir[STAGE_DIR])
+{
+    return stage_dir("solve", j->skey, dir);
+}
+
+PRINTF(2, 3)
+static void add_word(struct job_words *w, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(w->text[w->n++], JOB_WORD, fmt, ap);
+    va_end(ap);
+}
+
+void job_grid(const struct job *j, struct job_words *w)
+{
+    w->n = 0;
+    add_word(w, "--group");
+    add_word(w, "%" PRId64, j->group);
+    add_word(w, j->symmetric ? "--symmetric" : "--asymmetric");
+    if (j->bf16_scales) {
+        add_word(w, "--scale-dtype");
+        add_word(w, "bf16");
+    }
+    /* Other efforts choose grids while they solve: these are for comparison. */
+    if (j->method == METHOD_GPTQ && j->effort != EFFORT_FAST) {
+        add_word(w, "--candidates");
+        add_word(w, "24");
+    }
+}
+
+void job_solve(const struct job *j, struct job_words *w)
+{
+    char word[JOB_WORD];
+
+    w->n = 0;
+    add_word(w, "--method");
+    add_word(w, "%s", opt_word(METHOD_WORDS, j->method, word));
+    add_word(w, "--effort");
+    add_word(w, "%s", opt_word(EFFORT_WORDS, j->effort, word));
+    add_word(w, "--prior");
+    add_word(w, "2");
+}
+
+/* "LAYERS=0,1,2" */
+static char *layer_list(int64_t layers, struct err *e)
+{
+    char *text = mem_alloc((size_t)layers * 8 + 16, "layers", e), *p = text;
+
+    if (!text)
+        return NULL;
+    p += sprintf(p, "LAYERS=");
+    for (int64_t i = 0; i < layers; i++)
+        p += sprintf(p, "%s%" PRId64, i ? "," : "", i);
+    return text;
+}
+
+int job_variables(const struct job *j, struct job_variables *v, struct err *e)
+{
+    char dir[STAGE_DIR];
+
+    *v = (struct job_variables){ { layer_list(j->layers, e) } };
+    for (int i = 1; v->text[0] && i < JOB_VARIABLES; i++) {
+        v->text[i] = mem_alloc(STAGE_DIR + 16, "settings", e);
+        if (!v->text[i]) {
+            job_variables_release(v);
+            return e->code;
+        }
+    }
+    if (!v->text[0])
+        return e->code;
+    sprintf(v->text[1], "METHOD=%s", j->method == METHOD_RTN ? "rtn" : "gptq");
+    sprintf(v->text[2], "PROPAGATE=%s",
+            j->propagate == PROPAGATE_ORIGINAL ? "original" : "quantized");
+    sprintf(v->text[3], "FISHER=%s", job_fisher(j) ? "yes" : "");
+    sprintf(v->text[4], "T=%s", job_tokens_dir(j, dir));
+    sprintf(v->text[5], "C=%s", job_calib_dir(j, dir));
+    sprintf(v->text[6], "S=%s", job_solve_dir(j, dir));
+    return 0;
+}
+
+void job_variables_release(struct job_variables *v)
+{
+    for (int i = 0; i < JOB_VARIABLES; i++)
+        free(v->text[i]);
+}
+
+/* ---- writing ---- */
+
+static void put_text(struct json_writer *w, const char *name, const char *v)
+{
+    jw_key(w, name), jw_string(w, v);
+}
+
+static void put_int(struct json_writer *w, const char *name, int64_t v)
+{
+    jw_key(w, name), jw_int(w, v);
+}
+
+static void put_word(struct json_writer *w, const char *name, const char *words,
+                     int i)
+{
+    char word[JOB_WORD];
+
+    put_text(w, name, opt_word(words, i, word));
+}
+
+/* Numbers beyond 2^53 would lose bits: as text. */
+static void put_file(struct json_writer *w, const struct weights_file *f)
+{
+    char text[64];
+
+    jw_begin(w, '{');
+    put_text(w, "name", f->name);
+    snprintf(text, sizeof(text), "%" PRIu64, f->size);
+    put_text(w, "size", text);
+    snprintf(text, sizeof(text), "%" PRIu64, f->inode);
+    put_text(w, "inode", text);
+    snprintf(text, sizeof(text), "%" PRId64 ".%09" PRId64, f->mtime,
+             f->mtime_ns);
+    put_text(w, "mtime", text);
+    snprintf(text, sizeof(text), "%" PRId64 ".%09" PRId64, f->ctime,
+             f->ctime_ns);
+    put_text(w, "ctime", text);
+    snprintf(text, sizeof(text), "%016" PRIx64, f->hash);
+    put_text(w, "xxh3", text);
+    jw_end(w, '}');
+}
+
+static void put_all(struct json_writer *w, const struct job *j)
+{
+    char dir[STAGE_DIR];
+
+    put_text(w, "format", format);
+    put_text(w, "version", FORGE_VERSION);
+    put_text(w, "model", j->model);
+    put_text(w, "text", j->text);
+    put_text(w, "out", j->out);
+    put_word(w, "layout", LAYOUT_WORDS, j->layout);
+    put_word(w, "method", METHOD_WORDS, j->method);
+    put_word(w, "effort", EFFORT_WORDS, j->effort);
+    put_word(w, "propagate", PROPAGATE_WORDS, j->propagate);
+    put_int(w, "sequences", j->sequences);
+    put_int(w, "seqlen", j->seqlen);
+    put_int(w, "group", j->group);
+    put_int(w, "blend", j->blend);
+    put_int(w, "threads", j->threads);
+    put_int(w, "jobs", j->jobs);
+    put_int(w, "layers", j->layers);
+    put_int(w, "modules", j->modules);
+    jw_key(w, "symmetric"), jw_bool(w, j->symmetric);
+    jw_key(w, "bf16_scales"), jw_bool(w, j->bf16_scales);
+    put_text(w, "device", j->device);
+    put_text(w, "cpu", j->cpu);
+    put_int(w, "gpu_memory", (int64_t)j->gpu_memory);
+    put_int(w, "shard_size", (int64_t)j->shard_size);
+    put_text(w, "T", job_tokens_dir(j, dir));
+    put_text(w, "C", job_calib_dir(j, dir));
+    put_text(w, "S", job_solve_dir(j, dir));
+    jw_key(w, "seconds"), jw_number(w, j->seconds);
+    put_int(w, "started", j->started);
+    put_int(w, "before", j->before);
+    put_int(w, "bytes_in", (int64_t)j->bytes_in);
+    put_text(w, "host", j->host);
+    jw_key(w, "weights"), jw_begin(w, '[');
+    for (size_t i = 0; i < j->files; i++)
+        put_file(w, &j->file[i]);
+    jw_end(w, ']');
+}
+
+int job_write(const struct job *j, const char *work, struct err *e)
+{
+    struct json_writer w;
+    char path[PATH_MAX];
+    int rc;
+
+    if ((size_t)snprintf(path, sizeof(path), "%s/%s", work, SETTINGS_FILE) >=
+        sizeof(path))
+        return err_set(e, E_CREATE, "'%.200s...': path is too long", work);
+    jw_init(&w, 1);
+    jw_begin(&w, '{');
+    put_all(&w, j);
+    jw_end(&w, '}');
+    rc = w.failed ? err_set(e, E_TEMP, "settings: out of memory") :
+                    publish_text(path, w.text, w.len, e);
+    free(w.text);
+    return rc;
+}
+
+/* ---- reading ---- */
+
+struct reader {
+    const struct work_settings *s;
+    const char *bad; /* the first member that is not as it should be */
+};
+
+static void get_path(struct reader *r, const char *name, char to[PATH_MAX],
+                     bool optional)
+{
+    const char *v = settings_text(r->s, name);
+
+    if ((*v != '/' && !(optional && !*v)) || strlen(v) >= PATH_MAX)
+        r->bad = r->bad ? r->bad : name;
+    else
+        strcpy(to, v);
+}
+
+static void get_int(struct reader *r, const char *name, int64_t least,
+                    int64_t most, int64_t *to)
+{
+    *to = settings_number(r->s, name, -1);
+    if (*to < least || *to > most)
+        r->bad = r->bad ? r->bad : name;
+}
+
+static void get_word(struct reader *r, const char *name, const char *words,
+                     int *to)
+{
+    const char *v = settings_text(r->s, name);
+    char word[JOB_WORD];
+    int n = 1;
+
+    for (const char *p = words; *p; p++)
+        n += *p == '|';
+    for (*to = 0; *to < n; ++*to)
+        if (!strcmp(v, opt_word(words, *to, word)))
+            return;
+    *to = 0;
+    r->bad = r->bad ? r->bad : name;
+}
+
+static void get_key(struct reader *r, const char *name, const char *stage,
+                    char key[KEY_LEN + 1])
+{
+    const char *v = settings_text(r->s, name);
+    size_t n = strlen(stage);
+
+    if (strncmp(v, stage, n) != 0 || v[n] != '-' ||
+        strlen(v + n + 1) != KEY_LEN ||
+        strspn(v + n + 1, "0123456789abcdef") != KEY_LEN)
+        r->bad = r->bad ? r->bad : name;
+    else
+        strcpy(key, v + n + 1);
+}
+
+static bool get_file(const struct json *v, struct weights_file *f)
+{
+    const char *name, *size, *inode, *mtime, *ctime, *hash;
+
+    if (!json_string(json_get(v, "name"), &name) ||
+        !json_string(json_get(v, "size"), &size) ||
+        !json_string(json_get(v, "inode"), &inode) ||
+        !json_string(json_get(v, "mtime"), &mtime) ||
+        !json_string(json_get(v, "ctime"), &ctime) ||
+        !json_string(json_get(v, "xxh3"), &hash) || !*name ||
+        strchr(name, '/') || strlen(name) >= sizeof(f->name))
+        return false;
+    strcpy(f->name, name);
+    return sscanf(size, "%" SCNu64, &f->size) == 1 &&
+           sscanf(inode, "%" SCNu64, &f->inode) == 1 &&
+           sscanf(mtime, "%" SCNd64 ".%" SCNd64, &f->mtime, &f->mtime_ns) ==
+               2 &&
+           sscanf(ctime, "%" SCNd64 ".%" SCNd64, &f->ctime, &f->ctime_ns) ==
+               2 &&
+           sscanf(hash, "%" SCNx64, &f->hash) == 1;
+}
+
+static int get_files(struct reader *r, struct job *j, struct err *e)
+{
+    const struct json *list = json_get(json_root(r->s->doc), "weights");
+
+    if (!list || json_type(list) != JSON_ARRAY) {
+        r->bad = r->bad ? r->bad : "weights";
+        return 0;
+    }
+    j->file = mem_zero(json_count(list), sizeof(*j->file), "settings", e);
+    if (!j->file)
+        return e->code;
+    for (const struct json *v = json_first(list); v; v = json_after(v))
+        if (!get_file(v, &j->file[j->files++]))
+            r->bad = r->bad ? r->bad : "weights";
+    return 0;
+}
+
+static void get_all(struct reader *r, struct job *j)
+{
+    const char *device = settings_text(r->s, "device");
+    int64_t n;
+
+    if (strcmp(settings_text(r->s, "format"), format) != 0)
+        r->bad = "format";
+    get_path(r, "model", j->model, false);
+    get_path(r, "text", j->text, true);
+    get_path(r, "out", j->out, false);
+    get_word(r, "layout", LAYOUT_WORDS, &j->layout);
+    get_word(r, "method", METHOD_WORDS, &j->method);
+    get_word(r, "effort", EFFORT_WORDS, &j->effort);
+    get_word(r, "propagate", PROPAGATE_WORDS, &j->propagate);
+    get_int(r, "sequences", 1, 1 << 30, &j->sequences);
+    get_int(r, "seqlen", 1, 1 << 30, &j->seqlen);
+    get_int(r, "group", 8, 1 << 20, &j->group);
+    get_int(r, "blend", 0, 1000000, &j->blend);
+    get_int(r, "threads", 0, 4096, &j->threads);
+    get_int(r, "jobs", 1, 1024, &j->jobs);
+    get_int(r, "layers", 1, LAYERS_MAX, &j->layers);
+    get_int(r, "modules", 0, INT64_MAX, &j->modules);
+    get_int(r, "started", 0, INT64_MAX, &j->started);
+    get_int(r, "before", 0, INT64_MAX, &j->before);
+    get_int(r, "gpu_memory", 0, INT64_MAX, &n);
+    j->gpu_memory = (uint64_t)n;
+    get_int(r, "shard_size", 1, INT64_MAX, &n);
+    j->shard_size = (uint64_t)n;
+    get_int(r, "bytes_in", 0, INT64_MAX, &n);
+    j->bytes_in = (uint64_t)n;
+    j->symmetric = settings_flag(r->s, "symmetric");
+    j->bf16_scales = settings_flag(r->s, "bf16_scales");
+    if (!json_number(json_get(json_root(r->s->doc), "seconds"), &j->seconds) ||
+        !(j->seconds >= 0))
+        j->seconds = 0;
+    if (strlen(device) >= DEVICE_LEN ||
+        strspn(device, "autocpdc:0123456789") != strlen(device))
+        r->bad = r->bad ? r->bad : "device";
+    else
+        strcpy(j->device, device);
+    if (!cpu_level_known(settings_text(r->s, "cpu")))
+        r->bad = r->bad ? r->bad : "cpu";
+    snprintf(j->cpu, sizeof(j->cpu), "%s", settings_text(r->s, "cpu"));
+    snprintf(j->host, sizeof(j->host), "%s", settings_text(r->s, "host"));
+    get_key(r, "T", "tokens", j->tkey);
+    get_key(r, "C", "calib", j->ckey);
+    get_key(r, "S", "solve", j->skey);
+}
+
+int job_read(struct job *j, const char *work, struct err *e)
+{
+    struct work_settings s;
+    struct reader r = { .s = &s };
+    int rc;
+
+    memset(j, 0, sizeof(*j));
+    if (settings_read(&s, work, e) < 0)
+        return e->code;
+    get_all(&r, j);
+    rc = get_files(&r, j, e);
+    if (!rc && r.bad)
+        rc = err_set(e, E_DATA, "'%s': \"%s\" is not what forge writes", s.path,
+                     r.bad);
+    settings_release(&s);
+    if (rc)
+        job_release(j);
+    return rc;
+}
+
+void job_set_host(struct job *j)
+{
+    gethostname(j->host, sizeof(j->host) - 1);
+}
+
+int job_weights_same(const struct job *j, struct err *e)
+{
+    struct job here = { .host = "" };
+    bool home;
+
+    job_set_host(&here);
+    home = !strcmp(here.host, j->host);
+    for (size_t i = 0; i < j->files; i++) {
+        struct weights_file now;
+
+        if (weights_stat(&now, j->model, j->file[i].name, e) < 0)
+            return e->code;
+        if (!(home ? weights_unchanged : weights_alike)(&now, &j->file[i]))
+            return err_set(e, E_DATA,
+                           "'%s/%s': has changed since the run began: give the "
+                           "command again",
+                           j->model, j->file[i].name);
+    }
+    return 0;
+}
+
+void job_release(struct job *j)
+{
+    free(j->file);
+    j->file = NULL;
+    j->files = 0;
+}

@@ -1,0 +1,202 @@
+/* keys.c - a stage's key is a hash of exactly the options that it sees, of the
+ * bytes that it reads, and of the key before it; see request.h. */
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/io/modeldir.h"
+#include "common/math/cpu.h"
+#include "common/io/hash.h"
+#include "forge/request.h"
+#include "forge/weights.h"
+
+enum { CHUNK = 1 << 20, PART_MAX = 512 };
+
+/* What a key is made of: parts, each with its end. */
+struct hash {
+    XXH3_state_t *state;
+    int rc; /* the first error, in *e */
+    struct err *e;
+};
+
+static void begin(struct hash *h, struct err *e)
+{
+    *h = (struct hash){ .state = XXH3_createState(), .e = e };
+    if (h->state)
+        XXH3_128bits_reset(h->state);
+    else
+        h->rc = err_set(e, E_TEMP, "keys: out of memory");
+}
+
+PRINTF(2, 3)
+static void add(struct hash *h, const char *fmt, ...)
+{
+    char text[PART_MAX];
+    va_list ap;
+    int n;
+
+    va_start(ap, fmt);
+    n = vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (!h->rc)
+        XXH3_128bits_update(h->state, text, (size_t)n + 1);
+}
+
+static void add_words(struct hash *h, const struct job_words *w)
+{
+    for (int i = 0; i < w->n; i++)
+        add(h, "%s", w->text[i]);
+}
+
+/* All bytes of f, which is closed, and how many. */
+static void add_file(struct hash *h, struct file *f)
+{
+    uint64_t size = file_size(f);
+    char *buf = mem_alloc(CHUNK, "keys", h->e);
+
+    if (!buf)
+        h->rc = h->e->code;
+    for (uint64_t at = 0; !h->rc && at < size; at += CHUNK) {
+        size_t n = size - at < CHUNK ? (size_t)(size - at) : CHUNK;
+
+        h->rc = file_read(f, buf, n, at, h->e);
+        if (!h->rc)
+            XXH3_128bits_update(h->state, buf, n);
+    }
+    add(h, "%" PRIu64, size);
+    free(buf);
+    file_close(f);
+}
+
+static void add_path(struct hash *h, const char *path)
+{
+    struct file *f;
+
+    if (!h->rc)
+        h->rc = file_open(&f, AT_FDCWD, path, h->e);
+    if (!h->rc)
+        add_file(h, f);
+}
+
+/* One of the model's, if it is there. */
+static void add_sidecar(struct hash *h, const char *model, const char *name)
+{
+    struct modeldir d;
+    struct file *f;
+
+    if (h->rc || (h->rc = modeldir_open(&d, model, h->e)))
+        return;
+    if (modeldir_has(&d, name)) {
+        h->rc = modeldir_file(&d, name, &f, h->e);
+        if (!h->rc)
+            add_file(h, f);
+    }
+    modeldir_close(&d);
+}
+
+static int end(struct hash *h, char key[KEY_LEN + 1])
+{
+    XXH128_canonical_t c;
+
+    if (!h->rc) {
+        XXH128_canonicalFromHash(&c, XXH3_128bits_digest(h->state));
+        for (int i = 0; i < KEY_LEN / 2; i++)
+            snprintf(key + 2 * i, 3, "%02x", c.digest[i]);
+    }
+    XXH3_freeState(h->state);
+    return h->rc;
+}
+
+static void add_model(struct hash *h, const struct job *j)
+{
+    add(h, "model %016" PRIx64, j->fingerprint);
+    for (size_t i = 0; i < j->files; i++)
+        add(h, "%s %" PRIu64 " %016" PRIx64, j->file[i].name, j->file[i].size,
+            j->file[i].hash);
+}
+
+/* The weights' hashes, of which the settings that are there may know some.  Bytes
+ * depend on the level of CPU: who goes on with them elsewhere is told how. */
+static int hash_weights(struct request *r, struct err *e)
+{
+    struct job known;
+    struct err ignored;
+    bool any = job_read(&known, r->work_path, &ignored) == 0;
+    int rc = weights_hash(&r->j, any ? &known : NULL, e);
+
+    snprintf(r->j.cpu, sizeof(r->j.cpu), "%s", cpu_level_name(cpu_level()));
+    if (any && strcmp(known.cpu, r->j.cpu))
+        warning(
+            "'%s': was made with FORGE_CPU=%s, this run uses %s: it makes its "
+            "own files; FORGE_CPU=%s goes on with those",
+            r->work_path, known.cpu, r->j.cpu, known.cpu);
+    if (any)
+        job_release(&known);
+    return rc;
+}
+
+int keys_make(struct request *r, struct err *e)
+{
+    struct job *j = &r->j;
+    struct job_words words;
+    struct hash h;
+
+    if (hash_weights(r, e) < 0)
+        return e->code;
+    begin(&h, e);
+    add(&h, "tokens %s", FORGE_VERSION);
+    if (j->method == METHOD_GPTQ) {
+        add(&h, "%" PRId64 " %" PRId64, j->sequences, j->seqlen);
+        add_path(&h, j->text);
+        /* Ids need none; forge-tokens will say so if text does. */
+        add_sidecar(&h, j->model, "tokenizer.json");
+    }
+    if (end(&h, j->tkey) < 0)
+        return e->code;
+    begin(&h, e);
+    add(&h, "calib %s %s", j->tkey, j->cpu);
+    add_model(&h, j);
+    if (j->method == METHOD_GPTQ)
+        add(&h, "%d %" PRId64, j->propagate, j->blend);
+    else
+        add(&h, "rtn");
+    add_sidecar(&h, j->model, "config.json");
+    if (end(&h, j->ckey) < 0)
+        return e->code;
+    begin(&h, e);
+    add(&h, "solve %s", j->ckey);
+    job_grid(j, &words);
+    add_words(&h, &words);
+    job_solve(j, &words);
+    add_words(&h, &words);
+    return end(&h, j->skey);
+}
+
+int keys_pruned(struct request *r, struct err *e)
+{
+    const struct prune_request *p = &r->prune;
+    char key[KEY_LEN + 1];
+    struct hash h;
+
+    if (hash_weights(r, e) < 0)
+        return e->code;
+    begin(&h, e);
+    add(&h, "pruned %s %s", FORGE_VERSION, r->j.cpu);
+    add_model(&h, &r->j);
+    add(&h, "%" PRId64 " %d %d %" PRId64 " %" PRId64, p->keep, p->by, p->mode,
+        p->sequences, p->seqlen);
+    add(&h, p->hitmap ? "hitmap" : "text");
+    add_path(&h, p->hitmap ? p->hitmap : r->j.text);
+    add_sidecar(&h, r->j.model, "config.json");
+    add_sidecar(&h, r->j.model, "tokenizer.json");
+    if (end(&h, key) < 0)
+        return e->code;
+    if ((size_t)snprintf(r->pruned, PATH_MAX, "%s/pruned-%s", r->work_path,
+                         key) >= PATH_MAX)
+        return err_set(e, E_CREATE, "'%.200s...': path is too long",
+                       r->work_path);
+    return 0;
+}

@@ -1,0 +1,168 @@
+/* making.c - the settings written, make run, what its steps report followed, and
+ * what came of it said; see request.h. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/io/file.h"
+#include "forge/env.h"
+#include "forge/follow.h"
+#include "forge/meter.h"
+#include "forge/summary.h"
+
+enum { LOOK_MS = 100 };
+
+static bool ready(void *ctx, int fd)
+{
+    return follow_read(ctx, fd);
+}
+
+static void tick(void *ctx)
+{
+    follow_draw(ctx);
+}
+
+static int write_meter(const struct request *r, const struct meter *m,
+                       struct err *e)
+{
+    char path[PATH_MAX + 16], text[160];
+    int n = snprintf(text, sizeof(text),
+                     "{\"seconds\":%.3f,\"peak_bytes\":%llu,\"status\":%d}\n",
+                     m->seconds, (unsigned long long)m->peak, m->status);
+
+    snprintf(path, sizeof(path), "%s/meter.json", r->work_path);
+    return publish_text(path, text, (size_t)n, e);
+}
+
+/* The last word of forge-run in make's log, else where that is. */
+static int blame_log(const struct request *r, int status, struct err *e)
+{
+    char path[PATH_MAX + 16], *text, *line, *said = NULL;
+    size_t len;
+
+    snprintf(path, sizeof(path), "%s/make.log", r->work_path);
+    if (!file_slurp(&text, &len, path, 1 << 24, e)) {
+        for (line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+            if (!strncmp(line, "forge-run: ", 11))
+                said = line;
+        err_set(e, E_TEMP, "%s", said ? said : "");
+        free(text);
+        if (said)
+            return e->code;
+    }
+    return err_set(e, E_TEMP, "make ended with %d: '%s'", status, path);
+}
+
+/* What ended it, once. */
+static int outcome(const struct request *r, struct follow *f,
+                   const struct meter *m, struct err *e)
+{
+    if (!m->status)
+        return 0;
+    if (m->signalled)
+        err_set(e, E_TEMP, "stopped; the same command continues");
+    else if (m->killed)
+        err_set(e, E_TEMP,
+                "make was killed by signal %d; the same command continues",
+                m->killed);
+    else if (f->failed)
+        err_set(e, f->failed, "%s", f->reason[0] ? f->reason : "a step failed");
+    else
+        blame_log(r, m->status, e);
+    snprintf(f->reason, sizeof(f->reason), "%s", e->msg);
+    return m->signalled ? -(128 + m->signalled) : e->code;
+}
+
+/* The pipe that steps report to, and make's log. */
+static int open_watch(const struct request *r, struct follow *f,
+                      struct meter_watch *w, struct err *e)
+{
+    char log[PATH_MAX + 16];
+    int fd[2], null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+    if (null < 0 || dup2(null, STDIN_FILENO) < 0 || pipe2(fd, O_CLOEXEC))
+        return err_set(e, E_TEMP, "pipe:");
+    close(null);
+    snprintf(log, sizeof(log), "%s/make.log", r->work_path);
+    *w = (struct meter_watch){
+        .fd = fd[0], .ready = ready, .tick = tick, .ctx = f, .out = fd[1]
+    };
+    w->err = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (w->err >= 0)
+        return 0;
+    err_set(e, E_CREATE, "'%s':", log);
+    close(fd[0]);
+    close(fd[1]);
+    return e->code;
+}
+
+static int run_make(const struct request *r, struct follow *f, struct meter *m,
+                    struct err *e)
+{
+    static char name[] = "make", quiet[] = "-s", in[] = "-C", file[] = "-f",
+                here[] = "RUN=", there[] = "RUN=forge-run --";
+    char mk[PATH_MAX + 16], jobs[24], dir[PATH_MAX];
+    const char *launch = env_text("FORGE_LAUNCH");
+    bool away =
+        (*launch && strcmp(launch, "local") != 0) || *env_text("FORGE_RETRIES");
+    char *argv[8 + JOB_VARIABLES + 1] = {
+        name, quiet, in, dir, file, mk, jobs, away ? there : here
+    };
+    struct job_variables v;
+    struct meter_watch w;
+    int rc;
+
+    snprintf(dir, sizeof(dir), "%s", r->work_path);
+    snprintf(mk, sizeof(mk), "%s/pipeline.mk", env_libdir());
+    snprintf(jobs, sizeof(jobs), "-j%lld", (long long)r->j.jobs);
+    if (job_variables(&r->j, &v, e) < 0)
+        return e->code;
+    memcpy(argv + 8, v.text, sizeof(v.text));
+    rc = open_watch(r, f, &w, e);
+    if (!rc) {
+        rc = meter_run(argv, LOOK_MS, &w, m, e);
+        close(w.fd);
+    }
+    job_variables_release(&v);
+    return rc;
+}
+
+static int finish(const struct request *r, struct follow *f,
+                  const struct meter *m, struct err *e)
+{
+    int rc = outcome(r, f, m, e);
+
+    follow_clear(f);
+    follow_end(f, -(rc < -128 ? E_TEMP : rc), rc ? 0 : summary_bytes(r->j.out));
+    if (rc)
+        return rc;
+    if (!r->quiet)
+        summary_print(r, &f->records, m->seconds, m->peak);
+    return fflush(stdout) ? err_set(e, E_IO, "standard output:") : 0;
+}
+
+int make_run(struct request *r, double estimate, struct err *e)
+{
+    struct meter m = { 0 };
+    struct follow f;
+    struct err ignored;
+    int rc = follow_begin(&f, r, estimate, e);
+
+    if (!rc) {
+        r->j.before = f.before;
+        r->j.seconds = estimate;
+        r->j.started = time(NULL);
+        rc = job_write(&r->j, r->work_path, e);
+    }
+    if (!rc)
+        rc = run_make(r, &f, &m, e);
+    if (!rc && write_meter(r, &m, &ignored) < 0)
+        warning("%s", ignored.msg); /* the result is there all the same */
+    if (!rc)
+        rc = finish(r, &f, &m, e);
+    follow_release(&f);
+    return rc;
+}

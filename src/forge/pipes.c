@@ -1,0 +1,378 @@
+/* pipes.c - see pipes.h. */
+#include "forge/pipes.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { NOT_FOUND = 127, LINE_CAP = 1 << 16 };
+
+/* Lines of a descriptor. */
+struct lines {
+    int fd;
+    char *text;
+    size_t len;
+    void (*line)(void *ctx, const char *text, size_t len);
+    void *ctx;
+};
+
+struct runner {
+    struct pipes *p;
+    pid_t pid[PIPE_COMMANDS];
+    int status[PIPE_COMMANDS]; /* as waitpid(2) gives it */
+    int left;
+    int said; /* the signal that came to us */
+    char reason[REASON_MAX];
+    struct lines report, why;
+};
+
+void pipes_init(struct pipes *p)
+{
+    *p = (struct pipes){ .in = -1, .out = -1, .report = -1, .report_end = -1 };
+}
+
+struct command *pipes_add(struct pipes *p, const char *name)
+{
+    struct command *c = &p->command[p->n++];
+
+    command_add(c, name, NULL);
+    return c;
+}
+
+void command_add(struct command *c, const char *word, ...)
+{
+    va_list ap;
+
+    va_start(ap, word);
+    for (; word && c->argc < COMMAND_WORDS; word = va_arg(ap, const char *))
+        c->argv[c->argc++] = word;
+    va_end(ap);
+}
+
+const char *number_word(char to[WORD], int64_t n)
+{
+    snprintf(to, WORD, "%" PRId64, n);
+    return to;
+}
+
+int pipes_report(struct pipes *p, char path[32], struct err *e)
+{
+    int fd[2];
+
+    if (pipe2(fd, O_CLOEXEC))
+        return err_set(e, E_TEMP, "pipe:");
+    p->report = fd[0];
+    p->report_end = fd[1];
+    snprintf(path, 32, "/dev/fd/%d", fd[1]);
+    return 0;
+}
+
+/* ---- starting ---- */
+
+/* File number i to standard output, a pipe. */
+static bool copy_out(const char *pattern, int64_t i)
+{
+    const char *percent = strchr(pattern, '%');
+    char path[PATH_MAX];
+    ssize_t n = 1;
+    int fd;
+
+    snprintf(path, sizeof(path), "%.*s%lld%s", (int)(percent - pattern),
+             pattern, (long long)i, percent + 1);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    while (fd >= 0 && n > 0)
+        n = splice(fd, NULL, STDOUT_FILENO, NULL, 1 << 20, 0);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0 && !n;
+}
+
+NORETURN static void become(const struct pipes *p, const struct command *c,
+                            const int fd[3], pid_t parent, const sigset_t *mask)
+{
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent)
+        _exit(NOT_FOUND);
+    for (int i = 0; i < 3; i++)
+        if (fd[i] >= 0 && dup2(fd[i], i) < 0)
+            _exit(NOT_FOUND);
+    if (c->writes_report)
+        fcntl(p->report_end, F_SETFD, 0);
+    sigprocmask(SIG_SETMASK, mask, NULL);
+    signal(SIGPIPE, SIG_DFL);
+    for (int64_t i = 0; i < c->n_before; i++)
+        if (!copy_out(c->before, i))
+            _exit(-E_IO);
+    execvp(c->argv[0], (char *const *)c->argv);
+    _exit(NOT_FOUND);
+}
+
+static void close_all(int *fd, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (fd[i] >= 0)
+            close(fd[i]);
+}
+
+/* between[2i], [2i + 1]: the pipe in front of command i; of the first only in a
+ * loop. */
+static int start_all(struct runner *r, int why, const sigset_t *mask,
+                     struct err *e)
+{
+    struct pipes *p = r->p;
+    int between[2 * PIPE_COMMANDS], rc = 0;
+    pid_t self = getpid();
+
+    memset(between, -1, sizeof(between));
+    for (int i = p->loop ? 0 : 1; i < p->n && !rc; i++)
+        if (pipe2(between + 2 * i, O_CLOEXEC))
+            rc = err_set(e, E_TEMP, "pipe:");
+    for (int i = 0; i < p->n && !rc; i++) {
+        const int fd[3] = {
+            i || p->loop ? between[2 * i] : p->in,
+            i + 1 < p->n ? between[2 * i + 3] :
+            p->loop      ? between[1] :
+                           p->out,
+            why,
+        };
+
+        r->pid[i] = fork();
+        if (!r->pid[i])
+            become(p, &p->command[i], fd, self, mask);
+        if (r->pid[i] < 0)
+            rc = err_set(e, E_TEMP, "fork:");
+        else
+            r->left++;
+    }
+    close_all(between, 2 * PIPE_COMMANDS);
+    return rc;
+}
+
+static void signal_all(const struct runner *r, int number)
+{
+    for (int i = 0; i < r->p->n; i++)
+        if (r->pid[i] > 0)
+            kill(r->pid[i], number);
+}
+
+/* ---- following ---- */
+
+/* False: it has ended. */
+static bool take_lines(struct lines *l)
+{
+    ssize_t n = read(l->fd, l->text + l->len, LINE_CAP - l->len);
+    char *from = l->text, *end;
+
+    if (n < 0 && (errno == EINTR || errno == EAGAIN))
+        return true;
+    if (n <= 0)
+        return false;
+    l->len += (size_t)n;
+    while ((end = memchr(from, '\n', l->len - (size_t)(from - l->text)))) {
+        l->line(l->ctx, from, (size_t)(end - from));
+        from = end + 1;
+    }
+    l->len -= (size_t)(from - l->text);
+    memmove(l->text, from, l->len);
+    if (l->len == LINE_CAP)
+        l->len = 0; /* no line of ours is as long */
+    return true;
+}
+
+static void keep_reason(void *ctx, const char *text, size_t len)
+{
+    struct runner *r = ctx;
+
+    if (!r->reason[0])
+        snprintf(r->reason, sizeof(r->reason), "%.*s", (int)len, text);
+}
+
+static void reap(struct runner *r)
+{
+    int status;
+
+    for (int i = 0; i < r->p->n; i++)
+        if (r->pid[i] > 0 && waitpid(r->pid[i], &status, WNOHANG) > 0) {
+            r->status[i] = status;
+            r->pid[i] = 0;
+            r->left--;
+        }
+}
+
+static void take_signals(struct runner *r, int fd)
+{
+    struct signalfd_siginfo s;
+
+    while (read(fd, &s, sizeof(s)) == (ssize_t)sizeof(s)) {
+        if (s.ssi_signo == SIGCHLD)
+            continue;
+        r->said = (int)s.ssi_signo;
+        signal_all(r, SIGTERM);
+    }
+}
+
+/* Until all have ended and all that they said has been read. */
+static void follow(struct runner *r, int signals)
+{
+    struct pollfd p[3] = { { .fd = signals, .events = POLLIN },
+                           { .fd = r->report.fd, .events = POLLIN },
+                           { .fd = r->why.fd, .events = POLLIN } };
+
+    for (reap(r); r->left; reap(r)) {
+        if (poll(p, 3, -1) < 0 && errno != EINTR)
+            break;
+        if (p[0].revents)
+            take_signals(r, signals);
+        if (p[1].revents && !take_lines(&r->report))
+            p[1].fd = -1;
+        if (p[2].revents && !take_lines(&r->why))
+            p[2].fd = -1;
+    }
+    while (p[1].fd >= 0 && take_lines(&r->report))
+        ;
+    while (p[2].fd >= 0 && take_lines(&r->why))
+        ;
+}
+
+/* ---- whose fault it was ---- */
+
+static int blame_signal(const char *name, int number, struct err *e)
+{
+    switch (number) {
+    case SIGSEGV:
+    case SIGBUS:
+    case SIGILL:
+    case SIGFPE:
+    case SIGABRT:
+    case SIGSYS:
+    case SIGTRAP:
+        return err_set(e, E_BUG, "%s: crashed by signal %d (%s)", name, number,
+                       strsignal(number));
+    default:
+        return err_set(e, E_TEMP, "%s: killed by signal %d%s", name, number,
+                       number == SIGKILL ? ": out of memory?" : "");
+    }
+}
+
+static int blame_status(const struct runner *r, int i, struct err *e)
+{
+    int code = WEXITSTATUS(r->status[i]);
+    const char *name = r->p->command[i].argv[0];
+
+    if (code == EXIT_NO && i == r->p->n - 1)
+        return EXIT_NO;
+    if (code == NOT_FOUND)
+        return err_set(e, E_NOINPUT, "%s: cannot be started", name);
+    if (code < 64 || code > 78)
+        return err_set(e, E_BUG, "%s: ended with status %d", name, code);
+    err_set(e, -code, "%s",
+            r->reason[0] ? r->reason : "a step failed without a word");
+    e->told = !r->p->captured;
+    return e->code;
+}
+
+/* The command that the reason is of; -1: not known. */
+static int of_reason(const struct runner *r)
+{
+    for (int i = 0; i < r->p->n; i++) {
+        const char *name = r->p->command[i].argv[0];
+        size_t n = strlen(name);
+
+        if (!strncmp(r->reason, name, n) && r->reason[n] == ':' &&
+            WIFEXITED(r->status[i]) && WEXITSTATUS(r->status[i]))
+            return i;
+    }
+    return -1;
+}
+
+/* One that was killed is the cause of all others.  Else the one that spoke
+ * first, or the last that failed: those before it see a closed pipe. */
+static int blame(const struct runner *r, struct err *e)
+{
+    int last = -1, spoke = of_reason(r);
+
+    if (r->said)
+        return err_set(e, E_TEMP, "stopped by signal %d", r->said);
+    for (int i = 0; i < r->p->n; i++) {
+        if (WIFSIGNALED(r->status[i]) && WTERMSIG(r->status[i]) != SIGPIPE)
+            return blame_signal(r->p->command[i].argv[0],
+                                WTERMSIG(r->status[i]), e);
+        if (r->status[i])
+            last = i;
+    }
+    if (spoke >= 0)
+        return blame_status(r, spoke, e);
+    if (last < 0)
+        return 0;
+    return WIFSIGNALED(r->status[last]) ?
+               blame_signal(r->p->command[last].argv[0], SIGPIPE, e) :
+               blame_status(r, last, e);
+}
+
+/* ---- all ---- */
+
+static int run(struct runner *r, int signals, const sigset_t *before,
+               struct err *e)
+{
+    struct pipes *p = r->p;
+    int why[2] = { -1, -1 }, rc;
+
+    if (p->captured && pipe2(why, O_CLOEXEC))
+        return err_set(e, E_TEMP, "pipe:");
+    r->why.fd = why[0];
+    rc = start_all(r, why[1], before, e);
+    close_all(why + 1, 1);
+    close_all(&p->report_end, 1);
+    if (rc)
+        signal_all(r, SIGTERM);
+    follow(r, signals);
+    close_all(why, 1);
+    return rc ? rc : blame(r, e);
+}
+
+int signals_open(sigset_t *before)
+{
+    sigset_t caught;
+
+    sigemptyset(&caught);
+    sigaddset(&caught, SIGCHLD);
+    sigaddset(&caught, SIGTERM);
+    sigaddset(&caught, SIGINT);
+    sigaddset(&caught, SIGHUP);
+    sigprocmask(SIG_BLOCK, &caught, before);
+    return signalfd(-1, &caught, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+int pipes_run(struct pipes *p, struct err *e)
+{
+    struct runner r = { .p = p };
+    sigset_t before;
+    int signals, rc;
+
+    r.report = (struct lines){ p->report, mem_alloc(LINE_CAP, "pipe", e), 0,
+                               p->line, p->ctx };
+    r.why = (struct lines){ -1, mem_alloc(LINE_CAP, "pipe", e), 0, keep_reason,
+                            &r };
+    signals = signals_open(&before);
+    if (!r.report.text || !r.why.text || signals < 0)
+        rc = err_set(e, E_TEMP, "no memory for a pipe");
+    else
+        rc = run(&r, signals, &before, e);
+    close_all(&signals, 1);
+    close_all(&p->report, 1);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    free(r.report.text);
+    free(r.why.text);
+    return rc;
+}

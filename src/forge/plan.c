@@ -1,0 +1,238 @@
+/* plan.c - see plan.h. */
+#include "forge/plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint/checkpoint.h"
+
+static uint64_t elements(const struct ck_tensor *t)
+{
+    uint64_t n = 1;
+
+    for (int i = 0; i < t->ndim; i++)
+        n *= t->dims[i]; /* checked against the file when it was opened */
+    return n;
+}
+
+/* 4-bit codes, per group a scale and at most a zero, and what some layouts
+ * add: a shape, or an index per input. */
+static uint64_t packed_bytes(const struct linear *l, int64_t group)
+{
+    uint64_t groups =
+        ((uint64_t)l->cols + (uint64_t)group - 1) / (uint64_t)group;
+
+    return (uint64_t)l->rows * ((uint64_t)l->cols / 2 + groups * 2);
+}
+
+/* Rows together: which, and how often. */
+static int sweeps(const struct linear *l)
+{
+    if (l->input == IN_EXPERT_MID)
+        return COUPLE_EXPERT;
+    return l->input == IN_ATTN_OUT || l->input == IN_MLP_MID ? COUPLE_SWEEPS :
+                                                               0;
+}
+
+/* What all layers share of what was asked for. */
+struct want {
+    const struct model_config *m;
+    const struct checkpoint *c;
+    int64_t group;
+    bool symmetric;
+};
+
+static struct solve_cost cost_of(const struct want *w, int effort,
+                                 bool corrected)
+{
+    return (struct solve_cost){ (enum effort)effort, (uint64_t)w->group,
+                                w->symmetric, corrected };
+}
+
+static void add_solving(struct plan *p, const struct want *w,
+                        const struct linear *l)
+{
+    double rows = (double)l->rows, cols = (double)l->cols;
+
+    for (int i = 0; i < EFFORTS; i++) {
+        const struct solve_cost plain = cost_of(w, i, false);
+        const struct solve_cost moved = cost_of(w, i, true);
+        double flops = solve_cost_linear(&plain, rows, cols);
+
+        p->solve_flops[i] += flops;
+        p->target_flops[i] += solve_cost_linear(&moved, rows, cols) - flops;
+    }
+    p->couple_flops += solve_cost_couple(rows, cols, sweeps(l));
+}
+
+static int add_linear(struct plan *p, const struct want *w,
+                      const struct linear *l, struct err *e)
+{
+    const struct model_config *m = w->m;
+    const struct checkpoint *c = w->c;
+    char name[MODULE_PATH_MAX + 8];
+    const struct ck_tensor *t;
+    double cols = (double)l->cols, rows = (double)l->rows;
+    /* of all tokens, those that come to an expert, on the average */
+    double share =
+        l->expert < 0 ? 1 : (double)m->moe.top_k / (double)m->moe.n_experts;
+
+    snprintf(name, sizeof(name), "%.*s.weight", MODULE_PATH_MAX - 1, l->module);
+    t = checkpoint_find(c, name);
+    if (!t && checkpoint_storage(c) == STORAGE_PLAIN)
+        return err_set(e, E_DATA, "tensor '%s' is missing", name);
+    if (t && (t->ndim != 2 || t->dims[0] != (uint64_t)l->rows ||
+              t->dims[1] != (uint64_t)l->cols))
+        return err_set(e, E_DATA, "tensor '%s' is not %lld x %lld", name,
+                       (long long)l->rows, (long long)l->cols);
+    p->modules++;
+    p->quantized += (uint64_t)l->rows * (uint64_t)l->cols;
+    p->bytes_out += packed_bytes(l, w->group);
+    p->bytes_out -= t ? t->bytes : 0;
+    p->token_flops += 2 * rows * cols * share;
+    /* experts: those of the original's choice, and those of ours */
+    p->second_flops += 2 * rows * cols * share * (l->expert < 0 ? 1 : 2);
+    add_solving(p, w, l);
+    return 0;
+}
+
+/* The Hessian of an input class; one expert's is in memory at a time. */
+static void add_input(struct plan *p, const struct want *want, int class,
+                      int64_t width)
+{
+    const struct model_config *m = want->m;
+    bool expert = class == IN_EXPERT || class == IN_EXPERT_MID;
+    uint64_t w = (uint64_t)width, bytes = w * (w + 1) / 2 * 4;
+    bool output =
+        class == IN_ATTN_OUT || class == IN_MLP_MID || class == IN_EXPERT_MID;
+    double cols = (double)width;
+    double times = expert ? (double)m->moe.top_k : 1;
+
+    p->layer_hessian_bytes += bytes;
+    if (bytes > p->hessian_bytes)
+        p->hessian_bytes = bytes;
+    p->token_flops += cols * cols * times;
+    /* the cross moment: of two inputs, or of an output and an input */
+    p->second_flops +=
+        2 * cols * (output ? (double)m->hidden_size : cols) * times;
+    for (int i = 0; i < EFFORTS; i++) {
+        const struct solve_cost cost = cost_of(want, i, false);
+
+        p->solve_flops[i] += solve_cost_input(&cost, cols) *
+                             (expert ? (double)m->moe.n_experts : 1);
+    }
+}
+
+static int add_layer(struct plan *p, const struct want *w, int64_t layer,
+                     struct err *e)
+{
+    const struct model_config *m = w->m;
+    int64_t width[IN_COUNT] = { 0 }, n = model_linear_count(m, layer);
+    uint64_t h = (uint64_t)m->hidden_size, state = 2 * h;
+
+    p->layer_hessian_bytes = 0;
+    p->layer_modules[layer] = n;
+    for (int64_t i = 0; i < n; i++) {
+        struct linear l;
+        int r;
+
+        model_linear(m, layer, i, &l);
+        if ((r = add_linear(p, w, &l, e)))
+            return r;
+        width[l.input] = l.cols;
+    }
+    for (int i = 0; i < IN_COUNT; i++) {
+        if (!width[i])
+            continue;
+        add_input(p, w, i, width[i]);
+        if (i == IN_EXPERT)
+            state += 2 * h; /* the sum of the experts' outputs, in f32 */
+        else if (i != IN_ATTN && i != IN_EXPERT_MID)
+            state += h + (uint64_t)width[i];
+    }
+    if (2 * state > p->state_bytes)
+        p->state_bytes = 2 * state; /* bf16 */
+    return 0;
+}
+
+/* The number in "model.layers.N.", or -1. */
+static int64_t layer_of(const char *name)
+{
+    long long n;
+
+    return sscanf(name, "model.layers.%lld.", &n) == 1 ? n : -1;
+}
+
+/* What of a tensor is in memory when its layer is worked on: of the routed
+ * experts, two. */
+static uint64_t resident(const struct model_config *m,
+                         const struct ck_tensor *t)
+{
+    const char *p = strstr(t->name, ".experts.");
+
+    return p && p[9] >= '0' && p[9] <= '9' && m->moe.n_experts > 2 ?
+               2 * t->bytes / (uint64_t)m->moe.n_experts :
+               t->bytes;
+}
+
+static int add_tensors(struct plan *p, const struct model_config *m,
+                       const struct checkpoint *c, struct err *e)
+{
+    uint64_t *layer = mem_zero((size_t)m->n_layers, sizeof(*layer), "plan", e);
+
+    if (!layer)
+        return e->code;
+    for (size_t i = 0; i < checkpoint_count(c); i++) {
+        const struct ck_tensor *t = checkpoint_tensor(c, i);
+        int64_t n = layer_of(t->name);
+
+        p->parameters += elements(t);
+        p->bytes_in += t->stored;
+        p->bytes_out += t->bytes;
+        if (n >= 0 && n < m->n_layers)
+            layer[n] += resident(m, t);
+    }
+    for (int64_t i = 0; i < m->n_layers; i++)
+        if (layer[i] > p->layer_bytes)
+            p->layer_bytes = layer[i];
+    free(layer);
+    return 0;
+}
+
+int plan_model(struct plan *p, const char *dir, int64_t group, bool symmetric,
+               struct err *e)
+{
+    struct model_config m;
+    struct checkpoint *c;
+    int r = model_config_read(&m, dir, e);
+
+    memset(p, 0, sizeof(*p));
+    if (r)
+        return r;
+    r = checkpoint_open(&c, dir, e);
+    if (!r) {
+        const struct want w = { &m, c, group, symmetric };
+
+        p->layers = m.n_layers;
+        p->hidden_size = m.hidden_size;
+        p->bf16_experts = m.moe.n_experts > 0 && m.dtype == DT_BF16;
+        p->packed = checkpoint_storage(c) != STORAGE_PLAIN;
+        p->layer_modules =
+            mem_zero((size_t)m.n_layers, sizeof(*p->layer_modules), "plan", e);
+        r = p->layer_modules ? add_tensors(p, &m, c, e) : e->code;
+        for (int64_t i = 0; i < m.n_layers && !r; i++)
+            r = add_layer(p, &w, i, e);
+        checkpoint_close(c);
+    }
+    model_config_release(&m);
+    if (r)
+        plan_release(p);
+    return r;
+}
+
+void plan_release(struct plan *p)
+{
+    free(p->layer_modules);
+    p->layer_modules = NULL;
+}

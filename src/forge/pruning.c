@@ -1,0 +1,159 @@
+/* pruning.c - see pruning.h; and the command line of forge prune. */
+#include "forge/pruning.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "checkpoint/expertmap.h"
+#include "checkpoint/sidecar.h"
+#include "forge/command.h"
+#include "forge/pipes.h"
+#include "forge/request.h"
+#include "prune/prune.h"
+
+int prune_check(const struct prune_request *p, const char *model, struct err *e)
+{
+    struct model_config config;
+    struct checkpoint *c;
+    struct stat st;
+    int rc;
+
+    if (stat(model, &st) || !S_ISDIR(st.st_mode))
+        return err_set(e, E_NOINPUT, "'%s': no such directory", model);
+    if (p->hitmap && (stat(p->hitmap, &st) || !S_ISREG(st.st_mode)))
+        return err_set(e, E_NOINPUT, "'%s': no such file", p->hitmap);
+    if (!p->hitmap && check_text(p->text, e) < 0)
+        return e->code;
+    rc = model_config_read(&config, model, e);
+    if (rc)
+        return rc;
+    rc = expert_count_check(&config, p->keep, e);
+    model_config_release(&config);
+    if (rc || (rc = checkpoint_open(&c, model, e)))
+        return rc;
+    rc = check_plain(model, checkpoint_storage(c) != STORAGE_PLAIN, e);
+    checkpoint_close(c);
+    return rc ? rc : sidecars_check(model, e);
+}
+
+/* The map of the experts to keep, from statistics that are there or from a pass
+ * over the text, into the file `map`. */
+static int make_map(const struct prune_request *p, const char *model, int map,
+                    struct err *e)
+{
+    char keep[WORD], by[WORD], threads[WORD], n[WORD], len[WORD];
+    struct command *c;
+    struct pipes pipes;
+
+    pipes_init(&pipes);
+    pipes.out = map;
+    number_word(threads, p->threads);
+    if (!p->hitmap) {
+        command_add(pipes_add(&pipes, "forge-tokens"), "-q", "--sequences",
+                    number_word(n, p->sequences), "--seqlen",
+                    number_word(len, p->seqlen), model, p->text, NULL);
+        command_add(pipes_add(&pipes, "forge-calib"), "-q", "--hitmap",
+                    "--threads", threads, model, NULL);
+    }
+    c = pipes_add(&pipes, "forge-prune");
+    command_add(c, "--from", model, "--keep", number_word(keep, p->keep),
+                "--by", opt_word(PRUNE_WORDS, p->by, by), "--threads", threads,
+                NULL);
+    if (p->quiet)
+        command_add(c, "-q", NULL);
+    if (p->hitmap)
+        command_add(c, p->hitmap, NULL);
+    return pipes_run(&pipes, e);
+}
+
+static int write_model(const struct prune_request *p, const char *model,
+                       const char *out, int map, struct err *e)
+{
+    char path[32], mode[WORD], threads[WORD], size[WORD];
+    struct command *c;
+    struct pipes pipes;
+
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", map);
+    opt_word(EXPERT_MODES, p->mode, mode);
+    number_word(threads, p->threads);
+    pipes_init(&pipes);
+    command_add(pipes_add(&pipes, "forge-weights"), "-q", "--threads", threads,
+                "--expert-map", path, "--mode", mode, model, NULL);
+    c = pipes_add(&pipes, "forge-shard");
+    command_add(c, "--threads", threads, "--expert-map", path, "--mode", mode,
+                "--shard-size", number_word(size, (int64_t)p->shard_size),
+                "--from", model, NULL);
+    if (p->quiet)
+        command_add(c, "-q", NULL);
+    command_add(c, out, NULL);
+    return pipes_run(&pipes, e);
+}
+
+int prune_make(const struct prune_request *p, const char *model,
+               const char *out, struct err *e)
+{
+    int map = memfd_create("expert-map", 0), rc; /* the tools inherit it */
+
+    if (map < 0)
+        return err_set(e, E_TEMP, "the map of experts:");
+    rc = make_map(p, model, map, e);
+    if (!rc)
+        rc = write_model(p, model, out, map, e);
+    close(map);
+    return rc;
+}
+
+int command_prune(int argc, char **argv, struct err *e)
+{
+    struct prune_request p = { .sequences = 128,
+                               .seqlen = 512,
+                               .shard_size = SHARD_SIZE };
+    int progress = 0;
+    const struct opt table[] = {
+        { OPT_INT, 0, "keep", "K", "experts to keep in each layer", &p.keep, 1,
+          65536, false },
+        { OPT_STR, 0, "text", "FILE",
+          "gather the router's statistics on FILE: text, JSON lines, .npy",
+          &p.text, 0, 0, false },
+        { OPT_STR, 0, "hitmap", "FILE", "take them from FILE instead",
+          &p.hitmap, 0, 0, false },
+        { OPT_CHOICE, 0, "by", PRUNE_WORDS,
+          "what experts are ranked by "
+          "[tokens]",
+          &p.by, 0, 0, false },
+        { OPT_CHOICE, 0, "mode", EXPERT_MODES,
+          "prune: a smaller model; remap: the router stays whole and a map "
+          "goes beside it [prune]",
+          &p.mode, 0, 0, false },
+        { OPT_INT, 0, "sequences", "N", "sequences of the text [128]",
+          &p.sequences, 1, 1000000, false },
+        { OPT_INT, 0, "seqlen", "T", "tokens in each [512]", &p.seqlen, 1,
+          1000000, false },
+        { OPT_SIZE, 0, "shard-size", "SIZE",
+          "most bytes in a file of OUT [5GB]", &p.shard_size, 0, 0, false },
+        COMMAND_COMMON(&p.threads, &progress, &p.quiet),
+        { OPT_END, 0, NULL, NULL, NULL, NULL, 0, 0, false },
+    };
+    int i = opt_parse(argc, argv,
+                      "prune MODEL OUT --keep K (--text FILE | "
+                      "--hitmap FILE) [option]...",
+                      "Make a model with fewer experts.", table);
+    char model[PATH_MAX], out[PATH_MAX];
+
+    if (argc - i != 2)
+        return err_set(e, E_USAGE, "want MODEL and OUT (try --help)");
+    if (!p.keep)
+        return err_set(e, E_USAGE, "want --keep K (try --help)");
+    verbosity = p.quiet ? -1 : 0;
+    if (prune_check(&p, argv[i], e) < 0 ||
+        path_absolute(argv[i], model, e) < 0 ||
+        path_absolute(argv[i + 1], out, e) < 0 ||
+        check_out(argv[i + 1], out, model, e) < 0)
+        return e->code;
+    return prune_make(&p, argv[i], argv[i + 1], e);
+}

@@ -1,0 +1,220 @@
+/* quantize.c - forge quantize: its options, and the order of what is done. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "checkpoint/expertmap.h"
+#include "common/math/threads.h"
+#include "forge/command.h"
+#include "forge/request.h"
+#include "prune/prune.h"
+
+enum { NOT_GIVEN = -1 };
+
+/* A short run is not worth half a second of measuring: operations. */
+static const double worth_measuring = 2e13;
+
+static void parse(struct request *r, int argc, char **argv)
+{
+    struct job *j = &r->j;
+    const char *device = "auto";
+    const struct opt table[] = {
+        { OPT_STR, 0, "text", "FILE",
+          "calibrate on FILE: text, JSON lines or .npy of ids", &r->text, 0, 0,
+          false },
+        { OPT_INT, 0, "sequences", "N", "calibration sequences [128]",
+          &j->sequences, 1, 1000000, false },
+        { OPT_INT, 0, "seqlen", "T", "tokens in each [512]", &j->seqlen, 1,
+          1000000, false },
+        { OPT_CHOICE, 0, "layout", LAYOUT_WORDS,
+          "how the result is stored [compressed-tensors]", &j->layout, 0, 0,
+          false },
+        { OPT_INT, 0, "group", "G", "inputs per scale [128]", &j->group, 8,
+          1048576, false },
+        { OPT_FLAG, 0, "sym", NULL,
+          "grids with the zero in the middle, the "
+          "default",
+          &r->sym, 0, 0, false },
+        { OPT_FLAG, 0, "asym", NULL, "grids with the zero where it fits",
+          &r->asym, 0, 0, false },
+        { OPT_CHOICE, 0, "method", METHOD_WORDS,
+          "rtn: round to nearest, no data [gptq]", &j->method, 0, 0, false },
+        { OPT_CHOICE, 0, "effort", EFFORT_WORDS,
+          "how much is tried for each weight [default]", &j->effort, 0, 0,
+          false },
+        { OPT_CHOICE, 0, "propagate", PROPAGATE_WORDS,
+          "calibrate layers on the output of quantized or original layers "
+          "before them, or both: on that of quantized ones, made to give what "
+          "the original ones give [both; with --effort fast quantized]",
+          &j->propagate, 0, 0, false },
+        { OPT_INT, 0, "blend", "K",
+          "hessians of experts: add their layer's, as if of K tokens for each "
+          "input [2]",
+          &j->blend, 0, 1000000, false },
+        { OPT_STR, 0, "work", "DIR",
+          "keep what resuming and reuse need in DIR [OUT.work, removed at the "
+          "end]",
+          &r->work, 0, 0, false },
+        { OPT_INT, 0, "jobs", "N",
+          "layers solved at a time, --propagate original [1]", &j->jobs, 1,
+          1024, false },
+        { OPT_STR, 0, "device", "auto|cpu|cuda[:N]",
+          "for all but the forward pass [auto]", &device, 0, 0, false },
+        { OPT_SIZE, 0, "gpu-memory", "SIZE",
+          "GPU memory that each tool may hold, e.g. 8G [all]", &j->gpu_memory,
+          0, 0, false },
+        { OPT_SIZE, 0, "shard-size", "SIZE",
+          "most bytes in a file of OUT, e.g. 500MB, 2GiB [5GB]", &j->shard_size,
+          0, 0, false },
+        { OPT_FLAG, 'n', "dry-run", NULL,
+          "say what would be done and what it costs", &r->dry_run, 0, 0,
+          false },
+        { OPT_FLOAT, 0, "rate", "GFLOPS",
+          "speed to estimate times with [measured for half a second]", &r->rate,
+          1e-3, 1e12, false },
+        { OPT_INT, 0, "keep", "K",
+          "prune first: experts to keep in each layer of a mixture",
+          &r->prune.keep, 1, 65536, false },
+        { OPT_CHOICE, 0, "by", PRUNE_WORDS, "... ranked by [tokens]",
+          &r->prune.by, 0, 0, false },
+        { OPT_CHOICE, 0, "mode", EXPERT_MODES,
+          "... into a smaller model, or with a map beside it [prune]",
+          &r->prune.mode, 0, 0, false },
+        { OPT_STR, 0, "hitmap", "FILE",
+          "... by the router's statistics in FILE [gathered on --text]",
+          &r->prune.hitmap, 0, 0, false },
+        COMMAND_COMMON(&j->threads, &r->progress, &r->quiet),
+        { OPT_END, 0, NULL, NULL, NULL, NULL, 0, 0, false },
+    };
+    int i =
+        opt_parse(argc, argv, "quantize MODEL OUT --text FILE [option]...",
+                  "Turn a Hugging Face checkpoint into a 4-bit one.", table);
+
+    r->model = argc - i == 2 ? argv[i] : NULL;
+    r->out = argc - i == 2 ? argv[i + 1] : NULL;
+    snprintf(j->device, sizeof(j->device), "%s", device);
+}
+
+/* What options say together. */
+static int settle(struct request *r, struct err *e)
+{
+    struct job *j = &r->j;
+
+    if (!r->model)
+        return err_set(e, E_USAGE, "want MODEL and OUT (try --help)");
+    if (r->sym && r->asym)
+        return err_set(e, E_USAGE, "--sym and --asym exclude each other");
+    if (!*r->model || !*r->out || (r->work && !*r->work))
+        return err_set(e, E_USAGE, "a path is empty");
+    j->symmetric = !r->asym;
+    if (j->propagate == PROPAGATE_BOTH && j->effort == EFFORT_FAST)
+        return err_set(e, E_USAGE,
+                       "--propagate both is nothing for --effort fast");
+    if (j->propagate == NOT_GIVEN)
+        j->propagate =
+            j->effort == EFFORT_FAST ? PROPAGATE_QUANTIZED : PROPAGATE_BOTH;
+    r->prune.text = r->text;
+    r->prune.sequences = j->sequences;
+    r->prune.seqlen = j->seqlen;
+    r->prune.threads = j->threads;
+    r->prune.shard_size = j->shard_size;
+    r->prune.quiet = r->quiet;
+    verbosity = r->quiet ? -1 : 0;
+    threads_set(j->threads);
+    return 0;
+}
+
+static int check(struct request *r, struct err *e)
+{
+    if (check_paths(r, e) < 0 ||
+        (r->prune.keep && prune_check(&r->prune, r->j.model, e) < 0) ||
+        check_model(r, e) < 0 || check_device(&r->j, e) < 0 ||
+        check_launch(e) < 0)
+        return e->code;
+    return check_tools(e);
+}
+
+/* --keep: what is quantized is a pruned model, made in the work directory, its
+ * name a key of what it comes from. */
+static int prune(struct request *r, struct err *e)
+{
+    int rc;
+
+    if (keys_pruned(r, e) < 0)
+        return e->code;
+    rc = access(r->pruned, F_OK) ?
+             prune_make(&r->prune, r->j.model, r->pruned, e) :
+             0;
+    if (rc)
+        return rc;
+    strcpy(r->j.model, r->pruned);
+    return check_model(r, e);
+}
+
+/* ---- all ---- */
+
+/* In the work directory, which is ours from here on. */
+static int work(struct request *r, struct err *e)
+{
+    struct room room;
+    int rc;
+
+    place_collect(&r->place, true);
+    if (r->prune.keep && (rc = prune(r, e)))
+        return rc;
+    room_plan(r, false, &room);
+    if (room_check(r, &room, e) < 0 || keys_make(r, e) < 0)
+        return e->code;
+    if (room.flops[r->j.effort] > worth_measuring && !r->quiet)
+        room_plan(r, true, &room);
+    return make_run(r, room.seconds[r->j.effort], e);
+}
+
+static int run(struct request *r, struct err *e)
+{
+    struct room room;
+    int rc;
+
+    room_plan(r, r->dry_run, &room);
+    if (r->dry_run) {
+        room_print(r, &room);
+        return fflush(stdout) ? err_set(e, E_IO, "standard output:") : 0;
+    }
+    if (room_check(r, &room, e) < 0 ||
+        place_open(&r->place, r->work_path, r->work != NULL, e) < 0)
+        return e->code;
+    rc = work(r, e);
+    if (!rc && r->place.temporary)
+        place_remove(&r->place);
+    place_close(&r->place);
+    return rc;
+}
+
+int command_quantize(int argc, char **argv, struct err *e)
+{
+    struct request *r = mem_zero(1, sizeof(*r), "quantize", e);
+    int rc;
+
+    if (!r)
+        return e->code;
+    r->place.lock = -1;
+    r->j.sequences = 128;
+    r->j.seqlen = 512;
+    r->j.group = 128;
+    r->j.blend = 2;
+    r->j.jobs = 1;
+    r->j.effort = EFFORT_DEFAULT;
+    r->j.propagate = NOT_GIVEN;
+    r->j.shard_size = SHARD_SIZE;
+    parse(r, argc, argv);
+    rc = settle(r, e);
+    if (!rc)
+        rc = check(r, e);
+    if (!rc)
+        rc = run(r, e);
+    plan_release(&r->plan);
+    job_release(&r->j);
+    free(r);
+    return rc;
+}

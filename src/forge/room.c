@@ -1,0 +1,220 @@
+/* room.c - disk, memory and time that a quantization takes; see request.h. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+
+#include "common/io/file.h"
+#include "common/math/threads.h"
+#include "common/cli/units.h"
+#include "forge/rate.h"
+#include "forge/request.h"
+
+/* Of the operations a second that are measured in a loop without anything else,
+ * what whole runs reach: DESIGN.md, section 11. */
+static const double product_share = 0.35, vector_share = 0.6;
+/* What every run takes besides: its programs' start. */
+static const double start_seconds = 0.3;
+static const double measured_for = 0.25; /* seconds, twice */
+
+enum { GRADIENT_TOKENS = 16384, MEMINFO_MAX = 1 << 16 };
+
+static double least(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+/* The work directory holds codes and, for all tokens, their states while they
+ * run, and hidden states to go on from: the last ones and the next, of one stream
+ * or both.  The result is gathered beside itself. */
+static void plan_bytes(const struct request *r, struct room *room)
+{
+    const struct plan *p = &r->plan;
+    const struct job *j = &r->j;
+    double tokens =
+        j->method == METHOD_RTN ? 0 : (double)j->sequences * (double)j->seqlen;
+    int streams = j->propagate == PROPAGATE_BOTH ? 2 : 1;
+    double states = streams * tokens * (double)p->state_bytes;
+    double memory = 256 << 20;
+
+    room->work = (double)p->quantized * 17 / 32 +
+                 streams * tokens * (double)p->hidden_size * 4;
+    room->out = (double)p->bytes_out * 2;
+    if (states > memory)
+        room->work += states;
+    else
+        memory = states;
+    /* gradients: of 16,384 tokens the stream around each layer's attention, and
+     * what they make */
+    if (job_fisher(j))
+        room->work += (double)p->layers * (double)p->hidden_size *
+                      (65536 + 8 * (double)p->hidden_size);
+    if (j->propagate == PROPAGATE_ORIGINAL && tokens > 0)
+        room->work += (double)p->layers * (double)p->layer_hessian_bytes;
+    /* Twice the widest Hessian as a square, a layer in f32, a batch of tokens,
+     * what states may take. */
+    room->memory = (double)p->hessian_bytes * 4 + (double)p->layer_bytes * 2 +
+                   2048.0 * (double)p->state_bytes * 8 + memory;
+    /* Of other efforts the moments that correct targets, in two tools, and what
+     * each thread tries for its rows (measured: 67 MB at 11,008 inputs). */
+    if (j->effort != EFFORT_FAST && tokens > 0) {
+        double cols = sqrt((double)p->hessian_bytes / 2);
+        double threads = j->threads ? (double)j->threads : threads_count();
+
+        room->memory += 2 * 4 * cols * (double)p->hidden_size +
+                        threads * 32 * 4 * 48 * cols;
+    }
+}
+
+static void plan_flops(const struct request *r, int effort, double *products,
+                       double *vectors)
+{
+    const struct plan *p = &r->plan;
+    const struct job *j = &r->j;
+    double tokens = (double)j->sequences * (double)j->seqlen;
+    bool both = effort == j->effort ?
+                    j->propagate == PROPAGATE_BOTH :
+                    effort != EFFORT_FAST && j->propagate != PROPAGATE_ORIGINAL;
+
+    *products = *vectors = 0;
+    if (j->method == METHOD_RTN)
+        return;
+    *products = tokens * (p->token_flops + (both ? p->second_flops : 0));
+    *vectors = p->solve_flops[effort] + (both ? p->target_flops[effort] : 0);
+    if (effort == EFFORT_BEST) { /* there, and twice that back */
+        *products += 3 * p->token_flops * least(tokens, GRADIENT_TOKENS);
+        *vectors += p->couple_flops;
+    }
+}
+
+void room_plan(const struct request *r, bool measure, struct room *room)
+{
+    double product_rate = r->rate * 1e9, vector_rate = r->rate * 1e9;
+
+    memset(room, 0, sizeof(*room));
+    plan_bytes(r, room);
+    if (r->rate <= 0 && measure) {
+        product_rate = rate_products(measured_for) * product_share;
+        vector_rate = rate_vectors(measured_for) * vector_share;
+    }
+    room->rate = product_rate / 1e9;
+    for (int i = 0; i < EFFORTS; i++) {
+        double products, vectors;
+
+        plan_flops(r, i, &products, &vectors);
+        room->flops[i] = products + vectors;
+        if (product_rate > 0)
+            room->seconds[i] =
+                start_seconds + products / product_rate + vectors / vector_rate;
+    }
+}
+
+/* ---- what is there ---- */
+
+static int check_disk(const char *given, const char *path, double need,
+                      struct err *e)
+{
+    char at[PATH_MAX], a[UNIT_TEXT], b[UNIT_TEXT], *slash;
+    struct statvfs v;
+    double is;
+
+    snprintf(at, sizeof(at), "%s", path);
+    while (statvfs(at, &v) && (slash = strrchr(at, '/')) && slash != at)
+        *slash = 0;
+    if (statvfs(*at ? at : "/", &v))
+        return err_set(e, E_IO, "'%s':", given);
+    is = (double)v.f_bavail * (double)v.f_frsize;
+    return is >= need ? 0 :
+                        err_set(e, E_IO, "'%s': needs %s, %s are free", given,
+                                size_text(a, need), size_text(b, is));
+}
+
+static double available_memory(void)
+{
+    char *text = NULL;
+    const char *line;
+    FILE *f = fopen("/proc/meminfo", "re");
+    double kib = 0;
+    struct err e;
+    size_t n;
+
+    text = f ? mem_alloc(MEMINFO_MAX, "memory", &e) : NULL;
+    if (text) {
+        n = fread(text, 1, MEMINFO_MAX - 1, f);
+        text[n] = 0;
+        line = strstr(text, "MemAvailable:");
+        if (line)
+            kib = strtod(line + strlen("MemAvailable:"), NULL);
+    }
+    if (f)
+        fclose(f);
+    free(text);
+    return kib * 1024;
+}
+
+int room_check(const struct request *r, const struct room *room, struct err *e)
+{
+    double memory = available_memory();
+    char a[UNIT_TEXT], b[UNIT_TEXT];
+
+    if (check_disk(r->work_path, r->work_path, room->work, e) < 0 ||
+        check_disk(r->out, r->j.out, room->out, e) < 0)
+        return e->code;
+    if (memory > 0 && room->memory > memory)
+        return err_set(e, E_TEMP, "needs %s of memory, %s are available",
+                       size_text(a, room->memory), size_text(b, memory));
+    return 0;
+}
+
+/* ---- --dry-run ---- */
+
+static void print_efforts(const struct request *r, const struct room *room)
+{
+    char flops[UNIT_TEXT], span[UNIT_TEXT], effort[OPT_WORD];
+
+    printf("work to do, by --effort\n");
+    for (int i = 0; i < EFFORTS; i++)
+        printf("  %-10s %sFLOP, about %s%s\n",
+               opt_word(EFFORT_WORDS, i, effort),
+               count_text(flops, room->flops[i]),
+               span_text(span, room->seconds[i]),
+               i == r->j.effort ? " (this run)" : "");
+    if (r->rate > 0)
+        printf("  at %.0f GFLOP/s\n", room->rate);
+    else
+        printf("  on the CPU, at the %.0f GFLOP/s that runs are expected to "
+               "reach here, by a measurement just now\n",
+               room->rate);
+}
+
+void room_print(const struct request *r, const struct room *room)
+{
+    const struct plan *p = &r->plan;
+    const struct job *j = &r->j;
+    char a[UNIT_TEXT], b[UNIT_TEXT], way[OPT_WORD];
+
+    printf("model        %s: %lld layers, %sparameters, %s\n", r->model,
+           (long long)p->layers, count_text(a, (double)p->parameters),
+           size_text(b, (double)p->bytes_in));
+    printf(
+        "quantize     %lld linears with %sparameters: method %s, group %lld, "
+        "%s, layout %s\n",
+        (long long)p->modules, count_text(a, (double)p->quantized),
+        j->method == METHOD_RTN ? "rtn" : "gptq", (long long)j->group,
+        j->symmetric ? "symmetric" : "asymmetric",
+        layout_name((enum layout)j->layout));
+    if (j->method == METHOD_GPTQ)
+        printf("calibration  %lld tokens, propagate %s\n",
+               (long long)(j->sequences * j->seqlen),
+               opt_word(PROPAGATE_WORDS, j->propagate, way));
+    printf("output       %s: about %s\n", r->out,
+           size_text(a, (double)p->bytes_out));
+    printf("work         %s: up to %s\n", r->work_path,
+           size_text(a, room->work));
+    printf("memory       about %s, of it %s for the widest Hessian\n",
+           size_text(a, room->memory),
+           size_text(b, (double)p->hessian_bytes * 2));
+    if (j->method == METHOD_GPTQ)
+        print_efforts(r, room);
+}

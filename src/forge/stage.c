@@ -1,0 +1,450 @@
+/* stage.c - forge stage NAME [LAYER]: one step of pipeline.mk.
+ *
+ * The current directory is the work directory; its settings say what is to be
+ * done.  Standard output is the report that `forge quantize` reads, a line each:
+ * "begin NAME LAYER", {...} (what forge-solve says of a module), "error STATUS
+ * MESSAGE". */
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/math/cpu.h"
+#include "common/io/stream.h"
+#include "forge/command.h"
+#include "forge/job.h"
+#include "forge/pipes.h"
+
+enum { PATH_ROOM = 80 };
+
+struct stage {
+    struct job j;
+    const char *name;
+    int64_t layer; /* -1: none */
+    char T[STAGE_DIR], C[STAGE_DIR], S[STAGE_DIR];
+    struct job_words grid, solve;
+    char threads[WORD], memory[WORD], number[6][WORD];
+    char path[6][PATH_ROOM];
+    char report[32];
+    struct pipes p;
+};
+
+static const char *in_dir(char to[PATH_ROOM], const char *dir, const char *name)
+{
+    snprintf(to, PATH_ROOM, "%s/%s", dir, name);
+    return to;
+}
+
+static const char *of_layer(char to[PATH_ROOM], const char *dir,
+                            const char *name, int64_t layer)
+{
+    snprintf(to, PATH_ROOM, "%s/%s-%" PRId64 ".fts", dir, name, layer);
+    return to;
+}
+
+/* ---- tools with what all steps give them ---- */
+
+static struct command *tool(struct stage *s, const char *name)
+{
+    struct command *c = pipes_add(&s->p, name);
+
+    command_add(c, "-q", "--progress", "never", "--threads", s->threads, NULL);
+    return c;
+}
+
+static struct command *on_device(struct stage *s, const char *name)
+{
+    struct command *c = tool(s, name);
+
+    command_add(c, "--device", s->j.device, NULL);
+    if (s->j.gpu_memory)
+        command_add(c, "--gpu-memory", s->memory, NULL);
+    return c;
+}
+
+static void add_words(struct command *c, const struct job_words *w)
+{
+    for (int i = 0; i < w->n; i++)
+        command_add(c, w->text[i], NULL);
+}
+
+static struct command *hessian(struct stage *s)
+{
+    struct command *c = on_device(s, "forge-hessian");
+
+    command_add(c, "--blend", number_word(s->number[0], s->j.blend), NULL);
+    return c;
+}
+
+static struct command *grid(struct stage *s)
+{
+    struct command *c = on_device(s, "forge-grid");
+
+    add_words(c, &s->grid);
+    return c;
+}
+
+/* Its report, a line of JSON for each module, comes to us. */
+static int solve(struct stage *s, struct command **c, struct err *e)
+{
+    if (pipes_report(&s->p, s->report, e) < 0)
+        return e->code;
+    *c = on_device(s, "forge-solve");
+    (*c)->writes_report = true;
+    add_words(*c, &s->solve);
+    if (job_fisher(&s->j))
+        command_add(*c, "--fisher", in_dir(s->path[0], s->C, "fisher.fts"),
+                    NULL);
+    command_add(*c, "--key", s->j.skey, "--report", s->report, NULL);
+    return 0;
+}
+
+/* Each layer appears when it is whole, its report just before. */
+static void split(struct stage *s)
+{
+    command_add(tool(s, "forge-split"), "--key", s->j.skey, "--report",
+                in_dir(s->path[1], s->S, "report-%.jsonl"),
+                in_dir(s->path[2], s->S, "codes-%.fts"), NULL);
+}
+
+/* ---- steps ---- */
+
+static int stage_tokens(struct stage *s, struct err *e)
+{
+    (void)e;
+    command_add(pipes_add(&s->p, "forge-tokens"), "-q", "--sequences",
+                number_word(s->number[1], s->j.sequences), "--seqlen",
+                number_word(s->number[2], s->j.seqlen), "--key", s->j.tkey,
+                "-o", in_dir(s->path[0], s->T, "tokens.fts"), s->j.model,
+                s->j.text, NULL);
+    return 0;
+}
+
+/* Are there states to go on from, and the codes of all layers before them? */
+static bool states_usable(const struct stage *s, const char *hidden)
+{
+    char path[PATH_ROOM];
+    struct stream_reader *r;
+    struct frame f;
+    uint64_t at;
+    struct err e;
+    const char *layer = NULL;
+
+    if (access(hidden, F_OK) || stream_open(&r, hidden, NULL, &e) < 0)
+        return false;
+    if (stream_skim(r, &f, &at, &e) > 0)
+        layer = strstr(f.name, ".layers.");
+    stream_close(r);
+    for (int64_t i = layer ? atoll(layer + 8) : -1; i-- > 0;)
+        if (access(of_layer(path, s->S, "codes", i), F_OK))
+            return false;
+    return layer;
+}
+
+/* The whole model, each layer's linears quantized on what the quantized ones
+ * before them put out: the end of the pipe feeds its start.  What a run that
+ * was killed has left is taken up: the last hidden states, and the codes of the
+ * layers from there on. */
+static int stage_loop(struct stage *s, struct err *e)
+{
+    bool both = s->j.propagate == PROPAGATE_BOTH;
+    const char *hidden = in_dir(s->path[3], s->S, "hidden.fts");
+    bool resume = states_usable(s, hidden);
+    struct command *c = tool(s, "forge-calib");
+
+    command_add(c, "--feedback", "-", "--codes",
+                in_dir(s->path[4], s->S, "codes-%.fts"), "--expect-key",
+                resume ? s->j.skey : s->j.tkey, "--key", s->j.skey,
+                "--propagate", both ? "both" : "quantized", "--hidden", hidden,
+                s->j.model,
+                resume ? hidden : in_dir(s->path[5], s->T, "tokens.fts"), NULL);
+    hessian(s);
+    command_add(tool(s, "forge-weights"), "--join", s->j.model, NULL);
+    grid(s);
+    s->p.loop = true;
+    if (solve(s, &c, e) < 0)
+        return e->code;
+    split(s);
+    return 0;
+}
+
+/* Before anything is quantized: of the original model. */
+static int stage_fisher(struct stage *s, struct err *e)
+{
+    (void)e;
+    command_add(tool(s, "forge-gradient"), "--expect-key", s->j.tkey, "--key",
+                s->j.ckey, s->j.model, in_dir(s->path[0], s->T, "tokens.fts"),
+                NULL);
+    command_add(hessian(s), "--key", s->j.ckey, "-o",
+                in_dir(s->path[1], s->C, "fisher.fts"), NULL);
+    return 0;
+}
+
+/* Hidden states that enter the layer: those of the tokens, or what the layer
+ * before left. */
+static int stage_calibrate(struct stage *s, struct err *e)
+{
+    bool first = !s->layer;
+    struct command *c = tool(s, "forge-calib");
+
+    (void)e;
+    command_add(c, "--layer", number_word(s->number[1], s->layer),
+                "--expect-key", first ? s->j.tkey : s->j.ckey, "--key",
+                s->j.ckey, NULL);
+    if (s->layer < s->j.layers - 1)
+        command_add(c, "--hidden",
+                    of_layer(s->path[0], s->C, "hidden", s->layer), NULL);
+    command_add(c, s->j.model,
+                first ? in_dir(s->path[1], s->T, "tokens.fts") :
+                        of_layer(s->path[1], s->C, "hidden", s->layer - 1),
+                NULL);
+    command_add(hessian(s), "--key", s->j.ckey, "-o",
+                of_layer(s->path[2], s->C, "hessian", s->layer), NULL);
+    return 0;
+}
+
+/* The weights of the layer to codes, with a file of Hessians or without. */
+static int solve_layer(struct stage *s, const char *h, struct err *e)
+{
+    struct command *c;
+
+    command_add(tool(s, "forge-weights"), "--layer",
+                number_word(s->number[1], s->layer), "--linears", s->j.model,
+                NULL);
+    c = grid(s);
+    if (h)
+        command_add(c, "--hessian", h, NULL);
+    if (solve(s, &c, e) < 0)
+        return e->code;
+    if (h)
+        command_add(c, "--hessian", h, NULL);
+    split(s);
+    return 0;
+}
+
+static int stage_solve(struct stage *s, struct err *e)
+{
+    return solve_layer(s, of_layer(s->path[3], s->C, "hessian", s->layer), e);
+}
+
+static int stage_round(struct stage *s, struct err *e)
+{
+    return solve_layer(s, NULL, e);
+}
+
+/* All codes, and what was not quantized, in the runtime's layout. */
+static int stage_result(struct stage *s, struct err *e)
+{
+    struct command *c = tool(s, "forge-weights");
+
+    (void)e;
+    c->before = in_dir(s->path[0], s->S, "codes-%.fts");
+    c->n_before = s->j.layers;
+    command_add(c, "--key", s->j.skey, "--others", s->j.model, NULL);
+    command_add(on_device(s, "forge-pack"), "--layout",
+                layout_name((enum layout)s->j.layout), "--expect-key",
+                s->j.skey, NULL);
+    command_add(tool(s, "forge-shard"), "--from", s->j.model, "--shard-size",
+                number_word(s->number[1], (int64_t)s->j.shard_size), s->j.out,
+                NULL);
+    return 0;
+}
+
+static const struct {
+    const char *name;
+    int (*plan)(struct stage *s, struct err *e);
+    bool layered, quiet; /* quiet: standard output goes nowhere */
+} stages[] = {
+    { "tokens", stage_tokens, false, false },
+    { "loop", stage_loop, false, false },
+    { "fisher", stage_fisher, false, false },
+    { "calibrate", stage_calibrate, true, false },
+    { "solve", stage_solve, true, true },
+    { "round", stage_round, true, true },
+    { "result", stage_result, false, false },
+};
+
+/* ---- all ---- */
+
+/* One write(2): steps at the same time share the report. */
+static void say(const char *text, size_t n)
+{
+    if (write(STDOUT_FILENO, text, n) < 0)
+        return; /* nobody follows */
+}
+
+static void say_line(void *ctx, const char *text, size_t len)
+{
+    char *line = malloc(len + 1);
+
+    (void)ctx;
+    if (!line)
+        return;
+    memcpy(line, text, len);
+    line[len] = '\n';
+    say(line, len + 1);
+    free(line);
+}
+
+/* What forge-report(1) says of time. */
+static void took(const struct stage *s, double seconds)
+{
+    char path[PATH_ROOM], line[160];
+    int fd = open(in_dir(path, s->S, "stages.jsonl"),
+                  O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    int n = s->layer < 0 ? snprintf(line, sizeof(line),
+                                    "{\"stage\":\"%s\",\"seconds\":%.3f}\n",
+                                    s->name, seconds) :
+                           snprintf(line, sizeof(line),
+                                    "{\"stage\":\"%s\",\"layer\":%" PRId64
+                                    ",\"seconds\":%.3f}\n",
+                                    s->name, s->layer, seconds);
+
+    if (fd < 0)
+        return;
+    if (write(fd, line, (size_t)n) != n)
+        warning("'%s': cannot be written", path);
+    close(fd);
+}
+
+/* Hidden states that nobody reads any more. */
+static void tidy(const struct stage *s)
+{
+    char path[PATH_ROOM];
+
+    if (!strcmp(s->name, "loop"))
+        unlink(in_dir(path, s->S, "hidden.fts"));
+    if (!strcmp(s->name, "calibrate") && s->layer > 0)
+        unlink(of_layer(path, s->C, "hidden", s->layer - 1));
+}
+
+static int run(struct stage *s, size_t which, struct err *e)
+{
+    char here[PATH_MAX];
+    int null = -1, rc;
+
+    mkdir(s->T, 0777);
+    mkdir(s->C, 0777);
+    mkdir(s->S, 0777);
+    if (!getcwd(here, sizeof(here)) || setenv("TMPDIR", here, 1))
+        return err_set(e, E_IO, "the work directory has no name:");
+    /* on a machine of any kind, as it was planned */
+    if (cpu_choose(s->j.cpu, e) < 0)
+        return err_prefix(e, "the run was planned on another machine");
+    if (setenv("FORGE_CPU", s->j.cpu, 1))
+        return err_set(e, E_TEMP, "out of memory");
+    rc = job_weights_same(&s->j, e);
+    if (rc < 0 || (rc = stages[which].plan(s, e)) < 0)
+        return rc;
+    if (stages[which].quiet)
+        s->p.out = null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    rc = pipes_run(&s->p, e);
+    if (null >= 0)
+        close(null);
+    return rc > 0 ? err_set(e, E_BUG, "a step ended with 1") : rc;
+}
+
+static size_t find(const char *name)
+{
+    size_t i = 0;
+
+    while (i < ARRAY_LEN(stages) && strcmp(stages[i].name, name) != 0)
+        i++;
+    return i;
+}
+
+static int prepare(struct stage *s, int argc, char **argv, size_t *which,
+                   struct err *e)
+{
+    char *end;
+
+    *which = argc > 1 ? find(argv[1]) : ARRAY_LEN(stages);
+    s->layer = -1;
+    if (*which == ARRAY_LEN(stages) || argc != 2 + (int)stages[*which].layered)
+        return err_set(e, E_USAGE, "want the name of a step, and its layer");
+    s->name = argv[1];
+    if (job_read(&s->j, ".", e) < 0)
+        return e->code;
+    if (stages[*which].layered) {
+        s->layer = strtoll(argv[2], &end, 10);
+        if (*end || end == argv[2] || s->layer < 0 || s->layer >= s->j.layers)
+            return err_set(e, E_USAGE, "'%s': no layer of the model", argv[2]);
+    }
+    job_tokens_dir(&s->j, s->T);
+    job_calib_dir(&s->j, s->C);
+    job_solve_dir(&s->j, s->S);
+    job_grid(&s->j, &s->grid);
+    job_solve(&s->j, &s->solve);
+    number_word(s->threads, s->j.threads);
+    number_word(s->memory, (int64_t)s->j.gpu_memory);
+    return 0;
+}
+
+static int print_plan(struct err *e)
+{
+    struct job_variables v;
+    struct job j;
+    int rc;
+
+    if (job_read(&j, ".", e) < 0)
+        return e->code;
+    rc = job_variables(&j, &v, e);
+    job_release(&j);
+    if (rc)
+        return rc;
+    for (int i = 0; i < JOB_VARIABLES; i++)
+        printf("%s%s", i ? " " : "", v.text[i]);
+    job_variables_release(&v);
+    putchar('\n');
+    return fflush(stdout) ? err_set(e, E_IO, "standard output:") : 0;
+}
+
+int command_stage(int argc, char **argv, struct err *e)
+{
+    static const struct opt none[] = { { OPT_END, 0, NULL, NULL, NULL, NULL, 0,
+                                         0, false } };
+    struct stage *s = mem_zero(1, sizeof(*s), "stage", e);
+    double begun = seconds_now();
+    char line[REASON_MAX + 32];
+    size_t which;
+    int n, rc;
+
+    if (!s)
+        return e->code;
+    opt_parse(argc, argv, "stage NAME [LAYER] | stage plan",
+              "One step of pipeline.mk, in the work directory; plan: its "
+              "variables.",
+              none);
+    if (argc == 2 && !strcmp(argv[1], "plan")) {
+        free(s);
+        return print_plan(e);
+    }
+    pipes_init(&s->p);
+    s->p.captured = true;
+    s->p.line = say_line;
+    rc = prepare(s, argc, argv, &which, e);
+    if (!rc) {
+        n = s->layer < 0 ?
+                snprintf(line, sizeof(line), "begin %s\n", s->name) :
+                snprintf(line, sizeof(line), "begin %s %" PRId64 "\n", s->name,
+                         s->layer);
+        say(line, (size_t)n);
+        rc = run(s, which, e);
+        if (!rc) {
+            tidy(s);
+            took(s, seconds_now() - begun);
+        }
+    }
+    if (rc < 0) {
+        n = snprintf(line, sizeof(line), "error %d %s%s\n", -e->code,
+                     strncmp(e->msg, "forge-", 6) ? "forge: " : "", e->msg);
+        say(line, (size_t)n);
+        e->told = !isatty(STDOUT_FILENO);
+    }
+    job_release(&s->j);
+    free(s);
+    return rc;
+}

@@ -1,0 +1,296 @@
+/* status.c - forge status and forge gc. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/io/json.h"
+#include "common/cli/units.h"
+#include "forge/command.h"
+#include "forge/job.h"
+#include "work/place.h"
+#include "work/records.h"
+
+/* A layer of the run. */
+struct row {
+    bool calibrated, solved;
+    size_t modules;
+    double loss, loss_rtn, seconds;
+};
+
+struct standing {
+    const char *work;
+    struct job j;
+    const char *state; /* "running", "stopped", "complete" */
+    struct row *row;   /* [layers] */
+    int64_t done, layers_done;
+    double percent, elapsed, to_go; /* seconds; to_go negative: not known */
+};
+
+static bool is_there(const struct standing *s, const char *dir,
+                     const char *name, int64_t layer)
+{
+    char path[PATH_MAX + 128];
+
+    snprintf(path, sizeof(path), "%s/%s/%s-%lld.fts", s->work, dir, name,
+             (long long)layer);
+    return !access(path, F_OK);
+}
+
+static int read_row(struct standing *s, int64_t layer, struct err *e)
+{
+    struct row *w = &s->row[layer];
+    struct records all = { 0 };
+    char C[STAGE_DIR], S[STAGE_DIR], path[PATH_MAX + 128];
+    int rc;
+
+    job_calib_dir(&s->j, C);
+    job_solve_dir(&s->j, S);
+    w->solved = is_there(s, S, "codes", layer);
+    w->calibrated = s->j.propagate == PROPAGATE_ORIGINAL ?
+                        is_there(s, C, "hessian", layer) :
+                        w->solved;
+    if (!w->solved)
+        return 0;
+    snprintf(path, sizeof(path), "%s/%s/report-%lld.jsonl", s->work, S,
+             (long long)layer);
+    rc = records_read(&all, RECORD_MODULE, path, e);
+    for (size_t i = 0; i < all.modules && !rc; i++) {
+        w->loss += fmax(all.module[i].loss, 0);
+        w->loss_rtn += fmax(all.module[i].loss_rtn, 0);
+        w->seconds += fmax(all.module[i].seconds, 0);
+    }
+    w->modules = all.modules;
+    s->done += (int64_t)all.modules;
+    s->layers_done++;
+    records_release(&all);
+    return rc;
+}
+
+/* By what this call has done so far; before that, by what it was thought to
+ * take. */
+static void estimate(struct standing *s, bool running)
+{
+    int64_t fresh = s->done - s->j.before, left = s->j.modules - s->done;
+
+    s->percent =
+        s->j.modules > 0 ? 100 * (double)s->done / (double)s->j.modules : 0;
+    s->to_go = -1;
+    if (!strcmp(s->state, "complete"))
+        s->to_go = 0;
+    if (!running)
+        return;
+    s->elapsed = fmax(difftime(time(NULL), (time_t)s->j.started), 0);
+    if (fresh > 0)
+        s->to_go = s->elapsed * (double)left / (double)fresh;
+    else if (s->j.seconds > 0)
+        s->to_go = fmax(s->j.seconds - s->elapsed, 0);
+}
+
+static int look(struct standing *s, struct err *e)
+{
+    struct place p;
+    bool running;
+
+    if (place_visit(&p, s->work, &running, e) < 0)
+        return e->code;
+    place_close(&p);
+    if (job_read(&s->j, s->work, e) < 0)
+        return e->code;
+    s->state = running                 ? "running" :
+               !access(s->j.out, F_OK) ? "complete" :
+                                         "stopped";
+    s->row = mem_zero((size_t)s->j.layers, sizeof(*s->row), "status", e);
+    if (!s->row)
+        return e->code;
+    for (int64_t i = 0; i < s->j.layers; i++)
+        if (read_row(s, i, e) < 0)
+            return e->code;
+    estimate(s, running);
+    return 0;
+}
+
+static const char *layout_of(const struct job *j)
+{
+    return layout_name((enum layout)j->layout);
+}
+
+static const char *method_of(const struct job *j)
+{
+    return j->method == METHOD_RTN ? "rtn" : "gptq";
+}
+
+static void print_text(const struct standing *s)
+{
+    char span[UNIT_TEXT];
+
+    printf("%s -> %s: layout %s, method %s, group %lld, %s, %s\n", s->j.model,
+           s->j.out, layout_of(&s->j), method_of(&s->j), (long long)s->j.group,
+           s->j.symmetric ? "symmetric" : "asymmetric", s->state);
+    printf("%.0f %% done: %lld of %lld layers, %lld of %lld modules%s%s\n",
+           s->percent, (long long)s->layers_done, (long long)s->j.layers,
+           (long long)s->done, (long long)s->j.modules,
+           s->to_go > 0 ? "; to go about " : "",
+           s->to_go > 0 ? span_text(span, s->to_go) : "");
+    printf("%-6s %-8s %-7s %8s %11s %9s\n", "layer", "calib", "solved",
+           "modules", "loss/rtn", "seconds");
+    for (int64_t i = 0; i < s->j.layers; i++) {
+        const struct row *w = &s->row[i];
+        const char *calib = s->j.method == METHOD_RTN ? "none" :
+                            w->calibrated             ? "yes" :
+                                                        "-";
+
+        printf("%-6lld %-8s %-7s", (long long)i, calib,
+               w->solved ? "yes" : "-");
+        if (w->solved && w->loss_rtn > 0)
+            printf(" %8zu %11.3f %9.2f", w->modules, w->loss / w->loss_rtn,
+                   w->seconds);
+        else if (w->solved)
+            printf(" %8zu %11s %9.2f", w->modules, "-", w->seconds);
+        putchar('\n');
+    }
+}
+
+static void json_row(struct json_writer *w, const struct row *r, int64_t layer)
+{
+    jw_begin(w, '{');
+    jw_key(w, "layer"), jw_int(w, layer);
+    jw_key(w, "calibrated"), jw_bool(w, r->calibrated);
+    jw_key(w, "solved"), jw_bool(w, r->solved);
+    if (r->solved) {
+        jw_key(w, "modules"), jw_int(w, (int64_t)r->modules);
+        jw_key(w, "loss"), jw_number(w, r->loss);
+        jw_key(w, "loss_rtn"), jw_number(w, r->loss_rtn);
+        jw_key(w, "seconds"), jw_number(w, r->seconds);
+    }
+    jw_end(w, '}');
+}
+
+static int print_json(const struct standing *s, struct err *e)
+{
+    struct json_writer w;
+    int rc = 0;
+
+    jw_init(&w, 0);
+    jw_begin(&w, '{');
+    jw_key(&w, "model"), jw_string(&w, s->j.model);
+    jw_key(&w, "out"), jw_string(&w, s->j.out);
+    jw_key(&w, "layout"), jw_string(&w, layout_of(&s->j));
+    jw_key(&w, "method"), jw_string(&w, method_of(&s->j));
+    jw_key(&w, "group"), jw_int(&w, s->j.group);
+    jw_key(&w, "symmetric"), jw_bool(&w, s->j.symmetric);
+    jw_key(&w, "state"), jw_string(&w, s->state);
+    jw_key(&w, "percent"), jw_number(&w, floor(s->percent * 10) / 10);
+    jw_key(&w, "done"), jw_int(&w, s->done);
+    jw_key(&w, "total"), jw_int(&w, s->j.modules);
+    jw_key(&w, "layers_done"), jw_int(&w, s->layers_done);
+    jw_key(&w, "elapsed"), jw_number(&w, s->elapsed);
+    jw_key(&w, "eta");
+    if (s->to_go >= 0)
+        jw_number(&w, floor(s->to_go));
+    else
+        jw_null(&w);
+    jw_key(&w, "layers"), jw_begin(&w, '[');
+    for (int64_t i = 0; i < s->j.layers; i++)
+        json_row(&w, &s->row[i], i);
+    jw_end(&w, ']');
+    jw_end(&w, '}');
+    if (w.failed)
+        rc = err_set(e, E_TEMP, "status: out of memory");
+    else
+        puts(w.text);
+    free(w.text);
+    return rc;
+}
+
+static int flushed(struct err *e)
+{
+    return fflush(stdout) || ferror(stdout) ?
+               err_set(e, E_IO, "standard output:") :
+               0;
+}
+
+int command_status(int argc, char **argv, struct err *e)
+{
+    struct standing *s = mem_zero(1, sizeof(*s), "status", e);
+    int json = 0, rc;
+    const struct opt table[] = {
+        { OPT_FLAG, 0, "json", NULL, "print one JSON object", &json, 0, 0,
+          true },
+        { OPT_END, 0, NULL, NULL, NULL, NULL, 0, 0, false },
+    };
+    int i = opt_parse(argc, argv, "status [--json] WORK",
+                      "Say how far the run in a work directory is.", table);
+
+    if (!s)
+        return e->code;
+    s->work = argv[i];
+    rc = argc - i != 1 ? err_set(e, E_USAGE, "want WORK (try --help)") :
+                         look(s, e);
+    if (!rc && json)
+        rc = print_json(s, e);
+    else if (!rc)
+        print_text(s);
+    if (!rc)
+        rc = flushed(e);
+    job_release(&s->j);
+    free(s->row);
+    free(s);
+    return rc;
+}
+
+/* Settings other than those of the last run. */
+static int64_t forget(const struct place *p, struct err *e)
+{
+    char T[STAGE_DIR], C[STAGE_DIR], S[STAGE_DIR];
+    const char *kept[5] = { NULL }, *name;
+    struct job j;
+    int64_t n;
+
+    if (job_read(&j, p->dir, e) < 0)
+        return e->code;
+    name = strrchr(j.model, '/');
+    kept[0] = job_tokens_dir(&j, T);
+    kept[1] = job_calib_dir(&j, C);
+    kept[2] = job_solve_dir(&j, S);
+    kept[3] = name ? name + 1 : NULL; /* a pruned model lies here */
+    n = place_forget(p, kept);
+    job_release(&j);
+    return n;
+}
+
+int command_gc(int argc, char **argv, struct err *e)
+{
+    int settings = 0, quiet = 0;
+    const struct opt table[] = {
+        { OPT_FLAG, 0, "settings", NULL,
+          "remove the files of earlier settings, too", &settings, 0, 0, true },
+        { OPT_FLAG, 'q', "quiet", NULL, "do not say how many", &quiet, 0, 0,
+          true },
+        { OPT_END, 0, NULL, NULL, NULL, NULL, 0, 0, false },
+    };
+    int i =
+        opt_parse(argc, argv, "gc [--settings] WORK",
+                  "Remove what killed runs left in a work directory.", table);
+    struct place p;
+    bool running;
+    int64_t n, more = 0;
+
+    if (argc - i != 1)
+        return err_set(e, E_USAGE, "want WORK (try --help)");
+    if (place_visit(&p, argv[i], &running, e) < 0)
+        return e->code;
+    n = place_collect(&p, !running);
+    if (settings)
+        more = running ? err_set(e, E_TEMP, "'%s': another forge works there",
+                                 argv[i]) :
+                         forget(&p, e);
+    place_close(&p);
+    if (more < 0)
+        return (int)more;
+    if (!quiet)
+        printf("%lld removed\n", (long long)(n + more));
+    return flushed(e);
+}

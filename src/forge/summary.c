@@ -1,0 +1,161 @@
+/* summary.c - see summary.h. */
+#include "forge/summary.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "common/io/stream.h"
+#include "common/cli/units.h"
+
+enum { NAMES_SHOWN = 8, FEW = 128 };
+
+uint64_t summary_bytes(const char *dir)
+{
+    DIR *d = opendir(dir);
+    struct dirent *f;
+    uint64_t sum = 0;
+    struct stat st;
+
+    while (d && (f = readdir(d))) {
+        const char *dot = strrchr(f->d_name, '.');
+
+        if (dot && !strcmp(dot, ".safetensors") &&
+            !fstatat(dirfd(d), f->d_name, &st, 0))
+            sum += (uint64_t)st.st_size;
+    }
+    if (d)
+        closedir(d);
+    return sum;
+}
+
+static void print_loss(const struct records *all)
+{
+    const struct module *worst = NULL;
+    double sum = 0, rtn = 0;
+    size_t rounded = 0;
+
+    for (size_t i = 0; i < all->modules; i++) {
+        const struct module *m = &all->module[i];
+
+        rounded += !strcmp(m->method, "rtn");
+        if (isnan(module_ratio(m)))
+            continue;
+        sum += m->loss;
+        rtn += m->loss_rtn;
+        if (!worst || module_ratio(m) > module_ratio(worst))
+            worst = m;
+    }
+    printf("modules   %zu in 4 bits, %zu of them rounded to nearest\n",
+           all->modules, rounded);
+    if (worst)
+        printf("loss      %.3f of round-to-nearest, at worst %.3f: %s\n",
+               sum / rtn, module_ratio(worst), worst->name);
+}
+
+/* "3.mlp.experts.7", without its linear's name. */
+static void print_expert(const struct module *m)
+{
+    const char *name = m->name, *dot = strrchr(name, '.');
+
+    if (!strncmp(name, "model.layers.", 13))
+        name += 13;
+    printf(" %.*s", (int)(dot > name ? dot - name : 0), name);
+}
+
+/* Experts with least..most tokens, each by its first linear. */
+static size_t list_experts(const struct records *all, int64_t least,
+                           int64_t most, bool print)
+{
+    const struct module *first = NULL;
+    size_t n = 0;
+
+    for (size_t i = 0; i < all->modules; i++) {
+        const struct module *m = &all->module[i];
+
+        first = !first && m->expert >= 0 ? m : first;
+        if (m->expert < 0 || m->samples < least || m->samples > most ||
+            m->kind != first->kind)
+            continue;
+        if (print && n < NAMES_SHOWN)
+            print_expert(m);
+        n++;
+    }
+    if (print && n > NAMES_SHOWN)
+        printf(" ...");
+    return n;
+}
+
+/* Experts that few tokens reached, or none: by name. */
+static void print_experts(const struct records *all)
+{
+    size_t n = list_experts(all, 0, INT64_MAX, false);
+    size_t few = list_experts(all, 1, FEW - 1, false);
+    size_t none = list_experts(all, 0, 0, false);
+
+    if (!n)
+        return;
+    printf("experts   %zu; ", n);
+    if (few) {
+        printf("%zu with less than %d tokens:", few, FEW);
+        list_experts(all, 1, FEW - 1, true);
+    }
+    if (none) {
+        printf("%s%zu with none:", few ? "; " : "", none);
+        list_experts(all, 0, 0, true);
+    }
+    printf(few || none ? "\n" : "each with %d tokens or more\n", FEW);
+}
+
+/* What was calibrated on; a text may give less than was asked for. */
+static void print_data(const struct request *r)
+{
+    const struct stream_expect expect = { 0 };
+    char dir[STAGE_DIR], path[PATH_MAX + 128], way[OPT_WORD];
+    uint64_t sequences = 0, tokens = 0, at;
+    struct stream_reader *in;
+    struct frame f;
+    struct err e;
+
+    job_tokens_dir(&r->j, dir);
+    snprintf(path, sizeof(path), "%s/%s/tokens.fts", r->work_path, dir);
+    if (stream_open(&in, path, &expect, &e) < 0)
+        return;
+    while (stream_skim(in, &f, &at, &e) > 0)
+        if (f.role == ROLE_TOKENS) {
+            sequences++;
+            tokens += f.dims[0];
+        }
+    stream_close(in);
+    printf("data      %llu tokens in %llu sequences, propagate %s\n",
+           (unsigned long long)tokens, (unsigned long long)sequences,
+           opt_word(PROPAGATE_WORDS, r->j.propagate, way));
+    fflush(stdout);
+    if (sequences < (uint64_t)r->j.sequences && r->progress != PROGRESS_JSON)
+        warning("'%s': %llu sequences, %lld were asked for", r->text,
+                (unsigned long long)sequences, (long long)r->j.sequences);
+}
+
+void summary_print(const struct request *r, const struct records *all,
+                   double seconds, uint64_t peak)
+{
+    uint64_t after = summary_bytes(r->j.out), before = r->plan.bytes_in;
+    char a[UNIT_TEXT], b[UNIT_TEXT];
+
+    printf("%s -> %s: layout %s, group %lld, %s, method %s\n", r->model, r->out,
+           layout_name((enum layout)r->j.layout), (long long)r->j.group,
+           r->j.symmetric ? "symmetric" : "asymmetric",
+           r->j.method == METHOD_RTN ? "rtn" : "gptq");
+    printf("size      %s -> %s, %llu %%\n", size_text(a, (double)before),
+           size_text(b, (double)after),
+           (unsigned long long)(before ? after * 100 / before : 0));
+    print_loss(all);
+    print_experts(all);
+    if (r->j.method == METHOD_GPTQ)
+        print_data(r);
+    printf("cost      %s, %s of memory at most\n", span_text(a, seconds),
+           size_text(b, (double)peak));
+}

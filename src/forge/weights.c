@@ -1,0 +1,190 @@
+/* weights.c - see weights.h. */
+#include "forge/weights.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "checkpoint/checkpoint.h"
+#include "common/io/modeldir.h"
+#include "common/io/hash.h"
+#include "common/math/threads.h"
+#include "common/cli/units.h"
+
+enum { CHUNK = 4 << 20 };
+static const uint64_t a_while = 8ULL << 30; /* bytes: seconds */
+
+static int open_file(struct file **f, const char *model, const char *name,
+                     struct err *e)
+{
+    struct modeldir d;
+    int rc = modeldir_open(&d, model, e);
+
+    if (rc)
+        return rc;
+    rc = modeldir_file(&d, name, f, e);
+    modeldir_close(&d);
+    return rc;
+}
+
+int weights_stat(struct weights_file *f, const char *model, const char *name,
+                 struct err *e)
+{
+    char path[PATH_MAX + 256];
+    struct stat st;
+
+    snprintf(path, sizeof(path), "%s/%s", model, name);
+    if (stat(path, &st))
+        return err_set(e, E_NOINPUT, "'%s':", path);
+    *f = (struct weights_file){ .size = (uint64_t)st.st_size,
+                                .inode = st.st_ino,
+                                .mtime = st.st_mtim.tv_sec,
+                                .mtime_ns = st.st_mtim.tv_nsec,
+                                .ctime = st.st_ctim.tv_sec,
+                                .ctime_ns = st.st_ctim.tv_nsec };
+    if (strlen(name) >= sizeof(f->name))
+        return err_set(e, E_DATA, "'%s': the name is too long", path);
+    strcpy(f->name, name);
+    return 0;
+}
+
+bool weights_unchanged(const struct weights_file *a,
+                       const struct weights_file *b)
+{
+    return a->size == b->size && a->inode == b->inode && a->mtime == b->mtime &&
+           a->mtime_ns == b->mtime_ns && a->ctime == b->ctime &&
+           a->ctime_ns == b->ctime_ns && !strcmp(a->name, b->name);
+}
+
+bool weights_alike(const struct weights_file *a, const struct weights_file *b)
+{
+    return a->size == b->size && a->mtime == b->mtime &&
+           !strcmp(a->name, b->name);
+}
+
+/* ---- hashing ---- */
+
+struct hashing {
+    const char *model;
+    struct weights_file *file;
+    const size_t *todo; /* indices of file[] */
+    struct threads_error error;
+};
+
+static int hash_file(const char *model, struct weights_file *f, struct err *e)
+{
+    XXH3_state_t *state = XXH3_createState();
+    char *buf = mem_pages(CHUNK, f->name, e);
+    struct file *in = NULL;
+    int rc = !state || !buf ? err_set(e, E_TEMP, "%s: no memory", f->name) :
+                              open_file(&in, model, f->name, e);
+
+    if (!rc)
+        XXH3_64bits_reset(state);
+    for (uint64_t at = 0; !rc && at < f->size; at += CHUNK) {
+        size_t n = f->size - at < CHUNK ? (size_t)(f->size - at) : CHUNK;
+
+        file_ahead(in, at + n, CHUNK);
+        rc = file_read(in, buf, n, at, e);
+        if (!rc)
+            XXH3_64bits_update(state, buf, n);
+    }
+    if (!rc)
+        f->hash = XXH3_64bits_digest(state);
+    file_close(in);
+    XXH3_freeState(state);
+    free(buf);
+    return rc;
+}
+
+static void hash_some(void *ctx, size_t begin, size_t end)
+{
+    struct hashing *h = ctx;
+
+    for (size_t i = begin; i < end; i++) {
+        struct err e;
+
+        if (hash_file(h->model, &h->file[h->todo[i]], &e) < 0)
+            threads_error_add(&h->error, i, &e);
+    }
+}
+
+static bool known_hash(const struct job *known, struct weights_file *f)
+{
+    for (size_t i = 0; known && i < known->files; i++)
+        if (weights_unchanged(&known->file[i], f)) {
+            f->hash = known->file[i].hash;
+            return true;
+        }
+    return false;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct weights_file *x = a, *y = b;
+
+    return strcmp(x->name, y->name);
+}
+
+/* Of the tensors that are there, each file once. */
+static int list_files(struct job *j, const struct checkpoint *c, struct err *e)
+{
+    const char *last = "";
+
+    for (size_t i = 0; i < checkpoint_count(c); i++) {
+        const char *name = checkpoint_tensor(c, i)->file;
+        bool found = !strcmp(last, name);
+
+        for (size_t k = 0; k < j->files && !found; k++)
+            found = !strcmp(j->file[k].name, name);
+        last = name;
+        if (found)
+            continue;
+        if (mem_grow(&j->file, (j->files + 1) * sizeof(*j->file), "weights",
+                     e) < 0 ||
+            weights_stat(&j->file[j->files], j->model, name, e) < 0)
+            return e->code;
+        j->files++;
+    }
+    qsort(j->file, j->files, sizeof(*j->file), by_name);
+    return 0;
+}
+
+int weights_hash(struct job *j, const struct job *known, struct err *e)
+{
+    char text[UNIT_TEXT];
+    uint64_t bytes = 0;
+    struct hashing h = { .model = j->model };
+    struct checkpoint *c;
+    size_t *todo, n = 0;
+    int rc = checkpoint_open(&c, j->model, e);
+
+    if (rc)
+        return rc;
+    j->files = 0;
+    job_set_host(j);
+    j->fingerprint = checkpoint_fingerprint(c);
+    rc = list_files(j, c, e);
+    checkpoint_close(c);
+    if (rc)
+        return rc;
+    todo = mem_alloc(j->files * sizeof(*todo), "weights", e);
+    if (!todo)
+        return e->code;
+    for (size_t i = 0; i < j->files; i++)
+        if (!known_hash(known, &j->file[i])) {
+            todo[n++] = i;
+            bytes += j->file[i].size;
+        }
+    if (bytes > a_while)
+        remark("'%s': reading its %s once, to know them again", j->model,
+               size_text(text, (double)bytes));
+    h.file = j->file;
+    h.todo = todo;
+    threads_error_init(&h.error);
+    threads_for(n, 1, hash_some, &h);
+    free(todo);
+    return threads_error_take(&h.error, e);
+}

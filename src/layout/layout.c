@@ -1,0 +1,178 @@
+/* layout.c - see layout.h. */
+#include "layout/layout.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    const char *part[2][LAYOUT_PARTS_MAX + 1]; /* asymmetric, symmetric */
+    bool whole_groups; /* its loaders refuse a short last group */
+} table[LAYOUT_COUNT] = {
+    [LAYOUT_CT] = { "compressed-tensors",
+                    { { "weight_packed", "weight_scale", "weight_zero_point",
+                        "weight_shape" },
+                      { "weight_packed", "weight_scale", "weight_shape" } },
+                    true },
+    [LAYOUT_AWQ] = { "awq",
+                     { { "qweight", "qzeros", "scales" },
+                       { "qweight", "qzeros", "scales" } },
+                     true },
+    [LAYOUT_GPTQ] = { "gptq",
+                      { { "qweight", "qzeros", "scales", "g_idx" },
+                        { "qweight", "qzeros", "scales", "g_idx" } },
+                      false },
+    [LAYOUT_GPTQ_V2] = { "gptq_v2",
+                         { { "qweight", "qzeros", "scales", "g_idx" },
+                           { "qweight", "qzeros", "scales", "g_idx" } },
+                         false },
+};
+
+const char *layout_name(enum layout l)
+{
+    return table[l].name;
+}
+
+bool layout_parse(const char *name, enum layout *l)
+{
+    for (int i = 0; i < LAYOUT_COUNT; i++)
+        if (!strcmp(table[i].name, name)) {
+            *l = (enum layout)i;
+            return true;
+        }
+    return false;
+}
+
+const char *layout_part(enum layout l, bool symmetric, int i)
+{
+    return i < 0 || i >= LAYOUT_PARTS_MAX ? NULL : table[l].part[symmetric][i];
+}
+
+bool layout_is_part(const char *name, size_t *module_len)
+{
+    const char *dot = strrchr(name, '.');
+
+    if (!dot || dot == name)
+        return false;
+    *module_len = (size_t)(dot - name);
+    if (!strcmp(dot + 1, "weight_g_idx")) /* of others' checkpoints */
+        return true;
+    for (int l = 0; l < LAYOUT_COUNT; l++)
+        for (int i = 0; layout_part((enum layout)l, false, i); i++)
+            if (!strcmp(dot + 1, layout_part((enum layout)l, false, i)))
+                return true;
+    return false;
+}
+
+/* "32, 64, 128": groups that divide the inputs of all shapes. */
+static const char *groups_that_work(const struct layout_shape *all, size_t n,
+                                    char *text, size_t cap)
+{
+    size_t len = 0;
+
+    text[0] = 0;
+    for (uint64_t g = 32; g <= 1024; g *= 2) {
+        size_t i = 0;
+
+        while (i < n && all[i].cols % g == 0)
+            i++;
+        if (i == n)
+            len += (size_t)snprintf(text + len, cap - len, "%s%" PRIu64,
+                                    len ? ", " : "", g);
+    }
+    return text;
+}
+
+static int refuse_group(enum layout l, uint64_t group,
+                        const struct layout_shape *s,
+                        const struct layout_shape *all, size_t n, struct err *e)
+{
+    char text[64];
+
+    groups_that_work(all, n, text, sizeof(text));
+    return err_set(e, E_CONFIG,
+                   "%s is %" PRIu64 " x %" PRIu64 ": %s needs inputs that "
+                   "are a multiple of the group, and %" PRIu64 " is not one "
+                   "of %" PRIu64 "; %s%s",
+                   s->module, s->rows, s->cols, table[l].name, s->cols, group,
+                   *text ? "groups that work: " :
+                           "no group from 32 works, but layouts gptq and "
+                           "gptq_v2 may have a short last group",
+                   text);
+}
+
+int layout_check(enum layout l, bool symmetric, uint64_t group,
+                 const struct layout_shape *s, const struct layout_shape *all,
+                 size_t n, struct err *e)
+{
+    if (!group || group % 8)
+        return err_set(e, E_CONFIG,
+                       "group %" PRIu64 ": want a multiple of 8 (32, 64, 128, "
+                       "...)",
+                       group);
+    if (l == LAYOUT_GPTQ && !symmetric)
+        return err_set(e, E_CONFIG,
+                       "layout gptq (v1) stores zeros minus one, and its "
+                       "loaders refuse asymmetric ones: use gptq_v2, awq or "
+                       "compressed-tensors");
+    if (!s->rows || s->rows % 8)
+        return err_set(e, E_CONFIG,
+                       "%s is %" PRIu64 " x %" PRIu64 ": %s needs outputs "
+                       "that are a multiple of 8, whatever the group; leave "
+                       "the module unquantized",
+                       s->module, s->rows, s->cols, table[l].name);
+    if (!s->cols || s->cols % 8)
+        return err_set(e, E_CONFIG,
+                       "%s is %" PRIu64 " x %" PRIu64 ": %s needs inputs that "
+                       "are a multiple of 8, whatever the group; leave the "
+                       "module unquantized",
+                       s->module, s->rows, s->cols, table[l].name);
+    if (table[l].whole_groups && s->cols % group)
+        return refuse_group(l, group, s, all, n, e);
+    return 0;
+}
+
+unsigned layout_advice(enum layout l, bool symmetric, uint64_t group,
+                       const struct layout_shape *s)
+{
+    bool gptq = l == LAYOUT_GPTQ || l == LAYOUT_GPTQ_V2;
+    bool expert = strstr(s->module, ".experts.") != NULL;
+    unsigned ct = expert ? ADVICE_ASYMMETRIC_EXPERTS : ADVICE_ASYMMETRIC_CT;
+
+    return (s->cols % group ? ADVICE_SHORT_GROUP : 0u) |
+           (s->rows % 64 || s->cols % 128 ? ADVICE_MARLIN_SHAPE : 0u) |
+           (group > 128 || group < 32 ? ADVICE_MARLIN_GROUP : 0u) |
+           (gptq && !symmetric ? ADVICE_ASYMMETRIC_GPTQ : 0u) |
+           (l == LAYOUT_CT && !symmetric ? ct : 0u) |
+           (l != LAYOUT_CT && expert ? ADVICE_EXPERTS : 0u);
+}
+
+const char *layout_advice_text(unsigned bit)
+{
+    switch (bit) {
+    case ADVICE_SHORT_GROUP:
+        return "the last group is short: of the runtimes tried only "
+               "GPTQModel's GPTQ_TORCH loads it; vLLM and GPTQModel's ATEN, "
+               "FUSED and AUTO kernels refuse it";
+    case ADVICE_MARLIN_SHAPE:
+        return "outputs are no multiple of 64 or inputs none of 128: the "
+               "Marlin kernels of older vLLM versions refuse such a shape";
+    case ADVICE_MARLIN_GROUP:
+        return "vLLM's Marlin kernels take groups of 32, 64 and 128 alone";
+    case ADVICE_ASYMMETRIC_GPTQ:
+        return "vLLM refuses asymmetric GPTQ checkpoints (GPTQModel and "
+               "SGLang load them): awq or compressed-tensors go further";
+    case ADVICE_ASYMMETRIC_CT:
+        return "transformers loads asymmetric compressed-tensors only with "
+               "CompressedTensorsConfig(dequantize=True)";
+    case ADVICE_ASYMMETRIC_EXPERTS:
+        return "transformers does not load experts of asymmetric "
+               "compressed-tensors, and vLLM only lately: awq goes further";
+    case ADVICE_EXPERTS:
+        return "transformers (5.23) leaves experts of AWQ and GPTQ as they are "
+               "initialized, without an error: there, compressed-tensors "
+               "alone; GPTQModel, vLLM and SGLang load them";
+    default: return "";
+    }
+}

@@ -1,0 +1,107 @@
+/* unpack.c - nibbles of four layouts into one. */
+#include "layout/unpack.h"
+
+#include <string.h>
+
+enum { NIBBLES = 8, TILE = 64 };
+
+/* Output of nibble i of an AWQ word. */
+static const int awq_order[NIBBLES] = { 0, 2, 4, 6, 1, 3, 5, 7 };
+
+/* The mask that keeps the nibbles of the last word of n elements. */
+static uint32_t tail_mask(uint64_t n)
+{
+    return n % 8 ? (1u << 4 * (n % 8)) - 1 : UINT32_MAX;
+}
+
+/* Eight outputs, inputs k0..k0+n-1 (n <= 8), of word column c: an 8 x 8
+ * transpose of nibbles. */
+static void awq_block(uint32_t out[NIBBLES], const uint32_t *qweight,
+                      uint64_t width, uint64_t c, uint64_t k0, uint64_t n)
+{
+    memset(out, 0, NIBBLES * sizeof(*out));
+    for (uint64_t k = 0; k < n; k++) {
+        uint32_t word = qweight[(k0 + k) * width + c];
+
+        for (int i = 0; i < NIBBLES; i++)
+            out[awq_order[i]] |= (word >> 4 * i & 15) << 4 * k;
+    }
+}
+
+void unpack_awq_codes(uint32_t *codes, const uint32_t *qweight, uint64_t rows,
+                      uint64_t cols)
+{
+    uint64_t width = rows / 8, words = unpack_words(cols);
+
+    for (uint64_t c = 0; c < width; c++)
+        for (uint64_t w = 0; w < words; w++) {
+            uint64_t left = cols - 8 * w;
+            uint32_t out[NIBBLES];
+
+            awq_block(out, qweight, width, c, 8 * w, left < 8 ? left : 8);
+            for (uint64_t i = 0; i < NIBBLES; i++)
+                codes[(8 * c + i) * words + w] = out[i];
+        }
+}
+
+void unpack_awq_zeros(uint8_t *zeros, const uint32_t *qzeros, uint64_t rows,
+                      uint64_t groups)
+{
+    uint64_t width = rows / 8;
+
+    for (uint64_t g = 0; g < groups; g++)
+        for (uint64_t c = 0; c < width; c++)
+            for (int i = 0; i < NIBBLES; i++)
+                zeros[(8 * c + awq_order[i]) * groups + g] =
+                    qzeros[g * width + c] >> 4 * i & 15;
+}
+
+/* A transpose of words, in tiles that stay in the cache. */
+void unpack_gptq_codes(uint32_t *codes, const uint32_t *qweight, uint64_t rows,
+                       uint64_t cols)
+{
+    uint64_t words = unpack_words(cols);
+
+    for (uint64_t o0 = 0; o0 < rows; o0 += TILE)
+        for (uint64_t w = 0; w < words; w++) {
+            uint64_t end = rows - o0 < TILE ? rows : o0 + TILE;
+            uint32_t mask = w + 1 == words ? tail_mask(cols) : UINT32_MAX;
+
+            for (uint64_t o = o0; o < end; o++)
+                codes[o * words + w] = qweight[w * rows + o] & mask;
+        }
+}
+
+void unpack_gptq_zeros(uint8_t *zeros, const uint32_t *qzeros, uint64_t rows,
+                       uint64_t groups, bool v1)
+{
+    uint64_t width = unpack_words(rows);
+
+    for (uint64_t g = 0; g < groups; g++)
+        for (uint64_t c = 0; c < width; c++) {
+            uint32_t word = qzeros[g * width + c] + (v1 ? 0x11111111u : 0);
+
+            for (uint64_t o = 8 * c; o < rows && o < 8 * c + 8; o++)
+                zeros[o * groups + g] = word >> 4 * (o % 8) & 15;
+        }
+}
+
+void unpack_ct_codes(uint32_t *codes, const uint32_t *packed, uint64_t rows,
+                     uint64_t cols)
+{
+    uint64_t words = unpack_words(cols);
+    uint32_t mask = tail_mask(cols);
+
+    memcpy(codes, packed, rows * words * sizeof(*codes));
+    for (uint64_t o = 0; o < rows && mask != UINT32_MAX; o++)
+        codes[o * words + words - 1] &= mask;
+}
+
+void unpack_ct_zeros(uint8_t *zeros, const uint32_t *packed, uint64_t rows,
+                     uint64_t groups)
+{
+    for (uint64_t o = 0; o < rows; o++)
+        for (uint64_t g = 0; g < groups; g++)
+            zeros[o * groups + g] =
+                packed[o / 8 * groups + g] >> 4 * (o % 8) & 15;
+}

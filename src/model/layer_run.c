@@ -1,0 +1,332 @@
+/* steps.c - see model.h: running a decoder layer, from one point to another. */
+#include <math.h>
+#include <string.h>
+
+#include "common/math/threads.h"
+#include "model/internal.h"
+
+/* ---- norms ---- */
+
+struct norm_job {
+    const struct model *m;
+    const struct norm *norm;
+};
+
+static void norm_rows(void *ctx, size_t begin, size_t end)
+{
+    const struct norm_job *j = ctx;
+    const struct norm *n = j->norm;
+    const struct kernels *k = j->m->k;
+
+    for (int64_t r = (int64_t)begin; r < (int64_t)end; r++)
+        if (j->m->bf16)
+            k->norm_bf16((const uint16_t *)n->x + r * n->ld, n->w, n->n, n->eps,
+                         (uint16_t *)n->out + r * n->n);
+        else
+            k->norm_f32((const float *)n->x + r * n->ld, n->w, n->n, n->eps,
+                        (float *)n->out + r * n->n);
+}
+
+void model_norm_rows(const struct model *m, const struct norm *n)
+{
+    struct norm_job j = { .m = m, .norm = n };
+
+    threads_for((size_t)n->rows, 32, norm_rows, &j);
+}
+
+void model_norm(const struct model *m, const void *x, const float *w, int64_t n,
+                void *out)
+{
+    int64_t h = m->config.hidden_size;
+    struct norm j = { .x = x,
+                      .rows = n,
+                      .n = h,
+                      .ld = h,
+                      .w = w,
+                      .eps = (float)m->config.rms_eps,
+                      .out = out };
+
+    model_norm_rows(m, &j);
+}
+
+/* ---- running ---- */
+
+/* The activation buffer that is not in use becomes the current one. */
+static void *other_act(struct state *s)
+{
+    s->current ^= 1;
+    return s->acts[s->current].p;
+}
+
+/* Where the activation of point `to` goes. */
+static void *act_for(struct state *s, enum point to)
+{
+    return to == s->to && s->end ? s->end : other_act(s);
+}
+
+/* The activation at hand, which a product reads while it writes that of point
+ * `to`: out of the way. */
+static const void *act_apart(const struct layer *l, struct state *s,
+                             enum point to)
+{
+    size_t row = (size_t)point_width(&l->m->config, l->index, s->at);
+    void *own;
+
+    if (to != s->to || s->act != s->end)
+        return s->act;
+    own = other_act(s);
+    memcpy(own, s->act, (size_t)s->rows * row * l->m->size);
+    return own;
+}
+
+static int multiply(struct layer *l, enum linear_part i, const struct state *s,
+                    const void *x, void *out, bool add, struct err *e)
+{
+    struct product p = { .m = l->m,
+                         .first = &l->part[i],
+                         .second = i == PART_GATE ? &l->part[PART_UP] : NULL,
+                         .x = x,
+                         .rows = s->rows,
+                         .out = out,
+                         .add = add };
+
+    return product_run(&p, e);
+}
+
+/* In place, over all heads of a row. */
+static void norm_flat(const struct layer *l, const struct buffer *b,
+                      int64_t rows, int64_t n, const float *w)
+{
+    struct norm j = { .x = b->p,
+                      .rows = rows,
+                      .n = n,
+                      .ld = n,
+                      .w = w,
+                      .eps = (float)l->m->config.rms_eps,
+                      .out = b->p };
+
+    model_norm_rows(l->m, &j);
+}
+
+static int project(struct layer *l, struct state *s, struct err *e)
+{
+    struct model *m = l->m;
+    struct buffer *to[] = { &m->q, &m->key, &m->value };
+
+    for (enum linear_part i = PART_Q; i <= PART_V; i++)
+        if (buffer_reserve(to[i], s->rows, l->part[i].of.rows, m->size,
+                           "attention", e) < 0 ||
+            multiply(l, i, s, s->act, to[i]->p, false, e) < 0)
+            return e->code;
+    if (m->config.qk_norm == QK_NORM_FLAT) {
+        norm_flat(l, &m->q, s->rows, l->part[PART_Q].of.rows, l->q_norm);
+        norm_flat(l, &m->key, s->rows, l->part[PART_K].of.rows, l->k_norm);
+    }
+    return 0;
+}
+
+static int to_q_lat(struct layer *l, struct state *s, struct err *e)
+{
+    const void *in = act_apart(l, s, POINT_Q_LAT);
+    int64_t n = l->part[PART_Q_A].of.rows;
+    struct norm j;
+
+    s->act = act_for(s, POINT_Q_LAT);
+    if (multiply(l, PART_Q_A, s, in, s->act, false, e) < 0)
+        return e->code;
+    j = (struct norm){ .x = s->act,
+                       .rows = s->rows,
+                       .n = n,
+                       .ld = n,
+                       .w = l->q_a_norm,
+                       .eps = LATENT_EPS,
+                       .out = s->act };
+    model_norm_rows(l->m, &j);
+    return 0;
+}
+
+/* q from the latent or from attn_in, and keys and values from attn_in. */
+static int project_latent(struct layer *l, struct state *s, struct err *e)
+{
+    struct model *m = l->m;
+    const struct mla *a = &m->config.mla;
+    enum linear_part q = a->q_lora ? PART_Q_B : PART_Q;
+    int64_t h = m->config.hidden_size, kv = a->kv_lora + a->rope;
+    const void *in = s->act;
+    struct norm j;
+
+    if (buffer_reserve(&m->q, s->rows, l->part[q].of.rows, m->size, "queries",
+                       e) < 0 ||
+        buffer_reserve(&m->key, s->rows, kv, m->size, "keys", e) < 0 ||
+        buffer_reserve(&m->value, s->rows, l->part[PART_KV_B].of.rows, m->size,
+                       "values", e) < 0 ||
+        buffer_reserve(&m->latent, s->rows, h > a->kv_lora ? h : a->kv_lora,
+                       m->size, "latents", e) < 0 ||
+        multiply(l, q, s, s->act, m->q.p, false, e) < 0)
+        return e->code;
+    if (s->at == POINT_Q_LAT) {
+        model_norm(m, s->x, l->norm1, s->rows, m->latent.p);
+        in = m->latent.p;
+    }
+    if (multiply(l, PART_KV_A, s, in, m->key.p, false, e) < 0)
+        return e->code;
+    j = (struct norm){ .x = m->key.p,
+                       .rows = s->rows,
+                       .n = a->kv_lora,
+                       .ld = kv,
+                       .w = l->kv_a_norm,
+                       .eps = LATENT_EPS,
+                       .out = m->latent.p };
+    model_norm_rows(m, &j);
+    return multiply(l, PART_KV_B, s, m->latent.p, m->value.p, false, e);
+}
+
+static int to_attn_out(struct layer *l, struct state *s, struct err *e)
+{
+    int rc =
+        l->m->config.mla.kv_lora ? project_latent(l, s, e) : project(l, s, e);
+
+    if (rc < 0)
+        return rc;
+    s->act = act_for(s, POINT_ATTN_OUT);
+    return attention_run(l, s, s->act, e);
+}
+
+/* ---- a shared expert that is gated ---- */
+
+struct gate_job {
+    const struct layer *l;
+    const struct state *s;
+    const void *in, *y; /* elements [rows, H]: what the gate reads, and gates */
+};
+
+enum { GATE_PART = 256 };
+
+static float gate_of(const struct layer *l, const void *in, int64_t h)
+{
+    float t[GATE_PART];
+    double sum = 0;
+
+    for (int64_t i = 0; i < h; i += GATE_PART) {
+        int64_t n = h - i < GATE_PART ? h - i : GATE_PART;
+
+        if (!to_f32(t, state_at((void *)(uintptr_t)in, l->m->dtype, i),
+                    l->m->dtype, (size_t)n))
+            return NAN;
+        for (int64_t k = 0; k < n; k++)
+            sum += (double)t[k] * l->shared_gate[i + k];
+    }
+    return (float)(1 / (1 + exp(-sum)));
+}
+
+static void gate_rows(void *ctx, size_t begin, size_t end)
+{
+    const struct gate_job *j = ctx;
+    const struct model *m = j->l->m;
+    int64_t h = m->config.hidden_size;
+
+    for (int64_t r = (int64_t)begin; r < (int64_t)end; r++) {
+        const char *y = (const char *)j->y + (size_t)(r * h) * m->size;
+        float t[GATE_PART], g;
+
+        g = gate_of(j->l, (const char *)j->in + (size_t)(r * h) * m->size, h);
+        for (int64_t i = 0; i < h; i += GATE_PART) {
+            int64_t n = h - i < GATE_PART ? h - i : GATE_PART;
+            void *x = state_x(j->s, r);
+
+            if (!to_f32(t, y + (size_t)i * m->size, m->dtype, (size_t)n))
+                return; /* not with a float's dtype */
+            for (int64_t k = 0; k < n; k++)
+                t[k] *= g;
+            if (m->bf16)
+                m->k->add_bf16(t, NULL, n, (uint16_t *)x + i);
+            else
+                m->k->add_f32(t, NULL, n, (float *)x + i);
+        }
+    }
+}
+
+/* x += sigmoid(mlp_in g) * down(mlp_mid) */
+static int add_gated(struct layer *l, struct state *s, struct err *e)
+{
+    struct model *m = l->m;
+    struct gate_job j = { .l = l, .s = s };
+    const void *mid = s->act;
+
+    if (buffer_reserve(&m->latent, s->rows, m->config.hidden_size, m->size,
+                       "gates", e) < 0)
+        return e->code;
+    model_norm(m, s->x, l->norm2, s->rows, m->latent.p);
+    s->act = other_act(s);
+    if (multiply(l, PART_DOWN, s, mid, s->act, false, e) < 0)
+        return e->code;
+    j.in = m->latent.p;
+    j.y = s->act;
+    threads_for((size_t)s->rows, 8, gate_rows, &j);
+    return 0;
+}
+
+/* ---- steps ---- */
+
+static int to_mlp_mid(struct layer *l, struct state *s, struct err *e)
+{
+    const void *in = act_apart(l, s, POINT_MLP_MID);
+
+    s->act = act_for(s, POINT_MLP_MID);
+    return multiply(l, PART_GATE, s, in, s->act, false, e);
+}
+
+/* From s->at to the point `to` that follows it. */
+static int step(struct layer *l, struct state *s, enum point to, struct err *e)
+{
+    switch (to) {
+    case POINT_ATTN_IN:
+        s->act = act_for(s, to);
+        model_norm(l->m, s->x, l->norm1, s->rows, s->act);
+        return 0;
+    case POINT_Q_LAT: return to_q_lat(l, s, e);
+    case POINT_ATTN_OUT: return to_attn_out(l, s, e);
+    case POINT_MLP_IN:
+        if (multiply(l, PART_O, s, s->act, s->x, true, e) < 0)
+            return e->code;
+        s->act = act_for(s, to);
+        model_norm(l->m, s->x, l->norm2, s->rows, s->act);
+        return 0;
+    case POINT_MLP_MID: return to_mlp_mid(l, s, e);
+    case POINT_OUT:
+        if (s->at == POINT_MLP_IN) /* no shared expert */
+            return 0;
+        return l->shared_gate ?
+                   add_gated(l, s, e) :
+                   multiply(l, PART_DOWN, s, s->act, s->x, true, e);
+    case POINT_IN: break;
+    }
+    return err_set(e, E_BUG, "no step leads out of a layer");
+}
+
+/* The next point that there is. */
+static enum point point_after(const struct model_config *c, int64_t layer,
+                              enum point p)
+{
+    do
+        p++;
+    while (!point_exists(c, layer, p));
+    return p;
+}
+
+int layer_run(struct layer *l, struct state *s, enum point to,
+              const struct tap *tap, struct err *e)
+{
+    s->to = to;
+    while (s->at < to) {
+        enum point next = point_after(&l->m->config, l->index, s->at);
+        int rc = step(l, s, next, e);
+
+        if (rc < 0)
+            return rc;
+        s->at = next;
+        if (tap && s->at < POINT_OUT && (rc = tap->fn(tap->arg, s, e)) != 0)
+            return rc;
+    }
+    return 0;
+}

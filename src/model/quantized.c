@@ -1,0 +1,356 @@
+/* codes.c - see codes.h. */
+#include "model/quantized.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/math/quant.h"
+#include "common/io/stream.h"
+#include "common/math/threads.h"
+#include "model/scratch.h"
+
+/* A file whose payloads are read when they are wanted. */
+struct source {
+    struct stream_reader *in;
+    size_t users; /* modules, and who is opening it */
+    char path[];
+};
+
+/* The payload of a frame, in memory or in the module's file. */
+struct payload {
+    void *p; /* NULL: in the file */
+    uint64_t at;
+    size_t len; /* 0: there is none so far */
+};
+
+struct module {
+    char *name;
+    struct source *from; /* NULL: all of it is in memory */
+    uint64_t rows, cols;
+    struct payload nibbles; /* [rows, cols / 2] */
+    struct payload meta;    /* [rows, groups] of uint32_t */
+    uint64_t meta_rows, groups;
+    uint32_t group;
+    enum dtype scale_dtype;
+};
+
+struct codes {
+    struct module *module;
+    size_t count;
+};
+
+static void source_leave(struct source *s)
+{
+    if (!s || --s->users)
+        return;
+    stream_close(s->in);
+    free(s);
+}
+
+int codes_create(struct codes **c, struct err *e)
+{
+    *c = mem_zero(1, sizeof(**c), "codes", e);
+    return *c ? 0 : e->code;
+}
+
+void codes_truncate(struct codes *c, size_t n)
+{
+    for (; c->count > n; c->count--) {
+        struct module *m = &c->module[c->count - 1];
+
+        source_leave(m->from);
+        free(m->name);
+        free(m->nibbles.p);
+        free(m->meta.p);
+    }
+}
+
+void codes_free(struct codes *c)
+{
+    if (!c)
+        return;
+    codes_truncate(c, 0);
+    free(c->module);
+    free(c);
+}
+
+size_t codes_count(const struct codes *c)
+{
+    return c->count;
+}
+
+const char *codes_module(const struct codes *c, size_t i)
+{
+    return c->module[i].name;
+}
+
+static struct module *find(const struct codes *c, const char *name)
+{
+    for (size_t i = 0; i < c->count; i++)
+        if (!strcmp(c->module[i].name, name))
+            return &c->module[i];
+    return NULL;
+}
+
+void codes_remove(struct codes *c, const char *module)
+{
+    struct module *m = find(c, module), *last = c->module + c->count - 1;
+
+    if (m) {
+        struct module gone = *m;
+
+        *m = *last;
+        *last = gone;
+        codes_truncate(c, c->count - 1);
+    }
+}
+
+/* ---- reading ---- */
+
+static struct module *add(struct codes *c, const char *name,
+                          struct source *from, struct err *e)
+{
+    struct module *m = find(c, name);
+    size_t len = strlen(name) + 1;
+
+    if (m)
+        return m;
+    if (mem_grow(&c->module, (c->count + 1) * sizeof(*m), name, e) < 0)
+        return NULL;
+    m = &c->module[c->count];
+    memset(m, 0, sizeof(*m));
+    m->name = mem_alloc(len, name, e);
+    if (!m->name)
+        return NULL;
+    memcpy(m->name, name, len);
+    m->from = from;
+    if (from)
+        from->users++;
+    c->count++;
+    return m;
+}
+
+/* What came with its frame is copied; what was skimmed stays where it is. */
+static int hold(struct payload *p, const struct frame *f, uint64_t at,
+                struct err *e)
+{
+    void *copy = f->data ? mem_alloc(f->len, f->name, e) : NULL;
+
+    if (f->data && !copy)
+        return e->code;
+    if (copy)
+        memcpy(copy, f->data, f->len);
+    *p = (struct payload){ copy, at, f->len };
+    return 0;
+}
+
+static int take_codes(struct module *m, const struct frame *f, uint64_t at,
+                      struct err *e)
+{
+    if (m->nibbles.len)
+        return err_set(e, E_DATA, "'%s': two frames of codes", f->name);
+    if (f->dtype != DT_U4 || f->ndim != 2 || f->dims[1] % 2 || !f->len)
+        return err_set(e, E_DATA, "'%s': codes are not U4 [rows, even columns]",
+                       f->name);
+    m->rows = f->dims[0];
+    m->cols = f->dims[1];
+    return hold(&m->nibbles, f, at, e);
+}
+
+static int take_meta(struct module *m, const struct frame *f, uint64_t at,
+                     struct err *e)
+{
+    if (m->meta.len)
+        return err_set(e, E_DATA, "'%s': two frames of qmeta", f->name);
+    if (f->dtype != DT_QMETA4 || f->ndim != 2 || !f->group || !f->len)
+        return err_set(e, E_DATA,
+                       "'%s': qmeta is not QMETA4 [rows, groups] with a group",
+                       f->name);
+    m->meta_rows = f->dims[0];
+    m->groups = f->dims[1];
+    m->group = f->group;
+    m->scale_dtype = f->scale_dtype ? f->scale_dtype : DT_F16;
+    return hold(&m->meta, f, at, e);
+}
+
+/* from: the file that the frame was skimmed in, its payload there at `at`. */
+static int take(struct codes *c, const struct frame *f, struct source *from,
+                uint64_t at, struct err *e)
+{
+    struct module *m;
+
+    if (f->role != ROLE_CODES && f->role != ROLE_QMETA)
+        return 0;
+    m = add(c, f->name, from, e);
+    if (!m)
+        return e->code;
+    if (m->from != from)
+        return err_set(e, E_DATA, "'%s': two frames of %s", f->name,
+                       role_name(f->role));
+    return f->role == ROLE_CODES ? take_codes(m, f, at, e) :
+                                   take_meta(m, f, at, e);
+}
+
+int codes_add(struct codes *c, const struct frame *f, struct err *e)
+{
+    return take(c, f, NULL, 0, e);
+}
+
+int codes_check(const struct codes *c, struct err *e)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        const struct module *m = &c->module[i];
+
+        if (!m->meta.len || !m->nibbles.len)
+            return err_set(e, E_DATA, "'%s' has %s, but no %s", m->name,
+                           m->meta.len ? "qmeta" : "codes",
+                           m->meta.len ? "codes" : "qmeta");
+        if (m->meta_rows != m->rows ||
+            m->groups != quant_groups(m->cols, m->group))
+            return err_set(e, E_DATA,
+                           "'%s': qmeta %llux%llu does not fit codes "
+                           "%llux%llu in groups of %u",
+                           m->name, (unsigned long long)m->meta_rows,
+                           (unsigned long long)m->groups,
+                           (unsigned long long)m->rows,
+                           (unsigned long long)m->cols, m->group);
+    }
+    return 0;
+}
+
+bool codes_has(const struct codes *c, const char *module)
+{
+    return find(c, module);
+}
+
+static int skim(struct codes *c, struct source *s, struct err *e)
+{
+    struct stream_expect none = { 0 };
+    struct frame f;
+    uint64_t at;
+    int rc;
+
+    if (stream_open(&s->in, s->path, &none, e) < 0)
+        return e->code;
+    while ((rc = stream_skim(s->in, &f, &at, e)) > 0)
+        if (take(c, &f, s, at, e) < 0)
+            return err_prefix(e, "'%s'", s->path);
+    if (rc >= 0 && codes_check(c, e) < 0)
+        return err_prefix(e, "'%s'", s->path);
+    return rc;
+}
+
+int codes_read(struct codes *c, const char *path, struct err *e)
+{
+    size_t len = strlen(path) + 1;
+    struct source *s = mem_zero(1, sizeof(*s) + len, path, e);
+    int rc;
+
+    if (!s)
+        return e->code;
+    memcpy(s->path, path, len);
+    s->users = 1;
+    rc = skim(c, s, e);
+    source_leave(s);
+    return rc;
+}
+
+/* A payload in memory; *own: what to free after use. */
+static int fetch(const struct module *m, const struct payload *p,
+                 const void **data, void **own, struct err *e)
+{
+    *own = NULL;
+    *data = p->p;
+    if (p->p)
+        return 0;
+    *own = mem_alloc(p->len, m->name, e);
+    *data = *own;
+    return *own ? stream_payload(m->from->in, p->at, *own, p->len, e) : e->code;
+}
+
+/* ---- floats ---- */
+
+struct job {
+    const struct module *m;
+    const uint8_t *nibbles;
+    const uint32_t *meta;
+    enum dtype dtype;
+    void *w;
+    bool failed; /* only ever set */
+};
+
+static void dequantize(void *ctx, size_t begin, size_t end)
+{
+    struct job *j = ctx;
+    const struct module *m = j->m;
+    size_t n = (size_t)m->cols;
+    struct err e;
+    uint8_t *code = scratch_thread(n * (1 + sizeof(float)) + 64, &e);
+    float *row;
+
+    if (!code) {
+        __atomic_store_n(&j->failed, true, __ATOMIC_RELAXED);
+        return;
+    }
+    row = (float *)(void *)(code + (n + 63) / 64 * 64);
+    for (size_t r = begin; r < end; r++) {
+        float *to = j->dtype == DT_F32 ? (float *)j->w + r * n : row;
+
+        quant_unpack_row(code, j->nibbles + r * (n / 2), n);
+        quant_dequantize_row(to, code, n, j->meta + r * m->groups, m->group,
+                             m->scale_dtype);
+        if (j->dtype != DT_F32 &&
+            !from_f32((uint16_t *)j->w + r * n, j->dtype, row, n))
+            __atomic_store_n(&j->failed, true, __ATOMIC_RELAXED);
+    }
+}
+
+/* All rows of a module into new memory. */
+static int dequantize_all(struct job *j, size_t n, struct err *e)
+{
+    const struct module *m = j->m;
+    const void *nibbles, *meta = NULL;
+    void *own[2] = { NULL, NULL };
+
+    j->w = NULL;
+    if (fetch(m, &m->nibbles, &nibbles, &own[0], e) == 0 &&
+        fetch(m, &m->meta, &meta, &own[1], e) == 0)
+        j->w = mem_alloc(n, m->name, e);
+    if (j->w) {
+        j->nibbles = nibbles;
+        j->meta = meta;
+        threads_for((size_t)m->rows, 16, dequantize, j);
+    }
+    free(own[0]);
+    free(own[1]);
+    if (!j->w)
+        return e->code;
+    if (!j->failed)
+        return 0;
+    free(j->w);
+    return err_set(e, E_TEMP, "'%s': cannot allocate a row", m->name);
+}
+
+int codes_linear(const struct codes *c, const char *module, int64_t rows,
+                 int64_t cols, enum dtype dtype, void **w, struct err *e)
+{
+    struct job j = { .m = find(c, module), .dtype = dtype };
+    size_t n;
+
+    if (!j.m)
+        return 0;
+    if (j.m->rows != (uint64_t)rows || j.m->cols != (uint64_t)cols)
+        return err_set(e, E_DATA,
+                       "'%s': the codes are %llux%llu, the config says "
+                       "%lldx%lld",
+                       module, (unsigned long long)j.m->rows,
+                       (unsigned long long)j.m->cols, (long long)rows,
+                       (long long)cols);
+    if (size_mul((size_t)rows, (size_t)cols, &n) ||
+        size_mul(n, dtype == DT_F32 ? sizeof(float) : 2, &n))
+        return err_set(e, E_TEMP, "'%s': too large for memory", module);
+    if (dequantize_all(&j, n, e) < 0)
+        return e->code;
+    *w = j.w;
+    return 1;
+}

@@ -1,0 +1,41 @@
+/* codes.h - quantized linears read from streams, to run in place of the
+ * checkpoint's. */
+#ifndef FORGE_CODES_H
+#define FORGE_CODES_H
+
+#include "common/io/stream.h"
+
+/* By module path: 4-bit codes, not floats.  Those of a file stay there until
+ * one is wanted, so memory does not grow with the experts of a layer.  The
+ * functions that change it, and codes_linear(), are for one thread at a time. */
+struct codes;
+
+MUST_CHECK int codes_create(struct codes **c, struct err *e);
+void codes_free(struct codes *c); /* NULL is allowed */
+/* Add all modules of a stream of codes and qmeta frames (what forge-solve
+ * writes); other frames are ignored.  The payloads of a regular file are read,
+ * and checked, by codes_linear(); it stays open while a module of it is here.
+ * E_DATA: shapes disagree, a module appears twice or has only one of the two.
+ */
+MUST_CHECK int codes_read(struct codes *c, const char *path, struct err *e);
+/* One frame of such a stream; others than codes and qmeta are ignored.
+ * E_DATA. */
+MUST_CHECK int codes_add(struct codes *c, const struct frame *f, struct err *e);
+/* E_DATA: a module has only one of codes and qmeta, or they do not fit. */
+MUST_CHECK int codes_check(const struct codes *c, struct err *e);
+bool codes_has(const struct codes *c, const char *module);
+size_t codes_count(const struct codes *c);
+/* Forget all modules but the first n. */
+void codes_truncate(struct codes *c, size_t n);
+/* Forget a module, if it is there; the last one takes its place. */
+void codes_remove(struct codes *c, const char *module);
+/* Path of the i-th module; the order is that of reading. */
+const char *codes_module(const struct codes *c, size_t i);
+/* Dequantize a module into *w (malloced, [rows, cols], f32 or bf16 by dtype).
+ * 1: done; 0: there are no codes for it; E_DATA: it has another shape, or the
+ * file is damaged. */
+MUST_CHECK int codes_linear(const struct codes *c, const char *module,
+                            int64_t rows, int64_t cols, enum dtype dtype,
+                            void **w, struct err *e);
+
+#endif
