@@ -8,8 +8,9 @@
 #include <string.h>
 #include <strings.h>
 
-#include "common/io/modeldir.h"
+#include "arch/config_parts.h"
 #include "arch/fields.h"
+#include "common/io/modeldir.h"
 
 enum { CONFIG_MAX = 16 * 1024 * 1024 };
 

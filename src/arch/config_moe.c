@@ -2,6 +2,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "arch/config.h"
+#include "arch/config_parts.h"
 #include "arch/fields.h"
 
 /* ---- latent attention ---- */

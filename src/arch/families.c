@@ -3,7 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "arch/fields.h"
+#include "arch/config.h"
+#include "arch/config_parts.h"
 
 /* DeepSeek-V3 and what is built like it. */
 #define DEEPSEEK_V3                                                            \

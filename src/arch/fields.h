@@ -3,7 +3,6 @@
 #define FORGE_FIELDS_H
 
 #include "common/io/json.h"
-#include "arch/config.h"
 
 /* More than any model has; small enough that products of two fit an int64. */
 enum { MAX_WIDTH = 1 << 24, MAX_LAYERS = 1 << 16, MAX_POSITION = 1 << 30 };
@@ -25,21 +24,5 @@ MUST_CHECK int field_string(const struct json *o, const char *key,
 /* An integer from 1 to max that must be there. */
 MUST_CHECK int field_need(const struct json *o, const char *key, int64_t max,
                           int64_t *out, struct err *e);
-
-/* ---- what config.c is made of ---- */
-
-/* c->rope, from rope_scaling or rope_parameters; c->rotary too. */
-MUST_CHECK int config_read_rope(struct model_config *c, const struct json *o,
-                                struct err *e);
-/* c->mla and the widths of heads that follow from it. */
-MUST_CHECK int config_read_mla(struct model_config *c, const struct json *o,
-                               struct err *e);
-/* c->moe */
-MUST_CHECK int config_read_moe(struct model_config *c, const struct json *o,
-                               struct err *e);
-/* The family with this model_type; NULL. */
-const struct family *family_find(const char *model_type);
-/* "llama, mistral, ...", for messages. */
-void family_list(char *buf, size_t n);
 
 #endif

@@ -1,27 +1,27 @@
-/* feed.c - see feed.h. */
+/* batch.c - see batch.h. */
 #include "calib/batch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct feed {
+struct batch_reader {
     struct stream_reader *in;
     struct stream_writer *pass;
     struct model *m;
     bool tokens, inherited;
-    bool original;        /* frames of the original model are read */
+    bool reference;       /* frames of the original model are read */
     int64_t layer, count; /* count: sequences so far */
     bool pending;         /* next was read and is not taken yet */
     struct frame next;
 };
 
-bool feed_is_tokens(const struct feed *f)
+bool batch_reader_is_tokens(const struct batch_reader *f)
 {
     return f->tokens;
 }
 
-int64_t feed_layer(const struct feed *f)
+int64_t batch_reader_layer(const struct batch_reader *f)
 {
     return f->layer;
 }
@@ -29,7 +29,7 @@ int64_t feed_layer(const struct feed *f)
 /* ---- frames ---- */
 
 /* 1: f->next is a frame of ours; 0: the end; others are passed on. */
-static int fetch(struct feed *f, struct err *e)
+static int fetch(struct batch_reader *f, struct err *e)
 {
     int rc;
 
@@ -53,25 +53,25 @@ static int fetch(struct feed *f, struct err *e)
 }
 
 /* "model.layers.12", or with ".original" behind it.  False: another name. */
-static bool parse_name(const char *name, bool original, int64_t *layer)
+static bool parse_name(const char *name, bool reference, int64_t *layer)
 {
     long long l;
     int n = 0;
 
     if (sscanf(name, "model.layers.%lld%n", &l, &n) != 1 || l < 0 ||
-        strcmp(name + n, original ? FEED_ORIGINAL : "") != 0)
+        strcmp(name + n, reference ? REFERENCE_SUFFIX : "") != 0)
         return false;
     *layer = l;
     return true;
 }
 
-static int check_hidden(const struct feed *f, const struct frame *x,
+static int check_hidden(const struct batch_reader *f, const struct frame *x,
                         struct err *e)
 {
     int64_t layer, width = model_config(f->m)->hidden_size;
     char shape[128];
 
-    if (!parse_name(x->name, f->original, &layer))
+    if (!parse_name(x->name, f->reference, &layer))
         return err_set(e, E_DATA, "'%s' is no name of hidden states", x->name);
     if (layer != f->layer)
         return err_set(e, E_DATA, "'%s': want layer %lld", x->name,
@@ -92,9 +92,9 @@ static int64_t frame_rows(const struct frame *x)
     return (int64_t)x->dims[0];
 }
 
-int feed_check_finite(const struct model *m, const void *rows, int64_t n,
-                      int64_t width, const char *what, uint64_t sequence,
-                      struct err *e)
+int check_finite(const struct model *m, const void *rows, int64_t n,
+                 int64_t width, const char *what, uint64_t sequence,
+                 struct err *e)
 {
     size_t size = model_dtype(m) == DT_BF16 ? 2 : 4;
 
@@ -110,8 +110,8 @@ int feed_check_finite(const struct model *m, const void *rows, int64_t n,
 }
 
 /* Rows of a frame to memory of the model's precision. */
-static int copy_rows(const struct feed *f, const struct frame *x, void *to,
-                     struct err *e)
+static int copy_rows(const struct batch_reader *f, const struct frame *x,
+                     void *to, struct err *e)
 {
     enum dtype t = model_dtype(f->m);
     size_t width = (size_t)x->dims[1], n = (size_t)x->dims[0];
@@ -124,11 +124,11 @@ static int copy_rows(const struct feed *f, const struct frame *x, void *to,
     } else if (!from_f32(to, t, x->data, n * width)) {
         return err_set(e, E_BUG, "'%s' is no float", x->name);
     }
-    return feed_check_finite(f->m, to, (int64_t)n, (int64_t)width, x->name,
-                             x->sequence, e);
+    return check_finite(f->m, to, (int64_t)n, (int64_t)width, x->name,
+                        x->sequence, e);
 }
 
-static int check_first(const struct feed *f, struct err *e)
+static int check_first(const struct batch_reader *f, struct err *e)
 {
     const struct frame *x = &f->next;
 
@@ -145,18 +145,19 @@ static int check_first(const struct feed *f, struct err *e)
 }
 
 /* The frame at hand is the first of the original model. */
-static bool original_begins(const struct feed *f)
+static bool original_begins(const struct batch_reader *f)
 {
     int64_t layer;
 
-    return !f->tokens && !f->original && f->count &&
+    return !f->tokens && !f->reference && f->count &&
            f->next.role == ROLE_HIDDEN &&
            parse_name(f->next.name, true, &layer);
 }
 
 /* 1: the sequence is in the batch; 0: it does not fit any more, or is not one
  * of these. */
-static int take(struct feed *f, struct batch *b, int64_t *rows, struct err *e)
+static int take(struct batch_reader *f, struct batch *b, int64_t *rows,
+                struct err *e)
 {
     int64_t n;
     void *to;
@@ -190,7 +191,7 @@ static int take(struct feed *f, struct batch *b, int64_t *rows, struct err *e)
     return 1;
 }
 
-int feed_next(struct feed *f, struct batch *b, struct err *e)
+int batch_reader_next(struct batch_reader *f, struct batch *b, struct err *e)
 {
     int64_t rows = 0;
     int rc;
@@ -207,16 +208,16 @@ int feed_next(struct feed *f, struct batch *b, struct err *e)
     return rc < 0 ? rc : 1;
 }
 
-int feed_original(struct feed *f)
+int batch_reader_reference(struct batch_reader *f)
 {
-    if (f->pending) /* only there does feed_next() leave a frame */
-        f->original = true;
+    if (f->pending) /* only there does batch_reader_next() leave a frame */
+        f->reference = true;
     return f->pending;
 }
 
 /* ---- opening ---- */
 
-static int look_at_tokens(struct feed *f, int64_t layer, struct err *e)
+static int look_at_tokens(struct batch_reader *f, int64_t layer, struct err *e)
 {
     if (layer > 0)
         return err_set(e, E_DATA,
@@ -229,7 +230,7 @@ static int look_at_tokens(struct feed *f, int64_t layer, struct err *e)
 }
 
 /* What the first hidden frame says of the layer. */
-static int look_at_state(struct feed *f, int64_t layer, struct err *e)
+static int look_at_state(struct batch_reader *f, int64_t layer, struct err *e)
 {
     const struct model_config *c = model_config(f->m);
 
@@ -247,10 +248,11 @@ static int look_at_state(struct feed *f, int64_t layer, struct err *e)
     return check_hidden(f, &f->next, e);
 }
 
-int feed_open(struct feed **out, struct stream_reader *in, struct model *m,
-              int64_t layer, struct stream_writer *pass, struct err *e)
+int batch_reader_open(struct batch_reader **out, struct stream_reader *in,
+                      struct model *m, int64_t layer,
+                      struct stream_writer *pass, struct err *e)
 {
-    struct feed *f = mem_zero(1, sizeof(*f), "input", e);
+    struct batch_reader *f = mem_zero(1, sizeof(*f), "input", e);
     int rc;
 
     if (!f)
@@ -265,14 +267,14 @@ int feed_open(struct feed **out, struct stream_reader *in, struct model *m,
         rc = f->next.role == ROLE_TOKENS ? look_at_tokens(f, layer, e) :
                                            look_at_state(f, layer, e);
     if (rc < 0) {
-        feed_close(f);
+        batch_reader_close(f);
         return rc;
     }
     *out = f;
     return 0;
 }
 
-void feed_close(struct feed *f)
+void batch_reader_close(struct batch_reader *f)
 {
     free(f);
 }

@@ -8,12 +8,13 @@
 
 #include "calib/emit.h"
 #include "calib/experts.h"
+#include "calib/loop.h"
 
 /* ---- with the weights as they are ---- */
 
 /* What a tap needs to write a batch's activations. */
 struct tapped {
-    struct loop *l;
+    struct run *r;
     const struct span *b;
     int64_t layer;
 };
@@ -22,56 +23,57 @@ static int write_tapped(void *arg, const struct state *s, struct err *e)
 {
     const struct tapped *t = arg;
 
-    return emit_activation(t->l->c->out, t->l->s, t->b, t->layer, s->at, s->act,
+    return emit_activation(t->r->c->out, t->r->s, t->b, t->layer, s->at, s->act,
                            e);
 }
 
 /* A batch through a layer; the tokens of its experts are gathered on the way. */
-static int pass_batch(struct loop *l, struct routed *r, struct layer *w,
+static int pass_batch(struct run *r, struct calib_experts *ex, struct layer *w,
                       const struct span *b, enum point to, struct err *e)
 {
-    struct tapped t = { .l = l, .b = b, .layer = r->layer };
+    struct tapped t = { .r = r, .b = b, .layer = ex->layer };
     struct tap tap = { .fn = write_tapped, .arg = &t };
-    const struct tap *on = l->c->output == CALIB_ACTIVATIONS ? &tap : NULL;
+    const struct tap *on = r->c->output == CALIB_ACTIVATIONS ? &tap : NULL;
 
-    if (store_load(l->s, b, POINT_IN, &l->state, e) < 0)
+    if (store_load(r->s, b, POINT_IN, &r->state, e) < 0)
         return e->code;
-    if (r->experts && (layer_run(w, &l->state, POINT_MLP_IN, on, e) < 0 ||
-                       routed_take(r, b, &l->state, false, e) < 0))
+    if (ex->experts && (layer_run(w, &r->state, POINT_MLP_IN, on, e) < 0 ||
+                        calib_experts_take(ex, b, &r->state, false, e) < 0))
         return e->code;
-    if (layer_run(w, &l->state, to, on, e) < 0 ||
-        (to == POINT_OUT && loop_check(l, b, r->layer + 1, e) < 0))
+    if (layer_run(w, &r->state, to, on, e) < 0 ||
+        (to == POINT_OUT && run_check(r, b, ex->layer + 1, e) < 0))
         return e->code;
-    loop_progress(l, b);
-    store_leave(l->s, b);
+    run_progress(r, b);
+    store_leave(r->s, b);
     return 0;
 }
 
 /* One layer over all batches; its activations come out unless something else
  * is wanted. */
-static int pass(struct loop *l, int64_t layer, enum point to, struct err *e)
+static int pass(struct run *r, int64_t layer, enum point to, struct err *e)
 {
-    struct calib *c = l->c;
+    struct calib *c = r->c;
     struct layer *w = NULL;
-    struct routed r;
+    struct calib_experts ex;
     int rc;
 
-    if (routed_open(&r, l, layer, e) < 0)
+    if (calib_experts_open(&ex, r, layer, e) < 0)
         return e->code;
     rc = model_load_layer(c->m, layer, POINT_IN, to, c->codes, &w, e);
-    for (int64_t i = 0; i < l->s->n_batches && rc >= 0; i++)
-        rc = pass_batch(l, &r, w, &l->s->batch[i], to, e);
+    for (int64_t i = 0; i < r->s->n_batches && rc >= 0; i++)
+        rc = pass_batch(r, &ex, w, &r->s->batch[i], to, e);
     layer_release(w);
     if (rc >= 0)
-        rc = routed_run(&r, c->output == CALIB_ACTIVATIONS, to == POINT_OUT, e);
-    routed_close(&r);
+        rc = calib_experts_run(&ex, c->output == CALIB_ACTIVATIONS,
+                               to == POINT_OUT, e);
+    calib_experts_close(&ex);
     return rc;
 }
 
-static int put_hidden(struct loop *l, int64_t layer, struct err *e)
+static int put_hidden(struct run *r, int64_t layer, struct err *e)
 {
-    for (int64_t i = 0; i < l->s->n_batches; i++)
-        if (emit_hidden(l->c->out, l->s, &l->s->batch[i], layer, "", e) < 0)
+    for (int64_t i = 0; i < r->s->n_batches; i++)
+        if (emit_hidden(r->c->out, r->s, &r->s->batch[i], layer, "", e) < 0)
             return e->code;
     return 0;
 }
@@ -115,9 +117,9 @@ static int read_codes(const struct calib *c, int64_t layer, struct err *e)
 
 /* ---- layers ---- */
 
-static int run_layer(struct loop *l, int64_t layer, struct err *e)
+static int run_layer(struct run *r, int64_t layer, struct err *e)
 {
-    struct calib *c = l->c;
+    struct calib *c = r->c;
     bool last = layer == model_config(c->m)->n_layers - 1;
     bool leave = c->output == CALIB_HIDDEN || (c->hidden && !c->whole) ||
                  (c->whole && !last);
@@ -126,31 +128,32 @@ static int run_layer(struct loop *l, int64_t layer, struct err *e)
 
     if (read_codes(c, layer, e) < 0)
         return e->code;
-    if (c->feedback ? loop_layer(l, layer, to, e) < 0 :
-                      pass(l, layer, to, e) < 0)
+    if (c->feedback ? loop_layer(r, layer, to, e) < 0 :
+                      pass(r, layer, to, e) < 0)
         return e->code;
     codes_truncate(c->codes, codes);
     if (c->output == CALIB_HIDDEN)
-        return put_hidden(l, layer + 1, e);
-    return leave ? loop_publish(l, layer + 1, !c->whole, e) : 0;
+        return put_hidden(r, layer + 1, e);
+    return leave ? run_publish(r, layer + 1, !c->whole, e) : 0;
 }
 
-static int run_layers(struct loop *l, struct err *e)
+static int run_layers(struct run *r, struct err *e)
 {
-    struct calib *c = l->c;
-    int64_t first = feed_layer(c->feed), n = model_config(c->m)->n_layers;
+    struct calib *c = r->c;
+    int64_t first = batch_reader_layer(c->batches),
+            n = model_config(c->m)->n_layers;
     int64_t end = c->whole ? n : first + 1;
 
     if (c->output == CALIB_EMBED)
-        return put_hidden(l, first, e);
-    c->progress->total = (uint64_t)(l->s->n_sequences * (end - first));
+        return put_hidden(r, first, e);
+    c->progress->total = (uint64_t)(r->s->n_sequences * (end - first));
     c->progress->n_layers = c->whole ? (uint64_t)n : 0;
     for (int64_t i = first; i < end; i++) {
-        if (run_layer(l, i, e) < 0)
+        if (run_layer(r, i, e) < 0)
             return e->code;
         c->progress->layers = (uint64_t)i + 1;
     }
-    return publisher_join(&l->publisher, e);
+    return publisher_join(&r->publisher, e);
 }
 
 /* Do both have the same sequences? */
@@ -167,24 +170,24 @@ static bool alike(const struct store *s, const struct store *t)
 
 /* All sequences, and where they are wanted the original model's states: those
  * that follow, else the same. */
-static int fill(struct loop *l, struct store *original, struct err *e)
+static int fill(struct run *r, struct store *reference, struct err *e)
 {
-    struct feed *f = l->c->feed;
+    struct batch_reader *f = r->c->batches;
 
-    if (store_fill(l->s, f, e) < 0)
+    if (store_fill(r->s, f, e) < 0)
         return e->code;
-    l->parted = feed_original(f);
-    if (l->parted && !l->original)
+    r->parted = batch_reader_reference(f);
+    if (r->parted && !r->reference)
         return err_set(e, E_DATA,
                        "the input has states of the original model, too: want "
                        "--propagate both");
-    if (!l->original)
+    if (!r->reference)
         return 0;
-    if (!l->parted)
-        return store_copy(original, l->s, e);
-    if (store_fill(original, f, e) < 0)
+    if (!r->parted)
+        return store_copy(reference, r->s, e);
+    if (store_fill(reference, f, e) < 0)
         return e->code;
-    return alike(l->s, original) ?
+    return alike(r->s, reference) ?
                0 :
                err_set(e, E_DATA,
                        "the input has other sequences of the original model");
@@ -192,29 +195,30 @@ static int fill(struct loop *l, struct store *original, struct err *e)
 
 int calib_run(struct calib *c, struct err *e)
 {
-    struct store s = { 0 }, original = { 0 };
-    struct loop l = { .c = c,
-                      .s = &s,
-                      .original = c->both && c->feedback ? &original : NULL };
+    struct store s = { 0 }, reference = { 0 };
+    struct run r = { .c = c,
+                     .s = &s,
+                     .reference =
+                         c->reference && c->feedback ? &reference : NULL };
     int rc = 0;
 
-    if (c->output == CALIB_EMBED && !feed_is_tokens(c->feed))
+    if (c->output == CALIB_EMBED && !batch_reader_is_tokens(c->batches))
         return err_set(e, E_DATA, "the input has no tokens to embed");
     if (!c->whole)
-        rc = check_codes(c, feed_layer(c->feed), 0, e);
+        rc = check_codes(c, batch_reader_layer(c->batches), 0, e);
     store_init(&s, c->m, c->dir);
-    if (l.original)
-        store_init_beside(&original, &s);
+    if (r.reference)
+        store_init_reference(&reference, &s);
     if (rc >= 0)
-        rc = fill(&l, &original, e);
+        rc = fill(&r, &reference, e);
     model_release_embedding(c->m);
-    loop_start(&l);
+    run_start(&r);
     if (rc >= 0)
-        rc = run_layers(&l, e);
+        rc = run_layers(&r, e);
     if (rc < 0)
         return rc; /* a thread may still use the store */
-    loop_release(&l);
+    run_release(&r);
     store_release(&s);
-    store_release(&original);
+    store_release(&reference);
     return 0;
 }

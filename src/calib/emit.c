@@ -94,9 +94,9 @@ void emit_subtract(void *to, const void *a, const void *b, const float *bias,
     }
 }
 
-int emit_beside(struct stream_writer *w, const struct frame *f,
-                const char *suffix, uint64_t width, const void *rows,
-                struct err *e)
+int emit_companion(struct stream_writer *w, const struct frame *f,
+                   const char *suffix, uint64_t width, const void *rows,
+                   struct err *e)
 {
     struct frame g = *f;
 
@@ -111,7 +111,7 @@ int emit_beside(struct stream_writer *w, const struct frame *f,
 /* What stands in front of the activations of a batch at a point. */
 struct difference {
     const char *suffix; /* NULL: nothing does */
-    const char *original, *here;
+    const char *reference, *here;
     char *to;
     const float *bias;
     size_t width, row; /* numbers, bytes */
@@ -125,21 +125,21 @@ static struct difference difference_of(const struct emission *t,
     struct difference d = { .dtype = model_dtype(t->s->m) };
     char modules[MODULES_MAX];
 
-    if (!t->original)
+    if (!t->reference)
         return d;
     list_modules(c, t->layer, point_input(t->at), modules);
     if (!*modules) /* no linear reads it whose target could be corrected */
         return d;
-    d.to = store_difference(t->original, b);
+    d.to = store_difference(t->reference, b);
     if (point_adds(c, t->layer, t->at)) {
         d.suffix = ".output";
-        d.original = store_x(t->original, b->row);
+        d.reference = store_x(t->reference, b->row);
         d.here = store_x(t->s, b->row);
         d.bias = t->bias;
         d.width = (size_t)c->hidden_size;
     } else {
         d.suffix = ".drift";
-        d.original = store_act(t->original, b);
+        d.reference = store_act(t->reference, b);
         d.here = store_act(t->s, b);
         d.width = (size_t)point_width(c, t->layer, t->at);
     }
@@ -152,7 +152,7 @@ static void subtract_rows(void *ctx, size_t begin, size_t end)
     const struct difference *d = ctx;
 
     for (size_t at = begin * d->row; begin < end; begin++, at += d->row)
-        emit_subtract(d->to + at, d->original + at, d->here + at, d->bias,
+        emit_subtract(d->to + at, d->reference + at, d->here + at, d->bias,
                       d->width, d->dtype);
 }
 
@@ -177,7 +177,7 @@ static int write_batch(const struct emission *t, const struct span *b,
         f.data = from;
         from += f.len;
         if (d.suffix) {
-            if (emit_beside(t->w, &f, d.suffix, d.width, beside, e) < 0)
+            if (emit_companion(t->w, &f, d.suffix, d.width, beside, e) < 0)
                 return e->code;
             beside += f.dims[0] * d.row;
         }
@@ -223,8 +223,8 @@ static void *emit_all(void *arg)
 
         rc = write_batch(t, b, NULL, &e);
         store_leave(s, b);
-        if (t->original)
-            store_leave(t->original, b);
+        if (t->reference)
+            store_leave(t->reference, b);
     }
     pthread_mutex_lock(&t->lock);
     t->rc = rc;

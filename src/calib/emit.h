@@ -17,9 +17,9 @@ MUST_CHECK int emit_activation(struct stream_writer *w, const struct store *s,
                                const struct span *b, int64_t layer,
                                enum point at, const void *rows, struct err *e);
 /* A frame like f, named NAME`suffix`, of `width` numbers a row; lent if f is. */
-MUST_CHECK int emit_beside(struct stream_writer *w, const struct frame *f,
-                           const char *suffix, uint64_t width, const void *rows,
-                           struct err *e);
+MUST_CHECK int emit_companion(struct stream_writer *w, const struct frame *f,
+                              const char *suffix, uint64_t width,
+                              const void *rows, struct err *e);
 /* to = a - b - bias (NULL: none), n numbers rounded to the dtype that a and b
  * have; to may not be either. */
 void emit_subtract(void *to, const void *a, const void *b, const float *bias,
@@ -40,7 +40,8 @@ void emit_name(int64_t layer, enum point at, char name[FRAME_NAME_MAX + 1]);
  * store. */
 struct emission {
     struct stream_writer *w;
-    const struct store *s, *original; /* original: NULL, or the second stream */
+    const struct store *s,
+        *reference; /* reference: of the reference stream, or NULL */
     int64_t layer;
     enum point at;
     const float *bias; /* NULL: none */

@@ -1,4 +1,4 @@
-/* routed.c - see routed.h. */
+/* experts.c - see experts.h. */
 #include "calib/experts.h"
 
 #include <stdio.h>
@@ -8,80 +8,85 @@
 #include "calib/emit.h"
 #include "common/math/threads.h"
 
-int routed_open(struct routed *r, struct loop *l, int64_t layer, struct err *e)
+int calib_experts_open(struct calib_experts *ex, struct run *run, int64_t layer,
+                       struct err *e)
 {
-    const struct model_config *c = model_config(l->c->m);
+    const struct model_config *c = model_config(run->c->m);
     size_t n = (size_t)model_layer_experts(c, layer);
 
-    *r = (struct routed){ .l = l, .layer = layer, .experts = (int64_t)n };
+    *ex = (struct calib_experts){ .run = run,
+                                  .layer = layer,
+                                  .experts = (int64_t)n };
     if (!n)
         return 0;
-    r->stats = mem_zero(n * EXPERT_STATS, sizeof(*r->stats), "experts", e);
-    r->mark = r->stats ? mem_zero(n * 2, sizeof(*r->mark), "experts", e) : NULL;
-    if (!r->mark ||
-        mixture_open(&r->mix, l->c->m, layer, l->s->rows, l->c->dir, e) < 0 ||
-        (l->original && mixture_open(&r->original, l->c->m, layer, l->s->rows,
-                                     l->c->dir, e) < 0)) {
-        routed_close(r);
+    ex->stats = mem_zero(n * EXPERT_STATS, sizeof(*ex->stats), "experts", e);
+    ex->mark =
+        ex->stats ? mem_zero(n * 2, sizeof(*ex->mark), "experts", e) : NULL;
+    if (!ex->mark ||
+        mixture_open(&ex->mix, run->c->m, layer, run->s->rows, run->c->dir, e) <
+            0 ||
+        (run->reference && mixture_open(&ex->reference, run->c->m, layer,
+                                        run->s->rows, run->c->dir, e) < 0)) {
+        calib_experts_close(ex);
         return e->code;
     }
     return 0;
 }
 
-void routed_close(struct routed *r)
+void calib_experts_close(struct calib_experts *ex)
 {
-    mixture_close(&r->mix);
-    mixture_close(&r->original);
-    free(r->stats);
-    free(r->mark);
-    free(r->buffer);
-    *r = (struct routed){ 0 };
+    mixture_close(&ex->mix);
+    mixture_close(&ex->reference);
+    free(ex->stats);
+    free(ex->mark);
+    free(ex->buffer);
+    *ex = (struct calib_experts){ 0 };
 }
 
-bool routed_wanted(const struct routed *r)
+bool calib_experts_wanted(const struct calib_experts *ex)
 {
-    const struct model_config *c = model_config(r->l->c->m);
-    int64_t n = r->experts ? model_linear_count(c, r->layer) : 0;
+    const struct model_config *c = model_config(ex->run->c->m);
+    int64_t n = ex->experts ? model_linear_count(c, ex->layer) : 0;
     struct linear k;
 
-    if (r->l->c->skip_experts)
+    if (ex->run->c->skip_experts)
         return false;
-    for (int64_t i = model_linear_common(c, r->layer); i < n; i++) {
-        model_linear(c, r->layer, i, &k);
-        if (!codes_has(r->l->c->codes, k.module))
+    for (int64_t i = model_linear_common(c, ex->layer); i < n; i++) {
+        model_linear(c, ex->layer, i, &k);
+        if (!codes_has(ex->run->c->codes, k.module))
             return true;
     }
     return false;
 }
 
-int routed_take(struct routed *r, const struct span *b, const struct state *s,
-                bool original, struct err *e)
+int calib_experts_take(struct calib_experts *ex, const struct span *b,
+                       const struct state *s, bool reference, struct err *e)
 {
-    if (!r->experts)
+    if (!ex->experts)
         return 0;
-    return mixture_take(original ? &r->original : &r->mix, s, b->row, e);
+    return mixture_take(reference ? &ex->reference : &ex->mix, s, b->row, e);
 }
 
 /* ---- activations ---- */
 
 /* The linears of an expert that read `in`, a line each; false: all of them
  * have codes. */
-static bool readers(const struct routed *r, int64_t expert, enum input_class in,
-                    char *to, size_t cap)
+static bool readers(const struct calib_experts *ex, int64_t expert,
+                    enum input_class in, char *to, size_t cap)
 {
-    const struct model_config *c = model_config(r->l->c->m);
-    int64_t n = model_linear_count(c, r->layer), at = 0;
+    const struct model_config *c = model_config(ex->run->c->m);
+    int64_t n = model_linear_count(c, ex->layer), at = 0;
     bool wanted = false;
     struct linear k;
 
     *to = 0;
-    for (int64_t i = model_linear_common(c, r->layer); i < n; i++) {
-        model_linear(c, r->layer, i, &k);
+    for (int64_t i = model_linear_common(c, ex->layer); i < n; i++) {
+        model_linear(c, ex->layer, i, &k);
         if (k.expert != expert || k.input != in)
             continue;
         at += snprintf(to + at, cap - (size_t)at, "%s%s", at ? "\n" : "",
                        k.module);
-        wanted |= !codes_has(r->l->c->codes, k.module);
+        wanted |= !codes_has(ex->run->c->codes, k.module);
     }
     return wanted;
 }
@@ -89,7 +94,7 @@ static bool readers(const struct routed *r, int64_t expert, enum input_class in,
 /* ---- in front of an activation ---- */
 
 struct owed {
-    const struct routed *r;
+    const struct calib_experts *ex;
     const struct expert_rows *x;
     char *to; /* [n, H] elements */
 };
@@ -111,18 +116,18 @@ static float share(const struct routing *g, int64_t slot)
 static void owe_rows(void *ctx, size_t begin, size_t end)
 {
     const struct owed *j = ctx;
-    const struct loop *l = j->r->l;
-    const struct routing *g = &j->r->mix.routing;
-    enum dtype t = model_dtype(l->c->m);
-    size_t h = (size_t)model_config(l->c->m)->hidden_size;
+    const struct run *run = j->ex->run;
+    const struct routing *g = &j->ex->mix.routing;
+    enum dtype t = model_dtype(run->c->m);
+    size_t h = (size_t)model_config(run->c->m)->hidden_size;
     enum { PIECE = 256 };
 
     for (size_t i = begin; i < end; i++) {
         size_t item = dtype_bits(t) / 8, row = h * item;
         int64_t token = j->x->slot[i] / g->top_k;
-        const char *from[] = { (const char *)j->x->there + i * row,
-                               store_x(l->original, token),
-                               store_x(l->s, token) };
+        const char *from[] = { (const char *)j->x->reference + i * row,
+                               store_x(run->reference, token),
+                               store_x(run->s, token) };
         float s = share(g, j->x->slot[i]), v[3][PIECE];
 
         for (size_t c = 0; c < h; c += PIECE) {
@@ -139,29 +144,31 @@ static void owe_rows(void *ctx, size_t begin, size_t end)
 
 /* How far the input of gate and up drifts; by how much the output of down
  * falls short. */
-static int put_beside(struct routed *r, const struct expert_rows *x,
-                      enum input_class in, const struct frame *f, struct err *e)
+static int put_companion(struct calib_experts *ex, const struct expert_rows *x,
+                         enum input_class in, const struct frame *f,
+                         struct err *e)
 {
-    size_t h = (size_t)model_config(r->l->c->m)->hidden_size;
+    size_t h = (size_t)model_config(ex->run->c->m)->hidden_size;
     size_t n = f->dims[0] * h;
-    struct owed owed = { .r = r, .x = x };
+    struct owed owed = { .ex = ex, .x = x };
 
-    if (mem_grow(&r->buffer, (n + 1) * dtype_bits(f->dtype) / 8, f->name, e) <
+    if (mem_grow(&ex->buffer, (n + 1) * dtype_bits(f->dtype) / 8, f->name, e) <
         0)
         return e->code;
-    owed.to = r->buffer;
+    owed.to = ex->buffer;
     if (in == IN_EXPERT)
-        emit_subtract(r->buffer, x->there, x->rows, NULL, n, f->dtype);
+        emit_subtract(ex->buffer, x->reference, x->rows, NULL, n, f->dtype);
     else
         threads_for((size_t)x->n, 64, owe_rows, &owed);
-    return emit_beside(r->l->c->out, f, in == IN_EXPERT ? ".drift" : ".gap", h,
-                       r->buffer, e);
+    return emit_companion(ex->run->c->out, f,
+                          in == IN_EXPERT ? ".drift" : ".gap", h, ex->buffer,
+                          e);
 }
 
-static int put(struct routed *r, const struct expert_rows *x,
+static int put(struct calib_experts *ex, const struct expert_rows *x,
                enum input_class in, struct err *e)
 {
-    struct calib *c = r->l->c;
+    struct calib *c = ex->run->c;
     const struct model_config *m = model_config(c->m);
     int64_t width = in == IN_EXPERT ? m->hidden_size : m->moe.width;
     char modules[3 * MODULE_PATH_MAX], name[MODULE_PATH_MAX];
@@ -171,25 +178,25 @@ static int put(struct routed *r, const struct expert_rows *x,
                        .dims = { (uint64_t)x->n, (uint64_t)width },
                        .modules = modules,
                        .samples = (uint64_t)x->n,
-                       .sequence = ++r->part,
+                       .sequence = ++ex->part,
                        .last = x->last,
                        .data = x->rows };
 
     if (x->last)
-        r->part = 0;
-    if (!readers(r, x->expert, in, modules, sizeof(modules)) && c->feedback)
+        ex->part = 0;
+    if (!readers(ex, x->expert, in, modules, sizeof(modules)) && c->feedback)
         return 0;
     f.len = (size_t)(x->n * width) * (f.dtype == DT_BF16 ? 2 : 4);
-    model_activation_name(m, r->layer, in, x->expert, name);
+    model_activation_name(m, ex->layer, in, x->expert, name);
     snprintf(f.name, sizeof(f.name), "%s", name);
-    if ((x->there && put_beside(r, x, in, &f, e) < 0) ||
+    if ((x->reference && put_companion(ex, x, in, &f, e) < 0) ||
         stream_write(c->out, &f, e) < 0)
         return e->code;
     if (!x->last || !c->feedback)
         return 0;
-    if (loop_mark(r->l, name, e) < 0)
+    if (run_mark(ex->run, name, e) < 0)
         return e->code;
-    r->mark[2 * x->expert + (in == IN_EXPERT_MID)] = r->l->marks;
+    ex->mark[2 * x->expert + (in == IN_EXPERT_MID)] = ex->run->marks;
     return 0;
 }
 
@@ -207,31 +214,31 @@ static int put_mid(void *arg, const struct expert_rows *x, struct err *e)
 static int take_codes(void *arg, const struct linear *l, int n,
                       const struct codes **codes, struct err *e)
 {
-    struct routed *r = arg;
-    struct calib *c = r->l->c;
+    struct calib_experts *ex = arg;
+    struct calib *c = ex->run->c;
     bool mid = l->input == IN_EXPERT_MID;
 
     *codes = c->codes;
     if (!c->feedback)
         return 0;
-    for (int i = 0; i < r->n_old; i++)
-        codes_remove(c->codes, r->old[i].module);
-    r->n_old = n < (int)ARRAY_LEN(r->old) ? n : (int)ARRAY_LEN(r->old);
-    memcpy(r->old, l, (size_t)r->n_old * sizeof(*l));
-    return feedback_wait(c->feedback, r->mark[2 * l->expert + mid], c->codes,
+    for (int i = 0; i < ex->n_old; i++)
+        codes_remove(c->codes, ex->old[i].module);
+    ex->n_old = n < (int)ARRAY_LEN(ex->old) ? n : (int)ARRAY_LEN(ex->old);
+    memcpy(ex->old, l, (size_t)ex->n_old * sizeof(*l));
+    return feedback_wait(c->feedback, ex->mark[2 * l->expert + mid], c->codes,
                          e);
 }
 
 /* ---- the whole ---- */
 
-static int put_hitmap(struct routed *r, struct err *e)
+static int put_hitmap(struct calib_experts *ex, struct err *e)
 {
-    size_t n = (size_t)r->experts * EXPERT_STATS;
+    size_t n = (size_t)ex->experts * EXPERT_STATS;
     float *value = mem_alloc(n * sizeof(*value), "hit map", e);
     struct frame f = { .role = ROLE_HITMAP,
                        .dtype = DT_F32,
                        .ndim = 2,
-                       .dims = { (uint64_t)r->experts, EXPERT_STATS },
+                       .dims = { (uint64_t)ex->experts, EXPERT_STATS },
                        .data = value,
                        .len = n * sizeof(*value) };
     int rc;
@@ -239,22 +246,22 @@ static int put_hitmap(struct routed *r, struct err *e)
     if (!value)
         return e->code;
     for (size_t i = 0; i < n; i++)
-        value[i] = (float)r->stats[i];
+        value[i] = (float)ex->stats[i];
     snprintf(f.name, sizeof(f.name), "model.layers.%lld.mlp",
-             (long long)r->layer);
-    rc = stream_write(r->l->c->out, &f, e);
+             (long long)ex->layer);
+    rc = stream_write(ex->run->c->out, &f, e);
     free(value);
     return rc;
 }
 
-static int add(struct routed *r, const struct mixture *x, const struct store *s,
-               struct err *e)
+static int add(struct calib_experts *ex, const struct mixture *x,
+               const struct store *s, struct err *e)
 {
     for (int64_t i = 0; i < s->n_batches; i++) {
         const struct span *b = &s->batch[i];
 
         mixture_add(x, store_x(s, b->row), b->row, b->rows);
-        if (s == r->l->s && loop_check(r->l, b, r->layer + 1, e) < 0)
+        if (s == ex->run->s && run_check(ex->run, b, ex->layer + 1, e) < 0)
             return e->code;
         store_leave(s, b);
     }
@@ -262,37 +269,38 @@ static int add(struct routed *r, const struct mixture *x, const struct store *s,
 }
 
 /* What leaves the layer, in both streams. */
-static int add_all(struct routed *r, struct err *e)
+static int add_all(struct calib_experts *ex, struct err *e)
 {
-    const struct loop *l = r->l;
+    const struct run *run = ex->run;
 
-    if (add(r, &r->mix, l->s, e) < 0)
+    if (add(ex, &ex->mix, run->s, e) < 0)
         return e->code;
-    if (!l->original)
+    if (!run->reference)
         return 0;
-    if (mixture_run(&r->original, NULL, NULL, NULL, e) < 0)
+    if (mixture_run(&ex->reference, NULL, NULL, NULL, e) < 0)
         return e->code;
-    return add(r, &r->original, l->original, e);
+    return add(ex, &ex->reference, run->reference, e);
 }
 
-int routed_run(struct routed *r, bool emit, bool add_out, struct err *e)
+int calib_experts_run(struct calib_experts *ex, bool emit, bool add_out,
+                      struct err *e)
 {
     struct expert_hooks hooks = {
-        .in = put_in, .mid = put_mid, .codes = take_codes, .arg = r
+        .in = put_in, .mid = put_mid, .codes = take_codes, .arg = ex
     };
-    struct calib *c = r->l->c;
-    bool hook = emit && (!c->feedback || routed_wanted(r));
+    struct calib *c = ex->run->c;
+    bool hook = emit && (!c->feedback || calib_experts_wanted(ex));
 
-    if (hook && r->l->original)
-        r->mix.other = r->original.in.p;
-    if (!r->experts)
+    if (hook && ex->run->reference)
+        ex->mix.reference = ex->reference.in.p;
+    if (!ex->experts)
         return 0;
     if (c->skip_experts)
-        experts_count(&r->mix.routing, r->experts, r->stats);
-    else if (mixture_run(&r->mix, c->codes, hook ? &hooks : NULL, r->stats, e) <
-             0)
+        experts_count(&ex->mix.routing, ex->experts, ex->stats);
+    else if (mixture_run(&ex->mix, c->codes, hook ? &hooks : NULL, ex->stats,
+                         e) < 0)
         return e->code;
-    if ((emit || c->output == CALIB_HITMAP) && put_hitmap(r, e) < 0)
+    if ((emit || c->output == CALIB_HITMAP) && put_hitmap(ex, e) < 0)
         return e->code;
-    return add_out && !c->skip_experts ? add_all(r, e) : 0;
+    return add_out && !c->skip_experts ? add_all(ex, e) : 0;
 }

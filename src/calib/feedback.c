@@ -23,7 +23,7 @@ struct waiting {
     char data[];
 };
 
-struct feedback {
+struct batch_readerback {
     const char *path;
     int fd;
     struct stream_reader *in;
@@ -39,7 +39,8 @@ struct feedback {
     struct err err;
 };
 
-static int keep(struct feedback *b, const struct frame *f, struct err *e)
+static int keep(struct batch_readerback *b, const struct frame *f,
+                struct err *e)
 {
     struct waiting *w = mem_alloc(sizeof(*w) + f->len, f->name, e);
 
@@ -56,7 +57,8 @@ static int keep(struct feedback *b, const struct frame *f, struct err *e)
     return 0;
 }
 
-static int take(struct feedback *b, const struct frame *f, struct err *e)
+static int take(struct batch_readerback *b, const struct frame *f,
+                struct err *e)
 {
     uint64_t number;
 
@@ -73,7 +75,7 @@ static int take(struct feedback *b, const struct frame *f, struct err *e)
 
 /* A pipe that nobody has opened for writing yet reads as ended; poll(2) waits
  * for the first writer. */
-static int open_stream(struct feedback *b, struct err *e)
+static int open_stream(struct batch_readerback *b, struct err *e)
 {
     struct stream_expect expect = { 0 };
     struct pollfd p = { .fd = b->fd, .events = POLLIN };
@@ -87,7 +89,7 @@ static int open_stream(struct feedback *b, struct err *e)
 
 static void *drain(void *arg)
 {
-    struct feedback *b = arg;
+    struct batch_readerback *b = arg;
     struct frame f;
     struct err e;
     int rc = open_stream(b, &e);
@@ -122,9 +124,10 @@ static int take_stdin(void)
     return fd;
 }
 
-int feedback_open(struct feedback **out, const char *path, struct err *e)
+int feedback_open(struct batch_readerback **out, const char *path,
+                  struct err *e)
 {
-    struct feedback *b = mem_zero(1, sizeof(*b), "feedback", e);
+    struct batch_readerback *b = mem_zero(1, sizeof(*b), "feedback", e);
     struct stat st;
 
     if (!b)
@@ -152,7 +155,7 @@ int feedback_open(struct feedback **out, const char *path, struct err *e)
 }
 
 /* What went wrong, or that the end came too soon; under lock. */
-static int failure(const struct feedback *b, struct err *e)
+static int failure(const struct batch_readerback *b, struct err *e)
 {
     if (b->rc < 0) {
         *e = b->err;
@@ -161,7 +164,7 @@ static int failure(const struct feedback *b, struct err *e)
     return err_set(e, E_DATA, "'%s': ends before all codes have come", b->path);
 }
 
-int feedback_wait(struct feedback *b, uint64_t number, struct codes *c,
+int feedback_wait(struct batch_readerback *b, uint64_t number, struct codes *c,
                   struct err *e)
 {
     struct waiting *w = NULL;
@@ -189,7 +192,7 @@ int feedback_wait(struct feedback *b, uint64_t number, struct codes *c,
     return rc;
 }
 
-int feedback_finish(struct feedback *b, struct err *e)
+int feedback_finish(struct batch_readerback *b, struct err *e)
 {
     pthread_join(b->thread, NULL);
     b->running = false;
@@ -212,7 +215,7 @@ static void outlast_writer(const char *path)
             ;
 }
 
-void feedback_abandon(struct feedback *b, const char *path)
+void feedback_abandon(struct batch_readerback *b, const char *path)
 {
     struct timespec until;
 
@@ -230,7 +233,7 @@ void feedback_abandon(struct feedback *b, const char *path)
     pthread_mutex_unlock(&b->lock);
 }
 
-void feedback_close(struct feedback *b)
+void feedback_close(struct batch_readerback *b)
 {
     if (!b)
         return;

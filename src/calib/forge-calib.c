@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "calib/calib.h"
-#include "device/device.h"
 #include "common/cli/tool.h"
+#include "device/device.h"
 
 struct settings {
     struct tool tool;
@@ -131,7 +131,7 @@ static int run(struct settings *s, struct calib *c, struct stream_reader **in,
 
     if (read_codes(s, c, e) < 0 || open_model(s, c, e) < 0 ||
         stream_open(in, s->input, &expect, e) < 0 ||
-        feed_open(&c->feed, *in, c->m, s->layer, c->out, e) < 0)
+        batch_reader_open(&c->batches, *in, c->m, s->layer, c->out, e) < 0)
         return e->code;
     c->head = stream_head(*in);
     return calib_run(c, e);
@@ -186,7 +186,7 @@ int main(int argc, char **argv)
     c.whole = s.layer < 0 && !s.to;
     c.skip_experts = s.skip_experts;
     c.hidden = s.hidden;
-    c.both = s.propagate == 1;
+    c.reference = s.propagate == 1;
     c.key = s.tool.key;
     c.dir = tool_temporary_dir(&s.tool);
     /* before anything can fail: somebody may wait for us to open it */
@@ -202,7 +202,7 @@ int main(int argc, char **argv)
         leave(&s, &c, &e);
     progress_finish(&progress, NULL);
     feedback_close(c.feedback);
-    feed_close(c.feed);
+    batch_reader_close(c.batches);
     stream_close(in);
     codes_free(c.codes);
     model_close(c.m);

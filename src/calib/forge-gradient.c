@@ -46,7 +46,7 @@ static int run(struct settings *s, struct gradient *g,
 
     if (model_open(&g->m, s->model, s->dtype ? DT_F32 : DT_BF16, e) < 0 ||
         stream_open(in, s->input, &expect, e) < 0 ||
-        feed_open(&g->feed, *in, g->m, -1, g->out, e) < 0)
+        batch_reader_open(&g->batches, *in, g->m, -1, g->out, e) < 0)
         return e->code;
     return gradient_run(g, e);
 }
@@ -76,7 +76,7 @@ int main(int argc, char **argv)
     if (stream_finish(g.out, &e) < 0)
         die_err(&e);
     progress_finish(&progress, NULL);
-    feed_close(g.feed);
+    batch_reader_close(g.batches);
     stream_close(in);
     model_close(g.m);
     return 0;

@@ -222,7 +222,7 @@ static int run_all(struct run *r, struct err *e)
     const struct model_config *c = model_config(g->m);
     size_t n;
 
-    if (store_fill(&r->s, g->feed, e) < 0)
+    if (store_fill(&r->s, g->batches, e) < 0)
         return e->code;
     model_release_embedding(g->m);
     limit(&r->s, g->tokens);
@@ -249,7 +249,7 @@ int gradient_run(struct gradient *g, struct err *e)
                             (model_dtype(g->m) == DT_BF16 ? 2 : 4) };
     int rc;
 
-    if (!feed_is_tokens(g->feed))
+    if (!batch_reader_is_tokens(g->batches))
         return err_set(e, E_DATA, "the input has no tokens");
     store_init(&r.s, g->m, g->dir);
     r.in = mem_zero(2 * (size_t)c->n_layers, sizeof(*r.in), "gradients", e);

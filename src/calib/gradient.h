@@ -9,7 +9,7 @@
 
 struct gradient {
     struct model *m;
-    struct feed *feed;
+    struct batch_reader *batches;
     struct stream_writer *out;
     struct progress *progress;
     const char *dir; /* of temporary files */

@@ -5,15 +5,12 @@
 
 #include "calib/emit.h"
 #include "calib/experts.h"
-#include "common/io/sync.h"
 
-/* Hidden states are published this many times as long after the last ones as
- * writing those took, or as it would take at PUBLISH_RATE: it goes on beside the
- * computing, which waits for it at most a sixteenth of the time.  A resumed run
- * goes from the last ones to where it was with the codes that it has, so one
- * that is killed again and again gets on if it lives that long. */
-enum { PUBLISH_REST = 16, PUBLISH_SECONDS = 1 };
-#define PUBLISH_RATE 1e9 /* bytes a second */
+/* The layer at hand. */
+struct loop {
+    struct run *run;
+    struct calib_experts experts;
+};
 
 /* ---- which points are put out ---- */
 
@@ -21,17 +18,18 @@ enum { PUBLISH_REST = 16, PUBLISH_SECONDS = 1 };
  * layer is wanted for any of them: their Hessians may be blended with its. */
 static bool wanted(const struct loop *l, int64_t layer, enum point p)
 {
-    const struct model_config *c = model_config(l->c->m);
+    const struct model_config *c = model_config(l->run->c->m);
     int64_t n = model_linear_common(c, layer);
 
     for (int64_t i = 0; i < n; i++) {
         struct linear k;
 
         model_linear(c, layer, i, &k);
-        if (k.input == point_input(p) && !codes_has(l->c->codes, k.module))
+        if (k.input == point_input(p) && !codes_has(l->run->c->codes, k.module))
             return true;
     }
-    return p == POINT_MLP_IN && l->routed->experts && routed_wanted(l->routed);
+    return p == POINT_MLP_IN && l->experts.experts &&
+           calib_experts_wanted(&l->experts);
 }
 
 /* The first point from p on that is put out; POINT_OUT: none. */
@@ -47,32 +45,12 @@ static enum point next_stop(const struct loop *l, int64_t layer, enum point at)
 {
     enum point p = next_wanted(l, layer, at + 1);
 
-    return l->routed->experts && at < POINT_MLP_IN && p > POINT_MLP_IN ?
+    return l->experts.experts && at < POINT_MLP_IN && p > POINT_MLP_IN ?
                POINT_MLP_IN :
                p;
 }
 
 /* ---- one step ---- */
-
-/* A model whose weights or input overflow is found where it happens. */
-int loop_check(const struct loop *l, const struct span *b, int64_t layer,
-               struct err *e)
-{
-    const struct store *s = l->s;
-    int64_t row = b->row, h = model_config(s->m)->hidden_size;
-    char what[FRAME_NAME_MAX + 1];
-
-    emit_name(layer, POINT_IN, what);
-    for (int64_t i = b->first; i < b->first + b->n; i++) {
-        const struct sequence *x = &s->sequence[i];
-
-        if (feed_check_finite(s->m, store_x(s, row), x->length, h, what,
-                              x->number, e) < 0)
-            return e->code;
-        row += x->length;
-    }
-    return 0;
-}
 
 struct step {
     int64_t layer;
@@ -80,42 +58,33 @@ struct step {
     struct layer *weights;
     struct emission *out; /* NULL: nothing is put out */
     bool last;            /* of the layer */
-    enum point there;     /* where the second stream is; it may be ahead */
-    float *bias;          /* of the linear that it came through last, or NULL */
+    enum point
+        reference; /* where the reference stream is, which may be ahead */
+    float *bias;   /* of the linear that it came through last, or NULL */
 };
-
-void loop_progress(const struct loop *l, const struct span *b)
-{
-    const struct model *m = l->c->m;
-    size_t row = (size_t)model_config(m)->hidden_size *
-                 (model_dtype(m) == DT_BF16 ? 2 : 4);
-
-    for (int64_t i = b->first; i < b->first + b->n; i++)
-        progress_step(l->c->progress, NULL,
-                      (uint64_t)l->s->sequence[i].length * row);
-}
 
 /* Batch b of either store, from one point to another. */
 static int run_store(struct loop *l, struct layer *w, const struct store *s,
                      const struct span *b, enum point from, enum point to,
                      struct err *e)
 {
-    if (store_load(s, b, from, &l->state, e) < 0)
+    if (store_load(s, b, from, &l->run->state, e) < 0)
         return e->code;
-    store_keep(s, b, &l->state);
-    if (layer_run(w, &l->state, to, NULL, e) < 0)
+    store_keep(s, b, &l->run->state);
+    if (layer_run(w, &l->run->state, to, NULL, e) < 0)
         return e->code;
     return to == POINT_MLP_IN ?
-               routed_take(l->routed, b, &l->state, s == l->original, e) :
+               calib_experts_take(&l->experts, b, &l->run->state,
+                                  s == l->run->reference, e) :
                0;
 }
 
-/* Where the second stream must be for what a stop puts out: behind a linear
+/* Where the reference stream must be for what a stop puts out: behind a linear
  * whose output is wanted. */
 static enum point needed(const struct loop *l, int64_t layer, enum point stop)
 {
     return stop + (stop < POINT_OUT && wanted(l, layer, stop) &&
-                   point_adds(model_config(l->c->m), layer, stop));
+                   point_adds(model_config(l->run->c->m), layer, stop));
 }
 
 /* The residual stream is another at the end of such a step. */
@@ -124,27 +93,29 @@ static bool changes_x(enum point from, enum point to)
     return from < POINT_MLP_IN && to >= POINT_MLP_IN;
 }
 
-/* All batches of the second stream to a point, if it is not there yet. */
-static int run_original(struct loop *l, struct step *t, enum point to,
-                        struct err *e)
+/* All batches of the reference stream to a point, if it is not there yet. */
+static int run_reference(struct loop *l, struct step *t, enum point to,
+                         struct err *e)
 {
-    const struct store *s = l->original;
+    const struct store *s = l->run->reference;
     struct layer *w = NULL;
     int rc;
 
-    if (!s || t->there >= to)
+    if (!s || t->reference >= to)
         return 0;
-    if (changes_x(t->there, to) && publisher_join(&l->publisher, e) < 0)
+    if (changes_x(t->reference, to) &&
+        publisher_join(&l->run->publisher, e) < 0)
         return e->code;
-    rc = model_load_layer(l->c->m, t->layer, t->there, to, NULL, &w, e);
+    rc =
+        model_load_layer(l->run->c->m, t->layer, t->reference, to, NULL, &w, e);
     for (int64_t i = 0; i < s->n_batches && rc >= 0; i++) {
-        rc = run_store(l, w, s, &s->batch[i], t->there, to, e);
+        rc = run_store(l, w, s, &s->batch[i], t->reference, to, e);
         store_leave(s, &s->batch[i]);
     }
     if (rc >= 0) {
         free(t->bias);
         t->bias = layer_take_bias(w, to - 1);
-        t->there = to;
+        t->reference = to;
     }
     layer_release(w);
     return rc;
@@ -153,16 +124,16 @@ static int run_original(struct loop *l, struct step *t, enum point to,
 static int run_batch(struct loop *l, const struct step *t, int64_t i,
                      struct err *e)
 {
-    const struct span *b = &l->s->batch[i];
+    const struct span *b = &l->run->s->batch[i];
 
-    if (run_store(l, t->weights, l->s, b, t->from, t->to, e) < 0 ||
-        (t->to == POINT_OUT && loop_check(l, b, t->layer + 1, e) < 0))
+    if (run_store(l, t->weights, l->run->s, b, t->from, t->to, e) < 0 ||
+        (t->to == POINT_OUT && run_check(l->run, b, t->layer + 1, e) < 0))
         return e->code;
     if (t->last)
-        loop_progress(l, b);
+        run_progress(l->run, b);
     if (t->out)
         return emission_ready(t->out, i, e);
-    store_leave(l->s, b);
+    store_leave(l->run->s, b);
     return 0;
 }
 
@@ -170,7 +141,7 @@ static int run_batches(struct loop *l, const struct step *t, struct err *e)
 {
     int rc = 0;
 
-    for (int64_t i = 0; i < l->s->n_batches && rc >= 0; i++)
+    for (int64_t i = 0; i < l->run->s->n_batches && rc >= 0; i++)
         rc = run_batch(l, t, i, e);
     return rc;
 }
@@ -179,24 +150,26 @@ static int run_batches(struct loop *l, const struct step *t, struct err *e)
  * linear. */
 static bool parted(const struct loop *l, const struct step *t)
 {
-    return l->parted || t->layer > feed_layer(l->c->feed) ||
+    return l->run->parted ||
+           t->layer > batch_reader_layer(l->run->c->batches) ||
            t->to > POINT_ATTN_IN;
 }
 
 /* All batches from one point to another; emit: what is there is put out. */
 static int run_step(struct loop *l, struct step *t, bool emit, struct err *e)
 {
-    struct calib *c = l->c;
+    struct calib *c = l->run->c;
     struct emission out = { .w = c->out,
-                            .s = l->s,
-                            .original = parted(l, t) ? l->original : NULL,
+                            .s = l->run->s,
+                            .reference =
+                                parted(l, t) ? l->run->reference : NULL,
                             .layer = t->layer,
                             .at = t->to };
     int rc;
 
-    if (changes_x(t->from, t->to) && publisher_join(&l->publisher, e) < 0)
+    if (changes_x(t->from, t->to) && publisher_join(&l->run->publisher, e) < 0)
         return e->code;
-    if (run_original(l, t, needed(l, t->layer, t->to), e) < 0 ||
+    if (run_reference(l, t, needed(l, t->layer, t->to), e) < 0 ||
         model_load_layer(c->m, t->layer, t->from, t->to, c->codes, &t->weights,
                          e) < 0)
         return e->code;
@@ -212,23 +185,16 @@ static int run_step(struct loop *l, struct step *t, bool emit, struct err *e)
     return rc;
 }
 
-int loop_mark(struct loop *l, const char *name, struct err *e)
-{
-    if (sync_write(l->c->out, name, ++l->marks, e) < 0)
-        return e->code;
-    return stream_flush(l->c->out, e);
-}
-
 static int send_mark(struct loop *l, int64_t layer, enum point at,
                      struct err *e)
 {
     char name[FRAME_NAME_MAX + 1];
 
     emit_name(layer, at, name);
-    return loop_mark(l, name, e);
+    return run_mark(l->run, name, e);
 }
 
-/* Wait for the codes of the point at hand, while the second stream, which needs
+/* Wait for the codes of the point at hand, while the reference stream, which needs
  * none, goes on.  The mark behind the layer's last ones says that it is
  * whole. */
 static int take_codes(struct loop *l, struct step *t, struct err *e)
@@ -238,11 +204,12 @@ static int take_codes(struct loop *l, struct step *t, struct err *e)
 
     if (send_mark(l, layer, at, e) < 0 ||
         (stop < POINT_OUT &&
-         run_original(l, t, needed(l, layer, stop), e) < 0) ||
-        feedback_wait(l->c->feedback, l->marks, l->c->codes, e) < 0 ||
-        codes_check(l->c->codes, e) < 0)
+         run_reference(l, t, needed(l, layer, stop), e) < 0) ||
+        feedback_wait(l->run->c->feedback, l->run->marks, l->run->c->codes, e) <
+            0 ||
+        codes_check(l->run->c->codes, e) < 0)
         return e->code;
-    return !l->routed->experts && next_wanted(l, layer, at + 1) == POINT_OUT ?
+    return !l->experts.experts && next_wanted(l, layer, at + 1) == POINT_OUT ?
                send_mark(l, layer, POINT_IN, e) :
                0;
 }
@@ -251,11 +218,11 @@ static int take_codes(struct loop *l, struct step *t, struct err *e)
 static int run_experts(struct loop *l, int64_t layer, enum point to,
                        struct err *e)
 {
-    bool emit = routed_wanted(l->routed);
+    bool emit = calib_experts_wanted(&l->experts);
 
-    if (!l->routed->experts)
+    if (!l->experts.experts)
         return 0;
-    if (routed_run(l->routed, emit, to == POINT_OUT, e) < 0)
+    if (calib_experts_run(&l->experts, emit, to == POINT_OUT, e) < 0)
         return e->code;
     return emit ? send_mark(l, layer, POINT_IN, e) : 0;
 }
@@ -264,7 +231,7 @@ static int run_points(struct loop *l, struct step *t, enum point to,
                       struct err *e)
 {
     /* the experts are to know what the rest of the layer leaves to mend */
-    enum point end = l->original && l->routed->experts ? POINT_OUT : to;
+    enum point end = l->run->reference && l->experts.experts ? POINT_OUT : to;
 
     for (enum point at = POINT_IN; at < end; at = t->to) {
         bool emit;
@@ -281,67 +248,18 @@ static int run_points(struct loop *l, struct step *t, enum point to,
     return run_experts(l, t->layer, to, e);
 }
 
-int loop_layer(struct loop *l, int64_t layer, enum point to, struct err *e)
+int loop_layer(struct run *r, int64_t layer, enum point to, struct err *e)
 {
     struct step t = { .layer = layer };
-    struct routed r;
+    struct loop l = { .run = r };
     int rc;
 
-    if (store_open_act(l->s, e) < 0 ||
-        (l->original && store_open_act(l->original, e) < 0) ||
-        routed_open(&r, l, layer, e) < 0)
+    if (store_open_act(r->s, e) < 0 ||
+        (r->reference && store_open_act(r->reference, e) < 0) ||
+        calib_experts_open(&l.experts, r, layer, e) < 0)
         return e->code;
-    l->routed = &r;
-    rc = run_points(l, &t, to, e);
+    rc = run_points(&l, &t, to, e);
     free(t.bias);
-    l->routed = NULL;
-    routed_close(&r);
+    calib_experts_close(&l.experts);
     return rc;
-}
-
-/* ---- hidden states ---- */
-
-void loop_start(struct loop *l)
-{
-    l->published = seconds_now();
-}
-
-/* Seconds between the last states and the next. */
-static double publish_rest(const struct loop *l)
-{
-    double took = l->publisher.seconds;
-
-    if (took <= 0)
-        took = (double)store_bytes(l->s) * (l->original ? 2 : 1) / PUBLISH_RATE;
-    return took * PUBLISH_REST > PUBLISH_SECONDS ? took * PUBLISH_REST :
-                                                   PUBLISH_SECONDS;
-}
-
-int loop_publish(struct loop *l, int64_t layer, bool force, struct err *e)
-{
-    const struct calib *c = l->c;
-
-    if (!c->hidden)
-        return 0;
-    if (publisher_join(&l->publisher, e) < 0)
-        return e->code;
-    if (!force && seconds_now() - l->published < publish_rest(l))
-        return 0;
-    l->publisher = (struct publisher){ .path = c->hidden,
-                                       .key = c->key,
-                                       .head = c->head,
-                                       .s = l->s,
-                                       .original = l->original,
-                                       .feedback = c->feedback,
-                                       .layer = layer,
-                                       .mark = l->marks };
-    l->published = seconds_now();
-    if (publisher_start(&l->publisher, e) < 0)
-        return e->code;
-    return force ? publisher_join(&l->publisher, e) : 0;
-}
-
-void loop_release(struct loop *l)
-{
-    state_release(&l->state);
 }

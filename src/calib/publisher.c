@@ -23,7 +23,8 @@ static int write_all(struct publisher *p, struct stream_writer *w,
 
     if (stream_inherit(w, p->head, e) < 0 ||
         write_store(p, w, p->s, "", e) < 0 ||
-        (p->original && write_store(p, w, p->original, FEED_ORIGINAL, e) < 0))
+        (p->reference &&
+         write_store(p, w, p->reference, REFERENCE_SUFFIX, e) < 0))
         return e->code;
     p->seconds = seconds_now() - start;
     if (p->feedback && feedback_wait(p->feedback, p->mark, NULL, e) < 0)

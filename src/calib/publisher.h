@@ -11,9 +11,10 @@ struct publisher {
     const char *path, *key;
     const char *head; /* of the input, for the history */
     const struct store *s;
-    const struct store *original; /* NULL, or of the second stream, too */
-    struct feedback *feedback;    /* NULL: there is nothing to wait for */
-    int64_t layer;                /* the one that the states enter */
+    const struct store
+        *reference; /* of the reference stream, too; NULL: none */
+    struct batch_readerback *feedback; /* NULL: there is nothing to wait for */
+    int64_t layer;                     /* the one that the states enter */
     uint64_t mark; /* must have returned before the file appears */
     /* private */
     pthread_t thread;

@@ -55,12 +55,12 @@ void store_init(struct store *s, const struct model *m, const char *dir)
     region_init(&s->act, dir);
 }
 
-void store_init_beside(struct store *o, struct store *s)
+void store_init_reference(struct store *o, struct store *s)
 {
     const struct model_config *c = model_config(s->m);
 
     store_init(o, s->m, s->x.dir);
-    o->beside = s;
+    o->primary = s;
     o->widest = widest_beside(c);
     s->widest = widest(c, o->widest);
 }
@@ -90,7 +90,7 @@ static size_t act_at(const struct store *s, int64_t row)
 
 void *store_act(const struct store *s, const struct span *b)
 {
-    const struct store *o = s->beside;
+    const struct store *o = s->primary;
 
     if (!o)
         return (char *)s->act.p + act_at(s, b->row);
@@ -128,12 +128,12 @@ static int append(struct store *s, const struct batch *b, struct err *e)
     return 0;
 }
 
-int store_fill(struct store *s, struct feed *f, struct err *e)
+int store_fill(struct store *s, struct batch_reader *f, struct err *e)
 {
     struct batch *b = mem_zero(1, sizeof(*b), "batch", e);
     int rc = b ? 1 : e->code;
 
-    while (rc > 0 && (rc = feed_next(f, b, e)) > 0)
+    while (rc > 0 && (rc = batch_reader_next(f, b, e)) > 0)
         if (append(s, b, e) < 0)
             rc = e->code;
     if (b)

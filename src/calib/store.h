@@ -26,21 +26,24 @@ struct store {
     struct span *batch;
     int64_t n_batches, batches_cap;
     int64_t rows;
-    int64_t widest;       /* of activations: elements that a row has room for */
-    struct store *beside; /* NULL, or whose room holds the activations */
-    struct region x, act; /* act: where beside is, of differences from it */
+    int64_t widest; /* of activations: elements that a row has room for */
+    struct store *
+        primary; /* of a reference stream: whose room its activations share; NULL */
+    struct region x,
+        act; /* act: of a reference stream, differences from the primary */
 };
 
 /* dir: of temporary files. */
 void store_init(struct store *s, const struct model *m, const char *dir);
-/* The same for a second stream beside s.  Its activations in front of linears
+/* The same for the reference stream of s.  Its activations in front of linears
  * that write into the residual stream are not kept, and those that are lie in
  * what s's leave free of their room: they stay until s keeps one of a point
  * behind theirs and the linear there. */
-void store_init_beside(struct store *o, struct store *s);
+void store_init_reference(struct store *o, struct store *s);
 void store_release(struct store *s);
 /* Append all sequences of the feed. */
-MUST_CHECK int store_fill(struct store *s, struct feed *f, struct err *e);
+MUST_CHECK int store_fill(struct store *s, struct batch_reader *f,
+                          struct err *e);
 /* The same sequences and states as s has, in t, which store_init() made. */
 MUST_CHECK int store_copy(struct store *t, const struct store *s,
                           struct err *e);
@@ -52,7 +55,7 @@ size_t store_bytes(const struct store *s);
 void *store_x(const struct store *s, int64_t row);
 /* Where the rows of a batch's activation begin: they are contiguous. */
 void *store_act(const struct store *s, const struct span *b);
-/* Where those of a second stream lie that are put out for a batch: as many rows,
+/* Where those of the reference stream lie that are put out for a batch: as many rows,
  * no wider than a row of its activations or of x. */
 void *store_difference(const struct store *o, const struct span *b);
 /* Point a state at the rows of a batch, at a point; its activation is in the

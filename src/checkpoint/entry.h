@@ -1,7 +1,7 @@
 /* entry.h - what the directory of one checkpoint file says: a list of
  * tensors, each a run of bytes in the file.
  *
- * safetensors.c and torchfile.c fill such lists; checkpoint.c reads by them. */
+ * safetensors.c and torchfile.c fill such lists; checkpoint_read() goes by them. */
 #ifndef FORGE_ENTRY_H
 #define FORGE_ENTRY_H
 
@@ -18,7 +18,7 @@ struct ck_entry {
     bool strided;    /* stored with the strides below, not contiguous */
     uint64_t stride[CHECKPOINT_MAX_DIMS]; /* in elements */
     uint64_t span; /* strided: bytes from the first to the last element */
-    size_t shard;  /* checkpoint.c: which file */
+    size_t shard;  /* which file */
     /* view.c: what is shown of it is something else */
     const struct ck_entry *scale;    /* fp8: times these; NULL: as stored */
     uint64_t block_rows, block_cols; /* ... one for each such block */

@@ -8,8 +8,8 @@
 #ifndef FORGE_EXPERTMAP_H
 #define FORGE_EXPERTMAP_H
 
-#include "checkpoint/checkpoint.h"
 #include "arch/config.h"
+#include "checkpoint/checkpoint.h"
 
 /* What becomes of a pruned model's router.  --mode of the tools. */
 enum expert_mode {

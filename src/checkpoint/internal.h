@@ -3,8 +3,8 @@
 #define FORGE_CHECKPOINT_INSIDE_H
 
 #include "checkpoint/entry.h"
-#include "common/io/modeldir.h"
 #include "checkpoint/quantconfig.h"
+#include "common/io/modeldir.h"
 
 enum shard_kind { SHARD_SAFETENSORS, SHARD_TORCH };
 

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/math/quant.h"
 #include "checkpoint/internal.h"
+#include "common/math/quant.h"
 #include "layout/unpack.h"
 
 enum part { PART_CODES, PART_SCALES, PART_ZEROS, PART_INDEX, PART_SHAPE };

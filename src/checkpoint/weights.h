@@ -2,9 +2,9 @@
 #ifndef FORGE_WEIGHTS_H
 #define FORGE_WEIGHTS_H
 
+#include "arch/config.h"
 #include "checkpoint/checkpoint.h"
 #include "common/io/stream.h"
-#include "arch/config.h"
 
 struct weights_choice {
     int64_t layer; /* this layer; -1: all layers */

@@ -14,10 +14,10 @@
 #ifndef FORGE_CUDA_H
 #define FORGE_CUDA_H
 
-#include "layout/layout.h"
 #include "gptq/grid.h"
 #include "gptq/solve_best.h"
 #include "hessian/hessian.h"
+#include "layout/layout.h"
 
 enum { FORGE_CUDA_VERSION = 6 };
 

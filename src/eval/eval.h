@@ -2,11 +2,11 @@
 #ifndef FORGE_EVAL_H
 #define FORGE_EVAL_H
 
-#include "common/math/dtype.h"
 #include "common/cli/progress.h"
-#include "model/remap.h"
+#include "common/math/dtype.h"
 #include "eval/corpus.h"
 #include "eval/score.h"
+#include "model/remap.h"
 
 struct eval_params {
     const char *original, *other; /* checkpoint directories */

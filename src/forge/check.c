@@ -1,5 +1,4 @@
 /* check.c - what can be known before any work; see request.h. */
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/io/utf8.h"
+#include "forge/arguments.h"
 #include "forge/env.h"
 #include "forge/pipes.h"
 #include "forge/request.h"
@@ -16,129 +15,14 @@
 
 /* ---- paths ---- */
 
-/* One component behind a path that is resolved. */
-static int append(char to[PATH_MAX], const char *name, size_t n, struct err *e)
-{
-    size_t len = strlen(to);
-
-    if (!n || (n == 1 && *name == '.'))
-        return 0;
-    if (n == 2 && !strncmp(name, "..", 2)) {
-        char *slash = strrchr(to, '/');
-
-        *(slash == to ? to + 1 : slash) = 0;
-        return 0;
-    }
-    if (len + n + 2 > PATH_MAX)
-        return err_set(e, E_USAGE, "'%.200s...': path is too long", to);
-    if (to[len - 1] != '/')
-        to[len++] = '/';
-    memcpy(to + len, name, n);
-    to[len + n] = 0;
-    return 0;
-}
-
-static bool is_utf8(const char *path)
-{
-    const unsigned char *p = (const unsigned char *)path;
-    const unsigned char *end = p + strlen(path);
-
-    while (p < end) {
-        size_t n = utf8_length(p, end);
-
-        if (!n)
-            return false;
-        p += n;
-    }
-    return true;
-}
-
-int path_absolute(const char *path, char to[PATH_MAX], struct err *e)
-{
-    char head[PATH_MAX], *slash;
-    const char *rest = path;
-
-    if (strlen(path) >= PATH_MAX)
-        return err_set(e, E_USAGE, "'%.200s...': path is too long", path);
-    if (!is_utf8(path)) /* settings are JSON */
-        return err_set(e, E_USAGE, "'%s': the path is no UTF-8", path);
-    if (realpath(path, to))
-        return 0;
-    strcpy(head, path); /* ever shorter, until there is something */
-    while ((slash = strrchr(head, '/'))) {
-        rest = path + (slash - head);
-        *(slash == head ? slash + 1 : slash) = 0;
-        if (realpath(head, to) || slash == head)
-            break;
-    }
-    if (!slash && !realpath(".", to))
-        return err_set(e, E_IO, "'.':");
-    if (!slash)
-        rest = path;
-    while (*rest) {
-        size_t n = strcspn(rest, "/");
-
-        if (append(to, rest, n, e) < 0)
-            return e->code;
-        rest += n + (rest[n] == '/');
-    }
-    return 0;
-}
-
-/* Is a the directory b, or in it? */
-static bool inside(const char *a, const char *b)
-{
-    size_t n = strlen(b);
-
-    return !strncmp(a, b, n) && (!a[n] || a[n] == '/' || b[n - 1] == '/');
-}
-
-int check_text(const char *path, struct err *e)
-{
-    struct stat st;
-
-    if (!path)
-        return err_set(e, E_USAGE, "want --text FILE (try --help)");
-    if (stat(path, &st))
-        return err_set(e, E_NOINPUT, "'%s': no such file", path);
-    if (!S_ISREG(st.st_mode))
-        return err_set(e, E_NOINPUT, "'%s': not a regular file", path);
-    if (access(path, R_OK))
-        return err_set(e, E_NOINPUT, "'%s': cannot be read", path);
-    return st.st_size ? 0 : err_set(e, E_DATA, "'%s': is empty", path);
-}
-
-int check_out(const char *given, const char *out, const char *model,
-              struct err *e)
-{
-    char parent[PATH_MAX];
-    struct stat st;
-
-    snprintf(parent, sizeof(parent), "%s", given);
-    for (size_t n = strlen(parent); n > 1 && parent[n - 1] == '/'; n--)
-        parent[n - 1] = 0;
-    if (!lstat(parent, &st))
-        return err_set(e, E_CREATE, "'%s': exists already", given);
-    snprintf(parent, sizeof(parent), "%s", out);
-    *(strrchr(parent, '/') == parent ? parent + 1 : strrchr(parent, '/')) = 0;
-    if (stat(parent, &st) || !S_ISDIR(st.st_mode) ||
-        access(parent, W_OK | X_OK))
-        return err_set(e, E_CREATE, "'%s': cannot be created in '%s'", given,
-                       parent);
-    if (inside(out, model))
-        return err_set(e, E_CREATE, "'%s': lies inside the model '%s'", given,
-                       model);
-    return 0;
-}
-
 static int check_work(const struct request *r, struct err *e)
 {
     const char *work = r->work_path;
 
-    if (inside(work, r->j.model))
+    if (path_inside(work, r->j.model))
         return err_set(e, E_CREATE, "'%s': --work lies in the model '%s'", work,
                        r->j.model);
-    if (inside(work, r->j.out))
+    if (path_inside(work, r->j.out))
         return err_set(e, E_CREATE, "'%s': --work lies in OUT", work);
     return place_check(work, e);
 }
@@ -168,17 +52,6 @@ int check_paths(struct request *r, struct err *e)
 }
 
 /* ---- the model ---- */
-
-int check_plain(const char *model, bool packed, struct err *e)
-{
-    return !packed ?
-               0 :
-               err_set(e, E_CONFIG,
-                       "'%s': is quantized to 4 bits already; 'forge-weights "
-                       "%s | forge-pack --layout NAME | forge-shard --from %s "
-                       "OUT' stores it in another layout",
-                       model, model, model);
-}
 
 int check_model(struct request *r, struct err *e)
 {

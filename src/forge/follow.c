@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/io/json.h"
 #include "common/cli/units.h"
+#include "common/io/json.h"
 
 enum { LINE_CAP = 1 << 16 };
 static const double shortest_gap = 0.1; /* seconds between two drawings */

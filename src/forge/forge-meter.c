@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/io/file.h"
 #include "common/cli/opt.h"
 #include "common/cli/units.h"
+#include "common/io/file.h"
 #include "forge/meter.h"
 
 struct settings {

@@ -8,9 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/math/cpu.h"
 #include "common/io/file.h"
-#include "forge/weights.h"
+#include "common/math/cpu.h"
 #include "work/settings.h"
 
 enum { LAYERS_MAX = 1 << 20 };
@@ -388,32 +387,6 @@ int job_read(struct job *j, const char *work, struct err *e)
     if (rc)
         job_release(j);
     return rc;
-}
-
-void job_set_host(struct job *j)
-{
-    gethostname(j->host, sizeof(j->host) - 1);
-}
-
-int job_weights_same(const struct job *j, struct err *e)
-{
-    struct job here = { .host = "" };
-    bool home;
-
-    job_set_host(&here);
-    home = !strcmp(here.host, j->host);
-    for (size_t i = 0; i < j->files; i++) {
-        struct weights_file now;
-
-        if (weights_stat(&now, j->model, j->file[i].name, e) < 0)
-            return e->code;
-        if (!(home ? weights_unchanged : weights_alike)(&now, &j->file[i]))
-            return err_set(e, E_DATA,
-                           "'%s/%s': has changed since the run began: give the "
-                           "command again",
-                           j->model, j->file[i].name);
-    }
-    return 0;
 }
 
 void job_release(struct job *j)

@@ -7,9 +7,9 @@
 #include <limits.h>
 
 #include "common/base.h"
-#include "layout/layout.h"
 #include "common/cli/opt.h"
 #include "gptq/solve_best.h"
+#include "layout/layout.h"
 
 enum method { METHOD_GPTQ, METHOD_RTN };
 #define METHOD_WORDS "gptq|rtn"
@@ -83,16 +83,11 @@ MUST_CHECK int job_variables(const struct job *j, struct job_variables *v,
                              struct err *e);
 void job_variables_release(struct job_variables *v);
 
-/* This host. */
-void job_set_host(struct job *j);
 /* Publish it as WORK/settings.json. */
 MUST_CHECK int job_write(const struct job *j, const char *work, struct err *e);
 /* Errors of settings_read(); E_DATA: something in it is not as job_write() has
  * it. */
 MUST_CHECK int job_read(struct job *j, const char *work, struct err *e);
-/* E_DATA: one of the weights' files is not what it was when it was hashed; on
- * another host, whose numbers for the same file may be others, by size and age. */
-MUST_CHECK int job_weights_same(const struct job *j, struct err *e);
 void job_release(struct job *j);
 
 #endif

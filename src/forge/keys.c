@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/io/hash.h"
 #include "common/io/modeldir.h"
 #include "common/math/cpu.h"
-#include "common/io/hash.h"
 #include "forge/request.h"
 #include "forge/weights.h"
 

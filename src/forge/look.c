@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "forge/arguments.h"
 #include "forge/command.h"
 #include "forge/pipes.h"
 #include "forge/request.h"

@@ -2,9 +2,9 @@
 #ifndef FORGE_PLAN_H
 #define FORGE_PLAN_H
 
+#include "arch/config.h"
 #include "common/base.h"
 #include "gptq/cost.h"
-#include "arch/config.h"
 
 enum { EFFORTS = EFFORT_BEST + 1 };
 

@@ -11,9 +11,9 @@
 
 #include "checkpoint/expertmap.h"
 #include "checkpoint/sidecar.h"
+#include "forge/arguments.h"
 #include "forge/command.h"
 #include "forge/pipes.h"
-#include "forge/request.h"
 #include "prune/prune.h"
 
 int prune_check(const struct prune_request *p, const char *model, struct err *e)

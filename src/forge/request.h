@@ -25,25 +25,14 @@ struct request {
 /* check.c: all that can be known before any work, in the first second, by the
  * code that will need it later. */
 MUST_CHECK int check_paths(struct request *r, struct err *e);
-MUST_CHECK int check_text(const char *path, struct err *e);
-/* A directory to make: E_CREATE when it is there, cannot be made, or would lie
- * inside the model. */
-MUST_CHECK int check_out(const char *given, const char *out, const char *model,
-                         struct err *e);
 /* What is quantized, which need not be what was given: after pruning. */
 MUST_CHECK int check_model(struct request *r, struct err *e);
-/* A model that is 4-bit already.  E_CONFIG. */
-MUST_CHECK int check_plain(const char *model, bool packed, struct err *e);
 /* A device that is not there, or no word. */
 MUST_CHECK int check_device(const struct job *j, struct err *e);
 /* FORGE_LAUNCH is one that forge-run knows.  E_USAGE. */
 MUST_CHECK int check_launch(struct err *e);
 /* All tools are there, and of this version. */
 MUST_CHECK int check_tools(struct err *e);
-/* As realpath -m: what is there is resolved, the rest taken as it is. */
-MUST_CHECK int path_absolute(const char *path, char to[PATH_MAX],
-                             struct err *e);
-
 /* room.c: what it will take. */
 struct room {
     double work, out; /* bytes of disk */

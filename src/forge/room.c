@@ -5,9 +5,9 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
+#include "common/cli/units.h"
 #include "common/io/file.h"
 #include "common/math/threads.h"
-#include "common/cli/units.h"
 #include "forge/rate.h"
 #include "forge/request.h"
 

@@ -12,11 +12,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/math/cpu.h"
 #include "common/io/stream.h"
+#include "common/math/cpu.h"
 #include "forge/command.h"
 #include "forge/job.h"
 #include "forge/pipes.h"
+#include "forge/weights.h"
 
 enum { PATH_ROOM = 80 };
 
@@ -336,7 +337,7 @@ static int run(struct stage *s, size_t which, struct err *e)
         return err_prefix(e, "the run was planned on another machine");
     if (setenv("FORGE_CPU", s->j.cpu, 1))
         return err_set(e, E_TEMP, "out of memory");
-    rc = job_weights_same(&s->j, e);
+    rc = weights_same(&s->j, e);
     if (rc < 0 || (rc = stages[which].plan(s, e)) < 0)
         return rc;
     if (stages[which].quiet)

@@ -6,8 +6,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/io/json.h"
 #include "common/cli/units.h"
+#include "common/io/json.h"
 #include "forge/command.h"
 #include "forge/job.h"
 #include "work/place.h"

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "common/io/stream.h"
 #include "common/cli/units.h"
+#include "common/io/stream.h"
 
 enum { NAMES_SHOWN = 8, FEW = 128 };
 

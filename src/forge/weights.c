@@ -8,10 +8,15 @@
 #include <unistd.h>
 
 #include "checkpoint/checkpoint.h"
-#include "common/io/modeldir.h"
-#include "common/io/hash.h"
-#include "common/math/threads.h"
 #include "common/cli/units.h"
+#include "common/io/hash.h"
+#include "common/io/modeldir.h"
+#include "common/math/threads.h"
+
+static void set_host(struct job *j)
+{
+    gethostname(j->host, sizeof(j->host) - 1);
+}
 
 enum { CHUNK = 4 << 20 };
 static const uint64_t a_while = 8ULL << 30; /* bytes: seconds */
@@ -29,8 +34,9 @@ static int open_file(struct file **f, const char *model, const char *name,
     return rc;
 }
 
-int weights_stat(struct weights_file *f, const char *model, const char *name,
-                 struct err *e)
+/* All but the hash.  E_NOINPUT, E_DATA as modeldir_file(). */
+static int stat_file(struct weights_file *f, const char *model,
+                     const char *name, struct err *e)
 {
     char path[PATH_MAX + 256];
     struct stat st;
@@ -50,15 +56,17 @@ int weights_stat(struct weights_file *f, const char *model, const char *name,
     return 0;
 }
 
-bool weights_unchanged(const struct weights_file *a,
-                       const struct weights_file *b)
+/* The same file, as far as this host can tell... */
+static bool unchanged(const struct weights_file *a,
+                      const struct weights_file *b)
 {
     return a->size == b->size && a->inode == b->inode && a->mtime == b->mtime &&
            a->mtime_ns == b->mtime_ns && a->ctime == b->ctime &&
            a->ctime_ns == b->ctime_ns && !strcmp(a->name, b->name);
 }
 
-bool weights_alike(const struct weights_file *a, const struct weights_file *b)
+/* ... and another, where it may be a copy of the same age. */
+static bool alike(const struct weights_file *a, const struct weights_file *b)
 {
     return a->size == b->size && a->mtime == b->mtime &&
            !strcmp(a->name, b->name);
@@ -114,7 +122,7 @@ static void hash_some(void *ctx, size_t begin, size_t end)
 static bool known_hash(const struct job *known, struct weights_file *f)
 {
     for (size_t i = 0; known && i < known->files; i++)
-        if (weights_unchanged(&known->file[i], f)) {
+        if (unchanged(&known->file[i], f)) {
             f->hash = known->file[i].hash;
             return true;
         }
@@ -144,7 +152,7 @@ static int list_files(struct job *j, const struct checkpoint *c, struct err *e)
             continue;
         if (mem_grow(&j->file, (j->files + 1) * sizeof(*j->file), "weights",
                      e) < 0 ||
-            weights_stat(&j->file[j->files], j->model, name, e) < 0)
+            stat_file(&j->file[j->files], j->model, name, e) < 0)
             return e->code;
         j->files++;
     }
@@ -164,7 +172,7 @@ int weights_hash(struct job *j, const struct job *known, struct err *e)
     if (rc)
         return rc;
     j->files = 0;
-    job_set_host(j);
+    set_host(j);
     j->fingerprint = checkpoint_fingerprint(c);
     rc = list_files(j, c, e);
     checkpoint_close(c);
@@ -187,4 +195,25 @@ int weights_hash(struct job *j, const struct job *known, struct err *e)
     threads_for(n, 1, hash_some, &h);
     free(todo);
     return threads_error_take(&h.error, e);
+}
+
+int weights_same(const struct job *j, struct err *e)
+{
+    struct job here = { .host = "" };
+    bool home;
+
+    set_host(&here);
+    home = !strcmp(here.host, j->host);
+    for (size_t i = 0; i < j->files; i++) {
+        struct weights_file now;
+
+        if (stat_file(&now, j->model, j->file[i].name, e) < 0)
+            return e->code;
+        if (!(home ? unchanged : alike)(&now, &j->file[i]))
+            return err_set(e, E_DATA,
+                           "'%s/%s': has changed since the run began: give the "
+                           "command again",
+                           j->model, j->file[i].name);
+    }
+    return 0;
 }

@@ -12,8 +12,8 @@
 #ifndef FORGE_COUPLE_H
 #define FORGE_COUPLE_H
 
-#include "gptq/solve.h"
 #include "gptq/slab.h"
+#include "gptq/solve.h"
 
 struct couple {
     uint64_t rows;

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/device.h"
+#include "common/math/lanes.h"
 #include "common/math/threads.h"
 #include "cuda/forge_cuda.h"
+#include "device/device.h"
 #include "gptq/cholesky.h"
-#include "common/math/lanes.h"
 
 enum { TILE = 128, ROWS = CHOLESKY_ROWS };
 

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "device/device.h"
-#include "common/math/quant.h"
 #include "common/cli/tool.h"
+#include "common/math/quant.h"
+#include "device/device.h"
 #include "gptq/grid.h"
 #include "gptq/hfile.h"
 

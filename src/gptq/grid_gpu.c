@@ -1,6 +1,6 @@
 /* grid_gpu.c - see grid.h: the search on the GPU, bit by bit the CPU's. */
-#include "device/device.h"
 #include "cuda/forge_cuda.h"
+#include "device/device.h"
 
 /* A new parameter changes grids that the GPU would go on choosing without it:
  * teach it to src/cuda/grid_cuda.cu, or decline it in search(). */

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/device.h"
 #include "common/math/quant.h"
+#include "device/device.h"
 
 struct module_solver {
     struct module_params params;

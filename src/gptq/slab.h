@@ -8,8 +8,8 @@
 #define FORGE_SLAB_H
 
 #include "common/math/dtype.h"
-#include "gptq/factor.h"
 #include "common/math/lanes.h"
+#include "gptq/factor.h"
 #include "gptq/solve_kernel.h"
 
 /* Inputs of one group: columns c0..c1 of the factor. */

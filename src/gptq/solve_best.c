@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/device.h"
 #include "common/math/quant.h"
 #include "common/math/threads.h"
 #include "cuda/forge_cuda.h"
+#include "device/device.h"
 #include "gptq/refine.h"
 
 /* A new parameter must be taught to src/cuda/best_cuda.cu, or declined there. */

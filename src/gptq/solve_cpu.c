@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/math/lanes.h"
 #include "common/math/quant.h"
 #include "common/math/threads.h"
-#include "common/math/lanes.h"
 #include "gptq/solve_kernel.h"
 
 enum {

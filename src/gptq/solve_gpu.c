@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/device.h"
 #include "cuda/forge_cuda.h"
+#include "device/device.h"
 
 /* A new parameter changes codes that the GPU would go on choosing without it:
  * teach it to src/cuda/solve_cuda.cu, or decline it here. */

@@ -2,8 +2,8 @@
 #ifndef FORGE_SOLVE_OPTIONS_H
 #define FORGE_SOLVE_OPTIONS_H
 
-#include "device/device.h"
 #include "common/cli/tool.h"
+#include "device/device.h"
 #include "gptq/module.h"
 
 struct solve_settings {

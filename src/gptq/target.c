@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/device.h"
 #include "common/math/threads.h"
 #include "cuda/forge_cuda.h"
+#include "device/device.h"
 
 enum { ROWS = SOLVE_ROWS, COLS = FACTOR_PANEL };
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "device/device.h"
 #include "common/cli/tool.h"
+#include "device/device.h"
 #include "hessian/several.h"
 
 struct settings {

@@ -1,8 +1,8 @@
 /* hessian_gpu.c - see hessian_gpu.h. */
 #include "hessian/hessian_gpu.h"
 
-#include "device/device.h"
 #include "cuda/forge_cuda.h"
+#include "device/device.h"
 
 /* A new parameter must be taught to src/cuda/hessian_cuda.cu, or declined. */
 _Static_assert(sizeof(struct hessian_shape) == 24, "does the GPU know it?");

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "common/io/prefetch.h"
-#include "device/device.h"
 #include "common/math/lanes.h"
 #include "cuda/forge_cuda.h"
+#include "device/device.h"
 #include "hessian/hessian_gpu.h"
 
 enum { INPUT_BYTES = 128 << 20 }; /* larger ones are added up as they come */

@@ -23,7 +23,7 @@ struct pass {
     int64_t *slot;  /* [n * top_k] indices of routing, sorted by expert */
     struct buffer in, mid,
         out; /* a part: [PART, H], [PART, width], [PART, H] */
-    struct buffer in_there, mid_there; /* the same with p->other */
+    struct buffer in_reference, mid_reference; /* the same with p->reference */
     struct region mids; /* [tokens of an expert, width], with hooks */
     double stats[EXPERT_STATS];
     double norm[PART]; /* of outputs, weighted */
@@ -141,7 +141,7 @@ static void gather_rows(void *ctx, size_t begin, size_t end)
     }
 }
 
-/* The part's rows to x->in, those of the other input to x->in_there. */
+/* The part's rows to x->in, those of the reference to x->in_reference. */
 static void gather(struct part *j)
 {
     struct pass *x = j->x;
@@ -149,10 +149,10 @@ static void gather(struct part *j)
     j->from = x->p->in;
     j->to = x->in.p;
     threads_for((size_t)j->n, 64, gather_rows, j);
-    if (!x->p->other)
+    if (!x->p->reference)
         return;
-    j->from = x->p->other;
-    j->to = x->in_there.p;
+    j->from = x->p->reference;
+    j->to = x->in_reference.p;
     threads_for((size_t)j->n, 64, gather_rows, j);
 }
 
@@ -330,8 +330,8 @@ static int send_in(struct pass *x, int64_t expert, struct err *e)
                                  .last = last };
 
         gather(&j);
-        if (x->p->other)
-            r.there = x->in_there.p;
+        if (x->p->reference)
+            r.reference = x->in_reference.p;
         if ((rc = h->in(h->arg, &r, e)) < 0)
             return rc;
     }
@@ -343,7 +343,7 @@ static void *mid_of(const struct pass *x, int64_t part)
     return (char *)x->mids.p + (size_t)(part * PART * x->width) * x->m->size;
 }
 
-/* x->mid_there -= rows[n, width]. */
+/* x->mid_reference -= rows[n, width]. */
 static void subtract_rows(void *ctx, size_t begin, size_t end)
 {
     const struct part *j = ctx;
@@ -366,24 +366,24 @@ static void subtract_rows(void *ctx, size_t begin, size_t end)
 
 /* x->out = what the checkpoint's expert makes of the other input less what its
  * down makes of `mid`. */
-static int make_gap(struct part *j, const struct expert *there, const void *mid,
-                    struct err *e)
+static int make_gap(struct part *j, const struct expert *reference,
+                    const void *mid, struct err *e)
 {
     struct pass *x = j->x;
 
-    if (multiply(x, &there->of[GATE], &there->of[UP], x->in_there.p, j->n,
-                 x->mid_there.p, e) < 0)
+    if (multiply(x, &reference->of[GATE], &reference->of[UP], x->in_reference.p,
+                 j->n, x->mid_reference.p, e) < 0)
         return e->code;
     j->from = mid;
-    j->to = x->mid_there.p;
+    j->to = x->mid_reference.p;
     threads_for((size_t)j->n, 64, subtract_rows, j);
-    return multiply(x, &there->of[DOWN], NULL, x->mid_there.p, j->n, x->out.p,
-                    e);
+    return multiply(x, &reference->of[DOWN], NULL, x->mid_reference.p, j->n,
+                    x->out.p, e);
 }
 
-/* there: the checkpoint's, where there is another input. */
+/* reference: the checkpoint\'s expert, where the pass has a reference. */
 static int make_mid(struct pass *x, int64_t expert, const struct expert *w,
-                    const struct expert *there, struct err *e)
+                    const struct expert *reference, struct err *e)
 {
     const struct expert_hooks *h = x->p->hooks;
     struct part j;
@@ -398,11 +398,11 @@ static int make_mid(struct pass *x, int64_t expert, const struct expert *w,
                                  .last = last };
 
         gather(&j);
-        if (x->p->other)
-            r.there = x->out.p;
+        if (x->p->reference)
+            r.reference = x->out.p;
         if (multiply(x, &w->of[GATE], &w->of[UP], x->in.p, j.n, mid_of(x, i),
                      e) < 0 ||
-            (r.there && make_gap(&j, there, r.rows, e) < 0))
+            (r.reference && make_gap(&j, reference, r.rows, e) < 0))
             return e->code;
         if ((rc = h->mid(h->arg, &r, e)) < 0)
             return rc;
@@ -448,14 +448,14 @@ static int take(struct pass *x, int64_t expert, int from, int to,
 static int send_mid(struct pass *x, int64_t expert, const struct expert *w,
                     struct err *e)
 {
-    struct expert there = { 0 };
+    struct expert reference = { 0 };
     int rc = 0;
 
-    if (x->p->other && tokens_of(x, expert))
-        rc = load_expert(x, NULL, expert, GATE, THREE, &there, e);
+    if (x->p->reference && tokens_of(x, expert))
+        rc = load_expert(x, NULL, expert, GATE, THREE, &reference, e);
     if (rc >= 0)
-        rc = make_mid(x, expert, w, &there, e);
-    release_expert(&there);
+        rc = make_mid(x, expert, w, &reference, e);
+    release_expert(&reference);
     return rc;
 }
 
@@ -514,7 +514,8 @@ static int run(struct pass *x, struct err *e)
     most = most_tokens(x);
     part = most < PART ? most : PART;
     if (reserve(x, part, &x->in, &x->mid, e) < 0 ||
-        (x->p->other && reserve(x, part, &x->in_there, &x->mid_there, e) < 0) ||
+        (x->p->reference &&
+         reserve(x, part, &x->in_reference, &x->mid_reference, e) < 0) ||
         buffer_reserve(&x->out, part, x->h, x->m->size, "experts", e) < 0)
         return e->code;
     return x->p->hooks ? run_all_hooked(x, e) : run_plain(x, e);
@@ -538,8 +539,8 @@ int experts_run(const struct experts_pass *p, struct err *e)
     free(x->slot);
     buffer_release(&x->in);
     buffer_release(&x->mid);
-    buffer_release(&x->in_there);
-    buffer_release(&x->mid_there);
+    buffer_release(&x->in_reference);
+    buffer_release(&x->mid_reference);
     buffer_release(&x->out);
     region_release(&x->mids);
     free(x);

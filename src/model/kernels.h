@@ -10,8 +10,8 @@
 #ifndef FORGE_KERNELS_H
 #define FORGE_KERNELS_H
 
-#include "common/base.h"
 #include "arch/config.h"
+#include "common/base.h"
 
 enum {
     ATTEND_QUERIES = 48, /* of a block: a multiple of ATTEND_ROWS */

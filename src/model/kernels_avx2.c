@@ -1,4 +1,5 @@
 /* kernels_avx2.c - kernels for x86-64 with AVX2 and FMA. */
+#include "model/kernels.h"
 #include "model/kernels_list.h"
 
 #ifdef __x86_64__

@@ -1,4 +1,5 @@
 /* kernels_avx512.c - kernels for x86-64 with AVX-512. */
+#include "model/kernels.h"
 #include "model/kernels_list.h"
 
 #ifdef __x86_64__

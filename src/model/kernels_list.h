@@ -2,7 +2,7 @@
 #ifndef FORGE_KERNELS_LIST_H
 #define FORGE_KERNELS_LIST_H
 
-#include "model/kernels.h"
+struct kernels;
 
 extern const struct kernels kernels_plain;
 #if defined(__x86_64__)

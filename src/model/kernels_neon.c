@@ -1,4 +1,5 @@
 /* kernels_neon.c - kernels for aarch64. */
+#include "model/kernels.h"
 #include "model/kernels_list.h"
 
 #ifdef __aarch64__

@@ -1,4 +1,5 @@
 /* kernels_plain.c - kernels for any CPU: vectors of four floats. */
+#include "model/kernels.h"
 #include "model/kernels_list.h"
 
 #define W              4

@@ -6,6 +6,16 @@
 
 /* ---- loading ---- */
 
+int model_vector(struct model *m, const char *name, int64_t n, float **v,
+                 struct err *e)
+{
+    if (checkpoint_vector(m->ck, name, (uint64_t)n, v, e) < 0)
+        return e->code;
+    for (int64_t i = 0; m->bf16 && i < n; i++)
+        (*v)[i] = f32_from_bf16(bf16_from_f32((*v)[i]));
+    return 0;
+}
+
 int model_weight(struct model *m, const char *module, int64_t rows,
                  int64_t cols, void **w, struct err *e)
 {

@@ -56,7 +56,7 @@ int mixture_run(struct mixture *x, const struct codes *codes,
                               .codes = codes,
                               .hooks = hooks,
                               .dir = x->dir,
-                              .other = x->other,
+                              .reference = x->reference,
                               .stats = stats };
 
     return experts_run(&p, e);

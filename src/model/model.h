@@ -27,9 +27,9 @@
 #ifndef FORGE_MODEL_H
 #define FORGE_MODEL_H
 
+#include "arch/config.h"
 #include "checkpoint/checkpoint.h"
 #include "model/quantized.h"
-#include "arch/config.h"
 #include "model/remap.h"
 #include "model/scratch.h"
 

@@ -62,10 +62,10 @@ enum {
 struct expert_rows {
     int64_t expert, n;
     const void *rows; /* [n, width] that a linear reads */
-    /* [n, H], or NULL without experts_pass.other.  in(): of these tokens; mid():
-     * what the checkpoint's expert makes of those, less what its down makes of
-     * `rows` */
-    const void *there;
+    /* [n, H], or NULL without experts_pass.reference.  in(): of these tokens; mid():
+     * E_ref(x_ref) - W_down rows, where E_ref is the checkpoint\'s expert and x_ref
+     * the reference of these tokens */
+    const void *reference;
     const int64_t *slot; /* [n]: the choice of routing that each is */
     bool last;           /* of the expert */
 };
@@ -103,7 +103,7 @@ struct experts_pass {
     const char *dir;                  /* with hooks: for temporary files */
     /* With hooks: what else the tokens could have at POINT_MLP_IN, and the
      * hooks see, through the checkpoint's weights; NULL: nothing. */
-    const void *other;
+    const void *reference;
     double *stats; /* [experts, EXPERT_STATS], or NULL */
     /* after each expert; NULL: nothing */
     void (*done)(void *arg, int64_t expert);
@@ -133,7 +133,7 @@ struct mixture {
     struct router *router;
     struct routing routing;
     struct region in, sum; /* as in struct experts_pass */
-    const void *other;     /* as there; set by the caller */
+    const void *reference; /* as in struct experts_pass; set by the caller */
     const char *dir;
 };
 MUST_CHECK int mixture_open(struct mixture *x, struct model *m, int64_t layer,

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/math/quant.h"
 #include "common/io/stream.h"
+#include "common/math/quant.h"
 #include "common/math/threads.h"
 #include "model/scratch.h"
 

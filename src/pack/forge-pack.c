@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/cli/tool.h"
 #include "device/device.h"
 #include "layout/layout.h"
 #include "layout/runfacts.h"
-#include "common/cli/tool.h"
 #include "pack/gather.h"
 #include "pack/packer.h"
 #include "pack/preflight.h"

@@ -1,8 +1,8 @@
 /* pack_backend.c - see pack_backend.h. */
 #include "pack/pack_backend.h"
 
-#include "device/device.h"
 #include "cuda/forge_cuda.h"
+#include "device/device.h"
 #include "pack/packing.h"
 
 static int cpu_words(enum layout l, uint32_t *out, const uint32_t *codes,

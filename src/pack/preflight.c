@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "checkpoint/sidecar.h"
 #include "arch/config.h"
+#include "checkpoint/sidecar.h"
 #include "pack/parallel.h"
 
 struct shapes {

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "checkpoint/expertmap.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/expertmap.h"
 #include "common/cli/tool.h"
 #include "prune/prune.h"
 

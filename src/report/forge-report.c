@@ -4,8 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/io/file.h"
 #include "common/cli/opt.h"
+#include "common/io/file.h"
 #include "report/page.h"
 
 struct settings {

@@ -22,6 +22,12 @@ struct page {
     bool has_loss, solving_alone;
 };
 
+/* beside: the name of the run that module.loss_beside is of; NULL: plain GPTQ.
+ * page_close() it, also after an error.  E_TEMP. */
+MUST_CHECK int page_open(struct page *p, const struct workdir *w,
+                         const char *beside, struct err *e);
+void page_close(struct page *p);
+
 /* The number of a step's name, which is added when it is new; STEP_NAMES: no
  * room. */
 size_t page_step(struct page *p, const char *name);

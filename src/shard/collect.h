@@ -2,8 +2,8 @@
 #ifndef FORGE_COLLECT_H
 #define FORGE_COLLECT_H
 
-#include "layout/runfacts.h"
 #include "common/io/stream.h"
+#include "layout/runfacts.h"
 #include "shard/provenance.h"
 
 /* A tensor of the checkpoint to be, and where its payload lies. */

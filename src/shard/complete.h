@@ -6,9 +6,9 @@
 #ifndef FORGE_COMPLETE_H
 #define FORGE_COMPLETE_H
 
+#include "arch/config.h"
 #include "checkpoint/checkpoint.h"
 #include "layout/runfacts.h"
-#include "arch/config.h"
 
 /* A tensor by what a header says of it. */
 struct named {

@@ -9,11 +9,11 @@
 #include <string.h>
 
 #include "checkpoint/expertmap.h"
-#include "common/io/modeldir.h"
 #include "checkpoint/safetensors.h"
 #include "common/io/frame.h"
 #include "common/io/hash.h"
 #include "common/io/json.h"
+#include "common/io/modeldir.h"
 #include "common/math/threads.h"
 #include "shard/digests.h"
 

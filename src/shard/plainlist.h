@@ -4,8 +4,8 @@
 #ifndef FORGE_PLAINLIST_H
 #define FORGE_PLAINLIST_H
 
-#include "layout/runfacts.h"
 #include "arch/config.h"
+#include "layout/runfacts.h"
 
 struct named_set;
 

@@ -3,8 +3,8 @@
 #ifndef FORGE_PROVENANCE_H
 #define FORGE_PROVENANCE_H
 
-#include "layout/runfacts.h"
 #include "common/io/sha256.h"
+#include "layout/runfacts.h"
 
 /* Zero-initialise; provenance_release() when done. */
 struct provenance {

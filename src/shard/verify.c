@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/io/modeldir.h"
 #include "common/io/json.h"
+#include "common/io/modeldir.h"
 #include "common/math/threads.h"
 #include "shard/complete.h"
 

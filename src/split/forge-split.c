@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/cli/tool.h"
 #include "common/io/file.h"
 #include "common/io/sync.h"
-#include "common/cli/tool.h"
 #include "split/notes.h"
 
 struct settings {

@@ -9,9 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/io/modeldir.h"
-#include "common/io/json.h"
 #include "common/cli/tool.h"
+#include "common/io/json.h"
+#include "common/io/modeldir.h"
 #include "tokens/sequences.h"
 
 enum { SEQUENCES = 128, SEQLEN = 512, CONFIG_MAX = 16 << 20 };

@@ -2,10 +2,10 @@
  *
  * The header is a Python dictionary in text, as numpy.save writes it:
  *     {'descr': '<i4', 'fortran_order': False, 'shape': (128, 512), } */
+#include "tokens/npy.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-#include "tokens/sequences.h"
 
 struct npy {
     size_t header; /* bytes before the data */

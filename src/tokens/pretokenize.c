@@ -7,6 +7,7 @@
 
 #include "tokens/pretokenize.h"
 #include "tokens/scan.h"
+#include "tokens/split.h"
 #include "tokens/unicode.h"
 
 enum { STEPS_MAX = 16 };

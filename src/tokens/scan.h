@@ -2,7 +2,12 @@
 #ifndef FORGE_SCAN_H
 #define FORGE_SCAN_H
 
-#include "tokens/split.h"
+#include "common/base.h"
+
+/* Finds the leftmost match that starts at pos or later: true, *start and
+ * *end; pos <= *start < *end <= len. */
+typedef bool scan_fn(const char *text, size_t len, size_t pos, size_t *start,
+                     size_t *end);
 
 /* The scanner that finds what this regular expression (Ruby syntax) finds;
  * NULL when it is none of the known ones, letter by letter. */

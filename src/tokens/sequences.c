@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/io/json.h"
+#include "tokens/npy.h"
 #include "tokens/sequences.h"
 #include "tokens/unicode.h"
 
@@ -23,38 +24,6 @@ static int blame(const struct input *in, struct err *e)
     return e->code == E_USAGE || e->code == E_CONFIG ?
                e->code :
                err_prefix(e, "'%s'", in->name);
-}
-
-/* End the sequence whose ids were added. */
-static int end_sequence(struct sequences *s, struct err *e)
-{
-    if (s->count == s->cap) {
-        size_t cap = s->cap ? 2 * s->cap : 256, bytes;
-
-        if (size_mul(cap, sizeof(*s->end), &bytes) ||
-            mem_grow(&s->end, bytes, "sequences", e) < 0)
-            return err_set(e, E_TEMP, "sequences: cannot allocate memory");
-        s->cap = cap;
-    }
-    s->end[s->count++] = s->ids.count;
-    return 0;
-}
-
-int sequences_add(struct sequences *s, const struct sequences_params *p,
-                  const int32_t *id, size_t n, struct err *e)
-{
-    if (!p->whole && n > (size_t)p->seqlen) {
-        n = (size_t)p->seqlen;
-        s->cut++;
-    }
-    return token_ids_add(&s->ids, id, n, e) < 0 ? e->code : end_sequence(s, e);
-}
-
-void sequences_release(struct sequences *s)
-{
-    free(s->ids.id);
-    free(s->end);
-    *s = (struct sequences){ 0 };
 }
 
 /* ---- cutting a stream of ids ---- */
@@ -103,7 +72,7 @@ static int add_whole(struct sequences *s, const struct cutter *c,
         token_ids_add(&s->ids, id, n, e) < 0 ||
         token_ids_add(&s->ids, c->suffix->id, c->suffix->count, e) < 0)
         return e->code;
-    return end_sequence(s, e);
+    return sequences_end(s, e);
 }
 
 /* Cut up to need ids into sequences. */

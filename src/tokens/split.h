@@ -2,16 +2,11 @@
 #ifndef FORGE_SPLIT_H
 #define FORGE_SPLIT_H
 
-#include "common/base.h"
+#include "tokens/scan.h"
 
 /* A pattern: a hand-written scanner where its text is one that we know, or
  * else Oniguruma, which is the engine that the tokenizers package uses. */
 struct pattern;
-
-/* Finds the leftmost match that starts at pos or later: true, *start and
- * *end; pos <= *start < *end <= len. */
-typedef bool scan_fn(const char *text, size_t len, size_t pos, size_t *start,
-                     size_t *end);
 
 MUST_CHECK int pattern_regex(struct pattern **p, const char *regex,
                              const char *what, struct err *e);

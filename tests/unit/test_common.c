@@ -16,9 +16,9 @@
 #include <unistd.h>
 
 #include "common/io/crc32c.h"
-#include "common/math/dtype.h"
 #include "common/io/file.h"
 #include "common/io/region.h"
+#include "common/math/dtype.h"
 #include "common/math/threads.h"
 #include "test.h"
 

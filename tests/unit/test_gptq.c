@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gptq/factor.h"
-#include "gptq/grid_cost.h"
 #include "common/math/lanes.h"
 #include "common/math/quant.h"
+#include "gptq/factor.h"
+#include "gptq/grid_cost.h"
 #include "gptq/solve_kernel.h"
 #include "test.h"
 

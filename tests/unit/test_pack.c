@@ -3,9 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "layout/layout.h"
 #include "common/math/quant.h"
 #include "common/math/threads.h"
+#include "layout/layout.h"
 #include "pack/packer.h"
 #include "pack/packing.h"
 #include "test.h"

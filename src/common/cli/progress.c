@@ -8,8 +8,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "common/io/json.h"
 #include "common/cli/units.h"
+#include "common/io/json.h"
 
 enum { LINE_MAX_LEN = 512, COLUMNS = 80 };
 static const double shortest_gap = 0.1; /* seconds between two drawings */

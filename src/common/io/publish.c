@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/io/write_behind.h"
 #include "common/io/file.h"
+#include "common/io/write_behind.h"
 
 /* Smaller files are not worth a queue; a multiple of 1 MiB. */
 enum { PLAIN = 4 << 20 };

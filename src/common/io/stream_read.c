@@ -22,17 +22,6 @@ static int bad(struct err *e, const char *why)
     return err_set(e, E_DATA, "%s", why);
 }
 
-int stream_copy_text(char **dst, const char *s, struct err *e)
-{
-    if (!s)
-        return 0;
-    *dst = mem_alloc(strlen(s) + 1, "stream", e);
-    if (!*dst)
-        return e->code;
-    strcpy(*dst, s);
-    return 0;
-}
-
 /* All but the source, which is open. */
 static int prepare(struct stream_reader *r, const struct stream_expect *expect,
                    struct err *e)
@@ -231,30 +220,6 @@ static int read_meta(struct stream_reader *r, struct err *e)
     return 0;
 }
 
-/* Room for n bytes, the first `keep` of which are kept. */
-static int reserve(struct stream_reader *r, size_t n, size_t keep,
-                   struct err *e)
-{
-    uint8_t *p;
-
-    if (n <= r->payload_cap)
-        return 0;
-    if (!keep) { /* give back before taking: two of the largest may not fit */
-        free(r->payload);
-        r->payload = NULL;
-        r->payload_cap = 0;
-    }
-    p = mem_pages(n, "payload", e);
-    if (!p)
-        return e->code;
-    if (keep)
-        memcpy(p, r->payload, keep);
-    free(r->payload);
-    r->payload = p;
-    r->payload_cap = n;
-    return 0;
-}
-
 /* Read payload bytes [from, to) and hash them. */
 static int fill(struct stream_reader *r, size_t from, size_t to, struct err *e)
 {
@@ -295,7 +260,7 @@ static int read_payload(struct stream_reader *r, struct err *e)
             if (want > n)
                 want = n;
         }
-        if (reserve(r, want ? want : 1, done, e) < 0 ||
+        if (stream_reserve(r, want ? want : 1, done, e) < 0 ||
             fill(r, done, want, e) < 0)
             return e->code;
         done = want;
@@ -387,34 +352,6 @@ static int take_end(struct stream_reader *r, struct err *e)
     r->open = false;
     r->complete = true;
     return 0;
-}
-
-int stream_read_ref(struct stream_reader *r, const struct frame_ref *ref,
-                    void *buf, size_t n, struct err *e)
-{
-    struct file *f;
-    int rc;
-
-    if (!r->root)
-        return err_set(e, E_DATA,
-                       "refers to the file '%s', and no directory for such "
-                       "files was given",
-                       ref->path);
-    if (ref_open(&f, r->root, ref->path, e) < 0)
-        return e->code;
-    rc = n > file_size(f) || ref->offset > file_size(f) - n ?
-             err_set(e, E_DATA, "'%s': the file ends early", ref->path) :
-             0;
-    if (rc == 0 && !buf) {
-        rc = reserve(r, n ? n : 1, 0, e);
-        buf = r->payload;
-    }
-    if (rc == 0)
-        rc = file_read(f, buf, n, ref->offset, e);
-    file_close(f);
-    if (rc == 0 && XXH3_64bits(buf, n) != ref->hash)
-        rc = err_set(e, E_DATA, "'%s': payload checksum differs", ref->path);
-    return rc;
 }
 
 /* 1: *f is a tensor; 0: pass over it. */

@@ -1,4 +1,4 @@
-/* stream_reader.h - what stream_read.c and stream_skim.c share: the inside of
+/* stream_reader.h - what stream_read.c and stream_payload.c share: the inside of
  * stream.h's reader. */
 #ifndef FORGE_STREAM_READER_H
 #define FORGE_STREAM_READER_H
@@ -44,6 +44,9 @@ struct stream_reader {
 
 /* *dst = s, or NULL. */
 MUST_CHECK int stream_copy_text(char **dst, const char *s, struct err *e);
+/* Room for n bytes in r->payload, the first `keep` of which are kept. */
+MUST_CHECK int stream_reserve(struct stream_reader *r, size_t n, size_t keep,
+                              struct err *e);
 /* The payload of a REF frame, n bytes, checked, to buf or (NULL) r->payload. */
 MUST_CHECK int stream_read_ref(struct stream_reader *r,
                                const struct frame_ref *ref, void *buf, size_t n,

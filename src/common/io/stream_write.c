@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/io/hash.h"
 #include "common/io/crc32c.h"
 #include "common/io/frame.h"
+#include "common/io/hash.h"
 #include "common/io/json.h"
 #include "common/io/stream_sink.h"
 

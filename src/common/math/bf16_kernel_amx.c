@@ -3,6 +3,7 @@
  * For 32 inputs two tiles of the strip and two of the panel are loaded for four
  * products of 16 cycles each; the panel streams from the second-level cache
  * (2 KiB in 64 cycles), the strip stays in the first. */
+#include "common/math/bf16_kernel.h"
 #include "common/math/bf16_kernel_list.h"
 
 #ifdef __x86_64__

@@ -3,7 +3,7 @@
 #ifndef FORGE_BF16_KERNEL_LIST_H
 #define FORGE_BF16_KERNEL_LIST_H
 
-#include "common/math/bf16_kernel.h"
+struct bf16_kernel;
 
 #ifdef __x86_64__
 extern const struct bf16_kernel kernel_avx2, kernel_avx512, kernel_avx512bf16,

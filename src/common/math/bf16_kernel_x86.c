@@ -2,6 +2,7 @@
  *
  * avx2 makes 6 x 16 of y in 12 registers, the others 12 x 32 in 24: for each
  * pair two loads and twelve broadcasts for 24 products of pairs. */
+#include "common/math/bf16_kernel.h"
 #include "common/math/bf16_kernel_list.h"
 
 #ifdef __x86_64__

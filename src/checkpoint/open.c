@@ -1,4 +1,4 @@
-/* checkpoint.c - opening a model's directory and finding tensors in it. */
+/* open.c - see checkpoint.h: opening a model's directory, and reading from it. */
 #include "checkpoint/checkpoint.h"
 
 #include <stdio.h>
@@ -14,7 +14,6 @@
 #include "checkpoint/view.h"
 
 enum {
-    OPEN_SHARDS = 4, /* a shard is some descriptors and an io_uring */
     CONFIG_MAX = 16 * 1024 * 1024
 };
 
@@ -90,47 +89,6 @@ static const char *quoted(char *buf, size_t cap, const struct checkpoint *c,
     return buf;
 }
 
-static void close_oldest(struct checkpoint *c)
-{
-    struct shard *old = NULL;
-    size_t open = 0;
-
-    for (size_t i = 0; i < c->n_shards; i++) {
-        struct shard *s = &c->shard[i];
-
-        if (!s->file)
-            continue;
-        open++;
-        if (!old || s->used < old->used)
-            old = s;
-    }
-    if (open < OPEN_SHARDS)
-        return;
-    file_close(old->file);
-    old->file = NULL;
-}
-
-int checkpoint_shard(struct checkpoint *c, size_t i, struct file **f,
-                     struct err *e)
-{
-    struct shard *s = &c->shard[i];
-    int r;
-
-    s->used = ++c->clock;
-    if (!s->file) {
-        close_oldest(c);
-        if ((r = modeldir_file(&c->dir, s->name, &s->file, e))) {
-            s->file = NULL;
-            return r;
-        }
-        if (s->size != UINT64_MAX && file_size(s->file) != s->size)
-            return err_set(e, E_DATA, "'%s/%s': changed while it was read",
-                           c->path, s->name);
-    }
-    *f = s->file;
-    return 0;
-}
-
 /* Append the tensors of shard i to the list. */
 static int read_directory(struct checkpoint *c, size_t i, struct err *e)
 {
@@ -184,60 +142,6 @@ static int read_shards(struct checkpoint *c, const char *const *names, size_t n,
 }
 
 /* ---- names ---- */
-
-static int by_name(const void *a, const void *b, void *arg)
-{
-    const struct ck_tensor *t = arg;
-
-    return strcmp(t[*(const size_t *)a].name, t[*(const size_t *)b].name);
-}
-
-/* What t shows of an entry. */
-static void describe(struct ck_tensor *t, const struct checkpoint *c,
-                     const struct ck_entry *en)
-{
-    t->name = en->name;
-    t->dtype = en->scale ? DT_BF16 : en->dtype;
-    t->ndim = en->ndim;
-    memcpy(t->dims, en->dims, sizeof(t->dims));
-    t->bytes = en->scale ? 2 * en->bytes : en->bytes;
-    t->stored = en->bytes + (en->scale ? en->scale->bytes : 0);
-    if (en->pick) {
-        t->bytes = en->bytes / en->dims[0] * en->n_pick;
-        t->dims[0] = en->n_pick;
-    }
-    t->file = c->shard[en->shard].name;
-    t->where = en;
-}
-
-int checkpoint_index(struct checkpoint *c, struct err *e)
-{
-    size_t n = c->list.count;
-
-    free(c->tensor);
-    free(c->by_name);
-    c->by_name = NULL;
-    c->tensor = mem_zero(n, sizeof(*c->tensor), "checkpoint", e);
-    c->by_name = mem_alloc(n * sizeof(*c->by_name), "checkpoint", e);
-    if (!c->tensor || !c->by_name)
-        return e->code;
-    for (size_t i = 0; i < n; i++) {
-        describe(&c->tensor[i], c, &c->list.item[i]);
-        c->by_name[i] = i;
-    }
-    qsort_r(c->by_name, n, sizeof(*c->by_name), by_name, c->tensor);
-    for (size_t i = 1; i < n; i++) {
-        const struct ck_tensor *a = &c->tensor[c->by_name[i - 1]];
-        const struct ck_tensor *b = &c->tensor[c->by_name[i]];
-
-        if (strcmp(a->name, b->name) == 0)
-            return err_set(e, E_DATA,
-                           "'%s': tensor '%.200s' is twice in "
-                           "there: in '%.100s' and in '%.100s'",
-                           c->path, a->name, a->file, b->file);
-    }
-    return 0;
-}
 
 static int check_index(const struct checkpoint *c, const struct shard_index *x,
                        const char *what, struct err *e)
@@ -436,26 +340,6 @@ size_t checkpoint_count(const struct checkpoint *c)
 const struct ck_tensor *checkpoint_tensor(const struct checkpoint *c, size_t i)
 {
     return i < c->list.count ? &c->tensor[i] : NULL;
-}
-
-const struct ck_tensor *checkpoint_find(const struct checkpoint *c,
-                                        const char *name)
-{
-    size_t lo = 0, hi = c->list.count;
-
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo) / 2;
-        const struct ck_tensor *t = &c->tensor[c->by_name[mid]];
-        int d = strcmp(name, t->name);
-
-        if (!d)
-            return t;
-        if (d < 0)
-            hi = mid;
-        else
-            lo = mid + 1;
-    }
-    return NULL;
 }
 
 /* Some rows of a small tensor, which is read whole. */

@@ -1,0 +1,99 @@
+/* run.c - see run.h. */
+#include "calib/run.h"
+
+#include "calib/emit.h"
+#include "common/io/sync.h"
+
+/* Hidden states are published this many times as long after the last ones as
+ * writing those took, or as it would take at PUBLISH_RATE: it goes on beside the
+ * computing, which waits for it at most a sixteenth of the time.  A resumed run
+ * goes from the last ones to where it was with the codes that it has, so one
+ * that is killed again and again gets on if it lives that long. */
+enum { PUBLISH_REST = 16, PUBLISH_SECONDS = 1 };
+#define PUBLISH_RATE 1e9 /* bytes a second */
+
+/* A model whose weights or input overflow is found where it happens. */
+int run_check(const struct run *r, const struct span *b, int64_t layer,
+              struct err *e)
+{
+    const struct store *s = r->s;
+    int64_t row = b->row, h = model_config(s->m)->hidden_size;
+    char what[FRAME_NAME_MAX + 1];
+
+    emit_name(layer, POINT_IN, what);
+    for (int64_t i = b->first; i < b->first + b->n; i++) {
+        const struct sequence *x = &s->sequence[i];
+
+        if (check_finite(s->m, store_x(s, row), x->length, h, what, x->number,
+                         e) < 0)
+            return e->code;
+        row += x->length;
+    }
+    return 0;
+}
+
+void run_progress(const struct run *r, const struct span *b)
+{
+    const struct model *m = r->c->m;
+    size_t row = (size_t)model_config(m)->hidden_size *
+                 (model_dtype(m) == DT_BF16 ? 2 : 4);
+
+    for (int64_t i = b->first; i < b->first + b->n; i++)
+        progress_step(r->c->progress, NULL,
+                      (uint64_t)r->s->sequence[i].length * row);
+}
+
+int run_mark(struct run *r, const char *name, struct err *e)
+{
+    if (sync_write(r->c->out, name, ++r->marks, e) < 0)
+        return e->code;
+    return stream_flush(r->c->out, e);
+}
+
+/* ---- hidden states ---- */
+
+void run_start(struct run *r)
+{
+    r->published = seconds_now();
+}
+
+/* Seconds between the last states and the next. */
+static double publish_rest(const struct run *r)
+{
+    double took = r->publisher.seconds;
+
+    if (took <= 0)
+        took =
+            (double)store_bytes(r->s) * (r->reference ? 2 : 1) / PUBLISH_RATE;
+    return took * PUBLISH_REST > PUBLISH_SECONDS ? took * PUBLISH_REST :
+                                                   PUBLISH_SECONDS;
+}
+
+int run_publish(struct run *r, int64_t layer, bool force, struct err *e)
+{
+    const struct calib *c = r->c;
+
+    if (!c->hidden)
+        return 0;
+    if (publisher_join(&r->publisher, e) < 0)
+        return e->code;
+    if (!force && seconds_now() - r->published < publish_rest(r))
+        return 0;
+    r->publisher = (struct publisher){ .path = c->hidden,
+                                       .key = c->key,
+                                       .head = c->head,
+                                       .s = r->s,
+                                       .reference = r->reference,
+                                       .feedback = c->feedback,
+                                       .layer = layer,
+                                       .mark = r->marks };
+    r->published = seconds_now();
+    if (publisher_start(&r->publisher, e) < 0)
+        return e->code;
+    return force ? publisher_join(&r->publisher, e) : 0;
+}
+
+void run_release(struct run *r)
+{
+    state_release(&r->state);
+}

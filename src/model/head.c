@@ -1,0 +1,161 @@
+/* head.c - see model.h: both ends of a model, embedding and logits. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/internal.h"
+
+static const char EMBEDDING[] = "model.embed_tokens";
+
+/* ---- embedding ---- */
+
+int model_load_embedding(struct model *m, struct err *e)
+{
+    const struct model_config *c = &m->config;
+    const struct ck_tensor *t;
+    char name[MODULE_PATH_MAX];
+
+    if (m->embedding)
+        return 0;
+    snprintf(name, sizeof(name), "%s.weight", EMBEDDING);
+    t = checkpoint_find(m->ck, name);
+    if (!t)
+        return err_set(e, E_DATA, "'%s' is missing", name);
+    if (t->ndim != 2 || t->dims[0] != (uint64_t)c->vocab_size ||
+        t->dims[1] != (uint64_t)c->hidden_size)
+        return err_set(
+            e, E_DATA, "'%s' is not [%lld,%lld], vocab_size by hidden_size",
+            name, (long long)c->vocab_size, (long long)c->hidden_size);
+    if (!dtype_is_float(t->dtype))
+        return err_set(e, E_DATA, "'%s' is %s, no float", name,
+                       dtype_name(t->dtype));
+    m->embedding = mem_alloc((size_t)t->bytes, name, e);
+    if (!m->embedding)
+        return e->code;
+    m->embedding_dtype = t->dtype;
+    if (checkpoint_read(m->ck, t, m->embedding, e) < 0) {
+        model_release_embedding(m);
+        return e->code;
+    }
+    return 0;
+}
+
+void model_release_embedding(struct model *m)
+{
+    free(m->embedding);
+    m->embedding = NULL;
+}
+
+int model_embed(const struct model *m, const int32_t *tokens, int64_t n,
+                void *out, struct err *e)
+{
+    int64_t h = m->config.hidden_size;
+    size_t row = (size_t)h * dtype_bits(m->embedding_dtype) / 8;
+    float *f = NULL;
+    bool ok = true;
+
+    if (m->embedding_dtype != m->dtype) {
+        f = scratch_thread((size_t)h * sizeof(float), e);
+        if (!f)
+            return e->code;
+    }
+    for (int64_t i = 0; i < n; i++) {
+
+        const char *src;
+        void *to = (char *)out + (size_t)(i * h) * m->size;
+
+        if (tokens[i] < 0 || tokens[i] >= m->config.vocab_size)
+            return err_set(e, E_DATA,
+                           "token %d at position %lld is not in the "
+                           "vocabulary of %lld",
+                           tokens[i], (long long)i,
+                           (long long)m->config.vocab_size);
+        src = (const char *)m->embedding + (size_t)tokens[i] * row;
+        if (f)
+            ok = to_f32(f, src, m->embedding_dtype, (size_t)h) &&
+                 from_f32(to, m->dtype, f, (size_t)h);
+        else
+            memcpy(to, src, row);
+    }
+    return ok ? 0 : err_set(e, E_BUG, "the embedding is no float");
+}
+
+/* ---- logits ---- */
+
+struct head {
+    struct model *m;
+    float *norm;
+    void *w; /* elements [vocab_size, hidden_size] */
+};
+
+const char *model_head_module(const struct model *m, struct err *e)
+{
+    static const char *const stored[] = { "lm_head.weight", "lm_head.qweight",
+                                          "lm_head.weight_packed" };
+
+    for (size_t i = 0; i < ARRAY_LEN(stored); i++)
+        if (checkpoint_find(m->ck, stored[i]))
+            return "lm_head";
+    if (m->config.tied)
+        return EMBEDDING;
+    err_set(e, E_DATA,
+            "'lm_head.weight' is missing, and tie_word_embeddings "
+            "is not set");
+    return NULL;
+}
+
+static int load_head(struct head *h, struct err *e)
+{
+    struct model *m = h->m;
+    const char *module = model_head_module(m, e);
+
+    if (!module)
+        return e->code;
+    if (model_vector(m, "model.norm.weight", m->config.hidden_size, &h->norm,
+                     e) < 0)
+        return e->code;
+    if (model_weight(m, module, m->config.vocab_size, m->config.hidden_size,
+                     &h->w, e) < 0)
+        return e->code;
+    return product_pack(m, m->config.vocab_size, m->config.hidden_size, &h->w,
+                        e);
+}
+
+int model_load_head(struct model *m, struct head **out, struct err *e)
+{
+    struct head *h = mem_zero(1, sizeof(*h), "head", e);
+
+    if (!h)
+        return e->code;
+    h->m = m;
+    if (load_head(h, e) < 0) {
+        head_release(h);
+        return e->code;
+    }
+    *out = h;
+    return 0;
+}
+
+void head_release(struct head *h)
+{
+    if (!h)
+        return;
+    free(h->norm);
+    free(h->w);
+    free(h);
+}
+
+void head_norm(const struct head *h, const void *x, int64_t n, void *out)
+{
+    model_norm(h->m, x, h->norm, n, out);
+}
+
+int head_logits(const struct head *h, const void *normed, int64_t n, int64_t v0,
+                int64_t nv, float *logits, int64_t ld, struct err *e)
+{
+    const struct model_config *c = &h->m->config;
+    struct loaded l = { .of = { .rows = c->vocab_size, .cols = c->hidden_size },
+                        .w = h->w };
+
+    return product_sums(h->m, normed, n, &l, v0, nv, logits, ld, e);
+}

@@ -1,0 +1,76 @@
+/* open.c - see model.h: opening and closing. */
+#include "model/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint/expertmap.h"
+#include "model/internal.h"
+
+int model_open(struct model **out, const char *dir, enum dtype dtype,
+               struct err *e)
+{
+    struct model *m = mem_zero(1, sizeof(*m), "model", e);
+
+    if (!m)
+        return e->code;
+    m->dtype = dtype;
+    m->bf16 = dtype == DT_BF16;
+    m->size = m->bf16 ? 2 : 4;
+    m->k = kernels_best();
+    if (model_config_read(&m->config, dir, e) < 0 ||
+        checkpoint_open(&m->ck, dir, e) < 0) {
+        model_close(m);
+        return e->code;
+    }
+    if (m->config.moe.n_router > m->config.moe.n_experts &&
+        expert_map_stored(m->ck, m->config.n_layers, m->config.moe.n_router,
+                          &m->expert_map, e) < 0) {
+        model_close(m);
+        return e->code;
+    }
+    m->scale = (float)m->config.attention_scale;
+    *out = m;
+    return 0;
+}
+
+void model_close(struct model *m)
+{
+    if (!m)
+        return;
+    model_release_embedding(m);
+    rope_table_release(&m->rope);
+    buffer_release(&m->q);
+    buffer_release(&m->key);
+    buffer_release(&m->value);
+    buffer_release(&m->latent);
+    buffer_release(&m->keys);
+    buffer_release(&m->values);
+    buffer_release(&m->blocks);
+    checkpoint_close(m->ck);
+    model_config_release(&m->config);
+    free(m->expert_map);
+    free(m);
+}
+
+const struct model_config *model_config(const struct model *m)
+{
+    return &m->config;
+}
+
+const struct remap_counts *model_remapped(const struct model *m)
+{
+    return m->expert_map ? &m->remapped : NULL;
+}
+
+enum dtype model_dtype(const struct model *m)
+{
+    return m->dtype;
+}
+
+bool model_finite(const struct model *m, const void *p, int64_t n)
+{
+    return m->bf16 ? m->k->finite_bf16(p, n) : m->k->finite_f32(p, n);
+}

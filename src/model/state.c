@@ -1,0 +1,130 @@
+/* state.c - see model.h: places in a layer, and the state of a batch there. */
+#include "model/internal.h"
+
+/* ---- points ---- */
+
+const char *point_name(enum point p)
+{
+    enum input_class c = point_input(p);
+
+    return c == IN_COUNT ? "hidden" : input_class_name(c);
+}
+
+enum input_class point_input(enum point p)
+{
+    return p > POINT_IN && p < POINT_OUT ? (enum input_class)(p - 1) : IN_COUNT;
+}
+
+bool point_exists(const struct model_config *c, int64_t layer, enum point p)
+{
+    if (p == POINT_Q_LAT)
+        return c->mla.q_lora;
+    return p != POINT_MLP_MID || model_layer_width(c, layer);
+}
+
+bool point_adds(const struct model_config *c, int64_t layer, enum point p)
+{
+    bool gated = c->family->shared_gate && model_layer_experts(c, layer);
+
+    return p == POINT_ATTN_OUT || (p == POINT_MLP_MID && !gated);
+}
+
+int64_t point_width(const struct model_config *c, int64_t layer, enum point p)
+{
+    switch (p) {
+    case POINT_Q_LAT: return c->mla.q_lora;
+    case POINT_ATTN_OUT: return c->n_heads * c->v_dim;
+    case POINT_MLP_MID: return model_layer_width(c, layer);
+    default: return c->hidden_size;
+    }
+}
+
+/* ---- a batch ---- */
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Of all activations of all layers. */
+static int64_t widest(const struct model_config *c)
+{
+    int64_t w = larger(c->hidden_size, c->n_heads * c->v_dim);
+
+    w = larger(w, larger(c->mla.q_lora, c->moe.shared_width));
+    return larger(w, c->intermediate_size);
+}
+
+static int check_length(const struct model_config *c, int64_t length,
+                        struct err *e)
+{
+    if (c->longest && length > c->longest)
+        return err_set(e, E_CONFIG,
+                       "a sequence of %lld tokens: %s is supported up to "
+                       "index_topk %lld, where its attention is dense",
+                       (long long)length, c->family->model_type,
+                       (long long)c->longest);
+    if (c->rope.kind == ROPE_DYNAMIC && length > c->max_position)
+        return err_set(e, E_CONFIG,
+                       "a sequence of %lld tokens: rope type 'dynamic' is "
+                       "supported up to max_position_embeddings %lld",
+                       (long long)length, (long long)c->max_position);
+    return 0;
+}
+
+int state_reserve(struct state *s, const struct model *m, int64_t rows,
+                  int64_t n_sequences, struct err *e)
+{
+    const struct model_config *c = &m->config;
+
+    if (buffer_reserve(&s->firsts, n_sequences + 1, 1, sizeof(int64_t),
+                       "sequences", e) < 0 ||
+        buffer_reserve(&s->xs, rows, c->hidden_size, m->size, "hidden states",
+                       e) < 0 ||
+        buffer_reserve(&s->acts[0], rows, widest(c), m->size, "activations",
+                       e) < 0 ||
+        buffer_reserve(&s->acts[1], rows, widest(c), m->size, "activations",
+                       e) < 0)
+        return e->code;
+    s->dtype = m->dtype;
+    s->hidden_size = c->hidden_size;
+    s->first = s->firsts.p;
+    s->x = s->xs.p;
+    s->act = s->acts[s->current].p;
+    return 0;
+}
+
+int state_prepare(struct state *s, const struct model *m, enum point at,
+                  const int64_t *length, int64_t n_sequences, struct err *e)
+{
+    int64_t rows = 0;
+
+    for (int64_t i = 0; i < n_sequences; i++) {
+        if (check_length(&m->config, length[i], e) < 0)
+            return e->code;
+        rows += length[i];
+    }
+    if (state_reserve(s, m, rows, n_sequences, e) < 0)
+        return e->code;
+    s->at = at;
+    s->n_sequences = n_sequences;
+    s->rows = rows;
+    s->first[0] = 0;
+    for (int64_t i = 0; i < n_sequences; i++)
+        s->first[i + 1] = s->first[i] + length[i];
+    return 0;
+}
+
+void state_release(struct state *s)
+{
+    buffer_release(&s->firsts);
+    buffer_release(&s->xs);
+    buffer_release(&s->acts[0]);
+    buffer_release(&s->acts[1]);
+    *s = (struct state){ 0 };
+}
+
+void *state_x(const struct state *s, int64_t r)
+{
+    return state_at(s->x, s->dtype, r * s->hidden_size);
+}
