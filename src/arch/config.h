@@ -6,10 +6,11 @@
 #ifndef FORGE_CONFIG_H
 #define FORGE_CONFIG_H
 
+#include "arch/tensor_name.h"
 #include "common/base.h"
 #include "common/math/dtype.h"
 
-enum { MODULE_PATH_MAX = 256, HEAD_DIM_MAX = 512 };
+enum { MODULE_PATH_MAX = TENSOR_NAME_MAX, HEAD_DIM_MAX = 512 };
 
 enum rope_kind {
     ROPE_DEFAULT,

@@ -54,17 +54,25 @@ const char *input_class_name(enum input_class c)
     return name[c];
 }
 
+/* What a name says inside a layer, or with expert >= 0 of one of its experts. */
+static void put_name(const struct model_config *c, int64_t layer,
+                     int64_t expert, const char *part, char to[MODULE_PATH_MAX])
+{
+    struct tensor_name n = { .layer = layer,
+                             .expert = expert,
+                             .part = { part, strlen(part) } };
+
+    if (expert >= 0)
+        n.experts = (struct name_text){ c->family->experts,
+                                        strlen(c->family->experts) };
+    tensor_name_format(&n, to, MODULE_PATH_MAX);
+}
+
 void model_activation_name(const struct model_config *c, int64_t layer,
                            enum input_class in, int64_t expert,
                            char name[MODULE_PATH_MAX])
 {
-    if (expert < 0)
-        snprintf(name, MODULE_PATH_MAX, "model.layers.%lld.%s",
-                 (long long)layer, input_class_name(in));
-    else
-        snprintf(name, MODULE_PATH_MAX, "model.layers.%lld.%s.%lld.%s",
-                 (long long)layer, c->family->experts, (long long)expert,
-                 input_class_name(in));
+    put_name(c, layer, expert, input_class_name(in), name);
 }
 
 int64_t model_layer_experts(const struct model_config *c, int64_t layer)
@@ -127,8 +135,7 @@ void model_kv_b(const struct model_config *c, int64_t layer, struct linear *l)
 {
     *l = (struct linear){ .layer = layer, .expert = -1, .part = PART_KV_B };
     shape(c, 0, l);
-    snprintf(l->module, sizeof(l->module),
-             "model.layers.%lld.self_attn.kv_b_proj", (long long)layer);
+    layer_tensor_name(layer, "self_attn.kv_b_proj", l->module);
 }
 
 int64_t model_linear_common(const struct model_config *c, int64_t layer)
@@ -162,8 +169,7 @@ static void expert_linear(const struct model_config *c, int64_t layer,
 
     fill(l, r, layer, expert);
     shape(c, c->moe.width, l);
-    snprintf(l->module, sizeof(l->module), "model.layers.%lld.%s.%lld.%s",
-             (long long)layer, c->family->experts, (long long)expert, r->name);
+    put_name(c, layer, expert, r->name, l->module);
 }
 
 /* i < model_linear_common() */
@@ -172,14 +178,16 @@ static void common_linear(const struct model_config *c, int64_t layer,
 {
     bool experts = model_layer_experts(c, layer);
     const char *prefix = experts ? c->family->shared : "mlp";
+    char part[MODULE_PATH_MAX];
     int64_t n;
     const struct row *r = attention_rows(c, &n);
 
     r = i < n ? r + i : mlp + (i - n);
     fill(l, r, layer, -1);
     shape(c, model_layer_width(c, layer), l);
-    snprintf(l->module, sizeof(l->module), "model.layers.%lld.%s%s%s",
-             (long long)layer, i < n ? "" : prefix, i < n ? "" : ".", r->name);
+    snprintf(part, sizeof(part), "%s%s%s", i < n ? "" : prefix,
+             i < n ? "" : ".", r->name);
+    layer_tensor_name(layer, part, l->module);
 }
 
 void model_linear(const struct model_config *c, int64_t layer, int64_t i,
@@ -196,40 +204,20 @@ void model_linear(const struct model_config *c, int64_t layer, int64_t i,
 
 /* ---- by name ---- */
 
-/* A number below `limit`, and a dot after it; moves *p behind it. */
-static bool take_number(const char **p, int64_t limit, int64_t *out)
+static bool is_text(struct name_text t, const char *s)
 {
-    int64_t n = 0;
-    const char *s = *p;
-
-    if (*s == '0' && s[1] != '.')
-        return false;
-    for (; *s >= '0' && *s <= '9'; s++) {
-        n = n * 10 + (*s - '0');
-        if (n >= limit)
-            return false;
-    }
-    if (s == *p || *s != '.')
-        return false;
-    *p = s + 1;
-    *out = n;
-    return true;
+    return t.len == strlen(s) && !strncmp(t.at, s, t.len);
 }
 
-static bool find_expert(const struct model_config *c, int64_t layer,
-                        const char *p, struct linear *l)
+static bool find_expert(const struct model_config *c,
+                        const struct tensor_name *n, struct linear *l)
 {
-    size_t n = strlen(c->family->experts);
-    int64_t expert;
-
-    if (strncmp(p, c->family->experts, n) != 0 || p[n] != '.')
-        return false;
-    p += n + 1;
-    if (!take_number(&p, model_layer_experts(c, layer), &expert))
+    if (n->expert >= model_layer_experts(c, n->layer) ||
+        !is_text(n->experts, c->family->experts))
         return false;
     for (int i = 0; i < EXPERT_PARTS; i++)
-        if (!strcmp(p, expert_rows[c->family->mixtral][i].name)) {
-            expert_linear(c, layer, expert, i, l);
+        if (is_text(n->part, expert_rows[c->family->mixtral][i].name)) {
+            expert_linear(c, n->layer, n->expert, i, l);
             return true;
         }
     return false;
@@ -238,18 +226,17 @@ static bool find_expert(const struct model_config *c, int64_t layer,
 bool model_find_linear(const struct model_config *c, const char *module,
                        struct linear *l)
 {
-    static const char prefix[] = "model.layers.";
-    const char *p = module + sizeof(prefix) - 1;
-    int64_t layer, n;
+    struct tensor_name name;
+    int64_t n;
 
-    if (strncmp(module, prefix, sizeof(prefix) - 1) != 0 ||
-        !take_number(&p, c->n_layers, &layer))
+    tensor_name_parse(&name, module);
+    if (name.layer < 0 || name.layer >= c->n_layers || name.companion)
         return false;
-    if (model_layer_experts(c, layer) && find_expert(c, layer, p, l))
-        return true;
-    n = model_linear_common(c, layer);
+    if (name.expert >= 0)
+        return find_expert(c, &name, l);
+    n = model_linear_common(c, name.layer);
     for (int64_t i = 0; i < n; i++) {
-        common_linear(c, layer, i, l);
+        common_linear(c, name.layer, i, l);
         if (!strcmp(module, l->module))
             return true;
     }

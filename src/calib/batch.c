@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/tensor_name.h"
+
 struct batch_reader {
     struct stream_reader *in;
     struct stream_writer *pass;
@@ -52,16 +54,16 @@ static int fetch(struct batch_reader *f, struct err *e)
     return rc;
 }
 
-/* "model.layers.12", or with ".original" behind it.  False: another name. */
+/* "model.layers.12", or its companion.  False: another name. */
 static bool parse_name(const char *name, bool reference, int64_t *layer)
 {
-    long long l;
-    int n = 0;
+    struct tensor_name n;
 
-    if (sscanf(name, "model.layers.%lld%n", &l, &n) != 1 || l < 0 ||
-        strcmp(name + n, reference ? REFERENCE_SUFFIX : "") != 0)
+    tensor_name_parse(&n, name);
+    if (n.layer < 0 || n.expert >= 0 || n.part.len ||
+        n.companion != (reference ? COMPANION_ORIGINAL : COMPANION_NONE))
         return false;
-    *layer = l;
+    *layer = n.layer;
     return true;
 }
 

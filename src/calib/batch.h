@@ -9,9 +9,6 @@
 #include "common/io/stream.h"
 #include "model/model.h"
 
-/* Behind the name of hidden states: they are the original model's. */
-#define REFERENCE_SUFFIX ".original"
-
 /* Some sequences: together about BATCH_ROWS rows, or one that is longer. */
 struct batch {
     struct state s;

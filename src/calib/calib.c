@@ -73,7 +73,8 @@ static int pass(struct run *r, int64_t layer, enum point to, struct err *e)
 static int put_hidden(struct run *r, int64_t layer, struct err *e)
 {
     for (int64_t i = 0; i < r->s->n_batches; i++)
-        if (emit_hidden(r->c->out, r->s, &r->s->batch[i], layer, "", e) < 0)
+        if (emit_hidden(r->c->out, r->s, &r->s->batch[i], layer, COMPANION_NONE,
+                        e) < 0)
             return e->code;
     return 0;
 }

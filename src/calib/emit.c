@@ -11,11 +11,9 @@ enum { MODULES_MAX = 16 * MODULE_PATH_MAX };
 
 void emit_name(int64_t layer, enum point at, char name[FRAME_NAME_MAX + 1])
 {
-    int n =
-        snprintf(name, FRAME_NAME_MAX, "model.layers.%lld", (long long)layer);
+    bool inside = at > POINT_IN && at < POINT_OUT;
 
-    if (at > POINT_IN && at < POINT_OUT)
-        snprintf(name + n, FRAME_NAME_MAX - (size_t)n, ".%s", point_name(at));
+    layer_tensor_name(layer, inside ? point_name(at) : "", name);
 }
 
 /* Fields that hidden states and activations share, of sequence i. */
@@ -55,7 +53,7 @@ static void list_modules(const struct model_config *c, int64_t layer,
 }
 
 int emit_hidden(struct stream_writer *w, const struct store *s,
-                const struct span *b, int64_t layer, const char *suffix,
+                const struct span *b, int64_t layer, enum companion companion,
                 struct err *e)
 {
     const char *rows = store_x(s, b->row);
@@ -63,7 +61,8 @@ int emit_hidden(struct stream_writer *w, const struct store *s,
     for (int64_t i = b->first; i < b->first + b->n; i++) {
         struct frame f = frame_of(s, i, layer, POINT_IN);
 
-        strcat(f.name, suffix); /* our own names are short */
+        strcat(f.name,
+               companion_suffix(companion)); /* our own names are short */
         f.data = rows;
         rows += f.len;
         if (stream_write(w, &f, e) < 0)
@@ -95,7 +94,7 @@ void emit_subtract(void *to, const void *a, const void *b, const float *bias,
 }
 
 int emit_companion(struct stream_writer *w, const struct frame *f,
-                   const char *suffix, uint64_t width, const void *rows,
+                   enum companion companion, uint64_t width, const void *rows,
                    struct err *e)
 {
     struct frame g = *f;
@@ -103,14 +102,14 @@ int emit_companion(struct stream_writer *w, const struct frame *f,
     g.dims[1] = width;
     g.len = g.dims[0] * width * dtype_bits(g.dtype) / 8;
     g.modules = NULL;
-    strcat(g.name, suffix); /* our own names are short */
+    strcat(g.name, companion_suffix(companion)); /* our own names are short */
     g.data = rows;
     return stream_write(w, &g, e);
 }
 
 /* What stands in front of the activations of a batch at a point. */
 struct difference {
-    const char *suffix; /* NULL: nothing does */
+    enum companion companion; /* COMPANION_NONE: nothing does */
     const char *reference, *here;
     char *to;
     const float *bias;
@@ -132,13 +131,13 @@ static struct difference difference_of(const struct emission *t,
         return d;
     d.to = store_difference(t->reference, b);
     if (point_adds(c, t->layer, t->at)) {
-        d.suffix = ".output";
+        d.companion = COMPANION_OUTPUT;
         d.reference = store_x(t->reference, b->row);
         d.here = store_x(t->s, b->row);
         d.bias = t->bias;
         d.width = (size_t)c->hidden_size;
     } else {
-        d.suffix = ".drift";
+        d.companion = COMPANION_DRIFT;
         d.reference = store_act(t->reference, b);
         d.here = store_act(t->s, b);
         d.width = (size_t)point_width(c, t->layer, t->at);
@@ -176,8 +175,8 @@ static int write_batch(const struct emission *t, const struct span *b,
         f.lent = !rows;
         f.data = from;
         from += f.len;
-        if (d.suffix) {
-            if (emit_companion(t->w, &f, d.suffix, d.width, beside, e) < 0)
+        if (d.companion) {
+            if (emit_companion(t->w, &f, d.companion, d.width, beside, e) < 0)
                 return e->code;
             beside += f.dims[0] * d.row;
         }
@@ -254,7 +253,7 @@ int emission_ready(struct emission *t, int64_t i, struct err *e)
     struct difference d = difference_of(t, b);
     int rc;
 
-    if (d.suffix)
+    if (d.companion)
         threads_for((size_t)b->rows, 64, subtract_rows, &d);
     pthread_mutex_lock(&t->lock);
     t->ready = i + 1;

@@ -4,21 +4,22 @@
 
 #include <pthread.h>
 
+#include "arch/tensor_name.h"
 #include "calib/store.h"
 
-/* One `hidden` frame per sequence of a batch, named after `layer`, and `suffix`
- * behind it. */
+/* One `hidden` frame per sequence of a batch, named after `layer`, or
+ * its companion. */
 MUST_CHECK int emit_hidden(struct stream_writer *w, const struct store *s,
                            const struct span *b, int64_t layer,
-                           const char *suffix, struct err *e);
+                           enum companion companion, struct err *e);
 /* One `activation` frame per sequence: rows of what point `at` of the layer
  * holds. */
 MUST_CHECK int emit_activation(struct stream_writer *w, const struct store *s,
                                const struct span *b, int64_t layer,
                                enum point at, const void *rows, struct err *e);
-/* A frame like f, named NAME`suffix`, of `width` numbers a row; lent if f is. */
+/* A frame like f, named of its companion, of `width` numbers a row; lent if f is. */
 MUST_CHECK int emit_companion(struct stream_writer *w, const struct frame *f,
-                              const char *suffix, uint64_t width,
+                              enum companion companion, uint64_t width,
                               const void *rows, struct err *e);
 /* to = a - b - bias (NULL: none), n numbers rounded to the dtype that a and b
  * have; to may not be either. */

@@ -161,8 +161,8 @@ static int put_companion(struct calib_experts *ex, const struct expert_rows *x,
     else
         threads_for((size_t)x->n, 64, owe_rows, &owed);
     return emit_companion(ex->run->c->out, f,
-                          in == IN_EXPERT ? ".drift" : ".gap", h, ex->buffer,
-                          e);
+                          in == IN_EXPERT ? COMPANION_DRIFT : COMPANION_GAP, h,
+                          ex->buffer, e);
 }
 
 static int put(struct calib_experts *ex, const struct expert_rows *x,
@@ -247,8 +247,7 @@ static int put_hitmap(struct calib_experts *ex, struct err *e)
         return e->code;
     for (size_t i = 0; i < n; i++)
         value[i] = (float)ex->stats[i];
-    snprintf(f.name, sizeof(f.name), "model.layers.%lld.mlp",
-             (long long)ex->layer);
+    layer_tensor_name(ex->layer, "mlp", f.name);
     rc = stream_write(ex->run->c->out, &f, e);
     free(value);
     return rc;

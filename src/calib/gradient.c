@@ -133,7 +133,7 @@ static int put(struct run *r, int64_t layer, enum point p, struct err *e)
     if (!modules)
         return e->code;
     emit_name(layer, p, f.name);
-    strcat(f.name, ".gradient");
+    strcat(f.name, companion_suffix(COMPANION_GRADIENT));
     rc = put_rows(r, &f, 0, r->s.n_sequences, r->grad, c->hidden_size, e);
     free(modules);
     return rc;
@@ -154,7 +154,8 @@ static int put_keys(struct run *r, int64_t layer, const struct span *b,
         model_linear(c, layer, i, &l);
         if (!(g = backward_attention_of(a, &l)))
             continue;
-        snprintf(f.name, sizeof(f.name), "%s.gradient", l.module);
+        snprintf(f.name, sizeof(f.name), "%s%s", l.module,
+                 companion_suffix(COMPANION_GRADIENT));
         if (put_rows(r, &f, b->first, b->n, g, l.rows, e) < 0)
             return e->code;
     }

@@ -4,12 +4,13 @@
 #include "calib/emit.h"
 
 static int write_store(const struct publisher *p, struct stream_writer *w,
-                       const struct store *s, const char *suffix, struct err *e)
+                       const struct store *s, enum companion companion,
+                       struct err *e)
 {
     for (int64_t i = 0; i < s->n_batches; i++) {
         const struct span *b = &s->batch[i];
 
-        if (emit_hidden(w, s, b, p->layer, suffix, e) < 0)
+        if (emit_hidden(w, s, b, p->layer, companion, e) < 0)
             return e->code;
         store_leave(s, b);
     }
@@ -22,9 +23,9 @@ static int write_all(struct publisher *p, struct stream_writer *w,
     double start = seconds_now();
 
     if (stream_inherit(w, p->head, e) < 0 ||
-        write_store(p, w, p->s, "", e) < 0 ||
+        write_store(p, w, p->s, COMPANION_NONE, e) < 0 ||
         (p->reference &&
-         write_store(p, w, p->reference, REFERENCE_SUFFIX, e) < 0))
+         write_store(p, w, p->reference, COMPANION_ORIGINAL, e) < 0))
         return e->code;
     p->seconds = seconds_now() - start;
     if (p->feedback && feedback_wait(p->feedback, p->mark, NULL, e) < 0)

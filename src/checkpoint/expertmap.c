@@ -1,35 +1,19 @@
 /* expertmap.c - see expertmap.h. */
 #include "checkpoint/expertmap.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
+#include "arch/tensor_name.h"
 #include "checkpoint/internal.h"
 #include "common/io/stream.h"
 
 enum { EXPERTS_MAX = 1 << 16 };
 
 /* ---- reading ---- */
-
-/* The number in "model.layers.3.", and what comes behind it; -1: none. */
-static int64_t layer_of(const char *name, const char **rest)
-{
-    static const char prefix[] = "model.layers.";
-    const char *p = name + sizeof(prefix) - 1;
-    int64_t n = 0;
-
-    if (strncmp(name, prefix, sizeof(prefix) - 1) != 0 ||
-        !isdigit((unsigned char)*p))
-        return -1;
-    for (; isdigit((unsigned char)*p) && n < 1 << 20; p++)
-        n = 10 * n + (*p - '0');
-    *rest = *p ? p + 1 : p;
-    return *p == '.' ? n : -1;
-}
 
 /* New numbers rise from 0 without a gap. */
 static int take_ids(struct expert_layer *l, const struct frame *f,
@@ -59,10 +43,9 @@ static int add(struct expert_map *m, const struct frame *f, struct err *e)
 {
     struct expert_layer *l;
     int64_t layer, kept = 0;
-    const char *rest;
     size_t at = m->n;
 
-    layer = layer_of(f->name, &rest);
+    layer = tensor_name_layer(f->name);
     if (layer < 0 || f->dtype != DT_I32 || f->ndim != 1 || !f->dims[0] ||
         f->dims[0] > EXPERTS_MAX)
         return err_set(e, E_DATA, "'%s': no map of a layer's experts", f->name);
@@ -226,26 +209,16 @@ static bool is_router(const char *inside)
     return false;
 }
 
-/* The number in "mlp.experts.17.up_proj"; NULL: there is none. */
-static const char *expert_digits(const char *inside)
-{
-    static const char part[] = ".experts.";
-    const char *p = strstr(inside, part);
-
-    p = p ? p + sizeof(part) - 1 : NULL;
-    return p && isdigit((unsigned char)*p) ? p : NULL;
-}
-
-static int rename_expert(struct ck_entry *en, const char *digits, int32_t id,
+static int rename_expert(struct ck_entry *en, struct tensor_name *n, int32_t id,
                          struct err *e)
 {
-    size_t cap = strlen(en->name) + 16, head = (size_t)(digits - en->name);
+    size_t cap = strlen(en->name) + 16;
     char *name = mem_alloc(cap, "checkpoint", e);
 
     if (!name)
         return e->code;
-    snprintf(name, cap, "%.*s%d%s", (int)head, en->name, id,
-             digits + strspn(digits, "0123456789"));
+    n->expert = id;
+    tensor_name_format(n, name, cap);
     free(en->name);
     en->name = name;
     return 0;
@@ -258,15 +231,15 @@ static int prune_entry(const struct expert_map *m,
                        struct err *e)
 {
     const struct expert_layer *l;
-    const char *inside = NULL, *digits;
-    int64_t layer = layer_of(en->name, &inside), x;
+    struct tensor_name n;
+    int64_t x;
 
-    l = layer < 0 ? NULL : map_of(m, config, layer);
+    tensor_name_parse(&n, en->name);
+    l = n.layer < 0 ? NULL : map_of(m, config, n.layer);
     if (!l)
         return 1;
-    digits = expert_digits(inside);
-    if (digits) {
-        x = (int64_t)strtoll(digits, NULL, 10);
+    x = n.expert;
+    if (x >= 0) {
         if (x >= m->experts)
             return err_set(e, E_DATA,
                            "'%.200s': expert %" PRId64 " of %" PRId64, en->name,
@@ -274,9 +247,9 @@ static int prune_entry(const struct expert_map *m,
         ++*experts;
         if (l->id[x] < 0)
             return 0;
-        return rename_expert(en, digits, l->id[x], e) ? e->code : 1;
+        return rename_expert(en, &n, l->id[x], e) ? e->code : 1;
     }
-    if (!is_router(inside))
+    if (!is_router(n.part.at))
         return 1;
     if (en->ndim < 1 || en->dims[0] != (uint64_t)m->experts || en->scale)
         return err_set(e, E_DATA,

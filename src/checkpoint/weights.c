@@ -1,12 +1,13 @@
 /* weights.c - choosing tensors of a checkpoint, and their frames. */
 #include "checkpoint/weights.h"
 
-#include <ctype.h>
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "arch/tensor_name.h"
 
 /* ---- choosing ---- */
 
@@ -15,24 +16,6 @@ static bool ends_with(const char *s, const char *suffix)
     size_t n = strlen(s), m = strlen(suffix);
 
     return n > m && strcmp(s + n - m, suffix) == 0;
-}
-
-/* The layer of "model.layers.3.mlp...", -1 when outside layers 0..n-1. */
-static int64_t layer_of(const char *name, int64_t n_layers)
-{
-    static const char prefix[] = "model.layers.";
-    const char *digits = name + sizeof(prefix) - 1;
-    int64_t layer = 0;
-
-    if (strncmp(name, prefix, sizeof(prefix) - 1) != 0 ||
-        !isdigit((unsigned char)*digits))
-        return -1;
-    for (; isdigit((unsigned char)*digits); digits++) {
-        layer = 10 * layer + (*digits - '0');
-        if (layer >= n_layers)
-            return -1;
-    }
-    return *digits == '.' ? layer : -1;
 }
 
 static bool in_layers(const struct weights_choice *ch, int64_t layer)
@@ -54,7 +37,9 @@ static bool any_glob(const char *const *glob, int n, const char *name,
 static bool is_chosen(const struct weights_choice *ch, const char *name,
                       const char *module, int64_t n_layers)
 {
-    return in_layers(ch, layer_of(name, n_layers)) &&
+    int64_t layer = tensor_name_layer(name);
+
+    return in_layers(ch, layer < n_layers ? layer : -1) &&
            (!ch->n_match || any_glob(ch->match, ch->n_match, name, module)) &&
            !any_glob(ch->exclude, ch->n_exclude, name, module);
 }

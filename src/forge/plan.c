@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/tensor_name.h"
 #include "checkpoint/checkpoint.h"
 
 static uint64_t elements(const struct ck_tensor *t)
@@ -156,22 +157,13 @@ static int add_layer(struct plan *p, const struct want *w, int64_t layer,
     return 0;
 }
 
-/* The number in "model.layers.N.", or -1. */
-static int64_t layer_of(const char *name)
-{
-    long long n;
-
-    return sscanf(name, "model.layers.%lld.", &n) == 1 ? n : -1;
-}
-
 /* What of a tensor is in memory when its layer is worked on: of the routed
  * experts, two. */
 static uint64_t resident(const struct model_config *m,
-                         const struct ck_tensor *t)
+                         const struct ck_tensor *t,
+                         const struct tensor_name *name)
 {
-    const char *p = strstr(t->name, ".experts.");
-
-    return p && p[9] >= '0' && p[9] <= '9' && m->moe.n_experts > 2 ?
+    return name->expert >= 0 && m->moe.n_experts > 2 ?
                2 * t->bytes / (uint64_t)m->moe.n_experts :
                t->bytes;
 }
@@ -185,13 +177,14 @@ static int add_tensors(struct plan *p, const struct model_config *m,
         return e->code;
     for (size_t i = 0; i < checkpoint_count(c); i++) {
         const struct ck_tensor *t = checkpoint_tensor(c, i);
-        int64_t n = layer_of(t->name);
+        struct tensor_name name;
 
+        tensor_name_parse(&name, t->name);
         p->parameters += elements(t);
         p->bytes_in += t->stored;
         p->bytes_out += t->bytes;
-        if (n >= 0 && n < m->n_layers)
-            layer[n] += resident(m, t);
+        if (name.layer >= 0 && name.layer < m->n_layers)
+            layer[name.layer] += resident(m, t, &name);
     }
     for (int64_t i = 0; i < m->n_layers; i++)
         if (layer[i] > p->layer_bytes)

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "arch/tensor_name.h"
 #include "common/io/stream.h"
 #include "common/math/cpu.h"
 #include "forge/command.h"
@@ -132,17 +133,17 @@ static bool states_usable(const struct stage *s, const char *hidden)
     struct frame f;
     uint64_t at;
     struct err e;
-    const char *layer = NULL;
+    int64_t layer = -1;
 
     if (access(hidden, F_OK) || stream_open(&r, hidden, NULL, &e) < 0)
         return false;
     if (stream_skim(r, &f, &at, &e) > 0)
-        layer = strstr(f.name, ".layers.");
+        layer = tensor_name_layer(f.name);
     stream_close(r);
-    for (int64_t i = layer ? atoll(layer + 8) : -1; i-- > 0;)
+    for (int64_t i = layer; i-- > 0;)
         if (access(of_layer(path, s->S, "codes", i), F_OK))
             return false;
-    return layer;
+    return layer >= 0;
 }
 
 /* The whole model, each layer's linears quantized on what the quantized ones

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "arch/tensor_name.h"
 #include "common/cli/units.h"
 #include "common/io/stream.h"
 
@@ -59,11 +60,11 @@ static void print_loss(const struct records *all)
 /* "3.mlp.experts.7", without its linear's name. */
 static void print_expert(const struct module *m)
 {
-    const char *name = m->name, *dot = strrchr(name, '.');
+    struct tensor_name n;
 
-    if (!strncmp(name, "model.layers.", 13))
-        name += 13;
-    printf(" %.*s", (int)(dot > name ? dot - name : 0), name);
+    tensor_name_parse(&n, m->name);
+    printf(" %lld.%.*s.%lld", (long long)n.layer, (int)n.experts.len,
+           n.experts.at, (long long)n.expert);
 }
 
 /* Experts with least..most tokens, each by its first linear. */

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "arch/tensor_name.h"
+
 static const struct {
     const char *name;
     const char *part[2][LAYOUT_PARTS_MAX + 1]; /* asymmetric, symmetric */
@@ -137,7 +139,7 @@ unsigned layout_advice(enum layout l, bool symmetric, uint64_t group,
                        const struct layout_shape *s)
 {
     bool gptq = l == LAYOUT_GPTQ || l == LAYOUT_GPTQ_V2;
-    bool expert = strstr(s->module, ".experts.") != NULL;
+    bool expert = tensor_name_is_expert(s->module);
     unsigned ct = expert ? ADVICE_ASYMMETRIC_EXPERTS : ADVICE_ASYMMETRIC_CT;
 
     return (s->cols % group ? ADVICE_SHORT_GROUP : 0u) |

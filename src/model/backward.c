@@ -280,14 +280,14 @@ static int shared_weights(struct model *m, int64_t layer, const float *in,
                           int64_t n, float **weight, struct err *e)
 {
     const struct model_config *c = &m->config;
-    char name[MODULE_PATH_MAX];
+    char part[MODULE_PATH_MAX], name[MODULE_PATH_MAX];
     float *gate;
 
     *weight = NULL;
     if (!c->family->shared_gate || !model_layer_experts(c, layer))
         return 0;
-    snprintf(name, sizeof(name), "model.layers.%lld.%s.weight",
-             (long long)layer, c->family->shared_gate);
+    snprintf(part, sizeof(part), "%s.weight", c->family->shared_gate);
+    layer_tensor_name(layer, part, name);
     if (model_vector(m, name, c->hidden_size, &gate, e) < 0)
         return e->code;
     *weight = mem_alloc((size_t)n * sizeof(float), "gates", e);
@@ -353,9 +353,7 @@ int backward_mlp(struct model *m, int64_t layer, const void *x, int64_t n,
     struct mlp_back j;
     int rc;
 
-    snprintf(name, sizeof(name),
-             "model.layers.%lld.post_attention_layernorm.weight",
-             (long long)layer);
+    layer_tensor_name(layer, "post_attention_layernorm.weight", name);
     if (blas_open(e) < 0 || model_vector(m, name, h, &w, e) < 0)
         return e->code;
     normed = mem_pages((size_t)(n * h) * m->size, "gradients", e);

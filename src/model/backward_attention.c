@@ -30,10 +30,10 @@ struct attention_back {
 static int load_norm(struct attention_back *a, const char *name, int64_t n,
                      float **w, struct err *e)
 {
-    char path[MODULE_PATH_MAX];
+    char part[MODULE_PATH_MAX], path[MODULE_PATH_MAX];
 
-    snprintf(path, sizeof(path), "model.layers.%lld.%s.weight",
-             (long long)a->layer, name);
+    snprintf(part, sizeof(part), "%s.weight", name);
+    layer_tensor_name(a->layer, part, path);
     return model_vector(a->m, path, n, w, e);
 }
 

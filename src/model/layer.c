@@ -88,12 +88,12 @@ static bool wanted(const struct layer *l, enum point leads)
 static int load_norm(struct layer *l, enum point leads, const char *name,
                      int64_t n, float **v, struct err *e)
 {
-    char path[MODULE_PATH_MAX];
+    char part[MODULE_PATH_MAX], path[MODULE_PATH_MAX];
 
     if (!wanted(l, leads) || *v)
         return 0;
-    snprintf(path, sizeof(path), "model.layers.%lld.%s.weight",
-             (long long)l->index, name);
+    snprintf(part, sizeof(part), "%s.weight", name);
+    layer_tensor_name(l->index, part, path);
     return model_vector(l->m, path, n, v, e);
 }
 

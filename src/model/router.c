@@ -67,8 +67,7 @@ static int load_weight(struct router *r, int64_t experts, struct err *e)
     char name[MODULE_PATH_MAX];
     uint64_t rows, cols;
 
-    snprintf(name, sizeof(name), "model.layers.%lld.%s", (long long)r->layer,
-             c->family->router_name);
+    layer_tensor_name(r->layer, c->family->router_name, name);
     if (checkpoint_linear(r->m->ck, name, &r->w, &rows, &cols, e) < 0)
         return e->code;
     if (rows == (uint64_t)experts && cols == (uint64_t)c->hidden_size)
@@ -87,8 +86,8 @@ static int load_router(struct router *r, int64_t experts, struct err *e)
 
     if (load_weight(r, experts, e) < 0)
         return e->code;
-    snprintf(name, sizeof(name), "model.layers.%lld.%s", (long long)r->layer,
-             c->family->correction ? c->family->correction : "");
+    layer_tensor_name(r->layer,
+                      c->family->correction ? c->family->correction : "", name);
     if (c->family->correction &&
         checkpoint_vector(r->m->ck, name, n, &r->bias, e) < 0)
         return e->code;
@@ -292,12 +291,13 @@ static int run_part(const struct router *r, const void *rows, int64_t n,
     if (blas_f32_nt(n, experts, h, r->in, h, r->w, r->score, experts, e) < 0)
         return e->code;
     for (int64_t i = 0; i < n; i++)
-        if (!r->m->k->finite_f32(r->score + i * experts, experts))
-            return err_set(e, E_DATA,
-                           "model.layers.%lld.%s: scores of token %lld are "
-                           "not finite",
-                           (long long)r->layer, c->family->router_name,
-                           (long long)(at + i));
+        if (!r->m->k->finite_f32(r->score + i * experts, experts)) {
+            char name[MODULE_PATH_MAX];
+
+            layer_tensor_name(r->layer, c->family->router_name, name);
+            return err_set(e, E_DATA, "%s: scores of token %lld are not finite",
+                           name, (long long)(at + i));
+        }
     threads_for((size_t)n, 16, route_rows, &j);
     if (to->mass)
         add_mass(r, to->mass, n);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/tensor_name.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/expertmap.h"
 #include "common/cli/tool.h"
@@ -81,7 +82,7 @@ static int write_map(struct stream_writer *w, int64_t layer, const int32_t *map,
                        .data = map,
                        .len = experts * sizeof(*map) };
 
-    snprintf(f.name, sizeof(f.name), "model.layers.%" PRId64 ".mlp", layer);
+    layer_tensor_name(layer, "mlp", f.name);
     return stream_write(w, &f, e);
 }
 

@@ -8,7 +8,7 @@
 #define FORGE_PRUNE_H
 
 #include "arch/config.h"
-#include "common/io/hitmap.h"
+#include "arch/hitmap.h"
 
 enum prune_by {
     PRUNE_TOKENS, /* that came to it */

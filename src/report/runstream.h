@@ -3,7 +3,7 @@
 #ifndef FORGE_RUNSTREAM_H
 #define FORGE_RUNSTREAM_H
 
-#include "common/io/hitmap.h"
+#include "arch/hitmap.h"
 #include "work/records.h"
 
 /* Of `tokens` frames: how many, and their tokens. */

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "arch/tensor_name.h"
 #include "checkpoint/checkpoint.h"
 #include "common/io/json.h"
 #include "report/runstream.h"
@@ -208,8 +209,7 @@ static int add_samples(struct hitmaps *h, const struct module *begin,
     for (const struct module *m = begin; m < end; m++)
         if (m->kind == first->kind && m->expert >= 0 && m->samples >= 0)
             value[m->expert * HITS + HIT_TOKENS] = (float)m->samples;
-    snprintf(f.name, sizeof(f.name), "model.layers.%lld.mlp",
-             (long long)first->layer);
+    layer_tensor_name(first->layer, "mlp", f.name);
     f.dims[0] = (uint64_t)experts;
     f.dims[1] = HITS;
     f.len = (size_t)experts * HITS * sizeof(*value);

@@ -2,7 +2,7 @@
 #ifndef FORGE_WORKDIR_H
 #define FORGE_WORKDIR_H
 
-#include "common/io/hitmap.h"
+#include "arch/hitmap.h"
 #include "report/runstream.h"
 #include "work/records.h"
 #include "work/settings.h"

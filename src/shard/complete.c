@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/tensor_name.h"
 #include "common/math/quant.h"
 
 enum { NAME_MAX_LEN = 1024 };
@@ -377,10 +378,10 @@ static int check_rest(const struct completeness *c, const struct named_set *out,
 {
     static const char *const always[] = { "model.embed_tokens.weight",
                                           "model.norm.weight" };
-    static const char *const norms[] = { "input_layernorm",
-                                         "post_attention_layernorm",
-                                         "self_attn.q_norm",
-                                         "self_attn.k_norm" };
+    static const char *const norms[] = { "input_layernorm.weight",
+                                         "post_attention_layernorm.weight",
+                                         "self_attn.q_norm.weight",
+                                         "self_attn.k_norm.weight" };
     size_t n_norms = c->config->family && c->config->family->qk_norm ? 4 : 2;
 
     for (size_t i = 0; i < ARRAY_LEN(always); i++)
@@ -390,10 +391,9 @@ static int check_rest(const struct completeness *c, const struct named_set *out,
         return err_set(e, E_DATA, "'lm_head.weight' is missing");
     for (int64_t layer = 0; layer < c->config->n_layers; layer++)
         for (size_t i = 0; i < n_norms; i++) {
-            char name[128];
+            char name[TENSOR_NAME_MAX];
 
-            snprintf(name, sizeof(name), "model.layers.%" PRId64 ".%s.weight",
-                     layer, norms[i]);
+            layer_tensor_name(layer, norms[i], name);
             if (!find(out, name))
                 return err_set(e, E_DATA, "'%s' is missing", name);
         }

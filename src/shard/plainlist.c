@@ -1,11 +1,11 @@
 /* plainlist.c - see plainlist.h. */
 #include "shard/plainlist.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/tensor_name.h"
 #include "shard/complete.h"
 
 enum { PATH_MAX_LEN = 1024 };
@@ -65,43 +65,20 @@ static void names_release(struct names *l)
 
 /* ---- paths ---- */
 
-/* "self_attn.q_proj" of "model.layers.3.self_attn.q_proj"; *layer: 3.  NULL:
- * not inside a layer. */
-static const char *inside_layer(const char *module, int64_t *layer)
+/* What modules of the same kind in all layers have in common: a path inside a
+ * layer, with "*" for an expert's number.  False: not inside a layer. */
+static bool kind_of(const char *module, char kind[PATH_MAX_LEN])
 {
-    static const char prefix[] = "model.layers.";
-    const char *p = module + sizeof(prefix) - 1;
-    char *end;
+    struct tensor_name n;
 
-    if (strncmp(module, prefix, sizeof(prefix) - 1) != 0 ||
-        !isdigit((unsigned char)*p))
-        return NULL;
-    *layer = (int64_t)strtoll(p, &end, 10);
-    return *end == '.' ? end + 1 : NULL;
-}
-
-/* The dot before an expert's number, in "....experts.17.up_proj". */
-static const char *expert_dot(const char *module)
-{
-    static const char part[] = ".experts.";
-    const char *p = strstr(module, part);
-
-    p = p ? p + sizeof(part) - 2 : NULL;
-    return p && isdigit((unsigned char)p[1]) ? p : NULL;
-}
-
-/* Copy with a text in place of the expert's number, if there is one. */
-static void without_expert(char *to, const char *path, const char *number)
-{
-    const char *dot = expert_dot(path), *rest;
-
-    if (!dot) {
-        snprintf(to, PATH_MAX_LEN, "%s", path);
-        return;
-    }
-    rest = dot + 1 + strspn(dot + 1, "0123456789");
-    snprintf(to, PATH_MAX_LEN, "%.*s%s%s", (int)(dot + 1 - path), path, number,
-             rest);
+    tensor_name_parse(&n, module);
+    if (n.layer < 0)
+        return false;
+    n.layer = -1;
+    if (n.expert >= 0)
+        n.expert = EXPERT_ANY;
+    tensor_name_format(&n, kind, PATH_MAX_LEN);
+    return true;
 }
 
 /* ---- collecting ---- */
@@ -121,19 +98,23 @@ static int add_module(struct plain_list *p, const char *module,
                       const struct run_facts *facts, struct err *e)
 {
     char path[PATH_MAX_LEN];
-    const char *dot = expert_dot(module);
-    int64_t layer = -1;
+    struct tensor_name n;
+    bool expert;
 
-    if (inside_layer(module, &layer))
-        p->in_layers = true;
-    if (layer >= config->n_layers) {
-        snprintf(path, sizeof(path), "model.layers.%lld", (long long)layer);
+    tensor_name_parse(&n, module);
+    expert = n.expert >= 0;
+    p->in_layers |= n.layer >= 0;
+    if (n.layer >= config->n_layers) {
+        layer_tensor_name(n.layer, "", path);
         return names_add_once(&p->below, path, e);
     }
-    without_expert(path, module, "0");
-    if (dot && !complete_is_packed(out, path, facts)) {
+    n.expert = expert ? 0 : -1;
+    tensor_name_format(&n, path, sizeof(path));
+    if (expert && !complete_is_packed(out, path, facts)) {
         /* loaders treat all experts of a layer alike, as the first */
-        path[dot - module] = 0;
+        n.expert = -1;
+        n.part = n.experts;
+        tensor_name_format(&n, path, sizeof(path));
         return names_add_once(&p->below, path, e);
     }
     return names_add(&p->module, module, strlen(module), e);
@@ -147,15 +128,12 @@ static int packed_kinds(struct names *kinds, const struct named_set *out,
     const char *part = layout_part(facts->layout, facts->symmetric, 0);
 
     for (size_t i = 0; i < out->n; i++) {
-        const char *name = out->item[i].name, *inside;
+        const char *name = out->item[i].name;
         char kind[PATH_MAX_LEN];
-        size_t n = strlen(name);
-        int64_t layer;
 
-        if (n >= sizeof(kind) || !ends_with(name, part) ||
-            !(inside = inside_layer(name, &layer)))
+        if (strlen(name) >= sizeof(kind) || !ends_with(name, part) ||
+            !kind_of(name, kind))
             continue;
-        without_expert(kind, inside, "*");
         kind[strlen(kind) - strlen(part) - 1] = 0;
         if (!names_have(kinds, kind) && names_add(kinds, kind, strlen(kind), e))
             return e->code;
@@ -169,13 +147,8 @@ static size_t count_kind(const struct names *modules, const char *kind)
 
     for (size_t i = 0; i < modules->n; i++) {
         char other[PATH_MAX_LEN];
-        int64_t layer;
-        const char *inside = inside_layer(modules->item[i], &layer);
 
-        if (!inside)
-            continue;
-        without_expert(other, inside, "*");
-        n += !strcmp(other, kind);
+        n += kind_of(modules->item[i], other) && !strcmp(other, kind);
     }
     return n;
 }
@@ -191,12 +164,9 @@ static int find_kinds(struct plain_list *p, const struct named_set *out,
         rc = e->code;
     for (size_t i = 0; i < p->module.n && !rc; i++) {
         char kind[PATH_MAX_LEN];
-        int64_t layer;
-        const char *inside = inside_layer(p->module.item[i], &layer);
 
-        if (!inside)
+        if (!kind_of(p->module.item[i], kind))
             continue;
-        without_expert(kind, inside, "*");
         p->common[i] = names_have(&p->kind, kind);
         if (p->common[i] || names_have(&packed, kind) ||
             count_kind(&p->module, kind) < 2)
@@ -240,14 +210,13 @@ static int find_suffixes(struct plain_list *p, const struct named_set *out,
     if (config->moe.n_experts || !same_layers(out, config, facts))
         return 0;
     for (int64_t i = 0; i < model_linear_count(config, 0); i++) {
-        const char *inside;
+        char kind[PATH_MAX_LEN];
         struct linear l;
-        int64_t layer;
 
         model_linear(config, 0, i, &l);
-        inside = inside_layer(l.module, &layer);
-        if (inside && complete_is_packed(out, l.module, facts) &&
-            names_add(&p->suffix, inside, strlen(inside), e))
+        if (kind_of(l.module, kind) &&
+            complete_is_packed(out, l.module, facts) &&
+            names_add(&p->suffix, kind, strlen(kind), e))
             return e->code;
     }
     return 0;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/tensor_name.h"
 #include "checkpoint/sidecar.h"
 #include "common/io/file.h"
 #include "common/io/hash.h"
@@ -271,7 +272,7 @@ static int write_card(const struct outdir *o, const struct collection *c,
     int rc;
 
     for (size_t i = 0; i < c->n; i++)
-        card.experts |= strstr(c->tensor[i].name, ".experts.") != NULL;
+        card.experts |= tensor_name_is_expert(c->tensor[i].name);
     if (card_write(&card, model, &text, &len, e))
         return e->code;
     rc = outdir_text(o, CARD_FILE, text, len, e);

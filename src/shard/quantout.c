@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/tensor_name.h"
 #include "common/io/json.h"
 
 static void pair_string(struct json_writer *j, const char *key,
@@ -43,10 +44,12 @@ static void awq_names(struct json_writer *j, const struct plain_list *plain)
     for (size_t i = 0; i < plain->module.n; i++)
         jw_string(j, plain->module.item[i]);
     for (size_t i = 0; i < plain->below.n; i++) {
+        struct tensor_name name;
         char text[1100];
 
+        tensor_name_parse(&name, plain->below.item[i]);
         snprintf(text, sizeof(text), "%s%s", plain->below.item[i],
-                 strstr(plain->below.item[i], ".experts") ? "" : ".");
+                 name.part.len ? "" : ".");
         jw_string(j, text);
     }
     jw_end(j, ']');

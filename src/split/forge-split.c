@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "arch/tensor_name.h"
 #include "common/cli/tool.h"
 #include "common/io/file.h"
 #include "common/io/sync.h"
@@ -62,19 +63,6 @@ static void parse(struct settings *s, int argc, char **argv)
     tool_apply(&s->tool);
 }
 
-/* The layer of "model.layers.3.mlp", or -1; *rest: what follows the number. */
-static int64_t layer_of(const char *name, const char **rest)
-{
-    int end = 0;
-    int layer;
-
-    if (sscanf(name, "model.layers.%9d%n", &layer, &end) != 1 || layer < 0 ||
-        (name[end] && name[end] != '.'))
-        return -1;
-    *rest = name + end;
-    return layer;
-}
-
 static void layer_path(const char *files, int64_t layer, char path[PATH_MAX])
 {
     const char *percent = strchr(files, '%');
@@ -129,14 +117,18 @@ static int begin_layer(struct run *r, int64_t layer, struct err *e)
 /* A frame that belongs to a layer goes into its file. */
 static int keep(struct run *r, const struct frame *f, struct err *e)
 {
-    const char *rest;
-    int64_t layer = layer_of(f->name, &rest);
+    struct tensor_name name;
+    int64_t layer;
     uint64_t number;
 
+    tensor_name_parse(&name, f->name);
+    layer = name.layer;
     if (layer < 0)
         return 0;
     if (sync_read(f, &number)) /* a mark; the layer's own says: it is whole */
-        return *rest ? 0 : finish_layer(r, e);
+        return name.part.len || name.expert >= 0 || name.companion ?
+                   0 :
+                   finish_layer(r, e);
     if (r->file && layer != r->layer && finish_layer(r, e) < 0)
         return e->code;
     if (!r->file && begin_layer(r, layer, e) < 0)

@@ -6,10 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/tensor_name.h"
 #include "common/io/file.h"
 #include "common/io/json.h"
 
-enum { FILE_MAX = 1 << 28, FIRST = 64, KINDS_MAX = 1024, LAYER_MAX = 1 << 20 };
+enum { FILE_MAX = 1 << 28, FIRST = 64, KINDS_MAX = 1024 };
 
 static double number(const struct json *v, const char *key)
 {
@@ -66,30 +67,15 @@ static int copy(char **to, const char *s, struct err *e)
 static void take_apart(const char *name, int64_t *layer, int64_t *expert,
                        char *kind, size_t cap)
 {
-    static const char layers[] = ".layers.", experts[] = ".experts.";
-    const char *p = strstr(name, layers), *x;
-    char *end = NULL;
-    long long n;
+    struct tensor_name n;
 
-    *layer = *expert = -1;
-    if (p && p[sizeof(layers) - 1] >= '0' && p[sizeof(layers) - 1] <= '9') {
-        n = strtoll(p + sizeof(layers) - 1, &end, 10);
-        if (*end == '.' && n <= LAYER_MAX) {
-            *layer = n;
-            name = end + 1;
-        }
-    }
-    x = strstr(name, experts);
-    if (x && x[sizeof(experts) - 1] >= '0' && x[sizeof(experts) - 1] <= '9') {
-        n = strtoll(x + sizeof(experts) - 1, &end, 10);
-        if (n <= LAYER_MAX) {
-            *expert = n;
-            snprintf(kind, cap, "%.*s%s*%s", (int)(x - name), name, experts,
-                     end);
-            return;
-        }
-    }
-    snprintf(kind, cap, "%s", name);
+    tensor_name_parse(&n, name);
+    *layer = n.layer;
+    *expert = n.expert;
+    n.layer = -1;
+    if (n.expert >= 0)
+        n.expert = EXPERT_ANY;
+    tensor_name_format(&n, kind, cap);
 }
 
 static int find_kind(struct records *r, const char *kind, size_t *k,

@@ -4,8 +4,8 @@
  * works on the batch before.  A batch ends where it is full; and where the
  * caller has nothing left to do and the next frame would have to be waited for,
  * so that nobody upstream who waits for this tool's output waits in vain. */
-#ifndef FORGE_AHEAD_H
-#define FORGE_AHEAD_H
+#ifndef FORGE_PREFETCH_H
+#define FORGE_PREFETCH_H
 
 #include "common/io/stream.h"
 

@@ -4,8 +4,8 @@
  * on their way to the disk through io_uring and O_DIRECT while the caller goes
  * on.  A chunk that comes back short or refused is written again by pwrite, so
  * that no error is reported that pwrite does not report. */
-#ifndef FORGE_BEHIND_H
-#define FORGE_BEHIND_H
+#ifndef FORGE_WRITE_BEHIND_H
+#define FORGE_WRITE_BEHIND_H
 
 #include "common/base.h"
 

@@ -1,29 +1,18 @@
 /* hitmap.c - see hitmap.h. */
-#include "common/io/hitmap.h"
+#include "arch/hitmap.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { LAYER_MAX = 1 << 20, FIRST = 64 };
+#include "arch/tensor_name.h"
+
+enum { FIRST = 64 };
 
 struct ranked {
     float value;
     size_t at;
 };
-
-static int64_t layer_of(const char *name)
-{
-    static const char layers[] = ".layers.";
-    const char *p = strstr(name, layers);
-    char *end;
-    long long n;
-
-    if (!p || p[sizeof(layers) - 1] < '0' || p[sizeof(layers) - 1] > '9')
-        return -1;
-    n = strtoll(p + sizeof(layers) - 1, &end, 10);
-    return n <= LAYER_MAX ? n : -1;
-}
 
 static int check(const struct frame *f, struct err *e)
 {
@@ -31,7 +20,7 @@ static int check(const struct frame *f, struct err *e)
 
     if (f->dtype != DT_F32 || f->ndim != 2 ||
         (f->dims[1] != HITS && f->dims[1] != HIT_MASS) || !f->dims[0] ||
-        f->dims[0] > HIT_EXPERTS_MAX || layer_of(f->name) < 0)
+        f->dims[0] > HIT_EXPERTS_MAX || tensor_name_layer(f->name) < 0)
         return err_set(e, E_DATA,
                        "hit map '%s': not F32 [experts, %d] of a layer",
                        f->name, HITS);
@@ -75,7 +64,7 @@ static int grow(struct hitmaps *h, struct err *e)
 
 int hitmaps_add(struct hitmaps *h, const struct frame *f, struct err *e)
 {
-    struct hitmap m = { .layer = layer_of(f->name) };
+    struct hitmap m = { .layer = tensor_name_layer(f->name) };
     size_t i;
 
     if (check(f, e) < 0 || grow(h, e) < 0)
