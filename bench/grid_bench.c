@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "common/math/quant.h"
-#include "gptq/grid.h"
-#include "gptq/grid_cost.h"
+#include "gptq/grid/grid.h"
+#include "gptq/grid/grid_cost.h"
 #include "peak.h"
 
 enum { GROUP = 128, CANDIDATES = 64, ROUNDS = 5 };

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "common/math/quant.h"
-#include "gptq/solve.h"
+#include "gptq/solve/solve.h"
 #include "peak.h"
 
 enum { GROUP = 128, ROUNDS = 5 };

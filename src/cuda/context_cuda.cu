@@ -294,14 +294,14 @@ static uint64_t most_memory(const struct cuda_context *c)
 }
 
 static const struct forge_cuda api = {
-    FORGE_CUDA_VERSION, count_devices,     cuda_open,
-    device_name,        most_memory,       cuda_parts,
-    cuda_close,         host_alloc,        host_free,
-    cuda_hessian_open,  cuda_hessian_add,  cuda_hessian_finish,
-    cuda_hessian_close, cuda_hessians,     cuda_factors_build,
-    cuda_factors_drift, cuda_factors_read, cuda_factors_free,
-    cuda_solve,         cuda_solve_best,   cuda_quantize,
-    cuda_grid,          cuda_pack,         cuda_dequantize,
+    FORGE_CUDA_VERSION, count_devices,      cuda_open,
+    device_name,        most_memory,        cuda_parts,
+    cuda_close,         host_alloc,         host_free,
+    cuda_hessian_open,  cuda_hessian_add,   cuda_hessian_finish,
+    cuda_hessian_close, cuda_hessians,      cuda_factors_build,
+    cuda_factors_drift, cuda_factors_read,  cuda_factors_free,
+    cuda_solve,         cuda_solve_refined, cuda_quantize,
+    cuda_grid,          cuda_pack,          cuda_dequantize,
 };
 
 extern "C" __attribute__((visibility("default"))) const struct forge_cuda *

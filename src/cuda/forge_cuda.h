@@ -14,8 +14,8 @@
 #ifndef FORGE_CUDA_H
 #define FORGE_CUDA_H
 
-#include "gptq/grid.h"
-#include "gptq/solve_best.h"
+#include "gptq/grid/grid.h"
+#include "gptq/solve/solve_refined.h"
 #include "hessian/hessian.h"
 #include "layout/layout.h"
 
@@ -34,17 +34,17 @@ struct cuda_tokens {
 
 /* One matrix of a batch of equal size, and what became of it. */
 struct cuda_matrix {
-    const float *h;             /* packed lower triangle, see hessian.h */
-    const uint32_t *input;      /* [cols]: as struct factor has it */
-    const bool *dead;           /* [cols]: of column c of the factor */
-    double mean;                /* of the live diagonal */
-    double damping;             /* the first that is tried, as a part of mean */
-    bool whole;                 /* H is kept, for solve_best() and for nothing
+    const float *h;        /* packed lower triangle, see hessian.h */
+    const uint32_t *input; /* [cols]: as struct factor has it */
+    const bool *dead;      /* [cols]: of column c of the factor */
+    double mean;           /* of the live diagonal */
+    double damping;        /* the first that is tried, as a part of mean */
+    bool whole;            /* H is kept, for solve_refined() and for nothing
                                    else; the same in all of a batch */
-    bool alone;                 /* the factor is that of a batch of one to the
+    bool alone;            /* the factor is that of a batch of one to the
                                    bit; otherwise that is faster for many small
                                    ones; the same in all of a batch */
-    double lambda;              /* out: what was added to the diagonal */
+    double lambda;         /* out: what was added to the diagonal */
     double tried[FACTOR_TRIES]; /* out */
     int n_tried;                /* out */
     bool failed;                /* out: no damping helped */
@@ -157,7 +157,7 @@ struct forge_cuda {
     int (*factors_build)(struct cuda_factors **f, struct cuda_context *c,
                          uint64_t cols, struct cuda_matrix *m, int n,
                          struct err *e);
-    /* For solve_best(): E[cols, cols] of target.h, inputs as stored; NULL:
+    /* For solve_refined(): E[cols, cols] of target.h, inputs as stored; NULL:
      * there is none any more. */
     int (*factors_drift)(struct cuda_factors *f, const float *drift,
                          struct err *e);
@@ -172,12 +172,12 @@ struct forge_cuda {
                  const struct cuda_factors *f, struct cuda_module *m, int n,
                  struct err *e);
 
-    /* As best_solve(), by factors of one whole matrix each (b->factor[i]->gpu).
+    /* As refined_solve(), by factors of one whole matrix each (b->factor[i]->gpu).
      * A group has 128 inputs at most. */
-    int (*solve_best)(struct cuda_context *c, const struct best_params *p,
-                      const struct best_hessian *b, const void *w,
-                      uint32_t *meta, uint8_t *codes, struct best_result *r,
-                      struct err *e);
+    int (*solve_refined)(struct cuda_context *c, const struct refined_params *p,
+                         const struct refined_hessian *b, const void *w,
+                         uint32_t *meta, uint8_t *codes,
+                         struct refined_result *r, struct err *e);
 
     /* Factor, grid, solve and pack for n Hessians; when memory ends, with half
      * as many at a time.  E_DATA: a Hessian could not be factored (h says

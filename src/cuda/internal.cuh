@@ -125,7 +125,7 @@ struct cuda_context {
  * by an identity: L[r][c] at l[(i * padded + c) * padded + r].  split holds
  * each element as bf16 (high, low, high) for products in three parts:
  * split[((i * padded + c) * padded + r) * 3 + part].  Of factors for
- * solve_best() h holds H in its place, in the factor's order, and drift E. */
+ * solve_refined() h holds H in its place, in the factor's order, and drift E. */
 struct cuda_factors {
     struct cuda_context *c;
     struct device_buffer room[6], drift;
@@ -343,9 +343,10 @@ void cuda_factors_free(struct cuda_factors *f);
 int cuda_solve(struct cuda_context *c, const struct solve_params *p,
                const struct cuda_factors *f, struct cuda_module *m, int n,
                struct err *e);
-int cuda_solve_best(struct cuda_context *c, const struct best_params *p,
-                    const struct best_hessian *b, const void *w, uint32_t *meta,
-                    uint8_t *codes, struct best_result *r, struct err *e);
+int cuda_solve_refined(struct cuda_context *c, const struct refined_params *p,
+                       const struct refined_hessian *b, const void *w,
+                       uint32_t *meta, uint8_t *codes, struct refined_result *r,
+                       struct err *e);
 int cuda_grid(struct cuda_context *c, const struct grid_params *p,
               const void *w, uint32_t *meta, struct err *e);
 int cuda_quantize(struct cuda_context *c, const struct cuda_quantize *p,

@@ -41,17 +41,19 @@ struct block_args {
 /* The rows of c->weight into a factor's order, matrix i of f: w[c][r], 0 for
  * dead inputs and in the padding, `pitch` rows apart.  The smallest index of a
  * weight that is not finite is left in *bad. */
-int solve_turn_weights(struct cuda_context *c, const struct cuda_factors *f,
-                       int i, enum dtype t, uint64_t rows, uint64_t pitch,
-                       float *w, unsigned long long *bad, struct err *e);
+int solve_transpose_weights(struct cuda_context *c,
+                            const struct cuda_factors *f, int i, enum dtype t,
+                            uint64_t rows, uint64_t pitch, float *w,
+                            unsigned long long *bad, struct err *e);
 /* The grids in c->packed, [rows][groups]: meta[g][r]. */
-int solve_turn_grids(struct cuda_context *c, uint64_t rows, uint64_t groups,
-                     uint64_t pitch, uint32_t *meta, struct err *e);
+int solve_transpose_grids(struct cuda_context *c, uint64_t rows,
+                          uint64_t groups, uint64_t pitch, uint32_t *meta,
+                          struct err *e);
 /* And codes out of it: c->packed gets words[rows][cols / 8]; c->order has room
  * for an order. */
-int solve_turn_codes(struct cuda_context *c, const struct cuda_factors *f,
-                     int i, uint64_t rows, uint64_t pitch, const uint8_t *codes,
-                     struct err *e);
+int solve_transpose_codes(struct cuda_context *c, const struct cuda_factors *f,
+                          int i, uint64_t rows, uint64_t pitch,
+                          const uint8_t *codes, struct err *e);
 
 /* Codes, displacements and their loss at the nearest values. */
 int solve_nearest(struct cuda_context *c, const struct solve_params *p,

@@ -152,9 +152,10 @@ static int open_state(struct cuda_context *c, const struct solve_params *p,
     return 0;
 }
 
-int solve_turn_weights(struct cuda_context *c, const struct cuda_factors *f,
-                       int i, enum dtype t, uint64_t rows, uint64_t pitch,
-                       float *w, unsigned long long *bad, struct err *e)
+int solve_transpose_weights(struct cuda_context *c,
+                            const struct cuda_factors *f, int i, enum dtype t,
+                            uint64_t rows, uint64_t pitch, float *w,
+                            unsigned long long *bad, struct err *e)
 {
     const uint32_t *input = f->input + i * f->cols;
     const bool *dead = f->dead + i * f->cols;
@@ -175,8 +176,9 @@ int solve_turn_weights(struct cuda_context *c, const struct cuda_factors *f,
     return 0;
 }
 
-int solve_turn_grids(struct cuda_context *c, uint64_t rows, uint64_t groups,
-                     uint64_t pitch, uint32_t *meta, struct err *e)
+int solve_transpose_grids(struct cuda_context *c, uint64_t rows,
+                          uint64_t groups, uint64_t pitch, uint32_t *meta,
+                          struct err *e)
 {
     dim3 grid((unsigned)((groups + TILE - 1) / TILE),
               (unsigned)(round_up(rows, SOLVE_TILE) / TILE));
@@ -188,16 +190,18 @@ int solve_turn_grids(struct cuda_context *c, uint64_t rows, uint64_t groups,
 }
 
 /* c->weight and c->packed (the grids) into the solver's form. */
-static int turn_module(struct cuda_context *c, const struct solve_params *p,
-                       const struct cuda_factors *f,
-                       const struct solve_state *s, int i, struct err *e)
+static int transpose_module(struct cuda_context *c,
+                            const struct solve_params *p,
+                            const struct cuda_factors *f,
+                            const struct solve_state *s, int i, struct err *e)
 {
-    int rc = solve_turn_weights(
+    int rc = solve_transpose_weights(
         c, f, i / s->share, p->dtype, p->rows, s->padded_rows,
         s->w + first_row(s, i, f->padded), s->bad + i, e);
 
-    return rc < 0 ? rc :
-                    solve_turn_grids(c, p->rows, s->groups, s->padded_rows,
+    return rc < 0 ?
+               rc :
+               solve_transpose_grids(c, p->rows, s->groups, s->padded_rows,
                                      s->meta + first_row(s, i, s->groups), e);
 }
 
@@ -225,7 +229,7 @@ static int load_module(struct cuda_context *c, const struct solve_params *p,
                                (uint32_t *)c->packed.data, e)) >= 0)
         rc = download(c, m->searched, c->packed.data, metas, e);
     mark(c, CUDA_SOLVE);
-    return rc < 0 ? rc : turn_module(c, p, f, s, i, e);
+    return rc < 0 ? rc : transpose_module(c, p, f, s, i, e);
 }
 
 /* The place of a weight that is not finite, in the first matrix that has one:
@@ -289,9 +293,9 @@ static int read_losses(struct cuda_context *c, const struct solve_state *s,
     return rc;
 }
 
-int solve_turn_codes(struct cuda_context *c, const struct cuda_factors *f,
-                     int i, uint64_t rows, uint64_t pitch, const uint8_t *codes,
-                     struct err *e)
+int solve_transpose_codes(struct cuda_context *c, const struct cuda_factors *f,
+                          int i, uint64_t rows, uint64_t pitch,
+                          const uint8_t *codes, struct err *e)
 {
     uint64_t words = f->cols / 8;
     uint32_t *where = (uint32_t *)c->order.data;
@@ -319,8 +323,8 @@ static int store_codes(struct cuda_context *c, const struct solve_params *p,
 
     for (int i = 0; i < f->n * s->share; i++) {
         mark(c, CUDA_PACK);
-        rc = solve_turn_codes(c, f, i / s->share, p->rows, s->padded_rows,
-                              s->codes + first_row(s, i, f->padded), e);
+        rc = solve_transpose_codes(c, f, i / s->share, p->rows, s->padded_rows,
+                                   s->codes + first_row(s, i, f->padded), e);
         if (rc < 0)
             return rc;
         pack.layout = layout;

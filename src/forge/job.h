@@ -8,7 +8,7 @@
 
 #include "common/base.h"
 #include "common/cli/opt.h"
-#include "gptq/solve_best.h"
+#include "gptq/solve/solve_refined.h"
 #include "layout/layout.h"
 
 enum method { METHOD_GPTQ, METHOD_RTN };

@@ -31,8 +31,8 @@ static uint64_t packed_bytes(const struct linear *l, int64_t group)
 static int sweeps(const struct linear *l)
 {
     if (l->input == IN_EXPERT_MID)
-        return COUPLE_EXPERT;
-    return l->input == IN_ATTN_OUT || l->input == IN_MLP_MID ? COUPLE_SWEEPS :
+        return FISHER_EXPERT_SWEEPS;
+    return l->input == IN_ATTN_OUT || l->input == IN_MLP_MID ? FISHER_SWEEPS :
                                                                0;
 }
 
@@ -64,7 +64,7 @@ static void add_solving(struct plan *p, const struct want *w,
         p->solve_flops[i] += flops;
         p->target_flops[i] += solve_cost_linear(&moved, rows, cols) - flops;
     }
-    p->couple_flops += solve_cost_couple(rows, cols, sweeps(l));
+    p->couple_flops += solve_cost_fisher(rows, cols, sweeps(l));
 }
 
 static int add_linear(struct plan *p, const struct want *w,

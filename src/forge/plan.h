@@ -4,7 +4,7 @@
 
 #include "arch/config.h"
 #include "common/base.h"
-#include "gptq/cost.h"
+#include "gptq/solve/solve_cost.h"
 
 enum { EFFORTS = EFFORT_BEST + 1 };
 

@@ -5,7 +5,7 @@
 
 #include "common/math/bf16_gemm.h"
 #include "common/math/threads.h"
-#include "gptq/solve_kernel.h"
+#include "gptq/solve/solve_kernel.h"
 
 enum { ROWS = 240, COLS = 128, INPUTS = 512, SOLVE_DEPTH = 128 };
 

@@ -7,7 +7,7 @@
 
 #include "common/cli/tool.h"
 #include "device/device.h"
-#include "hessian/several.h"
+#include "hessian/input_batch.h"
 
 struct settings {
     struct tool tool;
@@ -24,7 +24,7 @@ struct run {
     enum input_state *state;
     int n_in;
     struct stream_writer *out;
-    struct collect *all;
+    struct hessian_set *all;
     struct several *several; /* of the only input; NULL: frame by frame */
     struct progress progress;
 };
@@ -79,10 +79,10 @@ static int open_all(struct run *r, char **path, int n, struct err *e)
 {
     static const enum dtype dtypes[] = { DT_NONE, DT_BF16, DT_F32 };
     const struct settings *s = r->s;
-    struct collect_params p = { .dtype = dtypes[s->dtype],
-                                .block = (uint64_t)s->block,
-                                .blend = (double)s->blend,
-                                .max_tokens = (uint64_t)s->max_tokens };
+    struct hessian_set_params p = { .dtype = dtypes[s->dtype],
+                                    .block = (uint64_t)s->block,
+                                    .blend = (double)s->blend,
+                                    .max_tokens = (uint64_t)s->max_tokens };
     struct stream_output out = { .path = s->tool.output, .key = s->tool.key };
     int rc;
 
@@ -90,7 +90,7 @@ static int open_all(struct run *r, char **path, int n, struct err *e)
         (rc = open_inputs(r, path, n, e)) < 0)
         return rc;
     p.n_inputs = r->n_in;
-    if ((rc = collect_open(&r->all, &p, e)) < 0)
+    if ((rc = hessian_set_open(&r->all, &p, e)) < 0)
         return rc;
     if (stream_create(&r->out, &out, e) < 0)
         return e->code;
@@ -122,20 +122,20 @@ static int next(struct run *r, int i, struct frame *f, bool *given,
 static int activation(struct run *r, const struct frame *f, bool given,
                       struct err *e)
 {
-    int rc = given ? 0 : collect_activation(r->all, f, e);
+    int rc = given ? 0 : hessian_set_activation(r->all, f, e);
 
     if (rc >= 0 && f->last && r->n_in == 1) /* its memory is free again */
-        rc = collect_emit(r->all, f->name, r->out, e);
+        rc = hessian_set_emit(r->all, f->name, r->out, e);
     return rc;
 }
 
 static int part(struct run *r, const struct frame *f, int input, struct err *e)
 {
     bool complete;
-    int rc = collect_part(r->all, f, input, &complete, e);
+    int rc = hessian_set_part(r->all, f, input, &complete, e);
 
     if (rc >= 0 && complete && r->n_in > 1)
-        rc = collect_emit(r->all, f->name, r->out, e);
+        rc = hessian_set_emit(r->all, f->name, r->out, e);
     return rc;
 }
 
@@ -178,7 +178,7 @@ static int run(struct run *r, struct err *e)
             more |= r->state[i] != INPUT_ENDED;
         }
     }
-    return collect_emit(r->all, NULL, r->out, e);
+    return hessian_set_emit(r->all, NULL, r->out, e);
 }
 
 static void close_all(struct run *r)
@@ -188,7 +188,7 @@ static void close_all(struct run *r)
         stream_close(r->in[i]);
     free(r->in);
     free(r->state);
-    collect_close(r->all);
+    hessian_set_close(r->all);
 }
 
 int main(int argc, char **argv)

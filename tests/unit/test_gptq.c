@@ -7,8 +7,10 @@
 #include "common/math/lanes.h"
 #include "common/math/quant.h"
 #include "gptq/factor.h"
+#include "gptq/grid/grid_cost.h"
 #include "gptq/grid_cost.h"
-#include "gptq/solve_kernel.h"
+#include "gptq/solve/factor.h"
+#include "gptq/solve/solve_kernel.h"
 #include "test.h"
 
 static uint64_t seed = 5;

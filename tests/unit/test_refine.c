@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "common/math/quant.h"
-#include "gptq/refine_kernel.h"
-#include "gptq/solve_kernel.h"
+#include "gptq/solve/refine_kernel.h"
+#include "gptq/solve/solve_kernel.h"
 #include "test.h"
 
 enum { C = FACTOR_PANEL, R = SOLVE_ROWS };

@@ -1,0 +1,223 @@
+/* refined_descent_cuda.cu - codes and the scale of a group made better in the exact
+ * norm of H, as gptq/refine.h says. */
+#include "cuda/refined_internal.cuh"
+
+enum {
+    ROWS = REFINED_ROWS,
+    SUB = REFINED_SUB,
+    WIDE = REFINED_WIDE,
+    PARTS = 8, /* threads of a row */
+    THREADS = ROWS * PARTS
+};
+
+struct refine_memory {
+    float h[WIDE][WIDE];     /* H of the group */
+    float t[WIDE][ROWS];     /* gradients, as far as they are known */
+    float a[WIDE][ROWS];     /* code - zero */
+    float moved[WIDE][ROWS]; /* what was added to d */
+    float num[THREADS], den[THREADS];
+    float mantissa[256];
+    float scale[ROWS], zero[ROWS];
+    uint32_t meta[ROWS];
+};
+
+template <enum dtype S>
+static __device__ void fetch(struct refine_memory *s,
+                             const struct refined_group &g, uint64_t row)
+{
+    int n = (int)g.n, all = refined_columns(g.n), t = (int)threadIdx.x;
+
+    for (int i = t; i < 256; i += THREADS)
+        s->mantissa[i] = g.mantissa[i];
+    for (int i = t; i < all * WIDE; i += THREADS) {
+        int k = i / WIDE, j = i % WIDE;
+
+        s->h[k][j] = k < n && j < n ? g.square[(uint64_t)k * g.ld + j] : 0;
+    }
+    __syncthreads();
+    if (t < ROWS) {
+        s->meta[t] = g.meta[row + t];
+        s->scale[t] = refined_scale<S>(s->mantissa, s->meta[t]);
+        s->zero[t] = (float)meta_zero(s->meta[t]);
+    }
+    __syncthreads();
+    for (int i = t; i < all * ROWS; i += THREADS) {
+        int k = i / ROWS, r = i % ROWS;
+        uint64_t at = k * g.pitch + row + r;
+
+        s->t[k][r] = k < n ? g.gradient[at] : 0;
+        s->a[k][r] = k < n ? (float)g.codes[at] - s->zero[r] : 0;
+    }
+    __syncthreads();
+}
+
+/* The codes of 32 columns of row r, one after another, each to its best place;
+ * true when one moved. */
+static __device__ bool move_sub(struct refine_memory *s, int first, int r)
+{
+    float scale = s->scale[r], zero = s->zero[r], acc[SUB];
+    bool any = false;
+
+#pragma unroll
+    for (int k = 0; k < SUB; k++)
+        acc[k] = s->t[first + k][r];
+#pragma unroll
+    for (int k = 0; k < SUB; k++) {
+        const float *h = &s->h[first + k][first];
+        float a = s->a[first + k][r], x = a, moved;
+
+        if (h[k] > 0) {
+            x = __fdiv_rn(acc[k], __fmul_rn(scale, h[k]));
+            x = zero + a + fminf(fmaxf(x, -16), 16);
+            x = fminf(fmaxf(x, 0), 15);
+            x = (x + ROUNDER) - ROUNDER - zero;
+        }
+        moved = (a - x) * scale;
+        any |= x != a;
+        s->a[first + k][r] = x;
+        s->moved[first + k][r] = moved;
+#pragma unroll
+        for (int j = 0; j < SUB; j += 4) {
+            float4 f;
+
+            if (j + 3 <= k)
+                continue;
+            f = *(const float4 *)(h + j);
+            acc[j] = j > k ? fmaf(moved, f.x, acc[j]) : acc[j];
+            acc[j + 1] = j + 1 > k ? fmaf(moved, f.y, acc[j + 1]) : acc[j + 1];
+            acc[j + 2] = j + 2 > k ? fmaf(moved, f.z, acc[j + 2]) : acc[j + 2];
+            acc[j + 3] = fmaf(moved, f.w, acc[j + 3]);
+        }
+    }
+    return any;
+}
+
+/* This thread's part of num = g a and den = a H a, g the gradient after all
+ * moves: with c = H a they are (gradient before) a + moved c and a c. */
+static __device__ void moments(struct refine_memory *s,
+                               const struct refined_group &g, uint64_t row,
+                               int all)
+{
+    int r = (int)threadIdx.x % ROWS, part = (int)threadIdx.x / ROWS;
+    float num = 0, den = 0;
+
+    for (int j = 4 * part; j < all; j += 4 * PARTS) {
+        float c[4] = {};
+
+#pragma unroll 8
+        for (int k = 0; k < all; k++) {
+            float4 h = *(const float4 *)&s->h[k][j];
+            float a = s->a[k][r];
+
+            c[0] = fmaf(a, h.x, c[0]);
+            c[1] = fmaf(a, h.y, c[1]);
+            c[2] = fmaf(a, h.z, c[2]);
+            c[3] = fmaf(a, h.w, c[3]);
+        }
+        for (int i = 0; i < 4; i++) {
+            float a = s->a[j + i][r];
+            float before =
+                j + i < (int)g.n ? g.gradient[(j + i) * g.pitch + row + r] : 0;
+
+            num = fmaf(before, a, fmaf(s->moved[j + i][r], c[i], num));
+            den = fmaf(c[i], a, den);
+        }
+    }
+    s->num[threadIdx.x] = num;
+    s->den[threadIdx.x] = den;
+    __syncthreads();
+}
+
+/* refit() of refine.c. */
+template <enum dtype S>
+static __device__ bool refit(struct refine_memory *s, int r)
+{
+    uint32_t old = s->meta[r], meta;
+    float sign = old >> 24 & QUANT_NEGATIVE ? -1 : 1;
+    float num = 0, den = 0, now;
+    double scale, step;
+
+    for (int i = r; i < THREADS; i += ROWS) {
+        num += s->num[i];
+        den += s->den[i];
+    }
+    scale = den > 0 ? sign * (s->scale[r] + (double)num / den) : 0;
+    if (!(scale > 0))
+        return false;
+    meta = refined_meta<S>((float)scale, (int)s->zero[r],
+                           old >> 24 & QUANT_SYMMETRIC);
+    if (sign < 0)
+        meta ^= (uint32_t)QUANT_NEGATIVE << 24;
+    now = refined_scale<S>(s->mantissa, meta);
+    step = (double)now - s->scale[r];
+    if (meta == old || !(step * step * den < 2 * step * num))
+        return false;
+    s->meta[r] = meta;
+    s->scale[r] = now;
+    return true;
+}
+
+/* Move the codes of a group, then its scale; grid (pitch / 16).  A thread a row
+ * moves 32 codes at a time, all push what has moved onto the columns to come.
+ * Shared memory: 92 KiB. */
+template <enum dtype S>
+static __global__ void __launch_bounds__(THREADS, 2)
+    refined_descent_kernel(const struct refined_group g)
+{
+    extern __shared__ float4 memory[];
+    struct refine_memory *s = (struct refine_memory *)memory;
+    uint64_t row = (uint64_t)blockIdx.x * ROWS;
+    int r = (int)threadIdx.x % ROWS, part = (int)threadIdx.x / ROWS;
+    int all = refined_columns(g.n);
+    bool any = false;
+
+    fetch<S>(s, g, row);
+    for (int first = 0; first < all; first += SUB) {
+        if (part == 0)
+            any |= move_sub(s, first, r);
+        __syncthreads();
+        for (int j = first + SUB + SOLVE_PUSH * part; j < all;
+             j += SOLVE_PUSH * PARTS)
+            refined_push(s->t, s->moved, first, j, r,
+                         [&](int k) { return s->h[k]; });
+        __syncthreads();
+    }
+    moments(s, g, row, all);
+    if (part == 0)
+        any |= refit<S>(s, r);
+    if (any)
+        *g.any = 1;
+    __syncthreads();
+    if (part == 0)
+        g.meta[row + r] = s->meta[r];
+    for (int k = part; k < (int)g.n; k += PARTS) {
+        uint64_t at = k * g.pitch + row + r;
+        float d = g.w[at] - s->a[k][r] * s->scale[r];
+
+        g.moved[at] = d - g.d[at];
+        g.d[at] = d;
+        g.codes[at] = (uint8_t)(s->a[k][r] + s->zero[r]);
+    }
+}
+
+template <enum dtype S>
+static int launch(struct cuda_context *c, const struct refined_group *g,
+                  struct err *e)
+{
+    int room = sizeof(struct refine_memory);
+
+    CUDA_TRY(cudaFuncSetAttribute(refined_descent_kernel<S>,
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  room));
+    refined_descent_kernel<S>
+        <<<(unsigned)(g->pitch / ROWS), THREADS, room, c->stream>>>(*g);
+    LAUNCHED();
+    return 0;
+}
+
+int refined_descend(struct cuda_context *c, enum dtype scale_dtype,
+                    const struct refined_group *g, struct err *e)
+{
+    return scale_dtype == DT_F16 ? launch<DT_F16>(c, g, e) :
+                                   launch<DT_BF16>(c, g, e);
+}

@@ -1,0 +1,144 @@
+/* refined_internal.cuh - what the files of the solver that refines share.
+ *
+ * Everything is transposed, as in the solver: the values of an input lie
+ * together, `pitch` rows of them, in the factor's order.  A group of up to
+ * REFINED_WIDE neighbouring columns is one launch; a block of threads owns
+ * REFINED_ROWS rows, and its threads share the work on a row in parts. */
+#ifndef FORGE_BEST_INSIDE_CUH
+#define FORGE_BEST_INSIDE_CUH
+
+#include "cuda/solve_internal.cuh"
+
+enum {
+    REFINED_WIDE = 128,   /* columns of a group, at most */
+    REFINED_ROWS = 16,    /* of a block of threads */
+    REFINED_SUB = 32,     /* columns that a thread holds in registers */
+    REFINED_SUPER = 1024, /* columns that a product with all others is for */
+    REFINED_TILE = 64     /* rows are padded to */
+};
+
+/* Rows of one weight on the device. */
+struct refined_state {
+    uint64_t rows, pitch; /* pitch: rows, padded to REFINED_TILE */
+    uint64_t padded, groups;
+    float *w; /* [padded, pitch]: the target */
+    float *d; /* [padded, pitch]: w - q */
+    float
+        *gradient; /* [REFINED_SUPER + REFINED_WIDE, pitch]: d times a square */
+    float *moved;  /* [REFINED_WIDE, pitch]: what a group's d has changed by */
+    uint8_t *codes;  /* [padded, pitch] */
+    uint32_t *meta;  /* [groups, pitch] */
+    double *loss;    /* [padded / REFINED_WIDE, pitch] */
+    double *factors; /* block_factor() of all */
+    int *any;        /* whether a sweep has moved anything */
+    const float *mantissa;
+};
+
+/* A group, for a kernel: pointers to its first column. */
+struct refined_group {
+    const float *w;
+    float *d;
+    const float *gradient; /* what is pushed onto it, or d H */
+    float *moved;
+    uint8_t *codes;
+    uint32_t *meta;      /* its row */
+    const float *square; /* L, or H: column c from row c0 at square + c * ld */
+    uint64_t pitch, ld;
+    uint32_t n; /* columns: a multiple of 8 */
+    const float *mantissa;
+    const double *factors;
+    int n_factors, candidates;
+    bool symmetric, negative;
+    bool given; /* the grids are set: d alone is asked for */
+    int *any;
+};
+
+/* Scale with its sign. */
+template <enum dtype S>
+static __device__ __forceinline__ float refined_scale(const float *mantissa,
+                                                      uint32_t meta)
+{
+    float s = meta_scale<S>(mantissa, meta);
+
+    return meta >> 24 & QUANT_NEGATIVE ? -s : s;
+}
+
+/* quant_meta(); see grid_cuda.cu about log2. */
+template <enum dtype S>
+static __device__ __forceinline__ uint32_t refined_meta(float scale, int zero,
+                                                        bool symmetric)
+{
+    double lo = S == DT_F16 ? -14 * 256 : -126 * 256;
+    double hi = S == DT_F16 ? 16 * 256 - 1 : 128 * 256 - 2, q = 0;
+
+    if (!(scale > 0) || !isfinite(scale))
+        zero = 8;
+    else
+        q = fmin(fmax(rint(log2((double)scale) * 256), lo), hi);
+    return (uint32_t)(uint16_t)(int16_t)q |
+           (uint32_t)(symmetric ? 8 : zero) << 16 |
+           (symmetric ? (uint32_t)QUANT_SYMMETRIC << 24 : 0);
+}
+
+/* sum[j..j+7][r] += what the displacements x of REFINED_SUB columns push onto
+ * them; row k of the square has those columns at rows(k). */
+template <class Rows>
+static __device__ __forceinline__ void
+refined_push(float (*sum)[REFINED_ROWS], const float (*x)[REFINED_ROWS],
+             int first, int j, int r, Rows rows)
+{
+    float acc[SOLVE_PUSH];
+
+#pragma unroll
+    for (int i = 0; i < SOLVE_PUSH; i++)
+        acc[i] = sum[j + i][r];
+#pragma unroll 8
+    for (int k = first; k < first + REFINED_SUB; k++)
+        solve_push(acc, x[k][r], rows(k) + j);
+#pragma unroll
+    for (int i = 0; i < SOLVE_PUSH; i++)
+        sum[j + i][r] = acc[i];
+}
+
+/* Columns of whole sub-blocks that a group's loops run over. */
+static __device__ __forceinline__ int refined_columns(uint32_t n)
+{
+    return (int)((n + REFINED_SUB - 1) / REFINED_SUB * REFINED_SUB);
+}
+
+/* Choose the grid of a group and quantize it (refined_group_cuda.cu), or move its
+ * codes and its scale (refined_descent_cuda.cu), for `pitch` rows. */
+int refined_choose(struct cuda_context *c, enum dtype scale_dtype,
+                   const struct refined_group *g, struct err *e);
+int refined_descend(struct cuda_context *c, enum dtype scale_dtype,
+                    const struct refined_group *g, struct err *e);
+/* A pass over all groups of a matrix: one of the two, or quantizing on the grids
+ * that are set. */
+enum refined_step { REFINED_PLAIN, REFINED_CHOOSE, REFINED_DESCENT };
+struct refined_pass {
+    const struct refined_params *p;
+    const struct cuda_factors *f;
+    const struct tile_plan *plan;
+    const struct refined_state *s;
+    enum refined_step what;
+};
+int refined_walk(struct cuda_context *c, const struct refined_pass *j,
+                 struct err *e);
+/* Refining passes, until nothing moves or j->p->sweeps are made. */
+int refined_sweep(struct cuda_context *c, const struct refined_pass *j,
+                  struct err *e);
+/* loss[rows] = d H dT, on the host. */
+int refined_measure(struct cuda_context *c, const struct cuda_factors *f,
+                    const struct refined_state *s, double *loss, struct err *e);
+/* The targets of the first order moved, see target.h; s->d is scratch.
+ * output: G of these rows, on the host, or NULL. */
+int refined_move_target(struct cuda_context *c, const struct refined_params *p,
+                        const struct cuda_factors *f,
+                        const struct refined_state *s, const float *output,
+                        struct err *e);
+/* c = alpha a b + beta c in f32, by columns: a[m, k], b[k, n]. */
+int refined_product(struct cuda_context *c, uint64_t m, uint64_t n, uint64_t k,
+                    float alpha, const float *a, uint64_t lda, const float *b,
+                    uint64_t ldb, float beta, float *to, struct err *e);
+
+#endif

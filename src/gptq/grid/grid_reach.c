@@ -1,0 +1,63 @@
+/* grid_reach.c - see grid.h: weights that no scale reaches. */
+#include <inttypes.h>
+#include <math.h>
+
+#include "common/math/quant.h"
+#include "gptq/grid/grid.h"
+
+/* F16 ends at 65504; a scale near that was clamped, or is about to be. */
+#define F16_MOST 65504.0
+#define SUSPECT  60000.0f
+
+/* The scale that a group needs. */
+static double wanted(const struct grid_params *p, const float *w, uint64_t n)
+{
+    double lo = 0, hi = 0;
+
+    for (uint64_t i = 0; i < n; i++) {
+        lo = fmin(lo, (double)w[i]);
+        hi = fmax(hi, (double)w[i]);
+    }
+    return p->symmetric ? 2 * fmax(-lo, hi) / 15 : (hi - lo) / 15;
+}
+
+static int check_group(const struct grid_params *p, const void *w, uint64_t row,
+                       uint64_t g, struct err *e)
+{
+    enum { PIECE = 1024 };
+    uint64_t at = g * p->group, left = p->cols - at;
+    uint64_t n = left < p->group ? left : p->group;
+    size_t item = dtype_bits(p->dtype) / 8;
+    double most = 0;
+    float x[PIECE];
+
+    for (uint64_t i = 0; i < n; i += PIECE) {
+        uint64_t k = n - i < PIECE ? n - i : PIECE;
+
+        if (!to_f32(x, (const char *)w + (row * p->cols + at + i) * item,
+                    p->dtype, k))
+            return err_set(e, E_BUG, "the weight is no float");
+        most = fmax(most, wanted(p, x, k));
+    }
+    if (most <= F16_MOST)
+        return 0;
+    return err_set(e, E_CONFIG,
+                   "row %" PRIu64 ": the weights of group %" PRIu64
+                   " are so large that they need a scale of %g, and F16 ends "
+                   "at %g: leave the module out, or take --scale-dtype bf16",
+                   row, g, most, F16_MOST);
+}
+
+int grid_reach(const struct grid_params *p, const void *w, const uint32_t *meta,
+               struct err *e)
+{
+    uint64_t groups = quant_groups(p->cols, p->group);
+
+    if (p->scale_dtype != DT_F16)
+        return 0;
+    for (uint64_t i = 0; i < p->rows * groups; i++)
+        if (quant_grid(meta[i], DT_F16).scale >= SUSPECT &&
+            check_group(p, w, i / groups, i % groups, e))
+            return e->code;
+    return 0;
+}

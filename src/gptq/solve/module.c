@@ -1,0 +1,496 @@
+/* module.c - see module.h. */
+#include "gptq/solve/solve_cost.h"
+#include "gptq/solve/module.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/math/quant.h"
+#include "device/device.h"
+
+struct module_solver {
+    struct module_params params;
+    struct hessian_file *hessians, *fisher;
+    const struct hessian_entry *moments_of; /* of fisher's, the last one used */
+    float *moments;                         /* its; NULL: none */
+    /* The factor of the last Hessian: of the modules that share an input. */
+    struct factor *factor;
+    const struct hessian_entry *entry;
+    float *hessian; /* its, with the prior, if it may be wanted again; NULL */
+    bool early; /* made before its first module came, whose group may differ */
+    uint64_t cols, group;
+    bool failed;  /* no damping made it positive definite */
+    double prior; /* that the Hessian has on its diagonal */
+    bool on_cpu;  /* of this Hessian: the GPU has declined one of its modules */
+    uint64_t fallbacks;
+    struct refined_hessian
+        best; /* instead of factor, where effort asks for it */
+    struct cross {
+        char *name, *modules; /* NULL: none */
+        float *data;
+        uint64_t rows, cols;
+    } drift, output, gap;
+};
+
+static const char *const effort_names[] = { "fast", "default", "best" };
+
+static void drop_factors(struct module_solver *m)
+{
+    factor_free(m->factor);
+    refined_close(&m->best);
+    free(m->hessian);
+    m->factor = NULL;
+    m->entry = NULL;
+    m->hessian = NULL;
+}
+
+static void drop_cross(struct cross *c)
+{
+    free(c->name);
+    free(c->modules);
+    free(c->data);
+    *c = (struct cross){ 0 };
+}
+
+int module_open(struct module_solver **out, const struct module_params *p,
+                struct err *e)
+{
+    struct module_solver *m = mem_zero(1, sizeof(*m), "solve", e);
+
+    if (!m)
+        return e->code;
+    m->params = *p;
+    if (hessian_file_open(&m->hessians, p->hessian, NULL, e) < 0 ||
+        hessian_file_open(&m->fisher, p->fisher, NULL, e) < 0) {
+        module_close(m);
+        return e->code;
+    }
+    *out = m;
+    return 0;
+}
+
+void module_close(struct module_solver *m)
+{
+    if (!m)
+        return;
+    drop_factors(m);
+    drop_cross(&m->drift);
+    drop_cross(&m->output);
+    drop_cross(&m->gap);
+    hessian_file_close(m->hessians);
+    hessian_file_close(m->fisher);
+    free(m->moments);
+    free(m);
+}
+
+const char *module_head(const struct module_solver *m)
+{
+    return hessian_file_head(m->hessians);
+}
+
+uint64_t module_fallbacks(const struct module_solver *m)
+{
+    return m->fallbacks;
+}
+
+int module_check(const struct frame *w, const struct frame *meta, struct err *e)
+{
+    if (w->ndim != 2 || !dtype_is_float(w->dtype) || !w->dims[0] || !w->dims[1])
+        return err_set(e, E_DATA, "'%s': a weight is a matrix of floats",
+                       w->name);
+    if (w->dims[1] % 2 || w->dims[1] > INT32_MAX)
+        return err_set(e, E_DATA,
+                       "'%s': %llu inputs: 4-bit codes want an even number",
+                       w->name, (unsigned long long)w->dims[1]);
+    if (meta->ndim != 2 || meta->dtype != DT_QMETA4 || !meta->group ||
+        meta->dims[0] != w->dims[0] ||
+        meta->dims[1] != quant_groups(w->dims[1], meta->group))
+        return err_set(e, E_DATA, "'%s': its qmeta does not fit its weight",
+                       w->name);
+    if (meta->scale_dtype != DT_F16 && meta->scale_dtype != DT_BF16)
+        return err_set(e, E_DATA, "'%s': qmeta with scales of type %s", w->name,
+                       dtype_name(meta->scale_dtype));
+    return 0;
+}
+
+static bool of_expert(const char *name)
+{
+    return strstr(name, ".experts.");
+}
+
+/* What is tried for groups of this size. */
+static struct effort_plan effort_of(const struct module_solver *m,
+                                    uint64_t group)
+{
+    bool can = tile_fits(group) && !m->params.nearest;
+    struct effort_plan p = effort_plan(can ? m->params.effort : EFFORT_FAST);
+
+    if (m->params.sweeps >= 0)
+        p.sweeps = m->params.sweeps;
+    if (m->params.factors && p.starts)
+        p.factors = p.shrinks = m->params.factors;
+    return p;
+}
+
+static int open_best(struct module_solver *m, const struct factor_params *p,
+                     int starts, const float *h, struct err *e)
+{
+    int rc;
+
+    if (device_gpu() && !m->on_cpu) {
+        rc = refined_open(&m->best, p, starts, h, true, e);
+        if (!device_declined(&rc, e))
+            return rc;
+    }
+    return refined_open(&m->best, p, starts, h, false, e);
+}
+
+/* The entry's Hessian, in place of the last one's factors; it may have been
+ * kept. */
+static int load_hessian(struct module_solver *m, struct hessian_entry *entry,
+                        float **h, struct err *e)
+{
+    int rc;
+
+    *h = m->entry == entry ? m->hessian : NULL;
+    if (*h)
+        m->hessian = NULL;
+    drop_factors(m);
+    if (*h)
+        return 0;
+    if ((rc = hessian_file_load(m->hessians, entry, h, e)) < 0)
+        return rc;
+    /* experts' have been blended already */
+    m->prior = of_expert(entry->name) ?
+                   0 :
+                   hessian_file_add_prior(entry, m->params.prior, *h);
+    return 0;
+}
+
+/* Whether a Hessian is needed beside its factors. */
+static bool wants_hessian(const struct module_solver *m)
+{
+    return device_gpu() || hessian_file_any(m->fisher);
+}
+
+static void give_hessian(struct module_solver *m)
+{
+    free(m->hessian);
+    m->hessian = NULL;
+}
+
+static int build_factor(struct module_solver *m, struct hessian_entry *entry,
+                        uint64_t cols, uint64_t group, bool early,
+                        struct err *e)
+{
+    struct factor_params p = { .cols = cols,
+                               .block = entry->block,
+                               .group = group,
+                               .order = m->params.order,
+                               .damping = m->params.damping };
+    struct effort_plan plan = effort_of(m, group);
+    float *h;
+    int rc;
+
+    if (m->entry == entry && m->cols == cols && m->group == group) {
+        if (m->early && !wants_hessian(m))
+            give_hessian(m);
+        m->early = false;
+        return 0;
+    }
+    m->on_cpu &= m->entry == entry;
+    if ((rc = load_hessian(m, entry, &h, e)) < 0)
+        return rc;
+    rc = plan.starts ? open_best(m, &p, plan.starts, h, e) :
+                       solve_build(&m->factor, &p, h, e);
+    m->hessian = h;
+    m->early = early;
+    if (!wants_hessian(m) && !early)
+        give_hessian(m);
+    if (rc < 0)
+        return err_prefix(e, "'%s'", entry->name);
+    m->failed = rc > 0;
+    m->entry = entry;
+    m->cols = cols;
+    m->group = group;
+    return 0;
+}
+
+/* The factor is made while the weights are on their way, as the last modules
+ * wanted it. */
+int module_hessian(struct module_solver *m, const struct frame *f,
+                   struct err *e)
+{
+    struct hessian_entry *entry;
+    int rc;
+
+    drop_factors(m);
+    if ((rc = hessian_file_take(m->hessians, f, true, e)) < 0)
+        return rc;
+    entry = hessian_file_taken(m->hessians);
+    if (!m->group || m->params.nearest || device_gpu() || !f->modules ||
+        !*f->modules || entry->block)
+        return 0;
+    return build_factor(m, entry, entry->cols, m->group, true, e);
+}
+
+/* The factor to use, or NULL to round to nearest. */
+static int choose_factor(struct module_solver *m, const struct frame *w,
+                         const struct frame *meta, struct factor **f,
+                         struct module_report *note, struct err *e)
+{
+    struct hessian_entry *entry;
+    struct factor *built;
+    int rc;
+
+    *f = NULL;
+    if (!hessian_file_any(m->hessians))
+        return 0;
+    if ((rc = hessian_file_find(m->hessians, w->name, w->dims[1], &entry, e)) <
+            0 ||
+        (rc = build_factor(m, entry, w->dims[1], meta->group, false, e)) < 0)
+        return rc;
+    built = m->best.starts ? m->best.factor[0] : m->factor;
+    module_report_factor(note, w->name, built, entry->samples);
+    if (!m->failed) {
+        *f = built;
+        return 0;
+    }
+    if (m->params.strict)
+        return err_set(e, E_DATA,
+                       "'%s': its hessian '%s' is not positive definite, even "
+                       "with damping %g",
+                       w->name, entry->name, note->damping);
+    m->fallbacks++;
+    warning("'%s': its hessian '%s' is not positive definite, even with "
+            "damping %g: rounded to nearest",
+            w->name, entry->name, note->damping);
+    return 0;
+}
+
+/* ---- cross moments ---- */
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), k = strlen(end);
+
+    return n >= k && !strcmp(s + n - k, end);
+}
+
+static char *copy(const char *s, struct err *e)
+{
+    char *p = mem_alloc(strlen(s) + 1, "solve", e);
+
+    return p ? strcpy(p, s) : NULL;
+}
+
+int module_cross(struct module_solver *m, const struct frame *f, struct err *e)
+{
+    struct cross *c = ends_with(f->name, ".drift")  ? &m->drift :
+                      ends_with(f->name, ".output") ? &m->output :
+                      ends_with(f->name, ".gap")    ? &m->gap :
+                                                      NULL;
+
+    if (f->ndim != 2 || f->dtype != DT_F32 || !f->modules || !c ||
+        (c == &m->drift && f->dims[0] != f->dims[1]))
+        return err_set(e, E_DATA, "'%s': not a cross moment", f->name);
+    drop_cross(c);
+    target_close(&m->best.target);
+    c->rows = f->dims[0];
+    c->cols = f->dims[1];
+    c->name = copy(f->name, e);
+    c->modules = c->name ? copy(f->modules, e) : NULL;
+    c->data = c->modules ? mem_pages(f->len, f->name, e) : NULL;
+    if (!c->data)
+        return e->code;
+    memcpy(c->data, f->data, f->len);
+    return 0;
+}
+
+/* Whether the moment is of this module, and of its shape. */
+static int cross_of(const struct cross *c, const struct frame *w, uint64_t rows,
+                    struct err *e)
+{
+    struct frame f = { .modules = c->modules };
+
+    if (!c->name || !frame_has_module(&f, w->name))
+        return 0;
+    if (c->rows == rows && c->cols == w->dims[1])
+        return 1;
+    return err_set(e, E_DATA, "'%s' does not fit '%s'", c->name, w->name);
+}
+
+/* The output moment for a Hessian with a prior, in new memory: free() it.
+ * G + prior W makes of G - W H, which the target is moved by, the same without
+ * the prior: it would pull weights to zero. */
+static int add_prior(const struct module_solver *m, const struct frame *w,
+                     float **output, struct err *e)
+{
+    uint64_t n = m->output.rows * m->output.cols;
+    float *to = mem_pages(n * sizeof(*to), w->name, e);
+
+    *output = to;
+    if (!to)
+        return e->code;
+    if (!to_f32(to, w->data, w->dtype, n)) {
+        free(to);
+        return err_set(e, E_BUG, "'%s': no weight", w->name);
+    }
+    for (uint64_t i = 0; i < n; i++)
+        to[i] = m->output.data[i] + (float)m->prior * to[i];
+    return 0;
+}
+
+/* ---- rows together ---- */
+
+/* Of the moments of gradients, as of Hessians: tokens more for each output. */
+static const double fisher_prior = 2;
+
+/* Room for the target that rows are solved for, if they are to be solved
+ * together; else NULL. */
+static int want_target(const struct module_solver *m, const struct frame *w,
+                       float **target, struct err *e)
+{
+    *target = NULL;
+    if (!hessian_file_has(m->fisher, w->name))
+        return 0;
+    *target = mem_pages(w->dims[0] * w->dims[1] * sizeof(float), w->name, e);
+    return *target ? 0 : e->code;
+}
+
+/* The moments of a module's outputs, with the prior; all experts of a layer have
+ * the same. */
+static int load_fisher(struct module_solver *m, const struct frame *w,
+                       struct err *e)
+{
+    struct hessian_entry *entry;
+
+    if (hessian_file_find(m->fisher, w->name, w->dims[0], &entry, e) < 0)
+        return e->code;
+    if (entry->block)
+        return err_set(e, E_DATA, "'%s': blocks of moments are too little",
+                       entry->name);
+    if (m->moments && m->moments_of == entry)
+        return 0;
+    free(m->moments);
+    m->moments = NULL;
+    if (hessian_file_load(m->fisher, entry, &m->moments, e) < 0)
+        return e->code;
+    m->moments_of = entry;
+    (void)hessian_file_add_prior(entry, fisher_prior, m->moments);
+    return 0;
+}
+
+static int couple(struct module_solver *m, const struct frame *w,
+                  const struct refined_params *p, const uint32_t *grids,
+                  uint8_t *codes, double *loss, struct err *e)
+{
+    int sweeps = of_expert(w->name) ? FISHER_EXPERT_SWEEPS : FISHER_SWEEPS;
+    struct fisher_descent c = { .rows = w->dims[0],
+                                .group = p->solve.group,
+                                .scale_dtype = p->solve.scale_dtype,
+                                .sweeps = m->params.sweeps < 0 ?
+                                              sweeps :
+                                              m->params.sweeps,
+                                .plan = &m->best.plan[0],
+                                .hessian = m->hessian,
+                                .target = p->target,
+                                .meta = grids };
+    int64_t moved;
+
+    if (load_fisher(m, w, e) < 0)
+        return e->code;
+    c.fisher = m->moments;
+    moved = fisher_descent(&c, codes, loss, e);
+    return moved < 0 ? (int)moved : 0;
+}
+
+/* ---- one module ---- */
+
+static int solve_refined(struct module_solver *m,
+                         const struct solve_params *solve,
+                         const struct frame *w, uint32_t *grids, uint8_t *codes,
+                         struct module_report *note, struct solve_result *r,
+                         struct err *e)
+{
+    struct effort_plan plan = effort_of(m, solve->group);
+    struct refined_params p = { .solve = *solve,
+                                .sweeps = plan.sweeps,
+                                .alpha = m->params.alpha,
+                                .beta = m->params.beta };
+    struct refined_result best = { .loss_plain = 0 };
+    float *own = NULL;
+    int drift = cross_of(&m->drift, w, w->dims[1], e), output, gap, rc;
+
+    output = drift < 0 ? drift : cross_of(&m->output, w, w->dims[0], e);
+    gap = output < 0 ? output : cross_of(&m->gap, w, w->dims[0], e);
+    if (gap < 0)
+        return gap;
+    p.gap = gap;
+    p.output = gap ? m->gap.data : output ? m->output.data : NULL;
+    if (!drift && !p.output)
+        target_close(&m->best.target);
+    else if (!m->best.target.plan &&
+             (rc = target_open(&m->best.target, &m->best.plan[0],
+                               drift ? m->drift.data : NULL, e)) < 0)
+        return err_prefix(e, "'%s'", m->drift.name);
+    p.block.symmetric = quant_is_symmetric(grids[0]);
+    p.block.negative = m->params.negative;
+    p.block.factors = p.block.symmetric ? plan.factors : plan.shrinks;
+    p.block.scale_dtype = solve->scale_dtype;
+    note->corrected = drift || p.output;
+    note->effort = effort_names[m->params.effort];
+    if (output && !gap && m->prior > 0) {
+        if ((rc = add_prior(m, w, &own, e)) < 0)
+            return rc;
+        p.output = own;
+    }
+    rc = want_target(m, w, &p.target, e);
+    if (rc >= 0)
+        rc = refined_solve(&p, &m->best, w->data, grids, codes, &best, e);
+    if (rc >= 0 && p.target)
+        rc = couple(m, w, &p, grids, codes, &best.solve.loss, e);
+    free(p.target);
+    free(own);
+    *r = best.solve;
+    note->loss_gptq = best.loss_plain;
+    return rc;
+}
+
+int module_solve(struct module_solver *m, const struct frame *w,
+                 const struct frame *meta, uint32_t *grids, uint8_t *codes,
+                 struct module_report *note, struct err *e)
+{
+    struct solve_params p = { .dtype = w->dtype,
+                              .scale_dtype = meta->scale_dtype,
+                              .group = meta->group,
+                              .rows = w->dims[0],
+                              .cols = w->dims[1],
+                              .nearest = m->params.nearest,
+                              .compare = true };
+    struct solve_result r;
+    struct factor *f;
+    double start = seconds_now();
+    int rc;
+
+    *note = (struct module_report){ .method = "rtn" };
+    if ((rc = module_check(w, meta, e)) < 0 ||
+        (rc = choose_factor(m, w, meta, &f, note, e)) < 0)
+        return rc;
+    rc = f && m->best.starts ?
+             solve_refined(m, &p, w, grids, codes, note, &r, e) :
+             solve_run(&p, w->data, grids, f, codes, &r, e);
+    if (rc < 0 && f && m->best.starts && refined_on_gpu(&m->best) &&
+        device_declined(&rc, e)) { /* its factors are made anew, on the CPU */
+        m->on_cpu = true;
+        m->cols = 0;
+        return module_solve(m, w, meta, grids, codes, note, e);
+    }
+    if (rc < 0)
+        return err_prefix(e, "'%s'", w->name);
+    if (f)
+        module_report_codes(note, p.nearest, m->params.order, &r);
+    note->seconds = seconds_now() - start;
+    return 0;
+}

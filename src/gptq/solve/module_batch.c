@@ -1,0 +1,368 @@
+/* together.c - see together.h. */
+#include "gptq/solve/module_batch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/io/prefetch.h"
+#include "device/device.h"
+#include "gptq/solve/solve.h"
+
+/* A module, and where it is solved; input -1: not here. */
+struct member {
+    const struct frame *weight; /* its qmeta is the frame behind */
+    int input, linear;
+    struct module_report note;
+};
+
+struct together {
+    const struct module_params *params;
+    struct ahead *ahead;
+    /* The reading thread's: the file, the Hessian of it that came last, and the
+     * modules of the stream's own that came last. */
+    struct hessian_file *file;
+    const struct hessian_entry *last;
+    char *named;
+    /* The batch: */
+    const struct frame *frame;
+    int n;
+    const struct frame *waits; /* the weight at the end; NULL: none */
+    struct solve_input *input;
+    const struct frame **hessian; /* of each input */
+    int n_inputs;
+    struct member *member; /* [n], by the frame of the weight */
+    uint8_t *codes;
+    size_t codes_cap;
+};
+
+bool together_wanted(const struct module_params *p)
+{
+    return device_gpu() && p->effort == EFFORT_FAST && !p->nearest &&
+           !p->fisher;
+}
+
+/* ---- the reading thread ---- */
+
+static bool lists(const char *modules, const char *module)
+{
+    const struct frame f = { .modules = modules };
+
+    return modules && frame_has_module(&f, module);
+}
+
+static int remember(struct together *t, const struct frame *f, struct err *e)
+{
+    const char *s = f->modules ? f->modules : "";
+
+    if (mem_grow(&t->named, strlen(s) + 1, "solve", e) < 0)
+        return e->code;
+    strcpy(t->named, s);
+    return 0;
+}
+
+/* A prior on others than experts is module.c's to add. */
+static bool is_ours(const struct together *t, const char *hessian)
+{
+    return t->params->prior <= 0 || strstr(hessian, ".experts.");
+}
+
+/* The Hessian of a weight, out of the file, unless it was there before. */
+static int add_hessian(void *arg, struct ahead *a, const struct frame *f,
+                       const struct frame *have, int n, struct frame *more,
+                       struct err *e)
+{
+    struct together *t = arg;
+    struct hessian_entry *entry;
+    struct err none;
+    float *data;
+
+    (void)have;
+    (void)n;
+    if (f->role == ROLE_HESSIAN)
+        return remember(t, f, e);
+    if (f->role != ROLE_WEIGHT || f->ndim != 2 || lists(t->named, f->name) ||
+        !hessian_file_has(t->file, f->name) ||
+        hessian_file_find(t->file, f->name, f->dims[1], &entry, &none) < 0 ||
+        entry == t->last || entry->block || !is_ours(t, entry->name))
+        return 0;
+    data = ahead_room(a, entry->len, e);
+    if (!data || hessian_file_read(t->file, entry, data, e) < 0)
+        return e->code;
+    t->last = entry;
+    *more = (struct frame){ .role = ROLE_HESSIAN,
+                            .dtype = DT_F32,
+                            .ndim = 1,
+                            .dims = { entry->len / sizeof(*data) },
+                            .ancillary = true,
+                            .samples = entry->samples,
+                            .data = data,
+                            .len = entry->len };
+    strcpy(more->name, entry->name);
+    return 1;
+}
+
+int together_open(struct together **out, const struct module_params *p,
+                  struct stream_reader *r, struct stream_writer *w,
+                  struct err *e)
+{
+    struct together *t = mem_zero(1, sizeof(*t), "solve", e);
+    struct ahead_params a = { .bytes = AHEAD_BYTES,
+                              .frames = AHEAD_FRAMES,
+                              .before = add_hessian,
+                              .arg = t };
+
+    if (!t)
+        return e->code;
+    t->params = p;
+    if (hessian_file_open(&t->file, p->hessian, NULL, e) < 0 ||
+        ahead_open(&t->ahead, r, w, &a, e) < 0) {
+        together_close(t);
+        return e->code;
+    }
+    *out = t;
+    return 0;
+}
+
+/* ---- who is solved with whom ---- */
+
+static void drop_batch(struct together *t)
+{
+    for (int i = 0; i < t->n_inputs; i++)
+        factor_free(t->input[i].factor);
+    t->n_inputs = 0;
+}
+
+void together_close(struct together *t)
+{
+    if (!t)
+        return;
+    drop_batch(t);
+    ahead_close(t->ahead);
+    hessian_file_close(t->file);
+    free(t->named);
+    free(t->input);
+    free(t->hessian);
+    free(t->member);
+    free(t->codes);
+    free(t);
+}
+
+/* What a Hessian has to be. */
+static bool fits(const struct together *t, const struct frame *h,
+                 const struct frame *w)
+{
+    uint64_t cols = w->dims[1];
+
+    return h && h->dtype == DT_F32 && !h->block && h->ndim == 1 &&
+           h->dims[0] == cols * (cols + 1) / 2 && is_ours(t, h->name);
+}
+
+static struct solve_input *input_of(struct together *t, const struct frame *h)
+{
+    struct solve_input *in = t->input + t->n_inputs;
+
+    for (int i = t->n_inputs; i-- > 0;)
+        if (t->hessian[i] == h && t->input[i].n < SOLVE_LINEARS)
+            return &t->input[i];
+    t->hessian[t->n_inputs++] = h;
+    *in = (struct solve_input){ .h = h->data };
+    return in;
+}
+
+static size_t code_bytes(const struct frame *w)
+{
+    return w->dims[0] * (w->dims[1] / 2);
+}
+
+/* A module, if it can be solved here; its codes go to to. */
+static bool add_module(struct together *t, struct member *m,
+                       const struct frame *h, uint8_t *to)
+{
+    const struct frame *w = m->weight, *meta = w + 1;
+    struct solve_input *in;
+    struct err none;
+
+    if (!fits(t, h, w) || module_check(w, meta, &none) < 0)
+        return false;
+    in = input_of(t, h);
+    m->input = (int)(in - t->input);
+    m->linear = in->n++;
+    in->linear[m->linear].params =
+        (struct solve_params){ .rows = w->dims[0],
+                               .cols = w->dims[1],
+                               .group = meta->group,
+                               .dtype = w->dtype,
+                               .scale_dtype = meta->scale_dtype,
+                               .compare = true };
+    in->linear[m->linear].w = w->data;
+    in->linear[m->linear].meta = meta->data;
+    in->linear[m->linear].codes = to;
+    return true;
+}
+
+static bool is_module(const struct together *t, int i)
+{
+    const struct frame *f = t->frame + i;
+
+    return i + 1 < t->n && f->role == ROLE_WEIGHT && f->ndim == 2 &&
+           f[1].role == ROLE_QMETA && !strcmp(f->name, f[1].name);
+}
+
+static int reserve(struct together *t, struct err *e)
+{
+    size_t n = (size_t)t->n, bytes = 0;
+
+    for (int i = 0; i < t->n; i++)
+        bytes += is_module(t, i) ? code_bytes(t->frame + i) : 0;
+    if (mem_grow(&t->input, n * sizeof(*t->input), "solve", e) < 0 ||
+        mem_grow(&t->hessian, n * sizeof(*t->hessian), "solve", e) < 0 ||
+        mem_grow(&t->member, n * sizeof(*t->member), "solve", e) < 0)
+        return e->code;
+    if (bytes <= t->codes_cap)
+        return 0;
+    free(t->codes);
+    t->codes_cap = 0;
+    t->codes = mem_pages(bytes, "solve", e);
+    t->codes_cap = t->codes ? bytes : 0;
+    return t->codes ? 0 : e->code;
+}
+
+/* The modules of the batch by their Hessians: that of the stream's that came
+ * last, if it names the module, else the file's. */
+static int find_modules(struct together *t, struct err *e)
+{
+    const struct frame *own = NULL, *filed = NULL;
+    uint8_t *to;
+
+    if (reserve(t, e) < 0)
+        return e->code;
+    to = t->codes;
+    for (int i = 0; i < t->n; i++) {
+        const struct frame *f = t->frame + i;
+        struct member *m = &t->member[i];
+
+        *m = (struct member){ .weight = f, .input = -1 };
+        if (f->role == ROLE_HESSIAN && f->ancillary)
+            filed = f;
+        else if (f->role == ROLE_HESSIAN)
+            own = f;
+        if (is_module(t, i) &&
+            add_module(t, m, own && lists(own->modules, f->name) ? own : filed,
+                       to))
+            to += code_bytes(f);
+    }
+    return 0;
+}
+
+static bool alike(const struct solve_input *a, const struct solve_input *b)
+{
+    bool same = a->n == b->n;
+
+    for (int i = 0; same && i < a->n; i++)
+        same = solve_same(&a->linear[i].params, &b->linear[i].params);
+    return same;
+}
+
+/* Inputs alike, as many as there are, from the first one on. */
+static int solve_alike(struct together *t, int first, struct solve_input **list,
+                       bool *seen, struct err *e)
+{
+    const struct solve_params *s = &t->input[first].linear[0].params;
+    const struct factor_params p = { .cols = s->cols,
+                                     .group = s->group,
+                                     .order = t->params->order,
+                                     .damping = t->params->damping };
+    double start = seconds_now();
+    int n = 0, rc;
+
+    for (int i = first; i < t->n_inputs; i++)
+        if (!seen[i] && alike(&t->input[first], &t->input[i])) {
+            seen[i] = true;
+            list[n++] = &t->input[i];
+        }
+    rc = solve_gpu_together(list, n, &p, e);
+    for (int i = 0; i < n; i++)
+        list[i]->seconds = (seconds_now() - start) / n / list[i]->n;
+    return rc;
+}
+
+static int solve_all(struct together *t, struct err *e)
+{
+    size_t n = (size_t)t->n_inputs;
+    struct solve_input **list = mem_zero(n, sizeof(*list), "solve", e);
+    bool *seen = list ? mem_zero(n, sizeof(*seen), "solve", e) : NULL;
+    int rc = seen ? 0 : e->code;
+
+    for (int i = 0; i < t->n_inputs && rc >= 0; i++)
+        if (!seen[i])
+            rc = solve_alike(t, i, list, seen, e);
+    free(list);
+    free(seen);
+    return rc;
+}
+
+/* ---- batches ---- */
+
+/* The last Hessians and a weight that waits are for what comes behind, too. */
+static void keep_ends(struct together *t)
+{
+    int own = -1, filed = -1;
+
+    for (int i = 0; i < t->n; i++)
+        if (t->frame[i].role == ROLE_HESSIAN)
+            *(t->frame[i].ancillary ? &filed : &own) = i;
+    if (own >= 0)
+        ahead_keep(t->ahead, own);
+    if (filed >= 0)
+        ahead_keep(t->ahead, filed);
+    t->waits = NULL;
+    if (t->frame[t->n - 1].role == ROLE_WEIGHT) {
+        ahead_keep(t->ahead, --t->n);
+        t->waits = t->frame + t->n;
+    }
+}
+
+int together_next(struct together *t, const struct frame **frame, int *n,
+                  struct err *e)
+{
+    int rc;
+
+    drop_batch(t);
+    rc = ahead_next(t->ahead, &t->frame, &t->n, e);
+    if (rc < 0 || (!rc && !t->waits))
+        return rc;
+    if (rc) {
+        keep_ends(t);
+    } else { /* it has no qmeta */
+        t->frame = t->waits;
+        t->waits = NULL;
+        t->n = 1;
+    }
+    if (find_modules(t, e) < 0 || solve_all(t, e) < 0)
+        return e->code;
+    *frame = t->frame;
+    *n = t->n;
+    return 1;
+}
+
+const uint8_t *together_codes(const struct together *t, int i,
+                              const struct module_report **note)
+{
+    struct member *m = &t->member[i];
+    const struct solve_input *in = t->input + m->input;
+
+    if (m->input < 0 || !in->solved)
+        return NULL;
+    m->note = (struct module_report){ .seconds = in->seconds };
+    module_report_factor(&m->note, m->weight->name, in->factor,
+                         t->hessian[m->input]->samples);
+    module_report_codes(&m->note, false, t->params->order,
+                        &in->linear[m->linear].result);
+    *note = &m->note;
+    return in->linear[m->linear].codes;
+}
+
+const char *together_head(const struct together *t)
+{
+    return ahead_head(t->ahead);
+}

@@ -1,0 +1,181 @@
+/* module_report.c - see module_report.h. */
+#include "gptq/solve/module_report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/io/json.h"
+
+static const char *const order_names[] = { "natural", "activation", "group",
+                                           "inside" };
+
+void module_report_factor(struct module_report *note, const char *module,
+                          const struct factor *f, uint64_t samples)
+{
+    note->samples = samples;
+    if (!samples)
+        warning("'%s': no token has reached it", module);
+    note->tried = f->tried;
+    note->n_tried = f->n_tried;
+    note->damping = f->tried[f->n_tried - 1];
+}
+
+void module_report_codes(struct module_report *note, bool nearest,
+                         enum factor_order order, const struct solve_result *r)
+{
+    if (!nearest) {
+        note->method = "gptq";
+        note->order = order_names[note->effort ? ORDER_GROUP : order];
+    }
+    note->measured = true;
+    note->loss = r->loss;
+    note->loss_rtn = r->loss_nearest;
+}
+
+/* module: NULL leaves it out; seconds: said only where they may be. */
+static void note_json(struct json_writer *w, const struct module_report *note,
+                      const char *module, bool seconds)
+{
+    jw_begin(w, '{');
+    if (module) {
+        jw_key(w, "module");
+        jw_string(w, module);
+    }
+    jw_key(w, "method");
+    jw_string(w, note->method);
+    if (note->order) {
+        jw_key(w, "order");
+        jw_string(w, note->order);
+    }
+    if (note->effort) {
+        jw_key(w, "effort");
+        jw_string(w, note->effort);
+        jw_key(w, "corrected");
+        jw_bool(w, note->corrected);
+    }
+    if (note->measured) {
+        jw_key(w, "loss");
+        jw_number(w, note->loss);
+        jw_key(w, "loss_rtn");
+        jw_number(w, note->loss_rtn);
+        if (note->loss_gptq > 0) {
+            jw_key(w, "loss_gptq");
+            jw_number(w, note->loss_gptq);
+        }
+    }
+    if (note->n_tried) {
+        jw_key(w, "samples");
+        jw_int(w, (int64_t)note->samples);
+        jw_key(w, "damping");
+        jw_number(w, note->damping);
+    }
+    if (note->n_tried > 1 || (note->n_tried && !note->measured)) {
+        jw_key(w, "damping_tried");
+        jw_begin(w, '[');
+        for (int i = 0; i < note->n_tried; i++)
+            jw_number(w, note->tried[i]);
+        jw_end(w, ']');
+    }
+    if (seconds) {
+        jw_key(w, "seconds");
+        jw_number(w, note->seconds);
+    }
+    jw_end(w, '}');
+}
+
+static int write_note(const struct json_writer *w, const char *module,
+                      bool ancillary, struct stream_writer *out, struct err *e)
+{
+    struct frame f = { .role = ROLE_NOTE,
+                       .dtype = DT_U8,
+                       .ndim = 1,
+                       .dims = { w->len },
+                       .ancillary = ancillary,
+                       .data = w->text,
+                       .len = w->len };
+
+    if (w->failed)
+        return err_set(e, E_TEMP, "'%s': out of memory", module);
+    snprintf(f.name, sizeof(f.name), "%s", module);
+    return stream_write(out, &f, e);
+}
+
+static int write_codes(const struct frame *w, const struct frame *grids,
+                       const uint8_t *codes, struct stream_writer *out,
+                       struct err *e)
+{
+    struct frame f = { .role = ROLE_CODES,
+                       .dtype = DT_U4,
+                       .ndim = 2,
+                       .dims = { w->dims[0], w->dims[1] },
+                       .group = grids->group,
+                       .data = codes,
+                       .len = w->dims[0] * (w->dims[1] / 2) };
+
+    memcpy(f.name, w->name, sizeof(f.name));
+    return stream_write(out, &f, e) < 0 ? e->code : stream_write(out, grids, e);
+}
+
+/* And the seconds. */
+static int write_notes(const struct module_report *note, const char *module,
+                       struct stream_writer *out, struct err *e)
+{
+    struct json_writer w, t;
+    int rc;
+
+    jw_init(&w, 0);
+    note_json(&w, note, NULL, false);
+    rc = write_note(&w, module, false, out, e);
+    jw_init(&t, 0);
+    jw_begin(&t, '{');
+    jw_key(&t, "seconds");
+    jw_number(&t, note->seconds);
+    jw_end(&t, '}');
+    if (rc >= 0)
+        rc = write_note(&t, module, true, out, e);
+    free(w.text);
+    free(t.text);
+    return rc;
+}
+
+int module_write(const struct module_report *note, const struct frame *weight,
+                 const struct frame *grids, const uint8_t *codes,
+                 struct stream_writer *out, struct publish *report,
+                 struct err *e)
+{
+    const char *module = weight->name;
+    struct json_writer w;
+    int rc;
+
+    if (write_codes(weight, grids, codes, out, e) < 0 ||
+        write_notes(note, module, out, e) < 0)
+        return e->code;
+    if (!report)
+        return 0;
+    jw_init(&w, 0);
+    note_json(&w, note, module, true);
+    rc = w.failed ? err_set(e, E_TEMP, "'%s': out of memory", module) : 0;
+    if (rc >= 0) {
+        w.text[w.len] = '\n'; /* a line is one write, whoever else writes */
+        rc = publish_write(report, w.text, w.len + 1, e);
+    }
+    free(w.text);
+    return rc;
+}
+
+const char *module_summary(char text[MODULE_SUMMARY], uint64_t modules,
+                           double loss, double loss_rtn, uint64_t fallbacks)
+{
+    int k = snprintf(text, MODULE_SUMMARY, "%llu modules",
+                     (unsigned long long)modules);
+
+    if (loss_rtn > 0)
+        k += snprintf(text + k, MODULE_SUMMARY - (size_t)k,
+                      ", loss %.4g (round-to-nearest %.4g)", loss, loss_rtn);
+    if (fallbacks)
+        snprintf(text + k, MODULE_SUMMARY - (size_t)k,
+                 ", %llu rounded to nearest because their hessian failed",
+                 (unsigned long long)fallbacks);
+    return text;
+}

@@ -1,0 +1,146 @@
+/* refine.c - see refine.h.
+ *
+ * The gradient is formed anew for every panel of eight inputs from what is
+ * left of all inputs: as many operations as keeping it up to date, nothing
+ * drifts, and the product is the solver's. */
+#include "gptq/solve/refine.h"
+
+#include <string.h>
+
+#include "common/math/quant.h"
+#include "gptq/solve/refine_kernel.h"
+
+enum { ROWS = SOLVE_ROWS, COLS = FACTOR_PANEL };
+
+static uint64_t end_of(const struct tile_group *g)
+{
+    return (g->c1 + COLS - 1) / COLS * COLS;
+}
+
+/* The codes of the group, one panel after another; what d lost to out. */
+static bool move_codes(struct tile *s, const struct tile_group *g, float *moved)
+{
+    uint64_t n = s->plan->f->padded;
+    bool any = false;
+
+    for (uint64_t c = g->c0; c < end_of(g); c += COLS) {
+        float acc[COLS * ROWS];
+        struct refine_panel p = {
+            .acc = acc,
+            .h = tile_hessian(s->plan, c, c),
+            .scale = s->scale + g->group * ROWS,
+            .zero = s->zero + g->group * ROWS,
+            .w = s->w + c * ROWS,
+            .d = s->d + c * ROWS,
+            .codes = s->codes + c * ROWS,
+            .moved = moved + (c - g->c0) * ROWS,
+        };
+
+        memset(acc, 0, sizeof(acc));
+        s->k->product(acc, s->d, tile_hessian(s->plan, c, 0), n);
+        memcpy(s->acc + (c - g->c0) * ROWS, acc, sizeof(acc));
+        any |= refine_kernel_best()(&p);
+    }
+    return any;
+}
+
+/* a[n][48] = codes - zero */
+static void centre(float *restrict a, const uint8_t *restrict codes,
+                   const float *restrict zero, uint64_t n)
+{
+    for (uint64_t c = 0; c < n; c++, a += ROWS, codes += ROWS)
+        for (int r = 0; r < ROWS; r++)
+            a[r] = (float)codes[r] - zero[r];
+}
+
+/* d[n][48] = w - scale a */
+static void take_off(float *restrict d, const float *restrict w,
+                     const float *restrict a, const float *restrict scale,
+                     uint64_t n)
+{
+    for (uint64_t c = 0; c < n; c++, d += ROWS, w += ROWS, a += ROWS)
+        for (int r = 0; r < ROWS; r++)
+            d[r] = w[r] - a[r] * scale[r];
+}
+
+/* num = g a, den = a H a of each row, a = codes - zero; acc holds the gradients
+ * as they were when each panel was visited, moved what has changed since the
+ * group was begun: the panels behind knew of it, those before did not. */
+static void moments(struct tile *s, const struct tile_group *g,
+                    const float *moved, float *a, float *num, float *den)
+{
+    uint64_t n = end_of(g) - g->c0, inputs = g->c1 - g->c0;
+
+    memset(num, 0, ROWS * sizeof(*num));
+    memset(den, 0, ROWS * sizeof(*den));
+    centre(a, s->codes + g->c0 * ROWS, s->zero + g->group * ROWS, inputs);
+    memset(a + inputs * ROWS, 0, (n - inputs) * ROWS * sizeof(*a));
+    for (uint64_t c = 0; c < n; c += COLS) {
+        float grad[COLS * ROWS], curve[COLS * ROWS] = { 0 };
+
+        memcpy(grad, s->acc + c * ROWS, sizeof(grad));
+        s->k->product(grad, moved + c * ROWS,
+                      tile_hessian(s->plan, g->c0 + c, g->c0 + c), n - c);
+        s->k->product(curve, a, tile_hessian(s->plan, g->c0 + c, g->c0), n);
+        tile_products(num, grad, a + c * ROWS);
+        tile_products(den, curve, a + c * ROWS);
+    }
+}
+
+/* The scale of row r: true when it changed. */
+static bool refit(struct tile *s, const struct tile_group *g, uint64_t r,
+                  double num, double den, enum dtype scale_dtype)
+{
+    uint64_t at = g->group * ROWS + r;
+    uint32_t old = s->meta[at], meta;
+    float sign = old >> 24 & QUANT_NEGATIVE ? -1 : 1;
+    double step, scale = den > 0 ? sign * (s->scale[at] + num / den) : 0;
+
+    if (!(scale > 0))
+        return false;
+    meta = quant_meta((float)scale, (int)s->zero[at], quant_is_symmetric(old),
+                      scale_dtype);
+    if (sign < 0)
+        meta = quant_negative(meta);
+    step = (double)quant_grid(meta, scale_dtype).scale - s->scale[at];
+    if (meta == old || !(step * step * den < 2 * step * num))
+        return false;
+    tile_set_grid(s, g->group, r, meta, scale_dtype);
+    return true;
+}
+
+static bool refit_group(struct tile *s, const struct tile_group *g,
+                        const float *moved, enum dtype scale_dtype)
+{
+    float *a = s->scratch + 2 * s->plan->widest * ROWS;
+    float num[ROWS], den[ROWS];
+    bool any = false;
+
+    moments(s, g, moved, a, num, den);
+    for (uint64_t r = 0; r < ROWS; r++)
+        any |= refit(s, g, r, num[r], den[r], scale_dtype);
+    if (!any)
+        return false;
+    take_off(s->d + g->c0 * ROWS, s->w + g->c0 * ROWS, a,
+             s->scale + g->group * ROWS, g->c1 - g->c0);
+    return true;
+}
+
+int refine(struct tile *s, int n, enum dtype scale_dtype)
+{
+    float *moved = s->scratch;
+    bool any = true;
+    int done = 0;
+
+    while (any && done < n) {
+        any = false;
+        for (uint64_t i = 0; i < s->plan->groups; i++) {
+            const struct tile_group *g = &s->plan->group[i];
+
+            any |= move_codes(s, g, moved);
+            any |= refit_group(s, g, moved, scale_dtype);
+        }
+        done++;
+    }
+    return done;
+}

@@ -1,0 +1,36 @@
+/* solve_cost.c - see solve_cost.h. */
+#include "gptq/solve/solve_cost.h"
+
+static int starts(const struct effort_plan *p)
+{
+    return p->starts ? p->starts : 1;
+}
+
+double solve_cost_input(const struct solve_cost *c, double cols)
+{
+    const struct effort_plan p = effort_plan(c->effort);
+
+    return starts(&p) * cols * cols * cols / 3;
+}
+
+double solve_cost_linear(const struct solve_cost *c, double rows, double cols)
+{
+    const struct effort_plan p = effort_plan(c->effort);
+    const struct block_params b = { .symmetric = c->symmetric,
+                                    .negative = true,
+                                    .factors =
+                                        c->symmetric ? p.factors : p.shrinks };
+    double whole = rows * cols * cols; /* one pass over all pairs of inputs */
+    double group = rows * cols * (double)c->group;
+    double sum = starts(&p) * whole;
+
+    if (p.starts) /* and plain GPTQ beside it, losses, sweeps there and back */
+        sum += whole + p.starts * (block_candidates(&b) * group +
+                                   (2 * p.sweeps + 2) * whole);
+    return sum + (c->corrected ? 4 * whole : 0);
+}
+
+double solve_cost_fisher(double rows, double cols, int sweeps)
+{
+    return 2.0 * sweeps * rows * cols * (rows + cols);
+}

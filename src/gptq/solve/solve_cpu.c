@@ -1,0 +1,562 @@
+/* solve_cpu.c - see solve.h: the solver on the CPU, tiles of rows over threads.
+ *
+ * A tile is some panels of 48 rows, held transposed: the 48
+ * values of an input lie together, in the factor's order.  Blocks of columns
+ * are walked from the last to the first; what earlier inputs push onto a block
+ * is one product of the tile's displacements with the factor, in pieces that
+ * stay in the caches. */
+#include "gptq/solve/solve.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/math/lanes.h"
+#include "common/math/quant.h"
+#include "common/math/threads.h"
+#include "gptq/solve/solve_kernel.h"
+
+enum {
+    ROWS = SOLVE_ROWS,
+    COLS = FACTOR_PANEL,
+    TILE_PANELS = 8, /* at most */
+    STRIP = LANES,   /* rows that are transposed together */
+    BLOCK = 256,     /* columns whose products are formed together */
+    DEPTH = 128      /* of earlier inputs, in one piece of a product */
+};
+
+struct job {
+    const struct solve_params *p;
+    const struct factor *f;
+    const struct solve_kernels *k;
+    lanes_turn_fn *transpose;
+    const char *w;
+    const uint32_t *meta;
+    uint8_t *codes;
+    double *loss, *nearest; /* [rows] */
+    const uint32_t *where;  /* [cols]: the column of an input */
+    uint64_t panels, tiles; /* of all rows */
+    pthread_mutex_t lock;
+    void **spare; /* [n_spare]: memory of tiles that are done */
+    int n_spare;
+    struct threads_error error; /* by row */
+};
+
+/* A tile at work; one allocation. */
+struct tile {
+    const struct job *j;
+    uint64_t first, rows, panels, padded, groups;
+    float *d;            /* [panels][padded][48] */
+    float *acc;          /* [panels][BLOCK][48] */
+    float *scale, *zero; /* [panels][groups][48] */
+    float *loss, *dist;  /* [panels][48] */
+    float *strip;        /* [STRIP][ld] */
+    float *transposed;   /* [ld][STRIP] */
+    uint8_t *codes;      /* [panels][padded][48] */
+    uint8_t *nibbles;    /* [ld / 2][STRIP] */
+    uint64_t ld;         /* no power of two */
+    void *memory;
+};
+
+/* Memory that a tile before has touched already, or new. */
+static void *tile_memory(struct job *j, size_t bytes, struct err *e)
+{
+    void *m = NULL;
+
+    pthread_mutex_lock(&j->lock);
+    if (j->n_spare)
+        m = j->spare[--j->n_spare];
+    pthread_mutex_unlock(&j->lock);
+    return m ? m : mem_pages(bytes, "solve", e);
+}
+
+static void tile_close(struct job *j, struct tile *t)
+{
+    if (!t->memory)
+        return;
+    pthread_mutex_lock(&j->lock);
+    j->spare[j->n_spare++] = t->memory; /* at most one a thread */
+    pthread_mutex_unlock(&j->lock);
+}
+
+static int tile_open(struct tile *t, struct job *j, uint64_t index,
+                     struct err *e)
+{
+    uint64_t cols = j->p->cols, most = (j->panels + j->tiles - 1) / j->tiles;
+    uint64_t begin = j->panels * index / j->tiles;
+    uint64_t n_panel, n_grid;
+
+    t->j = j;
+    t->panels = j->panels * (index + 1) / j->tiles - begin;
+    t->first = begin * ROWS;
+    t->rows = t->panels * ROWS;
+    if (t->first + t->rows > j->p->rows)
+        t->rows = j->p->rows - t->first;
+    t->padded = j->f->padded;
+    t->groups = quant_groups(cols, j->p->group);
+    t->ld = (cols + 31) / 16 * 16;
+    n_panel = t->padded * ROWS;
+    n_grid = t->groups * ROWS;
+    t->memory =
+        tile_memory(j,
+                    most * (n_panel * (sizeof(float) + 1) +
+                            ((BLOCK + 2) * ROWS + 2 * n_grid) * sizeof(float)) +
+                        STRIP * t->ld * (2 * sizeof(float) + 1),
+                    e);
+    if (!t->memory)
+        return e->code;
+    t->d = t->memory;
+    t->acc = t->d + most * n_panel;
+    t->loss = t->acc + most * BLOCK * ROWS;
+    t->dist = t->loss + most * ROWS;
+    t->scale = t->dist + most * ROWS;
+    t->zero = t->scale + most * n_grid;
+    t->strip = t->zero + most * n_grid;
+    t->transposed = t->strip + STRIP * t->ld;
+    t->codes = (uint8_t *)(t->transposed + STRIP * t->ld);
+    t->nibbles = t->codes + most * n_panel;
+    return 0;
+}
+
+/* The displacements of panel q at column c. */
+static float *at(const struct tile *t, uint64_t q, uint64_t c)
+{
+    return t->d + (q * t->padded + c) * ROWS;
+}
+
+/* ---- in and out of the transposed form ---- */
+
+static void load_grids(struct tile *t)
+{
+    const struct job *j = t->j;
+
+    for (uint64_t r = 0; r < t->panels * ROWS; r++)
+        for (uint64_t g = 0; g < t->groups; g++) {
+            uint64_t to = (r / ROWS * t->groups + g) * ROWS + r % ROWS;
+            struct qgrid q = { 1, 8 };
+
+            if (r < t->rows)
+                q = quant_grid(j->meta[(t->first + r) * t->groups + g],
+                               j->p->scale_dtype);
+            t->scale[to] = q.scale;
+            t->zero[to] = (float)q.zero;
+        }
+}
+
+/* One row as floats, t->ld of them; a row beyond the last is zero. */
+static int load_row(const struct tile *t, float *x, uint64_t r, struct err *e)
+{
+    const struct solve_params *p = t->j->p;
+    uint64_t stride = p->cols * dtype_bits(p->dtype) / 8;
+
+    if (r >= t->rows) {
+        memset(x, 0, t->ld * sizeof(*x));
+        return 0;
+    }
+    if (!to_f32(x, t->j->w + (t->first + r) * stride, p->dtype, p->cols))
+        return err_set(e, E_DATA, "%s is no float type", dtype_name(p->dtype));
+    memset(x + p->cols, 0, (t->ld - p->cols) * sizeof(*x));
+    if (lanes_finite(x, p->cols))
+        return 0;
+    for (uint64_t i = 0; i < p->cols; i++)
+        if (!isfinite(x[i]))
+            return err_set(e, E_DATA, "row %llu: input %llu is not finite",
+                           (unsigned long long)(t->first + r),
+                           (unsigned long long)i);
+    return 0;
+}
+
+/* The strip's rows, first those of an input together, then the inputs in the
+ * factor's order. */
+static void transpose_weights(const struct tile *t, float *to)
+{
+    const struct factor *f = t->j->f;
+    static const float none[STRIP];
+
+    for (uint64_t i = 0; i < f->cols; i += STRIP) {
+        const float *row[STRIP];
+        float *column[STRIP];
+
+        for (uint64_t r = 0; r < STRIP; r++) {
+            row[r] = t->strip + r * t->ld + i;
+            column[r] = t->transposed + (i + r) * STRIP;
+        }
+        t->j->transpose(column, row);
+    }
+    for (uint64_t c = 0; c < f->cols; c++, to += ROWS)
+        memcpy(to, f->dead[c] ? none : t->transposed + f->input[c] * STRIP,
+               sizeof(none));
+}
+
+static int load_weights(struct tile *t, struct err *e)
+{
+    const struct factor *f = t->j->f;
+    int rc;
+
+    for (uint64_t q = 0; q < t->panels; q++)
+        memset(at(t, q, f->cols), 0,
+               (t->padded - f->cols) * ROWS * sizeof(float));
+    for (uint64_t r0 = 0; r0 < t->panels * ROWS; r0 += STRIP) {
+        for (uint64_t r = 0; r < STRIP; r++)
+            if ((rc = load_row(t, t->strip + r * t->ld, r0 + r, e)) < 0)
+                return rc;
+        transpose_weights(t, at(t, r0 / ROWS, 0) + r0 % ROWS);
+    }
+    return 0;
+}
+
+/* STRIP rows of codes, those of an input together, to pairs of them in bytes:
+ * nibbles[cols / 2][STRIP]. */
+static void pair_codes(uint8_t *nibbles, const uint8_t *codes,
+                       const uint32_t *where, uint64_t cols)
+{
+    typedef uint8_t vb __attribute__((vector_size(STRIP)));
+
+    for (uint64_t i = 0; i < cols; i += 2, nibbles += STRIP) {
+        vb low, high;
+
+        memcpy(&low, codes + where[i] * (uint64_t)ROWS, sizeof(low));
+        memcpy(&high, codes + where[i + 1] * (uint64_t)ROWS, sizeof(high));
+        low |= high << 4;
+        memcpy(nibbles, &low, sizeof(low));
+    }
+}
+
+static void store_codes(struct tile *t)
+{
+    uint64_t width = t->j->p->cols / 2;
+
+    for (uint64_t r0 = 0; r0 < t->rows; r0 += STRIP) {
+        const uint8_t *from = t->codes + r0 / ROWS * t->padded * ROWS;
+        uint8_t *to = t->j->codes + (t->first + r0) * width;
+        uint64_t n = t->rows - r0 < STRIP ? t->rows - r0 : STRIP;
+
+        pair_codes(t->nibbles, from + r0 % ROWS, t->j->where, 2 * width);
+        for (uint64_t i = 0; i < width; i += STRIP) {
+            uint64_t most = width - i < STRIP ? width - i : STRIP;
+            uint8_t part[STRIP * STRIP];
+
+            lanes_turn_bytes(part, STRIP, t->nibbles + i * STRIP);
+            for (uint64_t r = 0; r < n; r++)
+                memcpy(to + r * width + i, part + r * STRIP, most);
+        }
+    }
+}
+
+/* ---- products with the factor ---- */
+
+/* While column c of panel q is multiplied, ask for a share of what comes after:
+ * the next panel's displacements, and the factor's next piece.  Their streams
+ * are too short for the hardware to foresee. */
+static void prefetch(const struct tile *t, uint64_t q, uint64_t k, uint64_t i,
+                     uint64_t n, const float *l)
+{
+    uint64_t d_lines = DEPTH * ROWS / 16, l_lines = DEPTH * COLS / 16;
+    bool last = q + 1 == t->panels;
+    uint64_t next = last ? k + DEPTH : k;
+    const float *d = at(t, last ? 0 : q + 1, next);
+
+    if (next + DEPTH <= t->padded)
+        for (uint64_t j = d_lines * i / n; j < d_lines * (i + 1) / n; j++)
+            __builtin_prefetch(d + 16 * j, 0, 2);
+    if (k + 2 * DEPTH <= t->padded)
+        for (uint64_t j = l_lines * q / t->panels;
+             j < l_lines * (q + 1) / t->panels; j++)
+            __builtin_prefetch(l + DEPTH * COLS + 16 * j, 0, 2);
+}
+
+/* The kernel looks ahead, but not beyond its own piece of the factor. */
+static void prefetch_start(const struct factor *f, uint64_t k, uint64_t c)
+{
+    const float *l =
+        f->panel + factor_panel_at(f->padded, c / COLS) + (k - c) * COLS;
+
+    for (uint64_t j = 0; j < 24; j++)
+        __builtin_prefetch(l + 16 * j);
+}
+
+/* acc = what columns first.. push onto the columns c0..c1 of each panel, for
+ * first a multiple of COLS that is at least c1 (or, for a panel's own
+ * triangle too, its beginning). */
+static void push(struct tile *t, uint64_t c0, uint64_t c1, uint64_t first)
+{
+    const struct factor *f = t->j->f;
+
+    memset(t->acc, 0, t->panels * BLOCK * ROWS * sizeof(float));
+    for (uint64_t k = first; k < t->padded; k += DEPTH) {
+        uint64_t n = t->padded - k < DEPTH ? t->padded - k : DEPTH;
+
+        for (uint64_t q = 0; q < t->panels; q++)
+            for (uint64_t c = c0; c < c1; c += COLS) {
+                const float *l = f->panel +
+                                 factor_panel_at(f->padded, c / COLS) +
+                                 (k - c) * COLS;
+
+                prefetch(t, q, k, (c - c0) / COLS, (c1 - c0) / COLS, l);
+                prefetch_start(f, k, c + COLS < c1 ? c + COLS : c0);
+                t->j->k->product(t->acc + (q * BLOCK + c - c0) * ROWS,
+                                 at(t, q, k), l, n);
+            }
+    }
+}
+
+static void solve_panel(struct tile *t, uint64_t q, uint64_t c, float *acc)
+{
+    const struct factor *f = t->j->f;
+    struct solve_panel s = {
+        .acc = acc,
+        .l = f->panel + factor_panel_at(f->padded, c / COLS),
+        .d = at(t, q, c),
+        .codes = t->codes + (q * t->padded + c) * ROWS,
+        .loss = t->loss + q * ROWS,
+        .dist = t->dist + q * ROWS,
+    };
+
+    for (uint64_t i = 0; i < COLS; i++) {
+        uint64_t input = c + i < f->cols ? f->input[c + i] : 0;
+        uint64_t g = (q * t->groups + input / t->j->p->group) * ROWS;
+
+        s.scale[i] = t->scale + g;
+        s.zero[i] = t->zero + g;
+    }
+    t->j->k->panel(&s);
+}
+
+static void solve_block(struct tile *t, uint64_t c0, uint64_t c1)
+{
+    const struct factor *f = t->j->f;
+
+    push(t, c0, c1, c1);
+    for (uint64_t q = 0; q < t->panels; q++)
+        for (uint64_t c = c1; c > c0;) {
+            float *acc;
+
+            c -= COLS;
+            acc = t->acc + (q * BLOCK + c - c0) * ROWS;
+            t->j->k->product(acc, at(t, q, c + COLS),
+                             f->panel + factor_panel_at(f->padded, c / COLS) +
+                                 COLS * COLS,
+                             c1 - c - COLS);
+            solve_panel(t, q, c, acc);
+        }
+}
+
+static void clear_losses(struct tile *t)
+{
+    memset(t->loss, 0, t->panels * ROWS * sizeof(float));
+    memset(t->dist, 0, t->panels * ROWS * sizeof(float));
+}
+
+/* Sums of a block in f32, of a row in double. */
+static void gather_losses(struct tile *t, double *to)
+{
+    double lambda = t->j->f->lambda;
+
+    for (uint64_t r = 0; r < t->rows; r++)
+        to[t->first + r] += t->loss[r] - lambda * t->dist[r];
+    clear_losses(t);
+}
+
+static void solve_tile(struct tile *t)
+{
+    for (uint64_t c1 = t->padded; c1 > 0;) {
+        uint64_t c0 = (c1 - 1) / BLOCK * BLOCK;
+
+        solve_block(t, c0, c1);
+        gather_losses(t, t->j->loss);
+        c1 = c0;
+    }
+}
+
+/* ---- round to nearest ---- */
+
+static void round_tile(struct tile *t)
+{
+    const struct factor *f = t->j->f;
+
+    for (uint64_t q = 0; q < t->panels; q++)
+        for (uint64_t c = 0; c < f->cols; c++) {
+            uint64_t g = f->input[c] / t->j->p->group;
+
+            t->j->k->nearest(at(t, q, c), t->scale + (q * t->groups + g) * ROWS,
+                             t->zero + (q * t->groups + g) * ROWS,
+                             t->codes + (q * t->padded + c) * ROWS);
+        }
+}
+
+/* |d R|² of the displacements as they stand. */
+static void measure_tile(struct tile *t, double *to)
+{
+    for (uint64_t c0 = 0; c0 < t->padded; c0 += BLOCK) {
+        uint64_t n = t->padded - c0 < BLOCK ? t->padded - c0 : BLOCK;
+
+        push(t, c0, c0 + n, c0 + n);
+        for (uint64_t q = 0; q < t->panels; q++)
+            for (uint64_t c = 0; c < n; c++) {
+                const float *d = at(t, q, c0 + c);
+                float *acc = t->acc + (q * BLOCK + c) * ROWS;
+
+                if (c % COLS == 0)
+                    t->j->k->product(
+                        acc, d,
+                        t->j->f->panel +
+                            factor_panel_at(t->padded, (c0 + c) / COLS),
+                        n - c);
+                for (int r = 0; r < ROWS; r++) {
+                    t->loss[q * ROWS + r] += acc[r] * acc[r];
+                    t->dist[q * ROWS + r] += d[r] * d[r];
+                }
+            }
+        gather_losses(t, to);
+    }
+}
+
+/* ---- tiles over threads ---- */
+
+static int run_tile(struct tile *t, struct err *e)
+{
+    const struct solve_params *p = t->j->p;
+    int rc;
+
+    load_grids(t);
+    clear_losses(t);
+    if ((rc = load_weights(t, e)) < 0)
+        return rc;
+    if (p->nearest || p->compare) {
+        round_tile(t);
+        measure_tile(t, t->j->nearest);
+        if (!p->nearest && (rc = load_weights(t, e)) < 0)
+            return rc;
+    }
+    if (!p->nearest)
+        solve_tile(t);
+    store_codes(t);
+    return 0;
+}
+
+static void run_tiles(void *ctx, size_t begin, size_t end)
+{
+    struct job *j = ctx;
+
+    for (size_t i = begin; i < end; i++) {
+        struct tile t = { 0 };
+        struct err e;
+        int rc = tile_open(&t, j, i, &e);
+
+        if (!rc)
+            rc = run_tile(&t, &e);
+        tile_close(j, &t);
+        if (rc < 0)
+            threads_error_add(&j->error, t.first, &e);
+    }
+}
+
+/* Tiles as equal as can be, as many for each thread.  Rows know nothing of each
+ * other, so that their codes are the same in any tile. */
+static void choose_tiles(struct job *j)
+{
+    uint64_t threads = (uint64_t)threads_count(), n;
+
+    j->panels = (j->p->rows + ROWS - 1) / ROWS;
+    n = (j->panels + TILE_PANELS - 1) / TILE_PANELS;
+    n = (n + threads - 1) / threads * threads;
+    j->tiles = n < j->panels ? n : j->panels;
+}
+
+static int run_factor(struct job *j, struct solve_result *r, struct err *e)
+{
+    const struct solve_params *p = j->p;
+    uint32_t *where = mem_alloc(p->cols * sizeof(*where), "solve", e);
+
+    j->loss = where ? mem_zero(2 * p->rows, sizeof(double), "solve", e) : NULL;
+    j->spare = j->loss ? mem_zero((size_t)threads_count(), sizeof(*j->spare),
+                                  "solve", e) :
+                         NULL;
+    if (!j->spare) {
+        free(where);
+        free(j->loss);
+        return e->code;
+    }
+    j->nearest = j->loss + p->rows;
+    j->where = where;
+    for (uint64_t c = 0; c < p->cols; c++)
+        where[j->f->input[c]] = (uint32_t)c;
+    j->k = solve_kernels_best();
+    j->transpose = lanes_turn_best();
+    choose_tiles(j);
+    threads_for(j->tiles, 1, run_tiles, j);
+    for (uint64_t i = 0; i < p->rows; i++) {
+        r->loss += p->nearest ? j->nearest[i] : j->loss[i];
+        r->loss_nearest += j->nearest[i];
+    }
+    while (j->n_spare)
+        free(j->spare[--j->n_spare]);
+    free(j->spare);
+    free(where);
+    free(j->loss);
+    return 0;
+}
+
+/* ---- without a Hessian ---- */
+
+static int round_row(const struct job *j, uint64_t row, float *x,
+                     uint8_t *codes, struct err *e)
+{
+    const struct solve_params *p = j->p;
+    uint64_t stride = p->cols * dtype_bits(p->dtype) / 8;
+    const uint32_t *meta = j->meta + row * quant_groups(p->cols, p->group);
+    struct qgrid g = { 1, 8 };
+
+    if (!to_f32(x, j->w + row * stride, p->dtype, p->cols))
+        return err_set(e, E_DATA, "%s is no float type", dtype_name(p->dtype));
+    for (uint64_t i = 0; i < p->cols; i++) {
+        if (i % p->group == 0)
+            g = quant_grid(meta[i / p->group], p->scale_dtype);
+        if (!isfinite(x[i]))
+            return err_set(e, E_DATA, "row %llu: input %llu is not finite",
+                           (unsigned long long)row, (unsigned long long)i);
+        codes[i] = (uint8_t)quant_code(x[i], g);
+    }
+    quant_pack_row(j->codes + row * (p->cols / 2), codes, p->cols);
+    return 0;
+}
+
+static void round_rows(void *ctx, size_t begin, size_t end)
+{
+    struct job *j = ctx;
+    uint64_t cols = j->p->cols;
+    struct err e;
+    float *x = mem_alloc(cols * (sizeof(*x) + 1), "solve", &e);
+    int rc = x ? 0 : e.code;
+    size_t r = begin;
+
+    while (!rc && r < end &&
+           !(rc = round_row(j, r, x, (uint8_t *)(x + cols), &e)))
+        r++;
+    if (rc < 0)
+        threads_error_add(&j->error, r, &e);
+    free(x);
+}
+
+static int run(const struct solve_params *p, const void *w,
+               const uint32_t *meta, const struct factor *f, uint8_t *codes,
+               struct solve_result *r, struct err *e)
+{
+    struct job j = { .p = p, .f = f, .w = w, .meta = meta, .codes = codes };
+    int rc = 0;
+
+    *r = (struct solve_result){ 0, 0 };
+    pthread_mutex_init(&j.lock, NULL);
+    threads_error_init(&j.error);
+    if (f)
+        rc = run_factor(&j, r, e);
+    else
+        threads_for(p->rows, 8, round_rows, &j);
+    pthread_mutex_destroy(&j.lock);
+    return threads_error_take(&j.error, e) < 0 ? e->code : rc;
+}
+
+const struct solve_backend solve_cpu = { .name = "cpu",
+                                         .build = factor_build,
+                                         .run = run };

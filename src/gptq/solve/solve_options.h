@@ -1,0 +1,22 @@
+/* solve_options.h - the command line of forge-solve. */
+#ifndef FORGE_SOLVE_OPTIONS_H
+#define FORGE_SOLVE_OPTIONS_H
+
+#include "common/cli/tool.h"
+#include "device/device.h"
+#include "gptq/solve/module.h"
+
+struct solve_settings {
+    struct tool tool;
+    struct module_params module;
+    const char *report; /* NULL: none */
+    struct device_choice device;
+    /* private: words and numbers that become module */
+    int order, method, strict, effort, positive;
+    int64_t sweeps, factors;
+};
+
+/* As opt_parse(), whose result it returns: the index of the first operand. */
+int solve_parse(struct solve_settings *s, int argc, char **argv);
+
+#endif

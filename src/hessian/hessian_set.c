@@ -1,0 +1,538 @@
+/* hessian_set.c - see hessian_set.h. */
+#include "hessian/hessian_set.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/math/lanes.h"
+#include "hessian/blend.h"
+#include "hessian/cross.h"
+#include "hessian/hessian.h"
+
+/* Activation frames that belong to the one behind them: what the input should
+ * have been less what it is, what the output should be, and the latter less what the
+ * original weights make of the input. */
+enum { DRIFT, OUTPUT, GAP, PAIRS };
+static const char *const pair_names[PAIRS] = { ".drift", ".output", ".gap" };
+
+struct entry {
+    char *name, *modules; /* modules: NULL when the frames list none */
+    struct hessian *acc;  /* of activations */
+    struct cross *cross[PAIRS];
+    uint64_t cross_rows[PAIRS];
+    double *sum;   /* of parts */
+    uint64_t cols; /* of activations */
+    uint64_t elements, samples;
+    uint64_t dims[3];
+    int ndim;
+    uint32_t block;
+    bool *given; /* which inputs gave their part */
+    bool emitted;
+};
+
+/* The last frame of a kind, copied: it waits for its activation. */
+struct pair {
+    struct frame f; /* role 0: none */
+    void *data;
+    size_t cap;
+};
+
+struct hessian_set {
+    struct hessian_set_params params;
+    struct blend blend;
+    struct pair pair[PAIRS];
+    struct entry *entry;
+    size_t count;
+};
+
+int hessian_set_open(struct hessian_set **c, const struct hessian_set_params *p,
+                     struct err *e)
+{
+    *c = mem_zero(1, sizeof(**c), "hessians", e);
+    if (!*c)
+        return e->code;
+    (*c)->params = *p;
+    (*c)->blend.k = p->blend;
+    return 0;
+}
+
+static void drop(struct entry *t)
+{
+    hessian_close(t->acc);
+    free(t->sum);
+    for (int k = 0; k < PAIRS; k++) {
+        cross_close(t->cross[k]);
+        t->cross[k] = NULL;
+    }
+    t->acc = NULL;
+    t->sum = NULL;
+}
+
+void hessian_set_close(struct hessian_set *c)
+{
+    if (!c)
+        return;
+    for (size_t i = 0; i < c->count; i++) {
+        drop(&c->entry[i]);
+        free(c->entry[i].name);
+        free(c->entry[i].modules);
+        free(c->entry[i].given);
+    }
+    for (int k = 0; k < PAIRS; k++)
+        free(c->pair[k].data);
+    blend_release(&c->blend);
+    free(c->entry);
+    free(c);
+}
+
+/* The entry that is not emitted yet and has this name, or NULL. */
+static struct entry *find(const struct hessian_set *c, const char *name)
+{
+    for (size_t i = c->count; i-- > 0;)
+        if (!c->entry[i].emitted && !strcmp(c->entry[i].name, name))
+            return &c->entry[i];
+    return NULL;
+}
+
+static char *copy(const char *s, struct err *e)
+{
+    size_t n = strlen(s) + 1;
+    char *p = mem_alloc(n, "hessians", e);
+
+    return p ? memcpy(p, s, n) : NULL;
+}
+
+static struct entry *append(struct hessian_set *c, const struct frame *f,
+                            struct err *e)
+{
+    size_t inputs = (size_t)(c->params.n_inputs > 0 ? c->params.n_inputs : 1);
+    struct entry *t;
+
+    for (size_t i = 0; i < c->count; i++)
+        if (!strcmp(c->entry[i].name, f->name)) {
+            err_set(e, E_DATA, "'%s': comes again after it was complete",
+                    f->name);
+            return NULL;
+        }
+    if (mem_grow(&c->entry, (c->count + 1) * sizeof(*t), "hessians", e) < 0)
+        return NULL;
+    t = &c->entry[c->count++];
+    memset(t, 0, sizeof(*t));
+    t->emitted = true; /* until it is whole */
+    t->name = copy(f->name, e);
+    t->given = t->name ? mem_zero(inputs, 1, "hessians", e) : NULL;
+    if (!t->given || (f->modules && !(t->modules = copy(f->modules, e))))
+        return NULL;
+    t->emitted = false;
+    return t;
+}
+
+static int same_modules(const struct entry *t, const struct frame *f,
+                        struct err *e)
+{
+    if (!t->modules == !f->modules &&
+        (!t->modules || !strcmp(t->modules, f->modules)))
+        return 0;
+    return err_set(e, E_DATA,
+                   "'%s': its frames disagree about the modules that read it",
+                   f->name);
+}
+
+/* ---- activations ---- */
+
+/* An entry for activations like f, without its accumulator. */
+static int new_entry(struct hessian_set *c, const struct frame *f,
+                     struct hessian_shape *s, struct entry **out, struct err *e)
+{
+    struct entry *t = append(c, f, e);
+
+    if (!t)
+        return e->code;
+    *s = (struct hessian_shape){ .cols = f->dims[1],
+                                 .block = c->params.block,
+                                 .dtype = c->params.dtype };
+    if (!s->dtype)
+        s->dtype = f->dtype == DT_BF16 ? DT_BF16 : DT_F32;
+    if (hessian_elements(s->cols, s->block, &t->elements, e) < 0)
+        return err_prefix(e, "'%s'", f->name);
+    t->cols = s->cols;
+    t->block = (uint32_t)s->block;
+    t->ndim = s->block ? 3 : 1;
+    t->dims[0] = s->block ? (s->cols + s->block - 1) / s->block : t->elements;
+    t->dims[1] = t->dims[2] = s->block;
+    *out = t;
+    return 0;
+}
+
+static int new_accumulator(struct hessian_set *c, const struct frame *f,
+                           struct entry **out, struct err *e)
+{
+    struct hessian_shape s;
+
+    if (new_entry(c, f, &s, out, e) < 0)
+        return e->code;
+    return hessian_open(&(*out)->acc, &s, e) < 0 ?
+               err_prefix(e, "'%s'", f->name) :
+               0;
+}
+
+int hessian_set_given(struct hessian_set *c, const struct frame *f,
+                      uint64_t tokens, float *data, struct err *e)
+{
+    struct hessian_shape s;
+    struct entry *t;
+
+    if (new_entry(c, f, &s, &t, e) < 0 ||
+        hessian_given(&t->acc, &s, tokens, data, e) < 0) {
+        free(data);
+        return e->code;
+    }
+    return 0;
+}
+
+/* ---- what belongs to an activation ---- */
+
+/* Which kind of pair a name says, or PAIRS. */
+static int pair_kind(const char *name)
+{
+    int k = 0;
+
+    for (size_t n = strlen(name); k < PAIRS; k++) {
+        size_t m = strlen(pair_names[k]);
+
+        if (n > m && !strcmp(name + n - m, pair_names[k]))
+            break;
+    }
+    return k;
+}
+
+static int keep_pair(struct hessian_set *c, int kind, const struct frame *f,
+                     struct err *e)
+{
+    struct pair *p = &c->pair[kind];
+
+    if (f->ndim != 2 || !f->dims[1] || !dtype_is_float(f->dtype))
+        return err_set(e, E_DATA, "'%s': an activation is [tokens, inputs]",
+                       f->name);
+    if (p->cap < f->len) {
+        if (mem_grow(&p->data, f->len, f->name, e) < 0)
+            return e->code;
+        p->cap = f->len;
+    }
+    memcpy(p->data, f->data, f->len);
+    p->f = *f;
+    p->f.data = p->data;
+    p->f.modules = NULL;
+    return 0;
+}
+
+/* Is it of this activation? */
+static bool pair_fits(const struct pair *p, int kind, const struct frame *f)
+{
+    size_t n = strlen(f->name);
+
+    return p->f.role && !strncmp(p->f.name, f->name, n) &&
+           !strcmp(p->f.name + n, pair_names[kind]) &&
+           p->f.sequence == f->sequence && p->f.dims[0] == f->dims[0] &&
+           (kind != DRIFT || p->f.dims[1] == f->dims[1]);
+}
+
+static int open_cross(struct entry *t, int kind, const struct pair *p,
+                      const struct frame *f, struct err *e)
+{
+    bool bf16 = f->dtype == DT_BF16 && p->f.dtype == DT_BF16;
+    struct cross_shape s = { .rows = p->f.dims[1],
+                             .cols = f->dims[1],
+                             .dtype = bf16 ? DT_BF16 : DT_F32 };
+
+    t->cross_rows[kind] = s.rows;
+    return cross_open(&t->cross[kind], &s, e);
+}
+
+/* Which pairs belong to the activation f: those that did from the first. */
+static int match_pairs(struct hessian_set *c, struct entry *t,
+                       const struct frame *f, struct err *e)
+{
+    bool first = !hessian_tokens(t->acc);
+
+    for (int k = 0; k < PAIRS && !c->params.block; k++) {
+        struct pair *p = &c->pair[k];
+        bool fits = pair_fits(p, k, f);
+        int rc = 0;
+
+        p->f.role = ROLE_NONE;
+        if (fits && first && !t->cross[k])
+            rc = open_cross(t, k, p, f, e);
+        if (rc >= 0 && fits != !!t->cross[k])
+            return err_set(e, E_DATA, "'%s': sequence %llu: '%s' is missing",
+                           f->name, (unsigned long long)f->sequence - 1,
+                           pair_names[k]);
+        if (rc >= 0 && fits && t->cross_rows[k] != p->f.dims[1])
+            rc = err_set(e, E_DATA, "another shape before");
+        if (rc < 0)
+            return err_prefix(e, "'%s%s'", f->name, pair_names[k]);
+    }
+    return 0;
+}
+
+/* A part of the activation f to all moments; p->packed is set. */
+static int add_part(struct hessian_set *c, struct entry *t,
+                    const struct frame *f, struct hessian_part *p,
+                    struct err *e)
+{
+    int rc;
+
+    p->packed = NULL;
+    for (int k = 0; k < PAIRS; k++) {
+        const struct pair *y = &c->pair[k];
+        size_t row = y->f.dims[1] * dtype_bits(y->f.dtype) / 8;
+
+        if (!t->cross[k])
+            continue;
+        rc = cross_add(t->cross[k], (const char *)y->data + p->first * row,
+                       y->f.dtype, p->x, p->dtype, p->tokens, e);
+        if (rc < 0)
+            return err_prefix(e, "'%s%s'", f->name, pair_names[k]);
+        if (!p->packed)
+            p->packed = cross_packed(t->cross[k]);
+    }
+    rc = hessian_add(t->acc, p, e);
+    if (rc < 0 && f->sequence)
+        return err_prefix(e, "'%s': sequence %llu", f->name,
+                          (unsigned long long)f->sequence - 1);
+    return rc < 0 ? err_prefix(e, "'%s'", f->name) : 0;
+}
+
+/* The first n tokens of f, up to the end of a chunk at a time. */
+static int add_tokens(struct hessian_set *c, struct entry *t,
+                      const struct frame *f, uint64_t n, struct err *e)
+{
+    size_t row = f->dims[1] * dtype_bits(f->dtype) / 8;
+    struct hessian_part p = { .dtype = f->dtype };
+
+    for (; p.first < n; p.first += p.tokens) {
+        uint64_t room = hessian_room(t->acc);
+
+        p.x = (const char *)f->data + p.first * row;
+        p.tokens = n - p.first < room ? n - p.first : room;
+        if (add_part(c, t, f, &p, e) < 0)
+            return e->code;
+    }
+    return 0;
+}
+
+bool hessian_set_alone(const struct hessian_set *c, const struct frame *f)
+{
+    if (f->role != ROLE_ACTIVATION || find(c, f->name) ||
+        pair_kind(f->name) < PAIRS)
+        return false;
+    for (int k = 0; k < PAIRS; k++)
+        if (pair_fits(&c->pair[k], k, f))
+            return false;
+    return true;
+}
+
+int hessian_set_activation(struct hessian_set *c, const struct frame *f,
+                           struct err *e)
+{
+    struct entry *t = find(c, f->name);
+    int kind = pair_kind(f->name), rc;
+    uint64_t n = f->dims[0];
+
+    if (kind < PAIRS)
+        return keep_pair(c, kind, f, e);
+    if (f->ndim != 2 || !f->dims[1] || !dtype_is_float(f->dtype))
+        return err_set(e, E_DATA, "'%s': an activation is [tokens, inputs]",
+                       f->name);
+    if (!t && (rc = new_accumulator(c, f, &t, e)) < 0)
+        return rc;
+    if (!t->acc || t->cols != f->dims[1])
+        return err_set(e, E_DATA,
+                       "'%s': %llu inputs here, another shape before", f->name,
+                       (unsigned long long)f->dims[1]);
+    if ((rc = same_modules(t, f, e)) < 0)
+        return rc;
+    if (c->params.max_tokens) {
+        uint64_t left = c->params.max_tokens - hessian_tokens(t->acc);
+
+        n = n < left ? n : left;
+    }
+    rc = match_pairs(c, t, f, e);
+    return rc < 0 ? rc : add_tokens(c, t, f, n, e);
+}
+
+/* ---- parts ---- */
+
+static int check_part(const struct frame *f, struct err *e)
+{
+    bool good = f->dtype == DT_F32 && f->samples;
+
+    if (f->block)
+        good = good && f->ndim == 3 && f->dims[1] == f->block &&
+               f->dims[2] == f->block;
+    else
+        good = good && f->ndim == 1 && hessian_cols(f->dims[0]);
+    return good ? 0 :
+                  err_set(e, E_DATA,
+                          "'%s': not a hessian: want float32 and samples, "
+                          "[C(C+1)/2] or blocks [n, g, g]",
+                          f->name);
+}
+
+static int new_sum(struct hessian_set *c, const struct frame *f,
+                   struct entry **out, struct err *e)
+{
+    struct entry *t = append(c, f, e);
+
+    if (!t)
+        return e->code;
+    t->elements = f->len / sizeof(float);
+    t->block = f->block;
+    t->ndim = f->ndim;
+    memcpy(t->dims, f->dims, sizeof(t->dims));
+    t->sum = mem_zero(t->elements, sizeof(*t->sum), "hessians", e);
+    *out = t;
+    return t->sum ? 0 : err_prefix(e, "'%s'", f->name);
+}
+
+int hessian_set_part(struct hessian_set *c, const struct frame *f, int input,
+                     bool *complete, struct err *e)
+{
+    struct entry *t = find(c, f->name);
+    int rc = check_part(f, e);
+
+    if (rc < 0 || (!t && (rc = new_sum(c, f, &t, e)) < 0))
+        return rc;
+    if (!t->sum || t->block != f->block || t->ndim != f->ndim ||
+        memcmp(t->dims, f->dims, (size_t)t->ndim * sizeof(t->dims[0])))
+        return err_set(e, E_DATA, "'%s': parts of different shapes", f->name);
+    if ((rc = same_modules(t, f, e)) < 0)
+        return rc;
+    if (size_add(t->samples, f->samples, &t->samples))
+        return err_set(e, E_DATA, "'%s': too many samples", f->name);
+    hessian_merge_add(t->sum, f->data, t->elements, f->samples);
+    t->given[input] = true;
+    *complete = true;
+    for (int i = 0; i < c->params.n_inputs; i++)
+        *complete &= t->given[i];
+    return 0;
+}
+
+/* ---- results ---- */
+
+static int result(struct entry *t, const float **data, struct err *e)
+{
+    int rc;
+
+    if (t->acc) {
+        if ((rc = hessian_finish(t->acc, data, e)) < 0)
+            return rc;
+        t->samples = hessian_tokens(t->acc);
+    } else {
+        hessian_merge_mean((float *)t->sum, t->sum, t->elements, t->samples);
+        *data = (const float *)t->sum;
+    }
+    if (lanes_finite(*data, t->elements))
+        return 0;
+    for (uint64_t i = 0;; i++)
+        if (!isfinite((*data)[i]))
+            return err_set(e, E_DATA, "element %llu is not finite",
+                           (unsigned long long)i);
+}
+
+static int emit_cross(const struct hessian_set *c, struct entry *t,
+                      struct stream_writer *w, struct err *e)
+{
+    uint64_t n = hessian_tokens(t->acc);
+
+    for (int k = 0; k < PAIRS; k++) {
+        struct frame f = { .role = ROLE_CROSS,
+                           .dtype = DT_F32,
+                           .ndim = 2,
+                           .dims = { t->cross_rows[k], t->cols },
+                           .modules = t->modules,
+                           .samples = n };
+
+        if (!t->cross[k])
+            continue;
+        snprintf(f.name, sizeof(f.name), "%s%s", t->name, pair_names[k]);
+        f.data = cross_finish(t->cross[k],
+                              blend_cross(&c->blend, t->name, n, t->cols));
+        f.len = f.dims[0] * f.dims[1] * sizeof(float);
+        if (stream_write(w, &f, e) < 0)
+            return e->code;
+    }
+    return 0;
+}
+
+/* A Hessian that is not what the tokens alone give: of no token, or blended.
+ * *own: its memory, or NULL. */
+static int amend(struct hessian_set *c, struct entry *t, const float **data,
+                 float **own, struct err *e)
+{
+    bool none = t->acc && !hessian_tokens(t->acc);
+
+    *own = NULL;
+    if (!none && !(c->params.blend > 0))
+        return 0;
+    *own = mem_pages(t->elements * sizeof(**own), t->name, e);
+    if (!*own)
+        return e->code;
+    if (none)
+        blend_identity(*own, t->elements, t->block);
+    else
+        memcpy(*own, *data, t->elements * sizeof(**own));
+    *data = *own;
+    return t->block ? 0 :
+                      blend_apply(&c->blend, t->name, t->samples, *own,
+                                  t->elements, e);
+}
+
+static int emit(struct hessian_set *c, struct entry *t, struct stream_writer *w,
+                struct err *e)
+{
+    struct frame f = { .role = ROLE_HESSIAN,
+                       .dtype = DT_F32,
+                       .ndim = t->ndim,
+                       .modules = t->modules,
+                       .block = t->block,
+                       .len = t->elements * sizeof(float) };
+    const float *data = NULL;
+    float *own = NULL;
+    int rc = t->acc && !hessian_tokens(t->acc) ? 0 : result(t, &data, e);
+
+    if (rc < 0)
+        return err_prefix(e, "'%s'", t->name);
+    rc = amend(c, t, &data, &own, e);
+    strcpy(f.name, t->name);
+    memcpy(f.dims, t->dims, sizeof(t->dims));
+    f.samples = t->samples;
+    f.data = data;
+    if (rc >= 0 && t->acc && t->samples)
+        rc = emit_cross(c, t, w, e);
+    if (rc >= 0)
+        rc = stream_write(w, &f, e);
+    free(own);
+    drop(t);
+    t->emitted = true;
+    return rc;
+}
+
+int hessian_set_emit(struct hessian_set *c, const char *name,
+                     struct stream_writer *w, struct err *e)
+{
+    int n = 0;
+
+    for (size_t i = 0; i < c->count; i++) {
+        struct entry *t = &c->entry[i];
+
+        if (t->emitted || (name && strcmp(name, t->name)))
+            continue;
+        if (emit(c, t, w, e) < 0)
+            return e->code;
+        n++;
+    }
+    return n;
+}

@@ -1,0 +1,328 @@
+/* The GPU's solver that chooses grids and refines beside the CPU's, on the
+ * GPU's factors.  Sums differ in their order, so a candidate or a code that
+ * ties may be the other one, and the rest of its row follows: codes that differ
+ * are counted and bounded, losses compared.  The loss is also computed in double
+ * from the codes and grids that came back. */
+#include "gpu.h"
+
+#include "device/device.h"
+
+static uint64_t total_codes, total_differ;
+
+/* By what targets are moved. */
+enum moved { NOT, DRIFT, OUTPUT };
+
+/* What a case is made of. */
+struct made {
+    struct refined_params p;
+    float *h, *drift, *output;
+    void *w;
+    uint32_t *nearest; /* grids of round-to-nearest */
+    struct refined_hessian gpu, cpu;
+};
+
+struct outcome {
+    uint32_t *meta;
+    uint8_t *codes;
+    struct refined_result r;
+};
+
+/* Factors of both orders on the GPU; the CPU gets the same. */
+static void open_hessians(struct made *m, int starts)
+{
+    static const enum factor_order orders[] = { ORDER_GROUP, ORDER_INSIDE };
+    const struct solve_params *p = &m->p.solve;
+    struct factor_params q = { .cols = p->cols,
+                               .group = p->group,
+                               .damping = 0.01 };
+
+    m->gpu = m->cpu = (struct refined_hessian){ .starts = starts };
+    for (int i = 0; i < starts; i++) {
+        struct cuda_matrix x = { .h = m->h, .damping = 0.01, .whole = true };
+        struct factor *f;
+
+        q.order = orders[i];
+        OK(factor_plan(&f, &q, m->h, e));
+        x.input = f->input;
+        x.dead = f->dead;
+        x.mean = f->mean;
+        OK(cuda->factors_build(&f->gpu, gpu, p->cols, &x, 1, e));
+        CHECK(!x.failed);
+        m->gpu.factor[i] = f;
+        OK(tile_plan_open(&m->gpu.plan[i], f, &q, m->h, e));
+        m->cpu.factor[i] = host_factor(f->gpu, 0, &x, p->cols);
+        OK(tile_plan_open(&m->cpu.plan[i], m->cpu.factor[i], &q, m->h, e));
+    }
+    if (!m->drift && !m->output)
+        return;
+    OK(cuda->factors_drift(m->gpu.factor[0]->gpu, m->drift, e));
+    m->gpu.target.plan = &m->gpu.plan[0];
+    OK(target_open(&m->cpu.target, &m->cpu.plan[0], m->drift, e));
+}
+
+static void close_hessians(struct made *m)
+{
+    target_close(&m->cpu.target);
+    for (int i = 0; i < m->gpu.starts; i++) {
+        cuda->factors_free(m->gpu.factor[i]->gpu);
+        m->gpu.factor[i]->gpu = NULL;
+        factor_free(m->gpu.factor[i]);
+        tile_plan_close(&m->gpu.plan[i]);
+        tile_plan_close(&m->cpu.plan[i]);
+        host_factor_free(m->cpu.factor[i]);
+    }
+}
+
+static struct outcome solve(const struct made *m, bool on_gpu, int sweeps,
+                            struct cuda_context *context)
+{
+    const struct solve_params *s = &m->p.solve;
+    size_t metas = s->rows * quant_groups(s->cols, s->group) * 4;
+    struct refined_params p = m->p;
+    struct outcome o = { room(metas),
+                         room(s->rows * s->cols / 2),
+                         { { 0, 0 }, 0 } };
+
+    p.sweeps = sweeps;
+    memcpy(o.meta, m->nearest, metas);
+    if (on_gpu)
+        OK(cuda->solve_refined(context, &p, &m->gpu, m->w, o.meta, o.codes,
+                               &o.r, e));
+    else
+        OK(refined_solve(&p, &m->cpu, m->w, o.meta, o.codes, &o.r, e));
+    return o;
+}
+
+static void outcome_free(struct outcome *o)
+{
+    free(o->meta);
+    free(o->codes);
+}
+
+/* (w - q) H (w - q)T in double; the targets are the weights themselves. */
+static double loss_of(const struct made *m, const struct outcome *o)
+{
+    const struct solve_params *p = &m->p.solve;
+    uint64_t n = p->cols, groups = quant_groups(n, p->group);
+    float *w = room(n * 4), *q = room(n * 4);
+    uint8_t *codes = room(n);
+    double loss = 0;
+
+    for (uint64_t r = 0; r < p->rows; r++) {
+        const char *from = m->w;
+
+        CHECK(to_f32(w, from + r * n * dtype_bits(p->dtype) / 8, p->dtype, n));
+        quant_unpack_row(codes, o->codes + r * n / 2, n);
+        quant_dequantize_row(q, codes, n, o->meta + r * groups, p->group,
+                             p->scale_dtype);
+        for (uint64_t i = 0; i < n; i++) {
+            double sum = 0, d = (double)w[i] - q[i];
+
+            for (uint64_t j = 0; j < i; j++)
+                sum += m->h[i * (i + 1) / 2 + j] * ((double)w[j] - q[j]);
+            loss += d * (2 * sum + m->h[i * (i + 1) / 2 + i] * d);
+        }
+    }
+    free(w);
+    free(q);
+    free(codes);
+    return loss;
+}
+
+static void compare(const struct made *m, int sweeps)
+{
+    const struct solve_params *p = &m->p.solve;
+    size_t bytes = p->rows * p->cols / 2;
+    uint64_t metas = p->rows * quant_groups(p->cols, p->group), grids = 0;
+    struct outcome a = solve(m, true, sweeps, gpu),
+                   c = solve(m, false, sweeps, NULL);
+    struct outcome again = solve(m, true, sweeps, gpu);
+    struct outcome first = solve(m, true, 0, gpu);
+    uint64_t differ = count_codes(a.codes, c.codes, bytes);
+    double off = a.r.solve.loss / c.r.solve.loss - 1;
+
+    for (uint64_t i = 0; i < metas; i++)
+        grids += a.meta[i] != c.meta[i];
+    printf("[%llu, %llu] group %llu, %d orders, %d sweeps%s%s: %llu codes of "
+           "%llu differ, %llu grids of %llu; loss %.6g, %+.2g of the CPU's; "
+           "without refinement %.6g; nearest %+.2g\n",
+           (unsigned long long)p->rows, (unsigned long long)p->cols,
+           (unsigned long long)p->group, m->gpu.starts, sweeps,
+           m->p.block.symmetric ? "" : ", asymmetric",
+           m->drift || m->output ? ", moved" : "", (unsigned long long)differ,
+           (unsigned long long)(2 * bytes), (unsigned long long)grids,
+           (unsigned long long)metas, a.r.solve.loss, off, first.r.solve.loss,
+           a.r.solve.loss_nearest / c.r.solve.loss_nearest - 1);
+    fflush(stdout);
+    CHECK(!memcmp(a.codes, again.codes, bytes));
+    CHECK(!memcmp(a.meta, again.meta, metas * 4));
+    CHECK(fabs(off) < 1e-3);
+    CHECK(fabs(a.r.solve.loss_nearest / c.r.solve.loss_nearest - 1) < 1e-4);
+    CHECK(fabs(a.r.loss_plain / c.r.loss_plain - 1) < 1e-3);
+    CHECK(a.r.solve.loss <= first.r.solve.loss * (1 + 1e-6));
+    if (!m->drift && !m->output)
+        CHECK(fabs(loss_of(m, &a) / a.r.solve.loss - 1) < 1e-4);
+    if (!m->output) { /* or the targets differ, by the rounding of G - W H */
+        total_codes += 2 * bytes;
+        total_differ += differ;
+    }
+    outcome_free(&a);
+    outcome_free(&c);
+    outcome_free(&again);
+    outcome_free(&first);
+}
+
+/* In little memory rows go in several batches: cuBLAS may then sum otherwise,
+ * which moves a target by G - W H as compare() says. */
+static void check_batches(const struct made *m, int sweeps)
+{
+    const struct solve_params *p = &m->p.solve;
+    struct outcome a = solve(m, true, sweeps, gpu), b;
+    struct cuda_context *small;
+    uint64_t all = (p->rows + 63) / 64 * 64 * ((p->cols + 127) / 128 * 128);
+
+    OK(cuda->open(&small, 0, 9 * all, e));
+    b = solve(m, true, sweeps, small);
+    printf("in batches: at most %.1f MB\n", (double)cuda->most(small) / 1e6);
+    CHECK(cuda->most(small) <= 9 * all);
+    CHECK(fabs(a.r.solve.loss / b.r.solve.loss - 1) <
+          (m->output ? 1e-3 : 1e-4));
+    cuda->close(small);
+    outcome_free(&a);
+    outcome_free(&b);
+}
+
+/* E of the size that the loop has: some percent of H. */
+static void make_drift(struct made *m)
+{
+    uint64_t n = m->p.solve.cols;
+
+    m->drift = room(n * n * 4);
+    for (uint64_t i = 0; i < n; i++)
+        for (uint64_t j = 0; j < n; j++) {
+            uint64_t a = i > j ? i : j, b = i > j ? j : i;
+
+            m->drift[i * n + j] =
+                (0.03f + 0.01f * normal()) * m->h[a * (a + 1) / 2 + b];
+        }
+}
+
+/* G of weights that are some percent off, or F of some percent. */
+static void make_output(struct made *m)
+{
+    const struct solve_params *p = &m->p.solve;
+    uint64_t n = p->cols;
+    float *w = room(n * 4);
+
+    m->output = room(p->rows * n * 4);
+    for (uint64_t r = 0; r < p->rows; r++) {
+        const char *from = m->w;
+
+        CHECK(to_f32(w, from + r * n * dtype_bits(p->dtype) / 8, p->dtype, n));
+        for (uint64_t i = 0; i < n; i++)
+            w[i] *= (m->p.gap ? 0 : 1) + 0.05f * normal();
+        for (uint64_t i = 0; i < n; i++) {
+            double sum = 0;
+
+            for (uint64_t j = 0; j < n; j++)
+                sum += (double)w[j] *
+                       m->h[i > j ? i * (i + 1) / 2 + j : j * (j + 1) / 2 + i];
+            m->output[r * n + i] = (float)sum;
+        }
+    }
+    free(w);
+}
+
+static void check(const struct refined_params *p, int starts, enum moved moved,
+                  bool batches)
+{
+    const struct solve_params *s = &p->solve;
+    struct made m = { .p = *p };
+
+    m.h = random_hessian(s->cols, s->cols + 200);
+    kill_input(m.h, s->cols, rnd() % s->cols);
+    m.w = weights(s->dtype, s->rows * s->cols);
+    m.nearest = grids(s, m.w, p->block.symmetric);
+    if (moved == DRIFT)
+        make_drift(&m);
+    if (moved == OUTPUT)
+        make_output(&m);
+    m.p.output = m.output;
+    open_hessians(&m, starts);
+    compare(&m, p->sweeps);
+    if (batches)
+        check_batches(&m, p->sweeps);
+    close_hessians(&m);
+    free(m.h);
+    free(m.w);
+    free(m.nearest);
+    free(m.drift);
+    free(m.output);
+}
+
+/* The smallest first: a third argument says how many, for sanitizers. */
+static const struct {
+    struct refined_params p;
+    int starts;
+    enum moved moved;
+    bool batches;
+} cases[] = {
+    { .p = { .solve = { 129, 200, 32, DT_F16, DT_BF16, false, false },
+             .block = { false, false, 5, DT_BF16 },
+             .sweeps = 12 },
+      .starts = 1 },
+    { .p = { .solve = { 64, 264, 128, DT_BF16, DT_F16, false, false },
+             .block = { true, true, 12, DT_F16 },
+             .sweeps = 2,
+             .alpha = 0.75,
+             .beta = 0.75 },
+      .starts = 2,
+      .moved = DRIFT },
+    { .p = { .solve = { 300, 1024, 128, DT_BF16, DT_F16, false, false },
+             .block = { true, true, 12, DT_F16 },
+             .sweeps = 2 },
+      .starts = 1,
+      .batches = true },
+    { .p = { .solve = { 64, 264, 128, DT_BF16, DT_F16, false, false },
+             .block = { true, true, 8, DT_F16 },
+             .sweeps = 2,
+             .gap = true,
+             .beta = 0.75 },
+      .starts = 1,
+      .moved = OUTPUT },
+    { .p = { .solve = { 300, 1024, 128, DT_BF16, DT_F16, false, false },
+             .block = { true, true, 24, DT_F16 },
+             .sweeps = 12,
+             .alpha = 0.75,
+             .beta = 0.75 },
+      .starts = 2,
+      .moved = OUTPUT,
+      .batches = true },
+    /* 40 in the last group */
+    { .p = { .solve = { 129, 1192, 64, DT_F32, DT_BF16, false, false },
+             .block = { true, false, 24, DT_BF16 },
+             .sweeps = 12 },
+      .starts = 2 },
+    /* more than two super-blocks */
+    { .p = { .solve = { 1000, 2176, 128, DT_F16, DT_F16, false, false },
+             .block = { false, false, 7, DT_F16 },
+             .sweeps = 3 },
+      .starts = 2 },
+    { .p = { .solve = { 1000, 2176, 128, DT_F16, DT_F16, false, false },
+             .block = { true, true, 1, DT_F16 } },
+      .starts = 1 },
+};
+
+int main(int argc, char **argv)
+{
+    size_t n = argc > 3 ? strtoull(argv[3], NULL, 0) : ARRAY_LEN(cases);
+
+    gpu_open(argc, argv);
+    for (size_t i = 0; i < n && i < ARRAY_LEN(cases); i++)
+        check(&cases[i].p, cases[i].starts, cases[i].moved, cases[i].batches);
+    printf("%llu of %llu codes differ\n", (unsigned long long)total_differ,
+           (unsigned long long)total_codes);
+    CHECK(n < ARRAY_LEN(cases) || total_differ <= total_codes / 1000);
+    cuda->close(gpu);
+    return 0;
+}
