@@ -25,10 +25,10 @@ NVFLAGS   := -std=c++17 -O3 -Isrc -D_GNU_SOURCE \
 cuda: $(CUDA_SO)
 	$(Q)mkdir -p bin; cmp -s $< bin/forge-cuda.so || cp $< bin/forge-cuda.so
 
-$O/cuda/%.cu.o: %.cu $(wildcard src/cuda/*.cuh src/cuda/*.h src/gptq/*.h bench/*.cuh)
+$O/cuda/%.cu.o: %.cu
 	$(Q)mkdir -p $(@D)
 	$(if $(V),,@echo '  NVCC   $<')
-	$(Q)$(NVCC) $(NVFLAGS) -c -o $@ $<
+	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -c -o $@ $<
 $O/cuda/%.c.o: %.c $O/flags
 	$(Q)mkdir -p $(@D)
 	$(if $(V),,@echo '  CC     $< (plug-in)')
@@ -54,7 +54,7 @@ $O/bench/cuda_bench: $O/cuda/bench/cuda_bench.cu.o \
 	$(Q)mkdir -p $(@D)
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(NVCC) -cudart static $(CUDA_RUN) -o $@ $^ $(CUDA_LIBS) -lcublas -lpthread
-GPU_BENCH := $(addprefix $O/bench/cuda_,refined experts start)
+GPU_BENCH := $(addprefix $O/bench/cuda_,refined start)
 $(GPU_BENCH): $O/bench/cuda_%: $O/bench/cuda_%.c.o $O/libforge.a
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
@@ -62,7 +62,6 @@ bench-gpu: cuda $O/bench/cuda_bench $(GPU_BENCH) $(TOOLBIN) $O/tests/helper/mkex
 	@$O/bench/cuda_start $(CUDA_SO)
 	@$O/bench/cuda_bench
 	@$O/bench/cuda_refined $(CUDA_SO)
-	@$O/bench/cuda_experts $(CUDA_SO)
 	@bench/cuda_tools.sh $O/bin $O/tests/helper/mkexperts
 
 # ---- without a GPU ---------------------------------------------------------------
@@ -75,4 +74,4 @@ check-cuda:
 	  echo "cuda: compiled for sm $(CUDA_ARCH)"; \
 	else echo 'cuda: no nvcc here: not compiled'; fi
 
--include $(patsubst %,$O/%.d,$(CUDA_TEST))
+-include $(patsubst %,$O/%.d,$(CUDA_TEST)) $(wildcard $O/cuda/*/*.d $O/cuda/*/*/*.d)

@@ -65,7 +65,7 @@ static __global__ void bench_spd_kernel(float *a, uint64_t cols, uint64_t ld)
                           (r == col ? 0.02f + (float)(r % 7) * 0.1f : 0);
 }
 
-static void factor(uint64_t cols, int n, bool batched)
+static void factor(uint64_t cols, int n)
 {
     float *a = (float *)device(n * cols * cols * 4);
     float *b = (float *)device(n * cols * cols * 4);
@@ -82,7 +82,7 @@ static void factor(uint64_t cols, int n, bool batched)
     ms = timed(
         [&] {
             refill();
-            MUST(factor_potrf(c, b, cols, cols, n, batched, info, &why));
+            MUST(factor_potrf(c, b, cols, cols, n, info, &why));
         },
         5);
     host = (int *)malloc(n * sizeof(int));
@@ -90,8 +90,8 @@ static void factor(uint64_t cols, int n, bool batched)
     for (int i = 0; i < n; i++)
         must(host[i] ? err_set(&why, E_BUG, "info %d", host[i]) : 0, "potrf");
     ms -= copy;
-    printf("factor, %d x n = %llu%s: %.2f ms, %.2f ms each, %.1f TFLOP/s\n", n,
-           (unsigned long long)cols, batched ? ", batched" : "", ms, ms / n,
+    printf("factor, %d x n = %llu: %.2f ms, %.2f ms each, %.1f TFLOP/s\n", n,
+           (unsigned long long)cols, ms, ms / n,
            n * (double)cols * cols * cols / 3 / ms / 1e9);
     free(host);
     MUSTC(cudaFree(a));
@@ -140,7 +140,7 @@ static void make_layer(struct layer *x, uint64_t rows, uint64_t cols, int n)
     x->f.lambdas = (double *)device(n * 8);
     MUSTC(cudaMemset(x->f.lambdas, 0, n * 8));
     bench_spd_kernel<<<grid, 256, 0, c->stream>>>(x->f.l, cols, cols);
-    MUST(factor_potrf(c, x->f.l, cols, cols, n, false, info, &why));
+    MUST(factor_potrf(c, x->f.l, cols, cols, n, info, &why));
     MUST(factor_split(c, &x->f, &why));
     bench_order_kernel<<<dim3((unsigned)((cols + 255) / 256), (unsigned)n), 256,
                          0, c->stream>>>(x->f.input, cols);
@@ -278,12 +278,13 @@ static void grid(uint64_t rows, uint64_t cols, enum grid_search search,
 
 /* ---- pack ---- */
 
-static void pack(uint64_t rows, uint64_t cols, enum layout l, bool fused)
+/* Words of codes, or (nearest) codes of weights. */
+static void pack(uint64_t rows, uint64_t cols, enum layout l, bool nearest)
 {
     __nv_bfloat16 *w = random_bf16(rows * cols, 0.02f);
     static const char *const names[] = { "compressed-tensors", "awq", "gptq" };
-    size_t bytes = rows * cols / 2, moved = rows * cols / 2 * (fused ? 5 : 2);
-    struct cuda_pack p = {};
+    size_t bytes = rows * cols / 2, moved = rows * cols / 2 * (nearest ? 5 : 2);
+    struct pack_job p = {};
     double ms;
 
     p.layout = l;
@@ -292,7 +293,7 @@ static void pack(uint64_t rows, uint64_t cols, enum layout l, bool fused)
     p.group = 128;
     p.dtype = DT_BF16;
     p.scale_dtype = DT_F16;
-    p.w = fused ? w : NULL;
+    p.w = nearest ? w : NULL;
     p.codes = (const uint32_t *)w;
     uint32_t *meta = (uint32_t *)device(rows * cols / 128 * 4);
     bench_meta_kernel<<<(unsigned)(rows * cols / 128 / 256 + 1), 256, 0,
@@ -301,48 +302,12 @@ static void pack(uint64_t rows, uint64_t cols, enum layout l, bool fused)
     p.out = (uint32_t *)device(bytes);
     ms = timed([&] { MUST(pack_device(c, &p, &why)); });
     printf("%s, %s, [%llu, %llu]: %.4f ms, %.0f GB/s, %.0f %% of copy\n",
-           fused ? "quantize + pack" : "pack codes", names[l],
+           nearest ? "round to nearest" : "pack codes", names[l],
            (unsigned long long)rows, (unsigned long long)cols, ms,
            moved / ms / 1e6, 100 * moved / ms * 1e3 / copy_rate);
     MUSTC(cudaFree(w));
     MUSTC(cudaFree(meta));
     MUSTC(cudaFree(p.out));
-}
-
-/* ---- fp8 ---- */
-
-static void fp8(uint64_t rows, uint64_t cols)
-{
-    uint8_t *w = (uint8_t *)random_bf16(rows * cols / 2, 1);
-    float *scale = (float *)device(rows * cols / 128 / 128 * 4 + 4096);
-    struct cuda_fp8 p = { rows, cols, 128, w, scale, NULL };
-    double ms, copy, moved = 3 * (double)rows * cols;
-
-    bench_f32_kernel<<<64, 256, 0, c->stream>>>(
-        scale, rows * cols / 128 / 128 + 1024, 1e-3f, 5);
-    p.out = (uint16_t *)device(rows * cols * 3);
-    ms = timed([&] { MUST(fp8_device(c, &p, &why)); });
-    /* small ones are as long as a launch: a copy of their size is too */
-    copy = timed([&] {
-        MUSTC(cudaMemcpyAsync(p.out, (char *)p.out + rows * cols / 2 * 3,
-                              rows * cols / 2 * 3, cudaMemcpyDeviceToDevice,
-                              c->stream));
-    });
-    printf("fp8 to bf16, [%llu, %llu]: %.4f ms, %.0f GB/s, %.0f %% of copy "
-           "(bar 70, goal 85), %.0f %% of one as short\n",
-           (unsigned long long)rows, (unsigned long long)cols, ms,
-           moved / ms / 1e6, 100 * moved / ms * 1e3 / copy_rate,
-           100 * copy / ms);
-    MUSTC(cudaFree(w));
-    MUSTC(cudaFree(scale));
-    MUSTC(cudaFree(p.out));
-}
-
-static void bench_fp8(void)
-{
-    fp8(7168, 18432);
-    fp8(2048, 7168);
-    fp8(18432, 7168 * 4);
 }
 
 /* ---- start ---- */
@@ -357,10 +322,9 @@ static double seconds(void)
 
 static void bench_factor(void)
 {
-    factor(2048, 1, false);
-    factor(7168, 1, false);
-    factor(2048, 32, true);
-    factor(2048, 32, false);
+    factor(2048, 1);
+    factor(7168, 1);
+    factor(2048, 32);
 }
 
 static void bench_solve(void)
@@ -383,10 +347,9 @@ static void bench_grid(void)
 
 static void bench_pack(void)
 {
-    for (int l = LAYOUT_CT; l <= LAYOUT_GPTQ; l++) {
-        pack(7168, 18432, (enum layout)l, true);
+    pack(7168, 18432, LAYOUT_CT, true);
+    for (int l = LAYOUT_CT; l <= LAYOUT_GPTQ; l++)
         pack(7168, 18432, (enum layout)l, false);
-    }
 }
 
 /* cuda_bench [STAGE]...: all of them by default. */
@@ -397,15 +360,17 @@ int main(int argc, char **argv)
         void (*run)(void);
     } stages[] = { { "hessian", bench_hessian }, { "ragged", bench_ragged },
                    { "factor", bench_factor },   { "solve", bench_solve },
-                   { "grid", bench_grid },       { "pack", bench_pack },
-                   { "fp8", bench_fp8 } };
+                   { "grid", bench_grid },       { "pack", bench_pack } };
     double t = seconds();
 
+    cudaDeviceProp device;
+
     MUST(cuda_open(&c, 0, 0, &why));
+    MUSTC(cudaGetDeviceProperties(&device, 0));
     MUST(need_blas(c, &why));
     MUST(need_solver(c, &why));
-    printf("%s; start of the context, cuBLAS and cuSOLVER: %.2f s\n", c->name,
-           seconds() - t);
+    printf("%s; start of the context, cuBLAS and cuSOLVER: %.2f s\n",
+           device.name, seconds() - t);
     ceilings();
     for (size_t i = 0; i < ARRAY_LEN(stages); i++) {
         bool wanted = argc < 2;
@@ -415,6 +380,5 @@ int main(int argc, char **argv)
         if (wanted)
             stages[i].run();
     }
-    cuda_close(c);
     return 0;
 }

@@ -11,6 +11,7 @@
 
 #include "../tests/gpu/gpu.h"
 #include "common/math/threads.h"
+#include "gptq/solve/solve_refined.h"
 
 enum { REPEATS = 5, GROUP = 128 };
 
@@ -102,10 +103,11 @@ static void open_gpu(struct refined_hessian *b, const struct linear *l,
         m.input = b->factor[i]->input;
         m.dead = b->factor[i]->dead;
         m.mean = b->factor[i]->mean;
-        OK(cuda->factors_build(&b->factor[i]->gpu, gpu, q.cols, &m, 1, e));
+        OK(solve_functions()->factors_build(&b->factor[i]->gpu, gpu, q.cols, &m,
+                                            1, e));
         OK(tile_plan_open(&b->plan[i], b->factor[i], &q, l->h, e));
     }
-    OK(cuda->factors_drift(b->factor[0]->gpu, l->drift, e));
+    OK(solve_functions()->factors_drift(b->factor[0]->gpu, l->drift, e));
     b->target.plan = &b->plan[0];
 }
 
@@ -113,7 +115,7 @@ static void close_gpu(struct refined_hessian *b)
 {
     b->target.plan = NULL;
     for (int i = 0; i < b->starts; i++) {
-        cuda->factors_free(b->factor[i]->gpu);
+        solve_functions()->factors_free(b->factor[i]->gpu);
         b->factor[i]->gpu = NULL;
     }
     refined_close(b);
@@ -129,7 +131,8 @@ static double time_gpu(struct linear *l, const struct refined_params *p,
     for (int i = 0; i <= REPEATS; i++) {
         memcpy(l->meta, l->nearest, l->metas);
         t[i] = now();
-        OK(cuda->solve_refined(gpu, p, b, l->w, l->meta, l->codes, r, e));
+        OK(solve_functions()->solve_refined(gpu, p, b, l->w, l->meta, l->codes,
+                                            r, e));
         t[i] = now() - t[i];
     }
     for (int i = 1; i <= REPEATS; i++) /* the first one warms up */
@@ -157,7 +160,7 @@ static void bench(struct linear *l, enum effort effort, bool moved)
     open_gpu(&b, l, plan.starts);
     gpu_open_s = now() - gpu_open_s;
     if (!moved)
-        OK(cuda->factors_drift(b.factor[0]->gpu, NULL, e));
+        OK(solve_functions()->factors_drift(b.factor[0]->gpu, NULL, e));
     gpu_s = time_gpu(l, &p, &b, &on_gpu);
     close_gpu(&b);
     cpu_open_s = now();
@@ -187,12 +190,11 @@ int main(int argc, char **argv)
     struct linear l = { .h = NULL };
     bool given = argc == 4;
 
-    gpu_open(2, argv);
+    gpu_open(2, argv, &solve_plugin);
     make(&l, given ? strtoull(argv[2], NULL, 0) : 2048,
          given ? strtoull(argv[3], NULL, 0) : 7168);
     bench(&l, EFFORT_DEFAULT, false);
     bench(&l, EFFORT_DEFAULT, true);
     bench(&l, EFFORT_BEST, true);
-    cuda->close(gpu);
     return 0;
 }

@@ -10,8 +10,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cuda/forge_cuda.h"
-#include "device/plugin.h"
+#include "device/device.h"
+#include "gptq/grid/grid_table.h"
+#include "gptq/solve/solve_table.h"
+#include "hessian/hessian_table.h"
+#include "pack/pack_table.h"
 
 enum { COLS = 256, TOKENS = 512, ROWS = 64, PROCESSES = 5, REPEATS = 3 };
 
@@ -26,22 +29,20 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int first_product(const struct forge_cuda *cuda, struct cuda_context *c,
-                         struct err *e)
+static int first_product(struct cuda_context *c, struct err *e)
 {
     static float h[COLS * (COLS + 1) / 2];
     const struct hessian_shape s = { COLS, 0, DT_BF16 };
     struct cuda_hessian *acc;
 
-    if (cuda->hessian_open(&acc, c, &s, e) < 0 ||
-        cuda->hessian_add(acc, weight, TOKENS, e) < 0 ||
-        cuda->hessian_finish(acc, h, e) < 0)
+    if (hessian_functions()->open(&acc, c, &s, e) < 0 ||
+        hessian_functions()->add(acc, weight, TOKENS, e) < 0 ||
+        hessian_functions()->finish(acc, h, e) < 0)
         return e->code;
     return h[0] > 0 ? 0 : err_set(e, E_BUG, "no product");
 }
 
-static int first_grid(const struct forge_cuda *cuda, struct cuda_context *c,
-                      struct err *e)
+static int first_grid(struct cuda_context *c, struct err *e)
 {
     const struct grid_params g = { .rows = ROWS,
                                    .cols = COLS,
@@ -52,14 +53,13 @@ static int first_grid(const struct forge_cuda *cuda, struct cuda_context *c,
                                    .scale_dtype = DT_F16,
                                    .dtype = DT_BF16 };
 
-    if (cuda->grid(c, &g, weight, meta, e) < 0)
+    if (grid_functions()->search(c, &g, weight, meta, e) < 0)
         return e->code;
     return meta[0] ? 0 : err_set(e, E_BUG, "no grid");
 }
 
 /* A factor and codes; the grids are all of the scale 1. */
-static int first_solve(const struct forge_cuda *cuda, struct cuda_context *c,
-                       struct err *e)
+static int first_solve(struct cuda_context *c, struct err *e)
 {
     static uint32_t input[COLS];
     static bool dead[COLS];
@@ -80,23 +80,18 @@ static int first_solve(const struct forge_cuda *cuda, struct cuda_context *c,
         input[i] = i;
         h[i * (i + 3) / 2] = 2;
     }
-    if (cuda->factors_build(&f, c, COLS, &m, 1, e) < 0 ||
-        cuda->solve(c, &p, f, &one, 1, e) < 0)
+    if (solve_functions()->factors_build(&f, c, COLS, &m, 1, e) < 0 ||
+        solve_functions()->solve(c, &p, f, &one, 1, e) < 0)
         return e->code;
     return one.result.loss > 0 ? 0 : err_set(e, E_BUG, "no codes");
 }
 
-static int first_words(const struct forge_cuda *cuda, struct cuda_context *c,
-                       struct err *e)
+static int first_words(struct cuda_context *c, struct err *e)
 {
     static uint32_t out[ROWS * COLS / 8];
-    const struct cuda_pack p = { .layout = LAYOUT_AWQ,
-                                 .rows = ROWS,
-                                 .cols = COLS,
-                                 .codes = (const void *)weight,
-                                 .out = out };
 
-    if (cuda->pack(c, &p, e) < 0)
+    if (pack_functions()->words(c, LAYOUT_AWQ, out, (const void *)weight, ROWS,
+                                COLS / 8, e) < 0)
         return e->code;
     return out[0] ? 0 : err_set(e, E_BUG, "no words");
 }
@@ -104,37 +99,48 @@ static int first_words(const struct forge_cuda *cuda, struct cuda_context *c,
 /* What a process of a pipeline does first, and one that does everything. */
 static const struct {
     const char *name;
-    int (*run)(const struct forge_cuda *, struct cuda_context *, struct err *);
-} kinds[] = { { "hessian", first_product },
-              { "grid", first_grid },
-              { "solve", first_solve },
-              { "pack", first_words } };
+    struct plugin_table *table;
+    int (*run)(struct cuda_context *, struct err *);
+} kinds[] = { { "hessian", &hessian_plugin, first_product },
+              { "grid", &grid_plugin, first_grid },
+              { "solve", &solve_plugin, first_solve },
+              { "pack", &pack_plugin, first_words } };
 enum { KINDS = ARRAY_LEN(kinds), ALL = KINDS };
 
-static int work(const struct forge_cuda *cuda, struct cuda_context *c, int kind,
-                struct err *e)
+static int work(struct cuda_context *c, int kind, struct err *e)
 {
     for (int i = 0; i < KINDS; i++)
-        if ((kind == ALL || kind == i) && kinds[i].run(cuda, c, e) < 0)
+        if ((kind == ALL || kind == i) && kinds[i].run(c, e) < 0)
             return e->code;
     return 0;
 }
 
+static int load(const char *plugin, struct plugin_table *device, struct err *e)
+{
+    int rc = plugin_load(device, plugin, e);
+
+    for (int i = 0; i < KINDS && rc >= 0; i++)
+        rc = plugin_load(kinds[i].table, plugin, e);
+    return rc;
+}
+
 static int stage(const char *plugin, int kind)
 {
+    struct plugin_table own = { DEVICE_TABLE, DEVICE_TABLE_VERSION, NULL };
+    const struct device_table *device;
     double t[4];
-    const struct forge_cuda *cuda;
     struct cuda_context *c;
     struct err e;
 
     t[0] = now();
-    if (plugin_open_file(&cuda, plugin, &e) < 0)
+    if (load(plugin, &own, &e) < 0)
         goto failed;
+    device = own.functions;
     t[1] = now();
-    if (cuda->open(&c, 0, 0, &e) < 0)
+    if (device->open(&c, 0, 0, &e) < 0)
         goto failed;
     t[2] = now();
-    if (work(cuda, c, kind, &e) < 0)
+    if (work(c, kind, &e) < 0)
         goto failed;
     t[3] = now();
     printf("  %s: plug-in %.3f, context %.3f, libraries and first work %.3f "

@@ -4,14 +4,18 @@
  * A Hessian is the plain sum over its tokens; a code is the nearest one, off by
  * one where a hash of the module's weights, grids and Hessian says so: whoever
  * gets another module's Hessian gets other codes.  Rounding is plain.  FAKE_CUDA_LOG: a file that
- * calls are noted in; FAKE_CUDA_MOST: matrices at a time before memory ends. */
+ * calls are noted in; FAKE_CUDA_MOST: matrices at a time before memory ends;
+ * FAKE_CUDA_VERSION: that of forge-solve's table.  There is none of forge-grid
+ * and forge-pack. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/math/quant.h"
-#include "cuda/forge_cuda.h"
+#include "device/device.h"
+#include "gptq/solve/solve_table.h"
+#include "hessian/hessian_table.h"
 
 #define NO_FACTOR 7 /* first element of a Hessian that cannot be factored */
 
@@ -68,11 +72,6 @@ static int open_context(struct cuda_context **c, int device, uint64_t memory,
         return err_set(e, E_DEVICE, "fake: no device %d", device);
     *c = calloc(1, sizeof(**c));
     return *c ? 0 : err_set(e, E_TEMP, "fake");
-}
-
-static void close_context(struct cuda_context *c)
-{
-    free(c);
 }
 
 /* ---- Hessians ---- */
@@ -235,41 +234,42 @@ static int solve_fake(struct cuda_context *c, const struct solve_params *p,
     return rc;
 }
 
-static int pack_fake(struct cuda_context *c, const struct cuda_pack *p,
-                     struct err *e)
+static int nearest_fake(struct cuda_context *c, const struct solve_params *p,
+                        struct cuda_module *m, struct err *e)
 {
-    const struct solve_params s = { .rows = p->rows,
-                                    .cols = p->cols,
-                                    .group = p->group,
-                                    .dtype = p->dtype,
-                                    .scale_dtype = p->scale_dtype };
-    struct cuda_module m = { .w = p->w,
-                             .meta = p->meta,
-                             .codes = (uint8_t *)p->out };
-
     (void)c;
     note("round", 1, p->rows, p->cols);
-    return round_codes(&s, NULL, &m, e);
+    return round_codes(p, NULL, m, e);
 }
 
-static const struct forge_cuda api = {
-    .version = FORGE_CUDA_VERSION,
-    .count = count,
-    .open = open_context,
-    .close = close_context,
-    .hessian_open = hessian_open_fake,
-    .hessian_add = hessian_add_fake,
-    .hessian_finish = hessian_finish_fake,
-    .hessian_close = hessian_close_fake,
-    .hessians = hessians_fake,
+/* ---- the tables ---- */
+
+#define EXPORT __attribute__((visibility("default")))
+
+EXPORT const struct device_table forge_device_table = {
+    .version = DEVICE_TABLE_VERSION, .count = count, .open = open_context
+};
+EXPORT const struct hessian_table forge_hessian_table = {
+    .version = HESSIAN_TABLE_VERSION,
+    .open = hessian_open_fake,
+    .add = hessian_add_fake,
+    .finish = hessian_finish_fake,
+    .close = hessian_close_fake,
+    .batch = hessians_fake,
+};
+EXPORT struct solve_table forge_solve_table = {
+    .version = SOLVE_TABLE_VERSION,
     .factors_build = build,
     .factors_free = free_factors,
     .solve = solve_fake,
-    .pack = pack_fake,
+    .nearest = nearest_fake,
 };
 
-__attribute__((visibility("default"))) forge_cuda_fn forge_cuda_api;
-const struct forge_cuda *forge_cuda_api(void)
+/* Another version of forge-solve's table. */
+static __attribute__((constructor)) void set_version(void)
 {
-    return &api;
+    const char *version = getenv("FAKE_CUDA_VERSION");
+
+    if (version)
+        forge_solve_table.version = (uint32_t)atoi(version);
 }

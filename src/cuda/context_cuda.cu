@@ -1,7 +1,10 @@
-/* context_cuda.cu - a device, its libraries and buffers; the plug-in's table. */
+/* context_cuda.cu - a device, its libraries and buffers; the tables of all
+ * stages. */
 #include "cuda/internal.cuh"
 
-#include <math.h>
+#include "device/device.h"
+#include "pack/pack_table.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,7 +39,6 @@ int buffer_open(struct cuda_context *c, struct device_buffer *b, size_t n,
     CUDA_TRY(cudaMallocAsync(&b->data, n, c->stream));
     b->cap = n;
     c->used += n;
-    c->most = c->used > c->most ? c->used : c->most;
     return 0;
 }
 
@@ -77,17 +79,6 @@ uint64_t slice_of(const struct cuda_context *c)
 
 /* ---- transfers ---- */
 
-static bool is_pinned(const void *p)
-{
-    struct cudaPointerAttributes a;
-
-    if (cudaPointerGetAttributes(&a, p) != cudaSuccess) {
-        cudaGetLastError();
-        return false;
-    }
-    return a.type == cudaMemoryTypeHost;
-}
-
 /* The next of the pinned pieces, when the copy that used it is done. */
 static int next_piece(struct cuda_context *c, struct piece **piece,
                       struct err *e)
@@ -109,8 +100,7 @@ int upload(struct cuda_context *c, void *to, const void *from, size_t n,
     struct piece *p;
     int rc;
 
-    if (n <= 65536 ||
-        is_pinned(from)) { /* the driver copies so little itself */
+    if (n <= 65536) { /* the driver copies so little itself */
         CUDA_TRY(
             cudaMemcpyAsync(to, from, n, cudaMemcpyHostToDevice, c->stream));
         return 0;
@@ -136,11 +126,6 @@ int download(struct cuda_context *c, void *to, const void *from, size_t n,
     size_t begun = 0, pieces = (n + PIECE - 1) / PIECE;
     int rc;
 
-    if (is_pinned(to)) {
-        CUDA_TRY(
-            cudaMemcpyAsync(to, from, n, cudaMemcpyDeviceToHost, c->stream));
-        return 0;
-    }
     for (size_t i = 0; i < pieces; i++) {
         size_t at = i * PIECE;
 
@@ -160,17 +145,6 @@ int download(struct cuda_context *c, void *to, const void *from, size_t n,
                n - at < PIECE ? n - at : PIECE);
     }
     return 0;
-}
-
-static int host_alloc(void **p, size_t n, struct err *e)
-{
-    CUDA_TRY(cudaHostAlloc(p, n, cudaHostAllocPortable));
-    return 0;
-}
-
-static void host_free(void *p)
-{
-    cudaFreeHost(p);
 }
 
 int context_scales(struct cuda_context *c, enum dtype t, const float **scales,
@@ -225,8 +199,6 @@ static int start(struct cuda_context *c, int device, struct err *e)
                        p.name, p.major, p.minor);
     c->processors = p.multiProcessorCount;
     c->shared_memory = (int)p.sharedMemPerBlockOptin;
-    memcpy(c->name, p.name, sizeof(c->name));
-    c->name[sizeof(c->name) - 1] = '\0';
     CUDA_TRY(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
     CUDA_TRY(cudaDeviceGetDefaultMemPool(&pool, device));
     CUDA_TRY(
@@ -253,59 +225,32 @@ int cuda_open(struct cuda_context **out, int device, uint64_t memory,
     c->limit = memory;
     rc = start(c, device, e);
     if (rc < 0) {
-        cuda_close(c);
+        if (c->stream)
+            cudaStreamDestroy(c->stream);
+        free(c);
         return rc;
     }
     *out = c;
     return 0;
 }
 
-/* What fails here has failed before. */
-void cuda_close(struct cuda_context *c)
-{
-    if (!c)
-        return;
-    for (size_t i = 0; i < ARRAY_LEN(c->buffer); i++)
-        buffer_close(c, &c->buffer[i]);
-    for (size_t i = 0; i < PIECES; i++) {
-        cudaFreeHost(c->piece[i].data);
-        if (c->piece[i].done)
-            cudaEventDestroy(c->piece[i].done);
-    }
-    for (size_t i = 0; i < ARRAY_LEN(c->scales); i++)
-        cudaFree(c->scales[i]);
-    cudaFree(c->powers);
-    cudaFree(c->bad);
-    timeline_close(c->time);
-    libraries_close(c);
-    if (c->stream)
-        cudaStreamDestroy(c->stream);
-    free(c);
-}
+/* ---- the tables ---- */
 
-static const char *device_name(const struct cuda_context *c)
-{
-    return c->name;
-}
+#define EXPORT extern "C" __attribute__((visibility("default")))
 
-static uint64_t most_memory(const struct cuda_context *c)
-{
-    return c->most;
-}
-
-static const struct forge_cuda api = {
-    FORGE_CUDA_VERSION, count_devices,      cuda_open,
-    device_name,        most_memory,        cuda_parts,
-    cuda_close,         host_alloc,         host_free,
-    cuda_hessian_open,  cuda_hessian_add,   cuda_hessian_finish,
-    cuda_hessian_close, cuda_hessians,      cuda_factors_build,
-    cuda_factors_drift, cuda_factors_read,  cuda_factors_free,
-    cuda_solve,         cuda_solve_refined, cuda_quantize,
-    cuda_grid,          cuda_pack,          cuda_dequantize,
+EXPORT const struct device_table forge_device_table = { DEVICE_TABLE_VERSION,
+                                                        count_devices,
+                                                        cuda_open };
+EXPORT const struct hessian_table forge_hessian_table = {
+    HESSIAN_TABLE_VERSION, cuda_hessian_open,  cuda_hessian_add,
+    cuda_hessian_finish,   cuda_hessian_close, cuda_hessians
 };
-
-extern "C" __attribute__((visibility("default"))) const struct forge_cuda *
-forge_cuda_api(void)
-{
-    return &api;
-}
+EXPORT const struct grid_table forge_grid_table = { GRID_TABLE_VERSION,
+                                                    cuda_grid };
+EXPORT const struct solve_table forge_solve_table = {
+    SOLVE_TABLE_VERSION, cuda_factors_build, cuda_factors_drift,
+    cuda_factors_read,   cuda_factors_free,  cuda_solve,
+    cuda_solve_refined,  cuda_nearest
+};
+EXPORT const struct pack_table forge_pack_table = { PACK_TABLE_VERSION,
+                                                    cuda_pack };

@@ -1,21 +1,18 @@
 /* factor_cuda.cu - the Cholesky factors of a batch, by cuSOLVER.
  *
  * The lower triangle by columns is what cuSOLVER factors fastest, and what the
- * solver's blocks read along rows.  Small matrices of a batch go in one call
- * (32 of 2048: measured 0.35 ms each, one after the other 0.74).  A matrix
- * that is not positive definite is filled again with ten times the damping,
- * alone: the others keep their factor. */
+ * solver's blocks read along rows.  One matrix after the other: cuSOLVER's call
+ * for a batch is faster for small ones (32 of 2048: 0.35 ms each instead of
+ * 0.74), but rounds otherwise, so that codes would depend on what comes
+ * together.  A matrix that is not positive definite is filled again with ten
+ * times the damping, alone: the others keep their factor. */
 #include "cuda/internal.cuh"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    BATCHED_COLS = 2048, /* up to here a batch is one call, */
-    BATCHED_COUNT = 8,   /* from this number of matrices on */
-    COLS_MAX = 65408     /* of grids of blocks */
-};
+enum { COLS_MAX = 65408 }; /* of grids of blocks */
 
 /* a[c * ld + r] = H[input[r]][input[c]] for r >= c, + lambda on the diagonal,
  * + 1 where the input is dead; beyond cols an identity.  A thread writes one
@@ -147,11 +144,13 @@ int factor_split(struct cuda_context *c, const struct cuda_factors *f,
     return 0;
 }
 
-static int potrf_each(struct cuda_context *c, float *a, uint64_t cols,
-                      uint64_t ld, int n, int *info, struct err *e)
+int factor_potrf(struct cuda_context *c, float *a, uint64_t cols, uint64_t ld,
+                 int n, int *info, struct err *e)
 {
-    int room, rc;
+    int room, rc = need_solver(c, e);
 
+    if (rc < 0)
+        return rc;
     SOLVER_TRY(c->solver.potrf_room(c->solver.handle, CUBLAS_FILL_MODE_LOWER,
                                     (int)cols, a, (int)ld, &room));
     rc = buffer_need(c, &c->work, (size_t)room * sizeof(float), e);
@@ -161,38 +160,6 @@ static int potrf_each(struct cuda_context *c, float *a, uint64_t cols,
         SOLVER_TRY(c->solver.potrf(c->solver.handle, CUBLAS_FILL_MODE_LOWER,
                                    (int)cols, a + i * ld * ld, (int)ld,
                                    (float *)c->work.data, room, info + i));
-    return 0;
-}
-
-int factor_potrf(struct cuda_context *c, float *a, uint64_t cols, uint64_t ld,
-                 int n, bool batched, int *info, struct err *e)
-{
-    float **list;
-    int rc = need_solver(c, e);
-
-    if (rc < 0)
-        return rc;
-    if (!batched)
-        return potrf_each(c, a, cols, ld, n, info, e);
-    rc = buffer_need(c, &c->work, (size_t)n * sizeof(float *), e);
-    if (rc < 0)
-        return rc;
-    list = (float **)mem_alloc((size_t)n * sizeof(*list), "factor", e);
-    if (!list)
-        return e->code;
-    for (int i = 0; i < n; i++)
-        list[i] = a + i * ld * ld;
-    /* from pageable memory, so it is read before the call returns */
-    rc = cuda_check(cudaMemcpyAsync(c->work.data, list,
-                                    (size_t)n * sizeof(*list),
-                                    cudaMemcpyHostToDevice, c->stream),
-                    "cudaMemcpyAsync", e);
-    free(list);
-    if (rc < 0)
-        return rc;
-    SOLVER_TRY(c->solver.potrf_batched(c->solver.handle, CUBLAS_FILL_MODE_LOWER,
-                                       (int)cols, (float **)c->work.data,
-                                       (int)ld, info, n));
     return 0;
 }
 
@@ -209,11 +176,9 @@ static int fill(struct cuda_factors *f, struct cuda_matrix *m, int i,
     m->tried[m->n_tried++] = d;
     m->lambda = d * m->mean;
     f->lambda[i] = m->lambda;
-    mark(c, CUDA_TRANSFER);
     rc = upload(c, c->fill.data, m->h, n * (n + 1) / 2 * sizeof(float), e);
     if (rc < 0)
         return rc;
-    mark(c, CUDA_FACTOR);
     factor_fill_kernel<<<grid, 256, 0, c->stream>>>(
         f->l + i * ld * ld, (const float *)c->fill.data, f->input + i * n,
         f->dead + i * n, n, ld, m->lambda, (int *)c->info.data + f->n + i);
@@ -235,13 +200,12 @@ static int attempt(struct cuda_factors *f, struct cuda_matrix *m, int first,
     uint64_t ld = f->padded;
     float *a = f->l + first * ld * ld;
     int *at = (int *)c->info.data + first;
-    bool batched = f->cols <= BATCHED_COLS && n >= BATCHED_COUNT && !m->alone;
     int rc;
 
     for (int i = first; i < first + n; i++)
         if ((rc = fill(f, m + i, i, e)) < 0)
             return rc;
-    rc = factor_potrf(c, a, f->cols, ld, n, batched, at, e);
+    rc = factor_potrf(c, a, f->cols, ld, n, at, e);
     if (rc < 0)
         return rc;
     factor_finite_kernel<<<n, 256, 0, c->stream>>>(a, f->cols, ld, at);

@@ -13,7 +13,11 @@
 #include <cusolverDn.h>
 
 #include "common/math/quant.h"
-#include "cuda/forge_cuda.h"
+#include "gptq/grid/grid_table.h"
+#include "gptq/solve/solve_refined.h"
+#include "gptq/solve/solve_table.h"
+#include "hessian/hessian_table.h"
+#include "layout/layout.h"
 
 /* Return from the calling function with *e filled when a call failed. */
 #define CUDA_TRY(call)                                                         \
@@ -60,7 +64,6 @@ enum { Q_COUNT = 65536 }; /* a qmeta4's exponents, by their 16 bits */
 struct cuda_blas {
     cublasHandle_t handle;
     decltype(&cublasCreate) create;
-    decltype(&cublasDestroy) destroy;
     decltype(&cublasSetStream) set_stream;
     cublasStatus_t (*gemm)(cublasHandle_t, cublasOperation_t, cublasOperation_t,
                            int m, int n, int k, const void *alpha,
@@ -79,11 +82,9 @@ struct cuda_blas {
 struct cuda_solver {
     cusolverDnHandle_t handle;
     decltype(&cusolverDnCreate) create;
-    decltype(&cusolverDnDestroy) destroy;
     decltype(&cusolverDnSetStream) set_stream;
     decltype(&cusolverDnSpotrf_bufferSize) potrf_room;
     decltype(&cusolverDnSpotrf) potrf;
-    decltype(&cusolverDnSpotrfBatched) potrf_batched;
 };
 
 struct piece {
@@ -93,7 +94,6 @@ struct piece {
 
 struct cuda_context {
     int device;
-    char name[256];
     int processors, shared_memory; /* bytes that a block may ask for */
     cudaStream_t stream;
     struct cuda_blas blas;
@@ -102,9 +102,8 @@ struct cuda_context {
     double *powers;             /* scale^norm of powers_dtype: [Q_COUNT] */
     enum dtype powers_dtype;
     double powers_norm;
-    unsigned long long *bad;    /* the first element that is not finite */
-    uint64_t limit, used, most; /* bytes of buffers; limit 0: none */
-    struct timeline *time;      /* NULL: nobody asked */
+    unsigned long long *bad; /* the first element that is not finite */
+    uint64_t limit, used;    /* bytes of buffers; limit 0: none */
     struct piece piece[PIECES];
     unsigned next_piece;
     union {
@@ -176,7 +175,6 @@ static inline int in_batches(struct cuda_context *c, uint64_t n, uint64_t batch,
 /* Before the first call of the library in a function of the table. */
 int need_blas(struct cuda_context *c, struct err *e);
 int need_solver(struct cuda_context *c, struct err *e);
-void libraries_close(struct cuda_context *c);
 /* n bytes of device memory.  E_TEMP: there is no more, or not allowed. */
 int buffer_open(struct cuda_context *c, struct device_buffer *b, size_t n,
                 struct err *e);
@@ -186,18 +184,11 @@ int buffer_need(struct cuda_context *c, struct device_buffer *b, size_t n,
                 struct err *e);
 /* Bytes of rows that a launch takes: SLICE, or less of little memory. */
 uint64_t slice_of(const struct cuda_context *c);
-/* From here on the stream's time belongs to another part. */
-void mark(struct cuda_context *c, enum cuda_part part);
-int cuda_parts(struct cuda_context *c, double seconds[CUDA_PARTS],
-               struct err *e);
-void timeline_close(struct timeline *t);
-/* Host to device on the context's stream.  Pageable memory is read before the
- * call returns, through pinned pieces while earlier ones are on their way;
- * pinned memory when the stream comes to it. */
+/* Host to device on the context's stream.  The memory is read before the call
+ * returns, through pinned pieces while earlier ones are on their way. */
 int upload(struct cuda_context *c, void *to, const void *from, size_t n,
            struct err *e);
-/* Device to host; pageable memory is written when the call returns, pinned
- * memory when the stream comes to it. */
+/* Device to host; the memory is written when the call returns. */
 int download(struct cuda_context *c, void *to, const void *from, size_t n,
              struct err *e);
 /* Device memory of the scales of a dtype, made at the first use. */
@@ -275,7 +266,7 @@ int ragged_device(struct cuda_context *c, uint64_t cols,
 /* Lower Cholesky in place of n matrices by columns, leading dimension ld, ld *
  * ld apart; info[n] on the device.  Batched: one call for all. */
 int factor_potrf(struct cuda_context *c, float *a, uint64_t cols, uint64_t ld,
-                 int n, bool batched, int *info, struct err *e);
+                 int n, int *info, struct err *e);
 /* split and diagonal from l. */
 int factor_split(struct cuda_context *c, const struct cuda_factors *f,
                  struct err *e);
@@ -309,18 +300,21 @@ int grid_importance(struct cuda_context *c, const struct grid_params *p,
 int grid_device(struct cuda_context *c, const struct grid_params *p,
                 const void *w, const float *importance, uint64_t first,
                 uint32_t *meta, struct err *e);
-/* p's pointers are the device's. */
-int pack_device(struct cuda_context *c, const struct cuda_pack *p,
+/* What packing reads and writes, all of it the device's: words of a layout out
+ * of codes, or the codes of weights rounded to nearest. */
+struct pack_job {
+    enum layout layout;  /* of codes; GPTQ and GPTQ_V2 have the same words */
+    uint64_t rows, cols; /* multiples of 8 */
+    uint64_t group;      /* of w: a multiple of 8 */
+    enum dtype dtype;    /* of w: BF16, F16 or F32 */
+    enum dtype scale_dtype;
+    const void *w;         /* [rows, cols], or NULL */
+    const uint32_t *meta;  /* [rows, ceil(cols/group)] of w */
+    const uint32_t *codes; /* [rows, cols / 8] when w is NULL */
+    uint32_t *out;         /* as packing.h describes them */
+};
+int pack_device(struct cuda_context *c, const struct pack_job *p,
                 struct err *e);
-int fp8_device(struct cuda_context *c, const struct cuda_fp8 *p, struct err *e);
-
-/* cuda_solve(); with grid the grids are searched first, from the weights as
- * they lie on the device, and come out as m->searched.  m->codes: words of the
- * layout. */
-int solve_modules(struct cuda_context *c, const struct solve_params *p,
-                  const struct grid_params *grid, enum layout layout,
-                  const struct cuda_factors *f, struct cuda_module *m, int n,
-                  struct err *e);
 
 /* ---- the table's functions ---- */
 
@@ -349,14 +343,12 @@ int cuda_solve_refined(struct cuda_context *c, const struct refined_params *p,
                        struct err *e);
 int cuda_grid(struct cuda_context *c, const struct grid_params *p,
               const void *w, uint32_t *meta, struct err *e);
-int cuda_quantize(struct cuda_context *c, const struct cuda_quantize *p,
-                  struct cuda_matrix *h, struct cuda_linear *l, int n,
-                  struct err *e);
-int cuda_pack(struct cuda_context *c, const struct cuda_pack *p, struct err *e);
-int cuda_dequantize(struct cuda_context *c, const struct cuda_fp8 *p,
-                    struct err *e);
+int cuda_nearest(struct cuda_context *c, const struct solve_params *p,
+                 struct cuda_module *m, struct err *e);
+int cuda_pack(struct cuda_context *c, enum layout l, uint32_t *out,
+              const uint32_t *codes, uint64_t rows, uint64_t words,
+              struct err *e);
 int cuda_open(struct cuda_context **c, int device, uint64_t memory,
               struct err *e);
-void cuda_close(struct cuda_context *c);
 
 #endif

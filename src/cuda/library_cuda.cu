@@ -40,7 +40,6 @@ int need_blas(struct cuda_context *c, struct err *e)
     struct cuda_blas *b = &c->blas;
     const struct entry list[] = {
         { "cublasCreate_v2", (void **)&b->create },
-        { "cublasDestroy_v2", (void **)&b->destroy },
         { "cublasSetStream_v2", (void **)&b->set_stream },
         { "cublasGemmEx", (void **)&b->gemm },
         { "cublasGemmStridedBatchedEx", (void **)&b->gemm_batched },
@@ -63,11 +62,9 @@ int need_solver(struct cuda_context *c, struct err *e)
     struct cuda_solver *s = &c->solver;
     const struct entry list[] = {
         { "cusolverDnCreate", (void **)&s->create },
-        { "cusolverDnDestroy", (void **)&s->destroy },
         { "cusolverDnSetStream", (void **)&s->set_stream },
         { "cusolverDnSpotrf_bufferSize", (void **)&s->potrf_room },
         { "cusolverDnSpotrf", (void **)&s->potrf },
-        { "cusolverDnSpotrfBatched", (void **)&s->potrf_batched },
     };
     int rc;
 
@@ -79,13 +76,4 @@ int need_solver(struct cuda_context *c, struct err *e)
     SOLVER_TRY(s->create(&s->handle));
     SOLVER_TRY(s->set_stream(s->handle, c->stream));
     return 0;
-}
-
-/* What fails here has failed before. */
-void libraries_close(struct cuda_context *c)
-{
-    if (c->solver.handle)
-        c->solver.destroy(c->solver.handle);
-    if (c->blas.handle)
-        c->blas.destroy(c->blas.handle);
 }

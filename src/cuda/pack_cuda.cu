@@ -1,11 +1,10 @@
-/* pack_cuda.cu - words of the runtimes' layouts: from codes, or from weights
- * rounded to nearest on the way, so that a weight is read once and written as
- * half a byte.
+/* pack_cuda.cu - words of the runtimes' layouts from codes, and codes from
+ * weights, rounded to nearest.
  *
- * A block makes a tile of 256 outputs x 128 inputs.  Words of eight inputs (the
- * codes of FTS1, and the layout of compressed-tensors) are formed first, from
- * 16 bytes of bf16 each; the other layouts are a transposition of the tile in
- * shared memory: of words (GPTQ), or of nibbles in eight by eight (AWQ).
+ * A block makes a tile of 256 outputs x 128 inputs.  Codes are words of eight
+ * inputs, formed from 16 bytes of bf16 each (compressed-tensors has the same
+ * words); the other layouts are a transposition of the tile in shared memory: of
+ * words (GPTQ), or of nibbles in eight by eight (AWQ).
  *
  * Measured on an H200, [7168, 18432] of bf16: 0.105 ms, 74 % of a copy of the
  * same bytes.  Four words of a thread in flight and 64 registers took 0.137, 32
@@ -257,8 +256,8 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT)
 }
 
 template <enum dtype T, enum dtype S, enum layout L>
-static int launch_layout(struct cuda_context *c, const struct pack_args *a,
-                         struct err *e)
+static int launch(struct cuda_context *c, const struct pack_args *a,
+                  struct err *e)
 {
     dim3 grid((unsigned)((a->rows + ROWS - 1) / ROWS),
               (unsigned)((a->words + WORDS - 1) / WORDS));
@@ -273,21 +272,20 @@ static int launch_layout(struct cuda_context *c, const struct pack_args *a,
     return 0;
 }
 
-template <enum dtype T, enum dtype S>
-static int launch(struct cuda_context *c, enum layout l,
-                  const struct pack_args *a, struct err *e)
+static int launch_codes(struct cuda_context *c, enum layout l,
+                        const struct pack_args *a, struct err *e)
 {
-    return l == LAYOUT_AWQ ? launch_layout<T, S, LAYOUT_AWQ>(c, a, e) :
-           l == LAYOUT_CT  ? launch_layout<T, S, LAYOUT_CT>(c, a, e) :
-                             launch_layout<T, S, LAYOUT_GPTQ>(c, a, e);
+    return l == LAYOUT_AWQ ? launch<DT_U4, DT_F16, LAYOUT_AWQ>(c, a, e) :
+           l == LAYOUT_CT  ? launch<DT_U4, DT_F16, LAYOUT_CT>(c, a, e) :
+                             launch<DT_U4, DT_F16, LAYOUT_GPTQ>(c, a, e);
 }
 
 template <enum dtype T>
-static int launch_scale(struct cuda_context *c, const struct cuda_pack *p,
-                        const struct pack_args *a, struct err *e)
+static int launch_weights(struct cuda_context *c, enum dtype scale_dtype,
+                          const struct pack_args *a, struct err *e)
 {
-    return p->scale_dtype == DT_F16 ? launch<T, DT_F16>(c, p->layout, a, e) :
-                                      launch<T, DT_BF16>(c, p->layout, a, e);
+    return scale_dtype == DT_F16 ? launch<T, DT_F16, LAYOUT_CT>(c, a, e) :
+                                   launch<T, DT_BF16, LAYOUT_CT>(c, a, e);
 }
 
 /* Groups of n words that the words of a tile can belong to. */
@@ -296,8 +294,7 @@ static uint64_t tile_groups(uint64_t n)
     return n % WORDS == 0 ? 1 : WORDS % n == 0 ? WORDS / n : WORDS / n + 2;
 }
 
-int pack_device(struct cuda_context *c, const struct cuda_pack *p,
-                struct err *e)
+int pack_device(struct cuda_context *c, const struct pack_job *p, struct err *e)
 {
     struct pack_args a = {};
     int rc;
@@ -307,7 +304,7 @@ int pack_device(struct cuda_context *c, const struct cuda_pack *p,
     a.rows = p->rows;
     a.words = p->cols / 8;
     if (!p->w)
-        return launch<DT_U4, DT_F16>(c, p->layout, &a, e);
+        return launch_codes(c, p->layout, &a, e);
     a.meta = p->meta;
     a.groups = quant_groups(p->cols, p->group);
     a.group_inverse = (1ull << 32) / (p->group / 8) + (p->group != 8);
@@ -315,12 +312,14 @@ int pack_device(struct cuda_context *c, const struct cuda_pack *p,
     rc = context_scales(c, DT_F32, &a.mantissa, e);
     if (rc < 0)
         return rc;
-    return p->dtype == DT_BF16 ? launch_scale<DT_BF16>(c, p, &a, e) :
-           p->dtype == DT_F16  ? launch_scale<DT_F16>(c, p, &a, e) :
-                                 launch_scale<DT_F32>(c, p, &a, e);
+    return p->dtype == DT_BF16 ?
+               launch_weights<DT_BF16>(c, p->scale_dtype, &a, e) :
+           p->dtype == DT_F16 ?
+               launch_weights<DT_F16>(c, p->scale_dtype, &a, e) :
+               launch_weights<DT_F32>(c, p->scale_dtype, &a, e);
 }
 
-static int check(const struct cuda_pack *p, struct err *e)
+static int check(const struct pack_job *p, struct err *e)
 {
     if (p->rows % 8 || p->cols % 8 || p->cols / 8 / WORDS >= 65535 ||
         p->rows / ROWS >= INT32_MAX)
@@ -339,14 +338,14 @@ static int check(const struct cuda_pack *p, struct err *e)
 }
 
 /* Bytes of a row of weights or codes. */
-static uint64_t row_of(const struct cuda_pack *p)
+static uint64_t row_of(const struct pack_job *p)
 {
     return p->w ? p->cols * dtype_bits(p->dtype) / 8 : p->cols / 2;
 }
 
 /* Words of rows first.. onto the host.  Those of compressed-tensors lie by
  * rows; in the other layouts every word of inputs has its run of outputs. */
-static int store(struct cuda_context *c, const struct cuda_pack *p,
+static int store(struct cuda_context *c, const struct pack_job *p,
                  uint64_t first, uint64_t rows, struct err *e)
 {
     uint64_t runs = p->layout == LAYOUT_AWQ ? p->cols : p->cols / 8;
@@ -361,11 +360,11 @@ static int store(struct cuda_context *c, const struct cuda_pack *p,
     return 0;
 }
 
-static int pack_rows(struct cuda_context *c, const struct cuda_pack *p,
+static int pack_rows(struct cuda_context *c, const struct pack_job *p,
                      uint64_t first, uint64_t rows, struct err *e)
 {
     uint64_t row = row_of(p);
-    struct cuda_pack d = *p;
+    struct pack_job d = *p;
     int rc;
 
     d.rows = rows;
@@ -388,7 +387,7 @@ static int pack_rows(struct cuda_context *c, const struct cuda_pack *p,
  * while the next are on their way; of the other layouts a slice's words lie
  * apart, so they go as a whole where there is memory. */
 static uint64_t rows_at_once(const struct cuda_context *c,
-                             const struct cuda_pack *p)
+                             const struct pack_job *p)
 {
     uint64_t row = row_of(p), most = slice_of(c) / row / 8 * 8 + 8;
     uint64_t room = c->limit ? c->limit / 2 : UINT64_MAX;
@@ -398,7 +397,7 @@ static uint64_t rows_at_once(const struct cuda_context *c,
     return most < p->rows ? most : p->rows;
 }
 
-int cuda_pack(struct cuda_context *c, const struct cuda_pack *p, struct err *e)
+static int pack(struct cuda_context *c, const struct pack_job *p, struct err *e)
 {
     uint64_t most, metas = 0;
     int rc = check(p, e);
@@ -420,4 +419,35 @@ int cuda_pack(struct cuda_context *c, const struct cuda_pack *p, struct err *e)
             return rc;
     CUDA_TRY(cudaStreamSynchronize(c->stream));
     return 0;
+}
+
+int cuda_pack(struct cuda_context *c, enum layout l, uint32_t *out,
+              const uint32_t *codes, uint64_t rows, uint64_t words,
+              struct err *e)
+{
+    struct pack_job p = {};
+
+    p.layout = l;
+    p.rows = rows;
+    p.cols = words * 8;
+    p.codes = codes;
+    p.out = out;
+    return pack(c, &p, e);
+}
+
+int cuda_nearest(struct cuda_context *c, const struct solve_params *s,
+                 struct cuda_module *m, struct err *e)
+{
+    struct pack_job p = {};
+
+    p.layout = LAYOUT_CT; /* its words are the codes */
+    p.rows = s->rows;
+    p.cols = s->cols;
+    p.group = s->group;
+    p.dtype = s->dtype;
+    p.scale_dtype = s->scale_dtype;
+    p.w = m->w;
+    p.meta = m->meta;
+    p.out = (uint32_t *)m->codes;
+    return pack(c, &p, e);
 }

@@ -205,9 +205,7 @@ static int transpose_module(struct cuda_context *c,
                                      s->meta + first_row(s, i, s->groups), e);
 }
 
-/* Weights come from the host; grids too, or they are searched. */
 static int load_module(struct cuda_context *c, const struct solve_params *p,
-                       const struct grid_params *grid,
                        const struct cuda_factors *f,
                        const struct solve_state *s, int i,
                        struct cuda_module *m, struct err *e)
@@ -216,26 +214,15 @@ static int load_module(struct cuda_context *c, const struct solve_params *p,
     size_t metas = p->rows * s->groups * sizeof(*m->meta);
     int rc;
 
-    mark(c, CUDA_TRANSFER);
     rc = upload(c, c->weight.data, m->w, bytes, e);
-
-    if (rc < 0)
-        return rc;
-    if (grid)
-        mark(c, CUDA_GRID);
-    if (!grid)
+    if (rc >= 0)
         rc = upload(c, c->packed.data, m->meta, metas, e);
-    else if ((rc = grid_device(c, grid, c->weight.data, NULL, 0,
-                               (uint32_t *)c->packed.data, e)) >= 0)
-        rc = download(c, m->searched, c->packed.data, metas, e);
-    mark(c, CUDA_SOLVE);
     return rc < 0 ? rc : transpose_module(c, p, f, s, i, e);
 }
 
 /* The place of a weight that is not finite, in the first matrix that has one:
  * looked at when all are on the device. */
 static int load_modules(struct cuda_context *c, const struct solve_params *p,
-                        const struct grid_params *grid,
                         const struct cuda_factors *f,
                         const struct solve_state *s, struct cuda_module *m,
                         struct err *e)
@@ -244,7 +231,7 @@ static int load_modules(struct cuda_context *c, const struct solve_params *p,
 
     CUDA_TRY(cudaMemsetAsync(s->bad, 0xff, n * sizeof(*s->bad), c->stream));
     for (int i = 0; i < n; i++)
-        if ((rc = load_module(c, p, grid, f, s, i, m + i, e)) < 0)
+        if ((rc = load_module(c, p, f, s, i, m + i, e)) < 0)
             return rc;
     return 0;
 }
@@ -311,36 +298,20 @@ int solve_transpose_codes(struct cuda_context *c, const struct cuda_factors *f,
     return 0;
 }
 
-/* Codes by rows, or in words of a layout. */
 static int store_codes(struct cuda_context *c, const struct solve_params *p,
                        const struct cuda_factors *f,
-                       const struct solve_state *s, enum layout layout,
-                       struct cuda_module *m, struct err *e)
+                       const struct solve_state *s, struct cuda_module *m,
+                       struct err *e)
 {
-    uint64_t words = p->cols / 8;
-    struct cuda_pack pack = {};
     int rc;
 
-    for (int i = 0; i < f->n * s->share; i++) {
-        mark(c, CUDA_PACK);
-        rc = solve_transpose_codes(c, f, i / s->share, p->rows, s->padded_rows,
-                                   s->codes + first_row(s, i, f->padded), e);
-        if (rc < 0)
+    for (int i = 0; i < f->n * s->share; i++)
+        if ((rc = solve_transpose_codes(
+                 c, f, i / s->share, p->rows, s->padded_rows,
+                 s->codes + first_row(s, i, f->padded), e)) < 0 ||
+            (rc = download(c, m[i].codes, c->packed.data, p->rows * p->cols / 2,
+                           e)) < 0)
             return rc;
-        pack.layout = layout;
-        pack.rows = p->rows;
-        pack.cols = p->cols;
-        pack.codes = (const uint32_t *)c->packed.data;
-        pack.out = (uint32_t *)c->weight.data;
-        if (layout != LAYOUT_CT && (rc = pack_device(c, &pack, e)) < 0)
-            return rc;
-        mark(c, CUDA_TRANSFER);
-        rc = download(c, m[i].codes,
-                      layout == LAYOUT_CT ? c->packed.data : c->weight.data,
-                      p->rows * words * 4, e);
-        if (rc < 0)
-            return rc;
-    }
     CUDA_TRY(cudaStreamSynchronize(c->stream));
     return 0;
 }
@@ -408,10 +379,9 @@ static int run_passes(struct cuda_context *c, const struct solve_params *p,
     return 0;
 }
 
-int solve_modules(struct cuda_context *c, const struct solve_params *p,
-                  const struct grid_params *grid, enum layout layout,
-                  const struct cuda_factors *f, struct cuda_module *m, int n,
-                  struct err *e)
+static int solve_modules(struct cuda_context *c, const struct solve_params *p,
+                         const struct cuda_factors *f, struct cuda_module *m,
+                         int n, struct err *e)
 {
     struct solve_state s = {};
     int rc;
@@ -420,28 +390,23 @@ int solve_modules(struct cuda_context *c, const struct solve_params *p,
         m[i].result = (struct solve_result){ 0, 0 };
     if ((rc = check(p, f, n, e)) < 0)
         return rc;
-    for (int i = 0; i < n && !grid; i++)
+    for (int i = 0; i < n; i++)
         if ((rc = check_scales(p, m[i].meta, e)) < 0)
             return rc;
     if ((rc = need_blas(c, e)) < 0 ||
         (rc = open_state(c, p, f, n / f->n, &s, e)) < 0 ||
-        (rc = load_modules(c, p, grid, f, &s, m, e)) < 0 ||
+        (rc = load_modules(c, p, f, &s, m, e)) < 0 ||
         (rc = run_passes(c, p, f, &s, m, e)) < 0 ||
-        (rc = store_codes(c, p, f, &s, layout, m, e)) < 0 ||
-        (rc = find_bad(c, p, &s, n, e)) < 0)
+        (rc = store_codes(c, p, f, &s, m, e)) < 0)
         return rc;
-    /* what is searched for is positive, and f16 has no others */
-    for (int i = 0; i < n && grid && p->scale_dtype != DT_F16; i++)
-        if ((rc = check_scales(p, m[i].searched, e)) < 0)
-            return rc;
-    return 0;
+    return find_bad(c, p, &s, n, e);
 }
 
 int cuda_solve(struct cuda_context *c, const struct solve_params *p,
                const struct cuda_factors *f, struct cuda_module *m, int n,
                struct err *e)
 {
-    int rc = solve_modules(c, p, NULL, LAYOUT_CT, f, m, n, e);
+    int rc = solve_modules(c, p, f, m, n, e);
 
     if (rc == E_TEMP)
         context_trim(c);

@@ -4,11 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/forge_cuda.h"
-#include "device/plugin.h"
-
 static struct {
-    struct device_gpu gpu;
+    struct cuda_context *gpu;
     bool demanded, said;
 } state;
 
@@ -43,19 +40,22 @@ static int parse_name(const char *name, enum device *device, int *number,
     return 0;
 }
 
-static int open_cuda(int number, uint64_t memory, struct err *e)
+static int open_cuda(struct plugin_table *stage, int number, uint64_t memory,
+                     struct err *e)
 {
-    struct device_gpu *g = &state.gpu;
-    int rc = plugin_open(&g->cuda, e);
+    struct plugin_table own = { DEVICE_TABLE, DEVICE_TABLE_VERSION, NULL };
+    const struct device_table *device;
 
-    if (rc < 0)
-        return rc;
-    if (!g->cuda->count())
+    if (plugin_load(&own, NULL, e) < 0 || plugin_load(stage, NULL, e) < 0)
+        return e->code;
+    device = own.functions;
+    if (!device->count())
         return err_set(e, E_DEVICE, "no usable device: the driver has none");
-    return g->cuda->open(&g->context, number, memory, e);
+    return device->open(&state.gpu, number, memory, e);
 }
 
-int device_open(const struct device_choice *c, struct err *e)
+int device_open(const struct device_choice *c, struct plugin_table *stage,
+                struct err *e)
 {
     enum device device;
     int number, rc;
@@ -66,9 +66,9 @@ int device_open(const struct device_choice *c, struct err *e)
     state.demanded = device == DEVICE_CUDA;
     if (device == DEVICE_CPU || (device == DEVICE_AUTO && !plugin_promises()))
         return 0;
-    rc = open_cuda(number, c->memory, e);
+    rc = open_cuda(stage, number, c->memory, e);
     if (rc < 0)
-        state.gpu = (struct device_gpu){ NULL, NULL };
+        state.gpu = NULL;
     if (rc < 0 && state.demanded)
         return err_prefix(e, "--device %s", c->name);
     if (rc < 0)
@@ -76,9 +76,9 @@ int device_open(const struct device_choice *c, struct err *e)
     return 0;
 }
 
-const struct device_gpu *device_gpu(void)
+struct cuda_context *device_gpu(void)
 {
-    return state.gpu.context ? &state.gpu : NULL;
+    return state.gpu;
 }
 
 bool device_declined(int *rc, struct err *e)

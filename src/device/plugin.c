@@ -7,31 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cuda/forge_cuda.h"
-
-int plugin_open_file(const struct forge_cuda **cuda, const char *path,
-                     struct err *e)
-{
-    void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL), *symbol;
-    forge_cuda_fn *api;
-
-    if (!so) {
-        const char *why = dlerror();
-
-        return err_set(e, E_DEVICE, "cannot open the CUDA plug-in: %s",
-                       why ? why : "out of memory");
-    }
-    symbol = dlsym(so, FORGE_CUDA_SYMBOL);
-    if (!symbol)
-        return err_set(e, E_DEVICE, "'%s' is no plug-in of 4bit-forge", path);
-    memcpy(&api, &symbol, sizeof(api)); /* C has no such cast */
-    *cuda = api();
-    if ((*cuda)->version != FORGE_CUDA_VERSION)
-        return err_set(e, E_DEVICE, "'%s' is version %u: want %d", path,
-                       (*cuda)->version, FORGE_CUDA_VERSION);
-    return 0;
-}
-
 /* The path of the plug-in; false: there is none. */
 static bool find(char *path, size_t room)
 {
@@ -54,12 +29,35 @@ static bool find(char *path, size_t room)
     return false;
 }
 
-int plugin_open(const struct forge_cuda **cuda, struct err *e)
+static int load(struct plugin_table *t, const char *path, struct err *e)
 {
-    char path[PATH_MAX + 64];
+    void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    const uint32_t *version;
 
-    if (find(path, sizeof(path)))
-        return plugin_open_file(cuda, path, e);
+    if (!so) {
+        const char *why = dlerror();
+
+        return err_set(e, E_DEVICE, "cannot open the CUDA plug-in: %s",
+                       why ? why : "out of memory");
+    }
+    version = dlsym(so, t->symbol);
+    if (!version)
+        return err_set(e, E_DEVICE, "'%s' has no %s", path, t->symbol);
+    if (*version != t->version)
+        return err_set(e, E_DEVICE, "'%s': %s is version %u: want %u", path,
+                       t->symbol, *version, t->version);
+    t->functions = version;
+    return 0;
+}
+
+int plugin_load(struct plugin_table *t, const char *path, struct err *e)
+{
+    char found[PATH_MAX + 64];
+
+    if (path)
+        return load(t, path, e);
+    if (find(found, sizeof(found)))
+        return load(t, found, e);
     return err_set(e, E_DEVICE,
                    "no usable device: there is no forge-cuda.so beside this "
                    "program");

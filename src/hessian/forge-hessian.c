@@ -8,6 +8,7 @@
 #include "common/cli/tool.h"
 #include "device/device.h"
 #include "hessian/input_batch.h"
+#include "hessian/hessian_table.h"
 
 struct settings {
     struct tool tool;
@@ -86,7 +87,7 @@ static int open_all(struct run *r, char **path, int n, struct err *e)
     struct stream_output out = { .path = s->tool.output, .key = s->tool.key };
     int rc;
 
-    if ((rc = device_open(&s->device, e)) < 0 ||
+    if ((rc = device_open(&s->device, &hessian_plugin, e)) < 0 ||
         (rc = open_inputs(r, path, n, e)) < 0)
         return rc;
     p.n_inputs = r->n_in;

@@ -7,9 +7,9 @@
 
 #include "common/io/prefetch.h"
 #include "common/math/lanes.h"
-#include "cuda/forge_cuda.h"
 #include "device/device.h"
 #include "hessian/hessian_gpu.h"
+#include "hessian/hessian_table.h"
 
 enum { INPUT_BYTES = 128 << 20 }; /* larger ones are added up as they come */
 

@@ -11,6 +11,7 @@
 #include "pack/gather.h"
 #include "pack/packer.h"
 #include "pack/preflight.h"
+#include "pack/pack_table.h"
 
 struct settings {
     struct tool tool;
@@ -200,7 +201,8 @@ static int open_all(struct work *w, struct err *e)
     };
     if (w->run.layout == LAYOUT_GPTQ && s->asymmetric)
         return layout_check(LAYOUT_GPTQ, false, 8, &any, &any, 1, e);
-    if (device_open(&s->device, e) || packer_open(&w->packer, &w->run, e) ||
+    if (device_open(&s->device, &pack_plugin, e) ||
+        packer_open(&w->packer, &w->run, e) ||
         stream_open(&w->in, s->input, &expect, e))
         return e->code;
     return stream_create(&w->out, &out, e);

@@ -1,9 +1,11 @@
 /* pack_backend.c - see pack_backend.h. */
 #include "pack/pack_backend.h"
 
-#include "cuda/forge_cuda.h"
 #include "device/device.h"
+#include "pack/pack_table.h"
 #include "pack/packing.h"
+
+struct plugin_table pack_plugin = { PACK_TABLE, PACK_TABLE_VERSION, NULL };
 
 static int cpu_words(enum layout l, uint32_t *out, const uint32_t *codes,
                      uint64_t rows, uint64_t words, struct err *e)
@@ -19,12 +21,7 @@ static int cpu_words(enum layout l, uint32_t *out, const uint32_t *codes,
 static int gpu_words(enum layout l, uint32_t *out, const uint32_t *codes,
                      uint64_t rows, uint64_t words, struct err *e)
 {
-    const struct device_gpu *g = device_gpu();
-    struct cuda_pack p = {
-        .layout = l, .rows = rows, .cols = words * 8, .codes = codes, .out = out
-    };
-
-    return g->cuda->pack(g->context, &p, e);
+    return pack_functions()->words(device_gpu(), l, out, codes, rows, words, e);
 }
 
 const struct pack_backend pack_cpu = { "cpu", cpu_words };

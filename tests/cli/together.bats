@@ -136,6 +136,16 @@ shape() { # STREAM: what is in it, but for what a device may choose
     calls "factors 1 32x32" "solve 1 16x32" "solve 1 16x32"
 }
 
+@test "a plug-in without the stage's table, or with one of another version: 69" {
+    cp "$(command -v forge-grid)" "$D/gpu-grid"
+    FAKE_CUDA_VERSION=99 run -69 --separate-stderr "$D/gpu-solve" -q \
+        --device cuda --hessian "$D/h" "$D/wg"
+    [[ $stderr == *"/forge-cuda.so': forge_solve_table is version 99: want "[0-9]* ]]
+    run -69 --separate-stderr "$D/gpu-grid" -q --device cuda "$D/wg"
+    [[ $stderr == *"/forge-cuda.so' has no forge_grid_table" ]]
+    [ ! -e log ]
+}
+
 hessians() {
     "$D/gpu-hessian" -q --device cuda "$@"
 }

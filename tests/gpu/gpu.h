@@ -12,10 +12,11 @@
 
 #include "../unit/test.h"
 #include "common/math/quant.h"
-#include "cuda/forge_cuda.h"
-#include "device/plugin.h"
+#include "device/device.h"
+#include "gptq/grid/grid.h"
+#include "gptq/solve/solve_table.h"
 
-static const struct forge_cuda *cuda;
+static const struct device_table *device;
 static struct cuda_context *gpu;
 static uint64_t state;
 
@@ -30,22 +31,26 @@ static uint64_t state;
         }                                                                      \
     } while (0)
 
-static inline void gpu_open(int argc, char **argv)
+/* The stage that is tested: its table, of the plug-in that is named. */
+static inline void gpu_open(int argc, char **argv, struct plugin_table *stage)
 {
+    struct plugin_table own = { DEVICE_TABLE, DEVICE_TABLE_VERSION, NULL };
     struct err why;
 
     state = argc > 2 ? strtoull(argv[2], NULL, 0) :
                        (uint64_t)time(NULL) * 0x9e3779b97f4a7c15;
-    if (argc < 2 || plugin_open_file(&cuda, argv[1], &why) < 0) {
+    if (argc < 2 || plugin_load(&own, argv[1], &why) < 0) {
         fprintf(stderr, "skipped: %s\n", argc < 2 ? "no plug-in" : why.msg);
         exit(TEST_SKIP);
     }
-    if (!cuda->count()) {
+    OK(plugin_load(stage, argv[1], e));
+    device = own.functions;
+    if (!device->count()) {
         fprintf(stderr, "skipped: no device\n");
         exit(TEST_SKIP);
     }
-    OK(cuda->open(&gpu, 0, 0, e));
-    printf("%s, seed 0x%llx\n", cuda->name(gpu), (unsigned long long)state);
+    OK(device->open(&gpu, 0, 0, e));
+    printf("seed 0x%llx\n", (unsigned long long)state);
     state |= 1;
 }
 
@@ -172,7 +177,7 @@ static inline struct factor *host_factor(const struct cuda_factors *from, int i,
     float *l = room(n * n * 4), *to;
 
     CHECK(f);
-    OK(cuda->factors_read(from, i, l, e));
+    OK(solve_functions()->factors_read(from, i, l, e));
     f->cols = n;
     f->padded = (n + FACTOR_PANEL - 1) / FACTOR_PANEL * FACTOR_PANEL;
     f->lambda = m->lambda;

@@ -25,8 +25,8 @@ static void check(uint64_t rows, uint64_t cols, enum dtype scale, int n)
         m[i].meta = grids(&p, m[i].w, i % 2);
         m[i].codes = room(rows * cols / 2);
     }
-    OK(cuda->factors_build(&f, gpu, cols, h, n, e));
-    OK(cuda->solve(gpu, &p, f, m, n, e));
+    OK(solve_functions()->factors_build(&f, gpu, cols, h, n, e));
+    OK(solve_functions()->solve(gpu, &p, f, m, n, e));
     for (int i = 0; i < n; i++) {
         struct factor *host = host_factor(f, i, h + i, cols);
         uint8_t *codes = room(rows * cols / 2);
@@ -47,16 +47,15 @@ static void check(uint64_t rows, uint64_t cols, enum dtype scale, int n)
     printf("%d x [%d, %d]: %d codes differ\n", n, (int)rows, (int)cols,
            (int)differ);
     CHECK(differ <= (uint64_t)n * rows * cols / 200 + 32);
-    cuda->factors_free(f);
+    solve_functions()->factors_free(f);
 }
 
 int main(int argc, char **argv)
 {
-    gpu_open(argc, argv);
+    gpu_open(argc, argv, &solve_plugin);
     check(64, 128, DT_F16, 1);
     check(100, 72, DT_BF16, 3);
     if (argc <= 3) /* under a checker the small ones do */
         check(128 * 140, 128, DT_F16, 1);
-    cuda->close(gpu);
     return 0;
 }

@@ -36,7 +36,7 @@ static double error_of(const struct cuda_factors *f, int which,
                 a[r * n + c] += (m->dead[r] ? 1 : 0) + m->lambda;
         }
     CHECK(cholesky(a, n));
-    OK(cuda->factors_read(f, which, l, e));
+    OK(solve_functions()->factors_read(f, which, l, e));
     for (uint64_t r = 0; r < n; r++)
         for (uint64_t c = 0; c < n; c++) {
             double want = c <= r ? a[r * n + c] : 0;
@@ -78,7 +78,7 @@ static void check(uint64_t cols, int n)
     CHECK(m);
     for (int i = 0; i < n; i++)
         fill(m + i, cols, cols * 2);
-    OK(cuda->factors_build(&f, gpu, cols, m, n, e));
+    OK(solve_functions()->factors_build(&f, gpu, cols, m, n, e));
     for (int i = 0; i < n; i++) {
         double x = error_of(f, i, m + i, cols);
 
@@ -89,7 +89,7 @@ static void check(uint64_t cols, int n)
     printf("%d matrices of %llu inputs: relative error %.2g\n", n,
            (unsigned long long)cols, worst);
     CHECK(worst < 1e-4);
-    cuda->factors_free(f);
+    solve_functions()->factors_free(f);
     free(m);
 }
 
@@ -113,7 +113,7 @@ static void check_damping(uint64_t cols, int n)
         };
         m[i].dead = dead_columns(h, m[i].input, cols);
     }
-    OK(cuda->factors_build(&f, gpu, cols, m, n, e));
+    OK(solve_functions()->factors_build(&f, gpu, cols, m, n, e));
     for (int i = 0; i < n; i++) {
         CHECK(m[i].n_tried == (i == 1 ? 2 : i == 2 ? 3 : 1));
         CHECK(m[i].failed == (i == 2));
@@ -122,13 +122,13 @@ static void check_damping(uint64_t cols, int n)
             CHECK(error_of(f, i, m + i, cols) < 1e-5);
         release(m + i);
     }
-    cuda->factors_free(f);
+    solve_functions()->factors_free(f);
     free(m);
 }
 
 int main(int argc, char **argv)
 {
-    gpu_open(argc, argv);
+    gpu_open(argc, argv, &solve_plugin);
     check(8, 1);
     check(96, 2);
     check(300, 9);
@@ -136,6 +136,5 @@ int main(int argc, char **argv)
     check(1032, 1);
     check_damping(40, 3);
     check_damping(136, 10);
-    cuda->close(gpu);
     return 0;
 }

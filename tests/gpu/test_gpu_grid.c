@@ -1,6 +1,8 @@
 /* The search on the GPU gives the CPU's grids, to the bit. */
 #include "gpu.h"
 
+#include "gptq/grid/grid_table.h"
+
 enum { ROWS = 83, COLS = 552 };
 
 static const struct {
@@ -46,7 +48,7 @@ static size_t compare(const struct grid_params *p, const void *w)
     size_t wrong = 0;
 
     OK(grid_cpu.search(p, w, want, e));
-    OK(cuda->grid(gpu, p, w, got, e));
+    OK(grid_functions()->search(gpu, p, w, got, e));
     for (uint64_t i = 0; i < n; i++)
         if (want[i] != got[i] && !wrong++)
             fprintf(stderr,
@@ -78,7 +80,7 @@ static void check_not_finite(void)
     for (int i = 0; i < 256; i++)
         w[i] = normal();
     w[3 * 64 + 17] = NAN;
-    CHECK(cuda->grid(gpu, &p, w, meta, &e) == E_DATA);
+    CHECK(grid_functions()->search(gpu, &p, w, meta, &e) == E_DATA);
     CHECK(!strcmp(e.msg, "row 3: input 17 is not finite"));
 }
 
@@ -90,7 +92,7 @@ int main(int argc, char **argv)
     float importance[COLS];
     size_t runs = 0, wrong = 0;
 
-    gpu_open(argc, argv);
+    gpu_open(argc, argv, &grid_plugin);
     for (size_t s = 0; s < ARRAY_LEN(searches); s++)
         for (size_t d = 0; d < 3; d++)
             for (size_t k = 0; k < 2 * ARRAY_LEN(groups); k++) {
@@ -121,6 +123,5 @@ int main(int argc, char **argv)
     check_not_finite();
     printf("%zu searches of %d x %d weights: %zu grids differ\n", runs, ROWS,
            COLS, wrong);
-    cuda->close(gpu);
     return wrong != 0;
 }

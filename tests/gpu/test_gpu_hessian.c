@@ -1,6 +1,8 @@
 /* The GPU's Hessian against sums in double; the same bytes when run again. */
 #include "gpu.h"
 
+#include "hessian/hessian_table.h"
+
 static void *tokens(uint64_t n, uint64_t cols)
 {
     uint16_t *x = room(n * cols * 2);
@@ -16,12 +18,12 @@ static float *run(const uint16_t *x, uint64_t n, const struct hessian_shape *s,
     float *out = room(elements * 4);
     struct cuda_hessian *h;
 
-    OK(cuda->hessian_open(&h, gpu, s, e));
+    OK(hessian_functions()->open(&h, gpu, s, e));
     for (uint64_t i = 0; i < n; i += part)
-        OK(cuda->hessian_add(h, x + i * s->cols, n - i < part ? n - i : part,
-                             e));
-    OK(cuda->hessian_finish(h, out, e));
-    cuda->hessian_close(h);
+        OK(hessian_functions()->add(h, x + i * s->cols,
+                                    n - i < part ? n - i : part, e));
+    OK(hessian_functions()->finish(h, out, e));
+    hessian_functions()->close(h);
     return out;
 }
 
@@ -80,7 +82,7 @@ static void check(uint64_t n, uint64_t cols, uint64_t block)
 
 int main(int argc, char **argv)
 {
-    gpu_open(argc, argv);
+    gpu_open(argc, argv, &hessian_plugin);
     check(1, 8, 0);
     check(300, 200, 0);
     check(9000, 1288, 0);
@@ -89,6 +91,5 @@ int main(int argc, char **argv)
     check(500, 333, 0);
     check(5000, 520, 128);
     check(5000, 512, 128);
-    cuda->close(gpu);
     return 0;
 }

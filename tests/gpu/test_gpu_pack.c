@@ -1,11 +1,13 @@
-/* Words packed on the GPU are the CPU's, to the bit; so are the scales that it
- * decodes, for all exponents. */
+/* Words packed on the GPU are the CPU's, to the bit; so are codes rounded to
+ * nearest, and the scales that are decoded for them, for all exponents. */
 #include "gpu.h"
 
+#include "pack/pack_table.h"
 #include "pack/packing.h"
 
-/* Codes of w on meta by common/math/quant.h, as FTS1's words. */
-static uint32_t *round_all(const struct cuda_pack *p)
+/* Codes of w on meta by common/quant.h, as FTS1's words. */
+static uint32_t *round_all(const struct solve_params *p, const void *from,
+                           const uint32_t *meta)
 {
     uint64_t groups = quant_groups(p->cols, p->group);
     uint8_t *words = room(p->rows * p->cols / 2), *codes = room(p->cols);
@@ -13,13 +15,13 @@ static uint32_t *round_all(const struct cuda_pack *p)
 
     for (uint64_t r = 0; r < p->rows; r++) {
         const char *row =
-            (const char *)p->w + r * p->cols * dtype_bits(p->dtype) / 8;
+            (const char *)from + r * p->cols * dtype_bits(p->dtype) / 8;
 
         CHECK(to_f32(w, row, p->dtype, p->cols));
         for (uint64_t i = 0; i < p->cols; i++)
             codes[i] = (uint8_t)quant_code(
                 w[i],
-                quant_grid(p->meta[r * groups + i / p->group], p->scale_dtype));
+                quant_grid(meta[r * groups + i / p->group], p->scale_dtype));
         quant_pack_row(words + r * p->cols / 2, codes, p->cols);
     }
     free(codes);
@@ -27,32 +29,48 @@ static uint32_t *round_all(const struct cuda_pack *p)
     return (uint32_t *)(void *)words;
 }
 
-static void compare(struct cuda_pack p, const uint32_t *codes)
+static void same(const char *what, const struct solve_params *p,
+                 const uint32_t *want, const uint32_t *got)
 {
-    size_t bytes = p.rows * p.cols / 2;
+    for (size_t i = 0; i < p->rows * p->cols / 8; i++)
+        if (want[i] != got[i]) {
+            fprintf(stderr,
+                    "%s [%d, %d] group %d %s %s: word %zu: want %08x, got "
+                    "%08x\n",
+                    what, (int)p->rows, (int)p->cols, (int)p->group,
+                    dtype_name(p->dtype), dtype_name(p->scale_dtype), i,
+                    want[i], got[i]);
+            exit(1);
+        }
+}
+
+static void check_nearest(const struct solve_params *p, const void *w,
+                          const uint32_t *meta, const uint32_t *codes)
+{
+    uint32_t *got = room(p->rows * p->cols / 2);
+    struct cuda_module m = { .w = w, .meta = meta, .codes = (uint8_t *)got };
+
+    OK(solve_functions()->nearest(gpu, p, &m, e));
+    same("codes", p, codes, got);
+    free(got);
+}
+
+static void check_words(const struct solve_params *p, const uint32_t *codes)
+{
+    size_t bytes = p->rows * p->cols / 2;
     uint32_t *want = room(bytes), *got = room(bytes);
 
     for (int l = LAYOUT_CT; l <= LAYOUT_GPTQ; l++) {
         if (l == LAYOUT_AWQ)
-            pack_awq(want, codes, p.rows, p.cols / 8);
+            pack_awq(want, codes, p->rows, p->cols / 8);
         else if (l == LAYOUT_GPTQ)
-            pack_transpose_u32(want, codes, p.rows, p.cols / 8);
+            pack_transpose_u32(want, codes, p->rows, p->cols / 8);
         else
             memcpy(want, codes, bytes);
-        p.layout = (enum layout)l;
-        p.out = got;
         memset(got, 0xa5, bytes);
-        OK(cuda->pack(gpu, &p, e));
-        for (size_t i = 0; i < bytes / 4; i++)
-            if (want[i] != got[i]) {
-                fprintf(stderr,
-                        "%s [%d, %d] group %d %s %s: word %zu: want %08x, got "
-                        "%08x\n",
-                        layout_name(p.layout), (int)p.rows, (int)p.cols,
-                        (int)p.group, p.w ? dtype_name(p.dtype) : "codes",
-                        dtype_name(p.scale_dtype), i, want[i], got[i]);
-                exit(1);
-            }
+        OK(pack_functions()->words(gpu, (enum layout)l, got, codes, p->rows,
+                                   p->cols / 8, e));
+        same(layout_name((enum layout)l), p, want, got);
     }
     free(want);
     free(got);
@@ -71,22 +89,18 @@ static void check_weights(enum dtype t, enum dtype scale, uint64_t rows,
 {
     uint64_t n = rows * quant_groups(cols, group);
     uint32_t *meta = room(n * 4), *codes;
-    struct cuda_pack p = { .rows = rows,
-                           .cols = cols,
-                           .group = group,
-                           .dtype = t,
-                           .scale_dtype = scale };
+    struct solve_params p = { .rows = rows,
+                              .cols = cols,
+                              .group = group,
+                              .dtype = t,
+                              .scale_dtype = scale };
     void *w = weights(t, rows * cols);
 
     for (uint64_t i = 0; i < n; i++)
         meta[i] = any_meta(-10 * 256, -5 * 256);
-    p.w = w;
-    p.meta = meta;
-    codes = round_all(&p);
-    compare(p, codes);
-    p.w = NULL;
-    p.codes = codes;
-    compare(p, codes);
+    codes = round_all(&p, w, meta);
+    check_nearest(&p, w, meta, codes);
+    check_words(&p, codes);
     free(codes);
     free(meta);
     free(w);
@@ -101,11 +115,11 @@ static void check_scales(enum dtype scale)
     uint64_t rows = (uint64_t)(high - low + 8) / 8 * 8, cols = 64;
     uint32_t *meta = room(rows * 4), *codes;
     float *w = room(rows * cols * 4);
-    struct cuda_pack p = { .rows = rows,
-                           .cols = cols,
-                           .group = cols,
-                           .dtype = DT_F32,
-                           .scale_dtype = scale };
+    struct solve_params p = { .rows = rows,
+                              .cols = cols,
+                              .group = cols,
+                              .dtype = DT_F32,
+                              .scale_dtype = scale };
 
     for (uint64_t r = 0; r < rows; r++) {
         int q = low + (int)r > high ? high : low + (int)r;
@@ -122,10 +136,8 @@ static void check_scales(enum dtype scale)
                 w[r * cols + i] = 0;
         }
     }
-    p.w = w;
-    p.meta = meta;
-    codes = round_all(&p);
-    compare(p, codes);
+    codes = round_all(&p, w, meta);
+    check_nearest(&p, w, meta, codes);
     free(codes);
     free(meta);
     free(w);
@@ -136,11 +148,8 @@ static void check_slices(void)
 {
     struct cuda_context *whole = gpu;
 
-    OK(cuda->open(&gpu, 0, 1 << 20, e));
+    OK(device->open(&gpu, 0, 1 << 20, e));
     check_weights(DT_BF16, DT_F16, 1096, 2048, 128);
-    printf("1 MiB of memory: held %.2f\n", (double)cuda->most(gpu) / 0x1p20);
-    CHECK(cuda->most(gpu) <= 1 << 20);
-    cuda->close(gpu);
     gpu = whole;
 }
 
@@ -148,7 +157,8 @@ int main(int argc, char **argv)
 {
     static const enum dtype dtypes[] = { DT_BF16, DT_F16, DT_F32 };
 
-    gpu_open(argc, argv);
+    gpu_open(argc, argv, &pack_plugin);
+    OK(plugin_load(&solve_plugin, argv[1], e));
     for (int i = 0; i < 3; i++) {
         check_weights(dtypes[i], DT_F16, 256, 512, 128);
         check_weights(dtypes[i], DT_BF16, 520, 1096, 128);
@@ -162,6 +172,5 @@ int main(int argc, char **argv)
     check_scales(DT_BF16);
     check_slices();
     printf("packed words are equal: 3 layouts, 3 dtypes, all scales\n");
-    cuda->close(gpu);
     return 0;
 }

@@ -2,6 +2,8 @@
  * against sums in double; the same bytes when run again and in any company. */
 #include "gpu.h"
 
+#include "hessian/hessian_table.h"
+
 enum { MOST = 9 };
 
 static bool small; /* what a sanitizer gets through: without cuBLAS */
@@ -21,10 +23,10 @@ static float *alone(const struct cuda_tokens *t, uint64_t cols)
     float *out = room(cols * (cols + 1) / 2 * 4);
     struct cuda_hessian *h;
 
-    OK(cuda->hessian_open(&h, gpu, &s, e));
-    OK(cuda->hessian_add(h, t->x, t->tokens, e));
-    OK(cuda->hessian_finish(h, out, e));
-    cuda->hessian_close(h);
+    OK(hessian_functions()->open(&h, gpu, &s, e));
+    OK(hessian_functions()->add(h, t->x, t->tokens, e));
+    OK(hessian_functions()->finish(h, out, e));
+    hessian_functions()->close(h);
     return out;
 }
 
@@ -92,13 +94,13 @@ static void check(uint64_t cols, const uint64_t *counts, int n)
     for (int i = 0; i < n; i++)
         t[i] = (struct cuda_tokens){ tokens(counts[i], cols), counts[i],
                                      room(elements * 4) };
-    OK(cuda->hessians(gpu, cols, t, n, e));
+    OK(hessian_functions()->batch(gpu, cols, t, n, e));
     printf("%d inputs of width %llu\n", n, (unsigned long long)cols);
     for (int i = 0; i < n; i++) {
         check_one(&t[i], cols);
         one = t[i];
         one.h = again;
-        OK(cuda->hessians(gpu, cols, &one, 1, e));
+        OK(hessian_functions()->batch(gpu, cols, &one, 1, e));
         CHECK(!memcmp(again, t[i].h, elements * 4));
     }
     for (int i = 0; i < n; i++) {
@@ -114,7 +116,7 @@ int main(int argc, char **argv)
     static const uint64_t few[] = { 0, 1, 31, 32, 33, 257, 96, 1000, 128 };
     static const uint64_t many[] = { 700, 0, 20000, 3, 40000, 16384 };
 
-    gpu_open(argc, argv);
+    gpu_open(argc, argv, &hessian_plugin);
     small = argc > 3;
     check(8, few, 5);
     check(328, few, small ? 4 : 9);
@@ -123,6 +125,5 @@ int main(int argc, char **argv)
         check(2048, few, 9);
         check(1416, few, 9);
     }
-    cuda->close(gpu);
     return 0;
 }

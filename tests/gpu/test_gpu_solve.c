@@ -65,10 +65,10 @@ static void check(struct solve_params p, int n, int share, bool natural,
         m[i].meta = grids(&p, m[i].w, symmetric);
         m[i].codes = room(bytes);
     }
-    OK(cuda->factors_build(&f, gpu, p.cols, h, n, e));
-    OK(cuda->solve(gpu, &p, f, m, all, e));
+    OK(solve_functions()->factors_build(&f, gpu, p.cols, h, n, e));
+    OK(solve_functions()->solve(gpu, &p, f, m, all, e));
     memcpy(again, m[all - 1].codes, bytes);
-    OK(cuda->solve(gpu, &p, f, m, all, e));
+    OK(solve_functions()->solve(gpu, &p, f, m, all, e));
     CHECK(!memcmp(again, m[all - 1].codes, bytes));
     for (int i = 0; i < all; i++) {
         compare(&p, f, h + i / share, m + i, i / share);
@@ -81,7 +81,7 @@ static void check(struct solve_params p, int n, int share, bool natural,
         free((void *)(uintptr_t)h[i].input);
         free((void *)(uintptr_t)h[i].dead);
     }
-    cuda->factors_free(f);
+    solve_functions()->factors_free(f);
     free(again);
     free(h);
     free(m);
@@ -96,7 +96,7 @@ int main(int argc, char **argv)
                               .scale_dtype = DT_F16,
                               .compare = true };
 
-    gpu_open(argc, argv);
+    gpu_open(argc, argv, &solve_plugin);
     check(p, 1, 1, true, true);
     check(p, 3, 1, false, false);
     p.nearest = true;
@@ -123,6 +123,5 @@ int main(int argc, char **argv)
     check(p, 1, 3, true, true);
     printf("%llu of %llu codes differ\n", (unsigned long long)total_differ,
            (unsigned long long)total_codes);
-    cuda->close(gpu);
     return 0;
 }

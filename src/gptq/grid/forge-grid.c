@@ -10,6 +10,7 @@
 #include "device/device.h"
 #include "gptq/grid/grid.h"
 #include "gptq/hessian_file.h"
+#include "gptq/grid/grid_table.h"
 
 enum { SEARCH_AUTO = 0, GROUP_MAX = 1 << 20 };
 
@@ -92,7 +93,7 @@ static int open_all(struct run *r, const char *path, struct err *e)
     struct stream_output out = { .path = s->tool.output, .key = s->tool.key };
     int rc;
 
-    if ((rc = device_open(&s->device, e)) < 0 ||
+    if ((rc = device_open(&s->device, &grid_plugin, e)) < 0 ||
         (rc = stream_open(&r->in, path, &expect, e)) < 0)
         return rc;
     if ((rc = hessian_file_open(&r->hessians, s->hessian, NULL, e)) < 0 ||

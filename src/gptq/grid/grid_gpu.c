@@ -1,17 +1,13 @@
 /* grid_gpu.c - see grid.h: the search on the GPU, bit by bit the CPU's. */
-#include "cuda/forge_cuda.h"
 #include "device/device.h"
+#include "gptq/grid/grid_table.h"
 
-/* A new parameter changes grids that the GPU would go on choosing without it:
- * teach it to src/cuda/grid_cuda.cu, or decline it in search(). */
-_Static_assert(sizeof(struct grid_params) == 64, "does the GPU know it?");
+struct plugin_table grid_plugin = { GRID_TABLE, GRID_TABLE_VERSION, NULL };
 
 static int search(const struct grid_params *p, const void *w, uint32_t *meta,
                   struct err *e)
 {
-    const struct device_gpu *g = device_gpu();
-
-    return g->cuda->grid(g->context, p, w, meta, e);
+    return grid_functions()->search(device_gpu(), p, w, meta, e);
 }
 
 const struct grid_backend grid_gpu = { .name = "cuda", .search = search };

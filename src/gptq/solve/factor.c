@@ -8,7 +8,6 @@
 
 #include "common/math/lanes.h"
 #include "common/math/threads.h"
-#include "cuda/forge_cuda.h"
 #include "device/device.h"
 #include "gptq/solve/cholesky.h"
 
@@ -317,7 +316,7 @@ void factor_free(struct factor *f)
     if (!f)
         return;
     if (f->gpu)
-        device_gpu()->cuda->factors_free(f->gpu);
+        f->gpu_free(f->gpu);
     free(f->input);
     free(f->dead);
     free(f->panel);

@@ -38,7 +38,7 @@ struct factor_params {
     double damping; /* lambda as a part of the mean of the live diagonal */
 };
 
-struct cuda_factors; /* cuda/forge_cuda.h */
+struct cuda_factors; /* solve_table.h */
 
 struct factor {
     uint64_t cols, padded; /* padded: up to a multiple of FACTOR_PANEL */
@@ -46,8 +46,10 @@ struct factor {
     bool *dead;            /* [cols]: of column c: its input was always zero */
     uint64_t n_dead;
     float *panel;
-    struct cuda_factors *gpu; /* instead of panel, or NULL */
-    double mean;              /* of the live diagonal */
+    struct cuda_factors *gpu; /* instead of panel, or NULL; factor_free() frees
+                                 it by: */
+    void (*gpu_free)(struct cuda_factors *);
+    double mean; /* of the live diagonal */
     double lambda;
     double tried[FACTOR_TRIES]; /* damping, up to the one that worked */
     int n_tried;

@@ -9,6 +9,7 @@
 
 #include "gptq/solve/solve_options.h"
 #include "gptq/solve/module_batch.h"
+#include "gptq/solve/solve_table.h"
 
 struct run {
     struct solve_settings *s;
@@ -33,7 +34,7 @@ static int open_all(struct run *r, const char *path, struct err *e)
     struct stream_output out = { .path = s->tool.output, .key = s->tool.key };
     int rc;
 
-    if ((rc = device_open(&s->device, e)) < 0 ||
+    if ((rc = device_open(&s->device, &solve_plugin, e)) < 0 ||
         (rc = stream_open(&r->in, path, &expect, e)) < 0 ||
         (rc = module_open(&r->solver, &s->module, e)) < 0)
         return rc;

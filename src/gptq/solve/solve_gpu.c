@@ -6,18 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/forge_cuda.h"
 #include "device/device.h"
+#include "gptq/solve/solve_table.h"
 
-/* A new parameter changes codes that the GPU would go on choosing without it:
- * teach it to src/cuda/solve_cuda.cu, or decline it here. */
-_Static_assert(sizeof(struct solve_params) == 40, "does the GPU know it?");
-_Static_assert(sizeof(struct factor_params) == 40, "does the GPU know it?");
+struct plugin_table solve_plugin = { SOLVE_TABLE, SOLVE_TABLE_VERSION, NULL };
 
 static int build_any(struct factor **out, const struct factor_params *p,
                      const float *h, bool whole, struct err *e)
 {
-    const struct device_gpu *g = device_gpu();
     struct cuda_matrix m = { .h = h, .damping = p->damping, .whole = whole };
     struct factor *f;
     int rc;
@@ -32,7 +28,9 @@ static int build_any(struct factor **out, const struct factor_params *p,
     m.input = f->input;
     m.dead = f->dead;
     m.mean = f->mean;
-    rc = g->cuda->factors_build(&f->gpu, g->context, p->cols, &m, 1, e);
+    f->gpu_free = solve_functions()->factors_free;
+    rc = solve_functions()->factors_build(&f->gpu, device_gpu(), p->cols, &m, 1,
+                                          e);
     if (!rc && m.bad)
         rc = factor_check(p, h, e);
     if (rc < 0) {
@@ -58,37 +56,17 @@ int solve_gpu_whole(struct factor **f, const struct factor_params *p,
     return build_any(f, p, h, true, e);
 }
 
-/* Round to nearest without a Hessian: the words of compressed-tensors are the
- * codes. */
-static int round_all(const struct solve_params *p, const void *w,
-                     const uint32_t *meta, uint8_t *codes, struct err *e)
-{
-    const struct device_gpu *g = device_gpu();
-    struct cuda_pack pack = { .layout = LAYOUT_CT,
-                              .rows = p->rows,
-                              .cols = p->cols,
-                              .group = p->group,
-                              .dtype = p->dtype,
-                              .scale_dtype = p->scale_dtype,
-                              .w = w,
-                              .meta = meta,
-                              .out = (uint32_t *)(void *)codes };
-
-    return g->cuda->pack(g->context, &pack, e);
-}
-
 static int run(const struct solve_params *p, const void *w,
                const uint32_t *meta, const struct factor *f, uint8_t *codes,
                struct solve_result *r, struct err *e)
 {
-    const struct device_gpu *g = device_gpu();
     struct cuda_module m = { .w = w, .meta = meta, .codes = codes };
     int rc;
 
     *r = (struct solve_result){ 0, 0 };
     if (!f)
-        return round_all(p, w, meta, codes, e);
-    rc = g->cuda->solve(g->context, p, f->gpu, &m, 1, e);
+        return solve_functions()->nearest(device_gpu(), p, &m, e);
+    rc = solve_functions()->solve(device_gpu(), p, f->gpu, &m, 1, e);
     *r = m.result;
     return rc;
 }
@@ -104,7 +82,6 @@ static int run_shape(struct solve_input **in, int n, int j, uint32_t *done,
                      const struct cuda_factors *f, struct cuda_module *m,
                      struct err *e)
 {
-    const struct device_gpu *g = device_gpu();
     const struct solve_params *p = &in[0]->linear[j].params;
     int at[SOLVE_LINEARS] = { 0 }, sets = 0, rc;
 
@@ -119,7 +96,7 @@ static int run_shape(struct solve_input **in, int n, int j, uint32_t *done,
             .meta = in[i / sets]->linear[at[i % sets]].meta,
             .codes = in[i / sets]->linear[at[i % sets]].codes
         };
-    rc = g->cuda->solve(g->context, p, f, m, n * sets, e);
+    rc = solve_functions()->solve(device_gpu(), p, f, m, n * sets, e);
     for (int i = 0; i < n * sets; i++)
         in[i / sets]->linear[at[i % sets]].result = m[i].result;
     return rc;
@@ -130,7 +107,6 @@ static int build_all(struct solve_input **in, int n,
                      const struct factor_params *p, struct cuda_matrix *m,
                      struct cuda_factors **f, struct err *e)
 {
-    const struct device_gpu *g = device_gpu();
     int rc, failed = 0;
 
     for (int i = 0; i < n; i++) {
@@ -140,10 +116,9 @@ static int build_all(struct solve_input **in, int n,
                                      .input = in[i]->factor->input,
                                      .dead = in[i]->factor->dead,
                                      .mean = in[i]->factor->mean,
-                                     .damping = p->damping,
-                                     .alone = true };
+                                     .damping = p->damping };
     }
-    rc = g->cuda->factors_build(f, g->context, p->cols, m, n, e);
+    rc = solve_functions()->factors_build(f, device_gpu(), p->cols, m, n, e);
     for (int i = 0; i < n && !rc; i++) {
         memcpy(in[i]->factor->tried, m[i].tried, sizeof(m[i].tried));
         in[i]->factor->n_tried = m[i].n_tried;
@@ -165,7 +140,7 @@ static int together(struct solve_input **in, int n,
     for (int j = 0; j < in[0]->n && !rc; j++)
         if (!(done >> j & 1))
             rc = run_shape(in, n, j, &done, f, l, e);
-    device_gpu()->cuda->factors_free(f);
+    solve_functions()->factors_free(f);
     free(m);
     free(l);
     for (int i = 0; i < n; i++) {
@@ -211,7 +186,7 @@ static int fetch(struct factor *f, struct err *e)
 {
     uint64_t n = f->cols;
     float *l = mem_pages(n * n * sizeof(*l), "factor", e), *to;
-    int rc = l ? device_gpu()->cuda->factors_read(f->gpu, 0, l, e) : e->code;
+    int rc = l ? solve_functions()->factors_read(f->gpu, 0, l, e) : e->code;
 
     to = rc < 0 ?
              NULL :

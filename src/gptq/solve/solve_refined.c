@@ -7,12 +7,9 @@
 
 #include "common/math/quant.h"
 #include "common/math/threads.h"
-#include "cuda/forge_cuda.h"
 #include "device/device.h"
 #include "gptq/solve/refine.h"
-
-/* A new parameter must be taught to src/cuda/refined_cuda.cu, or declined there. */
-_Static_assert(sizeof(struct refined_params) == 96, "does the GPU know it?");
+#include "gptq/solve/solve_table.h"
 
 enum { ROWS = SOLVE_ROWS };
 
@@ -254,11 +251,11 @@ int refined_solve(const struct refined_params *p,
                   struct err *e)
 {
     struct job j = { .p = p, .b = b, .w = w, .meta = meta, .codes = codes };
-    const struct device_gpu *g = device_gpu();
     uint64_t rows = p->solve.rows;
 
     if (refined_on_gpu(b))
-        return g->cuda->solve_refined(g->context, p, b, w, meta, codes, r, e);
+        return solve_functions()->solve_refined(device_gpu(), p, b, w, meta,
+                                                codes, r, e);
     *r = (struct refined_result){ .loss_plain = 0 };
     j.loss = mem_zero(3 * rows, sizeof(*j.loss), "solve", e);
     if (!j.loss)

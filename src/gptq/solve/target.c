@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "common/math/threads.h"
-#include "cuda/forge_cuda.h"
 #include "device/device.h"
+#include "gptq/solve/solve_table.h"
 
 enum { ROWS = SOLVE_ROWS, COLS = FACTOR_PANEL };
 
@@ -54,7 +54,7 @@ int target_open(struct target *t, const struct tile_plan *plan,
         return err_set(e, E_DATA, "not finite");
     t->plan = plan;
     if (plan->f->gpu) {
-        int rc = device_gpu()->cuda->factors_drift(plan->f->gpu, drift, e);
+        int rc = solve_functions()->factors_drift(plan->f->gpu, drift, e);
 
         if (rc < 0)
             target_close(t);
@@ -78,7 +78,7 @@ void target_close(struct target *t)
     struct err e;
 
     if (t->plan && t->plan->f->gpu &&
-        device_gpu()->cuda->factors_drift(t->plan->f->gpu, NULL, &e) < 0)
+        solve_functions()->factors_drift(t->plan->f->gpu, NULL, &e) < 0)
         warning("%s", e.msg);
     free(t->drift);
     free(t->transposed);
