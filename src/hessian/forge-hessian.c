@@ -7,8 +7,8 @@
 
 #include "common/cli/tool.h"
 #include "device/device.h"
-#include "hessian/input_batch.h"
 #include "hessian/hessian_table.h"
+#include "hessian/input_batch.h"
 
 struct settings {
     struct tool tool;

@@ -15,14 +15,9 @@
 
 #include "common/base.h"
 #include "common/math/dtype.h"
+#include "hessian/hessian_shape.h"
 
 enum { HESSIAN_CHUNK = 4096 };
-
-struct hessian_shape {
-    uint64_t cols;
-    uint64_t block;   /* 0: the whole matrix */
-    enum dtype dtype; /* of the products: DT_BF16 or DT_F32 */
-};
 
 struct hessian; /* an accumulator */
 

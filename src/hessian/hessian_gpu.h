@@ -2,7 +2,7 @@
 #ifndef FORGE_HESSIAN_GPU_H
 #define FORGE_HESSIAN_GPU_H
 
-#include "hessian/hessian.h"
+#include "hessian/hessian_shape.h"
 
 struct cuda_hessian;
 

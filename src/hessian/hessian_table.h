@@ -6,7 +6,7 @@
 #define FORGE_HESSIAN_TABLE_H
 
 #include "device/plugin.h"
-#include "hessian/hessian.h"
+#include "hessian/hessian_shape.h"
 
 #define HESSIAN_TABLE "forge_hessian_table"
 enum { HESSIAN_TABLE_VERSION = 1 };

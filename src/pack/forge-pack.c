@@ -9,9 +9,9 @@
 #include "layout/layout.h"
 #include "layout/runfacts.h"
 #include "pack/gather.h"
+#include "pack/pack_table.h"
 #include "pack/packer.h"
 #include "pack/preflight.h"
-#include "pack/pack_table.h"
 
 struct settings {
     struct tool tool;

@@ -9,8 +9,8 @@
 #include "common/math/quant.h"
 #include "device/device.h"
 #include "gptq/grid/grid.h"
-#include "gptq/hessian_file.h"
 #include "gptq/grid/grid_table.h"
+#include "gptq/hessian_file.h"
 
 enum { SEARCH_AUTO = 0, GROUP_MAX = 1 << 20 };
 

@@ -15,8 +15,9 @@
 #define FORGE_FACTOR_H
 
 #include "common/base.h"
+#include "gptq/solve/solve_kernel.h"
 
-enum { FACTOR_PANEL = 8, FACTOR_TRIES = 4 };
+enum { FACTOR_TRIES = 4 };
 
 /* The order in which inputs are quantized, for groups that stay groups of
  * consecutive inputs. */

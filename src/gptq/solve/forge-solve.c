@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "gptq/solve/solve_options.h"
 #include "gptq/solve/module_batch.h"
+#include "gptq/solve/solve_options.h"
 #include "gptq/solve/solve_table.h"
 
 struct run {

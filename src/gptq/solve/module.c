@@ -1,6 +1,6 @@
 /* module.c - see module.h. */
-#include "gptq/solve/solve_cost.h"
 #include "gptq/solve/module.h"
+#include "gptq/solve/solve_cost.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,8 +5,8 @@
 
 #include "common/io/file.h"
 #include "common/io/stream.h"
-#include "gptq/solve/fisher_descent.h"
 #include "gptq/hessian_file.h"
+#include "gptq/solve/fisher_descent.h"
 #include "gptq/solve/module_report.h"
 #include "gptq/solve/solve_refined.h"
 

@@ -8,9 +8,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "gptq/solve/factor.h"
-
-enum { SOLVE_ROWS = 48 };
+enum {
+    SOLVE_ROWS = 48,
+    FACTOR_PANEL = 8 /* columns of the factor that lie together, see factor.h */
+};
 
 /* What quantizing FACTOR_PANEL inputs of SOLVE_ROWS rows reads and writes;
  * index c counts columns of the panel, r rows. */

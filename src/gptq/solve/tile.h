@@ -9,7 +9,7 @@
 
 #include "common/math/dtype.h"
 #include "common/math/lanes.h"
-#include "gptq/factor.h"
+#include "gptq/solve/factor.h"
 #include "gptq/solve/factor.h"
 #include "gptq/solve/solve_kernel.h"
 
