@@ -6,9 +6,7 @@
 
 #include "common/math/lanes.h"
 #include "common/math/quant.h"
-#include "gptq/factor.h"
 #include "gptq/grid/grid_cost.h"
-#include "gptq/grid_cost.h"
 #include "gptq/solve/factor.h"
 #include "gptq/solve/solve_kernel.h"
 #include "test.h"
