@@ -9,6 +9,7 @@
 #include "forge/command.h"
 #include "forge/request.h"
 #include "prune/prune.h"
+#include "shard/outdir.h"
 
 enum { NOT_GIVEN = -1 };
 
@@ -181,6 +182,8 @@ static int run(struct request *r, struct err *e)
         room_print(r, &room);
         return fflush(stdout) ? err_set(e, E_IO, "standard output:") : 0;
     }
+    outdir_collect(
+        r->j.out); /* as forge-shard would, before room is looked for */
     if (room_check(r, &room, e) < 0 ||
         place_open(&r->place, r->work_path, r->work != NULL, e) < 0)
         return e->code;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -261,6 +262,23 @@ static int64_t forget(const struct place *p, struct err *e)
     return n;
 }
 
+/* A temporary one whose run has made OUT, or has not begun. */
+static bool over(const struct place *p)
+{
+    struct stat st;
+    struct job j;
+    struct err e;
+    bool made;
+
+    if (!p->temporary)
+        return false;
+    if (job_read(&j, p->dir, &e) < 0)
+        return e.code == E_NOINPUT;
+    made = !stat(j.out, &st);
+    job_release(&j);
+    return made;
+}
+
 int command_gc(int argc, char **argv, struct err *e)
 {
     int settings = 0, quiet = 0;
@@ -287,6 +305,10 @@ int command_gc(int argc, char **argv, struct err *e)
         more = running ? err_set(e, E_TEMP, "'%s': another forge works there",
                                  argv[i]) :
                          forget(&p, e);
+    if (!more && !running && over(&p)) {
+        place_remove(&p);
+        n++;
+    }
     place_close(&p);
     if (more < 0)
         return (int)more;

@@ -68,11 +68,31 @@ static int check_target(const char *path, struct err *e)
                    err_set(e, E_CREATE, "'%s': exists and is not empty", path);
 }
 
+/* In a directory that is not whole yet; what was cut short behind its removal has
+ * the digests. */
+static const char unfinished[] = ".forge-unfinished";
+static const char *const marks[] = { unfinished, CHECKSUMS_FILE, NULL };
+
+int outdir_collect(const char *path)
+{
+    return tmpdir_collect(path, marks);
+}
+
+static int put_mark(const struct outdir *o, struct err *e)
+{
+    int fd =
+        openat(o->tmp.lock, unfinished, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+
+    if (fd < 0)
+        return err_set(e, E_CREATE, "cannot create '%s':", o->path);
+    close(fd);
+    return 0;
+}
+
 int outdir_begin(struct outdir *o, const char *path, struct err *e)
 {
     size_t n = strlen(path);
     const char *slash;
-    char *tmp;
 
     *o =
         (struct outdir){ .digests = mem_zero(1, sizeof(*o->digests), path, e) };
@@ -91,28 +111,22 @@ int outdir_begin(struct outdir *o, const char *path, struct err *e)
             mem_text(o->path, slash > o->path ? (size_t)(slash - o->path) : 1,
                      "path", e) :
             mem_text(".", 1, "path", e);
-    tmp = mem_alloc(n + 48, "path", e);
-    if (!o->parent || !tmp) {
-        free(tmp);
+    if (!o->parent)
         return e->code;
-    }
-    snprintf(tmp, n + 48, "%s.tmp.%ld.XXXXXX", o->path, (long)getpid());
-    if (!mkdtemp(tmp)) {
-        free(tmp);
-        return err_set(e, E_CREATE, "cannot create '%s':", o->path);
-    }
-    o->tmp = tmp;
+    outdir_collect(o->path);
+    if (tmpdir_make(&o->tmp, o->path, e) || put_mark(o, e))
+        return e->code;
     watch_signals();
     return 0;
 }
 
 char *outdir_file(const struct outdir *o, const char *name, struct err *e)
 {
-    size_t cap = strlen(o->tmp) + strlen(name) + 2;
+    size_t cap = strlen(o->tmp.path) + strlen(name) + 2;
     char *p = mem_alloc(cap, "path", e);
 
     if (p)
-        snprintf(p, cap, "%s/%s", o->tmp, name);
+        snprintf(p, cap, "%s/%s", o->tmp.path, name);
     return p;
 }
 
@@ -146,37 +160,22 @@ int outdir_commit(struct outdir *o, struct err *e)
     umask(mask);
     if (outdir_go_on(e))
         return e->code;
-    if (chmod(o->tmp, 0777 & ~mask))
-        return err_set(e, E_CREATE, "cannot set the mode of '%s':", o->tmp);
-    if (publish_sync_dir(o->tmp, e))
+    if (chmod(o->tmp.path, 0777 & ~mask))
+        return err_set(e, E_CREATE,
+                       "cannot set the mode of '%s':", o->tmp.path);
+    if (unlinkat(o->tmp.lock, unfinished, 0))
+        return err_set(e, E_IO, "cannot remove a file of '%s':", o->tmp.path);
+    if (publish_sync_dir(o->tmp.path, e))
         return e->code;
-    if (rename(o->tmp, o->path))
+    if (rename(o->tmp.path, o->path))
         return err_set(e, E_CREATE, "cannot rename to '%s':", o->path);
-    free(o->tmp);
-    o->tmp = NULL;
+    tmpdir_renamed(&o->tmp);
     return publish_sync_dir(o->parent, e);
-}
-
-/* All files of a directory without subdirectories. */
-static void empty_directory(const char *path)
-{
-    DIR *dir = opendir(path);
-    struct dirent *d;
-
-    if (!dir)
-        return;
-    while ((d = readdir(dir)))
-        unlinkat(dirfd(dir), d->d_name, 0); /* "." and "..": fails, is meant */
-    closedir(dir);
 }
 
 void outdir_release(struct outdir *o)
 {
-    if (o->tmp) {
-        empty_directory(o->tmp);
-        rmdir(o->tmp);
-    }
-    free(o->tmp);
+    tmpdir_release(&o->tmp);
     free(o->path);
     free(o->parent);
     if (o->digests)

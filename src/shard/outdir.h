@@ -2,20 +2,22 @@
  *
  * Everything is written into OUT.tmp.PID.XXXXXX beside OUT, each file synced;
  * then the directory is renamed and its parent synced.  A run that is killed
- * leaves the temporary directory, never OUT; SIGINT, SIGTERM and SIGHUP are
+ * leaves the temporary directory, never OUT, and the next one removes it; SIGINT, SIGTERM and SIGHUP are
  * noticed between tensors, so that it can be removed. */
 #ifndef FORGE_OUTDIR_H
 #define FORGE_OUTDIR_H
 
-#include "common/base.h"
+#include "common/io/tmpdir.h"
 
 struct outdir {
     char *path; /* where it will be */
-    char *tmp;  /* where it is; NULL when there is nothing to remove */
+    struct tmpdir tmp; /* where it is */
     char *parent;
     struct digests *digests; /* of the files in it, as they are written */
 };
 
+/* Remove what runs that were killed left of OUT.  How many. */
+int outdir_collect(const char *path);
 /* E_CREATE: OUT exists and is not an empty directory, or the parent is not
  * there or not writable. */
 MUST_CHECK int outdir_begin(struct outdir *o, const char *path, struct err *e);

@@ -345,7 +345,7 @@ int publish_checkpoint(const struct publication *p, const struct outdir *o,
                        struct collection *c, int *shards,
                        struct verify_report *r, struct err *e)
 {
-    const struct verify v = { .dir = o->tmp,
+    const struct verify v = { .dir = o->tmp.path,
                               .source = p->model,
                               .facts = c->packed ? &c->facts : NULL,
                               .sample = p->sample,

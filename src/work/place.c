@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "common/io/file.h"
+#include "common/io/tmpdir.h"
 #include "work/settings.h"
 
 static const char mark_kept[] =
@@ -70,22 +71,6 @@ static const char *after(const char *name, const char *pattern)
     return name;
 }
 
-/* ".tmp.PID.XXXXXX", as common/io/file.h and shard/outdir.h end a name. */
-static bool is_temporary(const char *rest, long *pid)
-{
-    char *end;
-
-    if (strncmp(rest, ".tmp.", 5) != 0 || !isdigit((unsigned char)rest[5]))
-        return false;
-    *pid = strtol(rest + 5, &end, 10);
-    if (*end++ != '.' || strlen(end) != 6)
-        return false;
-    for (; *end; end++)
-        if (!isalnum((unsigned char)*end))
-            return false;
-    return true;
-}
-
 /* ".status.tmp.HOST.PID.XXXXXX" of forge-run. */
 static bool is_status(const char *name, char host[256], long *pid)
 {
@@ -103,7 +88,7 @@ static bool is_status(const char *name, char host[256], long *pid)
         return false;
     snprintf(tail, sizeof(tail), ".tmp%s", p);
     snprintf(host, 256, "%.*s", (int)(p - from), from);
-    return is_temporary(tail, pid);
+    return tmpdir_suffix(tail, pid);
 }
 
 static const char *made_here(const char *name, enum where where)
@@ -176,7 +161,7 @@ static bool remove_stage(int at, const char *name, enum where where)
     while (d && (f = readdir(d))) {
         const char *rest = made_here(f->d_name, where);
 
-        if (rest && (!*rest || is_temporary(rest, &pid)))
+        if (rest && (!*rest || tmpdir_suffix(rest, &pid)))
             unlinkat(dirfd(d), f->d_name, 0);
     }
     if (d)
@@ -211,8 +196,8 @@ static int64_t collect_in(int at, enum where where, bool all)
             where == IN_TOP ? after(f->d_name, "pruned-@") : NULL;
         char host[256] = "";
         long pid = 0;
-        bool ours = (rest && is_temporary(rest, &pid)) ||
-                    (pruned && is_temporary(pruned, &pid)) ||
+        bool ours = (rest && tmpdir_suffix(rest, &pid)) ||
+                    (pruned && tmpdir_suffix(pruned, &pid)) ||
                     is_status(f->d_name, host, &pid);
 
         if (!ours || (!all && in_use(at, f->d_name, host, pid)))
@@ -359,22 +344,41 @@ static int put_mark(const char *dir, bool temporary, struct err *e)
                publish_text(path, text, strlen(text), e);
 }
 
+/* It appears with its mark: one that is empty is somebody else's. */
+static int make_temporary(const char *dir, struct err *e)
+{
+    static const char *const marks[] = { PLACE_MARK, NULL };
+    mode_t mask = umask(0);
+    struct tmpdir t;
+    int rc;
+
+    umask(mask);
+    tmpdir_collect(dir, marks);
+    if (tmpdir_make(&t, dir, e) < 0)
+        return e->code;
+    rc = put_mark(t.path, true, e);
+    if (!rc && !chmod(t.path, 0777 & ~mask) && !rename(t.path, dir))
+        tmpdir_renamed(&t);
+    else if (!rc && errno != ENOTEMPTY && errno != EEXIST)
+        rc = err_set(e, E_CREATE, "'%s': cannot be created:", dir);
+    tmpdir_release(&t); /* another forge came first: see take_lock */
+    return rc;
+}
+
 int place_open(struct place *p, const char *dir, bool keep, struct err *e)
 {
-    bool marked, fresh;
+    struct stat st;
 
     *p = (struct place){ .dir = dir, .lock = -1 };
     if (place_check(dir, e) < 0 || make_parents(dir, e) < 0)
         return e->code;
-    fresh = !mkdir(dir, 0777);
-    if (!fresh && errno != EEXIST)
+    if (!keep && lstat(dir, &st) && make_temporary(dir, e) < 0)
+        return e->code;
+    if (keep && mkdir(dir, 0777) && errno != EEXIST)
         return err_set(e, E_CREATE, "'%s': cannot be created:", dir);
-    marked = read_mark(dir, &p->temporary);
-    if (!marked)
-        p->temporary = fresh && !keep;
-    if (!marked || (keep && p->temporary)) {
-        p->temporary = p->temporary && !keep;
-        if (put_mark(dir, p->temporary, e) < 0)
+    if (!read_mark(dir, &p->temporary) || (keep && p->temporary)) {
+        p->temporary = false;
+        if (put_mark(dir, false, e) < 0)
             return e->code;
     }
     return take_lock(p, true, e);

@@ -275,3 +275,64 @@ PYTHON
     rm "$bin/forge-solve"
     at_once 66 "$bin/forge" quantize "$model" out "${quick[@]}"
 }
+
+# ---- what a killed run leaves, and who removes it ----
+
+@test "half an OUT of a killed forge-shard is removed by the next, and no other" {
+    mkdir out.tmp.999999999.AbCdEf out.tmp.999999999.mineee out.tmp.999999999.emptyy \
+        out.tmp.999999999.AbCdEfg other.tmp.999999999.AbCdEf out.tmp.999999999.making \
+        out.tmp.999999999.behind
+    for d in AbCdEf making; do touch out.tmp.999999999.$d/{.forge-unfinished,model.safetensors}; done
+    touch other.tmp.999999999.AbCdEf/.forge-unfinished out.tmp.999999999.AbCdEfg/.forge-unfinished
+    touch out.tmp.999999999.behind/{forge_checksums.json,model.safetensors}
+    echo precious >out.tmp.999999999.mineee/notes.txt
+    exec 8<out.tmp.999999999.making # as somebody who is at it
+    flock 8
+    forge quantize "$model" out "${quick[@]}" 8<&-
+    run -0 compgen -G 'o*.tmp.*'
+    [ "$(sort <<<"$output")" = "$(printf '%s\n' other.tmp.999999999.AbCdEf \
+        out.tmp.999999999.{AbCdEfg,making,mineee} | sort)" ]
+    [ "$(cat out.tmp.999999999.mineee/notes.txt)" = precious ]
+}
+
+@test "a forge-shard that is killed leaves a directory, which the same command removes" {
+    forge-weights -q "$model" -o w.fts
+    for call in fsync linkat rename; do # the last: whole, but for its name
+        strace -qq -o /dev/null -e trace=$call -e "inject=$call:signal=KILL" \
+            forge-shard -q --from "$model" out w.fts 2>/dev/null || true
+        run -0 compgen -G 'out.tmp.*'
+        [ ! -e out ]
+    done
+    forge-shard -q --from "$model" out w.fts
+    [ -z "$(compgen -G 'out.tmp.*')" ] && [ ! -e out/.forge-unfinished ]
+}
+
+@test "a forge that is killed before OUT.work has its mark leaves nothing behind" {
+    for call in mkdir fsync linkat rename; do
+        strace -qq -o /dev/null -e trace=$call -e "inject=$call:signal=KILL" \
+            forge quantize "$model" out "${quick[@]}" 2>/dev/null || true
+        [ ! -e out ]
+        forge quantize "$model" out "${quick[@]}"
+        [ -z "$(compgen -G 'out.*')" ] || { ls -a out.*; return 1; }
+        rm -r out
+    done
+}
+
+@test "gc removes the OUT.work of a run that was killed as it tidied up" {
+    forge quantize "$model" out "${quick[@]}" --work out.work
+    run -0 forge gc out.work # the user's: it stays
+    [ -e out.work/settings.json ]
+    sed -i 's/.*/This is a temporary work directory of forge(1), removed when all is done./' \
+        out.work/forge-work
+    mv out kept
+    forge gc out.work # the run is not over
+    [ -e out.work/settings.json ]
+    mv kept out
+    forge gc out.work
+    [ ! -e out.work ]
+    # ... also where the removal had begun.
+    mkdir out.work
+    echo 'This is a temporary work directory of forge(1), removed when all is done.' >out.work/forge-work
+    forge gc out.work
+    [ ! -e out.work ]
+}

@@ -1,0 +1,150 @@
+/* tmpdir.c - see tmpdir.h. */
+#include "common/io/tmpdir.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { TRIES = 100 };
+
+static int open_directory(int at, const char *name)
+{
+    return openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+}
+
+/* Not removed by somebody who took it for a leftover before we had the lock. */
+static bool is_there(const char *path, int fd)
+{
+    struct stat a, b;
+
+    return !stat(path, &a) && !fstat(fd, &b) && a.st_ino == b.st_ino &&
+           a.st_dev == b.st_dev;
+}
+
+int tmpdir_make(struct tmpdir *t, const char *path, struct err *e)
+{
+    size_t cap = strlen(path) + 48;
+
+    *t = (struct tmpdir){ mem_alloc(cap, "path", e), -1 };
+    if (!t->path)
+        return e->code;
+    for (int i = 0; i < TRIES; i++) {
+        snprintf(t->path, cap, "%s.tmp.%ld.XXXXXX", path, (long)getpid());
+        if (!mkdtemp(t->path))
+            break;
+        t->lock = open_directory(AT_FDCWD, t->path);
+        /* a file system without locks: leftovers stay there */
+        if (t->lock >= 0)
+            (void)!flock(t->lock, LOCK_EX);
+        if (t->lock >= 0 && is_there(t->path, t->lock))
+            return 0;
+        if (t->lock >= 0)
+            close(t->lock);
+        t->lock = -1;
+    }
+    free(t->path);
+    t->path = NULL;
+    return err_set(e, E_CREATE, "cannot create '%s':", path);
+}
+
+/* Its files; it has no directories. */
+static void empty_directory(int fd)
+{
+    int copy = open_directory(fd, ".");
+    DIR *d = copy < 0 ? NULL : fdopendir(copy);
+    struct dirent *f;
+
+    if (!d && copy >= 0)
+        close(copy);
+    while (d && (f = readdir(d)))
+        unlinkat(fd, f->d_name, 0); /* "." and "..": fails, is meant */
+    if (d)
+        closedir(d);
+}
+
+void tmpdir_renamed(struct tmpdir *t)
+{
+    if (t->path)
+        close(t->lock);
+    free(t->path);
+    *t = (struct tmpdir){ NULL, -1 };
+}
+
+void tmpdir_release(struct tmpdir *t)
+{
+    if (t->path) {
+        empty_directory(t->lock);
+        rmdir(t->path);
+    }
+    tmpdir_renamed(t);
+}
+
+bool tmpdir_suffix(const char *rest, long *pid)
+{
+    char *end;
+
+    if (strncmp(rest, ".tmp.", 5) != 0 || !isdigit((unsigned char)rest[5]))
+        return false;
+    *pid = strtol(rest + 5, &end, 10);
+    if (*end++ != '.' || strlen(end) != 6)
+        return false;
+    for (; *end; end++)
+        if (!isalnum((unsigned char)*end))
+            return false;
+    return true;
+}
+
+static bool is_marked(int fd, const char *const *marks)
+{
+    struct stat st;
+
+    for (; *marks; marks++)
+        if (!fstatat(fd, *marks, &st, AT_SYMLINK_NOFOLLOW) &&
+            S_ISREG(st.st_mode))
+            return true;
+    return false;
+}
+
+/* One that somebody is making has a lock, one of somebody else's no mark. */
+static bool remove_one(int parent, const char *name, const char *const *marks)
+{
+    int fd = open_directory(parent, name);
+    bool removed = false;
+
+    if (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB)) {
+        if (is_marked(fd, marks))
+            empty_directory(fd);
+        removed = !unlinkat(parent, name, AT_REMOVEDIR);
+    }
+    if (fd >= 0)
+        close(fd);
+    return removed;
+}
+
+int tmpdir_collect(const char *path, const char *const *marks)
+{
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    char parent[PATH_MAX];
+    struct dirent *f;
+    int n = 0;
+    long pid;
+    DIR *d;
+
+    snprintf(parent, sizeof(parent), "%.*s",
+             slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    d = opendir(parent);
+    while (d && (f = readdir(d)))
+        if (!strncmp(f->d_name, base, strlen(base)) &&
+            tmpdir_suffix(f->d_name + strlen(base), &pid))
+            n += remove_one(dirfd(d), f->d_name, marks);
+    if (d)
+        closedir(d);
+    return n;
+}
