@@ -38,7 +38,7 @@ codes  := $(layers:%=$S/codes-%.fts)
 
 # A file that is there is whole, whatever became of its recipe: make must not
 # remove the layers that a killed or failed loop has made.
-.PRECIOUS: $(codes) $T/tokens.fts $C/fisher.fts $(LAYERS:%=$C/hessian-%.fts)
+.PRECIOUS: $(codes) $T/tokens.fts $C/fisher.fts $(layers:%=$C/hessian-%.fts)
 
 # One after another: $1-I.fts needs $1-J.fts, J the layer before I.
 pairs := $(join $(filter-out $(firstword $(layers)),$(layers)),\

@@ -71,7 +71,8 @@ INLINE void power_v(vf *out, const vf *u, float norm)
 
     a = SELECT(tiny, a * 0 + 1.0f, a);
     log2_v(&l, &a);
-    l *= norm;
+    l *= norm; /* weights that no scale reaches */
+    l = SELECT(l > 120.0f, (vf){ 0 } + 120.0f, l);
     exp2_v(&p, &l);
     *out = SELECT(tiny, p * 0, p);
 }
