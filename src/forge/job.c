@@ -199,6 +199,7 @@ static void put_all(struct json_writer *w, const struct job *j)
     put_int(w, "started", j->started);
     put_int(w, "before", j->before);
     put_int(w, "bytes_in", (int64_t)j->bytes_in);
+    jw_key(w, "most"), jw_number(w, j->most);
     put_text(w, "host", j->host);
     jw_key(w, "weights"), jw_begin(w, '[');
     for (size_t i = 0; i < j->files; i++)
@@ -355,6 +356,9 @@ static void get_all(struct reader *r, struct job *j)
     if (!json_number(json_get(json_root(r->s->doc), "seconds"), &j->seconds) ||
         !(j->seconds >= 0))
         j->seconds = 0;
+    if (!json_number(json_get(json_root(r->s->doc), "most"), &j->most) ||
+        !(j->most >= 0))
+        j->most = 0;
     if (strlen(device) >= DEVICE_LEN ||
         strspn(device, "autocpdc:0123456789") != strlen(device))
         r->bad = r->bad ? r->bad : "device";

@@ -47,6 +47,7 @@ struct job {
     int64_t started; /* seconds since 1970 of the last call */
     int64_t before;  /* modules that it found done */
     uint64_t bytes_in;
+    double most;         /* the largest weight of all linears; 0: not known */
     char host[HOST_LEN]; /* where the weights were hashed */
     struct weights_file *file;
     size_t files;

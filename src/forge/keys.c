@@ -10,6 +10,8 @@
 #include "common/io/hash.h"
 #include "common/io/modeldir.h"
 #include "common/math/cpu.h"
+#include "common/io/hash.h"
+#include "forge/extremes.h"
 #include "forge/request.h"
 #include "forge/weights.h"
 
@@ -118,15 +120,18 @@ static void add_model(struct hash *h, const struct job *j)
             j->file[i].hash);
 }
 
-/* The weights' hashes, of which the settings that are there may know some.  Bytes
+/* The weights' hashes, of which the settings that are there may know some, and
+ * whether scales reach the weights (not of a model yet to be pruned).  Bytes
  * depend on the level of CPU: who goes on with them elsewhere is told how. */
-static int hash_weights(struct request *r, struct err *e)
+static int hash_weights(struct request *r, bool quantized, struct err *e)
 {
     struct job known;
     struct err ignored;
-    bool any = job_read(&known, r->work_path, &ignored) == 0;
-    int rc = weights_hash(&r->j, any ? &known : NULL, e);
+    bool any = job_read(&known, r->work_path, &ignored) == 0, same = false;
+    int rc = weights_hash(&r->j, any ? &known : NULL, &same, e);
 
+    if (!rc && quantized)
+        rc = extremes_check(&r->j, any && same ? &known : NULL, e);
     snprintf(r->j.cpu, sizeof(r->j.cpu), "%s", cpu_level_name(cpu_level()));
     if (any && strcmp(known.cpu, r->j.cpu))
         warning(
@@ -144,7 +149,7 @@ int keys_make(struct request *r, struct err *e)
     struct job_words words;
     struct hash h;
 
-    if (hash_weights(r, e) < 0)
+    if (hash_weights(r, true, e) < 0)
         return e->code;
     begin(&h, e);
     add(&h, "tokens %s", FORGE_VERSION);
@@ -181,7 +186,7 @@ int keys_pruned(struct request *r, struct err *e)
     char key[KEY_LEN + 1];
     struct hash h;
 
-    if (hash_weights(r, e) < 0)
+    if (hash_weights(r, false, e) < 0)
         return e->code;
     begin(&h, e);
     add(&h, "pruned %s %s", FORGE_VERSION, r->j.cpu);

@@ -279,6 +279,46 @@ static bool over(const struct place *p)
     return made;
 }
 
+/* "OUT.work" without a file, where OUT is: the last that a removal does is to
+ * take the mark and then this. */
+static bool remove_empty(const char *work)
+{
+    size_t n = strlen(work);
+    char out[PATH_MAX];
+    struct stat st;
+
+    while (n > 1 && work[n - 1] == '/')
+        n--;
+    if (n <= 5 || n >= sizeof(out) || strncmp(work + n - 5, ".work", 5) != 0)
+        return false;
+    snprintf(out, sizeof(out), "%.*s", (int)(n - 5), work);
+    return !stat(out, &st) && !rmdir(work);
+}
+
+/* *n: how many files or directories are gone. */
+static int collect(const char *work, bool settings, int64_t *n, struct err *e)
+{
+    struct place p;
+    bool running;
+    int64_t more = 0;
+
+    *n = 1;
+    if (place_visit(&p, work, &running, e) < 0)
+        return remove_empty(work) ? 0 : e->code;
+    *n = place_collect(&p, !running);
+    if (settings)
+        more = running ? err_set(e, E_TEMP, "'%s': another forge works there",
+                                 work) :
+                         forget(&p, e);
+    if (more >= 0 && !running && over(&p)) {
+        place_remove(&p);
+        more++;
+    }
+    place_close(&p);
+    *n += more;
+    return more < 0 ? e->code : 0;
+}
+
 int command_gc(int argc, char **argv, struct err *e)
 {
     int settings = 0, quiet = 0;
@@ -292,27 +332,13 @@ int command_gc(int argc, char **argv, struct err *e)
     int i =
         opt_parse(argc, argv, "gc [--settings] WORK",
                   "Remove what killed runs left in a work directory.", table);
-    struct place p;
-    bool running;
-    int64_t n, more = 0;
+    int64_t n;
 
     if (argc - i != 1)
         return err_set(e, E_USAGE, "want WORK (try --help)");
-    if (place_visit(&p, argv[i], &running, e) < 0)
+    if (collect(argv[i], settings, &n, e) < 0)
         return e->code;
-    n = place_collect(&p, !running);
-    if (settings)
-        more = running ? err_set(e, E_TEMP, "'%s': another forge works there",
-                                 argv[i]) :
-                         forget(&p, e);
-    if (!more && !running && over(&p)) {
-        place_remove(&p);
-        n++;
-    }
-    place_close(&p);
-    if (more < 0)
-        return (int)more;
     if (!quiet)
-        printf("%lld removed\n", (long long)(n + more));
+        printf("%lld removed\n", (long long)n);
     return flushed(e);
 }

@@ -160,7 +160,8 @@ static int list_files(struct job *j, const struct checkpoint *c, struct err *e)
     return 0;
 }
 
-int weights_hash(struct job *j, const struct job *known, struct err *e)
+int weights_hash(struct job *j, const struct job *known, bool *same,
+                 struct err *e)
 {
     char text[UNIT_TEXT];
     uint64_t bytes = 0;
@@ -186,6 +187,7 @@ int weights_hash(struct job *j, const struct job *known, struct err *e)
             todo[n++] = i;
             bytes += j->file[i].size;
         }
+    *same = !n;
     if (bytes > a_while)
         remark("'%s': reading its %s once, to know them again", j->model,
                size_text(text, (double)bytes));

@@ -10,8 +10,8 @@
 
 /* j->file: the files of the model's weights, by name; hashes from `known` where
  * these are of files that are unchanged (NULL: none), else of their bytes, on
- * all threads, which is said where it takes a while. */
-MUST_CHECK int weights_hash(struct job *j, const struct job *known,
+ * all threads, which is said where it takes a while.  *same: all of them were known. */
+MUST_CHECK int weights_hash(struct job *j, const struct job *known, bool *same,
                             struct err *e);
 /* E_DATA: one of the files is not what it was when it was hashed; on another
  * host, whose numbers for the same file may be others, by size and age. */

@@ -43,7 +43,8 @@ static int keep(struct gather_part *p, const struct frame *f, struct err *e)
             return e->code;
         p->cap = f->len;
     }
-    memcpy(p->data, f->data, f->len);
+    if (f->len)
+        memcpy(p->data, f->data, f->len);
     p->len = f->len;
     p->dims[0] = f->dims[0];
     p->dims[1] = f->dims[1];

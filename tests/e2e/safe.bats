@@ -251,6 +251,49 @@ PYTHON
     [ -e ./--quiet/settings.json ]
 }
 
+# One weight of the last layer has VALUE.
+with_weight() { # VALUE
+    rm -rf m
+    cp -r "$model" m
+    chmod -R u+w m
+    python3 - "$1" <<'PYTHON'
+import json, struct, sys
+with open("m/model.safetensors", "r+b") as f:
+    n, = struct.unpack("<Q", f.read(8))
+    at = json.loads(f.read(n))["model.layers.3.mlp.up_proj.weight"]["data_offsets"][0]
+    f.seek(8 + n + at + 2 * 77)
+    f.write(struct.pack("<f", float(sys.argv[1]))[2:])  # bf16
+PYTHON
+}
+
+@test "a weight that no scale reaches is refused at the start, or gets a scale that does" {
+    for value in inf nan -inf; do
+        with_weight $value
+        at_once 65 forge quantize m out "${small[@]}" --work work
+        [[ $stderr == *"'model.layers.3.mlp.up_proj.weight': a weight is not finite" ]]
+        [ -z "$(compgen -G 'work/*-????????????????')" ] # no step has begun
+    done
+    for grid in "--sym 491520" "--asym -983040"; do
+        read -r sym value <<<"$grid"
+        with_weight "$value"
+        at_once 78 forge quantize m out "${small[@]}" "$sym" --layout awq --work work
+        [[ $stderr == *"'model.layers.3.mlp.up_proj.weight': has a weight of"*"compressed-tensors"* ]]
+        [ -z "$(compgen -G 'work/*-????????????????')" ]
+    done
+    with_weight 1e6
+    run -0 --separate-stderr forge quantize m out --text "$text" --sequences 4 --seqlen 64 --progress never --work work
+    [[ $stderr == *"'model.layers.3.mlp.up_proj.weight': has a weight of"*"scales are BF16"* ]]
+    forge-ls out | grep -q $'layers.3.mlp.up_proj.weight_scale\tBF16'
+    jq -e '.bf16_scales and .most > 9.9e5' work/settings.json
+    # What is known of the weights is not looked for again, and decides the same.
+    mv out first
+    forge quantize m out "${small[@]}" --work work
+    same first out
+    # The largest that F16 scales reach, and what rounding makes of its group.
+    with_weight 490000
+    forge quantize m edge "${small[@]}" --layout awq
+}
+
 @test "a checkpoint that is 4-bit already is refused at once, with the way to go" {
     forge quantize "$model" q "${quick[@]}" --layout awq
     at_once 78 forge quantize q out "${small[@]}"
@@ -330,7 +373,11 @@ PYTHON
     mv kept out
     forge gc out.work
     [ ! -e out.work ]
-    # ... also where the removal had begun.
+    # ... also where the removal had begun, and where it was nearly over.
+    mkdir out.work other.work
+    run -66 forge gc other.work
+    forge gc out.work
+    [ ! -e out.work ] && [ -d other.work ]
     mkdir out.work
     echo 'This is a temporary work directory of forge(1), removed when all is done.' >out.work/forge-work
     forge gc out.work

@@ -59,6 +59,9 @@ extern const struct grid_backend grid_gpu; /* of an open device alone */
 /* Search by the device of this process (device/device.h). */
 MUST_CHECK int grid_search(const struct grid_params *p, const void *w,
                            uint32_t *meta, struct err *e);
+/* The largest weight that a group may have: beyond it, whatever else is in the
+ * group, no scale of that type reaches. */
+double grid_most(bool symmetric, enum dtype scale);
 /* Of what it found: E_CONFIG where a group's weights need a larger scale than
  * the checkpoint can store, "row 3: ...". */
 MUST_CHECK int grid_reach(const struct grid_params *p, const void *w,

@@ -21,6 +21,12 @@ static double wanted(const struct grid_params *p, const float *w, uint64_t n)
     return p->symmetric ? 2 * fmax(-lo, hi) / 15 : (hi - lo) / 15;
 }
 
+double grid_most(bool symmetric, enum dtype scale)
+{
+    /* asymmetric: from it to 0 at least */
+    return scale == DT_F16 ? F16_MOST * 15 / (symmetric ? 2 : 1) : HUGE_VAL;
+}
+
 static int check_group(const struct grid_params *p, const void *w, uint64_t row,
                        uint64_t g, struct err *e)
 {
