@@ -10,7 +10,6 @@
 #include "common/io/hash.h"
 #include "common/io/modeldir.h"
 #include "common/math/cpu.h"
-#include "common/io/hash.h"
 #include "forge/extremes.h"
 #include "forge/request.h"
 #include "forge/weights.h"

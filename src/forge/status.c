@@ -307,9 +307,9 @@ static int collect(const char *work, bool settings, int64_t *n, struct err *e)
         return remove_empty(work) ? 0 : e->code;
     *n = place_collect(&p, !running);
     if (settings)
-        more = running ? err_set(e, E_TEMP, "'%s': another forge works there",
-                                 work) :
-                         forget(&p, e);
+        more = running ?
+                   err_set(e, E_TEMP, "'%s': another forge works there", work) :
+                   forget(&p, e);
     if (more >= 0 && !running && over(&p)) {
         place_remove(&p);
         more++;

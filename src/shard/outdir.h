@@ -10,7 +10,7 @@
 #include "common/io/tmpdir.h"
 
 struct outdir {
-    char *path; /* where it will be */
+    char *path;        /* where it will be */
     struct tmpdir tmp; /* where it is */
     char *parent;
     struct digests *digests; /* of the files in it, as they are written */
