@@ -8,7 +8,7 @@
 #include "arch/config.h"
 #include "checkpoint/checkpoint.h"
 #include "common/math/threads.h"
-#include "gptq/grid.h"
+#include "gptq/grid/grid.h"
 
 enum { PIECE = 4096 };
 
