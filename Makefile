@@ -256,7 +256,7 @@ lint: $O/libforge.a
 	$(call only,__builtin_cpu_|\bgetauxval\b,src/common/math/cpu.c)
 	$(call only,\bdlopen\b,src/common/math/blas.c src/device/plugin.c)
 	$(call only,\bEVP_|openssl/,src/common/io/sha256.c)
-	$(Q)! nm -A $O/libforge.a 2>/dev/null | grep -v ':\(base\|opt\)\.c\.o:' | \
+	$(Q)! nm -A $O/libforge.a 2>/dev/null | grep -v ':\(base\|opt\|tool\)\.c\.o:' | \
 	  grep ' U \(die\|die_err\|exit\|abort\)$$' || \
 	  { echo 'lint: a library module ends the process'; exit 1; }
 	$(Q)for h in $(filter-out %_template.h %_list.h,$(HEADERS)); do echo "#include \"$${h#src/}\"" | \

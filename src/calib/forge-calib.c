@@ -160,13 +160,11 @@ static int finish(struct calib *c, struct err *e)
     return end_output(e) < 0 ? e->code : feedback_finish(c->feedback, e);
 }
 
-/* After an error: say it, here and to the next tool. */
+/* After an error.  The ring of tools must know it before the pipe is left. */
 static _Noreturn void leave(const struct settings *s, struct calib *c,
                             const struct err *e)
 {
-    err_print(e);
-    if (c->out)
-        stream_abort(c->out, e);
+    tool_tell(c->out, e);
     if (s->feedback)
         feedback_abandon(c->feedback, s->feedback);
     _exit(-e->code);

@@ -68,14 +68,9 @@ int main(int argc, char **argv)
             &(struct stream_output){ .path = s.tool.output, .key = s.tool.key },
             &e) < 0)
         die_err(&e);
-    if (run(&s, &g, &in, &e) < 0) {
-        err_print(&e);
-        stream_abort(g.out, &e);
-        return -e.code;
-    }
-    if (stream_finish(g.out, &e) < 0)
-        die_err(&e);
-    progress_finish(&progress, NULL);
+    if (run(&s, &g, &in, &e) < 0)
+        tool_fail(g.out, &e);
+    tool_finish(g.out, &progress, NULL);
     batch_reader_close(g.batches);
     stream_close(in);
     model_close(g.m);

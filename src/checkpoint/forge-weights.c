@@ -124,13 +124,14 @@ static int join(const struct settings *s, const struct weights_choice *ch,
     return r;
 }
 
-static void finish(struct progress *prog, const struct weights_plan *p)
+static void finish(struct stream_writer *w, struct progress *prog,
+                   const struct weights_plan *p)
 {
     char extra[80];
 
     snprintf(extra, sizeof(extra), "%zu rotary table%s left out", p->dropped,
              p->dropped == 1 ? "" : "s");
-    progress_finish(prog, p->dropped ? extra : NULL);
+    tool_finish(w, prog, p->dropped ? extra : NULL);
 }
 
 int main(int argc, char **argv)
@@ -165,14 +166,9 @@ int main(int argc, char **argv)
         die_err(&e);
     progress_start(&prog, s.tool.progress, "tensors", plan.count);
     if (s.join ? join(&s, &ch, &plan, w, &prog, &e) :
-                 write_all(&plan, w, &prog, &e)) {
-        err_print(&e);
-        stream_abort(w, &e);
-        _exit(-e.code);
-    }
-    if (stream_finish(w, &e))
-        die_err(&e);
-    finish(&prog, &plan);
+                 write_all(&plan, w, &prog, &e))
+        tool_fail(w, &e);
+    finish(w, &prog, &plan);
     weights_release(&plan);
     checkpoint_close(c);
     expert_map_release(&map);

@@ -58,6 +58,13 @@ void err_print(const struct err *e)
         print("%s", e->msg);
 }
 
+int flush_stdout(struct err *e)
+{
+    return fflush(stdout) || ferror(stdout) ?
+               err_set(e, E_IO, "cannot write '<stdout>':") :
+               0;
+}
+
 void die_err(const struct err *e)
 {
     err_print(e);

@@ -1,7 +1,7 @@
 /* base.h - what every tool needs before it can do anything.
  *
  * Rule of the house: library modules return an error and fill a struct err;
- * only a tool's main(), base.c and opt.c may die().  `make lint` checks it. */
+ * only a tool's main(), base.c, opt.c and tool.c may die().  `make lint` checks it. */
 #ifndef FORGE_BASE_H
 #define FORGE_BASE_H
 
@@ -81,6 +81,8 @@ NORETURN void die_err(const struct err *e);
 /* Only the line.  A tool says why before it passes the error on; the tools
  * behind it are then told and say nothing. */
 void err_print(const struct err *e);
+/* What was printed is out.  E_IO: it cannot be written. */
+MUST_CHECK int flush_stdout(struct err *e);
 /* One line on stderr, by one write(2); silent under --quiet (not die). */
 void warning(const char *fmt, ...) PRINTF(1, 2);
 void info(const char *fmt, ...) PRINTF(1, 2);

@@ -64,7 +64,7 @@ int main(int argc, char **argv)
         die_err(&e);
     print(&p);
     plan_release(&p);
-    if (fflush(stdout) || ferror(stdout))
-        die(E_IO, "standard output:");
+    if (flush_stdout(&e) < 0)
+        die_err(&e);
     return 0;
 }

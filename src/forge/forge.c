@@ -64,8 +64,10 @@ static void complete(void)
 
 NORETURN static void flush_and_exit(void)
 {
-    if (fflush(stdout) || ferror(stdout))
-        die(E_IO, "standard output:");
+    struct err e;
+
+    if (flush_stdout(&e) < 0)
+        die_err(&e);
     exit(0);
 }
 

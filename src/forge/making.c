@@ -141,7 +141,7 @@ static int finish(const struct request *r, struct follow *f,
         return rc;
     if (!r->quiet)
         summary_print(r, &f->records, m->seconds, m->peak);
-    return fflush(stdout) ? err_set(e, E_IO, "standard output:") : 0;
+    return flush_stdout(e);
 }
 
 int make_run(struct request *r, double estimate, struct err *e)

@@ -180,7 +180,7 @@ static int run(struct request *r, struct err *e)
     room_plan(r, r->dry_run, &room);
     if (r->dry_run) {
         room_print(r, &room);
-        return fflush(stdout) ? err_set(e, E_IO, "standard output:") : 0;
+        return flush_stdout(e);
     }
     outdir_collect(
         r->j.out); /* as forge-shard would, before room is looked for */

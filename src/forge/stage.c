@@ -401,7 +401,7 @@ static int print_plan(struct err *e)
         printf("%s%s", i ? " " : "", v.text[i]);
     job_variables_release(&v);
     putchar('\n');
-    return fflush(stdout) ? err_set(e, E_IO, "standard output:") : 0;
+    return flush_stdout(e);
 }
 
 int command_stage(int argc, char **argv, struct err *e)

@@ -208,9 +208,7 @@ static int print_json(const struct standing *s, struct err *e)
 
 static int flushed(struct err *e)
 {
-    return fflush(stdout) || ferror(stdout) ?
-               err_set(e, E_IO, "standard output:") :
-               0;
+    return flush_stdout(e);
 }
 
 int command_status(int argc, char **argv, struct err *e)

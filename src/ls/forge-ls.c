@@ -211,6 +211,7 @@ int main(int argc, char **argv)
     struct settings s = { .tool = { 0 } };
     struct seen seen = { 0 };
     int i = parse(argc, argv, &s), status = 0;
+    struct err e;
 
     signal(SIGPIPE, SIG_DFL); /* of a list, a reader may want the head */
     if (s.tool.progress == PROGRESS_AUTO && !s.verify)
@@ -220,8 +221,8 @@ int main(int argc, char **argv)
         status = visit(&s, "-", &seen);
     for (; i < argc; i++)
         status |= visit(&s, argv[i], &seen);
-    if (fflush(stdout) || ferror(stdout))
-        die(E_IO, "cannot write '<stdout>':");
+    if (flush_stdout(&e) < 0)
+        die_err(&e);
     if (s.verify || s.tool.progress != PROGRESS_NEVER)
         progress_finish(&seen.progress, NULL);
     if (s.name && !seen.matches) {

@@ -78,12 +78,12 @@ static int check(const struct settings *s)
                            .table = verbosity >= 0 };
     uint64_t linears = 0;
     struct err e;
-    int rc;
 
-    rc = preflight_check(&p, &linears, &e);
-    if (fflush(stdout))
-        die(E_IO, "cannot write the table:");
-    if (rc)
+    if (preflight_check(&p, &linears, &e)) {
+        (void)!fflush(stdout);
+        die_err(&e);
+    }
+    if (flush_stdout(&e))
         die_err(&e);
     info("'%s': %" PRIu64 " linears can be packed as %s, group %" PRIu64,
          p.model, linears, layout_name(p.layout), p.group);
@@ -238,13 +238,9 @@ int main(int argc, char **argv)
     if (open_all(&w, &e))
         die_err(&e);
     progress_start(&w.progress, set.tool.progress, "modules", 0);
-    if (run(&w, &e)) {
-        stream_abort(w.out, &e);
-        die_err(&e);
-    }
-    if (stream_finish(w.out, &e))
-        die_err(&e);
-    progress_finish(&w.progress, NULL);
+    if (run(&w, &e))
+        tool_fail(w.out, &e);
+    tool_finish(w.out, &w.progress, NULL);
     stream_close(w.in);
     packer_close(w.packer);
     gather_release(&w.held);

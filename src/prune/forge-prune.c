@@ -193,13 +193,9 @@ int main(int argc, char **argv)
     if (stream_create(&w, &out, &e))
         die_err(&e);
     progress_start(&progress, s.tool.progress, "layers", 0);
-    if (run(&s, w, &config, &progress, text, sizeof(text), &e)) {
-        stream_abort(w, &e);
-        die_err(&e);
-    }
-    if (stream_finish(w, &e))
-        die_err(&e);
-    progress_finish(&progress, text);
+    if (run(&s, w, &config, &progress, text, sizeof(text), &e))
+        tool_fail(w, &e);
+    tool_finish(w, &progress, text);
     model_config_release(&config);
     return 0;
 }

@@ -80,9 +80,8 @@ static int deliver(const struct html *h, const char *path, struct err *e)
 {
     if (strcmp(path, "-") != 0)
         return publish_text(path, h->text, h->len, e);
-    if (fwrite(h->text, 1, h->len, stdout) != h->len || fflush(stdout))
-        return err_set(e, E_IO, "cannot write '<stdout>':");
-    return 0;
+    fwrite(h->text, 1, h->len, stdout);
+    return flush_stdout(e);
 }
 
 int main(int argc, char **argv)

@@ -52,8 +52,8 @@ int main(int argc, char **argv)
         err_prefix(&e, "'%s'", s.dir);
         die_err(&e);
     }
-    if (fflush(stdout))
-        die(E_IO, "cannot write '<stdout>':");
+    if (flush_stdout(&e) < 0)
+        die_err(&e);
     if (n.wrong) {
         if (verbosity >= 0)
             fprintf(stderr, "%s: '%s': %" PRIu64 " not as it was written\n",

@@ -179,14 +179,10 @@ int main(int argc, char **argv)
         die_err(&e);
     progress_start(&r.progress, s.tool.progress, "tensors", 0);
     if (run(&r, &e) < 0) {
-        err_print(&e);
         stream_abort(r.file, &e);
-        stream_abort(r.out, &e);
-        _exit(-e.code);
+        tool_fail(r.out, &e);
     }
-    if (stream_finish(r.out, &e) < 0)
-        die_err(&e);
-    progress_finish(&r.progress, NULL);
+    tool_finish(r.out, &r.progress, NULL);
     stream_close(r.in);
     notes_release(&r.notes);
     free(r.done);

@@ -154,16 +154,12 @@ static void write_stream(const struct settings *s, const struct sequences *q,
                            .len = (q->end[i] - start) * sizeof(int32_t) };
 
         snprintf(f.name, sizeof(f.name), "%zu", i);
-        if (stream_write(w, &f, &e) < 0) {
-            stream_abort(w, &e);
-            die_err(&e);
-        }
+        if (stream_write(w, &f, &e) < 0)
+            tool_fail(w, &e);
         progress_step(&progress, NULL, f.len);
     }
-    if (stream_finish(w, &e) < 0)
-        die_err(&e);
     snprintf(extra, sizeof(extra), "%zu ids from %s", q->ids.count, q->format);
-    progress_finish(&progress, extra);
+    tool_finish(w, &progress, extra);
 }
 
 static size_t print_id(char *to, int32_t id, char after)
@@ -200,8 +196,9 @@ static void write_ids(const struct settings *s, const struct sequences *q)
             die_err(&e);
     } else {
         signal(SIGPIPE, SIG_DFL); /* of a list, a reader may want the head */
-        if (fwrite(text, 1, n, stdout) != n || fflush(stdout))
-            die(E_IO, "cannot write '<stdout>':");
+        fwrite(text, 1, n, stdout);
+        if (flush_stdout(&e) < 0)
+            die_err(&e);
     }
     free(text);
 }
@@ -230,15 +227,11 @@ int main(int argc, char **argv)
     w = open_stream(&s);
     if (input_open(&in, s.input, &e) < 0 ||
         (w && sha256_open(&in.digest, &e) < 0) ||
-        sequences_read(&q, &p, &in, &e) < 0) {
-        stream_abort(w, &e);
-        die_err(&e);
-    }
+        sequences_read(&q, &p, &in, &e) < 0)
+        tool_fail(w, &e);
     input_drain(&in);
-    if (w && add_facts(w, &in, &q, &e) < 0) {
-        stream_abort(w, &e);
-        die_err(&e);
-    }
+    if (w && add_facts(w, &in, &q, &e) < 0)
+        tool_fail(w, &e);
     input_close(&in);
     warn(&s, &p, &q);
     if (s.ids)

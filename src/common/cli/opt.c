@@ -38,8 +38,10 @@ static void help(const char *synopsis, const char *summary,
 
 static void finish_stdout(void)
 {
-    if (fflush(stdout) || ferror(stdout))
-        die(E_IO, "cannot write to standard output:");
+    struct err e;
+
+    if (flush_stdout(&e) < 0)
+        die_err(&e);
     exit(0);
 }
 

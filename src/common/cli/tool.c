@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/math/threads.h"
 
@@ -33,4 +34,26 @@ const char *tool_temporary_dir(const struct tool *t)
         snprintf(path, sizeof(path), "%s", t->output) >= (int)sizeof(path))
         return "/tmp";
     return dirname(path);
+}
+
+void tool_finish(struct stream_writer *out, struct progress *p,
+                 const char *text)
+{
+    struct err e;
+
+    if (stream_finish(out, &e) < 0)
+        tool_fail(NULL, &e);
+    progress_finish(p, text);
+}
+
+void tool_tell(struct stream_writer *out, const struct err *e)
+{
+    err_print(e);
+    stream_abort(out, e);
+}
+
+void tool_fail(struct stream_writer *out, const struct err *e)
+{
+    tool_tell(out, e);
+    _exit(-e->code);
 }

@@ -66,6 +66,16 @@ struct tool {
 
 /* After opt_parse: sets verbosity and the number of threads. */
 void tool_apply(const struct tool *t);
+/* A tool's regular end: END of its stream, and the summary (text: more of it, or
+ * NULL).  Where END cannot be written, as tool_fail(). */
+void tool_finish(struct stream_writer *out, struct progress *p,
+                 const char *text);
+/* Say why a tool fails: here, and then to the reader of its stream (NULL: none),
+ * whose file is discarded. */
+void tool_tell(struct stream_writer *out, const struct err *e);
+/* The same, and the end, with status -e->code. */
+NORETURN void tool_fail(struct stream_writer *out, const struct err *e);
+
 /* Where states lie that memory has no room for: $TMPDIR, or beside the output;
  * valid until the next call. */
 const char *tool_temporary_dir(const struct tool *t);
