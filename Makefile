@@ -21,6 +21,7 @@
 ## make bench         benchmarks, each checked against its reference first
 ## make bench-quality distance from the original: by effort, by part, by program
 ## make lint          formatting, warnings, shell, manual pages, house rules
+## make house         draw the rooms of src/: who includes whom, how often
 ## make interop       the outputs in other people's loaders (PyPI, PYTHON=...)
 ## make install       into PREFIX=/usr/local, below DESTDIR=
 ## make uninstall     remove what install put there
@@ -101,7 +102,7 @@ HEADERS := $(sort $(wildcard src/*/*.h src/*/*/*.h))
 BENCH := $(sort $(wildcard bench/*_bench.c))
 FUZZ  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 SCRIPT := scripts/demo scripts/deb-control scripts/sysroot scripts/completions/forge.bash scripts/forge-run scripts/run-tests \
-          scripts/setup scripts/test .ci/run tests/faults/run
+          scripts/house scripts/setup scripts/test .ci/run tests/faults/run
 
 obj     = $(patsubst %,$O/%.o,$(1))
 BIN    := $(patsubst %.c,bin/%,$(notdir $(TOOLS)))
@@ -176,7 +177,7 @@ $(FAKE): tests/fake_cuda.c $(CUDA_C) $(HEADERS) $O/flags
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -fvisibility=hidden -shared -fPIC -o $@ \
 	  $(filter %.c,$^) -lm
 
-.PHONY: demo test check-asan check-aarch64 check-cluster check-faults fuzz bench bench-quality lint interop
+.PHONY: demo test check-asan check-aarch64 check-cluster check-faults fuzz bench bench-quality lint house interop
 demo: all
 	@scripts/demo --run
 
@@ -256,6 +257,8 @@ lint: $O/libforge.a
 	$(call only,__builtin_cpu_|\bgetauxval\b,src/common/math/cpu.c)
 	$(call only,\bdlopen\b,src/common/math/blas.c src/device/plugin.c)
 	$(call only,\bEVP_|openssl/,src/common/io/sha256.c)
+	$(Q)scripts/house check
+	$(Q)scripts/house calls $(call obj,$(LIB))
 	$(Q)! nm -A $O/libforge.a 2>/dev/null | grep -v ':\(base\|opt\|tool\)\.c\.o:' | \
 	  grep ' U \(die\|die_err\|exit\|abort\)$$' || \
 	  { echo 'lint: a library module ends the process'; exit 1; }
@@ -265,6 +268,9 @@ lint: $O/libforge.a
 	$(Q)wc -l $(SRC) $(HEADERS) $(CUDA) | awk '$$2 != "total" && ($$1 > 600 || \
 	  ($$2 ~ /forge-/ && $$1 > 250)) { print "lint: " $$2 ": " $$1 " lines"; \
 	  bad = 1 } END { exit bad }'
+
+house:
+	@scripts/house
 
 include cuda.mk
 include package.mk

@@ -13,9 +13,7 @@
 #include "checkpoint/torchfile.h"
 #include "checkpoint/view.h"
 
-enum {
-    CONFIG_MAX = 16 * 1024 * 1024
-};
+enum { CONFIG_MAX = 16 * 1024 * 1024 };
 
 /* The forms a checkpoint may have, in the order of transformers. */
 static const struct form {

@@ -4,7 +4,7 @@
 bats_require_minimum_version 1.5.0
 
 @test "every tool says which level it uses" {
-    for tool in $(find "$FORGE_TREE/src" -name "forge-*.c"); do
+    for tool in "$FORGE_TREE"/src/{*,*/*}/forge-*.c; do
         tool=$(basename "$tool" .c)
         run -0 env -u FORGE_CPU "$tool" --version
         [[ $output == "$tool (4bit-forge) "*", cpu "* ]]
