@@ -11,7 +11,7 @@
 ## make               build the tools into bin/
 ## make demo          quantize the example model and print what it cost
 ## make test          all tests: units, command lines, end to end, fuzz corpora;
-##                    T=cli/grid: those with that in their name
+##                    T=cli/grid: those with that in their name, CASE=cut: cases of it
 ## make check-asan    the same under AddressSanitizer and UBSan
 ## make check-aarch64 the kernels of ARM, cross-built and run by qemu-user
 ## make check-cluster forge over Slurm and ssh: takes a node down (tests/cluster)
@@ -181,9 +181,14 @@ $(FAKE): tests/fake_cuda.c $(CUDA_C) $(HEADERS) $O/flags
 demo: all
 	@scripts/demo --run
 
-# T=cli/grid.bats (or any part of a name) runs these tests alone.
-test: $(TOOLBIN) $O/lib/4bit-forge $(UNITS) $(HELPS) $(FUZZS) $(FAIL) $(FAKE) $(RUNS)
-	@RUN='$(RUN)' FAIL_SO=$(if $(FAIL),$(CURDIR)/$(FAIL)) scripts/run-tests $O $(T)
+# T=cli/grid.bats (or any part of a name) runs these tests alone, and builds what
+# they need; CASE='part of a name' those cases of bats files alone.
+named    = $(if $(T),$(foreach f,$(1),$(if $(findstring $(T),$f),$f)),$(1))
+BATS    := $(call named,$(wildcard $(if $(CROSS),tests/cross/*.bats,tests/cli/*.bats tests/e2e/*.bats)))
+test: $(patsubst %.c,$O/%,$(if $(CASE),,$(call named,$(UNIT) $(FUZZ)))) \
+      $(if $(BATS),$(TOOLBIN) $O/lib/4bit-forge $(HELPS) $(FAIL) $(FAKE) $(RUNS))
+	@RUN='$(RUN)' FAIL_SO=$(if $(FAIL),$(CURDIR)/$(FAIL)) CASE='$(subst ','\'',$(CASE))' \
+	  scripts/run-tests $O $(T)
 
 check-asan:
 	@$(MAKE) --no-print-directory test MODE=asan
@@ -249,6 +254,8 @@ lint: $O/libforge.a
 	$(Q)shellcheck $(SCRIPT) $(wildcard bench/*.sh tests/gpu/*.sh tests/roots/*.sh)
 	$(Q)shellcheck -S warning -e SC1091,SC2030,SC2031,SC2154,SC2210,SC2238 \
 	  $(wildcard tests/*/*.bats tests/*/*.bash)
+	$(Q)! grep -nE '\b(diff|cmp|grep|paste)\b.*<\(' $(wildcard tests/*/*.bats tests/*/*.bash) || \
+	  { echo 'lint: compared where it may have failed: want a file first'; exit 1; }
 	$(Q)for m in $(MAN); do mandoc -Tlint -W warning $$m; done
 	$(call only,cJSON_,src/common/io/json.c)
 	$(call only,io_uring_,src/common/io/file.c src/common/io/write_behind.c)

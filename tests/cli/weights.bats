@@ -198,9 +198,13 @@ weight model.layers.0.self_attn.q_proj" ]
         forge-weights -q m -o all
         forge-weights -q --linears m -o a
         forge-weights -q --others m -o b
-        run ! grep -v ^weight <(forge-ls a)
-        run ! grep ^weight <(forge-ls b)
-        diff <(forge-ls all | sort) <({ forge-ls a; forge-ls b; } | sort)
+        forge-ls all >all.list
+        forge-ls a >a.list
+        forge-ls b >b.list
+        run -1 grep -v ^weight a.list
+        run -1 grep ^weight b.list
+        sort -o all.list all.list
+        sort a.list b.list | diff all.list -
     done
 }
 

@@ -38,24 +38,32 @@ evaluate() { # NAME: into NAME.json, once
 }
 
 @test "the result is close to the original, and closer than rounding" {
+    # KL by level of CPU 0.0286 to 0.0301, plain GPTQ 0.0374 to 0.0383, rounding
+    # 0.0480; perplexity 1.024 to 1.031 of the original's, 1.050; top-1 0.882 to
+    # 0.893, 0.848.
     evaluate compressed-tensors
     evaluate rtn
-    less "$(figure kl_mean compressed-tensors.json)" 0.08
-    less "$(figure kl_mean compressed-tensors.json)" \
-        "$(figure kl_mean rtn.json)"
+    kl=$(figure kl_mean compressed-tensors.json)
+    less "$kl" 0.0345
+    less "$kl" "$(figure 'kl_mean * 0.72' rtn.json)"
     less "$(figure ppl compressed-tensors.json)" \
-        "$(figure ppl_original compressed-tensors.json | awk '{ print $1 * 1.06 }')"
+        "$(figure 'ppl_original * 1.041' compressed-tensors.json)"
+    less 0.865 "$(figure top1 compressed-tensors.json)"
 }
 
 @test "asymmetric grids, too, where loaders take them" {
     refused 78 forge quantize "$model" out "${small[@]}" --asym --layout gptq
     for layout in compressed-tensors awq gptq_v2; do
-        forge quantize "$model" asym-$layout "${small[@]}" --asym \
-            --layout $layout --work asym-work
+        forge quantize "$model" asym-$layout --text "$text" --sequences 16 \
+            --seqlen 256 --quiet --asym --layout $layout --work asym-work
         forge-shard -q --from "$model" --sample 28 --verify asym-$layout
         evaluate asym-$layout
     done
-    [ "$(jq -c .kl_mean asym-awq.json)" = "$(jq -c .kl_mean asym-gptq_v2.json)" ]
+    for layout in awq gptq_v2; do
+        [ "$(figure kl_mean asym-$layout.json)" = "$(figure kl_mean asym-compressed-tensors.json)" ]
+    done
+    # by level 0.0274 to 0.0283, rounding 0.0423
+    less "$(figure kl_mean asym-awq.json)" 0.0325
 }
 
 @test "equal inputs give equal bytes, however many threads" {

@@ -7,6 +7,8 @@ target, the grid of each group as it is reached, refined codes and scales.
                                           what --sweeps 0 made
     best.py check-refined GRIDS HESSIANS BEFORE AFTER
                                           no row worse; nothing left to move
+    best.py check-starts GRIDS HESSIANS BEFORE AFTER
+                                          no row worse than from one start
     best.py tiny GRIDS HESSIANS           few inputs: all codes can be tried
     best.py check-tiny GRIDS HESSIANS BEFORE AFTER
     best.py fisher GRIDS OUT              moments of gradients of each output
@@ -183,6 +185,18 @@ def check_refined(grids, hessians, before, after):
         assert (np.signbit(scale) == np.signbit(old[name][2])).mean() > 0.5
 
 
+def check_starts(grids, hessians, before, after):
+    """More starts: each row is the better one of them, and some are better."""
+    old, new = result(before), result(after)
+    better = 0
+    for name, w, h, q in modules(grids, hessians):
+        x = losses(w, h, *old[name][:1], *old[name][2:4], q.group)
+        y = losses(w, h, *new[name][:1], *new[name][2:4], q.group)
+        assert (y <= x*(1 + 1e-5) + 1e-12).all(), (name, (y/x).max())
+        better += (y < x*0.999).sum()
+    assert better > 0, "one start is as good as all"
+
+
 # ---- where everything can be tried -------------------------------------------
 
 def write_tiny(w, x, scale, out_grids, out_hessians):
@@ -299,7 +313,8 @@ def cross(grids, out, kind="output"):
 
 def main():
     command = {"cross": cross, "check-blocks": check_blocks,
-               "check-refined": check_refined, "tiny": tiny,
+               "check-refined": check_refined,
+               "check-starts": check_starts, "tiny": tiny,
                "check-tiny": check_tiny, "fisher": make_fisher,
                "tiny-pair": tiny_pair, "check-coupled": check_coupled}
     command[sys.argv[1]](*sys.argv[2:])
