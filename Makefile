@@ -52,7 +52,7 @@ CC       := $(CROSS)-gcc
 AR       := $(CROSS)-ar
 SYSROOT  ?= $(wildcard build/sysroot/$(CROSS))
 endif
-CPPFLAGS := -Isrc -D_GNU_SOURCE
+CPPFLAGS := -Isrc -Iinclude -D_GNU_SOURCE
 WARN     := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion \
             -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wpointer-arith \
             -Wundef -Wwrite-strings
@@ -119,7 +119,7 @@ RUNS   := $(patsubst bin/%,$O/run/%,$(BIN))
 endif
 
 .PHONY: all help
-all: $(if $(CROSS),$(TOOLBIN) $(RUNS),$(BIN) lib/4bit-forge)
+all: $(if $(CROSS),$(TOOLBIN) $(RUNS),$(BIN) $(W4_SO) lib/4bit-forge)
 help:
 	@sed -n 's/^## //p' Makefile cuda.mk package.mk
 
@@ -155,6 +155,19 @@ $(UNITS) $(HELPS) $(BENCHS): $O/%: $O/%.c.o $O/libforge.a
 # The driver finds its scripts in ../lib/4bit-forge, also in the tree.
 lib/4bit-forge $O/lib/4bit-forge:
 	$(Q)mkdir -p $(@D); ln -sfn $(CURDIR)/scripts $@
+
+# Products with 4-bit linears for other programs (include/forge_w4a16.h): a library
+# that shows these functions alone.
+W4      := libforge_w4a16.so
+W4_SO   := $O/lib/$(W4).1
+W4_SRC  := $(wildcard src/w4a16/*.c src/common/math/bf16_*.c) src/common/base.c src/layout/unpack.c \
+           $(patsubst %,src/common/math/%.c,blas cpu dtype threads)
+$(W4_SO): $(W4_SRC) $(HEADERS) $(wildcard include/*.h src/*/*.inc src/common/*/*.inc) $O/flags
+	$(Q)mkdir -p $(@D)
+	$(if $(V),,@echo '  LD     $@')
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -fPIC -fvisibility=hidden -shared -Wl,-soname,$(@F) \
+	  -o $@ $(W4_SRC) -ldl -lm -pthread
+	$(Q)ln -sf $(@F) $O/lib/$(W4)
 
 # ---- tests -------------------------------------------------------------------
 
@@ -244,12 +257,12 @@ interop: all
 only = @! grep -nE '$(1)' $(filter-out $(2),$(SRC) $(HEADERS)) \
          || { echo 'lint: the above belongs into $(2) alone'; exit 1; }
 CUDA    := $(wildcard src/cuda/*.cu src/cuda/*.cuh bench/*.cu bench/*.cuh)
-C_FILES := $(SRC) $(HEADERS) $(UNIT) $(HELP) $(BENCH) $(FUZZ) $(CUDA) \
+C_FILES := $(SRC) $(HEADERS) $(wildcard include/*.h) $(UNIT) $(HELP) $(BENCH) $(FUZZ) $(CUDA) \
            $(wildcard tests/*.c tests/*/*.h tests/gpu/*.c bench/cuda_*.c)
 MAN     := $(sort $(wildcard man/*.[1-8]))
 lint: $O/libforge.a
 	$(Q)clang-format --dry-run -Werror $(C_FILES)
-	$(Q)cppcheck -q --error-exitcode=1 --inline-suppr --std=c11 -Isrc \
+	$(Q)cppcheck -q --error-exitcode=1 --inline-suppr --std=c11 -Isrc -Iinclude \
 	  -D_GNU_SOURCE -DHAVE_URING --suppressions-list=.cppcheck $(SRC)
 	$(Q)shellcheck $(SCRIPT) $(wildcard bench/*.sh tests/gpu/*.sh tests/roots/*.sh)
 	$(Q)shellcheck -S warning -e SC1091,SC2030,SC2031,SC2154,SC2210,SC2238 \
@@ -290,6 +303,9 @@ install: all
 	install -d $D/bin $D/lib/4bit-forge
 	install -m 755 $(BIN) $D/bin
 	install -m 755 scripts/forge-run $D/lib/4bit-forge
+	install -m 755 $(W4_SO) $D/lib
+	ln -sf $(W4).1 $D/lib/$(W4)
+	install -D -m 644 include/forge_w4a16.h $D/include/forge_w4a16.h
 	install -m 644 scripts/pipeline.mk $D/lib/4bit-forge
 	install -D -m 644 scripts/completions/forge.bash $D/share/bash-completion/completions/forge
 	install -D -m 644 scripts/completions/forge.fish $D/share/fish/vendor_completions.d/forge.fish
@@ -297,6 +313,7 @@ install: all
 	  install -D -m 644 $$m $D/share/man/man$${m##*.}/$${m##*/}; done
 uninstall:
 	rm -f $(BIN:%=$D/%)
+	rm -f $D/lib/$(W4) $D/lib/$(W4).1 $D/include/forge_w4a16.h
 	rm -rf $D/lib/4bit-forge $D/share/bash-completion/completions/forge \
 	  $D/share/fish/vendor_completions.d/forge.fish
 	for m in $(MAN); do rm -f $D/share/man/man$${m##*.}/$${m##*/}; done

@@ -31,8 +31,9 @@ $(B_BENCH): $B/tests/%: $O/bench/%.c.o $O/libforge.a
 	$(B_LINK)
 $(B_HELP): $B/tests/%: $O/tests/helper/%.c.o $O/libforge.a
 	$(B_LINK)
-bundle: $(B_BIN)
-	$(Q)rm -rf $B/lib $B/tests; mkdir -p $B/lib/4bit-forge
+bundle: $(B_BIN) $(W4_SO)
+	$(Q)rm -rf $B/lib $B/tests; mkdir -p $B/lib/4bit-forge $B/include
+	$(Q)cp $(W4_SO) $B/lib; ln -s $(W4).1 $B/lib/$(W4); cp include/*.h $B/include
 	$(Q)cp scripts/forge-run scripts/pipeline.mk $B/lib/4bit-forge
 	$(Q)cp -L "$$(command -v $(firstword $(MAKE)))" $B/lib/4bit-forge/make
 	$(Q)opened=; for l in $(B_OPENED); do \
@@ -64,7 +65,7 @@ deb: all
 	  { echo 'deb: no dpkg-shlibdeps here (apt-get install dpkg-dev)' >&2; exit 69; }
 	$(Q)rm -rf $O/deb; mkdir -p $(DEB_ROOT)/DEBIAN
 	$(Q)$(MAKE) --no-print-directory -s install DESTDIR=$(abspath $(DEB_ROOT)) PREFIX=/usr
-	$(Q)strip $(BIN:%=$(DEB_ROOT)/usr/%)
+	$(Q)strip $(BIN:%=$(DEB_ROOT)/usr/%) $(DEB_ROOT)/usr/lib/$(W4).1
 	$(Q)gzip -9n $(DEB_ROOT)/usr/share/man/*/*
 	$(Q)install -D -m 644 LICENSE $(DEB_ROOT)/usr/share/doc/4bit-forge/copyright
 	$(Q)scripts/deb-control $(DEB_VERSION) $(DEB_ROOT) >$(DEB_ROOT)/DEBIAN/control

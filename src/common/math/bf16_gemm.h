@@ -37,6 +37,7 @@ struct bf16_gemm {
     int64_t ldy;
     const uint16_t *second; /* another W of the same shape, or NULL: the same
                              * columns of x Wᵀ behind y's: [m, 2 n] */
+    bool go_on;             /* sums begin with y: k are further inputs */
 };
 /* In the calling thread; best for at most bf16_kernel()'s tile_rows, and its
  * tile_cols of both W. */

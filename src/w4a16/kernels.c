@@ -1,0 +1,43 @@
+/* kernels.c - see kernels.h: which ones this CPU uses, and those of vectors of
+ * four floats. */
+#include "w4a16/kernels.h"
+
+#include <string.h>
+
+#include "common/math/cpu.h"
+
+#ifdef __aarch64__
+#include <arm_neon.h>
+#define NAME(x)        neon_##x
+#define V_FMA(a, b, c) vfmaq_f32(c, a, b)
+#define S_FMA(a, b, c) __builtin_fmaf(a, b, c)
+#define V_REGISTER     "w"
+#else
+#define NAME(x)        plain_##x
+#define V_FMA(a, b, c) ((a) * (b) + (c))
+#define S_FMA(a, b, c) ((a) * (b) + (c))
+#define V_REGISTER     "x"
+#endif
+#define W 4
+#define TARGET
+#define V_SET(x)   ((NAME(vf)){ (x), (x), (x), (x) })
+#define V_WORDS(u) ((u) ^ 0x88888888u)
+#define V_CODES(u, j)                                                          \
+    __builtin_convertvector((NAME(vi))((u) << (28 - 4 * (j))) >> 28, NAME(vf))
+#define V_LANES(u) V_CODES((u) ^ 8, 0)
+#define V_FAR(p, at)                                                           \
+    ((NAME(vf)){ (p)[(at)[0]], (p)[(at)[1]], (p)[(at)[2]], (p)[(at)[3]] })
+#include "w4a16/kernels.inc"
+
+static const struct w4_kernels kernels_four = { NAME(few), NAME(values) };
+
+const struct w4_kernels *w4_kernels(void)
+{
+#ifdef __x86_64__
+    if (cpu_uses(CPU_AVX512))
+        return &w4_kernels_avx512;
+    if (cpu_uses(CPU_AVX2))
+        return &w4_kernels_avx2;
+#endif
+    return &kernels_four;
+}

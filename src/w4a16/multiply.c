@@ -1,0 +1,175 @@
+/* multiply.c - see forge_w4a16.h: whole products, tile by tile over threads. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/math/threads.h"
+#include "w4a16/w4a16.h"
+
+static const char what[] = "4-bit product";
+
+struct expert {
+    struct w4_x x;
+    struct w4_tiles t;
+    int64_t row;   /* of y */
+    int64_t tiles; /* before this one's */
+    int64_t down;  /* below each other */
+};
+
+struct job {
+    const struct expert *expert;
+    int64_t experts, cols;
+    const struct forge_w4a16_rows *y;
+    struct threads_error error;
+};
+
+static void *y_at(const struct forge_w4a16_rows *y, int64_t r, int64_t o)
+{
+    return (char *)y->p +
+           (size_t)(r * y->ld + o) * (dtype_bits((enum dtype)y->type) / 8);
+}
+
+static int run_tile(const struct job *j, const struct expert *x, int64_t tile,
+                    struct err *e)
+{
+    int64_t r = tile % x->down * x->t.rows, o = tile / x->down * x->t.cols;
+    int64_t m = x->x.rows - r, n = j->cols - o;
+    bool f32 = j->y->type == FORGE_W4A16_F32;
+    size_t sums;
+    char *room;
+
+    m = m < x->t.rows ? m : x->t.rows;
+    n = n < x->t.cols ? n : x->t.cols;
+    sums = f32 ? 0 : (size_t)(m * n) * sizeof(float);
+    room = mem_pages(x->t.room + sums, what, e);
+    if (!room)
+        return e->code;
+    if (f32)
+        w4_tile(&x->x, r, m, o, n, y_at(j->y, x->row + r, o), j->y->ld, room);
+    else
+        w4_tile(&x->x, r, m, o, n, (float *)(void *)(room + x->t.room), n,
+                room);
+    for (int64_t i = 0; i < m && !f32; i++)
+        (void)!from_f32(y_at(j->y, x->row + r + i, o), (enum dtype)j->y->type,
+                        (float *)(void *)(room + x->t.room) + i * n, (size_t)n);
+    free(room);
+    return 0;
+}
+
+static void run_tiles(void *ctx, size_t begin, size_t end)
+{
+    struct job *j = ctx;
+    int64_t i = 0;
+
+    for (size_t t = begin; t < end; t++) {
+        struct err e;
+
+        while (i + 1 < j->experts && j->expert[i + 1].tiles <= (int64_t)t)
+            i++;
+        if (run_tile(j, j->expert + i, (int64_t)t - j->expert[i].tiles, &e) < 0)
+            threads_error_add(&j->error, t, &e);
+    }
+}
+
+/* Tiles as wide as is best, and enough of them; *total is added to. */
+static void cut(struct expert *x, int64_t cols, int64_t experts, int64_t *total)
+{
+    int64_t wanted = (4 * threads_count() + experts - 1) / experts, across;
+    bool fixed = x->x.rows > W4_FEW && x->x.type == DT_F32;
+
+    x->t = w4_tiles(&x->x);
+    x->down = (x->x.rows + x->t.rows - 1) / x->t.rows;
+    across = (cols + x->t.cols - 1) / x->t.cols;
+    while (!fixed && across * x->down < wanted && x->t.cols > W4_BLOCK) {
+        x->t.cols /= 2;
+        across = (cols + x->t.cols - 1) / x->t.cols;
+    }
+    x->tiles = *total;
+    *total += across * x->down;
+}
+
+static int check(const struct forge_w4a16_rows *r, const char *name,
+                 struct err *e)
+{
+    if (r->type < FORGE_W4A16_F32 || r->type > FORGE_W4A16_BF16)
+        return err_set(e, E_CONFIG, "%s: no such type of %s", what, name);
+    return 0;
+}
+
+static int prepare(struct expert *x, const struct forge_w4a16 *w,
+                   const struct forge_w4a16_rows *from, int64_t row,
+                   int64_t rows, struct err *e)
+{
+    x->row = row;
+    if (!rows)
+        return 0;
+    if (!w)
+        return err_set(e, E_CONFIG, "%s: rows of no expert", what);
+    return w4_x_prepare(&x->x, w, y_at(from, row, 0), (enum dtype)from->type,
+                        from->ld, rows, e);
+}
+
+static int run(struct expert *x, const struct forge_w4a16 *const *w,
+               const int64_t *first, int64_t experts,
+               const struct forge_w4a16_rows *from,
+               const struct forge_w4a16_rows *y, struct err *e)
+{
+    struct job j = { .expert = x, .y = y };
+    int64_t total = 0;
+
+    if (check(from, "x", e) < 0 || check(y, "y", e) < 0)
+        return e->code;
+    for (int64_t i = 0; i < experts; i++) {
+        int64_t rows = first[i + 1] - first[i];
+
+        if (rows < 0)
+            return err_set(e, E_CONFIG, "%s: rows out of order", what);
+        if (!rows)
+            continue;
+        if (prepare(x + j.experts, w[i], from, first[i], rows, e) < 0)
+            return e->code;
+        j.experts++;
+        if (w[i]->rows != x->x.w->rows || w[i]->cols != x->x.w->cols)
+            return err_set(e, E_CONFIG, "%s: experts differ in shape", what);
+    }
+    if (!j.experts)
+        return 0;
+    j.cols = x->x.w->rows;
+    for (int64_t i = 0; i < j.experts; i++)
+        cut(x + i, j.cols, j.experts, &total);
+    threads_error_init(&j.error);
+    threads_for((size_t)total, 1, run_tiles, &j);
+    return threads_error_take(&j.error, e);
+}
+
+int forge_w4a16_grouped(const struct forge_w4a16 *const *w,
+                        const int64_t *first, int64_t experts,
+                        const struct forge_w4a16_rows *x,
+                        const struct forge_w4a16_rows *y, char *why,
+                        size_t why_size)
+{
+    struct err e = { 0 };
+    struct expert *all = mem_zero((size_t)experts, sizeof(*all), what, &e);
+    int rc = all ? run(all, w, first, experts, x, y, &e) : e.code;
+
+    for (int64_t i = 0; all && i < experts; i++)
+        w4_x_release(&all[i].x);
+    free(all);
+    if (rc < 0 && why && why_size)
+        snprintf(why, why_size, "%s", e.msg);
+    return rc;
+}
+
+int forge_w4a16_multiply(const struct forge_w4a16 *w,
+                         const struct forge_w4a16_rows *x, int64_t rows,
+                         const struct forge_w4a16_rows *y, char *why,
+                         size_t why_size)
+{
+    const int64_t first[2] = { 0, rows };
+
+    return forge_w4a16_grouped(&w, first, 1, x, y, why, why_size);
+}
+
+void forge_w4a16_threads(int n)
+{
+    threads_set(n);
+}

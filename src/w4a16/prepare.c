@@ -1,0 +1,349 @@
+/* prepare.c - see w4a16.h: from a checkpoint's tensors to what kernels read. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/math/quant.h"
+#include "common/math/threads.h"
+#include "layout/unpack.h"
+#include "w4a16/w4a16.h"
+
+static const char what[] = "4-bit linear";
+
+/* ---- shapes ---- */
+
+static int check(const struct forge_w4a16_linear *l, struct err *e)
+{
+    const int64_t most = (int64_t)1 << 31;
+
+    if (l->outputs < 1 || l->inputs < 1 || l->outputs >= most ||
+        l->inputs >= most || l->group < 0 || !l->codes || !l->scales)
+        return err_set(e, E_CONFIG, "%s: no such shape", what);
+    if (l->layout < FORGE_W4A16_COMPRESSED_TENSORS ||
+        l->layout > FORGE_W4A16_GPTQ_V2)
+        return err_set(e, E_CONFIG, "%s: no such layout", what);
+    if (l->layout == FORGE_W4A16_AWQ && l->outputs % 8)
+        return err_set(e, E_CONFIG,
+                       "%s: %" PRId64 " outputs do not fill words of AWQ", what,
+                       l->outputs);
+    if (l->scale_type < FORGE_W4A16_F32 || l->scale_type > FORGE_W4A16_BF16)
+        return err_set(e, E_CONFIG, "%s: no such type of scales", what);
+    return 0;
+}
+
+/* Whether g_idx says more than k / group; negative: an entry is no group. */
+static int mixes(const struct forge_w4a16 *w, const int32_t *g_idx,
+                 struct err *e)
+{
+    bool plain = true, unused = true;
+
+    for (int64_t k = 0; g_idx && k < w->cols; k++) {
+        unused = unused && g_idx[k] == -1; /* compressed-tensors: not used */
+        plain = plain && g_idx[k] == k / w->group;
+        if (!unused && (g_idx[k] < 0 || g_idx[k] >= w->groups))
+            return err_set(e, E_DATA,
+                           "%s: g_idx has input %" PRId64
+                           " in group %d of %" PRId64,
+                           what, k, (int)g_idx[k], w->groups);
+    }
+    return g_idx && !plain && !unused;
+}
+
+static void *get(struct forge_w4a16 *w, int64_t n, size_t size, struct err *e)
+{
+    void *p = mem_zero((size_t)n, size, what, e);
+
+    w->bytes += p ? (size_t)n * size : 0;
+    return p;
+}
+
+/* ---- groups whose inputs lie apart ---- */
+
+/* Places of inputs: those of a group together, each group's filled up to whole
+ * words. */
+static int sort_inputs(struct forge_w4a16 *w, const int32_t *g_idx,
+                       struct err *e)
+{
+    int64_t *next = mem_zero((size_t)w->groups + 1, sizeof(*next), what, e);
+    int rc = 0;
+
+    if (!next)
+        return e->code;
+    for (int64_t k = 0; k < w->cols; k++)
+        next[g_idx ? g_idx[k] : k / w->group]++;
+    w->depth = 0;
+    for (int64_t g = 0; g < w->groups; g++) {
+        int64_t n = (next[g] + 7) / 8 * 8;
+
+        w->first[g] = next[g] = w->depth;
+        w->depth += n;
+    }
+    w->first[w->groups] = w->depth;
+    w->input = get(w, w->depth, sizeof(*w->input), e);
+    for (int64_t i = 0; w->input && i < w->depth; i++)
+        w->input[i] = -1;
+    for (int64_t k = 0; w->input && k < w->cols; k++)
+        w->input[next[g_idx ? g_idx[k] : k / w->group]++] = (int32_t)k;
+    rc = w->input ? 0 : e->code;
+    free(next);
+    return rc;
+}
+
+struct copy {
+    const struct forge_w4a16 *w;
+    const struct forge_w4a16_linear *l;
+    uint32_t *to; /* [depth / 8][O] */
+};
+
+static uint32_t code_at(const struct forge_w4a16_linear *l, int64_t o,
+                        int64_t k)
+{
+    static const unsigned char nibble[8] = { 0, 4, 1, 5, 2, 6, 3, 7 };
+    int64_t words = (l->inputs + 7) / 8;
+
+    switch (l->layout) {
+    case FORGE_W4A16_COMPRESSED_TENSORS:
+        return l->codes[o * words + k / 8] >> 4 * (k % 8) & 15;
+    case FORGE_W4A16_AWQ:
+        return l->codes[k * (l->outputs / 8) + o / 8] >> 4 * nibble[o % 8] & 15;
+    default: return l->codes[k / 8 * l->outputs + o] >> 4 * (k % 8) & 15;
+    }
+}
+
+static void copy_words(void *ctx, size_t begin, size_t end)
+{
+    const struct copy *c = ctx;
+    int64_t n = c->w->rows;
+
+    for (int64_t r = (int64_t)begin; r < (int64_t)end; r++)
+        for (int j = 0; j < 8; j++) {
+            int64_t k = c->w->input[8 * r + j];
+
+            for (int64_t o = 0; o < n && k >= 0; o++)
+                c->to[r * n + o] |= code_at(c->l, o, k) << 4 * j;
+        }
+}
+
+static int reorder(struct forge_w4a16 *w, const struct forge_w4a16_linear *l,
+                   const int32_t *g_idx, struct err *e)
+{
+    struct copy c = { w, l, NULL };
+
+    if (sort_inputs(w, g_idx, e) < 0)
+        return e->code;
+    w->own = c.to = get(w, w->depth / 8 * w->rows, sizeof(*c.to), e);
+    if (!c.to)
+        return e->code;
+    threads_for((size_t)w->depth / 8, 1, copy_words, &c);
+    w->form = W4_BY_INPUT;
+    w->codes = c.to;
+    w->stride = w->rows;
+    return 0;
+}
+
+/* ---- words as they lie ---- */
+
+static void lie(struct forge_w4a16 *w, const struct forge_w4a16_linear *l)
+{
+    w->depth = w->cols;
+    for (int64_t g = 0; g < w->groups; g++)
+        w->first[g] = g * w->group;
+    w->first[w->groups] = w->cols;
+    w->codes = l->codes;
+    w->form = l->layout == FORGE_W4A16_COMPRESSED_TENSORS ? W4_BY_OUTPUT :
+              l->layout == FORGE_W4A16_AWQ                ? W4_AWQ :
+                                                            W4_BY_INPUT;
+    w->stride = w->form == W4_BY_OUTPUT ? (w->cols + 7) / 8 :
+                w->form == W4_AWQ       ? w->rows / 8 :
+                                          w->rows;
+}
+
+/* Groups of words in lanes. */
+static int find_lanes(struct forge_w4a16 *w, struct err *e)
+{
+    int64_t blocks = (w->stride + W4_LANES - 1) / W4_LANES;
+
+    if (w->form != W4_BY_OUTPUT)
+        return 0;
+    w->base = get(w, blocks, sizeof(*w->base), e);
+    if (w->base && w->group % W4_RUN && w->groups > 1)
+        w->far = get(w, blocks * W4_LANES, sizeof(*w->far), e);
+    if (!w->base || (!w->far && w->group % W4_RUN && w->groups > 1))
+        return e->code;
+    for (int64_t b = 0; b < blocks; b++) {
+        w->base[b] = (int32_t)(b * W4_RUN / w->group);
+        for (int64_t i = 0; w->far && i < W4_LANES; i++) {
+            int64_t g = (b * W4_RUN + 8 * i) / w->group;
+
+            g = g < w->groups ? g : w->groups - 1;
+            w->far[b * W4_LANES + i] = (int32_t)g - w->base[b];
+        }
+    }
+    return 0;
+}
+
+/* ---- scales and zeros ---- */
+
+/* Bytes [O][G]; NULL where all are 8, or *e. */
+static uint8_t *read_zeros(const struct forge_w4a16 *w,
+                           const struct forge_w4a16_linear *l, struct err *e)
+{
+    size_t n = (size_t)(w->rows * w->groups), i = 0;
+    uint64_t rows = (uint64_t)w->rows, groups = (uint64_t)w->groups;
+    uint8_t *z;
+
+    e->code = 0;
+    if (!l->zeros)
+        return NULL;
+    z = mem_alloc(n, what, e);
+    if (!z)
+        return NULL;
+    if (l->layout == FORGE_W4A16_COMPRESSED_TENSORS)
+        unpack_ct_zeros(z, l->zeros, rows, groups);
+    else if (l->layout == FORGE_W4A16_AWQ)
+        unpack_awq_zeros(z, l->zeros, rows, groups);
+    else
+        unpack_gptq_zeros(z, l->zeros, rows, groups,
+                          l->layout == FORGE_W4A16_GPTQ);
+    while (i < n && z[i] == 8)
+        i++;
+    if (i < n)
+        return z;
+    free(z);
+    return NULL;
+}
+
+static int set_scales(struct forge_w4a16 *w, const float *s, const uint8_t *z,
+                      bool by_output, struct err *e)
+{
+    for (int64_t o = 0; o < w->rows; o++)
+        for (int64_t g = 0; g < w->groups; g++) {
+            int64_t at = w4_at(w, g, o);
+            float v = s[by_output ? o * w->groups + g : g * w->rows + o];
+
+            if (!isfinite(v))
+                return err_set(e, E_DATA,
+                               "%s: the scale of output %" PRId64
+                               ", group %" PRId64 " is not finite",
+                               what, o, g);
+            w->scale[at] = v;
+            if (z)
+                w->shift[at] = v * (float)(z[o * w->groups + g] - 8);
+        }
+    return 0;
+}
+
+static int read_scales(struct forge_w4a16 *w,
+                       const struct forge_w4a16_linear *l, struct err *e)
+{
+    int64_t n = w->rows * w->groups;
+    /* a vector may be read from the last ones on */
+    int64_t room = n + W4_LANES;
+    uint8_t *z = read_zeros(w, l, e);
+    float *s = NULL;
+    int rc = e->code;
+
+    if (!rc)
+        w->scale = get(w, room, sizeof(*w->scale), e);
+    if (!rc && z)
+        w->shift = get(w, room, sizeof(*w->shift), e);
+    if (!rc)
+        s = mem_alloc((size_t)n * sizeof(*s), what, e);
+    if (!rc && (!w->scale || (z && !w->shift) || !s))
+        rc = e->code;
+    if (!rc && !to_f32(s, l->scales, (enum dtype)l->scale_type, (size_t)n))
+        rc = err_set(e, E_BUG, "%s: scales are no floats", what);
+    if (!rc)
+        rc =
+            set_scales(w, s, z, l->layout == FORGE_W4A16_COMPRESSED_TENSORS, e);
+    free(s);
+    free(z);
+    return rc;
+}
+
+/* ---- the whole ---- */
+
+static int fill(struct forge_w4a16 *w, const struct forge_w4a16_linear *l,
+                struct err *e)
+{
+    int apart;
+
+    w->rows = l->outputs;
+    w->cols = l->inputs;
+    w->group = l->group && l->group < l->inputs ? l->group : l->inputs;
+    w->groups = (int64_t)quant_groups((uint64_t)w->cols, (uint64_t)w->group);
+    w->first = get(w, w->groups + 1, sizeof(*w->first), e);
+    if (!w->first)
+        return e->code;
+    apart = l->layout == FORGE_W4A16_AWQ ? 0 : mixes(w, l->g_idx, e);
+    if (apart < 0)
+        return apart;
+    /* words of eight inputs have one scale */
+    if (!apart &&
+        (l->layout == FORGE_W4A16_AWQ || w->groups == 1 || w->group % 8 == 0))
+        lie(w, l);
+    else if (reorder(w, l, apart ? l->g_idx : NULL, e) < 0)
+        return e->code;
+    return find_lanes(w, e) < 0 ? e->code : read_scales(w, l, e);
+}
+
+int w4_prepare(struct forge_w4a16 **out, const struct forge_w4a16_linear *l,
+               struct err *e)
+{
+    struct forge_w4a16 *w;
+
+    *out = NULL;
+    if (check(l, e) < 0)
+        return e->code;
+    w = mem_zero(1, sizeof(*w), what, e);
+    if (!w)
+        return e->code;
+    w->bytes = sizeof(*w);
+    if (fill(w, l, e) < 0) {
+        forge_w4a16_release(w);
+        return e->code;
+    }
+    *out = w;
+    return 0;
+}
+
+void w4_give(struct forge_w4a16 *w, void *p)
+{
+    if (w->own) /* a copy is in use */
+        free(p);
+    else
+        w->own = p;
+}
+
+void forge_w4a16_release(struct forge_w4a16 *w)
+{
+    if (!w)
+        return;
+    free(w->first);
+    free(w->input);
+    free(w->scale);
+    free(w->shift);
+    free(w->base);
+    free(w->far);
+    free(w->own);
+    free(w);
+}
+
+size_t forge_w4a16_memory(const struct forge_w4a16 *w)
+{
+    return w->bytes;
+}
+
+int forge_w4a16_prepare(struct forge_w4a16 **w,
+                        const struct forge_w4a16_linear *l, char *why,
+                        size_t why_size)
+{
+    struct err e = { 0 };
+    int rc = w4_prepare(w, l, &e);
+
+    if (rc < 0 && why && why_size)
+        snprintf(why, why_size, "%s", e.msg);
+    return rc;
+}

@@ -1,0 +1,282 @@
+/* tile.c - see w4a16.h: a tile of a product, in the calling thread.
+ *
+ * Many rows: a block of W, a kernel's depth of inputs of a tile's outputs, is
+ * made anew where it stays in the second-level cache, and all rows of the tile
+ * pass: bf16_gemm.h's panels for bf16, so the sums are those of a product with
+ * W in bf16 to the bit; else floats for OpenBLAS. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/math/bf16_gemm.h"
+#include "common/math/blas.h"
+#include "common/math/threads.h"
+#include "w4a16/kernels.h"
+
+enum {
+    F32_TILE = 256,  /* rows and outputs: the same for any number of threads */
+    F32_DEPTH = 256, /* inputs of a block */
+    FEW_COLS = 2048
+};
+
+static const char what[] = "activations";
+
+/* ---- rows ---- */
+
+struct job {
+    struct w4_x *to;
+    const void *x;
+    enum dtype type;
+    int64_t ld;
+    bool failed; /* only ever set */
+};
+
+static size_t size_of(enum dtype t)
+{
+    return dtype_bits(t) / 8;
+}
+
+static const void *row_of(const struct job *j, int64_t r)
+{
+    return (const char *)j->x + (size_t)(r * j->ld) * size_of(j->type);
+}
+
+/* n elements by place, 0 where there is none; from has cols. */
+static void place(const struct forge_w4a16 *w, enum dtype type, void *to,
+                  const void *from)
+{
+    const int32_t *in = w->input;
+
+    for (int64_t i = 0; i < w->depth; i++)
+        if (type == DT_F32)
+            ((float *)to)[i] = in[i] < 0 ? 0 : ((const float *)from)[in[i]];
+        else
+            ((uint16_t *)to)[i] =
+                in[i] < 0 ? 0 : ((const uint16_t *)from)[in[i]];
+}
+
+/* Rows of many, whose type is that of x or f32. */
+static void copy_rows(void *ctx, size_t begin, size_t end)
+{
+    struct job *j = ctx;
+    const struct forge_w4a16 *w = j->to->w;
+    size_t size = size_of(j->to->type);
+    float *f = NULL;
+    struct err e;
+
+    if (j->type == DT_F16 && w->input &&
+        !(f = mem_alloc((size_t)w->cols * sizeof(*f), what, &e)))
+        __atomic_store_n(&j->failed, true, __ATOMIC_RELAXED);
+    for (int64_t r = (int64_t)begin; r < (int64_t)end && !j->failed; r++) {
+        char *to = (char *)j->to->own + (size_t)(r * w->depth) * size;
+        const void *from = row_of(j, r);
+
+        if (j->type == DT_F16)
+            (void)!to_f32(f ? f : (float *)(void *)to, from, DT_F16,
+                          (size_t)w->cols);
+        if (w->input)
+            place(w, j->to->type, to, f ? f : from);
+    }
+    free(f);
+}
+
+static int many(struct job *j, struct err *e)
+{
+    struct w4_x *to = j->to;
+    int64_t depth = to->w->depth;
+
+    to->type = j->type == DT_BF16 ? DT_BF16 : DT_F32;
+    to->p = j->x;
+    to->ld = j->ld;
+    if (to->type == DT_F32 && blas_open(e) < 0)
+        return e->code;
+    if (j->type != DT_F16 && !to->w->input)
+        return 0;
+    to->own =
+        mem_alloc((size_t)(to->rows * depth) * size_of(to->type), what, e);
+    if (!to->own)
+        return e->code;
+    to->p = to->own;
+    to->ld = depth;
+    threads_for((size_t)to->rows, 8, copy_rows, j);
+    return j->failed ? err_set(e, E_TEMP, "%s: no memory for a row", what) : 0;
+}
+
+/* A row of few: floats by place, and their sums by group. */
+static void few_row(const struct job *j, int64_t r, float *row, float *by_place)
+{
+    const struct w4_x *to = j->to;
+    const struct forge_w4a16 *w = to->w;
+    float *x = (float *)to->own + r * to->ld;
+
+    (void)!to_f32(row, row_of(j, r), j->type, (size_t)w->cols);
+    if (w->input)
+        place(w, DT_F32, by_place, row);
+    else
+        memcpy(by_place, row, (size_t)w->cols * sizeof(*row));
+    for (int64_t g = 0; w->shift && g < w->groups; g++) {
+        double sum = 0;
+
+        for (int64_t k = w->first[g]; k < w->first[g + 1]; k++)
+            sum += (double)by_place[k];
+        to->sums[r * w->groups + g] = (float)sum;
+    }
+    for (int64_t k = 0; w->form != W4_BY_OUTPUT && k < w->depth; k++)
+        x[k] = by_place[k];
+    for (int64_t k = 0; w->form == W4_BY_OUTPUT && k < w->depth; k++)
+        x[k / W4_RUN * W4_RUN + k % 8 * W4_LANES + k % W4_RUN / 8] =
+            by_place[k];
+}
+
+static int few(struct job *j, struct err *e)
+{
+    struct w4_x *to = j->to;
+    const struct forge_w4a16 *w = to->w;
+    size_t n;
+    float *row;
+
+    to->type = DT_F32;
+    to->ld = (w->depth + W4_RUN - 1) / W4_RUN * W4_RUN;
+    n = (size_t)(to->rows * (to->ld + w->groups));
+    to->own = mem_zero(n, sizeof(float), what, e);
+    row = to->own ?
+              mem_alloc((size_t)(w->cols + w->depth) * sizeof(*row), what, e) :
+              NULL;
+    if (!row)
+        return e->code;
+    to->p = to->own;
+    to->sums = (float *)to->own + to->rows * to->ld;
+    for (int64_t r = 0; r < to->rows; r++)
+        few_row(j, r, row, row + w->cols);
+    free(row);
+    return 0;
+}
+
+int w4_x_prepare(struct w4_x *to, const struct forge_w4a16 *w, const void *x,
+                 enum dtype type, int64_t ld, int64_t rows, struct err *e)
+{
+    struct job j = { .to = to, .x = x, .type = type, .ld = ld };
+    int rc;
+
+    *to = (struct w4_x){ .w = w, .rows = rows };
+    rc = rows <= W4_FEW ? few(&j, e) : many(&j, e);
+    if (rc < 0)
+        w4_x_release(to);
+    return rc;
+}
+
+void w4_x_release(struct w4_x *x)
+{
+    free(x->own);
+    x->own = NULL;
+}
+
+/* ---- tiles ---- */
+
+struct w4_tiles w4_tiles(const struct w4_x *x)
+{
+    const struct bf16_kernel *k = bf16_kernel();
+    struct w4_tiles t = { W4_FEW, FEW_COLS, 0 };
+
+    if (x->rows > W4_FEW && x->type == DT_F32)
+        t = (struct w4_tiles){ F32_TILE, F32_TILE,
+                               sizeof(float) * F32_TILE * F32_DEPTH };
+    else if (x->rows > W4_FEW) /* W is made once for twice a tile's rows */
+        t = (struct w4_tiles){ 2 * k->tile_rows, k->tile_cols,
+                               sizeof(uint16_t) *
+                                   (size_t)(k->tile_cols * (k->depth + 8)) };
+    return t;
+}
+
+/* Inputs k .. k+len-1 of outputs o .. o+rows-1 as panels.  Places come by eight:
+ * those behind the last are written where the next panel goes, or behind all. */
+static void make_panels(const struct forge_w4a16 *w, int64_t o, int64_t rows,
+                        int64_t k, int64_t len, uint16_t *to)
+{
+    const struct w4_kernels *kernels = w4_kernels();
+    int64_t depth = bf16_gemm_depth(len);
+
+    for (int64_t i = 0; i < rows; i += W4_LANES)
+        kernels->values(&(struct w4_values){
+            .w = w,
+            .o = o + i,
+            .k = k,
+            .n = (depth + 7) / 8 * 8,
+            .pairs =
+                to + i / GEMM_COLS * GEMM_COLS * depth + i % GEMM_COLS * 2 });
+    if ((rows + W4_LANES - 1) / W4_LANES % 2) { /* half a panel is left */
+        uint16_t *half =
+            to + rows / GEMM_COLS * GEMM_COLS * depth + 2 * W4_LANES;
+
+        for (int64_t t = 0; t < depth / 2; t++)
+            memset(half + t * 2 * GEMM_COLS, 0, 4 * W4_LANES);
+    }
+}
+
+static void tile_bf16(const struct w4_x *x, int64_t r, int64_t m, int64_t o,
+                      int64_t n, float *y, int64_t ldy, uint16_t *panels)
+{
+    const struct forge_w4a16 *w = x->w;
+    int64_t depth = bf16_kernel()->depth, len;
+
+    for (int64_t k = 0; k < w->depth; k += len) {
+        int64_t left = w->depth - k;
+
+        len = left < depth ? left : depth;
+        make_panels(w, o, n, k, len, panels);
+        bf16_gemm(
+            &(struct bf16_gemm){ .x = (const uint16_t *)x->p + r * x->ld + k,
+                                 .ldx = x->ld,
+                                 .m = m,
+                                 .k = len,
+                                 .packed = panels,
+                                 .all = n,
+                                 .n = n,
+                                 .y = y,
+                                 .ldy = ldy,
+                                 .go_on = k > 0 });
+    }
+}
+
+static void tile_f32(const struct w4_x *x, int64_t r, int64_t m, int64_t o,
+                     int64_t n, float *y, int64_t ldy, float *values)
+{
+    const struct w4_kernels *kernels = w4_kernels();
+    const struct forge_w4a16 *w = x->w;
+    int64_t ld = F32_TILE;
+
+    for (int64_t k = 0; k < w->depth; k += F32_DEPTH) {
+        int64_t len = w->depth - k < F32_DEPTH ? w->depth - k : F32_DEPTH;
+
+        for (int64_t i = 0; i < n; i += W4_LANES)
+            kernels->values(&(struct w4_values){ .w = w,
+                                                 .o = o + i,
+                                                 .k = k,
+                                                 .n = (len + 7) / 8 * 8,
+                                                 .floats = values + i,
+                                                 .ld = ld });
+        blas_sgemm(false, false, (int)m, (int)n, (int)len, 1,
+                   (const float *)x->p + r * x->ld + k, (int)x->ld, values,
+                   (int)ld, k > 0, y, (int)ldy);
+    }
+}
+
+void w4_tile(const struct w4_x *x, int64_t r, int64_t m, int64_t o, int64_t n,
+             float *y, int64_t ldy, void *room)
+{
+    if (x->rows > W4_FEW) {
+        if (x->type == DT_BF16)
+            tile_bf16(x, r, m, o, n, y, ldy, room);
+        else
+            tile_f32(x, r, m, o, n, y, ldy, room);
+        return;
+    }
+    w4_kernels()->few(&(struct w4_few){ .w = x->w,
+                                        .x = (const float *)x->p + r * x->ld,
+                                        .sums = x->sums + r * x->w->groups,
+                                        .ldx = x->ld,
+                                        .m = m,
+                                        .first = o,
+                                        .n = n,
+                                        .y = y,
+                                        .ldy = ldy });
+}
