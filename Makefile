@@ -104,6 +104,13 @@ FUZZ  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 SCRIPT := scripts/demo scripts/deb-control scripts/sysroot scripts/completions/forge.bash scripts/forge-run scripts/run-tests \
           scripts/house scripts/setup scripts/test .ci/run tests/faults/run
 
+# Products with 4-bit linears for other programs (include/forge_w4a16.h): a library
+# that shows these functions alone.
+W4      := libforge_w4a16.so
+W4_SO   := $O/lib/$(W4).1
+W4_SRC  := $(wildcard src/w4a16/*.c src/common/math/bf16_*.c) src/common/base.c src/layout/unpack.c \
+           $(patsubst %,src/common/math/%.c,blas cpu dtype threads)
+
 obj     = $(patsubst %,$O/%.o,$(1))
 BIN    := $(patsubst %.c,bin/%,$(notdir $(TOOLS)))
 TOOLBIN := $(patsubst bin/%,$O/bin/%,$(BIN))
@@ -156,12 +163,6 @@ $(UNITS) $(HELPS) $(BENCHS): $O/%: $O/%.c.o $O/libforge.a
 lib/4bit-forge $O/lib/4bit-forge:
 	$(Q)mkdir -p $(@D); ln -sfn $(CURDIR)/scripts $@
 
-# Products with 4-bit linears for other programs (include/forge_w4a16.h): a library
-# that shows these functions alone.
-W4      := libforge_w4a16.so
-W4_SO   := $O/lib/$(W4).1
-W4_SRC  := $(wildcard src/w4a16/*.c src/common/math/bf16_*.c) src/common/base.c src/layout/unpack.c \
-           $(patsubst %,src/common/math/%.c,blas cpu dtype threads)
 $(W4_SO): $(W4_SRC) $(HEADERS) $(wildcard include/*.h src/*/*.inc src/common/*/*.inc) $O/flags
 	$(Q)mkdir -p $(@D)
 	$(if $(V),,@echo '  LD     $@')
