@@ -29,6 +29,7 @@ enum storage {
 };
 
 struct checkpoint;
+struct forge_w4a16;
 
 /* One tensor.  Strings live as long as the checkpoint. */
 struct ck_tensor {
@@ -97,6 +98,12 @@ MUST_CHECK int checkpoint_linear_bf16(struct checkpoint *c, const char *module,
 /* A small tensor (norm, bias) as n floats; E_DATA when its size is another. */
 MUST_CHECK int checkpoint_vector(struct checkpoint *c, const char *name,
                                  uint64_t n, float **v, struct err *e);
+
+/* 1: a 4-bit linear, for products with its words as they lie (w4a16/w4a16.h);
+ * forge_w4a16_release() it; 0: the module is stored plain. */
+MUST_CHECK int checkpoint_w4a16(struct checkpoint *c, const char *module,
+                                struct forge_w4a16 **w, uint64_t *rows,
+                                uint64_t *cols, struct err *e);
 
 /* Exact parts of a 4-bit linear: codes as U4 rows (cols/2 bytes each), zeros
  * as U4 [rows, groups] one byte each, scales as stored. */

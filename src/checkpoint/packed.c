@@ -9,6 +9,7 @@
 #include "checkpoint/internal.h"
 #include "common/math/quant.h"
 #include "layout/unpack.h"
+#include "w4a16/w4a16.h"
 
 enum part { PART_CODES, PART_SCALES, PART_ZEROS, PART_INDEX, PART_SHAPE };
 
@@ -324,6 +325,110 @@ void packed_release(struct packed *p)
     free(p->scales);
     free(p->g_idx);
     memset(p, 0, sizeof(*p));
+}
+
+/* ---- as they lie ---- */
+
+/* Zeros of compressed-tensors that are bytes, signed, as words. */
+static uint32_t *pack_zeros(const int8_t *z, const struct packed *p,
+                            const char *module, struct err *e)
+{
+    size_t n = (size_t)(unpack_words(p->rows) * p->groups);
+    uint32_t *to = mem_zero(n, sizeof(*to), module, e);
+
+    for (uint64_t o = 0; to && o < p->rows; o++)
+        for (uint64_t g = 0; g < p->groups; g++)
+            to[o / 8 * p->groups + g] |=
+                (uint32_t)((z[o * p->groups + g] + 8) & 15) << 4 * (o % 8);
+    return to;
+}
+
+/* The tensors of a linear. */
+struct words {
+    void *codes, *scales, *zeros, *g_idx;
+};
+
+static int read_words(struct checkpoint *c, const struct parts *s,
+                      struct packed *p, struct words *w, struct err *e)
+{
+    bool ct = c->quant.storage == STORAGE_CT;
+    size_t n = (size_t)(p->rows * p->groups);
+    void *t;
+
+    if (!(w->codes = read_tensor(c, s->t[PART_CODES], e)) ||
+        !(w->scales = read_tensor(c, s->t[PART_SCALES], e)) ||
+        (s->t[PART_ZEROS] &&
+         !(w->zeros = read_tensor(c, s->t[PART_ZEROS], e))) ||
+        (s->t[PART_INDEX] && c->quant.storage != STORAGE_AWQ &&
+         !(w->g_idx = read_tensor(c, s->t[PART_INDEX], e))))
+        return e->code;
+    if (ct && w->zeros && s->t[PART_ZEROS]->dtype == DT_I8) {
+        if (!(t = pack_zeros(w->zeros, p, s->module, e)))
+            return e->code;
+        free(w->zeros);
+        w->zeros = t;
+    }
+    if (p->scale_dtype != DT_F64)
+        return 0;
+    if (!(t = mem_alloc(n * sizeof(float), s->module, e)))
+        return e->code;
+    (void)!to_f32(t, w->scales, DT_F64, n);
+    free(w->scales);
+    w->scales = t;
+    p->scale_dtype = DT_F32;
+    return 0;
+}
+
+static int prepare_words(const struct checkpoint *c, const struct parts *s,
+                         const struct packed *p, const struct words *w,
+                         struct forge_w4a16 **out, struct err *e)
+{
+    static const enum forge_w4a16_layout layout[] = {
+        [STORAGE_AWQ] = FORGE_W4A16_AWQ,
+        [STORAGE_GPTQ] = FORGE_W4A16_GPTQ,
+        [STORAGE_GPTQ_V2] = FORGE_W4A16_GPTQ_V2,
+        [STORAGE_CT] = FORGE_W4A16_COMPRESSED_TENSORS,
+    };
+    struct forge_w4a16_linear l = {
+        .layout = layout[c->quant.storage],
+        .outputs = (int64_t)p->rows,
+        .inputs = (int64_t)p->cols,
+        .group = (int64_t)p->group,
+        .codes = w->codes,
+        .scales = w->scales,
+        .scale_type = (enum forge_w4a16_type)p->scale_dtype,
+        .zeros = w->zeros,
+        .g_idx = w->g_idx,
+    };
+
+    return w4_prepare(out, &l, e) < 0 ? err_prefix(e, "'%.200s'", s->module) :
+                                        0;
+}
+
+int checkpoint_w4a16(struct checkpoint *c, const char *module,
+                     struct forge_w4a16 **out, uint64_t *rows, uint64_t *cols,
+                     struct err *e)
+{
+    struct words w = { 0 };
+    struct packed p = { 0 };
+    struct parts s;
+    int r = find_parts(c, module, &s, e);
+
+    if (r <= 0)
+        return r;
+    if (!(r = find_sizes(c, &s, &p, e)) && !(r = find_groups(c, &s, &p, e)) &&
+        !(r = check_zeros(c, &s, &p, e)) && !(r = read_words(c, &s, &p, &w, e)))
+        r = prepare_words(c, &s, &p, &w, out, e);
+    if (!r)
+        w4_give(*out, w.codes);
+    else
+        free(w.codes);
+    free(w.scales);
+    free(w.zeros);
+    free(w.g_idx);
+    *rows = p.rows;
+    *cols = p.cols;
+    return r ? r : 1;
 }
 
 bool checkpoint_part(const struct checkpoint *c, const struct ck_tensor *t,

@@ -29,11 +29,12 @@ struct model {
     enum dtype embedding_dtype;
 };
 
-/* A linear with its weights: elements [rows, cols] after product_pack(), bias
- * f32 or NULL. */
+/* A linear with its weights: elements [rows, cols] after product_pack(), or in 4
+ * bits; bias f32 or NULL. */
 struct loaded {
     struct linear of;
     void *w;
+    struct forge_w4a16 *q; /* NULL: w */
     float *bias;
 };
 

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "forge_w4a16.h"
 #include "model/internal.h"
 
 /* ---- loading ---- */
@@ -16,6 +17,17 @@ int model_vector(struct model *m, const char *name, int64_t n, float **v,
     return 0;
 }
 
+static int check_shape(const char *module, uint64_t r, uint64_t c, int64_t rows,
+                       int64_t cols, struct err *e)
+{
+    if (r == (uint64_t)rows && c == (uint64_t)cols)
+        return 0;
+    return err_set(e, E_DATA,
+                   "'%s': the weight is %llux%llu, the config says %lldx%lld",
+                   module, (unsigned long long)r, (unsigned long long)c,
+                   (long long)rows, (long long)cols);
+}
+
 int model_weight(struct model *m, const char *module, int64_t rows,
                  int64_t cols, void **w, struct err *e)
 {
@@ -28,14 +40,26 @@ int model_weight(struct model *m, const char *module, int64_t rows,
     if (rc < 0)
         return rc;
     *w = m->bf16 ? (void *)h : (void *)f;
-    if (r == (uint64_t)rows && c == (uint64_t)cols)
-        return 0;
-    free(*w);
-    *w = NULL;
-    return err_set(e, E_DATA,
-                   "'%s': the weight is %llux%llu, the config says %lldx%lld",
-                   module, (unsigned long long)r, (unsigned long long)c,
-                   (long long)rows, (long long)cols);
+    rc = check_shape(module, r, c, rows, cols, e);
+    if (rc < 0) {
+        free(*w);
+        *w = NULL;
+    }
+    return rc;
+}
+
+/* Linear l of the checkpoint, in 4 bits where it has it so. */
+static int load_stored(struct model *m, struct loaded *l, struct err *e)
+{
+    const struct linear *k = &l->of;
+    uint64_t rows, cols;
+    int rc = checkpoint_w4a16(m->ck, k->module, &l->q, &rows, &cols, e);
+
+    if (rc < 0)
+        return rc;
+    if (rc)
+        return check_shape(k->module, rows, cols, k->rows, k->cols, e);
+    return model_weight(m, k->module, k->rows, k->cols, &l->w, e);
 }
 
 int model_load_linear(struct model *m, const struct codes *codes,
@@ -48,9 +72,8 @@ int model_load_linear(struct model *m, const struct codes *codes,
     if (codes)
         rc = codes_linear(codes, k->module, k->rows, k->cols, m->dtype, &l->w,
                           e);
-    if (rc < 0 ||
-        (!rc && model_weight(m, k->module, k->rows, k->cols, &l->w, e) < 0) ||
-        product_pack(m, k->rows, k->cols, &l->w, e) < 0)
+    if (rc < 0 || (!rc && load_stored(m, l, e) < 0) ||
+        (!l->q && product_pack(m, k->rows, k->cols, &l->w, e) < 0))
         return e->code;
     if (!k->bias)
         return 0;
@@ -74,8 +97,10 @@ static enum point leads_to(enum linear_part p)
 void loaded_release(struct loaded *l)
 {
     free(l->w);
+    forge_w4a16_release(l->q);
     free(l->bias);
     l->w = NULL;
+    l->q = NULL;
     l->bias = NULL;
 }
 

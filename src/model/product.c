@@ -4,7 +4,7 @@
  * W, which so comes from memory once.  Sums of a tile are made by bf16_gemm.h
  * from weights packed when they were loaded, or by blas.h in f32; from the
  * thread's scratch they are rounded, added or gated, so that f32 results never
- * travel through memory. */
+ * travel through memory.  Those of 4-bit linears are made by w4a16.h. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +13,7 @@
 #include "common/math/threads.h"
 #include "model/internal.h"
 #include "model/scratch.h"
+#include "w4a16/w4a16.h"
 
 enum {
     PART = 96, /* rows of a low tile: whole strips of all kernels */
@@ -24,6 +25,8 @@ struct job {
     int64_t rows, cols; /* of a tile */
     int64_t down;       /* tiles below each other */
     int64_t step;       /* rows whose sums are made, and finished, at a time */
+    struct w4_x x[2];   /* of those that are in 4 bits: first, second */
+    size_t room;        /* bytes that a tile of theirs works in */
     struct threads_error error; /* by tile */
 };
 
@@ -106,22 +109,39 @@ static void multiply_f32(const struct product *p, const struct loaded *l,
                (int)k, 0, sums, (int)ld);
 }
 
-static void multiply_bf16(const struct product *p, int64_t i, int64_t m,
-                          int64_t o, int64_t n, float *sums, int64_t ld)
+/* both: of second, too. */
+static void multiply_bf16(const struct product *p, const struct loaded *l,
+                          bool both, int64_t i, int64_t m, int64_t o, int64_t n,
+                          float *sums, int64_t ld)
 {
-    int64_t k = p->first->of.cols;
+    int64_t k = l->of.cols;
 
     bf16_gemm(&(struct bf16_gemm){ .x = (const uint16_t *)p->x + i * k,
                                    .ldx = k,
                                    .m = m,
                                    .k = k,
-                                   .packed = p->first->w,
-                                   .second = p->second ? p->second->w : NULL,
-                                   .all = p->first->of.rows,
+                                   .packed = l->w,
+                                   .second = both ? p->second->w : NULL,
+                                   .all = l->of.rows,
                                    .first = o,
                                    .n = n,
                                    .y = sums,
                                    .ldy = ld });
+}
+
+/* Sums of first (0) or second (1); room: for those in 4 bits. */
+static void multiply(const struct job *j, int which, int64_t i, int64_t m,
+                     int64_t o, int64_t n, float *sums, int64_t ld, void *room)
+{
+    const struct product *p = j->p;
+    const struct loaded *l = which ? p->second : p->first;
+
+    if (l->q)
+        w4_tile(&j->x[which], i, m, o, n, sums, ld, room);
+    else if (p->m->bf16)
+        multiply_bf16(p, l, false, i, m, o, n, sums, ld);
+    else
+        multiply_f32(p, l, i, m, o, n, sums, ld);
 }
 
 static const float *bias_at(const struct loaded *l, int64_t o)
@@ -154,17 +174,19 @@ static void finish_row(const struct product *p, int64_t r, int64_t o, int64_t n,
 }
 
 /* m rows from i on, n columns from o on; y: room for their sums. */
-static void run_rows(const struct product *p, int64_t i, int64_t m, int64_t o,
-                     int64_t n, float *y)
+static void run_rows(const struct job *j, int64_t i, int64_t m, int64_t o,
+                     int64_t n, float *y, void *room)
 {
+    const struct product *p = j->p;
     int64_t ld = p->second ? 2 * n : n;
 
-    if (p->m->bf16)
-        multiply_bf16(p, i, m, o, n, y, ld);
-    else
-        multiply_f32(p, p->first, i, m, o, n, y, ld);
-    if (p->second && !p->m->bf16)
-        multiply_f32(p, p->second, i, m, o, n, y + n, ld);
+    if (p->second && p->m->bf16 && !p->first->q && !p->second->q) {
+        multiply_bf16(p, p->first, true, i, m, o, n, y, ld);
+    } else {
+        multiply(j, 0, i, m, o, n, y, ld, room);
+        if (p->second)
+            multiply(j, 1, i, m, o, n, y + n, ld, room);
+    }
     for (int64_t r = 0; r < m; r++)
         finish_row(p, i + r, o, n, y + r * ld, y + r * ld + n);
 }
@@ -174,15 +196,16 @@ static int run_tile(const struct job *j, int64_t i, int64_t o, struct err *e)
     const struct product *p = j->p;
     int64_t end = i + j->rows < p->rows ? i + j->rows : p->rows;
     int64_t n = p->first->of.rows - o, m;
-    float *y;
+    char *room;
 
     n = n < j->cols ? n : j->cols;
-    y = scratch_thread(sizeof(float) * (size_t)(j->step * 2 * n), e);
-    if (!y)
+    room =
+        scratch_thread(j->room + sizeof(float) * (size_t)(j->step * 2 * n), e);
+    if (!room)
         return e->code;
     for (; i < end; i += m) {
         m = end - i < j->step ? end - i : j->step;
-        run_rows(p, i, m, o, n, y);
+        run_rows(j, i, m, o, n, (float *)(void *)(room + j->room), room);
     }
     return 0;
 }
@@ -229,14 +252,65 @@ static int64_t choose_tiles(struct job *j)
     return across * j->down;
 }
 
+/* ---- 4-bit linears ---- */
+
+static bool few_bits(const struct product *p)
+{
+    return p->first->q || (p->second && p->second->q);
+}
+
+/* x as their products want it. */
+static int prepare_x(struct job *j, struct err *e)
+{
+    const struct product *p = j->p;
+    const struct loaded *l[2] = { p->first, p->second };
+
+    for (int i = 0; i < 2; i++)
+        if (l[i] && l[i]->q &&
+            w4_x_prepare(&j->x[i], l[i]->q, p->x, p->m->dtype, l[i]->of.cols,
+                         p->rows, e) < 0)
+            return e->code;
+    return 0;
+}
+
+static int64_t choose_w4_tiles(struct job *j)
+{
+    const struct product *p = j->p;
+    struct w4_tiles t = w4_tiles(&j->x[p->first->q ? 0 : 1]);
+    int64_t rows = p->first->of.rows, across;
+    bool f32 = p->rows > W4_FEW && !p->m->bf16; /* whose tiles are fixed */
+
+    if (p->second && t.cols > W4_BLOCK && !f32)
+        t.cols /= 2;
+    j->room = t.room;
+    j->rows = j->step = t.rows;
+    j->cols = t.cols;
+    j->down = (p->rows + j->rows - 1) / j->rows;
+    across = (rows + j->cols - 1) / j->cols;
+    while (!f32 && j->cols > W4_BLOCK &&
+           across * j->down < 2 * threads_count()) {
+        j->cols = j->cols / 2 / W4_BLOCK * W4_BLOCK;
+        across = (rows + j->cols - 1) / j->cols;
+    }
+    return across * j->down;
+}
+
 int product_run(const struct product *p, struct err *e)
 {
     struct job j = { .p = p };
-    int64_t tiles = choose_tiles(&j);
+    bool w4 = few_bits(p);
+    int rc = w4 ? prepare_x(&j, e) : 0;
 
-    threads_error_init(&j.error);
-    threads_for((size_t)tiles, 1, run_tiles, &j);
-    return threads_error_take(&j.error, e);
+    if (rc >= 0) {
+        int64_t tiles = w4 ? choose_w4_tiles(&j) : choose_tiles(&j);
+
+        threads_error_init(&j.error);
+        threads_for((size_t)tiles, 1, run_tiles, &j);
+        rc = threads_error_take(&j.error, e);
+    }
+    w4_x_release(&j.x[0]);
+    w4_x_release(&j.x[1]);
+    return rc;
 }
 
 /* ---- sums alone ---- */
