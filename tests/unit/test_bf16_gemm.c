@@ -71,7 +71,7 @@ static void check(const struct operands *o, const uint16_t *p)
         for (int64_t c = n; c < o->ldy; c++)
             CHECK(y[c] == 77); /* nothing else is written */
         bf16_gemm(&(struct bf16_gemm){ x, o->ldx, 1, k, p, o->s.n, o->s.first,
-                                       some, part, GEMM_COLS, NULL });
+                                       some, part, GEMM_COLS, NULL, false });
         CHECK(!memcmp(part, y, (size_t)some * sizeof(*part)));
     }
 }
@@ -87,7 +87,8 @@ static void at_level(const struct operands *o, enum cpu_level l)
         o->y[i] = 77;
     p = packed(o->w, s->n, s->k);
     bf16_gemm(&(struct bf16_gemm){ o->x, o->ldx, s->m, s->k, p, s->n, s->first,
-                                   s->n - s->first, o->y, o->ldy, NULL });
+                                   s->n - s->first, o->y, o->ldy, NULL,
+                                   false });
     check(o, p);
     if (l == CPU_PLAIN)
         memcpy(o->widened, o->y, bytes);
