@@ -6,9 +6,9 @@
 #include <string.h>
 
 #define V_REGISTER "x"
-#define NAME(x) avx2_##x
-#define W       8
-#define TARGET  __attribute__((target("avx2,fma")))
+#define NAME(x)    avx2_##x
+#define W          8
+#define TARGET     __attribute__((target("avx2,fma")))
 #define V_FMA(a, b, c)                                                         \
     ((avx2_vf)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
 #define S_FMA(a, b, c) __builtin_fmaf(a, b, c)
@@ -35,9 +35,9 @@
 
 /* A table of 16 is looked up by the lowest four bits of each lane. */
 #define V_REGISTER "v"
-#define NAME(x) avx512_##x
-#define W       16
-#define TARGET  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
+#define NAME(x)    avx512_##x
+#define W          16
+#define TARGET     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
 #define V_FMA(a, b, c)                                                         \
     ((avx512_vf)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
 #define V_SET(x)   ((avx512_vf)_mm512_set1_ps(x))

@@ -8,9 +8,10 @@
 #include "forge_w4a16.h"
 
 enum {
-    W4_LANES = 16,  /* of sums: the same at every level of CPU */
-    W4_RUN = 128,   /* inputs whose sum is multiplied by a scale */
-    W4_BLOCK = 128, /* outputs of a tile are a multiple of it: 16 words of AWQ */
+    W4_LANES = 16, /* of sums: the same at every level of CPU */
+    W4_RUN = 128,  /* inputs whose sum is multiplied by a scale */
+    W4_BLOCK =
+        128, /* outputs of a tile are a multiple of it: 16 words of AWQ */
     W4_FEW = FORGE_W4A16_FEW
 };
 
