@@ -4,34 +4,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/tensor_name.h"
 #include "hessian/hessian.h"
 
-/* Where `end` begins, if name ends with it. */
-static const char *ending(const char *name, const char *end)
+static bool is_part(const struct tensor_name *n, const char *part)
 {
-    size_t n = strlen(name), k = strlen(end);
-
-    return n > k && !strcmp(name + n - k, end) ? name + n - k : NULL;
+    return n->part.len == strlen(part) &&
+           !strncmp(n->part.at, part, n->part.len);
 }
 
-static int keep(struct blend *b, const char *name, size_t len, const float *h,
+static int keep(struct blend *b, int64_t layer, const float *h,
                 uint64_t elements, struct err *e)
 {
-    if (mem_grow(&b->layer, len + 1, "blend", e) < 0 ||
-        mem_grow(&b->h, elements * sizeof(*h), "blend", e) < 0)
+    if (mem_grow(&b->h, elements * sizeof(*h), "blend", e) < 0)
         return e->code;
-    memcpy(b->layer, name, len);
-    b->layer[len] = 0;
     memcpy(b->h, h, elements * sizeof(*h));
     b->elements = elements;
+    b->layer = layer;
     return 0;
-}
-
-static bool of_layer(const struct blend *b, const char *name)
-{
-    size_t n = b->layer ? strlen(b->layer) : 0;
-
-    return n && !strncmp(name, b->layer, n) && name[n] == '.';
 }
 
 /* What an input's own n tokens count for, of all. */
@@ -62,18 +52,17 @@ static void mix_diagonal(double own, float *h, uint64_t elements, uint64_t cols)
 int blend_apply(struct blend *b, const char *name, uint64_t n, float *h,
                 uint64_t elements, struct err *e)
 {
-    const char *end = ending(name, ".mlp_in");
     uint64_t cols = hessian_cols(elements);
+    struct tensor_name at;
 
     if (!(b->k > 0))
         return 0;
-    if (end)
-        return keep(b, name, (size_t)(end - name), h, elements, e);
-    if (!strstr(name, ".experts."))
-        return 0;
-    if (ending(name, ".mid") && n)
+    tensor_name_parse(&at, name);
+    if (at.expert < 0)
+        return is_part(&at, "mlp_in") ? keep(b, at.layer, h, elements, e) : 0;
+    if (is_part(&at, "mid") && n)
         mix_diagonal(share(b, n, cols), h, elements, cols);
-    else if (ending(name, ".in") && of_layer(b, name) &&
+    else if (is_part(&at, "in") && b->h && at.layer == b->layer &&
              b->elements == elements)
         mix(b, share(b, n, cols), h);
     return 0;
@@ -82,12 +71,11 @@ int blend_apply(struct blend *b, const char *name, uint64_t n, float *h,
 double blend_cross(const struct blend *b, const char *name, uint64_t n,
                    uint64_t cols)
 {
-    return n && strstr(name, ".experts.") ? share(b, n, cols) : 1;
+    return n && tensor_name_is_expert(name) ? share(b, n, cols) : 1;
 }
 
 void blend_release(struct blend *b)
 {
-    free(b->layer);
     free(b->h);
     *b = (struct blend){ 0 };
 }

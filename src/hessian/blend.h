@@ -12,8 +12,8 @@
 #include "common/base.h"
 
 struct blend {
-    double k;    /* tokens for each input; 0: nothing is blended */
-    char *layer; /* "model.layers.3", of h */
+    double k;      /* tokens for each input; 0: nothing is blended */
+    int64_t layer; /* of h */
     float *h;
     uint64_t elements;
 };

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/tensor_name.h"
 #include "common/math/lanes.h"
 #include "hessian/blend.h"
 #include "hessian/cross.h"
@@ -15,7 +16,9 @@
  * have been less what it is, what the output should be, and the latter less what the
  * original weights make of the input. */
 enum { DRIFT, OUTPUT, GAP, PAIRS };
-static const char *const pair_names[PAIRS] = { ".drift", ".output", ".gap" };
+static const enum companion pair_companion[PAIRS] = { COMPANION_DRIFT,
+                                                      COMPANION_OUTPUT,
+                                                      COMPANION_GAP };
 
 struct entry {
     char *name, *modules; /* modules: NULL when the frames list none */
@@ -197,14 +200,12 @@ int hessian_set_given(struct hessian_set *c, const struct frame *f,
 /* Which kind of pair a name says, or PAIRS. */
 static int pair_kind(const char *name)
 {
+    size_t len;
+    enum companion c = companion_of(name, &len);
     int k = 0;
 
-    for (size_t n = strlen(name); k < PAIRS; k++) {
-        size_t m = strlen(pair_names[k]);
-
-        if (n > m && !strcmp(name + n - m, pair_names[k]))
-            break;
-    }
+    while (k < PAIRS && pair_companion[k] != c)
+        k++;
     return k;
 }
 
@@ -234,7 +235,7 @@ static bool pair_fits(const struct pair *p, int kind, const struct frame *f)
     size_t n = strlen(f->name);
 
     return p->f.role && !strncmp(p->f.name, f->name, n) &&
-           !strcmp(p->f.name + n, pair_names[kind]) &&
+           !strcmp(p->f.name + n, companion_suffix(pair_companion[kind])) &&
            p->f.sequence == f->sequence && p->f.dims[0] == f->dims[0] &&
            (kind != DRIFT || p->f.dims[1] == f->dims[1]);
 }
@@ -268,11 +269,12 @@ static int match_pairs(struct hessian_set *c, struct entry *t,
         if (rc >= 0 && fits != !!t->cross[k])
             return err_set(e, E_DATA, "'%s': sequence %llu: '%s' is missing",
                            f->name, (unsigned long long)f->sequence - 1,
-                           pair_names[k]);
+                           companion_suffix(pair_companion[k]));
         if (rc >= 0 && fits && t->cross_rows[k] != p->f.dims[1])
             rc = err_set(e, E_DATA, "another shape before");
         if (rc < 0)
-            return err_prefix(e, "'%s%s'", f->name, pair_names[k]);
+            return err_prefix(e, "'%s%s'", f->name,
+                              companion_suffix(pair_companion[k]));
     }
     return 0;
 }
@@ -294,7 +296,8 @@ static int add_part(struct hessian_set *c, struct entry *t,
         rc = cross_add(t->cross[k], (const char *)y->data + p->first * row,
                        y->f.dtype, p->x, p->dtype, p->tokens, e);
         if (rc < 0)
-            return err_prefix(e, "'%s%s'", f->name, pair_names[k]);
+            return err_prefix(e, "'%s%s'", f->name,
+                              companion_suffix(pair_companion[k]));
         if (!p->packed)
             p->packed = cross_packed(t->cross[k]);
     }
@@ -457,7 +460,8 @@ static int emit_cross(const struct hessian_set *c, struct entry *t,
 
         if (!t->cross[k])
             continue;
-        snprintf(f.name, sizeof(f.name), "%s%s", t->name, pair_names[k]);
+        snprintf(f.name, sizeof(f.name), "%s%s", t->name,
+                 companion_suffix(pair_companion[k]));
         f.data = cross_finish(t->cross[k],
                               blend_cross(&c->blend, t->name, n, t->cols));
         f.len = f.dims[0] * f.dims[1] * sizeof(float);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/tensor_name.h"
 #include "common/io/prefetch.h"
 #include "common/math/lanes.h"
 #include "device/device.h"
@@ -113,7 +114,7 @@ static enum fate judge(const struct several *s, int i, struct input *in)
 
     *in = (struct input){ .first = i };
     if (s->broken || !hessian_set_alone(s->collect, f) ||
-        !strstr(f->name, ".experts."))
+        !tensor_name_is_expert(f->name))
         return PASS;
     for (int k = 0; k < s->n && !last; k++) {
         const struct frame *g = s->frame + k;

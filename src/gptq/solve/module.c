@@ -1,5 +1,6 @@
 /* module.c - see module.h. */
 #include "gptq/solve/module.h"
+#include "arch/tensor_name.h"
 #include "gptq/solve/solve_cost.h"
 
 #include <stdio.h>
@@ -114,11 +115,6 @@ int module_check(const struct frame *w, const struct frame *meta, struct err *e)
     return 0;
 }
 
-static bool of_expert(const char *name)
-{
-    return strstr(name, ".experts.");
-}
-
 /* What is tried for groups of this size. */
 static struct effort_plan effort_of(const struct module_solver *m,
                                     uint64_t group)
@@ -162,7 +158,7 @@ static int load_hessian(struct module_solver *m, struct hessian_entry *entry,
     if ((rc = hessian_file_load(m->hessians, entry, h, e)) < 0)
         return rc;
     /* experts' have been blended already */
-    m->prior = of_expert(entry->name) ?
+    m->prior = tensor_name_is_expert(entry->name) ?
                    0 :
                    hessian_file_add_prior(entry, m->params.prior, *h);
     return 0;
@@ -271,13 +267,6 @@ static int choose_factor(struct module_solver *m, const struct frame *w,
 
 /* ---- cross moments ---- */
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), k = strlen(end);
-
-    return n >= k && !strcmp(s + n - k, end);
-}
-
 static char *copy(const char *s, struct err *e)
 {
     char *p = mem_alloc(strlen(s) + 1, "solve", e);
@@ -287,10 +276,12 @@ static char *copy(const char *s, struct err *e)
 
 int module_cross(struct module_solver *m, const struct frame *f, struct err *e)
 {
-    struct cross *c = ends_with(f->name, ".drift")  ? &m->drift :
-                      ends_with(f->name, ".output") ? &m->output :
-                      ends_with(f->name, ".gap")    ? &m->gap :
-                                                      NULL;
+    size_t len;
+    enum companion kind = companion_of(f->name, &len);
+    struct cross *c = kind == COMPANION_DRIFT  ? &m->drift :
+                      kind == COMPANION_OUTPUT ? &m->output :
+                      kind == COMPANION_GAP    ? &m->gap :
+                                                 NULL;
 
     if (f->ndim != 2 || f->dtype != DT_F32 || !f->modules || !c ||
         (c == &m->drift && f->dims[0] != f->dims[1]))
@@ -386,7 +377,8 @@ static int couple(struct module_solver *m, const struct frame *w,
                   const struct refined_params *p, const uint32_t *grids,
                   uint8_t *codes, double *loss, struct err *e)
 {
-    int sweeps = of_expert(w->name) ? FISHER_EXPERT_SWEEPS : FISHER_SWEEPS;
+    int sweeps =
+        tensor_name_is_expert(w->name) ? FISHER_EXPERT_SWEEPS : FISHER_SWEEPS;
     struct fisher_descent c = { .rows = w->dims[0],
                                 .group = p->solve.group,
                                 .scale_dtype = p->solve.scale_dtype,

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/tensor_name.h"
 #include "common/io/prefetch.h"
 #include "device/device.h"
 #include "gptq/solve/solve.h"
@@ -63,7 +64,7 @@ static int remember(struct together *t, const struct frame *f, struct err *e)
 /* A prior on others than experts is module.c's to add. */
 static bool is_ours(const struct together *t, const char *hessian)
 {
-    return t->params->prior <= 0 || strstr(hessian, ".experts.");
+    return t->params->prior <= 0 || tensor_name_is_expert(hessian);
 }
 
 /* The Hessian of a weight, out of the file, unless it was there before. */
