@@ -87,12 +87,12 @@ static int check_codes(const struct calib *c, int64_t layer, size_t from,
 {
     struct linear l;
 
-    for (size_t i = from; i < codes_count(c->codes); i++)
-        if (!model_find_linear(model_config(c->m), codes_module(c->codes, i),
-                               &l) ||
+    for (size_t i = from; i < quantized_count(c->codes); i++)
+        if (!model_find_linear(model_config(c->m),
+                               quantized_module(c->codes, i), &l) ||
             l.layer != layer)
             return err_set(e, E_DATA, "--codes: '%s' is not in layer %lld",
-                           codes_module(c->codes, i), (long long)layer);
+                           quantized_module(c->codes, i), (long long)layer);
     return 0;
 }
 
@@ -100,7 +100,7 @@ static int check_codes(const struct calib *c, int64_t layer, size_t from,
 static int read_codes(const struct calib *c, int64_t layer, struct err *e)
 {
     const char *percent = c->codes_of ? strchr(c->codes_of, '%') : NULL;
-    size_t n = codes_count(c->codes);
+    size_t n = quantized_count(c->codes);
     char path[PATH_MAX];
 
     if (!percent)
@@ -111,7 +111,7 @@ static int read_codes(const struct calib *c, int64_t layer, struct err *e)
         return err_set(e, E_USAGE, "--codes: '%s' is too long", c->codes_of);
     if (access(path, F_OK))
         return 0;
-    if (codes_read(c->codes, path, e) < 0)
+    if (quantized_read(c->codes, path, e) < 0)
         return e->code;
     return check_codes(c, layer, n, e);
 }
@@ -125,14 +125,14 @@ static int run_layer(struct run *r, int64_t layer, struct err *e)
     bool leave = c->output == CALIB_HIDDEN || (c->hidden && !c->whole) ||
                  (c->whole && !last);
     enum point to = leave ? POINT_OUT : POINT_MLP_MID;
-    size_t codes = codes_count(c->codes);
+    size_t codes = quantized_count(c->codes);
 
     if (read_codes(c, layer, e) < 0)
         return e->code;
     if (c->feedback ? loop_layer(r, layer, to, e) < 0 :
                       pass(r, layer, to, e) < 0)
         return e->code;
-    codes_truncate(c->codes, codes);
+    quantized_truncate(c->codes, codes);
     if (c->output == CALIB_HIDDEN)
         return put_hidden(r, layer + 1, e);
     return leave ? run_publish(r, layer + 1, !c->whole, e) : 0;

@@ -53,7 +53,7 @@ bool calib_experts_wanted(const struct calib_experts *ex)
         return false;
     for (int64_t i = model_linear_common(c, ex->layer); i < n; i++) {
         model_linear(c, ex->layer, i, &k);
-        if (!codes_has(ex->run->c->codes, k.module))
+        if (!quantized_has(ex->run->c->codes, k.module))
             return true;
     }
     return false;
@@ -86,7 +86,7 @@ static bool readers(const struct calib_experts *ex, int64_t expert,
             continue;
         at += snprintf(to + at, cap - (size_t)at, "%s%s", at ? "\n" : "",
                        k.module);
-        wanted |= !codes_has(ex->run->c->codes, k.module);
+        wanted |= !quantized_has(ex->run->c->codes, k.module);
     }
     return wanted;
 }
@@ -212,7 +212,7 @@ static int put_mid(void *arg, const struct expert_rows *x, struct err *e)
 
 /* Codes of an expert are kept while they are used, not longer. */
 static int take_codes(void *arg, const struct linear *l, int n,
-                      const struct codes **codes, struct err *e)
+                      const struct quantized **codes, struct err *e)
 {
     struct calib_experts *ex = arg;
     struct calib *c = ex->run->c;
@@ -222,7 +222,7 @@ static int take_codes(void *arg, const struct linear *l, int n,
     if (!c->feedback)
         return 0;
     for (int i = 0; i < ex->n_old; i++)
-        codes_remove(c->codes, ex->old[i].module);
+        quantized_remove(c->codes, ex->old[i].module);
     ex->n_old = n < (int)ARRAY_LEN(ex->old) ? n : (int)ARRAY_LEN(ex->old);
     memcpy(ex->old, l, (size_t)ex->n_old * sizeof(*l));
     return feedback_wait(c->feedback, ex->mark[2 * l->expert + mid], c->codes,

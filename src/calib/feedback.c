@@ -164,8 +164,8 @@ static int failure(const struct batch_readerback *b, struct err *e)
     return err_set(e, E_DATA, "'%s': ends before all codes have come", b->path);
 }
 
-int feedback_wait(struct batch_readerback *b, uint64_t number, struct codes *c,
-                  struct err *e)
+int feedback_wait(struct batch_readerback *b, uint64_t number,
+                  struct quantized *c, struct err *e)
 {
     struct waiting *w = NULL;
     int rc = 0;
@@ -184,7 +184,7 @@ int feedback_wait(struct batch_readerback *b, uint64_t number, struct codes *c,
     while (w) {
         struct waiting *next = w->next;
 
-        if (rc >= 0 && codes_add(c, &w->f, e) < 0)
+        if (rc >= 0 && quantized_add(c, &w->f, e) < 0)
             rc = err_prefix(e, "'%s'", b->path);
         free(w);
         w = next;

@@ -18,7 +18,7 @@ MUST_CHECK int feedback_open(struct batch_readerback **f, const char *path,
  * that have come to c (NULL: leave them).  Any thread may wait.  E_DATA: the
  * stream is broken, or ended before the mark. */
 MUST_CHECK int feedback_wait(struct batch_readerback *f, uint64_t number,
-                             struct codes *c, struct err *e);
+                             struct quantized *c, struct err *e);
 /* Wait for the stream's regular end.  After the last mark was waited for. */
 MUST_CHECK int feedback_finish(struct batch_readerback *f, struct err *e);
 /* Before exiting after an error that was printed: close standard output, and

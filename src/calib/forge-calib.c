@@ -96,13 +96,13 @@ static void plan(struct settings *s)
 /* Files with a % are read when their layer comes. */
 static int read_codes(struct settings *s, struct calib *c, struct err *e)
 {
-    if (codes_create(&c->codes, e) < 0)
+    if (quantized_create(&c->codes, e) < 0)
         return e->code;
     for (int i = 0; i < s->codes.count; i++) {
         const char *path = s->codes.item[i];
 
         if (!strchr(path, '%')) {
-            if (codes_read(c->codes, path, e) < 0)
+            if (quantized_read(c->codes, path, e) < 0)
                 return e->code;
         } else if (c->codes_of) {
             return err_set(e, E_USAGE, "--codes: '%s': one %% is enough", path);
@@ -202,7 +202,7 @@ int main(int argc, char **argv)
     feedback_close(c.feedback);
     batch_reader_close(c.batches);
     stream_close(in);
-    codes_free(c.codes);
+    quantized_free(c.codes);
     model_close(c.m);
     return 0;
 }

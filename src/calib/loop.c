@@ -25,7 +25,8 @@ static bool wanted(const struct loop *l, int64_t layer, enum point p)
         struct linear k;
 
         model_linear(c, layer, i, &k);
-        if (k.input == point_input(p) && !codes_has(l->run->c->codes, k.module))
+        if (k.input == point_input(p) &&
+            !quantized_has(l->run->c->codes, k.module))
             return true;
     }
     return p == POINT_MLP_IN && l->experts.experts &&
@@ -207,7 +208,7 @@ static int take_codes(struct loop *l, struct step *t, struct err *e)
          run_reference(l, t, needed(l, layer, stop), e) < 0) ||
         feedback_wait(l->run->c->feedback, l->run->marks, l->run->c->codes, e) <
             0 ||
-        codes_check(l->run->c->codes, e) < 0)
+        quantized_check(l->run->c->codes, e) < 0)
         return e->code;
     return !l->experts.experts && next_wanted(l, layer, at + 1) == POINT_OUT ?
                send_mark(l, layer, POINT_IN, e) :

@@ -15,7 +15,7 @@ enum calib_output {
 
 struct calib {
     struct model *m;
-    struct codes *codes; /* run in place of weights */
+    struct quantized *codes; /* run in place of weights */
     /* Files with codes of a layer: "codes-%.fts", % is its number.  Read when
      * the layer comes, if it is there; NULL: none. */
     const char *codes_of;

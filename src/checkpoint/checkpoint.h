@@ -75,7 +75,7 @@ MUST_CHECK int checkpoint_read(struct checkpoint *c, const struct ck_tensor *t,
                                void *buf, struct err *e);
 
 /* Tell the reader that t comes next (may do nothing, cannot fail). */
-void checkpoint_ahead(struct checkpoint *c, const struct ck_tensor *t);
+void checkpoint_prefetch(struct checkpoint *c, const struct ck_tensor *t);
 /* XXH3 of the index, of every header, of config.json and of the files' sizes:
  * tells one checkpoint from another without reading its payload. */
 uint64_t checkpoint_fingerprint(const struct checkpoint *c);

@@ -372,13 +372,13 @@ int checkpoint_read(struct checkpoint *c, const struct ck_tensor *t, void *buf,
     return r ? r : ck_entry_read(en, f, buf, e);
 }
 
-void checkpoint_ahead(struct checkpoint *c, const struct ck_tensor *t)
+void checkpoint_prefetch(struct checkpoint *c, const struct ck_tensor *t)
 {
     const struct ck_entry *en = t->where;
     struct shard *s = &c->shard[en->shard];
 
     if (s->file)
-        file_ahead(s->file, en->offset, en->strided ? en->span : en->bytes);
+        file_prefetch(s->file, en->offset, en->strided ? en->span : en->bytes);
 }
 
 uint64_t checkpoint_fingerprint(const struct checkpoint *c)

@@ -336,7 +336,7 @@ int weights_write(struct weights_plan *p, size_t i, struct stream_writer *w,
 {
     *bytes = 0;
     if (i + 1 < p->count)
-        checkpoint_ahead(p->c, p->item[i + 1].t);
+        checkpoint_prefetch(p->c, p->item[i + 1].t);
     return write_item(p, &p->item[i], w, bytes, e);
 }
 

@@ -94,7 +94,7 @@ static int hash_file(const char *model, struct weights_file *f, struct err *e)
     for (uint64_t at = 0; !rc && at < f->size; at += CHUNK) {
         size_t n = f->size - at < CHUNK ? (size_t)(f->size - at) : CHUNK;
 
-        file_ahead(in, at + n, CHUNK);
+        file_prefetch(in, at + n, CHUNK);
         rc = file_read(in, buf, n, at, e);
         if (!rc)
             XXH3_64bits_update(state, buf, n);

@@ -18,7 +18,7 @@ enum fate { PASS, GIVEN, LATER };
 
 struct several {
     struct hessian_set *collect;
-    struct ahead *ahead;
+    struct prefetch *prefetch;
     const struct frame *frame; /* the batch */
     enum fate *fate;           /* of each */
     int n, at;
@@ -42,7 +42,7 @@ bool several_wanted(const struct hessian_set_params *p)
 }
 
 /* Looked at while it is in the cache. */
-static int look(void *arg, struct ahead *a, const struct frame *f,
+static int look(void *arg, struct prefetch *a, const struct frame *f,
                 const struct frame *have, int n, struct frame *more,
                 struct err *e)
 {
@@ -60,14 +60,15 @@ int several_open(struct several **out, struct hessian_set *c,
                  struct err *e)
 {
     struct several *s = mem_zero(1, sizeof(*s), "hessians", e);
-    const struct ahead_params p = {
-        .bytes = AHEAD_BYTES, .frames = AHEAD_FRAMES, .before = look, .arg = s
-    };
+    const struct prefetch_params p = { .bytes = PREFETCH_BYTES,
+                                       .frames = PREFETCH_FRAMES,
+                                       .before = look,
+                                       .arg = s };
 
     if (!s)
         return e->code;
     s->collect = c;
-    if (ahead_open(&s->ahead, r, w, &p, e) < 0) {
+    if (prefetch_open(&s->prefetch, r, w, &p, e) < 0) {
         free(s);
         return e->code;
     }
@@ -79,14 +80,14 @@ void several_close(struct several *s)
 {
     if (!s)
         return;
-    ahead_close(s->ahead);
+    prefetch_close(s->prefetch);
     free(s->fate);
     free(s);
 }
 
 const char *several_head(const struct several *s)
 {
-    return ahead_head(s->ahead);
+    return prefetch_head(s->prefetch);
 }
 
 /* ---- which inputs are whole ---- */
@@ -142,7 +143,7 @@ static void mark(struct several *s, const struct input *in, enum fate fate)
             s->frame[i].role == ROLE_ACTIVATION) {
             s->fate[i] = fate;
             if (fate == LATER)
-                ahead_keep(s->ahead, i);
+                prefetch_keep(s->prefetch, i);
         }
     s->later |= fate == LATER;
 }
@@ -247,7 +248,7 @@ static int work(struct several *s, struct err *e)
 
 static int next_batch(struct several *s, struct err *e)
 {
-    int rc = ahead_next(s->ahead, &s->frame, &s->n, e);
+    int rc = prefetch_next(s->prefetch, &s->frame, &s->n, e);
 
     if (rc < 0 || (!rc && !s->later))
         return rc;

@@ -20,8 +20,9 @@ MUST_CHECK int several_open(struct several **s, struct hessian_set *c,
  * with it has been done. */
 MUST_CHECK int several_next(struct several *s, struct frame *f, bool *given,
                             struct err *e);
-/* As ahead_head(). */
+/* As prefetch_head(). */
 const char *several_head(const struct several *s);
-void several_close(struct several *s); /* NULL is allowed; see ahead_close() */
+void several_close(
+    struct several *s); /* NULL is allowed; see prefetch_close() */
 
 #endif

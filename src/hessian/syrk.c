@@ -208,7 +208,7 @@ bool syrk_pack(uint16_t *packed, uint64_t room, uint64_t first,
 }
 
 /* The left side of tiles: for each STEP pairs [SYRK_PANEL columns][STEP pairs]. */
-static void turn(uint32_t *to, const uint32_t *from)
+static void transpose(uint32_t *to, const uint32_t *from)
 {
     for (int c = 0; c < SYRK_PANEL; c++)
         for (int t = 0; t < STEP; t++)
@@ -232,8 +232,8 @@ static void prepare_panels(void *ctx, size_t begin, size_t end)
 
         memset(panel + pairs * PAIR, 0, (all - pairs) * PAIR * sizeof(*panel));
         for (uint64_t t = 0; t < all; t += STEP)
-            turn((uint32_t *)(void *)(left + t * PAIR),
-                 (const uint32_t *)(const void *)(panel + t * PAIR));
+            transpose((uint32_t *)(void *)(left + t * PAIR),
+                      (const uint32_t *)(const void *)(panel + t * PAIR));
     }
 }
 

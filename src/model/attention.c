@@ -31,9 +31,9 @@ struct job {
     int64_t n_keys;            /* blocks of keys in the batch */
     int64_t padded;
     bool pairs; /* keys and values packed as bf16 pairs */
-    lanes_turn_fn *turn;
+    lanes_transpose_fn *transpose;
     size_t size; /* of a packed element */
-    struct turn q, k;
+    struct rotation q, k;
     struct source from_q, from_k, from_v;
     struct source tail; /* the rotary part of keys, one for all heads; NULL */
     void *out;
@@ -109,7 +109,7 @@ static const void *key_of(const struct job *j, int64_t row, int64_t head,
 
 /* 16 keys as pairs, neighbouring dims in 32 bits, from rows to columns; to is
  * [dim / 2][ATTEND_KEYS]. */
-static void turn_pairs(const struct job *j, const uint16_t *rows, void *to)
+static void transpose_pairs(const struct job *j, const uint16_t *rows, void *to)
 {
     int64_t d = j->l->m->config.head_dim, p = 0;
     const uint32_t *word = (const uint32_t *)(const void *)rows;
@@ -122,7 +122,7 @@ static void turn_pairs(const struct job *j, const uint16_t *rows, void *to)
             from[i] = (const float *)(const void *)(rows + i * d + 2 * p);
             into[i] = (float *)to + (p + i) * ATTEND_KEYS;
         }
-        j->turn(into, from);
+        j->transpose(into, from);
     }
     for (; p < d / 2; p++)
         for (int64_t i = 0; i < LANES; i++)
@@ -141,12 +141,12 @@ static void pack_key_pairs(const struct job *j, const struct block *b,
         uint16_t *row = rows + i % LANES * d;
 
         if (i < b->n)
-            m->k->turn_bf16(&j->k, key_of(j, b->row + i, head, (char *)room),
-                            table_row(m, b->first + i), row);
+            m->k->rotate_bf16(&j->k, key_of(j, b->row + i, head, (char *)room),
+                              table_row(m, b->first + i), row);
         else
             memset(row, 0, (size_t)d * sizeof(*row));
         if (i % LANES == LANES - 1)
-            turn_pairs(j, rows, to + i / LANES * LANES);
+            transpose_pairs(j, rows, to + i / LANES * LANES);
     }
 }
 
@@ -165,7 +165,7 @@ static void pack_keys(const struct job *j, const struct block *b, int64_t head,
     for (int64_t i = 0; i < b->n; i++) {
         const void *src = key_of(j, b->row + i, head, (char *)room);
 
-        m->k->turn_row(&j->k, src, table_row(m, b->first + i), row);
+        m->k->rotate_row(&j->k, src, table_row(m, b->first + i), row);
         for (int64_t p = 0; p < d; p++)
             f[p * ATTEND_KEYS + i] = row[p];
     }
@@ -215,8 +215,8 @@ static void pack(void *ctx, size_t begin, size_t end)
 /* ---- queries ---- */
 
 /* Head rows of a block of queries to q, as the kernels want them. */
-static void turn_queries(const struct job *j, const struct block *b,
-                         int64_t head, float *q)
+static void rotate_queries(const struct job *j, const struct block *b,
+                           int64_t head, float *q)
 {
     const struct model *m = j->l->m;
     int64_t d = m->config.head_dim;
@@ -228,9 +228,9 @@ static void turn_queries(const struct job *j, const struct block *b,
         const float *cs = table_row(m, b->first + i);
 
         if (j->pairs)
-            m->k->turn_bf16(&j->q, src, cs, (uint16_t *)q + i * d);
+            m->k->rotate_bf16(&j->q, src, cs, (uint16_t *)q + i * d);
         else
-            m->k->turn_row(&j->q, src, cs, q + i * d);
+            m->k->rotate_row(&j->q, src, cs, q + i * d);
     }
 }
 
@@ -255,7 +255,7 @@ static void attend(const struct job *j, const struct block *b, int64_t head)
         .out = out,
     };
 
-    turn_queries(j, b, head, q);
+    rotate_queries(j, b, head, q);
     if (j->pairs)
         m->k->attend_pairs(&a);
     else
@@ -309,12 +309,12 @@ int attention_run(struct layer *l, const struct state *s, void *out,
     struct job j = { .l = l, .s = s, .out = out };
     int64_t most = s->rows / ATTEND_QUERIES + s->n_sequences, n;
 
-    j.q = (struct turn){ .bf16 = m->bf16,
-                         .dim = c->head_dim,
-                         .at = c->rotary_at,
-                         .rotary = c->rotary,
-                         .pairs = c->rope_pairs,
-                         .eps = (float)c->rms_eps };
+    j.q = (struct rotation){ .bf16 = m->bf16,
+                             .dim = c->head_dim,
+                             .at = c->rotary_at,
+                             .rotary = c->rotary,
+                             .pairs = c->rope_pairs,
+                             .eps = (float)c->rms_eps };
     j.k = j.q;
     if (c->qk_norm == QK_NORM_HEAD) {
         j.q.norm = l->q_norm;
@@ -323,7 +323,7 @@ int attention_run(struct layer *l, const struct state *s, void *out,
     find_sources(&j);
     j.padded = (c->v_dim + ATTEND_ALIGN - 1) / ATTEND_ALIGN * ATTEND_ALIGN;
     j.pairs = m->bf16 && m->k->attend_pairs;
-    j.turn = lanes_turn_best();
+    j.transpose = lanes_transpose_best();
     j.size = j.pairs ? sizeof(uint16_t) : sizeof(float);
     if (buffer_reserve(&m->blocks, most, 1, sizeof(struct block), "blocks", e) <
         0)

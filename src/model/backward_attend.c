@@ -21,7 +21,7 @@ struct piece {
     const struct attend_back *a;
     int64_t row, n; /* of the sequence */
     int64_t heads, keys, d, v_dim;
-    struct turn turn;
+    struct rotation rotation;
     float *k, *gk, *gv; /* [n, d], [n, d], [n, v_dim] */
     float *q, *gq;      /* [n, d]: of a head; [BLOCK, d] */
     float *p, *gs;      /* [BLOCK, n] */
@@ -32,7 +32,7 @@ struct job {
     struct threads_error error;
 };
 
-static const float *turns(const struct piece *j, int64_t i)
+static const float *angles_of(const struct piece *j, int64_t i)
 {
     const struct model *m = j->a->m;
 
@@ -40,21 +40,22 @@ static const float *turns(const struct piece *j, int64_t i)
 }
 
 /* Rows x, which lie ld apart, as attention wants them. */
-static void turn_rows(struct piece *j, const float *norm, const float *x,
-                      int64_t ld, float *to)
+static void rotate_rows(struct piece *j, const float *norm, const float *x,
+                        int64_t ld, float *to)
 {
-    j->turn.norm = norm;
+    j->rotation.norm = norm;
     for (int64_t i = 0; i < j->n; i++)
-        j->a->m->k->turn_row(&j->turn, x + i * ld, turns(j, i), to + i * j->d);
+        j->a->m->k->rotate_row(&j->rotation, x + i * ld, angles_of(j, i),
+                               to + i * j->d);
 }
 
 /* The gradient g of row i, as it was turned, takes the place of x. */
-static void turn_back(const struct piece *j, const float *norm, int64_t i,
-                      float *g, float *x)
+static void rotate_back(const struct piece *j, const float *norm, int64_t i,
+                        float *g, float *x)
 {
-    const struct turn *t = &j->turn;
+    const struct rotation *t = &j->rotation;
     int64_t half = t->rotary / 2;
-    const float *c = turns(j, i), *s = c + half;
+    const float *c = angles_of(j, i), *s = c + half;
     float *y = g + t->at, was[HEAD_DIM_MAX];
     struct norm_back back = { x, DT_F32, j->d, j->d, norm, t->eps, g, g };
 
@@ -125,14 +126,14 @@ static void head_back(struct piece *j, int64_t head, const float *v)
     float *q = a->q + j->row * ld + head * j->d;
     const float *go = a->go + (j->row * j->heads + head) * j->v_dim;
 
-    turn_rows(j, a->q_norm, q, ld, j->q);
+    rotate_rows(j, a->q_norm, q, ld, j->q);
     for (int64_t at = 0; at < j->n; at += BLOCK) {
         int64_t rows = j->n - at < BLOCK ? j->n - at : BLOCK;
 
         block_back(j, at, rows, v, go);
         for (int64_t i = 0; i < rows; i++)
-            turn_back(j, a->q_norm, at + i, j->gq + i * j->d,
-                      q + (at + i) * ld);
+            rotate_back(j, a->q_norm, at + i, j->gq + i * j->d,
+                        q + (at + i) * ld);
     }
 }
 
@@ -143,12 +144,12 @@ static void keys_back(struct piece *j, int64_t key)
     float *k = a->k + (j->row * j->keys + key) * d;
     float *v = a->v + (j->row * j->keys + key) * e;
 
-    turn_rows(j, a->k_norm, k, j->keys * d, j->k);
+    rotate_rows(j, a->k_norm, k, j->keys * d, j->k);
     memset(j->gk, 0, (size_t)(j->n * (d + e)) * sizeof(float));
     for (int64_t h = key * shared; h < (key + 1) * shared; h++)
         head_back(j, h, v);
     for (int64_t i = 0; i < j->n; i++) {
-        turn_back(j, a->k_norm, i, j->gk + i * d, k + i * j->keys * d);
+        rotate_back(j, a->k_norm, i, j->gk + i * d, k + i * j->keys * d);
         memcpy(v + i * j->keys * e, j->gv + i * e, (size_t)e * sizeof(float));
     }
 }
@@ -167,11 +168,11 @@ static void run_pieces(void *ctx, size_t begin, size_t end)
                            .keys = c->n_kv_heads,
                            .d = d,
                            .v_dim = c->v_dim,
-                           .turn = { .dim = d,
-                                     .at = c->rotary_at,
-                                     .rotary = c->rotary,
-                                     .pairs = c->rope_pairs,
-                                     .eps = (float)c->rms_eps } };
+                           .rotation = { .dim = d,
+                                         .at = c->rotary_at,
+                                         .rotary = c->rotary,
+                                         .pairs = c->rope_pairs,
+                                         .eps = (float)c->rms_eps } };
         struct err e;
 
         p.k = scratch_thread(

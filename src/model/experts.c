@@ -96,7 +96,7 @@ static void count_tokens(struct pass *x, int64_t expert)
 
 /* ---- weights ---- */
 
-static int load_expert(struct pass *x, const struct codes *codes,
+static int load_expert(struct pass *x, const struct quantized *codes,
                        int64_t expert, int from, int to, struct expert *w,
                        struct err *e)
 {
@@ -429,7 +429,7 @@ static int take(struct pass *x, int64_t expert, int from, int to,
                 struct expert *w, struct err *e)
 {
     const struct expert_hooks *h = x->p->hooks;
-    const struct codes *codes = NULL;
+    const struct quantized *codes = NULL;
     struct linear l[THREE];
     int rc;
 

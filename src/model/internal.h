@@ -115,7 +115,7 @@ struct attend_back {
 MUST_CHECK int backward_attend(struct attend_back *a, struct err *e);
 /* A linear's weights: from codes (NULL: none) if they are there, else the
  * checkpoint's; its bias if it has one.  l->of is given. */
-MUST_CHECK int model_load_linear(struct model *m, const struct codes *codes,
+MUST_CHECK int model_load_linear(struct model *m, const struct quantized *codes,
                                  struct loaded *l, struct err *e);
 void loaded_release(struct loaded *l);
 /* Element i of p. */

@@ -21,7 +21,7 @@ enum {
 };
 
 /* What is done to the rows of q or k between the linear and attention. */
-struct turn {
+struct rotation {
     bool bf16;          /* elements of src, and rounding after each step */
     int64_t dim;        /* of a head, up to HEAD_DIM_MAX */
     int64_t at, rotary; /* the dims that turn: the first, and an even number */
@@ -70,11 +70,11 @@ struct kernels {
     bool (*finite_bf16)(const uint16_t *x, int64_t n);
     /* out[dim] = head row src (elements), normalized and turned by cs, the
      * cosines [rotary/2] and sines [rotary/2] of its position. */
-    void (*turn_row)(const struct turn *t, const void *src, const float *cs,
-                     float *out);
+    void (*rotate_row)(const struct rotation *t, const void *src,
+                       const float *cs, float *out);
     /* The same from bf16 to bf16 (t->bf16). */
-    void (*turn_bf16)(const struct turn *t, const uint16_t *src,
-                      const float *cs, uint16_t *out);
+    void (*rotate_bf16)(const struct rotation *t, const uint16_t *src,
+                        const float *cs, uint16_t *out);
     /* out[2n] = a[0] b[0] a[1] b[1] ... */
     void (*pair_rows)(const uint16_t *a, const uint16_t *b, int64_t n,
                       uint16_t *out);

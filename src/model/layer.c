@@ -62,7 +62,7 @@ static int load_stored(struct model *m, struct loaded *l, struct err *e)
     return model_weight(m, k->module, k->rows, k->cols, &l->w, e);
 }
 
-int model_load_linear(struct model *m, const struct codes *codes,
+int model_load_linear(struct model *m, const struct quantized *codes,
                       struct loaded *l, struct err *e)
 {
     const struct linear *k = &l->of;
@@ -70,8 +70,8 @@ int model_load_linear(struct model *m, const struct codes *codes,
     int rc = 0;
 
     if (codes)
-        rc = codes_linear(codes, k->module, k->rows, k->cols, m->dtype, &l->w,
-                          e);
+        rc = quantized_linear(codes, k->module, k->rows, k->cols, m->dtype,
+                              &l->w, e);
     if (rc < 0 || (!rc && load_stored(m, l, e) < 0) ||
         (!l->q && product_pack(m, k->rows, k->cols, &l->w, e) < 0))
         return e->code;
@@ -182,7 +182,8 @@ static int load_norms(struct layer *l, struct err *e)
     return c->mla.kv_lora ? load_latent(l, e) : 0;
 }
 
-static int load_all(struct layer *l, const struct codes *codes, struct err *e)
+static int load_all(struct layer *l, const struct quantized *codes,
+                    struct err *e)
 {
     const struct model_config *c = &l->m->config;
     int64_t n = model_linear_common(c, l->index);
@@ -202,7 +203,7 @@ static int load_all(struct layer *l, const struct codes *codes, struct err *e)
 }
 
 int model_load_layer(struct model *m, int64_t index, enum point from,
-                     enum point to, const struct codes *codes,
+                     enum point to, const struct quantized *codes,
                      struct layer **out, struct err *e)
 {
     struct layer *l = mem_zero(1, sizeof(*l), "layer", e);

@@ -45,7 +45,7 @@ int mixture_take(struct mixture *x, const struct state *s, int64_t at,
     return router_run(x->router, s->act, s->rows, &x->routing, at, e);
 }
 
-int mixture_run(struct mixture *x, const struct codes *codes,
+int mixture_run(struct mixture *x, const struct quantized *codes,
                 const struct expert_hooks *hooks, double *stats, struct err *e)
 {
     struct experts_pass p = { .m = x->m,

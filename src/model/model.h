@@ -128,7 +128,7 @@ struct layer;
  * found there are used dequantized in place of the checkpoint's; NULL: none.
  * E_DATA: a tensor is missing, or has another shape than the config says. */
 MUST_CHECK int model_load_layer(struct model *m, int64_t index, enum point from,
-                                enum point to, const struct codes *codes,
+                                enum point to, const struct quantized *codes,
                                 struct layer **l, struct err *e);
 void layer_release(struct layer *l); /* NULL is allowed */
 /* The bias [hidden_size] of the linear that writes into the residual stream from

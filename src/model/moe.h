@@ -88,7 +88,7 @@ struct expert_hooks {
      * used until the next call; NULL, or a module that is not in it: the
      * checkpoint's. */
     int (*codes)(void *arg, const struct linear *l, int n,
-                 const struct codes **codes, struct err *e);
+                 const struct quantized **codes, struct err *e);
     void *arg;
 };
 
@@ -98,7 +98,7 @@ struct experts_pass {
     const struct routing *routing; /* n tokens */
     const void *in; /* [n, H] elements: what is at POINT_MLP_IN */
     float *sum;     /* [n, H]: weight * output of each expert is added */
-    const struct codes *codes;        /* without hooks; may be NULL */
+    const struct quantized *codes;    /* without hooks; may be NULL */
     const struct expert_hooks *hooks; /* NULL: none */
     const char *dir;                  /* with hooks: for temporary files */
     /* With hooks: what else the tokens could have at POINT_MLP_IN, and the
@@ -143,7 +143,7 @@ void mixture_close(struct mixture *x); /* zeroed is allowed */
 MUST_CHECK int mixture_take(struct mixture *x, const struct state *s,
                             int64_t at, struct err *e);
 /* All experts; arguments as in struct experts_pass. */
-MUST_CHECK int mixture_run(struct mixture *x, const struct codes *codes,
+MUST_CHECK int mixture_run(struct mixture *x, const struct quantized *codes,
                            const struct expert_hooks *hooks, double *stats,
                            struct err *e);
 /* rows[n,H] elements, of tokens at .. at + n - 1, += what the experts say. */

@@ -34,7 +34,7 @@ struct module {
     enum dtype scale_dtype;
 };
 
-struct codes {
+struct quantized {
     struct module *module;
     size_t count;
 };
@@ -47,13 +47,13 @@ static void source_leave(struct source *s)
     free(s);
 }
 
-int codes_create(struct codes **c, struct err *e)
+int quantized_create(struct quantized **c, struct err *e)
 {
     *c = mem_zero(1, sizeof(**c), "codes", e);
     return *c ? 0 : e->code;
 }
 
-void codes_truncate(struct codes *c, size_t n)
+void quantized_truncate(struct quantized *c, size_t n)
 {
     for (; c->count > n; c->count--) {
         struct module *m = &c->module[c->count - 1];
@@ -65,26 +65,26 @@ void codes_truncate(struct codes *c, size_t n)
     }
 }
 
-void codes_free(struct codes *c)
+void quantized_free(struct quantized *c)
 {
     if (!c)
         return;
-    codes_truncate(c, 0);
+    quantized_truncate(c, 0);
     free(c->module);
     free(c);
 }
 
-size_t codes_count(const struct codes *c)
+size_t quantized_count(const struct quantized *c)
 {
     return c->count;
 }
 
-const char *codes_module(const struct codes *c, size_t i)
+const char *quantized_module(const struct quantized *c, size_t i)
 {
     return c->module[i].name;
 }
 
-static struct module *find(const struct codes *c, const char *name)
+static struct module *find(const struct quantized *c, const char *name)
 {
     for (size_t i = 0; i < c->count; i++)
         if (!strcmp(c->module[i].name, name))
@@ -92,7 +92,7 @@ static struct module *find(const struct codes *c, const char *name)
     return NULL;
 }
 
-void codes_remove(struct codes *c, const char *module)
+void quantized_remove(struct quantized *c, const char *module)
 {
     struct module *m = find(c, module), *last = c->module + c->count - 1;
 
@@ -101,13 +101,13 @@ void codes_remove(struct codes *c, const char *module)
 
         *m = *last;
         *last = gone;
-        codes_truncate(c, c->count - 1);
+        quantized_truncate(c, c->count - 1);
     }
 }
 
 /* ---- reading ---- */
 
-static struct module *add(struct codes *c, const char *name,
+static struct module *add(struct quantized *c, const char *name,
                           struct source *from, struct err *e)
 {
     struct module *m = find(c, name);
@@ -174,7 +174,7 @@ static int take_meta(struct module *m, const struct frame *f, uint64_t at,
 }
 
 /* from: the file that the frame was skimmed in, its payload there at `at`. */
-static int take(struct codes *c, const struct frame *f, struct source *from,
+static int take(struct quantized *c, const struct frame *f, struct source *from,
                 uint64_t at, struct err *e)
 {
     struct module *m;
@@ -191,12 +191,12 @@ static int take(struct codes *c, const struct frame *f, struct source *from,
                                    take_meta(m, f, at, e);
 }
 
-int codes_add(struct codes *c, const struct frame *f, struct err *e)
+int quantized_add(struct quantized *c, const struct frame *f, struct err *e)
 {
     return take(c, f, NULL, 0, e);
 }
 
-int codes_check(const struct codes *c, struct err *e)
+int quantized_check(const struct quantized *c, struct err *e)
 {
     for (size_t i = 0; i < c->count; i++) {
         const struct module *m = &c->module[i];
@@ -218,12 +218,12 @@ int codes_check(const struct codes *c, struct err *e)
     return 0;
 }
 
-bool codes_has(const struct codes *c, const char *module)
+bool quantized_has(const struct quantized *c, const char *module)
 {
     return find(c, module);
 }
 
-static int skim(struct codes *c, struct source *s, struct err *e)
+static int skim(struct quantized *c, struct source *s, struct err *e)
 {
     struct stream_expect none = { 0 };
     struct frame f;
@@ -235,12 +235,12 @@ static int skim(struct codes *c, struct source *s, struct err *e)
     while ((rc = stream_skim(s->in, &f, &at, e)) > 0)
         if (take(c, &f, s, at, e) < 0)
             return err_prefix(e, "'%s'", s->path);
-    if (rc >= 0 && codes_check(c, e) < 0)
+    if (rc >= 0 && quantized_check(c, e) < 0)
         return err_prefix(e, "'%s'", s->path);
     return rc;
 }
 
-int codes_read(struct codes *c, const char *path, struct err *e)
+int quantized_read(struct quantized *c, const char *path, struct err *e)
 {
     size_t len = strlen(path) + 1;
     struct source *s = mem_zero(1, sizeof(*s) + len, path, e);
@@ -331,8 +331,9 @@ static int dequantize_all(struct job *j, size_t n, struct err *e)
     return err_set(e, E_TEMP, "'%s': cannot allocate a row", m->name);
 }
 
-int codes_linear(const struct codes *c, const char *module, int64_t rows,
-                 int64_t cols, enum dtype dtype, void **w, struct err *e)
+int quantized_linear(const struct quantized *c, const char *module,
+                     int64_t rows, int64_t cols, enum dtype dtype, void **w,
+                     struct err *e)
 {
     struct job j = { .m = find(c, module), .dtype = dtype };
     size_t n;

@@ -7,35 +7,37 @@
 
 /* By module path: 4-bit codes, not floats.  Those of a file stay there until
  * one is wanted, so memory does not grow with the experts of a layer.  The
- * functions that change it, and codes_linear(), are for one thread at a time. */
-struct codes;
+ * functions that change it, and quantized_linear(), are for one thread at a time. */
+struct quantized;
 
-MUST_CHECK int codes_create(struct codes **c, struct err *e);
-void codes_free(struct codes *c); /* NULL is allowed */
+MUST_CHECK int quantized_create(struct quantized **c, struct err *e);
+void quantized_free(struct quantized *c); /* NULL is allowed */
 /* Add all modules of a stream of codes and qmeta frames (what forge-solve
  * writes); other frames are ignored.  The payloads of a regular file are read,
- * and checked, by codes_linear(); it stays open while a module of it is here.
+ * and checked, by quantized_linear(); it stays open while a module of it is here.
  * E_DATA: shapes disagree, a module appears twice or has only one of the two.
  */
-MUST_CHECK int codes_read(struct codes *c, const char *path, struct err *e);
+MUST_CHECK int quantized_read(struct quantized *c, const char *path,
+                              struct err *e);
 /* One frame of such a stream; others than codes and qmeta are ignored.
  * E_DATA. */
-MUST_CHECK int codes_add(struct codes *c, const struct frame *f, struct err *e);
+MUST_CHECK int quantized_add(struct quantized *c, const struct frame *f,
+                             struct err *e);
 /* E_DATA: a module has only one of codes and qmeta, or they do not fit. */
-MUST_CHECK int codes_check(const struct codes *c, struct err *e);
-bool codes_has(const struct codes *c, const char *module);
-size_t codes_count(const struct codes *c);
+MUST_CHECK int quantized_check(const struct quantized *c, struct err *e);
+bool quantized_has(const struct quantized *c, const char *module);
+size_t quantized_count(const struct quantized *c);
 /* Forget all modules but the first n. */
-void codes_truncate(struct codes *c, size_t n);
+void quantized_truncate(struct quantized *c, size_t n);
 /* Forget a module, if it is there; the last one takes its place. */
-void codes_remove(struct codes *c, const char *module);
+void quantized_remove(struct quantized *c, const char *module);
 /* Path of the i-th module; the order is that of reading. */
-const char *codes_module(const struct codes *c, size_t i);
+const char *quantized_module(const struct quantized *c, size_t i);
 /* Dequantize a module into *w (malloced, [rows, cols], f32 or bf16 by dtype).
  * 1: done; 0: there are no codes for it; E_DATA: it has another shape, or the
  * file is damaged. */
-MUST_CHECK int codes_linear(const struct codes *c, const char *module,
-                            int64_t rows, int64_t cols, enum dtype dtype,
-                            void **w, struct err *e);
+MUST_CHECK int quantized_linear(const struct quantized *c, const char *module,
+                                int64_t rows, int64_t cols, enum dtype dtype,
+                                void **w, struct err *e);
 
 #endif

@@ -105,7 +105,7 @@ static int watch_mid(void *arg, const struct expert_rows *r, struct err *e)
 }
 
 static int watch_codes(void *arg, const struct linear *l, int n,
-                       const struct codes **codes, struct err *e)
+                       const struct quantized **codes, struct err *e)
 {
     struct watch *w = arg;
     int64_t experts = model_config(w->p->m)->moe.n_experts;

@@ -182,11 +182,12 @@ static void panels_agree(void)
     panel_agrees(C);
 }
 
-static void lanes_turn(void)
+static void lanes_transpose(void)
 {
     static float a[LANES][LANES + 1], b[LANES][LANES + 3];
     static uint8_t h[LANES * LANES], g[LANES][LANES + 5];
-    lanes_turn_fn *turn[] = { lanes_turn_plain, lanes_turn_best() };
+    lanes_transpose_fn *transpose[] = { lanes_transpose_plain,
+                                        lanes_transpose_best() };
 
     for (int i = 0; i < LANES * LANES; i++) {
         a[i / LANES][i % LANES] = noise();
@@ -201,11 +202,11 @@ static void lanes_turn(void)
             to[i] = b[i];
         }
         memset(b, 0, sizeof(b));
-        turn[v](to, from);
+        transpose[v](to, from);
         for (int i = 0; i < LANES * LANES; i++)
             CHECK(b[i % LANES][i / LANES] == a[i / LANES][i % LANES]);
     }
-    lanes_turn_bytes(&g[0][0], sizeof(g[0]), h);
+    lanes_transpose_bytes(&g[0][0], sizeof(g[0]), h);
     for (int i = 0; i < LANES * LANES; i++)
         CHECK(g[i % LANES][i / LANES] == h[i]);
 }
@@ -273,7 +274,7 @@ int main(void)
     each_level(products_agree);
     each_level(panels_agree);
     each_level(nearest_is_the_code);
-    each_level(lanes_turn);
+    each_level(lanes_transpose);
     each_level(factor_multiplies_back);
     lanes_see_what_is_not_finite();
     return 0;

@@ -204,10 +204,10 @@ static void test_attention(const struct kernels *k, bool pairs)
     }
 }
 
-static void test_turn(const struct kernels *k)
+static void test_rotate(const struct kernels *k)
 {
     float x[40], w[40], cs[40], got[40];
-    struct turn t = { .dim = 40, .rotary = 40 };
+    struct rotation t = { .dim = 40, .rotary = 40 };
     double sum = 0;
 
     for (int i = 0; i < 40; i++) {
@@ -223,7 +223,7 @@ static void test_turn(const struct kernels *k)
         double r = norm ? 1 / sqrt(sum / 40) : 1;
 
         t.norm = norm ? w : NULL;
-        k->turn_row(&t, x, cs, got);
+        k->rotate_row(&t, x, cs, got);
         for (int i = 0; i < 20; i++) {
             double a = (double)x[i] * r * (norm ? (double)w[i] : 1);
             double b = (double)x[20 + i] * r * (norm ? (double)w[20 + i] : 1);
@@ -237,7 +237,7 @@ static void test_turn(const struct kernels *k)
 }
 
 /* From bf16 to bf16 it is the same as through floats. */
-static void test_turn_bf16(const struct kernels *k)
+static void test_rotate_bf16(const struct kernels *k)
 {
     static const int64_t dims[] = { 40, 64, 96, 128 };
     float w[128], cs[128], row[128];
@@ -245,19 +245,19 @@ static void test_turn_bf16(const struct kernels *k)
 
     for (size_t d = 0; d < ARRAY_LEN(dims) * 4; d++) {
         int64_t n = dims[d / 4];
-        struct turn t = { .bf16 = true,
-                          .dim = n,
-                          .rotary = d % 4 > 2 ? n / 2 : n,
-                          .norm = d % 2 ? w : NULL,
-                          .eps = 1e-6f };
+        struct rotation t = { .bf16 = true,
+                              .dim = n,
+                              .rotary = d % 4 > 2 ? n / 2 : n,
+                              .norm = d % 2 ? w : NULL,
+                              .eps = 1e-6f };
 
         for (int64_t i = 0; i < n; i++) {
             x[i] = bf16_from_f32(noise());
             w[i] = bf16((double)noise());
             cs[i] = noise() / 2;
         }
-        k->turn_row(&t, x, cs, row);
-        k->turn_bf16(&t, x, cs, got);
+        k->rotate_row(&t, x, cs, row);
+        k->rotate_bf16(&t, x, cs, got);
         for (int64_t i = 0; i < n; i++)
             CHECK(got[i] == bf16_from_f32(row[i]));
     }
@@ -282,8 +282,8 @@ static void test_level(void)
 
     test_rows(k);
     test_extremes(k);
-    test_turn(k);
-    test_turn_bf16(k);
+    test_rotate(k);
+    test_rotate_bf16(k);
     test_pair_rows(k);
     test_attention(k, false);
     if (k->attend_pairs)

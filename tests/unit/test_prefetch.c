@@ -54,45 +54,45 @@ static void make_file(const char *path)
 struct reading {
     struct stream_reader *in;
     struct stream_writer *out;
-    struct ahead *a;
+    struct prefetch *a;
 };
 
-static struct reading begin(const char *path, const struct ahead_params *p)
+static struct reading begin(const char *path, const struct prefetch_params *p)
 {
     struct reading r;
     struct stream_output out = { .path = "ahead-out" };
 
     CHECK(stream_open(&r.in, path, NULL, &e) == 0);
     CHECK(stream_create(&r.out, &out, &e) == 0);
-    CHECK(ahead_open(&r.a, r.in, r.out, p, &e) == 0);
+    CHECK(prefetch_open(&r.a, r.in, r.out, p, &e) == 0);
     return r;
 }
 
 static void end(struct reading *r)
 {
-    ahead_close(r->a);
+    prefetch_close(r->a);
     stream_close(r->in);
     stream_abort(r->out, NULL);
 }
 
 /* Every third frame is kept once. */
-static void check_file(const char *path, const struct ahead_params *p)
+static void check_file(const char *path, const struct prefetch_params *p)
 {
     struct reading r = begin(path, p);
     const struct frame *f;
     int n, next = 0, kept = 0, batches = 0;
 
-    CHECK(!ahead_head(r.a));
-    while (ahead_next(r.a, &f, &n, &e) > 0) {
+    CHECK(!prefetch_head(r.a));
+    while (prefetch_next(r.a, &f, &n, &e) > 0) {
         int keep = 0;
 
-        CHECK(ahead_head(r.a) && n - kept <= p->frames);
+        CHECK(prefetch_head(r.a) && n - kept <= p->frames);
         for (int i = 0; i < kept; i++)
             check_one(&f[i], atoi(f[i].name));
         for (int i = kept; i < n; i++, next++) {
             check_one(&f[i], next);
             if (next % 3 == 0) {
-                ahead_keep(r.a, i);
+                prefetch_keep(r.a, i);
                 keep++;
             }
         }
@@ -100,12 +100,12 @@ static void check_file(const char *path, const struct ahead_params *p)
         batches++;
     }
     CHECK(next == FRAMES && batches > 1);
-    CHECK(ahead_next(r.a, &f, &n, &e) == 0);
+    CHECK(prefetch_next(r.a, &f, &n, &e) == 0);
     end(&r);
 }
 
 /* In front of each frame with modules its number doubled. */
-static int double_it(void *arg, struct ahead *a, const struct frame *f,
+static int double_it(void *arg, struct prefetch *a, const struct frame *f,
                      const struct frame *have, int n, struct frame *more,
                      struct err *why)
 {
@@ -114,7 +114,7 @@ static int double_it(void *arg, struct ahead *a, const struct frame *f,
     CHECK(!n || atoi(have[n - 1].name) < atoi(f->name));
     if (!f->modules)
         return 0;
-    if (!(data = ahead_room(a, sizeof(*data), why)))
+    if (!(data = prefetch_room(a, sizeof(*data), why)))
         return why->code;
     *data = 2 * atoi(f->name);
     *(int *)arg += 1;
@@ -126,13 +126,13 @@ static int double_it(void *arg, struct ahead *a, const struct frame *f,
 static void check_added(const char *path)
 {
     int added = 0, seen = 0, n;
-    const struct ahead_params p = {
+    const struct prefetch_params p = {
         .bytes = 9000, .frames = 7, .before = double_it, .arg = &added
     };
     struct reading r = begin(path, &p);
     const struct frame *f;
 
-    while (ahead_next(r.a, &f, &n, &e) > 0)
+    while (prefetch_next(r.a, &f, &n, &e) > 0)
         for (int i = 0; i < n; i++)
             if (f[i].role == ROLE_NOTE) {
                 int value;
@@ -147,7 +147,7 @@ static void check_added(const char *path)
 
 static void check_cut(const char *path)
 {
-    const struct ahead_params p = { .bytes = 9000, .frames = 7 };
+    const struct prefetch_params p = { .bytes = 9000, .frames = 7 };
     struct reading r;
     const struct frame *f;
     struct stat st;
@@ -155,18 +155,18 @@ static void check_cut(const char *path)
 
     CHECK(stat(path, &st) == 0 && truncate(path, st.st_size - 5000) == 0);
     r = begin(path, &p);
-    while ((rc = ahead_next(r.a, &f, &n, &e)) > 0)
+    while ((rc = prefetch_next(r.a, &f, &n, &e)) > 0)
         for (int i = 0; i < n; i++)
             check_one(&f[i], next++);
     CHECK(rc == E_DATA && next > FRAMES / 2 && next < FRAMES);
-    CHECK(ahead_next(r.a, &f, &n, &e) == E_DATA);
+    CHECK(prefetch_next(r.a, &f, &n, &e) == E_DATA);
     end(&r);
 }
 
 /* The writer sends no more than three frames before it is answered. */
 static void check_pipe(void)
 {
-    const struct ahead_params p = { .bytes = 1 << 20, .frames = 100 };
+    const struct prefetch_params p = { .bytes = 1 << 20, .frames = 100 };
     int to[2], back[2], next = 0, n, status;
     const struct frame *f;
     struct reading r;
@@ -193,7 +193,7 @@ static void check_pipe(void)
     close(to[1]);
     dup2(to[0], 0);
     r = begin(NULL, &p);
-    while (ahead_next(r.a, &f, &n, &e) > 0)
+    while (prefetch_next(r.a, &f, &n, &e) > 0)
         for (int i = 0; i < n; i++, next++) {
             check_one(&f[i], next);
             if (next % 3 == 2)
@@ -213,9 +213,11 @@ int main(void)
     CHECK(mkdtemp(dir) && chdir(dir) == 0);
     make_file("stream");
     check_file("stream",
-               &(struct ahead_params){ .bytes = 9000, .frames = 100 });
-    check_file("stream", &(struct ahead_params){ .bytes = 1, .frames = 100 });
-    check_file("stream", &(struct ahead_params){ .bytes = 90000, .frames = 4 });
+               &(struct prefetch_params){ .bytes = 9000, .frames = 100 });
+    check_file("stream",
+               &(struct prefetch_params){ .bytes = 1, .frames = 100 });
+    check_file("stream",
+               &(struct prefetch_params){ .bytes = 90000, .frames = 4 });
     check_added("stream");
     check_cut("stream");
     check_pipe();

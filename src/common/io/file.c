@@ -284,7 +284,7 @@ int file_read(struct file *f, void *buf, size_t n, uint64_t off, struct err *e)
     return rc == 1 ? read_plain(f, buf, n, off, e) : rc;
 }
 
-void file_ahead(struct file *f, uint64_t off, uint64_t n)
+void file_prefetch(struct file *f, uint64_t off, uint64_t n)
 {
     /* a large range goes past the page cache: reading it there is work twice */
     if (n < RING_FROM)

@@ -23,7 +23,7 @@ uint64_t file_size(const struct file *f);
 MUST_CHECK int file_read(struct file *f, void *buf, size_t n, uint64_t off,
                          struct err *e);
 /* Tell the reader that [off, off+n) comes next (may do nothing). */
-void file_ahead(struct file *f, uint64_t off, uint64_t n);
+void file_prefetch(struct file *f, uint64_t off, uint64_t n);
 void file_close(struct file *f); /* NULL is allowed */
 
 /* Read a small text file whole; *text is NUL-terminated, free() it.

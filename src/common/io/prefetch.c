@@ -26,10 +26,10 @@ struct batch {
     struct err err;
 };
 
-struct ahead {
+struct prefetch {
     struct stream_reader *in;
     struct stream_writer *out;
-    struct ahead_params params;
+    struct prefetch_params params;
     size_t full;                 /* bytes of a batch */
     struct batch batch[2], *now; /* now: the caller's; NULL: none yet */
     struct room *room;
@@ -40,11 +40,11 @@ struct ahead {
     char *head;
 };
 
-int ahead_open(struct ahead **out, struct stream_reader *r,
-               struct stream_writer *w, const struct ahead_params *p,
-               struct err *e)
+int prefetch_open(struct prefetch **out, struct stream_reader *r,
+                  struct stream_writer *w, const struct prefetch_params *p,
+                  struct err *e)
 {
-    struct ahead *a = mem_zero(1, sizeof(*a), "reading ahead", e);
+    struct prefetch *a = mem_zero(1, sizeof(*a), "reading ahead", e);
 
     if (!a)
         return e->code;
@@ -64,7 +64,7 @@ int ahead_open(struct ahead **out, struct stream_reader *r,
 
 /* ---- memory ---- */
 
-void *ahead_room(struct ahead *a, size_t n, struct err *e)
+void *prefetch_room(struct prefetch *a, size_t n, struct err *e)
 {
     struct room *r;
 
@@ -86,7 +86,7 @@ void *ahead_room(struct ahead *a, size_t n, struct err *e)
     return r->p;
 }
 
-static void leave_room(struct ahead *a, const void *p)
+static void leave_room(struct prefetch *a, const void *p)
 {
     size_t i = 0;
 
@@ -101,7 +101,7 @@ static void leave_room(struct ahead *a, const void *p)
     a->room[i] = a->room[--a->n_rooms];
 }
 
-static void leave_frame(struct ahead *a, const struct frame *f)
+static void leave_frame(struct prefetch *a, const struct frame *f)
 {
     free((char *)(uintptr_t)f->modules);
     leave_room(a, f->data);
@@ -144,7 +144,7 @@ static int append(struct batch *b, const struct frame *f, struct err *e)
     return 0;
 }
 
-static int take(struct ahead *a, struct batch *b, struct frame *f,
+static int take(struct prefetch *a, struct batch *b, struct frame *f,
                 struct err *e)
 {
     struct frame more = { .role = ROLE_NONE };
@@ -155,7 +155,7 @@ static int take(struct ahead *a, struct batch *b, struct frame *f,
 
     if (rc < 0 || (rc > 0 && append(b, &more, e) < 0))
         return e->code;
-    p = ahead_room(a, f->len ? f->len : 1, e);
+    p = prefetch_room(a, f->len ? f->len : 1, e);
     if (!p)
         return e->code;
     if (f->len)
@@ -166,7 +166,7 @@ static int take(struct ahead *a, struct batch *b, struct frame *f,
 
 static void *gather(void *arg)
 {
-    struct ahead *a = arg;
+    struct prefetch *a = arg;
     struct batch *b = a->now == a->batch ? a->batch + 1 : a->batch;
     struct frame f;
 
@@ -187,7 +187,7 @@ static void *gather(void *arg)
 /* ---- the caller ---- */
 
 /* Wait until the thread has a batch, or do its work. */
-static int finish_gathering(struct ahead *a, struct err *e)
+static int finish_gathering(struct prefetch *a, struct err *e)
 {
     const uint64_t one = 1;
     uint64_t count;
@@ -207,7 +207,7 @@ static int finish_gathering(struct ahead *a, struct err *e)
 }
 
 /* What the caller keeps goes in front of b; the rest of his batch goes. */
-static int move_kept(struct ahead *a, struct batch *b, struct err *e)
+static int move_kept(struct prefetch *a, struct batch *b, struct err *e)
 {
     struct batch *old = a->now;
     int kept = 0;
@@ -230,7 +230,7 @@ static int move_kept(struct ahead *a, struct batch *b, struct err *e)
     return 0;
 }
 
-static int keep_head(struct ahead *a, struct err *e)
+static int keep_head(struct prefetch *a, struct err *e)
 {
     const char *head = stream_head(a->in);
 
@@ -243,8 +243,8 @@ static int keep_head(struct ahead *a, struct err *e)
     return 0;
 }
 
-int ahead_next(struct ahead *a, const struct frame **frame, int *n,
-               struct err *e)
+int prefetch_next(struct prefetch *a, const struct frame **frame, int *n,
+                  struct err *e)
 {
     struct batch *b = a->now == a->batch ? a->batch + 1 : a->batch;
 
@@ -270,17 +270,17 @@ int ahead_next(struct ahead *a, const struct frame **frame, int *n,
     return 1;
 }
 
-void ahead_keep(struct ahead *a, int i)
+void prefetch_keep(struct prefetch *a, int i)
 {
     a->now->keep[i] = true;
 }
 
-const char *ahead_head(const struct ahead *a)
+const char *prefetch_head(const struct prefetch *a)
 {
     return a->head;
 }
 
-void ahead_close(struct ahead *a)
+void prefetch_close(struct prefetch *a)
 {
     if (!a)
         return;

@@ -25,8 +25,8 @@ struct publish {
     int fd;
     bool named; /* tmp exists */
     uint64_t written;
-    bool may_queue;        /* the queue has not been tried yet */
-    struct behind *behind; /* writes from PLAIN bytes on; NULL: we do */
+    bool may_queue;              /* the queue has not been tried yet */
+    struct write_behind *behind; /* writes from PLAIN bytes on; NULL: we do */
 };
 
 static int open_special(struct publish *p, const struct stat *st, struct err *e)
@@ -194,13 +194,13 @@ int publish_write(struct publish *p, const void *buf, size_t n, struct err *e)
         n -= k;
     }
     if (p->may_queue && n) {
-        p->behind = behind_open(p->fd, p->written);
+        p->behind = write_behind_open(p->fd, p->written);
         p->may_queue = false;
     }
     if (!p->behind)
         return write_plain(p, b, n, e);
     p->written += n;
-    return write_error(p, behind_write(p->behind, b, n), e);
+    return write_error(p, write_behind_write(p->behind, b, n), e);
 }
 
 static int sync_dir(int fd, const char *path, struct err *e)
@@ -242,10 +242,10 @@ static int close_checked(struct publish *p, struct err *e)
 
 static int finish_queue(struct publish *p, struct err *e)
 {
-    struct behind *b = p->behind;
+    struct write_behind *b = p->behind;
 
     p->behind = NULL;
-    return b ? write_error(p, behind_finish(b), e) : 0;
+    return b ? write_error(p, write_behind_finish(b), e) : 0;
 }
 
 static int commit(struct publish *p, struct err *e)
@@ -286,7 +286,7 @@ void publish_discard(struct publish *p)
 {
     if (!p)
         return;
-    behind_drop(p->behind);
+    write_behind_drop(p->behind);
     if (p->fd >= 0)
         close(p->fd);
     if (p->named)

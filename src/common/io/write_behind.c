@@ -24,7 +24,7 @@ struct slot {
     bool busy;
 };
 
-struct behind {
+struct write_behind {
     struct io_uring ring;
     struct slot slot[SLOTS];
     char *memory;
@@ -45,10 +45,10 @@ static int open_direct(int fd)
     return open(self, O_WRONLY | O_DIRECT | O_CLOEXEC);
 }
 
-struct behind *behind_open(int fd, uint64_t at)
+struct write_behind *write_behind_open(int fd, uint64_t at)
 {
     struct err e;
-    struct behind *b = mem_zero(1, sizeof(*b), "write queue", &e);
+    struct write_behind *b = mem_zero(1, sizeof(*b), "write queue", &e);
 
     if (!b)
         return NULL;
@@ -71,13 +71,14 @@ struct behind *behind_open(int fd, uint64_t at)
     return b;
 }
 
-static void fail(struct behind *b, int error)
+static void fail(struct write_behind *b, int error)
 {
     if (!b->failed)
         b->failed = error;
 }
 
-static void write_plain(struct behind *b, const char *p, size_t n, uint64_t at)
+static void write_plain(struct write_behind *b, const char *p, size_t n,
+                        uint64_t at)
 {
     while (n && !b->failed) {
         ssize_t k = pwrite(b->fd, p, n, (off_t)at);
@@ -95,7 +96,7 @@ static void write_plain(struct behind *b, const char *p, size_t n, uint64_t at)
 }
 
 /* A chunk came back: what is missing is written again. */
-static void land(struct behind *b, struct slot *s, int res)
+static void land(struct write_behind *b, struct slot *s, int res)
 {
     size_t done = res > 0 ? (size_t)res : 0;
 
@@ -107,7 +108,7 @@ static void land(struct behind *b, struct slot *s, int res)
 
 /* Begin what was posted, take what came back; wait until no more than `most`
  * are on their way. */
-static void wait_for(struct behind *b, int most)
+static void wait_for(struct write_behind *b, int most)
 {
     struct io_uring_cqe *cqe;
 
@@ -132,7 +133,7 @@ static void wait_for(struct behind *b, int most)
 
 /* Writes that make a file longer go one after another, waiting: so make it
  * long first.  A disk too full for that is left to the writes to notice. */
-static void make_room(struct behind *b)
+static void make_room(struct write_behind *b)
 {
     if (b->at + CHUNK <= b->room)
         return;
@@ -141,7 +142,7 @@ static void make_room(struct behind *b)
         b->room = b->at + CHUNK; /* try again with the next chunk */
 }
 
-static void post(struct behind *b)
+static void post(struct write_behind *b)
 {
     struct io_uring_sqe *sqe;
     struct slot *s = b->now;
@@ -161,7 +162,7 @@ static void post(struct behind *b)
     b->filled = 0;
 }
 
-int behind_write(struct behind *b, const void *buf, size_t n)
+int write_behind_write(struct write_behind *b, const void *buf, size_t n)
 {
     const char *p = buf;
 
@@ -179,7 +180,7 @@ int behind_write(struct behind *b, const void *buf, size_t n)
 }
 
 /* Cut off the room that was not needed; a file that is too short stays so. */
-static void cut(struct behind *b, uint64_t end)
+static void cut(struct write_behind *b, uint64_t end)
 {
     struct stat st;
 
@@ -188,7 +189,7 @@ static void cut(struct behind *b, uint64_t end)
         fail(b, -errno);
 }
 
-int behind_finish(struct behind *b)
+int write_behind_finish(struct write_behind *b)
 {
     int rc;
 
@@ -198,11 +199,11 @@ int behind_finish(struct behind *b)
     if (!b->failed)
         cut(b, b->at + b->filled);
     rc = b->failed;
-    behind_drop(b);
+    write_behind_drop(b);
     return rc;
 }
 
-void behind_drop(struct behind *b)
+void write_behind_drop(struct write_behind *b)
 {
     if (!b)
         return;
@@ -214,7 +215,7 @@ void behind_drop(struct behind *b)
     free(b);
 }
 #else
-struct behind *behind_open(int fd, uint64_t at)
+struct write_behind *write_behind_open(int fd, uint64_t at)
 {
     (void)fd;
     (void)at;
@@ -222,7 +223,7 @@ struct behind *behind_open(int fd, uint64_t at)
 }
 
 /* There is none: not called. */
-int behind_write(struct behind *b, const void *buf, size_t n)
+int write_behind_write(struct write_behind *b, const void *buf, size_t n)
 {
     (void)b;
     (void)buf;
@@ -230,13 +231,13 @@ int behind_write(struct behind *b, const void *buf, size_t n)
     return -ENOSYS;
 }
 
-int behind_finish(struct behind *b)
+int write_behind_finish(struct write_behind *b)
 {
     (void)b;
     return -ENOSYS;
 }
 
-void behind_drop(struct behind *b)
+void write_behind_drop(struct write_behind *b)
 {
     (void)b;
 }

@@ -152,8 +152,8 @@ static void few_columns(const struct bf16_kernel *k, int rows, int64_t n,
 
 /* A part of what the next block reads of a panel: it lies behind what the
  * group's panels have of this one. */
-static const uint16_t *ahead_of(const struct block *b, int64_t strip, int64_t c,
-                                const uint16_t *w, int64_t panels)
+static const uint16_t *prefetch_of(const struct block *b, int64_t strip,
+                                   int64_t c, const uint16_t *w, int64_t panels)
 {
     int64_t in = c % b->group;
 
@@ -178,7 +178,7 @@ static void run_columns(const struct block *b, int64_t r, int rows,
                         b->n / 2, how);
         else
             b->kernel->run(rows, y + c, g->ldy, s, w, b->n / 2, how,
-                           ahead_of(b, strip, g->first + c, w, panels));
+                           prefetch_of(b, strip, g->first + c, w, panels));
     }
 }
 

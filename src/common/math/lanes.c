@@ -9,7 +9,8 @@
 #include <immintrin.h>
 #endif
 
-void lanes_turn_plain(float *const to[LANES], const float *const from[LANES])
+void lanes_transpose_plain(float *const to[LANES],
+                           const float *const from[LANES])
 {
     for (int c = 0; c < LANES; c++)
         for (int r = 0; r < LANES; r++)
@@ -51,7 +52,7 @@ void lanes_turn_plain(float *const to[LANES], const float *const from[LANES])
     }
 
 __attribute__((target("avx512f"))) static void
-turn_avx512(float *const to[LANES], const float *const from[LANES])
+transpose_avx512(float *const to[LANES], const float *const from[LANES])
 {
     __m512 x[LANES];
 
@@ -60,19 +61,19 @@ turn_avx512(float *const to[LANES], const float *const from[LANES])
 }
 #endif
 
-lanes_turn_fn *lanes_turn_best(void)
+lanes_transpose_fn *lanes_transpose_best(void)
 {
 #ifdef __x86_64__
     if (cpu_uses(CPU_AVX512))
-        return turn_avx512;
+        return transpose_avx512;
 #endif
-    return lanes_turn_plain;
+    return lanes_transpose_plain;
 }
 
 typedef uint8_t vb __attribute__((vector_size(LANES)));
 
 /* Four times the perfect shuffle of all rows. */
-void lanes_turn_bytes(uint8_t *to, size_t ld, const uint8_t *from)
+void lanes_transpose_bytes(uint8_t *to, size_t ld, const uint8_t *from)
 {
     vb x[LANES], y[LANES];
 

@@ -19,13 +19,13 @@ enum { LANES = 16 };
 #endif
 
 /* to[c][r] = from[r][c], r and c below LANES; the two do not overlap. */
-typedef void lanes_turn_fn(float *const to[LANES],
-                           const float *const from[LANES]);
+typedef void lanes_transpose_fn(float *const to[LANES],
+                                const float *const from[LANES]);
 /* The fastest of the level in use, and the plain one. */
-lanes_turn_fn *lanes_turn_best(void);
-lanes_turn_fn lanes_turn_plain;
+lanes_transpose_fn *lanes_transpose_best(void);
+lanes_transpose_fn lanes_transpose_plain;
 /* Of bytes: to[c * ld + r] = from[r * LANES + c]. */
-void lanes_turn_bytes(uint8_t *to, size_t ld, const uint8_t *from);
+void lanes_transpose_bytes(uint8_t *to, size_t ld, const uint8_t *from);
 /* to[n] += from[n]; next[n] is asked for meanwhile: rows of a tile are too short
  * for that to happen by itself.  No overlap. */
 void lanes_add(float *to, const float *from, size_t n, const float *next);

@@ -127,7 +127,7 @@ INLINE void sums(const float *w, const float *c, size_t n,
 /* Lanes are added one by one, of all grids at once. */
 INLINE void cost(const float *w, const float *c, size_t n,
                  const struct grid_batch *b, float norm, place_fn *place,
-                 lanes_turn_fn *turn, double *out)
+                 lanes_transpose_fn *transpose, double *out)
 {
     typedef double vd __attribute__((vector_size(64)));
     typedef float half __attribute__((vector_size(32)));
@@ -142,7 +142,7 @@ INLINE void cost(const float *w, const float *c, size_t n,
         from[i] = lane[i < b->n ? i : 0];
         to[i] = part[i];
     }
-    turn(to, (const float *const *)from);
+    transpose(to, (const float *const *)from);
 #pragma GCC unroll 16
     for (int i = 0; i < GRID_LANES; i++) {
         half x[2];
@@ -159,22 +159,22 @@ INLINE void cost(const float *w, const float *c, size_t n,
 /* The branches on norm and c become four loops. */
 INLINE void choose(const float *w, const float *c, size_t n,
                    const struct grid_batch *b, float norm, place_fn *place,
-                   lanes_turn_fn *turn, double *out)
+                   lanes_transpose_fn *transpose, double *out)
 {
     if (norm == 2 && c)
-        cost(w, c, n, b, 2, place, turn, out);
+        cost(w, c, n, b, 2, place, transpose, out);
     else if (norm == 2)
-        cost(w, NULL, n, b, 2, place, turn, out);
+        cost(w, NULL, n, b, 2, place, transpose, out);
     else if (c)
-        cost(w, c, n, b, norm, place, turn, out);
+        cost(w, c, n, b, norm, place, transpose, out);
     else
-        cost(w, NULL, n, b, norm, place, turn, out);
+        cost(w, NULL, n, b, norm, place, transpose, out);
 }
 
 static void cost_plain(const float *w, const float *c, size_t n,
                        const struct grid_batch *b, float norm, double *out)
 {
-    choose(w, c, n, b, norm, place_exactly, lanes_turn_plain, out);
+    choose(w, c, n, b, norm, place_exactly, lanes_transpose_plain, out);
 }
 
 #ifdef __x86_64__
@@ -182,7 +182,7 @@ __attribute__((target("avx2"))) static void
 cost_avx2(const float *w, const float *c, size_t n, const struct grid_batch *b,
           float norm, double *out)
 {
-    choose(w, c, n, b, norm, place_exactly, lanes_turn_best(), out);
+    choose(w, c, n, b, norm, place_exactly, lanes_transpose_best(), out);
 }
 
 #define AVX512 __attribute__((target("avx512f,avx512dq")))
@@ -191,7 +191,7 @@ AVX512 static void cost_avx512(const float *w, const float *c, size_t n,
                                const struct grid_batch *b, float norm,
                                double *out)
 {
-    choose(w, c, n, b, norm, place_exactly, lanes_turn_best(), out);
+    choose(w, c, n, b, norm, place_exactly, lanes_transpose_best(), out);
 }
 
 AVX512 INLINE void place_tame(vf *x, vf *q, const struct place *to)
@@ -215,9 +215,9 @@ AVX512 static void cost_tame(const float *w, const float *c, size_t n,
     for (int k = 0; k < b->n; k++)
         tame &= b->scale[k] > 0x1p-40f && b->scale[k] < 0x1p40f;
     if (tame)
-        choose(w, c, n, b, norm, place_tame, lanes_turn_best(), out);
+        choose(w, c, n, b, norm, place_tame, lanes_transpose_best(), out);
     else
-        choose(w, c, n, b, norm, place_exactly, lanes_turn_best(), out);
+        choose(w, c, n, b, norm, place_exactly, lanes_transpose_best(), out);
 }
 #endif
 

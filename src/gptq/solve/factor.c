@@ -150,7 +150,7 @@ struct fill {
     const float *h;
     float *upper; /* H's upper triangle by rows, each from its diagonal on */
     float *a;     /* see cholesky.h */
-    lanes_turn_fn *transpose;
+    lanes_transpose_fn *transpose;
     _Atomic uint32_t *done;
 };
 
@@ -268,7 +268,7 @@ static void fill_panels(void *ctx, size_t begin, size_t end)
 struct pack {
     struct factor *f;
     const float *a;
-    lanes_turn_fn *transpose;
+    lanes_transpose_fn *transpose;
 };
 
 /* Rows r.. of columns c0.., LANES of each, into the two panels that they fill;
@@ -406,7 +406,7 @@ int factor_plan(struct factor **out, const struct factor_params *p,
 int factor_build(struct factor **out, const struct factor_params *p,
                  const float *h, struct err *e)
 {
-    struct fill fill = { .p = p, .h = h, .transpose = lanes_turn_best() };
+    struct fill fill = { .p = p, .h = h, .transpose = lanes_transpose_best() };
     struct factor *f;
     int rc;
 

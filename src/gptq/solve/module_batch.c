@@ -18,7 +18,7 @@ struct member {
 
 struct together {
     const struct module_params *params;
-    struct ahead *ahead;
+    struct prefetch *prefetch;
     /* The reading thread's: the file, the Hessian of it that came last, and the
      * modules of the stream's own that came last. */
     struct hessian_file *file;
@@ -68,7 +68,7 @@ static bool is_ours(const struct together *t, const char *hessian)
 }
 
 /* The Hessian of a weight, out of the file, unless it was there before. */
-static int add_hessian(void *arg, struct ahead *a, const struct frame *f,
+static int add_hessian(void *arg, struct prefetch *a, const struct frame *f,
                        const struct frame *have, int n, struct frame *more,
                        struct err *e)
 {
@@ -86,7 +86,7 @@ static int add_hessian(void *arg, struct ahead *a, const struct frame *f,
         hessian_file_find(t->file, f->name, f->dims[1], &entry, &none) < 0 ||
         entry == t->last || entry->block || !is_ours(t, entry->name))
         return 0;
-    data = ahead_room(a, entry->len, e);
+    data = prefetch_room(a, entry->len, e);
     if (!data || hessian_file_read(t->file, entry, data, e) < 0)
         return e->code;
     t->last = entry;
@@ -107,16 +107,16 @@ int together_open(struct together **out, const struct module_params *p,
                   struct err *e)
 {
     struct together *t = mem_zero(1, sizeof(*t), "solve", e);
-    struct ahead_params a = { .bytes = AHEAD_BYTES,
-                              .frames = AHEAD_FRAMES,
-                              .before = add_hessian,
-                              .arg = t };
+    struct prefetch_params a = { .bytes = PREFETCH_BYTES,
+                                 .frames = PREFETCH_FRAMES,
+                                 .before = add_hessian,
+                                 .arg = t };
 
     if (!t)
         return e->code;
     t->params = p;
     if (hessian_file_open(&t->file, p->hessian, NULL, e) < 0 ||
-        ahead_open(&t->ahead, r, w, &a, e) < 0) {
+        prefetch_open(&t->prefetch, r, w, &a, e) < 0) {
         together_close(t);
         return e->code;
     }
@@ -138,7 +138,7 @@ void together_close(struct together *t)
     if (!t)
         return;
     drop_batch(t);
-    ahead_close(t->ahead);
+    prefetch_close(t->prefetch);
     hessian_file_close(t->file);
     free(t->named);
     free(t->input);
@@ -313,12 +313,12 @@ static void keep_ends(struct together *t)
         if (t->frame[i].role == ROLE_HESSIAN)
             *(t->frame[i].ancillary ? &filed : &own) = i;
     if (own >= 0)
-        ahead_keep(t->ahead, own);
+        prefetch_keep(t->prefetch, own);
     if (filed >= 0)
-        ahead_keep(t->ahead, filed);
+        prefetch_keep(t->prefetch, filed);
     t->waits = NULL;
     if (t->frame[t->n - 1].role == ROLE_WEIGHT) {
-        ahead_keep(t->ahead, --t->n);
+        prefetch_keep(t->prefetch, --t->n);
         t->waits = t->frame + t->n;
     }
 }
@@ -329,7 +329,7 @@ int together_next(struct together *t, const struct frame **frame, int *n,
     int rc;
 
     drop_batch(t);
-    rc = ahead_next(t->ahead, &t->frame, &t->n, e);
+    rc = prefetch_next(t->prefetch, &t->frame, &t->n, e);
     if (rc < 0 || (!rc && !t->waits))
         return rc;
     if (rc) {
@@ -365,5 +365,5 @@ const uint8_t *together_codes(const struct together *t, int i,
 
 const char *together_head(const struct together *t)
 {
-    return ahead_head(t->ahead);
+    return prefetch_head(t->prefetch);
 }

@@ -17,7 +17,7 @@ bool together_wanted(const struct module_params *p);
 MUST_CHECK int together_open(struct together **t, const struct module_params *p,
                              struct stream_reader *r, struct stream_writer *w,
                              struct err *e);
-/* As ahead_next(); frames of the role hessian that are ancillary come from the
+/* As prefetch_next(); frames of the role hessian that are ancillary come from the
  * file.  A weight at the end of a batch comes in the next one, with its qmeta
  * if it has one. */
 MUST_CHECK int together_next(struct together *t, const struct frame **frame,
@@ -26,9 +26,9 @@ MUST_CHECK int together_next(struct together *t, const struct frame **frame,
  * it, and what is to be noted; NULL: they were not solved. */
 const uint8_t *together_codes(const struct together *t, int i,
                               const struct module_report **note);
-/* As ahead_head(). */
+/* As prefetch_head(). */
 const char *together_head(const struct together *t);
-void together_close(
-    struct together *t); /* NULL is allowed; see ahead_close() */
+/* As prefetch_close(); NULL is allowed. */
+void together_close(struct together *t);
 
 #endif

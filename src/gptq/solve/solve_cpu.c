@@ -30,7 +30,7 @@ struct job {
     const struct solve_params *p;
     const struct factor *f;
     const struct solve_kernels *k;
-    lanes_turn_fn *transpose;
+    lanes_transpose_fn *transpose;
     const char *w;
     const uint32_t *meta;
     uint8_t *codes;
@@ -237,7 +237,7 @@ static void store_codes(struct tile *t)
             uint64_t most = width - i < STRIP ? width - i : STRIP;
             uint8_t part[STRIP * STRIP];
 
-            lanes_turn_bytes(part, STRIP, t->nibbles + i * STRIP);
+            lanes_transpose_bytes(part, STRIP, t->nibbles + i * STRIP);
             for (uint64_t r = 0; r < n; r++)
                 memcpy(to + r * width + i, part + r * STRIP, most);
         }
@@ -483,7 +483,7 @@ static int run_factor(struct job *j, struct solve_result *r, struct err *e)
     for (uint64_t c = 0; c < p->cols; c++)
         where[j->f->input[c]] = (uint32_t)c;
     j->k = solve_kernels_best();
-    j->transpose = lanes_turn_best();
+    j->transpose = lanes_transpose_best();
     choose_tiles(j);
     threads_for(j->tiles, 1, run_tiles, j);
     for (uint64_t i = 0; i < p->rows; i++) {
