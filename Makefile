@@ -15,8 +15,10 @@
 ## make check-asan    the same under AddressSanitizer and UBSan
 ## make check-aarch64 the kernels of ARM, cross-built and run by qemu-user
 ## make check-cluster forge over Slurm and ssh: takes a node down (tests/cluster)
-## make check-faults  FAULTS=500 random kills, a fifth as many limits of memory,
-##                    descriptors, file sizes (minutes to hours; not in CI)
+## make check-tsan    threads under ThreadSanitizer: pool, reading ahead, writing
+##                    behind, lent pages, the whole pipe
+## make check-faults  FAULTS=500 random kills, limits of memory and descriptors, power
+##                    cuts, hostile streams (minutes to hours; not in CI)
 ## make fuzz          fuzz every parser, FUZZ_SECONDS=60 each (clang)
 ## make bench         benchmarks, each checked against its reference first
 ## make bench-quality distance from the original: by effort, by part, by program
@@ -27,7 +29,7 @@
 ## make uninstall     remove what install put there
 ## make clean         remove what was built
 ## make help          this list
-## Settings: MODE=release|asan  V=1 (show commands)  O=build directory  CI=1 (warnings are errors)
+## Settings: MODE=release|asan|tsan  V=1 (show commands)  O=build directory  CI=1 (warnings are errors)
 ##           CC=gcc (11 or newer) or clang (14)  URING= (do without liburing)
 ##           CROSS=aarch64-linux-gnu (libraries: scripts/setup --tests, or SYSROOT=directory)
 
@@ -72,8 +74,11 @@ else ifeq ($(MODE),asan)
 CFLAGS  += -O1 -fsanitize=address,undefined -fno-sanitize-recover=all \
            -fno-omit-frame-pointer
 LDFLAGS += -fsanitize=address,undefined
+else ifeq ($(MODE),tsan)
+CFLAGS  += -O1 -fsanitize=thread -fno-omit-frame-pointer
+LDFLAGS += -fsanitize=thread
 else
-$(error MODE=$(MODE): want release or asan)
+$(error MODE=$(MODE): want release, asan or tsan)
 endif
 
 # `make URING=` builds as if there were no liburing.
@@ -102,7 +107,7 @@ HEADERS := $(sort $(wildcard src/*/*.h src/*/*/*.h))
 BENCH := $(sort $(wildcard bench/*_bench.c))
 FUZZ  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 SCRIPT := scripts/demo scripts/deb-control scripts/sysroot scripts/completions/forge.bash scripts/forge-run scripts/run-tests \
-          scripts/house scripts/setup scripts/test .ci/run tests/faults/run
+          scripts/house scripts/setup scripts/test .ci/run tests/faults/run tests/faults/threads
 
 # Products with 4-bit linears for other programs (include/forge_w4a16.h): a library
 # that shows these functions alone.
@@ -191,7 +196,7 @@ $(FAKE): tests/fake_cuda.c $(CUDA_C) $(HEADERS) $O/flags
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -fvisibility=hidden -shared -fPIC -o $@ \
 	  $(filter %.c,$^) -lm
 
-.PHONY: demo test check-asan check-aarch64 check-cluster check-faults fuzz bench bench-quality lint house interop
+.PHONY: demo test check-asan check-aarch64 check-cluster check-faults check-tsan fuzz bench bench-quality lint house interop
 demo: all
 	@scripts/demo --run
 
@@ -206,6 +211,11 @@ test: $(patsubst %.c,$O/%,$(if $(CASE),,$(call named,$(UNIT) $(FUZZ)))) \
 
 check-asan:
 	@$(MAKE) --no-print-directory test MODE=asan
+
+check-tsan: all
+	@$(MAKE) --no-print-directory MODE=tsan build/tsan/lib/4bit-forge \
+	  $(UNIT:%.c=build/tsan/%) $(patsubst bin/%,build/tsan/bin/%,$(BIN))
+	@PATH="$(CURDIR)/bin:$$PATH" tests/faults/threads build/tsan
 
 $O/run/forge-%: $O/bin/forge-%
 	$(Q)mkdir -p $(@D); printf '#!/bin/sh\nexec %s "$$@"\n' \
@@ -226,9 +236,24 @@ check-cluster: all
 	@command -v sinfo >/dev/null || { echo 'no Slurm here: skipped'; exit 77; }
 	@PATH="$(CURDIR)/bin:$$PATH" BATS_TEST_TIMEOUT=400 bats tests/cluster
 
+# Below a loop device it writes down what a file system asks of its disk; where
+# there is no libfuse3, power does not fail.
+RECORDER := $(if $(wildcard /usr/include/fuse3/fuse.h),$O/tests/faults/recorder)
+$O/tests/faults/recorder: tests/faults/recorder.c $O/flags
+	$(Q)mkdir -p $(@D); $(CC) $(CPPFLAGS) -I/usr/include/fuse3 -D_FILE_OFFSET_BITS=64 \
+	  $(CFLAGS) -o $@ $< -lfuse3 -pthread
+
+# The python3 that has setup's numpy, not another one that comes first.
+PYTHON3 := $(firstword $(wildcard /usr/bin/python3) python3)
+# FAULTS kills, half as many power cuts, as many seconds of hostile streams.
 FAULTS ?= 500
-check-faults: all
+check-faults: all $(RECORDER)
 	@PATH="$(CURDIR)/bin:$$PATH" tests/faults/run $(FAULTS) $(SEED)
+	@PATH="$(CURDIR)/bin:$$PATH" RECORDER=$(RECORDER) \
+	  $(PYTHON3) tests/faults/power $$(( ($(FAULTS) + 1) / 2 )) $(SEED)
+	@$(MAKE) --no-print-directory MODE=asan build/asan/lib/4bit-forge \
+	  $(patsubst bin/%,build/asan/bin/%,$(BIN))
+	@PATH="$(CURDIR)/build/asan/bin:$$PATH" $(PYTHON3) tests/faults/hostile $(FAULTS) $(SEED)
 
 # Clang's fuzzer needs the library built with its instrumentation.
 FUZZFLAGS := -g -O1 -fsanitize=fuzzer-no-link,address,undefined \

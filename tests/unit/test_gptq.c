@@ -66,7 +66,7 @@ static void costs_are_equal_bit_for_bit(void)
 static void quotients_are_exact(void)
 {
     grid_cost_fn *tame = grid_cost_tame(), *exact = grid_cost_best();
-    float w[64];
+    float w[64] = { 0 };
 
     for (int round = 0; tame != exact && round < 200000; round++) {
         struct grid_batch b = { .n = GRID_BATCH };
