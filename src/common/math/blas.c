@@ -88,10 +88,11 @@ static int load(struct err *e)
     so = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
     if (!so) {
         const char *why = dlerror();
-        bool memory =
-            !why || strstr(why, "memory") || strstr(why, "failed to map");
+        bool short_of = !why || strstr(why, "memory") ||
+                        strstr(why, "failed to map") ||
+                        strstr(why, "Too many open files");
 
-        return err_set(e, memory ? E_TEMP : E_CONFIG,
+        return err_set(e, short_of ? E_TEMP : E_CONFIG,
                        "cannot open OpenBLAS: %s", why ? why : "out of memory");
     }
     for (size_t i = 0; i < ARRAY_LEN(want); i++) {
