@@ -8,6 +8,7 @@
 #include "common/cli/units.h"
 #include "common/io/file.h"
 #include "common/math/threads.h"
+#include "forge/memory.h"
 #include "forge/rate.h"
 #include "forge/request.h"
 
@@ -18,7 +19,7 @@ static const double product_share = 0.35, vector_share = 0.6;
 static const double start_seconds = 0.3;
 static const double measured_for = 0.25; /* seconds, twice */
 
-enum { GRADIENT_TOKENS = 16384, MEMINFO_MAX = 1 << 16 };
+enum { GRADIENT_TOKENS = 16384 };
 
 static double least(double a, double b)
 {
@@ -130,32 +131,9 @@ static int check_disk(const char *given, const char *path, double need,
                                 size_text(a, need), size_text(b, is));
 }
 
-static double available_memory(void)
-{
-    char *text = NULL;
-    const char *line;
-    FILE *f = fopen("/proc/meminfo", "re");
-    double kib = 0;
-    struct err e;
-    size_t n;
-
-    text = f ? mem_alloc(MEMINFO_MAX, "memory", &e) : NULL;
-    if (text) {
-        n = fread(text, 1, MEMINFO_MAX - 1, f);
-        text[n] = 0;
-        line = strstr(text, "MemAvailable:");
-        if (line)
-            kib = strtod(line + strlen("MemAvailable:"), NULL);
-    }
-    if (f)
-        fclose(f);
-    free(text);
-    return kib * 1024;
-}
-
 int room_check(const struct request *r, const struct room *room, struct err *e)
 {
-    double memory = available_memory();
+    double memory = memory_available();
     char a[UNIT_TEXT], b[UNIT_TEXT];
 
     if (check_disk(r->work_path, r->work_path, room->work, e) < 0 ||

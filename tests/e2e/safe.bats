@@ -319,6 +319,23 @@ PYTHON
     at_once 66 "$bin/forge" quantize "$model" out "${quick[@]}"
 }
 
+@test "a control group with too little memory is refused at the start" {
+    group=/sys/fs/cgroup/memory file=memory.limit_in_bytes
+    [ -d $group ] || group=/sys/fs/cgroup file=memory.max
+    group=$group/forge-test-$$
+    mkdir "$group" 2>/dev/null || skip "no control group of our own"
+    if [ ! -e "$group/$file" ]; then
+        rmdir "$group"
+        skip "no limits of memory"
+    fi
+    echo 64M >"$group/$file"
+    run -75 --separate-stderr bash -c "echo \$\$ >$group/cgroup.procs && exec \"\$@\"" - \
+        forge quantize "$model" out "${small[@]}"
+    rmdir "$group"
+    [[ $stderr == "forge: needs "*" of memory, 64.0 MiB are available" ]]
+    [ ! -e out.work ]
+}
+
 # ---- what a killed run leaves, and who removes it ----
 
 @test "half an OUT of a killed forge-shard is removed by the next, and no other" {
