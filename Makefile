@@ -107,7 +107,7 @@ HEADERS := $(sort $(wildcard src/*/*.h src/*/*/*.h))
 BENCH := $(sort $(wildcard bench/*_bench.c))
 FUZZ  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 SCRIPT := scripts/demo scripts/deb-control scripts/sysroot scripts/completions/forge.bash scripts/forge-run scripts/run-tests \
-          scripts/house scripts/setup scripts/test .ci/run tests/faults/run tests/faults/limits tests/faults/threads tests/faults/threads
+          scripts/house scripts/setup scripts/test .ci/run tests/faults/run tests/faults/limits tests/faults/threads
 
 # Products with 4-bit linears for other programs (include/forge_w4a16.h): a library
 # that shows these functions alone.
