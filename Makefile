@@ -59,7 +59,7 @@ WARN     := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion \
             -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wpointer-arith \
             -Wundef -Wwrite-strings
 # No -ffast-math and no contraction: the reference must mean what it says.
-CFLAGS   := -std=c11 -g $(WARN) $(if $(CI),-Werror) -ffp-contract=off -pthread
+CFLAGS   := -std=c11 -g $(WARN) $(if $(CI),-Werror) -ffp-contract=off -pthread -fPIC # the fake plug-in has the library in it
 LDLIBS   := -Wl,--as-needed -lcjson -lxxhash -lonig -lutf8proc -lzip -lcrypto \
             -ldl -lm -pthread
 
@@ -191,10 +191,10 @@ $O/tests/fail.so: tests/fail.c $O/flags
 CUDA_C := $(patsubst %,src/common/%.c,base math/cpu math/dtype math/quant)
 # A plug-in for tests, which lies beside none of the tools.
 FAKE := $O/tests/helper/forge-cuda.so
-$(FAKE): tests/fake_cuda.c $(CUDA_C) $(HEADERS) $O/flags
+FAKES := tests/fake_cuda.c tests/fake_forward.c
+$(FAKE): $(call obj,$(FAKES)) $O/libforge.a
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -fvisibility=hidden -shared -fPIC -o $@ \
-	  $(filter %.c,$^) -lm
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -o $@ $^ -Wl,--exclude-libs,ALL $(LDLIBS)
 
 .PHONY: demo test check-asan check-aarch64 check-cluster check-faults check-tsan fuzz bench bench-quality lint house interop
 demo: all

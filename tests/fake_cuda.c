@@ -14,14 +14,12 @@
 
 #include "common/math/quant.h"
 #include "device/device.h"
+#include "fake_cuda.h"
 #include "gptq/solve/solve_table.h"
 #include "hessian/hessian_table.h"
 
 #define NO_FACTOR 7 /* first element of a Hessian that cannot be factored */
 
-struct cuda_context {
-    int nothing;
-};
 struct cuda_hessian {
     uint64_t cols, tokens;
     uint16_t *x;
@@ -31,7 +29,7 @@ struct cuda_factors {
     int n;
 };
 
-static void note(const char *what, int n, uint64_t rows, uint64_t cols)
+void fake_note(const char *what, int n, uint64_t rows, uint64_t cols)
 {
     const char *path = getenv("FAKE_CUDA_LOG");
     FILE *f = path ? fopen(path, "a") : NULL;
@@ -67,11 +65,13 @@ static int count(void)
 static int open_context(struct cuda_context **c, int device, uint64_t memory,
                         struct err *e)
 {
-    (void)memory;
     if (device)
         return err_set(e, E_DEVICE, "fake: no device %d", device);
     *c = calloc(1, sizeof(**c));
-    return *c ? 0 : err_set(e, E_TEMP, "fake");
+    if (!*c)
+        return err_set(e, E_TEMP, "fake");
+    (*c)->memory = memory;
+    return 0;
 }
 
 /* ---- Hessians ---- */
@@ -115,7 +115,7 @@ static int hessian_finish_fake(struct cuda_hessian *h, float *out,
                                struct err *e)
 {
     (void)e;
-    note("hessian", 1, h->tokens, h->cols);
+    fake_note("hessian", 1, h->tokens, h->cols);
     sum(h->x, h->tokens, h->cols, out);
     return 0;
 }
@@ -132,7 +132,7 @@ static int hessians_fake(struct cuda_context *c, uint64_t cols,
 {
     (void)c;
     (void)e;
-    note("hessians", n, 0, cols);
+    fake_note("hessians", n, 0, cols);
     for (int i = 0; i < n; i++)
         sum(t[i].x, t[i].tokens, cols, t[i].h);
     return 0;
@@ -146,7 +146,7 @@ static int build(struct cuda_factors **out, struct cuda_context *c,
     struct cuda_factors *f = calloc(1, sizeof(*f));
 
     (void)c;
-    note("factors", n, cols, cols);
+    fake_note("factors", n, cols, cols);
     *out = NULL;
     if (too_many(n)) {
         free(f);
@@ -226,7 +226,7 @@ static int solve_fake(struct cuda_context *c, const struct solve_params *p,
     int rc = 0;
 
     (void)c;
-    note("solve", n, p->rows, p->cols);
+    fake_note("solve", n, p->rows, p->cols);
     if (n % f->n)
         return err_set(e, E_DATA, "fake: %d modules, %d factors", n, f->n);
     for (int i = 0; i < n && rc >= 0; i++)
@@ -238,7 +238,7 @@ static int nearest_fake(struct cuda_context *c, const struct solve_params *p,
                         struct cuda_module *m, struct err *e)
 {
     (void)c;
-    note("round", 1, p->rows, p->cols);
+    fake_note("round", 1, p->rows, p->cols);
     return round_codes(p, NULL, m, e);
 }
 

@@ -174,6 +174,7 @@ static int take(struct batch_reader *f, struct batch *b, int64_t *rows,
     if (!b->n) { /* room for a full batch, or for this one */
         int64_t room = n > BATCH_ROWS ? n : BATCH_ROWS;
 
+        b->s.host = true;
         if (state_reserve(&b->s, f->m, room, BATCH_SEQUENCES, e) < 0)
             return e->code;
     }

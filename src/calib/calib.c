@@ -22,8 +22,19 @@ struct tapped {
 static int write_tapped(void *arg, const struct state *s, struct err *e)
 {
     const struct tapped *t = arg;
+    const struct model *m = t->r->c->m;
+    const void *rows = s->act;
+    size_t bytes =
+        (size_t)(s->rows * point_width(model_config(m), t->layer, s->at)) *
+        dtype_bits(s->dtype) / 8;
 
-    return emit_activation(t->r->c->out, t->r->s, t->b, t->layer, s->at, s->act,
+    if (model_apart(m)) {
+        if (mem_grow(&t->r->tapped, bytes, "activations", e) < 0 ||
+            model_get(m, t->r->tapped, s->act, bytes, e) < 0)
+            return e->code;
+        rows = t->r->tapped;
+    }
+    return emit_activation(t->r->c->out, t->r->s, t->b, t->layer, s->at, rows,
                            e);
 }
 
@@ -73,7 +84,8 @@ static int pass(struct run *r, int64_t layer, enum point to, struct err *e)
 static int put_hidden(struct run *r, int64_t layer, struct err *e)
 {
     for (int64_t i = 0; i < r->s->n_batches; i++)
-        if (emit_hidden(r->c->out, r->s, &r->s->batch[i], layer, COMPANION_NONE,
+        if (store_fetch(r->s, &r->s->batch[i], e) < 0 ||
+            emit_hidden(r->c->out, r->s, &r->s->batch[i], layer, COMPANION_NONE,
                         e) < 0)
             return e->code;
     return 0;
@@ -213,6 +225,8 @@ int calib_run(struct calib *c, struct err *e)
     if (rc >= 0)
         rc = fill(&r, &reference, e);
     model_release_embedding(c->m);
+    if (rc >= 0 && (rc = store_place(&s, e)) >= 0 && r.reference)
+        rc = store_place(&reference, e);
     run_start(&r);
     if (rc >= 0)
         rc = run_layers(&r, e);

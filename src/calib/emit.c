@@ -73,26 +73,6 @@ int emit_hidden(struct stream_writer *w, const struct store *s,
 
 /* ---- two streams ---- */
 
-void emit_subtract(void *to, const void *a, const void *b, const float *bias,
-                   size_t n, enum dtype t)
-{
-    enum { PIECE = 1024 };
-    size_t item = dtype_bits(t) / 8;
-    float x[PIECE], y[PIECE];
-
-    for (size_t i = 0; i < n; i += PIECE) {
-        size_t k = n - i < PIECE ? n - i : PIECE;
-
-        (void)!to_f32(x, (const char *)a + i * item, t, k);
-        (void)!to_f32(y, (const char *)b + i * item, t, k);
-        for (size_t j = 0; j < k; j++)
-            x[j] -= y[j];
-        for (size_t j = 0; bias && j < k; j++)
-            x[j] -= bias[i + j];
-        (void)!from_f32((char *)to + i * item, t, x, k);
-    }
-}
-
 int emit_companion(struct stream_writer *w, const struct frame *f,
                    enum companion companion, uint64_t width, const void *rows,
                    struct err *e)
@@ -110,18 +90,14 @@ int emit_companion(struct stream_writer *w, const struct frame *f,
 /* What stands in front of the activations of a batch at a point. */
 struct difference {
     enum companion companion; /* COMPANION_NONE: nothing does */
-    const char *reference, *here;
-    char *to;
-    const float *bias;
-    size_t width, row; /* numbers, bytes */
-    enum dtype dtype;
+    bool adds;                /* between residual streams, not activations */
+    size_t width, row;        /* numbers, bytes */
 };
 
-static struct difference difference_of(const struct emission *t,
-                                       const struct span *b)
+static struct difference difference_of(const struct emission *t)
 {
     const struct model_config *c = model_config(t->s->m);
-    struct difference d = { .dtype = model_dtype(t->s->m) };
+    struct difference d = { 0 };
     char modules[MODULES_MAX];
 
     if (!t->reference)
@@ -129,30 +105,12 @@ static struct difference difference_of(const struct emission *t,
     list_modules(c, t->layer, point_input(t->at), modules);
     if (!*modules) /* no linear reads it whose target could be corrected */
         return d;
-    d.to = store_difference(t->reference, b);
-    if (point_adds(c, t->layer, t->at)) {
-        d.companion = COMPANION_OUTPUT;
-        d.reference = store_x(t->reference, b->row);
-        d.here = store_x(t->s, b->row);
-        d.bias = t->bias;
-        d.width = (size_t)c->hidden_size;
-    } else {
-        d.companion = COMPANION_DRIFT;
-        d.reference = store_act(t->reference, b);
-        d.here = store_act(t->s, b);
-        d.width = (size_t)point_width(c, t->layer, t->at);
-    }
-    d.row = d.width * dtype_bits(d.dtype) / 8;
+    d.adds = point_adds(c, t->layer, t->at);
+    d.companion = d.adds ? COMPANION_OUTPUT : COMPANION_DRIFT;
+    d.width =
+        (size_t)(d.adds ? c->hidden_size : point_width(c, t->layer, t->at));
+    d.row = d.width * dtype_bits(model_dtype(t->s->m)) / 8;
     return d;
-}
-
-static void subtract_rows(void *ctx, size_t begin, size_t end)
-{
-    const struct difference *d = ctx;
-
-    for (size_t at = begin * d->row; begin < end; begin++, at += d->row)
-        emit_subtract(d->to + at, d->reference + at, d->here + at, d->bias,
-                      d->width, d->dtype);
 }
 
 /* ---- activations ---- */
@@ -162,8 +120,9 @@ static void subtract_rows(void *ctx, size_t begin, size_t end)
 static int write_batch(const struct emission *t, const struct span *b,
                        const void *rows, struct err *e)
 {
-    struct difference d = difference_of(t, b);
-    const char *from = rows ? rows : store_act(t->s, b), *beside = d.to;
+    struct difference d = difference_of(t);
+    const char *from = rows ? rows : store_act(t->s, b);
+    const char *beside = d.companion ? store_difference(t->reference, b) : NULL;
     char modules[MODULES_MAX];
 
     list_modules(model_config(t->s->m), t->layer, point_input(t->at), modules);
@@ -247,14 +206,19 @@ int emission_start(struct emission *t, struct err *e)
     return err_set(e, E_TEMP, "activations: cannot start a thread");
 }
 
-int emission_ready(struct emission *t, int64_t i, struct err *e)
+int emission_ready(struct emission *t, int64_t i, const struct state *here,
+                   struct err *e)
 {
     const struct span *b = &t->s->batch[i];
-    struct difference d = difference_of(t, b);
+    struct difference d = difference_of(t);
     int rc;
 
-    if (d.companion)
-        threads_for((size_t)b->rows, 64, subtract_rows, &d);
+    if (d.companion &&
+        store_subtract(t->reference, b,
+                       d.adds ? store_rows(t->reference, b->row) : NULL,
+                       d.adds ? here->x : here->act, d.adds ? t->bias : NULL,
+                       (int64_t)d.width, e) < 0)
+        return e->code;
     pthread_mutex_lock(&t->lock);
     t->ready = i + 1;
     rc = t->rc;

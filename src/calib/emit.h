@@ -21,10 +21,6 @@ MUST_CHECK int emit_activation(struct stream_writer *w, const struct store *s,
 MUST_CHECK int emit_companion(struct stream_writer *w, const struct frame *f,
                               enum companion companion, uint64_t width,
                               const void *rows, struct err *e);
-/* to = a - b - bias (NULL: none), n numbers rounded to the dtype that a and b
- * have; to may not be either. */
-void emit_subtract(void *to, const void *a, const void *b, const float *bias,
-                   size_t n, enum dtype t);
 /* The name that such frames have. */
 void emit_name(int64_t layer, enum point at, char name[FRAME_NAME_MAX + 1]);
 
@@ -58,9 +54,10 @@ struct emission {
 
 /* What is not private is filled in.  E_TEMP. */
 MUST_CHECK int emission_start(struct emission *t, struct err *e);
-/* Batch i is ready, the one behind the last.  Fails where the writing has
- * failed. */
-MUST_CHECK int emission_ready(struct emission *t, int64_t i, struct err *e);
+/* Batch i is ready, the one behind the last: its state, and its rows taken to the
+ * host.  Fails where the writing has failed. */
+MUST_CHECK int emission_ready(struct emission *t, int64_t i,
+                              const struct state *here, struct err *e);
 /* Wait until all are written; stop: or only until the frame at hand is. */
 MUST_CHECK int emission_finish(struct emission *t, bool stop, struct err *e);
 

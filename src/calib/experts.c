@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "calib/emit.h"
-#include "common/math/threads.h"
 
 int calib_experts_open(struct calib_experts *ex, struct run *run, int64_t layer,
                        struct err *e)
@@ -39,7 +38,11 @@ void calib_experts_close(struct calib_experts *ex)
     mixture_close(&ex->reference);
     free(ex->stats);
     free(ex->mark);
-    free(ex->buffer);
+    if (ex->run) {
+        model_free(ex->run->c->m, ex->room);
+        model_free(ex->run->c->m, ex->share);
+    }
+    free(ex->host);
     *ex = (struct calib_experts){ 0 };
 }
 
@@ -93,76 +96,92 @@ static bool readers(const struct calib_experts *ex, int64_t expert,
 
 /* ---- in front of an activation ---- */
 
-struct owed {
-    const struct calib_experts *ex;
-    const struct expert_rows *x;
-    char *to; /* [n, H] elements */
-};
+/* Where rows of an expert are made that go out. */
+static int reserve_room(struct calib_experts *ex, size_t bytes, struct err *e)
+{
+    const struct model *m = ex->run->c->m;
+
+    if (bytes <= ex->room_bytes && ex->room)
+        return 0;
+    model_free(m, ex->room);
+    ex->room = NULL;
+    if (model_alloc(m, &ex->room, bytes, false, NULL, e) < 0)
+        return e->code;
+    ex->room_bytes = bytes;
+    return 0;
+}
 
 /* The experts e of a token are added to it with weights g_e: shares of
  * g_e / sum of g² make up for all that it lacks, and are the smallest that do. */
-static float share(const struct routing *g, int64_t slot)
+static int open_shares(struct calib_experts *ex, struct err *e)
 {
-    const float *w = g->weights + slot / g->top_k * g->top_k;
-    double squares = 0;
+    const struct routing *g = &ex->mix.routing;
+    size_t n = (size_t)(g->n * g->top_k) * sizeof(float);
+    const struct model *m = ex->run->c->m;
+    float *share;
+    int rc;
 
-    for (int64_t k = 0; k < g->top_k; k++)
-        squares += (double)w[k] * (double)w[k];
-    return squares > 0 ? (float)((double)g->weights[slot] / squares) : 0;
-}
+    if (ex->share)
+        return 0;
+    share = mem_alloc(n + 1, "shares", e);
+    if (!share)
+        return e->code;
+    for (int64_t t = 0; t < g->n; t++) {
+        const float *w = g->weights + t * g->top_k;
+        double squares = 0;
 
-/* What an expert's output lacks by its input, and its share of what the
- * residual stream lacks before experts are added. */
-static void owe_rows(void *ctx, size_t begin, size_t end)
-{
-    const struct owed *j = ctx;
-    const struct run *run = j->ex->run;
-    const struct routing *g = &j->ex->mix.routing;
-    enum dtype t = model_dtype(run->c->m);
-    size_t h = (size_t)model_config(run->c->m)->hidden_size;
-    enum { PIECE = 256 };
-
-    for (size_t i = begin; i < end; i++) {
-        size_t item = dtype_bits(t) / 8, row = h * item;
-        int64_t token = j->x->slot[i] / g->top_k;
-        const char *from[] = { (const char *)j->x->reference + i * row,
-                               store_x(run->reference, token),
-                               store_x(run->s, token) };
-        float s = share(g, j->x->slot[i]), v[3][PIECE];
-
-        for (size_t c = 0; c < h; c += PIECE) {
-            size_t n = h - c < PIECE ? h - c : PIECE;
-
-            for (int k = 0; k < 3; k++)
-                (void)!to_f32(v[k], from[k] + c * item, t, n);
-            for (size_t k = 0; k < n; k++)
-                v[0][k] += s * (v[1][k] - v[2][k]);
-            (void)!from_f32(j->to + i * row + c * item, t, v[0], n);
-        }
+        for (int64_t k = 0; k < g->top_k; k++)
+            squares += (double)w[k] * (double)w[k];
+        for (int64_t k = 0; k < g->top_k; k++)
+            share[t * g->top_k + k] =
+                squares > 0 ? (float)((double)w[k] / squares) : 0;
     }
+    rc = model_alloc(m, (void **)&ex->share, n, true, NULL, e);
+    if (rc >= 0)
+        rc = model_put(m, ex->share, share, n, e);
+    free(share);
+    return rc;
 }
 
-/* How far the input of gate and up drifts; by how much the output of down
- * falls short. */
+/* n bytes of where layers run as the host's, until the next call. */
+static int to_host(struct calib_experts *ex, const void **rows, size_t n,
+                   struct err *e)
+{
+    if (!model_apart(ex->run->c->m))
+        return 0;
+    if (mem_grow(&ex->host, n + 1, "activations", e) < 0 ||
+        model_get(ex->run->c->m, ex->host, *rows, n, e) < 0)
+        return e->code;
+    *rows = ex->host;
+    return 0;
+}
+
+/* How far the input of gate and up drifts; what an expert's output lacks by its
+ * input, and its share of what the residual stream lacks before experts are
+ * added. */
 static int put_companion(struct calib_experts *ex, const struct expert_rows *x,
                          enum input_class in, const struct frame *f,
                          struct err *e)
 {
-    size_t h = (size_t)model_config(ex->run->c->m)->hidden_size;
-    size_t n = f->dims[0] * h;
-    struct owed owed = { .ex = ex, .x = x };
+    const struct run *run = ex->run;
+    int64_t h = model_config(run->c->m)->hidden_size;
+    size_t bytes = (size_t)(x->n * h) * dtype_bits(f->dtype) / 8;
+    const void *rows;
+    int rc = reserve_room(ex, bytes, e);
 
-    if (mem_grow(&ex->buffer, (n + 1) * dtype_bits(f->dtype) / 8, f->name, e) <
-        0)
+    if (rc >= 0 && in == IN_EXPERT)
+        rc = model_subtract(run->c->m, ex->room, x->reference, x->rows, NULL,
+                            x->n, h, e);
+    else if (rc >= 0 && (rc = open_shares(ex, e)) >= 0)
+        rc = experts_owe(run->c->m, x, ex->mix.routing.top_k, ex->share,
+                         store_rows(run->reference, 0), store_rows(run->s, 0),
+                         ex->room, e);
+    rows = ex->room;
+    if (rc < 0 || to_host(ex, &rows, bytes, e) < 0)
         return e->code;
-    owed.to = ex->buffer;
-    if (in == IN_EXPERT)
-        emit_subtract(ex->buffer, x->reference, x->rows, NULL, n, f->dtype);
-    else
-        threads_for((size_t)x->n, 64, owe_rows, &owed);
-    return emit_companion(ex->run->c->out, f,
-                          in == IN_EXPERT ? COMPANION_DRIFT : COMPANION_GAP, h,
-                          ex->buffer, e);
+    return emit_companion(run->c->out, f,
+                          in == IN_EXPERT ? COMPANION_DRIFT : COMPANION_GAP,
+                          (uint64_t)h, rows, e);
 }
 
 static int put(struct calib_experts *ex, const struct expert_rows *x,
@@ -190,7 +209,7 @@ static int put(struct calib_experts *ex, const struct expert_rows *x,
     model_activation_name(m, ex->layer, in, x->expert, name);
     snprintf(f.name, sizeof(f.name), "%s", name);
     if ((x->reference && put_companion(ex, x, in, &f, e) < 0) ||
-        stream_write(c->out, &f, e) < 0)
+        to_host(ex, &f.data, f.len, e) < 0 || stream_write(c->out, &f, e) < 0)
         return e->code;
     if (!x->last || !c->feedback)
         return 0;
@@ -259,7 +278,8 @@ static int add(struct calib_experts *ex, const struct mixture *x,
     for (int64_t i = 0; i < s->n_batches; i++) {
         const struct span *b = &s->batch[i];
 
-        mixture_add(x, store_x(s, b->row), b->row, b->rows);
+        if (mixture_add(x, store_rows(s, b->row), b->row, b->rows, e) < 0)
+            return e->code;
         if (s == ex->run->s && run_check(ex->run, b, ex->layer + 1, e) < 0)
             return e->code;
         store_leave(s, b);
@@ -291,7 +311,7 @@ int calib_experts_run(struct calib_experts *ex, bool emit, bool add_out,
     bool hook = emit && (!c->feedback || calib_experts_wanted(ex));
 
     if (hook && ex->run->reference)
-        ex->mix.reference = ex->reference.in.p;
+        ex->mix.reference = ex->reference.in;
     if (!ex->experts)
         return 0;
     if (c->skip_experts)

@@ -14,7 +14,10 @@ struct calib_experts {
     double *stats;            /* [experts, EXPERT_STATS] */
     uint64_t *mark; /* [experts, 2]: behind its input, behind its middle */
     uint64_t part;  /* of the activation that is being put out */
-    void *buffer;   /* of put_companion() */
+    void *room;     /* where layers run: rows that go out */
+    size_t room_bytes;
+    float *share;         /* there, [tokens, top_k]: of open_shares() */
+    void *host;           /* copies of what goes out, where layers run apart */
     struct linear old[2]; /* linears whose codes were used; they may go */
     int n_old;
 };

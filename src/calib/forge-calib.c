@@ -15,7 +15,8 @@ struct settings {
     struct tool tool;
     int64_t layer; /* -1: not given */
     const char *to, *hidden, *feedback, *codes_of;
-    int dtype, device, propagate, skip_experts, hitmap;
+    struct device_choice device;
+    int dtype, propagate, skip_experts, hitmap;
     struct opt_list codes;
     const char *model, *input;
     enum calib_output output;
@@ -54,7 +55,7 @@ static void parse(struct settings *s, int argc, char **argv)
           0, 0, false },
         { OPT_CHOICE, 0, "dtype", "bf16|f32", "precision [bf16]", &s->dtype, 0,
           0, false },
-        DEVICE_OPTION(&s->device),
+        GPU_OPTIONS(&s->device),
         TOOL_COMMON(&s->tool),
         TOOL_STREAM(&s->tool),
         TOOL_END,
@@ -115,8 +116,12 @@ static int read_codes(struct settings *s, struct calib *c, struct err *e)
 
 static int open_model(const struct settings *s, struct calib *c, struct err *e)
 {
-    if (device_check(s->device, e) < 0 ||
+    int rc = device_open(&s->device, &forward_plugin, e);
+
+    if (rc < 0 ||
         model_open(&c->m, s->model, s->dtype ? DT_F32 : DT_BF16, e) < 0)
+        return e->code;
+    if (model_use_device(c->m, e) < 0)
         return e->code;
     if (s->layer >= model_config(c->m)->n_layers)
         return err_set(e, E_USAGE, "--layer: '%s' has layers 0 to %lld",

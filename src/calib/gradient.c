@@ -69,7 +69,7 @@ static int pass_layer(struct run *r, int64_t layer, struct err *e)
     if (rc >= 0 && x.m) {
         rc = mixture_run(&x, NULL, NULL, NULL, e);
         if (rc >= 0)
-            mixture_add(&x, store_x(&r->s, 0), 0, r->s.rows);
+            rc = mixture_add(&x, store_x(&r->s, 0), 0, r->s.rows, e);
     }
     mixture_close(&x);
     return rc;

@@ -65,19 +65,21 @@ struct step {
 };
 
 /* Batch b of either store, from one point to another. */
-static int run_store(struct loop *l, struct layer *w, const struct store *s,
-                     const struct span *b, enum point from, enum point to,
-                     struct err *e)
+static int run_store(struct loop *l, const struct step *t, struct layer *w,
+                     const struct store *s, const struct span *b,
+                     enum point from, enum point to, struct err *e)
 {
-    if (store_load(s, b, from, &l->run->state, e) < 0)
+    struct state *state = &l->run->state;
+    bool emit = t->out && s == l->run->s;
+
+    if (store_load(s, b, from, state, e) < 0 ||
+        store_keep(s, b, t->layer, state, e) < 0 ||
+        layer_run(w, state, to, NULL, e) < 0 ||
+        store_take(s, b, t->layer, state, emit, e) < 0)
         return e->code;
-    store_keep(s, b, &l->run->state);
-    if (layer_run(w, &l->run->state, to, NULL, e) < 0)
-        return e->code;
-    return to == POINT_MLP_IN ?
-               calib_experts_take(&l->experts, b, &l->run->state,
-                                  s == l->run->reference, e) :
-               0;
+    return to == POINT_MLP_IN ? calib_experts_take(&l->experts, b, state,
+                                                   s == l->run->reference, e) :
+                                0;
 }
 
 /* Where the reference stream must be for what a stop puts out: behind a linear
@@ -110,11 +112,11 @@ static int run_reference(struct loop *l, struct step *t, enum point to,
     rc =
         model_load_layer(l->run->c->m, t->layer, t->reference, to, NULL, &w, e);
     for (int64_t i = 0; i < s->n_batches && rc >= 0; i++) {
-        rc = run_store(l, w, s, &s->batch[i], t->reference, to, e);
+        rc = run_store(l, t, w, s, &s->batch[i], t->reference, to, e);
         store_leave(s, &s->batch[i]);
     }
     if (rc >= 0) {
-        free(t->bias);
+        model_free(l->run->c->m, t->bias);
         t->bias = layer_take_bias(w, to - 1);
         t->reference = to;
     }
@@ -127,13 +129,13 @@ static int run_batch(struct loop *l, const struct step *t, int64_t i,
 {
     const struct span *b = &l->run->s->batch[i];
 
-    if (run_store(l, t->weights, l->run->s, b, t->from, t->to, e) < 0 ||
+    if (run_store(l, t, t->weights, l->run->s, b, t->from, t->to, e) < 0 ||
         (t->to == POINT_OUT && run_check(l->run, b, t->layer + 1, e) < 0))
         return e->code;
     if (t->last)
         run_progress(l->run, b);
     if (t->out)
-        return emission_ready(t->out, i, e);
+        return emission_ready(t->out, i, &l->run->state, e);
     store_leave(l->run->s, b);
     return 0;
 }
@@ -255,12 +257,11 @@ int loop_layer(struct run *r, int64_t layer, enum point to, struct err *e)
     struct loop l = { .run = r };
     int rc;
 
-    if (store_open_act(r->s, e) < 0 ||
-        (r->reference && store_open_act(r->reference, e) < 0) ||
+    if (store_open_act(r->s, r->reference, e) < 0 ||
         calib_experts_open(&l.experts, r, layer, e) < 0)
         return e->code;
     rc = run_points(&l, &t, to, e);
-    free(t.bias);
+    model_free(r->c->m, t.bias);
     calib_experts_close(&l.experts);
     return rc;
 }

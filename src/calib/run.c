@@ -1,6 +1,8 @@
 /* run.c - see run.h. */
 #include "calib/run.h"
 
+#include <stdlib.h>
+
 #include "calib/emit.h"
 #include "common/io/sync.h"
 
@@ -19,7 +21,14 @@ int run_check(const struct run *r, const struct span *b, int64_t layer,
     const struct store *s = r->s;
     int64_t row = b->row, h = model_config(s->m)->hidden_size;
     char what[FRAME_NAME_MAX + 1];
+    bool finite = false;
 
+    if (model_apart(s->m) &&
+        (model_check(s->m, store_rows(s, row), b->rows * h, &finite, e) < 0 ||
+         (!finite && store_fetch(s, b, e) < 0)))
+        return e->code;
+    if (finite)
+        return 0;
     emit_name(layer, POINT_IN, what);
     for (int64_t i = b->first; i < b->first + b->n; i++) {
         const struct sequence *x = &s->sequence[i];
@@ -69,6 +78,14 @@ static double publish_rest(const struct run *r)
                                                    PUBLISH_SECONDS;
 }
 
+static int fetch_all(const struct store *s, struct err *e)
+{
+    for (int64_t i = 0; i < s->n_batches; i++)
+        if (store_fetch(s, &s->batch[i], e) < 0)
+            return e->code;
+    return 0;
+}
+
 int run_publish(struct run *r, int64_t layer, bool force, struct err *e)
 {
     const struct calib *c = r->c;
@@ -88,6 +105,9 @@ int run_publish(struct run *r, int64_t layer, bool force, struct err *e)
                                        .layer = layer,
                                        .mark = r->marks };
     r->published = seconds_now();
+    if (fetch_all(r->s, e) < 0 ||
+        (r->reference && fetch_all(r->reference, e) < 0))
+        return e->code;
     if (publisher_start(&r->publisher, e) < 0)
         return e->code;
     return force ? publisher_join(&r->publisher, e) : 0;
@@ -96,4 +116,5 @@ int run_publish(struct run *r, int64_t layer, bool force, struct err *e)
 void run_release(struct run *r)
 {
     state_release(&r->state);
+    free(r->tapped);
 }

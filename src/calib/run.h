@@ -41,6 +41,7 @@ struct run {
     struct store *reference; /* states without any codes; NULL: none */
     bool parted;             /* which began otherwise than s */
     struct state state;
+    void *tapped;   /* activations of a batch, on the host */
     uint64_t marks; /* sent so far */
     struct publisher publisher;
     double published; /* when; monotonic seconds */

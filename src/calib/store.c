@@ -67,6 +67,11 @@ void store_init_reference(struct store *o, struct store *s)
 
 void store_release(struct store *s)
 {
+    if (s->m) {
+        model_free(s->m, s->device_x);
+        model_free(s->m, s->device_act);
+        model_free(s->m, s->difference);
+    }
     region_release(&s->x);
     region_release(&s->act);
     free(s->sequence);
@@ -81,6 +86,29 @@ size_t store_bytes(const struct store *s)
 void *store_x(const struct store *s, int64_t row)
 {
     return (char *)s->x.p + (size_t)row * x_row(s);
+}
+
+void *store_rows(const struct store *s, int64_t row)
+{
+    return s->device_x ? (char *)s->device_x + (size_t)row * x_row(s) :
+                         store_x(s, row);
+}
+
+int store_place(struct store *s, struct err *e)
+{
+    if (!model_apart(s->m))
+        return 0;
+    if (model_alloc(s->m, &s->device_x, store_bytes(s), true, NULL, e) < 0)
+        return e->code;
+    return model_put(s->m, s->device_x, s->x.p, store_bytes(s), e);
+}
+
+int store_fetch(const struct store *s, const struct span *b, struct err *e)
+{
+    if (!s->device_x)
+        return 0;
+    return model_get(s->m, store_x(s, b->row), store_rows(s, b->row),
+                     (size_t)b->rows * x_row(s), e);
 }
 
 static size_t act_at(const struct store *s, int64_t row)
@@ -166,9 +194,102 @@ void *store_difference(const struct store *o, const struct span *b)
     return (char *)o->act.p + act_at(o, b->row);
 }
 
-int store_open_act(struct store *s, struct err *e)
+/* ---- on a device ---- */
+
+/* Batches begin at whole lines: what a product does may depend on where its
+ * input lies in one. */
+enum { LINE = 256 };
+
+static size_t device_at(const struct store *s, const struct span *b)
 {
-    return region_reserve(&s->act, act_at(s, s->rows + SLACK_ROWS), e);
+    size_t at = act_at(s, b->row) + (size_t)b->first * LINE;
+
+    return at / LINE * LINE;
+}
+
+static size_t device_bytes(const struct store *s)
+{
+    return act_at(s, s->rows) + (size_t)(s->n_sequences + 1) * LINE;
+}
+
+static void *device_act(const struct store *s, const struct span *b)
+{
+    return (char *)s->device_act + device_at(s, b);
+}
+
+static size_t act_bytes(const struct store *s, const struct span *b,
+                        int64_t layer, enum point p)
+{
+    return (size_t)(b->rows * point_width(model_config(s->m), layer, p)) *
+           item(s);
+}
+
+static int open_difference(struct store *o, struct err *e)
+{
+    int64_t h = model_config(o->m)->hidden_size, rows = 0;
+
+    for (int64_t i = 0; i < o->n_batches; i++)
+        rows = o->batch[i].rows > rows ? o->batch[i].rows : rows;
+    return model_alloc(o->m, &o->difference,
+                       (size_t)(rows * (o->widest > h ? o->widest : h)) *
+                           item(o),
+                       false, NULL, e);
+}
+
+/* All activations, or none: those of both streams. */
+static int open_device(struct store *s, struct store *o, struct err *e)
+{
+    size_t room, need = device_bytes(s) + (o ? device_bytes(o) : 0);
+    struct err why;
+
+    if (o && !o->difference && open_difference(o, e) < 0)
+        return e->code;
+    if (s->device_act)
+        return 0;
+    if (model_spare(s->m, &room, e) < 0)
+        return e->code;
+    if (need > room)
+        return 0;
+    if (model_alloc(s->m, &s->device_act, device_bytes(s), false, NULL, &why) >=
+            0 &&
+        o)
+        (void)!model_alloc(s->m, &o->device_act, device_bytes(o), false, NULL,
+                           &why);
+    if (o && !o->device_act) {
+        model_free(s->m, s->device_act);
+        s->device_act = NULL;
+    }
+    return 0;
+}
+
+int store_open_act(struct store *s, struct store *o, struct err *e)
+{
+    if (region_reserve(&s->act, act_at(s, s->rows + SLACK_ROWS), e) < 0 ||
+        (o && region_reserve(&o->act, act_at(o, o->rows + SLACK_ROWS), e) < 0))
+        return e->code;
+    return model_apart(s->m) ? open_device(s, o, e) : 0;
+}
+
+int store_subtract(const struct store *o, const struct span *b, const void *a,
+                   const void *here, const float *bias, int64_t width,
+                   struct err *e)
+{
+    size_t bytes = (size_t)(b->rows * width) * item(o);
+    void *host = store_difference(o, b), *to = o->difference;
+
+    if (!model_apart(o->m))
+        return model_subtract(o->m, host, a ? a : store_act(o, b), here, bias,
+                              b->rows, width, e);
+    if (!a && o->device_act)
+        a = device_act(o, b);
+    if (!a) {
+        if (model_put(o->m, to, store_act(o, b), bytes, e) < 0)
+            return e->code;
+        a = to;
+    }
+    return model_subtract(o->m, to, a, here, bias, b->rows, width, e) < 0 ?
+               e->code :
+               model_get(o->m, host, to, bytes, e);
 }
 
 int store_load(const struct store *s, const struct span *b, enum point at,
@@ -180,15 +301,34 @@ int store_load(const struct store *s, const struct span *b, enum point at,
         length[i] = s->sequence[b->first + i].length;
     if (state_prepare(st, s->m, at, length, b->n, e) < 0)
         return e->code;
-    st->x = store_x(s, b->row);
+    st->x = store_rows(s, b->row);
     return 0;
 }
 
-void store_keep(const struct store *s, const struct span *b, struct state *st)
+int store_keep(const struct store *s, const struct span *b, int64_t layer,
+               struct state *st, struct err *e)
 {
-    st->end = store_act(s, b);
-    if (st->at != POINT_IN)
+    bool apart = model_apart(s->m);
+
+    st->end = !apart        ? store_act(s, b) :
+              s->device_act ? device_act(s, b) :
+                              NULL;
+    if (st->at == POINT_IN)
+        return 0;
+    if (st->end)
         st->act = st->end;
+    return st->end ? 0 :
+                     model_put(s->m, st->act, store_act(s, b),
+                               act_bytes(s, b, layer, st->at), e);
+}
+
+int store_take(const struct store *s, const struct span *b, int64_t layer,
+               const struct state *st, bool emit, struct err *e)
+{
+    if (!model_apart(s->m) || st->at == POINT_OUT || (s->device_act && !emit))
+        return 0;
+    return model_get(s->m, store_act(s, b), st->act,
+                     act_bytes(s, b, layer, st->at), e);
 }
 
 void store_leave(const struct store *s, const struct span *b)

@@ -45,6 +45,18 @@ static __device__ __forceinline__ void load_transposed(uint32_t r[4],
                  : "memory");
 }
 
+/* The same as they lie: lane l gets columns 2 (l % 4) and the next of row l / 4 of
+ * each. */
+static __device__ __forceinline__ void load_matrices(uint32_t r[4],
+                                                     uint32_t from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 "
+                 "{%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
+}
+
 /* d[16, 8] += a[16, 16] b[16, 8]: lane l holds of d the rows l / 4 and l / 4 + 8
  * of columns 2 (l % 4) and the next. */
 static __device__ __forceinline__ void multiply(float d[4], const uint32_t a[4],

@@ -90,7 +90,8 @@ int eval_open(struct eval **out, const struct eval_params *p, struct err *e)
     v->side[OTHER].dir = p->other;
     for (int i = 0; i < SIDES; i++) {
         region_init(&v->side[i].hidden, p->tmp);
-        if (model_open(&v->side[i].model, v->side[i].dir, p->dtype, e) < 0) {
+        if (model_open(&v->side[i].model, v->side[i].dir, p->dtype, e) < 0 ||
+            model_use_device(v->side[i].model, e) < 0) {
             eval_close(v);
             return e->code;
         }
@@ -174,20 +175,46 @@ static int run_batch(struct eval *v, struct side *s, struct layer *l,
                      const struct corpus *c, size_t first, size_t end,
                      int64_t *length, struct err *e)
 {
-    size_t at = c->start[first];
+    size_t at = c->start[first], bytes;
 
     for (size_t i = first; i < end; i++)
         length[i - first] = (int64_t)(c->start[i + 1] - c->start[i]);
     if (state_prepare(state, s->model, POINT_IN, length, (int64_t)(end - first),
                       e) < 0)
         return e->code;
-    state->x = hidden(v, s, at);
+    bytes = (c->start[end] - at) * v->row_bytes;
+    if (!model_apart(s->model))
+        state->x = hidden(v, s, at);
+    else if (model_put(s->model, state->x, hidden(v, s, at), bytes, e) < 0)
+        return e->code;
     if ((mix && (layer_run(l, state, POINT_MLP_IN, NULL, e) < 0 ||
                  mixture_take(mix, state, (int64_t)at, e) < 0)) ||
         layer_run(l, state, POINT_OUT, NULL, e) < 0)
         return e->code;
-    region_leave(&s->hidden, at * v->row_bytes,
-                 (c->start[end] - at) * v->row_bytes);
+    if (model_apart(s->model) &&
+        model_get(s->model, hidden(v, s, at), state->x, bytes, e) < 0)
+        return e->code;
+    region_leave(&s->hidden, at * v->row_bytes, bytes);
+    return 0;
+}
+
+/* What the experts add to n tokens; the state has room for some. */
+static int add_experts(struct eval *v, struct side *s,
+                       const struct mixture *mix, const struct state *state,
+                       size_t n, struct err *e)
+{
+    const struct model *m = s->model;
+    size_t k;
+
+    if (!model_apart(m))
+        return mixture_add(mix, s->hidden.p, 0, (int64_t)n, e);
+    for (size_t t = 0; t < n; t += k) {
+        k = n - t < (size_t)state->rows ? n - t : (size_t)state->rows;
+        if (model_put(m, state->x, hidden(v, s, t), k * v->row_bytes, e) < 0 ||
+            mixture_add(mix, state->x, (int64_t)t, (int64_t)k, e) < 0 ||
+            model_get(m, hidden(v, s, t), state->x, k * v->row_bytes, e) < 0)
+            return e->code;
+    }
     return 0;
 }
 
@@ -216,7 +243,7 @@ static int run_layer(struct eval *v, struct side *s, int64_t index,
     if (rc >= 0 && mixed)
         rc = mixture_run(&mix, NULL, NULL, NULL, e);
     if (rc >= 0 && mixed)
-        mixture_add(&mix, s->hidden.p, 0, (int64_t)c->start[c->count]);
+        rc = add_experts(v, s, &mix, state, c->start[c->count], e);
     mixture_close(&mix);
     return rc < 0 ? rc : 0;
 }
@@ -351,8 +378,15 @@ static int block_logits(struct eval *v, int s, size_t row, size_t n, int to,
     struct side *from = &v->side[s];
     int64_t vocab = eval_vocab(v);
     void *x = v->side[to].x;
+    const void *rows = hidden(v, from, row);
 
-    head_norm(from->head, hidden(v, from, row), (int64_t)n, x);
+    if (model_apart(from->model)) {
+        if (model_put(from->model, x, rows, n * v->row_bytes, e) < 0)
+            return e->code;
+        rows = x;
+    }
+    if (head_norm(from->head, rows, (int64_t)n, x, e) < 0)
+        return e->code;
     return head_logits(from->head, x, (int64_t)n, 0, vocab, v->side[to].logits,
                        vocab, e);
 }
@@ -419,10 +453,12 @@ static int open_heads(struct eval *v, size_t block, struct err *e)
         if ((i == ORIGINAL || !v->by_layer) &&
             model_load_head(s->model, &s->head, e) < 0)
             return e->code;
-        s->x = mem_alloc(block * v->row_bytes, "hidden states", e);
+        if (model_alloc(s->model, &s->x, block * v->row_bytes, false, NULL, e) <
+            0)
+            return e->code;
         s->logits = mem_alloc(block * (size_t)eval_vocab(v) * sizeof(float),
                               "logits", e);
-        if (!s->x || !s->logits)
+        if (!s->logits)
             return e->code;
     }
     return 0;
@@ -466,9 +502,10 @@ void eval_close(struct eval *v)
         struct side *s = &v->side[i];
 
         head_release(s->head);
+        if (s->model)
+            model_free(s->model, s->x);
         model_close(s->model);
         region_release(&s->hidden);
-        free(s->x);
         free(s->logits);
     }
     free(v);

@@ -7,8 +7,10 @@
 #include <stdlib.h>
 
 #include "common/cli/tool.h"
+#include "device/device.h"
 #include "eval/eval.h"
 #include "eval/report.h"
+#include "model/model.h"
 
 enum { DTYPE_F32, DTYPE_BF16 };
 
@@ -18,6 +20,7 @@ struct settings {
     double max_ppl_ratio; /* 0: any */
     const char *tmp, *tokens;
     const char *original, *other;
+    struct device_choice device;
 };
 
 static void parse(struct settings *s, int argc, char **argv)
@@ -33,6 +36,7 @@ static void parse(struct settings *s, int argc, char **argv)
           &s->max_ppl_ratio, 0, 1e300, true },
         { OPT_CHOICE, 0, "dtype", "f32|bf16", "compute in [f32]", &s->dtype, 0,
           0, false },
+        GPU_OPTIONS(&s->device),
         { OPT_STR, 0, "tmp", "DIR", "directory for temporary files [/tmp]",
           &s->tmp, 0, 0, true },
         { OPT_STR, 0, "expect-key", "KEY",
@@ -158,7 +162,8 @@ int main(int argc, char **argv)
         .tmp = s.tmp,
         .by_layer = s.by_layer,
     };
-    if (eval_open(&v, &p, &e) < 0 || read_tokens(&c, &s, eval_vocab(v), &e) < 0)
+    if (device_open(&s.device, &forward_plugin, &e) < 0 ||
+        eval_open(&v, &p, &e) < 0 || read_tokens(&c, &s, eval_vocab(v), &e) < 0)
         die_err(&e);
     n = (size_t)eval_variants(v);
     report = mem_zero(n, sizeof(*report), "report", &e);

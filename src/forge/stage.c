@@ -155,7 +155,7 @@ static int stage_loop(struct stage *s, struct err *e)
     bool both = s->j.propagate == PROPAGATE_BOTH;
     const char *hidden = in_dir(s->path[3], s->S, "hidden.fts");
     bool resume = states_usable(s, hidden);
-    struct command *c = tool(s, "forge-calib");
+    struct command *c = on_device(s, "forge-calib");
 
     command_add(c, "--feedback", "-", "--codes",
                 in_dir(s->path[4], s->S, "codes-%.fts"), "--expect-key",
@@ -190,7 +190,7 @@ static int stage_fisher(struct stage *s, struct err *e)
 static int stage_calibrate(struct stage *s, struct err *e)
 {
     bool first = !s->layer;
-    struct command *c = tool(s, "forge-calib");
+    struct command *c = on_device(s, "forge-calib");
 
     (void)e;
     command_add(c, "--layer", number_word(s->number[1], s->layer),

@@ -309,6 +309,8 @@ int attention_run(struct layer *l, const struct state *s, void *out,
     struct job j = { .l = l, .s = s, .out = out };
     int64_t most = s->rows / ATTEND_QUERIES + s->n_sequences, n;
 
+    if (m->on)
+        return device_attend(l, s, out, e);
     j.q = (struct rotation){ .bf16 = m->bf16,
                              .dim = c->head_dim,
                              .at = c->rotary_at,

@@ -362,11 +362,12 @@ int backward_mlp(struct model *m, int64_t layer, const void *x, int64_t n,
     gin = in ? mem_zero((size_t)count, sizeof(float), "gradients", e) : NULL;
     rc = gin ? 0 : e->code;
     if (rc >= 0) {
-        model_norm(m, x, w, n, normed);
+        rc = model_norm(m, x, w, n, normed, e);
         (void)!to_f32(in, normed, m->dtype, (size_t)count);
         j = (struct mlp_back){ .h = h, .in = in, .g = g, .gin = gin };
-        rc = run_layer(m, layer, normed, n, &j, e);
     }
+    if (rc >= 0)
+        rc = run_layer(m, layer, normed, n, &j, e);
     if (rc >= 0)
         backward_norm(m, x, w, gin, n, g);
     free(w);

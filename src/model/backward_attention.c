@@ -355,9 +355,9 @@ int backward_attention(struct attention_back *a, const void *x,
                              .k_norm = head ? a->k_norm : NULL };
 
     a->n = first[n_sequences];
-    if (reserve(a, e) < 0)
+    if (reserve(a, e) < 0 ||
+        model_norm(m, x, a->norm, a->n, a->elements.p, e) < 0)
         return e->code;
-    model_norm(m, x, a->norm, a->n, a->elements.p);
     (void)!to_f32(a->in.p, a->elements.p, m->dtype,
                   (size_t)(a->n * c->hidden_size));
     if (c->mla.kv_lora)

@@ -164,9 +164,11 @@ static int back(struct model *m, const void *x, struct head_back *j, float *g,
     j->block = j->g + 2 * rows;
     j->most = j->block + BLOCK * j->h;
     j->scale = j->most + n;
-    model_norm(m, x, norm, j->n, j->g + rows); /* elements of f32 at most */
+    rc = model_norm(m, x, norm, j->n, j->g + rows,
+                    e); /* elements: f32 at most */
     (void)!to_f32(j->y, j->g + rows, m->dtype, rows);
-    rc = run(j, e);
+    if (rc >= 0)
+        rc = run(j, e);
     for (size_t i = 0; i < rows; i++)
         g[i] = 0;
     if (rc >= 0)

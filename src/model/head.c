@@ -85,7 +85,7 @@ int model_embed(const struct model *m, const int32_t *tokens, int64_t n,
 struct head {
     struct model *m;
     float *norm;
-    void *w; /* elements [vocab_size, hidden_size] */
+    struct loaded lm; /* [vocab_size, hidden_size] */
 };
 
 const char *model_head_module(const struct model *m, struct err *e)
@@ -114,11 +114,14 @@ static int load_head(struct head *h, struct err *e)
     if (model_vector(m, "model.norm.weight", m->config.hidden_size, &h->norm,
                      e) < 0)
         return e->code;
-    if (model_weight(m, module, m->config.vocab_size, m->config.hidden_size,
-                     &h->w, e) < 0)
+    if (model_place(m, (void **)&h->norm,
+                    (size_t)m->config.hidden_size * sizeof(*h->norm), e) < 0)
         return e->code;
-    return product_pack(m, m->config.vocab_size, m->config.hidden_size, &h->w,
-                        e);
+    h->lm.of.rows = m->config.vocab_size;
+    h->lm.of.cols = m->config.hidden_size;
+    if (model_weight(m, module, h->lm.of.rows, h->lm.of.cols, &h->lm.w, e) < 0)
+        return e->code;
+    return loaded_place(m, &h->lm, e);
 }
 
 int model_load_head(struct model *m, struct head **out, struct err *e)
@@ -140,22 +143,19 @@ void head_release(struct head *h)
 {
     if (!h)
         return;
-    free(h->norm);
-    free(h->w);
+    model_free(h->m, h->norm);
+    loaded_release(&h->lm);
     free(h);
 }
 
-void head_norm(const struct head *h, const void *x, int64_t n, void *out)
+int head_norm(const struct head *h, const void *x, int64_t n, void *out,
+              struct err *e)
 {
-    model_norm(h->m, x, h->norm, n, out);
+    return model_norm(h->m, x, h->norm, n, out, e);
 }
 
 int head_logits(const struct head *h, const void *normed, int64_t n, int64_t v0,
                 int64_t nv, float *logits, int64_t ld, struct err *e)
 {
-    const struct model_config *c = &h->m->config;
-    struct loaded l = { .of = { .rows = c->vocab_size, .cols = c->hidden_size },
-                        .w = h->w };
-
-    return product_sums(h->m, normed, n, &l, v0, nv, logits, ld, e);
+    return product_sums(h->m, normed, n, &h->lm, v0, nv, logits, ld, e);
 }

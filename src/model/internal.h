@@ -2,6 +2,7 @@
 #ifndef FORGE_MODEL_INTERNAL_H
 #define FORGE_MODEL_INTERNAL_H
 
+#include "model/forward_table.h"
 #include "model/kernels.h"
 #include "model/model.h"
 #include "model/rope.h"
@@ -16,6 +17,11 @@ struct model {
     const struct kernels *k;
     float scale; /* of attention scores */
     struct rope_table rope;
+    /* where layers run, and their rows and weights are; NULL: on the host */
+    const struct forward_table *on;
+    struct cuda_context *context;
+    struct buffer turns; /* there: rope.cs */
+    int64_t turned;      /* its positions */
     /* elements [rows, ...]: what the linears of q, k and v say; with latent
      * attention key is kv_a's and value kv_b's */
     struct buffer q, key, value;
@@ -30,12 +36,13 @@ struct model {
 };
 
 /* A linear with its weights: elements [rows, cols] after product_pack(), or in 4
- * bits; bias f32 or NULL. */
+ * bits; bias f32 or NULL.  Once placed it is where layers run. */
 struct loaded {
     struct linear of;
     void *w;
     struct forge_w4a16 *q; /* NULL: w */
     float *bias;
+    const struct model *placed; /* NULL: w and bias are the host's */
 };
 
 struct layer {
@@ -51,15 +58,15 @@ struct layer {
 /* Norms of latents have this epsilon whatever the config says. */
 #define LATENT_EPS 1e-6f
 
-/* A norm weight or bias: n floats, rounded to bf16 in that mode. */
+/* A norm weight or bias: n floats, rounded to bf16 in that mode, of the host. */
 MUST_CHECK int model_vector(struct model *m, const char *name, int64_t n,
                             float **v, struct err *e);
 /* A linear of the checkpoint as elements; E_DATA when its shape is another. */
 MUST_CHECK int model_weight(struct model *m, const char *module, int64_t rows,
                             int64_t cols, void **w, struct err *e);
 /* out = norm of n rows of the residual stream. */
-void model_norm(const struct model *m, const void *x, const float *w, int64_t n,
-                void *out);
+MUST_CHECK int model_norm(const struct model *m, const void *x, const float *w,
+                          int64_t n, void *out, struct err *e);
 /* out[rows, n] = norms of rows of n elements of x, which lie ld apart; out may
  * be x where ld is n. */
 struct norm {
@@ -69,7 +76,8 @@ struct norm {
     float eps;
     void *out;
 };
-void model_norm_rows(const struct model *m, const struct norm *j);
+MUST_CHECK int model_norm_rows(const struct model *m, const struct norm *j,
+                               struct err *e);
 struct routing;
 /* Token `token` of `to` from score[experts], which holds its logits and
  * becomes its scores.  bias: of sigmoid, or NULL; choice: room for as many. */
@@ -117,6 +125,10 @@ MUST_CHECK int backward_attend(struct attend_back *a, struct err *e);
  * checkpoint's; its bias if it has one.  l->of is given. */
 MUST_CHECK int model_load_linear(struct model *m, const struct quantized *codes,
                                  struct loaded *l, struct err *e);
+/* Its two parts: reading, which another thread may do, and placing. */
+MUST_CHECK int model_read_linear(struct model *m, const struct quantized *codes,
+                                 struct loaded *l, struct err *e);
+MUST_CHECK int loaded_place(struct model *m, struct loaded *l, struct err *e);
 void loaded_release(struct loaded *l);
 /* Element i of p. */
 static inline void *state_at(void *p, enum dtype t, int64_t i)
@@ -144,6 +156,32 @@ MUST_CHECK int product_pack(const struct model *m, int64_t rows, int64_t cols,
 MUST_CHECK int product_sums(const struct model *m, const void *x, int64_t rows,
                             const struct loaded *l, int64_t first, int64_t n,
                             float *y, int64_t ld, struct err *e);
+
+/* ---- where layers run (place.c, device.c) ----
+ *
+ * Memory of rows and weights is the device's if the model has one, else the
+ * host's; what is done to it, in the functions above, is done there. */
+
+/* As buffer_reserve(); of the device new memory is not zero. */
+MUST_CHECK int model_reserve(const struct model *m, struct buffer *b,
+                             int64_t rows, int64_t cols, size_t size,
+                             const char *what, struct err *e);
+void model_buffer_release(const struct model *m, struct buffer *b);
+/* n bytes at *p, of mem_alloc(), are moved to where layers run. */
+MUST_CHECK int model_place(const struct model *m, void **p, size_t n,
+                           struct err *e);
+MUST_CHECK int device_norm(const struct model *m, const struct norm *j,
+                           struct err *e);
+MUST_CHECK int device_product(const struct product *p, struct err *e);
+MUST_CHECK int device_sums(const struct model *m, const struct forward_sums *s,
+                           struct err *e);
+/* s->x += sigmoid(in g) * y, g of the shared expert: on the host, and there. */
+void gate_run(struct layer *l, const struct state *s, const void *in,
+              const void *y);
+MUST_CHECK int device_gate(struct layer *l, const struct state *s,
+                           const void *in, const void *y, struct err *e);
+MUST_CHECK int device_attend(struct layer *l, const struct state *s, void *out,
+                             struct err *e);
 
 /* q, k, v of m to act[rows, n_heads * dim]; window as in struct attend. */
 MUST_CHECK int attention_run(struct layer *l, const struct state *s, void *out,

@@ -48,12 +48,14 @@ int model_weight(struct model *m, const char *module, int64_t rows,
     return rc;
 }
 
-/* Linear l of the checkpoint, in 4 bits where it has it so. */
+/* Linear l of the checkpoint, in 4 bits where it has it so; a device multiplies by
+ * elements. */
 static int load_stored(struct model *m, struct loaded *l, struct err *e)
 {
     const struct linear *k = &l->of;
     uint64_t rows, cols;
-    int rc = checkpoint_w4a16(m->ck, k->module, &l->q, &rows, &cols, e);
+    int rc =
+        m->on ? 0 : checkpoint_w4a16(m->ck, k->module, &l->q, &rows, &cols, e);
 
     if (rc < 0)
         return rc;
@@ -62,7 +64,7 @@ static int load_stored(struct model *m, struct loaded *l, struct err *e)
     return model_weight(m, k->module, k->rows, k->cols, &l->w, e);
 }
 
-int model_load_linear(struct model *m, const struct quantized *codes,
+int model_read_linear(struct model *m, const struct quantized *codes,
                       struct loaded *l, struct err *e)
 {
     const struct linear *k = &l->of;
@@ -72,13 +74,19 @@ int model_load_linear(struct model *m, const struct quantized *codes,
     if (codes)
         rc = quantized_linear(codes, k->module, k->rows, k->cols, m->dtype,
                               &l->w, e);
-    if (rc < 0 || (!rc && load_stored(m, l, e) < 0) ||
-        (!l->q && product_pack(m, k->rows, k->cols, &l->w, e) < 0))
+    if (rc < 0 || (!rc && load_stored(m, l, e) < 0))
         return e->code;
     if (!k->bias)
         return 0;
     snprintf(name, sizeof(name), "%s.bias", k->module);
     return model_vector(m, name, k->rows, &l->bias, e);
+}
+
+int model_load_linear(struct model *m, const struct quantized *codes,
+                      struct loaded *l, struct err *e)
+{
+    return model_read_linear(m, codes, l, e) < 0 ? e->code :
+                                                   loaded_place(m, l, e);
 }
 
 /* The point that a linear leads to. */
@@ -96,12 +104,18 @@ static enum point leads_to(enum linear_part p)
 
 void loaded_release(struct loaded *l)
 {
-    free(l->w);
+    if (l->placed) {
+        model_free(l->placed, l->w);
+        model_free(l->placed, l->bias);
+    } else {
+        free(l->w);
+        free(l->bias);
+    }
     forge_w4a16_release(l->q);
-    free(l->bias);
     l->w = NULL;
     l->q = NULL;
     l->bias = NULL;
+    l->placed = NULL;
 }
 
 static bool wanted(const struct layer *l, enum point leads)
@@ -119,7 +133,9 @@ static int load_norm(struct layer *l, enum point leads, const char *name,
         return 0;
     snprintf(part, sizeof(part), "%s.weight", name);
     layer_tensor_name(l->index, part, path);
-    return model_vector(l->m, path, n, v, e);
+    if (model_vector(l->m, path, n, v, e) < 0)
+        return e->code;
+    return model_place(l->m, (void **)v, (size_t)n * sizeof(**v), e);
 }
 
 static int load_head_norms(struct layer *l, struct err *e)
@@ -234,12 +250,12 @@ void layer_release(struct layer *l)
         return;
     for (int i = 0; i < PARTS; i++)
         loaded_release(&l->part[i]);
-    free(l->norm1);
-    free(l->norm2);
-    free(l->q_norm);
-    free(l->k_norm);
-    free(l->q_a_norm);
-    free(l->kv_a_norm);
-    free(l->shared_gate);
+    model_free(l->m, l->norm1);
+    model_free(l->m, l->norm2);
+    model_free(l->m, l->q_norm);
+    model_free(l->m, l->k_norm);
+    model_free(l->m, l->q_a_norm);
+    model_free(l->m, l->kv_a_norm);
+    model_free(l->m, l->shared_gate);
     free(l);
 }

@@ -27,15 +27,18 @@ static void norm_rows(void *ctx, size_t begin, size_t end)
                         (float *)n->out + r * n->n);
 }
 
-void model_norm_rows(const struct model *m, const struct norm *n)
+int model_norm_rows(const struct model *m, const struct norm *n, struct err *e)
 {
     struct norm_job j = { .m = m, .norm = n };
 
+    if (m->on)
+        return device_norm(m, n, e);
     threads_for((size_t)n->rows, 32, norm_rows, &j);
+    return 0;
 }
 
-void model_norm(const struct model *m, const void *x, const float *w, int64_t n,
-                void *out)
+int model_norm(const struct model *m, const void *x, const float *w, int64_t n,
+               void *out, struct err *e)
 {
     int64_t h = m->config.hidden_size;
     struct norm j = { .x = x,
@@ -46,7 +49,7 @@ void model_norm(const struct model *m, const void *x, const float *w, int64_t n,
                       .eps = (float)m->config.rms_eps,
                       .out = out };
 
-    model_norm_rows(m, &j);
+    return model_norm_rows(m, &j, e);
 }
 
 /* ---- running ---- */
@@ -66,17 +69,17 @@ static void *act_for(struct state *s, enum point to)
 
 /* The activation at hand, which a product reads while it writes that of point
  * `to`: out of the way. */
-static const void *act_apart(const struct layer *l, struct state *s,
-                             enum point to)
+static int act_apart(const struct layer *l, struct state *s, enum point to,
+                     const void **act, struct err *e)
 {
     size_t row = (size_t)point_width(&l->m->config, l->index, s->at);
     void *own;
 
+    *act = s->act;
     if (to != s->to || s->act != s->end)
-        return s->act;
-    own = other_act(s);
-    memcpy(own, s->act, (size_t)s->rows * row * l->m->size);
-    return own;
+        return 0;
+    *act = own = other_act(s);
+    return model_copy(l->m, own, s->act, (size_t)s->rows * row * l->m->size, e);
 }
 
 static int multiply(struct layer *l, enum linear_part i, const struct state *s,
@@ -94,8 +97,8 @@ static int multiply(struct layer *l, enum linear_part i, const struct state *s,
 }
 
 /* In place, over all heads of a row. */
-static void norm_flat(const struct layer *l, const struct buffer *b,
-                      int64_t rows, int64_t n, const float *w)
+static int norm_flat(const struct layer *l, const struct buffer *b,
+                     int64_t rows, int64_t n, const float *w, struct err *e)
 {
     struct norm j = { .x = b->p,
                       .rows = rows,
@@ -105,7 +108,7 @@ static void norm_flat(const struct layer *l, const struct buffer *b,
                       .eps = (float)l->m->config.rms_eps,
                       .out = b->p };
 
-    model_norm_rows(l->m, &j);
+    return model_norm_rows(l->m, &j, e);
 }
 
 static int project(struct layer *l, struct state *s, struct err *e)
@@ -114,23 +117,26 @@ static int project(struct layer *l, struct state *s, struct err *e)
     struct buffer *to[] = { &m->q, &m->key, &m->value };
 
     for (enum linear_part i = PART_Q; i <= PART_V; i++)
-        if (buffer_reserve(to[i], s->rows, l->part[i].of.rows, m->size,
-                           "attention", e) < 0 ||
+        if (model_reserve(m, to[i], s->rows, l->part[i].of.rows, m->size,
+                          "attention", e) < 0 ||
             multiply(l, i, s, s->act, to[i]->p, false, e) < 0)
             return e->code;
-    if (m->config.qk_norm == QK_NORM_FLAT) {
-        norm_flat(l, &m->q, s->rows, l->part[PART_Q].of.rows, l->q_norm);
-        norm_flat(l, &m->key, s->rows, l->part[PART_K].of.rows, l->k_norm);
-    }
-    return 0;
+    if (m->config.qk_norm != QK_NORM_FLAT)
+        return 0;
+    if (norm_flat(l, &m->q, s->rows, l->part[PART_Q].of.rows, l->q_norm, e) < 0)
+        return e->code;
+    return norm_flat(l, &m->key, s->rows, l->part[PART_K].of.rows, l->k_norm,
+                     e);
 }
 
 static int to_q_lat(struct layer *l, struct state *s, struct err *e)
 {
-    const void *in = act_apart(l, s, POINT_Q_LAT);
     int64_t n = l->part[PART_Q_A].of.rows;
+    const void *in;
     struct norm j;
 
+    if (act_apart(l, s, POINT_Q_LAT, &in, e) < 0)
+        return e->code;
     s->act = act_for(s, POINT_Q_LAT);
     if (multiply(l, PART_Q_A, s, in, s->act, false, e) < 0)
         return e->code;
@@ -141,8 +147,7 @@ static int to_q_lat(struct layer *l, struct state *s, struct err *e)
                        .w = l->q_a_norm,
                        .eps = LATENT_EPS,
                        .out = s->act };
-    model_norm_rows(l->m, &j);
-    return 0;
+    return model_norm_rows(l->m, &j, e);
 }
 
 /* q from the latent or from attn_in, and keys and values from attn_in. */
@@ -155,17 +160,18 @@ static int project_latent(struct layer *l, struct state *s, struct err *e)
     const void *in = s->act;
     struct norm j;
 
-    if (buffer_reserve(&m->q, s->rows, l->part[q].of.rows, m->size, "queries",
-                       e) < 0 ||
-        buffer_reserve(&m->key, s->rows, kv, m->size, "keys", e) < 0 ||
-        buffer_reserve(&m->value, s->rows, l->part[PART_KV_B].of.rows, m->size,
-                       "values", e) < 0 ||
-        buffer_reserve(&m->latent, s->rows, h > a->kv_lora ? h : a->kv_lora,
-                       m->size, "latents", e) < 0 ||
+    if (model_reserve(m, &m->q, s->rows, l->part[q].of.rows, m->size, "queries",
+                      e) < 0 ||
+        model_reserve(m, &m->key, s->rows, kv, m->size, "keys", e) < 0 ||
+        model_reserve(m, &m->value, s->rows, l->part[PART_KV_B].of.rows,
+                      m->size, "values", e) < 0 ||
+        model_reserve(m, &m->latent, s->rows, h > a->kv_lora ? h : a->kv_lora,
+                      m->size, "latents", e) < 0 ||
         multiply(l, q, s, s->act, m->q.p, false, e) < 0)
         return e->code;
     if (s->at == POINT_Q_LAT) {
-        model_norm(m, s->x, l->norm1, s->rows, m->latent.p);
+        if (model_norm(m, s->x, l->norm1, s->rows, m->latent.p, e) < 0)
+            return e->code;
         in = m->latent.p;
     }
     if (multiply(l, PART_KV_A, s, in, m->key.p, false, e) < 0)
@@ -177,7 +183,8 @@ static int project_latent(struct layer *l, struct state *s, struct err *e)
                        .w = l->kv_a_norm,
                        .eps = LATENT_EPS,
                        .out = m->latent.p };
-    model_norm_rows(m, &j);
+    if (model_norm_rows(m, &j, e) < 0)
+        return e->code;
     return multiply(l, PART_KV_B, s, m->latent.p, m->value.p, false, e);
 }
 
@@ -246,23 +253,30 @@ static void gate_rows(void *ctx, size_t begin, size_t end)
     }
 }
 
+void gate_run(struct layer *l, const struct state *s, const void *in,
+              const void *y)
+{
+    struct gate_job j = { .l = l, .s = s, .in = in, .y = y };
+
+    threads_for((size_t)s->rows, 8, gate_rows, &j);
+}
+
 /* x += sigmoid(mlp_in g) * down(mlp_mid) */
 static int add_gated(struct layer *l, struct state *s, struct err *e)
 {
     struct model *m = l->m;
-    struct gate_job j = { .l = l, .s = s };
     const void *mid = s->act;
 
-    if (buffer_reserve(&m->latent, s->rows, m->config.hidden_size, m->size,
-                       "gates", e) < 0)
+    if (model_reserve(m, &m->latent, s->rows, m->config.hidden_size, m->size,
+                      "gates", e) < 0 ||
+        model_norm(m, s->x, l->norm2, s->rows, m->latent.p, e) < 0)
         return e->code;
-    model_norm(m, s->x, l->norm2, s->rows, m->latent.p);
     s->act = other_act(s);
     if (multiply(l, PART_DOWN, s, mid, s->act, false, e) < 0)
         return e->code;
-    j.in = m->latent.p;
-    j.y = s->act;
-    threads_for((size_t)s->rows, 8, gate_rows, &j);
+    if (m->on)
+        return device_gate(l, s, m->latent.p, s->act, e);
+    gate_run(l, s, m->latent.p, s->act);
     return 0;
 }
 
@@ -270,8 +284,10 @@ static int add_gated(struct layer *l, struct state *s, struct err *e)
 
 static int to_mlp_mid(struct layer *l, struct state *s, struct err *e)
 {
-    const void *in = act_apart(l, s, POINT_MLP_MID);
+    const void *in;
 
+    if (act_apart(l, s, POINT_MLP_MID, &in, e) < 0)
+        return e->code;
     s->act = act_for(s, POINT_MLP_MID);
     return multiply(l, PART_GATE, s, in, s->act, false, e);
 }
@@ -282,16 +298,14 @@ static int step(struct layer *l, struct state *s, enum point to, struct err *e)
     switch (to) {
     case POINT_ATTN_IN:
         s->act = act_for(s, to);
-        model_norm(l->m, s->x, l->norm1, s->rows, s->act);
-        return 0;
+        return model_norm(l->m, s->x, l->norm1, s->rows, s->act, e);
     case POINT_Q_LAT: return to_q_lat(l, s, e);
     case POINT_ATTN_OUT: return to_attn_out(l, s, e);
     case POINT_MLP_IN:
         if (multiply(l, PART_O, s, s->act, s->x, true, e) < 0)
             return e->code;
         s->act = act_for(s, to);
-        model_norm(l->m, s->x, l->norm2, s->rows, s->act);
-        return 0;
+        return model_norm(l->m, s->x, l->norm2, s->rows, s->act, e);
     case POINT_MLP_MID: return to_mlp_mid(l, s, e);
     case POINT_OUT:
         if (s->at == POINT_MLP_IN) /* no shared expert */

@@ -5,6 +5,20 @@
 #include "model/internal.h"
 #include "model/moe.h"
 
+static int reserve(struct mixture *x, size_t in, size_t sum, struct err *e)
+{
+    if (x->m->on)
+        return model_alloc(x->m, &x->in, in, true, NULL, e) < 0 ?
+                   e->code :
+                   model_alloc(x->m, (void **)&x->sum, sum, true, NULL, e);
+    if (region_reserve(&x->ins, in, e) < 0 ||
+        region_reserve(&x->sums, sum, e) < 0)
+        return e->code;
+    x->in = x->ins.p;
+    x->sum = x->sums.p;
+    return 0;
+}
+
 int mixture_open(struct mixture *x, struct model *m, int64_t layer,
                  int64_t tokens, const char *dir, struct err *e)
 {
@@ -12,15 +26,14 @@ int mixture_open(struct mixture *x, struct model *m, int64_t layer,
     size_t n;
 
     *x = (struct mixture){ .m = m, .layer = layer, .dir = dir };
-    region_init(&x->in, dir);
-    region_init(&x->sum, dir);
+    region_init(&x->ins, dir);
+    region_init(&x->sums, dir);
     if (size_mul((size_t)tokens, (size_t)c->hidden_size * sizeof(float), &n))
         return err_set(e, E_TEMP, "hidden states: too many tokens");
     if (router_load(m, layer, &x->router, e) < 0 ||
         routing_create(&x->routing, tokens, c->moe.top_k, e) < 0 ||
         routing_weigh(&x->routing, c->moe.n_experts, e) < 0 ||
-        region_reserve(&x->in, n / sizeof(float) * m->size, e) < 0 ||
-        region_reserve(&x->sum, n, e) < 0) {
+        reserve(x, n / sizeof(float) * m->size, n, e) < 0) {
         mixture_close(x);
         return e->code;
     }
@@ -31,8 +44,12 @@ void mixture_close(struct mixture *x)
 {
     router_release(x->router);
     routing_release(&x->routing);
-    region_release(&x->in);
-    region_release(&x->sum);
+    if (x->m && x->m->on) {
+        model_free(x->m, x->in);
+        model_free(x->m, x->sum);
+    }
+    region_release(&x->ins);
+    region_release(&x->sums);
     *x = (struct mixture){ 0 };
 }
 
@@ -41,7 +58,9 @@ int mixture_take(struct mixture *x, const struct state *s, int64_t at,
 {
     size_t row = (size_t)x->m->config.hidden_size * x->m->size;
 
-    memcpy((char *)x->in.p + (size_t)at * row, s->act, (size_t)s->rows * row);
+    if (model_copy(x->m, (char *)x->in + (size_t)at * row, s->act,
+                   (size_t)s->rows * row, e) < 0)
+        return e->code;
     return router_run(x->router, s->act, s->rows, &x->routing, at, e);
 }
 
@@ -51,8 +70,8 @@ int mixture_run(struct mixture *x, const struct quantized *codes,
     struct experts_pass p = { .m = x->m,
                               .layer = x->layer,
                               .routing = &x->routing,
-                              .in = x->in.p,
-                              .sum = x->sum.p,
+                              .in = x->in,
+                              .sum = x->sum,
                               .codes = codes,
                               .hooks = hooks,
                               .dir = x->dir,
@@ -62,9 +81,8 @@ int mixture_run(struct mixture *x, const struct quantized *codes,
     return experts_run(&p, e);
 }
 
-void mixture_add(const struct mixture *x, void *rows, int64_t at, int64_t n)
+int mixture_add(const struct mixture *x, void *rows, int64_t at, int64_t n,
+                struct err *e)
 {
-    const float *sum = x->sum.p;
-
-    model_add(x->m, rows, sum + at * x->m->config.hidden_size, n);
+    return model_add(x->m, rows, x->sum + at * x->m->config.hidden_size, n, e);
 }

@@ -64,6 +64,43 @@ struct model;
 MUST_CHECK int model_open(struct model **m, const char *dir, enum dtype dtype,
                           struct err *e);
 void model_close(struct model *m); /* NULL is allowed */
+
+struct forward_table; /* model/forward_table.h */
+struct cuda_context;
+extern struct plugin_table forward_plugin; /* for device_open() */
+/* Before anything is loaded: layers run on the device that is open, if one is,
+ * unless it declines (device.h). */
+MUST_CHECK int model_use_device(struct model *m, struct err *e);
+/* The same on a given one: layers run there, where states of sequences,
+ * weights, and what functions below take and give are then, but for what is
+ * called the host's.  E_TEMP: no room for the largest layer; E_CONFIG: a model
+ * that it cannot run. */
+MUST_CHECK int model_run_on(struct model *m, const struct forward_table *on,
+                            struct cuda_context *c, struct err *e);
+/* Bytes there that the largest layer takes with a batch of BATCH_ROWS rows. */
+double model_device_bytes(const struct model *m);
+/* Whether they do. */
+bool model_apart(const struct model *m);
+/* Memory where layers run, zero.  Of a device with `spill` it may be the host's,
+ * as fast as the way there; *spilled says so (NULL: not asked for). */
+MUST_CHECK int model_alloc(const struct model *m, void **p, size_t n,
+                           bool spill, bool *spilled, struct err *e);
+void model_free(const struct model *m, void *p); /* NULL is allowed */
+/* Bytes that states may take there, leaving room for what layers need, and other
+ * programs; SIZE_MAX: any number. */
+MUST_CHECK int model_spare(const struct model *m, size_t *n, struct err *e);
+/* To there, from there, and there. */
+MUST_CHECK int model_put(const struct model *m, void *to, const void *host,
+                         size_t n, struct err *e);
+MUST_CHECK int model_get(const struct model *m, void *host, const void *from,
+                         size_t n, struct err *e);
+MUST_CHECK int model_copy(const struct model *m, void *to, const void *from,
+                          size_t n, struct err *e);
+/* to = a - b - bias of rows of n elements, there; bias[n], or NULL.  Each step
+ * is rounded to f32, the result to the elements' type. */
+MUST_CHECK int model_subtract(const struct model *m, void *to, const void *a,
+                              const void *b, const float *bias, int64_t rows,
+                              int64_t n, struct err *e);
 const struct model_config *model_config(const struct model *m);
 enum dtype model_dtype(const struct model *m);
 /* What became of the choices of pruned experts so far, in all layers: of a
@@ -82,7 +119,10 @@ struct state {
     void *x;                   /* [rows, hidden_size] residual stream */
     void *act;                 /* [rows, width of the point], or undefined */
     void *end;                 /* where layer_run() leaves act, or NULL: own */
+    bool host; /* set before it is first prepared: x and act are the host's, and
+                  it is not run */
     /* private: what x, act and first point into */
+    const struct model *m;
     struct buffer firsts, xs, acts[2];
     int current;   /* of acts */
     enum point to; /* where layer_run() goes */
@@ -107,15 +147,18 @@ void *state_x(const struct state *s, int64_t r);
  * up to so many sequences, because each is padded to ATTEND_KEYS keys. */
 enum { BATCH_ROWS = 2048, BATCH_SEQUENCES = 256 };
 
-/* Whether n elements are neither infinite nor NaN. */
+/* Whether n elements are neither infinite nor NaN: of the host, and where
+ * layers run. */
 bool model_finite(const struct model *m, const void *p, int64_t n);
+MUST_CHECK int model_check(const struct model *m, const void *p, int64_t n,
+                           bool *finite, struct err *e);
 
 /* ---- embedding ---- */
 
 /* Load model.embed_tokens.weight, as stored (kept until released). */
 MUST_CHECK int model_load_embedding(struct model *m, struct err *e);
 void model_release_embedding(struct model *m);
-/* out[n, H] elements = rows of the embedding.  E_DATA: a token is not in the
+/* out[n, H] elements of the host = rows of the embedding.  E_DATA: a token is not in the
  * vocabulary. */
 MUST_CHECK int model_embed(const struct model *m, const int32_t *tokens,
                            int64_t n, void *out, struct err *e);
@@ -132,8 +175,8 @@ MUST_CHECK int model_load_layer(struct model *m, int64_t index, enum point from,
                                 struct layer **l, struct err *e);
 void layer_release(struct layer *l); /* NULL is allowed */
 /* The bias [hidden_size] of the linear that writes into the residual stream from
- * this point (point_adds()), which has been run: the caller's to free; NULL: it
- * has none. */
+ * this point (point_adds()), which has been run: the caller's to give to
+ * model_free(); NULL: it has none. */
 float *layer_take_bias(struct layer *l, enum point p);
 
 /* Called at each of the middle points that a run reaches (also where it
@@ -158,8 +201,9 @@ struct head;
 MUST_CHECK int model_load_head(struct model *m, struct head **h, struct err *e);
 void head_release(struct head *h); /* NULL is allowed */
 /* out[n,H] = final norm of x[n,H]; elements.  May be the same memory. */
-void head_norm(const struct head *h, const void *x, int64_t n, void *out);
-/* Logits (f32, not rounded) of tokens [v0, v0+nv) for normed[n,H], into
+MUST_CHECK int head_norm(const struct head *h, const void *x, int64_t n,
+                         void *out, struct err *e);
+/* Logits (f32, not rounded) of tokens [v0, v0+nv) for normed[n,H], into the host's
  * logits[n, ld].  Fast from some hundred rows on; nv of vocab_size or blocks
  * of a few thousand. */
 MUST_CHECK int head_logits(const struct head *h, const void *normed, int64_t n,

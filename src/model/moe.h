@@ -58,7 +58,7 @@ enum {
     EXPERT_STATS
 };
 
-/* Rows of an expert's tokens, elements. */
+/* Rows of an expert's tokens, elements, where layers run. */
 struct expert_rows {
     int64_t expert, n;
     const void *rows; /* [n, width] that a linear reads */
@@ -66,8 +66,10 @@ struct expert_rows {
      * E_ref(x_ref) - W_down rows, where E_ref is the checkpoint\'s expert and x_ref
      * the reference of these tokens */
     const void *reference;
-    const int64_t *slot; /* [n]: the choice of routing that each is */
-    bool last;           /* of the expert */
+    const int64_t
+        *slot; /* [n] of the host: the choice of routing that each is */
+    const int64_t *slot_there; /* the same where layers run, if on a device */
+    bool last;                 /* of the expert */
 };
 
 /* What a caller that quantizes on the way does.  Order of the calls, for
@@ -113,6 +115,12 @@ struct experts_pass {
 /* Run all experts of the layer.  E_DATA: a tensor is missing or has another
  * shape than the config says; else what a hook says. */
 MUST_CHECK int experts_run(const struct experts_pass *p, struct err *e);
+/* What rows of an expert owe, where layers run: to[r->n, H] = r->reference +
+ * share[slot] * (reference[token] - here[token]), rows of H elements. */
+MUST_CHECK int experts_owe(struct model *m, const struct expert_rows *r,
+                           int64_t top_k, const float *share,
+                           const void *reference, const void *here, void *to,
+                           struct err *e);
 /* The columns of the statistics that the routing alone tells; EXPERT_NORMS is
  * 0.  stats[experts, EXPERT_STATS]. */
 void experts_count(const struct routing *r, int64_t experts, double *stats);
@@ -132,8 +140,10 @@ struct mixture {
     int64_t layer;
     struct router *router;
     struct routing routing;
-    struct region in, sum; /* as in struct experts_pass */
-    const void *reference; /* as in struct experts_pass; set by the caller */
+    void *in; /* as in struct experts_pass */
+    float *sum;
+    struct region ins, sums; /* where they lie on the host */
+    const void *reference;   /* as in struct experts_pass; set by the caller */
     const char *dir;
 };
 MUST_CHECK int mixture_open(struct mixture *x, struct model *m, int64_t layer,
@@ -147,9 +157,11 @@ MUST_CHECK int mixture_run(struct mixture *x, const struct quantized *codes,
                            const struct expert_hooks *hooks, double *stats,
                            struct err *e);
 /* rows[n,H] elements, of tokens at .. at + n - 1, += what the experts say. */
-void mixture_add(const struct mixture *x, void *rows, int64_t at, int64_t n);
+MUST_CHECK int mixture_add(const struct mixture *x, void *rows, int64_t at,
+                           int64_t n, struct err *e);
 
 /* x[n,H] elements += sum[n,H]. */
-void model_add(const struct model *m, void *x, const float *sum, int64_t n);
+MUST_CHECK int model_add(const struct model *m, void *x, const float *sum,
+                         int64_t n, struct err *e);
 
 #endif

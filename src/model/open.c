@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "checkpoint/expertmap.h"
+#include "common/cli/units.h"
+#include "device/device.h"
 #include "model/internal.h"
 
 int model_open(struct model **out, const char *dir, enum dtype dtype,
@@ -42,10 +44,11 @@ void model_close(struct model *m)
         return;
     model_release_embedding(m);
     rope_table_release(&m->rope);
-    buffer_release(&m->q);
-    buffer_release(&m->key);
-    buffer_release(&m->value);
-    buffer_release(&m->latent);
+    model_buffer_release(m, &m->turns);
+    model_buffer_release(m, &m->q);
+    model_buffer_release(m, &m->key);
+    model_buffer_release(m, &m->value);
+    model_buffer_release(m, &m->latent);
     buffer_release(&m->keys);
     buffer_release(&m->values);
     buffer_release(&m->blocks);
@@ -73,4 +76,45 @@ enum dtype model_dtype(const struct model *m)
 bool model_finite(const struct model *m, const void *p, int64_t n)
 {
     return m->bf16 ? m->k->finite_bf16(p, n) : m->k->finite_f32(p, n);
+}
+
+int model_check(const struct model *m, const void *p, int64_t n, bool *finite,
+                struct err *e)
+{
+    *finite = true;
+    if (m->on)
+        return m->on->finite(m->context, m->dtype, p, n, finite, e);
+    *finite = model_finite(m, p, n);
+    return 0;
+}
+
+/* ---- where layers run ---- */
+
+struct plugin_table forward_plugin = { FORWARD_TABLE, FORWARD_TABLE_VERSION,
+                                       NULL };
+
+int model_run_on(struct model *m, const struct forward_table *on,
+                 struct cuda_context *c, struct err *e)
+{
+    double need = model_device_bytes(m);
+    char a[UNIT_TEXT], b[UNIT_TEXT];
+    size_t room;
+
+    if (on->room(c, &room, e) < 0)
+        return e->code;
+    if (need > (double)room)
+        return err_set(e, E_TEMP,
+                       "cuda: a layer takes %s of GPU memory, there are %s",
+                       size_text(a, need), size_text(b, (double)room));
+    m->on = on;
+    m->context = c;
+    return 0;
+}
+
+int model_use_device(struct model *m, struct err *e)
+{
+    struct cuda_context *c = device_gpu();
+    int rc = c ? model_run_on(m, forward_functions(), c, e) : 0;
+
+    return rc < 0 && device_declined(&rc, e) ? 0 : rc;
 }

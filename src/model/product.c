@@ -95,6 +95,28 @@ int product_pack(const struct model *m, int64_t rows, int64_t cols, void **w,
     return 0;
 }
 
+int loaded_place(struct model *m, struct loaded *l, struct err *e)
+{
+    void *host = l->w;
+
+    if (!m->on && l->q)
+        return 0;
+    if (!m->on)
+        return product_pack(m, l->of.rows, l->of.cols, &l->w, e);
+    if (l->placed)
+        return 0;
+    l->w = NULL;
+    if (m->on->weight(m->context, m->dtype, l->of.rows, l->of.cols, host, &l->w,
+                      e) < 0) {
+        free(host);
+        return e->code;
+    }
+    free(host);
+    l->placed = m; /* the bias goes, or is gone */
+    return model_place(m, (void **)&l->bias,
+                       (size_t)l->of.rows * sizeof(*l->bias), e);
+}
+
 /* ---- tiles ---- */
 
 /* sums[m, ld] = x[i.., k] * w[o.., k]^T, n columns; bf16: second's behind */
@@ -299,8 +321,11 @@ int product_run(const struct product *p, struct err *e)
 {
     struct job j = { .p = p };
     bool w4 = few_bits(p);
-    int rc = w4 ? prepare_x(&j, e) : 0;
+    int rc;
 
+    if (p->m->on)
+        return device_product(p, e);
+    rc = w4 ? prepare_x(&j, e) : 0;
     if (rc >= 0) {
         int64_t tiles = w4 ? choose_w4_tiles(&j) : choose_tiles(&j);
 
@@ -347,6 +372,20 @@ int product_sums(const struct model *m, const void *x, int64_t rows,
                            .ldy = ld };
     int64_t cols = bf16_kernel()->tile_cols;
 
+    if (m->on)
+        return device_sums(m,
+                           &(struct forward_sums){ .dtype = m->dtype,
+                                                   .weights = m->dtype,
+                                                   .rows = rows,
+                                                   .all = l->of.rows,
+                                                   .depth = k,
+                                                   .first = first,
+                                                   .n = n,
+                                                   .x = x,
+                                                   .w = l->w,
+                                                   .y = y,
+                                                   .ld = ld },
+                           e);
     if (!m->bf16)
         return blas_f32_nt(rows, n, k, x, k, (const float *)l->w + first * k, y,
                            ld, e);

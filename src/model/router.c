@@ -15,17 +15,18 @@
 #include "model/internal.h"
 #include "model/moe.h"
 
-enum { PART = 256 }; /* tokens whose scores exist at a time */
+enum { PART = 256, DEVICE_PART = 2048 }; /* tokens: of the host, of a device */
 
 struct router {
     struct model *m;
     int64_t layer;
     struct moe moe;        /* the model's, n_experts as wide as the router */
     struct remap remap;    /* map NULL: all experts are there */
-    float *w;              /* [experts, H] */
+    float *w;              /* [experts, H], where layers run */
     float *bias;           /* [experts], or NULL */
-    float *in;             /* [PART, H] */
-    float *score, *choice; /* [PART, experts] */
+    int64_t part;          /* tokens whose scores exist at a time */
+    float *in;             /* [part, H], where layers run on the host */
+    float *score, *choice; /* [part, experts] */
 };
 
 int routing_create(struct routing *r, int64_t n, int64_t top_k, struct err *e)
@@ -81,7 +82,7 @@ static int load_weight(struct router *r, int64_t experts, struct err *e)
 static int load_router(struct router *r, int64_t experts, struct err *e)
 {
     const struct model_config *c = &r->m->config;
-    size_t h = (size_t)c->hidden_size, n = (size_t)experts;
+    size_t h = (size_t)c->hidden_size, n = (size_t)experts, part;
     char name[MODULE_PATH_MAX];
 
     if (load_weight(r, experts, e) < 0)
@@ -93,9 +94,12 @@ static int load_router(struct router *r, int64_t experts, struct err *e)
         return e->code;
     if (r->bias && !r->m->k->finite_f32(r->bias, experts))
         return err_set(e, E_DATA, "'%s' is not finite", name);
-    r->in = mem_zero(PART * h, sizeof(float), "router", e);
-    r->score = mem_zero(PART * n, sizeof(float), "router", e);
-    r->choice = mem_zero(PART * n, sizeof(float), "router", e);
+    if (model_place(r->m, (void **)&r->w, n * h * sizeof(float), e) < 0)
+        return e->code;
+    part = (size_t)(r->part = r->m->on ? DEVICE_PART : PART);
+    r->in = mem_zero(r->m->on ? 1 : part * h, sizeof(float), "router", e);
+    r->score = mem_zero(part * n, sizeof(float), "router", e);
+    r->choice = mem_zero(part * n, sizeof(float), "router", e);
     return r->in && r->score && r->choice ? 0 : e->code;
 }
 
@@ -131,7 +135,7 @@ void router_release(struct router *r)
 {
     if (!r)
         return;
-    free(r->w);
+    model_free(r->m, r->w);
     free(r->bias);
     free(r->in);
     free(r->score);
@@ -279,16 +283,37 @@ static void add_mass(const struct router *r, double *mass, int64_t n)
         }
 }
 
+/* r->score[n, experts] of n rows. */
+static int run_scores(const struct router *r, const void *rows, int64_t n,
+                      struct err *e)
+{
+    int64_t h = r->m->config.hidden_size, experts = r->moe.n_experts;
+    struct forward_sums s = { .dtype = r->m->dtype,
+                              .weights = DT_F32,
+                              .rows = n,
+                              .all = experts,
+                              .depth = h,
+                              .n = experts,
+                              .x = rows,
+                              .w = r->w,
+                              .y = r->score,
+                              .ld = experts };
+
+    if (r->m->on)
+        return device_sums(r->m, &s, e);
+    if (!to_f32(r->in, rows, r->m->dtype, (size_t)(n * h)))
+        return err_set(e, E_BUG, "the router's input is no float");
+    return blas_f32_nt(n, experts, h, r->in, h, r->w, r->score, experts, e);
+}
+
 static int run_part(const struct router *r, const void *rows, int64_t n,
                     struct routing *to, int64_t at, struct err *e)
 {
     const struct model_config *c = &r->m->config;
-    int64_t h = c->hidden_size, experts = r->moe.n_experts;
+    int64_t experts = r->moe.n_experts;
     struct job j = { .r = r, .to = to, .at = at };
 
-    if (!to_f32(r->in, rows, r->m->dtype, (size_t)(n * h)))
-        return err_set(e, E_BUG, "the router's input is no float");
-    if (blas_f32_nt(n, experts, h, r->in, h, r->w, r->score, experts, e) < 0)
+    if (run_scores(r, rows, n, e) < 0)
         return e->code;
     for (int64_t i = 0; i < n; i++)
         if (!r->m->k->finite_f32(r->score + i * experts, experts)) {
@@ -313,8 +338,8 @@ int router_run(const struct router *r, const void *rows, int64_t n,
 {
     size_t row = (size_t)r->m->config.hidden_size * r->m->size;
 
-    for (int64_t i = 0; i < n; i += PART) {
-        int64_t part = n - i < PART ? n - i : PART;
+    for (int64_t i = 0; i < n; i += r->part) {
+        int64_t part = n - i < r->part ? n - i : r->part;
 
         if (run_part(r, (const char *)rows + (size_t)i * row, part, to, at + i,
                      e) < 0)

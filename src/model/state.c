@@ -72,19 +72,34 @@ static int check_length(const struct model_config *c, int64_t length,
     return 0;
 }
 
+static int reserve_rows(const struct state *s, struct buffer *b, int64_t rows,
+                        int64_t width, struct err *e)
+{
+    static const char what[] = "states";
+
+    return s->host ? buffer_reserve(b, rows, width, s->m->size, what, e) :
+                     model_reserve(s->m, b, rows, width, s->m->size, what, e);
+}
+
+static void release_rows(const struct state *s, struct buffer *b)
+{
+    if (s->m && !s->host)
+        model_buffer_release(s->m, b);
+    else
+        buffer_release(b);
+}
+
 int state_reserve(struct state *s, const struct model *m, int64_t rows,
                   int64_t n_sequences, struct err *e)
 {
     const struct model_config *c = &m->config;
 
+    s->m = m;
     if (buffer_reserve(&s->firsts, n_sequences + 1, 1, sizeof(int64_t),
                        "sequences", e) < 0 ||
-        buffer_reserve(&s->xs, rows, c->hidden_size, m->size, "hidden states",
-                       e) < 0 ||
-        buffer_reserve(&s->acts[0], rows, widest(c), m->size, "activations",
-                       e) < 0 ||
-        buffer_reserve(&s->acts[1], rows, widest(c), m->size, "activations",
-                       e) < 0)
+        reserve_rows(s, &s->xs, rows, c->hidden_size, e) < 0 ||
+        reserve_rows(s, &s->acts[0], rows, widest(c), e) < 0 ||
+        reserve_rows(s, &s->acts[1], rows, widest(c), e) < 0)
         return e->code;
     s->dtype = m->dtype;
     s->hidden_size = c->hidden_size;
@@ -118,9 +133,9 @@ int state_prepare(struct state *s, const struct model *m, enum point at,
 void state_release(struct state *s)
 {
     buffer_release(&s->firsts);
-    buffer_release(&s->xs);
-    buffer_release(&s->acts[0]);
-    buffer_release(&s->acts[1]);
+    release_rows(s, &s->xs);
+    release_rows(s, &s->acts[0]);
+    release_rows(s, &s->acts[1]);
     *s = (struct state){ 0 };
 }
 

@@ -38,7 +38,8 @@ static int logits(struct model *m, struct state *s, struct err *e)
 
     if (!y || model_load_head(m, &h, e) < 0)
         return e->code;
-    head_norm(h, s->x, s->rows, s->x);
+    if (head_norm(h, s->x, s->rows, s->x, e) < 0)
+        return e->code;
     put(s->x, s->dtype, s->rows * c->hidden_size);
     for (int64_t v = 0; v < c->vocab_size; v += 1000) {
         int64_t n = c->vocab_size - v < 1000 ? c->vocab_size - v : 1000;
@@ -151,7 +152,8 @@ static int mix(struct model *m, int64_t layer, struct state *s, const void *in,
     p.routing = &to;
     if (experts_run(&p, e) < 0)
         return e->code;
-    model_add(m, s->x, sum, s->rows);
+    if (model_add(m, s->x, sum, s->rows, e) < 0)
+        return e->code;
     if (routing_out) {
         int32_t head[3] = { (int32_t)layer, (int32_t)to.top_k,
                             (int32_t)experts };

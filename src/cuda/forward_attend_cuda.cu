@@ -1,0 +1,318 @@
+/* forward_attend_cuda.cu - attention of a batch: norms of heads and rotation in
+ * place, then softmax attention, by tensor cores where they can
+ * (forward_attend_mma_cuda.cu), else here, a block of threads for each query and
+ * head. */
+#include "cuda/forward_internal.cuh"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    DIMS = 512, /* of a head at most */
+    WARP = 32,
+    TURNERS = 4,  /* warps of a block that turn heads */
+    THREADS = 128 /* of a block of the plain kernel, and its keys at a time */
+};
+
+/* ---- the table: where rows are, and blocks of queries ---- */
+
+struct table {
+    int *position; /* [rows] in its sequence */
+    int *sequence; /* [rows]: row of its first token */
+    struct attend_block *block;
+    int blocks;
+};
+
+static int64_t count_blocks(const struct forward_attend *a)
+{
+    int64_t n = 0;
+
+    for (int64_t i = 0; i < a->n_sequences; i++)
+        n += (a->first[i + 1] - a->first[i] + ATTEND_QUERIES - 1) /
+             ATTEND_QUERIES;
+    return n;
+}
+
+static void fill_table(const struct forward_attend *a, const struct table *t)
+{
+    struct attend_block *b = t->block;
+
+    for (int64_t i = 0; i < a->n_sequences; i++) {
+        int first = (int)a->first[i], n = (int)(a->first[i + 1] - a->first[i]);
+
+        for (int p = 0; p < n; p++) {
+            t->position[first + p] = p;
+            t->sequence[first + p] = first;
+        }
+        for (int p = 0; p < n; p += ATTEND_QUERIES)
+            *b++ = (struct attend_block){
+                first + p, p,
+                n - p < ATTEND_QUERIES ? n - p : (int)ATTEND_QUERIES, first
+            };
+    }
+}
+
+/* The table on the device, sent only where it is another than the last. */
+static int make_table(struct cuda_context *c, const struct forward_attend *a,
+                      struct table *t, struct err *e)
+{
+    int64_t blocks = count_blocks(a);
+    size_t rows = (size_t)a->rows * sizeof(int);
+    size_t bytes = 2 * rows + (size_t)blocks * sizeof(struct attend_block);
+    struct forward_state *s;
+    struct table host;
+    char *p;
+    int rc;
+
+    if ((rc = forward_state(c, &s, e)) < 0)
+        return rc;
+    p = (char *)mem_alloc(bytes + 1, "cuda", e);
+    if (!p)
+        return e->code;
+    host = (struct table){ (int *)p, (int *)(p + rows),
+                           (struct attend_block *)(p + 2 * rows), (int)blocks };
+    fill_table(a, &host);
+    if (bytes == s->table_bytes && !memcmp(p, s->table_host, bytes)) {
+        free(p);
+    } else {
+        free(s->table_host);
+        s->table_host = p;
+        s->table_bytes = 0;
+        if ((rc = buffer_need(c, &s->table, bytes, e)) < 0 ||
+            (rc = upload(c, s->table.data, p, bytes, e)) < 0)
+            return rc;
+        s->table_bytes = bytes;
+    }
+    p = (char *)s->table.data;
+    *t = (struct table){ (int *)p, (int *)(p + rows),
+                         (struct attend_block *)(p + 2 * rows), (int)blocks };
+    return 0;
+}
+
+/* ---- norms of heads, and rotation ---- */
+
+struct turn {
+    void *x;
+    int64_t row, head; /* strides */
+    int heads, dim, at, rotary;
+    bool pairs;
+    const float *norm, *cs;
+    float eps;
+    const int *position;
+};
+
+/* A warp a head of a row, in place: the row is in shared memory before any of it
+ * is written.  Block: 32 x TURNERS threads, grid rows * heads / TURNERS. */
+template <class T>
+static __global__ void turn_kernel(struct turn t, int64_t all)
+{
+    __shared__ float room[TURNERS][DIMS];
+    int64_t i = (int64_t)blockIdx.x * TURNERS + threadIdx.y;
+    float *x = room[threadIdx.y], sum = 0;
+    int lane = threadIdx.x, half = t.rotary / 2;
+    const float *cs;
+    T *p;
+
+    if (i >= all)
+        return;
+    p = (T *)t.x + i / t.heads * t.row + i % t.heads * t.head;
+    cs = t.cs + (int64_t)t.position[i / t.heads] * t.rotary;
+    for (int k = lane; k < t.dim; k += WARP) {
+        x[k] = load(p + k);
+        sum += x[k] * x[k];
+    }
+    for (int k = WARP / 2; t.norm && k; k >>= 1)
+        sum += __shfl_xor_sync(~0u, sum, k);
+    if (t.norm) {
+        float scale = 1.0f / sqrtf(sum / (float)t.dim + t.eps);
+
+        for (int k = lane; k < t.dim; k += WARP)
+            x[k] = rounded<T>(
+                __fmul_rn(rounded<T>(__fmul_rn(x[k], scale)), t.norm[k]));
+    }
+    __syncwarp();
+    for (int k = lane; k < half; k += WARP) {
+        float a = x[t.at + (t.pairs ? 2 * k : k)];
+        float b = x[t.at + (t.pairs ? 2 * k + 1 : half + k)];
+        float cosine = cs[k], sine = cs[half + k];
+
+        store(p + t.at + k,
+              __fsub_rn(__fmul_rn(a, cosine), __fmul_rn(b, sine)));
+        store(p + t.at + half + k,
+              __fadd_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine)));
+    }
+    for (int k = lane; t.norm && k < t.dim; k += WARP)
+        if (k < t.at || k >= t.at + t.rotary)
+            store(p + k, x[k]);
+}
+
+template <class T>
+static int turn(struct cuda_context *c, const struct turn *t, int64_t rows,
+                struct err *e)
+{
+    int64_t all = rows * t->heads, blocks = (all + TURNERS - 1) / TURNERS;
+
+    turn_kernel<T>
+        <<<(unsigned)blocks, dim3(WARP, TURNERS), 0, c->stream>>>(*t, all);
+    LAUNCHED();
+    return 0;
+}
+
+static int turn_all(struct cuda_context *c, const struct forward_attend *a,
+                    const struct table *t, struct err *e)
+{
+    struct turn q = { (void *)a->q.p,  a->q.row,         a->q.head,
+                      (int)a->n_heads, (int)a->head_dim, (int)a->rotary_at,
+                      (int)a->rotary,  a->pairs,         a->q_norm,
+                      a->cs,           a->eps,           t->position };
+    struct turn k = q;
+    int rc;
+
+    k.norm = a->k_norm;
+    if (a->tail.p) {
+        k.x = (void *)a->tail.p;
+        k.row = a->tail.row;
+        k.heads = 1;
+        k.dim = (int)a->tail_dim;
+        k.at = 0;
+    } else {
+        k.x = (void *)a->k.p;
+        k.row = a->k.row;
+        k.head = a->k.head;
+        k.heads = (int)a->n_kv_heads;
+    }
+    if ((rc = BY_DTYPE(a->dtype, turn, c, &q, a->rows, e)) < 0)
+        return rc;
+    return BY_DTYPE(a->dtype, turn, c, &k, a->rows, e);
+}
+
+/* ---- any sizes ---- */
+
+/* The largest, or the sum, over the block. */
+static __device__ float block_most(float x)
+{
+    __shared__ float part[THREADS / WARP];
+    float most;
+
+    for (int i = WARP / 2; i; i >>= 1)
+        x = fmaxf(x, __shfl_xor_sync(~0u, x, i));
+    if (threadIdx.x % WARP == 0)
+        part[threadIdx.x / WARP] = x;
+    __syncthreads();
+    most = part[0];
+    for (int i = 1; i < THREADS / WARP; i++)
+        most = fmaxf(most, part[i]);
+    __syncthreads();
+    return most;
+}
+
+/* Grid (rows, heads); THREADS keys at a time, one a thread: its score, then dims
+ * of what is put out, DIMS / THREADS a thread.  Weights are rounded to elements
+ * before they multiply values, as in the other kernel. */
+template <class T>
+static __global__ void __launch_bounds__(THREADS)
+    plain_kernel(struct attend_args a, const int *position, const int *sequence)
+{
+    __shared__ float q[DIMS], p[THREADS];
+    int64_t row = blockIdx.x, kv = blockIdx.y / a.group;
+    int at = position[row], me = threadIdx.x;
+    int64_t first = sequence[row];
+    float out[DIMS / THREADS] = {}, most = -INFINITY, sum = 0;
+    const T *tail = (const T *)a.tail;
+    int begin = a.window && at >= a.window ? at - (int)a.window + 1 : 0;
+
+    for (int i = me; i < a.dim; i += THREADS)
+        q[i] = load((const T *)a.q + row * a.q_row + blockIdx.y * a.q_head + i);
+    __syncthreads();
+    for (int k0 = begin; k0 <= at; k0 += THREADS) {
+        int64_t key = first + k0 + me;
+        float score = -INFINITY, now, shrink;
+        const T *k = (const T *)a.k + key * a.k_row + kv * a.k_head;
+
+        if (k0 + me <= at) {
+            score = 0;
+            for (int i = 0; i < a.key_dim; i++)
+                score += q[i] * load(k + i);
+            for (int i = a.key_dim; i < a.dim; i++)
+                score += q[i] * load(tail + key * a.tail_row + i - a.key_dim);
+            score *= a.scale;
+        }
+        now = fmaxf(most, block_most(score));
+        shrink = expf(most - now);
+        score = expf(score - now);
+        p[me] = rounded<T>(score);
+        sum = sum * shrink + block_sum<THREADS>(score);
+        most = now;
+        for (int d = 0; d < DIMS / THREADS; d++) {
+            int col = me + d * THREADS, n = min(at - k0 + 1, (int)THREADS);
+            const T *v =
+                (const T *)a.v + (first + k0) * a.v_row + kv * a.v_head + col;
+
+            out[d] *= shrink;
+            for (int j = 0; col < a.v_dim && j < n; j++)
+                out[d] += p[j] * load(v + j * a.v_row);
+        }
+        __syncthreads();
+    }
+    for (int d = 0; d < DIMS / THREADS; d++)
+        if (me + d * THREADS < a.v_dim)
+            store((T *)a.out + row * a.out_row + blockIdx.y * a.v_dim + me +
+                      d * THREADS,
+                  out[d] / sum);
+}
+
+template <class T>
+static int plain(struct cuda_context *c, const struct attend_args *a,
+                 const struct table *t, int64_t rows, struct err *e)
+{
+    plain_kernel<T>
+        <<<dim3((unsigned)rows, (unsigned)a->heads), THREADS, 0, c->stream>>>(
+            *a, t->position, t->sequence);
+    LAUNCHED();
+    return 0;
+}
+
+/* ---- the whole ---- */
+
+static int check(const struct forward_attend *a, struct err *e)
+{
+    if (a->head_dim > DIMS || a->v_dim > DIMS || a->rows > INT32_MAX / 2)
+        return err_set(
+            e, E_CONFIG, "cuda: heads of %lld: want %d at most",
+            (long long)(a->head_dim > a->v_dim ? a->head_dim : a->v_dim),
+            (int)DIMS);
+    if (a->tail.p && (a->rotary != a->tail_dim ||
+                      a->rotary_at != a->head_dim - a->tail_dim || a->k_norm))
+        return err_set(e, E_CONFIG, "cuda: keys whose tail turns in part");
+    return 0;
+}
+
+int forward_attend(struct cuda_context *c, const struct forward_attend *a,
+                   struct err *e)
+{
+    struct attend_args k = { a->q.p,   a->k.p,    a->v.p,     a->tail.p,
+                             a->q.row, a->q.head, a->k.row,   a->k.head,
+                             a->v.row, a->v.head, a->tail.row };
+    struct table t = {};
+    int rc;
+
+    if (!a->rows)
+        return 0;
+    if ((rc = check(a, e)) < 0 || (rc = make_table(c, a, &t, e)) < 0 ||
+        (rc = turn_all(c, a, &t, e)) < 0)
+        return rc;
+    k.dim = (int)a->head_dim;
+    k.key_dim = (int)(a->head_dim - (a->tail.p ? a->tail_dim : 0));
+    k.v_dim = (int)a->v_dim;
+    k.group = (int)(a->n_heads / a->n_kv_heads);
+    k.window = a->window;
+    k.scale = a->scale;
+    k.out_row = a->n_heads * a->v_dim;
+    k.out = a->out;
+    k.block = t.block;
+    k.blocks = t.blocks;
+    k.heads = (int)a->n_heads;
+    if (attend_mma_takes(c, a))
+        return attend_mma(c, &k, e);
+    return BY_DTYPE(a->dtype, plain, c, &k, &t, a->rows, e);
+}

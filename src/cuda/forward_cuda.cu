@@ -1,0 +1,476 @@
+/* forward_cuda.cu - the forward pass: memory, norms, and what is done to rows one
+ * by one.  All of it is bound by memory: each row is read and written once, 16
+ * bytes a thread. */
+#include "cuda/forward_internal.cuh"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROW = 256 }; /* threads of a row */
+
+/* ---- memory ---- */
+
+/* What is allocated, behind what a stage holds. */
+struct held {
+    struct held *next;
+    void *p;
+    struct device_buffer room; /* data NULL: it spilled */
+};
+static struct held *held;
+
+int forward_state(struct cuda_context *c, struct forward_state **s,
+                  struct err *e)
+{
+    static struct forward_state state; /* a process has one context */
+
+    (void)c;
+    (void)e;
+    *s = &state;
+    return 0;
+}
+
+static int forward_alloc(struct cuda_context *c, void **p, size_t n, bool spill,
+                         bool *spilled, struct err *e)
+{
+    struct held *h = (struct held *)mem_zero(1, sizeof(*h), "cuda", e);
+    int rc;
+
+    *p = NULL;
+    if (!h)
+        return e->code;
+    rc = buffer_open(c, &h->room, n, e);
+    h->p = h->room.data;
+    *spilled = rc == E_TEMP && spill;
+    if (*spilled)
+        rc = cuda_check(cudaHostAlloc(&h->p, n, cudaHostAllocPortable),
+                        "cudaHostAlloc", e);
+    if (rc < 0) {
+        free(h);
+        return rc;
+    }
+    h->next = held;
+    held = h;
+    *p = h->p;
+    return 0;
+}
+
+static void forward_release(struct cuda_context *c, void *p)
+{
+    struct held **at = &held, *h;
+
+    while (p && *at && (*at)->p != p)
+        at = &(*at)->next;
+    h = *at;
+    if (!p || !h)
+        return;
+    *at = h->next;
+    if (h->room.data) {
+        buffer_close(c, &h->room);
+    } else {
+        cudaStreamSynchronize(c->stream); /* what reads it is under way */
+        cudaFreeHost(h->p);
+    }
+    free(h);
+}
+
+static int forward_room(struct cuda_context *c, size_t *n, struct err *e)
+{
+    size_t free_bytes, total;
+
+    CUDA_TRY(cudaMemGetInfo(&free_bytes, &total));
+    *n = free_bytes / 2;
+    if (c->limit)
+        *n = c->limit - c->used < free_bytes ? c->limit - c->used : free_bytes;
+    return 0;
+}
+
+static int forward_put(struct cuda_context *c, void *to, const void *host,
+                       size_t n, struct err *e)
+{
+    return upload(c, to, host, n, e);
+}
+
+static int forward_get(struct cuda_context *c, void *host, const void *from,
+                       size_t n, struct err *e)
+{
+    return download(c, host, from, n, e);
+}
+
+static int forward_copy(struct cuda_context *c, void *to, const void *from,
+                        size_t n, struct err *e)
+{
+    CUDA_TRY(cudaMemcpyAsync(to, from, n, cudaMemcpyDefault, c->stream));
+    return 0;
+}
+
+static int forward_zero(struct cuda_context *c, void *to, size_t n,
+                        struct err *e)
+{
+    CUDA_TRY(cudaMemsetAsync(to, 0, n, c->stream));
+    return 0;
+}
+
+static int forward_weight(struct cuda_context *c, enum dtype t, int64_t rows,
+                          int64_t depth, const void *host, void **w,
+                          struct err *e)
+{
+    size_t n = (size_t)(rows * depth) * (t == DT_BF16 ? 2 : 4);
+    bool spilled;
+    int rc = forward_alloc(c, w, n, false, &spilled, e);
+
+    if (rc >= 0 && (rc = upload(c, *w, host, n, e)) < 0) {
+        forward_release(c, *w);
+        *w = NULL;
+    }
+    return rc;
+}
+
+/* ---- norms ---- */
+
+template <class T>
+static __device__ __forceinline__ void norm_one(const T *x, const float *w,
+                                                float scale, T *out)
+{
+    store(out, __fmul_rn(rounded<T>(__fmul_rn(load(x), scale)), *w));
+}
+
+/* A block a row; the row is read from memory once, then from the cache. */
+template <class T, bool WIDE>
+static __global__ void __launch_bounds__(ROW)
+    norm_kernel(const T *x, int64_t ld, const float *w, int n, float eps,
+                T *out)
+{
+    const int k = pack<T>::n;
+    float sum = 0, scale;
+
+    x += blockIdx.x * ld;
+    out += (int64_t)blockIdx.x * n;
+    if (WIDE)
+        for (int i = threadIdx.x * k; i < n; i += ROW * k) {
+            pack<T> p = *(const pack<T> *)(x + i);
+
+            for (int j = 0; j < k; j++)
+                sum += load(p.x + j) * load(p.x + j);
+        }
+    else
+        for (int i = threadIdx.x; i < n; i += ROW)
+            sum += load(x + i) * load(x + i);
+    sum = block_sum<ROW>(sum);
+    scale = 1.0f / sqrtf(sum / (float)n + eps);
+    if (WIDE)
+        for (int i = threadIdx.x * k; i < n; i += ROW * k) {
+            pack<T> p = *(const pack<T> *)(x + i);
+
+            for (int j = 0; j < k; j++)
+                norm_one(p.x + j, w + i + j, scale, p.x + j);
+            *(pack<T> *)(out + i) = p;
+        }
+    else
+        for (int i = threadIdx.x; i < n; i += ROW)
+            norm_one(x + i, w + i, scale, out + i);
+}
+
+template <class T>
+static int norm_rows(struct cuda_context *c, const struct forward_norm *a,
+                     struct err *e)
+{
+    const T *x = (const T *)a->x;
+    T *out = (T *)a->out;
+    bool wide = aligned_rows(x, a->n, a->ld) && aligned_rows(out, a->n, a->n);
+
+    if (wide)
+        norm_kernel<T, true><<<(unsigned)a->rows, ROW, 0, c->stream>>>(
+            x, a->ld, a->w, (int)a->n, a->eps, out);
+    else
+        norm_kernel<T, false><<<(unsigned)a->rows, ROW, 0, c->stream>>>(
+            x, a->ld, a->w, (int)a->n, a->eps, out);
+    LAUNCHED();
+    return 0;
+}
+
+int forward_norm(struct cuda_context *c, const struct forward_norm *a,
+                 struct err *e)
+{
+    return a->rows ? BY_DTYPE(a->dtype, norm_rows, c, a, e) : 0;
+}
+
+/* ---- rows one by one ---- */
+
+/* x += sigmoid(in w) y */
+template <class T>
+static __global__ void __launch_bounds__(ROW)
+    gate_kernel(const T *in, const T *y, const float *w, int n, T *x)
+{
+    int64_t at = (int64_t)blockIdx.x * n;
+    double sum = 0;
+    float g;
+
+    for (int i = threadIdx.x; i < n; i += ROW)
+        sum += (double)load(in + at + i) * (double)w[i];
+    g = (float)(1 / (1 + exp(-block_sum<ROW>(sum))));
+    for (int i = threadIdx.x; i < n; i += ROW) {
+        float t = rounded<T>(__fmul_rn(load(y + at + i), g));
+
+        store(x + at + i, __fadd_rn(t, load(x + at + i)));
+    }
+}
+
+template <class T>
+static int gate_rows(struct cuda_context *c, const struct forward_gate *a,
+                     struct err *e)
+{
+    gate_kernel<T><<<(unsigned)a->rows, ROW, 0, c->stream>>>(
+        (const T *)a->in, (const T *)a->y, a->w, (int)a->n, (T *)a->x);
+    LAUNCHED();
+    return 0;
+}
+
+static int forward_gate(struct cuda_context *c, const struct forward_gate *a,
+                        struct err *e)
+{
+    return a->rows ? BY_DTYPE(a->dtype, gate_rows, c, a, e) : 0;
+}
+
+/* Element i of a row of ROW threads' strides. */
+static unsigned blocks_for(int64_t n)
+{
+    int64_t blocks = (n + ROW - 1) / ROW;
+
+    return (unsigned)(blocks < 1 << 20 ? blocks : 1 << 20);
+}
+
+#define EACH(i, n)                                                             \
+    for (int64_t i = (int64_t)blockIdx.x * ROW + threadIdx.x; i < (n);         \
+         i += (int64_t)gridDim.x * ROW)
+
+template <class T>
+static __global__ void __launch_bounds__(ROW)
+    add_kernel(T *x, const float *y, int64_t n)
+{
+    EACH(i, n)
+    store(x + i, __fadd_rn(rounded<T>(y[i]), load(x + i)));
+}
+
+template <class T>
+static int add_all(struct cuda_context *c, void *x, const float *y, int64_t n,
+                   struct err *e)
+{
+    add_kernel<T><<<blocks_for(n), ROW, 0, c->stream>>>((T *)x, y, n);
+    LAUNCHED();
+    return 0;
+}
+
+static int forward_add(struct cuda_context *c, enum dtype t, void *x,
+                       const float *y, int64_t n, struct err *e)
+{
+    return n ? BY_DTYPE(t, add_all, c, x, y, n, e) : 0;
+}
+
+template <class T>
+static __global__ void __launch_bounds__(ROW)
+    subtract_kernel(T *to, const T *a, const T *b, const float *bias,
+                    int64_t all_n, int64_t n)
+{
+    EACH(i, all_n)
+    {
+        float t = __fsub_rn(load(a + i), load(b + i));
+
+        store(to + i, bias ? __fsub_rn(t, bias[i % n]) : t);
+    }
+}
+
+template <class T>
+static int subtract_all(struct cuda_context *c, void *to, const void *a,
+                        const void *b, const float *bias, int64_t rows,
+                        int64_t n, struct err *e)
+{
+    subtract_kernel<T><<<blocks_for(rows * n), ROW, 0, c->stream>>>(
+        (T *)to, (const T *)a, (const T *)b, bias, rows * n, n);
+    LAUNCHED();
+    return 0;
+}
+
+static int forward_subtract(struct cuda_context *c, enum dtype t, void *to,
+                            const void *a, const void *b, const float *bias,
+                            int64_t rows, int64_t n, struct err *e)
+{
+    return rows > 0 && n > 0 ?
+               BY_DTYPE(t, subtract_all, c, to, a, b, bias, rows, n, e) :
+               0;
+}
+
+/* ---- experts ---- */
+
+template <class T, bool WIDE>
+static __global__ void __launch_bounds__(ROW)
+    gather_kernel(T *to, const T *from, const int64_t *slot, int64_t top_k,
+                  int n)
+{
+    const int k = pack<T>::n;
+
+    to += (int64_t)blockIdx.x * n;
+    from += slot[blockIdx.x] / top_k * n;
+    if (WIDE)
+        for (int i = threadIdx.x * k; i < n; i += ROW * k)
+            *(pack<T> *)(to + i) = *(const pack<T> *)(from + i);
+    else
+        for (int i = threadIdx.x; i < n; i += ROW)
+            to[i] = from[i];
+}
+
+template <class T>
+static int gather_rows(struct cuda_context *c, const struct forward_rows *r,
+                       void *to, const void *from, struct err *e)
+{
+    const T *x = (const T *)from;
+    T *y = (T *)to;
+
+    if (aligned_rows(x, r->n, r->n) && aligned_rows(y, r->n, r->n))
+        gather_kernel<T, true><<<(unsigned)r->rows, ROW, 0, c->stream>>>(
+            y, x, r->slot, r->top_k, (int)r->n);
+    else
+        gather_kernel<T, false><<<(unsigned)r->rows, ROW, 0, c->stream>>>(
+            y, x, r->slot, r->top_k, (int)r->n);
+    LAUNCHED();
+    return 0;
+}
+
+static int forward_gather(struct cuda_context *c, const struct forward_rows *r,
+                          void *to, const void *from, struct err *e)
+{
+    return r->rows ? BY_DTYPE(r->dtype, gather_rows, c, r, to, from, e) : 0;
+}
+
+/* A token occurs once among the rows of an expert, so that no two blocks add to
+ * the same one; experts follow each other. */
+template <class T>
+static __global__ void __launch_bounds__(ROW)
+    scatter_kernel(float *sum, const float *weight, const T *out,
+                   const int64_t *slot, int64_t top_k, int n, double *squares)
+{
+    int64_t s = slot[blockIdx.x];
+    float w = weight[s];
+    double total = 0;
+
+    out += (int64_t)blockIdx.x * n;
+    sum += s / top_k * n;
+    for (int i = threadIdx.x; i < n; i += ROW) {
+        float y = load(out + i);
+
+        total += (double)y * (double)y;
+        sum[i] = __fadd_rn(sum[i], __fmul_rn(w, y));
+    }
+    total = block_sum<ROW>(total);
+    if (!threadIdx.x)
+        squares[blockIdx.x] = total;
+}
+
+template <class T>
+static int scatter_rows(struct cuda_context *c, const struct forward_rows *r,
+                        float *sum, const float *weight, const void *out,
+                        double *squares, struct err *e)
+{
+    scatter_kernel<T><<<(unsigned)r->rows, ROW, 0, c->stream>>>(
+        sum, weight, (const T *)out, r->slot, r->top_k, (int)r->n, squares);
+    LAUNCHED();
+    return 0;
+}
+
+static int forward_scatter(struct cuda_context *c, const struct forward_rows *r,
+                           float *sum, const float *weight, const void *out,
+                           double *squares, struct err *e)
+{
+    return r->rows ? BY_DTYPE(r->dtype, scatter_rows, c, r, sum, weight, out,
+                              squares, e) :
+                     0;
+}
+
+template <class T>
+static __global__ void __launch_bounds__(ROW)
+    owe_kernel(T *to, const T *from, const float *share, const T *there,
+               const T *here, const int64_t *slot, int64_t top_k, int n)
+{
+    int64_t s = slot[blockIdx.x], at = s / top_k * n;
+    int64_t row = (int64_t)blockIdx.x * n;
+    float part = share[s];
+
+    for (int i = threadIdx.x; i < n; i += ROW) {
+        float gap = __fsub_rn(load(there + at + i), load(here + at + i));
+
+        store(to + row + i,
+              __fadd_rn(load(from + row + i), __fmul_rn(part, gap)));
+    }
+}
+
+template <class T>
+static int owe_rows(struct cuda_context *c, const struct forward_rows *r,
+                    void *to, const void *from, const float *share,
+                    const void *there, const void *here, struct err *e)
+{
+    owe_kernel<T><<<(unsigned)r->rows, ROW, 0, c->stream>>>(
+        (T *)to, (const T *)from, share, (const T *)there, (const T *)here,
+        r->slot, r->top_k, (int)r->n);
+    LAUNCHED();
+    return 0;
+}
+
+static int forward_owe(struct cuda_context *c, const struct forward_rows *r,
+                       void *to, const void *from, const float *share,
+                       const void *there, const void *here, struct err *e)
+{
+    return r->rows ? BY_DTYPE(r->dtype, owe_rows, c, r, to, from, share, there,
+                              here, e) :
+                     0;
+}
+
+/* ---- are they finite? ---- */
+
+/* Whoever finds one that is not says so; all say the same. */
+template <class T>
+static __global__ void __launch_bounds__(ROW)
+    finite_kernel(const T *x, int64_t n, unsigned long long *bad)
+{
+    bool mine = false;
+
+    EACH(i, n)
+    mine |= !isfinite(load(x + i));
+    if (mine)
+        *bad = 1;
+}
+
+template <class T>
+static int finite_all(struct cuda_context *c, const void *x, int64_t n,
+                      struct err *e)
+{
+    finite_kernel<T><<<blocks_for(n / 16 + 1), ROW, 0, c->stream>>>(
+        (const T *)x, n, c->bad);
+    LAUNCHED();
+    return 0;
+}
+
+static int forward_finite(struct cuda_context *c, enum dtype t, const void *x,
+                          int64_t n, bool *yes, struct err *e)
+{
+    unsigned long long bad;
+    int rc;
+
+    CUDA_TRY(cudaMemsetAsync(c->bad, 0, sizeof(bad), c->stream));
+    if ((rc = BY_DTYPE(t, finite_all, c, x, n, e)) < 0)
+        return rc;
+    CUDA_TRY(cudaMemcpyAsync(&bad, c->bad, sizeof(bad), cudaMemcpyDeviceToHost,
+                             c->stream));
+    CUDA_TRY(cudaStreamSynchronize(c->stream));
+    *yes = !bad;
+    return 0;
+}
+
+/* ---- the table ---- */
+
+extern "C" __attribute__((visibility("default")))
+const struct forward_table forge_forward_table = {
+    FORWARD_TABLE_VERSION, forward_alloc,   forward_release, forward_room,
+    forward_put,           forward_get,     forward_copy,    forward_zero,
+    forward_weight,        forward_norm,    forward_product, forward_sums,
+    forward_attend,        forward_gate,    forward_add,     forward_subtract,
+    forward_gather,        forward_scatter, forward_owe,     forward_finite,
+};

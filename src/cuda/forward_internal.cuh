@@ -1,0 +1,125 @@
+/* forward_internal.cuh - what the files of the forward pass share: elements of
+ * either type, rounded where the CPU rounds. */
+#ifndef FORGE_CUDA_FORWARD_INTERNAL_CUH
+#define FORGE_CUDA_FORWARD_INTERNAL_CUH
+
+#include "cuda/internal.cuh"
+#include "model/forward_table.h"
+
+typedef __nv_bfloat16 bf16;
+
+/* Of the context, held as long as the process: what forward_attend() was last
+ * told of its rows, and sums of products. */
+struct forward_state {
+    struct device_buffer sums, widened, table;
+    void *table_host; /* what is in the table */
+    size_t table_bytes;
+};
+/* The context's, made at the first use.  E_TEMP. */
+int forward_state(struct cuda_context *c, struct forward_state **s,
+                  struct err *e);
+
+static __device__ __forceinline__ float load(const float *x)
+{
+    return *x;
+}
+
+static __device__ __forceinline__ float load(const bf16 *x)
+{
+    return __bfloat162float(*x);
+}
+
+static __device__ __forceinline__ void store(float *to, float x)
+{
+    *to = x;
+}
+
+static __device__ __forceinline__ void store(bf16 *to, float x)
+{
+    *to = __float2bfloat16_rn(x);
+}
+
+/* x as an element has it. */
+template <class T> static __device__ __forceinline__ float rounded(float x)
+{
+    return x;
+}
+
+template <> __device__ __forceinline__ float rounded<bf16>(float x)
+{
+    return __bfloat162float(__float2bfloat16_rn(x));
+}
+
+/* 16 bytes of elements at a time. */
+template <class T> struct pack {
+    static const int n = 16 / sizeof(T);
+    alignas(16) T x[n];
+};
+
+/* The sum over a block of BLOCK threads, in one order, to all of them. */
+template <int BLOCK, class F> static __device__ F block_sum(F x)
+{
+    __shared__ F part[BLOCK / 32];
+    F sum = 0;
+
+    for (int i = 16; i; i >>= 1)
+        x += __shfl_xor_sync(~0u, x, i);
+    if (threadIdx.x % 32 == 0)
+        part[threadIdx.x / 32] = x;
+    __syncthreads();
+    for (int i = 0; i < BLOCK / 32; i++)
+        sum += part[i];
+    __syncthreads();
+    return sum;
+}
+
+/* Whether rows of n elements, ld apart, from p on begin at 16 bytes. */
+template <class T>
+static inline bool aligned_rows(const T *p, int64_t n, int64_t ld)
+{
+    return ((uintptr_t)p & 15) == 0 && n % pack<T>::n == 0 &&
+           ld % pack<T>::n == 0;
+}
+
+/* run<float> or run<bf16>. */
+#define BY_DTYPE(t, run, ...)                                                  \
+    ((t) == DT_BF16 ? run<bf16>(__VA_ARGS__) : run<float>(__VA_ARGS__))
+
+int forward_norm(struct cuda_context *c, const struct forward_norm *a,
+                 struct err *e);
+int forward_product(struct cuda_context *c, const struct forward_product *a,
+                    struct err *e);
+int forward_sums(struct cuda_context *c, const struct forward_sums *a,
+                 struct err *e);
+int forward_attend(struct cuda_context *c, const struct forward_attend *a,
+                   struct err *e);
+
+/* attend_cuda.cu: a block of queries of a sequence. */
+struct attend_block {
+    int row, first,
+        n;    /* of its queries: the first's row and position, number */
+    int keys; /* row of its sequence's first token */
+};
+
+/* The arguments of the kernels. */
+struct attend_args {
+    const void *q, *k, *v, *tail;
+    int64_t q_row, q_head, k_row, k_head, v_row, v_head, tail_row;
+    int dim, key_dim, v_dim; /* key_dim: those of k; the rest is the tail's */
+    int group;               /* heads of q for one of k and v */
+    int64_t window;
+    float scale;
+    int64_t out_row;
+    void *out;
+    const struct attend_block *block;
+    int blocks, heads;
+};
+
+/* bf16 by tensor cores; E_CONFIG: not these sizes. */
+bool attend_mma_takes(const struct cuda_context *c,
+                      const struct forward_attend *a);
+int attend_mma(struct cuda_context *c, const struct attend_args *a,
+               struct err *e);
+enum { ATTEND_QUERIES = 128 }; /* of a block there */
+
+#endif

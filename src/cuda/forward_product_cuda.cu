@@ -1,0 +1,205 @@
+/* forward_product_cuda.cu - products of the forward pass: sums by cuBLAS, in one
+ * call of a fixed shape for each, and what follows them.
+ *
+ * Rows of x and W are cuBLAS's columns: out' = W x'.  A bf16 product without a
+ * bias is rounded by cuBLAS; what is added to or multiplied with is rounded first,
+ * so sums go through memory: 2 bytes a number, 4 with a bias. */
+#include "cuda/forward_internal.cuh"
+
+enum { ROW = 256 }; /* threads of a block */
+
+static int multiply(struct cuda_context *c, cudaDataType in, const void *x,
+                    const void *w, int64_t rows, int64_t n, int64_t depth,
+                    cudaDataType out, void *y, struct err *e)
+{
+    const float one = 1, zero = 0;
+    int rc = need_blas(c, e);
+
+    if (rc < 0)
+        return rc;
+    if (rows > INT32_MAX || n > INT32_MAX || depth > INT32_MAX)
+        return err_set(e, E_CONFIG, "cuda: a product too large");
+    BLAS_TRY(c->blas.gemm(c->blas.handle, CUBLAS_OP_T, CUBLAS_OP_N, (int)n,
+                          (int)rows, (int)depth, &one, w, in, (int)depth, x, in,
+                          (int)depth, &zero, y, out, (int)n, CUBLAS_COMPUTE_32F,
+                          CUBLAS_GEMM_DEFAULT));
+    return 0;
+}
+
+/* ---- what follows ---- */
+
+enum ending { STORE, ADD, GATE };
+
+static __device__ __forceinline__ float silu(float x)
+{
+    return x / (expf(-x) + 1.0f);
+}
+
+/* out from the sums y (and u), which may be rounded already. */
+template <class T, class S>
+static __device__ __forceinline__ void finish_one(enum ending end, const S *y,
+                                                  const S *u, const float *bias,
+                                                  const float *second, T *out)
+{
+    float t = load(y);
+
+    if (bias)
+        t = __fadd_rn(t, *bias);
+    t = rounded<T>(t);
+    if (end == ADD)
+        t = __fadd_rn(t, load(out));
+    if (end == GATE) {
+        float v = load(u);
+
+        if (second)
+            v = __fadd_rn(v, *second);
+        t = __fmul_rn(rounded<T>(silu(t)), rounded<T>(v));
+    }
+    store(out, t);
+}
+
+template <class T, class S, bool WIDE>
+static __global__ void __launch_bounds__(ROW)
+    finish_kernel(enum ending end, const S *y, const S *u, const float *bias,
+                  const float *second, int64_t all, int64_t n, T *out)
+{
+    const int k = WIDE ? pack<T>::n : 1;
+    int64_t step = (int64_t)gridDim.x * ROW * k;
+
+    for (int64_t i = ((int64_t)blockIdx.x * ROW + threadIdx.x) * k; i < all;
+         i += step) {
+        int64_t col = bias || second ? i % n : 0;
+
+        if (WIDE) {
+            pack<T> p;
+            S a[pack<T>::n], b[pack<T>::n];
+
+            if (end == ADD)
+                p = *(const pack<T> *)(out + i);
+            for (int j = 0; j < k; j += pack<S>::n) {
+                *(pack<S> *)(a + j) = *(const pack<S> *)(y + i + j);
+                if (end == GATE)
+                    *(pack<S> *)(b + j) = *(const pack<S> *)(u + i + j);
+            }
+            for (int j = 0; j < k; j++)
+                finish_one(end, a + j, b + j, bias ? bias + col + j : NULL,
+                           second ? second + col + j : NULL, p.x + j);
+            *(pack<T> *)(out + i) = p;
+        } else {
+            finish_one(end, y + i, u + i, bias ? bias + col : NULL,
+                       second ? second + col : NULL, out + i);
+        }
+    }
+}
+
+template <class T, class S>
+static int finish(struct cuda_context *c, const struct forward_product *a,
+                  const void *sums, struct err *e)
+{
+    const S *y = (const S *)sums, *u = y + a->rows * a->n;
+    int64_t all = a->rows * a->n, blocks;
+    enum ending end = a->second ? GATE : a->add ? ADD : STORE;
+    T *out = (T *)a->out;
+    bool wide = aligned_rows(y, a->n, a->n) && aligned_rows(out, a->n, a->n) &&
+                all % pack<S>::n == 0;
+
+    blocks = (all / (wide ? pack<T>::n : 1) + ROW - 1) / ROW;
+    blocks = blocks < 1 << 20 ? blocks : 1 << 20;
+    if (wide)
+        finish_kernel<T, S, true><<<(unsigned)blocks, ROW, 0, c->stream>>>(
+            end, y, u, a->bias, a->second_bias, all, a->n, out);
+    else
+        finish_kernel<T, S, false><<<(unsigned)blocks, ROW, 0, c->stream>>>(
+            end, y, u, a->bias, a->second_bias, all, a->n, out);
+    LAUNCHED();
+    return 0;
+}
+
+int forward_product(struct cuda_context *c, const struct forward_product *a,
+                    struct err *e)
+{
+    bool half = a->dtype == DT_BF16, biased = a->bias || a->second_bias;
+    cudaDataType in = half ? CUDA_R_16BF : CUDA_R_32F;
+    cudaDataType out = half && !biased ? CUDA_R_16BF : CUDA_R_32F;
+    size_t bytes = (size_t)(a->rows * a->n) * (out == CUDA_R_16BF ? 2 : 4);
+    struct forward_state *s;
+    char *y;
+    int rc;
+
+    if (!a->rows)
+        return 0;
+    if (!a->second && !a->add && !biased)
+        return multiply(c, in, a->x, a->w, a->rows, a->n, a->depth, out, a->out,
+                        e);
+    if ((rc = forward_state(c, &s, e)) < 0 ||
+        (rc = buffer_need(c, &s->sums, bytes * (a->second ? 2 : 1), e)) < 0)
+        return rc;
+    y = (char *)s->sums.data;
+    if ((rc = multiply(c, in, a->x, a->w, a->rows, a->n, a->depth, out, y, e)) <
+            0 ||
+        (a->second && (rc = multiply(c, in, a->x, a->second, a->rows, a->n,
+                                     a->depth, out, y + bytes, e)) < 0))
+        return rc;
+    if (!half)
+        return finish<float, float>(c, a, y, e);
+    return biased ? finish<bf16, float>(c, a, y, e) :
+                    finish<bf16, bf16>(c, a, y, e);
+}
+
+/* ---- sums alone ---- */
+
+static __global__ void __launch_bounds__(ROW)
+    widen_kernel(const bf16 *x, int64_t n, float *to)
+{
+    for (int64_t i = (int64_t)blockIdx.x * ROW + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * ROW)
+        to[i] = __bfloat162float(x[i]);
+}
+
+/* x as f32, which a router's sums are made of. */
+static int widen(struct cuda_context *c, struct forward_state *s,
+                 const struct forward_sums *a, const void **x, struct err *e)
+{
+    int64_t n = a->rows * a->depth;
+    int rc;
+
+    if (a->dtype == a->weights)
+        return 0;
+    if ((rc = buffer_need(c, &s->widened, (size_t)n * sizeof(float), e)) < 0)
+        return rc;
+    widen_kernel<<<(unsigned)((n + ROW - 1) / ROW), ROW, 0, c->stream>>>(
+        (const bf16 *)a->x, n, (float *)s->widened.data);
+    LAUNCHED();
+    *x = s->widened.data;
+    return 0;
+}
+
+int forward_sums(struct cuda_context *c, const struct forward_sums *a,
+                 struct err *e)
+{
+    bool half = a->weights == DT_BF16;
+    const char *w =
+        (const char *)a->w + (size_t)(a->first * a->depth) * (half ? 2 : 4);
+    size_t row = (size_t)a->n * sizeof(float);
+    const void *x = a->x;
+    struct forward_state *s;
+    const char *y;
+    int rc;
+
+    if (!a->rows || !a->n)
+        return 0;
+    if ((rc = forward_state(c, &s, e)) < 0 ||
+        (rc = buffer_need(c, &s->sums, (size_t)a->rows * row, e)) < 0 ||
+        (rc = widen(c, s, a, &x, e)) < 0 ||
+        (rc = multiply(c, half ? CUDA_R_16BF : CUDA_R_32F, x, w, a->rows, a->n,
+                       a->depth, CUDA_R_32F, s->sums.data, e)) < 0)
+        return rc;
+    y = (const char *)s->sums.data;
+    if (a->ld == a->n)
+        return download(c, a->y, y, (size_t)a->rows * row, e);
+    for (int64_t i = 0; i < a->rows; i++)
+        if ((rc = download(c, a->y + i * a->ld, y + (size_t)i * row, row, e)) <
+            0)
+            return rc;
+    return 0;
+}

@@ -1,0 +1,130 @@
+/* device.c - see internal.h: what is done where layers run on a device. */
+#include "model/internal.h"
+
+int device_norm(const struct model *m, const struct norm *j, struct err *e)
+{
+    return m->on->norm(m->context,
+                       &(struct forward_norm){ .dtype = m->dtype,
+                                               .x = j->x,
+                                               .rows = j->rows,
+                                               .n = j->n,
+                                               .ld = j->ld,
+                                               .w = j->w,
+                                               .eps = j->eps,
+                                               .out = j->out },
+                       e);
+}
+
+int device_product(const struct product *p, struct err *e)
+{
+    const struct model *m = p->m;
+    struct forward_product a = { .dtype = m->dtype,
+                                 .rows = p->rows,
+                                 .n = p->first->of.rows,
+                                 .depth = p->first->of.cols,
+                                 .x = p->x,
+                                 .w = p->first->w,
+                                 .bias = p->first->bias,
+                                 .out = p->out,
+                                 .add = p->add };
+
+    if (p->second) {
+        a.second = p->second->w;
+        a.second_bias = p->second->bias;
+    }
+    return m->on->product(m->context, &a, e);
+}
+
+int device_sums(const struct model *m, const struct forward_sums *s,
+                struct err *e)
+{
+    return m->on->sums(m->context, s, e);
+}
+
+int device_gate(struct layer *l, const struct state *s, const void *in,
+                const void *y, struct err *e)
+{
+    const struct model *m = l->m;
+
+    return m->on->gate(m->context,
+                       &(struct forward_gate){ .dtype = m->dtype,
+                                               .rows = s->rows,
+                                               .n = m->config.hidden_size,
+                                               .in = in,
+                                               .y = y,
+                                               .w = l->shared_gate,
+                                               .x = s->x },
+                       e);
+}
+
+/* Cosines and sines of the positions of the batch. */
+static int reserve_turns(struct model *m, const struct state *s, struct err *e)
+{
+    const struct model_config *c = &m->config;
+    int64_t longest = 0;
+
+    for (int64_t i = 0; i < s->n_sequences; i++)
+        if (s->first[i + 1] - s->first[i] > longest)
+            longest = s->first[i + 1] - s->first[i];
+    if (rope_table_reserve(&m->rope, &c->rope, c->rotary, longest, e) < 0)
+        return e->code;
+    if (m->turned >= longest)
+        return 0;
+    m->turned = 0;
+    if (model_reserve(m, &m->turns, m->rope.n, c->rotary, sizeof(float),
+                      "positions", e) < 0 ||
+        model_put(m, m->turns.p, m->rope.cs,
+                  (size_t)(m->rope.n * c->rotary) * sizeof(float), e) < 0)
+        return e->code;
+    m->turned = m->rope.n;
+    return 0;
+}
+
+int device_attend(struct layer *l, const struct state *s, void *out,
+                  struct err *e)
+{
+    struct model *m = l->m;
+    const struct model_config *c = &m->config;
+    const struct mla *mla = &c->mla;
+    int64_t d = c->head_dim, kv = mla->nope + c->v_dim;
+    struct forward_attend a = {
+        .dtype = m->dtype,
+        .rows = s->rows,
+        .n_sequences = s->n_sequences,
+        .first = s->first,
+        .n_heads = c->n_heads,
+        .n_kv_heads = c->n_kv_heads,
+        .head_dim = d,
+        .v_dim = c->v_dim,
+        .window = model_layer_slides(c, l->index) ? c->sliding_window : 0,
+        .scale = m->scale,
+        .eps = (float)c->rms_eps,
+        .rotary_at = c->rotary_at,
+        .rotary = c->rotary,
+        .pairs = c->rope_pairs,
+        .q = { m->q.p, c->n_heads * d, d },
+        .out = out,
+    };
+
+    if (reserve_turns(m, s, e) < 0)
+        return e->code;
+    a.cs = m->turns.p;
+    if (c->qk_norm == QK_NORM_HEAD) {
+        a.q_norm = l->q_norm;
+        a.k_norm = l->k_norm;
+    }
+    if (mla->kv_lora) {
+        a.k = (struct forward_heads){ m->value.p, c->n_heads * kv, kv };
+        a.v = (struct forward_heads){ (char *)m->value.p +
+                                          (size_t)mla->nope * m->size,
+                                      c->n_heads * kv, kv };
+        a.tail = (struct forward_heads){ (char *)m->key.p +
+                                             (size_t)mla->kv_lora * m->size,
+                                         mla->kv_lora + mla->rope, 0 };
+        a.tail_dim = mla->rope;
+    } else {
+        a.k = (struct forward_heads){ m->key.p, c->n_kv_heads * d, d };
+        a.v = (struct forward_heads){ m->value.p, c->n_kv_heads * d, d };
+    }
+    return m->on->attend(m->context, &a, e);
+}

@@ -1,0 +1,120 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # run sets stderr
+# The forward pass on a device: forge-calib beside tests/fake_cuda.c, whose memory
+# is apart from the tool's and whose operations are the CPU's, puts out what the CPU
+# does, to the bit.
+
+bats_require_minimum_version 1.5.0
+
+PY="$BATS_TEST_DIRNAME/../reference/forward.py"
+DENSE=(llama llama-biases dynamic mistral qwen2 qwen3)
+MIXTURES=(deepseek_v3 deepseek_v3-plain kimi_k2 deepseek_v32 deepseek_v2 deepseek_v2-lite qwen2_moe qwen3_moe
+    qwen3_moe-step mixtral glm4_moe minimax_m2)
+
+setup_file() {
+    cd "$BATS_FILE_TMPDIR" || return 1
+    mkdir gpu
+    cp "$(dirname "$(command -v mkstream)")/forge-cuda.so" "$(command -v forge-calib)" gpu
+    for kind in "${DENSE[@]}" "${MIXTURES[@]}"; do
+        python3 "$PY" make "$kind" "$kind"
+    done
+    python3 "$PY" tokens t.fts 40 1 33 64
+}
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || return 1
+    ln -s "$BATS_FILE_TMPDIR"/* .
+    export FAKE_CUDA_LOG=$PWD/log
+}
+
+@test "activations of every family are the CPU's, f32 and bf16, whether or not there is room for states" {
+    for kind in "${DENSE[@]}" "${MIXTURES[@]}"; do
+        for dtype in f32 bf16; do
+            rm -f log
+            forge-calib -q --dtype $dtype "$kind" t.fts >cpu.fts
+            gpu/forge-calib -q --dtype $dtype --device cuda "$kind" t.fts >gpu.fts
+            cmp cpu.fts gpu.fts
+            [ ! -e log ]
+            FAKE_CUDA_SPILL=1 gpu/forge-calib -q --dtype $dtype --device cuda "$kind" t.fts >gpu.fts
+            grep -q ^spill log
+            cmp cpu.fts gpu.fts
+        done
+    done
+}
+
+loop() { # CALIB OPTION...: to codes.fts, what forge-calib put out to seen.fts
+    rm -f back
+    mkfifo back
+    timeout 60 bash -o pipefail -c '"${@:2}" | tee seen.fts | forge-hessian -q |
+        forge-weights -q --join $1 | forge-grid -q --group 8 |
+        forge-solve -q | tee back >codes.fts' \
+        - "$@" || return 1
+    mv seen.fts "$out.seen"
+}
+
+both() { # KIND OPTION...: the loop of the CPU, and of a device with room for states and none
+    local kind=$1 out
+    shift
+    out=cpu loop "$kind" forge-calib -q --feedback back "$@" "$kind" t.fts
+    for out in all none; do
+        rm -f log
+        [ $out = all ] || export FAKE_CUDA_SPILL=1
+        loop "$kind" gpu/forge-calib -q --device cuda --feedback back "$@" "$kind" t.fts
+        unset FAKE_CUDA_SPILL
+        cmp cpu.seen "$out.seen" || { echo "$kind $*: $out"; return 1; }
+        if [ $out = all ]; then [ ! -e log ]; else grep -q ^spill log; fi
+    done
+}
+
+@test "the loop: what quantized layers put out is the CPU's, to the bit" {
+    for kind in llama llama-biases qwen3 deepseek_v3 qwen2_moe; do
+        both $kind
+    done
+}
+
+@test "both streams: drifts, outputs and gaps are the CPU's, to the bit" {
+    for kind in llama llama-biases mistral deepseek_v3 deepseek_v2-lite qwen2_moe mixtral; do
+        both $kind --propagate both
+    done
+}
+
+@test "a layer's hidden states, with codes, and hit maps" {
+    out=cpu loop llama forge-calib -q --feedback back llama t.fts
+    for kind in llama deepseek_v3; do
+        for option in '--to hidden' --hitmap; do
+            # shellcheck disable=SC2086 # two words
+            forge-calib -q $option $kind t.fts >cpu.fts
+            # shellcheck disable=SC2086
+            gpu/forge-calib -q --device cuda $option $kind t.fts >gpu.fts
+            cmp cpu.fts gpu.fts
+        done
+    done
+    forge-split -q 'codes-%.fts' codes.fts >/dev/null
+    for tool in forge-calib 'gpu/forge-calib --device cuda'; do
+        # shellcheck disable=SC2086
+        $tool -q --layer 0 --codes codes-0.fts --hidden next.fts llama t.fts >"${tool:0:3}.fts"
+        mv next.fts "${tool:0:3}.hidden"
+    done
+    cmp for.fts gpu.fts
+    cmp for.hidden gpu/.hidden 2>/dev/null || cmp for.hidden gpu.hidden
+}
+
+@test "a device that fails at any operation: exit 69, one line, and nothing that looks whole" {
+    for n in 1 2 3 7 20 50 90 150; do
+        run -69 --separate-stderr env FAKE_CUDA_FAIL=$n gpu/forge-calib -q --device cuda \
+            -o out.fts deepseek_v3 t.fts
+        [[ $stderr == *"fake: "*" failed" ]] && [ "$(wc -l <<<"$stderr")" -eq 1 ] && [ ! -e out.fts ]
+    done
+}
+
+@test "no room for a layer: refused when demanded, else the CPU computes" {
+    export FAKE_CUDA_ROOM=100
+    run -75 --separate-stderr gpu/forge-calib -q --device cuda -o out.fts llama t.fts
+    [[ $stderr == *"a layer takes "*" of GPU memory, there are 100 B" ]]
+    run -75 --separate-stderr gpu/forge-calib -q --device cuda --gpu-memory 1K -o out.fts llama t.fts
+    [[ $stderr == *"there are 1.00 KiB" ]]
+    run -69 --separate-stderr gpu/forge-calib -q --device cuda:1 -o out.fts llama t.fts
+    run -64 --separate-stderr gpu/forge-calib -q --device tpu -o out.fts llama t.fts
+    run -69 --separate-stderr forge-calib -q --device cuda -o out.fts llama t.fts
+    [ ! -e out.fts ]
+}

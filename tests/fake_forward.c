@@ -1,0 +1,489 @@
+/* fake_forward.c - the forward pass of the fake plug-in: the device's memory is
+ * the host's, but other memory than the tool knows, and operations are the CPU's,
+ * so that results are equal to the CPU's to the bit.
+ *
+ * FAKE_CUDA_ROOM: bytes of the device; beyond it memory spills, or ends.
+ * FAKE_CUDA_SPILL: all spills that may, and there is no room when it is asked for
+ * again.
+ * FAKE_CUDA_FAIL: the number of the operation that fails, from 1. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/math/bf16_gemm.h"
+#include "common/math/blas.h"
+#include "common/math/threads.h"
+#include "fake_cuda.h"
+#include "model/forward_table.h"
+#include "model/internal.h"
+#include "model/moe.h"
+
+/* What is allocated. */
+static struct block {
+    struct block *next;
+    size_t n;
+    bool spilled;
+} * blocks;
+static size_t used;
+
+static size_t limit(const struct cuda_context *c)
+{
+    const char *room = getenv("FAKE_CUDA_ROOM");
+
+    if (c->memory)
+        return c->memory;
+    return room ? strtoull(room, NULL, 10) : (size_t)1 << 34;
+}
+
+static int operation(const char *what, struct err *e)
+{
+    static int count;
+    const char *fail = getenv("FAKE_CUDA_FAIL");
+
+    count++;
+    if (fail && count == atoi(fail))
+        return err_set(e, E_DEVICE, "fake: %s failed", what);
+    return 0;
+}
+
+/* ---- memory ---- */
+
+static int fake_alloc(struct cuda_context *c, void **p, size_t n, bool spill,
+                      bool *spilled, struct err *e)
+{
+    size_t bytes = sizeof(struct block) + n;
+    struct block *b;
+
+    *p = NULL;
+    *spilled = n > limit(c) || used > limit(c) - n ||
+               (spill && getenv("FAKE_CUDA_SPILL"));
+    if (*spilled && !spill)
+        return err_set(e, E_TEMP, "fake: out of memory");
+    b = mem_pages(bytes, "fake", e);
+    if (!b)
+        return e->code;
+    memset(b, 0xa5, bytes);
+    *b = (struct block){ blocks, n, *spilled };
+    blocks = b;
+    used += *spilled ? 0 : n;
+    if (*spilled)
+        fake_note("spill", 1, n, 1);
+    *p = b + 1;
+    return 0;
+}
+
+static void fake_release(struct cuda_context *c, void *p)
+{
+    struct block **at = &blocks, *b = (struct block *)p - 1;
+
+    (void)c;
+    if (!p)
+        return;
+    while (*at != b) /* what is not there crashes, as it should */
+        at = &(*at)->next;
+    *at = b->next;
+    used -= b->spilled ? 0 : b->n;
+    free(b);
+}
+
+static int fake_room(struct cuda_context *c, size_t *n, struct err *e)
+{
+    static bool asked;
+
+    (void)e;
+    *n = used < limit(c) ? limit(c) - used : 0;
+    if (asked && getenv("FAKE_CUDA_SPILL"))
+        *n = 0;
+    asked = true;
+    return 0;
+}
+
+/* Whether n bytes at p are the device's: all of them, or none. */
+static bool owned(const void *p, size_t n)
+{
+    for (const struct block *b = blocks; b; b = b->next) {
+        const char *first = (const char *)(b + 1);
+
+        if ((const char *)p >= first && (const char *)p + n <= first + b->n)
+            return true;
+    }
+    return !n;
+}
+
+static int must_own(const void *p, size_t n, const char *what, struct err *e)
+{
+    return owned(p, n) ?
+               operation(what, e) :
+               err_set(e, E_BUG, "fake: %s: not memory of the device", what);
+}
+
+static int move(void *to, const void *from, const void *mine, size_t n,
+                const char *what, struct err *e)
+{
+    int rc = must_own(mine, n, what, e);
+
+    if (rc >= 0 && n)
+        memmove(to, from, n);
+    return rc;
+}
+
+static int fake_put(struct cuda_context *c, void *to, const void *host,
+                    size_t n, struct err *e)
+{
+    (void)c;
+    if (n && owned(host, 1))
+        return err_set(e, E_BUG, "fake: put: not memory of the host");
+    return move(to, host, to, n, "put", e);
+}
+
+static int fake_get(struct cuda_context *c, void *host, const void *from,
+                    size_t n, struct err *e)
+{
+    (void)c;
+    if (n && owned(host, 1))
+        return err_set(e, E_BUG, "fake: get: not memory of the host");
+    return move(host, from, from, n, "get", e);
+}
+
+static int fake_copy(struct cuda_context *c, void *to, const void *from,
+                     size_t n, struct err *e)
+{
+    (void)c;
+    if (must_own(from, n, "copy", e) < 0)
+        return e->code;
+    return move(to, from, to, n, "copy", e);
+}
+
+static int fake_zero(struct cuda_context *c, void *to, size_t n, struct err *e)
+{
+    int rc = must_own(to, n, "zero", e);
+
+    (void)c;
+    if (rc >= 0)
+        memset(to, 0, n);
+    return rc;
+}
+
+/* ---- operations ---- */
+
+static struct model host_model(enum dtype t)
+{
+    return (struct model){ .dtype = t,
+                           .bf16 = t == DT_BF16,
+                           .size = t == DT_BF16 ? 2 : 4,
+                           .k = kernels_best() };
+}
+
+static size_t bytes_of(enum dtype t, int64_t rows, int64_t n)
+{
+    return (size_t)(rows * n) * (t == DT_BF16 ? 2 : 4);
+}
+
+/* Packed as the CPU wants it, which the tool must not look at. */
+static int fake_weight(struct cuda_context *c, enum dtype t, int64_t rows,
+                       int64_t depth, const void *host, void **w, struct err *e)
+{
+    struct model m = host_model(t);
+    size_t n = bytes_of(t, rows, depth), packed;
+    void *copy = mem_pages(n, "fake", e);
+    bool spilled;
+    int rc = copy ? 0 : e->code;
+
+    if (rc < 0)
+        return rc;
+    memcpy(copy, host, n);
+    rc = product_pack(&m, rows, depth, &copy, e);
+    packed = t == DT_BF16 ? bf16_gemm_packed(rows, depth) * 2 : n;
+    if (rc >= 0)
+        rc = fake_alloc(c, w, packed, false, &spilled, e);
+    if (rc >= 0)
+        memcpy(*w, copy, packed);
+    free(copy);
+    return rc;
+}
+
+static int fake_norm(struct cuda_context *c, const struct forward_norm *a,
+                     struct err *e)
+{
+    struct model m = host_model(a->dtype);
+
+    (void)c;
+    if (must_own(a->x, bytes_of(a->dtype, a->rows - 1, a->ld), "norm", e) < 0 ||
+        must_own(a->out, bytes_of(a->dtype, a->rows, a->n), "norm", e) < 0 ||
+        must_own(a->w, (size_t)a->n * 4, "norm", e) < 0)
+        return e->code;
+    return model_norm_rows(&m,
+                           &(struct norm){ .x = a->x,
+                                           .rows = a->rows,
+                                           .n = a->n,
+                                           .ld = a->ld,
+                                           .w = a->w,
+                                           .eps = a->eps,
+                                           .out = a->out },
+                           e);
+}
+
+static int fake_product(struct cuda_context *c, const struct forward_product *a,
+                        struct err *e)
+{
+    struct model m = host_model(a->dtype);
+    struct loaded first = { .of = { .rows = a->n, .cols = a->depth },
+                            .w = (void *)(uintptr_t)a->w,
+                            .bias = (float *)(uintptr_t)a->bias };
+    struct loaded second = first;
+    struct product p = { .m = &m,
+                         .first = &first,
+                         .second = a->second ? &second : NULL,
+                         .x = a->x,
+                         .rows = a->rows,
+                         .out = a->out,
+                         .add = a->add };
+
+    (void)c;
+    if (must_own(a->x, bytes_of(a->dtype, a->rows, a->depth), "product", e) <
+            0 ||
+        must_own(a->out, bytes_of(a->dtype, a->rows, a->n), "product", e) < 0 ||
+        must_own(a->bias, a->bias ? (size_t)a->n * 4 : 0, "product", e) < 0 ||
+        must_own(a->w, 1, "product", e) < 0 || blas_open(e) < 0)
+        return e->code;
+    second.w = (void *)(uintptr_t)a->second;
+    second.bias = (float *)(uintptr_t)a->second_bias;
+    return product_run(&p, e);
+}
+
+/* Of a router, as many tokens at a time as there. */
+static int narrow_sums(const struct forward_sums *a, struct err *e)
+{
+    enum { PART = 256 };
+    float *x = mem_pages((size_t)(PART * a->depth) * 4, "fake", e);
+    int rc = x ? 0 : e->code;
+
+    for (int64_t i = 0; rc >= 0 && i < a->rows; i += PART) {
+        int64_t n = a->rows - i < PART ? a->rows - i : PART;
+
+        (void)!to_f32(x, (const char *)a->x + bytes_of(a->dtype, i, a->depth),
+                      a->dtype, (size_t)(n * a->depth));
+        rc = blas_f32_nt(n, a->n, a->depth, x, a->depth,
+                         (const float *)a->w + a->first * a->depth,
+                         a->y + i * a->ld, a->ld, e);
+    }
+    free(x);
+    return rc;
+}
+
+static int fake_sums(struct cuda_context *c, const struct forward_sums *a,
+                     struct err *e)
+{
+    struct model m = host_model(a->dtype);
+    struct loaded l = { .of = { .rows = a->all, .cols = a->depth },
+                        .w = (void *)(uintptr_t)a->w };
+
+    (void)c;
+    if (must_own(a->x, bytes_of(a->dtype, a->rows, a->depth), "sums", e) < 0 ||
+        must_own(a->w, 1, "sums", e) < 0 || blas_open(e) < 0)
+        return e->code;
+    if (owned(a->y, 1))
+        return err_set(e, E_BUG, "fake: sums: not memory of the host");
+    return a->weights == DT_F32 ? narrow_sums(a, e) :
+                                  product_sums(&m, a->x, a->rows, &l, a->first,
+                                               a->n, a->y, a->ld, e);
+}
+
+/* The CPU's attention of a model with these sizes. */
+static int fake_attend(struct cuda_context *c, const struct forward_attend *a,
+                       struct err *e)
+{
+    struct model m = host_model(a->dtype);
+    struct layer l = { .m = &m,
+                       .q_norm = (float *)(uintptr_t)a->q_norm,
+                       .k_norm = (float *)(uintptr_t)a->k_norm };
+    struct state s = { .dtype = a->dtype,
+                       .n_sequences = a->n_sequences,
+                       .rows = a->rows,
+                       .first = (int64_t *)(uintptr_t)a->first };
+    struct model_config *config = &m.config;
+    static const struct family family;
+    bool slides = true;
+    int64_t longest = 0;
+    int rc;
+
+    (void)c;
+    config->family = &family;
+    config->n_heads = a->n_heads;
+    config->n_kv_heads = a->n_kv_heads;
+    config->head_dim = a->head_dim;
+    config->v_dim = a->v_dim;
+    config->rotary = a->rotary;
+    config->rotary_at = a->rotary_at;
+    config->rope_pairs = a->pairs;
+    config->rms_eps = (double)a->eps;
+    config->qk_norm = a->q_norm ? QK_NORM_HEAD : QK_NORM_NONE;
+    config->sliding_window = a->window;
+    config->layer_slides = a->window ? &slides : NULL;
+    m.scale = a->scale;
+    for (int64_t i = 0; i < a->n_sequences; i++)
+        if (a->first[i + 1] - a->first[i] > longest)
+            longest = a->first[i + 1] - a->first[i];
+    m.rope =
+        (struct rope_table){ .cs = (float *)(uintptr_t)a->cs, .n = longest };
+    m.q.p = (void *)(uintptr_t)a->q.p;
+    if (a->tail.p) {
+        config->mla.rope = a->tail_dim;
+        config->mla.nope = a->head_dim - a->tail_dim;
+        config->mla.kv_lora = a->tail.row - a->tail_dim;
+        m.value.p = (void *)(uintptr_t)a->k.p;
+        m.key.p =
+            (char *)(uintptr_t)a->tail.p - (size_t)config->mla.kv_lora * m.size;
+    } else {
+        m.key.p = (void *)(uintptr_t)a->k.p;
+        m.value.p = (void *)(uintptr_t)a->v.p;
+    }
+    if (must_own(a->q.p, 1, "attend", e) < 0 ||
+        must_own(a->cs, (size_t)(longest * a->rotary) * 4, "attend", e) < 0 ||
+        must_own(a->out, bytes_of(a->dtype, a->rows, a->n_heads * a->v_dim),
+                 "attend", e) < 0)
+        return e->code;
+    rc = attention_run(&l, &s, a->out, e);
+    buffer_release(&m.keys);
+    buffer_release(&m.values);
+    buffer_release(&m.blocks);
+    return rc;
+}
+
+static int fake_gate(struct cuda_context *c, const struct forward_gate *a,
+                     struct err *e)
+{
+    struct model m = host_model(a->dtype);
+    struct layer l = { .m = &m, .shared_gate = (float *)(uintptr_t)a->w };
+    struct state s = {
+        .dtype = a->dtype, .rows = a->rows, .hidden_size = a->n, .x = a->x
+    };
+
+    (void)c;
+    if (must_own(a->x, bytes_of(a->dtype, a->rows, a->n), "gate", e) < 0)
+        return e->code;
+    m.config.hidden_size = a->n;
+    gate_run(&l, &s, a->in, a->y);
+    return 0;
+}
+
+static int fake_add(struct cuda_context *c, enum dtype t, void *x,
+                    const float *y, int64_t n, struct err *e)
+{
+    struct model m = host_model(t);
+
+    (void)c;
+    if (must_own(x, bytes_of(t, 1, n), "add", e) < 0 ||
+        must_own(y, (size_t)n * 4, "add", e) < 0)
+        return e->code;
+    m.config.hidden_size = 1;
+    return model_add(&m, x, y, n, e);
+}
+
+static int fake_subtract(struct cuda_context *c, enum dtype t, void *to,
+                         const void *a, const void *b, const float *bias,
+                         int64_t rows, int64_t n, struct err *e)
+{
+    struct model m = host_model(t);
+    size_t bytes = bytes_of(t, rows, n);
+
+    (void)c;
+    if (must_own(to, bytes, "difference", e) < 0 ||
+        must_own(a, bytes, "minuend", e) < 0 ||
+        must_own(b, bytes, "subtrahend", e) < 0 ||
+        must_own(bias, bias ? (size_t)n * 4 : 0, "subtract", e) < 0)
+        return e->code;
+    return model_subtract(&m, to, a, b, bias, rows, n, e);
+}
+
+static int fake_gather(struct cuda_context *c, const struct forward_rows *r,
+                       void *to, const void *from, struct err *e)
+{
+    size_t row = bytes_of(r->dtype, 1, r->n);
+
+    (void)c;
+    if (must_own(to, (size_t)r->rows * row, "gather", e) < 0 ||
+        must_own(r->slot, (size_t)r->rows * 8, "gather", e) < 0)
+        return e->code;
+    for (int64_t i = 0; i < r->rows; i++) {
+        const char *at =
+            (const char *)from + (size_t)(r->slot[i] / r->top_k) * row;
+
+        if (!owned(at, row))
+            return err_set(e, E_BUG, "fake: gather: no such row");
+        memcpy((char *)to + (size_t)i * row, at, row);
+    }
+    return 0;
+}
+
+static int fake_scatter(struct cuda_context *c, const struct forward_rows *r,
+                        float *sum, const float *weight, const void *out,
+                        double *squares, struct err *e)
+{
+    float *y = mem_pages((size_t)r->n * 4, "fake", e);
+
+    (void)c;
+    if (!y || must_own(squares, (size_t)r->rows * 8, "scatter", e) < 0)
+        return e->code;
+    for (int64_t i = 0; i < r->rows; i++) {
+        float *to = sum + r->slot[i] / r->top_k * r->n;
+
+        (void)!to_f32(y, (const char *)out + bytes_of(r->dtype, i, r->n),
+                      r->dtype, (size_t)r->n);
+        squares[i] = 0;
+        for (int64_t k = 0; k < r->n; k++) {
+            squares[i] += (double)y[k] * (double)y[k];
+            to[k] += weight[r->slot[i]] * y[k];
+        }
+    }
+    free(y);
+    return 0;
+}
+
+static int fake_owe(struct cuda_context *c, const struct forward_rows *r,
+                    void *to, const void *from, const float *share,
+                    const void *there, const void *here, struct err *e)
+{
+    struct model m = host_model(r->dtype);
+    struct expert_rows x = { .n = r->rows, .reference = from, .slot = r->slot };
+
+    (void)c;
+    if (must_own(to, bytes_of(r->dtype, r->rows, r->n), "owe", e) < 0)
+        return e->code;
+    m.config.hidden_size = r->n;
+    return experts_owe(&m, &x, r->top_k, share, there, here, to, e);
+}
+
+static int fake_finite(struct cuda_context *c, enum dtype t, const void *x,
+                       int64_t n, bool *yes, struct err *e)
+{
+    struct model m = host_model(t);
+
+    (void)c;
+    *yes = model_finite(&m, x, n);
+    return must_own(x, bytes_of(t, 1, n), "finite", e);
+}
+
+__attribute__((visibility("default")))
+const struct forward_table forge_forward_table = {
+    .version = FORWARD_TABLE_VERSION,
+    .alloc = fake_alloc,
+    .release = fake_release,
+    .room = fake_room,
+    .put = fake_put,
+    .get = fake_get,
+    .copy = fake_copy,
+    .zero = fake_zero,
+    .weight = fake_weight,
+    .norm = fake_norm,
+    .product = fake_product,
+    .sums = fake_sums,
+    .attend = fake_attend,
+    .gate = fake_gate,
+    .add = fake_add,
+    .subtract = fake_subtract,
+    .gather = fake_gather,
+    .scatter = fake_scatter,
+    .owe = fake_owe,
+    .finite = fake_finite,
+};
