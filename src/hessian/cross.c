@@ -86,9 +86,16 @@ static void add_tiles(void *ctx, size_t begin, size_t end)
             syrk_tile(p, c->packed, HESSIAN_CHUNK, c->pending, i, c->x_at + j,
                       n, m);
         else
-            blas_sgemm(true, false, (int)n, (int)m, (int)c->pending, 1,
-                       c->chunk + i, (int)c->wide, c->chunk + c->x_at + j,
-                       (int)c->wide, 0, p, TILE);
+            blas_sgemm(&(struct sgemm){ .ta = true,
+                                        .m = n,
+                                        .n = m,
+                                        .k = c->pending,
+                                        .a = c->chunk + i,
+                                        .lda = c->wide,
+                                        .b = c->chunk + c->x_at + j,
+                                        .ldb = c->wide,
+                                        .c = p,
+                                        .ldc = TILE });
         for (uint64_t r = 0; r < n; r++) {
             float *to = c->sum + (i + r) * cols + j;
 

@@ -188,10 +188,17 @@ static void multiply(const struct hessian *h, const struct tile *t, float *p)
         return;
     }
     for (int t0 = 0; t0 < k; t0 += PIECE)
-        blas_sgemm(true, false, (int)t->rows, (int)t->cols,
-                   k - t0 < PIECE ? k - t0 : PIECE, 1,
-                   x + (uint64_t)t0 * h->shape.cols + i, ld,
-                   x + (uint64_t)t0 * h->shape.cols + j, ld, t0 > 0, p, TILE);
+        blas_sgemm(&(struct sgemm){ .ta = true,
+                                    .m = t->rows,
+                                    .n = t->cols,
+                                    .k = k - t0 < PIECE ? k - t0 : PIECE,
+                                    .a = x + (uint64_t)t0 * h->shape.cols + i,
+                                    .lda = ld,
+                                    .b = x + (uint64_t)t0 * h->shape.cols + j,
+                                    .ldb = ld,
+                                    .beta = t0 > 0,
+                                    .c = p,
+                                    .ldc = TILE });
 }
 
 static void add_tile(struct hessian *h, const struct tile *t, const float *p)

@@ -175,14 +175,34 @@ static void run_part(struct mlp_back *j, int64_t at, int64_t n, float *room)
           *c = b + PART * w;
 
     gather(j, at, n, in, g);
-    blas_sgemm(false, true, rows, w, h, 1, in, h, p->of[GATE].w, h, 0, a, w);
-    blas_sgemm(false, true, rows, w, h, 1, in, h, p->of[UP].w, h, 0, b, w);
+    blas_sgemm(&(struct sgemm){ .tb = true,
+                                .m = rows,
+                                .n = w,
+                                .k = h,
+                                .a = in,
+                                .b = p->of[GATE].w,
+                                .c = a });
+    blas_sgemm(&(struct sgemm){ .tb = true,
+                                .m = rows,
+                                .n = w,
+                                .k = h,
+                                .a = in,
+                                .b = p->of[UP].w,
+                                .c = b });
     add_bias(a, p->of[GATE].bias, n, w);
     add_bias(b, p->of[UP].bias, n, w);
-    blas_sgemm(false, false, rows, w, h, 1, g, h, p->of[DOWN].w, w, 0, c, w);
+    blas_sgemm(&(struct sgemm){
+        .m = rows, .n = w, .k = h, .a = g, .b = p->of[DOWN].w, .c = c });
     gate_back(a, b, c, n * w);
-    blas_sgemm(false, false, rows, h, w, 1, a, w, p->of[GATE].w, h, 0, in, h);
-    blas_sgemm(false, false, rows, h, w, 1, b, w, p->of[UP].w, h, 1, in, h);
+    blas_sgemm(&(struct sgemm){
+        .m = rows, .n = h, .k = w, .a = a, .b = p->of[GATE].w, .c = in });
+    blas_sgemm(&(struct sgemm){ .m = rows,
+                                .n = h,
+                                .k = w,
+                                .a = b,
+                                .b = p->of[UP].w,
+                                .beta = 1,
+                                .c = in });
     scatter(j, at, n, in);
 }
 

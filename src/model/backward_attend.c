@@ -110,13 +110,54 @@ static void block_back(struct piece *j, int64_t first, int64_t rows,
     float *q = j->q + first * j->d;
 
     go += first * ldo;
-    blas_sgemm(false, true, nq, keys, d, scale, q, d, j->k, d, 0, j->p, n);
-    blas_sgemm(false, true, nq, keys, e, 1, go, ldo, v, ldv, 0, j->gs, n);
+    blas_sgemm(&(struct sgemm){ .tb = true,
+                                .m = nq,
+                                .n = keys,
+                                .k = d,
+                                .alpha = scale,
+                                .a = q,
+                                .b = j->k,
+                                .c = j->p,
+                                .ldc = n });
+    blas_sgemm(&(struct sgemm){ .tb = true,
+                                .m = nq,
+                                .n = keys,
+                                .k = e,
+                                .a = go,
+                                .lda = ldo,
+                                .b = v,
+                                .ldb = ldv,
+                                .c = j->gs,
+                                .ldc = n });
     softmax_back(j, first, rows, keys);
-    blas_sgemm(true, false, keys, e, nq, 1, j->p, n, go, ldo, 1, j->gv, e);
-    blas_sgemm(true, false, keys, d, nq, scale, j->gs, n, q, d, 1, j->gk, d);
-    blas_sgemm(false, false, nq, d, keys, scale, j->gs, n, j->k, d, 0, j->gq,
-               d);
+    blas_sgemm(&(struct sgemm){ .ta = true,
+                                .m = keys,
+                                .n = e,
+                                .k = nq,
+                                .a = j->p,
+                                .lda = n,
+                                .b = go,
+                                .ldb = ldo,
+                                .beta = 1,
+                                .c = j->gv });
+    blas_sgemm(&(struct sgemm){ .ta = true,
+                                .m = keys,
+                                .n = d,
+                                .k = nq,
+                                .alpha = scale,
+                                .a = j->gs,
+                                .lda = n,
+                                .b = q,
+                                .beta = 1,
+                                .c = j->gk });
+    blas_sgemm(&(struct sgemm){ .m = nq,
+                                .n = d,
+                                .k = keys,
+                                .alpha = scale,
+                                .a = j->gs,
+                                .lda = n,
+                                .b = j->k,
+                                .c = j->gq });
 }
 
 static void head_back(struct piece *j, int64_t head, const float *v)

@@ -145,11 +145,22 @@ static void linear_rows(void *ctx, size_t begin, size_t end)
         float *y = j->y + at * (j->back ? in : out);
 
         if (j->back) {
-            blas_sgemm(false, false, n, in, out, 1, x, out, j->l->w, in,
-                       j->add ? 1 : 0, y, in);
+            blas_sgemm(&(struct sgemm){ .m = n,
+                                        .n = in,
+                                        .k = out,
+                                        .a = x,
+                                        .b = j->l->w,
+                                        .beta = j->add ? 1 : 0,
+                                        .c = y });
             continue;
         }
-        blas_sgemm(false, true, n, out, in, 1, x, in, j->l->w, in, 0, y, out);
+        blas_sgemm(&(struct sgemm){ .tb = true,
+                                    .m = n,
+                                    .n = out,
+                                    .k = in,
+                                    .a = x,
+                                    .b = j->l->w,
+                                    .c = y });
         for (int64_t i = 0; bias && i < n; i++)
             for (int64_t k = 0; k < out; k++)
                 y[i * out + k] += bias[k];

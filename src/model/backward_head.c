@@ -81,16 +81,26 @@ static void run_parts(void *ctx, size_t begin, size_t end)
         int64_t at = (int64_t)i * PART;
         int n = (int)(j->n - at < PART ? j->n - at : PART);
 
-        blas_sgemm(false, true, n, nv, h, 1, j->y + at * h, h, j->block, h, 0,
-                   logit, nv);
+        blas_sgemm(&(struct sgemm){ .tb = true,
+                                    .m = n,
+                                    .n = nv,
+                                    .k = h,
+                                    .a = j->y + at * h,
+                                    .b = j->block,
+                                    .c = logit });
         for (int k = 0; k < n; k++)
             if (j->again)
                 probabilities(j, at + k, logit + (int64_t)k * nv);
             else
                 add_exponents(j, at + k, logit + (int64_t)k * nv);
         if (j->again)
-            blas_sgemm(false, false, n, h, nv, 1, logit, nv, j->block, h, 1,
-                       j->g + at * h, h);
+            blas_sgemm(&(struct sgemm){ .m = n,
+                                        .n = h,
+                                        .k = nv,
+                                        .a = logit,
+                                        .b = j->block,
+                                        .beta = 1,
+                                        .c = j->g + at * h });
     }
 }
 

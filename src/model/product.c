@@ -126,9 +126,14 @@ static void multiply_f32(const struct product *p, const struct loaded *l,
 {
     int64_t k = l->of.cols;
 
-    blas_sgemm(false, true, (int)m, (int)n, (int)k, 1,
-               (const float *)p->x + i * k, (int)k, (const float *)l->w + o * k,
-               (int)k, 0, sums, (int)ld);
+    blas_sgemm(&(struct sgemm){ .tb = true,
+                                .m = m,
+                                .n = n,
+                                .k = k,
+                                .a = (const float *)p->x + i * k,
+                                .b = (const float *)l->w + o * k,
+                                .c = sums,
+                                .ldc = ld });
 }
 
 /* both: of second, too. */

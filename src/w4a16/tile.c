@@ -254,9 +254,16 @@ static void tile_f32(const struct w4_x *x, int64_t r, int64_t m, int64_t o,
                                                  .n = (len + 7) / 8 * 8,
                                                  .floats = values + i,
                                                  .ld = ld });
-        blas_sgemm(false, false, (int)m, (int)n, (int)len, 1,
-                   (const float *)x->p + r * x->ld + k, (int)x->ld, values,
-                   (int)ld, k > 0, y, (int)ldy);
+        blas_sgemm(&(struct sgemm){ .m = m,
+                                    .n = n,
+                                    .k = len,
+                                    .a = (const float *)x->p + r * x->ld + k,
+                                    .lda = x->ld,
+                                    .b = values,
+                                    .ldb = ld,
+                                    .beta = k > 0,
+                                    .c = y,
+                                    .ldc = ldy });
     }
 }
 

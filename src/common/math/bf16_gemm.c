@@ -137,15 +137,16 @@ static struct kernel_strip strip_of(const struct block *b, int64_t r, int64_t m,
 }
 
 /* The last columns of a matrix whose n is no multiple of COLS. */
-static void few_columns(const struct bf16_kernel *k, int rows, int64_t n,
-                        float *y, int64_t ldy, struct kernel_strip s,
-                        const uint16_t *w, int64_t pairs, enum kernel_sum how)
+static void few_columns(const struct block *b, int rows, int64_t n, float *y,
+                        struct kernel_strip s, const uint16_t *w,
+                        enum kernel_sum how)
 {
+    int64_t ldy = b->g->ldy;
     float part[KERNEL_ROWS_MAX * COLS] = { 0 };
 
     for (int r = 0; r < rows; r++)
         memcpy(part + r * COLS, y + r * ldy, (size_t)n * sizeof(*y));
-    k->run(rows, part, COLS, s, w, pairs, how, w);
+    b->kernel->run(rows, part, COLS, s, w, b->n / 2, how, w);
     for (int r = 0; r < rows; r++)
         memcpy(y + r * ldy, part + r * COLS, (size_t)n * sizeof(*y));
 }
@@ -174,8 +175,7 @@ static void run_columns(const struct block *b, int64_t r, int rows,
         const uint16_t *w = piece_of(b, packed, g->first + c, &panels);
 
         if (g->n - c < COLS)
-            few_columns(b->kernel, rows, g->n - c, y + c, g->ldy, s, w,
-                        b->n / 2, how);
+            few_columns(b, rows, g->n - c, y + c, s, w, how);
         else
             b->kernel->run(rows, y + c, g->ldy, s, w, b->n / 2, how,
                            prefetch_of(b, strip, g->first + c, w, panels));

@@ -131,13 +131,16 @@ static void begin_call(void)
         ;
 }
 
-void blas_sgemm(bool ta, bool tb, int m, int n, int k, float alpha,
-                const float *a, int lda, const float *b, int ldb, float beta,
-                float *c, int ldc)
+void blas_sgemm(const struct sgemm *g)
 {
+    int64_t lda = g->lda ? g->lda : g->ta ? g->m : g->k;
+    int64_t ldb = g->ldb ? g->ldb : g->tb ? g->k : g->n;
+
     begin_call();
-    lib.sgemm(ROW_MAJOR, ta ? TRANS : NO_TRANS, tb ? TRANS : NO_TRANS, m, n, k,
-              alpha, a, lda, b, ldb, beta, c, ldc);
+    lib.sgemm(ROW_MAJOR, g->ta ? TRANS : NO_TRANS, g->tb ? TRANS : NO_TRANS,
+              (int)g->m, (int)g->n, (int)g->k, g->alpha == 0 ? 1 : g->alpha,
+              g->a, (int)lda, g->b, (int)ldb, g->beta, g->c,
+              (int)(g->ldc ? g->ldc : g->n));
     sem_post(&calls);
 }
 
@@ -169,9 +172,15 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
         int64_t m = p->m - i < TILE_ROWS ? p->m - i : TILE_ROWS;
         int64_t n = p->n - o < TILE_COLS ? p->n - o : TILE_COLS;
 
-        blas_sgemm(false, true, (int)m, (int)n, (int)p->k, 1, p->x + i * p->ldx,
-                   (int)p->ldx, p->w + o * p->k, (int)p->k, 0,
-                   p->y + i * p->ldy + o, (int)p->ldy);
+        blas_sgemm(&(struct sgemm){ .tb = true,
+                                    .m = m,
+                                    .n = n,
+                                    .k = p->k,
+                                    .a = p->x + i * p->ldx,
+                                    .lda = p->ldx,
+                                    .b = p->w + o * p->k,
+                                    .c = p->y + i * p->ldy + o,
+                                    .ldc = p->ldy });
     }
 }
 

@@ -20,10 +20,18 @@ MUST_CHECK int blas_open(struct err *e);
  * as many as threads_count() says (benchmarks). */
 void blas_own_threads(bool on);
 
-/* C[m,n] = alpha * op(A) op(B) + beta * C; ta/tb: transpose A [k,m], B [n,k]. */
-void blas_sgemm(bool ta, bool tb, int m, int n, int k, float alpha,
-                const float *a, int lda, const float *b, int ldb, float beta,
-                float *c, int ldc);
+/* C[m,n] = alpha * op(A) op(B) + beta * C; ta, tb: A is [k,m], B [n,k]. */
+struct sgemm {
+    bool ta, tb;
+    int64_t m, n, k;
+    float alpha; /* 0: 1 */
+    const float *a, *b;
+    float beta;
+    float *c;
+    /* from row to row; 0: rows lie one behind the other */
+    int64_t lda, ldb, ldc;
+};
+void blas_sgemm(const struct sgemm *g);
 /* Lower triangle of C[n,n] = alpha * XᵀX + beta * C, X [k,n]. */
 void blas_ssyrk_lower_t(int n, int k, float alpha, const float *x, int ldx,
                         float beta, float *c, int ldc);

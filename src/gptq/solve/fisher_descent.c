@@ -102,9 +102,14 @@ static void push_tiles(void *ctx, size_t begin, size_t end)
     int n = (int)w->n, rows = (int)w->rows;
 
     for (size_t t = begin; t < end; t++)
-        blas_sgemm(false, false, w->count, width(w, t), rows, 1,
-                   w->f + w->row * w->rows, rows, w->e + t * TILE, n, 0,
-                   w->pushed + t * TILE, n);
+        blas_sgemm(&(struct sgemm){ .m = w->count,
+                                    .n = width(w, t),
+                                    .k = rows,
+                                    .a = w->f + w->row * w->rows,
+                                    .b = w->e + t * TILE,
+                                    .ldb = n,
+                                    .c = w->pushed + t * TILE,
+                                    .ldc = n });
 }
 
 static void grad_tiles(void *ctx, size_t begin, size_t end)
@@ -113,8 +118,14 @@ static void grad_tiles(void *ctx, size_t begin, size_t end)
     int n = (int)w->n;
 
     for (size_t t = begin; t < end; t++)
-        blas_sgemm(false, false, w->count, width(w, t), n, 1, w->pushed, n,
-                   w->h + t * TILE, n, 0, w->grad + t * TILE, n);
+        blas_sgemm(&(struct sgemm){ .m = w->count,
+                                    .n = width(w, t),
+                                    .k = n,
+                                    .a = w->pushed,
+                                    .b = w->h + t * TILE,
+                                    .ldb = n,
+                                    .c = w->grad + t * TILE,
+                                    .ldc = n });
 }
 
 static size_t tiles(const struct work *w)
