@@ -47,6 +47,15 @@ setup() {
     done
 }
 
+@test "of many outputs some tell what rounding to nearest loses" {
+    python3 "$PY" weights many.fts 12
+    forge-grid -q --group 64 --hessian "$D/h.fts" many.fts -o many-sym.fts
+    forge-solve -q --hessian "$D/h.fts" --order group many-sym.fts >c
+    python3 "$PY" check-solve many-sym.fts "$D/h.fts" c group 0.01
+    forge-solve -q --hessian "$D/h.fts" --method rtn many-sym.fts >c
+    python3 "$PY" check-solve many-sym.fts "$D/h.fts" c natural 0.01
+}
+
 @test "block-diagonal hessians are solved as what they are" {
     forge-solve -q --hessian "$D/blocks.fts" --order natural "$D/sym.fts" >c
     python3 "$PY" check-solve "$D/sym.fts" "$D/blocks.fts" c natural 0.01

@@ -6,7 +6,7 @@ they make of them by the NumPy of hessian(), grid.py and gptq.py.
     stages.py drift IN OUT KIND                    .drift and .output frames
                                                    in front of activations
     stages.py check-cross IN CROSS                 IN: of drift
-    stages.py weights OUT
+    stages.py weights OUT [TIMES]
     stages.py broken-hessian OUT                   never positive definite
     stages.py check-hessian ACTIVATIONS HESSIANS [BLOCK [MAX_TOKENS]]
     stages.py check-mean ACTIVATIONS HESSIANS      of any inputs
@@ -107,13 +107,15 @@ def check_cross(path, got):
         assert (t.samples, t.modules) == (len(x), modules(base))
 
 
-def make_weights(out):
+def make_weights(out, times="1"):
+    """times: as many rows."""
     rng = np.random.default_rng(8)
     frames = [fts.Tensor("tensor", "model.norm.weight",
                          np.ones(160, np.float32))]
     for name, (cols, short) in INPUTS.items():
         for m in short:
-            w = rng.normal(size=(ROWS[m], cols)).astype(np.float32)*0.05
+            w = rng.normal(size=(ROWS[m]*int(times), cols))
+            w = w.astype(np.float32)*0.05
             w[2] = 0
             w[3] = np.abs(w[3])
             if m == "q_proj":
@@ -244,7 +246,10 @@ def check_solve(grids, hessians, codes, order, damping, prior="0"):
         near = gptq.quantize(a.astype(np.float64), scale[:, g], zero[:, g])[0]
         for key, k in (("loss", c), ("loss_rtn", near)):
             want = gptq.loss(a, k, h, scale, zero, m.group)
-            assert abs(note[key]/want - 1) < 1e-4, (key, note[key], want)
+            # of many rows rounding to nearest is estimated, see forge-solve(1)
+            few = key == "loss" or note["method"] == "rtn" or len(a) <= 768
+            assert abs(note[key]/want - 1) < (1e-4 if few else 0.03), \
+                (key, note[key], want)
         assert note["samples"] == hs[w.name].samples
         assert note["damping"] == float(damping)
         dead = np.diag(h) == 0

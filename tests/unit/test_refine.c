@@ -21,7 +21,7 @@ static float noise(void)
 
 struct data {
     float acc[C * R], h[C * C], scale[R], zero[R], w[C * R], d[C * R];
-    float moved[C * R];
+    float moved[C * R], change[R];
     uint8_t codes[C * R];
 };
 
@@ -31,6 +31,7 @@ static void make(struct data *x)
         x->scale[r] = 0.1f * (r % 3 ? 1.0f : -1.0f);
         x->zero[r] = (float)(r % 16);
     }
+    memset(x->change, 0, sizeof(x->change));
     for (int i = 0; i < C * C; i++)
         x->h[i] = i % (C + 1) ? 0 : 0.5f + fabsf(noise());
     x->h[3 * C + 3] = 0; /* a dead input */
@@ -54,7 +55,8 @@ static bool run(refine_fn *f, struct data *x)
                               .w = x->w,
                               .d = x->d,
                               .codes = x->codes,
-                              .moved = x->moved };
+                              .moved = x->moved,
+                              .change = x->change };
 
     return f(&p);
 }
@@ -106,9 +108,33 @@ static void moves_are_best(void)
     }
 }
 
+/* d H dᵀ before and after, where acc holds d H: what change says. */
+static void change_is_of_the_loss(void)
+{
+    static struct data a, b;
+
+    make(&a);
+    b = a;
+    (void)run(refine_kernel_best(), &a);
+    for (int r = 0; r < R; r++) {
+        double change = 0;
+
+        for (int i = 0; i < C; i++) {
+            double m = a.moved[i * R + r];
+
+            change += 2 * m * b.acc[i * R + r];
+            for (int j = 0; j < C; j++)
+                change += m * a.h[i * C + j] * a.moved[j * R + r];
+        }
+        CHECK(change <= 0 && fabs(change - a.change[r]) <
+                                 1e-5 * (fabs(change) + 0.1));
+    }
+}
+
 int main(void)
 {
     each_level(all_move_the_same);
     each_level(moves_are_best);
+    each_level(change_is_of_the_loss);
     return 0;
 }

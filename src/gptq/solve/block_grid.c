@@ -156,12 +156,10 @@ void block_quantize(struct tile *s, const struct tile_group *g, float *cost)
 void block_solve(struct tile *s, const struct tile_group *g,
                  const struct block_params *p, float *cost)
 {
-    float lo[ROWS], hi[ROWS], best[ROWS], loss[ROWS] = { 0 };
+    float lo[ROWS], hi[ROWS], best[ROWS];
 
     block_updated(s, g, s->scratch);
     range(s->scratch, g->c1 - g->c0, lo, hi);
     try_all(s, g, p, lo, hi, best);
-    solve_in_place(s, g, loss);
-    if (cost)
-        memcpy(cost, best, sizeof(best));
+    solve_in_place(s, g, cost);
 }

@@ -52,7 +52,7 @@ static inline double block_factor(const struct block_params *p, int i)
 uint32_t block_candidate(const struct block_params *p, int i, float lo,
                          float hi);
 /* Choose the grids of group g of the tile and quantize its inputs: the groups
- * before it are done.  cost (may be NULL): what each row's choice costs. */
+ * before it are done.  cost[48] += what the choice adds to the damped loss. */
 void block_solve(struct tile *s, const struct tile_group *g,
                  const struct block_params *p, float *cost);
 /* Quantize group g on the grids that are set, as plain GPTQ does: the groups

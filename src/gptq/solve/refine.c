@@ -18,9 +18,11 @@ static uint64_t end_of(const struct tile_group *g)
 }
 
 /* The codes of the group, one panel after another; what d lost to out. */
-static bool move_codes(struct tile *s, const struct tile_group *g, float *moved)
+static bool move_codes(struct tile *s, const struct tile_group *g, float *moved,
+                       double *loss)
 {
     uint64_t n = s->plan->f->padded;
+    float change[ROWS] = { 0 };
     bool any = false;
 
     for (uint64_t c = g->c0; c < end_of(g); c += COLS) {
@@ -34,6 +36,7 @@ static bool move_codes(struct tile *s, const struct tile_group *g, float *moved)
             .d = s->d + c * ROWS,
             .codes = s->codes + c * ROWS,
             .moved = moved + (c - g->c0) * ROWS,
+            .change = change,
         };
 
         memset(acc, 0, sizeof(acc));
@@ -41,6 +44,8 @@ static bool move_codes(struct tile *s, const struct tile_group *g, float *moved)
         memcpy(s->acc + (c - g->c0) * ROWS, acc, sizeof(acc));
         any |= refine_kernel_best()(&p);
     }
+    for (int r = 0; r < ROWS; r++)
+        loss[r] += (double)change[r];
     return any;
 }
 
@@ -89,7 +94,7 @@ static void moments(struct tile *s, const struct tile_group *g,
 
 /* The scale of row r: true when it changed. */
 static bool refit(struct tile *s, const struct tile_group *g, uint64_t r,
-                  double num, double den, enum dtype scale_dtype)
+                  double num, double den, enum dtype scale_dtype, double *loss)
 {
     uint64_t at = g->group * ROWS + r;
     uint32_t old = s->meta[at], meta;
@@ -105,12 +110,14 @@ static bool refit(struct tile *s, const struct tile_group *g, uint64_t r,
     step = (double)quant_grid(meta, scale_dtype).scale - s->scale[at];
     if (meta == old || !(step * step * den < 2 * step * num))
         return false;
+    loss[r] += step * (step * den - 2 * num);
     tile_set_grid(s, g->group, r, meta, scale_dtype);
     return true;
 }
 
 static bool refit_group(struct tile *s, const struct tile_group *g,
-                        const float *moved, enum dtype scale_dtype)
+                        const float *moved, enum dtype scale_dtype,
+                        double *loss)
 {
     float *a = s->scratch + 2 * s->plan->widest * ROWS;
     float num[ROWS], den[ROWS];
@@ -118,7 +125,7 @@ static bool refit_group(struct tile *s, const struct tile_group *g,
 
     moments(s, g, moved, a, num, den);
     for (uint64_t r = 0; r < ROWS; r++)
-        any |= refit(s, g, r, num[r], den[r], scale_dtype);
+        any |= refit(s, g, r, num[r], den[r], scale_dtype, loss);
     if (!any)
         return false;
     take_off(s->d + g->c0 * ROWS, s->w + g->c0 * ROWS, a,
@@ -126,7 +133,7 @@ static bool refit_group(struct tile *s, const struct tile_group *g,
     return true;
 }
 
-int refine(struct tile *s, int n, enum dtype scale_dtype)
+int refine(struct tile *s, int n, enum dtype scale_dtype, double *loss)
 {
     float *moved = s->scratch;
     bool any = true;
@@ -137,8 +144,8 @@ int refine(struct tile *s, int n, enum dtype scale_dtype)
         for (uint64_t i = 0; i < s->plan->groups; i++) {
             const struct tile_group *g = &s->plan->group[i];
 
-            any |= move_codes(s, g, moved);
-            any |= refit_group(s, g, moved, scale_dtype);
+            any |= move_codes(s, g, moved, loss);
+            any |= refit_group(s, g, moved, scale_dtype, loss);
         }
         done++;
     }

@@ -13,8 +13,9 @@
 #include "common/math/dtype.h"
 #include "gptq/solve/tile.h"
 
-/* Sweep over the tile, at most n times, until nothing moves.  Returns the
- * number of sweeps made. */
-int refine(struct tile *s, int n, enum dtype scale_dtype);
+/* Sweep over the tile, at most n times, until nothing moves.  loss[48] of each
+ * row gets what every move takes off it: with m = what was added to d_j, g_j of
+ * the moment, 2 m g_j + m² H_jj.  Returns the number of sweeps made. */
+int refine(struct tile *s, int n, enum dtype scale_dtype, double *loss);
 
 #endif

@@ -24,7 +24,7 @@ typedef uint8_t vb __attribute__((vector_size(16)));
 
 /* One input of 16 rows: t is the gradient.  What it moved goes to *moved. */
 INLINE void move(const struct refine_panel *p, int c, int r, const vf *t,
-                 vf *moved, vi *any)
+                 vf *moved, vf *change, vi *any)
 {
     float curve = p->h[c * COLS + c];
     vf w, s, z, d, x, code, none = { 0 };
@@ -52,6 +52,7 @@ INLINE void move(const struct refine_panel *p, int c, int r, const vf *t,
     *any |= x != code;
     w -= (x - z) * s;
     *moved = SELECT(x != code, w - d, none);
+    *change += *moved * (*t + *t + *moved * curve);
     d = SELECT(x != code, w, d);
     b = __builtin_convertvector(__builtin_convertvector(x, vi), vb);
     memcpy(p->d + c * ROWS + r, &d, sizeof(d));
@@ -62,10 +63,11 @@ INLINE void move(const struct refine_panel *p, int c, int r, const vf *t,
 INLINE bool refine_panel(const struct refine_panel *p)
 {
     enum { N = ROWS / LANES };
-    vf moved[COLS][N];
+    vf moved[COLS][N], change[N];
     vi any = { 0 };
     bool moves = false;
 
+    memcpy(change, p->change, sizeof(change));
     for (int c = 0; c < COLS; c++) {
         vf t[N];
 
@@ -76,8 +78,9 @@ INLINE bool refine_panel(const struct refine_panel *p)
                 t[i] += moved[k][i] * p->h[k * COLS + c];
 #pragma GCC unroll 3
         for (int i = 0; i < N; i++)
-            move(p, c, i * LANES, &t[i], &moved[c][i], &any);
+            move(p, c, i * LANES, &t[i], &moved[c][i], &change[i], &any);
     }
+    memcpy(p->change, change, sizeof(change));
     for (int i = 0; i < LANES; i++)
         moves |= any[i] != 0;
     return moves;

@@ -14,6 +14,7 @@ struct refine_panel {
     float *d;                  /* [8][48]: w - q, kept up to date */
     uint8_t *codes;            /* [8][48] */
     float *moved;              /* [8][48]: what was added to d */
+    float *change;             /* [48]: of the loss, added */
 };
 
 /* Each code to its best place, one input after another; true when one moved. */

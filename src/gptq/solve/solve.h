@@ -27,6 +27,14 @@ struct solve_params {
     bool compare;           /* also compute loss_nearest */
 };
 
+/* What others lose, a yardstick, is computed of every step-th tile of 48 rows:
+ * of all rows up to 768, of 408 to 816 beyond. */
+uint64_t solve_compare_step(uint64_t rows);
+/* other[rows] summed over all rows: that of the rows compared, times what the
+ * codes lose (loss[rows]) in all rows over what they lose in those. */
+double solve_compare_sum(const double *loss, const double *other,
+                         uint64_t rows);
+
 static inline bool solve_same(const struct solve_params *a,
                               const struct solve_params *b)
 {
@@ -37,7 +45,8 @@ static inline bool solve_same(const struct solve_params *a,
 
 struct solve_result {
     double loss;         /* sum over rows of (w-q) H (w-q)ᵀ, no damping */
-    double loss_nearest; /* the same for round-to-nearest on these grids */
+    double loss_nearest; /* the same for round-to-nearest on these grids; of many
+                            rows an estimate, see solve_compare_sum() */
 };
 
 struct solve_backend {

@@ -22,11 +22,12 @@ double solve_cost_linear(const struct solve_cost *c, double rows, double cols)
                                         c->symmetric ? p.factors : p.shrinks };
     double whole = rows * cols * cols; /* one pass over all pairs of inputs */
     double group = rows * cols * (double)c->group;
-    double sum = starts(&p) * whole;
+    double compared = whole / (double)solve_compare_step((uint64_t)rows);
+    double sum = starts(&p) * whole + compared;
 
-    if (p.starts) /* and plain GPTQ beside it, losses, sweeps there and back */
-        sum += whole + p.starts * (block_candidates(&b) * group +
-                                   (2 * p.sweeps + 2) * whole);
+    if (p.starts) /* compared with plain GPTQ, too; sweeps there and back */
+        sum += compared + p.starts * (block_candidates(&b) * group +
+                                      2 * p.sweeps * whole);
     return sum + (c->corrected ? 4 * whole : 0);
 }
 

@@ -412,6 +412,39 @@ static void measure_tile(struct tile *t, double *to)
     }
 }
 
+/* Panel q alone. */
+static struct tile panel_of(const struct tile *t, uint64_t q)
+{
+    struct tile one = *t;
+
+    one.first += q * ROWS;
+    one.rows = t->rows - q * ROWS < ROWS ? t->rows - q * ROWS : ROWS;
+    one.panels = 1;
+    one.d = at(t, q, 0);
+    one.scale += q * t->groups * ROWS;
+    one.zero += q * t->groups * ROWS;
+    one.codes += q * t->padded * ROWS;
+    return one;
+}
+
+/* Round to nearest what is compared; true when a panel was. */
+static bool compare_panels(const struct tile *t)
+{
+    uint64_t step = solve_compare_step(t->j->p->rows);
+    bool any = false;
+
+    for (uint64_t q = 0; q < t->panels; q++) {
+        struct tile one = panel_of(t, q);
+
+        if ((t->first / ROWS + q) % step)
+            continue;
+        round_tile(&one);
+        measure_tile(&one, t->j->nearest);
+        any = true;
+    }
+    return any;
+}
+
 /* ---- tiles over threads ---- */
 
 static int run_tile(struct tile *t, struct err *e)
@@ -423,14 +456,14 @@ static int run_tile(struct tile *t, struct err *e)
     clear_losses(t);
     if ((rc = load_weights(t, e)) < 0)
         return rc;
-    if (p->nearest || p->compare) {
+    if (p->nearest) {
         round_tile(t);
         measure_tile(t, t->j->nearest);
-        if (!p->nearest && (rc = load_weights(t, e)) < 0)
+    } else {
+        if (p->compare && compare_panels(t) && (rc = load_weights(t, e)) < 0)
             return rc;
-    }
-    if (!p->nearest)
         solve_tile(t);
+    }
     store_codes(t);
     return 0;
 }
@@ -450,6 +483,31 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
         if (rc < 0)
             threads_error_add(&j->error, t.first, &e);
     }
+}
+
+uint64_t solve_compare_step(uint64_t rows)
+{
+    enum { MOST = 16 };
+
+    return ((rows + ROWS - 1) / ROWS + MOST - 1) / MOST;
+}
+
+double solve_compare_sum(const double *loss, const double *other, uint64_t rows)
+{
+    uint64_t step = solve_compare_step(rows), n = 0;
+    double all = 0, some = 0, sum = 0;
+
+    for (uint64_t r = 0; r < rows; r++) {
+        bool compared = r / ROWS % step == 0;
+
+        all += loss[r];
+        some += compared ? loss[r] : 0;
+        sum += compared ? other[r] : 0;
+        n += compared;
+    }
+    return n == rows ? sum :
+           some > 0  ? sum * all / some :
+                       sum * (double)rows / (double)n;
 }
 
 /* Tiles as equal as can be, as many for each thread.  Rows know nothing of each
@@ -486,10 +544,11 @@ static int run_factor(struct job *j, struct solve_result *r, struct err *e)
     j->transpose = lanes_transpose_best();
     choose_tiles(j);
     threads_for(j->tiles, 1, run_tiles, j);
-    for (uint64_t i = 0; i < p->rows; i++) {
+    for (uint64_t i = 0; i < p->rows; i++)
         r->loss += p->nearest ? j->nearest[i] : j->loss[i];
-        r->loss_nearest += j->nearest[i];
-    }
+    r->loss_nearest = p->nearest ?
+                          r->loss :
+                          solve_compare_sum(j->loss, j->nearest, p->rows);
     while (j->n_spare)
         free(j->spare[--j->n_spare]);
     free(j->spare);

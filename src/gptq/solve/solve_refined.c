@@ -121,9 +121,10 @@ static int load(const struct job *j, float *x, uint64_t row, uint64_t n,
     return 0;
 }
 
-/* loss[48] of GPTQ on the grids that are set; the solver's own costs, without
- * lambda |d|^2. */
-static void solve_plain(struct tile *s, double *loss)
+/* GPTQ, on grids chosen on the way; NULL: on those that are set.  loss[48]: the
+ * solver's own costs, without lambda |d|². */
+static void solve_groups(struct tile *s, const struct block_params *grids,
+                         double *loss)
 {
     double lambda = s->plan->f->lambda;
 
@@ -131,7 +132,10 @@ static void solve_plain(struct tile *s, double *loss)
     for (uint64_t i = 0; i < s->plan->groups; i++) {
         float cost[ROWS] = { 0 };
 
-        block_quantize(s, &s->plan->group[i], cost);
+        if (grids)
+            block_solve(s, &s->plan->group[i], grids, cost);
+        else
+            block_quantize(s, &s->plan->group[i], cost);
         for (uint64_t r = 0; r < ROWS; r++)
             loss[r] += cost[r];
     }
@@ -158,7 +162,7 @@ static void measure_others(struct job *j, struct tile *s, uint64_t row,
     tile_loss(s, loss);
     memcpy(j->nearest + row, loss, n * sizeof(*loss));
     tile_restart(s);
-    solve_plain(s, loss);
+    solve_groups(s, NULL, loss);
     memcpy(j->plain + row, loss, n * sizeof(*loss));
     tile_restart(s);
 }
@@ -208,12 +212,10 @@ static void solve_tile(struct job *j, struct bench *t, uint64_t row, uint64_t n)
         if (i == 0 && j->p->target)
             memcpy(j->p->target + row * j->p->solve.cols, t->x,
                    n * j->p->solve.cols * sizeof(*t->x));
-        if (i == 0)
+        if (i == 0 && row / ROWS % solve_compare_step(j->p->solve.rows) == 0)
             measure_others(j, s, row, n);
-        for (uint64_t g = 0; g < s->plan->groups; g++)
-            block_solve(s, &s->plan->group[g], &j->p->block, NULL);
-        refine(s, j->p->sweeps, j->p->solve.scale_dtype);
-        tile_loss(s, loss[i]);
+        solve_groups(s, &j->p->block, loss[i]);
+        refine(s, j->p->sweeps, j->p->solve.scale_dtype, loss[i]);
     }
     for (uint64_t r = 0; r < n; r++) {
         int best = 0;
@@ -264,11 +266,10 @@ int refined_solve(const struct refined_params *p,
     j.plain = j.nearest + rows;
     threads_error_init(&j.error);
     threads_for((rows + ROWS - 1) / ROWS, 1, solve_tiles, &j);
-    for (uint64_t i = 0; i < rows; i++) {
+    for (uint64_t i = 0; i < rows; i++)
         r->solve.loss += j.loss[i];
-        r->solve.loss_nearest += j.nearest[i];
-        r->loss_plain += j.plain[i];
-    }
+    r->solve.loss_nearest = solve_compare_sum(j.loss, j.nearest, rows);
+    r->loss_plain = solve_compare_sum(j.loss, j.plain, rows);
     free(j.loss);
     return threads_error_take(&j.error, e);
 }
