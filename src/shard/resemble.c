@@ -17,6 +17,7 @@
 #define NEAR 0.0625
 
 enum {
+    ROWS_MOST = 1024, /* enough for figures of a whole module */
     TREND_GROUPS_MIN = 32,
     TREND_ERRORS = 5 /* times its standard error, to be believed */
 };
@@ -29,10 +30,12 @@ struct row_sums {
 
 struct job {
     const struct ck_quantized *q;
-    const float *w, *scales;
+    const uint16_t *w;    /* bf16 */
+    uint64_t n, step;     /* rows that are looked at: 0, step .. (n - 1) step */
+    const float *scales;  /* [rows, groups] */
     const uint8_t *alive; /* [cols] */
-    struct row_sums *row; /* [rows] */
-    float *ratio;         /* [rows, groups]; NaN: no say */
+    struct row_sums *row; /* [n] */
+    float *ratio;         /* [n, groups]; NaN: no say */
 };
 
 static int code_at(const struct ck_quantized *q, uint64_t row, uint64_t col)
@@ -42,17 +45,18 @@ static int code_at(const struct ck_quantized *q, uint64_t row, uint64_t col)
     return q->codes[i / 2] >> (i & 1 ? 4 : 0) & 15;
 }
 
-static void one_group(const struct job *j, uint64_t row, uint64_t g)
+static void one_group(const struct job *j, uint64_t i, uint64_t g)
 {
     const struct ck_quantized *q = j->q;
+    uint64_t row = i * j->step;
     uint64_t end = (g + 1) * q->group < q->cols ? (g + 1) * q->group : q->cols;
     float s = j->scales[row * q->groups + g];
     int zero = q->zeros[row * q->groups + g];
-    struct row_sums r = j->row[row];
+    struct row_sums r = j->row[i];
     double ww = 0, wv = 0, step = s, per_step = s > 0 ? 1 / step : 0;
 
     for (uint64_t c = g * q->group; c < end; c++) {
-        double w = (double)j->w[row * q->cols + c];
+        double w = (double)f32_from_bf16(j->w[row * q->cols + c]);
         double v = (double)(code_at(q, row, c) - zero) * step;
         double d = (w - v) * per_step;
 
@@ -66,17 +70,17 @@ static void one_group(const struct job *j, uint64_t row, uint64_t g)
         ww += w * w;
         wv += w * v;
     }
-    j->row[row] = r;
-    j->ratio[row * q->groups + g] = ww > 0 ? (float)(wv / ww) : NAN;
+    j->row[i] = r;
+    j->ratio[i * q->groups + g] = ww > 0 ? (float)(wv / ww) : NAN;
 }
 
 static void rows(void *ctx, size_t begin, size_t end)
 {
     const struct job *j = ctx;
 
-    for (size_t row = begin; row < end; row++)
+    for (size_t i = begin; i < end; i++)
         for (uint64_t g = 0; g < j->q->groups; g++)
-            one_group(j, row, g);
+            one_group(j, i, g);
 }
 
 /* Inputs with a code other than zero in some row: mostly in one of the first. */
@@ -108,12 +112,13 @@ static void find_trend(struct resemblance *r, const struct job *j)
     uint64_t n = 0;
     double x = 0, y = 0, xx = 0, xy = 0, yy = 0;
 
-    for (uint64_t i = 0; i < j->q->rows * j->q->groups; i++) {
+    for (uint64_t i = 0; i < j->n * j->q->groups; i++) {
+        uint64_t row = i / j->q->groups * j->step, g = i % j->q->groups;
         double a, b;
 
         if (!(j->ratio[i] > 0) || !isfinite(j->ratio[i]))
             continue;
-        a = log((double)j->scales[i]);
+        a = log((double)j->scales[row * j->q->groups + g]);
         b = log((double)j->ratio[i]);
         x += a;
         y += b;
@@ -153,7 +158,7 @@ static void sum_up(struct resemblance *r, const struct job *j)
 {
     struct row_sums t = { 0 };
 
-    for (uint64_t i = 0; i < j->q->rows; i++) { /* in order: deterministic */
+    for (uint64_t i = 0; i < j->n; i++) { /* in order: deterministic */
         t.d += j->row[i].d;
         t.d2 += j->row[i].d2;
         t.e2 += j->row[i].e2;
@@ -164,25 +169,28 @@ static void sum_up(struct resemblance *r, const struct job *j)
     r->rms = t.count ? sqrt(t.d2 / (double)t.count) : 0;
     r->relative = t.w2 > 0 ? sqrt(t.e2 / t.w2) : 0;
     find_trend(r, j);
-    find_slope(r, j->ratio, j->q->rows * j->q->groups);
+    find_slope(r, j->ratio, j->n * j->q->groups);
 }
 
 int resemble(struct resemblance *r, const struct ck_quantized *q,
-             const float *w, struct err *e)
+             const uint16_t *w, struct err *e)
 {
-    size_t n = (size_t)(q->rows * q->groups);
-    float *scales = mem_alloc(n * sizeof(*scales), "verification", e);
-    float *ratio = mem_alloc(n * sizeof(*ratio), "verification", e);
+    uint64_t step = (q->rows + ROWS_MOST - 1) / ROWS_MOST;
+    uint64_t n = (q->rows + step - 1) / step;
+    size_t all = (size_t)(q->rows * q->groups);
+    float *scales = mem_alloc(all * sizeof(*scales), "verification", e);
+    float *ratio =
+        mem_alloc((size_t)(n * q->groups) * sizeof(*ratio), "verification", e);
     uint8_t *alive = mem_alloc(q->cols, "verification", e);
-    struct row_sums *row = mem_zero(q->rows, sizeof(*row), "verification", e);
-    struct job j = { q, w, scales, alive, row, ratio };
+    struct row_sums *row = mem_zero(n, sizeof(*row), "verification", e);
+    struct job j = { q, w, n, step, scales, alive, row, ratio };
     int rc = scales && ratio && alive && row ? 0 : e->code;
 
-    if (!rc && !to_f32(scales, q->scales, q->scale_dtype, n))
+    if (!rc && !to_f32(scales, q->scales, q->scale_dtype, all))
         rc = err_set(e, E_DATA, "scales are %s", dtype_name(q->scale_dtype));
     if (!rc) {
         find_alive(alive, q);
-        threads_for(q->rows, 16, rows, &j);
+        threads_for(n, 16, rows, &j);
         sum_up(r, &j);
     }
     free(scales);

@@ -40,9 +40,10 @@ struct resemblance {
     uint64_t groups;    /* that entered slope and trend */
 };
 
-/* w: the source's weight, [q->rows, q->cols]. */
+/* w: the source's weight in bf16, [q->rows, q->cols].  Of more than 1,024 rows
+ * as many, evenly spread, are looked at. */
 MUST_CHECK int resemble(struct resemblance *r, const struct ck_quantized *q,
-                        const float *w, struct err *e);
+                        const uint16_t *w, struct err *e);
 /* NULL: within the limits; else what is wrong, in words. */
 const char *resemble_verdict(const struct resemblance *r);
 

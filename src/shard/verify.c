@@ -215,12 +215,12 @@ static int compare(struct state *s, const char *module, struct err *e)
     struct resemblance r;
     uint64_t rows, cols;
     const char *wrong;
-    float *w = NULL;
+    uint16_t *w = NULL;
     int rc = checkpoint_quantized(s->out, module, &q, e);
 
     if (rc <= 0)
         return rc;
-    rc = checkpoint_linear(s->source, module, &w, &rows, &cols, e);
+    rc = checkpoint_linear_bf16(s->source, module, &w, &rows, &cols, e);
     if (!rc && (rows != q.rows || cols != q.cols))
         rc = err_set(e, E_DATA, "'%s' has another shape than in the source",
                      module);
