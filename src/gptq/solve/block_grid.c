@@ -34,12 +34,16 @@ uint32_t block_candidate(const struct block_params *p, int i, float lo,
 /* acc = what the inputs before the group push onto its columns. */
 static void push(struct tile *s, const struct tile_group *g)
 {
-    uint64_t n = s->plan->f->padded, end = (g->c1 + COLS - 1) / COLS * COLS;
+    uint64_t end = (g->c1 + COLS - 1) / COLS * COLS;
+    struct tile_part before = { .at = tile_at_factor,
+                                .of = s->plan,
+                                .c0 = g->c0,
+                                .c1 = end,
+                                .k0 = end,
+                                .k1 = s->plan->f->padded };
 
     memset(s->acc, 0, (end - g->c0) * ROWS * sizeof(float));
-    for (uint64_t c = g->c0; c < end; c += COLS)
-        s->k->product(s->acc + (c - g->c0) * ROWS, s->d + end * ROWS,
-                      tile_factor(s->plan, c, end), n - end);
+    tile_add(s, s->acc, s->d, &before);
 }
 
 /* w of the group, pushed: acc is set.  x R_GG = -acc, and x is what the weights

@@ -1,8 +1,9 @@
 /* refine.c - see refine.h.
  *
- * The gradient is formed anew for every panel of eight inputs from what is
- * left of all inputs: as many operations as keeping it up to date, nothing
- * drifts, and the product is the solver's. */
+ * The gradient is formed anew for every group from what is left of the inputs of
+ * all others, and for every panel of eight inputs from what is left of the
+ * group's: as many operations as keeping it up to date, nothing drifts, and the
+ * product is the solver's. */
 #include "gptq/solve/refine.h"
 
 #include <string.h>
@@ -17,16 +18,33 @@ static uint64_t end_of(const struct tile_group *g)
     return (g->c1 + COLS - 1) / COLS * COLS;
 }
 
+/* acc = what the inputs of other groups give the gradient of the group's. */
+static void gather(struct tile *s, const struct tile_group *g)
+{
+    struct tile_part part = { .at = tile_at_hessian,
+                              .of = s->plan,
+                              .c0 = g->c0,
+                              .c1 = end_of(g),
+                              .k1 = g->c0 };
+
+    memset(s->acc, 0, (part.c1 - part.c0) * ROWS * sizeof(float));
+    tile_add(s, s->acc, s->d, &part);
+    part.k0 = part.c1;
+    part.k1 = s->plan->f->padded;
+    tile_add(s, s->acc, s->d, &part);
+}
+
 /* The codes of the group, one panel after another; what d lost to out. */
 static bool move_codes(struct tile *s, const struct tile_group *g, float *moved,
                        double *loss)
 {
-    uint64_t n = s->plan->f->padded;
+    uint64_t n = end_of(g) - g->c0;
     float change[ROWS] = { 0 };
     bool any = false;
 
+    gather(s, g);
     for (uint64_t c = g->c0; c < end_of(g); c += COLS) {
-        float acc[COLS * ROWS];
+        float *acc = s->acc + (c - g->c0) * ROWS;
         struct refine_panel p = {
             .acc = acc,
             .h = tile_hessian(s->plan, c, c),
@@ -39,9 +57,8 @@ static bool move_codes(struct tile *s, const struct tile_group *g, float *moved,
             .change = change,
         };
 
-        memset(acc, 0, sizeof(acc));
-        s->k->product(acc, s->d, tile_hessian(s->plan, c, 0), n);
-        memcpy(s->acc + (c - g->c0) * ROWS, acc, sizeof(acc));
+        s->k->product(acc, s->d + g->c0 * ROWS,
+                      tile_hessian(s->plan, c, g->c0), n);
         any |= refine_kernel_best()(&p);
     }
     for (int r = 0; r < ROWS; r++)

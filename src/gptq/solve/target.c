@@ -8,7 +8,11 @@
 #include "device/device.h"
 #include "gptq/solve/solve_table.h"
 
-enum { ROWS = SOLVE_ROWS, COLS = FACTOR_PANEL };
+enum {
+    ROWS = SOLVE_ROWS,
+    COLS = FACTOR_PANEL,
+    BLOCK = 128 /* columns that are divided together */
+};
 
 static uint64_t transposed_at(uint64_t p)
 {
@@ -85,14 +89,31 @@ void target_close(struct target *t)
     *t = (struct target){ 0 };
 }
 
+static const float *at_drift(const void *of, uint64_t c, uint64_t r)
+{
+    const struct target *t = of;
+
+    return t->drift + (c / COLS * t->plan->f->padded + r) * COLS;
+}
+
+static const float *at_transposed(const void *of, uint64_t c, uint64_t r)
+{
+    const struct target *t = of;
+
+    return t->transposed + transposed_at(c / COLS) + r * COLS;
+}
+
 /* d = alpha W E, in the factor's order. */
 static void follow_drift(const struct target *t, struct tile *s, double alpha)
 {
     uint64_t n = t->plan->f->padded;
+    struct tile_part part = { .at = at_drift, .of = t, .k1 = n };
 
     memset(s->d, 0, n * ROWS * sizeof(float));
-    for (uint64_t c = 0; c < n; c += COLS)
-        s->k->product(s->d + c * ROWS, s->w, t->drift + c * n, n);
+    for (; part.c0 < n; part.c0 = part.c1) {
+        part.c1 = part.c0 + BLOCK < n ? part.c0 + BLOCK : n;
+        tile_add(s, s->d + part.c0 * ROWS, s->w, &part);
+    }
     for (uint64_t i = 0; i < n * ROWS; i++)
         s->d[i] *= (float)alpha;
 }
@@ -114,22 +135,47 @@ static void mend_output(struct tile *s, const struct target_way *way)
         }
 }
 
+/* Columns c0..c1 of z Lᵀ = d, when what is left of them has been taken off. */
+static void divide_up(const struct target *t, struct tile *s, uint64_t c0,
+                      uint64_t c1)
+{
+    for (uint64_t c = c0; c < c1; c += COLS) {
+        const float *l = at_transposed(t, c, c0);
+
+        s->k->subtract(s->d + c * ROWS, s->d + c0 * ROWS, l, c - c0, COLS);
+        s->k->divide(s->d + c * ROWS, l + (c - c0) * COLS, COLS);
+    }
+}
+
+/* The same of d L = z, with what is right of them. */
+static void divide_down(const struct target *t, struct tile *s, uint64_t c0,
+                        uint64_t c1)
+{
+    for (uint64_t c = c1; c > c0;) {
+        c -= COLS;
+        s->k->subtract(s->d + c * ROWS, s->d + (c + COLS) * ROWS,
+                       tile_factor(t->plan, c, c + COLS), c1 - c - COLS, COLS);
+        s->k->back(s->d + c * ROWS, tile_factor(t->plan, c, c));
+    }
+}
+
 /* d = d (H + lambda I)⁻¹: z Lᵀ = d, columns upwards, and d L = z downwards. */
 static void divide(const struct target *t, struct tile *s)
 {
     uint64_t n = t->plan->f->padded;
+    struct tile_part left = { .at = at_transposed, .of = t };
+    struct tile_part right = { .at = tile_at_factor, .of = t->plan, .k1 = n };
 
-    for (uint64_t c = 0; c < n; c += COLS) {
-        const float *transposed = t->transposed + transposed_at(c / COLS);
-
-        s->k->subtract(s->d + c * ROWS, s->d, transposed, c, COLS);
-        s->k->divide(s->d + c * ROWS, transposed + c * COLS, COLS);
+    for (; left.c0 < n; left.c0 = left.k1 = left.c1) {
+        left.c1 = left.c0 + BLOCK < n ? left.c0 + BLOCK : n;
+        tile_subtract(s, s->d + left.c0 * ROWS, s->d, &left);
+        divide_up(t, s, left.c0, left.c1);
     }
-    for (uint64_t c = n; c > 0;) {
-        c -= COLS;
-        s->k->subtract(s->d + c * ROWS, s->d + (c + COLS) * ROWS,
-                       tile_factor(t->plan, c, c + COLS), n - c - COLS, COLS);
-        s->k->back(s->d + c * ROWS, tile_factor(t->plan, c, c));
+    for (right.c1 = n; right.c1 > 0; right.c1 = right.c0) {
+        right.c0 = (right.c1 - 1) / BLOCK * BLOCK;
+        right.k0 = right.c1;
+        tile_subtract(s, s->d + right.c0 * ROWS, s->d, &right);
+        divide_down(t, s, right.c0, right.c1);
     }
 }
 

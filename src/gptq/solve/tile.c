@@ -7,7 +7,11 @@
 #include "common/math/quant.h"
 #include "common/math/threads.h"
 
-enum { ROWS = SOLVE_ROWS, COLS = FACTOR_PANEL };
+enum {
+    ROWS = SOLVE_ROWS,
+    COLS = FACTOR_PANEL,
+    DEPTH = 128 /* rows of a part at a time: 24 KiB of x */
+};
 
 /* ---- the plan ---- */
 
@@ -191,5 +195,39 @@ void tile_loss(struct tile *s, double *loss)
         tile_products(sum, acc, d);
         for (uint64_t r = 0; r < ROWS; r++)
             loss[r] += (double)sum[r];
+    }
+}
+
+/* ---- products ---- */
+
+const float *tile_at_factor(const void *of, uint64_t c, uint64_t r)
+{
+    return tile_factor(of, c, r);
+}
+
+const float *tile_at_hessian(const void *of, uint64_t c, uint64_t r)
+{
+    return tile_hessian(of, c, r);
+}
+
+void tile_add(const struct tile *s, float *sum, const float *x,
+              const struct tile_part *p)
+{
+    for (uint64_t k = p->k0, n; k < p->k1; k += n) {
+        n = p->k1 - k < DEPTH ? p->k1 - k : DEPTH;
+        for (uint64_t c = p->c0; c < p->c1; c += COLS)
+            s->k->product(sum + (c - p->c0) * ROWS, x + k * ROWS,
+                          p->at(p->of, c, k), n);
+    }
+}
+
+void tile_subtract(const struct tile *s, float *sum, const float *x,
+                   const struct tile_part *p)
+{
+    for (uint64_t k = p->k0, n; k < p->k1; k += n) {
+        n = p->k1 - k < DEPTH ? p->k1 - k : DEPTH;
+        for (uint64_t c = p->c0; c < p->c1; c += COLS)
+            s->k->subtract(sum + (c - p->c0) * ROWS, x + k * ROWS,
+                           p->at(p->of, c, k), n, COLS);
     }
 }

@@ -92,4 +92,20 @@ static inline const float *tile_hessian(const struct tile_plan *p, uint64_t c,
     return p->h + (c / FACTOR_PANEL * p->f->padded + r) * FACTOR_PANEL;
 }
 
+/* Columns c0..c1, rows k0..k1 of a matrix; at() says where column c's panel has
+ * row r.  All of them begin and end with panels. */
+typedef const float *tile_at(const void *of, uint64_t c, uint64_t r);
+struct tile_part {
+    tile_at *at;
+    const void *of;
+    uint64_t c0, c1, k0, k1;
+};
+tile_at tile_at_factor, tile_at_hessian; /* of a struct tile_plan */
+/* sum[c1-c0][48] += x[..k1][48] times the part, or -=.  A piece of x stays in the
+ * first-level cache while all columns pass. */
+void tile_add(const struct tile *s, float *sum, const float *x,
+              const struct tile_part *p);
+void tile_subtract(const struct tile *s, float *sum, const float *x,
+                   const struct tile_part *p);
+
 #endif
