@@ -263,9 +263,15 @@ static int narrow_sums(const struct forward_sums *a, struct err *e)
 
         (void)!to_f32(x, (const char *)a->x + bytes_of(a->dtype, i, a->depth),
                       a->dtype, (size_t)(n * a->depth));
-        rc = blas_f32_nt(n, a->n, a->depth, x, a->depth,
-                         (const float *)a->w + a->first * a->depth,
-                         a->y + i * a->ld, a->ld, e);
+        rc = blas_f32_nt(
+            &(struct sgemm){ .m = n,
+                             .n = a->n,
+                             .k = a->depth,
+                             .a = x,
+                             .b = (const float *)a->w + a->first * a->depth,
+                             .c = a->y + i * a->ld,
+                             .ldc = a->ld },
+            e);
     }
     free(x);
     return rc;
@@ -275,8 +281,6 @@ static int fake_sums(struct cuda_context *c, const struct forward_sums *a,
                      struct err *e)
 {
     struct model m = host_model(a->dtype);
-    struct loaded l = { .of = { .rows = a->all, .cols = a->depth },
-                        .w = (void *)(uintptr_t)a->w };
 
     (void)c;
     if (must_own(a->x, bytes_of(a->dtype, a->rows, a->depth), "sums", e) < 0 ||
@@ -284,9 +288,7 @@ static int fake_sums(struct cuda_context *c, const struct forward_sums *a,
         return e->code;
     if (owned(a->y, 1))
         return err_set(e, E_BUG, "fake: sums: not memory of the host");
-    return a->weights == DT_F32 ? narrow_sums(a, e) :
-                                  product_sums(&m, a->x, a->rows, &l, a->first,
-                                               a->n, a->y, a->ld, e);
+    return a->weights == DT_F32 ? narrow_sums(a, e) : product_sums(&m, a, e);
 }
 
 /* The CPU's attention of a model with these sizes. */

@@ -168,19 +168,29 @@ static int enter(struct eval *v, struct side *s, const struct corpus *c,
     return rc < 0 ? rc : 0;
 }
 
-/* One batch through one layer, in place; the routed part of a mixture only
- * collects its tokens.  mix: NULL for none. */
-static int run_batch(struct eval *v, struct side *s, struct layer *l,
-                     struct mixture *mix, struct state *state,
-                     const struct corpus *c, size_t first, size_t end,
-                     int64_t *length, struct err *e)
+/* A corpus on its way through the layers of one side. */
+struct walk {
+    struct side *s;
+    const struct corpus *c;
+    struct state state;
+    int64_t *length; /* [c->count], of a batch's sequences */
+};
+
+/* Sequences first .. end - 1 through one layer, in place; the routed part of a
+ * mixture only collects its tokens.  mix: NULL for none. */
+static int run_batch(struct eval *v, struct walk *w, struct layer *l,
+                     struct mixture *mix, size_t first, size_t end,
+                     struct err *e)
 {
+    struct side *s = w->s;
+    struct state *state = &w->state;
+    const struct corpus *c = w->c;
     size_t at = c->start[first], bytes;
 
     for (size_t i = first; i < end; i++)
-        length[i - first] = (int64_t)(c->start[i + 1] - c->start[i]);
-    if (state_prepare(state, s->model, POINT_IN, length, (int64_t)(end - first),
-                      e) < 0)
+        w->length[i - first] = (int64_t)(c->start[i + 1] - c->start[i]);
+    if (state_prepare(state, s->model, POINT_IN, w->length,
+                      (int64_t)(end - first), e) < 0)
         return e->code;
     bytes = (c->start[end] - at) * v->row_bytes;
     if (!model_apart(s->model))
@@ -218,10 +228,11 @@ static int add_experts(struct eval *v, struct side *s,
     return 0;
 }
 
-static int run_layer(struct eval *v, struct side *s, int64_t index,
-                     struct state *state, const struct corpus *c,
-                     int64_t *length, struct progress *p, struct err *e)
+static int run_layer(struct eval *v, struct walk *w, int64_t index,
+                     struct progress *p, struct err *e)
 {
+    struct side *s = w->s;
+    const struct corpus *c = w->c;
     bool mixed = model_layer_experts(model_config(s->model), index);
     struct mixture mix = { 0 };
     struct layer *l = NULL;
@@ -233,8 +244,7 @@ static int run_layer(struct eval *v, struct side *s, int64_t index,
                           v->tmp, e);
     for (size_t i = 0, end; rc >= 0 && i < c->count; i = end) {
         end = batch_end(c, i);
-        rc = run_batch(v, s, l, mixed ? &mix : NULL, state, c, i, end, length,
-                       e);
+        rc = run_batch(v, w, l, mixed ? &mix : NULL, i, end, e);
         for (size_t k = i; rc >= 0 && k < end; k++)
             progress_step(p, s->dir,
                           (c->start[k + 1] - c->start[k]) * v->row_bytes);
@@ -243,7 +253,7 @@ static int run_layer(struct eval *v, struct side *s, int64_t index,
     if (rc >= 0 && mixed)
         rc = mixture_run(&mix, NULL, NULL, NULL, e);
     if (rc >= 0 && mixed)
-        rc = add_experts(v, s, &mix, state, c->start[c->count], e);
+        rc = add_experts(v, s, &mix, &w->state, c->start[c->count], e);
     mixture_close(&mix);
     return rc < 0 ? rc : 0;
 }
@@ -251,16 +261,17 @@ static int run_layer(struct eval *v, struct side *s, int64_t index,
 static int run_side(struct eval *v, struct side *s, const struct corpus *c,
                     struct progress *p, struct err *e)
 {
-    struct state state = { 0 };
-    int64_t *length = mem_zero(c->count, sizeof(*length), "sequences", e);
-    int rc = length ? enter(v, s, c, 1, e) : e->code;
+    struct walk w = { .s = s, .c = c };
+    int rc;
 
+    w.length = mem_zero(c->count, sizeof(*w.length), "sequences", e);
+    rc = w.length ? enter(v, s, c, 1, e) : e->code;
     for (int64_t i = 0; rc >= 0 && i < eval_layers(v); i++) {
-        rc = run_layer(v, s, i, &state, c, length, p, e);
+        rc = run_layer(v, &w, i, p, e);
         p->layers++;
     }
-    state_release(&state);
-    free(length);
+    state_release(&w.state);
+    free(w.length);
     return rc < 0 ? rc : 0;
 }
 
@@ -293,20 +304,24 @@ static int run_copies(struct eval *v, const struct corpus *c,
                       struct err *e)
 {
     size_t total = c->start[c->count];
-    struct state state = { 0 };
+    struct walk w = { .length = length };
     int rc = 0;
 
     for (int64_t i = 0; rc >= 0 && i < eval_layers(v); i++) {
         many->count = c->count * (size_t)(i + 1);
-        rc = run_layer(v, &v->side[ORIGINAL], i, &state, many, length, p, e);
+        w.s = &v->side[ORIGINAL];
+        w.c = many;
+        rc = run_layer(v, &w, i, p, e);
+        w.s = &v->side[OTHER];
+        w.c = c;
         if (rc >= 0)
-            rc = run_layer(v, &v->side[OTHER], i, &state, c, length, p, e);
+            rc = run_layer(v, &w, i, p, e);
         if (rc >= 0)
             memcpy(hidden(v, &v->side[ORIGINAL], ((size_t)i + 1) * total),
                    v->side[OTHER].hidden.p, total * v->row_bytes);
         p->layers += SIDES;
     }
-    state_release(&state);
+    state_release(&w.state);
     return rc;
 }
 

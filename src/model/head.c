@@ -157,5 +157,17 @@ int head_norm(const struct head *h, const void *x, int64_t n, void *out,
 int head_logits(const struct head *h, const void *normed, int64_t n, int64_t v0,
                 int64_t nv, float *logits, int64_t ld, struct err *e)
 {
-    return product_sums(h->m, normed, n, &h->lm, v0, nv, logits, ld, e);
+    return product_sums(h->m,
+                        &(struct forward_sums){ .dtype = h->m->dtype,
+                                                .weights = h->m->dtype,
+                                                .rows = n,
+                                                .all = h->lm.of.rows,
+                                                .depth = h->lm.of.cols,
+                                                .first = v0,
+                                                .n = nv,
+                                                .x = normed,
+                                                .w = h->lm.w,
+                                                .y = logits,
+                                                .ld = ld },
+                        e);
 }

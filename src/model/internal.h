@@ -151,11 +151,9 @@ MUST_CHECK int product_run(const struct product *p, struct err *e);
  * is loaded: bf16 is packed, in place or into memory that replaces *w. */
 MUST_CHECK int product_pack(const struct model *m, int64_t rows, int64_t cols,
                             void **w, struct err *e);
-/* y[rows, ld] = x[rows, l->of.cols] * W[first..]^T, n columns; first is a
- * multiple of GEMM_COLS. */
-MUST_CHECK int product_sums(const struct model *m, const void *x, int64_t rows,
-                            const struct loaded *l, int64_t first, int64_t n,
-                            float *y, int64_t ld, struct err *e);
+/* f32 sums of a product, not rounded; first is a multiple of GEMM_COLS. */
+MUST_CHECK int product_sums(const struct model *m, const struct forward_sums *s,
+                            struct err *e);
 
 /* ---- where layers run (place.c, device.c) ----
  *

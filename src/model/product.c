@@ -119,56 +119,60 @@ int loaded_place(struct model *m, struct loaded *l, struct err *e)
 
 /* ---- tiles ---- */
 
-/* sums[m, ld] = x[i.., k] * w[o.., k]^T, n columns; bf16: second's behind */
+/* m rows of x from i on by n columns of W from o on. */
+struct tile {
+    int64_t i, m, o, n;
+    float *sums; /* [m, ld] */
+    int64_t ld;
+    void *room; /* for weights of 4 bits */
+};
+
 static void multiply_f32(const struct product *p, const struct loaded *l,
-                         int64_t i, int64_t m, int64_t o, int64_t n,
-                         float *sums, int64_t ld)
+                         const struct tile *t)
 {
     int64_t k = l->of.cols;
 
     blas_sgemm(&(struct sgemm){ .tb = true,
-                                .m = m,
-                                .n = n,
+                                .m = t->m,
+                                .n = t->n,
                                 .k = k,
-                                .a = (const float *)p->x + i * k,
-                                .b = (const float *)l->w + o * k,
-                                .c = sums,
-                                .ldc = ld });
+                                .a = (const float *)p->x + t->i * k,
+                                .b = (const float *)l->w + t->o * k,
+                                .c = t->sums,
+                                .ldc = t->ld });
 }
 
-/* both: of second, too. */
+/* both: of second, too, whose sums are behind the first's. */
 static void multiply_bf16(const struct product *p, const struct loaded *l,
-                          bool both, int64_t i, int64_t m, int64_t o, int64_t n,
-                          float *sums, int64_t ld)
+                          bool both, const struct tile *t)
 {
     int64_t k = l->of.cols;
 
-    bf16_gemm(&(struct bf16_gemm){ .x = (const uint16_t *)p->x + i * k,
+    bf16_gemm(&(struct bf16_gemm){ .x = (const uint16_t *)p->x + t->i * k,
                                    .ldx = k,
-                                   .m = m,
+                                   .m = t->m,
                                    .k = k,
                                    .packed = l->w,
                                    .second = both ? p->second->w : NULL,
                                    .all = l->of.rows,
-                                   .first = o,
-                                   .n = n,
-                                   .y = sums,
-                                   .ldy = ld });
+                                   .first = t->o,
+                                   .n = t->n,
+                                   .y = t->sums,
+                                   .ldy = t->ld });
 }
 
-/* Sums of first (0) or second (1); room: for those in 4 bits. */
-static void multiply(const struct job *j, int which, int64_t i, int64_t m,
-                     int64_t o, int64_t n, float *sums, int64_t ld, void *room)
+/* Sums of first (0) or second (1). */
+static void multiply(const struct job *j, int which, const struct tile *t)
 {
     const struct product *p = j->p;
     const struct loaded *l = which ? p->second : p->first;
 
     if (l->q)
-        w4_tile(&j->x[which], i, m, o, n, sums, ld, room);
+        w4_tile(&j->x[which], t->i, t->m, t->o, t->n, t->sums, t->ld, t->room);
     else if (p->m->bf16)
-        multiply_bf16(p, l, false, i, m, o, n, sums, ld);
+        multiply_bf16(p, l, false, t);
     else
-        multiply_f32(p, l, i, m, o, n, sums, ld);
+        multiply_f32(p, l, t);
 }
 
 static const float *bias_at(const struct loaded *l, int64_t o)
@@ -200,22 +204,22 @@ static void finish_row(const struct product *p, int64_t r, int64_t o, int64_t n,
         k->store_f32(y, b, n, f);
 }
 
-/* m rows from i on, n columns from o on; y: room for their sums. */
-static void run_rows(const struct job *j, int64_t i, int64_t m, int64_t o,
-                     int64_t n, float *y, void *room)
+static void run_rows(const struct job *j, struct tile t)
 {
     const struct product *p = j->p;
-    int64_t ld = p->second ? 2 * n : n;
+    float *y = t.sums;
 
+    t.ld = p->second ? 2 * t.n : t.n;
     if (p->second && p->m->bf16 && !p->first->q && !p->second->q) {
-        multiply_bf16(p, p->first, true, i, m, o, n, y, ld);
+        multiply_bf16(p, p->first, true, &t);
     } else {
-        multiply(j, 0, i, m, o, n, y, ld, room);
+        multiply(j, 0, &t);
+        t.sums += t.n;
         if (p->second)
-            multiply(j, 1, i, m, o, n, y + n, ld, room);
+            multiply(j, 1, &t);
     }
-    for (int64_t r = 0; r < m; r++)
-        finish_row(p, i + r, o, n, y + r * ld, y + r * ld + n);
+    for (int64_t r = 0; r < t.m; r++)
+        finish_row(p, t.i + r, t.o, t.n, y + r * t.ld, y + r * t.ld + t.n);
 }
 
 static int run_tile(const struct job *j, int64_t i, int64_t o, struct err *e)
@@ -232,7 +236,12 @@ static int run_tile(const struct job *j, int64_t i, int64_t o, struct err *e)
         return e->code;
     for (; i < end; i += m) {
         m = end - i < j->step ? end - i : j->step;
-        run_rows(j, i, m, o, n, (float *)(void *)(room + j->room), room);
+        run_rows(j, (struct tile){ .i = i,
+                                   .m = m,
+                                   .o = o,
+                                   .n = n,
+                                   .sums = (float *)(void *)(room + j->room),
+                                   .room = room });
     }
     return 0;
 }
@@ -360,40 +369,33 @@ static void run_sums(void *ctx, size_t begin, size_t end)
     }
 }
 
-int product_sums(const struct model *m, const void *x, int64_t rows,
-                 const struct loaded *l, int64_t first, int64_t n, float *y,
-                 int64_t ld, struct err *e)
+int product_sums(const struct model *m, const struct forward_sums *s,
+                 struct err *e)
 {
-    int64_t k = l->of.cols;
-    struct bf16_gemm g = { .x = x,
+    int64_t k = s->depth, cols = bf16_kernel()->tile_cols;
+    struct bf16_gemm g = { .x = s->x,
                            .ldx = k,
-                           .m = rows,
+                           .m = s->rows,
                            .k = k,
-                           .packed = l->w,
-                           .all = l->of.rows,
-                           .first = first,
-                           .n = n,
-                           .y = y,
-                           .ldy = ld };
-    int64_t cols = bf16_kernel()->tile_cols;
+                           .packed = s->w,
+                           .all = s->all,
+                           .first = s->first,
+                           .n = s->n,
+                           .y = s->y,
+                           .ldy = s->ld };
 
     if (m->on)
-        return device_sums(m,
-                           &(struct forward_sums){ .dtype = m->dtype,
-                                                   .weights = m->dtype,
-                                                   .rows = rows,
-                                                   .all = l->of.rows,
-                                                   .depth = k,
-                                                   .first = first,
-                                                   .n = n,
-                                                   .x = x,
-                                                   .w = l->w,
-                                                   .y = y,
-                                                   .ld = ld },
-                           e);
+        return device_sums(m, s, e);
     if (!m->bf16)
-        return blas_f32_nt(rows, n, k, x, k, (const float *)l->w + first * k, y,
-                           ld, e);
-    threads_for((size_t)((n + cols - 1) / cols), 1, run_sums, &g);
+        return blas_f32_nt(
+            &(struct sgemm){ .m = s->rows,
+                             .n = s->n,
+                             .k = k,
+                             .a = s->x,
+                             .b = (const float *)s->w + s->first * k,
+                             .c = s->y,
+                             .ldc = s->ld },
+            e);
+    threads_for((size_t)((s->n + cols - 1) / cols), 1, run_sums, &g);
     return 0;
 }

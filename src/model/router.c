@@ -303,7 +303,13 @@ static int run_scores(const struct router *r, const void *rows, int64_t n,
         return device_sums(r->m, &s, e);
     if (!to_f32(r->in, rows, r->m->dtype, (size_t)(n * h)))
         return err_set(e, E_BUG, "the router's input is no float");
-    return blas_f32_nt(n, experts, h, r->in, h, r->w, r->score, experts, e);
+    return blas_f32_nt(&(struct sgemm){ .m = n,
+                                        .n = experts,
+                                        .k = h,
+                                        .a = r->in,
+                                        .b = r->w,
+                                        .c = r->score },
+                       e);
 }
 
 static int run_part(const struct router *r, const void *rows, int64_t n,

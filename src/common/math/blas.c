@@ -156,41 +156,37 @@ void blas_ssyrk_lower_t(int n, int k, float alpha, const float *x, int ldx,
 
 enum { TILE_ROWS = 256, TILE_COLS = 512 };
 
-struct product {
-    int64_t m, n, k, ldx, ldy, across;
-    const float *x, *w;
-    float *y;
+struct spread {
+    struct sgemm g;
+    int64_t across; /* tiles */
 };
 
 static void run_tiles(void *ctx, size_t begin, size_t end)
 {
-    const struct product *p = ctx;
+    const struct spread *p = ctx;
 
     for (size_t t = begin; t < end; t++) {
         int64_t i = (int64_t)t / p->across * TILE_ROWS;
         int64_t o = (int64_t)t % p->across * TILE_COLS;
-        int64_t m = p->m - i < TILE_ROWS ? p->m - i : TILE_ROWS;
-        int64_t n = p->n - o < TILE_COLS ? p->n - o : TILE_COLS;
+        struct sgemm g = p->g;
 
-        blas_sgemm(&(struct sgemm){ .tb = true,
-                                    .m = m,
-                                    .n = n,
-                                    .k = p->k,
-                                    .a = p->x + i * p->ldx,
-                                    .lda = p->ldx,
-                                    .b = p->w + o * p->k,
-                                    .c = p->y + i * p->ldy + o,
-                                    .ldc = p->ldy });
+        g.m = g.m - i < TILE_ROWS ? g.m - i : TILE_ROWS;
+        g.n = g.n - o < TILE_COLS ? g.n - o : TILE_COLS;
+        g.a += i * g.lda;
+        g.b += o * g.k;
+        g.c += i * g.ldc + o;
+        blas_sgemm(&g);
     }
 }
 
-int blas_f32_nt(int64_t m, int64_t n, int64_t k, const float *x, int64_t ldx,
-                const float *w, float *y, int64_t ldy, struct err *e)
+int blas_f32_nt(const struct sgemm *g, struct err *e)
 {
-    struct product p = { m, n, k, ldx, ldy, 0, x, w, y };
-    int64_t down = (m + TILE_ROWS - 1) / TILE_ROWS;
+    struct spread p = { *g, (g->n + TILE_COLS - 1) / TILE_COLS };
+    int64_t down = (g->m + TILE_ROWS - 1) / TILE_ROWS;
 
-    p.across = (n + TILE_COLS - 1) / TILE_COLS;
+    p.g.tb = true;
+    p.g.lda = g->lda ? g->lda : g->k;
+    p.g.ldc = g->ldc ? g->ldc : g->n;
     if (blas_open(e) < 0)
         return e->code;
     threads_for((size_t)(down * p.across), 1, run_tiles, &p);

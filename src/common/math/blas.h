@@ -36,10 +36,8 @@ void blas_sgemm(const struct sgemm *g);
 void blas_ssyrk_lower_t(int n, int k, float alpha, const float *x, int ldx,
                         float beta, float *c, int ldc);
 
-/* Y[m,n] = X[m,k] Wᵀ, W[n,k] contiguous, rows of X and Y ldx and ldy apart: by
- * all threads.  Opens OpenBLAS itself. */
-MUST_CHECK int blas_f32_nt(int64_t m, int64_t n, int64_t k, const float *x,
-                           int64_t ldx, const float *w, float *y, int64_t ldy,
-                           struct err *e);
+/* C[m,n] = A[m,k] Bᵀ, B[n,k] contiguous, by all threads.  Opens OpenBLAS
+ * itself. */
+MUST_CHECK int blas_f32_nt(const struct sgemm *g, struct err *e);
 
 #endif
