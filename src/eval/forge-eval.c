@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "common/cli/tool.h"
+#include "common/io/file.h"
 #include "device/device.h"
 #include "eval/eval.h"
 #include "eval/report.h"
@@ -18,7 +19,7 @@ struct settings {
     struct tool tool;
     int json, by_layer, dtype;
     double max_ppl_ratio; /* 0: any */
-    const char *tmp, *tokens;
+    const char *tmp, *tokens, *report;
     const char *original, *other;
     struct device_choice device;
 };
@@ -28,6 +29,8 @@ static void parse(struct settings *s, int argc, char **argv)
     const struct opt table[] = {
         { OPT_FLAG, 0, "json", NULL, "print a JSON object, by layer one a line",
           &s->json, 0, 0, true },
+        { OPT_STR, 0, "report", "FILE", "... and write it to FILE, too",
+          &s->report, 0, 0, true },
         { OPT_FLAG, 0, "by-layer", NULL,
           "a line for each layer: the model that is OTHER's up to it",
           &s->by_layer, 0, 0, false },
@@ -133,6 +136,25 @@ static int print(const struct settings *s, const struct report *report,
     return rc;
 }
 
+/* The objects, in a file of their own. */
+static int write_report(const struct settings *s, const struct report *report,
+                        size_t n, struct err *e)
+{
+    char *text = NULL;
+    size_t len;
+    FILE *out = open_memstream(&text, &len);
+    int rc = out ? 0 : err_set(e, E_TEMP, "report: out of memory");
+
+    for (size_t i = 0; !rc && i < n; i++)
+        rc = report_json(out, &report[i], e);
+    if (out && fclose(out) && !rc)
+        rc = err_set(e, E_TEMP, "report: out of memory");
+    if (!rc)
+        rc = publish_text(s->report, text, len, e);
+    free(text);
+    return rc;
+}
+
 static bool too_far(const struct settings *s, const struct score_result *r)
 {
     double ratio = r->ppl / r->ppl_original;
@@ -168,6 +190,7 @@ int main(int argc, char **argv)
     n = (size_t)eval_variants(v);
     report = mem_zero(n, sizeof(*report), "report", &e);
     if (!report || compare(v, &c, &s, report, &e) < 0 ||
+        (s.report && write_report(&s, report, n, &e) < 0) ||
         print(&s, report, n, &e) < 0)
         die_err(&e);
     eval_close(v);

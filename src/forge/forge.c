@@ -1,6 +1,7 @@
 /* forge - quantize a checkpoint to 4 bits, and look at the result; see forge(1).
  *
- * forge X is a command of the table, or the tool forge-X. */
+ * forge X is a command of the table, or the tool forge-X; run NULL: one that is
+ * named among the commands. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,7 @@ static const struct {
     { "tokens", command_tokens, "MODEL [--ids]", "the tokens of a text" },
     { "report", command_report, "WORK [-o FILE]", "an HTML page about a run" },
     { "status", command_status, "WORK [--json]", "how far a run is" },
+    { "verify", NULL, "OUT", "is a checkpoint what was written?" },
     { "gc", command_gc, "WORK [--settings]", "remove what killed runs left" },
     { "stage", command_stage, NULL, NULL },
 };
@@ -120,7 +122,7 @@ int main(int argc, char **argv)
         die_err(&e);
     while (i < ARRAY_LEN(commands) && strcmp(argv[1], commands[i].name) != 0)
         i++;
-    if (i == ARRAY_LEN(commands))
+    if (i == ARRAY_LEN(commands) || !commands[i].run)
         other_tool(argv + 1);
     argv[1] = name;
     rc = commands[i].run(argc - 1, argv + 1, &e);

@@ -4,14 +4,21 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "forge/arguments.h"
+#include "common/io/file.h"
+#include "common/io/json.h"
+#include "common/io/sha256.h"
 #include "forge/command.h"
 #include "forge/pipes.h"
 #include "forge/request.h"
+#include "shard/cardeval.h"
+
+enum { CHUNK = 1 << 20, RESULT_MAX = 1 << 14 };
 
 /* Options about a text, and how tools run. */
 struct reading {
@@ -48,11 +55,67 @@ static struct command *comparison(struct reading *r, struct pipes *p,
     return c;
 }
 
+/* ---- forge eval --card ---- */
+
+/* What forge-eval found, and the digest of the text. */
+struct finding {
+    char line[RESULT_MAX], sha256[SHA256_HEX + 1];
+};
+
+static void take_finding(void *ctx, const char *text, size_t len)
+{
+    struct finding *f = ctx;
+
+    if (len < sizeof(f->line)) {
+        memcpy(f->line, text, len);
+        f->line[len] = 0;
+    }
+}
+
+static int digest_text(struct finding *f, const char *path, struct err *e)
+{
+    struct sha256 *sha = NULL;
+    struct file *in;
+    void *buf;
+    int rc = file_open(&in, AT_FDCWD, path, e);
+
+    if (rc)
+        return rc;
+    buf = mem_alloc(CHUNK, path, e);
+    rc = buf ? sha256_open(&sha, e) : e->code;
+    for (uint64_t at = 0; !rc && at < file_size(in); at += CHUNK) {
+        uint64_t left = file_size(in) - at;
+        size_t n = left < CHUNK ? (size_t)left : CHUNK;
+
+        rc = file_read(in, buf, n, at, e);
+        if (!rc)
+            sha256_add(sha, buf, n);
+    }
+    if (!rc)
+        sha256_hex(sha, f->sha256);
+    sha256_close(sha);
+    free(buf);
+    file_close(in);
+    return rc;
+}
+
+static int put_card(const struct finding *f, const char *dir, struct err *e)
+{
+    struct json_doc *d;
+    int rc = json_parse(&d, f->line, strlen(f->line), "forge-eval", e);
+
+    if (rc)
+        return rc;
+    rc = card_eval(dir, json_root(d), f->sha256, e);
+    json_free(d);
+    return rc;
+}
+
 int command_eval(int argc, char **argv, struct err *e)
 {
     struct reading r = { .sequences = 24, .seqlen = 512 };
     double ratio = 0;
-    int json = 0;
+    int json = 0, card = 0;
     const struct opt table[] = {
         { OPT_STR, 0, "text", "FILE", "text to evaluate on", &r.text, 0, 0,
           false },
@@ -62,6 +125,9 @@ int command_eval(int argc, char **argv, struct err *e)
           1000000, false },
         { OPT_FLAG, 0, "json", NULL, "print one JSON object", &json, 0, 0,
           true },
+        { OPT_FLAG, 0, "card", NULL,
+          "put the result into the model card of OTHER, too", &card, 0, 0,
+          false },
         { OPT_FLOAT, 0, "max-ppl-ratio", "X",
           "exit 1 if the perplexity grows by more", &ratio, 1e-6, 1e6, false },
         COMMAND_COMMON(&r.threads, &r.progress, &r.quiet),
@@ -69,16 +135,29 @@ int command_eval(int argc, char **argv, struct err *e)
     };
     int i = opt_parse(argc, argv, "eval ORIGINAL OTHER --text FILE [option]...",
                       "Compare two checkpoints of a model on a text.", table);
+    struct finding found = { "", "" };
     struct command *c;
+    char report[32];
     struct pipes p;
+    int rc;
 
     if (argc - i != 2)
         return err_set(e, E_USAGE, "want ORIGINAL and OTHER (try --help)");
     if (want_model(argv[i], e) < 0 || want_model(argv[i + 1], e) < 0 ||
-        check_text(r.text, e) < 0)
+        check_text(r.text, e) < 0 ||
+        (card && card_eval_check(argv[i + 1], e) < 0))
         return e->code;
     pipes_init(&p);
+    p.line = take_finding;
+    p.ctx = &found;
+    if (card &&
+        (digest_text(&found, r.text, e) < 0 || pipes_report(&p, report, e) < 0))
+        return e->code;
     c = comparison(&r, &p, argv[i]);
+    if (card) {
+        c->writes_report = true;
+        command_add(c, "--report", report, NULL);
+    }
     if (json)
         command_add(c, "--json", NULL);
     if (ratio > 0) {
@@ -86,7 +165,10 @@ int command_eval(int argc, char **argv, struct err *e)
         command_add(c, "--max-ppl-ratio", r.word[4], NULL);
     }
     command_add(c, argv[i], argv[i + 1], NULL);
-    return pipes_run(&p, e);
+    rc = pipes_run(&p, e);
+    if (card && rc >= 0 && put_card(&found, argv[i + 1], e) < 0)
+        rc = e->code;
+    return rc;
 }
 
 int command_tokens(int argc, char **argv, struct err *e)

@@ -10,7 +10,9 @@
 
 #include "checkpoint/sidecar.h"
 
-static const char mark[] = "Made by 4bit-forge";
+enum { STEP_MAX = 4096 };
+
+static const char mark[] = CARD_MARK;
 
 /* ---- the card of the model ---- */
 
@@ -158,6 +160,47 @@ char *card_base(const struct modeldir *model, struct err *e)
     return name;
 }
 
+/* ---- the recipe ---- */
+
+static const char recipe_begin[] = "## How it was made\n\n```\n";
+
+/* A step as we write it, and nothing that a reader could take for more. */
+static bool is_step(const char *line, size_t n)
+{
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyz"
+                                  "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                  "0123456789 -_=.,:/+%";
+
+    return n > 6 && n < STEP_MAX && !strncmp(line, "forge-", 6) &&
+           strspn(line, allowed) >= n;
+}
+
+static size_t recipe_length(const char *text)
+{
+    const char *p = text;
+
+    for (size_t n; (n = strcspn(p, "\n")), p[n] && is_step(p, n); p += n + 1)
+        ;
+    return (size_t)(p - text);
+}
+
+char *card_recipe(const struct modeldir *model, struct err *e)
+{
+    char *card, *text = NULL;
+    const char *at;
+    size_t n;
+
+    e->code = 0;
+    if (read_card(model, &card, e) || !card)
+        return NULL;
+    at = strstr(card, mark) ? strstr(card, recipe_begin) : NULL;
+    n = at ? recipe_length(at + strlen(recipe_begin)) : 0;
+    if (n)
+        text = mem_text(at + strlen(recipe_begin), n - 1, "recipe", e);
+    free(card);
+    return text;
+}
+
 /* ---- our card ---- */
 
 static void put_front(FILE *out, const struct card *c, const char *own)
@@ -247,11 +290,8 @@ static void put_card(FILE *out, const struct card *c, const char *own)
     put_facts(out, c);
     if (c->facts)
         put_serving(out, c);
-    fprintf(out, "\n## How it was made\n\n```\n");
-    for (size_t i = 0; i < c->about->n_steps; i++)
-        fprintf(out, "%s\n", c->about->step[i]);
-    fprintf(out, "```\n\n## Check it\n\n"
-                 "`forge verify DIRECTORY`, or `sha256sum -c SHA256SUMS` in "
+    fprintf(out, "\n%s%s\n```\n\n## Check it\n\n", recipe_begin, c->recipe);
+    fprintf(out, "`forge verify DIRECTORY`, or `sha256sum -c SHA256SUMS` in "
                  "it.\n");
 }
 

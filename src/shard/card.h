@@ -8,10 +8,12 @@
 #include "shard/provenance.h"
 
 #define CARD_FILE "README.md"
+#define CARD_MARK "Made by 4bit-forge" /* in each card of ours */
 
 struct card {
     const char *base; /* name of the model that this was made of */
     const struct provenance *about;
+    const char *recipe;            /* a line a step */
     const struct run_facts *facts; /* NULL: nothing is packed */
     uint64_t tensors, bytes;
     bool experts; /* the model is a mixture of experts */
@@ -21,6 +23,9 @@ struct card {
  * its own card says where a 4-bit checkpoint or pruned model was made of it by
  * this program; else the directory's.  free() it.  NULL with *e. */
 MUST_CHECK char *card_base(const struct modeldir *model, struct err *e);
+/* How the model in a directory was made, where its card is ours, a line a step;
+ * NULL where it does not say, or with e->code where that cannot be read. */
+MUST_CHECK char *card_recipe(const struct modeldir *model, struct err *e);
 /* The card.  What the model's own says of its licence, languages and use goes
  * along (license*, language, pipeline_tag, library_name); its text, which is
  * about other weights, does not.  free() *text. */

@@ -129,6 +129,23 @@ static int collect_all(const struct settings *s, const struct outdir *o,
     return collect_finish(c, e);
 }
 
+/* How the map of experts was made. */
+static int map_history(struct collection *c, const char *map, struct err *e)
+{
+    const struct stream_expect expect = { 0 };
+    struct stream_reader *in;
+    struct frame f;
+    int rc = stream_open(&in, map, &expect, e);
+
+    if (rc)
+        return rc;
+    rc = stream_next(in, &f, e);
+    if (rc > 0)
+        rc = provenance_head(&c->about, stream_head(in), e);
+    stream_close(in);
+    return rc;
+}
+
 static int run(const struct settings *s, struct outdir *o,
                struct progress *progress, char *text, size_t cap, struct err *e)
 {
@@ -146,6 +163,8 @@ static int run(const struct settings *s, struct outdir *o,
     rc = sidecars_check(s->from, e);
     if (!rc)
         rc = collect_all(s, o, &c, &spool, e);
+    if (!rc && s->map_file)
+        rc = map_history(&c, s->map_file, e);
     if (!rc)
         rc = publish_checkpoint(&p, o, &c, &shards, &r, e);
     collection_release(&c);

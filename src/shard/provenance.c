@@ -13,9 +13,9 @@ static size_t rank(const char *step)
 {
     static const char *const order[] = { "forge-tokens",   "forge-calib",
                                          "forge-gradient", "forge-hessian",
-                                         "forge-weights",  "forge-grid",
-                                         "forge-solve",    "forge-split",
-                                         "forge-pack" };
+                                         "forge-prune",    "forge-weights",
+                                         "forge-grid",     "forge-solve",
+                                         "forge-split",    "forge-pack" };
     size_t n = strcspn(step, " "), i = 0;
 
     while (i < ARRAY_LEN(order) &&
@@ -141,21 +141,34 @@ int provenance_note(struct provenance *p, const char *text, size_t len,
     return 0;
 }
 
-char *provenance_recipe(const struct provenance *p, struct err *e)
+/* Text with `between` for each line's end. */
+static void put_lines(FILE *out, const char *text, const char *between)
 {
-    size_t n = 1, at = 0;
-    char *text;
+    for (; *text; text++)
+        if (*text == '\n')
+            fputs(between, out);
+        else
+            putc(*text, out);
+}
 
-    for (size_t i = 0; i < p->n_steps; i++)
-        n += strlen(p->step[i]) + 2;
-    text = mem_alloc(n, "recipe", e);
-    if (!text)
-        return NULL;
-    *text = '\0';
-    for (size_t i = 0; i < p->n_steps; i++)
-        at += (size_t)snprintf(text + at, n - at, "%s%s", i ? "; " : "",
-                               p->step[i]);
-    return text;
+char *provenance_recipe(const struct provenance *p, const char *between,
+                        struct err *e)
+{
+    char *text = NULL;
+    size_t len;
+    FILE *out = open_memstream(&text, &len);
+
+    if (out && p->before) {
+        put_lines(out, p->before, between);
+        fputs(p->n_steps ? between : "", out);
+    }
+    for (size_t i = 0; out && i < p->n_steps; i++)
+        fprintf(out, "%s%s", i ? between : "", p->step[i]);
+    if (out && !fclose(out))
+        return text;
+    free(text);
+    err_set(e, E_TEMP, "recipe: out of memory");
+    return NULL;
 }
 
 static void pair(struct json_writer *j, const char *key, const char *value)
@@ -168,7 +181,7 @@ int provenance_metadata(const struct provenance *p,
                         const struct run_facts *facts, char **json,
                         struct err *e)
 {
-    char *recipe = provenance_recipe(p, e), group[24];
+    char *recipe = provenance_recipe(p, "; ", e), group[24];
     struct json_writer j;
 
     if (!recipe)
@@ -204,6 +217,7 @@ void provenance_release(struct provenance *p)
     for (size_t i = 0; i < p->n_steps; i++)
         free(p->step[i]);
     free(p->step);
+    free(p->before);
     free(p->head);
     *p = (struct provenance){ 0 };
 }

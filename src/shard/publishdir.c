@@ -262,8 +262,10 @@ static int write_card(const struct outdir *o, const struct collection *c,
                       const char *base, const struct modeldir *model,
                       struct err *e)
 {
+    char *recipe = provenance_recipe(&c->about, "\n", e);
     struct card card = { .base = base,
                          .about = &c->about,
+                         .recipe = recipe,
                          .facts = c->packed ? &c->facts : NULL,
                          .tensors = c->n,
                          .bytes = c->bytes };
@@ -327,9 +329,12 @@ static int write_all(const struct publication *p, const struct outdir *o,
     if (rc)
         return rc;
     base = card_base(&model, e);
-    rc = base ? provenance_metadata(&c->about, c->packed ? &c->facts : NULL,
-                                    &metadata, e) :
-                e->code;
+    if (base)
+        c->about.before = card_recipe(&model, e);
+    rc = base && !e->code ?
+             provenance_metadata(&c->about, c->packed ? &c->facts : NULL,
+                                 &metadata, e) :
+             e->code;
     if (!rc && !(rc = write_shards(p, o, c, plan, metadata, e)) &&
         !(rc = write_configs(p, o, c, dict, e)) &&
         !(rc = write_card(o, c, base, &model, e)) &&

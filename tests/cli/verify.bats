@@ -179,3 +179,78 @@ PYTHON
     grep -qx 'base_model: Org/Some--Name' two/README.md
     forge-verify -q two
 }
+
+@test "forge eval --card: what was found goes into the card, and its digest with it" {
+    text=$BATS_TEST_DIRNAME/../../examples/eval.txt
+    small=(--text "$text" --sequences 2 --seqlen 64 -q)
+    forge eval "$in/model" out "${small[@]}" --json >plain
+    cp -r out again
+    forge eval "$in/model" out "${small[@]}" --json --card >said
+    cmp plain said
+    forge-verify -q out
+    (cd out && sha256sum --quiet -c SHA256SUMS)
+    python3 - "$text" <<'PYTHON'
+import hashlib, json, sys
+found = json.load(open("said"))
+card = open("out/README.md").read()
+before, section = card.split("## Evaluation\n")
+section, behind = section.split("## How it was made\n")
+assert open("again/README.md").read() == before + "## How it was made\n" + behind
+rows = dict([c.strip() for c in line.split("|")[1:4:2]] for line in section.splitlines() if line.startswith("| "))
+assert rows["perplexity"].startswith("%.4f" % found["ppl"])
+assert "| %.4f |" % found["ppl_original"] in section
+assert rows["KL divergence, mean"].startswith("%.6f" % found["kl_mean"])
+assert rows["the same most likely token"] == "%.2f %%" % (100 * found["top1"])
+assert "%d tokens in 2 sequences" % found["tokens"] in section
+assert hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest() in section
+PYTHON
+    # Equal inputs, equal bytes; another result takes the place of the first.
+    forge eval "$in/model" again "${small[@]}" --card >/dev/null
+    diff -r out again
+    forge eval "$in/model" out --text "$text" --sequences 1 --seqlen 64 -q --card >/dev/null
+    [ "$(grep -c '^## Evaluation' out/README.md)" -eq 1 ]
+    grep -q 'in 1 sequences' out/README.md
+    forge-verify -q out
+    # Where there is no card of ours nothing is begun, and nothing is touched.
+    cp -r "$in/model" plain-model
+    cp -r plain-model kept
+    run -78 --separate-stderr forge eval "$in/model" plain-model "${small[@]}" --card
+    [[ -z $output && $stderr == *"has no model card of this program" ]]
+    diff -r kept plain-model
+}
+
+@test "what a model was made of by pruning, or in another layout, is in the recipe" {
+    python3 "$BATS_TEST_DIRNAME/../reference/moe.py" make deepseek_v3 plain mixture
+    printf '{"input_ids": [1, 2, 3, 4, 7, 9]}\n' >ids.jsonl
+    few=(--text ids.jsonl --sequences 1 --seqlen 6 --quiet)
+    steps() { # DIRECTORY: the tools of its card's recipe
+        sed -n '/^## How it was made/,/^## Check/s/^\(forge-[a-z]*\).*/\1/p' "$1/README.md" | tr '\n' ' '
+    }
+    recipe() { # DIRECTORY: as the file of weights has it
+        python3 - "$1" <<'PYTHON'
+import json, struct, sys
+with open(sys.argv[1] + "/model.safetensors", "rb") as f:
+    n, = struct.unpack("<Q", f.read(8))
+    steps = json.loads(f.read(n))["__metadata__"]["recipe"].split("; ")
+card = open(sys.argv[1] + "/README.md").read()
+assert "## How it was made\n\n```\n%s\n```\n" % "\n".join(steps) in card
+PYTHON
+    }
+    forge prune mixture pruned --keep 4 "${few[@]}"
+    pruning="forge-tokens forge-calib forge-prune forge-weights "
+    [ "$(steps pruned)" = "$pruning" ]
+    recipe pruned
+    grep -q '^forge-prune --keep=4 --by=tokens$' pruned/README.md
+    forge quantize mixture q --keep 4 --group 16 "${few[@]}"
+    [[ "$(steps q)" == "$pruning"*"forge-solve forge-split forge-pack " ]]
+    recipe q
+    forge quantize pruned q2 --group 16 "${few[@]}"
+    [ "$(steps q2)" = "$(steps q)" ]
+    forge-weights -q q | forge-pack -q --layout awq | forge-shard -q --from q r
+    [ "$(steps r)" = "$(steps q)forge-weights forge-pack " ]
+    recipe r
+    # A card that says it is ours is text of others all the same.
+    printf 'Made by 4bit-forge\n\n## How it was made\n\n```\nforge-x --a=`touch pwned`\nforge-y\n```\n' >pruned/README.md
+    forge quantize pruned q3 --group 16 "${few[@]}"
+    ! grep -q 'pwned\|forge-y' q3/README.md
+}

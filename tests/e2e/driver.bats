@@ -40,6 +40,7 @@ setup() {
     }
     meant quantize forge quantise "$model" out
     meant status forge stats work
+    meant verify forge verfy out
     meant --sequences forge quantize "$model" out --sequence 3
     meant --layout forge quantize "$model" out --layuot awq
     meant --effort forge quantize "$model" out --efort=best
@@ -70,6 +71,7 @@ setup() {
 }
 
 @test "forge X is forge-X, too" {
+    [[ $(forge --help) == *"forge verify "* && $(forge verify --help) == *--tensors* ]]
     forge ls "$model" >a
     forge-ls "$model" >b
     cmp a b
