@@ -6,6 +6,8 @@
  * write), fsync, rename, malloc (malloc, calloc, realloc, posix_memalign,
  * aligned_alloc).
  *
+ * FAIL_MARK: a file that is made when that call comes.
+ *
  * Only calls made by the program itself count: the caller's return address
  * must lie in the main executable.  What libraries do with a failing malloc
  * is theirs; where our code gives them an allocator, that is ours. */
@@ -25,7 +27,7 @@ extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t);
 extern void *__libc_realloc(void *, size_t), *__libc_memalign(size_t, size_t);
 
 static uintptr_t text_from, text_to; /* the main executable */
-static const char *want;
+static const char *want, *mark;
 static int left;
 
 /* The first object is the program. */
@@ -53,6 +55,7 @@ __attribute__((constructor)) static void setup(void)
     if (colon) {
         left = atoi(colon + 1);
         want = fail;
+        mark = getenv("FAIL_MARK");
     }
 }
 
@@ -65,7 +68,11 @@ static bool due(const char *kind, const void *caller)
     if (!want || from < text_from || from >= text_to ||
         strncmp(want, kind, n) || want[n] != ':')
         return false;
-    return __atomic_sub_fetch(&left, 1, __ATOMIC_RELAXED) == 0;
+    if (__atomic_sub_fetch(&left, 1, __ATOMIC_RELAXED))
+        return false;
+    if (mark)
+        close(open(mark, O_CREAT | O_WRONLY | O_CLOEXEC, 0666));
+    return true;
 }
 
 #define DUE(kind) due(kind, __builtin_return_address(0))

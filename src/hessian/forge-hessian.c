@@ -22,11 +22,11 @@ enum input_state { INPUT_ENDED, INPUT_FRESH, INPUT_READING };
 struct run {
     struct settings *s;
     struct stream_reader **in;
+    struct input_batch **batch; /* of each */
     enum input_state *state;
     int n_in;
     struct stream_writer *out;
     struct hessian_set *all;
-    struct several *several; /* of the only input; NULL: frame by frame */
     struct progress progress;
 };
 
@@ -66,8 +66,9 @@ static int open_inputs(struct run *r, char **path, int n, struct err *e)
 
     r->n_in = n ? n : 1;
     r->in = mem_zero((size_t)r->n_in, sizeof(*r->in), "inputs", e);
+    r->batch = mem_zero((size_t)r->n_in, sizeof(*r->batch), "inputs", e);
     r->state = mem_zero((size_t)r->n_in, sizeof(*r->state), "inputs", e);
-    if (!r->in || !r->state)
+    if (!r->in || !r->batch || !r->state)
         return e->code;
     for (int i = 0; i < r->n_in && rc >= 0; i++) {
         rc = stream_open(&r->in[i], n ? path[i] : NULL, &expect, e);
@@ -95,29 +96,23 @@ static int open_all(struct run *r, char **path, int n, struct err *e)
         return rc;
     if (stream_create(&r->out, &out, e) < 0)
         return e->code;
-    if (r->n_in > 1)
-        return 0;
-    if (several_wanted(&p))
-        return several_open(&r->several, r->all, r->in[0], r->out, e);
-    stream_tie(r->in[0], r->out);
-    return 0;
+    for (int i = 0; i < r->n_in && rc >= 0; i++)
+        rc = input_batch_open(&r->batch[i], r->all, &p, r->in[i], r->out, e);
+    return rc;
 }
 
-/* The next frame of input i; *given: see several.h. */
+/* The next frame of input i; *given: see input_batch.h. */
 static int next(struct run *r, int i, struct frame *f, bool *given,
                 struct err *e)
 {
-    const char *head;
-    int rc;
+    int rc = input_batch_next(r->batch[i], f, given, e);
 
-    *given = false;
-    rc = r->several ? several_next(r->several, f, given, e) :
-                      stream_next(r->in[i], f, e);
     if (rc <= 0 || r->state[i] != INPUT_FRESH)
         return rc;
     r->state[i] = INPUT_READING;
-    head = r->several ? several_head(r->several) : stream_head(r->in[i]);
-    return stream_inherit(r->out, head, e) < 0 ? e->code : rc;
+    return stream_inherit(r->out, input_batch_head(r->batch[i]), e) < 0 ?
+               e->code :
+               rc;
 }
 
 static int activation(struct run *r, const struct frame *f, bool given,
@@ -184,10 +179,12 @@ static int run(struct run *r, struct err *e)
 
 static void close_all(struct run *r)
 {
-    several_close(r->several);
-    for (int i = 0; r->in && i < r->n_in; i++)
+    for (int i = 0; i < r->n_in; i++) {
+        input_batch_close(r->batch[i]);
         stream_close(r->in[i]);
+    }
     free(r->in);
+    free(r->batch);
     free(r->state);
     hessian_set_close(r->all);
 }
@@ -202,14 +199,9 @@ int main(int argc, char **argv)
     if (open_all(&r, argv + first, argc - first, &e) < 0)
         die_err(&e);
     progress_start(&r.progress, s.tool.progress, "tensors", 0);
-    if (run(&r, &e) < 0) {
-        err_print(&e);
-        stream_abort(r.out, &e);
-        _exit(-e.code);
-    }
-    if (stream_finish(r.out, &e) < 0)
-        die_err(&e);
-    progress_finish(&r.progress, NULL);
+    if (run(&r, &e) < 0)
+        tool_fail(r.out, &e);
+    tool_finish(r.out, &r.progress, NULL);
     close_all(&r);
     return 0;
 }

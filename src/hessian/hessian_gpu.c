@@ -31,8 +31,8 @@ int hessian_gpu_finish(struct cuda_hessian *h, float *out, struct err *e)
     return hessian_functions()->finish(h, out, e);
 }
 
-int hessian_gpu_several(uint64_t cols, const struct cuda_tokens *t, int n,
-                        struct err *e)
+int hessian_gpu_batch(uint64_t cols, const struct cuda_tokens *t, int n,
+                      struct err *e)
 {
     return hessian_functions()->batch(device_gpu(), cols, t, n, e);
 }

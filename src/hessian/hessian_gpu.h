@@ -18,8 +18,8 @@ MUST_CHECK int hessian_gpu_finish(struct cuda_hessian *h, float *out,
 /* The Hessians of n inputs of one width at once, of bf16 tokens that are finite;
  * one's does not depend on the others.  E_CONFIG: not on the GPU. */
 struct cuda_tokens;
-MUST_CHECK int hessian_gpu_several(uint64_t cols, const struct cuda_tokens *t,
-                                   int n, struct err *e);
+MUST_CHECK int hessian_gpu_batch(uint64_t cols, const struct cuda_tokens *t,
+                                 int n, struct err *e);
 void hessian_gpu_close(struct cuda_hessian *h); /* NULL is allowed */
 
 #endif

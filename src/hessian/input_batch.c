@@ -1,4 +1,4 @@
-/* several.c - see several.h. */
+/* input_batch.c - see input_batch.h. */
 #include "hessian/input_batch.h"
 
 #include <stdatomic.h>
@@ -9,20 +9,22 @@
 #include "common/io/prefetch.h"
 #include "common/math/lanes.h"
 #include "device/device.h"
+#include "device/jobs.h"
 #include "hessian/hessian_gpu.h"
 #include "hessian/hessian_table.h"
 
 enum { INPUT_BYTES = 128 << 20 }; /* larger ones are added up as they come */
 
-enum fate { PASS, GIVEN, LATER };
+enum fate { PASS, DONE, LATER };
 
-struct several {
-    struct hessian_set *collect;
+struct input_batch {
+    struct hessian_set *set;
     struct prefetch *prefetch;
     const struct frame *frame; /* the batch */
     enum fate *fate;           /* of each */
     int n, at;
-    bool later; /* some are to come again */
+    bool batches; /* the device makes several at once */
+    bool later;   /* some are to come again */
     atomic_bool
         broken; /* the reading thread saw a number that is not finite: from
                     there on hessian_add() looks for it */
@@ -33,12 +35,14 @@ struct input {
     int first, frames;
     uint64_t tokens;
     uint16_t *rows; /* all tokens, where there are several frames; or NULL */
-    bool done;
+    float *h;       /* their Hessian, of the device */
 };
 
-bool several_wanted(const struct hessian_set_params *p)
+/* Whether there is a GPU, and Hessians are such as it makes. */
+static bool makes_batches(const struct hessian_set_params *p)
 {
-    return device_gpu() && p->dtype != DT_F32 && !p->block && !p->max_tokens;
+    return device_gpu() && p->n_inputs == 1 && p->dtype != DT_F32 &&
+           !p->block && !p->max_tokens;
 }
 
 /* Looked at while it is in the cache. */
@@ -46,7 +50,7 @@ static int look(void *arg, struct prefetch *a, const struct frame *f,
                 const struct frame *have, int n, struct frame *more,
                 struct err *e)
 {
-    struct several *s = arg;
+    struct input_batch *s = arg;
 
     (void)a, (void)have, (void)n, (void)more, (void)e;
     if (f->role == ROLE_ACTIVATION && f->dtype == DT_BF16 &&
@@ -55,19 +59,22 @@ static int look(void *arg, struct prefetch *a, const struct frame *f,
     return 0;
 }
 
-int several_open(struct several **out, struct hessian_set *c,
-                 struct stream_reader *r, struct stream_writer *w,
-                 struct err *e)
+int input_batch_open(struct input_batch **out, struct hessian_set *set,
+                     const struct hessian_set_params *params,
+                     struct stream_reader *r, struct stream_writer *w,
+                     struct err *e)
 {
-    struct several *s = mem_zero(1, sizeof(*s), "hessians", e);
-    const struct prefetch_params p = { .bytes = PREFETCH_BYTES,
+    struct input_batch *s = mem_zero(1, sizeof(*s), "hessians", e);
+    bool batches = makes_batches(params);
+    const struct prefetch_params p = { .bytes = batches ? PREFETCH_BYTES : 0,
                                        .frames = PREFETCH_FRAMES,
                                        .before = look,
                                        .arg = s };
 
     if (!s)
         return e->code;
-    s->collect = c;
+    s->set = set;
+    s->batches = batches;
     if (prefetch_open(&s->prefetch, r, w, &p, e) < 0) {
         free(s);
         return e->code;
@@ -76,7 +83,7 @@ int several_open(struct several **out, struct hessian_set *c,
     return 0;
 }
 
-void several_close(struct several *s)
+void input_batch_close(struct input_batch *s)
 {
     if (!s)
         return;
@@ -85,7 +92,7 @@ void several_close(struct several *s)
     free(s);
 }
 
-const char *several_head(const struct several *s)
+const char *input_batch_head(const struct input_batch *s)
 {
     return prefetch_head(s->prefetch);
 }
@@ -105,16 +112,16 @@ static bool is_like(const struct frame *a, const struct frame *b)
            (!a->modules || !strcmp(a->modules, b->modules));
 }
 
-/* Frame i and those of its name behind it: GIVEN: an expert's, whole; LATER:
+/* Frame i and those of its name behind it: DONE: an expert's, whole; LATER:
  * not yet; PASS: not here. */
-static enum fate judge(const struct several *s, int i, struct input *in)
+static enum fate judge(const struct input_batch *s, int i, struct input *in)
 {
     const struct frame *f = s->frame + i;
     size_t bytes = 0, name = strlen(f->name);
     bool last = false;
 
     *in = (struct input){ .first = i };
-    if (s->broken || !hessian_set_alone(s->collect, f) ||
+    if (s->broken || !hessian_set_alone(s->set, f) ||
         !tensor_name_is_expert(f->name))
         return PASS;
     for (int k = 0; k < s->n && !last; k++) {
@@ -133,10 +140,10 @@ static enum fate judge(const struct several *s, int i, struct input *in)
         in->tokens += g->dims[0];
         last = g->last;
     }
-    return bytes > INPUT_BYTES ? PASS : last ? GIVEN : LATER;
+    return bytes > INPUT_BYTES ? PASS : last ? DONE : LATER;
 }
 
-static void mark(struct several *s, const struct input *in, enum fate fate)
+static void mark(struct input_batch *s, const struct input *in, enum fate fate)
 {
     for (int i = in->first; i < s->n; i++)
         if (!strcmp(s->frame[i].name, s->frame[in->first].name) &&
@@ -150,103 +157,119 @@ static void mark(struct several *s, const struct input *in, enum fate fate)
 
 /* ---- their Hessians ---- */
 
+/* What the device's jobs are about: whole inputs. */
+struct batch_jobs {
+    const struct input_batch *s;
+    struct input *in;
+};
+
 /* One block of memory with all tokens. */
-static int join_rows(const struct several *s, struct input *in, struct err *e)
+static int join_rows(const struct input_batch *s, struct input *in,
+                     struct err *e)
 {
     const struct frame *f = s->frame + in->first;
     uint64_t cols = f->dims[1], at = 0;
 
-    if (in->frames == 1)
+    if (in->frames == 1 || in->rows)
         return 0;
     in->rows = mem_pages(in->tokens * cols * 2, f->name, e);
     if (!in->rows)
         return e->code;
     for (int i = in->first; i < s->n; i++)
-        if (s->fate[i] == GIVEN && !strcmp(s->frame[i].name, f->name)) {
+        if (s->fate[i] == DONE && !strcmp(s->frame[i].name, f->name)) {
             memcpy(in->rows + at, s->frame[i].data, s->frame[i].len);
             at += s->frame[i].dims[0] * cols;
         }
     return 0;
 }
 
-/* The inputs of one width, from the first one on; t: room for all. */
-static int give_width(struct several *s, struct input *in, int n,
-                      struct cuda_tokens *t, struct err *e)
+static bool same_width(const void *ctx, int a, int b)
 {
-    uint64_t cols = s->frame[in->first].dims[1];
-    int count = 0, rc = 0;
+    const struct batch_jobs *j = ctx;
+
+    return j->s->frame[j->in[a].first].dims[1] ==
+           j->s->frame[j->in[b].first].dims[1];
+}
+
+static int run_inputs(void *ctx, const int *job, int n, struct err *e)
+{
+    const struct batch_jobs *j = ctx;
+    uint64_t cols = j->s->frame[j->in[job[0]].first].dims[1];
+    struct cuda_tokens *t = mem_zero((size_t)n, sizeof(*t), "hessians", e);
+    int rc = t ? 0 : e->code;
 
     for (int i = 0; i < n && rc >= 0; i++) {
-        const struct frame *f = s->frame + in[i].first;
+        struct input *in = j->in + job[i];
+        const struct frame *f = j->s->frame + in->first;
 
-        if (in[i].done || f->dims[1] != cols)
-            continue;
-        rc = join_rows(s, &in[i], e);
-        t[count].x = in[i].rows ? in[i].rows : f->data;
-        t[count].tokens = in[i].tokens;
-        t[count].h =
-            rc < 0 ? NULL : mem_pages(cols * (cols + 1) * 2, f->name, e);
-        rc = t[count].h ? 0 : e->code;
-        count++;
+        if ((rc = join_rows(j->s, in, e)) < 0)
+            break;
+        t[i].x = in->rows ? in->rows : f->data;
+        t[i].tokens = in->tokens;
+        t[i].h = in->h = mem_pages(cols * (cols + 1) * 2, f->name, e);
+        rc = in->h ? 0 : e->code;
     }
     if (rc >= 0)
-        rc = hessian_gpu_several(cols, t, count, e);
-    count = 0;
-    for (int i = 0; i < n; i++) {
-        const struct frame *f = s->frame + in[i].first;
+        rc = hessian_gpu_batch(cols, t, n, e);
+    free(t);
+    for (int i = 0; i < n && rc < 0; i++) {
+        free(j->in[job[i]].h);
+        j->in[job[i]].h = NULL;
+    }
+    return rc;
+}
 
-        if (in[i].done || f->dims[1] != cols)
-            continue;
-        in[i].done = true;
+/* Those that the device cannot make go frame by frame, which says why.  rc: of
+ * the device. */
+static int give(struct input_batch *s, struct input *in, const bool *done,
+                int n, int rc, struct err *e)
+{
+    for (int i = 0; i < n; i++) {
         if (rc < 0)
-            free(t[count].h);
+            free(in[i].h);
+        else if (!done[i])
+            mark(s, &in[i], PASS);
         else
-            rc = hessian_set_given(s->collect, f, in[i].tokens, t[count].h, e);
-        count++;
+            rc = hessian_set_given(s->set, s->frame + in[i].first, in[i].tokens,
+                                   in[i].h, e);
         free(in[i].rows);
     }
     return rc;
 }
 
-static int give(struct several *s, struct input *in, int n, struct err *e)
+static int work(struct input_batch *s, struct err *e)
 {
-    struct cuda_tokens *t = mem_zero((size_t)n, sizeof(*t), "hessians", e);
-    int rc = t ? 0 : e->code;
-
-    for (int i = 0; i < n && rc >= 0; i++)
-        if (!in[i].done)
-            rc = give_width(s, in + i, n - i, t, e);
-    free(t);
-    return rc;
-}
-
-static int work(struct several *s, struct err *e)
-{
-    struct input *in = mem_zero((size_t)s->n, sizeof(*in), "hessians", e);
+    size_t n = (size_t)s->n;
+    struct input *in = mem_zero(n, sizeof(*in), "hessians", e);
+    bool *done = in ? mem_zero(n, 1, "hessians", e) : NULL;
+    struct batch_jobs ctx = { s, in };
+    const struct jobs jobs = { same_width, run_inputs, &ctx };
     int count = 0, rc;
 
-    if (!in || mem_grow(&s->fate, (size_t)s->n * sizeof(*s->fate), "hessians",
-                        e) < 0) {
+    if (!done || mem_grow(&s->fate, n * sizeof(*s->fate), "hessians", e) < 0) {
         free(in);
+        free(done);
         return e->code;
     }
     for (int i = 0; i < s->n; i++)
         s->fate[i] = PASS;
     s->later = false;
-    for (int i = 0; i < s->n; i++)
+    for (int i = 0; s->batches && i < s->n; i++)
         if (s->fate[i] == PASS) {
             enum fate fate = judge(s, i, &in[count]);
 
             if (fate != PASS)
                 mark(s, &in[count], fate);
-            count += fate == GIVEN;
+            count += fate == DONE;
         }
-    rc = give(s, in, count, e);
+    rc = count ? jobs_run(&jobs, count, done, e) : 0;
+    rc = give(s, in, done, count, rc, e);
     free(in);
+    free(done);
     return rc;
 }
 
-static int next_batch(struct several *s, struct err *e)
+static int next_batch(struct input_batch *s, struct err *e)
 {
     int rc = prefetch_next(s->prefetch, &s->frame, &s->n, e);
 
@@ -261,7 +284,8 @@ static int next_batch(struct several *s, struct err *e)
     return 1;
 }
 
-int several_next(struct several *s, struct frame *f, bool *given, struct err *e)
+int input_batch_next(struct input_batch *s, struct frame *f, bool *given,
+                     struct err *e)
 {
     int rc;
 
@@ -270,6 +294,6 @@ int several_next(struct several *s, struct frame *f, bool *given, struct err *e)
             return rc;
     while (s->fate[s->at++] == LATER);
     *f = s->frame[s->at - 1];
-    *given = s->fate[s->at - 1] == GIVEN;
+    *given = s->fate[s->at - 1] == DONE;
     return 1;
 }

@@ -1,28 +1,29 @@
-/* several.h - the activations of a stream, several experts at a time on the GPU.
+/* input_batch.h - the activations of a stream, and the Hessians that a GPU makes
+ * of them in one call.
  *
- * What comes is read ahead (common/io/prefetch.h); the inputs of experts that are
- * there from the first frame to the last are made into Hessians in one call.
- * All others, and on the CPU all, go by hessian_set_activation(). */
-#ifndef FORGE_SEVERAL_H
-#define FORGE_SEVERAL_H
+ * On a GPU what comes is read ahead (common/io/prefetch.h); the inputs of experts
+ * that are there from the first frame to the last are made into Hessians, all of
+ * one width together (device/jobs.h).  All others, those that the GPU fails to
+ * make, and on the CPU all, go by hessian_set_activation(). */
+#ifndef FORGE_INPUT_BATCH_H
+#define FORGE_INPUT_BATCH_H
 
 #include "hessian/hessian_set.h"
 
-struct several;
+struct input_batch;
 
-/* Whether there is a GPU, and Hessians are such as it makes. */
-bool several_wanted(const struct hessian_set_params *p);
-/* Reads r, flushes w (see ahead.h); c stays the caller's. */
-MUST_CHECK int several_open(struct several **s, struct hessian_set *c,
-                            struct stream_reader *r, struct stream_writer *w,
-                            struct err *e);
-/* The next frame, as stream_next().  *given: what hessian_set_activation() would do
- * with it has been done. */
-MUST_CHECK int several_next(struct several *s, struct frame *f, bool *given,
-                            struct err *e);
+/* Reads r, flushes w (see prefetch.h); set, of p, stays the caller's. */
+MUST_CHECK int input_batch_open(struct input_batch **s, struct hessian_set *set,
+                                const struct hessian_set_params *p,
+                                struct stream_reader *r,
+                                struct stream_writer *w, struct err *e);
+/* The next frame, as stream_next().  *given: what hessian_set_activation() would
+ * do with it has been done. */
+MUST_CHECK int input_batch_next(struct input_batch *s, struct frame *f,
+                                bool *given, struct err *e);
 /* As prefetch_head(). */
-const char *several_head(const struct several *s);
-void several_close(
-    struct several *s); /* NULL is allowed; see prefetch_close() */
+const char *input_batch_head(const struct input_batch *s);
+void input_batch_close(
+    struct input_batch *s); /* NULL is allowed; see prefetch_close() */
 
 #endif

@@ -13,15 +13,18 @@
 # A kind that the tool never calls fails the test.  With fail_stdin=FILE set,
 # FILE is piped into the tool; with fail_pipe=1 standard output is a pipe, not a
 # file; with fail_silent=1 a run that failed must have
-# printed nothing at all.  The first 60 calls are made to fail one by one, then
+# printed nothing at all.  A tool that goes on as if nothing had failed fails the
+# test, but for fail_recovers=COMMAND, which says of fail.out whether it is what
+# comes out without a failure.  The first 60 calls are made to fail one by one, then
 # fewer and fewer of them.
 
 fail_each() {
     local kind=$1 codes=,$2, n rc
     shift 2
     [ -e "${FAIL_SO:-/nonexistent}" ] || skip "no fail.so in this mode"
+    local -x FAIL_MARK=$PWD/fail.mark
     for ((n = 1; n <= 100000; n += n < 60 ? 1 : n / 8)); do
-        rm -rf out.fts
+        rm -rf out.fts fail.mark
         rc=0
         if [ -n "${fail_stdin:-}" ]; then
             # shellcheck disable=SC2002
@@ -36,9 +39,15 @@ fail_each() {
         else
             FAIL=$kind:$n LD_PRELOAD=$FAIL_SO "$@" >fail.out 2>fail.err || rc=$?
         fi
-        if [ "$rc" = 0 ]; then
+        if [ ! -e fail.mark ]; then
+            [ "$rc" = 0 ] || { echo "exit $rc without a failure"; cat fail.err; return 1; }
             [ "$n" -gt 1 ] || { echo "no $kind was made to fail"; return 1; }
             return 0
+        fi
+        if [ "$rc" = 0 ]; then
+            ${fail_recovers:-false} fail.out && continue
+            echo "$kind:$n failed, and exit 0"
+            return 1
         fi
         fail_check "$kind:$n" "$codes" "$rc" "$1" || return 1
     done

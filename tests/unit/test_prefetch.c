@@ -1,6 +1,7 @@
 /* Frames read ahead: all of them, in order, in batches that end where they are
  * full or where the writer waits for an answer; kept ones come again; what a
- * callback adds is in its place; errors come behind the frames before them. */
+ * callback adds is in its place; errors come behind the frames before them.  The
+ * same frame by frame, where nothing is read ahead. */
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -145,9 +146,9 @@ static void check_added(const char *path)
     end(&r);
 }
 
-static void check_cut(const char *path)
+static void check_cut(const char *path, size_t bytes)
 {
-    const struct prefetch_params p = { .bytes = 9000, .frames = 7 };
+    const struct prefetch_params p = { .bytes = bytes, .frames = 7 };
     struct reading r;
     const struct frame *f;
     struct stat st;
@@ -164,9 +165,9 @@ static void check_cut(const char *path)
 }
 
 /* The writer sends no more than three frames before it is answered. */
-static void check_pipe(void)
+static void check_pipe(size_t bytes)
 {
-    const struct prefetch_params p = { .bytes = 1 << 20, .frames = 100 };
+    const struct prefetch_params p = { .bytes = bytes, .frames = 100 };
     int to[2], back[2], next = 0, n, status;
     const struct frame *f;
     struct reading r;
@@ -218,9 +219,12 @@ int main(void)
                &(struct prefetch_params){ .bytes = 1, .frames = 100 });
     check_file("stream",
                &(struct prefetch_params){ .bytes = 90000, .frames = 4 });
+    check_file("stream", &(struct prefetch_params){ .bytes = 0, .frames = 1 });
     check_added("stream");
-    check_cut("stream");
-    check_pipe();
+    check_pipe(1 << 20);
+    check_pipe(0);
+    check_cut("stream", 0);
+    check_cut("stream", 9000);
     unlink("stream");
     CHECK(rmdir(dir) == 0);
     return 0;

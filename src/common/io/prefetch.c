@@ -22,6 +22,7 @@ struct batch {
     bool *keep;
     int n, cap;
     size_t bytes;
+    bool borrowed; /* the last one's texts and data are the reader's */
     int rc; /* of what came behind the last one; 1: the batch ended before */
     struct err err;
 };
@@ -58,6 +59,8 @@ int prefetch_open(struct prefetch **out, struct stream_reader *r,
         free(a);
         return err_set(e, E_TEMP, "reading ahead: no event descriptor:");
     }
+    if (!p->bytes)
+        stream_tie(r, w);
     *out = a;
     return 0;
 }
@@ -144,6 +147,19 @@ static int append(struct batch *b, const struct frame *f, struct err *e)
     return 0;
 }
 
+static int append_copy(struct prefetch *a, struct batch *b, struct frame *f,
+                       struct err *e)
+{
+    void *p = prefetch_room(a, f->len ? f->len : 1, e);
+
+    if (!p)
+        return e->code;
+    if (f->len)
+        memcpy(p, f->data, f->len);
+    f->data = p;
+    return append(b, f, e);
+}
+
 static int take(struct prefetch *a, struct batch *b, struct frame *f,
                 struct err *e)
 {
@@ -151,17 +167,10 @@ static int take(struct prefetch *a, struct batch *b, struct frame *f,
     int rc = a->params.before ? a->params.before(a->params.arg, a, f, b->frame,
                                                  b->n, &more, e) :
                                 0;
-    void *p;
 
     if (rc < 0 || (rc > 0 && append(b, &more, e) < 0))
         return e->code;
-    p = prefetch_room(a, f->len ? f->len : 1, e);
-    if (!p)
-        return e->code;
-    if (f->len)
-        memcpy(p, f->data, f->len);
-    f->data = p;
-    return append(b, f, e);
+    return append_copy(a, b, f, e);
 }
 
 static void *gather(void *arg)
@@ -184,6 +193,36 @@ static void *gather(void *arg)
     return NULL;
 }
 
+/* ---- frame by frame ---- */
+
+/* What the reader lent is copied if it is kept, and forgotten if not. */
+static int give_back(struct prefetch *a, struct batch *b, struct err *e)
+{
+    struct frame f;
+
+    if (!b->borrowed)
+        return 0;
+    b->borrowed = false;
+    f = b->frame[--b->n];
+    if (!b->keep[b->n])
+        return 0;
+    if (append_copy(a, b, &f, e) < 0)
+        return e->code;
+    b->keep[b->n - 1] = true;
+    return 0;
+}
+
+static int borrow_frame(struct prefetch *a, struct batch *b, struct err *e)
+{
+    if ((a->now && give_back(a, a->now, e) < 0) || reserve(b, 1, e) < 0)
+        return e->code;
+    b->rc = stream_next(a->in, b->frame, &b->err);
+    b->borrowed = b->rc > 0;
+    b->n = b->borrowed;
+    b->keep[0] = false;
+    return 0;
+}
+
 /* ---- the caller ---- */
 
 /* Wait until the thread has a batch, or do its work. */
@@ -195,14 +234,14 @@ static int finish_gathering(struct prefetch *a, struct err *e)
     if (stream_flush(a->out, e) < 0)
         return e->code;
     if (write(a->wanted, &one, sizeof(one)) < 0)
-        return err_set(e, E_BUG, "reading ahead: cannot wake the reader:");
+        return err_set(e, E_IO, "reading ahead: cannot wake the reader:");
     if (a->running)
         pthread_join(a->thread, NULL);
     else
         gather(a);
     a->running = false;
     if (read(a->wanted, &count, sizeof(count)) < 0)
-        return err_set(e, E_BUG, "reading ahead: lost a count:");
+        return err_set(e, E_IO, "reading ahead: lost a count:");
     return 0;
 }
 
@@ -252,7 +291,7 @@ int prefetch_next(struct prefetch *a, const struct frame **frame, int *n,
         *e = a->now->err;
         return a->now->rc;
     }
-    if (finish_gathering(a, e) < 0)
+    if ((a->params.bytes ? finish_gathering(a, e) : borrow_frame(a, b, e)) < 0)
         return e->code;
     if (!b->n) { /* the caller's last batch stays as it is */
         *e = b->err;
@@ -265,7 +304,7 @@ int prefetch_next(struct prefetch *a, const struct frame **frame, int *n,
     a->now = b;
     *frame = b->frame;
     *n = b->n;
-    if (b->rc > 0) /* without a thread: when he comes back */
+    if (b->rc > 0 && a->params.bytes) /* no thread: when the caller is back */
         a->running = !pthread_create(&a->thread, NULL, gather, a);
     return 1;
 }
@@ -287,6 +326,7 @@ void prefetch_close(struct prefetch *a)
     if (a->running)
         pthread_join(a->thread, NULL);
     for (int k = 0; k < 2; k++) {
+        a->batch[k].n -= a->batch[k].borrowed;
         for (int i = 0; i < a->batch[k].n; i++)
             free((char *)(uintptr_t)a->batch[k].frame[i].modules);
         free(a->batch[k].frame);

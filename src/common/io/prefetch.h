@@ -1,9 +1,12 @@
-/* ahead.h - frames read ahead of a tool that takes several at once.
+/* prefetch.h - the frames of a tool that takes them in batches.
  *
- * A thread gathers a batch of frames in memory of its own while the caller
+ * Read ahead: a thread gathers a batch of frames in memory of its own while the caller
  * works on the batch before.  A batch ends where it is full; and where the
  * caller has nothing left to do and the next frame would have to be waited for,
- * so that nobody upstream who waits for this tool's output waits in vain. */
+ * so that nobody upstream who waits for this tool's output waits in vain.
+ *
+ * Or frame by frame, where nothing is gained by more at once: a batch is the
+ * next frame, as it lies in the reader, behind those that were kept. */
 #ifndef FORGE_PREFETCH_H
 #define FORGE_PREFETCH_H
 
@@ -17,7 +20,8 @@ enum { PREFETCH_BYTES = 128 << 20, PREFETCH_FRAMES = 512 };
 
 struct prefetch_params {
     size_t bytes; /* of payloads: a batch that has as many is full; three times
-                     as many are held, and a frame more each */
+                     as many are held, and a frame more each.  0: frame by
+                     frame; before is not called */
     int frames;   /* and so is one of so many */
     /* By the reading thread, before f is put behind have[n]: 1: *more comes in
      * front of it, its data in prefetch_room()'s memory, its texts the callee's;

@@ -15,12 +15,11 @@ struct run {
     struct solve_settings *s;
     struct stream_reader *in;
     struct stream_writer *out;
-    struct module_solver *solver;
-    struct together *together; /* NULL: one module at a time */
+    struct module_batch *batch;
+    struct module_solver *solver; /* of one module at a time */
+    const struct frame *hessian;  /* of the batch, that it has not seen yet */
     struct publish *report;
     struct progress progress;
-    struct frame weight; /* waits for its qmeta; role 0: none */
-    char *payload;       /* of weight */
     bool begun;
     bool passed; /* weights without grids were there */
     double loss, loss_rtn;
@@ -42,91 +41,98 @@ static int open_all(struct run *r, const char *path, struct err *e)
         return rc;
     if (stream_create(&r->out, &out, e) < 0)
         return e->code;
-    if (together_wanted(&s->module))
-        return together_open(&r->together, &s->module, r->in, r->out, e);
-    stream_tie(r->in, r->out);
-    return 0;
+    return module_batch_open(&r->batch, &s->module, r->in, r->out, e);
 }
 
-/* The codes of a module, its grids and what is noted about it. */
+/* The codes of a module, its grids and what is reported about it. */
 static int put(struct run *r, const struct frame *w, const struct frame *grids,
-               const uint8_t *codes, const struct module_report *note,
+               const uint8_t *codes, const struct module_report *report,
                struct err *e)
 {
-    if (module_write(note, w, grids, codes, r->out, r->report, e) < 0)
+    if (module_write(report, w, grids, codes, r->out, r->report, e) < 0)
         return e->code;
     r->modules++;
-    r->loss += note->loss;
-    r->loss_rtn += note->loss_rtn;
-    r->progress.loss = note->measured ? note->loss : -1;
+    r->loss += report->loss;
+    r->loss_rtn += report->loss_rtn;
+    r->progress.loss = report->measured ? report->loss : -1;
     return 0;
 }
 
-static int solve(struct run *r, const struct frame *meta, struct err *e)
+/* The last Hessian goes to the solver where it is needed. */
+static int give_hessian(struct run *r, struct err *e)
 {
-    const struct frame *w = &r->weight;
+    const struct frame *h = r->hessian;
+
+    r->hessian = NULL;
+    return h ? module_hessian(r->solver, h, e) : 0;
+}
+
+/* A module that the batch has not solved. */
+static int solve_module(struct run *r, const struct frame *w,
+                        const struct frame *meta, struct err *e)
+{
     size_t len = w->dims[0] * (w->dims[1] / 2); /* less than the weight's */
     struct frame grids = *meta;
-    struct module_report note;
-    uint8_t *codes = mem_pages(len, w->name, e);
-    uint32_t *g = codes ? mem_pages(meta->len, w->name, e) : NULL;
-    int rc;
+    struct module_report report;
+    uint8_t *codes = NULL;
+    uint32_t *g = NULL;
+    int rc = give_hessian(r, e);
 
+    if (rc >= 0)
+        codes = mem_pages(len, w->name, e);
+    if (codes)
+        g = mem_pages(meta->len, w->name, e);
     if (!g) {
         free(codes);
         return e->code;
     }
     grids.data = memcpy(g, meta->data, meta->len);
-    rc = module_solve(r->solver, w, meta, g, codes, &note, e);
+    rc = module_solve(r->solver, w, meta, g, codes, &report, e);
     if (rc >= 0)
-        rc = put(r, w, &grids, codes, &note, e);
+        rc = put(r, w, &grids, codes, &report, e);
     free(codes);
     free(g);
     return rc;
 }
 
-/* The weight that waits has no qmeta: it is somebody else's. */
-static int pass_weight(struct run *r, struct err *e)
+static int put_other(struct run *r, const struct frame *f, struct err *e)
 {
-    int rc = r->weight.role ? stream_write(r->out, &r->weight, e) : 0;
-
-    r->passed |= r->weight.role != ROLE_NONE;
-
-    r->weight.role = ROLE_NONE;
-    return rc;
-}
-
-static int keep_weight(struct run *r, const struct frame *f, struct err *e)
-{
-    free(r->payload);
-    r->payload = mem_pages(f->len, f->name, e);
-    if (!r->payload)
-        return e->code;
-    memcpy(r->payload, f->data, f->len);
-    r->weight = *f;
-    r->weight.data = r->payload;
-    r->weight.modules = NULL;
-    return 0;
-}
-
-static int one(struct run *r, const struct frame *f, struct err *e)
-{
-    int rc;
-
-    if (f->role == ROLE_QMETA && r->weight.role &&
-        !strcmp(f->name, r->weight.name)) {
-        rc = solve(r, f, e);
-        r->weight.role = ROLE_NONE;
-        return rc;
-    }
-    if ((rc = pass_weight(r, e)) < 0)
-        return rc;
     if (f->role == ROLE_CROSS)
         return module_cross(r->solver, f, e);
-    if (f->role == ROLE_HESSIAN)
-        return module_hessian(r->solver, f, e);
-    return f->role == ROLE_WEIGHT ? keep_weight(r, f, e) :
-                                    stream_write(r->out, f, e);
+    if (f->role == ROLE_HESSIAN) {
+        r->hessian = f->ancillary ? r->hessian : f;
+        return module_batch_reads_ahead(r->batch) ? 0 : give_hessian(r, e);
+    }
+    r->passed |= f->role == ROLE_WEIGHT; /* it has no qmeta: somebody else's */
+    return stream_write(r->out, f, e);
+}
+
+/* The frames of a batch; a module is two of them. */
+static int put_batch(struct run *r, const struct frame *f, int n, struct err *e)
+{
+    int rc = 0;
+
+    r->hessian = NULL;
+    for (int i = 0; i < n && rc >= 0; i++) {
+        const struct module_report *report;
+        const uint8_t *codes = module_batch_codes(r->batch, i, &report);
+
+        if (codes)
+            rc = put(r, &f[i], &f[i + 1], codes, report, e);
+        else if (i + 1 < n && f[i].role == ROLE_WEIGHT &&
+                 f[i + 1].role == ROLE_QMETA &&
+                 !strcmp(f[i].name, f[i + 1].name))
+            rc = solve_module(r, &f[i], &f[i + 1], e);
+        else {
+            rc = put_other(r, &f[i], e);
+            progress_step(&r->progress, f[i].name, f[i].len);
+            continue;
+        }
+        for (int k = 0; k < 2; k++)
+            progress_step(&r->progress, f[i + k].name, f[i + k].len);
+        i++;
+    }
+    return rc;
 }
 
 /* Before the first frame; head: of the input. */
@@ -140,74 +146,18 @@ static int begin(struct run *r, const char *head, struct err *e)
                stream_inherit(r->out, module_head(r->solver), e);
 }
 
-/* The input has ended: weights of which none has a grid were to have some. */
-static int end(struct run *r, struct err *e)
-{
-    if (pass_weight(r, e) < 0)
-        return e->code;
-    return !r->passed || r->modules ?
-               0 :
-               err_set(e, E_DATA, "no grids: is forge-grid missing?");
-}
-
 static int run(struct run *r, struct err *e)
-{
-    struct frame f;
-    int rc;
-
-    while ((rc = stream_next(r->in, &f, e)) > 0) {
-        if (begin(r, stream_head(r->in), e) < 0 || one(r, &f, e) < 0)
-            return e->code;
-        progress_step(&r->progress, f.name, f.len);
-    }
-    return rc < 0 ? rc : end(r, e);
-}
-
-/* The frames of a batch whose modules have been solved, as far as they could
- * be.  A Hessian goes to the solver of one module at a time when it is needed
- * there. */
-static int put_batch(struct run *r, const struct frame *f, int n, struct err *e)
-{
-    const struct frame *hessian = NULL;
-
-    for (int i = 0; i < n; i++) {
-        const struct module_report *note;
-        const uint8_t *codes = together_codes(r->together, i, &note);
-        int rc = 0;
-
-        if (codes) {
-            rc = pass_weight(r, e);
-            if (rc >= 0)
-                rc = put(r, &f[i], &f[i + 1], codes, note, e);
-            progress_step(&r->progress, f[i].name, f[i].len);
-            i++; /* its qmeta */
-        } else if (f[i].role == ROLE_HESSIAN) {
-            hessian = f[i].ancillary ? hessian : &f[i];
-        } else {
-            if (f[i].role == ROLE_WEIGHT && hessian) {
-                rc = one(r, hessian, e);
-                hessian = NULL;
-            }
-            if (rc >= 0)
-                rc = one(r, &f[i], e);
-        }
-        if (rc < 0)
-            return rc;
-        progress_step(&r->progress, f[i].name, f[i].len);
-    }
-    return 0;
-}
-
-static int run_together(struct run *r, struct err *e)
 {
     const struct frame *f;
     int n, rc;
 
-    while ((rc = together_next(r->together, &f, &n, e)) > 0)
-        if (begin(r, together_head(r->together), e) < 0 ||
+    while ((rc = module_batch_next(r->batch, &f, &n, e)) > 0)
+        if (begin(r, module_batch_head(r->batch), e) < 0 ||
             put_batch(r, f, n, e) < 0)
             return e->code;
-    return rc < 0 ? rc : end(r, e);
+    return rc < 0 || !r->passed || r->modules ?
+               rc : /* weights of which none has a grid were to have some */
+               err_set(e, E_DATA, "no grids: is forge-grid missing?");
 }
 
 int main(int argc, char **argv)
@@ -225,25 +175,18 @@ int main(int argc, char **argv)
         die_err(&e);
     }
     progress_start(&r.progress, s.tool.progress, "tensors", 0);
-    if ((r.together ? run_together(&r, &e) : run(&r, &e)) < 0) {
-        err_print(&e);
+    if (run(&r, &e) < 0) {
         publish_discard(r.report);
-        stream_abort(r.out, &e);
-        _exit(-e.code);
+        tool_fail(r.out, &e);
     }
     /* the report first: codes without it would be an output of a failed run */
-    if (r.report && publish_commit(r.report, &e) < 0) {
-        stream_abort(r.out, &e);
-        die_err(&e);
-    }
-    if (stream_finish(r.out, &e) < 0)
-        die_err(&e);
-    progress_finish(&r.progress,
-                    module_summary(text, r.modules, r.loss, r.loss_rtn,
-                                   module_fallbacks(r.solver)));
-    together_close(r.together);
+    if (r.report && publish_commit(r.report, &e) < 0)
+        tool_fail(r.out, &e);
+    tool_finish(r.out, &r.progress,
+                module_summary(text, r.modules, r.loss, r.loss_rtn,
+                               module_fallbacks(r.solver)));
+    module_batch_close(r.batch);
     stream_close(r.in);
     module_close(r.solver);
-    free(r.payload);
     return 0;
 }

@@ -234,7 +234,7 @@ int module_hessian(struct module_solver *m, const struct frame *f,
 /* The factor to use, or NULL to round to nearest. */
 static int choose_factor(struct module_solver *m, const struct frame *w,
                          const struct frame *meta, struct factor **f,
-                         struct module_report *note, struct err *e)
+                         struct module_report *report, struct err *e)
 {
     struct hessian_entry *entry;
     struct factor *built;
@@ -248,7 +248,7 @@ static int choose_factor(struct module_solver *m, const struct frame *w,
         (rc = build_factor(m, entry, w->dims[1], meta->group, false, e)) < 0)
         return rc;
     built = m->best.starts ? m->best.factor[0] : m->factor;
-    module_report_factor(note, w->name, built, entry->samples);
+    module_report_factor(report, w->name, built, entry->samples);
     if (!m->failed) {
         *f = built;
         return 0;
@@ -257,11 +257,11 @@ static int choose_factor(struct module_solver *m, const struct frame *w,
         return err_set(e, E_DATA,
                        "'%s': its hessian '%s' is not positive definite, even "
                        "with damping %g",
-                       w->name, entry->name, note->damping);
+                       w->name, entry->name, report->damping);
     m->fallbacks++;
     warning("'%s': its hessian '%s' is not positive definite, even with "
             "damping %g: rounded to nearest",
-            w->name, entry->name, note->damping);
+            w->name, entry->name, report->damping);
     return 0;
 }
 
@@ -373,9 +373,9 @@ static int load_fisher(struct module_solver *m, const struct frame *w,
     return 0;
 }
 
-static int couple(struct module_solver *m, const struct frame *w,
-                  const struct refined_params *p, const uint32_t *grids,
-                  uint8_t *codes, double *loss, struct err *e)
+static int descend_fisher(struct module_solver *m, const struct frame *w,
+                          const struct refined_params *p, const uint32_t *grids,
+                          uint8_t *codes, double *loss, struct err *e)
 {
     int sweeps =
         tensor_name_is_expert(w->name) ? FISHER_EXPERT_SWEEPS : FISHER_SWEEPS;
@@ -403,7 +403,7 @@ static int couple(struct module_solver *m, const struct frame *w,
 static int solve_refined(struct module_solver *m,
                          const struct solve_params *solve,
                          const struct frame *w, uint32_t *grids, uint8_t *codes,
-                         struct module_report *note, struct solve_result *r,
+                         struct module_report *report, struct solve_result *r,
                          struct err *e)
 {
     struct effort_plan plan = effort_of(m, solve->group);
@@ -431,8 +431,8 @@ static int solve_refined(struct module_solver *m,
     p.block.negative = m->params.negative;
     p.block.factors = p.block.symmetric ? plan.factors : plan.shrinks;
     p.block.scale_dtype = solve->scale_dtype;
-    note->corrected = drift || p.output;
-    note->effort = effort_names[m->params.effort];
+    report->corrected = drift || p.output;
+    report->effort = effort_names[m->params.effort];
     if (output && !gap && m->prior > 0) {
         if ((rc = add_prior(m, w, &own, e)) < 0)
             return rc;
@@ -442,47 +442,71 @@ static int solve_refined(struct module_solver *m,
     if (rc >= 0)
         rc = refined_solve(&p, &m->best, w->data, grids, codes, &best, e);
     if (rc >= 0 && p.target)
-        rc = couple(m, w, &p, grids, codes, &best.solve.loss, e);
+        rc = descend_fisher(m, w, &p, grids, codes, &best.solve.loss, e);
     free(p.target);
     free(own);
     *r = best.solve;
-    note->loss_gptq = best.loss_plain;
+    report->loss_gptq = best.loss_plain;
+    return rc;
+}
+
+struct solve_params module_shape(const struct frame *w,
+                                 const struct frame *meta)
+{
+    return (struct solve_params){ .rows = w->dims[0],
+                                  .cols = w->dims[1],
+                                  .group = meta->group,
+                                  .dtype = w->dtype,
+                                  .scale_dtype = meta->scale_dtype,
+                                  .compare = true };
+}
+
+/* By the factor f; NULL: round to nearest. */
+static int solve_plain(const struct solve_params *p, const struct frame *w,
+                       const uint32_t *grids, struct factor *f, uint8_t *codes,
+                       struct solve_result *r, struct err *e)
+{
+    struct solve_input in = { .factor = f, .n = 1 };
+    int rc;
+
+    in.linear[0].params = *p;
+    in.linear[0].w = w->data;
+    in.linear[0].meta = grids;
+    in.linear[0].codes = codes;
+    rc = solve_inputs(&in, 1, e);
+    *r = in.linear[0].result;
     return rc;
 }
 
 int module_solve(struct module_solver *m, const struct frame *w,
                  const struct frame *meta, uint32_t *grids, uint8_t *codes,
-                 struct module_report *note, struct err *e)
+                 struct module_report *report, struct err *e)
 {
-    struct solve_params p = { .dtype = w->dtype,
-                              .scale_dtype = meta->scale_dtype,
-                              .group = meta->group,
-                              .rows = w->dims[0],
-                              .cols = w->dims[1],
-                              .nearest = m->params.nearest,
-                              .compare = true };
+    struct solve_params p;
     struct solve_result r;
     struct factor *f;
     double start = seconds_now();
     int rc;
 
-    *note = (struct module_report){ .method = "rtn" };
+    *report = (struct module_report){ .method = "rtn" };
     if ((rc = module_check(w, meta, e)) < 0 ||
-        (rc = choose_factor(m, w, meta, &f, note, e)) < 0)
+        (rc = choose_factor(m, w, meta, &f, report, e)) < 0)
         return rc;
+    p = module_shape(w, meta);
+    p.nearest = m->params.nearest;
     rc = f && m->best.starts ?
-             solve_refined(m, &p, w, grids, codes, note, &r, e) :
-             solve_run(&p, w->data, grids, f, codes, &r, e);
+             solve_refined(m, &p, w, grids, codes, report, &r, e) :
+             solve_plain(&p, w, grids, f, codes, &r, e);
     if (rc < 0 && f && m->best.starts && refined_on_gpu(&m->best) &&
         device_declined(&rc, e)) { /* its factors are made anew, on the CPU */
         m->on_cpu = true;
         m->cols = 0;
-        return module_solve(m, w, meta, grids, codes, note, e);
+        return module_solve(m, w, meta, grids, codes, report, e);
     }
     if (rc < 0)
         return err_prefix(e, "'%s'", w->name);
     if (f)
-        module_report_codes(note, p.nearest, m->params.order, &r);
-    note->seconds = seconds_now() - start;
+        module_report_codes(report, p.nearest, m->params.order, &r);
+    report->seconds = seconds_now() - start;
     return 0;
 }

@@ -50,11 +50,14 @@ MUST_CHECK int module_cross(struct module_solver *m, const struct frame *f,
  * strict also a factorization that fails. */
 MUST_CHECK int module_solve(struct module_solver *m, const struct frame *w,
                             const struct frame *meta, uint32_t *grids,
-                            uint8_t *codes, struct module_report *note,
+                            uint8_t *codes, struct module_report *report,
                             struct err *e);
 /* Whether a weight and its qmeta are a module at all.  E_DATA. */
 MUST_CHECK int module_check(const struct frame *w, const struct frame *meta,
                             struct err *e);
+/* What is solved of a module that is one. */
+struct solve_params module_shape(const struct frame *w,
+                                 const struct frame *meta);
 /* Modules that should have been solved and were rounded to nearest. */
 uint64_t module_fallbacks(const struct module_solver *m);
 void module_close(struct module_solver *m); /* NULL is allowed */

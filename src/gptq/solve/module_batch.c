@@ -1,4 +1,4 @@
-/* together.c - see together.h. */
+/* module_batch.c - see module_batch.h. */
 #include "gptq/solve/module_batch.h"
 
 #include <stdlib.h>
@@ -13,11 +13,12 @@
 struct member {
     const struct frame *weight; /* its qmeta is the frame behind */
     int input, linear;
-    struct module_report note;
+    struct module_report report;
 };
 
-struct together {
+struct module_batch {
     const struct module_params *params;
+    bool reads_ahead; /* modules are solved here, as far as they can be */
     struct prefetch *prefetch;
     /* The reading thread's: the file, the Hessian of it that came last, and the
      * modules of the stream's own that came last. */
@@ -36,7 +37,8 @@ struct together {
     size_t codes_cap;
 };
 
-bool together_wanted(const struct module_params *p)
+/* Whether there is a GPU, and modules are solved as it solves several. */
+static bool makes_batches(const struct module_params *p)
 {
     return device_gpu() && p->effort == EFFORT_FAST && !p->nearest &&
            !p->fisher;
@@ -51,7 +53,8 @@ static bool lists(const char *modules, const char *module)
     return modules && frame_has_module(&f, module);
 }
 
-static int remember(struct together *t, const struct frame *f, struct err *e)
+static int remember(struct module_batch *t, const struct frame *f,
+                    struct err *e)
 {
     const char *s = f->modules ? f->modules : "";
 
@@ -62,7 +65,7 @@ static int remember(struct together *t, const struct frame *f, struct err *e)
 }
 
 /* A prior on others than experts is module.c's to add. */
-static bool is_ours(const struct together *t, const char *hessian)
+static bool is_ours(const struct module_batch *t, const char *hessian)
 {
     return t->params->prior <= 0 || tensor_name_is_expert(hessian);
 }
@@ -72,7 +75,7 @@ static int add_hessian(void *arg, struct prefetch *a, const struct frame *f,
                        const struct frame *have, int n, struct frame *more,
                        struct err *e)
 {
-    struct together *t = arg;
+    struct module_batch *t = arg;
     struct hessian_entry *entry;
     struct err none;
     float *data;
@@ -102,12 +105,13 @@ static int add_hessian(void *arg, struct prefetch *a, const struct frame *f,
     return 1;
 }
 
-int together_open(struct together **out, const struct module_params *p,
-                  struct stream_reader *r, struct stream_writer *w,
-                  struct err *e)
+int module_batch_open(struct module_batch **out, const struct module_params *p,
+                      struct stream_reader *r, struct stream_writer *w,
+                      struct err *e)
 {
-    struct together *t = mem_zero(1, sizeof(*t), "solve", e);
-    struct prefetch_params a = { .bytes = PREFETCH_BYTES,
+    struct module_batch *t = mem_zero(1, sizeof(*t), "solve", e);
+    bool batches = makes_batches(p);
+    struct prefetch_params a = { .bytes = batches ? PREFETCH_BYTES : 0,
                                  .frames = PREFETCH_FRAMES,
                                  .before = add_hessian,
                                  .arg = t };
@@ -115,9 +119,10 @@ int together_open(struct together **out, const struct module_params *p,
     if (!t)
         return e->code;
     t->params = p;
-    if (hessian_file_open(&t->file, p->hessian, NULL, e) < 0 ||
+    t->reads_ahead = batches;
+    if ((batches && hessian_file_open(&t->file, p->hessian, NULL, e) < 0) ||
         prefetch_open(&t->prefetch, r, w, &a, e) < 0) {
-        together_close(t);
+        module_batch_close(t);
         return e->code;
     }
     *out = t;
@@ -126,14 +131,14 @@ int together_open(struct together **out, const struct module_params *p,
 
 /* ---- who is solved with whom ---- */
 
-static void drop_batch(struct together *t)
+static void drop_batch(struct module_batch *t)
 {
     for (int i = 0; i < t->n_inputs; i++)
         factor_free(t->input[i].factor);
     t->n_inputs = 0;
 }
 
-void together_close(struct together *t)
+void module_batch_close(struct module_batch *t)
 {
     if (!t)
         return;
@@ -149,7 +154,7 @@ void together_close(struct together *t)
 }
 
 /* What a Hessian has to be. */
-static bool fits(const struct together *t, const struct frame *h,
+static bool fits(const struct module_batch *t, const struct frame *h,
                  const struct frame *w)
 {
     uint64_t cols = w->dims[1];
@@ -158,15 +163,22 @@ static bool fits(const struct together *t, const struct frame *h,
            h->dims[0] == cols * (cols + 1) / 2 && is_ours(t, h->name);
 }
 
-static struct solve_input *input_of(struct together *t, const struct frame *h)
+/* Of the modules that share h, whose grids are of one group. */
+static struct solve_input *
+input_of(struct module_batch *t, const struct frame *h, const struct frame *w)
 {
     struct solve_input *in = t->input + t->n_inputs;
 
     for (int i = t->n_inputs; i-- > 0;)
-        if (t->hessian[i] == h && t->input[i].n < SOLVE_LINEARS)
+        if (t->hessian[i] == h && t->input[i].n < SOLVE_LINEARS &&
+            t->input[i].params.group == w[1].group)
             return &t->input[i];
     t->hessian[t->n_inputs++] = h;
-    *in = (struct solve_input){ .h = h->data };
+    *in = (struct solve_input){ .params = { .cols = w->dims[1],
+                                            .group = w[1].group,
+                                            .order = t->params->order,
+                                            .damping = t->params->damping },
+                                .h = h->data };
     return in;
 }
 
@@ -176,7 +188,7 @@ static size_t code_bytes(const struct frame *w)
 }
 
 /* A module, if it can be solved here; its codes go to to. */
-static bool add_module(struct together *t, struct member *m,
+static bool add_module(struct module_batch *t, struct member *m,
                        const struct frame *h, uint8_t *to)
 {
     const struct frame *w = m->weight, *meta = w + 1;
@@ -185,23 +197,17 @@ static bool add_module(struct together *t, struct member *m,
 
     if (!fits(t, h, w) || module_check(w, meta, &none) < 0)
         return false;
-    in = input_of(t, h);
+    in = input_of(t, h, w);
     m->input = (int)(in - t->input);
     m->linear = in->n++;
-    in->linear[m->linear].params =
-        (struct solve_params){ .rows = w->dims[0],
-                               .cols = w->dims[1],
-                               .group = meta->group,
-                               .dtype = w->dtype,
-                               .scale_dtype = meta->scale_dtype,
-                               .compare = true };
+    in->linear[m->linear].params = module_shape(w, meta);
     in->linear[m->linear].w = w->data;
     in->linear[m->linear].meta = meta->data;
     in->linear[m->linear].codes = to;
     return true;
 }
 
-static bool is_module(const struct together *t, int i)
+static bool is_module(const struct module_batch *t, int i)
 {
     const struct frame *f = t->frame + i;
 
@@ -209,7 +215,7 @@ static bool is_module(const struct together *t, int i)
            f[1].role == ROLE_QMETA && !strcmp(f->name, f[1].name);
 }
 
-static int reserve(struct together *t, struct err *e)
+static int reserve(struct module_batch *t, struct err *e)
 {
     size_t n = (size_t)t->n, bytes = 0;
 
@@ -230,7 +236,7 @@ static int reserve(struct together *t, struct err *e)
 
 /* The modules of the batch by their Hessians: that of the stream's that came
  * last, if it names the module, else the file's. */
-static int find_modules(struct together *t, struct err *e)
+static int find_modules(struct module_batch *t, struct err *e)
 {
     const struct frame *own = NULL, *filed = NULL;
     uint8_t *to;
@@ -255,61 +261,14 @@ static int find_modules(struct together *t, struct err *e)
     return 0;
 }
 
-static bool alike(const struct solve_input *a, const struct solve_input *b)
-{
-    bool same = a->n == b->n;
-
-    for (int i = 0; same && i < a->n; i++)
-        same = solve_same(&a->linear[i].params, &b->linear[i].params);
-    return same;
-}
-
-/* Inputs alike, as many as there are, from the first one on. */
-static int solve_alike(struct together *t, int first, struct solve_input **list,
-                       bool *seen, struct err *e)
-{
-    const struct solve_params *s = &t->input[first].linear[0].params;
-    const struct factor_params p = { .cols = s->cols,
-                                     .group = s->group,
-                                     .order = t->params->order,
-                                     .damping = t->params->damping };
-    double start = seconds_now();
-    int n = 0, rc;
-
-    for (int i = first; i < t->n_inputs; i++)
-        if (!seen[i] && alike(&t->input[first], &t->input[i])) {
-            seen[i] = true;
-            list[n++] = &t->input[i];
-        }
-    rc = solve_gpu_together(list, n, &p, e);
-    for (int i = 0; i < n; i++)
-        list[i]->seconds = (seconds_now() - start) / n / list[i]->n;
-    return rc;
-}
-
-static int solve_all(struct together *t, struct err *e)
-{
-    size_t n = (size_t)t->n_inputs;
-    struct solve_input **list = mem_zero(n, sizeof(*list), "solve", e);
-    bool *seen = list ? mem_zero(n, sizeof(*seen), "solve", e) : NULL;
-    int rc = seen ? 0 : e->code;
-
-    for (int i = 0; i < t->n_inputs && rc >= 0; i++)
-        if (!seen[i])
-            rc = solve_alike(t, i, list, seen, e);
-    free(list);
-    free(seen);
-    return rc;
-}
-
 /* ---- batches ---- */
 
 /* The last Hessians and a weight that waits are for what comes behind, too. */
-static void keep_ends(struct together *t)
+static void keep_ends(struct module_batch *t)
 {
     int own = -1, filed = -1;
 
-    for (int i = 0; i < t->n; i++)
+    for (int i = 0; t->reads_ahead && i < t->n; i++)
         if (t->frame[i].role == ROLE_HESSIAN)
             *(t->frame[i].ancillary ? &filed : &own) = i;
     if (own >= 0)
@@ -323,8 +282,8 @@ static void keep_ends(struct together *t)
     }
 }
 
-int together_next(struct together *t, const struct frame **frame, int *n,
-                  struct err *e)
+int module_batch_next(struct module_batch *t, const struct frame **frame,
+                      int *n, struct err *e)
 {
     int rc;
 
@@ -339,31 +298,39 @@ int together_next(struct together *t, const struct frame **frame, int *n,
         t->waits = NULL;
         t->n = 1;
     }
-    if (find_modules(t, e) < 0 || solve_all(t, e) < 0)
+    if (t->reads_ahead &&
+        (find_modules(t, e) < 0 ||
+         (t->n_inputs && solve_inputs(t->input, t->n_inputs, e) < 0)))
         return e->code;
     *frame = t->frame;
     *n = t->n;
     return 1;
 }
 
-const uint8_t *together_codes(const struct together *t, int i,
-                              const struct module_report **note)
+const uint8_t *module_batch_codes(const struct module_batch *t, int i,
+                                  const struct module_report **report)
 {
-    struct member *m = &t->member[i];
-    const struct solve_input *in = t->input + m->input;
+    struct member *m = t->reads_ahead ? &t->member[i] : NULL;
+    const struct solve_input *in;
 
-    if (m->input < 0 || !in->solved)
+    if (!m || m->input < 0 || !t->input[m->input].solved)
         return NULL;
-    m->note = (struct module_report){ .seconds = in->seconds };
-    module_report_factor(&m->note, m->weight->name, in->factor,
+    in = &t->input[m->input];
+    m->report = (struct module_report){ .seconds = in->seconds };
+    module_report_factor(&m->report, m->weight->name, in->factor,
                          t->hessian[m->input]->samples);
-    module_report_codes(&m->note, false, t->params->order,
+    module_report_codes(&m->report, false, t->params->order,
                         &in->linear[m->linear].result);
-    *note = &m->note;
+    *report = &m->report;
     return in->linear[m->linear].codes;
 }
 
-const char *together_head(const struct together *t)
+bool module_batch_reads_ahead(const struct module_batch *t)
+{
+    return t->reads_ahead;
+}
+
+const char *module_batch_head(const struct module_batch *t)
 {
     return prefetch_head(t->prefetch);
 }

@@ -1,34 +1,38 @@
-/* together.h - the modules of a stream that are there at the same time, solved
- * on the GPU together: a layer's experts.
+/* module_batch.h - the frames of forge-solve's input, and the modules of them that
+ * a GPU solves in one call: a layer's experts.
  *
- * What comes is read ahead (common/io/prefetch.h), Hessians of a file too, while the
- * GPU works on what came before.  Only what plain GPTQ does on the GPU is done
- * here; every other module, and those that go wrong, are left to module.h. */
-#ifndef FORGE_TOGETHER_H
-#define FORGE_TOGETHER_H
+ * On a GPU what comes is read ahead (common/io/prefetch.h), Hessians of a file
+ * too, while it works on what came before.  Only what plain GPTQ does is done
+ * here; every other module, those that go wrong, and on the CPU all, are left to
+ * module.h. */
+#ifndef FORGE_MODULE_BATCH_H
+#define FORGE_MODULE_BATCH_H
 
 #include "gptq/solve/module.h"
 
-struct together;
+struct module_batch;
 
-/* Whether there is a GPU, and modules are solved as it solves several. */
-bool together_wanted(const struct module_params *p);
-/* Reads r, flushes w (see ahead.h).  p stays.  Errors as module_open()'s. */
-MUST_CHECK int together_open(struct together **t, const struct module_params *p,
-                             struct stream_reader *r, struct stream_writer *w,
-                             struct err *e);
-/* As prefetch_next(); frames of the role hessian that are ancillary come from the
- * file.  A weight at the end of a batch comes in the next one, with its qmeta
- * if it has one. */
-MUST_CHECK int together_next(struct together *t, const struct frame **frame,
-                             int *n, struct err *e);
+/* Reads r, flushes w (see prefetch.h).  p stays.  Errors as module_open()'s. */
+MUST_CHECK int module_batch_open(struct module_batch **t,
+                                 const struct module_params *p,
+                                 struct stream_reader *r,
+                                 struct stream_writer *w, struct err *e);
+/* As prefetch_next(), but *n may be 0; ancillary frames of the role hessian come
+ * from the file.  A weight at the end of a batch comes in the next one, with its
+ * qmeta if it has one.  Where frames are read ahead, the last Hessian of a batch
+ * comes again in the next one. */
+MUST_CHECK int module_batch_next(struct module_batch *t,
+                                 const struct frame **frame, int *n,
+                                 struct err *e);
 /* The codes of the module whose weight is frame i, and its qmeta the one behind
- * it, and what is to be noted; NULL: they were not solved. */
-const uint8_t *together_codes(const struct together *t, int i,
-                              const struct module_report **note);
+ * it, and what is to be reported; NULL: it was not solved here. */
+const uint8_t *module_batch_codes(const struct module_batch *t, int i,
+                                  const struct module_report **report);
+/* Whether modules are solved here at all. */
+bool module_batch_reads_ahead(const struct module_batch *t);
 /* As prefetch_head(). */
-const char *together_head(const struct together *t);
-/* As prefetch_close(); NULL is allowed. */
-void together_close(struct together *t);
+const char *module_batch_head(const struct module_batch *t);
+void module_batch_close(
+    struct module_batch *t); /* NULL is allowed; see prefetch_close() */
 
 #endif

@@ -10,32 +10,33 @@
 static const char *const order_names[] = { "natural", "activation", "group",
                                            "inside" };
 
-void module_report_factor(struct module_report *note, const char *module,
+void module_report_factor(struct module_report *report, const char *module,
                           const struct factor *f, uint64_t samples)
 {
-    note->samples = samples;
+    report->samples = samples;
     if (!samples)
         warning("'%s': no token has reached it", module);
-    note->tried = f->tried;
-    note->n_tried = f->n_tried;
-    note->damping = f->tried[f->n_tried - 1];
+    report->tried = f->tried;
+    report->n_tried = f->n_tried;
+    report->damping = f->tried[f->n_tried - 1];
 }
 
-void module_report_codes(struct module_report *note, bool nearest,
+void module_report_codes(struct module_report *report, bool nearest,
                          enum factor_order order, const struct solve_result *r)
 {
     if (!nearest) {
-        note->method = "gptq";
-        note->order = order_names[note->effort ? ORDER_GROUP : order];
+        report->method = "gptq";
+        report->order = order_names[report->effort ? ORDER_GROUP : order];
     }
-    note->measured = true;
-    note->loss = r->loss;
-    note->loss_rtn = r->loss_nearest;
+    report->measured = true;
+    report->loss = r->loss;
+    report->loss_rtn = r->loss_nearest;
 }
 
 /* module: NULL leaves it out; seconds: said only where they may be. */
-static void note_json(struct json_writer *w, const struct module_report *note,
-                      const char *module, bool seconds)
+static void report_json(struct json_writer *w,
+                        const struct module_report *report, const char *module,
+                        bool seconds)
 {
     jw_begin(w, '{');
     if (module) {
@@ -43,43 +44,43 @@ static void note_json(struct json_writer *w, const struct module_report *note,
         jw_string(w, module);
     }
     jw_key(w, "method");
-    jw_string(w, note->method);
-    if (note->order) {
+    jw_string(w, report->method);
+    if (report->order) {
         jw_key(w, "order");
-        jw_string(w, note->order);
+        jw_string(w, report->order);
     }
-    if (note->effort) {
+    if (report->effort) {
         jw_key(w, "effort");
-        jw_string(w, note->effort);
+        jw_string(w, report->effort);
         jw_key(w, "corrected");
-        jw_bool(w, note->corrected);
+        jw_bool(w, report->corrected);
     }
-    if (note->measured) {
+    if (report->measured) {
         jw_key(w, "loss");
-        jw_number(w, note->loss);
+        jw_number(w, report->loss);
         jw_key(w, "loss_rtn");
-        jw_number(w, note->loss_rtn);
-        if (note->loss_gptq > 0) {
+        jw_number(w, report->loss_rtn);
+        if (report->loss_gptq > 0) {
             jw_key(w, "loss_gptq");
-            jw_number(w, note->loss_gptq);
+            jw_number(w, report->loss_gptq);
         }
     }
-    if (note->n_tried) {
+    if (report->n_tried) {
         jw_key(w, "samples");
-        jw_int(w, (int64_t)note->samples);
+        jw_int(w, (int64_t)report->samples);
         jw_key(w, "damping");
-        jw_number(w, note->damping);
+        jw_number(w, report->damping);
     }
-    if (note->n_tried > 1 || (note->n_tried && !note->measured)) {
+    if (report->n_tried > 1 || (report->n_tried && !report->measured)) {
         jw_key(w, "damping_tried");
         jw_begin(w, '[');
-        for (int i = 0; i < note->n_tried; i++)
-            jw_number(w, note->tried[i]);
+        for (int i = 0; i < report->n_tried; i++)
+            jw_number(w, report->tried[i]);
         jw_end(w, ']');
     }
     if (seconds) {
         jw_key(w, "seconds");
-        jw_number(w, note->seconds);
+        jw_number(w, report->seconds);
     }
     jw_end(w, '}');
 }
@@ -118,19 +119,19 @@ static int write_codes(const struct frame *w, const struct frame *grids,
 }
 
 /* And the seconds. */
-static int write_notes(const struct module_report *note, const char *module,
+static int write_notes(const struct module_report *report, const char *module,
                        struct stream_writer *out, struct err *e)
 {
     struct json_writer w, t;
     int rc;
 
     jw_init(&w, 0);
-    note_json(&w, note, NULL, false);
+    report_json(&w, report, NULL, false);
     rc = write_note(&w, module, false, out, e);
     jw_init(&t, 0);
     jw_begin(&t, '{');
     jw_key(&t, "seconds");
-    jw_number(&t, note->seconds);
+    jw_number(&t, report->seconds);
     jw_end(&t, '}');
     if (rc >= 0)
         rc = write_note(&t, module, true, out, e);
@@ -139,26 +140,25 @@ static int write_notes(const struct module_report *note, const char *module,
     return rc;
 }
 
-int module_write(const struct module_report *note, const struct frame *weight,
+int module_write(const struct module_report *report, const struct frame *weight,
                  const struct frame *grids, const uint8_t *codes,
-                 struct stream_writer *out, struct publish *report,
-                 struct err *e)
+                 struct stream_writer *out, struct publish *file, struct err *e)
 {
     const char *module = weight->name;
     struct json_writer w;
     int rc;
 
     if (write_codes(weight, grids, codes, out, e) < 0 ||
-        write_notes(note, module, out, e) < 0)
+        write_notes(report, module, out, e) < 0)
         return e->code;
-    if (!report)
+    if (!file)
         return 0;
     jw_init(&w, 0);
-    note_json(&w, note, module, true);
+    report_json(&w, report, module, true);
     rc = w.failed ? err_set(e, E_TEMP, "'%s': out of memory", module) : 0;
     if (rc >= 0) {
         w.text[w.len] = '\n'; /* a line is one write, whoever else writes */
-        rc = publish_write(report, w.text, w.len + 1, e);
+        rc = publish_write(file, w.text, w.len + 1, e);
     }
     free(w.text);
     return rc;

@@ -25,18 +25,17 @@ struct module_report {
 
 /* What a note says of the factor of a Hessian of so many tokens; a module that
  * no token has reached is warned of. */
-void module_report_factor(struct module_report *note, const char *module,
+void module_report_factor(struct module_report *report, const char *module,
                           const struct factor *f, uint64_t samples);
 /* And of codes chosen by it, all but those of refined_solve(). */
-void module_report_codes(struct module_report *note, bool nearest,
+void module_report_codes(struct module_report *report, bool nearest,
                          enum factor_order order, const struct solve_result *r);
 /* Write the codes of the module whose weight is w, their grids and its note,
- * its seconds as an ancillary one; and a line of the report, unless that is
- * NULL. */
-MUST_CHECK int module_write(const struct module_report *note,
+ * its seconds as an ancillary one; and a line of the file, unless that is NULL. */
+MUST_CHECK int module_write(const struct module_report *report,
                             const struct frame *w, const struct frame *grids,
                             const uint8_t *codes, struct stream_writer *out,
-                            struct publish *report, struct err *e);
+                            struct publish *file, struct err *e);
 
 /* What so many modules came to, for the last line. */
 enum { MODULE_SUMMARY = 160 };

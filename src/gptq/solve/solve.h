@@ -70,10 +70,11 @@ extern const struct solve_backend solve_gpu; /* of an open device alone */
 MUST_CHECK int solve_gpu_whole(struct factor **f, const struct factor_params *p,
                                const float *h, struct err *e);
 
-/* The linears that read one input, for solve_gpu_together(). */
+/* The linears that read one input. */
 enum { SOLVE_LINEARS = 8 };
 struct solve_input {
-    const float *h; /* packed lower triangle of params.cols inputs */
+    struct factor_params params;
+    const float *h; /* the hessian, as params says; NULL: there is none */
     int n;
     struct {
         struct solve_params params;
@@ -82,23 +83,28 @@ struct solve_input {
         uint8_t *codes;             /* out */
         struct solve_result result; /* out */
     } linear[SOLVE_LINEARS];
-    struct factor *factor; /* out: what was tried; factor_free() it */
-    double seconds;        /* the caller's: what each linear took */
-    bool solved;           /* out: otherwise one linear at a time may be, or
-                              says what is wrong */
+    /* In: one that solve_build() made.  Out, where there was none and the input
+     * has been solved: that of h; factor_free() it. */
+    struct factor *factor;
+    double seconds; /* out: what each linear took */
+    bool solved;    /* out */
 };
-/* All factors of n inputs in one call on the open GPU, and then all linears of
- * one shape.  in[i]->n and params, number by number, are equal.  When memory
- * ends, or one of them goes wrong, with half as many.  E_TEMP, E_DEVICE. */
-MUST_CHECK int solve_gpu_together(struct solve_input **in, int n,
-                                  const struct factor_params *p, struct err *e);
 
-/* Both by the device of this process (device/device.h); solve_run() takes any
- * factor, the one that solve_build() made where it was made. */
+/* The factor of h, where this process computes (device/device.h). */
 MUST_CHECK int solve_build(struct factor **f, const struct factor_params *p,
                            const float *h, struct err *e);
-MUST_CHECK int solve_run(const struct solve_params *p, const void *w,
-                         const uint32_t *meta, struct factor *f, uint8_t *codes,
-                         struct solve_result *r, struct err *e);
+/* Codes of the linears of n inputs, by their factors, or by those that are made
+ * of h; with neither they are rounded to nearest.  The CPU takes one input after
+ * the other, a GPU those that are alike in one call.  An input that goes wrong is
+ * not solved, and the others are; with its factor and by itself it says why.
+ * 0, or of a single input with its factor as solve_backend.run; E_TEMP;
+ * E_DEVICE. */
+MUST_CHECK int solve_inputs(struct solve_input *in, int n, struct err *e);
+
+/* The same of several inputs on the open GPU, none of which has a factor. */
+MUST_CHECK int solve_gpu_batch(struct solve_input *in, int n, struct err *e);
+/* The factor of the GPU in the CPU's form beside it, for a module that the GPU
+ * declined. */
+MUST_CHECK int solve_gpu_fetch(struct factor *f, struct err *e);
 
 #endif

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "device/device.h"
+#include "device/jobs.h"
 #include "gptq/solve/solve_table.h"
 
 struct plugin_table solve_plugin = { SOLVE_TABLE, SOLVE_TABLE_VERSION, NULL };
@@ -75,114 +76,135 @@ const struct solve_backend solve_gpu = { .name = "cuda",
                                          .build = build,
                                          .run = run };
 
-/* ---- several ---- */
+/* ---- a batch ---- */
+
+struct batch {
+    struct solve_input *in; /* all there are */
+    const int *job;         /* those of the batch */
+    int n;
+    struct cuda_matrix *matrix; /* [n] */
+    struct cuda_module *module; /* [n * SOLVE_LINEARS] */
+    struct cuda_factors *factors;
+};
 
 /* Linear number j of all inputs, and what there is of its shape behind it. */
-static int run_shape(struct solve_input **in, int n, int j, uint32_t *done,
-                     const struct cuda_factors *f, struct cuda_module *m,
-                     struct err *e)
+static int run_shape(struct batch *b, int j, uint32_t *done, struct err *e)
 {
-    const struct solve_params *p = &in[0]->linear[j].params;
+    const struct solve_input *first = &b->in[b->job[0]];
+    const struct solve_params *p = &first->linear[j].params;
     int at[SOLVE_LINEARS] = { 0 }, sets = 0, rc;
 
-    for (int k = j; k < in[0]->n; k++)
-        if (solve_same(&in[0]->linear[k].params, p)) {
+    for (int k = j; k < first->n; k++)
+        if (solve_same(&first->linear[k].params, p)) {
             *done |= 1u << k;
             at[sets++] = k;
         }
-    for (int i = 0; i < n * sets; i++)
-        m[i] = (struct cuda_module){
-            .w = in[i / sets]->linear[at[i % sets]].w,
-            .meta = in[i / sets]->linear[at[i % sets]].meta,
-            .codes = in[i / sets]->linear[at[i % sets]].codes
-        };
-    rc = solve_functions()->solve(device_gpu(), p, f, m, n * sets, e);
-    for (int i = 0; i < n * sets; i++)
-        in[i / sets]->linear[at[i % sets]].result = m[i].result;
+    for (int i = 0; i < b->n * sets; i++) {
+        const struct solve_input *in = &b->in[b->job[i / sets]];
+
+        b->module[i] =
+            (struct cuda_module){ .w = in->linear[at[i % sets]].w,
+                                  .meta = in->linear[at[i % sets]].meta,
+                                  .codes = in->linear[at[i % sets]].codes };
+    }
+    rc = solve_functions()->solve(device_gpu(), p, b->factors, b->module,
+                                  b->n * sets, e);
+    for (int i = 0; i < b->n * sets; i++)
+        b->in[b->job[i / sets]].linear[at[i % sets]].result =
+            b->module[i].result;
     return rc;
 }
 
-/* 1: one of them could not be factored. */
-static int build_all(struct solve_input **in, int n,
-                     const struct factor_params *p, struct cuda_matrix *m,
-                     struct cuda_factors **f, struct err *e)
+static int build_all(struct batch *b, struct err *e)
 {
-    int rc, failed = 0;
+    const struct factor_params *p = &b->in[b->job[0]].params;
+    int rc;
 
-    for (int i = 0; i < n; i++) {
-        if ((rc = factor_plan(&in[i]->factor, p, in[i]->h, e)) < 0)
+    for (int i = 0; i < b->n; i++) {
+        struct solve_input *in = &b->in[b->job[i]];
+
+        if ((rc = factor_plan(&in->factor, p, in->h, e)) < 0)
             return rc;
-        m[i] = (struct cuda_matrix){ .h = in[i]->h,
-                                     .input = in[i]->factor->input,
-                                     .dead = in[i]->factor->dead,
-                                     .mean = in[i]->factor->mean,
-                                     .damping = p->damping };
+        b->matrix[i] = (struct cuda_matrix){ .h = in->h,
+                                             .input = in->factor->input,
+                                             .dead = in->factor->dead,
+                                             .mean = in->factor->mean,
+                                             .damping = p->damping };
     }
-    rc = solve_functions()->factors_build(f, device_gpu(), p->cols, m, n, e);
-    for (int i = 0; i < n && !rc; i++) {
-        memcpy(in[i]->factor->tried, m[i].tried, sizeof(m[i].tried));
-        in[i]->factor->n_tried = m[i].n_tried;
-        failed |= m[i].failed;
+    rc = solve_functions()->factors_build(&b->factors, device_gpu(), p->cols,
+                                          b->matrix, b->n, e);
+    for (int i = 0; i < b->n && !rc; i++) {
+        struct factor *f = b->in[b->job[i]].factor;
+
+        memcpy(f->tried, b->matrix[i].tried, sizeof(f->tried));
+        f->n_tried = b->matrix[i].n_tried;
+        if (b->matrix[i].failed)
+            rc = err_set(e, E_DATA, "a hessian is not positive definite");
     }
-    return rc < 0 ? rc : failed;
+    return rc;
 }
 
-static int together(struct solve_input **in, int n,
-                    const struct factor_params *p, struct err *e)
+static int run_batch(void *ctx, const int *job, int n, struct err *e)
 {
-    struct cuda_matrix *m = mem_zero((size_t)n, sizeof(*m), "solve", e);
-    struct cuda_module *l =
-        m ? mem_zero((size_t)n * SOLVE_LINEARS, sizeof(*l), "solve", e) : NULL;
-    struct cuda_factors *f = NULL;
+    struct batch b = { .in = ctx, .job = job, .n = n };
+    const struct solve_input *first = &b.in[job[0]];
+    double start = seconds_now();
     uint32_t done = 0;
-    int rc = l ? build_all(in, n, p, m, &f, e) : e->code;
+    int rc;
 
-    for (int j = 0; j < in[0]->n && !rc; j++)
+    if (first->params.block || first->params.cols % 8)
+        return err_set(e, E_CONFIG, "the GPU solves inputs in multiples of 8");
+    b.matrix = mem_zero((size_t)n, sizeof(*b.matrix), "solve", e);
+    b.module = b.matrix ? mem_zero((size_t)n * SOLVE_LINEARS, sizeof(*b.module),
+                                   "solve", e) :
+                          NULL;
+    rc = b.module ? build_all(&b, e) : e->code;
+    for (int j = 0; j < first->n && !rc; j++)
         if (!(done >> j & 1))
-            rc = run_shape(in, n, j, &done, f, l, e);
-    solve_functions()->factors_free(f);
-    free(m);
-    free(l);
+            rc = run_shape(&b, j, &done, e);
+    solve_functions()->factors_free(b.factors);
+    free(b.matrix);
+    free(b.module);
     for (int i = 0; i < n; i++) {
-        in[i]->solved = !rc;
-        if (rc) {
-            factor_free(in[i]->factor);
-            in[i]->factor = NULL;
+        struct solve_input *in = &b.in[job[i]];
+
+        in->seconds = (seconds_now() - start) / n / in->n;
+        if (rc < 0) {
+            factor_free(in->factor);
+            in->factor = NULL;
         }
     }
     return rc;
 }
 
-int solve_gpu_together(struct solve_input **in, int n,
-                       const struct factor_params *p, struct err *e)
+static bool alike(const void *ctx, int i, int k)
 {
-    int rc = p->cols % 8 ? 1 : together(in, n, p, e), half = n / 2;
+    const struct solve_input *a = (const struct solve_input *)ctx + i,
+                             *b = (const struct solve_input *)ctx + k;
+    bool same = a->n == b->n && a->params.cols == b->params.cols &&
+                a->params.block == b->params.block &&
+                a->params.group == b->params.group &&
+                a->params.order == b->params.order &&
+                a->params.damping == b->params.damping;
 
-    if (!rc || rc == E_DEVICE)
-        return rc;
-    if (n == 1 || rc == E_CONFIG || p->cols % 8)
-        return 0;
-    rc = solve_gpu_together(in, half, p, e);
-    return rc < 0 ? rc : solve_gpu_together(in + half, n - half, p, e);
+    for (int l = 0; same && l < a->n; l++)
+        same = solve_same(&a->linear[l].params, &b->linear[l].params);
+    return same;
 }
 
-/* ---- by the device of this process ---- */
-
-int solve_build(struct factor **f, const struct factor_params *p,
-                const float *h, struct err *e)
+int solve_gpu_batch(struct solve_input *in, int n, struct err *e)
 {
-    int rc;
+    const struct jobs jobs = { alike, run_batch, in };
+    bool *done = mem_zero((size_t)n, sizeof(*done), "solve", e);
+    int rc = done ? jobs_run(&jobs, n, done, e) : e->code;
 
-    if (device_gpu()) {
-        rc = solve_gpu.build(f, p, h, e);
-        if (!device_declined(&rc, e))
-            return rc;
-    }
-    return solve_cpu.build(f, p, h, e);
+    for (int i = 0; i < n; i++)
+        in[i].solved = done && done[i];
+    free(done);
+    return rc;
 }
 
-/* The GPU's factor in the CPU's form, for a module that the GPU declined. */
-static int fetch(struct factor *f, struct err *e)
+int solve_gpu_fetch(struct factor *f, struct err *e)
 {
     uint64_t n = f->cols;
     float *l = mem_pages(n * n * sizeof(*l), "factor", e), *to;
@@ -204,20 +226,4 @@ static int fetch(struct factor *f, struct err *e)
                 *to++ = r < n && c <= r ? l[r * n + c] : (float)(r == c);
     free(l);
     return 0;
-}
-
-int solve_run(const struct solve_params *p, const void *w, const uint32_t *meta,
-              struct factor *f, uint8_t *codes, struct solve_result *r,
-              struct err *e)
-{
-    int rc;
-
-    if (device_gpu() && (!f || f->gpu)) {
-        rc = solve_gpu.run(p, w, meta, f, codes, r, e);
-        if (!device_declined(&rc, e))
-            return rc;
-    }
-    if (f && !f->panel && (rc = fetch(f, e)) < 0)
-        return rc;
-    return solve_cpu.run(p, w, meta, f, codes, r, e);
 }

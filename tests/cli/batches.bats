@@ -4,6 +4,7 @@
 # tests/fake_cuda.c: it notes its calls, and a module's codes follow from its
 # own weights, grids and Hessian.
 
+load ../helper/fail_each
 bats_require_minimum_version 1.5.0
 
 PY="$BATS_TEST_DIRNAME/../reference/stages.py"
@@ -140,6 +141,27 @@ shape() { # STREAM: what is in it, but for what a device may choose
     rm log
     solve --prior 2 --hessian h1 g >c
     calls "factors 1 32x32" "solve 1 16x32" "solve 1 16x32"
+}
+
+same_codes() { # STREAM
+    python3 "$PY" same-codes "$1" "$D/c"
+}
+
+same_hessians() { # STREAM
+    cmp "$1" "$D/gpu-h"
+}
+
+@test "whichever call fails: one line and no stream, or as without a failure" {
+    export PATH="$D:$PATH"
+    unset FAKE_CUDA_LOG
+    "$D/gpu-hessian" -q -j 1 --device cuda "$D/a" >"$D/gpu-h"
+    for kind in read write malloc; do
+        fail_recovers=same_codes fail_each $kind 75,74 gpu-solve -q -j 1 \
+            --device cuda --hessian "$D/h" "$D/wg"
+        fail_recovers=same_hessians fail_each $kind 75,74 gpu-hessian -q -j 1 \
+            --device cuda "$D/a"
+    done
+    fail_recovers=same_codes fail_each malloc 75 gpu-solve -q -j 1 --device cuda "$D/hwg"
 }
 
 @test "a plug-in without the stage's table, or with one of another version: 69" {
