@@ -98,12 +98,18 @@ multiply_step(float sum[4][8][4], uint32_t at, uint32_t wi, uint32_t wj)
     }
 }
 
+/* Where a block's tile of H begins, and a warp's in that; idle: there is
+ * nothing for the warp. */
+struct place {
+    uint32_t i0, j0, wi, wj;
+    bool idle;
+};
+
 /* The products of up to RUN tokens.  While a step is multiplied, the next
  * STAGES - 1 are on their way. */
 static __device__ void multiply_run(float sum[4][8][4], uint32_t room,
                                     const __nv_bfloat16 *x, uint32_t cols,
-                                    uint32_t tokens, uint32_t i0, uint32_t j0,
-                                    uint32_t wi, uint32_t wj, bool idle)
+                                    uint32_t tokens, const struct place &at)
 {
     uint32_t steps = (tokens + DEPTH - 1) / DEPTH;
     auto fetch_step = [&](uint32_t s) {
@@ -112,8 +118,8 @@ static __device__ void multiply_run(float sum[4][8][4], uint32_t room,
         if (s < steps) {
             const __nv_bfloat16 *from = x + (size_t)t * cols;
 
-            fetch(to, from, cols, tokens - t, i0, TILE_I);
-            fetch(to + PART_I, from, cols, tokens - t, j0, TILE_J);
+            fetch(to, from, cols, tokens - t, at.i0, TILE_I);
+            fetch(to + PART_I, from, cols, tokens - t, at.j0, TILE_J);
         }
         copy_commit();
     };
@@ -124,8 +130,8 @@ static __device__ void multiply_run(float sum[4][8][4], uint32_t room,
         copy_wait<STAGES - 2>();
         __syncthreads();
         fetch_step(s + STAGES - 1);
-        if (!idle)
-            multiply_step(sum, room + s % STAGES * STAGE, wi, wj);
+        if (!at.idle)
+            multiply_step(sum, room + s % STAGES * STAGE, at.wi, at.wj);
     }
     copy_wait<0>();
     __syncthreads();
@@ -177,23 +183,24 @@ static __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ float4 memory[];
     const struct ragged r = list[blockIdx.x / tiles];
     uint32_t warp = threadIdx.x / 32;
-    uint32_t wi = warp / 2 * WARP_TILE, wj = warp % 2 * WARP_TILE, i0, j0;
+    struct place at = { 0, 0, warp / 2 * WARP_TILE, warp % 2 * WARP_TILE,
+                        false };
     float *patch = (float *)memory + warp * 16 * PATCH;
-    bool idle;
 
-    find_tile(blockIdx.x % tiles, &i0, &j0);
-    if (j0 >= cols)
+    find_tile(blockIdx.x % tiles, &at.i0, &at.j0);
+    if (at.j0 >= cols)
         return;
-    idle = i0 + wi + WARP_TILE <= j0 + wj;
+    at.idle = at.i0 + at.wi + WARP_TILE <= at.j0 + at.wj;
     for (uint64_t t = 0; t == 0 || t < r.tokens; t += RUN) {
         uint64_t left = r.tokens - t;
         bool last = left <= RUN;
         float sum[4][8][4] = {};
 
         multiply_run(sum, shared_address(memory), r.x + t * cols, cols,
-                     last ? (uint32_t)left : RUN, i0, j0, wi, wj, idle);
-        if (!idle)
-            write_sums(sum, patch, r.h, cols, i0 + wi, j0 + wj, t == 0,
+                     last ? (uint32_t)left : RUN, at);
+        if (!at.idle)
+            write_sums(sum, patch, r.h, cols, at.i0 + at.wi, at.j0 + at.wj,
+                       t == 0,
                        !last    ? 1 :
                        r.tokens ? 2 / (double)r.tokens :
                                   0);

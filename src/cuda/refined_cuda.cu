@@ -147,8 +147,9 @@ static int load(struct cuda_context *c, const struct job *j,
     CUDA_TRY(cudaMemsetAsync(c->bad, 0xff, sizeof(*c->bad), c->stream));
     if ((rc = upload(c, c->weight.data, j->w + j->first * stride,
                      s->rows * stride, e)) < 0 ||
-        (rc = solve_transpose_weights(c, f, 0, p->solve.dtype, s->rows,
-                                      s->pitch, s->w, c->bad, e)) < 0)
+        (rc = solve_transpose_weights(c, f, 0, p->solve.dtype,
+                                      { s->rows, s->pitch, s->w, c->bad }, e)) <
+            0)
         return rc;
     return refined_move_target(c, p, f, s,
                                p->output && j->b->target.plan ?

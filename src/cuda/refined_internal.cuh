@@ -136,9 +136,17 @@ int refined_move_target(struct cuda_context *c, const struct refined_params *p,
                         const struct cuda_factors *f,
                         const struct refined_state *s, const float *output,
                         struct err *e);
-/* c = alpha a b + beta c in f32, by columns: a[m, k], b[k, n]. */
-int refined_product(struct cuda_context *c, uint64_t m, uint64_t n, uint64_t k,
-                    float alpha, const float *a, uint64_t lda, const float *b,
-                    uint64_t ldb, float beta, float *to, struct err *e);
+/* to[m, n] = alpha a b + beta to in f32, by columns: a[m, k], b[k, n], whose
+ * columns are ldb apart. */
+struct refined_product {
+    uint64_t n, k;
+    float alpha;
+    const float *a, *b;
+    uint64_t ldb;
+    float beta;
+    float *to;
+};
+int refined_product(struct cuda_context *c, uint64_t m,
+                    struct refined_product p, struct err *e);
 
 #endif

@@ -35,14 +35,13 @@ static __global__ void __launch_bounds__(REFINED_TILE)
     s.loss[(c0 + first) / REFINED_WIDE * s.pitch + r] = sum;
 }
 
-int refined_product(struct cuda_context *c, uint64_t m, uint64_t n, uint64_t k,
-                    float alpha, const float *a, uint64_t lda, const float *b,
-                    uint64_t ldb, float beta, float *to, struct err *e)
+int refined_product(struct cuda_context *c, uint64_t m,
+                    struct refined_product p, struct err *e)
 {
-    BLAS_TRY(c->blas.gemm(c->blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, (int)m,
-                          (int)n, (int)k, &alpha, a, CUDA_R_32F, (int)lda, b,
-                          CUDA_R_32F, (int)ldb, &beta, to, CUDA_R_32F, (int)m,
-                          CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    BLAS_TRY(c->blas.gemm(
+        c->blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, (int)m, (int)p.n, (int)p.k,
+        &p.alpha, p.a, CUDA_R_32F, (int)m, p.b, CUDA_R_32F, (int)p.ldb, &p.beta,
+        p.to, CUDA_R_32F, (int)m, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
     return 0;
 }
 
@@ -61,9 +60,10 @@ static int enter(struct cuda_context *c, const struct refined_pass *j,
                                  c->stream));
         return 0;
     }
-    return refined_product(c, s->pitch, end - begin, ld - from, 1,
-                           s->d + from * s->pitch, s->pitch,
-                           square + begin * ld + from, ld, 0, s->gradient, e);
+    return refined_product(c, s->pitch,
+                           { end - begin, ld - from, 1, s->d + from * s->pitch,
+                             square + begin * ld + from, ld, 0, s->gradient },
+                           e);
 }
 
 /* One group of the super-block that begins at `begin`, and what it changes in
@@ -101,10 +101,11 @@ static int visit(struct cuda_context *c, const struct refined_pass *j,
              refined_choose(c, p->scale_dtype, &g, e);
     if (rc < 0 || at->c0 == begin)
         return rc;
-    return refined_product(c, s->pitch, at->c0 - begin, g.n, 1,
-                           j->what == REFINED_DESCENT ? s->moved : g.d,
-                           s->pitch, square + begin * ld + at->c0, ld, 1,
-                           s->gradient, e);
+    return refined_product(c, s->pitch,
+                           { at->c0 - begin, g.n, 1,
+                             j->what == REFINED_DESCENT ? s->moved : g.d,
+                             square + begin * ld + at->c0, ld, 1, s->gradient },
+                           e);
 }
 
 int refined_walk(struct cuda_context *c, const struct refined_pass *j,
@@ -156,14 +157,16 @@ int refined_measure(struct cuda_context *c, const struct cuda_factors *f,
     for (uint64_t c0 = 0, n; c0 < s->padded && rc >= 0; c0 += n) {
         n = s->padded - c0 < REFINED_SUPER ? s->padded - c0 : REFINED_SUPER;
         /* H is symmetric: what lies beyond the square counts twice */
-        rc = refined_product(c, s->pitch, n, n, 1, s->d + c0 * s->pitch,
-                             s->pitch, f->h + c0 * (ld + 1), ld, 0, s->gradient,
+        rc = refined_product(c, s->pitch,
+                             { n, n, 1, s->d + c0 * s->pitch,
+                               f->h + c0 * (ld + 1), ld, 0, s->gradient },
                              e);
         if (rc >= 0 && c0 + n < s->padded)
-            rc = refined_product(c, s->pitch, n, s->padded - c0 - n, 2,
-                                 s->d + (c0 + n) * s->pitch, s->pitch,
-                                 f->h + c0 * (ld + 1) + n, ld, 1, s->gradient,
-                                 e);
+            rc = refined_product(
+                c, s->pitch,
+                { n, s->padded - c0 - n, 2, s->d + (c0 + n) * s->pitch,
+                  f->h + c0 * (ld + 1) + n, ld, 1, s->gradient },
+                e);
         if (rc < 0)
             break;
         refined_loss_kernel<<<dim3((unsigned)(s->pitch / REFINED_TILE),

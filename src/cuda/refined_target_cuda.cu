@@ -36,13 +36,15 @@ static int mend_output(struct cuda_context *c, const struct refined_params *p,
     int rc =
         upload(c, c->weight.data, output, s->rows * f->cols * sizeof(float), e);
 
-    if (rc < 0 || (rc = solve_transpose_weights(c, f, 0, DT_F32, s->rows,
-                                                s->pitch, s->d, c->bad, e)) < 0)
+    if (rc < 0 ||
+        (rc = solve_transpose_weights(
+             c, f, 0, DT_F32, { s->rows, s->pitch, s->d, c->bad }, e)) < 0)
         return rc;
     if (p->gap)
         return 0;
-    return refined_product(c, s->pitch, s->padded, s->padded, -beta, s->w,
-                           s->pitch, f->h, f->padded, beta, s->d, e);
+    return refined_product(
+        c, s->pitch,
+        { s->padded, s->padded, -beta, s->w, f->h, f->padded, beta, s->d }, e);
 }
 
 int refined_move_target(struct cuda_context *c, const struct refined_params *p,
@@ -56,10 +58,11 @@ int refined_move_target(struct cuda_context *c, const struct refined_params *p,
 
     if (!drift && !output)
         return 0;
-    rc = output ?
-             mend_output(c, p, f, s, output, e) :
-             refined_product(c, s->pitch, s->padded, s->padded, (float)p->alpha,
-                             s->w, s->pitch, drift, f->padded, 0, s->d, e);
+    rc = output ? mend_output(c, p, f, s, output, e) :
+                  refined_product(c, s->pitch,
+                                  { s->padded, s->padded, (float)p->alpha, s->w,
+                                    drift, f->padded, 0, s->d },
+                                  e);
     if (rc < 0 ||
         (rc = divide(c, f, s, true, output && p->gap ? (float)p->beta : 1, e)) <
             0 ||

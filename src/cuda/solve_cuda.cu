@@ -84,23 +84,29 @@ static __global__ void __launch_bounds__(SOLVE_TILE)
 
 /* ---- all blocks ---- */
 
-/* pushed[c0..c1) (+)= what columns k0..k1 push onto them, all matrices. */
+/* Columns begin .. end - 1. */
+struct columns {
+    uint64_t begin, end;
+};
+
+/* pushed[to] (+)= what columns `by` push onto them, all matrices. */
 static int push(struct cuda_context *c, const struct cuda_factors *f,
-                const struct solve_state *s, uint64_t c0, uint64_t c1,
-                uint64_t k0, uint64_t k1, bool add, struct err *e)
+                const struct solve_state *s, struct columns to,
+                struct columns by, bool add, struct err *e)
 {
     const float one = 1, beta = add ? 1 : 0;
     uint64_t p = f->padded, o = s->padded_rows;
 
-    if (c0 == c1 || k0 == k1)
+    if (to.begin == to.end || by.begin == by.end)
         return 0;
     BLAS_TRY(c->blas.gemm_batched(
-        c->blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, (int)o, (int)(c1 - c0),
-        (int)(3 * (k1 - k0)), &one, s->split + 3 * k0 * o, CUDA_R_16BF, (int)o,
-        (long long)(3 * p * o), f->split + 3 * (c0 * p + k0), CUDA_R_16BF,
-        (int)(3 * p), (long long)(3 * p * p), &beta, s->pushed + c0 * o,
-        CUDA_R_32F, (int)o, (long long)(p * o), f->n, CUBLAS_COMPUTE_32F,
-        CUBLAS_GEMM_DEFAULT));
+        c->blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, (int)o,
+        (int)(to.end - to.begin), (int)(3 * (by.end - by.begin)), &one,
+        s->split + 3 * by.begin * o, CUDA_R_16BF, (int)o,
+        (long long)(3 * p * o), f->split + 3 * (to.begin * p + by.begin),
+        CUDA_R_16BF, (int)(3 * p), (long long)(3 * p * p), &beta,
+        s->pushed + to.begin * o, CUDA_R_32F, (int)o, (long long)(p * o), f->n,
+        CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
     return 0;
 }
 
@@ -146,14 +152,15 @@ int solve_blocks(struct cuda_context *c, const struct solve_params *p,
                 CUDA_TRY(cudaMemsetAsync(
                     s->pushed + (i * padded + begin) * s->padded_rows, 0,
                     (end - begin) * s->padded_rows * sizeof(float), c->stream));
-        else if ((rc = push(c, f, s, begin, end, end, padded, false, e)) < 0)
+        else if ((rc = push(c, f, s, { begin, end }, { end, padded }, false,
+                            e)) < 0)
             return rc;
         for (uint64_t at = end; at > begin;) {
             at -= SOLVE_BLOCK;
             a.c0 = (uint32_t)at;
             if ((rc = solve_block(c, p->scale_dtype, &a, f->n, large, e)) < 0 ||
-                (rc = push(c, f, s, begin, at, at, at + SOLVE_BLOCK, true, e)) <
-                    0)
+                (rc = push(c, f, s, { begin, at }, { at, at + SOLVE_BLOCK },
+                           true, e)) < 0)
                 return rc;
         }
         end = begin;
@@ -179,7 +186,7 @@ int solve_nearest(struct cuda_context *c, const struct solve_params *p,
         uint64_t end =
             f->padded - at < SOLVE_SUPER ? f->padded : at + SOLVE_SUPER;
 
-        rc = push(c, f, s, at, end, at, f->padded, false, e);
+        rc = push(c, f, s, { at, end }, { at, f->padded }, false, e);
         if (rc < 0)
             return rc;
         a.c0 = (uint32_t)at;

@@ -38,13 +38,17 @@ struct block_args {
     uint32_t c0; /* the block's first column */
 };
 
-/* The rows of c->weight into a factor's order, matrix i of f: w[c][r], 0 for
- * dead inputs and in the padding, `pitch` rows apart.  The smallest index of a
- * weight that is not finite is left in *bad. */
+/* The rows of c->weight, of type t, into a factor's order, matrix i of f: w[c][r],
+ * 0 for dead inputs and in the padding, `pitch` rows apart.  The smallest index
+ * of a weight that is not finite is left in *bad. */
+struct transposed_weights {
+    uint64_t rows, pitch;
+    float *w;
+    unsigned long long *bad;
+};
 int solve_transpose_weights(struct cuda_context *c,
                             const struct cuda_factors *f, int i, enum dtype t,
-                            uint64_t rows, uint64_t pitch, float *w,
-                            unsigned long long *bad, struct err *e);
+                            struct transposed_weights to, struct err *e);
 /* The grids in c->packed, [rows][groups]: meta[g][r]. */
 int solve_transpose_grids(struct cuda_context *c, uint64_t rows,
                           uint64_t groups, uint64_t pitch, uint32_t *meta,

@@ -154,24 +154,23 @@ static int open_state(struct cuda_context *c, const struct solve_params *p,
 
 int solve_transpose_weights(struct cuda_context *c,
                             const struct cuda_factors *f, int i, enum dtype t,
-                            uint64_t rows, uint64_t pitch, float *w,
-                            unsigned long long *bad, struct err *e)
+                            struct transposed_weights to, struct err *e)
 {
     const uint32_t *input = f->input + i * f->cols;
     const bool *dead = f->dead + i * f->cols;
     const void *from = c->weight.data;
     dim3 block(TILE, 8), grid((unsigned)(f->padded / TILE),
-                              (unsigned)(round_up(rows, SOLVE_TILE) / TILE));
+                              (unsigned)(round_up(to.rows, SOLVE_TILE) / TILE));
 
     if (t == DT_BF16)
         solve_load_kernel<DT_BF16><<<grid, block, 0, c->stream>>>(
-            w, from, input, dead, rows, f->cols, pitch, bad);
+            to.w, from, input, dead, to.rows, f->cols, to.pitch, to.bad);
     else if (t == DT_F16)
         solve_load_kernel<DT_F16><<<grid, block, 0, c->stream>>>(
-            w, from, input, dead, rows, f->cols, pitch, bad);
+            to.w, from, input, dead, to.rows, f->cols, to.pitch, to.bad);
     else
         solve_load_kernel<DT_F32><<<grid, block, 0, c->stream>>>(
-            w, from, input, dead, rows, f->cols, pitch, bad);
+            to.w, from, input, dead, to.rows, f->cols, to.pitch, to.bad);
     LAUNCHED();
     return 0;
 }
@@ -195,9 +194,11 @@ static int transpose_module(struct cuda_context *c,
                             const struct cuda_factors *f,
                             const struct solve_state *s, int i, struct err *e)
 {
-    int rc = solve_transpose_weights(
-        c, f, i / s->share, p->dtype, p->rows, s->padded_rows,
-        s->w + first_row(s, i, f->padded), s->bad + i, e);
+    int rc = solve_transpose_weights(c, f, i / s->share, p->dtype,
+                                     { p->rows, s->padded_rows,
+                                       s->w + first_row(s, i, f->padded),
+                                       s->bad + i },
+                                     e);
 
     return rc < 0 ?
                rc :
