@@ -304,6 +304,9 @@ lint: $O/libforge.a
 	$(call only,__builtin_cpu_|\bgetauxval\b,src/common/math/cpu.c)
 	$(call only,\bdlopen\b,src/common/math/blas.c src/device/plugin.c)
 	$(call only,\bEVP_|openssl/,src/common/io/sha256.c)
+	$(Q)awk 'FNR == 1 { n = split(FILENAME, p, "/"); sub(/\.[a-z]*$$/, "", p[n]); \
+	  if ($$2 !~ "^" p[n] "[.:]?[a-z]*$$") { print "lint: " FILENAME " begins: " $$0; \
+	  bad = 1 } } END { exit bad }' $(SRC) $(HEADERS)
 	$(Q)scripts/house check
 	$(Q)scripts/house calls $(call obj,$(LIB))
 	$(Q)! nm -A $O/libforge.a 2>/dev/null | grep -v ':\(base\|opt\|tool\)\.c\.o:' | \

@@ -11,7 +11,7 @@
  * reads them has no codes yet; then the codes are waited for, and the linears
  * run with them.  One that gets none runs as it is.
  *
- * With both, a second store goes through the layers without any codes, from
+ * With `reference`, a second store goes through the layers without any codes, from
  * the same hidden states; it says how far activations have drifted, or what
  * output is wanted (emit.h).  Only with feedback. */
 MUST_CHECK int calib_run(struct calib *c, struct err *e);

@@ -122,7 +122,8 @@ static int write_batch(const struct emission *t, const struct span *b,
 {
     struct difference d = difference_of(t);
     const char *from = rows ? rows : store_act(t->s, b);
-    const char *beside = d.companion ? store_difference(t->reference, b) : NULL;
+    const char *companion =
+        d.companion ? store_difference(t->reference, b) : NULL;
     char modules[MODULES_MAX];
 
     list_modules(model_config(t->s->m), t->layer, point_input(t->at), modules);
@@ -135,9 +136,10 @@ static int write_batch(const struct emission *t, const struct span *b,
         f.data = from;
         from += f.len;
         if (d.companion) {
-            if (emit_companion(t->w, &f, d.companion, d.width, beside, e) < 0)
+            if (emit_companion(t->w, &f, d.companion, d.width, companion, e) <
+                0)
                 return e->code;
-            beside += f.dims[0] * d.row;
+            companion += f.dims[0] * d.row;
         }
         if (stream_write(t->w, &f, e) < 0)
             return e->code;

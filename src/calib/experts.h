@@ -1,4 +1,4 @@
-/* routed.h - the experts of a layer in a calibration run. */
+/* experts.h - the experts of a layer in a calibration run. */
 #ifndef FORGE_CALIB_EXPERTS_H
 #define FORGE_CALIB_EXPERTS_H
 

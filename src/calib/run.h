@@ -26,7 +26,7 @@ struct calib {
     enum calib_output output;
     bool reference;     /* also the reference stream, see below */
     bool skip_experts;  /* a layer without what its experts add */
-    bool whole;         /* all layers from the feed's on */
+    bool whole;         /* all layers from the input's on */
     const char *hidden; /* file for the hidden states that leave the layer; of
                            all layers: now and then, to go on from; NULL */
     const char *key;

@@ -17,17 +17,17 @@ static size_t x_row(const struct store *s)
     return (size_t)model_config(s->m)->hidden_size * item(s);
 }
 
-/* Of the activations of all layers; beside: elements of a second stream's, 0:
- * there is none.  It has passed the linear behind POINT_MLP_MID, if that writes
+/* Of the activations of all layers; reference: elements of the reference
+ * stream's, 0: there is none.  That stream has passed the linear behind POINT_MLP_MID, if that writes
  * into the residual stream, when the activation there is kept. */
-static int64_t widest(const struct model_config *c, int64_t beside)
+static int64_t widest(const struct model_config *c, int64_t reference)
 {
     int64_t w = 0;
 
     for (int64_t i = 0; i < c->n_layers; i++)
         for (enum point p = POINT_ATTN_IN; p < POINT_OUT; p++) {
             bool alone = p == POINT_MLP_MID && point_adds(c, i, p);
-            int64_t n = point_width(c, i, p) + (alone ? 0 : beside);
+            int64_t n = point_width(c, i, p) + (alone ? 0 : reference);
 
             if (point_exists(c, i, p) && n > w)
                 w = n;
@@ -35,8 +35,8 @@ static int64_t widest(const struct model_config *c, int64_t beside)
     return w;
 }
 
-/* Of those that a second stream keeps. */
-static int64_t widest_beside(const struct model_config *c)
+/* Of those that a reference stream keeps. */
+static int64_t widest_reference(const struct model_config *c)
 {
     int64_t w = 0;
 
@@ -61,7 +61,7 @@ void store_init_reference(struct store *o, struct store *s)
 
     store_init(o, s->m, s->x.dir);
     o->primary = s;
-    o->widest = widest_beside(c);
+    o->widest = widest_reference(c);
     s->widest = widest(c, o->widest);
 }
 

@@ -48,7 +48,7 @@ void store_init(struct store *s, const struct model *m, const char *dir);
  * behind theirs and the linear there. */
 void store_init_reference(struct store *o, struct store *s);
 void store_release(struct store *s);
-/* Append all sequences of the feed. */
+/* Append all sequences of the reader. */
 MUST_CHECK int store_fill(struct store *s, struct batch_reader *f,
                           struct err *e);
 /* The same sequences and states as s has, in t, which store_init() made. */

@@ -1,6 +1,6 @@
-/* inside.h - struct checkpoint, for the files of src/checkpoint alone. */
-#ifndef FORGE_CHECKPOINT_INSIDE_H
-#define FORGE_CHECKPOINT_INSIDE_H
+/* internal.h - struct checkpoint, for the files of src/checkpoint alone. */
+#ifndef FORGE_CHECKPOINT_INTERNAL_H
+#define FORGE_CHECKPOINT_INTERNAL_H
 
 #include "checkpoint/entry.h"
 #include "checkpoint/quantconfig.h"

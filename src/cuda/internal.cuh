@@ -1,4 +1,4 @@
-/* inside.cuh - what the files of the plug-in share: the context, checked calls,
+/* internal.cuh - what the files of the plug-in share: the context, checked calls,
  * buffers, and the stages on device pointers (for the API and for the bench).
  *
  * All work of a context goes through one stream.  Buffers of the context only

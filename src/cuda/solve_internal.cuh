@@ -1,4 +1,4 @@
-/* solve_inside.cuh - what the solver's two files share. */
+/* solve_internal.cuh - what the solver's two files share. */
 #ifndef FORGE_SOLVE_INSIDE_CUH
 #define FORGE_SOLVE_INSIDE_CUH
 

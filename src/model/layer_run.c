@@ -1,4 +1,4 @@
-/* steps.c - see model.h: running a decoder layer, from one point to another. */
+/* layer_run.c - see model.h: running a decoder layer, from one point to another. */
 #include <math.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* codes.c - see codes.h. */
+/* quantized.c - see quantized.h. */
 #include "model/quantized.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
-/* codes.h - quantized linears read from streams, to run in place of the
+/* quantized.h - quantized linears read from streams, to run in place of the
  * checkpoint's. */
-#ifndef FORGE_CODES_H
-#define FORGE_CODES_H
+#ifndef FORGE_QUANTIZED_H
+#define FORGE_QUANTIZED_H
 
 #include "common/io/stream.h"
 

@@ -1,4 +1,4 @@
-/* ahead.c - see ahead.h. */
+/* prefetch.c - see prefetch.h. */
 #include "common/io/prefetch.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* behind.c - see behind.h. */
+/* write_behind.c - see write_behind.h. */
 #include "common/io/write_behind.h"
 
 #include <errno.h>

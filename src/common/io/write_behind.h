@@ -1,4 +1,4 @@
-/* behind.h - writing behind the producer's back.
+/* write_behind.h - writing behind the producer's back.
  *
  * Appended bytes are gathered in aligned chunks of 1 MiB, several of which are
  * on their way to the disk through io_uring and O_DIRECT while the caller goes
