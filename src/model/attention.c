@@ -16,6 +16,8 @@ struct block {
     int64_t first; /* position in its sequence */
     int64_t n;
     int64_t keys; /* number of the first block of keys of its sequence */
+    int64_t slot; /* of a block of keys: its number, and ... */
+    int64_t at;   /* ... where in it the first one goes */
 };
 
 /* Head `h` of row `r` starts at element r * row + h * head + at. */
@@ -35,7 +37,8 @@ struct job {
     size_t size; /* of a packed element */
     struct rotation q, k;
     struct source from_q, from_k, from_v;
-    struct source tail; /* the rotary part of keys, one for all heads; NULL */
+    struct source tail;  /* the rotary part of keys, one for all heads; NULL */
+    char *keys, *values; /* packed */
     void *out;
 };
 
@@ -51,8 +54,30 @@ static int64_t cut(const struct state *s, int64_t size, struct block *b)
             b[n] = (struct block){ .row = s->first[i] + p,
                                    .first = p,
                                    .n = len - p < size ? len - p : size,
-                                   .keys = keys };
+                                   .keys = keys,
+                                   .slot = n };
         keys += (len + ATTEND_KEYS - 1) / ATTEND_KEYS;
+    }
+    return n;
+}
+
+/* The same of the one sequence behind its past: blocks of keys end where those
+ * of the whole sequence do. */
+static int64_t cut_on(const struct state *s, int64_t size, bool keys,
+                      struct block *b)
+{
+    int64_t n = 0, at = s->past->length, end = at + s->rows;
+
+    for (int64_t p = at; p < end; n++) {
+        int64_t to = keys ? (p / size + 1) * size : p + size;
+
+        to = to < end ? to : end;
+        b[n] = (struct block){ .row = p - at,
+                               .first = p,
+                               .n = to - p,
+                               .slot = p / size,
+                               .at = keys ? p % size : 0 };
+        p = to;
     }
     return n;
 }
@@ -194,6 +219,39 @@ static void pack_values(const struct job *j, const struct block *b,
     }
 }
 
+/* Keys and values of a block that others are in already, one by one. */
+static void pack_on(const struct job *j, const struct block *b, int64_t head,
+                    char *keys, char *values)
+{
+    const struct model *m = j->l->m;
+    int64_t d = m->config.head_dim;
+    float row[HEAD_DIM_MAX], room[HEAD_DIM_MAX];
+
+    for (int64_t i = 0; i < b->n; i++) {
+        const void *k = key_of(j, b->row + i, head, (char *)room);
+        const void *v = head_of(m, &j->from_v, b->row + i, head);
+        const float *cs = table_row(m, b->first + i);
+        int64_t at = b->at + i;
+
+        if (!j->pairs) {
+            m->k->rotate_row(&j->k, k, cs, row);
+            for (int64_t p = 0; p < d; p++)
+                ((float *)(void *)keys)[p * ATTEND_KEYS + at] = row[p];
+            if (!to_f32((float *)(void *)values + at * j->padded, v, m->dtype,
+                        (size_t)m->config.v_dim))
+                return; /* not with a float's dtype */
+            continue;
+        }
+        m->k->rotate_bf16(&j->k, k, cs, (uint16_t *)(void *)row);
+        for (int64_t p = 0; p < d / 2; p++)
+            memcpy(keys + 4 * (p * ATTEND_KEYS + at), (char *)row + 4 * p, 4);
+        for (int64_t p = 0; p < m->config.v_dim; p++)
+            ((uint16_t *)(void *)
+                 values)[at / 2 * 2 * j->padded + 2 * p + at % 2] =
+                ((const uint16_t *)v)[p];
+    }
+}
+
 static void pack(void *ctx, size_t begin, size_t end)
 {
     const struct job *j = ctx;
@@ -202,13 +260,16 @@ static void pack(void *ctx, size_t begin, size_t end)
 
     for (size_t t = begin; t < end; t++) {
         int64_t b = (int64_t)t / heads, head = (int64_t)t % heads;
-        int64_t at = (head * j->n_keys + b) * ATTEND_KEYS;
+        int64_t at = (head * j->n_keys + j->block[b].slot) * ATTEND_KEYS;
+        char *keys = j->keys + (size_t)(at * m->config.head_dim) * j->size;
+        char *values = j->values + (size_t)(at * j->padded) * j->size;
 
-        pack_keys(j, j->block + b, head,
-                  (char *)m->keys.p +
-                      (size_t)(at * m->config.head_dim) * j->size);
-        pack_values(j, j->block + b, head,
-                    (char *)m->values.p + (size_t)(at * j->padded) * j->size);
+        if (j->s->past) {
+            pack_on(j, j->block + b, head, keys, values);
+            continue;
+        }
+        pack_keys(j, j->block + b, head, keys);
+        pack_values(j, j->block + b, head, values);
     }
 }
 
@@ -250,8 +311,8 @@ static void attend(const struct job *j, const struct block *b, int64_t head)
         .window = model_layer_slides(c, j->l->index) ? c->sliding_window : 0,
         .scale = j->l->m->scale,
         .q = q,
-        .k = (const char *)m->keys.p + (size_t)(at * d) * j->size,
-        .v = (const char *)m->values.p + (size_t)(at * j->padded) * j->size,
+        .k = j->keys + (size_t)(at * d) * j->size,
+        .v = j->values + (size_t)(at * j->padded) * j->size,
         .out = out,
     };
 
@@ -282,23 +343,45 @@ static void attend_parts(void *ctx, size_t begin, size_t end)
 
 /* ---- the whole ---- */
 
-static int reserve(struct model *m, const struct state *s, int64_t n_keys,
-                   int64_t padded, struct err *e)
+static int reserve(struct job *j, struct err *e)
 {
+    struct model *m = j->l->m;
+    const struct state *s = j->s;
     const struct model_config *c = &m->config;
-    int64_t longest = 0;
+    int64_t longest = s->past ? s->past->length + s->rows : 0;
 
     for (int64_t i = 0; i < s->n_sequences; i++)
         if (s->first[i + 1] - s->first[i] > longest)
             longest = s->first[i + 1] - s->first[i];
-    if (rope_table_reserve(&m->rope, &c->rope, c->rotary, longest, e) < 0 ||
-        buffer_reserve(&m->keys, n_keys * ATTEND_KEYS,
+    if (rope_table_reserve(&m->rope, &c->rope, c->rotary, longest, e) < 0)
+        return e->code;
+    if (s->past) {
+        j->keys = (char *)s->past->memory.p +
+                  (size_t)j->l->index * (s->past->keys + s->past->values);
+        j->values = j->keys + s->past->keys;
+        j->n_keys = s->past->blocks;
+        return 0;
+    }
+    if (buffer_reserve(&m->keys, j->n_keys * ATTEND_KEYS,
                        c->n_kv_heads * c->head_dim, sizeof(float), "keys",
                        e) < 0 ||
-        buffer_reserve(&m->values, n_keys * ATTEND_KEYS, c->n_kv_heads * padded,
-                       sizeof(float), "values", e) < 0)
+        buffer_reserve(&m->values, j->n_keys * ATTEND_KEYS,
+                       c->n_kv_heads * j->padded, sizeof(float), "values",
+                       e) < 0)
         return e->code;
+    j->keys = m->keys.p;
+    j->values = m->values.p;
     return 0;
+}
+
+bool attention_pairs(const struct model *m)
+{
+    return m->bf16 && m->k->attend_pairs;
+}
+
+int64_t attention_padded(const struct model_config *c)
+{
+    return (c->v_dim + ATTEND_ALIGN - 1) / ATTEND_ALIGN * ATTEND_ALIGN;
 }
 
 int attention_run(struct layer *l, const struct state *s, void *out,
@@ -307,7 +390,7 @@ int attention_run(struct layer *l, const struct state *s, void *out,
     struct model *m = l->m;
     const struct model_config *c = &m->config;
     struct job j = { .l = l, .s = s, .out = out };
-    int64_t most = s->rows / ATTEND_QUERIES + s->n_sequences, n;
+    int64_t most = s->rows / ATTEND_QUERIES + s->n_sequences + 1, n;
 
     if (m->on)
         return device_attend(l, s, out, e);
@@ -323,19 +406,22 @@ int attention_run(struct layer *l, const struct state *s, void *out,
         j.k.norm = l->k_norm;
     }
     find_sources(&j);
-    j.padded = (c->v_dim + ATTEND_ALIGN - 1) / ATTEND_ALIGN * ATTEND_ALIGN;
-    j.pairs = m->bf16 && m->k->attend_pairs;
+    j.padded = attention_padded(c);
+    j.pairs = attention_pairs(m);
     j.transpose = lanes_transpose_best();
     j.size = j.pairs ? sizeof(uint16_t) : sizeof(float);
     if (buffer_reserve(&m->blocks, most, 1, sizeof(struct block), "blocks", e) <
         0)
         return e->code;
     j.block = m->blocks.p;
-    j.n_keys = cut(s, ATTEND_KEYS, m->blocks.p);
-    if (reserve(m, s, j.n_keys, j.padded, e) < 0)
+    n = s->past ? cut_on(s, ATTEND_KEYS, true, m->blocks.p) :
+                  cut(s, ATTEND_KEYS, m->blocks.p);
+    j.n_keys = n;
+    if (reserve(&j, e) < 0)
         return e->code;
-    threads_for((size_t)(j.n_keys * c->n_kv_heads), 1, pack, &j);
-    n = cut(s, ATTEND_QUERIES, m->blocks.p);
+    threads_for((size_t)(n * c->n_kv_heads), 1, pack, &j);
+    n = s->past ? cut_on(s, ATTEND_QUERIES, false, m->blocks.p) :
+                  cut(s, ATTEND_QUERIES, m->blocks.p);
     threads_for((size_t)(n * c->n_heads), 1, attend_parts, &j);
     return 0;
 }

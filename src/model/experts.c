@@ -179,6 +179,59 @@ static int run_plain(struct pass *x, struct err *e)
     return rc;
 }
 
+/* ---- all experts in memory ---- */
+
+struct experts_kept {
+    int64_t n;
+    struct expert expert[];
+};
+
+int experts_load(struct model *m, int64_t layer, struct experts_kept **out,
+                 struct err *e)
+{
+    const struct experts_pass p = { .m = m, .layer = layer };
+    int64_t n = model_layer_experts(&m->config, layer);
+    struct pass *x = mem_zero(1, sizeof(*x), "experts", e);
+    struct experts_kept *k = NULL;
+    int rc;
+
+    if (x)
+        k = mem_zero(1, sizeof(*k) + (size_t)n * sizeof(k->expert[0]),
+                     "experts", e);
+    rc = k ? 0 : e->code;
+    if (k) {
+        x->p = &p;
+        x->m = m;
+        k->n = n;
+    }
+    for (int64_t i = 0; i < n && rc >= 0; i++)
+        rc = load_expert(x, NULL, i, GATE, THREE, &k->expert[i], e);
+    if (rc < 0)
+        experts_release(k);
+    free(x);
+    *out = rc < 0 ? NULL : k;
+    return rc < 0 ? rc : 0;
+}
+
+void experts_release(struct experts_kept *k)
+{
+    for (int64_t i = 0; k && i < k->n; i++)
+        release_expert(&k->expert[i]);
+    free(k);
+}
+
+static int run_kept(struct pass *x, struct err *e)
+{
+    for (int64_t i = 0; i < x->n_experts; i++) {
+        pass_count_tokens(x, i);
+        if (pass_tokens_of(x, i) &&
+            run_expert(x, i, &x->p->kept->expert[i], e) < 0)
+            return e->code;
+        finish_expert(x, i);
+    }
+    return 0;
+}
+
 /* ---- with hooks ---- */
 
 static int send_in(struct pass *x, int64_t expert, struct err *e)
@@ -382,7 +435,9 @@ static int run(struct pass *x, struct err *e)
         model_reserve(x->m, &x->out, part, x->h, x->m->size, "experts", e) <
             0 ||
         (x->m->on && pass_place_slots(x, e) < 0) ||
-        (x->p->hooks ? run_all_hooked(x, e) : run_plain(x, e)) < 0)
+        (x->p->hooks ? run_all_hooked(x, e) :
+         x->p->kept  ? run_kept(x, e) :
+                       run_plain(x, e)) < 0)
         return e->code;
     return x->m->on ? pass_add_norms(x, e) : 0;
 }

@@ -181,6 +181,22 @@ MUST_CHECK int device_gate(struct layer *l, const struct state *s,
 MUST_CHECK int device_attend(struct layer *l, const struct state *s, void *out,
                              struct err *e);
 
+/* A sequence's longest length; E_CONFIG. */
+MUST_CHECK int model_check_length(const struct model_config *c, int64_t length,
+                                  struct err *e);
+/* Of a sequence that goes on, by layer: keys and values [n_kv_heads][blocks]
+ * blocks of ATTEND_KEYS, zero where none has come. */
+struct past {
+    int64_t tokens, length; /* room, and how many there are */
+    int64_t blocks;
+    size_t keys, values;  /* bytes of a layer */
+    struct buffer memory; /* keys of layer 0, its values, keys of layer 1 ... */
+};
+/* Whether keys and values are packed as pairs of bf16, and the bytes of one. */
+bool attention_pairs(const struct model *m);
+/* Elements of a value, as kernels want them. */
+int64_t attention_padded(const struct model_config *c);
+
 /* q, k, v of m to act[rows, n_heads * dim]; window as in struct attend. */
 MUST_CHECK int attention_run(struct layer *l, const struct state *s, void *out,
                              struct err *e);

@@ -121,6 +121,7 @@ struct state {
     void *end;                 /* where layer_run() leaves act, or NULL: own */
     bool host; /* set before it is first prepared: x and act are the host's, and
                   it is not run */
+    struct past *past; /* of the one sequence, or NULL: it begins here */
     /* private: what x, act and first point into */
     const struct model *m;
     struct buffer firsts, xs, acts[2];
@@ -146,6 +147,22 @@ void *state_x(const struct state *s, int64_t r);
 /* Rows that make the products fast: sequences are batched up to so many, and
  * up to so many sequences, because each is padded to ATTEND_KEYS keys. */
 enum { BATCH_ROWS = 2048, BATCH_SEQUENCES = 256 };
+
+/* ---- going on with a sequence ---- */
+
+/* The keys and values of a sequence's tokens in all layers, as attention reads
+ * them.  A batch with s->past is one sequence whose first token has the position
+ * past_length(); its layers add their keys and values, and past_advance() says
+ * that all layers have. */
+struct past;
+/* Room for so many tokens.  E_CONFIG: as state_prepare(); E_TEMP: no memory. */
+MUST_CHECK int past_create(struct past **p, const struct model *m,
+                           int64_t tokens, struct err *e);
+void past_release(struct past *p); /* NULL is allowed */
+int64_t past_length(const struct past *p);
+void past_advance(struct past *p, int64_t rows);
+/* As if nothing had come. */
+void past_clear(struct past *p);
 
 /* Whether n elements are neither infinite nor NaN: of the host, and where
  * layers run. */

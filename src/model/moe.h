@@ -94,6 +94,12 @@ struct expert_hooks {
     void *arg;
 };
 
+/* The linears of all experts of a layer, kept in memory. */
+struct experts_kept;
+MUST_CHECK int experts_load(struct model *m, int64_t layer,
+                            struct experts_kept **k, struct err *e);
+void experts_release(struct experts_kept *k); /* NULL is allowed */
+
 struct experts_pass {
     struct model *m;
     int64_t layer;
@@ -101,6 +107,7 @@ struct experts_pass {
     const void *in; /* [n, H] elements: what is at POINT_MLP_IN */
     float *sum;     /* [n, H]: weight * output of each expert is added */
     const struct quantized *codes;    /* without hooks; may be NULL */
+    const struct experts_kept *kept;  /* without hooks; NULL: read one by one */
     const struct expert_hooks *hooks; /* NULL: none */
     const char *dir;                  /* with hooks: for temporary files */
     /* With hooks: what else the tokens could have at POINT_MLP_IN, and the
@@ -149,6 +156,8 @@ struct mixture {
 MUST_CHECK int mixture_open(struct mixture *x, struct model *m, int64_t layer,
                             int64_t tokens, const char *dir, struct err *e);
 void mixture_close(struct mixture *x); /* zeroed is allowed */
+/* For other tokens, at most as many as it was opened for. */
+void mixture_again(struct mixture *x, int64_t tokens);
 /* Tokens at .. at + rows - 1: the batch, which is at POINT_MLP_IN. */
 MUST_CHECK int mixture_take(struct mixture *x, const struct state *s,
                             int64_t at, struct err *e);

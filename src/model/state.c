@@ -55,8 +55,8 @@ static int64_t widest(const struct model_config *c)
     return larger(w, c->intermediate_size);
 }
 
-static int check_length(const struct model_config *c, int64_t length,
-                        struct err *e)
+int model_check_length(const struct model_config *c, int64_t length,
+                       struct err *e)
 {
     if (c->longest && length > c->longest)
         return err_set(e, E_CONFIG,
@@ -115,7 +115,7 @@ int state_prepare(struct state *s, const struct model *m, enum point at,
     int64_t rows = 0;
 
     for (int64_t i = 0; i < n_sequences; i++) {
-        if (check_length(&m->config, length[i], e) < 0)
+        if (model_check_length(&m->config, length[i], e) < 0)
             return e->code;
         rows += length[i];
     }

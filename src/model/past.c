@@ -1,0 +1,71 @@
+/* past.c - see model.h: keys and values of a sequence that goes on. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/internal.h"
+
+/* Bytes of a layer's keys and values, and of all. */
+static int find_sizes(struct past *p, const struct model *m, size_t *all,
+                      struct err *e)
+{
+    const struct model_config *c = &m->config;
+    size_t element = attention_pairs(m) ? sizeof(uint16_t) : sizeof(float);
+    size_t heads = (size_t)c->n_kv_heads * element, rows;
+
+    p->blocks = (p->tokens + ATTEND_KEYS - 1) / ATTEND_KEYS;
+    rows = (size_t)p->blocks * ATTEND_KEYS;
+    if (size_mul(rows, heads * (size_t)c->head_dim, &p->keys) ||
+        size_mul(rows, heads * (size_t)attention_padded(c), &p->values) ||
+        size_add(p->keys, p->values, all) ||
+        size_mul(*all, (size_t)c->n_layers, all))
+        return err_set(e, E_TEMP, "%lld tokens: too many for memory",
+                       (long long)p->tokens);
+    return 0;
+}
+
+int past_create(struct past **out, const struct model *m, int64_t tokens,
+                struct err *e)
+{
+    struct past *p;
+    size_t all = 0;
+
+    *out = NULL;
+    if (model_check_length(&m->config, tokens, e) < 0)
+        return e->code;
+    p = mem_zero(1, sizeof(*p), "keys and values", e);
+    if (!p)
+        return e->code;
+    p->tokens = tokens;
+    if (find_sizes(p, m, &all, e) < 0 ||
+        buffer_reserve(&p->memory, 1, 1, all, "keys and values", e) < 0) {
+        past_release(p);
+        return e->code;
+    }
+    *out = p;
+    return 0;
+}
+
+void past_release(struct past *p)
+{
+    if (!p)
+        return;
+    buffer_release(&p->memory);
+    free(p);
+}
+
+int64_t past_length(const struct past *p)
+{
+    return p->length;
+}
+
+void past_advance(struct past *p, int64_t rows)
+{
+    p->length += rows;
+}
+
+/* Weights of keys that have not come are 0, and 0 times what is there must be. */
+void past_clear(struct past *p)
+{
+    memset(p->memory.p, 0, p->memory.cap);
+    p->length = 0;
+}
