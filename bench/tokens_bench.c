@@ -18,7 +18,7 @@
 #include <time.h>
 
 #include "common/io/file.h"
-#include "tokens/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 static double now(void)
 {

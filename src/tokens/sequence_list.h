@@ -2,7 +2,7 @@
 #ifndef FORGE_SEQUENCE_LIST_H
 #define FORGE_SEQUENCE_LIST_H
 
-#include "tokens/ids.h"
+#include "tokenizer/ids.h"
 
 enum sequences_format { FORMAT_AUTO, FORMAT_TEXT, FORMAT_JSONL, FORMAT_NPY };
 #define FORMAT_WORDS "auto|text|jsonl|npy"

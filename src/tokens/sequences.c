@@ -6,7 +6,7 @@
 #include "common/io/json.h"
 #include "tokens/npy.h"
 #include "tokens/sequences.h"
-#include "tokens/unicode.h"
+#include "tokenizer/unicode.h"
 
 enum { CHUNK = 1 << 20 };
 

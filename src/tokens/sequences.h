@@ -4,7 +4,7 @@
 
 #include "tokens/input.h"
 #include "tokens/sequence_list.h"
-#include "tokens/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 /* Text: encoded once, without special tokens; each sequence is the prefix of
  * the post-processor, the next ids of the stream, its suffix.  Sequences do

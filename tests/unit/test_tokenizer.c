@@ -5,9 +5,9 @@
 #include "common/io/file.h"
 #include "common/io/json.h"
 #include "test.h"
-#include "tokens/split.h"
-#include "tokens/tokenizer.h"
-#include "tokens/unicode.h"
+#include "tokenizer/split.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/unicode.h"
 
 #define FIXTURES "tests/reference/tokenizers/"
 

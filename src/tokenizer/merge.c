@@ -6,8 +6,8 @@
  * skipped, O(n log n). */
 #include <stdlib.h>
 
-#include "tokens/merge.h"
-#include "tokens/unicode.h"
+#include "tokenizer/merge.h"
+#include "tokenizer/unicode.h"
 
 enum { LINEAR_MAX = 64 };
 

@@ -3,7 +3,7 @@
 #define FORGE_BPE_H
 
 #include "common/io/json.h"
-#include "tokens/ids.h"
+#include "tokenizer/ids.h"
 
 struct bpe;
 

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tokens/added.h"
-#include "tokens/unicode.h"
+#include "tokenizer/added.h"
+#include "tokenizer/unicode.h"
 
 struct node {
     unsigned char byte;

@@ -5,12 +5,12 @@
 #include <sys/stat.h>
 
 #include "common/io/modeldir.h"
-#include "tokens/added.h"
-#include "tokens/bpe.h"
-#include "tokens/normalize.h"
-#include "tokens/pretokenize.h"
-#include "tokens/tokenizer.h"
-#include "tokens/unicode.h"
+#include "tokenizer/added.h"
+#include "tokenizer/bpe.h"
+#include "tokenizer/normalize.h"
+#include "tokenizer/pretokenize.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/unicode.h"
 
 enum { FILE_MAX = 256 << 20 };
 

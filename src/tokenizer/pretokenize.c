@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tokens/pretokenize.h"
-#include "tokens/scan.h"
-#include "tokens/split.h"
-#include "tokens/unicode.h"
+#include "tokenizer/pretokenize.h"
+#include "tokenizer/scan.h"
+#include "tokenizer/split.h"
+#include "tokenizer/unicode.h"
 
 enum { STEPS_MAX = 16 };
 

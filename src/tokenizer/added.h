@@ -3,8 +3,8 @@
 #define FORGE_ADDED_H
 
 #include "common/io/json.h"
-#include "tokens/bpe.h"
-#include "tokens/normalize.h"
+#include "tokenizer/bpe.h"
+#include "tokenizer/normalize.h"
 
 struct added;
 

@@ -6,8 +6,8 @@
  * order; where one cannot match is said by the class of a character or two. */
 #include <string.h>
 
-#include "tokens/scan.h"
-#include "tokens/unicode.h"
+#include "tokenizer/scan.h"
+#include "tokenizer/unicode.h"
 
 const char scan_gpt2_regex[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|"

@@ -3,9 +3,9 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "tokens/normalize.h"
-#include "tokens/split.h"
-#include "tokens/unicode.h"
+#include "tokenizer/normalize.h"
+#include "tokenizer/split.h"
+#include "tokenizer/unicode.h"
 
 enum { STEPS_MAX = 16 };
 

@@ -1,5 +1,5 @@
 /* ids.c - see ids.h. */
-#include "tokens/ids.h"
+#include "tokenizer/ids.h"
 
 int token_ids_add(struct token_ids *ids, const int32_t *id, size_t n,
                   struct err *e)

@@ -7,7 +7,7 @@
 #ifndef FORGE_TOKENIZER_H
 #define FORGE_TOKENIZER_H
 
-#include "tokens/ids.h"
+#include "tokenizer/ids.h"
 
 struct tokenizer;
 

@@ -2,7 +2,7 @@
 #ifndef FORGE_SPLIT_H
 #define FORGE_SPLIT_H
 
-#include "tokens/scan.h"
+#include "tokenizer/scan.h"
 
 /* A pattern: a hand-written scanner where its text is one that we know, or
  * else Oniguruma, which is the engine that the tokenizers package uses. */

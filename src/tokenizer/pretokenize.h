@@ -3,7 +3,7 @@
 #define FORGE_PRETOKENIZE_H
 
 #include "common/io/json.h"
-#include "tokens/bpe.h"
+#include "tokenizer/bpe.h"
 
 struct pretokenizer;
 

@@ -1,7 +1,7 @@
 /* vocab.c - the strings of a vocabulary and their ids. */
 #include <stdlib.h>
 
-#include "tokens/vocab.h"
+#include "tokenizer/vocab.h"
 
 static int by_id(const void *a, const void *b)
 {

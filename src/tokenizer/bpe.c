@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tokens/bpe.h"
-#include "tokens/merge.h"
-#include "tokens/unicode.h"
+#include "tokenizer/bpe.h"
+#include "tokenizer/merge.h"
+#include "tokenizer/unicode.h"
 
 enum {
     CACHE_SLOTS = 1 << 15, /* pairs of slots: the last two of a kind stay */

@@ -2,7 +2,7 @@
 #ifndef FORGE_MERGE_H
 #define FORGE_MERGE_H
 
-#include "tokens/vocab.h"
+#include "tokenizer/vocab.h"
 
 struct merge_rule {
     uint64_t pair; /* left id << 32 | right id; UINT64_MAX: free slot */

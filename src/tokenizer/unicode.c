@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <utf8proc.h>
 
-#include "tokens/unicode.h"
+#include "tokenizer/unicode.h"
 
 #include "common/io/utf8.h"
 

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tokens/scan.h"
-#include "tokens/split.h"
-#include "tokens/unicode.h"
+#include "tokenizer/scan.h"
+#include "tokenizer/split.h"
+#include "tokenizer/unicode.h"
 
 struct pattern {
     scan_fn *scan;  /* or */
