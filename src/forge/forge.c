@@ -11,6 +11,7 @@
 #include "forge/command.h"
 #include "forge/env.h"
 
+/* run NULL: the tool of that name */
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv, struct err *e);
@@ -22,6 +23,7 @@ static const struct {
       "leave out experts of a mixture" },
     { "eval", command_eval, "ORIGINAL OTHER --text FILE",
       "perplexity, KL divergence, top-1 of two checkpoints" },
+    { "generate", NULL, "MODEL [PROMPT]", "text from a checkpoint" },
     { "tokens", command_tokens, "MODEL [--ids]", "the tokens of a text" },
     { "report", command_report, "WORK [-o FILE]", "an HTML page about a run" },
     { "status", command_status, "WORK [--json]", "how far a run is" },

@@ -86,6 +86,7 @@ int mixture_run(struct mixture *x, const struct quantized *codes,
                               .hooks = hooks,
                               .dir = x->dir,
                               .reference = x->reference,
+                              .kept = x->kept,
                               .stats = stats };
 
     return experts_run(&p, e);

@@ -150,7 +150,9 @@ struct mixture {
     void *in; /* as in struct experts_pass */
     float *sum;
     struct region ins, sums; /* where they lie on the host */
-    const void *reference;   /* as in struct experts_pass; set by the caller */
+    /* as in struct experts_pass; set by the caller */
+    const void *reference;
+    const struct experts_kept *kept;
     const char *dir;
 };
 MUST_CHECK int mixture_open(struct mixture *x, struct model *m, int64_t layer,

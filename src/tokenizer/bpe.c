@@ -40,19 +40,6 @@ struct bpe {
     size_t spelled_cap;
 };
 
-/* What a byte is called in the ByteLevel alphabet, a code point. */
-static uint32_t byte_char(unsigned char b)
-{
-    uint32_t n = 0;
-
-    if ((b >= 33 && b <= 126) || (b >= 161 && b != 173))
-        return b;
-    for (unsigned i = 0; i < b; i++)
-        if (!((i >= 33 && i <= 126) || (i >= 161 && i != 173)))
-            n++;
-    return 256 + n;
-}
-
 int32_t bpe_find(const struct bpe *b, const char *token, size_t len)
 {
     return vocab_find(&b->vocab, token, len);
@@ -171,8 +158,8 @@ static int to_alphabet(struct bpe *b, const char *text, size_t len, size_t *n,
     }
     *n = 0;
     for (size_t i = 0; i < len; i++)
-        *n +=
-            unicode_encode(byte_char((unsigned char)text[i]), b->spelled + *n);
+        *n += unicode_encode(unicode_byte_char((unsigned char)text[i]),
+                             b->spelled + *n);
     return 0;
 }
 
@@ -372,7 +359,7 @@ static void index_bytes(struct bpe *b)
     for (unsigned i = 0; i < 256; i++) {
         const char name[] = { '<', '0', 'x', hex[i >> 4], hex[i & 15], '>' };
 
-        b->byte_id[i] = char_id(b, byte_char((unsigned char)i));
+        b->byte_id[i] = char_id(b, unicode_byte_char((unsigned char)i));
         b->fallback[i] = vocab_find(&b->vocab, name, sizeof(name));
         if (b->byte_id[i] < 0)
             b->all_bytes = false;

@@ -291,3 +291,15 @@ size_t unicode_check(const char *text, size_t n)
     }
     return (size_t)(p - (const unsigned char *)text);
 }
+
+uint32_t unicode_byte_char(unsigned char b)
+{
+    uint32_t n = 0;
+
+    if ((b >= 33 && b <= 126) || (b >= 161 && b != 173))
+        return b;
+    for (unsigned i = 0; i < b; i++)
+        if (!((i >= 33 && i <= 126) || (i >= 161 && i != 173)))
+            n++;
+    return 256 + n;
+}

@@ -56,4 +56,7 @@ size_t unicode_encode(uint32_t cp, char p[4]);
 /* Offset of the first byte that is no valid UTF-8; n when all is valid. */
 size_t unicode_check(const char *text, size_t n);
 
+/* What a byte is called in the ByteLevel alphabet, a code point. */
+uint32_t unicode_byte_char(unsigned char b);
+
 #endif

@@ -1,0 +1,391 @@
+/* chat.c - see chat.h. */
+#include "generate/chat.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/io/json.h"
+#include "common/io/modeldir.h"
+
+enum { FILE_MAX = 4 << 20 };
+
+/* A form is a list of texts: %s the system's words, %u the user's, %b and %e the
+ * tokens that begin a text and end it. */
+struct family {
+    const char *name;
+    const char *marks[3]; /* all are in the template */
+    const char *without;  /* this is not; NULL: any */
+    const char *system; /* put first where there is a system; NULL: not taken */
+    const char *turn;   /* of the user, up to the model's */
+    const char *end;
+    bool trims; /* blanks around what is said */
+};
+
+/* The first whose marks are there.  Sources: the templates that the models
+ * named here are published with. */
+static const struct family families[] = {
+    /* Llama 3 */
+    { "Llama 3",
+      { "<|start_header_id|>", "<|eot_id|>" },
+      NULL,
+      "<|start_header_id|>system<|end_header_id|>\n\n%s<|eot_id|>",
+      "<|start_header_id|>user<|end_header_id|>\n\n%u<|eot_id|>"
+      "<|start_header_id|>assistant<|end_header_id|>\n\n",
+      "<|eot_id|>",
+      true },
+    /* Qwen 2 to 3, Yi, SmolLM, many that others have tuned */
+    { "ChatML",
+      { "<|im_start|>", "<|im_end|>" },
+      NULL,
+      "<|im_start|>system\n%s<|im_end|>\n",
+      "<|im_start|>user\n%u<|im_end|>\n<|im_start|>assistant\n",
+      "<|im_end|>",
+      false },
+    /* DeepSeek V2.5, V3, R1 */
+    { "DeepSeek",
+      { "<｜User｜>", "<｜Assistant｜>" },
+      NULL,
+      "%s",
+      "<｜User｜>%u<｜Assistant｜>",
+      NULL,
+      false },
+    /* DeepSeek V2 */
+    { "DeepSeek V2",
+      { "User: ", "Assistant: ", "Assistant:" },
+      "[INST]",
+      "%s\n\n",
+      "User: %u\n\nAssistant:",
+      NULL,
+      false },
+    /* GLM-4, 4.5 */
+    { "GLM",
+      { "[gMASK]<sop>", "<|user|>", "<|assistant|>" },
+      NULL,
+      "<|system|>\n%s",
+      "<|user|>\n%u<|assistant|>",
+      "<|user|>",
+      false },
+    /* Llama 2 */
+    { "Llama 2",
+      { "[INST]", "<<SYS>>" },
+      NULL,
+      NULL,
+      "[INST] %u [/INST]",
+      NULL,
+      true },
+    /* Mistral, Mixtral: with or without blanks, as the template says */
+    { "Mistral", { "[INST]", "[/INST]" }, NULL, NULL, NULL, NULL, false },
+    /* Zephyr, TinyLlama */
+    { "Zephyr",
+      { "<|user|>\n", "<|assistant|>", "eos_token" },
+      NULL,
+      "<|system|>\n%s%e\n",
+      "<|user|>\n%u%e\n<|assistant|>\n",
+      NULL,
+      false },
+};
+
+struct chat {
+    const struct family *of;
+    char *text; /* the template, newlines as such */
+    char *bos, *eos;
+    bool begins;  /* with bos */
+    char *system; /* the template's own; NULL: none */
+};
+
+static bool has(const struct chat *c, const char *mark)
+{
+    return strstr(c->text, mark);
+}
+
+/* ---- reading ---- */
+
+/* Escaped newlines of Jinja's strings become newlines. */
+static void unescape(char *s)
+{
+    char *to = s;
+
+    for (; *s; s++)
+        if (s[0] == '\\' && s[1] == 'n') {
+            *to++ = '\n';
+            s++;
+        } else {
+            *to++ = *s;
+        }
+    *to = 0;
+}
+
+static int copy(char **to, const char *s, struct err *e)
+{
+    *to = mem_text(s, strlen(s), "chat template", e);
+    return *to ? 0 : e->code;
+}
+
+/* "bos_token": "<s>", or {"content": "<s>", ...}; null: none. */
+static int read_token(char **to, const struct json *root, const char *key,
+                      struct err *e)
+{
+    const struct json *v = json_get(root, key);
+    const char *s;
+
+    if (!json_string(v, &s) && !json_string(json_get(v, "content"), &s))
+        return 0;
+    return copy(to, s, e);
+}
+
+/* The template, or the one called default of several. */
+static int read_template(struct chat *c, const struct json *v, struct err *e)
+{
+    const char *s, *name;
+
+    if (json_string(v, &s))
+        return copy(&c->text, s, e);
+    for (const struct json *i = json_first(v); i && !c->text; i = json_after(i))
+        if (json_string(json_get(i, "name"), &name) &&
+            !strcmp(name, "default") &&
+            json_string(json_get(i, "template"), &s))
+            return copy(&c->text, s, e);
+    return 0;
+}
+
+static int read_config(struct chat *c, const struct modeldir *d, struct err *e)
+{
+    struct json_doc *doc;
+    char *text;
+    size_t len;
+    int rc;
+
+    if (!modeldir_has(d, "tokenizer_config.json"))
+        return 0;
+    if (modeldir_slurp(d, "tokenizer_config.json", FILE_MAX, &text, &len, e) <
+        0)
+        return e->code;
+    rc = json_parse(&doc, text, len, "'tokenizer_config.json'", e);
+    free(text);
+    if (rc < 0)
+        return rc;
+    rc = read_token(&c->bos, json_root(doc), "bos_token", e);
+    if (!rc)
+        rc = read_token(&c->eos, json_root(doc), "eos_token", e);
+    if (!rc && !c->text)
+        rc = read_template(c, json_get(json_root(doc), "chat_template"), e);
+    json_free(doc);
+    return rc;
+}
+
+static int read_files(struct chat *c, const char *model, struct err *e)
+{
+    struct modeldir d;
+    size_t len;
+    int rc = 0;
+
+    if (modeldir_open(&d, model, e) < 0)
+        return e->code;
+    if (modeldir_has(&d, "chat_template.jinja"))
+        rc = modeldir_slurp(&d, "chat_template.jinja", FILE_MAX, &c->text, &len,
+                            e);
+    if (!rc)
+        rc = read_config(c, &d, e);
+    modeldir_close(&d);
+    return rc;
+}
+
+/* ---- which family ---- */
+
+static bool is_of(const struct chat *c, const struct family *f)
+{
+    for (size_t i = 0; i < ARRAY_LEN(f->marks); i++)
+        if (f->marks[i] && !has(c, f->marks[i]))
+            return false;
+    return !f->without || !has(c, f->without);
+}
+
+/* What a template of ChatML says where there is no system: the words between the
+ * marks, if they are a text and no program. */
+static int own_system(struct chat *c, struct err *e)
+{
+    static const char begin[] = "<|im_start|>system\n";
+
+    for (const char *p = c->text; (p = strstr(p, begin)); p++) {
+        const char *from = p + sizeof(begin) - 1;
+        const char *end = strstr(from, "<|im_end|>");
+        size_t n = end ? (size_t)(end - from) : 0;
+
+        if (!n || strcspn(from, "'\"{}") < n)
+            continue;
+        c->system = mem_text(from, n, "chat template", e);
+        return c->system ? 0 : e->code;
+    }
+    return 0;
+}
+
+static int find_family(struct chat *c, const char *model, struct err *e)
+{
+    for (size_t i = 0; i < ARRAY_LEN(families) && !c->of; i++)
+        if (is_of(c, &families[i]))
+            c->of = &families[i];
+    if (!c->of)
+        return err_set(e, E_CONFIG,
+                       "'%.200s': its chat template is of no family that is "
+                       "known (Llama 2, 3, ChatML, DeepSeek, GLM, Mistral, "
+                       "Zephyr); --raw goes on with the text as it is",
+                       model);
+    c->begins = c->bos && has(c, "bos_token");
+    return !strcmp(c->of->name, "ChatML") ? own_system(c, e) : 0;
+}
+
+int chat_open(struct chat **out, const char *model, struct err *e)
+{
+    struct chat *c = mem_zero(1, sizeof(*c), "chat template", e);
+    int rc = c ? read_files(c, model, e) : e->code;
+
+    *out = NULL;
+    if (!rc && c->text) {
+        unescape(c->text);
+        rc = find_family(c, model, e);
+    }
+    if (rc < 0 || !c->text) {
+        chat_close(c);
+        return rc;
+    }
+    *out = c;
+    return 0;
+}
+
+void chat_close(struct chat *c)
+{
+    if (!c)
+        return;
+    free(c->text);
+    free(c->bos);
+    free(c->eos);
+    free(c->system);
+    free(c);
+}
+
+const char *chat_end(const struct chat *c)
+{
+    return c->of->end;
+}
+
+/* ---- writing ---- */
+
+struct words {
+    const char *p;
+    size_t n;
+};
+
+static struct words trimmed(const struct chat *c, const char *p, size_t n)
+{
+    static const char blanks[] = " \t\n\r\f\v";
+
+    while (c->of->trims && n && memchr(blanks, *p, sizeof(blanks) - 1))
+        p++, n--;
+    while (c->of->trims && n && memchr(blanks, p[n - 1], sizeof(blanks) - 1))
+        n--;
+    return (struct words){ p, n };
+}
+
+static int add(struct text *out, const char *s, struct err *e)
+{
+    return text_add(out, s, strlen(s), e);
+}
+
+static int put(const struct chat *c, const char *form, struct words w,
+               struct text *out, struct err *e)
+{
+    int rc = 0;
+
+    for (const char *p = form; *p && !rc; p++)
+        if (*p != '%')
+            rc = text_add(out, p, 1, e);
+        else if (*++p == 'e')
+            rc = c->eos ? add(out, c->eos, e) : 0;
+        else
+            rc = text_add(out, w.p, w.n, e);
+    return rc;
+}
+
+/* Llama 3.1 and later begin with dates; that of a template that asks for today's
+ * is the one it falls back to, so that equal prompts are equal every day. */
+static int put_dates(const struct chat *c, struct words s, struct text *out,
+                     struct err *e)
+{
+    static const char dates[] = "Cutting Knowledge Date: December 2023\n"
+                                "Today Date: 26 Jul 2024\n\n";
+    struct text t = { 0 };
+    int rc = add(&t, dates, e);
+
+    if (!rc)
+        rc = text_add(&t, s.p, s.n, e);
+    if (!rc)
+        rc = put(c, c->of->system, (struct words){ t.p, t.len }, out, e);
+    free(t.p);
+    return rc;
+}
+
+static int put_system(const struct chat *c, const char *system,
+                      struct text *out, struct err *e)
+{
+    const char *s = system ? system : c->system ? c->system : "";
+    struct words w = trimmed(c, s, strlen(s));
+
+    if (has(c, "Cutting Knowledge Date") && c->of->system && c->of->trims)
+        return put_dates(c, w, out, e);
+    if (!system && !c->system)
+        return 0;
+    if (!c->of->system)
+        return err_set(e, E_CONFIG,
+                       "a system's words in a template of %s are not "
+                       "supported",
+                       c->of->name);
+    return put(c, c->of->system, w, out, e);
+}
+
+/* Blanks around [INST] and [/INST] are those of the template's texts. */
+static int put_mistral(const struct chat *c, struct words u, struct text *out,
+                       struct err *e)
+{
+    bool before = has(c, "[INST] '") || has(c, "[INST] \"");
+    bool after = has(c, "' [/INST]") || has(c, "\" [/INST]");
+
+    if (put(c, before ? "[INST] %u" : "[INST]%u", u, out, e) < 0)
+        return e->code;
+    return add(out, after ? " [/INST]" : "[/INST]", e);
+}
+
+/* Templates of models that think let them begin with it. */
+static int put_thinking(const struct chat *c, struct text *out, struct err *e)
+{
+    static const char *const begins[][2] = {
+        { "<|im_start|>assistant\n<think>\n'", "<think>\n" },
+        { "<|im_start|>assistant\n<think>\n\"", "<think>\n" },
+        { "<｜Assistant｜><think>\n", "<think>\n" },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(begins); i++)
+        if (has(c, begins[i][0]))
+            return add(out, begins[i][1], e);
+    /* DeepSeek V3.1 thinks where it is asked to */
+    if (!strcmp(c->of->name, "DeepSeek") && has(c, "not thinking") &&
+        has(c, "</think>"))
+        return add(out, "</think>", e);
+    return 0;
+}
+
+int chat_prompt(const struct chat *c, const char *system, const char *user,
+                size_t len, struct text *out, struct err *e)
+{
+    struct words u = trimmed(c, user, len);
+    bool glm = !strcmp(c->of->name, "GLM");
+    int rc = c->begins ? add(out, c->bos, e) : 0;
+
+    if (!rc && glm)
+        rc = add(out, "[gMASK]<sop>", e);
+    if (!rc)
+        rc = put_system(c, system, out, e);
+    if (!rc)
+        rc = c->of->turn ? put(c, c->of->turn, u, out, e) :
+                           put_mistral(c, u, out, e);
+    return rc ? rc : put_thinking(c, out, e);
+}

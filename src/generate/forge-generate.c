@@ -1,0 +1,229 @@
+/* forge-generate - text from a checkpoint, original or 4-bit.
+ *
+ * Prompts in, text out as it comes.  See forge-generate(1). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cli/tool.h"
+#include "common/io/json.h"
+#include "generate/speak.h"
+#include "tokenizer/tokenizer.h"
+
+enum { DTYPE_BF16, DTYPE_F32 };
+
+struct settings {
+    struct tool tool;
+    int greedy, raw, lines, json, dtype;
+    int64_t tokens, top_k, seed; /* top_k and seed: -1 not given */
+    double temperature, top_p;   /* 0: not given */
+    const char *system, *model, *prompt;
+};
+
+static void parse(struct settings *s, int argc, char **argv)
+{
+    const struct opt table[] = {
+        { OPT_INT, 'n', "tokens", "N", "make at most N tokens of a text [128]",
+          &s->tokens, 1, 1 << 30, false },
+        { OPT_FLAG, 0, "greedy", NULL, "the likeliest token each time",
+          &s->greedy, 0, 0, false },
+        { OPT_FLOAT, 0, "temperature", "X",
+          "sample, logits divided by X [the model's, or 1]", &s->temperature,
+          1e-3, 1e3, false },
+        { OPT_FLOAT, 0, "top-p", "P",
+          "sample from the likeliest that come to P [the model's, or 1]",
+          &s->top_p, 1e-6, 1, false },
+        { OPT_INT, 0, "top-k", "N",
+          "sample from the N likeliest, 0 = all [the model's, or 50]",
+          &s->top_k, 0, 1 << 30, false },
+        { OPT_INT, 0, "seed", "N", "sample other tokens for another N [0]",
+          &s->seed, 0, 9e15, false },
+        { OPT_FLAG, 0, "raw", NULL, "the text as it is: no chat template",
+          &s->raw, 0, 0, false },
+        { OPT_STR, 0, "system", "TEXT", "the system's words in a chat template",
+          &s->system, 0, 0, false },
+        { OPT_FLAG, 0, "lines", NULL, "each line of the input is a prompt",
+          &s->lines, 0, 0, false },
+        { OPT_FLAG, 0, "json", NULL, "a line of JSON for each prompt", &s->json,
+          0, 0, true },
+        { OPT_CHOICE, 0, "dtype", "bf16|f32", "compute in [bf16]", &s->dtype, 0,
+          0, false },
+        TOOL_COMMON(&s->tool),
+        TOOL_END,
+    };
+    int i =
+        opt_parse(argc, argv, "[option...] MODEL [PROMPT]",
+                  "Let a checkpoint go on with a text, or answer it.", table);
+
+    if (argc - i < 1 || argc - i > 2)
+        die(E_USAGE, "want MODEL and at most one PROMPT (try --help)");
+    s->model = argv[i];
+    s->prompt = argv[i + 1];
+    tool_apply(&s->tool);
+    if (s->greedy &&
+        (s->temperature > 0 || s->top_p > 0 || s->top_k >= 0 || s->seed >= 0))
+        die(E_USAGE, "--greedy draws nothing: --temperature, --top-p, --top-k "
+                     "and --seed are for sampling");
+    if (s->raw && s->system)
+        die(E_USAGE, "--system is for chat templates, --raw for none");
+    if (s->lines && s->prompt)
+        die(E_USAGE, "--lines is for prompts from the input");
+}
+
+/* As the model's files say, but for what was given. */
+static void set_sampler(const struct settings *s, struct speaker *p)
+{
+    bool given =
+        s->temperature > 0 || s->top_p > 0 || s->top_k >= 0 || s->seed >= 0;
+    const struct generate_settings *m = &p->settings;
+
+    p->sampler = (struct sampler){
+        .greedy = s->greedy || (!given && !m->sample),
+        .temperature = s->temperature > 0 ? s->temperature : m->temperature,
+        .top_p = s->top_p > 0 ? s->top_p : m->top_p,
+        .top_k = s->top_k >= 0 ? s->top_k : m->top_k,
+        .seed = s->seed >= 0 ? (uint64_t)s->seed : 0,
+    };
+}
+
+/* All that may be refused comes before the weights are read. */
+static int open_speaker(struct speaker *p, const struct settings *s,
+                        struct err *e)
+{
+    *p = (struct speaker){ .system = s->system, .tokens = s->tokens };
+    if (generate_settings_read(&p->settings, s->model, e) < 0 ||
+        (!s->raw && chat_open(&p->chat, s->model, e) < 0) ||
+        tokenizer_open(&p->tokenizer, s->model, e) < 0 ||
+        decoder_open(&p->decoder, s->model, false, e) < 0)
+        return e->code;
+    if (s->system && !p->chat)
+        return err_set(e, E_CONFIG, "'%s' has no chat template: no --system",
+                       s->model);
+    if (p->chat && chat_end(p->chat))
+        generate_settings_stop(&p->settings,
+                               decoder_id(p->decoder, chat_end(p->chat)));
+    set_sampler(s, p);
+    return generator_open(&p->generator, s->model,
+                          s->dtype == DTYPE_F32 ? DT_F32 : DT_BF16,
+                          s->tool.progress, e);
+}
+
+static void close_speaker(struct speaker *p)
+{
+    generator_close(p->generator);
+    tokenizer_close(p->tokenizer);
+    decoder_close(p->decoder);
+    chat_close(p->chat);
+    sampler_release(&p->sampler);
+}
+
+/* ---- output ---- */
+
+static int print(void *arg, const char *text, size_t n, struct err *e)
+{
+    (void)arg;
+    if (fwrite(text, 1, n, stdout) != n)
+        return err_set(e, E_IO, "cannot write '<stdout>':");
+    return flush_stdout(e);
+}
+
+static void write_ids(struct json_writer *w, const char *key,
+                      const struct token_ids *ids)
+{
+    jw_key(w, key);
+    jw_begin(w, '[');
+    for (size_t i = 0; i < ids->count; i++)
+        jw_int(w, ids->id[i]);
+    jw_end(w, '[');
+}
+
+static int print_json(struct speech *t, struct err *e)
+{
+    struct json_writer w;
+    int rc;
+
+    if (text_add(&t->text, "", 1, e) < 0) /* its end */
+        return e->code;
+    jw_init(&w, 0);
+    jw_begin(&w, '{');
+    jw_key(&w, "text");
+    jw_string(&w, t->text.p);
+    jw_key(&w, "finish");
+    jw_string(&w, t->stopped ? "stop" : "length");
+    write_ids(&w, "prompt_ids", &t->prompt);
+    write_ids(&w, "ids", &t->made);
+    jw_end(&w, '{');
+    rc = w.failed ? err_set(e, E_TEMP, "no memory for a line") :
+                    print(NULL, w.text, w.len, e);
+    free(w.text);
+    return rc;
+}
+
+/* 9 prompt tokens, 110 a second; 64 tokens, 51.3 a second */
+static void say_rates(const struct speech *t)
+{
+    double made = t->seconds > 0 ? (double)t->made.count / t->seconds : 0;
+    double read =
+        t->prompt_seconds > 0 ? (double)t->prompt.count / t->prompt_seconds : 0;
+
+    remark("%zu tokens of prompt, %.1f tokens/s; %zu tokens, %.1f tokens/s",
+           t->prompt.count, read, t->made.count, made);
+}
+
+static int answer(struct speaker *p, const struct settings *s,
+                  const char *prompt, size_t len, struct err *e)
+{
+    struct speech t;
+    int rc = speak(p, prompt, len, s->json ? NULL : print, NULL, &t, e);
+
+    if (!rc && s->json)
+        rc = print_json(&t, e);
+    if (!rc)
+        rc = print(NULL, "\n", 1, e);
+    if (!rc)
+        say_rates(&t);
+    speech_release(&t);
+    return rc;
+}
+
+/* ---- input ---- */
+
+/* A line of the input, or all of it, and none where there is none. */
+static int answer_input(struct speaker *p, const struct settings *s,
+                        struct err *e)
+{
+    char *text = NULL;
+    size_t cap = 0;
+    ssize_t n;
+    int rc = 0;
+
+    while (!rc &&
+           (n = getdelim(&text, &cap, s->lines ? '\n' : EOF, stdin)) > 0) {
+        if (s->lines && text[n - 1] == '\n')
+            n--;
+        if (n)
+            rc = answer(p, s, text, (size_t)n, e);
+    }
+    if (!rc && ferror(stdin))
+        rc = err_set(e, E_IO, "cannot read '<stdin>':");
+    free(text);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct settings s = { .tokens = 128, .top_k = -1, .seed = -1 };
+    struct speaker p;
+    struct err e;
+    int rc;
+
+    parse(&s, argc, argv);
+    if (open_speaker(&p, &s, &e) < 0)
+        die_err(&e);
+    rc = s.prompt ? answer(&p, &s, s.prompt, strlen(s.prompt), &e) :
+                    answer_input(&p, &s, &e);
+    if (rc < 0)
+        die_err(&e);
+    close_speaker(&p);
+    return 0;
+}

@@ -1,0 +1,184 @@
+/* generate.c - see generate.h. */
+#include "generate/generate.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "model/moe.h"
+
+enum { CHUNK = 512 /* tokens of a prompt that run together */ };
+
+struct generator {
+    struct model *m;
+    struct layer **layer;       /* [layers] */
+    struct mixture *mixture;    /* [layers], of those that have experts */
+    struct experts_kept **kept; /* [layers] */
+    struct head *head;
+    struct state state;
+    struct past *past;
+    int64_t room; /* tokens that past holds */
+    void *normed; /* [H] elements */
+    float *logits;
+};
+
+static int load_layer(struct generator *g, int64_t i, struct err *e)
+{
+    if (model_load_layer(g->m, i, POINT_IN, POINT_OUT, NULL, &g->layer[i], e) <
+        0)
+        return e->code;
+    if (!model_layer_experts(model_config(g->m), i))
+        return 0;
+    if (mixture_open(&g->mixture[i], g->m, i, CHUNK, "/tmp", e) < 0 ||
+        experts_load(g->m, i, &g->kept[i], e) < 0)
+        return e->code;
+    g->mixture[i].kept = g->kept[i];
+    return 0;
+}
+
+static int load(struct generator *g, int progress, struct err *e)
+{
+    const struct model_config *c = model_config(g->m);
+    size_t n = (size_t)c->n_layers;
+    struct progress p;
+    int rc = 0;
+
+    g->layer = mem_zero(n, sizeof(*g->layer), "layers", e);
+    g->mixture = mem_zero(n, sizeof(*g->mixture), "layers", e);
+    g->kept = mem_zero(n, sizeof(*g->kept), "layers", e);
+    g->normed = mem_zero((size_t)c->hidden_size, sizeof(float), "logits", e);
+    g->logits = mem_zero((size_t)c->vocab_size, sizeof(float), "logits", e);
+    if (!g->layer || !g->mixture || !g->kept || !g->normed || !g->logits)
+        return e->code;
+    progress_start(&p, progress, "layers", n);
+    for (int64_t i = 0; i < c->n_layers && !rc; i++) {
+        rc = load_layer(g, i, e);
+        progress_step(&p, NULL, 0);
+    }
+    if (rc < 0 || model_load_embedding(g->m, e) < 0 ||
+        model_load_head(g->m, &g->head, e) < 0)
+        return e->code;
+    progress_finish(&p, NULL);
+    return 0;
+}
+
+int generator_open(struct generator **out, const char *dir, enum dtype dtype,
+                   int progress, struct err *e)
+{
+    struct generator *g = mem_zero(1, sizeof(*g), "generator", e);
+
+    *out = NULL;
+    if (!g)
+        return e->code;
+    if (model_open(&g->m, dir, dtype, e) < 0 || load(g, progress, e) < 0) {
+        generator_close(g);
+        return e->code;
+    }
+    *out = g;
+    return 0;
+}
+
+void generator_close(struct generator *g)
+{
+    if (!g)
+        return;
+    for (int64_t i = 0; g->m && i < model_config(g->m)->n_layers; i++) {
+        if (g->layer)
+            layer_release(g->layer[i]);
+        if (g->mixture && g->mixture[i].m)
+            mixture_close(&g->mixture[i]);
+        if (g->kept)
+            experts_release(g->kept[i]);
+    }
+    free(g->layer);
+    free(g->mixture);
+    free(g->kept);
+    head_release(g->head);
+    state_release(&g->state);
+    past_release(g->past);
+    free(g->normed);
+    free(g->logits);
+    model_close(g->m);
+    free(g);
+}
+
+const struct model_config *generator_config(const struct generator *g)
+{
+    return model_config(g->m);
+}
+
+int generator_begin(struct generator *g, int64_t tokens, struct err *e)
+{
+    if (g->past && tokens <= g->room) {
+        past_clear(g->past);
+        return 0;
+    }
+    past_release(g->past);
+    g->past = NULL;
+    if (past_create(&g->past, g->m, tokens, e) < 0)
+        return e->code;
+    g->room = tokens;
+    return 0;
+}
+
+static int run_layer(struct generator *g, int64_t i, struct err *e)
+{
+    struct mixture *x = g->kept[i] ? &g->mixture[i] : NULL;
+    struct state *s = &g->state;
+
+    s->at = POINT_IN;
+    if (x) {
+        mixture_again(x, s->rows);
+        if (layer_run(g->layer[i], s, POINT_MLP_IN, NULL, e) < 0 ||
+            mixture_take(x, s, 0, e) < 0)
+            return e->code;
+    }
+    if (layer_run(g->layer[i], s, POINT_OUT, NULL, e) < 0)
+        return e->code;
+    if (!x)
+        return 0;
+    if (mixture_run(x, NULL, NULL, NULL, e) < 0)
+        return e->code;
+    mixture_add(x, s->x, 0, s->rows);
+    return 0;
+}
+
+static int run_chunk(struct generator *g, const int32_t *ids, int64_t n,
+                     struct err *e)
+{
+    struct state *s = &g->state;
+
+    if (past_length(g->past) + n > g->room)
+        return err_set(e, E_BUG, "more tokens than were said");
+    if (state_prepare(s, g->m, POINT_IN, &n, 1, e) < 0)
+        return e->code;
+    s->past = g->past;
+    if (model_embed(g->m, ids, n, s->x, e) < 0)
+        return e->code;
+    for (int64_t i = 0; i < model_config(g->m)->n_layers; i++)
+        if (run_layer(g, i, e) < 0)
+            return e->code;
+    past_advance(g->past, n);
+    return 0;
+}
+
+int generator_feed(struct generator *g, const int32_t *ids, int64_t n,
+                   const float **logits, struct err *e)
+{
+    const struct model_config *c = model_config(g->m);
+
+    for (int64_t at = 0, part; at < n; at += part) {
+        part = n - at < CHUNK ? n - at : CHUNK;
+        if (run_chunk(g, ids + at, part, e) < 0)
+            return e->code;
+    }
+    head_norm(g->head, state_x(&g->state, g->state.rows - 1), 1, g->normed);
+    if (head_logits(g->head, g->normed, 1, 0, c->vocab_size, g->logits,
+                    c->vocab_size, e) < 0)
+        return e->code;
+    for (int64_t i = 0; i < c->vocab_size; i++)
+        if (!isfinite(g->logits[i]))
+            return err_set(e, E_DATA, "logits behind token %lld are not finite",
+                           (long long)past_length(g->past));
+    *logits = g->logits;
+    return 0;
+}

@@ -1,0 +1,106 @@
+/* speak.c - see speak.h. */
+#include "generate/speak.h"
+
+#include <stdlib.h>
+
+#include "tokenizer/tokenizer.h"
+
+static int add_ids(struct token_ids *to, const struct token_ids *from,
+                   struct err *e)
+{
+    return token_ids_add(to, from->id, from->count, e);
+}
+
+/* A template spells its special tokens out; a text gets those that the tokenizer
+ * puts in front. */
+static int encode(struct speaker *s, const char *prompt, size_t len,
+                  struct token_ids *ids, struct err *e)
+{
+    struct text t = { 0 };
+    int rc;
+
+    if (!s->chat)
+        return add_ids(ids, tokenizer_prefix(s->tokenizer), e) < 0 ?
+                   e->code :
+                   tokenizer_encode(s->tokenizer, prompt, len, ids, e);
+    rc = chat_prompt(s->chat, s->system, prompt, len, &t, e);
+    if (!rc)
+        rc = tokenizer_encode(s->tokenizer, t.p, t.len, ids, e);
+    free(t.p);
+    return rc;
+}
+
+struct voice {
+    int (*out)(void *arg, const char *text, size_t n, struct err *e);
+    void *arg;
+};
+
+/* What text has from `at` on. */
+static int say(const struct voice *v, const struct text *t, size_t at,
+               struct err *e)
+{
+    return v->out && t->len > at ? v->out(v->arg, t->p + at, t->len - at, e) :
+                                   0;
+}
+
+static int make_tokens(struct speaker *s, const struct voice *v,
+                       const float *logits, struct speech *to, struct err *e)
+{
+    const struct model_config *c = generator_config(s->generator);
+
+    for (int64_t n = 0; n < s->tokens; n++) {
+        size_t at = to->text.len;
+        int32_t id;
+
+        if (sampler_next(&s->sampler, logits, c->vocab_size, &id, e) < 0 ||
+            token_ids_add(&to->made, &id, 1, e) < 0)
+            return e->code;
+        to->stopped = generate_settings_stops(&s->settings, id);
+        if (to->stopped)
+            return 0;
+        if (decoder_add(s->decoder, id, &to->text, e) < 0 ||
+            say(v, &to->text, at, e) < 0)
+            return e->code;
+        if (n + 1 < s->tokens &&
+            generator_feed(s->generator, &id, 1, &logits, e) < 0)
+            return e->code;
+    }
+    return 0;
+}
+
+int speak(struct speaker *s, const char *prompt, size_t len,
+          int (*out)(void *arg, const char *text, size_t n, struct err *e),
+          void *arg, struct speech *to, struct err *e)
+{
+    const struct voice v = { out, arg };
+    double start = seconds_now();
+    const float *logits;
+    size_t at;
+
+    *to = (struct speech){ 0 };
+    if (encode(s, prompt, len, &to->prompt, e) < 0)
+        return e->code;
+    if (!to->prompt.count)
+        return err_set(e, E_DATA, "a prompt without a token");
+    if (generator_begin(s->generator, (int64_t)to->prompt.count + s->tokens,
+                        e) < 0 ||
+        generator_feed(s->generator, to->prompt.id, (int64_t)to->prompt.count,
+                       &logits, e) < 0)
+        return e->code;
+    to->prompt_seconds = seconds_now() - start;
+    if (make_tokens(s, &v, logits, to, e) < 0)
+        return e->code;
+    to->seconds = seconds_now() - start - to->prompt_seconds;
+    at = to->text.len;
+    return decoder_end(s->decoder, &to->text, e) < 0 ?
+               e->code :
+               say(&v, &to->text, at, e);
+}
+
+void speech_release(struct speech *s)
+{
+    free(s->prompt.id);
+    free(s->made.id);
+    free(s->text.p);
+    *s = (struct speech){ 0 };
+}
