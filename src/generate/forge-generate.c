@@ -134,7 +134,7 @@ static void write_ids(struct json_writer *w, const char *key,
     jw_begin(w, '[');
     for (size_t i = 0; i < ids->count; i++)
         jw_int(w, ids->id[i]);
-    jw_end(w, '[');
+    jw_end(w, ']');
 }
 
 static int print_json(struct speech *t, struct err *e)
@@ -142,17 +142,15 @@ static int print_json(struct speech *t, struct err *e)
     struct json_writer w;
     int rc;
 
-    if (text_add(&t->text, "", 1, e) < 0) /* its end */
-        return e->code;
     jw_init(&w, 0);
     jw_begin(&w, '{');
     jw_key(&w, "text");
-    jw_string(&w, t->text.p);
+    jw_text(&w, t->text.p, t->text.len);
     jw_key(&w, "finish");
     jw_string(&w, t->stopped ? "stop" : "length");
     write_ids(&w, "prompt_ids", &t->prompt);
     write_ids(&w, "ids", &t->made);
-    jw_end(&w, '{');
+    jw_end(&w, '}');
     rc = w.failed ? err_set(e, E_TEMP, "no memory for a line") :
                     print(NULL, w.text, w.len, e);
     free(w.text);

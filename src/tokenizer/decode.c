@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 
 #include "common/io/modeldir.h"
+#include "tokenizer/normalize.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/vocab.h"
 
@@ -383,9 +384,26 @@ static int set_piece(struct decoder *d, int64_t id, const char *text,
     return 0;
 }
 
+/* An added token's text: as the normalizer makes it, where it is one that is
+ * found in normalized text. */
+static int added_text(struct decoder *d, const struct json *token,
+                      const char *content, struct normalizer *n, struct err *e)
+{
+    const char *text = content;
+    size_t len = strlen(content);
+    bool normalized = false;
+
+    (void)!json_bool(json_get(token, "normalized"), &normalized);
+    if (normalized && normalizer_apply(n, content, len, &text, &len, e) < 0)
+        return e->code;
+    d->added[d->n_added] = mem_text(text, len, where, e);
+    return d->added[d->n_added] ? 0 : e->code;
+}
+
 /* Ids as tokenizer/added.h has them. */
 static int read_added(struct decoder *d, const struct json *list,
-                      const char *what, struct err *e)
+                      struct normalizer *normalizer, const char *what,
+                      struct err *e)
 {
     size_t n = json_count(list);
     int64_t next = (int64_t)d->vocab.count;
@@ -408,8 +426,7 @@ static int read_added(struct decoder *d, const struct json *list,
         id = decoder_id(d, content); /* of the vocabulary, or there already */
         if (id < 0)
             id = next++;
-        d->added[d->n_added] = mem_text(content, strlen(content), where, e);
-        if (!d->added[d->n_added])
+        if (added_text(d, i, content, normalizer, e) < 0)
             return e->code;
         d->added_id[d->n_added] = (int32_t)id;
         if (set_piece(d, id, d->added[d->n_added++], special, e) < 0)
@@ -422,6 +439,8 @@ static int load(struct decoder *d, const struct json *root, const char *what,
                 struct err *e)
 {
     const struct json *v = json_get(root, "decoder");
+    struct normalizer *n;
+    int rc;
 
     if (v && json_type(v) != JSON_NULL) {
         if (read_step(d, v, what, e) < 0)
@@ -436,7 +455,11 @@ static int load(struct decoder *d, const struct json *root, const char *what,
         if (set_piece(d, d->vocab.token[i].id, d->vocab.token[i].text, false,
                       e) < 0)
             return e->code;
-    return read_added(d, json_get(root, "added_tokens"), what, e);
+    if (normalizer_open(&n, json_get(root, "normalizer"), what, e) < 0)
+        return e->code;
+    rc = read_added(d, json_get(root, "added_tokens"), n, what, e);
+    normalizer_close(n);
+    return rc;
 }
 
 int decoder_parse(struct decoder **out, const char *json, size_t len,

@@ -62,6 +62,8 @@ void jw_begin(struct json_writer *w, char bracket); /* '{' or '[' */
 void jw_end(struct json_writer *w, char bracket);   /* '}' or ']' */
 void jw_key(struct json_writer *w, const char *key);
 void jw_string(struct json_writer *w, const char *s);
+/* n bytes, NULs among them. */
+void jw_text(struct json_writer *w, const char *s, size_t n);
 void jw_int(struct json_writer *w, int64_t v);
 void jw_number(struct json_writer *w, double v); /* shortest that reads back */
 void jw_bool(struct json_writer *w, bool v);

@@ -79,9 +79,9 @@ void jw_end(struct json_writer *w, char bracket)
 }
 
 /* What is no valid UTF-8 (a file name may be that) becomes U+FFFD. */
-static void put_string(struct json_writer *w, const char *s)
+static void put_string(struct json_writer *w, const char *s, size_t len)
 {
-    const unsigned char *p = (const unsigned char *)s, *end = p + strlen(s);
+    const unsigned char *p = (const unsigned char *)s, *end = p + len;
 
     put(w, "\"", 1);
     while (p < end) {
@@ -110,15 +110,20 @@ static void put_string(struct json_writer *w, const char *s)
 void jw_key(struct json_writer *w, const char *key)
 {
     before(w);
-    put_string(w, key);
+    put_string(w, key, strlen(key));
     put_text(w, w->indent ? ": " : ":");
     w->after_key = true;
 }
 
 void jw_string(struct json_writer *w, const char *s)
 {
+    jw_text(w, s, strlen(s));
+}
+
+void jw_text(struct json_writer *w, const char *s, size_t n)
+{
     before(w);
-    put_string(w, s);
+    put_string(w, s, n);
 }
 
 void jw_int(struct json_writer *w, int64_t v)
