@@ -1,0 +1,138 @@
+#!/usr/bin/env bats
+# forge-generate(1): prompts in, text out.  Tokens, texts of ids and templates are
+# compared with transformers in tests/interop.
+
+bats_require_minimum_version 1.5.0
+load ../helper/fail_each
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || return 1
+    M=$FORGE_TREE/examples/llama-4m
+    P='The old man looked at the sea and'
+}
+
+# A copy of the example with this chat template.
+with_template() {
+    cp -r "$M" "$1"
+    jq --arg t "$2" '. + {chat_template: $t}' "$M/tokenizer_config.json" >"$1/tokenizer_config.json"
+}
+
+@test "greedy tokens are those of transformers" {
+    run -0 --separate-stderr forge-generate --greedy --dtype f32 --tokens 24 --json "$M" "$P"
+    # AutoModelForCausalLM.generate(do_sample=False), transformers 5.23, float32, eager
+    [ "$(jq -c .ids <<<"$output")" = "[263,737,450,14,416,326,261,619,283,468,946,14,276,261,619,271,277,273,263,737,450,377,14,276]" ]
+    [ "$(jq -c .prompt_ids <<<"$output")" = "[$(forge-tokens --ids "$M" <<<"$P" | tr ' ' ,)]" ] ||
+        [ "$(jq -c .prompt_ids <<<"$output")" = "[$(printf %s "$P" | forge-tokens --ids "$M" | tr ' ' ,)]" ]
+    [ "$(jq -r .finish <<<"$output")" = length ]
+    [[ $stderr == *" tokens of prompt, "*" tokens/s; 24 tokens, "*" tokens/s" ]]
+}
+
+@test "the text is that of the tokens, from operand and input alike" {
+    forge-generate -q --greedy --dtype f32 --tokens 24 "$M" "$P" >a
+    printf %s "$P" | forge-generate -q --greedy --dtype f32 --tokens 24 "$M" >b
+    cmp a b
+    forge-generate -q --greedy --dtype f32 --tokens 24 --json "$M" "$P" | jq -r .text >c
+    cmp a c
+    forge-generate -q --greedy --dtype f32 --tokens 24 --json "$M" "$P" | jq -r '.ids | map(tostring) | join(" ")' |
+        decode "$M" none | jq -r . >d
+    cmp a d
+}
+
+@test "lines are prompts, each with an answer of its own" {
+    printf 'The sea\n\n%s\n' "$P" | forge-generate -q --lines --greedy --tokens 8 --json "$M" >lines
+    [ "$(wc -l <lines)" = 2 ]
+    forge-generate -q --greedy --tokens 8 --json "$M" "$P" >alone
+    cmp <(tail -n 1 lines) alone
+    run -0 forge-generate -q "$M" </dev/null
+    [ -z "$output" ]
+}
+
+@test "seeds draw tokens: equal ones equal tokens" {
+    forge-generate -q --tokens 40 --temperature 1 --json "$M" "$P" >a
+    forge-generate -q --tokens 40 --temperature 1 --seed 0 --json -j 1 "$M" "$P" >b
+    cmp a b
+    forge-generate -q --tokens 40 --temperature 1 --seed 1 --json "$M" "$P" >c
+    ! cmp -s a c
+    # the likeliest alone, by each way to say it, is greedy
+    forge-generate -q --tokens 40 --greedy --json "$M" "$P" >g
+    forge-generate -q --tokens 40 --top-k 1 --seed 9 --json "$M" "$P" | cmp - g
+    forge-generate -q --tokens 40 --top-p 1e-6 --json "$M" "$P" | cmp - g
+    forge-generate -q --tokens 40 --temperature 0.001 --json "$M" "$P" | cmp - g
+}
+
+@test "a 4-bit checkpoint speaks, the same in every layout" {
+    forge-weights "$M" | forge-grid | forge-solve >codes
+    for l in compressed-tensors awq gptq gptq_v2; do
+        forge-pack --layout $l <codes | forge-shard --from "$M" $l
+        forge-generate -q --greedy --dtype f32 --tokens 40 --json $l "$P" >$l.json
+        cmp compressed-tensors.json $l.json
+    done
+    # as the same weights in floats do
+    forge-weights --dequantize awq | forge-shard --from "$M" floats
+    forge-generate -q --greedy --dtype f32 --tokens 40 --json floats "$P" | cmp - awq.json
+}
+
+@test "levels of CPU and numbers of threads do not change greedy tokens" {
+    forge-generate -q --greedy --dtype f32 --tokens 20 --json "$M" "$P" >a
+    for c in plain avx2 avx512; do
+        FORGE_CPU=$c forge-ls --version >/dev/null 2>&1 || continue
+        FORGE_CPU=$c forge-generate -q -j 1 --greedy --dtype f32 --tokens 20 --json "$M" "$P" | cmp - a
+    done
+}
+
+@test "a chat template is applied, and left out with --raw" {
+    with_template chat "{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>{% endfor %}"
+    run -0 --separate-stderr forge-generate --tokens 1 --json chat hello
+    want=$(printf '<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n' | forge-tokens --ids "$M")
+    bos=$(forge-tokens --ids "$M" <<<x | cut -d ' ' -f 1)
+    [ "$(jq -r '.prompt_ids | map(tostring) | join(" ")' <<<"$output")" = "${want#"$bos "}" ]
+    run -0 --separate-stderr forge-generate --tokens 1 --json --system 'Be brief.' chat hello
+    want=$(printf '<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n' | forge-tokens --ids "$M")
+    [ "$(jq -r '.prompt_ids | map(tostring) | join(" ")' <<<"$output")" = "${want#"$bos "}" ]
+    forge-generate -q --raw --greedy --tokens 5 --json chat hello >a
+    forge-generate -q --greedy --tokens 5 --json "$M" hello | cmp - a
+}
+
+@test "a template of no known family is refused before a weight is read" {
+    with_template odd '{{ "<<" + messages[0].content + ">>" }}'
+    rm odd/model.safetensors
+    run -78 --separate-stderr forge-generate odd hello
+    [ "${#stderr_lines[@]}" = 1 ]
+    [[ $stderr == *"'odd': its chat template is of no family that is known"*"--raw"* ]]
+    run -78 --separate-stderr forge-generate --system x "$M" hello
+    [[ $stderr == *"has no chat template"* ]]
+}
+
+@test "a text ends where the model's files say" {
+    id=$(forge-generate -q --greedy --tokens 3 --json "$M" "$P" | jq '.ids[2]')
+    cp -r "$M" stops
+    jq --argjson id "$id" '. + {eos_token_id: [7, $id]}' "$M/generation_config.json" >stops/generation_config.json
+    forge-generate -q --greedy --tokens 50 --json stops "$P" >a
+    [ "$(jq -r .finish <a)" = stop ]
+    [ "$(jq '.ids | length' <a)" = 3 ]
+    [ "$(jq '.ids[2]' <a)" = "$id" ]
+}
+
+@test "wrong use is one line and 64; a wrong prompt 65; no model 66; no room 74" {
+    for o in "--greedy --seed 1" "--raw --system x" "--tokens 0" "--top-p 0" "--lines"; do
+        # shellcheck disable=SC2086
+        run -64 --separate-stderr forge-generate $o "$M" x
+        [ "${#stderr_lines[@]}" = 1 ]
+    done
+    run -64 forge-generate
+    run -65 --separate-stderr forge-generate -q "$M" $'a\xff'
+    [[ $stderr == *"byte 1 is not valid UTF-8"* ]]
+    run -66 forge-generate nowhere x
+    run -74 --separate-stderr bash -c "forge-generate -q '$M' x >/dev/full"
+    [ "${#stderr_lines[@]}" = 1 ]
+}
+
+@test "whichever allocation fails" {
+    fail_each malloc 75 forge-generate -q --tokens 2 "$M" x
+}
+
+@test "forge generate is this tool" {
+    forge generate -q --greedy --tokens 5 "$M" "$P" >a
+    forge-generate -q --greedy --tokens 5 "$M" "$P" | cmp - a
+}
