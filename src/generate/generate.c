@@ -138,8 +138,7 @@ static int run_layer(struct generator *g, int64_t i, struct err *e)
         return 0;
     if (mixture_run(x, NULL, NULL, NULL, e) < 0)
         return e->code;
-    mixture_add(x, s->x, 0, s->rows);
-    return 0;
+    return mixture_add(x, s->x, 0, s->rows, e);
 }
 
 static int run_chunk(struct generator *g, const int32_t *ids, int64_t n,
@@ -171,8 +170,9 @@ int generator_feed(struct generator *g, const int32_t *ids, int64_t n,
         if (run_chunk(g, ids + at, part, e) < 0)
             return e->code;
     }
-    head_norm(g->head, state_x(&g->state, g->state.rows - 1), 1, g->normed);
-    if (head_logits(g->head, g->normed, 1, 0, c->vocab_size, g->logits,
+    if (head_norm(g->head, state_x(&g->state, g->state.rows - 1), 1, g->normed,
+                  e) < 0 ||
+        head_logits(g->head, g->normed, 1, 0, c->vocab_size, g->logits,
                     c->vocab_size, e) < 0)
         return e->code;
     for (int64_t i = 0; i < c->vocab_size; i++)

@@ -58,7 +58,7 @@ void mixture_again(struct mixture *x, int64_t tokens)
     const struct model_config *c = &x->m->config;
 
     x->routing.n = tokens;
-    memset(x->sum.p, 0, (size_t)(tokens * c->hidden_size) * sizeof(float));
+    memset(x->sum, 0, (size_t)(tokens * c->hidden_size) * sizeof(float));
     memset(x->routing.mass, 0,
            (size_t)c->moe.n_experts * sizeof(*x->routing.mass));
 }
