@@ -382,20 +382,19 @@ static int fake_add(struct cuda_context *c, enum dtype t, void *x,
     return model_add(&m, x, y, n, e);
 }
 
-static int fake_subtract(struct cuda_context *c, enum dtype t, void *to,
-                         const void *a, const void *b, const float *bias,
-                         int64_t rows, int64_t n, struct err *e)
+static int fake_subtract(struct cuda_context *c,
+                         const struct forward_difference *d, struct err *e)
 {
-    struct model m = host_model(t);
-    size_t bytes = bytes_of(t, rows, n);
+    struct model m = host_model(d->dtype);
+    size_t bytes = bytes_of(d->dtype, d->rows, d->n);
 
     (void)c;
-    if (must_own(to, bytes, "difference", e) < 0 ||
-        must_own(a, bytes, "minuend", e) < 0 ||
-        must_own(b, bytes, "subtrahend", e) < 0 ||
-        must_own(bias, bias ? (size_t)n * 4 : 0, "subtract", e) < 0)
+    if (must_own(d->to, bytes, "difference", e) < 0 ||
+        must_own(d->a, bytes, "minuend", e) < 0 ||
+        must_own(d->b, bytes, "subtrahend", e) < 0 ||
+        must_own(d->bias, d->bias ? (size_t)d->n * 4 : 0, "subtract", e) < 0)
         return e->code;
-    return model_subtract(&m, to, a, b, bias, rows, n, e);
+    return model_subtract(&m, d->to, d->a, d->b, d->bias, d->rows, d->n, e);
 }
 
 static int fake_gather(struct cuda_context *c, const struct forward_rows *r,
@@ -444,7 +443,7 @@ static int fake_scatter(struct cuda_context *c, const struct forward_rows *r,
 
 static int fake_owe(struct cuda_context *c, const struct forward_rows *r,
                     void *to, const void *from, const float *share,
-                    const void *there, const void *here, struct err *e)
+                    const void *reference, const void *own, struct err *e)
 {
     struct model m = host_model(r->dtype);
     struct expert_rows x = { .n = r->rows, .reference = from, .slot = r->slot };
@@ -453,7 +452,7 @@ static int fake_owe(struct cuda_context *c, const struct forward_rows *r,
     if (must_own(to, bytes_of(r->dtype, r->rows, r->n), "owe", e) < 0)
         return e->code;
     m.config.hidden_size = r->n;
-    return experts_owe(&m, &x, r->top_k, share, there, here, to, e);
+    return experts_owe(&m, &x, r->top_k, share, reference, own, to, e);
 }
 
 static int fake_finite(struct cuda_context *c, enum dtype t, const void *x,

@@ -10,7 +10,7 @@
 enum {
     DIMS = 512, /* of a head at most */
     WARP = 32,
-    TURNERS = 4,  /* warps of a block that turn heads */
+    ROTATORS = 4, /* warps of a block that rotate heads */
     THREADS = 128 /* of a block of the plain kernel, and its keys at a time */
 };
 
@@ -91,7 +91,7 @@ static int make_table(struct cuda_context *c, const struct forward_attend *a,
 
 /* ---- norms of heads, and rotation ---- */
 
-struct turn {
+struct rotation {
     void *x;
     int64_t row, head; /* strides */
     int heads, dim, at, rotary;
@@ -102,12 +102,12 @@ struct turn {
 };
 
 /* A warp a head of a row, in place: the row is in shared memory before any of it
- * is written.  Block: 32 x TURNERS threads, grid rows * heads / TURNERS. */
+ * is written.  Block: 32 x ROTATORS threads, grid rows * heads / ROTATORS. */
 template <class T>
-static __global__ void turn_kernel(struct turn t, int64_t all)
+static __global__ void rotate_kernel(struct rotation t, int64_t all)
 {
-    __shared__ float room[TURNERS][DIMS];
-    int64_t i = (int64_t)blockIdx.x * TURNERS + threadIdx.y;
+    __shared__ float room[ROTATORS][DIMS];
+    int64_t i = (int64_t)blockIdx.x * ROTATORS + threadIdx.y;
     float *x = room[threadIdx.y], sum = 0;
     int lane = threadIdx.x, half = t.rotary / 2;
     const float *cs;
@@ -147,25 +147,25 @@ static __global__ void turn_kernel(struct turn t, int64_t all)
 }
 
 template <class T>
-static int turn(struct cuda_context *c, const struct turn *t, int64_t rows,
-                struct err *e)
+static int rotate(struct cuda_context *c, const struct rotation *t,
+                  int64_t rows, struct err *e)
 {
-    int64_t all = rows * t->heads, blocks = (all + TURNERS - 1) / TURNERS;
+    int64_t all = rows * t->heads, blocks = (all + ROTATORS - 1) / ROTATORS;
 
-    turn_kernel<T>
-        <<<(unsigned)blocks, dim3(WARP, TURNERS), 0, c->stream>>>(*t, all);
+    rotate_kernel<T>
+        <<<(unsigned)blocks, dim3(WARP, ROTATORS), 0, c->stream>>>(*t, all);
     LAUNCHED();
     return 0;
 }
 
-static int turn_all(struct cuda_context *c, const struct forward_attend *a,
-                    const struct table *t, struct err *e)
+static int rotate_all(struct cuda_context *c, const struct forward_attend *a,
+                      const struct table *t, struct err *e)
 {
-    struct turn q = { (void *)a->q.p,  a->q.row,         a->q.head,
-                      (int)a->n_heads, (int)a->head_dim, (int)a->rotary_at,
-                      (int)a->rotary,  a->pairs,         a->q_norm,
-                      a->cs,           a->eps,           t->position };
-    struct turn k = q;
+    struct rotation q = { (void *)a->q.p,  a->q.row,         a->q.head,
+                          (int)a->n_heads, (int)a->head_dim, (int)a->rotary_at,
+                          (int)a->rotary,  a->pairs,         a->q_norm,
+                          a->cs,           a->eps,           t->position };
+    struct rotation k = q;
     int rc;
 
     k.norm = a->k_norm;
@@ -181,9 +181,9 @@ static int turn_all(struct cuda_context *c, const struct forward_attend *a,
         k.head = a->k.head;
         k.heads = (int)a->n_kv_heads;
     }
-    if ((rc = BY_DTYPE(a->dtype, turn, c, &q, a->rows, e)) < 0)
+    if ((rc = BY_DTYPE(a->dtype, rotate, c, &q, a->rows, e)) < 0)
         return rc;
-    return BY_DTYPE(a->dtype, turn, c, &k, a->rows, e);
+    return BY_DTYPE(a->dtype, rotate, c, &k, a->rows, e);
 }
 
 /* ---- any sizes ---- */
@@ -299,7 +299,7 @@ int forward_attend(struct cuda_context *c, const struct forward_attend *a,
     if (!a->rows)
         return 0;
     if ((rc = check(a, e)) < 0 || (rc = make_table(c, a, &t, e)) < 0 ||
-        (rc = turn_all(c, a, &t, e)) < 0)
+        (rc = rotate_all(c, a, &t, e)) < 0)
         return rc;
     k.dim = (int)a->head_dim;
     k.key_dim = (int)(a->head_dim - (a->tail.p ? a->tail_dim : 0));

@@ -280,23 +280,21 @@ static __global__ void __launch_bounds__(ROW)
 }
 
 template <class T>
-static int subtract_all(struct cuda_context *c, void *to, const void *a,
-                        const void *b, const float *bias, int64_t rows,
-                        int64_t n, struct err *e)
+static int subtract_all(struct cuda_context *c,
+                        const struct forward_difference *d, struct err *e)
 {
-    subtract_kernel<T><<<blocks_for(rows * n), ROW, 0, c->stream>>>(
-        (T *)to, (const T *)a, (const T *)b, bias, rows * n, n);
+    subtract_kernel<T><<<blocks_for(d->rows * d->n), ROW, 0, c->stream>>>(
+        (T *)d->to, (const T *)d->a, (const T *)d->b, d->bias, d->rows * d->n,
+        d->n);
     LAUNCHED();
     return 0;
 }
 
-static int forward_subtract(struct cuda_context *c, enum dtype t, void *to,
-                            const void *a, const void *b, const float *bias,
-                            int64_t rows, int64_t n, struct err *e)
+static int forward_subtract(struct cuda_context *c,
+                            const struct forward_difference *d, struct err *e)
 {
-    return rows > 0 && n > 0 ?
-               BY_DTYPE(t, subtract_all, c, to, a, b, bias, rows, n, e) :
-               0;
+    return d->rows > 0 && d->n > 0 ? BY_DTYPE(d->dtype, subtract_all, c, d, e) :
+                                     0;
 }
 
 /* ---- experts ---- */
@@ -387,15 +385,15 @@ static int forward_scatter(struct cuda_context *c, const struct forward_rows *r,
 
 template <class T>
 static __global__ void __launch_bounds__(ROW)
-    owe_kernel(T *to, const T *from, const float *share, const T *there,
-               const T *here, const int64_t *slot, int64_t top_k, int n)
+    owe_kernel(T *to, const T *from, const float *share, const T *reference,
+               const T *x, const int64_t *slot, int64_t top_k, int n)
 {
     int64_t s = slot[blockIdx.x], at = s / top_k * n;
     int64_t row = (int64_t)blockIdx.x * n;
     float part = share[s];
 
     for (int i = threadIdx.x; i < n; i += ROW) {
-        float gap = __fsub_rn(load(there + at + i), load(here + at + i));
+        float gap = __fsub_rn(load(reference + at + i), load(x + at + i));
 
         store(to + row + i,
               __fadd_rn(load(from + row + i), __fmul_rn(part, gap)));
@@ -405,10 +403,10 @@ static __global__ void __launch_bounds__(ROW)
 template <class T>
 static int owe_rows(struct cuda_context *c, const struct forward_rows *r,
                     void *to, const void *from, const float *share,
-                    const void *there, const void *here, struct err *e)
+                    const void *reference, const void *x, struct err *e)
 {
     owe_kernel<T><<<(unsigned)r->rows, ROW, 0, c->stream>>>(
-        (T *)to, (const T *)from, share, (const T *)there, (const T *)here,
+        (T *)to, (const T *)from, share, (const T *)reference, (const T *)x,
         r->slot, r->top_k, (int)r->n);
     LAUNCHED();
     return 0;
@@ -416,10 +414,10 @@ static int owe_rows(struct cuda_context *c, const struct forward_rows *r,
 
 static int forward_owe(struct cuda_context *c, const struct forward_rows *r,
                        void *to, const void *from, const float *share,
-                       const void *there, const void *here, struct err *e)
+                       const void *reference, const void *x, struct err *e)
 {
-    return r->rows ? BY_DTYPE(r->dtype, owe_rows, c, r, to, from, share, there,
-                              here, e) :
+    return r->rows ? BY_DTYPE(r->dtype, owe_rows, c, r, to, from, share,
+                              reference, x, e) :
                      0;
 }
 

@@ -8,21 +8,27 @@
 
 enum { ROW = 256 }; /* threads of a block */
 
-static int multiply(struct cuda_context *c, cudaDataType in, const void *x,
-                    const void *w, int64_t rows, int64_t n, int64_t depth,
-                    cudaDataType out, void *y, struct err *e)
+/* y[rows, n] = x[rows, depth] W[n, depth]^T */
+struct gemm {
+    cudaDataType in, out; /* of x and w, of y */
+    int64_t rows, n, depth;
+    const void *x, *w;
+    void *y;
+};
+
+static int multiply(struct cuda_context *c, const struct gemm &g, struct err *e)
 {
     const float one = 1, zero = 0;
     int rc = need_blas(c, e);
 
     if (rc < 0)
         return rc;
-    if (rows > INT32_MAX || n > INT32_MAX || depth > INT32_MAX)
+    if (g.rows > INT32_MAX || g.n > INT32_MAX || g.depth > INT32_MAX)
         return err_set(e, E_CONFIG, "cuda: a product too large");
-    BLAS_TRY(c->blas.gemm(c->blas.handle, CUBLAS_OP_T, CUBLAS_OP_N, (int)n,
-                          (int)rows, (int)depth, &one, w, in, (int)depth, x, in,
-                          (int)depth, &zero, y, out, (int)n, CUBLAS_COMPUTE_32F,
-                          CUBLAS_GEMM_DEFAULT));
+    BLAS_TRY(c->blas.gemm(
+        c->blas.handle, CUBLAS_OP_T, CUBLAS_OP_N, (int)g.n, (int)g.rows,
+        (int)g.depth, &one, g.w, g.in, (int)g.depth, g.x, g.in, (int)g.depth,
+        &zero, g.y, g.out, (int)g.n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
     return 0;
 }
 
@@ -122,6 +128,7 @@ int forward_product(struct cuda_context *c, const struct forward_product *a,
     cudaDataType in = half ? CUDA_R_16BF : CUDA_R_32F;
     cudaDataType out = half && !biased ? CUDA_R_16BF : CUDA_R_32F;
     size_t bytes = (size_t)(a->rows * a->n) * (out == CUDA_R_16BF ? 2 : 4);
+    struct gemm g = { in, out, a->rows, a->n, a->depth, a->x, a->w, a->out };
     struct forward_state *s;
     char *y;
     int rc;
@@ -129,16 +136,17 @@ int forward_product(struct cuda_context *c, const struct forward_product *a,
     if (!a->rows)
         return 0;
     if (!a->second && !a->add && !biased)
-        return multiply(c, in, a->x, a->w, a->rows, a->n, a->depth, out, a->out,
-                        e);
+        return multiply(c, g, e);
     if ((rc = forward_state(c, &s, e)) < 0 ||
         (rc = buffer_need(c, &s->sums, bytes * (a->second ? 2 : 1), e)) < 0)
         return rc;
     y = (char *)s->sums.data;
-    if ((rc = multiply(c, in, a->x, a->w, a->rows, a->n, a->depth, out, y, e)) <
-            0 ||
-        (a->second && (rc = multiply(c, in, a->x, a->second, a->rows, a->n,
-                                     a->depth, out, y + bytes, e)) < 0))
+    g.y = y;
+    if ((rc = multiply(c, g, e)) < 0)
+        return rc;
+    g.w = a->second;
+    g.y = y + bytes;
+    if (a->second && (rc = multiply(c, g, e)) < 0)
         return rc;
     if (!half)
         return finish<float, float>(c, a, y, e);
@@ -191,8 +199,10 @@ int forward_sums(struct cuda_context *c, const struct forward_sums *a,
     if ((rc = forward_state(c, &s, e)) < 0 ||
         (rc = buffer_need(c, &s->sums, (size_t)a->rows * row, e)) < 0 ||
         (rc = widen(c, s, a, &x, e)) < 0 ||
-        (rc = multiply(c, half ? CUDA_R_16BF : CUDA_R_32F, x, w, a->rows, a->n,
-                       a->depth, CUDA_R_32F, s->sums.data, e)) < 0)
+        (rc = multiply(c,
+                       { half ? CUDA_R_16BF : CUDA_R_32F, CUDA_R_32F, a->rows,
+                         a->n, a->depth, x, w, s->sums.data },
+                       e)) < 0)
         return rc;
     y = (const char *)s->sums.data;
     if (a->ld == a->n)

@@ -71,9 +71,9 @@ static int reserve_turns(struct model *m, const struct state *s, struct err *e)
     if (m->turned >= longest)
         return 0;
     m->turned = 0;
-    if (model_reserve(m, &m->turns, m->rope.n, c->rotary, sizeof(float),
+    if (model_reserve(m, &m->angles, m->rope.n, c->rotary, sizeof(float),
                       "positions", e) < 0 ||
-        model_put(m, m->turns.p, m->rope.cs,
+        model_put(m, m->angles.p, m->rope.cs,
                   (size_t)(m->rope.n * c->rotary) * sizeof(float), e) < 0)
         return e->code;
     m->turned = m->rope.n;
@@ -108,7 +108,7 @@ int device_attend(struct layer *l, const struct state *s, void *out,
 
     if (reserve_turns(m, s, e) < 0)
         return e->code;
-    a.cs = m->turns.p;
+    a.cs = m->angles.p;
     if (c->qk_norm == QK_NORM_HEAD) {
         a.q_norm = l->q_norm;
         a.k_norm = l->k_norm;

@@ -17,7 +17,7 @@
 #include "device/plugin.h"
 
 #define FORWARD_TABLE "forge_forward_table"
-enum { FORWARD_TABLE_VERSION = 1 };
+enum { FORWARD_TABLE_VERSION = 2 };
 
 /* out[rows, n] = norms of rows of n elements of x, which lie ld apart. */
 struct forward_norm {
@@ -87,6 +87,15 @@ struct forward_gate {
     void *x;
 };
 
+/* to = a - b - bias of rows of n elements; to may be a or b. */
+struct forward_difference {
+    enum dtype dtype;
+    int64_t rows, n;
+    const void *a, *b;
+    const float *bias; /* [n], or NULL */
+    void *to;
+};
+
 /* Rows of an expert's tokens: slot[i] / top_k is the token of row i. */
 struct forward_rows {
     enum dtype dtype;
@@ -128,11 +137,8 @@ struct forward_table {
     /* x[n] elements += y[n]. */
     int (*add)(struct cuda_context *c, enum dtype t, void *x, const float *y,
                int64_t n, struct err *e);
-    /* to = a - b - bias of rows of n elements; bias[n], or NULL.  to may be
-     * either. */
-    int (*subtract)(struct cuda_context *c, enum dtype t, void *to,
-                    const void *a, const void *b, const float *bias,
-                    int64_t rows, int64_t n, struct err *e);
+    int (*subtract)(struct cuda_context *c, const struct forward_difference *d,
+                    struct err *e);
     /* to[rows, n] = the rows of the tokens. */
     int (*gather)(struct cuda_context *c, const struct forward_rows *r,
                   void *to, const void *from, struct err *e);
@@ -141,11 +147,11 @@ struct forward_table {
     int (*scatter)(struct cuda_context *c, const struct forward_rows *r,
                    float *sum, const float *weight, const void *out,
                    double *squares, struct err *e);
-    /* to[row, n] = from[row, n] + share[slot] * (there[token, n] -
-     * here[token, n]); to may be from. */
+    /* to[row, n] = from[row, n] + share[slot] * (reference[token, n] -
+     * x[token, n]); to may be from. */
     int (*owe)(struct cuda_context *c, const struct forward_rows *r, void *to,
-               const void *from, const float *share, const void *there,
-               const void *here, struct err *e);
+               const void *from, const float *share, const void *reference,
+               const void *x, struct err *e);
     /* Whether n elements are neither infinite nor NaN. */
     int (*finite)(struct cuda_context *c, enum dtype t, const void *x,
                   int64_t n, bool *yes, struct err *e);

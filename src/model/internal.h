@@ -20,8 +20,8 @@ struct model {
     /* where layers run, and their rows and weights are; NULL: on the host */
     const struct forward_table *on;
     struct cuda_context *context;
-    struct buffer turns; /* there: rope.cs */
-    int64_t turned;      /* its positions */
+    struct buffer angles; /* rope.cs, on the device */
+    int64_t turned;       /* its positions */
     /* elements [rows, ...]: what the linears of q, k and v say; with latent
      * attention key is kv_a's and value kv_b's */
     struct buffer q, key, value;

@@ -44,7 +44,7 @@ void model_close(struct model *m)
         return;
     model_release_embedding(m);
     rope_table_release(&m->rope);
-    model_buffer_release(m, &m->turns);
+    model_buffer_release(m, &m->angles);
     model_buffer_release(m, &m->q);
     model_buffer_release(m, &m->key);
     model_buffer_release(m, &m->value);

@@ -215,7 +215,14 @@ int model_subtract(const struct model *m, void *to, const void *a,
     struct subtract_job j = { m, to, a, b, bias, (size_t)n };
 
     if (m->on)
-        return m->on->subtract(m->context, m->dtype, to, a, b, bias, rows, n,
+        return m->on->subtract(m->context,
+                               &(struct forward_difference){ .dtype = m->dtype,
+                                                             .rows = rows,
+                                                             .n = n,
+                                                             .a = a,
+                                                             .b = b,
+                                                             .bias = bias,
+                                                             .to = to },
                                e);
     threads_for((size_t)rows, 64, subtract_rows, &j);
     return 0;

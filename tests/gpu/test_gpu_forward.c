@@ -256,11 +256,24 @@ static void test_elements(enum dtype t, int64_t rows, int64_t n)
     struct twin gate = elements(DT_F32, n, .1f), out = poisoned(bytes);
     bool yes[SIDES];
 
-    BOTH(table[s]->subtract(context[s], t, out.p[s], a.p[s], b.p[s], NULL, rows,
-                            n, e));
+    BOTH(table[s]->subtract(context[s],
+                            &(struct forward_difference){ .dtype = t,
+                                                          .rows = rows,
+                                                          .n = n,
+                                                          .a = a.p[s],
+                                                          .b = b.p[s],
+                                                          .to = out.p[s] },
+                            e));
     same("subtract", &out, t, true);
-    BOTH(table[s]->subtract(context[s], t, b.p[s], a.p[s], b.p[s], bias.p[s],
-                            rows, n, e));
+    BOTH(table[s]->subtract(context[s],
+                            &(struct forward_difference){ .dtype = t,
+                                                          .rows = rows,
+                                                          .n = n,
+                                                          .a = a.p[s],
+                                                          .b = b.p[s],
+                                                          .bias = bias.p[s],
+                                                          .to = b.p[s] },
+                            e));
     BOTH(table[s]->add(context[s], t, b.p[s], y.p[s], rows * n, e));
     BOTH(table[s]->finite(context[s], t, b.p[s], rows * n, &yes[s], e));
     CHECK(yes[GPU] && yes[CPU]);
