@@ -106,6 +106,10 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     run_examples "$MAN/forge-eval.1"
     [ -s quality.json ]
 }
+@test "the examples of forge-generate(1)" {
+    run_examples "$MAN/forge-generate.1"
+    [ "$(jq -r .finish <printed)" = $'length\nlength' ]
+}
 @test "the examples of forge-gradient(1)" {
     run_examples "$MAN/forge-gradient.1"
 }
@@ -163,13 +167,15 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     done
 }
 
-# Of forge, each command has its own, and the page has all.
+# Of forge, each command has its own, and the page has all; a command that is a tool
+# has a page.
 help_of() { # PROGRAM
     local command
     "$1" --help
     [ "$1" = forge ] || return 0
     for command in $(forge --complete | grep -v '^--'); do
-        forge "$command" --help
+        forge "$command" --help >one
+        [[ $(<one) == "usage: forge-$command "* ]] || cat one
     done
 }
 
