@@ -191,16 +191,18 @@ int checkpoint_linear_bf16(struct checkpoint *c, const char *module,
         } else if (!(*w = mem_pages(t->bytes, t->name, e)) ||
                    (r = checkpoint_read(c, t, *w, e))) {
             free(*w);
+            *w = NULL; /* the caller's to free again */
             return e->code;
         }
         if (r || !wide)
             return r;
     }
     *w = mem_pages(*rows * *cols * sizeof(**w), module, e);
+    r = *w ? 0 : e->code;
     if (*w && !from_f32(*w, DT_BF16, wide, *rows * *cols))
-        err_set(e, E_BUG, "'%.200s': no bf16", module);
+        r = err_set(e, E_BUG, "'%.200s': no bf16", module);
     free(wide);
-    return *w ? 0 : e->code;
+    return r;
 }
 
 int checkpoint_vector(struct checkpoint *c, const char *name, uint64_t n,
