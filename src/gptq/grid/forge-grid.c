@@ -214,14 +214,9 @@ int main(int argc, char **argv)
     if (open_all(&r, first < argc ? argv[first] : NULL, &e) < 0)
         die_err(&e);
     progress_start(&r.progress, s.tool.progress, "tensors", 0);
-    if (run(&r, &e) < 0) {
-        err_print(&e);
-        stream_abort(r.out, &e);
-        _exit(-e.code);
-    }
-    if (stream_finish(r.out, &e) < 0)
-        die_err(&e);
-    progress_finish(&r.progress, NULL);
+    if (run(&r, &e) < 0)
+        tool_fail(r.out, &e);
+    tool_finish(r.out, &r.progress, NULL);
     stream_close(r.in);
     hessian_file_close(r.hessians);
     free(r.importance);
