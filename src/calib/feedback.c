@@ -23,7 +23,7 @@ struct waiting {
     char data[];
 };
 
-struct batch_readerback {
+struct feedback {
     const char *path;
     int fd;
     struct stream_reader *in;
@@ -39,8 +39,7 @@ struct batch_readerback {
     struct err err;
 };
 
-static int keep(struct batch_readerback *b, const struct frame *f,
-                struct err *e)
+static int keep(struct feedback *b, const struct frame *f, struct err *e)
 {
     struct waiting *w = mem_alloc(sizeof(*w) + f->len, f->name, e);
 
@@ -57,8 +56,7 @@ static int keep(struct batch_readerback *b, const struct frame *f,
     return 0;
 }
 
-static int take(struct batch_readerback *b, const struct frame *f,
-                struct err *e)
+static int take(struct feedback *b, const struct frame *f, struct err *e)
 {
     uint64_t number;
 
@@ -75,7 +73,7 @@ static int take(struct batch_readerback *b, const struct frame *f,
 
 /* A pipe that nobody has opened for writing yet reads as ended; poll(2) waits
  * for the first writer. */
-static int open_stream(struct batch_readerback *b, struct err *e)
+static int open_stream(struct feedback *b, struct err *e)
 {
     struct stream_expect expect = { 0 };
     struct pollfd p = { .fd = b->fd, .events = POLLIN };
@@ -89,7 +87,7 @@ static int open_stream(struct batch_readerback *b, struct err *e)
 
 static void *drain(void *arg)
 {
-    struct batch_readerback *b = arg;
+    struct feedback *b = arg;
     struct frame f;
     struct err e;
     int rc = open_stream(b, &e);
@@ -124,10 +122,9 @@ static int take_stdin(void)
     return fd;
 }
 
-int feedback_open(struct batch_readerback **out, const char *path,
-                  struct err *e)
+int feedback_open(struct feedback **out, const char *path, struct err *e)
 {
-    struct batch_readerback *b = mem_zero(1, sizeof(*b), "feedback", e);
+    struct feedback *b = mem_zero(1, sizeof(*b), "feedback", e);
     struct stat st;
 
     if (!b)
@@ -155,7 +152,7 @@ int feedback_open(struct batch_readerback **out, const char *path,
 }
 
 /* What went wrong, or that the end came too soon; under lock. */
-static int failure(const struct batch_readerback *b, struct err *e)
+static int failure(const struct feedback *b, struct err *e)
 {
     if (b->rc < 0) {
         *e = b->err;
@@ -164,8 +161,8 @@ static int failure(const struct batch_readerback *b, struct err *e)
     return err_set(e, E_DATA, "'%s': ends before all codes have come", b->path);
 }
 
-int feedback_wait(struct batch_readerback *b, uint64_t number,
-                  struct quantized *c, struct err *e)
+int feedback_wait(struct feedback *b, uint64_t number, struct quantized *c,
+                  struct err *e)
 {
     struct waiting *w = NULL;
     int rc = 0;
@@ -192,7 +189,7 @@ int feedback_wait(struct batch_readerback *b, uint64_t number,
     return rc;
 }
 
-int feedback_finish(struct batch_readerback *b, struct err *e)
+int feedback_finish(struct feedback *b, struct err *e)
 {
     pthread_join(b->thread, NULL);
     b->running = false;
@@ -215,7 +212,7 @@ static void outlast_writer(const char *path)
             ;
 }
 
-void feedback_abandon(struct batch_readerback *b, const char *path)
+void feedback_abandon(struct feedback *b, const char *path)
 {
     struct timespec until;
 
@@ -233,7 +230,7 @@ void feedback_abandon(struct batch_readerback *b, const char *path)
     pthread_mutex_unlock(&b->lock);
 }
 
-void feedback_close(struct batch_readerback *b)
+void feedback_close(struct feedback *b)
 {
     if (!b)
         return;

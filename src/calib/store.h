@@ -32,10 +32,10 @@ struct store {
     int64_t n_batches, batches_cap;
     int64_t rows;
     int64_t widest; /* of activations: elements that a row has room for */
-    struct store *
-        primary; /* of a reference stream: whose room its activations share; NULL */
-    struct region x,
-        act; /* act: of a reference stream, differences from the primary */
+    /* of a reference stream: the store whose room its activations share; its act
+     * then holds the differences between the two.  NULL: this is no reference */
+    struct store *primary;
+    struct region x, act;
     void *device_x, *device_act; /* NULL: not there */
     void *difference;            /* there, of a batch, in a reference stream */
 };
