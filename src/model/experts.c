@@ -284,7 +284,7 @@ static int make_gap(struct part *j, const struct expert *reference,
                     x->out.p, e);
 }
 
-/* reference: the checkpoint\'s expert, where the pass has a reference. */
+/* reference: the checkpoint's expert, where the pass has a reference. */
 static int make_mid(struct pass *x, int64_t expert, const struct expert *w,
                     const struct expert *reference, struct err *e)
 {

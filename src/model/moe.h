@@ -63,7 +63,7 @@ struct expert_rows {
     int64_t expert, n;
     const void *rows; /* [n, width] that a linear reads */
     /* [n, H], or NULL without experts_pass.reference.  in(): of these tokens; mid():
-     * E_ref(x_ref) - W_down rows, where E_ref is the checkpoint\'s expert and x_ref
+     * E_ref(x_ref) - W_down rows, where E_ref is the checkpoint's expert and x_ref
      * the reference of these tokens */
     const void *reference;
     const int64_t
