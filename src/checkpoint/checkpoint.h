@@ -121,6 +121,11 @@ struct ck_quantized {
 MUST_CHECK int checkpoint_quantized(struct checkpoint *c, const char *module,
                                     struct ck_quantized *q, struct err *e);
 void ck_quantized_release(struct ck_quantized *q);
+/* The same without codes, which are most of the bytes: q->codes is NULL.  *mixes:
+ * its g_idx mixes groups; that is no error here. */
+MUST_CHECK int checkpoint_grid(struct checkpoint *c, const char *module,
+                               struct ck_quantized *q, bool *mixes,
+                               struct err *e);
 
 /* Is this tensor one part (qweight, scales, g_idx, ...) of a 4-bit linear?
  * Then the module's path goes to module (cap bytes), and *first says whether

@@ -298,8 +298,9 @@ static int read_index(struct checkpoint *c, const struct parts *s,
     return 0;
 }
 
-int packed_read(struct checkpoint *c, const char *module, struct packed *p,
-                struct err *e)
+/* codes: read them, too. */
+static int read_parts(struct checkpoint *c, const char *module, bool codes,
+                      struct packed *p, struct err *e)
 {
     struct parts s;
     int r = find_parts(c, module, &s, e);
@@ -310,11 +311,39 @@ int packed_read(struct checkpoint *c, const char *module, struct packed *p,
     if ((r = find_sizes(c, &s, p, e)) || (r = find_groups(c, &s, p, e)) ||
         (r = check_zeros(c, &s, p, e)))
         return r;
-    if ((r = read_index(c, &s, p, e)) || (r = read_codes(c, &s, p, e)) ||
+    if ((r = read_index(c, &s, p, e)) ||
+        (codes && (r = read_codes(c, &s, p, e))) ||
         (r = read_zeros(c, &s, p, e)) || (r = read_scales(c, &s, p, e))) {
         packed_release(p);
         return r;
     }
+    return 1;
+}
+
+int packed_read(struct checkpoint *c, const char *module, struct packed *p,
+                struct err *e)
+{
+    return read_parts(c, module, true, p, e);
+}
+
+int checkpoint_grid(struct checkpoint *c, const char *module,
+                    struct ck_quantized *q, bool *mixes, struct err *e)
+{
+    struct packed p;
+    int r = read_parts(c, module, false, &p, e);
+
+    memset(q, 0, sizeof(*q));
+    *mixes = r > 0 && p.g_idx;
+    if (r <= 0)
+        return r;
+    free(p.g_idx);
+    *q = (struct ck_quantized){ .rows = p.rows,
+                                .cols = p.cols,
+                                .groups = p.groups,
+                                .group = p.group,
+                                .zeros = p.zeros,
+                                .scale_dtype = p.scale_dtype,
+                                .scales = p.scales };
     return 1;
 }
 

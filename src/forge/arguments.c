@@ -127,9 +127,9 @@ int check_plain(const char *model, bool packed, struct err *e)
 {
     return !packed ?
                0 :
-               err_set(e, E_CONFIG,
-                       "'%s': is quantized to 4 bits already; 'forge-weights "
-                       "%s | forge-pack --layout NAME | forge-shard --from %s "
-                       "OUT' stores it in another layout",
-                       model, model, model);
+               err_set(
+                   e, E_CONFIG,
+                   "'%s': is quantized to 4 bits already; 'forge repack %s OUT "
+                   "--layout NAME' stores it in another layout",
+                   model, model);
 }

@@ -31,6 +31,7 @@
 
 int command_quantize(int argc, char **argv, struct err *e);
 int command_prune(int argc, char **argv, struct err *e);
+int command_repack(int argc, char **argv, struct err *e);
 int command_eval(int argc, char **argv, struct err *e);
 int command_tokens(int argc, char **argv, struct err *e);
 int command_report(int argc, char **argv, struct err *e);

@@ -21,6 +21,8 @@ static const struct {
       "turn a Hugging Face checkpoint into a 4-bit one" },
     { "prune", command_prune, "MODEL OUT --keep K --text FILE",
       "leave out experts of a mixture" },
+    { "repack", command_repack, "IN OUT --layout X",
+      "store a 4-bit checkpoint in another layout" },
     { "eval", command_eval, "ORIGINAL OTHER --text FILE",
       "perplexity, KL divergence, top-1 of two checkpoints" },
     { "generate", NULL, "MODEL [PROMPT]", "text from a checkpoint" },

@@ -297,7 +297,7 @@ PYTHON
 @test "a checkpoint that is 4-bit already is refused at once, with the way to go" {
     forge quantize "$model" q "${quick[@]}" --layout awq
     at_once 78 forge quantize q out "${small[@]}"
-    [[ $stderr == *"quantized to 4 bits already"*"forge-weights q | forge-pack"* ]]
+    [[ $stderr == *"quantized to 4 bits already"*"forge repack q OUT"* ]]
     [ ! -e out.work ]
     python3 "$tree/tests/reference/moe.py" make deepseek_v3 plain moe
     forge quantize moe moe-q --method rtn --quiet --group 32

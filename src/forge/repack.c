@@ -1,0 +1,168 @@
+/* repack.c - forge repack: a 4-bit checkpoint in another layout.
+ *
+ *     forge-weights IN | forge-pack --layout X | forge-shard --from IN OUT
+ *
+ * Codes, zeros and scales are those of IN.  What X does not hold is found first,
+ * from the zeros, scales and g_idx of every linear; codes, which are nearly all of
+ * the bytes, need not be looked at for that. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/sidecar.h"
+#include "common/math/dtype.h"
+#include "forge/arguments.h"
+#include "forge/command.h"
+#include "forge/pipes.h"
+#include "layout/layout.h"
+
+struct repack {
+    enum layout layout;
+    int64_t threads;
+    uint64_t shard_size;
+    int quiet, progress;
+};
+
+/* Scales of AWQ and GPTQ are F16, those of compressed-tensors BF16, too. */
+static int check_scales(const struct repack *r, const char *module,
+                        const struct ck_quantized *q, struct err *e)
+{
+    uint64_t n = q->rows * q->groups;
+    size_t size = dtype_bits(q->scale_dtype) / 8;
+
+    if (q->scale_dtype == DT_F16 ||
+        (q->scale_dtype == DT_BF16 && r->layout == LAYOUT_CT))
+        return 0;
+    for (uint64_t i = 0; i < n; i++) {
+        float s, back;
+        uint16_t h;
+
+        if (!to_f32(&s, (const char *)q->scales + i * size, q->scale_dtype, 1))
+            return err_set(e, E_BUG, "'%.200s': scales are no floats", module);
+        h = f16_from_f32(s);
+        back = f32_from_f16(h);
+        if (!(back == s))
+            return err_set(e, E_CONFIG,
+                           "'%.200s': the scale of output %" PRIu64
+                           ", group %" PRIu64 " is %.9g, which F16 does not "
+                           "hold: %s would change it",
+                           module, i / q->groups, i % q->groups, (double)s,
+                           layout_name(r->layout));
+    }
+    return 0;
+}
+
+static int check_grid(const struct repack *r, const char *module,
+                      const struct ck_quantized *q, bool mixes, struct err *e)
+{
+    struct layout_shape s = { module, q->rows, q->cols };
+    uint64_t i = 0;
+
+    if (mixes)
+        return err_set(
+            e, E_CONFIG,
+            "'%.200s': its g_idx mixes groups (desc_act): inputs of "
+            "a group lie apart, and %s as it is written here has them "
+            "side by side",
+            module, layout_name(r->layout));
+    while (i < q->rows * q->groups && q->zeros[i] == 8)
+        i++;
+    if (layout_check(r->layout, i == q->rows * q->groups, q->group, &s, &s, 1,
+                     e) < 0)
+        return strstr(e->msg, module) ? e->code :
+                                        err_prefix(e, "'%.200s'", module);
+    return check_scales(r, module, q, e);
+}
+
+static int check_modules(const struct repack *r, struct checkpoint *c,
+                         struct err *e)
+{
+    int rc = 0;
+
+    for (size_t i = 0; i < checkpoint_count(c) && rc >= 0; i++) {
+        struct ck_quantized q;
+        char module[1024];
+        bool first, mixes;
+
+        if (!checkpoint_part(c, checkpoint_tensor(c, i), module, sizeof(module),
+                             &first) ||
+            !first)
+            continue;
+        rc = checkpoint_grid(c, module, &q, &mixes, e);
+        if (rc > 0)
+            rc = check_grid(r, module, &q, mixes, e);
+        ck_quantized_release(&q);
+    }
+    return rc < 0 ? rc : 0;
+}
+
+static int check_model(const struct repack *r, const char *model, struct err *e)
+{
+    struct checkpoint *c;
+    int rc;
+
+    if (checkpoint_open(&c, model, e) < 0)
+        return e->code;
+    if (checkpoint_storage(c) == STORAGE_PLAIN)
+        rc = err_set(e, E_CONFIG,
+                     "'%s': is not in 4 bits; 'forge quantize' makes it so",
+                     model);
+    else
+        rc = check_modules(r, c, e);
+    checkpoint_close(c);
+    return rc < 0 ? rc : sidecars_check(model, e);
+}
+
+static int run(const struct repack *r, const char *model, const char *out,
+               struct err *e)
+{
+    char threads[WORD], size[WORD], progress[WORD];
+    struct command *c;
+    struct pipes pipes;
+
+    number_word(threads, r->threads);
+    opt_word(PROGRESS_WORDS, r->progress, progress);
+    pipes_init(&pipes);
+    command_add(pipes_add(&pipes, "forge-weights"), "-q", "--threads", threads,
+                model, NULL);
+    command_add(pipes_add(&pipes, "forge-pack"), "-q", "--threads", threads,
+                "--layout", layout_name(r->layout), NULL);
+    c = pipes_add(&pipes, "forge-shard");
+    command_add(c, "--threads", threads, "--progress", progress, "--shard-size",
+                number_word(size, (int64_t)r->shard_size), "--from", model,
+                NULL);
+    if (r->quiet)
+        command_add(c, "-q", NULL);
+    command_add(c, out, NULL);
+    return pipes_run(&pipes, e);
+}
+
+int command_repack(int argc, char **argv, struct err *e)
+{
+    struct repack r = { .shard_size = SHARD_SIZE };
+    int layout = -1;
+    const struct opt table[] = {
+        { OPT_CHOICE, 0, "layout", LAYOUT_WORDS, "the layout of OUT", &layout,
+          0, 0, false },
+        { OPT_SIZE, 0, "shard-size", "SIZE",
+          "most bytes in a file of OUT [5GB]", &r.shard_size, 0, 0, false },
+        COMMAND_COMMON(&r.threads, &r.progress, &r.quiet),
+        { OPT_END, 0, NULL, NULL, NULL, NULL, 0, 0, false },
+    };
+    int i = opt_parse(argc, argv, "repack IN OUT --layout X [option]...",
+                      "Store a 4-bit checkpoint in another layout.", table);
+    char model[PATH_MAX], out[PATH_MAX];
+
+    if (argc - i != 2)
+        return err_set(e, E_USAGE, "want IN and OUT (try --help)");
+    if (layout < 0)
+        return err_set(e, E_USAGE, "want --layout X (try --help)");
+    r.layout = (enum layout)layout;
+    verbosity = r.quiet ? -1 : 0;
+    if (path_absolute(argv[i], model, e) < 0 ||
+        path_absolute(argv[i + 1], out, e) < 0 ||
+        check_out(argv[i + 1], out, model, e) < 0 ||
+        check_model(&r, argv[i], e) < 0)
+        return e->code;
+    return run(&r, argv[i], argv[i + 1], e);
+}
