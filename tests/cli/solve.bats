@@ -236,15 +236,18 @@ PYTHON
     done
 }
 
-@test "--report has a line for each module" {
-    forge-solve -q --hessian "$D/h.fts" --report r.jsonl "$D/sym.fts" >/dev/null
+@test "--report has a line for each module, and the last line sums them up" {
+    run -0 --separate-stderr forge-solve --hessian "$D/h.fts" \
+        --report r.jsonl "$D/sym.fts" -o c.fts
     [ "$(wc -l <r.jsonl)" -eq 3 ]
     python3 -c '
-import json
-for line in open("r.jsonl"):
-    r = json.loads(line)
+import json, sys
+all = [json.loads(line) for line in open("r.jsonl")]
+for r in all:
     assert r["loss"] < r["loss_rtn"] and r["samples"] == 1644, r
-    assert r["damping"] == 0.01 and r["seconds"] >= 0 and r["module"]'
+    assert r["damping"] == 0.01 and r["seconds"] >= 0 and r["module"]
+sums = (len(all), sum(r["loss"] for r in all), sum(r["loss_rtn"] for r in all))
+assert "%d modules, loss %.4g (round-to-nearest %.4g)" % sums in sys.argv[1], sums' "$stderr"
 }
 
 @test "missing hessians, shapes that do not fit and bad numbers are named" {
