@@ -16,6 +16,7 @@
 #include "device/device.h"
 #include "fake_cuda.h"
 #include "gptq/solve/solve_table.h"
+#include "hessian/cross.h"
 #include "hessian/hessian_table.h"
 
 #define NO_FACTOR 7 /* first element of a Hessian that cannot be factored */
@@ -125,6 +126,56 @@ static void hessian_close_fake(struct cuda_hessian *h)
     if (h)
         free(h->x);
     free(h);
+}
+
+/* ---- cross moments ---- */
+
+struct cuda_cross {
+    struct cross_shape shape;
+    double *sum;
+};
+
+static int cross_open_fake(struct cuda_cross **x, struct cuda_context *c,
+                           const struct cross_shape *s, struct err *e)
+{
+    (void)c;
+    *x = calloc(1, sizeof(**x));
+    if (!*x || !((*x)->sum = calloc(s->rows * s->cols, sizeof(double))))
+        return err_set(e, E_TEMP, "fake");
+    (*x)->shape = *s;
+    return 0;
+}
+
+static int cross_add_fake(struct cuda_cross *x, const void *y, const void *from,
+                          uint64_t tokens, struct err *e)
+{
+    const uint16_t *a = y, *b = from;
+    uint64_t rows = x->shape.rows, cols = x->shape.cols;
+
+    (void)e;
+    for (uint64_t t = 0; t < tokens; t++)
+        for (uint64_t i = 0; i < rows; i++)
+            for (uint64_t j = 0; j < cols; j++)
+                x->sum[i * cols + j] += (double)f32_from_bf16(a[t * rows + i]) *
+                                        (double)f32_from_bf16(b[t * cols + j]);
+    return 0;
+}
+
+static int cross_finish_fake(struct cuda_cross *x, double factor, float *out,
+                             struct err *e)
+{
+    (void)e;
+    fake_note("cross", 1, x->shape.rows, x->shape.cols);
+    for (uint64_t i = 0; i < x->shape.rows * x->shape.cols; i++)
+        out[i] = (float)(factor * x->sum[i]);
+    return 0;
+}
+
+static void cross_close_fake(struct cuda_cross *x)
+{
+    if (x)
+        free(x->sum);
+    free(x);
 }
 
 static int hessians_fake(struct cuda_context *c, uint64_t cols,
@@ -255,6 +306,10 @@ EXPORT const struct hessian_table forge_hessian_table = {
     .add = hessian_add_fake,
     .finish = hessian_finish_fake,
     .close = hessian_close_fake,
+    .cross_open = cross_open_fake,
+    .cross_add = cross_add_fake,
+    .cross_finish = cross_finish_fake,
+    .cross_close = cross_close_fake,
     .batch = hessians_fake,
 };
 EXPORT struct solve_table forge_solve_table = {

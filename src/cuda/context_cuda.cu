@@ -243,7 +243,9 @@ EXPORT const struct device_table forge_device_table = { DEVICE_TABLE_VERSION,
                                                         cuda_open };
 EXPORT const struct hessian_table forge_hessian_table = {
     HESSIAN_TABLE_VERSION, cuda_hessian_open,  cuda_hessian_add,
-    cuda_hessian_finish,   cuda_hessian_close, cuda_hessians
+    cuda_hessian_finish,   cuda_hessian_close, cuda_cross_open,
+    cuda_cross_add,        cuda_cross_finish,  cuda_cross_close,
+    cuda_hessians
 };
 EXPORT const struct grid_table forge_grid_table = { GRID_TABLE_VERSION,
                                                     cuda_grid };

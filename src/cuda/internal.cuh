@@ -324,6 +324,13 @@ int cuda_hessian_add(struct cuda_hessian *h, const void *x, uint64_t tokens,
                      struct err *e);
 int cuda_hessian_finish(struct cuda_hessian *h, float *out, struct err *e);
 void cuda_hessian_close(struct cuda_hessian *h);
+int cuda_cross_open(struct cuda_cross **out, struct cuda_context *c,
+                    const struct cross_shape *s, struct err *e);
+int cuda_cross_add(struct cuda_cross *x, const void *y, const void *from,
+                   uint64_t tokens, struct err *e);
+int cuda_cross_finish(struct cuda_cross *x, double factor, float *out,
+                      struct err *e);
+void cuda_cross_close(struct cuda_cross *x);
 int cuda_hessians(struct cuda_context *c, uint64_t cols,
                   const struct cuda_tokens *t, int n, struct err *e);
 int cuda_factors_build(struct cuda_factors **f, struct cuda_context *c,

@@ -12,6 +12,7 @@
 #include "common/math/lanes.h"
 #include "common/math/threads.h"
 #include "hessian/hessian.h"
+#include "hessian/hessian_gpu.h"
 #include "hessian/syrk.h"
 
 enum { TILE = SYRK_TILE };
@@ -20,6 +21,7 @@ struct cross {
     struct cross_shape shape;
     uint64_t x_at, wide; /* where x begins beside y; both together */
     uint64_t tokens, pending;
+    struct cuda_cross *gpu; /* does it all, or NULL */
     /* One of the two: */
     float *chunk;     /* [HESSIAN_CHUNK, wide] */
     uint16_t *packed; /* the chunk as syrk.h wants it */
@@ -42,6 +44,10 @@ int cross_open(struct cross **out, const struct cross_shape *s, struct err *e)
         size_mul(s->rows, s->cols, &bytes) ||
         size_mul(bytes, sizeof(float), &bytes))
         return err_set(e, E_DATA, "too large");
+    if (s->dtype == DT_BF16 && cross_gpu_open(&c->gpu, s, e) < 0)
+        return e->code;
+    if (c->gpu)
+        return 0;
     c->sum = mem_pages(bytes, "cross", e);
     if (!c->sum)
         return e->code;
@@ -62,6 +68,7 @@ void cross_close(struct cross *c)
 {
     if (!c)
         return;
+    cross_gpu_close(c->gpu);
     free(c->chunk);
     free(c->packed);
     free(c->sum);
@@ -176,9 +183,16 @@ int cross_add(struct cross *c, const void *y, enum dtype y_dtype, const void *x,
 {
     const char *from_y = y, *from_x = x;
 
-    if (c->packed ? y_dtype != DT_BF16 || x_dtype != DT_BF16 :
-                    !dtype_is_float(y_dtype) || !dtype_is_float(x_dtype))
+    if (c->packed || c->gpu ?
+            y_dtype != DT_BF16 || x_dtype != DT_BF16 :
+            !dtype_is_float(y_dtype) || !dtype_is_float(x_dtype))
         return err_set(e, E_DATA, "not of one float type");
+    if (c->gpu) {
+        if (!hessian_finite(y, y_dtype, tokens * c->shape.rows))
+            return err_set(e, E_DATA, "not finite");
+        c->tokens += tokens;
+        return cross_gpu_add(c->gpu, y, x, tokens, e);
+    }
     while (tokens) {
         uint64_t n = HESSIAN_CHUNK - c->pending;
 
@@ -204,10 +218,28 @@ uint16_t *cross_packed(const struct cross *c)
                NULL;
 }
 
-const float *cross_finish(struct cross *c, double times)
+/* Of so many tokens, as the GPU has it. */
+static int finish_gpu(struct cross *c, double times, struct err *e)
+{
+    uint64_t n = c->shape.rows * c->shape.cols;
+    double tokens = c->tokens ? (double)c->tokens : 1;
+
+    c->sum = mem_pages(n * sizeof(float), "cross", e);
+    return c->sum ? cross_gpu_finish(c->gpu, 2 * times / tokens, c->sum, e) :
+                    e->code;
+}
+
+int cross_finish(struct cross *c, double times, const float **data,
+                 struct err *e)
 {
     uint64_t n = c->shape.rows * c->shape.cols;
 
+    if (c->gpu) {
+        if (finish_gpu(c, times, e) < 0)
+            return e->code;
+        *data = c->sum;
+        return 0;
+    }
     if (c->pending)
         flush(c);
     free(c->chunk);
@@ -216,5 +248,6 @@ const float *cross_finish(struct cross *c, double times)
     c->packed = NULL;
     for (uint64_t i = 0; c->tokens && i < n; i++)
         c->sum[i] = (float)(2 * times * (double)c->sum[i] / (double)c->tokens);
-    return c->sum;
+    *data = c->sum;
+    return 0;
 }

@@ -2,7 +2,8 @@
  * belong to the same tokens: what the solver's target is moved by.
  *
  * Sums as in hessian.h: chunks of HESSIAN_CHUNK tokens, products of bf16
- * numbers exact in f32, the result the same whatever the frames and threads. */
+ * numbers exact in f32, the result the same whatever the frames and threads.  On
+ * a GPU those of bf16 are made there. */
 #ifndef FORGE_CROSS_H
 #define FORGE_CROSS_H
 
@@ -28,9 +29,10 @@ MUST_CHECK int cross_add(struct cross *c, const void *y, enum dtype y_dtype,
 /* x of the chunk at hand, the tokens just added included, as syrk.h has it and
  * hessian_add() takes it; NULL: it is kept in another way, or not finite. */
 uint16_t *cross_packed(const struct cross *c);
-/* `times` the mean, [rows, cols], which belongs to c; zeros without tokens.
- * Nothing can be added afterwards. */
-const float *cross_finish(struct cross *c, double times);
+/* *data is `times` the mean, [rows, cols], which belongs to c; zeros without
+ * tokens.  Nothing can be added afterwards.  E_TEMP, E_DEVICE. */
+MUST_CHECK int cross_finish(struct cross *c, double times, const float **data,
+                            struct err *e);
 void cross_close(struct cross *c); /* NULL is allowed */
 
 #endif

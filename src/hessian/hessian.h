@@ -57,6 +57,10 @@ MUST_CHECK int hessian_finish(struct hessian *h, const float **data,
                               struct err *e);
 void hessian_close(struct hessian *h); /* NULL is allowed */
 
+/* Whether n numbers of DT_BF16 or DT_F32 are neither infinite nor NaN; by all
+ * threads. */
+bool hessian_finite(const void *x, enum dtype t, uint64_t n);
+
 /* ---- parts of one mean: (n1 H1 + n2 H2 + ...) / (n1 + n2 + ...) ---- */
 
 /* sum[n] += samples * part[n], in double. */

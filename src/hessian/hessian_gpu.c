@@ -42,3 +42,34 @@ void hessian_gpu_close(struct cuda_hessian *h)
     if (h)
         hessian_functions()->close(h);
 }
+
+int cross_gpu_open(struct cuda_cross **x, const struct cross_shape *s,
+                   struct err *e)
+{
+    struct cuda_context *gpu = device_gpu();
+    int rc;
+
+    *x = NULL;
+    if (!gpu)
+        return 0;
+    rc = hessian_functions()->cross_open(x, gpu, s, e);
+    return rc < 0 && device_declined(&rc, e) ? 0 : rc;
+}
+
+int cross_gpu_add(struct cuda_cross *x, const void *y, const void *from,
+                  uint64_t tokens, struct err *e)
+{
+    return hessian_functions()->cross_add(x, y, from, tokens, e);
+}
+
+int cross_gpu_finish(struct cuda_cross *x, double factor, float *out,
+                     struct err *e)
+{
+    return hessian_functions()->cross_finish(x, factor, out, e);
+}
+
+void cross_gpu_close(struct cuda_cross *x)
+{
+    if (x)
+        hessian_functions()->cross_close(x);
+}

@@ -457,13 +457,17 @@ static int emit_cross(const struct hessian_set *c, struct entry *t,
                            .dims = { t->cross_rows[k], t->cols },
                            .modules = t->modules,
                            .samples = n };
+        const float *data;
 
         if (!t->cross[k])
             continue;
         snprintf(f.name, sizeof(f.name), "%s%s", t->name,
                  companion_suffix(pair_companion[k]));
-        f.data = cross_finish(t->cross[k],
-                              blend_cross(&c->blend, t->name, n, t->cols));
+        if (cross_finish(t->cross[k],
+                         blend_cross(&c->blend, t->name, n, t->cols), &data,
+                         e) < 0)
+            return err_prefix(e, "'%s'", f.name);
+        f.data = data;
         f.len = f.dims[0] * f.dims[1] * sizeof(float);
         if (stream_write(w, &f, e) < 0)
             return e->code;

@@ -9,9 +9,11 @@
 #include "hessian/hessian_shape.h"
 
 #define HESSIAN_TABLE "forge_hessian_table"
-enum { HESSIAN_TABLE_VERSION = 1 };
+enum { HESSIAN_TABLE_VERSION = 2 };
 
 struct cuda_hessian;
+struct cuda_cross;
+struct cross_shape; /* hessian/cross.h */
 
 /* The tokens of one of several inputs of one width. */
 struct cuda_tokens {
@@ -30,6 +32,15 @@ struct hessian_table {
                struct err *e);
     int (*finish)(struct cuda_hessian *h, float *out, struct err *e);
     void (*close)(struct cuda_hessian *h); /* NULL is allowed */
+    /* Sums of y xT over tokens, of shape.dtype DT_BF16 and finite.  finish():
+     * out[rows, cols] = factor times the sum. */
+    int (*cross_open)(struct cuda_cross **x, struct cuda_context *c,
+                      const struct cross_shape *s, struct err *e);
+    int (*cross_add)(struct cuda_cross *x, const void *y, const void *from,
+                     uint64_t tokens, struct err *e);
+    int (*cross_finish)(struct cuda_cross *x, double factor, float *out,
+                        struct err *e);
+    void (*cross_close)(struct cuda_cross *x); /* NULL is allowed */
     /* The Hessians of n inputs, such as a layer's experts, whatever their
      * numbers of tokens, in one launch; when memory ends, in several.
      * E_CONFIG: cols is no multiple of 8. */

@@ -223,7 +223,19 @@ hessians() {
     hessians s >h
     forge-hessian -q s >cpu
     python3 "$PY" same cpu h
-    calls "hessian 1 5x8"
+    calls "hessian 1 5x8" "cross 1 8x8"
     cat s | hessians >p
     python3 "$PY" same p h
+}
+
+@test "cross moments are the device's, of the definition; a target that is not finite" {
+    python3 "$PY" activations a.fts
+    python3 "$PY" drift a.fts d.fts
+    hessians d.fts >c.fts
+    python3 "$PY" check-cross d.fts c.fts
+    grep -q "^cross 1 " log
+    mkstream activation:m.in.drift:BF16:2x8:sequence=1:fill=inf \
+        activation:m.in:BF16:2x8:modules=m.q:sequence=1:fill=1:last >inf
+    run -65 --separate-stderr "$D/gpu-hessian" -q --device cuda inf
+    [[ $stderr == *"'m.in.drift': not finite" ]]
 }

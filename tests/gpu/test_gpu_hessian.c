@@ -1,6 +1,7 @@
 /* The GPU's Hessian against sums in double; the same bytes when run again. */
 #include "gpu.h"
 
+#include "hessian/cross.h"
 #include "hessian/hessian_table.h"
 
 static void *tokens(uint64_t n, uint64_t cols)
@@ -80,9 +81,56 @@ static void check(uint64_t n, uint64_t cols, uint64_t block)
     free(again);
 }
 
+/* C of two random streams against sums in double of some of its elements. */
+static void check_cross(uint64_t n, uint64_t rows, uint64_t cols)
+{
+    struct cross_shape s = { .rows = rows, .cols = cols, .dtype = DT_BF16 };
+    uint16_t *y = tokens(n, rows), *x = tokens(n, cols);
+    float *sum[2] = { room(rows * cols * 4), room(rows * cols * 4) };
+    double wrong = 0, all = 0;
+
+    for (int k = 0; k < 2; k++) { /* in parts of another size */
+        const struct hessian_table *h = hessian_functions();
+        struct cuda_cross *c;
+
+        OK(h->cross_open(&c, gpu, &s, e));
+        for (uint64_t t = 0, part; t < n; t += part) {
+            part = k ? 777 : 4096;
+            part = part < n - t ? part : n - t;
+            OK(h->cross_add(c, y + t * rows, x + t * cols, part, e));
+        }
+        OK(h->cross_finish(c, 2. / (double)n, sum[k], e));
+        h->cross_close(c);
+    }
+    CHECK(!memcmp(sum[0], sum[1], rows * cols * 4));
+    for (int k = 0; k < 500; k++) {
+        uint64_t i = rnd() % rows, j = rnd() % cols;
+        double want = 0, got = (double)sum[0][i * cols + j];
+
+        for (uint64_t t = 0; t < n; t++)
+            want += (double)f32_from_bf16(y[t * rows + i]) *
+                    (double)f32_from_bf16(x[t * cols + j]);
+        want *= 2. / (double)n;
+        CHECK(isfinite(got));
+        wrong += (got - want) * (got - want);
+        all += want * want;
+    }
+    printf("cross, %llu tokens, %llu x %llu: relative error %.2g\n",
+           (unsigned long long)n, (unsigned long long)rows,
+           (unsigned long long)cols, sqrt(wrong / all));
+    CHECK(sqrt(wrong / all) < 1e-4);
+    free(y);
+    free(x);
+    free(sum[0]);
+    free(sum[1]);
+}
+
 int main(int argc, char **argv)
 {
     gpu_open(argc, argv, &hessian_plugin);
+    check_cross(1, 8, 8);
+    check_cross(9000, 512, 264);
+    check_cross(20000, 75, 333);
     check(1, 8, 0);
     check(300, 200, 0);
     check(9000, 1288, 0);
