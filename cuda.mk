@@ -54,13 +54,14 @@ $O/bench/cuda_bench: $O/cuda/bench/cuda_bench.cu.o \
 	$(Q)mkdir -p $(@D)
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(NVCC) -cudart static $(CUDA_RUN) -o $@ $^ $(CUDA_LIBS) -lcublas -lpthread
-GPU_BENCH := $(addprefix $O/bench/cuda_,refined start)
+GPU_BENCH := $(addprefix $O/bench/cuda_,forward refined start)
 $(GPU_BENCH): $O/bench/cuda_%: $O/bench/cuda_%.c.o $O/libforge.a
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 bench-gpu: cuda $O/bench/cuda_bench $(GPU_BENCH) $(TOOLBIN) $O/tests/helper/mkexperts
 	@$O/bench/cuda_start $(CUDA_SO)
 	@$O/bench/cuda_bench
+	@$O/bench/cuda_forward $(CUDA_SO)
 	@$O/bench/cuda_refined $(CUDA_SO)
 	@bench/cuda_tools.sh $O/bin $O/tests/helper/mkexperts
 
