@@ -14,7 +14,7 @@ MIXTURES=(deepseek_v3 deepseek_v3-plain kimi_k2 deepseek_v32 deepseek_v2 deepsee
 setup_file() {
     cd "$BATS_FILE_TMPDIR" || return 1
     mkdir gpu
-    cp "$(dirname "$(command -v mkstream)")/forge-cuda.so" "$(command -v forge-calib)" gpu
+    cp "$(dirname "$(command -v mkstream)")/forge-cuda.so" "$(command -v forge-calib)" "$(command -v forge-eval)" gpu
     for kind in "${DENSE[@]}" "${MIXTURES[@]}"; do
         python3 "$PY" make "$kind" "$kind"
     done
@@ -78,6 +78,34 @@ both() { # KIND OPTION...: the loop of the CPU, and of a device with room for st
     done
 }
 
+@test "forge-eval: the same figures, layer by layer, too" {
+    for kind in llama deepseek_v3 qwen2_moe; do
+        python3 "$PY" make $kind original
+        cp -r original other
+        python3 - <<'PYTHON'
+import json, struct
+b = bytearray(open("other/model.safetensors", "rb").read())
+n = struct.unpack("<Q", b[:8])[0]
+for name, t in json.loads(b[8:8 + n]).items():
+    if "down_proj" in name: # half of it is gone
+        lo, hi = t["data_offsets"]
+        b[8 + n + lo:8 + n + (lo + hi) // 2] = bytes((hi - lo) // 2)
+open("other/model.safetensors", "wb").write(b)
+PYTHON
+        for option in '--dtype f32' '--dtype bf16' --by-layer; do
+            # shellcheck disable=SC2086 # two words
+            forge-eval -q --json $option original other t.fts >cpu
+            # shellcheck disable=SC2086
+            gpu/forge-eval -q --json $option --device cuda original other t.fts >gpu.json
+            diff cpu gpu.json
+        done
+        rm -r original other
+    done
+    run -75 --separate-stderr gpu/forge-eval -q --device cuda --gpu-memory 1K llama llama t.fts
+    run -69 --separate-stderr env FAKE_CUDA_FAIL=30 gpu/forge-eval -q --device cuda llama llama t.fts
+    [ "$(wc -l <<<"$stderr")" -eq 1 ]
+}
+
 @test "a layer's hidden states, with codes, and hit maps" {
     out=cpu loop llama forge-calib -q --feedback back llama t.fts
     for kind in llama deepseek_v3; do
@@ -92,11 +120,12 @@ both() { # KIND OPTION...: the loop of the CPU, and of a device with room for st
     forge-split -q 'codes-%.fts' codes.fts >/dev/null
     for tool in forge-calib 'gpu/forge-calib --device cuda'; do
         # shellcheck disable=SC2086
-        $tool -q --layer 0 --codes codes-0.fts --hidden next.fts llama t.fts >"${tool:0:3}.fts"
+        $tool -q --layer 0 --codes codes-0.fts --hidden next.fts llama t.fts >seen.fts
+        mv seen.fts "${tool:0:3}.seen"
         mv next.fts "${tool:0:3}.hidden"
     done
-    cmp for.fts gpu.fts
-    cmp for.hidden gpu/.hidden 2>/dev/null || cmp for.hidden gpu.hidden
+    cmp for.seen gpu.seen
+    cmp for.hidden gpu.hidden
 }
 
 @test "a device that fails at any operation: exit 69, one line, and nothing that looks whole" {
