@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
                 .n = 4,
                 .seqlen = 8,
                 .vocab_size = 1000,
-                .model = "tests/reference/tokenizers/llama3.json",
+                .model = "tests/fuzz/corpus/tokenizer/bytes",
             };
             struct input in;
             int fd[2];

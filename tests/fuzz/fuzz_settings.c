@@ -1,0 +1,71 @@
+/* Any bytes as WORK/settings.json: refused, or settings that steps may use: every
+ * word that reaches make or a tool is one of ours. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "forge/job.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+static char dir[64];
+
+static void remove_dir(void)
+{
+    char path[96];
+
+    snprintf(path, sizeof(path), "%s/settings.json", dir);
+    unlink(path);
+    rmdir(dir);
+}
+
+static void write_settings(const uint8_t *data, size_t n)
+{
+    char path[96];
+    FILE *f;
+
+    if (!*dir) {
+        snprintf(dir, sizeof(dir), "/tmp/fuzz-settings.XXXXXX");
+        if (!mkdtemp(dir))
+            abort();
+        atexit(remove_dir);
+    }
+    snprintf(path, sizeof(path), "%s/settings.json", dir);
+    f = fopen(path, "wb");
+    if (!f || fwrite(data, 1, n, f) != n || fclose(f))
+        abort();
+}
+
+static void check_words(const struct job_words *w)
+{
+    for (int i = 0; i < w->n; i++)
+        if (strspn(w->text[i], "abcdefghijklmnopqrstuvwxyz0123456789-_.") !=
+            strlen(w->text[i]))
+            abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    struct job_variables v;
+    struct job_words words;
+    struct job j;
+    struct err e;
+
+    write_settings(data, n);
+    if (job_read(&j, dir, &e) < 0)
+        return 0;
+    job_grid(&j, &words);
+    check_words(&words);
+    job_solve(&j, &words);
+    check_words(&words);
+    if (j.layers < 10000 && !job_variables(&j, &v, &e)) {
+        for (int i = 0; i < JOB_VARIABLES; i++)
+            if (strpbrk(v.text[i], "$`;|&<>()\\\"' \t\n#*?"))
+                abort();
+        job_variables_release(&v);
+    }
+    job_release(&j);
+    return 0;
+}
