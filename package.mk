@@ -2,11 +2,12 @@
 #
 ## make bundle        a folder, $O/bundle, that runs where nothing is installed
 ## make bundle-tests  ... with the tests and benchmarks of the GPU in it
+## make dist          that folder with pages and licence as a tarball, and its digest
 ## make deb           a Debian package, $O/deb/*.deb, of this system's release
 ## make check-bundle  the bundle in bare roots of Debian 12 and 13 (root, debootstrap)
 ## make check-deb     the package installed into a bare root (the same)
 
-.PHONY: bundle bundle-tests deb check-bundle check-deb
+.PHONY: bundle bundle-tests dist deb check-bundle check-deb
 
 # Programs that look for libraries beside themselves first (an rpath, which
 # unlike a runpath is also searched for what libraries need), GNU make for the
@@ -48,6 +49,17 @@ bundle: $(B_BIN) $(W4_SO)
 	  $(MAKE) --no-print-directory cuda && cp $(CUDA_SO) $B/bin; \
 	else echo 'bundle: no nvcc here: without forge-cuda.so'; fi
 	@du -sh $B
+# Equal trees give equal tarballs: names sorted, one owner, the time of the commit.
+VERSION := $(shell sed -n 's/^\#define FORGE_VERSION "\(.*\)"/\1/p' src/common/base.h)
+DIST     = 4bit-forge-$(VERSION)-linux-$(shell uname -m)
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || stat -c %Y NEWS.md)
+dist: bundle
+	$(Q)cp LICENSE README.md NEWS.md $B
+	$(Q)for m in $(MAN); do install -D -m 644 $$m $B/share/man/man$${m##*.}/$${m##*/}; done
+	$(Q)tar -C $B --sort=name --owner=0 --group=0 --numeric-owner --mtime=@$(SOURCE_DATE_EPOCH) \
+	  --transform 's,^\./,$(DIST)/,' --xform 's,^\.$$,$(DIST),' -cf - ./bin ./include ./lib ./share \
+	  ./LICENSE ./README.md ./NEWS.md | xz -6 -T1 >$O/$(DIST).tar.xz
+	$(Q)cd $O && sha256sum $(DIST).tar.xz | tee $(DIST).tar.xz.sha256
 # Linked anew, since the bundle begins without them.
 bundle-tests: bundle
 	$(Q)$(MAKE) --no-print-directory $(B_TESTS) $(B_BENCH) $(B_HELP)
@@ -58,7 +70,7 @@ bundle-tests: bundle
 
 # ---- a Debian package -----------------------------------------------------------
 
-DEB_VERSION := $(shell sed -n 's/^\#define FORGE_VERSION "\(.*\)"/\1/p' src/common/base.h)
+DEB_VERSION := $(VERSION)
 DEB_ROOT    := $O/deb/root
 deb: all
 	@command -v dpkg-shlibdeps >/dev/null || \
