@@ -96,6 +96,26 @@ PYTHON
     [[ "${lines[5]}" == "KL mean "* ]]
 }
 
+# Highest resident memory of a command, MiB.
+peak() {
+    /usr/bin/python3 -c 'import resource, subprocess, sys
+subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)' "$@"
+}
+
+@test "a 4-bit model is not dequantized: its layers take the memory of their words" {
+    [ -e "${FAIL_SO:-/nonexistent}" ] || skip "memory is the sanitizer's in this mode"
+    cp -r "$FORGE_TREE/examples/llama-4m" big
+    jq '. + {hidden_size: 1024, intermediate_size: 8192, num_attention_heads: 8, num_key_value_heads: 8, head_dim: 128, num_hidden_layers: 1,
+        tie_word_embeddings: false}' "$FORGE_TREE/examples/llama-4m/config.json" >big/config.json
+    mkmodel big/model.safetensors "$(jq .vocab_size big/config.json)" 1024 8192 8 8 1
+    forge-weights -q big | forge-grid -q | forge-solve -q | forge-pack -q --layout gptq | forge-shard -q --from big small
+    forge-tokens -q -n 1 -t 32 big "$FORGE_TREE/examples/eval.txt" >tokens
+    # 29 million weights: 56 MiB in bf16 and 112 in f32, 14 and scales in 4 bits
+    [ "$(($(peak forge-eval -q --dtype bf16 big big tokens) - $(peak forge-eval -q --dtype bf16 small small tokens)))" -gt 28 ]
+    [ "$(($(peak forge-eval -q --dtype f32 big big tokens) - $(peak forge-eval -q --dtype f32 small small tokens)))" -gt 56 ]
+}
+
 @test "bf16 is near f32" {
     a=$(forge-eval -q --json "$M" "$OTHER" "$T" | jq .kl_mean)
     b=$(forge-eval -q --json --dtype bf16 "$M" "$OTHER" "$T" | jq .kl_mean)
