@@ -126,8 +126,8 @@ static void change_is_of_the_loss(void)
             for (int j = 0; j < C; j++)
                 change += m * a.h[i * C + j] * a.moved[j * R + r];
         }
-        CHECK(change <= 0 && fabs(change - a.change[r]) <
-                                 1e-5 * (fabs(change) + 0.1));
+        CHECK(change <= 0 &&
+              fabs(change - a.change[r]) < 1e-5 * (fabs(change) + 0.1));
     }
 }
 

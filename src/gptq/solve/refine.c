@@ -57,8 +57,8 @@ static bool move_codes(struct tile *s, const struct tile_group *g, float *moved,
             .change = change,
         };
 
-        s->k->product(acc, s->d + g->c0 * ROWS,
-                      tile_hessian(s->plan, c, g->c0), n);
+        s->k->product(acc, s->d + g->c0 * ROWS, tile_hessian(s->plan, c, g->c0),
+                      n);
         any |= refine_kernel_best()(&p);
     }
     for (int r = 0; r < ROWS; r++)

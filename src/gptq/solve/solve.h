@@ -44,8 +44,9 @@ static inline bool solve_same(const struct solve_params *a,
 }
 
 struct solve_result {
-    double loss;         /* sum over rows of (w-q) H (w-q)ᵀ, no damping */
-    double loss_nearest; /* the same for round-to-nearest on these grids; of many
+    double loss; /* sum over rows of (w-q) H (w-q)ᵀ, no damping */
+    double
+        loss_nearest; /* the same for round-to-nearest on these grids; of many
                             rows an estimate, see solve_compare_sum() */
 };
 

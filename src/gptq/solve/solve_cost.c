@@ -26,8 +26,8 @@ double solve_cost_linear(const struct solve_cost *c, double rows, double cols)
     double sum = starts(&p) * whole + compared;
 
     if (p.starts) /* compared with plain GPTQ, too; sweeps there and back */
-        sum += compared + p.starts * (block_candidates(&b) * group +
-                                      2 * p.sweeps * whole);
+        sum += compared +
+               p.starts * (block_candidates(&b) * group + 2 * p.sweeps * whole);
     return sum + (c->corrected ? 4 * whole : 0);
 }
 

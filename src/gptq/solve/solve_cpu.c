@@ -485,31 +485,6 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
     }
 }
 
-uint64_t solve_compare_step(uint64_t rows)
-{
-    enum { MOST = 16 };
-
-    return ((rows + ROWS - 1) / ROWS + MOST - 1) / MOST;
-}
-
-double solve_compare_sum(const double *loss, const double *other, uint64_t rows)
-{
-    uint64_t step = solve_compare_step(rows), n = 0;
-    double all = 0, some = 0, sum = 0;
-
-    for (uint64_t r = 0; r < rows; r++) {
-        bool compared = r / ROWS % step == 0;
-
-        all += loss[r];
-        some += compared ? loss[r] : 0;
-        sum += compared ? other[r] : 0;
-        n += compared;
-    }
-    return n == rows ? sum :
-           some > 0  ? sum * all / some :
-                       sum * (double)rows / (double)n;
-}
-
 /* Tiles as equal as can be, as many for each thread.  Rows know nothing of each
  * other, so that their codes are the same in any tile. */
 static void choose_tiles(struct job *j)
@@ -546,9 +521,8 @@ static int run_factor(struct job *j, struct solve_result *r, struct err *e)
     threads_for(j->tiles, 1, run_tiles, j);
     for (uint64_t i = 0; i < p->rows; i++)
         r->loss += p->nearest ? j->nearest[i] : j->loss[i];
-    r->loss_nearest = p->nearest ?
-                          r->loss :
-                          solve_compare_sum(j->loss, j->nearest, p->rows);
+    r->loss_nearest =
+        p->nearest ? r->loss : solve_compare_sum(j->loss, j->nearest, p->rows);
     while (j->n_spare)
         free(j->spare[--j->n_spare]);
     free(j->spare);
