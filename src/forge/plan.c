@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/device_bytes.h"
 #include "arch/tensor_name.h"
 #include "checkpoint/checkpoint.h"
 
@@ -209,6 +210,8 @@ int plan_model(struct plan *p, const char *dir, int64_t group, bool symmetric,
 
         p->layers = m.n_layers;
         p->hidden_size = m.hidden_size;
+        p->device_layer_bytes = layers_device_bytes(&m, sizeof(uint16_t));
+        p->device_token_bytes = token_device_bytes(&m, sizeof(uint16_t));
         p->bf16_experts = m.moe.n_experts > 0 && m.dtype == DT_BF16;
         p->packed = checkpoint_storage(c) != STORAGE_PLAIN;
         p->layer_modules =

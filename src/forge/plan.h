@@ -23,9 +23,10 @@ struct plan {
                              states at three points in it */
     uint64_t layer_bytes; /* of the largest layer, fp8 as bf16, and two of
                              its experts */
-    double token_flops;   /* per token of calibration: forward pass over the
+    double device_layer_bytes, device_token_bytes; /* of a GPU, in bf16 */
+    double token_flops;  /* per token of calibration: forward pass over the
                              linears, and C * C for each Hessian */
-    double second_flops;  /* per token, of a second stream: the forward pass
+    double second_flops; /* per token, of a second stream: the forward pass
                              and the cross moment of each input */
     /* all layers, as gptq/cost.h has it: */
     double solve_flops[EFFORTS];  /* codes, without corrected targets */

@@ -166,6 +166,20 @@ static void print_efforts(const struct request *r, const struct room *room)
                room->rate);
 }
 
+/* What forge-calib takes of a GPU; the tools behind it take what they find. */
+static void print_device(const struct request *r)
+{
+    const struct job *j = &r->j;
+    int streams = j->propagate == PROPAGATE_BOTH ? 2 : 1;
+    double tokens = (double)j->sequences * (double)j->seqlen;
+    char a[UNIT_TEXT], b[UNIT_TEXT];
+
+    printf("GPU memory   where there is one, %s for a layer; up to %s for the "
+           "states of all tokens, which spill\n",
+           size_text(a, r->plan.device_layer_bytes),
+           size_text(b, streams * tokens * r->plan.device_token_bytes));
+}
+
 void room_print(const struct request *r, const struct room *room)
 {
     const struct plan *p = &r->plan;
@@ -193,6 +207,8 @@ void room_print(const struct request *r, const struct room *room)
     printf("memory       about %s, of it %s for the widest Hessian\n",
            size_text(a, room->memory),
            size_text(b, (double)p->hessian_bytes * 2));
+    if (j->method == METHOD_GPTQ && strcmp(j->device, "cpu") != 0)
+        print_device(r);
     if (j->method == METHOD_GPTQ)
         print_efforts(r, room);
 }

@@ -28,6 +28,7 @@
 #define FORGE_MODEL_H
 
 #include "arch/config.h"
+#include "arch/device_bytes.h"
 #include "checkpoint/checkpoint.h"
 #include "model/quantized.h"
 #include "model/remap.h"
@@ -144,9 +145,9 @@ MUST_CHECK int state_reserve(struct state *s, const struct model *m,
 void state_release(struct state *s);
 /* Row r of x. */
 void *state_x(const struct state *s, int64_t r);
-/* Rows that make the products fast: sequences are batched up to so many, and
- * up to so many sequences, because each is padded to ATTEND_KEYS keys. */
-enum { BATCH_ROWS = 2048, BATCH_SEQUENCES = 256 };
+/* Sequences of a batch at most (of its rows BATCH_ROWS), because each is padded to
+ * ATTEND_KEYS keys. */
+enum { BATCH_SEQUENCES = 256 };
 
 /* ---- going on with a sequence ---- */
 

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/device_bytes.h"
 #include "common/math/threads.h"
 #include "model/internal.h"
 
@@ -10,46 +11,9 @@ bool model_apart(const struct model *m)
     return m->on;
 }
 
-/* ---- room ---- */
-
-/* Bytes that layer `index` and a batch take: all its weights but experts, two
- * experts, rows, and sums of a product. */
-static double layer_bytes(const struct model *m, int64_t index)
-{
-    const struct model_config *c = &m->config;
-    int64_t n = model_linear_common(c, index), widest = c->hidden_size;
-    double weights = 0, rows = 3.0 * (double)c->hidden_size;
-    struct linear l;
-
-    for (int64_t i = 0; i < n; i++) {
-        model_linear(c, index, i, &l);
-        weights += (double)l.rows * (double)l.cols;
-        rows += (double)l.rows;
-        widest = l.rows > widest ? l.rows : widest;
-        widest = l.cols > widest ? l.cols : widest;
-    }
-    if (c->mla.kv_lora) {
-        model_kv_b(c, index, &l);
-        weights += (double)l.rows * (double)l.cols;
-        rows += (double)l.rows;
-    }
-    if (model_layer_experts(c, index)) {
-        weights += 6.0 * (double)c->moe.width * (double)c->hidden_size;
-        rows += 3.0 * (double)(c->moe.width + c->hidden_size);
-    }
-    rows += 2.0 * (double)widest;
-    return (weights + BATCH_ROWS * rows) * (double)m->size +
-           BATCH_ROWS * 2.0 * sizeof(float) * (double)widest;
-}
-
 double model_device_bytes(const struct model *m)
 {
-    double most = 0;
-
-    for (int64_t i = 0; i < m->config.n_layers; i++)
-        if (layer_bytes(m, i) > most)
-            most = layer_bytes(m, i);
-    return most;
+    return layers_device_bytes(&m->config, m->size);
 }
 
 /* ---- memory ---- */

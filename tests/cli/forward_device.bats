@@ -147,3 +147,19 @@ PYTHON
     run -69 --separate-stderr forge-calib -q --device cuda -o out.fts llama t.fts
     [ ! -e out.fts ]
 }
+
+@test "--dry-run says what the refusal says" {
+    local model=$BATS_TEST_DIRNAME/../../examples/llama-4m text=$BATS_TEST_DIRNAME/../../examples/calib.jsonl
+    forge-tokens -q --sequences 2 --seqlen 16 "$model" "$text" >tokens
+    forge quantize --dry-run --text "$text" "$model" out >said
+    need=$(sed -nE 's/^GPU memory .* one, ([0-9.]+ MiB) for a layer; .*/\1/p' said)
+    run -75 --separate-stderr env FAKE_CUDA_ROOM=100 gpu/forge-calib -q --device cuda "$model" tokens
+    [[ $stderr == *"a layer takes $need of GPU memory"* ]]
+    # as much is enough
+    FAKE_CUDA_ROOM=$(awk -v n="$need" 'BEGIN { printf "%.0f", (n + .05) * 1048576 }') \
+        gpu/forge-calib -q --device cuda "$model" tokens >gpu.fts
+    forge-calib -q "$model" tokens >cpu.fts
+    cmp cpu.fts gpu.fts
+    forge quantize --dry-run --device cpu --text "$text" "$model" out >said
+    run ! grep -q "GPU memory" said
+}
