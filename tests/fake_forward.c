@@ -20,7 +20,7 @@
 
 /* What is allocated. */
 static struct block {
-    struct block *next;
+    _Alignas(64) struct block *next;
     size_t n;
     bool spilled;
 } * blocks;
@@ -74,11 +74,12 @@ static int fake_alloc(struct cuda_context *c, void **p, size_t n, bool spill,
 
 static void fake_release(struct cuda_context *c, void *p)
 {
-    struct block **at = &blocks, *b = (struct block *)p - 1;
+    struct block **at = &blocks, *b;
 
     (void)c;
     if (!p)
         return;
+    b = (struct block *)p - 1;
     while (*at != b) /* what is not there crashes, as it should */
         at = &(*at)->next;
     *at = b->next;
