@@ -46,7 +46,8 @@ AMX void kernel_amx_end(void)
 
 /* All 32 rows. */
 AMX static void whole(float *y, int64_t ldy, struct kernel_strip s,
-                      const uint16_t *w, int64_t pairs, enum kernel_sum how)
+                      const uint16_t *w, int64_t pairs, enum kernel_sum how,
+                  const char *ahead)
 {
     enum { PANEL = 2 * KERNEL_COLS * sizeof(uint16_t) };
     const char *a = s.p;
@@ -80,6 +81,8 @@ AMX static void whole(float *y, int64_t ldy, struct kernel_strip s,
         _tile_dpbf16ps(2, 5, 6);
         ASK(next, 3);
         _tile_dpbf16ps(3, 5, 7);
+        for (int i = 0; i < PAIRS / KERNEL_AHEAD; i++, ahead += 64)
+            __builtin_prefetch(ahead, 0, 2);
         a += PAIRS * s.step;
         w += PAIRS * 2 * KERNEL_COLS;
     }
@@ -96,15 +99,14 @@ static void amx_run(int rows, float *y, int64_t ldy, struct kernel_strip s,
 {
     float all[2 * HALF][KERNEL_COLS];
 
-    (void)ahead; /* beside ASK's lines it won nothing */
     if (rows == 2 * HALF) {
-        whole(y, ldy, s, w, pairs, how);
+        whole(y, ldy, s, w, pairs, how, ahead);
         return;
     }
     memset(all, 0, sizeof(all));
     for (int r = 0; r < rows && how != SUM_NEW; r++)
         memcpy(all[r], y + r * ldy, sizeof(all[r]));
-    whole(all[0], KERNEL_COLS, s, w, pairs, how);
+    whole(all[0], KERNEL_COLS, s, w, pairs, how, ahead);
     for (int r = 0; r < rows; r++)
         memcpy(y + r * ldy, all[r], sizeof(all[r]));
 }
