@@ -38,7 +38,7 @@ int join_weights(struct weights_plan *p, const struct weights_choice *choice,
     struct frame f;
     int r;
 
-    stream_pass(in, out, ROLE_HESSIAN);
+    stream_pass(in, out, ROLE_HESSIAN, NULL, NULL);
     while ((r = stream_next(in, &f, e)) > 0) {
         if (first && stream_inherit(out, stream_head(in), e) < 0)
             return e->code;

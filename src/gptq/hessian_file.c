@@ -285,21 +285,29 @@ static uint64_t diagonal_at(const struct hessian_entry *t, uint64_t i)
     return g ? (i / g * g + i % g) * g + i % g : i * (i + 3) / 2;
 }
 
-static int make_diagonal(struct hessian_entry *t, const float *data,
-                         struct err *e)
+/* The elements that lie in n floats of the payload from number `first` on. */
+static int look(struct hessian_entry *t, uint64_t first, const float *data,
+                uint64_t n, struct err *e)
 {
-    float *d = mem_alloc(t->cols * sizeof(*d), "hessians", e);
+    for (; t->looked < t->cols; t->looked++) {
+        uint64_t at = diagonal_at(t, t->looked);
+        float d;
 
-    if (!d)
-        return e->code;
-    t->diagonal = d;
-    for (uint64_t i = 0; i < t->cols; i++) {
-        d[i] = data[diagonal_at(t, i)];
-        if (!(d[i] >= 0 && isfinite(d[i])))
+        if (at - first >= n)
+            return 0;
+        t->diagonal[t->looked] = d = data[at - first];
+        if (!(d >= 0 && isfinite(d)))
             return err_set(e, E_DATA, "'%s': diagonal element %llu is %g",
-                           t->name, (unsigned long long)i, (double)d[i]);
+                           t->name, (unsigned long long)t->looked, (double)d);
     }
     return 0;
+}
+
+static int open_diagonal(struct hessian_entry *t, struct err *e)
+{
+    t->looked = 0;
+    t->diagonal = mem_alloc(t->cols * sizeof(*t->diagonal), "hessians", e);
+    return t->diagonal ? 0 : e->code;
 }
 
 double hessian_file_add_prior(const struct hessian_entry *t, double k,
@@ -329,17 +337,17 @@ int hessian_file_diagonal(struct hessian_file *h, struct hessian_entry *t,
         return 0;
     if (hessian_file_load(h, t, &data, e) < 0)
         return e->code;
-    rc = make_diagonal(t, data, e);
+    rc = open_diagonal(t, e);
+    if (rc >= 0)
+        rc = look(t, 0, data, t->len / sizeof(*data), e);
     free(data);
     *diagonal = t->diagonal;
     return rc < 0 ? err_prefix(e, "'%s'", h->path) : 0;
 }
 
-int hessian_file_take(struct hessian_file *h, const struct frame *f, bool whole,
+static int take_entry(struct hessian_entry *t, const struct frame *f,
                       struct err *e)
 {
-    struct hessian_entry *t = &h->current;
-
     release(t);
     t->name = copy(f->name, e);
     t->modules = t->name ? copy(f->modules ? f->modules : "", e) : NULL;
@@ -349,13 +357,27 @@ int hessian_file_take(struct hessian_file *h, const struct frame *f, bool whole,
     t->samples = f->samples;
     t->block = f->block;
     t->cols = frame_cols(f);
-    if (!t->cols)
-        return err_set(e, E_DATA, "'%s' is no hessian", f->name);
-    if (!whole)
-        return make_diagonal(t, f->data, e);
-    t->payload = mem_pages(f->len, f->name, e);
-    if (!t->payload)
+    return t->cols ? 0 : err_set(e, E_DATA, "'%s' is no hessian", f->name);
+}
+
+int hessian_file_take(struct hessian_file *h, const struct frame *f,
+                      struct err *e)
+{
+    struct hessian_entry *t = &h->current;
+
+    if (take_entry(t, f, e) < 0 ||
+        !(t->payload = mem_pages(f->len, f->name, e)))
         return e->code;
     memcpy(t->payload, f->data, f->len);
     return 0;
+}
+
+int hessian_file_look(void *hessian_file, const struct frame *f, uint64_t at,
+                      const void *piece, size_t n, struct err *e)
+{
+    struct hessian_entry *t = &((struct hessian_file *)hessian_file)->current;
+
+    if (!at && (take_entry(t, f, e) < 0 || open_diagonal(t, e) < 0))
+        return e->code;
+    return look(t, at / sizeof(float), piece, n / sizeof(float), e);
 }

@@ -21,6 +21,7 @@ struct hessian_entry {
     uint64_t block;   /* 0: packed lower triangle */
     uint64_t cols;    /* inputs; with blocks: rounded up to whole blocks */
     float *diagonal;  /* [cols], once asked for */
+    uint64_t looked;  /* elements of it that have come */
 };
 
 /* path NULL: no file.  E_NOINPUT; E_DATA: no stream, no hessian in it, a shape that is none, or a
@@ -31,10 +32,15 @@ void hessian_file_close(struct hessian_file *h); /* NULL is allowed */
 /* JSON of the file's HEAD, for stream_inherit(). */
 const char *hessian_file_head(const struct hessian_file *h);
 /* A hessian frame of the input: the Hessian of the modules that it names, from
- * here to the next one.  whole: its payload is kept, not its diagonal alone.
- * E_DATA: it is none, or its diagonal is not finite or negative. */
+ * here to the next one.  E_DATA: it is none. */
 MUST_CHECK int hessian_file_take(struct hessian_file *h, const struct frame *f,
-                                 bool whole, struct err *e);
+                                 struct err *e);
+/* Its diagonal alone, from bytes at..at+n-1 of its payload, which come in order from
+ * 0 on, whole floats: a stream_look().  E_DATA: also where the diagonal is not finite
+ * or negative. */
+MUST_CHECK int hessian_file_look(void *hessian_file, const struct frame *f,
+                                 uint64_t at, const void *piece, size_t n,
+                                 struct err *e);
 /* The entry of the frame that was taken last. */
 struct hessian_entry *hessian_file_taken(struct hessian_file *h);
 /* Whether there are Hessians at all. */

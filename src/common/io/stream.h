@@ -178,13 +178,17 @@ MUST_CHECK int stream_flush(struct stream_writer *w, struct err *e);
  * then waits for what this tool holds back.  Both belong to one thread; w must
  * not be finished before the last read.  A file is not waited for. */
 void stream_tie(struct stream_reader *r, struct stream_writer *w);
-/* What a filter does not change need not wait for its last byte: large tensors of
- * this role go from r to w while they arrive, before stream_next() says them, with
- * f->passed set; they are not to be written again.  Only when w has begun, and
- * from a pipe.  A payload that turns out wrong is wrong behind w, too, whose reader
- * finds it by the same hash. */
+/* Bytes at.. of a payload that passes, in order from 0 on.  What it fails with is
+ * stream_next()'s error. */
+typedef int stream_look(void *ctx, const struct frame *f, uint64_t at,
+                        const void *piece, size_t n, struct err *e);
+/* What a filter does not change need not wait for its last byte, nor be held: large
+ * tensors of this role go from r to w while they arrive, before stream_next() says
+ * them, with f->passed set and no data; they are not to be written again.  look (or
+ * NULL) sees every piece.  Only when w has begun, and from a pipe.  A payload that
+ * turns out wrong is wrong behind w, too, whose reader finds it by the same hash. */
 void stream_pass(struct stream_reader *r, struct stream_writer *w,
-                 enum role role);
+                 enum role role, stream_look *look, void *ctx);
 /* Write END, fsync, rename into place, fsync the directory.  Frees w, also on
  * error (after removing the temporary). */
 MUST_CHECK int stream_finish(struct stream_writer *w, struct err *e);

@@ -231,11 +231,6 @@ static int fill(struct stream_reader *r, size_t from, size_t to, struct err *e)
         if (source_read(&r->in, r->payload + from, n, NULL, e) < 0)
             return e->code;
         XXH3_64bits_update(r->hash, r->payload + from, n);
-        if (r->passing &&
-            stream_piece(r->onward, r->payload + from, n, e) < 0) {
-            r->told = true;
-            return e->code;
-        }
         from += n;
     }
     return 0;
@@ -271,24 +266,52 @@ static int read_payload(struct stream_reader *r, struct err *e)
 }
 
 void stream_pass(struct stream_reader *r, struct stream_writer *w,
-                 enum role role)
+                 enum role role, stream_look *look, void *ctx)
 {
     r->onward = w;
     r->pass_role = role;
+    r->look = look;
+    r->look_ctx = ctx;
 }
 
 /* What is small is passed on by the tool. */
-static int begin_passing(struct stream_reader *r, struct frame *f,
-                         struct err *e)
+static bool passes(const struct stream_reader *r, const struct frame *f)
 {
-    f->passed = r->onward && f->role == r->pass_role && !r->in.file &&
-                f->len >= WIRE_BIG && stream_has_begun(r->onward);
-    r->passing = f->passed;
-    if (!f->passed ||
-        stream_begin_tensor(r->onward, f, r->h.payload_hash, e) >= 0)
+    return r->onward && f->role == r->pass_role && !r->in.file &&
+           f->len >= WIRE_BIG && stream_has_begun(r->onward);
+}
+
+static int pass_piece(struct stream_reader *r, const struct frame *f,
+                      uint64_t at, size_t n, struct err *e)
+{
+    if (source_read(&r->in, r->payload, n, NULL, e) < 0 ||
+        (r->look && r->look(r->look_ctx, f, at, r->payload, n, e) < 0))
+        return e->code;
+    XXH3_64bits_update(r->hash, r->payload, n);
+    if (stream_piece(r->onward, r->payload, n, e) >= 0)
         return 0;
     r->told = true;
     return e->code;
+}
+
+static int pass_payload(struct stream_reader *r, struct frame *f, struct err *e)
+{
+    f->passed = true;
+    if (stream_reserve(r, HASH_CHUNK, 0, e) < 0)
+        return e->code;
+    if (stream_begin_tensor(r->onward, f, r->h.payload_hash, e) < 0) {
+        r->told = true;
+        return e->code;
+    }
+    XXH3_64bits_reset(r->hash);
+    for (uint64_t at = 0, n; at < f->len; at += n) {
+        n = f->len - at < HASH_CHUNK ? f->len - at : HASH_CHUNK;
+        if (pass_piece(r, f, at, n, e) < 0)
+            return e->code;
+    }
+    if (XXH3_64bits_digest(r->hash) != r->h.payload_hash)
+        return bad(e, "payload checksum differs");
+    return 0;
 }
 
 static int take_head(struct stream_reader *r, struct err *e)
@@ -376,10 +399,9 @@ static int take_tensor(struct stream_reader *r, struct frame *f,
     }
     if (ref.path)
         rc = stream_read_ref(r, &ref, NULL, f->len, e);
-    else if ((rc = begin_passing(r, f, e)) >= 0)
-        rc = read_payload(r, e);
-    r->passing = false;
-    f->data = r->payload;
+    else
+        rc = passes(r, f) ? pass_payload(r, f, e) : read_payload(r, e);
+    f->data = f->passed ? NULL : r->payload;
     return rc < 0 ? err_prefix(e, "'%s'", f->name) : 1;
 }
 

@@ -5,6 +5,7 @@
 
 #include "common/io/frame.h"
 #include "common/io/hash.h"
+#include "common/io/stream.h"
 #include "common/io/stream_source.h"
 
 /* A payload that was passed over and may be asked for later. */
@@ -39,7 +40,8 @@ struct stream_reader {
     struct stream_writer *tied;   /* NULL: none */
     struct stream_writer *onward; /* tensors of pass_role; NULL: none */
     enum role pass_role;
-    bool passing; /* the payload being read */
+    stream_look *look; /* of what passes; or NULL */
+    void *look_ctx;
 };
 
 /* *dst = s, or NULL. */

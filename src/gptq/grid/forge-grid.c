@@ -100,7 +100,7 @@ static int open_all(struct run *r, const char *path, struct err *e)
         (rc = stream_create(&r->out, &out, e)) < 0)
         return rc;
     stream_tie(r->in, r->out);
-    stream_pass(r->in, r->out, ROLE_HESSIAN);
+    stream_pass(r->in, r->out, ROLE_HESSIAN, hessian_file_look, r->hessians);
     return 0;
 }
 
@@ -190,8 +190,8 @@ static int run(struct run *r, struct err *e)
              stream_inherit(r->out, hessian_file_head(r->hessians), e) < 0))
             return e->code;
         first = false;
-        if (f.role == ROLE_HESSIAN &&
-            hessian_file_take(r->hessians, &f, false, e) < 0)
+        if (f.role == ROLE_HESSIAN && !f.passed &&
+            hessian_file_look(r->hessians, &f, 0, f.data, f.len, e) < 0)
             return e->code;
         rc = f.role == ROLE_WEIGHT ? weight(r, &f, e) :
              f.passed              ? 0 :

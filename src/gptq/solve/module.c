@@ -222,7 +222,7 @@ int module_hessian(struct module_solver *m, const struct frame *f,
     int rc;
 
     drop_factors(m);
-    if ((rc = hessian_file_take(m->hessians, f, true, e)) < 0)
+    if ((rc = hessian_file_take(m->hessians, f, e)) < 0)
         return rc;
     entry = hessian_file_taken(m->hessians);
     if (!m->group || m->params.nearest || device_gpu() || !f->modules ||
