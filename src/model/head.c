@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/math/threads.h"
 #include "model/internal.h"
 
 static const char EMBEDDING[] = "model.embed_tokens";
@@ -46,38 +47,59 @@ void model_release_embedding(struct model *m)
     m->embedding = NULL;
 }
 
+struct embedding {
+    const struct model *m;
+    const int32_t *tokens;
+    char *out;
+    struct threads_error error;
+};
+
+static int embed_row(const struct embedding *j, size_t i, float *f)
+{
+    const struct model *m = j->m;
+    size_t h = (size_t)m->config.hidden_size;
+    size_t row = h * dtype_bits(m->embedding_dtype) / 8;
+    const char *from = (const char *)m->embedding + (size_t)j->tokens[i] * row;
+    char *to = j->out + i * h * m->size;
+
+    if (m->embedding_dtype == m->dtype)
+        memcpy(to, from, row);
+    else if (!to_f32(f, from, m->embedding_dtype, h) ||
+             !from_f32(to, m->dtype, f, h))
+        return E_BUG;
+    return 0;
+}
+
+static void embed_rows(void *ctx, size_t begin, size_t end)
+{
+    struct embedding *j = ctx;
+    struct err e;
+    float *f =
+        scratch_thread((size_t)j->m->config.hidden_size * sizeof(*f), &e);
+    int rc = f ? 0 : e.code;
+
+    for (size_t i = begin; i < end && !rc; i++)
+        if ((rc = embed_row(j, i, f)) < 0)
+            err_set(&e, rc, "the embedding is no float");
+    if (rc < 0)
+        threads_error_add(&j->error, begin, &e);
+}
+
 int model_embed(const struct model *m, const int32_t *tokens, int64_t n,
                 void *out, struct err *e)
 {
-    int64_t h = m->config.hidden_size;
-    size_t row = (size_t)h * dtype_bits(m->embedding_dtype) / 8;
-    float *f = NULL;
-    bool ok = true;
+    struct embedding j = { .m = m, .tokens = tokens, .out = out };
 
-    if (m->embedding_dtype != m->dtype) {
-        f = scratch_thread((size_t)h * sizeof(float), e);
-        if (!f)
-            return e->code;
-    }
-    for (int64_t i = 0; i < n; i++) {
-
-        const char *src;
-        void *to = (char *)out + (size_t)(i * h) * m->size;
-
+    for (int64_t i = 0; i < n; i++)
         if (tokens[i] < 0 || tokens[i] >= m->config.vocab_size)
             return err_set(e, E_DATA,
                            "token %d at position %lld is not in the "
                            "vocabulary of %lld",
                            tokens[i], (long long)i,
                            (long long)m->config.vocab_size);
-        src = (const char *)m->embedding + (size_t)tokens[i] * row;
-        if (f)
-            ok = to_f32(f, src, m->embedding_dtype, (size_t)h) &&
-                 from_f32(to, m->dtype, f, (size_t)h);
-        else
-            memcpy(to, src, row);
-    }
-    return ok ? 0 : err_set(e, E_BUG, "the embedding is no float");
+    threads_error_init(&j.error);
+    threads_for((size_t)n, 32, embed_rows, &j); /* fresh pages, above all */
+    return threads_error_take(&j.error, e);
 }
 
 /* ---- logits ---- */
