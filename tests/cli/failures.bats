@@ -153,6 +153,10 @@ every="pread write fsync rename malloc"
     each "pread malloc" forge-eval -q -j 1 --json mixture mixture t.fts
 }
 
+@test "whichever call fails: forge-generate" {
+    each "pread write malloc" forge-generate -q -j 1 --raw --greedy --tokens 2 mini a
+}
+
 @test "whichever call fails: forge-ls" {
     each "pread write malloc" forge-ls c.fts
     each "pread write malloc" forge-ls mini

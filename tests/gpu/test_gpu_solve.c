@@ -26,7 +26,10 @@ static void compare(const struct solve_params *p, const struct cuda_factors *f,
            (unsigned long long)p->group, p->nearest ? ", nearest" : "",
            (unsigned long long)differ, (unsigned long long)(2 * bytes),
            m->result.loss, off, m->result.loss_nearest, off_nearest);
-    CHECK(fabs(off) < 2e-3 && fabs(off_nearest) < 1e-3);
+    /* of many rows the CPU estimates it: solve_compare_sum() */
+    CHECK(fabs(off) < 2e-3 &&
+          fabs(off_nearest) <
+              (solve_compare_step(p->rows) > 1 && !p->nearest ? 0.05 : 1e-3));
     CHECK(p->nearest ? !differ : differ <= 2 * bytes / 200 + 64);
     if (!p->nearest) {
         total_codes += 2 * bytes;

@@ -47,7 +47,7 @@ AMX void kernel_amx_end(void)
 /* All 32 rows. */
 AMX static void whole(float *y, int64_t ldy, struct kernel_strip s,
                       const uint16_t *w, int64_t pairs, enum kernel_sum how,
-                  const char *ahead)
+                      const char *ahead)
 {
     enum { PANEL = 2 * KERNEL_COLS * sizeof(uint16_t) };
     const char *a = s.p;
