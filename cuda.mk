@@ -41,7 +41,8 @@ $(CUDA_SO): $(CUDA_OBJ)
 $(GPU_TESTS): $O/%: $O/%.c.o $O/libforge.a
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
-check-gpu: cuda $(TOOLBIN) $(GPU_TESTS) $O/tests/helper/mkexperts
+check-gpu: cuda $(TOOLBIN) $(GPU_TESTS) $O/tests/helper/mkexperts \
+    $O/tests/helper/forge-cuda.so
 	@for t in $(GPU_TESTS); do echo "== $$(basename $$t)"; \
 	  $$t $(CUDA_SO) || [ $$? -eq 77 ]; done
 	@tests/gpu/experts.sh $O/bin $O/tests/helper/mkexperts || [ $$? -eq 77 ]

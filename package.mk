@@ -63,6 +63,8 @@ dist: bundle
 # Linked anew, since the bundle begins without them.
 bundle-tests: bundle
 	$(Q)$(MAKE) --no-print-directory $(B_TESTS) $(B_BENCH) $(B_HELP)
+	$(Q)$(MAKE) --no-print-directory $O/tests/helper/forge-cuda.so
+	$(Q)cp $O/tests/helper/forge-cuda.so $B/tests/fake-cuda.so
 	$(Q)cp tests/gpu/*.sh bench/cuda_tools.sh $B/tests
 	$(Q)if command -v $(NVCC) >/dev/null; then \
 	  $(MAKE) --no-print-directory $O/bench/cuda_bench && \
