@@ -34,9 +34,8 @@ static void parse(struct request *r, int argc, char **argv)
         { OPT_INT, 0, "group", "G", "inputs per scale [128]", &j->group, 8,
           1048576, false },
         { OPT_FLAG, 0, "sym", NULL,
-          "grids with the zero in the middle, the "
-          "default",
-          &r->sym, 0, 0, false },
+          "grids with the zero in the middle, the default", &r->sym, 0, 0,
+          false },
         { OPT_FLAG, 0, "asym", NULL, "grids with the zero where it fits",
           &r->asym, 0, 0, false },
         { OPT_CHOICE, 0, "method", METHOD_WORDS,

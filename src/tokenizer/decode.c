@@ -9,14 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
-#include "common/io/modeldir.h"
 #include "tokenizer/normalize.h"
+#include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/vocab.h"
 
-enum { FILE_MAX = 256 << 20, ALPHABET = 324, REPLACES = 4, ID_MAX = 1 << 24 };
+enum { ALPHABET = 324, REPLACES = 4, ID_MAX = 1 << 24 };
 
 static const char where[] = "decoder";
 static const char unknown[] = "\xef\xbf\xbd"; /* U+FFFD */
@@ -488,21 +487,13 @@ int decoder_parse(struct decoder **out, const char *json, size_t len,
 int decoder_open(struct decoder **out, const char *path, bool specials,
                  struct err *e)
 {
-    struct stat st;
-    bool dir = !stat(path, &st) && S_ISDIR(st.st_mode);
-    char *text, what[300];
+    char *text, what[TOKENIZER_WHAT];
     size_t len;
     int rc;
 
     *out = NULL;
-    if (dir)
-        rc = modeldir_read(path, "tokenizer.json", FILE_MAX, &text, &len, e);
-    else
-        rc = file_slurp(&text, &len, path, FILE_MAX, e);
-    if (rc < 0)
+    if ((rc = tokenizer_text(path, &text, &len, what, e)) < 0)
         return rc;
-    snprintf(what, sizeof(what), "'%.260s%s'", path,
-             dir ? "/tokenizer.json" : "");
     rc = decoder_parse(out, text, len, what, specials, e);
     free(text);
     return rc;

@@ -278,23 +278,27 @@ int tokenizer_parse(struct tokenizer **out, const char *json, size_t len,
     return rc;
 }
 
-int tokenizer_open(struct tokenizer **out, const char *path, struct err *e)
+int tokenizer_text(const char *path, char **text, size_t *len,
+                   char what[TOKENIZER_WHAT], struct err *e)
 {
     struct stat st;
     bool dir = !stat(path, &st) && S_ISDIR(st.st_mode);
-    char *text, what[300];
+
+    snprintf(what, TOKENIZER_WHAT, "'%.260s%s'", path,
+             dir ? "/tokenizer.json" : "");
+    return dir ? modeldir_read(path, "tokenizer.json", FILE_MAX, text, len, e) :
+                 file_slurp(text, len, path, FILE_MAX, e);
+}
+
+int tokenizer_open(struct tokenizer **out, const char *path, struct err *e)
+{
+    char *text, what[TOKENIZER_WHAT];
     size_t len;
     int rc;
 
     *out = NULL;
-    if (dir)
-        rc = modeldir_read(path, "tokenizer.json", FILE_MAX, &text, &len, e);
-    else
-        rc = file_slurp(&text, &len, path, FILE_MAX, e);
-    if (rc < 0)
+    if ((rc = tokenizer_text(path, &text, &len, what, e)) < 0)
         return rc;
-    snprintf(what, sizeof(what), "'%.260s%s'", path,
-             dir ? "/tokenizer.json" : "");
     rc = tokenizer_parse(out, text, len, what, e);
     free(text);
     return rc;

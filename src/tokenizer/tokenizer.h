@@ -21,6 +21,10 @@ MUST_CHECK int tokenizer_open(struct tokenizer **t, const char *path,
 /* The same from memory; what: for messages, e.g. "'tokenizer.json'". */
 MUST_CHECK int tokenizer_parse(struct tokenizer **t, const char *json,
                                size_t len, const char *what, struct err *e);
+/* The text of that file alone, free() it, and what it is called in messages. */
+enum { TOKENIZER_WHAT = 300 };
+MUST_CHECK int tokenizer_text(const char *path, char **text, size_t *len,
+                              char what[TOKENIZER_WHAT], struct err *e);
 void tokenizer_close(struct tokenizer *t); /* NULL is allowed */
 
 /* Append the ids of a whole text, without the special tokens that the
