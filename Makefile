@@ -297,6 +297,8 @@ lint: $O/libforge.a
 	$(Q)! grep -nE '\b(diff|cmp|grep|paste)\b.*<\(' $(wildcard tests/*/*.bats tests/*/*.bash) || \
 	  { echo 'lint: compared where it may have failed: want a file first'; exit 1; }
 	$(Q)for m in $(MAN); do mandoc -Tlint -W warning $$m; done
+	$(Q)! LC_ALL=C.UTF-8 grep -nE '^[^|].{120}' DESIGN.md doc/*.md || \
+	  { echo 'lint: wider than 120 columns'; exit 1; }
 	$(call only,cJSON_,src/common/io/json.c)
 	$(call only,io_uring_,src/common/io/file.c src/common/io/write_behind.c)
 	$(call only,\bgetenv\b,src/common/cli/tool.c src/common/cli/opt.c src/forge/env.c)

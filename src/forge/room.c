@@ -13,7 +13,7 @@
 #include "forge/request.h"
 
 /* Of the operations a second that are measured in a loop without anything else,
- * what whole runs reach: DESIGN.md, section 11. */
+ * what whole runs reach: doc/lab-notes.md, "Runs and estimates". */
 static const double product_share = 0.35, vector_share = 0.6;
 /* What every run takes besides: its programs' start. */
 static const double start_seconds = 0.3;
