@@ -297,7 +297,7 @@ lint: $O/libforge.a
 	$(Q)! grep -nE '\b(diff|cmp|grep|paste)\b.*<\(' $(wildcard tests/*/*.bats tests/*/*.bash) || \
 	  { echo 'lint: compared where it may have failed: want a file first'; exit 1; }
 	$(Q)for m in $(MAN); do mandoc -Tlint -W warning $$m; done
-	$(Q)! LC_ALL=C.UTF-8 grep -nE '^[^|].{120}' DESIGN.md doc/*.md || \
+	$(Q)! LC_ALL=C.UTF-8 grep -nE '^[^|].{120}' *.md doc/*.md || \
 	  { echo 'lint: wider than 120 columns'; exit 1; }
 	$(call only,cJSON_,src/common/io/json.c)
 	$(call only,io_uring_,src/common/io/file.c src/common/io/write_behind.c)
@@ -334,7 +334,7 @@ D := $(DESTDIR)$(PREFIX)
 install: all
 	install -d $D/bin $D/lib/4bit-forge
 	install -m 755 $(BIN) $D/bin
-	install -m 755 scripts/forge-run $D/lib/4bit-forge
+	install -m 755 scripts/forge-run $(wildcard bin/forge-cuda.so) $D/lib/4bit-forge
 	install -m 755 $(W4_SO) $D/lib
 	ln -sf $(W4).1 $D/lib/$(W4)
 	install -D -m 644 include/forge_w4a16.h $D/include/forge_w4a16.h
