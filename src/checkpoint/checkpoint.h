@@ -16,6 +16,7 @@
 
 #include "common/base.h"
 #include "common/math/dtype.h"
+#include "layout/int4pack.h"
 
 enum { CHECKPOINT_MAX_DIMS = 8 };
 
@@ -25,7 +26,9 @@ enum storage {
     STORAGE_AWQ,   /* qweight, qzeros, scales: gemm order */
     STORAGE_GPTQ,  /* qweight, qzeros (minus one), scales, g_idx */
     STORAGE_GPTQ_V2,
-    STORAGE_CT /* compressed-tensors pack-quantized */
+    STORAGE_CT,       /* compressed-tensors pack-quantized */
+    STORAGE_INT4PACK, /* torch's tiles: layout/int4pack.h */
+    STORAGE_INT4PACK_XPU
 };
 
 struct checkpoint;
@@ -83,6 +86,8 @@ uint64_t checkpoint_fingerprint(const struct checkpoint *c);
 enum storage checkpoint_storage(const struct checkpoint *c);
 /* Inputs per scale of a 4-bit checkpoint; 0 when plain, -1: one per row. */
 int64_t checkpoint_group(const struct checkpoint *c);
+/* Of the tiles of a checkpoint in layout int4pack. */
+enum int4pack_capability checkpoint_capability(const struct checkpoint *c);
 
 /* A linear's weight as floats W[rows, cols], whatever the storage: plain (any
  * float dtype), fp8 (the product with its scale, in float) or 4-bit.  module: path without ".weight".  *w is malloced,

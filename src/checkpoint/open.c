@@ -233,7 +233,8 @@ static const struct ck_tensor *find_packed(const struct checkpoint *c)
 {
     for (size_t i = 0; i < c->list.count; i++)
         if (ends_with(c->tensor[i].name, ".qweight") ||
-            ends_with(c->tensor[i].name, ".weight_packed"))
+            ends_with(c->tensor[i].name, ".weight_packed") ||
+            ends_with(c->tensor[i].name, ".weight_int4pack"))
             return &c->tensor[i];
     return NULL;
 }
@@ -389,6 +390,11 @@ uint64_t checkpoint_fingerprint(const struct checkpoint *c)
 enum storage checkpoint_storage(const struct checkpoint *c)
 {
     return c->quant.storage;
+}
+
+enum int4pack_capability checkpoint_capability(const struct checkpoint *c)
+{
+    return c->quant.capability;
 }
 
 int64_t checkpoint_group(const struct checkpoint *c)

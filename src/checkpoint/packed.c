@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "checkpoint/internal.h"
+#include "checkpoint/tiles.h"
 #include "common/math/quant.h"
 #include "layout/unpack.h"
 #include "w4a16/w4a16.h"
@@ -19,24 +20,25 @@ static const char *const ct_names[] = { "weight_packed",     "weight_scale",
                                         "weight_zero_point", "weight_g_idx",
                                         "weight_shape",      NULL };
 
+static const char *const tile_names[] = { "weight_int4pack", "scales_and_zeros",
+                                          NULL };
+static const char *const xpu_names[] = { "weight_int4pack", "scales", "zeros",
+                                         NULL };
+
 static const char *const *part_names(const struct checkpoint *c)
 {
-    return c->quant.storage == STORAGE_CT ? ct_names : flat_names;
+    switch (c->quant.storage) {
+    case STORAGE_CT: return ct_names;
+    case STORAGE_INT4PACK: return tile_names;
+    case STORAGE_INT4PACK_XPU: return xpu_names;
+    default: return flat_names;
+    }
 }
 
 struct parts {
     const char *module;
     const struct ck_tensor *t[PART_SHAPE + 1];
 };
-
-static const struct ck_tensor *find(const struct checkpoint *c,
-                                    const char *module, const char *part)
-{
-    char name[1024];
-    int n = snprintf(name, sizeof(name), "%s.%s", module, part);
-
-    return n > 0 && (size_t)n < sizeof(name) ? checkpoint_find(c, name) : NULL;
-}
 
 static int bad(struct err *e, const struct ck_tensor *t, const char *why)
 {
@@ -65,7 +67,7 @@ static int find_parts(const struct checkpoint *c, const char *module,
     if (c->quant.storage == STORAGE_PLAIN)
         return 0;
     for (int i = 0; names[i]; i++)
-        s->t[i] = find(c, module, names[i]);
+        s->t[i] = packed_part(c, module, names[i]);
     if (!s->t[PART_CODES])
         return 0;
     if (!s->t[PART_SCALES])
@@ -189,22 +191,10 @@ static int check_zeros(const struct checkpoint *c, const struct parts *s,
 
 /* ---- the contents ---- */
 
-static void *read_tensor(struct checkpoint *c, const struct ck_tensor *t,
-                         struct err *e)
-{
-    void *buf = mem_pages(t->bytes, t->name, e);
-
-    if (buf && checkpoint_read(c, t, buf, e)) {
-        free(buf);
-        return NULL;
-    }
-    return buf;
-}
-
 static int read_codes(struct checkpoint *c, const struct parts *s,
                       struct packed *p, struct err *e)
 {
-    uint32_t *q = read_tensor(c, s->t[PART_CODES], e);
+    uint32_t *q = packed_bytes(c, s->t[PART_CODES], e);
 
     if (!q)
         return e->code;
@@ -232,7 +222,7 @@ static int read_zeros(struct checkpoint *c, const struct parts *s,
     memset(p->zeros, 8, p->rows * p->groups);
     if (!t)
         return 0;
-    if (!(q = read_tensor(c, t, e)))
+    if (!(q = packed_bytes(c, t, e)))
         return e->code;
     if (t->dtype == DT_I8) /* unpacked and signed */
         for (uint64_t i = 0; i < p->rows * p->groups; i++)
@@ -253,7 +243,7 @@ static int read_scales(struct checkpoint *c, const struct parts *s,
                        struct packed *p, struct err *e)
 {
     size_t size = dtype_bits(p->scale_dtype) / 8;
-    uint8_t *v = read_tensor(c, s->t[PART_SCALES], e);
+    uint8_t *v = packed_bytes(c, s->t[PART_SCALES], e);
 
     if (!v || c->quant.storage == STORAGE_CT) {
         p->scales = v;
@@ -278,7 +268,7 @@ static int read_index(struct checkpoint *c, const struct parts *s,
 
     if (!t || c->quant.storage == STORAGE_AWQ)
         return 0;
-    if (!(v = read_tensor(c, t, e)))
+    if (!(v = packed_bytes(c, t, e)))
         return e->code;
     for (uint64_t k = 0; k < p->cols; k++) {
         absent = absent && v[k] == -1; /* compressed-tensors: not used */
@@ -303,8 +293,11 @@ static int read_parts(struct checkpoint *c, const char *module, bool codes,
                       struct packed *p, struct err *e)
 {
     struct parts s;
-    int r = find_parts(c, module, &s, e);
+    int r;
 
+    if (tiles_are(c))
+        return tiles_read(c, module, codes, p, e);
+    r = find_parts(c, module, &s, e);
     memset(p, 0, sizeof(*p));
     if (r <= 0)
         return r;
@@ -347,28 +340,20 @@ int checkpoint_grid(struct checkpoint *c, const char *module,
     return 1;
 }
 
-void packed_release(struct packed *p)
-{
-    free(p->codes);
-    free(p->zeros);
-    free(p->scales);
-    free(p->g_idx);
-    memset(p, 0, sizeof(*p));
-}
-
 /* ---- as they lie ---- */
 
-/* Zeros of compressed-tensors that are bytes, signed, as words. */
-static uint32_t *pack_zeros(const int8_t *z, const struct packed *p,
+/* Zeros that are bytes, less `base`, as words of compressed-tensors. */
+static uint32_t *pack_zeros(const void *bytes, int base, const struct packed *p,
                             const char *module, struct err *e)
 {
+    const int8_t *z = bytes;
     size_t n = (size_t)(unpack_words(p->rows) * p->groups);
     uint32_t *to = mem_zero(n, sizeof(*to), module, e);
 
     for (uint64_t o = 0; to && o < p->rows; o++)
         for (uint64_t g = 0; g < p->groups; g++)
             to[o / 8 * p->groups + g] |=
-                (uint32_t)((z[o * p->groups + g] + 8) & 15) << 4 * (o % 8);
+                (uint32_t)((z[o * p->groups + g] + base) & 15) << 4 * (o % 8);
     return to;
 }
 
@@ -384,15 +369,15 @@ static int read_words(struct checkpoint *c, const struct parts *s,
     size_t n = (size_t)(p->rows * p->groups);
     void *t;
 
-    if (!(w->codes = read_tensor(c, s->t[PART_CODES], e)) ||
-        !(w->scales = read_tensor(c, s->t[PART_SCALES], e)) ||
+    if (!(w->codes = packed_bytes(c, s->t[PART_CODES], e)) ||
+        !(w->scales = packed_bytes(c, s->t[PART_SCALES], e)) ||
         (s->t[PART_ZEROS] &&
-         !(w->zeros = read_tensor(c, s->t[PART_ZEROS], e))) ||
+         !(w->zeros = packed_bytes(c, s->t[PART_ZEROS], e))) ||
         (s->t[PART_INDEX] && c->quant.storage != STORAGE_AWQ &&
-         !(w->g_idx = read_tensor(c, s->t[PART_INDEX], e))))
+         !(w->g_idx = packed_bytes(c, s->t[PART_INDEX], e))))
         return e->code;
     if (ct && w->zeros && s->t[PART_ZEROS]->dtype == DT_I8) {
-        if (!(t = pack_zeros(w->zeros, p, s->module, e)))
+        if (!(t = pack_zeros(w->zeros, 8, p, s->module, e)))
             return e->code;
         free(w->zeros);
         w->zeros = t;
@@ -408,7 +393,7 @@ static int read_words(struct checkpoint *c, const struct parts *s,
     return 0;
 }
 
-static int prepare_words(const struct checkpoint *c, const struct parts *s,
+static int prepare_words(const struct checkpoint *c, const char *module,
                          const struct packed *p, const struct words *w,
                          struct forge_w4a16 **out, struct err *e)
 {
@@ -417,6 +402,8 @@ static int prepare_words(const struct checkpoint *c, const struct parts *s,
         [STORAGE_GPTQ] = FORGE_W4A16_GPTQ,
         [STORAGE_GPTQ_V2] = FORGE_W4A16_GPTQ_V2,
         [STORAGE_CT] = FORGE_W4A16_COMPRESSED_TENSORS,
+        [STORAGE_INT4PACK] = FORGE_W4A16_COMPRESSED_TENSORS,
+        [STORAGE_INT4PACK_XPU] = FORGE_W4A16_COMPRESSED_TENSORS,
     };
     struct forge_w4a16_linear l = {
         .layout = layout[c->quant.storage],
@@ -430,8 +417,38 @@ static int prepare_words(const struct checkpoint *c, const struct parts *s,
         .g_idx = w->g_idx,
     };
 
-    return w4_prepare(out, &l, e) < 0 ? err_prefix(e, "'%.200s'", s->module) :
-                                        0;
+    return w4_prepare(out, &l, e) < 0 ? err_prefix(e, "'%.200s'", module) : 0;
+}
+
+/* Tiles are turned into the words that the product reads. */
+static int read_tiles(struct checkpoint *c, const char *module,
+                      struct packed *p, struct words *w, struct err *e)
+{
+    int r = tiles_read(c, module, true, p, e);
+
+    if (r <= 0)
+        return r;
+    w->codes = p->codes;
+    w->scales = p->scales;
+    w->g_idx = p->g_idx;
+    w->zeros = pack_zeros(p->zeros, 0, p, module, e);
+    free(p->zeros);
+    return w->zeros ? 1 : e->code;
+}
+
+/* The words of a linear as they lie in the files. */
+static int read_stored(struct checkpoint *c, const char *module,
+                       struct packed *p, struct words *w, struct err *e)
+{
+    struct parts s;
+    int r = find_parts(c, module, &s, e);
+
+    if (r <= 0)
+        return r;
+    if ((r = find_sizes(c, &s, p, e)) || (r = find_groups(c, &s, p, e)) ||
+        (r = check_zeros(c, &s, p, e)) || (r = read_words(c, &s, p, w, e)))
+        return r;
+    return 1;
 }
 
 int checkpoint_w4a16(struct checkpoint *c, const char *module,
@@ -440,14 +457,12 @@ int checkpoint_w4a16(struct checkpoint *c, const char *module,
 {
     struct words w = { 0 };
     struct packed p = { 0 };
-    struct parts s;
-    int r = find_parts(c, module, &s, e);
+    int r = (tiles_are(c) ? read_tiles : read_stored)(c, module, &p, &w, e);
 
-    if (r <= 0)
-        return r;
-    if (!(r = find_sizes(c, &s, &p, e)) && !(r = find_groups(c, &s, &p, e)) &&
-        !(r = check_zeros(c, &s, &p, e)) && !(r = read_words(c, &s, &p, &w, e)))
-        r = prepare_words(c, &s, &p, &w, out, e);
+    if (!r)
+        return 0;
+    if (r > 0)
+        r = prepare_words(c, module, &p, &w, out, e);
     if (!r)
         w4_give(*out, w.codes);
     else
@@ -474,7 +489,7 @@ bool checkpoint_part(const struct checkpoint *c, const struct ck_tensor *t,
             continue;
         snprintf(module, cap, "%.*s", (int)(dot - t->name), t->name);
         *first = i == PART_CODES;
-        return *first || find(c, module, names[PART_CODES]);
+        return *first || packed_part(c, module, names[PART_CODES]);
     }
     return false;
 }

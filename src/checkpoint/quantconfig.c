@@ -88,6 +88,22 @@ static int parse_gptq(struct quant_spec *s, const struct json *q,
     return flat(s, q, what, e);
 }
 
+/* Ours: torch has no file format for it. */
+static int parse_int4pack(struct quant_spec *s, const struct json *q,
+                          const char *what, struct err *e)
+{
+    const char *device = word(q, "device", NULL, "cpu");
+    const char *v = word(q, "capability", NULL, "");
+
+    if (strcmp(device, "cpu") != 0 && strcmp(device, "xpu") != 0)
+        return not_read(what, "device", device, e);
+    s->storage = *device == 'c' ? STORAGE_INT4PACK : STORAGE_INT4PACK_XPU;
+    s->capability = int4pack_parse(v);
+    if (*device == 'c' && s->capability == INT4PACK_UNKNOWN)
+        return not_read(what, "capability", v, e);
+    return flat(s, q, what, e);
+}
+
 /* "weight_block_size": [128, 128] or "128x128", or absent. */
 static int read_block(struct quant_spec *s, const struct json *v,
                       const char *what, struct err *e)
@@ -212,6 +228,8 @@ int quant_spec_parse(struct quant_spec *s, const struct json *q,
         return parse_awq(s, q, what, e);
     if (strcmp(method, "gptq") == 0)
         return parse_gptq(s, q, what, e);
+    if (strcmp(method, "int4pack") == 0)
+        return parse_int4pack(s, q, what, e);
     if (strcmp(method, "compressed-tensors") == 0)
         return parse_ct(s, q, what, e);
     if (strcmp(method, "fp8") == 0 || strcmp(method, "fbgemm_fp8") == 0)

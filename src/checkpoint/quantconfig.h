@@ -5,11 +5,13 @@
 
 #include "checkpoint/checkpoint.h"
 #include "common/io/json.h"
+#include "layout/int4pack.h"
 
 struct quant_spec {
     enum storage storage;
     int64_t group; /* inputs per scale; -1: one scale a row; 0: plain */
     bool fp8;      /* plain, or with STORAGE_CT some of the linears, in fp8 */
+    enum int4pack_capability capability; /* with STORAGE_INT4PACK */
     int64_t block[2]; /* fp8: outputs and inputs per scale; 0: not said */
 };
 

@@ -98,7 +98,8 @@ static int choose(struct weights_plan *p, const struct weights_choice *ch,
 static const struct ck_tensor *find_linear(const struct weights_plan *p,
                                            const char *module)
 {
-    static const char *const parts[] = { "weight", "qweight", "weight_packed" };
+    static const char *const parts[] = { "weight", "qweight", "weight_packed",
+                                         "weight_int4pack" };
     const struct ck_tensor *t = NULL;
     char name[MODULE_PATH_MAX + 32];
 

@@ -18,6 +18,7 @@
 
 struct repack {
     enum layout layout;
+    enum int4pack_capability capability;
     int64_t threads;
     uint64_t shard_size;
     int quiet, progress;
@@ -31,7 +32,7 @@ static int check_scales(const struct repack *r, const char *module,
     size_t size = dtype_bits(q->scale_dtype) / 8;
 
     if (q->scale_dtype == DT_F16 ||
-        (q->scale_dtype == DT_BF16 && r->layout == LAYOUT_CT))
+        (q->scale_dtype == DT_BF16 && layout_takes_bf16(r->layout)))
         return 0;
     for (uint64_t i = 0; i < n; i++) {
         float s, back;
@@ -49,6 +50,24 @@ static int check_scales(const struct repack *r, const char *module,
                            module, i / q->groups, i % q->groups, (double)s,
                            layout_name(r->layout));
     }
+    return 0;
+}
+
+/* Layout int4pack holds (8 - zero) * scale for a zero. */
+static int check_offsets(const char *module, const struct ck_quantized *q,
+                         struct err *e)
+{
+    const uint16_t *scale = q->scales;
+    uint16_t offset;
+
+    for (uint64_t i = 0; i < q->rows * q->groups; i++)
+        if (!int4pack_offset(&offset, scale[i], q->scale_dtype, q->zeros[i]))
+            return err_set(e, E_CONFIG,
+                           "'%.200s': of output %" PRIu64 ", group %" PRIu64
+                           ", the scale times 8 less the zero, %d, is beyond "
+                           "%s: int4pack cannot hold it",
+                           module, i / q->groups, i % q->groups, q->zeros[i],
+                           dtype_name(q->scale_dtype));
     return 0;
 }
 
@@ -71,7 +90,9 @@ static int check_grid(const struct repack *r, const char *module,
                      e) < 0)
         return strstr(e->msg, module) ? e->code :
                                         err_prefix(e, "'%.200s'", module);
-    return check_scales(r, module, q, e);
+    if (check_scales(r, module, q, e))
+        return e->code;
+    return r->layout == LAYOUT_INT4PACK ? check_offsets(module, q, e) : 0;
 }
 
 static int check_modules(const struct repack *r, struct checkpoint *c,
@@ -125,8 +146,11 @@ static int run(const struct repack *r, const char *model, const char *out,
     pipes_init(&pipes);
     command_add(pipes_add(&pipes, "forge-weights"), "-q", "--threads", threads,
                 model, NULL);
-    command_add(pipes_add(&pipes, "forge-pack"), "-q", "--threads", threads,
-                "--layout", layout_name(r->layout), NULL);
+    c = pipes_add(&pipes, "forge-pack");
+    command_add(c, "-q", "--threads", threads, "--layout",
+                layout_name(r->layout), NULL);
+    if (r->layout == LAYOUT_INT4PACK)
+        command_add(c, "--capability", int4pack_name(r->capability), NULL);
     c = pipes_add(&pipes, "forge-shard");
     command_add(c, "--threads", threads, "--progress", progress, "--shard-size",
                 number_word(size, (int64_t)r->shard_size), "--from", model,
@@ -140,10 +164,13 @@ static int run(const struct repack *r, const char *model, const char *out,
 int command_repack(int argc, char **argv, struct err *e)
 {
     struct repack r = { .shard_size = SHARD_SIZE };
-    int layout = -1;
+    int layout = -1, capability = (int)int4pack_here();
     const struct opt table[] = {
-        { OPT_CHOICE, 0, "layout", LAYOUT_WORDS, "the layout of OUT", &layout,
-          0, 0, false },
+        { OPT_CHOICE, 0, "layout", LAYOUT_ALL_WORDS, "the layout of OUT",
+          &layout, 0, 0, false },
+        { OPT_CHOICE, 0, "capability", INT4PACK_WORDS,
+          "layout int4pack: of the CPU that will run it [this one]",
+          &capability, 0, 0, false },
         { OPT_SIZE, 0, "shard-size", "SIZE",
           "most bytes in a file of OUT [5GB]", &r.shard_size, 0, 0, false },
         COMMAND_COMMON(&r.threads, &r.progress, &r.quiet),
@@ -158,6 +185,11 @@ int command_repack(int argc, char **argv, struct err *e)
     if (layout < 0)
         return err_set(e, E_USAGE, "want --layout X (try --help)");
     r.layout = (enum layout)layout;
+    r.capability = (enum int4pack_capability)capability;
+    if (r.layout == LAYOUT_INT4PACK && r.capability == INT4PACK_UNKNOWN)
+        return err_set(e, E_USAGE,
+                       "torch's tiles on this CPU are not known: want "
+                       "--capability, of the CPU that will run it");
     verbosity = r.quiet ? -1 : 0;
     if (path_absolute(argv[i], model, e) < 0 ||
         path_absolute(argv[i + 1], out, e) < 0 ||

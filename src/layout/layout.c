@@ -11,29 +11,49 @@ static const struct {
     const char *name;
     const char *part[2][LAYOUT_PARTS_MAX + 1]; /* asymmetric, symmetric */
     bool whole_groups; /* its loaders refuse a short last group */
+    bool bf16;         /* scales may be BF16 */
 } table[LAYOUT_COUNT] = {
     [LAYOUT_CT] = { "compressed-tensors",
                     { { "weight_packed", "weight_scale", "weight_zero_point",
                         "weight_shape" },
                       { "weight_packed", "weight_scale", "weight_shape" } },
+                    true,
                     true },
     [LAYOUT_AWQ] = { "awq",
                      { { "qweight", "qzeros", "scales" },
                        { "qweight", "qzeros", "scales" } },
-                     true },
+                     true,
+                     false },
     [LAYOUT_GPTQ] = { "gptq",
                       { { "qweight", "qzeros", "scales", "g_idx" },
                         { "qweight", "qzeros", "scales", "g_idx" } },
+                      false,
                       false },
     [LAYOUT_GPTQ_V2] = { "gptq_v2",
                          { { "qweight", "qzeros", "scales", "g_idx" },
                            { "qweight", "qzeros", "scales", "g_idx" } },
+                         false,
                          false },
+    [LAYOUT_INT4PACK] = { "int4pack",
+                          { { "weight_int4pack", "scales_and_zeros" },
+                            { "weight_int4pack", "scales_and_zeros" } },
+                          true,
+                          true },
+    [LAYOUT_INT4PACK_XPU] = { "int4pack-xpu",
+                              { { "weight_int4pack", "scales", "zeros" },
+                                { "weight_int4pack", "scales", "zeros" } },
+                              true,
+                              true },
 };
 
 const char *layout_name(enum layout l)
 {
     return table[l].name;
+}
+
+bool layout_takes_bf16(enum layout l)
+{
+    return table[l].bf16;
 }
 
 bool layout_parse(const char *name, enum layout *l)
@@ -108,6 +128,8 @@ int layout_check(enum layout l, bool symmetric, uint64_t group,
                  const struct layout_shape *s, const struct layout_shape *all,
                  size_t n, struct err *e)
 {
+    int multiple = l == LAYOUT_INT4PACK ? 16 : 8; /* of outputs */
+
     if (!group || group % 8)
         return err_set(e, E_CONFIG,
                        "group %" PRIu64 ": want a multiple of 8 (32, 64, 128, "
@@ -118,12 +140,23 @@ int layout_check(enum layout l, bool symmetric, uint64_t group,
                        "layout gptq (v1) stores zeros minus one, and its "
                        "loaders refuse asymmetric ones: use gptq_v2, awq or "
                        "compressed-tensors");
-    if (!s->rows || s->rows % 8)
+    if (l == LAYOUT_INT4PACK && group != 32 && group != 64 && group != 128 &&
+        group != 256)
+        return err_set(e, E_CONFIG,
+                       "group %" PRIu64 ": torch's CPU product takes 32, 64, "
+                       "128 and 256",
+                       group);
+    if (l == LAYOUT_INT4PACK_XPU && group % 32)
+        return err_set(e, E_CONFIG,
+                       "group %" PRIu64 ": torch's XPU product takes "
+                       "multiples of 32",
+                       group);
+    if (!s->rows || s->rows % (unsigned)multiple)
         return err_set(e, E_CONFIG,
                        "%s is %" PRIu64 " x %" PRIu64 ": %s needs outputs "
-                       "that are a multiple of 8, whatever the group; leave "
+                       "that are a multiple of %d, whatever the group; leave "
                        "the module unquantized",
-                       s->module, s->rows, s->cols, table[l].name);
+                       s->module, s->rows, s->cols, table[l].name, multiple);
     if (!s->cols || s->cols % 8)
         return err_set(e, E_CONFIG,
                        "%s is %" PRIu64 " x %" PRIu64 ": %s needs inputs that "
@@ -142,6 +175,8 @@ unsigned layout_advice(enum layout l, bool symmetric, uint64_t group,
     bool expert = tensor_name_is_expert(s->module);
     unsigned ct = expert ? ADVICE_ASYMMETRIC_EXPERTS : ADVICE_ASYMMETRIC_CT;
 
+    if (l == LAYOUT_INT4PACK || l == LAYOUT_INT4PACK_XPU)
+        return 0;
     return (s->cols % group ? ADVICE_SHORT_GROUP : 0u) |
            (s->rows % 64 || s->cols % 128 ? ADVICE_MARLIN_SHAPE : 0u) |
            (group > 128 || group < 32 ? ADVICE_MARLIN_GROUP : 0u) |

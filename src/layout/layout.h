@@ -1,4 +1,4 @@
-/* layout.h - the four ways in which a checkpoint stores 4-bit linears.
+/* layout.h - the ways in which a checkpoint stores 4-bit linears.
  *
  * What each tensor holds, nibble by nibble, is in forge-layouts(5); here are
  * the names of the parts and which shapes the runtimes can load. */
@@ -7,14 +7,25 @@
 
 #include "common/base.h"
 
-enum layout { LAYOUT_CT, LAYOUT_AWQ, LAYOUT_GPTQ, LAYOUT_GPTQ_V2 };
+enum layout {
+    LAYOUT_CT,
+    LAYOUT_AWQ,
+    LAYOUT_GPTQ,
+    LAYOUT_GPTQ_V2,
+    LAYOUT_INT4PACK,    /* of torch on CPUs of one capability: int4pack.h */
+    LAYOUT_INT4PACK_XPU /* of torch on Intel's GPUs */
+};
 
-/* The words of --layout, in the order of the enum. */
-#define LAYOUT_WORDS "compressed-tensors|awq|gptq|gptq_v2"
+/* The words of --layout, in the order of the enum: what engines load, and with
+ * what torch's operators alone read. */
+#define LAYOUT_WORDS     "compressed-tensors|awq|gptq|gptq_v2"
+#define LAYOUT_ALL_WORDS LAYOUT_WORDS "|int4pack|int4pack-xpu"
 
-enum { LAYOUT_COUNT = 4, LAYOUT_PARTS_MAX = 4 };
+enum { LAYOUT_COUNT = 6, LAYOUT_PARTS_MAX = 4 };
 
 const char *layout_name(enum layout l);
+/* False: its kernels read F16 scales alone. */
+bool layout_takes_bf16(enum layout l);
 /* False: no layout has this name. */
 MUST_CHECK bool layout_parse(const char *name, enum layout *l);
 
@@ -23,7 +34,7 @@ MUST_CHECK bool layout_parse(const char *name, enum layout *l);
  * asymmetric. */
 const char *layout_part(enum layout l, bool symmetric, int i);
 /* Split "MODULE.qweight" and the like: true and *module_len when name is a
- * part of any of the four layouts. */
+ * part of any layout. */
 bool layout_is_part(const char *name, size_t *module_len);
 
 /* A linear: rows outputs, cols inputs. */
@@ -35,7 +46,8 @@ struct layout_shape {
 /* E_CONFIG when no runtime would load such a module: rows or cols that do not
  * fill words of eight, cols that are no multiple of the group where the
  * layout wants whole groups, asymmetric GPTQ v1, a group that is no multiple
- * of 8.  all (n of them, may be just this one) are the shapes for which the
+ * of 8; int4pack: rows that are no multiple of 16, a group that torch does not
+ * take.  all (n of them, may be just this one) are the shapes for which the
  * message looks for groups that would do.  Rules and sources:
  * forge-layouts(5), "CONSTRAINTS". */
 MUST_CHECK int layout_check(enum layout l, bool symmetric, uint64_t group,

@@ -21,6 +21,10 @@ int run_facts_write(const struct run_facts *r, char **text, struct err *e)
     jw_bool(&j, r->symmetric);
     jw_key(&j, "scale_dtype");
     jw_string(&j, dtype_name(r->scale_dtype));
+    if (r->layout == LAYOUT_INT4PACK) {
+        jw_key(&j, "capability");
+        jw_string(&j, int4pack_name(r->capability));
+    }
     jw_end(&j, '}');
     if (j.failed) {
         free(j.text);
@@ -32,7 +36,7 @@ int run_facts_write(const struct run_facts *r, char **text, struct err *e)
 
 static bool understood(struct run_facts *r, const struct json *root)
 {
-    const char *layout = "", *dtype = "";
+    const char *layout = "", *dtype = "", *capability = "";
     int64_t bits = 0, group = 0;
 
     if (!json_string(json_get(root, "layout"), &layout) ||
@@ -44,6 +48,10 @@ static bool understood(struct run_facts *r, const struct json *root)
         return false;
     r->group = (uint64_t)group;
     r->scale_dtype = dtype_parse(dtype);
+    (void)!json_string(json_get(root, "capability"), &capability);
+    r->capability = int4pack_parse(capability);
+    if (r->layout == LAYOUT_INT4PACK && r->capability == INT4PACK_UNKNOWN)
+        return false;
     return r->scale_dtype == DT_F16 || r->scale_dtype == DT_BF16;
 }
 
@@ -67,5 +75,6 @@ int run_facts_read(struct run_facts *r, const char *text, size_t len,
 bool run_facts_equal(const struct run_facts *a, const struct run_facts *b)
 {
     return a->layout == b->layout && a->group == b->group &&
-           a->symmetric == b->symmetric && a->scale_dtype == b->scale_dtype;
+           a->symmetric == b->symmetric && a->scale_dtype == b->scale_dtype &&
+           (a->layout != LAYOUT_INT4PACK || a->capability == b->capability);
 }

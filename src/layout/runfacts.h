@@ -2,11 +2,13 @@
  *
  * It travels as the note frame "run":
  *     {"layout":"awq","bits":4,"group":128,"symmetric":true,
- *      "scale_dtype":"F16"} */
+ *      "scale_dtype":"F16"}
+ * and in layout int4pack "capability":"avx512" or the like. */
 #ifndef FORGE_RUNFACTS_H
 #define FORGE_RUNFACTS_H
 
 #include "common/math/dtype.h"
+#include "layout/int4pack.h"
 #include "layout/layout.h"
 
 #define RUN_NOTE "run" /* name of the frame */
@@ -16,6 +18,7 @@ struct run_facts {
     uint64_t group;
     bool symmetric;
     enum dtype scale_dtype;
+    enum int4pack_capability capability; /* of LAYOUT_INT4PACK alone */
 };
 
 /* *text: one line of JSON, free() it.  E_TEMP. */

@@ -7,7 +7,7 @@
 #include "common/cli/tool.h"
 #include "device/device.h"
 #include "layout/layout.h"
-#include "layout/runfacts.h"
+#include "pack/emit.h"
 #include "pack/gather.h"
 #include "pack/pack_table.h"
 #include "pack/packer.h"
@@ -15,8 +15,9 @@
 
 struct settings {
     struct tool tool;
-    int layout;    /* enum layout */
-    int64_t group; /* 0: as the stream says */
+    int layout;     /* enum layout */
+    int capability; /* enum int4pack_capability */
+    int64_t group;  /* 0: as the stream says */
     int symmetric, asymmetric;
     const char *check;
     struct device_choice device;
@@ -38,8 +39,11 @@ struct work {
 static void parse(struct settings *s, int argc, char **argv)
 {
     const struct opt table[] = {
-        { OPT_CHOICE, 'l', "layout", LAYOUT_WORDS,
+        { OPT_CHOICE, 'l', "layout", LAYOUT_ALL_WORDS,
           "tensors to write [compressed-tensors]", &s->layout, 0, 0, false },
+        { OPT_CHOICE, 0, "capability", INT4PACK_WORDS,
+          "layout int4pack: of the CPU that will run it [this one]",
+          &s->capability, 0, 0, false },
         { OPT_INT, 'g', "group", "N",
           "inputs per scale: what the stream or --check must have [128]",
           &s->group, 8, 1 << 20, false },
@@ -66,6 +70,9 @@ static void parse(struct settings *s, int argc, char **argv)
     if (argc - i > (s->check ? 0 : 1))
         die(E_USAGE, "'%s': one operand too many (try --help)", argv[argc - 1]);
     s->input = i < argc ? argv[i] : NULL;
+    if (s->layout == LAYOUT_INT4PACK && s->capability == INT4PACK_UNKNOWN)
+        die(E_USAGE, "torch's tiles on this CPU are not known: want "
+                     "--capability, of the CPU that will run it");
 }
 
 /* --check: the answer is the exit status. */
@@ -109,7 +116,6 @@ static int flush(struct work *w, struct err *e)
 {
     struct pack_module m;
     struct packed_tensor t[LAYOUT_PARTS_MAX];
-    struct frame f = { .role = ROLE_TENSOR };
     int n = gather_module(&w->held, &m, e);
 
     if (n <= 0)
@@ -118,34 +124,11 @@ static int flush(struct work *w, struct err *e)
     if (n < 0)
         return n;
     advise(w, &m);
-    for (int i = 0; i < n; i++) {
-        if ((size_t)snprintf(f.name, sizeof(f.name), "%s.%s", m.name,
-                             t[i].part) >= sizeof(f.name))
-            return err_set(e, E_DATA, "%s: name is too long", m.name);
-        f.dtype = t[i].dtype;
-        f.ndim = t[i].ndim;
-        memcpy(f.dims, t[i].dims, sizeof(t[i].dims));
-        f.data = t[i].data;
-        f.len = t[i].len;
-        if (stream_write(w->out, &f, e))
-            return e->code;
-    }
+    if (emit_tensors(w->out, m.name, t, n, e))
+        return e->code;
     progress_step(&w->progress, m.name, m.rows * m.cols / 2);
     gather_clear(&w->held);
     return 0;
-}
-
-/* A weight that nobody quantized keeps its name in the checkpoint. */
-static int pass_weight(struct work *w, const struct frame *f, struct err *e)
-{
-    struct frame t = *f;
-    size_t n = strlen(f->name);
-
-    if (n + sizeof(".weight") > sizeof(t.name))
-        return err_set(e, E_DATA, "%s: name is too long", f->name);
-    strcpy(t.name + n, ".weight");
-    t.role = ROLE_TENSOR;
-    return stream_write(w->out, &t, e);
 }
 
 static int take(struct work *w, const struct frame *f, struct err *e)
@@ -158,30 +141,8 @@ static int take(struct work *w, const struct frame *f, struct err *e)
     if (flush(w, e))
         return e->code;
     if (f->role == ROLE_WEIGHT && !f->ancillary)
-        return pass_weight(w, f, e);
+        return emit_weight(w->out, f, e);
     return stream_write(w->out, f, e);
-}
-
-/* Nothing packed, nothing to say. */
-static int write_run_note(struct work *w, struct err *e)
-{
-    const struct run_facts facts = { w->run.layout, w->run.group,
-                                     w->run.symmetric, w->run.scale_dtype };
-    struct frame f = {
-        .role = ROLE_NOTE, .dtype = DT_U8, .ndim = 1, .name = RUN_NOTE
-    };
-    char *text = NULL;
-    int rc;
-
-    if (!w->run.modules)
-        return 0;
-    if (run_facts_write(&facts, &text, e))
-        return e->code;
-    f.data = text;
-    f.len = f.dims[0] = strlen(text);
-    rc = stream_write(w->out, &f, e);
-    free(text);
-    return rc;
 }
 
 static int open_all(struct work *w, struct err *e)
@@ -195,6 +156,7 @@ static int open_all(struct work *w, struct err *e)
     w->run = (struct pack_run){
         .layout = (enum layout)s->layout,
         .group = (uint64_t)s->group,
+        .capability = (enum int4pack_capability)s->capability,
         .symmetric = s->symmetric  ? 1 :
                      s->asymmetric ? 0 :
                                      -1,
@@ -220,14 +182,15 @@ static int run(struct work *w, struct err *e)
             return err_prefix(e, "'%s': frame %" PRIu64,
                               w->set->input ? w->set->input : "<stdin>",
                               stream_frame_number(w->in));
-    if (rc < 0 || flush(w, e) || write_run_note(w, e))
+    if (rc < 0 || flush(w, e) || emit_run_note(w->out, &w->run, e))
         return e->code;
     return 0;
 }
 
 int main(int argc, char **argv)
 {
-    struct settings set = { .layout = LAYOUT_CT };
+    struct settings set = { .layout = LAYOUT_CT,
+                            .capability = (int)int4pack_here() };
     struct work w = { .set = &set };
     struct err e;
 

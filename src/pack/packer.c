@@ -169,7 +169,7 @@ static int make_grid(struct packer *p, struct pack_module *m, bool *symmetric,
         grid_from_scales(&j, n);
     if (check_finite(&j, n, e))
         return e->code;
-    if (p->run->layout != LAYOUT_CT && m->scale_dtype == DT_BF16) {
+    if (!layout_takes_bf16(p->run->layout) && m->scale_dtype == DT_BF16) {
         if (scales_to_f16(&j, n, e))
             return e->code;
         m->scale_dtype = DT_F16;
@@ -207,12 +207,14 @@ static int agree(struct pack_run *run, const struct pack_module *m,
 /* ---- layouts ---- */
 
 static struct packed_tensor part(const char *name, enum dtype t, uint64_t d0,
-                                 uint64_t d1, const void *data)
+                                 uint64_t d1, uint64_t d2, const void *data)
 {
     struct packed_tensor x = { .part = name,
                                .dtype = t,
-                               .ndim = d1 ? 2 : 1,
-                               .dims = { d0, d1 },
+                               .ndim = d2 ? 3 :
+                                       d1 ? 2 :
+                                            1,
+                               .dims = { d0, d1, d2 },
                                .data = data };
     uint64_t bytes = 0;
 
@@ -230,17 +232,17 @@ static int pack_ct(struct packer *p, const struct pack_module *m,
     p->shape[0] = (int64_t)m->rows;
     p->shape[1] = (int64_t)m->cols;
     /* the codes of FTS1 are the words of compressed-tensors */
-    out[n++] = part("weight_packed", DT_I32, m->rows, m->cols / 8, m->codes);
-    out[n++] = part("weight_scale", m->scale_dtype, m->rows, m->groups,
+    out[n++] = part("weight_packed", DT_I32, m->rows, m->cols / 8, 0, m->codes);
+    out[n++] = part("weight_scale", m->scale_dtype, m->rows, m->groups, 0,
                     p->scales.data);
     if (!p->run->symmetric) {
         if (need(&p->zeros_out, m->rows / 8 * m->groups, 4, e))
             return e->code;
         pack_zeros_ct(p->zeros_out.data, p->zeros.data, m->rows, m->groups);
-        out[n++] = part("weight_zero_point", DT_I32, m->rows / 8, m->groups,
+        out[n++] = part("weight_zero_point", DT_I32, m->rows / 8, m->groups, 0,
                         p->zeros_out.data);
     }
-    out[n++] = part("weight_shape", DT_I64, 2, 0, p->shape);
+    out[n++] = part("weight_shape", DT_I64, 2, 0, 0, p->shape);
     return n;
 }
 
@@ -260,22 +262,99 @@ static int pack_awq_gptq(struct packer *p, const struct pack_module *m,
     pack_zeros(p->zeros_out.data, p->zeros.data, m->rows, m->groups, awq,
                l == LAYOUT_GPTQ);
     pack_transpose_u16(p->scales_out.data, p->scales.data, m->rows, m->groups);
+    out[n++] = awq ? part("qweight", DT_I32, m->cols, m->rows / 8, 0,
+                          p->weight_out.data) :
+                     part("qweight", DT_I32, m->cols / 8, m->rows, 0,
+                          p->weight_out.data);
     out[n++] =
-        awq ?
-            part("qweight", DT_I32, m->cols, m->rows / 8, p->weight_out.data) :
-            part("qweight", DT_I32, m->cols / 8, m->rows, p->weight_out.data);
-    out[n++] =
-        part("qzeros", DT_I32, m->groups, m->rows / 8, p->zeros_out.data);
-    out[n++] =
-        part("scales", m->scale_dtype, m->groups, m->rows, p->scales_out.data);
+        part("qzeros", DT_I32, m->groups, m->rows / 8, 0, p->zeros_out.data);
+    out[n++] = part("scales", m->scale_dtype, m->groups, m->rows, 0,
+                    p->scales_out.data);
     if (awq)
         return n;
     if (need(&p->index_out, m->cols, sizeof(int32_t), e))
         return e->code;
     for (uint64_t i = 0; i < m->cols; i++)
         ((int32_t *)p->index_out.data)[i] = (int32_t)(i / m->group);
-    out[n++] = part("g_idx", DT_I32, m->cols, 0, p->index_out.data);
+    out[n++] = part("g_idx", DT_I32, m->cols, 0, 0, p->index_out.data);
     return n;
+}
+
+/* What torch's product adds for the zeros beside the scales: [G, O, 2]. */
+static int pack_offsets(struct packer *p, const struct pack_module *m,
+                        struct err *e)
+{
+    const uint16_t *scales = p->scales.data;
+    const uint8_t *zeros = p->zeros.data;
+    uint16_t *out;
+
+    if (need(&p->scales_out, m->rows * m->groups, 4, e))
+        return e->code;
+    out = p->scales_out.data;
+    for (uint64_t o = 0; o < m->rows; o++)
+        for (uint64_t g = 0; g < m->groups; g++) {
+            uint64_t from = o * m->groups + g;
+            uint16_t *to = out + 2 * (g * m->rows + o);
+
+            to[0] = scales[from];
+            if (!int4pack_offset(&to[1], scales[from], m->scale_dtype,
+                                 zeros[from]))
+                return err_set(e, E_CONFIG,
+                               "%s: the scale of output %" PRIu64
+                               ", group %" PRIu64 " times 8 less its zero, %d, "
+                               "is beyond %s",
+                               m->name, o, g, zeros[from],
+                               dtype_name(m->scale_dtype));
+        }
+    return 0;
+}
+
+static int pack_int4pack(struct packer *p, const struct pack_module *m,
+                         struct packed_tensor *out, struct err *e)
+{
+    if (need(&p->weight_out, m->rows * (m->cols / 2), 1, e) ||
+        pack_offsets(p, m, e))
+        return e->code;
+    int4pack_pack(p->weight_out.data, (const uint32_t *)(const void *)m->codes,
+                  m->rows, m->cols / 8, p->run->capability);
+    out[0] = part("weight_int4pack", DT_U8, m->rows, m->cols / 2, 0,
+                  p->weight_out.data);
+    out[1] = part("scales_and_zeros", m->scale_dtype, m->groups, m->rows, 2,
+                  p->scales_out.data);
+    return 2;
+}
+
+/* The words are those of FTS1; scales and zeros turn. */
+static int pack_xpu(struct packer *p, const struct pack_module *m,
+                    struct packed_tensor *out, struct err *e)
+{
+    const uint8_t *zeros = p->zeros.data;
+    uint8_t *to;
+
+    if (need(&p->scales_out, m->rows * m->groups, 2, e) ||
+        need(&p->zeros_out, m->rows * m->groups, 1, e))
+        return e->code;
+    pack_transpose_u16(p->scales_out.data, p->scales.data, m->rows, m->groups);
+    to = p->zeros_out.data;
+    for (uint64_t g = 0; g < m->groups; g++)
+        for (uint64_t o = 0; o < m->rows; o++)
+            to[g * m->rows + o] = zeros[o * m->groups + g];
+    out[0] = part("weight_int4pack", DT_I32, m->rows, m->cols / 8, 0, m->codes);
+    out[1] = part("scales", m->scale_dtype, m->groups, m->rows, 0,
+                  p->scales_out.data);
+    out[2] = part("zeros", DT_I8, m->groups, m->rows, 0, p->zeros_out.data);
+    return 3;
+}
+
+static int pack_layout(struct packer *p, const struct pack_module *m,
+                       struct packed_tensor *out, struct err *e)
+{
+    switch (p->run->layout) {
+    case LAYOUT_CT: return pack_ct(p, m, out, e);
+    case LAYOUT_INT4PACK: return pack_int4pack(p, m, out, e);
+    case LAYOUT_INT4PACK_XPU: return pack_xpu(p, m, out, e);
+    default: return pack_awq_gptq(p, m, out, e);
+    }
 }
 
 int packer_module(struct packer *p, const struct pack_module *given,
@@ -289,8 +368,7 @@ int packer_module(struct packer *p, const struct pack_module *given,
     if (make_grid(p, m, &symmetric, e) || agree(p->run, m, symmetric, e) ||
         layout_check(p->run->layout, p->run->symmetric, m->group, &s, &s, 1, e))
         return e->code;
-    n = p->run->layout == LAYOUT_CT ? pack_ct(p, m, out, e) :
-                                      pack_awq_gptq(p, m, out, e);
+    n = pack_layout(p, m, out, e);
     if (n > 0)
         p->run->modules++;
     return n;

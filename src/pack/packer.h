@@ -3,6 +3,7 @@
 #define FORGE_PACKER_H
 
 #include "common/math/dtype.h"
+#include "layout/int4pack.h"
 #include "layout/layout.h"
 
 /* What the frames of a module said.  The grid is either meta, or scales (and
@@ -23,7 +24,7 @@ struct packed_tensor {
     const char *part; /* "qweight": the name is MODULE.part */
     enum dtype dtype;
     int ndim;
-    uint64_t dims[2];
+    uint64_t dims[3];
     const void *data; /* the packer's, until the next call */
     size_t len;
 };
@@ -34,7 +35,8 @@ struct pack_run {
     uint64_t group;         /* 0: as the first module has it */
     int symmetric;          /* 1, 0, or -1: as the first module is */
     enum dtype scale_dtype; /* DT_NONE: as the first module has it */
-    uint64_t modules;       /* packed so far */
+    enum int4pack_capability capability; /* layout int4pack: of the tiles */
+    uint64_t modules;                    /* packed so far */
 };
 
 struct packer;
@@ -45,7 +47,7 @@ MUST_CHECK int packer_open(struct packer **p, struct pack_run *run,
                            struct err *e);
 /* Up to LAYOUT_PARTS_MAX tensors in out, in the order of layout_part();
  * returns how many.  Scales of AWQ and GPTQ are F16: BF16 ones are converted
- * where that is exact.  E_CONFIG: the shape, the grid or a scale does not fit
+ * where that is exact.  Those of int4pack may be either.  E_CONFIG: the shape, the grid or a scale does not fit
  * the layout, or the modules before it; E_DATA: a scale is not finite, sizes disagree. */
 MUST_CHECK int packer_module(struct packer *p, const struct pack_module *m,
                              struct packed_tensor *out, struct err *e);

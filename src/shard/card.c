@@ -203,6 +203,11 @@ char *card_recipe(const struct modeldir *model, struct err *e)
 
 /* ---- our card ---- */
 
+static bool is_int4pack(const struct run_facts *f)
+{
+    return f->layout == LAYOUT_INT4PACK || f->layout == LAYOUT_INT4PACK_XPU;
+}
+
 static void put_front(FILE *out, const struct card *c, const char *own)
 {
     fprintf(out, "---\nbase_model: %s\n", c->base);
@@ -214,6 +219,7 @@ static void put_front(FILE *out, const struct card *c, const char *own)
         fprintf(out, "- 4-bit\n- w4a16\n- %s\n",
                 c->facts->layout == LAYOUT_CT  ? "compressed-tensors" :
                 c->facts->layout == LAYOUT_AWQ ? "awq" :
+                is_int4pack(c->facts)          ? "int4pack" :
                                                  "gptq");
     fprintf(out, "---\n\n");
 }
@@ -281,6 +287,27 @@ static void put_serving(FILE *out, const struct card *c)
                 "");
 }
 
+/* Tensors for torch's own operators. */
+static void put_int4pack(FILE *out, const struct card *c)
+{
+    bool cpu = c->facts->layout == LAYOUT_INT4PACK;
+
+    fprintf(out,
+            "## Use it\n\nEach linear's tensors are what an operator of torch "
+            "reads as they are%s%s; `x` is of their type.\n\n```python\n"
+            "from safetensors.torch import load_file\n"
+            "t = load_file(\"DIRECTORY/model.safetensors\")\n"
+            "y = torch.ops.aten.%s(\n    x, t[m + \".weight_int4pack\"], "
+            "%" PRIu64 ", %s)\n```\n",
+            cpu ? ", on CPUs of the capability " : "",
+            cpu ? int4pack_name(c->facts->capability) : "",
+            cpu ? "_weight_int4pack_mm_for_cpu" :
+                  "_weight_int4pack_mm_with_scales_and_zeros",
+            c->facts->group,
+            cpu ? "t[m + \".scales_and_zeros\"]" :
+                  "t[m + \".scales\"], t[m + \".zeros\"]");
+}
+
 static void put_card(FILE *out, const struct card *c, const char *own)
 {
     put_front(out, c, own);
@@ -289,7 +316,7 @@ static void put_card(FILE *out, const struct card *c, const char *own)
             c->facts ? ": weights of 4 bits, activations of 16 (W4A16)." : ".");
     put_facts(out, c);
     if (c->facts)
-        put_serving(out, c);
+        (is_int4pack(c->facts) ? put_int4pack : put_serving)(out, c);
     fprintf(out, "\n%s%s\n```\n\n## Check it\n\n", recipe_begin, c->recipe);
     fprintf(out, "`forge verify DIRECTORY`, or `sha256sum -c SHA256SUMS` in "
                  "it.\n");

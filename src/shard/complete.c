@@ -70,11 +70,11 @@ bool complete_is_packed(const struct named_set *out, const char *module,
 
 /* What the part of a rows x cols linear must look like. */
 static struct named expected(const struct run_facts *f, const char *part,
-                             uint64_t rows, uint64_t cols, uint64_t dims[2])
+                             uint64_t rows, uint64_t cols, uint64_t dims[3])
 {
     uint64_t groups = quant_groups(cols, f->group);
     struct named x = { part, DT_I32, 2, dims };
-    bool awq = f->layout == LAYOUT_AWQ;
+    bool awq = f->layout == LAYOUT_AWQ, cpu = f->layout == LAYOUT_INT4PACK;
 
     if (!strcmp(part, "qweight")) {
         dims[0] = awq ? cols : cols / 8;
@@ -99,6 +99,20 @@ static struct named expected(const struct run_facts *f, const char *part,
     } else if (!strcmp(part, "weight_zero_point")) {
         dims[0] = (rows + 7) / 8;
         dims[1] = groups;
+    } else if (!strcmp(part, "weight_int4pack")) {
+        x.dtype = cpu ? DT_U8 : DT_I32;
+        dims[0] = rows;
+        dims[1] = cpu ? cols / 2 : cols / 8;
+    } else if (!strcmp(part, "scales_and_zeros")) {
+        x.dtype = f->scale_dtype;
+        x.ndim = 3;
+        dims[0] = groups;
+        dims[1] = rows;
+        dims[2] = 2;
+    } else if (!strcmp(part, "zeros")) {
+        x.dtype = DT_I8;
+        dims[0] = groups;
+        dims[1] = rows;
     } else { /* weight_shape */
         x.dtype = DT_I64;
         x.ndim = 1;
@@ -122,7 +136,7 @@ static int check_packed(const struct completeness *c,
     for (int i = 0;
          (part = layout_part(c->facts->layout, c->facts->symmetric, i)); i++) {
         const struct named *t = find2(out, module, part);
-        uint64_t dims[2];
+        uint64_t dims[3];
         struct named want = expected(c->facts, part, rows, cols, dims);
 
         if (!t)

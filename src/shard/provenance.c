@@ -197,6 +197,8 @@ int provenance_metadata(const struct provenance *p,
         pair(&j, "group_size", group);
         pair(&j, "symmetric", facts->symmetric ? "true" : "false");
         pair(&j, "scale_dtype", dtype_name(facts->scale_dtype));
+        if (facts->layout == LAYOUT_INT4PACK)
+            pair(&j, "capability", int4pack_name(facts->capability));
     }
     if (*recipe)
         pair(&j, "recipe", recipe);

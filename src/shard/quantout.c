@@ -248,6 +248,21 @@ static void ct_dict(struct json_writer *j, const struct run_facts *facts,
     jw_end(j, '}');
 }
 
+/* Ours: no loader's.  What a reader must know to use torch's operators. */
+static void int4pack_dict(struct json_writer *j, const struct run_facts *facts,
+                          const struct plain_list *plain)
+{
+    bool cpu = facts->layout == LAYOUT_INT4PACK;
+
+    pair_string(j, "quant_method", "int4pack");
+    pair_int(j, "bits", 4);
+    pair_int(j, "group_size", facts->group);
+    pair_string(j, "device", cpu ? "cpu" : "xpu");
+    if (cpu)
+        pair_string(j, "capability", int4pack_name(facts->capability));
+    awq_names(j, plain);
+}
+
 int quant_dict(const struct run_facts *facts, const struct plain_list *plain,
                char **json, struct err *e)
 {
@@ -260,6 +275,8 @@ int quant_dict(const struct run_facts *facts, const struct plain_list *plain,
     case LAYOUT_AWQ: awq_dict(&j, facts, plain); break;
     case LAYOUT_GPTQ:
     case LAYOUT_GPTQ_V2: gptq_dict(&j, facts, plain); break;
+    case LAYOUT_INT4PACK:
+    case LAYOUT_INT4PACK_XPU: int4pack_dict(&j, facts, plain); break;
     }
     jw_end(&j, '}');
     if (j.failed) {

@@ -33,7 +33,10 @@ static int find_facts(struct state *s, struct err *e)
                                       [STORAGE_AWQ] = LAYOUT_AWQ,
                                       [STORAGE_GPTQ] = LAYOUT_GPTQ,
                                       [STORAGE_GPTQ_V2] = LAYOUT_GPTQ_V2,
-                                      [STORAGE_CT] = LAYOUT_CT };
+                                      [STORAGE_CT] = LAYOUT_CT,
+                                      [STORAGE_INT4PACK] = LAYOUT_INT4PACK,
+                                      [STORAGE_INT4PACK_XPU] =
+                                          LAYOUT_INT4PACK_XPU };
     enum storage st = checkpoint_storage(s->out);
     int64_t group = checkpoint_group(s->out);
 
@@ -44,10 +47,12 @@ static int find_facts(struct state *s, struct err *e)
         return 0;
     if (group < 1)
         return err_set(e, E_CONFIG, "one scale a row: not a layout of ours");
-    s->facts = (struct run_facts){ .layout = of[st],
-                                   .group = (uint64_t)group,
-                                   .symmetric = true,
-                                   .scale_dtype = DT_F16 };
+    s->facts =
+        (struct run_facts){ .layout = of[st],
+                            .group = (uint64_t)group,
+                            .symmetric = true,
+                            .scale_dtype = DT_F16,
+                            .capability = checkpoint_capability(s->out) };
     for (size_t i = 0; i < s->names.n; i++) {
         const char *dot = strrchr(s->names.item[i].name, '.');
 
@@ -55,7 +60,8 @@ static int find_facts(struct state *s, struct err *e)
             continue;
         if (!strcmp(dot, ".weight_zero_point"))
             s->facts.symmetric = false;
-        if (!strcmp(dot, ".scales") || !strcmp(dot, ".weight_scale"))
+        if (!strcmp(dot, ".scales") || !strcmp(dot, ".weight_scale") ||
+            !strcmp(dot, ".scales_and_zeros"))
             s->facts.scale_dtype = s->names.item[i].dtype;
     }
     if (st != STORAGE_CT && s->v->facts) /* only in the config: no tensor */

@@ -190,6 +190,18 @@ all                                   1 2 4 8 16
 "* ]]
 }
 
+@test "tiles are those that torch made, at every capability" {
+    run -0 python3 "$BATS_TEST_DIRNAME/../reference/int4pack.py" check
+    [ "$output" = "18 shapes as torch has them" ]
+    make_stream x.fts 24x32 --group 32
+    refused 78 "m0 is 24 x 32: int4pack needs outputs that are a multiple of 16" --layout int4pack --capability avx2 x.fts
+    refused 64 "is none of" --layout int4pack --capability sse x.fts
+    make_stream x.fts 32x96 --group 48
+    refused 78 "group 48: torch's CPU product takes 32, 64, 128 and 256" --layout int4pack --capability avx2 x.fts
+    config 136 256
+    refused 78 "is 136 x 136: int4pack needs outputs that are a multiple of 16" --layout int4pack --check m
+}
+
 @test "weights that nobody quantized, notes and ancillary frames pass through" {
     mkstream -o x.fts weight:a.b:BF16:2x3 note:a.b:'{"loss":1}' tensor:n:F32:3 \
         activation:z:F32:2x2:ancillary
@@ -220,8 +232,8 @@ all                                   1 2 4 8 16
 }
 
 @test "the same input gives the same bytes, on any number of threads" {
-    make_stream x.fts 136x160 264x544 --group 32
-    for layout in compressed-tensors awq gptq; do
+    make_stream x.fts 144x160 272x544 --group 32
+    for layout in compressed-tensors awq gptq int4pack int4pack-xpu; do
         forge-pack -q -j 1 --layout $layout x.fts >a.fts
         forge-pack -q -j 2 --layout $layout x.fts >b.fts
         cmp a.fts b.fts

@@ -50,6 +50,76 @@ P
     done
 }
 
+@test "torch's tiles of every capability, and back, to the bit" {
+    for c in avx512 avx2 default xpu; do
+        layout=(int4pack --capability "$c")
+        [ $c != xpu ] || layout=(int4pack-xpu)
+        for kind in sym-compressed-tensors asym-awq; do
+            rm -rf tiles out
+            forge repack -q $kind tiles --layout "${layout[@]}"
+            forge repack -q tiles out --layout ${kind#*sym-}
+            /usr/bin/python3 "$reference" same out $kind
+            forge verify tiles >/dev/null
+        done
+        [ $c = xpu ] || [ "$(jq -r .quantization_config.capability tiles/config.json)" = $c ]
+        forge-tokens -q -n 2 -t 64 tiles "$FORGE_TREE/examples/eval.txt" |
+            forge-eval -q --json asym-awq tiles >report
+        [ "$(jq '.kl_max' report)" = 0 ]
+    done
+    run -0 forge-ls tiles
+    [[ $output == *"o_proj.weight_int4pack"*"I32"* && $output == *"o_proj.zeros"*"I8"* ]]
+    rm -rf tiles
+}
+
+@test "the capability of the tiles is in the file, by default this machine's" {
+    forge repack -q sym-awq tiles --layout int4pack --capability avx2
+    head -c 400 tiles/model.safetensors >header
+    grep -q '"capability":"avx2"' header
+    rm -rf tiles
+    [ "$(uname -m)" = x86_64 ] || skip "torch's tiles are known on x86-64 alone"
+    want=default
+    ! grep -q ' avx2 .*' /proc/cpuinfo || want=avx2
+    ! grep -q ' avx512dq .* avx512bw avx512vl' /proc/cpuinfo || want=avx512
+    forge repack -q sym-awq tiles --layout int4pack
+    [ "$(jq -r .quantization_config.capability tiles/config.json)" = $want ]
+    rm -rf tiles
+}
+
+@test "what torch's product does not take is refused before any work" {
+    M=$FORGE_TREE/examples/llama-4m
+    forge-weights -q "$M" | forge-grid -q --group 16 | forge-solve -q |
+        forge-pack -q --layout gptq | forge-shard -q --from "$M" small
+    run -78 --separate-stderr forge repack small out --layout int4pack
+    [[ $stderr == *"group 16: torch's CPU product takes 32, 64, 128 and 256" ]]
+    run -78 --separate-stderr forge repack small out --layout int4pack-xpu
+    [[ $stderr == *"group 16: torch's XPU product takes multiples of 32" ]]
+    run -64 forge repack sym-awq out --layout int4pack --capability sse
+    run -64 forge quantize "$M" out --layout int4pack --method rtn
+    # scales near F16's end: 8 - zero times one of them is beyond it
+    cp -r asym-awq large
+    edit large 't = head["model.layers.2.mlp.up_proj.scales"]["data_offsets"][0]; z = head["model.layers.2.mlp.up_proj.qzeros"]["data_offsets"][0]; data[t:t + 2] = struct.pack("<H", 0x7bff); data[z] &= 0xf0'
+    run -78 --separate-stderr forge repack large out --layout int4pack
+    [ "${#stderr_lines[@]}" = 1 ]
+    [[ $stderr == *"'model.layers.2.mlp.up_proj': of output 0, group 0, the scale times 8 less the zero, 0, is beyond F16"* ]]
+    [ ! -e out ]
+    rm -rf small large
+}
+
+@test "tiles that are spoilt are refused" {
+    forge repack -q asym-awq tiles --layout int4pack
+    cp -r tiles bad
+    edit bad 't = head["model.layers.0.mlp.up_proj.scales_and_zeros"]["data_offsets"][0]; data[t + 2] ^= 1'
+    run -65 --separate-stderr forge repack bad out --layout awq
+    [[ $stderr == *"what stands for the zero of output 0, group 0 is no multiple of its scale" ]]
+    rm -r bad && cp -r tiles bad
+    sed -i 's/"capability": "[a-z0-9]*"/"capability": "sve"/' bad/config.json
+    run -78 --separate-stderr forge repack bad out --layout awq
+    [[ $stderr == *"capability 'sve' is not supported" ]]
+    sed -i 's/"capability": "sve"/"capability": "avx2"/; s/"group_size": 32/"group_size": 48/' bad/config.json
+    run -65 forge repack bad out --layout awq
+    rm -rf tiles bad
+}
+
 @test "what comes out says what came in: KL 0, perplexity equal" {
     forge repack -q asym-awq out --layout compressed-tensors
     forge-tokens -q -n 2 -t 64 asym-awq "$FORGE_TREE/examples/eval.txt" |

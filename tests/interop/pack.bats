@@ -4,3 +4,7 @@
 @test "words equal those of compressed-tensors and GPTQModel" {
     "${PYTHON:-python3}" "$BATS_TEST_DIRNAME/pack_check.py"
 }
+
+@test "torch multiplies with int4pack checkpoints as they are" {
+    "${PYTHON:-python3}" "$BATS_TEST_DIRNAME/int4pack_check.py" "$BATS_TEST_DIRNAME/../../examples/llama-4m"
+}

@@ -1,0 +1,62 @@
+/* emit.c - see emit.h. */
+#include "pack/emit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "layout/runfacts.h"
+
+int emit_tensors(struct stream_writer *out, const char *module,
+                 const struct packed_tensor *t, int n, struct err *e)
+{
+    struct frame f = { .role = ROLE_TENSOR };
+
+    for (int i = 0; i < n; i++) {
+        if ((size_t)snprintf(f.name, sizeof(f.name), "%s.%s", module,
+                             t[i].part) >= sizeof(f.name))
+            return err_set(e, E_DATA, "%s: name is too long", module);
+        f.dtype = t[i].dtype;
+        f.ndim = t[i].ndim;
+        memcpy(f.dims, t[i].dims, sizeof(t[i].dims));
+        f.data = t[i].data;
+        f.len = t[i].len;
+        if (stream_write(out, &f, e))
+            return e->code;
+    }
+    return 0;
+}
+
+int emit_weight(struct stream_writer *out, const struct frame *f, struct err *e)
+{
+    struct frame t = *f;
+    size_t n = strlen(f->name);
+
+    if (n + sizeof(".weight") > sizeof(t.name))
+        return err_set(e, E_DATA, "%s: name is too long", f->name);
+    strcpy(t.name + n, ".weight");
+    t.role = ROLE_TENSOR;
+    return stream_write(out, &t, e);
+}
+
+int emit_run_note(struct stream_writer *out, const struct pack_run *run,
+                  struct err *e)
+{
+    const struct run_facts facts = { run->layout, run->group, run->symmetric,
+                                     run->scale_dtype, run->capability };
+    struct frame f = {
+        .role = ROLE_NOTE, .dtype = DT_U8, .ndim = 1, .name = RUN_NOTE
+    };
+    char *text = NULL;
+    int rc;
+
+    if (!run->modules)
+        return 0;
+    if (run_facts_write(&facts, &text, e))
+        return e->code;
+    f.data = text;
+    f.len = f.dims[0] = strlen(text);
+    rc = stream_write(out, &f, e);
+    free(text);
+    return rc;
+}
