@@ -31,7 +31,8 @@ uint32_t block_candidate(const struct block_params *p, int i, float lo,
                       p->scale_dtype);
 }
 
-/* acc = what the inputs before the group push onto its columns. */
+/* acc = d_< L, the error feedback from the inputs before the group onto the
+ * group's columns. */
 static void push(struct tile *s, const struct tile_group *g)
 {
     uint64_t end = (g->c1 + COLS - 1) / COLS * COLS;
@@ -46,8 +47,7 @@ static void push(struct tile *s, const struct tile_group *g)
     tile_add(s, s->acc, s->d, &before);
 }
 
-/* w of the group, pushed: acc is set.  x R_GG = -acc, and x is what the weights
- * move against. */
+/* w = w'_G.  acc is set.  Solves x R_GG = -acc; then w' = w - x. */
 static void update(struct tile *s, const struct tile_group *g, float *w)
 {
     uint64_t end = (g->c1 + COLS - 1) / COLS * COLS, n = end - g->c0;
@@ -71,8 +71,8 @@ void block_updated(struct tile *s, const struct tile_group *g, float *w)
     update(s, g, w);
 }
 
-/* Quantize the group on one grid a row: d holds its weights and gets what is
- * left; loss[48] += its cost. */
+/* Quantize the group with one grid per row.  d: the weights in, w - q out;
+ * loss[48] += the group's cost. */
 static void solve_group(struct tile *s, const struct tile_group *g,
                         const float *scale, const float *zero, float *d,
                         uint8_t *codes, float *loss)
@@ -99,7 +99,7 @@ static void solve_group(struct tile *s, const struct tile_group *g,
     }
 }
 
-/* The updated weights' range in each row. */
+/* lo[48], hi[48]: minimum and maximum of each row's w'_G, 0 included. */
 static void range(const float *w, uint64_t n, float *lo, float *hi)
 {
     memset(lo, 0, ROWS * sizeof(*lo));
@@ -143,7 +143,7 @@ static void try_all(struct tile *s, const struct tile_group *g,
     }
 }
 
-/* On the grids that are set; acc is. */
+/* Quantize the group on the grids that are set.  acc holds the feedback. */
 static void solve_in_place(struct tile *s, const struct tile_group *g,
                            float *cost)
 {

@@ -1,15 +1,18 @@
-/* block_grid.h - the grid of a group chosen when the solver reaches it.
+/* block_grid.h - the grid (scale, zero) of a group, chosen at the moment when
+ * GPTQ reaches the group, not before the solve.
  *
- * Earlier inputs have pushed onto the group's weights by then: the search is
- * on w', what classic GPTQ holds at that point (reference, 2.3),
+ * The search sees the weights after error feedback from all groups quantized
+ * before.  With d = w - q of those inputs (index <) and H + lambda I = R Rᵀ
+ * (solve.h):
  *
  *     w'_G = w_G + (d_< R_<G) R_GG⁻¹
  *
- * and the cost of a candidate is what solving the whole group with it costs:
- * sum over its inputs of R_jj² (w*_j - q_j)², exactly what the group adds to
- * the (damped) loss.
+ * This w' is the weight matrix that GPTQ's classic form (arXiv 2210.17323,
+ * algorithm 1) holds when it comes to the group.  The cost of a candidate grid
+ * is the group's term of the damped loss (w - q)(H + lambda I)(w - q)ᵀ when the
+ * group is solved on it:  sum over its inputs j of R_jj² (w*_j - q_j)².
  *
- * Candidates, the first of the cheapest wins:
+ * Candidates; of equal costs the first wins:
  *     symmetric   |scale| = f * 2 max|w'| / 15, zero 8, for n factors f from
  *                 BLOCK_HI down to BLOCK_LO; each with both signs where
  *                 negative scales are allowed (the positive one first)
@@ -28,18 +31,18 @@
 struct block_params {
     bool symmetric;
     bool negative; /* symmetric: the scale may be negative */
-    int factors;   /* symmetric: n; asymmetric: n of n x n; 1: f = 1 alone */
+    int factors;   /* n as above, >= 1; 1 tries f = 1 (a = b = 1) alone */
     enum dtype scale_dtype;
 };
 
-/* How many candidates a group has. */
+/* Number of candidates for a group. */
 static inline int block_candidates(const struct block_params *p)
 {
     return !p->symmetric ? p->factors * p->factors :
            p->negative   ? 2 * p->factors :
                            p->factors;
 }
-/* Factor, or shrink of an end, number i of p->factors. */
+/* Number i (0..p->factors-1) of the factors f, or of the shrinks a, b. */
 static inline double block_factor(const struct block_params *p, int i)
 {
     double from = p->symmetric ? BLOCK_HI : 1;
@@ -47,18 +50,21 @@ static inline double block_factor(const struct block_params *p, int i)
 
     return p->factors > 1 ? from + (to - from) * i / (p->factors - 1) : 1;
 }
-/* Candidate number i of a row whose updated weights lie in lo..hi (lo <= 0,
- * hi >= 0). */
+/* Candidate number i as a qmeta4 (common/math/quant.h), for a row whose w'_G
+ * lies in lo..hi (lo <= 0, hi >= 0). */
 uint32_t block_candidate(const struct block_params *p, int i, float lo,
                          float hi);
-/* Choose the grids of group g of the tile and quantize its inputs: the groups
- * before it are done.  cost[48] += what the choice adds to the damped loss. */
+/* Choose the grids of group g for all 48 rows of the tile and quantize its
+ * inputs on them: sets meta, scale, zero, codes and d of the group.  The groups
+ * in front of g in the plan must be done.  cost[48] += the group's term of each
+ * row's damped loss. */
 void block_solve(struct tile *s, const struct tile_group *g,
                  const struct block_params *p, float *cost);
-/* Quantize group g on the grids that are set, as plain GPTQ does: the groups
- * before it are done.  cost[48] += what it adds to the damped loss. */
+/* Plain GPTQ: quantize group g on the grids set by tile_set_grid().  The rest
+ * as block_solve(). */
 void block_quantize(struct tile *s, const struct tile_group *g, float *cost);
-/* What block_solve() judges: w'[c1-c0][48] of group g.  For tests too. */
+/* w[c1-c0][48] = w'_G of group g, which block_solve() searches on.  Also for
+ * tests. */
 void block_updated(struct tile *s, const struct tile_group *g, float *w);
 
 #endif

@@ -1,15 +1,16 @@
 /* cholesky.c - see cholesky.h.
  *
- * Left-looking: before a block of columns is made, everything to its left is
- * taken off it, by the kernel that the solver uses.  Blocks of BLOCK columns;
- * products in pieces of DEPTH columns, so that a piece of the rows above stays
- * in the second-level cache for all rows below, and one of 48 rows in the
- * first.
+ * Left-looking and blocked: before a block of columns is factored, the product
+ * of all columns to its left is subtracted from it, by the kernel that the
+ * solver uses too.  The product is cut into pieces of DEPTH columns: a piece of
+ * the block's own rows stays in the second-level cache for all rows below it,
+ * a piece of one panel (48 rows) in the first-level cache.
  *
- * A task makes one block's columns in a few panels.  Threads take tasks in
- * order, block by block from the diagonal down, and each waits for exactly what
- * it reads, all of it of tasks before: so the next block begins while the last
- * panels of this one are at work, and nobody sleeps in between. */
+ * A task is one block's columns in a few panels.  Threads take tasks in order,
+ * block by block, from the diagonal downwards, and a task waits (spinning) only
+ * for the panels that it reads, which belong to earlier tasks.  So the next
+ * block begins while the last panels of this one are computed; there is no
+ * barrier between blocks. */
 #include "gptq/solve/cholesky.h"
 
 #include <math.h>
@@ -22,12 +23,12 @@
 enum {
     ROWS = CHOLESKY_ROWS,
     COLS = FACTOR_PANEL,
-    WIDTH = 4, /* panels on the diagonal of a block */
+    WIDTH = 4, /* panels of a block's diagonal part */
     BLOCK = WIDTH * ROWS,
     DEPTH = 128,
     GROUP = 8, /* panels whose sums stay in the second-level cache, at most */
     SPINS = 4096,
-    ALONE = 6 /* panels that are done before another thread wakes up */
+    ALONE = 6 /* up to so many panels one thread is faster than waking others */
 };
 
 struct work {
@@ -39,7 +40,7 @@ struct work {
     atomic_bool failed;
 };
 
-/* One block at work. */
+/* The block that a task computes. */
 struct step {
     float *a;
     const struct solve_kernels *k;
@@ -57,9 +58,9 @@ static const float *right(float *a, uint64_t row, uint64_t c)
     return column(a, row / ROWS, c) + row % ROWS;
 }
 
-/* While column c of panel q is made, ask for a share of what comes after: the
- * next panel's piece, and the block's own next one.  Their streams are too
- * short for the hardware to foresee. */
+/* Software prefetch: while column c of panel q is computed, request a share of
+ * the next panel's piece and of the block's own next piece.  These streams are
+ * too short for the hardware prefetcher. */
 static void prefetch(const struct step *s, uint64_t q, uint64_t k, uint64_t c,
                      bool first)
 {
@@ -78,7 +79,8 @@ static void prefetch(const struct step *s, uint64_t q, uint64_t k, uint64_t c,
         __builtin_prefetch(next + 16 * j, 0, 2);
 }
 
-/* Take columns 0..c0-1 off the block, in panels from `first` on. */
+/* Subtract the product of columns 0..c0-1 from the block, in panels
+ * first..end-1. */
 static void update(const struct step *s, uint64_t first, uint64_t end)
 {
     for (uint64_t k = 0; k < s->c0; k += DEPTH) {
@@ -101,7 +103,8 @@ static void update(const struct step *s, uint64_t first, uint64_t end)
     }
 }
 
-/* Columns c0..c1-1 of panel q, whose own triangle lies further right. */
+/* Triangular solve of columns c0..c1-1 of panel q, a panel below the block's
+ * diagonal part. */
 static void solve_columns(const struct step *s, uint64_t q, uint64_t c1)
 {
     for (uint64_t c = s->c0; c < c1; c += COLS) {
@@ -111,9 +114,10 @@ static void solve_columns(const struct step *s, uint64_t q, uint64_t c1)
     }
 }
 
-/* Columns c..c+7 of the panel in which their own rows lie, all else being taken
- * off.  Rows above the diagonal get numbers without meaning, which reach only
- * others like them. */
+/* Factor columns row..row+7 of the panel that holds their diagonal; all columns
+ * to the left have been subtracted.  Elements above the diagonal get values
+ * without meaning, which are read only for other elements above the diagonal.
+ * Returns 1: a pivot is not positive. */
 static int finish_columns(float *x, uint64_t row)
 {
     for (uint64_t c = 0; c < COLS; c++) {
@@ -152,7 +156,8 @@ static int solve_triangle(const struct step *s, uint64_t q)
 
 /* ---- tasks ---- */
 
-/* Block b in panels first..end-1: one on the diagonal, or some below it. */
+/* Columns of block b in panels first..end-1: the block's diagonal part, or
+ * panels below it. */
 struct task {
     uint64_t b, first, end;
 };
@@ -187,8 +192,9 @@ static uint64_t count_tasks(const struct work *w)
     return n + left;
 }
 
-/* Until `blocks` of panels first..end-1 are made.  Those who make them run: a
- * task is taken only after all before it. */
+/* Wait until panels first..end-1 have their first `blocks` blocks of columns.
+ * No deadlock: tasks are taken in order, so the tasks waited for are running or
+ * done.  False: another task has failed. */
 static bool wait_for(struct work *w, uint64_t first, uint64_t end,
                      uint32_t blocks)
 {
@@ -233,7 +239,7 @@ static void run_tasks(void *ctx, size_t begin, size_t end)
     struct work *w = ctx;
     uint64_t n = count_tasks(w), i;
 
-    (void)begin, (void)end; /* a thread takes what is there */
+    (void)begin, (void)end; /* each thread takes the next task left */
     while ((i = atomic_fetch_add(&w->next, 1)) < n) {
         struct task t = task_at(w, i);
 

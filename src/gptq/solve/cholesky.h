@@ -13,14 +13,17 @@
 
 enum { CHOLESKY_ROWS = SOLVE_ROWS };
 
-/* Where panel q begins; of the number of panels: the elements of all. */
+/* Index of panel q's first element; with q = the number of panels, the size of
+ * the whole array in elements. */
 static inline uint64_t cholesky_at(uint64_t q)
 {
     return (uint64_t)CHOLESKY_ROWS * CHOLESKY_ROWS * (q * (q + 1) / 2);
 }
-/* In place, in tiles over threads, the same whatever their number; what lies
- * above the diagonal in a panel ends as nonsense.  done[panels]: room to work
- * in.  0, or 1: not positive definite. */
+/* a[cholesky_at(panels)], symmetric positive definite, becomes its lower
+ * Cholesky factor in place.  By all threads; the result does not depend on
+ * their number.  Elements above the diagonal of a panel have no meaning
+ * afterwards.  done[panels]: scratch memory.
+ * Returns 0, or 1: not positive definite (a is spoilt). */
 MUST_CHECK int cholesky(float *a, uint64_t panels, _Atomic uint32_t *done);
 
 #endif

@@ -1,4 +1,5 @@
-/* compare.c - see solve.h: yardsticks measured on some rows of a large module. */
+/* compare.c - see solve.h: losses of the methods compared with, measured on a
+ * sample of a large module's rows. */
 #include "gptq/solve/solve.h"
 #include "gptq/solve/solve_kernel.h"
 

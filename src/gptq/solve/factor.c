@@ -13,7 +13,7 @@
 
 enum { TILE = 128, ROWS = CHOLESKY_ROWS };
 
-/* ---- what H says ---- */
+/* ---- checks of H ---- */
 
 static int find_bad(const struct factor_params *p, const float *h,
                     struct err *e)
@@ -67,8 +67,8 @@ int factor_check(const struct factor_params *p, const float *h, struct err *e)
 /* ---- order ---- */
 
 struct key {
-    float top, diag; /* largest first */
-    uint32_t input;  /* ties: as stored */
+    float top, diag; /* sorted descending by diag */
+    uint32_t input;  /* or the group's number; equal ones as stored */
 };
 
 static int by_importance(const void *a, const void *b)
@@ -82,7 +82,8 @@ static int by_importance(const void *a, const void *b)
     return x->input < y->input ? -1 : x->input > y->input;
 }
 
-/* Groups with an equal largest diagonal must not mix. */
+/* Sorts one key per group, not inputs: inputs of groups with equal maxima must
+ * not mix. */
 static int by_group(const void *a, const void *b)
 {
     const struct key *x = a, *y = b;
@@ -105,8 +106,8 @@ static void sort_groups(const struct factor_params *p, const float *h,
     }
     for (uint64_t g = 0; p->order == ORDER_INSIDE && g < n; g++)
         groups[g].diag = (float)(n - g);
-    if (p->cols % p->group % FACTOR_PANEL) /* or the others would not begin at
-                                              a panel */
+    if (p->cols % p->group % FACTOR_PANEL) /* else the other groups would not
+                                              begin at a panel */
         groups[n - 1].diag = INFINITY;
     qsort(groups, n, sizeof(*groups), by_group);
     for (uint64_t g = 0; g < n; g++) {
@@ -159,14 +160,14 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* What is added to a column to find it in row i of the upper triangle. */
+/* Column c of row i of the upper triangle lies at upper_at(n, i) + c. */
 static int64_t upper_at(uint64_t n, uint64_t i)
 {
     return (int64_t)(i * n - i * (i + 1) / 2);
 }
 
-/* Rows i0..i1-1 of the packed triangle, columns c0..c1-1, on or below the
- * diagonal, transposed over. */
+/* Copy rows i0..i1-1, columns c0..c1-1 of the packed lower triangle, as far as
+ * they lie on or below the diagonal, to `upper`, transposed. */
 static void transpose_part(const struct fill *j, uint64_t i0, uint64_t i1,
                            uint64_t c0, uint64_t c1)
 {
@@ -178,7 +179,7 @@ static void transpose_part(const struct fill *j, uint64_t i0, uint64_t i1,
     }
 }
 
-/* LANES rows below column c0 + LANES. */
+/* The same for a square of LANES x LANES that lies below the diagonal. */
 static void transpose_lanes(const struct fill *j, uint64_t i0, uint64_t c0)
 {
     const float *from[LANES];
@@ -186,14 +187,16 @@ static void transpose_lanes(const struct fill *j, uint64_t i0, uint64_t c0)
 
     for (uint64_t k = 0; k < LANES; k++) {
         from[k] = j->h + (i0 + k) * (i0 + k + 1) / 2 + c0;
-        __builtin_prefetch(from[k] + 2 * LANES - 1); /* too many streams */
+        /* more streams than the hardware prefetcher follows */
+        __builtin_prefetch(from[k] + 2 * LANES - 1);
         to[k] = j->upper + upper_at(j->p->cols, c0 + k) + i0;
     }
     j->transpose(to, from);
 }
 
-/* Rows of tiles of the packed triangle, transposed over: in the factor's order the
- * elements are then picked from one row at a time. */
+/* Make `upper` from the packed triangle, rows of tiles begin..end-1.  With both
+ * triangles at hand, a row of the permuted matrix is gathered from one row of
+ * H. */
 static void transpose_rows(void *ctx, size_t begin, size_t end)
 {
     const struct fill *j = ctx;
@@ -213,7 +216,7 @@ static void transpose_rows(void *ctx, size_t begin, size_t end)
     }
 }
 
-/* 16 rows of a panel from r0 on. */
+/* Gather 16 rows of a panel of the permuted matrix, from row r0 on. */
 static void pick_rows(const struct fill *j, float *to, uint64_t r0,
                       uint64_t cols)
 {
@@ -271,8 +274,9 @@ struct pack {
     lanes_transpose_fn *transpose;
 };
 
-/* Rows r.. of columns c0.., LANES of each, into the two panels that they fill;
- * r - c0 is a multiple of LANES. */
+/* Copy LANES rows from r, LANES columns from c0, of cholesky.h's panels into the
+ * two panels of factor.h that these columns fill; r - c0 is a multiple of
+ * LANES. */
 static void pack_lanes(const struct pack *j, uint64_t r, uint64_t c0)
 {
     enum { N = FACTOR_PANEL, PANELS = LANES / N };
@@ -309,7 +313,7 @@ static void pack_panels(void *ctx, size_t begin, size_t end)
             pack_lanes(j, r, c);
 }
 
-/* ---- together ---- */
+/* ---- factor_build() and its steps ---- */
 
 void factor_free(struct factor *f)
 {
@@ -338,8 +342,8 @@ static int open_factor(struct factor **out, const struct factor_params *p,
     return f->dead ? set_order(f, p, h, e) : e->code;
 }
 
-/* The mean over inputs that are not dead: an input that never occurs says
- * nothing about the size of the others. */
+/* Mean of diag H over inputs that are not dead; dead ones would make lambda too
+ * small for the others. */
 static double mean_diagonal(const struct factor *f,
                             const struct factor_params *p, const float *h)
 {
@@ -370,7 +374,8 @@ static int factorize(struct factor *f, struct fill *fill)
     return 1;
 }
 
-/* The panels' memory holds the upper triangle until they are made. */
+/* `upper` shares its memory with f->panel: H is gathered before the panels are
+ * written. */
 static int open_memory(struct factor *f, struct fill *fill, struct err *e)
 {
     uint64_t n = factor_panel_at(f->padded, f->padded / FACTOR_PANEL);

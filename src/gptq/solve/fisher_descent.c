@@ -1,9 +1,9 @@
 /* fisher_descent.c - see fisher_descent.h.
  *
- * Half the gradient, G = F E H, is formed anew for every block of rows.  In it
- * a row that has moved by d changes its own by F_ii d H, and that of a later
- * row j by F_ji / F_ii of the same: so the rows of a block see each other's
- * moves without another product. */
+ * Half the gradient, G = F E H, is computed anew for every block of rows, by two
+ * matrix products.  When row i of E changes by d, row i of G changes by
+ * F_ii d H, and row j by F_ji d H, which is F_ji / F_ii times row i's change: so
+ * later rows of the block are brought up to date without another product. */
 #include "gptq/solve/fisher_descent.h"
 
 #include <math.h>
@@ -21,17 +21,17 @@ struct work {
     uint64_t rows, n; /* n: inputs, in the factor's order */
     float *h;         /* [n, n] */
     float *f;         /* [rows, rows] */
-    float *e;         /* [rows, n]: values less targets */
+    float *e;         /* [rows, n]: E = q - target */
     uint8_t *code;    /* [rows, n] */
     float *pushed;    /* [BLOCK, n]: F E */
     float *grad;      /* [BLOCK, n]: F E H */
-    float *before;    /* [n]: a row of it */
-    float *scale;     /* [n]: of a row's inputs */
+    float *before;    /* [n]: the current row of grad before its moves */
+    float *scale;     /* [n]: the current row's scale at each input */
     uint64_t row;     /* first of the block */
     int count;
 };
 
-/* ---- what is given, laid out ---- */
+/* ---- H, F and codes in the working layout ---- */
 
 static void fill_hessian(void *ctx, size_t begin, size_t end)
 {
@@ -63,7 +63,7 @@ static struct qgrid grid_of(const struct work *w, uint64_t row, uint64_t group)
     return quant_grid(w->c->meta[row * groups + group], w->c->scale_dtype);
 }
 
-/* Codes and errors of a row, or the codes back. */
+/* Unpack a row's codes and set its errors E; store_row() packs the codes. */
 static void load_row(struct work *w, uint64_t row, const uint8_t *codes,
                      uint8_t *room)
 {
@@ -147,7 +147,7 @@ static void load_scales(struct work *w, uint64_t row)
     }
 }
 
-/* Row i of the block, one code after another; how many moved. */
+/* Visit the codes of row i of the block.  Returns the number of moves. */
 static int64_t move_row(struct work *w, uint64_t i)
 {
     uint64_t row = w->row + i, n = w->n;
@@ -234,7 +234,7 @@ static double loss_of(struct work *w)
     return loss;
 }
 
-/* ---- all of it ---- */
+/* ---- fisher_descent() ---- */
 
 static int open_work(struct work *w, const struct fisher_descent *c,
                      struct err *e)

@@ -16,12 +16,12 @@ struct run {
     struct stream_reader *in;
     struct stream_writer *out;
     struct module_batch *batch;
-    struct module_solver *solver; /* of one module at a time */
-    const struct frame *hessian;  /* of the batch, that it has not seen yet */
+    struct module_solver *solver; /* solves one module at a time */
+    const struct frame *hessian; /* the batch's last, not yet given to solver */
     struct publish *report;
     struct progress progress;
     bool begun;
-    bool passed; /* weights without grids were there */
+    bool passed; /* a weight without a qmeta has passed through */
     double loss, loss_rtn;
     uint64_t modules;
 };
@@ -44,7 +44,7 @@ static int open_all(struct run *r, const char *path, struct err *e)
     return module_batch_open(&r->batch, &s->module, r->in, r->out, e);
 }
 
-/* The codes of a module, its grids and what is reported about it. */
+/* Write a module's codes, grids, note and report line; add up its losses. */
 static int put(struct run *r, const struct frame *w, const struct frame *grids,
                const uint8_t *codes, const struct module_report *report,
                struct err *e)
@@ -58,7 +58,7 @@ static int put(struct run *r, const struct frame *w, const struct frame *grids,
     return 0;
 }
 
-/* The last Hessian goes to the solver where it is needed. */
+/* Pass the batch's last Hessian to the solver, once, when a module needs it. */
 static int give_hessian(struct run *r, struct err *e)
 {
     const struct frame *h = r->hessian;
@@ -67,11 +67,12 @@ static int give_hessian(struct run *r, struct err *e)
     return h ? module_hessian(r->solver, h, e) : 0;
 }
 
-/* A module that the batch has not solved. */
+/* Solve a module that was not solved with the batch. */
 static int solve_module(struct run *r, const struct frame *w,
                         const struct frame *meta, struct err *e)
 {
-    size_t len = w->dims[0] * (w->dims[1] / 2); /* less than the weight's */
+    /* no overflow: less than the weight's own bytes */
+    size_t len = w->dims[0] * (w->dims[1] / 2);
     struct frame grids = *meta;
     struct module_report report;
     uint8_t *codes = NULL;
@@ -103,11 +104,12 @@ static int put_other(struct run *r, const struct frame *f, struct err *e)
         r->hessian = f->ancillary ? r->hessian : f;
         return module_batch_reads_ahead(r->batch) ? 0 : give_hessian(r, e);
     }
-    r->passed |= f->role == ROLE_WEIGHT; /* it has no qmeta: somebody else's */
+    r->passed |= f->role == ROLE_WEIGHT; /* without a qmeta: not to be solved */
     return stream_write(r->out, f, e);
 }
 
-/* The frames of a batch; a module is two of them. */
+/* Handle the n frames of a batch; a module is a weight and the qmeta behind
+ * it. */
 static int put_batch(struct run *r, const struct frame *f, int n, struct err *e)
 {
     int rc = 0;
@@ -135,7 +137,7 @@ static int put_batch(struct run *r, const struct frame *f, int n, struct err *e)
     return rc;
 }
 
-/* Before the first frame; head: of the input. */
+/* Write HEAD before the first frame; head: the input's HEAD. */
 static int begin(struct run *r, const char *head, struct err *e)
 {
     if (r->begun)
@@ -156,7 +158,7 @@ static int run(struct run *r, struct err *e)
             put_batch(r, f, n, e) < 0)
             return e->code;
     return rc < 0 || !r->passed || r->modules ?
-               rc : /* weights of which none has a grid were to have some */
+               rc : /* weights, but no grid for any of them */
                err_set(e, E_DATA, "no grids: is forge-grid missing?");
 }
 

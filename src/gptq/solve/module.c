@@ -13,20 +13,22 @@
 struct module_solver {
     struct module_params params;
     struct hessian_file *hessians, *fisher;
-    const struct hessian_entry *moments_of; /* of fisher's, the last one used */
-    float *moments;                         /* its; NULL: none */
-    /* The factor of the last Hessian: of the modules that share an input. */
+    const struct hessian_entry *moments_of; /* entry of fisher in `moments` */
+    float *moments;                         /* F with its prior; NULL: none */
+    /* The factor of the last Hessian, for all modules that share its input. */
     struct factor *factor;
     const struct hessian_entry *entry;
-    float *hessian; /* its, with the prior, if it may be wanted again; NULL */
-    bool early; /* made before its first module came, whose group may differ */
+    float *hessian; /* entry's payload with the prior while it may be needed
+                       again (another group, the CPU, Fisher descent); or NULL */
+    bool early;     /* factored before its first module came: the group size was
+                   taken from the module before, and may differ */
     uint64_t cols, group;
     bool failed;  /* no damping made it positive definite */
-    double prior; /* that the Hessian has on its diagonal */
-    bool on_cpu;  /* of this Hessian: the GPU has declined one of its modules */
+    double prior; /* what was added to the Hessian's diagonal */
+    bool on_cpu;  /* the GPU has declined a module of this Hessian */
     uint64_t fallbacks;
     struct refined_hessian
-        best; /* instead of factor, where effort asks for it */
+        best; /* in place of factor when the effort is above EFFORT_FAST */
     struct cross {
         char *name, *modules; /* NULL: none */
         float *data;
@@ -115,7 +117,8 @@ int module_check(const struct frame *w, const struct frame *meta, struct err *e)
     return 0;
 }
 
-/* What is tried for groups of this size. */
+/* The effort's plan for groups of this size: EFFORT_FAST's where the refined
+ * solver cannot take them. */
 static struct effort_plan effort_of(const struct module_solver *m,
                                     uint64_t group)
 {
@@ -142,8 +145,8 @@ static int open_best(struct module_solver *m, const struct factor_params *p,
     return refined_open(&m->best, p, starts, h, false, e);
 }
 
-/* The entry's Hessian, in place of the last one's factors; it may have been
- * kept. */
+/* *h = the entry's Hessian with the prior, which the caller owns: the one kept
+ * in m->hessian, or read.  Drops the last Hessian's factors. */
 static int load_hessian(struct module_solver *m, struct hessian_entry *entry,
                         float **h, struct err *e)
 {
@@ -157,14 +160,15 @@ static int load_hessian(struct module_solver *m, struct hessian_entry *entry,
         return 0;
     if ((rc = hessian_file_load(m->hessians, entry, h, e)) < 0)
         return rc;
-    /* experts' have been blended already */
+    /* experts' Hessians have their prior from forge-hessian (blend.h) */
     m->prior = tensor_name_is_expert(entry->name) ?
                    0 :
                    hessian_file_add_prior(entry, m->params.prior, *h);
     return 0;
 }
 
-/* Whether a Hessian is needed beside its factors. */
+/* Whether H must be kept beside its factors: the CPU may have to take over from
+ * the GPU, or Fisher descent reads it. */
 static bool wants_hessian(const struct module_solver *m)
 {
     return device_gpu() || hessian_file_any(m->fisher);
@@ -213,8 +217,8 @@ static int build_factor(struct module_solver *m, struct hessian_entry *entry,
     return 0;
 }
 
-/* The factor is made while the weights are on their way, as the last modules
- * wanted it. */
+/* Factors at once, with the last module's group size, while the weights are
+ * still on their way. */
 int module_hessian(struct module_solver *m, const struct frame *f,
                    struct err *e)
 {
@@ -231,7 +235,7 @@ int module_hessian(struct module_solver *m, const struct frame *f,
     return build_factor(m, entry, entry->cols, m->group, true, e);
 }
 
-/* The factor to use, or NULL to round to nearest. */
+/* *f: the factor to use, or NULL: round to nearest. */
 static int choose_factor(struct module_solver *m, const struct frame *w,
                          const struct frame *meta, struct factor **f,
                          struct module_report *report, struct err *e)
@@ -299,7 +303,7 @@ int module_cross(struct module_solver *m, const struct frame *f, struct err *e)
     return 0;
 }
 
-/* Whether the moment is of this module, and of its shape. */
+/* 1: the moment is for this module; 0: for others; E_DATA: wrong shape. */
 static int cross_of(const struct cross *c, const struct frame *w, uint64_t rows,
                     struct err *e)
 {
@@ -312,9 +316,10 @@ static int cross_of(const struct cross *c, const struct frame *w, uint64_t rows,
     return err_set(e, E_DATA, "'%s' does not fit '%s'", c->name, w->name);
 }
 
-/* The output moment for a Hessian with a prior, in new memory: free() it.
- * G + prior W makes of G - W H, which the target is moved by, the same without
- * the prior: it would pull weights to zero. */
+/* *output = G + prior W, in new memory: free() it.  The Hessian in use is
+ * H + prior I, so that target.h's G - W H becomes
+ * (G + prior W) - W (H + prior I): the prior cancels.  Without this it would pull
+ * the weights towards zero. */
 static int add_prior(const struct module_solver *m, const struct frame *w,
                      float **output, struct err *e)
 {
@@ -333,13 +338,13 @@ static int add_prior(const struct module_solver *m, const struct frame *w,
     return 0;
 }
 
-/* ---- rows together ---- */
+/* ---- Fisher descent ---- */
 
-/* Of the moments of gradients, as of Hessians: tokens more for each output. */
+/* Prior of F, as module_params.prior of H: tokens per output. */
 static const double fisher_prior = 2;
 
-/* Room for the target that rows are solved for, if they are to be solved
- * together; else NULL. */
+/* *target: memory [rows, cols] for the target when there is an F for this module;
+ * else NULL. */
 static int want_target(const struct module_solver *m, const struct frame *w,
                        float **target, struct err *e)
 {
@@ -350,8 +355,8 @@ static int want_target(const struct module_solver *m, const struct frame *w,
     return *target ? 0 : e->code;
 }
 
-/* The moments of a module's outputs, with the prior; all experts of a layer have
- * the same. */
+/* m->moments = the module's F with the prior.  All experts of a layer share one
+ * F, so it is kept. */
 static int load_fisher(struct module_solver *m, const struct frame *w,
                        struct err *e)
 {
@@ -461,7 +466,7 @@ struct solve_params module_shape(const struct frame *w,
                                   .compare = true };
 }
 
-/* By the factor f; NULL: round to nearest. */
+/* Plain GPTQ with the factor f; f NULL: round to nearest. */
 static int solve_plain(const struct solve_params *p, const struct frame *w,
                        const uint32_t *grids, struct factor *f, uint8_t *codes,
                        struct solve_result *r, struct err *e)
@@ -498,7 +503,7 @@ int module_solve(struct module_solver *m, const struct frame *w,
              solve_refined(m, &p, w, grids, codes, report, &r, e) :
              solve_plain(&p, w, grids, f, codes, &r, e);
     if (rc < 0 && f && m->best.starts && refined_on_gpu(&m->best) &&
-        device_declined(&rc, e)) { /* its factors are made anew, on the CPU */
+        device_declined(&rc, e)) { /* again, with factors of the CPU */
         m->on_cpu = true;
         m->cols = 0;
         return module_solve(m, w, meta, grids, codes, report, e);

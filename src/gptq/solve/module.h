@@ -1,5 +1,5 @@
-/* module.h - one linear on its way through forge-solve: its Hessian's factor and
- * its codes. */
+/* module.h - forge-solve's work on one linear ("module"): find its Hessian and
+ * cross moments, factor the Hessian, choose the codes by the effort asked for. */
 #ifndef FORGE_MODULE_H
 #define FORGE_MODULE_H
 
@@ -11,54 +11,59 @@
 #include "gptq/solve/solve_refined.h"
 
 struct module_params {
-    const char *hessian; /* file; NULL: none but module_hessian()'s */
-    const char
-        *fisher; /* file of those of outputs' gradients, see fisher_descent.h;
-                            NULL: none */
-    enum factor_order order;
-    double damping;
-    double prior; /* tokens for each input, see hessian_file_add_prior() */
+    const char *hessian; /* file of Hessians; NULL: module_hessian() alone */
+    const char *fisher;  /* file of the F of fisher_descent.h; NULL: none */
+    enum factor_order order; /* of EFFORT_FAST */
+    double damping;          /* the first one tried, see factor.h */
+    double prior; /* tokens per input, see hessian_file_add_prior() */
     bool nearest; /* --method rtn */
-    bool strict;  /* a module that cannot be factored is an error */
-    /* Not fast: grids chosen in the solve (order group, and inside), refined
-     * codes; where that cannot be (groups that are no multiple of 8) as fast */
+    bool strict;  /* a Hessian that cannot be factored is an error */
+    /* Above EFFORT_FAST: solve_refined.h.  Groups that are no multiple of 8
+     * inputs are solved as with EFFORT_FAST. */
     enum effort effort;
-    int sweeps;         /* of refinement, at most; < 0: as the effort has it */
-    int factors;        /* of grids; 0: as the effort has it */
+    int sweeps;         /* of refinement, at most; < 0: the effort's number */
+    int factors;        /* candidates, block_params; 0: the effort's number */
     bool negative;      /* symmetric scales may be negative */
-    double alpha, beta; /* of the correction by cross frames, see target.h */
+    double alpha, beta; /* of the correction by cross moments, see target.h */
 };
 
 struct module_solver;
 
+/* E_TEMP; of the two files the errors of hessian_file_open(). */
 MUST_CHECK int module_open(struct module_solver **m,
                            const struct module_params *p, struct err *e);
-/* HEAD of the file with the Hessians, or NULL. */
+/* JSON of the Hessians' file's HEAD, or NULL; valid until module_close(). */
 const char *module_head(const struct module_solver *m);
-/* A hessian frame of the input: that of the modules that it names, from here
- * to the next one.  Without any, modules are rounded to nearest. */
+/* Take a hessian frame of the input (copied): it is the Hessian of the modules
+ * that the frame names, until the next one comes.  A module is rounded to
+ * nearest when the run has no Hessians at all.  E_DATA, E_TEMP. */
 MUST_CHECK int module_hessian(struct module_solver *m, const struct frame *f,
                               struct err *e);
-/* Keep a cross frame, for the modules that it names: NAME.drift or
- * NAME.output, see target.h.  It goes when one of another NAME comes. */
+/* Keep a copy of a cross frame for the modules that it names: NAME.drift (E of
+ * target.h), NAME.output (G) or NAME.gap (F).  It replaces the one kept before
+ * of the same kind.  E_DATA: no cross moment; E_TEMP. */
 MUST_CHECK int module_cross(struct module_solver *m, const struct frame *f,
                             struct err *e);
-/* codes[w->dims[0], w->dims[1] / 2] for a weight frame and its qmeta frame;
- * grids: the qmeta's payload, replaced where the effort chooses other ones.
- * The factor is kept for the next module with the same Hessian.
- * E_DATA: shapes, a missing Hessian, numbers that are not finite; under
- * strict also a factorization that fails. */
+/* codes[w->dims[0], w->dims[1] / 2] (two U4 a byte) for a weight frame and its
+ * qmeta frame.  grids[rows, groups]: in, a copy of the qmeta's payload; out, the
+ * grids of the codes, which an effort above EFFORT_FAST chooses anew.  The factor
+ * is kept for the next module with the same Hessian.
+ * E_DATA: module_check() fails, there are Hessians but none for this module, a
+ * number is not finite, or under strict the factorization fails; E_TEMP;
+ * E_DEVICE. */
 MUST_CHECK int module_solve(struct module_solver *m, const struct frame *w,
                             const struct frame *meta, uint32_t *grids,
                             uint8_t *codes, struct module_report *report,
                             struct err *e);
-/* Whether a weight and its qmeta are a module at all.  E_DATA. */
+/* E_DATA: w is no float matrix with an even number of inputs, or the shape or
+ * scale type of the qmeta does not fit it. */
 MUST_CHECK int module_check(const struct frame *w, const struct frame *meta,
                             struct err *e);
-/* What is solved of a module that is one. */
+/* The solver's parameters for a module that module_check() accepts. */
 struct solve_params module_shape(const struct frame *w,
                                  const struct frame *meta);
-/* Modules that should have been solved and were rounded to nearest. */
+/* Number of modules rounded to nearest because no damping made their Hessian
+ * positive definite. */
 uint64_t module_fallbacks(const struct module_solver *m);
 void module_close(struct module_solver *m); /* NULL is allowed */
 

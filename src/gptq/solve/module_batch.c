@@ -9,35 +9,36 @@
 #include "device/device.h"
 #include "gptq/solve/solve.h"
 
-/* A module, and where it is solved; input -1: not here. */
+/* A module of the batch: linear number `linear` of t->input[input]; input -1:
+ * not solved here. */
 struct member {
-    const struct frame *weight; /* its qmeta is the frame behind */
+    const struct frame *weight; /* weight[1] is its qmeta */
     int input, linear;
     struct module_report report;
 };
 
 struct module_batch {
     const struct module_params *params;
-    bool reads_ahead; /* modules are solved here, as far as they can be */
+    bool reads_ahead; /* frames are prefetched, modules solved in batches */
     struct prefetch *prefetch;
-    /* The reading thread's: the file, the Hessian of it that came last, and the
-     * modules of the stream's own that came last. */
+    /* The reading thread's: the file of Hessians, its entry read last, and the
+     * modules that the input's own last hessian frame names. */
     struct hessian_file *file;
     const struct hessian_entry *last;
     char *named;
-    /* The batch: */
+    /* The current batch: */
     const struct frame *frame;
     int n;
-    const struct frame *waits; /* the weight at the end; NULL: none */
+    const struct frame *waits; /* weight held back at the end; NULL: none */
     struct solve_input *input;
     const struct frame **hessian; /* of each input */
     int n_inputs;
-    struct member *member; /* [n], by the frame of the weight */
+    struct member *member; /* [n], by the index of the weight's frame */
     uint8_t *codes;
     size_t codes_cap;
 };
 
-/* Whether there is a GPU, and modules are solved as it solves several. */
+/* Whether there is a GPU and the method is plain GPTQ. */
 static bool makes_batches(const struct module_params *p)
 {
     return device_gpu() && p->effort == EFFORT_FAST && !p->nearest &&
@@ -64,13 +65,15 @@ static int remember(struct module_batch *t, const struct frame *f,
     return 0;
 }
 
-/* A prior on others than experts is module.c's to add. */
+/* With a prior, only experts' Hessians can be taken here: to all others module.c
+ * adds it. */
 static bool is_ours(const struct module_batch *t, const char *hessian)
 {
     return t->params->prior <= 0 || tensor_name_is_expert(hessian);
 }
 
-/* The Hessian of a weight, out of the file, unless it was there before. */
+/* prefetch_params.before: puts the weight's Hessian from the file in front of the
+ * weight, unless it is in the stream already. */
 static int add_hessian(void *arg, struct prefetch *a, const struct frame *f,
                        const struct frame *have, int n, struct frame *more,
                        struct err *e)
@@ -129,7 +132,7 @@ int module_batch_open(struct module_batch **out, const struct module_params *p,
     return 0;
 }
 
-/* ---- who is solved with whom ---- */
+/* ---- the modules of a batch ---- */
 
 static void drop_batch(struct module_batch *t)
 {
@@ -153,7 +156,7 @@ void module_batch_close(struct module_batch *t)
     free(t);
 }
 
-/* What a Hessian has to be. */
+/* Whether h can be used for w here: packed, of w's inputs, no prior to add. */
 static bool fits(const struct module_batch *t, const struct frame *h,
                  const struct frame *w)
 {
@@ -163,7 +166,8 @@ static bool fits(const struct module_batch *t, const struct frame *h,
            h->dims[0] == cols * (cols + 1) / 2 && is_ours(t, h->name);
 }
 
-/* Of the modules that share h, whose grids are of one group. */
+/* The entry of t->input for modules that share h and have w's group size: an open
+ * one, or a new one. */
 static struct solve_input *
 input_of(struct module_batch *t, const struct frame *h, const struct frame *w)
 {
@@ -187,7 +191,8 @@ static size_t code_bytes(const struct frame *w)
     return w->dims[0] * (w->dims[1] / 2);
 }
 
-/* A module, if it can be solved here; its codes go to to. */
+/* Add the module to the batch's list, its codes to be written to `to`.  False: it
+ * cannot be solved here. */
 static bool add_module(struct module_batch *t, struct member *m,
                        const struct frame *h, uint8_t *to)
 {
@@ -234,8 +239,8 @@ static int reserve(struct module_batch *t, struct err *e)
     return t->codes ? 0 : e->code;
 }
 
-/* The modules of the batch by their Hessians: that of the stream's that came
- * last, if it names the module, else the file's. */
+/* List the batch's modules by their Hessians.  A module's Hessian is the input's
+ * own last one, if that names the module, else the file's last one. */
 static int find_modules(struct module_batch *t, struct err *e)
 {
     const struct frame *own = NULL, *filed = NULL;
@@ -263,7 +268,8 @@ static int find_modules(struct module_batch *t, struct err *e)
 
 /* ---- batches ---- */
 
-/* The last Hessians and a weight that waits are for what comes behind, too. */
+/* Keep for the next batch: the last Hessian of either source, and a weight at the
+ * end, whose qmeta is still to come. */
 static void keep_ends(struct module_batch *t)
 {
     int own = -1, filed = -1;
@@ -293,7 +299,7 @@ int module_batch_next(struct module_batch *t, const struct frame **frame,
         return rc;
     if (rc) {
         keep_ends(t);
-    } else { /* it has no qmeta */
+    } else { /* the input ended behind a weight: it has no qmeta */
         t->frame = t->waits;
         t->waits = NULL;
         t->n = 1;

@@ -1,10 +1,10 @@
-/* module_batch.h - the frames of forge-solve's input, and the modules of them that
- * a GPU solves in one call: a layer's experts.
+/* module_batch.h - forge-solve's input in batches of frames, whose modules the GPU
+ * solves in one call (a layer's experts are many small modules of one shape).
  *
- * On a GPU what comes is read ahead (common/io/prefetch.h), Hessians of a file
- * too, while it works on what came before.  Only what plain GPTQ does is done
- * here; every other module, those that go wrong, and on the CPU all, are left to
- * module.h. */
+ * With a GPU a thread prefetches the next batch (common/io/prefetch.h), including
+ * the Hessians of a file, while the GPU solves the current one.  Only plain GPTQ
+ * (EFFORT_FAST) is solved here.  Every other module, each that fails here, and
+ * without a GPU all of them, are left to module.h. */
 #ifndef FORGE_MODULE_BATCH_H
 #define FORGE_MODULE_BATCH_H
 
@@ -12,27 +12,31 @@
 
 struct module_batch;
 
-/* Reads r, flushes w (see prefetch.h).  p stays.  Errors as module_open()'s. */
+/* Reads frames of r; flushes w whenever it waits for input (prefetch.h).  p, r
+ * and w must outlive it.  Errors as module_open()'s. */
 MUST_CHECK int module_batch_open(struct module_batch **t,
                                  const struct module_params *p,
                                  struct stream_reader *r,
                                  struct stream_writer *w, struct err *e);
-/* As prefetch_next(), but *n may be 0; ancillary frames of the role hessian come
- * from the file.  A weight at the end of a batch comes in the next one, with its
- * qmeta if it has one.  Where frames are read ahead, the last Hessian of a batch
- * comes again in the next one. */
+/* The next batch, frame[0..*n), with its modules solved; valid until the next
+ * call.  1: a batch, whose *n may be 0; 0: end of input; negative: as
+ * prefetch_next(), E_TEMP, E_DEVICE.
+ * Hessian frames marked ancillary were read from the file of Hessians.  A weight
+ * at the end of a batch is held back and comes first in the next one, in front of
+ * its qmeta.  With prefetching, a batch's last Hessian comes again in the next
+ * batch. */
 MUST_CHECK int module_batch_next(struct module_batch *t,
                                  const struct frame **frame, int *n,
                                  struct err *e);
-/* The codes of the module whose weight is frame i, and its qmeta the one behind
- * it, and what is to be reported; NULL: it was not solved here. */
+/* The codes of the module whose weight is frame i and whose qmeta is frame i + 1,
+ * and *report; both valid until the next batch.  NULL: not solved here. */
 const uint8_t *module_batch_codes(const struct module_batch *t, int i,
                                   const struct module_report **report);
-/* Whether modules are solved here at all. */
+/* Whether this run prefetches and solves batches at all. */
 bool module_batch_reads_ahead(const struct module_batch *t);
 /* As prefetch_head(). */
 const char *module_batch_head(const struct module_batch *t);
-void module_batch_close(
-    struct module_batch *t); /* NULL is allowed; see prefetch_close() */
+/* NULL is allowed.  As prefetch_close(): at the end, or after an error. */
+void module_batch_close(struct module_batch *t);
 
 #endif

@@ -33,7 +33,7 @@ void module_report_codes(struct module_report *report, bool nearest,
     report->loss_rtn = r->loss_nearest;
 }
 
-/* module: NULL leaves it out; seconds: said only where they may be. */
+/* module NULL: without the name; seconds: whether to include the seconds. */
 static void report_json(struct json_writer *w,
                         const struct module_report *report, const char *module,
                         bool seconds)
@@ -118,7 +118,7 @@ static int write_codes(const struct frame *w, const struct frame *grids,
     return stream_write(out, &f, e) < 0 ? e->code : stream_write(out, grids, e);
 }
 
-/* And the seconds. */
+/* The note of the report, and the ancillary one of the seconds. */
 static int write_notes(const struct module_report *report, const char *module,
                        struct stream_writer *out, struct err *e)
 {
@@ -157,7 +157,8 @@ int module_write(const struct module_report *report, const struct frame *weight,
     report_json(&w, report, module, true);
     rc = w.failed ? err_set(e, E_TEMP, "'%s': out of memory", module) : 0;
     if (rc >= 0) {
-        w.text[w.len] = '\n'; /* a line is one write, whoever else writes */
+        /* one write per line: lines of processes that share a file do not mix */
+        w.text[w.len] = '\n';
         rc = publish_write(file, w.text, w.len + 1, e);
     }
     free(w.text);

@@ -1,5 +1,5 @@
-/* module_report.h - what is known about a module that has been solved, and how it
- * goes out with its codes. */
+/* module_report.h - the result of solving a module: its figures, and how they are
+ * written beside its codes (note frames, a line of --report). */
 #ifndef FORGE_MODULE_REPORT_H
 #define FORGE_MODULE_REPORT_H
 
@@ -7,37 +7,41 @@
 #include "common/io/stream.h"
 #include "gptq/solve/solve.h"
 
-/* What happened to a module. */
+/* Losses are sums over rows of (w - q) H (w - q)ᵀ, see solve.h. */
 struct module_report {
-    const char *method; /* "gptq", "rtn" */
-    const char *order;  /* NULL when there is none */
-    bool measured;      /* losses are known */
-    double loss, loss_rtn;
-    double loss_gptq; /* of plain GPTQ beside it; 0: not measured */
-    uint64_t samples;
-    double damping; /* the one that worked */
-    const double *tried;
+    const char *method;  /* "gptq", "rtn" */
+    const char *order;   /* word of ORDER_WORDS; NULL: rounded to nearest */
+    bool measured;       /* the losses are known: there was a Hessian */
+    double loss;         /* of the codes written */
+    double loss_rtn;     /* of round to nearest on the grids of forge-grid */
+    double loss_gptq;    /* of plain GPTQ on the same grids; 0: not measured */
+    uint64_t samples;    /* tokens of the Hessian */
+    double damping;      /* the last one tried */
+    const double *tried; /* [n_tried]: dampings tried, the factor's memory */
     int n_tried;
     double seconds;
-    const char *effort; /* NULL: fast */
-    bool corrected;     /* the target was moved by cross frames */
+    const char *effort; /* word of EFFORT_WORDS; NULL: fast */
+    bool corrected;     /* the target was moved by cross moments (target.h) */
 };
 
-/* What a note says of the factor of a Hessian of so many tokens; a module that
- * no token has reached is warned of. */
+/* Set samples and dampings from the factor f of a Hessian of so many tokens.
+ * Warns of a module that no token has reached (samples 0). */
 void module_report_factor(struct module_report *report, const char *module,
                           const struct factor *f, uint64_t samples);
-/* And of codes chosen by it, all but those of refined_solve(). */
+/* Set method, order and losses of codes chosen with a factor.  nearest: --method
+ * rtn, whose losses the factor measures. */
 void module_report_codes(struct module_report *report, bool nearest,
                          enum factor_order order, const struct solve_result *r);
-/* Write the codes of the module whose weight is w, their grids and its note,
- * its seconds as an ancillary one; and a line of the file, unless that is NULL. */
+/* Write to `out` the codes (frame like the weight w, U4), the frame `grids`, a
+ * note with the report, and an ancillary note with the seconds (which differ from
+ * run to run); and to `file`, unless NULL, the report as a line of JSON.
+ * E_TEMP; errors of writing. */
 MUST_CHECK int module_write(const struct module_report *report,
                             const struct frame *w, const struct frame *grids,
                             const uint8_t *codes, struct stream_writer *out,
                             struct publish *file, struct err *e);
 
-/* What so many modules came to, for the last line. */
+/* The tool's last line about all modules, in `text`, which is returned. */
 enum { MODULE_SUMMARY = 160 };
 const char *module_summary(char text[MODULE_SUMMARY], uint64_t modules,
                            double loss, double loss_rtn, uint64_t fallbacks);

@@ -1,9 +1,9 @@
 /* refine.c - see refine.h.
  *
- * The gradient is formed anew for every group from what is left of the inputs of
- * all others, and for every panel of eight inputs from what is left of the
- * group's: as many operations as keeping it up to date, nothing drifts, and the
- * product is the solver's. */
+ * The gradient g = d H is computed anew for every group: the product of the
+ * other groups' d with H, once per group, plus that of the group's own d, once per
+ * panel of eight inputs.  This costs as many operations as updating a stored g
+ * would, accumulates no rounding errors, and uses the solver's product kernel. */
 #include "gptq/solve/refine.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@ static uint64_t end_of(const struct tile_group *g)
     return (g->c1 + COLS - 1) / COLS * COLS;
 }
 
-/* acc = what the inputs of other groups give the gradient of the group's. */
+/* acc = the other groups' part of the group's gradient. */
 static void gather(struct tile *s, const struct tile_group *g)
 {
     struct tile_part part = { .at = tile_at_hessian,
@@ -34,7 +34,8 @@ static void gather(struct tile *s, const struct tile_group *g)
     tile_add(s, s->acc, s->d, &part);
 }
 
-/* The codes of the group, one panel after another; what d lost to out. */
+/* Move the codes of the group, one panel after another.  moved: the changes of
+ * d.  True when a code moved. */
 static bool move_codes(struct tile *s, const struct tile_group *g, float *moved,
                        double *loss)
 {
@@ -85,9 +86,10 @@ static void take_off(float *restrict d, const float *restrict w,
             d[r] = w[r] - a[r] * scale[r];
 }
 
-/* num = g a, den = a H a of each row, a = codes - zero; acc holds the gradients
- * as they were when each panel was visited, moved what has changed since the
- * group was begun: the panels behind knew of it, those before did not. */
+/* num = g a, den = a H a of each row, a = codes - zero.  acc holds each panel's
+ * gradient as of the visit to that panel.  It already contains the moves of the
+ * panels visited before; those of the panel itself and of later ones (`moved`) are
+ * added here. */
 static void moments(struct tile *s, const struct tile_group *g,
                     const float *moved, float *a, float *num, float *den)
 {
@@ -109,7 +111,7 @@ static void moments(struct tile *s, const struct tile_group *g,
     }
 }
 
-/* The scale of row r: true when it changed. */
+/* Refit the group's scale in row r; true when it changed. */
 static bool refit(struct tile *s, const struct tile_group *g, uint64_t r,
                   double num, double den, enum dtype scale_dtype, double *loss)
 {

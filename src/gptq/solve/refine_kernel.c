@@ -10,8 +10,9 @@
 #include "common/math/cpu.h"
 #include "gptq/solve/solve_kernel.h"
 
-#define INLINE  static inline __attribute__((always_inline))
-#define ROUNDER 12582912.0f /* rounds half to even when added and taken off */
+#define INLINE static inline __attribute__((always_inline))
+/* x + ROUNDER - ROUNDER rounds x to an integer, half to even (1.5 * 2^23) */
+#define ROUNDER 12582912.0f
 
 enum { LANES = 16, COLS = FACTOR_PANEL, ROWS = SOLVE_ROWS };
 
@@ -22,7 +23,7 @@ typedef uint8_t vb __attribute__((vector_size(16)));
 #define SELECT(mask, yes, no)                                                  \
     ((vf)(((mask) & (vi)(yes)) | (~(mask) & (vi)(no))))
 
-/* One input of 16 rows: t is the gradient.  What it moved goes to *moved. */
+/* Input c of 16 rows from r on.  t: its gradient.  *moved: the change of d. */
 INLINE void move(const struct refine_panel *p, int c, int r, const vf *t,
                  vf *moved, vf *change, vi *any)
 {
@@ -39,7 +40,7 @@ INLINE void move(const struct refine_panel *p, int c, int r, const vf *t,
     if (curve > 0) {
         vf top = none + 15.0f, most = none + 16.0f;
 
-        x = *t / (s * curve); /* steps to go, far ones are cut */
+        x = *t / (s * curve); /* steps of the grid to move by; clamped below */
         x = SELECT(x < -most, -most, x);
         x = SELECT(x > most, most, x);
         x = code + x;

@@ -7,20 +7,21 @@
 #include <stdint.h>
 
 struct refine_panel {
-    const float *acc;          /* [8][48]: (w - q) H before */
+    const float *acc;          /* [8][48]: g = (w - q) H before the moves */
     const float *h;            /* [8][8]: H among the panel's inputs */
     const float *scale, *zero; /* [48] */
     const float *w;            /* [8][48] */
     float *d;                  /* [8][48]: w - q, kept up to date */
     uint8_t *codes;            /* [8][48] */
-    float *moved;              /* [8][48]: what was added to d */
-    float *change;             /* [48]: of the loss, added */
+    float *moved;              /* [8][48]: out, the changes of d */
+    float *change;             /* [48]: += the changes of the loss */
 };
 
-/* Each code to its best place, one input after another; true when one moved. */
+/* Move each code to its minimum (refine.h), one input after another.  True when
+ * one moved. */
 typedef bool refine_fn(const struct refine_panel *p);
 
-/* The fastest of the level in use. */
+/* The fastest variant for the CPU level in use (common/math/cpu.h). */
 refine_fn *refine_kernel_best(void);
 
 #endif

@@ -48,7 +48,7 @@ static int solve_linears(struct solve_input *in, struct err *e)
     return rc;
 }
 
-/* An input whose factor is not there yet: what goes wrong is left unsaid. */
+/* Factor and solve an input; on failure solved stays false, without a message. */
 static void solve_whole(struct solve_input *in)
 {
     struct err none;

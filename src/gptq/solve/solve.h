@@ -1,15 +1,17 @@
-/* solve.h - GPTQ in its look-back form: choose codes that make (w-q) H (w-q)ᵀ
- * small, for grids that were fixed before.
+/* solve.h - GPTQ (arXiv 2210.17323) in a look-back form: choose codes that
+ * minimize, greedily, (w-q) H (w-q)ᵀ for every row w of W, on fixed grids.
  *
- * With H + lambda I = R Rᵀ, input by input in the factor's order:
+ * With H + lambda I = R Rᵀ, R upper triangular, input by input in the factor's
+ * order:
  *
  *     w*_j = w_j + sum over earlier t of (w_t - q_t) R_tj / R_jj
  *     q_j  = round(w*_j)                                (common/math/quant.h)
  *
- * w_t is the original weight.  This gives the codes of the classic form
- * (w -= err * row of the Cholesky factor of the inverse).  The loss is free:
- * sum of R_jj² (w*_j - q_j)² is (w-q)(H + lambda I)(w-q)ᵀ, from which
- * lambda |w-q|² is taken off. */
+ * w_t is the original weight.  In exact arithmetic the codes are those of the
+ * paper's form, which updates the remaining weights by err * row of the Cholesky
+ * factor of the inverse.  The loss comes at no cost:
+ * sum over j of R_jj² (w*_j - q_j)² is (w-q)(H + lambda I)(w-q)ᵀ; lambda |w-q|²
+ * is subtracted. */
 #ifndef FORGE_SOLVE_H
 #define FORGE_SOLVE_H
 
@@ -17,21 +19,25 @@
 #include "common/math/dtype.h"
 #include "gptq/solve/factor.h"
 
-/* A new one must be taught to the GPU, or declined in solve_gpu.c. */
+/* A new member must be implemented by the plug-in (src/cuda), or be declined in
+ * solve_gpu.c by E_CONFIG. */
 struct solve_params {
     uint64_t rows, cols;    /* of W: outputs, inputs; cols is even */
     uint64_t group;         /* inputs per grid */
     enum dtype dtype;       /* of W */
     enum dtype scale_dtype; /* what the scales are stored as */
-    bool nearest;           /* round to nearest; the factor is for the loss */
-    bool compare;           /* also compute loss_nearest */
+    bool nearest; /* round to nearest; the factor only measures the loss */
+    bool compare; /* also compute loss_nearest */
 };
 
-/* What others lose, a yardstick, is computed of every step-th tile of 48 rows:
- * of all rows up to 768, of 408 to 816 beyond. */
+/* Losses of methods that are only compared with (round to nearest, plain GPTQ)
+ * are measured on a sample: on every tile of 48 rows whose number is a multiple of
+ * this step.  1, all rows, up to 768 rows; beyond, 408 to 816 rows are measured. */
 uint64_t solve_compare_step(uint64_t rows);
-/* other[rows] summed over all rows: that of the rows compared, times what the
- * codes lose (loss[rows]) in all rows over what they lose in those. */
+/* Estimate of the sum of other[rows], a compared method's losses, of which only
+ * the sampled rows are set:
+ *     sum(other, sample) * sum(loss, all) / sum(loss, sample)
+ * with loss[rows] of the codes chosen; exact where the sample is all rows. */
 double solve_compare_sum(const double *loss, const double *other,
                          uint64_t rows);
 
@@ -44,68 +50,72 @@ static inline bool solve_same(const struct solve_params *a,
 }
 
 struct solve_result {
-    double loss; /* sum over rows of (w-q) H (w-q)ᵀ, no damping */
-    double
-        loss_nearest; /* the same for round-to-nearest on these grids; of many
-                            rows an estimate, see solve_compare_sum() */
+    double loss;         /* sum over rows of (w-q) H (w-q)ᵀ, no damping */
+    double loss_nearest; /* the same of round to nearest on these grids; above
+                            768 rows an estimate, see solve_compare_sum() */
 };
 
 struct solve_backend {
     const char *name;
-    /* As factor_build(): a factor that this backend's run() takes. */
+    /* As factor_build(), for this backend's run().  E_CONFIG: the GPU does not
+     * take these params. */
     int (*build)(struct factor **f, const struct factor_params *p,
                  const float *h, struct err *e);
-    /* codes[rows, cols / 2] = packed codes of w[rows, cols] on the grids
+    /* codes[rows, cols / 2] (two U4 a byte) of w[rows, cols] on the qmeta4 grids
      * meta[rows, ceil(cols/group)].  f NULL: round to nearest, losses are 0.
      * Codes of dead inputs are the grid's zero.
-     * E_DATA: "row 3: input 17 is not finite". */
+     * E_DATA: "row 3: input 17 is not finite"; E_TEMP; of the GPU also E_CONFIG,
+     * E_DEVICE. */
     int (*run)(const struct solve_params *p, const void *w,
                const uint32_t *meta, const struct factor *f, uint8_t *codes,
                struct solve_result *r, struct err *e);
 };
 
 extern const struct solve_backend solve_cpu;
-extern const struct solve_backend solve_gpu; /* of an open device alone */
+extern const struct solve_backend solve_gpu; /* only while device_gpu() */
 
-/* A factor for refined_solve() on the GPU, which keeps H beside it. */
+/* As solve_gpu.build, for refined_solve() on the GPU: H stays on the device beside
+ * the factor. */
 MUST_CHECK int solve_gpu_whole(struct factor **f, const struct factor_params *p,
                                const float *h, struct err *e);
 
-/* The linears that read one input. */
+/* A job of solve_inputs(): up to SOLVE_LINEARS linears that read the same input
+ * (q, k, v; gate and up), and so share one Hessian. */
 enum { SOLVE_LINEARS = 8 };
 struct solve_input {
     struct factor_params params;
-    const float *h; /* the hessian, as params says; NULL: there is none */
-    int n;
+    const float *h; /* H, laid out as params.block says; NULL: none */
+    int n;          /* of linear */
     struct {
         struct solve_params params;
-        const void *w;
-        const uint32_t *meta;
-        uint8_t *codes;             /* out */
+        const void *w;              /* [rows, cols] of params.dtype */
+        const uint32_t *meta;       /* [rows, ceil(cols/group)] */
+        uint8_t *codes;             /* out: [rows, cols / 2] */
         struct solve_result result; /* out */
     } linear[SOLVE_LINEARS];
-    /* In: one that solve_build() made.  Out, where there was none and the input
-     * has been solved: that of h; factor_free() it. */
+    /* In: a factor by solve_build(), or NULL.  Out, when it was NULL, h was given
+     * and the input is solved: the factor of h; the caller calls factor_free(). */
     struct factor *factor;
-    double seconds; /* out: what each linear took */
-    bool solved;    /* out */
+    double seconds; /* out: per linear */
+    bool solved;    /* out: all its codes and results are set */
 };
 
-/* The factor of h, where this process computes (device/device.h). */
+/* factor_build() on the device of this process (device/device.h), on the CPU where
+ * the GPU declines. */
 MUST_CHECK int solve_build(struct factor **f, const struct factor_params *p,
                            const float *h, struct err *e);
-/* Codes of the linears of n inputs, by their factors, or by those that are made
- * of h; with neither they are rounded to nearest.  The CPU takes one input after
- * the other, a GPU those that are alike in one call.  An input that goes wrong is
- * not solved, and the others are; with its factor and by itself it says why.
- * 0, or of a single input with its factor as solve_backend.run; E_TEMP;
- * E_DEVICE. */
+/* Codes of the linears of n inputs.  The CPU solves one input after the other, a
+ * GPU all inputs of equal parameters in one call.
+ * Two uses.  (1) n = 1, with `factor` set, or without `factor` and h (round to
+ * nearest): returns as solve_backend.run.  (2) Any n, `h` set and `factor` NULL:
+ * an input that fails has solved = false and no message, and does not affect the
+ * others; returns 0, E_TEMP or E_DEVICE. */
 MUST_CHECK int solve_inputs(struct solve_input *in, int n, struct err *e);
 
-/* The same of several inputs on the open GPU, none of which has a factor. */
+/* Use (2) of solve_inputs() on the open GPU. */
 MUST_CHECK int solve_gpu_batch(struct solve_input *in, int n, struct err *e);
-/* The factor of the GPU in the CPU's form beside it, for a module that the GPU
- * declined. */
+/* Copy a factor of the GPU into f->panel, for a module that the GPU declined.
+ * E_TEMP, E_DEVICE. */
 MUST_CHECK int solve_gpu_fetch(struct factor *f, struct err *e);
 
 #endif

@@ -20,12 +20,12 @@ double solve_cost_linear(const struct solve_cost *c, double rows, double cols)
                                     .negative = true,
                                     .factors =
                                         c->symmetric ? p.factors : p.shrinks };
-    double whole = rows * cols * cols; /* one pass over all pairs of inputs */
+    double whole = rows * cols * cols; /* a product of [rows, cols] with H */
     double group = rows * cols * (double)c->group;
     double compared = whole / (double)solve_compare_step((uint64_t)rows);
     double sum = starts(&p) * whole + compared;
 
-    if (p.starts) /* compared with plain GPTQ, too; sweeps there and back */
+    if (p.starts) /* plus plain GPTQ to compare with; candidates; sweeps */
         sum += compared +
                p.starts * (block_candidates(&b) * group + 2 * p.sweeps * whole);
     return sum + (c->corrected ? 4 * whole : 0);

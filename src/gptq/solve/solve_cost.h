@@ -1,26 +1,26 @@
-/* solve_cost.h - what solving computes, in operations, as the solver does it: from the
- * same plans that it follows.  For estimates. */
+/* solve_cost.h - the number of multiply-adds of a solve, from the effort plans that
+ * the solver follows.  For estimates of time (forge plan). */
 #ifndef FORGE_SOLVE_COST_H
 #define FORGE_SOLVE_COST_H
 
 #include "gptq/solve/solve_refined.h"
 
-/* Sweeps over rows together, at most; experts are many, and a third brings
- * nothing. */
+/* Sweeps of Fisher descent, at most.  Experts are many, and a third sweep gains
+ * nothing for them. */
 enum { FISHER_SWEEPS = 6, FISHER_EXPERT_SWEEPS = 2 };
 
 struct solve_cost {
     enum effort effort;
     uint64_t group;
     bool symmetric;
-    bool corrected; /* targets are moved: there are cross moments */
+    bool corrected; /* targets are moved by cross moments (target.h) */
 };
 
-/* Factors of the Hessian of `cols` inputs. */
+/* Factoring a Hessian of `cols` inputs, once per order. */
 double solve_cost_input(const struct solve_cost *c, double cols);
-/* Codes of one linear. */
+/* Choosing the codes of one linear [rows, cols]. */
 double solve_cost_linear(const struct solve_cost *c, double rows, double cols);
-/* Its rows together, `sweeps` times. */
+/* Fisher descent on one linear, `sweeps` sweeps. */
 double solve_cost_fisher(double rows, double cols, int sweeps);
 
 #endif

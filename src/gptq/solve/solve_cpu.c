@@ -1,10 +1,10 @@
 /* solve_cpu.c - see solve.h: the solver on the CPU, tiles of rows over threads.
  *
- * A tile is some panels of 48 rows, held transposed: the 48
- * values of an input lie together, in the factor's order.  Blocks of columns
- * are walked from the last to the first; what earlier inputs push onto a block
- * is one product of the tile's displacements with the factor, in pieces that
- * stay in the caches. */
+ * A tile is up to TILE_PANELS panels of 48 rows, transposed: the 48 values of an
+ * input lie together, inputs in the factor's order.  Blocks of columns are walked
+ * from the last to the first.  The error feedback onto a block is one product of
+ * the tile's displacements d = w - q with the factor, in pieces that stay in the
+ * caches. */
 #include "gptq/solve/solve.h"
 
 #include <math.h>
@@ -22,8 +22,8 @@ enum {
     COLS = FACTOR_PANEL,
     TILE_PANELS = 8, /* at most */
     STRIP = LANES,   /* rows that are transposed together */
-    BLOCK = 256,     /* columns whose products are formed together */
-    DEPTH = 128      /* of earlier inputs, in one piece of a product */
+    BLOCK = 256,     /* columns that share one product of error feedback */
+    DEPTH = 128      /* earlier inputs in one piece of that product */
 };
 
 struct job {
@@ -35,15 +35,15 @@ struct job {
     const uint32_t *meta;
     uint8_t *codes;
     double *loss, *nearest; /* [rows] */
-    const uint32_t *where;  /* [cols]: the column of an input */
-    uint64_t panels, tiles; /* of all rows */
+    const uint32_t *where;  /* [cols]: input -> column of the factor */
+    uint64_t panels, tiles; /* numbers, of all rows */
     pthread_mutex_t lock;
-    void **spare; /* [n_spare]: memory of tiles that are done */
+    void **spare; /* [n_spare]: memory of finished tiles, to be used again */
     int n_spare;
-    struct threads_error error; /* by row */
+    struct threads_error error; /* of the smallest row */
 };
 
-/* A tile at work; one allocation. */
+/* A tile; one allocation. */
 struct tile {
     const struct job *j;
     uint64_t first, rows, panels, padded, groups;
@@ -55,11 +55,11 @@ struct tile {
     float *transposed;   /* [ld][STRIP] */
     uint8_t *codes;      /* [panels][padded][48] */
     uint8_t *nibbles;    /* [ld / 2][STRIP] */
-    uint64_t ld;         /* no power of two */
+    uint64_t ld;         /* row stride; never a power of two */
     void *memory;
 };
 
-/* Memory that a tile before has touched already, or new. */
+/* Memory of a finished tile (its pages are resident), or new memory. */
 static void *tile_memory(struct job *j, size_t bytes, struct err *e)
 {
     void *m = NULL;
@@ -119,7 +119,7 @@ static int tile_open(struct tile *t, struct job *j, uint64_t index,
     return 0;
 }
 
-/* The displacements of panel q at column c. */
+/* Address of panel q's displacements of column c. */
 static float *at(const struct tile *t, uint64_t q, uint64_t c)
 {
     return t->d + (q * t->padded + c) * ROWS;
@@ -144,7 +144,7 @@ static void load_grids(struct tile *t)
         }
 }
 
-/* One row as floats, t->ld of them; a row beyond the last is zero. */
+/* x[t->ld] = row r of W as f32, padded by zeros; zeros beyond the last row. */
 static int load_row(const struct tile *t, float *x, uint64_t r, struct err *e)
 {
     const struct solve_params *p = t->j->p;
@@ -167,8 +167,7 @@ static int load_row(const struct tile *t, float *x, uint64_t r, struct err *e)
     return 0;
 }
 
-/* The strip's rows, first those of an input together, then the inputs in the
- * factor's order. */
+/* Transpose the strip's rows, and write the inputs in the factor's order. */
 static void transpose_weights(const struct tile *t, float *to)
 {
     const struct factor *f = t->j->f;
@@ -206,8 +205,8 @@ static int load_weights(struct tile *t, struct err *e)
     return 0;
 }
 
-/* STRIP rows of codes, those of an input together, to pairs of them in bytes:
- * nibbles[cols / 2][STRIP]. */
+/* nibbles[cols / 2][STRIP] = STRIP rows of transposed codes, inputs as stored, two
+ * inputs a byte. */
 static void pair_codes(uint8_t *nibbles, const uint8_t *codes,
                        const uint32_t *where, uint64_t cols)
 {
@@ -246,9 +245,9 @@ static void store_codes(struct tile *t)
 
 /* ---- products with the factor ---- */
 
-/* While column c of panel q is multiplied, ask for a share of what comes after:
- * the next panel's displacements, and the factor's next piece.  Their streams
- * are too short for the hardware to foresee. */
+/* Software prefetch: while column c of panel q is multiplied, request a share of
+ * the next panel's displacements and of the factor's next piece.  These streams
+ * are too short for the hardware prefetcher. */
 static void prefetch(const struct tile *t, uint64_t q, uint64_t k, uint64_t i,
                      uint64_t n, const float *l)
 {
@@ -266,7 +265,8 @@ static void prefetch(const struct tile *t, uint64_t q, uint64_t k, uint64_t i,
             __builtin_prefetch(l + DEPTH * COLS + 16 * j, 0, 2);
 }
 
-/* The kernel looks ahead, but not beyond its own piece of the factor. */
+/* Prefetch the start of a piece of the factor: the kernel prefetches only within
+ * its piece. */
 static void prefetch_start(const struct factor *f, uint64_t k, uint64_t c)
 {
     const float *l =
@@ -276,9 +276,9 @@ static void prefetch_start(const struct factor *f, uint64_t k, uint64_t c)
         __builtin_prefetch(l + 16 * j);
 }
 
-/* acc = what columns first.. push onto the columns c0..c1 of each panel, for
- * first a multiple of COLS that is at least c1 (or, for a panel's own
- * triangle too, its beginning). */
+/* acc = error feedback from columns `first` and later (quantized before) onto
+ * columns c0..c1-1, for all panels of the tile: d L.  first: >= c1, a multiple of
+ * COLS. */
 static void push(struct tile *t, uint64_t c0, uint64_t c1, uint64_t first)
 {
     const struct factor *f = t->j->f;
@@ -348,7 +348,8 @@ static void clear_losses(struct tile *t)
     memset(t->dist, 0, t->panels * ROWS * sizeof(float));
 }
 
-/* Sums of a block in f32, of a row in double. */
+/* Add the f32 sums of a block of columns, less lambda |d|², to the double sums of
+ * the rows in `to`, and clear them. */
 static void gather_losses(struct tile *t, double *to)
 {
     double lambda = t->j->f->lambda;
@@ -385,7 +386,7 @@ static void round_tile(struct tile *t)
         }
 }
 
-/* |d R|² of the displacements as they stand. */
+/* The loss |d R|² of the tile's current displacements. */
 static void measure_tile(struct tile *t, double *to)
 {
     for (uint64_t c0 = 0; c0 < t->padded; c0 += BLOCK) {
@@ -412,7 +413,7 @@ static void measure_tile(struct tile *t, double *to)
     }
 }
 
-/* Panel q alone. */
+/* A view of panel q as a tile of one panel. */
 static struct tile panel_of(const struct tile *t, uint64_t q)
 {
     struct tile one = *t;
@@ -427,7 +428,8 @@ static struct tile panel_of(const struct tile *t, uint64_t q)
     return one;
 }
 
-/* Round to nearest what is compared; true when a panel was. */
+/* Round to nearest those panels of the tile that are in the sample
+ * (solve_compare_step()); true when there are any. */
 static bool compare_panels(const struct tile *t)
 {
     uint64_t step = solve_compare_step(t->j->p->rows);
@@ -485,8 +487,8 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
     }
 }
 
-/* Tiles as equal as can be, as many for each thread.  Rows know nothing of each
- * other, so that their codes are the same in any tile. */
+/* Choose the number of tiles: of nearly equal size, a multiple of the threads.
+ * Rows are independent, so codes do not depend on the tiling. */
 static void choose_tiles(struct job *j)
 {
     uint64_t threads = (uint64_t)threads_count(), n;

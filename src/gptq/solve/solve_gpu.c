@@ -1,8 +1,8 @@
 /* solve_gpu.c - see solve.h: the factor and the solver on the GPU.
  *
- * The host looks at H's diagonal (order, dead inputs, mean) and finds the place
- * when the GPU met an element that is not finite; the factor stays on the
- * device, for all modules that share it. */
+ * The host reads H's diagonal (order, dead inputs, mean), and searches for the
+ * place when the GPU has reported an element that is not finite.  The factor stays
+ * on the device for all modules that share it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,15 +79,16 @@ const struct solve_backend solve_gpu = { .name = "cuda",
 /* ---- a batch ---- */
 
 struct batch {
-    struct solve_input *in; /* all there are */
-    const int *job;         /* those of the batch */
+    struct solve_input *in; /* of solve_gpu_batch() */
+    const int *job;         /* [n]: which of them form this batch */
     int n;
     struct cuda_matrix *matrix; /* [n] */
     struct cuda_module *module; /* [n * SOLVE_LINEARS] */
     struct cuda_factors *factors;
 };
 
-/* Linear number j of all inputs, and what there is of its shape behind it. */
+/* Solve linear j, and all later linears of the same shape, of all inputs in one
+ * call.  Sets their bits of *done. */
 static int run_shape(struct batch *b, int j, uint32_t *done, struct err *e)
 {
     const struct solve_input *first = &b->in[b->job[0]];

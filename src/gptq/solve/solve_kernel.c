@@ -1,9 +1,10 @@
 /* solve_kernel.c - see solve_kernel.h.
  *
- * product: 48 rows x 8 columns in 24 accumulators of 16 floats; per element of
- * the factor three fused multiply-adds and one broadcast, per 8 of them three
- * loads of d: 24 of 35 instructions are arithmetic.  AVX2 has half the
- * registers and takes 16 rows x 4 columns at a time; NEON 12 x 8. */
+ * product on AVX-512: 48 rows x 8 columns in 24 accumulators of 16 floats.  Per
+ * element of the factor: one broadcast and three fused multiply-adds; per eight
+ * elements (one t): three loads of d.  So 24 of 35 instructions are arithmetic.
+ * AVX2 has half the registers and takes 16 rows x 4 columns at a time; NEON
+ * 12 x 8. */
 #include "gptq/solve/solve_kernel.h"
 
 #include <stdbool.h>
@@ -18,8 +19,9 @@
 #include <arm_neon.h>
 #endif
 
-#define INLINE  static inline __attribute__((always_inline))
-#define ROUNDER 12582912.0f /* rounds half to even when added and taken off */
+#define INLINE static inline __attribute__((always_inline))
+/* x + ROUNDER - ROUNDER rounds x to an integer, half to even (1.5 * 2^23) */
+#define ROUNDER 12582912.0f
 
 enum { COLS = FACTOR_PANEL, ROWS = SOLVE_ROWS, NEAR = 24 };
 
@@ -30,7 +32,7 @@ typedef uint8_t vb __attribute__((vector_size(16)));
 #define SELECT(mask, yes, no)                                                  \
     ((vf)(((mask) & (vi)(yes)) | (~(mask) & (vi)(no))))
 
-/* One column of 16 rows: t is what earlier inputs push onto it. */
+/* Quantize column c of 16 rows from r on.  t: the error feedback onto it. */
 INLINE void quantize(const struct solve_panel *p, int c, int r, const vf *t,
                      vf *loss, vf *dist)
 {
@@ -58,8 +60,8 @@ INLINE void quantize(const struct solve_panel *p, int c, int r, const vf *t,
     memcpy(p->codes + c * ROWS + r, &code, sizeof(code));
 }
 
-/* All rows of a column before the next: each row's columns wait for each
- * other, rows do not. */
+/* All rows of a column before the next column: the columns of a row are a chain of
+ * dependencies, rows are independent. */
 INLINE void panel(const struct solve_panel *p)
 {
     enum { N = ROWS / LANES };
@@ -110,7 +112,7 @@ INLINE void nearest(float *d, const float *scale, const float *zero,
     }
 }
 
-/* x_c = (x_c - what x_from .. x_to - 1 push onto it) / l_cc */
+/* x_c = (x_c - sum over t = from .. to-1 of x_t l_tc) / l_cc */
 INLINE void divide_column(float *x, const float *l, size_t ld, int c, int from,
                           int to)
 {
@@ -190,7 +192,7 @@ static const struct solve_kernels plain = { product_plain, panel_plain,
 #define AVX2   __attribute__((target("avx2,fma")))
 #define AVX512 __attribute__((target("avx512f,avx512dq,avx512bw")))
 
-/* acc += d l, or minus: -=; rows of l are ld apart. */
+/* acc += dᵀ l, or acc -= dᵀ l with `minus`; rows of l are ld apart. */
 AVX2 INLINE void multiply_avx2(float *acc, const float *d, const float *l,
                                size_t n, size_t ld, bool minus)
 {
@@ -259,13 +261,13 @@ static const struct solve_kernels avx2 = { product_avx2, panel_avx2,
                                            nearest_avx2, subtract_avx2,
                                            divide_avx2,  back_avx2 };
 
-/* The accumulators have names, since an array of 24 would live in memory. */
+/* 24 named accumulators: the compiler would keep an array in memory. */
 #define EACH_COLUMN(x) x(0) x(1) x(2) x(3) x(4) x(5) x(6) x(7)
 #define LOAD(c)                                                                \
     __m512 a##c = _mm512_loadu_ps(acc + c * ROWS);                             \
     __m512 b##c = _mm512_loadu_ps(acc + c * ROWS + 16);                        \
     __m512 e##c = _mm512_loadu_ps(acc + c * ROWS + 32);
-/* The first-level cache holds neither operand: ask before they are needed. */
+/* Software prefetch: neither operand fits the first-level cache. */
 #define AHEAD(d, l, ld)                                                        \
     __builtin_prefetch((d) + NEAR * ROWS);                                     \
     __builtin_prefetch((d) + NEAR * ROWS + 16);                                \
@@ -384,7 +386,7 @@ static void subtract_neon(float *acc, const float *d, const float *l, size_t n,
     MULTIPLY(STEP_BACK)
 }
 
-/* What the compiler makes of plain code is NEON. */
+/* Compiled for aarch64 the plain functions are NEON code. */
 static const struct solve_kernels neon = { product_neon,  panel_plain,
                                            nearest_plain, subtract_neon,
                                            divide_plain,  back_plain };

@@ -1,7 +1,8 @@
-/* solve_kernel.h - the inner loops of the solver and of the factorization.
+/* solve_kernel.h - the inner loops of the solver and of the Cholesky
+ * factorization.
  *
- * Rows of W are independent, so vectors run over rows: SOLVE_ROWS rows of one
- * input lie together, and an element of the factor is broadcast. */
+ * Rows of W are independent, so SIMD lanes are rows: the values of SOLVE_ROWS rows
+ * at one input are contiguous, and an element of the factor is broadcast. */
 #ifndef FORGE_SOLVE_KERNEL_H
 #define FORGE_SOLVE_KERNEL_H
 
@@ -10,14 +11,15 @@
 
 enum {
     SOLVE_ROWS = 48,
-    FACTOR_PANEL = 8 /* columns of the factor that lie together, see factor.h */
+    FACTOR_PANEL = 8 /* columns of a panel of the factor, see factor.h */
 };
 
-/* What quantizing FACTOR_PANEL inputs of SOLVE_ROWS rows reads and writes;
- * index c counts columns of the panel, r rows. */
+/* Operands of quantizing FACTOR_PANEL inputs of SOLVE_ROWS rows; first index:
+ * column c of the panel, second: row. */
 struct solve_panel {
-    const float *acc; /* [8][48]: sum over earlier t of d_t L_tc */
-    const float *l;   /* [8][8]: the panel's triangle */
+    const float *acc; /* [8][48]: error feedback from the columns quantized
+                         before this panel, sum over t of d_t L_tc */
+    const float *l;   /* [8][8]: the panel's diagonal triangle of L */
     const float *scale[FACTOR_PANEL], *zero[FACTOR_PANEL]; /* [48] each */
     float *d;           /* [8][48]: w in, w - q out */
     uint8_t *codes;     /* [8][48] */
@@ -27,22 +29,24 @@ struct solve_panel {
 struct solve_kernels {
     /* acc[8][48] += d[n][48]ᵀ l[n][8] */
     void (*product)(float *acc, const float *d, const float *l, size_t n);
+    /* Quantize the panel, columns 7 down to 0. */
     void (*panel)(const struct solve_panel *p);
     /* Round w[48] of one input to nearest: codes[48], and d = w - q in w's
      * place. */
     void (*nearest)(float *d, const float *scale, const float *zero,
                     uint8_t *codes);
-    /* acc[8][48] -= d[n][48]ᵀ l[n][the first 8 of ld]: the factorization keeps
-     * SOLVE_ROWS rows of one column together in both operands */
+    /* acc[8][48] -= d[n][48]ᵀ l[n][8], rows of l `ld` apart (in cholesky.h's
+     * panels ld is 48) */
     void (*subtract)(float *acc, const float *d, const float *l, size_t n,
                      size_t ld);
-    /* x[8][48]: x Lᵀ = x in place, l[8][the first 8 of ld] by columns */
+    /* Triangular solve in place: x <- the solution y of y Lᵀ = x, x[8][48];
+     * l[8][8] by columns, `ld` apart */
     void (*divide)(float *x, const float *l, size_t ld);
-    /* x[8][48]: x L = x in place, l[8][8] by rows */
+    /* x <- the solution y of y L = x, x[8][48]; l[8][8] by rows */
     void (*back)(float *x, const float *l);
 };
 
-/* The fastest of the level in use. */
+/* The fastest kernels for the CPU level in use (common/math/cpu.h). */
 const struct solve_kernels *solve_kernels_best(void);
 
 #endif

@@ -11,12 +11,13 @@ struct solve_settings {
     struct module_params module;
     const char *report; /* NULL: none */
     struct device_choice device;
-    /* private: words and numbers that become module */
+    /* private to solve_parse(): option values that become `module` */
     int order, method, strict, effort, positive;
     int64_t sweeps, factors;
 };
 
-/* As opt_parse(), whose result it returns: the index of the first operand. */
+/* Parse the command line.  As opt_parse() it returns the index of the first
+ * operand, and ends the process on a wrong one. */
 int solve_parse(struct solve_settings *s, int argc, char **argv);
 
 #endif

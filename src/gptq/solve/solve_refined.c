@@ -70,7 +70,7 @@ struct job {
     struct threads_error error;     /* by row */
 };
 
-/* What a thread works with; one for all tiles of its part. */
+/* A thread's working memory, used for one tile of rows after the other. */
 struct bench {
     struct tile tile[REFINED_STARTS];
     float *x;      /* [48][cols] */
@@ -121,8 +121,9 @@ static int load(const struct job *j, float *x, uint64_t row, uint64_t n,
     return 0;
 }
 
-/* GPTQ, on grids chosen on the way; NULL: on those that are set.  loss[48]: the
- * solver's own costs, without lambda |d|². */
+/* GPTQ over all groups; grids NULL: on the grids that are set, else each group's
+ * grid is chosen by block_solve().  loss[48]: the groups' costs less
+ * lambda |d|². */
 static void solve_groups(struct tile *s, const struct block_params *grids,
                          double *loss)
 {
@@ -147,7 +148,7 @@ static void solve_groups(struct tile *s, const struct block_params *grids,
         }
 }
 
-/* What others lose on the grids that came with the weights. */
+/* Losses of round to nearest and of plain GPTQ on the grids that came with W. */
 static void measure_others(struct job *j, struct tile *s, uint64_t row,
                            uint64_t n)
 {
@@ -167,7 +168,8 @@ static void measure_others(struct job *j, struct tile *s, uint64_t row,
     tile_restart(s);
 }
 
-/* The targets moved; also in x, for other orders and for who asks. */
+/* Move the targets of tile[0] (target.h), and copy them to x when another start or
+ * p->target needs them. */
 static void move_target(struct job *j, struct bench *t, uint64_t row,
                         uint64_t n)
 {

@@ -1,6 +1,7 @@
-/* solve_refined.h - the solver that chooses its grids as it goes and then refines
- * codes and scales: block_grid.h, then refine.h, from one or more orders; each
- * row keeps the start that came out best. */
+/* solve_refined.h - the solver of the efforts default and best: GPTQ with each
+ * group's grid chosen when GPTQ reaches it (block_grid.h), then coordinate descent
+ * on codes and scales (refine.h).  Done from one or two starts, which differ in
+ * the order of inputs; each row keeps the start with the smallest loss. */
 #ifndef FORGE_SOLVE_REFINED_H
 #define FORGE_SOLVE_REFINED_H
 
@@ -10,43 +11,44 @@
 
 enum { REFINED_STARTS = 2 };
 
-/* How much is tried.  EFFORT_FAST is not this solver's: static grids, one
- * pass. */
+/* EFFORT_FAST is solve.h's plain GPTQ, on grids fixed before, not this solver. */
 enum effort { EFFORT_FAST, EFFORT_DEFAULT, EFFORT_BEST };
 #define EFFORT_WORDS "fast|default|best"
 
 struct effort_plan {
-    int starts;  /* orders: group, inside */
-    int factors; /* of symmetric candidates, see block_grid.h */
-    int shrinks; /* of asymmetric ones, of each end */
-    int sweeps;  /* at most, see refine.h */
+    int starts;  /* 1: ORDER_GROUP; 2: and ORDER_INSIDE */
+    int factors; /* block_params.factors of symmetric grids */
+    int shrinks; /* block_params.factors of asymmetric grids */
+    int sweeps;  /* of refine(), at most */
 };
-/* What an effort tries; zeros for EFFORT_FAST. */
+/* The plan of an effort; zeros for EFFORT_FAST. */
 struct effort_plan effort_plan(enum effort e);
 
 struct refined_params {
-    struct solve_params solve; /* nearest, compare: not looked at */
+    struct solve_params solve; /* nearest and compare are ignored */
     struct block_params block;
     int sweeps;
-    bool gap;            /* output is F */
+    bool gap;            /* output is F of target.h, not G */
     double alpha, beta;  /* see target.h */
-    const float *output; /* G or F [rows, cols], or NULL */
-    float *target; /* out: what was solved for [rows, cols], inputs as stored;
-                      NULL: nobody asks */
+    const float *output; /* G or F [rows, cols], inputs as stored; or NULL */
+    float
+        *target; /* out: the target solved for, [rows, cols], inputs as stored;
+                      NULL: not wanted */
 };
 
-/* What is done once for all modules of one Hessian.  Zeroed, it may be
- * closed. */
+/* What all modules of one Hessian share.  Zero-initialise; refined_close() a
+ * zeroed one is allowed. */
 struct refined_hessian {
     struct factor *factor[REFINED_STARTS];
     struct tile_plan plan[REFINED_STARTS];
-    struct target target; /* opened by who has cross moments */
+    struct target target; /* target_open()ed by the caller that has cross
+                             moments, on plan[0]; else zeroed: W is the target */
     int starts;
 };
-/* Factors of h in `starts` orders, on the open GPU or on the CPU; p->order is
- * not looked at, p->group must pass tile_fits().  0, or 1: no damping helped;
- * best[0] then says what was tried.  E_DATA, E_TEMP as factor_build();
- * E_CONFIG: not on the GPU. */
+/* Factor h in `starts` orders, on the open GPU (gpu) or on the CPU; p->order is
+ * ignored, p->group must pass tile_fits().  h is not needed afterwards.
+ * 0; or 1: no damping helped, factor[0]->tried says which were tried.  E_DATA,
+ * E_TEMP as factor_build(); E_CONFIG: the GPU declines; E_DEVICE. */
 MUST_CHECK int refined_open(struct refined_hessian *b,
                             const struct factor_params *p, int starts,
                             const float *h, bool gpu, struct err *e);
@@ -57,17 +59,18 @@ static inline bool refined_on_gpu(const struct refined_hessian *b)
     return b->factor[0]->gpu;
 }
 
+/* All three losses, sums over rows of (w-q) H (w-q)ᵀ with H undamped, are taken
+ * from the same (moved) target w. */
 struct refined_result {
     struct solve_result solve;
-    double loss_plain; /* of plain GPTQ */
+    double loss_plain; /* of plain GPTQ on the grids that came with W */
 };
 
-/* codes[rows, cols / 2] of w[rows, cols], where b's factors are;
- * meta[rows, groups]: in, the grids of round-to-nearest and plain GPTQ, which
- * are measured beside; out, those that the codes are on; kept as they are on
- * errors.  All three losses are distances from the same target, the moved one:
- * only the choice of grids and codes differs.
- * E_DATA: "row 3: input 17 is not finite"; E_TEMP; E_CONFIG: not on the GPU. */
+/* codes[rows, cols / 2] (two U4 a byte) of w[rows, cols], on the device of b's
+ * factors.  meta[rows, groups], qmeta4: in, forge-grid's grids, on which round to
+ * nearest and plain GPTQ are measured for comparison; out, the grids of the codes.
+ * E_DATA: "row 3: input 17 is not finite"; E_TEMP; E_CONFIG: the GPU declines;
+ * E_DEVICE. */
 MUST_CHECK int refined_solve(const struct refined_params *p,
                              const struct refined_hessian *b, const void *w,
                              uint32_t *meta, uint8_t *codes,

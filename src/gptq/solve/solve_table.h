@@ -1,8 +1,9 @@
-/* solve_table.h - the GPU's functions of forge-solve; see device/plugin.h.
+/* solve_table.h - the functions of the GPU plug-in for forge-solve; see
+ * device/plugin.h.
  *
- * Factors and codes differ from the CPU's by the order of sums alone.  A new
- * member of factor_params, solve_params, refined_params or what they hold: the
- * plug-in computes with it or returns E_CONFIG. */
+ * Factors and codes differ from the CPU's only by the order of floating-point
+ * sums.  The plug-in must implement a new member of factor_params, solve_params,
+ * refined_params or of their members, or return E_CONFIG. */
 #ifndef FORGE_SOLVE_TABLE_H
 #define FORGE_SOLVE_TABLE_H
 
@@ -17,23 +18,23 @@ struct refined_params; /* solve_refined.h */
 struct refined_hessian;
 struct refined_result;
 
-/* One matrix of a batch of equal size, and what became of it. */
+/* One matrix of factors_build()'s batch, with its results. */
 struct cuda_matrix {
     const float *h;        /* packed lower triangle, see hessian.h */
     const uint32_t *input; /* [cols]: as struct factor has it */
     const bool *dead;      /* [cols]: of column c of the factor */
-    double mean;           /* of the live diagonal */
-    double damping;        /* the first that is tried, as a part of mean */
-    bool whole;            /* H is kept, for solve_refined() and for nothing
-                                   else; the same in all of a batch */
+    double mean;           /* of diag H over inputs that are not dead */
+    double damping;        /* the first one tried: lambda / mean */
+    bool whole;            /* H is kept, and the factor is for solve_refined()
+                              alone; equal for all of a batch */
     double lambda;         /* out: what was added to the diagonal */
     double tried[FACTOR_TRIES]; /* out */
     int n_tried;                /* out */
-    bool failed;                /* out: no damping helped */
-    bool bad;                   /* out, then failed too: h is not finite */
+    bool failed;                /* out: no damping helped, or bad */
+    bool bad;                   /* out: h has an element that is not finite */
 };
 
-/* One weight matrix of a batch. */
+/* One weight matrix of solve()'s batch. */
 struct cuda_module {
     const void *w;              /* [rows, cols] of params.dtype */
     const uint32_t *meta;       /* [rows, ceil(cols/group)] */
@@ -43,40 +44,41 @@ struct cuda_module {
 
 struct solve_table {
     uint32_t version;
-    /* Factor n matrices of one size; a factor does not depend on the others.
-     * 0 also when some of them failed: each says so itself.  E_TEMP, of solve()
-     * too: all room but that of factors and Hessians has been given back, so
-     * that fewer at a time may fit. */
+    /* Factor n matrices [cols, cols]; a factor does not depend on the others of
+     * its batch.  0 also when some of them have failed (cuda_matrix.failed).
+     * E_TEMP, of solve() too: no device memory; buffers have been freed, except
+     * those of factors and Hessians, so that a smaller batch may fit. */
     int (*factors_build)(struct cuda_factors **f, struct cuda_context *c,
                          uint64_t cols, struct cuda_matrix *m, int n,
                          struct err *e);
-    /* For solve_refined(): E[cols, cols] of target.h, inputs as stored; NULL:
-     * there is none any more. */
+    /* Set E[cols, cols] of target.h, inputs as stored, for solve_refined(); NULL
+     * removes it. */
     int (*factors_drift)(struct cuda_factors *f, const float *drift,
                          struct err *e);
-    /* l[cols, cols]: the lower triangle of L of matrix i, zero above it. */
+    /* l[cols, cols] = L of matrix i, row-major, zero above the diagonal. */
     int (*factors_read)(const struct cuda_factors *f, int i, float *l,
                         struct err *e);
     void (*factors_free)(struct cuda_factors *f); /* NULL is allowed */
-    /* Codes of n modules of one shape, each by the factor of its number; with
-     * fewer factors equally many modules in a row share one. */
+    /* Codes of n modules of one shape.  With k factors module i uses factor
+     * i / (n / k): n is a multiple of k. */
     int (*solve)(struct cuda_context *c, const struct solve_params *p,
                  const struct cuda_factors *f, struct cuda_module *m, int n,
                  struct err *e);
-    /* As refined_solve(), by factors of one whole matrix each
-     * (b->factor[i]->gpu).  A group has 128 inputs at most. */
+    /* As refined_solve(), with b->factor[i]->gpu, each built of one matrix with
+     * `whole`.  E_CONFIG: groups of more than 128 inputs. */
     int (*solve_refined)(struct cuda_context *c, const struct refined_params *p,
                          const struct refined_hessian *b, const void *w,
                          uint32_t *meta, uint8_t *codes,
                          struct refined_result *r, struct err *e);
-    /* m's codes rounded to nearest, equal to the CPU's to the bit; no result. */
+    /* m->codes rounded to nearest, equal to the CPU's to the bit; m->result is not
+     * set. */
     int (*nearest)(struct cuda_context *c, const struct solve_params *p,
                    struct cuda_module *m, struct err *e);
 };
 
 extern struct plugin_table solve_plugin;
 
-/* While device_gpu() is there. */
+/* Valid while device_gpu() is not NULL. */
 static inline const struct solve_table *solve_functions(void)
 {
     return (const struct solve_table *)solve_plugin.functions;

@@ -11,7 +11,7 @@
 enum {
     ROWS = SOLVE_ROWS,
     COLS = FACTOR_PANEL,
-    BLOCK = 128 /* columns that are divided together */
+    BLOCK = 128 /* columns of a block of the triangular solves */
 };
 
 static uint64_t transposed_at(uint64_t p)
@@ -118,8 +118,8 @@ static void follow_drift(const struct target *t, struct tile *s, double alpha)
         s->d[i] *= (float)alpha;
 }
 
-/* d = beta (G + lambda W), which is what W (1 - beta) lacks of the target times
- * H + lambda I, or beta F; in the factor's order. */
+/* d = beta (G + lambda W), or beta F with `gap`; in the factor's order.  With G:
+ *     W* = (1 - beta) W + beta (G + lambda W) (H + lambda I)⁻¹ */
 static void mend_output(struct tile *s, const struct target_way *way)
 {
     const struct factor *f = s->plan->f;
@@ -135,7 +135,8 @@ static void mend_output(struct tile *s, const struct target_way *way)
         }
 }
 
-/* Columns c0..c1 of z Lᵀ = d, when what is left of them has been taken off. */
+/* Columns c0..c1-1 of the solution z of z Lᵀ = d; the product of the columns to
+ * their left has been subtracted from d. */
 static void divide_up(const struct target *t, struct tile *s, uint64_t c0,
                       uint64_t c1)
 {
@@ -147,7 +148,7 @@ static void divide_up(const struct target *t, struct tile *s, uint64_t c0,
     }
 }
 
-/* The same of d L = z, with what is right of them. */
+/* The same of d L = z; there the columns to the right have been subtracted. */
 static void divide_down(const struct target *t, struct tile *s, uint64_t c0,
                         uint64_t c1)
 {
@@ -159,7 +160,8 @@ static void divide_down(const struct target *t, struct tile *s, uint64_t c0,
     }
 }
 
-/* d = d (H + lambda I)⁻¹: z Lᵀ = d, columns upwards, and d L = z downwards. */
+/* d <- d (H + lambda I)⁻¹ = d L⁻ᵀ L⁻¹: solve z Lᵀ = d by ascending columns, then
+ * d L = z by descending ones. */
 static void divide(const struct target *t, struct tile *s)
 {
     uint64_t n = t->plan->f->padded;

@@ -10,7 +10,7 @@
 enum {
     ROWS = SOLVE_ROWS,
     COLS = FACTOR_PANEL,
-    DEPTH = 128 /* rows of a part at a time: 24 KiB of x */
+    DEPTH = 128 /* rows k of a product at a time: 24 KiB of x */
 };
 
 /* ---- the plan ---- */
@@ -21,8 +21,8 @@ struct fill {
     const float *h;
 };
 
-/* Rows of the inverse order: what is read of H for one column of the factor
- * lies in one row of its triangle, or in one column of it. */
+/* Fill panels begin..end-1 of plan->h: element (r, c) in the factor's order is
+ * H[input[r]][input[c]]. */
 static void fill_panels(void *ctx, size_t begin, size_t end)
 {
     const struct fill *j = ctx;
@@ -70,7 +70,7 @@ int tile_plan_open(struct tile_plan *plan, const struct factor *f,
     if (!plan->group)
         return e->code;
     find_groups(plan, p->group);
-    if (f->gpu) /* which has H, too */
+    if (f->gpu) /* H is there too */
         return 0;
     plan->h = mem_pages(f->padded * f->padded * sizeof(float), "solve", e);
     if (!plan->h) {
@@ -174,8 +174,8 @@ void tile_products(float *restrict sum, const float *restrict x,
             sum[r] += x[r] * y[r];
 }
 
-/* H is symmetric: twice what the panels behind a panel add, and its own once.
- * Sums of a panel in f32, of a row in double. */
+/* H is symmetric: d H dᵀ is the sum of the diagonal panels plus twice that of the
+ * panels below.  Sums of a panel in f32, of a row in double. */
 void tile_loss(struct tile *s, double *loss)
 {
     uint64_t n = s->plan->f->padded;

@@ -1,9 +1,9 @@
-/* tile.h - SOLVE_ROWS rows of a weight at work: their target, their codes and
- * grids, and what is left between target and codes.
+/* tile.h - SOLVE_ROWS rows of a weight matrix while they are solved: target w,
+ * codes, grids, and the displacement d = w - q.
  *
- * Values of one input lie together (see solve_kernel.h), inputs in the order
- * of a factor's columns; those of a group are neighbours, and every group
- * begins at a multiple of FACTOR_PANEL (tile_fits). */
+ * Transposed: the 48 values of one input are contiguous (solve_kernel.h), inputs in
+ * the order of the factor's columns.  The inputs of a group are adjacent columns,
+ * and every group begins at a multiple of FACTOR_PANEL (tile_fits()). */
 #ifndef FORGE_TILE_H
 #define FORGE_TILE_H
 
@@ -13,19 +13,19 @@
 #include "gptq/solve/factor.h"
 #include "gptq/solve/solve_kernel.h"
 
-/* Inputs of one group: columns c0..c1 of the factor. */
+/* A group: columns c0..c1-1 of the factor. */
 struct tile_group {
     uint64_t c0, c1;
-    uint64_t group; /* as stored */
+    uint64_t group; /* its number, groups as stored */
 };
 
-/* What all tiles of a matrix share: an order, the factor of H + lambda I in
- * it, and H itself.  Read only while tiles are at work. */
+/* What all tiles of a matrix share, read-only: an order of inputs, the factor of
+ * H + lambda I in that order, and H. */
 struct tile_plan {
     const struct factor *f;
     /* [padded/8][padded][8]: panel p holds the columns 8p..8p+7 of H in the
-     * factor's order, row by row; zero in the padding.  NULL: the factor is the
-     * GPU's, and H with it */
+     * factor's order, row by row; zero in the padding.  NULL: the factor and H
+     * are on the GPU */
     float *h;
     struct tile_group *group; /* [groups], in the order of quantization */
     uint64_t groups;
@@ -36,50 +36,52 @@ struct tile {
     const struct tile_plan *plan;
     const struct solve_kernels *k;
     float *w;            /* [padded][48]: the target */
-    float *d;            /* [padded][48]: w - q */
+    float *d;            /* [padded][48]: w - q; not yet quantized: w */
     uint8_t *codes;      /* [padded][48] */
     float *scale, *zero; /* [groups][48], groups as stored */
-    uint32_t *meta;      /* [groups][48] */
-    float *acc;          /* [widest][48] */
+    uint32_t *meta;      /* [groups][48]: qmeta4 of scale and zero */
+    float *acc;          /* [widest][48]: sums for the group in work */
     float *scratch;      /* 3 times [widest][48] */
-    uint8_t *trial;      /* [widest][48]: codes that are thrown away */
+    uint8_t *trial;      /* [widest][48]: codes of candidates */
 };
 
-/* Whether groups of this size can begin at multiples of FACTOR_PANEL. */
+/* Whether groups of this many inputs can all begin at multiples of FACTOR_PANEL. */
 static inline bool tile_fits(uint64_t group)
 {
     return group % FACTOR_PANEL == 0;
 }
-/* f: of ORDER_GROUP or ORDER_INSIDE with p->group; h: what it was made of.
- * The plan borrows f and h is not needed any more.  E_TEMP. */
+/* f: a factor in ORDER_GROUP or ORDER_INSIDE, built with p of h.  f must outlive
+ * the plan; h is copied.  E_TEMP. */
 MUST_CHECK int tile_plan_open(struct tile_plan *plan, const struct factor *f,
                               const struct factor_params *p, const float *h,
                               struct err *e);
 void tile_plan_close(struct tile_plan *plan); /* a zeroed one is allowed */
 
-/* One allocation for tiles of a plan; tile_close() frees it. */
+/* Memory for one tile of the plan at a time, to be loaded again and again;
+ * tile_close() it.  E_TEMP. */
 MUST_CHECK int tile_open(struct tile *s, const struct tile_plan *plan,
                          struct err *e);
 void tile_close(struct tile *s);
-/* Targets of up to SOLVE_ROWS rows x[rows][cols], inputs as stored; rows that
- * are missing, dead inputs and the padding are zero. */
+/* Load the targets w = d = x[rows][cols], inputs as stored, rows <= SOLVE_ROWS.
+ * Missing rows, dead inputs and the padding are zero. */
 void tile_load(struct tile *s, const float *x, uint64_t rows, uint64_t cols);
-/* Nothing is quantized again: d = w. */
+/* Undo quantization: d = w. */
 void tile_restart(struct tile *s);
-/* Grid of a group, as stored, of row r. */
+/* Set the grid of row r, group number `group` as stored. */
 void tile_set_grid(struct tile *s, uint64_t group, uint64_t r, uint32_t meta,
                    enum dtype scale_dtype);
-/* Codes of row r: code[cols], inputs as stored. */
+/* code[cols] = the codes of row r, one a byte, inputs as stored. */
 void tile_codes(const struct tile *s, uint64_t r, uint8_t *code);
-/* Round all targets to nearest on the grids that are set. */
+/* Round all targets to nearest on the grids that are set: codes and d. */
 void tile_round(struct tile *s);
-/* loss[48] = d H dᵀ, without damping. */
+/* loss[48] = d H dᵀ of each row, H undamped. */
 void tile_loss(struct tile *s, double *loss);
 
-/* sum[48] += what each row's products x[8][48] y[8][48] add up to; no overlap. */
+/* sum[r] += sum over i of x[i][r] y[i][r], x and y [8][48]; sum overlaps neither. */
 void tile_products(float *sum, const float *x, const float *y);
 
-/* Column c of panels of either matrix, from row r on (r >= 8 (c / 8)). */
+/* Address of row r of column c's panel, of L and of H: 8 floats a row.  c: the
+ * panel's first column; r >= c. */
 static inline const float *tile_factor(const struct tile_plan *p, uint64_t c,
                                        uint64_t r)
 {
@@ -92,8 +94,9 @@ static inline const float *tile_hessian(const struct tile_plan *p, uint64_t c,
     return p->h + (c / FACTOR_PANEL * p->f->padded + r) * FACTOR_PANEL;
 }
 
-/* Columns c0..c1, rows k0..k1 of a matrix; at() says where column c's panel has
- * row r.  All of them begin and end with panels. */
+/* Rows k0..k1-1, columns c0..c1-1 of a matrix P in panels of 8 columns; at(of, c,
+ * r) is the address of row r of the panel that begins with column c.  All four are
+ * multiples of 8. */
 typedef const float *tile_at(const void *of, uint64_t c, uint64_t r);
 struct tile_part {
     tile_at *at;
@@ -101,8 +104,9 @@ struct tile_part {
     uint64_t c0, c1, k0, k1;
 };
 tile_at tile_at_factor, tile_at_hessian; /* of a struct tile_plan */
-/* sum[c1-c0][48] += x[..k1][48] times the part, or -=.  A piece of x stays in the
- * first-level cache while all columns pass. */
+/* sum[c - c0][r] += sum over k in k0..k1-1 of x[k][r] P[k][c], or -=.  Done in
+ * pieces of rows k, so that a piece of x stays in the first-level cache for all
+ * columns. */
 void tile_add(const struct tile *s, float *sum, const float *x,
               const struct tile_part *p);
 void tile_subtract(const struct tile *s, float *sum, const float *x,
