@@ -24,7 +24,7 @@ static int keep(struct blend *b, int64_t layer, const float *h,
     return 0;
 }
 
-/* What an input's own n tokens count for, of all. */
+/* n / (n + K): the weight of an input's own n tokens. */
 static double share(const struct blend *b, uint64_t n, uint64_t cols)
 {
     return (double)n / ((double)n + b->k * (double)cols);
@@ -36,7 +36,7 @@ static void mix(const struct blend *b, double own, float *h)
         h[i] = (float)(own * h[i] + (1 - own) * b->h[i]);
 }
 
-/* Towards the identity, as large as H. */
+/* h = own h + (1 - own) mean(diag h) I. */
 static void mix_diagonal(double own, float *h, uint64_t elements, uint64_t cols)
 {
     double sum = 0;

@@ -1,35 +1,39 @@
-/* blend.h - Hessians of experts that saw few tokens, or none.
+/* blend.h - shrinkage of an expert's Hessian H of n tokens, few or none,
+ * towards a prior that counts as K tokens:
  *
  *     input of gate and up:   (n H + K H_layer) / (n + K)
  *     input of down:          (n H + K mean(diag H) I) / (n + K)
  *
- * H_layer is that of the layer's mlp_in: of all tokens, the expert's or not.  K
- * is so many tokens for each input: what a Hessian of n tokens has wrong goes
- * with inputs / n. */
+ * H_layer is the Hessian of the layer's mlp_in: of all tokens, routed to the
+ * expert or not.  K = k * inputs, since the relative error of a Hessian
+ * estimated from n tokens goes with inputs / n. */
 #ifndef FORGE_BLEND_H
 #define FORGE_BLEND_H
 
 #include "common/base.h"
 
 struct blend {
-    double k;      /* tokens for each input; 0: nothing is blended */
+    double k;      /* tokens per input; 0: nothing is blended */
     int64_t layer; /* of h */
-    float *h;
+    float *h;      /* H_layer kept last, packed; owned */
     uint64_t elements;
 };
 
-/* Look at a Hessian that is whole, packed: keep a layer's, blend an expert's
- * in place.  n: its tokens; without any, h is the identity before and, of a
- * gate and up that are blended, H_layer afterwards.  E_TEMP. */
+/* Pass every finished Hessian through here: h[elements], packed lower triangle,
+ * of n tokens.  A layer's mlp_in is kept as H_layer for the experts that follow
+ * it; an expert's is blended in place.  With n = 0 h must be the identity; gate
+ * and up then get H_layer, and down keeps the identity.  E_TEMP. */
 MUST_CHECK int blend_apply(struct blend *b, const char *name, uint64_t n,
                            float *h, uint64_t elements, struct err *e);
-/* What cross moments with that input count: n / (n + K) for an expert's, since
- * the K tokens that are mixed in drift by nothing; else 1. */
+/* The factor for cross moments (cross.h) of the input called name, whose
+ * Hessian is blended: n / (n + K) for an expert's, as if the K tokens of the
+ * prior had a cross moment of zero; else 1. */
 double blend_cross(const struct blend *b, const char *name, uint64_t n,
                    uint64_t cols);
 void blend_release(struct blend *b);
 
-/* The identity as a packed lower triangle, or in blocks of g > 0. */
+/* h[elements] = the identity, as a packed lower triangle (g = 0) or as diagonal
+ * blocks of size g, see hessian.h. */
 void blend_identity(float *h, uint64_t elements, uint64_t g);
 
 #endif

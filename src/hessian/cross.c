@@ -1,7 +1,8 @@
 /* cross.c - see cross.h.
  *
- * y and x of a token lie side by side; C is then the off-diagonal part of
- * the Hessian of both, which syrk.h makes tile by tile. */
+ * y and x of a token are stored side by side, (y, x).  C is then the
+ * off-diagonal block of the Hessian of (y, x); syrk.h computes it tile by
+ * tile. */
 #include "hessian/cross.h"
 
 #include <stdatomic.h>
@@ -19,14 +20,13 @@ enum { TILE = SYRK_TILE };
 
 struct cross {
     struct cross_shape shape;
-    uint64_t x_at, wide; /* where x begins beside y; both together */
+    uint64_t x_at, wide; /* offset of x behind y; length of the two */
     uint64_t tokens, pending;
-    struct cuda_cross *gpu; /* does it all, or NULL */
-    /* One of the two: */
-    float *chunk;     /* [HESSIAN_CHUNK, wide] */
-    uint16_t *packed; /* the chunk as syrk.h wants it */
-    float *sum;       /* [rows, cols] */
-    bool bad;         /* a number of x was not finite */
+    struct cuda_cross *gpu; /* the accumulator; NULL: on the CPU, by: */
+    float *chunk;           /* DT_F32: [HESSIAN_CHUNK, wide] */
+    uint16_t *packed;       /* DT_BF16: the same, packed as in syrk.h */
+    float *sum;             /* [rows, cols] */
+    bool bad;               /* an element of x was not finite */
 };
 
 int cross_open(struct cross **out, const struct cross_shape *s, struct err *e)
@@ -75,7 +75,7 @@ void cross_close(struct cross *c)
     free(c);
 }
 
-/* ---- a chunk is full ---- */
+/* ---- adding a full chunk to the sum ---- */
 
 static void add_tiles(void *ctx, size_t begin, size_t end)
 {
@@ -129,10 +129,10 @@ struct pack {
     struct cross *c;
     const uint16_t *y, *x;
     uint64_t tokens;
-    atomic_bool bad_y, bad_x; /* a number is not finite */
+    atomic_bool bad_y, bad_x; /* an element is not finite */
 };
 
-/* Panels of y, behind them those of x. */
+/* Pack panels begin..end-1 of (y, x): those of y, then those of x. */
 static void pack_panels(void *ctx, size_t begin, size_t end)
 {
     struct pack *j = ctx;
@@ -160,7 +160,7 @@ static bool pack(struct cross *c, const char *y, const char *x, uint64_t n)
     return !j.bad_y;
 }
 
-/* Converted, y and x side by side.  False: y is not finite. */
+/* Convert to f32 and store y and x side by side.  False: y is not finite. */
 static bool lay_out(struct cross *c, const char *y, enum dtype ty,
                     const char *x, enum dtype tx, uint64_t tokens)
 {
@@ -218,7 +218,7 @@ uint16_t *cross_packed(const struct cross *c)
                NULL;
 }
 
-/* Of so many tokens, as the GPU has it. */
+/* cross_finish() of an accumulator on the GPU. */
 static int finish_gpu(struct cross *c, double times, struct err *e)
 {
     uint64_t n = c->shape.rows * c->shape.cols;

@@ -22,7 +22,7 @@ enum input_state { INPUT_ENDED, INPUT_FRESH, INPUT_READING };
 struct run {
     struct settings *s;
     struct stream_reader **in;
-    struct input_batch **batch; /* of each */
+    struct input_batch **batch; /* [n_in] */
     enum input_state *state;
     int n_in;
     struct stream_writer *out;
@@ -120,7 +120,7 @@ static int activation(struct run *r, const struct frame *f, bool given,
 {
     int rc = given ? 0 : hessian_set_activation(r->all, f, e);
 
-    if (rc >= 0 && f->last && r->n_in == 1) /* its memory is free again */
+    if (rc >= 0 && f->last && r->n_in == 1) /* frees the accumulator */
         rc = hessian_set_emit(r->all, f->name, r->out, e);
     return rc;
 }
@@ -135,9 +135,10 @@ static int part(struct run *r, const struct frame *f, int input, struct err *e)
     return rc;
 }
 
-/* Read input i up to and with its next hessian frame, so that inputs in the
- * same order are merged one name at a time.  Frames that are not ours pass
- * when there is one input; of several, each may have its own. */
+/* Read input i up to and including its next hessian frame, so that of inputs in
+ * the same order only one name at a time is in memory.  Frames of other roles
+ * are passed through when there is one input; with several inputs they are
+ * dropped. */
 static int advance(struct run *r, int i, struct err *e)
 {
     struct frame f;
@@ -151,7 +152,9 @@ static int advance(struct run *r, int i, struct err *e)
         case ROLE_HESSIAN: return part(r, &f, i, e);
         case ROLE_HIDDEN:
         case ROLE_ROUTING:
-        case ROLE_TOKENS: rc = 0; break; /* have served their purpose */
+        case ROLE_TOKENS:
+            rc = 0;
+            break; /* dropped: no later stage reads them */
         default: rc = r->n_in > 1 ? 0 : stream_write(r->out, &f, e);
         }
         if (rc < 0)

@@ -14,25 +14,24 @@
 
 enum {
     TILE = SYRK_TILE,
-    CONVERT = 256, /* tokens at a time */
-    PIECE = 256    /* tokens summed apart: long sums round more */
+    CONVERT = 256, /* tokens converted at a time */
+    PIECE = 256    /* tokens of a partial sum: shorter f32 sums round less */
 };
 
 struct hessian {
     struct hessian_shape shape;
-    uint64_t tokens;          /* in the total and in the chunk */
-    uint64_t pending;         /* in the chunk */
+    uint64_t tokens;          /* added in all */
+    uint64_t pending;         /* of them in the current chunk */
     uint64_t elements;        /* of sum */
-    struct cuda_hessian *gpu; /* does it all, or NULL */
-    /* One of the two: */
-    void *chunk;      /* [HESSIAN_CHUNK, cols] of shape.dtype */
-    uint16_t *packed; /* the chunk as syrk.h wants it: own, or who adds has
-                         it */
+    struct cuda_hessian *gpu; /* the accumulator; NULL: on the CPU, by: */
+    void *chunk;              /* DT_F32: [HESSIAN_CHUNK, cols] */
+    uint16_t *packed; /* DT_BF16: the chunk packed as in syrk.h: `own`, or
+                         hessian_part.packed */
     uint16_t *own;
-    bool packs;
-    float *sum;   /* as the result, not yet divided */
+    bool packs;   /* the products are of bf16 */
+    float *sum;   /* laid out as the result, not yet divided */
     bool started; /* sum has been written */
-    bool given;   /* sum is the result */
+    bool given;   /* sum is the result: hessian_given() */
 };
 
 /* A tile of the lower triangle: rows i.., columns j.. of H. */
@@ -78,13 +77,13 @@ static int open_chunk(struct hessian *h, struct err *e)
     struct hessian_shape *s = &h->shape;
     uint64_t bytes;
 
-    if (s->block % SYRK_PANEL) /* tiles begin at panels */
+    if (s->block % SYRK_PANEL) /* tiles of bf16 can only begin at panels */
         s->dtype = DT_F32;
     if (s->dtype == DT_F32 && blas_open(e) < 0)
         return e->code;
     if (size_mul((uint64_t)HESSIAN_CHUNK * 2 * item(h), s->cols, &bytes))
         return err_set(e, E_DATA, "too many inputs");
-    h->packs = s->dtype == DT_BF16; /* room is taken when it is needed */
+    h->packs = s->dtype == DT_BF16; /* memory: take_room() */
     if (h->packs)
         return 0;
     h->chunk = mem_pages(bytes / 2, "hessian", e);
@@ -114,7 +113,7 @@ int hessian_open(struct hessian **out, const struct hessian_shape *s,
         rc = e->code;
         goto fail;
     }
-    if (s->block) /* what the tiles do not reach */
+    if (s->block) /* the padding of the last block is written by no tile */
         memset(h->sum, 0, h->elements * sizeof(float));
     *out = h;
     return 0;
@@ -162,7 +161,8 @@ static struct tile tile_at(uint64_t t, uint64_t cols)
     return r;
 }
 
-/* Of the block-diagonal form: every block has the tiles of a full one. */
+/* Tile number t of the block-diagonal form; every block has as many tiles as a
+ * full one.  False: it lies beyond the short last block. */
 static bool block_tile(const struct hessian_shape *s, uint64_t t,
                        struct tile *r)
 {
@@ -170,7 +170,7 @@ static bool block_tile(const struct hessian_shape *s, uint64_t t,
     uint64_t cols = s->cols - origin < s->block ? s->cols - origin : s->block;
 
     if (t % each >= tiles_of(cols))
-        return false; /* the last block is short */
+        return false;
     *r = tile_at(t % each, cols);
     r->origin = origin;
     return true;
@@ -309,7 +309,8 @@ static uint64_t find_bad(const void *x, enum dtype t, uint64_t n)
     return i;
 }
 
-/* Convert n elements; the detour over f32 only where neither type is ours. */
+/* Convert n elements to h's type, by way of f32 where there is no direct
+ * conversion. */
 static int convert(struct hessian *h, void *dst, const void *src, enum dtype t,
                    uint64_t n, struct err *e)
 {
@@ -330,7 +331,7 @@ static int convert(struct hessian *h, void *dst, const void *src, enum dtype t,
     return 0;
 }
 
-/* n tokens of our own dtype into the chunk. */
+/* Copy n tokens of h's own type into the chunk.  False: one is not finite. */
 static bool copy(struct hessian *h, const char *from, uint64_t n)
 {
     uint64_t cols = h->shape.cols;
@@ -366,12 +367,12 @@ static bool pack(struct hessian *h, const char *from, uint64_t n)
     return !j.bad;
 }
 
-/* n tokens into the chunk; false: one is not finite. */
+/* Put n tokens into the chunk, packed or copied.  False: one is not finite. */
 static bool take(struct hessian *h, const struct hessian_part *p, const char *x,
                  uint64_t n)
 {
     if (h->gpu)
-        return false; /* has looked already */
+        return false; /* add() has found such a token */
     if (h->packs && p->packed)
         return true;
     return h->packs ? pack(h, x, n) : copy(h, x, n);
@@ -388,7 +389,7 @@ static int take_room(struct hessian *h, const struct hessian_part *p,
     return h->packs && !h->packed ? e->code : 0;
 }
 
-/* A part of our own dtype. */
+/* hessian_add() of tokens of h's own type. */
 static int add(struct hessian *h, const struct hessian_part *p, struct err *e)
 {
     uint64_t cols = h->shape.cols, n;
@@ -518,7 +519,7 @@ void hessian_close(struct hessian *h)
     free(h);
 }
 
-/* ---- parts ---- */
+/* ---- merging ---- */
 
 void hessian_merge_add(double *sum, const float *part, uint64_t n,
                        uint64_t samples)
@@ -537,6 +538,6 @@ void hessian_merge_mean(float *out, const double *sum, uint64_t n,
     for (uint64_t i = 0; i < n; i++) {
         float mean = (float)(sum[i] / k);
 
-        memcpy(out + i, &mean, sizeof(mean)); /* out may be sum */
+        memcpy(out + i, &mean, sizeof(mean)); /* may alias sum */
     }
 }

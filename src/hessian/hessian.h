@@ -1,10 +1,11 @@
-/* hessian.h - H = mean over tokens of 2 x xᵀ, of the inputs of linear layers.
+/* hessian.h - GPTQ's Hessian of a linear layer's input x (arXiv 2210.17323,
+ * 3.1): H = mean over tokens of 2 x xᵀ.
  *
- * Tokens are gathered into chunks of HESSIAN_CHUNK; a chunk's products are
- * summed in f32 tile by tile and the tile's sum is then added to the total.
- * Products of bf16 inputs are exact in f32, so only the order of the sums
- * matters, and that depends on the order of the tokens alone: neither on how
- * they are cut into frames nor on the number of threads.
+ * Tokens are collected into chunks of HESSIAN_CHUNK; a chunk's products are
+ * summed in f32, tile by tile, and added to the total.  Products of bf16 inputs
+ * are exact in f32.  The order of the sums, and with it the rounding, depends
+ * only on the order of the tokens: not on how they are cut into frames nor on
+ * the number of threads.
  *
  * Layouts of the result, C = cols:
  *     block 0   [C(C+1)/2]   lower triangle by rows: (i, j <= i) at i(i+1)/2+j
@@ -21,52 +22,59 @@ enum { HESSIAN_CHUNK = 4096 };
 
 struct hessian; /* an accumulator */
 
-/* Elements of the result; E_DATA when it cannot be addressed. */
+/* *n = elements of the result.  E_DATA: its size overflows. */
 MUST_CHECK int hessian_elements(uint64_t cols, uint64_t block, uint64_t *n,
                                 struct err *e);
-/* cols of a packed lower triangle of n elements; 0 when there is none. */
+/* The C with C(C+1)/2 = n; 0: there is none. */
 uint64_t hessian_cols(uint64_t n);
 
-/* E_TEMP; E_CONFIG when OpenBLAS is missing (f32 only). */
+/* An accumulator, on the GPU where one is open and takes it.  E_TEMP; E_DATA:
+ * too large; E_CONFIG: no OpenBLAS (needed by f32, and by blocks that are no
+ * multiple of 32); E_DEVICE. */
 MUST_CHECK int hessian_open(struct hessian **h, const struct hessian_shape *s,
                             struct err *e);
-/* x[tokens, cols] of any float dtype, which is converted to shape.dtype. */
+/* Tokens to add. */
 struct hessian_part {
-    const void *x;
-    enum dtype dtype;
+    const void *x;    /* [tokens, cols] */
+    enum dtype dtype; /* any float type; converted to shape.dtype */
     uint64_t tokens;
-    uint64_t first; /* how many of its frame came before, for messages */
-    /* NULL, or x of the whole chunk as syrk.h has it, finite, by somebody who
-     * gets the same parts; it stays until the next one or hessian_finish() */
+    uint64_t first; /* index of x's first token in its frame, for messages */
+    /* NULL, or x of the whole current chunk, these tokens included, already
+     * packed as in syrk.h and finite (cross_packed()); valid until the next
+     * call of hessian_add() or hessian_finish().  Then tokens <=
+     * hessian_room(). */
     uint16_t *packed;
 };
-/* Add it.  With `packed` it is at most hessian_room() tokens.
- * E_DATA, "token 3: input 17 is not finite"; E_TEMP. */
+/* E_DATA: "token 3: input 17 is not finite", or no float type; E_TEMP;
+ * E_DEVICE. */
 MUST_CHECK int hessian_add(struct hessian *h, const struct hessian_part *p,
                            struct err *e);
-/* Tokens that the chunk at hand has room for: at least one. */
+/* Tokens until the current chunk is full: at least one. */
 uint64_t hessian_room(const struct hessian *h);
-/* An accumulator that is finished: the mean over so many tokens, of
- * hessian_elements(), is data, which belongs to it from here on.  E_TEMP. */
+/* A finished accumulator for an H that was computed elsewhere: data is the mean
+ * over so many tokens, hessian_elements() floats from mem_pages(), owned by *h
+ * on success.  E_TEMP. */
 MUST_CHECK int hessian_given(struct hessian **h, const struct hessian_shape *s,
                              uint64_t tokens, float *data, struct err *e);
 uint64_t hessian_tokens(const struct hessian *h);
-/* The mean over all tokens added, hessian_elements() floats that belong to h.
- * Nothing can be added afterwards.  E_DATA when there was no token. */
+/* *data = H over all tokens added, hessian_elements() floats, owned by h.
+ * Nothing can be added afterwards.  E_DATA: there was no token; E_TEMP;
+ * E_DEVICE. */
 MUST_CHECK int hessian_finish(struct hessian *h, const float **data,
                               struct err *e);
 void hessian_close(struct hessian *h); /* NULL is allowed */
 
-/* Whether n numbers of DT_BF16 or DT_F32 are neither infinite nor NaN; by all
+/* Whether none of x[n], of DT_BF16 or DT_F32, is infinite or NaN; by all
  * threads. */
 bool hessian_finite(const void *x, enum dtype t, uint64_t n);
 
-/* ---- parts of one mean: (n1 H1 + n2 H2 + ...) / (n1 + n2 + ...) ---- */
+/* ---- merging: (n1 H1 + n2 H2 + ...) / (n1 + n2 + ...) ---- */
 
 /* sum[n] += samples * part[n], in double. */
 void hessian_merge_add(double *sum, const float *part, uint64_t n,
                        uint64_t samples);
-/* out[n] = sum[n] / samples, rounded once; out may be sum. */
+/* out[n] = sum[n] / samples, rounded once to f32; out may be the memory of
+ * sum. */
 void hessian_merge_mean(float *out, const double *sum, uint64_t n,
                         uint64_t samples);
 

@@ -1,4 +1,6 @@
-/* hessian_gpu.h - the accumulators of hessian.h on the GPU of this process. */
+/* hessian_gpu.h - the accumulators of hessian.h and cross.h on the GPU of this
+ * process (device/device.h).  All but the _open() functions return E_TEMP or
+ * E_DEVICE as the plug-in does (hessian_table.h). */
 #ifndef FORGE_HESSIAN_GPU_H
 #define FORGE_HESSIAN_GPU_H
 
@@ -6,16 +8,19 @@
 
 struct cuda_hessian;
 
-/* *h = NULL: on the CPU, because there is no GPU open or it declined.
- * E_DEVICE: it declined, but --device cuda was said. */
+/* 0 with *h = NULL: use the CPU, since no GPU is open or it has declined.
+ * E_DEVICE: it has declined under --device cuda. */
 MUST_CHECK int hessian_gpu_open(struct cuda_hessian **h,
                                 const struct hessian_shape *s, struct err *e);
-/* x[tokens, cols] of shape.dtype, finite; read before the call returns. */
+/* Add x[tokens, cols] of shape.dtype, all finite; x is read before the call
+ * returns. */
 MUST_CHECK int hessian_gpu_add(struct cuda_hessian *h, const void *x,
                                uint64_t tokens, struct err *e);
+/* out[hessian_elements()] = H. */
 MUST_CHECK int hessian_gpu_finish(struct cuda_hessian *h, float *out,
                                   struct err *e);
-/* The same for the accumulators of cross.h. */
+/* The same for cross moments: y[tokens, rows], from (x of cross.h)[tokens,
+ * cols], both bf16 and finite; out[rows, cols] = factor * sum of y xᵀ. */
 struct cuda_cross;
 struct cross_shape;
 MUST_CHECK int cross_gpu_open(struct cuda_cross **x,
@@ -25,8 +30,9 @@ MUST_CHECK int cross_gpu_add(struct cuda_cross *x, const void *y,
 MUST_CHECK int cross_gpu_finish(struct cuda_cross *x, double factor, float *out,
                                 struct err *e);
 void cross_gpu_close(struct cuda_cross *x); /* NULL is allowed */
-/* The Hessians of n inputs of one width at once, of bf16 tokens that are finite;
- * one's does not depend on the others.  E_CONFIG: not on the GPU. */
+/* The Hessians of n inputs of the same width in one call, see
+ * hessian_table.batch; an input's H does not depend on the others.  E_CONFIG:
+ * the GPU declines. */
 struct cuda_tokens;
 MUST_CHECK int hessian_gpu_batch(uint64_t cols, const struct cuda_tokens *t,
                                  int n, struct err *e);

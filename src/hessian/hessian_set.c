@@ -12,9 +12,8 @@
 #include "hessian/cross.h"
 #include "hessian/hessian.h"
 
-/* Activation frames that belong to the one behind them: what the input should
- * have been less what it is, what the output should be, and the latter less what the
- * original weights make of the input. */
+/* Companions of an activation x̂ (gptq/solve/target.h): x - x̂ (drift), y - r̂
+ * (output), y - r̂ - W x̂ (gap).  They come in front of it. */
 enum { DRIFT, OUTPUT, GAP, PAIRS };
 static const enum companion pair_companion[PAIRS] = { COMPANION_DRIFT,
                                                       COMPANION_OUTPUT,
@@ -22,20 +21,20 @@ static const enum companion pair_companion[PAIRS] = { COMPANION_DRIFT,
 
 struct entry {
     char *name, *modules; /* modules: NULL when the frames list none */
-    struct hessian *acc;  /* of activations */
+    struct hessian *acc;  /* accumulator of activations, or NULL */
     struct cross *cross[PAIRS];
     uint64_t cross_rows[PAIRS];
-    double *sum;   /* of parts */
-    uint64_t cols; /* of activations */
+    double *sum;   /* sum of merged Hessians, or NULL */
+    uint64_t cols; /* of the activations */
     uint64_t elements, samples;
     uint64_t dims[3];
     int ndim;
     uint32_t block;
-    bool *given; /* which inputs gave their part */
+    bool *given; /* [n_inputs]: this input has given its part */
     bool emitted;
 };
 
-/* The last frame of a kind, copied: it waits for its activation. */
+/* A copy of the last companion of a kind, until its activation comes. */
 struct pair {
     struct frame f; /* role 0: none */
     void *data;
@@ -123,7 +122,7 @@ static struct entry *append(struct hessian_set *c, const struct frame *f,
         return NULL;
     t = &c->entry[c->count++];
     memset(t, 0, sizeof(*t));
-    t->emitted = true; /* until it is whole */
+    t->emitted = true; /* so that nobody finds it before it is complete */
     t->name = copy(f->name, e);
     t->given = t->name ? mem_zero(inputs, 1, "hessians", e) : NULL;
     if (!t->given || (f->modules && !(t->modules = copy(f->modules, e))))
@@ -195,9 +194,9 @@ int hessian_set_given(struct hessian_set *c, const struct frame *f,
     return 0;
 }
 
-/* ---- what belongs to an activation ---- */
+/* ---- companions of an activation ---- */
 
-/* Which kind of pair a name says, or PAIRS. */
+/* The kind of companion by a frame's name; PAIRS: it is none. */
 static int pair_kind(const char *name)
 {
     size_t len;
@@ -229,7 +228,7 @@ static int keep_pair(struct hessian_set *c, int kind, const struct frame *f,
     return 0;
 }
 
-/* Is it of this activation? */
+/* Whether p is a companion of the activation f: name, sequence, shape. */
 static bool pair_fits(const struct pair *p, int kind, const struct frame *f)
 {
     size_t n = strlen(f->name);
@@ -252,7 +251,9 @@ static int open_cross(struct entry *t, int kind, const struct pair *p,
     return cross_open(&t->cross[kind], &s, e);
 }
 
-/* Which pairs belong to the activation f: those that did from the first. */
+/* Match the kept companions with the activation f.  The first activation of a
+ * name decides which kinds there are, and every later one must have the
+ * same. */
 static int match_pairs(struct hessian_set *c, struct entry *t,
                        const struct frame *f, struct err *e)
 {
@@ -279,7 +280,8 @@ static int match_pairs(struct hessian_set *c, struct entry *t,
     return 0;
 }
 
-/* A part of the activation f to all moments; p->packed is set. */
+/* Add a part of the activation f to its cross moments, then to its Hessian,
+ * which shares the packed x. */
 static int add_part(struct hessian_set *c, struct entry *t,
                     const struct frame *f, struct hessian_part *p,
                     struct err *e)
@@ -308,7 +310,7 @@ static int add_part(struct hessian_set *c, struct entry *t,
     return rc < 0 ? err_prefix(e, "'%s'", f->name) : 0;
 }
 
-/* The first n tokens of f, up to the end of a chunk at a time. */
+/* Add the first n tokens of f, cut at the ends of chunks. */
 static int add_tokens(struct hessian_set *c, struct entry *t,
                       const struct frame *f, uint64_t n, struct err *e)
 {
@@ -366,7 +368,7 @@ int hessian_set_activation(struct hessian_set *c, const struct frame *f,
     return rc < 0 ? rc : add_tokens(c, t, f, n, e);
 }
 
-/* ---- parts ---- */
+/* ---- merging ---- */
 
 static int check_part(const struct frame *f, struct err *e)
 {
@@ -475,8 +477,9 @@ static int emit_cross(const struct hessian_set *c, struct entry *t,
     return 0;
 }
 
-/* A Hessian that is not what the tokens alone give: of no token, or blended.
- * *own: its memory, or NULL. */
+/* Replace *data where the Hessian written is not the tokens' alone: the
+ * identity without tokens, or blended.  *own: its memory, for the caller to
+ * free; or NULL. */
 static int amend(struct hessian_set *c, struct entry *t, const float **data,
                  float **own, struct err *e)
 {

@@ -1,45 +1,54 @@
-/* hessian_set.h - the Hessians that a run of forge-hessian works on, by name.
+/* hessian_set.h - the Hessians of a run of forge-hessian, by name.
  *
- * An entry is either an accumulator that activations are added to or the
- * weighted sum of Hessians that were computed elsewhere. */
+ * A Hessian is either accumulated from activation frames, or merged from
+ * hessian frames of several inputs (the weighted mean of hessian.h). */
 #ifndef FORGE_HESSIAN_SET_H
 #define FORGE_HESSIAN_SET_H
 
 #include "common/io/stream.h"
 
 struct hessian_set_params {
-    enum dtype dtype;    /* of the products; DT_NONE: as the activations */
+    enum dtype dtype;    /* of the products; DT_NONE: BF16 for BF16 activations,
+                            else F32 */
     uint64_t block;      /* size of diagonal blocks; 0: the whole matrix */
     uint64_t max_tokens; /* per name; 0: all */
-    double blend;        /* see blend.h; 0: none */
-    int n_inputs;        /* a sum is complete when all inputs gave a part */
+    double blend;        /* k of blend.h; 0: none */
+    int n_inputs;        /* input streams, for merging */
 };
 
 struct hessian_set;
 
+/* E_TEMP. */
+
 MUST_CHECK int hessian_set_open(struct hessian_set **c,
                                 const struct hessian_set_params *p,
                                 struct err *e);
-/* An activation frame.  NAME.drift [n, C] and NAME.output [n, R], in front
- * of a sequence's NAME, make it also accumulate cross moments (cross.h), which
- * come out as `cross` frames of these names in front of NAME's hessian; not of
- * diagonal blocks.  E_DATA: not finite, or unlike earlier frames of the same
- * name. */
+/* Add an activation frame NAME [tokens, C].  Companion frames in front of it,
+ * NAME.drift [tokens, C], NAME.output and NAME.gap [tokens, R] of the same
+ * sequence, are the y of cross moments with x = NAME (cross.h).  The moments
+ * are written as `cross` frames of the companions' names in front of NAME's
+ * hessian.  With diagonal blocks (params.block) companions are ignored.
+ * E_DATA: an element is not finite; the frame's shape, modules or companions
+ * differ from the earlier ones of the same name; E_TEMP; E_DEVICE. */
 MUST_CHECK int hessian_set_activation(struct hessian_set *c,
                                       const struct frame *f, struct err *e);
-/* Whether f is an activation that comes alone, the first of its name: neither one
- * that belongs to another, nor one that such a one came for. */
+/* Whether f is the first activation of its name, is no companion, and no
+ * companion has come for it. */
 bool hessian_set_alone(const struct hessian_set *c, const struct frame *f);
-/* The Hessian of all activations of f's name, in their place: data (see
- * hessian_given()) of so many tokens. */
+/* Take `data`, the Hessian of all activations of f's name, of so many tokens,
+ * computed elsewhere: see hessian_given().  Owns data, on errors too.  E_DATA:
+ * the name has come before; E_TEMP. */
 MUST_CHECK int hessian_set_given(struct hessian_set *c, const struct frame *f,
                                  uint64_t tokens, float *data, struct err *e);
-/* A hessian frame of input number `input`; *complete: every input has now
- * given its part of this name. */
+/* Merge a hessian frame of input stream number `input`.  *complete: all
+ * n_inputs have now given theirs of this name.  E_DATA: no Hessian, or its
+ * shape or modules differ from those before; E_TEMP. */
 MUST_CHECK int hessian_set_part(struct hessian_set *c, const struct frame *f,
                                 int input, bool *complete, struct err *e);
-/* Write the Hessian called name (of no token: the identity, samples 0), or with NULL all that are left, in the order
- * in which their names came.  Returns how many, or an error. */
+/* Write the Hessian called name, and its cross moments; name NULL: all that
+ * have not been written, in the order in which their names came.  Without
+ * tokens it is the identity with samples 0.  Returns the number written, or
+ * E_DATA: an element is not finite; E_TEMP; E_DEVICE; errors of writing. */
 MUST_CHECK int hessian_set_emit(struct hessian_set *c, const char *name,
                                 struct stream_writer *w, struct err *e);
 void hessian_set_close(struct hessian_set *c); /* NULL is allowed */

@@ -13,39 +13,46 @@
 #include "hessian/hessian_gpu.h"
 #include "hessian/hessian_table.h"
 
-enum { INPUT_BYTES = 128 << 20 }; /* larger ones are added up as they come */
+enum {
+    INPUT_BYTES = 128 << 20
+}; /* larger inputs are accumulated frame by frame */
 
+/* Of a frame: left to the caller; its Hessian is in the set; it comes again in
+ * the next batch, since its input is not complete. */
 enum fate { PASS, DONE, LATER };
 
 struct input_batch {
     struct hessian_set *set;
     struct prefetch *prefetch;
-    const struct frame *frame; /* the batch */
-    enum fate *fate;           /* of each */
+    const struct frame *frame; /* [n]: the batch */
+    enum fate *fate;           /* [n] */
     int n, at;
-    bool batches; /* the device makes several at once */
-    bool later;   /* some are to come again */
+    bool batches; /* Hessians are computed on the GPU in batches */
+    bool later;   /* the batch has frames of LATER */
     atomic_bool
-        broken; /* the reading thread saw a number that is not finite: from
-                    there on hessian_add() looks for it */
+        broken; /* the reading thread saw an element that is not finite: all
+                    further frames PASS, so that hessian_add() names it */
 };
 
-/* The frames of an input in a batch, and what it becomes. */
+/* An expert's input in the batch. */
 struct input {
-    int first, frames;
+    int first, frames; /* index of the first frame, number */
     uint64_t tokens;
-    uint16_t *rows; /* all tokens, where there are several frames; or NULL */
-    float *h;       /* their Hessian, of the device */
+    uint16_t
+        *rows; /* copy of all tokens when there are several frames; or NULL */
+    float *h;  /* out: its Hessian, packed */
 };
 
-/* Whether there is a GPU, and Hessians are such as it makes. */
+/* Whether there is a GPU and it computes such Hessians: whole, bf16, all
+ * tokens. */
 static bool makes_batches(const struct hessian_set_params *p)
 {
     return device_gpu() && p->n_inputs == 1 && p->dtype != DT_F32 &&
            !p->block && !p->max_tokens;
 }
 
-/* Looked at while it is in the cache. */
+/* prefetch_params.before: look for elements that are not finite while the frame
+ * is in the cache. */
 static int look(void *arg, struct prefetch *a, const struct frame *f,
                 const struct frame *have, int n, struct frame *more,
                 struct err *e)
@@ -97,7 +104,7 @@ const char *input_batch_head(const struct input_batch *s)
     return prefetch_head(s->prefetch);
 }
 
-/* ---- which inputs are whole ---- */
+/* ---- which inputs are complete ---- */
 
 static bool is_rows(const struct frame *f)
 {
@@ -112,8 +119,9 @@ static bool is_like(const struct frame *a, const struct frame *b)
            (!a->modules || !strcmp(a->modules, b->modules));
 }
 
-/* Frame i and those of its name behind it: DONE: an expert's, whole; LATER:
- * not yet; PASS: not here. */
+/* The fate of frame i and of all frames of its name: DONE: the frames of an
+ * expert's input, complete; LATER: more of them must come; PASS: not for the
+ * GPU. */
 static enum fate judge(const struct input_batch *s, int i, struct input *in)
 {
     const struct frame *f = s->frame + i;
@@ -130,7 +138,7 @@ static enum fate judge(const struct input_batch *s, int i, struct input *in)
         if (g->role != ROLE_ACTIVATION || strncmp(g->name, f->name, name))
             continue;
         if (g->name[name] == '.' || (!g->name[name] && k < i))
-            return PASS; /* what belongs to it; a frame that was passed */
+            return PASS; /* a companion; an earlier frame was passed on */
         if (g->name[name])
             continue;
         if (!is_rows(g) || !is_like(f, g))
@@ -157,13 +165,13 @@ static void mark(struct input_batch *s, const struct input *in, enum fate fate)
 
 /* ---- their Hessians ---- */
 
-/* What the device's jobs are about: whole inputs. */
+/* The context of the jobs: a job is an input. */
 struct batch_jobs {
     const struct input_batch *s;
     struct input *in;
 };
 
-/* One block of memory with all tokens. */
+/* Copy the frames of an input into one block of memory. */
 static int join_rows(const struct input_batch *s, struct input *in,
                      struct err *e)
 {
@@ -219,8 +227,9 @@ static int run_inputs(void *ctx, const int *job, int n, struct err *e)
     return rc;
 }
 
-/* Those that the device cannot make go frame by frame, which says why.  rc: of
- * the device. */
+/* Put the Hessians that are done into the set.  Those that failed PASS:
+ * accumulated frame by frame they fail with a message, or succeed on the CPU.
+ * rc: what jobs_run() returned. */
 static int give(struct input_batch *s, struct input *in, const bool *done,
                 int n, int rc, struct err *e)
 {
@@ -278,7 +287,7 @@ static int next_batch(struct input_batch *s, struct err *e)
     s->at = 0;
     if (rc)
         return work(s, e) < 0 ? e->code : 1;
-    for (int i = 0; i < s->n; i++) /* the last batch: no more comes of these */
+    for (int i = 0; i < s->n; i++) /* the input ended: pass what was kept */
         s->fate[i] = s->fate[i] == LATER ? PASS : LATER;
     s->later = false;
     return 1;

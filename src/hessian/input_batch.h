@@ -1,10 +1,11 @@
-/* input_batch.h - the activations of a stream, and the Hessians that a GPU makes
- * of them in one call.
+/* input_batch.h - forge-hessian's input in batches of frames, of which the GPU
+ * computes experts' Hessians in one call.
  *
- * On a GPU what comes is read ahead (common/io/prefetch.h); the inputs of experts
- * that are there from the first frame to the last are made into Hessians, all of
- * one width together (device/jobs.h).  All others, those that the GPU fails to
- * make, and on the CPU all, go by hessian_set_activation(). */
+ * With a GPU a thread prefetches frames (common/io/prefetch.h).  Experts'
+ * inputs whose activation frames, first to last, are all in the batch become
+ * Hessians on the GPU, all inputs of one width in one call (device/jobs.h).
+ * Other inputs, those that fail on the GPU, and without a GPU all, are left to
+ * hessian_set_activation(). */
 #ifndef FORGE_INPUT_BATCH_H
 #define FORGE_INPUT_BATCH_H
 
@@ -12,18 +13,20 @@
 
 struct input_batch;
 
-/* Reads r, flushes w (see prefetch.h); set, of p, stays the caller's. */
+/* Reads frames of r; flushes w whenever it waits for input (prefetch.h).  set,
+ * which was opened with p, gets the Hessians; r, w and set must outlive it.
+ * E_TEMP. */
 MUST_CHECK int input_batch_open(struct input_batch **s, struct hessian_set *set,
                                 const struct hessian_set_params *p,
                                 struct stream_reader *r,
                                 struct stream_writer *w, struct err *e);
-/* The next frame, as stream_next().  *given: what hessian_set_activation() would
- * do with it has been done. */
+/* The next frame; returns as stream_next().  *given: the frame's Hessian is in
+ * `set` already, hessian_set_activation() must not get it. */
 MUST_CHECK int input_batch_next(struct input_batch *s, struct frame *f,
                                 bool *given, struct err *e);
 /* As prefetch_head(). */
 const char *input_batch_head(const struct input_batch *s);
-void input_batch_close(
-    struct input_batch *s); /* NULL is allowed; see prefetch_close() */
+/* NULL is allowed.  As prefetch_close(): at the end, or after an error. */
+void input_batch_close(struct input_batch *s);
 
 #endif

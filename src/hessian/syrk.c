@@ -1,10 +1,11 @@
 /* syrk.c - see syrk.h.
  *
- * Pieces of DEPTH pairs keep both sides of a tile in the caches, and their sums
- * are added, which makes the rounding error of a long sum smaller: 1e-6 instead
- * of 9e-6.  On the diagonal, panels that lie above it are left out.  The next
- * piece is asked for beforehand, a line for every fourth pair: many at once would
- * keep the kernel's own loads waiting (a tenth of the time). */
+ * A tile is computed in pieces of DEPTH token pairs, whose operands stay in the
+ * caches.  Adding the pieces' sums also lowers the rounding error of a long
+ * sum, from 9e-6 to 1e-6.  Panels above the diagonal are left out.  Each kernel
+ * call prefetches a part of the next piece, one cache line for every fourth
+ * pair: more prefetches at once would delay the kernel's own loads (by a tenth
+ * of the time). */
 #include "hessian/syrk.h"
 
 #include <string.h>
@@ -13,11 +14,11 @@
 #include "common/math/dtype.h"
 #include "common/math/threads.h"
 
-enum { THREAD_BYTES = 2 << 20 }; /* packed by one thread at least */
+enum { THREAD_BYTES = 2 << 20 }; /* least work of packing for one thread */
 enum {
     DEPTH = 128, /* pairs of a piece */
     PACK = 32,
-    STEP = 16 /* pairs of a kernel of tiles: their left side */
+    STEP = 16 /* pairs in one step of a tile kernel's left operand */
 };
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -30,7 +31,7 @@ static uint64_t pairs_of(uint64_t tokens)
     return (tokens + 1) / 2;
 }
 
-/* Pairs that kernels read: whole steps. */
+/* Pairs that kernels read: rounded up to whole steps. */
 static uint64_t pairs_read(uint64_t tokens)
 {
     uint64_t step = (uint64_t)bf16_kernel()->step;
@@ -43,14 +44,14 @@ static bool has_left(void)
     return bf16_kernel()->step > 1;
 }
 
-/* Elements of a panel's pairs; not a power of two, or all panels would share few
- * lines of the caches. */
+/* Elements of a panel's right operand.  Never a power of two, so that panels do
+ * not map to the same cache sets. */
 static uint64_t pairs_room(uint64_t room)
 {
     return (pairs_read(room) + 2) * 2 * SYRK_PANEL;
 }
 
-/* From panel to panel. */
+/* Elements from one panel to the next. */
 static uint64_t stride_of(uint64_t room)
 {
     return pairs_room(room) * (has_left() ? 2 : 1);
@@ -82,8 +83,8 @@ typedef uint16_t half_row __attribute__((vector_size(32), aligned(2)));
 typedef uint32_t half_pairs __attribute__((vector_size(64), aligned(4)));
 typedef uint16_t elements __attribute__((vector_size(64), aligned(2)));
 
-/* 32 columns of two tokens, interleaved; *bad gets bits for each element that is
- * not finite. */
+/* to = 32 columns of the tokens a and b, interleaved; *bad gets bits for each
+ * element that is not finite. */
 static inline __attribute__((always_inline)) void
 interleave(uint16_t *to, const uint16_t *a, const uint16_t *b, elements *bad)
 {
@@ -99,15 +100,15 @@ interleave(uint16_t *to, const uint16_t *a, const uint16_t *b, elements *bad)
     }
 }
 
-/* The first tokens of pairs. */
+/* a = the first token of a pair. */
 static inline void first_of(uint16_t *a, const uint16_t *pairs)
 {
     for (int i = 0; i < SYRK_PANEL; i++)
         a[i] = pairs[2 * i];
 }
 
-/* Of a panel, n columns of tokens t.. as pairs: a token at an odd place belongs
- * to the pair that is there. */
+/* Pack n columns of a panel as pairs.  odd: x's first token completes the pair
+ * at `to`.  False: an element is not finite. */
 static inline __attribute__((always_inline)) bool
 pack_pairs(uint16_t *to, bool odd, const uint16_t *x, uint64_t tokens,
            uint64_t cols, uint64_t n)
@@ -170,8 +171,8 @@ static bool pack_panel(uint16_t *to, bool odd, const uint16_t *x,
     return pack_pairs(to, odd, x, tokens, cols, n);
 }
 
-/* Ask for what the next piece of a panel reads and writes: too many streams to
- * be foreseen. */
+/* Prefetch the next piece of a panel, source and destination: more streams than
+ * the hardware prefetcher follows. */
 static void ahead(const uint16_t *x, uint64_t cols, uint64_t n, uint16_t *to)
 {
     for (uint64_t t = 0; t < n; t++)
@@ -187,7 +188,7 @@ bool syrk_pack(uint16_t *packed, uint64_t room, uint64_t first,
     uint64_t stride = stride_of(room);
     bool good = true;
 
-    for (uint64_t t = 0; t < tokens;) { /* pieces, each read by lines */
+    for (uint64_t t = 0; t < tokens;) { /* pieces of up to PACK tokens */
         uint64_t at = first + t, n = PACK - at % 2;
 
         n = n < tokens - t ? n : tokens - t;
@@ -207,7 +208,8 @@ bool syrk_pack(uint16_t *packed, uint64_t room, uint64_t first,
     return good;
 }
 
-/* The left side of tiles: for each STEP pairs [SYRK_PANEL columns][STEP pairs]. */
+/* STEP pairs of a panel for the left operand of tile kernels: to[SYRK_PANEL
+ * columns] [STEP pairs]. */
 static void transpose(uint32_t *to, const uint32_t *from)
 {
     for (int c = 0; c < SYRK_PANEL; c++)
@@ -248,19 +250,22 @@ void syrk_prepare(uint16_t *packed, uint64_t room, uint64_t tokens,
 
 /* ---- tiles ---- */
 
-/* A piece of the tokens, of the panels that a tile reads. */
+/* A piece of n token pairs, of the panels that a tile reads. */
 struct piece {
     const struct bf16_kernel *kernel;
-    const uint16_t *row, *column;
-    uint64_t stride, rows, columns; /* panels */
-    uint64_t left;                  /* where a panel has its left side */
-    uint64_t n;                     /* pairs */
+    const uint16_t *row, *column; /* first panels of the two operands */
+    uint64_t stride;              /* elements from panel to panel */
+    uint64_t rows, columns;       /* panels of either operand */
+    uint64_t left;                /* offset of the left operand in a panel */
+    uint64_t n;                   /* pairs */
 };
 
-/* What kernel number m asks for: a part of a panel of the next piece. */
+/* The part of the next piece that kernel call number m prefetches. */
 static const uint16_t *part_of(const struct piece *x, uint64_t m, bool last)
 {
-    enum { PARTS = 2 * KERNEL_AHEAD }; /* two lines a pair, one for four */
+    /* a pair is two cache lines, and a call prefetches one line per four
+     * pairs */
+    enum { PARTS = 2 * KERNEL_AHEAD };
     uint64_t panel = m / PARTS % (x->rows + x->columns);
     const uint16_t *from = panel < x->rows ?
                                x->row + panel * x->stride :
@@ -270,13 +275,15 @@ static const uint16_t *part_of(const struct piece *x, uint64_t m, bool last)
     return last ? from : from + DEPTH * 2 * SYRK_PANEL;
 }
 
-/* Where a strip is made, of a kernel that has at most half of the rows. */
+/* Memory for a strip; kernels that need one have at most half of
+ * KERNEL_ROWS_MAX. */
 struct strip_room {
     uint16_t pairs[KERNEL_ROWS_MAX / 2 * 2 * DEPTH];
     float wide[KERNEL_ROWS_MAX / 2 * 2 * DEPTH];
 };
 
-/* Columns r.. of the piece as rows of a strip.  They may lie in two panels. */
+/* The kernel's left operand: columns r..r+rows-1 of the piece, which may lie in
+ * two panels, as the rows of a strip. */
 static struct kernel_strip strip_of(const struct piece *x, uint64_t r,
                                     uint64_t rows, struct strip_room *room)
 {
