@@ -5,15 +5,17 @@
 #include "common/io/stream.h"
 #include "pack/packer.h"
 
-/* The n tensors of a module. */
+/* Write the n tensors of a module, named MODULE.part.  E_DATA: the name is too
+ * long; errors of writing. */
 MUST_CHECK int emit_tensors(struct stream_writer *out, const char *module,
                             const struct packed_tensor *t, int n,
                             struct err *e);
-/* A weight that nobody quantized, by its name in the checkpoint. */
+/* Write a weight frame that was not quantized as the checkpoint's tensor
+ * NAME.weight. Errors as emit_tensors(). */
 MUST_CHECK int emit_weight(struct stream_writer *out, const struct frame *f,
                            struct err *e);
-/* What forge-shard must know: layout/runfacts.h.  Nothing packed, nothing to
- * say. */
+/* Write the note for forge-shard (layout/runfacts.h); none if no module was
+ * packed. E_TEMP; errors of writing. */
 MUST_CHECK int emit_run_note(struct stream_writer *out,
                              const struct pack_run *run, struct err *e);
 

@@ -17,14 +17,14 @@ struct settings {
     struct tool tool;
     int layout;     /* enum layout */
     int capability; /* enum int4pack_capability */
-    int64_t group;  /* 0: as the stream says */
+    int64_t group;  /* 0: the first module's */
     int symmetric, asymmetric;
     const char *check;
     struct device_choice device;
     const char *input;
 };
 
-/* Everything that lives as long as the run. */
+/* The state of a run. */
 struct work {
     const struct settings *set;
     struct stream_reader *in;
@@ -33,7 +33,7 @@ struct work {
     struct pack_run run;
     struct gather held;
     struct progress progress;
-    unsigned advised; /* bits of layout_advice() said so far */
+    unsigned advised; /* bits of layout_advice() printed so far */
 };
 
 static void parse(struct settings *s, int argc, char **argv)
@@ -97,7 +97,7 @@ static int check(const struct settings *s)
     return 0;
 }
 
-/* Say once each what some runtimes will not load. */
+/* Print, once per kind, what some runtimes will not load. */
 static void advise(struct work *w, const struct pack_module *m)
 {
     struct layout_shape s = { m->name, m->rows, m->cols };
@@ -111,7 +111,7 @@ static void advise(struct work *w, const struct pack_module *m)
     w->advised |= a;
 }
 
-/* Pack and write what is held, if anything. */
+/* Pack and write the module held, if there is one. */
 static int flush(struct work *w, struct err *e)
 {
     struct pack_module m;

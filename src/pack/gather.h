@@ -1,7 +1,7 @@
-/* gather.h - the frames of one module, kept until the module is complete.
+/* gather.h - collects the frames of one module until it is complete.
  *
- * A module arrives as codes and qmeta, or as codes, scales and maybe zeros,
- * in any order, all under its path. */
+ * A module arrives as codes and qmeta, or as codes, scales and (if asymmetric)
+ * zeros, in any order, each a frame with the module's name. */
 #ifndef FORGE_GATHER_H
 #define FORGE_GATHER_H
 
@@ -12,27 +12,29 @@ enum { GATHER_CODES, GATHER_META, GATHER_SCALES, GATHER_ZEROS, GATHER_COUNT };
 
 /* Zero-initialise; gather_release() when done. */
 struct gather {
-    char name[FRAME_NAME_MAX + 1]; /* "" when nothing is held */
+    char name[FRAME_NAME_MAX + 1]; /* the module; "": no frame is held */
     struct gather_part {
-        void *data; /* 64-byte aligned, kept for the next module */
+        void *data; /* 64-byte aligned; the memory serves the next module too */
         size_t len, cap;
         uint64_t dims[2];
         bool present;
     } part[GATHER_COUNT];
-    uint64_t group;
-    enum dtype scale_dtype;
+    uint64_t group;         /* as a frame said; 0: none has */
+    enum dtype scale_dtype; /* DT_NONE: no frame has said it */
 };
 
-/* Is this frame for gather_add()? */
+/* Whether f has a role that gather_add() takes. */
 bool gather_wants(const struct frame *f);
-/* Does it belong to another module than the one held? */
+/* Whether f belongs to another module than the frames held. */
 bool gather_other(const struct gather *g, const struct frame *f);
-/* Keep a copy.  E_DATA: a second one of its role, dtype or shape not as the
- * role says, a group that contradicts. */
+/* Keep a copy of f, a frame that gather_wants() and of the module held.
+ * E_DATA: a second frame of its role, a type or number of dimensions that its
+ * role does not have, or another group size than an earlier frame's; E_TEMP. */
 MUST_CHECK int gather_add(struct gather *g, const struct frame *f,
                           struct err *e);
-/* 1: *m describes the module, in g's memory; 0: nothing is held; E_DATA: a
- * part is missing or sizes disagree.  gather_clear() before the next. */
+/* 1: *m describes the module, its data in g's memory; 0: no frame is held;
+ * E_DATA: a part is missing or shapes do not agree.  gather_clear() before the
+ * next module. */
 MUST_CHECK int gather_module(const struct gather *g, struct pack_module *m,
                              struct err *e);
 void gather_clear(struct gather *g);

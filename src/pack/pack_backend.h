@@ -1,4 +1,4 @@
-/* pack_backend.h - the one big loop of packing, wherever it runs. */
+/* pack_backend.h - packing qweight, the large tensor, on the CPU or the GPU. */
 #ifndef FORGE_PACK_BACKEND_H
 #define FORGE_PACK_BACKEND_H
 
@@ -7,16 +7,17 @@
 
 struct pack_backend {
     const char *name;
-    /* out = the words of AWQ's or GPTQ's qweight from codes[rows, words], see
-     * packing.h. */
+    /* out = qweight in the layout l (AWQ, GPTQ, GPTQ v2) from codes[rows,
+     * words], as packing.h has both.  The GPU's: E_CONFIG, E_TEMP, E_DEVICE. */
     int (*words)(enum layout l, uint32_t *out, const uint32_t *codes,
                  uint64_t rows, uint64_t words, struct err *e);
 };
 
 extern const struct pack_backend pack_cpu;
-extern const struct pack_backend pack_gpu; /* of an open device alone */
+extern const struct pack_backend pack_gpu; /* only while device_gpu() */
 
-/* words() by the device of this process (device/device.h). */
+/* words() on the device of this process (device/device.h), on the CPU where the
+ * GPU declines.  E_DEVICE. */
 MUST_CHECK int pack_words(enum layout l, uint32_t *out, const uint32_t *codes,
                           uint64_t rows, uint64_t words, struct err *e);
 

@@ -1,4 +1,5 @@
-/* pack_table.h - the GPU's functions of forge-pack; see device/plugin.h.
+/* pack_table.h - the functions of the GPU plug-in for forge-pack; see
+ * device/plugin.h.
  *
  * Words are equal to the CPU's to the bit. */
 #ifndef FORGE_PACK_TABLE_H
@@ -20,7 +21,7 @@ struct pack_table {
 
 extern struct plugin_table pack_plugin;
 
-/* While device_gpu() is there. */
+/* Valid while device_gpu() is not NULL. */
 static inline const struct pack_table *pack_functions(void)
 {
     return (const struct pack_table *)pack_plugin.functions;

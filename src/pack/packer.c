@@ -1,8 +1,8 @@
 /* packer.c - see packer.h.
  *
- * Every grid is first brought to one form (scales as stored, zeros one a
- * byte), from which each layout takes what it needs.  Buffers are kept
- * between modules: a model has thousands of equal ones. */
+ * Every grid is first brought to one form (scales as stored, zeros one per
+ * byte), from which each layout is packed.  Buffers are kept between modules: a
+ * model has thousands of modules of equal size. */
 #include "pack/packer.h"
 
 #include <inttypes.h>
@@ -51,7 +51,7 @@ void packer_close(struct packer *p)
     free(p);
 }
 
-/* Room for count elements; the old content is lost. */
+/* Make room for count elements; the old content is lost. */
 static int need(struct buffer *b, uint64_t count, size_t size, struct err *e)
 {
     size_t n;
@@ -98,7 +98,7 @@ static void grid_from_scales(const struct grid_job *j, size_t n)
         j->zeros[i] = j->m->zeros[i / 2] >> (i & 1 ? 4 : 0) & 15;
 }
 
-/* A qmeta4 can say scales that f16 cannot hold. */
+/* A qmeta4's exponent can stand for scales beyond F16's range.  E_DATA. */
 static int check_finite(const struct grid_job *j, size_t n, struct err *e)
 {
     uint16_t exponent = j->m->scale_dtype == DT_BF16 ? 0x7f80 : 0x7c00;
@@ -124,7 +124,8 @@ static bool is_symmetric(const struct pack_module *m, const uint8_t *zeros,
     return true;
 }
 
-/* The kernels of AWQ and GPTQ read F16, which has more digits and less range. */
+/* Convert BF16 scales to F16, which the kernels of AWQ and GPTQ read: more
+ * digits, less range.  E_CONFIG: F16 does not hold a scale exactly. */
 static int scales_to_f16(const struct grid_job *j, size_t n, struct err *e)
 {
     for (size_t i = 0; i < n; i++) {
@@ -178,7 +179,9 @@ static int make_grid(struct packer *p, struct pack_module *m, bool *symmetric,
     return 0;
 }
 
-/* A symmetric module fits an asymmetric checkpoint, not the other way. */
+/* Check the module against `run`, and set what run leaves open.  A symmetric
+ * module fits into an asymmetric checkpoint, an asymmetric one not into a
+ * symmetric. */
 static int agree(struct pack_run *run, const struct pack_module *m,
                  bool symmetric, struct err *e)
 {
@@ -219,7 +222,7 @@ static struct packed_tensor part(const char *name, enum dtype t, uint64_t d0,
     uint64_t bytes = 0;
 
     if (!dtype_size(t, x.ndim, x.dims, &bytes))
-        bytes = 0; /* buffers of this size were just allocated */
+        bytes = 0; /* cannot be: buffers of this size have been allocated */
     x.len = bytes;
     return x;
 }
@@ -231,7 +234,7 @@ static int pack_ct(struct packer *p, const struct pack_module *m,
 
     p->shape[0] = (int64_t)m->rows;
     p->shape[1] = (int64_t)m->cols;
-    /* the codes of FTS1 are the words of compressed-tensors */
+    /* the bytes of U4 codes are the words of compressed-tensors */
     out[n++] = part("weight_packed", DT_I32, m->rows, m->cols / 8, 0, m->codes);
     out[n++] = part("weight_scale", m->scale_dtype, m->rows, m->groups, 0,
                     p->scales.data);
@@ -280,7 +283,8 @@ static int pack_awq_gptq(struct packer *p, const struct pack_module *m,
     return n;
 }
 
-/* What torch's product adds for the zeros beside the scales: [G, O, 2]. */
+/* scales and offsets of torch's product, [groups, rows, 2]: scale, (8 - zero)
+ * scale. */
 static int pack_offsets(struct packer *p, const struct pack_module *m,
                         struct err *e)
 {
@@ -324,7 +328,8 @@ static int pack_int4pack(struct packer *p, const struct pack_module *m,
     return 2;
 }
 
-/* The words are those of FTS1; scales and zeros turn. */
+/* torch's XPU product reads the words of the stream as they are, and transposed
+ * scales and zeros. */
 static int pack_xpu(struct packer *p, const struct pack_module *m,
                     struct packed_tensor *out, struct err *e)
 {
@@ -360,7 +365,7 @@ static int pack_layout(struct packer *p, const struct pack_module *m,
 int packer_module(struct packer *p, const struct pack_module *given,
                   struct packed_tensor *out, struct err *e)
 {
-    struct pack_module as = *given, *m = &as; /* as it will be stored */
+    struct pack_module as = *given, *m = &as; /* scale_dtype as stored */
     struct layout_shape s = { m->name, m->rows, m->cols };
     bool symmetric = true;
     int n;

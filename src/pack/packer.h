@@ -1,4 +1,5 @@
-/* packer.h - one quantized linear in, the tensors of its layout out. */
+/* packer.h - turns the codes and grids of one quantized linear into the tensors
+ * of a layout (forge-layouts(5)). */
 #ifndef FORGE_PACKER_H
 #define FORGE_PACKER_H
 
@@ -6,13 +7,13 @@
 #include "layout/int4pack.h"
 #include "layout/layout.h"
 
-/* What the frames of a module said.  The grid is either meta, or scales (and
- * zeros; without them the module is symmetric). */
+/* A module as its frames say.  The grid is either meta, or scales with zeros;
+ * scales without zeros are symmetric (zero 8). */
 struct pack_module {
     const char *name;
     uint64_t rows, cols, groups;
     uint64_t group;         /* inputs per scale */
-    const uint8_t *codes;   /* U4 [rows, cols] */
+    const uint8_t *codes;   /* U4 [rows, cols], two a byte, low nibble first */
     const uint32_t *meta;   /* QMETA4 [rows, groups], or NULL */
     const void *scales;     /* scale_dtype [rows, groups], or NULL */
     const uint8_t *zeros;   /* U4 [rows, groups], or NULL */
@@ -21,34 +22,35 @@ struct pack_module {
 
 /* A tensor of the output, as forge-layouts(5) describes it. */
 struct packed_tensor {
-    const char *part; /* "qweight": the name is MODULE.part */
+    const char *part; /* "qweight": the tensor's name is MODULE.qweight */
     enum dtype dtype;
     int ndim;
     uint64_t dims[3];
-    const void *data; /* the packer's, until the next call */
+    const void *data; /* the packer's or the module's, until the next call */
     size_t len;
 };
 
-/* What must be the same for all modules of a checkpoint. */
+/* What must be the same for all modules of a checkpoint.  In: demanded; out:
+ * the first module's where nothing was demanded. */
 struct pack_run {
     enum layout layout;
-    uint64_t group;         /* 0: as the first module has it */
-    int symmetric;          /* 1, 0, or -1: as the first module is */
-    enum dtype scale_dtype; /* DT_NONE: as the first module has it */
-    enum int4pack_capability capability; /* layout int4pack: of the tiles */
+    uint64_t group;                      /* 0: the first module's */
+    int symmetric;                       /* 1, 0, or -1: the first module's */
+    enum dtype scale_dtype;              /* DT_NONE: the first module's */
+    enum int4pack_capability capability; /* of int4pack's tiles (int4pack.h) */
     uint64_t modules;                    /* packed so far */
 };
 
 struct packer;
 
-/* run holds what is demanded, and what the modules turned out to be; it
- * outlives the packer. */
+/* run must outlive the packer.  E_TEMP. */
 MUST_CHECK int packer_open(struct packer **p, struct pack_run *run,
                            struct err *e);
-/* Up to LAYOUT_PARTS_MAX tensors in out, in the order of layout_part();
- * returns how many.  Scales of AWQ and GPTQ are F16: BF16 ones are converted
- * where that is exact.  Those of int4pack may be either.  E_CONFIG: the shape, the grid or a scale does not fit
- * the layout, or the modules before it; E_DATA: a scale is not finite, sizes disagree. */
+/* out[LAYOUT_PARTS_MAX] = the module's tensors, in the order of layout_part();
+ * returns their number.  AWQ and GPTQ store F16 scales: BF16 scales are
+ * converted if F16 holds them exactly; the other layouts take both.  E_CONFIG:
+ * the shape, the grid or a scale does not fit the layout or `run`; E_DATA: a
+ * scale is not finite, or the number of groups is wrong; E_TEMP; E_DEVICE. */
 MUST_CHECK int packer_module(struct packer *p, const struct pack_module *m,
                              struct packed_tensor *out, struct err *e);
 void packer_close(struct packer *p); /* NULL is allowed */

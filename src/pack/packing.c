@@ -1,7 +1,7 @@
 /* packing.c - see packing.h.
  *
- * All three big loops move tiles whose source and destination both are whole
- * cache lines, since one side of a transposition is always far apart. */
+ * The loops are transpositions: either the reads or the writes are strided.
+ * They go by tiles of whole cache lines on both sides. */
 #include "pack/packing.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "common/math/threads.h"
 
 enum {
-    TILE = 16, /* words: a cache line */
+    TILE = 16, /* words of a cache line */
     TILE_ROWS = 8 * TILE,
     ONES = 0x11111111 /* one in every nibble */
 };
@@ -19,7 +19,7 @@ static const int awq_order[8] = { 0, 2, 4, 6, 1, 3, 5, 7 };
 struct job {
     void *out;
     const void *in;
-    size_t rows, cols; /* cols: words or elements of a row of `in` */
+    size_t rows, cols; /* of in; cols in words or elements */
 };
 
 static size_t least(size_t a, size_t b)
@@ -27,8 +27,8 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Tiles [begin, end) of TILE columns each, so that no two threads write the
- * same line of out. */
+/* Transpose tiles begin..end-1 of TILE columns.  No two threads write the same
+ * row of out. */
 static void transpose_u32_part(void *ctx, size_t begin, size_t end)
 {
     const struct job *j = ctx;
@@ -83,7 +83,7 @@ void pack_transpose_u16(uint16_t *out, const uint16_t *in, size_t rows,
     threads_for((rows + 2 * TILE - 1) / (2 * TILE), 4, transpose_u16_part, &j);
 }
 
-/* Exchange the nibbles of a above bit s with those of b below, where m says. */
+/* Exchange the bits m << s of *a with the bits m of *b. */
 static inline void swap(uint32_t *a, uint32_t *b, int s, uint32_t m)
 {
     uint32_t t = (*a >> s ^ *b) & m;
@@ -92,7 +92,8 @@ static inline void swap(uint32_t *a, uint32_t *b, int s, uint32_t m)
     *a ^= t << s;
 }
 
-/* Eight words of eight nibbles, transposed: x[r] nibble j -> x[j] nibble r. */
+/* Transpose an 8 x 8 matrix of nibbles: nibble j of x[r] <-> nibble r of
+ * x[j]. */
 static inline void transpose_nibbles(uint32_t x[8])
 {
     for (int r = 0; r < 4; r++)
@@ -105,7 +106,7 @@ static inline void transpose_nibbles(uint32_t x[8])
         swap(&x[r], &x[r + 1], 4, 0x0f0f0f0f);
 }
 
-/* A tile of nw words of inputs by nb blocks of eight outputs. */
+/* Pack a tile: nw words of inputs by nb blocks of eight outputs. */
 static void awq_tile(uint32_t *out, size_t out_cols, const uint32_t *in,
                      size_t words, size_t nb, size_t nw)
 {

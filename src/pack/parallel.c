@@ -5,9 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PARALLEL_MAX = 64 /* devices looked at */ };
+enum { PARALLEL_MAX = 64 /* devices, at most */ };
 
-/* Linears of one name in all layers and experts: "mlp.experts.*.down_proj". */
+/* The linears of one name in all layers and experts:
+ * "mlp.experts.*.down_proj". */
 struct kind {
     char name[MODULE_PATH_MAX];
     struct linear linear; /* one of them */
@@ -18,7 +19,8 @@ struct kinds {
     size_t n, cap;
 };
 
-/* Bit k: 2^k devices can be used, with groups of this size. */
+/* Bit k is set: the linear can be cut over 2^k devices, with this group
+ * size. */
 static unsigned linear_bits(const struct model_config *c,
                             const struct linear *l, uint64_t group)
 {
@@ -74,7 +76,7 @@ static int add(struct kinds *all, const struct linear *l, struct err *e)
     return 0;
 }
 
-/* Of a layer, the common linears and one expert's. */
+/* The kinds of all layers; of experts the first one is enough. */
 static int collect(struct kinds *all, const struct model_config *c,
                    struct err *e)
 {

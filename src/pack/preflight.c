@@ -21,7 +21,7 @@ static int collect(struct shapes *s, const struct model_config *c,
     size_t cap = 0, bytes;
 
     for (int64_t i = 0; i < c->n_layers; i++)
-        cap += (size_t)model_linear_count(c, i); /* each below 2^32 */
+        cap += (size_t)model_linear_count(c, i); /* no overflow: each < 2^32 */
     if (size_mul(cap, sizeof(*s->linear), &bytes))
         return err_set(e, E_DATA, "%" PRId64 " layers are too many",
                        c->n_layers);
@@ -39,7 +39,7 @@ static int collect(struct shapes *s, const struct model_config *c,
     return 0;
 }
 
-/* Each kind of advice once, with an example and how many it concerns. */
+/* Print each kind of advice once, with an example and the number of linears. */
 static void advise(const struct preflight *p, const struct shapes *s)
 {
     for (int b = 0; b < ADVICE_BITS; b++) {
@@ -79,7 +79,8 @@ int preflight_check(const struct preflight *p, uint64_t *linears, struct err *e)
                           s.shape, s.n, e);
     if (!rc)
         advise(p, &s);
-    if (p->table && (!rc || rc == E_CONFIG)) { /* if refused, what would do */
+    if (p->table &&
+        (!rc || rc == E_CONFIG)) { /* refused: which sizes would do */
         struct err again;
 
         if (parallel_print(stdout, &c, p->group, rc ? &again : e) && !rc)

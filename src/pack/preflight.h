@@ -1,4 +1,5 @@
-/* preflight.h - can this model be packed like that at all? */
+/* preflight.h - checks, before any work, that a model's linears fit a layout
+ * and that runtimes load the result (forge-pack --check). */
 #ifndef FORGE_PREFLIGHT_H
 #define FORGE_PREFLIGHT_H
 
@@ -7,15 +8,15 @@
 struct preflight {
     const char *model; /* directory with config.json */
     enum layout layout;
-    uint64_t group;
+    uint64_t group; /* inputs per scale */
     bool symmetric;
-    bool table; /* of tensor-parallel sizes, on standard output */
+    bool table; /* print parallel_print()'s table on standard output */
 };
 
-/* Look at every linear of the model that would be quantized.  E_CONFIG when
- * no runtime would load the result; a warning, once each, for what some
- * runtimes refuse; other errors from reading the config.  *linears: how many
- * there are. */
+/* Check every linear of the model that would be quantized; *linears: their
+ * number. E_CONFIG: no runtime would load the result.  What only some runtimes
+ * refuse is a warning, one per kind.  Other errors are those of reading
+ * config.json. */
 MUST_CHECK int preflight_check(const struct preflight *p, uint64_t *linears,
                                struct err *e);
 
