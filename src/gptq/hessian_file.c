@@ -19,7 +19,7 @@ struct hessian_file {
     size_t n_entries;
     struct module *module; /* sorted by name */
     size_t n_modules;
-    struct hessian_entry current; /* of the input; name NULL: none */
+    struct hessian_entry current; /* the input's own; name NULL: none */
 };
 
 static char *copy(const char *s, struct err *e)
@@ -30,7 +30,7 @@ static char *copy(const char *s, struct err *e)
     return p ? memcpy(p, s, n) : NULL;
 }
 
-/* Inputs of a packed triangle of n elements, or 0. */
+/* The c with c(c+1)/2 = n, or 0. */
 static uint64_t triangle_cols(uint64_t n)
 {
     uint64_t c = (uint64_t)((sqrt(8 * (double)n + 1) - 1) / 2);
@@ -69,7 +69,7 @@ static int add_entry(struct hessian_file *h, const struct frame *f,
                                  .block = f->block,
                                  .cols = frame_cols(f) };
     t->name = copy(f->name, e);
-    /* nothing may read it: a layer's, for the blending of its experts' */
+    /* NULL: no module reads it (a layer's mlp_in, there for hessian/blend.h) */
     t->modules = t->name ? copy(f->modules ? f->modules : "", e) : NULL;
     if (!t->modules)
         return e->code;
@@ -196,7 +196,7 @@ bool hessian_file_any(const struct hessian_file *h)
     return h->path || h->current.name;
 }
 
-/* Is module one of the lines? */
+/* Whether module is one of the lines. */
 static bool names(const char *lines, const char *module)
 {
     size_t n = strlen(module);
@@ -277,7 +277,7 @@ int hessian_file_load(struct hessian_file *h, const struct hessian_entry *entry,
     return rc;
 }
 
-/* Of the payload: diagonal element i. */
+/* Index of diagonal element i in the payload. */
 static uint64_t diagonal_at(const struct hessian_entry *t, uint64_t i)
 {
     uint64_t g = t->block;
@@ -285,7 +285,8 @@ static uint64_t diagonal_at(const struct hessian_entry *t, uint64_t i)
     return g ? (i / g * g + i % g) * g + i % g : i * (i + 3) / 2;
 }
 
-/* The elements that lie in n floats of the payload from number `first` on. */
+/* Take the diagonal elements from floats first..first+n-1 of the payload, in
+ * `data`. */
 static int look(struct hessian_entry *t, uint64_t first, const float *data,
                 uint64_t n, struct err *e)
 {

@@ -20,7 +20,7 @@ struct settings {
     int64_t group, candidates;
     int symmetric, asymmetric;
     int search;      /* SEARCH_AUTO, or 1 + enum grid_search */
-    double norm;     /* 0: as the search wants it */
+    double norm;     /* 0: the search's default */
     int scale_dtype; /* index into the words of --scale-dtype */
     struct device_choice device;
 };
@@ -116,7 +116,8 @@ static void choose_search(struct run *r)
     p->importance = NULL;
 }
 
-/* The damped diagonal, as the solver will see it. */
+/* importance = diag H + 0.01 mean(diag H): damped as forge-solve does by
+ * default, but for dead inputs, which its mean leaves out. */
 static int set_importance(struct run *r, const struct frame *w, struct err *e)
 {
     uint64_t cols = w->dims[1];
@@ -157,7 +158,8 @@ static int weight(struct run *r, const struct frame *w, struct err *e)
     p->cols = w->dims[1];
     p->dtype = w->dtype;
     f.dims[1] = quant_groups(p->cols, p->group);
-    f.len = f.dims[0] * f.dims[1] * sizeof(*meta); /* no more than w has */
+    /* no overflow: not more groups than weights */
+    f.len = f.dims[0] * f.dims[1] * sizeof(*meta);
     if ((rc = set_importance(r, w, e)) < 0)
         return rc;
     meta = mem_alloc(f.len, w->name, e);
@@ -165,7 +167,8 @@ static int weight(struct run *r, const struct frame *w, struct err *e)
         return e->code;
     memcpy(f.name, w->name, sizeof(f.name));
     f.data = meta;
-    /* before the weight goes: the solver takes it when it has made a factor */
+    /* search before the weight is written: forge-solve reads it only after it
+     * has factored the Hessian, so that writing may block until then */
     rc = grid_search(p, w->data, meta, e);
     if (rc >= 0)
         rc = grid_reach(p, w->data, meta, e);

@@ -1,25 +1,28 @@
-/* grid.h - choose the scale and zero of every group of weights.
+/* grid.h - choose the grid, scale and zero point, of every group of weights
+ * before the solve, by a search that minimizes the rounding error.
  *
- * A group is `group` consecutive inputs of one output row; the last of a row
- * may be short.  For each candidate grid the cost is
+ * A group is `group` consecutive inputs of one output row; the last one of a
+ * row may be short.  The cost of a candidate grid is
  *
  *     sum over the group of  c_j |w_j - q_j|^norm
  *
- * with q_j the weight rounded at that grid (common/math/quant.h), the scale decoded
- * from its qmeta4 and rounded as it will be stored: the grid that is searched
- * is the grid that is used.  c_j is 1, or importance[j].
+ * with q_j the weight rounded to nearest on that grid (common/math/quant.h).
+ * The scale is decoded from its qmeta4 and rounded to the stored type first, so
+ * that the grid searched is the grid used.  c_j is 1, or importance[j]
+ * (GRID_HESSIAN: the damped diagonal of H).
  *
- * Candidates, in this order; the first of the cheapest wins (strict <):
+ * Candidates, in this order; of equal costs the first wins:
  *     symmetric   scale = f * 2 max|w| / 15, zero 8
  *     asymmetric  scale = f * (hi - lo) / 15, lo = min(w, 0), hi = max(w, 0),
  *                 zero = round(-f lo / scale) and its two neighbours
  * for n factors f from GRID_FACTOR_HI down to GRID_FACTOR_LO in equal steps;
- * candidates that round to the same qmeta4 are tried once.  absmax takes
- * f = 1 alone (asymmetric: the nearest zero).  A group of zeros gets scale 1
- * and zero 8.
+ * candidates that round to the same qmeta4 are tried once.  GRID_ABSMAX takes f
+ * = 1 alone (asymmetric: without the neighbouring zeros).  A group of zeros
+ * gets scale 1, zero 8.
  *
- * Scalar and vector code give the same bits: no contraction, sums in sixteen
- * fixed lanes, |x|^norm by the same polynomials. */
+ * Scalar and SIMD code give the same bits: no contraction to fused
+ * multiply-adds, sums in sixteen fixed lanes, |x|^norm by the same
+ * polynomials. */
 #ifndef FORGE_GRID_H
 #define FORGE_GRID_H
 
@@ -38,32 +41,34 @@ struct grid_params {
     uint64_t group;
     bool symmetric;
     enum grid_search search;
-    double norm;             /* of the cost, 1..4 */
-    int candidates;          /* factors, 1..GRID_CANDIDATES_MAX */
-    enum dtype scale_dtype;  /* DT_F16 or DT_BF16 */
-    enum dtype dtype;        /* of W: any float */
-    const float *importance; /* [cols], >= 0; NULL: all 1 */
+    double norm;             /* exponent of the cost, 1..4 */
+    int candidates;          /* n, 1..GRID_CANDIDATES_MAX */
+    enum dtype scale_dtype;  /* of the stored scales: DT_F16 or DT_BF16 */
+    enum dtype dtype;        /* of W: any float type */
+    const float *importance; /* c, [cols], >= 0; NULL: all 1 */
 };
 
 struct grid_backend {
     const char *name;
     /* meta[rows, ceil(cols/group)] = the qmeta4 of each group of w[rows, cols].
-     * E_DATA: "row 3: input 17 is not finite". */
+     * E_DATA: "row 3: input 17 is not finite"; E_TEMP; of the GPU also
+     * E_CONFIG, E_DEVICE. */
     int (*search)(const struct grid_params *p, const void *w, uint32_t *meta,
                   struct err *e);
 };
 
 extern const struct grid_backend grid_cpu;
-extern const struct grid_backend grid_gpu; /* of an open device alone */
+extern const struct grid_backend grid_gpu; /* only while device_gpu() */
 
-/* Search by the device of this process (device/device.h). */
+/* search() on the device of this process (device/device.h), on the CPU where
+ * the GPU declines. */
 MUST_CHECK int grid_search(const struct grid_params *p, const void *w,
                            uint32_t *meta, struct err *e);
-/* The largest weight that a group may have: beyond it, whatever else is in the
- * group, no scale of that type reaches. */
+/* The largest |w| that a grid can represent at all: 15 (symmetric: 15/2) times
+ * the largest scale of the type `scale`; infinity for BF16. */
 double grid_most(bool symmetric, enum dtype scale);
-/* Of what it found: E_CONFIG where a group's weights need a larger scale than
- * the checkpoint can store, "row 3: ...". */
+/* Check the grids that grid_search() found.  E_CONFIG: a group needs a larger
+ * scale than p->scale_dtype holds, "row 3: ...". */
 MUST_CHECK int grid_reach(const struct grid_params *p, const void *w,
                           const uint32_t *meta, struct err *e);
 

@@ -1,16 +1,15 @@
 /* grid_cost.c - see grid_cost.h.
  *
- * Everything is written in vectors of sixteen floats that the compiler maps to
- * one AVX-512, two AVX or four SSE registers.  Each operation is an IEEE one,
- * in the same order, without contraction, so all variants give equal bits.
+ * Written in vectors of sixteen floats, which the compiler maps to one AVX-512,
+ * two AVX or four SSE registers.  Each operation is an IEEE one, in the same
+ * order, without contraction, so all variants give the same bits.
  *
- * A quotient of tame numbers is made by the reciprocal of the scale, rounded
- * to nearest, and two corrections, each by a remainder that is exact: by
- * Markstein's theorem that gives the quotient's own bits, in a third of a
- * division's time.
+ * Division of tame numbers: multiply by the reciprocal of the scale, rounded to
+ * nearest, then two corrections by exact remainders.  By Markstein's theorem
+ * this is the correctly rounded quotient, in a third of a division's time.
  *
- * |u|^norm is exp2(norm * log2|u|) by polynomials: relative error below 2e-6,
- * far below what tells two candidates apart. */
+ * |u|^norm is exp2(norm * log2|u|) by polynomials, with a relative error below
+ * 2e-6, far below the differences between candidates. */
 #include "gptq/grid/grid_cost.h"
 
 #include <stdint.h>
@@ -27,7 +26,7 @@ typedef float vf __attribute__((vector_size(64)));
 typedef int32_t vi __attribute__((vector_size(64)));
 
 #define INLINE static inline __attribute__((always_inline))
-/* Adding and taking off 1.5 * 2^23 rounds half to even, as rint() does. */
+/* x + ROUNDER - ROUNDER (1.5 * 2^23) rounds half to even, as rint() does. */
 #define ROUNDER 12582912.0f
 
 #define SELECT(mask, yes, no)                                                  \
@@ -63,7 +62,7 @@ INLINE void exp2_v(vf *out, const vf *in)
     *out = (vf)((vi)p + (__builtin_convertvector(whole, vi) << 23));
 }
 
-/* |u|^norm; 0 below 2^-24, where it is nothing beside a step of one. */
+/* |u|^norm; 0 for |u| < 2^-24, which is negligible beside a step of 1. */
 INLINE void power_v(vf *out, const vf *u, float norm)
 {
     vf a = (vf)((vi)*u & 0x7fffffff), l, p;
@@ -71,19 +70,19 @@ INLINE void power_v(vf *out, const vf *u, float norm)
 
     a = SELECT(tiny, a * 0 + 1.0f, a);
     log2_v(&l, &a);
-    l *= norm; /* weights that no scale reaches */
+    l *= norm; /* clamped below, for weights that no scale reaches */
     l = SELECT(l > 120.0f, (vf){ 0 } + 120.0f, l);
     exp2_v(&p, &l);
     *out = SELECT(tiny, p * 0, p);
 }
 
-/* What a grid makes of weights. */
+/* Operands of mapping weights to a grid. */
 struct place {
     float scale, inverse; /* its reciprocal */
     vf low, high;
 };
 
-/* *x /= scale; *q is that, no less than low and no more than high. */
+/* *x /= scale; *q = *x clamped to low..high. */
 typedef void place_fn(vf *x, vf *q, const struct place *to);
 
 INLINE void place_exactly(vf *x, vf *q, const struct place *to)
@@ -93,7 +92,7 @@ INLINE void place_exactly(vf *x, vf *q, const struct place *to)
     *q = SELECT(*q > to->high, to->high, *q);
 }
 
-/* Grid k of the batch: its sums in lanes. */
+/* lane[GRID_LANES] = partial sums of the cost of grid k of the batch. */
 INLINE void sums(const float *w, const float *c, size_t n,
                  const struct grid_batch *b, int k, float norm, place_fn *place,
                  float *lane)
@@ -124,7 +123,7 @@ INLINE void sums(const float *w, const float *c, size_t n,
     memcpy(lane, &sum, sizeof(sum));
 }
 
-/* Lanes are added one by one, of all grids at once. */
+/* Add up the lanes one by one, for all grids at once. */
 INLINE void cost(const float *w, const float *c, size_t n,
                  const struct grid_batch *b, float norm, place_fn *place,
                  lanes_transpose_fn *transpose, double *out)
@@ -156,7 +155,7 @@ INLINE void cost(const float *w, const float *c, size_t n,
     memcpy(out, total, (size_t)b->n * sizeof(*out));
 }
 
-/* The branches on norm and c become four loops. */
+/* Constant propagation of norm == 2 and c == NULL makes four loops of this. */
 INLINE void choose(const float *w, const float *c, size_t n,
                    const struct grid_batch *b, float norm, place_fn *place,
                    lanes_transpose_fn *transpose, double *out)
@@ -241,9 +240,9 @@ grid_cost_fn *grid_cost_tame(void)
     return grid_cost_best();
 }
 
-/* Lane by lane: the least and the greatest weight, or 0; the sign of odd says
- * that one is not tame.  (Masks put together become sixteen scalar comparisons
- * each, so magnitudes are compared by taking off, as integers.) */
+/* Per lane: min(w, 0), max(w, 0); the sign bit of `odd` is set if a weight is
+ * not tame. (Magnitudes are compared by integer subtraction: the compiler turns
+ * combined vector masks into sixteen scalar comparisons.) */
 INLINE void extremes(const float *w, size_t n, vf *lo, vf *hi, vi *odd)
 {
     enum { LEAST = (127 - 60) << 23, GREATEST = (127 + 60) << 23 };

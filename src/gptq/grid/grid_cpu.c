@@ -9,7 +9,7 @@
 #include "common/math/threads.h"
 #include "gptq/grid/grid_cost.h"
 
-/* The factors that are tried, and their exponents in a qmeta. */
+/* The factors f, and their exponents in a qmeta4. */
 struct factors {
     int n;
     double factor[GRID_CANDIDATES_MAX], exponent[GRID_CANDIDATES_MAX];
@@ -19,15 +19,15 @@ struct factors {
 struct search {
     const struct grid_params *p;
     const float *w, *c;
-    size_t n; /* up to a multiple of GRID_LANES */
+    size_t n; /* inputs, padded to a multiple of GRID_LANES */
     grid_cost_fn *cost;
-    double unit; /* exponent of the scale of factor 1 */
+    double unit; /* exponent of the scale for f = 1 */
     struct grid_batch batch;
     uint32_t meta[GRID_BATCH]; /* of the batch */
     uint32_t best, last;
     double best_cost;
     bool any;
-    bool stops; /* when what is left costs more than the best, then done */
+    bool stops; /* the early exit of only_dearer() is allowed */
     bool done;
 };
 
@@ -47,9 +47,10 @@ static void choose_factors(const struct grid_params *p, struct factors *f)
     }
 }
 
-/* Scales get smaller, and what lies outside of a grid costs more, the smaller
- * its scale is: once that alone is more than the best costs, half of the
- * candidates are left. */
+/* Early exit: scales are tried in descending order, and the clipping error
+ * (weights beyond the grid's ends) only grows as the scale shrinks.  Once it
+ * alone exceeds the best cost, no later candidate can win.  Saves half of the
+ * candidates. */
 static bool only_dearer(const struct search *s)
 {
     const struct grid_batch *b = &s->batch;
@@ -101,7 +102,8 @@ static int clamp_zero(float z)
     return z <= 0 ? 0 : z >= QUANT_LEVELS - 1 ? QUANT_LEVELS - 1 : (int)z;
 }
 
-/* Asymmetric: the zero belongs to the scale as it will be stored. */
+/* Try an asymmetric factor: the nearest zero and its neighbours.  The zero is
+ * computed from the scale as it will be stored. */
 static void try_factor(struct search *s, double f, double exponent, float lo,
                        float hi)
 {
@@ -161,9 +163,9 @@ struct job {
     const struct grid_params *p;
     struct factors factors;
     const char *w;
-    float *importance; /* [groups, padded group], or NULL */
+    float *importance; /* normalised, [groups, padded group]; or NULL */
     uint32_t *meta;
-    struct threads_error error; /* by row */
+    struct threads_error error; /* of the smallest row */
 };
 
 static size_t padded(uint64_t group)
@@ -171,14 +173,14 @@ static size_t padded(uint64_t group)
     return (group + GRID_LANES - 1) / GRID_LANES * GRID_LANES;
 }
 
-/* Inputs of the group that begins with `first`. */
+/* Number of inputs of the group that begins with input `first`. */
 static size_t group_size(const struct grid_params *p, uint64_t first)
 {
     return p->cols - first < p->group ? p->cols - first : p->group;
 }
 
-/* Each group divided by its largest, so that sums neither overflow nor
- * vanish; filled up with zeros. */
+/* importance of each group divided by its maximum, so that sums neither
+ * overflow nor underflow, and padded by zeros. */
 static int normalise(struct job *j, struct err *e)
 {
     const struct grid_params *p = j->p;
@@ -202,7 +204,7 @@ static int normalise(struct job *j, struct err *e)
     return 0;
 }
 
-/* w[padded(group)]: room to work in. */
+/* Search the grids of a row.  w[padded group]: scratch memory. */
 static int search_row(const struct job *j, uint64_t row, float *w,
                       struct err *e)
 {

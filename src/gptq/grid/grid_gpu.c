@@ -1,4 +1,5 @@
-/* grid_gpu.c - see grid.h: the search on the GPU, bit by bit the CPU's. */
+/* grid_gpu.c - see grid.h: the search on the GPU, equal to the CPU's to the
+ * bit. */
 #include "device/device.h"
 #include "gptq/grid/grid_table.h"
 

@@ -1,15 +1,15 @@
-/* grid_reach.c - see grid.h: weights that no scale reaches. */
+/* grid_reach.c - see grid.h: weights beyond the range of every grid. */
 #include <inttypes.h>
 #include <math.h>
 
 #include "common/math/quant.h"
 #include "gptq/grid/grid.h"
 
-/* F16 ends at 65504; a scale near that was clamped, or is about to be. */
+/* F16's largest value; a scale above SUSPECT may have been clamped to it. */
 #define F16_MOST 65504.0
 #define SUSPECT  60000.0f
 
-/* The scale that a group needs. */
+/* The scale with which the grid of a group spans its weights. */
 static double wanted(const struct grid_params *p, const float *w, uint64_t n)
 {
     double lo = 0, hi = 0;
@@ -23,7 +23,7 @@ static double wanted(const struct grid_params *p, const float *w, uint64_t n)
 
 double grid_most(bool symmetric, enum dtype scale)
 {
-    /* asymmetric: from it to 0 at least */
+    /* asymmetric: the grid spans from w to 0, 15 steps */
     return scale == DT_F16 ? F16_MOST * 15 / (symmetric ? 2 : 1) : HUGE_VAL;
 }
 

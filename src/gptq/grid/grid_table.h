@@ -1,7 +1,8 @@
-/* grid_table.h - the GPU's functions of forge-grid; see device/plugin.h.
+/* grid_table.h - the functions of the GPU plug-in for forge-grid; see
+ * device/plugin.h.
  *
- * Grids are equal to the CPU's to the bit.  A new member of struct grid_params:
- * the plug-in computes with it or returns E_CONFIG. */
+ * Grids are equal to the CPU's to the bit.  The plug-in must implement a new
+ * member of struct grid_params, or return E_CONFIG. */
 #ifndef FORGE_GRID_TABLE_H
 #define FORGE_GRID_TABLE_H
 
@@ -20,7 +21,7 @@ struct grid_table {
 
 extern struct plugin_table grid_plugin;
 
-/* While device_gpu() is there. */
+/* Valid while device_gpu() is not NULL. */
 static inline const struct grid_table *grid_functions(void)
 {
     return (const struct grid_table *)grid_plugin.functions;

@@ -274,8 +274,8 @@ struct pack {
     lanes_transpose_fn *transpose;
 };
 
-/* Copy LANES rows from r, LANES columns from c0, of cholesky.h's panels into the
- * two panels of factor.h that these columns fill; r - c0 is a multiple of
+/* Copy LANES rows from r, LANES columns from c0, of cholesky.h's panels into
+ * the two panels of factor.h that these columns fill; r - c0 is a multiple of
  * LANES. */
 static void pack_lanes(const struct pack *j, uint64_t r, uint64_t c0)
 {

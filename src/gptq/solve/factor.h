@@ -66,7 +66,8 @@ struct factor {
  * multiplied by ten, up to 1, FACTOR_TRIES times at most.
  * 0: *f is the factor, factor_free() it.  1: no damping helped; *f then only
  * has order and tried[].  E_DATA: an element of H is not finite or a diagonal
- * element negative (the message names the place), or too many inputs; E_TEMP. */
+ * element negative (the message names the place), or too many inputs;
+ * E_TEMP. */
 MUST_CHECK int factor_build(struct factor **f, const struct factor_params *p,
                             const float *h, struct err *e);
 /* The two steps in front of the factorization, for the GPU's backend.

@@ -1,9 +1,9 @@
 /* fisher_descent.c - see fisher_descent.h.
  *
- * Half the gradient, G = F E H, is computed anew for every block of rows, by two
- * matrix products.  When row i of E changes by d, row i of G changes by
- * F_ii d H, and row j by F_ji d H, which is F_ji / F_ii times row i's change: so
- * later rows of the block are brought up to date without another product. */
+ * Half the gradient, G = F E H, is computed anew for every block of rows, by
+ * two matrix products.  When row i of E changes by d, row i of G changes by
+ * F_ii d H, and row j by F_ji d H, which is F_ji / F_ii times row i's change:
+ * so later rows of the block are brought up to date without another product. */
 #include "gptq/solve/fisher_descent.h"
 
 #include <math.h>

@@ -34,8 +34,8 @@ struct fisher_descent {
 
 /* Move codes[rows, cols / 2] (two U4 a byte, in and out).  *loss: tr(E H Eᵀ) of
  * the result, without F, as GPTQ's losses are.  Returns the number of moves (a
- * code that moves in two sweeps counts twice), or E_TEMP; E_CONFIG: no OpenBLAS;
- * on errors codes are unchanged. */
+ * code that moves in two sweeps counts twice), or E_TEMP; E_CONFIG: no
+ * OpenBLAS; on errors codes are unchanged. */
 MUST_CHECK int64_t fisher_descent(const struct fisher_descent *c,
                                   uint8_t *codes, double *loss, struct err *e);
 

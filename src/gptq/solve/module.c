@@ -318,8 +318,8 @@ static int cross_of(const struct cross *c, const struct frame *w, uint64_t rows,
 
 /* *output = G + prior W, in new memory: free() it.  The Hessian in use is
  * H + prior I, so that target.h's G - W H becomes
- * (G + prior W) - W (H + prior I): the prior cancels.  Without this it would pull
- * the weights towards zero. */
+ * (G + prior W) - W (H + prior I): the prior cancels.  Without this it would
+ * pull the weights towards zero. */
 static int add_prior(const struct module_solver *m, const struct frame *w,
                      float **output, struct err *e)
 {
@@ -343,8 +343,8 @@ static int add_prior(const struct module_solver *m, const struct frame *w,
 /* Prior of F, as module_params.prior of H: tokens per output. */
 static const double fisher_prior = 2;
 
-/* *target: memory [rows, cols] for the target when there is an F for this module;
- * else NULL. */
+/* *target: memory [rows, cols] for the target when there is an F for this
+ * module; else NULL. */
 static int want_target(const struct module_solver *m, const struct frame *w,
                        float **target, struct err *e)
 {

@@ -1,5 +1,6 @@
 /* module.h - forge-solve's work on one linear ("module"): find its Hessian and
- * cross moments, factor the Hessian, choose the codes by the effort asked for. */
+ * cross moments, factor the Hessian, choose the codes by the effort asked
+ * for. */
 #ifndef FORGE_MODULE_H
 #define FORGE_MODULE_H
 
@@ -45,9 +46,9 @@ MUST_CHECK int module_hessian(struct module_solver *m, const struct frame *f,
 MUST_CHECK int module_cross(struct module_solver *m, const struct frame *f,
                             struct err *e);
 /* codes[w->dims[0], w->dims[1] / 2] (two U4 a byte) for a weight frame and its
- * qmeta frame.  grids[rows, groups]: in, a copy of the qmeta's payload; out, the
- * grids of the codes, which an effort above EFFORT_FAST chooses anew.  The factor
- * is kept for the next module with the same Hessian.
+ * qmeta frame.  grids[rows, groups]: in, a copy of the qmeta's payload; out,
+ * the grids of the codes, which an effort above EFFORT_FAST chooses anew.  The
+ * factor is kept for the next module with the same Hessian.
  * E_DATA: module_check() fails, there are Hessians but none for this module, a
  * number is not finite, or under strict the factorization fails; E_TEMP;
  * E_DEVICE. */

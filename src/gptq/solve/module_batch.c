@@ -65,15 +65,15 @@ static int remember(struct module_batch *t, const struct frame *f,
     return 0;
 }
 
-/* With a prior, only experts' Hessians can be taken here: to all others module.c
- * adds it. */
+/* With a prior, only experts' Hessians can be taken here: to all others
+ * module.c adds it. */
 static bool is_ours(const struct module_batch *t, const char *hessian)
 {
     return t->params->prior <= 0 || tensor_name_is_expert(hessian);
 }
 
-/* prefetch_params.before: puts the weight's Hessian from the file in front of the
- * weight, unless it is in the stream already. */
+/* prefetch_params.before: puts the weight's Hessian from the file in front of
+ * the weight, unless it is in the stream already. */
 static int add_hessian(void *arg, struct prefetch *a, const struct frame *f,
                        const struct frame *have, int n, struct frame *more,
                        struct err *e)
@@ -166,8 +166,8 @@ static bool fits(const struct module_batch *t, const struct frame *h,
            h->dims[0] == cols * (cols + 1) / 2 && is_ours(t, h->name);
 }
 
-/* The entry of t->input for modules that share h and have w's group size: an open
- * one, or a new one. */
+/* The entry of t->input for modules that share h and have w's group size: an
+ * open one, or a new one. */
 static struct solve_input *
 input_of(struct module_batch *t, const struct frame *h, const struct frame *w)
 {
@@ -191,8 +191,8 @@ static size_t code_bytes(const struct frame *w)
     return w->dims[0] * (w->dims[1] / 2);
 }
 
-/* Add the module to the batch's list, its codes to be written to `to`.  False: it
- * cannot be solved here. */
+/* Add the module to the batch's list, its codes to be written to `to`.  False:
+ * it cannot be solved here. */
 static bool add_module(struct module_batch *t, struct member *m,
                        const struct frame *h, uint8_t *to)
 {
@@ -239,8 +239,8 @@ static int reserve(struct module_batch *t, struct err *e)
     return t->codes ? 0 : e->code;
 }
 
-/* List the batch's modules by their Hessians.  A module's Hessian is the input's
- * own last one, if that names the module, else the file's last one. */
+/* List the batch's modules by their Hessians.  A module's Hessian is the
+ * input's own last one, if that names the module, else the file's last one. */
 static int find_modules(struct module_batch *t, struct err *e)
 {
     const struct frame *own = NULL, *filed = NULL;
@@ -268,8 +268,8 @@ static int find_modules(struct module_batch *t, struct err *e)
 
 /* ---- batches ---- */
 
-/* Keep for the next batch: the last Hessian of either source, and a weight at the
- * end, whose qmeta is still to come. */
+/* Keep for the next batch: the last Hessian of either source, and a weight at
+ * the end, whose qmeta is still to come. */
 static void keep_ends(struct module_batch *t)
 {
     int own = -1, filed = -1;

@@ -1,10 +1,11 @@
-/* module_batch.h - forge-solve's input in batches of frames, whose modules the GPU
- * solves in one call (a layer's experts are many small modules of one shape).
+/* module_batch.h - forge-solve's input in batches of frames, whose modules the
+ * GPU solves in one call (a layer's experts are many small modules of one
+ * shape).
  *
- * With a GPU a thread prefetches the next batch (common/io/prefetch.h), including
- * the Hessians of a file, while the GPU solves the current one.  Only plain GPTQ
- * (EFFORT_FAST) is solved here.  Every other module, each that fails here, and
- * without a GPU all of them, are left to module.h. */
+ * With a GPU a thread prefetches the next batch (common/io/prefetch.h),
+ * including the Hessians of a file, while the GPU solves the current one.  Only
+ * plain GPTQ (EFFORT_FAST) is solved here.  Every other module, each that fails
+ * here, and without a GPU all of them, are left to module.h. */
 #ifndef FORGE_MODULE_BATCH_H
 #define FORGE_MODULE_BATCH_H
 
@@ -21,15 +22,15 @@ MUST_CHECK int module_batch_open(struct module_batch **t,
 /* The next batch, frame[0..*n), with its modules solved; valid until the next
  * call.  1: a batch, whose *n may be 0; 0: end of input; negative: as
  * prefetch_next(), E_TEMP, E_DEVICE.
- * Hessian frames marked ancillary were read from the file of Hessians.  A weight
- * at the end of a batch is held back and comes first in the next one, in front of
- * its qmeta.  With prefetching, a batch's last Hessian comes again in the next
- * batch. */
+ * Hessian frames marked ancillary were read from the file of Hessians.  A
+ * weight at the end of a batch is held back and comes first in the next one, in
+ * front of its qmeta.  With prefetching, a batch's last Hessian comes again in
+ * the next batch. */
 MUST_CHECK int module_batch_next(struct module_batch *t,
                                  const struct frame **frame, int *n,
                                  struct err *e);
-/* The codes of the module whose weight is frame i and whose qmeta is frame i + 1,
- * and *report; both valid until the next batch.  NULL: not solved here. */
+/* The codes of the module whose weight is frame i and whose qmeta is frame i +
+ * 1, and *report; both valid until the next batch.  NULL: not solved here. */
 const uint8_t *module_batch_codes(const struct module_batch *t, int i,
                                   const struct module_report **report);
 /* Whether this run prefetches and solves batches at all. */

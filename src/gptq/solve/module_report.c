@@ -157,7 +157,8 @@ int module_write(const struct module_report *report, const struct frame *weight,
     report_json(&w, report, module, true);
     rc = w.failed ? err_set(e, E_TEMP, "'%s': out of memory", module) : 0;
     if (rc >= 0) {
-        /* one write per line: lines of processes that share a file do not mix */
+        /* one write per line: lines of processes that share a file do not
+         * mix */
         w.text[w.len] = '\n';
         rc = publish_write(file, w.text, w.len + 1, e);
     }

@@ -1,5 +1,5 @@
-/* module_report.h - the result of solving a module: its figures, and how they are
- * written beside its codes (note frames, a line of --report). */
+/* module_report.h - the result of solving a module: its figures, and how they
+ * are written beside its codes (note frames, a line of --report). */
 #ifndef FORGE_MODULE_REPORT_H
 #define FORGE_MODULE_REPORT_H
 
@@ -28,13 +28,13 @@ struct module_report {
  * Warns of a module that no token has reached (samples 0). */
 void module_report_factor(struct module_report *report, const char *module,
                           const struct factor *f, uint64_t samples);
-/* Set method, order and losses of codes chosen with a factor.  nearest: --method
- * rtn, whose losses the factor measures. */
+/* Set method, order and losses of codes chosen with a factor.  nearest:
+ * --method rtn, whose losses the factor measures. */
 void module_report_codes(struct module_report *report, bool nearest,
                          enum factor_order order, const struct solve_result *r);
 /* Write to `out` the codes (frame like the weight w, U4), the frame `grids`, a
- * note with the report, and an ancillary note with the seconds (which differ from
- * run to run); and to `file`, unless NULL, the report as a line of JSON.
+ * note with the report, and an ancillary note with the seconds (which differ
+ * from run to run); and to `file`, unless NULL, the report as a line of JSON.
  * E_TEMP; errors of writing. */
 MUST_CHECK int module_write(const struct module_report *report,
                             const struct frame *w, const struct frame *grids,

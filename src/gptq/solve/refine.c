@@ -1,9 +1,10 @@
 /* refine.c - see refine.h.
  *
  * The gradient g = d H is computed anew for every group: the product of the
- * other groups' d with H, once per group, plus that of the group's own d, once per
- * panel of eight inputs.  This costs as many operations as updating a stored g
- * would, accumulates no rounding errors, and uses the solver's product kernel. */
+ * other groups' d with H, once per group, plus that of the group's own d, once
+ * per panel of eight inputs.  This costs as many operations as updating a
+ * stored g would, accumulates no rounding errors, and uses the solver's product
+ * kernel. */
 #include "gptq/solve/refine.h"
 
 #include <string.h>
@@ -88,8 +89,8 @@ static void take_off(float *restrict d, const float *restrict w,
 
 /* num = g a, den = a H a of each row, a = codes - zero.  acc holds each panel's
  * gradient as of the visit to that panel.  It already contains the moves of the
- * panels visited before; those of the panel itself and of later ones (`moved`) are
- * added here. */
+ * panels visited before; those of the panel itself and of later ones (`moved`)
+ * are added here. */
 static void moments(struct tile *s, const struct tile_group *g,
                     const float *moved, float *a, float *num, float *den)
 {

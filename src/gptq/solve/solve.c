@@ -48,7 +48,8 @@ static int solve_linears(struct solve_input *in, struct err *e)
     return rc;
 }
 
-/* Factor and solve an input; on failure solved stays false, without a message. */
+/* Factor and solve an input; on failure solved stays false, without a
+ * message. */
 static void solve_whole(struct solve_input *in)
 {
     struct err none;

@@ -8,8 +8,8 @@
  *     q_j  = round(w*_j)                                (common/math/quant.h)
  *
  * w_t is the original weight.  In exact arithmetic the codes are those of the
- * paper's form, which updates the remaining weights by err * row of the Cholesky
- * factor of the inverse.  The loss comes at no cost:
+ * paper's form, which updates the remaining weights by err * row of the
+ * Cholesky factor of the inverse.  The loss comes at no cost:
  * sum over j of R_jj² (w*_j - q_j)² is (w-q)(H + lambda I)(w-q)ᵀ; lambda |w-q|²
  * is subtracted. */
 #ifndef FORGE_SOLVE_H
@@ -31,8 +31,9 @@ struct solve_params {
 };
 
 /* Losses of methods that are only compared with (round to nearest, plain GPTQ)
- * are measured on a sample: on every tile of 48 rows whose number is a multiple of
- * this step.  1, all rows, up to 768 rows; beyond, 408 to 816 rows are measured. */
+ * are measured on a sample: on every tile of 48 rows whose number is a multiple
+ * of this step.  1, all rows, up to 768 rows; beyond, 408 to 816 rows are
+ * measured. */
 uint64_t solve_compare_step(uint64_t rows);
 /* Estimate of the sum of other[rows], a compared method's losses, of which only
  * the sampled rows are set:
@@ -61,11 +62,11 @@ struct solve_backend {
      * take these params. */
     int (*build)(struct factor **f, const struct factor_params *p,
                  const float *h, struct err *e);
-    /* codes[rows, cols / 2] (two U4 a byte) of w[rows, cols] on the qmeta4 grids
-     * meta[rows, ceil(cols/group)].  f NULL: round to nearest, losses are 0.
-     * Codes of dead inputs are the grid's zero.
-     * E_DATA: "row 3: input 17 is not finite"; E_TEMP; of the GPU also E_CONFIG,
-     * E_DEVICE. */
+    /* codes[rows, cols / 2] (two U4 a byte) of w[rows, cols] on the qmeta4
+     * grids meta[rows, ceil(cols/group)].  f NULL: round to nearest, losses are
+     * 0. Codes of dead inputs are the grid's zero.
+     * E_DATA: "row 3: input 17 is not finite"; E_TEMP; of the GPU also
+     * E_CONFIG, E_DEVICE. */
     int (*run)(const struct solve_params *p, const void *w,
                const uint32_t *meta, const struct factor *f, uint8_t *codes,
                struct solve_result *r, struct err *e);
@@ -74,8 +75,8 @@ struct solve_backend {
 extern const struct solve_backend solve_cpu;
 extern const struct solve_backend solve_gpu; /* only while device_gpu() */
 
-/* As solve_gpu.build, for refined_solve() on the GPU: H stays on the device beside
- * the factor. */
+/* As solve_gpu.build, for refined_solve() on the GPU: H stays on the device
+ * beside the factor. */
 MUST_CHECK int solve_gpu_whole(struct factor **f, const struct factor_params *p,
                                const float *h, struct err *e);
 
@@ -93,23 +94,24 @@ struct solve_input {
         uint8_t *codes;             /* out: [rows, cols / 2] */
         struct solve_result result; /* out */
     } linear[SOLVE_LINEARS];
-    /* In: a factor by solve_build(), or NULL.  Out, when it was NULL, h was given
-     * and the input is solved: the factor of h; the caller calls factor_free(). */
+    /* In: a factor by solve_build(), or NULL.  Out, when it was NULL, h was
+     * given and the input is solved: the factor of h; the caller calls
+     * factor_free(). */
     struct factor *factor;
     double seconds; /* out: per linear */
     bool solved;    /* out: all its codes and results are set */
 };
 
-/* factor_build() on the device of this process (device/device.h), on the CPU where
- * the GPU declines. */
+/* factor_build() on the device of this process (device/device.h), on the CPU
+ * where the GPU declines. */
 MUST_CHECK int solve_build(struct factor **f, const struct factor_params *p,
                            const float *h, struct err *e);
-/* Codes of the linears of n inputs.  The CPU solves one input after the other, a
- * GPU all inputs of equal parameters in one call.
+/* Codes of the linears of n inputs.  The CPU solves one input after the other,
+ * a GPU all inputs of equal parameters in one call.
  * Two uses.  (1) n = 1, with `factor` set, or without `factor` and h (round to
- * nearest): returns as solve_backend.run.  (2) Any n, `h` set and `factor` NULL:
- * an input that fails has solved = false and no message, and does not affect the
- * others; returns 0, E_TEMP or E_DEVICE. */
+ * nearest): returns as solve_backend.run.  (2) Any n, `h` set and `factor`
+ * NULL: an input that fails has solved = false and no message, and does not
+ * affect the others; returns 0, E_TEMP or E_DEVICE. */
 MUST_CHECK int solve_inputs(struct solve_input *in, int n, struct err *e);
 
 /* Use (2) of solve_inputs() on the open GPU. */

@@ -1,5 +1,5 @@
-/* solve_cost.h - the number of multiply-adds of a solve, from the effort plans that
- * the solver follows.  For estimates of time (forge plan). */
+/* solve_cost.h - the number of multiply-adds of a solve, from the effort plans
+ * that the solver follows.  For estimates of time (forge plan). */
 #ifndef FORGE_SOLVE_COST_H
 #define FORGE_SOLVE_COST_H
 

@@ -1,10 +1,10 @@
 /* solve_cpu.c - see solve.h: the solver on the CPU, tiles of rows over threads.
  *
- * A tile is up to TILE_PANELS panels of 48 rows, transposed: the 48 values of an
- * input lie together, inputs in the factor's order.  Blocks of columns are walked
- * from the last to the first.  The error feedback onto a block is one product of
- * the tile's displacements d = w - q with the factor, in pieces that stay in the
- * caches. */
+ * A tile is up to TILE_PANELS panels of 48 rows, transposed: the 48 values of
+ * an input lie together, inputs in the factor's order.  Blocks of columns are
+ * walked from the last to the first.  The error feedback onto a block is one
+ * product of the tile's displacements d = w - q with the factor, in pieces that
+ * stay in the caches. */
 #include "gptq/solve/solve.h"
 
 #include <math.h>
@@ -205,8 +205,8 @@ static int load_weights(struct tile *t, struct err *e)
     return 0;
 }
 
-/* nibbles[cols / 2][STRIP] = STRIP rows of transposed codes, inputs as stored, two
- * inputs a byte. */
+/* nibbles[cols / 2][STRIP] = STRIP rows of transposed codes, inputs as stored,
+ * two inputs a byte. */
 static void pair_codes(uint8_t *nibbles, const uint8_t *codes,
                        const uint32_t *where, uint64_t cols)
 {
@@ -245,9 +245,9 @@ static void store_codes(struct tile *t)
 
 /* ---- products with the factor ---- */
 
-/* Software prefetch: while column c of panel q is multiplied, request a share of
- * the next panel's displacements and of the factor's next piece.  These streams
- * are too short for the hardware prefetcher. */
+/* Software prefetch: while column c of panel q is multiplied, request a share
+ * of the next panel's displacements and of the factor's next piece.  These
+ * streams are too short for the hardware prefetcher. */
 static void prefetch(const struct tile *t, uint64_t q, uint64_t k, uint64_t i,
                      uint64_t n, const float *l)
 {
@@ -265,8 +265,8 @@ static void prefetch(const struct tile *t, uint64_t q, uint64_t k, uint64_t i,
             __builtin_prefetch(l + DEPTH * COLS + 16 * j, 0, 2);
 }
 
-/* Prefetch the start of a piece of the factor: the kernel prefetches only within
- * its piece. */
+/* Prefetch the start of a piece of the factor: the kernel prefetches only
+ * within its piece. */
 static void prefetch_start(const struct factor *f, uint64_t k, uint64_t c)
 {
     const float *l =
@@ -277,8 +277,8 @@ static void prefetch_start(const struct factor *f, uint64_t k, uint64_t c)
 }
 
 /* acc = error feedback from columns `first` and later (quantized before) onto
- * columns c0..c1-1, for all panels of the tile: d L.  first: >= c1, a multiple of
- * COLS. */
+ * columns c0..c1-1, for all panels of the tile: d L.  first: >= c1, a multiple
+ * of COLS. */
 static void push(struct tile *t, uint64_t c0, uint64_t c1, uint64_t first)
 {
     const struct factor *f = t->j->f;
@@ -348,8 +348,8 @@ static void clear_losses(struct tile *t)
     memset(t->dist, 0, t->panels * ROWS * sizeof(float));
 }
 
-/* Add the f32 sums of a block of columns, less lambda |d|², to the double sums of
- * the rows in `to`, and clear them. */
+/* Add the f32 sums of a block of columns, less lambda |d|², to the double sums
+ * of the rows in `to`, and clear them. */
 static void gather_losses(struct tile *t, double *to)
 {
     double lambda = t->j->f->lambda;

@@ -1,8 +1,8 @@
 /* solve_gpu.c - see solve.h: the factor and the solver on the GPU.
  *
  * The host reads H's diagonal (order, dead inputs, mean), and searches for the
- * place when the GPU has reported an element that is not finite.  The factor stays
- * on the device for all modules that share it. */
+ * place when the GPU has reported an element that is not finite.  The factor
+ * stays on the device for all modules that share it. */
 #include <stdlib.h>
 #include <string.h>
 

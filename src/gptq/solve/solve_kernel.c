@@ -60,8 +60,8 @@ INLINE void quantize(const struct solve_panel *p, int c, int r, const vf *t,
     memcpy(p->codes + c * ROWS + r, &code, sizeof(code));
 }
 
-/* All rows of a column before the next column: the columns of a row are a chain of
- * dependencies, rows are independent. */
+/* All rows of a column before the next column: the columns of a row are a chain
+ * of dependencies, rows are independent. */
 INLINE void panel(const struct solve_panel *p)
 {
     enum { N = ROWS / LANES };

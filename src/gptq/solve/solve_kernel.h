@@ -1,8 +1,9 @@
 /* solve_kernel.h - the inner loops of the solver and of the Cholesky
  * factorization.
  *
- * Rows of W are independent, so SIMD lanes are rows: the values of SOLVE_ROWS rows
- * at one input are contiguous, and an element of the factor is broadcast. */
+ * Rows of W are independent, so SIMD lanes are rows: the values of SOLVE_ROWS
+ * rows at one input are contiguous, and an element of the factor is
+ * broadcast. */
 #ifndef FORGE_SOLVE_KERNEL_H
 #define FORGE_SOLVE_KERNEL_H
 

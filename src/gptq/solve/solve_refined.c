@@ -121,8 +121,8 @@ static int load(const struct job *j, float *x, uint64_t row, uint64_t n,
     return 0;
 }
 
-/* GPTQ over all groups; grids NULL: on the grids that are set, else each group's
- * grid is chosen by block_solve().  loss[48]: the groups' costs less
+/* GPTQ over all groups; grids NULL: on the grids that are set, else each
+ * group's grid is chosen by block_solve().  loss[48]: the groups' costs less
  * lambda |d|². */
 static void solve_groups(struct tile *s, const struct block_params *grids,
                          double *loss)
@@ -148,7 +148,8 @@ static void solve_groups(struct tile *s, const struct block_params *grids,
         }
 }
 
-/* Losses of round to nearest and of plain GPTQ on the grids that came with W. */
+/* Losses of round to nearest and of plain GPTQ on the grids that came with
+ * W. */
 static void measure_others(struct job *j, struct tile *s, uint64_t row,
                            uint64_t n)
 {
@@ -168,8 +169,8 @@ static void measure_others(struct job *j, struct tile *s, uint64_t row,
     tile_restart(s);
 }
 
-/* Move the targets of tile[0] (target.h), and copy them to x when another start or
- * p->target needs them. */
+/* Move the targets of tile[0] (target.h), and copy them to x when another start
+ * or p->target needs them. */
 static void move_target(struct job *j, struct bench *t, uint64_t row,
                         uint64_t n)
 {

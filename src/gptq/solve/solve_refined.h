@@ -1,7 +1,8 @@
 /* solve_refined.h - the solver of the efforts default and best: GPTQ with each
- * group's grid chosen when GPTQ reaches it (block_grid.h), then coordinate descent
- * on codes and scales (refine.h).  Done from one or two starts, which differ in
- * the order of inputs; each row keeps the start with the smallest loss. */
+ * group's grid chosen when GPTQ reaches it (block_grid.h), then coordinate
+ * descent on codes and scales (refine.h).  Done from one or two starts, which
+ * differ in the order of inputs; each row keeps the start with the smallest
+ * loss. */
 #ifndef FORGE_SOLVE_REFINED_H
 #define FORGE_SOLVE_REFINED_H
 
@@ -11,7 +12,8 @@
 
 enum { REFINED_STARTS = 2 };
 
-/* EFFORT_FAST is solve.h's plain GPTQ, on grids fixed before, not this solver. */
+/* EFFORT_FAST is solve.h's plain GPTQ, on grids fixed before, not this
+ * solver. */
 enum effort { EFFORT_FAST, EFFORT_DEFAULT, EFFORT_BEST };
 #define EFFORT_WORDS "fast|default|best"
 
@@ -67,10 +69,10 @@ struct refined_result {
 };
 
 /* codes[rows, cols / 2] (two U4 a byte) of w[rows, cols], on the device of b's
- * factors.  meta[rows, groups], qmeta4: in, forge-grid's grids, on which round to
- * nearest and plain GPTQ are measured for comparison; out, the grids of the codes.
- * E_DATA: "row 3: input 17 is not finite"; E_TEMP; E_CONFIG: the GPU declines;
- * E_DEVICE. */
+ * factors.  meta[rows, groups], qmeta4: in, forge-grid's grids, on which round
+ * to nearest and plain GPTQ are measured for comparison; out, the grids of the
+ * codes. E_DATA: "row 3: input 17 is not finite"; E_TEMP; E_CONFIG: the GPU
+ * declines; E_DEVICE. */
 MUST_CHECK int refined_solve(const struct refined_params *p,
                              const struct refined_hessian *b, const void *w,
                              uint32_t *meta, uint8_t *codes,

@@ -2,8 +2,8 @@
  * device/plugin.h.
  *
  * Factors and codes differ from the CPU's only by the order of floating-point
- * sums.  The plug-in must implement a new member of factor_params, solve_params,
- * refined_params or of their members, or return E_CONFIG. */
+ * sums.  The plug-in must implement a new member of factor_params,
+ * solve_params, refined_params or of their members, or return E_CONFIG. */
 #ifndef FORGE_SOLVE_TABLE_H
 #define FORGE_SOLVE_TABLE_H
 
@@ -51,8 +51,8 @@ struct solve_table {
     int (*factors_build)(struct cuda_factors **f, struct cuda_context *c,
                          uint64_t cols, struct cuda_matrix *m, int n,
                          struct err *e);
-    /* Set E[cols, cols] of target.h, inputs as stored, for solve_refined(); NULL
-     * removes it. */
+    /* Set E[cols, cols] of target.h, inputs as stored, for solve_refined();
+     * NULL removes it. */
     int (*factors_drift)(struct cuda_factors *f, const float *drift,
                          struct err *e);
     /* l[cols, cols] = L of matrix i, row-major, zero above the diagonal. */
@@ -70,8 +70,8 @@ struct solve_table {
                          const struct refined_hessian *b, const void *w,
                          uint32_t *meta, uint8_t *codes,
                          struct refined_result *r, struct err *e);
-    /* m->codes rounded to nearest, equal to the CPU's to the bit; m->result is not
-     * set. */
+    /* m->codes rounded to nearest, equal to the CPU's to the bit; m->result is
+     * not set. */
     int (*nearest)(struct cuda_context *c, const struct solve_params *p,
                    struct cuda_module *m, struct err *e);
 };

@@ -118,7 +118,8 @@ static void follow_drift(const struct target *t, struct tile *s, double alpha)
         s->d[i] *= (float)alpha;
 }
 
-/* d = beta (G + lambda W), or beta F with `gap`; in the factor's order.  With G:
+/* d = beta (G + lambda W), or beta F with `gap`; in the factor's order.  With
+ * G:
  *     W* = (1 - beta) W + beta (G + lambda W) (H + lambda I)⁻¹ */
 static void mend_output(struct tile *s, const struct target_way *way)
 {
@@ -160,8 +161,8 @@ static void divide_down(const struct target *t, struct tile *s, uint64_t c0,
     }
 }
 
-/* d <- d (H + lambda I)⁻¹ = d L⁻ᵀ L⁻¹: solve z Lᵀ = d by ascending columns, then
- * d L = z by descending ones. */
+/* d <- d (H + lambda I)⁻¹ = d L⁻ᵀ L⁻¹: solve z Lᵀ = d by ascending columns,
+ * then d L = z by descending ones. */
 static void divide(const struct target *t, struct tile *s)
 {
     uint64_t n = t->plan->f->padded;

@@ -1,6 +1,7 @@
-/* target.h - the target W* that the codes approximate: not the original weights W,
- * but the weights that on the quantized model's inputs give, in the least-squares
- * sense, the reference model's outputs (asymmetric calibration, GPTAQ:
+/* target.h - the target W* that the codes approximate: not the original weights
+ * W, but the weights that on the quantized model's inputs give, in the
+ * least-squares sense, the reference model's outputs (asymmetric calibration,
+ * GPTAQ:
  * arXiv 2504.02692).
  *
  * x: the module's input in the reference model (the original weights); x̂: its
@@ -13,14 +14,16 @@
  * E (frame NAME.drift): with alpha = 1 and lambda = 0 the W* that minimizes the
  * mean of |W x - W* x̂|².
  * G (NAME.output): for a module that writes into the residual stream.  y: the
- * reference model's residual stream behind the module; r̂: the quantized model's
- * stream that the module's output is added to.  So y - r̂ is the output that would
- * bring the stream back to the reference.  With y = r + W x, G - W H is
- * W E + mean of 2 (r - r̂) x̂ᵀ.  G is [outputs, cols], smaller than E for a module
- * with few outputs.
- * F (NAME.gap): the same as G - W H, for an expert whose H is blended with another
- * (hessian/blend.h): there W H would not be of the same tokens as G.  F's mean
- * counts the blended tokens too, so that an expert of few tokens is moved less.
+ * reference model's residual stream behind the module; r̂: the quantized
+ * model's stream that the module's output is added to.  So y - r̂ is the output
+ * that would bring the stream back to the reference.  With y = r + W x, G - W H
+ * is
+ * W E + mean of 2 (r - r̂) x̂ᵀ.  G is [outputs, cols], smaller than E for a
+ * module with few outputs.
+ * F (NAME.gap): the same as G - W H, for an expert whose H is blended with
+ * another (hessian/blend.h): there W H would not be of the same tokens as G.
+ * F's mean counts the blended tokens too, so that an expert of few tokens is
+ * moved less.
  *
  * With G the product W H is not computed, since
  * W H (H + lambda I)⁻¹ = W - lambda W (H + lambda I)⁻¹. */

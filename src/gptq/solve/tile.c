@@ -174,8 +174,8 @@ void tile_products(float *restrict sum, const float *restrict x,
             sum[r] += x[r] * y[r];
 }
 
-/* H is symmetric: d H dᵀ is the sum of the diagonal panels plus twice that of the
- * panels below.  Sums of a panel in f32, of a row in double. */
+/* H is symmetric: d H dᵀ is the sum of the diagonal panels plus twice that of
+ * the panels below.  Sums of a panel in f32, of a row in double. */
 void tile_loss(struct tile *s, double *loss)
 {
     uint64_t n = s->plan->f->padded;

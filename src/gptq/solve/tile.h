@@ -1,9 +1,10 @@
 /* tile.h - SOLVE_ROWS rows of a weight matrix while they are solved: target w,
  * codes, grids, and the displacement d = w - q.
  *
- * Transposed: the 48 values of one input are contiguous (solve_kernel.h), inputs in
- * the order of the factor's columns.  The inputs of a group are adjacent columns,
- * and every group begins at a multiple of FACTOR_PANEL (tile_fits()). */
+ * Transposed: the 48 values of one input are contiguous (solve_kernel.h),
+ * inputs in the order of the factor's columns.  The inputs of a group are
+ * adjacent columns, and every group begins at a multiple of FACTOR_PANEL
+ * (tile_fits()). */
 #ifndef FORGE_TILE_H
 #define FORGE_TILE_H
 
@@ -19,8 +20,8 @@ struct tile_group {
     uint64_t group; /* its number, groups as stored */
 };
 
-/* What all tiles of a matrix share, read-only: an order of inputs, the factor of
- * H + lambda I in that order, and H. */
+/* What all tiles of a matrix share, read-only: an order of inputs, the factor
+ * of H + lambda I in that order, and H. */
 struct tile_plan {
     const struct factor *f;
     /* [padded/8][padded][8]: panel p holds the columns 8p..8p+7 of H in the
@@ -45,13 +46,14 @@ struct tile {
     uint8_t *trial;      /* [widest][48]: codes of candidates */
 };
 
-/* Whether groups of this many inputs can all begin at multiples of FACTOR_PANEL. */
+/* Whether groups of this many inputs can all begin at multiples of
+ * FACTOR_PANEL. */
 static inline bool tile_fits(uint64_t group)
 {
     return group % FACTOR_PANEL == 0;
 }
-/* f: a factor in ORDER_GROUP or ORDER_INSIDE, built with p of h.  f must outlive
- * the plan; h is copied.  E_TEMP. */
+/* f: a factor in ORDER_GROUP or ORDER_INSIDE, built with p of h.  f must
+ * outlive the plan; h is copied.  E_TEMP. */
 MUST_CHECK int tile_plan_open(struct tile_plan *plan, const struct factor *f,
                               const struct factor_params *p, const float *h,
                               struct err *e);
@@ -77,7 +79,8 @@ void tile_round(struct tile *s);
 /* loss[48] = d H dᵀ of each row, H undamped. */
 void tile_loss(struct tile *s, double *loss);
 
-/* sum[r] += sum over i of x[i][r] y[i][r], x and y [8][48]; sum overlaps neither. */
+/* sum[r] += sum over i of x[i][r] y[i][r], x and y [8][48]; sum overlaps
+ * neither. */
 void tile_products(float *sum, const float *x, const float *y);
 
 /* Address of row r of column c's panel, of L and of H: 8 floats a row.  c: the
@@ -94,9 +97,9 @@ static inline const float *tile_hessian(const struct tile_plan *p, uint64_t c,
     return p->h + (c / FACTOR_PANEL * p->f->padded + r) * FACTOR_PANEL;
 }
 
-/* Rows k0..k1-1, columns c0..c1-1 of a matrix P in panels of 8 columns; at(of, c,
- * r) is the address of row r of the panel that begins with column c.  All four are
- * multiples of 8. */
+/* Rows k0..k1-1, columns c0..c1-1 of a matrix P in panels of 8 columns; at(of,
+ * c, r) is the address of row r of the panel that begins with column c.  All
+ * four are multiples of 8. */
 typedef const float *tile_at(const void *of, uint64_t c, uint64_t r);
 struct tile_part {
     tile_at *at;
