@@ -20,8 +20,10 @@ void base_init(const char *argv0)
     const char *slash = strrchr(argv0, '/');
 
     progname = slash ? slash + 1 : argv0;
-    signal(SIGXFSZ, SIG_IGN); /* a size limit is an error, not a death */
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is EPIPE, cleaned up after */
+    signal(SIGXFSZ, SIG_IGN); /* exceeded file size limit: EFBIG, not a
+                               * signal */
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe: EPIPE, so that cleanup can
+                               * run */
 }
 
 /* One message is one line and one write(2), so that the messages of a
@@ -37,7 +39,8 @@ static void say(const char *kind, const char *fmt, va_list ap)
         len = sizeof(line) - 2;
     for (size_t i = 0; i < len; i++)
         if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
-            line[i] = '?'; /* names from outside cannot draw on a terminal */
+            line[i] = '?'; /* no terminal control sequences from names in the
+                            * input */
     line[len++] = '\n';
     if (write(2, line, len) < 0)
         return; /* nowhere left to say it */
@@ -217,7 +220,7 @@ void *mem_pages(size_t n, const char *where, struct err *e)
 
     if (posix_memalign(&p, huge ? HUGE_PAGE : 4096, n ? n : 1))
         return no_memory(n, where, e);
-    if (huge) /* of whole pages; a wish that the kernel need not grant */
+    if (huge) /* madvise wants whole pages; failure is harmless */
         madvise(p, n / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
     return p;
 }

@@ -1,7 +1,9 @@
-/* base.h - what every tool needs before it can do anything.
+/* base.h - error codes, memory, messages on stderr: what every file of src/
+ * may include.
  *
- * Rule of the house: library modules return an error and fill a struct err;
- * only a tool's main(), base.c, opt.c and tool.c may die().  `make lint` checks it. */
+ * Rule: library modules return a negative E_* and fill a struct err; only a
+ * tool's main(), base.c, opt.c and tool.c end the process.  `make lint` checks
+ * it. */
 #ifndef FORGE_BASE_H
 #define FORGE_BASE_H
 
@@ -9,7 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* .cu files are C++ to the compiler: what they include sits between these. */
+/* nvcc compiles .cu files as C++: a header that they include puts its
+ * declarations between C_BEGIN and C_END. */
 #ifdef __cplusplus
 #define C_BEGIN extern "C" {
 #define C_END   }
@@ -18,6 +21,8 @@
 #define C_END
 #endif
 
+/* Payloads of a stream (common/io/stream.h) are little-endian numbers that are
+ * used where they were read, without conversion. */
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "4bit-forge streams are little-endian and are read in place"
 #endif
@@ -31,84 +36,100 @@
 #define FORGE_VERSION "0.1.0"
 #endif
 
-/* Error codes of the library.  A tool that fails exits with minus the code:
- * the numbers are those of sysexits(3), and 4bit-forge(7) lists them. */
+/* Error codes of all library functions; 0 is success.  A tool that fails exits
+ * with status -code: the values are those of sysexits(3), listed in
+ * 4bit-forge(7). */
 enum {
-    E_USAGE = -64,   /* the command line is wrong: fix it */
+    E_USAGE = -64,   /* the command line is wrong */
     E_DATA = -65,    /* input corrupt, cut short, mismatched or unsupported */
     E_NOINPUT = -66, /* an input does not exist or cannot be opened */
-    E_DEVICE = -69,  /* no usable device */
-    E_BUG = -70,     /* this program is wrong */
-    E_CREATE = -73,  /* the output cannot be created */
-    E_IO = -74,      /* read or write failed, disk full */
-    E_TEMP = -75,    /* may work later or elsewhere: out of memory */
-    E_CONFIG = -78   /* the settings contradict each other or the model */
+    E_DEVICE = -69,  /* no usable GPU */
+    E_BUG = -70,     /* an internal contradiction: a defect of this program */
+    E_CREATE = -73,  /* an output cannot be created */
+    E_IO = -74,      /* a read or write failed; the disk is full */
+    E_TEMP = -75,    /* may succeed later or elsewhere: out of memory,
+                      * descriptors */
+    E_CONFIG = -78   /* settings contradict each other or the model */
 };
 
-/* Exit status 1 of a tool whose question was answered with no. */
+/* Exit status 1: the tool ran correctly and its answer is "no" (forge-verify
+ * found a difference, forge-eval a limit exceeded). */
 enum { EXIT_NO = 1 };
 
 struct err {
     int code;      /* one of E_* */
     char msg[512]; /* one line, lower case, no full stop, no newline */
-    bool told;     /* a tool before or behind this one in its pipe says why */
+    bool told;     /* a message about this failure has been printed by
+                    * another tool of the pipe, or will be: print none */
 };
 
 C_BEGIN
 
-/* Fill *e and return code, so that a function can `return err_set(...)`.  A
- * format that ends in ':' gets strerror(errno) appended; where that is EPIPE,
- * whoever read has said why, or was told to stop: e->told. */
+/* Fill *e and return code, so that a function can `return err_set(...)`.  If
+ * fmt ends in ':', strerror(errno) is appended, and errno EPIPE sets e->told:
+ * the reader at the other end of the pipe has ended and prints its own
+ * reason. */
 int err_set(struct err *e, int code, const char *fmt, ...) PRINTF(3, 4);
-/* Put "fmt: " before the message that *e holds; returns e->code. */
+/* Prepend the formatted text and ": " to e->msg; returns e->code. */
 int err_prefix(struct err *e, const char *fmt, ...) PRINTF(2, 3);
-/* The E_* code that fits errno after a failed open(2) for reading
- * (E_NOINPUT or E_IO), or E_TEMP for ENOMEM. */
+/* The E_* code for errnum, the errno of a failed open(2) for reading: E_TEMP
+ * for ENOMEM, EMFILE and ENFILE, E_IO for EIO, else E_NOINPUT. */
 int err_open_code(int errnum);
 
-/* "@(#)4bit-forge VERSION", which every program carries, as what(1) finds it:
- * its version can be told without running it. */
-enum { WHAT_PREFIX = 15 }; /* what comes before the version */
+/* "@(#)4bit-forge VERSION", in the form that what(1) searches for: the version
+ * of a binary can be read without running it. */
+enum { WHAT_PREFIX = 15 }; /* bytes before VERSION */
 extern const char forge_what[];
-extern const char *progname;
-extern int verbosity; /* -1 quiet, 0 normal, 1 verbose */
+extern const char *progname; /* last component of argv[0], for messages */
+extern int verbosity;        /* -1 quiet, 0 normal, 1 verbose */
 
+/* First call of every main(): sets progname; ignores SIGXFSZ and SIGPIPE, so
+ * that exceeded limits and closed pipes are errors of write(2). */
 void base_init(const char *argv0);
-/* A message as err_set()'s on stderr, unless it is told already, and the end,
- * with status -code. */
+/* Print one line, unless e->told, and end the process at once (_exit, no
+ * atexit handlers) with status -code.  die() formats as err_set() does. */
 NORETURN void die(int code, const char *fmt, ...) PRINTF(2, 3);
 NORETURN void die_err(const struct err *e);
-/* Only the line.  A tool says why before it passes the error on; the tools
- * behind it are then told and say nothing. */
+/* Print "progname: e->msg" unless e->told, and go on.  A tool calls it before
+ * it tells the next tool of the pipe, which then prints nothing
+ * (tool_tell()). */
 void err_print(const struct err *e);
-/* What was printed is out.  E_IO: it cannot be written. */
+/* Flush stdio's standard output.  E_IO: it cannot be written. */
 MUST_CHECK int flush_stdout(struct err *e);
-/* One line on stderr, by one write(2); silent under --quiet (not die). */
+/* One line on stderr by one write(2), so that lines of tools in a pipe do not
+ * mix.  warning() prefixes "warning: "; info() prints under --verbose only.
+ * Silent under --quiet. */
 void warning(const char *fmt, ...) PRINTF(1, 2);
 void info(const char *fmt, ...) PRINTF(1, 2);
-/* The same of what should be known but is no cause for worry. */
+/* As warning(), without the prefix: for facts that the user should know but
+ * need not act on. */
 void remark(const char *fmt, ...) PRINTF(1, 2);
 
-/* Memory of a library: NULL with *e = E_TEMP, "where: cannot allocate ...".
- * The memory is uninitialised (mem_alloc, mem_grow) or zero (mem_zero);
- * free() it.  Zero bytes give a unique pointer. */
+/* Memory for library code.  NULL: *e is E_TEMP, "where: cannot allocate N
+ * bytes".  mem_alloc() and mem_grow() leave it uninitialised, mem_zero()
+ * zeroes count * size bytes.  The caller releases it by free().  n = 0 gives a
+ * pointer that is not NULL. */
 MUST_CHECK void *mem_alloc(size_t n, const char *where, struct err *e);
 MUST_CHECK void *mem_zero(size_t count, size_t size, const char *where,
                           struct err *e);
-/* The first n bytes of s, with a NUL behind them. */
+/* A copy of the first n bytes of s with a NUL appended; the caller frees it. */
 MUST_CHECK char *mem_text(const char *s, size_t n, const char *where,
                           struct err *e);
-/* Grow *p to n bytes; on failure *p is untouched and still the caller's. */
+/* realloc: pp is the address of a pointer to heap memory (or to NULL), which
+ * is replaced by one to n bytes.  On failure it is unchanged and still the
+ * caller's. */
 MUST_CHECK int mem_grow(void *pp, size_t n, const char *where, struct err *e);
-/* Aligned to 4096, for O_DIRECT and pinned transfers; uninitialised. */
+/* n uninitialised bytes aligned to 4096, from 2 MiB on to 2 MiB with
+ * transparent huge pages asked for: for O_DIRECT and pinned transfers.  free()
+ * it. */
 MUST_CHECK void *mem_pages(size_t n, const char *where, struct err *e);
 
-/* Checked size arithmetic for numbers that came from outside: true on
- * overflow, as the compiler's builtins. */
+/* Size arithmetic for numbers from outside: *r = a * b or a + b; true on
+ * overflow (__builtin_mul_overflow, __builtin_add_overflow). */
 #define size_mul(a, b, r) __builtin_mul_overflow(a, b, r)
 #define size_add(a, b, r) __builtin_add_overflow(a, b, r)
 
-/* Seconds of a clock that is never set back. */
+/* CLOCK_MONOTONIC in seconds. */
 double seconds_now(void);
 
 C_END

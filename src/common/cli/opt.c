@@ -62,8 +62,8 @@ static void complete(const struct opt *table)
 
 /* ---- what may have been meant ---- */
 
-/* Insertions, deletions, replacements and swaps of neighbours that make b of
- * a (optimal string alignment). */
+/* Optimal string alignment distance: the number of insertions, deletions,
+ * replacements and swaps of neighbours that turn a[n] into b[m]. */
 static int distance(const char *a, int n, const char *b, int m)
 {
     int d[WORD_MAX + 1][WORD_MAX + 1];
@@ -87,8 +87,9 @@ static int distance(const char *a, int n, const char *b, int m)
     return d[n][m];
 }
 
-/* 0: word begins with what was given; up to a third may be wrong; or WORD_MAX:
- * it is far from it. */
+/* How far `word` is from the n characters given: 0 if it begins with them,
+ * else their distance if that is at most a third of the length, else
+ * WORD_MAX. */
 static int farness(const char *given, const char *word, int n)
 {
     int k = (int)strlen(given), d;
@@ -208,8 +209,8 @@ static void store(const struct opt *o, const char *value)
     }
 }
 
-/* Values are quoted for JSON; an option that does not fit is a usage error
- * rather than a record that lies. */
+/* Append an option to `record`, as a JSON string.  One that does not fit is a
+ * usage error: an incomplete record would be wrong. */
 static void remember(const struct opt *o, const char *value)
 {
     size_t n = strlen(record) - 1; /* over the ']' */

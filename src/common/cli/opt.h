@@ -1,54 +1,66 @@
-/* opt.h - one table is the parser, the --help text and the test's oracle. */
+/* opt.h - command-line options: one table is the parser, the --help text, the
+ * completion list of shells, and what tests/cli compares the man pages with. */
 #ifndef FORGE_OPT_H
 #define FORGE_OPT_H
 
 #include "common/base.h"
 
 enum opt_type {
-    OPT_END,
-    OPT_FLAG,   /* int *: incremented */
+    OPT_END,    /* last row */
+    OPT_FLAG,   /* int *: incremented at each occurrence */
     OPT_INT,    /* int64_t *, min..max */
     OPT_FLOAT,  /* double *, min..max */
-    OPT_STR,    /* const char ** */
-    OPT_SIZE,   /* uint64_t *: bytes, see units.h */
-    OPT_CHOICE, /* int *: index into arg, words separated by '|' */
-    OPT_LIST    /* struct opt_list *: may be given more than once */
+    OPT_STR,    /* const char **: points into argv */
+    OPT_SIZE,   /* uint64_t *: bytes, in the notation of units.h */
+    OPT_CHOICE, /* int *: index of the value among the words of arg, "a|b|c" */
+    OPT_LIST    /* struct opt_list *: may be given several times */
 };
 
-/* The values of an OPT_LIST option, in the order given. */
+/* Values of an OPT_LIST option, in the order given; pointers into argv. */
 struct opt_list {
     const char **item;
     int count;
 };
 
+/* One option. */
 struct opt {
     enum opt_type type;
     char letter;      /* short form, or 0 */
     const char *name; /* long form, without the dashes */
-    const char *arg;  /* what --help calls the value, e.g. "N" */
-    const char *help; /* ends with the default in [brackets] where it has one */
-    void *dst;
-    double min, max; /* of OPT_INT and OPT_FLOAT, both inclusive */
-    bool local;      /* says where or how, not what: kept out of HEAD frames */
+    const char *arg;  /* placeholder of the value in --help, "N"; NULL: no
+                       * value */
+    const char *help; /* one line; ends with the default in [brackets] if it
+                       * has one */
+    void *dst;        /* where the value is stored, see enum opt_type */
+    double min, max;  /* OPT_INT, OPT_FLOAT: range, inclusive */
+    bool local;       /* the option does not change the output's content
+                      * (paths, threads, verbosity): not recorded in HEAD
+                      * frames */
 };
 
-/* Parse all options, up to "--", and move the operands behind them; returns
- * the index of the first operand.  Knows -h/--help and -V/--version (stdout,
- * exit 0); dies with E_USAGE on anything wrong, with what may have been meant.
- * Names are never abbreviated: an abbreviation is a promise about the future.
- * A value may begin with "--" only where it is joined by '=': else an option
- * whose value was forgotten would swallow the next.
- * --complete, alone: a line "--name ARG" for each option, for shells. */
+/* Parse all options up to "--" and move the operands behind them; returns the
+ * argv index of the first operand.  -h/--help and -V/--version print to stdout
+ * and exit 0; every error is die(E_USAGE) with a suggestion.  "--complete" as
+ * the only argument prints "--name ARG" for each option, for shells.  Sets
+ * stream_args (stream.h) to the options that are not local, and the CPU level
+ * from $FORGE_CPU.
+ *
+ * Option names are not abbreviated, so that new options cannot make old
+ * command lines ambiguous.  A value that begins with "--" must be joined by
+ * '=': otherwise an option without its value would consume the next option.
+ *
+ * synopsis, summary: the first lines of --help. */
 int opt_parse(int argc, char **argv, const char *synopsis, const char *summary,
               const struct opt *table);
 
-/* The i-th word of an OPT_CHOICE's arg, none of which is longer. */
+/* Copy word i (from 0) of `words`, separated by '|', to `to`; returns `to`.
+ * Words have fewer than OPT_WORD characters. */
 enum { OPT_WORD = 24 };
 const char *opt_word(const char *words, int i, char to[OPT_WORD]);
 
-/* " (did you mean 'X'?)" for a word that is none of `words`, which are separated
- * by '|', where one or two are near to it; else " (try --help)".  Valid until the
- * next call. */
+/* For a word that is not among `words` (separated by '|'): " (did you mean
+ * 'X'?)" if one or two of them are close to it, else " (try --help)".  Static
+ * memory, valid until the next call. */
 const char *opt_hint(const char *word, const char *words);
 
 #endif

@@ -73,7 +73,7 @@ static void show_json(const struct progress *p, double t, const char *event)
         jw_key(&w, "item"), jw_string(&w, p->item);
     jw_end(&w, '}');
     if (!w.failed) {
-        w.text[w.len] = '\n'; /* over the NUL */
+        w.text[w.len] = '\n'; /* in place of the NUL */
         put(w.text, w.len + 1);
     }
     free(w.text);
@@ -112,7 +112,8 @@ static void show_line(struct progress *p, double t)
     if (p->item)
         n = add(line, n, "%s", p->item);
     if (n > (size_t)progress_columns())
-        n = (size_t)progress_columns(); /* one line, not a column of them */
+        n = (size_t)progress_columns(); /* a longer line would wrap and not
+                                         * be redrawn */
     for (size_t i = 1; i < n; i++)
         if ((unsigned char)line[i] < 0x20)
             line[i] = '?';
@@ -161,7 +162,7 @@ void progress_finish(struct progress *p, const char *extra)
     double t = seconds_now() - p->started;
     size_t n = 0;
 
-    p->item = NULL; /* it was lent for the step only */
+    p->item = NULL; /* it was valid during the last step only */
     if (p->drawn)
         n = add(line, n, "\r\033[K");
     if (verbosity >= 0 && p->mode == PROGRESS_JSON) {

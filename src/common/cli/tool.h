@@ -1,5 +1,5 @@
-/* tool.h - the options that every stream tool has, so that they are the same
- * words everywhere. */
+/* tool.h - options that all tools have, and how a tool that writes a stream
+ * ends. */
 #ifndef FORGE_TOOL_H
 #define FORGE_TOOL_H
 
@@ -7,12 +7,13 @@
 #include "common/cli/progress.h"
 #include "common/io/stream.h"
 
+/* Values of the rows TOOL_COMMON and TOOL_STREAM. */
 struct tool {
     const char *output;     /* -o FILE; NULL: standard output */
-    const char *key;        /* --key */
-    const char *expect_key; /* --expect-key */
-    int64_t threads;
-    int progress; /* enum progress_mode */
+    const char *key;        /* --key: stored in HEAD */
+    const char *expect_key; /* --expect-key: required in the input's HEAD */
+    int64_t threads;        /* -j; 0: all CPUs the process may use */
+    int progress;           /* enum progress_mode */
     int quiet, verbose;
 };
 
@@ -64,20 +65,23 @@ struct tool {
         OPT_END, 0, NULL, NULL, NULL, NULL, 0, 0, false                        \
     }
 
-/* After opt_parse: sets verbosity and the number of threads. */
+/* After opt_parse(): set verbosity, the number of threads, and malloc's
+ * thresholds. */
 void tool_apply(const struct tool *t);
-/* A tool's regular end: END of its stream, and the summary (text: more of it, or
- * NULL).  Where END cannot be written, as tool_fail(). */
+/* Regular end of a tool: write END, publish the file (stream_finish()), print
+ * the summary with `text` appended (NULL: none).  If END cannot be written,
+ * print the error and end the process. */
 void tool_finish(struct stream_writer *out, struct progress *p,
                  const char *text);
-/* Say why a tool fails: here, and then to the reader of its stream (NULL: none),
- * whose file is discarded. */
+/* Print e, then send it as an ERROR frame to the reader of `out` and free
+ * `out`; a file output is discarded.  out NULL: print only. */
 void tool_tell(struct stream_writer *out, const struct err *e);
-/* The same, and the end, with status -e->code. */
+/* tool_tell(), then end the process with status -e->code. */
 NORETURN void tool_fail(struct stream_writer *out, const struct err *e);
 
-/* Where states lie that memory has no room for: $TMPDIR, or beside the output;
- * valid until the next call. */
+/* Directory for temporary files (common/io/region.h): $TMPDIR, else the
+ * directory of the output file, else /tmp.  Static memory, valid until the
+ * next call. */
 const char *tool_temporary_dir(const struct tool *t);
 
 #endif

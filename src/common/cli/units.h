@@ -1,8 +1,8 @@
-/* units.h - sizes and times, as they are given and as they are shown.
+/* units.h - sizes and durations as text, both ways.
  *
- * Given: a number, then nothing or B for bytes, K M G T or KiB MiB GiB TiB for
- * powers of 1024, KB MB GB TB for powers of 1000 (as GNU's coreutils).  Shown:
- * powers of 1024, always. */
+ * Input: a number, then nothing or B for bytes, K M G T or KiB MiB GiB TiB for
+ * powers of 1024, KB MB GB TB for powers of 1000 (as GNU coreutils).  Output:
+ * powers of 1024. */
 #ifndef FORGE_UNITS_H
 #define FORGE_UNITS_H
 
@@ -10,15 +10,16 @@
 
 C_BEGIN
 
-enum { UNIT_TEXT = 32 };
+enum { UNIT_TEXT = 32 }; /* size of all text buffers below */
 
-/* "5GB", "1.5GiB", "1000000": whole bytes, from 1 to 2^62; false: no size. */
+/* "5GB", "1.5GiB", "1000000" to whole bytes, 1 to 2^62; false: not a size. */
 bool size_parse(const char *text, uint64_t *bytes);
 /* "12 B", "3.56 MiB", "70.1 GiB"; returns text. */
 const char *size_text(char text[UNIT_TEXT], double bytes);
 /* "1.2 s", "3m05s", "2h10m", "12d03h"; returns text. */
 const char *span_text(char text[UNIT_TEXT], double seconds);
-/* Numbers of parameters and operations: "4.2 M", "671 G"; returns text. */
+/* Parameters or operations, in powers of 1000: "4.2 M", "671 G"; returns
+ * text. */
 const char *count_text(char text[UNIT_TEXT], double n);
 
 C_END

@@ -24,18 +24,18 @@
 #endif
 
 enum {
-    CALL_MAX = 0x7ffff000, /* Linux moves at most this much in a call */
+    CALL_MAX = 0x7ffff000, /* Linux transfers at most this much per call */
     ALIGN = 4096,
-    CHUNK = 2 << 20,      /* in memory one huge page */
-    DEPTH = 8,            /* chunks in flight */
-    REQUESTS = DEPTH + 1, /* and one that came back and is copied */
+    CHUNK = 2 << 20,      /* a request; its memory is one huge page */
+    DEPTH = 8,            /* requests in flight */
+    REQUESTS = DEPTH + 1, /* one more has completed and is being copied */
     RING_FROM = 4 << 20,  /* smaller reads are one pread */
     PROBES = 4
 };
 
 struct file {
     int fd;
-    int direct; /* the same with O_DIRECT; -1: not tried, -2: not possible */
+    int direct; /* descriptor with O_DIRECT; -1: not tried, -2: not possible */
     uint64_t size;
     char *path;
 };
@@ -106,17 +106,17 @@ static int read_plain(struct file *f, char *p, size_t n, uint64_t off,
 /* ---- the queue ---- */
 
 #ifdef HAVE_URING
-/* One chunk in flight: file bytes [at, at + CHUNK), whose part [from, to) of
- * the file goes to dst. */
+/* One request in flight: file bytes [at, at + CHUNK), of which [from, to) were
+ * asked for and go to dst. */
 struct request {
     uint64_t at, from, to;
-    char *dst;   /* where byte `from` goes */
-    char *slot;  /* CHUNK aligned bytes */
-    bool placed; /* read in place: dst itself is aligned */
+    char *dst;   /* destination of byte `from` */
+    char *slot;  /* buffer of CHUNK bytes, aligned */
+    bool placed; /* read directly into dst, which is aligned */
     bool busy;
 };
 
-/* One ring for the process; a thread that finds it taken uses pread. */
+/* One ring per process; a thread that finds it locked uses pread. */
 static struct {
     pthread_mutex_t lock;
     int state; /* 0: not tried, 1: ready, -1: the kernel refuses */
@@ -125,7 +125,7 @@ static struct {
     struct request request[REQUESTS];
 } queue = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* Are most of a few places of the range in the page cache? */
+/* Whether most of a few sampled pages of the range are in the page cache. */
 static bool is_cached(const struct file *f, size_t n, uint64_t off)
 {
     int hits = 0;
@@ -140,7 +140,7 @@ static bool is_cached(const struct file *f, size_t n, uint64_t off)
     return hits > PROBES / 2;
 }
 
-/* With the lock held: the ring is ready. */
+/* Set up the ring at its first use; call with the lock held. */
 static bool ring_ready(void)
 {
     struct err e;
@@ -174,14 +174,15 @@ static int best_fd(struct file *f)
     return f->direct >= 0 ? f->direct : f->fd;
 }
 
-/* The chunk that begins at `at`, of the wanted bytes [off, end) to buf. */
+/* Queue the request for the chunk at `at`; [off, end) of the file is to go to
+ * buf. */
 static void post(int fd, uint64_t at, uint64_t off, uint64_t end, char *buf)
 {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&queue.ring);
     struct request *q = queue.request;
 
     while (q->busy)
-        q++; /* the caller knows that one is free */
+        q++; /* the caller made sure that one is free */
     q->busy = true;
     q->at = at;
     q->from = at < off ? off : at;
@@ -193,7 +194,8 @@ static void post(int fd, uint64_t at, uint64_t off, uint64_t end, char *buf)
     io_uring_sqe_set_data(sqe, q);
 }
 
-/* Put a completed chunk where it belongs; what is missing by pread. */
+/* Copy a completed request to its destination; missing bytes are read by
+ * pread. */
 static int land(struct file *f, struct request *q, int res, struct err *e)
 {
     uint64_t have = q->at + (uint64_t)(res > 0 ? res : 0);
@@ -208,7 +210,8 @@ static int land(struct file *f, struct request *q, int res, struct err *e)
     return read_plain(f, q->dst + (have - q->from), q->to - have, have, e);
 }
 
-/* Wait for a completion; NULL after a failure of the ring itself. */
+/* Wait for a completion; NULL: the ring itself failed, which is not expected
+ * once it has worked. */
 static struct request *wait_one(int *res)
 {
     struct io_uring_cqe *cqe;
@@ -219,8 +222,8 @@ static struct request *wait_one(int *res)
         got = io_uring_submit_and_wait(&queue.ring, 1);
     while (got == -EINTR || got == -EAGAIN || got == -EBUSY);
     if (got < 0 || io_uring_peek_cqe(&queue.ring, &cqe) < 0) {
-        errno = got < 0 ? -got : EIO; /* a ring that worked until here: */
-        queue.state = -1;             /* never seen */
+        errno = got < 0 ? -got : EIO;
+        queue.state = -1;
         return NULL;
     }
     q = io_uring_cqe_get_data(cqe);
@@ -234,18 +237,18 @@ static int read_queued(struct file *f, char *buf, size_t n, uint64_t off,
 {
     uint64_t next = off & ~(uint64_t)(ALIGN - 1), end = off + n;
     int fd = best_fd(f), flying = 0, rc = 0, res = 0;
-    struct request *back = NULL; /* came back, not yet where it belongs */
+    struct request *back = NULL; /* completed, not yet copied */
 
     while (next < end || flying || back) {
         for (; next < end && flying < DEPTH; flying++) {
             post(fd, next, off, end, buf);
             next += CHUNK;
         }
-        if (back) { /* copied while the drive is busy */
+        if (back) { /* copied while the other requests run */
             io_uring_submit(&queue.ring);
             if (land(f, back, res, e) < 0) {
                 rc = e->code;
-                next = end; /* nothing new is begun */
+                next = end; /* post no more */
             }
         }
         back = flying ? wait_one(&res) : NULL;
@@ -256,7 +259,8 @@ static int read_queued(struct file *f, char *buf, size_t n, uint64_t off,
     return rc;
 }
 
-/* The range, if it is worth the ring and the ring is free: 1 if not. */
+/* Read the range through the ring.  1: not done, because it is small, cached,
+ * or the ring is locked or missing. */
 static int read_by_ring(struct file *f, void *buf, size_t n, uint64_t off,
                         struct err *e)
 {

@@ -100,6 +100,7 @@ struct meta_start {
     uint16_t name_len;
 };
 
+/* One or more lines of UTF-8, none of them empty. */
 static bool good_modules(const char *s, size_t n)
 {
     while (n) {
@@ -109,14 +110,15 @@ static bool good_modules(const char *s, size_t n)
         if (!k || k > FRAME_NAME_MAX || !utf8_printable(s, k))
             return false;
         if (nl && ++k == n)
-            return false; /* a line that says nothing */
+            return false; /* an empty line */
         s += k;
         n -= k;
     }
     return true;
 }
 
-/* Shape, type, name and size: the same rules for what is written and read. */
+/* Rules for shape, type, name and size that hold for both writing and
+ * reading. */
 static int check_tensor(const struct frame *f, uint64_t *bytes, struct err *e)
 {
     size_t n = strlen(f->name);
@@ -225,7 +227,7 @@ int frame_encode(const struct frame *f, const struct frame_ref *ref,
 struct in {
     const uint8_t *p;
     size_t left;
-    char *text; /* where the next text goes */
+    char *text; /* end of the texts stored so far */
 };
 
 static bool get(struct in *in, void *dst, size_t n)
@@ -248,7 +250,8 @@ static char *get_text(struct in *in, size_t n)
     return s;
 }
 
-/* A number of exactly n bytes that is not 0: 0 is said by leaving it out. */
+/* A number of exactly n bytes, not 0: an entry that is 0 is left out when
+ * writing. */
 static bool number(const struct in *in, size_t len, void *dst, size_t n)
 {
     static const uint8_t zero[8];
@@ -259,7 +262,7 @@ static bool number(const struct in *in, size_t len, void *dst, size_t n)
     return true;
 }
 
-/* 1: understood, 0: malformed, -1: unknown. */
+/* 1: parsed; 0: malformed; -1: unknown tag. */
 static int get_entry(struct in *in, uint16_t tag, size_t len, struct frame *f,
                      struct frame_ref *ref)
 {
@@ -426,7 +429,8 @@ int name_set_add(struct name_set *s, const struct frame *f, struct err *e)
 
     if (f->ancillary || f->role == ROLE_NOTE)
         return 0;
-    if (f->role == ROLE_ROUTING) /* experts and weights are a pair */
+    /* expert indices and weights share a name; their types differ */
+    if (f->role == ROLE_ROUTING)
         key.dtype = (uint16_t)f->dtype;
     memcpy(key.name, f->name, n);
     h = XXH3_128bits(&key, offsetof(__typeof__(key), name) + n);

@@ -1,5 +1,6 @@
-/* hash.h - xxHash; on x86-64 the part that chooses instructions at run time, where
- * the system's library has it.  All give the same hashes. */
+/* hash.h - XXH3-64 of xxHash.  On x86-64 the variant that chooses instructions
+ * at run time, if the installed library has it; all variants give the same
+ * hashes. */
 #ifndef FORGE_HASH_H
 #define FORGE_HASH_H
 

@@ -1,9 +1,10 @@
-/* json.c - see json.h: reading.  The text is first scanned strictly
- * (json_scan.c), then parsed by cJSON, whose nodes are our values.
+/* json.c - see json.h: reading.  json_scan.c checks the text, then cJSON
+ * parses it; a struct json is a cJSON node.
  *
- * Two fields that cJSON leaves unused are put to work: valueint of an array
- * or object is its number of children, and valuestring of a large object is
- * its hash table of members (cJSON_Delete frees it with the object). */
+ * Two fields that cJSON leaves unused hold what lookups need: valueint of an
+ * array or object is its number of children, valuestring of a large object
+ * points to its hash table of members (cJSON_Delete frees it with the
+ * object). */
 #include "common/io/json.h"
 
 #include <cjson/cJSON.h>
@@ -16,7 +17,7 @@
 #include "common/io/file.h"
 #include "common/io/json_scan.h"
 
-enum { HASH_FROM = 9 }; /* members from which lookup is by hash */
+enum { HASH_FROM = 9 }; /* members from which an object gets a hash table */
 
 struct json_doc {
     cJSON *root;
@@ -27,7 +28,8 @@ struct members {
     const cJSON *slot[];
 };
 
-/* cJSON says only that it failed; our scan passed, so memory is why. */
+/* cJSON's allocator.  cJSON reports only that it failed; since the scan has
+ * passed, the reason is memory. */
 static void *allocate(size_t n)
 {
     struct err e;
@@ -101,8 +103,8 @@ static int check_members_hashed(struct check *c, cJSON *object)
     return 0;
 }
 
-/* Count children, find duplicate keys, build the tables.  The depth is that
- * of the text, which the scan has limited. */
+/* Count children, find duplicate keys, build the hash tables.  Recursion is
+ * limited by the depth that the scan allowed. */
 static int check_value(struct check *c, cJSON *v)
 {
     if (!cJSON_IsArray(v) && !cJSON_IsObject(v))

@@ -8,13 +8,14 @@
 
 #include "common/io/utf8.h"
 
-/* cJSON copies a number into 64 bytes and cuts what is longer. */
+/* cJSON copies a number into 64 bytes and truncates a longer one. */
 enum { NUMBER_MAX = 63 };
 
 struct scan {
     const unsigned char *text, *p, *end;
     const char *what;
-    size_t keys, stop_key; /* keys seen; the one to stop at */
+    size_t keys, stop_key; /* keys seen; the one at which
+                            * json_scan_duplicate() stops */
     struct err *e;
 };
 
@@ -42,10 +43,10 @@ static int bad(const struct scan *s, const char *why)
 static void skip_space(struct scan *s)
 {
     while (s->p < s->end && *s->p && strchr(" \t\r\n", *s->p))
-        s->p++;
+        s->p++; /* the quote */
 }
 
-/* The four digits of \uXXXX at p, or -1. */
+/* Value of the four hexadecimal digits at p, or -1. */
 static int hex4(const struct scan *s, const unsigned char *p)
 {
     int v = 0;
@@ -63,7 +64,7 @@ static int hex4(const struct scan *s, const unsigned char *p)
     return v;
 }
 
-/* After the backslash. */
+/* The rest of an escape sequence, behind its backslash. */
 static int scan_escape(struct scan *s)
 {
     int hi, lo;
@@ -125,7 +126,7 @@ static size_t scan_digits(struct scan *s)
     return (size_t)(s->p - from);
 }
 
-/* Is the integer of these characters one that a double holds exactly? */
+/* Whether a double holds this integer exactly. */
 static bool exact(const char *digits)
 {
     char back[2 * NUMBER_MAX];
@@ -147,7 +148,7 @@ static int scan_number(struct scan *s)
     if (*s->p == '-')
         s->p++;
     if (s->p < s->end && *s->p == '0')
-        s->p++; /* a digit after it is seen as junk by the caller */
+        s->p++; /* the caller rejects a digit behind the 0 */
     else if (!scan_digits(s))
         return bad(s, "expected a value");
     if (s->p < s->end && *s->p == '.') {
@@ -216,7 +217,8 @@ static int scan_scalar(struct scan *s)
     }
 }
 
-/* One value; nesting is a stack of closing brackets, not recursion. */
+/* One value.  Nesting is kept on a stack of closing brackets, without
+ * recursion. */
 static int scan_value(struct scan *s)
 {
     char closing[JSON_MAX_DEPTH];

@@ -47,7 +47,8 @@ static void new_line(struct json_writer *w)
         put(w, " ", 1);
 }
 
-/* What goes before a value or key: a comma after a sibling, a new line. */
+/* Write the separator before a value or key: a comma after a sibling, a line
+ * break. */
 static void before(struct json_writer *w)
 {
     if (w->after_key) {
@@ -78,7 +79,7 @@ void jw_end(struct json_writer *w, char bracket)
     w->comma = true;
 }
 
-/* What is no valid UTF-8 (a file name may be that) becomes U+FFFD. */
+/* Bytes that are not valid UTF-8, as in a file name, become U+FFFD. */
 static void put_string(struct json_writer *w, const char *s, size_t len)
 {
     const unsigned char *p = (const unsigned char *)s, *end = p + len;
@@ -140,7 +141,7 @@ void jw_number(struct json_writer *w, double v)
     char text[40] = "null"; /* JSON has no infinity and no NaN */
 
     before(w);
-    if (v == floor(v) && fabs(v) < 1e36) /* an integer stays one */
+    if (v == floor(v) && fabs(v) < 1e36) /* integers without exponent */
         snprintf(text, sizeof(text), "%.0f", v);
     else
         for (int digits = 15; isfinite(v) && digits <= 17; digits++) {

@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* O_NONBLOCK: opening a FIFO must not wait for its writer. */
+/* O_NONBLOCK: opening a FIFO must not wait for a writer. */
 enum { OPEN_FLAGS = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK };
 
 int modeldir_open(struct modeldir *d, const char *path, struct err *e)
@@ -51,8 +51,8 @@ bool modeldir_has(const struct modeldir *d, const char *name)
     return fstatat(d->fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-/* "../../blobs/HASH" of 40 (git) to 64 (SHA-256) hexadecimal digits: the
- * hash, else NULL. */
+/* The HASH of a link target "../../blobs/HASH", 40 (git) to 64 (SHA-256)
+ * hexadecimal digits; NULL: another target. */
 static const char *cache_blob(const char *target)
 {
     static const char prefix[] = "../../blobs/";
@@ -86,7 +86,7 @@ static int open_beneath(const struct modeldir *d, const char *name)
     return (int)syscall(SYS_openat2, d->fd, name, &how, sizeof(how));
 }
 
-/* name is a symbolic link. */
+/* Open `name`, which is a symbolic link. */
 static int open_link(const struct modeldir *d, const char *name, struct err *e)
 {
     char target[4096];

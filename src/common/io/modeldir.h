@@ -1,17 +1,18 @@
-/* modeldir.h - files of a model's directory, which nothing in it can leave.
+/* modeldir.h - files of a model's directory; no name and no link leads out of
+ * it.
  *
- * The directory itself may be reached by a symbolic link.  Inside it a name
- * is one path component, and a symbolic link is followed only if it stays in
- * the directory or is one of the Hugging Face cache, where
- * snapshots/REV/FILE points to ../../blobs/HASH. */
+ * The directory itself may be reached through a symbolic link.  Inside it a
+ * name is one path component, and a symbolic link is followed only if it stays
+ * in the directory or has the form of the Hugging Face cache,
+ * snapshots/REV/FILE -> ../../blobs/HASH. */
 #ifndef FORGE_MODELDIR_H
 #define FORGE_MODELDIR_H
 
 #include "common/io/file.h"
 
 struct modeldir {
-    int fd;
-    const char *path; /* the caller's, for messages */
+    int fd;           /* of the directory */
+    const char *path; /* for messages; the caller's */
 };
 
 /* E_NOINPUT: no such directory. */
@@ -19,20 +20,20 @@ MUST_CHECK int modeldir_open(struct modeldir *d, const char *path,
                              struct err *e);
 void modeldir_close(struct modeldir *d);
 
-/* May an index name this file?  One component, no control characters, not
- * beginning with '-' or '.', ending in suffix. */
+/* Whether a shard index may name this file: one component, no control
+ * characters, first character neither '-' nor '.', ends in suffix. */
 bool modeldir_name_ok(const char *name, const char *suffix);
-/* Is there something of this name, whatever it is? */
+/* Whether a directory entry of this name exists, of any type. */
 bool modeldir_has(const struct modeldir *d, const char *name);
-/* E_NOINPUT: none there; E_DATA: not a regular file, or a link that leaves
- * the directory. */
+/* Open a file of the directory; file_close() it.  E_NOINPUT: not there;
+ * E_DATA: not a regular file, or a link that leads out of the directory. */
 MUST_CHECK int modeldir_file(const struct modeldir *d, const char *name,
                              struct file **f, struct err *e);
-/* Open, read, close: one file of a directory. */
+/* modeldir_open(), modeldir_slurp() and modeldir_close() for one file. */
 MUST_CHECK int modeldir_read(const char *dir, const char *name, size_t max,
                              char **text, size_t *len, struct err *e);
-/* Read a file whole; *text is NUL-terminated, free() it.  E_DATA beyond max
- * bytes. */
+/* Read a whole file; *text has a NUL after its *len bytes, free() it.  E_DATA:
+ * more than max bytes; else as modeldir_file(). */
 MUST_CHECK int modeldir_slurp(const struct modeldir *d, const char *name,
                               size_t max, char **text, size_t *len,
                               struct err *e);

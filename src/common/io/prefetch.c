@@ -7,23 +7,23 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* Memory of a payload.  Layers are alike: the next ones want the same sizes, and
- * fresh pages would have to be zeroed by the system. */
+/* Buffer of one payload.  Buffers are reused: layers are alike, and the kernel
+ * would zero fresh pages. */
 struct room {
     void *p;
     size_t cap;
     bool busy;
 };
 
-enum { FIRST = 32 }; /* the first batches are smaller: 1/16, 1/8, 1/4, 1/2 */
+enum { FIRST = 32 }; /* batches grow from bytes / FIRST by doubling */
 
 struct batch {
-    struct frame *frame; /* data: a busy room; modules: own */
+    struct frame *frame; /* data: a busy buffer; modules: malloced */
     bool *keep;
     int n, cap;
     size_t bytes;
-    bool borrowed; /* the last one's texts and data are the reader's */
-    int rc; /* of what came behind the last one; 1: the batch ended before */
+    bool borrowed; /* the last frame's data and texts are the reader's */
+    int rc; /* stream_next()'s result behind the last frame; 1: not at an end */
     struct err err;
 };
 
@@ -31,13 +31,13 @@ struct prefetch {
     struct stream_reader *in;
     struct stream_writer *out;
     struct prefetch_params params;
-    size_t full;                 /* bytes of a batch */
-    struct batch batch[2], *now; /* now: the caller's; NULL: none yet */
+    size_t full;                 /* payload bytes at which a batch is full */
+    struct batch batch[2], *now; /* now: the caller's batch; NULL: none yet */
     struct room *room;
-    size_t n_rooms, idle; /* bytes of those that are not busy */
+    size_t n_rooms, idle; /* idle: bytes of the buffers that are not busy */
     pthread_t thread;
     bool running;
-    int wanted; /* an eventfd: the caller waits for the batch */
+    int wanted; /* eventfd: readable while the caller waits for a batch */
     char *head;
 };
 
@@ -52,7 +52,7 @@ int prefetch_open(struct prefetch **out, struct stream_reader *r,
     a->in = r;
     a->out = w;
     a->params = *p;
-    a->full = p->bytes / FIRST; /* soon something to work on */
+    a->full = p->bytes / FIRST; /* a small first batch comes soon */
     a->batch[0].rc = a->batch[1].rc = 1;
     a->wanted = eventfd(0, EFD_CLOEXEC);
     if (a->wanted < 0) {
@@ -125,7 +125,7 @@ static int reserve(struct batch *b, int n, struct err *e)
 
 /* ---- the thread ---- */
 
-/* f, whose data is in a room already, with texts of its own. */
+/* Append f, whose data is in a buffer of ours; its texts are copied. */
 static int append(struct batch *b, const struct frame *f, struct err *e)
 {
     struct frame *to;
@@ -195,7 +195,8 @@ static void *gather(void *arg)
 
 /* ---- frame by frame ---- */
 
-/* What the reader lent is copied if it is kept, and forgotten if not. */
+/* End the use of the reader's memory: a frame to be kept is copied, another
+ * dropped. */
 static int give_back(struct prefetch *a, struct batch *b, struct err *e)
 {
     struct frame f;
@@ -225,7 +226,7 @@ static int borrow_frame(struct prefetch *a, struct batch *b, struct err *e)
 
 /* ---- the caller ---- */
 
-/* Wait until the thread has a batch, or do its work. */
+/* Get the thread's batch, or gather it here if there is no thread yet. */
 static int finish_gathering(struct prefetch *a, struct err *e)
 {
     const uint64_t one = 1;
@@ -245,7 +246,7 @@ static int finish_gathering(struct prefetch *a, struct err *e)
     return 0;
 }
 
-/* What the caller keeps goes in front of b; the rest of his batch goes. */
+/* Put the frames that the caller keeps in front of b and release the others. */
 static int move_kept(struct prefetch *a, struct batch *b, struct err *e)
 {
     struct batch *old = a->now;
@@ -287,13 +288,13 @@ int prefetch_next(struct prefetch *a, const struct frame **frame, int *n,
 {
     struct batch *b = a->now == a->batch ? a->batch + 1 : a->batch;
 
-    if (a->now && a->now->rc <= 0) { /* that was the last */
+    if (a->now && a->now->rc <= 0) { /* end or error behind the batch before */
         *e = a->now->err;
         return a->now->rc;
     }
     if ((a->params.bytes ? finish_gathering(a, e) : borrow_frame(a, b, e)) < 0)
         return e->code;
-    if (!b->n) { /* the caller's last batch stays as it is */
+    if (!b->n) { /* the caller's last batch stays valid */
         *e = b->err;
         if (a->now)
             a->now->rc = b->rc, a->now->err = b->err;
@@ -304,7 +305,8 @@ int prefetch_next(struct prefetch *a, const struct frame **frame, int *n,
     a->now = b;
     *frame = b->frame;
     *n = b->n;
-    if (b->rc > 0 && a->params.bytes) /* no thread: when the caller is back */
+    if (b->rc > 0 && a->params.bytes) /* if no thread can be made, the next
+                                       * call gathers */
         a->running = !pthread_create(&a->thread, NULL, gather, a);
     return 1;
 }

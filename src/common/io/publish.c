@@ -1,7 +1,7 @@
 /* publish.c - see file.h: a file under its final name is complete.
  *
- * rename(2) alone lost a file in a power cut on ext4 right after the tool had
- * said that it was done; with the directory fsynced too it was whole. */
+ * The directory is fsynced after rename(2): without that, ext4 lost a file in
+ * a power cut right after the tool had reported success. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,19 +14,20 @@
 #include "common/io/file.h"
 #include "common/io/write_behind.h"
 
-/* Smaller files are not worth a queue; a multiple of 1 MiB. */
+/* From this size on writes are asynchronous; a multiple of 1 MiB. */
 enum { PLAIN = 4 << 20 };
 
 struct publish {
     char *path;
-    const char *base; /* of path, in dirfd */
-    char *tmp;        /* beside base */
-    int dirfd;        /* -1: path is a device or a pipe, written to as it is */
+    const char *base; /* last component of path, looked up in dirfd */
+    char *tmp;        /* temporary name in dirfd */
+    int dirfd;        /* -1: path is a device or a pipe, written directly */
     int fd;
-    bool named; /* tmp exists */
+    bool named; /* the file has the name tmp */
     uint64_t written;
-    bool may_queue;              /* the queue has not been tried yet */
-    struct write_behind *behind; /* writes from PLAIN bytes on; NULL: we do */
+    bool may_queue; /* asynchronous writing has not been tried yet */
+    struct write_behind *behind; /* asynchronous writer, from PLAIN bytes on;
+                                  * NULL: write(2) */
 };
 
 static int open_special(struct publish *p, const struct stat *st, struct err *e)
@@ -39,14 +40,16 @@ static int open_special(struct publish *p, const struct stat *st, struct err *e)
     return 0;
 }
 
-/* Opened before anything is written: what can fail, fails early. */
+/* Open the directory of the file before anything is written: an unusable path
+ * fails early. */
 static int open_directory(struct publish *p, struct err *e)
 {
     char *slash = strrchr(p->path, '/'), *dir = p->path;
     char keep = 0;
 
     p->base = slash ? slash + 1 : p->path;
-    if (slash) { /* cut the path for a moment; the root keeps its slash */
+    /* terminate the path there for a moment; "/" stays "/" */
+    if (slash) {
         keep = slash[slash == dir];
         slash[slash == dir] = 0;
     }
@@ -111,8 +114,8 @@ static int link_named(struct publish *p)
     return linkat(AT_FDCWD, self, p->dirfd, p->tmp, AT_SYMLINK_FOLLOW);
 }
 
-/* Where the file system can, the file has no name at all while it is written:
- * a killed process then leaves nothing behind. */
+/* Open a file without a name if the file system can: a killed process then
+ * leaves nothing. */
 static int open_temporary(struct publish *p, struct err *e)
 {
     char self[40];
@@ -124,7 +127,7 @@ static int open_temporary(struct publish *p, struct err *e)
         own_link(p, self, sizeof(self));
         if (access(self, F_OK) == 0)
             return 0;
-        close(p->fd); /* no /proc: it could never get a name */
+        close(p->fd); /* without /proc it cannot be linked to a name */
     }
     if (with_free_name(p, create_named))
         return err_set(e, E_CREATE, "cannot create '%s':", p->path);
@@ -205,7 +208,8 @@ int publish_write(struct publish *p, const void *buf, size_t n, struct err *e)
 
 static int sync_dir(int fd, const char *path, struct err *e)
 {
-    if (fsync(fd) && errno != EINVAL) /* some file systems know no such thing */
+    if (fsync(fd) && errno != EINVAL) /* EINVAL: the file system has no fsync
+                                       * for directories */
         return err_set(e, E_IO, "cannot sync the directory of '%s':", path);
     return 0;
 }
@@ -221,7 +225,8 @@ int publish_sync_dir(const char *path, struct err *e)
     return rc;
 }
 
-/* NFS may say that a rename failed when only the answer was lost. */
+/* Whether the file has its name after all: NFS may report an error for a
+ * rename whose reply was lost. */
 static bool arrived(const struct publish *p, const struct stat *ours)
 {
     struct stat st;
@@ -235,7 +240,7 @@ static int close_checked(struct publish *p, struct err *e)
     int fd = p->fd;
 
     p->fd = -1;
-    if (close(fd)) /* a network file system may speak up only here */
+    if (close(fd)) /* network file systems may report write errors here */
         return err_set(e, E_IO, "cannot write '%s':", p->path);
     return 0;
 }

@@ -17,8 +17,7 @@ void region_init(struct region *r, const char *dir)
     *r = (struct region){ .dir = dir };
 }
 
-/* A file without a name; where the file system has no such thing, one whose
- * name is removed at once. */
+/* Open a file without a name: O_TMPFILE, or a name that is removed at once. */
 static int open_nameless(const char *dir)
 {
     char path[PATH_MAX];
@@ -37,7 +36,8 @@ static int open_nameless(const char *dir)
     return fd;
 }
 
-/* Room is taken now: a page that could not be written later would kill us. */
+/* Allocate the blocks now (posix_fallocate): a page that cannot be written
+ * later would be SIGBUS. */
 static int grow_file(struct region *r, size_t cap, struct err *e)
 {
     int fd;
@@ -66,7 +66,7 @@ static void *map(int file, size_t cap)
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* From memory to a file: the one move that copies. */
+/* Grow to cap bytes; only the change from memory to a file copies. */
 static int move(struct region *r, size_t cap, struct err *e)
 {
     int file = r->file;
@@ -100,7 +100,7 @@ int region_reserve(struct region *r, size_t bytes, struct err *e)
 
     if (r->p && bytes <= r->cap)
         return 0;
-    /* by a quarter, so that appending copies little; memory only as needed */
+    /* grow by a quarter at least, so that appending copies little */
     if (!bytes)
         bytes = 1;
     cap = bytes < r->cap + r->cap / 4 ? r->cap + r->cap / 4 : bytes;

@@ -1,7 +1,9 @@
-/* region.h - memory for rows of all sequences, as large as the disk.
+/* region.h - growing memory for rows of all sequences, backed by a file if
+ * large.
  *
- * Up to REGION_MEMORY it is ordinary memory; beyond, pages of a file without a
- * name, which the kernel may write out and which vanish with the process. */
+ * Up to REGION_MEMORY bytes it is anonymous memory; beyond, a shared mapping
+ * of an unnamed temporary file, so the kernel may write pages out instead of
+ * keeping them.  The file vanishes with the process. */
 #ifndef FORGE_REGION_H
 #define FORGE_REGION_H
 
@@ -10,19 +12,19 @@
 enum { REGION_MEMORY = 128 << 20 };
 
 struct region {
-    const char *dir; /* where the file would lie */
-    void *p;         /* moves when it grows */
+    const char *dir; /* directory of the temporary file */
+    void *p;         /* start of the memory; changes when it grows */
     size_t cap;      /* a multiple of the page size */
-    int file;        /* descriptor + 1; 0: ordinary memory */
+    int file;        /* descriptor + 1; 0: anonymous memory */
 };
 
-/* dir must outlive r. */
+/* Empty, allocates nothing.  dir is kept as a pointer. */
 void region_init(struct region *r, const char *dir);
-/* At least `bytes` (p is not NULL then, also for 0), what was there is kept,
- * what is new is zero.  E_CREATE: no file in dir; E_IO: no room for it; E_TEMP:
- * no memory. */
+/* Make r->p at least `bytes` long (not NULL even for 0); contents are kept,
+ * new bytes are zero.  E_CREATE: no file can be made in dir; E_IO: the disk
+ * has no space for it; E_TEMP: no memory. */
 MUST_CHECK int region_reserve(struct region *r, size_t bytes, struct err *e);
-/* [at, at + bytes) is not needed for a while: it need not stay in memory. */
+/* Hint: [at, at + bytes) is not needed soon; its pages may leave memory. */
 void region_leave(const struct region *r, size_t at, size_t bytes);
 void region_release(struct region *r); /* zeroed is allowed */
 

@@ -9,7 +9,7 @@ enum { BYTES = SHA256_HEX / 2 };
 
 struct sha256 {
     EVP_MD_CTX *ctx;
-    bool broken; /* libcrypto said no, which it does without memory alone */
+    bool broken; /* a call of libcrypto failed: no memory */
 };
 
 int sha256_open(struct sha256 **out, struct err *e)
@@ -32,7 +32,7 @@ void sha256_add(struct sha256 *s, const void *data, size_t n)
     s->broken |= EVP_DigestUpdate(s->ctx, data, n) != 1;
 }
 
-/* A digest that cannot be had is no digest at all: it matches nothing. */
+/* After a failure the text equals no digest, so that comparisons fail. */
 void sha256_hex(struct sha256 *s, char hex[SHA256_HEX + 1])
 {
     unsigned char digest[BYTES] = { 0 };

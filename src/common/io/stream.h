@@ -1,14 +1,16 @@
-/* stream.h - FTS1, the stream of named tensors that all tools speak.
+/* stream.h - FTS1, the stream of named tensors that the tools exchange.
  *
- * A stream is a HEAD frame, any frames, an END frame; whole streams may follow
- * one another (cat a b | tool).  forge-stream(5) gives the bytes.
+ * A stream is a HEAD frame, any number of frames, an END frame; complete
+ * streams may follow one another in one input (cat a b | tool).  Bytes:
+ * forge-stream(5).
  *
- * Who owns what: stream_next() lends everything in *f until the next call on
- * the same reader.  stream_write() copies nothing and keeps nothing.
+ * Ownership: pointers in the frame that stream_next() returns are valid until
+ * the next call on the same reader.  stream_write() keeps no pointer of its
+ * arguments after it returns, except to the data of a `lent` frame.
  *
- * How a stream becomes complete: only stream_finish() writes END, and a file
- * gets its name only there.  A tool that dies leaves a pipe without END, which
- * every reader rejects with E_DATA, and a file that does not exist. */
+ * Completeness: only stream_finish() writes END, and only then an output file
+ * gets its name.  A tool that dies leaves a pipe without END, which every
+ * reader rejects with E_DATA, or no file. */
 #ifndef FORGE_STREAM_H
 #define FORGE_STREAM_H
 
@@ -17,9 +19,9 @@
 
 enum {
     FRAME_MAX_DIMS = 8,
-    FRAME_NAME_MAX = 512,       /* bytes of UTF-8, no control characters */
-    FRAME_META_MAX = 64 * 1024, /* of HEAD and note frames 1 MiB */
-    FRAME_HEAD_MAX = 1024 * 1024
+    FRAME_NAME_MAX = 512,        /* bytes of UTF-8, no control characters */
+    FRAME_META_MAX = 64 * 1024,  /* bytes of metadata of a tensor */
+    FRAME_HEAD_MAX = 1024 * 1024 /* bytes of a HEAD's JSON */
 };
 
 enum frame_kind {
@@ -29,11 +31,14 @@ enum frame_kind {
     FRAME_ERROR = 4,
     FRAME_INDEX = 5,
     FRAME_END = 6,
-    FRAME_ANCILLARY = 0x8000 /* bit 15 of kind: skip if unknown */
+    FRAME_ANCILLARY = 0x8000 /* bit: a reader that does not know the kind
+                              * skips it */
 };
 
-/* What a tensor is of the module or sequence that its name says.  Stored:
- * never renumber, only append.  Shapes in forge-stream(5). */
+/* What a tensor holds, for the module or sequence in its name.  Letters: n
+ * tokens, H hidden size, C inputs, O or R output rows, I inputs, G groups per
+ * row, g block size, E experts, K experts per token.  The numbers are stored:
+ * never renumber, only append.  Details in forge-stream(5). */
 enum role {
     ROLE_NONE = 0,
     ROLE_TOKENS = 1,     /* I32 [n]            name: index of the sequence */
@@ -55,81 +60,89 @@ enum role {
     ROLE_COUNT
 };
 
-const char *role_name(enum role r);     /* "hessian"; "?" when unknown */
-enum role role_parse(const char *name); /* ROLE_NONE when unknown */
+const char *role_name(enum role r);     /* "hessian"; "?" if unknown */
+enum role role_parse(const char *name); /* ROLE_NONE if unknown */
 
-/* One tensor.  Metadata beyond name and shape are optional: 0 or NULL means
- * absent, and stream_write() stores only what is present. */
+/* One tensor.  Fields below `name` are optional: 0, false or NULL means
+ * absent, and is not stored. */
 struct frame {
     enum role role;
     enum dtype dtype;
     int ndim;
     uint64_t dims[FRAME_MAX_DIMS]; /* outermost first */
     char name[FRAME_NAME_MAX + 1];
-    bool ancillary;         /* not part of the content: times, host facts */
-    const char *modules;    /* paths of the linears that read this input,
-                            separated by '\n', NUL-terminated */
-    uint64_t samples;       /* tokens behind a hessian or activation */
+    bool ancillary; /* not part of the content hash: times, facts of the host */
+    const char *modules;    /* activation, hessian: paths of the linears that
+                             * read this input, separated by '\n',
+                             * NUL-terminated */
+    uint64_t samples;       /* hessian, activation: number of tokens */
     uint64_t sequence;      /* 1 + index of the calibration sequence */
-    uint32_t block;         /* hessian: size g of the diagonal blocks */
+    uint32_t block;         /* hessian: size g of its diagonal blocks; 0: one
+                             * triangle */
     uint32_t group;         /* qmeta, codes, scales, zeros: inputs per scale */
-    enum dtype scale_dtype; /* qmeta: what scales are stored as, F16 or BF16 */
+    enum dtype scale_dtype; /* qmeta: type of the scales when stored, F16 or
+                             * BF16 */
     bool last;              /* no later frame of this stream has this name */
-    bool lent;              /* written: data stays as it is until the reader
-                               has taken it in, so that nothing is copied */
-    bool passed;      /* read: it is in the output already, stream_pass() */
-    const void *data; /* 64-byte aligned when read; 4096 from 1 MiB on */
-    size_t len;
+    bool lent;              /* writing: data stays unchanged until the reader
+                             * of the pipe has consumed it (sync.h tells
+                             * when), so that it is not copied */
+    bool passed; /* reading: it went to the output already, see stream_pass() */
+    const void *data; /* the payload; when read, aligned to 64, from 1 MiB on
+                       * to 4096 */
+    size_t len;       /* bytes of data */
 };
 
 /* ---- reading ---- */
 
 struct stream_reader;
 
-/* What to check of a stream's HEAD; zero: nothing. */
+/* What stream_open() requires of the input; zero-initialised: nothing. */
 struct stream_expect {
-    const char *key;      /* --expect-key: another key is E_DATA */
-    const char *ref_root; /* directory that REF frames may read files of;
-                             NULL: a REF frame is E_DATA */
-    bool piped; /* the file is what came through a pipe: an error that it
-                   carries has been told */
+    const char *key; /* --expect-key: E_DATA if HEAD has another key or none */
+    const char *ref_root; /* directory of the files that REF frames name;
+                           * NULL: a REF frame is E_DATA */
+    bool piped; /* the file is a copy of what came through a pipe: an ERROR
+                 * frame in it has been printed already */
 };
 
-/* path "-" or NULL: standard input.  Regular files are read through
- * common/io/file.h.  E_NOINPUT when it cannot be opened; E_USAGE when it is a
- * terminal. */
+/* path NULL or "-": standard input.  expect may be NULL.  E_NOINPUT: cannot be
+ * opened; E_USAGE: it is a terminal; E_TEMP. */
 MUST_CHECK int stream_open(struct stream_reader **r, const char *path,
                            const struct stream_expect *expect, struct err *e);
-/* The same of an open descriptor, which belongs to *r from here on, also on
- * error.  name: for messages, kept as it is. */
+/* The same for an open descriptor, which belongs to *r from the call on, even
+ * if it fails.  name: for messages, kept as a pointer. */
 MUST_CHECK int stream_open_fd(struct stream_reader **r, int fd,
                               const char *name,
                               const struct stream_expect *expect,
                               struct err *e);
-/* A tensor (role, name, sequence) may appear once in a stream, except notes
- * and ancillary frames; both ends check it (E_DATA).
- * 1: *f is the next tensor.  0: the input ended after a complete stream.
- * Negative: *e says why and where, "'<stdin>': frame 7: ...".  An ERROR frame
- * comes back as the code and message the upstream tool gave. */
+/* Read and check the next tensor.  1: *f is set; 0: the input ended behind a
+ * complete stream; negative: *e says where and why, "'<stdin>': frame 7: ...".
+ *
+ * E_DATA: checksums, lengths or END do not fit, or a (role, name, sequence)
+ * appears twice (notes and ancillary frames may).  An ERROR frame returns the
+ * code and message of the tool upstream that wrote it.  After an error every
+ * call returns it again. */
 MUST_CHECK int stream_next(struct stream_reader *r, struct frame *f,
                            struct err *e);
-/* Wait until a part of the next frame, or the end, can be read: true; or until
- * the descriptor `other` can: false, if only that. */
+/* Block until the input has data, or has ended: true; or until only descriptor
+ * `other` is readable: false. */
 bool stream_wait(struct stream_reader *r, int other);
-/* As stream_next, but leaves the payload of regular files unread: f->data is
- * NULL, and stream_payload() can fetch it, now or later, at f's offset.
- * For pipes it reads as stream_next does. */
+/* As stream_next(), but for a regular file the payload is not read: f->data is
+ * NULL, and stream_payload() can read it later, given *payload_offset.  For a
+ * pipe it is stream_next(). */
 MUST_CHECK int stream_skim(struct stream_reader *r, struct frame *f,
                            uint64_t *payload_offset, struct err *e);
-/* Read and check (XXH3) the payload skimmed at this offset into buf. */
+/* Read the payload that was skimmed at this offset into buf[len] and check its
+ * XXH3-64.  E_DATA; E_IO; E_BUG: none of this offset and length was skimmed. */
 MUST_CHECK int stream_payload(struct stream_reader *r, uint64_t payload_offset,
                               void *buf, size_t len, struct err *e);
 void stream_close(struct stream_reader *r);
-/* JSON text of the HEAD of the stream being read; NULL before the first. */
+/* JSON text of HEAD of the current stream; NULL before the first. */
 const char *stream_head(const struct stream_reader *r);
-/* Bytes read so far, for progress; and the size of the input, 0 if unknown. */
+/* Bytes of the input consumed so far, for progress.  *total (or NULL): size of
+ * the input, 0 if unknown. */
 uint64_t stream_bytes(const struct stream_reader *r, uint64_t *total);
-/* Number of the frame last returned, counted from 0 at HEAD. */
+/* Number of the frame returned last; HEAD is 0. */
 uint64_t stream_frame_number(const struct stream_reader *r);
 
 /* ---- writing ---- */
@@ -139,69 +152,73 @@ struct stream_writer;
 struct stream_output {
     const char *path;  /* NULL or "-": standard output; E_USAGE if a terminal */
     const char *key;   /* --key: stored in HEAD; NULL: none */
-    const char *facts; /* JSON members to add to what HEAD says of this
-                          program, e.g. "\"model\":\"..\"", or NULL */
+    const char *facts; /* members for this program's entry in HEAD, as JSON
+                        * text: "\"model\":\"..\""; NULL: none */
 };
 
-/* Opens the output (a file under a unique temporary name) and writes nothing
- * yet.  E_CREATE when that fails. */
+/* Open the output; nothing is written yet.  A file is published at
+ * stream_finish() (file.h).  E_CREATE; E_USAGE: a terminal; E_TEMP. */
 MUST_CHECK int stream_create(struct stream_writer **w,
                              const struct stream_output *out, struct err *e);
-/* Other facts, before the first write. */
+/* Replace the facts of struct stream_output; before the first write. */
 MUST_CHECK int stream_facts(struct stream_writer *w, const char *facts,
                             struct err *e);
-/* HEAD of an input goes into the history ("programs") of the output's HEAD.
- * Call it for every reader before the first write; equal entries are kept
- * once.  NULL head is allowed and ignored. */
+/* Add the programs in the HEAD of an input to those in the output's HEAD, each
+ * distinct entry once.  Call it for every input before the first write; head
+ * may be NULL. */
 MUST_CHECK int stream_inherit(struct stream_writer *w, const char *head,
                               struct err *e);
-/* The options of this process that change what it writes, as a JSON array of
- * strings, e.g. ["--group=128","--symmetric"]; opt_parse() sets it.  "[]". */
+/* The options of this process that affect its output, as a JSON array of
+ * strings: ["--group=128","--symmetric"].  Set by opt_parse(); "[]" before. */
 extern const char *stream_args;
-/* The first write puts HEAD in front: {"format":"FTS1","programs":[...,
- * {"tool":..,"version":..,"args":stream_args}],"key":..}. */
+/* Append a frame with its payload f->data[f->len].  The first write is
+ * preceded by HEAD: {"format":"FTS1","programs":[..., {"tool":..,"version":..,
+ * "args":stream_args}],"key":..}.  E_DATA: invalid or already written name;
+ * E_IO; E_BUG: a write after an error, or f->len does not fit the shape. */
 MUST_CHECK int stream_write(struct stream_writer *w, const struct frame *f,
                             struct err *e);
-/* As stream_write, but the payload stays where it is: f->len bytes at `offset`
- * of the file `path`, relative to what the reader is told as ref_root; hash is
- * their XXH3-64.  f->data is not looked at. */
+/* A payload that stays in a file: f->len bytes at `offset` of the file `path`,
+ * relative to the reader's ref_root. */
 struct frame_ref {
     const char *path;
-    uint64_t offset;
-    uint64_t hash;
+    uint64_t offset; /* bytes */
+    uint64_t hash;   /* XXH3-64 of the payload */
 };
+/* As stream_write(), but writes a REF frame; f->data is ignored. */
 MUST_CHECK int stream_write_ref(struct stream_writer *w, const struct frame *f,
                                 const struct frame_ref *ref, struct err *e);
-/* Write out what is buffered, so that the next tool can have it now. */
+/* Write out what is buffered, so that the next tool can read it. */
 MUST_CHECK int stream_flush(struct stream_writer *w, struct err *e);
-/* Flush w whenever a read from r would have to wait: nobody at the other end
- * then waits for what this tool holds back.  Both belong to one thread; w must
- * not be finished before the last read.  A file is not waited for. */
+/* Flush w whenever a read from r is about to block, so that no tool waits for
+ * frames that this one still buffers.  r and w must be used by one thread, and
+ * w must not be finished before the last read.  Regular files never block. */
 void stream_tie(struct stream_reader *r, struct stream_writer *w);
-/* Bytes at.. of a payload that passes, in order from 0 on.  What it fails with is
- * stream_next()'s error. */
+/* Called for each piece of a passed payload, in order: bytes [at, at+n) of f.
+ * Its error becomes stream_next()'s. */
 typedef int stream_look(void *ctx, const struct frame *f, uint64_t at,
                         const void *piece, size_t n, struct err *e);
-/* What a filter does not change need not wait for its last byte, nor be held: large
- * tensors of this role go from r to w while they arrive, before stream_next() says
- * them, with f->passed set and no data; they are not to be written again.  look (or
- * NULL) sees every piece.  Only when w has begun, and from a pipe.  A payload that
- * turns out wrong is wrong behind w, too, whose reader finds it by the same hash. */
+/* Forward large tensors (1 MiB or more) of this role from r to w while they
+ * arrive, piece by piece, without holding them.  stream_next() then returns
+ * them with f->passed set and f->data NULL; the caller must not write them
+ * again.  look (or NULL) sees every piece.  Applies when r is a pipe and w has
+ * begun.  If the checksum turns out wrong, stream_next() fails, and so does
+ * the next reader, by the same hash. */
 void stream_pass(struct stream_reader *r, struct stream_writer *w,
                  enum role role, stream_look *look, void *ctx);
-/* Write END, fsync, rename into place, fsync the directory.  Frees w, also on
- * error (after removing the temporary). */
+/* Write END; a file is fsynced, renamed to its name, and its directory
+ * fsynced.  Frees w, also on error, after which no file is left. */
 MUST_CHECK int stream_finish(struct stream_writer *w, struct err *e);
-/* Give up: on a pipe, tell the next tool why by an ERROR frame (best effort);
- * a file's temporary is removed.  Frees w.  NULL is allowed. */
+/* Give up: a pipe gets an ERROR frame with `why` (best effort), a file is
+ * removed.  Frees w.  NULL is allowed. */
 void stream_abort(struct stream_writer *w, const struct err *why);
 
-/* Name of module m out of f->modules: calls fn for each; stops at non-zero
- * and returns it. */
+/* Call fn for each path in f->modules; stops at a non-zero result and returns
+ * it. */
 int frame_each_module(const struct frame *f,
                       int (*fn)(const char *module, void *arg), void *arg);
+/* Whether f->modules contains this path. */
 bool frame_has_module(const struct frame *f, const char *module);
-/* f->dims[i] as "512x768" into buf. */
+/* f->dims as text, "512x768", in buf[cap]; returns buf. */
 const char *frame_shape(const struct frame *f, char *buf, size_t cap);
 
 #endif

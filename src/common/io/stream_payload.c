@@ -1,5 +1,5 @@
-/* stream_payload.c - see stream.h: payloads that lie in another file, or are read when
- * they are asked for. */
+/* stream_payload.c - see stream.h: payloads in other files (REF frames), and
+ * payloads that were skimmed and are read later. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +24,8 @@ int stream_reserve(struct stream_reader *r, size_t n, size_t keep,
 
     if (n <= r->payload_cap)
         return 0;
-    if (!keep) { /* give back before taking: two of the largest may not fit */
+    /* free first: memory may not hold two of the largest payloads */
+    if (!keep) {
         free(r->payload);
         r->payload = NULL;
         r->payload_cap = 0;

@@ -1,7 +1,8 @@
 /* stream_read.c - see stream.h: reading.
  *
- * Nothing in a header is believed before its checksum; no more than FIRST_CHUNK
- * of address space is taken on its word, and pages only with what arrives. */
+ * No field of a header is used before its checksum has been verified, and a
+ * payload's declared length allocates at most FIRST_CHUNK in advance: memory
+ * grows with the bytes that arrive. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,7 +15,7 @@
 
 enum {
     FIRST_CHUNK = 512 << 20,
-    HASH_CHUNK = 256 << 10 /* hashed while it is in the cache */
+    HASH_CHUNK = 256 << 10 /* bytes hashed while they are in the cache */
 };
 
 static int bad(struct err *e, const char *why)
@@ -22,7 +23,7 @@ static int bad(struct err *e, const char *why)
     return err_set(e, E_DATA, "%s", why);
 }
 
-/* All but the source, which is open. */
+/* Set up everything but the source, which is open. */
 static int prepare(struct stream_reader *r, const struct stream_expect *expect,
                    struct err *e)
 {
@@ -117,7 +118,7 @@ static bool is_tensor(const struct wire *h)
     return plain_kind(h) == FRAME_TENSOR || plain_kind(h) == FRAME_REF;
 }
 
-/* A kind that is not ours but may be passed over. */
+/* A kind that this version does not know but may skip. */
 static bool is_foreign(const struct wire *h)
 {
     return h->kind & FRAME_ANCILLARY && !is_tensor(h);
@@ -178,7 +179,7 @@ static int check_header(const struct stream_reader *r, uint64_t at,
     return check_sizes(r, e);
 }
 
-/* 1: r->h is the next header; 0: the input ended after a complete stream. */
+/* 1: r->h is the next header; 0: the input ended behind a complete stream. */
 static int read_header(struct stream_reader *r, struct err *e)
 {
     uint64_t at = r->in.at;
@@ -220,7 +221,7 @@ static int read_meta(struct stream_reader *r, struct err *e)
     return 0;
 }
 
-/* Read payload bytes [from, to) and hash them. */
+/* Read bytes [from, to) of the payload and hash them. */
 static int fill(struct stream_reader *r, size_t from, size_t to, struct err *e)
 {
     size_t step = r->in.file ? to - from : HASH_CHUNK;
@@ -236,8 +237,8 @@ static int fill(struct stream_reader *r, size_t from, size_t to, struct err *e)
     return 0;
 }
 
-/* Bytes of a file are there to be read; of a pipe, room beyond FIRST_CHUNK, whose
- * pages the system gives when they are touched, doubles as they come. */
+/* Read the payload whole.  From a pipe the buffer starts at FIRST_CHUNK and
+ * doubles as bytes arrive; pages of it are only taken when they are written. */
 static int read_payload(struct stream_reader *r, struct err *e)
 {
     size_t n = r->h.payload_len, done = 0;
@@ -274,7 +275,8 @@ void stream_pass(struct stream_reader *r, struct stream_writer *w,
     r->look_ctx = ctx;
 }
 
-/* What is small is passed on by the tool. */
+/* Whether stream_pass() applies to f; small payloads are the tool's to
+ * write. */
 static bool passes(const struct stream_reader *r, const struct frame *f)
 {
     return r->onward && f->role == r->pass_role && !r->in.file &&
@@ -358,7 +360,7 @@ static int take_error(struct stream_reader *r, struct err *e)
     err_set(e, code, "%.*s", (int)(r->h.meta_len - sizeof(said)),
             (const char *)r->meta + sizeof(said));
     r->told = true;
-    /* kept in a file, nobody may have heard it */
+    /* an ERROR frame in a file may never have been printed */
     e->told = !r->in.file || r->piped;
     return code;
 }
@@ -377,7 +379,7 @@ static int take_end(struct stream_reader *r, struct err *e)
     return 0;
 }
 
-/* 1: *f is a tensor; 0: pass over it. */
+/* 1: *f is a tensor; 0: an unknown ancillary frame, skipped. */
 static int take_tensor(struct stream_reader *r, struct frame *f,
                        uint64_t *payload_at, struct err *e)
 {
@@ -405,7 +407,7 @@ static int take_tensor(struct stream_reader *r, struct frame *f,
     return rc < 0 ? err_prefix(e, "'%s'", f->name) : 1;
 }
 
-/* One frame.  1: *f is a tensor; 2: something else; 0: end of the input. */
+/* Read one frame.  1: *f is a tensor; 2: another kind; 0: end of the input. */
 static int read_frame(struct stream_reader *r, struct frame *f,
                       uint64_t *payload_at, struct err *e)
 {
@@ -449,7 +451,7 @@ static int next(struct stream_reader *r, struct frame *f, uint64_t *payload_at,
         rc = read_frame(r, f, payload_at, e);
     if (rc >= 0)
         return rc;
-    if (!r->told) /* an upstream tool's own words stand for themselves */
+    if (!r->told) /* the message of an ERROR frame stays as it is */
         err_prefix(e, "'%s': frame %llu", r->in.name,
                    (unsigned long long)r->seen.frames);
     r->failed = rc;

@@ -10,7 +10,7 @@
 
 #include "common/io/file.h"
 
-/* A path that names its file by its text alone. */
+/* Whether the text of the path alone cannot leave the directory. */
 static bool stays_below(const char *path)
 {
     while (*path) {
@@ -35,7 +35,7 @@ static int open_below(int dirfd, const char *path)
     long fd = syscall(SYS_openat2, dirfd, path, &how, sizeof(how));
 
     if (fd < 0 && (errno == ENOSYS || errno == EPERM)) {
-        how.flags |= O_NOFOLLOW; /* an old kernel, or a sandbox */
+        how.flags |= O_NOFOLLOW; /* no openat2: an old kernel or a sandbox */
         fd = openat(dirfd, path, (int)how.flags);
     }
     return (int)fd;

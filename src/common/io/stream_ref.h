@@ -1,4 +1,4 @@
-/* stream_ref.h - payloads that lie in a file beside the stream. */
+/* stream_ref.h - opens the file that a REF frame names. */
 #ifndef FORGE_STREAM_REF_H
 #define FORGE_STREAM_REF_H
 
@@ -6,9 +6,9 @@
 
 struct file;
 
-/* Open `path` for reading below the directory `root`: no absolute path, no
- * "..", no symbolic link that leads out.  E_DATA when it tries to leave,
- * E_NOINPUT when it is not there. */
+/* Open `path` below the directory `root`: a relative path without "..", and no
+ * symbolic link that leads out of root.  file_close() it.  E_DATA: it leaves
+ * root; E_NOINPUT: not there. */
 MUST_CHECK int ref_open(struct file **f, const char *root, const char *path,
                         struct err *e);
 

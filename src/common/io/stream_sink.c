@@ -1,22 +1,23 @@
 /* stream_sink.c - see stream_sink.h.
  *
- * Into a file, bytes go by writes of 256 KiB.
+ * Files are written in pieces of 256 KiB.
  *
- * Into a pipe, write(2) and read(2) copy under one lock: two cores are then no
- * faster than one (3 GB/s).  So bytes are copied to fresh memory instead, which
- * vmsplice(2) lends to the pipe without another copy, while the reader takes
- * out what came before (6 GB/s).  Memory that the pipe may still refer to must
- * not change, and nobody says when a pipe is done with it (a reader may splice
- * it on to the next pipe).  Therefore each byte of the memory is written once:
- * the buffer is a huge page, filled and lent from front to back, then dropped
- * from our address space; the next byte finds a new page there.  The system
- * frees the old one when its last reader has.
+ * For pipes, write(2) and read(2) copy under the pipe's lock, so that two
+ * cores are no faster than one (3 GB/s).  Instead the writer copies into fresh
+ * memory and passes references to its pages to the pipe by vmsplice(2), while
+ * the reader copies out what came before (6 GB/s).  Pages that the pipe may
+ * still refer to must not change, and there is no notice when it is done with
+ * them (a reader may splice them on into the next pipe).  Therefore each byte
+ * of the buffer is written once: the buffer is a huge page, filled and spliced
+ * from front to back, then dropped from the address space by madvise(2); the
+ * next write to it gets a new page.  The kernel frees the old page when its
+ * last user has.
  *
- *     buf |  lent to the pipe  | from .. to: gathered | not yet touched |
- *                                                     at most PIECE
+ *       buf |  spliced into the pipe  | from .. to: gathered | not yet touched |
+ *                                                              at most PIECE
  *
- * Where the kernel gives small pages only, taking fresh ones costs more than
- * it saves (1.8 GB/s), and the pipe is written to like a file. */
+ * Where the kernel has no huge page, fresh pages cost more than they save (1.8
+ * GB/s), and write(2) is used as for files. */
 #include "common/io/stream_sink.h"
 
 #include <errno.h>
@@ -29,29 +30,29 @@
 #include <unistd.h>
 
 enum {
-    PIECE = 256 << 10, /* leaves at once */
+    PIECE = 256 << 10, /* written when gathered */
     PIPE_SIZE = 1 << 20,
     HUGE_PAGE = 2 << 20,
-    LINE = 64, /* of the cache: where the next piece begins */
+    LINE = 64, /* cache line: a piece starts at a multiple */
 };
 
-/* Make the buffer fresh memory.  False: the kernel has no huge page for it, or
- * cannot take the old one. */
+/* Replace the buffer's memory by a fresh huge page.  False: the kernel has
+ * none; if even the old page could not be dropped, buf is NULL. */
 static bool renew(struct sink *s)
 {
     unsigned char there = 0;
 
     if (madvise(s->buf, HUGE_PAGE, MADV_DONTNEED)) {
-        s->buf = NULL; /* it may not be written to any more */
+        s->buf = NULL; /* must not be written to any more */
         return false;
     }
     s->from = s->to = 0;
     *(volatile uint8_t *)s->buf = 0;
-    /* one touch brought in all of it, or one small page */
+    /* whether the first touch brought in the whole huge page */
     return mincore(s->buf + HUGE_PAGE - 4096, 4096, &there) == 0 && there & 1;
 }
 
-/* A buffer of one huge page, or none. */
+/* Map a buffer of one huge page.  False: not available. */
 static bool take_region(struct sink *s)
 {
     void *p = mmap(NULL, 2 * HUGE_PAGE, PROT_READ | PROT_WRITE,
@@ -79,8 +80,8 @@ static int open_stdout(struct sink *s, struct err *e)
                        "standard output is a terminal: give -o FILE or a pipe");
     if (fstat(s->fd, &st) || !S_ISFIFO(st.st_mode))
         return 0;
-    fcntl(s->fd, F_SETPIPE_SZ, PIPE_SIZE); /* no more than that: no matter */
-    /* asked for nothing: a container's kernel may not have the call */
+    fcntl(s->fd, F_SETPIPE_SZ, PIPE_SIZE); /* a hint */
+    /* an empty call: a container may forbid vmsplice */
     s->gives = vmsplice(s->fd, NULL, 0, 0) == 0 && take_region(s);
     return 0;
 }
@@ -153,7 +154,7 @@ static int lend(struct sink *s, const void *p, size_t n, struct err *e)
     return 0;
 }
 
-/* Lend what was gathered to the pipe; never touch it again. */
+/* vmsplice the gathered bytes and move on behind them. */
 static int give(struct sink *s, struct err *e)
 {
     if (lend(s, s->buf + s->from, s->to - s->from, e) < 0)
@@ -179,7 +180,7 @@ int sink_flush(struct sink *s, struct err *e)
     return write_out(s, s->buf, n, e);
 }
 
-/* Room for more gathered bytes. */
+/* Bytes that still fit into the current piece. */
 static size_t room(const struct sink *s)
 {
     size_t end = s->from + PIECE;
@@ -194,7 +195,8 @@ int sink_put(struct sink *s, const void *data, size_t n, struct err *e)
     while (n) {
         size_t k = room(s);
 
-        if (!s->gives && s->to == 0 && n >= PIECE) { /* not gathered first */
+        /* large: written without gathering */
+        if (!s->gives && s->to == 0 && n >= PIECE) {
             k = n - n % PIECE;
             if (write_out(s, p, k, e) < 0)
                 return e->code;
@@ -218,8 +220,8 @@ int sink_lend(struct sink *s, const void *data, size_t n, struct err *e)
     return sink_flush(s, e) < 0 ? e->code : lend(s, data, n, e);
 }
 
-/* Standard output that is a file opened without emptying it (1<>FILE) ends
- * where the stream does; what it held before must not follow END. */
+/* Standard output may be a file that was opened without truncation (1<>FILE):
+ * truncate it behind END. */
 static int cut_output(const struct sink *s, struct err *e)
 {
     struct stat st;
@@ -233,7 +235,7 @@ static int cut_output(const struct sink *s, struct err *e)
     return 0;
 }
 
-/* A full disk or a lost server may speak up only at close(2). */
+/* Network file systems and full disks may report errors only at close(2). */
 static int close_output(struct sink *s, struct err *e)
 {
     struct publish *pub = s->pub;
@@ -242,7 +244,8 @@ static int close_output(struct sink *s, struct err *e)
     s->pub = NULL;
     if (pub)
         return publish_commit(pub, e);
-    copy = dup(s->fd); /* 1 stays open: it must not become another file */
+    /* 1 itself stays open, so that no other file gets its number */
+    copy = dup(s->fd);
     if (copy >= 0 && close(copy))
         return err_set(e, E_IO, "cannot write '%s':", s->name);
     return 0;

@@ -12,7 +12,7 @@
 enum {
     WINDOW = 64 << 10,
     PIPE_SIZE = 1 << 20,
-    DIRECT = 1 << 20 /* from here on a file is read past the window */
+    DIRECT = 1 << 20 /* a read of a file this large bypasses the window */
 };
 
 static int open_fd(struct source *s, const char *path, struct err *e)
@@ -32,7 +32,7 @@ static int open_fd(struct source *s, const char *path, struct err *e)
     return 0;
 }
 
-/* What s->fd is, decides how it is read. */
+/* Decide by the type of s->fd how it is read. */
 static int look(struct source *s, struct err *e)
 {
     struct stat st;
@@ -46,14 +46,15 @@ static int look(struct source *s, struct err *e)
     if (!s->window)
         return e->code;
     if (S_ISREG(st.st_mode)) {
-        at = lseek(s->fd, 0, SEEK_CUR); /* { read x; tool; } < file */
+        /* another program may have read a part: { read x; tool; } < file */
+        at = lseek(s->fd, 0, SEEK_CUR);
         s->at = at > 0 ? (uint64_t)at : 0;
         if (file_from_fd(&s->file, s->fd, s->name, e) < 0)
             return e->code;
         s->fd = -1;
         return 0;
     }
-    fcntl(s->fd, F_SETPIPE_SZ, PIPE_SIZE); /* no pipe, or no more: no matter */
+    fcntl(s->fd, F_SETPIPE_SZ, PIPE_SIZE); /* a hint */
     return 0;
 }
 
@@ -76,7 +77,7 @@ static int before_wait(struct source *s, struct err *e)
     return s->idle && poll(&p, 1, 0) == 0 ? s->idle(s->idle_arg, e) : 0;
 }
 
-/* At least one byte unless the input has ended. */
+/* Read 1..n bytes; *got = 0 at the end of the input. */
 static int read_some(struct source *s, void *buf, size_t n, size_t *got,
                      struct err *e)
 {
@@ -107,6 +108,7 @@ int source_read(struct source *s, void *buf, size_t n, size_t *got,
     size_t done = 0, k;
 
     if (s->file && n >= DIRECT)
+        /* bytes in the window are read again, directly and aligned */
         s->from = s->to = 0; /* what is in the window is read again, aligned */
     while (done < n) {
         if (s->from == s->to && n - done >= WINDOW) {
@@ -141,7 +143,7 @@ bool source_wait(struct source *s, int other)
         return true;
     while (poll(p, ARRAY_LEN(p), -1) < 0)
         if (errno != EINTR)
-            return true; /* the read will say why */
+            return true; /* the next read will report the error */
     return p[0].revents;
 }
 

@@ -14,13 +14,13 @@ const char *stream_args = "[]";
 struct stream_writer {
     struct sink out;
     char *key, *facts;
-    struct json_writer programs; /* "{..},{..}" of the inputs' history */
+    struct json_writer programs; /* entries of the inputs' HEADs, "{..},{..}" */
     uint8_t *meta;               /* FRAME_META_MAX bytes */
-    uint64_t at;                 /* offset in the stream */
+    uint64_t at;                 /* offset in the stream of the next byte */
     struct wire_end end;
     struct name_set names;
     bool begun;
-    size_t due; /* of a payload that is written in pieces */
+    size_t due; /* bytes that stream_piece() has yet to write */
 };
 
 static void writer_free(struct stream_writer *w)
@@ -67,8 +67,8 @@ int stream_facts(struct stream_writer *w, const char *facts, struct err *e)
     return w->facts ? 0 : e->code;
 }
 
-/* Is entry already among the programs?  Entries are whole JSON objects as
- * jw_value spells them, so that a match of the text is a match. */
+/* Whether `entry` is among the programs.  Both are JSON objects as jw_value()
+ * formats them, so equal text means equal entries. */
 static bool recorded(const struct stream_writer *w, const char *entry)
 {
     size_t n = strlen(entry);
@@ -117,7 +117,7 @@ static int emit(struct stream_writer *w, const void *data, size_t n,
     return sink_put(&w->out, data, n, e);
 }
 
-/* All but the payload, which is due then. */
+/* Write header, metadata and padding; the payload of len bytes is due next. */
 static int emit_header(struct stream_writer *w, unsigned kind, const void *meta,
                        size_t meta_len, uint64_t hash, size_t len,
                        struct err *e)
@@ -148,7 +148,7 @@ static int emit_header(struct stream_writer *w, unsigned kind, const void *meta,
     return 0;
 }
 
-/* A frame without a payload. */
+/* Write a frame without payload. */
 static int emit_frame(struct stream_writer *w, unsigned kind, const void *meta,
                       size_t meta_len, struct err *e)
 {
@@ -196,7 +196,8 @@ static int emit_head(struct stream_writer *w, struct err *e)
     return rc;
 }
 
-/* All but the payload of len bytes. */
+/* Write all of a TENSOR (ref NULL) or REF frame but its payload of len
+ * bytes. */
 static int begin_tensor(struct stream_writer *w, const struct frame *f,
                         const struct frame_ref *ref, uint64_t hash, size_t len,
                         struct err *e)
@@ -237,7 +238,7 @@ int stream_begin_tensor(struct stream_writer *w, const struct frame *f,
 {
     struct frame there = *f;
 
-    there.data = w->meta; /* what is there, is not looked at */
+    there.data = w->meta; /* only checked for NULL */
     if (begin_tensor(w, &there, NULL, hash, f->len, e) < 0)
         return e->code;
     w->due = f->len;
@@ -301,7 +302,7 @@ void stream_abort(struct stream_writer *w, const struct err *why)
         if (emit_head(w, &e) < 0 ||
             emit_frame(w, FRAME_ERROR, meta, n, &e) < 0 ||
             sink_flush(&w->out, &e) < 0)
-            w->out.broken = true; /* the reader will miss END and say so */
+            w->out.broken = true; /* the reader will find that END is missing */
     }
     writer_free(w);
 }

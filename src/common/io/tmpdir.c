@@ -19,7 +19,8 @@ static int open_directory(int at, const char *name)
     return openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 }
 
-/* Not removed by somebody who took it for a leftover before we had the lock. */
+/* Whether `path` is still the directory fd: another process may have removed
+ * it as a leftover before the lock was taken. */
 static bool is_there(const char *path, int fd)
 {
     struct stat a, b;
@@ -40,7 +41,8 @@ int tmpdir_make(struct tmpdir *t, const char *path, struct err *e)
         if (!mkdtemp(t->path))
             break;
         t->lock = open_directory(AT_FDCWD, t->path);
-        /* a file system without locks: leftovers stay there */
+        /* without locks (some network file systems) leftovers are not told
+         * apart */
         if (t->lock >= 0)
             (void)!flock(t->lock, LOCK_EX);
         if (t->lock >= 0 && is_there(t->path, t->lock))
@@ -54,7 +56,7 @@ int tmpdir_make(struct tmpdir *t, const char *path, struct err *e)
     return err_set(e, E_CREATE, "cannot create '%s':", path);
 }
 
-/* Its files; it has no directories. */
+/* Remove its files; it has no subdirectories. */
 static void empty_directory(int fd)
 {
     int copy = open_directory(fd, ".");
@@ -64,7 +66,7 @@ static void empty_directory(int fd)
     if (!d && copy >= 0)
         close(copy);
     while (d && (f = readdir(d)))
-        unlinkat(fd, f->d_name, 0); /* "." and "..": fails, is meant */
+        unlinkat(fd, f->d_name, 0); /* fails for "." and ".." */
     if (d)
         closedir(d);
 }
@@ -112,7 +114,8 @@ static bool is_marked(int fd, const char *const *marks)
     return false;
 }
 
-/* One that somebody is making has a lock, one of somebody else's no mark. */
+/* A directory in use is locked; one of another program has none of the
+ * marks. */
 static bool remove_one(int parent, const char *name, const char *const *marks)
 {
     int fd = open_directory(parent, name);

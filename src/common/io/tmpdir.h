@@ -1,29 +1,30 @@
-/* tmpdir.h - a directory made beside its place, as PATH.tmp.PID.XXXXXX, and
- * renamed when it is whole.
+/* tmpdir.h - a directory that is built under a temporary name beside its final
+ * one, PATH.tmp.PID.XXXXXX, and renamed when it is complete.
  *
- * Who makes it holds a lock on it, so that one whose maker was killed can be told
- * from one that is being made.  A leftover is ours, and is removed, if nobody
- * holds the lock and it is empty or has a file whose name only we give. */
+ * Its maker holds a lock (flock) on it.  A leftover of a killed maker is
+ * therefore one that nobody locks; it is removed if it is also empty or
+ * contains a file of a name that only this program gives. */
 #ifndef FORGE_TMPDIR_H
 #define FORGE_TMPDIR_H
 
 #include "common/base.h"
 
 struct tmpdir {
-    char *path; /* NULL: none is there */
-    int lock;
+    char *path; /* temporary path; NULL: none */
+    int lock;   /* descriptor of the directory, which holds the lock */
 };
 
-/* Make one for `path`, which has no slash at its end.  E_CREATE. */
+/* Make one for `path`, which must not end in '/'.  E_CREATE; E_TEMP. */
 MUST_CHECK int tmpdir_make(struct tmpdir *t, const char *path, struct err *e);
-/* Remove it with the files in it, if it has not been renamed, and free. */
+/* Remove the directory with its files, unless it was renamed; free t. */
 void tmpdir_release(struct tmpdir *t);
-/* It has another name now: free alone. */
+/* The caller has renamed the directory: free t only. */
 void tmpdir_renamed(struct tmpdir *t);
-/* Remove what killed ones left for `path`; marks: names of files, NULL ends them.
- * How many. */
+/* Remove leftovers of killed makers for `path`; returns how many.  marks: file
+ * names that show that a directory is ours; NULL ends the list. */
 int tmpdir_collect(const char *path, const char *const *marks);
-/* ".tmp.PID.XXXXXX", as temporary names of files and directories end. */
+/* Whether `rest` is ".tmp.PID.XXXXXX", the end of all temporary names of files
+ * and directories; *pid is then PID. */
 bool tmpdir_suffix(const char *rest, long *pid);
 
 #endif

@@ -1,11 +1,11 @@
-/* utf8.h - is it UTF-8 at all? */
+/* utf8.h - validation of UTF-8 (RFC 3629). */
 #ifndef FORGE_UTF8_H
 #define FORGE_UTF8_H
 
 #include "common/base.h"
 
-/* Length 1..4 of the character at p, which ends before end; 0 when it is no
- * valid UTF-8 (overlong, surrogate, beyond U+10FFFF, cut short). */
+/* Bytes (1..4) of the character at p < end; 0: not valid UTF-8 (overlong,
+ * surrogate, beyond U+10FFFF, cut short). */
 static inline size_t utf8_length(const unsigned char *p,
                                  const unsigned char *end)
 {

@@ -14,13 +14,13 @@
 
 enum {
     CHUNK = 1 << 20,
-    SLOTS = 8,       /* chunks: one being filled, the others in flight */
-    AHEAD = 32 << 20 /* room taken at a time */
+    SLOTS = 8,       /* chunks: one is being filled, the others are in flight */
+    AHEAD = 32 << 20 /* bytes by which the file is extended at a time */
 };
 
 struct slot {
     char *bytes; /* CHUNK of them */
-    uint64_t at; /* in the file */
+    uint64_t at; /* offset in the file */
     bool busy;
 };
 
@@ -28,10 +28,11 @@ struct write_behind {
     struct io_uring ring;
     struct slot slot[SLOTS];
     char *memory;
-    struct slot *now; /* being filled, up to `filled` */
+    struct slot *now; /* the chunk being filled, up to `filled` */
     size_t filled;
-    uint64_t at;   /* where `now` goes */
-    uint64_t room; /* the file is this long, or was to be */
+    uint64_t at;   /* offset of `now` in the file */
+    uint64_t room; /* the file was extended to this length (or should have
+                    * been) */
     int fd, direct;
     int flying;
     int failed; /* -errno of the first failure */
@@ -95,7 +96,7 @@ static void write_plain(struct write_behind *b, const char *p, size_t n,
     }
 }
 
-/* A chunk came back: what is missing is written again. */
+/* Completion of a chunk: missing bytes are written again. */
 static void land(struct write_behind *b, struct slot *s, int res)
 {
     size_t done = res > 0 ? (size_t)res : 0;
@@ -106,8 +107,8 @@ static void land(struct write_behind *b, struct slot *s, int res)
         write_plain(b, s->bytes + done, CHUNK - done, s->at + done);
 }
 
-/* Begin what was posted, take what came back; wait until no more than `most`
- * are on their way. */
+/* Submit posted writes and take completions until at most `most` are in
+ * flight. */
 static void wait_for(struct write_behind *b, int most)
 {
     struct io_uring_cqe *cqe;
@@ -117,7 +118,7 @@ static void wait_for(struct write_behind *b, int most)
         int got = io_uring_submit_and_wait(&b->ring, want);
 
         if (got < 0 && got != -EINTR && got != -EAGAIN && got != -EBUSY) {
-            fail(b, got); /* a ring that worked until here: never seen */
+            fail(b, got); /* not expected once the ring has worked */
             b->flying = 0;
             return;
         }
@@ -131,15 +132,15 @@ static void wait_for(struct write_behind *b, int most)
     } while (b->flying > most);
 }
 
-/* Writes that make a file longer go one after another, waiting: so make it
- * long first.  A disk too full for that is left to the writes to notice. */
+/* Extend the file in advance (fallocate): writes that extend it are serialized
+ * by the file system.  If the disk is too full, the writes will report it. */
 static void make_room(struct write_behind *b)
 {
     if (b->at + CHUNK <= b->room)
         return;
     b->room = b->at + AHEAD;
     if (fallocate(b->fd, 0, (off_t)b->at, AHEAD))
-        b->room = b->at + CHUNK; /* try again with the next chunk */
+        b->room = b->at + CHUNK; /* try again at the next chunk */
 }
 
 static void post(struct write_behind *b)
@@ -148,7 +149,8 @@ static void post(struct write_behind *b)
     struct slot *s = b->now;
 
     make_room(b);
-    sqe = io_uring_get_sqe(&b->ring); /* as many as slots: there is one */
+    /* not NULL: the ring has as many entries as there are slots */
+    sqe = io_uring_get_sqe(&b->ring);
     s->at = b->at;
     s->busy = true;
     b->flying++;
@@ -179,7 +181,7 @@ int write_behind_write(struct write_behind *b, const void *buf, size_t n)
     return b->failed;
 }
 
-/* Cut off the room that was not needed; a file that is too short stays so. */
+/* Truncate the file to `end`; a shorter one is left as it is. */
 static void cut(struct write_behind *b, uint64_t end)
 {
     struct stat st;
@@ -222,7 +224,8 @@ struct write_behind *write_behind_open(int fd, uint64_t at)
     return NULL;
 }
 
-/* There is none: not called. */
+/* Without liburing write_behind_open() returns NULL, so these are not
+ * called. */
 int write_behind_write(struct write_behind *b, const void *buf, size_t n)
 {
     (void)b;

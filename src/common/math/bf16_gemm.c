@@ -1,9 +1,9 @@
 /* bf16_gemm.c - see bf16_gemm.h.
  *
- * A kernel's depth of inputs at a time: a block of W, which stays in the
- * second-level cache, meets all rows of x, strip by strip; a strip is copied to
- * where it stays in the first.  While the first strips pass, the next block of W
- * is asked for. */
+ * Loops: blocks of inputs, then strips of rows of x, then panels of W.  A
+ * block of W (tile_cols columns) stays in the second-level cache while all
+ * strips pass; a strip is copied to a buffer that stays in the first-level
+ * cache.  The first strips prefetch the next block of W. */
 #include "common/math/bf16_gemm.h"
 
 #include <string.h>
@@ -12,8 +12,10 @@
 
 enum {
     COLS = GEMM_COLS,
-    SPARE = 32, /* elements behind a row: rows share no sets of the cache */
-    /* a panel of 2 lines a pair is asked for by strips of one for four */
+    SPARE = 32, /* padding of a strip's rows: they map to different cache
+                 * sets */
+    /* A panel has 2 cache lines per pair; a strip prefetches one line for
+     * KERNEL_AHEAD pairs, so so many strips prefetch a whole panel. */
     AHEAD_STRIPS = 2 * KERNEL_AHEAD
 };
 
@@ -39,7 +41,7 @@ size_t bf16_gemm_packed(int64_t n, int64_t k)
     return (size_t)(panels_of(n) * COLS * bf16_gemm_depth(k));
 }
 
-/* Inputs of a block, the last one's excepted: equal ones, of whole steps. */
+/* Inputs of a block: blocks are equal but for the last one. */
 static int64_t block_of(int64_t depth)
 {
     int64_t most = bf16_kernel()->depth, blocks = (depth + most - 1) / most;
@@ -50,7 +52,8 @@ static int64_t block_of(int64_t depth)
 
 /* ---- packing ---- */
 
-/* Inputs at..at+len-1 of n rows, as pairs; 32-bit words are moved. */
+/* Pack inputs at..at+len-1 of n <= COLS rows as pairs: 32-bit words are
+ * moved. */
 static void pack_piece(uint16_t *to, const uint16_t *w, int64_t n, int64_t k,
                        int64_t at, int64_t len)
 {
@@ -88,16 +91,16 @@ void bf16_gemm_pack(uint16_t *to, const uint16_t *w, int64_t n, int64_t k,
 
 /* ---- products ---- */
 
-/* Inputs at..at+n-1 of all columns. */
+/* Inputs at..at+n-1 of all columns: one step of the outermost loop. */
 struct block {
     const struct bf16_gemm *g;
     const struct bf16_kernel *kernel;
-    int64_t depth, group; /* of W */
-    int64_t at, n, next;  /* next: inputs of the block behind it */
+    int64_t depth, group; /* of the packed W */
+    int64_t at, n, next;  /* next: inputs of the following block */
 };
 
-/* Where the panel of column c of W has the block's piece, and how many panels
- * its group has. */
+/* Address of this block's part of the panel of column c, and the number of
+ * panels in its group. */
 static const uint16_t *piece_of(const struct block *b, const uint16_t *packed,
                                 int64_t c, int64_t *panels)
 {
@@ -108,7 +111,8 @@ static const uint16_t *piece_of(const struct block *b, const uint16_t *packed,
            (c - begin) * b->n;
 }
 
-/* x's rows r.., of which there are m, in the block, as the kernel wants them. */
+/* Copy rows r..r+m-1 of x, inputs of this block, into room as the kernel reads
+ * them. */
 static struct kernel_strip strip_of(const struct block *b, int64_t r, int64_t m,
                                     void *room)
 {
@@ -136,7 +140,8 @@ static struct kernel_strip strip_of(const struct block *b, int64_t r, int64_t m,
                                       2 * sizeof(*h) };
 }
 
-/* The last columns of a matrix whose n is no multiple of COLS. */
+/* The last n < COLS columns: the kernel writes full panels, so go through a
+ * buffer. */
 static void few_columns(const struct block *b, int rows, int64_t n, float *y,
                         struct kernel_strip s, const uint16_t *w,
                         enum kernel_sum how)
@@ -151,8 +156,8 @@ static void few_columns(const struct block *b, int rows, int64_t n, float *y,
         memcpy(y + r * ldy, part + r * COLS, (size_t)n * sizeof(*y));
 }
 
-/* A part of what the next block reads of a panel: it lies behind what the
- * group's panels have of this one. */
+/* The lines of the next block that this strip prefetches while it uses panel
+ * w: the next block of the group lies behind all panels of this one. */
 static const uint16_t *prefetch_of(const struct block *b, int64_t strip,
                                    int64_t c, const uint16_t *w, int64_t panels)
 {

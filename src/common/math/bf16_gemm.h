@@ -1,46 +1,57 @@
-/* bf16_gemm.h - y = x Wᵀ for bf16 x and W with sums in f32, on any CPU.
+/* bf16_gemm.h - matrix product y = x Wᵀ of bf16 x and W with sums in f32, on
+ * any CPU.
  *
- * W is packed once: groups of rows (columns of y), in each group blocks of
- * inputs, in each block panels of GEMM_COLS rows (bf16_kernel.h).  So what a
- * tile reads of W at a time lies together.  Rows and inputs that W lacks are zero.
+ * x [m, k] row-major, W [n, k] row-major, y [m, n] row-major.  W is packed
+ * once:
  *
- * x is read as it lies.  Each sum runs over the inputs from first to last, so
- * an element of y depends on its row of x and of W alone, and on the level of
- * CPU as bf16_kernel.h says.  There is nothing to set up for a shape, and few
- * rows cost little. */
+ *     groups    of bf16_gemm_group() rows of W (columns of y); in each
+ *     blocks    of inputs (a part of k); in each
+ *     panels    of GEMM_COLS rows of W in the format of bf16_kernel.h
+ *
+ * so that what one tile of y reads from W is contiguous.  The last panel and
+ * the last block are padded with zeros.  x is not packed in advance.
+ *
+ * Each sum runs over the inputs in ascending order, so an element of y depends
+ * only on its row of x, on W, and on the CPU level as bf16_kernel.h says: not
+ * on m, tiles or threads. */
 #ifndef FORGE_BF16_GEMM_H
 #define FORGE_BF16_GEMM_H
 
 #include "common/math/bf16_kernel.h"
 
+/* Rows of W in a panel. */
 enum { GEMM_COLS = KERNEL_COLS };
 
-/* Rows of a group. */
+/* Rows of W in a group: the kernel's tile_cols. */
 int64_t bf16_gemm_group(void);
-/* Inputs that are packed: k filled up. */
+/* k rounded up to the kernel's step: inputs of a packed row. */
 int64_t bf16_gemm_depth(int64_t k);
-/* Elements of W[n, k] packed; a group begins at its first row times
- * bf16_gemm_depth(k). */
+/* Elements (bf16) of W [n, k] packed.  The group that begins at row r begins
+ * at element r * bf16_gemm_depth(k). */
 size_t bf16_gemm_packed(int64_t n, int64_t k);
-/* Of a group's n rows w[n, k] panels begin..end-1; to does not overlap w. */
+/* Pack panels begin..end-1 of one group, whose rows are w [n, k].  to: start
+ * of the group in the packed W; does not overlap w. */
 void bf16_gemm_pack(uint16_t *to, const uint16_t *w, int64_t n, int64_t k,
                     int64_t begin, int64_t end);
 
+/* Arguments of one product. */
 struct bf16_gemm {
-    const uint16_t *x; /* [m, k], rows ldx apart */
+    const uint16_t *x; /* [m, k], leading dimension ldx */
     int64_t ldx, m, k;
-    const uint16_t *packed; /* all of W */
-    int64_t all;            /* its rows */
-    int64_t first, n;       /* columns first..first+n-1 are made; first is a
-                             * multiple of GEMM_COLS */
-    float *y;               /* [m, n], rows ldy apart */
+    const uint16_t *packed; /* all of W, packed */
+    int64_t all;            /* rows of W */
+    int64_t first, n;       /* columns first..first+n-1 of x Wᵀ are computed;
+                             * first is a multiple of GEMM_COLS */
+    float *y;               /* [m, n], leading dimension ldy */
     int64_t ldy;
-    const uint16_t *second; /* another W of the same shape, or NULL: the same
-                             * columns of x Wᵀ behind y's: [m, 2 n] */
-    bool go_on;             /* sums begin with y: k are further inputs */
+    const uint16_t *second; /* a second packed W of the same shape, or NULL:
+                             * the same columns of its product follow, y is
+                             * [m, 2 n] */
+    bool go_on;             /* sums start from y instead of 0, to continue
+                             * over further inputs */
 };
-/* In the calling thread; best for at most bf16_kernel()'s tile_rows, and its
- * tile_cols of both W. */
+/* Compute it in the calling thread.  Fastest for m up to bf16_kernel()'s
+ * tile_rows and n up to its tile_cols (of both W together). */
 void bf16_gemm(const struct bf16_gemm *g);
 
 #endif

@@ -1,5 +1,5 @@
-/* bf16_kernel.c - see bf16_kernel.h: which kernel this CPU uses, and those of
- * vectors of four floats. */
+/* bf16_kernel.c - see bf16_kernel.h: the choice of the kernel, and the kernels
+ * plain and neon on vectors of four floats. */
 #include "common/math/bf16_kernel.h"
 
 #include <string.h>
@@ -13,9 +13,10 @@
 #define NV             4
 #define V_FMA(a, b, c) vfmaq_f32(c, a, b)
 #else
-/* A product of two bf16 is exact: a fused addition would round alike. */
+/* The product of two bf16 is exact, so fusing the addition does not change
+ * results. */
 #define NAME(x)        plain_##x
-#define NV             2 /* 16 registers on x86-64 */
+#define NV             2 /* x86-64 has 16 vector registers */
 #define V_FMA(a, b, c) ((a) * (b) + (c))
 #endif
 #define W        4

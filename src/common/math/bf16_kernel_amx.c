@@ -1,8 +1,8 @@
-/* bf16_kernel_amx.c - see bf16_kernel.h: 32 x 32 of y in four tiles of 16 x 16.
+/* bf16_kernel_amx.c - see bf16_kernel.h: y [32, 32] in four tiles of 16 x 16.
  *
- * For 32 inputs two tiles of the strip and two of the panel are loaded for four
- * products of 16 cycles each; the panel streams from the second-level cache
- * (2 KiB in 64 cycles), the strip stays in the first. */
+ * For each 32 inputs two tiles of the strip and two of the panel are loaded
+ * for four products of 16 cycles each; the panel streams from the second-level
+ * cache (2 KiB in 64 cycles), the strip stays in the first-level cache. */
 #include "common/math/bf16_kernel.h"
 #include "common/math/bf16_kernel_list.h"
 
@@ -14,7 +14,7 @@
 
 enum { HALF = 16, PAIRS = 16 /* of a tile */ };
 
-/* LDTILECFG: palette 1, all eight tiles of 16 rows of 64 bytes. */
+/* Operand of LDTILECFG: palette 1, eight tiles of 16 rows of 64 bytes. */
 static const struct {
     uint8_t palette, start, reserved[14];
     uint16_t bytes[16];
@@ -25,7 +25,7 @@ static const struct {
             { 64, 64, 64, 64, 64, 64, 64, 64 },
             { HALF, HALF, HALF, HALF, HALF, HALF, HALF, HALF } };
 
-/* GCC's intrinsics do not say that they read and write memory. */
+/* GCC's tile intrinsics do not declare that they access memory. */
 #define MEMORY_IS_USED __asm__ volatile("" : : : "memory")
 
 AMX void kernel_amx_begin(void)
@@ -38,13 +38,13 @@ AMX void kernel_amx_end(void)
     _tile_release();
 }
 
-/* A quarter of the panel's next step, into the first cache: tiles that are loaded
- * from the second keep the products waiting (a fifth of the time). */
+/* Prefetch a quarter of the panel's next 32 inputs into the first-level cache:
+ * tile loads from the second level stall the products (20 % of the time). */
 #define ASK(next, quarter)                                                     \
     _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++)                        \
         __builtin_prefetch((next) + 64 * (8 * (quarter) + i), 0, 3)
 
-/* All 32 rows. */
+/* All 32 rows of a strip. */
 AMX static void whole(float *y, int64_t ldy, struct kernel_strip s,
                       const uint16_t *w, int64_t pairs, enum kernel_sum how,
                       const char *ahead)

@@ -1,7 +1,7 @@
-/* bf16_kernel_x86.c - see bf16_kernel.h: AVX2, AVX-512, AVX512_BF16.
+/* bf16_kernel_x86.c - see bf16_kernel.h: kernels avx2, avx512, avx512bf16.
  *
- * avx2 makes 6 x 16 of y in 12 registers, the others 12 x 32 in 24: for each
- * pair two loads and twelve broadcasts for 24 products of pairs. */
+ * avx2 computes 6 x 16 of y in 12 registers, the others 12 x 32 in 24: per
+ * pair of inputs two loads of W and twelve broadcasts of x for 24 products. */
 #include "common/math/bf16_kernel.h"
 #include "common/math/bf16_kernel_list.h"
 
@@ -46,7 +46,7 @@ enum { PAIR_ROWS = 12 };
 
 #define PAIRS __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 
-/* n rows; n is a constant. */
+/* n rows; n is a compile-time constant. */
 PAIRS static inline __attribute__((always_inline)) void
 pairs_rows(const int n, float *y, int64_t ldy, struct kernel_strip s,
            const uint16_t *w, int64_t pairs, enum kernel_sum how,

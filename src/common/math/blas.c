@@ -1,4 +1,4 @@
-/* blas.c - see blas.h.  The only file that knows OpenBLAS. */
+/* blas.c - see blas.h.  The only file that uses OpenBLAS. */
 #include "common/math/blas.h"
 
 #include <dlfcn.h>
@@ -11,7 +11,7 @@
 #include "common/math/cpu.h"
 #include "common/math/threads.h"
 
-/* The numbers of cblas.h, which is not needed at build time then. */
+/* Constants of cblas.h, so that its headers are not needed to build. */
 enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 };
 enum { LOWER = 122 };
 
@@ -26,17 +26,18 @@ static struct {
     void (*buffer_leave)(void *);
 } lib;
 
-/* A call works in a buffer that OpenBLAS maps when none is free, and where it
- * gets none it tries for ever.  So they are mapped when it is opened, after a
- * look whether they can be, and no more calls run at a time than there are. */
+/* Each running call needs a buffer of 128 MiB, which OpenBLAS maps when none
+ * is free; if mmap fails it retries for ever.  So one buffer per thread is
+ * mapped when the library is opened, after a trial that shows they fit, and a
+ * semaphore limits the calls that run at a time to that number. */
 enum { MAX_CALLS = 128, MIB = 1 << 20, BUFFER = 128 * MIB, SPARE = 16 * MIB };
 static sem_t calls;
 
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static bool opened;
 
-/* OpenBLAS's names of kernels; those of Zen and of later CPUs with AVX-512 have
- * the same products. */
+/* OpenBLAS's name of the kernels for the level; those for Zen and for later
+ * CPUs with AVX-512 have the same products. */
 static const char *core_type(void)
 {
 #ifdef __aarch64__
@@ -83,7 +84,7 @@ static int load(struct err *e)
     };
     void *so;
 
-    setenv("OPENBLAS_NUM_THREADS", "1", 1); /* read when it is opened */
+    setenv("OPENBLAS_NUM_THREADS", "1", 1); /* read by its constructor */
     setenv("OPENBLAS_CORETYPE", core_type(), 0);
     so = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
     if (!so) {
@@ -127,7 +128,7 @@ void blas_own_threads(bool on)
 
 static void begin_call(void)
 {
-    while (sem_wait(&calls)) /* a signal came */
+    while (sem_wait(&calls)) /* EINTR */
         ;
 }
 
@@ -158,7 +159,7 @@ enum { TILE_ROWS = 256, TILE_COLS = 512 };
 
 struct spread {
     struct sgemm g;
-    int64_t across; /* tiles */
+    int64_t across; /* tiles of a row of tiles */
 };
 
 static void run_tiles(void *ctx, size_t begin, size_t end)

@@ -1,43 +1,45 @@
-/* blas.h - single-precision dense linear algebra, by OpenBLAS.
+/* blas.h - single-precision matrix products by OpenBLAS.  All matrices are
+ * row-major.
  *
- * OpenBLAS is opened at the first call (blas.c alone knows it), so that tools
- * that need none start without it.  Its kernels are those of cpu_level(), so
- * that equal levels give equal numbers; OPENBLAS_CORETYPE in the environment
- * says otherwise.
- * All matrices are row-major. */
+ * OpenBLAS is opened by dlopen(3) in blas_open(), so tools that need no
+ * product start without it; only blas.c knows it.  Its kernels are those of
+ * cpu_level(), so equal levels give equal numbers; OPENBLAS_CORETYPE in the
+ * environment overrides that. */
 #ifndef FORGE_BLAS_H
 #define FORGE_BLAS_H
 
 #include "common/base.h"
 
-/* Must have succeeded before anything below.  E_CONFIG: not installed; E_TEMP:
- * no memory for it, or for what it works in, 128 MiB a thread (which counts
- * where address space is limited, and is touched only as far as needed). */
+/* Open OpenBLAS; must have succeeded before the functions below, and may be
+ * called again.  E_CONFIG: not installed; E_TEMP: not enough memory, also for
+ * its buffers of 128 MiB address space per thread. */
 MUST_CHECK int blas_open(struct err *e);
-/* Every call runs in the thread that makes it: work is spread by threads_for(),
- * so that results do not depend on the number of threads, and OpenBLAS's own
- * threads, which spin while they wait, are never started.  With true they are,
- * as many as threads_count() says (benchmarks). */
+/* Calls run in the calling thread: work is divided by threads_for(), so
+ * results do not depend on the number of threads.  true: let OpenBLAS use
+ * threads_count() threads of its own (for benchmarks). */
 void blas_own_threads(bool on);
 
-/* C[m,n] = alpha * op(A) op(B) + beta * C; ta, tb: A is [k,m], B [n,k]. */
+/* C[m,n] = alpha * op(A) op(B) + beta * C.  A is [m,k], or [k,m] if ta; B is
+ * [k,n], or [n,k] if tb. */
 struct sgemm {
     bool ta, tb;
     int64_t m, n, k;
-    float alpha; /* 0: 1 */
+    float alpha; /* 0 means 1 */
     const float *a, *b;
     float beta;
     float *c;
-    /* from row to row; 0: rows lie one behind the other */
+    /* leading dimensions; 0: rows are contiguous */
     int64_t lda, ldb, ldc;
 };
+/* In the calling thread. */
 void blas_sgemm(const struct sgemm *g);
-/* Lower triangle of C[n,n] = alpha * XᵀX + beta * C, X [k,n]. */
+/* C[n,n] = alpha * XᵀX + beta * C for X [k,n]; only the lower triangle of C is
+ * used. */
 void blas_ssyrk_lower_t(int n, int k, float alpha, const float *x, int ldx,
                         float beta, float *c, int ldc);
 
-/* C[m,n] = A[m,k] Bᵀ, B[n,k] contiguous, by all threads.  Opens OpenBLAS
- * itself. */
+/* C[m,n] = A[m,k] Bᵀ with B [n,k] contiguous, by all threads; uses m, n, k, a,
+ * lda, b, c, ldc of g.  Calls blas_open(). */
 MUST_CHECK int blas_f32_nt(const struct sgemm *g, struct err *e);
 
 #endif

@@ -25,8 +25,8 @@ static atomic_int used;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 #if defined(__x86_64__)
-/* CPUID leaf 7: what __builtin_cpu_supports() of older compilers does not name.
- * Linux gives the tiles' state to those who ask (arch_prctl(2)). */
+/* CPUID leaf 7 (older compilers lack the name for __builtin_cpu_supports()),
+ * and arch_prctl(2), by which Linux permits the tile state. */
 static bool has_amx(void)
 {
     enum { REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18 };
@@ -135,7 +135,7 @@ void cpu_set(enum cpu_level l)
         used = l;
 }
 
-/* "plain, avx2" */
+/* The levels of this machine: "plain, avx2". */
 static void known(char *to, size_t n)
 {
     size_t at = 0;

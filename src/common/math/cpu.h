@@ -1,6 +1,6 @@
-/* cpu.h - which instructions kernels use: one level for the whole program.
+/* cpu.h - which instructions kernels use: one level for the whole process.
  *
- * Each level has what those before it of the same architecture have:
+ * Each level includes those before it of the same architecture:
  *
  *     plain         what the compiler may assume
  *     avx2          x86-64: AVX2, FMA, F16C (Haswell, Zen)
@@ -10,9 +10,8 @@
  *     neon          aarch64: Advanced SIMD
  *     neonbf16      ... and BF16 (Neoverse V1, Graviton 3)
  *
- * FORGE_CPU in a tool's environment names a lower one than the machine has;
- * opt_parse() reads it.  Kernels ask at each call, so a test can go through all
- * levels. */
+ * $FORGE_CPU lowers a tool's level; opt_parse() reads it.  Kernels are chosen
+ * at each call, so that a test can run all levels. */
 #ifndef FORGE_CPU_H
 #define FORGE_CPU_H
 
@@ -29,28 +28,29 @@ enum cpu_level {
     CPU_LEVELS
 };
 
+/* "avx2" */
 const char *cpu_level_name(enum cpu_level l);
-/* Whether it is a level's name, of any machine. */
+/* Whether this is the name of a level, of any architecture. */
 bool cpu_level_known(const char *name);
-/* Whether this machine has the level; the first call asks the system for what
- * a level needs (AMX: the process's right to use tiles). */
+/* Whether this machine has the level.  The first call asks the system for what
+ * it needs (AMX: permission to use tiles). */
 bool cpu_has(enum cpu_level l);
-/* The level in use: the machine's highest, or the one that was chosen. */
+/* The level in use: the machine's highest, unless a lower one was chosen. */
 enum cpu_level cpu_level(void);
-/* Whether kernels may use the instructions of level l. */
+/* Whether kernels may use the instructions of level l now. */
 bool cpu_uses(enum cpu_level l);
-/* The same of instructions that not every CPU of a level has, and whose results
- * are those of plain code: permutations of bytes (AVX512_VBMI, from avx512 on),
- * CRC-32C (SSE 4.2, from avx2 on; ARMv8's, from neon on). */
+/* Whether kernels may use instructions that only some CPUs of a level have and
+ * that do not change results: byte permutations (AVX512_VBMI, from avx512 on)
+ * and CRC-32C (SSE 4.2 from avx2 on, ARMv8 from neon on). */
 bool cpu_uses_vbmi(void);
 bool cpu_uses_crc32c(void);
-/* Whether a product of pairs of bf16 (vdpbf16ps) takes longer than their two fused
- * multiply-adds in f32: Intel's CPUs make one where they make four of these. */
+/* Whether vdpbf16ps, a product of pairs of bf16, is slower than two f32
+ * multiply-adds: on Intel CPUs it has a quarter of their throughput. */
 bool cpu_slow_pairs(void);
-/* Use a level by name; NULL or "": the highest.  E_USAGE: no level's name;
- * E_CONFIG: this machine has it not. */
+/* Use the level of this name; NULL or "" changes nothing.  E_USAGE: not a
+ * level; E_CONFIG: this machine does not have it. */
 MUST_CHECK int cpu_choose(const char *name, struct err *e);
-/* The same by number, for tests; the machine has it. */
+/* Use level l if the machine has it; for tests. */
 void cpu_set(enum cpu_level l);
 
 #endif

@@ -1,5 +1,5 @@
-/* dtype.c - see dtype.h.  Every conversion exists once in plain C, which is
- * what it means; the vector versions give the same bits, NaNs included. */
+/* dtype.c - see dtype.h.  The plain C version of each conversion defines the
+ * result; vector versions give the same bits, NaNs included. */
 #include "common/math/dtype.h"
 
 #include <math.h>
@@ -114,12 +114,12 @@ float f32_from_f16(uint16_t x)
     uint32_t sign = (uint32_t)(x & 0x8000) << 16, mant = x & 0x3ff;
     uint32_t e = x >> 10 & 31;
 
-    if (e == 31) /* NaN becomes quiet, as the instruction does it */
+    if (e == 31) /* signalling NaN becomes quiet, as with F16C */
         return float_of(sign | 0x7f800000 | mant << 13 |
                         (mant ? 0x00400000 : 0));
     if (e)
         return float_of(sign | (e + 112) << 23 | mant << 13);
-    /* mant * 2^-24 is exact, and so is its sign */
+    /* subnormal: mant * 2^-24 is exact */
     return float_of(sign | bits_of((float)mant * 0x1p-24f));
 }
 
@@ -132,8 +132,8 @@ uint16_t bf16_from_f32(float x)
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-/* Round a float to `ebits` of exponent and `mbits` of mantissa, half to even.
- * The value above the largest finite one comes back as exponent all ones. */
+/* Round a float to ebits of exponent and mbits of mantissa, half to even.
+ * Overflow gives an exponent of all ones. */
 static uint32_t narrow(float x, int ebits, int mbits)
 {
     uint32_t u = bits_of(x) & 0x7fffffff;
@@ -142,7 +142,7 @@ static uint32_t narrow(float x, int ebits, int mbits)
     int shift = 23 - mbits;
     uint32_t mant = (u & 0x7fffff) | 0x800000, half, q;
 
-    if (u < 0x00800000 || e < -mbits) /* below half the smallest one */
+    if (u < 0x00800000 || e < -mbits) /* below half of the smallest subnormal */
         return 0;
     if (e <= 0) {
         shift += 1 - e;
@@ -154,7 +154,8 @@ static uint32_t narrow(float x, int ebits, int mbits)
     half = 1u << (shift - 1);
     mant &= (1u << shift) - 1;
     q += mant > half || (mant == half && (q & 1));
-    q += (uint32_t)e << mbits; /* a carry moves into the exponent */
+    q += (uint32_t)e << mbits; /* a carry of the mantissa moves into the
+                                * exponent */
     return q < (uint32_t)((1 << ebits) - 1) << mbits ?
                q :
                (uint32_t)((1 << ebits) - 1) << mbits;
@@ -194,14 +195,15 @@ static float f32_from_f8_e8m0(uint8_t x)
                       0x1p-127f;
 }
 
-/* No infinity: what rounds beyond 448 is NaN, as PyTorch has it. */
+/* E4M3FN has no infinity: what rounds beyond 448 becomes NaN, as in PyTorch. */
 static uint8_t f8_e4m3_from_f32(float x)
 {
     uint32_t u = bits_of(x), sign = u >> 24 & 0x80, q;
     int e;
 
     u &= 0x7fffffff;
-    if (u >= 0x43e80000) { /* 464 is half way to 480, whose code is NaN */
+    /* 464, half way from 448 to 480, whose code is NaN */
+    if (u >= 0x43e80000) {
         if (u == 0x43e80000)
             return (uint8_t)(sign | 0x7e);
         return (uint8_t)(sign | 0x7f);
@@ -222,7 +224,7 @@ static uint8_t f8_e5m2_from_f32(float x)
     return (uint8_t)(sign | narrow(x, 5, 2));
 }
 
-/* The nearest power of two, half up; what is not positive is NaN. */
+/* The nearest power of two, half up; NaN for numbers that are not positive. */
 static uint8_t f8_e8m0_from_f32(float x)
 {
     uint32_t u = bits_of(x), e = u >> 23, rest = u & 0x3fffff;
@@ -359,7 +361,7 @@ static size_t narrow_neon(uint8_t *d, const float *s, bool half, size_t n)
 }
 #endif
 
-/* As many as vectors hold; returns how many. */
+/* Convert as many elements as fill vectors; returns how many. */
 static size_t widen_most(float *d, const uint8_t *s, bool half, size_t n)
 {
 #if defined(__x86_64__)

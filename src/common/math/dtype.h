@@ -1,6 +1,6 @@
-/* dtype.h - element types of streams and checkpoints, and their conversions.
+/* dtype.h - element types of streams and checkpoints, and conversions.
  *
- * The numbers are stored in FTS1 frames: never renumber, only append. */
+ * The numbers are stored in streams: never renumber, only append. */
 #ifndef FORGE_DTYPE_H
 #define FORGE_DTYPE_H
 
@@ -21,36 +21,36 @@ enum dtype {
     DT_I64 = 11,
     DT_U64 = 12,
     DT_BOOL = 13,
-    DT_F8_E4M3 = 14, /* the fn kind: no infinity, 0x7f and 0xff are NaN */
+    DT_F8_E4M3 = 14, /* E4M3FN: no infinity; 0x7f and 0xff are NaN */
     DT_F8_E5M2 = 15,
     DT_F8_E8M0 = 16, /* 2^(e-127), 0xff is NaN */
-    DT_U4 = 17,      /* first element in the low nibble */
-    DT_QMETA4 = 18,  /* 4 bytes, common/math/quant.h */
+    DT_U4 = 17,      /* two in a byte, the first one in the low nibble */
+    DT_QMETA4 = 18,  /* grid of a group, 4 bytes: common/math/quant.h */
     DT_COUNT
 };
 
 C_BEGIN
 
-/* Bits of one element; 0 for DT_NONE and unknown numbers. */
+/* Bits of an element; 0 for DT_NONE and unknown numbers. */
 unsigned dtype_bits(enum dtype t);
-/* Upper-case names as safetensors spells them ("BF16", "F8_E4M3"); "U4" and
- * "QMETA4" for ours; "?" when unknown. */
+/* Upper-case names as in safetensors ("BF16", "F8_E4M3"), and "U4", "QMETA4";
+ * "?" if unknown. */
 const char *dtype_name(enum dtype t);
-enum dtype dtype_parse(const char *name); /* DT_NONE when unknown */
+enum dtype dtype_parse(const char *name); /* DT_NONE if unknown */
 bool dtype_is_float(enum dtype t);
-/* *bytes = the exact size of a tensor of these dims; false when the product
- * overflows or does not end on a byte.  ndim 0 is one element. */
+/* *bytes of a tensor of these dims (ndim 0: one element).  False: the product
+ * overflows or is not a whole number of bytes. */
 MUST_CHECK bool dtype_size(enum dtype t, int ndim, const uint64_t *dims,
                            uint64_t *bytes);
 
-/* Convert n elements between src (any float dtype, any alignment) and float.
- * Narrowing rounds to nearest even, overflows to infinity (f16) as IEEE 754
- * does, and keeps NaN.  AVX-512 or F16C where the machine has it, with the
- * same results.  Returns false for a dtype that is no float. */
+/* Convert n elements between a float type, at any alignment, and f32.
+ * Narrowing rounds to nearest even and keeps NaN; f16 overflows to infinity
+ * (IEEE 754), E4M3 to NaN as in PyTorch.  All CPU levels give the same bits.
+ * False: t is not a float type. */
 MUST_CHECK bool to_f32(float *dst, const void *src, enum dtype t, size_t n);
 MUST_CHECK bool from_f32(void *dst, enum dtype t, const float *src, size_t n);
 
-/* bits <-> float of single elements */
+/* Single elements, as their bits. */
 float f32_from_bf16(uint16_t x);
 float f32_from_f16(uint16_t x);
 float f32_from_f8_e4m3(uint8_t x);

@@ -19,7 +19,7 @@ void lanes_transpose_plain(float *const to[LANES],
 
 #ifdef __x86_64__
 #define EACH_FOUR(x) x(0) x(4) x(8) x(12)
-/* 4 x 4 within each quarter of four rows; then quarters are turned. */
+/* Transpose 4 x 4 blocks of four rows within their 128-bit parts. */
 #define QUARTERS(r)                                                            \
     {                                                                          \
         __m512 a = _mm512_loadu_ps(from[r]);                                   \
@@ -37,7 +37,7 @@ void lanes_transpose_plain(float *const to[LANES],
         x[(r) + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(g, h));               \
     }
 #define PICK(a, b, how) _mm512_shuffle_f32x4(a, b, how)
-/* Columns i, i + 4, i + 8, i + 12 of all rows. */
+/* Gather the 128-bit parts of columns i, i + 4, i + 8, i + 12. */
 #define COLUMNS(i)                                                             \
     {                                                                          \
         __m512 a = PICK(x[i], x[(i) + 4], 0x88);                               \
@@ -72,7 +72,7 @@ lanes_transpose_fn *lanes_transpose_best(void)
 
 typedef uint8_t vb __attribute__((vector_size(LANES)));
 
-/* Four times the perfect shuffle of all rows. */
+/* Interleaving the halves of all 256 bytes four times is a transposition. */
 void lanes_transpose_bytes(uint8_t *to, size_t ld, const uint8_t *from)
 {
     vb x[LANES], y[LANES];

@@ -1,5 +1,5 @@
-/* lanes.h - blocks of 16 x 16 numbers from rows to columns and back: between
- * how matrices are stored and how kernels want them. */
+/* lanes.h - vectors of 16 elements: transposition of 16 x 16 blocks, and small
+ * loops. */
 #ifndef FORGE_LANES_H
 #define FORGE_LANES_H
 
@@ -9,27 +9,27 @@
 
 enum { LANES = 16 };
 
-/* Elements of vectors a and b by number, those of b counted on from a's; mask
- * is a type of as many integers of the same width.  (GCC 11 has one spelling,
- * clang the other.) */
+/* SHUFFLE(a, b, mask, i...): the elements of vectors a and b with these
+ * numbers, those of b counted on from a's.  mask: integer vector type of the
+ * same shape.  (GCC 11 and clang spell it differently.) */
 #ifdef __clang__
 #define SHUFFLE(a, b, mask, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
 #define SHUFFLE(a, b, mask, ...) __builtin_shuffle(a, b, (mask){ __VA_ARGS__ })
 #endif
 
-/* to[c][r] = from[r][c], r and c below LANES; the two do not overlap. */
+/* Transpose: to[c][r] = from[r][c] for r, c < LANES.  No overlap. */
 typedef void lanes_transpose_fn(float *const to[LANES],
                                 const float *const from[LANES]);
-/* The fastest of the level in use, and the plain one. */
+/* The fastest version of the current CPU level. */
 lanes_transpose_fn *lanes_transpose_best(void);
 lanes_transpose_fn lanes_transpose_plain;
-/* Of bytes: to[c * ld + r] = from[r * LANES + c]. */
+/* Transpose a 16 x 16 block of bytes: to[c * ld + r] = from[r * LANES + c]. */
 void lanes_transpose_bytes(uint8_t *to, size_t ld, const uint8_t *from);
-/* to[n] += from[n]; next[n] is asked for meanwhile: rows of a tile are too short
- * for that to happen by itself.  No overlap. */
+/* to[i] += from[i] for i < n; prefetches next[0..n) meanwhile: rows of a tile
+ * are too short for the hardware prefetcher.  No overlap. */
 void lanes_add(float *to, const float *from, size_t n, const float *next);
-/* Whether n floats are neither infinite nor NaN; and n of bf16. */
+/* Whether all of n floats (bf16) are finite. */
 bool lanes_finite(const float *x, size_t n);
 bool lanes_finite_bf16(const uint16_t *x, size_t n);
 

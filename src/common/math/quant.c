@@ -8,7 +8,7 @@
 
 enum { ONE = 256 }; /* Q8.8 */
 
-/* log2 of the smallest and the largest normal number, in Q8.8. */
+/* log2 of the smallest and of the largest normal number, in Q8.8. */
 static void exponent_range(enum dtype t, int *lo, int *hi)
 {
     if (t == DT_F16) {
@@ -16,7 +16,7 @@ static void exponent_range(enum dtype t, int *lo, int *hi)
         *hi = 16 * ONE - 1;
     } else {
         *lo = -126 * ONE;
-        *hi = 127 * ONE + ONE - 2; /* exp2 of it rounds below infinity */
+        *hi = 127 * ONE + ONE - 2; /* larger ones round to infinity */
     }
 }
 
@@ -58,7 +58,7 @@ bool quant_is_symmetric(uint32_t meta)
     return meta >> 24 & QUANT_SYMMETRIC;
 }
 
-/* exp2(q/256) as a runtime sees it that stores it in this type. */
+/* 2^(q/256) rounded to scale_dtype. */
 static float stored_scale(int q, enum dtype scale_dtype)
 {
     float s = (float)exp2((double)q / ONE);
@@ -68,9 +68,9 @@ static float stored_scale(int q, enum dtype scale_dtype)
                                     s;
 }
 
-/* The scales of the exponents 0 to 255 in F16 and in BF16; those of others that
- * quant_meta() gives are these times a power of two: a search asks for ten
- * million of them. */
+/* Scales of the exponents 0..255 (one octave) in F16 and BF16; other scales
+ * are these times a power of two.  A grid search asks for ten million of
+ * them. */
 static float octave[2][ONE];
 static pthread_once_t octave_once = PTHREAD_ONCE_INIT;
 static atomic_bool octave_ready;
@@ -115,7 +115,7 @@ int quant_code(float w, struct qgrid g)
 {
     float c = rintf(w / g.scale) + (float)g.zero;
 
-    return c <= 0 ? 0 : c >= 15 ? 15 : (int)c; /* NaN cannot get here */
+    return c <= 0 ? 0 : c >= 15 ? 15 : (int)c; /* w is finite: c is no NaN */
 }
 
 void quant_pack_row(uint8_t *nibbles, const uint8_t *codes, size_t n)

@@ -1,6 +1,6 @@
-/* threads.c - see threads.h.  Workers sleep between loops; a loop hands out
- * parts by an atomic counter, a share of what is left each time: large ones
- * first, single steps at the end, so that all threads finish together. */
+/* threads.c - see threads.h.  Workers sleep between loops.  A loop hands out
+ * parts by an atomic counter, each a share of what is left: large parts first,
+ * small ones at the end, so that all threads finish at about the same time. */
 #include "common/math/threads.h"
 
 #include <sched.h>
@@ -12,10 +12,10 @@ enum { MAX_THREADS = 4096, SHARES_PER_THREAD = 4 };
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t work, done;
-    int wanted;  /* threads_set; 0: not said yet */
-    int started; /* workers, the caller not counted */
+    int wanted;  /* threads_set(); 0: not called yet */
+    int started; /* worker threads, without the caller */
     uint64_t round;
-    int busy; /* workers inside the loop of this round */
+    int busy; /* workers still in the loop of this round */
     /* the loop */
     void (*fn)(void *ctx, size_t begin, size_t end);
     void *ctx;
@@ -87,8 +87,8 @@ static void *worker(void *arg)
     return NULL;
 }
 
-/* Signals are the first thread's: it may wait for them (signalfd), and a read of
- * its is what they are to interrupt. */
+/* Create a thread with all signals blocked: they are for the main thread,
+ * which may wait for them (signalfd) or be interrupted by them in read(2). */
 static int create(pthread_t *t, void *(*fn)(void *), void *arg)
 {
     sigset_t all, before;
@@ -101,7 +101,7 @@ static int create(pthread_t *t, void *(*fn)(void *), void *arg)
     return rc;
 }
 
-/* Fewer workers than wanted is slower and nothing else. */
+/* Having fewer workers than wanted only costs time. */
 static void start_workers(int want)
 {
     while (pool.started < want) {
@@ -127,7 +127,7 @@ void threads_for(size_t n, size_t grain,
         return;
     }
     pthread_mutex_lock(&pool.lock);
-    if (!pool.round) /* a worker waits for a round it has not seen: 0 is none */
+    if (!pool.round) /* first loop; workers wait for a round other than 0 */
         start_workers((int)threads - 1);
     pool.fn = fn;
     pool.ctx = ctx;

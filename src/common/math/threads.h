@@ -1,4 +1,5 @@
-/* threads.h - a fixed pool and one loop over it. */
+/* threads.h - the process's thread pool, parallel loops, and background
+ * tasks. */
 #ifndef FORGE_THREADS_H
 #define FORGE_THREADS_H
 
@@ -6,21 +7,21 @@
 
 #include "common/base.h"
 
-/* Threads of all loops and of OpenBLAS from here on; 0: as many as
- * the process may run on (its affinity mask).  Call once, before the first
- * loop. */
+/* Number of threads of all loops; 0: the CPUs of the process's affinity mask.
+ * Call once, before the first loop. */
 void threads_set(int64_t n);
+/* The number in use, at least 1. */
 int threads_count(void);
 
-/* Call fn(ctx, begin, end) for parts of [0, n), each at least `grain` long
- * (but the last), on the pool and the caller; returns when all are done.
- * Which thread gets which part is not said; results must not depend on it.
- * Nested calls run in the calling thread. */
+/* Call fn(ctx, begin, end) for disjoint parts of [0, n), each at least `grain`
+ * long (but the last), in the pool's threads and the caller; returns when all
+ * are done.  Parts go to any thread in any order: results must not depend on
+ * it.  A nested call runs in the calling thread. */
 void threads_for(size_t n, size_t grain,
                  void (*fn)(void *ctx, size_t begin, size_t end), void *ctx);
 
-/* What went wrong in a loop: of all parts that fail, the one with the smallest
- * number, so that the message does not depend on the threads. */
+/* The error of a loop: of all parts that failed, the one with the smallest
+ * number, so that the message does not depend on scheduling. */
 struct threads_error {
     pthread_mutex_t lock;
     uint64_t part;
@@ -29,14 +30,15 @@ struct threads_error {
 };
 
 void threads_error_init(struct threads_error *t);
-/* From any thread: `part` failed with e. */
+/* From any thread of the loop: `part` failed with e. */
 void threads_error_add(struct threads_error *t, uint64_t part,
                        const struct err *e);
-/* After the loop: its error to *e, and the code; or 0.  Ends *t. */
+/* After the loop: copy the error to *e and return its code; 0: none.  Ends
+ * *t. */
 MUST_CHECK int threads_error_take(struct threads_error *t, struct err *e);
 
-/* A function that runs beside the caller: reading the next batch while this
- * one is computed.  threads_for() inside it runs in its own thread. */
+/* A function that runs concurrently with the caller, such as reading the next
+ * batch.  threads_for() inside it runs in its own thread. */
 struct threads_task {
     void (*fn)(void *ctx);
     void *ctx;
@@ -44,9 +46,10 @@ struct threads_task {
     bool running;
 };
 
-/* Start fn(ctx); where no thread is to be had it runs here and now. */
+/* Start fn(ctx).  With one thread, or if none can be created, fn has run when
+ * this returns. */
 void threads_start(struct threads_task *t, void (*fn)(void *ctx), void *ctx);
-/* Wait for it; nothing where nothing was started. */
+/* Wait for the task; does nothing if none was started. */
 void threads_join(struct threads_task *t);
 
 #endif
