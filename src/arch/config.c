@@ -94,7 +94,7 @@ static int read_heads(struct model_config *c, const struct json *o,
 {
     if (field_need(o, "num_attention_heads", 1 << 16, &c->n_heads, e) < 0)
         return e->code;
-    /* null means as many as heads, absent the family's default */
+    /* null means num_attention_heads, absent means the family's default */
     c->n_kv_heads = c->family->n_kv_heads;
     if (!c->n_kv_heads || json_get(o, "num_key_value_heads"))
         c->n_kv_heads = c->n_heads;
@@ -135,7 +135,7 @@ static int read_sizes(struct model_config *c, const struct json *o,
     return 0;
 }
 
-/* Biases of linears, and norms of q and k. */
+/* Which linears have biases; whether q and k are normalized. */
 static int read_biases(struct model_config *c, const struct json *o,
                        struct err *e)
 {
@@ -159,7 +159,7 @@ static int read_biases(struct model_config *c, const struct json *o,
 
 /* ---- sliding window ---- */
 
-/* layer_types into c->layer_slides. */
+/* Read layer_types into c->layer_slides. */
 static int read_layer_types(struct model_config *c, const struct json *list,
                             struct err *e)
 {
@@ -191,7 +191,8 @@ static int read_layer_types(struct model_config *c, const struct json *list,
     return 0;
 }
 
-/* layer_types must not say what this family's model does not do. */
+/* Refuse layer_types that the family's model code in transformers would not
+ * follow. */
 static int check_layer_types(const struct model_config *c, struct err *e)
 {
     enum sliding s = c->family->sliding;
@@ -214,7 +215,7 @@ static int check_layer_types(const struct model_config *c, struct err *e)
     return 0;
 }
 
-/* Where layer_types does not say: by max_window_layers. */
+/* Without layer_types: by max_window_layers. */
 static int slide_by_number(struct model_config *c, const struct json *o,
                            struct err *e)
 {
@@ -246,7 +247,7 @@ static int read_sliding(struct model_config *c, const struct json *o,
                       e) < 0)
             return e->code;
     }
-    if (c->family->indexer) /* all "indexed_attention" */
+    if (c->family->indexer) /* layer_types is all "indexed_attention" */
         return 0;
     if (field_get(o, "layer_types"))
         return read_layer_types(c, field_get(o, "layer_types"), e) < 0 ||

@@ -1,8 +1,12 @@
-/* config.h - what config.json says about a model, in one struct.
+/* config.h - a model's configuration (config.json), and the list of its
+ * linears.
  *
- * Families are rows of a table (families.c); adding one is a row plus whatever
- * is really new in layer.c, attention.c or router.c.  Sources of names and defaults: the model's own
- * configuration classes in transformers. */
+ * Families are rows of a table (families.c): a new one is a row, and code in
+ * src/model for what no row can say.  Names and defaults are those of the
+ * families' configuration classes in transformers.
+ *
+ * config.c, config_rope.c and config_moe.c read config.json; linears.c lists
+ * linears. */
 #ifndef FORGE_CONFIG_H
 #define FORGE_CONFIG_H
 
@@ -10,81 +14,95 @@
 #include "common/base.h"
 #include "common/math/dtype.h"
 
+/* HEAD_DIM_MAX: largest supported head_dim. */
 enum { MODULE_PATH_MAX = TENSOR_NAME_MAX, HEAD_DIM_MAX = 512 };
 
+/* rope_type of transformers (modeling_rope_utils). */
 enum rope_kind {
     ROPE_DEFAULT,
     ROPE_LINEAR,
     ROPE_LLAMA3,
     ROPE_YARN,
-    ROPE_DYNAMIC /* default up to max_position tokens; longer is refused */
+    ROPE_DYNAMIC /* as default up to max_position tokens; longer inputs are
+                  * refused */
 };
 
+/* Rotary position embedding. */
 struct rope {
     enum rope_kind kind;
-    double theta, factor; /* factor 1 where the kind has none */
+    double theta, factor; /* base; scaling factor, 1 where the kind has none */
     double low_freq_factor, high_freq_factor; /* llama3 */
     double original_max_position;
-    /* yarn; attention_factor is what multiplies cos and sin, 1 for others */
+    /* yarn only, but attention_factor, by which cos and sin are multiplied: 1
+     * for other kinds */
     double beta_fast, beta_slow, attention_factor;
-    double mscale_all_dim; /* 0: not given */
-    bool truncate;         /* yarn: whole-numbered correction range */
+    double mscale_all_dim; /* 0: absent */
+    bool truncate; /* yarn: the correction range is rounded to whole dims */
 };
 
+/* RMS norm of q and k before RoPE. */
 enum qk_norm {
     QK_NORM_NONE,
-    QK_NORM_HEAD, /* RMS norm of each head of q and k, before rope */
-    QK_NORM_FLAT  /* RMS norm over all heads together */
+    QK_NORM_HEAD, /* of each head */
+    QK_NORM_FLAT  /* over all heads together */
 };
 
-/* Which layers see only sliding_window keys. */
+/* Which layers attend only to the last sliding_window keys (layer_types of
+ * transformers; below: when it is absent). */
 enum sliding {
     SLIDING_NONE,
-    SLIDING_ALL,     /* all, where sliding_window is given */
-    SLIDING_IF_USED, /* all, if use_sliding_window */
-    SLIDING_FROM,    /* if use_sliding_window, from max_window_layers on, or
-                        those of layer_types */
-    SLIDING_EVEN     /* if use_sliding_window, the even ones below
-                        max_window_layers, or those of layer_types */
+    SLIDING_ALL,     /* all layers, if sliding_window is given */
+    SLIDING_IF_USED, /* all layers, if use_sliding_window */
+    SLIDING_FROM, /* if use_sliding_window: layers from max_window_layers on */
+    SLIDING_EVEN  /* if use_sliding_window: even layers below
+                      * max_window_layers */
 };
 
-/* How a token's experts are chosen. */
+/* How the router scores a token's experts; the top-k are chosen. */
 enum router_kind {
     ROUTER_NONE,
-    ROUTER_SOFTMAX, /* the largest probabilities */
-    ROUTER_SIGMOID  /* the largest sigmoid + correction bias */
+    ROUTER_SOFTMAX, /* softmax of the logits */
+    ROUTER_SIGMOID  /* sigmoid of the logits; chosen by sigmoid + correction
+                     * bias */
 };
 
-/* A row of the table (families.c): what distinguishes one family from
- * another.  A default of 0 stands for what the comment says. */
+/* What distinguishes one family from another.  Defaults, below, apply where
+ * config.json has no such member; 0 stands for the value in the comment. */
 struct family {
     const char *model_type;   /* "qwen3" */
     const char *architecture; /* "Qwen3ForCausalLM" */
-    bool mla;                 /* latent attention */
-    bool indexer;             /* that sees index_topk keys of longer texts */
-    bool qkv_bias;            /* q, k, v carry a bias (qwen2) ... */
-    bool qkv_bias_key;        /* ... unless the config's qkv_bias says no */
-    bool attention_bias;      /* honours attention_bias: q, k, v, and ... */
-    bool o_bias;              /* ... o */
-    bool mlp_bias;            /* honours mlp_bias */
+    bool mla;                 /* multi-head latent attention, struct mla */
+    bool indexer;             /* sparse attention: each token sees index_topk
+                               * keys.  Only sequences that it leaves dense
+                               * are supported */
+    bool qkv_bias;            /* q, k and v have a bias ... */
+    bool qkv_bias_key;        /* ... unless config.json's qkv_bias is false */
+    bool attention_bias;      /* config.json's attention_bias gives q, k, v a
+                               * bias, and ... */
+    bool o_bias;              /* ... o too */
+    bool mlp_bias; /* config.json's mlp_bias gives gate, up, down a bias */
     enum qk_norm qk_norm;
-    bool qk_norm_key; /* only if use_qk_norm */
+    bool qk_norm_key; /* only if config.json's use_qk_norm */
     enum sliding sliding;
-    bool rope_pairs;       /* neighbours turn together, not halves */
-    double partial_rotary; /* default part of a head that turns; 0: all, and
-                              the config cannot say otherwise */
+    bool rope_pairs;       /* RoPE rotates dims (2i, 2i+1), not (i, i + d/2) */
+    double partial_rotary; /* default part of a head that RoPE rotates; 0:
+                            * all, and config.json cannot change it */
     enum router_kind router;
-    const char *router_name; /* "mlp.gate" */
-    const char *correction;  /* of sigmoid: the bias's tensor */
-    const char *experts;     /* "mlp.experts", "block_sparse_moe.experts" */
-    const char *shared;      /* "mlp.shared_experts"; NULL: has none */
-    const char *shared_gate; /* its output is times sigmoid(x g); or NULL */
-    bool mixtral;            /* an expert's linears are w1, w3 and w2, and
-                                intermediate_size is their width */
+    const char *router_name; /* router's module, "mlp.gate" */
+    const char *correction;  /* tensor of the correction bias of
+                              * ROUTER_SIGMOID */
+    const char *experts;     /* prefix of experts: "mlp.experts",
+                              * "block_sparse_moe.experts" */
+    const char *shared;      /* shared expert's module, "mlp.shared_experts";
+                              * NULL: none */
+    const char *shared_gate; /* module g: the shared expert's output is
+                              * multiplied by sigmoid(g x); NULL: none */
+    bool mixtral;            /* an expert's gate, up, down are named w1, w3,
+                              * w2, and its width is intermediate_size */
     bool sparse_step;        /* decoder_sparse_step and mlp_only_layers say
-                                which layers have experts; else
-                                first_k_dense_replace and moe_layer_freq */
-    bool renormalize_always, renormalize_never; /* whatever norm_topk_prob */
+                              * which layers have experts, else
+                              * first_k_dense_replace and moe_layer_freq */
+    bool renormalize_always, renormalize_never; /* override norm_topk_prob */
     /* defaults */
     bool renormalize;            /* norm_topk_prob */
     double scale;                /* routed_scaling_factor; 1 */
@@ -97,137 +115,146 @@ struct family {
     double theta;   /* 1e4 */
 };
 
-/* Multi-head latent attention: q = q_b(rms(q_a(x))) or q_proj(x), keys and
- * values = kv_b(rms(first kv_lora of kv_a(x))), and one rotary key for all
- * heads = the last `rope` of kv_a(x).  A head of q and k is `nope` dims and
- * then `rope` rotary ones. */
+/* Multi-head latent attention (DeepSeek-V2): q = q_b(rms(q_a(x))), or
+ * q_proj(x); keys and values = kv_b(rms(first kv_lora outputs of kv_a(x)));
+ * one rotary key shared by all heads = the last `rope` outputs of kv_a(x).  A
+ * head of q and k has `nope` dims without RoPE, then `rope` dims with it. */
 struct mla {
-    int64_t q_lora;  /* 0: q_proj, no latent */
-    int64_t kv_lora; /* 0: not such a model */
+    int64_t q_lora;  /* rank of the query latent; 0: q_proj */
+    int64_t kv_lora; /* rank of the key-value latent; 0: not an MLA model */
     int64_t nope, rope;
 };
 
-/* A mixture of experts. */
+/* Mixture of experts. */
 struct moe {
-    int64_t n_experts;    /* 0: none in any layer */
-    int64_t n_router;     /* rows of the router; more than n_experts where some
-                         are pruned (checkpoint/expertmap.h) */
-    int64_t top_k;        /* experts of a token */
+    int64_t n_experts;    /* experts per layer; 0: the model is dense */
+    int64_t n_router;     /* rows of the router; more than n_experts if some
+                           * experts are pruned (checkpoint/expertmap.h) */
+    int64_t top_k;        /* experts per token */
     int64_t width;        /* outputs of an expert's gate and up */
-    int64_t shared_width; /* the same of the shared expert; 0: none */
-    int64_t n_group, topk_group; /* groups of experts, and those kept */
-    bool grouped;     /* experts come from topk_group groups of n_group */
-    bool renormalize; /* weights of a token are divided by their sum */
-    double scale;     /* ... and multiplied by this */
-    bool *sparse;     /* [n_layers] which layers have experts */
+    int64_t shared_width; /* the same for the shared expert; 0: none */
+    int64_t n_group, topk_group; /* groups of experts; groups kept */
+    bool grouped; /* the top-k are chosen from topk_group of n_group groups */
+    bool renormalize; /* a token's weights are divided by their sum */
+    double scale;     /* and multiplied by this (routed_scaling_factor) */
+    bool *sparse;     /* [n_layers] whether the layer has experts */
 };
 
+/* What config.json says.  Release with model_config_release(). */
 struct model_config {
     const struct family *family;
     int64_t hidden_size, intermediate_size, n_layers, vocab_size;
     int64_t n_heads, n_kv_heads, max_position;
     int64_t head_dim;       /* of q and k */
-    int64_t v_dim;          /* of v; = head_dim but for MLA */
-    double attention_scale; /* of scores; head_dim^-1/2, but for yarn MLA */
+    int64_t v_dim;          /* of v; = head_dim except for MLA */
+    double attention_scale; /* scores are multiplied by it: head_dim^-1/2,
+                             * times a square for MLA with yarn */
     enum qk_norm qk_norm;
-    int64_t rotary, rotary_at; /* dims of a head that turn, and the first */
-    bool rope_pairs;           /* neighbours turn together, not halves */
-    int64_t longest; /* tokens of a sequence that an indexer leaves alone; 0:
-                        any */
+    int64_t rotary, rotary_at; /* dims of a head that RoPE rotates; the first
+                                * of them */
+    bool rope_pairs;           /* RoPE rotates dims (2i, 2i+1) instead of (i,
+                                * i + rotary/2) */
+    int64_t longest; /* longest supported sequence in tokens, up to which an
+                      * indexer (index_topk) selects all keys; 0: no limit */
     struct mla mla;
     struct moe moe;
     double rms_eps;
     bool tied;              /* tie_word_embeddings */
-    bool qkv_bias, o_bias;  /* these linears carry a bias */
-    bool mlp_bias;          /* gate, up and down do */
+    bool qkv_bias, o_bias;  /* these linears have a bias */
+    bool mlp_bias;          /* gate, up and down have one */
     int64_t sliding_window; /* 0: none */
-    bool *layer_slides;     /* [n_layers]; NULL: all or none do */
+    bool *layer_slides; /* [n_layers], or NULL: all layers have the window */
     struct rope rope;
-    enum dtype dtype;      /* torch_dtype / dtype; DT_BF16 if absent */
-    char quant_method[32]; /* of quantization_config; "" when none */
+    enum dtype dtype;      /* dtype or torch_dtype; DT_BF16 if absent */
+    char quant_method[32]; /* of quantization_config; "" if absent */
     char architecture[64]; /* architectures[0] */
 };
 
-/* Read DIR/config.json.  Accepts both spellings of transformers 4 and 5
- * (rope_theta + rope_scaling, rope_parameters; torch_dtype, dtype; text_config
- * is refused).  E_NOINPUT: no such file; E_DATA: not strict JSON, a field
- * missing or out of range; E_CONFIG: a family, rope type, activation or
- * setting that is not supported, by name. */
+/* Read DIR/config.json, in the spellings of transformers 4 and 5 (rope_theta
+ * and rope_scaling, or rope_parameters; torch_dtype or dtype).  E_NOINPUT: no
+ * such file; E_DATA: not strict JSON, a field missing or out of range;
+ * E_CONFIG: an unsupported family, RoPE type, activation or setting, by name
+ * (text_config, of multimodal models, too). */
 MUST_CHECK int model_config_read(struct model_config *c, const char *dir,
                                  struct err *e);
-/* The same from text; what: for messages, e.g. "'config.json'". */
+/* The same from text[len].  what: prefix of messages, e.g. "'config.json'". */
 MUST_CHECK int model_config_parse(struct model_config *c, const char *text,
                                   size_t len, const char *what, struct err *e);
 void model_config_release(struct model_config *c);
+/* Whether the layer uses sliding window attention. */
 bool model_layer_slides(const struct model_config *c, int64_t layer);
 
-/* What yarn multiplies cos and sin by when the config does not say:
- * m(mscale)/m(mscale_all_dim) where both are given, else m(1),
- * m(x) = 0.1 x ln(factor) + 1. */
+/* YaRN's factor of cos and sin where config.json gives none (transformers,
+ * _compute_yarn_parameters): m(mscale) / m(all_dim) if both are not 0, else
+ * m(1), with m(x) = 0.1 x ln(factor) + 1. */
 double rope_yarn_attention(double factor, double mscale, double all_dim);
 
-/* Experts of a layer; 0: it is dense. */
+/* Number of experts of the layer; 0: it is dense. */
 int64_t model_layer_experts(const struct model_config *c, int64_t layer);
-/* Outputs of a layer's dense or shared gate and up; 0: no shared expert. */
+/* Outputs of gate and up of the layer's dense MLP or shared expert; 0: it has
+ * neither. */
 int64_t model_layer_width(const struct model_config *c, int64_t layer);
 
-/* The inputs that linears of a decoder layer share: one Hessian each. */
+/* Inputs of a decoder layer's linears.  Linears with the same input share one
+ * Hessian. */
 enum input_class {
-    IN_ATTN,
-    IN_Q_LAT, /* rms(q_a(x)) of latent attention */
-    IN_ATTN_OUT,
-    IN_MLP, /* of a dense MLP, or of the shared expert: all tokens */
-    IN_MLP_MID,
-    IN_EXPERT,     /* one expert's tokens */
-    IN_EXPERT_MID, /* what its down reads */
+    IN_ATTN,       /* of q, k, v, q_a, kv_a */
+    IN_Q_LAT,      /* of q_b: rms(q_a(x)) */
+    IN_ATTN_OUT,   /* of o */
+    IN_MLP,        /* of gate and up of the dense MLP or the shared expert: all
+             * tokens */
+    IN_MLP_MID,    /* of their down */
+    IN_EXPERT,     /* of an expert's gate and up: the tokens routed to it */
+    IN_EXPERT_MID, /* of its down */
     IN_COUNT
 };
-/* "attn_in", "q_lat", "attn_out", "mlp_in", "mlp_mid", "in", "mid" */
+/* "attn_in", "q_lat", "attn_out", "mlp_in", "mlp_mid", "in", "mid". */
 const char *input_class_name(enum input_class c);
-/* The name of an activation: "model.layers.3.attn_in", or with expert >= 0
- * "model.layers.3.mlp.experts.17.in" (as the family spells its experts). */
+/* Name of the frame of an input: "model.layers.3.attn_in", or for expert >= 0
+ * "model.layers.3.mlp.experts.17.in" (experts as the family spells them). */
 void model_activation_name(const struct model_config *c, int64_t layer,
                            enum input_class in, int64_t expert,
                            char name[MODULE_PATH_MAX]);
 
-/* Which of a layer's matrices a linear is; src/model's own. */
+/* Role of a linear in its layer. */
 enum linear_part {
-    PART_Q, /* q_proj, with or without latent attention */
+    PART_Q, /* q_proj, of GQA or of MLA without q_lora */
     PART_K,
     PART_V,
     PART_Q_A,
     PART_KV_A,
     PART_Q_B,
-    PART_KV_B, /* never quantized: no linear of model_linear() */
+    PART_KV_B, /* never quantized: model_linear() does not list it */
     PART_O,
-    PART_GATE, /* of the dense MLP, the shared expert, or one expert */
+    PART_GATE, /* of the dense MLP, the shared expert or an expert */
     PART_UP,
     PART_DOWN,
     PARTS
 };
 
+/* One linear of a decoder layer: y = W x + b, W [rows, cols]. */
 struct linear {
     char module[MODULE_PATH_MAX]; /* "model.layers.3.self_attn.q_proj" */
     int64_t layer;
-    int64_t expert; /* -1: not an expert's */
+    int64_t expert; /* -1: not of a routed expert */
     enum input_class input;
     enum linear_part part;
-    int64_t rows, cols; /* outputs O, inputs C */
-    bool bias;          /* config says that MODULE.bias exists */
+    int64_t rows, cols; /* outputs, inputs */
+    bool bias;          /* whether config.json implies a tensor MODULE.bias */
 };
 
-/* The linears of a layer that are quantized, in the order of the forward
- * pass: those of attention, of the dense MLP or the shared expert, and then
- * gate, up and down of expert 0, of expert 1, ... */
+/* Number of a layer's linears that are quantized.  In the order of the forward
+ * pass: attention; the dense MLP or the shared expert; gate, up, down of
+ * expert 0, of expert 1, ... */
 int64_t model_linear_count(const struct model_config *c, int64_t layer);
-/* How many of them come before the first expert's. */
+/* How many of them come before the experts'. */
 int64_t model_linear_common(const struct model_config *c, int64_t layer);
-/* The i-th, 0 <= i < model_linear_count(). */
+/* The i-th of them, 0 <= i < model_linear_count(). */
 void model_linear(const struct model_config *c, int64_t layer, int64_t i,
                   struct linear *l);
-/* kv_b_proj of a layer with latent attention, which is not quantized. */
+/* kv_b_proj of an MLA layer, which is not quantized. */
 void model_kv_b(const struct model_config *c, int64_t layer, struct linear *l);
-/* Find the linear whose module path this is; false: not a quantized linear. */
+/* The linear with this module path; false: not one that is quantized. */
 bool model_find_linear(const struct model_config *c, const char *module,
                        struct linear *l);
 

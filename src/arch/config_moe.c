@@ -1,4 +1,5 @@
-/* config_moe.c - latent attention and mixtures of experts in config.json. */
+/* config_moe.c - multi-head latent attention and mixtures of experts in
+ * config.json. */
 #include <math.h>
 #include <string.h>
 
@@ -68,7 +69,7 @@ static int dense_layers(struct model_config *c, const struct json *list,
     return 0;
 }
 
-/* Every step-th layer, but mlp_only_layers. */
+/* Every decoder_sparse_step-th layer has experts, except mlp_only_layers. */
 static int sparse_by_step(struct model_config *c, const struct json *o,
                           struct err *e)
 {
@@ -82,7 +83,7 @@ static int sparse_by_step(struct model_config *c, const struct json *o,
     return list ? dense_layers(c, list, e) : 0;
 }
 
-/* Every freq-th layer from the first k on. */
+/* Every moe_layer_freq-th layer from first_k_dense_replace on has experts. */
 static int sparse_by_first(struct model_config *c, const struct json *o,
                            struct err *e)
 {
@@ -96,7 +97,7 @@ static int sparse_by_first(struct model_config *c, const struct json *o,
     return 0;
 }
 
-/* "dense" or "sparse" for each layer. */
+/* mlp_layer_types: "dense" or "sparse" for each layer. */
 static int sparse_by_types(struct model_config *c, const struct json *list,
                            struct err *e)
 {
@@ -136,7 +137,8 @@ static int read_sparse(struct model_config *c, const struct json *o,
 
 /* ---- the router ---- */
 
-/* A word that must be what the family's router does. */
+/* E_CONFIG if the member is present and is not `want`, what the family's
+ * router does. */
 static int check_word(const struct json *o, const char *key, const char *want,
                       struct err *e)
 {
@@ -218,7 +220,7 @@ static int read_router(struct model_config *c, const struct json *o,
 
 /* ---- the experts ---- */
 
-/* n_routed_experts, num_experts or num_local_experts. */
+/* The number of experts, under any of its three names. */
 static int read_count(struct moe *m, const struct json *o, struct err *e)
 {
     static const char *const keys[] = { "n_routed_experts", "num_experts",

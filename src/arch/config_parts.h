@@ -1,4 +1,6 @@
-/* config_parts.h - what config.c is made of: parts of config.json, a file each. */
+/* config_parts.h - the parts of config.c that are files of their own.
+ *
+ * o: the root object of config.json.  Errors as model_config_read(). */
 #ifndef FORGE_CONFIG_PARTS_H
 #define FORGE_CONFIG_PARTS_H
 
@@ -8,18 +10,18 @@ struct family;
 struct json;
 struct model_config;
 
-/* c->rope, from rope_scaling or rope_parameters; c->rotary too. */
+/* c->rope, from rope_scaling or rope_parameters, and c->rotary. */
 MUST_CHECK int config_read_rope(struct model_config *c, const struct json *o,
                                 struct err *e);
-/* c->mla and the widths of heads that follow from it. */
+/* c->mla, and the head sizes that follow from it. */
 MUST_CHECK int config_read_mla(struct model_config *c, const struct json *o,
                                struct err *e);
-/* c->moe */
+/* c->moe; nothing for a family without experts. */
 MUST_CHECK int config_read_moe(struct model_config *c, const struct json *o,
                                struct err *e);
-/* The family with this model_type; NULL. */
+/* The row with this model_type; NULL: not supported. */
 const struct family *family_find(const char *model_type);
-/* "llama, mistral, ...", for messages. */
+/* "llama, mistral, ...", for messages, in buf[n]. */
 void family_list(char *buf, size_t n);
 
 #endif

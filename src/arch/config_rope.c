@@ -1,4 +1,4 @@
-/* config_rope.c - rope parameters of config.json, in all spellings. */
+/* config_rope.c - RoPE parameters of config.json, in all spellings. */
 #include <math.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ static int read_rope_kind(struct rope *r, const struct json *p, struct err *e)
                    name);
 }
 
-/* The part of a head that turns, from one of the places that may say it. */
+/* partial_rotary_factor of object o, config.json or its rope parameters. */
 static int read_partial(struct model_config *c, const struct json *o,
                         struct err *e)
 {
@@ -80,7 +80,7 @@ double rope_yarn_attention(double factor, double mscale, double all_dim)
                                          l + 1;
 }
 
-/* Members that a kind cannot do without. */
+/* E_DATA if a parameter is missing that the kind needs. */
 static int need_rope_fields(const struct rope *r, const struct json *p,
                             struct err *e)
 {
@@ -116,7 +116,7 @@ static int read_yarn(struct model_config *c, const struct json *p,
         field_number(p, "beta_slow", &r->beta_slow, e) < 0 ||
         field_bool(p, "truncate", &r->truncate, e) < 0)
         return e->code;
-    /* 0 counts as absent for these */
+    /* transformers treats 0 like an absent member here */
     if (field_get(p, "mscale") && !json_number(field_get(p, "mscale"), &mscale))
         return err_set(e, E_DATA, "mscale is not a number");
     if (field_get(p, "mscale_all_dim") &&
@@ -129,7 +129,7 @@ static int read_yarn(struct model_config *c, const struct json *p,
     return field_number(p, "attention_factor", &r->attention_factor, e);
 }
 
-/* p: rope_scaling or rope_parameters; NULL when neither says anything. */
+/* p: rope_scaling or rope_parameters; NULL: neither is given. */
 static int read_rope_fields(struct model_config *c, const struct json *o,
                             const struct json *p, struct err *e)
 {
@@ -168,7 +168,8 @@ static int read_rope_fields(struct model_config *c, const struct json *o,
     return r->kind == ROPE_YARN ? read_yarn(c, p, e) : 0;
 }
 
-/* Yarn's second half in latent attention: scores grow by its square. */
+/* MLA with yarn: scores are multiplied by m(mscale_all_dim)^2 (DeepSeek-V2's
+ * softmax_scale). */
 static void scale_scores(struct model_config *c)
 {
     const struct rope *r = &c->rope;

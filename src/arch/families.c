@@ -1,12 +1,12 @@
-/* families.c - the table of model families: what distinguishes one from
- * another.  Defaults are those of the families' configuration classes. */
+/* families.c - the table of model families, struct family.  Defaults are those
+ * of the families' configuration classes in transformers. */
 #include <stdio.h>
 #include <string.h>
 
 #include "arch/config.h"
 #include "arch/config_parts.h"
 
-/* DeepSeek-V3 and what is built like it. */
+/* DeepSeek-V3 and families with its architecture. */
 #define DEEPSEEK_V3                                                            \
     .mla = true, .attention_bias = true, .o_bias = true, .rope_pairs = true,   \
     .router = ROUTER_SIGMOID, .router_name = "mlp.gate",                       \

@@ -3,7 +3,6 @@
 
 #include <math.h>
 
-/* The member, or NULL when it is absent or null. */
 const struct json *field_get(const struct json *o, const char *key)
 {
     const struct json *v = json_get(o, key);
@@ -11,7 +10,6 @@ const struct json *field_get(const struct json *o, const char *key)
     return v && json_type(v) != JSON_NULL ? v : NULL;
 }
 
-/* Leaves *out alone when the field is absent. */
 int field_int(const struct json *o, const char *key, int64_t min, int64_t max,
               int64_t *out, struct err *e)
 {
@@ -35,7 +33,6 @@ int field_need(const struct json *o, const char *key, int64_t max, int64_t *out,
     return field_int(o, key, 1, max, out, e);
 }
 
-/* A positive finite number. */
 int field_number(const struct json *o, const char *key, double *out,
                  struct err *e)
 {

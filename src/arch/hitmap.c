@@ -33,7 +33,7 @@ static int check(const struct frame *f, struct err *e)
     return 0;
 }
 
-/* Where the map of the layer is, or belongs. */
+/* Index of the layer's map, or where to insert it. */
 static size_t place(const struct hitmaps *h, int64_t layer)
 {
     size_t i = h->count;
@@ -118,7 +118,7 @@ static int ascending(const void *a, const void *b)
     return (x->value > y->value) - (x->value < y->value);
 }
 
-/* rank[expert], from 0; equal values share the mean of theirs. */
+/* rank[expert], from 0, of its value; ties get the mean of their ranks. */
 static void rank(const struct hitmap *m, enum hit column, struct ranked *r,
                  double *rank)
 {

@@ -1,4 +1,5 @@
-/* linears.c - which linears a decoder layer has: names, shapes, inputs. */
+/* linears.c - the linears of a decoder layer: names, shapes, inputs.  See
+ * config.h. */
 #include <stdio.h>
 #include <string.h>
 
@@ -29,13 +30,13 @@ static const struct row mla_lora[] = {
     { "self_attn.q_b_proj", PART_Q_B, IN_Q_LAT },
     { "self_attn.o_proj", PART_O, IN_ATTN_OUT },
 };
-/* under "mlp" or the shared expert's prefix */
+/* names behind "mlp" or the shared expert's prefix */
 static const struct row mlp[] = {
     { "gate_proj", PART_GATE, IN_MLP },
     { "up_proj", PART_UP, IN_MLP },
     { "down_proj", PART_DOWN, IN_MLP_MID },
 };
-/* under the prefix of an expert, in two spellings */
+/* names behind the prefix of an expert: [family->mixtral] */
 static const struct row expert_rows[][EXPERT_PARTS] = {
     { { "gate_proj", PART_GATE, IN_EXPERT },
       { "up_proj", PART_UP, IN_EXPERT },
@@ -54,7 +55,8 @@ const char *input_class_name(enum input_class c)
     return name[c];
 }
 
-/* What a name says inside a layer, or with expert >= 0 of one of its experts. */
+/* "model.layers.LAYER.PART", or with expert >= 0
+ * "model.layers.LAYER.EXPERTS.EXPERT.PART". */
 static void put_name(const struct model_config *c, int64_t layer,
                      int64_t expert, const char *part, char to[MODULE_PATH_MAX])
 {
@@ -90,7 +92,7 @@ int64_t model_layer_width(const struct model_config *c, int64_t layer)
 
 /* ---- shapes ---- */
 
-/* width: outputs of the MLP's gate. */
+/* Set rows, cols and bias.  width: outputs of the MLP's gate. */
 static void shape(const struct model_config *c, int64_t width, struct linear *l)
 {
     int64_t h = c->hidden_size, q = c->n_heads * c->head_dim;
@@ -172,7 +174,7 @@ static void expert_linear(const struct model_config *c, int64_t layer,
     put_name(c, layer, expert, r->name, l->module);
 }
 
-/* i < model_linear_common() */
+/* Linear i < model_linear_common(). */
 static void common_linear(const struct model_config *c, int64_t layer,
                           int64_t i, struct linear *l)
 {

@@ -31,8 +31,8 @@ enum companion companion_of(const char *name, size_t *len)
     return COMPANION_NONE;
 }
 
-/* A number from p on that a dot and more, or `end`, follows; *rest: what comes
- * behind the dot.  -1: none. */
+/* The number at p, if it ends at `end` or at a dot with something behind it;
+ * *rest: what follows the dot.  -1: none. */
 static int64_t number(const char *p, const char *end, const char **rest)
 {
     const char *s = p;
@@ -47,7 +47,7 @@ static int64_t number(const char *p, const char *end, const char **rest)
     return n;
 }
 
-/* "mlp.experts.17.up_proj" */
+/* Parse what follows the layer, such as "mlp.experts.17.up_proj". */
 static void parse_inside(struct tensor_name *n, const char *p, const char *end)
 {
     const char *rest = p;

@@ -1,37 +1,40 @@
-/* device.h - where a stage computes: --device auto|cpu|cuda[:n].
+/* device.h - the process's GPU: --device auto|cpu|cuda[:N].
  *
- * A process has one device, as it has one number of threads: a tool opens it,
- * and the stages' backends ask for it.  What the GPU cannot do is done on the
- * CPU, with a note; under --device cuda it is an error instead. */
+ * A process uses at most one device.  A tool opens it with device_open(), and
+ * the backends of its stage get it by device_gpu().  Work that the GPU cannot
+ * do (shapes it does not support, no memory) is done on the CPU and reported
+ * by info(); under --device cuda it is an error. */
 #ifndef FORGE_DEVICE_H
 #define FORGE_DEVICE_H
 
 #include "common/cli/opt.h"
 #include "device/plugin.h"
 
+/* auto: the GPU if a plug-in, a driver and a device are there, else the CPU. */
 enum device { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 
-/* What the options say; NULL: not given. */
+/* Values of the options GPU_OPTIONS. */
 struct device_choice {
-    const char *name;
-    uint64_t memory; /* 0: not given */
+    const char *name; /* --device; NULL: not given, auto */
+    uint64_t memory;  /* --gpu-memory, bytes; 0: not given */
 };
 
-/* The plug-in's own table: the devices that it can open. */
+/* The plug-in's table of its own (see plugin.h): finding and opening
+ * devices. */
 #define DEVICE_TABLE "forge_device_table"
 enum { DEVICE_TABLE_VERSION = 1 };
 struct device_table {
     uint32_t version;
-    /* Number of devices that can be used; 0 when there is no driver. */
+    /* Number of usable devices; 0 without a driver. */
     int (*count)(void);
-    /* memory: bytes of buffers that may be held, 0: what there is (what the
-     * libraries take for themselves is not counted).  The context lasts as long
-     * as the process. */
+    /* memory: limit of the bytes allocated for buffers, 0: what is free; what
+     * CUDA's libraries allocate is not counted.  The context lives until the
+     * process ends. */
     int (*open)(struct cuda_context **c, int device, uint64_t memory,
                 struct err *e);
 };
 
-/* Rows for a tool's option table; dst: struct device_choice *. */
+/* Rows of a tool's option table; dst: struct device_choice *. */
 #define GPU_OPTIONS(dst)                                                       \
     { OPT_STR,                                                                 \
       0,                                                                       \
@@ -47,7 +50,7 @@ struct device_table {
             "GPU memory to hold at most, e.g. 8G [all]", &(dst)->memory, 0, 0, \
             true                                                               \
     }
-/* Of a tool that knows no GPU; dst: int *, an enum device. */
+/* The same for a tool that has no GPU code; dst: int *, an enum device. */
 #define DEVICE_OPTION(dst)                                                     \
     {                                                                          \
         OPT_CHOICE, 0, "device", "auto|cpu|cuda",                              \
@@ -55,18 +58,22 @@ struct device_table {
             true                                                               \
     }
 
-/* Whether this tool has something for the device.  E_DEVICE: it has not. */
+/* For a tool that has no GPU code: E_DEVICE if device is DEVICE_CUDA. */
 MUST_CHECK int device_check(int device, struct err *e);
 
-/* Open what was chosen, and load the stage's table.  E_USAGE: no such word;
- * E_DEVICE: it was demanded and is not there, or this one does not work. */
+/* Open the chosen device and load the stage's table from the plug-in.  0 also
+ * when auto finds no GPU or cannot open it (info() says why).  E_USAGE: not a
+ * device name; E_DEVICE, E_TEMP: --device cuda was given and it cannot be
+ * opened. */
 MUST_CHECK int device_open(const struct device_choice *c,
                            struct plugin_table *stage, struct err *e);
-/* The open GPU, or NULL: the CPU.  With it the stage's table is there. */
+/* The open GPU; NULL: compute on the CPU.  Not NULL implies that the stage's
+ * table is loaded. */
 struct cuda_context *device_gpu(void);
-/* What a backend of the GPU returned: true when the CPU is to do it instead,
- * because the GPU cannot (E_CONFIG) or has no room (E_TEMP); said once.  Under
- * --device cuda false, and then *rc is E_DEVICE when the GPU cannot. */
+/* To be called with the negative *rc of a GPU function.  True: do it on the
+ * CPU, since the GPU does not support it (E_CONFIG) or has no memory (E_TEMP);
+ * the first time, info() says so.  False: *rc is the error to return; under
+ * --device cuda E_CONFIG becomes E_DEVICE. */
 bool device_declined(int *rc, struct err *e);
 
 #endif

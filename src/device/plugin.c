@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The path of the plug-in; false: there is none. */
+/* path[room] of the plug-in; false: there is none. */
 static bool find(char *path, size_t room)
 {
     static const char *const places[] = { "forge-cuda.so",
