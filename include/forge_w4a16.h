@@ -1,18 +1,21 @@
-/* forge_w4a16.h - y = x Wᵀ with W in 4 bits, read as it lies in a checkpoint.
+/* forge_w4a16.h - y = x Wᵀ on the CPU with W in 4 bits, read as it is stored
+ * in a checkpoint.
  *
- * W has O outputs and I inputs, w[o][k] = (q[o][k] - z[o][g]) * s[o][g], where
- * g is the group of input k.  Codes q are never copied, but for an act-order
- * g_idx, whose inputs are brought together group by group; scales and zeros are
- * turned into floats, 4 bytes a group of an output, 8 where there are zeros.
+ * W has O outputs and I inputs: w[o][k] = (q[o][k] - z[o][g]) * s[o][g], where
+ * g is the group of input k.  Codes q are read in place; only with an
+ * act-order g_idx, or groups that are not a multiple of 8 (but AWQ's), a copy
+ * is made in which the inputs of a group are together and fill whole words.
+ * Scales and zeros are converted to f32: 4 bytes per group and output, 8 if
+ * there are zeros other than 8.
  *
- * Results depend on the row of x, on W, on whether a call has more than
- * FORGE_W4A16_FEW rows, and on the level of CPU; never on threads or on the
- * rows beside.  Few rows: exact weights, sums in f32.  More rows: of bf16 by
- * products of bf16, so weights are rounded to it, sums in f32; of f16 and f32
- * by products of f32, for which OpenBLAS is opened.
+ * A row of y depends on its row of x, on W, on whether the call has more than
+ * FORGE_W4A16_FEW rows, and on the CPU level; not on the number of threads or
+ * on other rows.  Up to FORGE_W4A16_FEW rows: exact weights, sums in f32.
+ * More rows: x of bf16 is multiplied with weights rounded to bf16, sums in
+ * f32; x of f16 or f32 with f32 weights by OpenBLAS, which is opened then.
  *
- * Functions return 0, or what sysexits(3) calls the failure, negative, with one
- * line in `why`, which may be NULL. */
+ * Functions return 0, or minus the sysexits(3) code of the failure and one
+ * line in why[why_size]; why may be NULL. */
 #ifndef FORGE_W4A16_H
 #define FORGE_W4A16_H
 
@@ -29,75 +32,86 @@ extern "C" {
 #define FORGE_W4A16_API
 #endif
 
+/* Rows up to which a product reads the codes directly, without dequantizing
+ * W. */
 enum { FORGE_W4A16_FEW = 4 };
 
-/* Words are little-endian; nibble j is bits 4j to 4j+3 (forge-layouts(5)). */
+/* Layouts of the tensors; G groups.  Words are little-endian u32, nibble j is
+ * bits 4j to 4j+3; details in forge-layouts(5). */
 enum forge_w4a16_layout {
-    /* codes [O][ceil(I/8)]: eight inputs of an output; zeros [ceil(O/8)][G];
-     * scales [O][G] */
+    /* codes [O, ceil(I/8)]: a word has eight inputs of an output; zeros
+     * [ceil(O/8), G]; scales [O, G] */
     FORGE_W4A16_COMPRESSED_TENSORS,
-    /* codes [I][O/8]: outputs 8c + 0 2 4 6 1 3 5 7, zeros [G][O/8] likewise;
-     * scales [G][O]; version gemm */
+    /* version gemm.  codes [I, O/8]: a word has outputs 8c + (0 2 4 6 1 3 5
+     * 7); zeros [G, O/8] likewise; scales [G, O] */
     FORGE_W4A16_AWQ,
-    /* codes [ceil(I/8)][O]: eight inputs of an output; zeros [G][ceil(O/8)],
-     * less one; scales [G][O] */
+    /* codes [ceil(I/8), O]: a word has eight inputs of an output; zeros [G,
+     * ceil(O/8)], stored minus 1; scales [G, O] */
     FORGE_W4A16_GPTQ,
-    FORGE_W4A16_GPTQ_V2 /* zeros as they are */
+    FORGE_W4A16_GPTQ_V2 /* as GPTQ, but zeros are stored as they are */
 };
 
+/* Element types of x, y and scales. */
 enum forge_w4a16_type {
     FORGE_W4A16_F32 = 1,
     FORGE_W4A16_F16 = 2,
     FORGE_W4A16_BF16 = 3
 };
 
-/* A linear's tensors, as they lie in the file.  G = ceil(I / group). */
+/* The tensors of a linear, as stored in the file.  G = ceil(I / group). */
 struct forge_w4a16_linear {
     enum forge_w4a16_layout layout;
     int64_t outputs, inputs;
-    int64_t group;         /* inputs of a scale; 0: all, one group */
-    const uint32_t *codes; /* stay the caller's, until release */
+    int64_t group;         /* inputs per scale; 0: all, one group */
+    const uint32_t *codes; /* borrowed until forge_w4a16_release(); the
+                            * others only during forge_w4a16_prepare() */
     const void *scales;
     enum forge_w4a16_type scale_type;
-    const uint32_t *zeros; /* NULL: 8 everywhere */
-    const int32_t *g_idx;  /* [I] group of each input; NULL: k / group */
+    const uint32_t *zeros; /* NULL: every zero is 8 */
+    const int32_t *g_idx;  /* [I] group of each input; NULL: k / group;
+                            * ignored for AWQ */
 };
 
-/* Rows of numbers, ld elements apart. */
+/* A row-major matrix; its rows are ld elements apart. */
 struct forge_w4a16_rows {
     enum forge_w4a16_type type;
     void *p;
     int64_t ld;
 };
 
+/* A linear prepared for products. */
 struct forge_w4a16;
 
-/* -78: a shape that the layout does not hold; -65: a g_idx out of range, or a
- * scale that is not finite; -75: no memory. */
+/* Prepare a linear; *w is released by forge_w4a16_release().  -78 (E_CONFIG):
+ * the layout cannot have this shape, or a NULL pointer; -65 (E_DATA): a g_idx
+ * out of range, or a scale that is not finite; -75 (E_TEMP): no memory. */
 FORGE_W4A16_API int forge_w4a16_prepare(struct forge_w4a16 **w,
                                         const struct forge_w4a16_linear *l,
                                         char *why, size_t why_size);
 FORGE_W4A16_API void forge_w4a16_release(struct forge_w4a16 *w); /* or NULL */
-/* Bytes that it holds beside the caller's codes. */
+/* Bytes that w holds besides the caller's codes. */
 FORGE_W4A16_API size_t forge_w4a16_memory(const struct forge_w4a16 *w);
 
-/* y[rows, O] = x[rows, I] Wᵀ.  x is read alone; -75: no memory; -78: more than
- * few rows of f16 or f32, and no OpenBLAS here. */
+/* y[rows, O] = x[rows, I] Wᵀ.  y must not overlap x.  -75: no memory; -78: an
+ * unknown type, or more than FORGE_W4A16_FEW rows of f16 or f32 without
+ * OpenBLAS. */
 FORGE_W4A16_API int forge_w4a16_multiply(const struct forge_w4a16 *w,
                                          const struct forge_w4a16_rows *x,
                                          int64_t rows,
                                          const struct forge_w4a16_rows *y,
                                          char *why, size_t why_size);
-/* The same for experts of one shape: rows first[e] .. first[e+1]-1 of x and y
- * are those of w[e], which may be NULL where there are none. */
+/* The same for experts of one shape, in one call: rows first[e]..first[e+1]-1
+ * of x and y belong to w[e], e < experts, which may be NULL if it has no rows.
+ * first [experts + 1].  -78 also: ranges out of order, shapes that differ. */
 FORGE_W4A16_API int forge_w4a16_grouped(const struct forge_w4a16 *const *w,
                                         const int64_t *first, int64_t experts,
                                         const struct forge_w4a16_rows *x,
                                         const struct forge_w4a16_rows *y,
                                         char *why, size_t why_size);
 
-/* Threads of all calls; 0: as many as the process may run on.  Once, before the
- * first product; calls are for one thread at a time. */
+/* Number of threads of all calls; 0: as many as the process may run on.  Call
+ * it once, before the first product.  Calls must come from one thread at a
+ * time. */
 FORGE_W4A16_API void forge_w4a16_threads(int n);
 
 #ifdef __cplusplus

@@ -10,7 +10,7 @@
 static const struct {
     const char *name;
     const char *part[2][LAYOUT_PARTS_MAX + 1]; /* asymmetric, symmetric */
-    bool whole_groups; /* its loaders refuse a short last group */
+    bool whole_groups; /* runtimes refuse a short last group */
     bool bf16;         /* scales may be BF16 */
 } table[LAYOUT_COUNT] = {
     [LAYOUT_CT] = { "compressed-tensors",
@@ -78,6 +78,7 @@ bool layout_is_part(const char *name, size_t *module_len)
     if (!dot || dot == name)
         return false;
     *module_len = (size_t)(dot - name);
+    /* written by llm-compressor for activation order */
     if (!strcmp(dot + 1, "weight_g_idx")) /* of others' checkpoints */
         return true;
     for (int l = 0; l < LAYOUT_COUNT; l++)
@@ -87,7 +88,7 @@ bool layout_is_part(const char *name, size_t *module_len)
     return false;
 }
 
-/* "32, 64, 128": groups that divide the inputs of all shapes. */
+/* "32, 64, 128": powers of two that divide the inputs of all shapes. */
 static const char *groups_that_work(const struct layout_shape *all, size_t n,
                                     char *text, size_t cap)
 {

@@ -1,6 +1,7 @@
-/* runfacts.h - how a checkpoint was packed: what forge-pack tells forge-shard.
+/* runfacts.h - how a checkpoint was packed; forge-pack tells it forge-shard.
  *
- * It travels as the note frame "run":
+ * It is sent as a note frame named "run":
+ *
  *     {"layout":"awq","bits":4,"group":128,"symmetric":true,
  *      "scale_dtype":"F16"}
  * and in layout int4pack "capability":"avx512" or the like. */
@@ -15,17 +16,17 @@
 
 struct run_facts {
     enum layout layout;
-    uint64_t group;
+    uint64_t group; /* inputs per scale */
     bool symmetric;
     enum dtype scale_dtype;
     enum int4pack_capability capability; /* of LAYOUT_INT4PACK alone */
 };
 
-/* *text: one line of JSON, free() it.  E_TEMP. */
+/* *text: the JSON on one line; free() it.  E_TEMP. */
 MUST_CHECK int run_facts_write(const struct run_facts *r, char **text,
                                struct err *e);
-/* E_DATA: not such a note, with `where` in front.  Unknown members are
- * allowed. */
+/* Parse text[len]; unknown members are ignored.  E_DATA: not such a note;
+ * `where` prefixes the message. */
 MUST_CHECK int run_facts_read(struct run_facts *r, const char *text, size_t len,
                               const char *where, struct err *e);
 bool run_facts_equal(const struct run_facts *a, const struct run_facts *b);

@@ -1,21 +1,21 @@
-/* unpack.c - nibbles of four layouts into one. */
+/* unpack.c - see unpack.h. */
 #include "layout/unpack.h"
 
 #include <string.h>
 
 enum { NIBBLES = 8, TILE = 64 };
 
-/* Output of nibble i of an AWQ word. */
+/* Nibble i of an AWQ word belongs to output 8c + awq_order[i]. */
 static const int awq_order[NIBBLES] = { 0, 2, 4, 6, 1, 3, 5, 7 };
 
-/* The mask that keeps the nibbles of the last word of n elements. */
+/* Mask of the nibbles in use in the last word of n elements. */
 static uint32_t tail_mask(uint64_t n)
 {
     return n % 8 ? (1u << 4 * (n % 8)) - 1 : UINT32_MAX;
 }
 
-/* Eight outputs, inputs k0..k0+n-1 (n <= 8), of word column c: an 8 x 8
- * transpose of nibbles. */
+/* Inputs k0..k0+n-1 (n <= 8) of the eight outputs of word column c: transposes
+ * 8 x 8 nibbles. */
 static void awq_block(uint32_t out[NIBBLES], const uint32_t *qweight,
                       uint64_t width, uint64_t c, uint64_t k0, uint64_t n)
 {
@@ -56,7 +56,7 @@ void unpack_awq_zeros(uint8_t *zeros, const uint32_t *qzeros, uint64_t rows,
                     qzeros[g * width + c] >> 4 * i & 15;
 }
 
-/* A transpose of words, in tiles that stay in the cache. */
+/* Transposes words, in tiles that fit the cache. */
 void unpack_gptq_codes(uint32_t *codes, const uint32_t *qweight, uint64_t rows,
                        uint64_t cols)
 {

@@ -1,16 +1,21 @@
-/* unpack.h - the packed words of 4-bit checkpoints, back to codes and zeros.
+/* unpack.h - unpacks codes and zeros of 4-bit checkpoints.
  *
- * Rows are outputs (O), cols inputs (C), groups G per row.  A word is a
- * little-endian u32; nibble j is bits 4j..4j+3.  All layouts come to one:
- * codes [O, ceil(C/8)] words, input 8w+j in nibble j (so byte k/2 of a row,
- * low nibble first), unused nibbles 0; zeros [O, G], a byte each, 0..15.
+ * O outputs (rows), C inputs (cols), G groups per row.  A word is a
+ * little-endian u32; nibble j is its bits 4j..4j+3.  Results are the same for
+ * all layouts:
+ *
+ *     codes [O, ceil(C/8)] words: input 8w+j in nibble j of word w (so input k
+ *           is in byte k/2, even k in the low nibble); unused nibbles are 0
+ *     zeros [O, G] bytes, 0..15
+ *
+ * Sources:
  *
  *     AWQ gemm     qweight [C, O/8]        nibble i of word c: output
  *                  qzeros  [G, O/8]          8c + (0,2,4,6,1,3,5,7)[i]
  *     GPTQ         qweight [ceil(C/8), O]  nibble j of word r: input 8r+j
  *                  qzeros  [G, ceil(O/8)]  nibble j of word c: output 8c+j;
- *                                          v1 stores zero-1
- *     compressed-  weight_packed [O, ceil(C/8)]      as ours
+ *                                          v1 stores zero - 1
+ *     compressed-  weight_packed [O, ceil(C/8)]      as the result
  *     tensors      weight_zero_point [ceil(O/8), G]  nibble j: output 8w+j */
 #ifndef FORGE_UNPACK_H
 #define FORGE_UNPACK_H
@@ -19,12 +24,13 @@
 
 C_BEGIN
 
+/* ceil(n / 8) */
 static inline uint64_t unpack_words(uint64_t n)
 {
     return n / 8 + (n % 8 != 0);
 }
 
-/* rows must be a multiple of 8. */
+/* rows: O, a multiple of 8; cols: C; groups: G. */
 void unpack_awq_codes(uint32_t *codes, const uint32_t *qweight, uint64_t rows,
                       uint64_t cols);
 void unpack_awq_zeros(uint8_t *zeros, const uint32_t *qzeros, uint64_t rows,
@@ -32,9 +38,8 @@ void unpack_awq_zeros(uint8_t *zeros, const uint32_t *qzeros, uint64_t rows,
 
 void unpack_gptq_codes(uint32_t *codes, const uint32_t *qweight, uint64_t rows,
                        uint64_t cols);
-/* v1: one is added to every nibble by adding 0x11111111 to the word, so that
- * a stored 15 carries into its neighbour: what GPTQModel subtracts when it
- * saves, it adds when it loads. */
+/* v1: adds 0x11111111 to each word, so that a stored nibble 15 carries into
+ * its neighbour; GPTQModel subtracts the same constant when it saves. */
 void unpack_gptq_zeros(uint8_t *zeros, const uint32_t *qzeros, uint64_t rows,
                        uint64_t groups, bool v1);
 

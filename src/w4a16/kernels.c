@@ -1,5 +1,5 @@
-/* kernels.c - see kernels.h: which ones this CPU uses, and those of vectors of
- * four floats. */
+/* kernels.c - see kernels.h: the choice of kernels; plain and neon, on vectors
+ * of four floats. */
 #include "w4a16/kernels.h"
 
 #include <string.h>

@@ -13,7 +13,7 @@
     ((avx2_vf)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
 #define S_FMA(a, b, c) __builtin_fmaf(a, b, c)
 #define V_SET(x)       ((avx2_vf)_mm256_set1_ps(x))
-/* as two's complement of four bits */
+/* flipping bit 3 makes code - 8 a 4-bit two's complement number */
 #define V_WORDS(u) ((u) ^ 0x88888888u)
 #define V_CODES(u, j)                                                          \
     __builtin_convertvector((avx2_vi)((u) << (28 - 4 * (j))) >> 28, avx2_vf)
@@ -33,7 +33,7 @@
 #undef V_FAR
 #undef V_REGISTER
 
-/* A table of 16 is looked up by the lowest four bits of each lane. */
+/* vpermps with the low four bits of each lane as index: a table of code - 8. */
 #define V_REGISTER "v"
 #define NAME(x)    avx512_##x
 #define W          16

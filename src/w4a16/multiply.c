@@ -1,4 +1,5 @@
-/* multiply.c - see forge_w4a16.h: whole products, tile by tile over threads. */
+/* multiply.c - see forge_w4a16.h: a product, divided into tiles for all
+ * threads. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -7,12 +8,13 @@
 
 static const char what[] = "4-bit product";
 
+/* One linear and its rows of x. */
 struct expert {
     struct w4_x x;
     struct w4_tiles t;
-    int64_t row;   /* of y */
-    int64_t tiles; /* before this one's */
-    int64_t down;  /* below each other */
+    int64_t row;   /* its first row in x and y */
+    int64_t tiles; /* number of tiles of the experts before it */
+    int64_t down;  /* its tiles along the rows */
 };
 
 struct job {
@@ -70,7 +72,9 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
     }
 }
 
-/* Tiles as wide as is best, and enough of them; *total is added to. */
+/* Choose the size of tiles, as wide as suits the kernels, but enough tiles for
+ * all threads; adds their number to *total.  f32 products keep their size, so
+ * that results do not depend on the number of threads. */
 static void cut(struct expert *x, int64_t cols, int64_t experts, int64_t *total)
 {
     int64_t wanted = (4 * threads_count() + experts - 1) / experts, across;

@@ -1,4 +1,5 @@
-/* prepare.c - see w4a16.h: from a checkpoint's tensors to what kernels read. */
+/* prepare.c - see w4a16.h: makes a struct forge_w4a16 from a checkpoint's
+ * tensors. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -33,14 +34,16 @@ static int check(const struct forge_w4a16_linear *l, struct err *e)
     return 0;
 }
 
-/* Whether g_idx says more than k / group; negative: an entry is no group. */
+/* 1: g_idx assigns inputs to groups in another order than k / group; 0: it
+ * does not; E_DATA: an entry is not a group. */
 static int mixes(const struct forge_w4a16 *w, const int32_t *g_idx,
                  struct err *e)
 {
     bool plain = true, unused = true;
 
     for (int64_t k = 0; g_idx && k < w->cols; k++) {
-        unused = unused && g_idx[k] == -1; /* compressed-tensors: not used */
+        /* compressed-tensors: g_idx is not in use */
+        unused = unused && g_idx[k] == -1;
         plain = plain && g_idx[k] == k / w->group;
         if (!unused && (g_idx[k] < 0 || g_idx[k] >= w->groups))
             return err_set(e, E_DATA,
@@ -59,9 +62,9 @@ static void *get(struct forge_w4a16 *w, int64_t n, size_t size, struct err *e)
     return p;
 }
 
-/* ---- groups whose inputs lie apart ---- */
+/* ---- act-order: inputs of a group are not contiguous ---- */
 
-/* Places of inputs: those of a group together, each group's filled up to whole
+/* Assign places: the inputs of a group together, each group padded to whole
  * words. */
 static int sort_inputs(struct forge_w4a16 *w, const int32_t *g_idx,
                        struct err *e)
@@ -143,8 +146,9 @@ static int reorder(struct forge_w4a16 *w, const struct forge_w4a16_linear *l,
     return 0;
 }
 
-/* ---- words as they lie ---- */
+/* ---- words used in place ---- */
 
+/* Use the caller's words as they are. */
 static void lie(struct forge_w4a16 *w, const struct forge_w4a16_linear *l)
 {
     w->depth = w->cols;
@@ -160,7 +164,7 @@ static void lie(struct forge_w4a16 *w, const struct forge_w4a16_linear *l)
                                           w->rows;
 }
 
-/* Groups of words in lanes. */
+/* Set base and far. */
 static int find_lanes(struct forge_w4a16 *w, struct err *e)
 {
     int64_t blocks = (w->stride + W4_LANES - 1) / W4_LANES;
@@ -186,7 +190,7 @@ static int find_lanes(struct forge_w4a16 *w, struct err *e)
 
 /* ---- scales and zeros ---- */
 
-/* Bytes [O][G]; NULL where all are 8, or *e. */
+/* Zeros [O, G] as bytes.  NULL: all are 8, or an error (e->code). */
 static uint8_t *read_zeros(const struct forge_w4a16 *w,
                            const struct forge_w4a16_linear *l, struct err *e)
 {
@@ -239,7 +243,7 @@ static int read_scales(struct forge_w4a16 *w,
                        const struct forge_w4a16_linear *l, struct err *e)
 {
     int64_t n = w->rows * w->groups;
-    /* a vector may be read from the last ones on */
+    /* kernels read whole vectors, also from the last scale on */
     int64_t room = n + W4_LANES;
     uint8_t *z = read_zeros(w, l, e);
     float *s = NULL;
@@ -280,7 +284,7 @@ static int fill(struct forge_w4a16 *w, const struct forge_w4a16_linear *l,
     apart = l->layout == FORGE_W4A16_AWQ ? 0 : mixes(w, l->g_idx, e);
     if (apart < 0)
         return apart;
-    /* words of eight inputs have one scale */
+    /* kernels want one scale for the eight inputs of a word */
     if (!apart &&
         (l->layout == FORGE_W4A16_AWQ || w->groups == 1 || w->group % 8 == 0))
         lie(w, l);
@@ -311,7 +315,7 @@ int w4_prepare(struct forge_w4a16 **out, const struct forge_w4a16_linear *l,
 
 void w4_give(struct forge_w4a16 *w, void *p)
 {
-    if (w->own) /* a copy is in use */
+    if (w->own) /* reordered: p is not used any more */
         free(p);
     else
         w->own = p;

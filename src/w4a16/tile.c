@@ -1,9 +1,11 @@
-/* tile.c - see w4a16.h: a tile of a product, in the calling thread.
+/* tile.c - see w4a16.h: prepares rows of x, and computes a tile in the calling
+ * thread.
  *
- * Many rows: a block of W, a kernel's depth of inputs of a tile's outputs, is
- * made anew where it stays in the second-level cache, and all rows of the tile
- * pass: bf16_gemm.h's panels for bf16, so the sums are those of a product with
- * W in bf16 to the bit; else floats for OpenBLAS. */
+ * More than W4_FEW rows: a block of W (a tile's outputs, a kernel's depth of
+ * inputs) is dequantized into memory that stays in the second-level cache, and
+ * all rows of the tile are multiplied with it.  For bf16 it has the form of
+ * bf16_gemm.h's panels, so results are equal to the bit to a product with W in
+ * bf16; otherwise it is f32 for OpenBLAS. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,9 +15,10 @@
 #include "w4a16/kernels.h"
 
 enum {
-    F32_TILE = 256,  /* rows and outputs: the same for any number of threads */
+    F32_TILE = 256,  /* rows and outputs of an f32 tile, whatever the number
+                      * of threads */
     F32_DEPTH = 256, /* inputs of a block */
-    FEW_COLS = 2048
+    FEW_COLS = 2048  /* outputs of a tile of up to W4_FEW rows */
 };
 
 static const char what[] = "activations";
@@ -27,7 +30,7 @@ struct job {
     const void *x;
     enum dtype type;
     int64_t ld;
-    bool failed; /* only ever set */
+    bool failed; /* set by any thread, never cleared */
 };
 
 static size_t size_of(enum dtype t)
@@ -40,7 +43,7 @@ static const void *row_of(const struct job *j, int64_t r)
     return (const char *)j->x + (size_t)(r * j->ld) * size_of(j->type);
 }
 
-/* n elements by place, 0 where there is none; from has cols. */
+/* to[depth]: one row of x in the order of places, 0 at padding; from [cols]. */
 static void place(const struct forge_w4a16 *w, enum dtype type, void *to,
                   const void *from)
 {
@@ -54,7 +57,7 @@ static void place(const struct forge_w4a16 *w, enum dtype type, void *to,
                 in[i] < 0 ? 0 : ((const uint16_t *)from)[in[i]];
 }
 
-/* Rows of many, whose type is that of x or f32. */
+/* Rows begin..end-1 of more than W4_FEW: reordered, and f16 widened to f32. */
 static void copy_rows(void *ctx, size_t begin, size_t end)
 {
     struct job *j = ctx;
@@ -101,7 +104,8 @@ static int many(struct job *j, struct err *e)
     return j->failed ? err_set(e, E_TEMP, "%s: no memory for a row", what) : 0;
 }
 
-/* A row of few: floats by place, and their sums by group. */
+/* Row r of up to W4_FEW: f32 in the kernel's order, and its sums over groups.
+ * row [cols], by_place [depth]: work memory. */
 static void few_row(const struct job *j, int64_t r, float *row, float *by_place)
 {
     const struct w4_x *to = j->to;
@@ -180,15 +184,17 @@ struct w4_tiles w4_tiles(const struct w4_x *x)
     if (x->rows > W4_FEW && x->type == DT_F32)
         t = (struct w4_tiles){ F32_TILE, F32_TILE,
                                sizeof(float) * F32_TILE * F32_DEPTH };
-    else if (x->rows > W4_FEW) /* W is made once for twice a tile's rows */
+    else if (x->rows >
+             W4_FEW) /* twice the rows: W is dequantized half as often */
         t = (struct w4_tiles){ 2 * k->tile_rows, k->tile_cols,
                                sizeof(uint16_t) *
                                    (size_t)(k->tile_cols * (k->depth + 8)) };
     return t;
 }
 
-/* Inputs k .. k+len-1 of outputs o .. o+rows-1 as panels.  Places come by eight:
- * those behind the last are written where the next panel goes, or behind all. */
+/* Dequantize inputs k..k+len-1 of outputs o..o+rows-1 into packed panels.
+ * Places come in eights: surplus ones land in the next panel, which is written
+ * later, or in the spare room at the end. */
 static void make_panels(const struct forge_w4a16 *w, int64_t o, int64_t rows,
                         int64_t k, int64_t len, uint16_t *to)
 {
@@ -203,7 +209,8 @@ static void make_panels(const struct forge_w4a16 *w, int64_t o, int64_t rows,
             .n = (depth + 7) / 8 * 8,
             .pairs =
                 to + i / GEMM_COLS * GEMM_COLS * depth + i % GEMM_COLS * 2 });
-    if ((rows + W4_LANES - 1) / W4_LANES % 2) { /* half a panel is left */
+    /* zero the second half of the last panel */
+    if ((rows + W4_LANES - 1) / W4_LANES % 2) {
         uint16_t *half =
             to + rows / GEMM_COLS * GEMM_COLS * depth + 2 * W4_LANES;
 

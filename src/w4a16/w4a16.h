@@ -1,5 +1,8 @@
-/* w4a16.h - the inside of forge_w4a16.h, for the forward pass: products of rows
- * with a 4-bit linear, tile by tile. */
+/* w4a16.h - products of rows with a 4-bit linear, tile by tile, in the
+ * caller's threads: what forge_w4a16.h is made of, for the forward pass.
+ *
+ *     w[o][k] = (q[o][k] - z[o][g]) * s[o][g]
+ *     y[r][o] = sum over k of x[r][k] * w[o][k] */
 #ifndef FORGE_W4A16_INTERNAL_H
 #define FORGE_W4A16_INTERNAL_H
 
@@ -8,39 +11,49 @@
 #include "forge_w4a16.h"
 
 enum {
-    W4_LANES = 16, /* of sums: the same at every level of CPU */
-    W4_RUN = 128,  /* inputs whose sum is multiplied by a scale */
+    W4_LANES = 16, /* lanes of a sum, equal at all CPU levels */
+    W4_RUN = 128,  /* most inputs that are summed before the scale is applied */
+    /* outputs of a tile are a multiple of it (16 words of AWQ) */
     W4_BLOCK =
         128, /* outputs of a tile are a multiple of it: 16 words of AWQ */
-    W4_FEW = FORGE_W4A16_FEW
+    W4_FEW = FORGE_W4A16_FEW /* rows of x up to which codes are used
+                              * directly; more: W is dequantized to bf16 or
+                              * f32 block by block */
 };
 
-/* How words lie. */
+/* Arrangement of the words. */
 enum w4_form {
-    W4_BY_OUTPUT, /* [O][depth / 8]: compressed-tensors */
-    W4_BY_INPUT,  /* [depth / 8][O]: GPTQ, and all with a g_idx */
-    W4_AWQ        /* [I][O / 8] */
+    W4_BY_OUTPUT, /* [O, depth/8]: compressed-tensors */
+    W4_BY_INPUT,  /* [depth/8, O]: GPTQ, and reordered codes */
+    W4_AWQ        /* [I, O/8] */
 };
 
+/* A prepared linear.  Inputs have places: their positions along the words.
+ * The place of an input is its index, unless codes are reordered, because of
+ * an act-order g_idx or of groups that are not a multiple of 8: then the
+ * inputs of a group are brought together and each group is padded to whole
+ * words. */
 struct forge_w4a16 {
     enum w4_form form;
-    int64_t rows, cols; /* O, I */
-    int64_t depth;      /* places of inputs; cols, but for a g_idx */
-    int64_t groups, group;
-    int64_t *first;        /* [groups + 1]: a group's first place */
-    const uint32_t *codes; /* rows of words stride apart */
+    int64_t rows, cols;    /* O, I */
+    int64_t depth;         /* number of places; = cols unless reordered */
+    int64_t groups, group; /* number of groups; inputs of a group */
+    int64_t *first;        /* [groups + 1] first place of each group */
+    const uint32_t *codes; /* rows of words, `stride` words apart; borrowed,
+                            * unless `own` */
     int64_t stride;
-    int32_t *input; /* [depth] input at a place, -1: none; NULL: the same */
-    /* By w4_at(): s, and s * (z - 8); shift is NULL where z is 8 everywhere. */
+    int32_t *input; /* [depth] input at a place, -1: padding; NULL: identity */
+    /* [groups * O], indexed by w4_at(): s, and s * (z - 8); shift is NULL if
+     * every zero is 8. */
     float *scale, *shift;
-    /* Of W4_BY_OUTPUT: the group of every 16th word, and how far the groups of
-     * the words behind it are from that; far NULL: they are the same. */
+    /* W4_BY_OUTPUT only.  base [blocks]: group of the first of 16 words; far
+     * [blocks, 16]: group of each word minus base; NULL: always 0. */
     int32_t *base, *far;
-    void *own;    /* codes that were reordered, or given away */
-    size_t bytes; /* held beside the caller's codes */
+    void *own;    /* memory to free: reordered codes, or those of w4_give() */
+    size_t bytes; /* memory held besides the caller's codes */
 };
 
-/* Where a group's scale of an output is. */
+/* Index of the scale of group g, output o. */
 static inline int64_t w4_at(const struct forge_w4a16 *w, int64_t g, int64_t o)
 {
     static const unsigned char nibble[8] = { 0, 4, 1, 5, 2, 6, 3, 7 };
@@ -54,40 +67,43 @@ static inline int64_t w4_at(const struct forge_w4a16 *w, int64_t g, int64_t o)
     return g * w->rows + block + nibble[o % 8] * words + (o - block) / 8;
 }
 
-/* As forge_w4a16_prepare(). */
+/* As forge_w4a16_prepare(); release by forge_w4a16_release(). */
 MUST_CHECK int w4_prepare(struct forge_w4a16 **w,
                           const struct forge_w4a16_linear *l, struct err *e);
-/* Free `p` with it: the codes, which are then its own. */
+/* Give the codes' memory p (malloced) to w, which frees it, at once if it
+ * holds a reordered copy. */
 void w4_give(struct forge_w4a16 *w, void *p);
 
 /* ---- a product ---- */
 
-/* Rows of x as kernels want them. */
+/* Rows of x in the form that the kernels read. */
 struct w4_x {
     const struct forge_w4a16 *w;
     int64_t rows;
-    enum dtype type; /* of many rows: DT_F32 or DT_BF16 */
-    const void *p;
+    enum dtype type; /* of p: DT_F32 or DT_BF16 */
+    const void *p;   /* [rows, ld]; the caller's x, or own */
     int64_t ld;
-    float *sums; /* of few: [rows, groups] */
-    void *own;
+    float *sums; /* up to W4_FEW rows: [rows, groups] sums of x over groups */
+    void *own;   /* memory of p or sums; NULL: none */
 };
 
-/* type: DT_F32, DT_F16 or DT_BF16.  x stays in use until w4_x_release(). */
+/* x [rows, ld] of DT_F32, DT_F16 or DT_BF16, row-major; borrowed until
+ * w4_x_release().  E_TEMP; E_CONFIG: OpenBLAS is needed and missing. */
 MUST_CHECK int w4_x_prepare(struct w4_x *to, const struct forge_w4a16 *w,
                             const void *x, enum dtype type, int64_t ld,
                             int64_t rows, struct err *e);
 void w4_x_release(struct w4_x *x);
 
-/* Sizes that are best for a tile, and the bytes that it works in. */
+/* Sizes of tiles, and the bytes of work memory for one. */
 struct w4_tiles {
     int64_t rows, cols;
-    size_t room;
+    size_t room; /* bytes */
 };
+/* The sizes that suit x and this CPU. */
 struct w4_tiles w4_tiles(const struct w4_x *x);
-/* In the calling thread: y[m, ldy] = rows r .. r+m-1 of x times outputs o ..
- * o+n-1; o is a multiple of W4_BLOCK, m and n are at most those of w4_tiles().
- * room: 64-aligned. */
+/* In the calling thread: y [m, n], leading dimension ldy, = rows r..r+m-1 of x
+ * times outputs o..o+n-1 of W.  o is a multiple of W4_BLOCK; m and n are at
+ * most those of w4_tiles(); room: its work memory, 64-aligned. */
 void w4_tile(const struct w4_x *x, int64_t r, int64_t m, int64_t o, int64_t n,
              float *y, int64_t ldy, void *room);
 
