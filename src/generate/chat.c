@@ -9,20 +9,21 @@
 
 enum { FILE_MAX = 4 << 20 };
 
-/* A form is a list of texts: %s the system's words, %u the user's, %b and %e the
- * tokens that begin a text and end it. */
+/* A family's format.  In its strings %s is the system message, %u the user
+ * message, %e the tokenizer's eos token. */
 struct family {
     const char *name;
-    const char *marks[3]; /* all are in the template */
-    const char *without;  /* this is not; NULL: any */
-    const char *system; /* put first where there is a system; NULL: not taken */
-    const char *turn;   /* of the user, up to the model's */
-    const char *end;
-    bool trims; /* blanks around what is said */
+    const char *marks[3]; /* strings that the template must all contain */
+    const char *without;  /* a string that it must not contain; NULL: none */
+    const char *system; /* format of the system message; NULL: not supported */
+    const char *turn;   /* format of the user message, up to the answer;
+                         * NULL: put_mistral() */
+    const char *end;    /* token that ends an answer; NULL: eos */
+    bool trims;         /* messages are stripped of blanks at both ends */
 };
 
-/* The first whose marks are there.  Sources: the templates that the models
- * named here are published with. */
+/* The first family that fits is used.  Sources: the templates published with
+ * the models named here. */
 static const struct family families[] = {
     /* Llama 3 */
     { "Llama 3",
@@ -33,7 +34,7 @@ static const struct family families[] = {
       "<|start_header_id|>assistant<|end_header_id|>\n\n",
       "<|eot_id|>",
       true },
-    /* Qwen 2 to 3, Yi, SmolLM, many that others have tuned */
+    /* Qwen 2 to 3, Yi, SmolLM, and many fine-tuned models */
     { "ChatML",
       { "<|im_start|>", "<|im_end|>" },
       NULL,
@@ -73,7 +74,7 @@ static const struct family families[] = {
       "[INST] %u [/INST]",
       NULL,
       true },
-    /* Mistral, Mixtral: with or without blanks, as the template says */
+    /* Mistral, Mixtral: blanks as in the template, see put_mistral() */
     { "Mistral", { "[INST]", "[/INST]" }, NULL, NULL, NULL, NULL, false },
     /* Zephyr, TinyLlama */
     { "Zephyr",
@@ -86,11 +87,12 @@ static const struct family families[] = {
 };
 
 struct chat {
-    const struct family *of;
-    char *text; /* the template, newlines as such */
+    const struct family *of; /* the template's family */
+    char *text;              /* the template, with "\n" in its strings
+                              * replaced by newlines */
     char *bos, *eos;
-    bool begins;  /* with bos */
-    char *system; /* the template's own; NULL: none */
+    bool begins;  /* a prompt begins with bos */
+    char *system; /* the template's default system message; NULL: none */
 };
 
 static bool has(const struct chat *c, const char *mark)
@@ -100,7 +102,7 @@ static bool has(const struct chat *c, const char *mark)
 
 /* ---- reading ---- */
 
-/* Escaped newlines of Jinja's strings become newlines. */
+/* Replace "\n" in Jinja's strings by newlines. */
 static void unescape(char *s)
 {
     char *to = s;
@@ -133,7 +135,7 @@ static int read_token(char **to, const struct json *root, const char *key,
     return copy(to, s, e);
 }
 
-/* The template, or the one called default of several. */
+/* The template: a string, or of a list the one named "default". */
 static int read_template(struct chat *c, const struct json *v, struct err *e)
 {
     const char *s, *name;
@@ -200,8 +202,8 @@ static bool is_of(const struct chat *c, const struct family *f)
     return !f->without || !has(c, f->without);
 }
 
-/* What a template of ChatML says where there is no system: the words between the
- * marks, if they are a text and no program. */
+/* Default system message of a ChatML template: the text between the marks, if
+ * it is literal text without expressions. */
 static int own_system(struct chat *c, struct err *e)
 {
     static const char begin[] = "<|im_start|>system\n";
@@ -306,8 +308,9 @@ static int put(const struct chat *c, const char *form, struct words w,
     return rc;
 }
 
-/* Llama 3.1 and later begin with dates; that of a template that asks for today's
- * is the one it falls back to, so that equal prompts are equal every day. */
+/* Llama 3.1 and later put dates before the system message.  For "today" the
+ * template's fallback date is used, so that equal prompts give equal text on
+ * every day. */
 static int put_dates(const struct chat *c, struct words s, struct text *out,
                      struct err *e)
 {
@@ -342,7 +345,7 @@ static int put_system(const struct chat *c, const char *system,
     return put(c, c->of->system, w, out, e);
 }
 
-/* Blanks around [INST] and [/INST] are those of the template's texts. */
+/* [INST] and [/INST], with blanks where the template's strings have them. */
 static int put_mistral(const struct chat *c, struct words u, struct text *out,
                        struct err *e)
 {
@@ -354,7 +357,7 @@ static int put_mistral(const struct chat *c, struct words u, struct text *out,
     return add(out, after ? " [/INST]" : "[/INST]", e);
 }
 
-/* Templates of models that think let them begin with it. */
+/* Templates of reasoning models begin the answer with <think>. */
 static int put_thinking(const struct chat *c, struct text *out, struct err *e)
 {
     static const char *const begins[][2] = {
@@ -366,7 +369,7 @@ static int put_thinking(const struct chat *c, struct text *out, struct err *e)
     for (size_t i = 0; i < ARRAY_LEN(begins); i++)
         if (has(c, begins[i][0]))
             return add(out, begins[i][1], e);
-    /* DeepSeek V3.1 thinks where it is asked to */
+    /* DeepSeek V3.1 reasons only if the template's caller asks for it */
     if (!strcmp(c->of->name, "DeepSeek") && has(c, "not thinking") &&
         has(c, "</think>"))
         return add(out, "</think>", e);

@@ -70,7 +70,7 @@ static void parse(struct settings *s, int argc, char **argv)
         die(E_USAGE, "--lines is for prompts from the input");
 }
 
-/* As the model's files say, but for what was given. */
+/* The model's own settings, unless options override them. */
 static void set_sampler(const struct settings *s, struct speaker *p)
 {
     bool given =
@@ -86,7 +86,7 @@ static void set_sampler(const struct settings *s, struct speaker *p)
     };
 }
 
-/* All that may be refused comes before the weights are read. */
+/* Everything that can be refused is checked before the weights are read. */
 static int open_speaker(struct speaker *p, const struct settings *s,
                         struct err *e)
 {
@@ -157,7 +157,7 @@ static int print_json(struct speech *t, struct err *e)
     return rc;
 }
 
-/* 9 prompt tokens, 110 a second; 64 tokens, 51.3 a second */
+/* "9 prompt tokens, 110 a second; 64 tokens, 51.3 a second" */
 static void say_rates(const struct speech *t)
 {
     double made = t->seconds > 0 ? (double)t->made.count / t->seconds : 0;
@@ -186,7 +186,7 @@ static int answer(struct speaker *p, const struct settings *s,
 
 /* ---- input ---- */
 
-/* A line of the input, or all of it, and none where there is none. */
+/* Prompts from the input: one per line, or all of it as one. */
 static int answer_input(struct speaker *p, const struct settings *s,
                         struct err *e)
 {

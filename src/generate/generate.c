@@ -6,19 +6,20 @@
 
 #include "model/moe.h"
 
-enum { CHUNK = 512 /* tokens of a prompt that run together */ };
+enum { CHUNK = 512 }; /* tokens of a prompt that run together */
 
 struct generator {
     struct model *m;
     struct layer **layer;       /* [layers] */
-    struct mixture *mixture;    /* [layers], of those that have experts */
-    struct experts_kept **kept; /* [layers] */
+    struct mixture *mixture;    /* [layers], zero for dense layers */
+    struct experts_kept **kept; /* [layers] experts in memory; NULL for dense
+                                 * layers */
     struct head *head;
     struct state state;
     struct past *past;
-    int64_t room; /* tokens that past holds */
-    void *normed; /* [H] elements */
-    float *logits;
+    int64_t room;  /* tokens that `past` can hold */
+    void *normed;  /* [H] final norm's output */
+    float *logits; /* [vocab_size] */
 };
 
 static int load_layer(struct generator *g, int64_t i, struct err *e)

@@ -1,4 +1,4 @@
-/* generate.h - a model that goes on with a sequence, token by token. */
+/* generate.h - next-token logits of a sequence that grows, with a KV cache. */
 #ifndef FORGE_GENERATE_H
 #define FORGE_GENERATE_H
 
@@ -7,20 +7,23 @@
 
 struct generator;
 
-/* Loads all layers: they stay in memory, those of a 4-bit checkpoint in 4 bits.
- * dtype, errors: as model_open() and model_load_layer().  A step of progress is
- * a layer. */
+/* Load the model in DIR with all its layers, which stay in memory, those of a
+ * 4-bit checkpoint in 4 bits.  dtype: of the computation, as model_open().
+ * progress: an enum progress_mode; a unit is a layer.  Errors as model_open()
+ * and model_load_layer(). */
 MUST_CHECK int generator_open(struct generator **g, const char *dir,
                               enum dtype dtype, int progress, struct err *e);
 void generator_close(struct generator *g); /* NULL is allowed */
+/* The model's configuration, valid until generator_close(). */
 const struct model_config *generator_config(const struct generator *g);
 
-/* A new sequence, of so many tokens at most. */
+/* Start a new sequence of at most `tokens` tokens, prompt included.  E_TEMP. */
 MUST_CHECK int generator_begin(struct generator *g, int64_t tokens,
                                struct err *e);
-/* n more tokens, n > 0; *logits [vocab_size] of what comes behind the last of
- * them, valid until the next call.  E_DATA: a token is not in the vocabulary, or
- * a logit is not finite. */
+/* Append n > 0 tokens to the sequence; *logits [vocab_size] f32: of the token
+ * behind the last one, valid until the next call.  E_DATA: an id outside the
+ * vocabulary, or a logit that is not finite; E_BUG: more tokens than
+ * generator_begin() was told. */
 MUST_CHECK int generator_feed(struct generator *g, const int32_t *ids,
                               int64_t n, const float **logits, struct err *e);
 

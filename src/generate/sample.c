@@ -19,7 +19,7 @@ static int32_t largest(const float *logits, int64_t n)
     return (int32_t)best;
 }
 
-/* Falling probability, rising id. */
+/* Descending probability, ascending id. */
 static int order(const void *a, const void *b)
 {
     const struct choice *x = a, *y = b;
@@ -29,7 +29,7 @@ static int order(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* SplitMix64 (Steele, Lea, Flood 2014): 53 bits below 1. */
+/* SplitMix64 (Steele, Lea, Flood 2014): uniform in [0, 1), 53 bits. */
 static double draw(uint64_t *seed)
 {
     uint64_t z = (*seed += 0x9e3779b97f4a7c15u);
@@ -39,7 +39,8 @@ static double draw(uint64_t *seed)
     return (double)((z ^ z >> 31) >> 11) / 9007199254740992.0;
 }
 
-/* How many of c[n], sorted, may be drawn, and what their p come to. */
+/* Number of the sorted candidates c[n] that top-k and top-p keep; *sum of
+ * their p. */
 static int64_t kept(const struct sampler *s, const struct choice *c, int64_t n,
                     double *sum)
 {

@@ -33,7 +33,7 @@ static int add_stop(struct generate_settings *s, const struct json *v,
     return 0;
 }
 
-/* A number or a list of them; null: none. */
+/* eos_token_id: a number, a list of numbers, or null. */
 static int read_stops(struct generate_settings *s, const struct json *v,
                       struct err *e)
 {
@@ -55,7 +55,7 @@ static int read_sampling(struct generate_settings *s, const struct json *root,
     (void)!json_number(json_get(root, "temperature"), &s->temperature);
     (void)!json_number(json_get(root, "top_p"), &s->top_p);
     (void)!json_int(json_get(root, "top_k"), &s->top_k);
-    if (s->temperature == 0) { /* some say so, and mean greedy */
+    if (s->temperature == 0) { /* in some files 0 means greedy */
         s->sample = false;
         s->temperature = 1;
     }

@@ -1,5 +1,5 @@
-/* settings.h - what a model's files say of generating: where it stops, and how
- * it is sampled. */
+/* settings.h - a model's own settings for generation: end tokens and
+ * sampling. */
 #ifndef FORGE_GENERATE_SETTINGS_H
 #define FORGE_GENERATE_SETTINGS_H
 
@@ -7,6 +7,7 @@
 
 enum { STOPS_MAX = 64 };
 
+/* Values of generation_config.json, or defaults. */
 struct generate_settings {
     int32_t stop[STOPS_MAX]; /* tokens that end a text */
     int stops;
@@ -15,13 +16,14 @@ struct generate_settings {
     int64_t top_k; /* 0: all */
 };
 
-/* generation_config.json, and where that is missing or does not say, the
- * eos_token_id of config.json and the defaults of transformers: greedy; sampled,
- * temperature 1, top-p 1, the 50 likeliest.  E_DATA: a value of no use. */
+/* Read generation_config.json; eos_token_id from config.json if it has none;
+ * otherwise the defaults of transformers: greedy, and for sampling temperature
+ * 1, top-p 1, top-k 50.  E_DATA: malformed, or a value out of range. */
 MUST_CHECK int generate_settings_read(struct generate_settings *s,
                                       const char *model, struct err *e);
-/* One more token that ends a text. */
+/* Add a token that ends a text (at most STOPS_MAX). */
 void generate_settings_stop(struct generate_settings *s, int32_t id);
+/* Whether the token ends a text. */
 bool generate_settings_stops(const struct generate_settings *s, int32_t id);
 
 #endif

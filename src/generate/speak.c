@@ -11,8 +11,8 @@ static int add_ids(struct token_ids *to, const struct token_ids *from,
     return token_ids_add(to, from->id, from->count, e);
 }
 
-/* A template spells its special tokens out; a text gets those that the tokenizer
- * puts in front. */
+/* Ids of the prompt.  A chat template writes its special tokens as text;
+ * without one, those that the tokenizer puts before a text are added. */
 static int encode(struct speaker *s, const char *prompt, size_t len,
                   struct token_ids *ids, struct err *e)
 {
@@ -35,7 +35,7 @@ struct voice {
     void *arg;
 };
 
-/* What text has from `at` on. */
+/* Pass on the text from offset `at` on. */
 static int say(const struct voice *v, const struct text *t, size_t at,
                struct err *e)
 {

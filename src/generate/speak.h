@@ -1,4 +1,5 @@
-/* speak.h - from prompts to texts: tokenizer, template, model, sampler. */
+/* speak.h - from a prompt to the generated text: template, tokenizer, model,
+ * sampler. */
 #ifndef FORGE_SPEAK_H
 #define FORGE_SPEAK_H
 
@@ -10,27 +11,30 @@
 
 struct tokenizer;
 
+/* What generation needs; the caller opens and closes the parts. */
 struct speaker {
     struct tokenizer *tokenizer;
     struct decoder *decoder;
-    struct chat *chat; /* NULL: the text goes on as it is */
-    const char *system;
+    struct chat *chat; /* formats prompts; NULL: prompts are used as they are */
+    const char *system; /* system message; NULL: the template's default */
     struct generator *generator;
     struct generate_settings settings;
     struct sampler sampler;
-    int64_t tokens; /* at most, of each text */
+    int64_t tokens; /* most tokens to generate for a prompt */
 };
 
-/* What was made of a prompt. */
+/* The result for a prompt; speech_release() it, also after an error. */
 struct speech {
-    struct token_ids prompt, made;
-    struct text text;
-    bool stopped; /* by a token that ends a text, not by the number */
-    double prompt_seconds, seconds;
+    struct token_ids prompt, made; /* ids of the prompt; generated ids */
+    struct text text;              /* the generated text */
+    bool stopped; /* an end token was generated; false: the limit was reached */
+    double prompt_seconds, seconds; /* time of the prompt; of the generated
+                                     * tokens */
 };
 
-/* out(arg, text, n): each piece of text as it comes; NULL: none.  Errors as
- * tokenizer_encode(), chat_prompt(), generator_feed(), or what out returns. */
+/* Generate text for prompt[len].  out (or NULL) is called with each piece of
+ * text as it is determined.  Errors as tokenizer_encode(), chat_prompt(),
+ * generator_feed(), or those of out; E_DATA: a prompt without tokens. */
 MUST_CHECK int speak(struct speaker *s, const char *prompt, size_t len,
                      int (*out)(void *arg, const char *text, size_t n,
                                 struct err *e),

@@ -1,8 +1,6 @@
-/* added.c - tokens that are found in the text before anything else.
- *
- * Leftmost-longest, by a trie; two of them, as in the package: tokens that
- * are matched in the raw text, and tokens that are matched, themselves
- * normalized, in the normalized text. */
+/* added.c - see added.h.  Leftmost-longest search by two tries, as in the
+ * tokenizers package: one of tokens matched in the raw text, one of tokens
+ * that are normalized and matched in the normalized text. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +10,7 @@
 struct node {
     unsigned char byte;
     uint32_t child, sibling; /* 0: none */
-    int32_t token;           /* 1 + index, 0: none ends here */
+    int32_t token; /* 1 + index into added.token; 0: no token ends here */
 };
 
 struct token {
@@ -24,13 +22,13 @@ struct token {
 struct trie {
     struct node *node; /* node 0 is the root */
     size_t count, cap;
-    bool first[256]; /* a token starts with this byte */
+    bool first[256]; /* whether a token starts with this byte */
 };
 
 struct added {
     struct token *token;
     size_t count;
-    struct trie trie[2]; /* by normalized */
+    struct trie trie[2]; /* index: normalized */
 };
 
 /* ---- the trie ---- */
@@ -58,7 +56,7 @@ static int new_node(struct trie *t, struct node n, struct err *e)
     return 0;
 }
 
-/* 1: two tokens are spelled the same. */
+/* 1: another token has the same text. */
 static int trie_add(struct trie *t, const char *text, size_t len, size_t index,
                     struct err *e)
 {
@@ -87,7 +85,7 @@ static int trie_add(struct trie *t, const char *text, size_t len, size_t index,
     return 0;
 }
 
-/* The leftmost, then longest token at or behind pos. */
+/* The leftmost, then longest, token from pos on: text[*start, *end). */
 static const struct token *find(const struct added *a, const struct trie *t,
                                 const char *text, size_t len, size_t pos,
                                 size_t *start, size_t *end)
@@ -117,7 +115,7 @@ static const struct token *find(const struct added *a, const struct trie *t,
 
 /* ---- matching ---- */
 
-/* Start of the character that ends at pos > 0. */
+/* Start of the character before pos > 0. */
 static size_t step_back(const char *text, size_t pos)
 {
     do
@@ -195,8 +193,8 @@ static struct token *same_content(struct added *a, const char *content)
     return NULL;
 }
 
-/* A token outside the vocabulary gets the next number, whatever the file
- * says, as in the package; another number in the file is worth a warning. */
+/* A token outside the vocabulary gets the next free id, whatever id the file
+ * gives, as in the package; a different id in the file is worth a warning. */
 static int read_list(struct added *a, const struct json *list,
                      const struct bpe *b, const char *what, struct err *e)
 {

@@ -1,8 +1,8 @@
-/* bpe.c - byte pair encoding: one piece of text to ids.
+/* bpe.c - see bpe.h.
  *
- * A text without a pre-tokenizer (Llama 2) is one piece.  It is cut where no
- * merge can ever reach across (merges_may_join), which changes nothing and
- * makes words of it that the cache knows. */
+ * Without a pre-tokenizer (Llama 2) a text is one piece.  It is cut where no
+ * merge can reach across (merges_may_join()): that does not change the ids,
+ * and makes pieces of the size of words, which the cache holds. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,14 +11,14 @@
 #include "tokenizer/unicode.h"
 
 enum {
-    CACHE_SLOTS = 1 << 15, /* pairs of slots: the last two of a kind stay */
+    CACHE_SLOTS = 1 << 15, /* two for each hash: the last two pieces stay */
     CACHE_KEY = 37,
     CACHE_IDS = 22,
     PAGES = UNICODE_END >> 8
 };
 
 struct cache_slot { /* 128 bytes; a short piece and its ids are in half */
-    uint8_t len;    /* 0: free */
+    uint8_t len;    /* of key; 0: free */
     uint8_t n;
     char key[CACHE_KEY];
     int32_t id[CACHE_IDS];
@@ -29,14 +29,17 @@ struct bpe {
     struct merges merges;
     bool bytes, all_bytes, byte_fallback, all_fallback, fuse_unk;
     bool ignore_merges, splits;
-    char *unk_missing; /* the name of an unknown token that does not exist */
-    int32_t unk;       /* -1: none, unknown characters vanish */
+    char *unk_missing; /* name of an unknown token that is not in the
+                        * vocabulary */
+    int32_t unk;       /* id of the unknown token; -1: none, such characters
+                        * are dropped */
     int32_t byte_id[256], fallback[256];
-    int32_t *page[PAGES]; /* 1 + id of single characters, 0: none */
+    int32_t *page[PAGES]; /* by code point: 1 + id of the character's token,
+                           * 0: none */
     struct cache_slot *cache;
-    int32_t *id; /* of the piece at work */
+    int32_t *id; /* ids of the current piece */
     size_t id_cap;
-    char *spelled; /* a piece in the ByteLevel alphabet */
+    char *spelled; /* the current piece in the ByteLevel alphabet */
     size_t spelled_cap;
 };
 
@@ -85,8 +88,8 @@ static int reserve(struct bpe *b, size_t n, struct err *e)
 
 /* ---- a piece to its first ids ---- */
 
-/* Bytes of a character that is not in the vocabulary, as <0x..> tokens;
- * false when one of them is missing. */
+/* Ids of the bytes <0x..> of a character that is not in the vocabulary; false:
+ * one of them is missing. */
 static bool fall_back(const struct bpe *b, const char *c, size_t k, size_t *n)
 {
     for (size_t i = 0; i < k; i++)
@@ -97,8 +100,8 @@ static bool fall_back(const struct bpe *b, const char *c, size_t k, size_t *n)
     return true;
 }
 
-/* One id a character.  An unknown token waits until the next known character,
- * so that several can become one. */
+/* One id per character.  An unknown token is appended at the next known
+ * character, so that several can become one (fuse_unk). */
 static int spell_chars(struct bpe *b, const char *text, size_t len, size_t *n,
                        struct err *e)
 {
@@ -147,7 +150,7 @@ static int spell_bytes(struct bpe *b, const char *text, size_t len, size_t *n,
     return 0;
 }
 
-/* The piece as the vocabulary of a ByteLevel tokenizer spells it. */
+/* The piece in the ByteLevel alphabet, to b->spelled. */
 static int to_alphabet(struct bpe *b, const char *text, size_t len, size_t *n,
                        struct err *e)
 {
@@ -163,7 +166,7 @@ static int to_alphabet(struct bpe *b, const char *text, size_t len, size_t *n,
     return 0;
 }
 
-/* Ids of a piece into b->id. */
+/* The ids of a piece, to b->id. */
 static int encode(struct bpe *b, const char *text, size_t len, size_t *n,
                   struct err *e)
 {
@@ -220,9 +223,9 @@ static int encode_piece(struct bpe *b, const char *text, size_t len,
     return token_ids_add(sink->out, b->id, n, e);
 }
 
-/* Cut where no merge reaches across.  A character that is neither in the
- * vocabulary nor falls back to bytes may vanish or join another unknown one,
- * so that there is no cut beside it. */
+/* Cut where no merge reaches across.  Not beside a character that is neither
+ * in the vocabulary nor expressible as bytes: it may be dropped, or fused with
+ * another one. */
 static int encode_parts(struct bpe *b, const char *text, size_t len,
                         struct bpe_sink *sink, struct err *e)
 {

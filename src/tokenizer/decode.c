@@ -1,9 +1,10 @@
 /* decode.c - see decode.h.
  *
- * A token's text goes through the file's decoder: the ByteLevel alphabet back to
- * bytes, or Replace, ByteFallback, Fuse and Strip, or Metaspace.  Bytes that are
- * no UTF-8 become U+FFFD as the package makes it: one for each longest part of a
- * character (ByteLevel), one for each byte of a run (ByteFallback). */
+ * A token's text passes through the file's decoder: the ByteLevel alphabet
+ * back to bytes, or Replace, ByteFallback, Fuse and Strip, or Metaspace.
+ * Bytes that are not UTF-8 become U+FFFD as in the package: one for each
+ * maximal part of a character (ByteLevel), one for each byte of a run
+ * (ByteFallback). */
 #include "tokenizer/decode.h"
 
 #include <stdio.h>
@@ -32,23 +33,23 @@ struct replace {
 
 struct decoder {
     struct vocab vocab;
-    struct piece *piece; /* by id */
+    struct piece *piece; /* indexed by id */
     size_t pieces;
-    char **added; /* texts of added tokens, and their ids */
+    char **added; /* texts of added tokens */
     int32_t *added_id;
     size_t n_added;
     bool specials, byte_level, byte_fallback, fuses, spaces;
     struct replace replace[REPLACES];
     int replaces;
-    char *strip; /* a character, so many times at the beginning */
+    char *strip; /* Strip: remove up to `stripped` of it at the start */
     int64_t stripped;
     char *metaspace;
-    bool metaspace_first; /* it is dropped from the first token */
+    bool metaspace_first; /* drop the one of the first token */
     int16_t byte_of[ALPHABET];
     /* the text at work */
-    bool begun;
+    bool begun; /* an id of the current text has been added */
     int64_t to_strip;
-    struct text held; /* bytes that wait */
+    struct text held; /* bytes whose text is not determined yet */
 };
 
 int text_add(struct text *t, const char *p, size_t n, struct err *e)
@@ -68,8 +69,8 @@ int text_add(struct text *t, const char *p, size_t n, struct err *e)
 
 /* ---- UTF-8 ---- */
 
-/* The first character of p[n]: its length; 0: not whole yet; less than 0: minus
- * the length of a part that is none. */
+/* Length of the first character of p[n]; 0: incomplete; negative: minus the
+ * length of an invalid part. */
 static int first_char(const unsigned char *p, size_t n)
 {
     unsigned low = 0x80, high = 0xbf;
@@ -93,8 +94,8 @@ static int first_char(const unsigned char *p, size_t n)
     return len;
 }
 
-/* Whole characters that wait, and for what can be none U+FFFD; at the end for
- * what is not whole, too. */
+/* Append the complete characters of `held`, U+FFFD for invalid parts; at the
+ * end also for an incomplete one. */
 static int settle_chars(struct decoder *d, bool end, struct text *out,
                         struct err *e)
 {
@@ -120,7 +121,7 @@ static int settle_chars(struct decoder *d, bool end, struct text *out,
 
 /* ---- texts without the ByteLevel alphabet ---- */
 
-/* What is fused, less what is stripped from its beginning. */
+/* Append, without what Strip removes from the start of the text. */
 static int put(struct decoder *d, const char *p, size_t n, struct text *out,
                struct err *e)
 {
@@ -136,7 +137,7 @@ static int put(struct decoder *d, const char *p, size_t n, struct text *out,
     return text_add(out, p, n, e);
 }
 
-/* A run of tokens of bytes is whole. */
+/* End of a run of byte tokens: append it as text. */
 static int settle_run(struct decoder *d, struct text *out, struct err *e)
 {
     size_t n = d->held.len;
@@ -151,7 +152,7 @@ static int settle_run(struct decoder *d, struct text *out, struct err *e)
     return 0;
 }
 
-/* <0x0A> */
+/* Whether the token is a byte "<0x0A>". */
 static bool is_byte(const char *p, size_t n, char *byte)
 {
     char hex[3] = { 0 }, *end;
@@ -163,7 +164,7 @@ static bool is_byte(const char *p, size_t n, char *byte)
     return end == hex + 2 && hex[0] != '+' && hex[0] != '-' && hex[0] != ' ';
 }
 
-/* `from` replaced by `to` throughout *t. */
+/* Replace `from` by `to` throughout *t. */
 static int replace_all(struct text *t, const char *from, const char *to,
                        struct err *e)
 {
@@ -219,7 +220,7 @@ static int add_bytes(struct decoder *d, const struct piece *p, struct text *out,
         uint32_t cp = unicode_decode(p->text + at, &k);
         char byte;
 
-        if (cp >= ALPHABET || d->byte_of[cp] < 0) { /* of no alphabet: itself */
+        if (cp >= ALPHABET || d->byte_of[cp] < 0) { /* not ByteLevel: as is */
             d->held.len = before;
             if (text_add(&d->held, p->text, p->len, e) < 0)
                 return e->code;
@@ -383,8 +384,7 @@ static int set_piece(struct decoder *d, int64_t id, const char *text,
     return 0;
 }
 
-/* An added token's text: as the normalizer makes it, where it is one that is
- * found in normalized text. */
+/* Text of an added token: normalized, if it is matched in normalized text. */
 static int added_text(struct decoder *d, const struct json *token,
                       const char *content, struct normalizer *n, struct err *e)
 {
@@ -399,7 +399,7 @@ static int added_text(struct decoder *d, const struct json *token,
     return d->added[d->n_added] ? 0 : e->code;
 }
 
-/* Ids as tokenizer/added.h has them. */
+/* Ids as in tokenizer/added.h. */
 static int read_added(struct decoder *d, const struct json *list,
                       struct normalizer *normalizer, const char *what,
                       struct err *e)
@@ -422,7 +422,7 @@ static int read_added(struct decoder *d, const struct json *list,
         (void)!json_bool(json_get(i, "special"), &special);
         if (!*content)
             continue;
-        id = decoder_id(d, content); /* of the vocabulary, or there already */
+        id = decoder_id(d, content); /* in the vocabulary, or added before */
         if (id < 0)
             id = next++;
         if (added_text(d, i, content, normalizer, e) < 0)

@@ -1,9 +1,9 @@
-/* merge.c - the merge rules of a BPE, and the merging itself.
+/* merge.c - see merge.h.
  *
- * Short pieces: the lowest rank is looked for again after each merge, which
- * beats a heap up to some dozens of ids.  Long ones (a Llama-2 text without
- * blanks may be one piece of megabytes): a heap of pairs with stale entries
- * skipped, O(n log n). */
+ * Short pieces: after each merge all pairs are searched for the lowest rank,
+ * which is faster than a heap for up to some dozens of ids.  Long ones (a
+ * Llama 2 text without blanks may be one piece of megabytes): a heap of pairs,
+ * whose stale entries are skipped, O(n log n). */
 #include <stdlib.h>
 
 #include "tokenizer/merge.h"
@@ -143,7 +143,7 @@ static int reserve(struct merges *m, size_t n, struct err *e)
             return err_set(e, E_TEMP, "tokenizer: cannot allocate memory");
         m->node_cap = n;
     }
-    /* each merge takes one event out of the list of pairs and adds two */
+    /* each merge uses up one entry and adds at most two */
     if (2 * n > m->heap_cap) {
         if (size_mul(2 * n, sizeof(*m->heap), &bytes) ||
             mem_grow(&m->heap, bytes, "tokenizer", e) < 0)
@@ -175,7 +175,7 @@ static int apply_long(struct merges *m, int32_t *id, size_t *n, struct err *e)
         right = &m->node[left->next];
         r = find(m, left->id, right->id);
         if (!r || r->to != top.to)
-            continue; /* the pair has changed since */
+            continue; /* stale: the pair has changed */
         left->id = top.to;
         left->next = right->next;
         right->gone = true;
@@ -283,10 +283,10 @@ static void insert(struct merges *m, struct merge_rule r)
 
     while (m->rule[i].pair != UINT64_MAX && m->rule[i].pair != r.pair)
         i = (i + 1) & m->mask;
-    m->rule[i] = r; /* of a pair given twice, the last counts */
+    m->rule[i] = r; /* of a pair given twice the last rule counts */
 }
 
-/* The two strings of an entry; a holds both when it is "left right". */
+/* The two strings of a list entry; part[0] holds both if it is "left right". */
 static int read_entry(const struct json *v, const char *part[2], size_t len[2],
                       size_t rank, const char *what, struct err *e)
 {
@@ -313,7 +313,7 @@ static int read_entry(const struct json *v, const char *part[2], size_t len[2],
     return 0;
 }
 
-/* Growing text of the merged token. */
+/* Text of a merged token. */
 struct scratch {
     char *text;
     size_t cap, joints;

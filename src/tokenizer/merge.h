@@ -1,12 +1,13 @@
-/* merge.h - the merge rules of a BPE, and the merging itself. */
+/* merge.h - the merge rules of a BPE, and their application. */
 #ifndef FORGE_MERGE_H
 #define FORGE_MERGE_H
 
 #include "tokenizer/vocab.h"
 
+/* The pair (left, right) becomes `to`. */
 struct merge_rule {
     uint64_t pair; /* left id << 32 | right id; UINT64_MAX: free slot */
-    uint32_t rank; /* lowest first */
+    uint32_t rank; /* lower ranks are applied first */
     int32_t to;
 };
 
@@ -14,34 +15,36 @@ struct merge_node;
 struct merge_event;
 
 struct merges {
-    struct merge_rule *rule; /* open addressing */
+    struct merge_rule *rule; /* hash table, open addressing, mask + 1 slots */
     size_t mask, count;
-    bool always_heap; /* ids do not tell strings apart */
-    uint64_t *joint;  /* pairs of characters inside merged tokens */
+    bool always_heap; /* two tokens share an id, so the short method's result
+                       * could differ */
+    uint64_t *joint;  /* hash set of neighbouring characters inside merged
+                       * tokens */
     size_t joint_mask;
-    uint64_t ascii[128][2];  /* joints of two ASCII characters, as bits */
-    struct merge_node *node; /* scratch of long pieces */
+    uint64_t ascii[128][2];  /* the same for ASCII pairs: bit right of [left] */
+    struct merge_node *node; /* work memory for long pieces */
     struct merge_event *heap;
     size_t node_cap, heap_cap;
 };
 
-/* list: ["a b", ...] or [["a","b"], ...], in order of rank.  Errors as
+/* list: ["a b", ...] or [["a","b"], ...], by rank.  Errors as
  * tokenizer_open(). */
 MUST_CHECK int merges_init(struct merges *m, const struct json *list,
                            const struct vocab *v, const char *what,
                            struct err *e);
 void merges_release(struct merges *m);
 
-/* Some rule has this id as a part. */
+/* Whether a rule has this id as a part. */
 bool merges_use(const struct merges *m, int32_t id);
 
-/* Merge n ids in place, always the pair of the lowest rank first, leftmost
- * among equals; *n becomes how many are left. */
+/* Merge id[*n] in place: repeatedly the pair of the lowest rank, leftmost
+ * among equals.  *n: number of ids left.  E_TEMP. */
 MUST_CHECK int merges_apply(struct merges *m, int32_t *id, size_t *n,
                             struct err *e);
 
-/* False: no token that a rule can make has these two characters side by side,
- * so that no merge ever reaches across them. */
+/* False: no merged token contains these two characters (code points) side by
+ * side, so no merge reaches across them. */
 bool merges_may_join(const struct merges *m, uint32_t left, uint32_t right);
 
 #endif

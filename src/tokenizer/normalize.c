@@ -1,4 +1,4 @@
-/* normalize.c - NFC by utf8proc, Prepend and Replace. */
+/* normalize.c - see normalize.h: NFC by utf8proc, Prepend, Replace. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -24,8 +24,8 @@ struct buffer {
 struct normalizer {
     struct step step[STEPS_MAX];
     int n_steps;
-    struct buffer buf[2]; /* steps write to one after the other */
-    int32_t *wide;        /* of nfc() */
+    struct buffer buf[2]; /* steps write to them alternately */
+    int32_t *wide;        /* work memory of nfc_run() */
     size_t wide_cap;
 };
 
@@ -48,7 +48,7 @@ static int append(struct buffer *b, const char *text, size_t len, struct err *e)
     return 0;
 }
 
-/* Append the NFC of a run of characters. */
+/* Append the NFC of a run of characters to b. */
 static int nfc_run(struct normalizer *n, struct buffer *b, const char *text,
                    size_t len, struct err *e)
 {
@@ -82,8 +82,9 @@ static int nfc_run(struct normalizer *n, struct buffer *b, const char *text,
     return 0;
 }
 
-/* Offset of the first character from pos on that NFC may touch; *before: of
- * the character before it, if it is not before pos and takes part. */
+/* Offset of the first character from pos on that NFC may change; *before:
+ * offset of the character in front of it, if that is at or behind pos and may
+ * compose with it. */
 static size_t find_unstable(const char *text, size_t len, size_t pos,
                             size_t *before)
 {
@@ -92,7 +93,7 @@ static size_t find_unstable(const char *text, size_t len, size_t pos,
         size_t k = 1;
         bool barrier = false;
 
-        /* U+0300 is the first one that matters; its lead byte is 0xcc */
+        /* the first such character is U+0300, whose lead byte is 0xcc */
         if ((unsigned char)text[pos] >= 0xcc) {
             uint8_t bits = unicode_class[unicode_decode(text + pos, &k)];
 
@@ -119,7 +120,7 @@ static size_t skip_unstable(const char *text, size_t len, size_t pos)
     return pos;
 }
 
-/* 1: appended to b; 0: the text is NFC already. */
+/* 1: the result is appended to b; 0: the text is NFC already. */
 static int nfc(struct normalizer *n, struct buffer *b, const char *text,
                size_t len, struct err *e)
 {

@@ -1,4 +1,4 @@
-/* normalize.h - what happens to the text before it is cut into pieces. */
+/* normalize.h - normalization of text before it is split into pieces. */
 #ifndef FORGE_NORMALIZE_H
 #define FORGE_NORMALIZE_H
 
@@ -7,16 +7,17 @@
 struct normalizer;
 
 /* v: the "normalizer" of a tokenizer.json: null, NFC, Prepend, Replace, or a
- * Sequence of them.  Errors as tokenizer_open(). */
+ * Sequence of these.  Errors as tokenizer_open(). */
 MUST_CHECK int normalizer_open(struct normalizer **n, const struct json *v,
                                const char *what, struct err *e);
 void normalizer_close(struct normalizer *n); /* NULL is allowed */
 
-/* *out lies in the text itself or in n until the next call. */
+/* *out [*out_len]: the normalized text, which is `text` itself or memory of n
+ * that is valid until the next call.  E_TEMP. */
 MUST_CHECK int normalizer_apply(struct normalizer *n, const char *text,
                                 size_t len, const char **out, size_t *out_len,
                                 struct err *e);
-/* Something is put in front of each text. */
+/* Whether something is prepended to each text (Prepend). */
 bool normalizer_prepends(const struct normalizer *n);
 
 #endif

@@ -1,7 +1,7 @@
-/* pretokenize.c - the steps between the normalizer and the BPE.
+/* pretokenize.c - see pretokenize.h.
  *
- * Each step cuts its text and hands every piece to the next one, so that no
- * list of pieces is ever held and the caches stay warm. */
+ * Each step splits its text and passes every piece to the next step at once,
+ * so no list of pieces is held. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,14 +22,14 @@ enum behavior {
 
 struct step {
     enum { STEP_SPLIT, STEP_BYTES, STEP_METASPACE } kind;
-    struct pattern *pattern; /* NULL: not cut here */
+    struct pattern *pattern; /* NULL: this step does not split */
     enum behavior behavior;
     bool invert;
-    bool prefix_space;                     /* bytes */
-    enum { NEVER, FIRST, ALWAYS } prepend; /* metaspace */
+    bool prefix_space;                     /* ByteLevel: add_prefix_space */
+    enum { NEVER, FIRST, ALWAYS } prepend; /* Metaspace: prepend_scheme */
     char replacement[5];
     size_t replacement_len;
-    char *text; /* a changed copy */
+    char *text; /* the changed text */
     size_t cap;
 };
 
@@ -38,7 +38,7 @@ struct pretokenizer {
     int n_steps;
 };
 
-/* What every level of one run shares. */
+/* What the levels of one call share. */
 struct run {
     struct pretokenizer *p;
     struct bpe *bpe;
@@ -49,15 +49,16 @@ struct run {
 static int run_step(const struct run *r, int level, const char *text,
                     size_t len, bool first);
 
-/* ---- cutting ---- */
+/* ---- splitting ---- */
 
-/* The pieces of one walk, put together as the behavior says. */
+/* Joins the matches of a pattern and the text between them into pieces, by
+ * behavior. */
 struct cut {
     const struct run *r;
     int level;
     const char *text;
     bool first;
-    size_t start, end; /* pending piece */
+    size_t start, end; /* the pending piece */
     bool pending, pending_match, any;
 };
 
@@ -73,7 +74,7 @@ static int flush(struct cut *c)
                                    end - start, c->first && !start);
 }
 
-/* The next stretch of the text, a match or what lies between two. */
+/* Add the next part of the text: a match, or what lies between two matches. */
 static int cut_add(struct cut *c, const struct step *s, size_t start,
                    size_t end, bool match)
 {

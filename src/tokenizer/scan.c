@@ -1,9 +1,10 @@
-/* scan.c - hand-written scanners for the patterns of the known families.
+/* scan.c - see scan.h.
  *
  * Oniguruma takes 0.3 microseconds and more to find a piece of five bytes.
- * These find the same pieces, which test_tokenizer shows against Oniguruma on
- * strings of hard alphabets.  Each takes the alternatives of its pattern in
- * order; where one cannot match is said by the class of a character or two. */
+ * These scanners find the same pieces; test_tokenizer compares them with
+ * Oniguruma on random strings of critical characters.  Each tries the
+ * alternatives of its pattern in order, and excludes those that cannot match
+ * by the classes of one or two characters. */
 #include <string.h>
 
 #include "tokenizer/scan.h"
@@ -15,7 +16,7 @@ const char scan_gpt2_regex[] =
 
 enum { KNOWN = UC_SPACE | UC_L | UC_N };
 
-/* Class of the character at pos, and its length; 0 and 0 at the end. */
+/* Class of the character at pos, and its length; both 0 at the end. */
 static inline uint8_t class_at(const char *text, size_t len, size_t pos,
                                size_t *k)
 {
@@ -30,7 +31,7 @@ static inline uint8_t class_at(const char *text, size_t len, size_t pos,
     return unicode_class[unicode_decode(text + pos, k)];
 }
 
-/* End of the run of characters of any of these classes. */
+/* End of the run of characters of any class in mask. */
 static inline size_t run_of(const char *text, size_t len, size_t pos, int mask)
 {
     size_t k;
@@ -40,7 +41,7 @@ static inline size_t run_of(const char *text, size_t len, size_t pos, int mask)
     return pos;
 }
 
-/* End of the run of characters of none of these classes. */
+/* End of the run of characters of no class in mask. */
 static inline size_t run_of_none(const char *text, size_t len, size_t pos,
                                  int mask)
 {
@@ -63,8 +64,8 @@ static inline size_t skip_newlines(const char *text, size_t len, size_t pos)
     return pos;
 }
 
-/* 's|'t|'re|'ve|'m|'ll|'d at an apostrophe: its length or 0.  Without regard
- * to case the long s (U+017F) is an s too. */
+/* Length of 's|'t|'re|'ve|'m|'ll|'d at an apostrophe, or 0.  Ignoring case,
+ * the long s (U+017F) matches s, too. */
 static size_t contraction(const char *text, size_t len, size_t pos,
                           bool fold_case)
 {
@@ -91,7 +92,8 @@ static size_t contraction(const char *text, size_t len, size_t pos,
                0;
 }
 
-/* \s*[\r\n]+|\s+(?!\S)|\s+ at a blank; newlines: with the first of them. */
+/* End of \s*[\r\n]+|\s+(?!\S)|\s+ at a blank; newlines: includes the first
+ * alternative. */
 static size_t blanks(const char *text, size_t len, size_t pos, bool newlines)
 {
     size_t end = pos, last = pos, after_newline = 0, k;
@@ -270,8 +272,8 @@ static bool scan_deepseek(const char *text, size_t len, size_t pos,
     return false;
 }
 
-/* Digits asks Rust's standard library, which is of Unicode 17: Tolong Siki
- * digits and U+16FF4 to U+16FF6 are numbers to it already. */
+/* Digits uses Rust's standard library, which has Unicode 17: Tolong Siki
+ * digits and U+16FF4 to U+16FF6 are numbers there. */
 bool scan_number(const char *text, size_t len, size_t pos, size_t *start,
                  size_t *end)
 {

@@ -1,22 +1,23 @@
-/* scan.h - hand-written scanners for the patterns of the known families. */
+/* scan.h - hand-written scanners for the split patterns of known model
+ * families. */
 #ifndef FORGE_SCAN_H
 #define FORGE_SCAN_H
 
 #include "common/base.h"
 
-/* Finds the leftmost match that starts at pos or later: true, *start and
- * *end; pos <= *start < *end <= len. */
+/* Find the leftmost match that starts at pos or later: true, with pos <=
+ * *start < *end <= len. */
 typedef bool scan_fn(const char *text, size_t len, size_t pos, size_t *start,
                      size_t *end);
 
-/* The scanner that finds what this regular expression (Ruby syntax) finds;
- * NULL when it is none of the known ones, letter by letter. */
+/* The scanner equivalent to this regular expression (Oniguruma, Ruby syntax);
+ * NULL: not one of the known patterns, compared as strings. */
 scan_fn *scan_find(const char *regex);
 
-/* GPT-2's pattern, which ByteLevel implies. */
+/* GPT-2's pattern, which ByteLevel uses by default. */
 extern const char scan_gpt2_regex[];
 
-/* What is numeric, one character at a time (Digits). */
+/* A scan_fn that matches single numeric characters (Digits). */
 bool scan_number(const char *text, size_t len, size_t pos, size_t *start,
                  size_t *end);
 

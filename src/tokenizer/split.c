@@ -1,4 +1,4 @@
-/* split.c - patterns by scanner, by Oniguruma, or literal. */
+/* split.c - see split.h. */
 #include <oniguruma.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,12 +8,12 @@
 #include "tokenizer/unicode.h"
 
 struct pattern {
-    scan_fn *scan;  /* or */
-    regex_t *regex; /* or */
+    scan_fn *scan; /* one of the three is set */
+    regex_t *regex;
     char *literal;
     size_t literal_len;
     OnigRegion *region;
-    char *shadow; /* the text with stand-ins, as long as the text */
+    char *shadow; /* copy of the text with stand-ins, of equal length */
     size_t shadow_cap;
 };
 
@@ -116,8 +116,8 @@ void pattern_close(struct pattern *p)
     free(p);
 }
 
-/* Characters that are newer than Oniguruma get a stand-in of their category
- * and length.  Sets *text to the copy if there is any. */
+/* Replace characters that are newer than Oniguruma's Unicode by stand-ins of
+ * the same category and length.  *text: the copy, if there are any. */
 static int stand_in(struct pattern *p, const char **text, size_t len,
                     struct err *e)
 {
@@ -168,8 +168,8 @@ static int search(struct pattern *p, struct pattern_walk *w, size_t *start,
     return 1;
 }
 
-/* As the package's iterator does: an empty match right behind the last match
- * is none, and the search goes on one character further. */
+/* As the package's iterator: an empty match right behind the last match does
+ * not count, and the search continues one character further. */
 static int next_regex(struct pattern *p, struct pattern_walk *w, size_t *start,
                       size_t *end, struct err *e)
 {

@@ -1,4 +1,5 @@
-/* tokenizer.c - the way of a text through a tokenizer.json. */
+/* tokenizer.c - see tokenizer.h: added tokens, normalizer, pre-tokenizer,
+ * BPE. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,8 @@ const struct token_ids *tokenizer_suffix(const struct tokenizer *t)
 
 /* ---- encoding ---- */
 
-/* Text between two tokens of the raw kind.  first: it begins the input. */
+/* Encode text between two added tokens of the raw text.  first: it begins the
+ * input. */
 static int encode_between(struct tokenizer *t, const char *text, size_t len,
                           bool first, struct bpe_sink *sink, struct err *e)
 {
@@ -70,7 +72,7 @@ static int encode(struct tokenizer *t, const char *text, size_t len,
         return err_set(e, E_DATA, "byte %zu is not valid UTF-8", done);
     done = 0;
     if (!len)
-        text = ""; /* may have been NULL, which takes no offset */
+        text = ""; /* NULL plus an offset is undefined */
     while (added_next(t->added, false, text, len, &w, &m)) {
         if (done < m.start &&
             encode_between(t, text + done, m.start - done, !done, sink, e) < 0)
@@ -119,7 +121,8 @@ static int add_special(struct token_ids *to, const struct json *id,
     return token_ids_add(to, &id32, 1, e);
 }
 
-/* One element of a template: false when it is the sequence itself. */
+/* Read one element of a template: a special token, or the sequence, which sets
+ * *seen. */
 static int read_piece(struct tokenizer *t, const struct json *piece,
                       const struct json *tokens, bool *seen, const char *what,
                       struct err *e)
@@ -168,7 +171,8 @@ static int read_template(struct tokenizer *t, const struct json *v,
     return 0;
 }
 
-/* {"cls": ["<s>", 0], "sep": ["</s>", 2]}: one before, one behind. */
+/* {"cls": ["<s>", 0], "sep": ["</s>", 2]}: cls goes before the text, sep
+ * behind it. */
 static int read_pair(struct tokenizer *t, const struct json *v,
                      const char *what, struct err *e)
 {

@@ -1,8 +1,8 @@
-/* unicode.c - character classes: utf8proc's categories, and beyond.
+/* unicode.c - see unicode.h: categories of utf8proc, and later characters.
  *
  * Debian 12 has Unicode 14 in utf8proc and in Oniguruma; the tokenizers
- * package is built with an Oniguruma of Unicode 16.  What was assigned in
- * between is in the table below, so that the classes are the same. */
+ * package is built with an Oniguruma of Unicode 16.  The tables below hold
+ * what was assigned in between. */
 #include <pthread.h>
 #include <utf8proc.h>
 
@@ -12,7 +12,7 @@
 
 uint8_t unicode_class[UNICODE_END];
 
-/* General categories of the table, with a character of Unicode 14 of the same
+/* General categories of the tables, each with a Unicode 14 character of that
  * category in three and in four bytes. */
 enum { LU, LL, LM, LO, HAN, MN, MC, ND, NO, PD, PO, SM, SO, CF, N_KINDS };
 static const struct {
@@ -35,7 +35,7 @@ static const struct {
     [CF] = { 0x2060, 0x110bd, 0 },
 };
 
-/* Assigned in Unicode 15.0, 15.1 and 16.0. */
+/* Characters assigned in Unicode 15.0, 15.1 and 16.0. */
 static const struct {
     uint32_t first, last;
     int kind;
@@ -105,8 +105,8 @@ static const struct {
     { 0x2ebf0, 0x2ee5d, HAN }, { 0x31350, 0x323af, HAN },
 };
 
-/* Marks that the package's NFC, which is of Unicode 9, does not know: to it
- * they neither move nor compose, and nothing moves past them. */
+/* Marks that the package's NFC, of Unicode 9, does not know: there they
+ * neither move nor compose, and nothing moves past them. */
 static const struct {
     uint32_t first, last;
 } barrier[] = {
@@ -155,8 +155,8 @@ static uint8_t category_bits(uint32_t cp)
     }
 }
 
-/* May the character change, or join with or move before one to its left?
- * Marks and conjoining jamo are all taken to. */
+/* Whether NFC may change the character, join it to one at its left, or move it
+ * before one.  True for all other marks and conjoining jamo. */
 static bool unstable(uint32_t cp, uint8_t bits)
 {
     const utf8proc_property_t *p = utf8proc_get_property((utf8proc_int32_t)cp);
@@ -180,7 +180,7 @@ static bool unstable(uint32_t cp, uint8_t bits)
     return n != 1 || buf[0] != (utf8proc_int32_t)cp;
 }
 
-/* Planes that hold nothing but unassigned and private characters stay 0. */
+/* Planes of unassigned and private characters only stay 0. */
 static void fill(void)
 {
     static const struct {
@@ -269,7 +269,7 @@ size_t unicode_check(const char *text, size_t n)
     const unsigned char *p, *end;
 
     if (!n)
-        return 0; /* an empty text may be NULL, which takes no offset */
+        return 0; /* an empty text may be NULL; NULL plus an offset is undefined */
     p = (const unsigned char *)text;
     end = p + n;
     while (p < end) {

@@ -1,4 +1,4 @@
-/* unicode.h - what the tokenizer must know of a character, by table. */
+/* unicode.h - character properties, by table. */
 #ifndef FORGE_UNICODE_H
 #define FORGE_UNICODE_H
 
@@ -10,25 +10,26 @@ enum {
     UC_M = 4,         /* \p{M} */
     UC_P = 8,         /* \p{P} */
     UC_S = 16,        /* \p{S} */
-    UC_SPACE = 32,    /* \s of Oniguruma, White_Space of Unicode */
-    UC_UNSTABLE = 64, /* may change or move under NFC; a mark without this
-                         bit is a barrier: nothing moves past it */
+    UC_SPACE = 32,    /* \s of Oniguruma: White_Space */
+    UC_UNSTABLE = 64, /* NFC may change or reorder it; a mark without this
+                       * bit is a barrier that nothing moves past */
     UC_WORD = 128     /* \w of Rust's regex crate */
 };
 
 enum { UNICODE_END = 0x110000 };
 
-/* UC_* bits by code point, with the categories of Unicode 16, which is what
- * the tokenizers package is built with; filled by unicode_init(). */
+/* UC_* bits by code point, of Unicode 16, which the tokenizers package uses.
+ * Filled by unicode_init(). */
 extern uint8_t unicode_class[UNICODE_END];
-void unicode_init(void); /* any number of times, from any thread */
+/* Fill the table; any number of times, from any thread. */
+void unicode_init(void);
 
-/* Unicode 14, which the installed Oniguruma may stop at, does not know the
- * letters of later versions.  For such a character: one of the same category
- * and encoded length that it does know; 0 for all others. */
+/* For a character that Unicode 14, the version of older Oniguruma, lacks: a
+ * character of the same category and encoded length that it has; 0 for all
+ * others. */
 uint32_t unicode_stand_in(uint32_t cp);
 
-/* The character at p of valid UTF-8. */
+/* The character at p, valid UTF-8; *len: its bytes. */
 static inline uint32_t unicode_decode(const char *p, size_t *len)
 {
     const unsigned char *s = (const unsigned char *)p;
@@ -50,13 +51,13 @@ static inline uint32_t unicode_decode(const char *p, size_t *len)
            (s[3] & 0x3fu);
 }
 
-/* Bytes 1..4 written to p. */
+/* Encode cp as UTF-8; returns the number of bytes, 1..4. */
 size_t unicode_encode(uint32_t cp, char p[4]);
 
-/* Offset of the first byte that is no valid UTF-8; n when all is valid. */
+/* Offset of the first byte that is not valid UTF-8; n: all is valid. */
 size_t unicode_check(const char *text, size_t n);
 
-/* What a byte is called in the ByteLevel alphabet, a code point. */
+/* The character that stands for a byte in the ByteLevel alphabet. */
 uint32_t unicode_byte_char(unsigned char b);
 
 #endif

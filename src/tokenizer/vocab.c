@@ -1,4 +1,4 @@
-/* vocab.c - the strings of a vocabulary and their ids. */
+/* vocab.c - see vocab.h. */
 #include <stdlib.h>
 
 #include "tokenizer/vocab.h"

@@ -1,4 +1,4 @@
-/* vocab.h - the strings of a vocabulary and their ids. */
+/* vocab.h - a vocabulary: strings to ids. */
 #ifndef FORGE_VOCAB_H
 #define FORGE_VOCAB_H
 
@@ -15,19 +15,21 @@ struct vocab_token {
 struct vocab {
     struct vocab_token *token;
     size_t count;
-    char *arena;    /* the strings */
-    uint32_t *slot; /* open addressing: 1 + index into token, 0: free */
+    char *arena;    /* memory of all strings */
+    uint32_t *slot; /* hash table, open addressing: 1 + index into token, 0:
+                     * free */
     size_t mask;
     bool repeats; /* two tokens have the same id */
 };
 
-/* object: token to id.  Errors as tokenizer_open(). */
+/* object: {"token": id, ...}.  Errors as tokenizer_open(). */
 MUST_CHECK int vocab_init(struct vocab *v, const struct json *object,
                           const char *what, struct err *e);
 void vocab_release(struct vocab *v);
+/* Id of text[len]; -1: none. */
 int32_t vocab_find(const struct vocab *v, const char *text, size_t len);
 
-/* A hash of short strings; not stable across versions, never stored. */
+/* A hash of short strings.  It may change between versions: never store it. */
 static inline uint64_t hash_bytes(const char *p, size_t n)
 {
     const uint64_t k = 0x9e3779b97f4a7c15u;

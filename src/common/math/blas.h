@@ -1,7 +1,7 @@
 /* blas.h - single-precision matrix products by OpenBLAS.  All matrices are
  * row-major.
  *
- * OpenBLAS is opened by dlopen(3) in blas_open(), so tools that need no
+ * OpenBLAS is loaded at run time, by blas_open(), so tools that need no
  * product start without it; only blas.c knows it.  Its kernels are those of
  * cpu_level(), so equal levels give equal numbers; OPENBLAS_CORETYPE in the
  * environment overrides that. */
