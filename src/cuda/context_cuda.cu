@@ -13,7 +13,7 @@ int cuda_check(cudaError_t rc, const char *call, struct err *e)
     if (rc == cudaSuccess)
         return 0;
     if (rc == cudaErrorMemoryAllocation) {
-        cudaGetLastError(); /* an allocation that failed breaks nothing */
+        cudaGetLastError(); /* a failed allocation is no sticky error */
         return err_set(e, E_TEMP, "cuda: out of GPU memory");
     }
     return err_set(e, E_DEVICE, "cuda: %.*s: %s", (int)strcspn(call, "("), call,
@@ -22,15 +22,15 @@ int cuda_check(cudaError_t rc, const char *call, struct err *e)
 
 int library_failed(struct err *e, const char *lib, int status, const char *call)
 {
-    /* 2 is an allocation that failed, in both libraries (3 in old cuBLAS) */
+    /* status 2 is ALLOC_FAILED in both libraries (3 in older cuBLAS) */
     if (status == 2 || status == 3)
         return err_set(e, E_TEMP, "cuda: %s: out of GPU memory", lib);
     return err_set(e, E_DEVICE, "cuda: %s: %.*s: status %d", lib,
                    (int)strcspn(call, "("), call, status);
 }
 
-/* In stream order from the device's pool: neither waits for the GPU, as
- * cudaMalloc() and cudaFree() do. */
+/* Stream-ordered allocation from the device's pool: unlike cudaMalloc() and
+ * cudaFree() it does not wait for the GPU. */
 int buffer_open(struct cuda_context *c, struct device_buffer *b, size_t n,
                 struct err *e)
 {
@@ -79,7 +79,7 @@ uint64_t slice_of(const struct cuda_context *c)
 
 /* ---- transfers ---- */
 
-/* The next of the pinned pieces, when the copy that used it is done. */
+/* *piece = the next pinned piece, after the copy that used it has ended. */
 static int next_piece(struct cuda_context *c, struct piece **piece,
                       struct err *e)
 {
@@ -100,7 +100,7 @@ int upload(struct cuda_context *c, void *to, const void *from, size_t n,
     struct piece *p;
     int rc;
 
-    if (n <= 65536) { /* the driver copies so little itself */
+    if (n <= 65536) { /* up to 64 KiB the driver stages the copy itself */
         CUDA_TRY(
             cudaMemcpyAsync(to, from, n, cudaMemcpyHostToDevice, c->stream));
         return 0;
@@ -118,7 +118,7 @@ int upload(struct cuda_context *c, void *to, const void *from, size_t n,
     return 0;
 }
 
-/* Copies are started PIECES - 1 ahead of the one that is waited for. */
+/* Up to PIECES - 1 further copies run while one is waited for. */
 int download(struct cuda_context *c, void *to, const void *from, size_t n,
              struct err *e)
 {

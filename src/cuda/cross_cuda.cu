@@ -1,6 +1,6 @@
-/* cross_cuda.cu - cross moments on the GPU: sums of y xT by cuBLAS, bf16 in, f32
- * sums, chunks of CHUNK tokens, each one call: equal tokens give equal bytes,
- * however they are cut. */
+/* cross_cuda.cu - cross moments on the GPU: sums of y xᵀ by cuBLAS, bf16
+ * inputs, f32 sums.  One call per chunk of CHUNK tokens, so that the same
+ * tokens give the same bytes however they are cut into frames. */
 #include "cuda/internal.cuh"
 
 #include "hessian/cross.h"

@@ -1,24 +1,24 @@
 /* factor_cuda.cu - the Cholesky factors of a batch, by cuSOLVER.
  *
- * The lower triangle by columns is what cuSOLVER factors fastest, and what the
- * solver's blocks read along rows.  One matrix after the other: cuSOLVER's call
- * for a batch is faster for small ones (32 of 2048: 0.35 ms each instead of
- * 0.74), but rounds otherwise, so that codes would depend on what comes
- * together.  A matrix that is not positive definite is filled again with ten
- * times the damping, alone: the others keep their factor. */
+ * The lower triangle, column-major, is the form that cuSOLVER factors fastest.
+ * One matrix after the other: cuSOLVER's batched call is faster for small
+ * matrices (32 of 2048: 0.35 ms each instead of 0.74), but rounds differently,
+ * so that codes would depend on the composition of a batch.  A matrix that is
+ * not positive definite is filled again with ten times the damping; the others
+ * of the batch keep their factor. */
 #include "cuda/internal.cuh"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { COLS_MAX = 65408 }; /* of grids of blocks */
+enum { COLS_MAX = 65408 }; /* limit of a launch's grid dimension y */
 
-/* a[c * ld + r] = H[input[r]][input[c]] for r >= c, + lambda on the diagonal,
- * + 1 where the input is dead; beyond cols an identity.  A thread writes one
- * element; block 256 along r, grid (ld / 256, ld).  h is read at random
- * places along rows of the packed triangle.  *bad: an element is not finite, or
- * negative on the diagonal. */
+/* a[c * ld + r] = H[input[r]][input[c]] for r >= c, plus lambda on the
+ * diagonal, plus 1 where the input is dead; an identity beyond cols.  A thread
+ * writes one element; block 256 along r, grid (ld / 256, ld).  Reads of h are a
+ * gather within rows of the packed triangle.  *bad = 1: an element is not
+ * finite, or negative on the diagonal. */
 static __global__ void factor_fill_kernel(float *a, const float *h,
                                           const uint32_t *input,
                                           const bool *dead, uint64_t cols,
@@ -44,8 +44,8 @@ static __global__ void factor_fill_kernel(float *a, const float *h,
     a[c * ld + r] = x;
 }
 
-/* h[c * ld + r] = H[input[r]][input[c]], 0 in the padding: the whole square,
- * without damping.  As above. */
+/* to[c * ld + r] = H[input[r]][input[c]], both triangles, undamped; 0 in the
+ * padding. Launched as factor_fill_kernel. */
 static __global__ void factor_whole_kernel(float *to, const float *h,
                                            const uint32_t *input, uint64_t cols,
                                            uint64_t ld)
@@ -64,7 +64,7 @@ static __global__ void factor_whole_kernel(float *to, const float *h,
     to[c * ld + r] = x;
 }
 
-/* to[c * ld + r] = e[input[r]][input[c]], 0 in the padding. */
+/* to[c * ld + r] = E[input[r]][input[c]], 0 in the padding. */
 static __global__ void factor_drift_kernel(float *to, const float *from,
                                            const uint32_t *input, uint64_t cols,
                                            uint64_t ld)
@@ -89,8 +89,8 @@ static __global__ void factor_finite_kernel(const float *a, uint64_t cols,
             info[blockIdx.x] = 1;
 }
 
-/* split[3 k + part] = l[k] as bf16: high, what is left of it, high.  A thread
- * an element; floor: 4 bytes read, 6 written. */
+/* split[3 k + part] = l[k] as bf16: high, low = l - high, high.  One thread per
+ * element; floor: 4 bytes read, 6 written. */
 static __global__ void factor_split_kernel(__nv_bfloat16 *split, const float *l,
                                            size_t n)
 {
@@ -191,8 +191,8 @@ static int fill(struct cuda_factors *f, struct cuda_matrix *m, int i,
     return 0;
 }
 
-/* Fill and factor matrices first..first+n-1; info[2 * all] on the host: what
- * failed, then what is bad. */
+/* Fill and factor matrices first..first+n-1.  info, on the host: [n of all
+ * matrices] not positive definite, then [n of all] bad (cuda_matrix.bad). */
 static int attempt(struct cuda_factors *f, struct cuda_matrix *m, int first,
                    int n, int *info, struct err *e)
 {

@@ -1,23 +1,23 @@
-/* forward_attend_cuda.cu - attention of a batch: norms of heads and rotation in
- * place, then softmax attention, by tensor cores where they can
- * (forward_attend_mma_cuda.cu), else here, a block of threads for each query and
- * head. */
+/* forward_attend_cuda.cu - attention of a batch of sequences: head norms and
+ * rotary embedding in place, then softmax attention, on tensor cores for the
+ * sizes that forward_attend_mma_cuda.cu has, else by the plain kernel here,
+ * with a block of threads per query and head. */
 #include "cuda/forward_internal.cuh"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    DIMS = 512, /* of a head at most */
+    DIMS = 512, /* of a head, at most */
     WARP = 32,
     ROTATORS = 4, /* warps of a block that rotate heads */
-    THREADS = 128 /* of a block of the plain kernel, and its keys at a time */
+    THREADS = 128 /* of a block of the plain kernel, one key each at a time */
 };
 
-/* ---- the table: where rows are, and blocks of queries ---- */
+/* ---- the table: positions of rows, and blocks of queries ---- */
 
 struct table {
-    int *position; /* [rows] in its sequence */
+    int *position; /* [rows]: in its sequence */
     int *sequence; /* [rows]: row of its first token */
     struct attend_block *block;
     int blocks;
@@ -52,7 +52,7 @@ static void fill_table(const struct forward_attend *a, const struct table *t)
     }
 }
 
-/* The table on the device, sent only where it is another than the last. */
+/* Build the table, and upload it only if it differs from the last one. */
 static int make_table(struct cuda_context *c, const struct forward_attend *a,
                       struct table *t, struct err *e)
 {
@@ -89,7 +89,7 @@ static int make_table(struct cuda_context *c, const struct forward_attend *a,
     return 0;
 }
 
-/* ---- norms of heads, and rotation ---- */
+/* ---- head norms and rotary embedding ---- */
 
 struct rotation {
     void *x;
@@ -101,8 +101,9 @@ struct rotation {
     const int *position;
 };
 
-/* A warp a head of a row, in place: the row is in shared memory before any of it
- * is written.  Block: 32 x ROTATORS threads, grid rows * heads / ROTATORS. */
+/* In place, one warp per row and head: the head is read into shared memory
+ * before any of it is written.  Block: 32 x ROTATORS threads, grid rows * heads
+ * / ROTATORS. */
 template <class T>
 static __global__ void rotate_kernel(struct rotation t, int64_t all)
 {
@@ -186,9 +187,9 @@ static int rotate_all(struct cuda_context *c, const struct forward_attend *a,
     return BY_DTYPE(a->dtype, rotate, c, &k, a->rows, e);
 }
 
-/* ---- any sizes ---- */
+/* ---- the plain kernel, for any sizes ---- */
 
-/* The largest, or the sum, over the block. */
+/* The maximum over the block. */
 static __device__ float block_most(float x)
 {
     __shared__ float part[THREADS / WARP];
@@ -206,9 +207,10 @@ static __device__ float block_most(float x)
     return most;
 }
 
-/* Grid (rows, heads); THREADS keys at a time, one a thread: its score, then dims
- * of what is put out, DIMS / THREADS a thread.  Weights are rounded to elements
- * before they multiply values, as in the other kernel. */
+/* Grid (rows, heads).  THREADS keys at a time: each thread computes one key's
+ * score, then accumulates DIMS / THREADS dims of the output.  Softmax weights
+ * are rounded to the element type before they multiply values, as in the
+ * tensor-core kernel. */
 template <class T>
 static __global__ void __launch_bounds__(THREADS)
     plain_kernel(struct attend_args a, const int *position, const int *sequence)
@@ -272,7 +274,7 @@ static int plain(struct cuda_context *c, const struct attend_args *a,
     return 0;
 }
 
-/* ---- the whole ---- */
+/* ---- forward_attend() ---- */
 
 static int check(const struct forward_attend *a, struct err *e)
 {

@@ -1,15 +1,16 @@
-/* forward_attend_mma_cuda.cu - causal softmax attention by tensor cores, never
- * more than QUERIES x KEYS scores at a time.
+/* forward_attend_mma_cuda.cu - causal softmax attention on tensor cores, by
+ * online softmax over tiles of keys (FlashAttention-2: arXiv 2307.08691).
  *
- * A block of threads has QUERIES queries of a head, a warp 16 of them; keys and
- * values come in tiles of KEYS, the next one while this one is used.  Queries stay
- * in registers, so do outputs; weights go from scores to the second product
- * without leaving registers.  Scores are in units of log2; sums are of weights
- * before they are rounded to bf16, as on the CPU.  The last dims of a key may come
- * from rows that all heads share (tail), so that no keys of latent attention are
- * ever put together in memory.
+ * A block of threads has QUERIES queries of a head, a warp 16 of them.  Tiles
+ * of KEYS keys and values are double-buffered in shared memory.  Queries and
+ * outputs stay in registers, and softmax weights go from the first product to
+ * the second without leaving registers.  Scores are scaled for exp2; the
+ * softmax denominator sums the weights before they are rounded to bf16, as on
+ * the CPU.  The last dims of a key may come from rows that all heads share
+ * (tail), so that multi-head latent attention's keys (DeepSeek-V2: arXiv
+ * 2405.04434) are never assembled in memory.
  *
- * Operations: 2 (dim + v_dim) for each pair that is seen. */
+ * Operations: 2 (dim + v_dim) for each visible pair of query and key. */
 #include "cuda/forward_internal.cuh"
 #include "cuda/mma.cuh"
 
@@ -17,7 +18,7 @@ enum {
     KEYS = 64,
     WARPS = ATTEND_QUERIES / 16,
     THREADS = 32 * WARPS,
-    SKEW = 8 /* elements behind a row: no two rows of 8 in the same banks */
+    SKEW = 8 /* padding elements per row: 8 rows lie in different banks */
 };
 
 static __device__ __forceinline__ float exp2_fast(float x)
@@ -36,14 +37,14 @@ static __device__ __forceinline__ uint32_t pack_bf16(float low, float high)
     return r;
 }
 
-/* Elements of a tile's shared memory. */
+/* The shared memory. */
 template <int DQ, int DV> struct room {
     bf16 q[ATTEND_QUERIES][DQ + SKEW];
     bf16 k[2][KEYS][DQ + SKEW];
     bf16 v[2][KEYS][DV + SKEW];
 };
 
-/* Rows first .. first + n - 1 of D dims, zero where there is nothing; dims from
+/* Start the copies of n rows of `dim` dims, zero-filled to ROWS x D; dims from
  * `own` on come from the tail. */
 template <int ROWS, int D>
 static __device__ __forceinline__ void
@@ -62,7 +63,7 @@ copy_rows(bf16 (*to)[D + SKEW], const bf16 *from, int64_t row, int own,
     }
 }
 
-/* s[KEYS] of 16 queries. */
+/* s = the scores of 16 queries with KEYS keys. */
 template <int DQ>
 static __device__ __forceinline__ void scores(const uint32_t (*q)[4],
                                               const bf16 (*k)[DQ + SKEW],
@@ -85,8 +86,9 @@ static __device__ __forceinline__ void scores(const uint32_t (*q)[4],
         }
 }
 
-/* Scores that a query may not see become `hidden`: keys k0 .. are seen from
- * `least` to `last`, positions of rows lane / 4 and 8 below. */
+/* Causal and window mask: scores of keys that a query does not see become
+ * -1e30.  k0: position of the tile's first key; at: position of the query in
+ * row lane / 4 (the lane's other row is 8 below). */
 static __device__ __forceinline__ void mask(float (*s)[4], int lane, int k0,
                                             int at, int64_t window)
 {
@@ -104,14 +106,14 @@ static __device__ __forceinline__ void mask(float (*s)[4], int lane, int k0,
         }
 }
 
-/* Of two rows of a lane: the largest score so far, and the sum of weights that the
- * lane saw. */
+/* Online softmax of a lane's two rows: the maximum score so far, and the lane's
+ * part of the sum of weights. */
 struct seen {
     float most[2], sum[2];
 };
 
-/* Scores to weights, 2^(s unit - largest); shrink: what was summed before is
- * multiplied with it. */
+/* Turn scores into weights 2^(s unit - maximum).  shrink: the factor for
+ * earlier sums, since the maximum may have grown. */
 static __device__ __forceinline__ void soften(float (*s)[4], float unit,
                                               struct seen *g, float shrink[2])
 {
@@ -194,7 +196,8 @@ write_out(const struct attend_args &a, const struct attend_block &b, int head,
     }
 }
 
-/* Grid (blocks of queries, heads), the last blocks first: they see most. */
+/* Grid (blocks of queries, heads); the last blocks first: they see the most
+ * keys. */
 template <int DQ, int DV>
 static __global__ void __launch_bounds__(THREADS)
     attend_kernel(struct attend_args a)
@@ -204,7 +207,7 @@ static __global__ void __launch_bounds__(THREADS)
     const struct attend_block b = a.block[a.blocks - 1 - blockIdx.x];
     int head = blockIdx.y, kv = head / a.group, lane = threadIdx.x % 32;
     int warp = threadIdx.x / 32, last = b.first + b.n - 1, tile = 0;
-    int at = b.first + warp * 16 + lane / 4; /* of the lane's first row */
+    int at = b.first + warp * 16 + lane / 4; /* position of the lane's row 0 */
     int begin = a.window && b.first >= a.window ?
                     (b.first - (int)a.window + 1) / KEYS * KEYS :
                     0;
@@ -239,7 +242,7 @@ static __global__ void __launch_bounds__(THREADS)
     for (int k0 = begin; k0 <= last; k0 += KEYS, tile ^= 1) {
         int next = k0 + KEYS;
 
-        /* K of this tile is there; the other tile is free */
+        /* K of this tile has arrived; the other buffer is free */
         if (next <= last)
             copy_rows<KEYS, DQ>(m->k[tile ^ 1], k + next * a.k_row, a.k_row,
                                 a.key_dim, tail + next * a.tail_row, a.tail_row,
@@ -251,14 +254,14 @@ static __global__ void __launch_bounds__(THREADS)
             mask(s, lane, k0, at, a.window);
         soften(s, unit, &g, shrink);
         copy_wait<1>();
-        __syncthreads(); /* V of this tile is there */
+        __syncthreads(); /* V of this tile has arrived */
         if (next <= last)
             copy_rows<KEYS, DV>(m->v[tile ^ 1], v + next * a.v_row, a.v_row,
                                 a.v_dim, NULL, 0, a.v_dim, last + 1 - next);
         copy_commit();
         values<DV>(s, m->v[tile], lane, shrink, out);
         copy_wait<1>();
-        __syncthreads(); /* K of the next one is there, and nobody reads this */
+        __syncthreads(); /* K of the next tile has arrived, this one is free */
     }
     write_out<DV>(a, b, head, warp, lane, &g, out);
 }
@@ -278,7 +281,7 @@ static int run(struct cuda_context *c, const struct attend_args *a,
     return 0;
 }
 
-/* ---- which sizes ---- */
+/* ---- sizes that have a kernel ---- */
 
 static const struct size {
     int dim, v_dim, bytes;
@@ -300,7 +303,7 @@ static const struct size *size_for(const struct cuda_context *c, int64_t dim,
     return NULL;
 }
 
-/* Heads begin at 16 bytes, and have whole ones. */
+/* Whether heads are aligned to 16 bytes and consist of whole packs. */
 static bool heads_fit(const struct forward_heads *h, int64_t dim)
 {
     return !h->p || (((uintptr_t)h->p & 15) == 0 && h->row % 8 == 0 &&

@@ -1,20 +1,20 @@
-/* forward_cuda.cu - the forward pass: memory, norms, and what is done to rows one
- * by one.  All of it is bound by memory: each row is read and written once, 16
- * bytes a thread. */
+/* forward_cuda.cu - the forward pass on the GPU: memory, norms, gates, residual
+ * sums, gather and scatter of experts' rows.  All kernels here are bound by
+ * memory bandwidth: each row is read and written once, 16 bytes per thread. */
 #include "cuda/forward_internal.cuh"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROW = 256 }; /* threads of a row */
+enum { ROW = 256 }; /* threads per row */
 
 /* ---- memory ---- */
 
-/* What is allocated, behind what a stage holds. */
+/* An allocation of the forward pass. */
 struct held {
     struct held *next;
     void *p;
-    struct device_buffer room; /* data NULL: it spilled */
+    struct device_buffer room; /* data NULL: in host memory instead */
 };
 static struct held *held;
 
@@ -67,7 +67,7 @@ static void forward_release(struct cuda_context *c, void *p)
     if (h->room.data) {
         buffer_close(c, &h->room);
     } else {
-        cudaStreamSynchronize(c->stream); /* what reads it is under way */
+        cudaStreamSynchronize(c->stream); /* kernels may still read it */
         cudaFreeHost(h->p);
     }
     free(h);
@@ -134,7 +134,7 @@ static __device__ __forceinline__ void norm_one(const T *x, const float *w,
     store(out, __fmul_rn(rounded<T>(__fmul_rn(load(x), scale)), *w));
 }
 
-/* A block a row; the row is read from memory once, then from the cache. */
+/* One block per row; the second read of the row comes from the cache. */
 template <class T, bool WIDE>
 static __global__ void __launch_bounds__(ROW)
     norm_kernel(const T *x, int64_t ld, const float *w, int n, float eps,
@@ -194,9 +194,9 @@ int forward_norm(struct cuda_context *c, const struct forward_norm *a,
     return a->rows ? BY_DTYPE(a->dtype, norm_rows, c, a, e) : 0;
 }
 
-/* ---- rows one by one ---- */
+/* ---- operations on single rows ---- */
 
-/* x += sigmoid(in w) y */
+/* x += sigmoid(in w) y, one block per row: the gate of a shared expert. */
 template <class T>
 static __global__ void __launch_bounds__(ROW)
     gate_kernel(const T *in, const T *y, const float *w, int n, T *x)
@@ -231,7 +231,7 @@ static int forward_gate(struct cuda_context *c, const struct forward_gate *a,
     return a->rows ? BY_DTYPE(a->dtype, gate_rows, c, a, e) : 0;
 }
 
-/* Element i of a row of ROW threads' strides. */
+/* Number of blocks of ROW threads for n elements. */
 static unsigned blocks_for(int64_t n)
 {
     int64_t blocks = (n + ROW - 1) / ROW;
@@ -339,8 +339,9 @@ static int forward_gather(struct cuda_context *c, const struct forward_rows *r,
     return r->rows ? BY_DTYPE(r->dtype, gather_rows, c, r, to, from, e) : 0;
 }
 
-/* A token occurs once among the rows of an expert, so that no two blocks add to
- * the same one; experts follow each other. */
+/* sum of a token += weight * out.  A token occurs at most once among the rows
+ * of an expert, so no two blocks add to the same token; experts run one after
+ * the other in the stream, so the order of the sums is fixed. */
 template <class T>
 static __global__ void __launch_bounds__(ROW)
     scatter_kernel(float *sum, const float *weight, const T *out,
@@ -421,9 +422,9 @@ static int forward_owe(struct cuda_context *c, const struct forward_rows *r,
                      0;
 }
 
-/* ---- are they finite? ---- */
+/* ---- check for infinities and NaN ---- */
 
-/* Whoever finds one that is not says so; all say the same. */
+/* Every thread that finds one writes the same value: a race without harm. */
 template <class T>
 static __global__ void __launch_bounds__(ROW)
     finite_kernel(const T *x, int64_t n, unsigned long long *bad)

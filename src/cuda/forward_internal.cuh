@@ -1,5 +1,6 @@
-/* forward_internal.cuh - what the files of the forward pass share: elements of
- * either type, rounded where the CPU rounds. */
+/* forward_internal.cuh - what the files of the forward pass share.  Elements
+ * are f32 or bf16; intermediate results are rounded where the CPU's forward
+ * pass rounds. */
 #ifndef FORGE_CUDA_FORWARD_INTERNAL_CUH
 #define FORGE_CUDA_FORWARD_INTERNAL_CUH
 
@@ -8,14 +9,14 @@
 
 typedef __nv_bfloat16 bf16;
 
-/* Of the context, held as long as the process: what forward_attend() was last
- * told of its rows, and sums of products. */
+/* The forward pass's buffers: sums of products, x widened to f32, and the table
+ * of rows of the last forward_attend().  One per process. */
 struct forward_state {
     struct device_buffer sums, widened, table;
-    void *table_host; /* what is in the table */
+    void *table_host; /* copy of the table's content */
     size_t table_bytes;
 };
-/* The context's, made at the first use.  E_TEMP. */
+/* *s = the process's, made at the first use.  E_TEMP. */
 int forward_state(struct cuda_context *c, struct forward_state **s,
                   struct err *e);
 
@@ -39,7 +40,7 @@ static __device__ __forceinline__ void store(bf16 *to, float x)
     *to = __float2bfloat16_rn(x);
 }
 
-/* x as an element has it. */
+/* x rounded to the type T. */
 template <class T> static __device__ __forceinline__ float rounded(float x)
 {
     return x;
@@ -50,13 +51,14 @@ template <> __device__ __forceinline__ float rounded<bf16>(float x)
     return __bfloat162float(__float2bfloat16_rn(x));
 }
 
-/* 16 bytes of elements at a time. */
+/* 16 bytes of elements, loaded and stored at once. */
 template <class T> struct pack {
     static const int n = 16 / sizeof(T);
     alignas(16) T x[n];
 };
 
-/* The sum over a block of BLOCK threads, in one order, to all of them. */
+/* The sum of x over a block of BLOCK threads, in a fixed order; all threads get
+ * it. */
 template <int BLOCK, class F> static __device__ F block_sum(F x)
 {
     __shared__ F part[BLOCK / 32];
@@ -73,7 +75,8 @@ template <int BLOCK, class F> static __device__ F block_sum(F x)
     return sum;
 }
 
-/* Whether rows of n elements, ld apart, from p on begin at 16 bytes. */
+/* Whether rows of n elements, ld apart, from p on consist of whole packs
+ * aligned to 16 bytes. */
 template <class T>
 static inline bool aligned_rows(const T *p, int64_t n, int64_t ld)
 {
@@ -94,19 +97,20 @@ int forward_sums(struct cuda_context *c, const struct forward_sums *a,
 int forward_attend(struct cuda_context *c, const struct forward_attend *a,
                    struct err *e);
 
-/* attend_cuda.cu: a block of queries of a sequence. */
+/* A block of consecutive queries of a sequence. */
 struct attend_block {
-    int row, first,
-        n;    /* of its queries: the first's row and position, number */
-    int keys; /* row of its sequence's first token */
+    int row, first, n; /* row of its first query, that query's position in the
+                          sequence, number of queries */
+    int keys;          /* row of the sequence's first token */
 };
 
-/* The arguments of the kernels. */
+/* Arguments of the attention kernels; *_row, *_head: strides in elements. */
 struct attend_args {
     const void *q, *k, *v, *tail;
     int64_t q_row, q_head, k_row, k_head, v_row, v_head, tail_row;
-    int dim, key_dim, v_dim; /* key_dim: those of k; the rest is the tail's */
-    int group;               /* heads of q for one of k and v */
+    int dim, key_dim, v_dim; /* of a query; of it in k, the rest is in tail; of
+                                a value */
+    int group;               /* query heads per key-value head */
     int64_t window;
     float scale;
     int64_t out_row;
@@ -115,11 +119,12 @@ struct attend_args {
     int blocks, heads;
 };
 
-/* bf16 by tensor cores; E_CONFIG: not these sizes. */
+/* Whether attend_mma(), bf16 on tensor cores, has a kernel for these sizes;
+ * otherwise attend_mma() returns E_CONFIG. */
 bool attend_mma_takes(const struct cuda_context *c,
                       const struct forward_attend *a);
 int attend_mma(struct cuda_context *c, const struct attend_args *a,
                struct err *e);
-enum { ATTEND_QUERIES = 128 }; /* of a block there */
+enum { ATTEND_QUERIES = 128 }; /* queries per block of attend_mma() */
 
 #endif

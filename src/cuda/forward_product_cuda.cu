@@ -1,16 +1,17 @@
-/* forward_product_cuda.cu - products of the forward pass: sums by cuBLAS, in one
- * call of a fixed shape for each, and what follows them.
+/* forward_product_cuda.cu - matrix products of the forward pass: one cuBLAS
+ * call per product, then the epilogue (bias, residual, SwiGLU).
  *
- * Rows of x and W are cuBLAS's columns: out' = W x'.  A bf16 product without a
- * bias is rounded by cuBLAS; what is added to or multiplied with is rounded first,
- * so sums go through memory: 2 bytes a number, 4 with a bias. */
+ * cuBLAS is column-major, so it computes yᵀ = W xᵀ.  A bf16 product without a
+ * bias is rounded by cuBLAS.  Before it is added to a residual or multiplied by
+ * a gate a product is rounded, as on the CPU, so it is written to memory first:
+ * 2 bytes per element, 4 with a bias. */
 #include "cuda/forward_internal.cuh"
 
 enum { ROW = 256 }; /* threads of a block */
 
-/* y[rows, n] = x[rows, depth] W[n, depth]^T */
+/* y[rows, n] = x[rows, depth] W[n, depth]ᵀ */
 struct gemm {
-    cudaDataType in, out; /* of x and w, of y */
+    cudaDataType in, out; /* types of x and w, of y */
     int64_t rows, n, depth;
     const void *x, *w;
     void *y;
@@ -32,7 +33,7 @@ static int multiply(struct cuda_context *c, const struct gemm &g, struct err *e)
     return 0;
 }
 
-/* ---- what follows ---- */
+/* ---- epilogues ---- */
 
 enum ending { STORE, ADD, GATE };
 
@@ -41,7 +42,9 @@ static __device__ __forceinline__ float silu(float x)
     return x / (expf(-x) + 1.0f);
 }
 
-/* out from the sums y (and u), which may be rounded already. */
+/* out from the sums y and, for GATE, u, both of type S (f32, or rounded by
+ * cuBLAS), with t = y + *bias: STORE: t; ADD: out + t; GATE: silu(t) (u +
+ * *second). */
 template <class T, class S>
 static __device__ __forceinline__ void finish_one(enum ending end, const S *y,
                                                   const S *u, const float *bias,
@@ -154,7 +157,7 @@ int forward_product(struct cuda_context *c, const struct forward_product *a,
                     finish<bf16, bf16>(c, a, y, e);
 }
 
-/* ---- sums alone ---- */
+/* ---- f32 sums without an epilogue ---- */
 
 static __global__ void __launch_bounds__(ROW)
     widen_kernel(const bf16 *x, int64_t n, float *to)
@@ -164,7 +167,7 @@ static __global__ void __launch_bounds__(ROW)
         to[i] = __bfloat162float(x[i]);
 }
 
-/* x as f32, which a router's sums are made of. */
+/* *x = a->x as f32: a router multiplies in f32. */
 static int widen(struct cuda_context *c, struct forward_state *s,
                  const struct forward_sums *a, const void **x, struct err *e)
 {

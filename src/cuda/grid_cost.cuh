@@ -1,5 +1,5 @@
-/* grid_cost.cuh - what a group costs at one grid: fast, and with the CPU's bits.
- * See grid_cuda.cu. */
+/* grid_cost.cuh - the cost of a group on a grid: a fast approximation, and the
+ * CPU's to the bit.  See grid_cuda.cu. */
 #ifndef FORGE_CUDA_GRID_COST_CUH
 #define FORGE_CUDA_GRID_COST_CUH
 
@@ -10,18 +10,18 @@
 
 struct grid_args {
     const void *w;
-    const float *importance; /* [cols], of each group divided by its largest */
+    const float *importance; /* [cols], each group's divided by its maximum */
     const double *factors;   /* [steps] */
     const float *scales;     /* [Q_COUNT] */
     const double *powers;    /* [Q_COUNT] */
     uint32_t *meta;
     unsigned long long *bad;
-    uint64_t first;                /* what is added to an index in *bad */
-    uint64_t rows, cols, n_groups; /* of a row */
-    uint32_t group, padded;        /* inputs; up to a multiple of LANES */
-    uint32_t steps, tries;         /* candidates of a group: 1 or 3 a step */
+    uint64_t first;                /* index of w's first element, for *bad */
+    uint64_t rows, cols, n_groups; /* n_groups: per row */
+    uint32_t group, padded;        /* inputs of a group; padded to LANES */
+    uint32_t steps, tries;         /* factors; candidates: 1 or 3 per factor */
     uint32_t groups_per_warp;
-    int q_low, q_high; /* what scale_dtype holds */
+    int q_low, q_high; /* range of the exponents of scale_dtype */
     float norm;
     bool symmetric;
 };
@@ -47,7 +47,8 @@ static __device__ __forceinline__ float fast_part(float w, float y, float lo,
     return SQUARE ? u * u : fast_power(u, norm);
 }
 
-/* Of a group at one grid, in steps^norm; *weight is the sum of c. */
+/* The approximate cost of a group on a grid, in units of scale^norm; *weight =
+ * the sum of c. */
 template <bool SQUARE, bool WEIGHTED>
 static __device__ float fast_cost(const struct grid_args &a, const float *w,
                                   const float *c, float scale, int zero,
@@ -75,7 +76,7 @@ static __device__ float fast_cost(const struct grid_args &a, const float *w,
     return (sum.x + sum.y) + (sum.z + sum.w);
 }
 
-/* ---- the CPU's cost; see grid_cost.c, line by line ---- */
+/* ---- the CPU's cost: the same operations as grid_cost.c, line by line ---- */
 
 static __device__ __forceinline__ float exact_power(float u, float norm)
 {
@@ -105,7 +106,8 @@ static __device__ __forceinline__ float exact_power(float u, float norm)
     return tiny ? 0 : p;
 }
 
-/* By the sixteen lanes of a half warp; all of them get the sum.  c NULL: 1. */
+/* The exact cost, computed by the sixteen lanes of a half warp; all of them get
+ * the sum.  c NULL: all 1. */
 static __device__ double exact_cost(const struct grid_args &a, const float *w,
                                     const float *c, float scale, int zero)
 {

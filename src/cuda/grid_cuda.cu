@@ -1,21 +1,23 @@
-/* grid_cuda.cu - the search of grid.h on the GPU, with the CPU's bits.
+/* grid_cuda.cu - the search of gptq/grid/grid.h on the GPU, equal to the CPU's
+ * to the bit.
  *
- * Two passes over each group, which lies in shared memory:
+ * Two passes over each group, which is held in shared memory:
  *
- * 1. Every candidate's cost by the fast exp2 and log2 of the chip, a candidate
- *    a lane.  These costs are wrong by less than EPSILON of themselves and
- *    SLACK a weight: |x| below 32 in steps times 2^-23 for the quotient, times
- *    the steepest slope of |u|^norm below 1/2, which is 1.
- * 2. The few candidates that can still be the cheapest, by the CPU's very
- *    arithmetic: sixteen lanes, sums in its order, its polynomials, no
- *    contraction (_rn intrinsics); scale^norm comes from a table that the
- *    host's pow() made, scales from quant_grid().
+ * 1. A lower bound of every candidate's cost, one candidate per lane, with the
+ * hardware's
+ *    approximate exp2 and log2.  The error of such a cost is below EPSILON, relative, plus
+ *    SLACK per weight: the quotient's 2^-23 for |x| < 32 steps, times the largest slope
+ *    of |u|^norm for |u| <= 1/2, which is 1.
+ * 2. The exact cost of the few candidates whose bound is below the best cost,
+ * with the
+ *    CPU's arithmetic: sixteen lanes, the same order of sums, the same polynomials, no
+ *    contraction (_rn intrinsics), scale^norm from a table made by the host's pow(), scales
+ *    from quant_grid().
  *
- * So the result is the CPU's, while the cost is the fast pass: five arithmetic
- * instructions, two of the special functions and one for the sum per weight
- * and candidate.  log2(scale) is taken in double: no float lies closer than
- * 1e-8 to where rint(256 log2) changes, so the last bit of log2 decides
- * nothing. */
+ * The time is that of pass 1: per weight and candidate five arithmetic
+ * instructions, two of the special function unit, one for the sum.  log2(scale)
+ * is taken in double: no float is closer than 1e-8 to a point where rint(256
+ * log2) changes, so the last bit of log2 does not matter. */
 #include "cuda/grid_cost.cuh"
 
 #include <math.h>
@@ -25,8 +27,8 @@
 enum {
     WARPS = 4,       /* of a block of threads */
     GROUPS = 8,      /* of a warp, at most */
-    PAD = 4,         /* floats between groups: other banks */
-    ROOM = 48 << 10, /* of shared memory, if groups are small enough */
+    PAD = 4,         /* floats between groups, to use different banks */
+    ROOM = 48 << 10, /* bytes of shared memory, unless one group needs more */
     ROOM_MAX = 200 << 10
 };
 
@@ -42,7 +44,7 @@ struct grid_memory {
 
 struct grid_try {
     int q, zero;
-    bool valid; /* the CPU tries it, too */
+    bool valid; /* false: there is no such zero (beyond 0..15) */
 };
 
 /* quant_meta()'s exponent. */
@@ -58,7 +60,7 @@ static __device__ __forceinline__ int exponent(const struct grid_args &a,
     return l < a.q_low ? a.q_low : l > a.q_high ? a.q_high : (int)l;
 }
 
-/* Candidate i of a group: as try_factor() of grid_cpu.c has it. */
+/* Candidate i of a group, as try_factor() of grid_cpu.c. */
 static __device__ __forceinline__ struct grid_try
 candidate(const struct grid_args &a, uint32_t i, float lo, float hi)
 {
@@ -109,8 +111,8 @@ static __device__ struct grid_memory memory_of(const struct grid_args &a,
     return s;
 }
 
-/* Group k of the warp is number `at` of the matrix; its smallest and largest
- * weight go to lo and hi. */
+/* Load group number `at` of the matrix as group k of the warp, and set its lo
+ * and hi (minimum and maximum, 0 included). */
 template <enum dtype T>
 static __device__ void load_group(const struct grid_args &a,
                                   const struct grid_memory &s, uint32_t k,
@@ -144,7 +146,7 @@ static __device__ void load_group(const struct grid_args &a,
     }
 }
 
-/* All candidates of n groups by the fast cost: what each costs at least. */
+/* Pass 1: the lower bounds of all candidates of n groups. */
 template <bool SQUARE, bool WEIGHTED>
 static __device__ void fast_pass(const struct grid_args &a,
                                  const struct grid_memory &s, uint32_t n)
@@ -158,14 +160,14 @@ static __device__ void fast_pass(const struct grid_args &a,
         float cost = fast_cost<SQUARE, WEIGHTED>(
             a, s.w + k * pitch, s.c + k * pitch, scale, t.zero, &weight);
 
-        /* in the order of ints, NaN and infinity are the largest */
+        /* costs are compared as ints: NaN and infinity are the largest */
         cost = (cost * (1 - EPSILON) - SLACK * weight) *
                (float)a.powers[t.q & 0xffff];
         s.cost[i] = t.valid ? cost : __int_as_float(0x7f800000);
     }
 }
 
-/* From the bound below to the bound above of the same cost. */
+/* The upper bound of a cost from its lower bound. */
 static __device__ __forceinline__ float upper(const struct grid_args &a,
                                               float cost, float slack, int q)
 {
@@ -173,7 +175,7 @@ static __device__ __forceinline__ float upper(const struct grid_args &a,
            2.001f * slack * (float)a.powers[q & 0xffff];
 }
 
-/* The cheapest candidate of group k. */
+/* Pass 2: the cheapest candidate of group k. */
 static __device__ uint32_t choose(const struct grid_args &a,
                                   const struct grid_memory &s, uint32_t k)
 {
@@ -240,10 +242,10 @@ static __device__ uint32_t choose(const struct grid_args &a,
     return best_meta;
 }
 
-/* A warp searches groups_per_warp groups, a block of threads four times as
- * many; grid: as many as needed.  Shared memory: the groups, their importance
- * and a cost per candidate, 30 KiB for groups of 128 and 100 candidates.  A
- * group is one warp's, and the order in which it compares is fixed. */
+/* A warp searches groups_per_warp groups, a block WARPS times as many; the grid
+ * covers all groups.  Shared memory: the groups, their importance and a cost
+ * per candidate, 30 KiB for groups of 128 and 100 candidates.  Deterministic: a
+ * group belongs to one warp, which compares in a fixed order. */
 template <enum dtype T, bool SQUARE, bool WEIGHTED>
 static __global__ void __launch_bounds__(32 * WARPS)
     grid_search_kernel(const struct grid_args a)
@@ -309,7 +311,7 @@ static size_t room_of(const struct grid_args *a)
     return (each + 3) / 4 * 4 * WARPS * sizeof(float);
 }
 
-/* scale^norm of every exponent, by the host's pow(). */
+/* c->powers: scale^norm of every exponent, by the host's pow(). */
 static int make_powers(struct cuda_context *c, enum dtype t, double norm,
                        struct err *e)
 {
@@ -337,7 +339,7 @@ static int make_powers(struct cuda_context *c, enum dtype t, double norm,
     return rc;
 }
 
-/* The factors of the candidates, as grid_cpu.c steps through them. */
+/* The candidates' factors, in the order of grid_cpu.c. */
 static int make_factors(struct cuda_context *c, const struct grid_params *p,
                         struct grid_args *a, struct err *e)
 {
@@ -397,8 +399,7 @@ int grid_device(struct cuda_context *c, const struct grid_params *p,
                                  launch<DT_F32>(c, &a, room, e);
 }
 
-/* Each group's importance divided by its largest, as normalise() of grid_cpu.c
- * does, onto the device. */
+/* See internal.cuh. */
 int grid_importance(struct cuda_context *c, const struct grid_params *p,
                     struct err *e)
 {
@@ -427,8 +428,7 @@ int grid_importance(struct cuda_context *c, const struct grid_params *p,
     return rc;
 }
 
-/* Rows go in slices: while one is searched, the next is copied into pinned
- * pieces. */
+/* Search in slices of rows: the next slice is copied while one is searched. */
 static int search_slices(struct cuda_context *c, const struct grid_params *p,
                          const void *w, uint32_t *meta, struct err *e)
 {

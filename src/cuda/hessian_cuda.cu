@@ -1,11 +1,11 @@
 /* hessian_cuda.cu - H on the GPU: bf16 products with f32 sums by cuBLAS.
  *
- * X[tokens, cols] by rows is X' by columns, and H = X' X'ᵀ.  Only the lower
- * triangle is computed, in panels of columns from the diagonal down: with
- * panels of 1024, cols = 7168 takes 57 % of the operations of the whole square.
- * Tokens go in chunks, each product added to the f32 total by the same call;
- * equal tokens give equal bytes, since every product is one cuBLAS call of a
- * fixed shape on one stream.
+ * Row-major X[tokens, cols] is column-major Xᵀ, so H = Xᵀ X is one gemm.  Only
+ * the lower triangle is computed, in panels of columns from the diagonal down:
+ * with panels of 1024, cols = 7168 takes 57 % of the operations of the whole
+ * square.  The product of each chunk of tokens is added to the f32 total by the
+ * gemm itself.  The same tokens give the same bytes: every product is one
+ * cuBLAS call of a fixed shape on one stream.
  *
  * Measured on an H200, cols = 7168, 65,536 tokens: 5.0 ms in chunks of 16,384
  * and panels of 1024, where the whole square takes 8.4 and f32 124.  Chunks of
@@ -26,7 +26,7 @@ struct cuda_hessian {
     struct cuda_context *c;
     struct hessian_shape shape;
     uint64_t tokens, pending;
-    uint64_t elements; /* of the result */
+    uint64_t elements; /* of the result H */
     struct device_buffer room[2];
     char *x;    /* [CHUNK, cols] */
     float *sum; /* [cols, cols], or [blocks, G, G] */
@@ -52,7 +52,8 @@ int hessian_panels(struct cuda_context *c, const void *x, uint64_t tokens,
     return 0;
 }
 
-/* The diagonal blocks: whole ones in one call, a short last one apart. */
+/* Add to the diagonal blocks: all whole blocks in one batched call, a short
+ * last block in a call of its own. */
 static int add_blocks(struct cuda_hessian *h, struct err *e)
 {
     const struct cuda_blas *blas = &h->c->blas;
@@ -80,7 +81,7 @@ static int add_blocks(struct cuda_hessian *h, struct err *e)
     return 0;
 }
 
-/* The mean as a packed triangle: out[i(i+1)/2 + j] = factor * h[j * cols + i].
+/* Pack the triangle: out[i(i+1)/2 + j] = factor * h[j * cols + i].
  * A block moves one tile of 32 x 32 through shared memory (4 KiB), so that
  * both sides are read and written along rows; block 32 x 8, grid (tiles,
  * tiles), tiles above the diagonal return.  Floor: 4 bytes read and 4 written
@@ -110,9 +111,9 @@ static __global__ void hessian_triangle_kernel(float *out, const float *h,
     }
 }
 
-/* The same for n elements as they lie, the lower triangle of each block [g, g]
- * copied to its upper one (sums of both come from one call, but need not have
- * been formed in the same order). */
+/* out[n] = factor * h[n] for diagonal blocks [g, g], the lower triangle of each
+ * copied to its upper one, for exact symmetry (one gemm computes both
+ * triangles, but not necessarily in the same order of sums). */
 static __global__ void hessian_scale_kernel(float *out, const float *h,
                                             uint64_t n, uint64_t g,
                                             double factor)
@@ -188,8 +189,8 @@ static int flush(struct cuda_hessian *h, struct err *e)
     return 0;
 }
 
-/* The products of a chunk run while the tokens of the next are copied into
- * pinned memory. */
+/* The product of a chunk runs while the next chunk is copied into pinned
+ * memory. */
 int cuda_hessian_add(struct cuda_hessian *h, const void *x, uint64_t tokens,
                      struct err *e)
 {

@@ -1,8 +1,10 @@
-/* internal.cuh - what the files of the plug-in share: the context, checked calls,
- * buffers, and the stages on device pointers (for the API and for the bench).
+/* internal.cuh - what the files of the plug-in share: the context, checked
+ * calls, buffers, and the stages' functions on device pointers (for the tables
+ * and for bench/).
  *
- * All work of a context goes through one stream.  Buffers of the context only
- * grow; they are freed when it closes. */
+ * All work of a context goes through one CUDA stream, so that calls need no
+ * synchronization among themselves.  Buffers of the context only grow;
+ * context_trim() frees them. */
 #ifndef FORGE_CUDA_INSIDE_CUH
 #define FORGE_CUDA_INSIDE_CUH
 
@@ -19,7 +21,7 @@
 #include "hessian/hessian_table.h"
 #include "layout/layout.h"
 
-/* Return from the calling function with *e filled when a call failed. */
+/* Return from the calling function, with *e filled, when the call fails. */
 #define CUDA_TRY(call)                                                         \
     do {                                                                       \
         int rc_ = cuda_check((call), #call, e);                                \
@@ -47,20 +49,21 @@ struct device_buffer {
 
 enum {
     SOLVE_BLOCK = 128,  /* columns that one launch of the solver quantizes */
-    SOLVE_SUPER = 1024, /* columns whose earlier pushes are one product */
+    SOLVE_SUPER = 1024, /* columns that get error feedback by one product */
     SOLVE_TILE = 64     /* rows of a block of threads */
 };
 
 enum {
-    PIECES = 4,      /* pinned pieces of a context, */
-    PIECE = 4 << 20, /* of this size: what pageable memory goes through */
-    SLICE = 64 << 20 /* bytes of weights of a launch of grid and pack: what
-                        comes after them is copied meanwhile */
+    PIECES = 4,      /* pinned staging buffers of a context, */
+    PIECE = 4 << 20, /* and their size in bytes */
+    SLICE = 64 << 20 /* bytes of weights per launch of grid and pack: the next
+                        slice is copied during the launch */
 };
 
-enum { Q_COUNT = 65536 }; /* a qmeta4's exponents, by their 16 bits */
+enum { Q_COUNT = 65536 }; /* number of a qmeta4's exponents (16 bits) */
 
-/* The two libraries, when they are needed; handle NULL: not yet. */
+/* The two libraries, loaded by need_blas() and need_solver(); handle NULL: not
+ * loaded. */
 struct cuda_blas {
     cublasHandle_t handle;
     decltype(&cublasCreate) create;
@@ -88,53 +91,57 @@ struct cuda_solver {
 };
 
 struct piece {
-    void *data; /* pinned */
-    cudaEvent_t done;
+    void *data;       /* pinned host memory */
+    cudaEvent_t done; /* the last copy from or to it has ended */
 };
 
 struct cuda_context {
     int device;
-    int processors, shared_memory; /* bytes that a block may ask for */
+    int processors,
+        shared_memory; /* bytes of shared memory per block, at most */
     cudaStream_t stream;
     struct cuda_blas blas;
     struct cuda_solver solver;
-    float *scales[DT_BF16 + 1]; /* by dtype (F32, F16, BF16): [Q_COUNT] */
-    double *powers;             /* scale^norm of powers_dtype: [Q_COUNT] */
+    float *scales[DT_BF16 + 1]; /* [F32, F16, BF16][Q_COUNT]: decoded scales */
+    double *powers;             /* [Q_COUNT]: scale^powers_norm */
     enum dtype powers_dtype;
     double powers_norm;
-    unsigned long long *bad; /* the first element that is not finite */
-    uint64_t limit, used;    /* bytes of buffers; limit 0: none */
+    unsigned long long *bad; /* device: least index of an element not finite */
+    uint64_t limit, used;    /* bytes of buffers; limit 0: no limit */
     struct piece piece[PIECES];
     unsigned next_piece;
     union {
         struct device_buffer buffer[17];
         struct {
-            /* of the solver and the other stages */
+            /* the solver and the other stages */
             struct device_buffer weight, meta, order, shifted, pushed, split;
             struct device_buffer codes, packed, loss;
-            /* of the factor, of the grid */
+            /* the factor, the grid search */
             struct device_buffer work, info, fill, steps, importance;
-            /* of the solver that refines */
+            /* the refined solver */
             struct device_buffer second, gradient, moved;
         };
     };
 };
 
-/* n factors: L of matrix i by columns (lower triangle), padded to whole blocks
- * by an identity: L[r][c] at l[(i * padded + c) * padded + r].  split holds
- * each element as bf16 (high, low, high) for products in three parts:
- * split[((i * padded + c) * padded + r) * 3 + part].  Of factors for
- * solve_refined() h holds H in its place, in the factor's order, and drift E. */
+/* n factors L (gptq/solve/factor.h): lower triangles, column-major, padded by
+ * an identity to whole blocks of columns: L[r][c] of matrix i at
+ * l[(i * padded + c) * padded + r].  For solve() `split` holds each element as
+ * three bf16 (high, low, high), for products in split precision
+ * (solve_cuda.cu): split[((i * padded + c) * padded + r) * 3 + part].  For
+ * solve_refined() instead `h` holds H in the factor's order, and `drift` E of
+ * gptq/solve/target.h. */
 struct cuda_factors {
     struct cuda_context *c;
     struct device_buffer room[6], drift;
     uint64_t cols, padded;
     int n;
     float *l;
-    /* [n, padded, SOLVE_BLOCK]: L's diagonal blocks, by rows */
+    /* [n, padded, SOLVE_BLOCK]: L's diagonal blocks, row-major */
     float *diagonal;
-    __nv_bfloat16 *split; /* or NULL, */
-    float *h;             /* or this: H[r][c] as L, all of it, undamped */
+    __nv_bfloat16 *split; /* NULL with h */
+    float *h;             /* NULL with split; H[r][c] laid out as L, both
+                             triangles, undamped */
     uint32_t *input;      /* [n, cols] */
     bool *dead;           /* [n, cols] */
     double *lambdas;      /* [n] */
@@ -142,14 +149,16 @@ struct cuda_factors {
     bool *failed;         /* [n], host */
 };
 
+/* The error of a CUDA call: 0, E_TEMP (out of device memory) or E_DEVICE. */
 int cuda_check(cudaError_t rc, const char *call, struct err *e);
+/* The same for a failed call of cuBLAS or cuSOLVER. */
 int library_failed(struct err *e, const char *lib, int status,
                    const char *call);
-/* Give back all that no stage is holding. */
+/* Free the context's buffers.  Buffers opened by a stage (factors,
+ * accumulators) stay. */
 void context_trim(struct cuda_context *c);
-/* run(first, n) over the numbers below n, at most `batch` at a time: when
- * memory ends, all that no stage holds is given back, and it goes on with half
- * as many. */
+/* Call run(first, count) for the numbers 0..n-1, at most `batch` at a time.
+ * When it returns E_TEMP, trim the context and go on with half as many. */
 template <class F>
 static inline int in_batches(struct cuda_context *c, uint64_t n, uint64_t batch,
                              F run)
@@ -172,26 +181,30 @@ static inline int in_batches(struct cuda_context *c, uint64_t n, uint64_t batch,
     return 0;
 }
 
-/* Before the first call of the library in a function of the table. */
+/* Load cuBLAS, cuSOLVER: to be called by every table function before it uses
+ * them. E_CONFIG or E_DEVICE: cannot be loaded. */
 int need_blas(struct cuda_context *c, struct err *e);
 int need_solver(struct cuda_context *c, struct err *e);
-/* n bytes of device memory.  E_TEMP: there is no more, or not allowed. */
+/* Allocate n bytes of device memory in stream order.  E_TEMP: no memory, or
+ * beyond c->limit. */
 int buffer_open(struct cuda_context *c, struct device_buffer *b, size_t n,
                 struct err *e);
 void buffer_close(struct cuda_context *c, struct device_buffer *b);
-/* Room for at least n bytes; the old content is lost. */
+/* Make room for at least n bytes; the old content is lost.  E_TEMP. */
 int buffer_need(struct cuda_context *c, struct device_buffer *b, size_t n,
                 struct err *e);
-/* Bytes of rows that a launch takes: SLICE, or less of little memory. */
+/* Bytes of rows per launch: SLICE, or less under a small c->limit. */
 uint64_t slice_of(const struct cuda_context *c);
-/* Host to device on the context's stream.  The memory is read before the call
- * returns, through pinned pieces while earlier ones are on their way. */
+/* Host to device on the context's stream, through pinned pieces.  `from` has
+ * been read when the call returns; the copy to the device may still be
+ * running. */
 int upload(struct cuda_context *c, void *to, const void *from, size_t n,
            struct err *e);
-/* Device to host; the memory is written when the call returns. */
+/* Device to host; `to` is complete when the call returns. */
 int download(struct cuda_context *c, void *to, const void *from, size_t n,
              struct err *e);
-/* Device memory of the scales of a dtype, made at the first use. */
+/* *scales = device array [Q_COUNT] of the scales of type t, made at the first
+ * use. */
 int context_scales(struct cuda_context *c, enum dtype t, const float **scales,
                    struct err *e);
 static inline uint64_t round_up(uint64_t n, uint64_t to)
@@ -199,7 +212,7 @@ static inline uint64_t round_up(uint64_t n, uint64_t to)
     return (n + to - 1) / to * to;
 }
 
-/* Element i of x as float. */
+/* Element i of x, of type T, as float. */
 template <enum dtype T>
 __device__ __forceinline__ float load_weight(const void *x, size_t i)
 {
@@ -210,9 +223,9 @@ __device__ __forceinline__ float load_weight(const void *x, size_t i)
     return __bfloat162float(((const __nv_bfloat16 *)x)[i]);
 }
 
-/* The scale of a qmeta4: exp2 of the fraction from mantissa[256] (quant_grid()
- * of 0..255 as F32), times a power of two, rounded to the stored dtype.  That
- * it is quant_grid() for every exponent is tested, for all 65,536. */
+/* The scale of a qmeta4, rounded to the stored type T: 2^fraction from
+ * mantissa[256] (quant_grid() of the exponents 0..255 as F32) times a power of
+ * two.  A test compares it with quant_grid() for all 65,536 exponents. */
 template <enum dtype T>
 __device__ __forceinline__ float meta_scale(const float *mantissa,
                                             uint32_t meta)
@@ -224,8 +237,8 @@ __device__ __forceinline__ float meta_scale(const float *mantissa,
                          __bfloat162float(__float2bfloat16_rn(s));
 }
 
-/* Of a scale of up to 12 significant bits, as f16 and bf16 have them, and from
- * 2^-90 to 2^90; good for divide() below. */
+/* 1 / scale, approximately, for divide().  scale: from 2^-90 to 2^90, of at
+ * most 12 significant bits (f16 and bf16 have 11 and 8). */
 __device__ __forceinline__ float reciprocal(float scale)
 {
     float y;
@@ -234,11 +247,12 @@ __device__ __forceinline__ float reciprocal(float scale)
     return y;
 }
 
-/* w / scale, rounded as IEEE division rounds it.  One correction is enough:
- * the residual is exact, and a quotient by a number of 12 bits is never closer
- * than 2^-37 of itself to the middle between two floats, while what is left
- * of the error is below 2^-45.  Where the quotient is beyond 2^100 it is left
- * uncorrected (all that follows clamps it); below 2^-100 nothing can tell. */
+/* w / scale, correctly rounded (as IEEE division); y = reciprocal(scale).  One
+ * correction is enough: the residual is exact, a quotient by a number of 12
+ * bits is never closer than 2^-37 (relative) to the middle between two floats,
+ * and the error after the correction is below 2^-45.  A quotient beyond 2^100
+ * is left uncorrected (callers clamp it), and errors below 2^-100 have no
+ * effect. */
 __device__ __forceinline__ float divide(float w, float scale, float y)
 {
     float q = w * y, r = fmaf(-q, scale, w), x = fmaf(r, y, q);
@@ -251,72 +265,78 @@ __device__ __forceinline__ int meta_zero(uint32_t meta)
     return meta >> 24 & QUANT_SYMMETRIC ? 8 : (int)(meta >> 16 & 15);
 }
 
-/* ---- stages on device pointers ---- */
+/* ---- stages on device pointers; errors: E_TEMP, E_DEVICE ---- */
 
-/* Add x[tokens, cols] (bf16) times itself to the lower triangle of h[cols,
- * cols] by columns: (i, j <= i) at h[j * cols + i]; in panels of `panel`
- * columns.  first: h is written, not added to. */
+/* h += XᵀX for X = x[tokens, cols] in bf16, lower triangle of h[cols, cols],
+ * column-major ((i, j <= i) at h[j * cols + i]), in panels of `panel` columns.
+ * first: h = XᵀX. */
 int hessian_panels(struct cuda_context *c, const void *x, uint64_t tokens,
                    uint64_t cols, uint64_t panel, bool first, float *h,
                    struct err *e);
-/* Packed triangles t[i].h of t[i].x, all of them the device's; cols is a
- * multiple of 8. */
+/* t[i].h = the Hessian of t[i].x, as hessian_table.batch(), all on the device;
+ * cols is a multiple of 8. */
 int ragged_device(struct cuda_context *c, uint64_t cols,
                   const struct cuda_tokens *t, int n, struct err *e);
-/* Lower Cholesky in place of n matrices by columns, leading dimension ld, ld *
- * ld apart; info[n] on the device.  Batched: one call for all. */
+/* Lower Cholesky factors in place of n column-major matrices [cols, cols] of
+ * leading dimension ld, ld * ld elements apart.  info[n], on the device: 0, or
+ * the matrix is not positive definite (cuSOLVER's potrf). */
 int factor_potrf(struct cuda_context *c, float *a, uint64_t cols, uint64_t ld,
                  int n, int *info, struct err *e);
-/* split and diagonal from l. */
+/* Fill f->split (if it is not NULL) and f->diagonal from f->l. */
 int factor_split(struct cuda_context *c, const struct cuda_factors *f,
                  struct err *e);
 
-/* What the solver works on; n of each, columns padded to f->padded, all
- * transposed: rows are contiguous.  The rows of `share` modules lie one after
- * the other, each module's padded to SOLVE_TILE: its module_rows. */
+/* The weights of a batch in the solver: n matrices, transposed (the rows of a
+ * column are contiguous), columns in the factor's order and padded to
+ * f->padded.  A matrix stacks the rows of `share` modules that share its
+ * factor, each module's padded to module_rows, a multiple of SOLVE_TILE. */
 struct solve_state {
     int share;
-    uint64_t rows, module_rows; /* of a module */
-    uint64_t padded_rows;       /* of all: share * module_rows */
+    uint64_t rows, module_rows; /* of a module; the same, padded */
+    uint64_t padded_rows;       /* of a matrix: share * module_rows */
     uint64_t groups;
-    float *w;             /* [n, padded, padded_rows], in the factor's order */
-    float *pushed;        /* as w: what earlier inputs push onto a column */
-    __nv_bfloat16 *split; /* [n, padded, 3, padded_rows]: high, high, low */
+    float *w;             /* [n, padded, padded_rows] */
+    float *pushed;        /* as w: error feedback onto a column, d L */
+    __nv_bfloat16 *split; /* [n, padded, 3, padded_rows]: d as bf16, high, high,
+                             low */
     uint8_t *codes;       /* [n, padded, padded_rows] */
     uint32_t *meta;       /* [n, groups, padded_rows] */
     double *loss;         /* [n, padded_rows] */
-    unsigned long long *bad; /* [n * share]: first weight not finite, or ~0 */
+    unsigned long long *bad; /* [n * share]: index of the first weight that is
+                                not finite, or ~0 */
 };
-/* All blocks of all matrices. */
+/* GPTQ over all columns of all matrices: codes, d and losses. */
 int solve_blocks(struct cuda_context *c, const struct solve_params *p,
                  const struct cuda_factors *f, const struct solve_state *s,
                  const float *scales, struct err *e);
 
-/* Each group's importance divided by its largest, as normalise() of grid_cpu.c
- * does, into c->shifted. */
+/* c->importance = p->importance, each group's divided by its maximum, as
+ * normalise() of grid_cpu.c. */
 int grid_importance(struct cuda_context *c, const struct grid_params *p,
                     struct err *e);
-/* first: what is added to the index of a weight that is not finite. */
+/* grid_table.search() on device pointers, for rows of a matrix.  importance: of
+ * grid_importance(), or NULL.  first: index of w's first element in the whole
+ * matrix, for *c->bad. */
 int grid_device(struct cuda_context *c, const struct grid_params *p,
                 const void *w, const float *importance, uint64_t first,
                 uint32_t *meta, struct err *e);
-/* What packing reads and writes, all of it the device's: words of a layout out
- * of codes, or the codes of weights rounded to nearest. */
+/* pack_device(): words of a layout from codes, or from weights that are rounded
+ * to nearest on the way.  All pointers are the device's. */
 struct pack_job {
-    enum layout layout;  /* of codes; GPTQ and GPTQ_V2 have the same words */
+    enum layout layout;  /* of out; GPTQ and GPTQ_V2 have the same words */
     uint64_t rows, cols; /* multiples of 8 */
-    uint64_t group;      /* of w: a multiple of 8 */
+    uint64_t group;      /* with w: a multiple of 8 */
     enum dtype dtype;    /* of w: BF16, F16 or F32 */
     enum dtype scale_dtype;
-    const void *w;         /* [rows, cols], or NULL */
-    const uint32_t *meta;  /* [rows, ceil(cols/group)] of w */
-    const uint32_t *codes; /* [rows, cols / 8] when w is NULL */
-    uint32_t *out;         /* as packing.h describes them */
+    const void *w;         /* [rows, cols]; NULL: codes are given */
+    const uint32_t *meta;  /* with w: qmeta4 [rows, ceil(cols/group)] */
+    const uint32_t *codes; /* without w: [rows, cols / 8] */
+    uint32_t *out;         /* laid out as in pack/packing.h */
 };
 int pack_device(struct cuda_context *c, const struct pack_job *p,
                 struct err *e);
 
-/* ---- the table's functions ---- */
+/* ---- functions of the stages' tables, documented there ---- */
 
 int cuda_hessian_open(struct cuda_hessian **h, struct cuda_context *c,
                       const struct hessian_shape *s, struct err *e);

@@ -1,6 +1,6 @@
-/* library_cuda.cu - cuBLAS and cuSOLVER, opened by the first stage that
- * multiplies or factors: loading them and their handles is half of a process's
- * start, and grids and packing need neither. */
+/* library_cuda.cu - loads cuBLAS and cuSOLVER when a stage first multiplies or
+ * factors: loading them and creating their handles is half of a process's
+ * start-up time, and forge-grid and forge-pack need neither. */
 #include "cuda/internal.cuh"
 
 #include <dlfcn.h>
@@ -11,8 +11,9 @@ struct entry {
     void **to;
 };
 
-/* The functions of lib<name>.so.<version>, of the version that this was
- * compiled against: beside the plug-in, or where the system has it. */
+/* Look up the functions of lib<name>.so.<version>, the major version that the
+ * plug-in was compiled against, beside the plug-in or where the system's loader
+ * finds it. */
 static int load(const char *name, int version, const struct entry *list, int n,
                 struct err *e)
 {

@@ -1,17 +1,18 @@
-/* mma.cuh - the instructions of a bf16 product on the tensor cores of sm_80 and
- * later, one function each. */
+/* mma.cuh - the PTX instructions of a bf16 product on tensor cores (sm_80 and
+ * later), one function each. */
 #ifndef FORGE_CUDA_MMA_CUH
 #define FORGE_CUDA_MMA_CUH
 
 #include <stdint.h>
 
-/* The address of shared memory, as these instructions take it. */
+/* p, in shared memory, as the 32-bit address that these instructions take. */
 static __device__ __forceinline__ uint32_t shared_address(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* 16 bytes on their way to shared memory; zeros when there is nothing. */
+/* Start an asynchronous copy of 16 bytes from global to shared memory; there ==
+ * false: fill with zeros. */
 static __device__ __forceinline__ void copy_16(uint32_t to, const void *from,
                                                bool there)
 {
@@ -20,21 +21,21 @@ static __device__ __forceinline__ void copy_16(uint32_t to, const void *from,
                  : "memory");
 }
 
-/* The copies since the last one of these are a group. */
+/* End a group of copies: all since the last copy_commit(). */
 static __device__ __forceinline__ void copy_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Until all groups of this thread but the last N are there. */
+/* Wait until all but the last N groups of this thread have arrived. */
 template <int N> static __device__ __forceinline__ void copy_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* Four matrices of 8 x 8 bf16, transposed: lane l of a warp says where row l % 8
- * of matrix l / 8 lies, and gets rows 2 (l % 4) and the next of column l / 4 of
- * each. */
+/* Load four 8 x 8 matrices of bf16, transposed.  Lane l of the warp passes the
+ * address of row l % 8 of matrix l / 8, and gets, of each matrix, rows 2 (l %
+ * 4) and 2 (l % 4) + 1 of column l / 4. */
 static __device__ __forceinline__ void load_transposed(uint32_t r[4],
                                                        uint32_t from)
 {
@@ -45,8 +46,8 @@ static __device__ __forceinline__ void load_transposed(uint32_t r[4],
                  : "memory");
 }
 
-/* The same as they lie: lane l gets columns 2 (l % 4) and the next of row l / 4 of
- * each. */
+/* The same without transposition: lane l gets, of each matrix, columns 2 (l %
+ * 4) and 2 (l % 4) + 1 of row l / 4. */
 static __device__ __forceinline__ void load_matrices(uint32_t r[4],
                                                      uint32_t from)
 {
@@ -57,8 +58,8 @@ static __device__ __forceinline__ void load_matrices(uint32_t r[4],
                  : "memory");
 }
 
-/* d[16, 8] += a[16, 16] b[16, 8]: lane l holds of d the rows l / 4 and l / 4 + 8
- * of columns 2 (l % 4) and the next. */
+/* d[16, 8] += a[16, 16] b[16, 8].  Of d lane l holds columns 2 (l % 4) and
+ * 2 (l % 4) + 1 in rows l / 4 (d[0], d[1]) and l / 4 + 8 (d[2], d[3]). */
 static __device__ __forceinline__ void multiply(float d[4], const uint32_t a[4],
                                                 const uint32_t b[2])
 {

@@ -1,19 +1,19 @@
-/* pack_cuda.cu - words of the runtimes' layouts from codes, and codes from
- * weights, rounded to nearest.
+/* pack_cuda.cu - words of the runtimes' layouts from codes (forge-pack), and
+ * codes from weights, rounded to nearest (forge-solve --method rtn).
  *
- * A block makes a tile of 256 outputs x 128 inputs.  Codes are words of eight
- * inputs, formed from 16 bytes of bf16 each (compressed-tensors has the same
- * words); the other layouts are a transposition of the tile in shared memory: of
- * words (GPTQ), or of nibbles in eight by eight (AWQ).
+ * A block of threads handles a tile of 256 outputs x 128 inputs.  A word holds
+ * the codes of eight inputs (16 bytes of bf16 weights); these are the words of
+ * compressed-tensors.  The other layouts transpose the tile in shared memory:
+ * its words (GPTQ), or 8 x 8 matrices of nibbles (AWQ).
  *
- * Measured on an H200, [7168, 18432] of bf16: 0.105 ms, 74 % of a copy of the
- * same bytes.  Four words of a thread in flight and 64 registers took 0.137, 32
- * registers and one word, but all 2,048 threads of a multiprocessor, 0.111; and
- * with a tile's grids decoded once, not for every word (84 instructions a word
- * instead of 140), 0.105.  Slower: two words in flight 0.115 to 0.124, weights
- * by cp.async through shared memory 0.112 to 0.116.  In the noise: loads and
- * stores that are not cached, blocks in the order of rows.  IEEE division
- * instead of the product took 0.162. */
+ * Measured on an H200, rounding [7168, 18432] of bf16: 0.105 ms, at 74 % of the
+ * speed of copying the same bytes.  Variants: one word per thread in flight, 32
+ * registers, all 2,048 threads of a multiprocessor: 0.111; the same with a
+ * tile's grids decoded once, not for every word (84 instructions per word
+ * instead of 140): 0.105, as it is now.  Four words in flight with 64 registers
+ * 0.137; two words in flight 0.115 to 0.124; weights by cp.async through shared
+ * memory 0.112 to 0.116; IEEE division instead of the product 0.162.  Within
+ * the noise: uncached loads and stores, blocks in the order of rows. */
 #include "cuda/internal.cuh"
 
 enum {
@@ -21,26 +21,27 @@ enum {
     WORDS = 16,                          /* words of inputs of a tile */
     THREADS = ROWS / 8 * WORDS,          /* eight words each */
     RESIDENT = 4,                        /* blocks of a multiprocessor */
-    PITCH = ROWS + ROWS / 8 + 32 / WORDS /* of a word's column: other banks */
+    PITCH = ROWS + ROWS / 8 + 32 / WORDS /* of a column of words, padded to use
+                                            different banks */
 };
 
 #define ROUNDER 12582912.0f
 
 struct pack_args {
-    const void *in; /* weights, or codes */
+    const void *in; /* weights or codes */
     const uint32_t *meta;
     const float *mantissa;
     uint32_t *out;
-    uint64_t rows, words, groups; /* words of a row */
+    uint64_t rows, words, groups; /* words, groups: per row */
     uint64_t group_inverse;       /* word * this >> 32 is the word's group */
-    uint32_t tile_groups;         /* that a tile's inputs can belong to */
+    uint32_t tile_groups;         /* groups that a tile can touch, at most */
 };
 
-/* What rounding wants to know of a grid. */
+/* A grid in the form that rounding needs. */
 struct pack_grid {
-    float inverse, lo; /* of ROUNDER + code - zero */
+    float inverse, lo; /* 1 / scale; least value of ROUNDER + code - zero */
     float scale;
-    float miss; /* 1: the inverse is not to be trusted */
+    float miss; /* 1: use exact_word(), the inverse is too inaccurate */
 };
 
 /* Eight weights as floats, from 16 or 32 aligned bytes. */
@@ -70,7 +71,7 @@ static __device__ __forceinline__ void load_eight(float w[8], const void *from,
     }
 }
 
-/* Eight codes as IEEE division and rint() give them. */
+/* The codes of eight weights by IEEE division and rint(). */
 static __device__ uint32_t exact_word(const float w[8],
                                       const struct pack_grid &g)
 {
@@ -87,10 +88,11 @@ static __device__ uint32_t exact_word(const float w[8],
     return out;
 }
 
-/* The same by a product with 1 / scale.  Below 17 it is wrong by less than
- * 4e-6 of a step; a word with a quotient that close to the middle between two
- * codes is made again.  A clamped ROUNDER + n has n in its low bits, so eight
- * of them are shifted and added, and what is constant is added once. */
+/* The same codes by multiplication with 1 / scale.  For quotients below 17 its
+ * error is below 4e-6 of a step; a word with a quotient that close to the
+ * middle between two codes is computed again by exact_word().  A clamped
+ * ROUNDER + n has n in its low bits, so the eight are shifted and added as
+ * integers, and the constants are subtracted once. */
 static __device__ __forceinline__ uint32_t round_word(const float w[8],
                                                       const struct pack_grid &g)
 {
@@ -108,7 +110,7 @@ static __device__ __forceinline__ uint32_t round_word(const float w[8],
     return miss > 0.5f - 1e-5f ? exact_word(w, g) : out;
 }
 
-/* The grids of the tile, once for all its words: [ROWS][tile_groups]. */
+/* Decode the grids of the tile: grids[ROWS][tile_groups]. */
 template <enum dtype S>
 static __device__ __forceinline__ void load_grids(const struct pack_args &a,
                                                   struct pack_grid *grids,
@@ -126,13 +128,13 @@ static __device__ __forceinline__ void load_grids(const struct pack_args &a,
     }
 }
 
-/* Where word k of the tile's row r lies in shared memory. */
+/* Index of word k of the tile's row r in shared memory. */
 static __device__ __forceinline__ int place(int k, int r)
 {
     return k * PITCH + r + r / 8;
 }
 
-/* Exchange the nibbles of a above bit s with those of b below, where m says. */
+/* Exchange the bits m << s of a with the bits m of b. */
 static __device__ __forceinline__ void exchange(uint32_t &a, uint32_t &b, int s,
                                                 uint32_t m)
 {
@@ -142,7 +144,7 @@ static __device__ __forceinline__ void exchange(uint32_t &a, uint32_t &b, int s,
     a ^= t << s;
 }
 
-/* x[r] nibble j -> x[j] nibble r. */
+/* Transpose 8 x 8 nibbles: nibble j of x[r] <-> nibble r of x[j]. */
 static __device__ __forceinline__ void transpose_nibbles(uint32_t x[8])
 {
 #pragma unroll
@@ -158,8 +160,8 @@ static __device__ __forceinline__ void transpose_nibbles(uint32_t x[8])
         exchange(x[r], x[r + 1], 4, 0x0f0f0f0f);
 }
 
-/* out[8 word + i][rows / 8]: a thread turns eight words into eight; the 32
- * words of a warp lie together. */
+/* out[8 word + i][rows / 8]: a thread transposes eight words; the 32 words that
+ * a warp writes at once are contiguous. */
 static __device__ void store_awq(const struct pack_args &a,
                                  const uint32_t *tile, uint64_t r0, uint64_t w0)
 {
@@ -195,7 +197,7 @@ static __device__ void store_gptq(const struct pack_args &a,
             a.out[(w0 + k) * a.rows + r] = tile[place(k, y)];
 }
 
-/* The words of a tile, by the thread's column of words. */
+/* Compute this thread's words of the tile: one column of words. */
 template <enum dtype T, enum layout L>
 static __device__ __forceinline__ void
 make_words(const struct pack_args &a, const struct pack_grid *grids,
@@ -229,9 +231,10 @@ make_words(const struct pack_args &a, const struct pack_grid *grids,
     }
 }
 
-/* A block of 512 threads makes a tile; grid (rows / 256, words / 16).  Shared
- * memory: 18 KiB of words, 4 KiB of grids in groups of 128.  Every word is made
- * by one thread.  Floor: 2.5 bytes a weight of bf16, 1 byte a pair of codes. */
+/* A block of 512 threads per tile; grid (rows / 256, words / 16).  Shared
+ * memory: 18 KiB of words, 4 KiB of grids for groups of 128.  Every word is
+ * computed by one thread.  Floor: 2.5 bytes per bf16 weight; from codes 1 byte
+ * per code. */
 template <enum dtype T, enum dtype S, enum layout L>
 static __global__ void __launch_bounds__(THREADS, RESIDENT)
     pack_kernel(const struct pack_args a)
@@ -288,7 +291,8 @@ static int launch_weights(struct cuda_context *c, enum dtype scale_dtype,
                                    launch<T, DT_BF16, LAYOUT_CT>(c, a, e);
 }
 
-/* Groups of n words that the words of a tile can belong to. */
+/* The number of groups, of n words each, that a tile's words can touch, at
+ * most. */
 static uint64_t tile_groups(uint64_t n)
 {
     return n % WORDS == 0 ? 1 : WORDS % n == 0 ? WORDS / n : WORDS / n + 2;
@@ -343,8 +347,9 @@ static uint64_t row_of(const struct pack_job *p)
     return p->w ? p->cols * dtype_bits(p->dtype) / 8 : p->cols / 2;
 }
 
-/* Words of rows first.. onto the host.  Those of compressed-tensors lie by
- * rows; in the other layouts every word of inputs has its run of outputs. */
+/* Copy the words of rows first..first+rows-1 to the host.  In
+ * compressed-tensors they are contiguous; in the other layouts every word of
+ * inputs has a run of outputs of its own. */
 static int store(struct cuda_context *c, const struct pack_job *p,
                  uint64_t first, uint64_t rows, struct err *e)
 {
@@ -383,9 +388,9 @@ static int pack_rows(struct cuda_context *c, const struct pack_job *p,
     return store(c, p, first, rows, e);
 }
 
-/* Rows that go at once.  In slices the words of compressed-tensors are copied
- * while the next are on their way; of the other layouts a slice's words lie
- * apart, so they go as a whole where there is memory. */
+/* Rows per launch.  compressed-tensors goes in slices: one slice's words are
+ * copied back while the next slice is uploaded.  In the other layouts a slice's
+ * words are scattered, so all rows go at once if there is memory. */
 static uint64_t rows_at_once(const struct cuda_context *c,
                              const struct pack_job *p)
 {
@@ -440,7 +445,7 @@ int cuda_nearest(struct cuda_context *c, const struct solve_params *s,
 {
     struct pack_job p = {};
 
-    p.layout = LAYOUT_CT; /* its words are the codes */
+    p.layout = LAYOUT_CT; /* whose words are the packed codes */
     p.rows = s->rows;
     p.cols = s->cols;
     p.group = s->group;

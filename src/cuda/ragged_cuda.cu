@@ -1,28 +1,28 @@
-/* ragged_cuda.cu - the Hessians of many inputs of one width in one launch: the
- * experts of a layer, each with as many tokens as were routed to it.
+/* ragged_cuda.cu - the Hessians of many inputs of the same width in one launch:
+ * a layer's experts, each with as many tokens as were routed to it.
  *
- * cuBLAS takes a call for each (hessian_cuda.cu, which is faster for one large
- * matrix); here every tile of every expert's lower triangle is a block of
- * threads.  Blocks of the experts with most tokens come first, so that the last
- * ones to run are short.  A tile is one block's, its tokens come in order, and
- * nothing is added by two: equal input gives equal bytes. */
+ * cuBLAS needs a call per expert (hessian_cuda.cu; faster for one large
+ * matrix).  Here every tile of every expert's lower triangle is a block of
+ * threads.  Experts with the most tokens come first, so that the last blocks to
+ * run are short.  Deterministic: one block computes a tile, adding tokens in
+ * order, without atomics. */
 #include "cuda/internal.cuh"
 #include "cuda/mma.cuh"
 
 #include <stdlib.h>
 
 enum {
-    TILE_I = 256, /* rows of H of a block of threads, */
-    TILE_J = 128, /* and columns */
+    TILE_I = 256, /* rows of a block's tile of H */
+    TILE_J = 128, /* its columns */
     WARP_TILE = 64,
     THREADS = TILE_I / WARP_TILE * (TILE_J / WARP_TILE) * 32,
     DEPTH = 32,  /* tokens of a step */
-    STAGES = 4,  /* steps on their way, one of them here */
-    RUN = 16384, /* tokens of a sum; sums are added */
+    STAGES = 4,  /* steps in the pipeline, one of them in use */
+    RUN = 16384, /* tokens of a partial sum */
     PART_I = DEPTH * TILE_I * 2,
     STAGE = PART_I + DEPTH * TILE_J * 2, /* bytes */
     ROOM = STAGES * STAGE,
-    PATCH = 72 /* floats from row to row of what a warp writes: other banks */
+    PATCH = 72 /* row stride, in floats, of a warp's output: different banks */
 };
 
 struct ragged {
@@ -31,7 +31,7 @@ struct ragged {
     uint64_t tokens;
 };
 
-/* Tile t of a triangle of tiles: row t_i has the columns 0..2 t_i + 1. */
+/* Tile number t of the triangle: tile row i has the tile columns 0..2 i + 1. */
 static __device__ __forceinline__ void find_tile(uint32_t t, uint32_t *i0,
                                                  uint32_t *j0)
 {
@@ -43,15 +43,16 @@ static __device__ __forceinline__ void find_tile(uint32_t t, uint32_t *i0,
     *j0 = (t - row * (row + 1)) * TILE_J;
 }
 
-/* Where eight columns of a step lie: rows of a token each, whose pieces of 16
- * bytes change places so that eight tokens are in different banks. */
+/* Offset of eight columns (a piece of 16 bytes) of a token in a step's shared
+ * memory: a row per token, pieces swizzled so that eight tokens lie in
+ * different banks. */
 static __device__ __forceinline__ uint32_t place(uint32_t token, uint32_t piece,
                                                  uint32_t width)
 {
     return token * width * 2 + (piece ^ token % 8) * 16;
 }
 
-/* Columns first..first + width - 1 of up to DEPTH tokens. */
+/* Start the copies of columns first..first+width-1 of up to DEPTH tokens. */
 static __device__ __forceinline__ void fetch(uint32_t to,
                                              const __nv_bfloat16 *x,
                                              uint32_t cols, uint64_t tokens,
@@ -69,7 +70,7 @@ static __device__ __forceinline__ void fetch(uint32_t to,
     }
 }
 
-/* sum[64, 64] of this warp += the products of a step. */
+/* The warp's sum[64, 64] += the products of a step. */
 static __device__ __forceinline__ void
 multiply_step(float sum[4][8][4], uint32_t at, uint32_t wi, uint32_t wj)
 {
@@ -98,15 +99,15 @@ multiply_step(float sum[4][8][4], uint32_t at, uint32_t wi, uint32_t wj)
     }
 }
 
-/* Where a block's tile of H begins, and a warp's in that; idle: there is
- * nothing for the warp. */
+/* Where a block's tile of H begins, and the warp's part within it; idle: that
+ * part lies above the diagonal or beyond H. */
 struct place {
     uint32_t i0, j0, wi, wj;
     bool idle;
 };
 
 /* The products of up to RUN tokens.  While a step is multiplied, the next
- * STAGES - 1 are on their way. */
+ * STAGES - 1 are being copied. */
 static __device__ void multiply_run(float sum[4][8][4], uint32_t room,
                                     const __nv_bfloat16 *x, uint32_t cols,
                                     uint32_t tokens, const struct place &at)
@@ -137,7 +138,8 @@ static __device__ void multiply_run(float sum[4][8][4], uint32_t room,
     __syncthreads();
 }
 
-/* What a warp has of the triangle, by rows: h = (h or 0 + sum) * factor. */
+/* Write the warp's part of the triangle, by rows: h = (h + sum) * factor, h
+ * read as 0 if `first`. */
 static __device__ void write_sums(const float sum[4][8][4], float *patch,
                                   float *h, uint32_t cols, uint32_t i0,
                                   uint32_t j0, bool first, double factor)
@@ -170,12 +172,12 @@ static __device__ void write_sums(const float sum[4][8][4], float *patch,
     }
 }
 
-/* A block makes a tile of 256 x 128 of one expert's H, a warp 64 x 64 of it
- * (nothing, where that lies above the diagonal); grid: tiles of a triangle
- * times experts.  Shared memory: four steps of 32 tokens, 96 KiB, of which the
- * columns of the rows and of the columns are read by ldmatrix, transposed.
- * Needs sm_80.  Floor: cols² / 2 products a token; a block reads 768 bytes a
- * token, from the L2 cache in most cases. */
+/* A block computes a tile of 256 x 128 of one expert's H, a warp 64 x 64 of it
+ * (nothing, if that lies above the diagonal); grid: tiles of a triangle times
+ * experts.  Shared memory: four steps of 32 tokens, 96 KiB; both operands are
+ * read by transposing ldmatrix.  Needs sm_80.  Floor: cols² / 2 multiply-adds
+ * per token; a block reads 768 bytes per token, from the L2 cache in most
+ * cases. */
 static __global__ void __launch_bounds__(THREADS, 1)
     hessian_ragged_kernel(const struct ragged *list, uint32_t tiles,
                           uint32_t cols)
@@ -251,7 +253,7 @@ int ragged_device(struct cuda_context *c, uint64_t cols,
     return 0;
 }
 
-/* d: room for n. */
+/* d[n]: scratch memory for the list with device pointers. */
 static int run_batch(struct cuda_context *c, uint64_t cols,
                      const struct cuda_tokens *t, struct cuda_tokens *d, int n,
                      struct err *e)

@@ -1,8 +1,6 @@
-/* refined_cuda.cu - the solver that chooses its grids on the way and refines, see
- * gptq/solve_refined.h, on the GPU.
- *
- * The host's part: rows in and out, orders, what others lose beside it.
- */
+/* refined_cuda.cu - the refined solver (gptq/solve/solve_refined.h) on the GPU:
+ * the host's part.  Uploads and downloads rows, runs the starts (orders), keeps
+ * each row's best, and measures the methods that are compared with. */
 #include "cuda/refined_internal.cuh"
 
 #include <stdlib.h>
@@ -10,8 +8,8 @@
 
 /* ---- small kernels ---- */
 
-/* to[c][r] = from[place[input[c]]][r]: the targets in another order; grid
- * (pitch / 64, cols). */
+/* to[c][r] = from[place[input[c]]][r]: the targets in another order of columns;
+ * grid (pitch / 64, cols). */
 static __global__ void __launch_bounds__(REFINED_TILE)
     refined_reorder_kernel(float *to, const float *from, const uint32_t *place,
                            const uint32_t *input, uint64_t pitch)
@@ -31,7 +29,8 @@ refined_place_kernel(uint32_t *place, const uint32_t *input, uint64_t cols)
         place[input[c]] = (uint32_t)c;
 }
 
-/* d = w - q, q the nearest on the grids; grid (pitch / 64, cols). */
+/* d = w - q, q rounded to nearest on the grids that are set; grid (pitch / 64,
+ * cols). */
 template <enum dtype S>
 static __global__ void __launch_bounds__(REFINED_TILE)
     refined_round_kernel(const struct refined_state s, const uint32_t *input,
@@ -48,7 +47,7 @@ static __global__ void __launch_bounds__(REFINED_TILE)
     s.d[at] = s.w[at] - x * scale;
 }
 
-/* out[r][g] = meta[g][r]; a thread an element. */
+/* out[r][g] = meta[g][r]; one thread per element. */
 static __global__ void refined_metas_kernel(uint32_t *out, const uint32_t *meta,
                                             uint64_t rows, uint64_t groups,
                                             uint64_t pitch)
@@ -61,7 +60,7 @@ static __global__ void refined_metas_kernel(uint32_t *out, const uint32_t *meta,
 
 /* ---- rows in and out ---- */
 
-/* What an order has come to, [rows] of each. */
+/* The result of one order (start), for all rows. */
 struct found {
     uint8_t *codes;
     uint32_t *meta;
@@ -125,7 +124,8 @@ static int open_state(struct cuda_context *c, const struct job *j,
     return context_scales(c, DT_F32, &s->mantissa, e);
 }
 
-/* Targets, moved where that is asked for, and the factors of the candidates. */
+/* Upload the rows as targets, move them if there are cross moments, and upload
+ * the candidates' factors. */
 static int load(struct cuda_context *c, const struct job *j,
                 const struct refined_state *s, struct err *e)
 {
@@ -141,7 +141,7 @@ static int load(struct cuda_context *c, const struct job *j,
     if (!rc)
         rc = upload(c, s->factors, factors, p->block.factors * sizeof(*factors),
                     e);
-    free(factors); /* so little was read before the call returned */
+    free(factors); /* upload() has read them */
     if (rc < 0)
         return rc;
     CUDA_TRY(cudaMemsetAsync(c->bad, 0xff, sizeof(*c->bad), c->stream));
@@ -173,7 +173,7 @@ static int find_bad(struct cuda_context *c, const struct job *j, struct err *e)
                    (unsigned long long)(bad % cols));
 }
 
-/* The loss of round-to-nearest on the grids as they came. */
+/* The loss of round to nearest on the grids that came with the weights. */
 static int measure_nearest(struct cuda_context *c, const struct job *j,
                            const struct refined_state *s, struct err *e)
 {
@@ -198,8 +198,8 @@ static int measure_nearest(struct cuda_context *c, const struct job *j,
     return refined_measure(c, f, s, j->nearest + j->first, e);
 }
 
-/* The first order's targets in the order of f; c->order: where inputs are in
- * the first. */
+/* to->w = the first order's targets in the order of f.  c->order: column of
+ * each input in the first order. */
 static int reorder(struct cuda_context *c, const struct cuda_factors *from,
                    const struct cuda_factors *f, const struct refined_state *s,
                    struct refined_state *to, struct err *e)
@@ -246,7 +246,7 @@ static int store(struct cuda_context *c, const struct job *j, int start,
     return 0;
 }
 
-/* The targets, for who solves on: inputs as stored, on the host. */
+/* p->target = the moved targets, on the host, inputs as stored. */
 static int give_target(struct cuda_context *c, const struct job *j,
                        const struct refined_state *s, struct err *e)
 {
@@ -263,7 +263,7 @@ static int give_target(struct cuda_context *c, const struct job *j,
     return rc;
 }
 
-/* Passes begin with nothing quantized. */
+/* Undo quantization: d = w. */
 static int restart(struct cuda_context *c, const struct refined_state *s,
                    struct err *e)
 {
@@ -272,7 +272,8 @@ static int restart(struct cuda_context *c, const struct refined_state *s,
     return 0;
 }
 
-/* What others lose on the grids that came with the weights. */
+/* Losses of round to nearest and of plain GPTQ on the grids that came with the
+ * weights, for a sample of rows (gptq/solve/solve.h, solve_compare_step()). */
 static int measure_others(struct cuda_context *c, const struct job *j,
                           const struct refined_state *s, struct err *e)
 {
@@ -319,7 +320,7 @@ static int solve_rows(struct cuda_context *c, const struct job *j,
     return 0;
 }
 
-/* ---- together ---- */
+/* ---- solve_refined() ---- */
 
 static int check(const struct refined_params *p,
                  const struct refined_hessian *b, struct err *e)
@@ -344,7 +345,7 @@ static int check(const struct refined_params *p,
     return 0;
 }
 
-/* The kernels' division wants scales between 2^-90 and 2^90. */
+/* divide() needs scales between 2^-90 and 2^90.  E_CONFIG. */
 static int check_scales(const uint32_t *meta, uint64_t n, struct err *e)
 {
     for (uint64_t i = 0; i < n; i++) {
@@ -357,7 +358,8 @@ static int check_scales(const uint32_t *meta, uint64_t n, struct err *e)
     return 0;
 }
 
-/* The best order of each row to `to`, which has the first's. */
+/* Copy to `to`, which holds the first order's results, the rows where another
+ * order has the smaller loss. */
 static void keep_best(const struct job *j, const struct found *to)
 {
     const struct solve_params *p = &j->p->solve;
@@ -376,8 +378,8 @@ static void keep_best(const struct job *j, const struct found *to)
         }
 }
 
-/* Memory of what is found: losses and grids of all orders, codes of the later
- * ones; those of the first go where they belong. */
+/* Allocate the results: losses and grids of all orders, codes of all but the
+ * first, which go to the caller's memory. */
 static char *open_found(struct job *j, uint8_t *codes, struct err *e)
 {
     const struct solve_params *p = &j->p->solve;

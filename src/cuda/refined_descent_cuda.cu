@@ -1,20 +1,20 @@
-/* refined_descent_cuda.cu - codes and the scale of a group made better in the exact
- * norm of H, as gptq/refine.h says. */
+/* refined_descent_cuda.cu - coordinate descent on the codes and the scale of a
+ * group, see gptq/solve/refine.h. */
 #include "cuda/refined_internal.cuh"
 
 enum {
     ROWS = REFINED_ROWS,
     SUB = REFINED_SUB,
     WIDE = REFINED_WIDE,
-    PARTS = 8, /* threads of a row */
+    PARTS = 8, /* threads per row */
     THREADS = ROWS * PARTS
 };
 
 struct refine_memory {
     float h[WIDE][WIDE];     /* H of the group */
-    float t[WIDE][ROWS];     /* gradients, as far as they are known */
+    float t[WIDE][ROWS];     /* gradients, moves of earlier columns included */
     float a[WIDE][ROWS];     /* code - zero */
-    float moved[WIDE][ROWS]; /* what was added to d */
+    float moved[WIDE][ROWS]; /* the changes of d */
     float num[THREADS], den[THREADS];
     float mantissa[256];
     float scale[ROWS], zero[ROWS];
@@ -51,8 +51,8 @@ static __device__ void fetch(struct refine_memory *s,
     __syncthreads();
 }
 
-/* The codes of 32 columns of row r, one after another, each to its best place;
- * true when one moved. */
+/* Move the codes of 32 columns of row r, one after another, each to its
+ * minimum.  True when one moved. */
 static __device__ bool move_sub(struct refine_memory *s, int first, int r)
 {
     float scale = s->scale[r], zero = s->zero[r], acc[SUB];
@@ -93,7 +93,8 @@ static __device__ bool move_sub(struct refine_memory *s, int first, int r)
 }
 
 /* This thread's part of num = g a and den = a H a, g the gradient after all
- * moves: with c = H a they are (gradient before) a + moved c and a c. */
+ * moves.  With c = H a: num = (gradient before the moves) a + moved c, den = a
+ * c. */
 static __device__ void moments(struct refine_memory *s,
                                const struct refined_group &g, uint64_t row,
                                int all)
@@ -128,7 +129,7 @@ static __device__ void moments(struct refine_memory *s,
     __syncthreads();
 }
 
-/* refit() of refine.c. */
+/* As refit() of gptq/solve/refine.c. */
 template <enum dtype S>
 static __device__ bool refit(struct refine_memory *s, int r)
 {
@@ -157,9 +158,9 @@ static __device__ bool refit(struct refine_memory *s, int r)
     return true;
 }
 
-/* Move the codes of a group, then its scale; grid (pitch / 16).  A thread a row
- * moves 32 codes at a time, all push what has moved onto the columns to come.
- * Shared memory: 92 KiB. */
+/* Move the codes of a group, then its scale; grid (pitch / 16).  For 32 columns
+ * at a time, one thread per row moves the codes; then all threads add the moves
+ * to the gradients of later columns.  Shared memory: 92 KiB. */
 template <enum dtype S>
 static __global__ void __launch_bounds__(THREADS, 2)
     refined_descent_kernel(const struct refined_group g)

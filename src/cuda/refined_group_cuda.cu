@@ -1,13 +1,13 @@
-/* refined_group_cuda.cu - the grid of a group chosen when the solver reaches it,
- * as gptq/block_grid.h says: every candidate is judged by solving the whole
- * group with it. */
+/* refined_group_cuda.cu - chooses the grid of a group when GPTQ reaches it
+ * (gptq/solve/block_grid.h): a candidate's cost comes from solving the whole
+ * group on it. */
 #include "cuda/refined_internal.cuh"
 
 enum {
     ROWS = REFINED_ROWS,
     SUB = REFINED_SUB,
     WIDE = REFINED_WIDE,
-    PARTS = 12, /* threads of a row, at most; each takes a pair of candidates
+    PARTS = 12, /* threads per row, at most; each solves a pair of candidates
                    at a time */
     THREADS = ROWS * PARTS,
     WORDS = WIDE / 8, /* of eight codes */
@@ -17,20 +17,20 @@ enum {
 struct group_memory {
     float l[TRIANGLE]; /* L of the group, see row_at() */
     float w[WIDE][ROWS], pushed[WIDE][ROWS];
-    float x[WIDE][ROWS];               /* w - w', then free */
-    uint32_t codes[WORDS][2][THREADS]; /* of the pair at work */
-    uint32_t best[WORDS][THREADS];     /* of the best that a thread has met */
+    float x[WIDE][ROWS];               /* w - w', then scratch */
+    uint32_t codes[WORDS][2][THREADS]; /* of the current pair */
+    uint32_t best[WORDS][THREADS];     /* of each thread's best candidate */
     float diagonal[WIDE], inverse[WIDE];
     float mantissa[256];
     float cost[THREADS];
     uint32_t meta[THREADS];
     int index[THREADS];
     float lo[ROWS], hi[ROWS], scale[ROWS], zero[ROWS];
-    int winner[ROWS]; /* thread */
+    int winner[ROWS]; /* the thread with the row's best candidate */
 };
 
-/* Row k of L without what lies above the diagonal blocks: 32, 64, 96 or 128
- * columns. */
+/* Offset of row k of L, stored up to the end of its diagonal block of 32
+ * columns: 32, 64, 96 or 128 elements. */
 static __device__ __forceinline__ int row_at(int k)
 {
     int i = k / SUB;
@@ -38,7 +38,8 @@ static __device__ __forceinline__ int row_at(int k)
     return i * (i + 1) * (SUB * SUB / 2) + k % SUB * (SUB * (i + 1));
 }
 
-/* The group and its triangle; missing columns push nothing and cost nothing. */
+/* Load the group and its triangle of L.  Columns beyond the group's are set so
+ * that they give no feedback and have no cost. */
 static __device__ void fetch(struct group_memory *s,
                              const struct refined_group &g, uint64_t row)
 {
@@ -68,7 +69,7 @@ static __device__ void fetch(struct group_memory *s,
     __syncthreads();
 }
 
-/* The nearest code on a grid, less its zero. */
+/* w's nearest code on a grid, less the zero. */
 static __device__ __forceinline__ float nearest(float w, float scale,
                                                 float inverse, float zero)
 {
@@ -98,8 +99,8 @@ static __device__ __forceinline__ void add_row(float acc[SUB], float d,
     }
 }
 
-/* What 32 columns of row r displace, w - q; q on the grid of the row or, with
- * scale 0, just where w' is, whose range goes to lo and hi. */
+/* The displacements w - q of 32 columns of row r.  scale > 0: q on that grid.
+ * scale 0: q = w', without rounding, and the range of w' goes to lo and hi. */
 static __device__ void displace(struct group_memory *s, int first, int r,
                                 float scale, float zero, float *lo, float *hi)
 {
@@ -121,7 +122,8 @@ static __device__ void displace(struct group_memory *s, int first, int r,
     }
 }
 
-/* All columns, by a thread a row; pushed left by all. */
+/* The same for all columns: one thread per row; then all threads add the error
+ * feedback to the columns to the left. */
 static __device__ void displace_all(struct group_memory *s, int all,
                                     float scale, float zero)
 {
@@ -145,7 +147,7 @@ static __device__ void displace_all(struct group_memory *s, int all,
     __syncthreads();
 }
 
-/* The group on the grids that are set: what is left of it. */
+/* g->given: d of the group on the grids that are set. */
 template <enum dtype S>
 static __device__ void solve_given(struct group_memory *s,
                                    const struct refined_group &g, int all,
@@ -159,7 +161,7 @@ static __device__ void solve_given(struct group_memory *s,
         g.d[i / ROWS * g.pitch + row + i % ROWS] = s->x[i / ROWS][i % ROWS];
 }
 
-/* block_candidate(). */
+/* As block_candidate() of gptq/solve/block_grid.h. */
 template <enum dtype S>
 static __device__ uint32_t candidate(const struct group_memory *s,
                                      const struct refined_group &g, int i,
@@ -186,14 +188,14 @@ static __device__ uint32_t candidate(const struct group_memory *s,
                            false);
 }
 
-/* Two grids of a row. */
+/* Two candidates of a row, solved at the same time. */
 struct pair {
     float scale[2], inverse[2], zero[2], loss[2];
     uint32_t meta[2];
 };
 
-/* What the columns from `end` on, whose codes are known, push onto the 32 from
- * `first` on. */
+/* acc = error feedback from the columns from `end` on, computed from their
+ * codes, onto the 32 columns from `first` on. */
 static __device__ __forceinline__ void push_codes(const struct group_memory *s,
                                                   const struct pair &p,
                                                   int first, int end, int r,
@@ -228,7 +230,7 @@ static __device__ __forceinline__ void push_codes(const struct group_memory *s,
     }
 }
 
-/* Quantize one column on one grid: the code; *d gets what is left. */
+/* Quantize column k on grid i of the pair: returns the code; *d = w - q. */
 static __device__ __forceinline__ uint32_t
 quantize(const struct group_memory *s, struct pair *p, int i, int k, float acc,
          float w, float *d)
@@ -243,7 +245,7 @@ quantize(const struct group_memory *s, struct pair *p, int i, int k, float acc,
     return (uint32_t)(x + p->zero[i]);
 }
 
-/* The group on both grids: codes and losses. */
+/* Solve the group on both grids of the pair: codes and losses. */
 static __device__ void solve_pair(struct group_memory *s, struct pair *p,
                                   int all, int r)
 {
@@ -274,7 +276,7 @@ static __device__ void solve_pair(struct group_memory *s, struct pair *p,
     }
 }
 
-/* All candidates of this thread; its best one's codes go to s->best. */
+/* Solve all candidates of this thread; the codes of its best go to s->best. */
 template <enum dtype S>
 static __device__ void try_all(struct group_memory *s,
                                const struct refined_group &g, int all)
@@ -312,7 +314,8 @@ static __device__ void try_all(struct group_memory *s,
     __syncthreads();
 }
 
-/* The first of the cheapest of a row; then all write the codes. */
+/* Choose each row's cheapest candidate, the first of equal ones, and write its
+ * grid, codes and d. */
 template <enum dtype S>
 static __device__ void keep_best(struct group_memory *s,
                                  const struct refined_group &g, uint64_t row)
@@ -341,14 +344,14 @@ static __device__ void keep_best(struct group_memory *s,
 }
 
 /* Choose the grid of each row of a group and quantize it; grid (pitch / 16).
- * Twelve threads a row at most, each solving the group with two candidates at
- * a time: an element of L, the same for all threads, is loaded for eight
- * multiply-adds of a thread.  Codes of earlier columns are kept, eight in a
- * word, and what is left is computed again from them.
+ * Up to twelve threads per row, each solving the group on two candidates at a
+ * time.  Loads of L are broadcast: each serves all threads.  Of earlier columns
+ * only codes are kept, eight in a word, and their displacements are computed
+ * again.
  *
- * Shared memory: 107 KiB, so that two blocks fit on Hopper.  Floor: 64 n
- * multiply-adds a weight for n candidates, in f32.  With g.given nothing is
- * chosen. */
+ * Shared memory: 107 KiB, so that two blocks fit a multiprocessor of Hopper.
+ * Floor: 64 n f32 multiply-adds per weight for n candidates.  With g.given no
+ * grid is chosen. */
 template <enum dtype S>
 static __global__ void __launch_bounds__(THREADS, 2)
     refined_group_kernel(const struct refined_group g)

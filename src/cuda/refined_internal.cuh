@@ -1,9 +1,10 @@
-/* refined_internal.cuh - what the files of the solver that refines share.
+/* refined_internal.cuh - what the files of the refined solver
+ * (gptq/solve/solve_refined.h) share.
  *
- * Everything is transposed, as in the solver: the values of an input lie
- * together, `pitch` rows of them, in the factor's order.  A group of up to
- * REFINED_WIDE neighbouring columns is one launch; a block of threads owns
- * REFINED_ROWS rows, and its threads share the work on a row in parts. */
+ * All arrays are transposed, as in the solver: the `pitch` rows of a column are
+ * contiguous, columns in the factor's order.  A group of up to REFINED_WIDE
+ * adjacent columns is one launch; a block of threads owns REFINED_ROWS rows,
+ * and several threads share a row. */
 #ifndef FORGE_BEST_INSIDE_CUH
 #define FORGE_BEST_INSIDE_CUH
 
@@ -13,47 +14,47 @@ enum {
     REFINED_WIDE = 128,   /* columns of a group, at most */
     REFINED_ROWS = 16,    /* of a block of threads */
     REFINED_SUB = 32,     /* columns that a thread holds in registers */
-    REFINED_SUPER = 1024, /* columns that a product with all others is for */
-    REFINED_TILE = 64     /* rows are padded to */
+    REFINED_SUPER = 1024, /* columns of a super-block (refined_pass_cuda.cu) */
+    REFINED_TILE = 64     /* rows are padded to a multiple of it */
 };
 
 /* Rows of one weight on the device. */
 struct refined_state {
     uint64_t rows, pitch; /* pitch: rows, padded to REFINED_TILE */
     uint64_t padded, groups;
-    float *w; /* [padded, pitch]: the target */
-    float *d; /* [padded, pitch]: w - q */
-    float
-        *gradient; /* [REFINED_SUPER + REFINED_WIDE, pitch]: d times a square */
-    float *moved;  /* [REFINED_WIDE, pitch]: what a group's d has changed by */
+    float *w;        /* [padded, pitch]: the target */
+    float *d;        /* [padded, pitch]: w - q */
+    float *gradient; /* [REFINED_SUPER + REFINED_WIDE, pitch]: d L or d H of the
+                        current columns */
+    float *moved;    /* [REFINED_WIDE, pitch]: the changes of a group's d */
     uint8_t *codes;  /* [padded, pitch] */
     uint32_t *meta;  /* [groups, pitch] */
     double *loss;    /* [padded / REFINED_WIDE, pitch] */
-    double *factors; /* block_factor() of all */
-    int *any;        /* whether a sweep has moved anything */
-    const float *mantissa;
+    double *factors; /* [n]: block_factor() */
+    int *any;        /* device flag: the sweep has moved a code or a scale */
+    const float *mantissa; /* [256], see meta_scale() */
 };
 
-/* A group, for a kernel: pointers to its first column. */
+/* Arguments of a group's kernel: pointers to its first column. */
 struct refined_group {
     const float *w;
     float *d;
-    const float *gradient; /* what is pushed onto it, or d H */
+    const float *gradient; /* error feedback d L, or the gradient d H */
     float *moved;
     uint8_t *codes;
-    uint32_t *meta;      /* its row */
-    const float *square; /* L, or H: column c from row c0 at square + c * ld */
+    uint32_t *meta;      /* [pitch]: of this group */
+    const float *square; /* L or H: column c from row c0 at square + c * ld */
     uint64_t pitch, ld;
     uint32_t n; /* columns: a multiple of 8 */
     const float *mantissa;
     const double *factors;
     int n_factors, candidates;
     bool symmetric, negative;
-    bool given; /* the grids are set: d alone is asked for */
+    bool given; /* plain GPTQ on the grids in meta: only d is computed */
     int *any;
 };
 
-/* Scale with its sign. */
+/* The scale of a qmeta4 with its sign. */
 template <enum dtype S>
 static __device__ __forceinline__ float refined_scale(const float *mantissa,
                                                       uint32_t meta)
@@ -63,7 +64,7 @@ static __device__ __forceinline__ float refined_scale(const float *mantissa,
     return meta >> 24 & QUANT_NEGATIVE ? -s : s;
 }
 
-/* quant_meta(); see grid_cuda.cu about log2. */
+/* quant_meta() on the device; about log2 see grid_cuda.cu. */
 template <enum dtype S>
 static __device__ __forceinline__ uint32_t refined_meta(float scale, int zero,
                                                         bool symmetric)
@@ -80,8 +81,8 @@ static __device__ __forceinline__ uint32_t refined_meta(float scale, int zero,
            (symmetric ? (uint32_t)QUANT_SYMMETRIC << 24 : 0);
 }
 
-/* sum[j..j+7][r] += what the displacements x of REFINED_SUB columns push onto
- * them; row k of the square has those columns at rows(k). */
+/* sum[j..j+7][r] += sum over k of x[k][r] P[k][j..j+7], for the REFINED_SUB
+ * columns k from `first` on; rows(k) is the address of row k of P. */
 template <class Rows>
 static __device__ __forceinline__ void
 refined_push(float (*sum)[REFINED_ROWS], const float (*x)[REFINED_ROWS],
@@ -100,20 +101,21 @@ refined_push(float (*sum)[REFINED_ROWS], const float (*x)[REFINED_ROWS],
         sum[j + i][r] = acc[i];
 }
 
-/* Columns of whole sub-blocks that a group's loops run over. */
+/* n rounded up to whole sub-blocks of REFINED_SUB columns. */
 static __device__ __forceinline__ int refined_columns(uint32_t n)
 {
     return (int)((n + REFINED_SUB - 1) / REFINED_SUB * REFINED_SUB);
 }
 
-/* Choose the grid of a group and quantize it (refined_group_cuda.cu), or move its
- * codes and its scale (refined_descent_cuda.cu), for `pitch` rows. */
+/* Launch a group's kernel for `pitch` rows: choose its grids and quantize it
+ * (refined_group_cuda.cu), or move its codes and scales
+ * (refined_descent_cuda.cu). */
 int refined_choose(struct cuda_context *c, enum dtype scale_dtype,
                    const struct refined_group *g, struct err *e);
 int refined_descend(struct cuda_context *c, enum dtype scale_dtype,
                     const struct refined_group *g, struct err *e);
-/* A pass over all groups of a matrix: one of the two, or quantizing on the grids
- * that are set. */
+/* A pass over all groups of a matrix: plain GPTQ on the grids that are set,
+ * GPTQ with chosen grids, or a sweep of coordinate descent. */
 enum refined_step { REFINED_PLAIN, REFINED_CHOOSE, REFINED_DESCENT };
 struct refined_pass {
     const struct refined_params *p;
@@ -124,20 +126,21 @@ struct refined_pass {
 };
 int refined_walk(struct cuda_context *c, const struct refined_pass *j,
                  struct err *e);
-/* Refining passes, until nothing moves or j->p->sweeps are made. */
+/* Sweeps of coordinate descent until nothing moves, at most j->p->sweeps. */
 int refined_sweep(struct cuda_context *c, const struct refined_pass *j,
                   struct err *e);
-/* loss[rows] = d H dT, on the host. */
+/* loss[rows], on the host, = d H dᵀ. */
 int refined_measure(struct cuda_context *c, const struct cuda_factors *f,
                     const struct refined_state *s, double *loss, struct err *e);
-/* The targets of the first order moved, see target.h; s->d is scratch.
- * output: G of these rows, on the host, or NULL. */
+/* Move the targets s->w, in the order of f (gptq/solve/target.h); s->d is
+ * scratch. output: G or F of these rows, on the host, inputs as stored; NULL:
+ * use E. */
 int refined_move_target(struct cuda_context *c, const struct refined_params *p,
                         const struct cuda_factors *f,
                         const struct refined_state *s, const float *output,
                         struct err *e);
-/* to[m, n] = alpha a b + beta to in f32, by columns: a[m, k], b[k, n], whose
- * columns are ldb apart. */
+/* to[m, n] = alpha a[m, k] b[k, n] + beta to in f32, column-major; leading
+ * dimensions m, and ldb of b. */
 struct refined_product {
     uint64_t n, k;
     float alpha;

@@ -1,26 +1,25 @@
-/* refined_pass_cuda.cu - passes of the solver that refines over a matrix.
+/* refined_pass_cuda.cu - a pass of the refined solver over a matrix.
  *
- * One pass walks the groups of a matrix in the order of quantization, which is
- * from the last column of the factor to the first:
+ * A pass walks the groups in the order of quantization, from the last column of
+ * the factor to the first:
  *
  *     |  ...  | group, <= 128 |  groups that are done  | all others
  *             |<---------------- super-block, <= 1024 ----------->|
  *
- * 1. When a super-block is entered, what all other columns give it is one
- *    product: pushes from the factor in the first pass, gradients d H in
- *    refinement.
+ * 1. On entering a super-block, the contribution of all other columns is one
+ * product: the
+ *    error feedback d L in a pass of GPTQ, the gradient d H in a sweep of descent.
  * 2. One launch chooses a group's grids, or moves its codes and scales.
- * 3. What that changes in the rest of the super-block is a product of depth
- *    128.
+ * 3. Its effect on the rest of the super-block is a product of depth <= 128.
  *
- * Products are in f32: a candidate or a move is taken by a comparison, and
- * what follows in a row depends on it. */
+ * Products are in f32, not in split bf16: candidates and moves are taken by
+ * comparisons, on which everything later in a row depends. */
 #include "cuda/refined_internal.cuh"
 
 #include <stdlib.h>
 
-/* loss[c0 / 128 + y][r] = sum of d g over 128 columns, g the gradients of the
- * columns from c0 on; grid (pitch / 64, columns / 128). */
+/* loss[c0 / 128 + y][r] = sum over 128 columns of d g, with the gradients g of
+ * the columns from c0 on in s.gradient; grid (pitch / 64, columns / 128). */
 static __global__ void __launch_bounds__(REFINED_TILE)
     refined_loss_kernel(const struct refined_state s, uint64_t c0)
 {
@@ -45,8 +44,8 @@ int refined_product(struct cuda_context *c, uint64_t m,
     return 0;
 }
 
-/* gradient[0..end - begin) = d times the square's columns begin..end: of all
- * columns, or of those from `end` on. */
+/* Step 1: gradient[0..end-begin) = d times columns begin..end-1 of H (descent;
+ * all rows) or of L (GPTQ; rows from `end` on). */
 static int enter(struct cuda_context *c, const struct refined_pass *j,
                  uint64_t begin, uint64_t end, struct err *e)
 {
@@ -66,8 +65,7 @@ static int enter(struct cuda_context *c, const struct refined_pass *j,
                            e);
 }
 
-/* One group of the super-block that begins at `begin`, and what it changes in
- * the rest of it. */
+/* Steps 2 and 3 for one group of the super-block that begins at `begin`. */
 static int visit(struct cuda_context *c, const struct refined_pass *j,
                  const struct tile_group *at, uint64_t begin, struct err *e)
 {
@@ -156,7 +154,7 @@ int refined_measure(struct cuda_context *c, const struct cuda_factors *f,
 
     for (uint64_t c0 = 0, n; c0 < s->padded && rc >= 0; c0 += n) {
         n = s->padded - c0 < REFINED_SUPER ? s->padded - c0 : REFINED_SUPER;
-        /* H is symmetric: what lies beyond the square counts twice */
+        /* H is symmetric: the part below the diagonal square counts twice */
         rc = refined_product(c, s->pitch,
                              { n, n, 1, s->d + c0 * s->pitch,
                                f->h + c0 * (ld + 1), ld, 0, s->gradient },

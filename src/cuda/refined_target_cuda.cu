@@ -1,8 +1,8 @@
-/* refined_target_cuda.cu - the targets that gptq/target.h describes:
+/* refined_target_cuda.cu - moves the targets as gptq/solve/target.h describes:
  * W* = W + M (H + lambda I)⁻¹, by cuBLAS. */
 #include "cuda/refined_internal.cuh"
 
-/* w += d where the input is not dead; grid (pitch / 64, cols). */
+/* w += d, except at dead inputs; grid (pitch / 64, cols). */
 static __global__ void __launch_bounds__(REFINED_TILE)
     refined_shift_kernel(float *w, const float *d, const bool *dead,
                          uint64_t pitch)
@@ -13,7 +13,7 @@ static __global__ void __launch_bounds__(REFINED_TILE)
         w[at] += d[at];
 }
 
-/* x = alpha x times the inverse of L, or of its transpose. */
+/* d = alpha d L⁻¹, or alpha d L⁻ᵀ with `transposed`. */
 static int divide(struct cuda_context *c, const struct cuda_factors *f,
                   const struct refined_state *s, bool transposed, float alpha,
                   struct err *e)
@@ -26,7 +26,8 @@ static int divide(struct cuda_context *c, const struct cuda_factors *f,
     return 0;
 }
 
-/* d = beta (G - W H), or F, which is not multiplied by beta yet. */
+/* d = beta (G - W H), or F without its factor beta, which the caller
+ * applies. */
 static int mend_output(struct cuda_context *c, const struct refined_params *p,
                        const struct cuda_factors *f,
                        const struct refined_state *s, const float *output,

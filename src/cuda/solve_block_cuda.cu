@@ -1,35 +1,35 @@
-/* solve_block_cuda.cu - quantize 128 columns of all rows of all matrices: the
- * kernel of the solver (solve_cuda.cu says where it stands). */
+/* solve_block_cuda.cu - the solver's kernel: GPTQ on 128 columns of all rows of
+ * all matrices, step 2 of solve_cuda.cu. */
 #include "cuda/solve_internal.cuh"
 
 #include <cuda_pipeline.h>
 
 enum { SUB = 32 }; /* columns that a thread holds in registers */
 
-/* The shared memory of a block of threads that owns R rows. */
+/* The shared memory of a block of threads with R rows. */
 template <int R> struct block_memory {
-    float l[SOLVE_BLOCK][SOLVE_BLOCK]; /* L of the block, by rows */
-    float pushed[SOLVE_BLOCK][R];      /* by columns, as all that follows */
-    float w[2][SUB][R];                /* of this sub-block and the next */
-    uint32_t grid[2][SUB][R];          /* scale | zero, see fetch_sub() */
-    float d[2][SUB][R];                /* displacements, this and the last */
+    float l[SOLVE_BLOCK][SOLVE_BLOCK]; /* L of the block, row-major */
+    float pushed[SOLVE_BLOCK][R]; /* error feedback; column-major from here */
+    float w[2][SUB][R];           /* of this sub-block and the next */
+    uint32_t grid[2][SUB][R];     /* scale | zero, see keep_sub() */
+    float d[2][SUB][R];           /* displacements: this, the previous */
     float mantissa[256];
     float inverse[SOLVE_BLOCK]; /* 1 / diagonal */
     uint32_t group[SOLVE_BLOCK];
 };
 
-/* One thread's row of one matrix: where it begins. */
+/* A thread's row of a matrix: pointers to its beginning. */
 struct block_rows {
     const float *w;
     const uint32_t *meta;
     __nv_bfloat16 *split;
     uint8_t *codes;
     uint64_t pitch;
-    int row;     /* of the block */
-    int quarter; /* 0 quantizes; 1..3 fetch, push and store meanwhile */
+    int row;     /* in the block of threads */
+    int quarter; /* 0 quantizes; 1..3 meanwhile fetch, add feedback, store */
 };
 
-/* L and pushed by copies that need no registers, all in flight at once. */
+/* Load L and pushed by asynchronous copies, all in flight at once. */
 template <int R>
 static __device__ __forceinline__ void fetch_block(struct block_memory<R> *s,
                                                    const struct block_args &a)
@@ -59,8 +59,8 @@ static __device__ __forceinline__ void fetch_block(struct block_memory<R> *s,
     __syncthreads();
 }
 
-/* Weights and grids of 32 columns, by PARTS threads a row, this one being
- * number `part`: first all loads, then all that needs them. */
+/* Weights and grids of 32 columns, loaded by PARTS threads per row: first all
+ * loads into registers, then, in keep_sub(), the stores to shared memory. */
 template <int PARTS> struct block_fetch {
     enum { COUNT = (SUB + PARTS - 1) / PARTS };
     float w[COUNT];
@@ -83,8 +83,8 @@ fetch_sub(struct block_fetch<PARTS> *f, const struct block_memory<R> *s,
     }
 }
 
-/* A grid is kept as its scale with the zero in the low bits, which are 0 in an
- * f16 or bf16 scale. */
+/* Store what was loaded.  A grid is one word: the f32 scale with the zero in
+ * its low bits, which are 0 for a scale of f16 or bf16. */
 template <enum dtype S, int PARTS, int R>
 static __device__ __forceinline__ void
 keep_sub(const struct block_fetch<PARTS> *f, struct block_memory<R> *s,
@@ -152,7 +152,7 @@ solve_sub(struct block_memory<R> *s, const struct block_rows &b, int first,
     }
 }
 
-/* The displacements of 32 columns, as the products read them. */
+/* Write the displacements of 32 columns as split bf16, for the products. */
 template <int R>
 static __device__ __forceinline__ void
 store_sub(const struct block_memory<R> *s, const struct block_rows &b,
@@ -170,7 +170,8 @@ store_sub(const struct block_memory<R> *s, const struct block_rows &b,
     }
 }
 
-/* What the 32 columns from `first` on push onto the eight from j on. */
+/* Add the error feedback from the 32 columns from `first` on onto the eight
+ * columns from j on. */
 template <int R>
 static __device__ __forceinline__ void push_sub(struct block_memory<R> *s,
                                                 const struct block_rows &b,
@@ -190,8 +191,9 @@ static __device__ __forceinline__ void push_sub(struct block_memory<R> *s,
         s->pushed[j + i][b.row] = acc[i];
 }
 
-/* What three quarters do while the first quantizes the sub-block at `first`:
- * the rest of the last one's work, and fetching the next one. */
+/* The work of quarters 1..3 while quarter 0 quantizes the sub-block at `first`:
+ * finish the previous sub-block (feedback further left, stores), and fetch the
+ * next one. */
 template <enum dtype S, int R>
 static __device__ __forceinline__ void
 help_sub(struct block_memory<R> *s, const struct block_rows &b, int first)
@@ -213,14 +215,14 @@ help_sub(struct block_memory<R> *s, const struct block_rows &b, int first)
 
 /* Quantize 128 columns of R rows of one matrix; grid (padded_rows / R,
  * matrices), 4 R threads: four quarters that own the same rows.  In sub-blocks
- * of 32 columns, from the last to the first: the first quarter quantizes, a
- * thread a row with the sums of 32 columns in registers; then all push what
- * was found onto the next sub-block, eight columns a quarter; what is pushed
- * further left is pushed by the other three while the first goes on.
+ * of 32 columns, from the last to the first: quarter 0 quantizes, one thread
+ * per row, with the sums of 32 columns in registers; then all quarters add the
+ * error feedback onto the next sub-block, eight columns each; feedback further
+ * left is added by quarters 1..3 while quarter 0 goes on.
  *
- * Shared memory: 226 KiB for 128 rows, 146 KiB for 64 (as sm_80 has it).
- * Every sum has one order, so equal input gives equal bytes.  Floor: 128
- * columns are one chain of some 45 cycles each, 3.3 us at 1.75 GHz. */
+ * Shared memory: 226 KiB for 128 rows, 146 KiB for 64 (which fits sm_80).
+ * Deterministic: every sum has a fixed order.  Floor: 128 columns are a chain
+ * of dependent steps of about 45 cycles each, 3.3 us at 1.75 GHz. */
 template <enum dtype S, int R>
 static __global__ void __launch_bounds__(4 * R, 1)
     solve_block_kernel(const struct block_args a)

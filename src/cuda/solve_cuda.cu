@@ -1,34 +1,35 @@
-/* solve_cuda.cu - the look-back solver on the GPU, in two levels.
+/* solve_cuda.cu - the look-back GPTQ of gptq/solve/solve.h on the GPU, in two
+ * levels.
  *
  *     columns of L, walked from the last to the first:
  *
  *     |<------------- super-block, 1024 ------------>|  already solved
  *     |  ...  | block, 128 |  solved in this super   |  ...
  *
- * 1. When a super-block is entered, what all solved columns push onto it is one
- *    product, with depth up to the number of columns.
+ * 1. On entering a super-block, the error feedback from all solved columns onto
+ * it is one
+ *    product, of a depth up to the number of columns.
  * 2. A launch of solve_block_kernel quantizes 128 columns of all rows of all
- *    matrices.
- * 3. What these push onto the rest of the super-block is a product of depth
- *    128.
+ * matrices. 3. Their feedback onto the rest of the super-block is a product of
+ * depth 128.
  *
- * Products run on the tensor cores in bf16 with f32 sums, each factor split
- * into a high and a low part: (high, high, low) of the displacements times
- * (high, low, high) of L, as one product of three times the depth.  The part
- * that is lost (low times low) is 2^-16 of the result; measured on the CPU it
- * changes no code at damping 0.01.
+ * Products run on tensor cores in bf16 with f32 sums, in split precision: each
+ * operand is split into a high and a low bf16, and (high, high, low) of the
+ * displacements times (high, low, high) of L is one product of three times the
+ * depth.  The part left out, low times low, is 2^-16 of the result; measured on
+ * the CPU it changes no code at damping 0.01.
  *
- * Tried on paper alone: right-looking updates of all columns after each block
- * move 2 n^2 O / 128 floats (3.3 GB at n = 7168, O = 2048) where these move
- * an eighth. */
+ * Not implemented, only estimated: right-looking updates of all columns after
+ * each block would move 2 n² O / 128 floats (3.3 GB at n = 7168, O = 2048
+ * outputs), eight times as much. */
 #include "cuda/solve_internal.cuh"
 
-enum { SUB = 32 }; /* columns of a sum in f32 */
+enum { SUB = 32 }; /* columns of a partial sum in f32 */
 
 /* ---- round to nearest ---- */
 
-/* Codes and displacements of 128 columns at the nearest values; a thread owns
- * a row.  Grid (padded_rows / 64, padded / 128, matrices). */
+/* Round 128 columns to nearest: codes and displacements; one thread per row.
+ * Grid (padded_rows / 64, padded / 128, matrices). */
 template <enum dtype S>
 static __global__ void __launch_bounds__(SOLVE_TILE)
     solve_nearest_kernel(struct block_args a)
@@ -55,8 +56,8 @@ static __global__ void __launch_bounds__(SOLVE_TILE)
     }
 }
 
-/* loss += |pushed|^2 - lambda |displacement|^2 over columns c0..c0+n of a row;
- * a thread owns a row.  Grid (padded_rows / 64, matrices). */
+/* loss += |d L|² - lambda |d|² over columns c0..c0+n-1 (d L in `pushed`); one
+ * thread per row.  Grid (padded_rows / 64, matrices). */
 static __global__ void __launch_bounds__(SOLVE_TILE)
     solve_measure_kernel(struct block_args a, uint32_t n)
 {
@@ -82,14 +83,15 @@ static __global__ void __launch_bounds__(SOLVE_TILE)
     a.loss[m * a.padded_rows + row] += sum;
 }
 
-/* ---- all blocks ---- */
+/* ---- GPTQ over all columns ---- */
 
-/* Columns begin .. end - 1. */
+/* Columns begin..end-1. */
 struct columns {
     uint64_t begin, end;
 };
 
-/* pushed[to] (+)= what columns `by` push onto them, all matrices. */
+/* pushed[to] = (add: +=) the error feedback from columns `by`, for all
+ * matrices. */
 static int push(struct cuda_context *c, const struct cuda_factors *f,
                 const struct solve_state *s, struct columns to,
                 struct columns by, bool add, struct err *e)

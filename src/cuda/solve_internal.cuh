@@ -1,14 +1,16 @@
-/* solve_internal.cuh - what the solver's two files share. */
+/* solve_internal.cuh - what the files of the solver and of the refined solver
+ * share. */
 #ifndef FORGE_SOLVE_INSIDE_CUH
 #define FORGE_SOLVE_INSIDE_CUH
 
 #include "cuda/internal.cuh"
 
-#define ROUNDER 12582912.0f /* rounds half to even when added and taken off */
+/* x + ROUNDER - ROUNDER rounds x to an integer, half to even (1.5 * 2^23) */
+#define ROUNDER 12582912.0f
 
-enum { SOLVE_PUSH = 8 }; /* columns that are pushed onto at a time */
+enum { SOLVE_PUSH = 8 }; /* columns that get error feedback at a time */
 
-/* acc[0..7] += d times eight neighbours of a row of the factor, or of H. */
+/* acc[0..7] += d row[0..7], a piece of a row of L or of H. */
 static __device__ __forceinline__ void solve_push(float acc[SOLVE_PUSH],
                                                   float d, const float *row)
 {
@@ -24,8 +26,8 @@ static __device__ __forceinline__ void solve_push(float acc[SOLVE_PUSH],
     acc[7] = fmaf(d, b.w, acc[7]);
 }
 
-/* What a kernel of the solver works on: see struct solve_state and struct
- * cuda_factors. */
+/* Arguments of the solver's kernels; members as in struct solve_state and
+ * struct cuda_factors. */
 struct block_args {
     const float *diagonal, *w, *pushed, *mantissa;
     const uint32_t *meta, *input;
@@ -38,9 +40,9 @@ struct block_args {
     uint32_t c0; /* the block's first column */
 };
 
-/* The rows of c->weight, of type t, into a factor's order, matrix i of f: w[c][r],
- * 0 for dead inputs and in the padding, `pitch` rows apart.  The smallest index
- * of a weight that is not finite is left in *bad. */
+/* Transpose the rows of c->weight, of type t: w[c * pitch + r] = W[r][input[c]]
+ * in the order of matrix i of f, 0 for dead inputs and in the padding.  *bad =
+ * the smallest index of a weight that is not finite. */
 struct transposed_weights {
     uint64_t rows, pitch;
     float *w;
@@ -49,24 +51,25 @@ struct transposed_weights {
 int solve_transpose_weights(struct cuda_context *c,
                             const struct cuda_factors *f, int i, enum dtype t,
                             struct transposed_weights to, struct err *e);
-/* The grids in c->packed, [rows][groups]: meta[g][r]. */
+/* meta[g * pitch + r] = the grids [rows][groups] in c->packed, transposed. */
 int solve_transpose_grids(struct cuda_context *c, uint64_t rows,
                           uint64_t groups, uint64_t pitch, uint32_t *meta,
                           struct err *e);
-/* And codes out of it: c->packed gets words[rows][cols / 8]; c->order has room
- * for an order. */
+/* c->packed = words [rows][cols / 8] of codes[c * pitch + r], inputs as stored.
+ * c->order must have room for [cols]. */
 int solve_transpose_codes(struct cuda_context *c, const struct cuda_factors *f,
                           int i, uint64_t rows, uint64_t pitch,
                           const uint8_t *codes, struct err *e);
 
-/* Codes, displacements and their loss at the nearest values. */
+/* Round to nearest: codes, displacements and losses. */
 int solve_nearest(struct cuda_context *c, const struct solve_params *p,
                   const struct cuda_factors *f, const struct solve_state *s,
                   const float *mantissa, struct err *e);
-/* 128 rows a block of threads where that fills the device and fits. */
+/* Whether to use 128 rows per block of threads, not 64: shared memory suffices,
+ * and the launch still fills the device. */
 bool solve_large_blocks(const struct cuda_context *c,
                         const struct solve_state *s, int n);
-/* Quantize the block of columns at a->c0 of n matrices. */
+/* Quantize the block of SOLVE_BLOCK columns at a->c0 of n matrices. */
 int solve_block(struct cuda_context *c, enum dtype scale_dtype,
                 const struct block_args *a, int n, bool large, struct err *e);
 

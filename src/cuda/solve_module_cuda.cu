@@ -1,22 +1,22 @@
-/* solve_module_cuda.cu - modules into the solver's form, and their codes out of
- * it.
+/* solve_module_cuda.cu - brings modules into the solver's form (struct
+ * solve_state), and their codes out of it.
  *
- * Modules that share a factor (gate and up of an expert) lie one after the
- * other in the rows of its matrix, so that a launch has more rows to fill the
- * device with. */
+ * Modules that share a factor (gate and up of an expert) are stacked in the
+ * rows of one matrix, so that a launch has more rows to fill the device
+ * with. */
 #include "cuda/solve_internal.cuh"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { TILE = 32 }; /* of transpositions */
+enum { TILE = 32 }; /* rows and columns of a transposed tile */
 
 /* ---- in ---- */
 
 /* w[m][c][r] = W[r][input[c]], 0 for dead inputs and in the padding.  A block
  * moves 32 rows x 32 columns through shared memory (4 KiB); block 32 x 8, grid
- * (padded / 32, padded_rows / 32).  The smallest index of a weight that is not
- * finite is left in *bad. */
+ * (padded / 32, padded_rows / 32).  *bad = the smallest index of a weight that
+ * is not finite. */
 template <enum dtype T>
 static __global__ void
 solve_load_kernel(float *w, const void *from, const uint32_t *input,
@@ -46,8 +46,8 @@ solve_load_kernel(float *w, const void *from, const uint32_t *input,
         w[(c0 + y) * padded_rows + r0 + threadIdx.x] = tile[threadIdx.x][y];
 }
 
-/* to[g][r] = from[r][g], 0 in the padding.  As above; grid (groups / 32,
- * padded_rows / 32). */
+/* to[g][r] = from[r][g], 0 in the padding.  As solve_load_kernel; grid (groups
+ * / 32, padded_rows / 32). */
 static __global__ void solve_meta_kernel(uint32_t *to, const uint32_t *from,
                                          uint64_t rows, uint64_t groups,
                                          uint64_t padded_rows)
@@ -70,9 +70,9 @@ static __global__ void solve_meta_kernel(uint32_t *to, const uint32_t *from,
 
 /* ---- out ---- */
 
-/* out[r][word] = the codes of inputs 8 word.. of row r, found at
- * codes[where][r].  A block makes 32 rows x 32 words through shared memory (4
- * KiB); block 32 x 8, grid (words / 32, padded_rows / 32). */
+/* out[r][word] = the codes of inputs 8 word..8 word + 7 of row r; input i's are
+ * at codes[where[i]][r].  A block packs 32 rows x 32 words through shared
+ * memory (4 KiB); block 32 x 8, grid (words / 32, padded_rows / 32). */
 static __global__ void solve_pack_kernel(uint32_t *out, const uint8_t *codes,
                                          const uint32_t *where, uint64_t rows,
                                          uint64_t words, uint64_t padded_rows)
@@ -107,8 +107,8 @@ static __global__ void solve_where_kernel(uint32_t *where,
 
 /* ---- host to device and back ---- */
 
-/* Where module i's first row is in a matrix with a row per `each` of every
- * factor: columns of w and codes, groups of meta, one of losses. */
+/* Index of module i's first row in an array [n, each, padded_rows] of struct
+ * solve_state; each: padded for w and codes, groups for meta, 1 for loss. */
 static uint64_t first_row(const struct solve_state *s, int i, uint64_t each)
 {
     return i / s->share * each * s->padded_rows + i % s->share * s->module_rows;
@@ -188,7 +188,7 @@ int solve_transpose_grids(struct cuda_context *c, uint64_t rows,
     return 0;
 }
 
-/* c->weight and c->packed (the grids) into the solver's form. */
+/* Transpose module i from c->weight and c->packed (its grids) into s. */
 static int transpose_module(struct cuda_context *c,
                             const struct solve_params *p,
                             const struct cuda_factors *f,
@@ -221,8 +221,8 @@ static int load_module(struct cuda_context *c, const struct solve_params *p,
     return rc < 0 ? rc : transpose_module(c, p, f, s, i, e);
 }
 
-/* The place of a weight that is not finite, in the first matrix that has one:
- * looked at when all are on the device. */
+/* Upload and transpose all modules.  E_DATA: a weight is not finite; the
+ * message names its place in the first module that has one. */
 static int load_modules(struct cuda_context *c, const struct solve_params *p,
                         const struct cuda_factors *f,
                         const struct solve_state *s, struct cuda_module *m,
@@ -254,7 +254,7 @@ static int find_bad(struct cuda_context *c, const struct solve_params *p,
     return 0;
 }
 
-/* The sums of the rows, in their order. */
+/* Add up the rows' losses, in order, to each module's result. */
 static int read_losses(struct cuda_context *c, const struct solve_state *s,
                        struct cuda_module *m, int n, bool nearest,
                        struct err *e)
@@ -336,8 +336,8 @@ static int check(const struct solve_params *p, const struct cuda_factors *f,
     return 0;
 }
 
-/* The kernel's division wants positive scales from 2^-90 to 2^90: all of f16's,
- * and what bf16's can be in a model that computes anything. */
+/* divide() needs scales from 2^-90 to 2^90: all of f16's, and all bf16 scales
+ * of a sensible model.  E_CONFIG. */
 static int check_scales(const struct solve_params *p, const uint32_t *meta,
                         struct err *e)
 {
@@ -355,7 +355,7 @@ static int check_scales(const struct solve_params *p, const uint32_t *meta,
     return 0;
 }
 
-/* Both passes over loaded modules, and their losses. */
+/* Round to nearest, for comparison, then solve; and the losses of both. */
 static int run_passes(struct cuda_context *c, const struct solve_params *p,
                       const struct cuda_factors *f, const struct solve_state *s,
                       struct cuda_module *m, struct err *e)
