@@ -12,9 +12,9 @@ struct batch_reader {
     struct stream_writer *pass;
     struct model *m;
     bool tokens, inherited;
-    bool reference;       /* frames of the original model are read */
-    int64_t layer, count; /* count: sequences so far */
-    bool pending;         /* next was read and is not taken yet */
+    bool reference;       /* reading the reference stream's frames */
+    int64_t layer, count; /* count: of sequences so far */
+    bool pending;         /* `next` has been read and is not in a batch yet */
     struct frame next;
 };
 
@@ -30,7 +30,8 @@ int64_t batch_reader_layer(const struct batch_reader *f)
 
 /* ---- frames ---- */
 
-/* 1: f->next is a frame of ours; 0: the end; others are passed on. */
+/* Read the next frame of tokens or hidden states into f->next, passing on
+ * others.  1, or 0: end of input. */
 static int fetch(struct batch_reader *f, struct err *e)
 {
     int rc;
@@ -54,7 +55,8 @@ static int fetch(struct batch_reader *f, struct err *e)
     return rc;
 }
 
-/* "model.layers.12", or its companion.  False: another name. */
+/* Parse "model.layers.12" (reference: "model.layers.12.original").  False:
+ * another name. */
 static bool parse_name(const char *name, bool reference, int64_t *layer)
 {
     struct tensor_name n;
@@ -111,7 +113,7 @@ int check_finite(const struct model *m, const void *rows, int64_t n,
     return 0;
 }
 
-/* Rows of a frame to memory of the model's precision. */
+/* Convert the rows of a frame to the model's dtype. */
 static int copy_rows(const struct batch_reader *f, const struct frame *x,
                      void *to, struct err *e)
 {
@@ -146,7 +148,7 @@ static int check_first(const struct batch_reader *f, struct err *e)
     return 0;
 }
 
-/* The frame at hand is the first of the original model. */
+/* Whether f->next is the first frame of the reference stream. */
 static bool original_begins(const struct batch_reader *f)
 {
     int64_t layer;
@@ -156,8 +158,8 @@ static bool original_begins(const struct batch_reader *f)
            parse_name(f->next.name, true, &layer);
 }
 
-/* 1: the sequence is in the batch; 0: it does not fit any more, or is not one
- * of these. */
+/* Add f->next to the batch.  1; or 0: the batch is full, or the frame belongs
+ * to the reference stream. */
 static int take(struct batch_reader *f, struct batch *b, int64_t *rows,
                 struct err *e)
 {
@@ -171,7 +173,7 @@ static int take(struct batch_reader *f, struct batch *b, int64_t *rows,
     n = frame_rows(&f->next);
     if (b->n && (*rows + n > BATCH_ROWS || b->n == BATCH_SEQUENCES))
         return 0;
-    if (!b->n) { /* room for a full batch, or for this one */
+    if (!b->n) { /* reserve for a full batch, or for this sequence */
         int64_t room = n > BATCH_ROWS ? n : BATCH_ROWS;
 
         b->s.host = true;
@@ -213,7 +215,7 @@ int batch_reader_next(struct batch_reader *f, struct batch *b, struct err *e)
 
 int batch_reader_reference(struct batch_reader *f)
 {
-    if (f->pending) /* only there does batch_reader_next() leave a frame */
+    if (f->pending) /* batch_reader_next() has left the reference's first frame */
         f->reference = true;
     return f->pending;
 }
@@ -232,7 +234,7 @@ static int look_at_tokens(struct batch_reader *f, int64_t layer, struct err *e)
     return model_load_embedding(f->m, e);
 }
 
-/* What the first hidden frame says of the layer. */
+/* Take the layer from the first hidden frame, and check it. */
 static int look_at_state(struct batch_reader *f, int64_t layer, struct err *e)
 {
     const struct model_config *c = model_config(f->m);

@@ -1,49 +1,55 @@
-/* batch.h - sequences out of a stream, in batches ready to run.
+/* batch.h - reads sequences from a stream, in batches ready for layer_run().
  *
- * The input is tokens, or the hidden states that enter a layer.  Which, is
- * decided by the first frame; all others must be the same.  Behind hidden states
- * those of the original model may come, named "model.layers.3.original". */
+ * The input is tokens frames, or hidden frames with the states that enter one
+ * layer; the first frame decides.  Behind all hidden states of the model those
+ * of the reference stream (the original model) may follow, named
+ * "model.layers.3.original". */
 #ifndef FORGE_BATCH_H
 #define FORGE_BATCH_H
 
 #include "common/io/stream.h"
 #include "model/model.h"
 
-/* Some sequences: together about BATCH_ROWS rows, or one that is longer. */
+/* Sequences of together at most BATCH_ROWS rows, or one longer sequence. */
 struct batch {
-    struct state s;
-    int64_t n;                          /* sequences */
-    int64_t length[BATCH_SEQUENCES];    /* tokens of each */
-    uint64_t sequence[BATCH_SEQUENCES]; /* as frames number them, from 1 */
-    bool last;                          /* there are no more */
+    struct state s;                  /* their states, in memory of the host */
+    int64_t n;                       /* number of sequences */
+    int64_t length[BATCH_SEQUENCES]; /* tokens of each */
+    uint64_t sequence[BATCH_SEQUENCES]; /* numbers as in frames, from 1 */
+    bool last;                          /* no batch follows */
 };
 
 struct batch_reader;
 
-/* Reads up to the first sequence.  layer: which layer the states must enter;
- * -1: whichever the first one names.  Frames that are neither tokens nor
- * hidden states go to pass as they come (NULL: nowhere).  Tokens are embedded;
- * the model's embedding is loaded for that.  E_DATA: no sequence, or one of
- * another layer or model. */
+/* Reads up to the first sequence.  layer: the layer that the states must enter;
+ * -1: the one that the first frame names.  Frames of other roles are written to
+ * `pass` (NULL: dropped).  If the input is tokens, loads the model's embedding.
+ * in, m and pass must outlive the reader.  E_DATA: no sequence, or one of
+ * another layer or model; E_TEMP; errors of loading the embedding. */
 MUST_CHECK int batch_reader_open(struct batch_reader **f,
                                  struct stream_reader *in, struct model *m,
                                  int64_t layer, struct stream_writer *pass,
                                  struct err *e);
 void batch_reader_close(struct batch_reader *f); /* NULL is allowed */
 bool batch_reader_is_tokens(const struct batch_reader *f);
-int64_t batch_reader_layer(const struct batch_reader *f); /* 0 for tokens */
+/* The layer that the states enter; 0 for tokens. */
+int64_t batch_reader_layer(const struct batch_reader *f);
 
-/* 1: *b holds the next sequences, at POINT_IN; 0: there were no more.
- * E_DATA: a frame of the wrong shape or layer; states that are not finite. */
+/* 1: *b holds the next sequences, at POINT_IN (tokens: embedded); 0: no more
+ * sequences of this stream.  *b is zero-initialised, and its memory is used
+ * again; state_release() b->s at the end.  E_DATA: a frame of the wrong shape
+ * or layer, a token beyond the vocabulary, or states that are not finite;
+ * E_TEMP. */
 MUST_CHECK int batch_reader_next(struct batch_reader *f, struct batch *b,
                                  struct err *e);
 
-/* Behind the last sequence: 1: those of the original model follow, which
- * batch_reader_next() gives from now on; 0: the input has ended. */
+/* Call after batch_reader_next() has returned 0.  1: states of the reference
+ * stream follow, and batch_reader_next() returns them from now on; 0: the input
+ * has ended. */
 int batch_reader_reference(struct batch_reader *f);
 
-/* E_DATA when one of n rows of `width` elements is not finite: what and
- * sequence name it. */
+/* E_DATA: an element of rows[n, width], in the model's dtype, is not finite;
+ * `what` and `sequence` name it in the message. */
 MUST_CHECK int check_finite(const struct model *m, const void *rows, int64_t n,
                             int64_t width, const char *what, uint64_t sequence,
                             struct err *e);

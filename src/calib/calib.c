@@ -10,9 +10,9 @@
 #include "calib/experts.h"
 #include "calib/loop.h"
 
-/* ---- with the weights as they are ---- */
+/* ---- without feedback ---- */
 
-/* What a tap needs to write a batch's activations. */
+/* The argument of the tap that writes a batch's activations. */
 struct tapped {
     struct run *r;
     const struct span *b;
@@ -38,7 +38,8 @@ static int write_tapped(void *arg, const struct state *s, struct err *e)
                            e);
 }
 
-/* A batch through a layer; the tokens of its experts are gathered on the way. */
+/* Run a batch through a layer up to `to`; at POINT_MLP_IN its tokens are routed
+ * and gathered for the experts. */
 static int pass_batch(struct run *r, struct calib_experts *ex, struct layer *w,
                       const struct span *b, enum point to, struct err *e)
 {
@@ -59,8 +60,8 @@ static int pass_batch(struct run *r, struct calib_experts *ex, struct layer *w,
     return 0;
 }
 
-/* One layer over all batches; its activations come out unless something else
- * is wanted. */
+/* Run all batches through a layer; writes its activations if that is the output
+ * asked for. */
 static int pass(struct run *r, int64_t layer, enum point to, struct err *e)
 {
     struct calib *c = r->c;
@@ -93,7 +94,7 @@ static int put_hidden(struct run *r, int64_t layer, struct err *e)
 
 /* ---- codes ---- */
 
-/* Codes of another layer are a mistake of the command line. */
+/* E_DATA: one of the codes from number `from` on is of another layer. */
 static int check_codes(const struct calib *c, int64_t layer, size_t from,
                        struct err *e)
 {
@@ -108,7 +109,7 @@ static int check_codes(const struct calib *c, int64_t layer, size_t from,
     return 0;
 }
 
-/* The codes that the layer has already. */
+/* Read the file with codes of this layer, if there is one (calib.codes_of). */
 static int read_codes(const struct calib *c, int64_t layer, struct err *e)
 {
     const char *percent = c->codes_of ? strchr(c->codes_of, '%') : NULL;
@@ -169,7 +170,7 @@ static int run_layers(struct run *r, struct err *e)
     return publisher_join(&r->publisher, e);
 }
 
-/* Do both have the same sequences? */
+/* Whether both have the same sequences: numbers and lengths. */
 static bool alike(const struct store *s, const struct store *t)
 {
     if (s->n_sequences != t->n_sequences)
@@ -181,8 +182,8 @@ static bool alike(const struct store *s, const struct store *t)
     return true;
 }
 
-/* All sequences, and where they are wanted the original model's states: those
- * that follow, else the same. */
+/* Read all sequences; and, for a reference stream, its states: those that
+ * follow in the input, else a copy. */
 static int fill(struct run *r, struct store *reference, struct err *e)
 {
     struct batch_reader *f = r->c->batches;

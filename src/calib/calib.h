@@ -1,19 +1,29 @@
-/* calib.h - calibration runs: over one layer, or all. */
+/* calib.h - a calibration run over one layer, or over all: states of all
+ * sequences go through the model layer by layer, and the inputs of its linears
+ * are written as activation frames. */
 #ifndef FORGE_CALIB_H
 #define FORGE_CALIB_H
 
 #include "calib/run.h"
 
-/* Run it.  One layer's weights are in memory at a time, or the part of it that
- * leads to the next point; states of all sequences are in a store.
+/* Run c.  Memory holds the weights of one layer at most (with feedback: of its
+ * linears up to the next point), and the states of all sequences in a store
+ * (store.h).
  *
- * With feedback the activations of a point come out only if a linear that
- * reads them has no codes yet; then the codes are waited for, and the linears
- * run with them.  One that gets none runs as it is.
+ * Without c->feedback every layer runs with the weights as they are, or with
+ * c->codes.  With it, a layer runs from point to point.  The activations of a
+ * point are written if a linear that reads them has no codes yet; the run then
+ * waits until the codes of those linears have come back, and goes on with them.
+ * A linear that gets no codes keeps its weights.
  *
- * With `reference`, a second store goes through the layers without any codes, from
- * the same hidden states; it says how far activations have drifted, or what
- * output is wanted (emit.h).  Only with feedback. */
+ * With c->reference (and feedback), a second store, the reference stream, goes
+ * through the layers with the original weights.  From both streams come the
+ * companions that tell how far an activation has drifted, or which output a
+ * linear should have (emit.h).
+ *
+ * E_DATA: the input, codes or states are wrong; other errors of reading the
+ * model, writing and feedback.  After an error the stores are not freed: a
+ * thread may still write from them, and the process is expected to end. */
 MUST_CHECK int calib_run(struct calib *c, struct err *e);
 
 #endif

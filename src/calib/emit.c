@@ -16,7 +16,8 @@ void emit_name(int64_t layer, enum point at, char name[FRAME_NAME_MAX + 1])
     layer_tensor_name(layer, inside ? point_name(at) : "", name);
 }
 
-/* Fields that hidden states and activations share, of sequence i. */
+/* The frame of sequence i, with the fields that hidden states and activations
+ * share. */
 static struct frame frame_of(const struct store *s, int64_t i, int64_t layer,
                              enum point at)
 {
@@ -34,7 +35,7 @@ static struct frame frame_of(const struct store *s, int64_t i, int64_t layer,
     return f;
 }
 
-/* Paths of the linears that read this input, a line each. */
+/* to = the paths of the linears that read this input, separated by newlines. */
 static void list_modules(const struct model_config *c, int64_t layer,
                          enum input_class input, char *to)
 {
@@ -62,7 +63,7 @@ int emit_hidden(struct stream_writer *w, const struct store *s,
         struct frame f = frame_of(s, i, layer, POINT_IN);
 
         strcat(f.name,
-               companion_suffix(companion)); /* our own names are short */
+               companion_suffix(companion)); /* emit_name()'s are short */
         f.data = rows;
         rows += f.len;
         if (stream_write(w, &f, e) < 0)
@@ -71,7 +72,7 @@ int emit_hidden(struct stream_writer *w, const struct store *s,
     return 0;
 }
 
-/* ---- two streams ---- */
+/* ---- companions ---- */
 
 int emit_companion(struct stream_writer *w, const struct frame *f,
                    enum companion companion, uint64_t width, const void *rows,
@@ -82,16 +83,16 @@ int emit_companion(struct stream_writer *w, const struct frame *f,
     g.dims[1] = width;
     g.len = g.dims[0] * width * dtype_bits(g.dtype) / 8;
     g.modules = NULL;
-    strcat(g.name, companion_suffix(companion)); /* our own names are short */
+    strcat(g.name, companion_suffix(companion)); /* emit_name()'s are short */
     g.data = rows;
     return stream_write(w, &g, e);
 }
 
-/* What stands in front of the activations of a batch at a point. */
+/* The companion of the activations at a point. */
 struct difference {
-    enum companion companion; /* COMPANION_NONE: nothing does */
-    bool adds;                /* between residual streams, not activations */
-    size_t width, row;        /* numbers, bytes */
+    enum companion companion; /* COMPANION_NONE: there is none */
+    bool adds;         /* difference of residual streams, not of activations */
+    size_t width, row; /* of a row: elements, bytes */
 };
 
 static struct difference difference_of(const struct emission *t)
@@ -103,7 +104,7 @@ static struct difference difference_of(const struct emission *t)
     if (!t->reference)
         return d;
     list_modules(c, t->layer, point_input(t->at), modules);
-    if (!*modules) /* no linear reads it whose target could be corrected */
+    if (!*modules) /* no linear reads it, so there is no target to move */
         return d;
     d.adds = point_adds(c, t->layer, t->at);
     d.companion = d.adds ? COMPANION_OUTPUT : COMPANION_DRIFT;
@@ -115,8 +116,8 @@ static struct difference difference_of(const struct emission *t)
 
 /* ---- activations ---- */
 
-/* Those of a batch, each behind its difference.  rows NULL: the store's own,
- * which the pipe may refer to. */
+/* Write a batch's activations, each behind its companion.  rows NULL: the
+ * store's, which are lent to the pipe. */
 static int write_batch(const struct emission *t, const struct span *b,
                        const void *rows, struct err *e)
 {
@@ -156,9 +157,9 @@ int emit_activation(struct stream_writer *w, const struct store *s,
     return write_batch(&t, b, rows, e);
 }
 
-/* ---- beside the computing ---- */
+/* ---- the thread ---- */
 
-/* Wait for batch i; false: stop. */
+/* Wait until batch i is ready.  False: stop. */
 static bool await(struct emission *t, int64_t i)
 {
     bool go;

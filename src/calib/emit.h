@@ -1,4 +1,4 @@
-/* emit.h - frames of the states in a store. */
+/* emit.h - writes the states of a store as frames. */
 #ifndef FORGE_EMIT_H
 #define FORGE_EMIT_H
 
@@ -7,46 +7,50 @@
 #include "arch/tensor_name.h"
 #include "calib/store.h"
 
-/* One `hidden` frame per sequence of a batch, of the states that enter `layer`;
- * companion: COMPANION_ORIGINAL of the reference stream, else COMPANION_NONE. */
+/* Write a `hidden` frame [tokens, hidden size] per sequence of batch b: the
+ * states that enter `layer`.  companion: COMPANION_ORIGINAL for the reference
+ * stream, else COMPANION_NONE. */
 MUST_CHECK int emit_hidden(struct stream_writer *w, const struct store *s,
                            const struct span *b, int64_t layer,
                            enum companion companion, struct err *e);
-/* One `activation` frame per sequence: rows of what point `at` of the layer
- * holds. */
+/* Write an `activation` frame per sequence of batch b: rows[b->rows,
+ * point_width()] of point `at` of the layer. */
 MUST_CHECK int emit_activation(struct stream_writer *w, const struct store *s,
                                const struct span *b, int64_t layer,
                                enum point at, const void *rows, struct err *e);
-/* The companion of an activation frame f: as many rows, of `width` numbers each;
- * lent if f is. */
+/* Write the companion of an activation frame f: rows[f->dims[0], width], in f's
+ * dtype; lent if f is. */
 MUST_CHECK int emit_companion(struct stream_writer *w, const struct frame *f,
                               enum companion companion, uint64_t width,
                               const void *rows, struct err *e);
-/* "model.layers.LAYER.POINT"; of hidden states, POINT_IN, without a point. */
+/* name = "model.layers.LAYER.POINT"; for POINT_IN (hidden states)
+ * "model.layers.LAYER". */
 void emit_name(int64_t layer, enum point at, char name[FRAME_NAME_MAX + 1]);
 
-/* A thread that writes the activations of all batches, each as soon as
- * emission_ready() names the batch: pipes never hold up the computing.  Rows of a
- * store do not change until their mark is back (sync.h), so that a pipe may
- * refer to them.
+/* A thread that writes the activations of all batches of a point, in order,
+ * each as soon as emission_ready() has named the batch, so that a full pipe
+ * does not stop the computation.  Rows of a store do not change until their
+ * mark has come back (sync.h), so frames may lend them to the pipe.
  *
- * With a reference stream, the frame NAME comes behind a companion (a:
- * activation, x: residual stream, of this stream; a_ref, x_ref: of the reference):
+ * With a reference stream, an activation frame NAME comes behind a companion.
+ * a, h: the activation at this point and the residual stream; a_ref, h_ref:
+ * those of the reference stream.
  *
- *     NAME.output = x_ref behind the linear - x in front of it - bias
- *                   where the linear that reads NAME writes into x (point_adds())
+ *     NAME.output = h_ref behind the linear - h in front of the linear - bias
+ *                   if the linear that reads NAME writes into the residual stream
+ *                   (point_adds()): the output that this linear should have
  *     NAME.drift  = a_ref - a
- *                   elsewhere
+ *                   otherwise
  *
- * and without one where no linear reads NAME.  Companions lie in the reference
- * stream's store. */
+ * If no linear reads NAME there is no companion.  Companions are computed into
+ * the reference stream's store. */
 struct emission {
     struct stream_writer *w;
     const struct store *s;
     const struct store *reference; /* NULL: there is no reference stream */
     int64_t layer;
     enum point at;
-    const float *bias; /* NULL: none */
+    const float *bias; /* of the linear that reads `at`; NULL: none */
     /* private */
     pthread_t thread;
     pthread_mutex_t lock;
@@ -57,13 +61,16 @@ struct emission {
     struct err err;
 };
 
-/* Start the thread; fields that are not private are filled in.  E_TEMP. */
+/* Start the thread.  The caller has set all fields that are not private.
+ * E_TEMP. */
 MUST_CHECK int emission_start(struct emission *t, struct err *e);
-/* Batch i, the next one, is ready: `here` is its state, and its rows are on the
- * host.  Fails where the thread's writing has failed. */
+/* Batch i, the next one, can be written: its activation rows are on the host;
+ * `here` is its state, from which the companion is computed.  Returns the
+ * thread's error if its writing has failed. */
 MUST_CHECK int emission_ready(struct emission *t, int64_t i,
                               const struct state *here, struct err *e);
-/* Wait until all batches are written; stop: until the frame at hand is. */
+/* Wait until all batches are written, and end the thread; stop: end it after
+ * the batch that it is writing.  Returns the thread's error. */
 MUST_CHECK int emission_finish(struct emission *t, bool stop, struct err *e);
 
 #endif

@@ -72,8 +72,8 @@ int calib_experts_take(struct calib_experts *ex, const struct span *b,
 
 /* ---- activations ---- */
 
-/* The linears of an expert that read `in`, a line each; false: all of them
- * have codes. */
+/* to = the linears of an expert that read `in`, separated by newlines.  False:
+ * all of them have codes. */
 static bool readers(const struct calib_experts *ex, int64_t expert,
                     enum input_class in, char *to, size_t cap)
 {
@@ -94,9 +94,9 @@ static bool readers(const struct calib_experts *ex, int64_t expert,
     return wanted;
 }
 
-/* ---- in front of an activation ---- */
+/* ---- companions ---- */
 
-/* Where rows of an expert are made that go out. */
+/* Make room for `bytes` of companion rows, where layers run. */
 static int reserve_room(struct calib_experts *ex, size_t bytes, struct err *e)
 {
     const struct model *m = ex->run->c->m;
@@ -111,8 +111,10 @@ static int reserve_room(struct calib_experts *ex, size_t bytes, struct err *e)
     return 0;
 }
 
-/* The experts e of a token are added to it with weights g_e: shares of
- * g_e / sum of g² make up for all that it lacks, and are the smallest that do. */
+/* The router adds the outputs of a token's experts e with weights g_e.  To
+ * correct the residual stream by delta, the smallest (least-squares) changes of
+ * the experts' outputs are delta g_e / (sum of g²): ex->share[token, choice] =
+ * g_e / (sum of g²). */
 static int open_shares(struct calib_experts *ex, struct err *e)
 {
     const struct routing *g = &ex->mix.routing;
@@ -143,7 +145,8 @@ static int open_shares(struct calib_experts *ex, struct err *e)
     return rc;
 }
 
-/* n bytes of where layers run as the host's, until the next call. */
+/* If layers run on a device, copy n bytes of *rows to the host; valid until the
+ * next call. */
 static int to_host(struct calib_experts *ex, const void **rows, size_t n,
                    struct err *e)
 {
@@ -156,9 +159,10 @@ static int to_host(struct calib_experts *ex, const void **rows, size_t n,
     return 0;
 }
 
-/* How far the input of gate and up drifts; what an expert's output lacks by its
- * input, and its share of what the residual stream lacks before experts are
- * added. */
+/* Write the companion of an expert's activation f.  For gate and up, drift:
+ * x_ref - x.  For down, gap (experts_owe()): E_ref(x_ref) - W_down rows, plus
+ * the expert's share of h_ref - h, the error of the residual stream before
+ * experts are added. */
 static int put_companion(struct calib_experts *ex, const struct expert_rows *x,
                          enum input_class in, const struct frame *f,
                          struct err *e)
@@ -229,7 +233,8 @@ static int put_mid(void *arg, const struct expert_rows *x, struct err *e)
     return put(arg, x, IN_EXPERT_MID, e);
 }
 
-/* Codes of an expert are kept while they are used, not longer. */
+/* expert_hooks.codes: wait for the codes of these linears; those used before
+ * are dropped. */
 static int take_codes(void *arg, const struct linear *l, int n,
                       const struct quantized **codes, struct err *e)
 {
@@ -248,7 +253,7 @@ static int take_codes(void *arg, const struct linear *l, int n,
                          e);
 }
 
-/* ---- the whole ---- */
+/* ---- running the experts ---- */
 
 static int put_hitmap(struct calib_experts *ex, struct err *e)
 {
@@ -287,7 +292,7 @@ static int add(struct calib_experts *ex, const struct mixture *x,
     return 0;
 }
 
-/* What leaves the layer, in both streams. */
+/* Add the experts' outputs to the hidden states, in both streams. */
 static int add_all(struct calib_experts *ex, struct err *e)
 {
     const struct run *run = ex->run;

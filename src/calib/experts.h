@@ -1,4 +1,6 @@
-/* experts.h - the experts of a layer in a calibration run. */
+/* experts.h - the routed experts of a layer in a calibration run: their tokens
+ * are gathered from all batches, then each expert runs once over all its tokens
+ * (model/moe.h). */
 #ifndef FORGE_CALIB_EXPERTS_H
 #define FORGE_CALIB_EXPERTS_H
 
@@ -8,36 +10,38 @@
 struct calib_experts {
     struct run *run;
     int64_t layer;
-    int64_t experts; /* 0: the layer has none, and nothing is to be done */
+    int64_t experts; /* 0: the layer has none, and all functions do nothing */
     struct mixture mix;
     struct mixture reference; /* of the reference stream, if there is one */
-    double *stats;            /* [experts, EXPERT_STATS] */
-    uint64_t *mark; /* [experts, 2]: sent behind its in, behind its mid */
-    uint64_t part;  /* number of the frame of the activation at hand */
-    void *room;     /* where layers run: rows that go out */
+    double *stats;            /* [experts, EXPERT_STATS]: the hit map */
+    uint64_t *mark; /* [experts, 2]: number of the mark (sync.h) behind the
+                          input of gate and up; behind that of down */
+    uint64_t part;  /* sequence number of the activation's last frame */
+    void *room;     /* companion rows, where layers run */
     size_t room_bytes;
-    float *share; /* [tokens, top_k], where layers run: open_shares() */
-    void *host;   /* copies of the rows that go out, where layers run on
-                             a device */
-    struct linear
-        old[2]; /* linears whose codes were used, and may be dropped */
+    float *share; /* [tokens, top_k], where layers run: see open_shares() */
+    void *host;   /* host copies of rows to write, if layers run on a device */
+    struct linear old[2]; /* linears whose codes were used last */
     int n_old;
 };
 
-/* *ex is zero for a layer without experts. */
+/* A layer without experts: *ex is zero.  run must outlive *ex.  E_TEMP; errors
+ * of loading the router. */
 MUST_CHECK int calib_experts_open(struct calib_experts *ex, struct run *run,
                                   int64_t layer, struct err *e);
 void calib_experts_close(struct calib_experts *ex); /* zeroed is allowed */
-/* Does a linear of an expert lack codes? */
+/* Whether a linear of an expert has no codes yet. */
 bool calib_experts_wanted(const struct calib_experts *ex);
-/* Gather the tokens of a batch, which is at POINT_MLP_IN; reference: a batch of
- * the reference stream. */
+/* Route and gather the tokens of batch b, whose state s is at POINT_MLP_IN.
+ * reference: the batch is of the reference stream. */
 MUST_CHECK int calib_experts_take(struct calib_experts *ex,
                                   const struct span *b, const struct state *s,
                                   bool reference, struct err *e);
-/* Run the experts, unless the calibration skips them.  emit: put out their
- * activations and the hit map; add: add the experts' outputs to the hidden
- * states.  A calibration for hit maps puts the map out without emit. */
+/* Run all experts over the gathered tokens (with calib.skip_experts: only count
+ * their tokens).  emit: write the hit map, and the activations of experts (with
+ * feedback: of those without codes, waiting for the codes); CALIB_HITMAP writes
+ * the hit map in any case.  add: add the experts' outputs to the hidden states
+ * in the stores. */
 MUST_CHECK int calib_experts_run(struct calib_experts *ex, bool emit, bool add,
                                  struct err *e);
 

@@ -13,10 +13,10 @@
 
 #include "common/io/sync.h"
 
-/* How long a writer may take to open the pipe. */
+/* How long feedback_abandon() waits for the writer. */
 enum { WRITER_SECONDS = 10 };
 
-/* A frame that waits to be taken. */
+/* A received frame of codes or grids, not yet fetched by feedback_wait(). */
 struct waiting {
     struct waiting *next;
     struct frame f;
@@ -33,9 +33,9 @@ struct feedback {
     pthread_cond_t news;
     /* under lock: */
     struct waiting *first, **last;
-    uint64_t returned; /* the last mark */
+    uint64_t returned; /* number of the last mark that came back */
     bool ended;
-    int rc; /* of the thread */
+    int rc; /* the thread's result */
     struct err err;
 };
 
@@ -71,8 +71,8 @@ static int take(struct feedback *b, const struct frame *f, struct err *e)
     return 0;
 }
 
-/* A pipe that nobody has opened for writing yet reads as ended; poll(2) waits
- * for the first writer. */
+/* A non-blocking pipe without a writer reads as ended; poll(2) waits for the
+ * first writer. */
 static int open_stream(struct feedback *b, struct err *e)
 {
     struct stream_expect expect = { 0 };
@@ -94,7 +94,7 @@ static void *drain(void *arg)
 
     while (rc >= 0 && (rc = stream_next(b->in, &f, &e)) > 0)
         rc = take(b, &f, &e);
-    if (rc < 0) { /* who writes there must learn of it, not wait for us */
+    if (rc < 0) { /* the writer must get EPIPE, not block */
         stream_close(b->in);
         b->in = NULL;
     }
@@ -108,8 +108,9 @@ static void *drain(void *arg)
     return NULL;
 }
 
-/* Standard input becomes ours alone: a copy left open would hide from the
- * writer that we are gone. */
+/* Move standard input to a descriptor of our own and leave /dev/null in its
+ * place: a copy left open would keep the writer from getting EPIPE when the
+ * stream is closed. */
 static int take_stdin(void)
 {
     int fd = fcntl(0, F_DUPFD_CLOEXEC, 3);
@@ -151,7 +152,8 @@ int feedback_open(struct feedback **out, const char *path, struct err *e)
     return 0;
 }
 
-/* What went wrong, or that the end came too soon; under lock. */
+/* The thread's error, or that the stream ended too soon.  Called with the lock
+ * held. */
 static int failure(const struct feedback *b, struct err *e)
 {
     if (b->rc < 0) {
@@ -198,7 +200,8 @@ int feedback_finish(struct feedback *b, struct err *e)
     return b->rc;
 }
 
-/* Read what comes until the writer, who may still be on its way, has gone. */
+/* Read and drop until the writer, which may not have opened the pipe yet, has
+ * closed it. */
 static void outlast_writer(const char *path)
 {
     struct pollfd p = { .fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC),
@@ -216,7 +219,7 @@ void feedback_abandon(struct feedback *b, const char *path)
 {
     struct timespec until;
 
-    close(1); /* the writer ends when our output has */
+    close(1); /* the tools downstream, and so the writer, end with our output */
     if (!b) {
         outlast_writer(path);
         return;

@@ -1,8 +1,10 @@
-/* feedback.h - the codes that come back from the end of the chain.
+/* feedback.h - reads the codes that come back from the end of the pipeline:
+ * forge-calib writes activations to forge-hessian | ... | forge-solve, whose
+ * output is its feedback.
  *
- * A thread of its own drains the pipe all the time, or the ring of tools would
- * stand still: each waiting to write, nobody reading.  Marks (common/io/sync.h)
- * say how far it has come. */
+ * A thread reads the pipe all the time; otherwise the ring of tools would
+ * deadlock, each waiting to write.  Marks (common/io/sync.h) tell how far the
+ * tools have come. */
 #ifndef FORGE_FEEDBACK_H
 #define FORGE_FEEDBACK_H
 
@@ -10,21 +12,23 @@
 
 struct feedback;
 
-/* path: a named pipe; "-": standard input, which then is one.  Does not wait
- * for its writer.  E_NOINPUT, E_USAGE: it is no pipe. */
+/* path: a named pipe; "-": standard input, a pipe.  Does not wait for its
+ * writer.  E_NOINPUT: cannot be opened; E_USAGE: no pipe; E_TEMP. */
 MUST_CHECK int feedback_open(struct feedback **f, const char *path,
                              struct err *e);
-/* Wait until mark `number` has returned (0: do not wait), and add all codes
- * that have come to c (NULL: leave them).  Any thread may wait.  E_DATA: the
- * stream is broken, or ended before the mark. */
+/* Wait until mark `number` has come back (0: do not wait), then move all codes
+ * received so far to c (NULL: keep them here).  Any thread may wait.  E_DATA:
+ * the stream is broken or ended before the mark, or quantized_add() refuses
+ * codes. */
 MUST_CHECK int feedback_wait(struct feedback *f, uint64_t number,
                              struct quantized *c, struct err *e);
-/* Wait for the stream's regular end.  After the last mark was waited for. */
+/* Wait for the stream's regular end (its END frame).  Call after the last mark
+ * has been waited for.  E_DATA. */
 MUST_CHECK int feedback_finish(struct feedback *f, struct err *e);
-/* Before exiting after an error that was printed: close standard output, and
- * wait until who writes to the pipe has gone, at most 10 s.  Somebody who
- * opens it to write when we are gone would wait for a reader for ever.  f NULL:
- * feedback_open() failed for this path. */
+/* For a tool that ends with an error: close standard output, so that the tools
+ * downstream end, and wait at most 10 s until the pipe's writer has ended.  A
+ * writer that opened the pipe after our exit would wait for a reader for ever.
+ * f NULL: feedback_open() failed for this path. */
 void feedback_abandon(struct feedback *f, const char *path);
 /* Only after feedback_finish(); NULL is allowed. */
 void feedback_close(struct feedback *f);

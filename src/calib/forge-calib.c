@@ -1,5 +1,5 @@
-/* forge-calib - run a model on calibration sequences, and tell what its linears
- * read.  See forge-calib(1). */
+/* forge-calib - run a model on calibration sequences and write the inputs of
+ * its linears.  See forge-calib(1). */
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -72,7 +72,7 @@ static void parse(struct settings *s, int argc, char **argv)
     tool_apply(&s->tool);
 }
 
-/* What the options mean together. */
+/* Check combinations of options, and derive the rest. */
 static void plan(struct settings *s)
 {
     if (s->to && !strcmp(s->to, "embed"))
@@ -94,7 +94,7 @@ static void plan(struct settings *s)
         die(E_USAGE, "--hidden goes with --layer or --feedback");
 }
 
-/* Files with a % are read when their layer comes. */
+/* Read the --codes files; those with a % are read when their layer comes. */
 static int read_codes(struct settings *s, struct calib *c, struct err *e)
 {
     if (quantized_create(&c->codes, e) < 0)
@@ -142,7 +142,8 @@ static int run(struct settings *s, struct calib *c, struct stream_reader **in,
     return calib_run(c, e);
 }
 
-/* The next tool ends when our output does, and only then the feedback does. */
+/* Close standard output: the next tools end with it, and only then the feedback
+ * does. */
 static int end_output(struct err *e)
 {
     int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -165,7 +166,8 @@ static int finish(struct calib *c, struct err *e)
     return end_output(e) < 0 ? e->code : feedback_finish(c->feedback, e);
 }
 
-/* After an error.  The ring of tools must know it before the pipe is left. */
+/* End the process after an error: the tools of the ring must get it first
+ * (feedback_abandon()). */
 static _Noreturn void leave(const struct settings *s, struct calib *c,
                             const struct err *e)
 {
@@ -192,7 +194,7 @@ int main(int argc, char **argv)
     c.reference = s.propagate == 1;
     c.key = s.tool.key;
     c.dir = tool_temporary_dir(&s.tool);
-    /* before anything can fail: somebody may wait for us to open it */
+    /* first of all: the pipe's writer may be waiting for its reader */
     if (s.feedback && feedback_open(&c.feedback, s.feedback, &e) < 0)
         leave(&s, &c, &e);
     progress_start(&progress, s.tool.progress, "sequences", 0);

@@ -1,5 +1,6 @@
-/* forge-gradient - run a model forward and back on sequences, and put out the
- * gradients of what linears put out.  See forge-gradient(1). */
+/* forge-gradient - run a model forward and backward on sequences, and write the
+ * gradients of the loss with respect to the outputs of its linears.  See
+ * forge-gradient(1). */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -14,10 +14,11 @@ struct run {
     struct gradient *g;
     struct store s;
     struct state state;
-    struct region *in;  /* [layers]: the stream in front, all rows */
-    struct region *mid; /* [layers]: behind attention */
-    float *grad;        /* [rows, H] */
-    struct buffer out;  /* elements of a sequence: gradients as put out */
+    struct region
+        *in; /* [layers]: residual stream before the layer, all rows */
+    struct region *mid; /* [layers]: residual stream behind attention */
+    float *grad;        /* [rows, H]: gradient of the residual stream */
+    struct buffer out;  /* a sequence's gradients in the model's dtype */
     size_t row;         /* bytes of H elements */
 };
 
@@ -29,7 +30,8 @@ static void keep(struct run *r, const struct region *to, const struct span *b)
            (size_t)b->rows * r->row);
 }
 
-/* A batch to behind attention and on; the stream is kept twice. */
+/* Run a batch through a layer; keeps the residual stream before it and behind
+ * attention. */
 static int pass_batch(struct run *r, int64_t layer, struct layer *w,
                       struct mixture *x, const struct span *b, struct err *e)
 {
@@ -75,10 +77,11 @@ static int pass_layer(struct run *r, int64_t layer, struct err *e)
     return rc;
 }
 
-/* ---- back ---- */
+/* ---- backward ---- */
 
-/* The linears that write into the stream from this point, a line each: experts,
- * too, whose outputs are multiplied by a number first.  free() it. */
+/* The linears that read point p and write into the residual stream, separated
+ * by newlines; experts' included, although the router scales their outputs
+ * first.  free() it. */
 static char *writers(const struct model_config *c, int64_t layer, enum point p,
                      struct err *e)
 {
@@ -96,7 +99,8 @@ static char *writers(const struct model_config *c, int64_t layer, enum point p,
     return text;
 }
 
-/* Gradients g[., width] of sequences from `first` on, a frame each. */
+/* Write the gradients g[rows, width] of sequences first..first+n-1, a frame
+ * each. */
 static int put_rows(struct run *r, struct frame *f, int64_t first, int64_t n,
                     const float *g, int64_t width, struct err *e)
 {
@@ -139,7 +143,7 @@ static int put(struct run *r, int64_t layer, enum point p, struct err *e)
     return rc;
 }
 
-/* Of a batch, what linears in front of attention have put out. */
+/* Write a batch's gradients of the outputs of linears in front of attention. */
 static int put_keys(struct run *r, int64_t layer, const struct span *b,
                     const struct attention_back *a, struct err *e)
 {
@@ -203,9 +207,9 @@ static int back_layer(struct run *r, int64_t layer, struct err *e)
     return 0;
 }
 
-/* ---- both ---- */
+/* ---- gradient_run() ---- */
 
-/* As many batches as are wanted, as if there had been no more. */
+/* Cut the store to the batches that gradient.tokens asks for. */
 static void limit(struct store *s, int64_t tokens)
 {
     int64_t rows = 0, i = 0;

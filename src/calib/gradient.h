@@ -1,5 +1,7 @@
-/* gradient.h - what the gradients of linears' outputs are, layer by layer: the
- * original model forward over all tokens, and back (model/backward.h). */
+/* gradient.h - the gradients of the model's loss (next-token cross entropy)
+ * with respect to the outputs of its linears: the original model forward over
+ * all tokens, then backward, layer by layer (model/backward.h).  forge-hessian
+ * makes F of them (gptq/solve/fisher_descent.h). */
 #ifndef FORGE_GRADIENT_H
 #define FORGE_GRADIENT_H
 
@@ -13,14 +15,16 @@ struct gradient {
     struct stream_writer *out;
     struct progress *progress;
     const char *dir; /* of temporary files */
-    int64_t tokens;  /* whole batches until there are so many; 0: all */
+    int64_t tokens;  /* use whole batches up to at least so many; 0: all */
 };
 
-/* Write, from the last layer to the first, an activation frame a sequence,
- * [tokens, outputs] elements, naming the linears: "LAYER.mlp_mid.gradient" of
- * down's, all experts' alike, "LAYER.attn_out.gradient" of o's, and of what keys
- * and values are made by, by its own name.  Errors as of model/backward.h and
- * what reads and writes. */
+/* Write, from the last layer to the first, activation frames [tokens, outputs],
+ * one per sequence, which list the linears that they are for:
+ * "model.layers.N.mlp_mid.gradient" for down_proj (also of all experts, as if
+ * the router's weights were 1), "model.layers.N.attn_out.gradient" for o_proj,
+ * and MODULE.gradient for the linears that compute keys and values.  E_DATA:
+ * the input is no tokens; errors of model/backward.h, of reading and
+ * writing. */
 MUST_CHECK int gradient_run(struct gradient *g, struct err *e);
 
 #endif

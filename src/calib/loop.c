@@ -6,16 +6,16 @@
 #include "calib/emit.h"
 #include "calib/experts.h"
 
-/* The layer at hand. */
 struct loop {
     struct run *run;
     struct calib_experts experts;
 };
 
-/* ---- which points are put out ---- */
+/* ---- points at which activations are written ---- */
 
-/* Does a linear that reads this input lack codes?  The input of the experts'
- * layer is wanted for any of them: their Hessians may be blended with its. */
+/* Whether a linear that reads point p has no codes yet.  POINT_MLP_IN also when
+ * an expert has none: forge-hessian may blend its Hessian with that of
+ * mlp_in. */
 static bool wanted(const struct loop *l, int64_t layer, enum point p)
 {
     const struct model_config *c = model_config(l->run->c->m);
@@ -33,7 +33,7 @@ static bool wanted(const struct loop *l, int64_t layer, enum point p)
            calib_experts_wanted(&l->experts);
 }
 
-/* The first point from p on that is put out; POINT_OUT: none. */
+/* The first wanted point from p on; POINT_OUT: none. */
 static enum point next_wanted(const struct loop *l, int64_t layer, enum point p)
 {
     while (p < POINT_OUT && !wanted(l, layer, p))
@@ -41,7 +41,8 @@ static enum point next_wanted(const struct loop *l, int64_t layer, enum point p)
     return p;
 }
 
-/* The next point to stop at: where experts are, their tokens are gathered. */
+/* The next point to stop at: the next wanted one; POINT_MLP_IN if there are
+ * experts, whose tokens are gathered there. */
 static enum point next_stop(const struct loop *l, int64_t layer, enum point at)
 {
     enum point p = next_wanted(l, layer, at + 1);
@@ -57,14 +58,14 @@ struct step {
     int64_t layer;
     enum point from, to;
     struct layer *weights;
-    struct emission *out; /* NULL: nothing is put out */
-    bool last;            /* of the layer */
+    struct emission *out; /* NULL: nothing is written */
+    bool last;            /* the layer's last step */
     enum point
-        reference; /* where the reference stream is, which may be ahead */
-    float *bias;   /* of the linear that it came through last, or NULL */
+        reference; /* the reference stream's point, which may be further */
+    float *bias;   /* of the linear that the reference passed last, or NULL */
 };
 
-/* Batch b of either store, from one point to another. */
+/* Run batch b of either store from one point to another. */
 static int run_store(struct loop *l, const struct step *t, struct layer *w,
                      const struct store *s, const struct span *b,
                      enum point from, enum point to, struct err *e)
@@ -82,21 +83,23 @@ static int run_store(struct loop *l, const struct step *t, struct layer *w,
                                 0;
 }
 
-/* Where the reference stream must be for what a stop puts out: behind a linear
- * whose output is wanted. */
+/* The point that the reference stream must have reached for the companions
+ * written at `stop`: the one behind it if the companion is NAME.output
+ * (emit.h). */
 static enum point needed(const struct loop *l, int64_t layer, enum point stop)
 {
     return stop + (stop < POINT_OUT && wanted(l, layer, stop) &&
                    point_adds(model_config(l->run->c->m), layer, stop));
 }
 
-/* The residual stream is another at the end of such a step. */
+/* Whether a step writes into the residual stream. */
 static bool changes_x(enum point from, enum point to)
 {
     return from < POINT_MLP_IN && to >= POINT_MLP_IN;
 }
 
-/* All batches of the reference stream to a point, if it is not there yet. */
+/* Run all batches of the reference stream to a point, if they are not there
+ * yet. */
 static int run_reference(struct loop *l, struct step *t, enum point to,
                          struct err *e)
 {
@@ -149,8 +152,8 @@ static int run_batches(struct loop *l, const struct step *t, struct err *e)
     return rc;
 }
 
-/* Where both streams begin as one, nothing has drifted in front of the first
- * linear. */
+/* Whether the two streams can differ at t->to.  If both began with the same
+ * states, they are equal in front of the first linear. */
 static bool parted(const struct loop *l, const struct step *t)
 {
     return l->run->parted ||
@@ -158,7 +161,7 @@ static bool parted(const struct loop *l, const struct step *t)
            t->to > POINT_ATTN_IN;
 }
 
-/* All batches from one point to another; emit: what is there is put out. */
+/* Run all batches from t->from to t->to; emit: write the activations there. */
 static int run_step(struct loop *l, struct step *t, bool emit, struct err *e)
 {
     struct calib *c = l->run->c;
@@ -197,9 +200,10 @@ static int send_mark(struct loop *l, int64_t layer, enum point at,
     return run_mark(l->run, name, e);
 }
 
-/* Wait for the codes of the point at hand, while the reference stream, which needs
- * none, goes on.  The mark behind the layer's last ones says that it is
- * whole. */
+/* Wait for the codes of the linears at t->to.  Meanwhile the reference stream,
+ * which needs no codes, runs on to where the next stop needs it.  Behind the
+ * layer's last codes a mark with the layer's name tells downstream tools that
+ * the layer is complete. */
 static int take_codes(struct loop *l, struct step *t, struct err *e)
 {
     int64_t layer = t->layer;
@@ -217,7 +221,8 @@ static int take_codes(struct loop *l, struct step *t, struct err *e)
                0;
 }
 
-/* The experts come last, and so does the mark. */
+/* Run the experts, the layer's last part; then send the mark that the layer is
+ * complete. */
 static int run_experts(struct loop *l, int64_t layer, enum point to,
                        struct err *e)
 {
@@ -233,7 +238,7 @@ static int run_experts(struct loop *l, int64_t layer, enum point to,
 static int run_points(struct loop *l, struct step *t, enum point to,
                       struct err *e)
 {
-    /* the experts are to know what the rest of the layer leaves to mend */
+    /* experts' gap companions need h_ref - h behind the rest of the layer */
     enum point end = l->run->reference && l->experts.experts ? POINT_OUT : to;
 
     for (enum point at = POINT_IN; at < end; at = t->to) {
@@ -243,7 +248,7 @@ static int run_points(struct loop *l, struct step *t, enum point to,
         t->to = next_stop(l, t->layer, at);
         emit = t->to < POINT_OUT && wanted(l, t->layer, t->to);
         t->last = t->to == end;
-        if (t->to > end) /* the last layer: nobody wants what leaves it */
+        if (t->to > end) /* the last layer's output is not needed */
             break;
         if (run_step(l, t, emit, e) < 0 || (emit && take_codes(l, t, e) < 0))
             return e->code;

@@ -6,15 +6,16 @@
 #include "calib/emit.h"
 #include "common/io/sync.h"
 
-/* Hidden states are published this many times as long after the last ones as
- * writing those took, or as it would take at PUBLISH_RATE: it goes on beside the
- * computing, which waits for it at most a sixteenth of the time.  A resumed run
- * goes from the last ones to where it was with the codes that it has, so one
- * that is killed again and again gets on if it lives that long. */
+/* Hidden states are written again after PUBLISH_REST times the duration of the
+ * last writing (the first time: the duration at PUBLISH_RATE).  Writing runs
+ * beside the computation, which waits for it at most 1/PUBLISH_REST of the
+ * time.  A resumed run repeats the layers from the last states on with the
+ * codes that it has, so even a run that is killed again and again advances, if
+ * it lives longer than this interval. */
 enum { PUBLISH_REST = 16, PUBLISH_SECONDS = 1 };
 #define PUBLISH_RATE 1e9 /* bytes a second */
 
-/* A model whose weights or input overflow is found where it happens. */
+/* Reports an overflow in the layer where it happens. */
 int run_check(const struct run *r, const struct span *b, int64_t layer,
               struct err *e)
 {
@@ -66,7 +67,7 @@ void run_start(struct run *r)
     r->published = seconds_now();
 }
 
-/* Seconds between the last states and the next. */
+/* Seconds from one writing to the next. */
 static double publish_rest(const struct run *r)
 {
     double took = r->publisher.seconds;

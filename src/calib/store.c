@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Products read whole steps of rows: a little more than there is. */
+/* Products read whole steps of rows, up to so many beyond the end. */
 enum { SLACK_ROWS = 64 };
 
 static size_t item(const struct store *s)
@@ -17,9 +17,10 @@ static size_t x_row(const struct store *s)
     return (size_t)model_config(s->m)->hidden_size * item(s);
 }
 
-/* Of the activations of all layers; reference: elements of the reference
- * stream's, 0: there is none.  That stream has passed the linear behind POINT_MLP_MID, if that writes
- * into the residual stream, when the activation there is kept. */
+/* Elements per row needed for the activations of any layer, plus `reference`
+ * elements for the reference stream's (0: none); but not at POINT_MLP_MID, if
+ * its linear writes into the residual stream: the reference has passed that
+ * linear by then. */
 static int64_t widest(const struct model_config *c, int64_t reference)
 {
     int64_t w = 0;
@@ -35,7 +36,7 @@ static int64_t widest(const struct model_config *c, int64_t reference)
     return w;
 }
 
-/* Of those that a reference stream keeps. */
+/* The same for the activations that a reference stream keeps. */
 static int64_t widest_reference(const struct model_config *c)
 {
     int64_t w = 0;
@@ -178,7 +179,7 @@ int store_copy(struct store *t, const struct store *s, struct err *e)
         mem_grow(&t->batch, k * sizeof(*t->batch), "batches", e) < 0 ||
         region_reserve(&t->x, (size_t)s->rows * x_row(s), e) < 0)
         return e->code;
-    if (n) /* or there is nothing to copy from */
+    if (n) /* else s->sequence may be NULL */
         memcpy(t->sequence, s->sequence, n * sizeof(*t->sequence));
     if (k)
         memcpy(t->batch, s->batch, k * sizeof(*t->batch));
@@ -196,8 +197,9 @@ void *store_difference(const struct store *o, const struct span *b)
 
 /* ---- on a device ---- */
 
-/* Batches begin at whole lines: what a product does may depend on where its
- * input lies in one. */
+/* Batches begin at multiples of LINE bytes: cuBLAS may choose a product's
+ * algorithm by the alignment of its operands, and results must not depend on
+ * it. */
 enum { LINE = 256 };
 
 static size_t device_at(const struct store *s, const struct span *b)
@@ -236,7 +238,8 @@ static int open_difference(struct store *o, struct err *e)
                        false, NULL, e);
 }
 
-/* All activations, or none: those of both streams. */
+/* Put the activations of both streams on the device, if all of them fit; else
+ * none. */
 static int open_device(struct store *s, struct store *o, struct err *e)
 {
     size_t room, need = device_bytes(s) + (o ? device_bytes(o) : 0);

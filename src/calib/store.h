@@ -1,13 +1,13 @@
-/* store.h - the states of all sequences: the residual stream, and the
- * activation at the point that they have reached.
+/* store.h - the states of all sequences: the residual stream x, and the
+ * activation at the point that all sequences have reached.
  *
- * Sequences are grouped into batches of about BATCH_ROWS rows, once.  A batch
- * is run in place: its state's x is the store's.
+ * Sequences are grouped, once, into batches of at most BATCH_ROWS rows.  A
+ * batch runs in place: the x of its struct state is memory of the store.
  *
- * Where layers run on a device, x is there once it is placed (or, where that
- * ends, in memory of the host that the device reaches), and so are activations,
- * if there is room for all of them.  The host's rows are then copies for others:
- * of x when it was fetched, of activations when they were taken. */
+ * If layers run on a device, store_place() moves x there (as far as device
+ * memory suffices, the rest to pinned memory of the host), and activations are
+ * there too if all of them fit.  The host's rows are then copies: of x after
+ * store_fetch(), of activations after store_take(). */
 #ifndef FORGE_STORE_H
 #define FORGE_STORE_H
 
@@ -15,11 +15,11 @@
 #include "common/io/region.h"
 
 struct sequence {
-    int64_t length;
-    uint64_t number; /* as frames count them, from 1 */
+    int64_t length;  /* tokens: rows of the store */
+    uint64_t number; /* as in frames, from 1 */
 };
 
-/* Sequences first .. first + n - 1, rows row .. row + rows - 1. */
+/* A batch: sequences first..first+n-1, rows row..row+rows-1 of the store. */
 struct span {
     int64_t first, n, row, rows;
 };
@@ -31,67 +31,73 @@ struct store {
     struct span *batch;
     int64_t n_batches, batches_cap;
     int64_t rows;
-    int64_t widest; /* of activations: elements that a row has room for */
-    /* of a reference stream: the store whose room its activations share; its act
-     * then holds the differences between the two.  NULL: this is no reference */
+    int64_t widest; /* elements per row reserved for activations */
+    /* Reference stream: the store whose activation memory this one's share;
+     * `act` then holds the companions, differences between the two streams.
+     * NULL: no reference stream. */
     struct store *primary;
-    struct region x, act;
-    void *device_x, *device_act; /* NULL: not there */
-    void *difference;            /* there, of a batch, in a reference stream */
+    struct region x, act;        /* the host's */
+    void *device_x, *device_act; /* on the device; NULL: not there */
+    void *difference; /* reference stream: a batch's companion, on the device */
 };
 
-/* dir: of temporary files. */
+/* dir: for temporary files.  m and dir must outlive the store. */
 void store_init(struct store *s, const struct model *m, const char *dir);
-/* The same for the reference stream of s.  Its activations in front of linears
- * that write into the residual stream are not kept, and those that are lie in
- * what s's leave free of their room: they stay until s keeps one of a point
- * behind theirs and the linear there. */
+/* Initialise o as the reference stream of s.  On the host o's activations use
+ * the memory that s's leave free in s->act: they stay valid until s keeps an
+ * activation of a later point.  Activations in front of linears that write into
+ * the residual stream are not kept, since the reference passes that linear at
+ * once. */
 void store_init_reference(struct store *o, struct store *s);
 void store_release(struct store *s);
-/* Append all sequences of the reader. */
+/* Append all sequences of the reader.  Errors of batch_reader_next(),
+ * region_reserve(). */
 MUST_CHECK int store_fill(struct store *s, struct batch_reader *f,
                           struct err *e);
-/* The same sequences and states as s has, in t, which store_init() made. */
+/* Copy the sequences and states of s to t, which is initialised and empty. */
 MUST_CHECK int store_copy(struct store *t, const struct store *s,
                           struct err *e);
-/* Move x to where layers run, when all is filled. */
+/* Call after the store is filled: if layers run on a device, move x there. */
 MUST_CHECK int store_place(struct store *s, struct err *e);
-/* Room for activations of all rows of s, and of its reference stream (NULL: none),
- * and there for differences. */
+/* Reserve memory for the activations of all rows of s, and of its reference
+ * stream o (NULL: none) with the companions. */
 MUST_CHECK int store_open_act(struct store *s, struct store *o, struct err *e);
-/* Of all rows of x. */
+/* Bytes of x, all rows. */
 size_t store_bytes(const struct store *s);
-/* Row `row` of x where layers run. */
+/* Address of row `row` of x, where layers run. */
 void *store_rows(const struct store *s, int64_t row);
-/* x of a batch to the host, if it is not there. */
+/* If x is on a device, copy the batch's rows to the host (store_x()). */
 MUST_CHECK int store_fetch(const struct store *s, const struct span *b,
                            struct err *e);
-/* Row `row` of the host's x. */
+/* Address of row `row` of the host's x. */
 void *store_x(const struct store *s, int64_t row);
-/* Where the host's rows of a batch's activation begin: they are contiguous. */
+/* Address of the batch's activation on the host: contiguous rows of the point's
+ * width. */
 void *store_act(const struct store *s, const struct span *b);
-/* Where the host's rows of the reference stream lie that are put out for a batch:
- * as many rows, no wider than a row of its activations or of x. */
+/* Address of the batch's companion on the host, in a reference stream's
+ * store. */
 void *store_difference(const struct store *o, const struct span *b);
-/* What is put out for a batch of `width` numbers a row: a - here - bias (NULL:
- * none), rounded to elements.  here: where layers run; a NULL: the activation of
- * the reference stream; else it is there, too. */
+/* Companion of a batch: store_difference()[b->rows, width] = a - here - bias,
+ * rounded to the model's dtype.  here, a: [b->rows, width] where layers run; a
+ * NULL: the reference stream's activation.  bias [width]; NULL: none. */
 MUST_CHECK int store_subtract(const struct store *o, const struct span *b,
                               const void *a, const void *here,
                               const float *bias, int64_t width, struct err *e);
-/* Point a state at the rows of a batch, at a point; its activation is in the
- * state's own memory. */
+/* Set up the state st for batch b at a point: x is the store's, the activation
+ * in memory of the state. */
 MUST_CHECK int store_load(const struct store *s, const struct span *b,
                           enum point at, struct state *st, struct err *e);
-/* The same state has its activations in the store: that of the point of the layer
- * where it is, and the one where layer_run() ends, when it was taken. */
+/* Then let st's activations be in the store: st->act is the one stored for the
+ * point where the state is, and layer_run() writes the one of its end there. */
 MUST_CHECK int store_keep(const struct store *s, const struct span *b,
                           int64_t layer, struct state *st, struct err *e);
-/* emit: the host wants it, too. */
+/* After layer_run(): if layers run on a device, copy st's activation to the
+ * host where it is needed: there is no room on the device, or emit (it will be
+ * written). */
 MUST_CHECK int store_take(const struct store *s, const struct span *b,
                           int64_t layer, const struct state *st, bool emit,
                           struct err *e);
-/* The batch is not looked at for a while. */
+/* Hint: the batch's rows are not needed soon; their pages may leave memory. */
 void store_leave(const struct store *s, const struct span *b);
 
 #endif

@@ -45,7 +45,7 @@ static __global__ void factor_fill_kernel(float *a, const float *h,
 }
 
 /* to[c * ld + r] = H[input[r]][input[c]], both triangles, undamped; 0 in the
- * padding. Launched as factor_fill_kernel. */
+ * padding.  Launched as factor_fill_kernel. */
 static __global__ void factor_whole_kernel(float *to, const float *h,
                                            const uint32_t *input, uint64_t cols,
                                            uint64_t ld)

@@ -182,7 +182,7 @@ static inline int in_batches(struct cuda_context *c, uint64_t n, uint64_t batch,
 }
 
 /* Load cuBLAS, cuSOLVER: to be called by every table function before it uses
- * them. E_CONFIG or E_DEVICE: cannot be loaded. */
+ * them.  E_DEVICE: cannot be loaded; E_TEMP. */
 int need_blas(struct cuda_context *c, struct err *e);
 int need_solver(struct cuda_context *c, struct err *e);
 /* Allocate n bytes of device memory in stream order.  E_TEMP: no memory, or

@@ -12,8 +12,8 @@
 #include "hessian/cross.h"
 #include "hessian/hessian.h"
 
-/* Companions of an activation x̂ (gptq/solve/target.h): x - x̂ (drift), y - r̂
- * (output), y - r̂ - W x̂ (gap).  They come in front of it. */
+/* The companions of an activation x, in front of it (arch/tensor_name.h): y of
+ * the cross moments E (drift), G (output), F (gap) of gptq/solve/target.h. */
 enum { DRIFT, OUTPUT, GAP, PAIRS };
 static const enum companion pair_companion[PAIRS] = { COMPANION_DRIFT,
                                                       COMPANION_OUTPUT,

@@ -30,7 +30,7 @@ uint64_t syrk_panels(uint64_t cols);
  * piece is packed before another thread has woken up. */
 size_t syrk_pack_grain(uint64_t tokens);
 /* Pack panels begin..end-1 of x[tokens, cols] as the tokens from number `first`
- * on. If the number of tokens is odd, the last pair is completed by zeros.
+ * on.  If the number of tokens is odd, the last pair is completed by zeros.
  * False: an element is not finite. */
 MUST_CHECK bool syrk_pack(uint16_t *packed, uint64_t room, uint64_t first,
                           const uint16_t *x, uint64_t tokens, uint64_t cols,

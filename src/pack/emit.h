@@ -11,11 +11,11 @@ MUST_CHECK int emit_tensors(struct stream_writer *out, const char *module,
                             const struct packed_tensor *t, int n,
                             struct err *e);
 /* Write a weight frame that was not quantized as the checkpoint's tensor
- * NAME.weight. Errors as emit_tensors(). */
+ * NAME.weight.  Errors as emit_tensors(). */
 MUST_CHECK int emit_weight(struct stream_writer *out, const struct frame *f,
                            struct err *e);
 /* Write the note for forge-shard (layout/runfacts.h); none if no module was
- * packed. E_TEMP; errors of writing. */
+ * packed.  E_TEMP; errors of writing. */
 MUST_CHECK int emit_run_note(struct stream_writer *out,
                              const struct pack_run *run, struct err *e);
 

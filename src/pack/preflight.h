@@ -14,7 +14,7 @@ struct preflight {
 };
 
 /* Check every linear of the model that would be quantized; *linears: their
- * number. E_CONFIG: no runtime would load the result.  What only some runtimes
+ * number.  E_CONFIG: no runtime would load the result.  What only some runtimes
  * refuse is a warning, one per kind.  Other errors are those of reading
  * config.json. */
 MUST_CHECK int preflight_check(const struct preflight *p, uint64_t *linears,

@@ -71,7 +71,7 @@ struct refined_result {
 /* codes[rows, cols / 2] (two U4 a byte) of w[rows, cols], on the device of b's
  * factors.  meta[rows, groups], qmeta4: in, forge-grid's grids, on which round
  * to nearest and plain GPTQ are measured for comparison; out, the grids of the
- * codes. E_DATA: "row 3: input 17 is not finite"; E_TEMP; E_CONFIG: the GPU
+ * codes.  E_DATA: "row 3: input 17 is not finite"; E_TEMP; E_CONFIG: the GPU
  * declines; E_DEVICE. */
 MUST_CHECK int refined_solve(const struct refined_params *p,
                              const struct refined_hessian *b, const void *w,

@@ -1,29 +1,28 @@
 /* target.h - the target W* that the codes approximate: not the original weights
- * W, but the weights that on the quantized model's inputs give, in the
- * least-squares sense, the reference model's outputs (asymmetric calibration,
- * GPTAQ:
- * arXiv 2504.02692).
+ * W, but those that come closest, by least squares, to the reference model's
+ * outputs when they get the quantized model's inputs (asymmetric calibration,
+ * as in GPTAQ, arXiv 2504.02692).
  *
- * x: the module's input in the reference model (the original weights); x̂: its
- * input in the model quantized so far; H = mean of 2 x̂ x̂ᵀ.  One of:
+ * x: the module's input in the model quantized so far; x_ref: its input in the
+ * reference model (the original weights); H = mean of 2 x xᵀ.  One of:
  *
- *     W* = W + alpha W E (H + lambda I)⁻¹         E = mean of 2 (x - x̂) x̂ᵀ
- *     W* = W + beta (G - W H) (H + lambda I)⁻¹    G = mean of 2 (y - r̂) x̂ᵀ
- *     W* = W + beta F (H + lambda I)⁻¹            F = mean of 2 (y - r̂ - W x̂) x̂ᵀ
+ *     W* = W + alpha W E (H + lambda I)⁻¹        E = mean of 2 (x_ref - x) xᵀ
+ *     W* = W + beta (G - W H) (H + lambda I)⁻¹   G = mean of 2 (h_ref - h) xᵀ
+ *     W* = W + beta F (H + lambda I)⁻¹           F = mean of 2 (y_ref - W x) xᵀ
  *
- * E (frame NAME.drift): with alpha = 1 and lambda = 0 the W* that minimizes the
- * mean of |W x - W* x̂|².
- * G (NAME.output): for a module that writes into the residual stream.  y: the
- * reference model's residual stream behind the module; r̂: the quantized
- * model's stream that the module's output is added to.  So y - r̂ is the output
- * that would bring the stream back to the reference.  With y = r + W x, G - W H
- * is
- * W E + mean of 2 (r - r̂) x̂ᵀ.  G is [outputs, cols], smaller than E for a
- * module with few outputs.
- * F (NAME.gap): the same as G - W H, for an expert whose H is blended with
- * another (hessian/blend.h): there W H would not be of the same tokens as G.
- * F's mean counts the blended tokens too, so that an expert of few tokens is
- * moved less.
+ * E (frame NAME.drift): with alpha = 1 and lambda = 0 this W* minimizes the
+ * mean of |W x_ref - W* x|².
+ *
+ * G (NAME.output): for a module that writes into the residual stream.  h_ref:
+ * the reference's stream behind the module; h: the quantized model's stream in
+ * front of it; so h_ref - h is the output that would bring the stream back to
+ * the reference.  G is [outputs, cols], less than E for a module of few
+ * outputs.
+ *
+ * F (NAME.gap): the same for an expert.  y_ref: the output that the expert
+ * should have.  Its H may be blended with another (hessian/blend.h), and W H
+ * would then not be of the tokens that G is of.  F is scaled by the blend's
+ * n / (n + K), so that an expert of few tokens is moved less.
  *
  * With G the product W H is not computed, since
  * W H (H + lambda I)⁻¹ = W - lambda W (H + lambda I)⁻¹. */
