@@ -1,16 +1,17 @@
-/* checkpoint.h - a Hugging Face checkpoint directory, opened for reading.
+/* checkpoint.h - reads a Hugging Face checkpoint directory.
  *
- * What is seen is one form of each model: experts stored in one tensor come
- * apart into MODULE.weight of each, and weights of 8-bit floats (DeepSeek's
- * and AutoFP8's, compressed-tensors' float-quantized) show as bf16, which is
- * value times scale rounded once, without their scales.  4-bit linears stay
- * in their parts.
+ * Files: safetensors or pickled .bin (the zip format of torch.save), single or
+ * sharded.  Headers are read at open, payloads one tensor at a time, so that
+ * memory does not grow with the model.  Everything in the directory is
+ * untrusted: file names cannot lead out of it, and sizes must agree with the
+ * files (reference: safetensors' own reader).
  *
- * safetensors or pickled .bin (the zip kind of torch.save), single or sharded;
- * tensors are found by the index and read one at a time, so that memory does
- * not grow with the model.  Everything in the directory is untrusted: names of
- * shards cannot leave it, sizes must agree with the files
- * (reference: safetensors' own reader). */
+ * checkpoint_open() gives one view of each model, whatever its storage:
+ * experts fused in one tensor appear as MODULE.weight of each expert; weights
+ * of 8-bit floats (fp8: DeepSeek's, AutoFP8's, compressed-tensors'
+ * float-quantized) appear as bf16, value times scale rounded once, and their
+ * scales do not appear.  The tensors of 4-bit linears appear as they are
+ * stored. */
 #ifndef FORGE_CHECKPOINT_H
 #define FORGE_CHECKPOINT_H
 
@@ -20,12 +21,12 @@
 
 enum { CHECKPOINT_MAX_DIMS = 8 };
 
-/* How the linears of a checkpoint are stored. */
+/* How the linears are stored. */
 enum storage {
-    STORAGE_PLAIN, /* MODULE.weight in a float dtype, fp8 included */
-    STORAGE_AWQ,   /* qweight, qzeros, scales: gemm order */
-    STORAGE_GPTQ,  /* qweight, qzeros (minus one), scales, g_idx */
-    STORAGE_GPTQ_V2,
+    STORAGE_PLAIN,    /* MODULE.weight of a float type, fp8 included */
+    STORAGE_AWQ,      /* qweight, qzeros, scales: version gemm */
+    STORAGE_GPTQ,     /* qweight, qzeros (stored minus one), scales, g_idx */
+    STORAGE_GPTQ_V2,  /* the same, with qzeros as they are */
     STORAGE_CT,       /* compressed-tensors pack-quantized */
     STORAGE_INT4PACK, /* torch's tiles: layout/int4pack.h */
     STORAGE_INT4PACK_XPU
@@ -34,107 +35,111 @@ enum storage {
 struct checkpoint;
 struct forge_w4a16;
 
-/* One tensor.  Strings live as long as the checkpoint. */
+/* One tensor of the view.  Strings live as long as the checkpoint. */
 struct ck_tensor {
     const char *name;
     enum dtype dtype;
     int ndim;
     uint64_t dims[CHECKPOINT_MAX_DIMS];
-    uint64_t bytes;
-    uint64_t stored;   /* its bytes in the files, an fp8 scale's included */
-    const char *file;  /* shard, relative to the directory */
-    const void *where; /* private */
+    uint64_t bytes;    /* of the contiguous tensor */
+    uint64_t stored;   /* its bytes in the files, with those of its fp8 scale */
+    const char *file;  /* name of the shard in the directory */
+    const void *where; /* private: its struct ck_entry */
 };
 
-/* dir: the directory, or one .safetensors or .bin file, which is then read
- * alone.  Of several forms in a directory the first of model.safetensors,
+/* Open a directory, or a single .safetensors or .bin file alone.  Of several
+ * forms in a directory the first of model.safetensors,
  * model.safetensors.index.json, pytorch_model.bin and
- * pytorch_model.bin.index.json is read, as transformers does.
+ * pytorch_model.bin.index.json is read, as in transformers.
  *
- * Tensors that an index lists must be in the shard it says; tensors of a
- * shard that it does not list are read too, as transformers and vLLM do; the
- * same name in two shards is refused.
+ * Tensors in a listed shard that the index does not name are included, as in
+ * transformers and vLLM; the same name in two shards is refused.
  *
- * E_NOINPUT: no checkpoint there, or a listed shard is missing; E_DATA: a rule
- * of the format is broken, or a listed tensor is missing; E_CONFIG: a
- * quantization_config that is not understood, by name.  Reads every shard's
- * header, no payload.  One checkpoint belongs to one thread. */
+ * E_NOINPUT: no checkpoint there, or a listed shard is missing; E_DATA: a file
+ * breaks its format, or lacks a tensor that the index lists; E_CONFIG: a
+ * quantization_config that is not supported, by name; E_TEMP.  Reads the
+ * header of every shard.  A checkpoint may be used by one thread at a time. */
 MUST_CHECK int checkpoint_open(struct checkpoint **c, const char *dir,
                                struct err *e);
-/* The same, but tensors are what the files say, fused experts and 8-bit
- * floats too: to list them. */
+/* The same without the view: tensors as the files have them, for listings. */
 MUST_CHECK int checkpoint_open_stored(struct checkpoint **c, const char *dir,
                                       struct err *e);
 void checkpoint_close(struct checkpoint *c);
 
-/* Tensors in the order of the files, then of their offsets. */
+/* Number of tensors; tensor i < count, in the order of files and offsets. */
 size_t checkpoint_count(const struct checkpoint *c);
 const struct ck_tensor *checkpoint_tensor(const struct checkpoint *c, size_t i);
-/* NULL when there is none. */
+/* The tensor of this name; NULL: none. */
 const struct ck_tensor *checkpoint_find(const struct checkpoint *c,
                                         const char *name);
-/* Payload into buf (t->bytes long), contiguous and row-major. */
+/* Read a tensor into buf[t->bytes], contiguous, row-major.  E_DATA, E_IO,
+ * E_TEMP. */
 MUST_CHECK int checkpoint_read(struct checkpoint *c, const struct ck_tensor *t,
                                void *buf, struct err *e);
 
-/* Tell the reader that t comes next (may do nothing, cannot fail). */
+/* Hint: t will be read next. */
 void checkpoint_prefetch(struct checkpoint *c, const struct ck_tensor *t);
-/* XXH3 of the index, of every header, of config.json and of the files' sizes:
- * tells one checkpoint from another without reading its payload. */
+/* XXH3-64 over the index, all headers, config.json and file sizes: tells
+ * checkpoints apart without reading payloads. */
 uint64_t checkpoint_fingerprint(const struct checkpoint *c);
 
+/* How 4-bit linears are stored; STORAGE_PLAIN: there are none. */
 enum storage checkpoint_storage(const struct checkpoint *c);
-/* Inputs per scale of a 4-bit checkpoint; 0 when plain, -1: one per row. */
+/* Inputs per scale of a 4-bit checkpoint; -1: one scale per row; 0: plain. */
 int64_t checkpoint_group(const struct checkpoint *c);
 /* Of the tiles of a checkpoint in layout int4pack. */
 enum int4pack_capability checkpoint_capability(const struct checkpoint *c);
 
-/* A linear's weight as floats W[rows, cols], whatever the storage: plain (any
- * float dtype), fp8 (the product with its scale, in float) or 4-bit.  module: path without ".weight".  *w is malloced,
- * free() it.  Used by calibration, evaluation and verification. */
+/* A linear's weight W [*rows, *cols] as f32, row-major, whatever its storage;
+ * free() *w.  module: path without ".weight".  fp8 is multiplied by its scale
+ * in f32.  E_DATA: there is no such linear, or its tensors do not fit; E_IO,
+ * E_TEMP. */
 MUST_CHECK int checkpoint_linear(struct checkpoint *c, const char *module,
                                  float **w, uint64_t *rows, uint64_t *cols,
                                  struct err *e);
-/* The same, as bf16 (rounded to nearest even from the value above; a stored
- * bf16 weight is copied). */
+/* The same as bf16, rounded to nearest even; a stored bf16 weight is copied. */
 MUST_CHECK int checkpoint_linear_bf16(struct checkpoint *c, const char *module,
                                       uint16_t **w, uint64_t *rows,
                                       uint64_t *cols, struct err *e);
-/* A small tensor (norm, bias) as n floats; E_DATA when its size is another. */
+/* A small tensor (norm, bias) as v[n] f32; free() *v.  E_DATA: not there, or
+ * not n elements. */
 MUST_CHECK int checkpoint_vector(struct checkpoint *c, const char *name,
                                  uint64_t n, float **v, struct err *e);
 
-/* 1: a 4-bit linear, for products with its words as they lie (w4a16/w4a16.h);
- * forge_w4a16_release() it; 0: the module is stored plain. */
+/* Prepare a 4-bit linear for products (w4a16/w4a16.h).  1:
+ * forge_w4a16_release() *w; 0: the module is stored plain; E_DATA, E_IO,
+ * E_TEMP. */
 MUST_CHECK int checkpoint_w4a16(struct checkpoint *c, const char *module,
                                 struct forge_w4a16 **w, uint64_t *rows,
                                 uint64_t *cols, struct err *e);
 
-/* Exact parts of a 4-bit linear: codes as U4 rows (cols/2 bytes each), zeros
- * as U4 [rows, groups] one byte each, scales as stored. */
+/* Codes, zeros and scales of a 4-bit linear, exactly as stored. */
 struct ck_quantized {
     uint64_t rows, cols, groups, group;
-    uint8_t *codes; /* [rows, cols/2], first input in the low nibble */
-    uint8_t *zeros; /* [rows, groups], 0..15; GPTQ v1: after adding one to
-                       each nibble of the packed word, carries included, as
-                       GPTQModel does */
+    uint8_t *codes; /* [rows, cols/2] bytes, the first input in the low
+                     * nibble */
+    /* [rows, groups] bytes, 0..15.  GPTQ v1: one was added to each nibble of
+     * the packed word, carries included, as GPTQModel does */
+    uint8_t *zeros;
     enum dtype scale_dtype;
     void *scales; /* [rows, groups] */
 };
-/* 1: *q is filled; 0: the module is stored plain; negative: error, E_DATA
- * also for a g_idx that mixes groups (act-order), which has no such parts. */
+/* 1: *q is set, ck_quantized_release() it; 0: the module is stored plain.
+ * E_DATA: its tensors do not fit, or its g_idx mixes groups (act-order), which
+ * this struct cannot express; E_IO, E_TEMP. */
 MUST_CHECK int checkpoint_quantized(struct checkpoint *c, const char *module,
                                     struct ck_quantized *q, struct err *e);
 void ck_quantized_release(struct ck_quantized *q);
-/* The same without codes, which are most of the bytes: q->codes is NULL.  *mixes:
- * its g_idx mixes groups; that is no error here. */
+/* The same without the codes, which are most of the bytes: q->codes is NULL.
+ * *mixes: its g_idx mixes groups, which is no error here. */
 MUST_CHECK int checkpoint_grid(struct checkpoint *c, const char *module,
                                struct ck_quantized *q, bool *mixes,
                                struct err *e);
 
-/* Is this tensor one part (qweight, scales, g_idx, ...) of a 4-bit linear?
- * Then the module's path goes to module (cap bytes), and *first says whether
- * it is the part that stands for all: qweight or weight_packed. */
+/* Whether t is a tensor (qweight, scales, g_idx, ...) of a 4-bit linear.  Then
+ * module[cap] is the linear's path, and *first tells whether t is its codes
+ * (qweight, weight_packed, weight_int4pack), which stand for the linear in
+ * lists. */
 bool checkpoint_part(const struct checkpoint *c, const struct ck_tensor *t,
                      char *module, size_t cap, bool *first);
 

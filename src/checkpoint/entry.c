@@ -1,4 +1,4 @@
-/* entry.c - tensors of a file: the list, their sizes, their bytes. */
+/* entry.c - see entry.h. */
 #include "checkpoint/entry.h"
 
 #include <stdlib.h>
@@ -50,7 +50,7 @@ bool ck_entry_size(struct ck_entry *en)
     return true;
 }
 
-/* Bytes from the first to the last element. */
+/* Bytes from the first to the end of the last element; false: overflow. */
 static bool span_of(const struct ck_entry *en, uint64_t *span)
 {
     uint64_t elements = 1;
@@ -83,7 +83,8 @@ bool ck_entry_strides(struct ck_entry *en)
     return span_of(en, &en->span);
 }
 
-/* Copy the elements of dimensions dim.. from src to *dst, and move *dst. */
+/* Copy the elements of dimensions dim.. from src to *dst, contiguously;
+ * advances *dst. */
 static void gather(const struct ck_entry *en, int dim, const uint8_t *src,
                    uint8_t **dst, size_t size)
 {
@@ -101,7 +102,7 @@ static void gather(const struct ck_entry *en, int dim, const uint8_t *src,
     }
 }
 
-/* A matrix stored by columns: in tiles, for the cache's sake. */
+/* A column-major matrix, in tiles that fit the cache. */
 static void transpose(const struct ck_entry *en, const uint8_t *src,
                       uint8_t *dst, size_t size)
 {
@@ -127,7 +128,7 @@ static void gather_all(const struct ck_entry *en, const uint8_t *src,
 
     if (en->ndim != 2 || en->stride[0] != 1)
         gather(en, 0, src, &dst, size);
-    else if (size == 1) /* a size known to the compiler is a move */
+    else if (size == 1) /* with a constant size memcpy is a move */
         transpose(en, src, dst, 1);
     else if (size == 2)
         transpose(en, src, dst, 2);

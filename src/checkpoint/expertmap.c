@@ -15,7 +15,7 @@ enum { EXPERTS_MAX = 1 << 16 };
 
 /* ---- reading ---- */
 
-/* New numbers rise from 0 without a gap. */
+/* New indices must rise from 0 without gaps. */
 static int take_ids(struct expert_layer *l, const struct frame *f,
                     int64_t *kept, struct err *e)
 {
@@ -105,8 +105,8 @@ void expert_map_release(struct expert_map *m)
     *m = (struct expert_map){ 0 };
 }
 
-/* Of this layer; a layer behind the last of the model, which predicts tokens
- * further ahead and was not calibrated, has the last map.  NULL: none. */
+/* The layer's map; NULL: none.  A layer behind the model's last one, which
+ * predicts further tokens and was not calibrated, has the last map. */
 static const struct expert_layer *
 map_of(const struct expert_map *m, const struct model_config *c, int64_t layer)
 {
@@ -158,8 +158,8 @@ int expert_count_check(const struct model_config *c, int64_t kept,
     return 0;
 }
 
-/* As expert_count_check(), and that m has a map of each layer with experts, and
- * of no other, that keeps as many in each group. */
+/* expert_count_check(), and m has maps for exactly the layers with experts,
+ * each keeping the same number in every group. */
 static int check_map(const struct expert_map *m, const struct model_config *c,
                      struct err *e)
 {
@@ -194,8 +194,8 @@ static int check_map(const struct expert_map *m, const struct model_config *c,
 
 /* ---- the pruned view ---- */
 
-/* Is it a tensor of the router, one row an expert?  inside: "mlp.gate.weight"
- */
+/* Whether it is a tensor of the router, with a row for each expert.  inside:
+ * its name in the layer, "mlp.gate.weight". */
 static bool is_router(const char *inside)
 {
     static const char *const tail[] = { "gate.weight", "gate.bias",
@@ -224,7 +224,8 @@ static int rename_expert(struct ck_entry *en, struct tensor_name *n, int32_t id,
     return 0;
 }
 
-/* 1: en stays, perhaps changed; 0: it goes. */
+/* 1: en stays, possibly changed; 0: it is removed.  Counts tensors of experts
+ * and routers. */
 static int prune_entry(const struct expert_map *m,
                        const struct model_config *config, bool router,
                        struct ck_entry *en, int64_t *experts, int64_t *routers,

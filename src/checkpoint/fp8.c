@@ -1,10 +1,10 @@
 /* fp8.c - see fp8.h.
  *
- * A block has one scale, so at most 256 values: they are computed once, in a
- * table, and the elements look theirs up.  With AVX-512 VBMI the table of
- * bf16 lives in four registers (128 values of two bytes; the sign is put on
- * by hand), 64 elements a step; with NEON in sixteen, 16 elements a step.
- * Measured on an EPYC 9005 core, out of cache: see bench/fp8_bench.c. */
+ * A block has one scale, so at most 256 values: they are computed once as a
+ * table, and elements are looked up.  With AVX-512 VBMI the bf16 table is in
+ * four registers (128 values of two bytes; the sign is added separately), 64
+ * elements per step; with NEON in sixteen registers, 16 elements per step.
+ * bench/fp8_bench.c measures it. */
 #include "checkpoint/fp8.h"
 
 #include <string.h>
@@ -18,19 +18,19 @@
 #include <arm_neon.h>
 #endif
 
-enum { CODES = 256, PART = 1 << 16 /* elements worth a thread's while */ };
+enum { CODES = 256, PART = 1 << 16 }; /* PART: least elements of a thread */
 
 struct job {
     const struct fp8_matrix *m;
-    const float *value; /* [CODES] of the dtype */
-    uint16_t *half;     /* one of the two is wanted */
+    const float *value; /* [CODES] value of each code, without scale */
+    uint16_t *half;     /* destination: one of the two */
     float *single;
 };
 
 /* ---- one row of one block ---- */
 
-/* Looks up as many elements of 0..n-1 as it can by the bytes of the table, low
- * and high; returns how many. */
+/* Convert as many elements of x[n] as fill vectors, by the low and high bytes
+ * of the table; returns how many. */
 #if defined(__x86_64__)
 __attribute__((target("avx512f,avx512bw,avx512vbmi"))) static uint64_t
 row_vbmi(uint16_t *out, const uint8_t *x, uint64_t n, const uint8_t *low,
@@ -41,7 +41,7 @@ row_vbmi(uint16_t *out, const uint8_t *x, uint64_t n, const uint8_t *low,
     const __m512i h0 = _mm512_loadu_si512(high);
     const __m512i h1 = _mm512_loadu_si512(high + 64);
     const __m512i sign = _mm512_set1_epi8((char)0x80);
-    /* unpack works within 128-bit lanes: take the quarters apart before */
+    /* unpack interleaves within 128-bit lanes: permute the quarters before */
     const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
     uint64_t i = 0;
 
@@ -75,7 +75,8 @@ static uint64_t row_vector(uint16_t *out, const uint8_t *x, uint64_t n,
         return 0;
     for (; i + 16 <= n; i += 16) {
         uint8x16_t v = vld1q_u8(x + i), at = vbicq_u8(v, sign);
-        uint8x16_t next = vsubq_u8(at, half); /* not in the table: as it was */
+        uint8x16_t next =
+            vsubq_u8(at, half); /* tbx keeps what is out of range */
         uint8x16x2_t to;
 
         to.val[0] = vqtbx4q_u8(vqtbl4q_u8(l0, at), l1, next);
@@ -103,7 +104,7 @@ static void block_bf16(const struct job *j, const struct block *b,
     uint16_t table[CODES];
 
     if (!from_f32(table, DT_BF16, value, CODES / 2))
-        return; /* it knows bf16 */
+        return;
     for (int i = 0; i < CODES / 2; i++) {
         table[CODES / 2 + i] = table[i] ^ 0x8000;
         low[i] = (uint8_t)table[i];
@@ -135,7 +136,7 @@ static void block_f32(const struct job *j, const struct block *b,
 
 /* ---- all of them ---- */
 
-/* Blocks of rows begin..end-1, cut at the edges of the part. */
+/* Rows begin..end-1, block by block. */
 static void rows(void *ctx, size_t begin, size_t end)
 {
     const struct job *j = ctx;

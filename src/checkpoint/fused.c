@@ -8,9 +8,10 @@
 
 enum { EXPERTS_MAX = 1 << 16, DEFAULT_BLOCK = 128 };
 
-/* The tensors of one layer's experts. */
+/* The fused tensors of one layer. */
 struct fused {
-    const char *parent; /* "model.layers.3.mlp.", parent_len bytes */
+    const char *parent; /* "model.layers.3.mlp.": the first parent_len bytes
+                         * of a name */
     int parent_len;
     const struct ck_entry *gate_up, *down;
     uint64_t experts, hidden, width;
@@ -20,7 +21,8 @@ struct fused {
 static const char gate_up_name[] = "experts.gate_up_proj";
 static const char down_name[] = "experts.down_proj";
 
-/* What comes after "experts.gate_up_proj" in such a name; NULL: it is none. */
+/* What follows `part` ("experts.gate_up_proj") in name; NULL: it is not in
+ * there. */
 static const char *tail_of(const char *name, const char *part, int *parent_len)
 {
     const char *p = strstr(name, part);
@@ -31,7 +33,8 @@ static const char *tail_of(const char *name, const char *part, int *parent_len)
     return p + strlen(part);
 }
 
-/* The suffix that the weight of one expert gets; NULL: not ours. */
+/* The suffix of the corresponding tensor of one expert; NULL: not a weight or
+ * scale. */
 static const char *suffix_of(const char *tail)
 {
     static const char *const of[][2] = {
@@ -62,7 +65,7 @@ static const struct ck_entry *entry_of(const struct checkpoint *c,
     return t ? t->where : NULL;
 }
 
-/* 1: en is a fused tensor, and *f says what of; 0: it is not. */
+/* 1: en is a fused tensor, *f its layer's; 0: it is not. */
 static int find_layer(const struct checkpoint *c, const struct ck_entry *en,
                       struct fused *f, const char **tail, bool *down,
                       struct err *e)
@@ -111,7 +114,7 @@ static int find_layer(const struct checkpoint *c, const struct ck_entry *en,
 
 /* ---- one expert's ---- */
 
-/* A matrix within en: of expert x, outputs from `first` on. */
+/* A matrix within a fused tensor: outputs first..first+rows-1 of an expert. */
 struct piece {
     const char *name; /* "gate_proj" */
     uint64_t expert, first, rows;
@@ -123,13 +126,13 @@ static int add_piece(struct ck_list *out, const struct ck_entry *en,
 {
     uint64_t contiguous[3] = { en->dims[1] * en->dims[2], en->dims[2], 1 };
     const uint64_t *step = en->strided ? en->stride : contiguous;
-    int o = f->inputs_first ? 2 : 1; /* which dimension is the outputs' */
+    int o = f->inputs_first ? 2 : 1; /* dimension of the outputs */
     uint64_t unit = dtype_bits(en->dtype) / 8;
     struct ck_entry *to;
     char name[1024];
     int n;
 
-    if (mixtral) /* ....mlp.experts or ....block_sparse_moe.experts */
+    if (mixtral) /* the parent is "mlp." or "block_sparse_moe." */
         n = snprintf(name, sizeof(name),
                      "%.*sblock_sparse_moe.experts.%" PRIu64 ".%s%s",
                      f->parent_len - (int)strlen("mlp."), f->parent, p->expert,
@@ -155,8 +158,8 @@ static int add_piece(struct ck_list *out, const struct ck_entry *en,
     return 0;
 }
 
-/* Outputs of a gate or up in a tensor of both; 0: they cannot be told apart.
- * A scale may be one for all, one an output or one a block. */
+/* Outputs of gate (or up) in a tensor of both, a weight or a scale: one for
+ * all, one per output or one per block; 0: they cannot be separated. */
 static uint64_t half_of(const struct checkpoint *c, const struct fused *f,
                         uint64_t outputs)
 {
@@ -170,7 +173,8 @@ static uint64_t half_of(const struct checkpoint *c, const struct fused *f,
     return f->width % block || outputs % 2 ? 0 : outputs / 2;
 }
 
-/* Under "mlp." of a family that says block_sparse_moe? */
+/* Whether the parent is "mlp." in a family whose experts are under
+ * "block_sparse_moe.". */
 static bool says_mixtral(const struct checkpoint *c, const struct fused *f)
 {
     return c->mixtral && f->parent_len >= 4 &&
@@ -226,8 +230,8 @@ static int move(struct ck_list *out, struct ck_entry *en, struct err *e)
     return 0;
 }
 
-/* "....mlp.gate.weight" of such a family, which its checkpoints of one tensor
- * an expert call "....block_sparse_moe.gate.weight". */
+/* "....mlp.gate.weight" becomes "....block_sparse_moe.gate.weight", as unfused
+ * checkpoints of the family have it. */
 static int rename_router(struct ck_entry *en, struct err *e)
 {
     static const char from[] = ".mlp.", to[] = ".block_sparse_moe.";

@@ -1,4 +1,4 @@
-/* internal.h - struct checkpoint, for the files of src/checkpoint alone. */
+/* internal.h - struct checkpoint; for the files of src/checkpoint only. */
 #ifndef FORGE_CHECKPOINT_INTERNAL_H
 #define FORGE_CHECKPOINT_INTERNAL_H
 
@@ -10,32 +10,35 @@ enum shard_kind { SHARD_SAFETENSORS, SHARD_TORCH };
 
 struct shard {
     char *name;
-    uint64_t size;     /* when its directory was read */
-    struct file *file; /* NULL while closed */
-    uint64_t used;     /* when last read from */
+    uint64_t size;     /* when the header was read */
+    struct file *file; /* NULL: closed */
+    uint64_t used;     /* clock at its last use */
 };
 
 struct checkpoint {
     char *path; /* of the directory */
-    char *only; /* checkpoint_open() was given this file of it; else NULL */
+    char *only; /* the single file that was opened, by name; NULL: a
+                 * directory */
     struct modeldir dir;
     enum shard_kind kind;
     struct shard *shard;
     size_t n_shards;
-    uint64_t clock;           /* counts reads, for shard.used */
-    struct ck_list list;      /* in the order of the files */
-    struct ck_list aside;     /* read with others, not shown: view.h */
-    bool mixtral;             /* a family that says block_sparse_moe */
-    struct ck_tensor *tensor; /* the same order; .where is the entry */
-    size_t *by_name;          /* indices of tensor[], sorted by name */
+    uint64_t clock;       /* counts uses of shards */
+    struct ck_list list;  /* tensors of the view, in the order of the files */
+    struct ck_list aside; /* scales that the view reads and does not show */
+    bool mixtral;         /* the family's experts are under block_sparse_moe */
+    struct ck_tensor *tensor; /* the same in the same order; .where is the
+                               * entry */
+    size_t *by_name;          /* indices into tensor[], sorted by name */
     struct quant_spec quant;
     uint64_t fingerprint;
 };
 
-/* Make tensor[] and by_name[] from the list.  E_DATA: a name is twice in
- * there. */
+/* Make tensor[] and by_name[] from list.  E_DATA: a name is there twice;
+ * E_TEMP. */
 MUST_CHECK int checkpoint_index(struct checkpoint *c, struct err *e);
-/* Open shard i, closing others when too many are open. */
+/* Open shard i; closes the least recently used one if too many are open.
+ * E_DATA: its size has changed. */
 MUST_CHECK int checkpoint_shard(struct checkpoint *c, size_t i, struct file **f,
                                 struct err *e);
 

@@ -1,13 +1,15 @@
-/* join.h - weights put into a stream where their Hessians are. */
+/* join.h - inserts weights into a stream behind their Hessians (forge-weights
+ * --join). */
 #ifndef FORGE_JOIN_H
 #define FORGE_JOIN_H
 
 #include "checkpoint/weights.h"
 #include "common/cli/progress.h"
 
-/* Pass every frame of `in`; behind a `hessian` write the weights of the
- * modules that it names.  E_DATA: it names one that is no linear of the
- * model. */
+/* Pass on every frame of `in`; behind each `hessian` write the weights of the
+ * modules that it names and `choice` includes.  E_DATA: it names a module that
+ * is not a linear of the model; else as stream_next() and
+ * weights_write_module(). */
 MUST_CHECK int join_weights(struct weights_plan *p,
                             const struct weights_choice *choice,
                             struct stream_reader *in, struct stream_writer *out,

@@ -1,4 +1,4 @@
-/* linear.c - weights as numbers, however the checkpoint stores them. */
+/* linear.c - see checkpoint.h: weights as numbers, whatever their storage. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static const struct ck_tensor *find_weight(const struct checkpoint *c,
     return t;
 }
 
-/* n = the elements of t, also as sizes of float. */
+/* *n = number of elements, which also fit as floats; false: overflow. */
 static bool count_elements(const struct ck_tensor *t, size_t *n)
 {
     size_t bytes;
@@ -81,7 +81,7 @@ struct dequantize {
     float *w;
 };
 
-/* The sixteen values of a group, looked up by code. */
+/* One row by groups: the sixteen values of a group are looked up by code. */
 static void group_row(float *w, const uint32_t *word, const struct packed *p,
                       const uint8_t *zero, const float *scale)
 {
@@ -191,7 +191,7 @@ int checkpoint_linear_bf16(struct checkpoint *c, const char *module,
         } else if (!(*w = mem_pages(t->bytes, t->name, e)) ||
                    (r = checkpoint_read(c, t, *w, e))) {
             free(*w);
-            *w = NULL; /* the caller's to free again */
+            *w = NULL; /* the caller must not free it again */
             return e->code;
         }
         if (r || !wide)
@@ -221,7 +221,7 @@ int checkpoint_vector(struct checkpoint *c, const char *name, uint64_t n,
     return read_floats(c, t, v, e);
 }
 
-/* Rows of words to rows of cols/2 bytes, in place. */
+/* Rows of whole words to rows of cols/2 bytes, in place. */
 static void close_rows(struct packed *p)
 {
     uint8_t *bytes = (uint8_t *)p->codes;

@@ -1,4 +1,4 @@
-/* open.c - see checkpoint.h: opening a model's directory, and reading from it. */
+/* open.c - see checkpoint.h: opens a directory, and reads from it. */
 #include "checkpoint/checkpoint.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 enum { CONFIG_MAX = 16 * 1024 * 1024 };
 
-/* The forms a checkpoint may have, in the order of transformers. */
+/* The forms of a checkpoint, in transformers' order of preference. */
 static const struct form {
     const char *file;
     const char *suffix;
@@ -42,7 +42,7 @@ static bool ends_with(const char *s, const char *suffix)
     return n > m && strcmp(s + n - m, suffix) == 0;
 }
 
-/* Split a path to a file into c->path and c->only. */
+/* Split the path of a file into c->path and c->only. */
 static int open_path(struct checkpoint *c, const char *path, struct err *e)
 {
     const char *slash = strrchr(path, '/');
@@ -188,7 +188,7 @@ static int read_single(struct checkpoint *c, const char *name, struct err *e)
 
 /* ---- config.json ---- */
 
-/* Families whose experts are block_sparse_moe.experts.E.w1, w3, w2. */
+/* Whether the family's experts are block_sparse_moe.experts.E.w1, w3, w2. */
 static bool says_mixtral(const struct json *config)
 {
     const char *type;
@@ -197,8 +197,8 @@ static bool says_mixtral(const struct json *config)
            (!strcmp(type, "mixtral") || !strcmp(type, "minimax_m2"));
 }
 
-/* method: of a file that holds the settings alone, and needs not name it;
- * "" for config.json. */
+/* Read the quantization settings in a file.  method: for a file of these
+ * settings alone, which may omit it; "" for config.json. */
 static int read_quant(struct checkpoint *c, const char *name,
                       const char *method, struct err *e)
 {
@@ -228,7 +228,7 @@ static int read_quant(struct checkpoint *c, const char *name,
     return r;
 }
 
-/* A tensor that only 4-bit checkpoints have; NULL: none. */
+/* The codes of some 4-bit linear; NULL: there are none. */
 static const struct ck_tensor *find_packed(const struct checkpoint *c)
 {
     for (size_t i = 0; i < c->list.count; i++)

@@ -1,4 +1,5 @@
-/* packed.c - finding, checking and unpacking the tensors of a 4-bit linear. */
+/* packed.c - see packed.h: finds, checks and unpacks the tensors of a 4-bit
+ * linear. */
 #include "checkpoint/packed.h"
 
 #include <inttypes.h>
@@ -84,7 +85,7 @@ static int find_parts(const struct checkpoint *c, const char *module,
     return 1;
 }
 
-/* compressed-tensors says the true shape in a tensor of two integers. */
+/* compressed-tensors stores the true shape in a tensor of two integers. */
 static int read_shape(struct checkpoint *c, const struct parts *s,
                       struct packed *p, struct err *e)
 {
@@ -136,8 +137,8 @@ static int find_sizes(struct checkpoint *c, const struct parts *s,
     return r;
 }
 
-/* Groups by the scales; the size of one by the configuration where that fits,
- * else by division (some tools let modules differ). */
+/* The number of groups follows from the scales; the group size from the
+ * configuration if that fits, else by division (modules may differ). */
 static int find_groups(const struct checkpoint *c, const struct parts *s,
                        struct packed *p, struct err *e)
 {
@@ -224,7 +225,7 @@ static int read_zeros(struct checkpoint *c, const struct parts *s,
         return 0;
     if (!(q = packed_bytes(c, t, e)))
         return e->code;
-    if (t->dtype == DT_I8) /* unpacked and signed */
+    if (t->dtype == DT_I8) /* one signed byte each, minus 8 */
         for (uint64_t i = 0; i < p->rows * p->groups; i++)
             p->zeros[i] = (uint8_t)(((int8_t *)q)[i] + 8) & 15;
     else if (kind == STORAGE_AWQ)
@@ -238,7 +239,7 @@ static int read_zeros(struct checkpoint *c, const struct parts *s,
     return 0;
 }
 
-/* AWQ and GPTQ keep scales as [groups, rows]: turn them. */
+/* AWQ and GPTQ store scales as [groups, rows]: transpose them. */
 static int read_scales(struct checkpoint *c, const struct parts *s,
                        struct packed *p, struct err *e)
 {
@@ -258,7 +259,7 @@ static int read_scales(struct checkpoint *c, const struct parts *s,
     return p->scales ? 0 : e->code;
 }
 
-/* Leaves p->g_idx NULL where it says no more than input / group. */
+/* p->g_idx stays NULL if it is input / group everywhere. */
 static int read_index(struct checkpoint *c, const struct parts *s,
                       struct packed *p, struct err *e)
 {
@@ -271,7 +272,7 @@ static int read_index(struct checkpoint *c, const struct parts *s,
     if (!(v = packed_bytes(c, t, e)))
         return e->code;
     for (uint64_t k = 0; k < p->cols; k++) {
-        absent = absent && v[k] == -1; /* compressed-tensors: not used */
+        absent = absent && v[k] == -1; /* compressed-tensors: not in use */
         plain = plain && v[k] >= 0 && (uint64_t)v[k] == k / p->group;
         if (!absent && (v[k] < 0 || (uint64_t)v[k] >= p->groups)) {
             err_set(e, E_DATA,
@@ -288,7 +289,7 @@ static int read_index(struct checkpoint *c, const struct parts *s,
     return 0;
 }
 
-/* codes: read them, too. */
+/* codes: whether to read them, too. */
 static int read_parts(struct checkpoint *c, const char *module, bool codes,
                       struct packed *p, struct err *e)
 {
@@ -340,9 +341,10 @@ int checkpoint_grid(struct checkpoint *c, const char *module,
     return 1;
 }
 
-/* ---- as they lie ---- */
+/* ---- words for products ---- */
 
-/* Zeros that are bytes, less `base`, as words of compressed-tensors. */
+/* Zeros stored as bytes, minus `base`, to packed words as in
+ * compressed-tensors. */
 static uint32_t *pack_zeros(const void *bytes, int base, const struct packed *p,
                             const char *module, struct err *e)
 {
@@ -357,7 +359,7 @@ static uint32_t *pack_zeros(const void *bytes, int base, const struct packed *p,
     return to;
 }
 
-/* The tensors of a linear. */
+/* The tensors of a linear as the product reads them. */
 struct words {
     void *codes, *scales, *zeros, *g_idx;
 };
@@ -420,7 +422,7 @@ static int prepare_words(const struct checkpoint *c, const char *module,
     return w4_prepare(out, &l, e) < 0 ? err_prefix(e, "'%.200s'", module) : 0;
 }
 
-/* Tiles are turned into the words that the product reads. */
+/* int4pack: tiles are converted to words. */
 static int read_tiles(struct checkpoint *c, const char *module,
                       struct packed *p, struct words *w, struct err *e)
 {
@@ -436,7 +438,7 @@ static int read_tiles(struct checkpoint *c, const char *module,
     return w->zeros ? 1 : e->code;
 }
 
-/* The words of a linear as they lie in the files. */
+/* Other layouts: words as stored. */
 static int read_stored(struct checkpoint *c, const char *module,
                        struct packed *p, struct words *w, struct err *e)
 {

@@ -1,11 +1,11 @@
-/* packed.h - the parts of one 4-bit linear, read and brought to one layout. */
+/* packed.h - reads a 4-bit linear of any layout into the form of parts.h. */
 #ifndef FORGE_PACKED_H
 #define FORGE_PACKED_H
 
 #include "checkpoint/parts.h"
 
-/* 1: *p is filled, packed_release() it; 0: module is not packed; E_DATA: parts
- * are missing or do not fit each other. */
+/* 1: *p is set, packed_release() it; 0: the module is not packed.  E_DATA:
+ * tensors are missing or do not fit each other; E_IO, E_TEMP. */
 MUST_CHECK int packed_read(struct checkpoint *c, const char *module,
                            struct packed *p, struct err *e);
 

@@ -1,8 +1,9 @@
-/* pickle.c - the opcodes of protocol 2 that a dict of tensors uses.
+/* pickle.c - see pickle.h: the opcodes of protocol 2 that a dict of tensors
+ * uses.
  *
- * Every opcode is a row of ops[]; what has no row is refused.  Nothing here
- * recurses, and each opcode makes at most one value, so that memory grows
- * with the bytes of the pickle. */
+ * Every opcode is a row of ops[]; one without a row is refused.  Nothing
+ * recurses, and each opcode makes at most one value, so that memory is
+ * proportional to the length of the pickle. */
 #include "checkpoint/pickle.h"
 
 #include <inttypes.h>
@@ -16,13 +17,13 @@
 
 struct machine {
     const uint8_t *begin, *at, *end;
-    const uint8_t *op; /* where the running opcode is */
+    const uint8_t *op; /* the current opcode */
     const char *what;
     struct err *e;
     struct arena arena;
     struct value **stack, **memo;
     size_t n_stack, stack_cap, n_memo, memo_cap;
-    size_t *mark; /* heights of the stack */
+    size_t *mark; /* heights of the stack at MARKs */
     size_t n_marks, mark_cap;
     bool stopped;
 };
@@ -41,7 +42,7 @@ PRINTF(2, 3) static int refuse(struct machine *m, const char *fmt, ...)
 
 /* ---- the stack ---- */
 
-/* Room for one more in an array of n elements. */
+/* Make space for one more element in an array of n. */
 static int room(struct machine *m, void *array, size_t n, size_t *cap,
                 size_t size)
 {
@@ -63,7 +64,7 @@ static int push(struct machine *m, struct value *v)
     return 0;
 }
 
-/* The topmost value; NULL (refused) when there is none above the mark. */
+/* The topmost value; NULL and an error if there is none above the last mark. */
 static struct value *pop(struct machine *m)
 {
     size_t floor = m->n_marks ? m->mark[m->n_marks - 1] : 0;
@@ -83,8 +84,8 @@ static struct value *top(struct machine *m)
     return v;
 }
 
-/* The values above the last mark, which goes; they stay on the stack until
- * the caller lowers it to *first. */
+/* Remove the last mark; *first: index of the first value above it.  The caller
+ * removes these values. */
 static int pop_mark(struct machine *m, size_t *first)
 {
     if (!m->n_marks)
@@ -116,7 +117,7 @@ static int push_int(struct machine *m, enum value_type type, int64_t n)
     return push(m, v);
 }
 
-/* n bytes, little-endian two's complement, at most 8. */
+/* Push n <= 8 bytes as a little-endian two's complement number. */
 static int push_bytes(struct machine *m, size_t n, bool is_signed)
 {
     const uint8_t *p = take(m, n);
@@ -160,7 +161,7 @@ static int op_float(struct machine *m)
     return take(m, 8) ? push_int(m, VALUE_FLOAT, 0) : m->e->code;
 }
 
-/* A copy of n bytes with a NUL after them. */
+/* A copy of n bytes with a NUL appended. */
 static const char *keep_text(struct machine *m, const uint8_t *p, size_t n)
 {
     char *s = arena_zero(&m->arena, n + 1, m->e);
@@ -209,7 +210,7 @@ static int op_mark(struct machine *m)
     return 0;
 }
 
-/* Replace the values from first on by one tuple. */
+/* Replace the values from index first on by one tuple. */
 static int make_tuple(struct machine *m, size_t first)
 {
     struct value *v = value_new(&m->arena, VALUE_TUPLE, m->e);
@@ -250,7 +251,7 @@ static int op_dict(struct machine *m)
     return push(m, value_new(&m->arena, VALUE_DICT, m->e));
 }
 
-/* Move the values from first on into the list or dict below them. */
+/* Move the values from index first on into the list or dict below them. */
 static int extend(struct machine *m, size_t first, enum value_type type)
 {
     size_t n = m->n_stack - first;
@@ -281,7 +282,7 @@ static int op_setitem(struct machine *m)
     return extend(m, m->n_stack > 1 ? m->n_stack - 2 : 0, VALUE_DICT);
 }
 
-/* The same for all values above the mark. */
+/* The same for all values above the last mark. */
 static int op_extend(struct machine *m)
 {
     size_t first = 0;
@@ -293,7 +294,8 @@ static int op_extend(struct machine *m)
 
 /* ---- the memo ---- */
 
-/* Picklers number their memo 0, 1, 2, ...: a gap would cost memory. */
+/* Picklers number memo entries 0, 1, 2, ...; larger gaps are refused, since
+ * they would cost memory. */
 static int memo_put(struct machine *m, uint32_t i)
 {
     struct value *v = top(m);
@@ -330,7 +332,7 @@ static int op_memo(struct machine *m)
     return *m->op == 'q' || *m->op == 'r' ? memo_put(m, i) : memo_get(m, i);
 }
 
-/* ---- names and what they build ---- */
+/* ---- globals and what they build ---- */
 
 static const char *take_line(struct machine *m)
 {
@@ -393,7 +395,7 @@ static int op_persid(struct machine *m)
     return push(m, v);
 }
 
-/* A tuple of sizes into out; how many, or -1. */
+/* A tuple of sizes to out; returns how many, or -1. */
 static int sizes(const struct value *v, uint64_t *out)
 {
     if (v->type != VALUE_TUPLE || v->count > CHECKPOINT_MAX_DIMS)
@@ -442,7 +444,7 @@ static int rebuild(struct machine *m, const struct value *args, bool v3)
     return push(m, v);
 }
 
-/* OrderedDict(), or of a list of pairs */
+/* OrderedDict(), or OrderedDict(list of pairs). */
 static int ordered_dict(struct machine *m, const struct value *args)
 {
     const struct value *pairs = args->count ? args->item[0] : NULL;
@@ -491,7 +493,7 @@ static int op_reduce(struct machine *m)
                   f->global->module, f->global->name);
 }
 
-/* Attributes of a dict (_metadata) or tensor: nothing that is needed. */
+/* Sets attributes of a dict (_metadata) or tensor: ignored. */
 static int op_build(struct machine *m)
 {
     struct value *state = pop(m), *v = state ? top(m) : NULL;

@@ -1,19 +1,19 @@
-/* pickle.h - a machine that runs the pickles of torch.save, and can build
- * tensors and nothing else.
+/* pickle.h - runs the pickles of torch.save; can build tensors and nothing
+ * else.
  *
- * A pickle is a program, and may name any function of the Python that loads
- * it.  This machine knows the opcodes and the dozen names that a dict of
- * tensors needs (those that torch itself allows with weights_only); at
- * anything else it stops and says what the file wanted to run. */
+ * A pickle is a program that may call any Python function.  This machine knows
+ * only the opcodes and names that a dict of tensors needs (a subset of what
+ * torch allows with weights_only=True); anything else is refused with a
+ * message that names it. */
 #ifndef FORGE_PICKLE_H
 #define FORGE_PICKLE_H
 
 #include "checkpoint/checkpoint.h"
 
-/* One tensor of the dict: a view of a storage. */
+/* A tensor of the dict: a view of a storage. */
 struct pickle_tensor {
     const char *name; /* NUL-terminated */
-    const char *key;  /* of the storage, NUL-terminated: data/KEY */
+    const char *key;  /* of the storage: its data is the record data/KEY */
     uint64_t storage_bytes;
     enum dtype dtype;
     int ndim;
@@ -22,9 +22,10 @@ struct pickle_tensor {
     uint64_t offset;                      /* in elements */
 };
 
-/* Run len bytes and call each() for the tensors of the dict that results, in
- * its order; each() is lent *t, and its non-zero return ends all.  what: for
- * messages.  E_DATA: not such a pickle, with the byte at which; E_TEMP. */
+/* Run text[len] and call each() for every tensor of the resulting dict, in its
+ * order.  *t is valid during the call; a non-zero result of each() ends the
+ * run and is returned.  what: prefix of messages.  E_DATA: not such a pickle,
+ * with the offset; E_TEMP. */
 MUST_CHECK int pickle_run(const void *text, size_t len, const char *what,
                           int (*each)(void *arg, const struct pickle_tensor *t,
                                       struct err *e),

@@ -1,4 +1,4 @@
-/* pickle_value.c - values, their memory, and the names that may be used. */
+/* pickle_value.c - see pickle_value.h. */
 #include "checkpoint/pickle_value.h"
 
 #include <stdlib.h>

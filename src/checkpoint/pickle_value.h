@@ -1,5 +1,5 @@
-/* pickle_value.h - what the pickle machine's stack holds, and where it lives:
- * all of a run's values are freed at once. */
+/* pickle_value.h - values of the pickle machine, and the arena that owns them:
+ * all values of a run are freed together. */
 #ifndef FORGE_PICKLE_VALUE_H
 #define FORGE_PICKLE_VALUE_H
 
@@ -22,46 +22,51 @@ enum value_type {
     VALUE_TENSOR
 };
 
-/* The names a pickle may use, by what is done with them. */
+/* What a permitted name stands for. */
 enum global_kind {
     GLOBAL_ORDERED_DICT,
     GLOBAL_SIZE,
-    GLOBAL_STORAGE, /* a class of storages, of global.dtype */
+    GLOBAL_STORAGE, /* a storage class, elements of global.dtype */
     GLOBAL_DTYPE,
-    GLOBAL_REBUILD, /* _rebuild_tensor, _v2 */
+    GLOBAL_REBUILD, /* _rebuild_tensor, _rebuild_tensor_v2 */
     GLOBAL_REBUILD_V3,
     GLOBAL_PARAMETER
 };
 
+/* A permitted name. */
 struct global {
     const char *module, *name;
     enum global_kind kind;
-    enum dtype dtype; /* DT_NONE: untyped bytes */
+    enum dtype dtype; /* DT_NONE: an untyped storage of bytes */
 };
 
+/* A value; which fields are set depends on its type. */
 struct value {
     enum value_type type;
-    int64_t number;      /* of bool, int; storage: elements */
-    const char *text;    /* of text; storage: its key; NUL-terminated */
-    struct value **item; /* of tuple, list, dict */
+    int64_t number;      /* bool, int; storage: number of elements */
+    const char *text;    /* text; storage: its key; NUL-terminated */
+    struct value **item; /* tuple, list, dict */
     size_t count, cap;
-    const struct global *global; /* of global; storage: its class */
+    const struct global *global; /* global; storage: its class */
     struct pickle_tensor *tensor;
 };
 
+/* Zero-initialise. */
 struct arena {
     struct arena_block *block;
     size_t used;
 };
 
-/* n zeroed bytes, aligned for anything; NULL with *e = E_TEMP. */
+/* n zeroed bytes, aligned for any type.  NULL: *e is E_TEMP. */
 MUST_CHECK void *arena_zero(struct arena *a, size_t n, struct err *e);
 void arena_release(struct arena *a);
+/* A value of this type, otherwise zero. */
 MUST_CHECK struct value *value_new(struct arena *a, enum value_type type,
                                    struct err *e);
+/* Append item to v->item. */
 MUST_CHECK int value_append(struct arena *a, struct value *v,
                             struct value *item, struct err *e);
-/* The whitelist: NULL when the name is not on it. */
+/* The permitted name; NULL: not permitted. */
 const struct global *global_find(const char *module, const char *name);
 
 #endif

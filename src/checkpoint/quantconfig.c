@@ -1,10 +1,10 @@
-/* quantconfig.c - the dialects of quantization_config. */
+/* quantconfig.c - see quantconfig.h: the variants of quantization_config. */
 #include "checkpoint/quantconfig.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* The string at the first of these keys that is there, or fallback. */
+/* The string under the first of two keys that is present, or fallback. */
 static const char *word(const struct json *q, const char *key,
                         const char *other, const char *fallback)
 {
@@ -49,7 +49,7 @@ static int not_read(const char *what, const char *key, const char *value,
                    key, value);
 }
 
-/* AWQ and GPTQ: bits and group_size beside the method. */
+/* AWQ and GPTQ: bits and group_size are members of q itself. */
 static int flat(struct quant_spec *s, const struct json *q, const char *what,
                 struct err *e)
 {
@@ -104,7 +104,7 @@ static int parse_int4pack(struct quant_spec *s, const struct json *q,
     return flat(s, q, what, e);
 }
 
-/* "weight_block_size": [128, 128] or "128x128", or absent. */
+/* weight_block_size: [128, 128], "128x128" or absent. */
 static int read_block(struct quant_spec *s, const struct json *v,
                       const char *what, struct err *e)
 {
@@ -128,7 +128,7 @@ static int read_block(struct quant_spec *s, const struct json *v,
     return 0;
 }
 
-/* DeepSeek's (blocks), AutoFP8's and FBGEMM's. */
+/* DeepSeek's (block scales), AutoFP8's and FBGEMM's. */
 static int parse_fp8(struct quant_spec *s, const struct json *q,
                      const char *what, struct err *e)
 {
@@ -145,7 +145,7 @@ static int parse_fp8(struct quant_spec *s, const struct json *q,
     return read_block(s, json_get(q, "weight_block_size"), what, e);
 }
 
-/* A group of compressed-tensors whose weights are 8-bit floats. */
+/* A config group of compressed-tensors with fp8 weights. */
 static int parse_ct_float(struct quant_spec *s, const struct json *w,
                           const char *what, struct err *e)
 {
@@ -165,8 +165,8 @@ static int parse_ct_float(struct quant_spec *s, const struct json *w,
     return 0;
 }
 
-/* One of the config_groups.  Groups may differ in their group size: the
- * shape of each module's scales decides, s->group is the last one's. */
+/* One of config_groups.  Their group sizes may differ: the shape of each
+ * module's scales decides, and s->group is the last one's. */
 static int parse_ct_group(struct quant_spec *s, const struct json *g,
                           const char *fallback, const char *what, struct err *e)
 {

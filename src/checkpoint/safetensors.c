@@ -1,4 +1,4 @@
-/* safetensors.c - reading and checking safetensors headers. */
+/* safetensors.c - see safetensors.h. */
 #include "checkpoint/safetensors.h"
 
 #include <inttypes.h>
@@ -75,7 +75,7 @@ static int parse_shape(struct ck_entry *en, const struct json *v,
     return 0;
 }
 
-/* data_offsets into en->offset and *end, relative to the data. */
+/* data_offsets: en->offset and *end, relative to the start of the data. */
 static int parse_offsets(struct ck_entry *en, const struct json *v,
                          uint64_t *end, const char *what, struct err *e)
 {
@@ -144,13 +144,13 @@ static int by_offset(const void *pa, const void *pb)
 
     if (a->offset != b->offset)
         return a->offset < b->offset ? -1 : 1;
-    if (a->bytes != b->bytes) /* empty ones first */
+    if (a->bytes != b->bytes) /* empty tensors first */
         return a->bytes < b->bytes ? -1 : 1;
     return strcmp(a->name, b->name);
 }
 
-/* Sort the entries from first on, and see that their data cover exactly the
- * rest of the file; make offsets absolute. */
+/* Sort the entries from `first` on, check that their data cover the rest of
+ * the file exactly, and make offsets absolute. */
 static int place(struct ck_list *l, size_t first, uint64_t data, uint64_t size,
                  const char *what, struct err *e)
 {
@@ -192,8 +192,8 @@ static int check_frame(const char *text, size_t len, const char *what,
     return 0;
 }
 
-/* Sizes are written with digits alone: 1.0, 1e2 and -0 are none, though they
- * have a whole value.  text is valid JSON. */
+/* Sizes must be written in digits: 1.0, 1e2 and -0 are refused, though they
+ * are integers.  text is valid JSON. */
 static int check_numbers(const char *text, const char *what, struct err *e)
 {
     bool quoted = false;

@@ -1,14 +1,14 @@
-/* safetensors.h - the header of a .safetensors file.
+/* safetensors.h - parses the header of a .safetensors file.
  *
  *     u64 n (little-endian) | n bytes of JSON | data
  *     { "__metadata__": { "format": "pt" },
  *       "NAME": { "dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12] } }
  *
- * Every rule of the official reader holds: the header is at most 100,000,000
- * bytes and in the file, begins with '{', and is padded with blanks only; the
- * tensors' data begin at 0, follow each other without holes or overlaps, and
- * end with the file; shape, dtype and offsets agree.  Beyond it: names that
- * occur twice are refused. */
+ * The rules of the official reader hold: the header has at most 100,000,000
+ * bytes, lies in the file, begins with '{' and is padded with blanks; data of
+ * the tensors begin at 0, are contiguous without overlap, and end with the
+ * file; shape, dtype and offsets agree.  In addition duplicate names are
+ * refused. */
 #ifndef FORGE_SAFETENSORS_H
 #define FORGE_SAFETENSORS_H
 
@@ -16,13 +16,13 @@
 
 enum { SAFETENSORS_HEADER_MAX = 100000000 };
 
-/* The JSON text of a header into *text (len bytes, free() it).  what: the
- * file's name in messages, quoted.  E_DATA, E_IO, E_TEMP. */
+/* Read the JSON text of the header: *text [*len], free() it.  what: the quoted
+ * file name, for messages.  E_DATA, E_IO, E_TEMP. */
 MUST_CHECK int safetensors_header(struct file *f, const char *what, char **text,
                                   size_t *len, struct err *e);
-/* Append the tensors of a header to l in the order of their data.  text: len
- * bytes and a NUL.  size: of the whole file.  E_DATA names the rule that is broken, the tensor and the
- * numbers; l may have grown then. */
+/* Append the tensors of a header to l, in the order of their data.  text[len]
+ * is followed by a NUL; size: of the file.  E_DATA: names the rule, the tensor
+ * and the numbers; l may have grown. */
 MUST_CHECK int safetensors_parse(struct ck_list *l, const char *text,
                                  size_t len, uint64_t size, const char *what,
                                  struct err *e);

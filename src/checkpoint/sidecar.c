@@ -10,7 +10,7 @@
 
 enum { CONFIG_MAX = 16 << 20 };
 
-/* Does a file of this name belong to the model? */
+/* Whether a file of this name belongs to the model. */
 static bool is_sidecar(const char *name, bool code, bool map)
 {
     static const char *const wanted[] = { "tokenizer*.json",

@@ -1,28 +1,28 @@
-/* sidecar.h - the small files that belong to a model besides its weights. */
+/* sidecar.h - a model's files besides its weights: tokenizer, generation
+ * settings, chat template, processor settings, licence. */
 #ifndef FORGE_SIDECAR_H
 #define FORGE_SIDECAR_H
 
 #include "common/io/modeldir.h"
 
-enum { SIDECAR_MAX = 256 << 20 }; /* bytes of one */
+enum { SIDECAR_MAX = 256 << 20 }; /* bytes of a file */
 
-/* Those of a model's directory by name, in order: tokenizer, generation
- * settings, chat template, processor settings, licence. */
+/* Names of such files in a directory, sorted. */
 struct sidecars {
     char **name;
     size_t n;
 };
 
-/* code: config.json has an auto_map, so that the model needs its own Python
- * files.  map: the map of experts of a model that was pruned with --mode remap
- * is one, too. */
+/* List them.  code: include *.py, for a config.json with auto_map.  map:
+ * include EXPERT_MAP_FILE, of a model pruned with --mode remap.  E_IO,
+ * E_TEMP. */
 MUST_CHECK int sidecars_list(struct sidecars *s, const struct modeldir *d,
                              bool code, bool map, struct err *e);
 void sidecars_release(struct sidecars *s);
 
-/* Before any work: can each be read, its configs and its card (README.md)
- * included, by the rule of modeldir.h?  E_DATA: one leads out of the directory,
- * is no regular file, or is longer than SIDECAR_MAX. */
+/* Whether each of them, config.json and README.md can be read (modeldir.h), to
+ * be called before any work.  E_DATA: one leads out of the directory, is not a
+ * regular file, or is longer than SIDECAR_MAX. */
 MUST_CHECK int sidecars_check(const char *model, struct err *e);
 
 #endif

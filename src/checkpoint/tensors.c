@@ -1,10 +1,11 @@
-/* tensors.c - the tensors of an open checkpoint by name, and the files they are in. */
+/* tensors.c - see checkpoint.h, internal.h: tensors by name, and the files
+ * they are in. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "checkpoint/internal.h"
 
-enum { OPEN_SHARDS = 4 }; /* a shard is some descriptors and an io_uring */
+enum { OPEN_SHARDS = 4 }; /* an open shard has several descriptors */
 
 /* ---- files ---- */
 
@@ -58,7 +59,7 @@ static int by_name(const void *a, const void *b, void *arg)
     return strcmp(t[*(const size_t *)a].name, t[*(const size_t *)b].name);
 }
 
-/* What t shows of an entry. */
+/* Set t to the view of an entry. */
 static void describe(struct ck_tensor *t, const struct checkpoint *c,
                      const struct ck_entry *en)
 {

@@ -87,7 +87,7 @@ static int read_codes(struct checkpoint *c, const struct parts *s,
     return p->codes ? 0 : e->code;
 }
 
-/* s and the offset beside it become s and the zero. */
+/* Pairs (s, (8 - zero) s) to scales and zeros. */
 static int split(const struct parts *s, const uint16_t *pair, struct packed *p,
                  struct err *e)
 {

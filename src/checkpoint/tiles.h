@@ -1,9 +1,9 @@
-/* tiles.h - the parts of a linear in torch's int4pack layouts, read into the
- * form of parts.h.
+/* tiles.h - reads linears in torch's int4pack layouts into the form of
+ * parts.h.
  *
  *     int4pack      weight_int4pack  U8 [O, I/2]  tiles: layout/int4pack.h
  *                   scales_and_zeros [G, O, 2]    s, (8 - zero) s
- *     int4pack-xpu  weight_int4pack  I32 [O, I/8] as parts.h has codes
+ *     int4pack-xpu  weight_int4pack  I32 [O, I/8] words as in parts.h
  *                   scales           [G, O]
  *                   zeros            I8 [G, O] */
 #ifndef FORGE_TILES_H
@@ -11,8 +11,9 @@
 
 #include "checkpoint/parts.h"
 
+/* Whether the checkpoint has one of these layouts. */
 bool tiles_are(const struct checkpoint *c);
-/* As packed_read(); codes: read them, too. */
+/* As packed_read(); codes: whether to read them, too. */
 MUST_CHECK int tiles_read(struct checkpoint *c, const char *module, bool codes,
                           struct packed *p, struct err *e);
 

@@ -1,5 +1,5 @@
-/* torchfile.c - the archive of torch.save: libzip finds the records, and the
- * payload is read at its place in the file like that of any checkpoint. */
+/* torchfile.c - see torchfile.h.  libzip finds the records; payloads are read
+ * directly from the file at their offsets. */
 #include "checkpoint/torchfile.h"
 
 #include <inttypes.h>
@@ -13,8 +13,8 @@
 enum {
     ROOT_MAX = 256,
     KEY_MAX = 512,
-    /* A tensor may repeat the elements of its storage (expand()); one that
-     * grows beyond this is no weight but a trap. */
+    /* Limit of bytes of a tensor that repeats elements of its storage
+     * (expand()): beyond it is an attack on memory. */
     REPEATED_MAX = 64 * 1024 * 1024
 };
 
@@ -22,10 +22,10 @@ struct archive {
     struct file *f;
     const char *what;
     zip_t *zip;
-    zip_int64_t at;        /* libzip's position in the file */
-    zip_int64_t last_read; /* where it last read */
+    zip_int64_t at;        /* libzip's file position */
+    zip_int64_t last_read; /* offset of its last read */
     zip_error_t error;
-    struct err io; /* code 0, or why a read failed */
+    struct err io; /* code 0, or the error of a read */
     char root[ROOT_MAX];
     struct ck_list *list;
 };
@@ -129,8 +129,8 @@ static int check_stored(const struct archive *a, const zip_stat_t *st,
                    a->what, st->name ? st->name : "?");
 }
 
-/* Where record i, of *size bytes, lies in the file.  libzip does not tell: it
- * is asked for a byte, and source_read() saw where that came from. */
+/* Offset and size of record i in the file.  libzip does not tell the offset:
+ * one byte is read through it, and source_read() records where from. */
 static int locate(struct archive *a, zip_uint64_t i, uint64_t *offset,
                   uint64_t *size, struct err *e)
 {
@@ -164,7 +164,7 @@ static int locate(struct archive *a, zip_uint64_t i, uint64_t *offset,
     return 0;
 }
 
-/* The record ROOT/name: 1 when it is there, 0 when not. */
+/* Find the record ROOT/name.  1: there; 0: not there. */
 static int find_record(struct archive *a, const char *name, uint64_t *offset,
                        uint64_t *size, struct err *e)
 {
@@ -196,7 +196,7 @@ static int read_record(struct archive *a, uint64_t offset, uint64_t size,
     return 0;
 }
 
-/* All records lie under one folder, which is called as the file was once. */
+/* All records are in one folder, named like the file when it was written. */
 static int find_root(struct archive *a, struct err *e)
 {
     zip_int64_t n = zip_get_num_entries(a->zip, 0);
@@ -246,7 +246,8 @@ static int bad(const struct archive *a, const struct pickle_tensor *t,
     return err_set(e, E_DATA, "%s: tensor '%.200s': %s", a->what, t->name, why);
 }
 
-/* Place en, whose storage is size bytes at offset of the file. */
+/* Set offset and strides of en, whose storage has `size` bytes at `offset` of
+ * the file. */
 static int place(const struct archive *a, const struct pickle_tensor *t,
                  struct ck_entry *en, uint64_t offset, uint64_t size,
                  struct err *e)
@@ -299,7 +300,7 @@ static int add_tensor(void *arg, const struct pickle_tensor *t, struct err *e)
 
 /* ---- the interface ---- */
 
-/* torch.save wrote other things before 1.6, and can be told to still. */
+/* torch.save before 1.6 (or on request) wrote other formats. */
 static int check_kind(struct file *f, const char *what, struct err *e)
 {
     uint8_t b[263] = { 0 };

@@ -34,7 +34,7 @@ static bool any_fp8(const struct ck_list *l)
     return false;
 }
 
-/* The sibling of X.weight; NULL: none. */
+/* For X.weight the entry X.SUFFIX; NULL: none. */
 static struct ck_entry *sibling(const struct checkpoint *c,
                                 const struct ck_entry *en, const char *suffix)
 {
@@ -48,7 +48,8 @@ static struct ck_entry *sibling(const struct checkpoint *c,
     return t ? &c->list.item[t - c->tensor] : NULL;
 }
 
-/* Of activations and caches: settings of the run time that is replaced. */
+/* Whether it is a scale of activations or caches: useless once weights are
+ * dequantized. */
 static bool is_other_scale(const char *name)
 {
     static const char *const suffix[] = { ".input_scale", ".output_scale",
@@ -67,14 +68,15 @@ static uint64_t blocks(uint64_t n, uint64_t block)
     return n / block + (n % block != 0);
 }
 
-/* Is the scale one of blocks of this size?  Then they are noted. */
+/* Whether s has one scale for each block of rows x cols; if so, set en's block
+ * size. */
 static bool try_block(struct ck_entry *en, const struct ck_entry *s,
                       uint64_t rows, uint64_t cols)
 {
     uint64_t count = 1, wide = blocks(en->dims[1], cols);
 
     for (int i = 0; i < s->ndim; i++)
-        count *= s->dims[i]; /* its size was checked with its file */
+        count *= s->dims[i]; /* cannot overflow: its size was checked */
     if (count != blocks(en->dims[0], rows) * wide ||
         (count > 1 && s->dims[0] != blocks(en->dims[0], rows)) ||
         (count > 1 && wide > 1 && (s->ndim != 2 || s->dims[1] != wide)))
@@ -84,8 +86,8 @@ static bool try_block(struct ck_entry *en, const struct ck_entry *s,
     return true;
 }
 
-/* By what the configuration says, else by the shape: one scale in all, one
- * an output, or blocks of 128 x 128. */
+/* The block size that the configuration gives, else the one that fits: one
+ * scale for all, one per output, blocks of 128 x 128. */
 static int find_block(const struct checkpoint *c, struct ck_entry *en,
                       const struct ck_entry *s, struct err *e)
 {
@@ -111,8 +113,8 @@ static int find_block(const struct checkpoint *c, struct ck_entry *en,
 
 static const char *const scale_names[] = { "weight_scale_inv", "weight_scale" };
 
-/* Find the scale of each weight: of[i] is 1 + the index of item i's, and
- * hidden[] says what is not shown. */
+/* For each weight its scale: of[i] is 1 + its index, 0: none; hidden[]:
+ * entries that do not appear. */
 static int pair(struct checkpoint *c, size_t *of, bool *hidden, struct err *e)
 {
     for (size_t i = 0; i < c->list.count; i++) {
@@ -142,7 +144,7 @@ static int pair(struct checkpoint *c, size_t *of, bool *hidden, struct err *e)
                            "'%.200s': 8-bit floats without a scale (%s or "
                            "%s)",
                            en->name, scale_names[0], scale_names[1]);
-        if (!s) /* its values are what they are */
+        if (!s) /* values without scale */
             continue;
         if (find_block(c, en, s, e))
             return e->code;
@@ -154,7 +156,7 @@ static int pair(struct checkpoint *c, size_t *of, bool *hidden, struct err *e)
     return 0;
 }
 
-/* Move what is hidden to c->aside; at: where item i goes in either list. */
+/* Move hidden entries to c->aside; at[i]: index of entry i in its new list. */
 static int set_aside(struct checkpoint *c, const size_t *of, const bool *hidden,
                      size_t *at, struct err *e)
 {
@@ -207,7 +209,7 @@ int view_apply(struct checkpoint *c, struct err *e)
 
 /* ---- reading ---- */
 
-/* The factors of en, as floats. */
+/* The scales of en as floats, malloced. */
 static float *read_scale(struct checkpoint *c, const struct ck_entry *en,
                          struct err *e)
 {

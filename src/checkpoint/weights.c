@@ -1,4 +1,4 @@
-/* weights.c - choosing tensors of a checkpoint, and their frames. */
+/* weights.c - see weights.h. */
 #include "checkpoint/weights.h"
 
 #include <fnmatch.h>
@@ -59,7 +59,7 @@ static int check_shape(const struct ck_tensor *t, const struct linear *lin,
     return 0;
 }
 
-/* 1: *it is chosen; 0: left out. */
+/* 1: *it is selected; 0: not. */
 static int choose(struct weights_plan *p, const struct weights_choice *ch,
                   const struct ck_tensor *t, struct weights_item *it,
                   struct err *e)
@@ -94,7 +94,7 @@ static int choose(struct weights_plan *p, const struct weights_choice *ch,
     return !ch->linears;
 }
 
-/* The tensor that stands for a linear, plain or packed; NULL: there is none. */
+/* The tensor that stands for a linear, its weight or its codes; NULL: none. */
 static const struct ck_tensor *find_linear(const struct weights_plan *p,
                                            const char *module)
 {
@@ -110,7 +110,7 @@ static const struct ck_tensor *find_linear(const struct weights_plan *p,
     return t;
 }
 
-/* Every linear of layer i must be there. */
+/* E_DATA unless every linear of layer i is there. */
 static int check_layer(const struct weights_plan *p, int64_t i, struct err *e)
 {
     int64_t n = model_linear_count(p->config, i);
@@ -221,7 +221,7 @@ static int write_stored(struct weights_plan *p, const struct weights_item *it,
     return stream_write(w, &f, e);
 }
 
-/* One part of a 4-bit linear. */
+/* One tensor of a 4-bit linear. */
 static int write_part(const struct ck_quantized *q, const char *module,
                       enum role role, struct stream_writer *w, uint64_t *bytes,
                       struct err *e)
@@ -261,7 +261,7 @@ static int write_parts(struct ck_quantized *q, const char *module,
     return write_part(q, module, ROLE_ZEROS, w, bytes, e);
 }
 
-/* A 4-bit linear that config.json knows has the size that it says. */
+/* A 4-bit linear of the model must have the shape of config.json. */
 static int check_size(const struct model_config *config, const char *module,
                       uint64_t rows, uint64_t cols, struct err *e)
 {

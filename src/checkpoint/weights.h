@@ -1,4 +1,5 @@
-/* weights.h - which tensors of a checkpoint become which frames. */
+/* weights.h - selects tensors of a checkpoint and writes them as frames
+ * (forge-weights). */
 #ifndef FORGE_WEIGHTS_H
 #define FORGE_WEIGHTS_H
 
@@ -6,55 +7,60 @@
 #include "checkpoint/checkpoint.h"
 #include "common/io/stream.h"
 
+/* What to select: options of forge-weights. */
 struct weights_choice {
-    int64_t layer; /* this layer; -1: all layers */
-    bool rest;     /* what is outside the layers; with layer: that as well */
-    const char *const *match; /* globs, at least one must match; none: all */
+    int64_t layer; /* only this layer; -1: all */
+    bool rest; /* only tensors outside the layers; together with layer: both */
+    const char *const *match; /* globs of which one must match; none: all */
     int n_match;
-    const char *const *exclude;
+    const char *const *exclude; /* globs of which none may match */
     int n_exclude;
-    bool dequantize; /* 4-bit linears as F32 weights */
-    bool linears;    /* only the linears that can be quantized */
-    bool others;     /* only what is none of them */
+    bool dequantize; /* write 4-bit linears as F32 weights */
+    bool linears;    /* only linears that can be quantized */
+    bool others;     /* only tensors that are not such linears */
 };
 
+/* How a selected tensor is written. */
 enum weights_kind {
-    WEIGHTS_LINEAR, /* a `weight` frame under the module's path */
-    WEIGHTS_PACKED, /* codes, scales, zeros; or dequantized */
-    WEIGHTS_OTHER   /* a `tensor` frame under its own name */
+    WEIGHTS_LINEAR, /* a `weight` frame with the module's path */
+    WEIGHTS_PACKED, /* frames of codes, scales and zeros, or dequantized */
+    WEIGHTS_OTHER   /* a `tensor` frame with its own name */
 };
 
 struct weights_item {
     enum weights_kind kind;
-    const struct ck_tensor *t; /* packed: its codes */
+    const struct ck_tensor *t; /* of a packed linear: its codes */
 };
 
+/* The selected tensors, in the order of the files; release by
+ * weights_release(). */
 struct weights_plan {
     struct checkpoint *c;
     const struct model_config *config;
     bool dequantize;
     struct weights_item *item;
     size_t count;
-    size_t dropped; /* rotary tables that old checkpoints carry: not weights */
+    size_t dropped; /* left out: rotary tables (inv_freq) of old checkpoints */
     void *buf;      /* the tensor being written */
     size_t cap;
 };
 
-/* Choose, in the order of the files.  A glob is matched against a tensor's
- * name and its module's path; the parts of a 4-bit linear come and go
- * together.  E_CONFIG: nothing is chosen, or the layer is not one of the
- * model's; E_DATA: a linear of the chosen layers is missing, or its shape is
- * not what config.json says. */
+/* Select tensors.  Globs are matched against a tensor's name and its module's
+ * path; the tensors of a 4-bit linear are selected together.  c and config
+ * must outlive p.  E_CONFIG: nothing is selected, or there is no such layer;
+ * E_DATA: a linear of a selected layer is missing, or its shape is not that of
+ * config.json; E_TEMP. */
 MUST_CHECK int weights_plan(struct weights_plan *p, struct checkpoint *c,
                             const struct model_config *config,
                             const struct weights_choice *choice, struct err *e);
-/* Write the frames of item i; *bytes: how many of payload. */
+/* Write the frames of item i; *bytes: their payload.  Errors as
+ * checkpoint_read() and stream_write(). */
 MUST_CHECK int weights_write(struct weights_plan *p, size_t i,
                              struct stream_writer *w, uint64_t *bytes,
                              struct err *e);
-/* Write the frame of one linear as a weight (a 4-bit one must be planned with
- * dequantize), if the choice, which p was planned with, takes it: 1; 0: not
- * chosen.  E_DATA: the model has no such linear. */
+/* Write the `weight` frame of one linear (a 4-bit one needs dequantize), if
+ * `choice`, with which p was made, selects it.  1: written; 0: not selected;
+ * E_DATA: the model has no such linear. */
 MUST_CHECK int weights_write_module(struct weights_plan *p,
                                     const struct weights_choice *choice,
                                     const char *module, struct stream_writer *w,
