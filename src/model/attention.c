@@ -1,9 +1,9 @@
-/* attention.c - causal attention of a batch, by blocks.
+/* attention.c - causal attention of a batch on the host, by blocks.
  *
- * First keys and values of every block of ATTEND_KEYS positions are normalized,
- * turned and laid out for the kernels (keys by columns), once for all heads
- * that share them.  Then each block of queries of each head is a piece of
- * work of its own.  Memory: the packed keys and values; no scores. */
+ * First, keys and values of each block of ATTEND_KEYS positions are
+ * normalized, rotated and packed for the kernels (keys by columns), once for
+ * all query heads that share them.  Then each block of queries of each head is
+ * a piece of work.  Memory: the packed keys and values; no scores. */
 #include <string.h>
 
 #include "common/math/lanes.h"
@@ -11,16 +11,17 @@
 #include "model/internal.h"
 #include "model/scratch.h"
 
+/* A block of queries, or of keys, of one sequence. */
 struct block {
-    int64_t row;   /* of the batch */
-    int64_t first; /* position in its sequence */
+    int64_t row;   /* first row in the batch */
+    int64_t first; /* its position in the sequence */
     int64_t n;
-    int64_t keys; /* number of the first block of keys of its sequence */
-    int64_t slot; /* of a block of keys: its number, and ... */
-    int64_t at;   /* ... where in it the first one goes */
+    int64_t keys; /* number of the sequence's first block of keys */
+    int64_t slot; /* keys: number of the block in the packed memory */
+    int64_t at;   /* keys: index in the block at which its first key goes */
 };
 
-/* Head `h` of row `r` starts at element r * row + h * head + at. */
+/* Head h of row r begins at element r * row + h * head + at. */
 struct source {
     const void *p;
     int64_t row, head, at;
@@ -29,20 +30,21 @@ struct source {
 struct job {
     const struct layer *l;
     const struct state *s;
-    const struct block *block; /* of keys or of queries */
-    int64_t n_keys;            /* blocks of keys in the batch */
+    const struct block *block; /* blocks of keys, then of queries */
+    int64_t n_keys;            /* number of blocks of keys */
     int64_t padded;
-    bool pairs; /* keys and values packed as bf16 pairs */
+    bool pairs; /* packed as pairs of bf16, else f32 */
     lanes_transpose_fn *transpose;
-    size_t size; /* of a packed element */
+    size_t size; /* bytes of a packed element */
     struct rotation q, k;
     struct source from_q, from_k, from_v;
-    struct source tail;  /* the rotary part of keys, one for all heads; NULL */
+    struct source tail;  /* latent attention: rotary part of keys, for all
+                          * heads; p NULL: none */
     char *keys, *values; /* packed */
     void *out;
 };
 
-/* Cut all sequences into blocks of `size`; returns how many. */
+/* Divide all sequences into blocks of `size`; returns how many. */
 static int64_t cut(const struct state *s, int64_t size, struct block *b)
 {
     int64_t n = 0, keys = 0;
@@ -61,8 +63,8 @@ static int64_t cut(const struct state *s, int64_t size, struct block *b)
     return n;
 }
 
-/* The same of the one sequence behind its past: blocks of keys end where those
- * of the whole sequence do. */
+/* The same for a sequence with a KV cache: blocks of keys are aligned to those
+ * of the cache. */
 static int64_t cut_on(const struct state *s, int64_t size, bool keys,
                       struct block *b)
 {
@@ -94,7 +96,7 @@ static const void *head_of(const struct model *m, const struct source *s,
            (size_t)(row * s->row + head * s->head + s->at) * m->size;
 }
 
-/* Where the linears left q, k and v. */
+/* Where the outputs of the linears are. */
 static void find_sources(struct job *j)
 {
     const struct model *m = j->l->m;
@@ -116,7 +118,7 @@ static void find_sources(struct job *j)
 
 /* ---- keys and values ---- */
 
-/* A head of a key: as it lies, or put together in `room`. */
+/* A head's key: in place, or composed in `room`. */
 static const void *key_of(const struct job *j, int64_t row, int64_t head,
                           char *room)
 {
@@ -132,8 +134,8 @@ static const void *key_of(const struct job *j, int64_t row, int64_t head,
     return room;
 }
 
-/* 16 keys as pairs, neighbouring dims in 32 bits, from rows to columns; to is
- * [dim / 2][ATTEND_KEYS]. */
+/* 16 keys as pairs, two neighbouring dims in 32 bits, from rows to columns; to
+ * [dim/2, ATTEND_KEYS]. */
 static void transpose_pairs(const struct job *j, const uint16_t *rows, void *to)
 {
     int64_t d = j->l->m->config.head_dim, p = 0;
@@ -219,7 +221,7 @@ static void pack_values(const struct job *j, const struct block *b,
     }
 }
 
-/* Keys and values of a block that others are in already, one by one. */
+/* Append keys and values to a block that has some already, one by one. */
 static void pack_on(const struct job *j, const struct block *b, int64_t head,
                     char *keys, char *values)
 {
@@ -275,7 +277,7 @@ static void pack(void *ctx, size_t begin, size_t end)
 
 /* ---- queries ---- */
 
-/* Head rows of a block of queries to q, as the kernels want them. */
+/* Normalize and rotate a block of queries, in the kernels' format. */
 static void rotate_queries(const struct job *j, const struct block *b,
                            int64_t head, float *q)
 {
@@ -295,7 +297,7 @@ static void rotate_queries(const struct job *j, const struct block *b,
     }
 }
 
-/* A block of queries of one head. */
+/* One block of queries of one head. */
 static void attend(const struct job *j, const struct block *b, int64_t head)
 {
     const struct model *m = j->l->m;

@@ -11,12 +11,13 @@
 #include "model/internal.h"
 #include "model/moe.h"
 
-enum { PART = 128 }; /* tokens that are worked on together */
+enum { PART = 128 }; /* tokens processed together */
 enum { GATE, UP, DOWN, THREE };
 
 /* ---- norms ---- */
 
-/* y = w x / r, r² = mean x² + eps:  dx = (u - x (x u) / (n r²)) / r, u = w dy */
+/* y = w x / r with r² = mean x² + eps:  dx = (u - x (x·u) / (n r²)) / r, u = w
+ * dy. */
 static void norm_row(const struct norm_back *j, size_t i)
 {
     enum { PIECE = 256 };
@@ -93,7 +94,7 @@ static void mlp_release(struct mlp *p)
         loaded_release(&p->of[i]);
 }
 
-/* The three linears of a layer from its i-th on. */
+/* Load the three linears of a layer from number `first` on. */
 static int mlp_load(struct model *m, int64_t layer, int64_t first,
                     struct mlp *p, struct err *e)
 {
@@ -106,23 +107,25 @@ static int mlp_load(struct model *m, int64_t layer, int64_t first,
     return 0;
 }
 
-/* Which tokens, and what their outputs are multiplied by. */
+/* The tokens of an MLP and the factors of its outputs. */
 struct chosen {
     const int64_t *token; /* NULL: all */
     const float *weight;  /* NULL: 1 */
     int64_t n;
 };
 
+/* Backward pass of one MLP. */
 struct mlp_back {
     const struct mlp *p;
     const struct chosen *of;
     int64_t h;
-    const float *in, *g; /* [tokens, h]: what it read; of what it said */
-    float *gin;          /* [tokens, h] += of what it read */
+    const float *in, *g; /* [tokens, h] the MLP's inputs; gradients with
+                          * respect to its weighted outputs */
+    float *gin; /* [tokens, h] += gradients with respect to its inputs */
     struct threads_error error;
 };
 
-/* Rows of the part: what was read, and gradients times weights. */
+/* Rows at..at+n-1 of the chosen tokens: inputs, and gradients times weights. */
 static void gather(const struct mlp_back *j, int64_t at, int64_t n, float *in,
                    float *g)
 {
@@ -147,8 +150,8 @@ static void scatter(const struct mlp_back *j, int64_t at, int64_t n,
     }
 }
 
-/* a = gate, b = up, c = the gradient of silu(a) b; then a, b are those of
- * gate and up. */
+/* a = gate, b = up, c = gradient with respect to silu(a) b; a and b are
+ * replaced by the gradients with respect to them. */
 static void gate_back(float *a, float *b, const float *c, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -234,7 +237,7 @@ static int mlp_run(struct mlp_back *j, struct err *e)
 
 /* ---- the experts ---- */
 
-/* The tokens of one expert, in room for all choices. */
+/* The tokens of one expert and their weights; the arrays hold all choices. */
 static int64_t tokens_of(const struct routing *r, int64_t expert,
                          int64_t *token, float *weight)
 {
@@ -295,7 +298,7 @@ static int route(struct model *m, int64_t layer, const void *in, int64_t n,
 
 /* ---- a layer ---- */
 
-/* sigmoid(in g) of each token, where the shared expert is gated. */
+/* weight[n] = sigmoid(in g), if the shared expert is gated. */
 static int shared_weights(struct model *m, int64_t layer, const float *in,
                           int64_t n, float **weight, struct err *e)
 {

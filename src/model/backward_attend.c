@@ -1,13 +1,15 @@
-/* backward_attend.c - see internal.h: the way back through attention itself.
+/* backward_attend.c - see internal.h: backward pass of head norms, RoPE and
+ * attention.
  *
- * With scores S = scale Q Kᵀ, P = softmax S, O = P V, and gO the gradient of O:
+ * With scores S = scale Q Kᵀ, P = softmax S, O = P V, and gO the gradient with
+ * respect to O:
  *
  *     gV = Pᵀ gO    gS = P ∘ (gO Vᵀ - rowsum(P ∘ gO Vᵀ))
  *     gQ = scale gS K    gK = scale gSᵀ Q
  *
- * A sequence's key head, with the query heads that share it, is a piece of work
- * of its own: what it reads nobody else writes.  Queries go by blocks, so that
- * scores of BLOCK of them exist. */
+ * One piece of work is a key head of a sequence with the query heads that
+ * share it: no other piece writes its gradients.  Queries are processed in
+ * blocks, so that only BLOCK rows of scores exist. */
 #include <math.h>
 #include <string.h>
 
@@ -15,16 +17,16 @@
 #include "common/math/threads.h"
 #include "model/internal.h"
 
-enum { BLOCK = 64 }; /* queries */
+enum { BLOCK = 64 }; /* queries of a block */
 
 struct piece {
     const struct attend_back *a;
-    int64_t row, n; /* of the sequence */
+    int64_t row, n; /* first row, and number of rows, of the sequence */
     int64_t heads, keys, d, v_dim;
     struct rotation rotation;
-    float *k, *gk, *gv; /* [n, d], [n, d], [n, v_dim] */
-    float *q, *gq;      /* [n, d]: of a head; [BLOCK, d] */
-    float *p, *gs;      /* [BLOCK, n] */
+    float *k, *gk, *gv; /* [n, d] keys, [n, d] and [n, v_dim] gradients */
+    float *q, *gq;      /* [n, d] queries of a head; [BLOCK, d] gradients */
+    float *p, *gs;      /* [BLOCK, n] P and gS */
 };
 
 struct job {
@@ -39,7 +41,7 @@ static const float *angles_of(const struct piece *j, int64_t i)
     return m->rope.cs + i * m->config.rotary;
 }
 
-/* Rows x, which lie ld apart, as attention wants them. */
+/* Normalize and rotate rows x, leading dimension ld. */
 static void rotate_rows(struct piece *j, const float *norm, const float *x,
                         int64_t ld, float *to)
 {
@@ -49,7 +51,7 @@ static void rotate_rows(struct piece *j, const float *norm, const float *x,
                                to + i * j->d);
 }
 
-/* The gradient g of row i, as it was turned, takes the place of x. */
+/* Gradient g of row i through RoPE and norm; it replaces x. */
 static void rotate_back(const struct piece *j, const float *norm, int64_t i,
                         float *g, float *x)
 {
@@ -71,8 +73,9 @@ static void rotate_back(const struct piece *j, const float *norm, int64_t i,
     memcpy(x, g, (size_t)j->d * sizeof(*x));
 }
 
-/* p, scores of queries from `first` on, becomes their softmax, 0 where they do
- * not see; gs, the gradient of that, becomes the scores'. */
+/* p: scores of queries first..first+rows-1, replaced by their softmax, 0 where
+ * masked; gs: gradient with respect to p, replaced by that with respect to the
+ * scores. */
 static void softmax_back(struct piece *j, int64_t first, int64_t rows,
                          int64_t keys)
 {
@@ -99,7 +102,7 @@ static void softmax_back(struct piece *j, int64_t first, int64_t rows,
     }
 }
 
-/* Queries first .. first + rows - 1 of a head; v, go: its first rows. */
+/* Queries first..first+rows-1 of a head; v, go: the head's first row. */
 static void block_back(struct piece *j, int64_t first, int64_t rows,
                        const float *v, const float *go)
 {

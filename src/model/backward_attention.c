@@ -1,8 +1,9 @@
-/* backward_attention.c - see backward.h: the linears and norms of attention.
+/* backward_attention.c - see backward.h: linears and norms of attention.
  *
- * What each linear puts out lies in y[its part] and is replaced by its
- * gradient; with latent attention y[PART_K], y[PART_V] are put together from
- * two linears.  y[PART_O] is the gradient of what attention puts out. */
+ * y[PART] holds the output of a linear and is replaced by the gradient with
+ * respect to it; with latent attention y[PART_K] and y[PART_V] are composed
+ * from the outputs of kv_a and kv_b.  y[PART_O] is the gradient with respect
+ * to the attention's output. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,16 +13,17 @@
 #include "model/backward.h"
 #include "model/internal.h"
 
-enum { ROWS = 128 }; /* of a product's piece */
+enum { ROWS = 128 }; /* rows of a product of one thread */
 
 struct attention_back {
     struct model *m;
-    int64_t layer, n; /* rows at hand */
+    int64_t layer, n; /* n: rows of the batch */
     struct loaded part[PARTS];
     float *norm, *q_norm, *k_norm, *q_a_norm, *kv_a_norm;
-    struct buffer elements, in; /* [n, H]: what is read; then its gradient */
+    struct buffer elements, in; /* [n, H] the linears' input; then the
+                                 * gradient */
     struct buffer y[PARTS];
-    struct buffer q_raw, k_raw;  /* before a norm over all heads */
+    struct buffer q_raw, k_raw; /* before norms over all heads (QK_NORM_FLAT) */
     struct buffer q_lat, kv_lat; /* latents behind their norms */
 };
 
@@ -123,7 +125,7 @@ void backward_attention_close(struct attention_back *a)
 
 /* ---- linears and norms ---- */
 
-/* y = x Wᵀ + bias, or back: y = x W, added to what is there or not. */
+/* y = x Wᵀ + bias; back: y = x W, or add: y += x W. */
 struct linear_job {
     const struct loaded *l;
     const float *x;
@@ -202,7 +204,8 @@ static void norm(const struct attention_back *a, const float *x, int64_t ld,
         a->m->k->norm_f32(x + i * ld, w, n, eps, to + i * n);
 }
 
-/* g, of what a norm of x says, becomes that of x. */
+/* g: gradient with respect to the output of a norm of x, replaced by that with
+ * respect to x. */
 static void norm_back(const struct attention_back *a, const float *x,
                       int64_t ld, const float *w, int64_t n, double eps,
                       float *g)
@@ -219,8 +222,9 @@ static enum linear_part queries(const struct attention_back *a)
     return a->m->config.mla.q_lora ? PART_Q_B : PART_Q;
 }
 
-/* Keys and values to or from what kv_a and kv_b put out: the rotary key is
- * the same for all heads, its gradient their sum. */
+/* gather: keys and values from the outputs of kv_a and kv_b; else the reverse
+ * for gradients.  The rotary part of a key is shared by all heads, so its
+ * gradient is their sum. */
 static void part_latent(const struct attention_back *a, bool gather)
 {
     const struct model_config *c = &a->m->config;

@@ -1,9 +1,10 @@
-/* backward_head.c - see backward.h: the gradient at the head.
+/* backward_head.c - see backward.h: gradient through the head.
  *
- * With p = softmax(W y), y the final norm's output, and a token t drawn from p,
- * the gradient of -log p_t is (Σ p_v w_v) - w_t.  Logits are made twice, by
- * blocks of the vocabulary: first for the sum of their exponents, then for p;
- * t is where the running sum of p passes a number drawn from [0, 1). */
+ * With p = softmax(W y), y the final norm's output, and a token t drawn from
+ * p, the gradient of -log p_t with respect to y is (Σ_v p_v w_v) - w_t.
+ * Logits are computed twice, by blocks of the vocabulary: first for the sum of
+ * their exponentials, then for p; t is where the running sum of p exceeds a
+ * number drawn from [0, 1). */
 #include <math.h>
 #include <stdlib.h>
 
@@ -18,18 +19,18 @@ struct head_back {
     int64_t n, h, vocab;
     uint64_t first;
     const uint16_t *w; /* [vocab, h] */
-    float *block;      /* [BLOCK, h] of it */
-    int64_t v0, nv;    /* which */
-    bool again;        /* the second time */
-    float *y;          /* [n, h] */
-    float *most;       /* [n]: the largest logit so far */
-    double *sum;       /* [n]: of exponents less that; then of p */
-    float *scale;      /* [n]: log of all exponents' sum, the second time */
-    float *g;          /* [n, h] */
+    float *block;      /* [BLOCK, h] of w, as f32 */
+    int64_t v0, nv;    /* the block's rows of w */
+    bool again;        /* second pass over the vocabulary */
+    float *y;          /* [n, h] normalized rows */
+    float *most;       /* [n]: largest logit so far */
+    double *sum;  /* [n]: Σ exp(logit - most); second pass: running Σ p */
+    float *scale; /* [n]: log Σ exp(logit), for the second pass */
+    float *g;     /* [n, h] gradient with respect to y */
     struct threads_error error;
 };
 
-/* In [0, 1), by a number: splitmix64. */
+/* Uniform in [0, 1), by SplitMix64 of a number. */
 static double draw(uint64_t i)
 {
     uint64_t z = (i + 1) * 0x9e3779b97f4a7c15u;
@@ -51,7 +52,7 @@ static void add_exponents(struct head_back *j, int64_t t, const float *logit)
     j->most[t] = most;
 }
 
-/* Logits become p, less one where the token is. */
+/* Replace logits by p, minus 1 for the drawn token. */
 static void probabilities(struct head_back *j, int64_t t, float *logit)
 {
     double u = draw(j->first + (uint64_t)t);
@@ -155,8 +156,8 @@ static int load(struct model *m, struct head_back *j, uint16_t **w,
     return 0;
 }
 
-/* All room at once: y, the block, gy, the norm's rows, and three numbers a
- * row. */
+/* All work memory at once: y, the block, gy, the norm's rows, and three
+ * numbers per row. */
 static int back(struct model *m, const void *x, struct head_back *j, float *g,
                 const float *norm, struct err *e)
 {

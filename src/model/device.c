@@ -1,4 +1,5 @@
-/* device.c - see internal.h: what is done where layers run on a device. */
+/* device.c - see internal.h: operations on a device, by the functions of
+ * forward_table.h. */
 #include "model/internal.h"
 
 int device_norm(const struct model *m, const struct norm *j, struct err *e)
@@ -57,7 +58,7 @@ int device_gate(struct layer *l, const struct state *s, const void *in,
                        e);
 }
 
-/* Cosines and sines of the positions of the batch. */
+/* Copy the RoPE table for the positions of the batch to the device. */
 static int reserve_turns(struct model *m, const struct state *s, struct err *e)
 {
     const struct model_config *c = &m->config;

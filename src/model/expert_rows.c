@@ -9,8 +9,9 @@
 
 /* ---- which tokens ---- */
 
-/* A choice of an expert that was pruned stands as expert 0 with weight 0; the
- * token may have chosen expert 0, too. */
+/* Whether a choice is real: in a --mode remap checkpoint a pruned expert's
+ * choice is replaced by expert 0 with weight 0, and must not count as one of
+ * expert 0. */
 static bool counts(const struct pass *x, int64_t choice)
 {
     return !x->m->expert_map || x->p->routing->weights[choice] != 0;
@@ -126,7 +127,7 @@ int part_gather(struct part *j, struct err *e)
                0;
 }
 
-/* sum += weight * out, and the norm of that. */
+/* sum += weight * out, and weight * ||out||. */
 static void scatter_rows(void *ctx, size_t begin, size_t end)
 {
     const struct part *j = ctx;
@@ -192,7 +193,7 @@ int pass_place_slots(struct pass *x, struct err *e)
                      e);
 }
 
-/* What every expert's outputs weigh, which only the device knows. */
+/* The norms of the weighted outputs, from the device's sums of squares. */
 int pass_add_norms(struct pass *x, struct err *e)
 {
     const struct routing *r = x->p->routing;
@@ -226,7 +227,7 @@ void pass_release_slots(struct pass *x)
     region_release(&x->mid_rows);
 }
 
-/* ---- what an expert owes ---- */
+/* ---- reference + share * difference of the streams ---- */
 
 struct owed {
     const struct model *m;

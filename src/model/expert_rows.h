@@ -1,52 +1,64 @@
-/* expert_rows.h - the rows of experts' tokens, inside a pass over them: see
- * moe.h. */
+/* expert_rows.h - gathers and scatters the rows of experts' tokens; the inside
+ * of experts_run() (moe.h). */
 #ifndef FORGE_EXPERT_ROWS_H
 #define FORGE_EXPERT_ROWS_H
 
 #include "model/internal.h"
 #include "model/moe.h"
 
-enum { EXPERT_PART = 2048 }; /* rows of an expert that are worked on together */
+/* most rows of an expert that are processed together */
+enum { EXPERT_PART = 2048 };
 
+/* State of experts_run(). */
 struct pass {
     const struct experts_pass *p;
     struct model *m;
     int64_t n_experts, h, width;
-    int64_t *first; /* [experts + 1] of the expert's tokens in slot[] */
-    int64_t *slot;  /* [n * top_k] indices of routing, sorted by expert */
+    int64_t *first; /* [n_experts + 1] index of each expert's first entry in
+                     * slot[] */
+    int64_t *slot;  /* [n * top_k] indices of the routing's choices, sorted
+                     * by expert */
+    /* a part's [EXPERT_PART, H], [EXPERT_PART, width], [EXPERT_PART, H] */
     struct buffer in, mid,
         out; /* a part: [EXPERT_PART, H], [EXPERT_PART, width], [EXPERT_PART, H] */
-    struct buffer in_reference, mid_reference; /* the same with p->reference */
-    struct region mid_rows; /* [tokens of an expert, width], with hooks: */
-    void *mids;             /* where it lies */
-    /* on a device: slot, the routing's weights, squares of the rows of slot */
+    struct buffer in_reference, mid_reference; /* the same for p->reference */
+    struct region mid_rows; /* with hooks: memory of mids on the host */
+    void *mids;             /* with hooks: [tokens of an expert, width] */
+    /* On a device: copies of slot and of the routing's weights; sums of
+     * squares of output rows, by position in slot. */
     int64_t *device_slot;
     float *device_weight;
     double *squares;
     double stats[EXPERT_STATS];
-    double norm[EXPERT_PART]; /* of outputs, weighted */
+    double norm[EXPERT_PART]; /* weight * ||output|| of a part's rows */
 };
 
+/* A range of rows of one expert. */
 struct part {
     struct pass *x;
-    int64_t first, n; /* of slot[] */
-    const void *from; /* rows of all tokens, */
-    void *to;         /* those that are gathered */
+    int64_t first, n; /* entries of slot[] */
+    const void *from; /* host: rows of all tokens, and the destination of
+                       * gather */
+    void *to;
 };
 
-/* Fill x->first and x->slot. */
+/* Set x->first and x->slot: a counting sort of the routing's choices by
+ * expert. */
 MUST_CHECK int pass_sort_tokens(struct pass *x, struct err *e);
+/* Number of tokens of an expert; the largest of all experts. */
 int64_t pass_tokens_of(const struct pass *x, int64_t expert);
 int64_t pass_most_tokens(const struct pass *x);
-/* Sums of the routing over one expert's tokens, to x->stats. */
+/* Set x->stats to the sums of the routing over one expert's tokens. */
 void pass_count_tokens(struct pass *x, int64_t expert);
-/* The part's rows to x->in, those of the reference to x->in_reference. */
+/* Copy the part's rows to x->in, and those of the reference to
+ * x->in_reference. */
 MUST_CHECK int part_gather(struct part *j, struct err *e);
-/* sum += weight * x->out, and the norms of that to x->stats, or squares on a
- * device. */
+/* sum[token] += weight * row of x->out; adds the norms of the weighted rows to
+ * x->stats (on a device: x->squares). */
 MUST_CHECK int part_scatter(struct part *j, struct err *e);
-/* On a device: what gather and scatter read there; the norms of all experts to the
- * pass's statistics, at the end; release it, on the host, too. */
+/* On a device: pass_place_slots() copies what gather and scatter read;
+ * pass_add_norms(), at the end, adds the norms of all experts to the
+ * statistics.  pass_release_slots() frees these and mid_rows. */
 MUST_CHECK int pass_place_slots(struct pass *x, struct err *e);
 MUST_CHECK int pass_add_norms(struct pass *x, struct err *e);
 void pass_release_slots(struct pass *x);

@@ -6,7 +6,7 @@
 
 enum { GATE, UP, DOWN, THREE };
 
-/* An expert's linears; w is NULL where it is not loaded. */
+/* An expert's linears; one that is not loaded has w NULL. */
 struct expert {
     struct loaded of[THREE];
 };
@@ -54,7 +54,7 @@ static void release_expert(struct expert *w)
 
 /* ---- a part of an expert's rows ---- */
 
-/* out[n, ...] = the product, from x. */
+/* out[n, ...] = product of in[n, ...]. */
 static int multiply(struct pass *x, const struct loaded *first,
                     const struct loaded *second, const void *in, int64_t n,
                     void *out, struct err *e)
@@ -69,7 +69,7 @@ static int multiply(struct pass *x, const struct loaded *first,
     return n ? product_run(&p, e) : 0;
 }
 
-/* Part `i` of an expert's tokens; false: there are no more.  An expert
+/* Part number i of an expert's tokens; false: there are no more.  An expert
  * without tokens has one empty part. */
 static bool next_part(struct pass *x, int64_t expert, int64_t i, struct part *j,
                       bool *last)
@@ -94,7 +94,7 @@ static void finish_expert(struct pass *x, int64_t expert)
         x->p->done(x->p->done_arg, expert);
 }
 
-/* ---- without hooks: the next expert is read beside this one ---- */
+/* ---- without hooks: the next expert is read while this one runs ---- */
 
 struct reader {
     struct pass *x;
@@ -104,7 +104,8 @@ struct reader {
     struct err err;
 };
 
-/* A device is the calling thread's. */
+/* Background task.  Only the calling thread may use the device, so on a device
+ * the linears are only read here. */
 static void read_ahead(void *arg)
 {
     struct reader *r = arg;
@@ -154,7 +155,7 @@ static int run_plain(struct pass *x, struct err *e)
     for (;; i ^= 1) {
         threads_join(&task);
         now = r[i].expert;
-        for (; at < now; at++) { /* those without tokens */
+        for (; at < now; at++) { /* experts without tokens */
             pass_count_tokens(x, at);
             finish_expert(x, at);
         }
@@ -267,8 +268,9 @@ static void *mid_of(const struct pass *x, int64_t part)
            (size_t)(part * EXPERT_PART * x->width) * x->m->size;
 }
 
-/* x->out = what the checkpoint's expert makes of the other input less what its
- * down makes of `mid`. */
+/* x->out = W_down (mid_ref - mid) = E_ref(x_ref) - W_down mid, where E_ref is
+ * the checkpoint's expert, W_down its down, and mid_ref = silu(W_gate x_ref) *
+ * (W_up x_ref). */
 static int make_gap(struct part *j, const struct expert *reference,
                     const void *mid, struct err *e)
 {
@@ -284,7 +286,8 @@ static int make_gap(struct part *j, const struct expert *reference,
                     x->out.p, e);
 }
 
-/* reference: the checkpoint's expert, where the pass has a reference. */
+/* Compute and pass on the inputs of down.  reference: the checkpoint's expert,
+ * if the pass has a reference. */
 static int make_mid(struct pass *x, int64_t expert, const struct expert *w,
                     const struct expert *reference, struct err *e)
 {
@@ -329,7 +332,8 @@ static int add_out(struct pass *x, int64_t expert, const struct expert *w,
     return 0;
 }
 
-/* Linears from..to-1 of an expert with the codes that come for them. */
+/* Load linears from..to-1 of an expert, with the codes that the hook waits
+ * for. */
 static int take(struct pass *x, int64_t expert, int from, int to,
                 struct expert *w, struct err *e)
 {
@@ -349,7 +353,7 @@ static int take(struct pass *x, int64_t expert, int from, int to,
     return load_expert(x, codes, expert, from, to, w, e);
 }
 
-/* What down reads, to those who quantize it. */
+/* Pass on the inputs of down to the hook. */
 static int send_mid(struct pass *x, int64_t expert, const struct expert *w,
                     struct err *e)
 {

@@ -1,4 +1,4 @@
-/* head.c - see model.h: both ends of a model, embedding and logits. */
+/* head.c - see model.h: embedding, final norm and logits. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,7 +98,8 @@ int model_embed(const struct model *m, const int32_t *tokens, int64_t n,
                            tokens[i], (long long)i,
                            (long long)m->config.vocab_size);
     threads_error_init(&j.error);
-    threads_for((size_t)n, 32, embed_rows, &j); /* fresh pages, above all */
+    /* most of the time: zeroing fresh pages */
+    threads_for((size_t)n, 32, embed_rows, &j);
     return threads_error_take(&j.error, e);
 }
 

@@ -1,4 +1,4 @@
-/* internal.h - what the files of src/model share: the inside of model.h. */
+/* internal.h - the types and functions that the files of src/model share. */
 #ifndef FORGE_MODEL_INTERNAL_H
 #define FORGE_MODEL_INTERNAL_H
 
@@ -15,60 +15,65 @@ struct model {
     bool bf16;
     size_t size; /* bytes of an element */
     const struct kernels *k;
-    float scale; /* of attention scores */
+    float scale; /* attention scores are multiplied by it */
     struct rope_table rope;
-    /* where layers run, and their rows and weights are; NULL: on the host */
+    /* The device on which layers run and which holds their rows and weights;
+     * NULL: the host. */
     const struct forward_table *on;
     struct cuda_context *context;
-    struct buffer angles; /* rope.cs, on the device */
-    int64_t turned;       /* its positions */
-    /* elements [rows, ...]: what the linears of q, k and v say; with latent
-     * attention key is kv_a's and value kv_b's */
+    struct buffer angles; /* copy of rope.cs on the device */
+    int64_t turned;       /* number of positions in it */
+    /* Outputs of the linears q, k, v: elements [rows, ...]; with latent
+     * attention key is kv_a's output and value kv_b's. */
     struct buffer q, key, value;
-    struct buffer latent;         /* [rows, H or kv_lora_rank] elements */
-    struct buffer keys, values;   /* packed for attention, f32 */
-    struct buffer blocks;         /* struct block of keys, of queries */
-    int32_t *expert_map;          /* [n_layers, n_router] of a checkpoint whose
-                                   router is wider; NULL: others */
-    struct remap_counts remapped; /* by it */
+    struct buffer latent; /* work memory [rows, max(H, kv_lora)], elements */
+    struct buffer keys, values;   /* packed for attention */
+    struct buffer blocks;         /* attention.c: struct block */
+    int32_t *expert_map;          /* [n_layers, n_router] of a --mode remap
+                                   * checkpoint; else NULL */
+    struct remap_counts remapped; /* see model_remapped() */
     void *embedding;              /* as stored; NULL: not loaded */
     enum dtype embedding_dtype;
 };
 
-/* A linear with its weights: elements [rows, cols] after product_pack(), or in 4
- * bits; bias f32 or NULL.  Once placed it is where layers run. */
+/* A linear with its weights W [rows, cols]: elements packed by product_pack(),
+ * or 4-bit codes. */
 struct loaded {
     struct linear of;
     void *w;
-    struct forge_w4a16 *q; /* NULL: w */
-    float *bias;
-    const struct model *placed; /* NULL: w and bias are the host's */
+    struct forge_w4a16 *q;      /* 4-bit weights; NULL: w */
+    float *bias;                /* [rows] f32, or NULL */
+    const struct model *placed; /* w and bias are in its device memory; NULL:
+                                 * the host's */
 };
 
 struct layer {
     struct model *m;
     int64_t index;
     enum point from, to;
-    struct loaded part[PARTS];              /* those that are there */
-    float *norm1, *norm2, *q_norm, *k_norm; /* NULL where not needed */
-    float *q_a_norm, *kv_a_norm;            /* of latents */
-    float *shared_gate;                     /* [H] */
+    struct loaded part[PARTS]; /* those needed between from and to */
+    float *norm1, *norm2, *q_norm, *k_norm; /* NULL: not needed */
+    float *q_a_norm, *kv_a_norm;            /* norms of the latents */
+    float *shared_gate;                     /* [H], or NULL */
 };
 
-/* Norms of latents have this epsilon whatever the config says. */
+/* Epsilon of the norms of latents: the default of DeepseekV2RMSNorm in
+ * transformers, whatever config.json says. */
 #define LATENT_EPS 1e-6f
 
-/* A norm weight or bias: n floats, rounded to bf16 in that mode, of the host. */
+/* A norm weight or bias: *v [n], f32 (in bf16 mode rounded to bf16), the
+ * host's; free() it. */
 MUST_CHECK int model_vector(struct model *m, const char *name, int64_t n,
                             float **v, struct err *e);
-/* A linear of the checkpoint as elements; E_DATA when its shape is another. */
+/* A linear of the checkpoint as elements: *w [rows, cols], the host's; free()
+ * it.  E_DATA: another shape. */
 MUST_CHECK int model_weight(struct model *m, const char *module, int64_t rows,
                             int64_t cols, void **w, struct err *e);
-/* out = norm of n rows of the residual stream. */
+/* out = RMS norm with weights w of n rows of the residual stream. */
 MUST_CHECK int model_norm(const struct model *m, const void *x, const float *w,
                           int64_t n, void *out, struct err *e);
-/* out[rows, n] = norms of rows of n elements of x, which lie ld apart; out may
- * be x where ld is n. */
+/* out[rows, n] = RMS norm of rows of n elements, leading dimension ld; out may
+ * be x if ld is n. */
 struct norm {
     const void *x;
     int64_t rows, n, ld;
@@ -79,20 +84,23 @@ struct norm {
 MUST_CHECK int model_norm_rows(const struct model *m, const struct norm *j,
                                struct err *e);
 struct routing;
-/* Token `token` of `to` from score[experts], which holds its logits and
- * becomes its scores.  bias: of sigmoid, or NULL; choice: room for as many. */
+/* Route one token: score[n_experts] holds its logits, and then its scores; the
+ * result goes to entry `token` of `to`.  bias: correction bias or NULL; choice
+ * [n_experts]: work memory. */
 void route_token(const struct moe *m, enum router_kind kind, const float *bias,
                  float *score, float *choice, const struct routing *to,
                  int64_t token);
-/* lm_head, however stored; the embedding when the model is tied; NULL: *e. */
+/* Module of the lm_head's weights, the embedding's if they are tied; NULL: *e
+ * is set. */
 const char *model_head_module(const struct model *m, struct err *e);
-/* g[n, h] += the gradient of n rows x, given gy[n, h], that of their norm with
- * weights w (backward.c). */
+/* g[n, h] += gradient with respect to x, given gy[n, h], the gradient with
+ * respect to y = norm(x) with weights w (backward.c). */
 void backward_norm(const struct model *m, const void *x, const float *w,
                    const float *gy, int64_t n, float *g);
-/* The way back through a norm of n numbers of each row x, which lie ld apart:
- * gy[rows, n], the gradient of what it says, makes g[rows, n], that of x, which
- * is added to, or replaces gy where it is gy. */
+/* Backward pass of an RMS norm over rows of n elements of x, leading dimension
+ * ld: from gy[rows, n], the gradient with respect to the norm's output, to
+ * g[rows, n], the gradient with respect to x.  g += unless g is gy, which is
+ * then replaced. */
 struct norm_back {
     const void *x;
     enum dtype dtype;
@@ -102,102 +110,110 @@ struct norm_back {
     const float *gy;
     float *g;
 };
-/* Of rows begin .. end - 1, for threads_for(). */
+/* Rows begin..end-1, for threads_for(); ctx: a struct norm_back. */
 void backward_norm_rows(void *norm_back, size_t begin, size_t end);
-/* A linear's weights and bias as the checkpoint has them, f32; l->of is given.
+/* Load the linear l->of in f32, row-major, from the checkpoint.
  * loaded_release() it, also after an error. */
 MUST_CHECK int backward_load(struct model *m, struct loaded *l, struct err *e);
-/* The way back through a layer's norms of heads, rope and softmax attention,
- * from go[rows, n_heads * v_dim], the gradient of what it puts out: q[rows,
- * n_heads * head_dim], k[rows, n_kv_heads * head_dim] and v[rows, n_kv_heads *
- * v_dim], as linears put them out, are replaced by their gradients. */
+/* Backward pass of a layer's head norms, RoPE and softmax attention: from
+ * go[rows, n_heads * v_dim], the gradient with respect to the attention's
+ * output.  q [rows, n_heads * head_dim], k [rows, n_kv_heads * head_dim] and v
+ * [rows, n_kv_heads * v_dim] are the linears' outputs, and are replaced by the
+ * gradients with respect to them. */
 struct attend_back {
     struct model *m;
     int64_t layer, n_sequences;
-    const int64_t *first;         /* [n_sequences + 1] first row of each */
-    const float *q_norm, *k_norm; /* of a head; NULL: none */
+    const int64_t *first; /* [n_sequences + 1] first row of each sequence */
+    const float *q_norm, *k_norm; /* [head_dim] norm weights of heads; NULL:
+                                   * none */
     const float *go;
     float *q, *k, *v;
 };
-/* E_TEMP. */
+/* By all threads.  E_TEMP. */
 MUST_CHECK int backward_attend(struct attend_back *a, struct err *e);
-/* A linear's weights: from codes (NULL: none) if they are there, else the
- * checkpoint's; its bias if it has one.  l->of is given. */
+/* Load the linear l->of: weights from codes (or NULL) if it is there, else
+ * from the checkpoint, and its bias.  loaded_release() it. */
 MUST_CHECK int model_load_linear(struct model *m, const struct quantized *codes,
                                  struct loaded *l, struct err *e);
-/* Its two parts: reading, which another thread may do, and placing. */
+/* model_load_linear() in two steps: reading, which another thread may do, and
+ * packing or moving to device memory. */
 MUST_CHECK int model_read_linear(struct model *m, const struct quantized *codes,
                                  struct loaded *l, struct err *e);
 MUST_CHECK int loaded_place(struct model *m, struct loaded *l, struct err *e);
 void loaded_release(struct loaded *l);
-/* Element i of p. */
+/* Address of element i of p. */
 static inline void *state_at(void *p, enum dtype t, int64_t i)
 {
     return (char *)p + i * (t == DT_BF16 ? 2 : 4);
 }
 
-/* How a product ends: out = xW^T + b, out += xW^T + b, or
- * out = silu(x G^T + b) * (x U^T + b), where second is U. */
+/* out[rows, first->of.rows] = x W^T + b; add: out += x W^T + b; with `second`
+ * U: out = silu(x W^T + b) * (x U^T + b2). */
 struct product {
     const struct model *m;
-    const struct loaded *first, *second; /* second NULL: none */
+    const struct loaded *first, *second; /* second may be NULL */
     const void *x;
     int64_t rows;
     void *out; /* [rows, first->of.rows] */
     bool add;
 };
 MUST_CHECK int product_run(const struct product *p, struct err *e);
-/* Every weight W[rows, cols] of a product passes through this once, after it
- * is loaded: bf16 is packed, in place or into memory that replaces *w. */
+/* Prepare weights W[rows, cols] for products, once after loading: bf16 is
+ * packed (bf16_gemm.h), in place or into memory that replaces *w; f32 stays. */
 MUST_CHECK int product_pack(const struct model *m, int64_t rows, int64_t cols,
                             void **w, struct err *e);
-/* f32 sums of a product, not rounded; first is a multiple of GEMM_COLS. */
+/* A product's f32 sums, not rounded; s->first is a multiple of GEMM_COLS. */
 MUST_CHECK int product_sums(const struct model *m, const struct forward_sums *s,
                             struct err *e);
 
-/* ---- where layers run (place.c, device.c) ----
+/* ---- device memory (place.c, device.c) ----
  *
- * Memory of rows and weights is the device's if the model has one, else the
- * host's; what is done to it, in the functions above, is done there. */
+ * Rows and weights are in device memory, which is the host's if m->on is NULL;
+ * the functions above work on either. */
 
-/* As buffer_reserve(); of the device new memory is not zero. */
+/* buffer_reserve() for device memory; on a device new memory is not zeroed. */
 MUST_CHECK int model_reserve(const struct model *m, struct buffer *b,
                              int64_t rows, int64_t cols, size_t size,
                              const char *what, struct err *e);
 void model_buffer_release(const struct model *m, struct buffer *b);
-/* n bytes at *p, of mem_alloc(), are moved to where layers run. */
+/* Move n malloced bytes at *p to device memory; *p is then there. */
 MUST_CHECK int model_place(const struct model *m, void **p, size_t n,
                            struct err *e);
+/* The device's part of model_norm_rows(), product_run(), product_sums(). */
 MUST_CHECK int device_norm(const struct model *m, const struct norm *j,
                            struct err *e);
 MUST_CHECK int device_product(const struct product *p, struct err *e);
 MUST_CHECK int device_sums(const struct model *m, const struct forward_sums *s,
                            struct err *e);
-/* s->x += sigmoid(in g) * y, g of the shared expert: on the host, and there. */
+/* s->x += sigmoid(in g) * y, g: the gate of the shared expert; on the host and
+ * on the device. */
 void gate_run(struct layer *l, const struct state *s, const void *in,
               const void *y);
 MUST_CHECK int device_gate(struct layer *l, const struct state *s,
                            const void *in, const void *y, struct err *e);
+/* The device's part of attention_run(). */
 MUST_CHECK int device_attend(struct layer *l, const struct state *s, void *out,
                              struct err *e);
 
-/* A sequence's longest length; E_CONFIG. */
+/* E_CONFIG: the model does not support sequences of this length. */
 MUST_CHECK int model_check_length(const struct model_config *c, int64_t length,
                                   struct err *e);
-/* Of a sequence that goes on, by layer: keys and values [n_kv_heads][blocks]
- * blocks of ATTEND_KEYS, zero where none has come. */
+/* KV cache.  Per layer keys and values, [n_kv_heads, blocks] blocks of
+ * ATTEND_KEYS keys each, zero beyond `length`. */
 struct past {
-    int64_t tokens, length; /* room, and how many there are */
-    int64_t blocks;
-    size_t keys, values;  /* bytes of a layer */
-    struct buffer memory; /* keys of layer 0, its values, keys of layer 1 ... */
+    int64_t tokens, length; /* capacity; number of tokens */
+    int64_t blocks;         /* blocks of a head */
+    size_t keys, values;    /* bytes of a layer's keys, of its values */
+    struct buffer memory;   /* keys of layer 0, values of layer 0, keys of
+                           * layer 1, ... */
 };
-/* Whether keys and values are packed as pairs of bf16, and the bytes of one. */
+/* Whether keys and values are packed as pairs of bf16 (else f32). */
 bool attention_pairs(const struct model *m);
-/* Elements of a value, as kernels want them. */
+/* v_dim, padded for the kernels. */
 int64_t attention_padded(const struct model_config *c);
 
-/* q, k, v of m to act[rows, n_heads * dim]; window as in struct attend. */
+/* out[rows, n_heads * v_dim] = attention of the batch, from m's q, key and
+ * value; appends to s->past. */
 MUST_CHECK int attention_run(struct layer *l, const struct state *s, void *out,
                              struct err *e);
 

@@ -1,4 +1,4 @@
-/* kernels.c - see kernels.h: which kernels the level in use has. */
+/* kernels.c - see kernels.h: the choice of kernels. */
 #include "model/kernels.h"
 
 #include "common/math/cpu.h"

@@ -1,4 +1,4 @@
-/* kernels_list.h - what kernels.c chooses from. */
+/* kernels_list.h - the kernels that kernels.c chooses from. */
 #ifndef FORGE_KERNELS_LIST_H
 #define FORGE_KERNELS_LIST_H
 

@@ -48,8 +48,8 @@ int model_weight(struct model *m, const char *module, int64_t rows,
     return rc;
 }
 
-/* Linear l of the checkpoint, in 4 bits where it has it so; a device multiplies by
- * elements. */
+/* Load linear l->of from the checkpoint, as 4-bit codes if it is stored so; a
+ * device needs elements. */
 static int load_stored(struct model *m, struct loaded *l, struct err *e)
 {
     const struct linear *k = &l->of;
@@ -89,7 +89,7 @@ int model_load_linear(struct model *m, const struct quantized *codes,
                                                    loaded_place(m, l, e);
 }
 
-/* The point that a linear leads to. */
+/* The point whose activation (or residual stream) the linear computes. */
 static enum point leads_to(enum linear_part p)
 {
     switch (p) {
@@ -123,7 +123,7 @@ static bool wanted(const struct layer *l, enum point leads)
     return leads > l->from && leads <= l->to;
 }
 
-/* Needed on the way to `leads`; *v may be there already. */
+/* Load a norm if a run to point `leads` needs it and it is not loaded yet. */
 static int load_norm(struct layer *l, enum point leads, const char *name,
                      int64_t n, float **v, struct err *e)
 {
@@ -152,7 +152,8 @@ static int load_head_norms(struct layer *l, struct err *e)
                      c->head_dim * (flat ? c->n_kv_heads : 1), &l->k_norm, e);
 }
 
-/* kv_a's input is made again from x where a run starts at POINT_Q_LAT. */
+/* Norms of latents and kv_b.  The input norm is also needed if a run starts at
+ * POINT_Q_LAT: kv_a's input is then recomputed from x. */
 static int load_latent(struct layer *l, struct err *e)
 {
     const struct model_config *c = &l->m->config;
@@ -170,7 +171,8 @@ static int load_latent(struct layer *l, struct err *e)
     return model_load_linear(l->m, NULL, &l->part[PART_KV_B], e);
 }
 
-/* The gate of a shared expert; its input is made again from x. */
+/* The gate of the shared expert, and the norm by which its input is recomputed
+ * from x. */
 static int load_shared_gate(struct layer *l, struct err *e)
 {
     const struct model_config *c = &l->m->config;

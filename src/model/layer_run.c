@@ -1,4 +1,4 @@
-/* layer_run.c - see model.h: running a decoder layer, from one point to another. */
+/* layer_run.c - see model.h: runs a decoder layer from one point to another. */
 #include <math.h>
 #include <string.h>
 
@@ -54,21 +54,21 @@ int model_norm(const struct model *m, const void *x, const float *w, int64_t n,
 
 /* ---- running ---- */
 
-/* The activation buffer that is not in use becomes the current one. */
+/* Swap the two activation buffers; returns the new current one. */
 static void *other_act(struct state *s)
 {
     s->current ^= 1;
     return s->acts[s->current].p;
 }
 
-/* Where the activation of point `to` goes. */
+/* Memory for the activation of point `to`. */
 static void *act_for(struct state *s, enum point to)
 {
     return to == s->to && s->end ? s->end : other_act(s);
 }
 
-/* The activation at hand, which a product reads while it writes that of point
- * `to`: out of the way. */
+/* *act: the current activation, to be read while that of point `to` is
+ * written; copied if both would be the same memory (s->end). */
 static int act_apart(const struct layer *l, struct state *s, enum point to,
                      const void **act, struct err *e)
 {
@@ -96,7 +96,7 @@ static int multiply(struct layer *l, enum linear_part i, const struct state *s,
     return product_run(&p, e);
 }
 
-/* In place, over all heads of a row. */
+/* QK_NORM_FLAT: norm over all heads of a row, in place. */
 static int norm_flat(const struct layer *l, const struct buffer *b,
                      int64_t rows, int64_t n, const float *w, struct err *e)
 {
@@ -150,7 +150,7 @@ static int to_q_lat(struct layer *l, struct state *s, struct err *e)
     return model_norm_rows(l->m, &j, e);
 }
 
-/* q from the latent or from attn_in, and keys and values from attn_in. */
+/* q from q_lat or attn_in; keys and values from attn_in. */
 static int project_latent(struct layer *l, struct state *s, struct err *e)
 {
     struct model *m = l->m;
@@ -201,10 +201,11 @@ static int to_attn_out(struct layer *l, struct state *s, struct err *e)
 
 /* ---- a shared expert that is gated ---- */
 
+/* The gated shared expert: x += sigmoid(in g) * y. */
 struct gate_job {
     const struct layer *l;
     const struct state *s;
-    const void *in, *y; /* elements [rows, H]: what the gate reads, and gates */
+    const void *in, *y; /* [rows, H], elements */
 };
 
 enum { GATE_PART = 256 };
@@ -292,7 +293,7 @@ static int to_mlp_mid(struct layer *l, struct state *s, struct err *e)
     return multiply(l, PART_GATE, s, in, s->act, false, e);
 }
 
-/* From s->at to the point `to` that follows it. */
+/* From s->at to the next point `to`. */
 static int step(struct layer *l, struct state *s, enum point to, struct err *e)
 {
     switch (to) {
@@ -318,7 +319,7 @@ static int step(struct layer *l, struct state *s, enum point to, struct err *e)
     return err_set(e, E_BUG, "no step leads out of a layer");
 }
 
-/* The next point that there is. */
+/* The next point that exists. */
 static enum point point_after(const struct model_config *c, int64_t layer,
                               enum point p)
 {

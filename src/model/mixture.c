@@ -1,4 +1,4 @@
-/* mixture.c - see moe.h: the routed part of a layer, over all tokens. */
+/* mixture.c - see moe.h: the routed experts of a layer, over all tokens. */
 #include <stdlib.h>
 #include <string.h>
 

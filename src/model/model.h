@@ -1,29 +1,30 @@
-/* model.h - what a transformer computes, one layer at a time.
+/* model.h - the forward pass of a transformer, one layer at a time.
  *
  * A model is opened once; a layer's weights are loaded, run over all
- * sequences, and released before the next one.  Sequences are run in small
- * batches, because matrix products want a thousand rows; attention stays
- * inside each sequence.
+ * sequences, and released before the next layer.  Sequences are run in
+ * batches, because matrix products are fast from about a thousand rows on;
+ * attention stays inside each sequence.
  *
- * A decoder layer is a path with places to stop:
+ * A decoder layer is a chain of points at which a run can stop:
  *
- *   IN --norm--> ATTN_IN --q,k,v, rope, attention--> ATTN_OUT --o, +x-->
- *      --norm--> MLP_IN --gate, up, silu--> MLP_MID --down, +x--> OUT
+ *     IN --norm--> ATTN_IN --q,k,v, RoPE, attention--> ATTN_OUT --o, +x-->
+ *        --norm--> MLP_IN --gate, up, silu--> MLP_MID --down, +x--> OUT
  *
- * With latent attention Q_LAT lies between ATTN_IN and ATTN_OUT:
+ * With multi-head latent attention, Q_LAT lies between ATTN_IN and ATTN_OUT:
  *
- *   ATTN_IN --q_a, norm--> Q_LAT --q_b; kv_a, kv_b, attention--> ATTN_OUT
+ *     ATTN_IN --q_a, norm--> Q_LAT --q_b; kv_a, kv_b, attention--> ATTN_OUT
  *
- * In a mixture of experts the path from MLP_IN to OUT is that of the shared
- * expert; what the routed ones add to x is computed by moe.h.
+ * In a mixture of experts the chain from MLP_IN to OUT is that of the shared
+ * expert; the routed experts are run by moe.h.
  *
- * The state of a batch is the residual stream x and, at the places in the
- * middle, the activation that the next linears read.
+ * The state of a batch is the residual stream x and, at a point between IN and
+ * OUT, the activation that the next linears read.
  *
  * Precision (enum dtype): DT_F32: everything is f32.  DT_BF16: weights, the
  * residual stream, and inputs and outputs of linears are bf16 (rounded to
- * nearest even); products accumulate in f32; norms, rope, softmax and silu are
- * computed in f32.  "Elements" below are float or uint16_t accordingly. */
+ * nearest even); products accumulate in f32; norms, RoPE, softmax and silu are
+ * computed in f32.  "Elements" below are float or uint16_t (bf16)
+ * accordingly. */
 #ifndef FORGE_MODEL_H
 #define FORGE_MODEL_H
 
@@ -34,6 +35,7 @@
 #include "model/remap.h"
 #include "model/scratch.h"
 
+/* Points of a layer. */
 enum point {
     POINT_IN,
     POINT_ATTN_IN,
@@ -45,23 +47,24 @@ enum point {
 };
 /* "attn_in", "q_lat", ..., "mlp_mid"; "hidden" for POINT_IN and POINT_OUT. */
 const char *point_name(enum point p);
-/* The activation held at a point; IN_COUNT at POINT_IN and POINT_OUT. */
+/* The activation at a point; IN_COUNT at POINT_IN and POINT_OUT. */
 enum input_class point_input(enum point p);
-/* Its width: inputs C of the linears that read it; hidden_size at the ends. */
+/* Elements of a row of it; hidden_size at POINT_IN and POINT_OUT. */
 int64_t point_width(const struct model_config *c, int64_t layer, enum point p);
-/* Whether the layer's path has this point: no POINT_Q_LAT without a latent,
- * no POINT_MLP_MID in a mixture without a shared expert.  layer_run() goes
- * past what is not there. */
+/* Whether the layer has this point: no POINT_Q_LAT without a query latent, no
+ * POINT_MLP_MID in a mixture without shared expert.  layer_run() skips points
+ * that do not exist. */
 bool point_exists(const struct model_config *c, int64_t layer, enum point p);
-/* Whether the linear that reads this point writes into the residual stream: x
- * at the next point is x here plus what it puts out.  Not the down projection
- * of a shared expert whose output is gated. */
+/* Whether the linear that reads this point adds its output to the residual
+ * stream: x at the next point = x + W act + b.  True for o and down, but not
+ * for the down of a gated shared expert. */
 bool point_adds(const struct model_config *c, int64_t layer, enum point p);
 
 struct model;
 
-/* Reads config.json and the headers of the checkpoint.  dtype: DT_F32 or
- * DT_BF16.  Errors as model_config_read() and checkpoint_open(). */
+/* Read config.json and the headers of the checkpoint.  dtype: DT_F32 or
+ * DT_BF16, of the computation.  Errors as model_config_read() and
+ * checkpoint_open(). */
 MUST_CHECK int model_open(struct model **m, const char *dir, enum dtype dtype,
                           struct err *e);
 void model_close(struct model *m); /* NULL is allowed */
@@ -69,115 +72,125 @@ void model_close(struct model *m); /* NULL is allowed */
 struct forward_table; /* model/forward_table.h */
 struct cuda_context;
 extern struct plugin_table forward_plugin; /* for device_open() */
-/* Before anything is loaded: layers run on the device that is open, if one is,
- * unless it declines (device.h). */
+/* Before anything is loaded: run layers on the device that device_open()
+ * opened, if there is one and model_run_on() succeeds or device_declined()
+ * says otherwise. */
 MUST_CHECK int model_use_device(struct model *m, struct err *e);
-/* The same on a given one: layers run there, where states of sequences,
- * weights, and what functions below take and give are then, but for what is
- * called the host's.  E_TEMP: no room for the largest layer; E_CONFIG: a model
- * that it cannot run. */
+/* Before anything is loaded: run layers on the device c with the functions
+ * `on`.  From then on "device memory" below is the device's; without this call
+ * it is the host's.  Weights, states and the pointers of all functions below
+ * are device memory, unless they are called the host's.  E_TEMP: no memory for
+ * the largest layer; E_CONFIG: the device does not support the model. */
 MUST_CHECK int model_run_on(struct model *m, const struct forward_table *on,
                             struct cuda_context *c, struct err *e);
-/* Bytes there that the largest layer takes with a batch of BATCH_ROWS rows. */
+/* Bytes of device memory that the largest layer takes with BATCH_ROWS rows. */
 double model_device_bytes(const struct model *m);
-/* Whether they do. */
+/* Whether device memory is not the host's. */
 bool model_apart(const struct model *m);
-/* Memory where layers run, zero.  Of a device with `spill` it may be the host's,
- * as fast as the way there; *spilled says so (NULL: not asked for). */
+/* n zeroed bytes of device memory.  spill: if the device's memory is full,
+ * host memory that the device can access will do; *spilled (or NULL) tells.
+ * E_TEMP. */
 MUST_CHECK int model_alloc(const struct model *m, void **p, size_t n,
                            bool spill, bool *spilled, struct err *e);
-void model_free(const struct model *m, void *p); /* NULL is allowed */
-/* Bytes that states may take there, leaving room for what layers need, and other
- * programs; SIZE_MAX: any number. */
+/* Free device memory.  NULL is allowed. */
+void model_free(const struct model *m, void *p);
+/* Bytes of device memory that states may take, so that the largest layer still
+ * fits; SIZE_MAX on the host. */
 MUST_CHECK int model_spare(const struct model *m, size_t *n, struct err *e);
-/* To there, from there, and there. */
+/* Copy n bytes: host to device memory, back, and within device memory. */
 MUST_CHECK int model_put(const struct model *m, void *to, const void *host,
                          size_t n, struct err *e);
 MUST_CHECK int model_get(const struct model *m, void *host, const void *from,
                          size_t n, struct err *e);
 MUST_CHECK int model_copy(const struct model *m, void *to, const void *from,
                           size_t n, struct err *e);
-/* to = a - b - bias of rows of n elements, there; bias[n], or NULL.  Each step
- * is rounded to f32, the result to the elements' type. */
+/* to[rows, n] = a - b - bias in device memory, elements; bias [n] or NULL.
+ * Computed in f32, rounded once to the type of the elements. */
 MUST_CHECK int model_subtract(const struct model *m, void *to, const void *a,
                               const void *b, const float *bias, int64_t rows,
                               int64_t n, struct err *e);
 const struct model_config *model_config(const struct model *m);
 enum dtype model_dtype(const struct model *m);
-/* What became of the choices of pruned experts so far, in all layers: of a
- * checkpoint whose router is wider than its experts are many
- * (model/remap.h); NULL: of any other. */
+/* Of a checkpoint pruned with --mode remap (model/remap.h): counts of the
+ * tokens routed so far, over all layers; NULL for others. */
 const struct remap_counts *model_remapped(const struct model *m);
 
 /* ---- a batch of sequences ---- */
 
+/* A batch of sequences at a point of a layer.  Zero-initialise, then
+ * state_prepare(). */
 struct state {
     enum point at;
     enum dtype dtype;
     int64_t hidden_size;
-    int64_t n_sequences, rows; /* rows: tokens of all sequences together */
-    int64_t *first;            /* [n_sequences + 1] first row of each */
+    int64_t n_sequences, rows; /* rows: number of tokens of all sequences */
+    int64_t *first;            /* [n_sequences + 1] first row of each
+                                * sequence; the host's */
     void *x;                   /* [rows, hidden_size] residual stream */
-    void *act;                 /* [rows, width of the point], or undefined */
-    void *end;                 /* where layer_run() leaves act, or NULL: own */
-    bool host; /* set before it is first prepared: x and act are the host's, and
-                  it is not run */
-    struct past *past; /* of the one sequence, or NULL: it begins here */
-    /* private: what x, act and first point into */
+    void *act;                 /* [rows, point_width()] activation at the
+                                * point; undefined at POINT_IN and POINT_OUT */
+    void *end;                 /* memory where layer_run() leaves the final
+                                * act; NULL: the state's own */
+    bool host; /* set before the first state_prepare(): x and act are the
+                * host's; such a state is not run */
+    struct past *past; /* KV cache of the single sequence; NULL: it begins
+                        * here */
+    /* private: the memory of first, x and act */
     const struct model *m;
     struct buffer firsts, xs, acts[2];
-    int current;   /* of acts */
-    enum point to; /* where layer_run() goes */
+    int current;   /* index of the one in use */
+    enum point to; /* target of layer_run() */
 };
 
-/* *s starts zeroed and may be prepared again and again; memory grows to the
- * largest batch and is released once.  After it s->first is set, s->x and
- * s->act have room for the rows at point `at`, and their content is the
- * caller's to fill.  E_CONFIG: a sequence is longer than a model with
- * dynamic rope may run. */
+/* Set up s for n_sequences of length[i] tokens at point `at`: sets s->first,
+ * and s->x and s->act have space for these rows, to be filled by the caller.
+ * May be called any number of times; memory only grows.  E_CONFIG: a sequence
+ * is longer than the model supports (dynamic RoPE, indexer); E_TEMP. */
 MUST_CHECK int state_prepare(struct state *s, const struct model *m,
                              enum point at, const int64_t *length,
                              int64_t n_sequences, struct err *e);
-/* Room for this many rows and sequences, so that a later state_prepare() of
- * less keeps what was filled in. */
+/* Allocate for this many rows and sequences, so that later calls of
+ * state_prepare() for fewer keep the contents. */
 MUST_CHECK int state_reserve(struct state *s, const struct model *m,
                              int64_t rows, int64_t n_sequences, struct err *e);
 void state_release(struct state *s);
-/* Row r of x. */
+/* Row r of x, device memory (s->host: the host's). */
 void *state_x(const struct state *s, int64_t r);
-/* Sequences of a batch at most (of its rows BATCH_ROWS), because each is padded to
+/* Most sequences of a batch (its rows: BATCH_ROWS), since each is padded to
  * ATTEND_KEYS keys. */
 enum { BATCH_SEQUENCES = 256 };
 
-/* ---- going on with a sequence ---- */
+/* ---- KV cache ---- */
 
-/* The keys and values of a sequence's tokens in all layers, as attention reads
- * them.  A batch with s->past is one sequence whose first token has the position
- * past_length(); its layers add their keys and values, and past_advance() says
- * that all layers have. */
+/* The KV cache of one sequence: its keys and values in all layers, packed for
+ * attention, on the host.  A batch with s->past has one sequence, whose first
+ * token has position past_length(); layer_run() appends the keys and values of
+ * its layer.  When all layers have run, the caller calls past_advance(). */
 struct past;
-/* Room for so many tokens.  E_CONFIG: as state_prepare(); E_TEMP: no memory. */
+/* Allocate for at most `tokens` tokens.  E_CONFIG: as state_prepare(); E_TEMP. */
 MUST_CHECK int past_create(struct past **p, const struct model *m,
                            int64_t tokens, struct err *e);
 void past_release(struct past *p); /* NULL is allowed */
+/* Number of tokens in the cache. */
 int64_t past_length(const struct past *p);
+/* All layers have appended these rows. */
 void past_advance(struct past *p, int64_t rows);
-/* As if nothing had come. */
+/* Start a new sequence. */
 void past_clear(struct past *p);
 
-/* Whether n elements are neither infinite nor NaN: of the host, and where
- * layers run. */
+/* Whether all n elements are finite: model_finite() of the host's memory,
+ * model_check() of device memory. */
 bool model_finite(const struct model *m, const void *p, int64_t n);
 MUST_CHECK int model_check(const struct model *m, const void *p, int64_t n,
                            bool *finite, struct err *e);
 
 /* ---- embedding ---- */
 
-/* Load model.embed_tokens.weight, as stored (kept until released). */
+/* Load model.embed_tokens.weight in its stored type, until released. */
 MUST_CHECK int model_load_embedding(struct model *m, struct err *e);
 void model_release_embedding(struct model *m);
-/* out[n, H] elements of the host = rows of the embedding.  E_DATA: a token is not in the
- * vocabulary. */
+/* out[n, H], elements, the host's = embeddings of the tokens.  E_DATA: a token
+ * is not in the vocabulary. */
 MUST_CHECK int model_embed(const struct model *m, const int32_t *tokens,
                            int64_t n, void *out, struct err *e);
 
@@ -185,45 +198,48 @@ MUST_CHECK int model_embed(const struct model *m, const int32_t *tokens,
 
 struct layer;
 
-/* Load what is needed to run layer `index` between two points.  codes: linears
- * found there are used dequantized in place of the checkpoint's; NULL: none.
- * E_DATA: a tensor is missing, or has another shape than the config says. */
+/* Load what is needed to run layer `index` between two points.  codes (or
+ * NULL): a linear found there is used, dequantized, instead of the
+ * checkpoint's.  E_DATA: a tensor is missing or has another shape than
+ * config.json says; E_IO, E_TEMP. */
 MUST_CHECK int model_load_layer(struct model *m, int64_t index, enum point from,
                                 enum point to, const struct quantized *codes,
                                 struct layer **l, struct err *e);
 void layer_release(struct layer *l); /* NULL is allowed */
-/* The bias [hidden_size] of the linear that writes into the residual stream from
- * this point (point_adds()), which has been run: the caller's to give to
- * model_free(); NULL: it has none. */
+/* The bias [hidden_size] of the linear that reads point p (point_adds() is
+ * true), device memory, which becomes the caller's (model_free()); NULL: it
+ * has none.  Only after that linear has been run for the last time. */
 float *layer_take_bias(struct layer *l, enum point p);
 
-/* Called at each of the middle points that a run reaches (also where it
- * ends, not where it starts): s->at, s->act.  Non-zero stops the run. */
+/* Callback for the activations of a run: called at each point that the run
+ * reaches, its end included and its start not, except POINT_OUT, with s->at
+ * and s->act.  A non-zero result stops the run and is returned. */
 struct tap {
     int (*fn)(void *arg, const struct state *s, struct err *e);
     void *arg;
 };
 
-/* Run the batch from s->at to `to` (s->at <= to; both within what was
- * loaded, and points of this layer).  s->x is updated in place, s->act is then
- * s->end, which may be where it was at the start; with `to` POINT_OUT and
- * without s->end it is the state's own memory.  tap: NULL for none. */
+/* Run the batch from s->at to `to`, both within what was loaded, s->at <= to.
+ * s->x is updated in place.  The final s->act is s->end if that is set, which
+ * may be the memory of the initial s->act.  tap: NULL for none. */
 MUST_CHECK int layer_run(struct layer *l, struct state *s, enum point to,
                          const struct tap *tap, struct err *e);
 
 /* ---- logits ---- */
 
+/* Final norm and lm_head. */
 struct head;
 
-/* The final norm and lm_head (tied: the embedding). */
+/* Load the final norm and lm_head, or the embedding if they are tied.  Errors
+ * as model_load_layer(). */
 MUST_CHECK int model_load_head(struct model *m, struct head **h, struct err *e);
 void head_release(struct head *h); /* NULL is allowed */
-/* out[n,H] = final norm of x[n,H]; elements.  May be the same memory. */
+/* out[n, H] = final norm of x[n, H]; elements.  out may be x. */
 MUST_CHECK int head_norm(const struct head *h, const void *x, int64_t n,
                          void *out, struct err *e);
-/* Logits (f32, not rounded) of tokens [v0, v0+nv) for normed[n,H], into the host's
- * logits[n, ld].  Fast from some hundred rows on; nv of vocab_size or blocks
- * of a few thousand. */
+/* logits[n, ld], f32, the host's: logits of vocabulary entries v0..v0+nv-1 for
+ * normed[n, H].  v0 is a multiple of GEMM_COLS (bf16_gemm.h).  Fast from some
+ * hundred rows on, and with nv = vocab_size or blocks of some thousand. */
 MUST_CHECK int head_logits(const struct head *h, const void *normed, int64_t n,
                            int64_t v0, int64_t nv, float *logits, int64_t ld,
                            struct err *e);

@@ -1,10 +1,10 @@
-/* moe.h - mixtures of experts: which experts a token goes to, and one pass
- * over the experts of a layer.
+/* moe.h - mixtures of experts: the router, and one pass over the experts of a
+ * layer.
  *
  * The pass is expert-major: for each expert the rows of its tokens are
- * gathered, run through gate, up and down, and added, times the token's
- * weight, to that token's sum.  One expert's weights are in memory at a time
- * (and the next one's, being read), whatever their number. */
+ * gathered, run through gate, up and down, and added, multiplied by the
+ * token's weight, to the sum of that token.  The weights of one expert, and of
+ * the next one being read, are in memory at a time. */
 #ifndef FORGE_MOE_H
 #define FORGE_MOE_H
 
@@ -13,165 +13,175 @@
 
 /* ---- routing ---- */
 
-/* For each of n tokens its experts, what their outputs are multiplied by,
- * and the router's scores of them (sigmoid or softmax, before correction,
- * renormalization and scale).  The order within a token is that of falling
- * choice; equal choices in order of number. */
+/* The experts of n tokens.  Within a token they are in descending order of the
+ * router's choice, ties by index.  The host's memory. */
 struct routing {
     int64_t n, top_k;
-    int32_t *experts; /* [n, top_k] */
-    float *weights;   /* [n, top_k] */
-    float *scores;    /* [n, top_k] */
-    double *mass; /* [experts], sums of their scores over all tokens, whoever
-                         they chose; NULL: not wanted */
+    int32_t *experts; /* [n, top_k] expert indices */
+    float *weights;   /* [n, top_k] factors of the experts' outputs */
+    float *scores;    /* [n, top_k] the router's scores (softmax or sigmoid),
+                       * before correction bias, renormalization and scale */
+    double *mass;     /* [experts] sums of the scores over all tokens, whether
+                   * chosen or not; NULL: not computed */
 };
+/* Allocate for n tokens.  E_TEMP. */
 MUST_CHECK int routing_create(struct routing *r, int64_t n, int64_t top_k,
                               struct err *e);
-/* Want the mass of this many experts, too. */
+/* Let router_run() compute mass.  E_TEMP. */
 MUST_CHECK int routing_weigh(struct routing *r, int64_t experts, struct err *e);
 void routing_release(struct routing *r);
 
 struct router;
 
-/* The router of layer `index`, which has experts. */
+/* Load the router of layer `index`, which has experts.  E_DATA: a tensor is
+ * missing or has another shape, an expert map is malformed. */
 MUST_CHECK int router_load(struct model *m, int64_t index, struct router **r,
                            struct err *e);
 void router_release(struct router *r); /* NULL is allowed */
-/* Route n tokens: rows[n,H] elements (what is at POINT_MLP_IN) to tokens
- * at .. at+n-1 of `to`.  In f32 whatever the model's precision.  E_DATA: a
- * score is not finite. */
+/* Route n tokens: rows[n, H], elements at POINT_MLP_IN, to tokens at..at+n-1
+ * of `to`.  Computed in f32 in both precisions.  E_DATA: a score is not
+ * finite. */
 MUST_CHECK int router_run(const struct router *r, const void *rows, int64_t n,
                           struct routing *to, int64_t at, struct err *e);
 
 /* ---- the experts ---- */
 
-/* What is summed over the tokens of an expert: their number, the scores, the
- * weights, the squares of the weights, and weight * ||output||; and its mass,
- * the scores that all tokens gave it. */
+/* Statistics of an expert, sums over its tokens: see arch/hitmap.h. */
 enum {
-    EXPERT_TOKENS,
+    EXPERT_TOKENS, /* number of tokens */
     EXPERT_SCORES,
     EXPERT_WEIGHTS,
     EXPERT_SQUARES,
-    EXPERT_NORMS,
-    EXPERT_MASS,
+    EXPERT_NORMS, /* weight * ||output|| */
+    EXPERT_MASS,  /* scores of all tokens, routed to it or not */
     EXPERT_STATS
 };
 
-/* Rows of an expert's tokens, elements, where layers run. */
+/* Rows of an expert's tokens, elements, device memory. */
 struct expert_rows {
     int64_t expert, n;
-    const void *rows; /* [n, width] that a linear reads */
-    /* [n, H], or NULL without experts_pass.reference.  in(): of these tokens; mid():
-     * E_ref(x_ref) - W_down rows, where E_ref is the checkpoint's expert and x_ref
-     * the reference of these tokens */
+    const void *rows; /* [n, width] input of the linears */
+    /* [n, H], NULL unless experts_pass.reference is set.  For in(): x_ref, the
+     * rows of experts_pass.reference for these tokens.  For mid():
+     * E_ref(x_ref) - W_down rows, where E_ref is the checkpoint's expert and
+     * W_down its down projection */
     const void *reference;
-    const int64_t
-        *slot; /* [n] of the host: the choice of routing that each is */
-    const int64_t *slot_there; /* the same where layers run, if on a device */
-    bool last;                 /* of the expert */
+    /* [n], the host's: each row's choice in the routing, token * top_k + k */
+    const int64_t *slot;
+    const int64_t *slot_there; /* the same in device memory, on a device */
+    bool last;                 /* the last rows of this expert */
 };
 
-/* What a caller that quantizes on the way does.  Order of the calls, for
- * experts 0, 1, ...:
+/* Callbacks of a caller that quantizes experts during the pass.  Order of the
+ * calls, for experts 0, 1, ...:
  *
  *     in(0) in(1) | codes(gate and up 0) mid(0) in(2) codes(down 0) |
  *                   codes(gate and up 1) mid(1) in(3) codes(down 1) | ...
  *
- * so that there is always an expert's input waiting to be worked on. */
+ * so that while the pass waits for codes the solver has another expert's input
+ * to work on. */
 struct expert_hooks {
-    /* The rows that the expert's linears read: of width H for gate and up,
-     * moe.width for down.  Called in parts; an expert without tokens has one
-     * of 0 rows. */
+    /* Input rows of gate and up [n, H] and of down [n, moe.width].  Called for
+     * parts of an expert's tokens; an expert without tokens has one part of 0
+     * rows. */
     int (*in)(void *arg, const struct expert_rows *r, struct err *e);
     int (*mid)(void *arg, const struct expert_rows *r, struct err *e);
-    /* Codes that are used in place of the checkpoint's weights for these n
-     * linears (gate and up, or down): wait until they have come.  *codes is
-     * used until the next call; NULL, or a module that is not in it: the
-     * checkpoint's. */
+    /* Wait for the codes of these n linears (gate and up, or down).  *codes is
+     * used until the next call; a linear that is not in it, or NULL: the
+     * checkpoint's weights. */
     int (*codes)(void *arg, const struct linear *l, int n,
                  const struct quantized **codes, struct err *e);
     void *arg;
 };
 
-/* The linears of all experts of a layer, kept in memory. */
+/* The linears of all experts of a layer, in memory. */
 struct experts_kept;
 MUST_CHECK int experts_load(struct model *m, int64_t layer,
                             struct experts_kept **k, struct err *e);
 void experts_release(struct experts_kept *k); /* NULL is allowed */
 
+/* Arguments of experts_run(). */
 struct experts_pass {
     struct model *m;
     int64_t layer;
-    const struct routing *routing; /* n tokens */
-    const void *in; /* [n, H] elements: what is at POINT_MLP_IN */
-    float *sum;     /* [n, H]: weight * output of each expert is added */
-    const struct quantized *codes;    /* without hooks; may be NULL */
-    const struct experts_kept *kept;  /* without hooks; NULL: read one by one */
+    const struct routing *routing; /* of n tokens */
+    const void *in; /* [n, H] elements at POINT_MLP_IN, device memory */
+    float *sum;     /* [n, H] f32, device memory; += weight * output of each
+                     * expert */
+    const struct quantized *codes;    /* used instead of the checkpoint's
+                                       * weights; may be NULL; not with hooks */
+    const struct experts_kept *kept;  /* NULL: experts are read one by one;
+                                       * not with hooks */
     const struct expert_hooks *hooks; /* NULL: none */
     const char *dir;                  /* with hooks: for temporary files */
-    /* With hooks: what else the tokens could have at POINT_MLP_IN, and the
-     * hooks see, through the checkpoint's weights; NULL: nothing. */
+    /* With hooks: [n, H] inputs of the reference stream at POINT_MLP_IN, for
+     * expert_rows.reference; NULL: none. */
     const void *reference;
-    double *stats; /* [experts, EXPERT_STATS], or NULL */
-    /* after each expert; NULL: nothing */
+    double *stats; /* out: [experts, EXPERT_STATS], or NULL */
+    /* Called after each expert, or NULL. */
     void (*done)(void *arg, int64_t expert);
     void *done_arg;
 };
 
 /* Run all experts of the layer.  E_DATA: a tensor is missing or has another
- * shape than the config says; else what a hook says. */
+ * shape than config.json says; E_IO, E_TEMP; or what a hook returns. */
 MUST_CHECK int experts_run(const struct experts_pass *p, struct err *e);
-/* What rows of an expert owe, where layers run: to[r->n, H] = r->reference +
- * share[slot] * (reference[token] - here[token]), rows of H elements. */
+/* to[r->n, H] = r->reference + share[slot] * (reference[token] - here[token]),
+ * elements, device memory: the gap of these rows plus their share of the
+ * difference of the streams.  share [n * top_k]. */
 MUST_CHECK int experts_owe(struct model *m, const struct expert_rows *r,
                            int64_t top_k, const float *share,
                            const void *reference, const void *here, void *to,
                            struct err *e);
-/* The columns of the statistics that the routing alone tells; EXPERT_NORMS is
- * 0.  stats[experts, EXPERT_STATS]. */
+/* The statistics that follow from the routing alone; EXPERT_NORMS is 0.  stats
+ * [experts, EXPERT_STATS]. */
 void experts_count(const struct routing *r, int64_t experts, double *stats);
 
-/* ---- the routed part of a layer, over all tokens ----
+/* ---- the routed experts of a layer, over all tokens ----
  *
- * The rows of all tokens are in memory, or in files of `dir`:
+ * Collects the inputs of all batches, so that each expert runs once:
  *
  *     mixture_open()
  *     each batch:   layer_run() to POINT_MLP_IN; mixture_take();
- *                   layer_run() to POINT_OUT; put x away
+ *                   layer_run() to POINT_OUT; store x
  *     mixture_run()
- *     each batch:   get x; mixture_add(); put x away
- *     mixture_close() */
+ *     each batch:   load x; mixture_add(); store x
+ *     mixture_close()
+ *
+ * On the host the rows are in regions (common/io/region.h) of `dir`. */
 struct mixture {
     struct model *m;
     int64_t layer;
     struct router *router;
     struct routing routing;
-    void *in; /* as in struct experts_pass */
-    float *sum;
-    struct region ins, sums; /* where they lie on the host */
+    void *in;                /* inputs, as in struct experts_pass */
+    float *sum;              /* outputs, as in struct experts_pass */
+    struct region ins, sums; /* memory of in and sum on the host */
     /* as in struct experts_pass; set by the caller */
     const void *reference;
     const struct experts_kept *kept;
     const char *dir;
 };
+/* For at most `tokens` tokens.  Errors as router_load(), region_reserve(). */
 MUST_CHECK int mixture_open(struct mixture *x, struct model *m, int64_t layer,
                             int64_t tokens, const char *dir, struct err *e);
 void mixture_close(struct mixture *x); /* zeroed is allowed */
-/* For other tokens, at most as many as it was opened for. */
+/* Start again with other tokens, at most as many as it was opened for; on the
+ * host only. */
 void mixture_again(struct mixture *x, int64_t tokens);
-/* Tokens at .. at + rows - 1: the batch, which is at POINT_MLP_IN. */
+/* Route tokens at..at+rows-1, the batch s at POINT_MLP_IN, and keep its
+ * rows. */
 MUST_CHECK int mixture_take(struct mixture *x, const struct state *s,
                             int64_t at, struct err *e);
-/* All experts; arguments as in struct experts_pass. */
+/* Run all experts; arguments as in struct experts_pass. */
 MUST_CHECK int mixture_run(struct mixture *x, const struct quantized *codes,
                            const struct expert_hooks *hooks, double *stats,
                            struct err *e);
-/* rows[n,H] elements, of tokens at .. at + n - 1, += what the experts say. */
+/* rows[n, H], elements, += the experts' outputs for tokens at..at+n-1. */
 MUST_CHECK int mixture_add(const struct mixture *x, void *rows, int64_t at,
                            int64_t n, struct err *e);
 
-/* x[n,H] elements += sum[n,H]. */
+/* x[n, H], elements, += sum[n, H]. */
 MUST_CHECK int model_add(const struct model *m, void *x, const float *sum,
                          int64_t n, struct err *e);
 

@@ -1,4 +1,4 @@
-/* open.c - see model.h: opening and closing. */
+/* open.c - see model.h: opens and closes a model. */
 #include "model/model.h"
 
 #include <math.h>
@@ -88,7 +88,7 @@ int model_check(const struct model *m, const void *p, int64_t n, bool *finite,
     return 0;
 }
 
-/* ---- where layers run ---- */
+/* ---- the device ---- */
 
 struct plugin_table forward_plugin = { FORWARD_TABLE, FORWARD_TABLE_VERSION,
                                        NULL };

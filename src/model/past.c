@@ -1,10 +1,10 @@
-/* past.c - see model.h: keys and values of a sequence that goes on. */
+/* past.c - see model.h: the KV cache. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "model/internal.h"
 
-/* Bytes of a layer's keys and values, and of all. */
+/* Bytes of a layer's keys and values, and of all layers. */
 static int find_sizes(struct past *p, const struct model *m, size_t *all,
                       struct err *e)
 {
@@ -63,7 +63,8 @@ void past_advance(struct past *p, int64_t rows)
     p->length += rows;
 }
 
-/* Weights of keys that have not come are 0, and 0 times what is there must be. */
+/* Zero the memory: kernels read whole blocks, and weight 0 times what is there
+ * must be 0. */
 void past_clear(struct past *p)
 {
     memset(p->memory.p, 0, p->memory.cap);

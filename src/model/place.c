@@ -1,4 +1,4 @@
-/* place.c - see model.h and internal.h: memory where layers run. */
+/* place.c - see model.h and internal.h: device memory. */
 #include <stdlib.h>
 #include <string.h>
 

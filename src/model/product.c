@@ -1,10 +1,10 @@
-/* product.c - y = x W^T, and what follows it while the sums are in cache.
+/* product.c - see internal.h: y = x W^T with bias, addition or gating.
  *
- * Tiles go over threads, those below each other first: they share their part of
- * W, which so comes from memory once.  Sums of a tile are made by bf16_gemm.h
- * from weights packed when they were loaded, or by blas.h in f32; from the
- * thread's scratch they are rounded, added or gated, so that f32 results never
- * travel through memory.  Those of 4-bit linears are made by w4a16.h. */
+ * Tiles are distributed to threads, column by column, so that concurrent tiles
+ * share their part of W and it is read from memory once.  The f32 sums of a
+ * tile are computed by bf16_gemm.h from packed weights, by blas.h in f32 mode,
+ * or by w4a16.h for 4-bit linears, into the thread's scratch memory; there
+ * they are rounded, added or gated, so that f32 sums stay in the cache. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,26 +16,27 @@
 #include "w4a16/w4a16.h"
 
 enum {
-    PART = 96, /* rows of a low tile: whole strips of all kernels */
+    PART = 96, /* rows of a low tile: a multiple of all kernels' strips */
     F32_TILE = 256
 };
 
 struct job {
     const struct product *p;
     int64_t rows, cols; /* of a tile */
-    int64_t down;       /* tiles below each other */
-    int64_t step;       /* rows whose sums are made, and finished, at a time */
-    struct w4_x x[2];   /* of those that are in 4 bits: first, second */
-    size_t room;        /* bytes that a tile of theirs works in */
+    int64_t down;       /* number of tiles along the rows */
+    int64_t step; /* rows whose sums are computed, then finished, at a time */
+    struct w4_x x[2];           /* x for the 4-bit linears first and second */
+    size_t room;                /* work memory of a 4-bit tile */
     struct threads_error error; /* by tile */
 };
 
 /* ---- weights ---- */
 
-/* A group of rows. */
+/* Packing of a group of rows of W. */
 struct packing {
     uint16_t *from, *to;
-    uint16_t *room; /* NULL: from is not to */
+    uint16_t *room; /* copy of the group, to pack in place; NULL: to and from
+                     * differ */
     int64_t rows, cols;
 };
 
@@ -112,19 +113,20 @@ int loaded_place(struct model *m, struct loaded *l, struct err *e)
         return e->code;
     }
     free(host);
-    l->placed = m; /* the bias goes, or is gone */
+    l->placed = m; /* model_place() below moves the bias, or frees it on
+                    * error */
     return model_place(m, (void **)&l->bias,
                        (size_t)l->of.rows * sizeof(*l->bias), e);
 }
 
 /* ---- tiles ---- */
 
-/* m rows of x from i on by n columns of W from o on. */
+/* Rows i..i+m-1 of x by columns o..o+n-1 of the output. */
 struct tile {
     int64_t i, m, o, n;
     float *sums; /* [m, ld] */
     int64_t ld;
-    void *room; /* for weights of 4 bits */
+    void *room; /* work memory for 4-bit weights */
 };
 
 static void multiply_f32(const struct product *p, const struct loaded *l,
@@ -142,7 +144,7 @@ static void multiply_f32(const struct product *p, const struct loaded *l,
                                 .ldc = t->ld });
 }
 
-/* both: of second, too, whose sums are behind the first's. */
+/* both: with the sums of `second`, which follow the first's. */
 static void multiply_bf16(const struct product *p, const struct loaded *l,
                           bool both, const struct tile *t)
 {
@@ -161,7 +163,7 @@ static void multiply_bf16(const struct product *p, const struct loaded *l,
                                    .ldy = t->ld });
 }
 
-/* Sums of first (0) or second (1). */
+/* Sums of first (which = 0) or second (1). */
 static void multiply(const struct job *j, int which, const struct tile *t)
 {
     const struct product *p = j->p;
@@ -180,7 +182,7 @@ static const float *bias_at(const struct loaded *l, int64_t o)
     return l->bias ? l->bias + o : NULL;
 }
 
-/* Row r of the tile, from column o on, out of its sums. */
+/* Row r of the tile, columns o..o+n-1: from sums to output. */
 static void finish_row(const struct product *p, int64_t r, int64_t o, int64_t n,
                        const float *y, const float *u)
 {
@@ -260,10 +262,11 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
     }
 }
 
-/* Equal tiles as wide as the caches allow, and enough of them.  Where all inputs
- * are used at once sums are finished while they are in the first cache, and
- * tiles may be low.  Those of f32 are the same for any number of threads, since
- * OpenBLAS sums at a tile's edge in another order. */
+/* Choose equal tiles as wide as the caches allow, but enough for all threads;
+ * returns their number.  If all inputs are one block, sums are finished while
+ * they are in the first-level cache, and tiles may be low.  f32 tiles have a
+ * fixed size for any number of threads, since OpenBLAS sums at a tile's edge
+ * in another order. */
 static int64_t choose_tiles(struct job *j)
 {
     const struct linear *l = &j->p->first->of;
@@ -290,12 +293,13 @@ static int64_t choose_tiles(struct job *j)
 
 /* ---- 4-bit linears ---- */
 
+/* Whether a linear of the product is in 4 bits. */
 static bool few_bits(const struct product *p)
 {
     return p->first->q || (p->second && p->second->q);
 }
 
-/* x as their products want it. */
+/* x in the form of 4-bit products. */
 static int prepare_x(struct job *j, struct err *e)
 {
     const struct product *p = j->p;

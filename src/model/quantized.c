@@ -9,23 +9,23 @@
 #include "common/math/threads.h"
 #include "model/scratch.h"
 
-/* A file whose payloads are read when they are wanted. */
+/* A file whose payloads are read on demand. */
 struct source {
     struct stream_reader *in;
-    size_t users; /* modules, and who is opening it */
+    size_t users; /* reference count: its modules, and quantized_read() */
     char path[];
 };
 
-/* The payload of a frame, in memory or in the module's file. */
+/* A frame's payload, in memory or in the module's file. */
 struct payload {
-    void *p; /* NULL: in the file */
+    void *p; /* NULL: in the file, at offset `at` */
     uint64_t at;
-    size_t len; /* 0: there is none so far */
+    size_t len; /* 0: no such frame yet */
 };
 
 struct module {
     char *name;
-    struct source *from; /* NULL: all of it is in memory */
+    struct source *from; /* NULL: in memory */
     uint64_t rows, cols;
     struct payload nibbles; /* [rows, cols / 2] */
     struct payload meta;    /* [rows, groups] of uint32_t */
@@ -130,7 +130,8 @@ static struct module *add(struct quantized *c, const char *name,
     return m;
 }
 
-/* What came with its frame is copied; what was skimmed stays where it is. */
+/* Copy a payload that came with its frame; record the place of one that was
+ * skimmed. */
 static int hold(struct payload *p, const struct frame *f, uint64_t at,
                 struct err *e)
 {
@@ -173,7 +174,8 @@ static int take_meta(struct module *m, const struct frame *f, uint64_t at,
     return hold(&m->meta, f, at, e);
 }
 
-/* from: the file that the frame was skimmed in, its payload there at `at`. */
+/* Add a frame; from: the file in which it was skimmed, its payload at offset
+ * `at`; NULL: it has its payload. */
 static int take(struct quantized *c, const struct frame *f, struct source *from,
                 uint64_t at, struct err *e)
 {
@@ -255,7 +257,7 @@ int quantized_read(struct quantized *c, const char *path, struct err *e)
     return rc;
 }
 
-/* A payload in memory; *own: what to free after use. */
+/* *data: the payload in memory; *own: memory to free after use, or NULL. */
 static int fetch(const struct module *m, const struct payload *p,
                  const void **data, void **own, struct err *e)
 {
@@ -276,7 +278,7 @@ struct job {
     const uint32_t *meta;
     enum dtype dtype;
     void *w;
-    bool failed; /* only ever set */
+    bool failed; /* set by any thread, never cleared */
 };
 
 static void dequantize(void *ctx, size_t begin, size_t end)
@@ -305,7 +307,7 @@ static void dequantize(void *ctx, size_t begin, size_t end)
     }
 }
 
-/* All rows of a module into new memory. */
+/* All rows of a module, into malloced memory. */
 static int dequantize_all(struct job *j, size_t n, struct err *e)
 {
     const struct module *m = j->m;

@@ -1,41 +1,42 @@
-/* quantized.h - quantized linears read from streams, to run in place of the
+/* quantized.h - quantized linears read from streams, to be run in place of the
  * checkpoint's. */
 #ifndef FORGE_QUANTIZED_H
 #define FORGE_QUANTIZED_H
 
 #include "common/io/stream.h"
 
-/* By module path: 4-bit codes, not floats.  Those of a file stay there until
- * one is wanted, so memory does not grow with the experts of a layer.  The
- * functions that change it, and quantized_linear(), are for one thread at a time. */
+/* A set of modules: codes and qmeta by module path.  Payloads of a file stay
+ * there until they are needed, so memory does not grow with the experts of a
+ * layer.  Not thread-safe: this holds for functions that change it and for
+ * quantized_linear(). */
 struct quantized;
 
 MUST_CHECK int quantized_create(struct quantized **c, struct err *e);
 void quantized_free(struct quantized *c); /* NULL is allowed */
-/* Add all modules of a stream of codes and qmeta frames (what forge-solve
- * writes); other frames are ignored.  The payloads of a regular file are read,
- * and checked, by quantized_linear(); it stays open while a module of it is here.
- * E_DATA: shapes disagree, a module appears twice or has only one of the two.
- */
+/* Add all modules of a stream of codes and qmeta frames (forge-solve's
+ * output); other frames are ignored.  Payloads of a regular file are read and
+ * checked by quantized_linear(); the file stays open as long as one of its
+ * modules is in the set.  E_DATA: shapes disagree, a module appears twice or
+ * lacks codes or qmeta. */
 MUST_CHECK int quantized_read(struct quantized *c, const char *path,
                               struct err *e);
-/* One frame of such a stream; others than codes and qmeta are ignored.
- * E_DATA. */
+/* Add one frame, whose payload is copied; roles other than codes and qmeta are
+ * ignored.  E_DATA. */
 MUST_CHECK int quantized_add(struct quantized *c, const struct frame *f,
                              struct err *e);
-/* E_DATA: a module has only one of codes and qmeta, or they do not fit. */
+/* E_DATA: a module has only codes or only qmeta, or their shapes do not fit. */
 MUST_CHECK int quantized_check(const struct quantized *c, struct err *e);
 bool quantized_has(const struct quantized *c, const char *module);
 size_t quantized_count(const struct quantized *c);
-/* Forget all modules but the first n. */
+/* Remove all modules but the first n. */
 void quantized_truncate(struct quantized *c, size_t n);
-/* Forget a module, if it is there; the last one takes its place. */
+/* Remove a module, if it is there; the last one takes its index. */
 void quantized_remove(struct quantized *c, const char *module);
-/* Path of the i-th module; the order is that of reading. */
+/* Path of module i < quantized_count(), in the order of reading. */
 const char *quantized_module(const struct quantized *c, size_t i);
-/* Dequantize a module into *w (malloced, [rows, cols], f32 or bf16 by dtype).
- * 1: done; 0: there are no codes for it; E_DATA: it has another shape, or the
- * file is damaged. */
+/* Dequantize a module: *w [rows, cols], row-major, f32 or bf16 by dtype;
+ * free() it.  1: done; 0: the module is not in the set; E_DATA: another shape,
+ * or the file is damaged; E_IO, E_TEMP. */
 MUST_CHECK int quantized_linear(const struct quantized *c, const char *module,
                                 int64_t rows, int64_t cols, enum dtype dtype,
                                 void **w, struct err *e);

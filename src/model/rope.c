@@ -6,14 +6,16 @@
 
 static const double PI = 3.14159265358979323846;
 
-/* Where the dimensions lie that turn `rot` times in the original context. */
+/* The dimension whose wave makes `rot` rotations over original_max_position
+ * tokens. */
 static double correction(const struct rope *r, int64_t dim, double rot)
 {
     return (double)dim * log(r->original_max_position / (rot * 2 * PI)) /
            (2 * log(r->theta));
 }
 
-/* From extrapolation (low dimensions) to interpolation (high ones). */
+/* From extrapolation (low dimensions) to interpolation (high ones), by a
+ * ramp. */
 static void yarn(const struct rope *r, int64_t dim, float *inv)
 {
     double lo = correction(r, dim, r->beta_fast);
@@ -37,7 +39,8 @@ static void yarn(const struct rope *r, int64_t dim, float *inv)
     }
 }
 
-/* Short wavelengths stay, long ones are divided, the band between is mixed. */
+/* Short wavelengths stay, long ones are divided by factor, those between are
+ * interpolated. */
 static void llama3(const struct rope *r, int64_t dim, float *inv)
 {
     double lo = r->original_max_position / r->low_freq_factor;

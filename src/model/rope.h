@@ -1,26 +1,27 @@
-/* rope.h - rotary position embedding: frequencies and tables.
+/* rope.h - rotary position embedding (Su et al. 2021): frequencies and tables.
  *
- * Pairs are halves: element i of a head turns with element i + d/2
- * (x_i c - x_j s, x_j c + x_i s).  Angles are formed in single precision, as
- * the reference implementation does: at position 4,000 a frequency that is
- * more exact by one rounding would already turn the vector elsewhere. */
+ * Element i of a head is rotated with element i + d/2: (x_i c - x_j s, x_j c +
+ * x_i s).  Angles are computed in single precision, as transformers does: at
+ * position 4,000 one rounding less in a frequency would give a visibly
+ * different angle. */
 #ifndef FORGE_ROPE_H
 #define FORGE_ROPE_H
 
 #include "arch/config.h"
 
-/* inv[dim/2] = inverse frequencies of heads of `dim`.  Formulas: default,
- * linear (factor), llama3 (three bands), yarn (Peng et al. 2023, eq. 17-25);
- * dynamic is default. */
+/* inv[dim/2]: inverse frequencies for heads of `dim`.  Formulas as in
+ * transformers' modeling_rope_utils: default, linear, llama3, yarn (Peng et
+ * al. 2023, eq. 17-25); dynamic as default. */
 void rope_frequencies(const struct rope *r, int64_t dim, float *inv);
 
-/* cos and sin of positions 0..n-1, times the attention factor. */
+/* Cosines and sines of positions 0..n-1, multiplied by attention_factor.
+ * Zero-initialise. */
 struct rope_table {
-    int64_t n, half; /* positions, dim / 2 */
-    float *cs;       /* [n][2][half]: cos, then sin */
+    int64_t n, half; /* positions; dim / 2 */
+    float *cs;       /* [n, 2, half]: cosines, then sines */
 };
 
-/* Make *t hold at least n positions (it starts zeroed, and grows). */
+/* Extend *t to at least n positions.  E_TEMP. */
 MUST_CHECK int rope_table_reserve(struct rope_table *t, const struct rope *r,
                                   int64_t dim, int64_t n, struct err *e);
 void rope_table_release(struct rope_table *t);

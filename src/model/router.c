@@ -1,11 +1,11 @@
-/* router.c - see moe.h: which experts a token goes to.
+/* router.c - see moe.h: the router.
  *
- * Softmax (Mixtral, Qwen, DeepSeek-V2): the largest probabilities, of all
- * experts or of those groups whose best one is largest.  Sigmoid (DeepSeek-V3,
- * GLM-4.5, MiniMax-M2): the largest score + correction bias, of all experts or
- * of those groups whose two best are largest together; the weights are the
- * scores without the bias.  Experts of other groups are out, not zero: a
- * corrected score may be negative. */
+ * Softmax (Mixtral, Qwen, DeepSeek-V2): the top-k probabilities, of all
+ * experts or of the topk_group groups with the largest maximum.  Sigmoid
+ * (DeepSeek-V3, GLM-4.5, MiniMax-M2): the top-k of score + correction bias, of
+ * all experts or of the groups with the largest sum of their two best; the
+ * weights are the scores without bias.  Experts of other groups are excluded
+ * by -infinity, not 0: a corrected score may be negative. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,17 +15,18 @@
 #include "model/internal.h"
 #include "model/moe.h"
 
-enum { PART = 256, DEVICE_PART = 2048 }; /* tokens: of the host, of a device */
+/* tokens whose scores are computed at a time, on the host, on a device */
+enum { PART = 256, DEVICE_PART = 2048 };
 
 struct router {
     struct model *m;
     int64_t layer;
-    struct moe moe;        /* the model's, n_experts as wide as the router */
-    struct remap remap;    /* map NULL: all experts are there */
-    float *w;              /* [experts, H], where layers run */
-    float *bias;           /* [experts], or NULL */
-    int64_t part;          /* tokens whose scores exist at a time */
-    float *in;             /* [part, H], where layers run on the host */
+    struct moe moe;        /* the model's, but n_experts = rows of the router */
+    struct remap remap;    /* map NULL: no expert is pruned */
+    float *w;              /* [experts, H], device memory */
+    float *bias;           /* [experts] correction bias, or NULL */
+    int64_t part;          /* PART or DEVICE_PART */
+    float *in;             /* [part, H] input as f32, on the host */
     float *score, *choice; /* [part, experts] */
 };
 
@@ -166,7 +167,7 @@ static void softmax(float *s, int64_t n)
         s[i] = (float)((double)s[i] / sum);
 }
 
-/* Number of the largest; the first of equal ones. */
+/* Index of the largest; the first of equal ones. */
 static int64_t largest(const float *c, int64_t n)
 {
     int64_t at = 0;
@@ -177,7 +178,7 @@ static int64_t largest(const float *c, int64_t n)
     return at;
 }
 
-/* What a group is worth: its best, or its best two together. */
+/* A group's rank: its largest score, or the sum of its two largest. */
 static float worth(const float *c, int64_t n, bool two)
 {
     float first = -INFINITY, second = -INFINITY;
@@ -192,7 +193,7 @@ static float worth(const float *c, int64_t n, bool two)
     return two && n > 1 ? first + second : first;
 }
 
-/* Experts outside the topk_group best groups become -infinity. */
+/* Set all experts but those of the topk_group best groups to -infinity. */
 static void keep_groups(const struct moe *m, bool two, float *c)
 {
     int64_t size = m->n_experts / m->n_group;
@@ -201,7 +202,7 @@ static void keep_groups(const struct moe *m, bool two, float *c)
         float least = INFINITY;
         int64_t at = -1;
 
-        /* the last of the groups that are worth least */
+        /* the last of the lowest-ranked groups */
         for (int64_t g = 0; g < m->n_group; g++) {
             float w = worth(c + g * size, size, two);
 
@@ -215,7 +216,7 @@ static void keep_groups(const struct moe *m, bool two, float *c)
     }
 }
 
-/* score, choice: of one token; the last is used up. */
+/* Choose one token's top-k experts; `choice` is overwritten. */
 static void choose(const struct moe *m, const float *score, float *choice,
                    const struct routing *to, int64_t token)
 {
@@ -269,7 +270,8 @@ static void route_rows(void *ctx, size_t begin, size_t end)
                     r->choice + t * n, j->to, j->at + t);
 }
 
-/* Of the experts that are there, in the order of the tokens. */
+/* Add the scores of n tokens to mass[], by new expert index, in the order of
+ * the tokens. */
 static void add_mass(const struct router *r, double *mass, int64_t n)
 {
     int64_t experts = r->moe.n_experts;
@@ -283,7 +285,7 @@ static void add_mass(const struct router *r, double *mass, int64_t n)
         }
 }
 
-/* r->score[n, experts] of n rows. */
+/* r->score[n, experts] = logits of n rows. */
 static int run_scores(const struct router *r, const void *rows, int64_t n,
                       struct err *e)
 {

@@ -9,7 +9,7 @@ static __thread struct {
     size_t cap;
 } mine;
 
-/* Holds the same pointer, to free it when the thread ends. */
+/* Its destructor frees the thread's memory. */
 static pthread_key_t ending;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 

@@ -1,19 +1,20 @@
-/* scratch.h - memory that a thread keeps between pieces of work, and memory
- * that grows and is never uninitialised. */
+/* scratch.h - per-thread work memory, and growing zeroed buffers. */
 #ifndef FORGE_SCRATCH_H
 #define FORGE_SCRATCH_H
 
 #include "common/base.h"
 
-/* n bytes of the calling thread, valid until its next call; 64-aligned. */
+/* n bytes, 4096-aligned, uninitialised, owned by the calling thread; valid
+ * until its next call.  NULL: *e is E_TEMP. */
 MUST_CHECK void *scratch_thread(size_t n, struct err *e);
 
+/* Memory that grows.  Zero-initialise. */
 struct buffer {
     void *p; /* contents are lost when it grows; new memory is zero */
     size_t cap;
 };
 
-/* At least rows * cols * size bytes. */
+/* Make it at least rows * cols * size bytes.  what: for messages.  E_TEMP. */
 MUST_CHECK int buffer_reserve(struct buffer *b, int64_t rows, int64_t cols,
                               size_t size, const char *what, struct err *e);
 void buffer_release(struct buffer *b);

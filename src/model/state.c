@@ -1,4 +1,4 @@
-/* state.c - see model.h: places in a layer, and the state of a batch there. */
+/* state.c - see model.h: points of a layer, and the state of a batch. */
 #include "model/internal.h"
 
 /* ---- points ---- */
@@ -46,7 +46,7 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* Of all activations of all layers. */
+/* The widest activation of all layers. */
 static int64_t widest(const struct model_config *c)
 {
     int64_t w = larger(c->hidden_size, c->n_heads * c->v_dim);
