@@ -28,41 +28,41 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_INT, 'l', "layer", "I", "run this layer only [all]", &s->layer, 0,
           INT_MAX, false },
         { OPT_STR, 'f', "feedback", "FIFO",
-          "wait there for the codes of each point's linears, and go on with "
-          "them",
+          "named pipe where codes come back: run the linears of each point "
+          "with them",
           &s->feedback, 0, 0, true },
         { OPT_CHOICE, 0, "propagate", "quantized|both",
-          "with --feedback: what goes on; both: how far activations drift from "
-          "the original model's, too [quantized]",
+          "with --feedback; both: run the original model, too, and write how "
+          "its states differ [quantized]",
           &s->propagate, 0, 0, false },
         { OPT_LIST, 'c', "codes", "FILE",
-          "run the linears in FILE quantized (may be repeated); %: the layer's "
-          "number",
+          "run the linears in FILE dequantized from their codes; may be "
+          "repeated; %: the layer's number",
           &s->codes, 0, 0, true },
         { OPT_STR, 0, "hidden", "FILE",
-          "publish the hidden states that leave the layer as FILE; with "
-          "--feedback, of a layer now and then, to go on from",
+          "write the hidden states that leave the layer to FILE; with "
+          "--feedback, those of a finished layer now and then, to resume from",
           &s->hidden, 0, 0, true },
         { OPT_STR, 't', "to", "embed|hidden",
-          "put out no activations, but the embedded tokens, or the hidden "
-          "states that leave the layer",
+          "write no activations, but the embedded tokens, or the hidden states "
+          "that leave the layer",
           &s->to, 0, 0, false },
         { OPT_FLAG, 0, "hitmap", NULL,
-          "put out no activations, but what the routers choose", &s->hitmap, 0,
-          0, false },
+          "write no activations, but statistics of the routers' choices",
+          &s->hitmap, 0, 0, false },
         { OPT_FLAG, 0, "skip-experts", NULL,
-          "leave out what experts add: quick, for --hitmap", &s->skip_experts,
-          0, 0, false },
-        { OPT_CHOICE, 0, "dtype", "bf16|f32", "precision [bf16]", &s->dtype, 0,
-          0, false },
+          "do not run the experts: quick, approximate, for --hitmap",
+          &s->skip_experts, 0, 0, false },
+        { OPT_CHOICE, 0, "dtype", "bf16|f32", "type to compute in [bf16]",
+          &s->dtype, 0, 0, false },
         GPU_OPTIONS(&s->device),
         TOOL_COMMON(&s->tool),
         TOOL_STREAM(&s->tool),
         TOOL_END,
     };
     int i = opt_parse(argc, argv, "[option...] MODEL [FILE] > activations",
-                      "Run a model on calibration sequences and put out what "
-                      "its linears read.",
+                      "Run a model on calibration sequences, and write the "
+                      "inputs of its linears.",
                       table);
 
     if (argc - i < 1 || argc - i > 2)

@@ -20,17 +20,17 @@ static void parse(struct settings *s, int argc, char **argv)
 {
     const struct opt table[] = {
         { OPT_INT, 0, "tokens", "N",
-          "batches of sequences until there are N tokens; 0: all [16384]",
+          "use the first batches of sequences with N tokens; 0: all [16384]",
           &s->tokens, 0, INT_MAX, false },
-        { OPT_CHOICE, 0, "dtype", "bf16|f32",
-          "precision of the way forward [bf16]", &s->dtype, 0, 0, false },
+        { OPT_CHOICE, 0, "dtype", "bf16|f32", "type of the forward pass [bf16]",
+          &s->dtype, 0, 0, false },
         TOOL_COMMON(&s->tool),
         TOOL_STREAM(&s->tool),
         TOOL_END,
     };
     int i = opt_parse(argc, argv, "[option...] MODEL [FILE] > gradients",
-                      "Run a model on sequences, forward and back, and put out "
-                      "the gradients of what linears put out.",
+                      "Run a model forward and backward on sequences, and "
+                      "write the gradients of the outputs of its linears.",
                       table);
 
     if (argc - i < 1 || argc - i > 2)

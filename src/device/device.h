@@ -40,21 +40,21 @@ struct device_table {
       0,                                                                       \
       "device",                                                                \
       "auto|cpu|cuda[:N]",                                                     \
-      "where to compute: auto takes what is there [auto]",                     \
+      "where to compute; auto: a GPU if there is one [auto]",                  \
       &(dst)->name,                                                            \
       0,                                                                       \
       0,                                                                       \
       true },                                                                  \
     {                                                                          \
         OPT_SIZE, 0, "gpu-memory", "SIZE",                                     \
-            "GPU memory to hold at most, e.g. 8G [all]", &(dst)->memory, 0, 0, \
-            true                                                               \
+            "GPU memory to hold at most, e.g. 8G [all that is free]",          \
+            &(dst)->memory, 0, 0, true                                         \
     }
 /* The same for a tool that has no GPU code; dst: int *, an enum device. */
 #define DEVICE_OPTION(dst)                                                     \
     {                                                                          \
         OPT_CHOICE, 0, "device", "auto|cpu|cuda",                              \
-            "where to compute: auto takes what is there [auto]", dst, 0, 0,    \
+            "where to compute; auto: a GPU if there is one [auto]", dst, 0, 0, \
             true                                                               \
     }
 

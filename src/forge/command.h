@@ -19,7 +19,7 @@
           0,                                                                   \
           "progress",                                                          \
           PROGRESS_WORDS,                                                      \
-          "say on stderr how far it is [auto]",                                \
+          "report progress on stderr [auto]",                                  \
           progress,                                                            \
           0,                                                                   \
           0,                                                                   \

@@ -13,8 +13,9 @@ static const char *parse(int argc, char **argv, int64_t *group)
           1 << 20, false },
         { OPT_END, 0, NULL, NULL, NULL, NULL, 0, 0, false }
     };
-    int i = opt_parse(argc, argv, "[option]... model",
-                      "Print what quantizing a model will take.", table);
+    int i = opt_parse(
+        argc, argv, "[option]... model",
+        "Print sizes and operations that quantizing a model will take.", table);
 
     if (argc - i != 1)
         die(E_USAGE, "want one model directory (try --help)");

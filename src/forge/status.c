@@ -323,7 +323,7 @@ int command_gc(int argc, char **argv, struct err *e)
     const struct opt table[] = {
         { OPT_FLAG, 0, "settings", NULL,
           "remove the files of earlier settings, too", &settings, 0, 0, true },
-        { OPT_FLAG, 'q', "quiet", NULL, "do not say how many", &quiet, 0, 0,
+        { OPT_FLAG, 'q', "quiet", NULL, "do not print how many", &quiet, 0, 0,
           true },
         { OPT_END, 0, NULL, NULL, NULL, NULL, 0, 0, false },
     };

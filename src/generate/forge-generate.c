@@ -23,37 +23,42 @@ struct settings {
 static void parse(struct settings *s, int argc, char **argv)
 {
     const struct opt table[] = {
-        { OPT_INT, 'n', "tokens", "N", "make at most N tokens of a text [128]",
-          &s->tokens, 1, 1 << 30, false },
-        { OPT_FLAG, 0, "greedy", NULL, "the likeliest token each time",
+        { OPT_INT, 'n', "tokens", "N",
+          "generate at most N tokens for each prompt [128]", &s->tokens, 1,
+          1 << 30, false },
+        { OPT_FLAG, 0, "greedy", NULL, "take the most probable token each time",
           &s->greedy, 0, 0, false },
         { OPT_FLOAT, 0, "temperature", "X",
           "sample, logits divided by X [the model's, or 1]", &s->temperature,
           1e-3, 1e3, false },
         { OPT_FLOAT, 0, "top-p", "P",
-          "sample from the likeliest that come to P [the model's, or 1]",
+          "sample from the most probable tokens that sum to P [the model's, or "
+          "1]",
           &s->top_p, 1e-6, 1, false },
         { OPT_INT, 0, "top-k", "N",
-          "sample from the N likeliest, 0 = all [the model's, or 50]",
+          "sample from the N most probable tokens, 0 = all [the model's, or "
+          "50]",
           &s->top_k, 0, 1 << 30, false },
-        { OPT_INT, 0, "seed", "N", "sample other tokens for another N [0]",
-          &s->seed, 0, 9e15, false },
-        { OPT_FLAG, 0, "raw", NULL, "the text as it is: no chat template",
-          &s->raw, 0, 0, false },
-        { OPT_STR, 0, "system", "TEXT", "the system's words in a chat template",
-          &s->system, 0, 0, false },
+        { OPT_INT, 0, "seed", "N", "seed of the sampling [0]", &s->seed, 0,
+          9e15, false },
+        { OPT_FLAG, 0, "raw", NULL,
+          "continue the text as it is: no chat template", &s->raw, 0, 0,
+          false },
+        { OPT_STR, 0, "system", "TEXT",
+          "system message of the chat template [the template's]", &s->system, 0,
+          0, false },
         { OPT_FLAG, 0, "lines", NULL, "each line of the input is a prompt",
           &s->lines, 0, 0, false },
         { OPT_FLAG, 0, "json", NULL, "a line of JSON for each prompt", &s->json,
           0, 0, true },
-        { OPT_CHOICE, 0, "dtype", "bf16|f32", "compute in [bf16]", &s->dtype, 0,
-          0, false },
+        { OPT_CHOICE, 0, "dtype", "bf16|f32", "type to compute in [bf16]",
+          &s->dtype, 0, 0, false },
         TOOL_COMMON(&s->tool),
         TOOL_END,
     };
     int i =
         opt_parse(argc, argv, "[option...] MODEL [PROMPT]",
-                  "Let a checkpoint go on with a text, or answer it.", table);
+                  "Continue a text with a checkpoint, or answer it.", table);
 
     if (argc - i < 1 || argc - i > 2)
         die(E_USAGE, "want MODEL and at most one PROMPT (try --help)");

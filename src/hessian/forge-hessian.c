@@ -43,7 +43,8 @@ static int parse(struct settings *s, int argc, char **argv)
           "use the first N tokens of each input, 0 = all [0]", &s->max_tokens,
           0, 9e15, false },
         { OPT_INT, 0, "blend", "K",
-          "experts' hessians: add the layer's, as if of K tokens per input [0]",
+          "experts: blend their Hessians with the layer's, as K tokens for "
+          "each input [0]",
           &s->blend, 0, 1000000, false },
         GPU_OPTIONS(&s->device),
         TOOL_COMMON(&s->tool),

@@ -40,12 +40,12 @@ static void parse(struct settings *s, int argc, char **argv)
 {
     const struct opt table[] = {
         { OPT_CHOICE, 'l', "layout", LAYOUT_ALL_WORDS,
-          "tensors to write [compressed-tensors]", &s->layout, 0, 0, false },
+          "layout to write [compressed-tensors]", &s->layout, 0, 0, false },
         { OPT_CHOICE, 0, "capability", INT4PACK_WORDS,
           "layout int4pack: of the CPU that will run it [this one]",
           &s->capability, 0, 0, false },
         { OPT_INT, 'g', "group", "N",
-          "inputs per scale: what the stream or --check must have [128]",
+          "inputs per scale that the stream must have [any; with --check 128]",
           &s->group, 8, 1 << 20, false },
         { OPT_FLAG, 0, "symmetric", NULL, "refuse asymmetric modules",
           &s->symmetric, 0, 0, false },
@@ -53,8 +53,8 @@ static void parse(struct settings *s, int argc, char **argv)
           "store zero points even where all are 8", &s->asymmetric, 0, 0,
           false },
         { OPT_STR, 0, "check", "MODEL",
-          "pack nothing: can MODEL be packed like that, and spread over how "
-          "many devices?",
+          "pack nothing: check that a runtime would load MODEL in this layout, "
+          "and over how many devices",
           &s->check, 0, 0, true },
         GPU_OPTIONS(&s->device),
         TOOL_STREAM(&s->tool),

@@ -16,8 +16,8 @@ static void parse(struct settings *s, int argc, char **argv)
 {
     const struct opt table[] = {
         { OPT_FLAG, 0, "tensors", NULL,
-          "the checksums of tensors alone: faster, and also where files were "
-          "cut otherwise since",
+          "check only the tensors: faster, and also where they were moved to "
+          "other files",
           &s->tensors, 0, 0, true },
         TOOL_COMMON(&s->tool),
         TOOL_END,

@@ -41,17 +41,16 @@ static void check_name(const char *files)
 
 static void parse(struct settings *s, int argc, char **argv)
 {
-    const struct opt table[] = {
-        { OPT_STR, 0, "report", "FILES",
-          "publish what is noted of a layer's modules, a line of JSON each",
-          &s->report, 0, 0, true },
-        TOOL_COMMON(&s->tool),
-        TOOL_STREAM(&s->tool),
-        TOOL_END
-    };
+    const struct opt table[] = { { OPT_STR, 0, "report", "FILES",
+                                   "write the notes of each layer's modules to "
+                                   "FILES, a line of JSON each",
+                                   &s->report, 0, 0, true },
+                                 TOOL_COMMON(&s->tool),
+                                 TOOL_STREAM(&s->tool),
+                                 TOOL_END };
     int i = opt_parse(argc, argv, "[option...] FILES [FILE] > stream",
-                      "Publish each layer of a stream as a file; FILES is "
-                      "their name with a % for the layer's number.",
+                      "Publish each layer of a stream as a file; % in FILES is "
+                      "the layer's number.",
                       table);
 
     if (argc - i < 1 || argc - i > 2)

@@ -32,7 +32,7 @@ struct tool {
           0,                                                                   \
           "progress",                                                          \
           PROGRESS_WORDS,                                                      \
-          "say on stderr how far it is [auto]",                                \
+          "report progress on stderr [auto]",                                  \
           &(t)->progress,                                                      \
           0,                                                                   \
           0,                                                                   \
@@ -40,7 +40,7 @@ struct tool {
         { OPT_FLAG,    'q', "quiet", NULL, "no summary, no warnings",          \
           &(t)->quiet, 0,   0,       true },                                   \
     {                                                                          \
-        OPT_FLAG, 'v', "verbose", NULL, "say what is done", &(t)->verbose, 0,  \
+        OPT_FLAG, 'v', "verbose", NULL, "print notes, too", &(t)->verbose, 0,  \
             0, true                                                            \
     }
 #define TOOL_STREAM(t)                                                         \
@@ -48,17 +48,17 @@ struct tool {
       'o',                                                                     \
       "output",                                                                \
       "FILE",                                                                  \
-      "publish the stream as FILE [standard output]",                          \
+      "write the stream to FILE [standard output]",                            \
       &(t)->output,                                                            \
       0,                                                                       \
       0,                                                                       \
       true },                                                                  \
-        { OPT_STR,   0, "key", "KEY", "settings key to store in the stream",   \
+        { OPT_STR,   0, "key", "KEY", "settings key to store in the HEAD",     \
           &(t)->key, 0, 0,     true },                                         \
     {                                                                          \
         OPT_STR, 0, "expect-key", "KEY",                                       \
-            "refuse an input whose key is another", &(t)->expect_key, 0, 0,    \
-            true                                                               \
+            "refuse an input with another settings key", &(t)->expect_key, 0,  \
+            0, true                                                            \
     }
 #define TOOL_END                                                               \
     {                                                                          \

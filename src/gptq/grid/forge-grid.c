@@ -44,28 +44,30 @@ static int parse(struct settings *s, int argc, char **argv)
           &s->hessian, 0, 0, true },
         { OPT_INT, 'g', "group", "G", "inputs per scale [128]", &s->group, 8,
           GROUP_MAX, false },
-        { OPT_FLAG, 0, "symmetric", NULL, "zero is 8 everywhere [default]",
-          &s->symmetric, 0, 0, false },
-        { OPT_FLAG, 0, "asymmetric", NULL, "a zero for each group",
+        { OPT_FLAG, 0, "symmetric", NULL,
+          "the zero point is 8 everywhere [default]", &s->symmetric, 0, 0,
+          false },
+        { OPT_FLAG, 0, "asymmetric", NULL, "a zero point for each group",
           &s->asymmetric, 0, 0, false },
         { OPT_CHOICE, 0, "search", "auto|" GRID_SEARCH_WORDS,
-          "how: auto is hessian if there is one, else lp [auto]", &s->search, 0,
-          0, false },
+          "error to minimize; auto: hessian if there is one, else lp [auto]",
+          &s->search, 0, 0, false },
         { OPT_FLOAT, 0, "norm", "P",
-          "power of the error that is summed [lp: 2.4, hessian: 2]", &s->norm,
-          1, 4, false },
-        { OPT_INT, 0, "candidates", "N", "sizes tried per group [64]",
+          "power of the absolute error [lp: 2.4, hessian: 2]", &s->norm, 1, 4,
+          false },
+        { OPT_INT, 0, "candidates", "N", "scales tried for each group [64]",
           &s->candidates, 1, GRID_CANDIDATES_MAX, false },
         { OPT_CHOICE, 0, "scale-dtype", "f16|bf16",
-          "what scales are stored as [f16]", &s->scale_dtype, 0, 0, false },
+          "type in which scales are stored [f16]", &s->scale_dtype, 0, 0,
+          false },
         GPU_OPTIONS(&s->device),
         TOOL_COMMON(&s->tool),
         TOOL_STREAM(&s->tool),
         TOOL_END
     };
-    int i = opt_parse(argc, argv, "[option...] [file] > weights-and-grids",
-                      "Choose the scale and zero of every group of weights.",
-                      table);
+    int i = opt_parse(
+        argc, argv, "[option...] [file] > weights-and-grids",
+        "Choose the scale and zero point of every group of weights.", table);
 
     if (argc - i > 1)
         die(E_USAGE, "takes one file at most (try --help)");
