@@ -1,7 +1,7 @@
 /* forge-tokens - text, JSON lines or ids to calibration sequences.
  *
- * Sequences are cut from one stream of ids, so that two programs given the
- * same text and tokenizer calibrate on the same tokens.  See forge-tokens(1). */
+ * Sequences are cut from one stream of ids, so that two programs given the same
+ * text and tokenizer calibrate on the same tokens.  See forge-tokens(1). */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,7 +61,7 @@ static void parse(struct settings *s, int argc, char **argv)
         die(E_USAGE, "--key is for streams, and --ids prints text");
 }
 
-/* vocab_size of MODEL/config.json; 0 when there is no such file. */
+/* vocab_size in MODEL/config.json; 0 when there is no such file. */
 static int64_t vocab_size(const char *model)
 {
     const struct json *root, *v;
@@ -110,8 +110,8 @@ static void warn(const struct settings *s, const struct sequences_params *p,
 
 /* ---- output ---- */
 
-/* NULL when ids are printed.  It is there before the input is read, so that
- * the next tool of a pipe learns why there is none. */
+/* The output stream; NULL when ids are printed as text.  It is opened before
+ * the input is read, so that an error reaches the next tool of a pipe. */
 static struct stream_writer *open_stream(const struct settings *s)
 {
     struct stream_writer *w;
@@ -125,7 +125,8 @@ static struct stream_writer *open_stream(const struct settings *s)
     return w;
 }
 
-/* What the checkpoint's card says of the text. */
+/* Add to HEAD what the checkpoint's card will say of the text: its digest,
+ * numbers of sequences and ids. */
 static int add_facts(struct stream_writer *w, const struct input *in,
                      const struct sequences *q, struct err *e)
 {
@@ -197,7 +198,7 @@ static void write_ids(const struct settings *s, const struct sequences *q)
         if (publish_text(s->tool.output, text, n, &e) < 0)
             die_err(&e);
     } else {
-        signal(SIGPIPE, SIG_DFL); /* of a list, a reader may want the head */
+        signal(SIGPIPE, SIG_DFL); /* `forge-tokens --ids | head` ends quietly */
         fwrite(text, 1, n, stdout);
         if (flush_stdout(&e) < 0)
             die_err(&e);

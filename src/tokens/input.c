@@ -1,4 +1,4 @@
-/* input.c - bytes of a file or pipe, read only as far as they are needed. */
+/* input.c - see input.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* input.h - bytes of a file or pipe, read only as far as they are needed. */
+/* input.h - a window on the bytes of a file or pipe, which is read only as far
+ * as needed. */
 #ifndef FORGE_INPUT_H
 #define FORGE_INPUT_H
 
@@ -6,23 +7,27 @@
 
 struct input {
     int fd;
-    const char *name; /* for messages, quoted already */
-    char *data;       /* what has been read and not dropped */
+    const char *name; /* for messages, unquoted: the path, or "<stdin>" */
+    char *data;       /* the window: [len] bytes read and not dropped */
     size_t len, cap;
-    uint64_t at;           /* offset of data in the input */
-    bool ended;            /* nothing follows data */
-    struct sha256 *digest; /* of all that was read; NULL: not wanted */
+    uint64_t at;           /* offset of data[0] in the input */
+    bool ended;            /* data is all that is left */
+    struct sha256 *digest; /* of all bytes read; set by the caller, closed by
+                              input_close(); NULL: not wanted */
 };
 
-/* path NULL or "-": standard input.  E_NOINPUT: cannot be opened. */
+/* path NULL or "-": standard input.  E_NOINPUT: cannot be opened, or a
+ * directory. */
 MUST_CHECK int input_open(struct input *s, const char *path, struct err *e);
 void input_close(struct input *s);
-/* Read until data holds n bytes or the input has ended.  E_IO. */
+/* Read until data holds at least n bytes or the input has ended; may move data.
+ * E_IO, E_TEMP. */
 MUST_CHECK int input_fill(struct input *s, size_t n, struct err *e);
+/* Drop the first n <= len bytes of the window. */
 void input_drop(struct input *s, size_t n);
-/* Read and forget what is left: of a pipe, since the program that writes it
- * would else die of SIGPIPE, and a shell with pipefail would call that an error;
- * of a file where its digest is wanted. */
+/* Read and ignore the rest: of a pipe, because its writer would otherwise die
+ * of SIGPIPE, which a shell with pipefail reports as an error; of a file only
+ * for its digest. */
 void input_drain(struct input *s);
 
 #endif

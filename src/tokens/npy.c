@@ -13,7 +13,8 @@ struct npy {
     uint64_t rows, cols;
 };
 
-/* What follows 'key': in the header. */
+/* The text behind "key:" in the header; key has its quotes.  NULL: no such
+ * key. */
 static const char *value_of(const char *header, const char *key)
 {
     const char *at = strstr(header, key);
@@ -147,7 +148,7 @@ int sequences_npy(struct sequences *s, const struct sequences_params *p,
                        "and this input holds ids");
     if (read_header(&a, in, e) < 0)
         return e->code;
-    bytes = (size_t)a.cols * a.width; /* both fit 36 bits */
+    bytes = (size_t)a.cols * a.width; /* no overflow: below 2^36 */
     input_drop(in, a.header);
     for (uint64_t row = 0; row < a.rows && !rc; row++) {
         if (!p->whole && row == (uint64_t)p->n)

@@ -1,4 +1,4 @@
-/* sequences.c - text and JSON lines to calibration sequences. */
+/* sequences.c - see sequences.h: text and JSON lines. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,15 +10,15 @@
 
 enum { CHUNK = 1 << 20 };
 
-/* What text becomes sequences with. */
+/* Parameters of cutting text into sequences. */
 struct cutter {
     struct tokenizer *tokenizer;
     const struct token_ids *prefix, *suffix;
-    size_t body, need; /* ids of text in a sequence, and in all */
-    bool failed;       /* to open: what is wrong is not the input */
+    size_t body, need; /* ids of text per sequence, and for all sequences */
+    bool failed;       /* opening failed: the error is not the input's */
 };
 
-/* Name the input in a message about it. */
+/* Prefix an error about the input with its name. */
 static int blame(const struct input *in, struct err *e)
 {
     return e->code == E_USAGE || e->code == E_CONFIG ?
@@ -75,7 +75,7 @@ static int add_whole(struct sequences *s, const struct cutter *c,
     return sequences_end(s, e);
 }
 
-/* Cut up to need ids into sequences. */
+/* Cut the first c->need ids into sequences. */
 static int add_cut(struct sequences *s, const struct cutter *c,
                    const struct token_ids *ids, struct err *e)
 {
@@ -95,15 +95,15 @@ static int add_cut(struct sequences *s, const struct cutter *c,
 
 struct text {
     struct input *in;
-    bool lines;   /* make every line end LF */
+    bool lines;   /* convert line ends to LF */
     bool cr;      /* the last character was a CR */
-    int64_t skip; /* characters still to leave out */
+    int64_t skip; /* characters still to skip */
     char *data;
     size_t len, cap;
     bool ended;
 };
 
-/* Characters of p[0..n) to leave out: their bytes; *skip counts down. */
+/* Number of bytes of the next *skip characters of p[n]; counts *skip down. */
 static size_t skip_bytes(const char *p, size_t n, int64_t *skip)
 {
     size_t i = 0;
@@ -115,7 +115,7 @@ static size_t skip_bytes(const char *p, size_t n, int64_t *skip)
     return i;
 }
 
-/* In place; returns the new length. */
+/* Convert line ends in p[n] in place; returns the new length. */
 static size_t unify_lines(struct text *t, char *p, size_t n)
 {
     size_t k = 0;
@@ -130,7 +130,8 @@ static size_t unify_lines(struct text *t, char *p, size_t n)
     return k;
 }
 
-/* Take over what has been read, up to the last whole character. */
+/* Append the input's window to the text, up to the last whole UTF-8
+ * character. */
 static int take_chunk(struct text *t, struct err *e)
 {
     struct input *in = t->in;
@@ -182,8 +183,9 @@ static int text_whole(struct sequences *s, struct cutter *c, struct text *t,
     return rc;
 }
 
-/* Encode a beginning of the text that is likely long enough; if not enough of
- * its ids are settled, a longer one. */
+/* Encode a prefix of the text that is likely long enough.  If too few of its
+ * ids are certain (ids near its end may change with more text), encode a longer
+ * one. */
 static int text_cut(struct sequences *s, struct cutter *c, struct text *t,
                     struct err *e)
 {
@@ -278,7 +280,7 @@ static int record_ids(struct records *r, const struct json *list, struct err *e)
     return !r->p->whole && r->s->count == (size_t)r->p->n;
 }
 
-/* 1: enough. */
+/* Take a record.  1: there are enough sequences; 0: go on. */
 static int record(struct records *r, const struct json *v, struct err *e)
 {
     const struct json *ids = json_get(v, "input_ids");
@@ -307,8 +309,9 @@ static int record(struct records *r, const struct json *v, struct err *e)
     return kind == KIND_TEXT ? record_text(r, text, e) : record_ids(r, ids, e);
 }
 
-/* Where the line ends that `seen` is in, and where the next one begins; 0:
- * there is none. */
+/* Read until the window holds a whole line; its first `seen` bytes hold no
+ * newline.  *len: the line's length; *next: the offset of the next line.  1; or
+ * 0: the input is empty. */
 static int next_line(struct input *in, size_t seen, size_t *len, size_t *next,
                      struct err *e)
 {
@@ -392,7 +395,7 @@ static int read_jsonl(struct sequences *s, const struct sequences_params *p,
     return rc < 0 && !r.c.failed ? blame(in, e) : rc;
 }
 
-/* ---- which of them ---- */
+/* ---- choosing the format ---- */
 
 static bool named_jsonl(const char *name)
 {
@@ -406,9 +409,9 @@ static bool named_jsonl(const char *name)
     return false;
 }
 
-/* JSON lines are called so, or their first line that is not blank is an
- * object.  Which members it has is not asked: a record without those that we
- * know is refused, not read as text. */
+/* JSON lines are recognised by the file's name, or by a first non-blank line
+ * that is a JSON object, whatever its members: a record without known members
+ * is refused later, not read as text. */
 static int looks_like_jsonl(struct input *in, bool *yes, struct err *e)
 {
     size_t at = in->len >= 3 && !memcmp(in->data, "\xef\xbb\xbf", 3) ? 3 : 0;

@@ -1,4 +1,5 @@
-/* sequences.h - inputs of every kind to calibration sequences. */
+/* sequences.h - makes calibration sequences of text, JSON lines or arrays of
+ * ids. */
 #ifndef FORGE_SEQUENCES_H
 #define FORGE_SEQUENCES_H
 
@@ -6,16 +7,19 @@
 #include "tokens/sequence_list.h"
 #include "tokenizer/tokenizer.h"
 
-/* Text: encoded once, without special tokens; each sequence is the prefix of
- * the post-processor, the next ids of the stream, its suffix.  Sequences do
- * not overlap, and a last one that is not full is left out.  Unless `whole`,
- * line ends of plain text are read as Python does, CR LF and CR as LF.
- * JSON lines with "text": each record is encoded by itself, and the ids are
- * joined.  JSON lines with "input_ids", and .npy: sequences as they are, cut
- * to seqlen.  Reads no more of the input than is needed.
- * E_DATA: not what the format says, no whole sequence, or an id not below
- * vocab_size; E_CONFIG: a tokenizer that gives such ids; E_USAGE: params that
- * do not fit the input. */
+/* Initialises and fills *s; sequences_release() it, also after an error.
+ *
+ * Plain text is encoded once, without special tokens, to a stream of ids.  Each
+ * sequence is the tokenizer's prefix (post-processor), the next ids of the
+ * stream, and the suffix.  Sequences do not overlap; an incomplete last one is
+ * left out.  Unless `whole`, line ends are converted as Python does in text
+ * mode, CR LF and CR to LF.
+ * JSON lines with "text": each record is encoded by itself, and their ids are
+ * joined to one stream.  JSON lines with "input_ids", and .npy: each record or
+ * row is a sequence, cut to seqlen.  Reads no more of the input than needed.
+ * E_DATA: not of p->format, less than one sequence, or an id not below
+ * vocab_size; E_CONFIG: the tokenizer cannot be used, or gives such an id;
+ * E_USAGE: params that do not fit the input; E_IO; E_TEMP. */
 MUST_CHECK int sequences_read(struct sequences *s,
                               const struct sequences_params *p,
                               struct input *in, struct err *e);

@@ -29,7 +29,8 @@ enum { MARK_MAX = 4096, DAY = 86400, WAIT_MS = 2000, STEP_MS = 20 };
 
 /* ---- names ---- */
 
-/* What steps make: # stands for digits, @ for a key, * for a word. */
+/* The files that steps make: # stands for digits, @ for a key in hexadecimal, *
+ * for a word. */
 enum where { IN_TOP, IN_TOKENS, IN_CALIB, IN_SOLVE };
 
 static const struct {
@@ -52,7 +53,7 @@ static size_t span(const char *s, int kind)
                          strspn(s, "abcdefghijklmnopqrstuvwxyz0123456789_-");
 }
 
-/* What follows the pattern in name, or NULL. */
+/* The rest of name behind the pattern; NULL: name does not begin with it. */
 static const char *after(const char *name, const char *pattern)
 {
     for (; *pattern; pattern++) {
@@ -71,7 +72,8 @@ static const char *after(const char *name, const char *pattern)
     return name;
 }
 
-/* ".status.tmp.HOST.PID.XXXXXX" of forge-run. */
+/* Whether name is ".status.tmp.HOST.PID.XXXXXX", a temporary file of
+ * forge-run. */
 static bool is_status(const char *name, char host[256], long *pid)
 {
     const char *from = name + strlen(".status.tmp."), *p;
@@ -103,7 +105,8 @@ static const char *made_here(const char *name, enum where where)
     return NULL;
 }
 
-/* Of WORK's directories: whose they are; -1: not ours. */
+/* The kind of a subdirectory of WORK by its name, an enum where; -1: not
+ * forge's. */
 static int stage_of(const char *name)
 {
     static const char *const stage[] = {
@@ -121,7 +124,7 @@ static int stage_of(const char *name)
 
 /* ---- directories ---- */
 
-/* An open directory, never through a link. */
+/* Open a directory, not through a symbolic link. */
 static DIR *open_dir(int at, const char *name)
 {
     int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
@@ -137,7 +140,7 @@ static bool dots(const char *name)
     return !strcmp(name, ".") || !strcmp(name, "..");
 }
 
-/* A checkpoint that `forge prune` made here, or half of one: its files. */
+/* Remove a checkpoint that forge prune made in WORK, or a part of one. */
 static bool remove_flat(int at, const char *name)
 {
     DIR *d = open_dir(at, name);
@@ -151,7 +154,8 @@ static bool remove_flat(int at, const char *name)
     return !unlinkat(at, name, AT_REMOVEDIR);
 }
 
-/* The files of a stage; the directory, if that was all. */
+/* Remove the files of a stage's subdirectory, and the subdirectory if it is
+ * then empty (true). */
 static bool remove_stage(int at, const char *name, enum where where)
 {
     DIR *d = open_dir(at, name);
@@ -169,7 +173,8 @@ static bool remove_stage(int at, const char *name, enum where where)
     return !unlinkat(at, name, AT_REMOVEDIR);
 }
 
-/* May whoever made it still be at it?  Of another host a day is waited. */
+/* Whether the process that made the file may still be running; on another host:
+ * for a day after the last write. */
 static bool in_use(int at, const char *name, const char *host, long pid)
 {
     char here[256] = "";
@@ -219,7 +224,7 @@ static int path_in(char path[PATH_MAX], const char *dir, const char *name,
     return 0;
 }
 
-/* 1: marked, and *temporary; 0: not. */
+/* 1: dir has a mark; *temporary: of a temporary directory; 0: it has none. */
 static int read_mark(const char *dir, bool *temporary)
 {
     char path[PATH_MAX], *text;
@@ -250,7 +255,7 @@ static bool is_empty(const char *dir)
     return empty;
 }
 
-/* The nearest directory that is there. */
+/* Shorten path to its nearest ancestor that exists. */
 static void existing(char path[PATH_MAX])
 {
     struct stat st;
@@ -318,7 +323,8 @@ static int take_lock(struct place *p, bool wait, struct err *e)
 
     if (path_in(path, p->dir, "lock", e))
         return e->code;
-    /* not O_CLOEXEC: steps keep it until the last of them has ended */
+    /* not O_CLOEXEC: steps inherit the lock, so it is held until the last has
+     * ended */
     p->lock = open(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
     if (p->lock < 0)
         return err_set(e, E_CREATE, "'%s': cannot be written to:", p->dir);
@@ -344,7 +350,8 @@ static int put_mark(const char *dir, bool temporary, struct err *e)
                publish_text(path, text, strlen(text), e);
 }
 
-/* It appears with its mark: one that is empty is somebody else's. */
+/* Create dir by renaming, so that it appears with its mark in it: an empty
+ * directory would be taken for the user's. */
 static int make_temporary(const char *dir, struct err *e)
 {
     static const char *const marks[] = { PLACE_MARK, NULL };
@@ -361,7 +368,7 @@ static int make_temporary(const char *dir, struct err *e)
         tmpdir_renamed(&t);
     else if (!rc && errno != ENOTEMPTY && errno != EEXIST)
         rc = err_set(e, E_CREATE, "'%s': cannot be created:", dir);
-    tmpdir_release(&t); /* another forge came first: see take_lock */
+    tmpdir_release(&t); /* if another forge was first, take_lock() decides */
     return rc;
 }
 
@@ -466,7 +473,8 @@ void place_remove(const struct place *p)
     while (d && (f = readdir(d))) {
         const char *rest = made_here(f->d_name, IN_TOP);
 
-        /* the mark last: what is left of a removal that is cut short is ours */
+        /* the mark last, so that the rest of an interrupted removal is still
+         * forge's */
         if (rest && !*rest && strcmp(f->d_name, PLACE_MARK) != 0)
             unlinkat(dirfd(d), f->d_name, 0);
     }

@@ -1,10 +1,11 @@
-/* place.h - a work directory as a place: made with a mark, and only what forge
- * made in it is ever removed.
+/* place.h - creates, locks and cleans the work directory of forge quantize, and
+ * never removes a file that forge did not make.
  *
- * The mark is a file of the directory.  A directory without it belongs to
- * somebody else and is refused unless it is empty.  In one that has it, a file
- * is ours if its whole name is one that the steps give, in the directory where
- * they give it; no other name is looked at, and no other directory entered. */
+ * A work directory has a mark, the file PLACE_MARK.  A directory without it is
+ * refused unless it is empty.  In a marked directory a file is forge's if its
+ * whole name is one that a step of the pipeline gives, in the subdirectory
+ * where the step gives it.  Other names are never touched, other directories
+ * never entered, links never followed. */
 #ifndef FORGE_PLACE_H
 #define FORGE_PLACE_H
 
@@ -13,32 +14,34 @@
 #define PLACE_MARK "forge-work"
 
 struct place {
-    const char *dir;
-    int lock;       /* descriptor, inherited by steps; -1 */
-    bool temporary; /* made by forge, to be removed when all is done */
+    const char *dir; /* the caller's */
+    int lock;        /* descriptor of the lock, inherited by steps; -1: none */
+    bool temporary;  /* made by forge, to be removed when the run is done */
 };
 
-/* Could dir be used?  E_CREATE: it is no directory, or not empty and without a
- * mark, or cannot be made. */
+/* Whether dir can be used, without creating it.  E_CREATE: it is no directory,
+ * or not empty and without a mark, or cannot be created or written to. */
 MUST_CHECK int place_check(const char *dir, struct err *e);
-/* Make it, with its parents, or take it as it is, and lock it.  keep: the user
- * named it; otherwise, if it is made here, it is temporary.  E_CREATE; E_TEMP:
- * another forge works there, also after two seconds. */
+/* Create dir with its parents, or take an existing one, and lock it.  keep: the
+ * user named it; otherwise one that is created here is temporary.  E_CREATE;
+ * E_TEMP: another forge has held the lock for two seconds. */
 MUST_CHECK int place_open(struct place *p, const char *dir, bool keep,
                           struct err *e);
-/* Take one that has a mark, to look after it; *running: somebody else has the
- * lock, and ours is -1.  E_NOINPUT: no such directory, or no mark. */
+/* Take an existing work directory, for status and cleaning.  *running: another
+ * forge has the lock; p->lock is then -1.  E_NOINPUT: no such directory, or no
+ * mark. */
 MUST_CHECK int place_visit(struct place *p, const char *dir, bool *running,
                            struct err *e);
-/* Remove temporaries that killed steps left; all: nobody else works there, else
- * only those of processes that are gone from this host, or a day old.  How
- * many. */
+/* Remove temporary files that killed steps have left.  all: no other forge
+ * works there; otherwise only files of processes that have ended on this host,
+ * or older than a day.  Returns the number removed. */
 int64_t place_collect(const struct place *p, bool all);
-/* Remove what was made for settings other than those of these directories (NULL
- * ends them).  How many. */
+/* Remove the results of other settings: forge's subdirectories (named by a key
+ * of their settings) that are not in kept, a list ended by NULL.  Returns the
+ * number removed. */
 int64_t place_forget(const struct place *p, const char *const *kept);
-/* Remove all that forge made; the directory too, if that was all. */
+/* Remove all files that forge made, and the directory if it is then empty. */
 void place_remove(const struct place *p);
-void place_close(struct place *p);
+void place_close(struct place *p); /* releases the lock */
 
 #endif

@@ -35,7 +35,7 @@ static void word(char *to, size_t cap, const struct json *v, const char *key)
     snprintf(to, cap, "%s", s);
 }
 
-/* Room for one more; its bytes are zero. */
+/* Make room for one more element, and zero it. */
 static int more(void *pp, size_t *cap, size_t used, size_t size, struct err *e)
 {
     char **p = pp;
@@ -235,7 +235,8 @@ int records_read(struct records *r, enum record_type type, const char *path,
 
 void records_beside(struct records *r, const struct records *other)
 {
-    size_t at = 0; /* both are in the same order, or nearly */
+    /* search on from the last match: both are in (nearly) the same order */
+    size_t at = 0;
 
     for (size_t i = 0; i < r->modules; i++) {
         size_t k = 0;

@@ -1,21 +1,21 @@
-/* records.h - JSON that other tools wrote about a run: what forge-solve notes
- * of each module, how long each step took, and what forge-eval --json found. */
+/* records.h - reads JSON that tools wrote about a run: forge-solve's report of
+ * each module, the duration of each step, the figures of forge-eval --json. */
 #ifndef FORGE_WORK_RECORDS_H
 #define FORGE_WORK_RECORDS_H
 
 #include "common/base.h"
 
-/* A number that is not there is NAN, a count that is not there is -1. */
+/* A missing number is NAN, a missing count -1, a missing word "". */
 struct module {
     char *name;     /* "model.layers.3.mlp.experts.7.up_proj" */
     int64_t layer;  /* 3, or -1 */
     int64_t expert; /* 7, or -1 */
-    size_t kind;    /* of `kinds`: "mlp.experts.*.up_proj" */
+    size_t kind;    /* index into records.kind: "mlp.experts.*.up_proj" */
     char method[24], order[24];
-    double loss, loss_rtn;
-    double loss_beside; /* of plain GPTQ, or of another run */
+    double loss, loss_rtn; /* of the codes; of round to nearest */
+    double loss_beside;    /* of plain GPTQ, or of another run */
     double damping, seconds;
-    int64_t samples, tries; /* tries: dampings that were tried */
+    int64_t samples, tries; /* tokens; number of dampings tried (0: one) */
 };
 
 struct step {
@@ -24,12 +24,14 @@ struct step {
     double seconds;
 };
 
+/* A line of forge-eval --json; its figures are in forge-eval(1). */
 struct figures {
     int64_t layer; /* of --by-layer; -1: the whole model */
     int64_t sequences, tokens;
     double ppl_original, ppl, kl_mean, kl_sem, kl_median, kl_p99, kl_max, top1;
 };
 
+/* Zero-initialise; records_release() when done. */
 struct records {
     struct module *module;
     size_t modules, modules_cap;
@@ -43,18 +45,20 @@ struct records {
 
 enum record_type { RECORD_MODULE, RECORD_STEP, RECORD_FIGURES };
 
-/* A note of forge-solve about the module `name`: one with a method begins a
- * record, one with seconds completes the last one if that is of this name,
- * others are passed over.  E_DATA: no JSON object. */
+/* Add a note frame's text about the module `name`: a note with "method" begins
+ * a record, one with "seconds" completes the last record if that is of the same
+ * name, others are ignored.  E_DATA: no JSON; E_TEMP. */
 MUST_CHECK int records_note(struct records *r, const char *name,
                             const char *text, size_t len, struct err *e);
-/* Add one line: of forge-solve --report, of a step, of forge-eval --json. */
+/* Add one line of JSON: of forge-solve --report (RECORD_MODULE), of forge's
+ * stages.jsonl (RECORD_STEP) or of forge-eval --json (RECORD_FIGURES).  E_DATA:
+ * no JSON, or without the members that such a record needs; E_TEMP. */
 MUST_CHECK int records_line(struct records *r, enum record_type type,
                             const char *line, size_t len, struct err *e);
-/* Take back the module that was added last. */
+/* Remove the module added last; there must be one. */
 void records_drop(struct records *r);
-/* Add the lines of a file.  E_DATA: one is no JSON object, or lacks what makes
- * it such a record, with file and line; E_NOINPUT. */
+/* Add all lines of a file.  Errors as records_line(), with file and line;
+ * E_NOINPUT. */
 MUST_CHECK int records_read(struct records *r, enum record_type type,
                             const char *path, struct err *e);
 /* Give each module of r the loss of the one of the same name in other. */
@@ -63,6 +67,7 @@ void records_release(struct records *r);
 
 /* loss / rtn; NAN when either is unknown or infinite, or rtn is 0. */
 double loss_ratio(double loss, double rtn);
+/* The module's loss_ratio(). */
 double module_ratio(const struct module *m);
 
 #endif

@@ -1,5 +1,6 @@
-/* settings.h - WORK/settings.json, which forge(1) writes: what the last run in a
- * work directory was asked for.  It is data: nothing of it is ever executed. */
+/* settings.h - reads WORK/settings.json, in which forge(1) stores the options
+ * of the last run in a work directory.  Data only: no string of it is ever
+ * executed. */
 #ifndef FORGE_SETTINGS_H
 #define FORGE_SETTINGS_H
 
@@ -12,15 +13,16 @@ struct work_settings {
     char path[4096]; /* of the file, for messages */
 };
 
-/* E_NOINPUT: no such directory, or no work directory of forge(1); E_DATA: the
- * file is no JSON object. */
+/* settings_release() *s when done.  E_NOINPUT: no such directory, or no work
+ * directory of forge(1); E_DATA: the file is no JSON object; E_TEMP. */
 MUST_CHECK int settings_read(struct work_settings *s, const char *work,
                              struct err *e);
-/* A string; "" when it is absent or none. */
+/* A string, s's memory; "" when it is absent or no string. */
 const char *settings_text(const struct work_settings *s, const char *name);
-/* A number from 0 on; `none` when it is absent or no such number. */
+/* An integer >= 0; `none` when it is absent or anything else. */
 int64_t settings_number(const struct work_settings *s, const char *name,
                         int64_t none);
+/* A boolean; false when it is absent. */
 bool settings_flag(const struct work_settings *s, const char *name);
 void settings_release(struct work_settings *s);
 
