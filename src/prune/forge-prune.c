@@ -1,4 +1,5 @@
-/* forge-prune - which experts of a mixture to keep: hit maps in, a map out. */
+/* forge-prune - choose which experts to keep: reads hit maps, writes a map of
+ * experts.  See forge-prune(1). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +50,7 @@ static void parse(struct settings *s, int argc, char **argv)
     s->n_files = argc - i;
 }
 
-/* The hit maps of one input; everything else in it is dropped. */
+/* Read the hit maps of one input; other frames are dropped. */
 static int read_maps(const struct settings *s, const char *path,
                      struct hitmaps *maps, struct stream_writer *w,
                      struct err *e)
@@ -86,7 +87,7 @@ static int write_map(struct stream_writer *w, int64_t layer, const int32_t *map,
     return stream_write(w, &f, e);
 }
 
-/* What is kept, summed over the layers. */
+/* What is kept of each statistic, summed over the layers. */
 struct shares {
     int64_t layers;
     double tokens, weights, least;
@@ -149,8 +150,8 @@ static int run(const struct settings *s, struct stream_writer *w,
     return rc;
 }
 
-/* Experts cannot be left out of a 4-bit checkpoint: said before a text is run
- * through it. */
+/* Refuse a 4-bit checkpoint, from which experts cannot be left out, before a
+ * text is run through it. */
 static void check_storage(const char *model)
 {
     struct checkpoint *c;

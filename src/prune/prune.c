@@ -9,7 +9,7 @@ struct ranked {
     int64_t expert;
 };
 
-/* Best first; among equals the first. */
+/* Descending by worth, equal ones by number. */
 static int by_worth(const void *pa, const void *pb)
 {
     const struct ranked *a = pa, *b = pb;
@@ -19,7 +19,7 @@ static int by_worth(const void *pa, const void *pb)
     return a->expert < b->expert ? -1 : a->expert > b->expert;
 }
 
-/* A number in [0, 1) that depends on all three. */
+/* A pseudo-random number in [0, 1), a function of the three. */
 static double draw(uint64_t seed, int64_t layer, int64_t expert)
 {
     uint64_t x =

@@ -1,5 +1,5 @@
-/* forge-split - a file for each layer of a stream, published as soon as the
- * layer is whole; the stream goes on.  See forge-split(1). */
+/* forge-split - write a file for each layer of a stream, published as soon as
+ * the layer is complete, and pass the stream on.  See forge-split(1). */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,12 +23,12 @@ struct run {
     struct stream_reader *in;
     struct stream_writer *out;
     struct progress progress;
-    /* The layer at hand; file NULL: none. */
+    /* The current layer; file NULL: none. */
     struct stream_writer *file;
     int64_t layer;
     char path[PATH_MAX];
     struct notes notes; /* its report */
-    int64_t *done;      /* the layers that are published */
+    int64_t *done;      /* numbers of the layers published */
     size_t n_done;
 };
 
@@ -80,7 +80,8 @@ static int publish_report(struct run *r, struct err *e)
     return notes_publish(&r->notes, path, e);
 }
 
-/* The report first: a layer's file says that all is there. */
+/* Publish the report, then the layer's file: once that exists, both are
+ * complete. */
 static int finish_layer(struct run *r, struct err *e)
 {
     struct stream_writer *w = r->file;
@@ -113,7 +114,7 @@ static int begin_layer(struct run *r, int64_t layer, struct err *e)
     return stream_inherit(r->file, stream_head(r->in), e);
 }
 
-/* A frame that belongs to a layer goes into its file. */
+/* Write a frame that belongs to a layer into the layer's file. */
 static int keep(struct run *r, const struct frame *f, struct err *e)
 {
     struct tensor_name name;
@@ -124,7 +125,8 @@ static int keep(struct run *r, const struct frame *f, struct err *e)
     layer = name.layer;
     if (layer < 0)
         return 0;
-    if (sync_read(f, &number)) /* a mark; the layer's own says: it is whole */
+    if (sync_read(f,
+                  &number)) /* the mark with a layer's name: it is complete */
         return name.part.len || name.expert >= 0 || name.companion ?
                    0 :
                    finish_layer(r, e);

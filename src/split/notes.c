@@ -6,7 +6,7 @@
 
 #include "common/io/file.h"
 
-/* Text as it is, without a comma. */
+/* Append text as it is. */
 static int put(struct notes *n, const char *text, size_t len, struct err *e)
 {
     if (mem_grow(&n->text, n->len + len + 1, "notes", e) < 0)
@@ -24,8 +24,8 @@ static int end_line(struct notes *n, struct err *e)
     return put(n, "}\n", 2, e);
 }
 
-/* Members of an object; module: the first of a line.  The bracket that closes
- * the line is not put yet. */
+/* Append the members of an object.  module: begin a line with this name; NULL:
+ * go on with the last line.  The line's closing brace is left out. */
 static int put_members(struct notes *n, const struct json *object,
                        const char *module, struct err *e)
 {
@@ -39,7 +39,7 @@ static int put_members(struct notes *n, const struct json *object,
     for (const struct json *v = json_first(object); v; v = json_after(v))
         jw_key(&w, json_key(v)), jw_value(&w, v);
     if (!w.failed && !module)
-        w.text[0] = ','; /* they go on behind others */
+        w.text[0] = ','; /* instead of '{': the line goes on */
     rc = w.failed ? err_set(e, E_TEMP, "notes: out of memory") :
                     put(n, w.text, w.len, e);
     free(w.text);
