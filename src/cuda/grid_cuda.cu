@@ -4,15 +4,14 @@
  * Two passes over each group, which is held in shared memory:
  *
  * 1. A lower bound of every candidate's cost, one candidate per lane, with the
- * hardware's
- *    approximate exp2 and log2.  The error of such a cost is below EPSILON, relative, plus
- *    SLACK per weight: the quotient's 2^-23 for |x| < 32 steps, times the largest slope
- *    of |u|^norm for |u| <= 1/2, which is 1.
+ *    hardware's approximate exp2 and log2.  The error of such a cost is below
+ *    EPSILON, relative, plus SLACK per weight: the quotient's 2^-23 for
+ *    |x| < 32 steps, times the largest slope of |u|^norm for |u| <= 1/2,
+ *    which is 1.
  * 2. The exact cost of the few candidates whose bound is below the best cost,
- * with the
- *    CPU's arithmetic: sixteen lanes, the same order of sums, the same polynomials, no
- *    contraction (_rn intrinsics), scale^norm from a table made by the host's pow(), scales
- *    from quant_grid().
+ *    with the CPU's arithmetic: sixteen lanes, the same order of sums, the same
+ *    polynomials, no contraction (_rn intrinsics), scale^norm from a table made
+ *    by the host's pow(), scales from quant_grid().
  *
  * The time is that of pass 1: per weight and candidate five arithmetic
  * instructions, two of the special function unit, one for the sum.  log2(scale)

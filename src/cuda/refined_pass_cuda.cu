@@ -7,8 +7,8 @@
  *             |<---------------- super-block, <= 1024 ----------->|
  *
  * 1. On entering a super-block, the contribution of all other columns is one
- * product: the
- *    error feedback d L in a pass of GPTQ, the gradient d H in a sweep of descent.
+ *    product: the error feedback d L in a pass of GPTQ, the gradient d H in a
+ *    sweep of descent.
  * 2. One launch chooses a group's grids, or moves its codes and scales.
  * 3. Its effect on the rest of the super-block is a product of depth <= 128.
  *

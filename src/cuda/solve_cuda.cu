@@ -7,11 +7,10 @@
  *     |  ...  | block, 128 |  solved in this super   |  ...
  *
  * 1. On entering a super-block, the error feedback from all solved columns onto
- * it is one
- *    product, of a depth up to the number of columns.
+ *    it is one product, of a depth up to the number of columns.
  * 2. A launch of solve_block_kernel quantizes 128 columns of all rows of all
- * matrices. 3. Their feedback onto the rest of the super-block is a product of
- * depth 128.
+ *    matrices.
+ * 3. Their feedback onto the rest of the super-block is a product of depth 128.
  *
  * Products run on tensor cores in bf16 with f32 sums, in split precision: each
  * operand is split into a high and a low bf16, and (high, high, low) of the

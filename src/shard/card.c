@@ -16,7 +16,7 @@ static const char mark[] = CARD_MARK;
 
 /* ---- the card of the model ---- */
 
-/* *text: NULL where there is none, or none that is text. */
+/* *text = the model's card; NULL: it has none, or it is no text. */
 static int read_card(const struct modeldir *model, char **text, struct err *e)
 {
     size_t len;
@@ -33,7 +33,8 @@ static int read_card(const struct modeldir *model, char **text, struct err *e)
     return 0;
 }
 
-/* The lines between two "---"; *end is behind the last.  NULL: there are none. */
+/* The front matter, the lines between two "---"; *end: its end.  NULL: there is
+ * none. */
 static const char *front_matter(const char *card, const char **end)
 {
     if (!card || strncmp(card, "---\n", 4) != 0)
@@ -44,13 +45,13 @@ static const char *front_matter(const char *card, const char **end)
     return *end ? card + 4 : NULL;
 }
 
-/* The line at p belongs to the entry of the line before it. */
+/* Whether the line at p continues the entry of the line before. */
 static bool goes_on(const char *p, const char *end)
 {
     return p < end && (*p == ' ' || *p == '-' || *p == '\t' || *p == '\n');
 }
 
-/* An entry of the front matter with the lines that belong to it. */
+/* The end of the front matter's entry at p, continuation lines included. */
 static const char *entry_end(const char *p, const char *end)
 {
     do {
@@ -86,7 +87,7 @@ static void copy_front(FILE *out, const char *card)
 
 /* ---- names ---- */
 
-/* What a card of ours says that its model was made of. */
+/* The base model that a card of ours names; NULL: none. */
 static char *named_by_card(const char *card, struct err *e)
 {
     const char *end, *p = front_matter(card, &end);
@@ -101,7 +102,8 @@ static char *named_by_card(const char *card, struct err *e)
     return NULL;
 }
 
-/* ".../models--ORG--NAME/snapshots/REVISION". */
+/* ORG/NAME from ".../models--ORG--NAME/snapshots/REVISION"; NULL: another
+ * path. */
 static char *named_by_cache(const char *path, struct err *e)
 {
     const char *at = strstr(path, "/models--"), *org, *name, *end;
@@ -115,7 +117,7 @@ static char *named_by_cache(const char *path, struct err *e)
     if (!name || !end || name > end)
         return NULL;
     text = mem_text(org, (size_t)(end - org), "model's name", e);
-    if (text) { /* one character less where two dashes were */
+    if (text) { /* "--" becomes "/", one character less */
         text[name - org] = '/';
         memmove(text + (name - org) + 1, name + 2,
                 (size_t)(end - name - 2) + 1);
@@ -126,12 +128,12 @@ static char *named_by_cache(const char *path, struct err *e)
 
 static char *named_by_path(const char *path, struct err *e)
 {
-    const char *name = strrchr(path, '/') + 1; /* it is absolute */
+    const char *name = strrchr(path, '/') + 1; /* path is absolute */
 
     return mem_text(name, strlen(name), "model's name", e);
 }
 
-/* Letters that mean nothing to YAML, Markdown or a shell. */
+/* Replace characters that mean something to YAML, Markdown or a shell. */
 static void plain_letters(char *name)
 {
     for (; *name; name++)
@@ -164,7 +166,8 @@ char *card_base(const struct modeldir *model, struct err *e)
 
 static const char recipe_begin[] = "## How it was made\n\n```\n";
 
-/* A step as we write it, and nothing that a reader could take for more. */
+/* Whether a line is a step as we write it, without characters of Markdown or a
+ * shell. */
 static bool is_step(const char *line, size_t n)
 {
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyz"
@@ -258,7 +261,7 @@ static void put_facts(FILE *out, const struct card *c)
     fprintf(out, "| program | 4bit-forge " FORGE_VERSION " |\n\n");
 }
 
-/* As they were run: README's table of layouts and engines. */
+/* Commands to serve it: those in README's table of layouts and engines. */
 static void put_serving(FILE *out, const struct card *c)
 {
     bool ct = c->facts->layout == LAYOUT_CT;
@@ -287,7 +290,7 @@ static void put_serving(FILE *out, const struct card *c)
                 "");
 }
 
-/* Tensors for torch's own operators. */
+/* How to use tensors for torch's own operators. */
 static void put_int4pack(FILE *out, const struct card *c)
 {
     bool cpu = c->facts->layout == LAYOUT_INT4PACK;

@@ -1,5 +1,5 @@
-/* card.h - the model card of a checkpoint: README.md, with the front matter
- * that model hubs read. */
+/* card.h - writes the model card of a checkpoint: README.md, with the YAML
+ * front matter that model hubs read. */
 #ifndef FORGE_CARD_H
 #define FORGE_CARD_H
 
@@ -8,27 +8,27 @@
 #include "shard/provenance.h"
 
 #define CARD_FILE "README.md"
-#define CARD_MARK "Made by 4bit-forge" /* in each card of ours */
+#define CARD_MARK "Made by 4bit-forge" /* in each card that we write */
 
 struct card {
-    const char *base; /* name of the model that this was made of */
+    const char *base; /* name of the source model: card_base() */
     const struct provenance *about;
-    const char *recipe;            /* a line a step */
-    const struct run_facts *facts; /* NULL: nothing is packed */
+    const char *recipe;            /* one step per line */
+    const struct run_facts *facts; /* NULL: not quantized (pruned) */
     uint64_t tensors, bytes;
     bool experts; /* the model is a mixture of experts */
 };
 
-/* The name of the model in a directory: ORG/NAME in Hugging Face's cache; what
- * its own card says where a 4-bit checkpoint or pruned model was made of it by
- * this program; else the directory's.  free() it.  NULL with *e. */
+/* The name of the model in a directory: the base model that its card names, if
+ * the card is ours; else ORG/NAME, if the directory lies in Hugging Face's
+ * cache; else the directory's name.  free() it.  NULL with *e. */
 MUST_CHECK char *card_base(const struct modeldir *model, struct err *e);
-/* How the model in a directory was made, where its card is ours, a line a step;
- * NULL where it does not say, or with e->code where that cannot be read. */
+/* The recipe in the model's card, if that is ours, one step per line; free()
+ * it.  NULL with e->code 0: there is none; NULL with *e: it cannot be read. */
 MUST_CHECK char *card_recipe(const struct modeldir *model, struct err *e);
-/* The card.  What the model's own says of its licence, languages and use goes
- * along (license*, language, pipeline_tag, library_name); its text, which is
- * about other weights, does not.  free() *text. */
+/* *text = the card.  Of the model's own card the front matter about licence,
+ * languages and use is copied (license*, language, pipeline_tag, library_name),
+ * but not its text, which is about other weights.  free() *text. */
 MUST_CHECK int card_write(const struct card *c, const struct modeldir *model,
                           char **text, size_t *len, struct err *e);
 

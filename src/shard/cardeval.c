@@ -38,7 +38,7 @@ static int write_text(const char *dir, const char *name, const char *text,
     return publish_text(path, text, strlen(text), e);
 }
 
-/* At the start of a line. */
+/* Find a line of text by its beginning; NULL: there is none. */
 static char *find_line(char *text, const char *line)
 {
     char *p = text;
@@ -100,7 +100,7 @@ static void put_result(FILE *out, const struct json *r, const char *text)
             number(r, "tokens"), number(r, "sequences"), text);
 }
 
-/* The card with the section: before, what it says, behind. */
+/* The card with the new section; free() it. */
 static char *with_result(char *card, const struct json *result,
                          const char *text)
 {
@@ -123,7 +123,7 @@ static char *with_result(char *card, const struct json *result,
     return made;
 }
 
-/* The digest of the card in its line of SHA256SUMS, where there is one. */
+/* Update the card's digest in SHA256SUMS, if that lists it. */
 static int renew_digest(const char *dir, const char *card, struct err *e)
 {
     static const char name[] = "  " CARD_FILE "\n";

@@ -1,16 +1,16 @@
-/* cardeval.h - what a comparison with the original found, in the card of a
- * finished checkpoint. */
+/* cardeval.h - adds the result of a comparison with the original model to the
+ * card of a finished checkpoint (forge eval --card). */
 #ifndef FORGE_CARDEVAL_H
 #define FORGE_CARDEVAL_H
 
 #include "common/io/json.h"
 
-/* Could it be done?  E_CONFIG: dir has no card of ours; E_CREATE: it cannot be
- * written to. */
+/* Check, before the evaluation, that card_eval() can work.  E_CONFIG: dir has
+ * no card of ours; E_CREATE: dir cannot be written to. */
 MUST_CHECK int card_eval_check(const char *dir, struct err *e);
-/* Section "Evaluation" of dir's README.md, and the digest of that in SHA256SUMS;
- * one that is there is replaced.  result: the object of forge-eval --json; text:
- * SHA-256 of what was evaluated on, in hexadecimal digits. */
+/* Write, or replace, the section "Evaluation" of dir's README.md, and update
+ * the card's digest in SHA256SUMS.  result: the object of forge-eval --json;
+ * text: SHA-256 of the text evaluated on, in hexadecimal. */
 MUST_CHECK int card_eval(const char *dir, const struct json *result,
                          const char *text, struct err *e);
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A payload of text; free() *text. */
+/* Read a note's payload as text; free() *text. */
 static int note_text(const struct collection *c, const struct frame *f,
                      uint64_t source, char **text, struct err *e)
 {
@@ -20,7 +20,8 @@ static int note_text(const struct collection *c, const struct frame *f,
     return rc;
 }
 
-/* One more reader.  It is kept in c at once, so that it is closed. */
+/* Open a reader, owned by c from the beginning, so that it is closed on errors
+ * too. */
 static int add_input(struct collection *c, const char *path,
                      const struct stream_expect *expect, struct err *e)
 {
@@ -116,7 +117,7 @@ static int take(struct collection *c, const struct frame *f, uint64_t source,
     case ROLE_NOTE:
         return strcmp(f->name, RUN_NOTE) ? take_module_note(c, f, source, e) :
                                            take_run_note(c, f, source, e);
-    case ROLE_HITMAP: return 0; /* as notes: of the run, not of the model */
+    case ROLE_HITMAP: return 0; /* about the run, no part of the model */
     case ROLE_CODES:
     case ROLE_QMETA:
     case ROLE_SCALES:
@@ -146,7 +147,7 @@ int collect(struct collection *c, const char *path,
     return rc;
 }
 
-/* Runs of digits compare as numbers, the rest by bytes. */
+/* Compare names; runs of digits as numbers, the rest by bytes. */
 static int natural(const char *a, const char *b)
 {
     while (*a && *b) {
@@ -179,7 +180,7 @@ static int by_name(const void *a, const void *b)
     const struct out_tensor *x = a, *y = b;
     int c = natural(x->name, y->name);
 
-    return c ? c : strcmp(x->name, y->name); /* "1" and "01" differ */
+    return c ? c : strcmp(x->name, y->name); /* natural("1", "01") is 0 */
 }
 
 int collect_finish(struct collection *c, struct err *e)

@@ -68,7 +68,7 @@ bool complete_is_packed(const struct named_set *out, const char *module,
 
 /* ---- one module ---- */
 
-/* What the part of a rows x cols linear must look like. */
+/* The tensor that a part of a linear [rows, cols] must be. */
 static struct named expected(const struct run_facts *f, const char *part,
                              uint64_t rows, uint64_t cols, uint64_t dims[3])
 {
@@ -196,13 +196,13 @@ static int check_linears(const struct completeness *c,
     return 0;
 }
 
-/* Linears that vLLM joins into one must be alike: said, not refused, as the
- * other loaders do not mind. */
+/* Warn of linears that vLLM fuses into one (q, k, v; gate and up), but that are
+ * not all plain or all packed.  Other loaders accept that. */
 static void advise_fused(const struct completeness *c,
                          const struct named_set *out, int64_t layer)
 {
     static const struct {
-        int first, last; /* of enum linear_part */
+        int first, last; /* enum linear_part, inclusive */
     } fused[] = { { PART_Q, PART_V },
                   { PART_Q_A, PART_KV_A },
                   { PART_GATE, PART_UP } };
@@ -228,7 +228,8 @@ static void advise_fused(const struct completeness *c,
     }
 }
 
-/* All experts of a layer, or none: the runtimes look at the first. */
+/* E_DATA: some experts of a layer are packed and some not.  Runtimes look at
+ * the first expert only. */
 static int check_experts(const struct completeness *c,
                          const struct named_set *out, int64_t layer,
                          struct err *e)
@@ -263,8 +264,9 @@ static int check_alike(const struct completeness *c,
 
 /* ---- nothing lost, nothing extra ---- */
 
-/* MODULE of a tensor that belongs to a linear's weight: MODULE.weight, its
- * parts in any layout, and the scales of fp8 checkpoints. */
+/* module = MODULE of a tensor that is a linear's weight or a part of it:
+ * MODULE.weight, parts of any layout, scales of fp8 checkpoints.  False:
+ * another tensor. */
 static bool module_of(const char *name, char *module)
 {
     static const char *const other[] = { ".weight", ".weight_scale_inv",
@@ -285,7 +287,7 @@ static bool module_of(const char *name, char *module)
     return true;
 }
 
-/* In the set in any form. */
+/* Whether the set has the module's weight, plain or in parts. */
 static bool has_module(const struct named_set *set, const char *module)
 {
     if (find2(set, module, "weight"))
@@ -314,11 +316,11 @@ static int nothing_lost(const struct completeness *c,
                            "source",
                            s->name);
         if (weight && has_module(out, module))
-            continue; /* replaced */
+            continue; /* replaced by parts */
         if (c->config->tied && !strcmp(s->name, "lm_head.weight"))
-            continue; /* the embedding's */
+            continue; /* tied to the embedding */
         if (strstr(s->name, "rotary_emb.inv_freq"))
-            continue; /* a table that old checkpoints carry, no weight */
+            continue; /* rotary table in old checkpoints, no weight */
         return err_set(e, E_DATA, "'%s' of the source is missing", s->name);
     }
     return 0;
@@ -358,7 +360,8 @@ static int nothing_extra(const struct completeness *c,
     return 0;
 }
 
-/* Parts of modules that the config does not know: sizes from the source. */
+/* Check the parts of modules that the config does not know, against sizes from
+ * the source. */
 static int check_others(const struct completeness *c,
                         const struct named_set *out, struct err *e)
 {
@@ -386,7 +389,8 @@ static int check_others(const struct completeness *c,
     return 0;
 }
 
-/* Without a source: what every model of these families has. */
+/* Without a source: check the tensors that every model of these families
+ * has. */
 static int check_rest(const struct completeness *c, const struct named_set *out,
                       struct err *e)
 {

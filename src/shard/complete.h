@@ -1,8 +1,10 @@
-/* complete.h - does a set of tensors make a whole checkpoint of a model?
+/* complete.h - checks that a set of tensors is a complete checkpoint of a
+ * model.
  *
- * Loaders do not ask: vLLM's check for missing weights is off for quantized
- * models, and a missing scale is silent garbage.  So we ask, of the plan
- * before anything is copied and of the files after. */
+ * Loaders do not check this: vLLM's check for missing weights is off for
+ * quantized models, and a missing scale gives wrong results without an error.
+ * forge-shard checks the plan before it copies anything, and the files
+ * afterwards. */
 #ifndef FORGE_COMPLETE_H
 #define FORGE_COMPLETE_H
 
@@ -10,7 +12,7 @@
 #include "checkpoint/checkpoint.h"
 #include "layout/runfacts.h"
 
-/* A tensor by what a header says of it. */
+/* A tensor as a header describes it. */
 struct named {
     const char *name;
     enum dtype dtype;
@@ -18,13 +20,14 @@ struct named {
     const uint64_t *dims;
 };
 
-/* Sorted by name; named_sort() sorts. */
+/* Sorted by name (strcmp); named_sort() sorts. */
 struct named_set {
-    struct named *item;
+    struct named *item; /* [n] */
     size_t n;
 };
 
-/* Names borrowed from c; free set->item. */
+/* *set = the tensors of c, whose memory their names are.  free() set->item.
+ * E_TEMP. */
 MUST_CHECK int named_from_checkpoint(struct named_set *set,
                                      const struct checkpoint *c, struct err *e);
 void named_sort(struct named_set *set);
@@ -32,17 +35,17 @@ void named_sort(struct named_set *set);
 struct completeness {
     const struct model_config *config;
     const struct run_facts *facts;  /* NULL: nothing is quantized */
-    const struct named_set *source; /* NULL: not compared */
+    const struct named_set *source; /* the source model's; NULL: not compared */
 };
 
-/* E_DATA, with the tensor's name, unless: every linear of the config is there
- * in full, either plain or in all its parts, of the right shapes and types;
- * every tensor of the source is there with its shape or replaced by parts;
- * and nothing else is there. */
+/* 0: every linear of the config is in the set, as a plain weight or with all
+ * parts of its layout, in the right shapes and types; every tensor of the
+ * source is there in its shape, or replaced by parts; and there is no other
+ * tensor.  E_DATA otherwise, with the name. */
 MUST_CHECK int complete_check(const struct completeness *c,
                               const struct named_set *out, struct err *e);
 
-/* Is MODULE stored in 4 bits in this set? */
+/* Whether the module is stored in 4 bits in this set. */
 bool complete_is_packed(const struct named_set *out, const char *module,
                         const struct run_facts *facts);
 

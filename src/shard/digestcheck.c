@@ -1,7 +1,8 @@
-/* digestcheck.c - see digests.h: a finished checkpoint against its lists.
+/* digestcheck.c - see digests.h: checks a finished checkpoint against its
+ * lists.
  *
- * Each file is read once, a thread a file: all of it goes through SHA-256, and
- * what belongs to a tensor through XXH3, too, which says where the damage is. */
+ * Each file is read once, by one thread: all of it goes through SHA-256, and
+ * the bytes of a tensor also through XXH3, which tells where the damage is. */
 #include <dirent.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -33,12 +34,12 @@ struct checker {
     struct json_doc *doc; /* of CHECKSUMS_FILE */
     struct known *tensor; /* sorted by name */
     size_t n_tensors;
-    char **file; /* to look at */
+    char **file; /* files to check */
     size_t n_files;
-    bool tensors_only, no_tensors; /* no_tensors: their list is no use */
+    bool tensors_only, no_tensors; /* no_tensors: their list is unusable */
     void (*say)(void *ctx, const char *file, const char *what);
     void *ctx;
-    pthread_mutex_t lock; /* of say, counts, seen */
+    pthread_mutex_t lock; /* guards say, counts, seen */
     struct check_counts *counts;
     struct threads_error error;
 };
@@ -72,7 +73,7 @@ static bool read_hash(const struct json *v, uint64_t *h)
            sscanf(text, "%" SCNx64, h) == 1;
 }
 
-/* Is the list of tensors itself what was written? */
+/* Check the list of tensors against its own digest in SHA256SUMS. */
 static int own_digest(const struct checker *c, const char *text, size_t len,
                       struct err *e)
 {
@@ -137,8 +138,8 @@ static int read_sums(struct checker *c, struct err *e)
     return rc;
 }
 
-/* One that is missing or damaged is a finding; what the other says is checked
- * all the same. */
+/* Read both lists.  A missing or damaged one is a finding; the other one is
+ * still used. */
 static int read_lists(struct checker *c, struct err *e)
 {
     int rc;
@@ -185,7 +186,8 @@ static int want_file(struct checker *c, const char *name, struct err *e)
     return 0;
 }
 
-/* Those in the lists, and what lies beside them: a loader may read it. */
+/* Files to check: those in the lists, and others in the directory, which a
+ * loader might read. */
 static int choose_files(struct checker *c, struct err *e)
 {
     struct dirent **list = NULL;
@@ -207,7 +209,7 @@ static int choose_files(struct checker *c, struct err *e)
     }
     free(list);
     for (size_t i = 0; !rc && !c->tensors_only && i < c->sums.n; i++)
-        if (strcmp(c->sums.file[i].name, CHECKSUMS_FILE)) /* it was checked */
+        if (strcmp(c->sums.file[i].name, CHECKSUMS_FILE)) /* own_digest() */
             rc = want_file(c, c->sums.file[i].name, e);
     return rc;
 }
@@ -217,11 +219,11 @@ static int choose_files(struct checker *c, struct err *e)
 struct reading {
     struct file *f;
     struct sha256 *sha; /* NULL: tensors only */
-    char *piece;        /* PIECE bytes */
-    bool wrong;         /* something was found already */
+    char *piece;        /* [PIECE] */
+    bool wrong;         /* say() has been called for this file */
 };
 
-/* Bytes from `at` to `end` through the file's digest, and *h their own. */
+/* Add bytes at..end-1 to the file's digest; *h: their XXH3. */
 static int hash_range(struct reading *r, uint64_t at, uint64_t end, uint64_t *h,
                       struct err *e)
 {
@@ -246,7 +248,8 @@ static int hash_range(struct reading *r, uint64_t at, uint64_t end, uint64_t *h,
     return rc;
 }
 
-/* Is it the tensor that was written? */
+/* Compare a tensor's checksum h with the list; a difference is said.  True:
+ * equal. */
 static bool judge(struct checker *c, const char *file, const char *name,
                   uint64_t h)
 {
@@ -269,7 +272,8 @@ static bool judge(struct checker *c, const char *file, const char *name,
     return false;
 }
 
-/* Header and tensors; *at: how far the file was read. */
+/* Read a safetensors file's header and tensors; *at: the end of what was
+ * read. */
 static int read_tensors_of(struct checker *c, const char *name,
                            struct reading *r, uint64_t *at, struct err *e)
 {

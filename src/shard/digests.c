@@ -53,7 +53,7 @@ int digests_text(struct digests *d, char **text, size_t *len, struct err *e)
     return 0;
 }
 
-/* One line, cut at its end. */
+/* Parse a line, which is terminated by NUL. */
 static int parse_line(struct digests *d, char *line, size_t number,
                       struct err *e)
 {

@@ -1,4 +1,5 @@
-/* digests.h - what a finished checkpoint says of its own bytes, and the check.
+/* digests.h - the lists of digests in a finished checkpoint, and the check
+ * against them.
  *
  *     SHA256SUMS              "HEX  FILE" of every other file, sorted by name,
  *                             as sha256sum -c reads it
@@ -21,33 +22,36 @@ struct file_digest {
     char sha256[SHA256_HEX + 1];
 };
 
-/* Zero-initialise. */
+/* Zero-initialise; digests_release() when done. */
 struct digests {
-    struct file_digest *file;
+    struct file_digest *file; /* [n] */
     size_t n;
 };
 
+/* Add a file's SHA-256, in hexadecimal; both strings are copied.  E_TEMP. */
 MUST_CHECK int digests_add(struct digests *d, const char *name,
                            const char *sha256, struct err *e);
-/* The text of SHA256SUMS; sorts d.  free() *text. */
+/* *text = SHA256SUMS; sorts d.  free() *text.  E_TEMP. */
 MUST_CHECK int digests_text(struct digests *d, char **text, size_t *len,
                             struct err *e);
-/* The way back.  E_DATA: a line that is none, or a name that is no file's. */
+/* Parse SHA256SUMS.  E_DATA: a malformed line, or a name with a slash;
+ * E_TEMP. */
 MUST_CHECK int digests_parse(struct digests *d, const char *text, size_t len,
                              struct err *e);
+/* The entry of a file; NULL: there is none. */
 const struct file_digest *digests_find(const struct digests *d,
                                        const char *name);
 void digests_release(struct digests *d);
 
 struct check_counts {
-    uint64_t files, tensors; /* looked at */
-    uint64_t wrong;          /* findings that were said */
+    uint64_t files, tensors; /* checked */
+    uint64_t wrong;          /* calls of say() */
 };
 
-/* Check all of the directory; say(ctx, file, what) hears of each thing that is
- * not as it was written: once a file, or once a tensor of it.  tensors_only:
- * the checksums of tensors alone, whatever files they lie in.  E_NOINPUT: it
- * has no such lists. */
+/* Check the directory against its lists.  say(ctx, file, what) is called, from
+ * several threads but one at a time, for each file or tensor that differs.
+ * tensors_only: check only the tensors' checksums, in whatever files they lie.
+ * 0, also with differences; E_NOINPUT: there are no lists; E_IO; E_TEMP. */
 MUST_CHECK int digests_check(const char *dir, bool tensors_only,
                              void (*say)(void *ctx, const char *file,
                                          const char *what),

@@ -1,5 +1,5 @@
-/* forge-shard - a checkpoint directory that runtimes load, verified before it
- * gets its name. */
+/* forge-shard - write a checkpoint directory that runtimes load, and verify it
+ * before it gets its name.  See forge-shard(1). */
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -75,7 +75,7 @@ static void parse(struct settings *s, int argc, char **argv)
     s->n_files = argc - i - 1;
 }
 
-/* What was found, for the summary line. */
+/* The result of the verification, for the tool's last line. */
 static const char *summary(const struct verify_report *r, int shards,
                            char *text, size_t cap)
 {
@@ -113,7 +113,7 @@ static void verify(const struct settings *s)
                 summary(&r, 0, text, sizeof(text)));
 }
 
-/* Files are read where they are; a pipe is kept in a file first. */
+/* Collect all inputs; a pipe is copied to a file first (spool.h). */
 static int collect_all(const struct settings *s, const struct outdir *o,
                        struct collection *c, char **spool, struct err *e)
 {
@@ -131,7 +131,7 @@ static int collect_all(const struct settings *s, const struct outdir *o,
     return collect_finish(c, e);
 }
 
-/* How the map of experts was made. */
+/* Add the map of experts' history to the provenance. */
 static int map_history(struct collection *c, const char *map, struct err *e)
 {
     const struct stream_expect expect = { 0 };

@@ -1,4 +1,4 @@
-/* forge-verify - is a finished checkpoint what was written?  See
+/* forge-verify - check a finished checkpoint against its digests.  See
  * forge-verify(1). */
 #include <inttypes.h>
 #include <stdio.h>
@@ -33,7 +33,7 @@ static void parse(struct settings *s, int argc, char **argv)
     tool_apply(&s->tool);
 }
 
-/* A line on standard output for each thing that is wrong. */
+/* Print a line on standard output for each difference. */
 static void say(void *ctx, const char *file, const char *what)
 {
     (void)ctx;

@@ -24,7 +24,7 @@ static void on_signal(int number)
 static void watch_signals(void)
 {
     static const int watched[] = { SIGINT, SIGTERM, SIGHUP };
-    struct sigaction sa = { .sa_handler = on_signal }; /* reads end early */
+    struct sigaction sa = { .sa_handler = on_signal }; /* no SA_RESTART */
     struct sigaction old;
 
     for (size_t i = 0; i < ARRAY_LEN(watched); i++)
@@ -46,7 +46,7 @@ int outdir_go_on(struct err *e)
                        0;
 }
 
-/* OUT may be an empty directory: rename(2) replaces that and no other. */
+/* OUT must not exist or be an empty directory, which rename(2) replaces. */
 static int check_target(const char *path, struct err *e)
 {
     struct stat st;
@@ -68,8 +68,9 @@ static int check_target(const char *path, struct err *e)
                    err_set(e, E_CREATE, "'%s': exists and is not empty", path);
 }
 
-/* In a directory that is not whole yet; what was cut short behind its removal has
- * the digests. */
+/* Marks by which outdir_collect() knows our directories: `unfinished` is there
+ * until the commit; a directory killed after its removal has the list of
+ * checksums. */
 static const char unfinished[] = ".forge-unfinished";
 static const char *const marks[] = { unfinished, CHECKSUMS_FILE, NULL };
 

@@ -1,41 +1,48 @@
-/* outdir.h - a directory that appears whole or not at all.
+/* outdir.h - an output directory that appears complete or not at all.
  *
- * Everything is written into OUT.tmp.PID.XXXXXX beside OUT, each file synced;
- * then the directory is renamed and its parent synced.  A run that is killed
- * leaves the temporary directory, never OUT, and the next one removes it; SIGINT, SIGTERM and SIGHUP are
- * noticed between tensors, so that it can be removed. */
+ * Files are written into OUT.tmp.PID.XXXXXX beside OUT, each one fsynced; then
+ * the directory is renamed to OUT and its parent fsynced.  A run that is killed
+ * leaves the temporary directory, never OUT, and the next run removes it.
+ * SIGINT, SIGTERM and SIGHUP are polled between tensors (outdir_go_on()), so
+ * that the run itself can remove it. */
 #ifndef FORGE_OUTDIR_H
 #define FORGE_OUTDIR_H
 
 #include "common/io/tmpdir.h"
 
 struct outdir {
-    char *path;        /* where it will be */
-    struct tmpdir tmp; /* where it is */
+    char *path;        /* OUT */
+    struct tmpdir tmp; /* the temporary directory */
     char *parent;
-    struct digests *digests; /* of the files in it, as they are written */
+    struct digests *digests; /* of the files written so far */
 };
 
-/* Remove what runs that were killed left of OUT.  How many. */
+/* Remove temporary directories of OUT that killed runs have left.  Returns
+ * their number. */
 int outdir_collect(const char *path);
-/* E_CREATE: OUT exists and is not an empty directory, or the parent is not
- * there or not writable. */
+/* Create the temporary directory, and catch the signals; outdir_release() *o
+ * also after an error.  E_USAGE: path is empty; E_CREATE: OUT exists and is not
+ * an empty directory, or its parent does not exist or cannot be written to;
+ * E_TEMP. */
 MUST_CHECK int outdir_begin(struct outdir *o, const char *path, struct err *e);
-/* malloced "TMP/name"; NULL with *e. */
+/* The path of file `name` in the temporary directory; free() it.  NULL with
+ * *e. */
 MUST_CHECK char *outdir_file(const struct outdir *o, const char *name,
                              struct err *e);
-/* Write a small file into it, synced, and note its digest. */
+/* Write a small file, fsynced, and add its digest.  E_CREATE, E_IO, E_TEMP. */
 MUST_CHECK int outdir_text(const struct outdir *o, const char *name,
                            const char *text, size_t len, struct err *e);
+/* Remove a file. */
 MUST_CHECK int outdir_remove(const struct outdir *o, const char *name,
                              struct err *e);
+/* Rename the directory to OUT.  E_CREATE, E_IO. */
 MUST_CHECK int outdir_commit(struct outdir *o, struct err *e);
-/* Remove the temporary directory, if it is still there, and free. */
+/* Remove the temporary directory, unless it was committed, and free. */
 void outdir_release(struct outdir *o);
 
-/* Number of the signal that asks to stop; 0: none so far. */
+/* Number of the signal caught; 0: none so far. */
 int outdir_signal(void);
-/* E_TEMP when there was one. */
+/* E_TEMP: a signal was caught. */
 MUST_CHECK int outdir_go_on(struct err *e);
 
 #endif

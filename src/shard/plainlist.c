@@ -48,7 +48,7 @@ static bool names_have(const struct names *l, const char *name)
     return false;
 }
 
-/* Names come sorted: an equal one is the last. */
+/* Add a name unless it is the last one: names come sorted. */
 static int names_add_once(struct names *l, const char *name, struct err *e)
 {
     if (l->n && !strcmp(l->item[l->n - 1], name))
@@ -65,8 +65,8 @@ static void names_release(struct names *l)
 
 /* ---- paths ---- */
 
-/* What modules of the same kind in all layers have in common: a path inside a
- * layer, with "*" for an expert's number.  False: not inside a layer. */
+/* kind = the module's path inside its layer, with "*" for an expert's number.
+ * False: it is not inside a layer. */
 static bool kind_of(const char *module, char kind[PATH_MAX_LEN])
 {
     struct tensor_name n;
@@ -83,7 +83,8 @@ static bool kind_of(const char *module, char kind[PATH_MAX_LEN])
 
 /* ---- collecting ---- */
 
-/* A matrix that a loader would take for a linear's; embeddings are none. */
+/* Whether a loader would take this tensor for a linear's weight: a matrix, no
+ * embedding. */
 static bool is_plain_matrix(const struct named *t)
 {
     return t->ndim == 2 && ends_with(t->name, ".weight") &&
@@ -91,7 +92,7 @@ static bool is_plain_matrix(const struct named *t)
            !ends_with(t->name, "wte.weight") && strlen(t->name) < PATH_MAX_LEN;
 }
 
-/* Into p->below or p->module. */
+/* Add a module to p->below or p->module. */
 static int add_module(struct plain_list *p, const char *module,
                       const struct named_set *out,
                       const struct model_config *config,
@@ -111,7 +112,7 @@ static int add_module(struct plain_list *p, const char *module,
     n.expert = expert ? 0 : -1;
     tensor_name_format(&n, path, sizeof(path));
     if (expert && !complete_is_packed(out, path, facts)) {
-        /* loaders treat all experts of a layer alike, as the first */
+        /* loaders treat all experts of a layer like the first one */
         n.expert = -1;
         n.part = n.experts;
         tensor_name_format(&n, path, sizeof(path));
@@ -120,8 +121,7 @@ static int add_module(struct plain_list *p, const char *module,
     return names_add(&p->module, module, strlen(module), e);
 }
 
-/* The paths inside a layer of what is packed: few, as all layers are much
- * the same. */
+/* kinds = the paths inside a layer of all packed modules, each once. */
 static int packed_kinds(struct names *kinds, const struct named_set *out,
                         const struct run_facts *facts, struct err *e)
 {
@@ -178,9 +178,9 @@ static int find_kinds(struct plain_list *p, const struct named_set *out,
     return rc;
 }
 
-/* ---- the quantized ones of a layer ---- */
+/* ---- the quantized modules of a layer ---- */
 
-/* Are the same linears packed in all layers as in layer 0? */
+/* Whether the same linears are packed in all layers as in layer 0. */
 static bool same_layers(const struct named_set *out,
                         const struct model_config *config,
                         const struct run_facts *facts)
@@ -222,14 +222,14 @@ static int find_suffixes(struct plain_list *p, const struct named_set *out,
     return 0;
 }
 
-/* ---- the interface ---- */
+/* ---- plain_collect() ---- */
 
 int plain_collect(struct plain_list *p, const struct named_set *out,
                   const struct model_config *config,
                   const struct run_facts *facts, struct err *e)
 {
-    /* always named: transformers' is a Linear like any other, and without
-     * the entry its weights would be sought in packed form */
+    /* always in the list: for transformers lm_head is a Linear like any other,
+     * and without the entry its weight would be expected in packed form */
     static const char head[] = "lm_head";
 
     *p = (struct plain_list){ 0 };

@@ -1,6 +1,6 @@
-/* plainlist.h - which modules of a quantized checkpoint stay as they are.
- *
- * Loaders have to be told: each in a list of its own kind (quantout.c). */
+/* plainlist.h - lists the modules of a quantized checkpoint that are not
+ * quantized, for the quantization_config: each loader wants such a list in its
+ * own form (quantout.c). */
 #ifndef FORGE_PLAINLIST_H
 #define FORGE_PLAINLIST_H
 
@@ -14,26 +14,27 @@ struct names {
     size_t n, cap;
 };
 
-/* Modules with a two-dimensional weight that stays as it is; embeddings are
- * not among them.
+/* Modules with an unquantized matrix as weight, except embeddings.
  *
- *     below   paths below which nothing is quantized: a layer behind the last
- *             ("model.layers.61"), the experts of a layer
- *             ("model.layers.3.mlp.experts")
+ *     below   paths below which nothing is quantized: a layer beyond the
+ *             config's ("model.layers.61", multi-token prediction), the experts
+ *             of a layer ("model.layers.3.mlp.experts")
  *     module  all others, each by its path, "lm_head" first
- *     common  [module.n] whether kind[] covers it as well
- *     kind    paths inside a layer that are quantized nowhere and plain in
- *             several layers: "self_attn.kv_b_proj", with "*" for the number
- *             of an expert */
+ *     common  [module.n]: kind[] covers this module as well
+ *     kind    paths inside a layer that are quantized in no layer, and
+ *             unquantized in several: "self_attn.kv_b_proj"; "*" stands for
+ *             the number of an expert */
 struct plain_list {
     struct names below, module, kind;
     bool *common;
-    struct names suffix; /* of the quantized modules inside a layer, when all
+    struct names
+        suffix;     /* paths inside a layer of the quantized modules, if all
                             layers have the same and there are no experts */
-    bool in_layers;      /* is one of them inside the layers? */
+    bool in_layers; /* an unquantized module lies inside the layers */
 };
 
-/* plain_release() when done, also after an error. */
+/* Fill *p from the checkpoint's tensors.  plain_release() when done, also after
+ * an error.  E_TEMP. */
 MUST_CHECK int plain_collect(struct plain_list *p, const struct named_set *out,
                              const struct model_config *config,
                              const struct run_facts *facts, struct err *e);

@@ -8,7 +8,7 @@
 
 #include "common/io/json.h"
 
-/* Where the tool stands in a pipeline; others go last. */
+/* The tool's position in a pipeline; unknown tools come last. */
 static size_t rank(const char *step)
 {
     static const char *const order[] = { "forge-tokens",   "forge-calib",
@@ -31,7 +31,7 @@ static bool goes_before(const char *a, const char *b)
     return x < y || (x == y && strcmp(a, b) < 0);
 }
 
-/* Text in p's list, unless it is there. */
+/* Insert a step into the list in order, unless it is there; owns text. */
 static int add_step(struct provenance *p, char *text, struct err *e)
 {
     size_t at;
@@ -51,13 +51,13 @@ static int add_step(struct provenance *p, char *text, struct err *e)
     return 0;
 }
 
-/* Which layer it was is no part of a recipe. */
+/* Whether an argument belongs into the recipe: all but --layer. */
 static bool is_recipe(const struct json *arg, const char **text)
 {
     return json_string(arg, text) && strncmp(*text, "--layer=", 8) != 0;
 }
 
-/* "TOOL ARGUMENT..." of an entry of the history. */
+/* "TOOL ARGUMENT..." of an entry of HEAD's history; free() it. */
 static char *step_text(const struct json *program, struct err *e)
 {
     const struct json *args = json_get(program, "args");
@@ -141,7 +141,7 @@ int provenance_note(struct provenance *p, const char *text, size_t len,
     return 0;
 }
 
-/* Text with `between` for each line's end. */
+/* Print text with `between` in place of newlines. */
 static void put_lines(FILE *out, const char *text, const char *between)
 {
     for (; *text; text++)

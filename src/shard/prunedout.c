@@ -51,7 +51,8 @@ int pruned_config(const struct expert_map *m, enum expert_mode mode,
     return 0;
 }
 
-/* Length, JSON, blanks: as safetensors begins. */
+/* to = the beginning of the safetensors file: length, JSON header, padding.
+ * Returns its size. */
 static size_t put_header(char *to, int64_t layers, int64_t experts,
                          size_t bytes)
 {
@@ -87,7 +88,7 @@ int pruned_map(const struct expert_map *m, const char *model,
     if (!text)
         return e->code;
     head = put_header(text, layers, m->experts, bytes);
-    memset(text + head, 0xff, bytes); /* -1 */
+    memset(text + head, 0xff, bytes); /* all -1 */
     for (size_t i = 0; i < m->n; i++)
         if (m->layer[i].layer < layers)
             memcpy(text + head + (size_t)m->layer[i].layer * row,

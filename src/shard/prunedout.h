@@ -1,4 +1,5 @@
-/* prunedout.h - what a checkpoint with fewer experts has besides its tensors. */
+/* prunedout.h - config and expert map of a checkpoint from which experts were
+ * pruned. */
 #ifndef FORGE_PRUNEDOUT_H
 #define FORGE_PRUNEDOUT_H
 
@@ -6,14 +7,15 @@
 
 struct outdir;
 
-/* *config, JSON text, with the number of experts replaced; *config is freed
- * and set anew.  In EXPERTS_REMAP it also says how wide the router is
- * ("num_router_experts"), and where the map is ("expert_map").  E_CONFIG: it
- * has no number of experts. */
+/* Replace the number of experts in *config, JSON text in malloced memory, which
+ * is freed and set anew.  EXPERTS_REMAP also adds the router's width
+ * ("num_router_experts") and the map's file ("expert_map").  E_CONFIG: *config
+ * has no number of experts; E_TEMP. */
 MUST_CHECK int pruned_config(const struct expert_map *m, enum expert_mode mode,
                              char **config, struct err *e);
-/* Write the map as a tensor "expert_map", I32 [L, E], -1 for pruned, for the L
- * layers of the source `model`; one without experts has -1 alone. */
+/* Write a safetensors file with the tensor "expert_map", I32 [L, E]: the new
+ * number of each of E experts in the L layers of the source `model`, -1:
+ * pruned, or a layer without experts. */
 MUST_CHECK int pruned_map(const struct expert_map *m, const char *model,
                           const struct outdir *o, struct err *e);
 

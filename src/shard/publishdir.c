@@ -1,7 +1,7 @@
 /* publishdir.c - see publishdir.h.
  *
- * Order: shards, small files, configs, and the index last, which commits the
- * rest to a reader that looks before the directory has its name. */
+ * Order of writing: shards, small files, configs, and the index last, so that a
+ * reader of the unfinished directory finds no index. */
 #include "shard/publishdir.h"
 
 #include <stdlib.h>
@@ -43,7 +43,7 @@ static int names_of_plan(struct named_set *set, const struct collection *c,
     return 0;
 }
 
-/* Is the set whole?  And the quantization_config that belongs to it. */
+/* Check that the set is complete; *dict = its quantization_config. */
 static int check_and_describe(const struct publication *p,
                               const struct collection *c, char **dict,
                               struct err *e)
@@ -81,13 +81,13 @@ static int check_and_describe(const struct publication *p,
 struct copier {
     const struct publication *p;
     struct collection *c;
-    const char *metadata; /* of each shard */
-    struct sha256 *sha;   /* of the shard at hand */
+    const char *metadata; /* the same for each shard */
+    struct sha256 *sha;   /* of the current shard */
     void *buf;
     size_t cap;
 };
 
-/* The digests of bytes that are being written at the same time. */
+/* Arguments of the thread that hashes bytes while they are written. */
 struct hashing {
     struct sha256 *sha;
     const void *data;
@@ -103,7 +103,7 @@ static void hash_bytes(void *ctx)
     sha256_add(h->sha, h->data, h->n);
 }
 
-/* From here on a thread is worth its start. */
+/* From this size on hashing in a thread is faster. */
 enum { HASH_BESIDE = 1 << 20 };
 
 static int write_hashed(struct copier *k, struct publish *out, const void *data,
@@ -197,7 +197,7 @@ static int write_shards(const struct publication *p, const struct outdir *o,
     return rc;
 }
 
-/* One that belongs to the model as it is. */
+/* Copy a file of the model that is needed unchanged (tokenizer etc.). */
 static int copy_sidecar(const struct outdir *o, const struct modeldir *from,
                         const char *name, struct err *e)
 {
@@ -224,7 +224,8 @@ static int copy_sidecars(const struct publication *p, const struct outdir *o,
     return rc;
 }
 
-/* config.json, and for GPTQ quantize_config.json, which AutoGPTQ reads. */
+/* Write config.json, and for GPTQ quantize_config.json, which AutoGPTQ
+ * reads. */
 static int write_configs(const struct publication *p, const struct outdir *o,
                          const struct collection *c, const char *dict,
                          struct err *e)
@@ -282,7 +283,8 @@ static int write_card(const struct outdir *o, const struct collection *c,
     return rc;
 }
 
-/* The lists of digests, that of files last: it has all others. */
+/* Write the lists of digests; SHA256SUMS last, since it lists all other
+ * files. */
 static int write_lists(const struct outdir *o, const struct shard_plan *plan,
                        struct err *e)
 {
@@ -308,7 +310,7 @@ static int write_index(const struct outdir *o, const struct shard_plan *plan,
     size_t len;
     int rc;
 
-    if (plan->n == 1) /* one file needs none */
+    if (plan->n == 1) /* a single file needs no index */
         return 0;
     if (shard_index(plan, &text, &len, e))
         return e->code;
@@ -317,7 +319,7 @@ static int write_index(const struct outdir *o, const struct shard_plan *plan,
     return rc;
 }
 
-/* All files. */
+/* Write all files, in the order above. */
 static int write_all(const struct publication *p, const struct outdir *o,
                      struct collection *c, const struct shard_plan *plan,
                      const char *dict, struct err *e)

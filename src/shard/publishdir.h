@@ -1,4 +1,4 @@
-/* publishdir.h - a collection of tensors becomes a checkpoint directory. */
+/* publishdir.h - writes a collection of tensors as a checkpoint directory. */
 #ifndef FORGE_PUBLISHDIR_H
 #define FORGE_PUBLISHDIR_H
 
@@ -7,19 +7,21 @@
 #include "shard/verify.h"
 
 struct publication {
-    const char *model; /* the source directory */
-    uint64_t shard_size;
+    const char *model;            /* the source directory */
+    uint64_t shard_size;          /* bytes of data per shard, at most */
     int64_t sample;               /* linears to compare after writing */
-    const struct expert_map *map; /* what the model was pruned by; or NULL */
+    const struct expert_map *map; /* experts to prune; NULL: none */
     enum expert_mode mode;
     struct progress *progress;
 };
 
 struct outdir;
 
-/* Plan, write, verify; the caller renames the directory.  Everything that
- * can be known is checked before the first payload is moved.  *shards: how
- * many files hold weights. */
+/* Plan, write into o, and verify; the caller commits o.  All that can be
+ * checked without the payloads is checked before the first one is copied
+ * (complete.h).  *shards: number of weight files.  Errors of complete_check(),
+ * quant_dict(), shard_plan(), verify_checkpoint(), reading and writing; E_TEMP
+ * also: a signal. */
 MUST_CHECK int publish_checkpoint(const struct publication *p,
                                   const struct outdir *o, struct collection *c,
                                   int *shards, struct verify_report *r,

@@ -33,10 +33,11 @@ static void pair_null(struct json_writer *j, const char *key)
     jw_null(j);
 }
 
-/* ---- what stays plain, in each loader's way of saying it ---- */
+/* ---- the modules that are not quantized, in each loader's form ---- */
 
-/* Paths: vLLM and SGLang look for them in a module's path, transformers at its
- * beginning.  A dot ends a layer's number. */
+/* AWQ, modules_to_not_convert: paths that vLLM and SGLang search anywhere in a
+ * module's path, transformers at its beginning.  A trailing dot delimits a
+ * layer's number. */
 static void awq_names(struct json_writer *j, const struct plain_list *plain)
 {
     jw_key(j, "modules_to_not_convert");
@@ -55,7 +56,8 @@ static void awq_names(struct json_writer *j, const struct plain_list *plain)
     jw_end(j, ']');
 }
 
-/* HEAD, a path with its dots quoted and "*" as any number, TAIL. */
+/* to = HEAD, the path as a regular expression (dots escaped, "*" as any
+ * number), TAIL. */
 static char *regex_of(char *to, size_t cap, const char *head, const char *path,
                       const char *tail)
 {
@@ -73,7 +75,8 @@ static char *regex_of(char *to, size_t cap, const char *head, const char *path,
     return to;
 }
 
-/* Paths, or regular expressions that begin to match at the path's begin. */
+/* compressed-tensors, ignore: paths, or "re:" with regular expressions that
+ * match from the beginning of a path. */
 static void ct_names(struct json_writer *j, const struct plain_list *plain)
 {
     char text[2200];
@@ -102,7 +105,8 @@ static void dynamic_entry(struct json_writer *j, const char *head,
     jw_end(j, '}');
 }
 
-/* vLLM asks for a fused linear by a name of its own. */
+/* vLLM looks up a fused linear (qkv_proj, gate_up_proj) by that name of its
+ * own. */
 static void dynamic_fused(struct json_writer *j, const char *head,
                           const char *path)
 {
@@ -123,8 +127,9 @@ static void dynamic_fused(struct json_writer *j, const char *head,
         }
 }
 
-/* For GPTQModel, which reads it in AWQ checkpoints too and there nothing else,
- * and for vLLM's GPTQ: regular expressions of what is not quantized. */
+/* "dynamic": regular expressions of modules that are not quantized, for vLLM's
+ * GPTQ and for GPTQModel, which reads it in AWQ checkpoints too (and no other
+ * list there). */
 static void dynamic(struct json_writer *j, const struct plain_list *plain)
 {
     static const char all[] = "-:^model\\.layers\\.[0-9]+\\.";
@@ -147,7 +152,8 @@ static void dynamic(struct json_writer *j, const struct plain_list *plain)
     jw_end(j, '}');
 }
 
-/* What is quantized, for transformers, which has no list of what is not. */
+/* GPTQ in transformers: a list of the modules that are quantized; it has none
+ * of the others. */
 static void gptq_quantized(struct json_writer *j,
                            const struct plain_list *plain)
 {
@@ -171,7 +177,7 @@ static void awq_dict(struct json_writer *j, const struct run_facts *facts,
     pair_string(j, "quant_method", "awq");
     pair_int(j, "bits", 4);
     pair_int(j, "group_size", facts->group);
-    pair_bool(j, "zero_point", true); /* symmetric: all of them are 8 */
+    pair_bool(j, "zero_point", true); /* symmetric: all zeros are 8 */
     pair_string(j, "version", "gemm");
     awq_names(j, plain);
     dynamic(j, plain);
@@ -189,8 +195,8 @@ static void gptq_dict(struct json_writer *j, const struct run_facts *facts,
     pair_bool(j, "desc_act", false);
     pair_bool(j, "sym", facts->symmetric);
     pair_bool(j, "lm_head", false);
-    pair_string(j, "checkpoint_format", format); /* the older name */
-    pair_string(j, "format", format);            /* the newer one */
+    pair_string(j, "checkpoint_format", format); /* the older key */
+    pair_string(j, "format", format);            /* the newer key */
     pair_string(j, "pack_dtype", "int32");
     dynamic(j, plain);
     gptq_quantized(j, plain);
@@ -203,7 +209,7 @@ static void gptq_dict(struct json_writer *j, const struct run_facts *facts,
     jw_end(j, '}');
 }
 
-/* No key beyond these inside the group: its readers refuse unknown ones. */
+/* A config group of compressed-tensors.  Its readers refuse unknown keys. */
 static void ct_group(struct json_writer *j, const struct run_facts *facts)
 {
     jw_key(j, "targets");
@@ -248,7 +254,8 @@ static void ct_dict(struct json_writer *j, const struct run_facts *facts,
     jw_end(j, '}');
 }
 
-/* Ours: no loader's.  What a reader must know to use torch's operators. */
+/* int4pack: a format of our own, with what a program needs to call torch's
+ * operators. */
 static void int4pack_dict(struct json_writer *j, const struct run_facts *facts,
                           const struct plain_list *plain)
 {

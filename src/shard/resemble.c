@@ -7,35 +7,35 @@
 
 #include "common/math/threads.h"
 
-/* Between the worst sound result and the best wrong one; what both were is
- * in resemble.h. */
+/* Limits between the worst sound result and the best wrong one (resemble.h). */
 #define SLOPE_LEAST 0.5
 #define BIAS_LIMIT  0.5
 #define TREND_LIMIT 0.2
-/* |w'| is 8 steps at most, so a zero that is off by one is an eighth of it or
- * more, and so are wrong codes that matter: what is nearer is right. */
+/* |w'| is 8 steps at most, so a zero that is off by one changes it by an eighth
+ * at least, and so do wrong codes that matter: with a smaller relative error
+ * the linear is right. */
 #define NEAR 0.0625
 
 enum {
-    ROWS_MOST = 1024, /* enough for figures of a whole module */
+    ROWS_MOST = 1024, /* rows of the sample */
     TREND_GROUPS_MIN = 32,
-    TREND_ERRORS = 5 /* times its standard error, to be believed */
+    TREND_ERRORS = 5 /* a trend is significant beyond 5 standard errors */
 };
 
 struct row_sums {
-    double d, d2;  /* of (w - w') in steps */
-    double e2, w2; /* of w - w' and w */
+    double d, d2;  /* sums of (w - w') in steps, and of its square */
+    double e2, w2; /* sums of (w - w')² and of w² */
     uint64_t count;
 };
 
 struct job {
     const struct ck_quantized *q;
     const uint16_t *w;    /* bf16 */
-    uint64_t n, step;     /* rows that are looked at: 0, step .. (n - 1) step */
+    uint64_t n, step;     /* rows of the sample: 0, step, .. (n - 1) step */
     const float *scales;  /* [rows, groups] */
-    const uint8_t *alive; /* [cols] */
+    const uint8_t *alive; /* [cols]: not dead */
     struct row_sums *row; /* [n] */
-    float *ratio;         /* [n, groups]; NaN: no say */
+    float *ratio;         /* [n, groups]: <w, w'> / <w, w>; NaN: undefined */
 };
 
 static int code_at(const struct ck_quantized *q, uint64_t row, uint64_t col)
@@ -83,7 +83,8 @@ static void rows(void *ctx, size_t begin, size_t end)
             one_group(j, i, g);
 }
 
-/* Inputs with a code other than zero in some row: mostly in one of the first. */
+/* alive[cols] = 1 for inputs with a code other than the zero point in some
+ * row. */
 static void find_alive(uint8_t *alive, const struct ck_quantized *q)
 {
     uint64_t dead = q->cols;
@@ -105,8 +106,8 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* y = a + trend x, by least squares over the groups that have a say: x the
- * log of the scale, y of the ratio. */
+/* Fit y = a + trend x by least squares over the groups with a ratio > 0: x =
+ * log(scale), y = log(ratio). */
 static void find_trend(struct resemblance *r, const struct job *j)
 {
     uint64_t n = 0;
@@ -133,7 +134,7 @@ static void find_trend(struct resemblance *r, const struct job *j)
     xx -= x * x / (double)n;
     xy -= x * y / (double)n;
     yy -= y * y / (double)n;
-    if (!(xx > 1e-9 * (double)n)) /* all scales the same: nothing to mix up */
+    if (!(xx > 1e-9 * (double)n)) /* all scales are equal: no trend */
         return;
     r->trend = xy / xx;
     yy -= r->trend * xy;
@@ -158,7 +159,7 @@ static void sum_up(struct resemblance *r, const struct job *j)
 {
     struct row_sums t = { 0 };
 
-    for (uint64_t i = 0; i < j->n; i++) { /* in order: deterministic */
+    for (uint64_t i = 0; i < j->n; i++) { /* fixed order: deterministic */
         t.d += j->row[i].d;
         t.d2 += j->row[i].d2;
         t.e2 += j->row[i].e2;

@@ -1,32 +1,35 @@
-/* resemble.h - does a 4-bit linear still mean what its source meant?
+/* resemble.h - checks that a dequantized 4-bit linear w' still resembles its
+ * source w, to find packing errors: wrong order of nibbles, zeros off by one,
+ * scales of other groups.
  *
- * No exact comparison exists: GPTQ moves weights on purpose, by up to a few
- * steps, to make up for the errors of others.  What it cannot do is to lose
- * the weights' order, their zero or their scale.  So three figures, over the
- * inputs that are not dead (one whose codes are all zero was given up by the
- * solver).  The ranges are those of real and made-up weights, GPTQ with and
- * without corrected targets, 4 to 65,536 tokens, where w' was up to 0.8 of w
- * away from it:
+ * An exact comparison is not possible: GPTQ moves weights by up to a few steps,
+ * to compensate the errors of others.  It does not, however, change the
+ * weights' order, their mean or their scale.  So three statistics, over the
+ * inputs that are not dead (dead: all codes are the zero point).  The ranges
+ * given are those of sound results: real and random weights, GPTQ with and
+ * without moved targets, 4 to 65,536 tokens, |w - w'| up to 0.8 |w|.
  *
- *   slope  median over the groups of <w, w'> / <w, w>: 0.97 to 1.00.  What the
- *          solver adds to make up for errors does not depend on w, so it falls
- *          out (of <w, w'> / <w', w'>, tried first, it does not: 0.64 to
- *          1.01).  Nibbles in AWQ's order where GPTQ's belong, or the other way
- *          round, leave two weights of eight in place: 0.24.
- *   bias   mean of (w - w') in steps of the scale: within 0.07.  A zero that
- *          is off by one, as between GPTQ v1 and v2, gives exactly 1.
- * Neither has a say where w' is within a sixteenth of w: a few huge weights make
- * the others of their groups zeros, and what makes up for that, in other groups,
- * is larger than those are (slope 0.21, bias 0.57, sound).
+ *   slope  median over the groups of <w, w'> / <w, w>: 0.97 to 1.00.  GPTQ's
+ *          compensation is nearly uncorrelated with w and cancels (in
+ *          <w, w'> / <w', w'> it does not: 0.64 to 1.01).  AWQ's order of
+ *          nibbles in place of GPTQ's, or the reverse, leaves two of eight
+ *          weights in place: 0.24.
+ *   bias   mean of (w - w') in steps of the scale: within 0.07.  A zero that is
+ *          off by one, as between GPTQ v1 and v2, gives exactly 1.
  *
- *   trend  regression, over the groups, of the log of that ratio on the log
- *          of the scale: within 0.04, as rounding does not know how large a
- *          group is; up to d^2 / (1 + d^2) more where w' is d of w away, since
- *          a group that was moved far has a larger scale, too (0.27 with 0.80,
- *          0.22 with 0.61).  Scales of other rows or groups are too large where
- *          the right one is small: 0.3 to 1, also where scales differ little
- *          (a spread of the ratio, tried first, could not tell the 0.13 of a
- *          small model's scales rolled by a row from the worst sound 0.13). */
+ * Slope and bias are ignored if |w - w'| < |w| / 16: in a group with a few huge
+ * weights the others become zero, and the compensation in other groups is
+ * larger than those groups' weights (slope 0.21, bias 0.57, and sound).
+ *
+ *   trend  slope of the regression, over the groups, of log(<w, w'> / <w, w>)
+ *          on log(scale): within 0.04, since rounding is independent of a
+ *          group's scale; with d = |w - w'| / |w| up to d² / (1 + d²) more,
+ *          since a group that was moved far has a larger scale too (0.27 with d
+ *          = 0.80, 0.22 with 0.61).  Scales of other rows or groups are too
+ *          large where the right one is small: 0.3 to 1, even if scales differ
+ *          little.  (The spread of the ratio does not separate the two: 0.13
+ *          for a small model's scales rolled by a row, and 0.13 for the worst
+ *          sound result.) */
 #ifndef FORGE_RESEMBLE_H
 #define FORGE_RESEMBLE_H
 
@@ -35,16 +38,16 @@
 struct resemblance {
     double slope, bias, trend;
     double trend_error; /* standard error of the trend */
-    double rms;         /* of w - w' in steps: rounding alone gives 0.29 */
-    double relative;    /* RMS of w - w' over RMS of w, all elements */
-    uint64_t groups;    /* that entered slope and trend */
+    double rms;         /* RMS of w - w' in steps; rounding to nearest: 0.29 */
+    double relative;    /* d = RMS of w - w' over RMS of w, all elements */
+    uint64_t groups;    /* number of groups in slope and trend */
 };
 
-/* w: the source's weight in bf16, [q->rows, q->cols].  Of more than 1,024 rows
- * as many, evenly spread, are looked at. */
+/* Compute *r of q and the source's weight w in bf16, [q->rows, q->cols].  Of
+ * more than 1,024 rows a sample of as many, evenly spread.  E_TEMP. */
 MUST_CHECK int resemble(struct resemblance *r, const struct ck_quantized *q,
                         const uint16_t *w, struct err *e);
-/* NULL: within the limits; else what is wrong, in words. */
+/* NULL: within the limits; else a description of what is wrong. */
 const char *resemble_verdict(const struct resemblance *r);
 
 #endif

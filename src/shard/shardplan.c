@@ -11,7 +11,7 @@
 
 enum { SHARDS_MAX = 99999, HEADER_MAX = 100000000, HEADER_ALIGN = 8 };
 
-/* Place in the official list of types; -1: not a type of safetensors. */
+/* Position in the safetensors library's list of types; -1: not a type of it. */
 static int rank(enum dtype t)
 {
     static const enum dtype order[] = {
@@ -36,7 +36,7 @@ static int by_place(const void *a, const void *b)
     return rx != ry ? ry - rx : strcmp(x->name, y->name);
 }
 
-/* Number the shards; returns how many. */
+/* Set each tensor's shard; returns the number of shards. */
 static int assign(struct collection *c, uint64_t limit)
 {
     uint64_t filled = 0;
@@ -116,7 +116,7 @@ static void header_entry(struct json_writer *j, const struct out_tensor *t)
     jw_end(j, '}');
 }
 
-/* 8 bytes of length in front, spaces behind. */
+/* Put 8 bytes of length in front of the JSON, and spaces behind it. */
 static int frame_header(const struct json_writer *j, char **text, size_t *len,
                         struct err *e)
 {
@@ -175,7 +175,7 @@ static size_t all_tensors(const struct shard_plan *p,
     return n;
 }
 
-/* All tensors in the order of their names; free() it.  NULL with *e. */
+/* All tensors of the plan, sorted by name; free() the list.  NULL with *e. */
 static const struct out_tensor **sorted(const struct shard_plan *p, size_t *n,
                                         struct err *e)
 {

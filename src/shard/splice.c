@@ -11,7 +11,7 @@ static const char *blank(const char *p)
     return p + strspn(p, " \t\r\n");
 }
 
-/* Past a string, whose opening quote p is at. */
+/* The end of the string whose opening quote is at p. */
 static const char *past_string(const char *p)
 {
     for (p++; *p && *p != '"'; p++)
@@ -20,7 +20,7 @@ static const char *past_string(const char *p)
     return *p ? p + 1 : p;
 }
 
-/* Past a value; its text is valid JSON. */
+/* The end of the value at p, in valid JSON. */
 static const char *past_value(const char *p)
 {
     int depth = 0;
@@ -69,7 +69,7 @@ static void add(struct text *t, const char *s, size_t n)
     t->s[t->len] = 0;
 }
 
-/* The value was written at depth 0; in the config it is one level down. */
+/* Append a member, whose value is indented by one level more. */
 static void add_member(struct text *t, const struct config_edit *edit)
 {
     add(t, "\"", 1);
@@ -82,7 +82,8 @@ static void add_member(struct text *t, const struct config_edit *edit)
     }
 }
 
-/* Before each member: a comma unless it is the first, and a new line. */
+/* Append what precedes a member: a comma unless it is the first, and a
+ * newline. */
 static void separate(struct text *t, int *members)
 {
     add(t, ",\n  ", *members ? 4 : 0);
@@ -90,7 +91,7 @@ static void separate(struct text *t, int *members)
     ++*members;
 }
 
-/* key: with its quotes.  NULL: it stays. */
+/* The edit of a member; key has its quotes.  NULL: the member stays. */
 static const struct config_edit *find(const struct config_edit *edit, size_t n,
                                       const char *key, size_t len)
 {
@@ -101,8 +102,8 @@ static const struct config_edit *find(const struct config_edit *edit, size_t n,
     return NULL;
 }
 
-/* Copy or replace the members; p: behind the brace.  done[]: edits that found
- * their member. */
+/* Copy the members from p on (behind the opening brace), replacing those that
+ * are edited; done[i]: edit i has found its member. */
 static void splice(struct text *t, const char *p,
                    const struct config_edit *edit, size_t n, bool *done,
                    int *members)

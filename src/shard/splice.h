@@ -1,4 +1,5 @@
-/* splice.h - changes to a config.json, all else as it was, byte for byte. */
+/* splice.h - changes members of a config.json and keeps all other bytes as they
+ * are. */
 #ifndef FORGE_SPLICE_H
 #define FORGE_SPLICE_H
 
@@ -6,18 +7,20 @@
 
 enum { CONFIG_EDITS_MAX = 8 };
 
-/* A member of the outermost object. */
+/* A change to a member of the outermost object. */
 struct config_edit {
     const char *key;
     const char *value; /* JSON text, indented as at depth 0; NULL: removed */
 };
 
-/* config with these members replaced where they are, or added at the end.
- * config is JSON that json_parse() accepts.  free() *out. */
+/* *out = config with these members replaced where they are, or added at the
+ * end; free() it.  config: a JSON object that json_parse() accepts; n <=
+ * CONFIG_EDITS_MAX.  E_TEMP. */
 MUST_CHECK int config_edit(const char *config, size_t len,
                            const struct config_edit *edit, size_t n, char **out,
                            struct err *e);
-/* The same for "quantization_config": dict; NULL: removed. */
+/* The same with the single member "quantization_config": dict; NULL:
+ * removed. */
 MUST_CHECK int config_splice(const char *config, size_t len, const char *dict,
                              char **out, struct err *e);
 

@@ -25,7 +25,7 @@ struct state {
     bool packed;
 };
 
-/* ---- what kind of checkpoint it says to be ---- */
+/* ---- the layout that config.json names ---- */
 
 static int find_facts(struct state *s, struct err *e)
 {
@@ -64,7 +64,7 @@ static int find_facts(struct state *s, struct err *e)
             !strcmp(dot, ".scales_and_zeros"))
             s->facts.scale_dtype = s->names.item[i].dtype;
     }
-    if (st != STORAGE_CT && s->v->facts) /* only in the config: no tensor */
+    if (st != STORAGE_CT && s->v->facts) /* no tensor tells, only the config */
         s->facts.symmetric = s->v->facts->symmetric;
     return 0;
 }
@@ -123,7 +123,7 @@ static int check_index(const struct state *s, struct err *e)
 
             if (!json_int(json_get(json_get(root, "metadata"), "total_size"),
                           &total))
-                total = -1; /* others' may leave it out */
+                total = -1; /* other writers may leave it out */
             rc = check_entries(s, json_get(root, "weight_map"), total, e);
         }
         json_free(d);
@@ -133,7 +133,7 @@ static int check_index(const struct state *s, struct err *e)
     return rc;
 }
 
-/* ---- every number is one ---- */
+/* ---- all elements are finite ---- */
 
 struct scan {
     const void *data;
@@ -249,8 +249,9 @@ static int compare(struct state *s, const char *module, struct err *e)
     return rc;
 }
 
-/* The k-th of n linears to compare: layers evenly spread, their kinds in turn;
- * every other one an expert's where there are any, experts evenly spread. */
+/* Number k of n linears to compare: layers evenly spread, the kinds of linears
+ * in turn; if the layer has experts, every second one is an expert's, these
+ * evenly spread too. */
 static void choose_sample(const struct state *s, int64_t k, int64_t n,
                           struct linear *l)
 {
@@ -287,9 +288,9 @@ static int check_sample(struct state *s, struct err *e)
     return 0;
 }
 
-/* ---- all of it ---- */
+/* ---- verify_checkpoint() ---- */
 
-/* As it was read: without the experts that were pruned. */
+/* Open the source, without its pruned experts. */
 static int open_source(struct state *s, struct err *e)
 {
     struct model_config config;

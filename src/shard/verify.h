@@ -1,4 +1,5 @@
-/* verify.h - read a checkpoint back and see that it is whole and right. */
+/* verify.h - reads a written checkpoint back and checks that it is complete and
+ * sound. */
 #ifndef FORGE_VERIFY_H
 #define FORGE_VERIFY_H
 
@@ -8,21 +9,24 @@
 
 struct verify {
     const char *dir;
-    const char *source;            /* original model; NULL: none to compare */
-    const struct run_facts *facts; /* what it must be; NULL: as it says */
-    int64_t sample;                /* linears to compare; 0: none */
-    const struct expert_map *map;  /* what the source was pruned by; or NULL */
+    const char *source; /* the original model; NULL: not compared */
+    const struct run_facts
+        *facts;     /* expected layout and group; NULL: those of its
+                                      config.json */
+    int64_t sample; /* linears to compare (resemble.h); 0: none */
+    const struct expert_map *map; /* experts pruned from the source; or NULL */
     enum expert_mode mode;
 };
 
 struct verify_report {
     uint64_t tensors, bytes, packed, compared;
-    struct resemblance worst; /* of those compared, each figure by itself */
+    struct resemblance
+        worst; /* the worst of each statistic, of those compared */
 };
 
-/* E_DATA: a file breaks a rule of its format, the index and the files
- * disagree, a tensor is missing, extra or not finite, or a linear does not
- * resemble its source; the message says which. */
+/* E_DATA: a file breaks a rule of its format, the index contradicts the files,
+ * a tensor is missing, superfluous or not finite, or a linear does not resemble
+ * its source; the message says which.  E_NOINPUT, E_IO, E_TEMP. */
 MUST_CHECK int verify_checkpoint(const struct verify *v,
                                  struct verify_report *r, struct err *e);
 
