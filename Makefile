@@ -188,7 +188,8 @@ $O/tests/fail.so: tests/fail.c $O/flags
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -shared -fPIC -o $@ $< -ldl
 
 # What a plug-in has of the library.
-CUDA_C := $(patsubst %,src/common/%.c,base math/cpu math/dtype math/quant)
+CUDA_C := $(patsubst %,src/common/%.c,base math/cpu math/dtype math/quant) \
+          src/gptq/solve/compare.c
 # A plug-in for tests, which lies beside none of the tools.
 FAKE := $O/tests/helper/forge-cuda.so
 FAKES := tests/fake_cuda.c tests/fake_forward.c

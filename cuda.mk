@@ -51,7 +51,8 @@ check-gpu: cuda $(TOOLBIN) $(GPU_TESTS) $O/tests/helper/mkexperts \
 
 # The bench sees the stages without their transfers, so it has them inside.
 $O/bench/cuda_bench: $O/cuda/bench/cuda_bench.cu.o \
-                     $O/cuda/bench/cuda_hessian.cu.o $(CUDA_OBJ) $O/libforge.a
+                     $O/cuda/bench/cuda_hessian.cu.o \
+                     $O/cuda/bench/cuda_experts.cu.o $(CUDA_OBJ) $O/libforge.a
 	$(Q)mkdir -p $(@D)
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(NVCC) -cudart static $(CUDA_RUN) -o $@ $^ $(CUDA_LIBS) -lcublas -lpthread

@@ -360,7 +360,8 @@ int main(int argc, char **argv)
         void (*run)(void);
     } stages[] = { { "hessian", bench_hessian }, { "ragged", bench_ragged },
                    { "factor", bench_factor },   { "solve", bench_solve },
-                   { "grid", bench_grid },       { "pack", bench_pack } };
+                   { "grid", bench_grid },       { "pack", bench_pack },
+                   { "experts", bench_experts } };
     double t = seconds();
 
     cudaDeviceProp device;

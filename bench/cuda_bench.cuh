@@ -113,5 +113,6 @@ static inline __nv_bfloat16 *random_bf16(size_t n, float scale)
 /* Bench files beside cuda_bench.cu. */
 void bench_hessian(void);
 void bench_ragged(void);
+void bench_experts(void);
 
 #endif

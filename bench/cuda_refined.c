@@ -107,7 +107,7 @@ static void open_gpu(struct refined_hessian *b, const struct linear *l,
                                             1, e));
         OK(tile_plan_open(&b->plan[i], b->factor[i], &q, l->h, e));
     }
-    OK(solve_functions()->factors_drift(b->factor[0]->gpu, l->drift, e));
+    OK(solve_functions()->factors_drift(b->factor[0]->gpu, 0, l->drift, e));
     b->target.plan = &b->plan[0];
 }
 
@@ -126,14 +126,17 @@ static double time_gpu(struct linear *l, const struct refined_params *p,
                        const struct refined_hessian *b,
                        struct refined_result *r)
 {
+    struct cuda_refined m = {
+        .w = l->w, .meta = l->meta, .codes = l->codes, .output = p->output
+    };
     double t[REPEATS + 1];
 
     for (int i = 0; i <= REPEATS; i++) {
         memcpy(l->meta, l->nearest, l->metas);
         t[i] = now();
-        OK(solve_functions()->solve_refined(gpu, p, b, l->w, l->meta, l->codes,
-                                            r, e));
+        OK(solve_functions()->solve_refined(gpu, p, b, &m, 1, e));
         t[i] = now() - t[i];
+        *r = m.result;
     }
     for (int i = 1; i <= REPEATS; i++) /* the first one warms up */
         for (int k = i + 1; k <= REPEATS; k++)
@@ -160,7 +163,7 @@ static void bench(struct linear *l, enum effort effort, bool moved)
     open_gpu(&b, l, plan.starts);
     gpu_open_s = now() - gpu_open_s;
     if (!moved)
-        OK(solve_functions()->factors_drift(b.factor[0]->gpu, NULL, e));
+        OK(solve_functions()->factors_drift(b.factor[0]->gpu, 0, NULL, e));
     gpu_s = time_gpu(l, &p, &b, &on_gpu);
     close_gpu(&b);
     cpu_open_s = now();

@@ -118,7 +118,24 @@ int upload(struct cuda_context *c, void *to, const void *from, size_t n,
     return 0;
 }
 
-/* Up to PIECES - 1 further copies run while one is waited for. */
+int on_device(struct cuda_context *c, const float *from, size_t n,
+              struct device_buffer *room, const float **there, struct err *e)
+{
+    struct cudaPointerAttributes a;
+    int rc;
+
+    CUDA_TRY(cudaPointerGetAttributes(&a, from));
+    *there = from;
+    if (a.type == cudaMemoryTypeDevice)
+        return 0;
+    if ((rc = buffer_need(c, room, n, e)) < 0 ||
+        (rc = upload(c, room->data, from, n, e)) < 0)
+        return rc;
+    *there = (const float *)room->data;
+    return 0;
+}
+
+/* Copies are started PIECES - 1 ahead of the one that is waited for. */
 int download(struct cuda_context *c, void *to, const void *from, size_t n,
              struct err *e)
 {

@@ -44,9 +44,9 @@ static __global__ void factor_fill_kernel(float *a, const float *h,
     a[c * ld + r] = x;
 }
 
-/* to[c * ld + r] = H[input[r]][input[c]], both triangles, undamped; 0 in the
- * padding.  Launched as factor_fill_kernel. */
-static __global__ void factor_whole_kernel(float *to, const float *h,
+/* to[3 (c * ld + r) + part] = H[input[r]][input[c]] as high, low, high, both
+ * triangles, undamped; 0 in the padding.  Launched as factor_fill_kernel. */
+static __global__ void factor_whole_kernel(__nv_bfloat16 *to, const float *h,
                                            const uint32_t *input, uint64_t cols,
                                            uint64_t ld)
 {
@@ -61,7 +61,9 @@ static __global__ void factor_whole_kernel(float *to, const float *h,
         j = input[r] > input[c] ? input[c] : input[r];
         x = h[i * (i + 1) / 2 + j];
     }
-    to[c * ld + r] = x;
+    to += 3 * (c * ld + r);
+    to[0] = to[2] = __float2bfloat16_rn(x);
+    to[1] = __float2bfloat16_rn(x - __bfloat162float(to[0]));
 }
 
 /* to[c * ld + r] = E[input[r]][input[c]], 0 in the padding. */
@@ -127,17 +129,23 @@ static __global__ void factor_diagonal_kernel(float *diagonal, const float *l,
             tile[threadIdx.x][y];
 }
 
+int factor_parts(struct cuda_context *c, __nv_bfloat16 *to, const float *from,
+                 size_t n, struct err *e)
+{
+    factor_split_kernel<<<4096, 256, 0, c->stream>>>(to, from, n);
+    LAUNCHED();
+    return 0;
+}
+
 int factor_split(struct cuda_context *c, const struct cuda_factors *f,
                  struct err *e)
 {
     size_t n = (size_t)f->n * f->padded * f->padded;
-
     dim3 grid(4, (unsigned)(4 * (f->padded / SOLVE_BLOCK)), (unsigned)f->n);
+    int rc = factor_parts(c, f->split, f->l, n, e);
 
-    if (f->h)
-        return 0;
-    factor_split_kernel<<<4096, 256, 0, c->stream>>>(f->split, f->l, n);
-    LAUNCHED();
+    if (rc < 0 || f->whole)
+        return rc;
     factor_diagonal_kernel<<<grid, dim3(32, 8), 0, c->stream>>>(
         f->diagonal, f->l, f->padded);
     LAUNCHED();
@@ -170,23 +178,23 @@ static int fill(struct cuda_factors *f, struct cuda_matrix *m, int i,
     uint64_t n = f->cols, ld = f->padded;
     double d = m->n_tried ? m->tried[m->n_tried - 1] * 10 : m->damping;
     dim3 grid((unsigned)((ld + 255) / 256), (unsigned)ld);
+    const float *h;
     int rc;
 
     d = d > 1 ? 1 : d;
     m->tried[m->n_tried++] = d;
     m->lambda = d * m->mean;
     f->lambda[i] = m->lambda;
-    rc = upload(c, c->fill.data, m->h, n * (n + 1) / 2 * sizeof(float), e);
+    rc = on_device(c, m->h, n * (n + 1) / 2 * sizeof(float), &c->fill, &h, e);
     if (rc < 0)
         return rc;
     factor_fill_kernel<<<grid, 256, 0, c->stream>>>(
-        f->l + i * ld * ld, (const float *)c->fill.data, f->input + i * n,
-        f->dead + i * n, n, ld, m->lambda, (int *)c->info.data + f->n + i);
+        f->l + i * ld * ld, h, f->input + i * n, f->dead + i * n, n, ld,
+        m->lambda, (int *)c->info.data + f->n + i);
     LAUNCHED();
-    if (f->h)
+    if (f->whole)
         factor_whole_kernel<<<grid, 256, 0, c->stream>>>(
-            f->h + i * ld * ld, (const float *)c->fill.data, f->input + i * n,
-            n, ld);
+            f->whole + 3 * i * ld * ld, h, f->input + i * n, n, ld);
     LAUNCHED();
     return 0;
 }
@@ -245,27 +253,29 @@ static int attempts(struct cuda_factors *f, struct cuda_matrix *m, int *info,
 static int open_rooms(struct cuda_factors *f, bool whole, struct err *e)
 {
     uint64_t n = (uint64_t)f->n, square = n * f->padded * f->padded;
-    const size_t bytes[] = { square * sizeof(*f->l),
-                             n * f->padded * SOLVE_BLOCK * sizeof(*f->diagonal),
-                             whole ? square * sizeof(*f->h) :
-                                     square * 3 * sizeof(*f->split),
-                             n * f->cols * sizeof(*f->input),
-                             n * f->cols * sizeof(*f->dead),
-                             n * sizeof(*f->lambdas) };
+    const size_t bytes[] = {
+        square * sizeof(*f->l),
+        n * f->padded * SOLVE_BLOCK * sizeof(*f->diagonal),
+        square * 3 * sizeof(*f->split),
+        n * f->cols * sizeof(*f->input),
+        n * f->cols * sizeof(*f->dead),
+        n * sizeof(*f->lambdas),
+        whole ? square * 3 * sizeof(*f->whole) : 0,
+        whole ? n * f->padded * SOLVE_BLOCK * sizeof(*f->curve) : 0
+    };
     int rc;
 
     for (size_t i = 0; i < ARRAY_LEN(bytes); i++)
-        if ((rc = buffer_open(f->c, &f->room[i], bytes[i], e)) < 0)
+        if (bytes[i] && (rc = buffer_open(f->c, &f->room[i], bytes[i], e)) < 0)
             return rc;
     f->l = (float *)f->room[0].data;
     f->diagonal = (float *)f->room[1].data;
-    if (whole)
-        f->h = (float *)f->room[2].data;
-    else
-        f->split = (__nv_bfloat16 *)f->room[2].data;
+    f->split = (__nv_bfloat16 *)f->room[2].data;
     f->input = (uint32_t *)f->room[3].data;
     f->dead = (bool *)f->room[4].data;
     f->lambdas = (double *)f->room[5].data;
+    f->whole = (__nv_bfloat16 *)f->room[6].data;
+    f->curve = (float *)f->room[7].data;
     return 0;
 }
 
@@ -288,9 +298,7 @@ static int open_factors(struct cuda_factors *f, const struct cuda_matrix *m,
         CUDA_TRY(cudaMemcpyAsync(f->dead + i * n, m[i].dead, n,
                                  cudaMemcpyHostToDevice, f->c->stream));
     }
-    if ((rc = buffer_need(f->c, &f->c->info, 2 * f->n * sizeof(int), e)) < 0)
-        return rc;
-    return buffer_need(f->c, &f->c->fill, n * (n + 1) / 2 * sizeof(float), e);
+    return buffer_need(f->c, &f->c->info, 2 * f->n * sizeof(int), e);
 }
 
 int cuda_factors_build(struct cuda_factors **out, struct cuda_context *c,
@@ -332,23 +340,27 @@ int cuda_factors_build(struct cuda_factors **out, struct cuda_context *c,
     return 0;
 }
 
-int cuda_factors_drift(struct cuda_factors *f, const float *drift,
+int cuda_factors_drift(struct cuda_factors *f, int i, const float *drift,
                        struct err *e)
 {
     struct cuda_context *c = f->c;
     uint64_t n = f->cols, ld = f->padded;
     dim3 grid((unsigned)((ld + 255) / 256), (unsigned)ld);
+    const float *from;
     int rc;
 
-    buffer_close(c, &f->drift);
-    if (!drift)
+    if (!drift) {
+        buffer_close(c, &f->drift);
         return 0;
-    if ((rc = buffer_open(c, &f->drift, ld * ld * sizeof(float), e)) < 0 ||
-        (rc = buffer_need(c, &c->fill, n * n * sizeof(float), e)) < 0 ||
-        (rc = upload(c, c->fill.data, drift, n * n * sizeof(float), e)) < 0)
+    }
+    if (!f->drift.data &&
+        (rc = buffer_open(c, &f->drift, f->n * ld * ld * sizeof(float), e)) < 0)
+        return rc;
+    if ((rc = on_device(c, drift, n * n * sizeof(float), &c->fill, &from, e)) <
+        0)
         return rc;
     factor_drift_kernel<<<grid, 256, 0, c->stream>>>(
-        (float *)f->drift.data, (const float *)c->fill.data, f->input, n, ld);
+        (float *)f->drift.data + i * ld * ld, from, f->input + i * n, n, ld);
     LAUNCHED();
     return 0;
 }

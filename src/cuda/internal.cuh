@@ -111,37 +111,37 @@ struct cuda_context {
     struct piece piece[PIECES];
     unsigned next_piece;
     union {
-        struct device_buffer buffer[17];
+        struct device_buffer buffer[19];
         struct {
             /* the solver and the other stages */
             struct device_buffer weight, meta, order, shifted, pushed, split;
             struct device_buffer codes, packed, loss;
             /* the factor, the grid search */
             struct device_buffer work, info, fill, steps, importance;
-            /* the refined solver */
-            struct device_buffer second, gradient, moved;
+            /* of the solver that refines */
+            struct device_buffer second, gradient, moved, square, inverse;
         };
     };
 };
 
-/* n factors L (gptq/solve/factor.h): lower triangles, column-major, padded by
- * an identity to whole blocks of columns: L[r][c] of matrix i at
- * l[(i * padded + c) * padded + r].  For solve() `split` holds each element as
- * three bf16 (high, low, high), for products in split precision
- * (solve_cuda.cu): split[((i * padded + c) * padded + r) * 3 + part].  For
- * solve_refined() instead `h` holds H in the factor's order, and `drift` E of
- * gptq/solve/target.h. */
+/* n factors: L of matrix i by columns (lower triangle), padded to whole blocks
+ * by an identity: L[r][c] at l[(i * padded + c) * padded + r].  split holds
+ * each element as bf16 (high, low, high) for products in three parts:
+ * split[((i * padded + c) * padded + r) * 3 + part].  Of factors for
+ * solve_refined() the same of H, in the factor's order and undamped, is in whole,
+ * and E in drift. */
 struct cuda_factors {
     struct cuda_context *c;
-    struct device_buffer room[6], drift;
+    struct device_buffer room[8], drift;
     uint64_t cols, padded;
     int n;
     float *l;
-    /* [n, padded, SOLVE_BLOCK]: L's diagonal blocks, row-major */
-    float *diagonal;
-    __nv_bfloat16 *split; /* NULL with h */
-    float *h;             /* NULL with split; H[r][c] laid out as L, both
-                             triangles, undamped */
+    /* [n, padded, SOLVE_BLOCK]: L's diagonal blocks, by rows; of whole matrices
+     * what L and H have of each group, see refined_squares() */
+    float *diagonal, *curve;
+    __nv_bfloat16 *split;
+    __nv_bfloat16 *whole; /* or NULL: not for solve_refined() */
+    bool laid;            /* diagonal and curve are made, for one plan */
     uint32_t *input;      /* [n, cols] */
     bool *dead;           /* [n, cols] */
     double *lambdas;      /* [n] */
@@ -200,7 +200,11 @@ uint64_t slice_of(const struct cuda_context *c);
  * running. */
 int upload(struct cuda_context *c, void *to, const void *from, size_t n,
            struct err *e);
-/* Device to host; `to` is complete when the call returns. */
+/* n bytes that are the host's or the device's, where kernels read them: in their
+ * place, or in room. */
+int on_device(struct cuda_context *c, const float *from, size_t n,
+              struct device_buffer *room, const float **there, struct err *e);
+/* Device to host; the memory is written when the call returns. */
 int download(struct cuda_context *c, void *to, const void *from, size_t n,
              struct err *e);
 /* *scales = device array [Q_COUNT] of the scales of type t, made at the first
@@ -282,7 +286,10 @@ int ragged_device(struct cuda_context *c, uint64_t cols,
  * the matrix is not positive definite (cuSOLVER's potrf). */
 int factor_potrf(struct cuda_context *c, float *a, uint64_t cols, uint64_t ld,
                  int n, int *info, struct err *e);
-/* Fill f->split (if it is not NULL) and f->diagonal from f->l. */
+/* to[3 k + part] = from[k]: high, what is left of it, high. */
+int factor_parts(struct cuda_context *c, __nv_bfloat16 *to, const float *from,
+                 size_t n, struct err *e);
+/* split and diagonal from l. */
 int factor_split(struct cuda_context *c, const struct cuda_factors *f,
                  struct err *e);
 
@@ -356,7 +363,7 @@ int cuda_hessians(struct cuda_context *c, uint64_t cols,
 int cuda_factors_build(struct cuda_factors **f, struct cuda_context *c,
                        uint64_t cols, struct cuda_matrix *m, int n,
                        struct err *e);
-int cuda_factors_drift(struct cuda_factors *f, const float *drift,
+int cuda_factors_drift(struct cuda_factors *f, int i, const float *drift,
                        struct err *e);
 int cuda_factors_read(const struct cuda_factors *f, int i, float *l,
                       struct err *e);
@@ -365,9 +372,8 @@ int cuda_solve(struct cuda_context *c, const struct solve_params *p,
                const struct cuda_factors *f, struct cuda_module *m, int n,
                struct err *e);
 int cuda_solve_refined(struct cuda_context *c, const struct refined_params *p,
-                       const struct refined_hessian *b, const void *w,
-                       uint32_t *meta, uint8_t *codes, struct refined_result *r,
-                       struct err *e);
+                       const struct refined_hessian *b, struct cuda_refined *m,
+                       int n, struct err *e);
 int cuda_grid(struct cuda_context *c, const struct grid_params *p,
               const void *w, uint32_t *meta, struct err *e);
 int cuda_nearest(struct cuda_context *c, const struct solve_params *p,

@@ -1,5 +1,5 @@
 /* refined_cuda.cu - the refined solver (gptq/solve/solve_refined.h) on the GPU:
- * the host's part.  Uploads and downloads rows, runs the starts (orders), keeps
+ * the host's part.  Uploads and downloads modules, runs the starts (orders), keeps
  * each row's best, and measures the methods that are compared with. */
 #include "cuda/refined_internal.cuh"
 
@@ -30,21 +30,41 @@ refined_place_kernel(uint32_t *place, const uint32_t *input, uint64_t cols)
 }
 
 /* d = w - q, q rounded to nearest on the grids that are set; grid (pitch / 64,
- * cols). */
+ * cols, matrices). */
 template <enum dtype S>
 static __global__ void __launch_bounds__(REFINED_TILE)
     refined_round_kernel(const struct refined_state s, const uint32_t *input,
-                         uint32_t group)
+                         uint64_t cols, uint32_t group)
 {
     uint64_t r = (uint64_t)blockIdx.x * REFINED_TILE + threadIdx.x;
-    uint64_t at = blockIdx.y * s.pitch + r;
-    uint32_t meta = s.meta[input[blockIdx.y] / group * s.pitch + r];
-    float scale = refined_scale<S>(s.mantissa, meta);
-    float zero = (float)meta_zero(meta), x = __fdiv_rn(s.w[at], scale);
+    uint64_t m = blockIdx.z, c = m * s.padded + blockIdx.y;
+    uint64_t g = m * s.groups + input[m * cols + blockIdx.y] / group;
+    uint32_t meta = s.meta[g * s.pitch + r];
+    float scale = refined_scale<S>(s.mantissa, meta), w = s.w[c * s.pitch + r];
+    float zero = (float)meta_zero(meta), x = __fdiv_rn(w, scale);
 
     x = fminf(fmaxf(x, -zero), 15 - zero);
     x = (x + ROUNDER) - ROUNDER;
-    s.d[at] = s.w[at] - x * scale;
+    s.d[c * s.pitch + r] = w - x * scale;
+    refined_split(s.split + 3 * c * s.pitch + r, s.pitch, w - x * scale);
+}
+
+/* to[m][c][r] of some rows of each module, those of list[n]; zero in the padding.
+ * Grid (to_pitch / 64, columns, matrices). */
+struct sample {
+    const uint32_t *list;
+    uint64_t n, pitch, module_rows, to_pitch, to_module_rows;
+};
+template <class T>
+static __global__ void __launch_bounds__(REFINED_TILE)
+    refined_sample_kernel(T *to, const T *from, struct sample s)
+{
+    uint64_t r = (uint64_t)blockIdx.x * REFINED_TILE + threadIdx.x;
+    uint64_t module = r / s.to_module_rows, k = r % s.to_module_rows;
+    uint64_t c = (uint64_t)blockIdx.z * gridDim.y + blockIdx.y;
+
+    to[c * s.to_pitch + r] =
+        k < s.n ? from[c * s.pitch + module * s.module_rows + s.list[k]] : 0;
 }
 
 /* out[r][g] = meta[g][r]; one thread per element. */
@@ -58,104 +78,144 @@ static __global__ void refined_metas_kernel(uint32_t *out, const uint32_t *meta,
         out[i] = meta[i % groups * pitch + i / groups];
 }
 
+/* out[r][input[c]] = w[c][r] through shared memory, 32 x 32 (4 KiB); block 32 x 8,
+ * grid (cols / 32, rows / 32). */
+static __global__ void refined_give_kernel(float *out, const float *w,
+                                           const uint32_t *input, uint64_t rows,
+                                           uint64_t cols, uint64_t pitch)
+{
+    __shared__ float tile[32][33];
+    uint64_t c0 = (uint64_t)blockIdx.x * 32, r0 = (uint64_t)blockIdx.y * 32;
+
+    for (uint64_t y = threadIdx.y; y < 32; y += blockDim.y)
+        tile[y][threadIdx.x] =
+            c0 + y < cols ? w[(c0 + y) * pitch + r0 + threadIdx.x] : 0;
+    __syncthreads();
+    for (uint64_t y = threadIdx.y; y < 32; y += blockDim.y)
+        if (r0 + y < rows && c0 + threadIdx.x < cols)
+            out[(r0 + y) * cols + input[c0 + threadIdx.x]] =
+                tile[threadIdx.x][y];
+}
+
 /* ---- rows in and out ---- */
 
-/* The result of one order (start), for all rows. */
+/* The result of one order (start): [modules, rows] of each. */
 struct found {
-    uint8_t *codes;
+    uint8_t *codes; /* of later orders; the first's are the modules' */
     uint32_t *meta;
     double *loss;
 };
 
-/* Rows of a weight, from `first` on. */
+/* Rows of the modules, from `first` on. */
 struct job {
     const struct refined_params *p;
     const struct refined_hessian *b;
-    const char *w;
-    const uint32_t *meta;
+    struct cuda_refined *m;
+    int modules;
     uint64_t first;
     struct found found[REFINED_STARTS];
-    double *nearest, *plain; /* [rows] */
+    double *nearest, *plain; /* [modules, rows]; of compared rows */
 };
+
+static struct cuda_factors *factors_of(const struct job *j, int start)
+{
+    return j->b->factor[start]->gpu;
+}
+
+/* Where a module's first row is: in columns of w, groups of meta, losses. */
+static uint64_t first_row(const struct refined_state *s, int module,
+                          uint64_t each)
+{
+    return module / s->share * each * s->pitch +
+           module % s->share * s->module_rows;
+}
+
+static int open_buffers(struct cuda_context *c, const struct job *j,
+                        const struct refined_state *s, uint64_t all,
+                        struct err *e)
+{
+    const struct solve_params *p = &j->p->solve;
+    uint64_t n = (uint64_t)s->n, metas = n * s->groups * s->pitch;
+    uint64_t outs =
+        s->rows * (p->cols / 2 > 4 * s->groups ? p->cols / 2 : 4 * s->groups);
+    struct {
+        struct device_buffer *b;
+        size_t bytes;
+    } need[] = {
+        { &c->shifted, all * sizeof(float) },
+        { &c->pushed, all * sizeof(float) },
+        { &c->split, 3 * all * 2 },
+        { &c->second, all * sizeof(float) },
+        { &c->gradient, n * REFINED_SUPER * s->pitch * sizeof(float) },
+        { &c->moved, n * 3 * REFINED_WIDE * s->pitch * 2 + sizeof(int) },
+        { &c->codes, all },
+        { &c->meta, 2 * metas * sizeof(uint32_t) },
+        { &c->loss, n * (s->padded / REFINED_WIDE) * s->pitch * 8 },
+        { &c->order, s->padded * 8 },
+        { &c->importance, s->rows * sizeof(uint32_t) },
+        { &c->steps, j->p->block.factors * sizeof(double) },
+        { &c->weight, s->rows * p->cols * sizeof(float) },
+        { &c->packed, outs },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(need); i++) {
+        int rc = buffer_need(c, need[i].b, need[i].bytes, e);
+
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
 
 static int open_state(struct cuda_context *c, const struct job *j,
                       uint64_t rows, struct refined_state *s, struct err *e)
 {
     const struct solve_params *p = &j->p->solve;
-    const struct cuda_factors *f = j->b->factor[0]->gpu;
-    uint64_t pitch = round_up(rows, REFINED_TILE), all = f->padded * pitch;
-    uint64_t groups = quant_groups(p->cols, p->group);
-    uint64_t outs =
-        rows * (p->cols / 2 > 4 * groups ? p->cols / 2 : 4 * groups);
+    const struct cuda_factors *f = factors_of(j, 0);
+    uint64_t all;
     int rc;
 
-    if ((rc = buffer_need(c, &c->shifted, all * sizeof(float), e)) < 0 ||
-        (rc = buffer_need(c, &c->split, all * sizeof(float), e)) < 0 ||
-        (rc = j->b->starts < 2 ?
-                  0 :
-                  buffer_need(c, &c->second, all * sizeof(float), e)) < 0 ||
-        (rc = buffer_need(c, &c->gradient, REFINED_SUPER * pitch * 4, e)) < 0 ||
-        (rc = buffer_need(c, &c->moved, REFINED_WIDE * pitch * 4 + sizeof(int),
-                          e)) < 0 ||
-        (rc = buffer_need(c, &c->codes, all, e)) < 0 ||
-        (rc = buffer_need(c, &c->meta, groups * pitch * 4, e)) < 0 ||
-        (rc = buffer_need(c, &c->loss, f->padded / REFINED_WIDE * pitch * 8,
-                          e)) < 0 ||
-        (rc = buffer_need(c, &c->order, f->cols * 4, e)) < 0 ||
-        (rc = buffer_need(c, &c->steps, j->p->block.factors * 8, e)) < 0 ||
-        (rc = buffer_need(c, &c->weight, rows * p->cols * 4, e)) < 0 ||
-        (rc = buffer_need(c, &c->packed, outs, e)) < 0)
+    *s = {};
+    s->n = f->n;
+    s->share = j->modules / f->n;
+    s->rows = rows;
+    s->module_rows = round_up(rows, REFINED_TILE);
+    s->pitch = s->share * s->module_rows;
+    s->padded = f->padded;
+    s->groups = quant_groups(p->cols, p->group);
+    if (s->pitch > INT32_MAX / 64 ||
+        size_mul(s->n * s->padded, s->pitch, &all) || all > SIZE_MAX / 8)
+        return err_set(e, E_DATA, "too many outputs for the GPU");
+    if ((rc = open_buffers(c, j, s, all, e)) < 0)
         return rc;
-    *s = (struct refined_state){ rows,
-                                 pitch,
-                                 f->padded,
-                                 groups,
-                                 (float *)c->shifted.data,
-                                 (float *)c->split.data,
-                                 (float *)c->gradient.data,
-                                 (float *)c->moved.data,
-                                 (uint8_t *)c->codes.data,
-                                 (uint32_t *)c->meta.data,
-                                 (double *)c->loss.data,
-                                 (double *)c->steps.data,
-                                 (int *)((float *)c->moved.data +
-                                         REFINED_WIDE * pitch),
-                                 NULL };
+    s->w = (float *)c->shifted.data;
+    s->d = (float *)c->pushed.data;
+    s->split = (__nv_bfloat16 *)c->split.data;
+    s->gradient = (float *)c->gradient.data;
+    s->moved = (__nv_bfloat16 *)c->moved.data;
+    s->any = (int *)(s->moved + s->n * 3 * REFINED_WIDE * s->pitch);
+    s->codes = (uint8_t *)c->codes.data;
+    s->meta = (uint32_t *)c->meta.data;
+    s->loss = (double *)c->loss.data;
+    s->factors = (double *)c->steps.data;
     return context_scales(c, DT_F32, &s->mantissa, e);
 }
 
-/* Upload the rows as targets, move them if there are cross moments, and upload
- * the candidates' factors. */
-static int load(struct cuda_context *c, const struct job *j,
-                const struct refined_state *s, struct err *e)
+static int load_factors(struct cuda_context *c, const struct job *j,
+                        const struct refined_state *s, struct err *e)
 {
-    const struct refined_params *p = j->p;
-    const struct cuda_factors *f = j->b->factor[0]->gpu;
-    uint64_t stride = p->solve.cols * dtype_bits(p->solve.dtype) / 8;
+    const struct block_params *p = &j->p->block;
     double *factors =
-        (double *)mem_alloc(p->block.factors * sizeof(*factors), "solve", e);
-    int rc = factors ? 0 : e->code;
+        (double *)mem_alloc(p->factors * sizeof(*factors), "solve", e);
+    int rc;
 
-    for (int i = 0; i < p->block.factors && factors; i++)
-        factors[i] = block_factor(&p->block, i);
-    if (!rc)
-        rc = upload(c, s->factors, factors, p->block.factors * sizeof(*factors),
-                    e);
-    free(factors); /* upload() has read them */
-    if (rc < 0)
-        return rc;
-    CUDA_TRY(cudaMemsetAsync(c->bad, 0xff, sizeof(*c->bad), c->stream));
-    if ((rc = upload(c, c->weight.data, j->w + j->first * stride,
-                     s->rows * stride, e)) < 0 ||
-        (rc = solve_transpose_weights(c, f, 0, p->solve.dtype,
-                                      { s->rows, s->pitch, s->w, c->bad }, e)) <
-            0)
-        return rc;
-    return refined_move_target(c, p, f, s,
-                               p->output && j->b->target.plan ?
-                                   p->output + j->first * p->solve.cols :
-                                   NULL,
-                               e);
+    if (!factors)
+        return e->code;
+    for (int i = 0; i < p->factors; i++)
+        factors[i] = block_factor(p, i);
+    rc = upload(c, s->factors, factors, p->factors * sizeof(*factors), e);
+    free(factors); /* so little was read before the call returned */
+    return rc;
 }
 
 static int find_bad(struct cuda_context *c, const struct job *j, struct err *e)
@@ -173,103 +233,193 @@ static int find_bad(struct cuda_context *c, const struct job *j, struct err *e)
                    (unsigned long long)(bad % cols));
 }
 
-/* The loss of round to nearest on the grids that came with the weights. */
-static int measure_nearest(struct cuda_context *c, const struct job *j,
-                           const struct refined_state *s, struct err *e)
+static int load_weights(struct cuda_context *c, const struct job *j,
+                        const struct refined_state *s, struct err *e)
 {
     const struct solve_params *p = &j->p->solve;
-    const struct cuda_factors *f = j->b->factor[0]->gpu;
-    dim3 grid((unsigned)(s->pitch / REFINED_TILE), (unsigned)p->cols);
-    int rc = upload(c, c->packed.data, j->meta + j->first * s->groups,
-                    s->rows * s->groups * sizeof(*j->meta), e);
+    uint64_t stride = p->cols * dtype_bits(p->dtype) / 8;
+    int rc;
 
-    if (rc < 0 || (rc = solve_transpose_grids(c, s->rows, s->groups, s->pitch,
-                                              s->meta, e)) < 0)
-        return rc;
-    CUDA_TRY(cudaMemsetAsync(s->d, 0, s->padded * s->pitch * sizeof(*s->d),
-                             c->stream));
-    if (p->scale_dtype == DT_F16)
-        refined_round_kernel<DT_F16><<<grid, REFINED_TILE, 0, c->stream>>>(
-            *s, f->input, (uint32_t)p->group);
-    else
-        refined_round_kernel<DT_BF16><<<grid, REFINED_TILE, 0, c->stream>>>(
-            *s, f->input, (uint32_t)p->group);
-    LAUNCHED();
-    return refined_measure(c, f, s, j->nearest + j->first, e);
+    CUDA_TRY(cudaMemsetAsync(c->bad, 0xff, sizeof(*c->bad), c->stream));
+    for (int i = 0; i < j->modules; i++)
+        if ((rc = upload(c, c->weight.data,
+                         (const char *)j->m[i].w + j->first * stride,
+                         s->rows * stride, e)) < 0 ||
+            (rc = solve_transpose_weights(
+                 c, factors_of(j, 0), i / s->share, p->dtype,
+                 { s->rows, s->pitch, s->w + first_row(s, i, s->padded),
+                   c->bad },
+                 e)) < 0)
+            return rc;
+    return find_bad(c, j, e);
 }
 
-/* to->w = the first order's targets in the order of f.  c->order: column of
- * each input in the first order. */
-static int reorder(struct cuda_context *c, const struct cuda_factors *from,
-                   const struct cuda_factors *f, const struct refined_state *s,
-                   struct refined_state *to, struct err *e)
-{
-    uint32_t *place = (uint32_t *)c->order.data;
-
-    *to = *s;
-    to->w = (float *)c->second.data;
-    refined_place_kernel<<<(unsigned)((f->cols + 255) / 256), 256, 0,
-                           c->stream>>>(place, from->input, f->cols);
-    LAUNCHED();
-    CUDA_TRY(cudaMemsetAsync(to->w, 0, s->padded * s->pitch * sizeof(*to->w),
-                             c->stream));
-    refined_reorder_kernel<<<dim3((unsigned)(s->pitch / REFINED_TILE),
-                                  (unsigned)f->cols),
-                             REFINED_TILE, 0, c->stream>>>(to->w, s->w, place,
-                                                           f->input, s->pitch);
-    LAUNCHED();
-    return 0;
-}
-
-static int store(struct cuda_context *c, const struct job *j, int start,
-                 const struct refined_state *s, struct err *e)
-{
-    const struct cuda_factors *f = j->b->factor[start]->gpu;
-    const struct found *to = &j->found[start];
-    uint64_t width = f->cols / 2, metas = s->rows * s->groups;
-    int rc = refined_measure(c, f, s, to->loss + j->first, e);
-
-    if (rc < 0 ||
-        (rc = solve_transpose_codes(c, f, 0, s->rows, s->pitch, s->codes, e)) <
-            0 ||
-        (rc = download(c, to->codes + j->first * width, c->packed.data,
-                       s->rows * width, e)) < 0)
-        return rc;
-    refined_metas_kernel<<<(unsigned)((metas + 255) / 256), 256, 0,
-                           c->stream>>>((uint32_t *)c->packed.data, s->meta,
-                                        s->rows, s->groups, s->pitch);
-    LAUNCHED();
-    if ((rc = download(c, to->meta + j->first * s->groups, c->packed.data,
-                       metas * sizeof(*to->meta), e)) < 0)
-        return rc;
-    CUDA_TRY(cudaStreamSynchronize(c->stream));
-    return 0;
-}
-
-/* p->target = the moved targets, on the host, inputs as stored. */
-static int give_target(struct cuda_context *c, const struct job *j,
+static int move_target(struct cuda_context *c, const struct job *j,
                        const struct refined_state *s, struct err *e)
 {
-    const uint32_t *input = j->b->factor[0]->input;
-    uint64_t cols = j->p->solve.cols, n = cols * s->pitch;
-    float *w = (float *)mem_pages(n * sizeof(*w), "solve", e);
-    int rc = w ? download(c, w, s->w, n * sizeof(*w), e) : e->code;
+    const float **output;
+    int rc;
 
-    for (uint64_t r = 0; r < s->rows && !rc; r++)
-        for (uint64_t i = 0; i < cols; i++)
-            j->p->target[(j->first + r) * cols + input[i]] =
-                w[i * s->pitch + r];
-    free(w);
+    if (!j->m[0].output)
+        return refined_move_target(c, j->p, factors_of(j, 0), s, NULL, e);
+    output = (const float **)mem_zero(j->modules, sizeof(*output), "solve", e);
+    if (!output)
+        return e->code;
+    for (int i = 0; i < j->modules; i++)
+        output[i] = j->m[i].output + j->first * j->p->solve.cols;
+    rc = refined_move_target(c, j->p, factors_of(j, 0), s, output, e);
+    free(output);
     return rc;
 }
 
-/* Undo quantization: d = w. */
-static int restart(struct cuda_context *c, const struct refined_state *s,
-                   struct err *e)
+/* target = the moved targets, on the host, inputs as stored. */
+static int give_targets(struct cuda_context *c, const struct job *j,
+                        const struct refined_state *s, struct err *e)
 {
-    CUDA_TRY(cudaMemcpyAsync(s->d, s->w, s->padded * s->pitch * sizeof(*s->d),
-                             cudaMemcpyDeviceToDevice, c->stream));
+    const struct cuda_factors *f = factors_of(j, 0);
+    uint64_t cols = f->cols;
+    dim3 grid((unsigned)((cols + 31) / 32), (unsigned)(s->module_rows / 32));
+    int rc;
+
+    for (int i = 0; i < j->modules; i++) {
+        if (!j->m[i].target)
+            continue;
+        refined_give_kernel<<<grid, dim3(32, 8), 0, c->stream>>>(
+            (float *)c->weight.data, s->w + first_row(s, i, s->padded),
+            f->input + i / s->share * cols, s->rows, cols, s->pitch);
+        LAUNCHED();
+        if ((rc = download(c, j->m[i].target + j->first * cols, c->weight.data,
+                           s->rows * cols * sizeof(float), e)) < 0)
+            return rc;
+    }
     return 0;
+}
+
+/* Before a pass: d of the padding is zero. */
+static int restart(struct cuda_context *c, const struct cuda_factors *f,
+                   const struct refined_state *s, struct err *e)
+{
+    uint64_t rest = (f->padded - f->cols) * s->pitch;
+    size_t all = s->padded * s->pitch, n = (size_t)s->n;
+
+    if (!rest)
+        return 0;
+    CUDA_TRY(cudaMemset2DAsync(s->d + f->cols * s->pitch, all * sizeof(*s->d),
+                               0, rest * sizeof(*s->d), n, c->stream));
+    CUDA_TRY(cudaMemset2DAsync(s->split + 3 * f->cols * s->pitch,
+                               3 * all * sizeof(*s->split), 0,
+                               3 * rest * sizeof(*s->split), n, c->stream));
+    return 0;
+}
+
+/* ---- what others lose ---- */
+
+/* Rows that others are measured on, of those at work; returns how many. */
+static uint64_t compared(const struct job *j, const struct refined_state *s,
+                         uint32_t *list)
+{
+    uint64_t step = solve_compare_step(j->p->solve.rows), n = 0;
+
+    for (uint64_t r = 0; r < s->rows; r++)
+        if ((j->first + r) / SOLVE_ROWS % step == 0)
+            list[n++] = (uint32_t)r;
+    return n;
+}
+
+/* A state of these rows alone, in the room of s, whose grids are loaded. */
+static int open_compared(struct cuda_context *c, const struct job *j,
+                         const struct refined_state *s, const uint32_t *list,
+                         uint64_t n, struct refined_state *y, struct err *e)
+{
+    int rc = upload(c, c->importance.data, list, n * sizeof(*list), e);
+    struct sample x;
+    unsigned tiles;
+
+    *y = *s;
+    y->rows = n;
+    y->module_rows = round_up(n, REFINED_TILE);
+    y->pitch = s->share * y->module_rows;
+    y->w = (float *)c->second.data;
+    y->meta = s->meta + s->n * s->groups * s->pitch;
+    x = { (const uint32_t *)c->importance.data,
+          n,
+          s->pitch,
+          s->module_rows,
+          y->pitch,
+          y->module_rows };
+    if (rc < 0)
+        return rc;
+    tiles = (unsigned)(y->pitch / REFINED_TILE);
+    refined_sample_kernel<<<dim3(tiles, (unsigned)s->padded, (unsigned)s->n),
+                            REFINED_TILE, 0, c->stream>>>(
+        y->w, (const float *)s->w, x);
+    LAUNCHED();
+    refined_sample_kernel<<<dim3(tiles, (unsigned)s->groups, (unsigned)s->n),
+                            REFINED_TILE, 0, c->stream>>>(
+        y->meta, (const uint32_t *)s->meta, x);
+    LAUNCHED();
+    return restart(c, factors_of(j, 0), y, e);
+}
+
+static int load_grids(struct cuda_context *c, const struct job *j,
+                      const struct refined_state *s, struct err *e)
+{
+    int rc;
+
+    for (int i = 0; i < j->modules; i++)
+        if ((rc = upload(c, c->packed.data, j->m[i].meta + j->first * s->groups,
+                         s->rows * s->groups * sizeof(*s->meta), e)) < 0 ||
+            (rc = solve_transpose_grids(c, s->rows, s->groups, s->pitch,
+                                        s->meta + first_row(s, i, s->groups),
+                                        e)) < 0)
+            return rc;
+    return 0;
+}
+
+/* The losses of rows that are compared, to[modules, rows]. */
+static int measure(struct cuda_context *c, const struct job *j,
+                   const struct refined_state *y, const uint32_t *list,
+                   double *to, struct err *e)
+{
+    size_t n = (size_t)y->n * y->pitch;
+    double *loss = (double *)mem_alloc(n * sizeof(*loss), "solve", e);
+    int rc = loss ? refined_measure(c, factors_of(j, 0), y, loss, e) : e->code;
+
+    for (int i = 0; i < j->modules && rc >= 0; i++)
+        for (uint64_t k = 0; k < y->rows; k++)
+            to[i * j->p->solve.rows + j->first + list[k]] =
+                loss[first_row(y, i, 1) + k];
+    free(loss);
+    return rc;
+}
+
+static int measure_compared(struct cuda_context *c, const struct job *j,
+                            const struct refined_state *s, const uint32_t *list,
+                            uint64_t n, struct err *e)
+{
+    const struct solve_params *p = &j->p->solve;
+    const struct cuda_factors *f = factors_of(j, 0);
+    struct refined_state y;
+    struct refined_pass pass = { j->p, f, &j->b->plan[0], &y, REFINED_PLAIN };
+    dim3 grid;
+    int rc;
+
+    if ((rc = load_grids(c, j, s, e)) < 0 ||
+        (rc = open_compared(c, j, s, list, n, &y, e)) < 0)
+        return rc;
+    grid = dim3((unsigned)(y.pitch / REFINED_TILE), (unsigned)p->cols,
+                (unsigned)y.n);
+    if (p->scale_dtype == DT_F16)
+        refined_round_kernel<DT_F16><<<grid, REFINED_TILE, 0, c->stream>>>(
+            y, f->input, p->cols, (uint32_t)p->group);
+    else
+        refined_round_kernel<DT_BF16><<<grid, REFINED_TILE, 0, c->stream>>>(
+            y, f->input, p->cols, (uint32_t)p->group);
+    LAUNCHED();
+    if ((rc = measure(c, j, &y, list, j->nearest, e)) < 0 ||
+        (rc = refined_walk(c, &pass, e)) < 0)
+        return rc;
+    return measure(c, j, &y, list, j->plain, e);
 }
 
 /* Losses of round to nearest and of plain GPTQ on the grids that came with the
@@ -277,53 +427,150 @@ static int restart(struct cuda_context *c, const struct refined_state *s,
 static int measure_others(struct cuda_context *c, const struct job *j,
                           const struct refined_state *s, struct err *e)
 {
-    const struct cuda_factors *f = j->b->factor[0]->gpu;
-    struct refined_pass pass = { j->p, f, &j->b->plan[0], s, REFINED_PLAIN };
-    int rc = measure_nearest(c, j, s, e);
+    uint32_t *list = (uint32_t *)mem_alloc(s->rows * sizeof(*list), "solve", e);
+    uint64_t n = list ? compared(j, s, list) : 0;
+    int rc = !list ? e->code : n ? measure_compared(c, j, s, list, n, e) : 0;
 
-    if (rc < 0 || (rc = restart(c, s, e)) < 0 ||
+    free(list);
+    return rc;
+}
+
+/* ---- orders ---- */
+
+/* to->w = the first order's targets in the order of f. */
+static int reorder(struct cuda_context *c, const struct cuda_factors *from,
+                   const struct cuda_factors *f, const struct refined_state *s,
+                   struct refined_state *to, struct err *e)
+{
+    uint32_t *place = (uint32_t *)c->order.data;
+    uint64_t all = s->padded * s->pitch;
+
+    *to = *s;
+    to->w = (float *)c->second.data;
+    CUDA_TRY(cudaMemsetAsync(to->w, 0, s->n * all * sizeof(*to->w), c->stream));
+    for (int i = 0; i < s->n; i++) {
+        refined_place_kernel<<<(unsigned)((f->cols + 255) / 256), 256, 0,
+                               c->stream>>>(place, from->input + i * f->cols,
+                                            f->cols);
+        LAUNCHED();
+        refined_reorder_kernel<<<dim3((unsigned)(s->pitch / REFINED_TILE),
+                                      (unsigned)f->cols),
+                                 REFINED_TILE, 0, c->stream>>>(
+            to->w + i * all, s->w + i * all, place, f->input + i * f->cols,
+            s->pitch);
+        LAUNCHED();
+    }
+    return 0;
+}
+
+static int store_module(struct cuda_context *c, const struct job *j, int start,
+                        const struct refined_state *s, int i, struct err *e)
+{
+    const struct cuda_factors *f = factors_of(j, start);
+    const struct found *to = &j->found[start];
+    uint64_t width = f->cols / 2, metas = s->rows * s->groups;
+    uint64_t rows = j->p->solve.rows, at = i * rows + j->first;
+    uint8_t *codes =
+        start ? to->codes + at * width : j->m[i].codes + j->first * width;
+    int rc;
+
+    if ((rc = solve_transpose_codes(c, f, i / s->share, s->rows, s->pitch,
+                                    s->codes + first_row(s, i, s->padded), e)) <
+            0 ||
+        (rc = download(c, codes, c->packed.data, s->rows * width, e)) < 0)
+        return rc;
+    refined_metas_kernel<<<(unsigned)((metas + 255) / 256), 256, 0,
+                           c->stream>>>((uint32_t *)c->packed.data,
+                                        s->meta + first_row(s, i, s->groups),
+                                        s->rows, s->groups, s->pitch);
+    LAUNCHED();
+    return download(c, to->meta + at * s->groups, c->packed.data,
+                    metas * sizeof(*to->meta), e);
+}
+
+static int store(struct cuda_context *c, const struct job *j, int start,
+                 const struct refined_state *s, struct err *e)
+{
+    size_t n = (size_t)s->n * s->pitch;
+    double *loss = (double *)mem_alloc(n * sizeof(*loss), "solve", e);
+    int rc =
+        loss ? refined_measure(c, factors_of(j, start), s, loss, e) : e->code;
+
+    for (int i = 0; i < j->modules && rc >= 0; i++) {
+        memcpy(j->found[start].loss + i * j->p->solve.rows + j->first,
+               loss + first_row(s, i, 1), s->rows * sizeof(*loss));
+        rc = store_module(c, j, start, s, i, e);
+    }
+    free(loss);
+    return rc;
+}
+
+static int solve_order(struct cuda_context *c, const struct job *j, int start,
+                       const struct refined_state *s, struct err *e)
+{
+    struct cuda_factors *f = factors_of(j, start);
+    struct refined_state other;
+    struct refined_pass pass = { j->p, f, &j->b->plan[start], s,
+                                 REFINED_CHOOSE };
+    int rc;
+
+    if ((rc = refined_squares(c, f, pass.plan, e)) < 0)
+        return rc;
+    if (start > 0) {
+        if ((rc = reorder(c, factors_of(j, 0), f, s, &other, e)) < 0)
+            return rc;
+        pass.s = &other;
+    }
+    if ((rc = restart(c, f, pass.s, e)) < 0 ||
         (rc = refined_walk(c, &pass, e)) < 0)
         return rc;
-    return refined_measure(c, f, s, j->plain + j->first, e);
+    pass.what = REFINED_DESCENT;
+    if ((rc = refined_sweep(c, &pass, e)) < 0)
+        return rc;
+    return store(c, j, start, pass.s, e);
 }
 
 static int solve_rows(struct cuda_context *c, const struct job *j,
                       uint64_t rows, struct err *e)
 {
-    struct refined_state s = {}, transposed;
+    struct refined_state s;
     int rc;
 
     if ((rc = open_state(c, j, rows, &s, e)) < 0 ||
-        (rc = load(c, j, &s, e)) < 0 || (rc = find_bad(c, j, e)) < 0 ||
-        (rc = j->p->target ? give_target(c, j, &s, e) : 0) < 0 ||
+        (rc = load_factors(c, j, &s, e)) < 0 ||
+        (rc = refined_squares(c, factors_of(j, 0), &j->b->plan[0], e)) < 0 ||
+        (rc = load_weights(c, j, &s, e)) < 0 ||
+        (rc = move_target(c, j, &s, e)) < 0 ||
+        (rc = give_targets(c, j, &s, e)) < 0 ||
         (rc = measure_others(c, j, &s, e)) < 0)
         return rc;
-    for (int i = 0; i < j->b->starts; i++) {
-        const struct cuda_factors *f = j->b->factor[i]->gpu;
-        struct refined_pass pass = { j->p, f, &j->b->plan[i], &s,
-                                     REFINED_CHOOSE };
-
-        if (i > 0) {
-            if ((rc = reorder(c, j->b->factor[0]->gpu, f, &s, &transposed, e)) <
-                0)
-                return rc;
-            pass.s = &transposed;
-        }
-        if ((rc = restart(c, pass.s, e)) < 0 ||
-            (rc = refined_walk(c, &pass, e)) < 0)
+    for (int i = 0; i < j->b->starts; i++)
+        if ((rc = solve_order(c, j, i, &s, e)) < 0)
             return rc;
-        pass.what = REFINED_DESCENT;
-        if ((rc = refined_sweep(c, &pass, e)) < 0 ||
-            (rc = store(c, j, i, pass.s, e)) < 0)
-            return rc;
-    }
     return 0;
 }
 
 /* ---- solve_refined() ---- */
 
+static int check_factors(const struct refined_hessian *b, int n, struct err *e)
+{
+    const struct cuda_factors *first = b->factor[0]->gpu;
+
+    for (int i = 0; i < b->starts; i++) {
+        const struct cuda_factors *f = b->factor[i]->gpu;
+
+        if (!f || !f->whole || f->n != first->n || n < f->n || n % f->n)
+            return err_set(e, E_DATA, "the factors are not for this");
+        for (int k = 0; k < f->n; k++)
+            if (f->failed[k])
+                return err_set(e, E_DATA, "matrix %d has no factor", k);
+    }
+    return 0;
+}
+
 static int check(const struct refined_params *p,
-                 const struct refined_hessian *b, struct err *e)
+                 const struct refined_hessian *b, const struct cuda_refined *m,
+                 int n, struct err *e)
 {
     const struct solve_params *s = &p->solve;
 
@@ -338,11 +585,10 @@ static int check(const struct refined_params *p,
     if (s->scale_dtype != DT_F16 && s->scale_dtype != DT_BF16)
         return err_set(e, E_CONFIG, "the GPU takes no %s scales",
                        dtype_name(s->scale_dtype));
-    for (int i = 0; i < b->starts; i++)
-        if (!b->factor[i]->gpu || !b->factor[i]->gpu->h ||
-            b->factor[i]->gpu->failed[0])
-            return err_set(e, E_DATA, "the factors are not for this");
-    return 0;
+    for (int i = 0; i < n; i++)
+        if (!m[i].output != !m[0].output)
+            return err_set(e, E_DATA, "some modules have outputs");
+    return check_factors(b, n, e);
 }
 
 /* divide() needs scales between 2^-90 and 2^90.  E_CONFIG. */
@@ -358,89 +604,122 @@ static int check_scales(const uint32_t *meta, uint64_t n, struct err *e)
     return 0;
 }
 
-/* Copy to `to`, which holds the first order's results, the rows where another
- * order has the smaller loss. */
-static void keep_best(const struct job *j, const struct found *to)
+/* Copy to the first order's results the rows where another order has the smaller
+ * loss. */
+static void keep_best(const struct job *j)
 {
     const struct solve_params *p = &j->p->solve;
+    const struct found *to = &j->found[0];
     uint64_t width = p->cols / 2, groups = quant_groups(p->cols, p->group);
 
     for (int i = 1; i < j->b->starts; i++)
-        for (uint64_t r = 0; r < p->rows; r++) {
+        for (uint64_t k = 0; k < j->modules * p->rows; k++) {
             const struct found *f = &j->found[i];
 
-            if (!(f->loss[r] < to->loss[r]))
+            if (!(f->loss[k] < to->loss[k]))
                 continue;
-            to->loss[r] = f->loss[r];
-            memcpy(to->codes + r * width, f->codes + r * width, width);
-            memcpy(to->meta + r * groups, f->meta + r * groups,
+            to->loss[k] = f->loss[k];
+            memcpy(j->m[k / p->rows].codes + k % p->rows * width,
+                   f->codes + k * width, width);
+            memcpy(to->meta + k * groups, f->meta + k * groups,
                    groups * sizeof(*f->meta));
         }
 }
 
 /* Allocate the results: losses and grids of all orders, codes of all but the
  * first, which go to the caller's memory. */
-static char *open_found(struct job *j, uint8_t *codes, struct err *e)
+static char *open_found(struct job *j, struct err *e)
 {
     const struct solve_params *p = &j->p->solve;
     uint64_t groups = quant_groups(p->cols, p->group), each, all;
+    uint64_t rows = j->modules * p->rows;
     char *at;
 
-    each = p->rows * (sizeof(double) + groups * sizeof(uint32_t) + p->cols / 2);
+    each = rows * (sizeof(double) + groups * sizeof(uint32_t) + p->cols / 2);
     each = round_up(each, 64);
-    all = j->b->starts * each + 2 * p->rows * sizeof(double);
-    at = (char *)mem_alloc(all, "solve", e);
+    all = j->b->starts * each + 2 * rows * sizeof(double);
+    at = (char *)mem_pages(all, "solve", e);
     if (!at)
         return NULL;
     for (int i = 0; i < j->b->starts; i++) {
         char *to = at + i * each;
 
         j->found[i].loss = (double *)to;
-        j->found[i].meta = (uint32_t *)(j->found[i].loss + p->rows);
-        j->found[i].codes =
-            i == 0 ? codes : (uint8_t *)(j->found[i].meta + p->rows * groups);
+        j->found[i].meta = (uint32_t *)(j->found[i].loss + rows);
+        j->found[i].codes = (uint8_t *)(j->found[i].meta + rows * groups);
     }
     j->nearest = (double *)(at + j->b->starts * each);
-    j->plain = j->nearest + p->rows;
+    j->plain = j->nearest + rows;
     return at;
 }
 
-int cuda_solve_refined(struct cuda_context *c, const struct refined_params *p,
-                       const struct refined_hessian *b, const void *w,
-                       uint32_t *meta, uint8_t *codes, struct refined_result *r,
-                       struct err *e)
+/* Grids and losses of all modules. */
+static int give(const struct job *j, struct err *e)
 {
-    struct job j = { p, b, (const char *)w, meta };
-    uint64_t rows = p->solve.rows,
-             tiles = round_up(rows, REFINED_TILE) / REFINED_TILE;
-    uint64_t metas = rows * quant_groups(p->solve.cols, p->solve.group);
-    char *memory;
-    int rc = check(p, b, e);
+    const struct solve_params *p = &j->p->solve;
+    uint64_t metas = p->rows * quant_groups(p->cols, p->group);
+    int rc;
 
-    *r = (struct refined_result){ { 0, 0 }, 0 };
-    if (rc < 0 || (rc = need_blas(c, e)) < 0 ||
-        (rc = check_scales(meta, metas, e)) < 0)
-        return rc;
-    if (!(memory = open_found(&j, codes, e)))
-        return e->code;
-    rc = in_batches(c, tiles, tiles, [&](uint64_t at, uint64_t n) {
-        uint64_t left = rows - at * REFINED_TILE;
+    keep_best(j);
+    for (int i = 0; i < j->modules; i++) {
+        const uint32_t *meta = j->found[0].meta + i * metas;
+        const double *loss = j->found[0].loss + i * p->rows;
+        struct refined_result *r = &j->m[i].result;
 
-        j.first = at * REFINED_TILE;
-        return solve_rows(c, &j,
-                          left < n * REFINED_TILE ? left : n * REFINED_TILE, e);
+        if ((rc = check_scales(meta, metas, e)) < 0)
+            return rc;
+        for (uint64_t k = 0; k < p->rows; k++)
+            r->solve.loss += loss[k];
+        r->solve.loss_nearest =
+            solve_compare_sum(loss, j->nearest + i * p->rows, p->rows);
+        r->loss_plain =
+            solve_compare_sum(loss, j->plain + i * p->rows, p->rows);
+    }
+    for (int i = 0; i < j->modules; i++)
+        memcpy(j->m[i].meta, j->found[0].meta + i * metas,
+               metas * sizeof(*j->m[i].meta));
+    return 0;
+}
+
+/* All rows at once, or of one module fewer at a time where memory ends. */
+static int solve_all(struct cuda_context *c, struct job *j, struct err *e)
+{
+    uint64_t rows = j->p->solve.rows, tile = REFINED_TILE;
+    uint64_t tiles = (rows + tile - 1) / tile;
+
+    if (j->modules > 1)
+        return solve_rows(c, j, rows, e);
+    return in_batches(c, tiles, tiles, [&](uint64_t at, uint64_t n) {
+        uint64_t left = rows - at * tile;
+
+        j->first = at * tile;
+        return solve_rows(c, j, left < n * tile ? left : n * tile, e);
     });
-    if (rc >= 0) {
-        keep_best(&j, &j.found[0]);
-        rc = check_scales(j.found[0].meta, metas, e);
-    }
+}
+
+int cuda_solve_refined(struct cuda_context *c, const struct refined_params *p,
+                       const struct refined_hessian *b, struct cuda_refined *m,
+                       int n, struct err *e)
+{
+    struct job j = { p, b, m, n };
+    uint64_t metas =
+        p->solve.rows * quant_groups(p->solve.cols, p->solve.group);
+    char *memory;
+    int rc = check(p, b, m, n, e);
+
+    for (int i = 0; i < n; i++)
+        m[i].result = {};
+    for (int i = 0; i < n && rc >= 0; i++)
+        rc = check_scales(m[i].meta, metas, e);
+    if (rc < 0 || (rc = need_blas(c, e)) < 0)
+        return rc;
+    if (!(memory = open_found(&j, e)))
+        return e->code;
+    rc = solve_all(c, &j, e);
     if (rc >= 0)
-        memcpy(meta, j.found[0].meta, metas * sizeof(*meta));
-    for (uint64_t i = 0; i < rows && rc >= 0; i++) {
-        r->solve.loss += j.found[0].loss[i];
-        r->solve.loss_nearest += j.nearest[i];
-        r->loss_plain += j.plain[i];
-    }
+        rc = give(&j, e);
     free(memory);
+    if (rc == E_TEMP)
+        context_trim(c);
     return rc;
 }

@@ -29,10 +29,21 @@ static __device__ void fetch(struct refine_memory *s,
 
     for (int i = t; i < 256; i += THREADS)
         s->mantissa[i] = g.mantissa[i];
-    for (int i = t; i < all * WIDE; i += THREADS) {
-        int k = i / WIDE, j = i % WIDE;
+    for (int i = t; i < all * WIDE / 4; i += THREADS) {
+        int k = i / (WIDE / 4), j = i % (WIDE / 4) * 4;
 
-        s->h[k][j] = k < n && j < n ? g.square[(uint64_t)k * g.ld + j] : 0;
+        if (k < n)
+            refined_copy(&s->h[k][j], g.square + k * WIDE + j);
+        else
+            *(float4 *)&s->h[k][j] = make_float4(0, 0, 0, 0);
+    }
+    for (int i = t; i < all * ROWS / 4; i += THREADS) {
+        int k = i / (ROWS / 4), r = i % (ROWS / 4) * 4;
+
+        if (k < n)
+            refined_copy(&s->t[k][r], g.gradient + k * g.pitch + row + r);
+        else
+            *(float4 *)&s->t[k][r] = make_float4(0, 0, 0, 0);
     }
     __syncthreads();
     if (t < ROWS) {
@@ -43,12 +54,11 @@ static __device__ void fetch(struct refine_memory *s,
     __syncthreads();
     for (int i = t; i < all * ROWS; i += THREADS) {
         int k = i / ROWS, r = i % ROWS;
-        uint64_t at = k * g.pitch + row + r;
 
-        s->t[k][r] = k < n ? g.gradient[at] : 0;
-        s->a[k][r] = k < n ? (float)g.codes[at] - s->zero[r] : 0;
+        s->a[k][r] =
+            k < n ? (float)g.codes[k * g.pitch + row + r] - s->zero[r] : 0;
     }
-    __syncthreads();
+    refined_arrived();
 }
 
 /* Move the codes of 32 columns of row r, one after another, each to its
@@ -158,14 +168,15 @@ static __device__ bool refit(struct refine_memory *s, int r)
     return true;
 }
 
-/* Move the codes of a group, then its scale; grid (pitch / 16).  For 32 columns
- * at a time, one thread per row moves the codes; then all threads add the moves
- * to the gradients of later columns.  Shared memory: 92 KiB. */
+/* Move the codes of a group, then its scale; grid (pitch / 16, matrices).  For 32
+ * columns at a time, one thread per row moves the codes; then all threads add the
+ * moves to the gradients of later columns.  Shared memory: 92 KiB. */
 template <enum dtype S>
 static __global__ void __launch_bounds__(THREADS, 2)
-    refined_descent_kernel(const struct refined_group g)
+    refined_descent_kernel(const struct refined_group all_of)
 {
     extern __shared__ float4 memory[];
+    const struct refined_group g = refined_of(all_of, blockIdx.y);
     struct refine_memory *s = (struct refine_memory *)memory;
     uint64_t row = (uint64_t)blockIdx.x * ROWS;
     int r = (int)threadIdx.x % ROWS, part = (int)threadIdx.x / ROWS;
@@ -195,14 +206,16 @@ static __global__ void __launch_bounds__(THREADS, 2)
         uint64_t at = k * g.pitch + row + r;
         float d = g.w[at] - s->a[k][r] * s->scale[r];
 
-        g.moved[at] = d - g.d[at];
+        refined_split(g.moved + 3 * k * g.pitch + row + r, g.pitch,
+                      d - g.d[at]);
+        refined_split(g.split + 3 * k * g.pitch + row + r, g.pitch, d);
         g.d[at] = d;
         g.codes[at] = (uint8_t)(s->a[k][r] + s->zero[r]);
     }
 }
 
 template <enum dtype S>
-static int launch(struct cuda_context *c, const struct refined_group *g,
+static int launch(struct cuda_context *c, const struct refined_group *g, int n,
                   struct err *e)
 {
     int room = sizeof(struct refine_memory);
@@ -210,15 +223,15 @@ static int launch(struct cuda_context *c, const struct refined_group *g,
     CUDA_TRY(cudaFuncSetAttribute(refined_descent_kernel<S>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   room));
-    refined_descent_kernel<S>
-        <<<(unsigned)(g->pitch / ROWS), THREADS, room, c->stream>>>(*g);
+    refined_descent_kernel<S><<<dim3((unsigned)(g->pitch / ROWS), (unsigned)n),
+                                THREADS, room, c->stream>>>(*g);
     LAUNCHED();
     return 0;
 }
 
 int refined_descend(struct cuda_context *c, enum dtype scale_dtype,
-                    const struct refined_group *g, struct err *e)
+                    const struct refined_group *g, int n, struct err *e)
 {
-    return scale_dtype == DT_F16 ? launch<DT_F16>(c, g, e) :
-                                   launch<DT_BF16>(c, g, e);
+    return scale_dtype == DT_F16 ? launch<DT_F16>(c, g, n, e) :
+                                   launch<DT_BF16>(c, g, n, e);
 }

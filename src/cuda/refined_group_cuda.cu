@@ -46,27 +46,36 @@ static __device__ void fetch(struct group_memory *s,
     int n = (int)g.n, all = refined_columns(g.n);
     int threads = (int)blockDim.x, t = (int)threadIdx.x;
 
-    for (int i = t; i < all * all; i += threads) {
-        int k = i / 4 % (all / 4) * 4 + i % 4, j = i / 4 / (all / 4);
+    for (int i = t; i < all * WIDE / 4; i += threads) {
+        int k = i / (WIDE / 4), j = i % (WIDE / 4) * 4;
 
-        if (j / SUB <= k / SUB)
-            s->l[row_at(k) + j] =
-                k < n && j < k ? g.square[(uint64_t)j * g.ld + k] : 0;
+        if (j / SUB > k / SUB)
+            continue;
+        if (k < n)
+            refined_copy(s->l + row_at(k) + j, g.square + k * WIDE + j);
+        else
+            *(float4 *)(s->l + row_at(k) + j) = make_float4(0, 0, 0, 0);
     }
-    for (int i = t; i < all * ROWS; i += threads) {
-        int k = i / ROWS, r = i % ROWS;
+    for (int i = t; i < all * ROWS / 4; i += threads) {
+        int k = i / (ROWS / 4), r = i % (ROWS / 4) * 4;
         uint64_t at = k * g.pitch + row + r;
 
-        s->w[k][r] = k < n ? g.w[at] : 0;
-        s->pushed[k][r] = s->x[k][r] = k < n ? g.gradient[at] : 0;
+        if (k < n) {
+            refined_copy(&s->w[k][r], g.w + at);
+            refined_copy(&s->pushed[k][r], g.gradient + at);
+            refined_copy(&s->x[k][r], g.gradient + at);
+            continue;
+        }
+        for (int q = r; q < r + 4; q++)
+            s->w[k][q] = s->pushed[k][q] = s->x[k][q] = 0;
     }
     for (int k = t; k < all; k += threads) {
-        s->diagonal[k] = k < n ? g.square[k * (g.ld + 1)] : 1;
+        s->diagonal[k] = k < n ? g.square[k * (WIDE + 1)] : 1;
         s->inverse[k] = 1 / s->diagonal[k];
     }
     for (int i = t; i < 256; i += threads)
         s->mantissa[i] = g.mantissa[i];
-    __syncthreads();
+    refined_arrived();
 }
 
 /* w's nearest code on a grid, less the zero. */
@@ -147,6 +156,14 @@ static __device__ void displace_all(struct group_memory *s, int all,
     __syncthreads();
 }
 
+/* d = w - q of a weight, and its split. */
+static __device__ __forceinline__ void put(const struct refined_group &g, int k,
+                                           uint64_t row, float d)
+{
+    g.d[k * g.pitch + row] = d;
+    refined_split(g.split + 3 * k * g.pitch + row, g.pitch, d);
+}
+
 /* g->given: d of the group on the grids that are set. */
 template <enum dtype S>
 static __device__ void solve_given(struct group_memory *s,
@@ -158,7 +175,7 @@ static __device__ void solve_given(struct group_memory *s,
     displace_all(s, all, refined_scale<S>(s->mantissa, meta),
                  (float)meta_zero(meta));
     for (int i = (int)threadIdx.x; i < (int)g.n * ROWS; i += (int)blockDim.x)
-        g.d[i / ROWS * g.pitch + row + i % ROWS] = s->x[i / ROWS][i % ROWS];
+        put(g, i / ROWS, row + i % ROWS, s->x[i / ROWS][i % ROWS]);
 }
 
 /* As block_candidate() of gptq/solve/block_grid.h. */
@@ -336,27 +353,28 @@ static __device__ void keep_best(struct group_memory *s,
     for (int i = t; i < (int)g.n * ROWS; i += threads) {
         int k = i / ROWS, r = i % ROWS;
         uint32_t code = s->best[k / 8][s->winner[r]] >> k % 8 * 4 & 15;
-        uint64_t at = k * g.pitch + row + r;
 
-        g.codes[at] = (uint8_t)code;
-        g.d[at] = s->w[k][r] - ((float)code - s->zero[r]) * s->scale[r];
+        g.codes[k * g.pitch + row + r] = (uint8_t)code;
+        put(g, k, row + r,
+            s->w[k][r] - ((float)code - s->zero[r]) * s->scale[r]);
     }
 }
 
-/* Choose the grid of each row of a group and quantize it; grid (pitch / 16).
- * Up to twelve threads per row, each solving the group on two candidates at a
- * time.  Loads of L are broadcast: each serves all threads.  Of earlier columns
- * only codes are kept, eight in a word, and their displacements are computed
- * again.
+/* Choose the grid of each row of a group and quantize it; grid (pitch / 16,
+ * matrices).  Up to twelve threads per row, each solving the group on two
+ * candidates at a time.  Loads of L are broadcast: each serves all threads.  Of
+ * earlier columns only codes are kept, eight in a word, and their displacements
+ * are computed again.
  *
  * Shared memory: 107 KiB, so that two blocks fit a multiprocessor of Hopper.
  * Floor: 64 n f32 multiply-adds per weight for n candidates.  With g.given no
  * grid is chosen. */
 template <enum dtype S>
 static __global__ void __launch_bounds__(THREADS, 2)
-    refined_group_kernel(const struct refined_group g)
+    refined_group_kernel(const struct refined_group all_of)
 {
     extern __shared__ float4 memory[];
+    const struct refined_group g = refined_of(all_of, blockIdx.y);
     struct group_memory *s = (struct group_memory *)memory;
     uint64_t row = (uint64_t)blockIdx.x * ROWS;
     int all = refined_columns(g.n);
@@ -372,7 +390,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 }
 
 template <enum dtype S>
-static int launch(struct cuda_context *c, const struct refined_group *g,
+static int launch(struct cuda_context *c, const struct refined_group *g, int n,
                   struct err *e)
 {
     unsigned pairs = (unsigned)(g->candidates + 1) / 2;
@@ -384,15 +402,15 @@ static int launch(struct cuda_context *c, const struct refined_group *g,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   room));
     refined_group_kernel<S>
-        <<<(unsigned)(g->pitch / ROWS), ROWS *(parts < 4 ? 4 : parts), room,
-           c->stream>>>(*g);
+        <<<dim3((unsigned)(g->pitch / ROWS), (unsigned)n),
+           ROWS *(parts < 4 ? 4 : parts), room, c->stream>>>(*g);
     LAUNCHED();
     return 0;
 }
 
 int refined_choose(struct cuda_context *c, enum dtype scale_dtype,
-                   const struct refined_group *g, struct err *e)
+                   const struct refined_group *g, int n, struct err *e)
 {
-    return scale_dtype == DT_F16 ? launch<DT_F16>(c, g, e) :
-                                   launch<DT_BF16>(c, g, e);
+    return scale_dtype == DT_F16 ? launch<DT_F16>(c, g, n, e) :
+                                   launch<DT_BF16>(c, g, n, e);
 }

@@ -2,50 +2,59 @@
  * (gptq/solve/solve_refined.h) share.
  *
  * All arrays are transposed, as in the solver: the `pitch` rows of a column are
- * contiguous, columns in the factor's order.  A group of up to REFINED_WIDE
- * adjacent columns is one launch; a block of threads owns REFINED_ROWS rows,
- * and several threads share a row. */
+ * contiguous, columns in the factor's order.  A launch works on n Hessians, each
+ * with the rows of `share` modules.  A group of up to REFINED_WIDE adjacent
+ * columns is one launch; a block of threads owns REFINED_ROWS rows, and several
+ * threads share a row. */
 #ifndef FORGE_BEST_INSIDE_CUH
 #define FORGE_BEST_INSIDE_CUH
 
 #include "cuda/solve_internal.cuh"
 
 enum {
-    REFINED_WIDE = 128,   /* columns of a group, at most */
-    REFINED_ROWS = 16,    /* of a block of threads */
-    REFINED_SUB = 32,     /* columns that a thread holds in registers */
-    REFINED_SUPER = 1024, /* columns of a super-block (refined_pass_cuda.cu) */
-    REFINED_TILE = 64     /* rows are padded to a multiple of it */
+    REFINED_WIDE = SOLVE_BLOCK, /* columns of a group, at most */
+    REFINED_ROWS = 16,          /* of a block of threads */
+    REFINED_SUB = 32,           /* columns that a thread holds in registers */
+    REFINED_SUPER = 1024, /* columns that a product with all others is for */
+    REFINED_DIVIDE = 512, /* columns that are divided by L together */
+    REFINED_TILE = SOLVE_TILE /* rows of a module are padded to */
 };
 
-/* Rows of one weight on the device. */
+/* Rows of the weights of a batch on the device. */
 struct refined_state {
-    uint64_t rows, pitch; /* pitch: rows, padded to REFINED_TILE */
+    int n, share;         /* matrices; modules of each */
+    uint64_t rows;        /* of a module */
+    uint64_t module_rows; /* the same, padded to REFINED_TILE */
+    uint64_t pitch;       /* of all modules of a matrix */
     uint64_t padded, groups;
-    float *w;        /* [padded, pitch]: the target */
-    float *d;        /* [padded, pitch]: w - q */
-    float *gradient; /* [REFINED_SUPER + REFINED_WIDE, pitch]: d L or d H of the
-                        current columns */
-    float *moved;    /* [REFINED_WIDE, pitch]: the changes of a group's d */
-    uint8_t *codes;  /* [padded, pitch] */
-    uint32_t *meta;  /* [groups, pitch] */
-    double *loss;    /* [padded / REFINED_WIDE, pitch] */
-    double *factors; /* [n]: block_factor() */
-    int *any;        /* device flag: the sweep has moved a code or a scale */
-    const float *mantissa; /* [256], see meta_scale() */
+    float *w;             /* [n, padded, pitch]: the targets */
+    float *d;             /* [n, padded, pitch]: w - q */
+    __nv_bfloat16 *split; /* [n, padded, 3, pitch]: d as high, high, low */
+    float *gradient;      /* [n, REFINED_SUPER, pitch]: d times a square */
+    __nv_bfloat16 *moved; /* [n, REFINED_WIDE, 3, pitch]: what a group's d has
+                             changed by, as split */
+    uint8_t *codes;       /* [n, padded, pitch] */
+    uint32_t *meta;       /* [n, groups, pitch] */
+    double *loss;         /* [n, padded / REFINED_WIDE, pitch] */
+    double *factors;      /* block_factor() of all */
+    int *any;             /* whether a sweep has moved anything */
+    const float *mantissa;
 };
 
-/* Arguments of a group's kernel: pointers to its first column. */
+/* A group, for a kernel: pointers to its first column in matrix 0. */
 struct refined_group {
     const float *w;
     float *d;
-    const float *gradient; /* error feedback d L, or the gradient d H */
-    float *moved;
+    __nv_bfloat16 *split;
+    const float *gradient; /* what is pushed onto it, or d H */
+    __nv_bfloat16 *moved;
     uint8_t *codes;
-    uint32_t *meta;      /* [pitch]: of this group */
-    const float *square; /* L or H: column c from row c0 at square + c * ld */
-    uint64_t pitch, ld;
-    uint32_t n; /* columns: a multiple of 8 */
+    uint32_t *meta;        /* of group 0 */
+    const uint32_t *input; /* of its first column: which group it is */
+    const float *square;   /* [n, REFINED_WIDE]: its part of L or H, by rows */
+    uint64_t pitch, padded, cols, groups;
+    uint32_t group; /* inputs of one */
+    uint32_t n;     /* columns: a multiple of 8 */
     const float *mantissa;
     const double *factors;
     int n_factors, candidates;
@@ -54,7 +63,50 @@ struct refined_group {
     int *any;
 };
 
-/* The scale of a qmeta4 with its sign. */
+/* The same group of matrix m; meta: its own row. */
+static __device__ __forceinline__ struct refined_group
+refined_of(struct refined_group g, uint32_t m)
+{
+    uint64_t columns = m * g.padded * g.pitch;
+
+    g.w += columns;
+    g.d += columns;
+    g.split += 3 * columns;
+    g.gradient += m * REFINED_SUPER * g.pitch;
+    g.moved += m * 3 * REFINED_WIDE * g.pitch;
+    g.codes += columns;
+    g.meta += (m * g.groups + g.input[m * g.cols] / g.group) * g.pitch;
+    g.square += m * g.padded * REFINED_WIDE;
+    return g;
+}
+
+/* x as high, high, low; to: the first, the others `pitch` behind it. */
+static __device__ __forceinline__ void refined_split(__nv_bfloat16 *to,
+                                                     uint64_t pitch, float x)
+{
+    __nv_bfloat16 high = __float2bfloat16_rn(x);
+
+    to[0] = high;
+    to[pitch] = high;
+    to[2 * pitch] = __float2bfloat16_rn(x - __bfloat162float(high));
+}
+
+/* 16 bytes to shared memory, on their way until refined_arrived(). */
+static __device__ __forceinline__ void refined_copy(float *to,
+                                                    const float *from)
+{
+    unsigned at = (unsigned)__cvta_generic_to_shared(to);
+
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at),
+                 "l"(from));
+}
+static __device__ __forceinline__ void refined_arrived(void)
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncthreads();
+}
+
+/* Scale with its sign. */
 template <enum dtype S>
 static __device__ __forceinline__ float refined_scale(const float *mantissa,
                                                       uint32_t meta)
@@ -107,15 +159,14 @@ static __device__ __forceinline__ int refined_columns(uint32_t n)
     return (int)((n + REFINED_SUB - 1) / REFINED_SUB * REFINED_SUB);
 }
 
-/* Launch a group's kernel for `pitch` rows: choose its grids and quantize it
- * (refined_group_cuda.cu), or move its codes and scales
- * (refined_descent_cuda.cu). */
+/* Choose the grid of a group and quantize it (refined_group_cuda.cu), or move its
+ * codes and its scale (refined_descent_cuda.cu), for all rows of n matrices. */
 int refined_choose(struct cuda_context *c, enum dtype scale_dtype,
-                   const struct refined_group *g, struct err *e);
+                   const struct refined_group *g, int n, struct err *e);
 int refined_descend(struct cuda_context *c, enum dtype scale_dtype,
-                    const struct refined_group *g, struct err *e);
-/* A pass over all groups of a matrix: plain GPTQ on the grids that are set,
- * GPTQ with chosen grids, or a sweep of coordinate descent. */
+                    const struct refined_group *g, int n, struct err *e);
+/* A pass over all groups of a batch: one of the two, or quantizing on the grids
+ * that are set. */
 enum refined_step { REFINED_PLAIN, REFINED_CHOOSE, REFINED_DESCENT };
 struct refined_pass {
     const struct refined_params *p;
@@ -129,27 +180,47 @@ int refined_walk(struct cuda_context *c, const struct refined_pass *j,
 /* Sweeps of coordinate descent until nothing moves, at most j->p->sweeps. */
 int refined_sweep(struct cuda_context *c, const struct refined_pass *j,
                   struct err *e);
-/* loss[rows], on the host, = d H dᵀ. */
+/* loss[n, pitch] = d H dT of each row, on the host. */
 int refined_measure(struct cuda_context *c, const struct cuda_factors *f,
                     const struct refined_state *s, double *loss, struct err *e);
-/* Move the targets s->w, in the order of f (gptq/solve/target.h); s->d is
- * scratch. output: G or F of these rows, on the host, inputs as stored; NULL:
- * use E. */
+/* The targets of the first order moved, see target.h; s->d and s->split are
+ * scratch.  output[n * share]: G or F of each module, on the host; NULL: by the
+ * drift, if there is one. */
 int refined_move_target(struct cuda_context *c, const struct refined_params *p,
                         const struct cuda_factors *f,
-                        const struct refined_state *s, const float *output,
-                        struct err *e);
-/* to[m, n] = alpha a[m, k] b[k, n] + beta to in f32, column-major; leading
- * dimensions m, and ldb of b. */
+                        const struct refined_state *s,
+                        const float *const *output, struct err *e);
+/* L's and H's parts in the groups of a plan, into f. */
+int refined_squares(struct cuda_context *c, struct cuda_factors *f,
+                    const struct tile_plan *plan, struct err *e);
+/* to[n, n, 3] = L turned: L[r][c] at to[3 (r * n + c)], as high, low, high. */
+int refined_turn(struct cuda_context *c, __nv_bfloat16 *to, const float *l,
+                 uint64_t n, struct err *e);
+/* v: inverses of the 512 x 512 blocks on L's diagonal, by columns, each after the
+ * other, an identity beyond L [n, n]; in the context's buffer. */
+int refined_inverses(struct cuda_context *c, const float *l, uint64_t n,
+                     const float **v, struct err *e);
+/* split of n columns from[n, pitch] of each of `count` matrices, `step` columns
+ * apart. */
+int refined_split_columns(struct cuda_context *c, __nv_bfloat16 *to,
+                          const float *from, uint64_t n, uint64_t pitch,
+                          uint64_t step, int count, struct err *e);
+/* to[m, n] = alpha a b + beta to by columns, of `count` matrices: a[m, 3 k] is
+ * split, b[3 k, n] too, its columns 3 ldb apart.  bf16 with f32 sums; what is
+ * lost is low times low, 2^-16 of a term (solve_cuda.cu). */
 struct refined_product {
     uint64_t n, k;
     float alpha;
-    const float *a, *b;
-    uint64_t ldb;
+    const __nv_bfloat16 *a;
+    uint64_t step_a; /* from one matrix to the next: elements, here and below */
+    const __nv_bfloat16 *b;
+    uint64_t ldb, step_b;
     float beta;
     float *to;
+    uint64_t step_to;
+    int count;
 };
 int refined_product(struct cuda_context *c, uint64_t m,
-                    struct refined_product p, struct err *e);
+                    const struct refined_product *p, struct err *e);
 
 #endif

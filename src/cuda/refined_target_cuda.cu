@@ -1,76 +1,208 @@
-/* refined_target_cuda.cu - moves the targets as gptq/solve/target.h describes:
- * W* = W + M (H + lambda I)⁻¹, by cuBLAS. */
+/* refined_target_cuda.cu - the targets that gptq/target.h describes:
+ * W* = W + M (H + lambda I)⁻¹.
+ *
+ * X Lᵀ = M upwards, Y L = X downwards, 512 columns at a time: what the others
+ * give them is one product in three parts of bf16, then they are multiplied by
+ * the inverse of L's diagonal block in f32.  (cuBLAS's triangular solve in f32
+ * takes three times as long.) */
 #include "cuda/refined_internal.cuh"
 
-/* w += d, except at dead inputs; grid (pitch / 64, cols). */
+enum { DIVIDE = REFINED_DIVIDE };
+
+/* A matrix of the batch, and what its targets are moved by. */
+struct way {
+    const struct cuda_factors *f;
+    uint64_t pitch, padded;
+    float *w, *d, *scratch;
+    __nv_bfloat16 *split;  /* of w, then of d */
+    __nv_bfloat16 *square; /* [padded, padded, 3]: E, then L turned */
+    const float *l, *inverse;
+    const __nv_bfloat16 *factor, *whole;
+    const bool *dead;
+};
+
+/* w += part d where the input is not dead; grid (pitch / 64, cols). */
 static __global__ void __launch_bounds__(REFINED_TILE)
-    refined_shift_kernel(float *w, const float *d, const bool *dead,
+    refined_shift_kernel(float *w, const float *d, float part, const bool *dead,
                          uint64_t pitch)
 {
     uint64_t at = blockIdx.y * pitch + blockIdx.x * REFINED_TILE + threadIdx.x;
 
     if (!dead[blockIdx.y])
-        w[at] += d[at];
+        w[at] += part * d[at];
 }
 
-/* d = alpha d L⁻¹, or alpha d L⁻ᵀ with `transposed`. */
-static int divide(struct cuda_context *c, const struct cuda_factors *f,
-                  const struct refined_state *s, bool transposed, float alpha,
-                  struct err *e)
+/* d's columns c0.. = alpha times columns r0.. of split times a square, + beta. */
+static int product(struct cuda_context *c, const struct way *y,
+                   const __nv_bfloat16 *square, uint64_t c0, uint64_t n,
+                   uint64_t r0, uint64_t k, float alpha, float beta,
+                   struct err *e)
 {
-    BLAS_TRY(c->blas.trsm(c->blas.handle, CUBLAS_SIDE_RIGHT,
-                          CUBLAS_FILL_MODE_LOWER,
-                          transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
-                          CUBLAS_DIAG_NON_UNIT, (int)s->pitch, (int)s->padded,
-                          &alpha, f->l, (int)f->padded, s->d, (int)s->pitch));
+    const struct refined_product p = {
+        n,         k,
+        alpha,     y->split + 3 * r0 * y->pitch,
+        0,         square + 3 * (c0 * y->padded + r0),
+        y->padded, 0,
+        beta,      y->d + c0 * y->pitch,
+        0,         1
+    };
+
+    return k ? refined_product(c, y->pitch, &p, e) : 0;
+}
+
+/* Columns c0..c0 + n of d times the inverse of their block, turned or not; also
+ * to split. */
+static int divide_block(struct cuda_context *c, const struct way *y,
+                        uint64_t c0, uint64_t n, bool turned, struct err *e)
+{
+    const float one = 1, zero = 0;
+    float *d = y->d + c0 * y->pitch;
+
+    BLAS_TRY(c->blas.gemm(
+        c->blas.handle, CUBLAS_OP_N, turned ? CUBLAS_OP_T : CUBLAS_OP_N,
+        (int)y->pitch, (int)n, (int)n, &one, d, CUDA_R_32F, (int)y->pitch,
+        y->inverse + c0 * DIVIDE, CUDA_R_32F, DIVIDE, &zero, y->scratch,
+        CUDA_R_32F, (int)y->pitch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    CUDA_TRY(cudaMemcpyAsync(d, y->scratch, n * y->pitch * sizeof(*d),
+                             cudaMemcpyDeviceToDevice, c->stream));
+    return refined_split_columns(c, y->split + 3 * c0 * y->pitch, d, n,
+                                 y->pitch, 0, 1, e);
+}
+
+/* d = d (H + lambda I)⁻¹. */
+static int divide(struct cuda_context *c, const struct way *y, struct err *e)
+{
+    uint64_t padded = y->padded, n, c0;
+    int rc = refined_turn(c, y->square, y->l, padded, e);
+
+    for (c0 = 0; c0 < padded && rc >= 0; c0 += n) {
+        n = padded - c0 < DIVIDE ? padded - c0 : DIVIDE;
+        rc = product(c, y, y->square, c0, n, 0, c0, -1, 1, e);
+        if (rc >= 0)
+            rc = divide_block(c, y, c0, n, true, e);
+    }
+    for (uint64_t end = padded; end > 0 && rc >= 0; end = c0) {
+        c0 = (end - 1) / DIVIDE * DIVIDE;
+        rc =
+            product(c, y, y->factor, c0, end - c0, end, padded - end, -1, 1, e);
+        if (rc >= 0)
+            rc = divide_block(c, y, c0, end - c0, false, e);
+    }
+    return rc;
+}
+
+static int split_all(struct cuda_context *c, const struct way *y,
+                     const float *from, struct err *e)
+{
+    return refined_split_columns(c, y->split, from, y->padded, y->pitch, 0, 1,
+                                 e);
+}
+
+/* d = W E. */
+static int follow_drift(struct cuda_context *c, const struct way *y,
+                        const float *drift, struct err *e)
+{
+    int rc = factor_parts(c, y->square, drift, y->padded * y->padded, e);
+
+    if (rc < 0 || (rc = split_all(c, y, y->w, e)) < 0)
+        return rc;
+    return product(c, y, y->square, 0, y->padded, 0, y->padded, 1, 0, e);
+}
+
+/* d -= W H. */
+static int take_off(struct cuda_context *c, const struct way *y, struct err *e)
+{
+    int rc = split_all(c, y, y->w, e);
+
+    return rc < 0 ?
+               rc :
+               product(c, y, y->whole, 0, y->padded, 0, y->padded, -1, 1, e);
+}
+
+/* d = G or F of all modules; c->weight has room for one. */
+static int load_outputs(struct cuda_context *c, const struct cuda_factors *f,
+                        const struct refined_state *s,
+                        const float *const *output, struct err *e)
+{
+    for (int i = 0; i < s->n * s->share; i++) {
+        uint64_t at =
+            i / s->share * s->padded * s->pitch + i % s->share * s->module_rows;
+        size_t bytes = s->rows * f->cols * sizeof(float);
+        const float *from;
+        int rc = on_device(c, output[i], bytes, &c->weight, &from, e);
+
+        if (rc < 0)
+            return rc;
+        if (from != c->weight.data)
+            CUDA_TRY(cudaMemcpyAsync(c->weight.data, from, bytes,
+                                     cudaMemcpyDeviceToDevice, c->stream));
+        if ((rc = solve_transpose_weights(
+                 c, f, i / s->share, DT_F32,
+                 { s->rows, s->pitch, s->d + at, c->bad }, e)) < 0)
+            return rc;
+    }
     return 0;
 }
 
-/* d = beta (G - W H), or F without its factor beta, which the caller
- * applies. */
-static int mend_output(struct cuda_context *c, const struct refined_params *p,
-                       const struct cuda_factors *f,
-                       const struct refined_state *s, const float *output,
-                       struct err *e)
+static int move_matrix(struct cuda_context *c, const struct way *y,
+                       const float *drift, bool gap, float part, struct err *e)
 {
-    float beta = (float)p->beta;
-    int rc =
-        upload(c, c->weight.data, output, s->rows * f->cols * sizeof(float), e);
+    dim3 grid((unsigned)(y->pitch / REFINED_TILE), (unsigned)y->f->cols);
+    int rc = drift ? follow_drift(c, y, drift, e) : gap ? 0 : take_off(c, y, e);
 
-    if (rc < 0 ||
-        (rc = solve_transpose_weights(
-             c, f, 0, DT_F32, { s->rows, s->pitch, s->d, c->bad }, e)) < 0)
+    if (rc < 0 || (rc = divide(c, y, e)) < 0)
         return rc;
-    if (p->gap)
-        return 0;
-    return refined_product(
-        c, s->pitch,
-        { s->padded, s->padded, -beta, s->w, f->h, f->padded, beta, s->d }, e);
+    refined_shift_kernel<<<grid, REFINED_TILE, 0, c->stream>>>(
+        y->w, y->d, part, y->dead, y->pitch);
+    LAUNCHED();
+    return 0;
+}
+
+/* Matrix i of the batch. */
+static struct way way_of(const struct cuda_context *c,
+                         const struct cuda_factors *f,
+                         const struct refined_state *s, uint64_t i)
+{
+    uint64_t columns = i * s->padded * s->pitch,
+             square = i * s->padded * s->padded;
+    struct way y = {};
+
+    y.f = f;
+    y.pitch = s->pitch;
+    y.padded = s->padded;
+    y.w = s->w + columns;
+    y.d = s->d + columns;
+    y.scratch = s->gradient;
+    y.split = s->split + 3 * columns;
+    y.square = (__nv_bfloat16 *)c->square.data;
+    y.l = f->l + square;
+    y.factor = f->split + 3 * square;
+    y.whole = f->whole + 3 * square;
+    y.dead = f->dead + i * f->cols;
+    return y;
 }
 
 int refined_move_target(struct cuda_context *c, const struct refined_params *p,
                         const struct cuda_factors *f,
-                        const struct refined_state *s, const float *output,
-                        struct err *e)
+                        const struct refined_state *s,
+                        const float *const *output, struct err *e)
 {
-    dim3 grid((unsigned)(s->pitch / REFINED_TILE), (unsigned)f->cols);
-    const float *drift = (const float *)f->drift.data;
+    const float *drift = output ? NULL : (const float *)f->drift.data;
+    uint64_t square = s->padded * s->padded;
     int rc;
 
     if (!drift && !output)
         return 0;
-    rc = output ? mend_output(c, p, f, s, output, e) :
-                  refined_product(c, s->pitch,
-                                  { s->padded, s->padded, (float)p->alpha, s->w,
-                                    drift, f->padded, 0, s->d },
-                                  e);
-    if (rc < 0 ||
-        (rc = divide(c, f, s, true, output && p->gap ? (float)p->beta : 1, e)) <
-            0 ||
-        (rc = divide(c, f, s, false, 1, e)) < 0)
+    if ((rc = buffer_need(c, &c->square, 3 * square * 2, e)) < 0 ||
+        (rc = output ? load_outputs(c, f, s, output, e) : 0) < 0)
         return rc;
-    refined_shift_kernel<<<grid, REFINED_TILE, 0, c->stream>>>(
-        s->w, s->d, f->dead, s->pitch);
-    LAUNCHED();
+    for (int i = 0; i < s->n; i++) {
+        struct way y = way_of(c, f, s, (uint64_t)i);
+
+        if ((rc = refined_inverses(c, y.l, s->padded, &y.inverse, e)) < 0 ||
+            (rc = move_matrix(c, &y, drift ? drift + i * square : NULL, p->gap,
+                              (float)(output ? p->beta : p->alpha), e)) < 0)
+            return rc;
+    }
     return 0;
 }

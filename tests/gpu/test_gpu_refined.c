@@ -1,8 +1,8 @@
 /* The GPU's solver that chooses grids and refines beside the CPU's, on the
- * GPU's factors.  Sums differ in their order, so a candidate or a code that
- * ties may be the other one, and the rest of its row follows: codes that differ
- * are counted and bounded, losses compared.  The loss is also computed in double
- * from the codes and grids that came back. */
+ * GPU's factors.  Sums differ in their order and products are of three parts of
+ * bf16, so a candidate or a code that ties may be the other one, and the rest of
+ * its row follows: codes that differ are counted and bounded, losses compared.
+ * The loss is also computed in double from the codes and grids that came back. */
 #include "gpu.h"
 
 #include "gptq/solve/solve_refined.h"
@@ -15,7 +15,7 @@ enum moved { NOT, DRIFT, OUTPUT };
 /* What a case is made of. */
 struct made {
     struct refined_params p;
-    float *h, *drift, *output;
+    float *h, *drift, *output, *target; /* target: room for it, or NULL */
     void *w;
     uint32_t *nearest; /* grids of round-to-nearest */
     struct refined_hessian gpu, cpu;
@@ -55,7 +55,7 @@ static void open_hessians(struct made *m, int starts)
     }
     if (!m->drift && !m->output)
         return;
-    OK(solve_functions()->factors_drift(m->gpu.factor[0]->gpu, m->drift, e));
+    OK(solve_functions()->factors_drift(m->gpu.factor[0]->gpu, 0, m->drift, e));
     m->gpu.target.plan = &m->gpu.plan[0];
     OK(target_open(&m->cpu.target, &m->cpu.plan[0], m->drift, e));
 }
@@ -85,10 +85,16 @@ static struct outcome solve(const struct made *m, bool on_gpu, int sweeps,
 
     p.sweeps = sweeps;
     memcpy(o.meta, m->nearest, metas);
-    if (on_gpu)
-        OK(solve_functions()->solve_refined(context, &p, &m->gpu, m->w, o.meta,
-                                            o.codes, &o.r, e));
-    else
+    if (on_gpu) {
+        struct cuda_refined x = { .w = m->w,
+                                  .meta = o.meta,
+                                  .codes = o.codes,
+                                  .output = m->output,
+                                  .target = m->target };
+
+        OK(solve_functions()->solve_refined(context, &p, &m->gpu, &x, 1, e));
+        o.r = x.result;
+    } else
         OK(refined_solve(&p, &m->cpu, m->w, o.meta, o.codes, &o.r, e));
     return o;
 }
@@ -140,8 +146,6 @@ static void compare(const struct made *m, int sweeps)
     struct outcome first = solve(m, true, 0, gpu);
     uint64_t differ = count_codes(a.codes, c.codes, bytes);
     double off = a.r.solve.loss / c.r.solve.loss - 1;
-    /* of many rows the CPU estimates what others lose: solve_compare_sum() */
-    double yardstick = solve_compare_step(p->rows) > 1 ? 0.05 : 1e-4;
 
     for (uint64_t i = 0; i < metas; i++)
         grids += a.meta[i] != c.meta[i];
@@ -159,9 +163,8 @@ static void compare(const struct made *m, int sweeps)
     CHECK(!memcmp(a.codes, again.codes, bytes));
     CHECK(!memcmp(a.meta, again.meta, metas * 4));
     CHECK(fabs(off) < 1e-3);
-    CHECK(fabs(a.r.solve.loss_nearest / c.r.solve.loss_nearest - 1) <
-          yardstick);
-    CHECK(fabs(a.r.loss_plain / c.r.loss_plain - 1) < fmax(yardstick, 1e-3));
+    CHECK(fabs(a.r.solve.loss_nearest / c.r.solve.loss_nearest - 1) < 1e-3);
+    CHECK(fabs(a.r.loss_plain / c.r.loss_plain - 1) < 1e-3);
     CHECK(a.r.solve.loss <= first.r.solve.loss * (1 + 1e-6));
     if (!m->drift && !m->output)
         CHECK(fabs(loss_of(m, &a) / a.r.solve.loss - 1) < 1e-4);
@@ -175,24 +178,75 @@ static void compare(const struct made *m, int sweeps)
     outcome_free(&first);
 }
 
+/* e H eT, e = x - y, summed over all rows, in double. */
+static double norm_of(const struct made *m, const float *x, const float *y)
+{
+    const struct solve_params *p = &m->p.solve;
+    uint64_t n = p->cols;
+    double sum = 0;
+
+    for (uint64_t r = 0; r < p->rows; r++, x += n, y += n)
+        for (uint64_t i = 0; i < n; i++) {
+            double part = 0, d = (double)x[i] - y[i];
+
+            for (uint64_t j = 0; j < i; j++)
+                part += m->h[i * (i + 1) / 2 + j] * ((double)x[j] - y[j]);
+            sum += d * (2 * part + m->h[i * (i + 1) / 2 + i] * d);
+        }
+    return sum;
+}
+
+/* Where targets go: what the GPU is off by is little of the way, in H's norm. */
+static void check_target(struct made *m)
+{
+    const struct solve_params *p = &m->p.solve;
+    size_t n = p->rows * p->cols;
+    float *w = room(n * 4), *a = room(n * 4), *c = room(n * 4);
+    struct outcome o;
+    double off;
+
+    CHECK(to_f32(w, m->w, p->dtype, n));
+    m->target = a;
+    o = solve(m, true, 0, gpu);
+    outcome_free(&o);
+    m->target = NULL;
+    m->p.target = c;
+    o = solve(m, false, 0, NULL);
+    outcome_free(&o);
+    m->p.target = NULL;
+    off = sqrt(norm_of(m, a, c) / norm_of(m, c, w));
+    printf("  targets are %.2g of their way off\n", off);
+    CHECK(off < 2e-3);
+    free(w);
+    free(a);
+    free(c);
+}
+
 /* In little memory rows go in several batches: cuBLAS may then sum otherwise,
  * which moves a target by G - W H as compare() says. */
 static void check_batches(const struct made *m, int sweeps)
 {
     const struct solve_params *p = &m->p.solve;
     struct outcome a = solve(m, true, sweeps, gpu), b;
+    struct cuda_refined x = { .w = m->w, .output = m->output };
     struct cuda_context *small;
     struct err why;
-    uint64_t all = (p->rows + 63) / 64 * 64 * ((p->cols + 127) / 128 * 128);
+    uint64_t rows = (p->rows + 63) / 64 * 64,
+             cols = (p->cols + 127) / 128 * 128;
 
-    OK(device->open(&small, 0, 9 * all, e));
+    /* room for half of the rows, beside what moves targets */
+    OK(device->open(
+        &small, 0,
+        (m->drift || m->output ? 12 * cols * cols : 0) + 15 * rows * cols, e));
     b = solve(m, true, sweeps, small);
     CHECK(fabs(a.r.solve.loss / b.r.solve.loss - 1) <
           (m->output ? 1e-3 : 1e-4));
     outcome_free(&b);
     OK(device->open(&small, 0, 1 << 10, e));
-    CHECK(solve_functions()->solve_refined(small, &m->p, &m->gpu, m->w, a.meta,
-                                           a.codes, &a.r, &why) == E_TEMP);
+    x.meta = a.meta;
+    x.codes = a.codes;
+    CHECK(solve_functions()->solve_refined(small, &m->p, &m->gpu, &x, 1,
+                                           &why) == E_TEMP);
     outcome_free(&a);
 }
 
@@ -237,14 +291,12 @@ static void make_output(struct made *m)
     free(w);
 }
 
-static void check(const struct refined_params *p, int starts, enum moved moved,
-                  bool batches)
+static struct made make(const struct refined_params *p, float *h,
+                        enum moved moved)
 {
     const struct solve_params *s = &p->solve;
-    struct made m = { .p = *p };
+    struct made m = { .p = *p, .h = h };
 
-    m.h = random_hessian(s->cols, s->cols + 200);
-    kill_input(m.h, s->cols, rnd() % s->cols);
     m.w = weights(s->dtype, s->rows * s->cols);
     m.nearest = grids(s, m.w, p->block.symmetric);
     if (moved == DRIFT)
@@ -252,16 +304,123 @@ static void check(const struct refined_params *p, int starts, enum moved moved,
     if (moved == OUTPUT)
         make_output(&m);
     m.p.output = m.output;
+    return m;
+}
+
+static void made_free(struct made *m)
+{
+    free(m->w);
+    free(m->nearest);
+    free(m->drift);
+    free(m->output);
+}
+
+static float *make_hessian(uint64_t cols)
+{
+    float *h = random_hessian(cols, cols + 200);
+
+    kill_input(h, cols, rnd() % cols);
+    return h;
+}
+
+static void check(const struct refined_params *p, int starts, enum moved moved,
+                  bool batches)
+{
+    float *h = make_hessian(p->solve.cols);
+    struct made m = make(p, h, moved);
+
     open_hessians(&m, starts);
     compare(&m, p->sweeps);
+    if (moved != NOT)
+        check_target(&m);
     if (batches)
         check_batches(&m, p->sweeps);
     close_hessians(&m);
-    free(m.h);
-    free(m.w);
-    free(m.nearest);
-    free(m.drift);
-    free(m.output);
+    made_free(&m);
+    free(h);
+}
+
+/* Factors of MATRICES matrices in a call, as those of the singles. */
+enum { MATRICES = 2, SHARE = 2, TOGETHER = MATRICES * SHARE };
+static void open_together(struct refined_hessian *b, struct factor *shell,
+                          const struct made *m, int starts)
+{
+    *b = (struct refined_hessian){ .starts = starts };
+    for (int i = 0; i < starts; i++) {
+        struct cuda_matrix x[MATRICES] = { 0 };
+
+        for (int k = 0; k < MATRICES; k++) {
+            const struct factor *f = m[k * SHARE].gpu.factor[i];
+
+            x[k] = (struct cuda_matrix){ .h = m[k * SHARE].h,
+                                         .input = f->input,
+                                         .dead = f->dead,
+                                         .mean = f->mean,
+                                         .damping = 0.01,
+                                         .whole = true };
+        }
+        shell[i] = *m[0].gpu.factor[i];
+        OK(solve_functions()->factors_build(&shell[i].gpu, gpu, shell[i].cols,
+                                            x, MATRICES, e));
+        b->factor[i] = &shell[i];
+        b->plan[i] = m[0].gpu.plan[i];
+    }
+    for (int k = 0; k < MATRICES && m[0].drift; k++)
+        OK(solve_functions()->factors_drift(shell[0].gpu, k, m[k * SHARE].drift,
+                                            e));
+}
+
+/* Modules that share matrices, all in one call: the same bytes as one after the
+ * other. */
+static void check_together(const struct refined_params *p, int starts,
+                           enum moved moved)
+{
+    const struct solve_params *s = &p->solve;
+    size_t bytes = s->rows * s->cols / 2;
+    size_t metas = s->rows * quant_groups(s->cols, s->group) * 4;
+    struct refined_hessian b;
+    struct factor shell[REFINED_STARTS];
+    struct cuda_refined x[TOGETHER] = { 0 };
+    struct outcome one[TOGETHER];
+    struct made m[TOGETHER];
+
+    for (int i = 0; i < TOGETHER; i++) {
+        float *h = i % SHARE ? m[i - 1].h : make_hessian(s->cols);
+
+        m[i] = make(p, h, moved);
+        if (i % SHARE && m[i].drift)
+            memcpy(m[i].drift, m[i - 1].drift, s->cols * s->cols * 4);
+        open_hessians(&m[i], starts);
+        one[i] = solve(&m[i], true, p->sweeps, gpu);
+        x[i] = (struct cuda_refined){ .w = m[i].w,
+                                      .meta = room(metas),
+                                      .codes = room(bytes),
+                                      .output = m[i].output };
+        memcpy(x[i].meta, m[i].nearest, metas);
+    }
+    open_together(&b, shell, m, starts);
+    OK(solve_functions()->solve_refined(gpu, p, &b, x, TOGETHER, e));
+    for (int i = 0; i < TOGETHER; i++) {
+        printf("together, %d: %llu codes differ; loss %+.2g\n", i,
+               (unsigned long long)count_codes(x[i].codes, one[i].codes, bytes),
+               x[i].result.solve.loss / one[i].r.solve.loss - 1);
+        CHECK(!memcmp(x[i].codes, one[i].codes, bytes));
+        CHECK(!memcmp(x[i].meta, one[i].meta, metas));
+        CHECK(x[i].result.solve.loss == one[i].r.solve.loss);
+        CHECK(x[i].result.solve.loss_nearest == one[i].r.solve.loss_nearest);
+        CHECK(x[i].result.loss_plain == one[i].r.loss_plain);
+        free(x[i].meta);
+        free(x[i].codes);
+        outcome_free(&one[i]);
+    }
+    for (int i = 0; i < starts; i++)
+        solve_functions()->factors_free(shell[i].gpu);
+    for (int i = 0; i < TOGETHER; i++) {
+        close_hessians(&m[i]);
+        made_free(&m[i]);
+        if (i % SHARE)
+            free(m[i].h);
+    }
 }
 
 /* The smallest first: a third argument says how many, for sanitizers. */
@@ -317,6 +476,22 @@ static const struct {
       .starts = 1 },
 };
 
+/* No group is narrower: all matrices have the same columns in each. */
+static const struct refined_params together[] = {
+    { .solve = { 72, 256, 64, DT_BF16, DT_F16, false, false },
+      .block = { true, true, 12, DT_F16 },
+      .sweeps = 12,
+      .alpha = 0.75 },
+    { .solve = { 129, 192, 32, DT_F16, DT_BF16, false, false },
+      .block = { false, false, 5, DT_BF16 },
+      .sweeps = 1,
+      .beta = 0.75 },
+    { .solve = { 1000, 1664, 128, DT_BF16, DT_F16, false, false },
+      .block = { true, true, 8, DT_F16 },
+      .sweeps = 1,
+      .alpha = 0.75 },
+};
+
 int main(int argc, char **argv)
 {
     size_t n = argc > 3 ? strtoull(argv[3], NULL, 0) : ARRAY_LEN(cases);
@@ -324,8 +499,13 @@ int main(int argc, char **argv)
     gpu_open(argc, argv, &solve_plugin);
     for (size_t i = 0; i < n && i < ARRAY_LEN(cases); i++)
         check(&cases[i].p, cases[i].starts, cases[i].moved, cases[i].batches);
+    check_together(&together[0], 2, DRIFT);
+    check_together(&together[1], 1, OUTPUT);
+    check_together(&together[1], 2, NOT);
+    if (n >= ARRAY_LEN(cases))
+        check_together(&together[2], 1, DRIFT);
     printf("%llu of %llu codes differ\n", (unsigned long long)total_differ,
            (unsigned long long)total_codes);
-    CHECK(n < ARRAY_LEN(cases) || total_differ <= total_codes / 1000);
+    CHECK(n < ARRAY_LEN(cases) || total_differ <= total_codes / 100);
     return 0;
 }

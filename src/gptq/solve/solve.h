@@ -30,10 +30,10 @@ struct solve_params {
     bool compare; /* also compute loss_nearest */
 };
 
-/* Losses of methods that are only compared with (round to nearest, plain GPTQ)
- * are measured on a sample: on every tile of 48 rows whose number is a multiple
- * of this step.  1, all rows, up to 768 rows; beyond, 408 to 816 rows are
- * measured. */
+C_BEGIN
+
+/* What others lose, a yardstick, is computed of every step-th tile of 48 rows:
+ * of all rows up to 768, of 408 to 816 beyond. */
 uint64_t solve_compare_step(uint64_t rows);
 /* Estimate of the sum of other[rows], a compared method's losses, of which only
  * the sampled rows are set:
@@ -41,6 +41,8 @@ uint64_t solve_compare_step(uint64_t rows);
  * with loss[rows] of the codes chosen; exact where the sample is all rows. */
 double solve_compare_sum(const double *loss, const double *other,
                          uint64_t rows);
+
+C_END
 
 static inline bool solve_same(const struct solve_params *a,
                               const struct solve_params *b)

@@ -250,6 +250,22 @@ static void solve_tiles(void *ctx, size_t begin, size_t end)
     bench_close(&t);
 }
 
+static int solve_on_gpu(const struct refined_params *p,
+                        const struct refined_hessian *b, const void *w,
+                        uint32_t *meta, uint8_t *codes,
+                        struct refined_result *r, struct err *e)
+{
+    struct cuda_refined m = { .w = w,
+                              .meta = meta,
+                              .codes = codes,
+                              .output = b->target.plan ? p->output : NULL,
+                              .target = p->target };
+    int rc = solve_functions()->solve_refined(device_gpu(), p, b, &m, 1, e);
+
+    *r = m.result;
+    return rc;
+}
+
 int refined_solve(const struct refined_params *p,
                   const struct refined_hessian *b, const void *w,
                   uint32_t *meta, uint8_t *codes, struct refined_result *r,
@@ -259,8 +275,7 @@ int refined_solve(const struct refined_params *p,
     uint64_t rows = p->solve.rows;
 
     if (refined_on_gpu(b))
-        return solve_functions()->solve_refined(device_gpu(), p, b, w, meta,
-                                                codes, r, e);
+        return solve_on_gpu(p, b, w, meta, codes, r, e);
     *r = (struct refined_result){ .loss_plain = 0 };
     j.loss = mem_zero(3 * rows, sizeof(*j.loss), "solve", e);
     if (!j.loss)

@@ -8,19 +8,17 @@
 #define FORGE_SOLVE_TABLE_H
 
 #include "device/plugin.h"
-#include "gptq/solve/solve.h"
+#include "gptq/solve/solve_refined.h"
 
 #define SOLVE_TABLE "forge_solve_table"
-enum { SOLVE_TABLE_VERSION = 1 };
+enum { SOLVE_TABLE_VERSION = 2 };
 
 struct cuda_factors;
-struct refined_params; /* solve_refined.h */
-struct refined_hessian;
-struct refined_result;
 
 /* One matrix of factors_build()'s batch, with its results. */
 struct cuda_matrix {
-    const float *h;        /* packed lower triangle, see hessian.h */
+    const float *h; /* packed lower triangle, see hessian.h; the host's, or the
+                       device's */
     const uint32_t *input; /* [cols]: as struct factor has it */
     const bool *dead;      /* [cols]: of column c of the factor */
     double mean;           /* of diag H over inputs that are not dead */
@@ -42,6 +40,18 @@ struct cuda_module {
     struct solve_result result; /* out */
 };
 
+/* One weight matrix of a batch for solve_refined(). */
+struct cuda_refined {
+    const void *w;  /* [rows, cols] of params.solve.dtype */
+    uint32_t *meta; /* in and out, see refined_solve() */
+    uint8_t *codes; /* out: [rows, cols / 2] */
+    /* As refined_params has them, output of all or of none; it is the host's, or
+     * the device's. */
+    const float *output;
+    float *target;
+    struct refined_result result; /* out */
+};
+
 struct solve_table {
     uint32_t version;
     /* Factor n matrices [cols, cols]; a factor does not depend on the others of
@@ -51,9 +61,10 @@ struct solve_table {
     int (*factors_build)(struct cuda_factors **f, struct cuda_context *c,
                          uint64_t cols, struct cuda_matrix *m, int n,
                          struct err *e);
-    /* Set E[cols, cols] of target.h, inputs as stored, for solve_refined();
-     * NULL removes it. */
-    int (*factors_drift)(struct cuda_factors *f, const float *drift,
+    /* For solve_refined(): E[cols, cols] of target.h, inputs as stored, of matrix
+     * i, the host's or the device's; all matrices have one or none has.  NULL:
+     * there are none any more. */
+    int (*factors_drift)(struct cuda_factors *f, int i, const float *drift,
                          struct err *e);
     /* l[cols, cols] = L of matrix i, row-major, zero above the diagonal. */
     int (*factors_read)(const struct cuda_factors *f, int i, float *l,
@@ -64,14 +75,15 @@ struct solve_table {
     int (*solve)(struct cuda_context *c, const struct solve_params *p,
                  const struct cuda_factors *f, struct cuda_module *m, int n,
                  struct err *e);
-    /* As refined_solve(), with b->factor[i]->gpu, each built of one matrix with
-     * `whole`.  E_CONFIG: groups of more than 128 inputs. */
+    /* As refined_solve(), n modules by factors of whole matrices
+     * (b->factor[i]->gpu), of which there are as many as solve() takes.  b's plans
+     * hold for all matrices: their groups may come in different orders, but all
+     * in the same columns.  Of p output and target are not
+     * looked at.  A group has 128 inputs at most. */
     int (*solve_refined)(struct cuda_context *c, const struct refined_params *p,
-                         const struct refined_hessian *b, const void *w,
-                         uint32_t *meta, uint8_t *codes,
-                         struct refined_result *r, struct err *e);
-    /* m->codes rounded to nearest, equal to the CPU's to the bit; m->result is
-     * not set. */
+                         const struct refined_hessian *b,
+                         struct cuda_refined *m, int n, struct err *e);
+    /* m's codes rounded to nearest, equal to the CPU's to the bit; no result. */
     int (*nearest)(struct cuda_context *c, const struct solve_params *p,
                    struct cuda_module *m, struct err *e);
 };

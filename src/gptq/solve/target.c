@@ -58,7 +58,7 @@ int target_open(struct target *t, const struct tile_plan *plan,
         return err_set(e, E_DATA, "not finite");
     t->plan = plan;
     if (plan->f->gpu) {
-        int rc = solve_functions()->factors_drift(plan->f->gpu, drift, e);
+        int rc = solve_functions()->factors_drift(plan->f->gpu, 0, drift, e);
 
         if (rc < 0)
             target_close(t);
@@ -82,7 +82,7 @@ void target_close(struct target *t)
     struct err e;
 
     if (t->plan && t->plan->f->gpu &&
-        solve_functions()->factors_drift(t->plan->f->gpu, NULL, &e) < 0)
+        solve_functions()->factors_drift(t->plan->f->gpu, 0, NULL, &e) < 0)
         warning("%s", e.msg);
     free(t->drift);
     free(t->transposed);
