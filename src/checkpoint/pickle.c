@@ -1,5 +1,4 @@
-/* pickle.c - see pickle.h: the opcodes of protocol 2 that a dict of tensors
- * uses.
+/* pickle.c - see pickle.h: the opcodes of protocol 2 for a dict of tensors.
  *
  * Every opcode is a row of ops[]; one without a row is refused.  Nothing
  * recurses, and each opcode makes at most one value, so that memory is
