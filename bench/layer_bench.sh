@@ -6,12 +6,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # BIN, HELPER: tools and mkmodel of another build, say a bundle's
-PATH=${BIN:-$PWD/build/release/bin}:${HELPER:-$PWD/build/release/tests/helper}:$PATH
+PATH=${BIN:-$PWD/bin}:${HELPER:-$PWD/build/release/tests/helper}:$PATH
 model=${MODEL:-examples/llama-4m} text=${TEXT:-examples/calib.jsonl}
 layers=${1:-2}
 shift || true
 dir=$(mktemp -d "${TMPDIR:-/tmp}/layer.XXXXXX")
-trap 'rm -rf "$dir"' EXIT
+sampler=
+trap 'kill ${sampler:+"$sampler"} 2>/dev/null || :; rm -rf "$dir"' EXIT
 case ${SIZE:-7b} in
 7b) hidden=4096 inner=11008 heads=32 kv=32 ;;
 70b) hidden=8192 inner=28672 heads=64 kv=8 ;;
@@ -69,6 +70,7 @@ for effort in "${@:-fast}"; do
     forge-meter -q -o "$dir/cost" -- forge quantize "$dir/model" "$dir/out" \
         --effort "$effort" --text "$text" --sequences 64 --quiet
     kill "$sampler"
+    sampler=
     forge-shard -q --from "$dir/model" --verify "$dir/out"
     seconds=$(sed -E 's/.*"seconds":([0-9.]+).*/\1/' "$dir/cost")
     peak=$(sed -E 's/.*"peak_bytes":([0-9]+).*/\1/' "$dir/cost")

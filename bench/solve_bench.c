@@ -1,7 +1,7 @@
 /* solve_bench - factor and solve one layer, against the classic form in double
- * precision first, then for the clock: solve_bench [N [OUTPUTS]].
+ * precision first, then for the clock: solve_bench [N [OUTPUTS [LEVEL OF CPU]]].
  *
- * Counted: outputs n² + n³/3 operations.  The time is that of factor_build and
+ * Counted: outputs n² + n³/3 operations.  The time is that of the factor and
  * the solver, without the extra pass that measures round-to-nearest. */
 #include <math.h>
 #include <stdio.h>
@@ -83,7 +83,7 @@ static double solve(struct layer *l, double *factored)
     struct factor *f;
     double start = seconds();
 
-    if (factor_build(&f, &fp, l->h, &err))
+    if (solve_cpu.build(&f, &fp, l->h, &err))
         die(E_BUG, "cannot factor: %s", err.msg);
     *factored = seconds() - start;
     if (solve_cpu.run(&sp, l->w, l->meta, f, l->codes, &r, &err) < 0)
@@ -172,7 +172,7 @@ static void check(void)
 
     make_layer(&l, 64, 256);
     solve(&l, &t);
-    if (factor_build(&f, &fp, l.h, &err))
+    if (solve_cpu.build(&f, &fp, l.h, &err))
         die(E_BUG, "cannot factor");
     for (int i = 0; i < 256; i++)
         order[i] = f->input[255 - i];
@@ -193,6 +193,8 @@ int main(int argc, char **argv)
     struct layer l;
 
     base_init(argv[0]);
+    if (cpu_choose(argc > 3 ? argv[3] : NULL, &err) < 0)
+        die_err(&err);
     /* The kernels that OpenBLAS takes by itself, whatever the shell says. */
     unsetenv("OPENBLAS_CORETYPE");
     threads_set(0);

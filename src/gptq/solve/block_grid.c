@@ -31,20 +31,20 @@ uint32_t block_candidate(const struct block_params *p, int i, float lo,
                       p->scale_dtype);
 }
 
-/* acc = d_< L, the error feedback from the inputs before the group onto the
- * group's columns. */
-static void push(struct tile *s, const struct tile_group *g)
+/* acc = d_< L: tile_set_left() has been told of the groups before g. */
+void block_push(struct tile *s, int n, const struct tile_group *g)
 {
     uint64_t end = (g->c1 + COLS - 1) / COLS * COLS;
-    struct tile_part before = { .at = tile_at_factor,
-                                .of = s->plan,
-                                .c0 = g->c0,
-                                .c1 = end,
-                                .k0 = end,
-                                .k1 = s->plan->f->padded };
+    struct tile_product p = { .part = { .at = tile_at_factor,
+                                        .of = s->plan,
+                                        .c0 = g->c0,
+                                        .c1 = end,
+                                        .k0 = end,
+                                        .k1 = s->plan->f->padded } };
 
-    memset(s->acc, 0, (end - g->c0) * ROWS * sizeof(float));
-    tile_add(s, s->acc, s->d, &before);
+    for (int i = 0; i < n; i++)
+        memset(s[i].acc, 0, (end - g->c0) * ROWS * sizeof(float));
+    tile_multiply(s, n, &p);
 }
 
 /* w = w'_G.  acc is set.  Solves x R_GG = -acc; then w' = w - x. */
@@ -63,12 +63,6 @@ static void update(struct tile *s, const struct tile_group *g, float *w)
     }
     for (uint64_t i = 0; i < n * ROWS; i++)
         w[i] = s->w[g->c0 * ROWS + i] - w[i];
-}
-
-void block_updated(struct tile *s, const struct tile_group *g, float *w)
-{
-    push(s, g);
-    update(s, g, w);
 }
 
 /* Quantize the group with one grid per row.  d: the weights in, w - q out;
@@ -143,18 +137,13 @@ static void try_all(struct tile *s, const struct tile_group *g,
     }
 }
 
-/* Quantize the group on the grids that are set.  acc holds the feedback. */
-static void solve_in_place(struct tile *s, const struct tile_group *g,
-                           float *cost)
-{
-    solve_group(s, g, s->scale + g->group * ROWS, s->zero + g->group * ROWS,
-                s->d + g->c0 * ROWS, s->codes + g->c0 * ROWS, cost);
-}
-
 void block_quantize(struct tile *s, const struct tile_group *g, float *cost)
 {
-    push(s, g);
-    solve_in_place(s, g, cost);
+    struct tile_product p = { .minus = false };
+
+    solve_group(s, g, s->scale + g->group * ROWS, s->zero + g->group * ROWS,
+                s->d + g->c0 * ROWS, s->codes + g->c0 * ROWS, cost);
+    tile_set_left(s, g->c0, (g->c1 + COLS - 1) / COLS * COLS, &p);
 }
 
 void block_solve(struct tile *s, const struct tile_group *g,
@@ -162,8 +151,8 @@ void block_solve(struct tile *s, const struct tile_group *g,
 {
     float lo[ROWS], hi[ROWS], best[ROWS];
 
-    block_updated(s, g, s->scratch);
+    update(s, g, s->scratch);
     range(s->scratch, g->c1 - g->c0, lo, hi);
     try_all(s, g, p, lo, hi, best);
-    solve_in_place(s, g, cost);
+    block_quantize(s, g, cost);
 }

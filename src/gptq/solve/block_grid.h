@@ -54,17 +54,16 @@ static inline double block_factor(const struct block_params *p, int i)
  * lies in lo..hi (lo <= 0, hi >= 0). */
 uint32_t block_candidate(const struct block_params *p, int i, float lo,
                          float hi);
-/* Choose the grids of group g for all 48 rows of the tile and quantize its
- * inputs on them: sets meta, scale, zero, codes and d of the group.  The groups
- * in front of g in the plan must be done.  cost[48] += the group's term of each
- * row's damped loss. */
+/* acc of n tiles of one plan = d_< L, the error feedback from the groups in front
+ * of g in the plan, which must be done, onto the columns of g. */
+void block_push(struct tile *s, int n, const struct tile_group *g);
+/* After block_push(): choose the grids of group g for all 48 rows of the tile and
+ * quantize its inputs on them: sets meta, scale, zero, codes and d of the group.
+ * cost[48] += the group's term of each row's damped loss. */
 void block_solve(struct tile *s, const struct tile_group *g,
                  const struct block_params *p, float *cost);
 /* Plain GPTQ: quantize group g on the grids set by tile_set_grid().  The rest
  * as block_solve(). */
 void block_quantize(struct tile *s, const struct tile_group *g, float *cost);
-/* w[c1-c0][48] = w'_G of group g, which block_solve() searches on.  Also for
- * tests. */
-void block_updated(struct tile *s, const struct tile_group *g, float *w);
 
 #endif

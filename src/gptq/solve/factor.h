@@ -52,6 +52,7 @@ struct factor {
                               zero in every token */
     uint64_t n_dead;
     float *panel;             /* L in panels; NULL: L is on the GPU alone */
+    bool split;               /* panels as solve_cpu.build() leaves them */
     struct cuda_factors *gpu; /* L on the GPU, or NULL; owned, freed by: */
     void (*gpu_free)(struct cuda_factors *);
     double mean; /* of diag H over inputs that are not dead; 1: all are */

@@ -20,19 +20,20 @@ static uint64_t end_of(const struct tile_group *g)
 }
 
 /* acc = the other groups' part of the group's gradient. */
-static void gather(struct tile *s, const struct tile_group *g)
+static void gather(struct tile *s, int n, const struct tile_group *g)
 {
-    struct tile_part part = { .at = tile_at_hessian,
-                              .of = s->plan,
-                              .c0 = g->c0,
-                              .c1 = end_of(g),
-                              .k1 = g->c0 };
+    struct tile_product p = { .part = { .at = tile_at_hessian,
+                                        .of = s->plan,
+                                        .c0 = g->c0,
+                                        .c1 = end_of(g),
+                                        .k1 = g->c0 } };
 
-    memset(s->acc, 0, (part.c1 - part.c0) * ROWS * sizeof(float));
-    tile_add(s, s->acc, s->d, &part);
-    part.k0 = part.c1;
-    part.k1 = s->plan->f->padded;
-    tile_add(s, s->acc, s->d, &part);
+    for (int i = 0; i < n; i++)
+        memset(s[i].acc, 0, (p.part.c1 - p.part.c0) * ROWS * sizeof(float));
+    tile_multiply(s, n, &p);
+    p.part.k0 = p.part.c1;
+    p.part.k1 = s->plan->f->padded;
+    tile_multiply(s, n, &p);
 }
 
 /* Move the codes of the group, one panel after another.  moved: the changes of
@@ -44,7 +45,6 @@ static bool move_codes(struct tile *s, const struct tile_group *g, float *moved,
     float change[ROWS] = { 0 };
     bool any = false;
 
-    gather(s, g);
     for (uint64_t c = g->c0; c < end_of(g); c += COLS) {
         float *acc = s->acc + (c - g->c0) * ROWS;
         struct refine_panel p = {
@@ -153,21 +153,27 @@ static bool refit_group(struct tile *s, const struct tile_group *g,
     return true;
 }
 
-int refine(struct tile *s, int n, enum dtype scale_dtype, double *loss)
+void refine(struct tile *s, int n, int sweeps, enum dtype scale_dtype,
+            double (*loss)[SOLVE_ROWS])
 {
-    float *moved = s->scratch;
+    const struct tile_product all = { .minus = false };
     bool any = true;
-    int done = 0;
 
-    while (any && done < n) {
+    while (any && sweeps-- > 0) {
         any = false;
         for (uint64_t i = 0; i < s->plan->groups; i++) {
             const struct tile_group *g = &s->plan->group[i];
 
-            any |= move_codes(s, g, moved, loss);
-            any |= refit_group(s, g, moved, scale_dtype, loss);
+            gather(s, n, g);
+            for (int j = 0; j < n; j++) {
+                float *moved = s[j].scratch;
+                bool now = move_codes(&s[j], g, moved, loss[j]);
+
+                now |= refit_group(&s[j], g, moved, scale_dtype, loss[j]);
+                if (now)
+                    tile_set_left(&s[j], g->c0, end_of(g), &all);
+                any |= now;
+            }
         }
-        done++;
     }
-    return done;
 }

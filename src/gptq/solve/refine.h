@@ -14,10 +14,10 @@
 #include "common/math/dtype.h"
 #include "gptq/solve/tile.h"
 
-/* Sweep over a quantized tile until nothing moves, n times at most; updates
- * codes, meta, scale and d.  loss[48], each row's loss, is kept up to date: a
- * move that adds m to d_j changes it by 2 m g_j + m² H_jj.  Returns the number
- * of sweeps made. */
-int refine(struct tile *s, int n, enum dtype scale_dtype, double *loss);
+/* Sweep over n quantized tiles of one plan until nothing moves, `sweeps` times at
+ * most; updates codes, meta, scale and d.  loss[tile][48], each row's loss, is kept
+ * up to date: a move that adds m to d_j changes it by 2 m g_j + m² H_jj. */
+void refine(struct tile *s, int n, int sweeps, enum dtype scale_dtype,
+            double (*loss)[SOLVE_ROWS]);
 
 #endif

@@ -60,8 +60,10 @@ struct solve_result {
 
 struct solve_backend {
     const char *name;
-    /* As factor_build(), for this backend's run().  E_CONFIG: the GPU does not
-     * take these params. */
+    /* As factor_build(), for this backend's run().  The CPU's: at level amx the
+     * panels are split (split.h) behind each block of 256 columns and only run()
+     * can read them; run() also takes factors of factor_build().
+     * E_CONFIG: the GPU does not take these params. */
     int (*build)(struct factor **f, const struct factor_params *p,
                  const float *h, struct err *e);
     /* codes[rows, cols / 2] (two U4 a byte) of w[rows, cols] on the qmeta4

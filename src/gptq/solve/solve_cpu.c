@@ -16,6 +16,7 @@
 #include "common/math/quant.h"
 #include "common/math/threads.h"
 #include "gptq/solve/solve_kernel.h"
+#include "gptq/solve/split.h"
 
 enum {
     ROWS = SOLVE_ROWS,
@@ -47,10 +48,12 @@ struct job {
 struct tile {
     const struct job *j;
     uint64_t first, rows, panels, padded, groups;
-    float *d;            /* [panels][padded][48] */
-    float *acc;          /* [panels][BLOCK][48] */
+    float *d;   /* [panels][padded][48]; split: of blocks that are solved
+                          * the left side instead */
+    float *acc; /* [panels][BLOCK][48] */
     float *scale, *zero; /* [panels][groups][48] */
     float *loss, *dist;  /* [panels][48] */
+    float *work;         /* split: [panels][SPLIT_WORK] */
     float *strip;        /* [STRIP][ld] */
     float *transposed;   /* [ld][STRIP] */
     uint8_t *codes;      /* [panels][padded][48] */
@@ -85,7 +88,7 @@ static int tile_open(struct tile *t, struct job *j, uint64_t index,
 {
     uint64_t cols = j->p->cols, most = (j->panels + j->tiles - 1) / j->tiles;
     uint64_t begin = j->panels * index / j->tiles;
-    uint64_t n_panel, n_grid;
+    uint64_t n_panel, n_grid, n_work = j->f->split ? SPLIT_WORK : 0;
 
     t->j = j;
     t->panels = j->panels * (index + 1) / j->tiles - begin;
@@ -98,16 +101,17 @@ static int tile_open(struct tile *t, struct job *j, uint64_t index,
     t->ld = (cols + 31) / 16 * 16;
     n_panel = t->padded * ROWS;
     n_grid = t->groups * ROWS;
-    t->memory =
-        tile_memory(j,
-                    most * (n_panel * (sizeof(float) + 1) +
-                            ((BLOCK + 2) * ROWS + 2 * n_grid) * sizeof(float)) +
-                        STRIP * t->ld * (2 * sizeof(float) + 1),
-                    e);
+    t->memory = tile_memory(
+        j,
+        most * (n_panel * (sizeof(float) + 1) +
+                ((BLOCK + 2) * ROWS + 2 * n_grid + n_work) * sizeof(float)) +
+            STRIP * t->ld * (2 * sizeof(float) + 1),
+        e);
     if (!t->memory)
         return e->code;
     t->d = t->memory;
-    t->acc = t->d + most * n_panel;
+    t->work = t->d + most * n_panel;
+    t->acc = t->work + most * n_work;
     t->loss = t->acc + most * BLOCK * ROWS;
     t->dist = t->loss + most * ROWS;
     t->scale = t->dist + most * ROWS;
@@ -245,6 +249,44 @@ static void store_codes(struct tile *t)
 
 /* ---- products with the factor ---- */
 
+static float *factor_at_column(const void *of, uint64_t c, uint64_t k)
+{
+    const struct factor *f = of;
+    uint64_t first = c / COLS * COLS;
+
+    return f->panel + factor_panel_at(f->padded, c / COLS) + (k - first) * COLS;
+}
+
+/* Behind each BLOCK of columns the factor is split. */
+static void split_blocks(void *ctx, size_t begin, size_t end)
+{
+    const struct factor *f = ctx;
+
+    for (size_t i = begin; i < end; i++) {
+        uint64_t c1 = (i + 1) * BLOCK < f->padded ? (i + 1) * BLOCK : f->padded;
+
+        split_right(&(struct split_part){ .at = factor_at_column,
+                                          .of = f,
+                                          .c0 = i * BLOCK,
+                                          .c1 = c1,
+                                          .k0 = c1,
+                                          .k1 = f->padded });
+    }
+}
+
+/* See solve_backend.build. */
+static int build(struct factor **f, const struct factor_params *p,
+                 const float *h, struct err *e)
+{
+    int rc = factor_build(f, p, h, e);
+
+    if (rc || !split_is_there() || (*f)->padded % SPLIT_DEPTH)
+        return rc;
+    (*f)->split = true;
+    threads_for(((*f)->padded + BLOCK - 1) / BLOCK, 1, split_blocks, *f);
+    return 0;
+}
+
 /* Software prefetch: while column c of panel q is multiplied, request a share
  * of the next panel's displacements and of the factor's next piece.  These
  * streams are too short for the hardware prefetcher. */
@@ -276,22 +318,52 @@ static void prefetch_start(const struct factor *f, uint64_t k, uint64_t c)
         __builtin_prefetch(l + 16 * j);
 }
 
-/* acc = error feedback from columns `first` and later (quantized before) onto
- * columns c0..c1-1, for all panels of the tile: d L.  first: >= c1, a multiple
- * of COLS. */
-static void push(struct tile *t, uint64_t c0, uint64_t c1, uint64_t first)
+/* Columns c0..c1-1 of panel q are quantized: from now on their displacements are
+ * only multiplied, so where the factor is split they become its left side. */
+static void finish_columns(struct tile *t, uint64_t q, uint64_t c0, uint64_t c1)
+{
+    float x[SPLIT_DEPTH * ROWS];
+
+    for (uint64_t c = c0; t->j->f->split && c < c1; c += SPLIT_DEPTH) {
+        memcpy(x, at(t, q, c), sizeof(x));
+        split_left((uint16_t *)(void *)at(t, q, c), x, SPLIT_DEPTH, false);
+    }
+}
+
+static void push_split(struct tile *t, uint64_t c0, uint64_t c1)
+{
+    struct split_sum sum[TILE_PANELS];
+    struct split_part part = { .at = factor_at_column,
+                               .of = t->j->f,
+                               .c0 = c0,
+                               .c1 = c1,
+                               .k0 = c1,
+                               .k1 = t->padded };
+
+    for (uint64_t q = 0; q < t->panels; q++)
+        sum[q] = (struct split_sum){ t->acc + q * BLOCK * ROWS,
+                                     (const void *)at(t, q, 0),
+                                     t->work + q * SPLIT_WORK };
+    split_add(sum, (int)t->panels, &part);
+}
+
+/* acc = d L, the error feedback from columns c1 and later (quantized before) onto
+ * columns c0..c1-1, for all panels of the tile. */
+static void push(struct tile *t, uint64_t c0, uint64_t c1)
 {
     const struct factor *f = t->j->f;
 
     memset(t->acc, 0, t->panels * BLOCK * ROWS * sizeof(float));
-    for (uint64_t k = first; k < t->padded; k += DEPTH) {
+    if (t->j->f->split) {
+        push_split(t, c0, c1);
+        return;
+    }
+    for (uint64_t k = c1; k < t->padded; k += DEPTH) {
         uint64_t n = t->padded - k < DEPTH ? t->padded - k : DEPTH;
 
         for (uint64_t q = 0; q < t->panels; q++)
             for (uint64_t c = c0; c < c1; c += COLS) {
-                const float *l = f->panel +
-                                 factor_panel_at(f->padded, c / COLS) +
-                                 (k - c) * COLS;
+                const float *l = factor_at_column(f, c, k);
 
                 prefetch(t, q, k, (c - c0) / COLS, (c1 - c0) / COLS, l);
                 prefetch_start(f, k, c + COLS < c1 ? c + COLS : c0);
@@ -327,8 +399,8 @@ static void solve_block(struct tile *t, uint64_t c0, uint64_t c1)
 {
     const struct factor *f = t->j->f;
 
-    push(t, c0, c1, c1);
-    for (uint64_t q = 0; q < t->panels; q++)
+    push(t, c0, c1);
+    for (uint64_t q = 0; q < t->panels; q++) {
         for (uint64_t c = c1; c > c0;) {
             float *acc;
 
@@ -340,6 +412,8 @@ static void solve_block(struct tile *t, uint64_t c0, uint64_t c1)
                              c1 - c - COLS);
             solve_panel(t, q, c, acc);
         }
+        finish_columns(t, q, c0, c1);
+    }
 }
 
 static void clear_losses(struct tile *t)
@@ -389,26 +463,24 @@ static void round_tile(struct tile *t)
 /* The loss |d R|² of the tile's current displacements. */
 static void measure_tile(struct tile *t, double *to)
 {
-    for (uint64_t c0 = 0; c0 < t->padded; c0 += BLOCK) {
-        uint64_t n = t->padded - c0 < BLOCK ? t->padded - c0 : BLOCK;
-
-        push(t, c0, c0 + n, c0 + n);
-        for (uint64_t q = 0; q < t->panels; q++)
-            for (uint64_t c = 0; c < n; c++) {
-                const float *d = at(t, q, c0 + c);
-                float *acc = t->acc + (q * BLOCK + c) * ROWS;
+    for (uint64_t c1 = t->padded, c0; c1 > 0; c1 = c0) {
+        c0 = (c1 - 1) / BLOCK * BLOCK;
+        push(t, c0, c1);
+        for (uint64_t q = 0; q < t->panels; q++) {
+            for (uint64_t c = c0; c < c1; c++) {
+                const float *d = at(t, q, c);
+                float *acc = t->acc + (q * BLOCK + c - c0) * ROWS;
 
                 if (c % COLS == 0)
-                    t->j->k->product(
-                        acc, d,
-                        t->j->f->panel +
-                            factor_panel_at(t->padded, (c0 + c) / COLS),
-                        n - c);
+                    t->j->k->product(acc, d, factor_at_column(t->j->f, c, c),
+                                     c1 - c);
                 for (int r = 0; r < ROWS; r++) {
                     t->loss[q * ROWS + r] += acc[r] * acc[r];
                     t->dist[q * ROWS + r] += d[r] * d[r];
                 }
             }
+            finish_columns(t, q, c0, c1);
+        }
         gather_losses(t, to);
     }
 }
@@ -593,5 +665,5 @@ static int run(const struct solve_params *p, const void *w,
 }
 
 const struct solve_backend solve_cpu = { .name = "cpu",
-                                         .build = factor_build,
+                                         .build = build,
                                          .run = run };

@@ -67,14 +67,18 @@ struct job {
     uint32_t *meta;
     uint8_t *codes;
     double *loss, *nearest, *plain; /* [rows] */
+    int batch;                      /* tiles that a thread takes together */
     struct threads_error error;     /* by row */
 };
 
-/* A thread's working memory, used for one tile of rows after the other. */
+/* A thread's working memory, used for one batch of neighbouring tiles of rows after
+ * the other. */
 struct bench {
-    struct tile tile[REFINED_STARTS];
-    float *x;      /* [48][cols] */
-    uint8_t *code; /* [cols] */
+    int n; /* tiles */
+    struct tile tile[REFINED_STARTS][TILE_BATCH];
+    float *x;        /* [48][cols] */
+    uint32_t *where; /* [cols]: the first plan's column of an input */
+    uint8_t *code;   /* [cols] */
 };
 
 static int bench_open(struct bench *t, const struct job *j, struct err *e)
@@ -82,20 +86,26 @@ static int bench_open(struct bench *t, const struct job *j, struct err *e)
     uint64_t cols = j->p->solve.cols;
     int rc = 0;
 
-    *t = (struct bench){ .x = mem_pages(cols * (ROWS * sizeof(float) + 1),
-                                        "solve", e) };
+    *t = (struct bench){ .n = j->batch };
+    t->x = mem_pages(cols * (ROWS * sizeof(float) + sizeof(*t->where) + 1),
+                     "solve", e);
     if (!t->x)
         return e->code;
-    t->code = (uint8_t *)(t->x + cols * ROWS);
-    for (int i = 0; i < j->b->starts && !rc; i++)
-        rc = tile_open(&t->tile[i], &j->b->plan[i], e);
+    t->where = (uint32_t *)(t->x + cols * ROWS);
+    t->code = (uint8_t *)(t->where + cols);
+    for (uint64_t c = 0; c < cols; c++)
+        t->where[j->b->factor[0]->input[c]] = (uint32_t)c;
+    for (int i = 0; i < j->b->starts; i++)
+        for (int k = 0; k < t->n && !rc; k++)
+            rc = tile_open(&t->tile[i][k], &j->b->plan[i], e);
     return rc;
 }
 
 static void bench_close(struct bench *t)
 {
     for (int i = 0; i < REFINED_STARTS; i++)
-        tile_close(&t->tile[i]);
+        for (int k = 0; k < t->n; k++)
+            tile_close(&t->tile[i][k]);
     free(t->x);
 }
 
@@ -121,31 +131,35 @@ static int load(const struct job *j, float *x, uint64_t row, uint64_t n,
     return 0;
 }
 
-/* GPTQ over all groups; grids NULL: on the grids that are set, else each
- * group's grid is chosen by block_solve().  loss[48]: the groups' costs less
+/* GPTQ over all groups of n tiles; grids NULL: on the grids that are set, else each
+ * group's grid is chosen by block_solve().  loss[n][48]: the groups' costs less
  * lambda |d|². */
-static void solve_groups(struct tile *s, const struct block_params *grids,
-                         double *loss)
+static void solve_groups(struct tile *s, int n,
+                         const struct block_params *grids, double (*loss)[ROWS])
 {
-    double lambda = s->plan->f->lambda;
+    const struct tile_plan *plan = s->plan;
 
-    memset(loss, 0, ROWS * sizeof(*loss));
-    for (uint64_t i = 0; i < s->plan->groups; i++) {
-        float cost[ROWS] = { 0 };
+    memset(loss, 0, (size_t)n * sizeof(*loss));
+    for (uint64_t i = 0; i < plan->groups; i++) {
+        block_push(s, n, &plan->group[i]);
+        for (int k = 0; k < n; k++) {
+            float cost[ROWS] = { 0 };
 
-        if (grids)
-            block_solve(s, &s->plan->group[i], grids, cost);
-        else
-            block_quantize(s, &s->plan->group[i], cost);
-        for (uint64_t r = 0; r < ROWS; r++)
-            loss[r] += cost[r];
-    }
-    for (uint64_t c = 0; c < s->plan->f->cols; c++)
-        for (uint64_t r = 0; r < ROWS; r++) {
-            double d = s->d[c * ROWS + r];
-
-            loss[r] -= lambda * d * d;
+            if (grids)
+                block_solve(&s[k], &plan->group[i], grids, cost);
+            else
+                block_quantize(&s[k], &plan->group[i], cost);
+            for (uint64_t r = 0; r < ROWS; r++)
+                loss[k][r] += cost[r];
         }
+    }
+    for (int k = 0; k < n; k++)
+        for (uint64_t c = 0; c < plan->f->cols; c++)
+            for (uint64_t r = 0; r < ROWS; r++) {
+                double d = s[k].d[c * ROWS + r];
+
+                loss[k][r] -= plan->f->lambda * d * d;
+            }
 }
 
 /* Losses of round to nearest and of plain GPTQ on the grids that came with
@@ -153,7 +167,7 @@ static void solve_groups(struct tile *s, const struct block_params *grids,
 static void measure_others(struct job *j, struct tile *s, uint64_t row,
                            uint64_t n)
 {
-    double loss[ROWS];
+    double loss[1][ROWS];
 
     for (uint64_t g = 0; g < s->plan->groups; g++)
         for (uint64_t r = 0; r < ROWS; r++)
@@ -161,34 +175,63 @@ static void measure_others(struct job *j, struct tile *s, uint64_t row,
                 s, g, r, j->meta[(row + (r < n ? r : 0)) * s->plan->groups + g],
                 j->p->solve.scale_dtype);
     tile_round(s);
-    tile_loss(s, loss);
-    memcpy(j->nearest + row, loss, n * sizeof(*loss));
+    tile_loss(s, loss[0]);
+    memcpy(j->nearest + row, loss[0], n * sizeof(**loss));
     tile_restart(s);
-    solve_groups(s, NULL, loss);
-    memcpy(j->plain + row, loss, n * sizeof(*loss));
+    solve_groups(s, 1, NULL, loss);
+    memcpy(j->plain + row, loss[0], n * sizeof(**loss));
     tile_restart(s);
 }
 
-/* Move the targets of tile[0] (target.h), and copy them to x when another start
- * or p->target needs them. */
-static void move_target(struct job *j, struct bench *t, uint64_t row,
-                        uint64_t n)
+/* Rows of a tile. */
+static uint64_t rows_from(const struct job *j, uint64_t row)
+{
+    uint64_t left = j->p->solve.rows - row;
+
+    return left < ROWS ? left : ROWS;
+}
+
+/* Move the targets of n tiles, rows from `row` on (target.h). */
+static void move_targets(struct job *j, struct tile *s, int n, uint64_t row)
 {
     const struct refined_params *p = j->p;
-    const struct factor *f = j->b->factor[0];
-    const struct tile *s = &t->tile[0];
+    struct target_way way[TILE_BATCH];
     uint64_t cols = p->solve.cols;
-    struct target_way way = { .alpha = p->alpha,
-                              .beta = p->beta,
-                              .gap = p->gap,
-                              .output =
-                                  p->output ? p->output + row * cols : NULL,
-                              .rows = n };
 
-    target_move(&j->b->target, &t->tile[0], &way);
-    for (uint64_t c = 0; (j->b->starts > 1 || p->target) && c < cols; c++)
+    for (int k = 0; k < n; k++, row += ROWS)
+        way[k] = (struct target_way){
+            .alpha = p->alpha,
+            .beta = p->beta,
+            .gap = p->gap,
+            .output = p->output ? p->output + row * cols : NULL,
+            .rows = rows_from(j, row),
+        };
+    target_move(&j->b->target, s, n, way);
+}
+
+/* p->target of a tile's rows. */
+static void give_targets(struct job *j, const struct tile *s, uint64_t row)
+{
+    const uint32_t *input = j->b->factor[0]->input;
+    uint64_t cols = j->p->solve.cols, n = rows_from(j, row);
+
+    for (uint64_t c = 0; c < cols; c++)
         for (uint64_t r = 0; r < n; r++)
-            t->x[r * cols + f->input[c]] = s->w[c * ROWS + r];
+            j->p->target[(row + r) * cols + input[c]] = s->w[c * ROWS + r];
+}
+
+/* The same targets in another plan's order. */
+static void copy_targets(struct tile *to, const struct tile *from,
+                         const uint32_t *where)
+{
+    const struct factor *f = to->plan->f;
+
+    for (uint64_t c = 0; c < f->cols; c++)
+        memcpy(to->w + c * ROWS, from->w + where[f->input[c]] * (uint64_t)ROWS,
+               ROWS * sizeof(float));
+    memset(to->w + f->cols * ROWS, 0,
+           (f->padded - f->cols) * ROWS * sizeof(float));
+    tile_restart(to);
 }
 
 static void keep_row(struct job *j, const struct tile *s, uint64_t row,
@@ -202,48 +245,62 @@ static void keep_row(struct job *j, const struct tile *s, uint64_t row,
         j->meta[(row + r) * groups + g] = s->meta[g * ROWS + r];
 }
 
-static void solve_tile(struct job *j, struct bench *t, uint64_t row, uint64_t n)
+/* n loaded tiles from a row on. */
+static void solve_batch(struct job *j, struct bench *t, uint64_t row, int n)
 {
-    double loss[REFINED_STARTS][ROWS];
+    double loss[REFINED_STARTS][TILE_BATCH][ROWS];
+    uint64_t step = solve_compare_step(j->p->solve.rows);
 
-    for (int i = 0; i < j->b->starts; i++) {
-        struct tile *s = &t->tile[i];
+    if (j->b->target.plan)
+        move_targets(j, t->tile[0], n, row);
+    for (int k = 0; k < n; k++) {
+        struct tile *s = &t->tile[0][k];
+        uint64_t first = row + (uint64_t)k * ROWS;
 
-        tile_load(s, t->x, n, j->p->solve.cols);
-        if (i == 0 && j->b->target.plan)
-            move_target(j, t, row, n);
-        if (i == 0 && j->p->target)
-            memcpy(j->p->target + row * j->p->solve.cols, t->x,
-                   n * j->p->solve.cols * sizeof(*t->x));
-        if (i == 0 && row / ROWS % solve_compare_step(j->p->solve.rows) == 0)
-            measure_others(j, s, row, n);
-        solve_groups(s, &j->p->block, loss[i]);
-        refine(s, j->p->sweeps, j->p->solve.scale_dtype, loss[i]);
-    }
-    for (uint64_t r = 0; r < n; r++) {
-        int best = 0;
-
+        if (j->p->target)
+            give_targets(j, s, first);
         for (int i = 1; i < j->b->starts; i++)
-            best = loss[i][r] < loss[best][r] ? i : best;
-        keep_row(j, &t->tile[best], row, r, t->code);
-        j->loss[row + r] = loss[best][r];
+            copy_targets(&t->tile[i][k], s, t->where);
+        if (first / ROWS % step == 0)
+            measure_others(j, s, first, rows_from(j, first));
     }
+    for (int i = 0; i < j->b->starts; i++) {
+        solve_groups(t->tile[i], n, &j->p->block, loss[i]);
+        refine(t->tile[i], n, j->p->sweeps, j->p->solve.scale_dtype, loss[i]);
+    }
+    for (int k = 0; k < n; k++, row += ROWS)
+        for (uint64_t r = 0; r < rows_from(j, row); r++) {
+            int best = 0;
+
+            for (int i = 1; i < j->b->starts; i++)
+                best = loss[i][k][r] < loss[best][k][r] ? i : best;
+            keep_row(j, &t->tile[best][k], row, r, t->code);
+            j->loss[row + r] = loss[best][k][r];
+        }
 }
 
 static void solve_tiles(void *ctx, size_t begin, size_t end)
 {
     struct job *j = ctx;
-    uint64_t rows = j->p->solve.rows, bad = begin * ROWS;
+    uint64_t rows = j->p->solve.rows, step = (uint64_t)j->batch * ROWS;
+    uint64_t bad = begin * step;
     struct bench t;
     struct err e;
     int rc = bench_open(&t, j, &e);
 
     for (size_t i = begin; i < end && !rc; i++) {
-        uint64_t row = i * ROWS, n = rows - row < ROWS ? rows - row : ROWS;
+        uint64_t row = i * step;
+        int n = 0;
 
-        rc = load(j, t.x, row, n, &bad, &e);
+        for (; n < t.n && row + (uint64_t)n * ROWS < rows && !rc; n++) {
+            uint64_t at = row + (uint64_t)n * ROWS, count = rows_from(j, at);
+
+            rc = load(j, t.x, at, count, &bad, &e);
+            if (!rc)
+                tile_load(&t.tile[0][n], t.x, count, j->p->solve.cols);
+        }
         if (!rc)
-            solve_tile(j, &t, row, n);
+            solve_batch(j, &t, row, n);
     }
     if (rc < 0)
         threads_error_add(&j->error, bad, &e);
@@ -266,13 +323,25 @@ static int solve_on_gpu(const struct refined_params *p,
     return rc;
 }
 
+/* As many tiles for each thread as for the others, in as few batches as their
+ * memory allows. */
+static int choose_batch(const struct refined_hessian *b, uint64_t tiles)
+{
+    uint64_t threads = (uint64_t)threads_count();
+    uint64_t each = (tiles + threads - 1) / threads;
+    uint64_t most = (uint64_t)tile_batch(&b->plan[0]);
+    uint64_t batches = (each + most - 1) / most;
+
+    return (int)((each + batches - 1) / batches);
+}
+
 int refined_solve(const struct refined_params *p,
                   const struct refined_hessian *b, const void *w,
                   uint32_t *meta, uint8_t *codes, struct refined_result *r,
                   struct err *e)
 {
     struct job j = { .p = p, .b = b, .w = w, .meta = meta, .codes = codes };
-    uint64_t rows = p->solve.rows;
+    uint64_t rows = p->solve.rows, tiles, batch;
 
     if (refined_on_gpu(b))
         return solve_on_gpu(p, b, w, meta, codes, r, e);
@@ -283,7 +352,10 @@ int refined_solve(const struct refined_params *p,
     j.nearest = j.loss + rows;
     j.plain = j.nearest + rows;
     threads_error_init(&j.error);
-    threads_for((rows + ROWS - 1) / ROWS, 1, solve_tiles, &j);
+    tiles = (rows + ROWS - 1) / ROWS;
+    j.batch = choose_batch(b, tiles);
+    batch = (uint64_t)j.batch;
+    threads_for((tiles + batch - 1) / batch, 1, solve_tiles, &j);
     for (uint64_t i = 0; i < rows; i++)
         r->solve.loss += j.loss[i];
     r->solve.loss_nearest = solve_compare_sum(j.loss, j.nearest, rows);

@@ -11,8 +11,13 @@
 enum {
     ROWS = SOLVE_ROWS,
     COLS = FACTOR_PANEL,
-    BLOCK = 128 /* columns of a block of the triangular solves */
+    BLOCK = 128 /* columns of a block of the products and triangular solves */
 };
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
 
 static uint64_t transposed_at(uint64_t p)
 {
@@ -24,26 +29,76 @@ struct fill {
     const float *drift;
 };
 
-static void fill_panels(void *ctx, size_t begin, size_t end)
+static float *at_drift(const void *of, uint64_t c, uint64_t r)
 {
-    const struct fill *j = ctx;
-    const struct factor *f = j->t->plan->f;
+    const struct target *t = of;
+
+    return t->drift + (c / COLS * t->plan->f->padded + r) * COLS;
+}
+
+static float *at_transposed(const void *of, uint64_t c, uint64_t r)
+{
+    const struct target *t = of;
+
+    return t->transposed + transposed_at(c / COLS) + r * COLS;
+}
+
+static uint64_t end_of(const struct tile_group *g)
+{
+    return (g->c1 + COLS - 1) / COLS * COLS;
+}
+
+/* Element (r, c) of L, r in group g; between groups it may be split. */
+static float factor_value(const struct tile_plan *plan,
+                          const struct tile_group *g, uint64_t r, uint64_t c)
+{
+    struct split_part p = { .at = tile_at_factor, .of = plan };
+
+    return plan->split && c < g->c0 ? split_element(&p, c, r) :
+                                      tile_factor(plan, c, r)[c % COLS];
+}
+
+/* Columns of group g of E, and rows of it of L. */
+static void fill_group(const struct fill *j, const struct tile_group *g)
+{
+    const struct tile_plan *plan = j->t->plan;
+    const struct factor *f = plan->f;
     uint64_t n = f->cols;
 
-    for (size_t p = begin; p < end; p++) {
-        float *to = j->t->transposed + transposed_at(p);
+    for (uint64_t p = g->c0; p < end_of(g); p += COLS) {
+        float *to = at_transposed(j->t, p, 0);
 
-        for (uint64_t c = 0; c < (p + 1) * COLS; c++)
-            for (uint64_t r = p * COLS; r < (p + 1) * COLS; r++)
-                *to++ = r < c ? 0 :
-                                tile_factor(j->t->plan, c / COLS * COLS,
-                                            r)[c % COLS];
-        to = j->t->drift + p * f->padded * COLS;
-        for (uint64_t r = 0; j->drift && r < f->padded; r++)
-            for (uint64_t c = p * COLS; c < (p + 1) * COLS; c++)
+        for (uint64_t c = 0; c < p + COLS; c++)
+            for (uint64_t r = p; r < p + COLS; r++)
+                *to++ = r < c ? 0 : factor_value(plan, g, r, c);
+        to = j->drift ? at_drift(j->t, p, 0) : NULL;
+        for (uint64_t r = 0; to && r < f->padded; r++)
+            for (uint64_t c = p; c < p + COLS; c++)
                 *to++ = r < n && c < n ?
                             j->drift[f->input[r] * n + f->input[c]] :
                             0;
+    }
+}
+
+static void fill_groups(void *ctx, size_t begin, size_t end)
+{
+    const struct fill *j = ctx;
+    const struct tile_plan *plan = j->t->plan;
+
+    for (size_t i = begin; i < end; i++) {
+        struct split_part p = { .at = at_transposed,
+                                .of = j->t,
+                                .c0 = plan->group[i].c0,
+                                .c1 = plan->group[i].c1,
+                                .k1 = plan->group[i].c0 };
+
+        fill_group(j, &plan->group[i]);
+        if (!plan->split)
+            continue;
+        split_right(&p);
+        p.at = at_drift;
+        p.k1 = j->drift ? plan->f->padded : 0;
+        split_right(&p);
     }
 }
 
@@ -73,7 +128,7 @@ int target_open(struct target *t, const struct tile_plan *plan,
         target_close(t);
         return e->code;
     }
-    threads_for(panels, 4, fill_panels, &fill);
+    threads_for(plan->groups, 1, fill_groups, &fill);
     return 0;
 }
 
@@ -89,33 +144,28 @@ void target_close(struct target *t)
     *t = (struct target){ 0 };
 }
 
-static const float *at_drift(const void *of, uint64_t c, uint64_t r)
-{
-    const struct target *t = of;
-
-    return t->drift + (c / COLS * t->plan->f->padded + r) * COLS;
-}
-
-static const float *at_transposed(const void *of, uint64_t c, uint64_t r)
-{
-    const struct target *t = of;
-
-    return t->transposed + transposed_at(c / COLS) + r * COLS;
-}
-
 /* d = alpha W E, in the factor's order. */
-static void follow_drift(const struct target *t, struct tile *s, double alpha)
+static void follow_drift(const struct target *t, struct tile *s, int n,
+                         const struct target_way *way)
 {
-    uint64_t n = t->plan->f->padded;
-    struct tile_part part = { .at = at_drift, .of = t, .k1 = n };
+    uint64_t cols = t->plan->f->padded;
+    struct tile_product p = {
+        .part = { .at = at_drift, .of = t, .k1 = cols },
+        .of_target = true,
+        .in_place = true,
+    };
 
-    memset(s->d, 0, n * ROWS * sizeof(float));
-    for (; part.c0 < n; part.c0 = part.c1) {
-        part.c1 = part.c0 + BLOCK < n ? part.c0 + BLOCK : n;
-        tile_add(s, s->d + part.c0 * ROWS, s->w, &part);
+    for (int i = 0; i < n; i++) {
+        memset(s[i].d, 0, cols * ROWS * sizeof(float));
+        tile_set_left(&s[i], 0, cols, &p);
     }
-    for (uint64_t i = 0; i < n * ROWS; i++)
-        s->d[i] *= (float)alpha;
+    for (; p.part.c0 < cols; p.part.c0 = p.part.c1) {
+        p.part.c1 = least(p.part.c0 + BLOCK, cols);
+        tile_multiply(s, n, &p);
+    }
+    for (int i = 0; i < n; i++)
+        for (uint64_t j = 0; j < cols * ROWS; j++)
+            s[i].d[j] *= (float)way[i].alpha;
 }
 
 /* d = beta (G + lambda W), or beta F with `gap`; in the factor's order.  With
@@ -161,40 +211,86 @@ static void divide_down(const struct target *t, struct tile *s, uint64_t c0,
     }
 }
 
-/* d <- d (H + lambda I)⁻¹ = d L⁻ᵀ L⁻¹: solve z Lᵀ = d by ascending columns,
- * then d L = z by descending ones. */
-static void divide(const struct target *t, struct tile *s)
+/* Subtract from a block of columns the products with rows k0..k1-1, of other groups,
+ * and with rows i0..i1-1, of the block's own group. */
+static void take_off(struct tile *s, int n, struct tile_product *p, uint64_t k0,
+                     uint64_t k1, uint64_t i0, uint64_t i1)
 {
-    uint64_t n = t->plan->f->padded;
-    struct tile_part left = { .at = at_transposed, .of = t };
-    struct tile_part right = { .at = tile_at_factor, .of = t->plan, .k1 = n };
-
-    for (; left.c0 < n; left.c0 = left.k1 = left.c1) {
-        left.c1 = left.c0 + BLOCK < n ? left.c0 + BLOCK : n;
-        tile_subtract(s, s->d + left.c0 * ROWS, s->d, &left);
-        divide_up(t, s, left.c0, left.c1);
-    }
-    for (right.c1 = n; right.c1 > 0; right.c1 = right.c0) {
-        right.c0 = (right.c1 - 1) / BLOCK * BLOCK;
-        right.k0 = right.c1;
-        tile_subtract(s, s->d + right.c0 * ROWS, s->d, &right);
-        divide_down(t, s, right.c0, right.c1);
-    }
+    p->part.k0 = k0;
+    p->part.k1 = k1;
+    tile_multiply(s, n, p);
+    p->part.k0 = i0;
+    p->part.k1 = i1;
+    p->inside = true;
+    tile_multiply(s, n, p);
+    p->inside = false;
 }
 
-void target_move(const struct target *t, struct tile *s,
+static void divide_group_up(const struct target *t, struct tile *s, int n,
+                            const struct tile_group *g)
+{
+    struct tile_product p = { .part = { .at = at_transposed, .of = t },
+                              .in_place = true,
+                              .minus = true };
+    uint64_t end = end_of(g);
+
+    for (uint64_t c = g->c0; c < end; c = p.part.c1) {
+        p.part.c0 = c;
+        p.part.c1 = least(c + BLOCK, end);
+        take_off(s, n, &p, 0, g->c0, g->c0, c);
+        for (int i = 0; i < n; i++)
+            divide_up(t, &s[i], c, p.part.c1);
+    }
+    for (int i = 0; i < n; i++)
+        tile_set_left(&s[i], g->c0, end, &p);
+}
+
+static void divide_group_down(const struct target *t, struct tile *s, int n,
+                              const struct tile_group *g)
+{
+    struct tile_product p = { .part = { .at = tile_at_factor, .of = t->plan },
+                              .in_place = true,
+                              .minus = true };
+    uint64_t end = end_of(g);
+
+    for (uint64_t c = end; c > g->c0; c = p.part.c0) {
+        p.part.c1 = c;
+        p.part.c0 = c - g->c0 > BLOCK ? c - BLOCK : g->c0;
+        take_off(s, n, &p, end, t->plan->f->padded, c, end);
+        for (int i = 0; i < n; i++)
+            divide_down(t, &s[i], p.part.c0, c);
+    }
+    for (int i = 0; i < n; i++)
+        tile_set_left(&s[i], g->c0, end, &p);
+}
+
+/* d <- d (H + lambda I)⁻¹ = d L⁻ᵀ L⁻¹: solve z Lᵀ = d by ascending columns,
+ * then d L = z by descending ones. */
+static void divide(const struct target *t, struct tile *s, int n)
+{
+    const struct tile_plan *plan = t->plan;
+
+    for (uint64_t i = plan->groups; i-- > 0;)
+        divide_group_up(t, s, n, &plan->group[i]);
+    for (uint64_t i = 0; i < plan->groups; i++)
+        divide_group_down(t, s, n, &plan->group[i]);
+}
+
+void target_move(const struct target *t, struct tile *s, int n,
                  const struct target_way *way)
 {
     const struct factor *f = t->plan->f;
     float rest = way->output && !way->gap ? (float)(1 - way->beta) : 1;
 
-    if (way->output)
-        mend_output(s, way);
-    else
-        follow_drift(t, s, way->alpha);
-    divide(t, s);
-    for (uint64_t c = 0; c < f->cols; c++)
-        for (uint64_t r = 0; r < ROWS && !f->dead[c]; r++)
-            s->w[c * ROWS + r] = rest * s->w[c * ROWS + r] + s->d[c * ROWS + r];
-    memcpy(s->d, s->w, f->padded * ROWS * sizeof(float));
+    for (int i = 0; i < n && way->output; i++)
+        mend_output(&s[i], &way[i]);
+    if (!way->output)
+        follow_drift(t, s, n, way);
+    divide(t, s, n);
+    for (int i = 0; i < n; i++) {
+        for (uint64_t c = 0; c < f->cols; c++)
+            for (uint64_t j = c * ROWS; j < (c + 1) * ROWS && !f->dead[c]; j++)
+                s[i].w[j] = rest * s[i].w[j] + s[i].d[j];
+        memcpy(s[i].d, s[i].w, f->padded * ROWS * sizeof(float));
+    }
 }

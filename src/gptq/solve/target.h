@@ -52,8 +52,9 @@ struct target_way {
     bool gap;
     uint64_t rows;
 };
-/* Replace the targets W of a tile, loaded and not yet quantized, by W*. */
-void target_move(const struct target *t, struct tile *s,
+/* Replace the targets W of n tiles of the target's plan, loaded and not yet
+ * quantized, by W*: way[n], all of them with an output or none, and of one `gap`. */
+void target_move(const struct target *t, struct tile *s, int n,
                  const struct target_way *way);
 
 #endif

@@ -10,7 +10,8 @@
 enum {
     ROWS = SOLVE_ROWS,
     COLS = FACTOR_PANEL,
-    DEPTH = 128 /* rows k of a product at a time: 24 KiB of x */
+    DEPTH = 128, /* rows of a matrix at a time: 24 KiB of x */
+    BATCH_BYTES = 24 << 20
 };
 
 /* ---- the plan ---- */
@@ -59,12 +60,39 @@ static void find_groups(struct tile_plan *plan, uint64_t group)
     plan->widest = (plan->widest + COLS - 1) / COLS * COLS;
 }
 
-int tile_plan_open(struct tile_plan *plan, const struct factor *f,
+/* Columns of group i: the factor's rows behind the group; of H those before it,
+ * too. */
+static void split_groups(void *ctx, size_t begin, size_t end)
+{
+    const struct tile_plan *plan = ctx;
+
+    for (size_t i = begin; i < end; i++) {
+        struct split_part p = { .at = tile_at_factor,
+                                .of = plan,
+                                .c0 = plan->group[i].c0,
+                                .c1 = plan->group[i].c1,
+                                .k0 = plan->group[i].c1,
+                                .k1 = plan->f->padded };
+
+        split_right(&p);
+        p.at = tile_at_hessian;
+        split_right(&p);
+        p.k1 = p.c0;
+        p.k0 = 0;
+        split_right(&p);
+    }
+}
+
+int tile_plan_open(struct tile_plan *plan, struct factor *f,
                    const struct factor_params *p, const float *h, struct err *e)
 {
     struct fill fill = { .plan = plan, .p = p, .h = h };
 
-    *plan = (struct tile_plan){ .f = f };
+    *plan = (struct tile_plan){
+        .f = f,
+        .split = !f->gpu && split_is_there() && f->cols % SPLIT_DEPTH == 0 &&
+                 p->group % SPLIT_DEPTH == 0,
+    };
     plan->group = mem_zero(quant_groups(f->cols, p->group),
                            sizeof(*plan->group), "solve", e);
     if (!plan->group)
@@ -78,6 +106,8 @@ int tile_plan_open(struct tile_plan *plan, const struct factor *f,
         return e->code;
     }
     threads_for(f->padded / COLS, 4, fill_panels, &fill);
+    if (plan->split)
+        threads_for(plan->groups, 1, split_groups, plan);
     return 0;
 }
 
@@ -90,12 +120,27 @@ void tile_plan_close(struct tile_plan *plan)
 
 /* ---- a tile ---- */
 
-int tile_open(struct tile *s, const struct tile_plan *plan, struct err *e)
+static uint64_t tile_bytes(const struct tile_plan *plan)
 {
     uint64_t line = ROWS * sizeof(float), n = plan->f->padded;
     uint64_t g = plan->groups, w = plan->widest;
-    char *at =
-        mem_pages(line * (2 * n + 3 * g + 4 * w) + ROWS * (n + w), "solve", e);
+    uint64_t split = n * line + SPLIT_WORK * sizeof(float);
+
+    return line * (2 * n + 3 * g + 4 * w) + ROWS * (n + w) +
+           (plan->split ? split : 0);
+}
+
+int tile_batch(const struct tile_plan *plan)
+{
+    uint64_t n = BATCH_BYTES / tile_bytes(plan);
+
+    return !plan->split || n < 1 ? 1 : n < TILE_BATCH ? (int)n : TILE_BATCH;
+}
+
+int tile_open(struct tile *s, const struct tile_plan *plan, struct err *e)
+{
+    uint64_t n = plan->f->padded, g = plan->groups, w = plan->widest;
+    char *at = mem_pages(tile_bytes(plan), "solve", e);
 
     if (!at)
         return e->code;
@@ -107,7 +152,13 @@ int tile_open(struct tile *s, const struct tile_plan *plan, struct err *e)
     s->meta = (uint32_t *)(void *)(s->zero + g * ROWS);
     s->acc = (float *)(void *)(s->meta + g * ROWS);
     s->scratch = s->acc + w * ROWS;
-    s->codes = (uint8_t *)(s->scratch + 3 * w * ROWS);
+    at = (char *)(s->scratch + 3 * w * ROWS);
+    if (plan->split) {
+        s->work = (float *)(void *)at;
+        s->left = (uint16_t *)(s->work + SPLIT_WORK);
+        at = (char *)(s->left + 2 * n * ROWS);
+    }
+    s->codes = (uint8_t *)at;
     s->trial = s->codes + n * ROWS;
     return 0;
 }
@@ -174,60 +225,100 @@ void tile_products(float *restrict sum, const float *restrict x,
             sum[r] += x[r] * y[r];
 }
 
-/* H is symmetric: d H dᵀ is the sum of the diagonal panels plus twice that of
- * the panels below.  Sums of a panel in f32, of a row in double. */
+/* H is symmetric: twice what the groups behind a group add, and its own once.
+ * Sums of a panel in f32, of a row in double. */
 void tile_loss(struct tile *s, double *loss)
 {
     uint64_t n = s->plan->f->padded;
-    float acc[COLS * ROWS];
+    struct tile_product p = { .part = { .at = tile_at_hessian,
+                                        .of = s->plan } };
 
     memset(loss, 0, ROWS * sizeof(*loss));
-    for (uint64_t c = 0; c < n; c += COLS) {
-        const float *d = s->d + c * ROWS;
-        float sum[ROWS] = { 0 };
+    tile_set_left(s, 0, n, &p);
+    for (uint64_t i = 0; i < s->plan->groups; i++) {
+        uint64_t c0 = s->plan->group[i].c0;
+        uint64_t c1 = (s->plan->group[i].c1 + COLS - 1) / COLS * COLS;
 
-        memset(acc, 0, sizeof(acc));
-        s->k->product(acc, d + COLS * ROWS, tile_hessian(s->plan, c, c + COLS),
-                      n - c - COLS);
-        for (uint64_t i = 0; i < COLS * ROWS; i++)
-            acc[i] *= 2;
-        s->k->product(acc, d, tile_hessian(s->plan, c, c), COLS);
-        tile_products(sum, acc, d);
-        for (uint64_t r = 0; r < ROWS; r++)
-            loss[r] += (double)sum[r];
+        p.part.c0 = c0;
+        p.part.c1 = p.part.k0 = c1;
+        p.part.k1 = n;
+        memset(s->acc, 0, (c1 - c0) * ROWS * sizeof(float));
+        tile_multiply(s, 1, &p);
+        for (uint64_t j = 0; j < (c1 - c0) * ROWS; j++)
+            s->acc[j] *= 2;
+        p.part.k0 = c0;
+        p.part.k1 = c1;
+        p.inside = true;
+        tile_multiply(s, 1, &p);
+        p.inside = false;
+        for (uint64_t c = c0; c < c1; c += COLS) {
+            float sum[ROWS] = { 0 };
+
+            tile_products(sum, s->acc + (c - c0) * ROWS, s->d + c * ROWS);
+            for (uint64_t r = 0; r < ROWS; r++)
+                loss[r] += (double)sum[r];
+        }
     }
 }
 
 /* ---- products ---- */
 
-const float *tile_at_factor(const void *of, uint64_t c, uint64_t r)
+float *tile_at_factor(const void *of, uint64_t c, uint64_t r)
 {
-    return tile_factor(of, c, r);
+    const struct tile_plan *p = of;
+
+    return p->f->panel + factor_panel_at(p->f->padded, c / FACTOR_PANEL) +
+           (r - c / FACTOR_PANEL * FACTOR_PANEL) * FACTOR_PANEL;
 }
 
-const float *tile_at_hessian(const void *of, uint64_t c, uint64_t r)
+float *tile_at_hessian(const void *of, uint64_t c, uint64_t r)
 {
-    return tile_hessian(of, c, r);
+    const struct tile_plan *p = of;
+
+    return p->h + (c / FACTOR_PANEL * p->f->padded + r) * FACTOR_PANEL;
 }
 
-void tile_add(const struct tile *s, float *sum, const float *x,
-              const struct tile_part *p)
+static float *sum_of(const struct tile *s, const struct tile_product *p)
 {
-    for (uint64_t k = p->k0, n; k < p->k1; k += n) {
-        n = p->k1 - k < DEPTH ? p->k1 - k : DEPTH;
-        for (uint64_t c = p->c0; c < p->c1; c += COLS)
-            s->k->product(sum + (c - p->c0) * ROWS, x + k * ROWS,
-                          p->at(p->of, c, k), n);
+    return p->in_place ? s->d + p->part.c0 * ROWS : s->acc;
+}
+
+static void multiply(struct tile *s, const struct tile_product *p)
+{
+    const struct split_part *m = &p->part;
+    const float *x = p->of_target ? s->w : s->d;
+
+    for (uint64_t k = m->k0, n; k < m->k1; k += n) {
+        n = m->k1 - k < DEPTH ? m->k1 - k : DEPTH;
+        for (uint64_t c = m->c0; c < m->c1; c += COLS) {
+            float *sum = sum_of(s, p) + (c - m->c0) * ROWS;
+
+            if (p->minus)
+                s->k->subtract(sum, x + k * ROWS, m->at(m->of, c, k), n, COLS);
+            else
+                s->k->product(sum, x + k * ROWS, m->at(m->of, c, k), n);
+        }
     }
 }
 
-void tile_subtract(const struct tile *s, float *sum, const float *x,
-                   const struct tile_part *p)
+void tile_multiply(struct tile *s, int n, const struct tile_product *p)
 {
-    for (uint64_t k = p->k0, n; k < p->k1; k += n) {
-        n = p->k1 - k < DEPTH ? p->k1 - k : DEPTH;
-        for (uint64_t c = p->c0; c < p->c1; c += COLS)
-            s->k->subtract(sum + (c - p->c0) * ROWS, x + k * ROWS,
-                           p->at(p->of, c, k), n, COLS);
+    struct split_sum sums[TILE_BATCH];
+
+    if (!s->plan->split || p->inside) {
+        for (int i = 0; i < n; i++)
+            multiply(&s[i], p);
+        return;
     }
+    for (int i = 0; i < n; i++)
+        sums[i] = (struct split_sum){ sum_of(&s[i], p), s[i].left, s[i].work };
+    split_add(sums, n, &p->part);
+}
+
+void tile_set_left(struct tile *s, uint64_t k0, uint64_t k1,
+                   const struct tile_product *p)
+{
+    if (s->plan->split)
+        split_left(s->left + 2 * k0 * ROWS,
+                   (p->of_target ? s->w : s->d) + k0 * ROWS, k1 - k0, p->minus);
 }

@@ -11,8 +11,10 @@
 #include "common/math/dtype.h"
 #include "common/math/lanes.h"
 #include "gptq/solve/factor.h"
-#include "gptq/solve/factor.h"
 #include "gptq/solve/solve_kernel.h"
+#include "gptq/solve/split.h"
+
+enum { TILE_BATCH = 6 /* tiles that are worked on together, at most */ };
 
 /* A group: columns c0..c1-1 of the factor. */
 struct tile_group {
@@ -31,6 +33,9 @@ struct tile_plan {
     struct tile_group *group; /* [groups], in the order of quantization */
     uint64_t groups;
     uint64_t widest; /* columns of the widest group */
+    /* Products are those of split.h: the parts of the factor and of H between
+     * groups have been split, those inside a group are f32. */
+    bool split;
 };
 
 struct tile {
@@ -44,6 +49,10 @@ struct tile {
     float *acc;          /* [widest][48]: sums for the group in work */
     float *scratch;      /* 3 times [widest][48] */
     uint8_t *trial;      /* [widest][48]: codes of candidates */
+    /* plan->split: the left side of products (tile_set_left), and split_add()'s
+     * working memory. */
+    uint16_t *left;
+    float *work;
 };
 
 /* Whether groups of this many inputs can all begin at multiples of
@@ -52,13 +61,17 @@ static inline bool tile_fits(uint64_t group)
 {
     return group % FACTOR_PANEL == 0;
 }
-/* f: a factor in ORDER_GROUP or ORDER_INSIDE, built with p of h.  f must
- * outlive the plan; h is copied.  E_TEMP. */
-MUST_CHECK int tile_plan_open(struct tile_plan *plan, const struct factor *f,
+/* f: a factor in ORDER_GROUP or ORDER_INSIDE, built with p of h by factor_build();
+ * its panels are split where the plan's products are.  f must outlive the plan; h
+ * is copied.  E_TEMP. */
+MUST_CHECK int tile_plan_open(struct tile_plan *plan, struct factor *f,
                               const struct factor_params *p, const float *h,
                               struct err *e);
 void tile_plan_close(struct tile_plan *plan); /* a zeroed one is allowed */
 
+/* How many tiles of the plan a thread should work on together: up to TILE_BATCH,
+ * within 24 MiB. */
+int tile_batch(const struct tile_plan *plan);
 /* Memory for one tile of the plan at a time, to be loaded again and again;
  * tile_close() it.  E_TEMP. */
 MUST_CHECK int tile_open(struct tile *s, const struct tile_plan *plan,
@@ -83,36 +96,36 @@ void tile_loss(struct tile *s, double *loss);
  * neither. */
 void tile_products(float *sum, const float *x, const float *y);
 
-/* Address of row r of column c's panel, of L and of H: 8 floats a row.  c: the
- * panel's first column; r >= c. */
+/* Address of row r of column c's panel, of L and of H: 8 floats a row, where they
+ * are not split.  c: the panel's first column; r >= c in L. */
+split_at tile_at_factor, tile_at_hessian; /* of a struct tile_plan */
 static inline const float *tile_factor(const struct tile_plan *p, uint64_t c,
                                        uint64_t r)
 {
-    return p->f->panel + factor_panel_at(p->f->padded, c / FACTOR_PANEL) +
-           (r - c) * FACTOR_PANEL;
+    return tile_at_factor(p, c, r);
 }
 static inline const float *tile_hessian(const struct tile_plan *p, uint64_t c,
                                         uint64_t r)
 {
-    return p->h + (c / FACTOR_PANEL * p->f->padded + r) * FACTOR_PANEL;
+    return tile_at_hessian(p, c, r);
 }
 
-/* Rows k0..k1-1, columns c0..c1-1 of a matrix P in panels of 8 columns; at(of,
- * c, r) is the address of row r of the panel that begins with column c.  All
- * four are multiples of 8. */
-typedef const float *tile_at(const void *of, uint64_t c, uint64_t r);
-struct tile_part {
-    tile_at *at;
-    const void *of;
-    uint64_t c0, c1, k0, k1;
+/* sum[c - c0][r] += sum over k in k0..k1-1 of x[k][r] P[k][c], or -=, for columns
+ * c0..c1-1 of a matrix P in panels; all four are multiples of 8. */
+struct tile_product {
+    struct split_part part; /* of P */
+    bool inside;            /* of one group, so P is f32 in any plan */
+    bool of_target;         /* x is w; otherwise d */
+    bool in_place;          /* sum is d from column c0 on; otherwise acc */
+    bool minus;             /* -= */
 };
-tile_at tile_at_factor, tile_at_hessian; /* of a struct tile_plan */
-/* sum[c - c0][r] += sum over k in k0..k1-1 of x[k][r] P[k][c], or -=.  Done in
- * pieces of rows k, so that a piece of x stays in the first-level cache for all
- * columns. */
-void tile_add(const struct tile *s, float *sum, const float *x,
-              const struct tile_part *p);
-void tile_subtract(const struct tile *s, float *sum, const float *x,
-                   const struct tile_part *p);
+/* The product for each of n tiles of one plan, in pieces of rows k: a piece of P
+ * stays in the caches for all tiles, one of x for all columns.  With plan->split
+ * and outside of a group x is not read: tile_set_left() has copied it. */
+void tile_multiply(struct tile *s, int n, const struct tile_product *p);
+/* To be called when rows k0..k1-1 of x have changed, before products p read them;
+ * p says whether x is w or d, and whether products are added or subtracted. */
+void tile_set_left(struct tile *s, uint64_t k0, uint64_t k1,
+                   const struct tile_product *p);
 
 #endif
