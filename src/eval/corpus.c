@@ -8,7 +8,7 @@ enum { FIRST_IDS = 1 << 16, FIRST_SEQUENCES = 64 };
 
 static const char where[] = "tokens";
 
-/* Room for `more` elements beyond `used`, by doubling. */
+/* Make room for `more` elements beyond `used`, doubling the capacity. */
 static int reserve(void *pp, size_t *cap, size_t used, size_t more, size_t size,
                    size_t first, struct err *e)
 {

@@ -12,8 +12,8 @@
 #include "model/moe.h"
 
 enum {
-    LOGITS_MAX = 1 << 24, /* elements of one block of logits, if its rows ... */
-    BLOCK_ROWS_MIN = 64,  /* ... are at least this many */
+    LOGITS_MAX = 1 << 24, /* elements of a block of logits, at most, but */
+    BLOCK_ROWS_MIN = 64,  /* at least so many rows */
     BLOCK_ROWS_MAX = 1024
 };
 
@@ -35,7 +35,7 @@ struct eval {
     bool by_layer;
 };
 
-/* ---- are they the same model? ---- */
+/* ---- checking that both are of one model ---- */
 
 static int same_size(const struct eval *v, const char *what, int64_t original,
                      int64_t other, struct err *e)
@@ -130,13 +130,13 @@ uint64_t eval_passes(const struct eval *v)
 
 /* ---- hidden states, layer by layer ---- */
 
-/* The hidden state of the corpus's token t. */
+/* Address of the hidden state of the corpus's token t. */
 static void *hidden(const struct eval *v, const struct side *s, size_t t)
 {
     return (char *)s->hidden.p + t * v->row_bytes;
 }
 
-/* Sequences first .. end-1 that make one batch. */
+/* The end of the batch that begins with sequence `first`. */
 static size_t batch_end(const struct corpus *c, size_t first)
 {
     size_t end = first + 1;
@@ -146,7 +146,7 @@ static size_t batch_end(const struct corpus *c, size_t first)
     return end;
 }
 
-/* What enters the first layer, with room for this many copies of it. */
+/* Embed the corpus, with room for `copies` copies of its states. */
 static int enter(struct eval *v, struct side *s, const struct corpus *c,
                  size_t copies, struct err *e)
 {
@@ -168,16 +168,16 @@ static int enter(struct eval *v, struct side *s, const struct corpus *c,
     return rc < 0 ? rc : 0;
 }
 
-/* A corpus on its way through the layers of one side. */
+/* A corpus that runs through the layers of one side. */
 struct walk {
     struct side *s;
     const struct corpus *c;
     struct state state;
-    int64_t *length; /* [c->count], of a batch's sequences */
+    int64_t *length; /* [c->count]: scratch, lengths of a batch's sequences */
 };
 
-/* Sequences first .. end - 1 through one layer, in place; the routed part of a
- * mixture only collects its tokens.  mix: NULL for none. */
+/* Run sequences first..end-1 through a layer, in place.  mix: gathers the
+ * tokens of routed experts, which run later; NULL: the layer has none. */
 static int run_batch(struct eval *v, struct walk *w, struct layer *l,
                      struct mixture *mix, size_t first, size_t end,
                      struct err *e)
@@ -208,7 +208,8 @@ static int run_batch(struct eval *v, struct walk *w, struct layer *l,
     return 0;
 }
 
-/* What the experts add to n tokens; the state has room for some. */
+/* Add the experts' outputs to n tokens, in pieces of what `state` has room
+ * for. */
 static int add_experts(struct eval *v, struct side *s,
                        const struct mixture *mix, const struct state *state,
                        size_t n, struct err *e)
@@ -275,14 +276,14 @@ static int run_side(struct eval *v, struct side *s, const struct corpus *c,
     return rc < 0 ? rc : 0;
 }
 
-/* ---- layer by layer: the other's up to one, the original's from there on ----
+/* ---- by_layer: layers 0..i of the other, then the original's ----
  *
- * The original's states are layers + 1 copies of the corpus: the original
- * itself, then, from layer i on, the model that is the other's up to layer i.
- * To the original's layers they are one corpus of many sequences, so that each
- * layer is loaded once. */
+ * The original's states are layers + 1 copies of the corpus: copy 0 is the
+ * original itself; copy i + 1 is taken from the other model behind layer i, and
+ * runs through the original's later layers.  Together they are one corpus of
+ * many sequences, so that each layer of the original is loaded once. */
 
-/* c, `copies` times over; ids are not repeated. */
+/* *many = c repeated `copies` times (without ids). */
 static int repeat(struct corpus *many, const struct corpus *c, size_t copies,
                   struct err *e)
 {
@@ -351,9 +352,9 @@ static int run_by_layer(struct eval *v, const struct corpus *c,
 struct block {
     const float *logits[SIDES];
     size_t vocab;
-    struct score *score; /* of the position before row[0]'s */
-    const size_t *row;   /* rows of the block that are scored */
-    const int32_t *next; /* ids from one after the block's first row on */
+    struct score *score; /* out: [number of rows scored] */
+    const size_t *row;   /* the rows of the block that are scored */
+    const int32_t *next; /* next[r]: the token that row r predicts */
 };
 
 static void score_rows(void *ctx, size_t begin, size_t end)
@@ -386,7 +387,8 @@ static int not_finite(const struct eval *v, const struct corpus *c,
                    v->side[side].dir, s, token - c->start[s]);
 }
 
-/* Of n rows of side s into the logits of side `to`. */
+/* Compute the logits of n rows, from `row` on, of side s, in the memory of side
+ * `to`. */
 static int block_logits(struct eval *v, int s, size_t row, size_t n, int to,
                         struct err *e)
 {
@@ -406,8 +408,8 @@ static int block_logits(struct eval *v, int s, size_t row, size_t n, int to,
                        vocab, e);
 }
 
-/* The scored rows of one block: of the other, or of the i-th copy that became
- * it layer by layer. */
+/* Score a block's rows of one variant: the other model, or by_layer copy
+ * variant + 1. */
 static int score_variant(struct eval *v, const struct corpus *c, size_t first,
                          size_t n, int64_t variant, const struct block *b,
                          size_t rows, struct err *e)
@@ -431,8 +433,9 @@ static int score_variant(struct eval *v, const struct corpus *c, size_t first,
     return 0;
 }
 
-/* Score tokens first .. first+n-1 but the last of each sequence; *sequence is
- * the one that token `first` is in, *scores moves on. */
+/* Score tokens first..first+n-1 except the last of each sequence.  *sequence:
+ * the one of token `first`, updated; *scores: where the results go,
+ * advanced. */
 static int score_block(struct eval *v, const struct corpus *c, size_t first,
                        size_t n, size_t *sequence, struct score **scores,
                        struct err *e)

@@ -1,4 +1,6 @@
-/* eval.h - two checkpoints of one model on the same tokens. */
+/* eval.h - runs two checkpoints of one model, the original and another
+ * (quantized or pruned), over the same tokens, and compares their predictions
+ * (score.h). */
 #ifndef FORGE_EVAL_H
 #define FORGE_EVAL_H
 
@@ -10,39 +12,39 @@
 
 struct eval_params {
     const char *original, *other; /* checkpoint directories */
-    enum dtype dtype; /* DT_F32: everything in f32; DT_BF16: the linears'
-                         inputs and weights are rounded to bf16 */
-    const char *tmp;  /* directory for the hidden states between layers */
-    bool by_layer;    /* also every model in between: layers 0..i the other's,
-                         the rest the original's, for each layer i */
+    enum dtype dtype; /* DT_F32: everything in f32; DT_BF16: the inputs and
+                         weights of linears are rounded to bf16 */
+    const char *tmp;  /* directory for temporary files (hidden states) */
+    bool by_layer;    /* compare, for each layer i, the model whose layers 0..i
+                         are the other's and the rest the original's */
 };
 
 struct eval;
 
-/* Open both and see that they are the same model.  E_CONFIG when a size of
- * theirs differs, by name; else what opening a checkpoint says. */
+/* Open both checkpoints.  E_CONFIG: a size differs between them (the message
+ * names it); errors of model_open(). */
 MUST_CHECK int eval_open(struct eval **v, const struct eval_params *p,
                          struct err *e);
+/* Vocabulary size and number of layers of both. */
 int64_t eval_vocab(const struct eval *v);
 int64_t eval_layers(const struct eval *v);
-/* How many models are compared with the original: 1, or by layer as many as
- * there are layers, the last of which is the other with the original's final
- * norm and head. */
+/* Number of models that are compared with the original: 1; with by_layer the
+ * number of layers (the last of these models is the other with the original's
+ * final norm and head). */
 int64_t eval_variants(const struct eval *v);
-/* Layers that are run, over all sequences each: what eval_run takes. */
+/* Number of layers that eval_run() runs over all sequences, for progress. */
 uint64_t eval_passes(const struct eval *v);
-/* Run both over the corpus, layer by layer: the hidden states of all sequences
- * are kept (in temporary files, if they are large), one layer of one model is
- * in memory, and logits exist for one block of positions at a time.  scores:
- * room for c->positions of each variant, one variant after the other.  By
- * layer, layers + 1 times the states of the original are kept.  Steps p once
- * per layer and sequence of each model.  E_DATA also when a logit is not
- * finite, with its place. */
+/* Run both over the corpus, layer by layer.  Memory holds the hidden states of
+ * all sequences (if large, in temporary files; with by_layer the states of
+ * layers + 1 copies of the corpus), one layer of one model, and the logits of
+ * one block of positions.  scores[variant][c->positions], out.  Steps p once
+ * per layer and sequence of each model.  E_DATA: a logit is not finite (the
+ * message names the place); errors of the model. */
 MUST_CHECK int eval_run(struct eval *v, const struct corpus *c,
                         struct score *scores, struct progress *p,
                         struct err *e);
-/* What became of the other model's choices of pruned experts, in all layers
- * (model_remapped()); NULL: all its experts are there. */
+/* Statistics of how the other model's choices of pruned experts were remapped,
+ * over all layers (model_remapped()); NULL: no experts are pruned by a map. */
 const struct remap_counts *eval_remapped(const struct eval *v);
 void eval_close(struct eval *v); /* NULL is allowed */
 

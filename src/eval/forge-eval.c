@@ -1,7 +1,7 @@
-/* forge-eval - how far a checkpoint's predictions are from the original's.
+/* forge-eval - compare a checkpoint's predictions with the original's.
  *
- * Tokens in; perplexity of both, KL divergence and top-1 agreement out, on
- * standard output as a table or as one JSON object.  See forge-eval(1). */
+ * Reads tokens; prints the perplexity of both, KL divergence and top-1
+ * agreement, as a table or as one JSON object.  See forge-eval(1). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ enum { DTYPE_F32, DTYPE_BF16 };
 struct settings {
     struct tool tool;
     int json, by_layer, dtype;
-    double max_ppl_ratio; /* 0: any */
+    double max_ppl_ratio; /* 0: no limit */
     const char *tmp, *tokens, *report;
     const char *original, *other;
     struct device_choice device;
@@ -76,8 +76,8 @@ static int read_tokens(struct corpus *c, const struct settings *s,
     return rc;
 }
 
-/* How much was scored; of a model with pruned experts and a whole router, what
- * that meant. */
+/* The last line: how much was scored; for experts pruned by a map, how often
+ * the router's choices were remapped. */
 static void finish(struct progress *p, size_t sequences,
                    const struct remap_counts *c)
 {
@@ -93,7 +93,7 @@ static void finish(struct progress *p, size_t sequences,
     progress_finish(p, text);
 }
 
-/* One report for each model that is compared with the original. */
+/* Run the comparison; report[variant]: the result of each model. */
 static int compare(struct eval *v, const struct corpus *c,
                    const struct settings *s, struct report *report,
                    struct err *e)
@@ -137,7 +137,7 @@ static int print(const struct settings *s, const struct report *report,
     return rc;
 }
 
-/* The objects, in a file of their own. */
+/* Write the JSON objects to the file of --report. */
 static int write_report(const struct settings *s, const struct report *report,
                         size_t n, struct err *e)
 {

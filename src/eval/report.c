@@ -15,7 +15,7 @@ static int written(FILE *out, struct err *e)
     return 0;
 }
 
-/* JSON has no infinity: what is beyond a double becomes the largest one. */
+/* Write a number; infinity, which JSON lacks, becomes the largest double. */
 static void member(struct json_writer *w, const char *key, double v)
 {
     jw_key(w, key);

@@ -1,8 +1,8 @@
 /* score.c - see score.h.
  *
- * The exponentials are the cost: 2 x vocabulary a position.  They are computed
- * in f64, eight at a time, by one source that the compiler lowers to AVX-512,
- * AVX2 or plain SSE2; without contraction and with a fixed order of summation
+ * Most of the time goes into 2 x vocabulary exponentials per position.  They
+ * are computed in f64, eight at a time, by one source that the compiler lowers
+ * to AVX-512, AVX2 or SSE2.  Without contraction and with a fixed order of sums
  * all three give the same bits. */
 #include "eval/score.h"
 
@@ -18,7 +18,7 @@ typedef double lanes __attribute__((vector_size(8 * LANES)));
 typedef int64_t lanes_int __attribute__((vector_size(8 * LANES)));
 typedef float lanes_float __attribute__((vector_size(4 * LANES)));
 
-/* A softmax of two rows, not yet divided. */
+/* Sums for the softmax of two rows. */
 struct sums {
     double original, other; /* sum of exp(x - max) */
     double moved;           /* sum of exp(original - max) (original - other) */
@@ -26,15 +26,16 @@ struct sums {
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* x <= 0 becomes exp(x), to 1e-13; below -708 it stays at exp(-708). */
+/* *x = exp(*x) for *x <= 0, with a relative error of 1e-13; arguments below
+ * -708 are clamped to -708. */
 INLINE void exp_lanes(lanes *x)
 {
-    /* 1 / k!, k = 10 .. 2: |r| <= ln 2 / 2, so r^11 / 11! < 3e-13 */
+    /* Taylor coefficients 1 / k!, k = 10..2: |r| <= ln 2 / 2, so r^11 / 11! <
+     * 3e-13 */
     static const double c[] = { 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320,
                                 1.0 / 5040,    1.0 / 720,    1.0 / 120,
                                 1.0 / 24,      1.0 / 6,      1.0 / 2 };
-    const double magic =
-        0x1.8p52; /* adding it leaves rint(x) in the low bits */
+    const double magic = 0x1.8p52; /* x + this has rint(x) in its low bits */
     const lanes floor = (lanes){ 0 } - 708.0;
     lanes_int low = *x < floor;
     lanes v = (lanes)(((lanes_int)*x & ~low) | ((lanes_int)floor & low));
@@ -86,7 +87,7 @@ INLINE void add_up(const float *a, const float *b, size_t n, float max_a,
 
     for (i = 0; i < whole; i += LANES)
         step(s, a + i, b + i, max_a, max_b);
-    for (i = 0; i < LANES; i++) { /* past the end: e^-708, below every sum */
+    for (i = 0; i < LANES; i++) { /* padding: e^-708, negligible in every sum */
         tail_a[i] = whole + i < n ? a[whole + i] : max_a - 1000;
         tail_b[i] = whole + i < n ? b[whole + i] : max_b - 1000;
     }
@@ -133,7 +134,7 @@ static void add_up_any(const float *a, const float *b, size_t n, float max_a,
     add_up(a, b, n, max_a, max_b, out);
 }
 
-/* Index of the first of the largest. */
+/* argmax: the index of the largest element, the first of equal ones. */
 static size_t largest(const float *x, size_t n)
 {
     float m[LANES];

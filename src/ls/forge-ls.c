@@ -1,4 +1,5 @@
-/* forge-ls - list, check and look into streams and checkpoints. */
+/* forge-ls - list streams and checkpoints, check them, and print tensors.  See
+ * forge-ls(1). */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,8 +16,8 @@ struct settings {
     struct tool tool;
     int verify, json;
     const char *head, *stats, *histogram, *ref_root;
-    /* of the above: */
-    const char *name; /* the tensor to look into; NULL: list all */
+    /* derived from the above: */
+    const char *name; /* the tensor to print; NULL: list all */
     struct show_options show;
 };
 
@@ -69,7 +70,8 @@ static bool wanted(const struct settings *s, const char *name)
     return !s->verify && (!s->name || !strcmp(s->name, name));
 }
 
-/* A skimmed payload is fetched only for the tensor that was asked for. */
+/* Print a frame; its payload, at offset `at`, is read only if it is the tensor
+ * asked for. */
 static int show_frame(const struct settings *s, struct stream_reader *r,
                       struct frame *f, uint64_t at, const char *path,
                       struct err *e)
@@ -161,8 +163,8 @@ static int list_checkpoint(const struct settings *s, const char *path,
     return rc;
 }
 
-/* A directory, or a file that is named like one of a checkpoint and does not
- * begin like a stream. */
+/* Whether path is a directory, or a file with a name of a checkpoint's file
+ * that does not begin as a stream does. */
 static bool is_checkpoint(const char *path)
 {
     size_t n = strlen(path);
@@ -184,7 +186,8 @@ static bool is_checkpoint(const char *path)
     return memcmp(magic, "FTS1", sizeof(magic)) != 0;
 }
 
-/* 0, or the exit status; under --verify a wrong path does not hide the next. */
+/* Handle a path; returns 0 or an exit status.  Under --verify the caller goes
+ * on with the next path after an error. */
 static int visit(const struct settings *s, const char *path, struct seen *seen)
 {
     struct err e = { .msg = "" };
@@ -213,9 +216,9 @@ int main(int argc, char **argv)
     int i = parse(argc, argv, &s), status = 0;
     struct err e;
 
-    signal(SIGPIPE, SIG_DFL); /* of a list, a reader may want the head */
+    signal(SIGPIPE, SIG_DFL); /* `forge-ls FILE | head` ends quietly */
     if (s.tool.progress == PROGRESS_AUTO && !s.verify)
-        s.tool.progress = PROGRESS_NEVER; /* the list is progress enough */
+        s.tool.progress = PROGRESS_NEVER; /* the list shows the progress */
     progress_start(&seen.progress, s.tool.progress, "tensors", 0);
     if (i == argc)
         status = visit(&s, "-", &seen);

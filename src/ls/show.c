@@ -16,7 +16,7 @@ static uint64_t elements(const struct frame *f)
     uint64_t n = 1;
 
     for (int i = 0; i < f->ndim; i++)
-        n *= f->dims[i]; /* the reader has checked the product */
+        n *= f->dims[i]; /* no overflow: the reader has checked it */
     return n;
 }
 

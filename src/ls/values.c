@@ -86,7 +86,7 @@ void values_stats(struct stats *s, enum dtype t, const void *data,
                 s->min = v[j];
             if (!finite || v[j] > s->max)
                 s->max = v[j];
-            d = v[j] - s->mean; /* Welford */
+            d = v[j] - s->mean; /* Welford's algorithm */
             s->mean += d / (double)++finite;
             squares += d * (v[j] - s->mean);
         }

@@ -6,19 +6,19 @@
 #include <string.h>
 
 enum {
-    LEFT = 190,   /* of a heat map: room for the names of rows */
-    LEVELS = 16,  /* of a colour */
-    MARKS = 4096, /* more cells than that have no titles */
-    AXIS = 56,    /* left of bars and lines */
+    LEFT = 190,   /* width of a heat map's row labels */
+    LEVELS = 16,  /* shades of a colour */
+    MARKS = 4096, /* beyond so many cells they have no titles */
+    AXIS = 56,    /* width of the y axis of bars and lines */
     TOP = 12,
     PLOT = 200, /* height of bars and lines */
     BOTTOM = 44,
-    NUMBER_WIDTH = 30 /* cells as wide as that hold their number */
+    NUMBER_WIDTH = 30 /* cells at least so wide show their number */
 };
 
 /* ---- heat maps ---- */
 
-/* Class and level (0: blank) of a value. */
+/* The colour of a value: *class, and the returned level (0: blank). */
 static int shade(const struct heat *p, double v, const char **class)
 {
     double x;
@@ -88,7 +88,7 @@ static void heat_cell(struct html *h, const struct heat *p,
                  y + g->height / 2 + 3.3, v);
 }
 
-/* Thousands of cells: one path for all of a colour. */
+/* For thousands of cells: one SVG path for all cells of a colour. */
 static void heat_level(struct html *h, const struct heat *p,
                        const struct grid *g, const char *class, int level)
 {
@@ -202,7 +202,7 @@ struct axis {
     double low, high, step;
 };
 
-/* Four to eight round steps that hold low..high. */
+/* An axis of four to eight round steps that covers low..high. */
 static struct axis round_axis(double low, double high)
 {
     static const double nice[] = { 1, 2, 2.5, 5, 10 };

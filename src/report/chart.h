@@ -1,6 +1,6 @@
-/* chart.h - pictures as inline SVG: no script, colours by CSS classes, so that
- * they follow the page's light and dark.  Every mark has a <title>, which
- * browsers show under the pointer, unless there are thousands of them. */
+/* chart.h - charts as inline SVG, without scripts; colours are CSS classes,
+ * which follow the page's light or dark style.  Every mark has a <title>, which
+ * browsers show as a tooltip, unless there are thousands of marks. */
 #ifndef FORGE_CHART_H
 #define FORGE_CHART_H
 
@@ -8,26 +8,28 @@
 
 enum { LABEL_MAX = 96, CHART_WIDTH = 960 };
 
-/* A colour for each of rows x cols values. */
+/* A heat map: a colour for each of rows x cols values.  In all three charts
+ * `arg` is passed to the callbacks, which write labels of less than LABEL_MAX
+ * bytes. */
 struct heat {
     size_t rows, cols;
-    const char *col_name; /* what the columns are: "layer" */
-    const char *unit;     /* what a value is, for titles */
-    /* NAN: nothing there */
+    const char *col_name; /* name of a column: "layer" */
+    const char *unit;     /* name of the value, for titles */
+    /* NAN: no value, the cell stays empty */
     double (*value)(const void *arg, size_t row, size_t col);
     void (*row_label)(const void *arg, size_t row, char label[LABEL_MAX]);
     void (*col_label)(const void *arg, size_t col, char label[LABEL_MAX]);
     const void *arg;
-    /* false: from low (faint) to high (strong).  true: values are shares of
-     * what is usual: 1 is blank, 8 and 1/8 are the ends, 0 has its own
-     * colour */
+    /* false: the colour scale goes from low (faint) to high (strong).  true:
+     * values are ratios: 1 is blank, 8 and 1/8 are the ends of a logarithmic
+     * scale, 0 has a colour of its own; low and high are ignored */
     bool around_one;
     double low, high;
 };
 
 void chart_heat(struct html *h, const struct heat *p);
 
-/* Groups of bars, side by side or, stacked, on top of each other. */
+/* A bar chart: groups of bars, side by side, or stacked. */
 struct bars {
     size_t groups, series;
     const char *const *series_name;
@@ -40,15 +42,16 @@ struct bars {
     bool stacked;
 };
 
-/* Values that are not finite are left out.  Draws its legend, too. */
+/* Bars whose value is not finite are left out.  With a legend. */
 void chart_bars(struct html *h, const struct bars *p);
 
-/* One line over x = 0 .. n-1, with a band around it. */
+/* A line chart over x = 0..n-1, with a band around the line. */
 struct line {
     size_t n;
     const char *x_name, *y_name;
     double (*value)(const void *arg, size_t i);
-    double (*spread)(const void *arg, size_t i); /* half the band; NULL */
+    /* half the width of the band; NULL: no band */
+    double (*spread)(const void *arg, size_t i);
     void (*x_label)(const void *arg, size_t i, char label[LABEL_MAX]);
     void (*text)(double value, char label[LABEL_MAX]);
     const void *arg;

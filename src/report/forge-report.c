@@ -1,4 +1,5 @@
-/* forge-report - a quantization run as one HTML page; see forge-report(1). */
+/* forge-report - write an HTML page about a quantization run.  See
+ * forge-report(1). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -65,7 +65,7 @@ static void escape(struct html *h, const char *s)
     }
 }
 
-/* One conversion but %s: its text is printf's. */
+/* Format one conversion other than %s by printf. */
 static int number(char *buf, const char *spec, char kind, va_list *ap)
 {
     bool wide = strstr(spec, "ll") != NULL;

@@ -38,7 +38,7 @@ static double loss_sum(const struct page *p, size_t series)
     return sum;
 }
 
-/* ---- what was done ---- */
+/* ---- facts of the run ---- */
 
 static void tile(struct html *h, const char *value, const char *what)
 {
@@ -115,7 +115,7 @@ static void fact_modules(struct html *h, const struct page *p)
     html_put(h, ", in %zu decoder layers</td></tr>\n", p->layers);
 }
 
-/* Fewer than asked for, where both are known. */
+/* Whether fewer tokens were calibrated on than asked for; false: not known. */
 static bool short_of_data(const struct page *p)
 {
     int64_t want = settings_number(&p->w->run, "sequences", 0);
@@ -169,7 +169,7 @@ static void settings(struct html *h, const struct page *p)
     html_put(h, "</table></section>\n");
 }
 
-/* ---- what to look at ---- */
+/* ---- warnings ---- */
 
 static bool is_fallback(const struct page *p, const struct module *m)
 {
@@ -234,7 +234,8 @@ static void program(struct html *h, const struct json *v)
     html_put(h, "</code></td><td class=\"n soft\">%s</td></tr>\n", version);
 }
 
-/* {"programs":[{"tool":..,"version":..,"args":[..]},..]} as command lines. */
+/* HEAD's history, {"programs":[{"tool":..,"version":..,"args":[..]},..]}, as
+ * command lines. */
 static int history(struct html *h, const struct page *p, struct err *e)
 {
     const struct json *v;
@@ -255,7 +256,7 @@ static int history(struct html *h, const struct page *p, struct err *e)
     return 0;
 }
 
-/* ---- the whole ---- */
+/* ---- page_write() ---- */
 
 static void head(struct html *h, const struct page *p, const char *title)
 {

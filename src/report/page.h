@@ -1,4 +1,4 @@
-/* page.h - the report: one HTML page that needs nothing beside itself. */
+/* page.h - writes the report: one self-contained HTML page. */
 #ifndef FORGE_PAGE_H
 #define FORGE_PAGE_H
 
@@ -6,14 +6,16 @@
 #include "report/workdir.h"
 
 struct page_params {
-    const char *title;    /* what to call the model; NULL: by its directory */
-    const char *beside;   /* name of the run that module.loss_beside is of;
+    const char *title;  /* the model's name; NULL: its directory's name */
+    const char *beside; /* name of the run that module.loss_beside is of;
                              NULL: of plain GPTQ */
-    struct hitmaps cheap; /* of another pass (forge-calib --skip-experts), to
-                             compare the run's with; may be empty */
+    struct hitmaps
+        cheap; /* hit maps of another pass (forge-calib --skip-experts),
+                             to compare with the run's; may be empty */
 };
 
-/* The page is also well-formed XML after its first line.  E_TEMP. */
+/* Append the page to h.  After its first line it is also well-formed XML.
+ * E_TEMP. */
 MUST_CHECK int page_write(struct html *h, const struct workdir *w,
                           const struct page_params *params, struct err *e);
 

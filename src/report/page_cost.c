@@ -1,4 +1,4 @@
-/* page_cost.c - what the run cost: seconds and bytes. */
+/* page_cost.c - the sections about time and disk space. */
 #include <stdio.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ static void seconds_text(double v, char label[LABEL_MAX])
     snprintf(label, LABEL_MAX, "%s", v > 0 ? html_seconds(buf, v) : "0");
 }
 
-/* A step of `forge stage`. */
+/* The title of a step of `forge stage`. */
 static const char *step_title(const char *name)
 {
     static const char *const title[][2] = {

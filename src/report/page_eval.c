@@ -1,4 +1,4 @@
-/* page_eval.c - predictions beside the original's. */
+/* page_eval.c - the section that compares predictions with the original's. */
 #include <math.h>
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
-/* page_loss.c - loss beside rounding to nearest, by kind and layer, and the
- * worst modules. */
+/* page_loss.c - the section about losses, compared with round to nearest: by
+ * kind of module and layer, and the worst modules. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static void kind_label(const void *arg, size_t row, char label[LABEL_MAX])
     const char *s = p->r->kind[row];
     size_t n = strlen(s);
 
-    /* room for about 30 characters */
+    /* the label's width fits about 30 characters */
     if (n > 30)
         snprintf(label, LABEL_MAX, "\xe2\x80\xa6%s", s + n - 29);
     else

@@ -1,5 +1,5 @@
-/* page_moe.c - what the routers chose: hit maps, experts that nobody asked,
- * and how far the cheaper statistics rank experts alike. */
+/* page_moe.c - the section about experts: hit maps, experts with few or no
+ * tokens, and how well different statistics agree in ranking experts. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ static const char *const hit_names[HITS] = { "tokens",       "scores",
 
 struct view {
     const struct hitmaps *maps;
-    size_t experts; /* the most of a layer */
+    size_t experts; /* the largest number of a layer */
     enum hit column;
 };
 
@@ -36,7 +36,8 @@ static bool has_column(const struct hitmaps *maps, enum hit column)
     return false;
 }
 
-/* Tables with a row for each layer are folded when there are many. */
+/* Begin a table with a row per layer; with many layers it is folded
+ * (<details>). */
 static void fold(struct html *h, const struct hitmaps *maps)
 {
     if (maps->count > ROWS_OPEN)
@@ -51,7 +52,7 @@ static void unfold(struct html *h, const struct hitmaps *maps)
 
 /* ---- the maps ---- */
 
-/* Times the mean of the layer. */
+/* A value as a multiple of its layer's mean. */
 static double share(const void *arg, size_t row, size_t col)
 {
     const struct view *v = arg;
@@ -198,7 +199,8 @@ static void agreement_head(struct html *h, const struct hitmaps *maps,
     html_put(h, "</tr>\n");
 }
 
-/* Columns among themselves (other NULL), or each with the other pass's. */
+/* A table of rank correlations: between the statistics of one pass (other
+ * NULL), or of each with the same one of another pass. */
 static int agreement(struct html *h, const struct hitmaps *maps,
                      const struct hitmaps *other, struct err *e)
 {

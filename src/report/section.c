@@ -39,7 +39,7 @@ static void sum_modules(struct page *p, const char *name)
     }
 }
 
-/* Without records of steps, what solving the modules took. */
+/* Without records of steps: the seconds of solving the modules. */
 static void sum_seconds(struct page *p)
 {
     for (size_t i = 0; i < p->r->steps; i++) {

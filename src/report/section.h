@@ -1,4 +1,4 @@
-/* section.h - what the sections of a page share; for page*.c alone. */
+/* section.h - private to page*.c: what the sections of the page share. */
 #ifndef FORGE_SECTION_H
 #define FORGE_SECTION_H
 
@@ -7,15 +7,15 @@
 
 enum { STEP_NAMES = 16 };
 
-/* The run, and sums over its records that several sections need. */
+/* The run, and sums over its records. */
 struct page {
     const struct workdir *w;
     const struct records *r;
-    size_t layers;                     /* of the charts */
+    size_t layers;                     /* in the charts */
     double *loss;                      /* [layers, 3]: rtn, beside, ours */
     double *cell;                      /* [kinds, layers, 2]: loss, loss_rtn */
     double *layer_second;              /* [layers, STEP_NAMES] */
-    const char *step_name[STEP_NAMES]; /* of steps that work on a layer */
+    const char *step_name[STEP_NAMES]; /* [steps]: steps that work on a layer */
     size_t steps;
     const char *beside; /* whose loss is beside ours; NULL: nobody's */
     bool plain;         /* beside is plain GPTQ's, of this run */
@@ -28,16 +28,16 @@ MUST_CHECK int page_open(struct page *p, const struct workdir *w,
                          const char *beside, struct err *e);
 void page_close(struct page *p);
 
-/* The number of a step's name, which is added when it is new; STEP_NAMES: no
- * room. */
+/* Index of a step's name, added if it is new; STEP_NAMES: the table is full. */
 size_t page_step(struct page *p, const char *name);
-/* The figures of the whole model, by themselves or of the last layer; NULL. */
+/* The figures of the whole model: those of forge-eval, else --by-layer's last;
+ * NULL: none. */
 const struct figures *page_figures(const struct page *p);
-/* "3", for chart_*. */
+/* Callbacks of charts: label = "3"; a number as text. */
 void page_index_label(const void *arg, size_t i, char label[LABEL_MAX]);
 void page_plain_text(double v, char label[LABEL_MAX]);
 
-/* Each section, or nothing when nothing is known.  E_TEMP. */
+/* Append a section; nothing when there is no data for it.  E_TEMP. */
 MUST_CHECK int page_losses(struct html *h, const struct page *p, struct err *e);
 void page_evaluation(struct html *h, const struct page *p);
 void page_times(struct html *h, const struct page *p);

@@ -35,8 +35,9 @@ static bool ends(const char *name, const char *suffix)
 
 /* ---- directories ---- */
 
-/* Bytes of the files of a directory that end so; hidden subdirectories and
- * what is half written do not count.  visit: called for each, or NULL. */
+/* Counts the files of a directory whose names have a certain end, and their
+ * bytes; hidden and temporary files do not count.  visit: called for each; or
+ * NULL. */
 struct files {
     const char *suffix;
     double bytes;
@@ -72,7 +73,7 @@ static int files_in(struct files *t, const char *dir, struct err *e)
     return rc;
 }
 
-/* Of its tensors; 0 when it is not there, or no checkpoint any more. */
+/* Bytes of a checkpoint's tensors; 0: there is no checkpoint. */
 static double checkpoint_bytes(const char *dir)
 {
     struct checkpoint *c;
@@ -185,7 +186,7 @@ static int read_meter(struct workdir *w, const char *work, struct err *e)
 
 /* ---- experts ---- */
 
-/* Modules begin .. end-1 are those of one layer. */
+/* Add a hit map from the samples of modules begin..end-1, all of one layer. */
 static int add_samples(struct hitmaps *h, const struct module *begin,
                        const struct module *end, struct err *e)
 {
@@ -219,8 +220,8 @@ static int add_samples(struct hitmaps *h, const struct module *begin,
     return rc;
 }
 
-/* Without hit maps: what the notes of the experts' first linears say of tokens;
- * the other columns are 0. */
+/* Without hit maps: take the numbers of tokens from the notes of each expert's
+ * first linear; the other columns are 0. */
 static int hits_from_samples(struct hitmaps *h, const struct records *r,
                              struct err *e)
 {
@@ -237,7 +238,7 @@ static int hits_from_samples(struct hitmaps *h, const struct records *r,
     return 0;
 }
 
-/* ---- all ---- */
+/* ---- workdir_read() ---- */
 
 static int read_all(struct workdir *w, const char *work, struct err *e)
 {

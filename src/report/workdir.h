@@ -1,4 +1,4 @@
-/* workdir.h - what a work directory of forge(1) knows about its run. */
+/* workdir.h - reads what a work directory of forge(1) says about its run. */
 #ifndef FORGE_WORKDIR_H
 #define FORGE_WORKDIR_H
 
@@ -7,29 +7,32 @@
 #include "work/records.h"
 #include "work/settings.h"
 
-/* The directories of the run's stages. */
+/* The stages, each with a subdirectory. */
 enum stage { STAGE_TOKENS, STAGE_CALIB, STAGE_SOLVE, STAGES };
 
 struct workdir {
     struct work_settings run;
     struct records records;
     struct hitmaps hits;
-    int64_t layers, modules;    /* that the run has; -1: it does not say */
-    struct tally tokens;        /* calibrated on; 0: not there */
-    size_t layers_done;         /* with codes */
-    double stage_bytes[STAGES]; /* of the files that are there */
-    size_t stage_files[STAGES];
-    double bytes_in, bytes_out; /* of the checkpoints' tensors; 0: not there */
-    double seconds, peak_bytes; /* of the last call; NAN */
+    int64_t layers, modules;    /* of the whole run; -1: not known */
+    struct tally tokens;        /* of the calibration; 0: not known */
+    size_t layers_done;         /* layers with codes */
+    double stage_bytes[STAGES]; /* bytes of the files of a stage */
+    size_t stage_files[STAGES]; /* their number */
+    double bytes_in,
+        bytes_out; /* tensors of the model and of OUT; 0: not there */
+    double seconds, peak_bytes; /* of the last call of forge quantize; NAN */
     char *history;              /* HEAD of the first codes, or NULL */
 };
 
-/* Read all that is there: a run that is not finished has less.  E_NOINPUT: no
- * such directory, or none of forge quantize; E_DATA: a file in it is wrong. */
+/* Read the directory at path; a run that is not finished has less.
+ * workdir_release() *w.  E_NOINPUT: no such directory, or no work directory of
+ * forge quantize; E_DATA: a file in it is wrong; E_TEMP. */
 MUST_CHECK int workdir_read(struct workdir *w, const char *path, struct err *e);
 void workdir_release(struct workdir *w);
 
-/* All hit maps of a stream; E_DATA when it has none. */
+/* Add all hit maps of a stream to h.  E_DATA: it has none; E_NOINPUT;
+ * E_TEMP. */
 MUST_CHECK int hitmaps_read(struct hitmaps *h, const char *path, struct err *e);
 
 #endif
