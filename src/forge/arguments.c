@@ -9,7 +9,7 @@
 
 #include "common/io/utf8.h"
 
-/* One component behind a path that is resolved. */
+/* Append a component to a resolved path. */
 static int append(char to[PATH_MAX], const char *name, size_t n, struct err *e)
 {
     size_t len = strlen(to);
@@ -53,11 +53,11 @@ int path_absolute(const char *path, char to[PATH_MAX], struct err *e)
 
     if (strlen(path) >= PATH_MAX)
         return err_set(e, E_USAGE, "'%.200s...': path is too long", path);
-    if (!is_utf8(path)) /* settings are JSON */
+    if (!is_utf8(path)) /* it goes into settings.json */
         return err_set(e, E_USAGE, "'%s': the path is no UTF-8", path);
     if (realpath(path, to))
         return 0;
-    strcpy(head, path); /* ever shorter, until there is something */
+    strcpy(head, path); /* shortened until it exists */
     while ((slash = strrchr(head, '/'))) {
         rest = path + (slash - head);
         *(slash == head ? slash + 1 : slash) = 0;

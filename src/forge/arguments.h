@@ -1,5 +1,5 @@
-/* arguments.h - what commands of forge are given: paths, texts, models; checked before
- * any work. */
+/* arguments.h - checks of operands and options that several commands of forge
+ * share: paths, texts, models; all before any work. */
 #ifndef FORGE_ARGUMENTS_H
 #define FORGE_ARGUMENTS_H
 
@@ -7,17 +7,20 @@
 
 #include "common/base.h"
 
-/* A file to calibrate on; NULL: none was given.  E_USAGE, E_NOINPUT, E_DATA. */
+/* Check the file of a calibration text.  E_USAGE: path is NULL, none was given;
+ * E_NOINPUT; E_DATA: it is empty. */
 MUST_CHECK int check_text(const char *path, struct err *e);
-/* A directory to make: E_CREATE when it is there, cannot be made, or would lie
- * inside the model. */
+/* Check OUT, a directory to be created.  given: OUT as the user wrote it, for
+ * messages; out: absolute; model: absolute path of the model.  E_CREATE: OUT
+ * exists, cannot be created, or would lie inside the model. */
 MUST_CHECK int check_out(const char *given, const char *out, const char *model,
                          struct err *e);
-/* A model that is 4-bit already.  E_CONFIG. */
+/* E_CONFIG: the model is 4-bit already (packed). */
 MUST_CHECK int check_plain(const char *model, bool packed, struct err *e);
-/* Is a the directory b, or in it?  Absolute paths. */
+/* Whether a is the directory b or inside it; absolute paths. */
 bool path_inside(const char *a, const char *b);
-/* As realpath -m: what is there is resolved, the rest taken as it is. */
+/* to = the absolute path, as realpath -m: components that exist are resolved,
+ * the rest is taken as it is.  E_USAGE: too long, or not UTF-8; E_IO. */
 MUST_CHECK int path_absolute(const char *path, char to[PATH_MAX],
                              struct err *e);
 

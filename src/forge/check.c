@@ -1,4 +1,4 @@
-/* check.c - what can be known before any work; see request.h. */
+/* check.c - the checks before any work; see request.h. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,8 +62,8 @@ int check_model(struct request *r, struct err *e)
                                  .symmetric = j->symmetric };
     uint64_t linears;
 
-    /* sidecars, too; what only some runtimes refuse is a warning, before hours
-     * of work */
+    /* also checks sidecars; warns, before hours of work, of what some runtimes
+     * refuse */
     if (preflight_check(&p, &linears, e) < 0)
         return e->code;
     plan_release(&r->plan);
@@ -73,7 +73,8 @@ int check_model(struct request *r, struct err *e)
     j->layers = r->plan.layers;
     j->modules = r->plan.modules;
     j->bytes_in = r->plan.bytes_in;
-    /* transformers gives the experts of this layout the type of their scales */
+    /* transformers runs the experts of this layout in the type of their
+     * scales */
     j->bf16_scales = j->layout == LAYOUT_CT && r->plan.bf16_experts;
     return 0;
 }
@@ -96,8 +97,8 @@ int check_launch(struct err *e)
                    launch);
 }
 
-/* What the tools say; with a device, this empty stream is wrong, and no
- * matter. */
+/* Let forge-grid open the device, on an empty input: E_USAGE and E_DEVICE are
+ * about the device, other errors about the input. */
 int check_device(const struct job *j, struct err *e)
 {
     char memory[32];
@@ -120,8 +121,8 @@ int check_device(const struct job *j, struct err *e)
     return rc == E_USAGE || rc == E_DEVICE ? rc : 0;
 }
 
-/* The version that a program carries in itself, see base.c.  What is no program
- * of ours (a script around one) is not looked into. */
+/* Compare the version string inside a program (base.c) with ours.  A file
+ * without such a string (a wrapper script) is accepted. */
 static int check_tool(const char *name, struct err *e)
 {
     char path[PATH_MAX];

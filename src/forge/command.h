@@ -1,8 +1,8 @@
 /* command.h - the commands of forge(1).
  *
- * Each parses its options by a table of its own, so that it has its own --help.
- * argv[0] is "forge"; the command's word is gone.  The exit status: 0, 1, or
- * negative with *e, which forge.c prints. */
+ * Each parses its options by a table of its own, and so has its own --help.
+ * argv[0] is "forge", the command's word is removed.  Returns the exit status 0
+ * or 1, or an E_* with *e, which forge.c prints. */
 #ifndef FORGE_COMMAND_H
 #define FORGE_COMMAND_H
 
@@ -11,7 +11,8 @@
 
 #define SHARD_SIZE 5000000000 /* --shard-size: as Hugging Face's own writers */
 
-/* Options that commands share: threads, an int64_t *, progress and quiet, int *. */
+/* Rows of option tables that commands share.  threads: int64_t *; progress,
+ * quiet: int *. */
 #define COMMAND_COMMON(threads, progress, quiet)                               \
     { OPT_INT, 'j', "threads", "N", "threads of each tool, 0 = all [0]",       \
       threads, 0,   4096,      true },                                         \
@@ -37,7 +38,7 @@ int command_tokens(int argc, char **argv, struct err *e);
 int command_report(int argc, char **argv, struct err *e);
 int command_status(int argc, char **argv, struct err *e);
 int command_gc(int argc, char **argv, struct err *e);
-/* One step of pipeline.mk, in the work directory. */
+/* Run one step of pipeline.mk; the current directory is the work directory. */
 int command_stage(int argc, char **argv, struct err *e);
 
 #endif

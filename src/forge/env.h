@@ -1,4 +1,5 @@
-/* env.h - what the driver takes from its environment, and where its files are. */
+/* env.h - forge's environment variables, and the directories of its programs
+ * and files. */
 #ifndef FORGE_ENV_H
 #define FORGE_ENV_H
 
@@ -6,13 +7,14 @@
 
 #include "common/base.h"
 
-/* "" when it is not set. */
+/* The value of an environment variable; "" when it is not set. */
 const char *env_text(const char *name);
-/* The directory of the tools, and that of pipeline.mk and forge-run: beside
- * this program, ../lib/4bit-forge.  Valid until the end. */
+/* The directory of the tools (this program's), and that of pipeline.mk and
+ * forge-run (../lib/4bit-forge from there).  Static memory; call env_setup()
+ * first. */
 const char *env_bindir(void);
 const char *env_libdir(void);
-/* Find them, and put them in front of PATH.  E_NOINPUT: pipeline.mk is not
- * where it belongs. */
+/* Find both directories, and put them in front of PATH.  E_NOINPUT: there is no
+ * pipeline.mk. */
 MUST_CHECK int env_setup(struct err *e);
 #endif

@@ -15,13 +15,14 @@ enum { PIECE = 4096 };
 struct search {
     const struct job *j;
     const struct model_config *config;
-    const size_t *linear; /* indices of tensors */
-    float *most;          /* of each */
+    const size_t
+        *linear; /* indices of the linears' weights in the checkpoint */
+    float *most; /* largest |w| of each */
     struct threads_error error;
 };
 
-/* Floats without their signs are ordered as integers; what is not finite comes
- * last. */
+/* The largest |w|.  Floats without their sign bits compare as integers;
+ * infinity and NaN are the largest. */
 static float largest(const void *w, enum dtype t, uint64_t n)
 {
     size_t item = dtype_bits(t) / 8;
@@ -33,7 +34,7 @@ static float largest(const void *w, enum dtype t, uint64_t n)
         uint32_t bits[PIECE];
 
         if (!to_f32(x, (const char *)w + i * item, t, k))
-            return 0; /* no float: forge-weights says so */
+            return 0; /* no float type: forge-weights will refuse it */
         memcpy(bits, x, k * sizeof(*x));
         for (size_t b = 0; b < k; b++) {
             uint32_t v = bits[b] & 0x7fffffff;
@@ -96,7 +97,7 @@ static bool is_linear(const struct model_config *config,
     return model_find_linear(config, module, &l);
 }
 
-/* Beyond this no scale of F16 reaches, whatever the rest of the group is. */
+/* The largest |w| that a grid with an F16 scale can represent. */
 static double limit(const struct job *j)
 {
     return grid_most(j->symmetric, DT_F16);
@@ -120,7 +121,8 @@ static int judge(struct job *j, const char *name, float most, struct err *e)
     return 0;
 }
 
-/* Each thread a run of tensors, with a checkpoint of its own. */
+/* Search n tensors; each thread takes consecutive ones and opens the checkpoint
+ * itself. */
 static int search(struct search *s, size_t n, struct err *e)
 {
     size_t threads = (size_t)threads_count();
@@ -147,7 +149,7 @@ static int search_all(struct job *j, const struct checkpoint *c,
     if (!rc && n)
         rc = search(&s, n, e);
     for (size_t i = 1; i < n && isfinite(most[worst]); i++)
-        if (!(most[i] <= most[worst])) /* what is not finite wins */
+        if (!(most[i] <= most[worst])) /* also when most[i] is NaN */
             worst = i;
     if (!rc && n) {
         rc =

@@ -1,14 +1,16 @@
-/* extremes.h - the largest weight of all that are to be quantized, and whether a
- * scale reaches it: read once, as the hashes are, so that it is known before the
- * work and not at a module in the middle of it. */
+/* extremes.h - finds the largest of all weights to be quantized, and whether a
+ * scale can represent it: before any work, so that a run does not fail at a
+ * module in the middle. */
 #ifndef FORGE_EXTREMES_H
 #define FORGE_EXTREMES_H
 
 #include "forge/job.h"
 
-/* j->most is set; where F16 scales do not reach it and the layout may have BF16
- * ones, j->bf16_scales too, which is said.  known: of an earlier run over the same
- * weights, or NULL.  E_CONFIG: no scale reaches it; E_DATA: one is not finite. */
+/* Set j->most, the largest |w|.  If it is beyond F16 scales (grid_most()) and
+ * the layout can have BF16 ones, set j->bf16_scales too, with a remark.  known:
+ * the job of an earlier run over the same weights, whose result is used; or
+ * NULL.  E_CONFIG: the layout's scales do not reach it; E_DATA: a weight is not
+ * finite; errors of reading. */
 MUST_CHECK int extremes_check(struct job *j, const struct job *known,
                               struct err *e);
 

@@ -13,14 +13,14 @@
 enum { LINE_CAP = 1 << 16 };
 static const double shortest_gap = 0.1; /* seconds between two drawings */
 
-/* ---- what was done before ---- */
+/* ---- results of earlier calls ---- */
 
 static int64_t layer_of(const struct follow *f, const struct module *m)
 {
     return m->layer >= 0 && m->layer < f->r->j.layers ? m->layer : -1;
 }
 
-/* Of each layer that has its codes, the report. */
+/* Read the report of each layer that has codes. */
 static int read_before(struct follow *f, struct err *e)
 {
     const struct job *j = &f->r->j;
@@ -73,10 +73,10 @@ int follow_begin(struct follow *f, const struct request *r, double estimate,
     return read_before(f, e);
 }
 
-/* ---- how far ---- */
+/* ---- progress ---- */
 
-/* Of the work of this call, from 0 to 1.  Calibration goes before solving, the
- * result comes after it: modules are nearly all. */
+/* The fraction of this call's work that is done, 0..1, by the number of
+ * modules: the steps before and after solving take little of the time. */
 static double share(const struct follow *f)
 {
     int64_t all = f->r->j.modules - f->before;
@@ -84,8 +84,8 @@ static double share(const struct follow *f)
     return all > 0 ? (double)(f->done - f->before) / (double)all : 1;
 }
 
-/* Seconds to go; negative: not known.  What was measured at the start stands
- * for what is not yet seen. */
+/* Seconds to go; negative: not known.  At the beginning (share < 0.1) a mean of
+ * the estimate and of the extrapolation, by how much has been done. */
 static double to_go(const struct follow *f, double elapsed)
 {
     double s = share(f);
@@ -99,7 +99,8 @@ static double to_go(const struct follow *f, double elapsed)
     return s > 0 ? elapsed * (1 - s) / s : -1;
 }
 
-/* Columns of one line, from what matters most to what may fall off. */
+/* Compose the terminal's line, the most important columns first; the end may be
+ * cut off. */
 static void compose(const struct follow *f, char *line, size_t cap)
 {
     double t = seconds_now() - f->started, left = to_go(f, t);
@@ -146,7 +147,7 @@ void follow_clear(struct follow *f)
     f->on_screen = false;
 }
 
-/* Where there is no terminal, a line for each layer. */
+/* Without a terminal: print a line for each layer. */
 static void say_layer(const struct follow *f, int64_t layer)
 {
     double t = seconds_now() - f->started, left = to_go(f, t);
@@ -185,14 +186,14 @@ static void json_end(struct json_writer *w)
 {
     jw_end(w, '}');
     if (!w->failed) {
-        w->text[w->len] = '\n'; /* over the NUL */
+        w->text[w->len] = '\n'; /* in place of the NUL */
         if (write(2, w->text, w->len + 1) < 0)
             w->failed = true;
     }
     free(w->text);
 }
 
-/* The members of a module's report behind ours. */
+/* Print an event with the members of a module's report. */
 static void json_module(const struct follow *f, const char *line, size_t len)
 {
     struct json_writer w;
@@ -234,7 +235,8 @@ void follow_end(struct follow *f, int status, uint64_t bytes_out)
 
 /* ---- events ---- */
 
-/* A step that failed and was run again (FORGE_RETRIES) says some a second time. */
+/* Whether the last module has been reported before: a failed step that is run
+ * again (FORGE_RETRIES) repeats some. */
 static bool again(const struct follow *f)
 {
     const struct module *last = &f->records.module[f->records.modules - 1];
@@ -260,22 +262,23 @@ static void take_module(struct follow *f, const char *line, size_t len)
     }
     m = &f->records.module[f->records.modules - 1];
     f->done++;
-    f->loss += fmax(m->loss, 0); /* of a NAN: 0 */
+    f->loss += fmax(m->loss, 0); /* NAN counts as 0 */
     f->loss_rtn += fmax(m->loss_rtn, 0);
     if (f->show == SHOW_JSON)
         json_module(f, line, len);
     layer = layer_of(f, m);
     if (layer >= 0 && f->layer_left[layer] && !--f->layer_left[layer]) {
         f->layers_done++;
-        f->drawn = 0; /* however soon after the last drawing */
+        f->drawn = 0; /* draw at once */
         follow_draw(f);
         if (f->show == SHOW_LAYERS)
             say_layer(f, layer);
     }
 }
 
-/* The first is the reason; make stops the others.  What ends with 75 may have
- * been run again (FORGE_RETRIES) and not be the reason. */
+/* Keep the first error as the reason; make stops the other steps because of it.
+ * But one of status 75 (E_TEMP) may have been retried with success
+ * (FORGE_RETRIES), so a later error of another status replaces it. */
 static void take_error(struct follow *f, const char *line)
 {
     char *text;

@@ -1,4 +1,5 @@
-/* follow.h - what the steps of a quantization report, kept and shown. */
+/* follow.h - reads what the steps of a quantization report while they run,
+ * keeps it, and shows the progress. */
 #ifndef FORGE_FOLLOW_H
 #define FORGE_FOLLOW_H
 
@@ -11,30 +12,32 @@ enum follow_show { SHOW_NONE, SHOW_LINE, SHOW_LAYERS, SHOW_JSON };
 struct follow {
     const struct request *r;
     enum follow_show show;
-    double started, drawn, estimate; /* seconds; estimate 0: none */
-    struct records records;          /* of the modules that were solved now */
-    int64_t before, done; /* modules: found, and all that there are */
-    int64_t *layer_left;  /* [layers]: modules that are not solved yet */
+    double started, drawn;  /* times, of seconds_now() */
+    double estimate;        /* seconds of the whole run; 0: none */
+    struct records records; /* of all modules solved */
+    int64_t before, done;   /* modules solved before this call; and in all */
+    int64_t *layer_left;    /* [layers]: modules that are not solved yet */
     int64_t layers_done;
-    char doing[64];
-    double loss, loss_rtn; /* sums */
-    bool on_screen;
-    int failed; /* the first step that failed says E_*; 0: none */
+    char doing[64];        /* the step begun last, "NAME LAYER" */
+    double loss, loss_rtn; /* sums over modules */
+    bool on_screen;        /* a line is drawn on the terminal */
+    int failed;            /* E_* of the step that failed; 0: none */
     char reason[REASON_MAX];
-    char *text; /* what has come without its end yet */
+    char *text; /* [len]: an incomplete line */
     size_t len;
 };
 
-/* What earlier calls have done is read from the work directory. */
+/* Read from the work directory what earlier calls have done.  follow_release()
+ * *f, also after an error. */
 MUST_CHECK int follow_begin(struct follow *f, const struct request *r,
                             double estimate, struct err *e);
-/* Take in what fd has; false: it has ended. */
+/* Read lines from fd, without waiting; false: end of file. */
 bool follow_read(struct follow *f, int fd);
-/* A moment later: draw again. */
+/* Draw the progress again, if the last time is long enough ago. */
 void follow_draw(struct follow *f);
-/* Nothing stays on the terminal's line. */
+/* Erase the terminal's line. */
 void follow_clear(struct follow *f);
-/* The last event: the status, and with 0 what was made. */
+/* Print the last JSON event: the exit status, and bytes_out if that is 0. */
 void follow_end(struct follow *f, int status, uint64_t bytes_out);
 void follow_release(struct follow *f);
 

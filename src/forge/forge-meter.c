@@ -1,5 +1,5 @@
-/* forge-meter: run a command; say how long it took and how much memory its
- * whole process tree held at most. */
+/* forge-meter - run a command, and print its time and the peak memory of its
+ * process tree.  See forge-meter(1). */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-/* forge-plan: what quantizing a model will take; lines "name=value" that
- * forge(1) reads. */
+/* forge-plan - print what quantizing a model will take, as lines "name=value".
+ * See forge-plan(1). */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
-/* forge - quantize a checkpoint to 4 bits, and look at the result; see forge(1).
+/* forge - quantize a checkpoint to 4 bits, and look at the result; see
+ * forge(1).
  *
- * forge X is a command of the table, or the tool forge-X; run NULL: one that is
- * named among the commands. */
+ * "forge X" runs the command X of the table, or else the tool forge-X. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "forge/command.h"
 #include "forge/env.h"
 
-/* run NULL: the tool of that name */
+/* run NULL: not a command, but a tool that --help lists with the commands */
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv, struct err *e);
@@ -48,7 +48,7 @@ static void help(void)
            "  -V --version                   show the version and exit\n");
 }
 
-/* As its tools say it. */
+/* Print the version in the form of the tools. */
 static void version(void)
 {
     struct err e;
@@ -59,7 +59,7 @@ static void version(void)
            cpu_level_name(cpu_level()));
 }
 
-/* Of shells: the commands, as options are for each. */
+/* Print the commands for shells' completion. */
 static void complete(void)
 {
     for (size_t i = 0; i < ARRAY_LEN(commands); i++)

@@ -60,7 +60,8 @@ void job_grid(const struct job *j, struct job_words *w)
         add_word(w, "--scale-dtype");
         add_word(w, "bf16");
     }
-    /* Other efforts choose grids while they solve: these are for comparison. */
+    /* above EFFORT_FAST forge-solve chooses grids itself; these serve for
+     * comparison */
     if (j->method == METHOD_GPTQ && j->effort != EFFORT_FAST) {
         add_word(w, "--candidates");
         add_word(w, "24");
@@ -143,7 +144,7 @@ static void put_word(struct json_writer *w, const char *name, const char *words,
     put_text(w, name, opt_word(words, i, word));
 }
 
-/* Numbers beyond 2^53 would lose bits: as text. */
+/* Write a file's numbers as text: JSON numbers beyond 2^53 lose bits. */
 static void put_file(struct json_writer *w, const struct weights_file *f)
 {
     char text[64];
@@ -230,7 +231,7 @@ int job_write(const struct job *j, const char *work, struct err *e)
 
 struct reader {
     const struct work_settings *s;
-    const char *bad; /* the first member that is not as it should be */
+    const char *bad; /* name of the first wrong member; NULL: none */
 };
 
 static void get_path(struct reader *r, const char *name, char to[PATH_MAX],

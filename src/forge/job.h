@@ -1,6 +1,6 @@
-/* job.h - one quantization: what was asked for, and the keys that follow from
- * it.  WORK/settings.json is a job; steps read it, and nothing in it is believed
- * before it has been checked. */
+/* job.h - a quantization job: its options, and the keys of its stages'
+ * directories.  It is stored as WORK/settings.json, from which the steps read
+ * it; every member is checked when it is read. */
 #ifndef FORGE_JOB_H
 #define FORGE_JOB_H
 
@@ -25,7 +25,7 @@ enum {
     HOST_LEN = 256
 };
 
-/* A file of the model's weights: what it was when it was hashed. */
+/* A file of the model's weights, as it was when it was hashed. */
 struct weights_file {
     char name[256];
     uint64_t size, inode;
@@ -40,32 +40,33 @@ struct job {
     int64_t layers, modules;
     bool symmetric, bf16_scales;
     char device[DEVICE_LEN];
-    char cpu[CPU_LEN];               /* the level that all its tools use */
-    uint64_t gpu_memory, shard_size; /* gpu_memory 0: all there is */
+    char cpu[CPU_LEN]; /* CPU level that all its tools use (cpu.h) */
+    uint64_t gpu_memory, shard_size; /* bytes; gpu_memory 0: no limit */
+    /* keys of the stages tokens, calib, solve: hashes of options and inputs */
     char tkey[KEY_LEN + 1], ckey[KEY_LEN + 1], skey[KEY_LEN + 1];
-    double seconds;  /* how long all was thought to take; 0: not known */
-    int64_t started; /* seconds since 1970 of the last call */
-    int64_t before;  /* modules that it found done */
-    uint64_t bytes_in;
-    double most;         /* the largest weight of all linears; 0: not known */
+    double seconds;      /* estimated duration; 0: not known */
+    int64_t started;     /* time of the last call, seconds since 1970 */
+    int64_t before;      /* modules that the last call found solved */
+    uint64_t bytes_in;   /* of the model's tensors */
+    double most;         /* the largest |w| of all linears; 0: not known */
     char host[HOST_LEN]; /* where the weights were hashed */
-    struct weights_file *file;
+    struct weights_file *file; /* [files] */
     size_t files;
-    uint64_t fingerprint; /* of headers and index; not written down */
+    uint64_t fingerprint; /* of headers and index; not stored */
 };
 
-/* The directory of a stage in WORK. */
+/* dir = the name of a stage's directory in WORK, with its key; returned. */
 const char *job_tokens_dir(const struct job *j, char dir[STAGE_DIR]);
 const char *job_calib_dir(const struct job *j, char dir[STAGE_DIR]);
 const char *job_solve_dir(const struct job *j, char dir[STAGE_DIR]);
-/* Whether rows are solved together, by the moments of gradients. */
+/* Whether the job runs Fisher descent (gptq/solve/fisher_descent.h). */
 static inline bool job_fisher(const struct job *j)
 {
     return j->effort == EFFORT_BEST && j->method == METHOD_GPTQ;
 }
 
-/* The options of forge-grid and forge-solve, as words behind one another; what
- * keys are made of, too. */
+/* The options of forge-grid and forge-solve as words of a command line, from
+ * which keys are made too. */
 enum { JOB_WORDS = 12, JOB_WORD = OPT_WORD };
 struct job_words {
     char text[JOB_WORDS][JOB_WORD];
@@ -74,8 +75,8 @@ struct job_words {
 void job_grid(const struct job *j, struct job_words *w);
 void job_solve(const struct job *j, struct job_words *w);
 
-/* What pipeline.mk wants to know: assignments of words that cannot be anything
- * else to make. */
+/* make's variables for pipeline.mk, as arguments "NAME=value"; values have no
+ * characters that are special to make.  E_TEMP. */
 enum { JOB_VARIABLES = 7 };
 struct job_variables {
     char *text[JOB_VARIABLES];
@@ -84,10 +85,10 @@ MUST_CHECK int job_variables(const struct job *j, struct job_variables *v,
                              struct err *e);
 void job_variables_release(struct job_variables *v);
 
-/* Publish it as WORK/settings.json. */
+/* Write WORK/settings.json, atomically. */
 MUST_CHECK int job_write(const struct job *j, const char *work, struct err *e);
-/* Errors of settings_read(); E_DATA: something in it is not as job_write() has
- * it. */
+/* Read it; job_release() *j.  Errors of settings_read(); E_DATA: a member is
+ * missing or not of the form that job_write() gives it. */
 MUST_CHECK int job_read(struct job *j, const char *work, struct err *e);
 void job_release(struct job *j);
 

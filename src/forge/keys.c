@@ -1,5 +1,6 @@
-/* keys.c - a stage's key is a hash of exactly the options that it sees, of the
- * bytes that it reads, and of the key before it; see request.h. */
+/* keys.c - see request.h.  A stage's key is a hash of the options that the
+ * stage uses, of the bytes that it reads, and of the key of the stage
+ * before. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -16,10 +17,10 @@
 
 enum { CHUNK = 1 << 20, PART_MAX = 512 };
 
-/* What a key is made of: parts, each with its end. */
+/* The hash of a key's parts, each of which is delimited. */
 struct hash {
     XXH3_state_t *state;
-    int rc; /* the first error, in *e */
+    int rc; /* the first error, also in *e */
     struct err *e;
 };
 
@@ -52,7 +53,7 @@ static void add_words(struct hash *h, const struct job_words *w)
         add(h, "%s", w->text[i]);
 }
 
-/* All bytes of f, which is closed, and how many. */
+/* Add all bytes of f and their number; closes f. */
 static void add_file(struct hash *h, struct file *f)
 {
     uint64_t size = file_size(f);
@@ -82,7 +83,7 @@ static void add_path(struct hash *h, const char *path)
         add_file(h, f);
 }
 
-/* One of the model's, if it is there. */
+/* Add a file of the model, if it exists. */
 static void add_sidecar(struct hash *h, const char *model, const char *name)
 {
     struct modeldir d;
@@ -119,9 +120,10 @@ static void add_model(struct hash *h, const struct job *j)
             j->file[i].hash);
 }
 
-/* The weights' hashes, of which the settings that are there may know some, and
- * whether scales reach the weights (not of a model yet to be pruned).  Bytes
- * depend on the level of CPU: who goes on with them elsewhere is told how. */
+/* Hash the weights, using hashes in existing settings of unchanged files, and
+ * check that scales reach the weights (quantized; not for a model that is to be
+ * pruned first).  Results depend on the CPU level: a run continued on another
+ * machine is told which level to choose. */
 static int hash_weights(struct request *r, bool quantized, struct err *e)
 {
     struct job known;
@@ -155,7 +157,7 @@ int keys_make(struct request *r, struct err *e)
     if (j->method == METHOD_GPTQ) {
         add(&h, "%" PRId64 " %" PRId64, j->sequences, j->seqlen);
         add_path(&h, j->text);
-        /* Ids need none; forge-tokens will say so if text does. */
+        /* ids need no tokenizer; without one forge-tokens refuses text */
         add_sidecar(&h, j->model, "tokenizer.json");
     }
     if (end(&h, j->tkey) < 0)

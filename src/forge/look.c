@@ -1,5 +1,5 @@
-/* look.c - forge eval, forge tokens and forge report: tools in a pipe, with a
- * text in front. */
+/* look.c - forge eval, forge tokens and forge report: pipes of tools that begin
+ * with a text. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -20,7 +20,7 @@
 
 enum { CHUNK = 1 << 20, RESULT_MAX = 1 << 14 };
 
-/* Options about a text, and how tools run. */
+/* Options about the text, and about running tools. */
 struct reading {
     const char *text;
     int64_t sequences, seqlen, threads;
@@ -37,7 +37,7 @@ static int want_model(const char *path, struct err *e)
     return 0;
 }
 
-/* Tokens of the text, to the comparison of two models. */
+/* Add forge-tokens and forge-eval to the pipe; returns the latter. */
 static struct command *comparison(struct reading *r, struct pipes *p,
                                   const char *model)
 {
@@ -57,7 +57,7 @@ static struct command *comparison(struct reading *r, struct pipes *p,
 
 /* ---- forge eval --card ---- */
 
-/* What forge-eval found, and the digest of the text. */
+/* The result of forge-eval, and the digest of the text. */
 struct finding {
     char line[RESULT_MAX], sha256[SHA256_HEX + 1];
 };
@@ -216,7 +216,7 @@ int command_tokens(int argc, char **argv, struct err *e)
 
 /* ---- report ---- */
 
-/* What forge-eval finds is kept with the codes that it looked at. */
+/* Run forge-eval; its result is kept in WORK beside the codes. */
 static int evaluate(struct reading *r, const struct job *j, const char *figures,
                     struct err *e)
 {

@@ -1,5 +1,5 @@
-/* making.c - the settings written, make run, what its steps report followed, and
- * what came of it said; see request.h. */
+/* making.c - writes the settings, runs make, follows the reports of its steps,
+ * and prints the result; see request.h. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +37,8 @@ static int write_meter(const struct request *r, const struct meter *m,
     return publish_text(path, text, (size_t)n, e);
 }
 
-/* The last word of forge-run in make's log, else where that is. */
+/* The error of a failed make without a step's report: the last line of
+ * forge-run in make's log, else the log's path. */
 static int blame_log(const struct request *r, int status, struct err *e)
 {
     char path[PATH_MAX + 16], *text, *line, *said = NULL;
@@ -56,7 +57,7 @@ static int blame_log(const struct request *r, int status, struct err *e)
     return err_set(e, E_TEMP, "make ended with %d: '%s'", status, path);
 }
 
-/* What ended it, once. */
+/* The outcome as a return value, its message in *e and f->reason. */
 static int outcome(const struct request *r, struct follow *f,
                    const struct meter *m, struct err *e)
 {
@@ -76,7 +77,7 @@ static int outcome(const struct request *r, struct follow *f,
     return m->signalled ? -(128 + m->signalled) : e->code;
 }
 
-/* The pipe that steps report to, and make's log. */
+/* Open the pipe that the steps report to, and make's log. */
 static int open_watch(const struct request *r, struct follow *f,
                       struct meter_watch *w, struct err *e)
 {
@@ -160,7 +161,8 @@ int make_run(struct request *r, double estimate, struct err *e)
     if (!rc)
         rc = run_make(r, &f, &m, e);
     if (!rc && write_meter(r, &m, &ignored) < 0)
-        warning("%s", ignored.msg); /* the result is there all the same */
+        warning("%s",
+                ignored.msg); /* the checkpoint is complete nevertheless */
     if (!rc)
         rc = finish(r, &f, &m, e);
     follow_release(&f);

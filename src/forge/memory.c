@@ -13,7 +13,7 @@ static double least(double a, double b)
     return a > 0 && (b <= 0 || a < b) ? a : b;
 }
 
-/* The number in a file, 0 where it has another word ("max"). */
+/* The number in a file; 0 when it has another word ("max"). */
 static double number_of(const char *path)
 {
     FILE *f = fopen(path, "re");
@@ -26,7 +26,7 @@ static double number_of(const char *path)
     return n;
 }
 
-/* The least limit of the group and of those that it lies in. */
+/* The smallest limit of the group and its ancestors. */
 static double group_limit(const char *root, char *group, const char *file)
 {
     char path[PATH_MAX + 64], *slash;
@@ -42,7 +42,8 @@ static double group_limit(const char *root, char *group, const char *file)
     }
 }
 
-/* Lines of cgroup(7): "0::/group", and of version 1 "4:memory:/group". */
+/* Parse /proc/self/cgroup (cgroups(7)): lines "0::/group", in version 1
+ * "4:memory:/group". */
 static double groups_limit(void)
 {
     FILE *f = fopen("/proc/self/cgroup", "re");

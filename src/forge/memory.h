@@ -1,9 +1,10 @@
-/* memory.h - what memory there is. */
+/* memory.h - available memory. */
 #ifndef FORGE_MEMORY_H
 #define FORGE_MEMORY_H
 
-/* Bytes that processes may still take: of the machine, or of the control group
- * that we are in (a container, a batch job), whichever has less; 0: not known. */
+/* Bytes of memory that processes can still allocate: the smaller one of the
+ * machine's and the control group's (a container, a batch job); 0: not
+ * known. */
 double memory_available(void);
 
 #endif

@@ -22,7 +22,7 @@ struct tree {
     int count;
 };
 
-/* A process may be gone by the time it is looked at: then it holds nothing. */
+/* Read /proc/PID/name; "" if the process has ended meanwhile. */
 static const char *read_proc(pid_t pid, const char *name, char *text)
 {
     char path[PATH_CAP];
@@ -39,7 +39,7 @@ static const char *read_proc(pid_t pid, const char *name, char *text)
     return n ? text : NULL;
 }
 
-/* The root and its descendants, breadth first. */
+/* List the root process and its descendants, breadth first. */
 static void find_tree(struct tree *t, pid_t root)
 {
     char text[TEXT_CAP], name[PATH_CAP];
@@ -90,9 +90,9 @@ static uint64_t proportional(const struct tree *t)
     return kib * 1024;
 }
 
-/* Adding up Pss costs the kernel a walk over all pages, so it is done only
- * where the cheap upper bound has never been so high, and once a second where
- * it says that the peak could have grown. */
+/* Take a sample.  For Pss the kernel walks over all pages, so it is read only
+ * when the sum of resident sizes, a cheap upper bound, is higher than ever, and
+ * once a second while that sum is above the peak. */
 static void look(struct meter *m, pid_t root)
 {
     struct tree t;
@@ -127,7 +127,8 @@ NORETURN static void become(char **argv, const struct meter_watch *w,
     _exit(NOT_FOUND);
 }
 
-/* 1: the command has ended.  Orphans of the tree are ours, too: reap them. */
+/* Reap ended children, which include orphans of the tree.  1: the command has
+ * ended. */
 static int reap(pid_t child, struct meter *m)
 {
     int status;

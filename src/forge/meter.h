@@ -1,41 +1,43 @@
-/* meter.h - run a command and measure what its whole process tree takes. */
+/* meter.h - runs a command and measures the time and peak memory of its process
+ * tree. */
 #ifndef FORGE_METER_H
 #define FORGE_METER_H
 
 #include "common/base.h"
 
 struct meter {
-    int status;       /* as the shell says it: exit code, or 128 + signal */
-    int killed;       /* the signal that ended it, or 0 */
-    int signalled;    /* the one that came to us and was passed on, or 0 */
+    int status;       /* as in a shell: exit status, or 128 + signal */
+    int killed;       /* the signal that ended the command; 0: none */
+    int signalled;    /* the signal that we got and passed on; 0: none */
     double seconds;   /* from fork to the end of the command */
-    uint64_t peak;    /* bytes of memory, see meter_run */
-    uint64_t samples; /* how often the tree was looked at */
-    /* private: the largest sum of resident sizes, when Pss was last added up */
+    uint64_t peak;    /* bytes of memory, see meter_run() */
+    uint64_t samples; /* number of samples of the process tree */
+    /* private: the largest sum of resident sizes, and when Pss was last added
+     * up */
     uint64_t bound;
     double looked;
 };
 
-/* What a caller does meanwhile. */
+/* Callbacks while the command runs. */
 struct meter_watch {
-    int fd; /* to read from */
-    /* Called when fd can be read; false: it has ended. */
+    int fd; /* watched for input */
+    /* Called when fd can be read; false: end of file. */
     bool (*ready)(void *ctx, int fd);
-    void (*tick)(void *ctx); /* at every look */
+    void (*tick)(void *ctx); /* called at every sample */
     void *ctx;
-    int out, err; /* the command's standard output and error; closed */
+    int out, err; /* standard output and error of the command; closed by us */
 };
 
-/* Run argv (found on PATH) with our standard streams and wait for it; TERM,
- * INT and HUP are passed on to it, and it gets TERM when we die.
+/* Run argv (found on PATH) with our standard streams, or those of w, and wait
+ * for it.  TERM, INT and HUP are passed on to it, and it gets TERM when we die.
  *
- * peak: the largest sum, over the command and its descendants at one moment,
- * of their proportional set sizes (Pss of proc(5): memory shared by n of them
- * counts once), looked at every interval_ms; a moment between two looks can be
- * higher.  Children of threads other than a process's first are not seen.
- * w: may be NULL; otherwise fd is read to its end, which is after the command's
- * where it left children behind.
- * E_NOINPUT: no such command; E_TEMP: no process left. */
+ * peak: the maximum over samples, every interval_ms, of the sum over the
+ * command and its descendants of their proportional set sizes (Pss of proc(5):
+ * memory shared by n processes counts once).  Peaks between two samples are
+ * missed, and children of threads other than a process's main thread.
+ * w: NULL, or fd is read to its end, which comes after the command's if that
+ * leaves children behind.
+ * E_NOINPUT: no such command; E_TEMP: no process can be started. */
 MUST_CHECK int meter_run(char **argv, int64_t interval_ms,
                          const struct meter_watch *w, struct meter *m,
                          struct err *e);

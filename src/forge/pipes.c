@@ -18,7 +18,7 @@
 
 enum { NOT_FOUND = 127, LINE_CAP = 1 << 16 };
 
-/* Lines of a descriptor. */
+/* Splits what is read from a descriptor into lines. */
 struct lines {
     int fd;
     char *text;
@@ -32,7 +32,7 @@ struct runner {
     pid_t pid[PIPE_COMMANDS];
     int status[PIPE_COMMANDS]; /* as waitpid(2) gives it */
     int left;
-    int said; /* the signal that came to us */
+    int said; /* the signal that we got; 0: none */
     char reason[REASON_MAX];
     struct lines report, why;
 };
@@ -80,7 +80,7 @@ int pipes_report(struct pipes *p, char path[32], struct err *e)
 
 /* ---- starting ---- */
 
-/* File number i to standard output, a pipe. */
+/* Copy file number i of the pattern to standard output, a pipe. */
 static bool copy_out(const char *pattern, int64_t i)
 {
     const char *percent = strchr(pattern, '%');
@@ -125,8 +125,8 @@ static void close_all(int *fd, int n)
             close(fd[i]);
 }
 
-/* between[2i], [2i + 1]: the pipe in front of command i; of the first only in a
- * loop. */
+/* between[2i], [2i + 1]: read and write end of the pipe in front of command i;
+ * for the first command only with p->loop. */
 static int start_all(struct runner *r, int why, const sigset_t *mask,
                      struct err *e)
 {
@@ -168,7 +168,7 @@ static void signal_all(const struct runner *r, int number)
 
 /* ---- following ---- */
 
-/* False: it has ended. */
+/* Read, and pass complete lines on.  False: end of file. */
 static bool take_lines(struct lines *l)
 {
     ssize_t n = read(l->fd, l->text + l->len, LINE_CAP - l->len);
@@ -186,7 +186,7 @@ static bool take_lines(struct lines *l)
     l->len -= (size_t)(from - l->text);
     memmove(l->text, from, l->len);
     if (l->len == LINE_CAP)
-        l->len = 0; /* no line of ours is as long */
+        l->len = 0; /* overlong, none of our tools' lines: dropped */
     return true;
 }
 
@@ -222,7 +222,7 @@ static void take_signals(struct runner *r, int fd)
     }
 }
 
-/* Until all have ended and all that they said has been read. */
+/* Wait until all commands have ended and all their lines have been read. */
 static void follow(struct runner *r, int signals)
 {
     struct pollfd p[3] = { { .fd = signals, .events = POLLIN },
@@ -245,7 +245,7 @@ static void follow(struct runner *r, int signals)
         ;
 }
 
-/* ---- whose fault it was ---- */
+/* ---- which command has failed ---- */
 
 static int blame_signal(const char *name, int number, struct err *e)
 {
@@ -282,7 +282,7 @@ static int blame_status(const struct runner *r, int i, struct err *e)
     return e->code;
 }
 
-/* The command that the reason is of; -1: not known. */
+/* Index of the command that printed r->reason; -1: not known. */
 static int of_reason(const struct runner *r)
 {
     for (int i = 0; i < r->p->n; i++) {
@@ -296,8 +296,9 @@ static int of_reason(const struct runner *r)
     return -1;
 }
 
-/* One that was killed is the cause of all others.  Else the one that spoke
- * first, or the last that failed: those before it see a closed pipe. */
+/* The error of the command that caused the failure: one killed by a signal;
+ * else the one that printed the first message; else the last one that failed,
+ * since those before it fail by its closed pipe. */
 static int blame(const struct runner *r, struct err *e)
 {
     int last = -1, spoke = of_reason(r);
@@ -320,7 +321,7 @@ static int blame(const struct runner *r, struct err *e)
                blame_status(r, last, e);
 }
 
-/* ---- all ---- */
+/* ---- pipes_run() ---- */
 
 static int run(struct runner *r, int signals, const sigset_t *before,
                struct err *e)

@@ -1,5 +1,5 @@
-/* pipes.h - commands in a pipe, run to their end, and which of them is to blame
- * when it fails. */
+/* pipes.h - runs commands in a pipe, and finds out which one caused a
+ * failure. */
 #ifndef FORGE_PIPES_H
 #define FORGE_PIPES_H
 
@@ -11,51 +11,57 @@
 enum { COMMAND_WORDS = 64, PIPE_COMMANDS = 8, REASON_MAX = 1024, WORD = 32 };
 
 struct command {
-    const char *argv[COMMAND_WORDS + 1]; /* kept as they are, not copied */
+    const char *argv[COMMAND_WORDS + 1]; /* not copied: must outlive the run */
     int argc;
-    bool writes_report; /* to the report's descriptor, see below */
-    const char *before; /* files, % a number from 0 to n_before - 1, that go
-                           out before what the command itself puts out */
+    bool writes_report; /* inherits the report's descriptor, see below */
+    const char
+        *before; /* path of files, with % for a number 0..n_before-1, that
+                           are copied to the pipe before the command's output */
     int64_t n_before;
 };
 
 struct pipes {
     struct command command[PIPE_COMMANDS];
     int n;
-    int in, out; /* of the first and the last; -1: ours */
-    bool loop;   /* what the last puts out is what the first takes in */
-    bool
-        captured; /* their stderr is ours to read: the first line is the reason */
-    /* Where a command writes lines, as /dev/fd/N, that line() gets one by one;
-     * -1: nowhere.  Made by pipes_report(). */
+    int in, out; /* descriptors for the first and the last; -1: inherit ours */
+    bool loop;   /* a ring: the last one's output is the first one's input */
+    bool captured; /* read their stderr; its first line is the error message */
+    /* A pipe, made by pipes_report(), to which commands write lines by the path
+     * /dev/fd/N; line() is called with each.  -1: none. */
     int report, report_end;
     void (*line)(void *ctx, const char *text, size_t len);
     void *ctx;
 };
 
 void pipes_init(struct pipes *p);
-/* The next command, without words but its name. */
+/* Add a command, with its name as the only word; returns it, at most
+ * PIPE_COMMANDS. */
 struct command *pipes_add(struct pipes *p, const char *name);
-/* Words to its end; NULL ends them. */
+/* Append words to a command; the list ends with NULL. */
 void command_add(struct command *c, const char *word, ...)
     __attribute__((sentinel));
-/* A number as such a word. */
+/* to = a number as a word; returned. */
 const char *number_word(char to[WORD], int64_t n);
-/* Make the report's pipe; path: what the command that writes it is given. */
+/* Create the report's pipe; path: what to pass to the command that writes it.
+ * E_TEMP. */
 MUST_CHECK int pipes_report(struct pipes *p, char path[32], struct err *e);
 
-/* Who waits for others by poll(2): a descriptor that can be read when a child has
- * ended, or TERM, INT or HUP has come.  *before: the mask to go back to.
- * Negative: it could not be made. */
+/* A signalfd(2) for poll(2), readable when a child has ended or TERM, INT or
+ * HUP has come; these signals are blocked.  *before: the signal mask to
+ * restore.  Negative: failed. */
 int signals_open(sigset_t *before);
 
-/* Run them all.  0; 1, when the last said so (a check that says no); or what
- * went wrong first:
- *     killed from outside     E_TEMP: the system was short of memory, or a node
- *                             is going down; also where TERM, INT or HUP came
- *                             to us, which they get, too
+/* Run all commands to their end.  0; 1: the last command exited with 1 (a check
+ * with the answer no); or the error of the command that failed first:
+ *     killed by a signal      E_TEMP: out of memory, or the node is going down;
+ *     also when we
+ *                             got TERM, INT or HUP, which are passed on to all
  *     crashed                 E_BUG
- *     ended with a status     that, with its own line; e->told unless captured */
+ *     a status of sysexits.h  that status, with the command's message; e->told
+ *     is set (the
+ *                             command has printed it) unless captured
+ *     another status          E_BUG
+ *     cannot be started       E_NOINPUT */
 MUST_CHECK int pipes_run(struct pipes *p, struct err *e);
 
 #endif

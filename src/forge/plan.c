@@ -14,12 +14,12 @@ static uint64_t elements(const struct ck_tensor *t)
     uint64_t n = 1;
 
     for (int i = 0; i < t->ndim; i++)
-        n *= t->dims[i]; /* checked against the file when it was opened */
+        n *= t->dims[i]; /* no overflow: checked when the file was opened */
     return n;
 }
 
-/* 4-bit codes, per group a scale and at most a zero, and what some layouts
- * add: a shape, or an index per input. */
+/* Bytes of a linear in 4 bits: codes, and a scale of 2 bytes per group.  Zeros,
+ * shapes and GPTQ's g_idx are left out. */
 static uint64_t packed_bytes(const struct linear *l, int64_t group)
 {
     uint64_t groups =
@@ -28,7 +28,7 @@ static uint64_t packed_bytes(const struct linear *l, int64_t group)
     return (uint64_t)l->rows * ((uint64_t)l->cols / 2 + groups * 2);
 }
 
-/* Rows together: which, and how often. */
+/* Sweeps of Fisher descent for a linear; 0: none. */
 static int sweeps(const struct linear *l)
 {
     if (l->input == IN_EXPERT_MID)
@@ -37,7 +37,7 @@ static int sweeps(const struct linear *l)
                                                                0;
 }
 
-/* What all layers share of what was asked for. */
+/* Parameters of the plan that all layers share. */
 struct want {
     const struct model_config *m;
     const struct checkpoint *c;
@@ -76,7 +76,7 @@ static int add_linear(struct plan *p, const struct want *w,
     char name[MODULE_PATH_MAX + 8];
     const struct ck_tensor *t;
     double cols = (double)l->cols, rows = (double)l->rows;
-    /* of all tokens, those that come to an expert, on the average */
+    /* the mean fraction of tokens that is routed to an expert */
     double share =
         l->expert < 0 ? 1 : (double)m->moe.top_k / (double)m->moe.n_experts;
 
@@ -93,13 +93,14 @@ static int add_linear(struct plan *p, const struct want *w,
     p->bytes_out += packed_bytes(l, w->group);
     p->bytes_out -= t ? t->bytes : 0;
     p->token_flops += 2 * rows * cols * share;
-    /* experts: those of the original's choice, and those of ours */
+    /* experts run twice: on the reference's routing, and on the quantized
+     * model's */
     p->second_flops += 2 * rows * cols * share * (l->expert < 0 ? 1 : 2);
     add_solving(p, w, l);
     return 0;
 }
 
-/* The Hessian of an input class; one expert's is in memory at a time. */
+/* Add the Hessian of an input class; of experts one is in memory at a time. */
 static void add_input(struct plan *p, const struct want *want, int class,
                       int64_t width)
 {
@@ -115,7 +116,8 @@ static void add_input(struct plan *p, const struct want *want, int class,
     if (bytes > p->hessian_bytes)
         p->hessian_bytes = bytes;
     p->token_flops += cols * cols * times;
-    /* the cross moment: of two inputs, or of an output and an input */
+    /* the cross moment: [cols, cols] (drift), or [hidden size, cols]
+     * (output) */
     p->second_flops +=
         2 * cols * (output ? (double)m->hidden_size : cols) * times;
     for (int i = 0; i < EFFORTS; i++) {
@@ -149,7 +151,7 @@ static int add_layer(struct plan *p, const struct want *w, int64_t layer,
             continue;
         add_input(p, w, i, width[i]);
         if (i == IN_EXPERT)
-            state += 2 * h; /* the sum of the experts' outputs, in f32 */
+            state += 2 * h; /* sum of the experts' outputs, f32: twice a bf16 */
         else if (i != IN_ATTN && i != IN_EXPERT_MID)
             state += h + (uint64_t)width[i];
     }
@@ -158,8 +160,8 @@ static int add_layer(struct plan *p, const struct want *w, int64_t layer,
     return 0;
 }
 
-/* What of a tensor is in memory when its layer is worked on: of the routed
- * experts, two. */
+/* Bytes of a tensor that are in memory while its layer runs; of routed experts
+ * only two are there. */
 static uint64_t resident(const struct model_config *m,
                          const struct ck_tensor *t,
                          const struct tensor_name *name)

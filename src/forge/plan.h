@@ -1,4 +1,5 @@
-/* plan.h - what quantizing a model will take, from its config and headers. */
+/* plan.h - estimates what quantizing a model takes (disk, memory, operations),
+ * from its config and headers. */
 #ifndef FORGE_PLAN_H
 #define FORGE_PLAN_H
 
@@ -11,33 +12,36 @@ enum { EFFORTS = EFFORT_BEST + 1 };
 struct plan {
     int64_t layers, modules, hidden_size;
     int64_t *layer_modules;       /* [layers]: linears that become 4-bit */
-    bool packed;                  /* is 4-bit already */
-    bool bf16_experts;            /* a mixture that runs in bf16 */
-    uint64_t parameters;          /* of the whole checkpoint */
-    uint64_t quantized;           /* of the linears that become 4-bit */
+    bool packed;                  /* the model is 4-bit already */
+    bool bf16_experts;            /* the model has experts and runs in bf16 */
+    uint64_t parameters;          /* number, of the whole checkpoint */
+    uint64_t quantized;           /* number, of the linears that become 4-bit */
     uint64_t bytes_in;            /* tensors as stored */
     uint64_t bytes_out;           /* tensors of the result, to about 1 % */
-    uint64_t hessian_bytes;       /* of the widest input, as a stream */
-    uint64_t layer_hessian_bytes; /* of all inputs of one layer, one expert */
-    uint64_t state_bytes; /* per token: hidden states around a layer, and the
-                             states at three points in it */
-    uint64_t layer_bytes; /* of the largest layer, fp8 as bf16, and two of
-                             its experts */
-    double device_layer_bytes, device_token_bytes; /* of a GPU, in bf16 */
-    double token_flops;  /* per token of calibration: forward pass over the
-                             linears, and C * C for each Hessian */
-    double second_flops; /* per token, of a second stream: the forward pass
-                             and the cross moment of each input */
-    /* all layers, as gptq/cost.h has it: */
-    double solve_flops[EFFORTS];  /* codes, without corrected targets */
-    double target_flops[EFFORTS]; /* what these add */
-    double couple_flops; /* rows together: of o and down, of experts' down; k
-                            and v have less */
+    uint64_t hessian_bytes;       /* of the widest input, packed triangle */
+    uint64_t layer_hessian_bytes; /* all inputs of one layer, of one expert */
+    uint64_t state_bytes; /* per token: hidden states before and behind a layer,
+                             and activations at three points in it */
+    uint64_t
+        layer_bytes; /* weights of the largest layer with two of its experts;
+                             fp8 as bf16 */
+    double device_layer_bytes, device_token_bytes; /* on a GPU, in bf16 */
+    double
+        token_flops; /* per token of calibration: the forward pass through the
+                            linears, and C * C for each Hessian */
+    double
+        second_flops; /* per token, for a reference stream: its forward pass, and
+                            the cross moment of each input */
+    /* multiply-adds of all layers, by gptq/solve/solve_cost.h: */
+    double solve_flops[EFFORTS];  /* solving without moved targets */
+    double target_flops[EFFORTS]; /* moving targets */
+    double couple_flops; /* Fisher descent on o_proj, down_proj and experts'
+                            down_proj; k and v, which take less, are left out */
 };
 
-/* group: inputs per scale.  Reads headers only.  Errors of model_config_read
- * and checkpoint_open; E_DATA when a linear that the config promises is not
- * there or has another shape. */
+/* Fill *p from headers only; plan_release() it.  group: inputs per scale.
+ * Errors of model_config_read() and checkpoint_open(); E_DATA: a linear of the
+ * config is missing or has another shape. */
 MUST_CHECK int plan_model(struct plan *p, const char *dir, int64_t group,
                           bool symmetric, struct err *e);
 void plan_release(struct plan *p);

@@ -41,8 +41,8 @@ int prune_check(const struct prune_request *p, const char *model, struct err *e)
     return rc ? rc : sidecars_check(model, e);
 }
 
-/* The map of the experts to keep, from statistics that are there or from a pass
- * over the text, into the file `map`. */
+/* Write the map of experts to keep to the descriptor `map`, from the given hit
+ * maps or from a pass over the text. */
 static int make_map(const struct prune_request *p, const char *model, int map,
                     struct err *e)
 {
@@ -97,7 +97,7 @@ static int write_model(const struct prune_request *p, const char *model,
 int prune_make(const struct prune_request *p, const char *model,
                const char *out, struct err *e)
 {
-    int map = memfd_create("expert-map", 0), rc; /* the tools inherit it */
+    int map = memfd_create("expert-map", 0), rc; /* inherited by the tools */
 
     if (map < 0)
         return err_set(e, E_TEMP, "the map of experts:");

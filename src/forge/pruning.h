@@ -1,24 +1,27 @@
-/* pruning.h - forge prune, by itself and in front of quantizing. */
+/* pruning.h - forge prune, as a command and as the first part of forge quantize
+ * --keep. */
 #ifndef FORGE_PRUNING_H
 #define FORGE_PRUNING_H
 
 #include "common/base.h"
 
 struct prune_request {
-    int64_t keep; /* experts of each layer; 0: nothing is pruned */
+    int64_t keep; /* experts to keep per layer; 0: do not prune */
     int by;       /* enum prune_by */
     int mode;     /* enum expert_mode */
     int64_t sequences, seqlen, threads;
-    const char *hitmap, *text; /* statistics, or what to gather them on */
+    const char *hitmap, *text; /* hit maps; or the text to make them on */
     uint64_t shard_size;
     int quiet;
 };
 
-/* Before any work: the model is a mixture that can keep as many, its sidecars
- * can be copied, hitmap or text is there. */
+/* Check, before any work, that the model has experts and can keep so many, that
+ * its sidecars can be copied, and that hitmap or text exists.  E_USAGE,
+ * E_CONFIG, E_NOINPUT ... */
 MUST_CHECK int prune_check(const struct prune_request *p, const char *model,
                            struct err *e);
-/* Make the directory out.  As pipes_run(). */
+/* Write the pruned model to the new directory `out`.  Returns as
+ * pipes_run(). */
 MUST_CHECK int prune_make(const struct prune_request *p, const char *model,
                           const char *out, struct err *e);
 

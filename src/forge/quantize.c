@@ -1,4 +1,4 @@
-/* quantize.c - forge quantize: its options, and the order of what is done. */
+/* quantize.c - forge quantize: its options, and the order of its steps. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,8 @@
 
 enum { NOT_GIVEN = -1 };
 
-/* A short run is not worth half a second of measuring: operations. */
+/* Below so many operations the run is too short for half a second of
+ * measuring. */
 static const double worth_measuring = 2e13;
 
 static void parse(struct request *r, int argc, char **argv)
@@ -98,7 +99,7 @@ static void parse(struct request *r, int argc, char **argv)
     snprintf(j->device, sizeof(j->device), "%s", device);
 }
 
-/* What options say together. */
+/* Check combinations of options, and set their defaults. */
 static int settle(struct request *r, struct err *e)
 {
     struct job *j = &r->j;
@@ -137,8 +138,8 @@ static int check(struct request *r, struct err *e)
     return check_tools(e);
 }
 
-/* --keep: what is quantized is a pruned model, made in the work directory, its
- * name a key of what it comes from. */
+/* --keep: make a pruned model in the work directory, named by a key of its
+ * inputs, and quantize that. */
 static int prune(struct request *r, struct err *e)
 {
     int rc;
@@ -154,9 +155,9 @@ static int prune(struct request *r, struct err *e)
     return check_model(r, e);
 }
 
-/* ---- all ---- */
+/* ---- command_quantize() ---- */
 
-/* In the work directory, which is ours from here on. */
+/* The part of the run in the work directory, which is locked. */
 static int work(struct request *r, struct err *e)
 {
     struct room room;
@@ -183,8 +184,7 @@ static int run(struct request *r, struct err *e)
         room_print(r, &room);
         return flush_stdout(e);
     }
-    outdir_collect(
-        r->j.out); /* as forge-shard would, before room is looked for */
+    outdir_collect(r->j.out); /* frees disk space, before that is checked */
     if (room_check(r, &room, e) < 0 ||
         place_open(&r->place, r->work_path, r->work != NULL, e) < 0)
         return e->code;

@@ -9,7 +9,8 @@
 
 enum { ROWS = 240, COLS = 128, INPUTS = 512, SOLVE_DEPTH = 128 };
 
-/* A product of the size that a thread has at a time; zeros take as long. */
+/* A product of the size that a thread computes at a time, on zeros, which take
+ * as long as other numbers. */
 struct bench {
     uint16_t *x, *w;
     float *y;
@@ -60,7 +61,7 @@ struct measure {
     bool products;
 };
 
-/* A product of the solver's kernel. */
+/* Run a product of the solver's kernel; returns its operations. */
 static double one_solve(struct solve_bench *b)
 {
     b->kernels->product(b->acc, b->d, b->l, SOLVE_DEPTH);

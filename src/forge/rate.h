@@ -1,11 +1,11 @@
-/* rate.h - how fast this machine computes: measured, not assumed. */
+/* rate.h - measures how fast this machine computes. */
 #ifndef FORGE_RATE_H
 #define FORGE_RATE_H
 
-/* Operations a second of all threads together, in products as the forward pass
- * and Hessians have them, measured for about `seconds`. */
+/* Operations per second of all threads together in bf16 products, as in the
+ * forward pass and Hessians; measures for about `seconds`. */
 double rate_products(double seconds);
-/* The same of the solver's kernel: products in f32. */
+/* The same for the solver's kernel, f32 products. */
 double rate_vectors(double seconds);
 
 #endif

@@ -2,9 +2,9 @@
  *
  *     forge-weights IN | forge-pack --layout X | forge-shard --from IN OUT
  *
- * Codes, zeros and scales are those of IN.  What X does not hold is found first,
- * from the zeros, scales and g_idx of every linear; codes, which are nearly all of
- * the bytes, need not be looked at for that. */
+ * Codes, zeros and scales stay those of IN.  Values that X cannot hold are
+ * found before any work, from the zeros, scales and g_idx of every linear; the
+ * codes, nearly all of the bytes, are not read for that. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ struct repack {
     int quiet, progress;
 };
 
-/* Scales of AWQ and GPTQ are F16, those of compressed-tensors BF16, too. */
+/* E_CONFIG: a BF16 scale that AWQ's and GPTQ's F16 does not hold exactly. */
 static int check_scales(const struct repack *r, const char *module,
                         const struct ck_quantized *q, struct err *e)
 {
@@ -53,7 +53,8 @@ static int check_scales(const struct repack *r, const char *module,
     return 0;
 }
 
-/* Layout int4pack holds (8 - zero) * scale for a zero. */
+/* E_CONFIG: int4pack stores (8 - zero) * scale in place of a zero, and this one
+ * does not fit the type. */
 static int check_offsets(const char *module, const struct ck_quantized *q,
                          struct err *e)
 {

@@ -1,5 +1,5 @@
-/* request.h - what `forge quantize` was asked for, and what was found out about
- * it before any work. */
+/* request.h - a call of forge quantize: its arguments, and what is checked and
+ * planned before any work. */
 #ifndef FORGE_REQUEST_H
 #define FORGE_REQUEST_H
 
@@ -11,50 +11,55 @@
 
 struct request {
     struct job j;
-    const char *model, *out, *text; /* as they were given; text NULL: none */
-    const char *work;               /* NULL: OUT.work */
-    char work_path[PATH_MAX];       /* absolute */
-    struct prune_request prune;     /* keep 0: nothing is pruned */
-    char pruned[PATH_MAX];          /* what is quantized then */
+    const char *model, *out, *text; /* as given; text NULL: none */
+    const char *work;               /* as given; NULL: OUT.work */
+    char work_path[PATH_MAX];       /* absolute path of the work directory */
+    struct prune_request prune;     /* keep 0: do not prune */
+    char pruned[PATH_MAX]; /* the pruned model, which is then quantized */
     int sym, asym, dry_run, quiet, progress;
-    double rate; /* GFLOP/s; 0: measured */
+    double rate; /* --rate, GFLOP/s; 0: measure it */
     struct plan plan;
     struct place place;
 };
 
-/* check.c: all that can be known before any work, in the first second, by the
- * code that will need it later. */
+/* check.c: checks before any work, within a second, by the code that later uses
+ * what is checked. */
+/* Resolve and check model, text, OUT and work directory, and set r->j's
+ * paths. */
 MUST_CHECK int check_paths(struct request *r, struct err *e);
-/* What is quantized, which need not be what was given: after pruning. */
+/* Check the model r->j.model (with --keep: the pruned one), and set r->plan. */
 MUST_CHECK int check_model(struct request *r, struct err *e);
-/* A device that is not there, or no word. */
+/* E_USAGE: --device is no such word; E_DEVICE: there is no such device. */
 MUST_CHECK int check_device(const struct job *j, struct err *e);
-/* FORGE_LAUNCH is one that forge-run knows.  E_USAGE. */
+/* E_USAGE: FORGE_LAUNCH is not one that forge-run knows. */
 MUST_CHECK int check_launch(struct err *e);
-/* All tools are there, and of this version. */
+/* E_NOINPUT: a tool is missing; E_CONFIG: it is of another version. */
 MUST_CHECK int check_tools(struct err *e);
-/* room.c: what it will take. */
+/* room.c: the resources that the run needs. */
 struct room {
-    double work, out; /* bytes of disk */
+    double work, out; /* bytes of disk: work directory, OUT */
     double memory;    /* bytes */
-    double seconds[EFFORTS], flops[EFFORTS];
-    double rate; /* GFLOP/s of products that were measured, or given */
+    double seconds[EFFORTS], flops[EFFORTS]; /* of each effort */
+    double rate; /* GFLOP/s of bf16 products, measured or given */
 };
-/* measure: run products for half a second where no rate was given. */
+/* Estimate *room.  measure: if no rate was given, measure it for half a
+ * second. */
 void room_plan(const struct request *r, bool measure, struct room *room);
-/* E_IO: the disk has no room; E_TEMP: the memory. */
+/* E_IO: not enough free disk space; E_TEMP: not enough memory. */
 MUST_CHECK int room_check(const struct request *r, const struct room *room,
                           struct err *e);
+/* Print the estimate (--dry-run). */
 void room_print(const struct request *r, const struct room *room);
 
-/* making.c: write the settings, run make, say what came of it.  estimate:
- * seconds, 0: none.  What a step failed with; E_TEMP also for make itself; minus
- * 128 less the signal where that stopped us. */
+/* making.c: write the settings, run make, and print the result.  estimate:
+ * seconds; 0: none.  0; the E_* of the step that failed; E_TEMP: make itself
+ * failed; -(128 + signal): a signal stopped us. */
 MUST_CHECK int make_run(struct request *r, double estimate, struct err *e);
 
-/* keys.c: hashes of what is read, and what follows from them. */
+/* keys.c: hash the inputs, and set r->j's keys. */
 MUST_CHECK int keys_make(struct request *r, struct err *e);
-/* The directory in WORK of the pruned model, by what it is made of. */
+/* Set r->pruned: the pruned model's directory in WORK, named by a key of its
+ * inputs. */
 MUST_CHECK int keys_pruned(struct request *r, struct err *e);
 
 #endif

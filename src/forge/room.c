@@ -1,4 +1,5 @@
-/* room.c - disk, memory and time that a quantization takes; see request.h. */
+/* room.c - estimates disk space, memory and time of a quantization; see
+ * request.h. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,12 +13,12 @@
 #include "forge/rate.h"
 #include "forge/request.h"
 
-/* Of the operations a second that are measured in a loop without anything else,
- * what whole runs reach: doc/lab-notes.md, "Runs and estimates". */
+/* The fraction of the measured operations per second that whole runs reach:
+ * doc/lab-notes.md, "Runs and estimates". */
 static const double product_share = 0.35, vector_share = 0.6;
-/* What every run takes besides: its programs' start. */
+/* Start-up time of the programs of a run. */
 static const double start_seconds = 0.3;
-static const double measured_for = 0.25; /* seconds, twice */
+static const double measured_for = 0.25; /* seconds per measurement, of two */
 
 enum { GRADIENT_TOKENS = 16384 };
 
@@ -26,9 +27,9 @@ static double least(double a, double b)
     return a < b ? a : b;
 }
 
-/* The work directory holds codes and, for all tokens, their states while they
- * run, and hidden states to go on from: the last ones and the next, of one stream
- * or both.  The result is gathered beside itself. */
+/* Disk space.  The work directory holds codes; the states of all tokens in
+ * temporary files; and the hidden states to resume from, the last and the next
+ * file, of one or both streams.  The result is written beside OUT first. */
 static void plan_bytes(const struct request *r, struct room *room)
 {
     const struct plan *p = &r->plan;
@@ -46,19 +47,19 @@ static void plan_bytes(const struct request *r, struct room *room)
         room->work += states;
     else
         memory = states;
-    /* gradients: of 16,384 tokens the stream around each layer's attention, and
-     * what they make */
+    /* forge-gradient: for 16,384 tokens the residual stream before and behind
+     * each layer's attention; and F of the outputs */
     if (job_fisher(j))
         room->work += (double)p->layers * (double)p->hidden_size *
                       (65536 + 8 * (double)p->hidden_size);
     if (j->propagate == PROPAGATE_ORIGINAL && tokens > 0)
         room->work += (double)p->layers * (double)p->layer_hessian_bytes;
-    /* Twice the widest Hessian as a square, a layer in f32, a batch of tokens,
-     * what states may take. */
+    /* twice the widest Hessian as a square, a layer in f32, a batch of tokens,
+     * and states */
     room->memory = (double)p->hessian_bytes * 4 + (double)p->layer_bytes * 2 +
                    2048.0 * (double)p->state_bytes * 8 + memory;
-    /* Of other efforts the moments that correct targets, in two tools, and what
-     * each thread tries for its rows (measured: 67 MB at 11,008 inputs). */
+    /* above EFFORT_FAST: cross moments, in two tools, and each thread's memory
+     * for the candidates of its rows (measured: 67 MB at 11,008 inputs) */
     if (j->effort != EFFORT_FAST && tokens > 0) {
         double cols = sqrt((double)p->hessian_bytes / 2);
         double threads = j->threads ? (double)j->threads : threads_count();
@@ -83,7 +84,7 @@ static void plan_flops(const struct request *r, int effort, double *products,
         return;
     *products = tokens * (p->token_flops + (both ? p->second_flops : 0));
     *vectors = p->solve_flops[effort] + (both ? p->target_flops[effort] : 0);
-    if (effort == EFFORT_BEST) { /* there, and twice that back */
+    if (effort == EFFORT_BEST) { /* forward, and backward twice that */
         *products += 3 * p->token_flops * least(tokens, GRADIENT_TOKENS);
         *vectors += p->couple_flops;
     }
@@ -111,7 +112,7 @@ void room_plan(const struct request *r, bool measure, struct room *room)
     }
 }
 
-/* ---- what is there ---- */
+/* ---- available resources ---- */
 
 static int check_disk(const char *given, const char *path, double need,
                       struct err *e)
@@ -166,7 +167,8 @@ static void print_efforts(const struct request *r, const struct room *room)
                room->rate);
 }
 
-/* What forge-calib takes of a GPU; the tools behind it take what they find. */
+/* Print forge-calib's need of GPU memory; the other tools adapt to what is
+ * free. */
 static void print_device(const struct request *r)
 {
     const struct job *j = &r->j;

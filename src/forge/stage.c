@@ -1,8 +1,8 @@
 /* stage.c - forge stage NAME [LAYER]: one step of pipeline.mk.
  *
- * The current directory is the work directory; its settings say what is to be
- * done.  Standard output is the report that `forge quantize` reads, a line each:
- * "begin NAME LAYER", {...} (what forge-solve says of a module), "error STATUS
+ * The current directory is the work directory, whose settings.json is the job.
+ * Standard output is the report that forge quantize reads (follow.h), lines of:
+ * "begin NAME LAYER"; {...}, forge-solve's report of a module; "error STATUS
  * MESSAGE". */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -47,7 +47,7 @@ static const char *of_layer(char to[PATH_ROOM], const char *dir,
     return to;
 }
 
-/* ---- tools with what all steps give them ---- */
+/* ---- tools with the options that all steps pass ---- */
 
 static struct command *tool(struct stage *s, const char *name)
 {
@@ -89,7 +89,8 @@ static struct command *grid(struct stage *s)
     return c;
 }
 
-/* Its report, a line of JSON for each module, comes to us. */
+/* Add forge-solve, whose report, a line of JSON per module, is passed on by
+ * us. */
 static int solve(struct stage *s, struct command **c, struct err *e)
 {
     if (pipes_report(&s->p, s->report, e) < 0)
@@ -104,7 +105,8 @@ static int solve(struct stage *s, struct command **c, struct err *e)
     return 0;
 }
 
-/* Each layer appears when it is whole, its report just before. */
+/* Add forge-split, which publishes each layer's report and codes when the layer
+ * is complete. */
 static void split(struct stage *s)
 {
     command_add(tool(s, "forge-split"), "--key", s->j.skey, "--report",
@@ -125,7 +127,8 @@ static int stage_tokens(struct stage *s, struct err *e)
     return 0;
 }
 
-/* Are there states to go on from, and the codes of all layers before them? */
+/* Whether there are hidden states to resume from, and the codes of all layers
+ * before. */
 static bool states_usable(const struct stage *s, const char *hidden)
 {
     char path[PATH_ROOM];
@@ -146,9 +149,9 @@ static bool states_usable(const struct stage *s, const char *hidden)
     return layer >= 0;
 }
 
-/* The whole model, each layer's linears quantized on what the quantized ones
- * before them put out: the end of the pipe feeds its start.  What a run that
- * was killed has left is taken up: the last hidden states, and the codes of the
+/* The whole model with feedback: each linear is quantized on the activations of
+ * the model quantized before it; the pipe's output is forge-calib's feedback.
+ * Resumes a killed run from its last hidden states, with the codes of the
  * layers from there on. */
 static int stage_loop(struct stage *s, struct err *e)
 {
@@ -173,7 +176,7 @@ static int stage_loop(struct stage *s, struct err *e)
     return 0;
 }
 
-/* Before anything is quantized: of the original model. */
+/* F of the outputs (gptq/solve/fisher_descent.h), of the original model. */
 static int stage_fisher(struct stage *s, struct err *e)
 {
     (void)e;
@@ -185,8 +188,8 @@ static int stage_fisher(struct stage *s, struct err *e)
     return 0;
 }
 
-/* Hidden states that enter the layer: those of the tokens, or what the layer
- * before left. */
+/* Hidden states and Hessians of one layer; the states come from the tokens, or
+ * from the layer before. */
 static int stage_calibrate(struct stage *s, struct err *e)
 {
     bool first = !s->layer;
@@ -208,7 +211,7 @@ static int stage_calibrate(struct stage *s, struct err *e)
     return 0;
 }
 
-/* The weights of the layer to codes, with a file of Hessians or without. */
+/* Codes of one layer's weights; h: file of Hessians, NULL: none. */
 static int solve_layer(struct stage *s, const char *h, struct err *e)
 {
     struct command *c;
@@ -237,7 +240,8 @@ static int stage_round(struct stage *s, struct err *e)
     return solve_layer(s, NULL, e);
 }
 
-/* All codes, and what was not quantized, in the runtime's layout. */
+/* The checkpoint: all codes in the runtime's layout, and the tensors not
+ * quantized. */
 static int stage_result(struct stage *s, struct err *e)
 {
     struct command *c = tool(s, "forge-weights");
@@ -258,7 +262,7 @@ static int stage_result(struct stage *s, struct err *e)
 static const struct {
     const char *name;
     int (*plan)(struct stage *s, struct err *e);
-    bool layered, quiet; /* quiet: standard output goes nowhere */
+    bool layered, quiet; /* takes a LAYER; standard output is not used */
 } stages[] = {
     { "tokens", stage_tokens, false, false },
     { "loop", stage_loop, false, false },
@@ -269,13 +273,14 @@ static const struct {
     { "result", stage_result, false, false },
 };
 
-/* ---- all ---- */
+/* ---- command_stage() ---- */
 
-/* One write(2): steps at the same time share the report. */
+/* Write a line of the report with one write(2), since parallel steps share
+ * it. */
 static void say(const char *text, size_t n)
 {
     if (write(STDOUT_FILENO, text, n) < 0)
-        return; /* nobody follows */
+        return; /* no forge quantize reads it */
 }
 
 static void say_line(void *ctx, const char *text, size_t len)
@@ -291,7 +296,7 @@ static void say_line(void *ctx, const char *text, size_t len)
     free(line);
 }
 
-/* What forge-report(1) says of time. */
+/* Append the step's duration to stages.jsonl, for forge-report(1). */
 static void took(const struct stage *s, double seconds)
 {
     char path[PATH_ROOM], line[160];
@@ -312,7 +317,7 @@ static void took(const struct stage *s, double seconds)
     close(fd);
 }
 
-/* Hidden states that nobody reads any more. */
+/* Remove hidden states that no later step reads. */
 static void tidy(const struct stage *s)
 {
     char path[PATH_ROOM];
@@ -333,7 +338,7 @@ static int run(struct stage *s, size_t which, struct err *e)
     mkdir(s->S, 0777);
     if (!getcwd(here, sizeof(here)) || setenv("TMPDIR", here, 1))
         return err_set(e, E_IO, "the work directory has no name:");
-    /* on a machine of any kind, as it was planned */
+    /* use the job's CPU level, whatever this machine has */
     if (cpu_choose(s->j.cpu, e) < 0)
         return err_prefix(e, "the run was planned on another machine");
     if (setenv("FORGE_CPU", s->j.cpu, 1))

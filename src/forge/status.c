@@ -70,8 +70,8 @@ static int read_row(struct standing *s, int64_t layer, struct err *e)
     return rc;
 }
 
-/* By what this call has done so far; before that, by what it was thought to
- * take. */
+/* Time to go: extrapolated from what the last call has done; before its first
+ * module, from its estimate. */
 static void estimate(struct standing *s, bool running)
 {
     int64_t fresh = s->done - s->j.before, left = s->j.modules - s->done;
@@ -240,7 +240,8 @@ int command_status(int argc, char **argv, struct err *e)
     return rc;
 }
 
-/* Settings other than those of the last run. */
+/* Remove the results of settings other than the last run's.  Returns the
+ * number, or an E_*. */
 static int64_t forget(const struct place *p, struct err *e)
 {
     char T[STAGE_DIR], C[STAGE_DIR], S[STAGE_DIR];
@@ -254,13 +255,14 @@ static int64_t forget(const struct place *p, struct err *e)
     kept[0] = job_tokens_dir(&j, T);
     kept[1] = job_calib_dir(&j, C);
     kept[2] = job_solve_dir(&j, S);
-    kept[3] = name ? name + 1 : NULL; /* a pruned model lies here */
+    kept[3] = name ? name + 1 : NULL; /* the pruned model, if it is in WORK */
     n = place_forget(p, kept);
     job_release(&j);
     return n;
 }
 
-/* A temporary one whose run has made OUT, or has not begun. */
+/* Whether a temporary work directory is not needed any more: OUT exists, or the
+ * run has not begun. */
 static bool over(const struct place *p)
 {
     struct stat st;
@@ -277,8 +279,8 @@ static bool over(const struct place *p)
     return made;
 }
 
-/* "OUT.work" without a file, where OUT is: the last that a removal does is to
- * take the mark and then this. */
+/* Remove an empty "OUT.work" beside an existing OUT: an interrupted
+ * place_remove() has removed the mark, and not yet the directory. */
 static bool remove_empty(const char *work)
 {
     size_t n = strlen(work);
@@ -293,7 +295,7 @@ static bool remove_empty(const char *work)
     return !stat(out, &st) && !rmdir(work);
 }
 
-/* *n: how many files or directories are gone. */
+/* *n: the number of files or directories removed. */
 static int collect(const char *work, bool settings, int64_t *n, struct err *e)
 {
     struct place p;

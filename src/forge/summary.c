@@ -57,7 +57,7 @@ static void print_loss(const struct records *all)
                sum / rtn, module_ratio(worst), worst->name);
 }
 
-/* "3.mlp.experts.7", without its linear's name. */
+/* Print " 3.mlp.experts.7", the expert's name without the linear's. */
 static void print_expert(const struct module *m)
 {
     struct tensor_name n;
@@ -67,7 +67,8 @@ static void print_expert(const struct module *m)
            n.experts.at, (long long)n.expert);
 }
 
-/* Experts with least..most tokens, each by its first linear. */
+/* Count, and print, the experts with least..most tokens; each by its first
+ * linear. */
 static size_t list_experts(const struct records *all, int64_t least,
                            int64_t most, bool print)
 {
@@ -90,7 +91,7 @@ static size_t list_experts(const struct records *all, int64_t least,
     return n;
 }
 
-/* Experts that few tokens reached, or none: by name. */
+/* Print the names of experts with few tokens or none. */
 static void print_experts(const struct records *all)
 {
     size_t n = list_experts(all, 0, INT64_MAX, false);
@@ -111,7 +112,8 @@ static void print_experts(const struct records *all)
     printf(few || none ? "\n" : "each with %d tokens or more\n", FEW);
 }
 
-/* What was calibrated on; a text may give less than was asked for. */
+/* Print the size of the calibration set; a text may have given less than asked
+ * for. */
 static void print_data(const struct request *r)
 {
     const struct stream_expect expect = { 0 };

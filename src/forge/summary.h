@@ -1,4 +1,4 @@
-/* summary.h - what a quantization came to, for people. */
+/* summary.h - prints the summary of a quantization. */
 #ifndef FORGE_SUMMARY_H
 #define FORGE_SUMMARY_H
 
@@ -7,7 +7,8 @@
 
 /* Bytes of the safetensors files of a checkpoint directory. */
 uint64_t summary_bytes(const char *dir);
-/* On standard output.  peak: bytes of memory. */
+/* Print the summary on standard output.  all: records of all modules; peak:
+ * bytes of memory. */
 void summary_print(const struct request *r, const struct records *all,
                    double seconds, uint64_t peak);
 

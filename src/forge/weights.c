@@ -34,7 +34,7 @@ static int open_file(struct file **f, const char *model, const char *name,
     return rc;
 }
 
-/* All but the hash.  E_NOINPUT, E_DATA as modeldir_file(). */
+/* Set all members of *f but the hash.  E_NOINPUT, E_DATA as modeldir_file(). */
 static int stat_file(struct weights_file *f, const char *model,
                      const char *name, struct err *e)
 {
@@ -56,7 +56,7 @@ static int stat_file(struct weights_file *f, const char *model,
     return 0;
 }
 
-/* The same file, as far as this host can tell... */
+/* Whether a file is unchanged, by all numbers of the same host. */
 static bool unchanged(const struct weights_file *a,
                       const struct weights_file *b)
 {
@@ -65,7 +65,7 @@ static bool unchanged(const struct weights_file *a,
            a->ctime_ns == b->ctime_ns && !strcmp(a->name, b->name);
 }
 
-/* ... and another, where it may be a copy of the same age. */
+/* The same on another host, by size and modification time: it may be a copy. */
 static bool alike(const struct weights_file *a, const struct weights_file *b)
 {
     return a->size == b->size && a->mtime == b->mtime &&
@@ -77,7 +77,7 @@ static bool alike(const struct weights_file *a, const struct weights_file *b)
 struct hashing {
     const char *model;
     struct weights_file *file;
-    const size_t *todo; /* indices of file[] */
+    const size_t *todo; /* indices into j->file */
     struct threads_error error;
 };
 
@@ -136,7 +136,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* Of the tensors that are there, each file once. */
+/* List the files of the checkpoint's tensors, each once. */
 static int list_files(struct job *j, const struct checkpoint *c, struct err *e)
 {
     const char *last = "";
