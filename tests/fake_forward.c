@@ -442,18 +442,18 @@ static int fake_scatter(struct cuda_context *c, const struct forward_rows *r,
     return 0;
 }
 
-static int fake_owe(struct cuda_context *c, const struct forward_rows *r,
-                    void *to, const void *from, const float *share,
-                    const void *reference, const void *own, struct err *e)
+static int fake_add_share(struct cuda_context *c, const struct forward_rows *r,
+                          void *to, const void *from, const float *share,
+                          const void *reference, const void *own, struct err *e)
 {
     struct model m = host_model(r->dtype);
     struct expert_rows x = { .n = r->rows, .reference = from, .slot = r->slot };
 
     (void)c;
-    if (must_own(to, bytes_of(r->dtype, r->rows, r->n), "owe", e) < 0)
+    if (must_own(to, bytes_of(r->dtype, r->rows, r->n), "add_share", e) < 0)
         return e->code;
     m.config.hidden_size = r->n;
-    return experts_owe(&m, &x, r->top_k, share, reference, own, to, e);
+    return experts_add_share(&m, &x, r->top_k, share, reference, own, to, e);
 }
 
 static int fake_finite(struct cuda_context *c, enum dtype t, const void *x,
@@ -486,6 +486,6 @@ const struct forward_table forge_forward_table = {
     .subtract = fake_subtract,
     .gather = fake_gather,
     .scatter = fake_scatter,
-    .owe = fake_owe,
+    .add_share = fake_add_share,
     .finite = fake_finite,
 };

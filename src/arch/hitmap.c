@@ -102,7 +102,7 @@ double hit_value(const struct hitmap *m, size_t expert, enum hit column)
     return (double)m->value[expert * HITS + (size_t)column];
 }
 
-size_t hit_few(const struct hitmap *m, double below)
+size_t hit_count_below(const struct hitmap *m, double below)
 {
     size_t n = 0;
 
@@ -135,8 +135,9 @@ static void rank(const struct hitmap *m, enum hit column, struct ranked *r,
     }
 }
 
-int hit_agreement(const struct hitmap *a, enum hit x, const struct hitmap *b,
-                  enum hit y, double *r, struct err *e)
+int hit_rank_correlation(const struct hitmap *a, enum hit x,
+                         const struct hitmap *b, enum hit y, double *r,
+                         struct err *e)
 {
     size_t n = a->experts;
     struct ranked *order = mem_zero(n, sizeof(*order), "ranks", e);

@@ -46,13 +46,13 @@ void hitmaps_release(struct hitmaps *h);
 /* One element of the map. */
 double hit_value(const struct hitmap *m, size_t expert, enum hit column);
 /* Number of experts with fewer than `below` tokens. */
-size_t hit_few(const struct hitmap *m, double below);
+size_t hit_count_below(const struct hitmap *m, double below);
 
 /* Spearman's rank correlation of column x of a with column y of b, which have
  * the same number of experts; ties get the mean of their ranks.  *r is NAN if
  * a column is constant.  E_TEMP. */
-MUST_CHECK int hit_agreement(const struct hitmap *a, enum hit x,
-                             const struct hitmap *b, enum hit y, double *r,
-                             struct err *e);
+MUST_CHECK int hit_rank_correlation(const struct hitmap *a, enum hit x,
+                                    const struct hitmap *b, enum hit y,
+                                    double *r, struct err *e);
 
 #endif

@@ -28,7 +28,7 @@ static int write_tapped(void *arg, const struct state *s, struct err *e)
         (size_t)(s->rows * point_width(model_config(m), t->layer, s->at)) *
         dtype_bits(s->dtype) / 8;
 
-    if (model_apart(m)) {
+    if (model_on_device(m)) {
         if (mem_grow(&t->r->tapped, bytes, "activations", e) < 0 ||
             model_get(m, t->r->tapped, s->act, bytes, e) < 0)
             return e->code;

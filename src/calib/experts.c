@@ -150,7 +150,7 @@ static int open_shares(struct calib_experts *ex, struct err *e)
 static int to_host(struct calib_experts *ex, const void **rows, size_t n,
                    struct err *e)
 {
-    if (!model_apart(ex->run->c->m))
+    if (!model_on_device(ex->run->c->m))
         return 0;
     if (mem_grow(&ex->host, n + 1, "activations", e) < 0 ||
         model_get(ex->run->c->m, ex->host, *rows, n, e) < 0)
@@ -160,7 +160,7 @@ static int to_host(struct calib_experts *ex, const void **rows, size_t n,
 }
 
 /* Write the companion of an expert's activation f.  For gate and up, drift:
- * x_ref - x.  For down, gap (experts_owe()): E_ref(x_ref) - W_down rows, plus
+ * x_ref - x.  For down, gap (experts_add_share()): E_ref(x_ref) - W_down rows, plus
  * the expert's share of h_ref - h, the error of the residual stream before
  * experts are added. */
 static int put_companion(struct calib_experts *ex, const struct expert_rows *x,
@@ -177,9 +177,9 @@ static int put_companion(struct calib_experts *ex, const struct expert_rows *x,
         rc = model_subtract(run->c->m, ex->room, x->reference, x->rows, NULL,
                             x->n, h, e);
     else if (rc >= 0 && (rc = open_shares(ex, e)) >= 0)
-        rc = experts_owe(run->c->m, x, ex->mix.routing.top_k, ex->share,
-                         store_rows(run->reference, 0), store_rows(run->s, 0),
-                         ex->room, e);
+        rc = experts_add_share(run->c->m, x, ex->mix.routing.top_k, ex->share,
+                               store_rows(run->reference, 0),
+                               store_rows(run->s, 0), ex->room, e);
     rows = ex->room;
     if (rc < 0 || to_host(ex, &rows, bytes, e) < 0)
         return e->code;

@@ -171,7 +171,7 @@ static int finish(struct calib *c, struct err *e)
 static _Noreturn void leave(const struct settings *s, struct calib *c,
                             const struct err *e)
 {
-    tool_tell(c->out, e);
+    tool_report_error(c->out, e);
     if (s->feedback)
         feedback_abandon(c->feedback, s->feedback);
     _exit(-e->code);

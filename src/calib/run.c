@@ -24,7 +24,7 @@ int run_check(const struct run *r, const struct span *b, int64_t layer,
     char what[FRAME_NAME_MAX + 1];
     bool finite = false;
 
-    if (model_apart(s->m) &&
+    if (model_on_device(s->m) &&
         (model_check(s->m, store_rows(s, row), b->rows * h, &finite, e) < 0 ||
          (!finite && store_fetch(s, b, e) < 0)))
         return e->code;

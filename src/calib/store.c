@@ -97,7 +97,7 @@ void *store_rows(const struct store *s, int64_t row)
 
 int store_place(struct store *s, struct err *e)
 {
-    if (!model_apart(s->m))
+    if (!model_on_device(s->m))
         return 0;
     if (model_alloc(s->m, &s->device_x, store_bytes(s), true, NULL, e) < 0)
         return e->code;
@@ -249,7 +249,7 @@ static int open_device(struct store *s, struct store *o, struct err *e)
         return e->code;
     if (s->device_act)
         return 0;
-    if (model_spare(s->m, &room, e) < 0)
+    if (model_spare_bytes(s->m, &room, e) < 0)
         return e->code;
     if (need > room)
         return 0;
@@ -270,7 +270,7 @@ int store_open_act(struct store *s, struct store *o, struct err *e)
     if (region_reserve(&s->act, act_at(s, s->rows + SLACK_ROWS), e) < 0 ||
         (o && region_reserve(&o->act, act_at(o, o->rows + SLACK_ROWS), e) < 0))
         return e->code;
-    return model_apart(s->m) ? open_device(s, o, e) : 0;
+    return model_on_device(s->m) ? open_device(s, o, e) : 0;
 }
 
 int store_subtract(const struct store *o, const struct span *b, const void *a,
@@ -280,7 +280,7 @@ int store_subtract(const struct store *o, const struct span *b, const void *a,
     size_t bytes = (size_t)(b->rows * width) * item(o);
     void *host = store_difference(o, b), *to = o->difference;
 
-    if (!model_apart(o->m))
+    if (!model_on_device(o->m))
         return model_subtract(o->m, host, a ? a : store_act(o, b), here, bias,
                               b->rows, width, e);
     if (!a && o->device_act)
@@ -311,7 +311,7 @@ int store_load(const struct store *s, const struct span *b, enum point at,
 int store_keep(const struct store *s, const struct span *b, int64_t layer,
                struct state *st, struct err *e)
 {
-    bool apart = model_apart(s->m);
+    bool apart = model_on_device(s->m);
 
     st->end = !apart        ? store_act(s, b) :
               s->device_act ? device_act(s, b) :
@@ -328,7 +328,8 @@ int store_keep(const struct store *s, const struct span *b, int64_t layer,
 int store_take(const struct store *s, const struct span *b, int64_t layer,
                const struct state *st, bool emit, struct err *e)
 {
-    if (!model_apart(s->m) || st->at == POINT_OUT || (s->device_act && !emit))
+    if (!model_on_device(s->m) || st->at == POINT_OUT ||
+        (s->device_act && !emit))
         return 0;
     return model_get(s->m, store_act(s, b), st->act,
                      act_bytes(s, b, layer, st->at), e);

@@ -131,9 +131,9 @@ MUST_CHECK int checkpoint_quantized(struct checkpoint *c, const char *module,
                                     struct ck_quantized *q, struct err *e);
 void ck_quantized_release(struct ck_quantized *q);
 /* The same without the codes, which are most of the bytes: q->codes is NULL.
- * *mixes: its g_idx mixes groups, which is no error here. */
+ * *act_order: its g_idx mixes groups, which is no error here. */
 MUST_CHECK int checkpoint_grid(struct checkpoint *c, const char *module,
-                               struct ck_quantized *q, bool *mixes,
+                               struct ck_quantized *q, bool *act_order,
                                struct err *e);
 
 /* Whether t is a tensor (qweight, scales, g_idx, ...) of a 4-bit linear.  Then

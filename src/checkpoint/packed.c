@@ -321,13 +321,13 @@ int packed_read(struct checkpoint *c, const char *module, struct packed *p,
 }
 
 int checkpoint_grid(struct checkpoint *c, const char *module,
-                    struct ck_quantized *q, bool *mixes, struct err *e)
+                    struct ck_quantized *q, bool *act_order, struct err *e)
 {
     struct packed p;
     int r = read_parts(c, module, false, &p, e);
 
     memset(q, 0, sizeof(*q));
-    *mixes = r > 0 && p.g_idx;
+    *act_order = r > 0 && p.g_idx;
     if (r <= 0)
         return r;
     free(p.g_idx);
@@ -466,7 +466,7 @@ int checkpoint_w4a16(struct checkpoint *c, const char *module,
     if (r > 0)
         r = prepare_words(c, module, &p, &w, out, e);
     if (!r)
-        w4_give(*out, w.codes);
+        w4_own_codes(*out, w.codes);
     else
         free(w.codes);
     free(w.scales);

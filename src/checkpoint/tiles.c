@@ -111,8 +111,8 @@ static int split(const struct parts *s, const uint16_t *pair, struct packed *p,
     return 0;
 }
 
-static int turn(const struct parts *s, const uint16_t *scales,
-                const uint8_t *zeros, struct packed *p, struct err *e)
+static int transpose(const struct parts *s, const uint16_t *scales,
+                     const uint8_t *zeros, struct packed *p, struct err *e)
 {
     uint16_t *scale = (uint16_t *)(void *)p->scales;
 
@@ -138,7 +138,7 @@ static int read_grid(struct checkpoint *c, const struct parts *s,
         p->zeros = mem_alloc(p->rows * p->groups, s->module, e);
         r = !p->scales || !p->zeros ? e->code :
             s->cpu                  ? split(s, scales, p, e) :
-                                      turn(s, scales, zeros, p, e);
+                                      transpose(s, scales, zeros, p, e);
     }
     free(scales);
     free(zeros);

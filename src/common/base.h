@@ -92,7 +92,7 @@ NORETURN void die(int code, const char *fmt, ...) PRINTF(2, 3);
 NORETURN void die_err(const struct err *e);
 /* Print "progname: e->msg" unless e->told, and go on.  A tool calls it before
  * it tells the next tool of the pipe, which then prints nothing
- * (tool_tell()). */
+ * (tool_report_error()). */
 void err_print(const struct err *e);
 /* Flush stdio's standard output.  E_IO: it cannot be written. */
 MUST_CHECK int flush_stdout(struct err *e);

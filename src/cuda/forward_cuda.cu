@@ -386,8 +386,9 @@ static int forward_scatter(struct cuda_context *c, const struct forward_rows *r,
 
 template <class T>
 static __global__ void __launch_bounds__(ROW)
-    owe_kernel(T *to, const T *from, const float *share, const T *reference,
-               const T *x, const int64_t *slot, int64_t top_k, int n)
+    add_share_kernel(T *to, const T *from, const float *share,
+                     const T *reference, const T *x, const int64_t *slot,
+                     int64_t top_k, int n)
 {
     int64_t s = slot[blockIdx.x], at = s / top_k * n;
     int64_t row = (int64_t)blockIdx.x * n;
@@ -402,22 +403,24 @@ static __global__ void __launch_bounds__(ROW)
 }
 
 template <class T>
-static int owe_rows(struct cuda_context *c, const struct forward_rows *r,
-                    void *to, const void *from, const float *share,
-                    const void *reference, const void *x, struct err *e)
+static int add_share_rows(struct cuda_context *c, const struct forward_rows *r,
+                          void *to, const void *from, const float *share,
+                          const void *reference, const void *x, struct err *e)
 {
-    owe_kernel<T><<<(unsigned)r->rows, ROW, 0, c->stream>>>(
+    add_share_kernel<T><<<(unsigned)r->rows, ROW, 0, c->stream>>>(
         (T *)to, (const T *)from, share, (const T *)reference, (const T *)x,
         r->slot, r->top_k, (int)r->n);
     LAUNCHED();
     return 0;
 }
 
-static int forward_owe(struct cuda_context *c, const struct forward_rows *r,
-                       void *to, const void *from, const float *share,
-                       const void *reference, const void *x, struct err *e)
+static int forward_add_share(struct cuda_context *c,
+                             const struct forward_rows *r, void *to,
+                             const void *from, const float *share,
+                             const void *reference, const void *x,
+                             struct err *e)
 {
-    return r->rows ? BY_DTYPE(r->dtype, owe_rows, c, r, to, from, share,
+    return r->rows ? BY_DTYPE(r->dtype, add_share_rows, c, r, to, from, share,
                               reference, x, e) :
                      0;
 }
@@ -467,9 +470,9 @@ static int forward_finite(struct cuda_context *c, enum dtype t, const void *x,
 
 extern "C" __attribute__((visibility("default")))
 const struct forward_table forge_forward_table = {
-    FORWARD_TABLE_VERSION, forward_alloc,   forward_release, forward_room,
-    forward_put,           forward_get,     forward_copy,    forward_zero,
-    forward_weight,        forward_norm,    forward_product, forward_sums,
-    forward_attend,        forward_gate,    forward_add,     forward_subtract,
-    forward_gather,        forward_scatter, forward_owe,     forward_finite,
+    FORWARD_TABLE_VERSION, forward_alloc,   forward_release,   forward_room,
+    forward_put,           forward_get,     forward_copy,      forward_zero,
+    forward_weight,        forward_norm,    forward_product,   forward_sums,
+    forward_attend,        forward_gate,    forward_add,       forward_subtract,
+    forward_gather,        forward_scatter, forward_add_share, forward_finite,
 };

@@ -64,7 +64,7 @@ int device_open(const struct device_choice *c, struct plugin_table *stage,
     if (rc < 0)
         return rc;
     state.demanded = device == DEVICE_CUDA;
-    if (device == DEVICE_CPU || (device == DEVICE_AUTO && !plugin_promises()))
+    if (device == DEVICE_CPU || (device == DEVICE_AUTO && !plugin_is_likely()))
         return 0;
     rc = open_cuda(stage, number, c->memory, e);
     if (rc < 0)

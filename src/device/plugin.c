@@ -63,7 +63,7 @@ int plugin_load(struct plugin_table *t, const char *path, struct err *e)
                    "program");
 }
 
-bool plugin_promises(void)
+bool plugin_is_likely(void)
 {
     char path[PATH_MAX + 64];
     void *driver;

@@ -40,6 +40,6 @@ MUST_CHECK int plugin_load(struct plugin_table *t, const char *path,
                            struct err *e);
 /* Whether the plug-in's file and a CUDA driver are there: a cheap test, which
  * does not say that a device works. */
-bool plugin_promises(void);
+bool plugin_is_likely(void);
 
 #endif

@@ -193,7 +193,7 @@ static int run_batch(struct eval *v, struct walk *w, struct layer *l,
                       (int64_t)(end - first), e) < 0)
         return e->code;
     bytes = (c->start[end] - at) * v->row_bytes;
-    if (!model_apart(s->model))
+    if (!model_on_device(s->model))
         state->x = hidden(v, s, at);
     else if (model_put(s->model, state->x, hidden(v, s, at), bytes, e) < 0)
         return e->code;
@@ -201,7 +201,7 @@ static int run_batch(struct eval *v, struct walk *w, struct layer *l,
                  mixture_take(mix, state, (int64_t)at, e) < 0)) ||
         layer_run(l, state, POINT_OUT, NULL, e) < 0)
         return e->code;
-    if (model_apart(s->model) &&
+    if (model_on_device(s->model) &&
         model_get(s->model, hidden(v, s, at), state->x, bytes, e) < 0)
         return e->code;
     region_leave(&s->hidden, at * v->row_bytes, bytes);
@@ -217,7 +217,7 @@ static int add_experts(struct eval *v, struct side *s,
     const struct model *m = s->model;
     size_t k;
 
-    if (!model_apart(m))
+    if (!model_on_device(m))
         return mixture_add(mix, s->hidden.p, 0, (int64_t)n, e);
     for (size_t t = 0; t < n; t += k) {
         k = n - t < (size_t)state->rows ? n - t : (size_t)state->rows;
@@ -397,7 +397,7 @@ static int block_logits(struct eval *v, int s, size_t row, size_t n, int to,
     void *x = v->side[to].x;
     const void *rows = hidden(v, from, row);
 
-    if (model_apart(from->model)) {
+    if (model_on_device(from->model)) {
         if (model_put(from->model, x, rows, n * v->row_bytes, e) < 0)
             return e->code;
         rows = x;

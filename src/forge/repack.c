@@ -73,12 +73,13 @@ static int check_offsets(const char *module, const struct ck_quantized *q,
 }
 
 static int check_grid(const struct repack *r, const char *module,
-                      const struct ck_quantized *q, bool mixes, struct err *e)
+                      const struct ck_quantized *q, bool act_order,
+                      struct err *e)
 {
     struct layout_shape s = { module, q->rows, q->cols };
     uint64_t i = 0;
 
-    if (mixes)
+    if (act_order)
         return err_set(
             e, E_CONFIG,
             "'%.200s': its g_idx mixes groups (desc_act): inputs of "
@@ -104,15 +105,15 @@ static int check_modules(const struct repack *r, struct checkpoint *c,
     for (size_t i = 0; i < checkpoint_count(c) && rc >= 0; i++) {
         struct ck_quantized q;
         char module[1024];
-        bool first, mixes;
+        bool first, act_order;
 
         if (!checkpoint_part(c, checkpoint_tensor(c, i), module, sizeof(module),
                              &first) ||
             !first)
             continue;
-        rc = checkpoint_grid(c, module, &q, &mixes, e);
+        rc = checkpoint_grid(c, module, &q, &act_order, e);
         if (rc > 0)
-            rc = check_grid(r, module, &q, mixes, e);
+            rc = check_grid(r, module, &q, act_order, e);
         ck_quantized_release(&q);
     }
     return rc < 0 ? rc : 0;

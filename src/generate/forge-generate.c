@@ -7,7 +7,7 @@
 
 #include "common/cli/tool.h"
 #include "common/io/json.h"
-#include "generate/speak.h"
+#include "generate/completion.h"
 #include "tokenizer/tokenizer.h"
 
 enum { DTYPE_BF16, DTYPE_F32 };
@@ -76,7 +76,7 @@ static void parse(struct settings *s, int argc, char **argv)
 }
 
 /* The model's own settings, unless options override them. */
-static void set_sampler(const struct settings *s, struct speaker *p)
+static void set_sampler(const struct settings *s, struct completer *p)
 {
     bool given =
         s->temperature > 0 || s->top_p > 0 || s->top_k >= 0 || s->seed >= 0;
@@ -92,10 +92,10 @@ static void set_sampler(const struct settings *s, struct speaker *p)
 }
 
 /* Everything that can be refused is checked before the weights are read. */
-static int open_speaker(struct speaker *p, const struct settings *s,
-                        struct err *e)
+static int open_completer(struct completer *p, const struct settings *s,
+                          struct err *e)
 {
-    *p = (struct speaker){ .system = s->system, .tokens = s->tokens };
+    *p = (struct completer){ .system = s->system, .tokens = s->tokens };
     if (generate_settings_read(&p->settings, s->model, e) < 0 ||
         (!s->raw && chat_open(&p->chat, s->model, e) < 0) ||
         tokenizer_open(&p->tokenizer, s->model, e) < 0 ||
@@ -113,7 +113,7 @@ static int open_speaker(struct speaker *p, const struct settings *s,
                           s->tool.progress, e);
 }
 
-static void close_speaker(struct speaker *p)
+static void close_completer(struct completer *p)
 {
     generator_close(p->generator);
     tokenizer_close(p->tokenizer);
@@ -142,7 +142,7 @@ static void write_ids(struct json_writer *w, const char *key,
     jw_end(w, ']');
 }
 
-static int print_json(struct speech *t, struct err *e)
+static int print_json(struct completion *t, struct err *e)
 {
     struct json_writer w;
     int rc;
@@ -163,7 +163,7 @@ static int print_json(struct speech *t, struct err *e)
 }
 
 /* "9 prompt tokens, 110 a second; 64 tokens, 51.3 a second" */
-static void say_rates(const struct speech *t)
+static void print_rates(const struct completion *t)
 {
     double made = t->seconds > 0 ? (double)t->made.count / t->seconds : 0;
     double read =
@@ -173,26 +173,26 @@ static void say_rates(const struct speech *t)
            t->prompt.count, read, t->made.count, made);
 }
 
-static int answer(struct speaker *p, const struct settings *s,
+static int answer(struct completer *p, const struct settings *s,
                   const char *prompt, size_t len, struct err *e)
 {
-    struct speech t;
-    int rc = speak(p, prompt, len, s->json ? NULL : print, NULL, &t, e);
+    struct completion t;
+    int rc = complete(p, prompt, len, s->json ? NULL : print, NULL, &t, e);
 
     if (!rc && s->json)
         rc = print_json(&t, e);
     if (!rc)
         rc = print(NULL, "\n", 1, e);
     if (!rc)
-        say_rates(&t);
-    speech_release(&t);
+        print_rates(&t);
+    completion_release(&t);
     return rc;
 }
 
 /* ---- input ---- */
 
 /* Prompts from the input: one per line, or all of it as one. */
-static int answer_input(struct speaker *p, const struct settings *s,
+static int answer_input(struct completer *p, const struct settings *s,
                         struct err *e)
 {
     char *text = NULL;
@@ -216,17 +216,17 @@ static int answer_input(struct speaker *p, const struct settings *s,
 int main(int argc, char **argv)
 {
     struct settings s = { .tokens = 128, .top_k = -1, .seed = -1 };
-    struct speaker p;
+    struct completer p;
     struct err e;
     int rc;
 
     parse(&s, argc, argv);
-    if (open_speaker(&p, &s, &e) < 0)
+    if (open_completer(&p, &s, &e) < 0)
         die_err(&e);
     rc = s.prompt ? answer(&p, &s, s.prompt, strlen(s.prompt), &e) :
                     answer_input(&p, &s, &e);
     if (rc < 0)
         die_err(&e);
-    close_speaker(&p);
+    close_completer(&p);
     return 0;
 }

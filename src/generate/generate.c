@@ -16,10 +16,10 @@ struct generator {
                                  * layers */
     struct head *head;
     struct state state;
-    struct past *past;
-    int64_t room;  /* tokens that `past` can hold */
-    void *normed;  /* [H] final norm's output */
-    float *logits; /* [vocab_size] */
+    struct kv_cache *cache;
+    int64_t cache_tokens; /* tokens that `cache` can hold */
+    void *normed;         /* [H] final norm's output */
+    float *logits;        /* [vocab_size] */
 };
 
 static int load_layer(struct generator *g, int64_t i, struct err *e)
@@ -95,7 +95,7 @@ void generator_close(struct generator *g)
     free(g->kept);
     head_release(g->head);
     state_release(&g->state);
-    past_release(g->past);
+    kv_cache_release(g->cache);
     free(g->normed);
     free(g->logits);
     model_close(g->m);
@@ -109,15 +109,15 @@ const struct model_config *generator_config(const struct generator *g)
 
 int generator_begin(struct generator *g, int64_t tokens, struct err *e)
 {
-    if (g->past && tokens <= g->room) {
-        past_clear(g->past);
+    if (g->cache && tokens <= g->cache_tokens) {
+        kv_cache_clear(g->cache);
         return 0;
     }
-    past_release(g->past);
-    g->past = NULL;
-    if (past_create(&g->past, g->m, tokens, e) < 0)
+    kv_cache_release(g->cache);
+    g->cache = NULL;
+    if (kv_cache_create(&g->cache, g->m, tokens, e) < 0)
         return e->code;
-    g->room = tokens;
+    g->cache_tokens = tokens;
     return 0;
 }
 
@@ -128,7 +128,7 @@ static int run_layer(struct generator *g, int64_t i, struct err *e)
 
     s->at = POINT_IN;
     if (x) {
-        mixture_again(x, s->rows);
+        mixture_restart(x, s->rows);
         if (layer_run(g->layer[i], s, POINT_MLP_IN, NULL, e) < 0 ||
             mixture_take(x, s, 0, e) < 0)
             return e->code;
@@ -147,22 +147,22 @@ static int run_chunk(struct generator *g, const int32_t *ids, int64_t n,
 {
     struct state *s = &g->state;
 
-    if (past_length(g->past) + n > g->room)
+    if (kv_cache_length(g->cache) + n > g->cache_tokens)
         return err_set(e, E_BUG, "more tokens than were said");
     if (state_prepare(s, g->m, POINT_IN, &n, 1, e) < 0)
         return e->code;
-    s->past = g->past;
+    s->cache = g->cache;
     if (model_embed(g->m, ids, n, s->x, e) < 0)
         return e->code;
     for (int64_t i = 0; i < model_config(g->m)->n_layers; i++)
         if (run_layer(g, i, e) < 0)
             return e->code;
-    past_advance(g->past, n);
+    kv_cache_advance(g->cache, n);
     return 0;
 }
 
-int generator_feed(struct generator *g, const int32_t *ids, int64_t n,
-                   const float **logits, struct err *e)
+int generator_append(struct generator *g, const int32_t *ids, int64_t n,
+                     const float **logits, struct err *e)
 {
     const struct model_config *c = model_config(g->m);
 
@@ -179,7 +179,7 @@ int generator_feed(struct generator *g, const int32_t *ids, int64_t n,
     for (int64_t i = 0; i < c->vocab_size; i++)
         if (!isfinite(g->logits[i]))
             return err_set(e, E_DATA, "logits behind token %lld are not finite",
-                           (long long)past_length(g->past));
+                           (long long)kv_cache_length(g->cache));
     *logits = g->logits;
     return 0;
 }

@@ -24,7 +24,7 @@ MUST_CHECK int generator_begin(struct generator *g, int64_t tokens,
  * behind the last one, valid until the next call.  E_DATA: an id outside the
  * vocabulary, or a logit that is not finite; E_BUG: more tokens than
  * generator_begin() was told. */
-MUST_CHECK int generator_feed(struct generator *g, const int32_t *ids,
-                              int64_t n, const float **logits, struct err *e);
+MUST_CHECK int generator_append(struct generator *g, const int32_t *ids,
+                                int64_t n, const float **logits, struct err *e);
 
 #endif

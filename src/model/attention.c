@@ -65,10 +65,10 @@ static int64_t cut(const struct state *s, int64_t size, struct block *b)
 
 /* The same for a sequence with a KV cache: blocks of keys are aligned to those
  * of the cache. */
-static int64_t cut_on(const struct state *s, int64_t size, bool keys,
-                      struct block *b)
+static int64_t cut_cached(const struct state *s, int64_t size, bool keys,
+                          struct block *b)
 {
-    int64_t n = 0, at = s->past->length, end = at + s->rows;
+    int64_t n = 0, at = s->cache->length, end = at + s->rows;
 
     for (int64_t p = at; p < end; n++) {
         int64_t to = keys ? (p / size + 1) * size : p + size;
@@ -266,7 +266,7 @@ static void pack(void *ctx, size_t begin, size_t end)
         char *keys = j->keys + (size_t)(at * m->config.head_dim) * j->size;
         char *values = j->values + (size_t)(at * j->padded) * j->size;
 
-        if (j->s->past) {
+        if (j->s->cache) {
             pack_on(j, j->block + b, head, keys, values);
             continue;
         }
@@ -350,18 +350,18 @@ static int reserve(struct job *j, struct err *e)
     struct model *m = j->l->m;
     const struct state *s = j->s;
     const struct model_config *c = &m->config;
-    int64_t longest = s->past ? s->past->length + s->rows : 0;
+    int64_t longest = s->cache ? s->cache->length + s->rows : 0;
 
     for (int64_t i = 0; i < s->n_sequences; i++)
         if (s->first[i + 1] - s->first[i] > longest)
             longest = s->first[i + 1] - s->first[i];
     if (rope_table_reserve(&m->rope, &c->rope, c->rotary, longest, e) < 0)
         return e->code;
-    if (s->past) {
-        j->keys = (char *)s->past->memory.p +
-                  (size_t)j->l->index * (s->past->keys + s->past->values);
-        j->values = j->keys + s->past->keys;
-        j->n_keys = s->past->blocks;
+    if (s->cache) {
+        j->keys = (char *)s->cache->memory.p +
+                  (size_t)j->l->index * (s->cache->keys + s->cache->values);
+        j->values = j->keys + s->cache->keys;
+        j->n_keys = s->cache->blocks;
         return 0;
     }
     if (buffer_reserve(&m->keys, j->n_keys * ATTEND_KEYS,
@@ -416,14 +416,14 @@ int attention_run(struct layer *l, const struct state *s, void *out,
         0)
         return e->code;
     j.block = m->blocks.p;
-    n = s->past ? cut_on(s, ATTEND_KEYS, true, m->blocks.p) :
-                  cut(s, ATTEND_KEYS, m->blocks.p);
+    n = s->cache ? cut_cached(s, ATTEND_KEYS, true, m->blocks.p) :
+                   cut(s, ATTEND_KEYS, m->blocks.p);
     j.n_keys = n;
     if (reserve(&j, e) < 0)
         return e->code;
     threads_for((size_t)(n * c->n_kv_heads), 1, pack, &j);
-    n = s->past ? cut_on(s, ATTEND_QUERIES, false, m->blocks.p) :
-                  cut(s, ATTEND_QUERIES, m->blocks.p);
+    n = s->cache ? cut_cached(s, ATTEND_QUERIES, false, m->blocks.p) :
+                   cut(s, ATTEND_QUERIES, m->blocks.p);
     threads_for((size_t)(n * c->n_heads), 1, attend_parts, &j);
     return 0;
 }

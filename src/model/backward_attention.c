@@ -179,15 +179,15 @@ static float *y_of(const struct attention_back *a, enum linear_part p)
     return a->y[p].p;
 }
 
-static void forth(const struct attention_back *a, enum linear_part p,
-                  const float *x)
+static void forward(const struct attention_back *a, enum linear_part p,
+                    const float *x)
 {
     run_linear((struct linear_job){
         .l = &a->part[p], .x = x, .y = y_of(a, p), .n = a->n });
 }
 
-static void back(const struct attention_back *a, enum linear_part p, float *x,
-                 bool add)
+static void backward(const struct attention_back *a, enum linear_part p,
+                     float *x, bool add)
 {
     run_linear((struct linear_job){ .l = &a->part[p],
                                     .x = y_of(a, p),
@@ -259,15 +259,15 @@ static void project_latent(const struct attention_back *a)
     const struct mla *l = &a->m->config.mla;
 
     if (l->q_lora) {
-        forth(a, PART_Q_A, a->in.p);
+        forward(a, PART_Q_A, a->in.p);
         norm(a, y_of(a, PART_Q_A), l->q_lora, a->q_a_norm, l->q_lora,
              LATENT_EPS, a->q_lat.p);
     }
-    forth(a, queries(a), l->q_lora ? a->q_lat.p : a->in.p);
-    forth(a, PART_KV_A, a->in.p);
+    forward(a, queries(a), l->q_lora ? a->q_lat.p : a->in.p);
+    forward(a, PART_KV_A, a->in.p);
     norm(a, y_of(a, PART_KV_A), l->kv_lora + l->rope, a->kv_a_norm, l->kv_lora,
          LATENT_EPS, a->kv_lat.p);
-    forth(a, PART_KV_B, a->kv_lat.p);
+    forward(a, PART_KV_B, a->kv_lat.p);
     part_latent(a, true);
 }
 
@@ -277,7 +277,7 @@ static void project(const struct attention_back *a)
     int64_t q = c->n_heads * c->head_dim, k = c->n_kv_heads * c->head_dim;
 
     for (enum linear_part p = PART_Q; p <= PART_V; p++)
-        forth(a, p, a->in.p);
+        forward(a, p, a->in.p);
     if (c->qk_norm != QK_NORM_FLAT)
         return;
     memcpy(a->q_raw.p, y_of(a, PART_Q), (size_t)(a->n * q) * sizeof(float));
@@ -293,20 +293,20 @@ static void project_latent_back(const struct attention_back *a)
     float *lat = a->kv_lat.p, *y = y_of(a, PART_KV_A);
 
     part_latent(a, false);
-    back(a, PART_KV_B, lat, false);
+    backward(a, PART_KV_B, lat, false);
     norm_back(a, y, kv, a->kv_a_norm, l->kv_lora, (double)LATENT_EPS, lat);
     for (int64_t i = 0; i < a->n; i++)
         memcpy(y + i * kv, lat + i * l->kv_lora,
                (size_t)l->kv_lora * sizeof(*y));
-    back(a, PART_KV_A, a->in.p, false);
+    backward(a, PART_KV_A, a->in.p, false);
     if (l->q_lora) {
-        back(a, PART_Q_B, a->q_lat.p, false);
+        backward(a, PART_Q_B, a->q_lat.p, false);
         norm_back(a, y_of(a, PART_Q_A), l->q_lora, a->q_a_norm, l->q_lora,
                   (double)LATENT_EPS, a->q_lat.p);
         memcpy(y_of(a, PART_Q_A), a->q_lat.p,
                (size_t)(a->n * l->q_lora) * sizeof(float));
     }
-    back(a, l->q_lora ? PART_Q_A : PART_Q, a->in.p, true);
+    backward(a, l->q_lora ? PART_Q_A : PART_Q, a->in.p, true);
 }
 
 static void project_back(const struct attention_back *a)
@@ -319,7 +319,7 @@ static void project_back(const struct attention_back *a)
         norm_back(a, a->k_raw.p, k, a->k_norm, k, c->rms_eps, y_of(a, PART_K));
     }
     for (enum linear_part p = PART_Q; p <= PART_V; p++)
-        back(a, p, a->in.p, p != PART_Q);
+        backward(a, p, a->in.p, p != PART_Q);
 }
 
 /* ---- all of it ---- */

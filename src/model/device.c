@@ -59,7 +59,7 @@ int device_gate(struct layer *l, const struct state *s, const void *in,
 }
 
 /* Copy the RoPE table for the positions of the batch to the device. */
-static int reserve_turns(struct model *m, const struct state *s, struct err *e)
+static int reserve_angles(struct model *m, const struct state *s, struct err *e)
 {
     const struct model_config *c = &m->config;
     int64_t longest = 0;
@@ -69,15 +69,15 @@ static int reserve_turns(struct model *m, const struct state *s, struct err *e)
             longest = s->first[i + 1] - s->first[i];
     if (rope_table_reserve(&m->rope, &c->rope, c->rotary, longest, e) < 0)
         return e->code;
-    if (m->turned >= longest)
+    if (m->angle_rows >= longest)
         return 0;
-    m->turned = 0;
+    m->angle_rows = 0;
     if (model_reserve(m, &m->angles, m->rope.n, c->rotary, sizeof(float),
                       "positions", e) < 0 ||
         model_put(m, m->angles.p, m->rope.cs,
                   (size_t)(m->rope.n * c->rotary) * sizeof(float), e) < 0)
         return e->code;
-    m->turned = m->rope.n;
+    m->angle_rows = m->rope.n;
     return 0;
 }
 
@@ -107,7 +107,7 @@ int device_attend(struct layer *l, const struct state *s, void *out,
         .out = out,
     };
 
-    if (reserve_turns(m, s, e) < 0)
+    if (reserve_angles(m, s, e) < 0)
         return e->code;
     a.cs = m->angles.p;
     if (c->qk_norm == QK_NORM_HEAD) {

@@ -229,7 +229,7 @@ void pass_release_slots(struct pass *x)
 
 /* ---- reference + share * difference of the streams ---- */
 
-struct owed {
+struct share_job {
     const struct model *m;
     const struct expert_rows *r;
     int64_t top_k;
@@ -238,9 +238,9 @@ struct owed {
     char *to;
 };
 
-static void owe_rows(void *ctx, size_t begin, size_t end)
+static void add_share_rows(void *ctx, size_t begin, size_t end)
 {
-    const struct owed *j = ctx;
+    const struct share_job *j = ctx;
     size_t h = (size_t)j->m->config.hidden_size, row = h * j->m->size;
     enum { PIECE = 256 };
 
@@ -265,21 +265,21 @@ static void owe_rows(void *ctx, size_t begin, size_t end)
     }
 }
 
-int experts_owe(struct model *m, const struct expert_rows *r, int64_t top_k,
-                const float *share, const void *reference, const void *here,
-                void *to, struct err *e)
+int experts_add_share(struct model *m, const struct expert_rows *r,
+                      int64_t top_k, const float *share, const void *reference,
+                      const void *here, void *to, struct err *e)
 {
-    struct owed j = { m, r, top_k, share, reference, here, to };
+    struct share_job j = { m, r, top_k, share, reference, here, to };
     struct forward_rows rows = { .dtype = m->dtype,
                                  .rows = r->n,
                                  .n = m->config.hidden_size,
                                  .top_k = top_k,
-                                 .slot = r->slot_there };
+                                 .slot = r->device_slot };
 
     if (m->on)
-        return m->on->owe(m->context, &rows, to, r->reference, share, reference,
-                          here, e);
-    threads_for((size_t)r->n, 64, owe_rows, &j);
+        return m->on->add_share(m->context, &rows, to, r->reference, share,
+                                reference, here, e);
+    threads_for((size_t)r->n, 64, add_share_rows, &j);
     return 0;
 }
 

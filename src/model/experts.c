@@ -249,7 +249,7 @@ static int send_in(struct pass *x, int64_t expert, struct err *e)
                                  .n = j.n,
                                  .rows = x->in.p,
                                  .slot = x->slot + j.first,
-                                 .slot_there = x->device_slot + j.first,
+                                 .device_slot = x->device_slot + j.first,
                                  .last = last };
 
         if (part_gather(&j, e) < 0)
@@ -301,7 +301,7 @@ static int make_mid(struct pass *x, int64_t expert, const struct expert *w,
                                  .n = j.n,
                                  .rows = mid_of(x, i),
                                  .slot = x->slot + j.first,
-                                 .slot_there = x->device_slot + j.first,
+                                 .device_slot = x->device_slot + j.first,
                                  .last = last };
 
         if (x->p->reference)

@@ -159,9 +159,9 @@ struct forward_table {
                    double *squares, struct err *e);
     /* to[row, n] = from[row, n] + share[slot] * (reference[token, n] -
      * x[token, n]); to may be from. */
-    int (*owe)(struct cuda_context *c, const struct forward_rows *r, void *to,
-               const void *from, const float *share, const void *reference,
-               const void *x, struct err *e);
+    int (*add_share)(struct cuda_context *c, const struct forward_rows *r,
+                     void *to, const void *from, const float *share,
+                     const void *reference, const void *x, struct err *e);
     /* Whether all n elements are finite. */
     int (*finite)(struct cuda_context *c, enum dtype t, const void *x,
                   int64_t n, bool *yes, struct err *e);

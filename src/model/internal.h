@@ -22,7 +22,7 @@ struct model {
     const struct forward_table *on;
     struct cuda_context *context;
     struct buffer angles; /* copy of rope.cs on the device */
-    int64_t turned;       /* number of positions in it */
+    int64_t angle_rows;   /* number of positions in it */
     /* Outputs of the linears q, k, v: elements [rows, ...]; with latent
      * attention key is kv_a's output and value kv_b's. */
     struct buffer q, key, value;
@@ -200,7 +200,7 @@ MUST_CHECK int model_check_length(const struct model_config *c, int64_t length,
                                   struct err *e);
 /* KV cache.  Per layer keys and values, [n_kv_heads, blocks] blocks of
  * ATTEND_KEYS keys each, zero beyond `length`. */
-struct past {
+struct kv_cache {
     int64_t tokens, length; /* capacity; number of tokens */
     int64_t blocks;         /* blocks of a head */
     size_t keys, values;    /* bytes of a layer's keys, of its values */
@@ -213,7 +213,7 @@ bool attention_pairs(const struct model *m);
 int64_t attention_padded(const struct model_config *c);
 
 /* out[rows, n_heads * v_dim] = attention of the batch, from m's q, key and
- * value; appends to s->past. */
+ * value; appends to s->cache. */
 MUST_CHECK int attention_run(struct layer *l, const struct state *s, void *out,
                              struct err *e);
 

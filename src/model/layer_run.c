@@ -69,8 +69,8 @@ static void *act_for(struct state *s, enum point to)
 
 /* *act: the current activation, to be read while that of point `to` is
  * written; copied if both would be the same memory (s->end). */
-static int act_apart(const struct layer *l, struct state *s, enum point to,
-                     const void **act, struct err *e)
+static int act_to_read(const struct layer *l, struct state *s, enum point to,
+                       const void **act, struct err *e)
 {
     size_t row = (size_t)point_width(&l->m->config, l->index, s->at);
     void *own;
@@ -135,7 +135,7 @@ static int to_q_lat(struct layer *l, struct state *s, struct err *e)
     const void *in;
     struct norm j;
 
-    if (act_apart(l, s, POINT_Q_LAT, &in, e) < 0)
+    if (act_to_read(l, s, POINT_Q_LAT, &in, e) < 0)
         return e->code;
     s->act = act_for(s, POINT_Q_LAT);
     if (multiply(l, PART_Q_A, s, in, s->act, false, e) < 0)
@@ -287,7 +287,7 @@ static int to_mlp_mid(struct layer *l, struct state *s, struct err *e)
 {
     const void *in;
 
-    if (act_apart(l, s, POINT_MLP_MID, &in, e) < 0)
+    if (act_to_read(l, s, POINT_MLP_MID, &in, e) < 0)
         return e->code;
     s->act = act_for(s, POINT_MLP_MID);
     return multiply(l, PART_GATE, s, in, s->act, false, e);

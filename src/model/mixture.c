@@ -32,7 +32,7 @@ int mixture_open(struct mixture *x, struct model *m, int64_t layer,
         return err_set(e, E_TEMP, "hidden states: too many tokens");
     if (router_load(m, layer, &x->router, e) < 0 ||
         routing_create(&x->routing, tokens, c->moe.top_k, e) < 0 ||
-        routing_weigh(&x->routing, c->moe.n_experts, e) < 0 ||
+        routing_want_mass(&x->routing, c->moe.n_experts, e) < 0 ||
         reserve(x, n / sizeof(float) * m->size, n, e) < 0) {
         mixture_close(x);
         return e->code;
@@ -53,7 +53,7 @@ void mixture_close(struct mixture *x)
     *x = (struct mixture){ 0 };
 }
 
-void mixture_again(struct mixture *x, int64_t tokens)
+void mixture_restart(struct mixture *x, int64_t tokens)
 {
     const struct model_config *c = &x->m->config;
 

@@ -86,7 +86,7 @@ MUST_CHECK int model_run_on(struct model *m, const struct forward_table *on,
 /* Bytes of device memory that the largest layer takes with BATCH_ROWS rows. */
 double model_device_bytes(const struct model *m);
 /* Whether device memory is not the host's. */
-bool model_apart(const struct model *m);
+bool model_on_device(const struct model *m);
 /* n zeroed bytes of device memory.  spill: if the device's memory is full,
  * host memory that the device can access will do; *spilled (or NULL) tells.
  * E_TEMP. */
@@ -96,7 +96,8 @@ MUST_CHECK int model_alloc(const struct model *m, void **p, size_t n,
 void model_free(const struct model *m, void *p);
 /* Bytes of device memory that states may take, so that the largest layer still
  * fits; SIZE_MAX on the host. */
-MUST_CHECK int model_spare(const struct model *m, size_t *n, struct err *e);
+MUST_CHECK int model_spare_bytes(const struct model *m, size_t *n,
+                                 struct err *e);
 /* Copy n bytes: host to device memory, back, and within device memory. */
 MUST_CHECK int model_put(const struct model *m, void *to, const void *host,
                          size_t n, struct err *e);
@@ -133,7 +134,7 @@ struct state {
                                 * act; NULL: the state's own */
     bool host; /* set before the first state_prepare(): x and act are the
                 * host's; such a state is not run */
-    struct past *past; /* KV cache of the single sequence; NULL: it begins
+    struct kv_cache *cache; /* KV cache of the single sequence; NULL: it begins
                         * here */
     /* private: the memory of first, x and act */
     const struct model *m;
@@ -163,20 +164,20 @@ enum { BATCH_SEQUENCES = 256 };
 /* ---- KV cache ---- */
 
 /* The KV cache of one sequence: its keys and values in all layers, packed for
- * attention, on the host.  A batch with s->past has one sequence, whose first
- * token has position past_length(); layer_run() appends the keys and values of
- * its layer.  When all layers have run, the caller calls past_advance(). */
-struct past;
+ * attention, on the host.  A batch with s->cache has one sequence, whose first
+ * token has position kv_cache_length(); layer_run() appends the keys and values of
+ * its layer.  When all layers have run, the caller calls kv_cache_advance(). */
+struct kv_cache;
 /* Allocate for at most `tokens` tokens.  E_CONFIG: as state_prepare(); E_TEMP. */
-MUST_CHECK int past_create(struct past **p, const struct model *m,
-                           int64_t tokens, struct err *e);
-void past_release(struct past *p); /* NULL is allowed */
+MUST_CHECK int kv_cache_create(struct kv_cache **p, const struct model *m,
+                               int64_t tokens, struct err *e);
+void kv_cache_release(struct kv_cache *p); /* NULL is allowed */
 /* Number of tokens in the cache. */
-int64_t past_length(const struct past *p);
+int64_t kv_cache_length(const struct kv_cache *p);
 /* All layers have appended these rows. */
-void past_advance(struct past *p, int64_t rows);
+void kv_cache_advance(struct kv_cache *p, int64_t rows);
 /* Start a new sequence. */
-void past_clear(struct past *p);
+void kv_cache_clear(struct kv_cache *p);
 
 /* Whether all n elements are finite: model_finite() of the host's memory,
  * model_check() of device memory. */

@@ -28,7 +28,8 @@ struct routing {
 MUST_CHECK int routing_create(struct routing *r, int64_t n, int64_t top_k,
                               struct err *e);
 /* Let router_run() compute mass.  E_TEMP. */
-MUST_CHECK int routing_weigh(struct routing *r, int64_t experts, struct err *e);
+MUST_CHECK int routing_want_mass(struct routing *r, int64_t experts,
+                                 struct err *e);
 void routing_release(struct routing *r);
 
 struct router;
@@ -68,8 +69,8 @@ struct expert_rows {
     const void *reference;
     /* [n], the host's: each row's choice in the routing, token * top_k + k */
     const int64_t *slot;
-    const int64_t *slot_there; /* the same in device memory, on a device */
-    bool last;                 /* the last rows of this expert */
+    const int64_t *device_slot; /* the same in device memory, on a device */
+    bool last;                  /* the last rows of this expert */
 };
 
 /* Callbacks of a caller that quantizes experts during the pass.  Order of the
@@ -129,10 +130,10 @@ MUST_CHECK int experts_run(const struct experts_pass *p, struct err *e);
 /* to[r->n, H] = r->reference + share[slot] * (reference[token] - here[token]),
  * elements, device memory: the gap of these rows plus their share of the
  * difference of the streams.  share [n * top_k]. */
-MUST_CHECK int experts_owe(struct model *m, const struct expert_rows *r,
-                           int64_t top_k, const float *share,
-                           const void *reference, const void *here, void *to,
-                           struct err *e);
+MUST_CHECK int experts_add_share(struct model *m, const struct expert_rows *r,
+                                 int64_t top_k, const float *share,
+                                 const void *reference, const void *here,
+                                 void *to, struct err *e);
 /* The statistics that follow from the routing alone; EXPERT_NORMS is 0.  stats
  * [experts, EXPERT_STATS]. */
 void experts_count(const struct routing *r, int64_t experts, double *stats);
@@ -168,7 +169,7 @@ MUST_CHECK int mixture_open(struct mixture *x, struct model *m, int64_t layer,
 void mixture_close(struct mixture *x); /* zeroed is allowed */
 /* Start again with other tokens, at most as many as it was opened for; on the
  * host only. */
-void mixture_again(struct mixture *x, int64_t tokens);
+void mixture_restart(struct mixture *x, int64_t tokens);
 /* Route tokens at..at+rows-1, the batch s at POINT_MLP_IN, and keep its
  * rows. */
 MUST_CHECK int mixture_take(struct mixture *x, const struct state *s,

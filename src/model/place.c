@@ -6,7 +6,7 @@
 #include "common/math/threads.h"
 #include "model/internal.h"
 
-bool model_apart(const struct model *m)
+bool model_on_device(const struct model *m)
 {
     return m->on;
 }
@@ -49,7 +49,7 @@ void model_free(const struct model *m, void *p)
         free(p);
 }
 
-int model_spare(const struct model *m, size_t *n, struct err *e)
+int model_spare_bytes(const struct model *m, size_t *n, struct err *e)
 {
     double need = model_device_bytes(m);
 

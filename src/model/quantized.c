@@ -39,7 +39,7 @@ struct quantized {
     size_t count;
 };
 
-static void source_leave(struct source *s)
+static void source_release(struct source *s)
 {
     if (!s || --s->users)
         return;
@@ -58,7 +58,7 @@ void quantized_truncate(struct quantized *c, size_t n)
     for (; c->count > n; c->count--) {
         struct module *m = &c->module[c->count - 1];
 
-        source_leave(m->from);
+        source_release(m->from);
         free(m->name);
         free(m->nibbles.p);
         free(m->meta.p);
@@ -253,7 +253,7 @@ int quantized_read(struct quantized *c, const char *path, struct err *e)
     memcpy(s->path, path, len);
     s->users = 1;
     rc = skim(c, s, e);
-    source_leave(s);
+    source_release(s);
     return rc;
 }
 

@@ -46,7 +46,7 @@ int routing_create(struct routing *r, int64_t n, int64_t top_k, struct err *e)
     return e->code;
 }
 
-int routing_weigh(struct routing *r, int64_t experts, struct err *e)
+int routing_want_mass(struct routing *r, int64_t experts, struct err *e)
 {
     r->mass = mem_zero((size_t)experts, sizeof(*r->mass), "routing", e);
     return r->mass ? 0 : e->code;
@@ -179,7 +179,7 @@ static int64_t largest(const float *c, int64_t n)
 }
 
 /* A group's rank: its largest score, or the sum of its two largest. */
-static float worth(const float *c, int64_t n, bool two)
+static float group_rank(const float *c, int64_t n, bool two)
 {
     float first = -INFINITY, second = -INFINITY;
 
@@ -204,7 +204,7 @@ static void keep_groups(const struct moe *m, bool two, float *c)
 
         /* the last of the lowest-ranked groups */
         for (int64_t g = 0; g < m->n_group; g++) {
-            float w = worth(c + g * size, size, two);
+            float w = group_rank(c + g * size, size, two);
 
             if (c[g * size] != -INFINITY && w <= least) {
                 least = w;

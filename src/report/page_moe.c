@@ -104,7 +104,8 @@ static void few(struct html *h, const struct hitmaps *maps, double from,
     size_t n = 0, shown = 0;
 
     for (size_t i = 0; i < maps->count; i++)
-        n += hit_few(&maps->map[i], below) - hit_few(&maps->map[i], from);
+        n += hit_count_below(&maps->map[i], below) -
+             hit_count_below(&maps->map[i], from);
     if (!n)
         return;
     html_put(h, "<p class=\"alert\">%s (%zu): ", what, n);
@@ -146,9 +147,9 @@ static int balance_row(struct html *h, const struct hitmap *m, struct err *e)
              "<td class=\"n\">%zu</td><td class=\"n\">%zu</td>"
              "<td class=\"n\">%.0f</td><td class=\"n\">%.0f</td>"
              "<td class=\"n\">%.0f</td><td class=\"n\">%.1f %%</td></tr>\n",
-             (long long)m->layer, m->experts, hit_few(m, 0.5), hit_few(m, FEW),
-             v[0], v[m->experts / 2], v[m->experts - 1],
-             sum > 0 ? 100 * top / sum : 0);
+             (long long)m->layer, m->experts, hit_count_below(m, 0.5),
+             hit_count_below(m, FEW), v[0], v[m->experts / 2],
+             v[m->experts - 1], sum > 0 ? 100 * top / sum : 0);
     free(v);
     return 0;
 }
@@ -179,7 +180,7 @@ static int cell(struct html *h, const struct hitmap *a, enum hit x,
     double r = NAN;
 
     if (a && b && a->experts == b->experts &&
-        hit_agreement(a, x, b, y, &r, e) < 0)
+        hit_rank_correlation(a, x, b, y, &r, e) < 0)
         return e->code;
     if (isnan(r))
         html_put(h, "<td class=\"n\">\xe2\x80\x93</td>");

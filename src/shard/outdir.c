@@ -76,7 +76,7 @@ static const char *const marks[] = { unfinished, CHECKSUMS_FILE, NULL };
 
 int outdir_collect(const char *path)
 {
-    return tmpdir_collect(path, marks);
+    return tmpdir_remove_stale(path, marks);
 }
 
 static int put_mark(const struct outdir *o, struct err *e)

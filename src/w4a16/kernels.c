@@ -25,7 +25,7 @@
 #define V_CODES(u, j)                                                          \
     __builtin_convertvector((NAME(vi))((u) << (28 - 4 * (j))) >> 28, NAME(vf))
 #define V_LANES(u) V_CODES((u) ^ 8, 0)
-#define V_FAR(p, at)                                                           \
+#define V_GATHER(p, at)                                                        \
     ((NAME(vf)){ (p)[(at)[0]], (p)[(at)[1]], (p)[(at)[2]], (p)[(at)[3]] })
 #include "w4a16/kernels.inc"
 

@@ -18,7 +18,7 @@
 #define V_CODES(u, j)                                                          \
     __builtin_convertvector((avx2_vi)((u) << (28 - 4 * (j))) >> 28, avx2_vf)
 #define V_LANES(u) V_CODES((u) ^ 8, 0)
-#define V_FAR(p, at)                                                           \
+#define V_GATHER(p, at)                                                        \
     ((avx2_vf)_mm256_i32gather_ps(                                             \
         p, _mm256_loadu_si256((const __m256i *)(const void *)(at)), 4))
 #include "w4a16/kernels.inc"
@@ -30,7 +30,7 @@
 #undef V_WORDS
 #undef V_CODES
 #undef V_LANES
-#undef V_FAR
+#undef V_GATHER
 #undef V_REGISTER
 
 /* vpermps with the low four bits of each lane as index: a table of code - 8. */
@@ -47,7 +47,7 @@
         (__m512i)(u), _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2,  \
                                      3, 4, 5, 6, 7)))
 #define V_CODES(u, j) V_LANES((u) >> (4 * (j)))
-#define V_FAR(p, at)                                                           \
+#define V_GATHER(p, at)                                                        \
     ((avx512_vf)_mm512_permutexvar_ps(_mm512_loadu_si512(at),                  \
                                       _mm512_loadu_ps(p)))
 #include "w4a16/kernels.inc"

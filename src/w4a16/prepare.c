@@ -36,8 +36,8 @@ static int check(const struct forge_w4a16_linear *l, struct err *e)
 
 /* 1: g_idx assigns inputs to groups in another order than k / group; 0: it
  * does not; E_DATA: an entry is not a group. */
-static int mixes(const struct forge_w4a16 *w, const int32_t *g_idx,
-                 struct err *e)
+static int is_act_order(const struct forge_w4a16 *w, const int32_t *g_idx,
+                        struct err *e)
 {
     bool plain = true, unused = true;
 
@@ -149,7 +149,8 @@ static int reorder(struct forge_w4a16 *w, const struct forge_w4a16_linear *l,
 /* ---- words used in place ---- */
 
 /* Use the caller's words as they are. */
-static void lie(struct forge_w4a16 *w, const struct forge_w4a16_linear *l)
+static void use_in_place(struct forge_w4a16 *w,
+                         const struct forge_w4a16_linear *l)
 {
     w->depth = w->cols;
     for (int64_t g = 0; g < w->groups; g++)
@@ -164,7 +165,7 @@ static void lie(struct forge_w4a16 *w, const struct forge_w4a16_linear *l)
                                           w->rows;
 }
 
-/* Set base and far. */
+/* Set base and delta. */
 static int find_lanes(struct forge_w4a16 *w, struct err *e)
 {
     int64_t blocks = (w->stride + W4_LANES - 1) / W4_LANES;
@@ -173,16 +174,16 @@ static int find_lanes(struct forge_w4a16 *w, struct err *e)
         return 0;
     w->base = get(w, blocks, sizeof(*w->base), e);
     if (w->base && w->group % W4_RUN && w->groups > 1)
-        w->far = get(w, blocks * W4_LANES, sizeof(*w->far), e);
-    if (!w->base || (!w->far && w->group % W4_RUN && w->groups > 1))
+        w->delta = get(w, blocks * W4_LANES, sizeof(*w->delta), e);
+    if (!w->base || (!w->delta && w->group % W4_RUN && w->groups > 1))
         return e->code;
     for (int64_t b = 0; b < blocks; b++) {
         w->base[b] = (int32_t)(b * W4_RUN / w->group);
-        for (int64_t i = 0; w->far && i < W4_LANES; i++) {
+        for (int64_t i = 0; w->delta && i < W4_LANES; i++) {
             int64_t g = (b * W4_RUN + 8 * i) / w->group;
 
             g = g < w->groups ? g : w->groups - 1;
-            w->far[b * W4_LANES + i] = (int32_t)g - w->base[b];
+            w->delta[b * W4_LANES + i] = (int32_t)g - w->base[b];
         }
     }
     return 0;
@@ -272,7 +273,7 @@ static int read_scales(struct forge_w4a16 *w,
 static int fill(struct forge_w4a16 *w, const struct forge_w4a16_linear *l,
                 struct err *e)
 {
-    int apart;
+    int act_order;
 
     w->rows = l->outputs;
     w->cols = l->inputs;
@@ -281,14 +282,14 @@ static int fill(struct forge_w4a16 *w, const struct forge_w4a16_linear *l,
     w->first = get(w, w->groups + 1, sizeof(*w->first), e);
     if (!w->first)
         return e->code;
-    apart = l->layout == FORGE_W4A16_AWQ ? 0 : mixes(w, l->g_idx, e);
-    if (apart < 0)
-        return apart;
+    act_order = l->layout == FORGE_W4A16_AWQ ? 0 : is_act_order(w, l->g_idx, e);
+    if (act_order < 0)
+        return act_order;
     /* kernels want one scale for the eight inputs of a word */
-    if (!apart &&
+    if (!act_order &&
         (l->layout == FORGE_W4A16_AWQ || w->groups == 1 || w->group % 8 == 0))
-        lie(w, l);
-    else if (reorder(w, l, apart ? l->g_idx : NULL, e) < 0)
+        use_in_place(w, l);
+    else if (reorder(w, l, act_order ? l->g_idx : NULL, e) < 0)
         return e->code;
     return find_lanes(w, e) < 0 ? e->code : read_scales(w, l, e);
 }
@@ -313,7 +314,7 @@ int w4_prepare(struct forge_w4a16 **out, const struct forge_w4a16_linear *l,
     return 0;
 }
 
-void w4_give(struct forge_w4a16 *w, void *p)
+void w4_own_codes(struct forge_w4a16 *w, void *p)
 {
     if (w->own) /* reordered: p is not used any more */
         free(p);
@@ -330,7 +331,7 @@ void forge_w4a16_release(struct forge_w4a16 *w)
     free(w->scale);
     free(w->shift);
     free(w->base);
-    free(w->far);
+    free(w->delta);
     free(w->own);
     free(w);
 }

@@ -240,7 +240,7 @@ static void tile_bf16(const struct w4_x *x, int64_t r, int64_t m, int64_t o,
                                  .n = n,
                                  .y = y,
                                  .ldy = ldy,
-                                 .go_on = k > 0 });
+                                 .continues = k > 0 });
     }
 }
 

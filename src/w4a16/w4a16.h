@@ -46,10 +46,10 @@ struct forge_w4a16 {
     /* [groups * O], indexed by w4_at(): s, and s * (z - 8); shift is NULL if
      * every zero is 8. */
     float *scale, *shift;
-    /* W4_BY_OUTPUT only.  base [blocks]: group of the first of 16 words; far
+    /* W4_BY_OUTPUT only.  base [blocks]: group of the first of 16 words; delta
      * [blocks, 16]: group of each word minus base; NULL: always 0. */
-    int32_t *base, *far;
-    void *own;    /* memory to free: reordered codes, or those of w4_give() */
+    int32_t *base, *delta;
+    void *own; /* memory to free: reordered codes, or those of w4_own_codes() */
     size_t bytes; /* memory held besides the caller's codes */
 };
 
@@ -72,7 +72,7 @@ MUST_CHECK int w4_prepare(struct forge_w4a16 **w,
                           const struct forge_w4a16_linear *l, struct err *e);
 /* Give the codes' memory p (malloced) to w, which frees it, at once if it
  * holds a reordered copy. */
-void w4_give(struct forge_w4a16 *w, void *p);
+void w4_own_codes(struct forge_w4a16 *w, void *p);
 
 /* ---- a product ---- */
 

@@ -360,7 +360,7 @@ static int make_temporary(const char *dir, struct err *e)
     int rc;
 
     umask(mask);
-    tmpdir_collect(dir, marks);
+    tmpdir_remove_stale(dir, marks);
     if (tmpdir_make(&t, dir, e) < 0)
         return e->code;
     rc = put_mark(t.path, true, e);

@@ -307,7 +307,7 @@ static void test_rows(enum dtype t, int64_t tokens, int64_t top_k, int64_t n)
 {
     int64_t rows = tokens * 2 / 3 + 1, *slot = room((size_t)rows * 8);
     struct twin from = elements(t, tokens * n, 1), there, s_slot, weight, sum;
-    struct twin here = elements(t, tokens * n, 1), to, squares, owed;
+    struct twin here = elements(t, tokens * n, 1), to, squares, target;
     struct forward_rows r[SIDES];
     double *q[SIDES];
 
@@ -319,7 +319,7 @@ static void test_rows(enum dtype t, int64_t tokens, int64_t top_k, int64_t n)
     weight = elements(DT_F32, tokens * top_k, 1);
     sum = elements(DT_F32, tokens * n, 1);
     to = poisoned((size_t)(rows * n) * item(t));
-    owed = poisoned((size_t)(rows * n) * item(t));
+    target = poisoned((size_t)(rows * n) * item(t));
     there = elements(t, tokens * n, 1);
     squares = poisoned((size_t)rows * 8);
     for (int s = 0; s < SIDES; s++) {
@@ -327,8 +327,8 @@ static void test_rows(enum dtype t, int64_t tokens, int64_t top_k, int64_t n)
         OK(table[s]->gather(context[s], &r[s], to.p[s], from.p[s], e));
         OK(table[s]->scatter(context[s], &r[s], sum.p[s], weight.p[s], to.p[s],
                              squares.p[s], e));
-        OK(table[s]->owe(context[s], &r[s], owed.p[s], to.p[s], weight.p[s],
-                         there.p[s], here.p[s], e));
+        OK(table[s]->add_share(context[s], &r[s], target.p[s], to.p[s],
+                               weight.p[s], there.p[s], here.p[s], e));
         q[s] = room((size_t)rows * 8);
         OK(table[s]->get(context[s], q[s], squares.p[s], (size_t)rows * 8, e));
     }
@@ -336,7 +336,7 @@ static void test_rows(enum dtype t, int64_t tokens, int64_t top_k, int64_t n)
         CHECK(fabs(q[GPU][i] - q[CPU][i]) <= 1e-9 * q[CPU][i]);
     same("gather", &to, t, true);
     same("scatter", &sum, DT_F32, true);
-    same("owe", &owed, t, true);
+    same("add_share", &target, t, true);
     drop(&from);
     drop(&there);
     drop(&here);

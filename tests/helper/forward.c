@@ -146,7 +146,7 @@ static int mix(struct model *m, int64_t layer, struct state *s, const void *in,
         p.hooks = &hooks;
     if (!sum || !stats || router_load(m, layer, &r, e) < 0 ||
         routing_create(&to, s->rows, c->moe.top_k, e) < 0 ||
-        routing_weigh(&to, c->moe.n_experts, e) < 0 ||
+        routing_want_mass(&to, c->moe.n_experts, e) < 0 ||
         router_run(r, in, s->rows, &to, 0, e) < 0)
         return e->code;
     p.routing = &to;

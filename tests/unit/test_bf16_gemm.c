@@ -145,7 +145,7 @@ static void test_all_pairs(void)
 {
     for (int rows = 1; rows <= 12 && cpu_has(CPU_AVX512BF16); rows++) {
         test_pairs(rows, SUM_NEW);
-        test_pairs(rows, SUM_GO_ON);
+        test_pairs(rows, SUM_CONTINUE);
         test_pairs(rows, SUM_ADD);
     }
 }

@@ -115,7 +115,7 @@ static int double_it(void *arg, struct prefetch *a, const struct frame *f,
     CHECK(!n || atoi(have[n - 1].name) < atoi(f->name));
     if (!f->modules)
         return 0;
-    if (!(data = prefetch_room(a, sizeof(*data), why)))
+    if (!(data = prefetch_alloc(a, sizeof(*data), why)))
         return why->code;
     *data = 2 * atoi(f->name);
     *(int *)arg += 1;

@@ -211,7 +211,7 @@ static void store(const struct opt *o, const char *value)
 
 /* Append an option to `record`, as a JSON string.  One that does not fit is a
  * usage error: an incomplete record would be wrong. */
-static void remember(const struct opt *o, const char *value)
+static void record_option(const struct opt *o, const char *value)
 {
     size_t n = strlen(record) - 1; /* over the ']' */
     const char *v = value ? value : "";
@@ -314,7 +314,7 @@ int opt_parse(int argc, char **argv, const char *synopsis, const char *summary,
         } else {
             store(o, value ? value : argv[i]);
         }
-        remember(o, o->type == OPT_FLAG ? NULL : value ? value : argv[i]);
+        record_option(o, o->type == OPT_FLAG ? NULL : value ? value : argv[i]);
         move_before(argv, &first, at, i);
     }
     return first;

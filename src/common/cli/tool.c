@@ -46,7 +46,7 @@ void tool_finish(struct stream_writer *out, struct progress *p,
     progress_finish(p, text);
 }
 
-void tool_tell(struct stream_writer *out, const struct err *e)
+void tool_report_error(struct stream_writer *out, const struct err *e)
 {
     err_print(e);
     stream_abort(out, e);
@@ -54,6 +54,6 @@ void tool_tell(struct stream_writer *out, const struct err *e)
 
 void tool_fail(struct stream_writer *out, const struct err *e)
 {
-    tool_tell(out, e);
+    tool_report_error(out, e);
     _exit(-e->code);
 }

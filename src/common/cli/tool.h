@@ -75,8 +75,8 @@ void tool_finish(struct stream_writer *out, struct progress *p,
                  const char *text);
 /* Print e, then send it as an ERROR frame to the reader of `out` and free
  * `out`; a file output is discarded.  out NULL: print only. */
-void tool_tell(struct stream_writer *out, const struct err *e);
-/* tool_tell(), then end the process with status -e->code. */
+void tool_report_error(struct stream_writer *out, const struct err *e);
+/* tool_report_error(), then end the process with status -e->code. */
 NORETURN void tool_fail(struct stream_writer *out, const struct err *e);
 
 /* Directory for temporary files (common/io/region.h): $TMPDIR, else the

@@ -196,7 +196,8 @@ static void post(int fd, uint64_t at, uint64_t off, uint64_t end, char *buf)
 
 /* Copy a completed request to its destination; missing bytes are read by
  * pread. */
-static int land(struct file *f, struct request *q, int res, struct err *e)
+static int finish_request(struct file *f, struct request *q, int res,
+                          struct err *e)
 {
     uint64_t have = q->at + (uint64_t)(res > 0 ? res : 0);
 
@@ -246,7 +247,7 @@ static int read_queued(struct file *f, char *buf, size_t n, uint64_t off,
         }
         if (back) { /* copied while the other requests run */
             io_uring_submit(&queue.ring);
-            if (land(f, back, res, e) < 0) {
+            if (finish_request(f, back, res, e) < 0) {
                 rc = e->code;
                 next = end; /* post no more */
             }

@@ -9,7 +9,7 @@
 
 /* Buffer of one payload.  Buffers are reused: layers are alike, and the kernel
  * would zero fresh pages. */
-struct room {
+struct buffer {
     void *p;
     size_t cap;
     bool busy;
@@ -33,8 +33,8 @@ struct prefetch {
     struct prefetch_params params;
     size_t full;                 /* payload bytes at which a batch is full */
     struct batch batch[2], *now; /* now: the caller's batch; NULL: none yet */
-    struct room *room;
-    size_t n_rooms, idle; /* idle: bytes of the buffers that are not busy */
+    struct buffer *buffer;
+    size_t n_buffers, idle; /* idle: bytes of the buffers that are not busy */
     pthread_t thread;
     bool running;
     int wanted; /* eventfd: readable while the caller waits for a batch */
@@ -67,47 +67,47 @@ int prefetch_open(struct prefetch **out, struct stream_reader *r,
 
 /* ---- memory ---- */
 
-void *prefetch_room(struct prefetch *a, size_t n, struct err *e)
+void *prefetch_alloc(struct prefetch *a, size_t n, struct err *e)
 {
-    struct room *r;
+    struct buffer *r;
 
-    for (size_t i = 0; i < a->n_rooms; i++) {
-        r = &a->room[i];
+    for (size_t i = 0; i < a->n_buffers; i++) {
+        r = &a->buffer[i];
         if (!r->busy && r->cap >= n && r->cap / 2 <= n) {
             r->busy = true;
             a->idle -= r->cap;
             return r->p;
         }
     }
-    if (mem_grow(&a->room, (a->n_rooms + 1) * sizeof(*r), "reading ahead", e) <
-        0)
+    if (mem_grow(&a->buffer, (a->n_buffers + 1) * sizeof(*r), "reading ahead",
+                 e) < 0)
         return NULL;
-    r = &a->room[a->n_rooms];
-    *r = (struct room){ .cap = n, .busy = true };
+    r = &a->buffer[a->n_buffers];
+    *r = (struct buffer){ .cap = n, .busy = true };
     r->p = mem_pages(n, "reading ahead", e);
-    a->n_rooms += r->p != NULL;
+    a->n_buffers += r->p != NULL;
     return r->p;
 }
 
-static void leave_room(struct prefetch *a, const void *p)
+static void release_buffer(struct prefetch *a, const void *p)
 {
     size_t i = 0;
 
-    while (a->room[i].p != p)
+    while (a->buffer[i].p != p)
         i++;
-    a->room[i].busy = false;
-    a->idle += a->room[i].cap;
+    a->buffer[i].busy = false;
+    a->idle += a->buffer[i].cap;
     if (a->idle <= a->params.bytes)
         return;
-    a->idle -= a->room[i].cap;
-    free(a->room[i].p);
-    a->room[i] = a->room[--a->n_rooms];
+    a->idle -= a->buffer[i].cap;
+    free(a->buffer[i].p);
+    a->buffer[i] = a->buffer[--a->n_buffers];
 }
 
-static void leave_frame(struct prefetch *a, const struct frame *f)
+static void release_frame(struct prefetch *a, const struct frame *f)
 {
     free((char *)(uintptr_t)f->modules);
-    leave_room(a, f->data);
+    release_buffer(a, f->data);
 }
 
 static int reserve(struct batch *b, int n, struct err *e)
@@ -150,7 +150,7 @@ static int append(struct batch *b, const struct frame *f, struct err *e)
 static int append_copy(struct prefetch *a, struct batch *b, struct frame *f,
                        struct err *e)
 {
-    void *p = prefetch_room(a, f->len ? f->len : 1, e);
+    void *p = prefetch_alloc(a, f->len ? f->len : 1, e);
 
     if (!p)
         return e->code;
@@ -264,7 +264,7 @@ static int move_kept(struct prefetch *a, struct batch *b, struct err *e)
         if (old->keep[i])
             b->frame[kept++] = old->frame[i];
         else
-            leave_frame(a, &old->frame[i]);
+            release_frame(a, &old->frame[i]);
     old->n = 0;
     old->bytes = 0;
     return 0;
@@ -334,9 +334,9 @@ void prefetch_close(struct prefetch *a)
         free(a->batch[k].frame);
         free(a->batch[k].keep);
     }
-    for (size_t i = 0; i < a->n_rooms; i++)
-        free(a->room[i].p);
-    free(a->room);
+    for (size_t i = 0; i < a->n_buffers; i++)
+        free(a->buffer[i].p);
+    free(a->buffer);
     close(a->wanted);
     free(a->head);
     free(a);

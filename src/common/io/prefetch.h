@@ -28,7 +28,7 @@ struct prefetch_params {
     int frames;   /* frames of a full batch */
     /* Called by the thread before f is appended to have[0..n).  May insert one
      * frame, *more, in front of f: return 1, with more->data from
-     * prefetch_buffer() and texts that live until the return.  0: insert
+     * prefetch_alloc() and texts that live until the return.  0: insert
      * nothing.  Negative: an error, reported behind the frames so far.  NULL:
      * no callback. */
     int (*before)(void *arg, struct prefetch *a, const struct frame *f,
@@ -53,7 +53,7 @@ void prefetch_keep(struct prefetch *a, int i);
 const char *prefetch_head(const struct prefetch *a);
 /* For params.before only: n bytes, 4096-aligned, for the data of the frame
  * that it inserts; they live as long as that frame. */
-MUST_CHECK void *prefetch_room(struct prefetch *a, size_t n, struct err *e);
+MUST_CHECK void *prefetch_alloc(struct prefetch *a, size_t n, struct err *e);
 /* NULL is allowed.  Waits for the thread: call it at the end of the input or
  * after an error, when the thread cannot be waiting for input. */
 void prefetch_close(struct prefetch *a);

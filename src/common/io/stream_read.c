@@ -269,7 +269,7 @@ static int read_payload(struct stream_reader *r, struct err *e)
 void stream_pass(struct stream_reader *r, struct stream_writer *w,
                  enum role role, stream_look *look, void *ctx)
 {
-    r->onward = w;
+    r->pass_to = w;
     r->pass_role = role;
     r->look = look;
     r->look_ctx = ctx;
@@ -279,8 +279,8 @@ void stream_pass(struct stream_reader *r, struct stream_writer *w,
  * write. */
 static bool passes(const struct stream_reader *r, const struct frame *f)
 {
-    return r->onward && f->role == r->pass_role && !r->in.file &&
-           f->len >= WIRE_BIG && stream_has_begun(r->onward);
+    return r->pass_to && f->role == r->pass_role && !r->in.file &&
+           f->len >= WIRE_BIG && stream_has_begun(r->pass_to);
 }
 
 static int pass_piece(struct stream_reader *r, const struct frame *f,
@@ -290,7 +290,7 @@ static int pass_piece(struct stream_reader *r, const struct frame *f,
         (r->look && r->look(r->look_ctx, f, at, r->payload, n, e) < 0))
         return e->code;
     XXH3_64bits_update(r->hash, r->payload, n);
-    if (stream_piece(r->onward, r->payload, n, e) >= 0)
+    if (stream_piece(r->pass_to, r->payload, n, e) >= 0)
         return 0;
     r->told = true;
     return e->code;
@@ -301,7 +301,7 @@ static int pass_payload(struct stream_reader *r, struct frame *f, struct err *e)
     f->passed = true;
     if (stream_reserve(r, HASH_CHUNK, 0, e) < 0)
         return e->code;
-    if (stream_begin_tensor(r->onward, f, r->h.payload_hash, e) < 0) {
+    if (stream_begin_tensor(r->pass_to, f, r->h.payload_hash, e) < 0) {
         r->told = true;
         return e->code;
     }

@@ -40,8 +40,8 @@ struct stream_reader {
     struct err why;
     struct skimmed *skim;
     size_t n_skim, skim_cap;
-    struct stream_writer *tied;   /* stream_tie(); NULL: none */
-    struct stream_writer *onward; /* stream_pass(): its writer; NULL: none */
+    struct stream_writer *tied;    /* stream_tie(); NULL: none */
+    struct stream_writer *pass_to; /* stream_pass(): its writer; NULL: none */
     enum role pass_role;
     stream_look *look; /* stream_pass(): its callback, or NULL */
     void *look_ctx;

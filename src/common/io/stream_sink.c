@@ -82,7 +82,7 @@ static int open_stdout(struct sink *s, struct err *e)
         return 0;
     fcntl(s->fd, F_SETPIPE_SZ, PIPE_SIZE); /* a hint */
     /* an empty call: a container may forbid vmsplice */
-    s->gives = vmsplice(s->fd, NULL, 0, 0) == 0 && take_region(s);
+    s->splices = vmsplice(s->fd, NULL, 0, 0) == 0 && take_region(s);
     return 0;
 }
 
@@ -137,7 +137,7 @@ static int write_out(struct sink *s, const uint8_t *p, size_t n, struct err *e)
     return 0;
 }
 
-static int lend(struct sink *s, const void *p, size_t n, struct err *e)
+static int splice_all(struct sink *s, const void *p, size_t n, struct err *e)
 {
     struct iovec v = { (void *)(uintptr_t)p, n };
 
@@ -155,13 +155,13 @@ static int lend(struct sink *s, const void *p, size_t n, struct err *e)
 }
 
 /* vmsplice the gathered bytes and move on behind them. */
-static int give(struct sink *s, struct err *e)
+static int splice_gathered(struct sink *s, struct err *e)
 {
-    if (lend(s, s->buf + s->from, s->to - s->from, e) < 0)
+    if (splice_all(s, s->buf + s->from, s->to - s->from, e) < 0)
         return e->code;
     s->from = s->to = (s->to + LINE - 1) & ~(size_t)(LINE - 1);
     if (s->to == HUGE_PAGE) {
-        s->gives = renew(s);
+        s->splices = renew(s);
         if (!s->buf)
             return fail(s, e);
     }
@@ -174,8 +174,8 @@ int sink_flush(struct sink *s, struct err *e)
 
     if (!n)
         return 0;
-    if (s->gives)
-        return give(s, e);
+    if (s->splices)
+        return splice_gathered(s, e);
     s->from = s->to = 0;
     return write_out(s, s->buf, n, e);
 }
@@ -185,7 +185,7 @@ static size_t room(const struct sink *s)
 {
     size_t end = s->from + PIECE;
 
-    return (s->gives && end > HUGE_PAGE ? HUGE_PAGE : end) - s->to;
+    return (s->splices && end > HUGE_PAGE ? HUGE_PAGE : end) - s->to;
 }
 
 int sink_put(struct sink *s, const void *data, size_t n, struct err *e)
@@ -196,7 +196,7 @@ int sink_put(struct sink *s, const void *data, size_t n, struct err *e)
         size_t k = room(s);
 
         /* large: written without gathering */
-        if (!s->gives && s->to == 0 && n >= PIECE) {
+        if (!s->splices && s->to == 0 && n >= PIECE) {
             k = n - n % PIECE;
             if (write_out(s, p, k, e) < 0)
                 return e->code;
@@ -215,9 +215,9 @@ int sink_put(struct sink *s, const void *data, size_t n, struct err *e)
 
 int sink_lend(struct sink *s, const void *data, size_t n, struct err *e)
 {
-    if (!s->gives || n < PIECE)
+    if (!s->splices || n < PIECE)
         return sink_put(s, data, n, e);
-    return sink_flush(s, e) < 0 ? e->code : lend(s, data, n, e);
+    return sink_flush(s, e) < 0 ? e->code : splice_all(s, data, n, e);
 }
 
 /* Standard output may be a file that was opened without truncation (1<>FILE):

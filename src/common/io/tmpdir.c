@@ -131,7 +131,7 @@ static bool remove_one(int parent, const char *name, const char *const *marks)
     return removed;
 }
 
-int tmpdir_collect(const char *path, const char *const *marks)
+int tmpdir_remove_stale(const char *path, const char *const *marks)
 {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     char parent[PATH_MAX];

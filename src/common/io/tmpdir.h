@@ -22,7 +22,7 @@ void tmpdir_release(struct tmpdir *t);
 void tmpdir_renamed(struct tmpdir *t);
 /* Remove leftovers of killed makers for `path`; returns how many.  marks: file
  * names that show that a directory is ours; NULL ends the list. */
-int tmpdir_collect(const char *path, const char *const *marks);
+int tmpdir_remove_stale(const char *path, const char *const *marks);
 /* Whether `rest` is ".tmp.PID.XXXXXX", the end of all temporary names of files
  * and directories; *pid is then PID. */
 bool tmpdir_suffix(const char *rest, long *pid);

@@ -14,8 +14,8 @@
 
 enum {
     CHUNK = 1 << 20,
-    SLOTS = 8,       /* chunks: one is being filled, the others are in flight */
-    AHEAD = 32 << 20 /* bytes by which the file is extended at a time */
+    SLOTS = 8, /* chunks: one is being filled, the others are in flight */
+    EXTEND = 32 << 20 /* bytes by which the file is extended at a time */
 };
 
 struct slot {
@@ -97,7 +97,7 @@ static void write_plain(struct write_behind *b, const char *p, size_t n,
 }
 
 /* Completion of a chunk: missing bytes are written again. */
-static void land(struct write_behind *b, struct slot *s, int res)
+static void finish_chunk(struct write_behind *b, struct slot *s, int res)
 {
     size_t done = res > 0 ? (size_t)res : 0;
 
@@ -127,7 +127,7 @@ static void wait_for(struct write_behind *b, int most)
             int res = cqe->res;
 
             io_uring_cqe_seen(&b->ring, cqe);
-            land(b, s, res);
+            finish_chunk(b, s, res);
         }
     } while (b->flying > most);
 }
@@ -138,8 +138,8 @@ static void make_room(struct write_behind *b)
 {
     if (b->at + CHUNK <= b->room)
         return;
-    b->room = b->at + AHEAD;
-    if (fallocate(b->fd, 0, (off_t)b->at, AHEAD))
+    b->room = b->at + EXTEND;
+    if (fallocate(b->fd, 0, (off_t)b->at, EXTEND))
         b->room = b->at + CHUNK; /* try again at the next chunk */
 }
 

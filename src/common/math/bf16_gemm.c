@@ -173,7 +173,7 @@ static void run_columns(const struct block *b, int64_t r, int rows,
                         struct kernel_strip s, const uint16_t *packed, float *y)
 {
     const struct bf16_gemm *g = b->g;
-    enum kernel_sum how = b->at || g->go_on ? SUM_GO_ON : SUM_NEW;
+    enum kernel_sum how = b->at || g->continues ? SUM_CONTINUE : SUM_NEW;
     int64_t strip = r / b->kernel->rows, panels;
 
     for (int64_t c = 0; c < g->n; c += COLS) {

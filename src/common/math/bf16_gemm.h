@@ -47,7 +47,7 @@ struct bf16_gemm {
     const uint16_t *second; /* a second packed W of the same shape, or NULL:
                              * the same columns of its product follow, y is
                              * [m, 2 n] */
-    bool go_on;             /* sums start from y instead of 0, to continue
+    bool continues;         /* sums start from y instead of 0, to continue
                              * over further inputs */
 };
 /* Compute it in the calling thread.  Fastest for m up to bf16_kernel()'s

@@ -29,10 +29,10 @@ enum {
 
 /* How the result is combined with what y holds. */
 enum kernel_sum {
-    SUM_NEW,   /* y = sum */
-    SUM_GO_ON, /* sums start from y: same bits as one longer sum */
-    SUM_ADD    /* y += sum: a long sum in pieces has smaller rounding errors
-                * (amx: as SUM_GO_ON) */
+    SUM_NEW,      /* y = sum */
+    SUM_CONTINUE, /* sums start from y: same bits as one longer sum */
+    SUM_ADD       /* y += sum: a long sum in pieces has smaller rounding errors
+                * (amx: as SUM_CONTINUE) */
 };
 
 /* Rows of the left operand: pair t of row r is at byte p + r * row + t * step;

@@ -60,7 +60,7 @@ pairs_rows(const int n, float *y, int64_t ldy, struct kernel_strip s,
     for (int r = 0; r < n; r++)
 #pragma GCC unroll 2
         for (int v = 0; v < 2; v++)
-            sum[r][v] = how == SUM_GO_ON ?
+            sum[r][v] = how == SUM_CONTINUE ?
                             _mm512_loadu_ps(y + r * ldy + 16 * v) :
                             _mm512_setzero_ps();
     for (int64_t t = 0; t < pairs; t++) {

@@ -92,7 +92,7 @@ static int add_hessian(void *arg, struct prefetch *a, const struct frame *f,
         hessian_file_find(t->file, f->name, f->dims[1], &entry, &none) < 0 ||
         entry == t->last || entry->block || !is_ours(t, entry->name))
         return 0;
-    data = prefetch_room(a, entry->len, e);
+    data = prefetch_alloc(a, entry->len, e);
     if (!data || hessian_file_read(t->file, entry, data, e) < 0)
         return e->code;
     t->last = entry;

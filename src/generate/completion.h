@@ -1,7 +1,7 @@
-/* speak.h - from a prompt to the generated text: template, tokenizer, model,
+/* completion.h - from a prompt to the generated text: template, tokenizer, model,
  * sampler. */
-#ifndef FORGE_SPEAK_H
-#define FORGE_SPEAK_H
+#ifndef FORGE_COMPLETION_H
+#define FORGE_COMPLETION_H
 
 #include "generate/chat.h"
 #include "generate/generate.h"
@@ -12,7 +12,7 @@
 struct tokenizer;
 
 /* What generation needs; the caller opens and closes the parts. */
-struct speaker {
+struct completer {
     struct tokenizer *tokenizer;
     struct decoder *decoder;
     struct chat *chat; /* formats prompts; NULL: prompts are used as they are */
@@ -23,8 +23,8 @@ struct speaker {
     int64_t tokens; /* most tokens to generate for a prompt */
 };
 
-/* The result for a prompt; speech_release() it, also after an error. */
-struct speech {
+/* The result for a prompt; completion_release() it, also after an error. */
+struct completion {
     struct token_ids prompt, made; /* ids of the prompt; generated ids */
     struct text text;              /* the generated text */
     bool stopped; /* an end token was generated; false: the limit was reached */
@@ -34,11 +34,11 @@ struct speech {
 
 /* Generate text for prompt[len].  out (or NULL) is called with each piece of
  * text as it is determined.  Errors as tokenizer_encode(), chat_prompt(),
- * generator_feed(), or those of out; E_DATA: a prompt without tokens. */
-MUST_CHECK int speak(struct speaker *s, const char *prompt, size_t len,
-                     int (*out)(void *arg, const char *text, size_t n,
-                                struct err *e),
-                     void *arg, struct speech *to, struct err *e);
-void speech_release(struct speech *s);
+ * generator_append(), or those of out; E_DATA: a prompt without tokens. */
+MUST_CHECK int complete(struct completer *s, const char *prompt, size_t len,
+                        int (*out)(void *arg, const char *text, size_t n,
+                                   struct err *e),
+                        void *arg, struct completion *to, struct err *e);
+void completion_release(struct completion *s);
 
 #endif

@@ -1,5 +1,5 @@
-/* speak.c - see speak.h. */
-#include "generate/speak.h"
+/* completion.c - see completion.h. */
+#include "generate/completion.h"
 
 #include <stdlib.h>
 
@@ -13,7 +13,7 @@ static int add_ids(struct token_ids *to, const struct token_ids *from,
 
 /* Ids of the prompt.  A chat template writes its special tokens as text;
  * without one, those that the tokenizer puts before a text are added. */
-static int encode(struct speaker *s, const char *prompt, size_t len,
+static int encode(struct completer *s, const char *prompt, size_t len,
                   struct token_ids *ids, struct err *e)
 {
     struct text t = { 0 };
@@ -30,21 +30,22 @@ static int encode(struct speaker *s, const char *prompt, size_t len,
     return rc;
 }
 
-struct voice {
+struct text_sink {
     int (*out)(void *arg, const char *text, size_t n, struct err *e);
     void *arg;
 };
 
 /* Pass on the text from offset `at` on. */
-static int say(const struct voice *v, const struct text *t, size_t at,
-               struct err *e)
+static int pass_on(const struct text_sink *v, const struct text *t, size_t at,
+                   struct err *e)
 {
     return v->out && t->len > at ? v->out(v->arg, t->p + at, t->len - at, e) :
                                    0;
 }
 
-static int make_tokens(struct speaker *s, const struct voice *v,
-                       const float *logits, struct speech *to, struct err *e)
+static int make_tokens(struct completer *s, const struct text_sink *v,
+                       const float *logits, struct completion *to,
+                       struct err *e)
 {
     const struct model_config *c = generator_config(s->generator);
 
@@ -59,33 +60,33 @@ static int make_tokens(struct speaker *s, const struct voice *v,
         if (to->stopped)
             return 0;
         if (decoder_add(s->decoder, id, &to->text, e) < 0 ||
-            say(v, &to->text, at, e) < 0)
+            pass_on(v, &to->text, at, e) < 0)
             return e->code;
         if (n + 1 < s->tokens &&
-            generator_feed(s->generator, &id, 1, &logits, e) < 0)
+            generator_append(s->generator, &id, 1, &logits, e) < 0)
             return e->code;
     }
     return 0;
 }
 
-int speak(struct speaker *s, const char *prompt, size_t len,
-          int (*out)(void *arg, const char *text, size_t n, struct err *e),
-          void *arg, struct speech *to, struct err *e)
+int complete(struct completer *s, const char *prompt, size_t len,
+             int (*out)(void *arg, const char *text, size_t n, struct err *e),
+             void *arg, struct completion *to, struct err *e)
 {
-    const struct voice v = { out, arg };
+    const struct text_sink v = { out, arg };
     double start = seconds_now();
     const float *logits;
     size_t at;
 
-    *to = (struct speech){ 0 };
+    *to = (struct completion){ 0 };
     if (encode(s, prompt, len, &to->prompt, e) < 0)
         return e->code;
     if (!to->prompt.count)
         return err_set(e, E_DATA, "a prompt without a token");
     if (generator_begin(s->generator, (int64_t)to->prompt.count + s->tokens,
                         e) < 0 ||
-        generator_feed(s->generator, to->prompt.id, (int64_t)to->prompt.count,
-                       &logits, e) < 0)
+        generator_append(s->generator, to->prompt.id, (int64_t)to->prompt.count,
+                         &logits, e) < 0)
         return e->code;
     to->prompt_seconds = seconds_now() - start;
     if (make_tokens(s, &v, logits, to, e) < 0)
@@ -94,13 +95,13 @@ int speak(struct speaker *s, const char *prompt, size_t len,
     at = to->text.len;
     return decoder_end(s->decoder, &to->text, e) < 0 ?
                e->code :
-               say(&v, &to->text, at, e);
+               pass_on(&v, &to->text, at, e);
 }
 
-void speech_release(struct speech *s)
+void completion_release(struct completion *s)
 {
     free(s->prompt.id);
     free(s->made.id);
     free(s->text.p);
-    *s = (struct speech){ 0 };
+    *s = (struct completion){ 0 };
 }

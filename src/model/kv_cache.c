@@ -1,11 +1,11 @@
-/* past.c - see model.h: the KV cache. */
+/* kv_cache.c - see model.h: the KV cache. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "model/internal.h"
 
 /* Bytes of a layer's keys and values, and of all layers. */
-static int find_sizes(struct past *p, const struct model *m, size_t *all,
+static int find_sizes(struct kv_cache *p, const struct model *m, size_t *all,
                       struct err *e)
 {
     const struct model_config *c = &m->config;
@@ -23,10 +23,10 @@ static int find_sizes(struct past *p, const struct model *m, size_t *all,
     return 0;
 }
 
-int past_create(struct past **out, const struct model *m, int64_t tokens,
-                struct err *e)
+int kv_cache_create(struct kv_cache **out, const struct model *m,
+                    int64_t tokens, struct err *e)
 {
-    struct past *p;
+    struct kv_cache *p;
     size_t all = 0;
 
     *out = NULL;
@@ -38,14 +38,14 @@ int past_create(struct past **out, const struct model *m, int64_t tokens,
     p->tokens = tokens;
     if (find_sizes(p, m, &all, e) < 0 ||
         buffer_reserve(&p->memory, 1, 1, all, "keys and values", e) < 0) {
-        past_release(p);
+        kv_cache_release(p);
         return e->code;
     }
     *out = p;
     return 0;
 }
 
-void past_release(struct past *p)
+void kv_cache_release(struct kv_cache *p)
 {
     if (!p)
         return;
@@ -53,19 +53,19 @@ void past_release(struct past *p)
     free(p);
 }
 
-int64_t past_length(const struct past *p)
+int64_t kv_cache_length(const struct kv_cache *p)
 {
     return p->length;
 }
 
-void past_advance(struct past *p, int64_t rows)
+void kv_cache_advance(struct kv_cache *p, int64_t rows)
 {
     p->length += rows;
 }
 
 /* Zero the memory: kernels read whole blocks, and weight 0 times what is there
  * must be 0. */
-void past_clear(struct past *p)
+void kv_cache_clear(struct kv_cache *p)
 {
     memset(p->memory.p, 0, p->memory.cap);
     p->length = 0;
