@@ -5,7 +5,8 @@
  * one where a hash of the module's weights, grids and Hessian says so: whoever
  * gets another module's Hessian gets other codes.  Rounding is plain.  FAKE_CUDA_LOG: a file that
  * calls are noted in; FAKE_CUDA_MOST: matrices at a time before memory ends;
- * FAKE_CUDA_VERSION: that of forge-solve's table.  There is none of forge-grid
+ * FAKE_CUDA_WAIT: where a loan is looked at, a file FAKE_CUDA_WAIT.here is made, and
+ * FAKE_CUDA_WAIT waited for; FAKE_CUDA_VERSION: that of forge-solve's table.  There is none of forge-grid
  * and forge-pack. */
 #include <math.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@
 #include "common/math/quant.h"
 #include "device/device.h"
 #include "fake_cuda.h"
+#include "fake_loan.h"
 #include "gptq/solve/solve_table.h"
 #include "hessian/cross.h"
 #include "hessian/hessian_table.h"
@@ -102,20 +104,30 @@ static int hessian_open_fake(struct cuda_hessian **h, struct cuda_context *c,
     return 0;
 }
 
-static int hessian_add_fake(struct cuda_hessian *h, const void *x,
-                            uint64_t tokens, struct err *e)
+/* Where it is said to be. */
+static int is_where(const void *p, size_t n, bool there, struct err *e)
 {
-    (void)e;
+    return fake_is_block(p, n) == there ?
+               0 :
+               err_set(e, E_BUG, "fake: memory is not where it is said to be");
+}
+
+static int hessian_add_fake(struct cuda_hessian *h, const void *x,
+                            uint64_t tokens, bool there, struct err *e)
+{
+    if (is_where(x, tokens * h->cols * 2, there, e) < 0)
+        return e->code;
     h->x = realloc(h->x, (h->tokens + tokens) * h->cols * 2 + 1);
     memcpy(h->x + h->tokens * h->cols, x, tokens * h->cols * 2);
     h->tokens += tokens;
     return 0;
 }
 
-static int hessian_finish_fake(struct cuda_hessian *h, float *out,
+static int hessian_finish_fake(struct cuda_hessian *h, float *out, bool there,
                                struct err *e)
 {
-    (void)e;
+    if (is_where(out, h->cols * (h->cols + 1) * 2, there, e) < 0)
+        return e->code;
     fake_note("hessian", 1, h->tokens, h->cols);
     sum(h->x, h->tokens, h->cols, out);
     return 0;
@@ -147,12 +159,14 @@ static int cross_open_fake(struct cuda_cross **x, struct cuda_context *c,
 }
 
 static int cross_add_fake(struct cuda_cross *x, const void *y, const void *from,
-                          uint64_t tokens, struct err *e)
+                          uint64_t tokens, bool there, struct err *e)
 {
     const uint16_t *a = y, *b = from;
     uint64_t rows = x->shape.rows, cols = x->shape.cols;
 
-    (void)e;
+    if (is_where(y, tokens * rows * 2, there, e) < 0 ||
+        is_where(from, tokens * cols * 2, there, e) < 0)
+        return e->code;
     for (uint64_t t = 0; t < tokens; t++)
         for (uint64_t i = 0; i < rows; i++)
             for (uint64_t j = 0; j < cols; j++)
@@ -162,9 +176,10 @@ static int cross_add_fake(struct cuda_cross *x, const void *y, const void *from,
 }
 
 static int cross_finish_fake(struct cuda_cross *x, double factor, float *out,
-                             struct err *e)
+                             bool there, struct err *e)
 {
-    (void)e;
+    if (is_where(out, x->shape.rows * x->shape.cols * 4, there, e) < 0)
+        return e->code;
     fake_note("cross", 1, x->shape.rows, x->shape.cols);
     for (uint64_t i = 0; i < x->shape.rows * x->shape.cols; i++)
         out[i] = (float)(factor * x->sum[i]);
@@ -187,6 +202,33 @@ static int hessians_fake(struct cuda_context *c, uint64_t cols,
     for (int i = 0; i < n; i++)
         sum(t[i].x, t[i].tokens, cols, t[i].h);
     return 0;
+}
+
+static int finite_fake(struct cuda_context *c, enum dtype t, const void *x,
+                       uint64_t n, uint64_t *first, struct err *e)
+{
+    float y;
+
+    (void)c;
+    *first = 0;
+    fake_wait();
+    if (is_where(x, n * dtype_bits(t) / 8, true, e) < 0)
+        return e->code;
+    for (; *first < n; ++*first) {
+        (void)!to_f32(&y, (const char *)x + *first * dtype_bits(t) / 8, t, 1);
+        if (!isfinite(y))
+            break;
+    }
+    return 0;
+}
+
+static int diagonal_fake(struct cuda_context *c, const float *h, uint64_t cols,
+                         float *d, struct err *e)
+{
+    (void)c;
+    for (uint64_t i = 0; i < cols; i++)
+        d[i] = h[i * (i + 3) / 2];
+    return is_where(h, cols * (cols + 1) * 2, true, e);
 }
 
 /* ---- factors and codes ---- */
@@ -298,7 +340,15 @@ static int nearest_fake(struct cuda_context *c, const struct solve_params *p,
 #define EXPORT __attribute__((visibility("default")))
 
 EXPORT const struct device_table forge_device_table = {
-    .version = DEVICE_TABLE_VERSION, .count = count, .open = open_context
+    .version = DEVICE_TABLE_VERSION,
+    .count = count,
+    .open = open_context,
+    .block = fake_block,
+    .drop = fake_drop,
+    .handle = fake_handle,
+    .map = fake_map,
+    .fetch = fake_fetch,
+    .settle = fake_settle,
 };
 EXPORT const struct hessian_table forge_hessian_table = {
     .version = HESSIAN_TABLE_VERSION,
@@ -311,6 +361,8 @@ EXPORT const struct hessian_table forge_hessian_table = {
     .cross_finish = cross_finish_fake,
     .cross_close = cross_close_fake,
     .batch = hessians_fake,
+    .finite = finite_fake,
+    .diagonal = diagonal_fake,
 };
 EXPORT struct solve_table forge_solve_table = {
     .version = SOLVE_TABLE_VERSION,

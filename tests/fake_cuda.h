@@ -2,12 +2,21 @@
 #ifndef FORGE_FAKE_CUDA_H
 #define FORGE_FAKE_CUDA_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+
+struct err;
 
 struct cuda_context {
     uint64_t memory; /* that may be held; 0: any */
 };
 
+/* Whether n bytes at p are in a block that other processes can map, or in one of
+ * theirs. */
+bool fake_is_block(const void *p, size_t n);
+/* Where a loan is looked at. */
+void fake_wait(void);
 /* A line to FAKE_CUDA_LOG. */
 void fake_note(const char *what, int n, uint64_t rows, uint64_t cols);
 

@@ -108,7 +108,7 @@ static bool owned(const void *p, size_t n)
         if ((const char *)p >= first && (const char *)p + n <= first + b->n)
             return true;
     }
-    return !n;
+    return !n || fake_is_block(p, n);
 }
 
 static int must_own(const void *p, size_t n, const char *what, struct err *e)

@@ -221,6 +221,8 @@ int calib_run(struct calib *c, struct err *e)
     if (!c->whole)
         rc = check_codes(c, batch_reader_layer(c->batches), 0, e);
     store_init(&s, c->m, c->dir);
+    if (c->feedback && stream_is_pipe(c->out))
+        s.ledger = c->ledger;
     if (r.reference)
         store_init_reference(&reference, &s);
     if (rc >= 0)

@@ -75,8 +75,7 @@ int emit_hidden(struct stream_writer *w, const struct store *s,
 /* ---- companions ---- */
 
 int emit_companion(struct stream_writer *w, const struct frame *f,
-                   enum companion companion, uint64_t width, const void *rows,
-                   struct err *e)
+                   enum companion companion, uint64_t width, struct err *e)
 {
     struct frame g = *f;
 
@@ -84,7 +83,6 @@ int emit_companion(struct stream_writer *w, const struct frame *f,
     g.len = g.dims[0] * width * dtype_bits(g.dtype) / 8;
     g.modules = NULL;
     strcat(g.name, companion_suffix(companion)); /* emit_name()'s are short */
-    g.data = rows;
     return stream_write(w, &g, e);
 }
 
@@ -122,9 +120,7 @@ static int write_batch(const struct emission *t, const struct span *b,
                        const void *rows, struct err *e)
 {
     struct difference d = difference_of(t);
-    const char *from = rows ? rows : store_act(t->s, b);
-    const char *companion =
-        d.companion ? store_difference(t->reference, b) : NULL;
+    size_t at = 0, companion_at = 0;
     char modules[MODULES_MAX];
 
     list_modules(model_config(t->s->m), t->layer, point_input(t->at), modules);
@@ -133,15 +129,17 @@ static int write_batch(const struct emission *t, const struct span *b,
 
         f.modules = modules;
         f.samples = f.dims[0];
-        f.lent = !rows;
-        f.data = from;
-        from += f.len;
         if (d.companion) {
-            if (emit_companion(t->w, &f, d.companion, d.width, companion, e) <
-                0)
+            store_refer_difference(t->reference, b, companion_at, &f);
+            if (emit_companion(t->w, &f, d.companion, d.width, e) < 0)
                 return e->code;
-            companion += f.dims[0] * d.row;
+            companion_at += f.dims[0] * d.row;
         }
+        if (rows)
+            f.data = (const char *)rows + at;
+        else
+            store_refer(t->s, b, at, &f);
+        at += f.len;
         if (stream_write(t->w, &f, e) < 0)
             return e->code;
     }

@@ -18,11 +18,11 @@ MUST_CHECK int emit_hidden(struct stream_writer *w, const struct store *s,
 MUST_CHECK int emit_activation(struct stream_writer *w, const struct store *s,
                                const struct span *b, int64_t layer,
                                enum point at, const void *rows, struct err *e);
-/* Write the companion of an activation frame f: rows[f->dims[0], width], in f's
- * dtype; lent if f is. */
+/* Write the companion of an activation frame f: [f->dims[0], width] in f's dtype.
+ * f->data, or f->loan, is the companion's. */
 MUST_CHECK int emit_companion(struct stream_writer *w, const struct frame *f,
                               enum companion companion, uint64_t width,
-                              const void *rows, struct err *e);
+                              struct err *e);
 /* name = "model.layers.LAYER.POINT"; for POINT_IN (hidden states)
  * "model.layers.LAYER". */
 void emit_name(int64_t layer, enum point at, char name[FRAME_NAME_MAX + 1]);
@@ -30,7 +30,8 @@ void emit_name(int64_t layer, enum point at, char name[FRAME_NAME_MAX + 1]);
 /* A thread that writes the activations of all batches of a point, in order,
  * each as soon as emission_ready() has named the batch, so that a full pipe
  * does not stop the computation.  Rows of a store do not change until their
- * mark has come back (sync.h), so frames may lend them to the pipe.
+ * mark has come back (sync.h), so frames may lend them to the pipe,
+ * and another process may read them on the device.
  *
  * With a reference stream, an activation frame NAME comes behind a companion.
  * a, h: the activation at this point and the residual stream; a_ref, h_ref:

@@ -170,7 +170,7 @@ static int put_companion(struct calib_experts *ex, const struct expert_rows *x,
     const struct run *run = ex->run;
     int64_t h = model_config(run->c->m)->hidden_size;
     size_t bytes = (size_t)(x->n * h) * dtype_bits(f->dtype) / 8;
-    const void *rows;
+    struct frame g = *f;
     int rc = reserve_room(ex, bytes, e);
 
     if (rc >= 0 && in == IN_EXPERT)
@@ -180,12 +180,12 @@ static int put_companion(struct calib_experts *ex, const struct expert_rows *x,
         rc = experts_add_share(run->c->m, x, ex->mix.routing.top_k, ex->share,
                                store_rows(run->reference, 0),
                                store_rows(run->s, 0), ex->room, e);
-    rows = ex->room;
-    if (rc < 0 || to_host(ex, &rows, bytes, e) < 0)
+    g.data = ex->room;
+    if (rc < 0 || to_host(ex, &g.data, bytes, e) < 0)
         return e->code;
-    return emit_companion(run->c->out, f,
+    return emit_companion(run->c->out, &g,
                           in == IN_EXPERT ? COMPANION_DRIFT : COMPANION_GAP,
-                          (uint64_t)h, rows, e);
+                          (uint64_t)h, e);
 }
 
 static int put(struct calib_experts *ex, const struct expert_rows *x,

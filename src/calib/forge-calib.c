@@ -14,7 +14,7 @@
 struct settings {
     struct tool tool;
     int64_t layer; /* -1: not given */
-    const char *to, *hidden, *feedback, *codes_of;
+    const char *to, *hidden, *feedback, *codes_of, *loans;
     struct device_choice device;
     int dtype, propagate, skip_experts, hitmap;
     struct opt_list codes;
@@ -56,6 +56,7 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_CHOICE, 0, "dtype", "bf16|f32", "type to compute in [bf16]",
           &s->dtype, 0, 0, false },
         GPU_OPTIONS(&s->device),
+        LOANS_OPTION(&s->loans),
         TOOL_COMMON(&s->tool),
         TOOL_STREAM(&s->tool),
         TOOL_END,
@@ -86,6 +87,8 @@ static void plan(struct settings *s)
         die(E_USAGE, "--feedback - wants the sequences as FILE");
     if (s->propagate && !s->feedback)
         die(E_USAGE, "--propagate both wants --feedback");
+    if (s->loans && !s->feedback)
+        die(E_USAGE, "--loans wants --feedback");
     if (!!s->to + !!s->feedback + !!s->hitmap > 1)
         die(E_USAGE, "--to, --hitmap and --feedback exclude each other");
     if (s->hitmap)
@@ -134,8 +137,8 @@ static int run(struct settings *s, struct calib *c, struct stream_reader **in,
 {
     struct stream_expect expect = { .key = s->tool.expect_key };
 
-    if (read_codes(s, c, e) < 0 || open_model(s, c, e) < 0 ||
-        stream_open(in, s->input, &expect, e) < 0 ||
+    if (ledger_open(&c->ledger, s->loans, e) < 0 || read_codes(s, c, e) < 0 ||
+        open_model(s, c, e) < 0 || stream_open(in, s->input, &expect, e) < 0 ||
         batch_reader_open(&c->batches, *in, c->m, s->layer, c->out, e) < 0)
         return e->code;
     c->head = stream_head(*in);
@@ -211,5 +214,6 @@ int main(int argc, char **argv)
     stream_close(in);
     quantized_free(c.codes);
     model_close(c.m);
+    ledger_close(c.ledger);
     return 0;
 }

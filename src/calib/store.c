@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/device.h"
+
 /* Products read whole steps of rows, up to so many beyond the end. */
 enum { SLACK_ROWS = 64 };
 
@@ -66,12 +68,28 @@ void store_init_reference(struct store *o, struct store *s)
     s->widest = widest(c, o->widest);
 }
 
+/* Blocks that were lent, or memory of our own. */
+static void leave_device(struct store *s)
+{
+    bool blocks = s->lends && !s->primary;
+    bool differences = s->primary && s->primary->lends;
+
+    if (blocks)
+        device_functions()->drop(device_gpu(), s->device_act);
+    else
+        model_free(s->m, s->device_act);
+    if (differences)
+        device_functions()->drop(device_gpu(), s->difference);
+    else
+        model_free(s->m, s->difference);
+    s->device_act = s->difference = NULL;
+}
+
 void store_release(struct store *s)
 {
     if (s->m) {
         model_free(s->m, s->device_x);
-        model_free(s->m, s->device_act);
-        model_free(s->m, s->difference);
+        leave_device(s);
     }
     region_release(&s->x);
     region_release(&s->act);
@@ -190,11 +208,6 @@ int store_copy(struct store *t, const struct store *s, struct err *e)
     return 0;
 }
 
-void *store_difference(const struct store *o, const struct span *b)
-{
-    return (char *)o->act.p + act_at(o, b->row);
-}
-
 /* ---- on a device ---- */
 
 /* Batches begin at multiples of LINE bytes: cuBLAS may choose a product's
@@ -219,6 +232,37 @@ static void *device_act(const struct store *s, const struct span *b)
     return (char *)s->device_act + device_at(s, b);
 }
 
+/* ---- what goes out ---- */
+
+static void *host_difference(const struct store *o, const struct span *b)
+{
+    return (char *)o->act.p + act_at(o, b->row);
+}
+
+static void *device_difference(const struct store *o, const struct span *b)
+{
+    return o->primary->lends ? (char *)o->difference + device_at(o, b) :
+                               o->difference;
+}
+
+void store_refer(const struct store *s, const struct span *b, size_t at,
+                 struct frame *f)
+{
+    f->loan = s->loan;
+    f->loan.offset = device_at(s, b) + at;
+    f->lent = true;
+    f->data = s->lends ? NULL : (char *)store_act(s, b) + at;
+}
+
+void store_refer_difference(const struct store *o, const struct span *b,
+                            size_t at, struct frame *f)
+{
+    f->loan = o->loan;
+    f->loan.offset = device_at(o, b) + at;
+    f->lent = true;
+    f->data = o->primary->lends ? NULL : (char *)host_difference(o, b) + at;
+}
+
 static size_t act_bytes(const struct store *s, const struct span *b,
                         int64_t layer, enum point p)
 {
@@ -238,6 +282,37 @@ static int open_difference(struct store *o, struct err *e)
                        false, NULL, e);
 }
 
+static int block(void **p, size_t n, struct loan *loan, struct err *e)
+{
+    return device_functions()->block(device_gpu(), p, n, e) < 0 ?
+               e->code :
+               ledger_loan(*p, 0, loan, e);
+}
+
+/* The same where the next tool reads them: all in blocks, or nothing. */
+static void open_blocks(struct store *s, struct store *o, size_t room)
+{
+    size_t both = o ? 2 * device_bytes(o) : 0;
+    struct err why;
+
+    if (device_bytes(s) + both > room ||
+        !ledger_lends(s->ledger, LEDGER_ACTIVATIONS))
+        return;
+    s->lends = true;
+    if (block(&s->device_act, device_bytes(s), &s->loan, &why) >= 0 &&
+        (!o || (block(&o->difference, device_bytes(o), &o->loan, &why) >= 0 &&
+                model_alloc(o->m, &o->device_act, device_bytes(o), false, NULL,
+                            &why) >= 0)))
+        return;
+    leave_device(s);
+    if (o)
+        leave_device(o);
+    s->lends = false;
+    s->loan.lent = 0;
+    if (o)
+        o->loan.lent = 0;
+}
+
 /* Put the activations of both streams on the device, if all of them fit; else
  * none. */
 static int open_device(struct store *s, struct store *o, struct err *e)
@@ -245,11 +320,15 @@ static int open_device(struct store *s, struct store *o, struct err *e)
     size_t room, need = device_bytes(s) + (o ? device_bytes(o) : 0);
     struct err why;
 
-    if (o && !o->difference && open_difference(o, e) < 0)
-        return e->code;
     if (s->device_act)
         return 0;
     if (model_spare_bytes(s->m, &room, e) < 0)
+        return e->code;
+    if (s->ledger)
+        open_blocks(s, o, room);
+    if (s->lends)
+        return 0;
+    if (o && !o->difference && open_difference(o, e) < 0)
         return e->code;
     if (need > room)
         return 0;
@@ -267,10 +346,14 @@ static int open_device(struct store *s, struct store *o, struct err *e)
 
 int store_open_act(struct store *s, struct store *o, struct err *e)
 {
+    if (model_on_device(s->m) && open_device(s, o, e) < 0)
+        return e->code;
+    if (s->lends)
+        return 0;
     if (region_reserve(&s->act, act_at(s, s->rows + SLACK_ROWS), e) < 0 ||
         (o && region_reserve(&o->act, act_at(o, o->rows + SLACK_ROWS), e) < 0))
         return e->code;
-    return model_on_device(s->m) ? open_device(s, o, e) : 0;
+    return 0;
 }
 
 int store_subtract(const struct store *o, const struct span *b, const void *a,
@@ -278,11 +361,12 @@ int store_subtract(const struct store *o, const struct span *b, const void *a,
                    struct err *e)
 {
     size_t bytes = (size_t)(b->rows * width) * item(o);
-    void *host = store_difference(o, b), *to = o->difference;
+    void *host = host_difference(o, b), *to;
 
     if (!model_on_device(o->m))
         return model_subtract(o->m, host, a ? a : store_act(o, b), here, bias,
                               b->rows, width, e);
+    to = device_difference(o, b);
     if (!a && o->device_act)
         a = device_act(o, b);
     if (!a) {
@@ -290,9 +374,10 @@ int store_subtract(const struct store *o, const struct span *b, const void *a,
             return e->code;
         a = to;
     }
-    return model_subtract(o->m, to, a, here, bias, b->rows, width, e) < 0 ?
-               e->code :
-               model_get(o->m, host, to, bytes, e);
+    if (model_subtract(o->m, to, a, here, bias, b->rows, width, e) < 0)
+        return e->code;
+    return o->primary->lends ? device_functions()->settle(device_gpu(), e) :
+                               model_get(o->m, host, to, bytes, e);
 }
 
 int store_load(const struct store *s, const struct span *b, enum point at,
@@ -331,6 +416,8 @@ int store_take(const struct store *s, const struct span *b, int64_t layer,
     if (!model_on_device(s->m) || st->at == POINT_OUT ||
         (s->device_act && !emit))
         return 0;
+    if (s->lends)
+        return device_functions()->settle(device_gpu(), e);
     return model_get(s->m, store_act(s, b), st->act,
                      act_bytes(s, b, layer, st->at), e);
 }

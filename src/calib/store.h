@@ -13,6 +13,7 @@
 
 #include "calib/batch.h"
 #include "common/io/region.h"
+#include "device/ledger.h"
 
 struct sequence {
     int64_t length;  /* tokens: rows of the store */
@@ -39,6 +40,11 @@ struct store {
     struct region x, act;        /* the host's */
     void *device_x, *device_act; /* on the device; NULL: not there */
     void *difference; /* reference stream: a batch's companion, on the device */
+    struct ledger *ledger; /* or NULL */
+    /* device_act, and difference of all batches, are read there by who gets our
+     * frames: the host has no activations. */
+    bool lends;
+    struct loan loan; /* of device_act; in a reference stream, of difference */
 };
 
 /* dir: for temporary files.  m and dir must outlive the store. */
@@ -74,12 +80,16 @@ void *store_x(const struct store *s, int64_t row);
 /* Address of the batch's activation on the host: contiguous rows of the point's
  * width. */
 void *store_act(const struct store *s, const struct span *b);
-/* Address of the batch's companion on the host, in a reference stream's
- * store. */
-void *store_difference(const struct store *o, const struct span *b);
-/* Companion of a batch: store_difference()[b->rows, width] = a - here - bias,
- * rounded to the model's dtype.  here, a: [b->rows, width] where layers run; a
- * NULL: the reference stream's activation.  bias [width]; NULL: none. */
+/* Set f->data or f->loan to `at` bytes into a batch's activation: memory that stays
+ * as it is until the batch's mark is back. */
+void store_refer(const struct store *s, const struct span *b, size_t at,
+                 struct frame *f);
+/* The same of the batch's companion, in a reference stream's store. */
+void store_refer_difference(const struct store *o, const struct span *b,
+                            size_t at, struct frame *f);
+/* Companion of a batch: [b->rows, width] = a - here - bias, rounded to the model's
+ * dtype.  here, a: [b->rows, width] where layers run; a NULL: the reference
+ * stream's activation.  bias [width]; NULL: none. */
 MUST_CHECK int store_subtract(const struct store *o, const struct span *b,
                               const void *a, const void *here,
                               const float *bias, int64_t width, struct err *e);

@@ -112,7 +112,7 @@ static int join(const struct settings *s, const struct weights_choice *ch,
                 struct weights_plan *p, struct stream_writer *w,
                 struct progress *prog, struct err *e)
 {
-    struct stream_expect expect = { .key = s->tool.expect_key };
+    struct stream_expect expect = { .key = s->tool.expect_key, .loans = true };
     struct stream_reader *in;
     int r;
 

@@ -2,7 +2,6 @@
  * stages. */
 #include "cuda/internal.cuh"
 
-#include "device/device.h"
 #include "pack/pack_table.h"
 
 #include <stdlib.h>
@@ -115,6 +114,15 @@ int upload(struct cuda_context *c, void *to, const void *from, size_t n,
                                  cudaMemcpyHostToDevice, c->stream));
         CUDA_TRY(cudaEventRecord(p->done, c->stream));
     }
+    return 0;
+}
+
+int bring(struct cuda_context *c, void *to, const void *from, size_t n,
+          bool there, struct err *e)
+{
+    if (!there)
+        return upload(c, to, from, n, e);
+    CUDA_TRY(cudaMemcpyAsync(to, from, n, cudaMemcpyDeviceToDevice, c->stream));
     return 0;
 }
 
@@ -255,14 +263,15 @@ int cuda_open(struct cuda_context **out, int device, uint64_t memory,
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-EXPORT const struct device_table forge_device_table = { DEVICE_TABLE_VERSION,
-                                                        count_devices,
-                                                        cuda_open };
+EXPORT const struct device_table forge_device_table = {
+    DEVICE_TABLE_VERSION, count_devices, cuda_open,  loan_block, loan_drop,
+    loan_handle,          loan_map,      loan_fetch, loan_settle
+};
 EXPORT const struct hessian_table forge_hessian_table = {
     HESSIAN_TABLE_VERSION, cuda_hessian_open,  cuda_hessian_add,
     cuda_hessian_finish,   cuda_hessian_close, cuda_cross_open,
     cuda_cross_add,        cuda_cross_finish,  cuda_cross_close,
-    cuda_hessians
+    cuda_hessians,         cuda_finite,        cuda_diagonal
 };
 EXPORT const struct grid_table forge_grid_table = { GRID_TABLE_VERSION,
                                                     cuda_grid };

@@ -66,7 +66,7 @@ static int flush(struct cuda_cross *x, struct err *e)
 }
 
 int cuda_cross_add(struct cuda_cross *x, const void *y, const void *from,
-                   uint64_t tokens, struct err *e)
+                   uint64_t tokens, bool there, struct err *e)
 {
     uint64_t rows = x->shape.rows * 2, cols = x->shape.cols * 2, n;
     int rc;
@@ -74,10 +74,12 @@ int cuda_cross_add(struct cuda_cross *x, const void *y, const void *from,
     for (uint64_t done = 0; done < tokens; done += n) {
         n = CHUNK - x->pending;
         n = tokens - done < n ? tokens - done : n;
-        if ((rc = upload(x->c, (char *)x->y.data + x->pending * rows,
-                         (const char *)y + done * rows, n * rows, e)) < 0 ||
-            (rc = upload(x->c, (char *)x->x.data + x->pending * cols,
-                         (const char *)from + done * cols, n * cols, e)) < 0)
+        if ((rc = bring(x->c, (char *)x->y.data + x->pending * rows,
+                        (const char *)y + done * rows, n * rows, there, e)) <
+                0 ||
+            (rc = bring(x->c, (char *)x->x.data + x->pending * cols,
+                        (const char *)from + done * cols, n * cols, there, e)) <
+                0)
             return rc;
         x->pending += n;
         if (x->pending == CHUNK && (rc = flush(x, e)) < 0)
@@ -87,27 +89,27 @@ int cuda_cross_add(struct cuda_cross *x, const void *y, const void *from,
 }
 
 static __global__ void __launch_bounds__(BLOCK)
-    cross_scale_kernel(float *sum, uint64_t n, double factor)
+    cross_scale_kernel(float *to, const float *sum, uint64_t n, double factor)
 {
     for (uint64_t i = (uint64_t)blockIdx.x * BLOCK + threadIdx.x; i < n;
          i += (uint64_t)gridDim.x * BLOCK)
-        sum[i] = (float)__dmul_rn((double)sum[i], factor);
+        to[i] = (float)__dmul_rn((double)sum[i], factor);
 }
 
 int cuda_cross_finish(struct cuda_cross *x, double factor, float *out,
-                      struct err *e)
+                      bool there, struct err *e)
 {
     uint64_t n = x->shape.rows * x->shape.cols;
-    float *sum = (float *)x->sum.data;
+    float *sum = (float *)x->sum.data, *to = there ? out : sum;
     int rc = flush(x, e);
 
     if (rc < 0)
         return rc;
     if (!x->started)
         CUDA_TRY(cudaMemsetAsync(sum, 0, n * sizeof(float), x->c->stream));
-    cross_scale_kernel<<<1024, BLOCK, 0, x->c->stream>>>(sum, n, factor);
+    cross_scale_kernel<<<1024, BLOCK, 0, x->c->stream>>>(to, sum, n, factor);
     LAUNCHED();
-    if ((rc = download(x->c, out, sum, n * sizeof(float), e)) < 0)
+    if (!there && (rc = download(x->c, out, sum, n * sizeof(float), e)) < 0)
         return rc;
     CUDA_TRY(cudaStreamSynchronize(x->c->stream));
     return 0;

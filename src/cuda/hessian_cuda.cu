@@ -192,15 +192,15 @@ static int flush(struct cuda_hessian *h, struct err *e)
 /* The product of a chunk runs while the next chunk is copied into pinned
  * memory. */
 int cuda_hessian_add(struct cuda_hessian *h, const void *x, uint64_t tokens,
-                     struct err *e)
+                     bool there, struct err *e)
 {
     uint64_t row = h->shape.cols * 2;
 
     for (uint64_t done = 0; done < tokens;) {
         uint64_t room = CHUNK - h->pending;
         uint64_t n = tokens - done < room ? tokens - done : room;
-        int rc = upload(h->c, h->x + h->pending * row,
-                        (const char *)x + done * row, n * row, e);
+        int rc = bring(h->c, h->x + h->pending * row,
+                       (const char *)x + done * row, n * row, there, e);
 
         if (rc < 0)
             return rc;
@@ -213,11 +213,13 @@ int cuda_hessian_add(struct cuda_hessian *h, const void *x, uint64_t tokens,
     return 0;
 }
 
-int cuda_hessian_finish(struct cuda_hessian *h, float *out, struct err *e)
+int cuda_hessian_finish(struct cuda_hessian *h, float *out, bool there,
+                        struct err *e)
 {
     struct cuda_context *c = h->c;
     uint64_t cols = h->shape.cols, bytes = h->elements * sizeof(float);
     unsigned tiles = (unsigned)((cols + TRANSPOSE - 1) / TRANSPOSE);
+    float *to = out;
     double factor;
     int rc = flush(h, e);
 
@@ -226,19 +228,19 @@ int cuda_hessian_finish(struct cuda_hessian *h, float *out, struct err *e)
     if (!h->tokens)
         return err_set(e, E_DATA, "there are no tokens");
     factor = 2 / (double)h->tokens;
-    rc = buffer_need(c, &c->packed, bytes, e);
-    if (rc < 0)
-        return rc;
+    if (!there) {
+        if ((rc = buffer_need(c, &c->packed, bytes, e)) < 0)
+            return rc;
+        to = (float *)c->packed.data;
+    }
     if (h->shape.block)
         hessian_scale_kernel<<<1024, 256, 0, c->stream>>>(
-            (float *)c->packed.data, h->sum, h->elements, h->shape.block,
-            factor);
+            to, h->sum, h->elements, h->shape.block, factor);
     else
         hessian_triangle_kernel<<<dim3(tiles, tiles), dim3(TRANSPOSE, 8), 0,
-                                  c->stream>>>((float *)c->packed.data, h->sum,
-                                               cols, factor);
+                                  c->stream>>>(to, h->sum, cols, factor);
     LAUNCHED();
-    if ((rc = download(c, out, c->packed.data, bytes, e)) < 0)
+    if (!there && (rc = download(c, out, to, bytes, e)) < 0)
         return rc;
     CUDA_TRY(cudaStreamSynchronize(c->stream));
     return 0;
@@ -251,4 +253,58 @@ void cuda_hessian_close(struct cuda_hessian *h)
     buffer_close(h->c, &h->room[0]);
     buffer_close(h->c, &h->room[1]);
     free(h);
+}
+
+/* ---- looks at what is there ---- */
+
+/* *first: the smallest number of an element that is not finite. */
+template <enum dtype T>
+static __global__ void finite_kernel(const void *x, uint64_t n,
+                                     unsigned long long *first)
+{
+    uint64_t step = (uint64_t)gridDim.x * blockDim.x;
+
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += step)
+        if (!isfinite(load_weight<T>(x, i)))
+            atomicMin(first, (unsigned long long)i);
+}
+
+int cuda_finite(struct cuda_context *c, enum dtype t, const void *x, uint64_t n,
+                uint64_t *first, struct err *e)
+{
+    unsigned long long bad;
+
+    CUDA_TRY(cudaMemsetAsync(c->bad, 0xff, sizeof(bad), c->stream));
+    if (t == DT_BF16)
+        finite_kernel<DT_BF16><<<1024, 256, 0, c->stream>>>(x, n, c->bad);
+    else
+        finite_kernel<DT_F32><<<1024, 256, 0, c->stream>>>(x, n, c->bad);
+    LAUNCHED();
+    CUDA_TRY(cudaMemcpyAsync(&bad, c->bad, sizeof(bad), cudaMemcpyDeviceToHost,
+                             c->stream));
+    CUDA_TRY(cudaStreamSynchronize(c->stream));
+    *first = bad < n ? bad : n;
+    return 0;
+}
+
+static __global__ void diagonal_kernel(float *d, const float *h, uint64_t cols)
+{
+    uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i < cols)
+        d[i] = h[i * (i + 3) / 2];
+}
+
+int cuda_diagonal(struct cuda_context *c, const float *h, uint64_t cols,
+                  float *d, struct err *e)
+{
+    int rc = buffer_need(c, &c->packed, cols * sizeof(*d), e);
+
+    if (rc < 0)
+        return rc;
+    diagonal_kernel<<<(unsigned)((cols + 255) / 256), 256, 0, c->stream>>>(
+        (float *)c->packed.data, h, cols);
+    LAUNCHED();
+    return download(c, d, c->packed.data, cols * sizeof(*d), e);
 }

@@ -15,6 +15,7 @@
 #include <cusolverDn.h>
 
 #include "common/math/quant.h"
+#include "device/device.h"
 #include "gptq/grid/grid_table.h"
 #include "gptq/solve/solve_refined.h"
 #include "gptq/solve/solve_table.h"
@@ -200,6 +201,9 @@ uint64_t slice_of(const struct cuda_context *c);
  * running. */
 int upload(struct cuda_context *c, void *to, const void *from, size_t n,
            struct err *e);
+/* upload(), or a copy on the device where `from` is there. */
+int bring(struct cuda_context *c, void *to, const void *from, size_t n,
+          bool there, struct err *e);
 /* n bytes that are the host's or the device's, where kernels read them: in their
  * place, or in room. */
 int on_device(struct cuda_context *c, const float *from, size_t n,
@@ -345,21 +349,36 @@ int pack_device(struct cuda_context *c, const struct pack_job *p,
 
 /* ---- functions of the stages' tables, documented there ---- */
 
+int loan_block(struct cuda_context *c, void **p, size_t n, struct err *e);
+void loan_drop(struct cuda_context *c, void *p);
+int loan_handle(struct cuda_context *c, const void *block,
+                uint8_t handle[DEVICE_HANDLE], struct err *e);
+int loan_map(struct cuda_context *c, const uint8_t handle[DEVICE_HANDLE],
+             const void **p, struct err *e);
+int loan_fetch(struct cuda_context *c, void *host, const void *from, size_t n,
+               struct err *e);
+int loan_settle(struct cuda_context *c, struct err *e);
+
 int cuda_hessian_open(struct cuda_hessian **h, struct cuda_context *c,
                       const struct hessian_shape *s, struct err *e);
 int cuda_hessian_add(struct cuda_hessian *h, const void *x, uint64_t tokens,
-                     struct err *e);
-int cuda_hessian_finish(struct cuda_hessian *h, float *out, struct err *e);
+                     bool there, struct err *e);
+int cuda_hessian_finish(struct cuda_hessian *h, float *out, bool there,
+                        struct err *e);
 void cuda_hessian_close(struct cuda_hessian *h);
 int cuda_cross_open(struct cuda_cross **out, struct cuda_context *c,
                     const struct cross_shape *s, struct err *e);
 int cuda_cross_add(struct cuda_cross *x, const void *y, const void *from,
-                   uint64_t tokens, struct err *e);
+                   uint64_t tokens, bool there, struct err *e);
 int cuda_cross_finish(struct cuda_cross *x, double factor, float *out,
-                      struct err *e);
+                      bool there, struct err *e);
 void cuda_cross_close(struct cuda_cross *x);
 int cuda_hessians(struct cuda_context *c, uint64_t cols,
                   const struct cuda_tokens *t, int n, struct err *e);
+int cuda_finite(struct cuda_context *c, enum dtype t, const void *x, uint64_t n,
+                uint64_t *first, struct err *e);
+int cuda_diagonal(struct cuda_context *c, const float *h, uint64_t cols,
+                  float *d, struct err *e);
 int cuda_factors_build(struct cuda_factors **f, struct cuda_context *c,
                        uint64_t cols, struct cuda_matrix *m, int n,
                        struct err *e);

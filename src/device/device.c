@@ -6,6 +6,7 @@
 
 static struct {
     struct cuda_context *gpu;
+    const struct device_table *functions;
     bool demanded, said;
 } state;
 
@@ -48,7 +49,7 @@ static int open_cuda(struct plugin_table *stage, int number, uint64_t memory,
 
     if (plugin_load(&own, NULL, e) < 0 || plugin_load(stage, NULL, e) < 0)
         return e->code;
-    device = own.functions;
+    device = state.functions = own.functions;
     if (!device->count())
         return err_set(e, E_DEVICE, "no usable device: the driver has none");
     return device->open(&state.gpu, number, memory, e);
@@ -79,6 +80,11 @@ int device_open(const struct device_choice *c, struct plugin_table *stage,
 struct cuda_context *device_gpu(void)
 {
     return state.gpu;
+}
+
+const struct device_table *device_functions(void)
+{
+    return state.functions;
 }
 
 bool device_declined(int *rc, struct err *e)

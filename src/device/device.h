@@ -22,7 +22,7 @@ struct device_choice {
 /* The plug-in's table of its own (see plugin.h): finding and opening
  * devices. */
 #define DEVICE_TABLE "forge_device_table"
-enum { DEVICE_TABLE_VERSION = 1 };
+enum { DEVICE_TABLE_VERSION = 2, DEVICE_HANDLE = 64 };
 struct device_table {
     uint32_t version;
     /* Number of usable devices; 0 without a driver. */
@@ -32,6 +32,22 @@ struct device_table {
      * process ends. */
     int (*open)(struct cuda_context **c, int device, uint64_t memory,
                 struct err *e);
+
+    /* A block of n bytes of the device, zero, that another process can map.  Blocks
+     * are never moved. */
+    int (*block)(struct cuda_context *c, void **p, size_t n, struct err *e);
+    void (*drop)(struct cuda_context *c, void *p); /* NULL is allowed */
+    /* What the other process maps it by. */
+    int (*handle)(struct cuda_context *c, const void *block,
+                  uint8_t handle[DEVICE_HANDLE], struct err *e);
+    /* Map a block of another process, until this one ends. */
+    int (*map)(struct cuda_context *c, const uint8_t handle[DEVICE_HANDLE],
+               const void **p, struct err *e);
+    /* n bytes of a block or a mapped one to the host; from any thread. */
+    int (*fetch)(struct cuda_context *c, void *host, const void *from, size_t n,
+                 struct err *e);
+    /* All that was begun is done. */
+    int (*settle)(struct cuda_context *c, struct err *e);
 };
 
 /* Rows of a tool's option table; dst: struct device_choice *. */
@@ -70,6 +86,8 @@ MUST_CHECK int device_open(const struct device_choice *c,
 /* The open GPU; NULL: compute on the CPU.  Not NULL implies that the stage's
  * table is loaded. */
 struct cuda_context *device_gpu(void);
+/* While it is there. */
+const struct device_table *device_functions(void);
 /* To be called with the negative *rc of a GPU function.  True: do it on the
  * CPU, since the GPU does not support it (E_CONFIG) or has no memory (E_TEMP);
  * the first time, info() says so.  False: *rc is the error to return; under

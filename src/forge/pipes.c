@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -39,7 +40,9 @@ struct runner {
 
 void pipes_init(struct pipes *p)
 {
-    *p = (struct pipes){ .in = -1, .out = -1, .report = -1, .report_end = -1 };
+    *p = (struct pipes){
+        .in = -1, .out = -1, .report = -1, .report_end = -1, .ledger = -1
+    };
 }
 
 struct command *pipes_add(struct pipes *p, const char *name)
@@ -78,6 +81,15 @@ int pipes_report(struct pipes *p, char path[32], struct err *e)
     return 0;
 }
 
+int pipes_ledger(struct pipes *p, char path[32], struct err *e)
+{
+    p->ledger = memfd_create("ledger", MFD_CLOEXEC);
+    if (p->ledger < 0)
+        return err_set(e, E_TEMP, "ledger:");
+    snprintf(path, 32, "/dev/fd/%d", p->ledger);
+    return 0;
+}
+
 /* ---- starting ---- */
 
 /* Copy file number i of the pattern to standard output, a pipe. */
@@ -109,6 +121,8 @@ NORETURN static void become(const struct pipes *p, const struct command *c,
             _exit(NOT_FOUND);
     if (c->writes_report)
         fcntl(p->report_end, F_SETFD, 0);
+    if (c->lends)
+        fcntl(p->ledger, F_SETFD, 0);
     sigprocmask(SIG_SETMASK, mask, NULL);
     signal(SIGPIPE, SIG_DFL);
     for (int64_t i = 0; i < c->n_before; i++)
@@ -335,6 +349,7 @@ static int run(struct runner *r, int signals, const sigset_t *before,
     rc = start_all(r, why[1], before, e);
     close_all(why + 1, 1);
     close_all(&p->report_end, 1);
+    close_all(&p->ledger, 1);
     if (rc)
         signal_all(r, SIGTERM);
     follow(r, signals);

@@ -14,6 +14,7 @@ struct command {
     const char *argv[COMMAND_WORDS + 1]; /* not copied: must outlive the run */
     int argc;
     bool writes_report; /* inherits the report's descriptor, see below */
+    bool lends;         /* inherits the ledger's descriptor, see below */
     const char
         *before; /* path of files, with % for a number 0..n_before-1, that
                            are copied to the pipe before the command's output */
@@ -29,6 +30,7 @@ struct pipes {
     /* A pipe, made by pipes_report(), to which commands write lines by the path
      * /dev/fd/N; line() is called with each.  -1: none. */
     int report, report_end;
+    int ledger; /* of device/ledger.h, /dev/fd/N; -1: none.  pipes_ledger() */
     void (*line)(void *ctx, const char *text, size_t len);
     void *ctx;
 };
@@ -45,6 +47,8 @@ const char *number_word(char to[WORD], int64_t n);
 /* Create the report's pipe; path: what to pass to the command that writes it.
  * E_TEMP. */
 MUST_CHECK int pipes_report(struct pipes *p, char path[32], struct err *e);
+/* Make the ledger, which no directory has; path: what commands are given. */
+MUST_CHECK int pipes_ledger(struct pipes *p, char path[32], struct err *e);
 
 /* A signalfd(2) for poll(2), readable when a child has ended or TERM, INT or
  * HUP has come; these signals are blocked.  *before: the signal mask to

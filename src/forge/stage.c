@@ -30,7 +30,7 @@ struct stage {
     struct job_words grid, solve;
     char threads[WORD], memory[WORD], number[6][WORD];
     char path[6][PATH_ROOM];
-    char report[32];
+    char report[32], ledger[32]; /* "": none */
     struct pipes p;
 };
 
@@ -65,6 +65,15 @@ static struct command *on_device(struct stage *s, const char *name)
     if (s->j.gpu_memory)
         command_add(c, "--gpu-memory", s->memory, NULL);
     return c;
+}
+
+/* The next tool on the device may read what this one makes there. */
+static void lend(struct stage *s, struct command *c)
+{
+    if (!*s->ledger)
+        return;
+    command_add(c, "--loans", s->ledger, NULL);
+    c->lends = true;
 }
 
 static void add_words(struct command *c, const struct job_words *w)
@@ -160,18 +169,22 @@ static int stage_loop(struct stage *s, struct err *e)
     bool resume = states_usable(s, hidden);
     struct command *c = on_device(s, "forge-calib");
 
+    if (strcmp(s->j.device, "cpu") && pipes_ledger(&s->p, s->ledger, e) < 0)
+        return e->code;
+    lend(s, c);
     command_add(c, "--feedback", "-", "--codes",
                 in_dir(s->path[4], s->S, "codes-%.fts"), "--expect-key",
                 resume ? s->j.skey : s->j.tkey, "--key", s->j.skey,
                 "--propagate", both ? "both" : "quantized", "--hidden", hidden,
                 s->j.model,
                 resume ? hidden : in_dir(s->path[5], s->T, "tokens.fts"), NULL);
-    hessian(s);
+    lend(s, hessian(s));
     command_add(tool(s, "forge-weights"), "--join", s->j.model, NULL);
     grid(s);
     s->p.loop = true;
     if (solve(s, &c, e) < 0)
         return e->code;
+    lend(s, c);
     split(s);
     return 0;
 }

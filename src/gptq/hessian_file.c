@@ -285,6 +285,16 @@ static uint64_t diagonal_at(const struct hessian_entry *t, uint64_t i)
     return g ? (i / g * g + i % g) * g + i % g : i * (i + 3) / 2;
 }
 
+/* The next element. */
+static int take_diagonal(struct hessian_entry *t, float d, struct err *e)
+{
+    t->diagonal[t->looked] = d;
+    return d >= 0 && isfinite(d) ?
+               0 :
+               err_set(e, E_DATA, "'%s': diagonal element %llu is %g", t->name,
+                       (unsigned long long)t->looked, (double)d);
+}
+
 /* Take the diagonal elements from floats first..first+n-1 of the payload, in
  * `data`. */
 static int look(struct hessian_entry *t, uint64_t first, const float *data,
@@ -292,14 +302,11 @@ static int look(struct hessian_entry *t, uint64_t first, const float *data,
 {
     for (; t->looked < t->cols; t->looked++) {
         uint64_t at = diagonal_at(t, t->looked);
-        float d;
 
         if (at - first >= n)
             return 0;
-        t->diagonal[t->looked] = d = data[at - first];
-        if (!(d >= 0 && isfinite(d)))
-            return err_set(e, E_DATA, "'%s': diagonal element %llu is %g",
-                           t->name, (unsigned long long)t->looked, (double)d);
+        if (take_diagonal(t, data[at - first], e) < 0)
+            return e->code;
     }
     return 0;
 }
@@ -370,6 +377,22 @@ int hessian_file_take(struct hessian_file *h, const struct frame *f,
         !(t->payload = mem_pages(f->len, f->name, e)))
         return e->code;
     memcpy(t->payload, f->data, f->len);
+    return 0;
+}
+
+int hessian_file_told(struct hessian_file *h, const struct frame *f,
+                      struct err *e)
+{
+    struct hessian_entry *t = &h->current;
+    const float *d = f->data;
+
+    if (take_entry(t, f, e) < 0 || open_diagonal(t, e) < 0)
+        return e->code;
+    if (f->about != t->cols * sizeof(*d))
+        return err_set(e, E_DATA, "'%s': lent without its diagonal", f->name);
+    for (; t->looked < t->cols; t->looked++)
+        if (take_diagonal(t, d[t->looked], e) < 0)
+            return e->code;
     return 0;
 }
 

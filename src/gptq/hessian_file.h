@@ -38,6 +38,9 @@ const char *hessian_file_head(const struct hessian_file *h);
  * it names, until the next one.  E_DATA: no Hessian's shape; E_TEMP. */
 MUST_CHECK int hessian_file_take(struct hessian_file *h, const struct frame *f,
                                  struct err *e);
+/* Its diagonal alone, which a loan says; E_DATA as below. */
+MUST_CHECK int hessian_file_told(struct hessian_file *h, const struct frame *f,
+                                 struct err *e);
 /* The same for a caller that needs only the diagonal: a stream_look callback,
  * which gets the frame's payload piece by piece (bytes at..at+n-1, in order
  * from 0, whole floats) and keeps nothing else.  E_DATA: no Hessian's shape, or

@@ -13,14 +13,30 @@ static bool is_part(const struct tensor_name *n, const char *part)
            !strncmp(n->part.at, part, n->part.len);
 }
 
-static int keep(struct blend *b, int64_t layer, const float *h,
-                uint64_t elements, struct err *e)
+bool blend_leaves(const struct blend *b, const char *name)
 {
+    return !(b->k > 0) || !tensor_name_is_expert(name);
+}
+
+bool blend_keeps(const struct blend *b, const char *name)
+{
+    struct tensor_name at;
+
+    tensor_name_parse(&at, name);
+    return b->k > 0 && at.expert < 0 && is_part(&at, "mlp_in");
+}
+
+int blend_keep(struct blend *b, const char *name, const float *h,
+               uint64_t elements, struct err *e)
+{
+    struct tensor_name at;
+
+    tensor_name_parse(&at, name);
     if (mem_grow(&b->h, elements * sizeof(*h), "blend", e) < 0)
         return e->code;
     memcpy(b->h, h, elements * sizeof(*h));
     b->elements = elements;
-    b->layer = layer;
+    b->layer = at.layer;
     return 0;
 }
 
@@ -59,7 +75,7 @@ int blend_apply(struct blend *b, const char *name, uint64_t n, float *h,
         return 0;
     tensor_name_parse(&at, name);
     if (at.expert < 0)
-        return is_part(&at, "mlp_in") ? keep(b, at.layer, h, elements, e) : 0;
+        return blend_keeps(b, name) ? blend_keep(b, name, h, elements, e) : 0;
     if (is_part(&at, "mid") && n)
         mix_diagonal(share(b, n, cols), h, elements, cols);
     else if (is_part(&at, "in") && b->h && at.layer == b->layer &&

@@ -19,6 +19,13 @@ struct blend {
     uint64_t elements;
 };
 
+/* Whether a Hessian of that name stays as it is; of these, whether it is kept for
+ * experts'. */
+bool blend_leaves(const struct blend *b, const char *name);
+bool blend_keeps(const struct blend *b, const char *name);
+/* Keep it.  E_TEMP. */
+MUST_CHECK int blend_keep(struct blend *b, const char *name, const float *h,
+                          uint64_t elements, struct err *e);
 /* Pass every finished Hessian through here: h[elements], packed lower triangle,
  * of n tokens.  A layer's mlp_in is kept as H_layer for the experts that follow
  * it; an expert's is blended in place.  With n = 0 h must be the identity; gate

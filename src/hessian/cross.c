@@ -178,21 +178,32 @@ static bool lay_out(struct cross *c, const char *y, enum dtype ty,
     return good;
 }
 
-int cross_add(struct cross *c, const void *y, enum dtype y_dtype, const void *x,
-              enum dtype x_dtype, uint64_t tokens, struct err *e)
+static int add_gpu(struct cross *c, const struct cross_part *p, struct err *e)
 {
-    const char *from_y = y, *from_x = x;
+    uint64_t n = p->tokens * c->shape.rows, bad;
+
+    if (!p->there)
+        bad = hessian_finite(p->y, p->y_dtype, n) ? n : 0;
+    else if (hessian_gpu_finite(p->y_dtype, p->y, n, &bad, e) < 0)
+        return e->code;
+    if (bad < n)
+        return err_set(e, E_DATA, "not finite");
+    c->tokens += p->tokens;
+    return cross_gpu_add(c->gpu, p->y, p->x, p->tokens, p->there, e);
+}
+
+int cross_add(struct cross *c, const struct cross_part *p, struct err *e)
+{
+    const char *from_y = p->y, *from_x = p->x;
+    enum dtype y_dtype = p->y_dtype, x_dtype = p->x_dtype;
+    uint64_t tokens = p->tokens;
 
     if (c->packed || c->gpu ?
             y_dtype != DT_BF16 || x_dtype != DT_BF16 :
             !dtype_is_float(y_dtype) || !dtype_is_float(x_dtype))
         return err_set(e, E_DATA, "not of one float type");
-    if (c->gpu) {
-        if (!hessian_finite(y, y_dtype, tokens * c->shape.rows))
-            return err_set(e, E_DATA, "not finite");
-        c->tokens += tokens;
-        return cross_gpu_add(c->gpu, y, x, tokens, e);
-    }
+    if (c->gpu)
+        return add_gpu(c, p, e);
     while (tokens) {
         uint64_t n = HESSIAN_CHUNK - c->pending;
 
@@ -218,15 +229,31 @@ uint16_t *cross_packed(const struct cross *c)
                NULL;
 }
 
+/* What the GPU's sums are multiplied by. */
+static double factor(const struct cross *c, double times)
+{
+    return 2 * times / (c->tokens ? (double)c->tokens : 1);
+}
+
 /* cross_finish() of an accumulator on the GPU. */
 static int finish_gpu(struct cross *c, double times, struct err *e)
 {
     uint64_t n = c->shape.rows * c->shape.cols;
-    double tokens = c->tokens ? (double)c->tokens : 1;
 
     c->sum = mem_pages(n * sizeof(float), "cross", e);
-    return c->sum ? cross_gpu_finish(c->gpu, 2 * times / tokens, c->sum, e) :
-                    e->code;
+    return c->sum ?
+               cross_gpu_finish(c->gpu, factor(c, times), c->sum, false, e) :
+               e->code;
+}
+
+bool cross_is_there(const struct cross *c)
+{
+    return c->gpu;
+}
+
+int cross_finish_there(struct cross *c, double times, float *out, struct err *e)
+{
+    return cross_gpu_finish(c->gpu, factor(c, times), out, true, e);
 }
 
 int cross_finish(struct cross *c, double times, const float **data,

@@ -21,12 +21,18 @@ struct cross; /* an accumulator */
  * error *c may be set: cross_close() it. */
 MUST_CHECK int cross_open(struct cross **c, const struct cross_shape *s,
                           struct err *e);
-/* Add y[tokens, rows] and x[tokens, cols]: both BF16 for a shape of DT_BF16,
- * any float types for DT_F32.  E_DATA: other types, or an element of y is not
- * finite (x is left to hessian_add()); E_DEVICE.  Chunks end at the same tokens
- * as those of a struct hessian that gets the same x. */
-MUST_CHECK int cross_add(struct cross *c, const void *y, enum dtype y_dtype,
-                         const void *x, enum dtype x_dtype, uint64_t tokens,
+/* Tokens y[tokens, rows] and x[tokens, cols]: both BF16 for a shape of DT_BF16,
+ * any float types for DT_F32. */
+struct cross_part {
+    const void *y, *x;
+    enum dtype y_dtype, x_dtype;
+    uint64_t tokens;
+    bool there; /* both are the device's: only if cross_is_there() */
+};
+/* Add them.  E_DATA: other types, or an element of y is not finite (x is left to
+ * hessian_add()); E_DEVICE.  Chunks end at the same tokens as those of a struct
+ * hessian that gets the same x. */
+MUST_CHECK int cross_add(struct cross *c, const struct cross_part *p,
                          struct err *e);
 /* x of the current chunk, the tokens added last included, packed as in syrk.h:
  * for hessian_part.packed.  NULL: x is not packed (f32, GPU), or is not
@@ -36,6 +42,11 @@ uint16_t *cross_packed(const struct cross *c);
  * Nothing can be added afterwards.  E_TEMP, E_DEVICE. */
 MUST_CHECK int cross_finish(struct cross *c, double times, const float **data,
                             struct err *e);
+/* Whether it is made on the device. */
+bool cross_is_there(const struct cross *c);
+/* As cross_finish(), into memory of the device. */
+MUST_CHECK int cross_finish_there(struct cross *c, double times, float *out,
+                                  struct err *e);
 void cross_close(struct cross *c); /* NULL is allowed */
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "common/cli/tool.h"
 #include "device/device.h"
+#include "device/ledger.h"
 #include "hessian/hessian_table.h"
 #include "hessian/input_batch.h"
 
@@ -14,6 +15,7 @@ struct settings {
     struct tool tool;
     int dtype; /* index into the words of --dtype */
     struct device_choice device;
+    const char *loans;
     int64_t block, max_tokens, blend;
 };
 
@@ -27,6 +29,7 @@ struct run {
     int n_in;
     struct stream_writer *out;
     struct hessian_set *all;
+    struct ledger *ledger;
     struct progress progress;
 };
 
@@ -47,6 +50,7 @@ static int parse(struct settings *s, int argc, char **argv)
           "each input [0]",
           &s->blend, 0, 1000000, false },
         GPU_OPTIONS(&s->device),
+        LOANS_OPTION(&s->loans),
         TOOL_COMMON(&s->tool),
         TOOL_STREAM(&s->tool),
         TOOL_END
@@ -62,7 +66,8 @@ static int parse(struct settings *s, int argc, char **argv)
 
 static int open_inputs(struct run *r, char **path, int n, struct err *e)
 {
-    struct stream_expect expect = { .key = r->s->tool.expect_key };
+    struct stream_expect expect = { .key = r->s->tool.expect_key,
+                                    .loans = r->ledger };
     int rc = 0;
 
     r->n_in = n ? n : 1;
@@ -89,10 +94,13 @@ static int open_all(struct run *r, char **path, int n, struct err *e)
     struct stream_output out = { .path = s->tool.output, .key = s->tool.key };
     int rc;
 
-    if ((rc = device_open(&s->device, &hessian_plugin, e)) < 0 ||
+    if ((rc = ledger_open(&r->ledger, s->loans, e)) < 0 ||
+        (rc = device_open(&s->device, &hessian_plugin, e)) < 0 ||
+        (rc = ledger_reads(r->ledger, LEDGER_ACTIVATIONS, e)) < 0 ||
         (rc = open_inputs(r, path, n, e)) < 0)
         return rc;
     p.n_inputs = r->n_in;
+    p.ledger = r->ledger;
     if ((rc = hessian_set_open(&r->all, &p, e)) < 0)
         return rc;
     if (stream_create(&r->out, &out, e) < 0)
@@ -116,11 +124,32 @@ static int next(struct run *r, int i, struct frame *f, bool *given,
                rc;
 }
 
-static int activation(struct run *r, const struct frame *f, bool given,
+/* What is behind a loan is worth nothing when its lender has died: how the input
+ * ends says why. */
+static int lender_died(struct run *r, int i, struct err *e)
+{
+    struct frame f;
+    bool given;
+    int rc;
+
+    while ((rc = input_batch_next(r->batch[i], &f, &given, e)) > 0)
+        ;
+    return rc < 0 ? rc : err_set(e, E_DATA, "input ends early");
+}
+
+static int activation(struct run *r, int i, const struct frame *f, bool given,
                       struct err *e)
 {
-    int rc = given ? 0 : hessian_set_activation(r->all, f, e);
+    struct frame there = *f;
+    int rc = 0;
 
+    if (f->loan.lent)
+        rc = ledger_map(r->ledger, &f->loan, &there.data, e);
+    if (rc >= 0 && !given)
+        rc = hessian_set_activation(r->all, &there, e);
+    if (f->loan.lent && (rc < 0 || f->last) &&
+        !ledger_was_there(r->ledger, LEDGER_ACTIVATIONS))
+        return lender_died(r, i, e);
     if (rc >= 0 && f->last && r->n_in == 1) /* frees the accumulator */
         rc = hessian_set_emit(r->all, f->name, r->out, e);
     return rc;
@@ -149,7 +178,7 @@ static int advance(struct run *r, int i, struct err *e)
     while ((rc = next(r, i, &f, &given, e)) > 0) {
         progress_step(&r->progress, f.name, f.len);
         switch (f.role) {
-        case ROLE_ACTIVATION: rc = activation(r, &f, given, e); break;
+        case ROLE_ACTIVATION: rc = activation(r, i, &f, given, e); break;
         case ROLE_HESSIAN: return part(r, &f, i, e);
         case ROLE_HIDDEN:
         case ROLE_ROUTING:
@@ -191,6 +220,7 @@ static void close_all(struct run *r)
     free(r->batch);
     free(r->state);
     hessian_set_close(r->all);
+    ledger_close(r->ledger);
 }
 
 int main(int argc, char **argv)

@@ -371,8 +371,6 @@ static bool pack(struct hessian *h, const char *from, uint64_t n)
 static bool take(struct hessian *h, const struct hessian_part *p, const char *x,
                  uint64_t n)
 {
-    if (h->gpu)
-        return false; /* add() has found such a token */
     if (h->packs && p->packed)
         return true;
     return h->packs ? pack(h, x, n) : copy(h, x, n);
@@ -389,17 +387,37 @@ static int take_room(struct hessian *h, const struct hessian_part *p,
     return h->packs && !h->packed ? e->code : 0;
 }
 
+static int not_finite(const struct hessian *h, const struct hessian_part *p,
+                      uint64_t at, struct err *e)
+{
+    return err_set(e, E_DATA, "token %llu: input %llu is not finite",
+                   (unsigned long long)(p->first + at / h->shape.cols),
+                   (unsigned long long)(at % h->shape.cols));
+}
+
+static int add_gpu(struct hessian *h, const struct hessian_part *p,
+                   struct err *e)
+{
+    uint64_t n = p->tokens * h->shape.cols, bad;
+
+    if (!p->there)
+        bad = find_bad(p->x, h->shape.dtype, n);
+    else if (hessian_gpu_finite(h->shape.dtype, p->x, n, &bad, e) < 0)
+        return e->code;
+    if (bad < n)
+        return not_finite(h, p, bad, e);
+    h->tokens += p->tokens;
+    return hessian_gpu_add(h->gpu, p->x, p->tokens, p->there, e);
+}
+
 /* hessian_add() of tokens of h's own type. */
 static int add(struct hessian *h, const struct hessian_part *p, struct err *e)
 {
     uint64_t cols = h->shape.cols, n;
     const char *x = p->x;
 
-    if (h->gpu &&
-        find_bad(x, h->shape.dtype, p->tokens * cols) == p->tokens * cols) {
-        h->tokens += p->tokens;
-        return hessian_gpu_add(h->gpu, x, p->tokens, e);
-    }
+    if (h->gpu)
+        return add_gpu(h, p, e);
     if (take_room(h, p, e) < 0)
         return e->code;
     for (uint64_t done = 0; done < p->tokens;
@@ -407,11 +425,8 @@ static int add(struct hessian *h, const struct hessian_part *p, struct err *e)
         n = HESSIAN_CHUNK - h->pending;
         n = p->tokens - done < n ? p->tokens - done : n;
         if (!take(h, p, x, n)) {
-            uint64_t bad = find_bad(x, h->shape.dtype, n * cols);
-
-            return err_set(e, E_DATA, "token %llu: input %llu is not finite",
-                           (unsigned long long)(p->first + done + bad / cols),
-                           (unsigned long long)(bad % cols));
+            return not_finite(
+                h, p, done * cols + find_bad(x, h->shape.dtype, n * cols), e);
         }
         h->pending += n;
         h->tokens += n;
@@ -494,7 +509,7 @@ int hessian_finish(struct hessian *h, const float **data, struct err *e)
     if (h->gpu) {
         h->sum = mem_pages(h->elements * sizeof(float), "hessian", e);
         *data = h->sum;
-        return h->sum ? hessian_gpu_finish(h->gpu, h->sum, e) : e->code;
+        return h->sum ? hessian_gpu_finish(h->gpu, h->sum, false, e) : e->code;
     }
     free(h->chunk);
     free(h->own);
@@ -506,6 +521,25 @@ int hessian_finish(struct hessian *h, const float **data, struct err *e)
         mirror(h);
     *data = h->sum;
     return 0;
+}
+
+bool hessian_is_there(const struct hessian *h)
+{
+    return h->gpu && h->shape.dtype == DT_BF16 && !h->shape.block;
+}
+
+int hessian_finish_there(struct hessian *h, float *out, float *diagonal,
+                         struct err *e)
+{
+    uint64_t bad;
+
+    if (hessian_gpu_finish(h->gpu, out, true, e) < 0 ||
+        hessian_gpu_finite(DT_F32, out, h->elements, &bad, e) < 0)
+        return e->code;
+    if (bad < h->elements)
+        return err_set(e, E_DATA, "element %llu is not finite",
+                       (unsigned long long)bad);
+    return hessian_gpu_diagonal(out, h->shape.cols, diagonal, e);
 }
 
 void hessian_close(struct hessian *h)

@@ -39,6 +39,7 @@ struct hessian_part {
     enum dtype dtype; /* any float type; converted to shape.dtype */
     uint64_t tokens;
     uint64_t first; /* index of x's first token in its frame, for messages */
+    bool there;     /* x is the device's: only if hessian_is_there() */
     /* NULL, or x of the whole current chunk, these tokens included, already
      * packed as in syrk.h and finite (cross_packed()); valid until the next
      * call of hessian_add() or hessian_finish().  Then tokens <=
@@ -62,6 +63,12 @@ uint64_t hessian_tokens(const struct hessian *h);
  * E_DEVICE. */
 MUST_CHECK int hessian_finish(struct hessian *h, const float **data,
                               struct err *e);
+/* Whether it is made on the device, of bf16 tokens. */
+bool hessian_is_there(const struct hessian *h);
+/* As hessian_finish(), into memory of the device, where it was looked at.
+ * diagonal[cols]: on the host. */
+MUST_CHECK int hessian_finish_there(struct hessian *h, float *out,
+                                    float *diagonal, struct err *e);
 void hessian_close(struct hessian *h); /* NULL is allowed */
 
 /* Whether none of x[n], of DT_BF16 or DT_F32, is infinite or NaN; by all

@@ -21,14 +21,26 @@ int hessian_gpu_open(struct cuda_hessian **h, const struct hessian_shape *s,
 }
 
 int hessian_gpu_add(struct cuda_hessian *h, const void *x, uint64_t tokens,
-                    struct err *e)
+                    bool there, struct err *e)
 {
-    return hessian_functions()->add(h, x, tokens, e);
+    return hessian_functions()->add(h, x, tokens, there, e);
 }
 
-int hessian_gpu_finish(struct cuda_hessian *h, float *out, struct err *e)
+int hessian_gpu_finish(struct cuda_hessian *h, float *out, bool there,
+                       struct err *e)
 {
-    return hessian_functions()->finish(h, out, e);
+    return hessian_functions()->finish(h, out, there, e);
+}
+
+int hessian_gpu_finite(enum dtype t, const void *x, uint64_t n, uint64_t *first,
+                       struct err *e)
+{
+    return hessian_functions()->finite(device_gpu(), t, x, n, first, e);
+}
+
+int hessian_gpu_diagonal(const float *h, uint64_t cols, float *d, struct err *e)
+{
+    return hessian_functions()->diagonal(device_gpu(), h, cols, d, e);
 }
 
 int hessian_gpu_batch(uint64_t cols, const struct cuda_tokens *t, int n,
@@ -57,15 +69,15 @@ int cross_gpu_open(struct cuda_cross **x, const struct cross_shape *s,
 }
 
 int cross_gpu_add(struct cuda_cross *x, const void *y, const void *from,
-                  uint64_t tokens, struct err *e)
+                  uint64_t tokens, bool there, struct err *e)
 {
-    return hessian_functions()->cross_add(x, y, from, tokens, e);
+    return hessian_functions()->cross_add(x, y, from, tokens, there, e);
 }
 
 int cross_gpu_finish(struct cuda_cross *x, double factor, float *out,
-                     struct err *e)
+                     bool there, struct err *e)
 {
-    return hessian_functions()->cross_finish(x, factor, out, e);
+    return hessian_functions()->cross_finish(x, factor, out, there, e);
 }
 
 void cross_gpu_close(struct cuda_cross *x)

@@ -13,12 +13,18 @@ struct cuda_hessian;
 MUST_CHECK int hessian_gpu_open(struct cuda_hessian **h,
                                 const struct hessian_shape *s, struct err *e);
 /* Add x[tokens, cols] of shape.dtype, all finite; x is read before the call
- * returns. */
+ * returns.  there: x and out are the device's, see hessian_table.h. */
 MUST_CHECK int hessian_gpu_add(struct cuda_hessian *h, const void *x,
-                               uint64_t tokens, struct err *e);
+                               uint64_t tokens, bool there, struct err *e);
 /* out[hessian_elements()] = H. */
 MUST_CHECK int hessian_gpu_finish(struct cuda_hessian *h, float *out,
-                                  struct err *e);
+                                  bool there, struct err *e);
+/* The first of n numbers there that is not finite, or n. */
+MUST_CHECK int hessian_gpu_finite(enum dtype t, const void *x, uint64_t n,
+                                  uint64_t *first, struct err *e);
+/* d[cols] of a packed triangle there. */
+MUST_CHECK int hessian_gpu_diagonal(const float *h, uint64_t cols, float *d,
+                                    struct err *e);
 /* The same for cross moments: y[tokens, rows], from (x of cross.h)[tokens,
  * cols], both bf16 and finite; out[rows, cols] = factor * sum of y xᵀ. */
 struct cuda_cross;
@@ -26,9 +32,10 @@ struct cross_shape;
 MUST_CHECK int cross_gpu_open(struct cuda_cross **x,
                               const struct cross_shape *s, struct err *e);
 MUST_CHECK int cross_gpu_add(struct cuda_cross *x, const void *y,
-                             const void *from, uint64_t tokens, struct err *e);
+                             const void *from, uint64_t tokens, bool there,
+                             struct err *e);
 MUST_CHECK int cross_gpu_finish(struct cuda_cross *x, double factor, float *out,
-                                struct err *e);
+                                bool there, struct err *e);
 void cross_gpu_close(struct cuda_cross *x); /* NULL is allowed */
 /* The Hessians of n inputs of the same width in one call, see
  * hessian_table.batch; an input's H does not depend on the others.  E_CONFIG:

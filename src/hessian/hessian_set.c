@@ -1,53 +1,12 @@
 /* hessian_set.c - see hessian_set.h. */
 #include "hessian/hessian_set.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "arch/tensor_name.h"
-#include "common/math/lanes.h"
-#include "hessian/blend.h"
-#include "hessian/cross.h"
-#include "hessian/hessian.h"
-
-/* The companions of an activation x, in front of it (arch/tensor_name.h): y of
- * the cross moments E (drift), G (output), F (gap) of gptq/solve/target.h. */
-enum { DRIFT, OUTPUT, GAP, PAIRS };
-static const enum companion pair_companion[PAIRS] = { COMPANION_DRIFT,
-                                                      COMPANION_OUTPUT,
-                                                      COMPANION_GAP };
-
-struct entry {
-    char *name, *modules; /* modules: NULL when the frames list none */
-    struct hessian *acc;  /* accumulator of activations, or NULL */
-    struct cross *cross[PAIRS];
-    uint64_t cross_rows[PAIRS];
-    double *sum;   /* sum of merged Hessians, or NULL */
-    uint64_t cols; /* of the activations */
-    uint64_t elements, samples;
-    uint64_t dims[3];
-    int ndim;
-    uint32_t block;
-    bool *given; /* [n_inputs]: this input has given its part */
-    bool emitted;
-};
-
-/* A copy of the last companion of a kind, until its activation comes. */
-struct pair {
-    struct frame f; /* role 0: none */
-    void *data;
-    size_t cap;
-};
-
-struct hessian_set {
-    struct hessian_set_params params;
-    struct blend blend;
-    struct pair pair[PAIRS];
-    struct entry *entry;
-    size_t count;
-};
+#include "device/device.h"
+#include "hessian/hessian_entry.h"
 
 int hessian_set_open(struct hessian_set **c, const struct hessian_set_params *p,
                      struct err *e)
@@ -60,30 +19,19 @@ int hessian_set_open(struct hessian_set **c, const struct hessian_set_params *p,
     return 0;
 }
 
-static void drop(struct entry *t)
-{
-    hessian_close(t->acc);
-    free(t->sum);
-    for (int k = 0; k < PAIRS; k++) {
-        cross_close(t->cross[k]);
-        t->cross[k] = NULL;
-    }
-    t->acc = NULL;
-    t->sum = NULL;
-}
-
 void hessian_set_close(struct hessian_set *c)
 {
     if (!c)
         return;
     for (size_t i = 0; i < c->count; i++) {
-        drop(&c->entry[i]);
+        entry_drop(&c->entry[i]);
         free(c->entry[i].name);
         free(c->entry[i].modules);
         free(c->entry[i].given);
     }
     for (int k = 0; k < PAIRS; k++)
-        free(c->pair[k].data);
+        free(c->pair[k].room.p);
+    free(c->fetched.p);
     blend_release(&c->blend);
     free(c->entry);
     free(c);
@@ -216,15 +164,13 @@ static int keep_pair(struct hessian_set *c, int kind, const struct frame *f,
     if (f->ndim != 2 || !f->dims[1] || !dtype_is_float(f->dtype))
         return err_set(e, E_DATA, "'%s': an activation is [tokens, inputs]",
                        f->name);
-    if (p->cap < f->len) {
-        if (mem_grow(&p->data, f->len, f->name, e) < 0)
-            return e->code;
-        p->cap = f->len;
-    }
-    memcpy(p->data, f->data, f->len);
     p->f = *f;
-    p->f.data = p->data;
     p->f.modules = NULL;
+    if (f->loan.lent)
+        return 0;
+    if (room_need(&p->room, f->len, f->name, e) < 0)
+        return e->code;
+    p->f.data = memcpy(p->room.p, f->data, f->len);
     return 0;
 }
 
@@ -280,6 +226,40 @@ static int match_pairs(struct hessian_set *c, struct entry *t,
     return 0;
 }
 
+/* ---- where they are ---- */
+
+/* A loan becomes a payload. */
+static int fetch(struct frame *f, struct room *to, struct err *e)
+{
+    if (!f->loan.lent)
+        return 0;
+    if (room_need(to, f->len, f->name, e) < 0 ||
+        device_functions()->fetch(device_gpu(), to->p, f->data, f->len, e) < 0)
+        return e->code;
+    f->data = to->p;
+    f->loan.lent = 0;
+    return 0;
+}
+
+/* Are the activation and its pairs loans, and all moments made on the device?  If
+ * not, they come to the host. */
+static int bring_here(struct hessian_set *c, const struct entry *t,
+                      struct frame *f, struct err *e)
+{
+    bool there = f->loan.lent && hessian_is_there(t->acc);
+
+    for (int k = 0; k < PAIRS; k++)
+        there &= !t->cross[k] ||
+                 (cross_is_there(t->cross[k]) && c->pair[k].f.loan.lent &&
+                  c->pair[k].f.dtype == f->dtype);
+    if (there)
+        return 0;
+    for (int k = 0; k < PAIRS; k++)
+        if (t->cross[k] && fetch(&c->pair[k].f, &c->pair[k].room, e) < 0)
+            return e->code;
+    return fetch(f, &c->fetched, e);
+}
+
 /* Add a part of the activation f to its cross moments, then to its Hessian,
  * which shares the packed x. */
 static int add_part(struct hessian_set *c, struct entry *t,
@@ -295,8 +275,15 @@ static int add_part(struct hessian_set *c, struct entry *t,
 
         if (!t->cross[k])
             continue;
-        rc = cross_add(t->cross[k], (const char *)y->data + p->first * row,
-                       y->f.dtype, p->x, p->dtype, p->tokens, e);
+        rc = cross_add(
+            t->cross[k],
+            &(struct cross_part){ .y = (const char *)y->f.data + p->first * row,
+                                  .x = p->x,
+                                  .y_dtype = y->f.dtype,
+                                  .x_dtype = p->dtype,
+                                  .tokens = p->tokens,
+                                  .there = p->there },
+            e);
         if (rc < 0)
             return err_prefix(e, "'%s%s'", f->name,
                               companion_suffix(pair_companion[k]));
@@ -315,7 +302,7 @@ static int add_tokens(struct hessian_set *c, struct entry *t,
                       const struct frame *f, uint64_t n, struct err *e)
 {
     size_t row = f->dims[1] * dtype_bits(f->dtype) / 8;
-    struct hessian_part p = { .dtype = f->dtype };
+    struct hessian_part p = { .dtype = f->dtype, .there = f->loan.lent };
 
     for (; p.first < n; p.first += p.tokens) {
         uint64_t room = hessian_room(t->acc);
@@ -345,6 +332,7 @@ int hessian_set_activation(struct hessian_set *c, const struct frame *f,
     struct entry *t = find(c, f->name);
     int kind = pair_kind(f->name), rc;
     uint64_t n = f->dims[0];
+    struct frame here;
 
     if (kind < PAIRS)
         return keep_pair(c, kind, f, e);
@@ -364,8 +352,10 @@ int hessian_set_activation(struct hessian_set *c, const struct frame *f,
 
         n = n < left ? n : left;
     }
-    rc = match_pairs(c, t, f, e);
-    return rc < 0 ? rc : add_tokens(c, t, f, n, e);
+    here = *f;
+    if (match_pairs(c, t, f, e) < 0 || bring_here(c, t, &here, e) < 0)
+        return e->code;
+    return add_tokens(c, t, &here, n, e);
 }
 
 /* ---- merging ---- */
@@ -423,127 +413,4 @@ int hessian_set_part(struct hessian_set *c, const struct frame *f, int input,
     for (int i = 0; i < c->params.n_inputs; i++)
         *complete &= t->given[i];
     return 0;
-}
-
-/* ---- results ---- */
-
-static int result(struct entry *t, const float **data, struct err *e)
-{
-    int rc;
-
-    if (t->acc) {
-        if ((rc = hessian_finish(t->acc, data, e)) < 0)
-            return rc;
-        t->samples = hessian_tokens(t->acc);
-    } else {
-        hessian_merge_mean((float *)t->sum, t->sum, t->elements, t->samples);
-        *data = (const float *)t->sum;
-    }
-    if (lanes_finite(*data, t->elements))
-        return 0;
-    for (uint64_t i = 0;; i++)
-        if (!isfinite((*data)[i]))
-            return err_set(e, E_DATA, "element %llu is not finite",
-                           (unsigned long long)i);
-}
-
-static int emit_cross(const struct hessian_set *c, struct entry *t,
-                      struct stream_writer *w, struct err *e)
-{
-    uint64_t n = hessian_tokens(t->acc);
-
-    for (int k = 0; k < PAIRS; k++) {
-        struct frame f = { .role = ROLE_CROSS,
-                           .dtype = DT_F32,
-                           .ndim = 2,
-                           .dims = { t->cross_rows[k], t->cols },
-                           .modules = t->modules,
-                           .samples = n };
-        const float *data;
-
-        if (!t->cross[k])
-            continue;
-        snprintf(f.name, sizeof(f.name), "%s%s", t->name,
-                 companion_suffix(pair_companion[k]));
-        if (cross_finish(t->cross[k],
-                         blend_cross(&c->blend, t->name, n, t->cols), &data,
-                         e) < 0)
-            return err_prefix(e, "'%s'", f.name);
-        f.data = data;
-        f.len = f.dims[0] * f.dims[1] * sizeof(float);
-        if (stream_write(w, &f, e) < 0)
-            return e->code;
-    }
-    return 0;
-}
-
-/* Replace *data where the Hessian written is not the tokens' alone: the
- * identity without tokens, or blended.  *own: its memory, for the caller to
- * free; or NULL. */
-static int amend(struct hessian_set *c, struct entry *t, const float **data,
-                 float **own, struct err *e)
-{
-    bool none = t->acc && !hessian_tokens(t->acc);
-
-    *own = NULL;
-    if (!none && !(c->params.blend > 0))
-        return 0;
-    *own = mem_pages(t->elements * sizeof(**own), t->name, e);
-    if (!*own)
-        return e->code;
-    if (none)
-        blend_identity(*own, t->elements, t->block);
-    else
-        memcpy(*own, *data, t->elements * sizeof(**own));
-    *data = *own;
-    return t->block ? 0 :
-                      blend_apply(&c->blend, t->name, t->samples, *own,
-                                  t->elements, e);
-}
-
-static int emit(struct hessian_set *c, struct entry *t, struct stream_writer *w,
-                struct err *e)
-{
-    struct frame f = { .role = ROLE_HESSIAN,
-                       .dtype = DT_F32,
-                       .ndim = t->ndim,
-                       .modules = t->modules,
-                       .block = t->block,
-                       .len = t->elements * sizeof(float) };
-    const float *data = NULL;
-    float *own = NULL;
-    int rc = t->acc && !hessian_tokens(t->acc) ? 0 : result(t, &data, e);
-
-    if (rc < 0)
-        return err_prefix(e, "'%s'", t->name);
-    rc = amend(c, t, &data, &own, e);
-    strcpy(f.name, t->name);
-    memcpy(f.dims, t->dims, sizeof(t->dims));
-    f.samples = t->samples;
-    f.data = data;
-    if (rc >= 0 && t->acc && t->samples)
-        rc = emit_cross(c, t, w, e);
-    if (rc >= 0)
-        rc = stream_write(w, &f, e);
-    free(own);
-    drop(t);
-    t->emitted = true;
-    return rc;
-}
-
-int hessian_set_emit(struct hessian_set *c, const char *name,
-                     struct stream_writer *w, struct err *e)
-{
-    int n = 0;
-
-    for (size_t i = 0; i < c->count; i++) {
-        struct entry *t = &c->entry[i];
-
-        if (t->emitted || (name && strcmp(name, t->name)))
-            continue;
-        if (emit(c, t, w, e) < 0)
-            return e->code;
-        n++;
-    }
-    return n;
 }

@@ -6,15 +6,7 @@
 #define FORGE_HESSIAN_SET_H
 
 #include "common/io/stream.h"
-
-struct hessian_set_params {
-    enum dtype dtype;    /* of the products; DT_NONE: BF16 for BF16 activations,
-                            else F32 */
-    uint64_t block;      /* size of diagonal blocks; 0: the whole matrix */
-    uint64_t max_tokens; /* per name; 0: all */
-    double blend;        /* k of blend.h; 0: none */
-    int n_inputs;        /* input streams, for merging */
-};
+#include "hessian/hessian_shape.h"
 
 struct hessian_set;
 
@@ -28,6 +20,8 @@ MUST_CHECK int hessian_set_open(struct hessian_set **c,
  * sequence, are the y of cross moments with x = NAME (cross.h).  The moments
  * are written as `cross` frames of the companions' names in front of NAME's
  * hessian.  With diagonal blocks (params.block) companions are ignored.
+ * Of a loan f->data is where it is mapped; whether its lender lived must be asked
+ * (ledger_was_there()) before the result is emitted.
  * E_DATA: an element is not finite; the frame's shape, modules or companions
  * differ from the earlier ones of the same name; E_TEMP; E_DEVICE. */
 MUST_CHECK int hessian_set_activation(struct hessian_set *c,

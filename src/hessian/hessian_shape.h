@@ -10,4 +10,17 @@ struct hessian_shape {
     enum dtype dtype; /* of x in the products: DT_BF16 or DT_F32 */
 };
 
+struct ledger; /* device/ledger.h */
+
+/* What forge-hessian makes of its inputs: hessian_set.h. */
+struct hessian_set_params {
+    enum dtype dtype;    /* of the products; DT_NONE: BF16 for BF16 activations,
+                            else F32 */
+    uint64_t block;      /* size of diagonal blocks; 0: the whole matrix */
+    uint64_t max_tokens; /* per name; 0: all */
+    double blend;        /* k of blend.h; 0: none */
+    int n_inputs;        /* input streams, for merging */
+    struct ledger *ledger; /* lends what is made on the device; NULL: nothing */
+};
+
 #endif

@@ -7,11 +7,12 @@
 #ifndef FORGE_HESSIAN_TABLE_H
 #define FORGE_HESSIAN_TABLE_H
 
+#include "common/math/dtype.h"
 #include "device/plugin.h"
 #include "hessian/hessian_shape.h"
 
 #define HESSIAN_TABLE "forge_hessian_table"
-enum { HESSIAN_TABLE_VERSION = 2 };
+enum { HESSIAN_TABLE_VERSION = 3 };
 
 struct cuda_hessian;
 struct cuda_cross;
@@ -27,13 +28,16 @@ struct cuda_tokens {
 struct hessian_table {
     uint32_t version;
     /* As hessian_open(), hessian_add() and hessian_finish(), for bf16 tokens
-     * whose elements the caller has found finite.  open(): E_CONFIG: not this
+     * whose elements the caller has found finite.  there: x or out is
+     * the device's, as other processes lend it; it has been read when the context
+     * has settled.  open(): E_CONFIG: not this
      * shape. */
     int (*open)(struct cuda_hessian **h, struct cuda_context *c,
                 const struct hessian_shape *s, struct err *e);
     int (*add)(struct cuda_hessian *h, const void *x, uint64_t tokens,
-               struct err *e);
-    int (*finish)(struct cuda_hessian *h, float *out, struct err *e);
+               bool there, struct err *e);
+    int (*finish)(struct cuda_hessian *h, float *out, bool there,
+                  struct err *e);
     void (*close)(struct cuda_hessian *h); /* NULL is allowed */
     /* Cross moments (cross.h) of y[tokens, rows] and x (`from`)[tokens, cols],
      * both bf16 and finite.  cross_finish(): out[rows, cols] = factor * sum of
@@ -41,15 +45,22 @@ struct hessian_table {
     int (*cross_open)(struct cuda_cross **x, struct cuda_context *c,
                       const struct cross_shape *s, struct err *e);
     int (*cross_add)(struct cuda_cross *x, const void *y, const void *from,
-                     uint64_t tokens, struct err *e);
+                     uint64_t tokens, bool there, struct err *e);
     int (*cross_finish)(struct cuda_cross *x, double factor, float *out,
-                        struct err *e);
+                        bool there, struct err *e);
     void (*cross_close)(struct cuda_cross *x); /* NULL is allowed */
     /* The Hessians of n inputs of the same width (a layer's experts), each with
      * its own number of tokens, in one launch, or in several when device memory
      * is short.  E_CONFIG: cols is no multiple of 8. */
     int (*batch)(struct cuda_context *c, uint64_t cols,
                  const struct cuda_tokens *t, int n, struct err *e);
+    /* The first of n bf16 or f32 numbers of the device that is not finite, or
+     * n. */
+    int (*finite)(struct cuda_context *c, enum dtype t, const void *x,
+                  uint64_t n, uint64_t *first, struct err *e);
+    /* Of a packed triangle of the device: d[cols]. */
+    int (*diagonal)(struct cuda_context *c, const float *h, uint64_t cols,
+                    float *d, struct err *e);
 };
 
 extern struct plugin_table hessian_plugin;

@@ -60,7 +60,7 @@ static int look(void *arg, struct prefetch *a, const struct frame *f,
     struct input_batch *s = arg;
 
     (void)a, (void)have, (void)n, (void)more, (void)e;
-    if (f->role == ROLE_ACTIVATION && f->dtype == DT_BF16 &&
+    if (f->role == ROLE_ACTIVATION && f->dtype == DT_BF16 && !f->loan.lent &&
         !lanes_finite_bf16(f->data, f->len / sizeof(uint16_t)))
         s->broken = true;
     return 0;
@@ -109,7 +109,7 @@ const char *input_batch_head(const struct input_batch *s)
 static bool is_rows(const struct frame *f)
 {
     return f->ndim == 2 && f->dtype == DT_BF16 && f->dims[1] &&
-           f->dims[1] % 8 == 0;
+           f->dims[1] % 8 == 0 && !f->loan.lent;
 }
 
 static bool is_like(const struct frame *a, const struct frame *b)

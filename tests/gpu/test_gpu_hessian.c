@@ -22,8 +22,8 @@ static float *run(const uint16_t *x, uint64_t n, const struct hessian_shape *s,
     OK(hessian_functions()->open(&h, gpu, s, e));
     for (uint64_t i = 0; i < n; i += part)
         OK(hessian_functions()->add(h, x + i * s->cols,
-                                    n - i < part ? n - i : part, e));
-    OK(hessian_functions()->finish(h, out, e));
+                                    n - i < part ? n - i : part, false, e));
+    OK(hessian_functions()->finish(h, out, false, e));
     hessian_functions()->close(h);
     return out;
 }
@@ -97,9 +97,9 @@ static void check_cross(uint64_t n, uint64_t rows, uint64_t cols)
         for (uint64_t t = 0, part; t < n; t += part) {
             part = k ? 777 : 4096;
             part = part < n - t ? part : n - t;
-            OK(h->cross_add(c, y + t * rows, x + t * cols, part, e));
+            OK(h->cross_add(c, y + t * rows, x + t * cols, part, false, e));
         }
-        OK(h->cross_finish(c, 2. / (double)n, sum[k], e));
+        OK(h->cross_finish(c, 2. / (double)n, sum[k], false, e));
         h->cross_close(c);
     }
     CHECK(!memcmp(sum[0], sum[1], rows * cols * 4));
@@ -125,9 +125,76 @@ static void check_cross(uint64_t n, uint64_t rows, uint64_t cols)
     free(sum[1]);
 }
 
+/* What is left in a block is what the host gets; and what is looked at there. */
+static void check_there(uint64_t n, uint64_t cols)
+{
+    struct hessian_shape s = { .cols = cols, .dtype = DT_BF16 };
+    const struct hessian_table *t = hessian_functions();
+    uint64_t elements = cols * (cols + 1) / 2, bytes = elements * 4, first;
+    float *got = room(bytes), *diagonal = room(cols * 4), *want;
+    uint8_t handle[DEVICE_HANDLE], again[DEVICE_HANDLE];
+    uint16_t *x = tokens(n, cols);
+    struct cuda_hessian *h;
+    void *block;
+
+    want = run(x, n, &s, elements, n);
+    OK(device->block(gpu, &block, bytes, e));
+    OK(device->settle(gpu, e));
+    OK(device->fetch(gpu, got, block, bytes, e));
+    for (uint64_t i = 0; i < elements; i++)
+        CHECK(got[i] == 0);
+    OK(t->open(&h, gpu, &s, e));
+    OK(t->add(h, x, n, false, e));
+    OK(t->finish(h, block, true, e));
+    OK(device->settle(gpu, e));
+    OK(device->fetch(gpu, got, block, bytes, e));
+    CHECK(!memcmp(got, want, bytes));
+    t->close(h);
+    OK(t->diagonal(gpu, block, cols, diagonal, e));
+    for (uint64_t i = 0; i < cols; i++)
+        CHECK(diagonal[i] == want[i * (i + 3) / 2]);
+    OK(t->finite(gpu, DT_F32, block, elements, &first, e));
+    CHECK(first == elements);
+    /* x of the device, in two parts: the same sums as of the host's; bits of the
+     * Hessian serve as tokens, cut so that all are finite */
+    x = (uint16_t *)got;
+    for (uint64_t i = 0; i < elements * 2; i++)
+        if ((x[i] & 0x7f80) == 0x7f80)
+            break;
+        else
+            first = i + 1;
+    OK(t->finite(gpu, DT_BF16, block, elements * 2, &elements, e));
+    CHECK(elements == first);
+    n = first / cols;
+    n = n < 3 ? n : 3;
+    OK(t->open(&h, gpu, &s, e));
+    if (n > 1)
+        OK(t->add(h, block, 1, true, e));
+    OK(t->add(h, (uint16_t *)block + (n > 1) * cols, n - (n > 1), true, e));
+    OK(t->finish(h, want, false, e));
+    t->close(h);
+    OK(t->open(&h, gpu, &s, e));
+    OK(t->add(h, x, n, false, e));
+    free(diagonal);
+    diagonal = room(bytes);
+    OK(t->finish(h, diagonal, false, e));
+    t->close(h);
+    CHECK(!memcmp(diagonal, want, bytes));
+    OK(device->handle(gpu, block, handle, e));
+    OK(device->handle(gpu, block, again, e));
+    CHECK(!memcmp(handle, again, sizeof(handle)));
+    device->drop(gpu, block);
+    printf("in a block that is lent, %llu inputs: the same\n",
+           (unsigned long long)cols);
+    free(got);
+    free(want);
+    free(diagonal);
+}
+
 int main(int argc, char **argv)
 {
     gpu_open(argc, argv, &hessian_plugin);
+    check_there(700, 520);
     check_cross(1, 8, 8);
     check_cross(9000, 512, 264);
     check_cross(20000, 75, 333);

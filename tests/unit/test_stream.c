@@ -361,6 +361,7 @@ static void test_unknown(void)
 static void test_entries(void)
 {
     static const uint64_t one = 1, zero = 0;
+    static const struct loan loan = { .lent = 1 };
     size_t n = build(1, 4, 1);
 
     CHECK(with_meta(2, &m, add_entry(n, TAG_SAMPLES, 8, &one), 4) == 1);
@@ -381,6 +382,19 @@ static void test_entries(void)
     CHECK(with_meta(2, &m, add_entry(n, TAG_MODULES, 0, ""), 4) == E_DATA);
     CHECK(with_meta(2, &m, add_entry(n, TAG_REF_PATH, 1, "a"), 4) == E_DATA);
     CHECK(with_meta(FRAME_REF, &m, n, 0) == E_DATA);
+    CHECK(with_meta(FRAME_LOAN, &m, n, 0) == E_DATA);
+    CHECK(strstr(e.msg, "without its place"));
+    CHECK(with_meta(2, &m, add_entry(n, TAG_LOAN, sizeof(loan), &loan), 4) ==
+          E_DATA);
+    CHECK(strstr(e.msg, "loan in a tensor"));
+    /* a file has none */
+    CHECK(with_meta(FRAME_LOAN, &m, add_entry(n, TAG_LOAN, sizeof(loan), &loan),
+                    0) == E_DATA);
+    CHECK(strstr(e.msg, "another process lends"));
+    CHECK(with_meta(FRAME_LOAN, &m,
+                    add_entry(n, TAG_LOAN, sizeof(loan) - 1, &loan),
+                    0) == E_DATA);
+    CHECK(strstr(e.msg, "malformed"));
     n = add_entry(n, TAG_GROUP, 4, &one);
     CHECK(with_meta(2, &m, n, 4) == 1);
     CHECK(with_meta(2, &m, add_entry(n, TAG_GROUP, 4, &one), 4) == E_DATA);

@@ -189,6 +189,8 @@ static void put_entries(struct out *o, const struct frame *f,
         put_entry(o, TAG_REF_OFFSET, &ref->offset, sizeof(ref->offset));
         put_entry(o, TAG_REF_HASH, &ref->hash, sizeof(ref->hash));
     }
+    if (f->loan.lent)
+        put_entry(o, TAG_LOAN, &f->loan, sizeof(f->loan));
 }
 
 int frame_encode(const struct frame *f, const struct frame_ref *ref,
@@ -208,7 +210,7 @@ int frame_encode(const struct frame *f, const struct frame_ref *ref,
         return err_set(e, E_BUG, "'%s': frame without role or shape", f->name);
     if (check_tensor(f, &bytes, e) < 0)
         return e->code;
-    if (bytes != f->len || (bytes && !f->data && !ref))
+    if (bytes != f->len || (bytes && !f->data && !ref && !f->loan.lent))
         return err_set(e, E_BUG, "'%s': shape and payload disagree", f->name);
     if (f->modules && !good_modules(f->modules, strlen(f->modules)))
         return err_set(e, E_DATA, "'%s': list of modules is malformed",
@@ -295,11 +297,16 @@ static int get_entry(struct in *in, uint16_t tag, size_t len, struct frame *f,
             return 0;
         memcpy(&ref->hash, in->p, 8);
         return 1;
+    case TAG_LOAN:
+        if (len != sizeof(f->loan))
+            return 0;
+        memcpy(&f->loan, in->p, sizeof(f->loan));
+        return f->loan.lent == 1;
     default: return tag & TAG_ANCILLARY ? 1 : -1;
     }
 }
 
-static int get_entries(struct in *in, bool is_ref, struct frame *f,
+static int get_entries(struct in *in, unsigned kind, struct frame *f,
                        struct frame_ref *ref, struct err *e)
 {
     unsigned seen = 0, ref_tags = 0;
@@ -325,10 +332,14 @@ static int get_entries(struct in *in, bool is_ref, struct frame *f,
         in->p += len;
         in->left -= len;
     }
-    if (ref_tags != (is_ref ? 3 : 0))
+    if (ref_tags != (kind == FRAME_REF ? 3 : 0))
         return err_set(e, E_DATA, "%s",
-                       is_ref ? "reference without a file" :
-                                "reference in a tensor frame");
+                       kind == FRAME_REF ? "reference without a file" :
+                                           "reference in a tensor frame");
+    if (f->loan.lent != (kind == FRAME_LOAN))
+        return err_set(e, E_DATA, "%s",
+                       kind == FRAME_LOAN ? "loan without its place" :
+                                            "loan in a tensor frame");
     return 0;
 }
 
@@ -374,7 +385,7 @@ int frame_decode(const uint8_t *meta, size_t len, unsigned kind,
     if (check_tensor(f, &bytes, e) < 0)
         return e->code;
     f->len = bytes;
-    if (get_entries(&in, (kind & ~FRAME_ANCILLARY) == FRAME_REF, f, ref, e) < 0)
+    if (get_entries(&in, kind & ~(unsigned)FRAME_ANCILLARY, f, ref, e) < 0)
         return e->code;
     return 1;
 }

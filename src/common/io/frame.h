@@ -26,7 +26,7 @@ _Static_assert(sizeof(struct wire) == 64, "the header is 64 bytes");
 /* Metadata of the END frame: totals that the reader compares with its own. */
 struct wire_end {
     uint64_t frames;  /* number of frames before END, of all kinds */
-    uint64_t tensors; /* number of TENSOR and REF frames */
+    uint64_t tensors; /* number of TENSOR, REF and LOAN frames */
     uint64_t payload; /* sum of payload_len */
     uint64_t content; /* frame_content() over all frames that are not
                        * ancillary */
@@ -59,6 +59,7 @@ enum tag {
     TAG_REF_PATH = 8,    /* REF only: text */
     TAG_REF_OFFSET = 9,  /* REF only: u64 */
     TAG_REF_HASH = 10,   /* REF only: u64 */
+    TAG_LOAN = 11,       /* LOAN only: handle, u64 offset, u32 lease, u32 1 */
     TAG_ANCILLARY = 0x8000
 };
 

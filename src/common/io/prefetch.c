@@ -143,19 +143,20 @@ static int append(struct batch *b, const struct frame *f, struct err *e)
     *to = *f;
     to->modules = text;
     b->keep[b->n++] = false;
-    b->bytes += f->len;
+    b->bytes += frame_bytes(f);
     return 0;
 }
 
 static int append_copy(struct prefetch *a, struct batch *b, struct frame *f,
                        struct err *e)
 {
-    void *p = prefetch_alloc(a, f->len ? f->len : 1, e);
+    size_t n = frame_bytes(f);
+    void *p = prefetch_alloc(a, n ? n : 1, e);
 
     if (!p)
         return e->code;
-    if (f->len)
-        memcpy(p, f->data, f->len);
+    if (n)
+        memcpy(p, f->data, n);
     f->data = p;
     return append(b, f, e);
 }

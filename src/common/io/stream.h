@@ -31,6 +31,7 @@ enum frame_kind {
     FRAME_ERROR = 4,
     FRAME_INDEX = 5,
     FRAME_END = 6,
+    FRAME_LOAN = 7,
     FRAME_ANCILLARY = 0x8000 /* bit: a reader that does not know the kind
                               * skips it */
 };
@@ -63,6 +64,17 @@ enum role {
 const char *role_name(enum role r);     /* "hessian"; "?" if unknown */
 enum role role_parse(const char *name); /* ROLE_NONE if unknown */
 
+/* Where a payload is that another process lends: no byte of it is in the stream, so
+ * it goes through pipes only, to readers that were told of the lender. */
+enum { LOAN_HANDLE = 64 };
+struct loan {
+    uint8_t handle[LOAN_HANDLE]; /* of a block of memory, as its device says */
+    uint64_t offset;             /* in the block */
+    uint32_t lease;              /* device/ledger.h; 0: the lender knows when
+                                    it has been read in another way */
+    uint32_t lent;               /* 1: it is a loan; 0: data is the payload */
+};
+
 /* One tensor.  Fields below `name` are optional: 0, false or NULL means
  * absent, and is not stored. */
 struct frame {
@@ -89,8 +101,16 @@ struct frame {
     bool passed; /* reading: it went to the output already, see stream_pass() */
     const void *data; /* the payload; when read, aligned to 64, from 1 MiB on
                        * to 4096 */
-    size_t len;       /* bytes of data */
+    size_t len;       /* bytes of the payload */
+    struct loan loan;
+    size_t about; /* of a loan: bytes at data, which its lender says of it */
 };
+
+/* Bytes at data. */
+static inline size_t frame_bytes(const struct frame *f)
+{
+    return f->loan.lent ? f->about : f->len;
+}
 
 /* ---- reading ---- */
 
@@ -101,6 +121,7 @@ struct stream_expect {
     const char *key; /* --expect-key: E_DATA if HEAD has another key or none */
     const char *ref_root; /* directory of the files that REF frames name;
                            * NULL: a REF frame is E_DATA */
+    bool loans; /* LOAN frames are taken, from pipes; else they are E_DATA */
     bool piped; /* the file is a copy of what came through a pipe: an ERROR
                  * frame in it has been printed already */
 };
@@ -127,6 +148,11 @@ MUST_CHECK int stream_next(struct stream_reader *r, struct frame *f,
 /* Block until the input has data, or has ended: true; or until only descriptor
  * `other` is readable: false. */
 bool stream_wait(struct stream_reader *r, int other);
+/* Loans come as if they were payloads: get copies n bytes of one to `to`.  For
+ * streams that may have loans; before the first frame. */
+typedef int stream_get_loan(void *ctx, const struct loan *loan, void *to,
+                            size_t n, struct err *e);
+void stream_fetch(struct stream_reader *r, stream_get_loan *get, void *ctx);
 /* As stream_next(), but for a regular file the payload is not read: f->data is
  * NULL, and stream_payload() can read it later, given *payload_offset.  For a
  * pipe it is stream_next(). */
@@ -177,6 +203,8 @@ extern const char *stream_args;
  * E_IO; E_BUG: a write after an error, or f->len does not fit the shape. */
 MUST_CHECK int stream_write(struct stream_writer *w, const struct frame *f,
                             struct err *e);
+/* Whether the output is a pipe: loans go nowhere else (E_USAGE). */
+bool stream_is_pipe(const struct stream_writer *w);
 /* A payload that stays in a file: f->len bytes at `offset` of the file `path`,
  * relative to the reader's ref_root. */
 struct frame_ref {

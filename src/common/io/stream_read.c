@@ -29,6 +29,7 @@ static int prepare(struct stream_reader *r, const struct stream_expect *expect,
 {
     r->meta_cap = FRAME_META_MAX;
     r->piped = expect && expect->piped;
+    r->loans = expect && expect->loans;
     if (stream_copy_text(&r->key, expect ? expect->key : NULL, e) < 0 ||
         stream_copy_text(&r->root, expect ? expect->ref_root : NULL, e) < 0 ||
         !(r->meta = mem_alloc(r->meta_cap, "stream", e)) ||
@@ -115,7 +116,8 @@ static unsigned plain_kind(const struct wire *h)
 
 static bool is_tensor(const struct wire *h)
 {
-    return plain_kind(h) == FRAME_TENSOR || plain_kind(h) == FRAME_REF;
+    return plain_kind(h) == FRAME_TENSOR || plain_kind(h) == FRAME_REF ||
+           plain_kind(h) == FRAME_LOAN;
 }
 
 /* A kind that this version does not know but may skip. */
@@ -147,7 +149,7 @@ static int check_sizes(const struct stream_reader *r, struct err *e)
     if (h->payload_len > WIRE_PAYLOAD_MAX)
         return bad(e, "payload of more than 2^46 bytes");
     if (h->payload_len && !is_foreign(h) && h->kind != FRAME_INDEX &&
-        plain_kind(h) != FRAME_TENSOR)
+        plain_kind(h) != FRAME_TENSOR && plain_kind(h) != FRAME_LOAN)
         return bad(e, "payload in a frame that has none");
     if (!h->payload_len && h->payload_hash != XXH3_64bits(NULL, 0))
         return bad(e, "payload checksum differs");
@@ -280,7 +282,7 @@ void stream_pass(struct stream_reader *r, struct stream_writer *w,
 static bool passes(const struct stream_reader *r, const struct frame *f)
 {
     return r->pass_to && f->role == r->pass_role && !r->in.file &&
-           f->len >= WIRE_BIG && stream_has_begun(r->pass_to);
+           !f->loan.lent && f->len >= WIRE_BIG && stream_has_begun(r->pass_to);
 }
 
 static int pass_piece(struct stream_reader *r, const struct frame *f,
@@ -379,6 +381,32 @@ static int take_end(struct stream_reader *r, struct err *e)
     return 0;
 }
 
+/* What its lender says of it is here; with get() the payload, too. */
+static int take_loan(struct stream_reader *r, struct frame *f, struct err *e)
+{
+    if (!r->loans || r->in.file)
+        return bad(e, "is memory that another process lends, and nobody has "
+                      "told us of it");
+    if (read_payload(r, e) < 0)
+        return e->code;
+    f->data = f->about ? r->payload : NULL;
+    if (!r->get)
+        return 0;
+    if (stream_reserve(r, f->len ? f->len : 1, 0, e) < 0 ||
+        r->get(r->get_ctx, &f->loan, r->payload, f->len, e) < 0)
+        return e->code;
+    f->loan = (struct loan){ .lent = 0 };
+    f->about = 0;
+    f->data = r->payload;
+    return 0;
+}
+
+void stream_fetch(struct stream_reader *r, stream_get_loan *get, void *ctx)
+{
+    r->get = get;
+    r->get_ctx = ctx;
+}
+
 /* 1: *f is a tensor; 0: an unknown ancillary frame, skipped. */
 static int take_tensor(struct stream_reader *r, struct frame *f,
                        uint64_t *payload_at, struct err *e)
@@ -391,10 +419,14 @@ static int take_tensor(struct stream_reader *r, struct frame *f,
         return rc;
     if (rc == 0)
         return read_payload(r, e) < 0 ? e->code : 0;
-    if (!ref.path && f->len != r->h.payload_len)
+    if (f->loan.lent)
+        f->about = r->h.payload_len;
+    else if (!ref.path && f->len != r->h.payload_len)
         return err_set(e, E_DATA, "'%s': shape and payload disagree", f->name);
     if (name_set_add(&r->names, f, e) < 0)
         return e->code;
+    if (f->loan.lent)
+        return take_loan(r, f, e) < 0 ? err_prefix(e, "'%s'", f->name) : 1;
     if (payload_at && r->in.file) {
         *payload_at = r->in.at;
         return stream_skimmed(r, f, &ref, e) < 0 ? e->code : 1;

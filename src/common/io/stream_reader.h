@@ -31,12 +31,14 @@ struct stream_reader {
                            * next seq */
     uint64_t start;        /* offset of this stream in the input */
     uint64_t last_frame;
-    bool open, complete; /* open: between HEAD and END; complete: an END was
+    bool open, complete;  /* open: between HEAD and END; complete: an END was
                           * read */
-    bool piped;          /* see struct stream_expect */
-    bool told;           /* the error is an ERROR frame's or the output's:
+    bool piped, loans;    /* see struct stream_expect */
+    stream_get_loan *get; /* stream_fetch(); NULL: loans come as they are */
+    void *get_ctx;
+    bool told;  /* the error is an ERROR frame's or the output's:
                           * keep its text */
-    int failed;          /* code of the first error, returned from then on */
+    int failed; /* code of the first error, returned from then on */
     struct err why;
     struct skimmed *skim;
     size_t n_skim, skim_cap;

@@ -80,6 +80,7 @@ static int open_stdout(struct sink *s, struct err *e)
                        "standard output is a terminal: give -o FILE or a pipe");
     if (fstat(s->fd, &st) || !S_ISFIFO(st.st_mode))
         return 0;
+    s->pipe = true;
     fcntl(s->fd, F_SETPIPE_SZ, PIPE_SIZE); /* a hint */
     /* an empty call: a container may forbid vmsplice */
     s->splices = vmsplice(s->fd, NULL, 0, 0) == 0 && take_region(s);

@@ -12,6 +12,7 @@ struct sink {
     uint8_t *buf;        /* buf[from, to) is not yet written */
     size_t from, to;
     void *region; /* the mapping that buf is part of; NULL: malloced */
+    bool pipe;    /* fd is one */
     bool splices; /* output is a pipe, fed by vmsplice: each byte of buf is
                    * written once, see stream_sink.c */
     bool broken;  /* an error occurred; nothing more is written */

@@ -158,9 +158,11 @@ static int emit_frame(struct stream_writer *w, unsigned kind, const void *meta,
 static int emit_payload(struct stream_writer *w, const struct frame *f,
                         struct err *e)
 {
-    w->at += f->len;
-    return f->lent ? sink_lend(&w->out, f->data, f->len, e) :
-                     sink_put(&w->out, f->data, f->len, e);
+    size_t n = frame_bytes(f);
+
+    w->at += n;
+    return f->lent && !f->loan.lent ? sink_lend(&w->out, f->data, n, e) :
+                                      sink_put(&w->out, f->data, n, e);
 }
 
 static int emit_head(struct stream_writer *w, struct err *e)
@@ -202,9 +204,14 @@ static int begin_tensor(struct stream_writer *w, const struct frame *f,
                         const struct frame_ref *ref, uint64_t hash, size_t len,
                         struct err *e)
 {
-    unsigned kind = ref ? FRAME_REF : FRAME_TENSOR;
+    unsigned kind = ref ? FRAME_REF : f->loan.lent ? FRAME_LOAN : FRAME_TENSOR;
     size_t n;
 
+    if (f->loan.lent && !w->out.pipe)
+        return err_set(e, E_USAGE,
+                       "'%s': '%s' is memory that is lent: it goes into pipes "
+                       "only",
+                       w->out.name, f->name);
     if (emit_head(w, e) < 0)
         return e->code;
     if (frame_encode(f, ref, w->meta, &n, e) < 0 ||
@@ -221,7 +228,7 @@ static int begin_tensor(struct stream_writer *w, const struct frame *f,
 static int write_tensor(struct stream_writer *w, const struct frame *f,
                         const struct frame_ref *ref, struct err *e)
 {
-    size_t len = ref ? 0 : f->len;
+    size_t len = ref ? 0 : frame_bytes(f);
 
     if (begin_tensor(w, f, ref, XXH3_64bits(f->data, len), len, e) < 0)
         return e->code;
@@ -250,6 +257,11 @@ int stream_piece(struct stream_writer *w, const void *p, size_t n,
 {
     w->due -= n;
     return emit(w, p, n, e);
+}
+
+bool stream_is_pipe(const struct stream_writer *w)
+{
+    return w->out.pipe;
 }
 
 int stream_write(struct stream_writer *w, const struct frame *f, struct err *e)

@@ -91,7 +91,7 @@ static void plan(struct run *r)
 static int open_all(struct run *r, const char *path, struct err *e)
 {
     const struct settings *s = r->s;
-    struct stream_expect expect = { .key = s->tool.expect_key };
+    struct stream_expect expect = { .key = s->tool.expect_key, .loans = true };
     struct stream_output out = { .path = s->tool.output, .key = s->tool.key };
     int rc;
 
@@ -196,8 +196,12 @@ static int run(struct run *r, struct err *e)
             return e->code;
         first = false;
         if (f.role == ROLE_HESSIAN && !f.passed &&
-            hessian_file_look(r->hessians, &f, 0, f.data, f.len, e) < 0)
+            (f.loan.lent ?
+                 hessian_file_told(r->hessians, &f, e) :
+                 hessian_file_look(r->hessians, &f, 0, f.data, f.len, e)) < 0)
             return e->code;
+        if (f.role == ROLE_WEIGHT && f.loan.lent)
+            return err_set(e, E_DATA, "'%s': a weight that is lent", f.name);
         rc = f.role == ROLE_WEIGHT ? weight(r, &f, e) :
              f.passed              ? 0 :
                                      stream_write(r->out, &f, e);

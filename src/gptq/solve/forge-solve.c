@@ -14,6 +14,7 @@
 struct run {
     struct solve_settings *s;
     struct stream_reader *in;
+    struct ledger *ledger;
     struct stream_writer *out;
     struct module_batch *batch;
     struct module_solver *solver; /* solves one module at a time */
@@ -33,10 +34,14 @@ static int open_all(struct run *r, const char *path, struct err *e)
     struct stream_output out = { .path = s->tool.output, .key = s->tool.key };
     int rc;
 
-    if ((rc = device_open(&s->device, &solve_plugin, e)) < 0 ||
+    expect.loans = s->loans;
+    if ((rc = ledger_open(&r->ledger, s->loans, e)) < 0 ||
+        (rc = device_open(&s->device, &solve_plugin, e)) < 0 ||
+        (rc = ledger_reads(r->ledger, LEDGER_HESSIANS, e)) < 0 ||
         (rc = stream_open(&r->in, path, &expect, e)) < 0 ||
         (rc = module_open(&r->solver, &s->module, e)) < 0)
         return rc;
+    stream_fetch(r->in, ledger_get, r->ledger);
     if (s->report && (rc = publish_create(&r->report, s->report, e)) < 0)
         return rc;
     if (stream_create(&r->out, &out, e) < 0)
@@ -190,5 +195,6 @@ int main(int argc, char **argv)
     module_batch_close(r.batch);
     stream_close(r.in);
     module_close(r.solver);
+    ledger_close(r.ledger);
     return 0;
 }

@@ -49,6 +49,7 @@ int solve_parse(struct solve_settings *s, int argc, char **argv)
           "write a line of JSON for each module to FILE", &s->report, 0, 0,
           true },
         GPU_OPTIONS(&s->device),
+        LOANS_OPTION(&s->loans),
         TOOL_COMMON(&s->tool),
         TOOL_STREAM(&s->tool),
         TOOL_END

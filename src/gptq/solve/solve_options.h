@@ -4,6 +4,7 @@
 
 #include "common/cli/tool.h"
 #include "device/device.h"
+#include "device/ledger.h"
 #include "gptq/solve/module.h"
 
 struct solve_settings {
@@ -11,6 +12,7 @@ struct solve_settings {
     struct module_params module;
     const char *report; /* NULL: none */
     struct device_choice device;
+    const char *loans; /* NULL: none */
     /* private to solve_parse(): option values that become `module` */
     int order, method, strict, effort, positive;
     int64_t sweeps, factors;

@@ -1,0 +1,62 @@
+/* hessian_entry.h - the inside of struct hessian_set: hessian_set.c adds to it,
+ * hessian_emit.c writes out what is complete. */
+#ifndef FORGE_HESSIAN_ENTRY_H
+#define FORGE_HESSIAN_ENTRY_H
+
+#include "arch/tensor_name.h"
+#include "common/io/stream.h"
+#include "hessian/blend.h"
+#include "hessian/cross.h"
+#include "hessian/hessian.h"
+#include "hessian/hessian_shape.h"
+
+/* The companions of an activation x, in front of it (arch/tensor_name.h): y of
+ * the cross moments E (drift), G (output), F (gap) of gptq/solve/target.h. */
+enum { DRIFT, OUTPUT, GAP, PAIRS };
+extern const enum companion pair_companion[PAIRS];
+
+/* What is accumulated under a name. */
+struct entry {
+    char *name, *modules; /* modules: NULL when the frames list none */
+    struct hessian *acc;  /* accumulator of activations, or NULL */
+    struct cross *cross[PAIRS];
+    uint64_t cross_rows[PAIRS];
+    double *sum;   /* sum of merged Hessians, or NULL */
+    uint64_t cols; /* of the activations */
+    uint64_t elements, samples;
+    uint64_t dims[3];
+    int ndim;
+    uint32_t block;
+    bool *given; /* [n_inputs]: this input has given its part */
+    bool emitted;
+};
+
+/* Memory of the host. */
+struct room {
+    void *p;
+    size_t cap;
+};
+
+/* The last companion of a kind, a copy unless it is a loan, until its activation
+ * comes. */
+struct pair {
+    struct frame f; /* role 0: none */
+    struct room room;
+};
+
+struct hessian_set {
+    struct hessian_set_params params;
+    struct blend blend;
+    struct pair pair[PAIRS];
+    struct room fetched;
+    struct entry *entry;
+    size_t count;
+};
+
+/* At least n bytes; what is there stays.  E_TEMP. */
+MUST_CHECK int room_need(struct room *r, size_t n, const char *what,
+                         struct err *e);
+/* Free its accumulators. */
+void entry_drop(struct entry *t);
+
+#endif

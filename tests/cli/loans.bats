@@ -1,0 +1,216 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # run sets stderr
+# Memory that tools lend to each other on a device (--loans), by the fake one of
+# tests/fake_loan.c: the same bytes as without, in pipes only, and an end that dies
+# ends the run.
+
+bats_require_minimum_version 1.5.0
+
+PY="$BATS_TEST_DIRNAME/../reference/forward.py"
+
+setup_file() {
+    cd "$BATS_FILE_TMPDIR" || return 1
+    mkdir gpu
+    cp "$(dirname "$(command -v mkstream)")/forge-cuda.so" "$(command -v forge-calib)" \
+        "$(command -v forge-hessian)" "$(command -v forge-solve)" gpu
+    cp gpu/forge-cuda.so gpu/libcuda.so.1 # the driver that --device auto looks for
+    for kind in llama llama-biases deepseek_v3 qwen2_moe; do
+        python3 "$PY" make "$kind" "$kind"
+    done
+    python3 "$PY" tokens t.fts 40 1 33 64
+}
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || return 1
+    ln -s "$BATS_FILE_TMPDIR"/* .
+    export FAKE_CUDA_LOG=$PWD/log out='' seen=/dev/null loans='' calib='' hessian='' solve=''
+}
+
+# loop KIND OPTION...: codes to $out, what forge-calib put out to $seen.  loans: where
+# they are agreed on ("": nowhere); calib, hessian, solve: words in front of each.
+loop() {
+    local kind=$1 lend=
+    shift
+    rm -f back log l
+    mkfifo back
+    [ -z "$loans" ] || lend="--loans $loans"
+    # shellcheck disable=SC2016
+    kind=$kind lend=$lend timeout 60 bash -o pipefail -c '
+        export LD_LIBRARY_PATH=gpu
+        $calib gpu/forge-calib -q $lend --feedback back "$@" $kind t.fts | tee $seen |
+        $hessian gpu/forge-hessian -q --blend 2 $lend | forge-weights -q --join $kind |
+        forge-grid -q --group 8 | $solve gpu/forge-solve -q $lend |
+        tee back >$out' - "$@"
+}
+
+# All but times: the content hash that END says.
+same() {
+    python3 - "$@" <<'PYTHON'
+import sys
+ends = {open(p, "rb").read().rpartition(b"FTS1")[2][60 + 24:60 + 32] for p in sys.argv[1:]}
+assert len(ends) == 1 and len(ends.pop()) == 8
+PYTHON
+}
+
+lent() { # WHAT: was more of that than the trials?
+    grep "^$1 " log | grep -qvE ' (2097152|8)x1$'
+}
+
+@test "the loop with loans: the same codes, and neither activations nor Hessians in a pipe" {
+    for kind in llama llama-biases deepseek_v3 qwen2_moe; do
+        for both in '' '--propagate both'; do
+            for dtype in bf16 f32; do # the fake's Hessians are of bf16 alone
+                # shellcheck disable=SC2086
+                out=bytes loans='' loop $kind --dtype $dtype $both
+                run ! grep -qE '^(map|fetch) ' log
+                # shellcheck disable=SC2086
+                out=lent loans=l loop $kind --dtype $dtype $both
+                lent map
+                lent fetch
+                same bytes lent
+            done
+        done
+    done
+}
+
+@test "an end that cannot gets bytes, or ends the run" {
+    out=bytes loans='' loop llama --propagate both
+    for end in calib hessian solve; do
+        export $end='env FAKE_CUDA_BLOCK=no'
+        out=lent loans=l loop llama --propagate both
+        export $end=
+        same bytes lent
+    done
+    calib='env FAKE_CUDA_MAP=no' out=lent loans=l loop llama --propagate both
+    same bytes lent
+    # the lender can map what is theirs, so nobody knew
+    for end in hessian solve; do
+        export $end='env FAKE_CUDA_MAP=no'
+        out=lent loans=l run -69 --separate-stderr loop llama --propagate both
+        export $end=
+        [[ $stderr == "forge-$end: "*"fake: cannot map" ]] || { echo "$end: $stderr"; return 1; }
+        run ! same bytes lent
+    done
+}
+
+@test "a loan goes into pipes only, to readers that were told of its lender" {
+    # forge-hessian is not: it says nothing, so there are none
+    mkfifo back
+    # shellcheck disable=SC2016
+    LD_LIBRARY_PATH=gpu timeout 60 bash -o pipefail -c '
+        gpu/forge-calib -q --loans l --feedback back llama t.fts | tee seen |
+        gpu/forge-hessian -q | forge-weights -q --join llama | forge-grid -q --group 8 |
+        gpu/forge-solve -q | tee back >codes'
+    run ! lent map
+    forge-ls --verify -q seen
+
+    out=lent loans=l seen=kept loop llama
+    [ "$(stat -c %s kept)" -lt "$(stat -c %s seen)" ]
+    run -65 --separate-stderr forge-ls kept
+    [[ $stderr == *"is memory that another process lends"* ]]
+    run -65 --separate-stderr gpu/forge-hessian -q --device cuda --loans new kept
+    # shellcheck disable=SC2002
+    cat kept | run -65 --separate-stderr forge-hessian -q
+    # shellcheck disable=SC2002
+    cat kept | run -64 --separate-stderr forge-weights -q --join llama -o weights
+    [ ! -e weights ]
+    run -64 --separate-stderr gpu/forge-calib --loans l --to embed llama t.fts
+    [[ $stderr == *"--loans wants --feedback" ]]
+    run -64 --separate-stderr gpu/forge-hessian -q --device cuda --loans l t.fts
+    [[ $stderr == *"another process has used it" ]]
+}
+
+pid_of() { # TOOL: of this test
+    local exe
+    exe=$(readlink -f "${tool:-gpu}")/$1
+    for p in /proc/[0-9]*; do
+        [ "$(readlink "$p/exe")" != "$exe" ] || echo "${p#/proc/}"
+    done
+}
+
+ended() { # PID: it ends within ten seconds
+    for ((i = 0; i < 1000; i++)); do
+        kill -0 "$1" 2>/dev/null || return 0
+        sleep .01
+    done
+    return 1
+}
+
+@test "an end that dies while a loan is read: the run ends, and no codes are made of it" {
+    out=bytes loop llama
+    for dead in calib hessian solve; do
+        for reader in hessian solve; do
+            [ $dead-$reader != calib-solve ] || continue
+            rm -f go go.here
+            export $reader="env FAKE_CUDA_WAIT=go"
+            out=lent loans=l loop llama 2>err 3>&- &
+            run=$!
+            export $reader=
+            until [ -e go.here ]; do kill -0 $run; sleep .01; done
+            kill -KILL "$(pid_of forge-$dead)"
+            sleep .1
+            touch go
+            ended $run
+            run ! wait $run
+            run ! same bytes lent
+            # a mark says that what was made of the frames before it is whole
+            [ $dead = solve ] || run ! grep -qa '"sync"' lent
+        done
+    done
+}
+
+@test "whichever call fails at an end: the run ends, and codes are whole or none" {
+    [ -e "${FAIL_SO:-/nonexistent}" ] || skip "no fail.so in this mode"
+    out=bytes loop llama
+    for end in calib hessian solve; do
+        for kind in malloc read; do
+            for ((n = 1; n < 500; n += 1 + n / 4)); do
+                rm -f mark
+                export $end="env FAIL=$kind:$n FAIL_MARK=mark LD_PRELOAD=$FAIL_SO"
+                rc=0
+                out=lent loans=l loop llama 2>/dev/null || rc=$?
+                export $end=
+                [ $rc != 124 ] || { echo "$end, $kind $n: hangs"; return 1; }
+                [ -e mark ] || break
+                if [ $rc = 0 ]; then
+                    same bytes lent
+                else
+                    run ! same bytes lent
+                fi
+            done
+            [ "$n" -gt 5 ]
+        done
+    done
+}
+
+@test "forge quantize lends, and a tool that is killed in it leaves nothing wrong behind" {
+    local bin model=$BATS_TEST_DIRNAME/../../examples/llama-4m
+    local few=(--text "$BATS_TEST_DIRNAME/../../examples/calib.jsonl" --sequences 2 --seqlen 32 --effort fast --quiet)
+    bin=$(dirname "$(command -v forge)")
+    mkdir all
+    cp -rL "$bin" "$bin/../lib" all
+    cp gpu/forge-cuda.so gpu/libcuda.so.1 all/bin
+    export LD_LIBRARY_PATH=$PWD/all/bin${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    all/bin/forge quantize "$model" want "${few[@]}"
+    lent map
+    lent fetch
+    for dead in calib hessian solve; do
+        rm -f go go.here
+        FAKE_CUDA_WAIT=$PWD/go all/bin/forge quantize "$model" out --work work "${few[@]}" 2>err 3>&- &
+        run=$!
+        until [ -e go.here ]; do kill -0 $run; sleep .01; done
+        kill -KILL "$(tool=all/bin pid_of forge-$dead)"
+        sleep .1
+        touch go
+        ended $run
+        rc=0
+        wait $run || rc=$?
+        [ $rc = 75 ]
+        [ "$(wc -l <err)" -eq 1 ]
+        [[ $(<err) == *"forge-$dead: killed by signal 9"* ]]
+        [ ! -e out ]
+        all/bin/forge quantize "$model" out --work work "${few[@]}"
+        diff -r want out
+        rm -r out work
+    done
+}

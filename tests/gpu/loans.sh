@@ -1,0 +1,42 @@
+#!/bin/bash
+# loans.sh BIN MODEL TEXT: the loop on the GPU with memory that is lent between the
+# tools and with bytes in pipes: the same codes, whole; and a lender that is killed
+# ends the run.  Exit 77: no device.
+set -euo pipefail
+bin=$(realpath "$1") model=$(realpath "$2") text=$(realpath "$3")
+export PATH="$bin:$PATH"
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir"
+
+rc=0
+forge-grid --device cuda /dev/null >/dev/null 2>why || rc=$?
+if [ "$rc" -eq 69 ]; then
+    echo "skipped: $(cat why)"
+    exit 77
+fi
+forge-tokens -q --sequences 32 --seqlen 512 "$model" "$text" >tokens
+
+loop() { # EFFORT OPTION...: codes to standard output, bytes in front of the solver to n
+    local effort=$1
+    shift
+    rm -f back
+    mkfifo back
+    forge-calib -q --device cuda --propagate both --feedback back "$@" "$model" tokens |
+        forge-hessian -q --device cuda "$@" | tee >(wc -c >n) | forge-weights -q --join "$model" |
+        forge-grid -q --device cuda | forge-solve -q --device cuda --effort "$effort" "$@" | tee back
+}
+content() { # of END
+    python3 -c 'import sys; print(open(sys.argv[1], "rb").read().rpartition(b"FTS1")[2][84:92].hex())' "$1"
+}
+for effort in fast default; do
+    loop $effort >bytes
+    before=$(cat n)
+    loop $effort --loans "lent-$effort" >lent
+    echo "$effort: $(content bytes) $(content lent), $before bytes of Hessians in the pipe, $(cat n) lent"
+    [ "$(content bytes)" = "$(content lent)" ]
+    [ "$(cat n)" -lt $((before / 10)) ]
+done
+{ sleep 1.5; kill -KILL "$(pgrep -n -f "forge-calib.*$dir/killed")"; } &
+! loop fast --loans "$dir/killed" >part 2>/dev/null || { echo "killed, and done"; exit 1; }
+echo "a lender that is killed: the run ends"
