@@ -122,19 +122,18 @@ struct ck_quantized {
      * the packed word, carries included, as GPTQModel does */
     uint8_t *zeros;
     enum dtype scale_dtype;
-    void *scales; /* [rows, groups] */
+    void *scales;   /* [rows, groups] */
+    int32_t *g_idx; /* [cols] the group of each input (act-order); NULL:
+                       input / group */
 };
 /* 1: *q is set, ck_quantized_release() it; 0: the module is stored plain.
- * E_DATA: its tensors do not fit, or its g_idx mixes groups (act-order), which
- * this struct cannot express; E_IO, E_TEMP. */
+ * E_DATA: its tensors do not fit; E_IO, E_TEMP. */
 MUST_CHECK int checkpoint_quantized(struct checkpoint *c, const char *module,
                                     struct ck_quantized *q, struct err *e);
 void ck_quantized_release(struct ck_quantized *q);
-/* The same without the codes, which are most of the bytes: q->codes is NULL.
- * *act_order: its g_idx mixes groups, which is no error here. */
+/* The same without the codes, which are most of the bytes: q->codes is NULL. */
 MUST_CHECK int checkpoint_grid(struct checkpoint *c, const char *module,
-                               struct ck_quantized *q, bool *act_order,
-                               struct err *e);
+                               struct ck_quantized *q, struct err *e);
 
 /* Whether t is a tensor (qweight, scales, g_idx, ...) of a 4-bit linear.  Then
  * module[cap] is the linear's path, and *first tells whether t is its codes

@@ -240,12 +240,8 @@ int checkpoint_quantized(struct checkpoint *c, const char *module,
     memset(q, 0, sizeof(*q));
     if (r <= 0)
         return r;
-    if (p.g_idx || p.cols % 2) {
-        err_set(e, E_DATA,
-                p.g_idx ? "'%.200s': its g_idx mixes groups (desc_act), which "
-                          "only dequantizing can read" :
-                          "'%.200s': an odd number of inputs",
-                module);
+    if (p.cols % 2) {
+        err_set(e, E_DATA, "'%.200s': an odd number of inputs", module);
         packed_release(&p);
         return e->code;
     }
@@ -258,6 +254,7 @@ int checkpoint_quantized(struct checkpoint *c, const char *module,
     q->zeros = p.zeros;
     q->scale_dtype = p.scale_dtype;
     q->scales = p.scales;
+    q->g_idx = p.g_idx;
     return 1;
 }
 
@@ -266,5 +263,6 @@ void ck_quantized_release(struct ck_quantized *q)
     free(q->codes);
     free(q->zeros);
     free(q->scales);
+    free(q->g_idx);
     memset(q, 0, sizeof(*q));
 }

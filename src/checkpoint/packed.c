@@ -22,9 +22,9 @@ static const char *const ct_names[] = { "weight_packed",     "weight_scale",
                                         "weight_shape",      NULL };
 
 static const char *const tile_names[] = { "weight_int4pack", "scales_and_zeros",
-                                          NULL };
+                                          "input_perm", NULL };
 static const char *const xpu_names[] = { "weight_int4pack", "scales", "zeros",
-                                         NULL };
+                                         "input_perm", NULL };
 
 static const char *const *part_names(const struct checkpoint *c)
 {
@@ -289,6 +289,43 @@ static int read_index(struct checkpoint *c, const struct parts *s,
     return 0;
 }
 
+/* Where each group is a run of inputs, and they are only numbered otherwise,
+ * scales and zeros move: then g_idx has no more to say. */
+static int straighten(struct packed *p, const char *module, struct err *e)
+{
+    size_t size = dtype_bits(p->scale_dtype) / 8;
+    uint8_t *zeros, *scales;
+    uint64_t k = 0;
+
+    while (p->g_idx && k < p->cols && p->g_idx[k] == p->g_idx[k - k % p->group])
+        k++;
+    if (!p->g_idx || k < p->cols)
+        return 0;
+    zeros = mem_alloc(p->groups, module, e);
+    scales = mem_alloc(p->groups * size, module, e);
+    for (uint64_t o = 0; zeros && scales && o < p->rows; o++) {
+        uint8_t *z = p->zeros + o * p->groups;
+        uint8_t *s = p->scales + o * p->groups * size;
+
+        for (uint64_t g = 0; g < p->groups; g++) {
+            uint64_t from = (uint64_t)p->g_idx[g * p->group];
+
+            zeros[g] = z[from];
+            memcpy(scales + g * size, s + from * size, size);
+        }
+        memcpy(z, zeros, p->groups);
+        memcpy(s, scales, p->groups * size);
+    }
+    k = zeros && scales;
+    free(zeros);
+    free(scales);
+    if (!k)
+        return e->code;
+    free(p->g_idx);
+    p->g_idx = NULL;
+    return 0;
+}
+
 /* codes: whether to read them, too. */
 static int read_parts(struct checkpoint *c, const char *module, bool codes,
                       struct packed *p, struct err *e)
@@ -307,7 +344,8 @@ static int read_parts(struct checkpoint *c, const char *module, bool codes,
         return r;
     if ((r = read_index(c, &s, p, e)) ||
         (codes && (r = read_codes(c, &s, p, e))) ||
-        (r = read_zeros(c, &s, p, e)) || (r = read_scales(c, &s, p, e))) {
+        (r = read_zeros(c, &s, p, e)) || (r = read_scales(c, &s, p, e)) ||
+        (r = straighten(p, module, e))) {
         packed_release(p);
         return r;
     }
@@ -321,23 +359,22 @@ int packed_read(struct checkpoint *c, const char *module, struct packed *p,
 }
 
 int checkpoint_grid(struct checkpoint *c, const char *module,
-                    struct ck_quantized *q, bool *act_order, struct err *e)
+                    struct ck_quantized *q, struct err *e)
 {
     struct packed p;
     int r = read_parts(c, module, false, &p, e);
 
     memset(q, 0, sizeof(*q));
-    *act_order = r > 0 && p.g_idx;
     if (r <= 0)
         return r;
-    free(p.g_idx);
     *q = (struct ck_quantized){ .rows = p.rows,
                                 .cols = p.cols,
                                 .groups = p.groups,
                                 .group = p.group,
                                 .zeros = p.zeros,
                                 .scale_dtype = p.scale_dtype,
-                                .scales = p.scales };
+                                .scales = p.scales,
+                                .g_idx = p.g_idx };
     return 1;
 }
 

@@ -10,7 +10,7 @@
 
 struct parts {
     const char *module;
-    const struct ck_tensor *codes, *scales, *zeros;
+    const struct ck_tensor *codes, *scales, *zeros, *perm;
     bool cpu;
 };
 
@@ -35,6 +35,7 @@ static int find_parts(const struct checkpoint *c, const char *module,
         return 0;
     s->scales = packed_part(c, module, s->cpu ? "scales_and_zeros" : "scales");
     s->zeros = s->cpu ? NULL : packed_part(c, module, "zeros");
+    s->perm = packed_part(c, module, "input_perm");
     if (!s->scales || (!s->cpu && !s->zeros))
         return err_set(e, E_DATA,
                        "'%.200s': has weight_int4pack, but not all of its "
@@ -68,7 +69,51 @@ static int find_sizes(const struct checkpoint *c, const struct parts *s,
     if (z && (z->dtype != DT_I8 || z->ndim != 2 || z->dims[0] != p->groups ||
               z->dims[1] != p->rows))
         return wrong(z, "byte for each group and output", e);
+    if (s->perm && (s->perm->dtype != DT_I32 || s->perm->ndim != 1 ||
+                    s->perm->dims[0] != p->cols))
+        return wrong(s->perm, "number of an input for each input", e);
     return 0;
+}
+
+/* p->g_idx of the order in perm, which is one of all inputs. */
+static int read_index(struct checkpoint *c, const struct parts *s,
+                      struct packed *p, int32_t **perm, struct err *e)
+{
+    if (!s->perm)
+        return 0;
+    if (!(*perm = packed_bytes(c, s->perm, e)) ||
+        !(p->g_idx = mem_alloc(p->cols * sizeof(*p->g_idx), s->module, e)))
+        return e->code;
+    for (uint64_t k = 0; k < p->cols; k++)
+        p->g_idx[k] = -1;
+    for (uint64_t k = 0; k < p->cols; k++) {
+        int32_t to = (*perm)[k];
+
+        if (to < 0 || (uint64_t)to >= p->cols || p->g_idx[to] >= 0)
+            return wrong(s->perm, "order of the inputs", e);
+        p->g_idx[to] = (int32_t)(k / p->group);
+    }
+    return 0;
+}
+
+/* Each code back to its input. */
+static int put_back(struct packed *p, const char *module, const int32_t *perm,
+                    struct err *e)
+{
+    uint64_t words = p->cols / 8;
+    uint32_t *row = mem_alloc(words * sizeof(*row), module, e);
+
+    for (uint64_t o = 0; row && o < p->rows; o++) {
+        uint32_t *code = p->codes + o * words;
+
+        memset(row, 0, words * sizeof(*row));
+        for (uint64_t k = 0; k < p->cols; k++)
+            row[perm[k] / 8] |= (code[k / 8] >> 4 * (k % 8) & 15)
+                                << 4 * (perm[k] % 8);
+        memcpy(code, row, words * sizeof(*row));
+    }
+    free(row);
+    return row ? 0 : e->code;
 }
 
 static int read_codes(struct checkpoint *c, const struct parts *s,
@@ -148,16 +193,24 @@ static int read_grid(struct checkpoint *c, const struct parts *s,
 int tiles_read(struct checkpoint *c, const char *module, bool codes,
                struct packed *p, struct err *e)
 {
+    int32_t *perm = NULL;
     struct parts s;
     int r = find_parts(c, module, &s, e);
 
     memset(p, 0, sizeof(*p));
     if (r <= 0)
         return r;
-    if ((r = find_sizes(c, &s, p, e)) || (r = read_grid(c, &s, p, e)) ||
-        (codes && (r = read_codes(c, &s, p, e)))) {
+    r = find_sizes(c, &s, p, e);
+    if (!r)
+        r = read_index(c, &s, p, &perm, e);
+    if (!r)
+        r = read_grid(c, &s, p, e);
+    if (!r && codes)
+        r = read_codes(c, &s, p, e);
+    if (!r && codes && perm)
+        r = put_back(p, module, perm, e);
+    free(perm);
+    if (r)
         packed_release(p);
-        return r;
-    }
-    return 1;
+    return r ? r : 1;
 }

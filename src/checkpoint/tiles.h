@@ -5,7 +5,8 @@
  *                   scales_and_zeros [G, O, 2]    s, (8 - zero) s
  *     int4pack-xpu  weight_int4pack  I32 [O, I/8] words as in parts.h
  *                   scales           [G, O]
- *                   zeros            I8 [G, O] */
+ *                   zeros            I8 [G, O]
+ *     both, maybe   input_perm       I32 [I] which input comes where */
 #ifndef FORGE_TILES_H
 #define FORGE_TILES_H
 

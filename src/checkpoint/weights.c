@@ -247,6 +247,23 @@ static int write_part(const struct ck_quantized *q, const char *module,
     return stream_write(w, &f, e);
 }
 
+/* The group of each input, where groups are no runs of them. */
+static int write_index(const struct ck_quantized *q, const char *module,
+                       struct stream_writer *w, uint64_t *bytes, struct err *e)
+{
+    struct frame f = { .role = ROLE_INDEX,
+                       .dtype = DT_I32,
+                       .ndim = 1,
+                       .dims = { q->cols },
+                       .group = (uint32_t)q->group,
+                       .data = q->g_idx,
+                       .len = q->cols * sizeof(*q->g_idx) };
+    int r = set_name(&f, module, strlen(module), e);
+
+    *bytes += f.len;
+    return r ? r : stream_write(w, &f, e);
+}
+
 static int write_parts(struct ck_quantized *q, const char *module,
                        struct stream_writer *w, uint64_t *bytes, struct err *e)
 {
@@ -256,9 +273,10 @@ static int write_parts(struct ck_quantized *q, const char *module,
     for (size_t i = 0; i + 1 < n; i += 2) /* bytes to nibbles, in place */
         q->zeros[i / 2] = (uint8_t)(q->zeros[i] | q->zeros[i + 1] << 4);
     if ((r = write_part(q, module, ROLE_CODES, w, bytes, e)) ||
-        (r = write_part(q, module, ROLE_SCALES, w, bytes, e)))
+        (r = write_part(q, module, ROLE_SCALES, w, bytes, e)) ||
+        (r = write_part(q, module, ROLE_ZEROS, w, bytes, e)))
         return r;
-    return write_part(q, module, ROLE_ZEROS, w, bytes, e);
+    return q->g_idx ? write_index(q, module, w, bytes, e) : 0;
 }
 
 /* A 4-bit linear of the model must have the shape of config.json. */

@@ -6,6 +6,7 @@
  * found before any work, from the zeros, scales and g_idx of every linear; the
  * codes, nearly all of the bytes, are not read for that. */
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "checkpoint/checkpoint.h"
@@ -22,6 +23,7 @@ struct repack {
     int64_t threads;
     uint64_t shard_size;
     int quiet, progress;
+    bool act_order; /* of some linear, groups are no runs of inputs */
 };
 
 /* E_CONFIG: a BF16 scale that AWQ's and GPTQ's F16 does not hold exactly. */
@@ -72,54 +74,75 @@ static int check_offsets(const char *module, const struct ck_quantized *q,
     return 0;
 }
 
-static int check_grid(const struct repack *r, const char *module,
-                      const struct ck_quantized *q, bool act_order,
-                      struct err *e)
+/* Groups that are no runs of inputs: GPTQ and compressed-tensors say each
+ * input's, layouts of torch have an order of inputs beside the codes. */
+static int check_order(struct repack *r, const char *module,
+                       const struct ck_quantized *q, struct err *e)
+{
+    int32_t *order;
+    bool whole;
+
+    if (!q->g_idx)
+        return 0;
+    r->act_order = true;
+    if (!layout_takes_act_order(r->layout))
+        return err_set(e, E_CONFIG,
+                       "'%.200s': its g_idx mixes groups (desc_act): inputs of "
+                       "a group lie apart, and %s has them side by side",
+                       module, layout_name(r->layout));
+    if (r->layout != LAYOUT_INT4PACK && r->layout != LAYOUT_INT4PACK_XPU)
+        return 0;
+    order = mem_alloc(q->cols * sizeof(*order), module, e);
+    if (!order)
+        return e->code;
+    whole = int4pack_order(order, q->g_idx, q->cols, q->group);
+    free(order);
+    return whole ? 0 :
+                   err_set(e, E_CONFIG,
+                           "'%.200s': its groups have not %" PRIu64
+                           " inputs each, which %s needs",
+                           module, q->group, layout_name(r->layout));
+}
+
+static int check_grid(struct repack *r, const char *module,
+                      const struct ck_quantized *q, struct err *e)
 {
     struct layout_shape s = { module, q->rows, q->cols };
     uint64_t i = 0;
 
-    if (act_order)
-        return err_set(
-            e, E_CONFIG,
-            "'%.200s': its g_idx mixes groups (desc_act): inputs of "
-            "a group lie apart, and %s as it is written here has them "
-            "side by side",
-            module, layout_name(r->layout));
     while (i < q->rows * q->groups && q->zeros[i] == 8)
         i++;
     if (layout_check(r->layout, i == q->rows * q->groups, q->group, &s, &s, 1,
                      e) < 0)
         return strstr(e->msg, module) ? e->code :
                                         err_prefix(e, "'%.200s'", module);
-    if (check_scales(r, module, q, e))
+    if (check_order(r, module, q, e) || check_scales(r, module, q, e))
         return e->code;
     return r->layout == LAYOUT_INT4PACK ? check_offsets(module, q, e) : 0;
 }
 
-static int check_modules(const struct repack *r, struct checkpoint *c,
-                         struct err *e)
+static int check_modules(struct repack *r, struct checkpoint *c, struct err *e)
 {
     int rc = 0;
 
     for (size_t i = 0; i < checkpoint_count(c) && rc >= 0; i++) {
         struct ck_quantized q;
         char module[1024];
-        bool first, act_order;
+        bool first;
 
         if (!checkpoint_part(c, checkpoint_tensor(c, i), module, sizeof(module),
                              &first) ||
             !first)
             continue;
-        rc = checkpoint_grid(c, module, &q, &act_order, e);
+        rc = checkpoint_grid(c, module, &q, e);
         if (rc > 0)
-            rc = check_grid(r, module, &q, act_order, e);
+            rc = check_grid(r, module, &q, e);
         ck_quantized_release(&q);
     }
     return rc < 0 ? rc : 0;
 }
 
-static int check_model(const struct repack *r, const char *model, struct err *e)
+static int check_model(struct repack *r, const char *model, struct err *e)
 {
     struct checkpoint *c;
     int rc;
@@ -153,6 +176,8 @@ static int run(const struct repack *r, const char *model, const char *out,
                 layout_name(r->layout), NULL);
     if (r->layout == LAYOUT_INT4PACK)
         command_add(c, "--capability", int4pack_name(r->capability), NULL);
+    if (r->act_order)
+        command_add(c, "--act-order", NULL);
     c = pipes_add(&pipes, "forge-shard");
     command_add(c, "--threads", threads, "--progress", progress, "--shard-size",
                 number_word(size, (int64_t)r->shard_size), "--from", model,
@@ -198,5 +223,9 @@ int command_repack(int argc, char **argv, struct err *e)
         check_out(argv[i + 1], out, model, e) < 0 ||
         check_model(&r, argv[i], e) < 0)
         return e->code;
+    if (r.act_order && r.layout == LAYOUT_CT)
+        warning("'%s': vLLM and compressed-tensors of September 2026 and later "
+                "refuse act-order; GPTQModel loads it in layout gptq_v2",
+                argv[i]);
     return run(&r, argv[i], argv[i + 1], e);
 }

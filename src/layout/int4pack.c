@@ -143,6 +143,31 @@ void int4pack_unpack(uint32_t *codes, const uint8_t *packed, uint64_t rows,
     each_tile(&j, unpack_tiles);
 }
 
+/* ---- the order of inputs ---- */
+
+bool int4pack_order(int32_t *order, const int32_t *index, uint64_t inputs,
+                    uint64_t group)
+{
+    uint64_t groups = inputs / group;
+
+    if (inputs % group)
+        return false;
+    for (uint64_t g = 0; g < groups; g++) {
+        uint64_t n = 0;
+
+        for (uint64_t k = 0; k < inputs; k++) {
+            uint64_t of = index ? (uint64_t)index[k] : k / group;
+
+            if (of == g && n < group)
+                order[g * group + n] = (int32_t)k;
+            n += of == g;
+        }
+        if (n != group)
+            return false;
+    }
+    return true;
+}
+
 /* ---- zeros ---- */
 
 static float widen(uint16_t x, enum dtype t)

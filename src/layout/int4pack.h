@@ -43,6 +43,12 @@ void int4pack_pack(uint8_t *packed, const uint32_t *codes, uint64_t rows,
 void int4pack_unpack(uint32_t *codes, const uint8_t *packed, uint64_t rows,
                      uint64_t words, enum int4pack_capability c);
 
+/* order[I]: the inputs of group 0 in their order, then those of group 1, ...;
+ * index: the group of each, below I / group; NULL: input / group.  False: a group
+ * has not `group` inputs. */
+bool int4pack_order(int32_t *order, const int32_t *index, uint64_t inputs,
+                    uint64_t group);
+
 /* *offset = (8 - zero) * scale rounded to t, DT_F16 or DT_BF16; false: out of
  * range. */
 bool int4pack_offset(uint16_t *offset, uint16_t scale, enum dtype t, int zero);

@@ -7,41 +7,64 @@
 
 #include "arch/tensor_name.h"
 
+/* A tensor of a module, and when it is there. */
+struct part {
+    const char *name;
+    enum { ALWAYS, ASYMMETRIC, ACT_ORDER } when;
+};
+
 static const struct {
     const char *name;
-    const char *part[2][LAYOUT_PARTS_MAX + 1]; /* asymmetric, symmetric */
+    struct part part[LAYOUT_PARTS_MAX + 1];
     bool whole_groups; /* runtimes refuse a short last group */
     bool bf16;         /* scales may be BF16 */
+    bool act_order;    /* groups may be any inputs */
 } table[LAYOUT_COUNT] = {
     [LAYOUT_CT] = { "compressed-tensors",
-                    { { "weight_packed", "weight_scale", "weight_zero_point",
-                        "weight_shape" },
-                      { "weight_packed", "weight_scale", "weight_shape" } },
+                    { { "weight_packed", ALWAYS },
+                      { "weight_scale", ALWAYS },
+                      { "weight_zero_point", ASYMMETRIC },
+                      { "weight_shape", ALWAYS },
+                      { "weight_g_idx", ACT_ORDER } },
+                    true,
                     true,
                     true },
     [LAYOUT_AWQ] = { "awq",
-                     { { "qweight", "qzeros", "scales" },
-                       { "qweight", "qzeros", "scales" } },
+                     { { "qweight", ALWAYS },
+                       { "qzeros", ALWAYS },
+                       { "scales", ALWAYS } },
                      true,
+                     false,
                      false },
     [LAYOUT_GPTQ] = { "gptq",
-                      { { "qweight", "qzeros", "scales", "g_idx" },
-                        { "qweight", "qzeros", "scales", "g_idx" } },
+                      { { "qweight", ALWAYS },
+                        { "qzeros", ALWAYS },
+                        { "scales", ALWAYS },
+                        { "g_idx", ALWAYS } },
                       false,
-                      false },
+                      false,
+                      true },
     [LAYOUT_GPTQ_V2] = { "gptq_v2",
-                         { { "qweight", "qzeros", "scales", "g_idx" },
-                           { "qweight", "qzeros", "scales", "g_idx" } },
+                         { { "qweight", ALWAYS },
+                           { "qzeros", ALWAYS },
+                           { "scales", ALWAYS },
+                           { "g_idx", ALWAYS } },
                          false,
-                         false },
+                         false,
+                         true },
     [LAYOUT_INT4PACK] = { "int4pack",
-                          { { "weight_int4pack", "scales_and_zeros" },
-                            { "weight_int4pack", "scales_and_zeros" } },
+                          { { "weight_int4pack", ALWAYS },
+                            { "scales_and_zeros", ALWAYS },
+                            { "input_perm", ACT_ORDER } },
+                          true,
                           true,
                           true },
     [LAYOUT_INT4PACK_XPU] = { "int4pack-xpu",
-                              { { "weight_int4pack", "scales", "zeros" },
-                                { "weight_int4pack", "scales", "zeros" } },
+                              { { "weight_int4pack", ALWAYS },
+                                { "scales", ALWAYS },
+                                { "zeros", ALWAYS },
+                                { "input_perm", ACT_ORDER } },
+                              true,
                               true,
                               true },
 };
@@ -56,6 +79,11 @@ bool layout_takes_bf16(enum layout l)
     return table[l].bf16;
 }
 
+bool layout_takes_act_order(enum layout l)
+{
+    return table[l].act_order;
+}
+
 bool layout_parse(const char *name, enum layout *l)
 {
     for (int i = 0; i < LAYOUT_COUNT; i++)
@@ -66,9 +94,13 @@ bool layout_parse(const char *name, enum layout *l)
     return false;
 }
 
-const char *layout_part(enum layout l, bool symmetric, int i)
+const char *layout_part(enum layout l, bool symmetric, bool act_order, int i)
 {
-    return i < 0 || i >= LAYOUT_PARTS_MAX ? NULL : table[l].part[symmetric][i];
+    for (const struct part *p = table[l].part; p->name; p++)
+        if ((p->when != ASYMMETRIC || !symmetric) &&
+            (p->when != ACT_ORDER || act_order) && i-- == 0)
+            return p->name;
+    return NULL;
 }
 
 bool layout_is_part(const char *name, size_t *module_len)
@@ -78,12 +110,9 @@ bool layout_is_part(const char *name, size_t *module_len)
     if (!dot || dot == name)
         return false;
     *module_len = (size_t)(dot - name);
-    /* written by llm-compressor for activation order */
-    if (!strcmp(dot + 1, "weight_g_idx")) /* of others' checkpoints */
-        return true;
     for (int l = 0; l < LAYOUT_COUNT; l++)
-        for (int i = 0; layout_part((enum layout)l, false, i); i++)
-            if (!strcmp(dot + 1, layout_part((enum layout)l, false, i)))
+        for (const struct part *p = table[l].part; p->name; p++)
+            if (!strcmp(dot + 1, p->name))
                 return true;
     return false;
 }

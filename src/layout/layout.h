@@ -22,19 +22,22 @@ enum layout {
 #define LAYOUT_WORDS     "compressed-tensors|awq|gptq|gptq_v2"
 #define LAYOUT_ALL_WORDS LAYOUT_WORDS "|int4pack|int4pack-xpu"
 
-enum { LAYOUT_COUNT = 6, LAYOUT_PARTS_MAX = 4 };
+enum { LAYOUT_COUNT = 6, LAYOUT_PARTS_MAX = 5 };
 
 /* "awq" */
 const char *layout_name(enum layout l);
 /* Whether scales may be BF16; false: the kernels read F16 only. */
 bool layout_takes_bf16(enum layout l);
+/* False: a group must be a run of inputs. */
+bool layout_takes_act_order(enum layout l);
 /* False: no layout has this name. */
 MUST_CHECK bool layout_parse(const char *name, enum layout *l);
 
 /* Name of the i-th tensor of a module, to follow "MODULE.": "qweight"; NULL
  * from the last one on.  compressed-tensors has zero points only if not
- * symmetric. */
-const char *layout_part(enum layout l, bool symmetric, int i);
+ * symmetric, and all layouts but GPTQ an order of inputs only if act_order:
+ * groups are no runs of inputs. */
+const char *layout_part(enum layout l, bool symmetric, bool act_order, int i);
 /* Whether name is "MODULE." and the name of a tensor of any layout;
  * *module_len: length of MODULE. */
 bool layout_is_part(const char *name, size_t *module_len);

@@ -4,7 +4,8 @@
  *
  *     {"layout":"awq","bits":4,"group":128,"symmetric":true,
  *      "scale_dtype":"F16"}
- * and in layout int4pack "capability":"avx512" or the like. */
+ * and in layout int4pack "capability":"avx512" or the like, and where groups
+ * are no runs of inputs "act_order":true. */
 #ifndef FORGE_RUNFACTS_H
 #define FORGE_RUNFACTS_H
 
@@ -19,6 +20,7 @@ struct run_facts {
     uint64_t group; /* inputs per scale */
     bool symmetric;
     enum dtype scale_dtype;
+    bool act_order;                      /* groups are no runs of inputs */
     enum int4pack_capability capability; /* of LAYOUT_INT4PACK alone */
 };
 

@@ -42,8 +42,12 @@ int emit_weight(struct stream_writer *out, const struct frame *f, struct err *e)
 int emit_run_note(struct stream_writer *out, const struct pack_run *run,
                   struct err *e)
 {
-    const struct run_facts facts = { run->layout, run->group, run->symmetric,
-                                     run->scale_dtype, run->capability };
+    const struct run_facts facts = { .layout = run->layout,
+                                     .group = run->group,
+                                     .symmetric = run->symmetric,
+                                     .scale_dtype = run->scale_dtype,
+                                     .act_order = run->act_order > 0,
+                                     .capability = run->capability };
     struct frame f = {
         .role = ROLE_NOTE, .dtype = DT_U8, .ndim = 1, .name = RUN_NOTE
     };

@@ -18,7 +18,7 @@ struct settings {
     int layout;     /* enum layout */
     int capability; /* enum int4pack_capability */
     int64_t group;  /* 0: the first module's */
-    int symmetric, asymmetric;
+    int symmetric, asymmetric, act_order;
     const char *check;
     struct device_choice device;
     const char *input;
@@ -52,6 +52,9 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_FLAG, 0, "asymmetric", NULL,
           "store zero points even where all are 8", &s->asymmetric, 0, 0,
           false },
+        { OPT_FLAG, 0, "act-order", NULL,
+          "store the order of inputs even where groups are runs of them",
+          &s->act_order, 0, 0, false },
         { OPT_STR, 0, "check", "MODEL",
           "pack nothing: check that a runtime would load MODEL in this layout, "
           "and over how many devices",
@@ -157,6 +160,7 @@ static int open_all(struct work *w, struct err *e)
         .layout = (enum layout)s->layout,
         .group = (uint64_t)s->group,
         .capability = (enum int4pack_capability)s->capability,
+        .act_order = s->act_order ? 1 : -1,
         .symmetric = s->symmetric  ? 1 :
                      s->asymmetric ? 0 :
                                      -1,

@@ -11,6 +11,7 @@ static int part_of(enum role r)
            r == ROLE_QMETA  ? GATHER_META :
            r == ROLE_SCALES ? GATHER_SCALES :
            r == ROLE_ZEROS  ? GATHER_ZEROS :
+           r == ROLE_INDEX  ? GATHER_INDEX :
                               GATHER_COUNT;
 }
 
@@ -28,6 +29,7 @@ static bool dtype_fits(const struct frame *f)
 {
     switch (f->role) {
     case ROLE_QMETA: return f->dtype == DT_QMETA4;
+    case ROLE_INDEX: return f->dtype == DT_I32;
     case ROLE_SCALES: return f->dtype == DT_F16 || f->dtype == DT_BF16;
     default: return f->dtype == DT_U4;
     }
@@ -47,7 +49,7 @@ static int keep(struct gather_part *p, const struct frame *f, struct err *e)
         memcpy(p->data, f->data, f->len);
     p->len = f->len;
     p->dims[0] = f->dims[0];
-    p->dims[1] = f->dims[1];
+    p->dims[1] = f->ndim > 1 ? f->dims[1] : 0;
     p->present = true;
     return 0;
 }
@@ -61,7 +63,7 @@ int gather_add(struct gather *g, const struct frame *f, struct err *e)
 
     if (p->present)
         return err_set(e, E_DATA, "%s: %s twice", f->name, role_name(f->role));
-    if (!dtype_fits(f) || f->ndim != 2)
+    if (!dtype_fits(f) || f->ndim != (f->role == ROLE_INDEX ? 1 : 2))
         return err_set(e, E_DATA, "%s: %s are %s with %d dimensions", f->name,
                        role_name(f->role), dtype_name(f->dtype), f->ndim);
     if (f->group && g->group && f->group != g->group)
@@ -119,9 +121,15 @@ int gather_module(const struct gather *g, struct pack_module *m, struct err *e)
         .scales = scales->present ? scales->data : NULL,
         .zeros =
             g->part[GATHER_ZEROS].present ? g->part[GATHER_ZEROS].data : NULL,
+        .index =
+            g->part[GATHER_INDEX].present ? g->part[GATHER_INDEX].data : NULL,
         .scale_dtype = g->scale_dtype ? g->scale_dtype : DT_F16,
     };
-    for (int i = GATHER_META; i < GATHER_COUNT; i++)
+    if (m->index && g->part[GATHER_INDEX].dims[0] != m->cols)
+        return err_set(e, E_DATA,
+                       "%s: index of %" PRIu64 " for %" PRIu64 " inputs",
+                       g->name, g->part[GATHER_INDEX].dims[0], m->cols);
+    for (int i = GATHER_META; i <= GATHER_ZEROS; i++)
         if (same_dims(g, i, m->rows, m->groups, e))
             return e->code;
     return 1;

@@ -1,14 +1,22 @@
 /* gather.h - collects the frames of one module until it is complete.
  *
  * A module arrives as codes and qmeta, or as codes, scales and (if asymmetric)
- * zeros, in any order, each a frame with the module's name. */
+ * zeros, and an index if groups are no runs of inputs, in any order, each a
+ * frame with the module's name. */
 #ifndef FORGE_GATHER_H
 #define FORGE_GATHER_H
 
 #include "common/io/stream.h"
 #include "pack/packer.h"
 
-enum { GATHER_CODES, GATHER_META, GATHER_SCALES, GATHER_ZEROS, GATHER_COUNT };
+enum {
+    GATHER_CODES,
+    GATHER_META,
+    GATHER_SCALES,
+    GATHER_ZEROS,
+    GATHER_INDEX,
+    GATHER_COUNT
+};
 
 /* Zero-initialise; gather_release() when done. */
 struct gather {

@@ -25,7 +25,8 @@ struct packer {
     struct pack_run *run;
     struct buffer scales, zeros; /* the module's grid, [O, G] */
     struct buffer weight_out, scales_out, zeros_out;
-    struct buffer index_out; /* g_idx */
+    struct buffer index_out; /* g_idx, or the inputs' order */
+    struct buffer codes;     /* in that order */
     int64_t shape[2];
 };
 
@@ -48,6 +49,7 @@ void packer_close(struct packer *p)
     free(p->scales_out.data);
     free(p->zeros_out.data);
     free(p->index_out.data);
+    free(p->codes.data);
     free(p);
 }
 
@@ -179,6 +181,46 @@ static int make_grid(struct packer *p, struct pack_module *m, bool *symmetric,
     return 0;
 }
 
+/* m->index stays only if it says more than input / group. */
+static int check_index(struct pack_module *m, struct err *e)
+{
+    bool plain = true;
+
+    for (uint64_t k = 0; m->index && k < m->cols; k++) {
+        if (m->index[k] < 0 || (uint64_t)m->index[k] >= m->groups)
+            return err_set(e, E_DATA,
+                           "%s: input %" PRIu64 " is in group %d of %" PRIu64,
+                           m->name, k, m->index[k], m->groups);
+        plain = plain && (uint64_t)m->index[k] == k / m->group;
+    }
+    if (plain)
+        m->index = NULL;
+    return 0;
+}
+
+/* GPTQ says the order of every module; others of all, or of none. */
+static int agree_order(struct pack_run *run, const struct pack_module *m,
+                       struct err *e)
+{
+    bool gptq = run->layout == LAYOUT_GPTQ || run->layout == LAYOUT_GPTQ_V2;
+
+    if ((m->index || run->act_order > 0) &&
+        !layout_takes_act_order(run->layout))
+        return err_set(e, E_CONFIG,
+                       "%s: inputs of a group lie apart (act-order), and %s "
+                       "has them side by side",
+                       m->name, layout_name(run->layout));
+    if (run->act_order < 0 || (gptq && m->index))
+        run->act_order = m->index != NULL;
+    if (m->index && !run->act_order)
+        return err_set(e, E_CONFIG,
+                       "%s: inputs of a group lie apart, in a checkpoint "
+                       "without an order of them: pack all of it with "
+                       "--act-order",
+                       m->name);
+    return 0;
+}
+
 /* Check the module against `run`, and set what run leaves open.  A symmetric
  * module fits into an asymmetric checkpoint, an asymmetric one not into a
  * symmetric. */
@@ -227,6 +269,20 @@ static struct packed_tensor part(const char *name, enum dtype t, uint64_t d0,
     return x;
 }
 
+/* The group of each input. */
+static int put_index(struct packer *p, const struct pack_module *m,
+                     struct err *e)
+{
+    int32_t *to;
+
+    if (need(&p->index_out, m->cols, sizeof(*to), e))
+        return e->code;
+    to = p->index_out.data;
+    for (uint64_t k = 0; k < m->cols; k++)
+        to[k] = m->index ? m->index[k] : (int32_t)(k / m->group);
+    return 0;
+}
+
 static int pack_ct(struct packer *p, const struct pack_module *m,
                    struct packed_tensor *out, struct err *e)
 {
@@ -246,6 +302,12 @@ static int pack_ct(struct packer *p, const struct pack_module *m,
                         p->zeros_out.data);
     }
     out[n++] = part("weight_shape", DT_I64, 2, 0, 0, p->shape);
+    if (p->run->act_order > 0) {
+        if (put_index(p, m, e))
+            return e->code;
+        out[n++] =
+            part("weight_g_idx", DT_I32, m->cols, 0, 0, p->index_out.data);
+    }
     return n;
 }
 
@@ -275,12 +337,74 @@ static int pack_awq_gptq(struct packer *p, const struct pack_module *m,
                     p->scales_out.data);
     if (awq)
         return n;
-    if (need(&p->index_out, m->cols, sizeof(int32_t), e))
+    if (put_index(p, m, e))
         return e->code;
-    for (uint64_t i = 0; i < m->cols; i++)
-        ((int32_t *)p->index_out.data)[i] = (int32_t)(i / m->group);
     out[n++] = part("g_idx", DT_I32, m->cols, 0, 0, p->index_out.data);
     return n;
+}
+
+/* The inputs of group 0 in their order, of group 1, ...: what activations are
+ * brought into before torch multiplies. */
+static int put_order(struct packer *p, const struct pack_module *m,
+                     struct err *e)
+{
+    if (need(&p->index_out, m->cols, sizeof(int32_t), e))
+        return e->code;
+    if (!int4pack_order(p->index_out.data, m->index, m->cols, m->group))
+        return err_set(e, E_CONFIG,
+                       "%s: its groups have not %" PRIu64
+                       " inputs each, which %s needs",
+                       m->name, m->group, layout_name(p->run->layout));
+    return 0;
+}
+
+struct reorder {
+    const uint32_t *in;
+    uint32_t *out;
+    const int32_t *order;
+    uint64_t words;
+};
+
+static void reorder_rows(void *ctx, size_t begin, size_t end)
+{
+    const struct reorder *r = ctx;
+
+    for (size_t o = begin; o < end; o++) {
+        const uint32_t *in = r->in + o * r->words;
+        uint32_t *out = r->out + o * r->words;
+
+        for (uint64_t w = 0; w < r->words; w++) {
+            uint32_t x = 0;
+
+            for (int j = 0; j < 8; j++) {
+                int32_t k = r->order[8 * w + (unsigned)j];
+
+                x |= (in[k / 8] >> 4 * (k % 8) & 15) << 4 * j;
+            }
+            out[w] = x;
+        }
+    }
+}
+
+/* The codes as torch's operators get them, and in out[n] where there is one
+ * the order of the inputs.  How many tensors there are then. */
+static int put_ordered(struct packer *p, const struct pack_module *m, int n,
+                       struct packed_tensor *out, const uint32_t **codes,
+                       struct err *e)
+{
+    struct reorder r = { .in = (const uint32_t *)(const void *)m->codes,
+                         .words = m->cols / 8 };
+
+    *codes = r.in;
+    if (p->run->act_order <= 0)
+        return n;
+    if (put_order(p, m, e) || need(&p->codes, m->rows * r.words, 4, e))
+        return e->code;
+    *codes = r.out = p->codes.data;
+    r.order = p->index_out.data;
+    threads_for(m->rows, 16, reorder_rows, &r);
+    out[n] = part("input_perm", DT_I32, m->cols, 0, 0, r.order);
+    return n + 1;
 }
 
 /* scales and offsets of torch's product, [groups, rows, 2]: scale, (8 - zero)
@@ -316,16 +440,19 @@ static int pack_offsets(struct packer *p, const struct pack_module *m,
 static int pack_int4pack(struct packer *p, const struct pack_module *m,
                          struct packed_tensor *out, struct err *e)
 {
-    if (need(&p->weight_out, m->rows * (m->cols / 2), 1, e) ||
+    const uint32_t *codes;
+    int n = put_ordered(p, m, 2, out, &codes, e);
+
+    if (n < 0 || need(&p->weight_out, m->rows * (m->cols / 2), 1, e) ||
         pack_offsets(p, m, e))
         return e->code;
-    int4pack_pack(p->weight_out.data, (const uint32_t *)(const void *)m->codes,
-                  m->rows, m->cols / 8, p->run->capability);
+    int4pack_pack(p->weight_out.data, codes, m->rows, m->cols / 8,
+                  p->run->capability);
     out[0] = part("weight_int4pack", DT_U8, m->rows, m->cols / 2, 0,
                   p->weight_out.data);
     out[1] = part("scales_and_zeros", m->scale_dtype, m->groups, m->rows, 2,
                   p->scales_out.data);
-    return 2;
+    return n;
 }
 
 /* torch's XPU product reads the words of the stream as they are, and transposed
@@ -334,9 +461,11 @@ static int pack_xpu(struct packer *p, const struct pack_module *m,
                     struct packed_tensor *out, struct err *e)
 {
     const uint8_t *zeros = p->zeros.data;
+    const uint32_t *codes;
+    int n = put_ordered(p, m, 3, out, &codes, e);
     uint8_t *to;
 
-    if (need(&p->scales_out, m->rows * m->groups, 2, e) ||
+    if (n < 0 || need(&p->scales_out, m->rows * m->groups, 2, e) ||
         need(&p->zeros_out, m->rows * m->groups, 1, e))
         return e->code;
     pack_transpose_u16(p->scales_out.data, p->scales.data, m->rows, m->groups);
@@ -344,11 +473,11 @@ static int pack_xpu(struct packer *p, const struct pack_module *m,
     for (uint64_t g = 0; g < m->groups; g++)
         for (uint64_t o = 0; o < m->rows; o++)
             to[g * m->rows + o] = zeros[o * m->groups + g];
-    out[0] = part("weight_int4pack", DT_I32, m->rows, m->cols / 8, 0, m->codes);
+    out[0] = part("weight_int4pack", DT_I32, m->rows, m->cols / 8, 0, codes);
     out[1] = part("scales", m->scale_dtype, m->groups, m->rows, 0,
                   p->scales_out.data);
     out[2] = part("zeros", DT_I8, m->groups, m->rows, 0, p->zeros_out.data);
-    return 3;
+    return n;
 }
 
 static int pack_layout(struct packer *p, const struct pack_module *m,
@@ -370,7 +499,8 @@ int packer_module(struct packer *p, const struct pack_module *given,
     bool symmetric = true;
     int n;
 
-    if (make_grid(p, m, &symmetric, e) || agree(p->run, m, symmetric, e) ||
+    if (make_grid(p, m, &symmetric, e) || check_index(m, e) ||
+        agree(p->run, m, symmetric, e) || agree_order(p->run, m, e) ||
         layout_check(p->run->layout, p->run->symmetric, m->group, &s, &s, 1, e))
         return e->code;
     n = pack_layout(p, m, out, e);

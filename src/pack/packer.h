@@ -12,11 +12,12 @@
 struct pack_module {
     const char *name;
     uint64_t rows, cols, groups;
-    uint64_t group;         /* inputs per scale */
-    const uint8_t *codes;   /* U4 [rows, cols], two a byte, low nibble first */
-    const uint32_t *meta;   /* QMETA4 [rows, groups], or NULL */
-    const void *scales;     /* scale_dtype [rows, groups], or NULL */
-    const uint8_t *zeros;   /* U4 [rows, groups], or NULL */
+    uint64_t group;       /* inputs per scale */
+    const uint8_t *codes; /* U4 [rows, cols], two a byte, low nibble first */
+    const uint32_t *meta; /* QMETA4 [rows, groups], or NULL */
+    const void *scales;   /* scale_dtype [rows, groups], or NULL */
+    const uint8_t *zeros; /* U4 [rows, groups], or NULL */
+    const int32_t *index; /* [cols] group of each input; NULL: input / group */
     enum dtype scale_dtype; /* F16 or BF16 */
 };
 
@@ -34,9 +35,10 @@ struct packed_tensor {
  * the first module's where nothing was demanded. */
 struct pack_run {
     enum layout layout;
-    uint64_t group;                      /* 0: the first module's */
-    int symmetric;                       /* 1, 0, or -1: the first module's */
-    enum dtype scale_dtype;              /* DT_NONE: the first module's */
+    uint64_t group;         /* 0: the first module's */
+    int symmetric;          /* 1, 0, or -1: the first module's */
+    enum dtype scale_dtype; /* DT_NONE: the first module's */
+    int act_order; /* 1: an order of inputs is stored, 0, or -1: as needed */
     enum int4pack_capability capability; /* of int4pack's tiles (int4pack.h) */
     uint64_t modules;                    /* packed so far */
 };

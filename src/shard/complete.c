@@ -63,7 +63,7 @@ bool complete_is_packed(const struct named_set *out, const char *module,
                         const struct run_facts *facts)
 {
     return facts &&
-           find2(out, module, layout_part(facts->layout, facts->symmetric, 0));
+           find2(out, module, layout_part(facts->layout, true, false, 0));
 }
 
 /* ---- one module ---- */
@@ -86,7 +86,8 @@ static struct named expected(const struct run_facts *f, const char *part,
         x.dtype = f->scale_dtype;
         dims[0] = groups;
         dims[1] = rows;
-    } else if (!strcmp(part, "g_idx")) {
+    } else if (!strcmp(part, "g_idx") || !strcmp(part, "weight_g_idx") ||
+               !strcmp(part, "input_perm")) {
         x.ndim = 1;
         dims[0] = cols;
     } else if (!strcmp(part, "weight_packed")) {
@@ -133,8 +134,9 @@ static int check_packed(const struct completeness *c,
 {
     const char *part;
 
-    for (int i = 0;
-         (part = layout_part(c->facts->layout, c->facts->symmetric, i)); i++) {
+    for (int i = 0; (part = layout_part(c->facts->layout, c->facts->symmetric,
+                                        c->facts->act_order, i));
+         i++) {
         const struct named *t = find2(out, module, part);
         uint64_t dims[3];
         struct named want = expected(c->facts, part, rows, cols, dims);
@@ -293,7 +295,7 @@ static bool has_module(const struct named_set *set, const char *module)
     if (find2(set, module, "weight"))
         return true;
     for (int l = 0; l < LAYOUT_COUNT; l++)
-        if (find2(set, module, layout_part((enum layout)l, true, 0)))
+        if (find2(set, module, layout_part((enum layout)l, true, false, 0)))
             return true;
     return false;
 }
@@ -338,8 +340,9 @@ static int nothing_extra(const struct completeness *c,
             const char *part = NULL;
 
             if (c->facts)
-                for (int p = 0; (part = layout_part(c->facts->layout,
-                                                    c->facts->symmetric, p));
+                for (int p = 0;
+                     (part = layout_part(c->facts->layout, c->facts->symmetric,
+                                         c->facts->act_order, p));
                      p++)
                     if (!strcmp(part, name + k + 1))
                         break;

@@ -125,7 +125,7 @@ static int add_module(struct plain_list *p, const char *module,
 static int packed_kinds(struct names *kinds, const struct named_set *out,
                         const struct run_facts *facts, struct err *e)
 {
-    const char *part = layout_part(facts->layout, facts->symmetric, 0);
+    const char *part = layout_part(facts->layout, true, false, 0);
 
     for (size_t i = 0; i < out->n; i++) {
         const char *name = out->item[i].name;

@@ -192,7 +192,7 @@ static void gptq_dict(struct json_writer *j, const struct run_facts *facts,
     pair_string(j, "method", "gptq");
     pair_int(j, "bits", 4);
     pair_int(j, "group_size", facts->group);
-    pair_bool(j, "desc_act", false);
+    pair_bool(j, "desc_act", facts->act_order);
     pair_bool(j, "sym", facts->symmetric);
     pair_bool(j, "lm_head", false);
     pair_string(j, "checkpoint_format", format); /* the older key */
@@ -227,7 +227,10 @@ static void ct_group(struct json_writer *j, const struct run_facts *facts)
     pair_string(j, "strategy", "group");
     pair_int(j, "group_size", facts->group);
     pair_bool(j, "dynamic", false);
-    pair_null(j, "actorder");
+    if (facts->act_order)
+        pair_string(j, "actorder", "group");
+    else
+        pair_null(j, "actorder");
     pair_null(j, "block_structure");
     pair_string(j, "observer", "minmax");
     jw_key(j, "observer_kwargs");

@@ -34,9 +34,33 @@ struct job {
     uint64_t n, step;     /* rows of the sample: 0, step, .. (n - 1) step */
     const float *scales;  /* [rows, groups] */
     const uint8_t *alive; /* [cols]: not dead */
+    const struct inputs *inputs;
     struct row_sums *row; /* [n] */
     float *ratio;         /* [n, groups]: <w, w'> / <w, w>; NaN: undefined */
 };
+
+/* Which inputs a group has: input[first[g]] to input[first[g + 1] - 1]. */
+struct inputs {
+    uint32_t *input; /* [cols] */
+    uint32_t *first; /* [groups + 1] */
+};
+
+static uint64_t group_of(const struct ck_quantized *q, uint64_t col)
+{
+    return q->g_idx ? (uint64_t)q->g_idx[col] : col / q->group;
+}
+
+static void find_inputs(struct inputs *x, const struct ck_quantized *q)
+{
+    for (uint64_t c = 0; c < q->cols; c++)
+        x->first[group_of(q, c) + 1]++;
+    for (uint64_t g = 0; g < q->groups; g++)
+        x->first[g + 1] += x->first[g];
+    for (uint64_t c = q->cols; c-- > 0;) /* from the back: first[] ends right */
+        x->input[--x->first[group_of(q, c) + 1]] = (uint32_t)c;
+    memmove(x->first, x->first + 1, q->groups * sizeof(*x->first));
+    x->first[q->groups] = (uint32_t)q->cols;
+}
 
 static int code_at(const struct ck_quantized *q, uint64_t row, uint64_t col)
 {
@@ -49,13 +73,13 @@ static void one_group(const struct job *j, uint64_t i, uint64_t g)
 {
     const struct ck_quantized *q = j->q;
     uint64_t row = i * j->step;
-    uint64_t end = (g + 1) * q->group < q->cols ? (g + 1) * q->group : q->cols;
     float s = j->scales[row * q->groups + g];
     int zero = q->zeros[row * q->groups + g];
     struct row_sums r = j->row[i];
     double ww = 0, wv = 0, step = s, per_step = s > 0 ? 1 / step : 0;
 
-    for (uint64_t c = g * q->group; c < end; c++) {
+    for (uint32_t n = j->inputs->first[g]; n < j->inputs->first[g + 1]; n++) {
+        uint64_t c = j->inputs->input[n];
         double w = (double)f32_from_bf16(j->w[row * q->cols + c]);
         double v = (double)(code_at(q, row, c) - zero) * step;
         double d = (w - v) * per_step;
@@ -93,7 +117,7 @@ static void find_alive(uint8_t *alive, const struct ck_quantized *q)
     for (uint64_t row = 0; row < q->rows && dead; row++)
         for (uint64_t c = 0; c < q->cols; c++)
             if (!alive[c] && code_at(q, row, c) !=
-                                 q->zeros[row * q->groups + c / q->group]) {
+                                 q->zeros[row * q->groups + group_of(q, c)]) {
                 alive[c] = 1;
                 dead--;
             }
@@ -184,12 +208,18 @@ int resemble(struct resemblance *r, const struct ck_quantized *q,
         mem_alloc((size_t)(n * q->groups) * sizeof(*ratio), "verification", e);
     uint8_t *alive = mem_alloc(q->cols, "verification", e);
     struct row_sums *row = mem_zero(n, sizeof(*row), "verification", e);
-    struct job j = { q, w, n, step, scales, alive, row, ratio };
-    int rc = scales && ratio && alive && row ? 0 : e->code;
+    struct inputs in = {
+        .input = mem_alloc(q->cols * sizeof(*in.input), "verification", e),
+        .first = mem_zero(q->groups + 1, sizeof(*in.first), "verification", e),
+    };
+    struct job j = { q, w, n, step, scales, alive, &in, row, ratio };
+    int rc =
+        scales && ratio && alive && row && in.input && in.first ? 0 : e->code;
 
     if (!rc && !to_f32(scales, q->scales, q->scale_dtype, all))
         rc = err_set(e, E_DATA, "scales are %s", dtype_name(q->scale_dtype));
     if (!rc) {
+        find_inputs(&in, q);
         find_alive(alive, q);
         threads_for(n, 16, rows, &j);
         sum_up(r, &j);
@@ -197,6 +227,8 @@ int resemble(struct resemblance *r, const struct ck_quantized *q,
     free(scales);
     free(ratio);
     free(alive);
+    free(in.input);
+    free(in.first);
     free(row);
     return rc;
 }

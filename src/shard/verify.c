@@ -60,12 +60,17 @@ static int find_facts(struct state *s, struct err *e)
             continue;
         if (!strcmp(dot, ".weight_zero_point"))
             s->facts.symmetric = false;
+        if (!strcmp(dot, ".weight_g_idx") || !strcmp(dot, ".input_perm"))
+            s->facts.act_order = true;
         if (!strcmp(dot, ".scales") || !strcmp(dot, ".weight_scale") ||
             !strcmp(dot, ".scales_and_zeros"))
             s->facts.scale_dtype = s->names.item[i].dtype;
     }
-    if (st != STORAGE_CT && s->v->facts) /* no tensor tells, only the config */
+    if (st != STORAGE_CT &&
+        s->v->facts) { /* no tensor tells, only the config */
         s->facts.symmetric = s->v->facts->symmetric;
+        s->facts.act_order |= s->v->facts->act_order;
+    }
     return 0;
 }
 

@@ -146,14 +146,73 @@ P
     rm -rf bf16
 }
 
-@test "inputs of a group that lie apart are refused by module" {
-    cp -r sym-gptq act
-    edit act 't = head["model.layers.1.mlp.down_proj.g_idx"]["data_offsets"][0]; data[t:t + 4], data[t + 512:t + 516] = data[t + 512:t + 516], data[t:t + 4]'
+# Groups of inputs that lie apart, from NumPy: tests/reference/actorder.py.
+actorder() {
+    /usr/bin/python3 "$BATS_TEST_DIRNAME/../reference/actorder.py" "$@"
+}
+
+@test "act-order: every layout that holds an order of inputs has it, weight by weight" {
+    M=$FORGE_TREE/examples/llama-4m
+    actorder make "$M" act
+    actorder make "$M" acts --sym
+    actorder=.quantization_config.config_groups.group_0.weights.actorder
+    for kind in act acts; do
+        for to in gptq_v2 gptq compressed-tensors int4pack int4pack-xpu; do
+            [ $kind$to != actgptq ] || continue
+            rm -rf out back
+            forge repack -q $kind out --layout $to
+            run -0 actorder same $kind out
+            [ "$output" = "28 linears agree in every weight" ]
+            forge repack -q out back --layout gptq_v2
+            actorder same $kind back
+            forge verify out >/dev/null
+            forge-tokens -q -n 2 -t 64 act "$FORGE_TREE/examples/eval.txt" |
+                forge-eval -q --json $kind out >report
+            [ "$(jq '.kl_max' report)" = 0 ]
+            [ $to != compressed-tensors ] || [ "$(jq -r "$actorder" out/config.json)" = group ]
+        done
+        [ "$(jq .quantization_config.desc_act back/config.json)" = true ]
+    done
+    rm -rf back out acts
+}
+
+@test "act-order: a layout of runs of inputs is refused by module, before any work" {
+    [ -d act ] || actorder make "$FORGE_TREE/examples/llama-4m" act
     run -78 --separate-stderr forge repack act out --layout awq
     [ "${#stderr_lines[@]}" = 1 ]
-    [[ $stderr == *"'model.layers.1.mlp.down_proj': its g_idx mixes groups (desc_act)"*"awq"* ]]
+    [[ $stderr == *"'model.layers.0.mlp.down_proj': its g_idx mixes groups (desc_act)"*"awq"* ]]
+    run -78 --separate-stderr bash -c 'forge-weights -q act | forge-pack -q --layout awq >x'
+    [[ $stderr == *"model.layers.0.mlp.down_proj: inputs of a group lie apart (act-order)"* ]]
+    # one module of all: the others have no order until --act-order says so
+    cp -r sym-gptq one
+    edit one 't = head["model.layers.1.mlp.down_proj.g_idx"]["data_offsets"][0]; data[t:t + 4], data[t + 512:t + 516] = data[t + 512:t + 516], data[t:t + 4]'
+    run -78 --separate-stderr bash -c 'forge-weights -q one | forge-pack -q >x'
+    [[ $stderr == *"model.layers.1.mlp.down_proj: "*"pack all of it with --act-order" ]]
+    for to in compressed-tensors int4pack gptq; do
+        rm -rf out
+        forge repack -q one out --layout $to
+        actorder same one out
+    done
+    edit one 't = head["model.layers.1.mlp.down_proj.g_idx"]["data_offsets"][0]; data[t:t + 4] = struct.pack("<i", 0)'
+    rm -rf out
+    run -78 --separate-stderr forge repack one out --layout int4pack
+    [[ $stderr == *"'model.layers.1.mlp.down_proj': its groups have not 128 inputs each, which int4pack needs" ]]
     [ ! -e out ]
-    rm -rf act
+    forge repack -q one out --layout compressed-tensors
+    actorder same one out
+    rm -rf one out act x
+}
+
+@test "act-order: groups that are runs of inputs go into every layout" {
+    actorder make "$FORGE_TREE/examples/llama-4m" act --trivial
+    for to in awq gptq_v2 compressed-tensors int4pack; do
+        rm -rf out
+        forge repack -q act out --layout $to
+        actorder same act out
+    done
+    run -0 forge-ls out
+    [[ $output != *input_perm* ]]
+    rm -rf act out
 }
 
 @test "wrong use, a model that is not in 4 bits, an output that is there" {

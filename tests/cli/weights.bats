@@ -168,12 +168,14 @@ EOF
     open_refused 65 "does not fall into the experts' parts" m
 }
 
-@test "GPTQ in activation order: dequantized only" {
+@test "GPTQ in activation order: with the group of each input, and dequantized" {
     make_model gptq-act
     python3 "$PY" check m linear
     forge-weights --dequantize m -o m.deq
     python3 "$PY" stream m.deq m dequantized
-    refused 65 "g_idx mixes groups" m
+    forge-weights m -o m.fts
+    python3 "$PY" stream m.fts m parts
+    python3 "$PY" check m parts
 }
 
 @test "--layer, --rest, --match and --exclude choose" {

@@ -5,6 +5,11 @@
     "${PYTHON:-python3}" "$BATS_TEST_DIRNAME/pack_check.py"
 }
 
+@test "act-order of GPTQModel, repacked, in its loaders" {
+    cd "$BATS_TEST_DIRNAME/../.." || return 1
+    "${PYTHON:-python3}" tests/interop/actorder_check.py examples/llama-4m "${CALIB:-examples/calib.jsonl}"
+}
+
 @test "torch multiplies with int4pack checkpoints as they are" {
     "${PYTHON:-python3}" "$BATS_TEST_DIRNAME/int4pack_check.py" "$BATS_TEST_DIRNAME/../../examples/llama-4m"
 }

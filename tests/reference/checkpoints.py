@@ -428,8 +428,8 @@ def check(d, how):
 
 # ---- streams -----------------------------------------------------------------
 
-ROLES = {7: "weight", 9: "codes", 10: "scales", 11: "zeros", 12: "tensor"}
-STREAM_DTYPES = {1: "F32", 2: "F16", 3: "BF16", 4: "F64", 17: "U4"}
+ROLES = {7: "weight", 9: "codes", 10: "scales", 11: "zeros", 12: "tensor", 16: "index"}
+STREAM_DTYPES = {1: "F32", 2: "F16", 3: "BF16", 4: "F64", 9: "I32", 17: "U4"}
 
 
 def frames(path):
@@ -471,6 +471,8 @@ def check_stream(path, d, how):
         if how == "plain":
             want.remove(("tensor", m + ".weight"))
         want |= {(r, m) for r in (("codes", "scales", "zeros") if how == "parts" else ("weight",))}
+        if how == "parts" and (np.diff(truth[m][3]) < 0).any():
+            want.add(("index", m))
     got = list(frames(path))
     assert {x[:2] for x in got} == want and len(got) == len(want), {x[:2] for x in got} ^ want
     for role, name, dtype, dims, group, b in got:
@@ -484,7 +486,9 @@ def check_stream(path, d, how):
             assert (w == value(tensors, truth, name)).all(), name
             continue
         assert group == -(-q.shape[1] // z.shape[1]) or d.endswith("short") and group == 40, (name, group)
-        if role == "scales":
+        if role == "index":
+            assert dtype == "I32" and b == gi.astype("<i4").tobytes(), name
+        elif role == "scales":
             assert b == (bf16(s) if dtype == "BF16" else s).tobytes(), name
         else:
             v = q if role == "codes" else z

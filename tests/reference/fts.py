@@ -20,7 +20,7 @@ import xxhash
 
 ROLES = ["", "tokens", "hidden", "activation", "routing", "hessian", "cross",
          "weight", "qmeta", "codes", "scales", "zeros", "tensor", "hitmap",
-         "map", "note"]
+         "map", "note", "index"]
 DTYPES = ["", "F32", "F16", "BF16", "F64", "I8", "U8", "I16", "U16", "I32",
           "U32", "I64", "U64", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0", "U4",
           "QMETA4"]

@@ -51,7 +51,7 @@ static int pack(enum layout l, struct example *x, struct packed_tensor *t,
 {
     static struct pack_run run;
 
-    run = (struct pack_run){ .layout = l, .symmetric = -1 };
+    run = (struct pack_run){ .layout = l, .symmetric = -1, .act_order = -1 };
     CHECK(!packer_open(p, &run, e));
     return packer_module(*p, &x->module, t, e);
 }

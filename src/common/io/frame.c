@@ -12,7 +12,7 @@
 static const char *const role_names[ROLE_COUNT] = {
     "?",      "tokens", "hidden", "activation", "routing", "hessian",
     "cross",  "weight", "qmeta",  "codes",      "scales",  "zeros",
-    "tensor", "hitmap", "map",    "note",
+    "tensor", "hitmap", "map",    "note",       "index",
 };
 
 const char *role_name(enum role r)

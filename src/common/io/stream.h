@@ -57,7 +57,8 @@ enum role {
     ROLE_TENSOR = 12,    /* any; name: the tensor's in the checkpoint */
     ROLE_HITMAP = 13,    /* F32 [E, k] */
     ROLE_MAP = 14,       /* I32 [E] */
-    ROLE_NOTE = 15, /* U8 [n]: JSON text  name: the module's path or "run" */
+    ROLE_NOTE = 15,  /* U8 [n]: JSON text  name: the module's path or "run" */
+    ROLE_INDEX = 16, /* I32 [I]: each input's group  name: the module's path */
     ROLE_COUNT
 };
 
