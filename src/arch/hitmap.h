@@ -11,6 +11,7 @@
 
 enum { HIT_EXPERTS_MAX = 1 << 16 };
 
+/* Columns of a hit map. */
 enum hit {
     HIT_TOKENS,  /* tokens routed to the expert */
     HIT_SCORES,  /* sum of the router's scores over these tokens */

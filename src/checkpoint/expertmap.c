@@ -308,7 +308,7 @@ int checkpoint_prune(struct checkpoint *c, const struct expert_map *m,
     return checkpoint_index(c, e);
 }
 
-/* ---- beside the weights ---- */
+/* ---- EXPERT_MAP_FILE ---- */
 
 int expert_map_stored(const struct checkpoint *c, int64_t layers,
                       int64_t experts, int32_t **map, struct err *e)

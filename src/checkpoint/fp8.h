@@ -9,6 +9,7 @@
 
 #include "common/math/dtype.h"
 
+/* A matrix of 8-bit floats and its block scales; pointers are borrowed. */
 struct fp8_matrix {
     enum dtype dtype;    /* DT_F8_E4M3 or DT_F8_E5M2 */
     const uint8_t *data; /* [rows, cols], row-major */

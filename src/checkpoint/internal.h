@@ -6,8 +6,10 @@
 #include "checkpoint/quantconfig.h"
 #include "common/io/modeldir.h"
 
+/* Format of all files of a checkpoint. */
 enum shard_kind { SHARD_SAFETENSORS, SHARD_TORCH };
 
+/* A file of the checkpoint. */
 struct shard {
     char *name;
     uint64_t size;     /* when the header was read */
@@ -15,6 +17,7 @@ struct shard {
     uint64_t used;     /* clock at its last use */
 };
 
+/* An open checkpoint. */
 struct checkpoint {
     char *path; /* of the directory */
     char *only; /* the single file that was opened, by name; NULL: a

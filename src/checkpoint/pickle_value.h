@@ -8,6 +8,7 @@
 
 struct pickle_tensor;
 
+/* Types of values on the machine's stack. */
 enum value_type {
     VALUE_NONE,
     VALUE_BOOL,

@@ -8,11 +8,13 @@
 
 enum { SHARDINDEX_MAX = 100000000 }; /* bytes */
 
+/* A row of the index's weight_map. */
 struct shard_ref {
     const char *tensor;
     const char *file;
 };
 
+/* A parsed index; release by shard_index_release(). */
 struct shard_index {
     struct shard_ref *ref; /* in the order of the file */
     size_t n_refs;

@@ -27,6 +27,7 @@ enum weights_kind {
     WEIGHTS_OTHER   /* a `tensor` frame with its own name */
 };
 
+/* A selected tensor. */
 struct weights_item {
     enum weights_kind kind;
     const struct ck_tensor *t; /* of a packed linear: its codes */

@@ -43,7 +43,7 @@ static void say(const char *kind, const char *fmt, va_list ap)
                             * input */
     line[len++] = '\n';
     if (write(2, line, len) < 0)
-        return; /* nowhere left to say it */
+        return; /* there is no other place for a message */
 }
 
 static void print(const char *fmt, ...)
@@ -116,7 +116,7 @@ static void set(struct err *e, int code, const char *fmt, va_list ap)
     e->told = false;
     vsnprintf(e->msg, sizeof(e->msg), fmt, ap);
     n = strlen(e->msg);
-    if (n && e->msg[n - 1] == ':') { /* "cannot read 'x':" wants errno */
+    if (n && e->msg[n - 1] == ':') { /* append strerror(errno) */
         snprintf(e->msg + n, sizeof(e->msg) - n, " %s", strerror(saved));
         e->told = saved == EPIPE;
     }

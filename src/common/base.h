@@ -56,6 +56,8 @@ enum {
  * found a difference, forge-eval a limit exceeded). */
 enum { EXIT_NO = 1 };
 
+/* An error: what a library function that returns a negative E_* has filled
+ * in. */
 struct err {
     int code;      /* one of E_* */
     char msg[512]; /* one line, lower case, no full stop, no newline */

@@ -28,6 +28,7 @@ enum int4pack_capability {
 };
 #define INT4PACK_WORDS "avx512|avx2|default"
 
+/* "avx512"; c is not INT4PACK_UNKNOWN. */
 const char *int4pack_name(enum int4pack_capability c);
 /* INT4PACK_UNKNOWN: no capability has this name. */
 enum int4pack_capability int4pack_parse(const char *name);

@@ -15,13 +15,14 @@
 
 #define RUN_NOTE "run" /* name of the frame */
 
+/* Contents of the note. */
 struct run_facts {
     enum layout layout;
     uint64_t group; /* inputs per scale */
     bool symmetric;
     enum dtype scale_dtype;
-    bool act_order;                      /* groups are no runs of inputs */
-    enum int4pack_capability capability; /* of LAYOUT_INT4PACK alone */
+    bool act_order; /* inputs of a group are not contiguous */
+    enum int4pack_capability capability; /* LAYOUT_INT4PACK only */
 };
 
 /* *text: the JSON on one line; free() it.  E_TEMP. */

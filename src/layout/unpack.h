@@ -36,6 +36,7 @@ void unpack_awq_codes(uint32_t *codes, const uint32_t *qweight, uint64_t rows,
 void unpack_awq_zeros(uint8_t *zeros, const uint32_t *qzeros, uint64_t rows,
                       uint64_t groups);
 
+/* qweight [ceil(cols/8), rows]. */
 void unpack_gptq_codes(uint32_t *codes, const uint32_t *qweight, uint64_t rows,
                        uint64_t cols);
 /* v1: adds 0x11111111 to each word, so that a stored nibble 15 carries into
@@ -43,8 +44,10 @@ void unpack_gptq_codes(uint32_t *codes, const uint32_t *qweight, uint64_t rows,
 void unpack_gptq_zeros(uint8_t *zeros, const uint32_t *qzeros, uint64_t rows,
                        uint64_t groups, bool v1);
 
+/* packed [rows, ceil(cols/8)]. */
 void unpack_ct_codes(uint32_t *codes, const uint32_t *packed, uint64_t rows,
                      uint64_t cols);
+/* packed [ceil(rows/8), groups]. */
 void unpack_ct_zeros(uint8_t *zeros, const uint32_t *packed, uint64_t rows,
                      uint64_t groups);
 

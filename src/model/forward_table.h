@@ -111,6 +111,7 @@ struct forward_rows {
     const int64_t *slot; /* [rows] */
 };
 
+/* The table.  Functions that return int: see device/plugin.h. */
 struct forward_table {
     uint32_t version;
     /* Allocate n bytes.  spill: host memory that the device can access will do

@@ -8,6 +8,7 @@
 #include "model/rope.h"
 #include "model/scratch.h"
 
+/* An open model, and work memory shared by its layers. */
 struct model {
     struct model_config config;
     struct checkpoint *ck;
@@ -47,6 +48,7 @@ struct loaded {
                                  * the host's */
 };
 
+/* The weights of a layer that a run from point `from` to point `to` needs. */
 struct layer {
     struct model *m;
     int64_t index;

@@ -318,7 +318,7 @@ static int64_t choose_w4_tiles(struct job *j)
     const struct product *p = j->p;
     struct w4_tiles t = w4_tiles(&j->x[p->first->q ? 0 : 1]);
     int64_t rows = p->first->of.rows, across;
-    bool f32 = p->rows > W4_FEW && !p->m->bf16; /* whose tiles are fixed */
+    bool f32 = p->rows > W4_FEW && !p->m->bf16; /* tiles of fixed size */
 
     if (p->second && t.cols > W4_BLOCK && !f32)
         t.cols /= 2;
@@ -356,7 +356,7 @@ int product_run(const struct product *p, struct err *e)
     return rc;
 }
 
-/* ---- sums alone ---- */
+/* ---- product_sums() ---- */
 
 static void run_sums(void *ctx, size_t begin, size_t end)
 {

@@ -11,6 +11,7 @@
  * quantized_linear(). */
 struct quantized;
 
+/* An empty set.  E_TEMP. */
 MUST_CHECK int quantized_create(struct quantized **c, struct err *e);
 void quantized_free(struct quantized *c); /* NULL is allowed */
 /* Add all modules of a stream of codes and qmeta frames (forge-solve's

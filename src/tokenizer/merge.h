@@ -14,6 +14,7 @@ struct merge_rule {
 struct merge_node;
 struct merge_event;
 
+/* The rules of a BPE, hashed by pair. */
 struct merges {
     struct merge_rule *rule; /* hash table, open addressing, mask + 1 slots */
     size_t mask, count;

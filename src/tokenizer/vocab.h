@@ -6,12 +6,14 @@
 
 #include "common/io/json.h"
 
+/* A token: text[len], not NUL-terminated. */
 struct vocab_token {
     const char *text;
     size_t len;
     int32_t id;
 };
 
+/* A vocabulary; its strings are copies. */
 struct vocab {
     struct vocab_token *token;
     size_t count;

@@ -5,6 +5,7 @@
 
 #include "common/base.h"
 
+/* Type of an option's value, and of *dst. */
 enum opt_type {
     OPT_END,    /* last row */
     OPT_FLAG,   /* int *: incremented at each occurrence */

@@ -17,7 +17,7 @@ static const double shortest_gap = 0.1; /* seconds between two drawings */
 static void put(const char *text, size_t n)
 {
     if (write(2, text, n) < 0)
-        return; /* nowhere left to say it */
+        return; /* there is no other place for a message */
 }
 
 PRINTF(3, 4)

@@ -8,6 +8,7 @@
 
 #include "common/base.h"
 
+/* Values of --progress. */
 enum progress_mode {
     PROGRESS_AUTO,
     PROGRESS_ALWAYS,

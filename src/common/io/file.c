@@ -291,7 +291,8 @@ int file_read(struct file *f, void *buf, size_t n, uint64_t off, struct err *e)
 
 void file_prefetch(struct file *f, uint64_t off, uint64_t n)
 {
-    /* a large range goes past the page cache: reading it there is work twice */
+    /* file_read() bypasses the page cache for larger ranges: filling it would
+     * be extra work */
     if (n < RING_FROM)
         posix_fadvise(f->fd, (off_t)off, (off_t)n, POSIX_FADV_WILLNEED);
 }

@@ -10,6 +10,7 @@
 
 #include "common/base.h"
 
+/* Types of JSON values. */
 enum json_type {
     JSON_NULL,
     JSON_BOOL,
@@ -65,10 +66,12 @@ struct json_writer {
     bool after_key;
 };
 
+/* Start an empty document. */
 void jw_init(struct json_writer *w, int indent);
 void jw_begin(struct json_writer *w, char bracket); /* '{' or '[' */
 void jw_end(struct json_writer *w, char bracket);   /* '}' or ']' */
 void jw_key(struct json_writer *w, const char *key);
+/* A NUL-terminated string. */
 void jw_string(struct json_writer *w, const char *s);
 /* A string of n bytes, which may contain NULs. */
 void jw_text(struct json_writer *w, const char *s, size_t n);

@@ -10,6 +10,7 @@
 
 #include "common/io/file.h"
 
+/* An open directory. */
 struct modeldir {
     int fd;           /* of the directory */
     const char *path; /* for messages; the caller's */

@@ -20,6 +20,7 @@ struct prefetch;
  * took too long to fill. */
 enum { PREFETCH_BYTES = 128 << 20, PREFETCH_FRAMES = 512 };
 
+/* Settings of prefetch_open(). */
 struct prefetch_params {
     size_t bytes; /* payload bytes of a full batch; up to three times as many
                    * are held, and one more frame per batch.  The first

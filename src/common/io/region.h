@@ -11,6 +11,7 @@
 
 enum { REGION_MEMORY = 128 << 20 };
 
+/* Growing memory; p and cap are for the caller to read. */
 struct region {
     const char *dir; /* directory of the temporary file */
     void *p;         /* start of the memory; changes when it grows */

@@ -24,6 +24,7 @@ enum {
     FRAME_HEAD_MAX = 1024 * 1024 /* bytes of a HEAD's JSON */
 };
 
+/* Kinds of frames, as stored. */
 enum frame_kind {
     FRAME_HEAD = 1,
     FRAME_TENSOR = 2,
@@ -176,6 +177,7 @@ uint64_t stream_frame_number(const struct stream_reader *r);
 
 struct stream_writer;
 
+/* Arguments of stream_create(). */
 struct stream_output {
     const char *path;  /* NULL or "-": standard output; E_USAGE if a terminal */
     const char *key;   /* --key: stored in HEAD; NULL: none */

@@ -15,6 +15,7 @@ struct skimmed {
     char *ref_path;                 /* NULL: the payload is in this input */
 };
 
+/* State of a reader. */
 struct stream_reader {
     struct source in;
     char *key, *root; /* copies of stream_expect's key and ref_root */

@@ -5,6 +5,7 @@
 
 #include "common/io/file.h"
 
+/* State of an output. */
 struct sink {
     int fd;              /* standard output, or -1 */
     struct publish *pub; /* the file being written, or NULL */

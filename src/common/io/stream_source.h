@@ -5,6 +5,7 @@
 
 #include "common/io/file.h"
 
+/* State of an input. */
 struct source {
     struct file *file; /* regular file, else NULL */
     int fd;            /* pipe, socket or device */

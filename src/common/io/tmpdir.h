@@ -9,6 +9,7 @@
 
 #include "common/base.h"
 
+/* A temporary directory of ours. */
 struct tmpdir {
     char *path; /* temporary path; NULL: none */
     int lock;   /* descriptor of the directory, which holds the lock */

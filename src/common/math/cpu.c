@@ -113,7 +113,7 @@ bool cpu_slow_pairs(void)
 #endif
 }
 
-/* Levels of the other architecture are never there. */
+/* Levels of the other architecture are numbered, but never present. */
 bool cpu_uses(enum cpu_level l)
 {
     return cpu_has(l) && l <= cpu_level();

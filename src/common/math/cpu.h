@@ -17,6 +17,7 @@
 
 #include "common/base.h"
 
+/* The levels above; higher numbers of one architecture include lower ones. */
 enum cpu_level {
     CPU_PLAIN,
     CPU_AVX2,

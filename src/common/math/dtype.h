@@ -6,6 +6,7 @@
 
 #include "common/base.h"
 
+/* Element types; float names as in safetensors. */
 enum dtype {
     DT_NONE = 0,
     DT_F32 = 1,

@@ -24,6 +24,7 @@
 
 enum { QUANT_LEVELS = 16, QUANT_SYMMETRIC = 1, QUANT_NEGATIVE = 2 };
 
+/* A decoded qmeta4. */
 struct qgrid {
     float scale; /* as the runtime has it; positive unless QUANT_NEGATIVE */
     int zero;    /* 0..15 */

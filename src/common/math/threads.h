@@ -29,6 +29,7 @@ struct threads_error {
     struct err err;
 };
 
+/* Before the loop: no error yet. */
 void threads_error_init(struct threads_error *t);
 /* From any thread of the loop: `part` failed with e. */
 void threads_error_add(struct threads_error *t, uint64_t part,
