@@ -320,7 +320,8 @@ int calib_experts_run(struct calib_experts *ex, bool emit, bool add_out,
     if (!ex->experts)
         return 0;
     if (c->skip_experts)
-        experts_count(&ex->mix.routing, ex->experts, ex->stats);
+        experts_count(&ex->mix.routing, model_remapped(c->m), ex->experts,
+                      ex->stats);
     else if (mixture_run(&ex->mix, c->codes, hook ? &hooks : NULL, ex->stats,
                          e) < 0)
         return e->code;

@@ -12,14 +12,15 @@
 /* Whether a choice is real: in a --mode remap checkpoint a pruned expert's
  * choice is replaced by expert 0 with weight 0, and must not count as one of
  * expert 0. */
-static bool counts(const struct pass *x, int64_t choice)
+static bool counts(const struct routing *r, bool remapped, int64_t choice)
 {
-    return !x->m->expert_map || x->p->routing->weights[choice] != 0;
+    return !remapped || r->weights[choice] != 0;
 }
 
 int pass_sort_tokens(struct pass *x, struct err *e)
 {
     const struct routing *r = x->p->routing;
+    bool remapped = x->m->expert_map;
     int64_t n = r->n * r->top_k;
 
     x->first =
@@ -30,12 +31,12 @@ int pass_sort_tokens(struct pass *x, struct err *e)
     for (int64_t i = 0; i < n; i++) {
         if (r->experts[i] < 0 || r->experts[i] >= x->n_experts)
             return err_set(e, E_BUG, "no expert %d", r->experts[i]);
-        x->first[r->experts[i] + 2] += counts(x, i);
+        x->first[r->experts[i] + 2] += counts(r, remapped, i);
     }
     for (int64_t i = 1; i <= x->n_experts; i++)
         x->first[i + 1] += x->first[i];
     for (int64_t i = 0; i < n; i++)
-        if (counts(x, i))
+        if (counts(r, remapped, i))
             x->slot[x->first[r->experts[i] + 1]++] = i;
     return 0;
 }
@@ -283,13 +284,16 @@ int experts_add_share(struct model *m, const struct expert_rows *r,
     return 0;
 }
 
-void experts_count(const struct routing *r, int64_t experts, double *stats)
+void experts_count(const struct routing *r, bool remapped, int64_t experts,
+                   double *stats)
 {
     memset(stats, 0, (size_t)(experts * EXPERT_STATS) * sizeof(*stats));
     for (int64_t i = 0; i < r->n * r->top_k; i++) {
         double *to = stats + r->experts[i] * EXPERT_STATS;
         double w = (double)r->weights[i];
 
+        if (!counts(r, remapped, i))
+            continue;
         to[EXPERT_TOKENS] += 1;
         to[EXPERT_SCORES] += (double)r->scores[i];
         to[EXPERT_WEIGHTS] += w;

@@ -134,9 +134,11 @@ MUST_CHECK int experts_add_share(struct model *m, const struct expert_rows *r,
                                  int64_t top_k, const float *share,
                                  const void *reference, const void *here,
                                  void *to, struct err *e);
-/* The statistics that follow from the routing alone; EXPERT_NORMS is 0.  stats
- * [experts, EXPERT_STATS]. */
-void experts_count(const struct routing *r, int64_t experts, double *stats);
+/* The statistics that follow from the routing alone; EXPERT_NORMS is 0.
+ * remapped: model_remapped() is not NULL, so a weight of 0 is the choice of a
+ * pruned expert and does not count.  stats [experts, EXPERT_STATS]. */
+void experts_count(const struct routing *r, bool remapped, int64_t experts,
+                   double *stats);
 
 /* ---- the routed experts of a layer, over all tokens ----
  *

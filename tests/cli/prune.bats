@@ -79,6 +79,20 @@ mixtral 1
 END
 }
 
+@test "hit maps of a remapped checkpoint count no choice of a pruned expert, experts run or not" {
+    python3 "$BATS_TEST_DIRNAME/../reference/forward.py" tokens t 50
+    for family in deepseek_v3 qwen3_moe; do
+        make_model $family
+        forge-prune -q --from m --keep 4 --by mass h -o map
+        rm -rf out
+        forge-weights -q m --expert-map map --mode remap | forge-shard -q --from m --expert-map map --mode remap out
+        forge-calib -q --dtype f32 --hitmap m t >whole
+        forge-calib -q --dtype f32 --hitmap out t >full
+        forge-calib -q --dtype f32 --hitmap --skip-experts out t >quick
+        python3 "$PY" counted whole map full quick
+    done
+}
+
 @test "forge-eval runs both modes, and says what the map took away" {
     make_model deepseek_v3
     forge-prune -q --from m --keep 4 h -o map

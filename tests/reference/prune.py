@@ -5,6 +5,8 @@
     prune.py map HITMAPS MAP DIR KEEP BY     is this the map of that ranking?
     prune.py routing DIR OUT MAP [SCALE]     does the first layer with experts of OUT, made with --mode remap, choose as
                                              that of DIR does, but for the pruned experts? (runs the helper `forward`)
+    prune.py counted HITS MAP GOT...         in the first layer with experts, have the kept ones the tokens, scores and
+                                             mass that they have in the whole model, whose hit maps are HITS?
     prune.py pruned DIR OUT MAP MODE         has OUT the tensors of DIR that the map leaves, and the config?
 
 KEEP experts stay in each layer, KEEP / n_group in each group, those that rank highest; they keep their order. A layer
@@ -150,5 +152,14 @@ def routing(d, out, path, scale="0"):
     print(int(lost.sum()), int((new < 0).sum()))
 
 
+def counted(hits, path, *got):
+    layer = min(load(path))
+    want = load(hits)[layer][load(path)[layer] >= 0]
+    for g in got:
+        for name in ("tokens", "scores", "mass"):
+            np.testing.assert_allclose(load(g)[layer][:, COLUMN[name]], want[:, COLUMN[name]], rtol=1e-6, err_msg=g)
+
+
 if __name__ == "__main__":
-    {"hitmaps": hitmaps, "map": check_map, "pruned": check_pruned, "routing": routing}[sys.argv[1]](*sys.argv[2:])
+    {"hitmaps": hitmaps, "map": check_map, "pruned": check_pruned, "routing": routing,
+     "counted": counted}[sys.argv[1]](*sys.argv[2:])

@@ -115,13 +115,19 @@ static void test_counts(void)
     struct routing r = { 3, 2, experts, weights, scores, mass };
     double s[4 * EXPERT_STATS];
 
-    experts_count(&r, 4, s);
+    experts_count(&r, false, 4, s);
     CHECK(s[2 * EXPERT_STATS + EXPERT_TOKENS] == 3);
     CHECK(fabs(s[2 * EXPERT_STATS + EXPERT_SCORES] - 1) < 1e-6);
     CHECK(s[2 * EXPERT_STATS + EXPERT_WEIGHTS] == 4.25);
     CHECK(s[2 * EXPERT_STATS + EXPERT_SQUARES] == 0.0625 + 1 + 9);
     CHECK(s[3 * EXPERT_STATS + EXPERT_TOKENS] == 0);
     CHECK(s[3 * EXPERT_STATS + EXPERT_MASS] == 0.7);
+    weights[0] = 0; /* of a pruned expert: stands as expert 0 */
+    experts_count(&r, true, 4, s);
+    CHECK(s[EXPERT_TOKENS] == 1);
+    CHECK(fabs(s[EXPERT_SCORES] - 0.6) < 1e-6);
+    experts_count(&r, false, 4, s);
+    CHECK(s[EXPERT_TOKENS] == 2);
 }
 
 int main(void)
