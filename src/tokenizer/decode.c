@@ -114,7 +114,8 @@ static int settle_chars(struct decoder *d, bool end, struct text *out,
         if (text_add(out, unknown, 3, e) < 0)
             return e->code;
     }
-    memmove(d->held.p, d->held.p + at, n - at);
+    if (at) /* held.p may be NULL */
+        memmove(d->held.p, d->held.p + at, n - at);
     d->held.len = n - at;
     return 0;
 }

@@ -113,6 +113,10 @@ with_template() {
     [ "$(jq -r .finish <a)" = stop ]
     [ "$(jq '.ids | length' <a)" = 3 ]
     [ "$(jq '.ids[2]' <a)" = "$id" ]
+    id=$(forge-generate -q --greedy --tokens 1 --json "$M" "$P" | jq '.ids[0]')
+    jq --argjson id "$id" '. + {eos_token_id: $id}' "$M/generation_config.json" >stops/generation_config.json
+    forge-generate -q --greedy --tokens 50 --json stops "$P" >a # at once: no text at all
+    [ "$(jq -c '[.finish, .text, (.ids | length)]' <a)" = '["stop","",1]' ]
 }
 
 @test "wrong use is one line and 64; a wrong prompt 65; no model 66; no room 74" {
