@@ -77,6 +77,19 @@ static int open_context(struct cuda_context **c, int device, uint64_t memory,
     return 0;
 }
 
+static void begin(int device)
+{
+    (void)device;
+}
+
+static int prepare(struct cuda_context *c, bool factors, struct err *e)
+{
+    (void)c;
+    (void)e;
+    (void)factors;
+    return 0;
+}
+
 /* ---- Hessians ---- */
 
 static void sum(const uint16_t *x, uint64_t tokens, uint64_t cols, float *h)
@@ -343,6 +356,8 @@ EXPORT const struct device_table forge_device_table = {
     .version = DEVICE_TABLE_VERSION,
     .count = count,
     .open = open_context,
+    .begin = begin,
+    .prepare = prepare,
     .block = fake_block,
     .drop = fake_drop,
     .handle = fake_handle,

@@ -9,6 +9,7 @@
 #include "calib/emit.h"
 #include "calib/experts.h"
 #include "calib/loop.h"
+#include "device/device.h"
 
 /* ---- without feedback ---- */
 
@@ -228,6 +229,8 @@ int calib_run(struct calib *c, struct err *e)
     if (rc >= 0)
         rc = fill(&r, &reference, e);
     model_release_embedding(c->m);
+    if (rc >= 0 && (rc = device_open(c->device, &forward_plugin, e)) >= 0)
+        rc = model_use_device(c->m, e);
     if (rc >= 0 && (rc = store_place(&s, e)) >= 0 && r.reference)
         rc = store_place(&reference, e);
     run_start(&r);

@@ -119,12 +119,7 @@ static int read_codes(struct settings *s, struct calib *c, struct err *e)
 
 static int open_model(const struct settings *s, struct calib *c, struct err *e)
 {
-    int rc = device_open(&s->device, &forward_plugin, e);
-
-    if (rc < 0 ||
-        model_open(&c->m, s->model, s->dtype ? DT_F32 : DT_BF16, e) < 0)
-        return e->code;
-    if (model_use_device(c->m, e) < 0)
+    if (model_open(&c->m, s->model, s->dtype ? DT_F32 : DT_BF16, e) < 0)
         return e->code;
     if (s->layer >= model_config(c->m)->n_layers)
         return err_set(e, E_USAGE, "--layer: '%s' has layers 0 to %lld",
@@ -190,6 +185,8 @@ int main(int argc, char **argv)
 
     parse(&s, argc, argv);
     plan(&s);
+    device_begin(&s.device);
+    c.device = &s.device;
     c.output = s.output;
     c.whole = s.layer < 0 && !s.to;
     c.skip_experts = s.skip_experts;

@@ -33,6 +33,7 @@ struct calib {
                            NULL: none */
     const char *key;    /* written into that file's HEAD */
     const char *dir;    /* for temporary files */
+    const struct device_choice *device; /* opened when the states are there */
     struct ledger *ledger; /* lends activations; NULL: none are lent */
     struct progress *progress;
 };

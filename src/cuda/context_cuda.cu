@@ -259,13 +259,36 @@ int cuda_open(struct cuda_context **out, int device, uint64_t memory,
     return 0;
 }
 
+/* A device has one primary context, whoever makes it. */
+void context_begin(int device)
+{
+    if (cudaSetDevice(device) != cudaSuccess || cudaFree(NULL) != cudaSuccess)
+        cudaGetLastError();
+}
+
+int context_prepare(struct cuda_context *c, bool factors, struct err *e)
+{
+    int rc = need_blas(c, e);
+
+    return rc < 0 || !factors ? rc : need_solver(c, e);
+}
+
 /* ---- the tables ---- */
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 EXPORT const struct device_table forge_device_table = {
-    DEVICE_TABLE_VERSION, count_devices, cuda_open,  loan_block, loan_drop,
-    loan_handle,          loan_map,      loan_fetch, loan_settle
+    DEVICE_TABLE_VERSION,
+    count_devices,
+    cuda_open,
+    context_begin,
+    context_prepare,
+    loan_block,
+    loan_drop,
+    loan_handle,
+    loan_map,
+    loan_fetch,
+    loan_settle,
 };
 EXPORT const struct hessian_table forge_hessian_table = {
     HESSIAN_TABLE_VERSION, cuda_hessian_open,  cuda_hessian_add,

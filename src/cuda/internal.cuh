@@ -349,6 +349,8 @@ int pack_device(struct cuda_context *c, const struct pack_job *p,
 
 /* ---- functions of the stages' tables, documented there ---- */
 
+void context_begin(int device);
+int context_prepare(struct cuda_context *c, bool factors, struct err *e);
 int loan_block(struct cuda_context *c, void **p, size_t n, struct err *e);
 void loan_drop(struct cuda_context *c, void *p);
 int loan_handle(struct cuda_context *c, const void *block,

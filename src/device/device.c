@@ -1,6 +1,7 @@
 /* device.c - see device.h. */
 #include "device/device.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,6 +9,9 @@ static struct {
     struct cuda_context *gpu;
     const struct device_table *functions;
     bool demanded, said;
+    pthread_t thread; /* of device_begin() */
+    bool begun;
+    int number;
 } state;
 
 int device_check(int device, struct err *e)
@@ -55,6 +59,40 @@ static int open_cuda(struct plugin_table *stage, int number, uint64_t memory,
     return device->open(&state.gpu, number, memory, e);
 }
 
+static void *begin(void *arg)
+{
+    struct plugin_table own = { DEVICE_TABLE, DEVICE_TABLE_VERSION, NULL };
+    const struct device_table *device;
+    struct err e;
+
+    (void)arg;
+    if (plugin_load(&own, NULL, &e) < 0) /* device_open() will say so */
+        return NULL;
+    device = own.functions;
+    if (device->count() > state.number)
+        device->begin(state.number);
+    return NULL;
+}
+
+void device_begin(const struct device_choice *c)
+{
+    enum device device;
+    struct err e;
+
+    if (parse_name(c->name, &device, &state.number, &e) < 0 ||
+        device == DEVICE_CPU || (device == DEVICE_AUTO && !plugin_is_likely()))
+        return;
+    state.begun = !pthread_create(&state.thread, NULL, begin, NULL);
+}
+
+void device_prepare(bool factors)
+{
+    struct err e;
+
+    if (state.gpu) /* or the first work will say so */
+        (void)!state.functions->prepare(state.gpu, factors, &e);
+}
+
 int device_open(const struct device_choice *c, struct plugin_table *stage,
                 struct err *e)
 {
@@ -65,6 +103,9 @@ int device_open(const struct device_choice *c, struct plugin_table *stage,
     if (rc < 0)
         return rc;
     state.demanded = device == DEVICE_CUDA;
+    if (state.begun)
+        pthread_join(state.thread, NULL);
+    state.begun = false;
     if (device == DEVICE_CPU || (device == DEVICE_AUTO && !plugin_is_likely()))
         return 0;
     rc = open_cuda(stage, number, c->memory, e);

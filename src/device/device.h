@@ -22,7 +22,7 @@ struct device_choice {
 /* The plug-in's table of its own (see plugin.h): finding and opening
  * devices. */
 #define DEVICE_TABLE "forge_device_table"
-enum { DEVICE_TABLE_VERSION = 2, DEVICE_HANDLE = 64 };
+enum { DEVICE_TABLE_VERSION = 3, DEVICE_HANDLE = 64 };
 struct device_table {
     uint32_t version;
     /* Number of usable devices; 0 without a driver. */
@@ -32,6 +32,13 @@ struct device_table {
      * process ends. */
     int (*open)(struct cuda_context **c, int device, uint64_t memory,
                 struct err *e);
+
+    /* Start the driver and what takes long of open(), to which it is of use in
+     * whichever thread; what fails, fails there. */
+    void (*begin)(int device);
+    /* Load the libraries that products need, and factors if so, before they are
+     * needed. */
+    int (*prepare)(struct cuda_context *c, bool factors, struct err *e);
 
     /* A block of n bytes of the device, zero, that another process can map.  Blocks
      * are never moved. */
@@ -81,6 +88,12 @@ MUST_CHECK int device_check(int device, struct err *e);
  * when auto finds no GPU or cannot open it (info() says why).  E_USAGE: not a
  * device name; E_DEVICE, E_TEMP: --device cuda was given and it cannot be
  * opened. */
+/* device_open() goes on in a thread from here on, while the tool does other
+ * things. */
+void device_begin(const struct device_choice *c);
+/* After device_open(), before input is waited for: load what the first work would
+ * wait for. */
+void device_prepare(bool factors);
 MUST_CHECK int device_open(const struct device_choice *c,
                            struct plugin_table *stage, struct err *e);
 /* The open GPU; NULL: compute on the CPU.  Not NULL implies that the stage's

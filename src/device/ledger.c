@@ -19,7 +19,7 @@ enum {
     LEASES = 8,
     BLOCKS_MAX = 64, /* that a reader maps */
     PROBE = 2 << 20, /* bytes; smaller blocks share one of the device's */
-    WAIT_MS = 2000,
+    WAIT_MS = 4000,
 };
 
 /* What an end of a link has said. */

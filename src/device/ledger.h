@@ -7,7 +7,7 @@
  *
  * - Who reads says at its start whether it can map what is lent to it, by a block
  *   of its own that the lender maps on trial.  A reader that cannot, or has said
- *   nothing for two seconds, gets bytes.
+ *   nothing for four seconds, gets bytes.
  * - Each end holds a mutex while it lives, which the system gives up before it
  *   gives back memory.  So a reader that has read, and then finds the lender
  *   alive, has read what was lent; and a lender waits for no reader that is gone.

@@ -263,7 +263,8 @@ static int stage_result(struct stage *s, struct err *e)
     c->before = in_dir(s->path[0], s->S, "codes-%.fts");
     c->n_before = s->j.layers;
     command_add(c, "--key", s->j.skey, "--others", s->j.model, NULL);
-    command_add(on_device(s, "forge-pack"), "--layout",
+    /* as fast as the words are read, which a GPU starts later than */
+    command_add(tool(s, "forge-pack"), "--device", "cpu", "--layout",
                 layout_name((enum layout)s->j.layout), "--expect-key",
                 s->j.skey, NULL);
     command_add(tool(s, "forge-shard"), "--from", s->j.model, "--shard-size",

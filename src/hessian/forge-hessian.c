@@ -233,6 +233,7 @@ int main(int argc, char **argv)
     if (open_all(&r, argv + first, argc - first, &e) < 0)
         die_err(&e);
     progress_start(&r.progress, s.tool.progress, "tensors", 0);
+    device_prepare(false);
     if (run(&r, &e) < 0)
         tool_fail(r.out, &e);
     tool_finish(r.out, &r.progress, NULL);

@@ -172,10 +172,9 @@ ended() { # PID: it ends within ten seconds
                 export $end=
                 [ $rc != 124 ] || { echo "$end, $kind $n: hangs"; return 1; }
                 [ -e mark ] || break
-                if [ $rc = 0 ]; then
+                # codes may be whole when the last call of an end fails
+                if [ $rc = 0 ] || forge-ls --verify -q lent >/dev/null 2>&1; then
                     same bytes lent
-                else
-                    run ! same bytes lent
                 fi
             done
             [ "$n" -gt 5 ]

@@ -1,7 +1,6 @@
 #!/bin/bash
 # loans.sh BIN MODEL TEXT: the loop on the GPU with memory that is lent between the
-# tools and with bytes in pipes: the same codes, whole; and a lender that is killed
-# ends the run.  Exit 77: no device.
+# tools and with bytes in pipes: the same codes.  Exit 77: no device.
 set -euo pipefail
 bin=$(realpath "$1") model=$(realpath "$2") text=$(realpath "$3")
 export PATH="$bin:$PATH"
@@ -37,6 +36,3 @@ for effort in fast default; do
     [ "$(content bytes)" = "$(content lent)" ]
     [ "$(cat n)" -lt $((before / 10)) ]
 done
-{ sleep 1.5; kill -KILL "$(pgrep -n -f "forge-calib.*$dir/killed")"; } &
-! loop fast --loans "$dir/killed" >part 2>/dev/null || { echo "killed, and done"; exit 1; }
-echo "a lender that is killed: the run ends"

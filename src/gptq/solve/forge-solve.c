@@ -182,6 +182,8 @@ int main(int argc, char **argv)
         die_err(&e);
     }
     progress_start(&r.progress, s.tool.progress, "tensors", 0);
+    if (!s.module.nearest && (s.loans || s.module.hessian))
+        device_prepare(true);
     if (run(&r, &e) < 0) {
         publish_discard(r.report);
         tool_fail(r.out, &e);
