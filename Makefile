@@ -257,14 +257,16 @@ check-faults: all $(RECORDER)
 	  $(patsubst bin/%,build/asan/bin/%,$(BIN))
 	@PATH="$(CURDIR)/build/asan/bin:$$PATH" $(PYTHON3) tests/faults/hostile $(FAULTS) $(SEED)
 
-# Clang's fuzzer needs the library built with its instrumentation.
-FUZZFLAGS := -g -O1 -fsanitize=fuzzer-no-link,address,undefined \
+# Clang's fuzzer needs the library built with its instrumentation.  What UBSan
+# finds ends the run, as what ASan finds does.
+FUZZFLAGS := -g -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all \
              -DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 fuzz: $(patsubst tests/fuzz/%.c,fuzz-%,$(FUZZ))
-fuzz-%: FORCE
+fuzz-objects: FORCE
 	@$(MAKE) --no-print-directory O=build/fuzz CC=clang MODE=release \
 	  CFLAGS="-std=c11 -ffp-contract=off -pthread $(FUZZFLAGS)" \
-	  build/fuzz/libforge.a build/fuzz/tests/fuzz/$*.c.o
+	  build/fuzz/libforge.a $(FUZZ:%=build/fuzz/%.o)
+fuzz-%: fuzz-objects
 	$(Q)clang -fsanitize=fuzzer,address,undefined -o build/fuzz/$* \
 	  build/fuzz/tests/fuzz/$*.c.o build/fuzz/libforge.a $(LDLIBS)
 	$(Q)mkdir -p build/fuzz/corpus/$* tests/fuzz/corpus/$(*:fuzz_%=%)
