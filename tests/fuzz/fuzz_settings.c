@@ -10,29 +10,33 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-static char dir[64];
+static char dir[256];
 
 static void remove_dir(void)
 {
-    char path[96];
+    char path[sizeof(dir) + 16];
 
     snprintf(path, sizeof(path), "%s/settings.json", dir);
     unlink(path);
     rmdir(dir);
 }
 
+/* A new file each time: ext4 flushes one that is cut and written again. */
 static void write_settings(const uint8_t *data, size_t n)
 {
-    char path[96];
+    const char *tmp = getenv("TMPDIR");
+    char path[sizeof(dir) + 16];
     FILE *f;
 
     if (!*dir) {
-        snprintf(dir, sizeof(dir), "/tmp/fuzz-settings.XXXXXX");
+        snprintf(dir, sizeof(dir), "%s/fuzz-settings.XXXXXX",
+                 tmp ? tmp : "/tmp");
         if (!mkdtemp(dir))
             abort();
         atexit(remove_dir);
     }
     snprintf(path, sizeof(path), "%s/settings.json", dir);
+    unlink(path);
     f = fopen(path, "wb");
     if (!f || fwrite(data, 1, n, f) != n || fclose(f))
         abort();
