@@ -25,9 +25,10 @@ MAKEFLAGS += -rR
 ifndef S
 here  := $(dir $(realpath $(lastword $(MAKEFILE_LIST))))
 tools := $(dir $(firstword $(wildcard $(here)../bin/forge $(here)../../bin/forge)))
+# For recipes; GNU make below 4.4 does not pass it on to $(shell).
 export PATH := $(PATH):$(tools):$(here)
 RUN   ?= $(if $(filter-out local,$(FORGE_LAUNCH))$(FORGE_RETRIES),forge-run --)
-$(foreach v,$(shell forge stage plan),$(eval $v))
+$(foreach v,$(shell PATH='$(PATH)'; forge stage plan),$(eval $v))
 $(if $S,,$(error no plan: forge quantize makes one))
 endif
 

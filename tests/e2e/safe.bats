@@ -124,6 +124,12 @@ END
     make -s -f "$tree/scripts/pipeline.mk" -C work -j >lines
     same kept whole
     [ "$(grep -c '^{"module"' lines)" -eq 21 ]
+    rm -r whole # and as it is installed, where no PATH leads to the tools
+    mkdir -p prefix/lib/4bit-forge
+    cp "$tree"/scripts/{pipeline.mk,forge-run} prefix/lib/4bit-forge
+    ln -s "$(dirname "$(command -v forge)")" prefix/bin
+    PATH=/usr/bin:/bin make -s -f "$PWD/prefix/lib/4bit-forge/pipeline.mk" -C work -j
+    same kept whole
     run make -s -f "$tree/scripts/pipeline.mk" -C "$tree/examples" -j
     [ "$status" -ne 0 ]
 }
