@@ -146,6 +146,17 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     forge-ls --verify OUT
 }
 
+@test "README's pipes, as they stand, each end in a checkpoint" {
+    cp -r "$BATS_FILE_TMPDIR"/. .
+    sed -n '/^## By hand/,/^## [^B]/s/^    //p' "$BATS_TEST_DIRNAME/../../README.md" >pipes
+    bash -euo pipefail pipes
+    for out in out-rtn out-gptq out-loop; do
+        [ "$(jq -r .quantization_config.quant_method $out/config.json)" = awq ]
+        forge-verify -q $out
+    done
+    [ "$(find . -maxdepth 1 -name 'out-*' | wc -l)" -eq "$(grep -c forge-shard pipes)" ]
+}
+
 @test "every program has a page, and every page's examples are run here" {
     for tool in $(programs); do
         [ -e "$MAN/$tool.1" ] || { echo "no $tool.1"; return 1; }
