@@ -99,7 +99,9 @@ have_python() { python -c 'import xxhash' 2>/dev/null || skip "no python3-xxhash
     done
     mkstream weight:a:F32:4 cut >cut.fts
     run -65 --separate-stderr forge-ls cut.fts
-    [ "$stderr" = "forge-ls: 'cut.fts': frame 0: input ends early" ]
+    [ "$stderr" = "forge-ls: 'cut.fts': frame 0: the input is empty (did what writes it fail?)" ]
+    run -65 --separate-stderr bash -c 'true | forge-ls'
+    [ "$stderr" = "forge-ls: '<stdin>': frame 0: the input is empty (did what writes it fail?)" ]
 }
 
 @test "streams may follow one another" {

@@ -190,6 +190,8 @@ static int read_header(struct stream_reader *r, struct err *e)
 
     if (rc == E_DATA && !got && r->complete && !r->open)
         return 0;
+    if (rc == E_DATA && !got && !at)
+        return bad(e, "the input is empty (did what writes it fail?)");
     if (got >= sizeof(r->h.magic) &&
         memcmp(r->h.magic, "FTS1", sizeof(r->h.magic)))
         return bad(e, "not a 4bit-forge stream");
