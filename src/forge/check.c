@@ -101,6 +101,7 @@ int check_launch(struct err *e)
  * about the device, other errors about the input. */
 int check_device(const struct job *j, struct err *e)
 {
+    static const char asked[] = "forge-grid: "; /* it is no cause */
     char memory[32];
     struct pipes p;
     int rc;
@@ -118,6 +119,9 @@ int check_device(const struct job *j, struct err *e)
     rc = pipes_run(&p, e);
     if (p.out >= 0)
         close(p.out);
+    if (rc < 0 && !strncmp(e->msg, asked, strlen(asked)))
+        memmove(e->msg, e->msg + strlen(asked),
+                strlen(e->msg + strlen(asked)) + 1);
     return rc == E_USAGE || rc == E_DEVICE ? rc : 0;
 }
 

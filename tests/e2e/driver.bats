@@ -24,6 +24,7 @@ setup() {
     refused 64 forge quantize "$model" out --text "$text" --quiet=yes
     refused 64 forge quantize "$model" out --text "$text" --shard-size big
     refused 64 forge quantize "$model" out --text "$text" --device tpu
+    [ "$stderr" = "forge: --device: 'tpu' is none of auto|cpu|cuda|cuda:N" ]
     refused 64 forge quantize "$model" out --text "$text" --gpu-memory lots
     FORGE_LAUNCH=rsh refused 64 forge quantize "$model" out --text "$text"
     refused 64 forge quantize "$model" $'\377out' --text "$text"
@@ -45,6 +46,8 @@ setup() {
     meant --layout forge quantize "$model" out --layuot awq
     meant --effort forge quantize "$model" out --efort=best
     meant awq forge quantize "$model" out --layout aqw
+    meant gptq forge quantize "$model" out --method GPTQ
+    meant gptq_v2 forge quantize "$model" out --layout GPTQ-V2
     meant compressed-tensors forge quantize "$model" out --layout compressed_tensors
     meant --hessian forge-solve --hesian x
     refused 64 forge quantize "$model" out --zzz

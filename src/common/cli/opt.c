@@ -1,11 +1,13 @@
 /* opt.c - see opt.h. */
 #include "common/cli/opt.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "common/cli/units.h"
 #include "common/io/stream.h"
@@ -62,8 +64,13 @@ static void complete(const struct opt *table)
 
 /* ---- what may have been meant ---- */
 
-/* Optimal string alignment distance: the number of insertions, deletions,
- * replacements and swaps of neighbours that turn a[n] into b[m]. */
+static bool same_letter(char a, char b)
+{
+    return tolower((unsigned char)a) == tolower((unsigned char)b);
+}
+
+/* Optimal string alignment distance, whatever the case: the number of insertions,
+ * deletions, replacements and swaps of neighbours that turn a[n] into b[m]. */
 static int distance(const char *a, int n, const char *b, int m)
 {
     int d[WORD_MAX + 1][WORD_MAX + 1];
@@ -76,11 +83,11 @@ static int distance(const char *a, int n, const char *b, int m)
                 d[i][j] = i + j;
                 continue;
             }
-            best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            best = d[i - 1][j - 1] + !same_letter(a[i - 1], b[j - 1]);
             best = d[i - 1][j] + 1 < best ? d[i - 1][j] + 1 : best;
             best = d[i][j - 1] + 1 < best ? d[i][j - 1] + 1 : best;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] &&
-                a[i - 2] == b[j - 1] && d[i - 2][j - 2] + 1 < best)
+            if (i > 1 && j > 1 && same_letter(a[i - 1], b[j - 2]) &&
+                same_letter(a[i - 2], b[j - 1]) && d[i - 2][j - 2] + 1 < best)
                 best = d[i - 2][j - 2] + 1;
             d[i][j] = best;
         }
@@ -96,7 +103,7 @@ static int farness(const char *given, const char *word, int n)
 
     if (k < 2 || k > WORD_MAX || n > WORD_MAX)
         return WORD_MAX;
-    if (k < n && !strncmp(given, word, (size_t)k))
+    if (k < n && !strncasecmp(given, word, (size_t)k))
         return 0;
     d = distance(given, k, word, n);
     return d <= (k > n ? k : n) / 3 ? d : WORD_MAX;
