@@ -20,7 +20,7 @@ void html_put(struct html *h, const char *fmt, ...) PRINTF(2, 3);
 /* Append text as it is, without escaping. */
 void html_raw(struct html *h, const char *text);
 
-/* 12345678 as "12.3 MB", in buf, which is returned. */
+/* 12345678 as "11.8 MiB", in buf, which is returned. */
 const char *html_bytes(char buf[32], double n);
 /* 0.004 s as "4 ms", 3700 s as "1 h 2 min", in buf, which is returned. */
 const char *html_seconds(char buf[32], double s);

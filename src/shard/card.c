@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "checkpoint/sidecar.h"
+#include "common/cli/units.h"
 
 enum { STEP_MAX = 4096 };
 
@@ -231,9 +232,11 @@ static void put_facts(FILE *out, const struct card *c)
 {
     const struct provenance *p = c->about;
 
+    char size[UNIT_TEXT];
+
     fprintf(out, "| | |\n|---|---|\n| made of | %s |\n", c->base);
-    fprintf(out, "| size | %" PRIu64 " tensors, %" PRIu64 " bytes |\n",
-            c->tensors, c->bytes);
+    fprintf(out, "| size | %" PRIu64 " tensors, %s |\n", c->tensors,
+            size_text(size, (double)c->bytes));
     if (c->facts)
         fprintf(out,
                 "| layout | %s: 4 bits, a scale for %" PRIu64
