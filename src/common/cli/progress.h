@@ -39,8 +39,8 @@ void progress_start(struct progress *p, int mode, const char *unit,
 /* Call after each unit: adds 1 to done and `bytes` to bytes, draws at most 10
  * times a second. */
 void progress_step(struct progress *p, const char *item, uint64_t bytes);
-/* Clear the line and print the summary, "forge-solve: 28 tensors, 12.3 MB, 1.2
- * s, 10 MB/s", followed by "; EXTRA" if extra is not NULL. */
+/* Clear the line and print the summary, "forge-solve: 28 tensors, 12.3 MiB, 1.2
+ * s, 10.3 MiB/s", followed by "; EXTRA" if extra is not NULL. */
 void progress_finish(struct progress *p, const char *extra);
 
 #endif
