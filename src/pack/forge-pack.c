@@ -33,7 +33,8 @@ struct work {
     struct pack_run run;
     struct gather held;
     struct progress progress;
-    unsigned advised; /* bits of layout_advice() printed so far */
+    uint64_t modules, plain; /* packed; weights that passed as they were */
+    unsigned advised;        /* bits of layout_advice() printed so far */
 };
 
 static void parse(struct settings *s, int argc, char **argv)
@@ -129,6 +130,7 @@ static int flush(struct work *w, struct err *e)
     advise(w, &m);
     if (emit_tensors(w->out, m.name, t, n, e))
         return e->code;
+    w->modules++;
     progress_step(&w->progress, m.name, m.rows * m.cols / 2);
     gather_clear(&w->held);
     return 0;
@@ -143,8 +145,10 @@ static int take(struct work *w, const struct frame *f, struct err *e)
     }
     if (flush(w, e))
         return e->code;
-    if (f->role == ROLE_WEIGHT && !f->ancillary)
+    if (f->role == ROLE_WEIGHT && !f->ancillary) {
+        w->plain++;
         return emit_weight(w->out, f, e);
+    }
     return stream_write(w->out, f, e);
 }
 
@@ -186,9 +190,11 @@ static int run(struct work *w, struct err *e)
             return err_prefix(e, "'%s': frame %" PRIu64,
                               w->set->input ? w->set->input : "<stdin>",
                               stream_frame_number(w->in));
-    if (rc < 0 || flush(w, e) || emit_run_note(w->out, &w->run, e))
+    if (rc < 0 || flush(w, e))
         return e->code;
-    return 0;
+    if (w->plain && !w->modules)
+        return err_set(e, E_DATA, "no codes: is forge-solve missing?");
+    return emit_run_note(w->out, &w->run, e);
 }
 
 int main(int argc, char **argv)

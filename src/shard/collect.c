@@ -1,6 +1,8 @@
 /* collect.c - see collect.h. */
 #include "shard/collect.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +22,25 @@ static int note_text(const struct collection *c, const struct frame *f,
     return rc;
 }
 
+/* What came through a pipe lies in a file of ours, which is no name for a user. */
+static const char *shown(const char *path, const struct stream_expect *expect)
+{
+    return expect->piped ? "<stdin>" : path;
+}
+
+static int open_input(struct stream_reader **in, const char *path,
+                      const struct stream_expect *expect, struct err *e)
+{
+    int fd;
+
+    if (!expect->piped)
+        return stream_open(in, path, expect, e);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_set(e, err_open_code(errno), "cannot open '%s':", path);
+    return stream_open_fd(in, fd, shown(path, expect), expect, e);
+}
+
 /* Open a reader, owned by c from the beginning, so that it is closed on errors
  * too. */
 static int add_input(struct collection *c, const char *path,
@@ -28,10 +49,9 @@ static int add_input(struct collection *c, const char *path,
     size_t n = (size_t)c->n_in + 1;
 
     if (mem_grow(&c->in, n * sizeof(*c->in), "inputs", e) ||
-        mem_grow(&c->path, n * sizeof(*c->path), "inputs", e) ||
-        stream_open(&c->in[c->n_in], path, expect, e))
+        open_input(&c->in[c->n_in], path, expect, e))
         return e->code;
-    c->path[c->n_in++] = path;
+    c->n_in++;
     return 0;
 }
 
@@ -142,7 +162,7 @@ int collect(struct collection *c, const char *path,
     while ((rc = stream_skim(c->in[c->n_in - 1], &f, &source, e)) > 0)
         if (provenance_head(&c->about, stream_head(c->in[c->n_in - 1]), e) ||
             take(c, &f, source, e))
-            return err_prefix(e, "'%s': frame %" PRIu64, path,
+            return err_prefix(e, "'%s': frame %" PRIu64, shown(path, expect),
                               stream_frame_number(c->in[c->n_in - 1]));
     return rc;
 }
@@ -201,7 +221,6 @@ void collection_release(struct collection *c)
     for (size_t i = 0; i < c->n; i++)
         free(c->tensor[i].name);
     free(c->in);
-    free(c->path);
     free(c->tensor);
     provenance_release(&c->about);
 }

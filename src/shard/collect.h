@@ -24,7 +24,6 @@ struct out_tensor {
 /* Zero-initialise; collection_release() when done. */
 struct collection {
     struct stream_reader **in; /* [n_in] */
-    const char **path;         /* [n_in] */
     int n_in;
     struct out_tensor *tensor; /* [n] */
     size_t n, cap;

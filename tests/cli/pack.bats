@@ -204,12 +204,17 @@ all                                   1 2 4 8 16
 
 @test "weights that nobody quantized, notes and ancillary frames pass through" {
     mkstream -o x.fts weight:a.b:BF16:2x3 note:a.b:'{"loss":1}' tensor:n:F32:3 \
-        activation:z:F32:2x2:ancillary
+        activation:z:F32:2x2:ancillary codes:m:U4:8x32:group=32 scales:m:F16:8x1:group=32:fill=1
     forge-pack -q x.fts >y.fts
     run -0 forge-ls y.fts
     [[ ${lines[0]} == *a.b.weight* ]]
     [[ $output == *tensor* && $output == *note* && $output == *activation* ]]
-    [[ $output != *run* ]]
+    # if none of the weights has codes, forge-solve is missing
+    mkstream -o x.fts weight:a.b:BF16:2x3 tensor:n:F32:3
+    refused 65 "no codes: is forge-solve missing?" x.fts
+    mkstream tensor:n:F32:3 | forge-pack -q >y.fts
+    run -0 forge-ls y.fts
+    [[ ${#lines[@]} -eq 1 ]]
 }
 
 @test "modules that are not whole are refused" {

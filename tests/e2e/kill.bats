@@ -219,6 +219,15 @@ find_in() { # GROUP NAME
         'forge-weights -q "$1" | forge-solve -q | forge-pack -q | forge-shard -q --from "$1" out' - "$model"
     [ "${#stderr_lines[@]}" -eq 1 ]
     [[ $stderr == *"no grids: is forge-grid missing?" ]]
+    # Nothing solved, nothing packed: no copy of the model is left for a result.
+    run -65 --separate-stderr bash -c \
+        'forge-weights -q "$1" | forge-pack -q | forge-shard -q --from "$1" out' - "$model"
+    [ "$stderr" = "forge-pack: no codes: is forge-solve missing?" ]
+    run -65 --separate-stderr bash -c \
+        'forge-weights -q "$1" | forge-grid -q | forge-solve -q | forge-shard -q --from "$1" out' - "$model"
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ $stderr == "forge-shard: '<stdin>': frame "*": codes not packed: run forge-pack first" ]]
+    [ ! -e out ]
     # In a run: two bf16 NaNs at the end of the weights.
     printf '\300\177\300\177' | dd of=m/model.safetensors bs=1 \
         seek=$(($(stat -c %s m/model.safetensors) - 4)) conv=notrunc status=none
