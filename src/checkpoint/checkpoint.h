@@ -123,8 +123,8 @@ struct ck_quantized {
     uint8_t *zeros;
     enum dtype scale_dtype;
     void *scales;   /* [rows, groups] */
-    int32_t *g_idx; /* [cols] the group of each input (act-order); NULL:
-                       input / group */
+    int32_t *g_idx; /* [cols] group of each input (act-order); NULL: input /
+                     * group */
 };
 /* 1: *q is set, ck_quantized_release() it; 0: the module is stored plain.
  * E_DATA: its tensors do not fit; E_IO, E_TEMP. */

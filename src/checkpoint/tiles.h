@@ -6,7 +6,8 @@
  *     int4pack-xpu  weight_int4pack  I32 [O, I/8] words as in parts.h
  *                   scales           [G, O]
  *                   zeros            I8 [G, O]
- *     both, maybe   input_perm       I32 [I] which input comes where */
+ *     both          input_perm       I32 [I] act-order only: input at each
+ *                                    place */
 #ifndef FORGE_TILES_H
 #define FORGE_TILES_H
 

@@ -40,20 +40,20 @@ struct device_table {
      * needed. */
     int (*prepare)(struct cuda_context *c, bool factors, struct err *e);
 
-    /* A block of n bytes of the device, zero, that another process can map.  Blocks
-     * are never moved. */
+    /* A zeroed block of n bytes of device memory that another process can map;
+     * it never moves.  Freed by drop(). */
     int (*block)(struct cuda_context *c, void **p, size_t n, struct err *e);
     void (*drop)(struct cuda_context *c, void *p); /* NULL is allowed */
-    /* What the other process maps it by. */
+    /* The handle by which another process maps the block. */
     int (*handle)(struct cuda_context *c, const void *block,
                   uint8_t handle[DEVICE_HANDLE], struct err *e);
-    /* Map a block of another process, until this one ends. */
+    /* *p: a block of another process, mapped until this process ends. */
     int (*map)(struct cuda_context *c, const uint8_t handle[DEVICE_HANDLE],
                const void **p, struct err *e);
-    /* n bytes of a block or a mapped one to the host; from any thread. */
+    /* Copy n bytes of a block, ours or mapped, to the host; from any thread. */
     int (*fetch)(struct cuda_context *c, void *host, const void *from, size_t n,
                  struct err *e);
-    /* All that was begun is done. */
+    /* Wait until all operations of the context are complete. */
     int (*settle)(struct cuda_context *c, struct err *e);
 };
 
@@ -99,7 +99,7 @@ MUST_CHECK int device_open(const struct device_choice *c,
 /* The open GPU; NULL: compute on the CPU.  Not NULL implies that the stage's
  * table is loaded. */
 struct cuda_context *device_gpu(void);
-/* While it is there. */
+/* The plug-in's own table; to be called only if device_gpu() is not NULL. */
 const struct device_table *device_functions(void);
 /* To be called with the negative *rc of a GPU function.  True: do it on the
  * CPU, since the GPU does not support it (E_CONFIG) or has no memory (E_TEMP);

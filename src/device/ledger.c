@@ -22,24 +22,29 @@ enum {
     WAIT_MS = 4000,
 };
 
-/* What an end of a link has said. */
+/* State of an end of a link. */
 enum word { NOTHING, SPEAKING, YES, NO };
 
+/* One end of a link: lender or reader. */
 struct end {
     _Atomic uint32_t word;
-    pthread_mutex_t alive; /* held while it lives; with YES */
+    pthread_mutex_t alive; /* robust, shared; held while the process lives;
+                            * valid if word is YES */
 };
 
+/* Shared state of a link. */
 struct link {
     struct end lender, reader;
-    uint8_t probe[LOAN_HANDLE]; /* a block of the reader's */
+    uint8_t probe[LOAN_HANDLE]; /* handle of the reader's test block */
     _Atomic uint32_t leased[LEASES];
 };
 
+/* The file's contents. */
 struct page {
     struct link link[LEDGER_LINKS];
 };
 
+/* A block of another process that is mapped here. */
 struct block {
     uint8_t handle[LOAN_HANDLE];
     const void *p;
@@ -48,9 +53,9 @@ struct block {
 struct ledger {
     const char *path;
     struct page *page;
-    enum word lends[LEDGER_LINKS]; /* NOTHING: not asked yet */
+    enum word lends[LEDGER_LINKS]; /* ledger_lends(); NOTHING: not asked yet */
     bool reads[LEDGER_LINKS];
-    bool gone[LEDGER_LINKS]; /* the lender */
+    bool gone[LEDGER_LINKS]; /* the lender is dead */
     struct block mapped[BLOCKS_MAX];
     int n_mapped;
     struct lease {
@@ -92,7 +97,7 @@ int ledger_open(struct ledger **out, const char *path, struct err *e)
 
 /* ---- ends ---- */
 
-/* Begin to speak for an end. */
+/* Become this end.  E_USAGE: another process is or was. */
 static int end_begin(const struct ledger *l, struct end *x, struct err *e)
 {
     uint32_t nothing = NOTHING;
@@ -102,7 +107,8 @@ static int end_begin(const struct ledger *l, struct end *x, struct err *e)
     return err_set(e, E_USAGE, "'%s': another process has used it", l->path);
 }
 
-/* From here on it is told from a dead one.  By the thread that lives longest. */
+/* Hold the mutex from here on.  By the thread that lives longest: it is robust
+ * per thread. */
 static int end_live(struct end *x, struct err *e)
 {
     pthread_mutexattr_t a;
@@ -131,14 +137,14 @@ static bool end_lives(struct end *x)
     if (atomic_load(&x->word) != YES)
         return false;
     rc = pthread_mutex_trylock(&x->alive);
-    if (!rc || rc == EOWNERDEAD) { /* the next one who asks sees the same */
+    if (!rc || rc == EOWNERDEAD) { /* unlock: the next call finds the same */
         pthread_mutex_unlock(&x->alive);
         return false;
     }
     return rc == EBUSY;
 }
 
-/* ---- who reads ---- */
+/* ---- reader ---- */
 
 static int offer_probe(struct link *k, struct err *e)
 {
@@ -221,14 +227,14 @@ int ledger_get(void *ledger, const struct loan *loan, void *to, size_t n,
     return 0;
 }
 
-/* ---- who lends ---- */
+/* ---- lender ---- */
 
 static void pause_ms(void)
 {
     nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
 }
 
-/* The reader's block is what it says. */
+/* Whether the reader's test block can be mapped and is zero. */
 static bool try_probe(struct ledger *l, const struct link *k)
 {
     struct loan probe = { .lent = 1 };
@@ -300,7 +306,7 @@ bool ledger_lease(struct ledger *l, size_t n, void **block, struct loan *loan)
     return true;
 }
 
-/* ---- the end ---- */
+/* ---- closing ---- */
 
 static bool all_back(struct link *k)
 {

@@ -1,9 +1,11 @@
-/* ledger.h - memory of the device that the tools of a run lend to each other.
+/* ledger.h - shares device memory between the tools of a run, so that frames
+ * need not carry it.
  *
- * Activations and Hessians are made on the device by one process and read there
- * by another.  A frame then says where they are (struct loan of stream.h), and no
- * byte of them goes through the pipe.  The ledger is a file that the tools of one
- * run share, a page of memory:
+ * Activations and Hessians are computed on the device by one process (the
+ * lender) and read there by the next one in the pipe (the reader).  A LOAN
+ * frame (struct loan in stream.h) says where they are, and none of their bytes
+ * go through the pipe.  A link is a lender and a reader of one kind of frame.
+ * The ledger is a file of one page that the tools of a run map.
  *
  * - Who reads says at its start whether it can map what is lent to it, by a block
  *   of its own that the lender maps on trial.  A reader that cannot, or has said
@@ -14,18 +16,29 @@
  * - A lease is a block that one frame refers to.  The reader gives it back.
  *   Where none is left, the frame has bytes.
  *
- * All of it may be called with l NULL: nothing is lent. */
+ * Life: each end holds a robust mutex while it lives, which the kernel
+ * releases before it frees the process's memory.  A reader that finds the
+ * lender alive after it has read has read valid memory; a lender does not wait
+ * for a reader that is dead.
+ *
+ * Lease: a block of device memory that one frame refers to, from the writing
+ * of the frame until the reader returns it.  If all leases are in use, the
+ * frame has bytes.
+ *
+ * l may be NULL, where nothing is lent, except for ledger_map() and
+ * ledger_get(). */
 #ifndef FORGE_LEDGER_H
 #define FORGE_LEDGER_H
 
 #include "common/cli/opt.h"
 #include "common/io/stream.h"
 
+/* forge-calib to forge-hessian; forge-hessian to forge-solve. */
 enum ledger_link { LEDGER_ACTIVATIONS, LEDGER_HESSIANS, LEDGER_LINKS };
 
 struct ledger;
 
-/* A row for a tool's option table; dst: const char **. */
+/* Row of a tool's option table; dst: const char **. */
 #define LOANS_OPTION(dst)                                                      \
     {                                                                          \
         OPT_STR, 0, "loans", "FILE",                                           \
@@ -34,38 +47,44 @@ struct ledger;
             dst, 0, 0, true                                                    \
     }
 
-/* path: a file that is new or empty at the run's start, or NULL: *l is NULL.
- * E_NOINPUT, E_USAGE: it is another run's. */
+/* Map the ledger at path, a file that is new or empty at the start of the run.
+ * path NULL: *l is NULL.  E_NOINPUT, E_TEMP. */
 MUST_CHECK int ledger_open(struct ledger **l, const char *path, struct err *e);
-/* A lender waits until all leases are back. */
+/* Close; a lender first waits until the reader has returned all leases or is
+ * dead. */
 void ledger_close(struct ledger *l);
 
-/* ---- who reads ---- */
+/* ---- reader ---- */
 
-/* Say that we do, or cannot: once device_open() is through.  E_USAGE: another
- * process has said so. */
+/* Announce this process as the reader of the link, with a GPU or without;
+ * after device_open().  To be called by the thread that lives longest.
+ * E_USAGE: another process has announced itself; E_TEMP. */
 MUST_CHECK int ledger_reads(struct ledger *l, enum ledger_link link,
                             struct err *e);
-/* Where the n bytes of a loan are for us; valid while the lender lives.  E_DATA:
- * there is no such block. */
+/* *p: the loan's memory in this process, valid while the lender lives.
+ * E_DATA: more blocks than a lender can have; E_DEVICE: it cannot be mapped. */
 MUST_CHECK int ledger_map(struct ledger *l, const struct loan *loan,
                           const void **p, struct err *e);
-/* Whether all that was read so far was there; all of it has been read. */
+/* Wait until all reading of loans on the device is complete; true: the lender
+ * is still alive, so what was read is valid. */
 bool ledger_was_there(struct ledger *l, enum ledger_link link);
-/* A stream_get_loan() of Hessians, which gives the lease back.  E_DATA: the lender is
- * gone. */
+/* A stream_get_loan() for Hessians: copies a loan to host memory and returns
+ * its lease.  ledger: a struct ledger *.  E_DATA: the lender is dead, or the
+ * loan is malformed. */
 int ledger_get(void *ledger, const struct loan *loan, void *to, size_t n,
                struct err *e);
 
-/* ---- who lends ---- */
+/* ---- lender ---- */
 
-/* Whether the reader can map it: asked once. */
+/* Whether the reader of the link can map loans; the first call waits for its
+ * announcement, at most two seconds. */
 bool ledger_lends(struct ledger *l, enum ledger_link link);
-/* What a frame says of memory `offset` bytes into a block of device_functions(). */
+/* *loan for memory `offset` bytes into a block made by
+ * device_functions()->block(), without a lease. */
 MUST_CHECK int ledger_loan(const void *block, size_t offset, struct loan *loan,
                            struct err *e);
-/* A block of n bytes at least that no frame refers to, and its lease, in loan;
- * false: there is none. */
+/* *block: a block of at least n bytes that no frame refers to; *loan: a loan
+ * of it with its lease.  False: none is free. */
 bool ledger_lease(struct ledger *l, size_t n, void **block, struct loan *loan);
 
 #endif

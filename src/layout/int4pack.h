@@ -44,9 +44,9 @@ void int4pack_pack(uint8_t *packed, const uint32_t *codes, uint64_t rows,
 void int4pack_unpack(uint32_t *codes, const uint8_t *packed, uint64_t rows,
                      uint64_t words, enum int4pack_capability c);
 
-/* order[I]: the inputs of group 0 in their order, then those of group 1, ...;
- * index: the group of each, below I / group; NULL: input / group.  False: a group
- * has not `group` inputs. */
+/* order[inputs]: the inputs of group 0 in ascending order, then those of group
+ * 1, ...  index [inputs]: group of each input, below inputs / group; NULL:
+ * input / group.  False: a group does not have exactly `group` inputs. */
 bool int4pack_order(int32_t *order, const int32_t *index, uint64_t inputs,
                     uint64_t group);
 

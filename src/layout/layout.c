@@ -7,7 +7,7 @@
 
 #include "arch/tensor_name.h"
 
-/* A tensor of a module, and when it is there. */
+/* Name of a tensor of a module, and when the module has it. */
 struct part {
     const char *name;
     enum { ALWAYS, ASYMMETRIC, ACT_ORDER } when;
@@ -18,7 +18,7 @@ static const struct {
     struct part part[LAYOUT_PARTS_MAX + 1];
     bool whole_groups; /* runtimes refuse a short last group */
     bool bf16;         /* scales may be BF16 */
-    bool act_order;    /* groups may be any inputs */
+    bool act_order; /* supports act-order: a group may consist of any inputs */
 } table[LAYOUT_COUNT] = {
     [LAYOUT_CT] = { "compressed-tensors",
                     { { "weight_packed", ALWAYS },

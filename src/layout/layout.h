@@ -28,15 +28,15 @@ enum { LAYOUT_COUNT = 6, LAYOUT_PARTS_MAX = 5 };
 const char *layout_name(enum layout l);
 /* Whether scales may be BF16; false: the kernels read F16 only. */
 bool layout_takes_bf16(enum layout l);
-/* False: a group must be a run of inputs. */
+/* Whether it supports act-order; false: a group must be contiguous inputs. */
 bool layout_takes_act_order(enum layout l);
 /* False: no layout has this name. */
 MUST_CHECK bool layout_parse(const char *name, enum layout *l);
 
 /* Name of the i-th tensor of a module, to follow "MODULE.": "qweight"; NULL
  * from the last one on.  compressed-tensors has zero points only if not
- * symmetric, and all layouts but GPTQ an order of inputs only if act_order:
- * groups are no runs of inputs. */
+ * symmetric; layouts but GPTQ have a tensor of the inputs' groups or order
+ * only if act_order (inputs of a group are not contiguous). */
 const char *layout_part(enum layout l, bool symmetric, bool act_order, int i);
 /* Whether name is "MODULE." and the name of a tensor of any layout;
  * *module_len: length of MODULE. */

@@ -4,8 +4,9 @@
  *
  *     {"layout":"awq","bits":4,"group":128,"symmetric":true,
  *      "scale_dtype":"F16"}
- * and in layout int4pack "capability":"avx512" or the like, and where groups
- * are no runs of inputs "act_order":true. */
+ *
+ * with "capability":"avx512" or another for layout int4pack, and
+ * "act_order":true if the inputs of a group are not contiguous. */
 #ifndef FORGE_RUNFACTS_H
 #define FORGE_RUNFACTS_H
 

@@ -66,15 +66,18 @@ enum role {
 const char *role_name(enum role r);     /* "hessian"; "?" if unknown */
 enum role role_parse(const char *name); /* ROLE_NONE if unknown */
 
-/* Where a payload is that another process lends: no byte of it is in the stream, so
- * it goes through pipes only, to readers that were told of the lender. */
+/* A payload in device memory of another process, which none of the stream's
+ * bytes contain.  A LOAN frame goes only through pipes, to a reader that set
+ * stream_expect.loans (device/ledger.h). */
 enum { LOAN_HANDLE = 64 };
 struct loan {
-    uint8_t handle[LOAN_HANDLE]; /* of a block of memory, as its device says */
-    uint64_t offset;             /* in the block */
-    uint32_t lease;              /* device/ledger.h; 0: the lender knows when
-                                    it has been read in another way */
-    uint32_t lent;               /* 1: it is a loan; 0: data is the payload */
+    uint8_t handle[LOAN_HANDLE]; /* of a block of memory, as the device makes
+                                  * it */
+    uint64_t offset;             /* of the payload in the block, bytes */
+    uint32_t lease;              /* device/ledger.h: to be returned when
+                                  * read; 0: the lender is told in another
+                                  * way (sync.h) */
+    uint32_t lent; /* 1: this is a loan; 0: the payload is in the stream */
 };
 
 /* One tensor.  Fields below `name` are optional: 0, false or NULL means
@@ -104,11 +107,11 @@ struct frame {
     const void *data; /* the payload; when read, aligned to 64, from 1 MiB on
                        * to 4096 */
     size_t len;       /* bytes of the payload */
-    struct loan loan;
-    size_t about; /* of a loan: bytes at data, which its lender says of it */
+    struct loan loan; /* where the payload is, if loan.lent */
+    size_t about; /* loan: bytes at data, sent with the frame to describe it */
 };
 
-/* Bytes at data. */
+/* Number of bytes at f->data. */
 static inline size_t frame_bytes(const struct frame *f)
 {
     return f->loan.lent ? f->about : f->len;
@@ -123,7 +126,7 @@ struct stream_expect {
     const char *key; /* --expect-key: E_DATA if HEAD has another key or none */
     const char *ref_root; /* directory of the files that REF frames name;
                            * NULL: a REF frame is E_DATA */
-    bool loans; /* LOAN frames are taken, from pipes; else they are E_DATA */
+    bool loans; /* accept LOAN frames, from a pipe; else they are E_DATA */
     bool piped; /* the file is a copy of what came through a pipe: an ERROR
                  * frame in it has been printed already */
 };
@@ -150,10 +153,11 @@ MUST_CHECK int stream_next(struct stream_reader *r, struct frame *f,
 /* Block until the input has data, or has ended: true; or until only descriptor
  * `other` is readable: false. */
 bool stream_wait(struct stream_reader *r, int other);
-/* Loans come as if they were payloads: get copies n bytes of one to `to`.  For
- * streams that may have loans; before the first frame. */
+/* Copies the n bytes of a loan to host memory `to`. */
 typedef int stream_get_loan(void *ctx, const struct loan *loan, void *to,
                             size_t n, struct err *e);
+/* Let stream_next() return loans as ordinary payloads, copied by get.  To be
+ * called before the first frame. */
 void stream_fetch(struct stream_reader *r, stream_get_loan *get, void *ctx);
 /* As stream_next(), but for a regular file the payload is not read: f->data is
  * NULL, and stream_payload() can read it later, given *payload_offset.  For a
@@ -206,7 +210,7 @@ extern const char *stream_args;
  * E_IO; E_BUG: a write after an error, or f->len does not fit the shape. */
 MUST_CHECK int stream_write(struct stream_writer *w, const struct frame *f,
                             struct err *e);
-/* Whether the output is a pipe: loans go nowhere else (E_USAGE). */
+/* Whether the output is a pipe; writing a loan elsewhere is E_USAGE. */
 bool stream_is_pipe(const struct stream_writer *w);
 /* A payload that stays in a file: f->len bytes at `offset` of the file `path`,
  * relative to the reader's ref_root. */

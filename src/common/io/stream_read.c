@@ -383,7 +383,7 @@ static int take_end(struct stream_reader *r, struct err *e)
     return 0;
 }
 
-/* What its lender says of it is here; with get() the payload, too. */
+/* Read the bytes that describe a loan; with get() also copy its payload. */
 static int take_loan(struct stream_reader *r, struct frame *f, struct err *e)
 {
     if (!r->loans || r->in.file)
