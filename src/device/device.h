@@ -33,11 +33,12 @@ struct device_table {
     int (*open)(struct cuda_context **c, int device, uint64_t memory,
                 struct err *e);
 
-    /* Start the driver and what takes long of open(), to which it is of use in
-     * whichever thread; what fails, fails there. */
+    /* Optional, before open() and in any thread: start the driver and
+     * initialise the device, which takes most of open()'s time.  Errors are
+     * reported by open(). */
     void (*begin)(int device);
-    /* Load the libraries that products need, and factors if so, before they are
-     * needed. */
+    /* Optional: load the CUDA libraries for matrix products, and with
+     * `factors` those for Cholesky factors, before they are first used. */
     int (*prepare)(struct cuda_context *c, bool factors, struct err *e);
 
     /* A zeroed block of n bytes of device memory that another process can map;
@@ -84,16 +85,17 @@ struct device_table {
 /* For a tool that has no GPU code: E_DEVICE if device is DEVICE_CUDA. */
 MUST_CHECK int device_check(int device, struct err *e);
 
+/* Optional, at the start of the tool: initialise the device in a background
+ * thread, which device_open() waits for. */
+void device_begin(const struct device_choice *c);
+/* Optional, after device_open() and before the first read of the input: load
+ * the libraries for matrix products, and with `factors` for Cholesky factors,
+ * which the first work would otherwise wait for. */
+void device_prepare(bool factors);
 /* Open the chosen device and load the stage's table from the plug-in.  0 also
  * when auto finds no GPU or cannot open it (info() says why).  E_USAGE: not a
  * device name; E_DEVICE, E_TEMP: --device cuda was given and it cannot be
  * opened. */
-/* device_open() goes on in a thread from here on, while the tool does other
- * things. */
-void device_begin(const struct device_choice *c);
-/* After device_open(), before input is waited for: load what the first work would
- * wait for. */
-void device_prepare(bool factors);
 MUST_CHECK int device_open(const struct device_choice *c,
                            struct plugin_table *stage, struct err *e);
 /* The open GPU; NULL: compute on the CPU.  Not NULL implies that the stage's

@@ -17,8 +17,9 @@ _Static_assert((int)LOAN_HANDLE == (int)DEVICE_HANDLE, "one is the other");
 
 enum {
     LEASES = 8,
-    BLOCKS_MAX = 64, /* that a reader maps */
-    PROBE = 2 << 20, /* bytes; smaller blocks share one of the device's */
+    BLOCKS_MAX = 64, /* most blocks that a reader maps */
+    PROBE = 2 << 20, /* bytes of the test block; the driver packs smaller
+                      * ones together */
     WAIT_MS = 4000,
 };
 

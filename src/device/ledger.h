@@ -7,14 +7,10 @@
  * go through the pipe.  A link is a lender and a reader of one kind of frame.
  * The ledger is a file of one page that the tools of a run map.
  *
- * - Who reads says at its start whether it can map what is lent to it, by a block
- *   of its own that the lender maps on trial.  A reader that cannot, or has said
- *   nothing for four seconds, gets bytes.
- * - Each end holds a mutex while it lives, which the system gives up before it
- *   gives back memory.  So a reader that has read, and then finds the lender
- *   alive, has read what was lent; and a lender waits for no reader that is gone.
- * - A lease is a block that one frame refers to.  The reader gives it back.
- *   Where none is left, the frame has bytes.
+ * Test: at its start the reader tells whether it has a GPU, and the handle of
+ * a zeroed block of its own, which the lender maps and reads to see whether
+ * mapping works.  To a reader that cannot, or has told nothing for four
+ * seconds, the lender sends bytes.
  *
  * Life: each end holds a robust mutex while it lives, which the kernel
  * releases before it frees the process's memory.  A reader that finds the
@@ -77,7 +73,7 @@ int ledger_get(void *ledger, const struct loan *loan, void *to, size_t n,
 /* ---- lender ---- */
 
 /* Whether the reader of the link can map loans; the first call waits for its
- * announcement, at most two seconds. */
+ * announcement, at most four seconds. */
 bool ledger_lends(struct ledger *l, enum ledger_link link);
 /* *loan for memory `offset` bytes into a block made by
  * device_functions()->block(), without a lease. */
