@@ -388,8 +388,10 @@ int main(int argc, char **argv)
             continue;
         cpu_set(level);
         for (int k = 0; k <= FORGE_W4A16_GPTQ; k++) {
-            if (level != CPU_AVX512BF16 || argc > 1) /* as avx512 */
+            if (level != CPU_AVX512BF16 || argc > 1) { /* as avx512 */
                 one_row(k, 28672, 8192, 5);
+                one_row(k, 11008, 4096, 9);
+            }
             many_rows(k, 11008, 4096, 512);
             if (first || argc > 1)
                 many_rows(k, 4096, 4096, 16);

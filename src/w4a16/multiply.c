@@ -74,16 +74,23 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
 
 /* Choose the size of tiles, as wide as suits the kernels, but enough tiles for
  * all threads; adds their number to *total.  f32 products keep their size, so
- * that results do not depend on the number of threads. */
+ * that results do not depend on the number of threads.  With few rows of x and
+ * AWQ's words, where an input's row has 4 bits for each output, a thread gets one
+ * tile: of a narrow one each row is a cache line on a page of its own. */
 static void cut(struct expert *x, int64_t cols, int64_t experts, int64_t *total)
 {
-    int64_t wanted = (4 * threads_count() + experts - 1) / experts, across;
     bool fixed = x->x.rows > W4_FEW && x->x.type == DT_F32;
+    bool one = x->x.rows <= W4_FEW && x->x.w->form == W4_AWQ;
+    int64_t wanted = ((one ? 1 : 4) * threads_count() + experts - 1) / experts;
+    int64_t blocks = (cols + W4_BLOCK - 1) / W4_BLOCK, across;
 
     x->t = w4_tiles(&x->x);
+    if (one && x->t.cols > (blocks + wanted - 1) / wanted * W4_BLOCK)
+        x->t.cols = (blocks + wanted - 1) / wanted * W4_BLOCK;
     x->down = (x->x.rows + x->t.rows - 1) / x->t.rows;
     across = (cols + x->t.cols - 1) / x->t.cols;
-    while (!fixed && across * x->down < wanted && x->t.cols > W4_BLOCK) {
+    while (!fixed && !one && across * x->down < wanted &&
+           x->t.cols > W4_BLOCK) {
         x->t.cols /= 2;
         across = (cols + x->t.cols - 1) / x->t.cols;
     }
