@@ -210,7 +210,8 @@ PYTHON
         head -c "$n" codes.fts >back &
         run -65 --separate-stderr timeout 20 \
             forge-calib -q --feedback back -o out.fts llama t.fts
-        [ "$(wc -l <<<"$stderr")" -eq 1 ] && [ ! -e out.fts ]
+        [ "$(wc -l <<<"$stderr")" -eq 1 ]
+        [ ! -e out.fts ]
         wait
     done
 }

@@ -201,7 +201,8 @@ fail_some() {
         [[ "$(wc -l <err)" = 1 && "$(<err)" == "forge-eval: "* ]]
         [ ! -s out ]
     done
-    [ "$n" -gt 1 ] && [ "$n" -lt 100000 ]
+    [ "$n" -gt 1 ]
+    [ "$n" -lt 100000 ]
 }
 
 @test "whichever malloc fails: exit 75, one line, nothing printed" { fail_some malloc 75; }

@@ -231,7 +231,8 @@ cut_anywhere() { # FILE COMMAND... with @ for the file that is cut
     for n in $(seq 0 "$step" $((size - 1))) 1 63 64 65 $((size - 64)) $((size - 1)); do
         head -c "$n" "$file" >cut
         run -65 --separate-stderr "${@/#@/cut}" -o out.fts
-        [ "$(wc -l <<<"$stderr")" -eq 1 ] && [ ! -e out.fts ]
+        [ "$(wc -l <<<"$stderr")" -eq 1 ]
+        [ ! -e out.fts ]
         [[ $stderr == "$1: "* ]]
         rc=0
         "${@/#@/cut}" >out 2>err || rc=$?
@@ -263,13 +264,27 @@ cut_anywhere() { # FILE COMMAND... with @ for the file that is cut
         # shellcheck disable=SC2002
         cat "$1" | "${@:2}" -q -j 2 >two
         "${@:2}" -q "$1" -o three
-        # a note may carry seconds
-        for i in one two three; do
-            forge-ls --json "$i" | grep -v '"role":"note"' >$i.ls
-        done
-        cmp one.ls two.ls && cmp one.ls three.ls && [ -s one.ls ]
-        [ "$2" = forge-solve ] || { cmp one two && cmp one three; }
+        [ -s one ]
+        if [ "$2" = forge-solve ]; then # its ancillary notes carry seconds
+            for i in one two three; do
+                plain "$i" >new
+                mv new "$i"
+            done
+            [ "$(wc -l <one)" -gt 10 ]
+        fi
+        cmp one two
+        cmp one three
         rm three
+    }
+    plain() { # FILE: its frames but the ancillary ones, with digests
+        python3 - "$BATS_TEST_DIRNAME/../reference" "$1" <<'END'
+import hashlib, sys
+sys.path.insert(0, sys.argv[1])
+from fts import read
+for x in read(open(sys.argv[2], "rb")):
+    if not x.ancillary:
+        print(x.role, x.name, x.dtype, x.shape, hashlib.sha256(bytes(x.payload)).hexdigest())
+END
     }
     equal t.fts forge-calib mini
     equal t.fts forge-gradient mini
@@ -287,7 +302,9 @@ cut_anywhere() { # FILE COMMAND... with @ for the file that is cut
         forge-eval -q -j $i --json mini other t.fts >e$i
         forge-ls -v mini >l$i
     done
-    cmp w1 w2 && cmp e1 e2 && cmp l1 l2
+    cmp w1 w2
+    cmp e1 e2
+    cmp l1 l2
     diff -r s1 s2
 }
 
@@ -333,7 +350,9 @@ cut_anywhere() { # FILE COMMAND... with @ for the file that is cut
             # shellcheck disable=SC2086 # words
             run "-$1" --separate-stderr timeout 10 $line
             [[ $stderr == *"$2"* ]] || { echo "$line: $stderr"; return 1; }
-            [ "$(wc -l <<<"$stderr")" -eq 1 ] && [ ! -e out ] && [ ! -e out.work ]
+            [ "$(wc -l <<<"$stderr")" -eq 1 ]
+            [ ! -e out ]
+            [ ! -e out.work ]
             n=$((n + 1))
         done
         [ "$n" -ge 3 ]

@@ -132,7 +132,9 @@ PYTHON
     for n in 1 2 3 7 20 50 90 150; do
         run -69 --separate-stderr env FAKE_CUDA_FAIL=$n gpu/forge-calib -q --device cuda \
             -o out.fts deepseek_v3 t.fts
-        [[ $stderr == *"fake: "*" failed" ]] && [ "$(wc -l <<<"$stderr")" -eq 1 ] && [ ! -e out.fts ]
+        [[ $stderr == *"fake: "*" failed" ]]
+        [ "$(wc -l <<<"$stderr")" -eq 1 ]
+        [ ! -e out.fts ]
     done
 }
 

@@ -120,7 +120,8 @@ END
         huge "$over"
         run -78 --separate-stderr forge-grid -q "$sym" --group 32 -o g x.fts
         [[ $stderr == *"'m.up': row 3: the weights of group 2"*"F16 ends at 65504"* ]]
-        [ "$(wc -l <<<"$stderr")" -eq 1 ] && [ ! -e g ]
+        [ "$(wc -l <<<"$stderr")" -eq 1 ]
+        [ ! -e g ]
         forge-grid -q "$sym" --group 32 --scale-dtype bf16 x.fts >/dev/null
     done
 }

@@ -176,7 +176,8 @@ loop() {
     python3 "$PY" tokens t.fts 3
     loop m --dtype f32 m t.fts
     forge-ls --json seen.fts | grep '"role":"activation"' | grep '"shape":\[0,' >none
-    grep -q 'experts.*\.in"' none && grep -q 'experts.*\.mid"' none
+    grep -q 'experts.*\.in"' none
+    grep -q 'experts.*\.mid"' none
     grep -q '"last":true' none
     python3 "$PY" check m t.fts 1e-4 seen.fts codes.fts
     forge-ls codes.fts | grep ^codes | cut -f 2 | sort >got

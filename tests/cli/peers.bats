@@ -11,7 +11,8 @@ setup() {
 #!/bin/bash
 echo "$2" >>calls
 [ "$2" != gptqmodel-bad ] || exit 3
-mkdir -p "$5" && echo '{}' >"$5/config.json"
+mkdir -p "$5"
+echo '{}' >"$5/config.json"
 echo '{"seconds": 1.5, "peak_bytes": 7}'
 END
     chmod +x python

@@ -254,5 +254,6 @@ END
     run -0 forge-prune --check --from m --keep 4 nothing
     [ -z "$output" ]
     refused 64 "--by: 'luck' is none of" forge quantize m x --keep 4 --by luck --text h
-    [ ! -e x ] && [ ! -e x.work ]
+    [ ! -e x ]
+    [ ! -e x.work ]
 }

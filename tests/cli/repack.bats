@@ -111,7 +111,8 @@ P
     edit bad 't = head["model.layers.0.mlp.up_proj.scales_and_zeros"]["data_offsets"][0]; data[t + 2] ^= 1'
     run -65 --separate-stderr forge repack bad out --layout awq
     [[ $stderr == *"what stands for the zero of output 0, group 0 is no multiple of its scale" ]]
-    rm -r bad && cp -r tiles bad
+    rm -r bad
+    cp -r tiles bad
     sed -i 's/"capability": "[a-z0-9]*"/"capability": "sve"/' bad/config.json
     run -78 --separate-stderr forge repack bad out --layout awq
     [[ $stderr == *"capability 'sve' is not supported" ]]

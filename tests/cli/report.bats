@@ -22,7 +22,8 @@ set_in() { # WORK CHANGE: of its settings
 
 refused() { # STATUS COMMAND...
     run "-$1" --separate-stderr "${@:2}"
-    [ -z "$output" ] && [ "${#stderr_lines[@]}" -eq 1 ]
+    [ -z "$output" ]
+    [ "${#stderr_lines[@]}" -eq 1 ]
     [[ $stderr == "forge-report: "* ]]
 }
 

@@ -79,7 +79,8 @@ nothing_left() {
 
 @test "shards of a size, an index, the same tensors" {
     shard one "$in/symmetric.gptq"
-    [ -e one/model.safetensors ] && [ ! -e one/model.safetensors.index.json ]
+    [ -e one/model.safetensors ]
+    [ ! -e one/model.safetensors.index.json ]
     shard --shard-size 1MB out "$in/symmetric.gptq"
     [ ! -e out/model.safetensors ]
     n=$(find out -name 'model-*.safetensors' | wc -l)
@@ -308,15 +309,18 @@ END
     printf x >>out/model-00002-of-*.safetensors
     run -65 --separate-stderr forge-shard --verify out
     [ "$(wc -l <<<"$stderr")" -eq 1 ]
-    rm -r out && cp -r whole out
+    rm -r out
+    cp -r whole out
     sed -i 's/"total_size": [0-9]*/"total_size": 5/' out/model.safetensors.index.json
     run -65 --separate-stderr forge-shard --verify out
     [[ $stderr == *"the index says 5 bytes"* ]]
-    rm -r out && cp -r whole out
+    rm -r out
+    cp -r whole out
     sed -i '/layers.2.mlp.up_proj.scales/d' out/model.safetensors.index.json
     run -65 --separate-stderr forge-shard --verify out
     [[ $stderr == *"layers.2.mlp.up_proj.scales"*"not in the index"* ]]
-    rm -r out && cp -r whole out
+    rm -r out
+    cp -r whole out
     rm out/model-00001-of-*.safetensors
     run ! forge-shard -q --verify out
     run -66 forge-shard --verify nowhere

@@ -178,7 +178,9 @@ refused() { # STATUS TEXT ARGUMENT...
     refused 66 "nowhere" nowhere t.txt
     refused 66 "none.txt" m none.txt
     refused 66 "directory" m m
-    sed 's/"type":"BPE"/"type":"Unigram"/' m/tokenizer.json >u && mkdir u.d && mv u u.d/tokenizer.json
+    sed 's/"type":"BPE"/"type":"Unigram"/' m/tokenizer.json >u
+    mkdir u.d
+    mv u u.d/tokenizer.json
     refused 78 "'u.d/tokenizer.json': model 'Unigram' is not supported" u.d t.txt
     echo '{' >small/tokenizer.json
     refused 65 "'small/tokenizer.json'" small t.txt

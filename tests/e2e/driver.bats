@@ -161,7 +161,8 @@ END
         --layout awq --group 512
     [ "$status" -ne 0 ]
     [ "${#stderr_lines[@]}" -eq 1 ]
-    [ ! -e out ] && [ ! -e out.work ]
+    [ ! -e out ]
+    [ ! -e out.work ]
 }
 
 @test "an output that is there already is left alone" {
@@ -172,7 +173,8 @@ END
     run -73 forge quantize "$model" no/where "${small[@]}"
     ln -s nowhere link
     run -73 forge quantize "$model" link "${small[@]}"
-    [ -z "$(ls there)" ] && [ ! -s file ]
+    [ -z "$(ls there)" ]
+    [ ! -s file ]
 }
 
 @test "a disk without room is 74, before the work and in it" {
@@ -192,7 +194,8 @@ END
     [ -z "$(find . -name '*.tmp.*')" ]
     # ... and continues where there is room again.
     forge quantize "$model" out "${small[@]}"
-    [ -e out/config.json ] && [ ! -e out.work ]
+    [ -e out/config.json ]
+    [ ! -e out.work ]
 }
 
 @test "--dry-run says what it would cost and does nothing" {

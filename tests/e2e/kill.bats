@@ -175,7 +175,8 @@ find_in() { # GROUP NAME
     find_in "$victim" forge-solve
     kill -KILL "$found"
     wait "$victim"
-    [ -e out/config.json ] && [ ! -s said ]
+    [ -e out/config.json ]
+    [ ! -s said ]
 }
 
 @test "make that is killed says so, in one line, with 75" {

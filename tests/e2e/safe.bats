@@ -30,7 +30,8 @@ at_once() { # STATUS COMMAND...
 @test "an empty OUT.work of the user's is used, and stays" {
     mkdir out.work
     forge quantize "$model" out "${quick[@]}"
-    [ -d out.work ] && [ -e out/config.json ]
+    [ -d out.work ]
+    [ -e out/config.json ]
 }
 
 @test "files that others put into OUT.work survive its removal" {
@@ -45,7 +46,8 @@ at_once() { # STATUS COMMAND...
     forge quantize "$model" out "${quick[@]}"
     [ "$(cat out.work/notes.txt)" = precious ]
     [ "$(cat out.work/solve-*/thesis.fts)" = precious ]
-    [ -d out.work/solve-mine ] && [ ! -e out.work/settings.json ]
+    [ -d out.work/solve-mine ]
+    [ ! -e out.work/settings.json ]
     [ -z "$(find out.work -name 'codes-*')" ]
 }
 
@@ -222,7 +224,8 @@ PYTHON
     done
     # 1.5M is binary, 1500kB decimal
     limit() { find "out-$1" -name '*.safetensors' -printf '%s\n' | sort -n | tail -n 1; }
-    [ "$(limit 1.5M)" -gt 1500000 ] && [ "$(limit 1500kB)" -le 1510000 ]
+    [ "$(limit 1.5M)" -gt 1500000 ]
+    [ "$(limit 1500kB)" -le 1510000 ]
     same out-1500000 out-1500kB
     same out-5G out-5GB
 }
@@ -370,7 +373,8 @@ PYTHON
         [ ! -e out ]
     done
     forge-shard -q --from "$model" out w.fts
-    [ -z "$(compgen -G 'out.tmp.*')" ] && [ ! -e out/.forge-unfinished ]
+    [ -z "$(compgen -G 'out.tmp.*')" ]
+    [ ! -e out/.forge-unfinished ]
 }
 
 @test "a forge that is killed before OUT.work has its mark leaves nothing behind" {
@@ -400,7 +404,8 @@ PYTHON
     mkdir out.work other.work
     run -66 forge gc other.work
     forge gc out.work
-    [ ! -e out.work ] && [ -d other.work ]
+    [ ! -e out.work ]
+    [ -d other.work ]
     mkdir out.work
     echo 'This is a temporary work directory of forge(1), removed when all is done.' >out.work/forge-work
     forge gc out.work
