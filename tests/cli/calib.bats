@@ -216,7 +216,8 @@ PYTHON
     done
 }
 
-# chain HOW VICTIM: the loop, one tool of which fails or is killed on its way.
+# The loop, one tool of which fails or is killed on its way; `ended` gets the
+# exit status of each tool, in the pipe's order.
 chain() {
     timeout 30 bash -c 'one() {
             case $how:$1 in
@@ -235,25 +236,54 @@ chain() {
         }
         one forge-calib -q --feedback back llama t.fts | one forge-hessian -q |
             one forge-weights -q --join llama | one forge-grid -q --group 16 |
-            one forge-solve -q | one forge-split -q "codes-%.fts" >back' 2>err
+            one forge-solve -q | one forge-split -q "codes-%.fts" >back
+        echo "${PIPESTATUS[*]}" >ended' 2>err
 }
 
-@test "whichever tool of the loop fails or is killed, all end" {
+# What the tools must have ended with; I: the victim's place.  If a call of it
+# failed (74, 75), it has the first message and no other tool succeeds; nor if it
+# was killed (137), unless all of its output was out.  Else it never makes so many
+# calls, or had ended before, and all succeed.
+check_ended() { # I
+    local all others hit=137 i
+    read -ra all <ended
+    [ ${#all[@]} -eq 6 ]
+    case $how in
+    read:* | write:*) hit=74 ;;
+    malloc:*) hit=75 ;;
+    esac
+    [ "${all[$1]}" -eq $hit ] || [ "${all[*]}" = "0 0 0 0 0 0" ]
+    [ "${all[$1]}" -eq $hit ] || [ ! -e mark ]
+    others=("${all[@]}")
+    unset "others[$1]"
+    if [ "${others[*]}" = "0 0 0 0 0" ]; then
+        [ $hit -eq 137 ] || [ "${all[$1]}" -eq 0 ]
+        return
+    fi
+    for i in "${!all[@]}"; do
+        [ "$i" -eq "$1" ] || [[ ${all[i]} == 65 || ${all[i]} == 7[45] ]]
+    done
+    [ $hit -eq 137 ] || [[ $(head -n 1 err) == "forge-$victim: "* ]]
+    for i in codes-*.fts; do # published ones are whole
+        [ ! -e "$i" ] || forge-ls -q --verify "$i"
+    done
+}
+
+@test "whichever tool of the loop fails or is killed, all end, and none as if all was well" {
     mkfifo back
-    export how victim
-    for victim in calib hessian weights grid solve split; do
+    export how victim FAIL_MARK=$PWD/mark
+    tools=(calib hessian weights grid solve split)
+    for i in "${!tools[@]}"; do
+        victim=${tools[i]}
         for how in kill-0 kill-0.02 kill-0.05 write:1 write:2 write:5 \
             read:1 read:3 malloc:9 malloc:60 malloc:200; do
             [ -n "$FAIL_SO" ] || [[ $how == kill-* ]] || continue
+            rm -f mark ended
             run chain
-            [ "$status" -ne 124 ] || { echo "$victim, $how: hangs"; return 1; }
-            if [[ $how != kill-* ]]; then
-                # the one that failed speaks first
-                [ ! -s err ] || [[ $(head -n 1 err) == "forge-$victim: "* ]] || {
-                    echo "$victim, $how: $(<err)"
-                    return 1
-                }
-            fi
+            echo "forge-$victim, $how: $status: $(<ended): $(<err)"
+            [ "$status" -eq 0 ] # not 124, a hang
+            check_ended "$i"
+            rm -f codes-*.fts
         done
     done
 }
