@@ -297,6 +297,8 @@ lint: $O/libforge.a
 	$(Q)shellcheck $(SCRIPT) $(wildcard bench/*.sh tests/gpu/*.sh tests/roots/*.sh)
 	$(Q)shellcheck -S warning -e SC1091,SC2030,SC2031,SC2154,SC2210,SC2238 \
 	  $(wildcard tests/*/*.bats tests/*/*.bash)
+	$(Q)! grep -nE '^ *(\[|cmp |diff |grep )[^|]* && (\[|!|cmp |diff |grep )' $(wildcard tests/*/*.bats) || \
+	  { echo 'lint: bats passes over what fails in front of &&: want a line each'; exit 1; }
 	$(Q)! grep -nE '\b(diff|cmp|grep|paste)\b.*<\(' $(wildcard tests/*/*.bats tests/*/*.bash) || \
 	  { echo 'lint: compared where it may have failed: want a file first'; exit 1; }
 	$(Q)for m in $(MAN); do mandoc -Tlint -W warning $$m; done

@@ -72,7 +72,8 @@ value() { forge-plan "${@:2}" "$model" | sed -n "s/^$1=//p"; }
     forge-weights -q "$model" | forge-grid -q | forge-solve -q |
         forge-pack -q | forge-shard -q --from "$model" out
     is=$(stat -c %s out/model.safetensors) said=$(value bytes_out)
-    [ $((is * 98)) -lt $((said * 100)) ] && [ $((is * 102)) -gt $((said * 100)) ]
+    [ $((is * 98)) -lt $((said * 100)) ]
+    [ $((is * 102)) -gt $((said * 100)) ]
     [ "$(value bytes_out --group 32)" -gt "$said" ]
 }
 

@@ -217,7 +217,7 @@ END
     refused 65 "" forge-prune --from m --keep 4 cut
     refused 65 "" forge-weights m --expert-map cut -o out
     run -74 bash -c 'forge-prune -q --from m --keep 4 h >/dev/full'
-    run --separate-stderr forge-prune --from m --keep 4 h -o map
+    run -0 --separate-stderr forge-prune --from m --keep 4 h -o map
     [[ $stderr == *"4 of 8 experts kept, with "*" % of the choices"* ]]
 }
 
