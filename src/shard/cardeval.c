@@ -10,7 +10,7 @@
 
 #include "common/io/file.h"
 #include "shard/card.h"
-#include "shard/digests.h"
+#include "checkpoint/digests.h"
 
 enum { CARD_MAX = 16 << 20 };
 

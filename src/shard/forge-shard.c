@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "checkpoint/digests.h"
 #include "checkpoint/sidecar.h"
 #include "common/cli/tool.h"
 #include "shard/outdir.h"
@@ -101,10 +102,12 @@ static void verify(const struct settings *s)
                               .map = s->map_file ? &s->map : NULL,
                               .mode = (enum expert_mode)s->mode };
     struct verify_report r;
+    uint64_t tensors;
     char text[256];
     struct err e;
 
-    if (verify_checkpoint(&v, &r, &e)) {
+    if (digests_hold(s->verify, &tensors, &e) ||
+        verify_checkpoint(&v, &r, &e)) {
         err_prefix(&e, "'%s'", s->verify);
         die_err(&e);
     }

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "common/cli/tool.h"
-#include "shard/digests.h"
+#include "checkpoint/digests.h"
 
 struct settings {
     struct tool tool;

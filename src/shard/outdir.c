@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "common/io/file.h"
-#include "shard/digests.h"
+#include "checkpoint/digests.h"
 
 static volatile sig_atomic_t signalled;
 

@@ -15,7 +15,7 @@
 #include "common/math/threads.h"
 #include "shard/card.h"
 #include "shard/complete.h"
-#include "shard/digests.h"
+#include "checkpoint/digests.h"
 #include "shard/outdir.h"
 #include "shard/prunedout.h"
 #include "shard/quantout.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/io/json.h"
-#include "shard/digests.h"
+#include "checkpoint/digests.h"
 
 enum { SHARDS_MAX = 99999, HEADER_MAX = 100000000, HEADER_ALIGN = 8 };
 

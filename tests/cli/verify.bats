@@ -134,6 +134,20 @@ PYTHON
     found "$(<name)" "tensor 'model.layers.2.mlp.up_proj.qweight'" --tensors
 }
 
+@test "forge-shard and forge-ls --verify find what is damaged, too" {
+    forge-shard -q --verify out
+    forge-ls -q --verify out
+    file=$(ls out/*.safetensors | head -n 1)
+    printf '\125\125' | dd of="$file" bs=1 seek=$(($(stat -c %s "$file") - 100)) conv=notrunc status=none
+    run -65 --separate-stderr forge-shard -q --verify out
+    [[ $stderr == "forge-shard: 'out': '${file#out/}': tensor '"*"' is not what was written" ]]
+    run -1 --separate-stderr forge-ls -q --verify out
+    [[ $stderr == "forge-ls: 'out': '${file#out/}': tensor '"*"' is not what was written" ]]
+    [ -z "$output" ]
+    rm out/forge_checksums.json # as of others, that have none
+    forge-ls -q --verify out
+}
+
 @test "files that are missing, too many, cut, links out or pipes" {
     shard=$(basename out/model-00002*)
     rm "out/$shard"

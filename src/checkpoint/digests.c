@@ -1,5 +1,5 @@
 /* digests.c - see digests.h: SHA256SUMS, written and read. */
-#include "shard/digests.h"
+#include "checkpoint/digests.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -16,7 +16,7 @@
 #include "common/io/json.h"
 #include "common/io/modeldir.h"
 #include "common/math/threads.h"
-#include "shard/digests.h"
+#include "checkpoint/digests.h"
 
 #define DIFFERS "does not have the digest in " SUMS_FILE
 
@@ -402,4 +402,35 @@ int digests_check(const char *dir, bool tensors_only,
     digests_release(&c.sums);
     modeldir_close(&c.dir);
     return rc;
+}
+
+static void keep_first(void *ctx, const char *file, const char *what)
+{
+    struct err *first = ctx;
+
+    if (!first->code)
+        err_set(first, E_DATA, "'%s': %s", file, what);
+}
+
+int digests_hold(const char *dir, uint64_t *tensors, struct err *e)
+{
+    struct check_counts n = { 0 };
+    struct err first = { 0 };
+    struct modeldir d;
+    bool listed;
+    int rc;
+
+    *tensors = 0;
+    if (modeldir_open(&d, dir, e))
+        return e->code;
+    listed = modeldir_has(&d, CHECKSUMS_FILE);
+    modeldir_close(&d);
+    if (!listed)
+        return 0;
+    rc = digests_check(dir, true, keep_first, &first, &n, e);
+    *tensors = n.tensors;
+    if (rc || !n.wrong)
+        return rc;
+    *e = first;
+    return e->code;
 }
