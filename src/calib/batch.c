@@ -149,7 +149,7 @@ static int check_first(const struct batch_reader *f, struct err *e)
 }
 
 /* Whether f->next is the first frame of the reference stream. */
-static bool original_begins(const struct batch_reader *f)
+static bool reference_begins(const struct batch_reader *f)
 {
     int64_t layer;
 
@@ -166,7 +166,7 @@ static int take(struct batch_reader *f, struct batch *b, int64_t *rows,
     int64_t n;
     void *to;
 
-    if (original_begins(f))
+    if (reference_begins(f))
         return 0;
     if (check_first(f, e) < 0)
         return e->code;

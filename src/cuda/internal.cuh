@@ -5,8 +5,8 @@
  * All work of a context goes through one CUDA stream, so that calls need no
  * synchronization among themselves.  Buffers of the context only grow;
  * context_trim() frees them. */
-#ifndef FORGE_CUDA_INSIDE_CUH
-#define FORGE_CUDA_INSIDE_CUH
+#ifndef FORGE_CUDA_INTERNAL_CUH
+#define FORGE_CUDA_INTERNAL_CUH
 
 #include <cublas_v2.h>
 #include <cuda_bf16.h>

@@ -6,8 +6,8 @@
  * with the rows of `share` modules.  A group of up to REFINED_WIDE adjacent
  * columns is one launch; a block of threads owns REFINED_ROWS rows, and several
  * threads share a row. */
-#ifndef FORGE_BEST_INSIDE_CUH
-#define FORGE_BEST_INSIDE_CUH
+#ifndef FORGE_CUDA_REFINED_INTERNAL_CUH
+#define FORGE_CUDA_REFINED_INTERNAL_CUH
 
 #include "cuda/solve_internal.cuh"
 

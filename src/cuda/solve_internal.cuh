@@ -1,7 +1,7 @@
 /* solve_internal.cuh - what the files of the solver and of the refined solver
  * share. */
-#ifndef FORGE_SOLVE_INSIDE_CUH
-#define FORGE_SOLVE_INSIDE_CUH
+#ifndef FORGE_CUDA_SOLVE_INTERNAL_CUH
+#define FORGE_CUDA_SOLVE_INTERNAL_CUH
 
 #include "cuda/internal.cuh"
 

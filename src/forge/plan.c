@@ -65,7 +65,7 @@ static void add_solving(struct plan *p, const struct want *w,
         p->solve_flops[i] += flops;
         p->target_flops[i] += solve_cost_linear(&moved, rows, cols) - flops;
     }
-    p->couple_flops += solve_cost_fisher(rows, cols, sweeps(l));
+    p->fisher_flops += solve_cost_fisher(rows, cols, sweeps(l));
 }
 
 static int add_linear(struct plan *p, const struct want *w,

@@ -35,7 +35,7 @@ struct plan {
     /* multiply-adds of all layers, by gptq/solve/solve_cost.h: */
     double solve_flops[EFFORTS];  /* solving without moved targets */
     double target_flops[EFFORTS]; /* moving targets */
-    double couple_flops; /* Fisher descent on o_proj, down_proj and experts'
+    double fisher_flops; /* Fisher descent on o_proj, down_proj and experts'
                             down_proj; k and v, which take less, are left out */
 };
 

@@ -87,7 +87,7 @@ static void plan_flops(const struct request *r, int effort, double *products,
     *vectors = p->solve_flops[effort] + (both ? p->target_flops[effort] : 0);
     if (effort == EFFORT_BEST) { /* forward, and backward twice that */
         *products += 3 * p->token_flops * least(tokens, GRADIENT_TOKENS);
-        *vectors += p->couple_flops;
+        *vectors += p->fisher_flops;
     }
 }
 

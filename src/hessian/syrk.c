@@ -173,7 +173,8 @@ static bool pack_panel(uint16_t *to, bool odd, const uint16_t *x,
 
 /* Prefetch the next piece of a panel, source and destination: more streams than
  * the hardware prefetcher follows. */
-static void ahead(const uint16_t *x, uint64_t cols, uint64_t n, uint16_t *to)
+static void prefetch_piece(const uint16_t *x, uint64_t cols, uint64_t n,
+                           uint16_t *to)
 {
     for (uint64_t t = 0; t < n; t++)
         __builtin_prefetch(x + t * cols);
@@ -195,9 +196,9 @@ bool syrk_pack(uint16_t *packed, uint64_t room, uint64_t first,
         for (uint64_t p = begin; p < end; p++) {
             uint64_t c = p * SYRK_PANEL, width = cols - c;
 
-            ahead(x + (t + n) * cols + c, cols,
-                  t + n < tokens ? least(tokens - t - n, PACK) : 0,
-                  packed + p * stride + (at + n) / 2 * 2 * SYRK_PANEL);
+            prefetch_piece(x + (t + n) * cols + c, cols,
+                           t + n < tokens ? least(tokens - t - n, PACK) : 0,
+                           packed + p * stride + (at + n) / 2 * 2 * SYRK_PANEL);
 
             good &= pack_panel(packed + p * stride + at / 2 * 2 * SYRK_PANEL,
                                at % 2, x + t * cols + c, n, cols,

@@ -28,7 +28,7 @@ static void parse(struct settings *s, int argc, char **argv)
           "hit maps of another pass, to compare the run's with", &s->hitmap, 0,
           0, true },
         { OPT_STR, 0, "beside", "WORK", "show the loss of another run, too",
-          &s->page.beside, 0, 0, true },
+          &s->page.compared, 0, 0, true },
         { OPT_STR, 0, "title", "TEXT",
           "what the page calls the model [name of its directory]",
           &s->page.title, 0, 0, true },
@@ -45,14 +45,14 @@ static void parse(struct settings *s, int argc, char **argv)
         die(E_USAGE, "will not write a page to a terminal: use -o FILE");
 }
 
-static int beside(struct records *r, const char *path, struct err *e)
+static int compare(struct records *r, const char *path, struct err *e)
 {
     struct workdir other;
     int rc = workdir_read(&other, path, e);
 
     if (rc < 0)
         return rc;
-    records_beside(r, &other.records);
+    records_compare(r, &other.records);
     workdir_release(&other);
     return 0;
 }
@@ -66,8 +66,8 @@ static int make(struct html *h, struct settings *s, struct err *e)
         return rc;
     for (int i = 0; rc >= 0 && i < s->eval.count; i++)
         rc = records_read(&w.records, RECORD_FIGURES, s->eval.item[i], e);
-    if (rc >= 0 && s->page.beside)
-        rc = beside(&w.records, s->page.beside, e);
+    if (rc >= 0 && s->page.compared)
+        rc = compare(&w.records, s->page.compared, e);
     if (rc >= 0 && s->hitmap)
         rc = hitmaps_read(&s->page.cheap, s->hitmap, e);
     if (rc >= 0)

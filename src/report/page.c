@@ -50,9 +50,9 @@ static void quality_tiles(struct html *h, const struct page *p)
 {
     const struct figures *f = page_figures(p);
     char value[64], what[96];
-    const char *const other[] = { "round-to-nearest", p->beside };
+    const char *const other[] = { "round-to-nearest", p->compared };
 
-    for (size_t i = 0; i < (p->beside ? 2 : 1); i++) {
+    for (size_t i = 0; i < (p->compared ? 2 : 1); i++) {
         double ratio = loss_ratio(loss_sum(p, 2), loss_sum(p, i));
 
         if (isnan(ratio))
@@ -279,8 +279,8 @@ int page_write(struct html *h, const struct workdir *w,
                const struct page_params *params, struct err *e)
 {
     struct page p;
-    int rc =
-        page_open(&p, w, params->beside ? base_name(params->beside) : NULL, e);
+    int rc = page_open(
+        &p, w, params->compared ? base_name(params->compared) : NULL, e);
 
     if (rc >= 0) {
         head(h, &p, params->title);

@@ -6,8 +6,8 @@
 #include "report/workdir.h"
 
 struct page_params {
-    const char *title;  /* the model's name; NULL: its directory's name */
-    const char *beside; /* name of the run that module.loss_beside is of;
+    const char *title;    /* the model's name; NULL: its directory's name */
+    const char *compared; /* name of the run that module.loss_compared is of;
                              NULL: of plain GPTQ */
     struct hitmaps
         cheap; /* hit maps of another pass (forge-calib --skip-experts),

@@ -62,7 +62,7 @@ static void loss_map(struct html *h, const struct page *p)
 static double layer_loss(const void *arg, size_t group, size_t series)
 {
     const struct page *p = arg;
-    size_t at = p->beside ? series : 2 * series;
+    size_t at = p->compared ? series : 2 * series;
 
     return p->loss[3 * group + at];
 }
@@ -70,11 +70,12 @@ static double layer_loss(const void *arg, size_t group, size_t series)
 static void loss_bars(struct html *h, const struct page *p)
 {
     const char *const name[] = { "round to nearest",
-                                 p->beside ? p->beside : "this run",
+                                 p->compared ? p->compared : "this run",
                                  "this run" };
-    const char *const class[] = { "rtn", p->beside ? "gptq" : "ours", "ours" };
+    const char *const class[] = { "rtn", p->compared ? "gptq" : "ours",
+                                  "ours" };
     const struct bars bars = { .groups = p->layers,
-                               .series = p->beside ? 3 : 2,
+                               .series = p->compared ? 3 : 2,
                                .series_name = name,
                                .series_class = class,
                                .group_name = "layer",
@@ -111,9 +112,9 @@ static void worst_row(struct html *h, const struct page *p,
         html_put(h, "<td></td>");
     html_put(h, "<td class=\"n\">%.4g</td><td class=\"n\">%.4g</td>", m->loss,
              m->loss_rtn);
-    if (p->beside && !isnan(m->loss_beside))
-        html_put(h, "<td class=\"n\">%.4g</td>", m->loss_beside);
-    else if (p->beside)
+    if (p->compared && !isnan(m->loss_compared))
+        html_put(h, "<td class=\"n\">%.4g</td>", m->loss_compared);
+    else if (p->compared)
         html_put(h, "<td></td>");
     html_put(h,
              "<td class=\"n\">%.3f</td><td class=\"w\"><i class=\"ours\" "
@@ -137,8 +138,8 @@ static int worst(struct html *h, const struct page *p, struct err *e)
                 "<tr><th>name</th><th class=\"m\">method</th>"
                 "<th class=\"n\">tokens</th>"
                 "<th class=\"n\">loss</th><th class=\"n\">rounding</th>");
-    if (p->beside)
-        html_put(h, "<th class=\"n\">%s</th>", p->beside);
+    if (p->compared)
+        html_put(h, "<th class=\"n\">%s</th>", p->compared);
     html_put(h, "<th class=\"n\">share</th><th></th></tr>\n");
     for (size_t i = 0; i < n && i < WORST && !isnan(module_ratio(m[i])); i++)
         worst_row(h, p, m[i]);
@@ -183,10 +184,10 @@ int page_losses(struct html *h, const struct page *p, struct err *e)
              "a linear layer's outputs on the calibration text are from "
              "their target, (w \xe2\x88\x92 q) H (w \xe2\x88\x92 q)"
              "\xe1\xb5\x80%s.</p>\n",
-             !p->beside ? "" :
-             p->plain   ? "; the same target and H for rounding to nearest and "
-                          "plain GPTQ, on grids fixed beforehand" :
-                          "");
+             !p->compared ? "" :
+             p->plain ? "; the same target and H for rounding to nearest and "
+                        "plain GPTQ, on grids fixed beforehand" :
+                        "");
     loss_map(h, p);
     html_put(h, "</section><section>\n");
     loss_bars(h, p);

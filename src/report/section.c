@@ -31,11 +31,11 @@ static void sum_modules(struct page *p, const char *name)
         cell[0] += m->loss;
         cell[1] += m->loss_rtn;
         loss[0] += m->loss_rtn;
-        loss[1] += isnan(m->loss_beside) ? 0 : m->loss_beside;
+        loss[1] += isnan(m->loss_compared) ? 0 : m->loss_compared;
         loss[2] += m->loss;
         p->has_loss = true;
-        if (!isnan(m->loss_beside))
-            p->beside = name;
+        if (!isnan(m->loss_compared))
+            p->compared = name;
     }
 }
 
@@ -61,13 +61,13 @@ static void sum_seconds(struct page *p)
     }
 }
 
-int page_open(struct page *p, const struct workdir *w, const char *beside,
+int page_open(struct page *p, const struct workdir *w, const char *compared,
               struct err *e)
 {
     size_t n = (size_t)w->layers, kinds = w->records.kinds;
 
     *p = (struct page){ .w = w, .r = &w->records, .layers = n };
-    p->plain = !beside;
+    p->plain = !compared;
     p->loss = mem_zero(n ? n : 1, 3 * sizeof(double), "report", e);
     p->cell =
         mem_zero(n && kinds ? n * kinds : 1, 2 * sizeof(double), "report", e);
@@ -75,7 +75,7 @@ int page_open(struct page *p, const struct workdir *w, const char *beside,
         mem_zero(n ? n : 1, STEP_NAMES * sizeof(double), "report", e);
     if (!p->loss || !p->cell || !p->layer_second)
         return e->code;
-    sum_modules(p, beside ? beside : "plain GPTQ");
+    sum_modules(p, compared ? compared : "plain GPTQ");
     sum_seconds(p);
     return 0;
 }

@@ -11,21 +11,21 @@ enum { STEP_NAMES = 16 };
 struct page {
     const struct workdir *w;
     const struct records *r;
-    size_t layers;                     /* in the charts */
-    double *loss;                      /* [layers, 3]: rtn, beside, ours */
-    double *cell;                      /* [kinds, layers, 2]: loss, loss_rtn */
-    double *layer_second;              /* [layers, STEP_NAMES] */
+    size_t layers;        /* in the charts */
+    double *loss;         /* [layers, 3]: rtn, compared, this run */
+    double *cell;         /* [kinds, layers, 2]: loss, loss_rtn */
+    double *layer_second; /* [layers, STEP_NAMES] */
     const char *step_name[STEP_NAMES]; /* [steps]: steps that work on a layer */
     size_t steps;
-    const char *beside; /* whose loss is beside ours; NULL: nobody's */
-    bool plain;         /* beside is plain GPTQ's, of this run */
+    const char *compared; /* whose losses loss_compared are; NULL: none */
+    bool plain;           /* compared is plain GPTQ, in this run */
     bool has_loss, solving_alone;
 };
 
-/* beside: the name of the run that module.loss_beside is of; NULL: plain GPTQ.
+/* compared: name of the run that module.loss_compared is of; NULL: plain GPTQ.
  * page_close() it, also after an error.  E_TEMP. */
 MUST_CHECK int page_open(struct page *p, const struct workdir *w,
-                         const char *beside, struct err *e);
+                         const char *compared, struct err *e);
 void page_close(struct page *p);
 
 /* Index of a step's name, added if it is new; STEP_NAMES: the table is full. */

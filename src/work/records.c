@@ -115,7 +115,7 @@ static void fill_module(struct module *m, const struct json *v)
     word(m->order, sizeof(m->order), v, "order");
     m->loss = number(v, "loss");
     m->loss_rtn = number(v, "loss_rtn");
-    m->loss_beside = number(v, "loss_gptq");
+    m->loss_compared = number(v, "loss_gptq");
     m->damping = number(v, "damping");
     m->samples = count(v, "samples");
     m->tries = (int64_t)json_count(json_get(v, "damping_tried"));
@@ -233,7 +233,7 @@ int records_read(struct records *r, enum record_type type, const char *path,
     return rc < 0 ? err_prefix(e, "'%s': line %zu", path, n - 1) : 0;
 }
 
-void records_beside(struct records *r, const struct records *other)
+void records_compare(struct records *r, const struct records *other)
 {
     /* search on from the last match: both are in (nearly) the same order */
     size_t at = 0;
@@ -246,7 +246,7 @@ void records_beside(struct records *r, const struct records *other)
             at = (at + 1) % other->modules;
             k++;
         }
-        r->module[i].loss_beside =
+        r->module[i].loss_compared =
             k < other->modules ? other->module[at].loss : NAN;
     }
 }

@@ -13,7 +13,7 @@ struct module {
     size_t kind;    /* index into records.kind: "mlp.experts.*.up_proj" */
     char method[24], order[24];
     double loss, loss_rtn; /* of the codes; of round to nearest */
-    double loss_beside;    /* of plain GPTQ, or of another run */
+    double loss_compared;  /* of plain GPTQ, or of another run */
     double damping, seconds;
     int64_t samples, tries; /* tokens; number of dampings tried (0: one) */
 };
@@ -62,7 +62,7 @@ void records_drop(struct records *r);
 MUST_CHECK int records_read(struct records *r, enum record_type type,
                             const char *path, struct err *e);
 /* Give each module of r the loss of the one of the same name in other. */
-void records_beside(struct records *r, const struct records *other);
+void records_compare(struct records *r, const struct records *other);
 void records_release(struct records *r);
 
 /* loss / rtn; NAN when either is unknown or infinite, or rtn is 0. */

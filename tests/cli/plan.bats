@@ -42,11 +42,11 @@ value() { forge-plan "${@:2}" "$model" | sed -n "s/^$1=//p"; }
 }
 
 @test "operations of solving rows together: o, down, and experts' down" {
-    [ "$(value couple_flops)" -eq \
+    [ "$(value fisher_flops)" -eq \
         $((4 * 6 * 2 * (256 * 256 * 512 + 256 * 768 * 1024))) ]
     model=mixture
     python3 "$BATS_TEST_DIRNAME/../reference/moe.py" many mixture 8
-    [ "$(value couple_flops)" -eq \
+    [ "$(value fisher_flops)" -eq \
         $((2 * 2 * (6 * 128 * 256 * 384 + 2 * 8 * 384 * 256 * 640))) ]
 }
 

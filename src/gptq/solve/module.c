@@ -28,7 +28,7 @@ struct module_solver {
     bool on_cpu;  /* the GPU has declined a module of this Hessian */
     uint64_t fallbacks;
     struct refined_hessian
-        best; /* in place of factor when the effort is above EFFORT_FAST */
+        refined; /* in place of factor when the effort is above EFFORT_FAST */
     struct cross {
         char *name, *modules; /* NULL: none */
         float *data;
@@ -41,7 +41,7 @@ static const char *const effort_names[] = { "fast", "default", "best" };
 static void drop_factors(struct module_solver *m)
 {
     factor_free(m->factor);
-    refined_close(&m->best);
+    refined_close(&m->refined);
     free(m->hessian);
     m->factor = NULL;
     m->entry = NULL;
@@ -132,17 +132,17 @@ static struct effort_plan effort_of(const struct module_solver *m,
     return p;
 }
 
-static int open_best(struct module_solver *m, const struct factor_params *p,
-                     int starts, const float *h, struct err *e)
+static int open_refined(struct module_solver *m, const struct factor_params *p,
+                        int starts, const float *h, struct err *e)
 {
     int rc;
 
     if (device_gpu() && !m->on_cpu) {
-        rc = refined_open(&m->best, p, starts, h, true, e);
+        rc = refined_open(&m->refined, p, starts, h, true, e);
         if (!device_declined(&rc, e))
             return rc;
     }
-    return refined_open(&m->best, p, starts, h, false, e);
+    return refined_open(&m->refined, p, starts, h, false, e);
 }
 
 /* *h = the entry's Hessian with the prior, which the caller owns: the one kept
@@ -202,7 +202,7 @@ static int build_factor(struct module_solver *m, struct hessian_entry *entry,
     m->on_cpu &= m->entry == entry;
     if ((rc = load_hessian(m, entry, &h, e)) < 0)
         return rc;
-    rc = plan.starts ? open_best(m, &p, plan.starts, h, e) :
+    rc = plan.starts ? open_refined(m, &p, plan.starts, h, e) :
                        solve_build(&m->factor, &p, h, e);
     m->hessian = h;
     m->early = early;
@@ -251,7 +251,7 @@ static int choose_factor(struct module_solver *m, const struct frame *w,
             0 ||
         (rc = build_factor(m, entry, w->dims[1], meta->group, false, e)) < 0)
         return rc;
-    built = m->best.starts ? m->best.factor[0] : m->factor;
+    built = m->refined.starts ? m->refined.factor[0] : m->factor;
     module_report_factor(report, w->name, built, entry->samples);
     if (!m->failed) {
         *f = built;
@@ -291,7 +291,7 @@ int module_cross(struct module_solver *m, const struct frame *f, struct err *e)
         (c == &m->drift && f->dims[0] != f->dims[1]))
         return err_set(e, E_DATA, "'%s': not a cross moment", f->name);
     drop_cross(c);
-    target_close(&m->best.target);
+    target_close(&m->refined.target);
     c->rows = f->dims[0];
     c->cols = f->dims[1];
     c->name = copy(f->name, e);
@@ -390,7 +390,7 @@ static int descend_fisher(struct module_solver *m, const struct frame *w,
                                 .sweeps = m->params.sweeps < 0 ?
                                               sweeps :
                                               m->params.sweeps,
-                                .plan = &m->best.plan[0],
+                                .plan = &m->refined.plan[0],
                                 .hessian = m->hessian,
                                 .target = p->target,
                                 .meta = grids };
@@ -427,9 +427,9 @@ static int solve_refined(struct module_solver *m,
     p.gap = gap;
     p.output = gap ? m->gap.data : output ? m->output.data : NULL;
     if (!drift && !p.output)
-        target_close(&m->best.target);
-    else if (!m->best.target.plan &&
-             (rc = target_open(&m->best.target, &m->best.plan[0],
+        target_close(&m->refined.target);
+    else if (!m->refined.target.plan &&
+             (rc = target_open(&m->refined.target, &m->refined.plan[0],
                                drift ? m->drift.data : NULL, e)) < 0)
         return err_prefix(e, "'%s'", m->drift.name);
     p.block.symmetric = quant_is_symmetric(grids[0]);
@@ -445,7 +445,7 @@ static int solve_refined(struct module_solver *m,
     }
     rc = want_target(m, w, &p.target, e);
     if (rc >= 0)
-        rc = refined_solve(&p, &m->best, w->data, grids, codes, &best, e);
+        rc = refined_solve(&p, &m->refined, w->data, grids, codes, &best, e);
     if (rc >= 0 && p.target)
         rc = descend_fisher(m, w, &p, grids, codes, &best.solve.loss, e);
     free(p.target);
@@ -499,10 +499,10 @@ int module_solve(struct module_solver *m, const struct frame *w,
         return rc;
     p = module_shape(w, meta);
     p.nearest = m->params.nearest;
-    rc = f && m->best.starts ?
+    rc = f && m->refined.starts ?
              solve_refined(m, &p, w, grids, codes, report, &r, e) :
              solve_plain(&p, w, grids, f, codes, &r, e);
-    if (rc < 0 && f && m->best.starts && refined_on_gpu(&m->best) &&
+    if (rc < 0 && f && m->refined.starts && refined_on_gpu(&m->refined) &&
         device_declined(&rc, e)) { /* again, with factors of the CPU */
         m->on_cpu = true;
         m->cols = 0;
