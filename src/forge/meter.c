@@ -166,7 +166,7 @@ static void watch(pid_t child, int signals, int64_t interval_ms,
             read(signals, &s, sizeof(s)) == (ssize_t)sizeof(s) &&
             s.ssi_signo != SIGCHLD) {
             m->signalled = (int)s.ssi_signo;
-            kill(child, (int)s.ssi_signo);
+            kill(child, w ? SIGTERM : (int)s.ssi_signo);
         }
         if (p[1].revents && !w->ready(w->ctx, w->fd))
             p[1].fd = -1;

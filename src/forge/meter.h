@@ -29,7 +29,8 @@ struct meter_watch {
 };
 
 /* Run argv (found on PATH) with our standard streams, or those of w, and wait
- * for it.  TERM, INT and HUP are passed on to it, and it gets TERM when we die.
+ * for it.  TERM, INT and HUP are passed on to it, with w as TERM: make waits for
+ * its children after the others.  It gets TERM when we die.
  *
  * peak: the maximum over samples, every interval_ms, of the sum over the
  * command and its descendants of their proportional set sizes (Pss of proc(5):

@@ -141,6 +141,22 @@ solving() { # WORK: wait until the first layer is done
     same "$whole" out
 }
 
+@test "INT and HUP of forge alone stop it, too, at once" {
+    local signal number
+    for signal in INT HUP; do
+        rm -rf work
+        env --default-signal=INT forge quantize "$model" out --text "$text" --sequences 64 --work work --quiet 2>err &
+        victim=$!
+        solving work
+        kill -"$signal" "$victim"
+        status=0 number=$(kill -l "$signal")
+        wait "$victim" || status=$?
+        [ "$status" -eq $((128 + number)) ]
+        grep -q 'continues' err
+        [ -z "$(compgen -G 'work/solve-*/codes-3.fts')" ] # it did not wait for its end
+    done
+}
+
 # The first process of this name in a group, as soon as there is one.
 find_in() { # GROUP NAME
     for ((i = 0; i < 1000; i++)); do
