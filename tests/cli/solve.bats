@@ -90,8 +90,8 @@ setup() {
     # a weight without a grid is somebody else's; if none has one, forge-grid is missing
     mkstream weight:m.0:F32:16x32 weight:m.1:F32:16x32 qmeta:m.1:QMETA4:16x1:group=32:scale=F16 >s
     forge-solve -q s | forge-ls >in
-    grep -q '^weight .*m\.0' in
-    grep -q '^codes .*m\.1' in
+    grep -q '^weight.*m\.0' in
+    grep -q '^codes.*m\.1' in
     run -65 --separate-stderr forge-solve -q "$D/w.fts"
     [ "$stderr" = "forge-solve: no grids: is forge-grid missing?" ]
     mkstream tensor:x:F32:10 | forge-solve -q | forge-ls >in
