@@ -17,6 +17,9 @@
 #include "forge/pipes.h"
 #include "layout/layout.h"
 
+/* Of forge-gguf(1). */
+#define REST_WORDS "stored|q8_0"
+
 struct repack {
     enum layout layout;
     enum int4pack_capability capability;
@@ -24,6 +27,8 @@ struct repack {
     uint64_t shard_size;
     int quiet, progress;
     bool act_order; /* of some linear, groups are no runs of inputs */
+    bool gguf;      /* one file, which forge-gguf checks and writes */
+    int rest;       /* of --rest */
 };
 
 /* E_CONFIG: a BF16 scale that AWQ's and GPTQ's F16 does not hold exactly. */
@@ -154,9 +159,29 @@ static int check_model(struct repack *r, const char *model, struct err *e)
                      "'%s': is not in 4 bits; 'forge quantize' makes it so",
                      model);
     else
-        rc = check_modules(r, c, e);
+        rc = r->gguf ? 0 : check_modules(r, c, e);
     checkpoint_close(c);
-    return rc < 0 ? rc : sidecars_check(model, e);
+    return rc < 0 || r->gguf ? rc : sidecars_check(model, e);
+}
+
+static int run_gguf(const struct repack *r, const char *model, const char *out,
+                    struct err *e)
+{
+    char threads[WORD], progress[WORD], rest[WORD];
+    struct command *c;
+    struct pipes pipes;
+
+    number_word(threads, r->threads);
+    opt_word(PROGRESS_WORDS, r->progress, progress);
+    opt_word(REST_WORDS, r->rest, rest);
+    pipes_init(&pipes);
+    c = pipes_add(&pipes, "forge-gguf");
+    command_add(c, "--threads", threads, "--progress", progress, "--rest", rest,
+                NULL);
+    if (r->quiet)
+        command_add(c, "-q", NULL);
+    command_add(c, model, out, NULL);
+    return pipes_run(&pipes, e);
 }
 
 static int run(const struct repack *r, const char *model, const char *out,
@@ -193,11 +218,14 @@ int command_repack(int argc, char **argv, struct err *e)
     struct repack r = { .shard_size = SHARD_SIZE };
     int layout = -1, capability = (int)int4pack_here();
     const struct opt table[] = {
-        { OPT_CHOICE, 0, "layout", LAYOUT_ALL_WORDS, "the layout of OUT",
-          &layout, 0, 0, false },
+        { OPT_CHOICE, 0, "layout", LAYOUT_ALL_WORDS "|gguf",
+          "the layout of OUT", &layout, 0, 0, false },
         { OPT_CHOICE, 0, "capability", INT4PACK_WORDS,
           "layout int4pack: of the CPU that will run it [this one]",
           &capability, 0, 0, false },
+        { OPT_CHOICE, 0, "rest", REST_WORDS,
+          "layout gguf: matrices that are not in 4 bits [stored]", &r.rest, 0,
+          0, false },
         { OPT_SIZE, 0, "shard-size", "SIZE",
           "most bytes in a file of OUT [5GB]", &r.shard_size, 0, 0, false },
         COMMAND_COMMON(&r.threads, &r.progress, &r.quiet),
@@ -211,7 +239,8 @@ int command_repack(int argc, char **argv, struct err *e)
         return err_set(e, E_USAGE, "want IN and OUT (try --help)");
     if (layout < 0)
         return err_set(e, E_USAGE, "want --layout X (try --help)");
-    r.layout = (enum layout)layout;
+    r.gguf = layout == LAYOUT_COUNT;
+    r.layout = r.gguf ? LAYOUT_CT : (enum layout)layout;
     r.capability = (enum int4pack_capability)capability;
     if (r.layout == LAYOUT_INT4PACK && r.capability == INT4PACK_UNKNOWN)
         return err_set(e, E_USAGE,
@@ -227,5 +256,5 @@ int command_repack(int argc, char **argv, struct err *e)
         warning("'%s': vLLM and compressed-tensors of September 2026 and later "
                 "refuse act-order; GPTQModel loads it in layout gptq_v2",
                 argv[i]);
-    return run(&r, argv[i], argv[i + 1], e);
+    return (r.gguf ? run_gguf : run)(&r, argv[i], argv[i + 1], e);
 }

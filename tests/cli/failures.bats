@@ -32,6 +32,8 @@ setup_file() {
         forge-grid -q --group 16 | forge-solve -q -o qkv.fts
     forge-pack -q --layout gptq c.fts -o x.fts
     forge-shard -q --from mini finished x.fts
+    forge-weights -q "$FORGE_TREE/examples/llama-4m" | forge-grid -q --group 32 --asymmetric |
+        forge-solve -q | forge-pack -q | forge-shard -q --from "$FORGE_TREE/examples/llama-4m" blocks
     python3 "$py/report.py" make work 2 3
     python3 "$py/forward.py" make mixtral moe
     python3 "$py/forward.py" make deepseek_v3 latent
@@ -169,6 +171,11 @@ every="pread write fsync rename malloc"
 
 @test "whichever call fails: forge-plan" {
     each "pread write malloc" forge-plan mini
+}
+
+@test "whichever call fails: forge-gguf" {
+    each "pread write rename malloc" forge-gguf -q -j 1 blocks out.fts
+    each "pread malloc" forge-gguf -q -j 1 --rest q8_0 blocks out.fts
 }
 
 @test "whichever call fails: forge-verify" {

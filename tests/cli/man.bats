@@ -138,6 +138,10 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     run_examples "$MAN/forge-split.1"
     [ -e codes-3.fts ]
 }
+@test "the examples of forge-gguf(1)" {
+    run_examples "$MAN/forge-gguf.1"
+    [ -e out.gguf ]
+}
 @test "the examples of forge-tokens(1)" { run_examples "$MAN/forge-tokens.1"; }
 @test "the examples of forge-weights(1)" { run_examples "$MAN/forge-weights.1"; }
 

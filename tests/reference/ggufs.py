@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""ggufs.py - GGUF files in NumPy, from ggml's documents: the judge of
+forge-gguf where the gguf package is not.
+
+    ggufs.py same MODEL FILE [--q8]
+        FILE has every tensor of the Llama or Qwen checkpoint, each weight equal:
+        codes and scales of 4-bit linears, bits of all others (--q8: matrices
+        rounded as Q8_0 says)
+    ggufs.py pairs FILE        its metadata, a line each, arrays by their length
+
+Needs python3-numpy."""
+import json
+import os
+import struct
+import sys
+
+import numpy as np
+
+import actorder
+
+SCALAR = {4: "<I", 5: "<i", 6: "<f", 7: "<?"}
+BLOCK = {0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 8: (32, 34), 30: (1, 2)}
+NAMES = {"embed_tokens": "token_embd", "lm_head": "output", "input_layernorm": "attn_norm",
+         "post_attention_layernorm": "ffn_norm", "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v",
+         "o_proj": "attn_output", "q_norm": "attn_q_norm", "k_norm": "attn_k_norm", "gate_proj": "ffn_gate",
+         "up_proj": "ffn_up", "down_proj": "ffn_down", "norm": "output_norm"}
+
+
+class Reader:
+    def __init__(self, path):
+        with open(path, "rb") as f:
+            self.b = f.read()
+        self.at, self.pairs, self.tensors = 24, {}, {}
+        magic, version, n_tensors, n_pairs = struct.unpack("<4sIQQ", self.b[:24])
+        assert magic == b"GGUF" and version == 3
+        for _ in range(n_pairs):
+            key = self.text()
+            assert key not in self.pairs, key
+            self.pairs[key] = self.value(self.number("<I"))
+        infos = [(self.text(), [self.number("<Q") for _ in range(self.number("<I"))], self.number("<I"),
+                  self.number("<Q")) for _ in range(n_tensors)]
+        start, end = -(-self.at // 32) * 32, 0
+        for name, dims, kind, offset in infos:
+            per, size = BLOCK[kind]
+            n = int(np.prod(dims)) // per * size
+            assert dims[0] % per == 0 and offset == end and name not in self.tensors, name
+            self.tensors[name] = (kind, dims[::-1], self.b[start + offset:start + offset + n])
+            end = -(-(offset + n) // 32) * 32
+        assert len(self.b) == start + end, "bytes behind the tensors"
+
+    def number(self, form):
+        v, = struct.unpack_from(form, self.b, self.at)
+        self.at += struct.calcsize(form)
+        return v
+
+    def text(self):
+        n = self.number("<Q")
+        self.at += n
+        return self.b[self.at - n:self.at].decode()
+
+    def value(self, kind):
+        if kind == 8:
+            return self.text()
+        if kind != 9:
+            return self.number(SCALAR[kind])
+        kind, n = self.number("<I"), self.number("<Q")
+        return [self.value(kind) for _ in range(n)]
+
+
+def blocks(kind, shape, data):
+    b = np.frombuffer(data, np.uint8).reshape(-1, BLOCK[kind][1])
+    f16 = b[:, :4 if kind == 3 else 2].copy().view("<f2")
+    if kind == 8:
+        q = b[:, 2:].view(np.int8).astype(int)
+    else:
+        n = b[:, 4 if kind == 3 else 2:]
+        q = np.concatenate([n & 15, n >> 4], 1).astype(int)
+    return q.reshape(shape), [np.repeat(f16[:, i], 32).reshape(shape) for i in range(f16.shape[1])]
+
+
+def turn(a, heads):
+    """Hugging Face's halves of a head to pairs: convert_hf_to_gguf.py, permute."""
+    return a.reshape(heads, 2, a.shape[0] // heads // 2, *a.shape[1:]).swapaxes(1, 2).reshape(a.shape)
+
+
+def heads_of(name, c):
+    if c["model_type"] not in ("llama", "mistral"):
+        return 0
+    return {"attn_q": c["num_attention_heads"], "attn_k": c["num_key_value_heads"]}.get(name, 0)
+
+
+def ours(name):
+    p = name.split(".")
+    n = NAMES[p[-2]] + "." + p[-1]
+    return f"blk.{p[2]}.{n}" if p[1] == "layers" else n
+
+
+def check_codes(m, codes, s, z, t, heads):
+    kind, shape, data = t
+    codes, s, z = (turn(np.broadcast_to(x, codes.shape), heads) if heads else x for x in (codes, s, z))
+    assert kind == (2 if (z == 8).all() else 3), (m, "type")
+    q, f16 = blocks(kind, shape, data)
+    assert (q == codes).all(), (m, "codes")
+    assert (f16[0] == s).all(), (m, "scales")
+    if kind == 3:
+        assert (f16[1] == (-z * s.astype(np.float64)).astype(np.float16)).all(), (m, "mins")
+
+
+def check_plain(m, a, t, heads, q8):
+    kind, shape, data = t
+    x = (a.astype(np.uint32) << 16).view(np.float32)
+    x = turn(x, heads) if heads else x
+    assert list(x.shape) == shape, m
+    if a.ndim == 1:
+        assert kind == 0 and (np.frombuffer(data, "<f4") == x).all(), m
+    elif q8:
+        q, (d,) = blocks(kind, shape, data)
+        b = x.reshape(-1, 32)
+        scale = abs(b).max(1, keepdims=True) / np.float32(127)
+        with np.errstate(divide="ignore"):
+            per = np.where(scale > 0, np.float32(1) / scale, np.float32(0))
+        y = b * per
+        want = np.trunc(y + np.copysign(np.float32(0.5), y)).astype(int)  # roundf
+        assert (d.reshape(-1, 32) == scale.astype(np.float16)).all(), (m, "d")
+        assert (q.reshape(-1, 32) == want).all(), (m, "q")
+    else:
+        assert kind == 30 and (np.frombuffer(data, "<u2") == (x.view(np.uint32) >> 16).reshape(-1)).all(), m
+
+
+def same(model, path, q8):
+    with open(os.path.join(model, "config.json")) as f:
+        c = json.load(f)
+    g = Reader(path)
+    left, n = dict(g.tensors), 0
+    freqs = left.pop("rope_freqs.weight", None)
+    if "quantization_config" in c:
+        for m, codes, s, z in actorder.modules(model):
+            name = ours(m + ".weight")
+            check_codes(m, codes, s, z, left.pop(name), heads_of(name.split(".")[2], c))
+            n += 1
+    for name, a in actorder.load(model).items():
+        if name.endswith((".weight", ".bias")):
+            to = ours(name)
+            check_plain(name, a, left.pop(to), heads_of(to.split(".")[-2], c), q8)
+    assert not left, left.keys()
+    scaling = c.get("rope_scaling") or {}
+    assert (freqs is not None) == (scaling.get("rope_type") == "llama3")
+    if freqs:
+        check_freqs(np.frombuffer(freqs[2], "<f4"), c, scaling)
+    print(n, "linears and", len(g.tensors) - n, "other tensors agree")
+
+
+def check_freqs(f, c, s):
+    """transformers, _compute_llama3_parameters."""
+    old, head = s["original_max_position_embeddings"], c["head_dim"]
+    wave = 2 * np.pi * c["rope_theta"] ** (np.arange(0, head, 2) / head)
+    smooth = (old / wave - s["low_freq_factor"]) / (s["high_freq_factor"] - s["low_freq_factor"])
+    inv = (1 - smooth) / s["factor"] + smooth
+    inv = np.where(wave < old / s["high_freq_factor"], 1, np.where(wave > old / s["low_freq_factor"], 1 / s["factor"], inv))
+    assert np.allclose(f, 1 / inv, rtol=1e-6), "rope_freqs"
+
+
+def pairs(path):
+    for k, v in Reader(path).pairs.items():
+        print(k, len(v) if isinstance(v, list) else v)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "same":
+        same(sys.argv[2], sys.argv[3], "--q8" in sys.argv[4:])
+    else:
+        pairs(sys.argv[2])
