@@ -7,8 +7,6 @@
 
 #include "common/math/threads.h"
 
-enum { MODULES_MAX = 16 * MODULE_PATH_MAX };
-
 void emit_name(int64_t layer, enum point at, char name[FRAME_NAME_MAX + 1])
 {
     bool inside = at > POINT_IN && at < POINT_OUT;
@@ -35,15 +33,21 @@ static struct frame frame_of(const struct store *s, int64_t i, int64_t layer,
     return f;
 }
 
-/* to = the paths of the linears that read this input, separated by newlines. */
-static void list_modules(const struct model_config *c, int64_t layer,
-                         enum input_class input, char *to)
+void emit_modules(const struct model_config *c, int64_t layer,
+                  enum input_class input, int64_t expert, char to[EMIT_MODULES])
 {
-    int64_t n = model_linear_common(c, layer);
+    int64_t common = model_linear_common(c, layer), begin = 0, end = common;
     struct linear l;
 
+    if (expert >= 0) {
+        int64_t each = (model_linear_count(c, layer) - common) /
+                       model_layer_experts(c, layer);
+
+        begin = common + expert * each;
+        end = begin + each;
+    }
     *to = 0;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = begin; i < end; i++) {
         model_linear(c, layer, i, &l);
         if (l.input == input) {
             if (*to)
@@ -97,11 +101,11 @@ static struct difference difference_of(const struct emission *t)
 {
     const struct model_config *c = model_config(t->s->m);
     struct difference d = { 0 };
-    char modules[MODULES_MAX];
+    char modules[EMIT_MODULES];
 
     if (!t->reference)
         return d;
-    list_modules(c, t->layer, point_input(t->at), modules);
+    emit_modules(c, t->layer, point_input(t->at), -1, modules);
     if (!*modules) /* no linear reads it, so there is no target to move */
         return d;
     d.adds = point_adds(c, t->layer, t->at);
@@ -121,9 +125,10 @@ static int write_batch(const struct emission *t, const struct span *b,
 {
     struct difference d = difference_of(t);
     size_t at = 0, companion_at = 0;
-    char modules[MODULES_MAX];
+    char modules[EMIT_MODULES];
 
-    list_modules(model_config(t->s->m), t->layer, point_input(t->at), modules);
+    emit_modules(model_config(t->s->m), t->layer, point_input(t->at), -1,
+                 modules);
     for (int64_t i = b->first; i < b->first + b->n; i++) {
         struct frame f = frame_of(t->s, i, t->layer, t->at);
 

@@ -26,6 +26,12 @@ MUST_CHECK int emit_companion(struct stream_writer *w, const struct frame *f,
 /* name = "model.layers.LAYER.POINT"; for POINT_IN (hidden states)
  * "model.layers.LAYER". */
 void emit_name(int64_t layer, enum point at, char name[FRAME_NAME_MAX + 1]);
+/* to = the paths of the linears that read this input, those of routed expert
+ * `expert` (-1: of none), separated by newlines. */
+enum { EMIT_MODULES = 16 * MODULE_PATH_MAX };
+void emit_modules(const struct model_config *c, int64_t layer,
+                  enum input_class input, int64_t expert,
+                  char to[EMIT_MODULES]);
 
 /* A thread that writes the activations of all batches of a point, in order,
  * each as soon as emission_ready() has named the batch, so that a full pipe

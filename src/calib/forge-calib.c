@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "calib/calib.h"
+#include "calib/synthetic.h"
 #include "common/cli/tool.h"
 #include "device/device.h"
 
@@ -18,6 +19,8 @@ struct settings {
     struct device_choice device;
     int dtype, propagate, skip_experts, hitmap;
     struct opt_list codes;
+    const char *gaussian; /* --synthetic; NULL: not given */
+    struct synthetic synthetic;
     const char *model, *input;
     enum calib_output output;
 };
@@ -53,6 +56,14 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_FLAG, 0, "skip-experts", NULL,
           "do not run the experts: quick, approximate, for --hitmap",
           &s->skip_experts, 0, 0, false },
+        { OPT_STR, 0, "synthetic", "gaussian[:SEED]",
+          "run no model: write normally distributed numbers as activations; "
+          "SEED [1]",
+          &s->gaussian, 0, 0, false },
+        { OPT_INT, 0, "sequences", "N", "with --synthetic: sequences [128]",
+          &s->synthetic.sequences, 1, 1000000, false },
+        { OPT_INT, 0, "seqlen", "T", "with --synthetic: tokens in each [512]",
+          &s->synthetic.seqlen, 1, 1000000, false },
         { OPT_CHOICE, 0, "dtype", "bf16|f32", "type to compute in [bf16]",
           &s->dtype, 0, 0, false },
         GPU_OPTIONS(&s->device),
@@ -71,6 +82,13 @@ static void parse(struct settings *s, int argc, char **argv)
     s->model = argv[i];
     s->input = argv[i + 1];
     tool_apply(&s->tool);
+}
+
+/* Whether an option, or FILE, is given that --synthetic has no use for. */
+static bool runs_model(const struct settings *s)
+{
+    return s->input || s->to || s->hitmap || s->skip_experts || s->feedback ||
+           s->codes.count || s->hidden || s->tool.expect_key;
 }
 
 /* Check combinations of options, and derive the rest. */
@@ -95,6 +113,13 @@ static void plan(struct settings *s)
         s->output = CALIB_HITMAP;
     if (s->hidden && (s->to || (s->layer < 0 && !s->feedback)))
         die(E_USAGE, "--hidden goes with --layer or --feedback");
+    if (!s->gaussian && (s->synthetic.sequences || s->synthetic.seqlen))
+        die(E_USAGE, "--sequences and --seqlen want --synthetic");
+    if (s->gaussian && runs_model(s))
+        die(E_USAGE, "--synthetic runs no model: it takes no FILE, and --layer "
+                     "and --dtype alone");
+    s->synthetic.layer = s->layer;
+    s->synthetic.dtype = s->dtype ? DT_F32 : DT_BF16;
 }
 
 /* Read the --codes files; those with a % are read when their layer comes. */
@@ -132,6 +157,8 @@ static int run(struct settings *s, struct calib *c, struct stream_reader **in,
 {
     struct stream_expect expect = { .key = s->tool.expect_key };
 
+    if (s->gaussian)
+        return synthetic_write(&s->synthetic, s->model, c->out, c->progress, e);
     if (ledger_open(&c->ledger, s->loans, e) < 0 || read_codes(s, c, e) < 0 ||
         open_model(s, c, e) < 0 || stream_open(in, s->input, &expect, e) < 0 ||
         batch_reader_open(&c->batches, *in, c->m, s->layer, c->out, e) < 0)
@@ -185,7 +212,10 @@ int main(int argc, char **argv)
 
     parse(&s, argc, argv);
     plan(&s);
-    device_begin(&s.device);
+    if (s.gaussian && synthetic_parse(&s.synthetic, s.gaussian, &e) < 0)
+        die_err(&e);
+    if (!s.gaussian)
+        device_begin(&s.device);
     c.device = &s.device;
     c.output = s.output;
     c.whole = s.layer < 0 && !s.to;
@@ -197,7 +227,8 @@ int main(int argc, char **argv)
     /* first of all: the pipe's writer may be waiting for its reader */
     if (s.feedback && feedback_open(&c.feedback, s.feedback, &e) < 0)
         leave(&s, &c, &e);
-    progress_start(&progress, s.tool.progress, "sequences", 0);
+    progress_start(&progress, s.tool.progress,
+                   s.gaussian ? "tensors" : "sequences", 0);
     if (stream_create(
             &c.out,
             &(struct stream_output){ .path = s.tool.output, .key = s.tool.key },
