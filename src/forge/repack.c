@@ -65,17 +65,23 @@ static int check_scales(const struct repack *r, const char *module,
 static int check_offsets(const char *module, const struct ck_quantized *q,
                          struct err *e)
 {
-    const uint16_t *scale = q->scales;
-    uint16_t offset;
+    enum dtype t = q->scale_dtype == DT_BF16 ? DT_BF16 : DT_F16;
+    size_t size = dtype_bits(q->scale_dtype) / 8;
+    uint16_t scale, offset;
+    float s;
 
-    for (uint64_t i = 0; i < q->rows * q->groups; i++)
-        if (!int4pack_offset(&offset, scale[i], q->scale_dtype, q->zeros[i]))
+    for (uint64_t i = 0; i < q->rows * q->groups; i++) {
+        if (!to_f32(&s, (const char *)q->scales + i * size, q->scale_dtype, 1))
+            return err_set(e, E_BUG, "'%.200s': scales are no floats", module);
+        scale = t == DT_BF16 ? bf16_from_f32(s) : f16_from_f32(s);
+        if (!int4pack_offset(&offset, scale, t, q->zeros[i]))
             return err_set(e, E_CONFIG,
                            "'%.200s': of output %" PRIu64 ", group %" PRIu64
                            ", the scale times 8 less the zero, %d, is beyond "
                            "%s: int4pack cannot hold it",
                            module, i / q->groups, i % q->groups, q->zeros[i],
-                           dtype_name(q->scale_dtype));
+                           dtype_name(t));
+    }
     return 0;
 }
 

@@ -30,7 +30,8 @@ static bool dtype_fits(const struct frame *f)
     switch (f->role) {
     case ROLE_QMETA: return f->dtype == DT_QMETA4;
     case ROLE_INDEX: return f->dtype == DT_I32;
-    case ROLE_SCALES: return f->dtype == DT_F16 || f->dtype == DT_BF16;
+    case ROLE_SCALES:
+        return f->dtype == DT_F16 || f->dtype == DT_BF16 || f->dtype == DT_F32;
     default: return f->dtype == DT_U4;
     }
 }

@@ -94,7 +94,8 @@ static void grid_from_meta(void *ctx, size_t begin, size_t end)
 
 static void grid_from_scales(const struct grid_job *j, size_t n)
 {
-    memcpy(j->scales, j->m->scales, n * sizeof(*j->scales));
+    if (j->m->scale_dtype != DT_F32) /* scales_to_f16() reads those */
+        memcpy(j->scales, j->m->scales, n * sizeof(*j->scales));
     memset(j->zeros, SYMMETRIC_ZERO, n);
     for (size_t i = 0; j->m->zeros && i < n; i++)
         j->zeros[i] = j->m->zeros[i / 2] >> (i & 1 ? 4 : 0) & 15;
@@ -127,20 +128,26 @@ static bool is_symmetric(const struct pack_module *m, const uint8_t *zeros,
 }
 
 /* Convert BF16 scales to F16, which the kernels of AWQ and GPTQ read: more
- * digits, less range.  E_CONFIG: F16 does not hold a scale exactly. */
+ * digits, less range; F32 ones, of others' checkpoints, for any layout.
+ * E_CONFIG: F16 does not hold a scale exactly. */
 static int scales_to_f16(const struct grid_job *j, size_t n, struct err *e)
 {
+    bool wide = j->m->scale_dtype == DT_F32;
+
     for (size_t i = 0; i < n; i++) {
-        float x = f32_from_bf16(j->scales[i]);
+        float x = wide ? ((const float *)j->m->scales)[i] :
+                         f32_from_bf16(j->scales[i]);
         uint16_t h = f16_from_f32(x);
 
         if (f32_from_f16(h) != x)
             return err_set(e, E_CONFIG,
                            "%s: the scale of output %zu, group %zu is %g, "
-                           "which F16 cannot hold, and the kernels of this "
-                           "layout read F16: use compressed-tensors",
+                           "which F16 cannot hold%s",
                            j->m->name, i / (size_t)j->m->groups,
-                           i % (size_t)j->m->groups, (double)x);
+                           i % (size_t)j->m->groups, (double)x,
+                           wide ? "" :
+                                  ", and the kernels of this layout read F16: "
+                                  "use compressed-tensors");
         j->scales[i] = h;
     }
     return 0;
@@ -152,7 +159,8 @@ static int make_grid(struct packer *p, struct pack_module *m, bool *symmetric,
     uint64_t n;
     struct grid_job j = { .m = m };
 
-    if (m->scale_dtype != DT_F16 && m->scale_dtype != DT_BF16)
+    if (m->scale_dtype != DT_F16 && m->scale_dtype != DT_BF16 &&
+        (m->scale_dtype != DT_F32 || !m->scales))
         return err_set(e, E_CONFIG, "%s: scales are %s: want F16 or BF16",
                        m->name, dtype_name(m->scale_dtype));
     if (!m->group || m->groups != quant_groups(m->cols, m->group))
@@ -170,6 +178,11 @@ static int make_grid(struct packer *p, struct pack_module *m, bool *symmetric,
         threads_for(n, 4096, grid_from_meta, &j);
     else
         grid_from_scales(&j, n);
+    if (m->scale_dtype == DT_F32) {
+        if (scales_to_f16(&j, n, e))
+            return e->code;
+        m->scale_dtype = DT_F16;
+    }
     if (check_finite(&j, n, e))
         return e->code;
     if (!layout_takes_bf16(p->run->layout) && m->scale_dtype == DT_BF16) {

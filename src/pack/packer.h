@@ -18,7 +18,7 @@ struct pack_module {
     const void *scales;   /* scale_dtype [rows, groups], or NULL */
     const uint8_t *zeros; /* U4 [rows, groups], or NULL */
     const int32_t *index; /* [cols] group of each input; NULL: input / group */
-    enum dtype scale_dtype; /* F16 or BF16 */
+    enum dtype scale_dtype; /* F16, BF16, or F32, which becomes F16 */
 };
 
 /* A tensor of the output, as forge-layouts(5) describes it. */

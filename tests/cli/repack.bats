@@ -147,6 +147,32 @@ P
     rm -rf bf16
 }
 
+@test "scales in F32 become F16 where that is exact" {
+    /usr/bin/python3 - "$BATS_TEST_DIRNAME/../reference" asym-awq wide <<'P'
+import json, shutil, struct, sys
+sys.path.insert(0, sys.argv[1])
+import actorder
+shutil.copytree(sys.argv[2], sys.argv[3])
+with open(sys.argv[2] + "/model.safetensors", "rb") as f:
+    head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+t = {k: (head[k]["dtype"], a) for k, a in actorder.load(sys.argv[2]).items()}
+for k, (_, a) in list(t.items()):
+    if k.endswith(".scales"):
+        t[k] = ("F32", a.astype("<f4"))
+actorder.save(sys.argv[3] + "/model.safetensors", t)
+P
+    for to in awq compressed-tensors int4pack; do
+        rm -rf out
+        forge repack -q wide out --layout $to
+        actorder same out asym-awq
+    done
+    edit wide 't = head["model.layers.0.mlp.up_proj.scales"]["data_offsets"][0]; data[t] ^= 1'
+    rm -rf out
+    run -78 --separate-stderr forge repack wide out --layout compressed-tensors
+    [[ $stderr == *"which F16 does not hold: compressed-tensors would change it" ]]
+    rm -rf wide
+}
+
 # Groups of inputs that lie apart, from NumPy: tests/reference/actorder.py.
 actorder() {
     /usr/bin/python3 "$BATS_TEST_DIRNAME/../reference/actorder.py" "$@"
