@@ -349,8 +349,13 @@ int hessian_file_diagonal(struct hessian_file *h, struct hessian_entry *t,
     if (rc >= 0)
         rc = look(t, 0, data, t->len / sizeof(*data), e);
     free(data);
+    if (rc < 0) {
+        free(t->diagonal);
+        t->diagonal = NULL;
+        return err_prefix(e, "'%s'", h->path ? h->path : "<stdin>");
+    }
     *diagonal = t->diagonal;
-    return rc < 0 ? err_prefix(e, "'%s'", h->path) : 0;
+    return 0;
 }
 
 static int take_entry(struct hessian_entry *t, const struct frame *f,

@@ -124,6 +124,19 @@ END
         [ ! -e g ]
         forge-grid -q "$sym" --group 32 --scale-dtype bf16 x.fts >/dev/null
     done
+    # one group whose least and greatest weight are 1,900 inputs apart: 600,000
+    # and 400,000 in 15 steps
+    python3 - "$PY" <<'END'
+import os, sys
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+import numpy as np
+import fts
+w = np.random.default_rng(1).normal(size=(2, 2048)).astype(np.float32)
+w[1, 50], w[1, 1950] = -6e5, 4e5
+fts.write(open("x.fts", "wb"), [fts.Tensor("weight", "m.up", w)])
+END
+    run -78 --separate-stderr forge-grid -q --asymmetric --group 2048 -o g x.fts
+    [[ $stderr == *"'m.up': row 1: the weights of group 0"*" 66666.7,"* ]]
 }
 
 @test "a large hessian goes on while it arrives, and what is wrong with it, too" {

@@ -9,18 +9,6 @@
 #define F16_MOST 65504.0
 #define SUSPECT  60000.0f
 
-/* The scale with which the grid of a group spans its weights. */
-static double wanted(const struct grid_params *p, const float *w, uint64_t n)
-{
-    double lo = 0, hi = 0;
-
-    for (uint64_t i = 0; i < n; i++) {
-        lo = fmin(lo, (double)w[i]);
-        hi = fmax(hi, (double)w[i]);
-    }
-    return p->symmetric ? 2 * fmax(-lo, hi) / 15 : (hi - lo) / 15;
-}
-
 double grid_most(bool symmetric, enum dtype scale)
 {
     /* asymmetric: the grid spans from w to 0, 15 steps */
@@ -34,7 +22,7 @@ static int check_group(const struct grid_params *p, const void *w, uint64_t row,
     uint64_t at = g * p->group, left = p->cols - at;
     uint64_t n = left < p->group ? left : p->group;
     size_t item = dtype_bits(p->dtype) / 8;
-    double most = 0;
+    double lo = 0, hi = 0, most;
     float x[PIECE];
 
     for (uint64_t i = 0; i < n; i += PIECE) {
@@ -43,8 +31,13 @@ static int check_group(const struct grid_params *p, const void *w, uint64_t row,
         if (!to_f32(x, (const char *)w + (row * p->cols + at + i) * item,
                     p->dtype, k))
             return err_set(e, E_BUG, "the weight is no float");
-        most = fmax(most, wanted(p, x, k));
+        for (uint64_t j = 0; j < k; j++) {
+            lo = fmin(lo, (double)x[j]);
+            hi = fmax(hi, (double)x[j]);
+        }
     }
+    /* the scale with which the grid of the group spans its weights */
+    most = p->symmetric ? 2 * fmax(-lo, hi) / 15 : (hi - lo) / 15;
     if (most <= F16_MOST)
         return 0;
     return err_set(e, E_CONFIG,

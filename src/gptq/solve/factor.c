@@ -67,24 +67,11 @@ int factor_check(const struct factor_params *p, const float *h, struct err *e)
 /* ---- order ---- */
 
 struct key {
-    float top, diag; /* sorted descending by diag */
-    uint32_t input;  /* or the group's number; equal ones as stored */
+    float diag;     /* sorted descending by it */
+    uint32_t input; /* or the group's number; equal ones as stored */
 };
 
 static int by_importance(const void *a, const void *b)
-{
-    const struct key *x = a, *y = b;
-
-    if (x->top != y->top)
-        return x->top < y->top ? 1 : -1;
-    if (x->diag != y->diag)
-        return x->diag < y->diag ? 1 : -1;
-    return x->input < y->input ? -1 : x->input > y->input;
-}
-
-/* Sorts one key per group, not inputs: inputs of groups with equal maxima must
- * not mix. */
-static int by_group(const void *a, const void *b)
 {
     const struct key *x = a, *y = b;
 
@@ -109,7 +96,7 @@ static void sort_groups(const struct factor_params *p, const float *h,
     if (p->cols % p->group % FACTOR_PANEL) /* else the other groups would not
                                               begin at a panel */
         groups[n - 1].diag = INFINITY;
-    qsort(groups, n, sizeof(*groups), by_group);
+    qsort(groups, n, sizeof(*groups), by_importance);
     for (uint64_t g = 0; g < n; g++) {
         uint64_t first = groups[g].input * p->group, begin = to;
 

@@ -431,7 +431,7 @@ static int solve_refined(struct module_solver *m,
     else if (!m->refined.target.plan &&
              (rc = target_open(&m->refined.target, &m->refined.plan[0],
                                drift ? m->drift.data : NULL, e)) < 0)
-        return err_prefix(e, "'%s'", m->drift.name);
+        return err_prefix(e, "'%s'", drift ? m->drift.name : w->name);
     p.block.symmetric = quant_is_symmetric(grids[0]);
     p.block.negative = m->params.negative;
     p.block.factors = p.block.symmetric ? plan.factors : plan.shrinks;
