@@ -1,19 +1,20 @@
-# pipeline.mk: what a quantization consists of, and in which order.
+# pipeline.mk - the steps of a quantization and their order.
 #
 # forge(1) runs this in the work directory, which holds one directory for each
-# stage's settings: $T tokens, $C calibration, $S solving (each named by a key
-# of all options that the stage and those before it see, and of what they read).
-# So a file that exists is the right one, and time stamps do not matter: all
-# prerequisites are order-only.  Every file appears complete or not at all.
+# stage: $T tokens, $C calibration, $S solving.  Each is named by a key of the
+# options and inputs of its stage and of the stages before it.  So a file that
+# exists is the right one, and time stamps do not matter: all prerequisites are
+# order-only.  Every file appears complete or not at all.
 #
 # By itself, where `forge quantize` has left its settings:
 #
 #     make -f PREFIX/lib/4bit-forge/pipeline.mk -C WORK -j4
 #
-# What is in the work directory is data.  `forge stage plan` checks it and says
+# The work directory is data and is never executed.  `forge stage plan` checks its
+# settings and prints
 #   LAYERS=0,1,2...   METHOD=gptq|rtn   PROPAGATE=quantized|original
-#   FISHER=yes (rows are solved together; empty: each for itself)   T C S
-# and RUN="forge-run --" is where steps run (empty: here).
+#   FISHER=yes (effort best: rows are solved together; otherwise empty)   T C S
+# RUN="forge-run --" runs the steps elsewhere (forge-run); empty: on this machine.
 
 # Recipes die with make, even if make is killed.
 SHELL := /usr/bin/setpriv
@@ -37,8 +38,8 @@ layers := $(subst $(comma), ,$(LAYERS))
 STEP   := exec $(RUN) forge stage
 codes  := $(layers:%=$S/codes-%.fts)
 
-# A file that is there is whole, whatever became of its recipe: make must not
-# remove the layers that a killed or failed loop has made.
+# A file that exists is whole, even if its recipe failed later: make must not remove
+# the layers that a killed or failed loop has finished.
 .PRECIOUS: $(codes) $T/tokens.fts $C/fisher.fts $(layers:%=$C/hessian-%.fts)
 
 # One after another: $1-I.fts needs $1-J.fts, J the layer before I.
@@ -47,7 +48,8 @@ pairs := $(join $(filter-out $(firstword $(layers)),$(layers)),\
 chain  = $(foreach p,$(pairs),$(eval \
   $1-$(word 1,$(subst :, ,$p)).fts: | $1-$(word 2,$(subst :, ,$p)).fts))
 
-# The codes in the runtime's layout, with what was not quantized.
+# The checkpoint: the codes in the runtime's layout, and the tensors that are not
+# quantized.
 .PHONY: result
 result: | $(codes)
 	@$(STEP) result
@@ -55,7 +57,7 @@ result: | $(codes)
 $T/tokens.fts:
 	@$(STEP) tokens
 
-# What the model's output feels of each linear's.
+# Fisher information of the linears' outputs (forge-gradient).
 $C/fisher.fts: | $T/tokens.fts
 	@$(STEP) fisher
 fisher := $(if $(FISHER),$C/fisher.fts)
