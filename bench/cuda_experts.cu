@@ -281,7 +281,5 @@ void bench_experts(void)
         must(fabs(off) < 1e-3 ? 0 : err_set(&why, E_BUG, "loss %g", want),
              "experts");
     }
-    for (int n = 1; n <= 4; n *= 2)
-        time_experts(in, 32, n);
     time_experts(in, EXPERTS, 2);
 }

@@ -11,6 +11,7 @@
 
 #include "../tests/gpu/gpu.h"
 #include "common/math/threads.h"
+#include "gptq/solve/solve_cost.h"
 #include "gptq/solve/solve_refined.h"
 
 enum { REPEATS = 5, GROUP = 128 };
@@ -26,7 +27,7 @@ static double now(void)
 struct linear {
     struct factor_params factor;
     struct refined_params p;
-    float *h, *drift, *output;
+    float *h, *drift, *output, *fisher;
     void *w;
     uint32_t *nearest, *meta;
     uint8_t *codes;
@@ -58,6 +59,10 @@ static void make(struct linear *l, uint64_t rows, uint64_t cols)
         size[i] = expf(0.7f * normal());
         near[i] = powf(0.7f, (float)i);
     }
+    to = l->fisher = pages(rows * (rows + 1) / 2 * 4);
+    for (uint64_t i = 0; i < rows; i++)
+        for (uint64_t j = 0; j <= i; j++)
+            *to++ = size[i % cols] * size[j % cols] * near[(i - j) % cols];
     to = l->h = pages(cols * (cols + 1) / 2 * 4);
     l->drift = pages(cols * cols * 4);
     l->output = pages(rows * cols * 4);
@@ -126,9 +131,11 @@ static double time_gpu(struct linear *l, const struct refined_params *p,
                        const struct refined_hessian *b,
                        struct refined_result *r)
 {
-    struct cuda_refined m = {
-        .w = l->w, .meta = l->meta, .codes = l->codes, .output = p->output
-    };
+    struct cuda_refined m = { .w = l->w,
+                              .meta = l->meta,
+                              .codes = l->codes,
+                              .output = p->output,
+                              .fisher = p->fisher };
     double t[REPEATS + 1];
 
     for (int i = 0; i <= REPEATS; i++) {
@@ -155,7 +162,7 @@ static void bench(struct linear *l, enum effort effort, bool moved)
     struct refined_params p = l->p;
     struct refined_hessian b;
     struct refined_result on_gpu, on_cpu;
-    double gpu_open_s = now(), gpu_s, cpu_open_s, cpu_s;
+    double gpu_open_s = now(), gpu_s, cpu_open_s, cpu_s, together_s = 0;
 
     p.block = (struct block_params){ true, true, plan.factors, DT_F16 };
     p.sweeps = plan.sweeps;
@@ -165,6 +172,14 @@ static void bench(struct linear *l, enum effort effort, bool moved)
     if (!moved)
         OK(solve_functions()->factors_drift(b.factor[0]->gpu, 0, NULL, e));
     gpu_s = time_gpu(l, &p, &b, &on_gpu);
+    if (effort == EFFORT_BEST) {
+        struct refined_params q = p;
+        struct refined_result r;
+
+        q.fisher = l->fisher;
+        q.fisher_sweeps = FISHER_SWEEPS;
+        together_s = time_gpu(l, &q, &b, &r) - gpu_s;
+    }
     close_gpu(&b);
     cpu_open_s = now();
     OK(refined_open(&b, &l->factor, plan.starts, l->h, false, e));
@@ -184,6 +199,9 @@ static void bench(struct linear *l, enum effort effort, bool moved)
            (unsigned long long)p.solve.cols, 1e3 * gpu_s, 1e3 * gpu_open_s,
            threads_count(), 1e3 * cpu_s, 1e3 * cpu_open_s,
            on_gpu.solve.loss / on_cpu.solve.loss - 1);
+    if (effort == EFFORT_BEST)
+        printf("rows together, %d sweeps at most: %.0f ms more\n",
+               FISHER_SWEEPS, 1e3 * together_s);
     fflush(stdout);
     CHECK(fabs(on_gpu.solve.loss / on_cpu.solve.loss - 1) < 1e-3);
 }

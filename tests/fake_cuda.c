@@ -3,9 +3,11 @@
  *
  * A Hessian is the plain sum over its tokens; a code is the nearest one, off by
  * one where a hash of the module's weights, grids and Hessian says so: whoever
- * gets another module's Hessian gets other codes.  Rounding is plain.  FAKE_CUDA_LOG: a file that
+ * gets another module's Hessian gets other codes.  Rounding is plain, and efforts
+ * default and best are the CPU's, to the bit.  FAKE_CUDA_LOG: a file that
  * calls are noted in; FAKE_CUDA_MOST: matrices at a time before memory ends;
- * FAKE_CUDA_WAIT: where a loan is looked at, a file FAKE_CUDA_WAIT.here is made, and
+ * FAKE_CUDA_ROWS: rows that can be moved together before it ends; FAKE_CUDA_WAIT:
+ * where a loan is looked at, a file FAKE_CUDA_WAIT.here is made, and
  * FAKE_CUDA_WAIT waited for; FAKE_CUDA_VERSION: that of forge-solve's table.  There is none of forge-grid
  * and forge-pack. */
 #include <math.h>
@@ -17,6 +19,7 @@
 #include "device/device.h"
 #include "fake_cuda.h"
 #include "fake_loan.h"
+#include "gptq/solve/fisher_descent.h"
 #include "gptq/solve/solve_table.h"
 #include "hessian/cross.h"
 #include "hessian/hessian_table.h"
@@ -30,6 +33,9 @@ struct cuda_hessian {
 struct cuda_factors {
     uint64_t hash[4096];
     int n;
+    uint64_t cols;
+    double damping;
+    float *h[4096], *drift[4096]; /* copies, of whole ones */
 };
 
 void fake_note(const char *what, int n, uint64_t rows, uint64_t cols)
@@ -259,6 +265,8 @@ static int build(struct cuda_factors **out, struct cuda_context *c,
         return err_set(e, E_TEMP, "fake: out of memory");
     }
     f->n = n;
+    f->cols = cols;
+    f->damping = m[0].damping;
     for (int i = 0; i < n; i++) {
         size_t bytes = cols * (cols + 1) / 2 * sizeof(*m->h);
 
@@ -269,13 +277,37 @@ static int build(struct cuda_factors **out, struct cuda_context *c,
         m[i].lambda = m[i].damping * m[i].mean;
         m[i].bad = !isfinite(m[i].h[0]);
         m[i].failed = m[i].bad || m[i].h[0] == NO_FACTOR;
+        if (m[i].whole && (f->h[i] = malloc(bytes)))
+            memcpy(f->h[i], m[i].h, bytes);
     }
     *out = f;
     return 0;
 }
 
+static int drift_fake(struct cuda_factors *f, int i, const float *drift,
+                      struct err *e)
+{
+    size_t bytes = f->cols * f->cols * sizeof(*drift);
+
+    for (int k = 0; k < f->n && !drift; k++) {
+        free(f->drift[k]);
+        f->drift[k] = NULL;
+    }
+    if (!drift)
+        return 0;
+    fake_note("drift", i, f->cols, f->cols);
+    if (!f->drift[i] && !(f->drift[i] = malloc(bytes)))
+        return err_set(e, E_TEMP, "fake: out of memory");
+    memcpy(f->drift[i], drift, bytes);
+    return 0;
+}
+
 static void free_factors(struct cuda_factors *f)
 {
+    for (int i = 0; f && i < f->n; i++) {
+        free(f->h[i]);
+        free(f->drift[i]);
+    }
     free(f);
 }
 
@@ -340,6 +372,71 @@ static int solve_fake(struct cuda_context *c, const struct solve_params *p,
     return rc;
 }
 
+/* One module by the CPU, on matrix i of f. */
+static int refine_one(const struct refined_params *p, int starts,
+                      const struct cuda_factors *f, int i,
+                      struct cuda_refined *m, struct err *e)
+{
+    struct factor_params q = { .cols = f->cols,
+                               .group = p->solve.group,
+                               .damping = f->damping };
+    uint64_t n = p->solve.rows * p->solve.cols;
+    struct refined_params own = *p;
+    struct refined_hessian b;
+    float *target = NULL;
+    int rc = f->h[i] ? refined_open(&b, &q, starts, f->h[i], false, e) :
+                       err_set(e, E_DATA, "fake: not a whole factor");
+
+    if (rc < 0)
+        return rc;
+    if (f->drift[i] || m->output)
+        rc = target_open(&b.target, &b.plan[0], f->drift[i], e);
+    if (m->fisher && rc >= 0 &&
+        !(target = mem_pages(n * sizeof(*target), "fake", e)))
+        rc = e->code;
+    own.output = m->output;
+    own.target = m->target ? m->target : target;
+    if (rc >= 0)
+        rc = refined_solve(&own, &b, m->w, m->meta, m->codes, &m->result, e);
+    if (rc >= 0 && m->fisher) {
+        const struct fisher_descent d = { .rows = p->solve.rows,
+                                          .group = p->solve.group,
+                                          .scale_dtype = p->solve.scale_dtype,
+                                          .sweeps = p->fisher_sweeps,
+                                          .plan = &b.plan[0],
+                                          .hessian = f->h[i],
+                                          .fisher = m->fisher,
+                                          .target = own.target,
+                                          .meta = m->meta };
+        int64_t moved = fisher_descent(&d, m->codes, &m->result.solve.loss, e);
+
+        rc = moved < 0 ? (int)moved : 0;
+    }
+    free(target);
+    refined_close(&b);
+    return rc;
+}
+
+static int refined_fake(struct cuda_context *c, const struct refined_params *p,
+                        const struct refined_hessian *b, struct cuda_refined *m,
+                        int n, struct err *e)
+{
+    const struct cuda_factors *f = b->factor[0]->gpu;
+    const char *most = getenv("FAKE_CUDA_ROWS");
+    int rc = 0;
+
+    (void)c;
+    fake_note(m->fisher ? "together" : "refine", n, p->solve.rows,
+              p->solve.cols);
+    if (n % f->n)
+        return err_set(e, E_DATA, "fake: %d modules, %d factors", n, f->n);
+    if (m->fisher && most && p->solve.rows > (uint64_t)atoi(most))
+        return err_set(e, E_TEMP, "fake: out of memory");
+    for (int i = 0; i < n && rc >= 0; i++)
+        rc = refine_one(p, b->starts, f, i / (n / f->n), m + i, e);
+    return rc;
+}
+
 static int nearest_fake(struct cuda_context *c, const struct solve_params *p,
                         struct cuda_module *m, struct err *e)
 {
@@ -382,8 +479,10 @@ EXPORT const struct hessian_table forge_hessian_table = {
 EXPORT struct solve_table forge_solve_table = {
     .version = SOLVE_TABLE_VERSION,
     .factors_build = build,
+    .factors_drift = drift_fake,
     .factors_free = free_factors,
     .solve = solve_fake,
+    .solve_refined = refined_fake,
     .nearest = nearest_fake,
 };
 

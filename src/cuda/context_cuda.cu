@@ -4,6 +4,7 @@
 
 #include "pack/pack_table.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -93,11 +94,91 @@ static int next_piece(struct cuda_context *c, struct piece **piece,
     return 0;
 }
 
+/* A large copy is done by SENDERS threads, each by a piece of its own: one reads or
+ * writes the host's memory at 10 GB/s. */
+enum { SENDERS = PIECES, LARGE = 6 << 20 };
+struct sender {
+    struct cuda_context *c;
+    char *device, *host;
+    size_t n;
+    bool up;
+    int number;
+    bool running;
+    pthread_t thread;
+    int rc;
+    struct err e;
+};
+
+static int send_pieces(struct sender *s, struct err *e)
+{
+    struct cuda_context *c = s->c;
+    struct piece *p = &c->piece[s->number];
+
+    CUDA_TRY(cudaSetDevice(c->device));
+    for (size_t at = (size_t)s->number * PIECE; at < s->n;
+         at += SENDERS * PIECE) {
+        size_t k = s->n - at < PIECE ? s->n - at : PIECE;
+
+        CUDA_TRY(cudaEventSynchronize(p->done));
+        if (s->up)
+            memcpy(p->data, s->host + at, k);
+        CUDA_TRY(cudaMemcpyAsync(s->up ? s->device + at : (char *)p->data,
+                                 s->up ? (char *)p->data : s->device + at, k,
+                                 cudaMemcpyDefault, c->stream));
+        CUDA_TRY(cudaEventRecord(p->done, c->stream));
+        if (s->up)
+            continue;
+        CUDA_TRY(cudaEventSynchronize(p->done));
+        memcpy(s->host + at, p->data, k);
+    }
+    return 0;
+}
+
+static void *run_sender(void *sender)
+{
+    struct sender *s = (struct sender *)sender;
+
+    s->rc = send_pieces(s, &s->e);
+    return NULL;
+}
+
+/* What no thread can be made for is done by this one. */
+static int send_large(struct cuda_context *c, void *device, void *host,
+                      size_t n, bool up, struct err *e)
+{
+    struct sender s[SENDERS];
+    struct piece *piece;
+    int rc;
+
+    for (int i = 0; i < SENDERS; i++)
+        if ((rc = next_piece(c, &piece, e)) < 0)
+            return rc;
+    for (int i = SENDERS - 1; i >= 0; i--) {
+        s[i] = { c, (char *)device, (char *)host, n, up, i };
+        s[i].running =
+            i && !pthread_create(&s[i].thread, NULL, run_sender, &s[i]);
+        if (!s[i].running)
+            run_sender(&s[i]);
+    }
+    for (int i = 0; i < SENDERS; i++) {
+        if (s[i].running)
+            pthread_join(s[i].thread, NULL);
+        if (!rc && s[i].rc < 0) {
+            rc = s[i].rc;
+            *e = s[i].e;
+        }
+    }
+    return rc;
+}
+
 int upload(struct cuda_context *c, void *to, const void *from, size_t n,
            struct err *e)
 {
     struct piece *p;
     int rc;
+
+    if (n >= LARGE)
+        return send_large(c, to, (void *)from, n, true, e);
 
     if (n <= 65536) { /* up to 64 KiB the driver stages the copy itself */
         CUDA_TRY(
@@ -150,6 +231,9 @@ int download(struct cuda_context *c, void *to, const void *from, size_t n,
     struct piece *p[PIECES];
     size_t begun = 0, pieces = (n + PIECE - 1) / PIECE;
     int rc;
+
+    if (n >= LARGE)
+        return send_large(c, (void *)from, to, n, false, e);
 
     for (size_t i = 0; i < pieces; i++) {
         size_t at = i * PIECE;

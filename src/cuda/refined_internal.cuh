@@ -180,6 +180,45 @@ int refined_walk(struct cuda_context *c, const struct refined_pass *j,
 /* Sweeps of coordinate descent until nothing moves, at most j->p->sweeps. */
 int refined_sweep(struct cuda_context *c, const struct refined_pass *j,
                   struct err *e);
+/* The result of one order (start): [modules, rows] of each. */
+struct refined_found {
+    uint8_t *codes; /* of later orders; the first's are the modules' */
+    uint32_t *meta;
+    double *loss;
+};
+
+/* Rows of the modules, from `first` on. */
+struct refined_job {
+    const struct refined_params *p;
+    const struct refined_hessian *b;
+    struct cuda_refined *m;
+    int modules;
+    uint64_t first;
+    struct refined_found found[REFINED_STARTS];
+    double *nearest, *plain; /* [modules, rows]; of compared rows */
+};
+
+static inline struct cuda_factors *refined_factors(const struct refined_job *j,
+                                                   int start)
+{
+    return j->b->factor[start]->gpu;
+}
+
+/* Where a module's first row is: in columns of w, groups of meta, losses. */
+static inline uint64_t refined_first(const struct refined_state *s, int module,
+                                     uint64_t each)
+{
+    return module / s->share * each * s->pitch +
+           module % s->share * s->module_rows;
+}
+
+/* Before a pass: d of the padding is zero. */
+int refined_restart(struct cuda_context *c, const struct cuda_factors *f,
+                    const struct refined_state *s, struct err *e);
+/* The losses of round to nearest and plain GPTQ, to j->nearest and j->plain of
+ * the rows of the sample that are in s; its codes and d are scratch. */
+int refined_compare(struct cuda_context *c, const struct refined_job *j,
+                    const struct refined_state *s, struct err *e);
 /* loss[n, pitch] = d H dT of each row, on the host. */
 int refined_measure(struct cuda_context *c, const struct cuda_factors *f,
                     const struct refined_state *s, double *loss, struct err *e);
@@ -190,6 +229,14 @@ int refined_move_target(struct cuda_context *c, const struct refined_params *p,
                         const struct cuda_factors *f,
                         const struct refined_state *s,
                         const float *const *output, struct err *e);
+/* The codes of module i, m->codes on the grids meta, moved together by m->fisher
+ * (gptq/solve/fisher_descent.h); s has its targets in the order of f, and then its
+ * codes and d.  c->square and c->fill are scratch. */
+int refined_together(struct cuda_context *c, const struct refined_params *p,
+                     const struct cuda_factors *f, const struct tile_plan *plan,
+                     const struct refined_state *s, int i,
+                     const struct cuda_refined *m, const uint32_t *meta,
+                     struct err *e);
 /* L's and H's parts in the groups of a plan, into f. */
 int refined_squares(struct cuda_context *c, struct cuda_factors *f,
                     const struct tile_plan *plan, struct err *e);

@@ -112,12 +112,15 @@ static __global__ void __launch_bounds__(BLOCK)
 
     for (int k = 0; k < BLOCK; k++)
         s->l[k][t] = c0 < n ? l[(c0 + k) * n + c0 + t] : (float)(k == t);
+    for (int k = 0; k < BLOCK; k++)
+        s->x[k][t] = 0;
     __syncthreads();
     for (int i = 0; i < BLOCK; i++) {
         float sum[4] = { i == t ? 1.0f : 0.0f };
 
-        for (int k = 0; k < i; k += 4)
-            for (int u = 0; u < 4 && k + u < i; u++)
+#pragma unroll 4
+        for (int k = 0; k < i; k += 4) /* x is zero from row i on */
+            for (int u = 0; u < 4; u++)
                 sum[u] = fmaf(-s->l[k + u][i], s->x[k + u][t], sum[u]);
         s->x[i][t] = ((sum[0] + sum[1]) + (sum[2] + sum[3])) / s->l[i][i];
     }

@@ -21,15 +21,27 @@ struct way {
     const bool *dead;
 };
 
-/* w += part d where the input is not dead; grid (pitch / 64, cols). */
-static __global__ void __launch_bounds__(REFINED_TILE)
+/* w += part d, except at dead inputs; block 16 x 16, grid (pitch / 64, cols /
+ * 16). */
+enum { SHIFT_COLUMNS = 16 };
+static __global__ void __launch_bounds__(SHIFT_COLUMNS *REFINED_TILE / 4)
     refined_shift_kernel(float *w, const float *d, float part, const bool *dead,
-                         uint64_t pitch)
+                         uint64_t cols, uint64_t pitch)
 {
-    uint64_t at = blockIdx.y * pitch + blockIdx.x * REFINED_TILE + threadIdx.x;
+    uint64_t r = (uint64_t)blockIdx.x * REFINED_TILE + 4 * threadIdx.x;
+    uint64_t c = (uint64_t)blockIdx.y * SHIFT_COLUMNS + threadIdx.y;
+    uint64_t at = c * pitch + r;
+    float4 x, y;
 
-    if (!dead[blockIdx.y])
-        w[at] += part * d[at];
+    if (c >= cols || dead[c])
+        return;
+    x = *(const float4 *)(w + at);
+    y = *(const float4 *)(d + at);
+    x.x += part * y.x;
+    x.y += part * y.y;
+    x.z += part * y.z;
+    x.w += part * y.w;
+    *(float4 *)(w + at) = x;
 }
 
 /* d's columns c0.. = alpha times columns r0.. of split times a square, + beta. */
@@ -147,13 +159,15 @@ static int load_outputs(struct cuda_context *c, const struct cuda_factors *f,
 static int move_matrix(struct cuda_context *c, const struct way *y,
                        const float *drift, bool gap, float part, struct err *e)
 {
-    dim3 grid((unsigned)(y->pitch / REFINED_TILE), (unsigned)y->f->cols);
+    dim3 grid((unsigned)(y->pitch / REFINED_TILE),
+              (unsigned)((y->f->cols + SHIFT_COLUMNS - 1) / SHIFT_COLUMNS));
     int rc = drift ? follow_drift(c, y, drift, e) : gap ? 0 : take_off(c, y, e);
 
     if (rc < 0 || (rc = divide(c, y, e)) < 0)
         return rc;
-    refined_shift_kernel<<<grid, REFINED_TILE, 0, c->stream>>>(
-        y->w, y->d, part, y->dead, y->pitch);
+    refined_shift_kernel<<<grid, dim3(REFINED_TILE / 4, SHIFT_COLUMNS), 0,
+                           c->stream>>>(y->w, y->d, part, y->dead, y->f->cols,
+                                        y->pitch);
     LAUNCHED();
     return 0;
 }

@@ -5,6 +5,7 @@
  * The loss is also computed in double from the codes and grids that came back. */
 #include "gpu.h"
 
+#include "gptq/solve/fisher_descent.h"
 #include "gptq/solve/solve_refined.h"
 
 static uint64_t total_codes, total_differ;
@@ -90,7 +91,8 @@ static struct outcome solve(const struct made *m, bool on_gpu, int sweeps,
                                   .meta = o.meta,
                                   .codes = o.codes,
                                   .output = m->output,
-                                  .target = m->target };
+                                  .target = m->target,
+                                  .fisher = p.fisher };
 
         OK(solve_functions()->solve_refined(context, &p, &m->gpu, &x, 1, e));
         o.r = x.result;
@@ -105,33 +107,52 @@ static void outcome_free(struct outcome *o)
     free(o->codes);
 }
 
-/* (w - q) H (w - q)T in double; the targets are the weights themselves. */
-static double loss_of(const struct made *m, const struct outcome *o)
+/* What the codes stand for, [rows, cols]. */
+static float *values_of(const struct made *m, const struct outcome *o)
 {
     const struct solve_params *p = &m->p.solve;
     uint64_t n = p->cols, groups = quant_groups(n, p->group);
-    float *w = room(n * 4), *q = room(n * 4);
+    float *q = room(p->rows * n * 4);
     uint8_t *codes = room(n);
-    double loss = 0;
 
     for (uint64_t r = 0; r < p->rows; r++) {
-        const char *from = m->w;
-
-        CHECK(to_f32(w, from + r * n * dtype_bits(p->dtype) / 8, p->dtype, n));
         quant_unpack_row(codes, o->codes + r * n / 2, n);
-        quant_dequantize_row(q, codes, n, o->meta + r * groups, p->group,
-                             p->scale_dtype);
+        quant_dequantize_row(q + r * n, codes, n, o->meta + r * groups,
+                             p->group, p->scale_dtype);
+    }
+    free(codes);
+    return q;
+}
+
+/* e H eT, e = x - y, summed over all rows, in double. */
+static double norm_of(const struct made *m, const float *x, const float *y)
+{
+    const struct solve_params *p = &m->p.solve;
+    uint64_t n = p->cols;
+    double sum = 0;
+
+    for (uint64_t r = 0; r < p->rows; r++, x += n, y += n)
         for (uint64_t i = 0; i < n; i++) {
-            double sum = 0, d = (double)w[i] - q[i];
+            double part = 0, d = (double)x[i] - y[i];
 
             for (uint64_t j = 0; j < i; j++)
-                sum += m->h[i * (i + 1) / 2 + j] * ((double)w[j] - q[j]);
-            loss += d * (2 * sum + m->h[i * (i + 1) / 2 + i] * d);
+                part += m->h[i * (i + 1) / 2 + j] * ((double)x[j] - y[j]);
+            sum += d * (2 * part + m->h[i * (i + 1) / 2 + i] * d);
         }
-    }
+    return sum;
+}
+
+/* (w - q) H (w - q)T; the targets are the weights themselves. */
+static double loss_of(const struct made *m, const struct outcome *o)
+{
+    size_t n = m->p.solve.rows * m->p.solve.cols;
+    float *w = room(n * 4), *q = values_of(m, o);
+    double loss;
+
+    CHECK(to_f32(w, m->w, m->p.solve.dtype, n));
+    loss = norm_of(m, w, q);
     free(w);
     free(q);
-    free(codes);
     return loss;
 }
 
@@ -162,7 +183,8 @@ static void compare(const struct made *m, int sweeps)
     fflush(stdout);
     CHECK(!memcmp(a.codes, again.codes, bytes));
     CHECK(!memcmp(a.meta, again.meta, metas * 4));
-    CHECK(fabs(off) < 1e-3);
+    /* by G - W H targets themselves differ, see check_target() */
+    CHECK(fabs(off) < (m->output ? 5e-3 : 1e-3));
     CHECK(fabs(a.r.solve.loss_nearest / c.r.solve.loss_nearest - 1) < 1e-3);
     CHECK(fabs(a.r.loss_plain / c.r.loss_plain - 1) < 1e-3);
     CHECK(a.r.solve.loss <= first.r.solve.loss * (1 + 1e-6));
@@ -176,24 +198,6 @@ static void compare(const struct made *m, int sweeps)
     outcome_free(&c);
     outcome_free(&again);
     outcome_free(&first);
-}
-
-/* e H eT, e = x - y, summed over all rows, in double. */
-static double norm_of(const struct made *m, const float *x, const float *y)
-{
-    const struct solve_params *p = &m->p.solve;
-    uint64_t n = p->cols;
-    double sum = 0;
-
-    for (uint64_t r = 0; r < p->rows; r++, x += n, y += n)
-        for (uint64_t i = 0; i < n; i++) {
-            double part = 0, d = (double)x[i] - y[i];
-
-            for (uint64_t j = 0; j < i; j++)
-                part += m->h[i * (i + 1) / 2 + j] * ((double)x[j] - y[j]);
-            sum += d * (2 * part + m->h[i * (i + 1) / 2 + i] * d);
-        }
-    return sum;
 }
 
 /* Where targets go: what the GPU is off by is little of the way, in H's norm. */
@@ -220,6 +224,89 @@ static void check_target(struct made *m)
     free(w);
     free(a);
     free(c);
+}
+
+/* tr(F E H ET) of an outcome, E = values - target, in double. */
+static double coupled_loss(const struct made *m, const struct outcome *o,
+                           const float *target, const float *f)
+{
+    const struct solve_params *p = &m->p.solve;
+    uint64_t n = p->cols, rows = p->rows;
+    double *d = room(rows * n * 8), *dh = room(rows * n * 8), loss = 0;
+    float *q = values_of(m, o);
+
+    for (uint64_t i = 0; i < rows * n; i++)
+        d[i] = (double)q[i] - target[i];
+    memset(dh, 0, rows * n * 8);
+    for (uint64_t r = 0; r < rows; r++)
+        for (uint64_t i = 0; i < n; i++)
+            for (uint64_t j = 0; j < n; j++)
+                dh[r * n + j] +=
+                    d[r * n + i] *
+                    m->h[i > j ? i * (i + 1) / 2 + j : j * (j + 1) / 2 + i];
+    for (uint64_t r = 0; r < rows; r++)
+        for (uint64_t k = 0; k < rows; k++) {
+            double sum = 0;
+
+            for (uint64_t i = 0; i < n; i++)
+                sum += dh[r * n + i] * d[k * n + i];
+            loss += sum * f[r > k ? r * (r + 1) / 2 + k : k * (k + 1) / 2 + r];
+        }
+    free(d);
+    free(dh);
+    free(q);
+    return loss;
+}
+
+/* Rows together: the GPU takes them in another order than the CPU, which begins
+ * with the same codes, and comes as far down (in NumPy, on six cases like these: 5 %
+ * lower to 3 % higher after six sweeps). */
+static void check_fisher(struct made *m)
+{
+    enum { sweeps = 6 };
+    const struct solve_params *p = &m->p.solve;
+    float *f = random_hessian(p->rows, 3 * p->rows),
+          *target = room(p->rows * p->cols * 4);
+    struct outcome alone, a, again, c;
+    struct fisher_descent d = { .rows = p->rows,
+                                .group = p->group,
+                                .scale_dtype = p->scale_dtype,
+                                .sweeps = sweeps,
+                                .plan = &m->cpu.plan[0],
+                                .hessian = m->h,
+                                .fisher = f };
+    double before, gpu_loss, cpu_loss;
+
+    m->target = target;
+    alone = solve(m, true, m->p.sweeps, gpu);
+    c = solve(m, true, m->p.sweeps, gpu);
+    m->target = NULL;
+    d.target = target;
+    d.meta = c.meta;
+    OK((int)fisher_descent(&d, c.codes, &c.r.solve.loss, e));
+    m->p.fisher = f;
+    m->p.fisher_sweeps = sweeps;
+    a = solve(m, true, m->p.sweeps, gpu);
+    again = solve(m, true, m->p.sweeps, gpu);
+    m->p.fisher = NULL;
+    before = coupled_loss(m, &alone, target, f);
+    gpu_loss = coupled_loss(m, &a, target, f);
+    cpu_loss = coupled_loss(m, &c, target, f);
+    printf("  rows together: %.6g -> %.6g, the CPU's %.6g\n", before, gpu_loss,
+           cpu_loss);
+    CHECK(cpu_loss < before && gpu_loss < before);
+    CHECK(gpu_loss - cpu_loss < 0.05 * cpu_loss);
+    CHECK(!memcmp(a.codes, again.codes, p->rows * p->cols / 2));
+    CHECK(!memcmp(a.meta, alone.meta,
+                  p->rows * quant_groups(p->cols, p->group) * 4));
+    if (!m->drift && !m->output)
+        CHECK(fabs(loss_of(m, &a) / a.r.solve.loss - 1) < 1e-4);
+    outcome_free(&alone);
+    outcome_free(&a);
+    outcome_free(&again);
+    outcome_free(&c);
+    free(f);
+    free(target);
 }
 
 /* In little memory rows go in several batches: cuBLAS may then sum otherwise,
@@ -333,6 +420,8 @@ static void check(const struct refined_params *p, int starts, enum moved moved,
     compare(&m, p->sweeps);
     if (moved != NOT)
         check_target(&m);
+    if (p->solve.rows * p->solve.cols < 200000)
+        check_fisher(&m);
     if (batches)
         check_batches(&m, p->sweeps);
     close_hessians(&m);
@@ -371,7 +460,7 @@ static void open_together(struct refined_hessian *b, struct factor *shell,
 }
 
 /* Modules that share matrices, all in one call: the same bytes as one after the
- * other. */
+ * other.  Losses are summed by products of other shapes. */
 static void check_together(const struct refined_params *p, int starts,
                            enum moved moved)
 {
@@ -406,9 +495,7 @@ static void check_together(const struct refined_params *p, int starts,
                x[i].result.solve.loss / one[i].r.solve.loss - 1);
         CHECK(!memcmp(x[i].codes, one[i].codes, bytes));
         CHECK(!memcmp(x[i].meta, one[i].meta, metas));
-        CHECK(x[i].result.solve.loss == one[i].r.solve.loss);
-        CHECK(x[i].result.solve.loss_nearest == one[i].r.solve.loss_nearest);
-        CHECK(x[i].result.loss_plain == one[i].r.loss_plain);
+        CHECK(fabs(x[i].result.solve.loss / one[i].r.solve.loss - 1) < 1e-6);
         free(x[i].meta);
         free(x[i].codes);
         outcome_free(&one[i]);

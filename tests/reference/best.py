@@ -311,8 +311,28 @@ def cross(grids, out, kind="output"):
         fts.write(f, frames)
 
 
+def cross_experts(grids, out, kind="gap"):
+    """The same of a layer of experts: E for gate and up, the other for down."""
+    rng, frames = np.random.default_rng(15), []
+    for t in stages.tensors(grids):
+        expert = t.name.rpartition(".")[0]
+        more = None
+        if t.role == "weight" and t.name.endswith(".gate_proj"):
+            more = ("drift", (t.shape[1], t.shape[1]),
+                    [expert + ".gate_proj", expert + ".up_proj"])
+        elif t.role == "weight" and t.name.endswith(".down_proj"):
+            more = (kind, t.shape, [t.name])
+        if more:
+            e = 0.3*rng.normal(size=more[1]).astype(np.float32)
+            frames.append(fts.Tensor("cross", more[2][0] + "." + more[0], e,
+                                     modules=more[2], samples=5))
+        frames.append(t)
+    with open(out, "wb") as f:
+        fts.write(f, frames)
+
+
 def main():
-    command = {"cross": cross, "check-blocks": check_blocks,
+    command = {"cross": cross, "cross-experts": cross_experts, "check-blocks": check_blocks,
                "check-refined": check_refined,
                "check-starts": check_starts, "tiny": tiny,
                "check-tiny": check_tiny, "fisher": make_fisher,

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "arch/tensor_name.h"
 #include "gptq/solve/module_batch.h"
 #include "gptq/solve/solve_options.h"
 #include "gptq/solve/solve_table.h"
@@ -19,6 +20,7 @@ struct run {
     struct module_batch *batch;
     struct module_solver *solver; /* solves one module at a time */
     const struct frame *hessian; /* the batch's last, not yet given to solver */
+    const struct frame *cross[COMPANIONS]; /* the same of each kind */
     struct publish *report;
     struct progress progress;
     bool begun;
@@ -63,13 +65,35 @@ static int put(struct run *r, const struct frame *w, const struct frame *grids,
     return 0;
 }
 
-/* Pass the batch's last Hessian to the solver, once, when a module needs it. */
+/* Pass the batch's last Hessian and cross moments to the solver, once, when a
+ * module needs them. */
 static int give_hessian(struct run *r, struct err *e)
 {
     const struct frame *h = r->hessian;
 
     r->hessian = NULL;
     return h ? module_hessian(r->solver, h, e) : 0;
+}
+
+static int give_cross(struct run *r, struct err *e)
+{
+    int rc = 0;
+
+    for (int i = 0; i < COMPANIONS && rc >= 0; i++) {
+        rc = r->cross[i] ? module_cross(r->solver, r->cross[i], e) : 0;
+        r->cross[i] = NULL;
+    }
+    return rc;
+}
+
+static int put_cross(struct run *r, const struct frame *f, struct err *e)
+{
+    int kind = module_cross_kind(f, e);
+
+    if (kind < 0)
+        return kind;
+    r->cross[kind] = f;
+    return module_batch_reads_ahead(r->batch) ? 0 : give_cross(r, e);
 }
 
 /* Solve a module that was not solved with the batch. */
@@ -84,6 +108,8 @@ static int solve_module(struct run *r, const struct frame *w,
     uint32_t *g = NULL;
     int rc = give_hessian(r, e);
 
+    if (rc >= 0)
+        rc = give_cross(r, e);
     if (rc >= 0)
         codes = mem_pages(len, w->name, e);
     if (codes)
@@ -104,7 +130,7 @@ static int solve_module(struct run *r, const struct frame *w,
 static int put_other(struct run *r, const struct frame *f, struct err *e)
 {
     if (f->role == ROLE_CROSS)
-        return module_cross(r->solver, f, e);
+        return put_cross(r, f, e);
     if (f->role == ROLE_HESSIAN) {
         r->hessian = f->ancillary ? r->hessian : f;
         return module_batch_reads_ahead(r->batch) ? 0 : give_hessian(r, e);
@@ -120,12 +146,14 @@ static int put_batch(struct run *r, const struct frame *f, int n, struct err *e)
     int rc = 0;
 
     r->hessian = NULL;
+    memset(r->cross, 0, sizeof(r->cross));
     for (int i = 0; i < n && rc >= 0; i++) {
         const struct module_report *report;
-        const uint8_t *codes = module_batch_codes(r->batch, i, &report);
+        struct frame grids;
+        const uint8_t *codes = module_batch_codes(r->batch, i, &grids, &report);
 
         if (codes)
-            rc = put(r, &f[i], &f[i + 1], codes, report, e);
+            rc = put(r, &f[i], &grids, codes, report, e);
         else if (i + 1 < n && f[i].role == ROLE_WEIGHT &&
                  f[i + 1].role == ROLE_QMETA &&
                  !strcmp(f[i].name, f[i + 1].name))

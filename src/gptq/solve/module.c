@@ -117,19 +117,44 @@ int module_check(const struct frame *w, const struct frame *meta, struct err *e)
     return 0;
 }
 
-/* The effort's plan for groups of this size: EFFORT_FAST's where the refined
- * solver cannot take them. */
-static struct effort_plan effort_of(const struct module_solver *m,
-                                    uint64_t group)
+struct effort_plan module_effort(const struct module_params *m, uint64_t group)
 {
-    bool can = tile_fits(group) && !m->params.nearest;
-    struct effort_plan p = effort_plan(can ? m->params.effort : EFFORT_FAST);
+    bool can = tile_fits(group) && !m->nearest;
+    struct effort_plan p = effort_plan(can ? m->effort : EFFORT_FAST);
 
-    if (m->params.sweeps >= 0)
-        p.sweeps = m->params.sweeps;
-    if (m->params.factors && p.starts)
-        p.factors = p.shrinks = m->params.factors;
+    if (m->sweeps >= 0)
+        p.sweeps = m->sweeps;
+    if (m->factors && p.starts)
+        p.factors = p.shrinks = m->factors;
     return p;
+}
+
+struct refined_params module_refined(const struct module_params *m,
+                                     const struct solve_params *s,
+                                     uint32_t grid)
+{
+    struct effort_plan plan = module_effort(m, s->group);
+    bool symmetric = quant_is_symmetric(grid);
+
+    return (struct refined_params){
+        .solve = *s,
+        .block = { .symmetric = symmetric,
+                   .negative = m->negative,
+                   .factors = symmetric ? plan.factors : plan.shrinks,
+                   .scale_dtype = s->scale_dtype },
+        .sweeps = plan.sweeps,
+        .alpha = m->alpha,
+        .beta = m->beta
+    };
+}
+
+void module_report_refined(struct module_report *report,
+                           const struct module_params *m, bool corrected,
+                           double loss_plain)
+{
+    report->effort = effort_names[m->effort];
+    report->corrected = corrected;
+    report->loss_gptq = loss_plain;
 }
 
 static int open_refined(struct module_solver *m, const struct factor_params *p,
@@ -189,7 +214,7 @@ static int build_factor(struct module_solver *m, struct hessian_entry *entry,
                                .group = group,
                                .order = m->params.order,
                                .damping = m->params.damping };
-    struct effort_plan plan = effort_of(m, group);
+    struct effort_plan plan = module_effort(&m->params, group);
     float *h;
     int rc;
 
@@ -278,18 +303,28 @@ static char *copy(const char *s, struct err *e)
     return p ? strcpy(p, s) : NULL;
 }
 
-int module_cross(struct module_solver *m, const struct frame *f, struct err *e)
+int module_cross_kind(const struct frame *f, struct err *e)
 {
     size_t len;
     enum companion kind = companion_of(f->name, &len);
+    bool known = kind == COMPANION_DRIFT || kind == COMPANION_OUTPUT ||
+                 kind == COMPANION_GAP;
+
+    if (f->ndim != 2 || f->dtype != DT_F32 || !f->modules || !known ||
+        (kind == COMPANION_DRIFT && f->dims[0] != f->dims[1]))
+        return err_set(e, E_DATA, "'%s': not a cross moment", f->name);
+    return (int)kind;
+}
+
+int module_cross(struct module_solver *m, const struct frame *f, struct err *e)
+{
+    int kind = module_cross_kind(f, e);
     struct cross *c = kind == COMPANION_DRIFT  ? &m->drift :
                       kind == COMPANION_OUTPUT ? &m->output :
-                      kind == COMPANION_GAP    ? &m->gap :
-                                                 NULL;
+                                                 &m->gap;
 
-    if (f->ndim != 2 || f->dtype != DT_F32 || !f->modules || !c ||
-        (c == &m->drift && f->dims[0] != f->dims[1]))
-        return err_set(e, E_DATA, "'%s': not a cross moment", f->name);
+    if (kind < 0)
+        return kind;
     drop_cross(c);
     target_close(&m->refined.target);
     c->rows = f->dims[0];
@@ -378,29 +413,56 @@ static int load_fisher(struct module_solver *m, const struct frame *w,
     return 0;
 }
 
-static int descend_fisher(struct module_solver *m, const struct frame *w,
+static int fisher_sweeps(const struct module_solver *m, const char *name)
+{
+    if (m->params.sweeps >= 0)
+        return m->params.sweeps;
+    return tensor_name_is_expert(name) ? FISHER_EXPERT_SWEEPS : FISHER_SWEEPS;
+}
+
+static int descend_fisher(const struct module_solver *m, const struct frame *w,
                           const struct refined_params *p, const uint32_t *grids,
                           uint8_t *codes, double *loss, struct err *e)
 {
-    int sweeps =
-        tensor_name_is_expert(w->name) ? FISHER_EXPERT_SWEEPS : FISHER_SWEEPS;
-    struct fisher_descent c = { .rows = w->dims[0],
-                                .group = p->solve.group,
-                                .scale_dtype = p->solve.scale_dtype,
-                                .sweeps = m->params.sweeps < 0 ?
-                                              sweeps :
-                                              m->params.sweeps,
-                                .plan = &m->refined.plan[0],
-                                .hessian = m->hessian,
-                                .target = p->target,
-                                .meta = grids };
-    int64_t moved;
+    const struct fisher_descent c = { .rows = w->dims[0],
+                                      .group = p->solve.group,
+                                      .scale_dtype = p->solve.scale_dtype,
+                                      .sweeps = fisher_sweeps(m, w->name),
+                                      .plan = &m->refined.plan[0],
+                                      .hessian = m->hessian,
+                                      .fisher = m->moments,
+                                      .target = p->target,
+                                      .meta = grids };
+    int64_t moved = fisher_descent(&c, codes, loss, e);
 
-    if (load_fisher(m, w, e) < 0)
-        return e->code;
-    c.fisher = m->moments;
-    moved = fisher_descent(&c, codes, loss, e);
     return moved < 0 ? (int)moved : 0;
+}
+
+/* refined_solve(), then all rows together where there is an F: on the GPU, or
+ * where that has no room for all rows, and without one, on the CPU. */
+static int solve_rows(struct module_solver *m, const struct frame *w,
+                      struct refined_params *p, uint32_t *grids, uint8_t *codes,
+                      struct refined_result *r, struct err *e)
+{
+    bool together = hessian_file_has(m->fisher, w->name);
+    int rc;
+
+    if (together && load_fisher(m, w, e) < 0)
+        return e->code;
+    if (together && refined_on_gpu(&m->refined)) {
+        p->fisher = m->moments;
+        p->fisher_sweeps = fisher_sweeps(m, w->name);
+        rc = refined_solve(p, &m->refined, w->data, grids, codes, r, e);
+        if (rc != E_TEMP)
+            return rc;
+        p->fisher = NULL;
+    }
+    if ((rc = want_target(m, w, &p->target, e)) >= 0)
+        rc = refined_solve(p, &m->refined, w->data, grids, codes, r, e);
+    if (rc >= 0 && p->target)
+        rc = descend_fisher(m, w, p, grids, codes, &r->solve.loss, e);
+    free(p->target);
+    return rc;
 }
 
 /* ---- one module ---- */
@@ -411,11 +473,7 @@ static int solve_refined(struct module_solver *m,
                          struct module_report *report, struct solve_result *r,
                          struct err *e)
 {
-    struct effort_plan plan = effort_of(m, solve->group);
-    struct refined_params p = { .solve = *solve,
-                                .sweeps = plan.sweeps,
-                                .alpha = m->params.alpha,
-                                .beta = m->params.beta };
+    struct refined_params p = module_refined(&m->params, solve, grids[0]);
     struct refined_result best = { .loss_plain = 0 };
     float *own = NULL;
     int drift = cross_of(&m->drift, w, w->dims[1], e), output, gap, rc;
@@ -432,26 +490,17 @@ static int solve_refined(struct module_solver *m,
              (rc = target_open(&m->refined.target, &m->refined.plan[0],
                                drift ? m->drift.data : NULL, e)) < 0)
         return err_prefix(e, "'%s'", drift ? m->drift.name : w->name);
-    p.block.symmetric = quant_is_symmetric(grids[0]);
-    p.block.negative = m->params.negative;
-    p.block.factors = p.block.symmetric ? plan.factors : plan.shrinks;
-    p.block.scale_dtype = solve->scale_dtype;
     report->corrected = drift || p.output;
-    report->effort = effort_names[m->params.effort];
     if (output && !gap && m->prior > 0) {
         if ((rc = add_prior(m, w, &own, e)) < 0)
             return rc;
         p.output = own;
     }
-    rc = want_target(m, w, &p.target, e);
-    if (rc >= 0)
-        rc = refined_solve(&p, &m->refined, w->data, grids, codes, &best, e);
-    if (rc >= 0 && p.target)
-        rc = descend_fisher(m, w, &p, grids, codes, &best.solve.loss, e);
-    free(p.target);
+    rc = solve_rows(m, w, &p, grids, codes, &best, e);
     free(own);
     *r = best.solve;
-    report->loss_gptq = best.loss_plain;
+    module_report_refined(report, &m->params, report->corrected,
+                          best.loss_plain);
     return rc;
 }
 

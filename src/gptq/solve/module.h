@@ -45,6 +45,18 @@ MUST_CHECK int module_hessian(struct module_solver *m, const struct frame *f,
  * of the same kind.  E_DATA: no cross moment; E_TEMP. */
 MUST_CHECK int module_cross(struct module_solver *m, const struct frame *f,
                             struct err *e);
+/* Which cross moment a frame is: COMPANION_DRIFT, COMPANION_OUTPUT or
+ * COMPANION_GAP.  E_DATA: none. */
+MUST_CHECK int module_cross_kind(const struct frame *f, struct err *e);
+/* The plan of the effort for groups of this size: EFFORT_FAST's where the refined
+ * solver cannot take them; and what it is to do with a module that has `grid`. */
+struct effort_plan module_effort(const struct module_params *p, uint64_t group);
+struct refined_params module_refined(const struct module_params *p,
+                                     const struct solve_params *s,
+                                     uint32_t grid);
+void module_report_refined(struct module_report *report,
+                           const struct module_params *p, bool corrected,
+                           double loss_plain);
 /* codes[w->dims[0], w->dims[1] / 2] (two U4 a byte) for a weight frame and its
  * qmeta frame.  grids[rows, groups]: in, a copy of the qmeta's payload; out,
  * the grids of the codes, which an effort above EFFORT_FAST chooses anew.  The

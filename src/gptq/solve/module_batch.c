@@ -17,6 +17,18 @@ struct member {
     struct module_report report;
 };
 
+/* The cross moments of a module, which the frames in front of it brought: E, G
+ * or F; NULL: none. */
+struct moments {
+    const struct frame *drift, *output, *gap;
+};
+
+/* Where an input's Hessian and E are from, and how it is refined. */
+struct origin {
+    const struct frame *hessian, *drift;
+    struct refined_params refined;
+};
+
 struct module_batch {
     const struct module_params *params;
     bool reads_ahead; /* frames are prefetched, modules solved in batches */
@@ -31,18 +43,17 @@ struct module_batch {
     int n;
     const struct frame *waits; /* weight held back at the end; NULL: none */
     struct solve_input *input;
-    const struct frame **hessian; /* of each input */
+    struct origin *origin; /* of each input */
     int n_inputs;
     struct member *member; /* [n], by the index of the weight's frame */
-    uint8_t *codes;
+    uint8_t *codes;        /* and the grids of the refined solver behind each */
     size_t codes_cap;
 };
 
-/* Whether there is a GPU and the method is plain GPTQ. */
+/* Whether there is a GPU, for GPTQ of each row by itself. */
 static bool makes_batches(const struct module_params *p)
 {
-    return device_gpu() && p->effort == EFFORT_FAST && !p->nearest &&
-           !p->fisher;
+    return device_gpu() && !p->nearest && !p->fisher;
 }
 
 /* ---- the reading thread ---- */
@@ -150,7 +161,7 @@ void module_batch_close(struct module_batch *t)
     hessian_file_close(t->file);
     free(t->named);
     free(t->input);
-    free(t->hessian);
+    free(t->origin);
     free(t->member);
     free(t->codes);
     free(t);
@@ -166,49 +177,106 @@ static bool fits(const struct module_batch *t, const struct frame *h,
            h->dims[0] == cols * (cols + 1) / 2 && is_ours(t, h->name);
 }
 
-/* The entry of t->input for modules that share h and have w's group size: an
- * open one, or a new one. */
-static struct solve_input *
-input_of(struct module_batch *t, const struct frame *h, const struct frame *w)
+/* The moments that name w; false: one of them does not fit it. */
+static bool moments_of(struct moments *m, const struct frame *w)
+{
+    const struct frame **of[] = { &m->drift, &m->output, &m->gap };
+
+    for (size_t i = 0; i < ARRAY_LEN(of); i++) {
+        const struct frame *f = *of[i];
+
+        if (f && !lists(f->modules, w->name))
+            *of[i] = NULL;
+        else if (f && (f->dims[1] != w->dims[1] ||
+                       f->dims[0] != w->dims[i == 0 ? 1 : 0]))
+            return false;
+    }
+    return true;
+}
+
+static bool same_refinement(const struct solve_input *in,
+                            const struct refined_params *p, bool output)
+{
+    return in->refined && in->refined->gap == p->gap &&
+           in->refined->block.symmetric == p->block.symmetric &&
+           !in->linear[0].output == !output;
+}
+
+/* The entry of t->input for modules that share h and E, have w's group size and
+ * are refined alike (starts 0: not at all): an open one, or a new one. */
+static struct solve_input *input_of(struct module_batch *t,
+                                    const struct origin *o, int starts,
+                                    bool output, const struct frame *w)
 {
     struct solve_input *in = t->input + t->n_inputs;
 
     for (int i = t->n_inputs; i-- > 0;)
-        if (t->hessian[i] == h && t->input[i].n < SOLVE_LINEARS &&
-            t->input[i].params.group == w[1].group)
+        if (t->origin[i].hessian == o->hessian &&
+            t->origin[i].drift == o->drift && t->input[i].n < SOLVE_LINEARS &&
+            t->input[i].params.group == w[1].group &&
+            (!starts || same_refinement(&t->input[i], &o->refined, output)))
             return &t->input[i];
-    t->hessian[t->n_inputs++] = h;
-    *in = (struct solve_input){ .params = { .cols = w->dims[1],
-                                            .group = w[1].group,
-                                            .order = t->params->order,
-                                            .damping = t->params->damping },
-                                .h = h->data };
+    t->origin[t->n_inputs] = *o;
+    *in = (struct solve_input){
+        .params = { .cols = w->dims[1],
+                    .group = w[1].group,
+                    .order = t->params->order,
+                    .damping = t->params->damping },
+        .h = o->hessian->data,
+        .refined = starts ? &t->origin[t->n_inputs].refined : NULL,
+        .starts = starts,
+        .drift = starts && o->drift ? o->drift->data : NULL
+    };
+    t->n_inputs++;
     return in;
 }
 
+/* Bytes of the codes, and of the grids behind them. */
 static size_t code_bytes(const struct frame *w)
 {
-    return w->dims[0] * (w->dims[1] / 2);
+    return (w->dims[0] * (w->dims[1] / 2) + 3) / 4 * 4;
 }
 
-/* Add the module to the batch's list, its codes to be written to `to`.  False:
- * it cannot be solved here. */
+static size_t room_of(const struct frame *w)
+{
+    return code_bytes(w) + w[1].len;
+}
+
+/* Add the module to the batch's list, its codes and grids to be written to `to`.
+ * False: it cannot be solved here. */
 static bool add_module(struct module_batch *t, struct member *m,
-                       const struct frame *h, uint8_t *to)
+                       const struct frame *h, struct moments x, uint8_t *to)
 {
     const struct frame *w = m->weight, *meta = w + 1;
+    struct origin o = { .hessian = h };
+    struct solve_params shape;
     struct solve_input *in;
     struct err none;
+    int starts;
 
-    if (!fits(t, h, w) || module_check(w, meta, &none) < 0)
+    if (!fits(t, h, w) || module_check(w, meta, &none) < 0 ||
+        !moments_of(&x, w))
         return false;
-    in = input_of(t, h, w);
+    shape = module_shape(w, meta);
+    starts = module_effort(t->params, shape.group).starts;
+    if (starts) {
+        o.refined =
+            module_refined(t->params, &shape, *(const uint32_t *)meta->data);
+        o.refined.gap = x.gap;
+        o.drift = x.output || x.gap ? NULL : x.drift;
+    }
+    in = input_of(t, &o, starts, x.gap || x.output, w);
     m->input = (int)(in - t->input);
     m->linear = in->n++;
-    in->linear[m->linear].params = module_shape(w, meta);
+    in->linear[m->linear].params = shape;
     in->linear[m->linear].w = w->data;
     in->linear[m->linear].meta = meta->data;
     in->linear[m->linear].codes = to;
+    in->linear[m->linear].grids = (uint32_t *)(void *)(to + code_bytes(w));
+    in->linear[m->linear].output = !starts  ? NULL :
+                                   x.gap    ? x.gap->data :
+                                   x.output ? x.output->data :
+                                              NULL;
     return true;
 }
 
@@ -225,9 +293,9 @@ static int reserve(struct module_batch *t, struct err *e)
     size_t n = (size_t)t->n, bytes = 0;
 
     for (int i = 0; i < t->n; i++)
-        bytes += is_module(t, i) ? code_bytes(t->frame + i) : 0;
+        bytes += is_module(t, i) ? room_of(t->frame + i) : 0;
     if (mem_grow(&t->input, n * sizeof(*t->input), "solve", e) < 0 ||
-        mem_grow(&t->hessian, n * sizeof(*t->hessian), "solve", e) < 0 ||
+        mem_grow(&t->origin, n * sizeof(*t->origin), "solve", e) < 0 ||
         mem_grow(&t->member, n * sizeof(*t->member), "solve", e) < 0)
         return e->code;
     if (bytes <= t->codes_cap)
@@ -239,11 +307,26 @@ static int reserve(struct module_batch *t, struct err *e)
     return t->codes ? 0 : e->code;
 }
 
+/* What is no cross moment is said where it is given to module.c. */
+static void take_moment(struct moments *x, const struct frame *f)
+{
+    struct err none;
+    int kind = module_cross_kind(f, &none);
+
+    if (kind == COMPANION_DRIFT)
+        x->drift = f;
+    else if (kind == COMPANION_OUTPUT)
+        x->output = f;
+    else if (kind == COMPANION_GAP)
+        x->gap = f;
+}
+
 /* List the batch's modules by their Hessians.  A module's Hessian is the
  * input's own last one, if that names the module, else the file's last one. */
 static int find_modules(struct module_batch *t, struct err *e)
 {
     const struct frame *own = NULL, *filed = NULL;
+    struct moments x = { NULL };
     uint8_t *to;
 
     if (reserve(t, e) < 0)
@@ -258,29 +341,44 @@ static int find_modules(struct module_batch *t, struct err *e)
             filed = f;
         else if (f->role == ROLE_HESSIAN)
             own = f;
+        else if (f->role == ROLE_CROSS)
+            take_moment(&x, f);
         if (is_module(t, i) &&
             add_module(t, m, own && lists(own->modules, f->name) ? own : filed,
-                       to))
-            to += code_bytes(f);
+                       x, to))
+            to += room_of(f);
     }
     return 0;
 }
 
 /* ---- batches ---- */
 
-/* Keep for the next batch: the last Hessian of either source, and a weight at
- * the end, whose qmeta is still to come. */
+static void keep(struct module_batch *t, const struct frame *f)
+{
+    if (f)
+        prefetch_keep(t->prefetch, (int)(f - t->frame));
+}
+
+/* Keep for the next batch: the last Hessian of either source, the last cross
+ * moment of each kind, and a weight at the end, whose qmeta is still to come. */
 static void keep_ends(struct module_batch *t)
 {
-    int own = -1, filed = -1;
+    const struct frame *own = NULL, *filed = NULL;
+    struct moments x = { NULL };
 
-    for (int i = 0; t->reads_ahead && i < t->n; i++)
-        if (t->frame[i].role == ROLE_HESSIAN)
-            *(t->frame[i].ancillary ? &filed : &own) = i;
-    if (own >= 0)
-        prefetch_keep(t->prefetch, own);
-    if (filed >= 0)
-        prefetch_keep(t->prefetch, filed);
+    for (int i = 0; t->reads_ahead && i < t->n; i++) {
+        const struct frame *f = t->frame + i;
+
+        if (f->role == ROLE_HESSIAN)
+            *(f->ancillary ? &filed : &own) = f;
+        else if (f->role == ROLE_CROSS)
+            take_moment(&x, f);
+    }
+    keep(t, own);
+    keep(t, filed);
+    keep(t, x.drift);
+    keep(t, x.output);
+    keep(t, x.gap);
     t->waits = NULL;
     if (t->frame[t->n - 1].role == ROLE_WEIGHT) {
         prefetch_keep(t->prefetch, --t->n);
@@ -314,6 +412,7 @@ int module_batch_next(struct module_batch *t, const struct frame **frame,
 }
 
 const uint8_t *module_batch_codes(const struct module_batch *t, int i,
+                                  struct frame *grids,
                                   const struct module_report **report)
 {
     struct member *m = t->reads_ahead ? &t->member[i] : NULL;
@@ -322,9 +421,16 @@ const uint8_t *module_batch_codes(const struct module_batch *t, int i,
     if (!m || m->input < 0 || !t->input[m->input].solved)
         return NULL;
     in = &t->input[m->input];
+    *grids = m->weight[1];
     m->report = (struct module_report){ .seconds = in->seconds };
     module_report_factor(&m->report, m->weight->name, in->factor,
-                         t->hessian[m->input]->samples);
+                         t->origin[m->input].hessian->samples);
+    if (in->refined) {
+        grids->data = in->linear[m->linear].grids;
+        module_report_refined(&m->report, t->params,
+                              in->drift || in->linear[m->linear].output,
+                              in->linear[m->linear].loss_plain);
+    }
     module_report_codes(&m->report, false, t->params->order,
                         &in->linear[m->linear].result);
     *report = &m->report;

@@ -30,8 +30,10 @@ MUST_CHECK int module_batch_next(struct module_batch *t,
                                  const struct frame **frame, int *n,
                                  struct err *e);
 /* The codes of the module whose weight is frame i and whose qmeta is frame i +
- * 1, and *report; both valid until the next batch.  NULL: not solved here. */
+ * 1, *grids, which the effort may have chosen anew, and *report; all valid until
+ * the next batch.  NULL: not solved here. */
 const uint8_t *module_batch_codes(const struct module_batch *t, int i,
+                                  struct frame *grids,
                                   const struct module_report **report);
 /* Whether this run prefetches and solves batches at all. */
 bool module_batch_reads_ahead(const struct module_batch *t);

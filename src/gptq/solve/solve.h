@@ -84,6 +84,8 @@ extern const struct solve_backend solve_gpu; /* only while device_gpu() */
 MUST_CHECK int solve_gpu_whole(struct factor **f, const struct factor_params *p,
                                const float *h, struct err *e);
 
+struct refined_params; /* solve_refined.h */
+
 /* A job of solve_inputs(): up to SOLVE_LINEARS linears that read the same input
  * (q, k, v; gate and up), and so share one Hessian. */
 enum { SOLVE_LINEARS = 8 };
@@ -91,12 +93,22 @@ struct solve_input {
     struct factor_params params;
     const float *h; /* H, laid out as params.block says; NULL: none */
     int n;          /* of linear */
+    /* Not NULL: the refined solver, in `starts` orders; of the parameters solve,
+     * output, target and fisher are not looked at.  On a GPU alone, and without a
+     * factor. */
+    const struct refined_params *refined;
+    int starts;
+    const float *drift; /* E of target.h, or NULL */
     struct {
         struct solve_params params;
         const void *w;              /* [rows, cols] of params.dtype */
         const uint32_t *meta;       /* [rows, ceil(cols/group)] */
         uint8_t *codes;             /* out: [rows, cols / 2] */
         struct solve_result result; /* out */
+        /* Of the refined solver: */
+        uint32_t *grids;     /* out: the codes' */
+        const float *output; /* G or F; all linears have one or none has */
+        double loss_plain;   /* out: see refined_result */
     } linear[SOLVE_LINEARS];
     /* In: a factor by solve_build(), or NULL.  Out, when it was NULL, h was
      * given and the input is solved: the factor of h; the caller calls

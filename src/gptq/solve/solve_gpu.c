@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/math/quant.h"
 #include "device/device.h"
 #include "device/jobs.h"
 #include "gptq/solve/solve_table.h"
@@ -85,7 +86,26 @@ struct batch {
     struct cuda_matrix *matrix; /* [n] */
     struct cuda_module *module; /* [n * SOLVE_LINEARS] */
     struct cuda_factors *factors;
+    /* Of the refined solver: */
+    struct cuda_refined *refined;  /* [n * SOLVE_LINEARS] */
+    struct factor **later;         /* [n]: plans of an order but the first */
+    struct refined_hessian orders; /* of all inputs */
 };
+
+/* The linears of the first input that have linear j's shape: their numbers to
+ * at, how many is returned; their bits of *done are set. */
+static int same_shape(const struct batch *b, int j, int *at, uint32_t *done)
+{
+    const struct solve_input *first = &b->in[b->job[0]];
+    int n = 0;
+
+    for (int k = j; k < first->n; k++)
+        if (solve_same(&first->linear[k].params, &first->linear[j].params)) {
+            *done |= 1u << k;
+            at[n++] = k;
+        }
+    return n;
+}
 
 /* Solve linear j, and all later linears of the same shape, of all inputs in one
  * call.  Sets their bits of *done. */
@@ -93,13 +113,8 @@ static int run_shape(struct batch *b, int j, uint32_t *done, struct err *e)
 {
     const struct solve_input *first = &b->in[b->job[0]];
     const struct solve_params *p = &first->linear[j].params;
-    int at[SOLVE_LINEARS] = { 0 }, sets = 0, rc;
+    int at[SOLVE_LINEARS] = { 0 }, sets = same_shape(b, j, at, done), rc;
 
-    for (int k = j; k < first->n; k++)
-        if (solve_same(&first->linear[k].params, p)) {
-            *done |= 1u << k;
-            at[sets++] = k;
-        }
     for (int i = 0; i < b->n * sets; i++) {
         const struct solve_input *in = &b->in[b->job[i / sets]];
 
@@ -116,41 +131,147 @@ static int run_shape(struct batch *b, int j, uint32_t *done, struct err *e)
     return rc;
 }
 
-static int build_all(struct batch *b, struct err *e)
+/* Factors of all inputs in one order; plans[n] as factor_plan() makes them. */
+static int build_all(struct batch *b, const struct factor_params *p,
+                     struct factor **plans, struct cuda_factors **out,
+                     struct err *e)
 {
-    const struct factor_params *p = &b->in[b->job[0]].params;
     int rc;
 
     for (int i = 0; i < b->n; i++) {
-        struct solve_input *in = &b->in[b->job[i]];
+        const struct solve_input *in = &b->in[b->job[i]];
 
-        if ((rc = factor_plan(&in->factor, p, in->h, e)) < 0)
+        if ((rc = factor_plan(&plans[i], p, in->h, e)) < 0)
             return rc;
         b->matrix[i] = (struct cuda_matrix){ .h = in->h,
-                                             .input = in->factor->input,
-                                             .dead = in->factor->dead,
-                                             .mean = in->factor->mean,
-                                             .damping = p->damping };
+                                             .input = plans[i]->input,
+                                             .dead = plans[i]->dead,
+                                             .mean = plans[i]->mean,
+                                             .damping = p->damping,
+                                             .whole = in->refined };
     }
-    rc = solve_functions()->factors_build(&b->factors, device_gpu(), p->cols,
-                                          b->matrix, b->n, e);
+    rc = solve_functions()->factors_build(out, device_gpu(), p->cols, b->matrix,
+                                          b->n, e);
     for (int i = 0; i < b->n && !rc; i++) {
-        struct factor *f = b->in[b->job[i]].factor;
+        struct factor *f = plans[i];
 
         memcpy(f->tried, b->matrix[i].tried, sizeof(f->tried));
         f->n_tried = b->matrix[i].n_tried;
+        f->lambda = b->matrix[i].lambda;
         if (b->matrix[i].failed)
             rc = err_set(e, E_DATA, "a hessian is not positive definite");
     }
     return rc;
 }
 
+/* Plain GPTQ. */
+static int run_plain(struct batch *b, struct factor **plans, struct err *e)
+{
+    const struct solve_input *first = &b->in[b->job[0]];
+    uint32_t done = 0;
+    int rc = build_all(b, &first->params, plans, &b->factors, e);
+
+    for (int j = 0; j < first->n && !rc; j++)
+        if (!(done >> j & 1))
+            rc = run_shape(b, j, &done, e);
+    solve_functions()->factors_free(b->factors);
+    return rc;
+}
+
+/* ---- a batch of the refined solver ---- */
+
+static int refine_shape(struct batch *b, int j, uint32_t *done, struct err *e)
+{
+    const struct solve_input *first = &b->in[b->job[0]];
+    struct refined_params p = *first->refined;
+    int at[SOLVE_LINEARS] = { 0 }, sets = same_shape(b, j, at, done), rc;
+
+    p.solve = first->linear[j].params;
+    for (int i = 0; i < b->n * sets; i++) {
+        const struct solve_input *in = &b->in[b->job[i / sets]];
+        int k = at[i % sets];
+        size_t metas = p.solve.rows * quant_groups(p.solve.cols, p.solve.group);
+
+        memcpy(in->linear[k].grids, in->linear[k].meta,
+               metas * sizeof(*in->linear[k].grids));
+        b->refined[i] = (struct cuda_refined){ .w = in->linear[k].w,
+                                               .meta = in->linear[k].grids,
+                                               .codes = in->linear[k].codes,
+                                               .output = in->linear[k].output };
+    }
+    rc = solve_functions()->solve_refined(device_gpu(), &p, &b->orders,
+                                          b->refined, b->n * sets, e);
+    for (int i = 0; i < b->n * sets; i++) {
+        struct solve_input *in = &b->in[b->job[i / sets]];
+
+        in->linear[at[i % sets]].result = b->refined[i].result.solve;
+        in->linear[at[i % sets]].loss_plain = b->refined[i].result.loss_plain;
+    }
+    return rc;
+}
+
+/* Order `start` of all inputs; the first input's plan has all their factors. */
+static int open_order(struct batch *b, int start, struct factor **plans,
+                      struct err *e)
+{
+    const struct solve_input *first = &b->in[b->job[0]];
+    struct factor_params p = first->params;
+    struct cuda_factors *factors = NULL;
+    int rc;
+
+    p.order = refined_order(start);
+    rc = build_all(b, &p, plans, &factors, e);
+    if (!plans[0]) /* and no factors */
+        return rc;
+    plans[0]->gpu = factors;
+    plans[0]->gpu_free = solve_functions()->factors_free;
+    b->orders.factor[start] = plans[0];
+    if (!rc)
+        rc = tile_plan_open(&b->orders.plan[start], plans[0], &p, first->h, e);
+    for (int i = 0; i < b->n && !rc && !start; i++)
+        if (b->in[b->job[i]].drift)
+            rc = solve_functions()->factors_drift(factors, i,
+                                                  b->in[b->job[i]].drift, e);
+    return rc;
+}
+
+static int run_refined(struct batch *b, struct factor **plans, struct err *e)
+{
+    const struct solve_input *first = &b->in[b->job[0]];
+    uint32_t done = 0;
+    int rc;
+
+    b->orders.starts = first->starts;
+    b->refined =
+        mem_zero((size_t)b->n * SOLVE_LINEARS, sizeof(*b->refined), "solve", e);
+    b->later = mem_zero((size_t)b->n, sizeof(struct factor *), "solve", e);
+    rc = b->refined && b->later ? open_order(b, 0, plans, e) : e->code;
+    if (!rc && first->starts > 1)
+        rc = open_order(b, 1, b->later, e);
+    for (int j = 0; j < first->n && !rc; j++)
+        if (!(done >> j & 1))
+            rc = refine_shape(b, j, &done, e);
+    for (int i = 0; i < REFINED_STARTS; i++)
+        tile_plan_close(&b->orders.plan[i]);
+    if (plans[0]) { /* it stays, for the report */
+        solve_functions()->factors_free(plans[0]->gpu);
+        plans[0]->gpu = NULL;
+    }
+    for (int i = 0; b->later && i < b->n; i++)
+        factor_free(b->later[i]);
+    free(b->later);
+    free(b->refined);
+    return rc;
+}
+
+/* ---- all batches ---- */
+
 static int run_batch(void *ctx, const int *job, int n, struct err *e)
 {
     struct batch b = { .in = ctx, .job = job, .n = n };
     const struct solve_input *first = &b.in[job[0]];
     double start = seconds_now();
-    uint32_t done = 0;
+    struct factor **plans;
     int rc;
 
     if (first->params.block || first->params.cols % 8)
@@ -159,23 +280,39 @@ static int run_batch(void *ctx, const int *job, int n, struct err *e)
     b.module = b.matrix ? mem_zero((size_t)n * SOLVE_LINEARS, sizeof(*b.module),
                                    "solve", e) :
                           NULL;
-    rc = b.module ? build_all(&b, e) : e->code;
-    for (int j = 0; j < first->n && !rc; j++)
-        if (!(done >> j & 1))
-            rc = run_shape(&b, j, &done, e);
-    solve_functions()->factors_free(b.factors);
+    plans = b.module ?
+                mem_zero((size_t)n, sizeof(struct factor *), "solve", e) :
+                NULL;
+    rc = !plans         ? e->code :
+         first->refined ? run_refined(&b, plans, e) :
+                          run_plain(&b, plans, e);
     free(b.matrix);
     free(b.module);
     for (int i = 0; i < n; i++) {
         struct solve_input *in = &b.in[job[i]];
 
         in->seconds = (seconds_now() - start) / n / in->n;
-        if (rc < 0) {
-            factor_free(in->factor);
-            in->factor = NULL;
-        }
+        if (rc >= 0)
+            in->factor = plans[i];
+        else if (plans)
+            factor_free(plans[i]);
     }
+    free(plans);
     return rc;
+}
+
+/* Whether the refined solver takes both in one call: groups of one width lie in
+ * the same columns whatever their order. */
+static bool refined_alike(const struct solve_input *a,
+                          const struct solve_input *b)
+{
+    const struct refined_params *p = a->refined, *q = b->refined;
+
+    if (!p || !q)
+        return p == q;
+    return a->params.cols % a->params.group == 0 && !a->drift == !b->drift &&
+           !a->linear[0].output == !b->linear[0].output && p->gap == q->gap &&
+           p->block.symmetric == q->block.symmetric;
 }
 
 static bool alike(const void *ctx, int i, int k)
@@ -186,7 +323,7 @@ static bool alike(const void *ctx, int i, int k)
                 a->params.block == b->params.block &&
                 a->params.group == b->params.group &&
                 a->params.order == b->params.order &&
-                a->params.damping == b->params.damping;
+                a->params.damping == b->params.damping && refined_alike(a, b);
 
     for (int l = 0; same && l < a->n; l++)
         same = solve_same(&a->linear[l].params, &b->linear[l].params);

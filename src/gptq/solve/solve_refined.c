@@ -26,18 +26,21 @@ struct effort_plan effort_plan(enum effort e)
 
 /* ---- Hessians ---- */
 
+enum factor_order refined_order(int start)
+{
+    return start ? ORDER_INSIDE : ORDER_GROUP;
+}
+
 int refined_open(struct refined_hessian *b, const struct factor_params *p,
                  int starts, const float *h, bool gpu, struct err *e)
 {
-    static const enum factor_order orders[REFINED_STARTS] = { ORDER_GROUP,
-                                                              ORDER_INSIDE };
     int rc = 0;
 
     *b = (struct refined_hessian){ .starts = starts };
     for (int i = 0; i < starts && !rc; i++) {
         struct factor_params q = *p;
 
-        q.order = orders[i];
+        q.order = refined_order(i);
         rc = gpu ? solve_gpu_whole(&b->factor[i], &q, h, e) :
                    factor_build(&b->factor[i], &q, h, e);
         if (!rc)
@@ -316,7 +319,8 @@ static int solve_on_gpu(const struct refined_params *p,
                               .meta = meta,
                               .codes = codes,
                               .output = b->target.plan ? p->output : NULL,
-                              .target = p->target };
+                              .target = p->target,
+                              .fisher = p->fisher };
     int rc = solve_functions()->solve_refined(device_gpu(), p, b, &m, 1, e);
 
     *r = m.result;

@@ -36,6 +36,11 @@ struct refined_params {
     float
         *target; /* out: the target solved for, [rows, cols], inputs as stored;
                       NULL: not wanted */
+    /* On the GPU alone: F of fisher_descent.h, packed [rows (rows + 1) / 2], by
+     * which the codes are then moved together, in fisher_sweeps sweeps at most;
+     * or NULL.  E_TEMP: not all rows fit at once. */
+    const float *fisher;
+    int fisher_sweeps;
 };
 
 /* What all modules of one Hessian share.  Zero-initialise; refined_close() a
@@ -47,6 +52,7 @@ struct refined_hessian {
                              moments, on plan[0]; else zeroed: W is the target */
     int starts;
 };
+enum factor_order refined_order(int start);
 /* Factor h in `starts` orders, on the open GPU (gpu) or on the CPU; p->order is
  * ignored, p->group must pass tile_fits().  h is not needed afterwards.
  * 0; or 1: no damping helped, factor[0]->tried says which were tried.  E_DATA,

@@ -11,7 +11,7 @@
 #include "gptq/solve/solve_refined.h"
 
 #define SOLVE_TABLE "forge_solve_table"
-enum { SOLVE_TABLE_VERSION = 2 };
+enum { SOLVE_TABLE_VERSION = 3 };
 
 struct cuda_factors;
 
@@ -49,6 +49,7 @@ struct cuda_refined {
      * the device's. */
     const float *output;
     float *target;
+    const float *fisher;          /* likewise */
     struct refined_result result; /* out */
 };
 
@@ -78,8 +79,8 @@ struct solve_table {
     /* As refined_solve(), n modules by factors of whole matrices
      * (b->factor[i]->gpu), of which there are as many as solve() takes.  b's plans
      * hold for all matrices: their groups may come in different orders, but all
-     * in the same columns.  Of p output and target are not
-     * looked at.  A group has 128 inputs at most. */
+     * in the same columns.  Of p output, target and
+     * fisher are not looked at.  A group has 128 inputs at most. */
     int (*solve_refined)(struct cuda_context *c, const struct refined_params *p,
                          const struct refined_hessian *b,
                          struct cuda_refined *m, int n, struct err *e);
