@@ -20,6 +20,7 @@
 #include "fake_cuda.h"
 #include "fake_loan.h"
 #include "gptq/solve/fisher_descent.h"
+#include "gptq/solve/solve_refined.h"
 #include "gptq/solve/solve_table.h"
 #include "hessian/cross.h"
 #include "hessian/hessian_table.h"

@@ -150,23 +150,18 @@ static int list_tensor(const struct settings *s, struct checkpoint *c,
     return rc;
 }
 
-static bool is_directory(const char *path)
-{
-    struct stat st;
-
-    return !stat(path, &st) && S_ISDIR(st.st_mode);
-}
-
 static int list_checkpoint(const struct settings *s, const char *path,
                            struct seen *seen, struct err *e)
 {
     struct checkpoint *c;
     uint64_t listed = 0;
+    struct stat st;
     int rc = 0;
 
     if (checkpoint_open_stored(&c, path, e) < 0)
         return e->code;
-    if (s->verify && is_directory(path) && digests_hold(path, &listed, e))
+    if (s->verify && !stat(path, &st) && S_ISDIR(st.st_mode) &&
+        digests_hold(path, &listed, e))
         rc = err_prefix(e, "'%s'", path);
     for (size_t i = 0; i < checkpoint_count(c) && rc == 0; i++) {
         const struct ck_tensor *t = checkpoint_tensor(c, i);

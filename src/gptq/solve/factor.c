@@ -10,6 +10,7 @@
 #include "common/math/threads.h"
 #include "device/device.h"
 #include "gptq/solve/cholesky.h"
+#include "gptq/solve/split.h"
 
 enum { TILE = 128, ROWS = CHOLESKY_ROWS };
 
@@ -418,4 +419,45 @@ int factor_build(struct factor **out, const struct factor_params *p,
     else
         *out = f;
     return rc;
+}
+
+/* ---- split panels ---- */
+
+float *factor_at_row(const void *factor, uint64_t c, uint64_t k)
+{
+    const struct factor *f = factor;
+    uint64_t p = c / FACTOR_PANEL;
+
+    return f->panel + factor_panel_at(f->padded, p) +
+           (k - p * FACTOR_PANEL) * FACTOR_PANEL;
+}
+
+struct splitting {
+    const struct factor *f;
+    uint64_t block;
+};
+
+static void split_blocks(void *ctx, size_t begin, size_t end)
+{
+    const struct splitting *j = ctx;
+    uint64_t n = j->f->padded;
+
+    for (size_t i = begin; i < end; i++) {
+        uint64_t c1 = least((i + 1) * j->block, n);
+
+        split_right(&(struct split_part){ .at = factor_at_row,
+                                          .of = j->f,
+                                          .c0 = i * j->block,
+                                          .c1 = c1,
+                                          .k0 = c1,
+                                          .k1 = n });
+    }
+}
+
+void factor_split(struct factor *f, uint64_t block)
+{
+    struct splitting j = { f, block };
+
+    f->split = true;
+    threads_for((f->padded + block - 1) / block, 1, split_blocks, &j);
 }

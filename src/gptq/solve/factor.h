@@ -52,7 +52,7 @@ struct factor {
                               zero in every token */
     uint64_t n_dead;
     float *panel;             /* L in panels; NULL: L is on the GPU alone */
-    bool split;               /* panels as solve_cpu.build() leaves them */
+    bool split;               /* factor_split() has been called */
     struct cuda_factors *gpu; /* L on the GPU, or NULL; owned, freed by: */
     void (*gpu_free)(struct cuda_factors *);
     double mean; /* of diag H over inputs that are not dead; 1: all are */
@@ -100,5 +100,10 @@ static inline uint64_t factor_panel_at(uint64_t padded, uint64_t p)
 {
     return FACTOR_PANEL * (p * padded - FACTOR_PANEL / 2 * p * (p - 1));
 }
+/* A split_at (split.h) of a struct factor: address of row k of column c's panel. */
+float *factor_at_row(const void *factor, uint64_t c, uint64_t k);
+/* Split (split.h) the rows behind each block of columns; blocks are a multiple of
+ * 16 columns, f->padded is one of 32.  Afterwards panels are as f->split says. */
+void factor_split(struct factor *f, uint64_t block);
 
 #endif

@@ -58,6 +58,13 @@ struct solve_result {
                             768 rows an estimate, see solve_compare_sum() */
 };
 
+/* Of refined_solve(): all three losses, sums over rows of (w-q) H (w-q)ᵀ with H
+ * undamped, are taken from the same (moved) target w. */
+struct refined_result {
+    struct solve_result solve;
+    double loss_plain; /* of plain GPTQ on the grids that came with W */
+};
+
 struct solve_backend {
     const char *name;
     /* As factor_build(), for this backend's run().  The CPU's: at level amx the

@@ -15,6 +15,7 @@
 #include "common/math/lanes.h"
 #include "common/math/quant.h"
 #include "common/math/threads.h"
+#include "gptq/solve/round_nearest.h"
 #include "gptq/solve/solve_kernel.h"
 #include "gptq/solve/split.h"
 
@@ -249,31 +250,6 @@ static void store_codes(struct tile *t)
 
 /* ---- products with the factor ---- */
 
-static float *factor_at_column(const void *of, uint64_t c, uint64_t k)
-{
-    const struct factor *f = of;
-    uint64_t first = c / COLS * COLS;
-
-    return f->panel + factor_panel_at(f->padded, c / COLS) + (k - first) * COLS;
-}
-
-/* Behind each BLOCK of columns the factor is split. */
-static void split_blocks(void *ctx, size_t begin, size_t end)
-{
-    const struct factor *f = ctx;
-
-    for (size_t i = begin; i < end; i++) {
-        uint64_t c1 = (i + 1) * BLOCK < f->padded ? (i + 1) * BLOCK : f->padded;
-
-        split_right(&(struct split_part){ .at = factor_at_column,
-                                          .of = f,
-                                          .c0 = i * BLOCK,
-                                          .c1 = c1,
-                                          .k0 = c1,
-                                          .k1 = f->padded });
-    }
-}
-
 /* See solve_backend.build. */
 static int build(struct factor **f, const struct factor_params *p,
                  const float *h, struct err *e)
@@ -282,8 +258,7 @@ static int build(struct factor **f, const struct factor_params *p,
 
     if (rc || !split_is_there() || (*f)->padded % SPLIT_DEPTH)
         return rc;
-    (*f)->split = true;
-    threads_for(((*f)->padded + BLOCK - 1) / BLOCK, 1, split_blocks, *f);
+    factor_split(*f, BLOCK);
     return 0;
 }
 
@@ -311,8 +286,7 @@ static void prefetch(const struct tile *t, uint64_t q, uint64_t k, uint64_t i,
  * within its piece. */
 static void prefetch_start(const struct factor *f, uint64_t k, uint64_t c)
 {
-    const float *l =
-        f->panel + factor_panel_at(f->padded, c / COLS) + (k - c) * COLS;
+    const float *l = factor_at_row(f, c, k);
 
     for (uint64_t j = 0; j < 24; j++)
         __builtin_prefetch(l + 16 * j);
@@ -333,7 +307,7 @@ static void finish_columns(struct tile *t, uint64_t q, uint64_t c0, uint64_t c1)
 static void push_split(struct tile *t, uint64_t c0, uint64_t c1)
 {
     struct split_sum sum[TILE_PANELS];
-    struct split_part part = { .at = factor_at_column,
+    struct split_part part = { .at = factor_at_row,
                                .of = t->j->f,
                                .c0 = c0,
                                .c1 = c1,
@@ -363,7 +337,7 @@ static void push(struct tile *t, uint64_t c0, uint64_t c1)
 
         for (uint64_t q = 0; q < t->panels; q++)
             for (uint64_t c = c0; c < c1; c += COLS) {
-                const float *l = factor_at_column(f, c, k);
+                const float *l = factor_at_row(f, c, k);
 
                 prefetch(t, q, k, (c - c0) / COLS, (c1 - c0) / COLS, l);
                 prefetch_start(f, k, c + COLS < c1 ? c + COLS : c0);
@@ -378,7 +352,7 @@ static void solve_panel(struct tile *t, uint64_t q, uint64_t c, float *acc)
     const struct factor *f = t->j->f;
     struct solve_panel s = {
         .acc = acc,
-        .l = f->panel + factor_panel_at(f->padded, c / COLS),
+        .l = factor_at_row(f, c, c),
         .d = at(t, q, c),
         .codes = t->codes + (q * t->padded + c) * ROWS,
         .loss = t->loss + q * ROWS,
@@ -407,9 +381,7 @@ static void solve_block(struct tile *t, uint64_t c0, uint64_t c1)
             c -= COLS;
             acc = t->acc + (q * BLOCK + c - c0) * ROWS;
             t->j->k->product(acc, at(t, q, c + COLS),
-                             f->panel + factor_panel_at(f->padded, c / COLS) +
-                                 COLS * COLS,
-                             c1 - c - COLS);
+                             factor_at_row(f, c, c + COLS), c1 - c - COLS);
             solve_panel(t, q, c, acc);
         }
         finish_columns(t, q, c0, c1);
@@ -472,7 +444,7 @@ static void measure_tile(struct tile *t, double *to)
                 float *acc = t->acc + (q * BLOCK + c - c0) * ROWS;
 
                 if (c % COLS == 0)
-                    t->j->k->product(acc, d, factor_at_column(t->j->f, c, c),
+                    t->j->k->product(acc, d, factor_at_row(t->j->f, c, c),
                                      c1 - c);
                 for (int r = 0; r < ROWS; r++) {
                     t->loss[q * ROWS + r] += acc[r] * acc[r];
@@ -605,61 +577,19 @@ static int run_factor(struct job *j, struct solve_result *r, struct err *e)
     return 0;
 }
 
-/* ---- without a Hessian ---- */
-
-static int round_row(const struct job *j, uint64_t row, float *x,
-                     uint8_t *codes, struct err *e)
-{
-    const struct solve_params *p = j->p;
-    uint64_t stride = p->cols * dtype_bits(p->dtype) / 8;
-    const uint32_t *meta = j->meta + row * quant_groups(p->cols, p->group);
-    struct qgrid g = { 1, 8 };
-
-    if (!to_f32(x, j->w + row * stride, p->dtype, p->cols))
-        return err_set(e, E_DATA, "%s is no float type", dtype_name(p->dtype));
-    for (uint64_t i = 0; i < p->cols; i++) {
-        if (i % p->group == 0)
-            g = quant_grid(meta[i / p->group], p->scale_dtype);
-        if (!isfinite(x[i]))
-            return err_set(e, E_DATA, "row %llu: input %llu is not finite",
-                           (unsigned long long)row, (unsigned long long)i);
-        codes[i] = (uint8_t)quant_code(x[i], g);
-    }
-    quant_pack_row(j->codes + row * (p->cols / 2), codes, p->cols);
-    return 0;
-}
-
-static void round_rows(void *ctx, size_t begin, size_t end)
-{
-    struct job *j = ctx;
-    uint64_t cols = j->p->cols;
-    struct err e;
-    float *x = mem_alloc(cols * (sizeof(*x) + 1), "solve", &e);
-    int rc = x ? 0 : e.code;
-    size_t r = begin;
-
-    while (!rc && r < end &&
-           !(rc = round_row(j, r, x, (uint8_t *)(x + cols), &e)))
-        r++;
-    if (rc < 0)
-        threads_error_add(&j->error, r, &e);
-    free(x);
-}
-
 static int run(const struct solve_params *p, const void *w,
                const uint32_t *meta, const struct factor *f, uint8_t *codes,
                struct solve_result *r, struct err *e)
 {
     struct job j = { .p = p, .f = f, .w = w, .meta = meta, .codes = codes };
-    int rc = 0;
+    int rc;
 
     *r = (struct solve_result){ 0, 0 };
+    if (!f)
+        return round_nearest(p, w, meta, codes, e);
     pthread_mutex_init(&j.lock, NULL);
     threads_error_init(&j.error);
-    if (f)
-        rc = run_factor(&j, r, e);
-    else
-        threads_for(p->rows, 8, round_rows, &j);
+    rc = run_factor(&j, r, e);
     pthread_mutex_destroy(&j.lock);
     return threads_error_take(&j.error, e) < 0 ? e->code : rc;
 }

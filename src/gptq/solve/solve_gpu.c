@@ -9,9 +9,8 @@
 #include "common/math/quant.h"
 #include "device/device.h"
 #include "device/jobs.h"
+#include "gptq/solve/solve_refined.h"
 #include "gptq/solve/solve_table.h"
-
-struct plugin_table solve_plugin = { SOLVE_TABLE, SOLVE_TABLE_VERSION, NULL };
 
 static int build_any(struct factor **out, const struct factor_params *p,
                      const float *h, bool whole, struct err *e)

@@ -26,11 +26,6 @@ struct effort_plan effort_plan(enum effort e)
 
 /* ---- Hessians ---- */
 
-enum factor_order refined_order(int start)
-{
-    return start ? ORDER_INSIDE : ORDER_GROUP;
-}
-
 int refined_open(struct refined_hessian *b, const struct factor_params *p,
                  int starts, const float *h, bool gpu, struct err *e)
 {

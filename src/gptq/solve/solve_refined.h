@@ -52,7 +52,12 @@ struct refined_hessian {
                              moments, on plan[0]; else zeroed: W is the target */
     int starts;
 };
-enum factor_order refined_order(int start);
+/* The order of factor[start]. */
+static inline enum factor_order refined_order(int start)
+{
+    return start ? ORDER_INSIDE : ORDER_GROUP;
+}
+
 /* Factor h in `starts` orders, on the open GPU (gpu) or on the CPU; p->order is
  * ignored, p->group must pass tile_fits().  h is not needed afterwards.
  * 0; or 1: no damping helped, factor[0]->tried says which were tried.  E_DATA,
@@ -66,13 +71,6 @@ static inline bool refined_on_gpu(const struct refined_hessian *b)
 {
     return b->factor[0]->gpu;
 }
-
-/* All three losses, sums over rows of (w-q) H (w-q)ᵀ with H undamped, are taken
- * from the same (moved) target w. */
-struct refined_result {
-    struct solve_result solve;
-    double loss_plain; /* of plain GPTQ on the grids that came with W */
-};
 
 /* codes[rows, cols / 2] (two U4 a byte) of w[rows, cols], on the device of b's
  * factors.  meta[rows, groups], qmeta4: in, forge-grid's grids, on which round

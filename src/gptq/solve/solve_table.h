@@ -8,12 +8,14 @@
 #define FORGE_SOLVE_TABLE_H
 
 #include "device/plugin.h"
-#include "gptq/solve/solve_refined.h"
+#include "gptq/solve/solve.h"
 
 #define SOLVE_TABLE "forge_solve_table"
 enum { SOLVE_TABLE_VERSION = 3 };
 
 struct cuda_factors;
+struct refined_params; /* solve_refined.h */
+struct refined_hessian;
 
 /* One matrix of factors_build()'s batch, with its results. */
 struct cuda_matrix {

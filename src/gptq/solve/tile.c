@@ -265,10 +265,7 @@ void tile_loss(struct tile *s, double *loss)
 
 float *tile_at_factor(const void *of, uint64_t c, uint64_t r)
 {
-    const struct tile_plan *p = of;
-
-    return p->f->panel + factor_panel_at(p->f->padded, c / FACTOR_PANEL) +
-           (r - c / FACTOR_PANEL * FACTOR_PANEL) * FACTOR_PANEL;
+    return factor_at_row(((const struct tile_plan *)of)->f, c, r);
 }
 
 float *tile_at_hessian(const void *of, uint64_t c, uint64_t r)

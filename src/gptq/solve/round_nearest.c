@@ -1,0 +1,65 @@
+/* round_nearest.c - see round_nearest.h. */
+#include "gptq/solve/round_nearest.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "common/math/quant.h"
+#include "common/math/threads.h"
+
+struct job {
+    const struct solve_params *p;
+    const char *w;
+    const uint32_t *meta;
+    uint8_t *codes;
+    struct threads_error error; /* by row */
+};
+
+static int round_row(const struct job *j, uint64_t row, float *x,
+                     uint8_t *codes, struct err *e)
+{
+    const struct solve_params *p = j->p;
+    uint64_t stride = p->cols * dtype_bits(p->dtype) / 8;
+    const uint32_t *meta = j->meta + row * quant_groups(p->cols, p->group);
+    struct qgrid g = { 1, 8 };
+
+    if (!to_f32(x, j->w + row * stride, p->dtype, p->cols))
+        return err_set(e, E_DATA, "%s is no float type", dtype_name(p->dtype));
+    for (uint64_t i = 0; i < p->cols; i++) {
+        if (i % p->group == 0)
+            g = quant_grid(meta[i / p->group], p->scale_dtype);
+        if (!isfinite(x[i]))
+            return err_set(e, E_DATA, "row %llu: input %llu is not finite",
+                           (unsigned long long)row, (unsigned long long)i);
+        codes[i] = (uint8_t)quant_code(x[i], g);
+    }
+    quant_pack_row(j->codes + row * (p->cols / 2), codes, p->cols);
+    return 0;
+}
+
+static void round_rows(void *ctx, size_t begin, size_t end)
+{
+    struct job *j = ctx;
+    uint64_t cols = j->p->cols;
+    struct err e;
+    float *x = mem_alloc(cols * (sizeof(*x) + 1), "solve", &e);
+    int rc = x ? 0 : e.code;
+    size_t r = begin;
+
+    while (!rc && r < end &&
+           !(rc = round_row(j, r, x, (uint8_t *)(x + cols), &e)))
+        r++;
+    if (rc < 0)
+        threads_error_add(&j->error, r, &e);
+    free(x);
+}
+
+int round_nearest(const struct solve_params *p, const void *w,
+                  const uint32_t *meta, uint8_t *codes, struct err *e)
+{
+    struct job j = { .p = p, .w = w, .meta = meta, .codes = codes };
+
+    threads_error_init(&j.error);
+    threads_for(p->rows, 8, round_rows, &j);
+    return threads_error_take(&j.error, e);
+}
