@@ -15,7 +15,7 @@ struct settings {
     int rest, dequantize, join, linears, others;
     const char *expert_map;
     int mode; /* enum expert_mode */
-    struct opt_list match, exclude;
+    struct opt_list match, exclude, modules, skip;
     const char *model, *input;
 };
 
@@ -32,10 +32,16 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_LIST, 'x', "exclude", "GLOB",
           "no tensors whose name or module path matches; may be repeated",
           &s->exclude, 0, 0, false },
-        { OPT_FLAG, 0, "linears", NULL, "only linears that can be quantized",
+        { OPT_FLAG, 0, "linears", NULL, "only linears that are to be quantized",
           &s->linears, 0, 0, false },
         { OPT_FLAG, 0, "others", NULL, "only tensors that --linears leaves out",
           &s->others, 0, 0, false },
+        { OPT_LIST, 0, "modules", "GLOB",
+          "quantize only linears whose path matches; may be repeated [all]",
+          &s->modules, 0, 0, false },
+        { OPT_LIST, 0, "skip", "GLOB",
+          "leave linears as they are whose path matches; may be repeated",
+          &s->skip, 0, 0, false },
         { OPT_FLAG, 0, "dequantize", NULL,
           "4-bit linears as float32 weights, not as codes", &s->dequantize, 0,
           0, false },
@@ -79,6 +85,8 @@ static struct weights_choice choice(const struct settings *s)
         .dequantize = s->dequantize || s->join,
         .linears = s->linears,
         .others = s->others,
+        .quantized = { s->modules.item, s->modules.count, s->skip.item,
+                       s->skip.count },
     };
 }
 

@@ -59,6 +59,15 @@ static int check_shape(const struct ck_tensor *t, const struct linear *lin,
     return 0;
 }
 
+/* Whether the module is a linear that is to be quantized. */
+static bool is_quantized(const struct weights_plan *p,
+                         const struct weights_choice *ch, const char *module,
+                         struct linear *lin)
+{
+    return model_find_linear(p->config, module, lin) &&
+           module_chosen(&ch->quantized, module);
+}
+
 /* 1: *it is selected; 0: not. */
 static int choose(struct weights_plan *p, const struct weights_choice *ch,
                   const struct ck_tensor *t, struct weights_item *it,
@@ -74,8 +83,7 @@ static int choose(struct weights_plan *p, const struct weights_choice *ch,
         it->kind = WEIGHTS_PACKED;
         snprintf(name, sizeof(name), "%s.weight", module);
         return first && is_chosen(ch, name, module, p->config->n_layers) &&
-               !(model_find_linear(p->config, module, &lin) ? ch->others :
-                                                              ch->linears);
+               !(is_quantized(p, ch, module, &lin) ? ch->others : ch->linears);
     }
     snprintf(module, sizeof(module), "%s", t->name);
     if (ends_with(module, ".weight") && strlen(t->name) < sizeof(module))
@@ -86,8 +94,7 @@ static int choose(struct weights_plan *p, const struct weights_choice *ch,
         p->dropped++;
         return 0;
     }
-    if (strcmp(module, t->name) != 0 &&
-        model_find_linear(p->config, module, &lin)) {
+    if (strcmp(module, t->name) != 0 && is_quantized(p, ch, module, &lin)) {
         it->kind = WEIGHTS_LINEAR;
         return check_shape(t, &lin, e) ? e->code : !ch->others;
     }
@@ -152,6 +159,9 @@ int weights_plan(struct weights_plan *p, struct checkpoint *c,
     p->config = config;
     p->dequantize = ch->dequantize;
     if ((r = check_layers(p, ch, e)))
+        return r;
+    if ((ch->quantized.n_modules || ch->quantized.n_skip) &&
+        (r = module_choice_check(&ch->quantized, config, e)))
         return r;
     p->item = mem_zero(n, sizeof(*p->item), "weights", e);
     if (!p->item)
@@ -372,6 +382,8 @@ int weights_write_module(struct weights_plan *p,
     if (!t)
         return err_set(e, E_DATA, "the checkpoint has no '%.255s.weight'",
                        module);
+    if (!module_chosen(&ch->quantized, module))
+        return 0;
     r = choose(p, ch, t, &it, e);
     if (r > 0 && it.kind == WEIGHTS_OTHER)
         r = err_set(e, E_DATA, "'%.255s' is no linear of the model", module);

@@ -3,7 +3,7 @@
 #ifndef FORGE_WEIGHTS_H
 #define FORGE_WEIGHTS_H
 
-#include "arch/config.h"
+#include "arch/choice.h"
 #include "checkpoint/checkpoint.h"
 #include "common/io/stream.h"
 
@@ -15,9 +15,10 @@ struct weights_choice {
     int n_match;
     const char *const *exclude; /* globs of which none may match */
     int n_exclude;
-    bool dequantize; /* write 4-bit linears as F32 weights */
-    bool linears;    /* only linears that can be quantized */
-    bool others;     /* only tensors that are not such linears */
+    bool dequantize;                /* write 4-bit linears as F32 weights */
+    bool linears;                   /* only linears that are to be quantized */
+    bool others;                    /* only tensors that are not such linears */
+    struct module_choice quantized; /* those linears; others are tensors */
 };
 
 /* How a selected tensor is written. */
@@ -48,7 +49,8 @@ struct weights_plan {
 
 /* Select tensors.  Globs are matched against a tensor's name and its module's
  * path; the tensors of a 4-bit linear are selected together.  c and config
- * must outlive p.  E_CONFIG: nothing is selected, or there is no such layer;
+ * must outlive p.  E_CONFIG: nothing is selected, there is no such layer, or
+ * an error of module_choice_check();
  * E_DATA: a linear of a selected layer is missing, or its shape is not that of
  * config.json; E_TEMP. */
 MUST_CHECK int weights_plan(struct weights_plan *p, struct checkpoint *c,

@@ -53,21 +53,43 @@ int check_paths(struct request *r, struct err *e)
 
 /* ---- the model ---- */
 
+static int check_choice(const struct job *j, const struct module_choice *choice,
+                        struct err *e)
+{
+    bool gptq = j->layout == LAYOUT_GPTQ || j->layout == LAYOUT_GPTQ_V2;
+    struct model_config c;
+    int rc = model_config_read(&c, j->model, e);
+
+    if (rc)
+        return rc;
+    rc = module_choice_check(choice, &c, e);
+    if (!rc && gptq && !c.moe.n_experts && !module_choice_uniform(choice, &c))
+        warning(
+            "--layout gptq: transformers loads it only where the same linears "
+            "are quantized in all layers");
+    model_config_release(&c);
+    return rc;
+}
+
 int check_model(struct request *r, struct err *e)
 {
     struct job *j = &r->j;
+    const struct module_choice choice = job_choice(j);
     const struct preflight p = { .model = j->model,
                                  .layout = (enum layout)j->layout,
                                  .group = (uint64_t)j->group,
-                                 .symmetric = j->symmetric };
+                                 .symmetric = j->symmetric,
+                                 .choice = choice };
     uint64_t linears;
 
     /* also checks sidecars; warns, before hours of work, of what some runtimes
      * refuse */
-    if (preflight_check(&p, &linears, e) < 0)
+    if (((j->only.n || j->skip.n) && check_choice(j, &choice, e) < 0) ||
+        preflight_check(&p, &linears, e) < 0)
         return e->code;
     plan_release(&r->plan);
-    if (plan_model(&r->plan, j->model, j->group, j->symmetric, e) < 0 ||
+    if (plan_model(&r->plan, j->model, j->group, j->symmetric, &choice, e) <
+            0 ||
         check_plain(r->model, r->plan.packed, e) < 0)
         return e->code;
     j->layers = r->plan.layers;

@@ -83,6 +83,7 @@ static void look(void *ctx, size_t begin, size_t end)
 }
 
 static bool is_linear(const struct model_config *config,
+                      const struct module_choice *choice,
                       const struct ck_tensor *t)
 {
     static const char end[] = ".weight";
@@ -94,7 +95,8 @@ static bool is_linear(const struct model_config *config,
         return false;
     memcpy(module, t->name, n - k);
     module[n - k] = 0;
-    return model_find_linear(config, module, &l);
+    return model_find_linear(config, module, &l) &&
+           module_chosen(choice, module);
 }
 
 /* The largest |w| that a grid with an F16 scale can represent. */
@@ -138,13 +140,14 @@ static int search_all(struct job *j, const struct checkpoint *c,
     size_t count = checkpoint_count(c), n = 0, worst = 0;
     size_t *linear = mem_alloc(count * sizeof(*linear), "weights", e);
     float *most = mem_zero(count, sizeof(*most), "weights", e);
+    const struct module_choice choice = job_choice(j);
     struct search s = {
         .j = j, .config = config, .linear = linear, .most = most
     };
     int rc = linear && most ? 0 : e->code;
 
     for (size_t i = 0; !rc && i < count; i++)
-        if (is_linear(config, checkpoint_tensor(c, i)))
+        if (is_linear(config, &choice, checkpoint_tensor(c, i)))
             linear[n++] = i;
     if (!rc && n)
         rc = search(&s, n, e);
@@ -161,13 +164,25 @@ static int search_all(struct job *j, const struct checkpoint *c,
     return rc;
 }
 
+static bool same_globs(const struct globs *a, const struct globs *b)
+{
+    bool same = a->n == b->n;
+
+    for (int i = 0; same && i < a->n; i++)
+        same = !strcmp(a->item[i], b->item[i]);
+    return same;
+}
+
 int extremes_check(struct job *j, const struct job *known, struct err *e)
 {
     struct model_config config;
     struct checkpoint *c;
     int rc;
 
-    j->most = known ? known->most : 0;
+    j->most = known && same_globs(&j->only, &known->only) &&
+                      same_globs(&j->skip, &known->skip) ?
+                  known->most :
+                  0;
     if (j->most > 0 && (j->most <= limit(j) || j->bf16_scales))
         return 0;
     rc = model_config_read(&config, j->model, e);

@@ -28,6 +28,10 @@ static int read_before(struct follow *f, struct err *e)
 
     job_solve_dir(j, dir);
     for (int64_t i = 0; i < j->layers; i++) {
+        if (!f->layer_left[i]) { /* no linear of it is quantized */
+            f->layers_done++;
+            continue;
+        }
         snprintf(path, sizeof(path), "%s/%s/codes-%lld.fts", f->r->work_path,
                  dir, (long long)i);
         if (access(path, F_OK))

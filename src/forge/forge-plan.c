@@ -58,10 +58,11 @@ int main(int argc, char **argv)
 {
     int64_t group = 128;
     const char *dir = parse(argc, argv, &group);
+    const struct module_choice all = { 0 };
     struct plan p;
     struct err e;
 
-    if (plan_model(&p, dir, group, true, &e) < 0)
+    if (plan_model(&p, dir, group, true, &all, &e) < 0)
         die_err(&e);
     print(&p);
     plan_release(&p);

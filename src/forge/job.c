@@ -81,6 +81,43 @@ void job_solve(const struct job *j, struct job_words *w)
     add_word(w, "2");
 }
 
+/* ---- the choice of linears ---- */
+
+int globs_add(struct globs *g, const char *glob, struct err *e)
+{
+    if (!*glob || strlen(glob) >= MODULE_PATH_MAX)
+        return err_set(e, E_USAGE, "--modules, --skip: a pattern %s",
+                       *glob ? "is longer than a module's path" : "is empty");
+    if (g->n == JOB_GLOBS)
+        return err_set(e, E_USAGE, "--modules, --skip: more than %d patterns",
+                       JOB_GLOBS);
+    if (mem_grow(&g->item, ((size_t)g->n + 1) * sizeof(*g->item), "globs", e) <
+        0)
+        return e->code;
+    g->item[g->n] = mem_text(glob, strlen(glob), "globs", e);
+    if (!g->item[g->n])
+        return e->code;
+    g->n++;
+    return 0;
+}
+
+static void globs_release(struct globs *g)
+{
+    for (int i = 0; i < g->n; i++)
+        free(g->item[i]);
+    free(g->item);
+    *g = (struct globs){ 0 };
+}
+
+struct module_choice job_choice(const struct job *j)
+{
+    return (struct module_choice){ (const char *const *)j->only.item, j->only.n,
+                                   (const char *const *)j->skip.item,
+                                   j->skip.n };
+}
+
+/* ---- make's variables ---- */
+
 /* "LAYERS=0,1,2" */
 static char *layer_list(int64_t layers, struct err *e)
 {
@@ -144,6 +181,15 @@ static void put_word(struct json_writer *w, const char *name, const char *words,
     put_text(w, name, opt_word(words, i, word));
 }
 
+static void put_globs(struct json_writer *w, const char *name,
+                      const struct globs *g)
+{
+    jw_key(w, name), jw_begin(w, '[');
+    for (int i = 0; i < g->n; i++)
+        jw_string(w, g->item[i]);
+    jw_end(w, ']');
+}
+
 /* Write a file's numbers as text: JSON numbers beyond 2^53 lose bits. */
 static void put_file(struct json_writer *w, const struct weights_file *f)
 {
@@ -187,6 +233,8 @@ static void put_all(struct json_writer *w, const struct job *j)
     put_int(w, "jobs", j->jobs);
     put_int(w, "layers", j->layers);
     put_int(w, "modules", j->modules);
+    put_globs(w, "only", &j->only);
+    put_globs(w, "skip", &j->skip);
     jw_key(w, "symmetric"), jw_bool(w, j->symmetric);
     jw_key(w, "bf16_scales"), jw_bool(w, j->bf16_scales);
     put_text(w, "device", j->device);
@@ -281,6 +329,27 @@ static void get_key(struct reader *r, const char *name, const char *stage,
         r->bad = r->bad ? r->bad : name;
     else
         strcpy(key, v + n + 1);
+}
+
+static int get_globs(struct reader *r, const char *name, struct globs *to,
+                     struct err *e)
+{
+    const struct json *list = json_get(json_root(r->s->doc), name);
+    const char *glob;
+
+    if (!list || json_type(list) != JSON_ARRAY) {
+        r->bad = r->bad ? r->bad : name;
+        return 0;
+    }
+    for (const struct json *v = json_first(list); v; v = json_after(v)) {
+        int rc = json_string(v, &glob) ? globs_add(to, glob, e) : E_DATA;
+
+        if (rc == E_TEMP)
+            return rc;
+        if (rc)
+            r->bad = r->bad ? r->bad : name;
+    }
+    return 0;
 }
 
 static bool get_file(const struct json *v, struct weights_file *f)
@@ -385,6 +454,10 @@ int job_read(struct job *j, const char *work, struct err *e)
         return e->code;
     get_all(&r, j);
     rc = get_files(&r, j, e);
+    if (!rc)
+        rc = get_globs(&r, "only", &j->only, e);
+    if (!rc)
+        rc = get_globs(&r, "skip", &j->skip, e);
     if (!rc && r.bad)
         rc = err_set(e, E_DATA, "'%s': \"%s\" is not what forge writes", s.path,
                      r.bad);
@@ -396,6 +469,8 @@ int job_read(struct job *j, const char *work, struct err *e)
 
 void job_release(struct job *j)
 {
+    globs_release(&j->only);
+    globs_release(&j->skip);
     free(j->file);
     j->file = NULL;
     j->files = 0;

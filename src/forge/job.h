@@ -6,7 +6,7 @@
 
 #include <limits.h>
 
-#include "common/base.h"
+#include "arch/choice.h"
 #include "common/cli/opt.h"
 #include "gptq/solve/solve_refined.h"
 #include "layout/layout.h"
@@ -22,7 +22,14 @@ enum {
     STAGE_DIR = 32,
     DEVICE_LEN = 16,
     CPU_LEN = 16,
-    HOST_LEN = 256
+    HOST_LEN = 256,
+    JOB_GLOBS = 64
+};
+
+/* Globs of --modules or --skip. */
+struct globs {
+    char **item;
+    int n;
 };
 
 /* A file of the model's weights, as it was when it was hashed. */
@@ -38,6 +45,7 @@ struct job {
     int layout, method, effort, propagate;
     int64_t sequences, seqlen, group, blend, threads, jobs;
     int64_t layers, modules;
+    struct globs only, skip; /* --modules, --skip */
     bool symmetric, bf16_scales;
     char device[DEVICE_LEN];
     char cpu[CPU_LEN]; /* CPU level that all its tools use (cpu.h) */
@@ -84,6 +92,12 @@ struct job_variables {
 MUST_CHECK int job_variables(const struct job *j, struct job_variables *v,
                              struct err *e);
 void job_variables_release(struct job_variables *v);
+
+/* Append a copy of a glob.  E_USAGE: it is empty or too long, or they are more than
+ * JOB_GLOBS; E_TEMP. */
+MUST_CHECK int globs_add(struct globs *g, const char *glob, struct err *e);
+/* The linears that j quantizes; j's memory. */
+struct module_choice job_choice(const struct job *j);
 
 /* Write WORK/settings.json, atomically. */
 MUST_CHECK int job_write(const struct job *j, const char *work, struct err *e);

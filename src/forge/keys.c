@@ -178,6 +178,10 @@ int keys_make(struct request *r, struct err *e)
     add_words(&h, &words);
     job_solve(j, &words);
     add_words(&h, &words);
+    for (int i = 0; i < j->only.n; i++)
+        add(&h, "only %s", j->only.item[i]);
+    for (int i = 0; i < j->skip.n; i++)
+        add(&h, "skip %s", j->skip.item[i]);
     return end(&h, j->skey);
 }
 

@@ -43,6 +43,7 @@ struct want {
     const struct checkpoint *c;
     int64_t group;
     bool symmetric;
+    const struct module_choice *choice;
 };
 
 static struct solve_cost cost_of(const struct want *w, int effort,
@@ -88,14 +89,17 @@ static int add_linear(struct plan *p, const struct want *w,
               t->dims[1] != (uint64_t)l->cols))
         return err_set(e, E_DATA, "tensor '%s' is not %lld x %lld", name,
                        (long long)l->rows, (long long)l->cols);
-    p->modules++;
-    p->quantized += (uint64_t)l->rows * (uint64_t)l->cols;
-    p->bytes_out += packed_bytes(l, w->group);
-    p->bytes_out -= t ? t->bytes : 0;
     p->token_flops += 2 * rows * cols * share;
     /* experts run twice: on the reference's routing, and on the quantized
      * model's */
     p->second_flops += 2 * rows * cols * share * (l->expert < 0 ? 1 : 2);
+    if (!module_chosen(w->choice, l->module))
+        return 0;
+    p->modules++;
+    p->layer_modules[l->layer]++;
+    p->quantized += (uint64_t)l->rows * (uint64_t)l->cols;
+    p->bytes_out += packed_bytes(l, w->group);
+    p->bytes_out -= t ? t->bytes : 0;
     add_solving(p, w, l);
     return 0;
 }
@@ -136,7 +140,6 @@ static int add_layer(struct plan *p, const struct want *w, int64_t layer,
     uint64_t h = (uint64_t)m->hidden_size, state = 2 * h;
 
     p->layer_hessian_bytes = 0;
-    p->layer_modules[layer] = n;
     for (int64_t i = 0; i < n; i++) {
         struct linear l;
         int r;
@@ -197,7 +200,7 @@ static int add_tensors(struct plan *p, const struct model_config *m,
 }
 
 int plan_model(struct plan *p, const char *dir, int64_t group, bool symmetric,
-               struct err *e)
+               const struct module_choice *choice, struct err *e)
 {
     struct model_config m;
     struct checkpoint *c;
@@ -208,7 +211,7 @@ int plan_model(struct plan *p, const char *dir, int64_t group, bool symmetric,
         return r;
     r = checkpoint_open(&c, dir, e);
     if (!r) {
-        const struct want w = { &m, c, group, symmetric };
+        const struct want w = { &m, c, group, symmetric, choice };
 
         p->layers = m.n_layers;
         p->hidden_size = m.hidden_size;

@@ -40,6 +40,12 @@ static void parse(struct request *r, int argc, char **argv)
         { OPT_FLAG, 0, "asym", NULL,
           "asymmetric grids: a zero point for each group", &r->asym, 0, 0,
           false },
+        { OPT_LIST, 0, "modules", "PATTERN",
+          "quantize only linears whose path matches; may be repeated [all]",
+          &r->modules, 0, 0, false },
+        { OPT_LIST, 0, "skip", "PATTERN",
+          "leave linears as they are whose path matches; may be repeated",
+          &r->skip, 0, 0, false },
         { OPT_CHOICE, 0, "method", METHOD_WORDS,
           "rtn: round to nearest, no data [gptq]", &j->method, 0, 0, false },
         { OPT_CHOICE, 0, "effort", EFFORT_WORDS,
@@ -110,6 +116,12 @@ static int settle(struct request *r, struct err *e)
         return err_set(e, E_USAGE, "--sym and --asym exclude each other");
     if (!*r->model || !*r->out || (r->work && !*r->work))
         return err_set(e, E_USAGE, "a path is empty");
+    for (int i = 0; i < r->modules.count; i++)
+        if (globs_add(&j->only, r->modules.item[i], e) < 0)
+            return e->code;
+    for (int i = 0; i < r->skip.count; i++)
+        if (globs_add(&j->skip, r->skip.item[i], e) < 0)
+            return e->code;
     j->symmetric = !r->asym;
     if (j->propagate == PROPAGATE_BOTH && j->effort == EFFORT_FAST)
         return err_set(e, E_USAGE,

@@ -14,6 +14,7 @@ struct request {
     const char *model, *out, *text; /* as given; text NULL: none */
     const char *work;               /* as given; NULL: OUT.work */
     char work_path[PATH_MAX];       /* absolute path of the work directory */
+    struct opt_list modules, skip;  /* as given */
     struct prune_request prune;     /* keep 0: do not prune */
     char pruned[PATH_MAX]; /* the pruned model, which is then quantized */
     int sym, asym, dry_run, quiet, progress;

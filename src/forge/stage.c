@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "arch/tensor_name.h"
+#include "common/io/file.h"
 #include "common/io/stream.h"
 #include "common/math/cpu.h"
 #include "forge/command.h"
@@ -80,6 +81,18 @@ static void add_words(struct command *c, const struct job_words *w)
 {
     for (int i = 0; i < w->n; i++)
         command_add(c, w->text[i], NULL);
+}
+
+/* forge-weights, which is told the linears that are quantized. */
+static struct command *weights(struct stage *s)
+{
+    struct command *c = tool(s, "forge-weights");
+
+    for (int i = 0; i < s->j.only.n; i++)
+        command_add(c, "--modules", s->j.only.item[i], NULL);
+    for (int i = 0; i < s->j.skip.n; i++)
+        command_add(c, "--skip", s->j.skip.item[i], NULL);
+    return c;
 }
 
 static struct command *hessian(struct stage *s)
@@ -179,7 +192,7 @@ static int stage_loop(struct stage *s, struct err *e)
                 s->j.model,
                 resume ? hidden : in_dir(s->path[5], s->T, "tokens.fts"), NULL);
     lend(s, hessian(s));
-    command_add(tool(s, "forge-weights"), "--join", s->j.model, NULL);
+    command_add(weights(s), "--join", s->j.model, NULL);
     grid(s);
     s->p.loop = true;
     if (solve(s, &c, e) < 0)
@@ -229,9 +242,8 @@ static int solve_layer(struct stage *s, const char *h, struct err *e)
 {
     struct command *c;
 
-    command_add(tool(s, "forge-weights"), "--layer",
-                number_word(s->number[1], s->layer), "--linears", s->j.model,
-                NULL);
+    command_add(weights(s), "--layer", number_word(s->number[1], s->layer),
+                "--linears", s->j.model, NULL);
     c = grid(s);
     if (h)
         command_add(c, "--hessian", h, NULL);
@@ -257,7 +269,7 @@ static int stage_round(struct stage *s, struct err *e)
  * quantized. */
 static int stage_result(struct stage *s, struct err *e)
 {
-    struct command *c = tool(s, "forge-weights");
+    struct command *c = weights(s);
 
     (void)e;
     c->before = in_dir(s->path[0], s->S, "codes-%.fts");
@@ -277,15 +289,57 @@ static const struct {
     const char *name;
     int (*plan)(struct stage *s, struct err *e);
     bool layered, quiet; /* takes a LAYER; standard output is not used */
+    bool solves;         /* makes codes */
 } stages[] = {
-    { "tokens", stage_tokens, false, false },
-    { "loop", stage_loop, false, false },
-    { "fisher", stage_fisher, false, false },
-    { "calibrate", stage_calibrate, true, false },
-    { "solve", stage_solve, true, true },
-    { "round", stage_round, true, true },
-    { "result", stage_result, false, false },
+    { "tokens", stage_tokens, false, false, false },
+    { "loop", stage_loop, false, false, true },
+    { "fisher", stage_fisher, false, false, false },
+    { "calibrate", stage_calibrate, true, false, false },
+    { "solve", stage_solve, true, true, true },
+    { "round", stage_round, true, true, true },
+    { "result", stage_result, false, false, false },
 };
+
+/* ---- layers that stay as they are ---- */
+
+/* What forge-split publishes of a layer, without any linear. */
+static int publish_empty(const struct stage *s, int64_t layer, struct err *e)
+{
+    char codes[PATH_ROOM], report[PATH_ROOM];
+    const struct stream_output out = {
+        .path = of_layer(codes, s->S, "codes", layer), .key = s->j.skey
+    };
+    struct stream_writer *w;
+
+    snprintf(report, sizeof(report), "%s/report-%" PRId64 ".jsonl", s->S,
+             layer);
+    if (!access(codes, F_OK))
+        return 0;
+    if (publish_text(report, "", 0, e) < 0 || stream_create(&w, &out, e) < 0)
+        return e->code;
+    return stream_finish(w, e);
+}
+
+/* Publish the layers of the step in which no linear is quantized.  1: it is the
+ * only layer, and nothing is left to do; 0. */
+static int publish_unquantized(const struct stage *s, struct err *e)
+{
+    const struct module_choice choice = job_choice(&s->j);
+    int64_t first = s->layer < 0 ? 0 : s->layer;
+    int64_t end = s->layer < 0 ? s->j.layers : first + 1;
+    struct model_config c;
+    int rc = model_config_read(&c, s->j.model, e), last = 0;
+
+    if (rc < 0)
+        return rc;
+    for (int64_t i = first; i < end && rc >= 0; i++) {
+        last = !module_chosen_count(&choice, &c, i);
+        if (last)
+            rc = publish_empty(s, i, e);
+    }
+    model_config_release(&c);
+    return rc < 0 ? rc : s->layer >= 0 && last;
+}
 
 /* ---- command_stage() ---- */
 
@@ -358,6 +412,10 @@ static int run(struct stage *s, size_t which, struct err *e)
     if (setenv("FORGE_CPU", s->j.cpu, 1))
         return err_set(e, E_TEMP, "out of memory");
     rc = weights_same(&s->j, e);
+    if (rc >= 0 && stages[which].solves && (s->j.only.n || s->j.skip.n))
+        rc = publish_unquantized(s, e);
+    if (rc > 0)
+        return 0;
     if (rc < 0 || (rc = stages[which].plan(s, e)) < 0)
         return rc;
     if (stages[which].quiet)

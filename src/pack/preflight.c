@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "arch/config.h"
 #include "checkpoint/sidecar.h"
 #include "pack/parallel.h"
 
@@ -16,7 +15,7 @@ struct shapes {
 };
 
 static int collect(struct shapes *s, const struct model_config *c,
-                   struct err *e)
+                   const struct module_choice *choice, struct err *e)
 {
     size_t cap = 0, bytes;
 
@@ -30,8 +29,10 @@ static int collect(struct shapes *s, const struct model_config *c,
     if (!s->linear || !s->shape)
         return e->code;
     for (int64_t layer = 0; layer < c->n_layers; layer++)
-        for (int64_t i = 0; i < model_linear_count(c, layer); i++)
-            model_linear(c, layer, i, &s->linear[s->n++]);
+        for (int64_t i = 0; i < model_linear_count(c, layer); i++) {
+            model_linear(c, layer, i, &s->linear[s->n]);
+            s->n += module_chosen(choice, s->linear[s->n].module);
+        }
     for (size_t i = 0; i < s->n; i++)
         s->shape[i] = (struct layout_shape){ s->linear[i].module,
                                              (uint64_t)s->linear[i].rows,
@@ -73,7 +74,7 @@ int preflight_check(const struct preflight *p, uint64_t *linears, struct err *e)
 
     if (sidecars_check(p->model, e) || model_config_read(&c, p->model, e))
         return e->code;
-    rc = collect(&s, &c, e);
+    rc = collect(&s, &c, &p->choice, e);
     for (size_t i = 0; !rc && i < s.n; i++)
         rc = layout_check(p->layout, p->symmetric, p->group, &s.shape[i],
                           s.shape, s.n, e);

@@ -3,6 +3,7 @@
 #ifndef FORGE_PREFLIGHT_H
 #define FORGE_PREFLIGHT_H
 
+#include "arch/choice.h"
 #include "layout/layout.h"
 
 struct preflight {
@@ -10,6 +11,7 @@ struct preflight {
     enum layout layout;
     uint64_t group; /* inputs per scale */
     bool symmetric;
+    struct module_choice choice; /* linears that would be quantized */
     bool table; /* print parallel_print()'s table on standard output */
 };
 

@@ -1,0 +1,155 @@
+/* choice.c - see choice.h. */
+#include "arch/choice.h"
+
+#include <fnmatch.h>
+
+static bool any(const char *const *glob, int n, const char *module)
+{
+    for (int i = 0; i < n; i++)
+        if (fnmatch(glob[i], module, 0) == 0)
+            return true;
+    return false;
+}
+
+bool module_chosen(const struct module_choice *ch, const char *module)
+{
+    return (!ch->n_modules || any(ch->modules, ch->n_modules, module)) &&
+           !any(ch->skip, ch->n_skip, module);
+}
+
+static bool chosen(const struct module_choice *ch, const struct model_config *c,
+                   int64_t layer, int64_t i, struct linear *l)
+{
+    model_linear(c, layer, i, l);
+    return module_chosen(ch, l->module);
+}
+
+int64_t module_chosen_count(const struct module_choice *ch,
+                            const struct model_config *c, int64_t layer)
+{
+    int64_t n = 0;
+    struct linear l;
+
+    for (int64_t i = 0; i < model_linear_count(c, layer); i++)
+        n += chosen(ch, c, layer, i, &l);
+    return n;
+}
+
+bool module_choice_uniform(const struct module_choice *ch,
+                           const struct model_config *c)
+{
+    int64_t n = model_linear_count(c, 0);
+    struct linear a, b;
+
+    for (int64_t layer = 1; layer < c->n_layers; layer++) {
+        if (model_linear_count(c, layer) != n)
+            return false;
+        for (int64_t i = 0; i < n; i++)
+            if (chosen(ch, c, 0, i, &a) != chosen(ch, c, layer, i, &b))
+                return false;
+    }
+    return true;
+}
+
+/* ---- checks ---- */
+
+static bool matches(const char *glob, const struct model_config *c)
+{
+    struct linear l;
+
+    for (int64_t layer = 0; layer < c->n_layers; layer++)
+        for (int64_t i = 0; i < model_linear_count(c, layer); i++) {
+            model_linear(c, layer, i, &l);
+            if (fnmatch(glob, l.module, 0) == 0)
+                return true;
+        }
+    return false;
+}
+
+static int check_globs(const char *option, const char *const *glob, int n,
+                       const struct model_config *c, struct err *e)
+{
+    struct linear l;
+
+    model_linear(c, 0, 0, &l);
+    for (int i = 0; i < n; i++)
+        if (!matches(glob[i], c))
+            return err_set(e, E_CONFIG,
+                           "%s: '%.200s' matches none of the linears that are "
+                           "quantized, such as '%s'",
+                           option, glob[i], l.module);
+    return 0;
+}
+
+/* The linears that runtimes load as one matrix have the same number here; 0: the
+ * linear is loaded by itself. */
+static int fused(const struct linear *l)
+{
+    enum { ALONE, QKV, LATENT, GATE_UP, EXPERTS };
+
+    if (l->expert >= 0)
+        return EXPERTS;
+    switch (l->part) {
+    case PART_Q:
+    case PART_K:
+    case PART_V: return QKV;
+    case PART_Q_A:
+    case PART_KV_A: return LATENT;
+    case PART_GATE:
+    case PART_UP: return GATE_UP;
+    default: return ALONE;
+    }
+}
+
+static int refuse(const struct linear *a, const struct linear *b, bool first,
+                  struct err *e)
+{
+    const struct linear *in = first ? a : b, *out = first ? b : a;
+
+    return err_set(e, E_CONFIG,
+                   "--modules, --skip: '%s' is quantized and '%s' is not: "
+                   "runtimes load %s, and want them alike",
+                   in->module, out->module,
+                   a->expert >= 0 ? "all experts of a layer as one" :
+                                    "both as one matrix");
+}
+
+/* *n += the number of the layer's linears that are quantized. */
+static int check_layer(const struct module_choice *ch,
+                       const struct model_config *c, int64_t layer, int64_t *n,
+                       struct err *e)
+{
+    enum { KINDS = 5 };
+    struct linear first[KINDS], l; /* the first linear of each fused() */
+    bool seen[KINDS] = { false }, quantized[KINDS];
+
+    for (int64_t i = 0; i < model_linear_count(c, layer); i++) {
+        bool is = chosen(ch, c, layer, i, &l);
+        int kind = fused(&l);
+
+        *n += is;
+        if (kind && seen[kind] && quantized[kind] != is)
+            return refuse(&first[kind], &l, quantized[kind], e);
+        if (!seen[kind])
+            first[kind] = l;
+        quantized[kind] = is;
+        seen[kind] = true;
+    }
+    return 0;
+}
+
+int module_choice_check(const struct module_choice *ch,
+                        const struct model_config *c, struct err *e)
+{
+    int64_t n = 0;
+
+    if (check_globs("--modules", ch->modules, ch->n_modules, c, e) < 0 ||
+        check_globs("--skip", ch->skip, ch->n_skip, c, e) < 0)
+        return e->code;
+    for (int64_t layer = 0; layer < c->n_layers; layer++)
+        if (check_layer(ch, c, layer, &n, e) < 0)
+            return e->code;
+    return n ? 0 :
+               err_set(e, E_CONFIG,
+                       "--modules, --skip: no linear is left to quantize");
+}
