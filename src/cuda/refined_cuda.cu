@@ -355,11 +355,15 @@ static int solve_together(struct cuda_context *c, const struct refined_job *j,
     if (s->rows < p->rows)
         return err_set(e, E_TEMP, "the GPU has no room for all rows at once");
     keep_best(j);
-    for (int i = 0; i < j->modules; i++)
-        if ((rc = refined_together(
-                 c, j->p, refined_factors(j, 0), &j->b->plan[0], s, i, &j->m[i],
-                 j->found[0].meta + i * p->rows * s->groups, e)) < 0)
+    for (int i = 0; i < j->modules; i++) {
+        const struct refined_rows x = { refined_factors(j, 0), &j->b->plan[0],
+                                        i, &j->m[i],
+                                        j->found[0].meta +
+                                            i * p->rows * s->groups };
+
+        if ((rc = refined_together(c, j->p, s, &x, e)) < 0)
             return rc;
+    }
     return store(c, j, 0, s, e);
 }
 

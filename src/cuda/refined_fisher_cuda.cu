@@ -438,19 +438,19 @@ static struct fisher_group whole_of(const struct rows *j)
 }
 
 int refined_together(struct cuda_context *c, const struct refined_params *p,
-                     const struct cuda_factors *f, const struct tile_plan *plan,
-                     const struct refined_state *s, int i,
-                     const struct cuda_refined *m, const uint32_t *meta,
-                     struct err *e)
+                     const struct refined_state *s,
+                     const struct refined_rows *x, struct err *e)
 {
+    const struct cuda_factors *f = x->f;
+    const struct tile_plan *plan = x->plan;
     struct rows j = { f, plan, s, p->solve.scale_dtype,
                       (uint32_t)p->solve.group };
     uint32_t *groups =
         (uint32_t *)mem_alloc(plan->groups * sizeof(*groups), "solve", e);
     int rc = groups ? 0 : e->code;
 
-    j.matrix = i / s->share;
-    j.first = i % s->share * s->module_rows;
+    j.matrix = x->i / s->share;
+    j.first = x->i % s->share * s->module_rows;
     j.ld = s->module_rows;
     j.all = whole_of(&j);
     for (uint64_t k = 0; k < plan->groups && rc >= 0; k++) {
@@ -461,8 +461,8 @@ int refined_together(struct cuda_context *c, const struct refined_params *p,
                       sizeof(input), e);
         groups[k] = input / j.group;
     }
-    if (rc >= 0 && (rc = load_fisher(c, &j, m->fisher, e)) >= 0 &&
-        (rc = load_codes(c, &j, m->codes, meta, e)) >= 0)
+    if (rc >= 0 && (rc = load_fisher(c, &j, x->m->fisher, e)) >= 0 &&
+        (rc = load_codes(c, &j, x->m->codes, x->meta, e)) >= 0)
         rc = sweep_all(c, &j, p->fisher_sweeps, groups, e);
     free(groups);
     return rc;

@@ -229,14 +229,20 @@ int refined_move_target(struct cuda_context *c, const struct refined_params *p,
                         const struct cuda_factors *f,
                         const struct refined_state *s,
                         const float *const *output, struct err *e);
-/* The codes of module i, m->codes on the grids meta, moved together by m->fisher
- * (gptq/solve/fisher_descent.h); s has its targets in the order of f, and then its
- * codes and d.  c->square and c->fill are scratch. */
+/* Module number i of a call, whose codes, m->codes on the grids meta, are moved
+ * together by m->fisher (gptq/solve/fisher_descent.h). */
+struct refined_rows {
+    const struct cuda_factors *f;
+    const struct tile_plan *plan;
+    int i;
+    const struct cuda_refined *m;
+    const uint32_t *meta;
+};
+/* s has its targets in the order of f, and then its codes and d.  c->square and
+ * c->fill are scratch. */
 int refined_together(struct cuda_context *c, const struct refined_params *p,
-                     const struct cuda_factors *f, const struct tile_plan *plan,
-                     const struct refined_state *s, int i,
-                     const struct cuda_refined *m, const uint32_t *meta,
-                     struct err *e);
+                     const struct refined_state *s,
+                     const struct refined_rows *x, struct err *e);
 /* L's and H's parts in the groups of a plan, into f. */
 int refined_squares(struct cuda_context *c, struct cuda_factors *f,
                     const struct tile_plan *plan, struct err *e);

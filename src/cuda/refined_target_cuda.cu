@@ -44,22 +44,26 @@ static __global__ void __launch_bounds__(SHIFT_COLUMNS *REFINED_TILE / 4)
     *(float4 *)(w + at) = x;
 }
 
-/* d's columns c0.. = alpha times columns r0.. of split times a square, + beta. */
+/* Columns c0..c0+n-1 and rows r0..r0+k-1 of a square. */
+struct square_part {
+    const __nv_bfloat16 *square;
+    uint64_t c0, n, r0, k;
+};
+
+/* d's columns c0.. = alpha times columns r0.. of split times the part, + beta. */
 static int product(struct cuda_context *c, const struct way *y,
-                   const __nv_bfloat16 *square, uint64_t c0, uint64_t n,
-                   uint64_t r0, uint64_t k, float alpha, float beta,
-                   struct err *e)
+                   struct square_part s, float alpha, float beta, struct err *e)
 {
     const struct refined_product p = {
-        n,         k,
-        alpha,     y->split + 3 * r0 * y->pitch,
-        0,         square + 3 * (c0 * y->padded + r0),
+        s.n,       s.k,
+        alpha,     y->split + 3 * s.r0 * y->pitch,
+        0,         s.square + 3 * (s.c0 * y->padded + s.r0),
         y->padded, 0,
-        beta,      y->d + c0 * y->pitch,
+        beta,      y->d + s.c0 * y->pitch,
         0,         1
     };
 
-    return k ? refined_product(c, y->pitch, &p, e) : 0;
+    return s.k ? refined_product(c, y->pitch, &p, e) : 0;
 }
 
 /* Columns c0..c0 + n of d times the inverse of their block, turned or not; also
@@ -89,14 +93,14 @@ static int divide(struct cuda_context *c, const struct way *y, struct err *e)
 
     for (c0 = 0; c0 < padded && rc >= 0; c0 += n) {
         n = padded - c0 < DIVIDE ? padded - c0 : DIVIDE;
-        rc = product(c, y, y->square, c0, n, 0, c0, -1, 1, e);
+        rc = product(c, y, { y->square, c0, n, 0, c0 }, -1, 1, e);
         if (rc >= 0)
             rc = divide_block(c, y, c0, n, true, e);
     }
     for (uint64_t end = padded; end > 0 && rc >= 0; end = c0) {
         c0 = (end - 1) / DIVIDE * DIVIDE;
-        rc =
-            product(c, y, y->factor, c0, end - c0, end, padded - end, -1, 1, e);
+        rc = product(c, y, { y->factor, c0, end - c0, end, padded - end }, -1,
+                     1, e);
         if (rc >= 0)
             rc = divide_block(c, y, c0, end - c0, false, e);
     }
@@ -118,7 +122,7 @@ static int follow_drift(struct cuda_context *c, const struct way *y,
 
     if (rc < 0 || (rc = split_all(c, y, y->w, e)) < 0)
         return rc;
-    return product(c, y, y->square, 0, y->padded, 0, y->padded, 1, 0, e);
+    return product(c, y, { y->square, 0, y->padded, 0, y->padded }, 1, 0, e);
 }
 
 /* d -= W H. */
@@ -126,9 +130,9 @@ static int take_off(struct cuda_context *c, const struct way *y, struct err *e)
 {
     int rc = split_all(c, y, y->w, e);
 
-    return rc < 0 ?
-               rc :
-               product(c, y, y->whole, 0, y->padded, 0, y->padded, -1, 1, e);
+    return rc < 0 ? rc :
+                    product(c, y, { y->whole, 0, y->padded, 0, y->padded }, -1,
+                            1, e);
 }
 
 /* d = G or F of all modules; c->weight has room for one. */

@@ -84,30 +84,27 @@ static const char *find(const char *const (*table)[2], size_t n,
 bool gguf_name(const struct model_config *c, const char *tensor,
                char name[GGUF_NAME_MAX], uint64_t *head)
 {
-    static const char layers[] = "model.layers.";
-    const char *dot = strrchr(tensor, '.'), *to, *module = tensor;
-    int64_t layer = tensor_name_layer(tensor);
+    const char *dot = strrchr(tensor, '.'), *to;
     size_t i = family_of(c);
+    struct tensor_name n;
 
     *head = 0;
+    tensor_name_parse(&n, tensor);
     if (!dot || (strcmp(dot, ".weight") != 0 && strcmp(dot, ".bias") != 0) ||
-        i == ARRAY_LEN(families) || layer >= c->n_layers)
+        i == ARRAY_LEN(families) || n.layer >= c->n_layers)
         return false;
-    if (layer < 0) {
+    if (n.layer < 0) {
         to = find(outside, ARRAY_LEN(outside), tensor, (size_t)(dot - tensor));
         return to && snprintf(name, GGUF_NAME_MAX, "%s%s", to, dot) > 0;
     }
-    if (strncmp(tensor, layers, sizeof(layers) - 1) != 0)
-        return false;
-    module += sizeof(layers) - 1;
-    module += strspn(module, "0123456789") + 1;
-    if (module >= dot)
-        return false;
-    to = find(inside, ARRAY_LEN(inside), module, (size_t)(dot - module));
+    to = n.expert < 0 && n.part.at < dot ?
+             find(inside, ARRAY_LEN(inside), n.part.at,
+                  (size_t)(dot - n.part.at)) :
+             NULL;
     if (!to)
         return false;
     if (families[i].halves && (!strcmp(to, "attn_q") || !strcmp(to, "attn_k")))
         *head = (uint64_t)c->head_dim;
-    return snprintf(name, GGUF_NAME_MAX, "blk.%" PRId64 ".%s%s", layer, to,
+    return snprintf(name, GGUF_NAME_MAX, "blk.%" PRId64 ".%s%s", n.layer, to,
                     dot) > 0;
 }
