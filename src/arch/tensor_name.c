@@ -92,6 +92,11 @@ bool tensor_name_is_expert(const char *name)
     return n.expert >= 0;
 }
 
+bool tensor_name_is_table(const char *name)
+{
+    return strstr(name, "rotary_emb.inv_freq") != NULL;
+}
+
 /* ---- and together ---- */
 
 struct joined {

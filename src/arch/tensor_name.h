@@ -57,6 +57,9 @@ void tensor_name_parse(struct tensor_name *n, const char *name);
 /* Only the layer of a name, -1: none; only whether it is of a routed expert. */
 int64_t tensor_name_layer(const char *name);
 bool tensor_name_is_expert(const char *name);
+/* Whether it is a rotary table, which old checkpoints store beside their
+ * weights. */
+bool tensor_name_is_table(const char *name);
 /* Format n into to[cap], truncated like snprintf(3); returns the full
  * length. */
 size_t tensor_name_format(const struct tensor_name *n, char *to, size_t cap);

@@ -225,6 +225,24 @@ void *mem_pages(size_t n, const char *where, struct err *e)
     return p;
 }
 
+int mem_reserve(void *pp, size_t *cap, size_t n, const char *where,
+                struct err *e)
+{
+    void *p;
+
+    if (n <= *cap)
+        return 0;
+    memcpy(&p, pp, sizeof(p));
+    free(p); /* first: memory may not hold both */
+    *cap = 0;
+    p = mem_pages(n, where, e);
+    memcpy(pp, &p, sizeof(p));
+    if (!p)
+        return e->code;
+    *cap = n;
+    return 0;
+}
+
 double seconds_now(void)
 {
     struct timespec t;

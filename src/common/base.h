@@ -125,6 +125,11 @@ MUST_CHECK int mem_grow(void *pp, size_t n, const char *where, struct err *e);
  * transparent huge pages asked for: for O_DIRECT and pinned transfers.  free()
  * it. */
 MUST_CHECK void *mem_pages(size_t n, const char *where, struct err *e);
+/* At least n bytes by mem_pages() at *pp, the address of a pointer, whose size is
+ * *cap (0: none).  The content is lost when they grow.  On failure the pointer is
+ * NULL and *cap is 0. */
+MUST_CHECK int mem_reserve(void *pp, size_t *cap, size_t n, const char *where,
+                           struct err *e);
 
 /* Size arithmetic for numbers from outside: *r = a * b or a + b; true on
  * overflow (__builtin_mul_overflow, __builtin_add_overflow). */

@@ -2,10 +2,11 @@
 #include "forge/rate.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/math/bf16_gemm.h"
 #include "common/math/threads.h"
-#include "gptq/solve/solve_kernel.h"
+#include "gptq/solve/split.h"
 
 enum { ROWS = 240, COLS = 128, INPUTS = 512, SOLVE_DEPTH = 128 };
 
@@ -49,11 +50,32 @@ static void bench_close(struct bench *b)
     free(b->y);
 }
 
+/* SOLVE_ROWS rows of d times SPLIT_COLS_MAX columns of l, SOLVE_DEPTH deep. */
 struct solve_bench {
-    const struct solve_kernels *kernels;
-    float acc[FACTOR_PANEL * SOLVE_ROWS], d[SOLVE_DEPTH * SOLVE_ROWS],
-        l[SOLVE_DEPTH * FACTOR_PANEL];
+    float *memory, *l, *d, *acc, *work;
 };
+
+static bool solve_bench_open(struct solve_bench *b)
+{
+    enum { L = SPLIT_COLS_MAX * SOLVE_DEPTH, D = SOLVE_DEPTH * SOLVE_ROWS };
+    size_t n = L + D + 2 * SPLIT_WORK;
+    struct err e;
+
+    b->memory = mem_pages(n * sizeof(float), "rate", &e);
+    if (!b->memory)
+        return false;
+    memset(b->memory, 0, n * sizeof(float));
+    b->l = b->memory;
+    b->d = b->l + L;
+    b->acc = b->d + D;
+    b->work = b->acc + SPLIT_WORK;
+    return true;
+}
+
+static float *at_row(const void *of, uint64_t c, uint64_t k)
+{
+    return (float *)of + (c / FACTOR_PANEL * SOLVE_DEPTH + k) * FACTOR_PANEL;
+}
 
 struct measure {
     double until;
@@ -61,11 +83,21 @@ struct measure {
     bool products;
 };
 
-/* Run a product of the solver's kernel; returns its operations. */
-static double one_solve(struct solve_bench *b)
+/* Run a product as the solver does at this level; returns its operations. */
+static double one_solve(const struct solve_bench *b)
 {
-    b->kernels->product(b->acc, b->d, b->l, SOLVE_DEPTH);
-    return 2.0 * SOLVE_ROWS * FACTOR_PANEL * SOLVE_DEPTH;
+    const struct split_part part = {
+        .at = at_row, .of = b->l, .c1 = SPLIT_COLS_MAX, .k1 = SOLVE_DEPTH
+    };
+    const struct split_sum sum = { b->acc, (const void *)b->d, b->work };
+
+    if (split_is_there())
+        split_add(&sum, 1, &part);
+    else
+        for (uint64_t c = 0; c < SPLIT_COLS_MAX; c += FACTOR_PANEL)
+            solve_kernels_best()->product(b->acc + c * SOLVE_ROWS, b->d,
+                                          at_row(b->l, c, 0), SOLVE_DEPTH);
+    return 2.0 * SOLVE_ROWS * SPLIT_COLS_MAX * SOLVE_DEPTH;
 }
 
 static void measure_some(void *ctx, size_t begin, size_t end)
@@ -73,14 +105,15 @@ static void measure_some(void *ctx, size_t begin, size_t end)
     struct measure *m = ctx;
 
     for (size_t i = begin; i < end; i++) {
-        struct solve_bench s = { .kernels = solve_kernels_best() };
+        struct solve_bench s = { 0 };
         struct bench b = { 0 };
 
-        if (!m->products || bench_open(&b))
+        if (m->products ? bench_open(&b) : solve_bench_open(&s))
             do
                 m->done[i] += m->products ? one_product(&b) : one_solve(&s);
             while (seconds_now() < m->until);
         bench_close(&b);
+        free(s.memory);
     }
 }
 

@@ -42,14 +42,12 @@ static int check_scales(const struct repack *r, const char *module,
         (q->scale_dtype == DT_BF16 && layout_takes_bf16(r->layout)))
         return 0;
     for (uint64_t i = 0; i < n; i++) {
-        float s, back;
         uint16_t h;
+        float s;
 
         if (!to_f32(&s, (const char *)q->scales + i * size, q->scale_dtype, 1))
             return err_set(e, E_BUG, "'%.200s': scales are no floats", module);
-        h = f16_from_f32(s);
-        back = f32_from_f16(h);
-        if (!(back == s))
+        if (!f16_holds(s, &h))
             return err_set(e, E_CONFIG,
                            "'%.200s': the scale of output %" PRIu64
                            ", group %" PRIu64 " is %.9g, which F16 does not "

@@ -10,7 +10,6 @@
 #include "common/io/file.h"
 #include "common/math/threads.h"
 #include "forge/memory.h"
-#include "gptq/solve/split.h"
 #include "forge/rate.h"
 #include "forge/request.h"
 
@@ -100,8 +99,6 @@ void room_plan(const struct request *r, bool measure, struct room *room)
     if (r->rate <= 0 && measure) {
         product_rate = rate_products(measured_for) * product_share;
         vector_rate = rate_vectors(measured_for) * vector_share;
-        if (split_is_there()) /* measured: 350 GFLOP/s a core, not 165 */
-            vector_rate *= 2;
     }
     room->rate = product_rate / 1e9;
     for (int i = 0; i < EFFORTS; i++) {

@@ -1,13 +1,13 @@
 /* convert.c - the tensors of a GGUF file: see convert.h. */
 #include "gguf/convert.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/io/file.h"
 #include "gguf/blocks.h"
 #include "gguf/scales.h"
+#include "model/rope.h"
 
 /* Room for one tensor, used again for the next. */
 struct writer {
@@ -16,17 +16,6 @@ struct writer {
     uint8_t *buf;
     size_t cap;
 };
-
-static int need(struct writer *w, uint64_t n, struct err *e)
-{
-    if (n <= w->cap)
-        return 0;
-    free(w->buf);
-    w->cap = 0;
-    w->buf = mem_pages(n, "GGUF", e);
-    w->cap = w->buf ? n : 0;
-    return w->buf ? 0 : e->code;
-}
 
 static int pack_codes(struct writer *w, const struct gguf_item *x,
                       struct err *e)
@@ -101,24 +90,21 @@ static int pack_plain(struct writer *w, const struct gguf_item *x,
     return rc;
 }
 
-/* What llama3's RoPE divides each frequency by (transformers,
- * _compute_llama3_parameters). */
-static void rope_factors(float *to, const struct model_config *c)
+/* to [rotary / 2]: what llama3's RoPE divides the frequencies by. */
+static int rope_factors(float *to, const struct model_config *c, struct err *e)
 {
-    const struct rope *r = &c->rope;
-    double low = r->original_max_position / r->low_freq_factor;
-    double high = r->original_max_position / r->high_freq_factor;
+    struct rope plain = c->rope;
+    float *inv = mem_alloc((size_t)c->rotary * sizeof(*inv), "GGUF", e);
 
-    for (int64_t i = 0; i < c->rotary / 2; i++) {
-        double wave =
-            2 * M_PI * pow(r->theta, 2.0 * (double)i / (double)c->rotary);
-        double smooth = (r->original_max_position / wave - r->low_freq_factor) /
-                        (r->high_freq_factor - r->low_freq_factor);
-
-        to[i] = (float)(wave < high ? 1 :
-                        wave > low  ? r->factor :
-                                      1 / ((1 - smooth) / r->factor + smooth));
-    }
+    if (!inv)
+        return e->code;
+    plain.kind = ROPE_DEFAULT;
+    rope_frequencies(&plain, c->rotary, to);
+    rope_frequencies(&c->rope, c->rotary, inv);
+    for (int64_t i = 0; i < c->rotary / 2; i++)
+        to[i] /= inv[i];
+    free(inv);
+    return 0;
 }
 
 static int write_item(struct writer *w, const struct gguf_item *x,
@@ -127,13 +113,13 @@ static int write_item(struct writer *w, const struct gguf_item *x,
     uint64_t n = (x->rows ? x->rows : 1) * x->cols;
     uint64_t bytes = gguf_bytes(x->type, n);
     uint64_t whole = (bytes + GGUF_ALIGN - 1) / GGUF_ALIGN * GGUF_ALIGN;
-    int rc = need(w, whole, e);
+    int rc = mem_reserve(&w->buf, &w->cap, whole, "GGUF", e);
 
     if (rc)
         return rc;
     memset(w->buf + bytes, 0, whole - bytes);
     if (!x->from)
-        rope_factors((float *)(void *)w->buf, &w->p->config);
+        rc = rope_factors((float *)(void *)w->buf, &w->p->config, e);
     else
         rc = x->packed ? pack_codes(w, x, e) : pack_plain(w, x, e);
     if (!rc)

@@ -106,7 +106,7 @@ static int add_plain(struct gguf_plan *p, const struct ck_tensor *t,
     struct gguf_item item = { .from = t };
     char name[GGUF_NAME_MAX];
 
-    if (strstr(t->name, "rotary_emb.inv_freq") ||
+    if (tensor_name_is_table(t->name) ||
         (p->config.tied && !strcmp(t->name, "lm_head.weight")))
         return 0;
     if (!gguf_name(&p->config, t->name, name, &item.head))

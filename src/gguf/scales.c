@@ -12,24 +12,22 @@ uint16_t *gguf_scales(const struct ck_quantized *q, const char *module,
     float *wide = mem_alloc(n * sizeof(*wide), module, e);
     uint16_t *to = mem_alloc(n * sizeof(*to), module, e);
 
-    if (!wide || !to || !to_f32(wide, q->scales, q->scale_dtype, n)) {
-        free(wide);
-        free(to);
-        return NULL;
-    }
-    for (size_t i = 0; i < n; i++) {
-        to[i] = f16_from_f32(wide[i]);
-        if (f32_from_f16(to[i]) != wide[i]) {
-            err_set(e, E_CONFIG,
-                    "'%.200s': the scale of output %zu, group %zu is %.9g, "
-                    "which F16 does not hold: GGUF would change it",
-                    module, i / (size_t)q->groups, i % (size_t)q->groups,
-                    (double)wide[i]);
-            free(to);
-            to = NULL;
-            break;
-        }
-    }
+    bool ok = wide && to;
+
+    if (ok && !to_f32(wide, q->scales, q->scale_dtype, n))
+        ok = !err_set(e, E_BUG, "'%.200s': scales are no floats", module);
+    for (size_t i = 0; ok && i < n; i++)
+        if (!f16_holds(wide[i], &to[i]))
+            ok = !err_set(
+                e, E_CONFIG,
+                "'%.200s': the scale of output %zu, group %zu is %.9g, "
+                "which F16 does not hold: GGUF would change it",
+                module, i / (size_t)q->groups, i % (size_t)q->groups,
+                (double)wide[i]);
     free(wide);
+    if (!ok) {
+        free(to);
+        to = NULL;
+    }
     return to;
 }

@@ -145,25 +145,24 @@ void int4pack_unpack(uint32_t *codes, const uint8_t *packed, uint64_t rows,
 
 /* ---- the order of inputs ---- */
 
+/* The last place of a group counts until it is taken: -1 less the inputs so
+ * far. */
 bool int4pack_order(int32_t *order, const int32_t *index, uint64_t inputs,
                     uint64_t group)
 {
-    uint64_t groups = inputs / group;
-
     if (inputs % group)
         return false;
-    for (uint64_t g = 0; g < groups; g++) {
-        uint64_t n = 0;
+    for (uint64_t last = group - 1; last < inputs; last += group)
+        order[last] = -1;
+    for (uint64_t k = 0; k < inputs; k++) {
+        uint64_t of = index ? (uint64_t)index[k] : k / group, n;
+        int32_t *last = &order[of * group + group - 1];
 
-        for (uint64_t k = 0; k < inputs; k++) {
-            uint64_t of = index ? (uint64_t)index[k] : k / group;
-
-            if (of == g && n < group)
-                order[g * group + n] = (int32_t)k;
-            n += of == g;
-        }
-        if (n != group)
+        if (*last >= 0)
             return false;
+        n = (uint64_t)(-1 - *last);
+        (*last)--;
+        order[of * group + n] = (int32_t)k;
     }
     return true;
 }

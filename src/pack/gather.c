@@ -38,14 +38,8 @@ static bool dtype_fits(const struct frame *f)
 
 static int keep(struct gather_part *p, const struct frame *f, struct err *e)
 {
-    if (f->len > p->cap) {
-        free(p->data);
-        p->cap = 0;
-        p->data = mem_pages(f->len, f->name, e);
-        if (!p->data)
-            return e->code;
-        p->cap = f->len;
-    }
+    if (mem_reserve(&p->data, &p->cap, f->len, f->name, e) < 0)
+        return e->code;
     if (f->len)
         memcpy(p->data, f->data, f->len);
     p->len = f->len;

@@ -60,15 +60,7 @@ static int need(struct buffer *b, uint64_t count, size_t size, struct err *e)
 
     if (size_mul(count, size, &n))
         return err_set(e, E_DATA, "a module of this size is beyond memory");
-    if (n <= b->cap)
-        return 0;
-    free(b->data);
-    b->cap = 0;
-    b->data = mem_pages(n, "packer", e);
-    if (!b->data)
-        return e->code;
-    b->cap = n;
-    return 0;
+    return mem_reserve(&b->data, &b->cap, n, "packer", e);
 }
 
 /* ---- the grid of a module in one form ---- */
@@ -137,9 +129,8 @@ static int scales_to_f16(const struct grid_job *j, size_t n, struct err *e)
     for (size_t i = 0; i < n; i++) {
         float x = wide ? ((const float *)j->m->scales)[i] :
                          f32_from_bf16(j->scales[i]);
-        uint16_t h = f16_from_f32(x);
 
-        if (f32_from_f16(h) != x)
+        if (!f16_holds(x, &j->scales[i]))
             return err_set(e, E_CONFIG,
                            "%s: the scale of output %zu, group %zu is %g, "
                            "which F16 cannot hold%s",
@@ -148,7 +139,6 @@ static int scales_to_f16(const struct grid_job *j, size_t n, struct err *e)
                            wide ? "" :
                                   ", and the kernels of this layout read F16: "
                                   "use compressed-tensors");
-        j->scales[i] = h;
     }
     return 0;
 }

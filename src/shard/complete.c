@@ -321,8 +321,8 @@ static int nothing_lost(const struct completeness *c,
             continue; /* replaced by parts */
         if (c->config->tied && !strcmp(s->name, "lm_head.weight"))
             continue; /* tied to the embedding */
-        if (strstr(s->name, "rotary_emb.inv_freq"))
-            continue; /* rotary table in old checkpoints, no weight */
+        if (tensor_name_is_table(s->name))
+            continue;
         return err_set(e, E_DATA, "'%s' of the source is missing", s->name);
     }
     return 0;

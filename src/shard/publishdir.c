@@ -128,15 +128,8 @@ static int copy_tensor(struct copier *k, struct publish *out,
 {
     if (outdir_go_on(e))
         return e->code;
-    if (t->bytes > k->cap) {
-        free(k->buf);
-        k->cap = 0;
-        k->buf = mem_pages(t->bytes, t->name, e);
-        if (!k->buf)
-            return e->code;
-        k->cap = t->bytes;
-    }
-    if (stream_payload(k->c->in[t->input], t->source, k->buf, t->bytes, e) ||
+    if (mem_reserve(&k->buf, &k->cap, t->bytes, t->name, e) < 0 ||
+        stream_payload(k->c->in[t->input], t->source, k->buf, t->bytes, e) ||
         write_hashed(k, out, k->buf, t->bytes, &t->xxh3, e))
         return e->code;
     progress_step(k->p->progress, t->name, t->bytes);

@@ -179,14 +179,8 @@ static int check_finite(const struct state *s, struct err *e)
 
         if (t->dtype != DT_F32 && t->dtype != DT_F16 && t->dtype != DT_BF16)
             continue;
-        if (t->bytes > cap) {
-            free(buf);
-            cap = 0;
-            buf = mem_pages(t->bytes, "verification", e);
-            if (!buf)
-                return e->code;
-            cap = t->bytes;
-        }
+        if (mem_reserve(&buf, &cap, t->bytes, "verification", e) < 0)
+            return e->code;
         rc = checkpoint_read(s->out, t, buf, e);
         if (rc)
             break;

@@ -171,6 +171,12 @@ uint16_t f16_from_f32(float x)
     return (uint16_t)(sign | narrow(x, 5, 10));
 }
 
+bool f16_holds(float x, uint16_t *h)
+{
+    *h = f16_from_f32(x);
+    return f32_from_f16(*h) == x;
+}
+
 float f32_from_f8_e4m3(uint8_t x)
 {
     uint32_t sign = (uint32_t)(x & 0x80) << 24, mant = x & 7;

@@ -57,6 +57,8 @@ float f32_from_f16(uint16_t x);
 float f32_from_f8_e4m3(uint8_t x);
 uint16_t bf16_from_f32(float x);
 uint16_t f16_from_f32(float x);
+/* *h = x as F16; whether it is x. */
+bool f16_holds(float x, uint16_t *h);
 
 C_END
 

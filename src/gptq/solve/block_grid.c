@@ -139,11 +139,9 @@ static void try_all(struct tile *s, const struct tile_group *g,
 
 void block_quantize(struct tile *s, const struct tile_group *g, float *cost)
 {
-    struct tile_product p = { .minus = false };
-
     solve_group(s, g, s->scale + g->group * ROWS, s->zero + g->group * ROWS,
                 s->d + g->c0 * ROWS, s->codes + g->c0 * ROWS, cost);
-    tile_set_left(s, g->c0, (g->c1 + COLS - 1) / COLS * COLS, &p);
+    tile_set_left(s, s->d, g->c0, (g->c1 + COLS - 1) / COLS * COLS, false);
 }
 
 void block_solve(struct tile *s, const struct tile_group *g,

@@ -298,13 +298,7 @@ static int reserve(struct module_batch *t, struct err *e)
         mem_grow(&t->origin, n * sizeof(*t->origin), "solve", e) < 0 ||
         mem_grow(&t->member, n * sizeof(*t->member), "solve", e) < 0)
         return e->code;
-    if (bytes <= t->codes_cap)
-        return 0;
-    free(t->codes);
-    t->codes_cap = 0;
-    t->codes = mem_pages(bytes, "solve", e);
-    t->codes_cap = t->codes ? bytes : 0;
-    return t->codes ? 0 : e->code;
+    return mem_reserve(&t->codes, &t->codes_cap, bytes, "solve", e);
 }
 
 /* What is no cross moment is said where it is given to module.c. */

@@ -156,7 +156,6 @@ static bool refit_group(struct tile *s, const struct tile_group *g,
 void refine(struct tile *s, int n, int sweeps, enum dtype scale_dtype,
             double (*loss)[SOLVE_ROWS])
 {
-    const struct tile_product all = { .minus = false };
     bool any = true;
 
     while (any && sweeps-- > 0) {
@@ -171,7 +170,7 @@ void refine(struct tile *s, int n, int sweeps, enum dtype scale_dtype,
 
                 now |= refit_group(&s[j], g, moved, scale_dtype, loss[j]);
                 if (now)
-                    tile_set_left(&s[j], g->c0, end_of(g), &all);
+                    tile_set_left(&s[j], s[j].d, g->c0, end_of(g), false);
                 any |= now;
             }
         }

@@ -157,7 +157,7 @@ static void follow_drift(const struct target *t, struct tile *s, int n,
 
     for (int i = 0; i < n; i++) {
         memset(s[i].d, 0, cols * ROWS * sizeof(float));
-        tile_set_left(&s[i], 0, cols, &p);
+        tile_set_left(&s[i], s[i].w, 0, cols, false);
     }
     for (; p.part.c0 < cols; p.part.c0 = p.part.c1) {
         p.part.c1 = least(p.part.c0 + BLOCK, cols);
@@ -242,7 +242,7 @@ static void divide_group_up(const struct target *t, struct tile *s, int n,
             divide_up(t, &s[i], c, p.part.c1);
     }
     for (int i = 0; i < n; i++)
-        tile_set_left(&s[i], g->c0, end, &p);
+        tile_set_left(&s[i], s[i].d, g->c0, end, true);
 }
 
 static void divide_group_down(const struct target *t, struct tile *s, int n,
@@ -261,7 +261,7 @@ static void divide_group_down(const struct target *t, struct tile *s, int n,
             divide_down(t, &s[i], p.part.c0, c);
     }
     for (int i = 0; i < n; i++)
-        tile_set_left(&s[i], g->c0, end, &p);
+        tile_set_left(&s[i], s[i].d, g->c0, end, true);
 }
 
 /* d <- d (H + lambda I)⁻¹ = d L⁻ᵀ L⁻¹: solve z Lᵀ = d by ascending columns,

@@ -234,7 +234,7 @@ void tile_loss(struct tile *s, double *loss)
                                         .of = s->plan } };
 
     memset(loss, 0, ROWS * sizeof(*loss));
-    tile_set_left(s, 0, n, &p);
+    tile_set_left(s, s->d, 0, n, false);
     for (uint64_t i = 0; i < s->plan->groups; i++) {
         uint64_t c0 = s->plan->group[i].c0;
         uint64_t c1 = (s->plan->group[i].c1 + COLS - 1) / COLS * COLS;
@@ -312,10 +312,9 @@ void tile_multiply(struct tile *s, int n, const struct tile_product *p)
     split_add(sums, n, &p->part);
 }
 
-void tile_set_left(struct tile *s, uint64_t k0, uint64_t k1,
-                   const struct tile_product *p)
+void tile_set_left(struct tile *s, const float *x, uint64_t k0, uint64_t k1,
+                   bool minus)
 {
     if (s->plan->split)
-        split_left(s->left + 2 * k0 * ROWS,
-                   (p->of_target ? s->w : s->d) + k0 * ROWS, k1 - k0, p->minus);
+        split_left(s->left + 2 * k0 * ROWS, x + k0 * ROWS, k1 - k0, minus);
 }

@@ -123,9 +123,9 @@ struct tile_product {
  * stays in the caches for all tiles, one of x for all columns.  With plan->split
  * and outside of a group x is not read: tile_set_left() has copied it. */
 void tile_multiply(struct tile *s, int n, const struct tile_product *p);
-/* To be called when rows k0..k1-1 of x have changed, before products p read them;
- * p says whether x is w or d, and whether products are added or subtracted. */
-void tile_set_left(struct tile *s, uint64_t k0, uint64_t k1,
-                   const struct tile_product *p);
+/* To be called when rows k0..k1-1 of x, which is s->w or s->d, have changed, before
+ * products read them; minus: products that are subtracted. */
+void tile_set_left(struct tile *s, const float *x, uint64_t k0, uint64_t k1,
+                   bool minus);
 
 #endif
