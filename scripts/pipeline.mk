@@ -14,6 +14,7 @@
 # settings and prints
 #   LAYERS=0,1,2...   METHOD=gptq|rtn   PROPAGATE=quantized|original
 #   FISHER=yes (effort best: rows are solved together; otherwise empty)   T C S
+#   P (layout gguf: the checkpoint that the file is made of; otherwise empty)
 # RUN="forge-run --" runs the steps elsewhere (forge-run); empty: on this machine.
 
 # Recipes die with make, even if make is killed.
@@ -51,8 +52,13 @@ chain  = $(foreach p,$(pairs),$(eval \
 # The checkpoint: the codes in the runtime's layout, and the tensors that are not
 # quantized.
 .PHONY: result
-result: | $(codes)
+result: | $(or $P,$(codes))
 	@$(STEP) result
+
+ifneq ($P,)
+$P: | $(codes)
+	@$(STEP) pack
+endif
 
 $T/tokens.fts:
 	@$(STEP) tokens

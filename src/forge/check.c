@@ -11,6 +11,7 @@
 #include "forge/env.h"
 #include "forge/pipes.h"
 #include "forge/request.h"
+#include "gguf/check.h"
 #include "pack/preflight.h"
 
 /* ---- paths ---- */
@@ -71,21 +72,38 @@ static int check_choice(const struct job *j, const struct module_choice *choice,
     return rc;
 }
 
+/* Whether the layout can hold the model; warns, before hours of work, of what
+ * some runtimes refuse.  Also checks sidecars. */
+static int check_layout(struct request *r, const struct module_choice *choice,
+                        struct err *e)
+{
+    const struct job *j = &r->j;
+    bool gguf = j->layout == JOB_GGUF;
+    const struct preflight p = { .model = j->model,
+                                 .layout = job_layout(j),
+                                 .group = (uint64_t)j->group,
+                                 .symmetric = j->symmetric,
+                                 .silent = gguf,
+                                 .choice = *choice };
+    const struct gguf_want w = { .dir = j->model,
+                                 .group = (uint64_t)j->group,
+                                 .symmetric = j->symmetric,
+                                 .q8 = j->rest == GGUF_REST_Q8_0,
+                                 .choice = choice };
+    uint64_t linears;
+
+    if (gguf && gguf_check(&w, &r->gguf_bytes, e) < 0)
+        return e->code;
+    return preflight_check(&p, &linears, e);
+}
+
 int check_model(struct request *r, struct err *e)
 {
     struct job *j = &r->j;
     const struct module_choice choice = job_choice(j);
-    const struct preflight p = { .model = j->model,
-                                 .layout = (enum layout)j->layout,
-                                 .group = (uint64_t)j->group,
-                                 .symmetric = j->symmetric,
-                                 .choice = choice };
-    uint64_t linears;
 
-    /* also checks sidecars; warns, before hours of work, of what some runtimes
-     * refuse */
     if (((j->only.n || j->skip.n) && check_choice(j, &choice, e) < 0) ||
-        preflight_check(&p, &linears, e) < 0)
+        check_layout(r, &choice, e) < 0)
         return e->code;
     plan_release(&r->plan);
     if (plan_model(&r->plan, j->model, j->group, j->symmetric, &choice, e) <
@@ -182,11 +200,11 @@ static int check_tool(const char *name, struct err *e)
 
 int check_tools(struct err *e)
 {
-    static const char *const tools[] = { "forge-tokens",  "forge-calib",
-                                         "forge-hessian", "forge-gradient",
-                                         "forge-weights", "forge-grid",
-                                         "forge-solve",   "forge-split",
-                                         "forge-pack",    "forge-shard" };
+    static const char *const tools[] = {
+        "forge-tokens",  "forge-calib", "forge-hessian", "forge-gradient",
+        "forge-weights", "forge-grid",  "forge-solve",   "forge-split",
+        "forge-pack",    "forge-shard", "forge-gguf"
+    };
 
     for (size_t i = 0; i < ARRAY_LEN(tools); i++)
         if (check_tool(tools[i], e) < 0)

@@ -99,9 +99,12 @@ static bool is_linear(const struct model_config *config,
            module_chosen(choice, module);
 }
 
-/* The largest |w| that a grid with an F16 scale can represent. */
+/* The largest |w| that a grid with an F16 scale can represent.  Q4_1 has -z s as
+ * an F16, too, which is at most the least weight and half a step, 1/15 of it. */
 static double limit(const struct job *j)
 {
+    if (j->layout == JOB_GGUF && !j->symmetric)
+        return 65504.0 * 15 / 16;
     return grid_most(j->symmetric, DT_F16);
 }
 

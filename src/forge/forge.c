@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/math/cpu.h"
@@ -97,6 +98,25 @@ NORETURN static void other_tool(char **argv)
     die(E_USAGE, "unknown command '%s'%s", argv[0], opt_hint(argv[0], names));
 }
 
+/* Of `forge verify`, argv[1] on: a file is a GGUF one. */
+NORETURN static void verify(int argc, char **argv)
+{
+    static char word[] = "gguf", option[] = "--verify";
+    struct stat st;
+    char **to;
+    struct err e;
+
+    if (argc < 3 || stat(argv[argc - 1], &st) || !S_ISREG(st.st_mode))
+        other_tool(argv + 1);
+    to = mem_zero((size_t)argc + 1, sizeof(*to), "arguments", &e);
+    if (!to)
+        die_err(&e);
+    to[0] = word;
+    to[1] = option;
+    memcpy(to + 2, argv + 2, (size_t)(argc - 2) * sizeof(*to));
+    other_tool(to);
+}
+
 static void options(const char *word)
 {
     if (!strcmp(word, "-h") || !strcmp(word, "--help") || !strcmp(word, "help"))
@@ -126,6 +146,8 @@ int main(int argc, char **argv)
         die_err(&e);
     while (i < ARRAY_LEN(commands) && strcmp(argv[1], commands[i].name) != 0)
         i++;
+    if (!strcmp(argv[1], "verify"))
+        verify(argc, argv);
     if (i == ARRAY_LEN(commands) || !commands[i].run)
         other_tool(argv + 1);
     argv[1] = name;

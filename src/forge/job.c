@@ -40,6 +40,21 @@ const char *job_solve_dir(const struct job *j, char dir[STAGE_DIR])
     return stage_dir("solve", j->skey, dir);
 }
 
+const char *job_packed_dir(const struct job *j, char dir[STAGE_DIR])
+{
+    return stage_dir("packed", j->skey, dir);
+}
+
+enum layout job_layout(const struct job *j)
+{
+    return j->layout == JOB_GGUF ? LAYOUT_CT : (enum layout)j->layout;
+}
+
+const char *job_layout_name(const struct job *j)
+{
+    return j->layout == JOB_GGUF ? "gguf" : layout_name(job_layout(j));
+}
+
 PRINTF(2, 3)
 static void add_word(struct job_words *w, const char *fmt, ...)
 {
@@ -152,6 +167,8 @@ int job_variables(const struct job *j, struct job_variables *v, struct err *e)
     sprintf(v->text[4], "T=%s", job_tokens_dir(j, dir));
     sprintf(v->text[5], "C=%s", job_calib_dir(j, dir));
     sprintf(v->text[6], "S=%s", job_solve_dir(j, dir));
+    sprintf(v->text[7], "P=%s",
+            j->layout == JOB_GGUF ? job_packed_dir(j, dir) : "");
     return 0;
 }
 
@@ -221,7 +238,8 @@ static void put_all(struct json_writer *w, const struct job *j)
     put_text(w, "model", j->model);
     put_text(w, "text", j->text);
     put_text(w, "out", j->out);
-    put_word(w, "layout", LAYOUT_WORDS, j->layout);
+    put_word(w, "layout", JOB_LAYOUTS, j->layout);
+    put_word(w, "rest", GGUF_REST_WORDS, j->rest);
     put_word(w, "method", METHOD_WORDS, j->method);
     put_word(w, "effort", EFFORT_WORDS, j->effort);
     put_word(w, "propagate", PROPAGATE_WORDS, j->propagate);
@@ -401,7 +419,8 @@ static void get_all(struct reader *r, struct job *j)
     get_path(r, "model", j->model, false);
     get_path(r, "text", j->text, true);
     get_path(r, "out", j->out, false);
-    get_word(r, "layout", LAYOUT_WORDS, &j->layout);
+    get_word(r, "layout", JOB_LAYOUTS, &j->layout);
+    get_word(r, "rest", GGUF_REST_WORDS, &j->rest);
     get_word(r, "method", METHOD_WORDS, &j->method);
     get_word(r, "effort", EFFORT_WORDS, &j->effort);
     get_word(r, "propagate", PROPAGATE_WORDS, &j->propagate);

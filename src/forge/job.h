@@ -8,11 +8,17 @@
 
 #include "arch/choice.h"
 #include "common/cli/opt.h"
+#include "gguf/convert.h"
 #include "gptq/solve/solve_refined.h"
 #include "layout/layout.h"
 
 enum method { METHOD_GPTQ, METHOD_RTN };
 #define METHOD_WORDS "gptq|rtn"
+
+/* --layout: the layouts of serving engines, or one GGUF file, made of the
+ * checkpoint in WORK/packed-KEY, which is in layout compressed-tensors. */
+#define JOB_LAYOUTS LAYOUT_WORDS "|gguf"
+enum { JOB_GGUF = 4 };
 
 enum propagate { PROPAGATE_QUANTIZED, PROPAGATE_ORIGINAL, PROPAGATE_BOTH };
 #define PROPAGATE_WORDS "quantized|original|both"
@@ -42,7 +48,8 @@ struct weights_file {
 
 struct job {
     char model[PATH_MAX], text[PATH_MAX], out[PATH_MAX]; /* absolute */
-    int layout, method, effort, propagate;
+    int layout; /* index into JOB_LAYOUTS */
+    int method, effort, propagate, rest;
     int64_t sequences, seqlen, group, blend, threads, jobs;
     int64_t layers, modules;
     struct globs only, skip; /* --modules, --skip */
@@ -67,6 +74,10 @@ struct job {
 const char *job_tokens_dir(const struct job *j, char dir[STAGE_DIR]);
 const char *job_calib_dir(const struct job *j, char dir[STAGE_DIR]);
 const char *job_solve_dir(const struct job *j, char dir[STAGE_DIR]);
+const char *job_packed_dir(const struct job *j, char dir[STAGE_DIR]);
+/* The layout that codes are packed in, and the word of --layout. */
+enum layout job_layout(const struct job *j);
+const char *job_layout_name(const struct job *j);
 /* Whether the job runs Fisher descent (gptq/solve/fisher_descent.h). */
 static inline bool job_fisher(const struct job *j)
 {
@@ -85,7 +96,7 @@ void job_solve(const struct job *j, struct job_words *w);
 
 /* make's variables for pipeline.mk, as arguments "NAME=value"; values have no
  * characters that are special to make.  E_TEMP. */
-enum { JOB_VARIABLES = 7 };
+enum { JOB_VARIABLES = 8 };
 struct job_variables {
     char *text[JOB_VARIABLES];
 };

@@ -216,22 +216,29 @@ int command_tokens(int argc, char **argv, struct err *e)
 
 /* ---- report ---- */
 
-/* Run forge-eval; its result is kept in WORK beside the codes. */
-static int evaluate(struct reading *r, const struct job *j, const char *figures,
-                    struct err *e)
+/* Run forge-eval; its result is kept in WORK beside the codes.  A GGUF file was
+ * made of a checkpoint in WORK, which has the same weights. */
+static int evaluate(struct reading *r, const struct job *j, const char *work,
+                    const char *figures, struct err *e)
 {
+    char packed[PATH_MAX + STAGE_DIR], P[STAGE_DIR];
+    const char *out = j->out;
     char tmp[PATH_MAX + 192];
     struct command *c;
     struct pipes p;
     int rc;
 
+    if (j->layout == JOB_GGUF) {
+        snprintf(packed, sizeof(packed), "%s/%s", work, job_packed_dir(j, P));
+        out = packed;
+    }
     if (check_text(r->text, e) < 0 || want_model(j->model, e) < 0 ||
-        want_model(j->out, e) < 0)
+        want_model(out, e) < 0)
         return e->code;
     snprintf(tmp, sizeof(tmp), "%s.tmp.%ld.report", figures, (long)getpid());
     pipes_init(&p);
     c = comparison(r, &p, j->model);
-    command_add(c, "--by-layer", "--json", j->model, j->out, NULL);
+    command_add(c, "--by-layer", "--json", j->model, out, NULL);
     p.out = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (p.out < 0)
         return err_set(e, E_CREATE, "'%s': cannot be created:", figures);
@@ -279,9 +286,9 @@ int command_report(int argc, char **argv, struct err *e)
     if (job_read(&j, argv[i], e) < 0)
         return e->code;
     snprintf(figures, sizeof(figures), "%s/%s/by-layer-%s.jsonl", argv[i],
-             job_solve_dir(&j, S), layout_name((enum layout)j.layout));
+             job_solve_dir(&j, S), job_layout_name(&j));
     job_release(&j);
-    if (r.text && evaluate(&r, &j, figures, e) < 0)
+    if (r.text && evaluate(&r, &j, argv[i], figures, e) < 0)
         return e->code;
     pipes_init(&p);
     c = pipes_add(&p, "forge-report");

@@ -29,11 +29,14 @@ static void parse(struct request *r, int argc, char **argv)
           &j->sequences, 1, 1000000, false },
         { OPT_INT, 0, "seqlen", "T", "tokens in each [512]", &j->seqlen, 1,
           1000000, false },
-        { OPT_CHOICE, 0, "layout", LAYOUT_WORDS,
+        { OPT_CHOICE, 0, "layout", JOB_LAYOUTS,
           "how the result is stored [compressed-tensors]", &j->layout, 0, 0,
           false },
-        { OPT_INT, 0, "group", "G", "inputs per scale [128]", &j->group, 8,
-          1048576, false },
+        { OPT_CHOICE, 0, "rest", GGUF_REST_WORDS,
+          "layout gguf: matrices that are not in 4 bits [stored]", &j->rest, 0,
+          0, false },
+        { OPT_INT, 0, "group", "G", "inputs per scale [128; layout gguf: 32]",
+          &j->group, 8, 1048576, false },
         { OPT_FLAG, 0, "sym", NULL,
           "symmetric grids: the zero point is 8, the default", &r->sym, 0, 0,
           false },
@@ -123,6 +126,12 @@ static int settle(struct request *r, struct err *e)
         if (globs_add(&j->skip, r->skip.item[i], e) < 0)
             return e->code;
     j->symmetric = !r->asym;
+    if (j->rest != NOT_GIVEN && j->layout != JOB_GGUF)
+        return err_set(e, E_USAGE, "--rest is for --layout gguf");
+    if (j->rest == NOT_GIVEN)
+        j->rest = GGUF_REST_STORED;
+    if (!j->group) /* blocks of GGUF have a scale for 32 in any case */
+        j->group = j->layout == JOB_GGUF ? 32 : 128;
     if (j->propagate == PROPAGATE_BOTH && j->effort == EFFORT_FAST)
         return err_set(e, E_USAGE,
                        "--propagate both is nothing for --effort fast");
@@ -217,7 +226,7 @@ int command_quantize(int argc, char **argv, struct err *e)
     r->place.lock = -1;
     r->j.sequences = 128;
     r->j.seqlen = 512;
-    r->j.group = 128;
+    r->j.rest = NOT_GIVEN;
     r->j.blend = 2;
     r->j.jobs = 1;
     r->j.effort = EFFORT_DEFAULT;

@@ -15,10 +15,8 @@
 #include "forge/arguments.h"
 #include "forge/command.h"
 #include "forge/pipes.h"
+#include "gguf/convert.h"
 #include "layout/layout.h"
-
-/* Of forge-gguf(1). */
-#define REST_WORDS "stored|q8_0"
 
 struct repack {
     enum layout layout;
@@ -177,7 +175,7 @@ static int run_gguf(const struct repack *r, const char *model, const char *out,
 
     number_word(threads, r->threads);
     opt_word(PROGRESS_WORDS, r->progress, progress);
-    opt_word(REST_WORDS, r->rest, rest);
+    opt_word(GGUF_REST_WORDS, r->rest, rest);
     pipes_init(&pipes);
     c = pipes_add(&pipes, "forge-gguf");
     command_add(c, "--threads", threads, "--progress", progress, "--rest", rest,
@@ -227,7 +225,7 @@ int command_repack(int argc, char **argv, struct err *e)
         { OPT_CHOICE, 0, "capability", INT4PACK_WORDS,
           "layout int4pack: of the CPU that will run it [this one]",
           &capability, 0, 0, false },
-        { OPT_CHOICE, 0, "rest", REST_WORDS,
+        { OPT_CHOICE, 0, "rest", GGUF_REST_WORDS,
           "layout gguf: matrices that are not in 4 bits [stored]", &r.rest, 0,
           0, false },
         { OPT_SIZE, 0, "shard-size", "SIZE",

@@ -20,6 +20,7 @@ struct request {
     int sym, asym, dry_run, quiet, progress;
     double rate; /* --rate, GFLOP/s; 0: measure it */
     struct plan plan;
+    uint64_t gguf_bytes; /* of the file of layout gguf */
     struct place place;
 };
 

@@ -43,6 +43,11 @@ static void plan_bytes(const struct request *r, struct room *room)
     room->work = (double)p->quantized * 17 / 32 +
                  streams * tokens * (double)p->hidden_size * 4;
     room->out = (double)p->bytes_out * 2;
+    if (j->layout ==
+        JOB_GGUF) { /* made of a checkpoint in the work directory */
+        room->work += (double)p->bytes_out;
+        room->out = (double)r->gguf_bytes;
+    }
     if (states > memory)
         room->work += states;
     else
@@ -196,14 +201,14 @@ void room_print(const struct request *r, const struct room *room)
         "%s, layout %s\n",
         (long long)p->modules, count_text(a, (double)p->quantized),
         j->method == METHOD_RTN ? "rtn" : "gptq", (long long)j->group,
-        j->symmetric ? "symmetric" : "asymmetric",
-        layout_name((enum layout)j->layout));
+        j->symmetric ? "symmetric" : "asymmetric", job_layout_name(j));
     if (j->method == METHOD_GPTQ)
         printf("calibration  %lld tokens, propagate %s\n",
                (long long)(j->sequences * j->seqlen),
                opt_word(PROPAGATE_WORDS, j->propagate, way));
     printf("output       %s: about %s\n", r->out,
-           size_text(a, (double)p->bytes_out));
+           size_text(a, j->layout == JOB_GGUF ? (double)r->gguf_bytes :
+                                                (double)p->bytes_out));
     printf("work         %s: up to %s\n", r->work_path,
            size_text(a, room->work));
     printf("memory       about %s, of it %s for the widest Hessian\n",

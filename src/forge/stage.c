@@ -27,10 +27,10 @@ struct stage {
     struct job j;
     const char *name;
     int64_t layer; /* -1: none */
-    char T[STAGE_DIR], C[STAGE_DIR], S[STAGE_DIR];
+    char T[STAGE_DIR], C[STAGE_DIR], S[STAGE_DIR], P[STAGE_DIR];
     struct job_words grid, solve;
     char threads[WORD], memory[WORD], number[6][WORD];
-    char path[6][PATH_ROOM];
+    char path[6][PATH_ROOM], called[256];
     char report[32], ledger[32]; /* "": none */
     struct pipes p;
 };
@@ -265,23 +265,48 @@ static int stage_round(struct stage *s, struct err *e)
     return solve_layer(s, NULL, e);
 }
 
-/* The checkpoint: all codes in the runtime's layout, and the tensors not
- * quantized. */
-static int stage_result(struct stage *s, struct err *e)
+/* The checkpoint in directory `out`: all codes in the runtime's layout, and the
+ * tensors not quantized. */
+static void pack(struct stage *s, const char *out)
 {
     struct command *c = weights(s);
 
-    (void)e;
     c->before = in_dir(s->path[0], s->S, "codes-%.fts");
     c->n_before = s->j.layers;
     command_add(c, "--key", s->j.skey, "--others", s->j.model, NULL);
     /* as fast as the words are read, which a GPU starts later than */
     command_add(tool(s, "forge-pack"), "--device", "cpu", "--layout",
-                layout_name((enum layout)s->j.layout), "--expect-key",
-                s->j.skey, NULL);
-    command_add(tool(s, "forge-shard"), "--from", s->j.model, "--shard-size",
-                number_word(s->number[1], (int64_t)s->j.shard_size), s->j.out,
+                layout_name(job_layout(&s->j)), "--expect-key", s->j.skey,
                 NULL);
+    command_add(tool(s, "forge-shard"), "--from", s->j.model, "--shard-size",
+                number_word(s->number[1], (int64_t)s->j.shard_size), out, NULL);
+}
+
+/* What forge-gguf reads. */
+static int stage_pack(struct stage *s, struct err *e)
+{
+    (void)e;
+    pack(s, s->P);
+    return 0;
+}
+
+static int stage_result(struct stage *s, struct err *e)
+{
+    const char *name = strrchr(s->j.out, '/') + 1;
+    size_t n = strlen(name);
+    char rest[JOB_WORD];
+
+    (void)e;
+    if (s->j.layout != JOB_GGUF) {
+        pack(s, s->j.out);
+        return 0;
+    }
+    snprintf(s->number[0], WORD, "%s",
+             opt_word(GGUF_REST_WORDS, s->j.rest, rest));
+    n -= n > 5 && !strcmp(name + n - 5, ".gguf") ? 5 : 0;
+    snprintf(s->called, sizeof(s->called), "%.*s", (int)n, name);
+    command_add(tool(s, "forge-gguf"), "--rest", s->number[0], "--name",
+                s->called, s->P, s->j.out, NULL);
     return 0;
 }
 
@@ -297,6 +322,7 @@ static const struct {
     { "calibrate", stage_calibrate, true, false, false },
     { "solve", stage_solve, true, true, true },
     { "round", stage_round, true, true, true },
+    { "pack", stage_pack, false, false, false },
     { "result", stage_result, false, false, false },
 };
 
@@ -455,6 +481,7 @@ static int prepare(struct stage *s, int argc, char **argv, size_t *which,
     job_tokens_dir(&s->j, s->T);
     job_calib_dir(&s->j, s->C);
     job_solve_dir(&s->j, s->S);
+    job_packed_dir(&s->j, s->P);
     job_grid(&s->j, &s->grid);
     job_solve(&s->j, &s->solve);
     number_word(s->threads, s->j.threads);

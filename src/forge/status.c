@@ -113,11 +113,6 @@ static int look(struct standing *s, struct err *e)
     return 0;
 }
 
-static const char *layout_of(const struct job *j)
-{
-    return layout_name((enum layout)j->layout);
-}
-
 static const char *method_of(const struct job *j)
 {
     return j->method == METHOD_RTN ? "rtn" : "gptq";
@@ -128,8 +123,9 @@ static void print_text(const struct standing *s)
     char span[UNIT_TEXT];
 
     printf("%s -> %s: layout %s, method %s, group %lld, %s, %s\n", s->j.model,
-           s->j.out, layout_of(&s->j), method_of(&s->j), (long long)s->j.group,
-           s->j.symmetric ? "symmetric" : "asymmetric", s->state);
+           s->j.out, job_layout_name(&s->j), method_of(&s->j),
+           (long long)s->j.group, s->j.symmetric ? "symmetric" : "asymmetric",
+           s->state);
     printf("%.0f %% done: %lld of %lld layers, %lld of %lld modules%s%s\n",
            s->percent, (long long)s->layers_done, (long long)s->j.layers,
            (long long)s->done, (long long)s->j.modules,
@@ -178,7 +174,7 @@ static int print_json(const struct standing *s, struct err *e)
     jw_begin(&w, '{');
     jw_key(&w, "model"), jw_string(&w, s->j.model);
     jw_key(&w, "out"), jw_string(&w, s->j.out);
-    jw_key(&w, "layout"), jw_string(&w, layout_of(&s->j));
+    jw_key(&w, "layout"), jw_string(&w, job_layout_name(&s->j));
     jw_key(&w, "method"), jw_string(&w, method_of(&s->j));
     jw_key(&w, "group"), jw_int(&w, s->j.group);
     jw_key(&w, "symmetric"), jw_bool(&w, s->j.symmetric);
@@ -244,8 +240,8 @@ int command_status(int argc, char **argv, struct err *e)
  * number, or an E_*. */
 static int64_t forget(const struct place *p, struct err *e)
 {
-    char T[STAGE_DIR], C[STAGE_DIR], S[STAGE_DIR];
-    const char *kept[5] = { NULL }, *name;
+    char T[STAGE_DIR], C[STAGE_DIR], S[STAGE_DIR], P[STAGE_DIR];
+    const char *kept[6] = { NULL }, *name;
     struct job j;
     int64_t n;
 
@@ -255,7 +251,8 @@ static int64_t forget(const struct place *p, struct err *e)
     kept[0] = job_tokens_dir(&j, T);
     kept[1] = job_calib_dir(&j, C);
     kept[2] = job_solve_dir(&j, S);
-    kept[3] = name ? name + 1 : NULL; /* the pruned model, if it is in WORK */
+    kept[3] = job_packed_dir(&j, P);
+    kept[4] = name ? name + 1 : NULL; /* the pruned model, if it is in WORK */
     n = place_forget(p, kept);
     job_release(&j);
     return n;

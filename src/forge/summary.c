@@ -21,6 +21,8 @@ uint64_t summary_bytes(const char *dir)
     uint64_t sum = 0;
     struct stat st;
 
+    if (!d && !stat(dir, &st)) /* GGUF */
+        return (uint64_t)st.st_size;
     while (d && (f = readdir(d))) {
         const char *dot = strrchr(f->d_name, '.');
 
@@ -149,7 +151,7 @@ void summary_print(const struct request *r, const struct records *all,
     char a[UNIT_TEXT], b[UNIT_TEXT];
 
     printf("%s -> %s: layout %s, group %lld, %s, method %s\n", r->model, r->out,
-           layout_name((enum layout)r->j.layout), (long long)r->j.group,
+           job_layout_name(&r->j), (long long)r->j.group,
            r->j.symmetric ? "symmetric" : "asymmetric",
            r->j.method == METHOD_RTN ? "rtn" : "gptq");
     printf("size      %s -> %s, %llu %%\n", size_text(a, (double)before),

@@ -5,23 +5,28 @@
 
 #include "common/cli/tool.h"
 #include "gguf/convert.h"
-
-enum { REST_STORED, REST_Q8_0 };
+#include "gguf/verify.h"
 
 struct settings {
     struct tool tool;
-    int rest, check;
-    const char *model, *out;
+    int rest, check, verify;
+    const char *name, *model, *out;
 };
 
 static void parse(struct settings *s, int argc, char **argv)
 {
     const struct opt table[] = {
-        { OPT_CHOICE, 0, "rest", "stored|q8_0",
+        { OPT_CHOICE, 0, "rest", GGUF_REST_WORDS,
           "matrices that are not in 4 bits: as they are, or Q8_0 [stored]",
           &s->rest, 0, 0, false },
+        { OPT_STR, 0, "name", "TEXT",
+          "the name of the model [its directory's name]", &s->name, 0, 0,
+          false },
         { OPT_FLAG, 0, "check", NULL,
           "write nothing: can MODEL be written like that?", &s->check, 0, 0,
+          true },
+        { OPT_FLAG, 0, "verify", NULL,
+          "write nothing: is the file OUT what was written?", &s->verify, 0, 0,
           true },
         TOOL_COMMON(&s->tool),
         TOOL_END,
@@ -31,12 +36,38 @@ static void parse(struct settings *s, int argc, char **argv)
                       "loads.",
                       table);
 
-    if (argc - i != (s->check ? 1 : 2))
-        die(E_USAGE, s->check ? "want MODEL (try --help)" :
-                                "want MODEL and OUT (try --help)");
+    if (argc - i != (s->check || s->verify ? 1 : 2))
+        die(E_USAGE, s->verify ? "want OUT (try --help)" :
+                     s->check  ? "want MODEL (try --help)" :
+                                 "want MODEL and OUT (try --help)");
     s->model = argv[i];
-    s->out = argv[i + 1];
+    s->out = argv[argc - 1];
     tool_apply(&s->tool);
+}
+
+/* Print a line on standard output for each difference. */
+static void say(const char *path, const char *what)
+{
+    printf("'%s': %s: not as it was written\n", path, what);
+}
+
+static int verify(const struct settings *s)
+{
+    struct gguf_verdict v;
+    struct progress progress;
+    char text[100];
+    struct err e;
+
+    progress_start(&progress, s->tool.progress, "tensors", 0);
+    if (gguf_verify(s->out, say, &progress, &v, &e)) {
+        err_prefix(&e, "'%s'", s->out);
+        die_err(&e);
+    }
+    if (flush_stdout(&e) < 0)
+        die_err(&e);
+    snprintf(text, sizeof(text), "%" PRIu64 " not as it was written", v.wrong);
+    progress_finish(&progress, v.wrong ? text : "as they were written");
+    return v.wrong ? EXIT_NO : 0;
 }
 
 int main(int argc, char **argv)
@@ -49,9 +80,11 @@ int main(int argc, char **argv)
 
     base_init(argv[0]);
     parse(&s, argc, argv);
+    if (s.verify)
+        return verify(&s);
     if (!s.check && access(s.out, F_OK) == 0)
         die(E_CREATE, "'%s': is there already", s.out);
-    if (gguf_plan(&plan, s.model, s.rest == REST_Q8_0, &e)) {
+    if (gguf_plan(&plan, s.model, s.name, s.rest == GGUF_REST_Q8_0, &e)) {
         err_prefix(&e, "'%s'", s.model);
         die_err(&e);
     }

@@ -12,8 +12,10 @@ enum {
     VALUE_F32 = 6,
     VALUE_BOOL = 7,
     VALUE_STRING = 8,
-    VALUE_ARRAY = 9
+    VALUE_ARRAY = 9,
+    VALUE_U64 = 10
 };
+enum { HEAD = 24 }; /* bytes before the pairs */
 
 uint64_t gguf_bytes(enum gguf_type t, uint64_t n)
 {
@@ -116,15 +118,31 @@ void gguf_i32s(struct gguf *g, const char *key, const int32_t *value, size_t n)
     g->failed |= !put(&g->pairs, value, n * sizeof(*value));
 }
 
+size_t gguf_u64s(struct gguf *g, const char *key, size_t n)
+{
+    size_t at;
+
+    array(g, key, VALUE_U64, n);
+    at = HEAD + g->pairs.len;
+    for (size_t i = 0; i < n; i++)
+        g->failed |= !put_u64(&g->pairs, 0);
+    return at;
+}
+
 void gguf_tensor(struct gguf *g, const char *name, enum gguf_type t,
-                 uint64_t rows, uint64_t cols)
+                 uint64_t parts, uint64_t rows, uint64_t cols)
 {
     struct gguf_buffer *b = &g->infos;
-    uint64_t bytes = gguf_bytes(t, rows ? rows * cols : cols);
+    uint64_t bytes =
+        gguf_bytes(t, (parts ? parts : 1) * (rows ? rows : 1) * cols);
 
-    g->failed |= !put_text(b, name) || !put_u32(b, rows ? 2 : 1) ||
+    g->failed |= !put_text(b, name) ||
+                 !put_u32(b, parts ? 3 :
+                             rows  ? 2 :
+                                     1) ||
                  !put_u64(b, cols) || (rows && !put_u64(b, rows)) ||
-                 !put_u32(b, t) || !put_u64(b, g->end);
+                 (parts && !put_u64(b, parts)) || !put_u32(b, t) ||
+                 !put_u64(b, g->end);
     g->end += (bytes + GGUF_ALIGN - 1) / GGUF_ALIGN * GGUF_ALIGN;
     g->n_infos++;
 }

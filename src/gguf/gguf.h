@@ -43,9 +43,13 @@ void gguf_strings(struct gguf *g, const char *key, const char *const *value,
                   size_t n);
 void gguf_i32s(struct gguf *g, const char *key, const int32_t *value, size_t n);
 
-/* The next tensor: cols inputs, and rows outputs, 0 where it is a vector. */
+/* A value to be set later: n zeros, their place in the head. */
+size_t gguf_u64s(struct gguf *g, const char *key, size_t n);
+
+/* The next tensor: cols inputs, rows outputs, 0 where it is a vector, and parts
+ * of that, 0 where it is a matrix. */
 void gguf_tensor(struct gguf *g, const char *name, enum gguf_type t,
-                 uint64_t rows, uint64_t cols);
+                 uint64_t parts, uint64_t rows, uint64_t cols);
 /* The file up to its first tensor.  E_TEMP. */
 MUST_CHECK int gguf_head(const struct gguf *g, struct gguf_buffer *head,
                          struct err *e);

@@ -12,9 +12,12 @@
 
 /* ---- the list of tensors ---- */
 
+/* from: tensors that it is read from. */
 static int add(struct gguf_plan *p, const struct gguf_item *item,
-               const char *name, struct err *e)
+               const char *name, uint64_t from, struct err *e)
 {
+    struct gguf_item *x;
+
     if (p->n == p->cap) {
         size_t cap = 2 * p->cap + 64;
 
@@ -22,12 +25,22 @@ static int add(struct gguf_plan *p, const struct gguf_item *item,
             return e->code;
         p->cap = cap;
     }
-    p->item[p->n] = *item;
-    p->item[p->n].name = mem_text(name, strlen(name), "tensors", e);
-    if (!p->item[p->n].name)
-        return e->code;
-    p->n++;
-    return 0;
+    x = &p->item[p->n++];
+    *x = *item;
+    x->name = mem_text(name, strlen(name), "tensors", e);
+    x->from = from ? mem_zero(from, sizeof(*x->from), "tensors", e) : NULL;
+    return x->name && (x->from || !from) ? 0 : e->code;
+}
+
+int gguf_fits(const char *module, uint64_t rows, uint64_t cols, uint64_t group,
+              uint64_t groups, struct err *e)
+{
+    if (cols % GGUF_BLOCK == 0 && (group % GGUF_BLOCK == 0 || groups == 1))
+        return 0;
+    return err_set(e, E_CONFIG,
+                   "'%.200s' is %" PRIu64 " x %" PRIu64 " in groups of "
+                   "%" PRIu64 ": blocks of GGUF have 32 inputs and one scale",
+                   module, rows, cols, group);
 }
 
 static int check_grid(const struct ck_quantized *q, const char *module,
@@ -41,12 +54,8 @@ static int check_grid(const struct ck_quantized *q, const char *module,
                        "'%.200s': its g_idx mixes groups (desc_act): inputs of "
                        "a group lie apart, and GGUF has them side by side",
                        module);
-    if (q->cols % GGUF_BLOCK || (q->group % GGUF_BLOCK && q->groups > 1))
-        return err_set(e, E_CONFIG,
-                       "'%.200s' is %" PRIu64 " x %" PRIu64 " in groups of "
-                       "%" PRIu64 ": blocks of GGUF have 32 inputs and one "
-                       "scale",
-                       module, q->rows, q->cols, q->group);
+    if (gguf_fits(module, q->rows, q->cols, q->group, q->groups, e))
+        return e->code;
     scales = gguf_scales(q, module, e);
     if (!scales)
         return e->code;
@@ -64,18 +73,95 @@ static int check_grid(const struct ck_quantized *q, const char *module,
     return rc;
 }
 
+/* The stack that the expert's tensor goes into, made with its first one; NULL:
+ * E_TEMP. */
+static struct gguf_item *find_stack(struct gguf_plan *p,
+                                    const struct gguf_item *item,
+                                    const char *name, struct err *e)
+{
+    uint64_t n = (uint64_t)p->config.moe.n_experts;
+
+    for (size_t i = p->n; i-- > 0;)
+        if (!strcmp(p->item[i].name, name))
+            return &p->item[i];
+    if (add(p, item, name, n, e))
+        return NULL;
+    p->item[p->n - 1].parts = n;
+    return &p->item[p->n - 1];
+}
+
+/* Add a tensor of the checkpoint, or an expert's to its stack. */
+static int add_at(struct gguf_plan *p, const struct ck_tensor *t,
+                  struct gguf_item item, const struct gguf_place *at,
+                  struct err *e)
+{
+    struct gguf_item *x;
+
+    item.form = at->form;
+    item.head = at->head;
+    if (at->form == GGUF_KEYS || at->form == GGUF_VALUES) {
+        uint64_t nope = (uint64_t)p->config.mla.nope;
+        uint64_t v = (uint64_t)p->config.v_dim;
+
+        item.parts = (uint64_t)p->config.n_heads;
+        if (item.rows != item.parts * (nope + v))
+            return err_set(e, E_DATA,
+                           "'%.200s': has %" PRIu64 " outputs, no %" PRIu64
+                           " heads of %" PRIu64 " and %" PRIu64,
+                           t->name, item.rows, item.parts, nope, v);
+        item.rows = at->form == GGUF_KEYS ? item.cols : v;
+        item.cols = at->form == GGUF_KEYS ? nope : item.cols;
+    }
+    if (at->form != GGUF_STACK) {
+        if (add(p, &item, at->name, 1, e))
+            return e->code;
+        p->item[p->n - 1].from[0] = t;
+        return 0;
+    }
+    x = find_stack(p, &item, at->name, e);
+    if (!x)
+        return e->code;
+    if (x->packed && item.packed && item.type == GGUF_Q4_1)
+        x->type = GGUF_Q4_1; /* which holds what the others have, too */
+    if (x->packed != item.packed || (x->type != item.type && !x->packed) ||
+        x->rows != item.rows || x->cols != item.cols || x->from[at->expert])
+        return err_set(e, E_CONFIG,
+                       "'%.200s' is not stored as other experts of its layer: "
+                       "GGUF has them in one tensor",
+                       t->name);
+    x->from[at->expert] = t;
+    return 0;
+}
+
+static int no_name(const char *name, struct err *e)
+{
+    return err_set(e, E_CONFIG, "'%.200s': llama.cpp has no name for it", name);
+}
+
+/* Vectors are F32, as llama.cpp wants them. */
+static enum gguf_type plain_type(const struct gguf_plan *p,
+                                 const struct gguf_item *x, enum dtype t)
+{
+    if (!x->rows)
+        return GGUF_F32;
+    if (p->q8 && x->cols % GGUF_BLOCK == 0)
+        return GGUF_Q8_0;
+    return t == DT_BF16 ? GGUF_BF16 : t == DT_F16 ? GGUF_F16 : GGUF_F32;
+}
+
 static int add_packed(struct gguf_plan *p, const struct ck_tensor *t,
                       const char *module, struct err *e)
 {
-    struct gguf_item item = { .from = t, .packed = true };
-    char name[GGUF_NAME_MAX], weight[1100];
+    struct gguf_item item = { .packed = true };
+    struct gguf_place place[GGUF_PLACES];
+    char weight[1100];
     struct ck_quantized q;
-    int rc = checkpoint_grid(p->c, module, &q, e);
+    int rc = checkpoint_grid(p->c, module, &q, e), n;
 
     snprintf(weight, sizeof(weight), "%s.weight", module);
-    if (rc > 0 && !gguf_name(&p->config, weight, name, &item.head))
-        rc = err_set(e, E_CONFIG, "'%.200s': llama.cpp has no name for it",
-                     module);
+    n = gguf_places(&p->config, weight, place);
+    if (rc > 0 && !n)
+        rc = no_name(module, e);
     if (rc > 0)
         rc = check_grid(&q, module, &item.type, e);
     item.rows = q.rows;
@@ -84,41 +170,61 @@ static int add_packed(struct gguf_plan *p, const struct ck_tensor *t,
     if (rc < 0)
         return rc;
     *(item.type == GGUF_Q4_0 ? &p->q4_0 : &p->q4_1) += 1;
-    return add(p, &item, name, e);
-}
+    for (int i = 0; i < n; i++) {
+        struct gguf_item x = item;
 
-/* Vectors are F32, as llama.cpp wants them. */
-static enum gguf_type plain_type(const struct gguf_plan *p,
-                                 const struct ck_tensor *t)
-{
-    if (t->ndim == 1)
-        return GGUF_F32;
-    if (p->q8 && t->dims[1] % GGUF_BLOCK == 0)
-        return GGUF_Q8_0;
-    return t->dtype == DT_BF16 ? GGUF_BF16 :
-           t->dtype == DT_F16  ? GGUF_F16 :
-                                 GGUF_F32;
+        /* inputs become outputs, so groups no longer lie in rows */
+        if (place[i].form == GGUF_KEYS) {
+            x.packed = false;
+            x.type = p->q8 && p->config.mla.nope % GGUF_BLOCK == 0 ? GGUF_Q8_0 :
+                                                                     GGUF_F32;
+        }
+        if (add_at(p, t, x, &place[i], e))
+            return e->code;
+    }
+    return 0;
 }
 
 static int add_plain(struct gguf_plan *p, const struct ck_tensor *t,
                      struct err *e)
 {
-    struct gguf_item item = { .from = t };
-    char name[GGUF_NAME_MAX];
+    struct gguf_place place[GGUF_PLACES];
+    int n;
 
-    if (tensor_name_is_table(t->name) ||
+    if (tensor_name_is_table(t->name) || gguf_is_extra(&p->config, t->name) ||
         (p->config.tied && !strcmp(t->name, "lm_head.weight")))
         return 0;
-    if (!gguf_name(&p->config, t->name, name, &item.head))
-        return err_set(e, E_CONFIG, "'%.200s': llama.cpp has no name for it",
-                       t->name);
+    n = gguf_places(&p->config, t->name, place);
+    if (!n)
+        return no_name(t->name, e);
     if (!dtype_is_float(t->dtype) || t->ndim < 1 || t->ndim > 2)
         return err_set(e, E_DATA, "'%.200s': is no matrix or vector of floats",
                        t->name);
-    item.type = plain_type(p, t);
-    item.rows = t->ndim == 2 ? t->dims[0] : 0;
-    item.cols = t->dims[t->ndim - 1];
-    return add(p, &item, name, e);
+    for (int i = 0; i < n; i++) {
+        struct gguf_item x = { .cols = t->dims[t->ndim - 1] };
+
+        if (t->ndim == 2 && t->dims[0] != 1)
+            x.rows = t->dims[0];
+        x.type = place[i].f32 ? GGUF_F32 : plain_type(p, &x, t->dtype);
+        if (place[i].form == GGUF_KEYS && x.type == GGUF_Q8_0 &&
+            p->config.mla.nope % GGUF_BLOCK)
+            x.type = t->dtype == DT_BF16 ? GGUF_BF16 : GGUF_F32;
+        if (add_at(p, t, x, &place[i], e))
+            return e->code;
+    }
+    return 0;
+}
+
+/* E_DATA: an expert is missing. */
+static int check_stacks(const struct gguf_plan *p, struct err *e)
+{
+    for (size_t i = 0; i < p->n; i++)
+        for (uint64_t k = 0;
+             p->item[i].form == GGUF_STACK && k < p->item[i].parts; k++)
+            if (!p->item[i].from[k])
+                return err_set(e, E_DATA, "'%s': expert %" PRIu64 " is missing",
+                               p->item[i].name, k);
+    return 0;
 }
 
 static int list(struct gguf_plan *p, struct err *e)
@@ -140,95 +246,38 @@ static int list(struct gguf_plan *p, struct err *e)
                                          .cols =
                                              (uint64_t)p->config.rotary / 2 };
 
-        rc = add(p, &freqs, "rope_freqs.weight", e);
+        rc = add(p, &freqs, "rope_freqs.weight", 0, e);
     }
-    return rc;
+    return rc ? rc : check_stacks(p, e);
 }
 
-/* ---- metadata ---- */
-
-static const char *key(const char *architecture, const char *name)
+int gguf_plan(struct gguf_plan *p, const char *dir, const char *name, bool q8,
+              struct err *e)
 {
-    static char text[128];
-
-    snprintf(text, sizeof(text), "%s.%s", architecture, name);
-    return text;
-}
-
-static void put_rope(struct gguf *g, const char *a, const struct rope *r)
-{
-    gguf_f32(g, key(a, "rope.freq_base"), r->theta);
-    if (r->kind != ROPE_LINEAR && r->kind != ROPE_YARN)
-        return;
-    gguf_string(g, key(a, "rope.scaling.type"),
-                r->kind == ROPE_YARN ? "yarn" : "linear");
-    gguf_f32(g, key(a, "rope.scaling.factor"), r->factor);
-    if (r->kind == ROPE_YARN)
-        gguf_u32(g, key(a, "rope.scaling.original_context_length"),
-                 (uint64_t)r->original_max_position);
-}
-
-/* LLAMA_FTYPE of most of the linears. */
-static uint64_t file_type(const struct gguf_plan *p)
-{
-    enum gguf_type t = GGUF_F32;
-
-    if (p->q4_0 + p->q4_1)
-        return p->q4_1 > p->q4_0 ? 3 : 2;
-    for (size_t i = 0; i < p->n; i++)
-        if (p->item[i].rows)
-            t = p->item[i].type;
-    return t == GGUF_Q8_0 ? 7 : t == GGUF_BF16 ? 32 : t == GGUF_F16 ? 1 : 0;
-}
-
-static void put_model(struct gguf_plan *p, const char *a)
-{
-    const struct model_config *c = &p->config;
-    struct gguf *g = &p->head;
-    const char *slash = strrchr(p->dir, '/');
-
-    gguf_string(g, "general.architecture", a);
-    gguf_string(g, "general.type", "model");
-    gguf_string(g, "general.name", slash && slash[1] ? slash + 1 : p->dir);
-    gguf_string(g, "general.quantized_by", "4bit-forge " FORGE_VERSION);
-    gguf_u32(g, "general.quantization_version", 2);
-    gguf_u32(g, "general.file_type", file_type(p));
-    gguf_u32(g, key(a, "block_count"), (uint64_t)c->n_layers);
-    gguf_u32(g, key(a, "context_length"), (uint64_t)c->max_position);
-    gguf_u32(g, key(a, "embedding_length"), (uint64_t)c->hidden_size);
-    gguf_u32(g, key(a, "feed_forward_length"), (uint64_t)c->intermediate_size);
-    gguf_u32(g, key(a, "attention.head_count"), (uint64_t)c->n_heads);
-    gguf_u32(g, key(a, "attention.head_count_kv"), (uint64_t)c->n_kv_heads);
-    gguf_u32(g, key(a, "attention.key_length"), (uint64_t)c->head_dim);
-    gguf_u32(g, key(a, "attention.value_length"), (uint64_t)c->v_dim);
-    gguf_f32(g, key(a, "attention.layer_norm_rms_epsilon"), c->rms_eps);
-    gguf_u32(g, key(a, "rope.dimension_count"), (uint64_t)c->rotary);
-    gguf_u32(g, key(a, "vocab_size"), (uint64_t)c->vocab_size);
-    put_rope(g, a, &c->rope);
-}
-
-int gguf_plan(struct gguf_plan *p, const char *dir, bool q8, struct err *e)
-{
-    const char *a;
+    const char *slash = strrchr(dir, '/'), *a;
 
     *p = (struct gguf_plan){ .dir = dir, .q8 = q8 };
+    p->name = name ? name : slash && slash[1] ? slash + 1 : dir;
     if (model_config_read(&p->config, dir, e) ||
         gguf_architecture(&p->config, &a, e) ||
         checkpoint_open(&p->c, dir, e) || list(p, e))
         return e->code;
-    put_model(p, a);
+    gguf_put_model(p, a);
     if (gguf_vocab(&p->head, &p->config, dir, e))
         return e->code;
+    p->digests = gguf_u64s(&p->head, DIGESTS_KEY, p->n + 1);
     for (size_t i = 0; i < p->n; i++)
-        gguf_tensor(&p->head, p->item[i].name, p->item[i].type, p->item[i].rows,
-                    p->item[i].cols);
+        gguf_tensor(&p->head, p->item[i].name, p->item[i].type,
+                    p->item[i].parts, p->item[i].rows, p->item[i].cols);
     return 0;
 }
 
 void gguf_plan_release(struct gguf_plan *p)
 {
-    for (size_t i = 0; i < p->n; i++)
+    for (size_t i = 0; i < p->n; i++) {
         free(p->item[i].name);
+        free(p->item[i].from);
+    }
     free(p->item);
     gguf_release(&p->head);
     checkpoint_close(p->c);

@@ -14,18 +14,26 @@ enum { TEXT_MAX = 64 * 1024 * 1024 };
 /* Types of tokens. */
 enum { TOKEN_NORMAL = 1, TOKEN_CONTROL = 3, TOKEN_USER = 4, TOKEN_UNUSED = 5 };
 
-/* How a text is split, and what llama.cpp calls that. */
+enum { STEPS = 3 };
+
+/* How a text is split, one step after the other, and what llama.cpp calls that
+ * (src/llama-vocab.cpp).  No step: ByteLevel's own. */
 static const struct {
-    const char *name, *regex; /* NULL: ByteLevel's own */
+    const char *name, *regex[STEPS];
 } splits[] = {
-    { "gpt-2", NULL },
+    { "gpt-2", { NULL } },
     { "llama-bpe",
-      "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
-      "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|"
-      "\\s+" },
+      { "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
+        "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|"
+        "\\s+" } },
     { "qwen2",
-      "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"
-      " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+" },
+      { "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"
+        " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+" } },
+    { "deepseek-v3",
+      { "\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+        "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"
+        "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|"
+        "\\s*[\r\n]+|\\s+(?!\\S)|\\s+" } },
 };
 
 static const char *text_of(const struct json *v, const char *key)
@@ -36,33 +44,42 @@ static const char *text_of(const struct json *v, const char *key)
     return s;
 }
 
+/* Whether the steps from `at` on, of which the last is ByteLevel, are those of the
+ * split.  bytes: that last one. */
+static bool is_split(const struct json *at, const struct json *bytes, size_t i)
+{
+    for (int k = 0; k < STEPS && splits[i].regex[k]; k++, at = json_after(at))
+        if (at == bytes || strcmp(text_of(at, "type"), "Split") != 0 ||
+            strcmp(text_of(at, "behavior"), "Isolated") != 0 ||
+            strcmp(text_of(json_get(at, "pattern"), "Regex"),
+                   splits[i].regex[k]) != 0)
+            return false;
+    return at == bytes;
+}
+
 /* The steps of the pre-tokenizer, which may be one. */
 static int find_split(const struct json *pre, const char **name, struct err *e)
 {
     const struct json *list = json_get(pre, "pretokenizers");
-    const struct json *first = list ? json_first(list) : pre;
-    const struct json *then = list && first ? json_after(first) : NULL;
-    const char *regex = text_of(json_get(first, "pattern"), "Regex");
-    bool split = !strcmp(text_of(first, "type"), "Split");
-    const struct json *bytes = split ? then : first;
+    const struct json *first = list ? json_first(list) : pre, *bytes = first;
     bool own = true, prefix = true;
 
+    while (list && bytes && json_after(bytes))
+        bytes = json_after(bytes);
     (void)!json_bool(json_get(bytes, "use_regex"), &own);
     (void)!json_bool(json_get(bytes, "add_prefix_space"), &prefix);
-    if (strcmp(text_of(bytes, "type"), "ByteLevel") != 0 ||
-        (list && json_after(bytes)))
+    if (strcmp(text_of(bytes, "type"), "ByteLevel") != 0)
         return err_set(e, E_CONFIG,
                        "the tokenizer is no byte-level BPE, and others are "
                        "not written as GGUF");
-    for (size_t i = 0; i < ARRAY_LEN(splits) && !prefix && own == !split; i++)
-        if (split ? splits[i].regex && !strcmp(splits[i].regex, regex) :
-                    !splits[i].regex) {
+    for (size_t i = 0; i < ARRAY_LEN(splits) && !prefix; i++)
+        if (own == !splits[i].regex[0] && is_split(first, bytes, i)) {
             *name = splits[i].name;
             return 0;
         }
     return err_set(e, E_CONFIG,
                    "the tokenizer splits text in a way that is none of "
-                   "llama.cpp's gpt-2, llama-bpe and qwen2");
+                   "llama.cpp's gpt-2, llama-bpe, qwen2 and deepseek-v3");
 }
 
 /* ---- tokens ---- */

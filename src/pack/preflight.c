@@ -78,7 +78,7 @@ int preflight_check(const struct preflight *p, uint64_t *linears, struct err *e)
     for (size_t i = 0; !rc && i < s.n; i++)
         rc = layout_check(p->layout, p->symmetric, p->group, &s.shape[i],
                           s.shape, s.n, e);
-    if (!rc)
+    if (!rc && !p->silent)
         advise(p, &s);
     if (p->table &&
         (!rc || rc == E_CONFIG)) { /* refused: which sizes would do */

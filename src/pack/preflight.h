@@ -11,6 +11,7 @@ struct preflight {
     enum layout layout;
     uint64_t group; /* inputs per scale */
     bool symmetric;
+    bool silent;                 /* no warnings */
     struct module_choice choice; /* linears that would be quantized */
     bool table; /* print parallel_print()'s table on standard output */
 };

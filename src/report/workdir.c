@@ -73,13 +73,16 @@ static int files_in(struct files *t, const char *dir, struct err *e)
     return rc;
 }
 
-/* Bytes of a checkpoint's tensors; 0: there is no checkpoint. */
+/* Bytes of a checkpoint's tensors, or of a GGUF file; 0: there is none. */
 static double checkpoint_bytes(const char *dir)
 {
     struct checkpoint *c;
     double bytes = 0;
+    struct stat st;
     struct err e;
 
+    if (!stat(dir, &st) && S_ISREG(st.st_mode))
+        return (double)st.st_size;
     if (!*dir || checkpoint_open_stored(&c, dir, &e) < 0)
         return 0;
     for (size_t i = 0; i < checkpoint_count(c); i++)

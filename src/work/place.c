@@ -124,6 +124,15 @@ static int stage_of(const char *name)
 
 /* ---- directories ---- */
 
+/* The rest of the name of a checkpoint that a run makes in WORK; NULL: it is
+ * none. */
+static const char *checkpoint_in(const char *name)
+{
+    const char *rest = after(name, "pruned-@");
+
+    return rest ? rest : after(name, "packed-@");
+}
+
 /* Open a directory, not through a symbolic link. */
 static DIR *open_dir(int at, const char *name)
 {
@@ -140,7 +149,7 @@ static bool dots(const char *name)
     return !strcmp(name, ".") || !strcmp(name, "..");
 }
 
-/* Remove a checkpoint that forge prune made in WORK, or a part of one. */
+/* Remove a checkpoint that a run made in WORK, or a part of one. */
 static bool remove_flat(int at, const char *name)
 {
     DIR *d = open_dir(at, name);
@@ -197,17 +206,16 @@ static int64_t collect_in(int at, enum where where, bool all)
 
     while (d && (f = readdir(d))) {
         const char *rest = made_here(f->d_name, where);
-        const char *pruned =
-            where == IN_TOP ? after(f->d_name, "pruned-@") : NULL;
+        const char *whole = where == IN_TOP ? checkpoint_in(f->d_name) : NULL;
         char host[256] = "";
         long pid = 0;
         bool ours = (rest && tmpdir_suffix(rest, &pid)) ||
-                    (pruned && tmpdir_suffix(pruned, &pid)) ||
+                    (whole && tmpdir_suffix(whole, &pid)) ||
                     is_status(f->d_name, host, &pid);
 
         if (!ours || (!all && in_use(at, f->d_name, host, pid)))
             continue;
-        n += pruned ? remove_flat(at, f->d_name) : !unlinkat(at, f->d_name, 0);
+        n += whole ? remove_flat(at, f->d_name) : !unlinkat(at, f->d_name, 0);
     }
     if (d)
         closedir(d);
@@ -447,13 +455,13 @@ int64_t place_forget(const struct place *p, const char *const *kept)
 
     while (d && (f = readdir(d))) {
         int stage = stage_of(f->d_name);
-        const char *pruned = after(f->d_name, "pruned-@");
+        const char *whole = checkpoint_in(f->d_name);
 
         if (is_kept(f->d_name, kept))
             continue;
         if (stage >= 0)
             n += remove_stage(dirfd(d), f->d_name, (enum where)stage);
-        else if (pruned && !*pruned)
+        else if (whole && !*whole)
             n += remove_flat(dirfd(d), f->d_name);
     }
     if (d)

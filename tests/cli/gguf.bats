@@ -81,12 +81,12 @@ P
 }
 
 @test "what llama.cpp has not is refused by name, before anything is written" {
-    changed sym m config.json 'c.update(model_type="mixtral", architectures=["MixtralForCausalLM"], num_local_experts=4, num_experts_per_tok=2)'
-    refused 78 "models of type mixtral are not written as GGUF; llama, mistral, qwen2 and qwen3 are" m x.gguf
+    changed sym m config.json 'c.update(model_type="glm4_moe", architectures=["Glm4MoeForCausalLM"], n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)'
+    refused 78 "models of type glm4_moe are not written as GGUF" m x.gguf
     changed sym m config.json 'c.update(model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=512)'
     refused 78 "has no sliding window" --check m
     changed sym m tokenizer.json 'c["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\s+|\\S+"'
-    refused 78 "splits text in a way that is none of llama.cpp's gpt-2, llama-bpe and qwen2" m x.gguf
+    refused 78 "splits text in a way that is none of llama.cpp's gpt-2, llama-bpe, qwen2 and deepseek-v3" m x.gguf
     changed sym m config.json 'c["vocab_size"] = 2000'
     run -65 --separate-stderr forge-gguf m x.gguf
     forge-weights -q "$M" | forge-grid -q --group 16 | forge-solve -q |
@@ -98,6 +98,81 @@ P
     [ "${#stderr_lines[@]}" = 1 ]
     [ ! -e x.gguf ]
     rm -rf m small act
+}
+
+@test "mixtures: experts in one tensor, kv_b_proj in two, and the metadata of each family" {
+    MOE=$BATS_TEST_DIRNAME/../reference/moe.py
+    for family in mixtral qwen3_moe-all qwen2_moe-all deepseek_v3; do
+        /usr/bin/python3 "$MOE" make $family plain m
+        forge-gguf -q m m.gguf
+        [[ $(ggufs experts m m.gguf) == "0 linears in 0 tensors and "*" others agree" ]]
+        ggufs pairs m.gguf >pairs.$family
+        for sign in --symmetric --asymmetric; do
+            forge-weights -q m | forge-grid -q --group 32 $sign | forge-solve -q | forge-pack -q |
+                forge-shard -q --from m q
+            forge-gguf -q q q.gguf
+            [[ $(ggufs experts m q.gguf q) == *" linears in "*" others agree" ]]
+            forge-gguf -q --verify q.gguf
+            rm -r q q.gguf
+        done
+        rm -r m m.gguf
+    done
+    grep -qx "general.architecture llama" pairs.mixtral
+    grep -qx "qwen2moe.expert_shared_feed_forward_length 64" pairs.qwen2_moe-all
+    for want in "qwen3moe.expert_count 8" "qwen3moe.expert_used_count 2" "qwen3moe.expert_feed_forward_length 32"; do
+        grep -qx "$want" pairs.qwen3_moe-all
+    done
+    # conversion/deepseek.py: one head of keys, the latent; a factor that llama.cpp multiplies by 10
+    for want in "head_count_kv 1" "q_lora_rank 64" "kv_lora_rank 64" "key_length 80" "value_length 64" \
+        "key_length_mla 32" "value_length_mla 32"; do
+        grep -qx "deepseek2.attention.$want" pairs.deepseek_v3
+    done
+    for want in "leading_dense_block_count 1" "expert_weights_scale 2.5" "expert_weights_norm True" \
+        "expert_gating_func 2" "expert_group_count 2" "expert_group_used_count 1" "expert_shared_count 1" \
+        "rope.dimension_count 16"; do
+        grep -qx "deepseek2.$want" pairs.deepseek_v3
+    done
+    grep -q "deepseek2.rope.scaling.yarn_log_multiplier 0.1" pairs.deepseek_v3
+    grep -qx "tokenizer.ggml.pre deepseek-v3" pairs.deepseek_v3
+}
+
+@test "mixtures that llama.cpp computes otherwise are refused" {
+    MOE=$BATS_TEST_DIRNAME/../reference/moe.py
+    /usr/bin/python3 "$MOE" make qwen3_moe plain m
+    refused 78 "llama.cpp's qwen3moe has experts in each layer, layer 0 has none" m x.gguf
+    /usr/bin/python3 "$MOE" make qwen3_moe-all plain m
+    changed m n config.json 'c["norm_topk_prob"] = False'
+    refused 78 "llama.cpp's qwen3moe divides a token's weights of experts by their sum, this model does not" n x.gguf
+    /usr/bin/python3 "$MOE" make deepseek_v3 plain d
+    changed d n config.json 'c["num_hidden_layers"] = 3; c["rope_scaling"]["mscale_all_dim"] = 0.7'
+    refused 78 "llama.cpp's YaRN has not this model's factor of attention" n x.gguf
+    changed d n config.json 'c["rope_interleave"] = False'
+    refused 78 "rotates pairs of neighbours, this model halves" n x.gguf
+    rm -rf m n d ./*.truth
+}
+
+@test "forge verify: each byte of the file" {
+    forge-gguf -q sym s.gguf
+    forge verify -q s.gguf
+    size=$(stat -c %s s.gguf)
+    for at in 40 $((size / 2)) $((size - 40)); do
+        cp s.gguf t.gguf
+        printf '\x5a' | dd of=t.gguf bs=1 seek="$at" conv=notrunc status=none
+        run -1 --separate-stderr forge verify t.gguf
+        [[ $output == "'t.gguf': "*": not as it was written" ]]
+    done
+    head -c $((size - 4096)) s.gguf >t.gguf
+    run -65 --separate-stderr forge verify t.gguf
+    [[ $stderr == *"'t.gguf': ends inside of '"* ]]
+    head -c 1000 s.gguf >t.gguf
+    run -65 --separate-stderr forge verify t.gguf
+    [[ $stderr == *"its head is cut or damaged" ]]
+    ggufs pairs s.gguf | grep -qx "forge.xxh3 41"
+    sed -i 's/forge.xxh3/forge.none/' s.gguf
+    run -65 --separate-stderr forge verify s.gguf
+    [[ $stderr == *"has no digests"* ]]
+    run -65 forge verify sym/model.safetensors
+    run -64 forge-gguf --verify
 }
 
 @test "scales that F16 does not hold are refused by module, output and group" {

@@ -5,6 +5,8 @@ Q8_0, and every tensor has a name that it knows for the architecture.
 
     gguf_check.py MODEL...       exit 1 and a reason when something differs
 
+Also of small mixtures of four families, which tests/reference/moe.py makes.
+
 Needs gguf (scripts/setup --venv)."""
 import json
 import pathlib
@@ -19,6 +21,7 @@ from gguf import MODEL_ARCH_NAMES, MODEL_TENSORS, TENSOR_NAMES, GGUFReader, quan
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "reference"))
 import actorder  # noqa: E402
 import ggufs  # noqa: E402
+import moe  # noqa: E402
 
 
 def text(reader, key):
@@ -72,8 +75,34 @@ def check(model, d, asym):
     print("ok", model.name, asym or "symmetric", n, "linears")
 
 
+def check_mixture(family, d, asym):
+    m, src, out = d / family, d / f"{family}-4{asym}", d / f"{family}{asym}.gguf"
+    if not m.exists():
+        moe.make(family, "plain", str(m))
+    subprocess.run(f"forge-weights -q {m} | forge-grid -q --group 32 {asym} | forge-solve -q | forge-pack -q | "
+                   f"forge-shard -q --from {m} {src}", shell=True, check=True)
+    subprocess.run(["forge-gguf", "-q", src, out], check=True)
+    with open(m / "config.json") as f:
+        c = json.load(f)
+    reader, want = GGUFReader(out), {}
+    check_names(reader)
+    for name, q, s, z in actorder.modules(src):
+        s = s.astype("f4")
+        ggufs.put(want, name + ".weight", q * s + (-z * s).astype("f2").astype("f4") if asym else (q - 8) * s, c)
+    tensors = {t.name: t for t in reader.tensors}
+    for name, w in want.items():
+        if isinstance(w, dict):
+            w = np.stack([w[i] for i in range(len(w))])
+        t = tensors[name]
+        assert np.array_equal(quants.dequantize(t.data, t.tensor_type), w), name
+    print("ok", family, asym or "symmetric", len(want), "tensors in 4 bits")
+
+
 def main():
     with tempfile.TemporaryDirectory() as d:
+        for family in ("mixtral", "qwen2_moe-all", "qwen3_moe-all", "deepseek_v3"):
+            for asym in ("", "--asymmetric"):
+                check_mixture(family, pathlib.Path(d), asym)
         for model in sys.argv[1:]:
             for asym in ("", "--asymmetric"):
                 check(pathlib.Path(model), pathlib.Path(d), asym)

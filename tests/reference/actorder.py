@@ -20,7 +20,7 @@ import numpy as np
 
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 AWQ = [0, 2, 4, 6, 1, 3, 5, 7]
-TYPES = {"I32": "<i4", "F16": "<f2", "BF16": "<u2", "U8": "u1", "I8": "i1", "I64": "<i8"}
+TYPES = {"I32": "<i4", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "U8": "u1", "I8": "i1", "I64": "<i8"}
 
 
 def load(path):

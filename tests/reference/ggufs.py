@@ -6,6 +6,10 @@ forge-gguf where the gguf package is not.
         FILE has every tensor of the Llama or Qwen checkpoint, each weight equal:
         codes and scales of 4-bit linears, bits of all others (--q8: matrices
         rounded as Q8_0 says)
+    ggufs.py experts MODEL FILE [PACKED]
+        the same of a mixture made by moe.py: experts in one tensor, kv_b_proj in
+        two, nothing of layers that predict further tokens; PACKED: FILE was made
+        of this 4-bit checkpoint of it, in layout compressed-tensors
     ggufs.py pairs FILE        its metadata, a line each, arrays by their length
 
 Needs python3-numpy."""
@@ -18,12 +22,20 @@ import numpy as np
 
 import actorder
 
-SCALAR = {4: "<I", 5: "<i", 6: "<f", 7: "<?"}
+SCALAR = {4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q"}
 BLOCK = {0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 8: (32, 34), 30: (1, 2)}
 NAMES = {"embed_tokens": "token_embd", "lm_head": "output", "input_layernorm": "attn_norm",
          "post_attention_layernorm": "ffn_norm", "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v",
          "o_proj": "attn_output", "q_norm": "attn_q_norm", "k_norm": "attn_k_norm", "gate_proj": "ffn_gate",
          "up_proj": "ffn_up", "down_proj": "ffn_down", "norm": "output_norm"}
+
+
+# gguf-py, tensor_mapping.py; of a mixture
+PARTS = {"self_attn.q_a_proj": "attn_q_a", "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+         "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+         "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+         **{f"mlp.shared_expert{s}.{p}_proj": f"ffn_{p}_shexp" for s in ("", "s") for p in ("gate", "up", "down")}}
+EXPERT = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 
 
 class Reader:
@@ -84,7 +96,7 @@ def turn(a, heads):
 
 
 def heads_of(name, c):
-    if c["model_type"] not in ("llama", "mistral"):
+    if c["model_type"] not in ("llama", "mistral", "mixtral"):
         return 0
     return {"attn_q": c["num_attention_heads"], "attn_k": c["num_key_value_heads"]}.get(name, 0)
 
@@ -97,7 +109,8 @@ def ours(name):
 
 def check_codes(m, codes, s, z, t, heads):
     kind, shape, data = t
-    codes, s, z = (turn(np.broadcast_to(x, codes.shape), heads) if heads else x for x in (codes, s, z))
+    codes, s, z = (turn(np.broadcast_to(x, codes.shape), heads) if heads else np.broadcast_to(x, codes.shape)
+                   for x in (codes, s, z))
     assert kind == (2 if (z == 8).all() else 3), (m, "type")
     q, f16 = blocks(kind, shape, data)
     assert (q == codes).all(), (m, "codes")
@@ -150,6 +163,67 @@ def same(model, path, q8):
     print(n, "linears and", len(g.tensors) - n, "other tensors agree")
 
 
+def places(name, a, c):
+    """The tensors of FILE that a tensor of the checkpoint goes into: (name, expert or None, its rows there)."""
+    p = name.split(".")
+    part, tail = ".".join(p[3:-1]), p[-1]
+    if p[1] != "layers":
+        return [(ours(name), None, a)]
+    if int(p[2]) >= c["num_hidden_layers"]:
+        return []
+    at = f"blk.{p[2]}."
+    if tail == "e_score_correction_bias":
+        return [(at + "exp_probs_b.bias", None, a)]
+    if ".experts." in name:
+        return [(f"{at}ffn_{EXPERT[p[-2]]}_exps.{tail}", int(p[5]), a)]
+    if part == "self_attn.kv_b_proj":  # keys are absorbed by queries, so they are turned
+        kv = a.reshape(c["num_attention_heads"], -1, a.shape[1])
+        n = c["qk_nope_head_dim"]
+        return [(at + "attn_k_b.weight", None, kv[:, :n].swapaxes(1, 2)), (at + "attn_v_b.weight", None, kv[:, n:])]
+    if part in PARTS:
+        return [(f"{at}{PARTS[part]}.{tail}", None, a[0] if part.endswith("shared_expert_gate") else a)]
+    return [(ours(name), None, turn(a, heads_of(ours(name).split(".")[2], c)) if heads_of(ours(name).split(".")[2], c) else a)]
+
+
+def put(out, name, a, c):
+    for to, expert, b in places(name, a, c):
+        if expert is None:
+            out[to] = b
+        else:
+            out.setdefault(to, {})[expert] = b
+
+
+def experts(model, path, packed):
+    import moe
+    with open(os.path.join(model, "config.json")) as f:
+        c = json.load(f)
+    plain, codes, g = {}, {}, Reader(path)
+    done = {}
+    if packed:
+        for m, *quantized in actorder.modules(packed):
+            done[m + ".weight"] = quantized
+    for name, (kind, shape, data) in moe.truth(model)[0].items():
+        x = np.frombuffer(data, "<u2").astype("u4") << 16 if kind == "BF16" else np.frombuffer(data, "<u4")
+        if name in done:
+            for i, q in enumerate(done[name]):
+                put(codes.setdefault(i, {}), name, q, c)
+        else:
+            put(plain, name, x.view("<f4").reshape(shape), c)
+    stack = lambda v: np.stack([v[i] for i in range(len(v))]) if isinstance(v, dict) else v  # noqa: E731
+    assert set(plain) | set(codes.get(0, {})) == set(g.tensors)
+    for name, want in plain.items():
+        kind, shape, data = g.tensors[name]
+        want = stack(want)
+        wide = want.ndim == 1 or "ffn_gate_inp" in name
+        assert kind == (0 if wide else 30) and list(want.shape) == shape, (name, kind, shape)
+        want = want if wide else want.view("<u4") >> 16
+        assert (np.frombuffer(data, "<f4" if wide else "<u2") == want.astype("<f4" if wide else "<u2").reshape(-1)).all(), name
+    for name in codes.get(0, {}):
+        q, s, z = (stack(codes[i][name]) for i in range(3))
+        check_codes(name, q, s, z, g.tensors[name], 0)
+    print(len(done), "linears in", len(codes.get(0, {})), "tensors and", len(plain), "others agree")
+
+
 def check_freqs(f, c, s):
     """transformers, _compute_llama3_parameters."""
     old, head = s["original_max_position_embeddings"], c["head_dim"]
@@ -168,5 +242,7 @@ def pairs(path):
 if __name__ == "__main__":
     if sys.argv[1] == "same":
         same(sys.argv[2], sys.argv[3], "--q8" in sys.argv[4:])
+    elif sys.argv[1] == "experts":
+        experts(sys.argv[2], sys.argv[3], (sys.argv[4:] or [None])[0])
     else:
         pairs(sys.argv[2])

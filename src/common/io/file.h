@@ -52,6 +52,10 @@ MUST_CHECK int publish_create(struct publish **p, const char *path,
 /* Append n bytes.  E_IO: write error, disk full. */
 MUST_CHECK int publish_write(struct publish *p, const void *buf, size_t n,
                              struct err *e); /* appends; E_IO when full */
+/* Behind the last publish_write(): write n bytes again, from offset off on.  A
+ * device or pipe keeps what it has.  E_IO. */
+MUST_CHECK int publish_rewrite(struct publish *p, const void *buf, size_t n,
+                               uint64_t off, struct err *e);
 /* Give the file its name.  Frees p, also on error, which leaves no file. */
 MUST_CHECK int publish_commit(struct publish *p, struct err *e);
 /* Remove what was written and free p.  NULL is allowed. */

@@ -253,6 +253,29 @@ static int finish_queue(struct publish *p, struct err *e)
     return b ? write_error(p, write_behind_finish(b), e) : 0;
 }
 
+int publish_rewrite(struct publish *p, const void *buf, size_t n, uint64_t off,
+                    struct err *e)
+{
+    const char *b = buf;
+
+    if (p->dirfd < 0)
+        return 0;
+    if (finish_queue(p, e) < 0)
+        return e->code;
+    while (n) {
+        ssize_t k = pwrite(p->fd, b, n, (off_t)off);
+
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return err_set(e, E_IO, "cannot write '%s':", p->path);
+        b += k;
+        n -= (size_t)k;
+        off += (uint64_t)k;
+    }
+    return 0;
+}
+
 static int commit(struct publish *p, struct err *e)
 {
     struct stat st;

@@ -1,0 +1,49 @@
+/* check.c - see check.h. */
+#include "gguf/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Whether the tensor is the weight of a linear that will be in 4 bits; *l: it. */
+static bool chosen(const struct gguf_want *w, const struct model_config *c,
+                   const struct ck_tensor *t, struct linear *l)
+{
+    const char *dot = t ? strrchr(t->name, '.') : NULL;
+    char module[MODULE_PATH_MAX];
+
+    return dot && !strcmp(dot, ".weight") &&
+           (size_t)snprintf(module, sizeof(module), "%.*s",
+                            (int)(dot - t->name), t->name) < sizeof(module) &&
+           model_find_linear(c, module, l) && module_chosen(w->choice, module);
+}
+
+static int check_item(const struct gguf_want *w, const struct gguf_plan *p,
+                      const struct gguf_item *x, uint64_t *bytes, struct err *e)
+{
+    enum gguf_type t = x->type;
+    struct linear l;
+
+    if (chosen(w, &p->config, x->from ? x->from[0] : NULL, &l)) {
+        uint64_t cols = (uint64_t)l.cols;
+
+        if (gguf_fits(l.module, (uint64_t)l.rows, cols, w->group,
+                      (cols + w->group - 1) / w->group, e))
+            return e->code;
+        t = w->symmetric ? GGUF_Q4_0 : GGUF_Q4_1;
+    }
+    *bytes += gguf_bytes(t, (x->parts ? x->parts : 1) *
+                                (x->rows ? x->rows : 1) * x->cols);
+    return 0;
+}
+
+int gguf_check(const struct gguf_want *w, uint64_t *bytes, struct err *e)
+{
+    struct gguf_plan p;
+    int rc = gguf_plan(&p, w->dir, NULL, w->q8, e);
+
+    *bytes = 0;
+    for (size_t i = 0; i < p.n && !rc; i++)
+        rc = check_item(w, &p, &p.item[i], bytes, e);
+    gguf_plan_release(&p);
+    return rc;
+}
