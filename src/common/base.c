@@ -68,9 +68,13 @@ int flush_stdout(struct err *e)
                0;
 }
 
+void (*die_tells)(const struct err *why);
+
 void die_err(const struct err *e)
 {
     err_print(e);
+    if (die_tells)
+        die_tells(e);
     _exit(-e->code);
 }
 

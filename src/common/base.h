@@ -92,6 +92,9 @@ void base_init(const char *argv0);
  * atexit handlers) with status -code.  die() formats as err_set() does. */
 NORETURN void die(int code, const char *fmt, ...) PRINTF(2, 3);
 NORETURN void die_err(const struct err *e);
+/* What die() and die_err() call before the end; NULL: nothing.  opt_parse() sets
+ * it in tools that write a stream: the next tool of the pipe is told. */
+extern void (*die_tells)(const struct err *why);
 /* Print "progname: e->msg" unless e->told, and go on.  A tool calls it before
  * it tells the next tool of the pipe, which then prints nothing
  * (tool_report_error()). */

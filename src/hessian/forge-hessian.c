@@ -231,7 +231,7 @@ int main(int argc, char **argv)
     int first = parse(&s, argc, argv);
 
     if (open_all(&r, argv + first, argc - first, &e) < 0)
-        die_err(&e);
+        tool_fail(r.out, &e);
     progress_start(&r.progress, s.tool.progress, "tensors", 0);
     device_prepare(false);
     if (run(&r, &e) < 0)

@@ -206,8 +206,10 @@ int main(int argc, char **argv)
 
     parse(&set, argc, argv);
     tool_apply(&set.tool);
-    if (set.check)
+    if (set.check) {
+        die_tells = NULL; /* no stream is asked for */
         return check(&set);
+    }
     if (open_all(&w, &e))
         die_err(&e);
     progress_start(&w.progress, set.tool.progress, "modules", 0);

@@ -181,6 +181,8 @@ int main(int argc, char **argv)
     base_init(argv[0]);
     parse(&s, argc, argv);
     tool_apply(&s.tool);
+    if (s.check)
+        die_tells = NULL; /* no stream is asked for */
     out.path = s.tool.output;
     out.key = s.tool.key;
     if (model_config_read(&config, s.from, &e) ||

@@ -57,6 +57,8 @@ static void parse(struct settings *s, int argc, char **argv)
     s->model = argv[i];
     s->input = argv[i + 1];
     tool_apply(&s->tool);
+    if (s->ids)
+        die_tells = NULL; /* text is asked for */
     if (s->ids && s->tool.key)
         die(E_USAGE, "--key is for streams, and --ids prints text");
 }

@@ -265,6 +265,61 @@ cut_anywhere() { # FILE COMMAND... with @ for the file that is cut
     cut_anywhere map.fts forge-weights -q experts --expert-map @
 }
 
+@test "a tool that fails before it begins: one line, and its exit code from the whole pipe" {
+    early() { # CODE COMMAND...
+        : >err
+        rc=$("${@:2}" 2>>err </dev/null | forge-pack -q 2>>err | forge-ls 2>>err
+            echo "${PIPESTATUS[*]}")
+        [ "$rc" = "$1 $1 $1" ] || { echo "${*:2}: $rc"; cat err; return 1; }
+        [ "$(wc -l <err)" -eq 1 ] || { echo "${*:2}:"; cat err; return 1; }
+        [[ $(<err) == "$2: "* ]]
+    }
+    heads='tokens weights calib gradient hessian grid solve split pack prune'
+    for tool in $heads; do
+        early 64 "forge-$tool" --no-such-option
+    done
+    early 64 forge-grid --group
+    early 64 forge-pack --layout gguf
+    early 64 forge-solve one two
+    early 66 forge-tokens nowhere ids.jsonl
+    early 66 forge-tokens mini nothing.jsonl
+    early 66 forge-weights nowhere
+    early 66 forge-calib nowhere t.fts
+    early 66 forge-calib mini nothing.fts
+    early 66 forge-gradient nowhere t.fts
+    early 66 forge-hessian nothing.fts
+    early 66 forge-grid nothing.fts
+    early 66 forge-grid --hessian nothing.fts w.fts
+    early 66 forge-solve nothing.fts
+    early 66 forge-split 'split-%.fts' nothing.fts
+    early 66 forge-pack nothing.fts
+    early 66 forge-prune --from nowhere --keep 4 hits.fts
+    early 73 forge-solve --report nowhere/report g.fts
+    [ "$(wc -w <<<"$heads")" -eq "$(for t in "$BATS_TEST_DIRNAME"/../../src/{*,*/*}/forge-*.c; do
+        "$(basename "$t" .c)" --help
+    done | grep -c -- '--key KEY')" ]
+}
+
+@test "the next tool is told behind whole streams, too; text and files get nothing" {
+    rc=$({ cat w1.fts && forge-weights --bad; } 2>err | forge-grid -q 2>>err >out
+        echo "${PIPESTATUS[*]}")
+    [ "$rc" = "64 64" ]
+    [ "$(<err)" = "forge-weights: unknown option '--bad' (try --help)" ]
+    silent() {
+        rc=$("$@" 2>err | cat >out; echo "${PIPESTATUS[0]}")
+        [ "$rc" -ne 0 ]
+        [ ! -s out ]
+    }
+    silent forge-tokens --ids nowhere
+    silent forge-pack --check nowhere
+    silent forge-prune --check --from nowhere --keep 4
+    silent forge-grid -o out.fts nothing.fts
+    silent forge-ls --bad
+    forge-grid --bad >file 2>err || rc=$?
+    [ "$rc" -eq 64 ]
+    [ ! -s file ]
+}
+
 @test "equal input gives equal bytes, from a file, a pipe and on any threads" {
     equal() { # FILE COMMAND...
         "${@:2}" -q -j 1 "$1" >one

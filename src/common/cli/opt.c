@@ -272,6 +272,26 @@ static void move_before(char **argv, int *first, int from, int to)
     }
 }
 
+/* The output of a tool that writes a stream: NULL or "-" is standard output. */
+static const char **output;
+
+static void tell_reader(const struct err *why)
+{
+    if (!*output || !strcmp(*output, "-"))
+        stream_refuse(why);
+}
+
+/* The table's rows are TOOL_STREAM's (tool.h) if there is a key to store. */
+static void expect_reader(const struct opt *table)
+{
+    const char *value;
+
+    if (!find(table, "--key", &value))
+        return;
+    output = find(table, "--output", &value)->dst;
+    die_tells = tell_reader;
+}
+
 int opt_parse(int argc, char **argv, const char *synopsis, const char *summary,
               const struct opt *table)
 {
@@ -279,6 +299,7 @@ int opt_parse(int argc, char **argv, const char *synopsis, const char *summary,
     struct err e;
 
     base_init(argv[0]);
+    expect_reader(table);
     if (cpu_choose(getenv("FORGE_CPU"), &e) < 0)
         die_err(&e);
     strcpy(record, "[]");

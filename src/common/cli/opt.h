@@ -43,8 +43,8 @@ struct opt {
  * argv index of the first operand.  -h/--help and -V/--version print to stdout
  * and exit 0; every error is die(E_USAGE) with a suggestion.  "--complete" as
  * the only argument prints "--name ARG" for each option, for shells.  Sets
- * stream_args (stream.h) to the options that are not local, and the CPU level
- * from $FORGE_CPU.
+ * stream_args (stream.h) to the options that are not local, the CPU level from
+ * $FORGE_CPU, and, in a tool that writes a stream, die_tells.
  *
  * Option names are not abbreviated, so that new options cannot make old
  * command lines ambiguous.  A value that begins with "--" must be joined by

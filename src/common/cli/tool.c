@@ -49,7 +49,10 @@ void tool_finish(struct stream_writer *out, struct progress *p,
 void tool_report_error(struct stream_writer *out, const struct err *e)
 {
     err_print(e);
-    stream_abort(out, e);
+    if (out)
+        stream_abort(out, e);
+    else if (die_tells)
+        die_tells(e);
 }
 
 void tool_fail(struct stream_writer *out, const struct err *e)

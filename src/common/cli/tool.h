@@ -74,7 +74,7 @@ void tool_apply(const struct tool *t);
 void tool_finish(struct stream_writer *out, struct progress *p,
                  const char *text);
 /* Print e, then send it as an ERROR frame to the reader of `out` and free
- * `out`; a file output is discarded.  out NULL: print only. */
+ * `out`; a file output is discarded.  out NULL: as die_err() tells it. */
 void tool_report_error(struct stream_writer *out, const struct err *e);
 /* tool_report_error(), then end the process with status -e->code. */
 NORETURN void tool_fail(struct stream_writer *out, const struct err *e);

@@ -246,6 +246,10 @@ MUST_CHECK int stream_finish(struct stream_writer *w, struct err *e);
 /* Give up: a pipe gets an ERROR frame with `why` (best effort), a file is
  * removed.  Frees w.  NULL is allowed. */
 void stream_abort(struct stream_writer *w, const struct err *why);
+/* The same for a tool that fails before it has created its output: if standard
+ * output is a pipe, and no writer was ever created on it, it gets HEAD and an
+ * ERROR frame. */
+void stream_refuse(const struct err *why);
 
 /* Call fn for each path in f->modules; stops at a non-zero result and returns
  * it. */

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "common/io/crc32c.h"
 #include "common/io/frame.h"
@@ -22,6 +23,8 @@ struct stream_writer {
     bool begun;
     size_t due; /* bytes that stream_piece() has yet to write */
 };
+
+static bool on_stdout; /* a writer was created on standard output */
 
 static void writer_free(struct stream_writer *w)
 {
@@ -56,6 +59,7 @@ int stream_create(struct stream_writer **out, const struct stream_output *o,
         writer_free(w);
         return e->code;
     }
+    on_stdout |= w->out.fd == 1;
     *out = w;
     return 0;
 }
@@ -317,4 +321,16 @@ void stream_abort(struct stream_writer *w, const struct err *why)
             w->out.broken = true; /* the reader will find that END is missing */
     }
     writer_free(w);
+}
+
+void stream_refuse(const struct err *why)
+{
+    const struct stream_output to = { .path = NULL };
+    struct stream_writer *w;
+    struct stat st;
+    struct err e;
+
+    if (!on_stdout && fstat(1, &st) == 0 && S_ISFIFO(st.st_mode) &&
+        stream_create(&w, &to, &e) == 0)
+        stream_abort(w, why);
 }

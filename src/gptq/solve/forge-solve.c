@@ -207,7 +207,7 @@ int main(int argc, char **argv)
         die(E_USAGE, "takes one file at most (try --help)");
     if (open_all(&r, first < argc ? argv[first] : NULL, &e) < 0) {
         publish_discard(r.report);
-        die_err(&e);
+        tool_fail(r.out, &e);
     }
     progress_start(&r.progress, s.tool.progress, "tensors", 0);
     if (!s.module.nearest && (s.loans || s.module.hessian))
