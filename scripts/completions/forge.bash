@@ -5,6 +5,12 @@ _forge() {
     local command=("${COMP_WORDS[0]}") word=${COMP_WORDS[COMP_CWORD]} before
     local line values=
     before=${COMP_WORDS[COMP_CWORD - 1]}
+    # --option=VALUE comes as three words
+    if [ "$word" = = ]; then
+        word=
+    elif [ "$before" = = ] && [ "$COMP_CWORD" -gt 2 ]; then
+        before=${COMP_WORDS[COMP_CWORD - 2]}
+    fi
     COMPREPLY=()
     if [ "${command[0]##*/}" = forge ]; then
         if [ "$COMP_CWORD" -eq 1 ]; then
@@ -30,4 +36,4 @@ _forge() {
 complete -o default -F _forge forge forge-tokens forge-calib forge-gradient \
     forge-hessian forge-weights forge-grid forge-solve forge-split forge-pack \
     forge-shard forge-prune forge-eval forge-report forge-ls forge-plan \
-    forge-meter
+    forge-meter forge-generate forge-gguf forge-verify

@@ -393,7 +393,8 @@ int digests_check(const char *dir, bool tensors_only,
     *n = (struct check_counts){ 0 };
     if (modeldir_open(&c.dir, dir, e))
         return e->code;
-    rc = check_all(&c, e);
+    if ((rc = check_all(&c, e)) != 0)
+        err_prefix(e, "'%s'", dir);
     for (size_t i = 0; i < c.n_files; i++)
         free(c.file[i]);
     free(c.file);
@@ -432,5 +433,5 @@ int digests_hold(const char *dir, uint64_t *tensors, struct err *e)
     if (rc || !n.wrong)
         return rc;
     *e = first;
-    return e->code;
+    return err_prefix(e, "'%s'", dir);
 }

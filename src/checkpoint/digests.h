@@ -58,7 +58,7 @@ MUST_CHECK int digests_check(const char *dir, bool tensors_only,
                              void *ctx, struct check_counts *n, struct err *e);
 /* Whether the tensors are what forge_checksums.json says, for those who check more
  * than that.  0, *tensors = 0: there is no such file; E_DATA: the first that differs,
- * "'FILE': why"; as digests_check(). */
+ * "'DIR': 'FILE': why"; as digests_check(). */
 MUST_CHECK int digests_hold(const char *dir, uint64_t *tensors, struct err *e);
 
 #endif

@@ -19,18 +19,18 @@ static const struct {
     const char *operands, *help;
 } commands[] = {
     { "quantize", command_quantize, "MODEL OUT --text FILE",
-      "turn a Hugging Face checkpoint into a 4-bit one" },
+      "make a 4-bit checkpoint" },
     { "prune", command_prune, "MODEL OUT --keep K --text FILE",
       "leave out experts of a mixture" },
     { "repack", command_repack, "IN OUT --layout X",
-      "store a 4-bit checkpoint in another layout" },
+      "store 4 bits in another layout" },
     { "eval", command_eval, "ORIGINAL OTHER --text FILE",
-      "perplexity, KL divergence, top-1 of two checkpoints" },
+      "compare two checkpoints" },
     { "generate", NULL, "MODEL [PROMPT]", "text from a checkpoint" },
     { "tokens", command_tokens, "MODEL [--ids]", "the tokens of a text" },
     { "report", command_report, "WORK [-o FILE]", "an HTML page about a run" },
     { "status", command_status, "WORK [--json]", "how far a run is" },
-    { "verify", NULL, "OUT", "is a checkpoint what was written?" },
+    { "verify", NULL, "OUT", "check every byte" },
     { "gc", command_gc, "WORK [--settings]", "remove what killed runs left" },
     { "stage", command_stage, NULL, NULL },
 };
@@ -43,8 +43,8 @@ static void help(void)
         if (commands[i].help)
             printf("  forge %-8s %-31s %s\n", commands[i].name,
                    commands[i].operands, commands[i].help);
-    printf("\nforge COMMAND --help lists the options of each; forge X is also "
-           "forge-X, any other tool.\n\n"
+    printf("\nforge COMMAND --help lists a command's options. forge X runs the "
+           "tool forge-X,\nwhere X is no command.\n\n"
            "  -h --help                      show this and exit\n"
            "  -V --version                   show the version and exit\n");
 }
@@ -132,7 +132,7 @@ static void options(const char *word)
 
 int main(int argc, char **argv)
 {
-    static char name[] = "forge";
+    static char name[] = "forge", ask[] = "--help";
     struct err e = { 0 };
     size_t i = 0;
     int rc;
@@ -140,6 +140,10 @@ int main(int argc, char **argv)
     base_init(name);
     if (argc < 2)
         die(E_USAGE, "want a command (try --help)");
+    if (argc == 3 && !strcmp(argv[1], "help")) {
+        argv[1] = argv[2];
+        argv[2] = ask;
+    }
     if (argv[1][0] == '-' || !strcmp(argv[1], "help"))
         options(argv[1]);
     if (env_setup(&e) < 0)

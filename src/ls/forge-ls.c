@@ -162,7 +162,7 @@ static int list_checkpoint(const struct settings *s, const char *path,
         return e->code;
     if (s->verify && !stat(path, &st) && S_ISDIR(st.st_mode) &&
         digests_hold(path, &listed, e))
-        rc = err_prefix(e, "'%s'", path);
+        rc = e->code;
     for (size_t i = 0; i < checkpoint_count(c) && rc == 0; i++) {
         const struct ck_tensor *t = checkpoint_tensor(c, i);
 

@@ -106,8 +106,9 @@ static void verify(const struct settings *s)
     char text[256];
     struct err e;
 
-    if (digests_hold(s->verify, &tensors, &e) ||
-        verify_checkpoint(&v, &r, &e)) {
+    if (digests_hold(s->verify, &tensors, &e))
+        die_err(&e);
+    if (verify_checkpoint(&v, &r, &e)) {
         err_prefix(&e, "'%s'", s->verify);
         die_err(&e);
     }

@@ -48,10 +48,8 @@ int main(int argc, char **argv)
 
     base_init(argv[0]);
     parse(&s, argc, argv);
-    if (digests_check(s.dir, s.tensors, say, NULL, &n, &e)) {
-        err_prefix(&e, "'%s'", s.dir);
+    if (digests_check(s.dir, s.tensors, say, NULL, &n, &e))
         die_err(&e);
-    }
     if (flush_stdout(&e) < 0)
         die_err(&e);
     if (n.wrong) {

@@ -405,10 +405,9 @@ int place_visit(struct place *p, const char *dir, bool *running, struct err *e)
 
     *p = (struct place){ .dir = dir, .lock = -1 };
     if (stat(dir, &st))
-        return err_set(e, err_open_code(errno), "'%s':", dir);
+        return settings_none(dir, errno, e);
     if (!S_ISDIR(st.st_mode) || !read_mark(dir, &p->temporary))
-        return err_set(e, E_NOINPUT,
-                       "'%s': no work directory of forge quantize", dir);
+        return settings_none(dir, 0, e);
     *running = take_lock(p, false, e) == E_TEMP;
     return 0;
 }

@@ -2,11 +2,30 @@
 #include "work/settings.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 enum { SETTINGS_MAX = 64 << 20 };
+
+int settings_none(const char *dir, int errnum, struct err *e)
+{
+    const char *what =
+        errnum ? strerror(errnum) : "no work directory of forge quantize";
+    int code = errnum ? err_open_code(errnum) : E_NOINPUT;
+    int n = (int)strlen(dir);
+    char run[PATH_MAX];
+    struct stat st;
+
+    while (n > 1 && dir[n - 1] == '/')
+        n--;
+    if (snprintf(run, sizeof(run), "%.*s.work", n, dir) >= (int)sizeof(run) ||
+        stat(run, &st) || !S_ISDIR(st.st_mode))
+        return err_set(e, code, "'%s': %s", dir, what);
+    return err_set(e, code, "'%s': %s (did you mean '%s'?)", dir, what, run);
+}
 
 int settings_read(struct work_settings *s, const char *work, struct err *e)
 {
@@ -17,10 +36,9 @@ int settings_read(struct work_settings *s, const char *work, struct err *e)
                          SETTINGS_FILE) >= sizeof(s->path))
         return err_set(e, E_DATA, "'%.200s...': path is too long", work);
     if (stat(work, &st))
-        return err_set(e, err_open_code(errno), "'%s':", work);
+        return settings_none(work, errno, e);
     if (!S_ISDIR(st.st_mode) || access(s->path, F_OK))
-        return err_set(e, E_NOINPUT,
-                       "'%s': no work directory of forge quantize", work);
+        return settings_none(work, 0, e);
     if (json_read_file(&s->doc, s->path, SETTINGS_MAX, e) < 0)
         return e->code;
     if (json_type(json_root(s->doc)) == JSON_OBJECT)

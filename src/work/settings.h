@@ -13,6 +13,10 @@ struct work_settings {
     char path[4096]; /* of the file, for messages */
 };
 
+/* The error for a directory that is no work directory, or that stat(2) refuses
+ * with errnum (else 0): where DIR.work is one, it says so.  E_NOINPUT;
+ * err_open_code(). */
+int settings_none(const char *dir, int errnum, struct err *e);
 /* settings_release() *s when done.  E_NOINPUT: no such directory, or no work
  * directory of forge(1); E_DATA: the file is no JSON object; E_TEMP. */
 MUST_CHECK int settings_read(struct work_settings *s, const char *work,

@@ -182,6 +182,14 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     done
 }
 
+@test "--help fits a terminal of 80 columns" {
+    for tool in $(programs); do
+        help_of "$tool" >help
+        [ "$(wc -l <help)" -gt 5 ]
+        awk -v t="$tool" 'length($0) > 79 { print t ": " $0; bad = 1 } END { exit bad }' help
+    done
+}
+
 # Of forge, each command has its own, and the page has all; a command that is a tool
 # has a page.
 help_of() { # PROGRAM

@@ -175,6 +175,7 @@ PYTHON
     [[ $stderr == *"no SHA256SUMS and no forge_checksums.json"* ]]
     run -64 forge-verify
     run -66 forge-verify nothing
+    [ "$output" = "forge-verify: 'nothing': cannot open: No such file or directory" ]
 }
 
 @test "--tensors follows them into other files" {

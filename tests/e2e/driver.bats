@@ -49,7 +49,7 @@ setup() {
     meant gptq forge quantize "$model" out --method GPTQ
     meant gptq_v2 forge quantize "$model" out --layout GPTQ-V2
     meant compressed-tensors forge quantize "$model" out --layout compressed_tensors
-    meant --hessian forge-solve --hesian x
+    meant --hessian forge-solve -o out --hesian x
     refused 64 forge quantize "$model" out --zzz
     [[ $stderr == *"(try --help)"* ]]
 }
@@ -70,7 +70,37 @@ setup() {
     [ "$(complete_words forge quantize --lay)" = --layout ]
     [ "$(complete_words forge quantize m o --layout gp)" = "gptq gptq_v2" ]
     [ "$(complete_words forge-solve --effort '')" = "fast default best" ]
+    [ "$(complete_words forge-solve --effort = def)" = default ]
+    [ "$(complete_words forge quantize m o --layout =)" = "compressed-tensors awq gptq gptq_v2" ]
     [ -z "$(complete_words forge quantize --text /etc/pa)" ] # a file's name
+    for tool in "$tree"/src/{*,*/*}/forge-*.c; do
+        complete -p "$(basename "$tool" .c)"
+    done
+}
+
+@test "forge help COMMAND is its --help" {
+    for command in quantize status verify; do
+        forge $command --help >want
+        forge help $command >got
+        cmp want got
+    done
+    forge --help >want
+    forge help >got
+    cmp want got
+    refused 64 forge help quantise
+    [[ $stderr == *"(did you mean 'quantize'?)" ]]
+}
+
+@test "status, report and gc of OUT instead of its work directory say what was meant" {
+    mkdir w.work
+    for command in status report gc; do
+        refused 66 forge $command w
+        [ "$stderr" = "forge: 'w': No such file or directory (did you mean 'w.work'?)" ]
+        mkdir w
+        refused 66 forge $command w/
+        [ "$stderr" = "forge: 'w/': no work directory of forge quantize (did you mean 'w.work'?)" ]
+        rmdir w
+    done
 }
 
 @test "forge X is forge-X, too" {

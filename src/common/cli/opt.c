@@ -13,25 +13,45 @@
 #include "common/io/stream.h"
 #include "common/math/cpu.h"
 
-enum { LEFT_COLUMN = 30, RECORD_MAX = 8192, WORD_MAX = 48, HINT_MAX = 160 };
+enum {
+    LEFT_COLUMN = 30,
+    HELP_WIDTH = 79, /* a terminal of 80 columns does not break it */
+    RECORD_MAX = 8192,
+    WORD_MAX = 48,
+    HINT_MAX = 160
+};
 
 static char record[RECORD_MAX] = "[]";
+
+/* Print words from column `at` on, in lines that begin at column `indent`. */
+static void wrap(const char *words, int at, int indent)
+{
+    for (int n; *words; words += n + strspn(words + n, " ")) {
+        n = (int)strcspn(words, " ");
+        if (at > indent && at + 1 + n > HELP_WIDTH)
+            at = printf("\n%*s", indent, "") - 1;
+        at += printf("%s%.*s", at > indent ? " " : "", n, words);
+    }
+    putchar('\n');
+}
 
 static void help(const char *synopsis, const char *summary,
                  const struct opt *table)
 {
     char left[96];
 
-    printf("usage: %s %s\n%s\n\n", progname, synopsis, summary);
+    wrap(synopsis, printf("usage: %s", progname), 11);
+    wrap(summary, 0, 0);
+    putchar('\n');
     for (const struct opt *o = table; o->type != OPT_END; o++) {
         snprintf(left, sizeof(left), "%c%c --%s%s%s", o->letter ? '-' : ' ',
                  o->letter ? o->letter : ' ', o->name, o->arg ? " " : "",
                  o->arg ? o->arg : "");
-        printf("  %-*s %s%s\n", LEFT_COLUMN, left,
-               strlen(left) > LEFT_COLUMN ?
-                   "\n                                 " :
-                   "",
-               o->help);
+        printf("  %-*s%s", LEFT_COLUMN + 1, left,
+               strlen(left) > LEFT_COLUMN ? "\n" : "");
+        if (strlen(left) > LEFT_COLUMN)
+            printf("%*s", LEFT_COLUMN + 3, "");
+        wrap(o->help, LEFT_COLUMN + 3, LEFT_COLUMN + 3);
     }
     printf("  %-*s %s\n", LEFT_COLUMN, "-h --help", "show this and exit");
     printf("  %-*s %s\n", LEFT_COLUMN, "-V --version",
