@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/math/cpu.h"
 #include "common/math/quant.h"
 #include "device/device.h"
 #include "fake_cuda.h"
@@ -487,10 +488,15 @@ EXPORT struct solve_table forge_solve_table = {
     .nearest = nearest_fake,
 };
 
-/* Another version of forge-solve's table. */
-static __attribute__((constructor)) void set_version(void)
+/* Another version of forge-solve's table.  This library has the CPU's level to
+ * itself: it is the tools'. */
+static __attribute__((constructor)) void set_up(void)
 {
     const char *version = getenv("FAKE_CUDA_VERSION");
+    struct err e;
+
+    if (cpu_choose(getenv("FORGE_CPU"), &e) < 0)
+        return; /* so does the tool, with a message */
 
     if (version)
         forge_solve_table.version = (uint32_t)atoi(version);

@@ -44,6 +44,38 @@ static __global__ void __launch_bounds__(SHIFT_COLUMNS *REFINED_TILE / 4)
     *(float4 *)(w + at) = x;
 }
 
+/* d = 0 in rows that part d would move too far from w; block 32 x 32, grid pitch
+ * / 32. */
+enum { NEAR_ROWS = 32, NEAR_COLUMNS = 32 };
+static __global__ void __launch_bounds__(NEAR_ROWS *NEAR_COLUMNS)
+    refined_near_kernel(const float *w, float *d, float part, const bool *dead,
+                        uint64_t cols, uint64_t pitch)
+{
+    __shared__ float moved[NEAR_COLUMNS][NEAR_ROWS],
+        norm[NEAR_COLUMNS][NEAR_ROWS];
+    uint64_t r = (uint64_t)blockIdx.x * NEAR_ROWS + threadIdx.x;
+    float m = 0, n = 0;
+
+    for (uint64_t c = threadIdx.y; c < cols; c += NEAR_COLUMNS)
+        if (!dead[c]) {
+            float by = part * d[c * pitch + r], at = w[c * pitch + r];
+
+            m += by * by;
+            n += at * at;
+        }
+    moved[threadIdx.y][threadIdx.x] = m;
+    norm[threadIdx.y][threadIdx.x] = n;
+    __syncthreads();
+    m = n = 0;
+    for (int i = 0; i < NEAR_COLUMNS; i++) {
+        m += moved[i][threadIdx.x];
+        n += norm[i][threadIdx.x];
+    }
+    for (uint64_t c = threadIdx.y; c < cols && TARGET_TOO_FAR(m, n);
+         c += NEAR_COLUMNS)
+        d[c * pitch + r] = 0;
+}
+
 /* Columns c0..c0+n-1 and rows r0..r0+k-1 of a square. */
 struct square_part {
     const __nv_bfloat16 *square;
@@ -169,6 +201,9 @@ static int move_matrix(struct cuda_context *c, const struct way *y,
 
     if (rc < 0 || (rc = divide(c, y, e)) < 0)
         return rc;
+    refined_near_kernel<<<(unsigned)(y->pitch / NEAR_ROWS),
+                          dim3(NEAR_ROWS, NEAR_COLUMNS), 0, c->stream>>>(
+        y->w, y->d, part, y->dead, y->f->cols, y->pitch);
     refined_shift_kernel<<<grid, dim3(REFINED_TILE / 4, SHIFT_COLUMNS), 0,
                            c->stream>>>(y->w, y->d, part, y->dead, y->f->cols,
                                         y->pitch);

@@ -11,6 +11,9 @@
 #define SLOPE_LEAST 0.5
 #define BIAS_LIMIT  0.5
 #define TREND_LIMIT 0.2
+/* Standard deviation of log(scale): scales that are nearer to each other have no
+ * trend, and those of another group would be right, too. */
+#define SPREAD_LEAST 0.01
 /* |w'| is 8 steps at most, so a zero that is off by one changes it by an eighth
  * at least, and so do wrong codes that matter: with a smaller relative error
  * the linear is right. */
@@ -158,7 +161,7 @@ static void find_trend(struct resemblance *r, const struct job *j)
     xx -= x * x / (double)n;
     xy -= x * y / (double)n;
     yy -= y * y / (double)n;
-    if (!(xx > 1e-9 * (double)n)) /* all scales are equal: no trend */
+    if (!(xx > SPREAD_LEAST * SPREAD_LEAST * (double)n))
         return;
     r->trend = xy / xx;
     yy -= r->trend * xy;

@@ -29,7 +29,8 @@
  *          large where the right one is small: 0.3 to 1, even if scales differ
  *          little.  (The spread of the ratio does not separate the two: 0.13
  *          for a small model's scales rolled by a row, and 0.13 for the worst
- *          sound result.) */
+ *          sound result.)  Scales within 1 % of each other have no trend:
+ *          a linear of equal weights has w' / w in proportion to the scale. */
 #ifndef FORGE_RESEMBLE_H
 #define FORGE_RESEMBLE_H
 

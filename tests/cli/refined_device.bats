@@ -18,8 +18,8 @@ setup_file() {
     mkexperts weights 4 64 32 >w.fts
     forge-grid -q --group 32 w.fts -o sym.fts
     forge-grid -q --group 16 --asymmetric --scale-dtype bf16 w.fts -o asym.fts
-    python3 "$BEST" cross-experts sym.fts sym-cross.fts output
-    python3 "$BEST" cross-experts sym.fts sym-gap.fts gap
+    python3 "$BEST" cross-experts sym.fts h.fts sym-cross.fts output
+    python3 "$BEST" cross-experts sym.fts h.fts sym-gap.fts gap
 }
 
 setup() {

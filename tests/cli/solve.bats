@@ -18,9 +18,9 @@ setup_file() {
     forge-grid -q --group 64 --hessian h.fts w.fts -o sym.fts
     forge-grid -q --group 128 --asymmetric --scale-dtype bf16 w.fts -o asym.fts
     for grid in sym asym; do
-        python3 "$BEST" cross $grid.fts $grid-cross.fts
+        python3 "$BEST" cross $grid.fts h.fts $grid-cross.fts
     done
-    python3 "$BEST" cross sym.fts sym-gap.fts gap
+    python3 "$BEST" cross sym.fts h.fts sym-gap.fts gap
 }
 
 effort() { # GRIDS OPTION...

@@ -92,8 +92,8 @@ PYTHON
     [[ $stderr == *"no linear is left to quantize" ]]
     refused 64 "${quantize[@]}" --skip ''
     refused 64 "${quantize[@]}" --skip "$(printf '%256s' '*' | tr ' ' '*')"
-    refused 78 forge-weights -q --skip '*.up' "$model"
-    refused 78 forge-weights -q --skip '*.up_proj' "$model"
+    refused 78 forge-weights -q -o out --skip '*.up' "$model"
+    refused 78 forge-weights -q -o out --skip '*.up_proj' "$model"
     # shellcheck disable=SC2046
     refused 64 "${quantize[@]}" $(printf -- '--skip=*.o_proj %.0s' {1..65})
     [ ! -e out.work ]

@@ -303,6 +303,36 @@ PYTHON
     forge quantize m edge "${small[@]}" --layout awq
 }
 
+# A layer whose output is thousands of times the others': what its codes are off by
+# asks later layers for targets that no weights reach.
+@test "extreme weights of one linear do not move the targets of others out of reach" {
+    for kind in "512 1e4 fast" "512 1e4 default" "1 1e6 default" "1 1e6 best"; do
+        read -r every value effort <<<"$kind"
+        rm -rf m
+        cp -rL "$model" m
+        python3 - "$every" "$value" <<'PYTHON'
+import json, struct, sys
+with open("m/model.safetensors", "r+b") as f:
+    n, = struct.unpack("<Q", f.read(8))
+    at, end = json.loads(f.read(n))["model.layers.1.mlp.up_proj.weight"]["data_offsets"]
+    f.seek(8 + n + at)
+    bf16 = bytearray(f.read(end - at))
+    for i in range(0, len(bf16), 2 * int(sys.argv[1])):
+        bf16[i:i + 2] = struct.pack("<f", float(sys.argv[2]))[2:]
+    f.seek(8 + n + at)
+    f.write(bf16)
+PYTHON
+        forge quantize m "out-$every-$effort" --text "$text" --sequences 8 --seqlen 128 \
+            --quiet --effort "$effort"
+    done
+    for effort in fast default; do
+        forge eval m out-512-$effort --json --quiet --sequences 8 --seqlen 128 \
+            --text "$tree/examples/eval.txt" >$effort.json
+    done
+    awk -v a="$(figure kl_mean default.json)" -v b="$(figure kl_mean fast.json)" \
+        'BEGIN { print a, b; exit !(a < b) }'
+}
+
 @test "a checkpoint that is 4-bit already is refused at once, with the way to go" {
     forge quantize "$model" q "${quick[@]}" --layout awq
     at_once 78 forge quantize q out "${small[@]}"

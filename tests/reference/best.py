@@ -37,7 +37,8 @@ DAMPING, ALPHA, BETA = 0.01, 0.75, 0.75
 def target(w, h, used, drift, output, gap):
     """W + M (H' + lambda I)^-1, M = alpha W E, or beta (G - W H) where there is a
     G, or beta F where there is an F; dead inputs stay zero.  H' is H with a prior,
-    which M knows nothing of."""
+    which M knows nothing of.  A row that would move by more than half of its norm
+    stays."""
     w = w.astype(np.float64)
     damped, dead = gptq.damp(used, DAMPING)
     w[:, dead] = 0
@@ -48,9 +49,11 @@ def target(w, h, used, drift, output, gap):
         move = BETA*gap.astype(np.float64)
     elif drift is not None:
         move = ALPHA*w @ drift.astype(np.float64)
-    w = w + np.linalg.solve(damped, move.T).T
-    w[:, dead] = 0
-    return w
+    move = np.linalg.solve(damped, move.T).T
+    w[:, dead] = move[:, dead] = 0
+    far = (move*move).sum(1) > 0.25*(w*w).sum(1)
+    move[far] = 0
+    return w + move
 
 
 def modules(grids, hessians, prior=0):
@@ -293,39 +296,45 @@ def check_coupled(grids, hessians, fisher, before, after):
 
 # ---- inputs ------------------------------------------------------------------
 
-def cross(grids, out, kind="output"):
+def moment(kind, w, h, rng):
+    """E of inputs that are some percent off, or G or F of such weights; every
+    fourth row's are further off than the row is long."""
+    if kind == "drift":
+        return 0.2*rng.normal(size=(len(h), 1)).astype(np.float32)*h
+    off = 0.2*rng.normal(size=w.shape).astype(np.float32)*w
+    off[3::4] *= 10
+    return (off + w*(kind == "output")) @ h
+
+
+def cross(grids, hessians, out, kind="output"):
     """In front of the first weight that each is for."""
-    rng = np.random.default_rng(12)
+    rng, hs = np.random.default_rng(12), stages.read_hessians(hessians)
     frames = stages.tensors(grids)
     for name, (cols, short) in stages.INPUTS.items():
-        e = rng.normal(size=(cols, cols)).astype(np.float32)*0.3
-        e[:, [5, cols - 1]] = 0
-        more = ("drift", e)
-        if short == ["down_proj"]:
-            more = (kind, rng.normal(size=(50, cols)).astype(np.float32))
-        at = next(i for i, t in enumerate(frames)
-                  if t.name == "model.layers.0." + short[0])
-        frames.insert(at, fts.Tensor("cross", name + "." + more[0], more[1],
+        which = kind if short == ["down_proj"] else "drift"
+        first = "model.layers.0." + short[0]
+        at, w = next((i, t) for i, t in enumerate(frames) if t.name == first)
+        e = moment(which, w.array().astype(np.float32),
+                   stages.full(hs[first], cols), rng)
+        frames.insert(at, fts.Tensor("cross", name + "." + which, e,
                                      modules=stages.modules(name), samples=5))
     with open(out, "wb") as f:
         fts.write(f, frames)
 
 
-def cross_experts(grids, out, kind="gap"):
+def cross_experts(grids, hessians, out, kind="gap"):
     """The same of a layer of experts: E for gate and up, the other for down."""
     rng, frames = np.random.default_rng(15), []
+    hs = stages.read_hessians(hessians)
     for t in stages.tensors(grids):
-        expert = t.name.rpartition(".")[0]
-        more = None
-        if t.role == "weight" and t.name.endswith(".gate_proj"):
-            more = ("drift", (t.shape[1], t.shape[1]),
-                    [expert + ".gate_proj", expert + ".up_proj"])
-        elif t.role == "weight" and t.name.endswith(".down_proj"):
-            more = (kind, t.shape, [t.name])
-        if more:
-            e = 0.3*rng.normal(size=more[1]).astype(np.float32)
-            frames.append(fts.Tensor("cross", more[2][0] + "." + more[0], e,
-                                     modules=more[2], samples=5))
+        expert, _, short = t.name.rpartition(".")
+        if t.role == "weight" and short in ("gate_proj", "down_proj"):
+            which = kind if short == "down_proj" else "drift"
+            to = [t.name] if short == "down_proj" else [t.name, expert + ".up_proj"]
+            e = moment(which, t.array().astype(np.float32),
+                       stages.full(hs[t.name], t.shape[1]), rng)
+            frames.append(fts.Tensor("cross", to[0] + "." + which, e,
+                                     modules=to, samples=5))
         frames.append(t)
     with open(out, "wb") as f:
         fts.write(f, frames)

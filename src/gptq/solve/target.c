@@ -276,6 +276,27 @@ static void divide(const struct target *t, struct tile *s, int n)
         divide_group_down(t, s, n, &plan->group[i]);
 }
 
+/* d = (1 - rest) w in rows whose target rest w + d is too far from w, so that it
+ * becomes w. */
+static void keep_near(struct tile *s, float rest)
+{
+    const struct factor *f = s->plan->f;
+    double moved[ROWS] = { 0 }, norm[ROWS] = { 0 };
+
+    for (uint64_t c = 0; c < f->cols; c++)
+        for (uint64_t r = 0; r < ROWS && !f->dead[c]; r++) {
+            double w = (double)s->w[c * ROWS + r];
+            double by = (double)s->d[c * ROWS + r] - (1 - (double)rest) * w;
+
+            moved[r] += by * by;
+            norm[r] += w * w;
+        }
+    for (uint64_t r = 0; r < ROWS; r++)
+        for (uint64_t c = 0; c < f->cols && TARGET_TOO_FAR(moved[r], norm[r]);
+             c++)
+            s->d[c * ROWS + r] = (1 - rest) * s->w[c * ROWS + r];
+}
+
 void target_move(const struct target *t, struct tile *s, int n,
                  const struct target_way *way)
 {
@@ -288,6 +309,7 @@ void target_move(const struct target *t, struct tile *s, int n,
         follow_drift(t, s, n, way);
     divide(t, s, n);
     for (int i = 0; i < n; i++) {
+        keep_near(&s[i], rest);
         for (uint64_t c = 0; c < f->cols; c++)
             for (uint64_t j = c * ROWS; j < (c + 1) * ROWS && !f->dead[c]; j++)
                 s[i].w[j] = rest * s[i].w[j] + s[i].d[j];

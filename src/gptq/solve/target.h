@@ -24,6 +24,11 @@
  * would then not be of the tokens that G is of.  F is scaled by the blend's
  * n / (n + K), so that an expert of few tokens is moved less.
  *
+ * A row w* further from its w than |w| / 2 stays w.  Rows move by up to 0.14 |w|
+ * (DESIGN.md); only where the outputs of an earlier layer are thousands of times
+ * the others' do errors of those outputs ask for more, of rows that cannot mend
+ * them.
+ *
  * With G the product W H is not computed, since
  * W H (H + lambda I)⁻¹ = W - lambda W (H + lambda I)⁻¹. */
 #ifndef FORGE_TARGET_H
@@ -37,6 +42,9 @@ struct target {
     float *transposed; /* Lᵀ in panels: panel p is rows 8p..8p+7 of L, laid out
                           [column 0..8p+7][8] */
 };
+
+/* Whether a row is too far: moved = |w* - w|², norm = |w|².  NaN is too far. */
+#define TARGET_TOO_FAR(moved, norm) (!((moved) <= 0.25f * (norm)))
 
 /* drift: E [cols, cols], inputs as stored, copied; NULL: there is only G or F.
  * Uses the plan's factor, which must stay; with a factor of the GPU E is copied
