@@ -71,7 +71,7 @@ setup() {
     [ "$(complete_words forge quantize m o --layout gp)" = "gptq gptq_v2" ]
     [ "$(complete_words forge-solve --effort '')" = "fast default best" ]
     [ "$(complete_words forge-solve --effort = def)" = default ]
-    [ "$(complete_words forge quantize m o --layout =)" = "compressed-tensors awq gptq gptq_v2" ]
+    [[ "$(complete_words forge quantize m o --layout =)" == "compressed-tensors awq "* ]]
     [ -z "$(complete_words forge quantize --text /etc/pa)" ] # a file's name
     for tool in "$tree"/src/{*,*/*}/forge-*.c; do
         complete -p "$(basename "$tool" .c)"
