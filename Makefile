@@ -192,7 +192,7 @@ CUDA_C := $(patsubst %,src/common/%.c,base math/cpu math/dtype math/quant) \
           src/gptq/solve/compare.c
 # A plug-in for tests, which lies beside none of the tools.
 FAKE := $O/tests/helper/forge-cuda.so
-FAKES := tests/fake_cuda.c tests/fake_forward.c tests/fake_loan.c
+FAKES := $(patsubst %,tests/fake_%.c,backward cuda forward loan)
 $(FAKE): $(call obj,$(FAKES)) $O/libforge.a
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -o $@ $^ -Wl,--exclude-libs,ALL $(LDLIBS)

@@ -15,6 +15,10 @@ struct cuda_context {
 /* Whether n bytes at p are in a block that other processes can map, or in one of
  * theirs. */
 bool fake_is_block(const void *p, size_t n);
+/* An operation on n bytes at p, which must be the device's; FAKE_CUDA_FAIL. */
+int fake_must_own(const void *p, size_t n, const char *what, struct err *e);
+/* Zeroed memory that is noted as spilled. */
+int fake_pinned(struct cuda_context *c, void **p, size_t n, struct err *e);
 /* Where a loan is looked at. */
 void fake_wait(void);
 /* A line to FAKE_CUDA_LOG. */

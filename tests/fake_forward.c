@@ -48,28 +48,44 @@ static int operation(const char *what, struct err *e)
 
 /* ---- memory ---- */
 
+static int take(void **p, size_t n, bool spilled, struct err *e)
+{
+    size_t bytes = sizeof(struct block) + n;
+    struct block *b = mem_pages(bytes, "fake", e);
+
+    if (!b)
+        return e->code;
+    memset(b, 0xa5, bytes);
+    *b = (struct block){ blocks, n, spilled };
+    blocks = b;
+    used += spilled ? 0 : n;
+    if (spilled)
+        fake_note("spill", 1, n, 1);
+    *p = b + 1;
+    return 0;
+}
+
 static int fake_alloc(struct cuda_context *c, void **p, size_t n, bool spill,
                       bool *spilled, struct err *e)
 {
-    size_t bytes = sizeof(struct block) + n;
-    struct block *b;
-
     *p = NULL;
     *spilled = n > limit(c) || used > limit(c) - n ||
                (spill && getenv("FAKE_CUDA_SPILL"));
     if (*spilled && !spill)
         return err_set(e, E_TEMP, "fake: out of memory");
-    b = mem_pages(bytes, "fake", e);
-    if (!b)
-        return e->code;
-    memset(b, 0xa5, bytes);
-    *b = (struct block){ blocks, n, *spilled };
-    blocks = b;
-    used += *spilled ? 0 : n;
-    if (*spilled)
-        fake_note("spill", 1, n, 1);
-    *p = b + 1;
-    return 0;
+    return take(p, n, *spilled, e);
+}
+
+int fake_pinned(struct cuda_context *c, void **p, size_t n, struct err *e)
+{
+    int rc;
+
+    (void)c;
+    *p = NULL;
+    rc = take(p, n, true, e);
+    if (rc >= 0)
+        memset(*p, 0, n);
+    return rc;
 }
 
 static void fake_release(struct cuda_context *c, void *p)
@@ -111,7 +127,7 @@ static bool owned(const void *p, size_t n)
     return !n || fake_is_block(p, n);
 }
 
-static int must_own(const void *p, size_t n, const char *what, struct err *e)
+int fake_must_own(const void *p, size_t n, const char *what, struct err *e)
 {
     return owned(p, n) ?
                operation(what, e) :
@@ -121,7 +137,7 @@ static int must_own(const void *p, size_t n, const char *what, struct err *e)
 static int move(void *to, const void *from, const void *mine, size_t n,
                 const char *what, struct err *e)
 {
-    int rc = must_own(mine, n, what, e);
+    int rc = fake_must_own(mine, n, what, e);
 
     if (rc >= 0 && n)
         memmove(to, from, n);
@@ -150,14 +166,14 @@ static int fake_copy(struct cuda_context *c, void *to, const void *from,
                      size_t n, struct err *e)
 {
     (void)c;
-    if (must_own(from, n, "copy", e) < 0)
+    if (fake_must_own(from, n, "copy", e) < 0)
         return e->code;
     return move(to, from, to, n, "copy", e);
 }
 
 static int fake_zero(struct cuda_context *c, void *to, size_t n, struct err *e)
 {
-    int rc = must_own(to, n, "zero", e);
+    int rc = fake_must_own(to, n, "zero", e);
 
     (void)c;
     if (rc >= 0)
@@ -209,9 +225,11 @@ static int fake_norm(struct cuda_context *c, const struct forward_norm *a,
     struct model m = host_model(a->dtype);
 
     (void)c;
-    if (must_own(a->x, bytes_of(a->dtype, a->rows - 1, a->ld), "norm", e) < 0 ||
-        must_own(a->out, bytes_of(a->dtype, a->rows, a->n), "norm", e) < 0 ||
-        must_own(a->w, (size_t)a->n * 4, "norm", e) < 0)
+    if (fake_must_own(a->x, bytes_of(a->dtype, a->rows - 1, a->ld), "norm", e) <
+            0 ||
+        fake_must_own(a->out, bytes_of(a->dtype, a->rows, a->n), "norm", e) <
+            0 ||
+        fake_must_own(a->w, (size_t)a->n * 4, "norm", e) < 0)
         return e->code;
     return model_norm_rows(&m,
                            &(struct norm){ .x = a->x,
@@ -241,11 +259,13 @@ static int fake_product(struct cuda_context *c, const struct forward_product *a,
                          .add = a->add };
 
     (void)c;
-    if (must_own(a->x, bytes_of(a->dtype, a->rows, a->depth), "product", e) <
+    if (fake_must_own(a->x, bytes_of(a->dtype, a->rows, a->depth), "product",
+                      e) < 0 ||
+        fake_must_own(a->out, bytes_of(a->dtype, a->rows, a->n), "product", e) <
             0 ||
-        must_own(a->out, bytes_of(a->dtype, a->rows, a->n), "product", e) < 0 ||
-        must_own(a->bias, a->bias ? (size_t)a->n * 4 : 0, "product", e) < 0 ||
-        must_own(a->w, 1, "product", e) < 0 || blas_open(e) < 0)
+        fake_must_own(a->bias, a->bias ? (size_t)a->n * 4 : 0, "product", e) <
+            0 ||
+        fake_must_own(a->w, 1, "product", e) < 0 || blas_open(e) < 0)
         return e->code;
     second.w = (void *)(uintptr_t)a->second;
     second.bias = (float *)(uintptr_t)a->second_bias;
@@ -284,8 +304,9 @@ static int fake_sums(struct cuda_context *c, const struct forward_sums *a,
     struct model m = host_model(a->dtype);
 
     (void)c;
-    if (must_own(a->x, bytes_of(a->dtype, a->rows, a->depth), "sums", e) < 0 ||
-        must_own(a->w, 1, "sums", e) < 0 || blas_open(e) < 0)
+    if (fake_must_own(a->x, bytes_of(a->dtype, a->rows, a->depth), "sums", e) <
+            0 ||
+        fake_must_own(a->w, 1, "sums", e) < 0 || blas_open(e) < 0)
         return e->code;
     if (owned(a->y, 1))
         return err_set(e, E_BUG, "fake: sums: not memory of the host");
@@ -341,10 +362,12 @@ static int fake_attend(struct cuda_context *c, const struct forward_attend *a,
         m.key.p = (void *)(uintptr_t)a->k.p;
         m.value.p = (void *)(uintptr_t)a->v.p;
     }
-    if (must_own(a->q.p, 1, "attend", e) < 0 ||
-        must_own(a->cs, (size_t)(longest * a->rotary) * 4, "attend", e) < 0 ||
-        must_own(a->out, bytes_of(a->dtype, a->rows, a->n_heads * a->v_dim),
-                 "attend", e) < 0)
+    if (fake_must_own(a->q.p, 1, "attend", e) < 0 ||
+        fake_must_own(a->cs, (size_t)(longest * a->rotary) * 4, "attend", e) <
+            0 ||
+        fake_must_own(a->out,
+                      bytes_of(a->dtype, a->rows, a->n_heads * a->v_dim),
+                      "attend", e) < 0)
         return e->code;
     rc = attention_run(&l, &s, a->out, e);
     buffer_release(&m.keys);
@@ -363,7 +386,7 @@ static int fake_gate(struct cuda_context *c, const struct forward_gate *a,
     };
 
     (void)c;
-    if (must_own(a->x, bytes_of(a->dtype, a->rows, a->n), "gate", e) < 0)
+    if (fake_must_own(a->x, bytes_of(a->dtype, a->rows, a->n), "gate", e) < 0)
         return e->code;
     m.config.hidden_size = a->n;
     gate_run(&l, &s, a->in, a->y);
@@ -376,8 +399,8 @@ static int fake_add(struct cuda_context *c, enum dtype t, void *x,
     struct model m = host_model(t);
 
     (void)c;
-    if (must_own(x, bytes_of(t, 1, n), "add", e) < 0 ||
-        must_own(y, (size_t)n * 4, "add", e) < 0)
+    if (fake_must_own(x, bytes_of(t, 1, n), "add", e) < 0 ||
+        fake_must_own(y, (size_t)n * 4, "add", e) < 0)
         return e->code;
     m.config.hidden_size = 1;
     return model_add(&m, x, y, n, e);
@@ -390,10 +413,11 @@ static int fake_subtract(struct cuda_context *c,
     size_t bytes = bytes_of(d->dtype, d->rows, d->n);
 
     (void)c;
-    if (must_own(d->to, bytes, "difference", e) < 0 ||
-        must_own(d->a, bytes, "minuend", e) < 0 ||
-        must_own(d->b, bytes, "subtrahend", e) < 0 ||
-        must_own(d->bias, d->bias ? (size_t)d->n * 4 : 0, "subtract", e) < 0)
+    if (fake_must_own(d->to, bytes, "difference", e) < 0 ||
+        fake_must_own(d->a, bytes, "minuend", e) < 0 ||
+        fake_must_own(d->b, bytes, "subtrahend", e) < 0 ||
+        fake_must_own(d->bias, d->bias ? (size_t)d->n * 4 : 0, "subtract", e) <
+            0)
         return e->code;
     return model_subtract(&m, d->to, d->a, d->b, d->bias, d->rows, d->n, e);
 }
@@ -404,8 +428,8 @@ static int fake_gather(struct cuda_context *c, const struct forward_rows *r,
     size_t row = bytes_of(r->dtype, 1, r->n);
 
     (void)c;
-    if (must_own(to, (size_t)r->rows * row, "gather", e) < 0 ||
-        must_own(r->slot, (size_t)r->rows * 8, "gather", e) < 0)
+    if (fake_must_own(to, (size_t)r->rows * row, "gather", e) < 0 ||
+        fake_must_own(r->slot, (size_t)r->rows * 8, "gather", e) < 0)
         return e->code;
     for (int64_t i = 0; i < r->rows; i++) {
         const char *at =
@@ -425,7 +449,7 @@ static int fake_scatter(struct cuda_context *c, const struct forward_rows *r,
     float *y = mem_pages((size_t)r->n * 4, "fake", e);
 
     (void)c;
-    if (!y || must_own(squares, (size_t)r->rows * 8, "scatter", e) < 0)
+    if (!y || fake_must_own(squares, (size_t)r->rows * 8, "scatter", e) < 0)
         return e->code;
     for (int64_t i = 0; i < r->rows; i++) {
         float *to = sum + r->slot[i] / r->top_k * r->n;
@@ -450,7 +474,8 @@ static int fake_add_share(struct cuda_context *c, const struct forward_rows *r,
     struct expert_rows x = { .n = r->rows, .reference = from, .slot = r->slot };
 
     (void)c;
-    if (must_own(to, bytes_of(r->dtype, r->rows, r->n), "add_share", e) < 0)
+    if (fake_must_own(to, bytes_of(r->dtype, r->rows, r->n), "add_share", e) <
+        0)
         return e->code;
     m.config.hidden_size = r->n;
     return experts_add_share(&m, &x, r->top_k, share, reference, own, to, e);
@@ -463,7 +488,7 @@ static int fake_finite(struct cuda_context *c, enum dtype t, const void *x,
 
     (void)c;
     *yes = model_finite(&m, x, n);
-    return must_own(x, bytes_of(t, 1, n), "finite", e);
+    return fake_must_own(x, bytes_of(t, 1, n), "finite", e);
 }
 
 __attribute__((visibility("default")))

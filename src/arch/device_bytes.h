@@ -6,11 +6,23 @@
 
 /* Rows (tokens) of a batch: enough for the matrix products to be fast. */
 enum { BATCH_ROWS = 2048 };
+/* Of the backward pass: rows of a part of the tokens; bytes of attention scores
+ * and their gradients, and rows of the head, at a time on a GPU. */
+enum {
+    GRADIENT_ROWS = 8192,
+    GRADIENT_SCORES = 256 << 20,
+    GRADIENT_VOCABULARY = 4096
+};
 
 /* Bytes of the largest layer with a batch of BATCH_ROWS rows: its weights (of
  * its experts two), the outputs of its linears, and f32 sums of a product.
  * item: bytes of an element. */
 double layers_device_bytes(const struct model_config *c, size_t item);
+/* Bytes that the gradients of any layer, or of the head, take on a GPU
+ * (model/backward.h), the forward pass included: f32 weights of attention, or
+ * of an MLP, and the rows of a part of the tokens, in sequences of at most
+ * BATCH_ROWS. */
+double gradient_device_bytes(const struct model_config *c, size_t item);
 /* Bytes of a token's states: the residual stream and the widest activation. */
 double token_device_bytes(const struct model_config *c, size_t item);
 

@@ -8,9 +8,11 @@
 
 #include "calib/gradient.h"
 #include "common/cli/tool.h"
+#include "device/device.h"
 
 struct settings {
     struct tool tool;
+    struct device_choice device;
     int64_t tokens;
     int dtype;
     const char *model, *input;
@@ -24,6 +26,7 @@ static void parse(struct settings *s, int argc, char **argv)
           &s->tokens, 0, INT_MAX, false },
         { OPT_CHOICE, 0, "dtype", "bf16|f32", "type of the forward pass [bf16]",
           &s->dtype, 0, 0, false },
+        GPU_OPTIONS(&s->device),
         TOOL_COMMON(&s->tool),
         TOOL_STREAM(&s->tool),
         TOOL_END,
@@ -61,6 +64,8 @@ int main(int argc, char **argv)
     struct err e;
 
     parse(&s, argc, argv);
+    device_begin(&s.device);
+    g.device = &s.device;
     g.tokens = s.tokens;
     g.dir = tool_temporary_dir(&s.tool);
     progress_start(&progress, s.tool.progress, "batches", 0);

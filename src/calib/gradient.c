@@ -7,45 +7,102 @@
 
 #include "calib/emit.h"
 #include "calib/store.h"
+#include "device/device.h"
 #include "model/backward.h"
 #include "model/moe.h"
 
 struct run {
     struct gradient *g;
-    struct store s;
+    struct store s; /* the embedded tokens */
     struct state state;
-    struct region
-        *in; /* [layers]: residual stream before the layer, all rows */
-    struct region *mid; /* [layers]: residual stream behind attention */
-    float *grad;        /* [rows, H]: gradient of the residual stream */
-    struct buffer out;  /* a sequence's gradients in the model's dtype */
-    size_t row;         /* bytes of H elements */
+    struct region states;      /* [2 * layers, rows]: the residual stream behind
+                           * each layer's attention, and behind the layer */
+    struct token_rows grad;    /* [rows, H]: gradient of the residual stream */
+    struct buffer narrow, out; /* gradients in the model's dtype, on a device
+                                * and on the host */
+    size_t row;                /* bytes of H elements */
 };
+
+/* ---- the residual stream ---- */
+
+/* Row `row` of the stream in front of a layer, behind the layer's attention. */
+static size_t state_at(const struct run *r, int64_t number, int64_t row)
+{
+    return (size_t)(number * r->s.rows + row) * r->row;
+}
+
+static char *before(const struct run *r, int64_t layer, int64_t row)
+{
+    return layer ? (char *)r->states.p + state_at(r, 2 * layer - 1, row) :
+                   store_x(&r->s, row);
+}
+
+static char *between(const struct run *r, int64_t layer, int64_t row)
+{
+    return (char *)r->states.p + state_at(r, 2 * layer, row);
+}
+
+/* Rows of the stream, from row `row` of before(layer) on or of between(), are
+ * not needed soon. */
+static void leave(const struct run *r, int64_t number, int64_t row, int64_t n)
+{
+    if (number >= 0)
+        region_leave(&r->states, state_at(r, number, row), (size_t)n * r->row);
+    else
+        region_leave(&r->s.x, (size_t)row * r->row, (size_t)n * r->row);
+}
+
+/* Set up the state for a batch at POINT_IN of a layer. */
+static int load(struct run *r, int64_t layer, const struct span *b,
+                struct err *e)
+{
+    struct state *s = &r->state;
+    int64_t length[BATCH_SEQUENCES];
+
+    for (int64_t i = 0; i < b->n; i++)
+        length[i] = r->s.sequence[b->first + i].length;
+    if (state_prepare(s, r->g->m, POINT_IN, length, b->n, e) < 0)
+        return e->code;
+    return model_put(r->g->m, s->x, before(r, layer, b->row),
+                     (size_t)b->rows * r->row, e);
+}
+
+static int keep(struct run *r, char *to, const struct span *b, struct err *e)
+{
+    return model_get(r->g->m, to, r->state.x, (size_t)b->rows * r->row, e);
+}
 
 /* ---- forward ---- */
 
-static void keep(struct run *r, const struct region *to, const struct span *b)
-{
-    memcpy((char *)to->p + (size_t)b->row * r->row, r->state.x,
-           (size_t)b->rows * r->row);
-}
-
-/* Run a batch through a layer; keeps the residual stream before it and behind
- * attention. */
+/* Run a batch through a layer, its experts excepted; keeps the residual stream
+ * behind attention and behind the layer. */
 static int pass_batch(struct run *r, int64_t layer, struct layer *w,
                       struct mixture *x, const struct span *b, struct err *e)
 {
-    if (store_load(&r->s, b, POINT_IN, &r->state, e) < 0)
+    if (load(r, layer, b, e) < 0 ||
+        layer_run(w, &r->state, POINT_MLP_IN, NULL, e) < 0 ||
+        keep(r, between(r, layer, b->row), b, e) < 0 ||
+        (x->m && mixture_take(x, &r->state, b->row, e) < 0) ||
+        layer_run(w, &r->state, POINT_OUT, NULL, e) < 0 ||
+        keep(r, before(r, layer + 1, b->row), b, e) < 0)
         return e->code;
-    keep(r, &r->in[layer], b);
-    if (layer_run(w, &r->state, POINT_MLP_IN, NULL, e) < 0)
-        return e->code;
-    keep(r, &r->mid[layer], b);
-    if (x->m && mixture_take(x, &r->state, b->row, e) < 0)
-        return e->code;
-    if (layer_run(w, &r->state, POINT_OUT, NULL, e) < 0)
-        return e->code;
+    leave(r, 2 * layer - 1, b->row, b->rows);
+    leave(r, 2 * layer, b->row, b->rows);
+    if (!x->m)
+        leave(r, 2 * layer + 1, b->row, b->rows);
     progress_step(r->g->progress, NULL, (size_t)b->rows * r->row);
+    return 0;
+}
+
+/* Add what the experts put out for a batch to the stream behind the layer. */
+static int add_experts(struct run *r, int64_t layer, const struct mixture *x,
+                       const struct span *b, struct err *e)
+{
+    if (load(r, layer + 1, b, e) < 0 ||
+        mixture_add(x, r->state.x, b->row, b->rows, e) < 0 ||
+        keep(r, before(r, layer + 1, b->row), b, e) < 0)
+        return e->code;
+    leave(r, 2 * layer + 1, b->row, b->rows);
     return 0;
 }
 
@@ -56,11 +113,6 @@ static int pass_layer(struct run *r, int64_t layer, struct err *e)
     struct layer *w = NULL;
     int rc = 0;
 
-    region_init(&r->in[layer], r->g->dir);
-    region_init(&r->mid[layer], r->g->dir);
-    if (region_reserve(&r->in[layer], (size_t)r->s.rows * r->row, e) < 0 ||
-        region_reserve(&r->mid[layer], (size_t)r->s.rows * r->row, e) < 0)
-        return e->code;
     if (model_layer_experts(model_config(m), layer))
         rc = mixture_open(&x, m, layer, r->s.rows, r->g->dir, e);
     if (rc >= 0)
@@ -68,11 +120,10 @@ static int pass_layer(struct run *r, int64_t layer, struct err *e)
     for (int64_t i = 0; i < r->s.n_batches && rc >= 0; i++)
         rc = pass_batch(r, layer, w, &x, &r->s.batch[i], e);
     layer_release(w);
-    if (rc >= 0 && x.m) {
+    if (rc >= 0 && x.m)
         rc = mixture_run(&x, NULL, NULL, NULL, e);
-        if (rc >= 0)
-            rc = mixture_add(&x, store_x(&r->s, 0), 0, r->s.rows, e);
-    }
+    for (int64_t i = 0; x.m && i < r->s.n_batches && rc >= 0; i++)
+        rc = add_experts(r, layer, &x, &r->s.batch[i], e);
     mixture_close(&x);
     return rc;
 }
@@ -99,28 +150,29 @@ static char *writers(const struct model_config *c, int64_t layer, enum point p,
     return text;
 }
 
-/* Write the gradients g[rows, width] of sequences first..first+n-1, a frame
- * each. */
-static int put_rows(struct run *r, struct frame *f, int64_t first, int64_t n,
+/* Write a batch's gradients g[rows, width], a frame for each sequence. */
+static int put_rows(struct run *r, struct frame *f, const struct span *b,
                     const float *g, int64_t width, struct err *e)
 {
+    const struct model *m = r->g->m;
+    size_t row = (size_t)width * dtype_bits(model_dtype(m)) / 8;
+    const char *data;
+
     f->role = ROLE_ACTIVATION;
-    f->dtype = model_dtype(r->g->m);
+    f->dtype = model_dtype(m);
     f->ndim = 2;
     f->dims[1] = (uint64_t)width;
-    for (int64_t i = first; i < first + n; i++) {
-        int64_t count = r->s.sequence[i].length * width;
-
-        if (buffer_reserve(&r->out, count, 1, sizeof(float), f->name, e) < 0)
-            return e->code;
-        if (!from_f32(r->out.p, f->dtype, g, (size_t)count))
-            return err_set(e, E_BUG, "gradients are no float");
-        g += count;
+    if (buffer_reserve(&r->out, b->rows, (int64_t)row, 1, f->name, e) < 0 ||
+        backward_get(m, g, b->rows * width, &r->narrow, r->out.p, e) < 0)
+        return e->code;
+    data = r->out.p;
+    for (int64_t i = b->first; i < b->first + b->n; i++) {
         f->sequence = r->s.sequence[i].number;
         f->last = i == r->s.n_sequences - 1;
         f->dims[0] = f->samples = (uint64_t)r->s.sequence[i].length;
-        f->len = (size_t)count * dtype_bits(f->dtype) / 8;
-        f->data = r->out.p;
+        f->len = (size_t)f->dims[0] * row;
+        f->data = data;
+        data += f->len;
         if (stream_write(r->g->out, f, e) < 0)
             return e->code;
     }
@@ -132,13 +184,16 @@ static int put(struct run *r, int64_t layer, enum point p, struct err *e)
     const struct model_config *c = model_config(r->g->m);
     char *modules = writers(c, layer, p, e);
     struct frame f = { .modules = modules };
-    int rc;
+    int rc = modules ? 0 : e->code;
 
-    if (!modules)
-        return e->code;
     emit_name(layer, p, f.name);
     strcat(f.name, companion_suffix(COMPANION_GRADIENT));
-    rc = put_rows(r, &f, 0, r->s.n_sequences, r->grad, c->hidden_size, e);
+    for (int64_t i = 0; i < r->s.n_batches && rc >= 0; i++) {
+        const struct span *b = &r->s.batch[i];
+
+        rc = put_rows(r, &f, b, r->grad.p + b->row * c->hidden_size,
+                      c->hidden_size, e);
+    }
     free(modules);
     return rc;
 }
@@ -160,7 +215,7 @@ static int put_keys(struct run *r, int64_t layer, const struct span *b,
             continue;
         snprintf(f.name, sizeof(f.name), "%s%s", l.module,
                  companion_suffix(COMPANION_GRADIENT));
-        if (put_rows(r, &f, b->first, b->n, g, l.rows, e) < 0)
+        if (put_rows(r, &f, b, g, l.rows, e) < 0)
             return e->code;
     }
     return 0;
@@ -174,37 +229,30 @@ static int back_attention(struct run *r, int64_t layer, struct err *e)
 
     for (int64_t i = 0; i < r->s.n_batches && rc >= 0; i++) {
         const struct span *b = &r->s.batch[i];
+        const struct sequence *s = &r->s.sequence[b->first];
+        int64_t first[BATCH_SEQUENCES + 1] = { 0 };
 
-        rc = store_load(&r->s, b, POINT_IN, &r->state, e);
-        if (rc >= 0)
-            rc = backward_attention(
-                a, (char *)r->in[layer].p + (size_t)b->row * r->row,
-                r->state.first, b->n, r->grad + b->row * h, e);
+        for (int64_t k = 0; k < b->n; k++)
+            first[k + 1] = first[k] + s[k].length;
+        rc = backward_attention(a, before(r, layer, b->row), first, b->n,
+                                r->grad.p + b->row * h, e);
         if (rc >= 0)
             rc = put_keys(r, layer, b, a, e);
+        leave(r, 2 * layer - 1, b->row, b->rows);
     }
     backward_attention_close(a);
     return rc;
 }
 
-static void drop(struct region *r)
-{
-    region_release(r);
-    *r = (struct region){ 0 };
-}
-
 static int back_layer(struct run *r, int64_t layer, struct err *e)
 {
     if (put(r, layer, POINT_MLP_MID, e) < 0 ||
-        backward_mlp(r->g->m, layer, r->mid[layer].p, r->s.rows, r->grad, e) <
-            0 ||
-        put(r, layer, POINT_ATTN_OUT, e) < 0)
+        backward_mlp(r->g->m, layer, between(r, layer, 0), r->s.rows, r->g->dir,
+                     r->grad.p, e) < 0)
         return e->code;
-    drop(&r->mid[layer]);
-    if (back_attention(r, layer, e) < 0)
-        return e->code;
-    drop(&r->in[layer]);
-    return 0;
+    leave(r, 2 * layer, 0, r->s.rows);
+    return put(r, layer, POINT_ATTN_OUT, e) < 0 ? e->code :
+                                                  back_attention(r, layer, e);
 }
 
 /* ---- gradient_run() ---- */
@@ -221,7 +269,8 @@ static void limit(struct store *s, int64_t tokens)
     s->n_sequences = i ? s->batch[i - 1].first + s->batch[i - 1].n : 0;
 }
 
-static int run_all(struct run *r, struct err *e)
+/* Open the device, and the memory of all tokens. */
+static int open_all(struct run *r, struct err *e)
 {
     struct gradient *g = r->g;
     const struct model_config *c = model_config(g->m);
@@ -231,16 +280,31 @@ static int run_all(struct run *r, struct err *e)
         return e->code;
     model_release_embedding(g->m);
     limit(&r->s, g->tokens);
-    g->progress->total = (uint64_t)(r->s.n_batches * c->n_layers);
-    for (int64_t i = 0; i < c->n_layers; i++)
+    if (size_mul((size_t)(2 * c->n_layers), (size_t)r->s.rows * r->row, &n))
+        return err_set(e, E_TEMP, "states: too many tokens");
+    if (device_open(g->device, &forward_plugin, e) < 0 ||
+        backward_use_device(g->m, e) < 0 ||
+        region_reserve(&r->states, n, e) < 0)
+        return e->code;
+    return token_rows_open(&r->grad, g->m, g->dir, r->s.rows * c->hidden_size,
+                           e);
+}
+
+static int run_all(struct run *r, struct err *e)
+{
+    struct gradient *g = r->g;
+    int64_t n = model_config(g->m)->n_layers;
+
+    if (open_all(r, e) < 0)
+        return e->code;
+    g->progress->total = (uint64_t)(r->s.n_batches * n);
+    for (int64_t i = 0; i < n; i++)
         if (pass_layer(r, i, e) < 0)
             return err_prefix(e, "layer %lld", (long long)i);
-    n = (size_t)(r->s.rows * c->hidden_size);
-    r->grad = mem_pages(n * sizeof(float), "gradients", e);
-    if (!r->grad ||
-        backward_head(g->m, store_x(&r->s, 0), r->s.rows, 0, r->grad, e) < 0)
+    if (backward_head(g->m, before(r, n, 0), r->s.rows, 0, r->grad.p, e) < 0)
         return e->code;
-    for (int64_t i = c->n_layers; i-- > 0;)
+    leave(r, 2 * n - 1, 0, r->s.rows);
+    for (int64_t i = n; i-- > 0;)
         if (back_layer(r, i, e) < 0)
             return err_prefix(e, "layer %lld", (long long)i);
     return 0;
@@ -257,15 +321,13 @@ int gradient_run(struct gradient *g, struct err *e)
     if (!batch_reader_is_tokens(g->batches))
         return err_set(e, E_DATA, "the input has no tokens");
     store_init(&r.s, g->m, g->dir);
-    r.in = mem_zero(2 * (size_t)c->n_layers, sizeof(*r.in), "gradients", e);
-    r.mid = r.in + c->n_layers;
-    rc = r.in ? run_all(&r, e) : e->code;
-    for (int64_t i = 0; r.in && i < 2 * c->n_layers; i++)
-        region_release(&r.in[i]);
-    free(r.in);
-    free(r.grad);
+    region_init(&r.states, g->dir);
+    rc = run_all(&r, e);
+    token_rows_close(&r.grad);
+    model_buffer_release(g->m, &r.narrow);
     buffer_release(&r.out);
     state_release(&r.state);
+    region_release(&r.states);
     store_release(&r.s);
     return rc;
 }

@@ -14,8 +14,9 @@ struct gradient {
     struct batch_reader *batches;
     struct stream_writer *out;
     struct progress *progress;
-    const char *dir; /* of temporary files */
-    int64_t tokens;  /* use whole batches up to at least so many; 0: all */
+    const char *dir;                    /* of temporary files */
+    const struct device_choice *device; /* opened when the tokens are there */
+    int64_t tokens; /* use whole batches up to at least so many; 0: all */
 };
 
 /* Write, from the last layer to the first, activation frames [tokens, outputs],

@@ -54,6 +54,26 @@ static int forward_alloc(struct cuda_context *c, void **p, size_t n, bool spill,
     return 0;
 }
 
+int forward_pinned(struct cuda_context *c, void **p, size_t n, struct err *e)
+{
+    struct held *h = (struct held *)mem_zero(1, sizeof(*h), "cuda", e);
+    int rc = h ? cuda_check(cudaHostAlloc(&h->p, n, cudaHostAllocPortable),
+                            "cudaHostAlloc", e) :
+                 e->code;
+
+    (void)c;
+    *p = NULL;
+    if (rc < 0) {
+        free(h);
+        return rc;
+    }
+    memset(h->p, 0, n);
+    h->next = held;
+    held = h;
+    *p = h->p;
+    return 0;
+}
+
 static void forward_release(struct cuda_context *c, void *p)
 {
     struct held **at = &held, *h;

@@ -5,11 +5,32 @@
  * of the gradients is the Fisher information: the second-order term of the KL
  * divergence when the residual stream changes.  The backward pass goes through
  * the head, norms, attention and MLPs; in a mixture the router's choices and
- * weights are held constant.  f32 throughout, on the host. */
+ * weights are held constant.  f32 throughout, by the functions of
+ * backward_table.h.  Rows x of the residual stream are the host's, gradients g
+ * are memory where layers run. */
 #ifndef FORGE_BACKWARD_H
 #define FORGE_BACKWARD_H
 
+#include "common/io/region.h"
 #include "model/model.h"
+
+/* Before anything is loaded: run layers and their backward pass on the device
+ * that device_open() opened, if there is one and gradient_device_bytes() fit,
+ * or device_declined() says otherwise. */
+MUST_CHECK int backward_use_device(struct model *m, struct err *e);
+
+/* Zeroed f32 numbers of all tokens, where layers run: on the host a region; on
+ * a device its memory, as long as a layer fits beside them, else pinned memory
+ * of the host.  Zero-initialise. */
+struct token_rows {
+    const struct model *m;
+    struct region region;
+    float *p;
+};
+/* n numbers; dir: for temporary files.  Errors of region_reserve(); E_TEMP. */
+MUST_CHECK int token_rows_open(struct token_rows *t, const struct model *m,
+                               const char *dir, int64_t n, struct err *e);
+void token_rows_close(struct token_rows *t);
 
 /* g[n, H] = gradients with respect to x[n, H], elements, the output of the
  * last layer.  Row i's token is drawn by random number `first` + i.  E_DATA: a
@@ -17,9 +38,11 @@
 MUST_CHECK int backward_head(struct model *m, const void *x, int64_t n,
                              uint64_t first, float *g, struct err *e);
 /* From the layer's output to its residual stream behind attention: g[n, H] is
- * replaced; x[n, H], elements, is the latter stream.  Errors as above. */
+ * replaced; x[n, H], elements, is the latter stream.  dir: for temporary files
+ * of mixtures.  Errors as above. */
 MUST_CHECK int backward_mlp(struct model *m, int64_t layer, const void *x,
-                            int64_t n, float *g, struct err *e);
+                            int64_t n, const char *dir, float *g,
+                            struct err *e);
 
 /* The backward pass of a layer's attention: linears, norms, and state of a
  * batch. */
@@ -38,5 +61,10 @@ MUST_CHECK int backward_attention(struct attention_back *a, const void *x,
  * output of l, a linear that makes keys or values; NULL: it is not one. */
 const float *backward_attention_of(const struct attention_back *a,
                                    const struct linear *l);
+
+/* to[n], elements, the host's = g[n].  room: work memory of the device,
+ * model_buffer_release() it. */
+MUST_CHECK int backward_get(const struct model *m, const float *g, int64_t n,
+                            struct buffer *room, void *to, struct err *e);
 
 #endif

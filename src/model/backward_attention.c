@@ -8,18 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/math/blas.h"
-#include "common/math/threads.h"
 #include "model/backward.h"
-#include "model/internal.h"
-
-enum { ROWS = 128 }; /* rows of a product of one thread */
+#include "model/backward_parts.h"
 
 struct attention_back {
     struct model *m;
     int64_t layer, n; /* n: rows of the batch */
     struct loaded part[PARTS];
     float *norm, *q_norm, *k_norm, *q_a_norm, *kv_a_norm;
+    struct buffer rows;         /* [n, H] x on a device */
     struct buffer elements, in; /* [n, H] the linears' input; then the
                                  * gradient */
     struct buffer y[PARTS];
@@ -36,7 +33,7 @@ static int load_norm(struct attention_back *a, const char *name, int64_t n,
 
     snprintf(part, sizeof(part), "%s.weight", name);
     layer_tensor_name(a->layer, part, path);
-    return model_vector(a->m, path, n, w, e);
+    return backward_vector(a->m, path, n, w, e);
 }
 
 static int load_norms(struct attention_back *a, struct err *e)
@@ -87,10 +84,8 @@ int backward_attention_open(struct model *m, int64_t layer,
 {
     struct attention_back *a = mem_zero(1, sizeof(*a), "attention", e);
 
-    if (!a || blas_open(e) < 0) {
-        free(a);
+    if (!a)
         return e->code;
-    }
     a->m = m;
     a->layer = layer;
     if (load_norms(a, e) < 0 || load_linears(a, e) < 0) {
@@ -103,116 +98,99 @@ int backward_attention_open(struct model *m, int64_t layer,
 
 void backward_attention_close(struct attention_back *a)
 {
-    if (!a)
-        return;
+    struct buffer *const buffers[] = { &a->rows,  &a->elements, &a->in,
+                                       &a->q_raw, &a->k_raw,    &a->q_lat,
+                                       &a->kv_lat };
+    float *const norms[] = { a->norm, a->q_norm, a->k_norm, a->q_a_norm,
+                             a->kv_a_norm };
+
     for (int i = 0; i < PARTS; i++) {
         loaded_release(&a->part[i]);
-        buffer_release(&a->y[i]);
+        model_buffer_release(a->m, &a->y[i]);
     }
-    buffer_release(&a->elements);
-    buffer_release(&a->in);
-    buffer_release(&a->q_raw);
-    buffer_release(&a->k_raw);
-    buffer_release(&a->q_lat);
-    buffer_release(&a->kv_lat);
-    free(a->norm);
-    free(a->q_norm);
-    free(a->k_norm);
-    free(a->q_a_norm);
-    free(a->kv_a_norm);
+    for (size_t i = 0; i < ARRAY_LEN(buffers); i++)
+        model_buffer_release(a->m, buffers[i]);
+    for (size_t i = 0; i < ARRAY_LEN(norms); i++)
+        model_free(a->m, norms[i]);
     free(a);
 }
 
 /* ---- linears and norms ---- */
-
-/* y = x Wᵀ + bias; back: y = x W, or add: y += x W. */
-struct linear_job {
-    const struct loaded *l;
-    const float *x;
-    float *y;
-    int64_t n;
-    bool back, add;
-};
-
-static void linear_rows(void *ctx, size_t begin, size_t end)
-{
-    const struct linear_job *j = ctx;
-    int out = (int)j->l->of.rows, in = (int)j->l->of.cols;
-    const float *bias = j->l->bias;
-
-    for (int64_t at = (int64_t)begin * ROWS; at < (int64_t)end * ROWS;
-         at += ROWS) {
-        int n = (int)(j->n - at < ROWS ? j->n - at : ROWS);
-        const float *x = j->x + at * (j->back ? out : in);
-        float *y = j->y + at * (j->back ? in : out);
-
-        if (j->back) {
-            blas_sgemm(&(struct sgemm){ .m = n,
-                                        .n = in,
-                                        .k = out,
-                                        .a = x,
-                                        .b = j->l->w,
-                                        .beta = j->add ? 1 : 0,
-                                        .c = y });
-            continue;
-        }
-        blas_sgemm(&(struct sgemm){ .tb = true,
-                                    .m = n,
-                                    .n = out,
-                                    .k = in,
-                                    .a = x,
-                                    .b = j->l->w,
-                                    .c = y });
-        for (int64_t i = 0; bias && i < n; i++)
-            for (int64_t k = 0; k < out; k++)
-                y[i * out + k] += bias[k];
-    }
-}
-
-static void run_linear(struct linear_job j)
-{
-    threads_for((size_t)((j.n + ROWS - 1) / ROWS), 1, linear_rows, &j);
-}
 
 static float *y_of(const struct attention_back *a, enum linear_part p)
 {
     return a->y[p].p;
 }
 
-static void forward(const struct attention_back *a, enum linear_part p,
-                    const float *x)
+static int run_linear(const struct attention_back *a, enum linear_part p,
+                      struct backward_linear j, struct err *e)
 {
-    run_linear((struct linear_job){
-        .l = &a->part[p], .x = x, .y = y_of(a, p), .n = a->n });
+    const struct loaded *l = &a->part[p];
+
+    j.rows = a->n;
+    j.out = l->of.rows;
+    j.in = l->of.cols;
+    j.w = l->w;
+    j.bias = j.back ? NULL : l->bias;
+    return backward_of(a->m)->linear(a->m->context, &j, e);
 }
 
-static void backward(const struct attention_back *a, enum linear_part p,
-                     float *x, bool add)
+static int forward(const struct attention_back *a, enum linear_part p,
+                   const float *x, struct err *e)
 {
-    run_linear((struct linear_job){ .l = &a->part[p],
-                                    .x = y_of(a, p),
-                                    .y = x,
-                                    .n = a->n,
-                                    .back = true,
-                                    .add = add });
+    return run_linear(a, p, (struct backward_linear){ .x = x, .y = y_of(a, p) },
+                      e);
 }
 
-static void norm(const struct attention_back *a, const float *x, int64_t ld,
-                 const float *w, int64_t n, float eps, float *to)
+static int backward(const struct attention_back *a, enum linear_part p,
+                    float *x, bool add, struct err *e)
 {
+    return run_linear(a, p,
+                      (struct backward_linear){
+                          .x = y_of(a, p), .y = x, .back = true, .add = add },
+                      e);
+}
+
+/* to[n, width] = norm of rows x, leading dimension ld, in f32. */
+static int norm(const struct attention_back *a, const float *x, int64_t ld,
+                const float *w, int64_t width, float eps, float *to,
+                struct err *e)
+{
+    const struct model *m = a->m;
+    const struct forward_norm j = { .dtype = DT_F32,
+                                    .x = x,
+                                    .rows = a->n,
+                                    .n = width,
+                                    .ld = ld,
+                                    .w = w,
+                                    .eps = eps,
+                                    .out = to };
+
+    if (m->on)
+        return m->on->norm(m->context, &j, e);
     for (int64_t i = 0; i < a->n; i++)
-        a->m->k->norm_f32(x + i * ld, w, n, eps, to + i * n);
+        m->k->norm_f32(x + i * ld, w, width, eps, to + i * width);
+    return 0;
 }
 
-/* g: gradient with respect to the output of a norm of x, replaced by that with
- * respect to x. */
-static void norm_back(const struct attention_back *a, const float *x,
-                      int64_t ld, const float *w, int64_t n, double eps,
-                      float *g)
+/* to = gradient with respect to x, the input of norm(); g: that with respect to
+ * its output.  to: leading dimension ld; it may be x, or with ld = width g. */
+static int norm_back(const struct attention_back *a, const float *x, int64_t ld,
+                     const float *w, int64_t width, double eps, const float *g,
+                     float *to, struct err *e)
 {
-    struct norm_back j = { x, DT_F32, n, ld, w, eps, g, g };
+    const struct backward_norm j = { .dtype = DT_F32,
+                                     .rows = a->n,
+                                     .n = width,
+                                     .x = x,
+                                     .ld = ld,
+                                     .w = w,
+                                     .eps = eps,
+                                     .gy = g,
+                                     .g = to,
+                                     .ldg = ld };
 
-    threads_for((size_t)a->n, 16, backward_norm_rows, &j);
+    return backward_of(a->m)->norm(a->m->context, &j, e);
 }
 
 /* ---- queries, keys and values ---- */
@@ -222,104 +200,98 @@ static enum linear_part queries(const struct attention_back *a)
     return a->m->config.mla.q_lora ? PART_Q_B : PART_Q;
 }
 
-/* gather: keys and values from the outputs of kv_a and kv_b; else the reverse
- * for gradients.  The rotary part of a key is shared by all heads, so its
- * gradient is their sum. */
-static void part_latent(const struct attention_back *a, bool gather)
+/* Keys and values from the outputs of kv_a and kv_b; back: the reverse for
+ * gradients. */
+static int part_latent(const struct attention_back *a, bool back, struct err *e)
 {
     const struct model_config *c = &a->m->config;
-    int64_t nope = c->mla.nope, rope = c->mla.rope, v = c->v_dim;
-    float *key = y_of(a, PART_K), *value = y_of(a, PART_V);
-    float *tail = y_of(a, PART_KV_A) + c->mla.kv_lora;
-    float *both = y_of(a, PART_KV_B);
+    const struct backward_latent j = { .rows = a->n,
+                                       .heads = c->n_heads,
+                                       .nope = c->mla.nope,
+                                       .rope = c->mla.rope,
+                                       .v_dim = c->v_dim,
+                                       .kv_lora = c->mla.kv_lora,
+                                       .key = y_of(a, PART_K),
+                                       .value = y_of(a, PART_V),
+                                       .a = y_of(a, PART_KV_A),
+                                       .b = y_of(a, PART_KV_B),
+                                       .back = back };
 
-    for (int64_t i = 0; i < a->n; i++, tail += c->mla.kv_lora + rope) {
-        for (int64_t k = 0; !gather && k < rope; k++)
-            tail[k] = 0;
-        for (int64_t h = 0; h < c->n_heads; h++) {
-            for (int64_t k = 0; k < nope + rope; k++, key++) {
-                float *part = k < nope ? both + k : tail + k - nope;
-
-                if (gather)
-                    *key = *part;
-                else
-                    *part = k < nope ? *key : *part + *key;
-            }
-            both += nope;
-            memcpy(gather ? value : both, gather ? both : value,
-                   (size_t)v * sizeof(*value));
-            value += v;
-            both += v;
-        }
-    }
+    return backward_of(a->m)->latent(a->m->context, &j, e);
 }
 
-static void project_latent(const struct attention_back *a)
+static int project_latent(const struct attention_back *a, struct err *e)
 {
     const struct mla *l = &a->m->config.mla;
 
-    if (l->q_lora) {
-        forward(a, PART_Q_A, a->in.p);
-        norm(a, y_of(a, PART_Q_A), l->q_lora, a->q_a_norm, l->q_lora,
-             LATENT_EPS, a->q_lat.p);
-    }
-    forward(a, queries(a), l->q_lora ? a->q_lat.p : a->in.p);
-    forward(a, PART_KV_A, a->in.p);
-    norm(a, y_of(a, PART_KV_A), l->kv_lora + l->rope, a->kv_a_norm, l->kv_lora,
-         LATENT_EPS, a->kv_lat.p);
-    forward(a, PART_KV_B, a->kv_lat.p);
-    part_latent(a, true);
+    if (l->q_lora && (forward(a, PART_Q_A, a->in.p, e) < 0 ||
+                      norm(a, y_of(a, PART_Q_A), l->q_lora, a->q_a_norm,
+                           l->q_lora, LATENT_EPS, a->q_lat.p, e) < 0))
+        return e->code;
+    if (forward(a, queries(a), l->q_lora ? a->q_lat.p : a->in.p, e) < 0 ||
+        forward(a, PART_KV_A, a->in.p, e) < 0 ||
+        norm(a, y_of(a, PART_KV_A), l->kv_lora + l->rope, a->kv_a_norm,
+             l->kv_lora, LATENT_EPS, a->kv_lat.p, e) < 0 ||
+        forward(a, PART_KV_B, a->kv_lat.p, e) < 0)
+        return e->code;
+    return part_latent(a, false, e);
 }
 
-static void project(const struct attention_back *a)
+static int project(const struct attention_back *a, struct err *e)
 {
-    const struct model_config *c = &a->m->config;
+    const struct model *m = a->m;
+    const struct model_config *c = &m->config;
     int64_t q = c->n_heads * c->head_dim, k = c->n_kv_heads * c->head_dim;
+    size_t row = (size_t)a->n * sizeof(float);
 
     for (enum linear_part p = PART_Q; p <= PART_V; p++)
-        forward(a, p, a->in.p);
+        if (forward(a, p, a->in.p, e) < 0)
+            return e->code;
     if (c->qk_norm != QK_NORM_FLAT)
-        return;
-    memcpy(a->q_raw.p, y_of(a, PART_Q), (size_t)(a->n * q) * sizeof(float));
-    memcpy(a->k_raw.p, y_of(a, PART_K), (size_t)(a->n * k) * sizeof(float));
-    norm(a, a->q_raw.p, q, a->q_norm, q, (float)c->rms_eps, y_of(a, PART_Q));
-    norm(a, a->k_raw.p, k, a->k_norm, k, (float)c->rms_eps, y_of(a, PART_K));
+        return 0;
+    if (model_copy(m, a->q_raw.p, y_of(a, PART_Q), (size_t)q * row, e) < 0 ||
+        model_copy(m, a->k_raw.p, y_of(a, PART_K), (size_t)k * row, e) < 0 ||
+        norm(a, a->q_raw.p, q, a->q_norm, q, (float)c->rms_eps, y_of(a, PART_Q),
+             e) < 0)
+        return e->code;
+    return norm(a, a->k_raw.p, k, a->k_norm, k, (float)c->rms_eps,
+                y_of(a, PART_K), e);
 }
 
-static void project_latent_back(const struct attention_back *a)
+static int project_latent_back(const struct attention_back *a, struct err *e)
 {
     const struct mla *l = &a->m->config.mla;
     int64_t kv = l->kv_lora + l->rope;
-    float *lat = a->kv_lat.p, *y = y_of(a, PART_KV_A);
+    float *kv_a = y_of(a, PART_KV_A), *q_a = y_of(a, PART_Q_A);
 
-    part_latent(a, false);
-    backward(a, PART_KV_B, lat, false);
-    norm_back(a, y, kv, a->kv_a_norm, l->kv_lora, (double)LATENT_EPS, lat);
-    for (int64_t i = 0; i < a->n; i++)
-        memcpy(y + i * kv, lat + i * l->kv_lora,
-               (size_t)l->kv_lora * sizeof(*y));
-    backward(a, PART_KV_A, a->in.p, false);
-    if (l->q_lora) {
-        backward(a, PART_Q_B, a->q_lat.p, false);
-        norm_back(a, y_of(a, PART_Q_A), l->q_lora, a->q_a_norm, l->q_lora,
-                  (double)LATENT_EPS, a->q_lat.p);
-        memcpy(y_of(a, PART_Q_A), a->q_lat.p,
-               (size_t)(a->n * l->q_lora) * sizeof(float));
-    }
-    backward(a, l->q_lora ? PART_Q_A : PART_Q, a->in.p, true);
+    if (part_latent(a, true, e) < 0 ||
+        backward(a, PART_KV_B, a->kv_lat.p, false, e) < 0 ||
+        norm_back(a, kv_a, kv, a->kv_a_norm, l->kv_lora, (double)LATENT_EPS,
+                  a->kv_lat.p, kv_a, e) < 0 ||
+        backward(a, PART_KV_A, a->in.p, false, e) < 0)
+        return e->code;
+    if (l->q_lora && (backward(a, PART_Q_B, a->q_lat.p, false, e) < 0 ||
+                      norm_back(a, q_a, l->q_lora, a->q_a_norm, l->q_lora,
+                                (double)LATENT_EPS, a->q_lat.p, q_a, e) < 0))
+        return e->code;
+    return backward(a, l->q_lora ? PART_Q_A : PART_Q, a->in.p, true, e);
 }
 
-static void project_back(const struct attention_back *a)
+static int project_back(const struct attention_back *a, struct err *e)
 {
     const struct model_config *c = &a->m->config;
     int64_t q = c->n_heads * c->head_dim, k = c->n_kv_heads * c->head_dim;
 
-    if (c->qk_norm == QK_NORM_FLAT) {
-        norm_back(a, a->q_raw.p, q, a->q_norm, q, c->rms_eps, y_of(a, PART_Q));
-        norm_back(a, a->k_raw.p, k, a->k_norm, k, c->rms_eps, y_of(a, PART_K));
-    }
+    if (c->qk_norm == QK_NORM_FLAT &&
+        (norm_back(a, a->q_raw.p, q, a->q_norm, q, c->rms_eps, y_of(a, PART_Q),
+                   y_of(a, PART_Q), e) < 0 ||
+         norm_back(a, a->k_raw.p, k, a->k_norm, k, c->rms_eps, y_of(a, PART_K),
+                   y_of(a, PART_K), e) < 0))
+        return e->code;
     for (enum linear_part p = PART_Q; p <= PART_V; p++)
-        backward(a, p, a->in.p, p != PART_Q);
+        if (backward(a, p, a->in.p, p != PART_Q, e) < 0)
+            return e->code;
+    return 0;
 }
 
 /* ---- all of it ---- */
@@ -349,10 +321,45 @@ static int reserve(struct attention_back *a, struct err *e)
     };
 
     for (size_t i = 0; i < ARRAY_LEN(rooms); i++)
-        if (rooms[i].width && buffer_reserve(rooms[i].b, a->n, rooms[i].width,
-                                             sizeof(float), "attention", e) < 0)
+        if (rooms[i].width &&
+            model_reserve(a->m, rooms[i].b, a->n, rooms[i].width, sizeof(float),
+                          "attention", e) < 0)
             return e->code;
-    return buffer_reserve(&a->elements, a->n, h, a->m->size, "attention", e);
+    return model_reserve(a->m, &a->elements, a->n, h, a->m->size, "attention",
+                         e);
+}
+
+static int attend(const struct attention_back *a, const int64_t *first,
+                  int64_t n_sequences, struct err *e)
+{
+    struct model *m = a->m;
+    const struct model_config *c = &m->config;
+    bool head = c->qk_norm == QK_NORM_HEAD;
+    struct backward_attend j = {
+        .rows = a->n,
+        .n_sequences = n_sequences,
+        .first = first,
+        .n_heads = c->n_heads,
+        .n_kv_heads = c->n_kv_heads,
+        .head_dim = c->head_dim,
+        .v_dim = c->v_dim,
+        .window = model_layer_slides(c, a->layer) ? c->sliding_window : 0,
+        .scale = m->scale,
+        .eps = (float)c->rms_eps,
+        .q_norm = head ? a->q_norm : NULL,
+        .k_norm = head ? a->k_norm : NULL,
+        .rotary_at = c->rotary_at,
+        .rotary = c->rotary,
+        .pairs = c->rope_pairs,
+        .go = y_of(a, PART_O),
+        .q = y_of(a, queries(a)),
+        .k = y_of(a, PART_K),
+        .v = y_of(a, PART_V),
+    };
+
+    return model_angles(m, first, n_sequences, &j.cs, e) < 0 ?
+               e->code :
+               backward_of(m)->attend(m->context, &j, e);
 }
 
 int backward_attention(struct attention_back *a, const void *x,
@@ -360,42 +367,24 @@ int backward_attention(struct attention_back *a, const void *x,
                        struct err *e)
 {
     struct model *m = a->m;
+    const struct backward_table *back = backward_of(m);
     const struct model_config *c = &m->config;
-    bool head = c->qk_norm == QK_NORM_HEAD;
-    struct attend_back j = { .m = m,
-                             .layer = a->layer,
-                             .first = first,
-                             .n_sequences = n_sequences,
-                             .q_norm = head ? a->q_norm : NULL,
-                             .k_norm = head ? a->k_norm : NULL };
+    bool latent = c->mla.kv_lora;
 
     a->n = first[n_sequences];
-    if (reserve(a, e) < 0 ||
-        model_norm(m, x, a->norm, a->n, a->elements.p, e) < 0)
+    if (reserve(a, e) < 0 || backward_rows(m, &a->rows, x, a->n, &x, e) < 0 ||
+        model_norm(m, x, a->norm, a->n, a->elements.p, e) < 0 ||
+        back->widen(m->context, m->dtype, a->elements.p, a->n * c->hidden_size,
+                    a->in.p, e) < 0 ||
+        (latent ? project_latent(a, e) : project(a, e)) < 0 ||
+        run_linear(a, PART_O,
+                   (struct backward_linear){
+                       .x = g, .y = y_of(a, PART_O), .back = true },
+                   e) < 0 ||
+        attend(a, first, n_sequences, e) < 0 ||
+        (latent ? project_latent_back(a, e) : project_back(a, e)) < 0)
         return e->code;
-    (void)!to_f32(a->in.p, a->elements.p, m->dtype,
-                  (size_t)(a->n * c->hidden_size));
-    if (c->mla.kv_lora)
-        project_latent(a);
-    else
-        project(a);
-    run_linear((struct linear_job){ .l = &a->part[PART_O],
-                                    .x = g,
-                                    .y = y_of(a, PART_O),
-                                    .n = a->n,
-                                    .back = true });
-    j.go = y_of(a, PART_O);
-    j.q = y_of(a, queries(a));
-    j.k = y_of(a, PART_K);
-    j.v = y_of(a, PART_V);
-    if (backward_attend(&j, e) < 0)
-        return e->code;
-    if (c->mla.kv_lora)
-        project_latent_back(a);
-    else
-        project_back(a);
-    backward_norm(m, x, a->norm, a->in.p, a->n, g);
-    return 0;
+    return backward_stream(m, x, a->norm, a->in.p, a->n, g, false, e);
 }
 
 const float *backward_attention_of(const struct attention_back *a,

@@ -58,18 +58,19 @@ int device_gate(struct layer *l, const struct state *s, const void *in,
                        e);
 }
 
-/* Copy the RoPE table for the positions of the batch to the device. */
-static int reserve_angles(struct model *m, const struct state *s, struct err *e)
+int model_angles(struct model *m, const int64_t *first, int64_t n,
+                 const float **cs, struct err *e)
 {
     const struct model_config *c = &m->config;
     int64_t longest = 0;
 
-    for (int64_t i = 0; i < s->n_sequences; i++)
-        if (s->first[i + 1] - s->first[i] > longest)
-            longest = s->first[i + 1] - s->first[i];
+    for (int64_t i = 0; i < n; i++)
+        if (first[i + 1] - first[i] > longest)
+            longest = first[i + 1] - first[i];
     if (rope_table_reserve(&m->rope, &c->rope, c->rotary, longest, e) < 0)
         return e->code;
-    if (m->angle_rows >= longest)
+    *cs = m->on ? m->angles.p : m->rope.cs;
+    if (!m->on || m->angle_rows >= longest)
         return 0;
     m->angle_rows = 0;
     if (model_reserve(m, &m->angles, m->rope.n, c->rotary, sizeof(float),
@@ -78,6 +79,7 @@ static int reserve_angles(struct model *m, const struct state *s, struct err *e)
                   (size_t)(m->rope.n * c->rotary) * sizeof(float), e) < 0)
         return e->code;
     m->angle_rows = m->rope.n;
+    *cs = m->angles.p;
     return 0;
 }
 
@@ -107,9 +109,8 @@ int device_attend(struct layer *l, const struct state *s, void *out,
         .out = out,
     };
 
-    if (reserve_angles(m, s, e) < 0)
+    if (model_angles(m, s->first, s->n_sequences, &a.cs, e) < 0)
         return e->code;
-    a.cs = m->angles.p;
     if (c->qk_norm == QK_NORM_HEAD) {
         a.q_norm = l->q_norm;
         a.k_norm = l->k_norm;

@@ -8,6 +8,8 @@
 #include "model/rope.h"
 #include "model/scratch.h"
 
+struct backward_table; /* model/backward_table.h */
+
 /* An open model, and work memory shared by its layers. */
 struct model {
     struct model_config config;
@@ -21,6 +23,8 @@ struct model {
     /* The device on which layers run and which holds their rows and weights;
      * NULL: the host. */
     const struct forward_table *on;
+    const struct backward_table *back; /* the backward pass there; NULL: the
+                                        * CPU's */
     struct cuda_context *context;
     struct buffer angles; /* copy of rope.cs on the device */
     int64_t angle_rows;   /* number of positions in it */
@@ -95,44 +99,6 @@ void route_token(const struct moe *m, enum router_kind kind, const float *bias,
 /* Module of the lm_head's weights, the embedding's if they are tied; NULL: *e
  * is set. */
 const char *model_head_module(const struct model *m, struct err *e);
-/* g[n, h] += gradient with respect to x, given gy[n, h], the gradient with
- * respect to y = norm(x) with weights w (backward.c). */
-void backward_norm(const struct model *m, const void *x, const float *w,
-                   const float *gy, int64_t n, float *g);
-/* Backward pass of an RMS norm over rows of n elements of x, leading dimension
- * ld: from gy[rows, n], the gradient with respect to the norm's output, to
- * g[rows, n], the gradient with respect to x.  g += unless g is gy, which is
- * then replaced. */
-struct norm_back {
-    const void *x;
-    enum dtype dtype;
-    int64_t n, ld;
-    const float *w;
-    double eps;
-    const float *gy;
-    float *g;
-};
-/* Rows begin..end-1, for threads_for(); ctx: a struct norm_back. */
-void backward_norm_rows(void *norm_back, size_t begin, size_t end);
-/* Load the linear l->of in f32, row-major, from the checkpoint.
- * loaded_release() it, also after an error. */
-MUST_CHECK int backward_load(struct model *m, struct loaded *l, struct err *e);
-/* Backward pass of a layer's head norms, RoPE and softmax attention: from
- * go[rows, n_heads * v_dim], the gradient with respect to the attention's
- * output.  q [rows, n_heads * head_dim], k [rows, n_kv_heads * head_dim] and v
- * [rows, n_kv_heads * v_dim] are the linears' outputs, and are replaced by the
- * gradients with respect to them. */
-struct attend_back {
-    struct model *m;
-    int64_t layer, n_sequences;
-    const int64_t *first; /* [n_sequences + 1] first row of each sequence */
-    const float *q_norm, *k_norm; /* [head_dim] norm weights of heads; NULL:
-                                   * none */
-    const float *go;
-    float *q, *k, *v;
-};
-/* By all threads.  E_TEMP. */
-MUST_CHECK int backward_attend(struct attend_back *a, struct err *e);
 /* Load the linear l->of: weights from codes (or NULL) if it is there, else
  * from the checkpoint, and its bias.  loaded_release() it. */
 MUST_CHECK int model_load_linear(struct model *m, const struct quantized *codes,
@@ -177,7 +143,6 @@ MUST_CHECK int product_sums(const struct model *m, const struct forward_sums *s,
 MUST_CHECK int model_reserve(const struct model *m, struct buffer *b,
                              int64_t rows, int64_t cols, size_t size,
                              const char *what, struct err *e);
-void model_buffer_release(const struct model *m, struct buffer *b);
 /* Move n malloced bytes at *p to device memory; *p is then there. */
 MUST_CHECK int model_place(const struct model *m, void **p, size_t n,
                            struct err *e);
@@ -193,6 +158,11 @@ void gate_run(struct layer *l, const struct state *s, const void *in,
               const void *y);
 MUST_CHECK int device_gate(struct layer *l, const struct state *s,
                            const void *in, const void *y, struct err *e);
+/* *cs: cosines and sines (struct rope_table), where layers run, for the
+ * positions of n sequences that begin at rows first[]; valid until the next
+ * call. */
+MUST_CHECK int model_angles(struct model *m, const int64_t *first, int64_t n,
+                            const float **cs, struct err *e);
 /* The device's part of attention_run(). */
 MUST_CHECK int device_attend(struct layer *l, const struct state *s, void *out,
                              struct err *e);

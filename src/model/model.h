@@ -98,6 +98,8 @@ void model_free(const struct model *m, void *p);
  * fits; SIZE_MAX on the host. */
 MUST_CHECK int model_spare_bytes(const struct model *m, size_t *n,
                                  struct err *e);
+/* Memory of a buffer that was reserved on the device, or the host's. */
+void model_buffer_release(const struct model *m, struct buffer *b);
 /* Copy n bytes: host to device memory, back, and within device memory. */
 MUST_CHECK int model_put(const struct model *m, void *to, const void *host,
                          size_t n, struct err *e);

@@ -14,7 +14,8 @@ MIXTURES=(deepseek_v3 deepseek_v3-plain kimi_k2 deepseek_v32 deepseek_v2 deepsee
 setup_file() {
     cd "$BATS_FILE_TMPDIR" || return 1
     mkdir gpu
-    cp "$(dirname "$(command -v mkstream)")/forge-cuda.so" "$(command -v forge-calib)" "$(command -v forge-eval)" gpu
+    cp "$(dirname "$(command -v mkstream)")/forge-cuda.so" "$(command -v forge-calib)" "$(command -v forge-eval)" \
+        "$(command -v forge-gradient)" gpu
     for kind in "${DENSE[@]}" "${MIXTURES[@]}"; do
         python3 "$PY" make "$kind" "$kind"
     done
@@ -104,6 +105,35 @@ PYTHON
     run -75 --separate-stderr gpu/forge-eval -q --device cuda --gpu-memory 1K llama llama t.fts
     run -69 --separate-stderr env FAKE_CUDA_FAIL=30 gpu/forge-eval -q --device cuda llama llama t.fts
     [ "$(wc -l <<<"$stderr")" -eq 1 ]
+}
+
+@test "gradients of every family are the CPU's, f32 and bf16, whether or not there is room for them" {
+    for kind in "${DENSE[@]}" "${MIXTURES[@]}"; do
+        for dtype in f32 bf16; do
+            rm -f log
+            forge-gradient -q --dtype $dtype "$kind" t.fts >cpu.fts
+            gpu/forge-gradient -q --dtype $dtype --device cuda "$kind" t.fts >gpu.fts
+            cmp cpu.fts gpu.fts
+            [ ! -e log ]
+            FAKE_CUDA_SPILL=1 gpu/forge-gradient -q --dtype $dtype --device cuda "$kind" t.fts >gpu.fts
+            grep -q ^spill log
+            cmp cpu.fts gpu.fts
+        done
+    done
+}
+
+@test "gradients: a device that fails, or has no room" {
+    for n in 1 3 20 60 150 250 350 400; do
+        run -69 --separate-stderr env FAKE_CUDA_FAIL=$n gpu/forge-gradient -q --device cuda \
+            -o out.fts deepseek_v3 t.fts
+        [[ $stderr == *"fake: "*" failed" ]]
+        [ "$(wc -l <<<"$stderr")" -eq 1 ]
+        [ ! -e out.fts ]
+    done
+    run -75 --separate-stderr gpu/forge-gradient -q --device cuda --gpu-memory 1K -o out.fts llama t.fts
+    [[ $stderr == *"gradients of a layer take "*" of GPU memory, there are 1.00 KiB" ]]
+    run -69 --separate-stderr forge-gradient -q --device cuda -o out.fts llama t.fts
+    [ ! -e out.fts ]
 }
 
 @test "a layer's hidden states, with codes, and hit maps" {

@@ -1,5 +1,5 @@
-/* backward_attend.c - see internal.h: backward pass of head norms, RoPE and
- * attention.
+/* backward_attend_cpu.c - see backward_table.h: the CPU's backward pass of head
+ * norms, RoPE and attention.
  *
  * With scores S = scale Q Kᵀ, P = softmax S, O = P V, and gO the gradient with
  * respect to O:
@@ -15,12 +15,13 @@
 
 #include "common/math/blas.h"
 #include "common/math/threads.h"
-#include "model/internal.h"
+#include "model/backward_parts.h"
 
 enum { BLOCK = 64 }; /* queries of a block */
 
 struct piece {
-    const struct attend_back *a;
+    const struct kernels *kernels;
+    const struct backward_attend *a;
     int64_t row, n; /* first row, and number of rows, of the sequence */
     int64_t heads, keys, d, v_dim;
     struct rotation rotation;
@@ -30,15 +31,14 @@ struct piece {
 };
 
 struct job {
-    struct attend_back *a;
+    const struct backward_attend *a;
+    const struct kernels *k;
     struct threads_error error;
 };
 
 static const float *angles_of(const struct piece *j, int64_t i)
 {
-    const struct model *m = j->a->m;
-
-    return m->rope.cs + i * m->config.rotary;
+    return j->a->cs + i * j->a->rotary;
 }
 
 /* Normalize and rotate rows x, leading dimension ld. */
@@ -47,7 +47,7 @@ static void rotate_rows(struct piece *j, const float *norm, const float *x,
 {
     j->rotation.norm = norm;
     for (int64_t i = 0; i < j->n; i++)
-        j->a->m->k->rotate_row(&j->rotation, x + i * ld, angles_of(j, i),
+        j->kernels->rotate_row(&j->rotation, x + i * ld, angles_of(j, i),
                                to + i * j->d);
 }
 
@@ -59,7 +59,13 @@ static void rotate_back(const struct piece *j, const float *norm, int64_t i,
     int64_t half = t->rotary / 2;
     const float *c = angles_of(j, i), *s = c + half;
     float *y = g + t->at, was[HEAD_DIM_MAX];
-    struct norm_back back = { x, DT_F32, j->d, j->d, norm, t->eps, g, g };
+    struct backward_norm back = { .dtype = DT_F32,
+                                  .n = j->d,
+                                  .x = x,
+                                  .w = norm,
+                                  .eps = t->eps,
+                                  .gy = g,
+                                  .g = g };
 
     memcpy(was, y, (size_t)t->rotary * sizeof(*was));
     for (int64_t k = 0; k < half; k++) {
@@ -69,7 +75,7 @@ static void rotate_back(const struct piece *j, const float *norm, int64_t i,
         y[t->pairs ? 2 * k + 1 : half + k] = b * c[k] - a * s[k];
     }
     if (norm)
-        backward_norm_rows(&back, 0, 1);
+        norm_back_row(&back, 0);
     memcpy(x, g, (size_t)j->d * sizeof(*x));
 }
 
@@ -79,8 +85,7 @@ static void rotate_back(const struct piece *j, const float *norm, int64_t i,
 static void softmax_back(struct piece *j, int64_t first, int64_t rows,
                          int64_t keys)
 {
-    const struct model_config *c = &j->a->m->config;
-    int64_t w = model_layer_slides(c, j->a->layer) ? c->sliding_window : 0;
+    int64_t w = j->a->window;
 
     for (int64_t i = 0; i < rows; i++) {
         int64_t end = first + i + 1, from = w && end > w ? end - w : 0;
@@ -109,8 +114,7 @@ static void block_back(struct piece *j, int64_t first, int64_t rows,
     int d = (int)j->d, e = (int)j->v_dim, n = (int)j->n, nq = (int)rows;
     int keys = (int)(first + rows), ldv = (int)j->keys * e;
     int ldo = (int)j->heads * e;
-    float scale = (float)j->a->m->config.attention_scale;
-    float *q = j->q + first * j->d;
+    float scale = j->a->scale, *q = j->q + first * j->d;
 
     go += first * ldo;
     blas_sgemm(&(struct sgemm){ .tb = true,
@@ -165,7 +169,7 @@ static void block_back(struct piece *j, int64_t first, int64_t rows,
 
 static void head_back(struct piece *j, int64_t head, const float *v)
 {
-    const struct attend_back *a = j->a;
+    const struct backward_attend *a = j->a;
     int64_t ld = j->heads * j->d;
     float *q = a->q + j->row * ld + head * j->d;
     const float *go = a->go + (j->row * j->heads + head) * j->v_dim;
@@ -183,7 +187,7 @@ static void head_back(struct piece *j, int64_t head, const float *v)
 
 static void keys_back(struct piece *j, int64_t key)
 {
-    const struct attend_back *a = j->a;
+    const struct backward_attend *a = j->a;
     int64_t shared = j->heads / j->keys, d = j->d, e = j->v_dim;
     float *k = a->k + (j->row * j->keys + key) * d;
     float *v = a->v + (j->row * j->keys + key) * e;
@@ -201,26 +205,27 @@ static void keys_back(struct piece *j, int64_t key)
 static void run_pieces(void *ctx, size_t begin, size_t end)
 {
     struct job *j = ctx;
-    const struct model_config *c = &j->a->m->config;
+    const struct backward_attend *a = j->a;
 
     for (size_t t = begin; t < end; t++) {
-        int64_t s = (int64_t)t / c->n_kv_heads, d = c->head_dim;
-        struct piece p = { .a = j->a,
-                           .row = j->a->first[s],
-                           .n = j->a->first[s + 1] - j->a->first[s],
-                           .heads = c->n_heads,
-                           .keys = c->n_kv_heads,
+        int64_t s = (int64_t)t / a->n_kv_heads, d = a->head_dim;
+        struct piece p = { .kernels = j->k,
+                           .a = a,
+                           .row = a->first[s],
+                           .n = a->first[s + 1] - a->first[s],
+                           .heads = a->n_heads,
+                           .keys = a->n_kv_heads,
                            .d = d,
-                           .v_dim = c->v_dim,
+                           .v_dim = a->v_dim,
                            .rotation = { .dim = d,
-                                         .at = c->rotary_at,
-                                         .rotary = c->rotary,
-                                         .pairs = c->rope_pairs,
-                                         .eps = (float)c->rms_eps } };
+                                         .at = a->rotary_at,
+                                         .rotary = a->rotary,
+                                         .pairs = a->pairs,
+                                         .eps = a->eps } };
         struct err e;
 
         p.k = scratch_thread(
-            (size_t)(p.n * (3 * d + c->v_dim) + BLOCK * (d + 2 * p.n)) *
+            (size_t)(p.n * (3 * d + a->v_dim) + BLOCK * (d + 2 * p.n)) *
                 sizeof(float),
             &e);
         if (!p.k) {
@@ -229,26 +234,23 @@ static void run_pieces(void *ctx, size_t begin, size_t end)
         }
         p.gk = p.k + p.n * d;
         p.gv = p.gk + p.n * d;
-        p.q = p.gv + p.n * c->v_dim;
+        p.q = p.gv + p.n * a->v_dim;
         p.gq = p.q + p.n * d;
         p.p = p.gq + BLOCK * d;
         p.gs = p.p + BLOCK * p.n;
-        keys_back(&p, (int64_t)t % c->n_kv_heads);
+        keys_back(&p, (int64_t)t % a->n_kv_heads);
     }
 }
 
-int backward_attend(struct attend_back *a, struct err *e)
+int attend_back_cpu(struct cuda_context *c, const struct backward_attend *a,
+                    struct err *e)
 {
-    const struct model_config *c = &a->m->config;
-    struct job j = { .a = a };
-    int64_t longest = 0;
+    struct job j = { .a = a, .k = kernels_best() };
 
-    for (int64_t i = 0; i < a->n_sequences; i++)
-        if (a->first[i + 1] - a->first[i] > longest)
-            longest = a->first[i + 1] - a->first[i];
-    if (rope_table_reserve(&a->m->rope, &c->rope, c->rotary, longest, e) < 0)
+    (void)c;
+    if (blas_open(e) < 0)
         return e->code;
     threads_error_init(&j.error);
-    threads_for((size_t)(a->n_sequences * c->n_kv_heads), 1, run_pieces, &j);
+    threads_for((size_t)(a->n_sequences * a->n_kv_heads), 1, run_pieces, &j);
     return threads_error_take(&j.error, e);
 }

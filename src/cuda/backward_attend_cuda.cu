@@ -1,0 +1,413 @@
+/* backward_attend_cuda.cu - backward pass of head norms, RoPE and attention.
+ *
+ * With scores S = scale Q Kᵀ, P = softmax S, O = P V, and gO the gradient with
+ * respect to O:
+ *
+ *     gV = Pᵀ gO    gS = P ∘ (gO Vᵀ - rowsum(P ∘ gO Vᵀ))
+ *     gQ = scale gS K    gK = scale gSᵀ Q
+ *
+ * Sequences run one after the other, queries in blocks, so that at most
+ * GRADIENT_SCORES bytes of S and gS exist; all products of a block are batched
+ * over the heads of keys, and the query heads that share one follow each other,
+ * so that sums have an order. */
+#include "cuda/backward_internal.cuh"
+
+enum {
+    DIMS = 512, /* of a head, at most */
+    WARP = 32,
+    ROTATORS = 4, /* warps of a block that turn heads */
+    ROW = 256,    /* threads of a row of scores */
+    QUERIES = 512 /* of a block, at most */
+};
+
+/* ---- head norms and RoPE ---- */
+
+struct rotation {
+    float *x; /* [rows, heads * dim]: what was turned; gets its gradient */
+    float *y; /* [rows, heads * dim]: the result; its gradient */
+    int heads, dim, at, rotary;
+    bool pairs;
+    const float *norm, *cs;
+    float eps;
+};
+
+static __device__ __forceinline__ float warp_sum(float x)
+{
+    for (int k = WARP / 2; k; k >>= 1)
+        x += __shfl_xor_sync(~0u, x, k);
+    return x;
+}
+
+static __device__ __forceinline__ double warp_sum(double x)
+{
+    for (int k = WARP / 2; k; k >>= 1)
+        x += __shfl_xor_sync(~0u, x, k);
+    return x;
+}
+
+/* y = x normed and turned: a warp for each row and head of a sequence. */
+static __global__ void turn_kernel(struct rotation t, int64_t all)
+{
+    __shared__ float room[ROTATORS][DIMS];
+    int64_t i = (int64_t)blockIdx.x * ROTATORS + threadIdx.y;
+    float *x = room[threadIdx.y], *y = t.y + i * t.dim, sum = 0;
+    int lane = threadIdx.x, half = t.rotary / 2;
+    const float *cs = t.cs + i / t.heads * t.rotary;
+
+    if (i >= all)
+        return;
+    for (int k = lane; k < t.dim; k += WARP) {
+        x[k] = t.x[i * t.dim + k];
+        sum += x[k] * x[k];
+    }
+    if (t.norm) {
+        float scale = 1.0f / sqrtf(warp_sum(sum) / (float)t.dim + t.eps);
+
+        for (int k = lane; k < t.dim; k += WARP)
+            x[k] = __fmul_rn(__fmul_rn(x[k], scale), t.norm[k]);
+    }
+    __syncwarp();
+    for (int k = lane; k < t.dim; k += WARP)
+        if (k < t.at || k >= t.at + t.rotary)
+            y[k] = x[k];
+    for (int k = lane; k < half; k += WARP) {
+        float a = x[t.at + (t.pairs ? 2 * k : k)];
+        float b = x[t.at + (t.pairs ? 2 * k + 1 : half + k)];
+
+        y[t.at + k] =
+            __fsub_rn(__fmul_rn(a, cs[k]), __fmul_rn(b, cs[half + k]));
+        y[t.at + half + k] =
+            __fadd_rn(__fmul_rn(b, cs[k]), __fmul_rn(a, cs[half + k]));
+    }
+}
+
+/* The reverse for gradients: from that with respect to y to that with respect
+ * to x, which replaces x. */
+static __global__ void turn_back_kernel(struct rotation t, int64_t all)
+{
+    __shared__ float room[ROTATORS][DIMS];
+    int64_t i = (int64_t)blockIdx.x * ROTATORS + threadIdx.y;
+    float *g = room[threadIdx.y], *x = t.x + i * t.dim;
+    const float *y = t.y + i * t.dim, *cs = t.cs + i / t.heads * t.rotary;
+    int lane = threadIdx.x, half = t.rotary / 2;
+    double squares = 0, dot = 0, r;
+
+    if (i >= all)
+        return;
+    for (int k = lane; k < t.dim; k += WARP)
+        if (k < t.at || k >= t.at + t.rotary)
+            g[k] = y[k];
+    for (int k = lane; k < half; k += WARP) {
+        float a = y[t.at + k], b = y[t.at + half + k];
+
+        g[t.at + (t.pairs ? 2 * k : k)] =
+            __fadd_rn(__fmul_rn(a, cs[k]), __fmul_rn(b, cs[half + k]));
+        g[t.at + (t.pairs ? 2 * k + 1 : half + k)] =
+            __fsub_rn(__fmul_rn(b, cs[k]), __fmul_rn(a, cs[half + k]));
+    }
+    __syncwarp();
+    for (int k = lane; t.norm && k < t.dim; k += WARP) {
+        squares += (double)x[k] * (double)x[k];
+        dot += (double)x[k] * (double)__fmul_rn(t.norm[k], g[k]);
+    }
+    squares = warp_sum(squares);
+    dot = warp_sum(dot);
+    r = sqrt(squares / t.dim + (double)t.eps);
+    dot /= t.dim * r * r;
+    for (int k = lane; k < t.dim; k += WARP)
+        x[k] = t.norm ? (float)(((double)__fmul_rn(t.norm[k], g[k]) -
+                                 (double)x[k] * dot) /
+                                r) :
+                        g[k];
+}
+
+static int turn(struct cuda_context *c, const struct rotation *t, int64_t rows,
+                bool back, struct err *e)
+{
+    int64_t all = rows * t->heads, blocks = (all + ROTATORS - 1) / ROTATORS;
+    dim3 threads(WARP, ROTATORS);
+
+    if (back)
+        turn_back_kernel<<<(unsigned)blocks, threads, 0, c->stream>>>(*t, all);
+    else
+        turn_kernel<<<(unsigned)blocks, threads, 0, c->stream>>>(*t, all);
+    LAUNCHED();
+    return 0;
+}
+
+/* ---- softmax ---- */
+
+static __device__ float block_most(float x)
+{
+    __shared__ float part[ROW / WARP];
+    float most = x;
+
+    for (int i = WARP / 2; i; i >>= 1)
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
+    if (threadIdx.x % WARP == 0)
+        part[threadIdx.x / WARP] = most;
+    __syncthreads();
+    for (int i = 0; i < ROW / WARP; i++)
+        most = fmaxf(most, part[i]);
+    __syncthreads();
+    return most;
+}
+
+/* Grid (queries, heads); query i at position first + i.  p: scores, replaced by
+ * their softmax, 0 where masked; g: gradient with respect to p, replaced by that
+ * with respect to the scores. */
+static __global__ void __launch_bounds__(ROW)
+    softmax_kernel(float *p, float *g, int ld, int queries, int first, int keys,
+                   int64_t window)
+{
+    int64_t row = (int64_t)blockIdx.y * queries + blockIdx.x;
+    int end = first + (int)blockIdx.x + 1;
+    int from = window && end > window ? end - (int)window : 0;
+    float most = -INFINITY;
+    double sum = 0, dot = 0;
+
+    p += row * ld;
+    g += row * ld;
+    for (int k = from + threadIdx.x; k < end; k += ROW)
+        most = fmaxf(most, p[k]);
+    most = block_most(most);
+    for (int k = from + threadIdx.x; k < end; k += ROW) {
+        p[k] = expf(p[k] - most);
+        sum += (double)p[k];
+    }
+    sum = block_sum<ROW>(sum);
+    for (int k = from + threadIdx.x; k < end; k += ROW) {
+        p[k] = (float)((double)p[k] / sum);
+        dot += (double)p[k] * (double)g[k];
+    }
+    dot = block_sum<ROW>(dot);
+    for (int k = threadIdx.x; k < keys; k += ROW) {
+        bool seen = k >= from && k < end;
+
+        g[k] = seen ? p[k] * (g[k] - (float)dot) : 0;
+        p[k] = seen ? p[k] : 0;
+    }
+}
+
+/* ---- a sequence ---- */
+
+struct sequence {
+    const struct backward_attend *a;
+    int64_t row, n;      /* first row; rows */
+    float *q, *k;        /* [n, heads * d], [n, kv * d]: turned */
+    float *gq, *gk, *gv; /* gradients with respect to them, and to v */
+    float *p, *gs;       /* [heads, block, n] */
+    int64_t block;       /* queries of a block */
+};
+
+/* One of the products over all heads of keys, for the query heads that are
+ * number `member` of those that share one. */
+static int over_heads(struct cuda_context *c, struct backward_product p,
+                      int64_t heads, struct err *e)
+{
+    p.count = (int)heads;
+    return backward_multiply(c, p, e);
+}
+
+/* Scores and their gradients of queries first..first+rows-1, and what follows of
+ * them. */
+static int scores(struct cuda_context *c, const struct sequence *s,
+                  int64_t first, int64_t rows, struct err *e)
+{
+    const struct backward_attend *a = s->a;
+    int64_t kv = a->n_kv_heads, group = a->n_heads / kv, d = a->head_dim;
+    int64_t v = a->v_dim, keys = first + rows, plane = rows * s->n;
+    int64_t ldo = a->n_heads * v;
+    const float *go = a->go + (s->row + first) * ldo;
+
+    for (int64_t i = 0; i < group; i++) {
+        struct backward_product p = {};
+        int rc;
+
+        p.tb = true;
+        p.m = rows;
+        p.n = keys;
+        p.k = d;
+        p.alpha = a->scale;
+        p.a = s->q + first * a->n_heads * d + i * d;
+        p.lda = a->n_heads * d;
+        p.stride_a = group * d;
+        p.b = s->k;
+        p.ldb = kv * d;
+        p.stride_b = d;
+        p.c = s->p + i * plane;
+        p.ldc = s->n;
+        p.stride_c = group * plane;
+        if ((rc = over_heads(c, p, kv, e)) < 0)
+            return rc;
+        p.k = v;
+        p.alpha = 1;
+        p.a = go + i * v;
+        p.lda = ldo;
+        p.stride_a = group * v;
+        p.b = a->v + s->row * kv * v;
+        p.ldb = kv * v;
+        p.stride_b = v;
+        p.c = s->gs + i * plane;
+        if ((rc = over_heads(c, p, kv, e)) < 0)
+            return rc;
+    }
+    softmax_kernel<<<dim3((unsigned)rows, (unsigned)a->n_heads), ROW, 0,
+                     c->stream>>>(s->p, s->gs, (int)s->n, (int)rows, (int)first,
+                                  (int)keys, a->window);
+    LAUNCHED();
+    return 0;
+}
+
+/* gV += Pᵀ gO, gK += scale gSᵀ Q, gQ = scale gS K of these queries. */
+static int gradients(struct cuda_context *c, const struct sequence *s,
+                     int64_t first, int64_t rows, struct err *e)
+{
+    const struct backward_attend *a = s->a;
+    int64_t kv = a->n_kv_heads, group = a->n_heads / kv, d = a->head_dim;
+    int64_t v = a->v_dim, keys = first + rows, plane = rows * s->n;
+    int64_t ldq = a->n_heads * d, ldo = a->n_heads * v;
+
+    for (int64_t i = 0; i < group; i++) {
+        struct backward_product p = {};
+        int rc;
+
+        p.ta = true;
+        p.m = keys;
+        p.n = v;
+        p.k = rows;
+        p.alpha = 1;
+        p.a = s->p + i * plane;
+        p.lda = s->n;
+        p.stride_a = group * plane;
+        p.b = a->go + (s->row + first) * ldo + i * v;
+        p.ldb = ldo;
+        p.stride_b = group * v;
+        p.beta = 1; /* they begin with zeros */
+        p.c = s->gv;
+        p.ldc = kv * v;
+        p.stride_c = v;
+        if ((rc = over_heads(c, p, kv, e)) < 0)
+            return rc;
+        p.n = d;
+        p.alpha = a->scale;
+        p.a = s->gs + i * plane;
+        p.b = s->q + first * ldq + i * d;
+        p.ldb = ldq;
+        p.stride_b = group * d;
+        p.c = s->gk;
+        p.ldc = kv * d;
+        p.stride_c = d;
+        if ((rc = over_heads(c, p, kv, e)) < 0)
+            return rc;
+        p.ta = false;
+        p.m = rows;
+        p.k = keys;
+        p.b = s->k;
+        p.ldb = kv * d;
+        p.stride_b = d;
+        p.beta = 0;
+        p.c = s->gq + first * ldq + i * d;
+        p.ldc = ldq;
+        p.stride_c = group * d;
+        if ((rc = over_heads(c, p, kv, e)) < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static struct rotation rotation_of(const struct sequence *s, bool keys)
+{
+    const struct backward_attend *a = s->a;
+    int64_t heads = keys ? a->n_kv_heads : a->n_heads;
+
+    return { (keys ? a->k : a->q) + s->row * heads * a->head_dim,
+             keys ? s->k : s->q,
+             (int)heads,
+             (int)a->head_dim,
+             (int)a->rotary_at,
+             (int)a->rotary,
+             a->pairs,
+             keys ? a->k_norm : a->q_norm,
+             a->cs,
+             a->eps };
+}
+
+static int run(struct cuda_context *c, const struct sequence *s, struct err *e)
+{
+    const struct backward_attend *a = s->a;
+    struct rotation q = rotation_of(s, false), k = rotation_of(s, true);
+    size_t keys = (size_t)(s->n * a->n_kv_heads) * sizeof(float);
+    int64_t d = a->head_dim, v = a->v_dim;
+    int rc;
+
+    if ((rc = turn(c, &q, s->n, false, e)) < 0 ||
+        (rc = turn(c, &k, s->n, false, e)) < 0)
+        return rc;
+    CUDA_TRY(cudaMemsetAsync(s->gk, 0, keys * (size_t)d, c->stream));
+    CUDA_TRY(cudaMemsetAsync(s->gv, 0, keys * (size_t)v, c->stream));
+    for (int64_t i = 0; i < s->n; i += s->block) {
+        int64_t rows = s->n - i < s->block ? s->n - i : s->block;
+
+        if ((rc = scores(c, s, i, rows, e)) < 0 ||
+            (rc = gradients(c, s, i, rows, e)) < 0)
+            return rc;
+    }
+    q.y = s->gq;
+    k.y = s->gk;
+    if ((rc = turn(c, &q, s->n, true, e)) < 0 ||
+        (rc = turn(c, &k, s->n, true, e)) < 0)
+        return rc;
+    CUDA_TRY(cudaMemcpyAsync(a->v + s->row * a->n_kv_heads * v, s->gv,
+                             keys * (size_t)v, cudaMemcpyDeviceToDevice,
+                             c->stream));
+    return 0;
+}
+
+/* Queries of a block: whole sequences where their scores fit. */
+static int64_t block_of(int64_t heads, int64_t n)
+{
+    int64_t most = GRADIENT_SCORES / (2 * heads * n * (int64_t)sizeof(float));
+
+    most = most < QUERIES ? most / 16 * 16 : (int64_t)QUERIES;
+    most = most > 16 ? most : 16;
+    return most < n ? most : n;
+}
+
+int backward_attend(struct cuda_context *c, const struct backward_attend *a,
+                    struct err *e)
+{
+    struct backward_state *b = backward_state();
+    int64_t q = a->n_heads * a->head_dim, k = a->n_kv_heads * a->head_dim,
+            v = a->n_kv_heads * a->v_dim;
+
+    if (a->head_dim > DIMS)
+        return err_set(e, E_CONFIG, "cuda: heads of %lld: want %d at most",
+                       (long long)a->head_dim, (int)DIMS);
+    for (int64_t i = 0; i < a->n_sequences; i++) {
+        struct sequence s = { a, a->first[i], a->first[i + 1] - a->first[i] };
+        int64_t plane;
+        int rc;
+
+        if (!s.n)
+            continue;
+        s.block = block_of(a->n_heads, s.n);
+        plane = a->n_heads * s.block * s.n;
+        if ((rc = buffer_need(
+                 c, &b->work,
+                 (size_t)(s.n * (2 * q + 2 * k + v)) * sizeof(float), e)) < 0 ||
+            (rc = buffer_need(c, &b->scores, 2 * (size_t)plane * sizeof(float),
+                              e)) < 0)
+            return rc;
+        s.q = (float *)b->work.data;
+        s.k = s.q + s.n * q;
+        s.gq = s.k + s.n * k;
+        s.gk = s.gq + s.n * q;
+        s.gv = s.gk + s.n * k;
+        s.p = (float *)b->scores.data;
+        s.gs = s.p + plane;
+        if ((rc = run(c, &s, e)) < 0)
+            return rc;
+    }
+    return 0;
+}

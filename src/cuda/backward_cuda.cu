@@ -1,0 +1,379 @@
+/* backward_cuda.cu - the backward pass on the GPU: products, norms, MLPs, gates,
+ * keys and values of latent attention.  Products are f32 on the CUDA cores, by
+ * cuBLAS; all other kernels are bound by memory bandwidth. */
+#include "cuda/backward_internal.cuh"
+
+enum { ROW = 256 }; /* threads of a block */
+
+struct backward_state *backward_state(void)
+{
+    static struct backward_state state;
+
+    return &state;
+}
+
+int backward_multiply(struct cuda_context *c, const struct backward_product &p,
+                      struct err *e)
+{
+    cublasOperation_t a = p.ta ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t b = p.tb ? CUBLAS_OP_T : CUBLAS_OP_N;
+    int rc = need_blas(c, e);
+
+    if (rc < 0)
+        return rc;
+    if (p.m > INT32_MAX || p.n > INT32_MAX || p.k > INT32_MAX)
+        return err_set(e, E_CONFIG, "cuda: a product too large");
+    if (p.count > 1)
+        BLAS_TRY(c->blas.gemm_batched(
+            c->blas.handle, b, a, (int)p.n, (int)p.m, (int)p.k, &p.alpha, p.b,
+            CUDA_R_32F, (int)p.ldb, p.stride_b, p.a, CUDA_R_32F, (int)p.lda,
+            p.stride_a, &p.beta, p.c, CUDA_R_32F, (int)p.ldc, p.stride_c,
+            p.count, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    else
+        BLAS_TRY(c->blas.gemm(
+            c->blas.handle, b, a, (int)p.n, (int)p.m, (int)p.k, &p.alpha, p.b,
+            CUDA_R_32F, (int)p.ldb, p.a, CUDA_R_32F, (int)p.lda, &p.beta, p.c,
+            CUDA_R_32F, (int)p.ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    return 0;
+}
+
+/* y[rows, n] = x[rows, k] W, with W [k, n], or transposed [n, k]; added to y if
+ * `add`.  Rows are contiguous. */
+static int multiply(struct cuda_context *c, int64_t rows, const float *x,
+                    int64_t k, const float *w, bool transposed, float *y,
+                    int64_t n, bool add, struct err *e)
+{
+    struct backward_product p = {};
+
+    p.tb = transposed;
+    p.m = rows;
+    p.n = n;
+    p.k = k;
+    p.alpha = 1;
+    p.a = x;
+    p.lda = k;
+    p.b = w;
+    p.ldb = transposed ? k : n;
+    p.beta = add ? 1 : 0;
+    p.c = y;
+    p.ldc = n;
+    return backward_multiply(c, p, e);
+}
+
+static unsigned blocks_for(int64_t n)
+{
+    int64_t blocks = (n + ROW - 1) / ROW;
+
+    return (unsigned)(blocks < 1 << 20 ? blocks : 1 << 20);
+}
+
+#define EACH(i, n)                                                             \
+    for (int64_t i = (int64_t)blockIdx.x * ROW + threadIdx.x; i < (n);         \
+         i += (int64_t)gridDim.x * ROW)
+
+/* ---- between elements and f32 ---- */
+
+template <class T>
+static __global__ void __launch_bounds__(ROW)
+    widen_kernel(const T *x, int64_t n, float *to)
+{
+    EACH(i, n)
+    to[i] = load(x + i);
+}
+
+template <class T>
+static __global__ void __launch_bounds__(ROW)
+    narrow_kernel(const float *x, int64_t n, T *to)
+{
+    EACH(i, n)
+    store(to + i, x[i]);
+}
+
+template <class T>
+static int widen(struct cuda_context *c, const void *x, int64_t n, float *to,
+                 struct err *e)
+{
+    widen_kernel<<<blocks_for(n), ROW, 0, c->stream>>>((const T *)x, n, to);
+    LAUNCHED();
+    return 0;
+}
+
+template <class T>
+static int narrow(struct cuda_context *c, const float *x, int64_t n, void *to,
+                  struct err *e)
+{
+    narrow_kernel<<<blocks_for(n), ROW, 0, c->stream>>>(x, n, (T *)to);
+    LAUNCHED();
+    return 0;
+}
+
+int backward_widen(struct cuda_context *c, enum dtype t, const void *x,
+                   int64_t n, float *to, struct err *e)
+{
+    return n ? BY_DTYPE(t, widen, c, x, n, to, e) : 0;
+}
+
+static int backward_narrow(struct cuda_context *c, enum dtype t, const float *x,
+                           int64_t n, void *to, struct err *e)
+{
+    return n ? BY_DTYPE(t, narrow, c, x, n, to, e) : 0;
+}
+
+/* ---- linears ---- */
+
+static __global__ void __launch_bounds__(ROW)
+    bias_kernel(float *y, const float *bias, int64_t all, int64_t n)
+{
+    EACH(i, all)
+    y[i] = __fadd_rn(y[i], bias[i % n]);
+}
+
+static int backward_linear(struct cuda_context *c,
+                           const struct backward_linear *a, struct err *e)
+{
+    int64_t all = a->rows * a->out;
+    int rc;
+
+    if (!a->rows)
+        return 0;
+    rc = a->back ? multiply(c, a->rows, a->x, a->out, a->w, false, a->y, a->in,
+                            a->add, e) :
+                   multiply(c, a->rows, a->x, a->in, a->w, true, a->y, a->out,
+                            a->add, e);
+    if (rc < 0 || !a->bias)
+        return rc;
+    bias_kernel<<<blocks_for(all), ROW, 0, c->stream>>>(a->y, a->bias, all,
+                                                        a->out);
+    LAUNCHED();
+    return 0;
+}
+
+/* ---- norms ---- */
+
+/* One block per row; a thread reads an element of x before it writes that of
+ * g, which may be the same memory. */
+template <class T>
+static __global__ void __launch_bounds__(ROW)
+    norm_kernel(const T *x, int64_t ld, const float *w, int n, double eps,
+                const float *gy, float *g, int64_t ldg, bool add)
+{
+    double squares = 0, dot = 0, r;
+
+    x += blockIdx.x * ld;
+    gy += (int64_t)blockIdx.x * n;
+    g += blockIdx.x * ldg;
+    for (int i = threadIdx.x; i < n; i += ROW) {
+        double v = (double)load(x + i);
+
+        squares += v * v;
+        dot += v * (double)__fmul_rn(w[i], gy[i]);
+    }
+    squares = block_sum<ROW>(squares);
+    dot = block_sum<ROW>(dot);
+    r = sqrt(squares / n + eps);
+    dot /= n * r * r;
+    for (int i = threadIdx.x; i < n; i += ROW) {
+        float d = (float)(((double)__fmul_rn(w[i], gy[i]) -
+                           (double)load(x + i) * dot) /
+                          r);
+
+        g[i] = add ? __fadd_rn(d, g[i]) : d;
+    }
+}
+
+template <class T>
+static int norm_rows(struct cuda_context *c, const struct backward_norm *a,
+                     struct err *e)
+{
+    norm_kernel<<<(unsigned)a->rows, ROW, 0, c->stream>>>(
+        (const T *)a->x, a->ld, a->w, (int)a->n, a->eps, a->gy, a->g, a->ldg,
+        a->add);
+    LAUNCHED();
+    return 0;
+}
+
+static int backward_norm(struct cuda_context *c, const struct backward_norm *a,
+                         struct err *e)
+{
+    return a->rows ? BY_DTYPE(a->dtype, norm_rows, c, a, e) : 0;
+}
+
+/* ---- MLPs ---- */
+
+/* One block per row: inputs, and gradients times weights. */
+static __global__ void __launch_bounds__(ROW)
+    gather_kernel(const float *from, const float *g, const int64_t *token,
+                  const float *weight, int64_t first, int h, float *to,
+                  float *gto)
+{
+    int64_t i = first + blockIdx.x, at = (token ? token[i] : i) * h;
+    int64_t row = (int64_t)blockIdx.x * h;
+    float w = weight ? weight[i] : 1;
+
+    for (int k = threadIdx.x; k < h; k += ROW) {
+        to[row + k] = from[at + k];
+        gto[row + k] = __fmul_rn(w, g[at + k]);
+    }
+}
+
+/* A token occurs once, so no two blocks add to the same row. */
+static __global__ void __launch_bounds__(ROW)
+    scatter_kernel(const float *from, const int64_t *token, int64_t first,
+                   int h, float *gin)
+{
+    int64_t i = first + blockIdx.x, at = (token ? token[i] : i) * h;
+    int64_t row = (int64_t)blockIdx.x * h;
+
+    for (int k = threadIdx.x; k < h; k += ROW)
+        gin[at + k] = __fadd_rn(gin[at + k], from[row + k]);
+}
+
+/* a = gate, b = up, without their biases, c = gradient with respect to silu(a)
+ * b; a and b are replaced by the gradients with respect to them. */
+static __global__ void __launch_bounds__(ROW)
+    gate_kernel(float *a, float *b, const float *c, const float *gate,
+                const float *up, int64_t all, int64_t n)
+{
+    EACH(i, all)
+    {
+        float x = gate ? __fadd_rn(a[i], gate[i % n]) : a[i];
+        float y = up ? __fadd_rn(b[i], up[i % n]) : b[i];
+        float s = 1 / (1 + expf(-x)), slope = s * (1 + x * (1 - s));
+
+        a[i] = c[i] * y * slope;
+        b[i] = c[i] * (x * s);
+    }
+}
+
+/* Rows first..first+n-1 of the MLP; room: [n, 2 h + 3 width]. */
+static int mlp_part(struct cuda_context *c, const struct backward_mlp *m,
+                    int64_t first, int64_t n, float *room, struct err *e)
+{
+    int64_t h = m->h, w = m->width, all = n * w;
+    bool apart = m->token || m->weight;
+    float *in = room, *g = in + n * h, *a = g + n * h, *b = a + all,
+          *y = b + all, *gin = apart ? in : m->gin + first * h;
+    const float *x = in, *gx = g;
+    int rc;
+
+    if (apart) {
+        gather_kernel<<<(unsigned)n, ROW, 0, c->stream>>>(
+            m->in, m->g, m->token, m->weight, first, (int)h, in, g);
+        LAUNCHED();
+    } else {
+        x = m->in + first * h;
+        gx = m->g + first * h;
+    }
+    if ((rc = multiply(c, n, x, h, m->w[MLP_GATE], true, a, w, false, e)) < 0 ||
+        (rc = multiply(c, n, x, h, m->w[MLP_UP], true, b, w, false, e)) < 0 ||
+        (rc = multiply(c, n, gx, h, m->w[MLP_DOWN], false, y, w, false, e)) < 0)
+        return rc;
+    gate_kernel<<<blocks_for(all), ROW, 0, c->stream>>>(
+        a, b, y, m->bias[MLP_GATE], m->bias[MLP_UP], all, w);
+    LAUNCHED();
+    if ((rc = multiply(c, n, a, w, m->w[MLP_GATE], false, gin, h, !apart, e)) <
+            0 ||
+        (rc = multiply(c, n, b, w, m->w[MLP_UP], false, gin, h, true, e)) < 0 ||
+        !apart)
+        return rc;
+    scatter_kernel<<<(unsigned)n, ROW, 0, c->stream>>>(gin, m->token, first,
+                                                       (int)h, m->gin);
+    LAUNCHED();
+    return 0;
+}
+
+static int backward_mlp(struct cuda_context *c, const struct backward_mlp *a,
+                        struct err *e)
+{
+    struct device_buffer *room = &backward_state()->work;
+    int64_t part = a->rows < BATCH_ROWS ? a->rows : (int64_t)BATCH_ROWS;
+    size_t row = (size_t)(2 * a->h + 3 * a->width) * sizeof(float);
+    int rc = buffer_need(c, room, (size_t)part * row, e);
+
+    for (int64_t i = 0; i < a->rows && rc >= 0; i += part)
+        rc = mlp_part(c, a, i, a->rows - i < part ? a->rows - i : part,
+                      (float *)room->data, e);
+    return rc;
+}
+
+/* ---- the gate of a shared expert ---- */
+
+static __global__ void __launch_bounds__(ROW)
+    gates_kernel(const float *in, const float *w, int n, float *weight)
+{
+    double sum = 0;
+
+    in += (int64_t)blockIdx.x * n;
+    for (int i = threadIdx.x; i < n; i += ROW)
+        sum += (double)in[i] * (double)w[i];
+    sum = block_sum<ROW>(sum);
+    if (!threadIdx.x)
+        weight[blockIdx.x] = (float)(1 / (1 + exp(-sum)));
+}
+
+static int backward_gates(struct cuda_context *c, const float *in,
+                          const float *w, int64_t rows, int64_t n,
+                          float *weight, struct err *e)
+{
+    if (!rows)
+        return 0;
+    gates_kernel<<<(unsigned)rows, ROW, 0, c->stream>>>(in, w, (int)n, weight);
+    LAUNCHED();
+    return 0;
+}
+
+/* ---- latent attention ---- */
+
+/* One block per row. */
+static __global__ void __launch_bounds__(ROW)
+    latent_kernel(struct backward_latent a)
+{
+    int64_t nope = a.nope, dim = nope + a.rope, both = nope + a.v_dim;
+    float *key = a.key + blockIdx.x * a.heads * dim;
+    float *value = a.value + blockIdx.x * a.heads * a.v_dim;
+    float *tail = a.a + blockIdx.x * (a.kv_lora + a.rope) + a.kv_lora;
+    float *b = a.b + blockIdx.x * a.heads * both;
+
+    for (int64_t i = threadIdx.x; i < a.heads * dim; i += ROW) {
+        int64_t head = i / dim, k = i % dim;
+
+        if (a.back && k < nope)
+            b[head * both + k] = key[i];
+        else if (!a.back)
+            key[i] = k < nope ? b[head * both + k] : tail[k - nope];
+    }
+    for (int64_t i = threadIdx.x; i < a.heads * a.v_dim; i += ROW) {
+        float *p = b + i / a.v_dim * both + nope + i % a.v_dim;
+
+        if (a.back)
+            *p = value[i];
+        else
+            value[i] = *p;
+    }
+    for (int64_t k = threadIdx.x; a.back && k < a.rope; k += ROW) {
+        float sum = 0;
+
+        for (int64_t head = 0; head < a.heads; head++)
+            sum = __fadd_rn(sum, key[head * dim + nope + k]);
+        tail[k] = sum;
+    }
+}
+
+static int backward_latent(struct cuda_context *c,
+                           const struct backward_latent *a, struct err *e)
+{
+    if (!a->rows)
+        return 0;
+    latent_kernel<<<(unsigned)a->rows, ROW, 0, c->stream>>>(*a);
+    LAUNCHED();
+    return 0;
+}
+
+/* ---- the table ---- */
+
+extern "C" __attribute__((visibility("default")))
+const struct backward_table forge_backward_table = {
+    BACKWARD_TABLE_VERSION, forward_pinned,  backward_widen, backward_narrow,
+    backward_linear,        backward_norm,   backward_mlp,   backward_gates,
+    backward_attend,        backward_latent, backward_head,
+};

@@ -1,0 +1,42 @@
+/* backward_internal.cuh - what the files of the backward pass share. */
+#ifndef FORGE_CUDA_BACKWARD_INTERNAL_CUH
+#define FORGE_CUDA_BACKWARD_INTERNAL_CUH
+
+#include "arch/device_bytes.h"
+#include "cuda/forward_internal.cuh"
+#include "model/backward_table.h"
+
+/* The backward pass's buffers, one of each per process: of an MLP, attention or
+ * the head, which run one after the other; rows of scores and gradients. */
+struct backward_state {
+    struct device_buffer work, scores;
+};
+struct backward_state *backward_state(void);
+
+/* C[m, n] = alpha op(A) op(B) + beta C in f32, row-major: A is [m, k], or [k, m]
+ * if ta; B [k, n], or [n, k] if tb.  `count` such products, whose matrices are
+ * stride_a, stride_b, stride_c numbers apart. */
+struct backward_product {
+    bool ta, tb;
+    int64_t m, n, k;
+    float alpha;
+    const float *a;
+    int64_t lda, stride_a;
+    const float *b;
+    int64_t ldb, stride_b;
+    float beta;
+    float *c;
+    int64_t ldc, stride_c;
+    int count;
+};
+int backward_multiply(struct cuda_context *c, const struct backward_product &p,
+                      struct err *e);
+
+int backward_widen(struct cuda_context *c, enum dtype t, const void *x,
+                   int64_t n, float *to, struct err *e);
+int backward_attend(struct cuda_context *c, const struct backward_attend *a,
+                    struct err *e);
+int backward_head(struct cuda_context *c, const struct backward_head *a,
+                  struct err *e);
+
+#endif

@@ -1,0 +1,160 @@
+/* backward_head_cpu.c - see backward_table.h: the CPU's gradient through the
+ * head.
+ *
+ * With p = softmax(W y), y the final norm's output, and a token t drawn from
+ * p, the gradient of -log p_t with respect to y is (Σ_v p_v w_v) - w_t.
+ * Logits are computed twice, by blocks of the vocabulary: first for the sum of
+ * their exponentials, then for p; t is where the running sum of p exceeds a
+ * number drawn from [0, 1). */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/math/blas.h"
+#include "common/math/threads.h"
+#include "model/backward_parts.h"
+
+enum { PART = 128, BLOCK = 1024 };
+
+struct head_back {
+    const struct backward_head *a;
+    int64_t n, h;
+    float *block;   /* [BLOCK, h] of w, as f32 */
+    int64_t v0, nv; /* the block's rows of w */
+    bool again;     /* second pass over the vocabulary */
+    float *most;    /* [n]: largest logit so far */
+    double *sum;    /* [n]: Σ exp(logit - most); second pass: running Σ p */
+    float *scale;   /* [n]: log Σ exp(logit), for the second pass */
+    struct threads_error error;
+};
+
+/* Uniform in [0, 1), by SplitMix64 of a number. */
+static double draw(uint64_t i)
+{
+    uint64_t z = (i + 1) * 0x9e3779b97f4a7c15u;
+
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
+}
+
+static void add_exponents(struct head_back *j, int64_t t, const float *logit)
+{
+    float most = j->most[t];
+
+    for (int64_t v = 0; v < j->nv; v++)
+        most = logit[v] > most ? logit[v] : most;
+    j->sum[t] *= exp((double)(j->most[t] - most));
+    for (int64_t v = 0; v < j->nv; v++)
+        j->sum[t] += (double)expf(logit[v] - most);
+    j->most[t] = most;
+}
+
+/* Replace logits by p, minus 1 for the drawn token. */
+static void probabilities(struct head_back *j, int64_t t, float *logit)
+{
+    double u = draw(j->a->first + (uint64_t)t);
+
+    for (int64_t v = 0; v < j->nv; v++) {
+        double before = j->sum[t];
+
+        logit[v] = expf(logit[v] - j->scale[t]);
+        j->sum[t] += (double)logit[v];
+        if (before <= u && u < j->sum[t])
+            logit[v] -= 1;
+    }
+}
+
+static void run_parts(void *ctx, size_t begin, size_t end)
+{
+    struct head_back *j = ctx;
+    int h = (int)j->h, nv = (int)j->nv;
+    struct err e;
+    float *logit = scratch_thread(PART * BLOCK * sizeof(float), &e);
+
+    if (!logit) {
+        threads_error_add(&j->error, begin, &e);
+        return;
+    }
+    for (size_t i = begin; i < end; i++) {
+        int64_t at = (int64_t)i * PART;
+        int n = (int)(j->n - at < PART ? j->n - at : PART);
+
+        blas_sgemm(&(struct sgemm){ .tb = true,
+                                    .m = n,
+                                    .n = nv,
+                                    .k = h,
+                                    .a = j->a->y + at * h,
+                                    .b = j->block,
+                                    .c = logit });
+        for (int k = 0; k < n; k++)
+            if (j->again)
+                probabilities(j, at + k, logit + (int64_t)k * nv);
+            else
+                add_exponents(j, at + k, logit + (int64_t)k * nv);
+        if (j->again)
+            blas_sgemm(&(struct sgemm){ .m = n,
+                                        .n = h,
+                                        .k = nv,
+                                        .a = logit,
+                                        .b = j->block,
+                                        .beta = 1,
+                                        .c = j->a->g + at * h });
+    }
+}
+
+static int pass(struct head_back *j, struct err *e)
+{
+    for (j->v0 = 0; j->v0 < j->a->vocab; j->v0 += BLOCK) {
+        j->nv = j->a->vocab - j->v0 < BLOCK ? j->a->vocab - j->v0 : BLOCK;
+        if (widen_cpu(NULL, DT_BF16, j->a->w + j->v0 * j->h, j->nv * j->h,
+                      j->block, e) < 0)
+            return e->code;
+        threads_error_init(&j->error);
+        threads_for((size_t)((j->n + PART - 1) / PART), 1, run_parts, j);
+        if (threads_error_take(&j->error, e) < 0)
+            return e->code;
+    }
+    return 0;
+}
+
+static int run(struct head_back *j, struct err *e)
+{
+    for (int64_t t = 0; t < j->n; t++) {
+        j->most[t] = -INFINITY;
+        j->sum[t] = 0;
+    }
+    memset(j->a->g, 0, (size_t)(j->n * j->h) * sizeof(float));
+    if (pass(j, e) < 0)
+        return e->code;
+    for (int64_t t = 0; t < j->n; t++) {
+        j->scale[t] = j->most[t] + (float)log(j->sum[t]);
+        j->sum[t] = 0;
+    }
+    j->again = true;
+    return pass(j, e);
+}
+
+int head_back_cpu(struct cuda_context *c, const struct backward_head *a,
+                  struct err *e)
+{
+    struct head_back j = { .a = a, .n = a->rows, .h = a->h };
+    size_t n = (size_t)a->rows;
+    float *room;
+    int rc;
+
+    (void)c;
+    if (blas_open(e) < 0)
+        return e->code;
+    room = mem_pages(((size_t)(BLOCK * a->h) + 4 * n) * sizeof(float),
+                     "gradients", e);
+    if (!room)
+        return e->code;
+    j.sum = (double *)(void *)room;
+    j.most = room + 2 * n;
+    j.scale = j.most + n;
+    j.block = j.scale + n;
+    rc = run(&j, e);
+    free(room);
+    return rc;
+}

@@ -1,0 +1,297 @@
+/* backward_mlp.c - see backward.h: the MLP of a layer, or its experts.
+ *
+ * Tokens are processed in parts; experts run over all tokens, whose inputs and
+ * gradients are then kept. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/backward.h"
+#include "model/backward_parts.h"
+#include "model/moe.h"
+
+/* The three linears of an MLP. */
+struct mlp {
+    struct loaded of[MLP_LINEARS];
+};
+
+struct pass {
+    struct model *m;
+    int64_t layer, n, h;
+    const char *x; /* [n, h], elements, the host's */
+    float *g;      /* [n, h] */
+    float *norm;
+    struct mlp common; /* the dense MLP, or the shared expert */
+    bool has_common, sparse;
+    float *shared_gate;          /* [h]; NULL: the shared expert has none */
+    struct router *router;       /* of a mixture */
+    struct routing routing;      /* of all tokens */
+    struct buffer rows, normed;  /* of a part: x on a device; norm(x) */
+    struct buffer token, weight; /* of an expert's tokens; of gates */
+    struct token_rows in, gin;   /* inputs of the MLP, gradients with respect to
+                                   * them: of a part, or in a mixture of all
+                                   * tokens */
+};
+
+static void mlp_release(struct mlp *p)
+{
+    for (int i = 0; i < MLP_LINEARS; i++)
+        loaded_release(&p->of[i]);
+}
+
+/* Load the three linears of a layer from number `first` on. */
+static int mlp_load(struct model *m, int64_t layer, int64_t first,
+                    struct mlp *p, struct err *e)
+{
+    *p = (struct mlp){ 0 };
+    for (int i = 0; i < MLP_LINEARS; i++) {
+        model_linear(&m->config, layer, first + i, &p->of[i].of);
+        if (backward_load(m, &p->of[i], e) < 0)
+            return e->code;
+    }
+    return 0;
+}
+
+/* Run the MLP p for `rows` rows of in, g and gin; token, weight: as in struct
+ * backward_mlp. */
+static int run(const struct pass *s, const struct mlp *p, struct backward_mlp a,
+               struct err *e)
+{
+    a.h = s->h;
+    a.width = p->of[MLP_GATE].of.rows;
+    for (int i = 0; i < MLP_LINEARS; i++) {
+        a.w[i] = p->of[i].w;
+        a.bias[i] = p->of[i].bias;
+    }
+    return backward_of(s->m)->mlp(s->m->context, &a, e);
+}
+
+/* ---- open ---- */
+
+static int load_common(struct pass *s, struct err *e)
+{
+    const struct model_config *c = &s->m->config;
+    char part[MODULE_PATH_MAX], name[MODULE_PATH_MAX];
+
+    s->has_common = model_layer_width(c, s->layer) > 0;
+    if (!s->has_common)
+        return 0;
+    if (mlp_load(s->m, s->layer, model_linear_common(c, s->layer) - MLP_LINEARS,
+                 &s->common, e) < 0)
+        return e->code;
+    if (!c->family->shared_gate || !s->sparse)
+        return 0;
+    snprintf(part, sizeof(part), "%s.weight", c->family->shared_gate);
+    layer_tensor_name(s->layer, part, name);
+    return backward_vector(s->m, name, s->h, &s->shared_gate, e);
+}
+
+static int open(struct pass *s, const char *dir, struct err *e)
+{
+    const struct model_config *c = &s->m->config;
+    int64_t part = s->n < GRADIENT_ROWS ? s->n : GRADIENT_ROWS;
+    int64_t kept = s->sparse ? s->n : part;
+    char name[MODULE_PATH_MAX];
+
+    layer_tensor_name(s->layer, "post_attention_layernorm.weight", name);
+    if (backward_vector(s->m, name, s->h, &s->norm, e) < 0 ||
+        token_rows_open(&s->in, s->m, dir, kept * s->h, e) < 0 ||
+        token_rows_open(&s->gin, s->m, dir, kept * s->h, e) < 0 ||
+        model_reserve(s->m, &s->normed, part, s->h, s->m->size, "gradients",
+                      e) < 0 ||
+        load_common(s, e) < 0)
+        return e->code;
+    if (!s->sparse)
+        return 0;
+    return router_load(s->m, s->layer, &s->router, e) < 0 ?
+               e->code :
+               routing_create(&s->routing, s->n, c->moe.top_k, e);
+}
+
+static void close_pass(struct pass *s)
+{
+    mlp_release(&s->common);
+    model_free(s->m, s->norm);
+    model_free(s->m, s->shared_gate);
+    router_release(s->router);
+    routing_release(&s->routing);
+    token_rows_close(&s->in);
+    token_rows_close(&s->gin);
+    model_buffer_release(s->m, &s->rows);
+    model_buffer_release(s->m, &s->normed);
+    model_buffer_release(s->m, &s->token);
+    model_buffer_release(s->m, &s->weight);
+}
+
+/* ---- a part of the tokens ---- */
+
+struct part {
+    int64_t at, n;
+    const void *x; /* their rows, where layers run */
+    float *in, *gin, *g;
+};
+
+/* Part number i; 0: there are no more; 1. */
+static int next_part(struct pass *s, int64_t i, struct part *p, struct err *e)
+{
+    int64_t at = i * GRADIENT_ROWS, left = s->n - at;
+    int64_t kept = s->sparse ? at * s->h : 0;
+
+    if (left <= 0)
+        return 0;
+    *p = (struct part){ .at = at,
+                        .n = left < GRADIENT_ROWS ? left : GRADIENT_ROWS,
+                        .in = s->in.p + kept,
+                        .gin = s->gin.p + kept,
+                        .g = s->g + at * s->h };
+    return backward_rows(s->m, &s->rows,
+                         s->x + (size_t)(at * s->h) * s->m->size, p->n, &p->x,
+                         e) < 0 ?
+               e->code :
+               1;
+}
+
+static int run_common(struct pass *s, const struct part *p, struct err *e)
+{
+    const struct model *m = s->m;
+    struct backward_mlp a = {
+        .rows = p->n, .in = p->in, .g = p->g, .gin = p->gin
+    };
+
+    if (!s->has_common)
+        return 0;
+    if (s->shared_gate) {
+        if (model_reserve(m, &s->weight, s->n, 1, sizeof(float), "gates", e) <
+                0 ||
+            backward_of(m)->gates(m->context, p->in, s->shared_gate, p->n, s->h,
+                                  s->weight.p, e) < 0)
+            return e->code;
+        a.weight = s->weight.p;
+    }
+    return run(s, &s->common, a, e);
+}
+
+static int run_part(struct pass *s, const struct part *p, struct err *e)
+{
+    const struct model *m = s->m;
+
+    if (model_norm(m, p->x, s->norm, p->n, s->normed.p, e) < 0 ||
+        backward_of(m)->widen(m->context, m->dtype, s->normed.p, p->n * s->h,
+                              p->in, e) < 0 ||
+        (s->router &&
+         router_run(s->router, s->normed.p, p->n, &s->routing, p->at, e) < 0) ||
+        backward_zero(m, p->gin, (size_t)(p->n * s->h) * sizeof(float), e) < 0)
+        return e->code;
+    return run_common(s, p, e);
+}
+
+/* ---- the experts ---- */
+
+/* The tokens of one expert and their weights, in the host's arrays. */
+static int64_t tokens_of(const struct routing *r, int64_t expert,
+                         int64_t *token, float *weight)
+{
+    int64_t n = 0;
+
+    for (int64_t i = 0; i < r->n * r->top_k; i++)
+        if (r->experts[i] == expert && r->weights[i] != 0) {
+            token[n] = i / r->top_k;
+            weight[n++] = r->weights[i];
+        }
+    return n;
+}
+
+static int run_expert(struct pass *s, int64_t expert, const int64_t *token,
+                      const float *weight, int64_t n, struct err *e)
+{
+    const struct model *m = s->m;
+    struct backward_mlp a = {
+        .rows = n, .in = s->in.p, .g = s->g, .gin = s->gin.p
+    };
+    struct mlp p = { 0 };
+    int rc = mlp_load(s->m, s->layer,
+                      model_linear_common(&m->config, s->layer) +
+                          MLP_LINEARS * expert,
+                      &p, e);
+
+    if (rc >= 0)
+        rc = model_put(m, s->token.p, token, (size_t)n * sizeof(*token), e);
+    if (rc >= 0)
+        rc = model_put(m, s->weight.p, weight, (size_t)n * sizeof(*weight), e);
+    a.token = s->token.p;
+    a.weight = s->weight.p;
+    if (rc >= 0)
+        rc = run(s, &p, a, e);
+    mlp_release(&p);
+    return rc;
+}
+
+static int run_experts(struct pass *s, struct err *e)
+{
+    int64_t experts = model_layer_experts(&s->m->config, s->layer);
+    int64_t *token =
+        mem_alloc((size_t)(s->n + 1) * sizeof(*token), "experts", e);
+    float *weight =
+        token ? mem_alloc((size_t)(s->n + 1) * sizeof(*weight), "experts", e) :
+                NULL;
+    int rc = weight ? 0 : e->code;
+
+    if (rc >= 0)
+        rc = model_reserve(s->m, &s->token, s->n, 1, sizeof(*token), "experts",
+                           e);
+    if (rc >= 0)
+        rc = model_reserve(s->m, &s->weight, s->n, 1, sizeof(*weight),
+                           "experts", e);
+    for (int64_t i = 0; i < experts && rc >= 0; i++) {
+        int64_t n = tokens_of(&s->routing, i, token, weight);
+
+        if (n)
+            rc = run_expert(s, i, token, weight, n, e);
+    }
+    free(token);
+    free(weight);
+    return rc;
+}
+
+/* ---- a layer ---- */
+
+static int norm_part(const struct pass *s, const struct part *p, struct err *e)
+{
+    return backward_stream(s->m, p->x, s->norm, p->gin, p->n, p->g, false, e);
+}
+
+static int run_layer(struct pass *s, struct err *e)
+{
+    struct part p;
+    int rc;
+
+    for (int64_t i = 0; (rc = next_part(s, i, &p, e)) > 0; i++)
+        if (run_part(s, &p, e) < 0 || (!s->sparse && norm_part(s, &p, e) < 0))
+            return e->code;
+    if (rc < 0 || !s->sparse)
+        return rc;
+    if (run_experts(s, e) < 0)
+        return e->code;
+    for (int64_t i = 0; (rc = next_part(s, i, &p, e)) > 0; i++)
+        if (norm_part(s, &p, e) < 0)
+            return e->code;
+    return rc;
+}
+
+int backward_mlp(struct model *m, int64_t layer, const void *x, int64_t n,
+                 const char *dir, float *g, struct err *e)
+{
+    struct pass s = { .m = m,
+                      .layer = layer,
+                      .n = n,
+                      .h = m->config.hidden_size,
+                      .x = x,
+                      .g = g,
+                      .sparse = model_layer_experts(&m->config, layer) > 0 };
+    int rc = open(&s, dir, e);
+
+    if (rc >= 0)
+        rc = run_layer(&s, e);
+    close_pass(&s);
+    return rc;
+}

@@ -1,0 +1,130 @@
+/* backward_mlp_cpu.c - see backward_table.h: the CPU's backward pass of an
+ * MLP, by parts of tokens whose numbers stay in a thread's cache. */
+#include <math.h>
+#include <string.h>
+
+#include "common/math/blas.h"
+#include "common/math/threads.h"
+#include "model/backward_parts.h"
+
+enum { PART = 128 }; /* tokens processed together */
+
+struct job {
+    const struct backward_mlp *a;
+    struct threads_error error;
+};
+
+static int64_t token_of(const struct backward_mlp *a, int64_t i)
+{
+    return a->token ? a->token[i] : i;
+}
+
+/* Rows at..at+n-1: inputs, and gradients times weights. */
+static void gather(const struct backward_mlp *a, int64_t at, int64_t n,
+                   float *in, float *g)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t t = token_of(a, at + i);
+        float w = a->weight ? a->weight[at + i] : 1;
+
+        memcpy(in + i * a->h, a->in + t * a->h, (size_t)a->h * sizeof(float));
+        for (int64_t k = 0; k < a->h; k++)
+            g[i * a->h + k] = w * a->g[t * a->h + k];
+    }
+}
+
+static void scatter(const struct backward_mlp *a, int64_t at, int64_t n,
+                    const float *gin)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float *to = a->gin + token_of(a, at + i) * a->h;
+
+        for (int64_t k = 0; k < a->h; k++)
+            to[k] += gin[i * a->h + k];
+    }
+}
+
+/* a = gate, b = up, c = gradient with respect to silu(a) b; a and b are
+ * replaced by the gradients with respect to them. */
+static void gate_back(float *a, float *b, const float *c, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float s = 1 / (1 + expf(-a[i])), silu = a[i] * s;
+        float slope = s * (1 + a[i] * (1 - s));
+
+        a[i] = c[i] * b[i] * slope;
+        b[i] = c[i] * silu;
+    }
+}
+
+static void add_bias(float *y, const float *bias, int64_t n, int64_t width)
+{
+    for (int64_t i = 0; bias && i < n; i++)
+        for (int64_t k = 0; k < width; k++)
+            y[i * width + k] += bias[k];
+}
+
+/* c[rows, n] = x[rows, k] w, or w transposed; plus c if `add`. */
+static void multiply(int64_t rows, const float *x, int64_t k, const float *w,
+                     bool transposed, float *c, int64_t n, bool add)
+{
+    blas_sgemm(&(struct sgemm){ .tb = transposed,
+                                .m = rows,
+                                .n = n,
+                                .k = k,
+                                .a = x,
+                                .b = w,
+                                .beta = add ? 1 : 0,
+                                .c = c });
+}
+
+static void run_part(const struct backward_mlp *p, int64_t at, int64_t n,
+                     float *room)
+{
+    int64_t h = p->h, w = p->width;
+    float *in = room, *g = in + PART * h, *a = g + PART * h, *b = a + PART * w,
+          *c = b + PART * w;
+
+    gather(p, at, n, in, g);
+    multiply(n, in, h, p->w[MLP_GATE], true, a, w, false);
+    multiply(n, in, h, p->w[MLP_UP], true, b, w, false);
+    add_bias(a, p->bias[MLP_GATE], n, w);
+    add_bias(b, p->bias[MLP_UP], n, w);
+    multiply(n, g, h, p->w[MLP_DOWN], false, c, w, false);
+    gate_back(a, b, c, n * w);
+    multiply(n, a, w, p->w[MLP_GATE], false, in, h, false);
+    multiply(n, b, w, p->w[MLP_UP], false, in, h, true);
+    scatter(p, at, n, in);
+}
+
+static void run_parts(void *ctx, size_t begin, size_t end)
+{
+    struct job *j = ctx;
+    const struct backward_mlp *a = j->a;
+    struct err e;
+    float *room = scratch_thread(
+        (size_t)(PART * (2 * a->h + 3 * a->width)) * sizeof(float), &e);
+
+    if (!room) {
+        threads_error_add(&j->error, begin, &e);
+        return;
+    }
+    for (size_t i = begin; i < end; i++) {
+        int64_t at = (int64_t)i * PART, left = a->rows - at;
+
+        run_part(a, at, left < PART ? left : PART, room);
+    }
+}
+
+int mlp_back_cpu(struct cuda_context *c, const struct backward_mlp *a,
+                 struct err *e)
+{
+    struct job j = { .a = a };
+
+    (void)c;
+    if (blas_open(e) < 0)
+        return e->code;
+    threads_error_init(&j.error);
+    threads_for((size_t)((a->rows + PART - 1) / PART), 1, run_parts, &j);
+    return threads_error_take(&j.error, e);
+}

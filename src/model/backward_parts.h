@@ -1,0 +1,57 @@
+/* backward_parts.h - what the files of the backward pass share. */
+#ifndef FORGE_BACKWARD_PARTS_H
+#define FORGE_BACKWARD_PARTS_H
+
+#include "model/backward_table.h"
+#include "model/internal.h"
+
+/* The functions of the device where layers run, or the CPU's. */
+static inline const struct backward_table *backward_of(const struct model *m)
+{
+    return m->back ? m->back : &backward_cpu;
+}
+
+/* Load the linear l->of in f32, row-major: the weights that the forward pass
+ * uses, where layers run.  loaded_release() it, also after an error. */
+MUST_CHECK int backward_load(struct model *m, struct loaded *l, struct err *e);
+/* The weights of a norm, [n], where layers run; model_free() them. */
+MUST_CHECK int backward_vector(struct model *m, const char *name, int64_t n,
+                               float **v, struct err *e);
+/* *to: n rows of the residual stream, elements, where layers run: x, which is
+ * the host's, or a copy in b. */
+MUST_CHECK int backward_rows(const struct model *m, struct buffer *b,
+                             const void *x, int64_t n, const void **to,
+                             struct err *e);
+/* Zero n bytes where layers run. */
+MUST_CHECK int backward_zero(const struct model *m, void *p, size_t n,
+                             struct err *e);
+/* The gradient of the residual stream's norm, y = norm(x) with weights w: g[n,
+ * H] += that with respect to x, or with `replace` = it. */
+MUST_CHECK int backward_stream(const struct model *m, const void *x,
+                               const float *w, const float *gy, int64_t n,
+                               float *g, bool replace, struct err *e);
+
+/* ---- the CPU's (backward_table.h) ---- */
+
+int widen_cpu(struct cuda_context *c, enum dtype t, const void *x, int64_t n,
+              float *to, struct err *e);
+int narrow_cpu(struct cuda_context *c, enum dtype t, const float *x, int64_t n,
+               void *to, struct err *e);
+int linear_back_cpu(struct cuda_context *c, const struct backward_linear *a,
+                    struct err *e);
+int norm_back_cpu(struct cuda_context *c, const struct backward_norm *a,
+                  struct err *e);
+int mlp_back_cpu(struct cuda_context *c, const struct backward_mlp *a,
+                 struct err *e);
+int gates_cpu(struct cuda_context *c, const float *in, const float *w,
+              int64_t rows, int64_t n, float *weight, struct err *e);
+int attend_back_cpu(struct cuda_context *c, const struct backward_attend *a,
+                    struct err *e);
+int latent_cpu(struct cuda_context *c, const struct backward_latent *a,
+               struct err *e);
+int head_back_cpu(struct cuda_context *c, const struct backward_head *a,
+                  struct err *e);
+/* Row i of norm_back_cpu(). */
+void norm_back_row(const struct backward_norm *a, int64_t i);
+
+#endif
