@@ -48,60 +48,108 @@ static double larger(double a, double b)
     return a > b ? a : b;
 }
 
-/* The linears of attention, all at once; or those of the widest MLP. */
-static double gradient_layer_bytes(const struct model_config *c, int64_t layer,
-                                   double item)
+/* What the linears of a layer are, for its gradients. */
+struct sizes {
+    double attention, mlp; /* weights of attention, and of the widest MLP */
+    double one;            /* of the largest linear */
+    double width;          /* outputs of the MLP's gate */
+    double rows;           /* f32 numbers of a token in attention */
+};
+
+static struct sizes sizes_of(const struct model_config *c, int64_t layer)
 {
     int64_t n = model_linear_common(c, layer);
     double h = (double)c->hidden_size, heads = (double)c->n_heads,
            kv = (double)c->n_kv_heads, d = (double)c->head_dim,
-           v = (double)c->v_dim;
-    double attention = 0, one = 0, mlp = 0, wide = 0, rows;
+           v = (double)c->v_dim, expert = h * (double)c->moe.width;
+    /* queries, keys and values turned, with gradients; and below twice what
+     * linears put out: there may be norms of all of it, or latents */
+    struct sizes s = { .rows = 2 * h + 3 * (heads * d + kv * d) + 2 * kv * v +
+                               heads * v };
     struct linear l;
 
-    /* the linears' outputs, twice where there are norms of all heads or
-     * latents; queries and keys turned, and gradients */
-    rows = 2 * h + 3 * (heads * d + kv * d) + 2 * kv * v + heads * v;
-    for (int64_t i = 0; i <= n; i++) {
+    for (int64_t i = 0; i < n + (c->mla.kv_lora > 0); i++) {
         double size;
 
         if (i < n)
             model_linear(c, layer, i, &l);
-        else if (c->mla.kv_lora)
-            model_kv_b(c, layer, &l);
         else
-            break;
+            model_kv_b(c, layer, &l);
         size = (double)l.rows * (double)l.cols;
-        one = larger(one, size);
+        s.one = larger(s.one, size);
         if (l.input == IN_MLP || l.input == IN_MLP_MID) {
-            mlp += size;
-            wide = larger(wide, (double)l.rows);
-            continue;
+            s.mlp += size;
+            s.width = larger(s.width, (double)l.rows);
+        } else {
+            s.attention += size;
+            s.rows += 2 * (double)l.rows;
         }
-        attention += size;
-        rows += 2 * (double)l.rows;
     }
     if (model_layer_experts(c, layer)) {
-        mlp += 3 * h * (double)c->moe.width;
-        one = larger(one, h * (double)c->moe.width);
-        wide = larger(wide, (double)c->moe.width);
+        s.mlp += 3 * expert;
+        s.one = larger(s.one, expert);
+        s.width = larger(s.width, (double)c->moe.width);
     }
-    attention = 4 * attention + BATCH_ROWS * 4 * rows + GRADIENT_SCORES;
-    mlp = 4 * mlp + BATCH_ROWS * 4 * (2 * h + 3 * wide) +
-          GRADIENT_ROWS * h * (8 + 2 * item);
-    return larger(attention, mlp) + one * item;
+    return s;
+}
+
+/* Of the head, which has weights in bf16, and in f32 for `block` of its
+ * outputs. */
+static double head_bytes(const struct model_config *c, double block)
+{
+    return (double)c->hidden_size *
+           (2 * (double)c->vocab_size + sizeof(float) * block);
+}
+
+/* Inputs and gradients of a part of the tokens, and the residual stream. */
+static double part_bytes(const struct model_config *c, double item)
+{
+    return GRADIENT_ROWS * (double)c->hidden_size * (8 + 2 * item);
 }
 
 double gradient_device_bytes(const struct model_config *c, size_t item)
 {
-    double h = (double)c->hidden_size, most = layers_device_bytes(c, item);
-    double head = (double)c->vocab_size * h * 2 +
-                  GRADIENT_VOCABULARY * 4 * (h + BATCH_ROWS) +
-                  GRADIENT_ROWS * h * (8 + 2 * (double)item);
+    double h = (double)c->hidden_size, part = part_bytes(c, (double)item);
+    double most = layers_device_bytes(c, item);
+
+    most = larger(most, head_bytes(c, GRADIENT_VOCABULARY) + part +
+                            4.0 * GRADIENT_VOCABULARY * BATCH_ROWS);
+    for (int64_t i = 0; i < c->n_layers; i++) {
+        const struct sizes s = sizes_of(c, i);
+        double one = s.one * (double)item;
+
+        most = larger(most, 4 * s.attention + one + GRADIENT_SCORES +
+                                4.0 * BATCH_ROWS * s.rows);
+        most = larger(most, 4 * s.mlp + one + part +
+                                4.0 * BATCH_ROWS * (2 * h + 3 * s.width));
+    }
+    return most;
+}
+
+double gradient_host_bytes(const struct model_config *c, size_t item)
+{
+    double part = part_bytes(c, (double)item), most;
+
+    most = head_bytes(c, 1024) + part;
+    for (int64_t i = 0; i < c->n_layers; i++) {
+        const struct sizes s = sizes_of(c, i);
+        double one = s.one * (double)item;
+
+        most = larger(most, 4 * s.attention + one + 4.0 * BATCH_ROWS * s.rows);
+        most = larger(most, 4 * s.mlp + one + part);
+    }
+    return most;
+}
+
+double gradient_thread_bytes(const struct model_config *c)
+{
+    double most = 0;
 
     for (int64_t i = 0; i < c->n_layers; i++)
-        most = larger(most, gradient_layer_bytes(c, i, (double)item));
-    return larger(most, head);
+        most = larger(
+            most, 4 * GRADIENT_PIECE *
+                      (2 * (double)c->hidden_size + 3 * sizes_of(c, i).width));
+    return most;
 }
 
 double token_device_bytes(const struct model_config *c, size_t item)

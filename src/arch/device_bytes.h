@@ -1,4 +1,5 @@
-/* device_bytes.h - estimates of the GPU memory that the forward pass needs. */
+/* device_bytes.h - estimates of the memory that the forward pass needs on a GPU,
+ * and the backward pass there and on the host. */
 #ifndef FORGE_DEVICE_BYTES_H
 #define FORGE_DEVICE_BYTES_H
 
@@ -6,10 +7,13 @@
 
 /* Rows (tokens) of a batch: enough for the matrix products to be fast. */
 enum { BATCH_ROWS = 2048 };
-/* Of the backward pass: rows of a part of the tokens; bytes of attention scores
- * and their gradients, and rows of the head, at a time on a GPU. */
+/* Of the backward pass: tokens at most, if not told; rows of a part of them, and
+ * of a thread's; bytes of attention scores and their gradients, and outputs of
+ * the head, at a time on a GPU. */
 enum {
+    GRADIENT_TOKENS = 16384,
     GRADIENT_ROWS = 8192,
+    GRADIENT_PIECE = 128,
     GRADIENT_SCORES = 256 << 20,
     GRADIENT_VOCABULARY = 4096
 };
@@ -23,6 +27,10 @@ double layers_device_bytes(const struct model_config *c, size_t item);
  * of an MLP, and the rows of a part of the tokens, in sequences of at most
  * BATCH_ROWS. */
 double gradient_device_bytes(const struct model_config *c, size_t item);
+/* Bytes of host memory that they take on the CPU: of a part of the tokens, and
+ * of each thread. */
+double gradient_host_bytes(const struct model_config *c, size_t item);
+double gradient_thread_bytes(const struct model_config *c);
 /* Bytes of a token's states: the residual stream and the widest activation. */
 double token_device_bytes(const struct model_config *c, size_t item);
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/device_bytes.h"
 #include "calib/gradient.h"
 #include "common/cli/tool.h"
 #include "device/device.h"
@@ -57,7 +58,7 @@ static int run(struct settings *s, struct gradient *g,
 
 int main(int argc, char **argv)
 {
-    struct settings s = { .tokens = 16384 };
+    struct settings s = { .tokens = GRADIENT_TOKENS };
     struct progress progress = { 0 };
     struct gradient g = { .progress = &progress };
     struct stream_reader *in = NULL;

@@ -216,6 +216,9 @@ int plan_model(struct plan *p, const char *dir, int64_t group, bool symmetric,
         p->layers = m.n_layers;
         p->hidden_size = m.hidden_size;
         p->device_layer_bytes = layers_device_bytes(&m, sizeof(uint16_t));
+        p->device_gradient_bytes = gradient_device_bytes(&m, sizeof(uint16_t));
+        p->gradient_bytes = gradient_host_bytes(&m, sizeof(uint16_t));
+        p->gradient_thread_bytes = gradient_thread_bytes(&m);
         p->device_token_bytes = token_device_bytes(&m, sizeof(uint16_t));
         p->bf16_experts = m.moe.n_experts > 0 && m.dtype == DT_BF16;
         p->packed = checkpoint_storage(c) != STORAGE_PLAIN;

@@ -26,6 +26,8 @@ struct plan {
         layer_bytes; /* weights of the largest layer with two of its experts;
                              fp8 as bf16 */
     double device_layer_bytes, device_token_bytes; /* on a GPU, in bf16 */
+    double device_gradient_bytes; /* there, of a layer's gradients */
+    double gradient_bytes, gradient_thread_bytes; /* on the CPU */
     double
         token_flops; /* per token of calibration: the forward pass through the
                             linears, and C * C for each Hessian */

@@ -41,6 +41,8 @@ MUST_CHECK int check_tools(struct err *e);
 struct room {
     double work, out; /* bytes of disk: work directory, OUT */
     double memory;    /* bytes */
+    /* forge-gradient's part of memory and, its states, of work; 0: not run */
+    double gradient, gradient_states;
     double seconds[EFFORTS], flops[EFFORTS]; /* of each effort */
     double rate; /* GFLOP/s of bf16 products, measured or given */
 };

@@ -6,8 +6,9 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
+#include "arch/device_bytes.h"
 #include "common/cli/units.h"
-#include "common/io/file.h"
+#include "common/io/region.h"
 #include "common/math/threads.h"
 #include "forge/memory.h"
 #include "forge/rate.h"
@@ -20,11 +21,29 @@ static const double product_share = 0.35, vector_share = 0.6;
 static const double start_seconds = 0.3;
 static const double measured_for = 0.25; /* seconds per measurement, of two */
 
-enum { GRADIENT_TOKENS = 16384 };
-
 static double least(double a, double b)
 {
     return a < b ? a : b;
+}
+
+static double threads_of(const struct job *j)
+{
+    return j->threads ? (double)j->threads : threads_count();
+}
+
+/* forge-gradient, which runs before the layers: the residual stream before and
+ * behind each layer's attention, and f32 gradients. */
+static void plan_gradient(const struct request *r, double tokens,
+                          struct room *room)
+{
+    const struct plan *p = &r->plan;
+    double row = (double)p->hidden_size * 2, region = REGION_MEMORY;
+
+    tokens = least(tokens, GRADIENT_TOKENS);
+    room->gradient_states = 2 * (double)p->layers * tokens * row;
+    room->gradient = (32 << 20) + p->gradient_bytes +
+                     threads_of(&r->j) * p->gradient_thread_bytes +
+                     least(room->gradient_states, region) + tokens * 3 * row;
 }
 
 /* Disk space.  The work directory holds codes; the states of all tokens in
@@ -40,6 +59,8 @@ static void plan_bytes(const struct request *r, struct room *room)
     double states = streams * tokens * (double)p->state_bytes;
     double memory = 256 << 20;
 
+    if (job_fisher(j))
+        plan_gradient(r, tokens, room);
     room->work = (double)p->quantized * 17 / 32 +
                  streams * tokens * (double)p->hidden_size * 4;
     room->out = (double)p->bytes_out * 2;
@@ -52,11 +73,10 @@ static void plan_bytes(const struct request *r, struct room *room)
         room->work += states;
     else
         memory = states;
-    /* forge-gradient: for 16,384 tokens the residual stream before and behind
-     * each layer's attention; and F of the outputs */
-    if (job_fisher(j))
-        room->work += (double)p->layers * (double)p->hidden_size *
-                      (65536 + 8 * (double)p->hidden_size);
+    if (job_fisher(j)) /* F of the outputs, beside forge-gradient's states */
+        room->work += room->gradient_states + 8.0 * (double)p->layers *
+                                                  (double)p->hidden_size *
+                                                  (double)p->hidden_size;
     if (j->propagate == PROPAGATE_ORIGINAL && tokens > 0)
         room->work += (double)p->layers * (double)p->layer_hessian_bytes;
     /* twice the widest Hessian as a square, a layer in f32, a batch of tokens,
@@ -67,11 +87,12 @@ static void plan_bytes(const struct request *r, struct room *room)
      * for the candidates of its rows (measured: 67 MB at 11,008 inputs) */
     if (j->effort != EFFORT_FAST && tokens > 0) {
         double cols = sqrt((double)p->hessian_bytes / 2);
-        double threads = j->threads ? (double)j->threads : threads_count();
 
         room->memory += 2 * 4 * cols * (double)p->hidden_size +
-                        threads * 32 * 4 * 48 * cols;
+                        threads_of(j) * 32 * 4 * 48 * cols;
     }
+    if (room->gradient > room->memory)
+        room->memory = room->gradient;
 }
 
 static void plan_flops(const struct request *r, int effort, double *products,
@@ -181,9 +202,12 @@ static void print_device(const struct request *r)
     double tokens = (double)j->sequences * (double)j->seqlen;
     char a[UNIT_TEXT], b[UNIT_TEXT];
 
-    printf("GPU memory   where there is one, %s for a layer; up to %s for the "
-           "states of all tokens, which spill\n",
-           size_text(a, r->plan.device_layer_bytes),
+    printf("GPU memory   where there is one, %s for a layer",
+           size_text(a, r->plan.device_layer_bytes));
+    if (job_fisher(j))
+        printf(", %s for its gradients",
+               size_text(a, r->plan.device_gradient_bytes));
+    printf("; up to %s for the states of all tokens, which spill\n",
            size_text(b, streams * tokens * r->plan.device_token_bytes));
 }
 
@@ -214,6 +238,10 @@ void room_print(const struct request *r, const struct room *room)
     printf("memory       about %s, of it %s for the widest Hessian\n",
            size_text(a, room->memory),
            size_text(b, (double)p->hessian_bytes * 2));
+    if (job_fisher(j))
+        printf("gradients    before that, about %s of memory; of work %s\n",
+               size_text(a, room->gradient),
+               size_text(b, room->gradient_states));
     if (j->method == METHOD_GPTQ && strcmp(j->device, "cpu") != 0)
         print_device(r);
     if (j->method == METHOD_GPTQ)

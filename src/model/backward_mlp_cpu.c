@@ -7,7 +7,7 @@
 #include "common/math/threads.h"
 #include "model/backward_parts.h"
 
-enum { PART = 128 }; /* tokens processed together */
+enum { PART = GRADIENT_PIECE }; /* tokens processed together */
 
 struct job {
     const struct backward_mlp *a;

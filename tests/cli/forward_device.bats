@@ -194,4 +194,36 @@ PYTHON
     cmp cpu.fts gpu.fts
     forge quantize --dry-run --device cpu --text "$text" "$model" out >said
     run ! grep -q "GPU memory" said
+    run ! grep -q gradients said
+    # and with --effort best, of gradients
+    forge quantize --dry-run --effort best --text "$text" "$model" out >said
+    grep -q '^gradients    before that, about [0-9.]* MiB of memory; of work 64.0 MiB$' said
+    need=$(sed -nE 's/^GPU memory .*, ([0-9.]+ MiB) for its gradients; .*/\1/p' said)
+    run -75 --separate-stderr env FAKE_CUDA_ROOM=100 gpu/forge-gradient -q --device cuda "$model" tokens
+    [[ $stderr == *"gradients of a layer take $need of GPU memory"* ]]
+    FAKE_CUDA_ROOM=$(awk -v n="$need" 'BEGIN { printf "%.0f", (n + .5) * 1048576 }') \
+        gpu/forge-gradient -q --device cuda "$model" tokens >gpu.fts
+    forge-gradient -q "$model" tokens >cpu.fts
+    cmp cpu.fts gpu.fts
+}
+
+@test "forge quantize --effort best: its gradients are made there" {
+    local bin model=$BATS_TEST_DIRNAME/../../examples/llama-4m
+    bin=$(dirname "$(command -v forge)")
+    mkdir -p all/gpu
+    cp -rL "$bin" "$bin/../lib" all
+    mv all/bin/forge-gradient all/gpu
+    cp gpu/forge-cuda.so all/bin
+    cp gpu/forge-cuda.so all/gpu
+    cp gpu/forge-cuda.so all/gpu/libcuda.so.1 # the driver that --device auto looks for
+    # of forge-gradient alone: memory of the device, which is pinned then, is noted
+    printf '#!/bin/sh\nFAKE_CUDA_LOG=%s FAKE_CUDA_SPILL=1 exec "%s" "$@"\n' "$PWD/noted" "$PWD/all/gpu/forge-gradient" >all/bin/forge-gradient
+    chmod +x all/bin/forge-gradient
+    export LD_LIBRARY_PATH=$PWD/all/gpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    for device in cpu auto; do
+        [ ! -e noted ]
+        all/bin/forge quantize "$model" out-$device --device $device --effort best --quiet \
+            --text "$BATS_TEST_DIRNAME/../../examples/calib.jsonl" --sequences 2 --seqlen 32
+    done
+    grep -q ^spill noted
 }

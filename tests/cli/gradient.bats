@@ -69,6 +69,27 @@ model.layers.1.self_attn.v_proj.gradient model.layers.1.self_attn.v_proj" ]
     done
 }
 
+@test "memory does not grow with the number of layers" {
+    local model=$BATS_TEST_DIRNAME/../../examples/llama-4m n
+    for n in 4 40; do
+        mkdir -p "m$n"
+        sed -E 's/("hidden_size": )[^,]*/\1256/; s/("intermediate_size": )[^,]*/\132/
+            s/("num_attention_heads": )[^,]*/\12/; s/("num_key_value_heads": )[^,]*/\11/
+            s/("head_dim": )[^,]*/\1128/; s/("num_hidden_layers": )[^,]*/\1'"$n/" \
+            "$model/config.json" >"m$n/config.json"
+        mkmodel "m$n/model.safetensors" 2048 256 32 2 1 "$n"
+    done
+    # shellcheck disable=SC2046
+    python3 "$MODELS" tokens many.fts $(yes 256 | head -n 32)
+    for n in 4 40; do
+        forge-meter -q -o cost -- forge-gradient -q m$n many.fts >/dev/null
+        jq '.peak_bytes / 1048576 | floor' cost >peak$n
+    done
+    # The states of 40 layers are 320 MiB, of which 128 would be in memory.
+    echo "4 layers: $(<peak4) MiB, 40: $(<peak40)"
+    [ "$(<peak40)" -lt $(($(<peak4) + 32)) ]
+}
+
 @test "an input that is cut short is exit 65, and the output is no stream" {
     head -c $(($(stat -c %s t.fts) - 8)) t.fts >short
     run --separate-stderr forge-gradient -q -o out mini short

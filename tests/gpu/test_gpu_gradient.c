@@ -683,7 +683,7 @@ int main(int argc, char **argv)
     }
     test_moves(50, 5);
     for (int i = 0; i < 8; i++)
-        test_mlp(i == 7 ? 2100 : 101, 64, i == 7 ? 32 : 192, i & 1, i & 2,
+        test_mlp(i == 7 ? 2101 : 101, 64, i == 7 ? 32 : 192, i & 1, i & 2,
                  i & 4);
     test_attention();
     test_head(60, 64, 5000);
