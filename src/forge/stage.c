@@ -206,9 +206,9 @@ static int stage_loop(struct stage *s, struct err *e)
 static int stage_fisher(struct stage *s, struct err *e)
 {
     (void)e;
-    command_add(on_device(s, "forge-gradient"), "--expect-key", s->j.tkey, "--key",
-                s->j.ckey, s->j.model, in_dir(s->path[0], s->T, "tokens.fts"),
-                NULL);
+    command_add(on_device(s, "forge-gradient"), "--expect-key", s->j.tkey,
+                "--key", s->j.ckey, s->j.model,
+                in_dir(s->path[0], s->T, "tokens.fts"), NULL);
     command_add(hessian(s), "--key", s->j.ckey, "-o",
                 in_dir(s->path[1], s->C, "fisher.fts"), NULL);
     return 0;

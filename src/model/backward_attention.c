@@ -96,7 +96,7 @@ int backward_attention_open(struct model *m, int64_t layer,
     return 0;
 }
 
-void backward_attention_close(struct attention_back *a)
+static void release(struct attention_back *a)
 {
     struct buffer *const buffers[] = { &a->rows,  &a->elements, &a->in,
                                        &a->q_raw, &a->k_raw,    &a->q_lat,
@@ -112,6 +112,12 @@ void backward_attention_close(struct attention_back *a)
         model_buffer_release(a->m, buffers[i]);
     for (size_t i = 0; i < ARRAY_LEN(norms); i++)
         model_free(a->m, norms[i]);
+}
+
+void backward_attention_close(struct attention_back *a)
+{
+    if (a)
+        release(a);
     free(a);
 }
 
