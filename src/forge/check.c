@@ -102,13 +102,14 @@ int check_model(struct request *r, struct err *e)
     struct job *j = &r->j;
     const struct module_choice choice = job_choice(j);
 
-    if (((j->only.n || j->skip.n) && check_choice(j, &choice, e) < 0) ||
-        check_layout(r, &choice, e) < 0)
+    if ((j->only.n || j->skip.n) && check_choice(j, &choice, e) < 0)
         return e->code;
     plan_release(&r->plan);
+    /* first whether it can be quantized at all */
     if (plan_model(&r->plan, j->model, j->group, j->symmetric, &choice, e) <
             0 ||
-        check_plain(r->model, r->plan.packed, e) < 0)
+        check_plain(r->model, r->plan.packed, e) < 0 ||
+        check_layout(r, &choice, e) < 0)
         return e->code;
     j->layers = r->plan.layers;
     j->modules = r->plan.modules;

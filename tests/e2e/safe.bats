@@ -215,7 +215,7 @@ PYTHON
         at_once 64 forge quantize "$model" out "${quick[@]}" --gpu-memory "$size"
         at_once 64 forge prune "$model" out --keep 4 --text "$text" --shard-size "$size"
         at_once 64 forge-shard --from "$model" --shard-size "$size" out
-        at_once 64 forge-grid --gpu-memory "$size" /dev/null
+        at_once 64 forge-grid -o out --gpu-memory "$size" /dev/null
         [ ! -e out.work ]
     done
     for size in 5G 5GB 5GiB 1.5M 1500000 1500kB 2MiB 1T; do
@@ -254,7 +254,7 @@ PYTHON
     at_once 64 forge quantize "$model" out --method rtn --work --quiet
     [[ $stderr == "forge: --work wants DIR, not '--quiet'" ]]
     [ ! -e ./--quiet ]
-    at_once 64 forge-solve --report --quiet
+    at_once 64 forge-solve -o out --report --quiet
     # ... unless it is said to be one.
     forge quantize "$model" out --method rtn --quiet --work=--quiet
     [ -e ./--quiet/settings.json ]
@@ -340,6 +340,8 @@ PYTHON
     [ ! -e out.work ]
     python3 "$tree/tests/reference/moe.py" make deepseek_v3 plain moe
     forge quantize moe moe-q --method rtn --quiet --group 32
+    at_once 78 forge quantize moe-q out --method rtn # not a word about the group
+    [[ $stderr == *"4 bits already"* ]]
     at_once 78 forge prune moe-q out --keep 4 --text "$text"
     [[ $stderr == *"4 bits already"* ]]
     # The way that is named works.
