@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/math/lanes.h"
 #include "device/device.h"
 #include "device/ledger.h"
 #include "hessian/hessian_entry.h"
@@ -22,7 +21,7 @@ static int result(struct entry *t, const float **data, struct err *e)
         hessian_merge_mean((float *)t->sum, t->sum, t->elements, t->samples);
         *data = (const float *)t->sum;
     }
-    if (lanes_finite(*data, t->elements))
+    if (hessian_finite(*data, DT_F32, t->elements))
         return 0;
     for (uint64_t i = 0;; i++)
         if (!isfinite((*data)[i]))
