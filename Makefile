@@ -129,6 +129,9 @@ ifdef CROSS
 RUN    := qemu-$(firstword $(subst -, ,$(CROSS))) -L $(abspath $(SYSROOT))
 RUNS   := $(patsubst bin/%,$O/run/%,$(BIN))
 endif
+# A filter that is a script.
+TEXT   := bin/forge-text
+BIN    += $(TEXT)
 
 .PHONY: all help
 all: $(if $(CROSS),$(TOOLBIN) $(RUNS),$(BIN) $(W4_SO) lib/4bit-forge)
@@ -163,6 +166,10 @@ $(TOOLBIN):
 $(UNITS) $(HELPS) $(BENCHS): $O/%: $O/%.c.o $O/libforge.a
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$O/$(TEXT) $O/bundle/$(TEXT): scripts/forge-text src/common/base.h
+	$(Q)mkdir -p $(@D)
+	$(Q)sed 's/@VERSION@/$(VERSION)/' $< >$@.new && chmod 755 $@.new && mv $@.new $@
 
 # The driver finds its scripts in ../lib/4bit-forge, also in the tree.
 lib/4bit-forge $O/lib/4bit-forge:
@@ -206,7 +213,7 @@ demo: all
 named    = $(if $(T),$(foreach f,$(1),$(if $(findstring $(T),$f),$f)),$(1))
 BATS    := $(call named,$(wildcard $(if $(CROSS),tests/cross/*.bats,tests/cli/*.bats tests/e2e/*.bats)))
 test: $(patsubst %.c,$O/%,$(if $(CASE),,$(call named,$(UNIT) $(FUZZ)))) \
-      $(if $(BATS),$(TOOLBIN) $O/lib/4bit-forge $(HELPS) $(FAIL) $(FAKE) $(RUNS))
+      $(if $(BATS),$(TOOLBIN) $O/$(TEXT) $O/lib/4bit-forge $(HELPS) $(FAIL) $(FAKE) $(RUNS))
 	@RUN='$(RUN)' FAIL_SO=$(if $(FAIL),$(CURDIR)/$(FAIL)) CASE='$(subst ','\'',$(CASE))' \
 	  scripts/run-tests $O $(T)
 

@@ -24,7 +24,7 @@ B_OPENED := libopenblas.so.0
 B_LINK   = $(Q)mkdir -p $(@D); $(CC) $(LDFLAGS) $(B_RPATH) -Wl,-s -o $@ $^ $(LDLIBS)
 $(foreach t,$(TOOLS),$(eval \
   $B/bin/$(basename $(notdir $t)): $O/$t.o $O/libforge.a))
-$(B_BIN):
+$(filter-out $B/$(TEXT),$(B_BIN)):
 	$(B_LINK)
 $(B_TESTS): $B/tests/%: $O/tests/gpu/%.c.o $O/libforge.a
 	$(B_LINK)
@@ -41,7 +41,7 @@ bundle: $(B_BIN) $(W4_SO)
 	    so=$$(ldconfig -p | sed -n "s|.*$$l .* => ||p" | head -n 1); \
 	    if [ -z "$$so" ]; then echo "bundle: no $$l here" >&2; exit 1; fi; \
 	    opened="$$opened $$so"; done; \
-	  for f in $(B_BIN) $$opened; do ldd $$f; done | awk '$$2 == "=>" { print $$3 }' | \
+	  for f in $(filter-out %/$(TEXT),$(B_BIN)) $$opened; do ldd $$f; done | awk '$$2 == "=>" { print $$3 }' | \
 	  { cat; printf '%s\n' $$opened; } | sort -u | \
 	  grep -vE '/(libc|libm|libdl|librt|libpthread|libgcc_s|ld-linux[^/]*)\.so' | \
 	  xargs -r cp -Lt $B/lib

@@ -7,7 +7,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/io/file.h"
 #include "common/io/utf8.h"
+#include "forge/env.h"
 
 /* Append a component to a resolved path. */
 static int append(char to[PATH_MAX], const char *name, size_t n, struct err *e)
@@ -85,12 +87,97 @@ bool path_inside(const char *a, const char *b)
     return !strncmp(a, b, n) && (!a[n] || a[n] == '/' || b[n - 1] == '/');
 }
 
+/* ---- Hugging Face ids ---- */
+
+/* The local cache of Hugging Face's libraries (huggingface_hub, "Environment
+ * variables"). */
+static void hub_cache(char to[PATH_MAX])
+{
+    static const struct {
+        const char *variable, *below;
+    } places[] = { { "HF_HUB_CACHE", "" },
+                   { "HF_HOME", "/hub" },
+                   { "XDG_CACHE_HOME", "/huggingface/hub" },
+                   { "HOME", "/.cache/huggingface/hub" } };
+    size_t i = 0;
+
+    while (i < ARRAY_LEN(places) - 1 && !*env_text(places[i].variable))
+        i++;
+    snprintf(to, PATH_MAX, "%s%s", env_text(places[i].variable),
+             places[i].below);
+}
+
+/* Whether s has the form ORG/NAME or ORG/NAME@REVISION. */
+static bool is_hub_id(const char *s)
+{
+    const char *slash = strchr(s, '/');
+
+    return slash && slash > s && slash[1] && !strchr(slash + 1, '/') &&
+           *s != '.' && slash[1] != '.' && strlen(s) < 256;
+}
+
+/* The revision that refs/main names, in rev[256]. */
+static bool main_revision(const char *repository, char *rev)
+{
+    char path[PATH_MAX + 16], *text;
+    struct err ignored;
+    size_t len;
+
+    snprintf(path, sizeof(path), "%s/refs/main", repository);
+    if (file_slurp(&text, &len, path, 255, &ignored) < 0)
+        return false;
+    snprintf(rev, 256, "%.*s", (int)strcspn(text, "\n"), text);
+    free(text);
+    return *rev && !strchr(rev, '/') && *rev != '.';
+}
+
+int find_model(const char **model, char to[PATH_MAX], struct err *e)
+{
+    char cache[PATH_MAX], repository[PATH_MAX], rev[256] = "";
+    const char *slash = strchr(*model, '/'), *at = strchr(*model, '@');
+    size_t name = slash ? strcspn(slash + 1, "@") : 0;
+    struct stat st;
+
+    if (!stat(*model, &st) && S_ISDIR(st.st_mode))
+        return 0;
+    if (!is_hub_id(*model) || !name)
+        return err_set(e, E_NOINPUT, "'%s': no such directory", *model);
+    hub_cache(cache);
+    if ((size_t)snprintf(repository, PATH_MAX, "%s/models--%.*s--%.*s", cache,
+                         (int)(slash - *model), *model, (int)name,
+                         slash + 1) >= PATH_MAX)
+        return err_set(e, E_USAGE, "'%.200s...': path is too long", cache);
+    if (at)
+        snprintf(rev, sizeof(rev), "%s", at + 1);
+    else if (!main_revision(repository, rev))
+        return err_set(e, E_NOINPUT,
+                       "'%s': no such directory, and no such model in the "
+                       "Hugging Face cache '%.200s'",
+                       *model, cache);
+    if ((size_t)snprintf(to, PATH_MAX, "%s/snapshots/%s", repository, rev) >=
+            PATH_MAX ||
+        stat(to, &st) || !S_ISDIR(st.st_mode))
+        return err_set(e, E_NOINPUT,
+                       "'%s': the Hugging Face cache '%.200s' has no snapshot "
+                       "'%s' of it",
+                       *model, cache, rev);
+    *model = to;
+    return 0;
+}
+
+/* ---- texts and outputs ---- */
+
 int check_text(const char *path, struct err *e)
 {
     struct stat st;
 
     if (!path)
         return err_set(e, E_USAGE, "want --text FILE (try --help)");
+    if (!strcmp(path, "-"))
+        return isatty(STDIN_FILENO) ?
+                   err_set(e, E_USAGE,
+                           "--text -: standard input is a terminal") :
+                   0;
     if (stat(path, &st))
         return err_set(e, E_NOINPUT, "'%s': no such file", path);
     if (!S_ISREG(st.st_mode))

@@ -7,8 +7,12 @@
 
 #include "common/base.h"
 
-/* Check the file of a calibration text.  E_USAGE: path is NULL, none was given;
- * E_NOINPUT; E_DATA: it is empty. */
+/* *model is a directory, or a Hugging Face id ORG/NAME or ORG/NAME@REVISION,
+ * which becomes the directory of its snapshot in the local cache: to.  Nothing is
+ * downloaded.  E_NOINPUT: neither. */
+MUST_CHECK int find_model(const char **model, char to[PATH_MAX], struct err *e);
+/* Check the file of a calibration text; "-" is standard input.  E_USAGE: path is
+ * NULL, none was given, or "-" is a terminal; E_NOINPUT; E_DATA: it is empty. */
 MUST_CHECK int check_text(const char *path, struct err *e);
 /* Check OUT, a directory to be created.  given: OUT as the user wrote it, for
  * messages; out: absolute; model: absolute path of the model.  E_CREATE: OUT

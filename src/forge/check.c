@@ -28,19 +28,23 @@ static int check_work(const struct request *r, struct err *e)
     return place_check(work, e);
 }
 
+bool text_piped(const struct request *r)
+{
+    return r->text && !strcmp(r->text, "-");
+}
+
 int check_paths(struct request *r, struct err *e)
 {
     struct job *j = &r->j;
-    struct stat st;
     int rc = 0;
 
-    if (stat(r->model, &st) || !S_ISDIR(st.st_mode))
-        return err_set(e, E_NOINPUT, "'%s': no such directory", r->model);
+    if (find_model(&r->model, r->found, e) < 0)
+        return e->code;
     if (j->method == METHOD_GPTQ)
         rc = check_text(r->text, e);
     if (rc || path_absolute(r->model, j->model, e) < 0 ||
         path_absolute(r->out, j->out, e) < 0 ||
-        (r->text && path_absolute(r->text, j->text, e) < 0))
+        (r->text && !text_piped(r) && path_absolute(r->text, j->text, e) < 0))
         return e->code;
     if (r->work)
         rc = path_absolute(r->work, r->work_path, e);

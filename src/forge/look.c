@@ -28,15 +28,6 @@ struct reading {
     char word[5][WORD];
 };
 
-static int want_model(const char *path, struct err *e)
-{
-    struct stat st;
-
-    if (stat(path, &st) || !S_ISDIR(st.st_mode))
-        return err_set(e, E_NOINPUT, "'%s': no such directory", path);
-    return 0;
-}
-
 /* Add forge-tokens and forge-eval to the pipe; returns the latter. */
 static struct command *comparison(struct reading *r, struct pipes *p,
                                   const char *model)
@@ -135,6 +126,8 @@ int command_eval(int argc, char **argv, struct err *e)
     };
     int i = opt_parse(argc, argv, "eval ORIGINAL OTHER --text FILE [option]...",
                       "Compare two checkpoints of a model on a text.", table);
+    char place[2][PATH_MAX];
+    const char *model[2];
     struct finding found = { "", "" };
     struct command *c;
     char report[32];
@@ -143,17 +136,23 @@ int command_eval(int argc, char **argv, struct err *e)
 
     if (argc - i != 2)
         return err_set(e, E_USAGE, "want ORIGINAL and OTHER (try --help)");
-    if (want_model(argv[i], e) < 0 || want_model(argv[i + 1], e) < 0 ||
-        check_text(r.text, e) < 0 ||
-        (card && card_eval_check(argv[i + 1], e) < 0))
+    model[0] = argv[i];
+    model[1] = argv[i + 1];
+    if (find_model(&model[0], place[0], e) < 0 ||
+        find_model(&model[1], place[1], e) < 0 || check_text(r.text, e) < 0 ||
+        (card && card_eval_check(model[1], e) < 0))
         return e->code;
+    if (card && !strcmp(r.text, "-"))
+        return err_set(e, E_USAGE,
+                       "--card names the text's digest: want "
+                       "--text FILE");
     pipes_init(&p);
     p.line = take_finding;
     p.ctx = &found;
     if (card &&
         (digest_text(&found, r.text, e) < 0 || pipes_report(&p, report, e) < 0))
         return e->code;
-    c = comparison(&r, &p, argv[i]);
+    c = comparison(&r, &p, model[0]);
     if (card) {
         c->writes_report = true;
         command_add(c, "--report", report, NULL);
@@ -164,9 +163,9 @@ int command_eval(int argc, char **argv, struct err *e)
         snprintf(r.word[4], WORD, "%.17g", ratio);
         command_add(c, "--max-ppl-ratio", r.word[4], NULL);
     }
-    command_add(c, argv[i], argv[i + 1], NULL);
+    command_add(c, model[0], model[1], NULL);
     rc = pipes_run(&p, e);
-    if (card && rc >= 0 && put_card(&found, argv[i + 1], e) < 0)
+    if (card && rc >= 0 && put_card(&found, model[1], e) < 0)
         rc = e->code;
     return rc;
 }
@@ -192,12 +191,14 @@ int command_tokens(int argc, char **argv, struct err *e)
     };
     int i = opt_parse(argc, argv, "tokens MODEL [option]... [< TEXT]",
                       "Write the tokens of a text.", table);
+    const char *model = argv[i];
+    char place[PATH_MAX];
     struct command *c;
     struct pipes p;
 
     if (argc - i != 1)
         return err_set(e, E_USAGE, "want MODEL (try --help)");
-    if (want_model(argv[i], e) < 0)
+    if (find_model(&model, place, e) < 0)
         return e->code;
     pipes_init(&p);
     c = pipes_add(&p, "forge-tokens");
@@ -210,11 +211,20 @@ int command_tokens(int argc, char **argv, struct err *e)
         command_add(c, "--skip-chars", number_word(r.word[2], skip), NULL);
     if (r.quiet)
         command_add(c, "-q", NULL);
-    command_add(c, argv[i], r.text, NULL);
+    command_add(c, model, r.text, NULL);
     return pipes_run(&p, e);
 }
 
 /* ---- report ---- */
+
+static int want_directory(const char *path, struct err *e)
+{
+    struct stat st;
+
+    if (stat(path, &st) || !S_ISDIR(st.st_mode))
+        return err_set(e, E_NOINPUT, "'%s': no such directory", path);
+    return 0;
+}
 
 /* Run forge-eval; its result is kept in WORK beside the codes.  A GGUF file was
  * made of a checkpoint in WORK, which has the same weights. */
@@ -232,8 +242,8 @@ static int evaluate(struct reading *r, const struct job *j, const char *work,
         snprintf(packed, sizeof(packed), "%s/%s", work, job_packed_dir(j, P));
         out = packed;
     }
-    if (check_text(r->text, e) < 0 || want_model(j->model, e) < 0 ||
-        want_model(out, e) < 0)
+    if (check_text(r->text, e) < 0 || want_directory(j->model, e) < 0 ||
+        want_directory(out, e) < 0)
         return e->code;
     snprintf(tmp, sizeof(tmp), "%s.tmp.%ld.report", figures, (long)getpid());
     pipes_init(&p);

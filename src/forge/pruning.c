@@ -142,17 +142,18 @@ int command_prune(int argc, char **argv, struct err *e)
                       "prune MODEL OUT --keep K (--text FILE | "
                       "--hitmap FILE) [option]...",
                       "Make a model with fewer experts.", table);
-    char model[PATH_MAX], out[PATH_MAX];
+    char model[PATH_MAX], out[PATH_MAX], place[PATH_MAX];
+    const char *given = argv[i];
 
     if (argc - i != 2)
         return err_set(e, E_USAGE, "want MODEL and OUT (try --help)");
     if (!p.keep)
         return err_set(e, E_USAGE, "want --keep K (try --help)");
     verbosity = p.quiet ? -1 : 0;
-    if (prune_check(&p, argv[i], e) < 0 ||
-        path_absolute(argv[i], model, e) < 0 ||
+    if (find_model(&given, place, e) < 0 || prune_check(&p, given, e) < 0 ||
+        path_absolute(given, model, e) < 0 ||
         path_absolute(argv[i + 1], out, e) < 0 ||
         check_out(argv[i + 1], out, model, e) < 0)
         return e->code;
-    return prune_make(&p, argv[i], argv[i + 1], e);
+    return prune_make(&p, given, argv[i + 1], e);
 }

@@ -1,10 +1,12 @@
 /* quantize.c - forge quantize: its options, and the order of its steps. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "checkpoint/expertmap.h"
+#include "common/io/file.h"
 #include "common/math/threads.h"
 #include "forge/command.h"
 #include "forge/request.h"
@@ -178,6 +180,40 @@ static int prune(struct request *r, struct err *e)
 
 /* ---- command_quantize() ---- */
 
+/* --text -: keep the text in the work directory, where steps can read it and
+ * the same run finds it again. */
+static int keep_text(struct request *r, struct err *e)
+{
+    struct job *j = &r->j;
+    struct publish *to;
+    static char buf[1 << 16];
+    ssize_t n;
+    size_t all = 0;
+    int rc = 0;
+
+    if ((size_t)snprintf(j->text, sizeof(j->text), "%s/%s", r->work_path,
+                         PLACE_TEXT) >= sizeof(j->text))
+        return err_set(e, E_USAGE, "'%.200s...': path is too long",
+                       r->work_path);
+    if (publish_create(&to, j->text, e) < 0)
+        return e->code;
+    while (!rc && (n = read(STDIN_FILENO, buf, sizeof(buf))) != 0) {
+        if (n > 0)
+            rc = publish_write(to, buf, (size_t)n, e);
+        else if (errno != EINTR)
+            rc = err_set(e, E_IO, "'<stdin>': cannot read:");
+        all += n > 0 ? (size_t)n : 0;
+    }
+    if (!rc && !all)
+        rc = err_set(e, E_DATA, "'<stdin>': is empty");
+    if (rc) {
+        publish_discard(to);
+        return rc;
+    }
+    r->text = r->prune.text = j->text;
+    return publish_commit(to, e);
+}
+
 /* The part of the run in the work directory, which is locked. */
 static int work(struct request *r, struct err *e)
 {
@@ -185,6 +221,8 @@ static int work(struct request *r, struct err *e)
     int rc;
 
     place_collect(&r->place, true);
+    if (text_piped(r) && keep_text(r, e) < 0)
+        return e->code;
     if (r->prune.keep && (rc = prune(r, e)))
         return rc;
     room_plan(r, false, &room);

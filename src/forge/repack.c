@@ -235,7 +235,8 @@ int command_repack(int argc, char **argv, struct err *e)
     };
     int i = opt_parse(argc, argv, "repack IN OUT --layout X [option]...",
                       "Store a 4-bit checkpoint in another layout.", table);
-    char model[PATH_MAX], out[PATH_MAX];
+    char model[PATH_MAX], out[PATH_MAX], place[PATH_MAX];
+    const char *in = argv[i];
 
     if (argc - i != 2)
         return err_set(e, E_USAGE, "want IN and OUT (try --help)");
@@ -249,14 +250,13 @@ int command_repack(int argc, char **argv, struct err *e)
                        "torch's tiles on this CPU are not known: want "
                        "--capability, of the CPU that will run it");
     verbosity = r.quiet ? -1 : 0;
-    if (path_absolute(argv[i], model, e) < 0 ||
+    if (find_model(&in, place, e) < 0 || path_absolute(in, model, e) < 0 ||
         path_absolute(argv[i + 1], out, e) < 0 ||
-        check_out(argv[i + 1], out, model, e) < 0 ||
-        check_model(&r, argv[i], e) < 0)
+        check_out(argv[i + 1], out, model, e) < 0 || check_model(&r, in, e) < 0)
         return e->code;
     if (r.act_order && r.layout == LAYOUT_CT)
         warning("'%s': vLLM and compressed-tensors of September 2026 and later "
                 "refuse act-order; GPTQModel loads it in layout gptq_v2",
-                argv[i]);
-    return (r.gguf ? run_gguf : run)(&r, argv[i], argv[i + 1], e);
+                in);
+    return (r.gguf ? run_gguf : run)(&r, in, argv[i + 1], e);
 }

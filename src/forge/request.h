@@ -11,11 +11,13 @@
 
 struct request {
     struct job j;
-    const char *model, *out, *text; /* as given; text NULL: none */
-    const char *work;               /* as given; NULL: OUT.work */
-    char work_path[PATH_MAX];       /* absolute path of the work directory */
-    struct opt_list modules, skip;  /* as given */
-    struct prune_request prune;     /* keep 0: do not prune */
+    const char *model, *out, *text; /* as given; text NULL: none, "-": to be
+                                     * read from standard input */
+    char found[PATH_MAX];     /* the model's directory, if an id was given */
+    const char *work;         /* as given; NULL: OUT.work */
+    char work_path[PATH_MAX]; /* absolute path of the work directory */
+    struct opt_list modules, skip; /* as given */
+    struct prune_request prune;    /* keep 0: do not prune */
     char pruned[PATH_MAX]; /* the pruned model, which is then quantized */
     int sym, asym, dry_run, quiet, progress;
     double rate; /* --rate, GFLOP/s; 0: measure it */
@@ -29,6 +31,8 @@ struct request {
 /* Resolve and check model, text, OUT and work directory, and set r->j's
  * paths. */
 MUST_CHECK int check_paths(struct request *r, struct err *e);
+/* Whether --text - was given. */
+bool text_piped(const struct request *r);
 /* Check the model r->j.model (with --keep: the pruned one), and set r->plan. */
 MUST_CHECK int check_model(struct request *r, struct err *e);
 /* E_USAGE: --device is no such word; E_DEVICE: there is no such device. */

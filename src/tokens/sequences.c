@@ -294,7 +294,8 @@ static int record(struct records *r, const struct json *v, struct err *e)
         return err_set(e, E_DATA,
                        json_get(v, "messages") ?
                            "'messages' must first be rendered to "
-                           "'text' by the chat template" :
+                           "'text' by the chat template: forge-text MODEL "
+                           "FILE does" :
                            "neither 'text' nor 'input_ids'");
     if (r->kind && kind != (int)r->kind)
         return err_set(e, E_DATA,
@@ -433,6 +434,28 @@ static int looks_like_jsonl(struct input *in, bool *yes, struct err *e)
     return 0;
 }
 
+/* Compressed files and parquet are forge-text's to read. */
+static int refuse_packed(const struct input *in, struct err *e)
+{
+    static const struct {
+        const char *begin, *what;
+    } kinds[] = { { "\x1f\x8b", "gzip" },
+                  { "\x28\xb5\x2f\xfd", "zstd" },
+                  { "\xfd"
+                    "7zXZ",
+                    "xz" },
+                  { "PAR1", "parquet" } };
+
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+        size_t n = strlen(kinds[i].begin);
+
+        if (in->len >= n && !memcmp(in->data, kinds[i].begin, n))
+            return err_set(e, E_DATA, "is %s: forge-text MODEL FILE reads it",
+                           kinds[i].what);
+    }
+    return 0;
+}
+
 int sequences_read(struct sequences *s, const struct sequences_params *p,
                    struct input *in, struct err *e)
 {
@@ -441,6 +464,8 @@ int sequences_read(struct sequences *s, const struct sequences_params *p,
 
     *s = (struct sequences){ 0 };
     rc = input_fill(in, 16, e);
+    if (!rc && format == FORMAT_AUTO)
+        rc = refuse_packed(in, e);
     if (!rc && format == FORMAT_AUTO) {
         if (in->len >= 6 && !memcmp(in->data, "\x93NUMPY", 6))
             format = FORMAT_NPY;

@@ -37,13 +37,21 @@ static const struct {
     enum where where;
     const char *name;
 } made[] = {
-    { IN_TOP, PLACE_MARK },       { IN_TOP, SETTINGS_FILE },
-    { IN_TOP, "lock" },           { IN_TOP, "make.log" },
-    { IN_TOP, "meter.json" },     { IN_TOKENS, "tokens.fts" },
-    { IN_CALIB, "hidden-#.fts" }, { IN_CALIB, "hessian-#.fts" },
-    { IN_CALIB, "fisher.fts" },   { IN_SOLVE, "hidden.fts" },
-    { IN_SOLVE, "codes-#.fts" },  { IN_SOLVE, "report-#.jsonl" },
-    { IN_SOLVE, "stages.jsonl" }, { IN_SOLVE, "by-layer-*.jsonl" },
+    { IN_TOP, PLACE_MARK },
+    { IN_TOP, SETTINGS_FILE },
+    { IN_TOP, PLACE_TEXT },
+    { IN_TOP, "make.log" },
+    { IN_TOP, "lock" },
+    { IN_TOP, "meter.json" },
+    { IN_TOKENS, "tokens.fts" },
+    { IN_CALIB, "hidden-#.fts" },
+    { IN_CALIB, "hessian-#.fts" },
+    { IN_CALIB, "fisher.fts" },
+    { IN_SOLVE, "hidden.fts" },
+    { IN_SOLVE, "codes-#.fts" },
+    { IN_SOLVE, "report-#.jsonl" },
+    { IN_SOLVE, "stages.jsonl" },
+    { IN_SOLVE, "by-layer-*.jsonl" },
 };
 
 static size_t span(const char *s, int kind)

@@ -12,6 +12,7 @@
 #include "common/base.h"
 
 #define PLACE_MARK "forge-work"
+#define PLACE_TEXT "text" /* a calibration text that came by standard input */
 
 struct place {
     const char *dir; /* the caller's */

@@ -10,6 +10,7 @@ MAN="$BATS_TEST_DIRNAME/../../man"
 programs() {
     find "$BATS_TEST_DIRNAME/../../src" -name 'forge-*.c' -printf '%f\n' | sed 's/\.c$//' | sort
     echo forge
+    echo forge-text
 }
 
 # Every name that an example uses, on the example model and little text.
@@ -141,6 +142,18 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
 @test "the examples of forge-gguf(1)" {
     run_examples "$MAN/forge-gguf.1"
     [ -e out.gguf ]
+}
+@test "the examples of forge-text(1)" {
+    local i
+    for i in {1..40}; do
+        echo '{"messages": [{"role": "user", "content": "'"$(seq -s ' ' 99)"'"}]}'
+    done >chats.jsonl
+    gzip -k chats.jsonl
+    jq --arg t '{% for m in messages %}{{ m.content }}{% endfor %}' '. + {chat_template: $t}' \
+        "$BATS_FILE_TMPDIR/model/tokenizer_config.json" >template
+    cp -r "$BATS_FILE_TMPDIR/model" chatty
+    mv template chatty/tokenizer_config.json
+    run_examples "$MAN/forge-text.1"
 }
 @test "the examples of forge-tokens(1)" { run_examples "$MAN/forge-tokens.1"; }
 @test "the examples of forge-weights(1)" { run_examples "$MAN/forge-weights.1"; }

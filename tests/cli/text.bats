@@ -1,0 +1,216 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # run sets stderr
+# forge-text(1): chats against transformers' own text, files in every form, mixtures.
+
+bats_require_minimum_version 1.5.0
+
+GOLDEN="$BATS_TEST_DIRNAME/../reference/chat_golden.jsonl"
+EXAMPLE="$BATS_TEST_DIRNAME/../../examples/llama-4m"
+
+setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
+
+# A model that is nothing but a template and special tokens.
+template() { # DIR TEMPLATE [TOKENS]
+    mkdir -p "$1"
+    jq -n --arg t "$2" --argjson k "${3:-"{}"}" '$k + {chat_template: $t}' >"$1/tokenizer_config.json"
+}
+
+texts() { jq -j '.text + "|"'; }
+
+@test "chats as transformers renders them" {
+    local n=0 line
+    while IFS= read -r line; do
+        template M "$(jq -r .template <<<"$line")" "$(jq -c .tokens <<<"$line")"
+        jq -c '{messages}' <<<"$line" >chat.jsonl
+        if jq -e .text >want <<<"$line"; then
+            forge-text M chat.jsonl | jq .text >got
+            cmp want got
+        else
+            run -65 --separate-stderr forge-text M chat.jsonl
+            [[ $stderr == *"$(jq -r .error <<<"$line")" ]]
+        fi
+        n=$((n + 1))
+    done <"$GOLDEN"
+    [ "$n" -eq 20 ]
+}
+
+@test "a template in a file of its own, in a list, with the tokenizer's own bos" {
+    local chat='{"messages": [{"role": "user", "content": "hi"}]}'
+    template M '{{ bos_token }}{{ messages[0].content }}' '{"bos_token": {"content": "<s>"}}'
+    [ "$(forge-text M <<<"$chat" | texts)" = '<s>hi|' ]
+    echo '{"post_processor": {"special_tokens": {"<s>": {}}}}' >M/tokenizer.json
+    [ "$(forge-text M <<<"$chat" | texts)" = 'hi|' ]
+    echo 'file: {{ messages[0].content }}' >M/chat_template.jinja
+    [ "$(forge-text M <<<"$chat" | texts)" = 'file: hi|' ]
+    mkdir N
+    echo '{"chat_template": [{"name": "rag", "template": "no"}, {"name": "default", "template": "yes"}]}' \
+        >N/tokenizer_config.json
+    [ "$(forge-text N <<<"$chat" | texts)" = 'yes|' ]
+}
+
+@test "a template is told a fixed date" {
+    template M "{{ strftime_now('%d %b %Y') }}"
+    local chat='{"messages": [{"role": "user", "content": "hi"}]}'
+    [ "$(forge-text M <<<"$chat" | texts)" = '26 Jul 2024|' ]
+    [ "$(SOURCE_DATE_EPOCH=86400 forge-text M <<<"$chat" | texts)" = '02 Jan 1970|' ]
+}
+
+@test "a template cannot leave the sandbox" {
+    template M "{{ messages.__class__.__mro__[1].__subclasses__() }}"
+    run -65 --separate-stderr forge-text M <<<'{"messages": [{"role": "user", "content": "hi"}]}'
+    [[ $stderr == *"record 1: the chat template fails"* ]]
+    template M "{{ messages.append(1) }}"
+    run -65 forge-text M <<<'{"messages": [{"role": "user", "content": "hi"}]}'
+}
+
+@test "JSON lines, a list, ShareGPT, plain text, compressed or not: the same text" {
+    template M '{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}'
+    local want='user:a;assistant:é;|'
+    echo '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "é"}]}' >l.jsonl
+    echo '[{"id": 1, "conversations":
+        [{"from": "human", "value": "a"}, {"from": "gpt", "value": "é"}]}]' >list.json
+    [ "$(forge-text M l.jsonl | texts)" = "$want" ]
+    [ "$(forge-text M list.json | texts)" = "$want" ]
+    gzip -k l.jsonl
+    xz -k l.jsonl
+    [ "$(forge-text M l.jsonl.gz | texts)" = "$want" ]
+    [ "$(forge-text M l.jsonl.xz | texts)" = "$want" ]
+    printf '{"text": "t1"}\n\n{"text": ""}\n{"text": null}\n{"text": "t2"}\n' | forge-text M | texts >got
+    [ "$(<got)" = 't1|t2|' ]
+    seq 3000 >plain
+    forge-text M plain | jq -j .text | cmp - plain
+    [ "$(forge-text M plain | wc -l)" -gt 2 ]
+    printf 'no newline' | forge-text M | texts >got
+    [ "$(<got)" = 'no newline|' ]
+}
+
+@test "--column takes a text or messages" {
+    template M '{{ messages | length }}'
+    local record='{"q": "why", "turns": [{"role": "user", "content": "x"}], "text": "t"}'
+    [ "$(forge-text M <<<"$record" | texts)" = 't|' ]
+    [ "$(forge-text -c q M <<<"$record" | texts)" = 'why|' ]
+    [ "$(forge-text --column turns M <<<"$record" | texts)" = '1|' ]
+    run -65 --separate-stderr forge-text --column z M <<<"$record"
+    [ "$stderr" = "forge-text: '<stdin>': record 1: has no z; --column chooses of: q, turns, text" ]
+}
+
+@test "a mixture has its shares at every point, and goes on when a file ends" {
+    template M ''
+    for f in a b c; do
+        for i in {1..300}; do echo "{\"text\": \"$f$(head -c $((RANDOM % 50 + 20)) /dev/zero | tr '\0' x)\"}"; done >$f
+    done
+    head -n 60 c >short
+    forge-text -w 3,1,2 M a b short >got
+    jq -r .text got | head -n 100 | awk '{ n[substr($0, 1, 1)] += length($0); all += length($0) } END {
+        exit !(n["a"] / all > .47 && n["a"] / all < .53 && n["b"] / all > .14 && n["b"] / all < .20) }'
+    [ "$(wc -l <got)" -eq 660 ]
+    jq -r .text b >want
+    jq -r .text got | grep ^b | diff want -
+}
+
+@test "forge-tokens and forge quantize take its output; both point to it" {
+    cp -r "$EXAMPLE" M
+    jq '. + {chat_template: "{% for m in messages %}{{ m.content }}\n{% endfor %}"}' \
+        "$EXAMPLE/tokenizer_config.json" >M/tokenizer_config.json
+    for i in {1..20}; do echo '{"messages": [{"role": "user", "content": "'"$(seq -s ' ' $i 90)"'"}]}'; done >chats.jsonl
+    run -65 --separate-stderr forge-tokens -n 2 -t 64 M chats.jsonl
+    [[ $stderr == *"forge-text MODEL FILE does" ]]
+    gzip -k chats.jsonl
+    run -65 --separate-stderr forge-tokens -n 2 -t 64 M chats.jsonl.gz
+    [[ $stderr == *"'chats.jsonl.gz': is gzip: forge-text MODEL FILE reads it" ]]
+    forge-text M chats.jsonl.gz >text.jsonl
+    jq -j .text text.jsonl >want
+    jq -r ".messages[].content" chats.jsonl | diff want -
+    forge text M chats.jsonl | cmp - text.jsonl
+    forge-tokens -q -n 2 -t 64 M text.jsonl -o t.fts
+    forge-ls -q t.fts >list
+    grep -q tokens list
+}
+
+@test "forge quantize --text -: the bytes that a file gives, also of a run that is repeated" {
+    head -c 20000 "$BATS_TEST_DIRNAME/../../examples/eval.txt" >text
+    quantize() { # OUT TEXT [OPTION...]
+        forge quantize "$EXAMPLE" "$1" --text "$2" -q --effort fast --sequences 4 --seqlen 64 "${@:3}"
+    }
+    quantize file text
+    run -65 --separate-stderr quantize none - </dev/null
+    [[ $stderr == "forge: '<stdin>': is empty" && ! -e none ]]
+    cat text | quantize one - --work work
+    diff -r file one
+    cmp text work/text
+    before=$(stat -c %y work/solve-*/codes-0.fts)
+    cat text | quantize two - --work work
+    diff -r file two
+    [ "$(stat -c %y work/solve-*/codes-0.fts)" = "$before" ]
+    run -0 forge gc work
+    [ -e work/text ]
+    run -64 --separate-stderr script -qec "forge quantize $EXAMPLE tty --text -" /dev/null
+    [[ $output == *"standard input is a terminal"* && ! -e tty ]]
+    run -64 forge eval "$EXAMPLE" one --text - --card <text
+}
+
+@test "a Hugging Face id is its snapshot in the local cache" {
+    local repository=hub/models--org--Tiny-1
+    mkdir -p $repository/{refs,blobs,snapshots/0123abc}
+    printf 0123abc >$repository/refs/main
+    for f in "$EXAMPLE"/*; do
+        id=$(sha1sum "$f" | cut -d' ' -f1)
+        cp "$f" $repository/blobs/"$id"
+        ln -s ../../blobs/"$id" $repository/snapshots/0123abc/"${f##*/}"
+    done
+    export HF_HUB_CACHE=$PWD/hub
+    forge quantize org/Tiny-1 out --method rtn -q
+    forge-verify -q out
+    grep -q 'base_model: org/Tiny-1' out/README.md
+    head -c 20000 "$BATS_TEST_DIRNAME/../../examples/eval.txt" |
+        forge eval org/Tiny-1@0123abc out --text - --sequences 2 --seqlen 64 -q >got
+    [ "$(forge tokens org/Tiny-1 --ids <<<hello)" = "$(forge tokens "$EXAMPLE" --ids <<<hello)" ]
+    run -66 --separate-stderr forge quantize org/other out2 --method rtn
+    [ "$stderr" = "forge: 'org/other': no such directory, and no such model in the Hugging Face cache '$PWD/hub'" ]
+    run -66 --separate-stderr forge quantize org/Tiny-1@fff out2 --method rtn
+    [[ $stderr == *"has no snapshot 'fff' of it" ]]
+    unset HF_HUB_CACHE
+    mkdir -p home/.cache/huggingface
+    mv hub home/.cache/huggingface/
+    HOME=$PWD/home forge tokens org/Tiny-1 --ids <<<hello
+    HF_HOME=$PWD/home/.cache/huggingface forge tokens org/Tiny-1 --ids <<<hello
+    for odd in ../x a/b/c /a x/ org/..; do
+        run -66 --separate-stderr forge quantize $odd out3 --method rtn
+        [ "$stderr" = "forge: '$odd': no such directory" ]
+    done
+}
+
+@test "what it refuses, in one line" {
+    refuses() { # CODE WORDS ARGUMENT...
+        local code=$1 words=$2
+        shift 2
+        run "-$code" --separate-stderr forge-text "$@" </dev/null
+        [[ -z $output && ${#stderr_lines[@]} -eq 1 && $stderr == "forge-text: "*"$words"* ]] ||
+            { echo "$*: $stderr"; return 1; }
+    }
+    template M '{{ messages }}'
+    template bad '{% for %}'
+    mkdir bare
+    echo '{"messages": [{"role": "user", "content": "x"}]}' >chat
+    echo '{"prompt": 1}' >columns
+    echo '{"messages": [3]}' >three
+    printf '{"text": "a"}\n{"text"\n' >broken
+    printf '\xff\xfe' >binary
+    head -c 20 <(gzip <chat) >cut.gz
+    refuses 64 "want MODEL"
+    refuses 64 "--weights wants 2 positive numbers" -w 1 M chat chat
+    refuses 64 "--weights wants 1 positive numbers" -w -1 M chat
+    refuses 64 "unrecognized arguments: --colum" --colum x M
+    refuses 66 "'none': no such directory" none chat
+    refuses 66 "'none': No such file" M none
+    refuses 66 "'x.parquet': no such file" M x.parquet
+    refuses 65 "'<stdin>': is empty" M
+    refuses 65 "'columns': record 1: has no messages and no text; --column chooses of: prompt" M columns
+    refuses 65 "'three': record 1: a message is neither" M three
+    refuses 65 "'binary': line 1: is not UTF-8" M binary
+    refuses 65 "'cut.gz': Compressed file ended" M cut.gz
+    refuses 78 "'bare': the model has no chat template" bare chat
+    refuses 78 "'bad': the chat template: " bad chat
+    run -65 --separate-stderr forge-text M broken
+    [[ $stderr == "forge-text: 'broken': line 2: "* ]]
+}
