@@ -134,7 +134,8 @@ texts() { jq -j '.text + "|"'; }
     }
     quantize file text
     run -65 --separate-stderr quantize none - </dev/null
-    [[ $stderr == "forge: '<stdin>': is empty" && ! -e none ]]
+    [ "$stderr" = "forge: '<stdin>': is empty" ]
+    [ ! -e none ]
     cat text | quantize one - --work work
     diff -r file one
     cmp text work/text
@@ -145,7 +146,8 @@ texts() { jq -j '.text + "|"'; }
     run -0 forge gc work
     [ -e work/text ]
     run -64 --separate-stderr script -qec "forge quantize $EXAMPLE tty --text -" /dev/null
-    [[ $output == *"standard input is a terminal"* && ! -e tty ]]
+    [[ $output == *"standard input is a terminal"* ]]
+    [ ! -e tty ]
     run -64 forge eval "$EXAMPLE" one --text - --card <text
 }
 
