@@ -81,23 +81,19 @@ static int check_globs(const char *option, const char *const *glob, int n,
     return 0;
 }
 
-/* The linears that runtimes load as one matrix have the same number here; 0: the
- * linear is loaded by itself. */
-static int fused(const struct linear *l)
+enum fused linear_fused(const struct linear *l)
 {
-    enum { ALONE, QKV, LATENT, GATE_UP, EXPERTS };
-
     if (l->expert >= 0)
-        return EXPERTS;
+        return FUSED_EXPERTS;
     switch (l->part) {
     case PART_Q:
     case PART_K:
-    case PART_V: return QKV;
+    case PART_V: return FUSED_QKV;
     case PART_Q_A:
-    case PART_KV_A: return LATENT;
+    case PART_KV_A: return FUSED_LATENT;
     case PART_GATE:
-    case PART_UP: return GATE_UP;
-    default: return ALONE;
+    case PART_UP: return FUSED_GATE_UP;
+    default: return FUSED_NONE;
     }
 }
 
@@ -119,16 +115,15 @@ static int check_layer(const struct module_choice *ch,
                        const struct model_config *c, int64_t layer, int64_t *n,
                        struct err *e)
 {
-    enum { KINDS = 5 };
-    struct linear first[KINDS], l; /* the first linear of each fused() */
-    bool seen[KINDS] = { false }, quantized[KINDS];
+    struct linear first[FUSED_KINDS], l; /* the first linear of each kind */
+    bool seen[FUSED_KINDS] = { false }, quantized[FUSED_KINDS];
 
     for (int64_t i = 0; i < model_linear_count(c, layer); i++) {
         bool is = chosen(ch, c, layer, i, &l);
-        int kind = fused(&l);
+        enum fused kind = linear_fused(&l);
 
         *n += is;
-        if (kind && seen[kind] && quantized[kind] != is)
+        if (kind != FUSED_NONE && seen[kind] && quantized[kind] != is)
             return refuse(&first[kind], &l, quantized[kind], e);
         if (!seen[kind])
             first[kind] = l;

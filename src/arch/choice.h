@@ -13,6 +13,17 @@ struct module_choice {
     int n_skip;
 };
 
+/* Linears of a layer that runtimes load as one matrix. */
+enum fused {
+    FUSED_NONE,
+    FUSED_QKV,
+    FUSED_LATENT, /* q_a and kv_a */
+    FUSED_GATE_UP,
+    FUSED_EXPERTS, /* all of them */
+    FUSED_KINDS
+};
+enum fused linear_fused(const struct linear *l);
+
 /* Whether a linear with this path is quantized. */
 bool module_chosen(const struct module_choice *ch, const char *module);
 /* Number of a layer's linears that are. */

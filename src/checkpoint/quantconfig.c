@@ -165,11 +165,13 @@ static int parse_ct_float(struct quant_spec *s, const struct json *w,
     return 0;
 }
 
-/* One of config_groups.  Their group sizes may differ: the shape of each
- * module's scales decides, and s->group is the last one's. */
+/* One of config_groups, the first of them with integers where s->group is 0.
+ * Their group sizes may differ: the shape of each module's scales decides, and
+ * s->group is the first one's. */
 static int parse_ct_group(struct quant_spec *s, const struct json *g,
                           const char *fallback, const char *what, struct err *e)
 {
+    int64_t group;
     const struct json *w = json_get(g, "weights");
     const char *v = word(g, "format", NULL, fallback);
     int64_t bits;
@@ -193,11 +195,12 @@ static int parse_ct_group(struct quant_spec *s, const struct json *g,
     if (strcmp(v, "int") != 0)
         return not_read(what, "weights.type", v, e);
     v = word(w, "strategy", NULL, "group");
-    if (strcmp(v, "channel") == 0 || !number(w, "group_size", NULL, &s->group))
-        s->group = -1;
+    if (strcmp(v, "channel") == 0 || !number(w, "group_size", NULL, &group))
+        group = -1;
     else if (strcmp(v, "group") != 0)
         return not_read(what, "weights.strategy", v, e);
-    return check_group(s->group, what, e);
+    s->group = s->group ? s->group : group;
+    return check_group(group, what, e);
 }
 
 static int parse_ct(struct quant_spec *s, const struct json *q,

@@ -62,12 +62,16 @@ static int check_choice(const struct job *j, const struct module_choice *choice,
                         struct err *e)
 {
     bool gptq = j->layout == LAYOUT_GPTQ || j->layout == LAYOUT_GPTQ_V2;
+    const struct grid_rules rules = job_grids(j);
     struct model_config c;
     int rc = model_config_read(&c, j->model, e);
 
     if (rc)
         return rc;
-    rc = module_choice_check(choice, &c, e);
+    if (j->only.n || j->skip.n)
+        rc = module_choice_check(choice, &c, e);
+    if (!rc)
+        rc = grid_rules_check(&rules, choice, &c, e);
     if (!rc && gptq && !c.moe.n_experts && !module_choice_uniform(choice, &c))
         warning(
             "--layout gptq: transformers loads it only where the same linears "
@@ -85,13 +89,11 @@ static int check_layout(struct request *r, const struct module_choice *choice,
     bool gguf = j->layout == JOB_GGUF;
     const struct preflight p = { .model = j->model,
                                  .layout = job_layout(j),
-                                 .group = (uint64_t)j->group,
-                                 .symmetric = j->symmetric,
+                                 .grids = job_grids(j),
                                  .silent = gguf,
                                  .choice = *choice };
     const struct gguf_want w = { .dir = j->model,
-                                 .group = (uint64_t)j->group,
-                                 .symmetric = j->symmetric,
+                                 .grids = job_grids(j),
                                  .q8 = j->rest == GGUF_REST_Q8_0,
                                  .choice = choice };
     uint64_t linears;
@@ -105,13 +107,14 @@ int check_model(struct request *r, struct err *e)
 {
     struct job *j = &r->j;
     const struct module_choice choice = job_choice(j);
+    const struct grid_rules grids = job_grids(j);
 
-    if ((j->only.n || j->skip.n) && check_choice(j, &choice, e) < 0)
+    if ((j->only.n || j->skip.n || j->grids.n) &&
+        check_choice(j, &choice, e) < 0)
         return e->code;
     plan_release(&r->plan);
     /* first whether it can be quantized at all */
-    if (plan_model(&r->plan, j->model, j->group, j->symmetric, &choice, e) <
-            0 ||
+    if (plan_model(&r->plan, j->model, &grids, &choice, e) < 0 ||
         check_plain(r->model, r->plan.packed, e) < 0 ||
         check_layout(r, &choice, e) < 0)
         return e->code;

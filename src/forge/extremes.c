@@ -103,9 +103,11 @@ static bool is_linear(const struct model_config *config,
  * an F16, too, which is at most the least weight and half a step, 1/15 of it. */
 static double limit(const struct job *j)
 {
-    if (j->layout == JOB_GGUF && !j->symmetric)
+    const struct grid_rules rules = job_grids(j);
+
+    if (j->layout == JOB_GGUF && grid_rules_any(&rules, false))
         return 65504.0 * 15 / 16;
-    return grid_most(j->symmetric, DT_F16);
+    return grid_most(grid_rules_any(&rules, true), DT_F16);
 }
 
 static int judge(struct job *j, const char *name, float most, struct err *e)

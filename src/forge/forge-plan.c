@@ -59,10 +59,12 @@ int main(int argc, char **argv)
     int64_t group = 128;
     const char *dir = parse(argc, argv, &group);
     const struct module_choice all = { 0 };
+    struct grid_rules grids = { .symmetric = true };
     struct plan p;
     struct err e;
 
-    if (plan_model(&p, dir, group, true, &all, &e) < 0)
+    grids.group = (uint64_t)group;
+    if (plan_model(&p, dir, &grids, &all, &e) < 0)
         die_err(&e);
     print(&p);
     plan_release(&p);

@@ -101,10 +101,11 @@ void job_solve(const struct job *j, struct job_words *w)
 int globs_add(struct globs *g, const char *glob, struct err *e)
 {
     if (!*glob || strlen(glob) >= MODULE_PATH_MAX)
-        return err_set(e, E_USAGE, "--modules, --skip: a pattern %s",
+        return err_set(e, E_USAGE, "--modules, --skip, --grid: a pattern %s",
                        *glob ? "is longer than a module's path" : "is empty");
     if (g->n == JOB_GLOBS)
-        return err_set(e, E_USAGE, "--modules, --skip: more than %d patterns",
+        return err_set(e, E_USAGE,
+                       "--modules, --skip, --grid: more than %d patterns",
                        JOB_GLOBS);
     if (mem_grow(&g->item, ((size_t)g->n + 1) * sizeof(*g->item), "globs", e) <
         0)
@@ -129,6 +130,14 @@ struct module_choice job_choice(const struct job *j)
     return (struct module_choice){ (const char *const *)j->only.item, j->only.n,
                                    (const char *const *)j->skip.item,
                                    j->skip.n };
+}
+
+struct grid_rules job_grids(const struct job *j)
+{
+    return (struct grid_rules){ .rule = (const char *const *)j->grids.item,
+                                .n = j->grids.n,
+                                .group = (uint64_t)j->group,
+                                .symmetric = j->symmetric };
 }
 
 /* ---- make's variables ---- */
@@ -253,6 +262,7 @@ static void put_all(struct json_writer *w, const struct job *j)
     put_int(w, "modules", j->modules);
     put_globs(w, "only", &j->only);
     put_globs(w, "skip", &j->skip);
+    put_globs(w, "grids", &j->grids);
     jw_key(w, "symmetric"), jw_bool(w, j->symmetric);
     jw_key(w, "bf16_scales"), jw_bool(w, j->bf16_scales);
     put_text(w, "device", j->device);
@@ -477,6 +487,11 @@ int job_read(struct job *j, const char *work, struct err *e)
         rc = get_globs(&r, "only", &j->only, e);
     if (!rc)
         rc = get_globs(&r, "skip", &j->skip, e);
+    if (!rc)
+        rc = get_globs(&r, "grids", &j->grids, e);
+    for (int i = 0; i < j->grids.n && !rc && !r.bad; i++)
+        if (grid_rule_check(j->grids.item[i], e))
+            r.bad = "grids";
     if (!rc && r.bad)
         rc = err_set(e, E_DATA, "'%s': \"%s\" is not what forge writes", s.path,
                      r.bad);
@@ -490,6 +505,7 @@ void job_release(struct job *j)
 {
     globs_release(&j->only);
     globs_release(&j->skip);
+    globs_release(&j->grids);
     free(j->file);
     j->file = NULL;
     j->files = 0;

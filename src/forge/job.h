@@ -6,7 +6,7 @@
 
 #include <limits.h>
 
-#include "arch/choice.h"
+#include "arch/gridrules.h"
 #include "common/cli/opt.h"
 #include "gguf/convert.h"
 #include "gptq/solve/solve_refined.h"
@@ -32,7 +32,7 @@ enum {
     JOB_GLOBS = 64
 };
 
-/* Globs of --modules or --skip. */
+/* Globs of --modules or --skip, or rules of --grid. */
 struct globs {
     char **item;
     int n;
@@ -53,6 +53,7 @@ struct job {
     int64_t sequences, seqlen, group, blend, threads, jobs;
     int64_t layers, modules;
     struct globs only, skip; /* --modules, --skip */
+    struct globs grids;      /* --grid, rules of arch/gridrules.h */
     bool symmetric, bf16_scales;
     char device[DEVICE_LEN];
     char cpu[CPU_LEN]; /* CPU level that all its tools use (cpu.h) */
@@ -107,8 +108,9 @@ void job_variables_release(struct job_variables *v);
 /* Append a copy of a glob.  E_USAGE: it is empty or too long, or they are more than
  * JOB_GLOBS; E_TEMP. */
 MUST_CHECK int globs_add(struct globs *g, const char *glob, struct err *e);
-/* The linears that j quantizes; j's memory. */
+/* The linears that j quantizes, and their grids; j's memory. */
 struct module_choice job_choice(const struct job *j);
+struct grid_rules job_grids(const struct job *j);
 
 /* Write WORK/settings.json, atomically. */
 MUST_CHECK int job_write(const struct job *j, const char *work, struct err *e);

@@ -182,6 +182,8 @@ int keys_make(struct request *r, struct err *e)
         add(&h, "only %s", j->only.item[i]);
     for (int i = 0; i < j->skip.n; i++)
         add(&h, "skip %s", j->skip.item[i]);
+    for (int i = 0; i < j->grids.n; i++)
+        add(&h, "grid %s", j->grids.item[i]);
     return end(&h, j->skey);
 }
 

@@ -20,10 +20,9 @@ static uint64_t elements(const struct ck_tensor *t)
 
 /* Bytes of a linear in 4 bits: codes, and a scale of 2 bytes per group.  Zeros,
  * shapes and GPTQ's g_idx are left out. */
-static uint64_t packed_bytes(const struct linear *l, int64_t group)
+static uint64_t packed_bytes(const struct linear *l, uint64_t group)
 {
-    uint64_t groups =
-        ((uint64_t)l->cols + (uint64_t)group - 1) / (uint64_t)group;
+    uint64_t groups = ((uint64_t)l->cols + group - 1) / group;
 
     return (uint64_t)l->rows * ((uint64_t)l->cols / 2 + groups * 2);
 }
@@ -41,16 +40,20 @@ static int sweeps(const struct linear *l)
 struct want {
     const struct model_config *m;
     const struct checkpoint *c;
-    int64_t group;
-    bool symmetric;
+    const struct grid_rules *grids;
     const struct module_choice *choice;
 };
 
-static struct solve_cost cost_of(const struct want *w, int effort,
-                                 bool corrected)
+/* module NULL: the default grid. */
+static struct solve_cost cost_of(const struct want *w, const char *module,
+                                 int effort, bool corrected)
 {
-    return (struct solve_cost){ (enum effort)effort, (uint64_t)w->group,
-                                w->symmetric, corrected };
+    struct solve_cost c = { (enum effort)effort, w->grids->group,
+                            w->grids->symmetric, corrected };
+
+    if (module)
+        grid_rules_find(w->grids, module, &c.group, &c.symmetric);
+    return c;
 }
 
 static void add_solving(struct plan *p, const struct want *w,
@@ -59,8 +62,8 @@ static void add_solving(struct plan *p, const struct want *w,
     double rows = (double)l->rows, cols = (double)l->cols;
 
     for (int i = 0; i < EFFORTS; i++) {
-        const struct solve_cost plain = cost_of(w, i, false);
-        const struct solve_cost moved = cost_of(w, i, true);
+        const struct solve_cost plain = cost_of(w, l->module, i, false);
+        const struct solve_cost moved = cost_of(w, l->module, i, true);
         double flops = solve_cost_linear(&plain, rows, cols);
 
         p->solve_flops[i] += flops;
@@ -77,6 +80,8 @@ static int add_linear(struct plan *p, const struct want *w,
     char name[MODULE_PATH_MAX + 8];
     const struct ck_tensor *t;
     double cols = (double)l->cols, rows = (double)l->rows;
+    uint64_t group;
+    bool symmetric;
     /* the mean fraction of tokens that is routed to an expert */
     double share =
         l->expert < 0 ? 1 : (double)m->moe.top_k / (double)m->moe.n_experts;
@@ -98,7 +103,8 @@ static int add_linear(struct plan *p, const struct want *w,
     p->modules++;
     p->layer_modules[l->layer]++;
     p->quantized += (uint64_t)l->rows * (uint64_t)l->cols;
-    p->bytes_out += packed_bytes(l, w->group);
+    grid_rules_find(w->grids, l->module, &group, &symmetric);
+    p->bytes_out += packed_bytes(l, group);
     p->bytes_out -= t ? t->bytes : 0;
     add_solving(p, w, l);
     return 0;
@@ -125,7 +131,7 @@ static void add_input(struct plan *p, const struct want *want, int class,
     p->second_flops +=
         2 * cols * (output ? (double)m->hidden_size : cols) * times;
     for (int i = 0; i < EFFORTS; i++) {
-        const struct solve_cost cost = cost_of(want, i, false);
+        const struct solve_cost cost = cost_of(want, NULL, i, false);
 
         p->solve_flops[i] += solve_cost_input(&cost, cols) *
                              (expert ? (double)m->moe.n_experts : 1);
@@ -199,7 +205,7 @@ static int add_tensors(struct plan *p, const struct model_config *m,
     return 0;
 }
 
-int plan_model(struct plan *p, const char *dir, int64_t group, bool symmetric,
+int plan_model(struct plan *p, const char *dir, const struct grid_rules *grids,
                const struct module_choice *choice, struct err *e)
 {
     struct model_config m;
@@ -211,7 +217,7 @@ int plan_model(struct plan *p, const char *dir, int64_t group, bool symmetric,
         return r;
     r = checkpoint_open(&c, dir, e);
     if (!r) {
-        const struct want w = { &m, c, group, symmetric, choice };
+        const struct want w = { &m, c, grids, choice };
 
         p->layers = m.n_layers;
         p->hidden_size = m.hidden_size;

@@ -3,7 +3,7 @@
 #ifndef FORGE_PLAN_H
 #define FORGE_PLAN_H
 
-#include "arch/choice.h"
+#include "arch/gridrules.h"
 #include "common/base.h"
 #include "gptq/solve/solve_cost.h"
 
@@ -41,13 +41,13 @@ struct plan {
                             down_proj; k and v, which take less, are left out */
 };
 
-/* Fill *p from headers only; plan_release() it.  group: inputs per scale; choice:
- * the linears that become 4-bit.
+/* Fill *p from headers only; plan_release() it.  choice: the linears that become
+ * 4-bit; grids: theirs.
  * Errors of model_config_read() and checkpoint_open(); E_DATA: a linear of the
  * config is missing or has another shape. */
-MUST_CHECK int plan_model(struct plan *p, const char *dir, int64_t group,
-                          bool symmetric, const struct module_choice *choice,
-                          struct err *e);
+MUST_CHECK int plan_model(struct plan *p, const char *dir,
+                          const struct grid_rules *grids,
+                          const struct module_choice *choice, struct err *e);
 void plan_release(struct plan *p);
 
 #endif

@@ -45,6 +45,10 @@ static void parse(struct request *r, int argc, char **argv)
         { OPT_FLAG, 0, "asym", NULL,
           "asymmetric grids: a zero point for each group", &r->asym, 0, 0,
           false },
+        { OPT_LIST, 0, "grid", "PATTERN=WORD[,WORD]",
+          "of linears whose path matches: inputs per scale, sym, asym; may be "
+          "repeated, the last one decides",
+          &r->grids, 0, 0, false },
         { OPT_LIST, 0, "modules", "PATTERN",
           "quantize only linears whose path matches; may be repeated [all]",
           &r->modules, 0, 0, false },
@@ -126,6 +130,10 @@ static int settle(struct request *r, struct err *e)
             return e->code;
     for (int i = 0; i < r->skip.count; i++)
         if (globs_add(&j->skip, r->skip.item[i], e) < 0)
+            return e->code;
+    for (int i = 0; i < r->grids.count; i++)
+        if (grid_rule_check(r->grids.item[i], e) < 0 ||
+            globs_add(&j->grids, r->grids.item[i], e) < 0)
             return e->code;
     j->symmetric = !r->asym;
     if (j->rest != NOT_GIVEN && j->layout != JOB_GGUF)

@@ -25,6 +25,9 @@ struct repack {
     uint64_t shard_size;
     int quiet, progress;
     bool act_order; /* of some linear, groups are no runs of inputs */
+    uint64_t group; /* of the first linear; 0: none yet */
+    bool symmetric; /* of the first linear: all its zeros are 8 */
+    bool mixed;     /* others differ */
     bool gguf;      /* one file, which forge-gguf checks and writes */
     int rest;       /* of --rest */
 };
@@ -111,6 +114,24 @@ static int check_order(struct repack *r, const char *module,
                            module, q->group, layout_name(r->layout));
 }
 
+/* E_CONFIG: a layout with one group size, and linears that differ. */
+static int compare_grids(struct repack *r, const char *module,
+                         const struct ck_quantized *q, bool symmetric,
+                         struct err *e)
+{
+    if (!r->group) {
+        r->group = q->group;
+        r->symmetric = symmetric;
+    }
+    r->mixed |= r->group != q->group || r->symmetric != symmetric;
+    if (r->group == q->group || layout_takes_grids(r->layout))
+        return 0;
+    return err_set(e, E_CONFIG,
+                   "'%.200s': has groups of %" PRIu64 ", others of %" PRIu64
+                   ": a checkpoint in layout %s has one group size",
+                   module, q->group, r->group, layout_name(r->layout));
+}
+
 static int check_grid(struct repack *r, const char *module,
                       const struct ck_quantized *q, struct err *e)
 {
@@ -123,7 +144,8 @@ static int check_grid(struct repack *r, const char *module,
                      e) < 0)
         return strstr(e->msg, module) ? e->code :
                                         err_prefix(e, "'%.200s'", module);
-    if (check_order(r, module, q, e) || check_scales(r, module, q, e))
+    if (compare_grids(r, module, q, i == q->rows * q->groups, e) ||
+        check_order(r, module, q, e) || check_scales(r, module, q, e))
         return e->code;
     return r->layout == LAYOUT_INT4PACK ? check_offsets(module, q, e) : 0;
 }
@@ -205,6 +227,8 @@ static int run(const struct repack *r, const char *model, const char *out,
         command_add(c, "--capability", int4pack_name(r->capability), NULL);
     if (r->act_order)
         command_add(c, "--act-order", NULL);
+    if (r->mixed)
+        command_add(c, "--mixed", NULL);
     c = pipes_add(&pipes, "forge-shard");
     command_add(c, "--threads", threads, "--progress", progress, "--shard-size",
                 number_word(size, (int64_t)r->shard_size), "--from", model,

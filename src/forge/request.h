@@ -16,8 +16,8 @@ struct request {
     char found[PATH_MAX];     /* the model's directory, if an id was given */
     const char *work;         /* as given; NULL: OUT.work */
     char work_path[PATH_MAX]; /* absolute path of the work directory */
-    struct opt_list modules, skip; /* as given */
-    struct prune_request prune;    /* keep 0: do not prune */
+    struct opt_list modules, skip, grids; /* as given */
+    struct prune_request prune;           /* keep 0: do not prune */
     char pruned[PATH_MAX]; /* the pruned model, which is then quantized */
     int sym, asym, dry_run, quiet, progress;
     double rate; /* --rate, GFLOP/s; 0: measure it */

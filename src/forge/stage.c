@@ -108,6 +108,8 @@ static struct command *grid(struct stage *s)
     struct command *c = on_device(s, "forge-grid");
 
     add_words(c, &s->grid);
+    for (int i = 0; i < s->j.grids.n; i++)
+        command_add(c, "--grid", s->j.grids.item[i], NULL);
     return c;
 }
 
@@ -269,13 +271,16 @@ static int stage_round(struct stage *s, struct err *e)
  * tensors not quantized. */
 static void pack(struct stage *s, const char *out)
 {
-    struct command *c = weights(s);
+    struct command *c = weights(s), *packs;
 
     c->before = in_dir(s->path[0], s->S, "codes-%.fts");
     c->n_before = s->j.layers;
     command_add(c, "--key", s->j.skey, "--others", s->j.model, NULL);
     /* as fast as the words are read, which a GPU starts later than */
-    command_add(tool(s, "forge-pack"), "--device", "cpu", "--layout",
+    packs = tool(s, "forge-pack");
+    if (s->j.grids.n)
+        command_add(packs, "--mixed", NULL);
+    command_add(packs, "--device", "cpu", "--layout",
                 layout_name(job_layout(&s->j)), "--expect-key", s->j.skey,
                 NULL);
     command_add(tool(s, "forge-shard"), "--from", s->j.model, "--shard-size",

@@ -24,12 +24,14 @@ static int check_item(const struct gguf_want *w, const struct gguf_plan *p,
     struct linear l;
 
     if (chosen(w, &p->config, x->from ? x->from[0] : NULL, &l)) {
-        uint64_t cols = (uint64_t)l.cols;
+        uint64_t cols = (uint64_t)l.cols, group;
+        bool symmetric;
 
-        if (gguf_fits(l.module, (uint64_t)l.rows, cols, w->group,
-                      (cols + w->group - 1) / w->group, e))
+        grid_rules_find(&w->grids, l.module, &group, &symmetric);
+        if (gguf_fits(l.module, (uint64_t)l.rows, cols, group,
+                      (cols + group - 1) / group, e))
             return e->code;
-        t = w->symmetric ? GGUF_Q4_0 : GGUF_Q4_1;
+        t = symmetric ? GGUF_Q4_0 : GGUF_Q4_1;
     }
     *bytes += gguf_bytes(t, (x->parts ? x->parts : 1) *
                                 (x->rows ? x->rows : 1) * x->cols);

@@ -2,13 +2,13 @@
 #ifndef FORGE_GGUF_CHECK_H
 #define FORGE_GGUF_CHECK_H
 
-#include "arch/choice.h"
+#include "arch/gridrules.h"
 #include "gguf/convert.h"
 
 struct gguf_want {
     const char *dir;
-    uint64_t group; /* inputs per scale */
-    bool symmetric, q8;
+    struct grid_rules grids;
+    bool q8;
     const struct module_choice *choice; /* the linears that will be in 4 bits */
 };
 

@@ -84,6 +84,11 @@ bool layout_takes_act_order(enum layout l)
     return table[l].act_order;
 }
 
+bool layout_takes_grids(enum layout l)
+{
+    return l == LAYOUT_CT || l == LAYOUT_GPTQ || l == LAYOUT_GPTQ_V2;
+}
+
 bool layout_parse(const char *name, enum layout *l)
 {
     for (int i = 0; i < LAYOUT_COUNT; i++)

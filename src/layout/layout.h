@@ -30,6 +30,8 @@ const char *layout_name(enum layout l);
 bool layout_takes_bf16(enum layout l);
 /* Whether it supports act-order; false: a group must be contiguous inputs. */
 bool layout_takes_act_order(enum layout l);
+/* Whether modules of a checkpoint may have different groups. */
+bool layout_takes_grids(enum layout l);
 /* False: no layout has this name. */
 MUST_CHECK bool layout_parse(const char *name, enum layout *l);
 

@@ -21,6 +21,10 @@ int run_facts_write(const struct run_facts *r, char **text, struct err *e)
     jw_bool(&j, r->symmetric);
     jw_key(&j, "scale_dtype");
     jw_string(&j, dtype_name(r->scale_dtype));
+    if (r->mixed) {
+        jw_key(&j, "mixed");
+        jw_bool(&j, true);
+    }
     if (r->act_order) {
         jw_key(&j, "act_order");
         jw_bool(&j, true);
@@ -52,7 +56,8 @@ static bool understood(struct run_facts *r, const struct json *root)
         return false;
     r->group = (uint64_t)group;
     r->scale_dtype = dtype_parse(dtype);
-    r->act_order = false;
+    r->act_order = r->mixed = false;
+    (void)!json_bool(json_get(root, "mixed"), &r->mixed);
     (void)!json_bool(json_get(root, "act_order"), &r->act_order);
     (void)!json_string(json_get(root, "capability"), &capability);
     r->capability = int4pack_parse(capability);
@@ -82,6 +87,6 @@ bool run_facts_equal(const struct run_facts *a, const struct run_facts *b)
 {
     return a->layout == b->layout && a->group == b->group &&
            a->symmetric == b->symmetric && a->scale_dtype == b->scale_dtype &&
-           a->act_order == b->act_order &&
+           a->act_order == b->act_order && a->mixed == b->mixed &&
            (a->layout != LAYOUT_INT4PACK || a->capability == b->capability);
 }

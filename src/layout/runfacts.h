@@ -5,7 +5,7 @@
  *     {"layout":"awq","bits":4,"group":128,"symmetric":true,
  *      "scale_dtype":"F16"}
  *
- * with "capability":"avx512" or another for layout int4pack, and
+ * with "mixed":true if these are only what most modules have, with "capability":"avx512" or another for layout int4pack, and
  * "act_order":true if the inputs of a group are not contiguous. */
 #ifndef FORGE_RUNFACTS_H
 #define FORGE_RUNFACTS_H
@@ -22,6 +22,7 @@ struct run_facts {
     uint64_t group; /* inputs per scale */
     bool symmetric;
     enum dtype scale_dtype;
+    bool mixed;     /* some modules have another group or symmetry */
     bool act_order; /* inputs of a group are not contiguous */
     enum int4pack_capability capability; /* LAYOUT_INT4PACK only */
 };

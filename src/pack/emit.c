@@ -42,12 +42,13 @@ int emit_weight(struct stream_writer *out, const struct frame *f, struct err *e)
 int emit_run_note(struct stream_writer *out, const struct pack_run *run,
                   struct err *e)
 {
-    const struct run_facts facts = { .layout = run->layout,
-                                     .group = run->group,
-                                     .symmetric = run->symmetric,
-                                     .scale_dtype = run->scale_dtype,
-                                     .act_order = run->act_order > 0,
-                                     .capability = run->capability };
+    struct run_facts facts = { .layout = run->layout,
+                               .group = run->group,
+                               .symmetric = run->symmetric,
+                               .scale_dtype = run->scale_dtype,
+                               .act_order = run->act_order > 0,
+                               .capability = run->capability };
+    const struct pack_kind *most = run->kind;
     struct frame f = {
         .role = ROLE_NOTE, .dtype = DT_U8, .ndim = 1, .name = RUN_NOTE
     };
@@ -56,6 +57,18 @@ int emit_run_note(struct stream_writer *out, const struct pack_run *run,
 
     if (!run->modules)
         return 0;
+    for (int i = 1; run->mixed && i < run->n_kinds; i++) {
+        const struct pack_kind *k = &run->kind[i];
+
+        /* GPTQ and AWQ have zeros in any case, and one word about them */
+        facts.mixed |= k->group != run->kind->group || run->layout == LAYOUT_CT;
+        most = k->modules > most->modules ? k : most;
+    }
+    if (facts.mixed) {
+        facts.group = most->group;
+        if (run->layout == LAYOUT_CT)
+            facts.symmetric = most->symmetric;
+    }
     if (run_facts_write(&facts, &text, e))
         return e->code;
     f.data = text;

@@ -18,7 +18,7 @@ struct settings {
     int layout;     /* enum layout */
     int capability; /* enum int4pack_capability */
     int64_t group;  /* 0: the first module's */
-    int symmetric, asymmetric, act_order;
+    int symmetric, asymmetric, act_order, mixed;
     const char *check;
     struct device_choice device;
     const char *input;
@@ -56,6 +56,8 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_FLAG, 0, "act-order", NULL,
           "store the order of inputs even where groups are runs of them",
           &s->act_order, 0, 0, false },
+        { OPT_FLAG, 0, "mixed", NULL,
+          "modules may have grids of different kinds", &s->mixed, 0, 0, false },
         { OPT_STR, 0, "check", "MODEL",
           "pack nothing: check that a runtime would load MODEL in this layout, "
           "and over how many devices",
@@ -71,6 +73,8 @@ static void parse(struct settings *s, int argc, char **argv)
 
     if (s->symmetric && s->asymmetric)
         die(E_USAGE, "--symmetric and --asymmetric exclude each other");
+    if (s->mixed && (s->symmetric || s->asymmetric || s->group))
+        die(E_USAGE, "--mixed has no --group, --symmetric or --asymmetric");
     if (argc - i > (s->check ? 0 : 1))
         die(E_USAGE, "'%s': one operand too many (try --help)", argv[argc - 1]);
     s->input = i < argc ? argv[i] : NULL;
@@ -84,8 +88,9 @@ static int check(const struct settings *s)
 {
     struct preflight p = { .model = s->check,
                            .layout = (enum layout)s->layout,
-                           .group = s->group ? (uint64_t)s->group : 128,
-                           .symmetric = !s->asymmetric,
+                           .grids = { .group =
+                                          s->group ? (uint64_t)s->group : 128,
+                                      .symmetric = !s->asymmetric },
                            .table = verbosity >= 0 };
     uint64_t linears = 0;
     struct err e;
@@ -97,7 +102,7 @@ static int check(const struct settings *s)
     if (flush_stdout(&e))
         die_err(&e);
     info("'%s': %" PRIu64 " linears can be packed as %s, group %" PRIu64,
-         p.model, linears, layout_name(p.layout), p.group);
+         p.model, linears, layout_name(p.layout), p.grids.group);
     return 0;
 }
 
@@ -105,8 +110,9 @@ static int check(const struct settings *s)
 static void advise(struct work *w, const struct pack_module *m)
 {
     struct layout_shape s = { m->name, m->rows, m->cols };
-    unsigned a = layout_advice(w->run.layout, w->run.symmetric, m->group, &s) &
-                 ~w->advised;
+    unsigned a =
+        layout_advice(w->run.layout, w->run.symmetric > 0, m->group, &s) &
+        ~w->advised;
 
     for (int b = 0; b < ADVICE_BITS; b++)
         if (a & 1u << b)
@@ -165,6 +171,7 @@ static int open_all(struct work *w, struct err *e)
         .group = (uint64_t)s->group,
         .capability = (enum int4pack_capability)s->capability,
         .act_order = s->act_order ? 1 : -1,
+        .mixed = s->mixed,
         .symmetric = s->symmetric  ? 1 :
                      s->asymmetric ? 0 :
                                      -1,

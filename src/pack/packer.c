@@ -28,6 +28,7 @@ struct packer {
     struct buffer index_out; /* g_idx, or the inputs' order */
     struct buffer codes;     /* in that order */
     int64_t shape[2];
+    bool symmetric; /* the module is packed without zeros */
 };
 
 int packer_open(struct packer **p, struct pack_run *run, struct err *e)
@@ -224,32 +225,56 @@ static int agree_order(struct pack_run *run, const struct pack_module *m,
     return 0;
 }
 
+/* Count the module with those of its grid. */
+static int count_kind(struct pack_run *run, const struct pack_module *m,
+                      bool symmetric, struct err *e)
+{
+    int i = 0;
+
+    while (i < run->n_kinds && (run->kind[i].group != m->group ||
+                                run->kind[i].symmetric != symmetric))
+        i++;
+    if (i == PACK_KINDS)
+        return err_set(e, E_CONFIG, "%s: more than %d kinds of grids", m->name,
+                       PACK_KINDS);
+    if (i == run->n_kinds)
+        run->kind[run->n_kinds++] =
+            (struct pack_kind){ .group = m->group, .symmetric = symmetric };
+    run->kind[i].modules++;
+    return 0;
+}
+
 /* Check the module against `run`, and set what run leaves open.  A symmetric
  * module fits into an asymmetric checkpoint, an asymmetric one not into a
  * symmetric. */
 static int agree(struct pack_run *run, const struct pack_module *m,
                  bool symmetric, struct err *e)
 {
+    bool mixed = run->mixed && layout_takes_grids(run->layout);
+
     if (run->symmetric < 0)
         run->symmetric = symmetric;
+    if (run->mixed)
+        run->symmetric &= symmetric;
     if (run->symmetric && !symmetric)
         return err_set(
             e, E_CONFIG, "%s is asymmetric in a symmetric checkpoint%s",
             m->name, run->modules ? ": pack all of it with --asymmetric" : "");
     if (!run->group)
         run->group = m->group;
-    if (run->group != m->group)
+    if (run->group != m->group && !mixed)
         return err_set(e, E_CONFIG,
                        "%s has groups of %" PRIu64 ", want %" PRIu64
-                       ": a checkpoint has one group size",
-                       m->name, m->group, run->group);
+                       ": a checkpoint %shas one group size",
+                       m->name, m->group, run->group,
+                       run->mixed ? "in this layout " : "");
     if (run->scale_dtype == DT_NONE)
         run->scale_dtype = m->scale_dtype;
     if (run->scale_dtype != m->scale_dtype)
         return err_set(e, E_CONFIG, "%s has %s scales in a checkpoint of %s",
                        m->name, dtype_name(m->scale_dtype),
                        dtype_name(run->scale_dtype));
-    return 0;
+    return count_kind(run, m, symmetric, e);
 }
 
 /* ---- layouts ---- */
@@ -297,7 +322,7 @@ static int pack_ct(struct packer *p, const struct pack_module *m,
     out[n++] = part("weight_packed", DT_I32, m->rows, m->cols / 8, 0, m->codes);
     out[n++] = part("weight_scale", m->scale_dtype, m->rows, m->groups, 0,
                     p->scales.data);
-    if (!p->run->symmetric) {
+    if (!p->symmetric) {
         if (need(&p->zeros_out, m->rows / 8 * m->groups, 4, e))
             return e->code;
         pack_zeros_ct(p->zeros_out.data, p->zeros.data, m->rows, m->groups);
@@ -504,8 +529,10 @@ int packer_module(struct packer *p, const struct pack_module *given,
 
     if (make_grid(p, m, &symmetric, e) || check_index(m, e) ||
         agree(p->run, m, symmetric, e) || agree_order(p->run, m, e) ||
-        layout_check(p->run->layout, p->run->symmetric, m->group, &s, &s, 1, e))
+        layout_check(p->run->layout, p->run->symmetric > 0, m->group, &s, &s, 1,
+                     e))
         return e->code;
+    p->symmetric = p->run->mixed ? symmetric : p->run->symmetric;
     n = pack_layout(p, m, out, e);
     if (n > 0)
         p->run->modules++;

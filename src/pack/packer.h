@@ -31,16 +31,25 @@ struct packed_tensor {
     size_t len;
 };
 
+enum { PACK_KINDS = 32 };
+
 /* What must be the same for all modules of a checkpoint.  In: demanded; out:
  * the first module's where nothing was demanded. */
 struct pack_run {
     enum layout layout;
-    uint64_t group;         /* 0: the first module's */
-    int symmetric;          /* 1, 0, or -1: the first module's */
+    uint64_t group; /* 0: the first module's */
+    int symmetric;  /* 1, 0, or -1: the first module's; mixed: of all so far */
     enum dtype scale_dtype; /* DT_NONE: the first module's */
     int act_order; /* 1: an order of inputs is stored, 0, or -1: as needed */
     enum int4pack_capability capability; /* of int4pack's tiles (int4pack.h) */
-    uint64_t modules;                    /* packed so far */
+    bool mixed; /* modules may have other groups and symmetries than the first,
+                 * where the layout has them for each module */
+    struct pack_kind {
+        uint64_t group, modules;
+        bool symmetric;
+    } kind[PACK_KINDS]; /* that there have been */
+    int n_kinds;
+    uint64_t modules; /* packed so far */
 };
 
 struct packer;

@@ -45,25 +45,47 @@ static void advise(const struct preflight *p, const struct shapes *s)
 {
     for (int b = 0; b < ADVICE_BITS; b++) {
         const struct layout_shape *first = NULL;
+        uint64_t group = p->grids.group;
         size_t count = 0;
 
-        for (size_t i = 0; i < s->n; i++)
-            if (layout_advice(p->layout, p->symmetric, p->group, &s->shape[i]) &
+        for (size_t i = 0; i < s->n; i++) {
+            bool symmetric;
+
+            grid_rules_find(&p->grids, s->shape[i].module, &group, &symmetric);
+            if (layout_advice(p->layout, symmetric, group, &s->shape[i]) &
                 1u << b) {
                 if (!first)
                     first = &s->shape[i];
                 count++;
             }
+        }
         if (!first)
             continue;
         if ((1u << b) & (ADVICE_SHORT_GROUP | ADVICE_MARLIN_SHAPE))
             warning("%s is %" PRIu64 " x %" PRIu64 ", group %" PRIu64
                     " (%zu such of %zu): %s",
-                    first->module, first->rows, first->cols, p->group, count,
-                    s->n, layout_advice_text(1u << b));
+                    first->module, first->rows, first->cols, group, count, s->n,
+                    layout_advice_text(1u << b));
         else
             warning("%s", layout_advice_text(1u << b));
     }
+}
+
+static int check_shape(const struct preflight *p, const struct shapes *s,
+                       size_t i, struct err *e)
+{
+    const struct layout_shape *x = &s->shape[i];
+    uint64_t group;
+    bool symmetric;
+
+    grid_rules_find(&p->grids, x->module, &group, &symmetric);
+    if (group != p->grids.group && !layout_takes_grids(p->layout))
+        return err_set(e, E_CONFIG,
+                       "%s has groups of %" PRIu64 ", others of %" PRIu64
+                       ": a checkpoint in layout %s has one group size",
+                       x->module, group, p->grids.group,
+                       layout_name(p->layout));
+    return layout_check(p->layout, symmetric, group, x, s->shape, s->n, e);
 }
 
 int preflight_check(const struct preflight *p, uint64_t *linears, struct err *e)
@@ -76,15 +98,14 @@ int preflight_check(const struct preflight *p, uint64_t *linears, struct err *e)
         return e->code;
     rc = collect(&s, &c, &p->choice, e);
     for (size_t i = 0; !rc && i < s.n; i++)
-        rc = layout_check(p->layout, p->symmetric, p->group, &s.shape[i],
-                          s.shape, s.n, e);
+        rc = check_shape(p, &s, i, e);
     if (!rc && !p->silent)
         advise(p, &s);
     if (p->table &&
         (!rc || rc == E_CONFIG)) { /* refused: which sizes would do */
         struct err again;
 
-        if (parallel_print(stdout, &c, p->group, rc ? &again : e) && !rc)
+        if (parallel_print(stdout, &c, p->grids.group, rc ? &again : e) && !rc)
             rc = e->code;
     }
     *linears = s.n;

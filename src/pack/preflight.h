@@ -3,14 +3,13 @@
 #ifndef FORGE_PREFLIGHT_H
 #define FORGE_PREFLIGHT_H
 
-#include "arch/choice.h"
+#include "arch/gridrules.h"
 #include "layout/layout.h"
 
 struct preflight {
     const char *model; /* directory with config.json */
     enum layout layout;
-    uint64_t group; /* inputs per scale */
-    bool symmetric;
+    struct grid_rules grids;
     bool silent;                 /* no warnings */
     struct module_choice choice; /* linears that would be quantized */
     bool table; /* print parallel_print()'s table on standard output */

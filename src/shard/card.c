@@ -240,10 +240,11 @@ static void put_facts(FILE *out, const struct card *c)
     if (c->facts)
         fprintf(out,
                 "| layout | %s: 4 bits, a scale for %" PRIu64
-                " inputs (%s), %ssymmetric |\n",
+                " inputs (%s), %ssymmetric%s |\n",
                 layout_name(c->facts->layout), c->facts->group,
                 dtype_name(c->facts->scale_dtype),
-                c->facts->symmetric ? "" : "a");
+                c->facts->symmetric ? "" : "a",
+                c->facts->mixed ? "; of some linears otherwise" : "");
     if (p->modules)
         fprintf(out,
                 "| method | %s%s%s; of %" PRIu64 " linears %" PRIu64

@@ -66,13 +66,39 @@ bool complete_is_packed(const struct named_set *out, const char *module,
            find2(out, module, layout_part(facts->layout, true, false, 0));
 }
 
+struct module_grid complete_grid(const struct named_set *out,
+                                 const char *module,
+                                 const struct run_facts *facts)
+{
+    struct module_grid g = { facts->group, facts->symmetric };
+    bool ct = facts->layout == LAYOUT_CT;
+    const struct named *codes, *scales;
+    uint64_t cols, groups;
+
+    if (!facts->mixed)
+        return g;
+    codes = find2(out, module, layout_part(facts->layout, true, false, 0));
+    scales = find2(out, module, ct ? "weight_scale" : "scales");
+    if (ct)
+        g.symmetric = !find2(out, module, "weight_zero_point");
+    if (!codes || !scales || codes->ndim != 2 || scales->ndim != 2)
+        return g;
+    cols = 8 * codes->dims[ct ? 1 : 0];
+    groups = scales->dims[ct ? 1 : 0];
+    if (groups && quant_groups(cols, facts->group) != groups &&
+        cols % groups == 0)
+        g.group = cols / groups;
+    return g;
+}
+
 /* ---- one module ---- */
 
 /* The tensor that a part of a linear [rows, cols] must be. */
 static struct named expected(const struct run_facts *f, const char *part,
-                             uint64_t rows, uint64_t cols, uint64_t dims[3])
+                             uint64_t group, uint64_t rows, uint64_t cols,
+                             uint64_t dims[3])
 {
-    uint64_t groups = quant_groups(cols, f->group);
+    uint64_t groups = quant_groups(cols, group);
     struct named x = { part, DT_I32, 2, dims };
     bool awq = f->layout == LAYOUT_AWQ, cpu = f->layout == LAYOUT_INT4PACK;
 
@@ -132,14 +158,15 @@ static int check_packed(const struct completeness *c,
                         const struct named_set *out, const char *module,
                         uint64_t rows, uint64_t cols, struct err *e)
 {
+    struct module_grid g = complete_grid(out, module, c->facts);
     const char *part;
 
-    for (int i = 0; (part = layout_part(c->facts->layout, c->facts->symmetric,
+    for (int i = 0; (part = layout_part(c->facts->layout, g.symmetric,
                                         c->facts->act_order, i));
          i++) {
         const struct named *t = find2(out, module, part);
         uint64_t dims[3];
-        struct named want = expected(c->facts, part, rows, cols, dims);
+        struct named want = expected(c->facts, part, g.group, rows, cols, dims);
 
         if (!t)
             return err_set(e, E_DATA, "'%s.%s' is missing", module, part);
@@ -149,7 +176,7 @@ static int check_packed(const struct completeness *c,
                            " x %" PRIu64 " linear needs in layout %s, group "
                            "%" PRIu64,
                            module, part, dtype_name(want.dtype), rows, cols,
-                           layout_name(c->facts->layout), c->facts->group);
+                           layout_name(c->facts->layout), g.group);
     }
     return 0;
 }
@@ -340,9 +367,10 @@ static int nothing_extra(const struct completeness *c,
             const char *part = NULL;
 
             if (c->facts)
-                for (int p = 0;
-                     (part = layout_part(c->facts->layout, c->facts->symmetric,
-                                         c->facts->act_order, p));
+                for (int p = 0; (part = layout_part(c->facts->layout,
+                                                    c->facts->symmetric &&
+                                                        !c->facts->mixed,
+                                                    c->facts->act_order, p));
                      p++)
                     if (!strcmp(part, name + k + 1))
                         break;

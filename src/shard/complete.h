@@ -45,6 +45,16 @@ struct completeness {
 MUST_CHECK int complete_check(const struct completeness *c,
                               const struct named_set *out, struct err *e);
 
+/* The grid of a module of the set, in 4 bits: that of the facts, or if these are
+ * mixed what the shapes of its tensors say.  GPTQ's symmetry is that of the
+ * facts. */
+struct module_grid {
+    uint64_t group;
+    bool symmetric;
+};
+struct module_grid complete_grid(const struct named_set *out,
+                                 const char *module,
+                                 const struct run_facts *facts);
 /* Whether the module is stored in 4 bits in this set. */
 bool complete_is_packed(const struct named_set *out, const char *module,
                         const struct run_facts *facts);

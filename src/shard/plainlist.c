@@ -19,8 +19,7 @@ static bool ends_with(const char *s, const char *end)
 
 /* ---- lists of names ---- */
 
-static int names_add(struct names *l, const char *name, size_t len,
-                     struct err *e)
+int names_add(struct names *l, const char *name, size_t len, struct err *e)
 {
     char *copy;
 
@@ -56,7 +55,7 @@ static int names_add_once(struct names *l, const char *name, struct err *e)
     return names_add(l, name, strlen(name), e);
 }
 
-static void names_release(struct names *l)
+void names_release(struct names *l)
 {
     for (size_t i = 0; i < l->n; i++)
         free(l->item[i]);

@@ -14,6 +14,11 @@ struct names {
     size_t n, cap;
 };
 
+/* Append a copy of name[len].  E_TEMP. */
+MUST_CHECK int names_add(struct names *l, const char *name, size_t len,
+                         struct err *e);
+void names_release(struct names *l);
+
 /* Modules with an unquantized matrix as weight, except embeddings.
  *
  *     below   paths below which nothing is quantized: a layer beyond the

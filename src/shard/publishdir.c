@@ -52,6 +52,7 @@ static int check_and_describe(const struct publication *p,
     struct checkpoint *source = NULL;
     struct named_set out = { 0 }, from = { 0 };
     struct plain_list plain = { 0 };
+    struct mixed_grids mixed = { 0 };
     struct completeness want = { .config = &config,
                                  .source = &from,
                                  .facts = c->packed ? &c->facts : NULL };
@@ -66,8 +67,10 @@ static int check_and_describe(const struct publication *p,
         rc = e->code;
     if (!rc && c->packed &&
         (plain_collect(&plain, &out, &config, &c->facts, e) ||
-         quant_dict(&c->facts, &plain, dict, e)))
+         mixed_collect(&mixed, &out, &config, &c->facts, e) ||
+         quant_dict(&c->facts, &plain, &mixed, dict, e)))
         rc = e->code;
+    mixed_release(&mixed);
     plain_release(&plain);
     free(out.item);
     free(from.item);

@@ -95,20 +95,9 @@ static void ct_names(struct json_writer *j, const struct plain_list *plain)
     jw_end(j, ']');
 }
 
-static void dynamic_entry(struct json_writer *j, const char *head,
-                          const char *path, const char *tail)
-{
-    char text[2200];
-
-    jw_key(j, regex_of(text, sizeof(text), head, path, tail));
-    jw_begin(j, '{');
-    jw_end(j, '}');
-}
-
-/* vLLM looks up a fused linear (qkv_proj, gate_up_proj) by that name of its
- * own. */
-static void dynamic_fused(struct json_writer *j, const char *head,
-                          const char *path)
+/* vLLM looks up a fused linear (qkv_proj, gate_up_proj) by that name of its own:
+ * the fused name of a linear that stands for it; NULL: none. */
+static const char *fused_name(const char *path)
 {
     static const char *const fused[][2] = {
         { "q_proj", "qkv_proj" },
@@ -118,37 +107,55 @@ static void dynamic_fused(struct json_writer *j, const char *head,
     const char *dot = strrchr(path, '.');
 
     for (size_t i = 0; dot && i < ARRAY_LEN(fused); i++)
-        if (!strcmp(dot + 1, fused[i][0])) {
-            char other[1100];
-
-            snprintf(other, sizeof(other), "%.*s.%s", (int)(dot - path), path,
-                     fused[i][1]);
-            dynamic_entry(j, head, other, "$");
-        }
+        if (!strcmp(dot + 1, fused[i][0]))
+            return fused[i][1];
+    return NULL;
 }
 
-/* "dynamic": regular expressions of modules that are not quantized, for vLLM's
- * GPTQ and for GPTQModel, which reads it in AWQ checkpoints too (and no other
- * list there). */
-static void dynamic(struct json_writer *j, const struct plain_list *plain)
+/* An entry "HEAD path TAIL", and one of the fused name.  grid: what it has instead
+ * of the others; NULL: it is not quantized. */
+static void dynamic_entry(struct json_writer *j, const char *head,
+                          const char *path, const char *tail,
+                          const struct module_grid *grid)
+{
+    const char *fused = fused_name(path);
+    char text[2200], other[1100];
+
+    for (int i = 0; i < (fused ? 2 : 1); i++) {
+        if (i)
+            snprintf(other, sizeof(other), "%.*s.%s",
+                     (int)(strrchr(path, '.') - path), path, fused);
+        jw_key(j, regex_of(text, sizeof(text), head, i ? other : path, tail));
+        jw_begin(j, '{');
+        if (grid)
+            pair_int(j, "group_size", grid->group);
+        jw_end(j, '}');
+    }
+}
+
+/* "dynamic": regular expressions of modules that are not quantized, or have
+ * another group, for vLLM's GPTQ and for GPTQModel, which reads it in AWQ
+ * checkpoints too (and no other list there). */
+static void dynamic(struct json_writer *j, const struct plain_list *plain,
+                    const struct mixed_grids *mixed)
 {
     static const char all[] = "-:^model\\.layers\\.[0-9]+\\.";
 
-    if (!plain->in_layers)
+    if (!plain->in_layers && !mixed->n)
         return;
     jw_key(j, "dynamic");
     jw_begin(j, '{');
-    for (size_t i = 1; i < plain->module.n; i++)
-        if (!plain->common[i]) {
-            dynamic_entry(j, "-:^", plain->module.item[i], "$");
-            dynamic_fused(j, "-:^", plain->module.item[i]);
-        }
-    for (size_t i = 0; i < plain->kind.n; i++) {
-        dynamic_entry(j, all, plain->kind.item[i], "$");
-        dynamic_fused(j, all, plain->kind.item[i]);
-    }
+    for (size_t i = 1; plain->in_layers && i < plain->module.n; i++)
+        if (!plain->common[i])
+            dynamic_entry(j, "-:^", plain->module.item[i], "$", NULL);
+    for (size_t i = 0; i < plain->kind.n; i++)
+        dynamic_entry(j, all, plain->kind.item[i], "$", NULL);
     for (size_t i = 0; i < plain->below.n; i++)
-        dynamic_entry(j, "-:^", plain->below.item[i], "(\\..*)?$");
+        dynamic_entry(j, "-:^", plain->below.item[i], "(\\..*)?$", NULL);
+    for (size_t k = 0; k < mixed->n; k++)
+        for (size_t i = 0; i < mixed->kind[k].modules.n; i++)
+            dynamic_entry(j, "+:^", mixed->kind[k].modules.item[i], "(\\..*)?$",
+                          &mixed->kind[k].grid);
     jw_end(j, '}');
 }
 
@@ -172,7 +179,8 @@ static void gptq_quantized(struct json_writer *j,
 /* ---- the dictionaries ---- */
 
 static void awq_dict(struct json_writer *j, const struct run_facts *facts,
-                     const struct plain_list *plain)
+                     const struct plain_list *plain,
+                     const struct mixed_grids *mixed)
 {
     pair_string(j, "quant_method", "awq");
     pair_int(j, "bits", 4);
@@ -180,11 +188,12 @@ static void awq_dict(struct json_writer *j, const struct run_facts *facts,
     pair_bool(j, "zero_point", true); /* symmetric: all zeros are 8 */
     pair_string(j, "version", "gemm");
     awq_names(j, plain);
-    dynamic(j, plain);
+    dynamic(j, plain, mixed);
 }
 
 static void gptq_dict(struct json_writer *j, const struct run_facts *facts,
-                      const struct plain_list *plain)
+                      const struct plain_list *plain,
+                      const struct mixed_grids *mixed)
 {
     const char *format = layout_name(facts->layout);
 
@@ -198,7 +207,7 @@ static void gptq_dict(struct json_writer *j, const struct run_facts *facts,
     pair_string(j, "checkpoint_format", format); /* the older key */
     pair_string(j, "format", format);            /* the newer key */
     pair_string(j, "pack_dtype", "int32");
-    dynamic(j, plain);
+    dynamic(j, plain, mixed);
     gptq_quantized(j, plain);
     jw_key(j, "meta");
     jw_begin(j, '{');
@@ -209,12 +218,40 @@ static void gptq_dict(struct json_writer *j, const struct run_facts *facts,
     jw_end(j, '}');
 }
 
-/* A config group of compressed-tensors.  Its readers refuse unknown keys. */
-static void ct_group(struct json_writer *j, const struct run_facts *facts)
+/* Regular expressions of modules, which match from the beginning of a path, each
+ * with its fused name. */
+static void ct_targets(struct json_writer *j, const struct names *modules)
 {
+    char text[2200], tail[64];
+
+    for (size_t i = 0; i < modules->n; i++) {
+        const char *path = modules->item[i], *fused = fused_name(path);
+
+        snprintf(tail, sizeof(tail), "(\\..*)?$");
+        jw_string(j, regex_of(text, sizeof(text), "re:", path, tail));
+        if (fused) {
+            char other[1100];
+
+            snprintf(other, sizeof(other), "%.*s.%s",
+                     (int)(strrchr(path, '.') - path), path, fused);
+            jw_string(j, regex_of(text, sizeof(text), "re:", other, tail));
+        }
+    }
+}
+
+/* A config group of compressed-tensors.  Its readers refuse unknown keys.  modules
+ * NULL: those that no other group names. */
+static void ct_group(struct json_writer *j, const struct run_facts *facts,
+                     const struct module_grid *grid,
+                     const struct names *modules)
+{
+    jw_begin(j, '{');
     jw_key(j, "targets");
     jw_begin(j, '[');
-    jw_string(j, "Linear");
+    if (modules)
+        ct_targets(j, modules);
+    else
+        jw_string(j, "Linear");
     jw_end(j, ']');
     pair_null(j, "input_activations");
     pair_null(j, "output_activations");
@@ -223,9 +260,9 @@ static void ct_group(struct json_writer *j, const struct run_facts *facts)
     jw_begin(j, '{');
     pair_int(j, "num_bits", 4);
     pair_string(j, "type", "int");
-    pair_bool(j, "symmetric", facts->symmetric);
+    pair_bool(j, "symmetric", grid->symmetric);
     pair_string(j, "strategy", "group");
-    pair_int(j, "group_size", facts->group);
+    pair_int(j, "group_size", grid->group);
     pair_bool(j, "dynamic", false);
     if (facts->act_order)
         pair_string(j, "actorder", "group");
@@ -237,11 +274,16 @@ static void ct_group(struct json_writer *j, const struct run_facts *facts)
     jw_begin(j, '{');
     jw_end(j, '}');
     jw_end(j, '}');
+    jw_end(j, '}');
 }
 
 static void ct_dict(struct json_writer *j, const struct run_facts *facts,
-                    const struct plain_list *plain)
+                    const struct plain_list *plain,
+                    const struct mixed_grids *mixed)
 {
+    const struct module_grid most = { facts->group, facts->symmetric };
+    char name[32];
+
     pair_string(j, "quant_method", "compressed-tensors");
     pair_string(j, "format", "pack-quantized");
     pair_string(j, "quantization_status", "compressed");
@@ -251,9 +293,12 @@ static void ct_dict(struct json_writer *j, const struct run_facts *facts,
     jw_key(j, "config_groups");
     jw_begin(j, '{');
     jw_key(j, "group_0");
-    jw_begin(j, '{');
-    ct_group(j, facts);
-    jw_end(j, '}');
+    ct_group(j, facts, &most, NULL);
+    for (size_t i = 0; i < mixed->n; i++) {
+        snprintf(name, sizeof(name), "group_%zu", i + 1);
+        jw_key(j, name);
+        ct_group(j, facts, &mixed->kind[i].grid, &mixed->kind[i].modules);
+    }
     jw_end(j, '}');
 }
 
@@ -274,17 +319,17 @@ static void int4pack_dict(struct json_writer *j, const struct run_facts *facts,
 }
 
 int quant_dict(const struct run_facts *facts, const struct plain_list *plain,
-               char **json, struct err *e)
+               const struct mixed_grids *mixed, char **json, struct err *e)
 {
     struct json_writer j;
 
     jw_init(&j, 2);
     jw_begin(&j, '{');
     switch (facts->layout) {
-    case LAYOUT_CT: ct_dict(&j, facts, plain); break;
-    case LAYOUT_AWQ: awq_dict(&j, facts, plain); break;
+    case LAYOUT_CT: ct_dict(&j, facts, plain, mixed); break;
+    case LAYOUT_AWQ: awq_dict(&j, facts, plain, mixed); break;
     case LAYOUT_GPTQ:
-    case LAYOUT_GPTQ_V2: gptq_dict(&j, facts, plain); break;
+    case LAYOUT_GPTQ_V2: gptq_dict(&j, facts, plain, mixed); break;
     case LAYOUT_INT4PACK:
     case LAYOUT_INT4PACK_XPU: int4pack_dict(&j, facts, plain); break;
     }

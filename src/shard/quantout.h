@@ -4,11 +4,13 @@
 #define FORGE_QUANTOUT_H
 
 #include "layout/runfacts.h"
+#include "shard/mixedgrid.h"
 #include "shard/plainlist.h"
 
 /* *json = the dictionary, indented as in a config.json; free() it.  E_TEMP. */
 MUST_CHECK int quant_dict(const struct run_facts *facts,
-                          const struct plain_list *plain, char **json,
+                          const struct plain_list *plain,
+                          const struct mixed_grids *mixed, char **json,
                           struct err *e);
 
 #endif

@@ -27,6 +27,33 @@ struct state {
 
 /* ---- the layout that config.json names ---- */
 
+/* Whether modules differ in their grids, by the shapes and names of their
+ * tensors. */
+static bool are_mixed(const struct state *s)
+{
+    const char *codes = layout_part(s->facts.layout, true, false, 0);
+    struct run_facts facts = s->facts;
+    bool zeros = false, none = false, other = false;
+
+    facts.mixed = true;
+    for (size_t i = 0; i < s->names.n; i++) {
+        const char *name = s->names.item[i].name, *dot = strrchr(name, '.');
+        char module[MODULE_PATH_MAX];
+        struct module_grid g;
+
+        if (!dot || strcmp(dot + 1, codes) != 0 ||
+            (size_t)snprintf(module, sizeof(module), "%.*s", (int)(dot - name),
+                             name) >= sizeof(module))
+            continue;
+        g = complete_grid(&s->names, module, &facts);
+        zeros |= !g.symmetric;
+        none |= g.symmetric;
+        other |= g.group != facts.group;
+    }
+    return layout_takes_grids(facts.layout) &&
+           (other || (facts.layout == LAYOUT_CT && zeros && none));
+}
+
 static int find_facts(struct state *s, struct err *e)
 {
     static const enum layout of[] = { [STORAGE_PLAIN] = LAYOUT_CT,
@@ -66,7 +93,8 @@ static int find_facts(struct state *s, struct err *e)
             !strcmp(dot, ".scales_and_zeros"))
             s->facts.scale_dtype = s->names.item[i].dtype;
     }
-    if (st != STORAGE_CT &&
+    s->facts.mixed = are_mixed(s);
+    if ((st != STORAGE_CT || s->facts.mixed) &&
         s->v->facts) { /* no tensor tells, only the config */
         s->facts.symmetric = s->v->facts->symmetric;
         s->facts.act_order |= s->v->facts->act_order;

@@ -24,11 +24,15 @@ check() {
         models+=(--model "$m")
     done
     # shellcheck disable=SC2086
-    "${PYTHON:-python3}" "tests/interop/$1.py" $TEXTS --work "$WORK" "${models[@]}"
+    "${PYTHON:-python3}" "tests/interop/$1.py" $TEXTS --work "$WORK" "${models[@]}" "${@:2}"
 }
 
 @test "forge-eval gives transformers' figures" { check eval_check; }
 @test "real loaders open every layout and compute with our weights" { check loaders; }
+@test "grids of several kinds, each said in the config as loaders read it" {
+    WORK=$WORK/grids check loaders --layout compressed-tensors-sym --layout gptq --layout gptq_v2-sym \
+        --option=--grid '--option=*.down_proj=32' --option=--grid '--option=*.1.self_attn.[qkv]_proj=64'
+}
 @test "the same for random models of other families" {
     "${PYTHON:-python3}" "$BATS_TEST_DIRNAME/random_models.py" "${EVAL:-$BATS_TEST_DIRNAME/../../examples/eval.txt}" "$WORK/random"
     # Each in a process of its own: once GPTQModel has loaded a mixture,

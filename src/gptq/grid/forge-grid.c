@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "arch/gridrules.h"
 #include "common/cli/tool.h"
 #include "common/math/quant.h"
 #include "device/device.h"
@@ -19,15 +20,17 @@ struct settings {
     const char *hessian;
     int64_t group, candidates;
     int symmetric, asymmetric;
-    int search;      /* SEARCH_AUTO, or 1 + enum grid_search */
-    double norm;     /* 0: the search's default */
-    int scale_dtype; /* index into the words of --scale-dtype */
+    struct opt_list rules; /* --grid */
+    int search;            /* SEARCH_AUTO, or 1 + enum grid_search */
+    double norm;           /* 0: the search's default */
+    int scale_dtype;       /* index into the words of --scale-dtype */
     struct device_choice device;
 };
 
 struct run {
     struct settings *s;
     struct grid_params params;
+    struct grid_rules rules;
     struct stream_reader *in;
     struct stream_writer *out;
     struct hessian_file *hessians;
@@ -49,6 +52,10 @@ static int parse(struct settings *s, int argc, char **argv)
           false },
         { OPT_FLAG, 0, "asymmetric", NULL, "a zero point for each group",
           &s->asymmetric, 0, 0, false },
+        { OPT_LIST, 0, "grid", "PATTERN=WORD[,WORD]",
+          "of weights whose name matches: inputs per scale, sym, asym; may be "
+          "repeated, the last one decides",
+          &s->rules, 0, 0, false },
         { OPT_CHOICE, 0, "search", "auto|" GRID_SEARCH_WORDS,
           "error to minimize; auto: hessian if there is one, else lp [auto]",
           &s->search, 0, 0, false },
@@ -68,11 +75,15 @@ static int parse(struct settings *s, int argc, char **argv)
     int i = opt_parse(
         argc, argv, "[option...] [file] > weights-and-grids",
         "Choose the scale and zero point of every group of weights.", table);
+    struct err e;
 
     if (argc - i > 1)
         die(E_USAGE, "takes one file at most (try --help)");
     if (s->symmetric && s->asymmetric)
         die(E_USAGE, "--symmetric and --asymmetric exclude each other");
+    for (int k = 0; k < s->rules.count; k++)
+        if (grid_rule_check(s->rules.item[k], &e))
+            die_err(&e);
     tool_apply(&s->tool);
     return i;
 }
@@ -82,8 +93,8 @@ static void plan(struct run *r)
     const struct settings *s = r->s;
     struct grid_params *p = &r->params;
 
-    p->group = (uint64_t)s->group;
-    p->symmetric = !s->asymmetric;
+    r->rules = (struct grid_rules){ s->rules.item, s->rules.count,
+                                    (uint64_t)s->group, !s->asymmetric };
     p->candidates = (int)s->candidates;
     p->scale_dtype = s->scale_dtype ? DT_BF16 : DT_F16;
 }
@@ -148,7 +159,6 @@ static int weight(struct run *r, const struct frame *w, struct err *e)
     struct frame f = { .role = ROLE_QMETA,
                        .dtype = DT_QMETA4,
                        .ndim = 2,
-                       .group = (uint32_t)p->group,
                        .scale_dtype = p->scale_dtype };
     uint32_t *meta;
     int rc;
@@ -156,6 +166,8 @@ static int weight(struct run *r, const struct frame *w, struct err *e)
     if (w->ndim != 2 || !dtype_is_float(w->dtype) || !w->dims[0] || !w->dims[1])
         return err_set(e, E_DATA, "'%s': a weight is a matrix of floats",
                        w->name);
+    grid_rules_find(&r->rules, w->name, &p->group, &p->symmetric);
+    f.group = (uint32_t)p->group;
     p->rows = f.dims[0] = w->dims[0];
     p->cols = w->dims[1];
     p->dtype = w->dtype;

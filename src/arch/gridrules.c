@@ -1,0 +1,174 @@
+/* gridrules.c - see gridrules.h. */
+#include "arch/gridrules.h"
+
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GROUP_LEAST = 8, GROUP_MOST = 1 << 20 };
+
+struct grid {
+    uint64_t group; /* 0: not said */
+    int symmetric;  /* -1: not said */
+};
+
+/* The next word of a rule into *g; false: it is none. */
+static bool word(const char **at, struct grid *g)
+{
+    size_t n = strcspn(*at, ",");
+    const char *text = *at;
+    char *end;
+    unsigned long v;
+
+    *at += n + (text[n] == ',');
+    if ((n == 3 && !strncmp(text, "sym", n)) ||
+        (n == 4 && !strncmp(text, "asym", n))) {
+        g->symmetric = n == 3;
+        return true;
+    }
+    if (*text < '0' || *text > '9')
+        return false;
+    v = strtoul(text, &end, 10);
+    g->group = v;
+    return end == text + n && v >= GROUP_LEAST && v <= GROUP_MOST;
+}
+
+/* Split a rule; false: it is none. */
+static bool parse(const char *rule, char glob[MODULE_PATH_MAX], struct grid *g)
+{
+    const char *equals = strrchr(rule, '='), *at = equals ? equals + 1 : "";
+    size_t n = equals ? (size_t)(equals - rule) : 0;
+
+    *g = (struct grid){ .symmetric = -1 };
+    if (!n || n >= MODULE_PATH_MAX || !*at)
+        return false;
+    memcpy(glob, rule, n);
+    glob[n] = 0;
+    while (*at)
+        if (!word(&at, g))
+            return false;
+    return true;
+}
+
+int grid_rule_check(const char *rule, struct err *e)
+{
+    char glob[MODULE_PATH_MAX];
+    struct grid g;
+
+    return parse(rule, glob, &g) ?
+               0 :
+               err_set(e, E_USAGE,
+                       "--grid: '%.200s': want PATTERN=WORD[,WORD] with words "
+                       "sym, asym or the number of inputs per scale, %d to %d",
+                       rule, GROUP_LEAST, GROUP_MOST);
+}
+
+static bool matches(const char *rule, const char *module, struct grid *g)
+{
+    char glob[MODULE_PATH_MAX];
+
+    return parse(rule, glob, g) && fnmatch(glob, module, 0) == 0;
+}
+
+void grid_rules_find(const struct grid_rules *r, const char *module,
+                     uint64_t *group, bool *symmetric)
+{
+    struct grid g;
+
+    *group = r->group;
+    *symmetric = r->symmetric;
+    for (int i = 0; i < r->n; i++)
+        if (matches(r->rule[i], module, &g)) {
+            *group = g.group ? g.group : *group;
+            *symmetric = g.symmetric >= 0 ? g.symmetric : *symmetric;
+        }
+}
+
+bool grid_rules_any(const struct grid_rules *r, bool symmetric)
+{
+    char glob[MODULE_PATH_MAX];
+    struct grid g;
+
+    for (int i = 0; i < r->n; i++)
+        if (parse(r->rule[i], glob, &g) && g.symmetric == (int)symmetric)
+            return true;
+    return r->symmetric == symmetric;
+}
+
+/* ---- checks ---- */
+
+static int check_linear(const struct grid_rules *r, const struct linear *l,
+                        bool *used, struct err *e)
+{
+    uint64_t group;
+    bool symmetric;
+    struct grid g;
+
+    for (int i = 0; i < r->n; i++)
+        used[i] |= matches(r->rule[i], l->module, &g);
+    grid_rules_find(r, l->module, &group, &symmetric);
+    if (group != r->group && (uint64_t)l->cols % group)
+        return err_set(e, E_CONFIG,
+                       "--grid: '%s' has %" PRId64 " inputs, no multiple of "
+                       "%" PRIu64,
+                       l->module, l->cols, group);
+    return 0;
+}
+
+static int check_layer(const struct grid_rules *r,
+                       const struct module_choice *ch,
+                       const struct model_config *c, int64_t layer, bool *used,
+                       struct err *e)
+{
+    struct linear first[FUSED_KINDS], l;
+    bool seen[FUSED_KINDS] = { false };
+
+    for (int64_t i = 0; i < model_linear_count(c, layer); i++) {
+        enum fused kind;
+        uint64_t a, b;
+        bool x, y;
+
+        model_linear(c, layer, i, &l);
+        if (!module_chosen(ch, l.module))
+            continue;
+        if (check_linear(r, &l, used, e))
+            return e->code;
+        kind = linear_fused(&l);
+        if (kind == FUSED_NONE)
+            continue;
+        if (!seen[kind])
+            first[kind] = l;
+        seen[kind] = true;
+        grid_rules_find(r, first[kind].module, &a, &x);
+        grid_rules_find(r, l.module, &b, &y);
+        if (a != b || x != y)
+            return err_set(e, E_CONFIG,
+                           "--grid: '%s' and '%s' differ: runtimes load %s, "
+                           "and want them alike",
+                           first[kind].module, l.module,
+                           kind == FUSED_EXPERTS ?
+                               "all experts of a layer as one" :
+                               "both as one matrix");
+    }
+    return 0;
+}
+
+int grid_rules_check(const struct grid_rules *r, const struct module_choice *ch,
+                     const struct model_config *c, struct err *e)
+{
+    bool *used = mem_zero((size_t)r->n + 1, sizeof(*used), "rules", e);
+    int rc = used ? 0 : e->code;
+
+    for (int64_t layer = 0; layer < c->n_layers && !rc; layer++)
+        rc = check_layer(r, ch, c, layer, used, e);
+    for (int i = 0; i < r->n && !rc; i++)
+        if (!used[i])
+            rc = err_set(e, E_CONFIG,
+                         "--grid: '%.200s' matches none of the linears that "
+                         "are quantized",
+                         r->rule[i]);
+    free(used);
+    return rc;
+}

@@ -1,0 +1,34 @@
+/* gridrules.h - the grid of each linear of a model: a default, and rules for
+ * those whose paths match a glob.
+ *
+ *     PATTERN=WORD[,WORD]     a number: inputs per scale; sym, asym: whether
+ *                             the zero point is 8
+ *
+ * The last rule that matches and says something decides that. */
+#ifndef FORGE_GRIDRULES_H
+#define FORGE_GRIDRULES_H
+
+#include "arch/choice.h"
+
+struct grid_rules {
+    const char *const *rule; /* as above */
+    int n;
+    uint64_t group; /* where no rule says otherwise */
+    bool symmetric;
+};
+
+/* E_USAGE: not of the form above. */
+MUST_CHECK int grid_rule_check(const char *rule, struct err *e);
+/* The grid of the linear with this path.  Rules have been checked. */
+void grid_rules_find(const struct grid_rules *r, const char *module,
+                     uint64_t *group, bool *symmetric);
+/* Whether some linear has a symmetric grid, or an asymmetric one. */
+bool grid_rules_any(const struct grid_rules *r, bool symmetric);
+/* E_CONFIG: a rule matches no linear that is quantized; a rule's group does not
+ * divide a linear's inputs; or linears that runtimes load as one matrix (choice.h)
+ * have different grids. */
+MUST_CHECK int grid_rules_check(const struct grid_rules *r,
+                                const struct module_choice *ch,
+                                const struct model_config *c, struct err *e);
+
+#endif

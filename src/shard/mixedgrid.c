@@ -1,0 +1,141 @@
+/* mixedgrid.c - see mixedgrid.h. */
+#include "shard/mixedgrid.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The linears of one kind, "self_attn.q_proj" or "mlp.experts", in all layers. */
+struct everywhere {
+    struct names kind;
+    struct module_grid *grid; /* of the first one */
+    bool *alike;              /* of all layers */
+};
+
+/* to: the path of a linear, or that of all experts of its layer; layer -1: its
+ * path inside of the layer. */
+static void path_of(const struct linear *l, int64_t layer,
+                    char to[TENSOR_NAME_MAX])
+{
+    struct tensor_name n;
+
+    tensor_name_parse(&n, l->module);
+    n.layer = layer;
+    if (n.expert >= 0) { /* loaders take all of them for one matrix */
+        n.expert = -1;
+        n.part = n.experts;
+    }
+    tensor_name_format(&n, to, TENSOR_NAME_MAX);
+}
+
+static size_t find(const struct names *l, const char *name)
+{
+    size_t i = 0;
+
+    while (i < l->n && strcmp(l->item[i], name) != 0)
+        i++;
+    return i;
+}
+
+static bool same(struct module_grid a, struct module_grid b)
+{
+    return a.group == b.group && a.symmetric == b.symmetric;
+}
+
+static bool usual(const struct run_facts *f, struct module_grid g)
+{
+    return same(g, (struct module_grid){ f->group, f->symmetric });
+}
+
+static int compare_layers(struct everywhere *w, const struct linear *l,
+                          struct module_grid g, struct err *e)
+{
+    char path[TENSOR_NAME_MAX];
+    size_t i;
+
+    path_of(l, -1, path);
+    i = find(&w->kind, path);
+    if (i < w->kind.n) {
+        w->alike[i] &= same(w->grid[i], g);
+        return 0;
+    }
+    if (names_add(&w->kind, path, strlen(path), e) ||
+        mem_grow(&w->grid, w->kind.n * sizeof(*w->grid), "grids", e) ||
+        mem_grow(&w->alike, w->kind.n * sizeof(*w->alike), "grids", e))
+        return e->code;
+    w->grid[i] = g;
+    w->alike[i] = true;
+    return 0;
+}
+
+static int list(struct mixed_grids *m, const struct everywhere *w,
+                const struct linear *l, struct module_grid g, struct err *e)
+{
+    char kind[TENSOR_NAME_MAX], path[TENSOR_NAME_MAX + 16];
+    struct names *to;
+    size_t i = 0;
+
+    while (i < m->n && !same(m->kind[i].grid, g))
+        i++;
+    if (i == MIXED_KINDS)
+        return err_set(e, E_CONFIG, "'%s': more than %d kinds of grids",
+                       l->module, MIXED_KINDS);
+    if (i == m->n)
+        m->kind[m->n++].grid = g;
+    to = &m->kind[i].modules;
+    path_of(l, -1, kind);
+    path_of(l, l->layer, path);
+    if (w->alike[find(&w->kind, kind)])
+        snprintf(path, sizeof(path), "model.layers.*.%s", kind);
+    return find(to, path) < to->n ? 0 : names_add(to, path, strlen(path), e);
+}
+
+/* Call compare_layers(), or with m list(), for each linear in 4 bits. */
+static int each(struct everywhere *w, struct mixed_grids *m,
+                const struct named_set *out, const struct model_config *config,
+                const struct run_facts *facts, struct err *e)
+{
+    int rc = 0;
+
+    for (int64_t layer = 0; layer < config->n_layers; layer++)
+        for (int64_t i = 0; i < model_linear_count(config, layer) && !rc; i++) {
+            struct module_grid g;
+            struct linear l;
+
+            model_linear(config, layer, i, &l);
+            if (!complete_is_packed(out, l.module, facts))
+                continue;
+            g = complete_grid(out, l.module, facts);
+            if (!m)
+                rc = compare_layers(w, &l, g, e);
+            else if (!usual(facts, g))
+                rc = list(m, w, &l, g, e);
+        }
+    return rc;
+}
+
+int mixed_collect(struct mixed_grids *m, const struct named_set *out,
+                  const struct model_config *config,
+                  const struct run_facts *facts, struct err *e)
+{
+    struct everywhere w = { 0 };
+    int rc;
+
+    *m = (struct mixed_grids){ 0 };
+    if (!facts->mixed)
+        return 0;
+    rc = each(&w, NULL, out, config, facts, e);
+    if (!rc)
+        rc = each(&w, m, out, config, facts, e);
+    names_release(&w.kind);
+    free(w.grid);
+    free(w.alike);
+    return rc;
+}
+
+void mixed_release(struct mixed_grids *m)
+{
+    for (size_t i = 0; i < m->n; i++)
+        names_release(&m->kind[i].modules);
+    m->n = 0;
+}

@@ -1,0 +1,102 @@
+#!/usr/bin/env bats
+# Grids of several kinds in one checkpoint: forge quantize --grid, the pipe's options of that name.
+
+load e2e
+
+check() { python3 "$tree/tests/reference/gridrules.py" check "$@"; }
+parts() { python3 "$tree/tests/reference/gridrules.py" parts "$@"; }
+
+setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
+
+@test "each layout: shapes of tensors, and what loaders read from the config" {
+    for layout in compressed-tensors gptq gptq_v2; do
+        rules=('*.down_proj=32' '*.layers.[01].self_attn.[qkv]_proj=128,sym')
+        args=(); for r in "${rules[@]}"; do args+=(--grid "$r"); done
+        forge quantize "$model" out --method rtn --layout $layout --group 64 -q "${args[@]}"
+        [ "$(check out $layout 64,sym "${rules[@]}")" = "128,sym:6 32,sym:4 64,sym:18" ]
+        forge verify -q out
+        forge-shard -q --from "$model" --verify out
+        forge generate -q --greedy --tokens 4 out "the" >/dev/null
+        rm -r out
+    done
+    for layout in compressed-tensors gptq_v2 awq; do
+        forge quantize "$model" out --method rtn --layout $layout --group 64 -q --grid '*.down_proj=asym' --grid '*.3.mlp.*=sym'
+        [ "$(check out $layout 64,sym '*.down_proj=asym' '*.3.mlp.*=sym')" = "64,asym:3 64,sym:25" ]
+        forge-shard -q --from "$model" --verify out
+        rm -r out
+    done
+}
+
+@test "a linear's codes are those of a checkpoint with that grid alone" {
+    forge quantize "$model" most --method rtn --group 64 -q
+    forge quantize "$model" other --method rtn --group 32 --asym -q
+    forge quantize "$model" mixed --method rtn --group 64 -q --grid '*.down_proj=32,asym' --grid '*.layers.2.mlp.*=32' --grid '*.layers.2.mlp.*=asym'
+    [ "$(check mixed compressed-tensors 64,sym '*.down_proj=32,asym' '*.layers.2.mlp.*=32,asym')" = "32,asym:6 64,sym:22" ]
+    [ "$(parts mixed other '*.down_proj')" = 16 ]
+    [ "$(parts mixed other '*.layers.2.mlp.*')" = 12 ]
+    [ "$(parts mixed most '*.self_attn.*_proj')" = 48 ]
+}
+
+@test "the loop solves each on its grid, smaller groups are nearer, and another run goes on" {
+    forge quantize "$model" a "${small[@]}" --effort fast --work work
+    forge quantize "$model" b "${small[@]}" --effort fast --work work --grid '*.down_proj=32,asym' --grid '*.mlp.*=32'
+    forge quantize "$model" c "${small[@]}" --effort fast --work work --grid '*.down_proj=32,asym' --grid '*.mlp.*=32'
+    same_tensors b c
+    [ "$(find work -name 'solve-*' | wc -l)" -eq 2 ]
+    check b compressed-tensors 128,sym '*.down_proj=32,asym' '*.mlp.*=32'
+    for d in a b; do
+        forge eval "$model" $d --json --quiet --text "$text" --sequences 4 --seqlen 128 >$d.json
+    done
+    less "$(figure kl_mean b.json)" "$(figure kl_mean a.json)"
+    rm work/solve-*/codes-2.fts
+    forge quantize "$model" d "${small[@]}" --effort fast --work work --grid '*.down_proj=32,asym' --grid '*.mlp.*=32'
+    same_tensors b d
+}
+
+@test "mixtures, latent attention, and repacking" {
+    /usr/bin/python3 "$tree/tests/reference/moe.py" make deepseek_v3 plain m
+    rules=('*.experts.*=32' '*.kv_a_proj_with_mqa=16' '*.q_a_proj=16' '*shared_experts*=asym')
+    args=(); for r in "${rules[@]}"; do args+=(--grid "$r"); done
+    forge quantize m out "${small[@]}" --group 8 "${args[@]}"
+    check out compressed-tensors 8,sym "${rules[@]}"
+    forge repack -q out v2 --layout gptq_v2
+    check v2 gptq_v2 8,sym "${rules[@]}"
+    forge repack -q v2 ct --layout compressed-tensors
+    check ct compressed-tensors 8,sym "${rules[@]}"
+    run -78 --separate-stderr forge repack out x --layout awq
+    [[ $stderr == *": a checkpoint in layout awq has one group size" ]]
+    [ "$(forge eval out ct --json -q --text "$text" --sequences 1 --seqlen 32 | jq .kl_mean)" = 0 ]
+}
+
+@test "GGUF has a type for each tensor" {
+    forge quantize "$model" ct "${small[@]}" --group 32 --grid '*.down_proj=64,asym'
+    forge quantize "$model" q.gguf "${small[@]}" --layout gguf --grid '*.down_proj=64,asym'
+    [ "$(python3 "$tree/tests/reference/ggufs.py" same ct q.gguf)" = "28 linears and 12 other tensors agree" ]
+    refused 78 forge quantize "$model" x.gguf "${small[@]}" --layout gguf --grid '*.down_proj=48'
+    [[ $stderr == *"in groups of 48: blocks of GGUF have 32 inputs and one scale" ]]
+}
+
+@test "refused before any work, by name" {
+    no() { # STATUS TEXT ARGUMENT...
+        refused "$1" forge quantize "$model" out --method rtn "${@:3}"
+        [[ $stderr == *"$2"* ]] || { echo "said: $stderr"; return 1; }
+    }
+    no 78 "a checkpoint in layout awq has one group size" --layout awq --grid '*.down_proj=32'
+    no 78 "its loaders refuse asymmetric ones" --layout gptq --grid '*.down_proj=asym'
+    no 78 "'model.layers.0.self_attn.q_proj' and 'model.layers.0.self_attn.k_proj' differ: runtimes load both as one matrix" \
+        --grid '*.q_proj=32'
+    no 78 "'*.up=32' matches none of the linears that are quantized" --grid '*.up=32'
+    no 78 "'*.down_proj=32' matches none" --grid '*.down_proj=32' --skip '*.down_proj'
+    no 78 "has 256 inputs, no multiple of 96" --grid '*.o_proj=96'
+    for bad in '*.down_proj' '=32' '*.down_proj=' '*.down_proj=4' '*.down_proj=32x' '*.down_proj=32;asym' '*.down_proj=8bit'; do
+        no 64 "want PATTERN=WORD[,WORD]" --grid "$bad"
+    done
+    run -64 forge-grid --grid x=y
+    /usr/bin/python3 "$tree/tests/reference/moe.py" make qwen3_moe-all plain m
+    refused 78 forge quantize m out --method rtn --grid '*.experts.3.*=32' --group 16
+    [[ $stderr == *"all experts of a layer as one"* ]]
+    # a pipe must say that it wants several kinds
+    forge-weights -q "$model" | forge-grid -q --grid '*.down_proj=32' | forge-solve -q >codes
+    run -78 --separate-stderr forge-pack -q codes
+    [[ $stderr == *"a checkpoint has one group size"* ]]
+}
