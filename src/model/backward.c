@@ -1,11 +1,45 @@
-/* backward.c - see backward.h and backward_parts.h: weights, rows, norms. */
+/* backward.c - see backward.h and backward_parts.h: the device, weights, rows,
+ * norms. */
 #include "model/backward.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/cli/units.h"
+#include "device/device.h"
 #include "model/backward_parts.h"
+
+/* ---- the device ---- */
+
+static int use(struct model *m, struct cuda_context *c, struct err *e)
+{
+    struct plugin_table t = { BACKWARD_TABLE, BACKWARD_TABLE_VERSION, NULL };
+    double need = gradient_device_bytes(&m->config, m->size);
+    char a[UNIT_TEXT], b[UNIT_TEXT];
+    size_t room;
+
+    if (plugin_load(&t, NULL, e) < 0 ||
+        forward_functions()->room(c, &room, e) < 0)
+        return e->code;
+    if (need > (double)room)
+        return err_set(e, E_TEMP,
+                       "cuda: gradients of a layer take %s of GPU memory, "
+                       "there are %s",
+                       size_text(a, need), size_text(b, (double)room));
+    m->on = forward_functions();
+    m->context = c;
+    m->back = t.functions;
+    return 0;
+}
+
+int backward_use_device(struct model *m, struct err *e)
+{
+    struct cuda_context *c = device_gpu();
+    int rc = c ? use(m, c, e) : 0;
+
+    return rc < 0 && device_declined(&rc, e) ? 0 : rc;
+}
 
 /* ---- memory ---- */
 
