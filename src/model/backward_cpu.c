@@ -1,5 +1,5 @@
-/* backward_cpu.c - see backward_table.h: the CPU's table; its linears, norms,
- * gates, and keys and values of latent attention. */
+/* backward_cpu.c - see backward_table.h: the CPU's linears, norms, gates, and
+ * keys and values of latent attention. */
 #include <math.h>
 #include <string.h>
 
@@ -215,16 +215,3 @@ int latent_cpu(struct cuda_context *c, const struct backward_latent *a,
     threads_for((size_t)a->rows, 16, latent_rows, &j);
     return 0;
 }
-
-const struct backward_table backward_cpu = {
-    .version = BACKWARD_TABLE_VERSION,
-    .widen = widen_cpu,
-    .narrow = narrow_cpu,
-    .linear = linear_back_cpu,
-    .norm = norm_back_cpu,
-    .mlp = mlp_back_cpu,
-    .gates = gates_cpu,
-    .attend = attend_back_cpu,
-    .latent = latent_cpu,
-    .head = head_back_cpu,
-};
