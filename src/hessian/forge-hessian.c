@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "arch/tensor_name.h"
 #include "common/cli/tool.h"
 #include "device/device.h"
 #include "device/ledger.h"
@@ -16,7 +17,8 @@ struct settings {
     int dtype; /* index into the words of --dtype */
     struct device_choice device;
     const char *loans;
-    int64_t block, max_tokens, blend;
+    int64_t block, max_tokens, blend, share, shares;
+    int partial;
 };
 
 enum input_state { INPUT_ENDED, INPUT_FRESH, INPUT_READING };
@@ -49,6 +51,16 @@ static int parse(struct settings *s, int argc, char **argv)
           "experts: blend their Hessians with the layer's, as K tokens for "
           "each input [0]",
           &s->blend, 0, 1000000, false },
+        { OPT_FLAG, 0, "partial", NULL,
+          "part of the tokens, to be merged: leave experts' activations as "
+          "they "
+          "are",
+          &s->partial, 0, 0, false },
+        { OPT_INT, 0, "share", "K",
+          "write only what share K of the modules needs, counted from 0",
+          &s->share, 0, 1 << 20, false },
+        { OPT_INT, 0, "shares", "N", "... of N shares [1]", &s->shares, 1,
+          1 << 20, false },
         GPU_OPTIONS(&s->device),
         LOANS_OPTION(&s->loans),
         TOOL_COMMON(&s->tool),
@@ -60,6 +72,11 @@ static int parse(struct settings *s, int argc, char **argv)
                       "Hessians.",
                       table);
 
+    if (s->share >= (s->shares ? s->shares : 1))
+        die(E_USAGE, "--share counts from 0 and is below --shares");
+    if (s->partial && (s->blend || s->max_tokens || s->shares))
+        die(E_USAGE, "--partial leaves --blend, --max-tokens and --shares to "
+                     "who merges the parts");
     tool_apply(&s->tool);
     return i;
 }
@@ -83,6 +100,12 @@ static int open_inputs(struct run *r, char **path, int n, struct err *e)
     return rc;
 }
 
+/* Of another share. */
+static bool unwanted(const void *all, const struct frame *f)
+{
+    return !hessian_set_wants(all, f->name);
+}
+
 static int open_all(struct run *r, char **path, int n, struct err *e)
 {
     static const enum dtype dtypes[] = { DT_NONE, DT_BF16, DT_F32 };
@@ -90,7 +113,10 @@ static int open_all(struct run *r, char **path, int n, struct err *e)
     struct hessian_set_params p = { .dtype = dtypes[s->dtype],
                                     .block = (uint64_t)s->block,
                                     .blend = (double)s->blend,
-                                    .max_tokens = (uint64_t)s->max_tokens };
+                                    .max_tokens = (uint64_t)s->max_tokens,
+                                    .partial = s->partial,
+                                    .share = s->share,
+                                    .shares = s->shares };
     struct stream_output out = { .path = s->tool.output, .key = s->tool.key };
     int rc;
 
@@ -105,8 +131,11 @@ static int open_all(struct run *r, char **path, int n, struct err *e)
         return rc;
     if (stream_create(&r->out, &out, e) < 0)
         return e->code;
-    for (int i = 0; i < r->n_in && rc >= 0; i++)
+    for (int i = 0; i < r->n_in && rc >= 0; i++) {
+        if (s->shares)
+            stream_leave_out(r->in[i], unwanted, r->all);
         rc = input_batch_open(&r->batch[i], r->all, &p, r->in[i], r->out, e);
+    }
     return rc;
 }
 
@@ -150,25 +179,50 @@ static int activation(struct run *r, int i, const struct frame *f, bool given,
     if (f->loan.lent && (rc < 0 || f->last) &&
         !ledger_was_there(r->ledger, LEDGER_ACTIVATIONS))
         return lender_died(r, i, e);
-    if (rc >= 0 && f->last && r->n_in == 1) /* frees the accumulator */
-        rc = hessian_set_emit(r->all, f->name, r->out, e);
     return rc;
 }
 
-static int part(struct run *r, const struct frame *f, int input, struct err *e)
+/* Input i has given all of this name: emit it when all inputs have, which frees
+ * its memory. */
+static int complete(struct run *r, const struct frame *f, int i, struct err *e)
 {
-    bool complete;
-    int rc = hessian_set_part(r->all, f, input, &complete, e);
-
-    if (rc >= 0 && complete && r->n_in > 1)
-        rc = hessian_set_emit(r->all, f->name, r->out, e);
-    return rc;
+    return hessian_set_complete(r->all, f->name, i) ?
+               hessian_set_emit(r->all, f->name, r->out, e) :
+               0;
 }
 
-/* Read input i up to and including its next hessian frame, so that of inputs in
- * the same order only one name at a time is in memory.  Frames of other roles
- * are passed through when there is one input; with several inputs they are
- * dropped. */
+/* The last activation of a name; its companions came before it. */
+static bool ends(const struct frame *f)
+{
+    size_t len;
+    enum companion c = companion_of(f->name, &len);
+
+    return f->role == ROLE_ACTIVATION && f->last &&
+           (c == COMPANION_NONE || c == COMPANION_GRADIENT);
+}
+
+/* Frames of other roles are passed through when there is one input; with several
+ * inputs they are dropped. */
+static int take(struct run *r, int i, const struct frame *f, bool given,
+                struct err *e)
+{
+    switch (f->role) {
+    case ROLE_ACTIVATION:
+        return r->s->partial && tensor_name_is_expert(f->name) ?
+                   stream_write(r->out, f, e) :
+                   activation(r, i, f, given, e);
+    case ROLE_HESSIAN: return hessian_set_part(r->all, f, e);
+    case ROLE_CROSS: return hessian_set_cross(r->all, f, e);
+    case ROLE_HIDDEN:
+    case ROLE_ROUTING:
+    case ROLE_TOKENS: return 0; /* dropped: no later stage reads them */
+    default: return r->n_in > 1 ? 0 : stream_write(r->out, f, e);
+    }
+}
+
+/* Read input i up to and including the last frame of a name, so that of inputs
+ * in the same order only one name at a time is in memory.  Of a single input,
+ * Hessians may come again in a further stream. */
 static int advance(struct run *r, int i, struct err *e)
 {
     struct frame f;
@@ -177,16 +231,11 @@ static int advance(struct run *r, int i, struct err *e)
 
     while ((rc = next(r, i, &f, &given, e)) > 0) {
         progress_step(&r->progress, f.name, f.len);
-        switch (f.role) {
-        case ROLE_ACTIVATION: rc = activation(r, i, &f, given, e); break;
-        case ROLE_HESSIAN: return part(r, &f, i, e);
-        case ROLE_HIDDEN:
-        case ROLE_ROUTING:
-        case ROLE_TOKENS:
-            rc = 0;
-            break; /* dropped: no later stage reads them */
-        default: rc = r->n_in > 1 ? 0 : stream_write(r->out, &f, e);
-        }
+        if (!hessian_set_wants(r->all, f.name))
+            continue;
+        rc = take(r, i, &f, given, e);
+        if (rc >= 0 && (ends(&f) || (f.role == ROLE_HESSIAN && r->n_in > 1)))
+            return complete(r, &f, i, e);
         if (rc < 0)
             return rc;
     }

@@ -9,6 +9,11 @@
 #include "hessian/hessian_entry.h"
 #include "hessian/hessian_set.h"
 
+static uint64_t tokens_of(const struct entry *t)
+{
+    return t->acc ? hessian_tokens(t->acc) : t->samples;
+}
+
 static int result(struct entry *t, const float **data, struct err *e)
 {
     int rc;
@@ -29,30 +34,47 @@ static int result(struct entry *t, const float **data, struct err *e)
                            (unsigned long long)i);
 }
 
-static int emit_cross(const struct hessian_set *c, struct entry *t,
-                      struct stream_writer *w, struct err *e)
+/* Mean of the merged cross moments of a kind, times a factor. */
+static int merged_cross(struct entry *t, int k, double times,
+                        const float **data, struct err *e)
 {
-    uint64_t n = hessian_tokens(t->acc);
+    float *mean = (float *)t->cross_sum[k];
+    uint64_t n = t->cross_rows[k] * t->cols;
 
+    if (t->cross_samples[k] != t->samples)
+        return err_set(e, E_DATA, "is of other tokens than the Hessian");
+    hessian_merge_mean(mean, t->cross_sum[k], n, t->samples);
+    for (uint64_t i = 0; times < 1 && i < n; i++)
+        mean[i] = (float)(times * (double)mean[i]);
+    *data = mean;
+    return 0;
+}
+
+static int emit_cross(const struct hessian_set *c, struct entry *t,
+                      const char *modules, struct stream_writer *w,
+                      struct err *e)
+{
     for (int k = 0; k < PAIRS; k++) {
         struct frame f = { .role = ROLE_CROSS,
                            .dtype = DT_F32,
                            .ndim = 2,
                            .dims = { t->cross_rows[k], t->cols },
-                           .modules = t->modules,
-                           .samples = n };
+                           .modules = modules,
+                           .samples = t->samples };
         const float *data = NULL;
-        double times = blend_cross(&c->blend, t->name, n, t->cols);
+        double times = blend_cross(&c->blend, t->name, t->samples, t->cols);
         void *block;
         int rc;
 
-        if (!t->cross[k])
+        if (!t->cross[k] && !t->cross_sum[k])
             continue;
         snprintf(f.name, sizeof(f.name), "%s%s", t->name,
                  companion_suffix(pair_companion[k]));
         f.len = f.dims[0] * f.dims[1] * sizeof(float);
-        if (cross_is_there(t->cross[k]) &&
-            ledger_lease(c->params.ledger, f.len, &block, &f.loan))
+        if (!t->cross[k])
+            rc = merged_cross(t, k, times, &data, e);
+        else if (cross_is_there(t->cross[k]) &&
+                 ledger_lease(c->params.ledger, f.len, &block, &f.loan))
             rc = cross_finish_there(t->cross[k], times, block, e);
         else
             rc = cross_finish(t->cross[k], times, &data, e);
@@ -71,7 +93,7 @@ static int emit_cross(const struct hessian_set *c, struct entry *t,
 static int amend(struct hessian_set *c, struct entry *t, const float **data,
                  float **own, struct err *e)
 {
-    bool none = t->acc && !hessian_tokens(t->acc);
+    bool none = !tokens_of(t);
 
     if (!none && !t->block && blend_keeps(&c->blend, t->name))
         return blend_keep(&c->blend, t->name, *data, t->elements, e);
@@ -130,11 +152,32 @@ static int make(struct hessian_set *c, struct entry *t, struct frame *f,
         rc = *own ? hessian_finish_there(t->acc, block, *own, e) : e->code;
         return rc < 0 ? rc : keep_lent(c, t, block, e);
     }
-    rc = t->acc && !hessian_tokens(t->acc) ? 0 : result(t, &data, e);
+    rc = tokens_of(t) ? result(t, &data, e) : 0;
     if (rc >= 0)
         rc = amend(c, t, &data, own, e);
     f->data = data;
     return rc;
+}
+
+/* Leave in t->modules those of the share; false: none. */
+static bool take_share(const struct hessian_set *c, struct entry *t)
+{
+    int64_t of = c->params.shares, i = 0;
+    char *from = t->modules, *to = t->modules;
+
+    if (!of || !from || tensor_name_is_expert(t->name))
+        return true;
+    for (size_t n; *from; from += n + (from[n] != 0), i++) {
+        n = strcspn(from, "\n");
+        if (i % of != c->params.share)
+            continue;
+        if (to > t->modules)
+            *to++ = '\n';
+        memmove(to, from, n);
+        to += n;
+    }
+    *to = 0;
+    return *t->modules;
 }
 
 static int emit(struct hessian_set *c, struct entry *t, struct stream_writer *w,
@@ -146,17 +189,22 @@ static int emit(struct hessian_set *c, struct entry *t, struct stream_writer *w,
                        .modules = t->modules,
                        .block = t->block,
                        .len = t->elements * sizeof(float) };
-    float *own;
-    int rc = make(c, t, &f, &own, e);
+    bool wanted = take_share(c, t);
+    float *own = NULL;
+    int rc = 0;
 
+    if (!t->acc && !t->sum)
+        rc = err_set(e, E_DATA, "its Hessian is missing");
+    else if (wanted || blend_keeps(&c->blend, t->name))
+        rc = make(c, t, &f, &own, e);
     if (rc < 0)
         err_prefix(e, "'%s'", t->name);
     strcpy(f.name, t->name);
     memcpy(f.dims, t->dims, sizeof(t->dims));
     f.samples = t->samples;
-    if (rc >= 0 && t->acc && t->samples)
-        rc = emit_cross(c, t, w, e);
-    if (rc >= 0)
+    if (rc >= 0 && wanted && t->samples)
+        rc = emit_cross(c, t, f.modules, w, e);
+    if (rc >= 0 && wanted)
         rc = stream_write(w, &f, e);
     free(own);
     entry_drop(t);

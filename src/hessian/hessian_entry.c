@@ -23,7 +23,9 @@ void entry_drop(struct entry *t)
     free(t->sum);
     for (int k = 0; k < PAIRS; k++) {
         cross_close(t->cross[k]);
+        free(t->cross_sum[k]);
         t->cross[k] = NULL;
+        t->cross_sum[k] = NULL;
     }
     t->acc = NULL;
     t->sum = NULL;

@@ -21,7 +21,9 @@ struct entry {
     struct hessian *acc;  /* accumulator of activations, or NULL */
     struct cross *cross[PAIRS];
     uint64_t cross_rows[PAIRS];
-    double *sum;   /* sum of merged Hessians, or NULL */
+    double *sum;              /* sum of merged Hessians, or NULL */
+    double *cross_sum[PAIRS]; /* the same of cross moments */
+    uint64_t cross_samples[PAIRS];
     uint64_t cols; /* of the activations */
     uint64_t elements, samples;
     uint64_t dims[3];

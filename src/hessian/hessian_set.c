@@ -362,7 +362,7 @@ int hessian_set_activation(struct hessian_set *c, const struct frame *f,
 
 static int check_part(const struct frame *f, struct err *e)
 {
-    bool good = f->dtype == DT_F32 && f->samples;
+    bool good = f->dtype == DT_F32;
 
     if (f->block)
         good = good && f->ndim == 3 && f->dims[1] == f->block &&
@@ -371,34 +371,32 @@ static int check_part(const struct frame *f, struct err *e)
         good = good && f->ndim == 1 && hessian_cols(f->dims[0]);
     return good ? 0 :
                   err_set(e, E_DATA,
-                          "'%s': not a hessian: want float32 and samples, "
+                          "'%s': not a hessian: want float32 "
                           "[C(C+1)/2] or blocks [n, g, g]",
                           f->name);
 }
 
-static int new_sum(struct hessian_set *c, const struct frame *f,
-                   struct entry **out, struct err *e)
+static int new_sum(struct entry *t, const struct frame *f, struct err *e)
 {
-    struct entry *t = append(c, f, e);
-
-    if (!t)
-        return e->code;
     t->elements = f->len / sizeof(float);
     t->block = f->block;
     t->ndim = f->ndim;
     memcpy(t->dims, f->dims, sizeof(t->dims));
     t->sum = mem_zero(t->elements, sizeof(*t->sum), "hessians", e);
-    *out = t;
     return t->sum ? 0 : err_prefix(e, "'%s'", f->name);
 }
 
-int hessian_set_part(struct hessian_set *c, const struct frame *f, int input,
-                     bool *complete, struct err *e)
+int hessian_set_part(struct hessian_set *c, const struct frame *f,
+                     struct err *e)
 {
     struct entry *t = find(c, f->name);
     int rc = check_part(f, e);
 
-    if (rc < 0 || (!t && (rc = new_sum(c, f, &t, e)) < 0))
+    if (rc >= 0 && !t && !(t = append(c, f, e)))
+        rc = e->code;
+    if (rc >= 0 && !t->sum && !t->acc)
+        rc = new_sum(t, f, e);
+    if (rc < 0)
         return rc;
     if (!t->sum || t->block != f->block || t->ndim != f->ndim ||
         memcmp(t->dims, f->dims, (size_t)t->ndim * sizeof(t->dims[0])))
@@ -407,10 +405,70 @@ int hessian_set_part(struct hessian_set *c, const struct frame *f, int input,
         return rc;
     if (size_add(t->samples, f->samples, &t->samples))
         return err_set(e, E_DATA, "'%s': too many samples", f->name);
-    hessian_merge_add(t->sum, f->data, t->elements, f->samples);
-    t->given[input] = true;
-    *complete = true;
-    for (int i = 0; i < c->params.n_inputs; i++)
-        *complete &= t->given[i];
+    if (f->samples)
+        hessian_merge_add(t->sum, f->data, t->elements, f->samples);
     return 0;
+}
+
+/* Add f to the sum of its kind. */
+static int add_cross(struct entry *t, int kind, const struct frame *f,
+                     struct err *e)
+{
+    uint64_t n = f->len / sizeof(float);
+
+    if (!t->cross_sum[kind]) {
+        t->cross_rows[kind] = f->dims[0];
+        t->cols = f->dims[1];
+        t->cross_sum[kind] =
+            mem_zero(n, sizeof(*t->cross_sum[kind]), "hessians", e);
+        if (!t->cross_sum[kind])
+            return err_prefix(e, "'%s'", f->name);
+    }
+    if (t->acc || t->cross_rows[kind] != f->dims[0] || t->cols != f->dims[1])
+        return err_set(e, E_DATA, "'%s': parts of different shapes", f->name);
+    hessian_merge_add(t->cross_sum[kind], f->data, n, f->samples);
+    return size_add(t->cross_samples[kind], f->samples,
+                    &t->cross_samples[kind]) ?
+               err_set(e, E_DATA, "'%s': too many samples", f->name) :
+               0;
+}
+
+int hessian_set_cross(struct hessian_set *c, const struct frame *f,
+                      struct err *e)
+{
+    int kind = pair_kind(f->name);
+    struct frame of = *f;
+    struct entry *t;
+    size_t len;
+
+    if (kind == PAIRS || f->ndim != 2 || f->dtype != DT_F32 || !f->dims[1])
+        return err_set(e, E_DATA, "'%s': no cross moments of an input",
+                       f->name);
+    companion_of(f->name, &len);
+    of.name[len] = 0;
+    t = find(c, of.name);
+    if (!t && !(t = append(c, &of, e)))
+        return e->code;
+    return same_modules(t, f, e) < 0 ? e->code : add_cross(t, kind, f, e);
+}
+
+bool hessian_set_complete(struct hessian_set *c, const char *name, int input)
+{
+    struct entry *t = find(c, name);
+    bool complete = t;
+
+    if (t)
+        t->given[input] = true;
+    for (int i = 0; i < c->params.n_inputs && t; i++)
+        complete &= t->given[i];
+    return complete;
+}
+
+bool hessian_set_wants(const struct hessian_set *c, const char *name)
+{
+    struct tensor_name at;
+
+    tensor_name_parse(&at, name);
+    return !c->params.shares || at.expert < 0 ||
+           at.expert % c->params.shares == c->params.share;
 }

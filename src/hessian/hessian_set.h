@@ -34,11 +34,20 @@ bool hessian_set_alone(const struct hessian_set *c, const struct frame *f);
  * the name has come before; E_TEMP. */
 MUST_CHECK int hessian_set_given(struct hessian_set *c, const struct frame *f,
                                  uint64_t tokens, float *data, struct err *e);
-/* Merge a hessian frame of input stream number `input`.  *complete: all
- * n_inputs have now given theirs of this name.  E_DATA: no Hessian, or its
- * shape or modules differ from those before; E_TEMP. */
+/* Merge a hessian frame, or a cross frame in front of it; one without samples
+ * adds nothing.  E_DATA: no Hessian, or its shape or modules differ from those
+ * before; E_TEMP. */
 MUST_CHECK int hessian_set_part(struct hessian_set *c, const struct frame *f,
-                                int input, bool *complete, struct err *e);
+                                struct err *e);
+MUST_CHECK int hessian_set_cross(struct hessian_set *c, const struct frame *f,
+                                 struct err *e);
+/* Input stream number `input` has given all it has of this name: whether now all
+ * n_inputs have. */
+bool hessian_set_complete(struct hessian_set *c, const char *name, int input);
+/* Whether params.share needs any of the frames of this input: those of expert e
+ * go to share e mod shares, whole; the modules of another input one by one, and
+ * mlp_in's to all where experts' are blended with it. */
+bool hessian_set_wants(const struct hessian_set *c, const char *name);
 /* Write the Hessian called name, and its cross moments; name NULL: all that
  * have not been written, in the order in which their names came.  Without
  * tokens it is the identity with samples 0.  Returns the number written, or

@@ -20,6 +20,9 @@ struct hessian_set_params {
     uint64_t max_tokens; /* per name; 0: all */
     double blend;        /* k of blend.h; 0: none */
     int n_inputs;        /* input streams, for merging */
+    bool partial; /* experts' activations are left to who merges the parts */
+    int64_t share, shares; /* emit only what this share of the modules needs
+                              (hessian_set_wants()); shares 0: all */
     struct ledger *ledger; /* lends what is made on the device; NULL: nothing */
 };
 

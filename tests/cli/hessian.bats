@@ -119,6 +119,93 @@ PYTHON
     python3 "$PY" check-hessian "$A/part.0,$A/part.1" h.fts
 }
 
+@test "parts of tokens: moments of both kinds, experts by their rows, blended when merged; shares" {
+    python3 - "$BATS_TEST_DIRNAME/../reference" <<'PYTHON'
+import sys
+sys.path.insert(0, sys.argv[1])
+import fts, numpy as np
+rng = np.random.default_rng(4)
+H, M = 40, 24
+def numbers(tokens, width): # of few bits: whole in bf16
+    return rng.integers(-128, 128, (tokens, width)).astype("<f4") / 64
+# tokens of each part; of expert 1 the first part has none, of expert 2 nobody has
+tokens = {"mlp_in": (50, 31, 64), "mlp.experts.0.in": (9, 20, 0), "mlp.experts.1.in": (0, 3, 8),
+          "mlp.experts.2.in": (0, 0, 0), "mlp.experts.0.mid": (9, 20, 0)}
+modules = lambda k: [f"{k}.{m}" for m in (("down",) if "mid" in k else ("gate", "up"))]
+for p in range(3):
+    frames = []
+    for k, n in tokens.items():
+        width, kind = (M, "gap") if "mid" in k else (H, "drift")
+        x, y = numbers(n[p], width), numbers(n[p], H)
+        for suffix, z in (("." + kind, y), ("", x)):
+            frames.append(fts.Tensor("activation", "model.layers.2." + k + suffix, fts.bf16(z), "BF16", z.shape,
+                modules=None if suffix else modules(k), sequence=1, last=True))
+    fts.write(open(f"a{p}.fts", "wb"), frames)
+PYTHON
+    for p in 0 1 2; do forge-hessian -q --partial a$p.fts >m$p.fts; done
+    [ "$(forge-ls m0.fts | awk '{ print $1 }' | xargs)" = \
+        "cross hessian activation activation activation activation activation activation activation activation" ]
+    forge-hessian -q --blend 2 m0.fts m1.fts m2.fts >all.fts
+    for k in 0 1; do forge-hessian -q --blend 2 --share $k --shares 2 m0.fts m1.fts m2.fts >share$k.fts; done
+    python3 - "$BATS_TEST_DIRNAME/../reference" <<'PYTHON'
+import sys
+sys.path.insert(0, sys.argv[1])
+import fts, numpy as np
+read = lambda name: list(fts.read(open(name, "rb")))
+parts = [read(f"a{p}.fts") for p in range(3)]
+def rows(name):
+    return np.concatenate([t.array().astype(float).reshape(t.shape) for part in parts for t in part if t.name == name])
+def full(t):
+    n = int((2 * t.array().size) ** .5)
+    h = np.zeros((n, n))
+    h[np.tril_indices(n)] = t.array()
+    return np.maximum(h, h.T) if (h >= 0).all() else h + np.tril(h, -1).T
+layer = rows("model.layers.2.mlp_in")
+layer = 2 * layer.T @ layer / len(layer)
+got = {(t.role, t.name): t for t in read("all.fts")}
+checked = 0
+for name in dict.fromkeys(t.name for t in parts[0] if not t.name.endswith((".drift", ".gap"))):
+    x = rows(name)
+    n, c = x.shape
+    h = 2 * x.T @ x / n if n else np.eye(c)
+    own = n / (n + 2 * c) if "experts" in name else 1
+    if "mid" in name:
+        h = own * h + (1 - own) * np.trace(h) / c * np.eye(c)
+    elif "experts" in name:
+        h = own * h + (1 - own) * layer
+    t = got["hessian", name]
+    assert (t.extra.get("samples") or 0) == n, name
+    assert np.abs(full(t) - h).max() < 2e-6 * np.abs(h).max(), name
+    kind = name + (".gap" if "mid" in name else ".drift")
+    assert (("cross", kind) in got) == (n > 0), kind
+    if n:
+        d = own * 2 * rows(kind).T @ x / n
+        assert np.abs(got["cross", kind].array() - d).max() < 4e-6 * np.abs(h).max(), kind
+    checked += 1
+assert checked == 5
+# every module is in one share, with the bytes of the whole
+seen = []
+for k in range(2):
+    for t in read(f"share{k}.fts"):
+        assert t.payload == got[t.role, t.name].payload
+        if t.role == "hessian":
+            seen += t.extra["modules"]
+want = sum((t.extra["modules"] for t in got.values() if t.role == "hessian"), [])
+assert sorted(seen) == sorted(want) and len(set(seen)) == len(seen), (seen, want)
+share = [t.name for t in read("share1.fts") if t.role == "hessian"]
+assert share == ["model.layers.2.mlp_in", "model.layers.2.mlp.experts.1.in"], share
+PYTHON
+    run -64 forge-hessian --partial --blend 2 a0.fts
+    run -64 forge-hessian --share 2 --shares 2 a0.fts
+    # a part that is not whole, and moments whose Hessian is not there
+    mkstream 'cross:model.layers.2.mlp_in.drift:F32:40x40:samples=3' >alone.fts
+    run -65 --separate-stderr forge-hessian alone.fts
+    [[ $stderr == *"'model.layers.2.mlp_in': its Hessian is missing" ]]
+    cat alone.fts >>m2.fts
+    run -65 --separate-stderr forge-hessian m0.fts m1.fts m2.fts
+    [[ $stderr == *"'model.layers.2.mlp_in.drift'"* || $stderr == *"'model.layers.2.mlp_in': "* ]]
+}
+
 @test "parts that do not fit are named" {
     forge-hessian -q "$A/part.0" >h0
     forge-hessian -q --block 64 "$A/part.1" >h1

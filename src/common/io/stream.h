@@ -168,6 +168,11 @@ MUST_CHECK int stream_skim(struct stream_reader *r, struct frame *f,
  * XXH3-64.  E_DATA; E_IO; E_BUG: none of this offset and length was skimmed. */
 MUST_CHECK int stream_payload(struct stream_reader *r, uint64_t payload_offset,
                               void *buf, size_t len, struct err *e);
+/* Of a regular file, do not read the payloads of the frames for which this is
+ * true: stream_next() returns them with f->data NULL. */
+typedef bool stream_unwanted(const void *ctx, const struct frame *f);
+void stream_leave_out(struct stream_reader *r, stream_unwanted *unwanted,
+                      const void *ctx);
 void stream_close(struct stream_reader *r);
 /* JSON text of HEAD of the current stream; NULL before the first. */
 const char *stream_head(const struct stream_reader *r);

@@ -409,6 +409,13 @@ void stream_fetch(struct stream_reader *r, stream_get_loan *get, void *ctx)
     r->get_ctx = ctx;
 }
 
+void stream_leave_out(struct stream_reader *r, stream_unwanted *unwanted,
+                      const void *ctx)
+{
+    r->unwanted = unwanted;
+    r->unwanted_ctx = ctx;
+}
+
 /* 1: *f is a tensor; 0: an unknown ancillary frame, skipped. */
 static int take_tensor(struct stream_reader *r, struct frame *f,
                        uint64_t *payload_at, struct err *e)
@@ -429,6 +436,10 @@ static int take_tensor(struct stream_reader *r, struct frame *f,
         return e->code;
     if (f->loan.lent)
         return take_loan(r, f, e) < 0 ? err_prefix(e, "'%s'", f->name) : 1;
+    if (r->unwanted && r->in.file && r->unwanted(r->unwanted_ctx, f)) {
+        f->data = NULL;
+        return source_skip(&r->in, r->h.payload_len, e) < 0 ? e->code : 1;
+    }
     if (payload_at && r->in.file) {
         *payload_at = r->in.at;
         return stream_skimmed(r, f, &ref, e) < 0 ? e->code : 1;

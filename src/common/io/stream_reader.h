@@ -37,6 +37,8 @@ struct stream_reader {
     bool piped, loans;    /* see struct stream_expect */
     stream_get_loan *get; /* stream_fetch(); NULL: loans come as they are */
     void *get_ctx;
+    stream_unwanted *unwanted; /* stream_leave_out(); NULL: none */
+    const void *unwanted_ctx;
     bool told;  /* the error is an ERROR frame's or the output's:
                           * keep its text */
     int failed; /* code of the first error, returned from then on */
