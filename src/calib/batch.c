@@ -14,7 +14,10 @@ struct batch_reader {
     bool tokens, inherited;
     bool reference;       /* reading the reference stream's frames */
     int64_t layer, count; /* count: of sequences so far */
-    bool pending;         /* `next` has been read and is not in a batch yet */
+    enum point at;
+    struct batch_part part;
+    int64_t seen; /* sequences of tokens, of all parts */
+    bool pending; /* `next` has been read and is not in a batch yet */
     struct frame next;
 };
 
@@ -28,7 +31,24 @@ int64_t batch_reader_layer(const struct batch_reader *f)
     return f->layer;
 }
 
+enum point batch_reader_point(const struct batch_reader *f)
+{
+    return f->at;
+}
+
 /* ---- frames ---- */
+
+/* Whether f->next, tokens, is of another part; else it has a number. */
+static bool elsewhere(struct batch_reader *f)
+{
+    int64_t i = f->seen++;
+
+    if (f->part.parts && i % f->part.parts != f->part.part)
+        return true;
+    if (!f->next.sequence)
+        f->next.sequence = (uint64_t)i + 1;
+    return false;
+}
 
 /* Read the next frame of tokens or hidden states into f->next, passing on
  * others.  1, or 0: end of input. */
@@ -45,7 +65,10 @@ static int fetch(struct batch_reader *f, struct err *e)
             stream_inherit(f->pass, stream_head(f->in), e) < 0)
             return e->code;
         f->inherited = true;
-        if (r == ROLE_TOKENS || r == ROLE_HIDDEN) {
+        if (r == ROLE_TOKENS && elsewhere(f))
+            continue;
+        if (r == ROLE_TOKENS || r == ROLE_HIDDEN ||
+            (r == ROLE_ACTIVATION && f->at > POINT_IN)) {
             f->pending = true;
             return 1;
         }
@@ -55,28 +78,43 @@ static int fetch(struct batch_reader *f, struct err *e)
     return rc;
 }
 
-/* Parse "model.layers.12" (reference: "model.layers.12.original").  False:
- * another name. */
-static bool parse_name(const char *name, bool reference, int64_t *layer)
+/* Whether t is the name of point p in frames of states. */
+static bool is_point(enum point p, const struct name_text *t)
+{
+    const char *name = p == POINT_IN ? "" : point_name(p);
+
+    return strlen(name) == t->len && !strncmp(name, t->at, t->len);
+}
+
+/* Parse "model.layers.12", "model.layers.12.mlp_in"; of the reference, which may
+ * have passed the layer, "model.layers.12.hidden.original".  False: another
+ * name. */
+static bool parse_name(const char *name, bool reference, int64_t *layer,
+                       enum point *at)
 {
     struct tensor_name n;
 
     tensor_name_parse(&n, name);
-    if (n.layer < 0 || n.expert >= 0 || n.part.len ||
+    if (n.layer < 0 || n.expert >= 0 ||
         n.companion != (reference ? COMPANION_ORIGINAL : COMPANION_NONE))
         return false;
     *layer = n.layer;
-    return true;
+    for (*at = POINT_IN; *at < POINT_OUT && !is_point(*at, &n.part); ++*at)
+        ;
+    return *at < POINT_OUT || (reference && is_point(POINT_OUT, &n.part));
 }
 
 static int check_hidden(const struct batch_reader *f, const struct frame *x,
                         struct err *e)
 {
     int64_t layer, width = model_config(f->m)->hidden_size;
+    enum point at;
     char shape[128];
 
-    if (!parse_name(x->name, f->reference, &layer))
-        return err_set(e, E_DATA, "'%s' is no name of hidden states", x->name);
+    if (!parse_name(x->name, f->reference, &layer, &at) || at != f->at)
+        return err_set(e, E_DATA, "'%s' is no name of hidden states%s%s",
+                       x->name, f->at ? " at " : "",
+                       f->at ? point_name(f->at) : "");
     if (layer != f->layer)
         return err_set(e, E_DATA, "'%s': want layer %lld", x->name,
                        (long long)f->layer);
@@ -151,22 +189,23 @@ static int check_first(const struct batch_reader *f, struct err *e)
 /* Whether f->next is the first frame of the reference stream. */
 static bool reference_begins(const struct batch_reader *f)
 {
+    enum point at;
     int64_t layer;
 
     return !f->tokens && !f->reference && f->count &&
            f->next.role == ROLE_HIDDEN &&
-           parse_name(f->next.name, true, &layer);
+           parse_name(f->next.name, true, &layer, &at);
 }
 
-/* Add f->next to the batch.  1; or 0: the batch is full, or the frame belongs
- * to the reference stream. */
+/* Add f->next to the batch.  1; or 0: the batch is full, or the frame is the
+ * reference stream's, or an activation. */
 static int take(struct batch_reader *f, struct batch *b, int64_t *rows,
                 struct err *e)
 {
     int64_t n;
     void *to;
 
-    if (reference_begins(f))
+    if (reference_begins(f) || (f->next.role == ROLE_ACTIVATION && f->count))
         return 0;
     if (check_first(f, e) < 0)
         return e->code;
@@ -215,9 +254,36 @@ int batch_reader_next(struct batch_reader *f, struct batch *b, struct err *e)
 
 int batch_reader_reference(struct batch_reader *f)
 {
-    if (f->pending) /* batch_reader_next() has left the reference's first frame */
-        f->reference = true;
-    return f->pending;
+    int64_t layer;
+
+    /* batch_reader_next() has left the reference's first frame */
+    if (f->pending && f->next.role == ROLE_HIDDEN)
+        f->reference = parse_name(f->next.name, true, &layer, &f->at);
+    return f->reference;
+}
+
+int batch_reader_activation(struct batch_reader *f, const char *name,
+                            uint64_t sequence, int64_t rows, int64_t width,
+                            const void **data, struct err *e)
+{
+    const struct frame *x = &f->next;
+    int rc = fetch(f, e);
+
+    if (rc < 0)
+        return rc;
+    if (!rc || x->role != ROLE_ACTIVATION || strcmp(x->name, name) != 0 ||
+        x->sequence != sequence || x->ndim != 2 ||
+        x->dtype != model_dtype(f->m) || x->dims[0] != (uint64_t)rows ||
+        x->dims[1] != (uint64_t)width)
+        return err_set(e, E_DATA,
+                       "'%s': want the activation of sequence %llu, %s "
+                       "[%lld,%lld]",
+                       name, (unsigned long long)sequence,
+                       dtype_name(model_dtype(f->m)), (long long)rows,
+                       (long long)width);
+    *data = x->data;
+    f->pending = false;
+    return 0;
 }
 
 /* ---- opening ---- */
@@ -240,7 +306,7 @@ static int look_at_state(struct batch_reader *f, int64_t layer, struct err *e)
     const struct model_config *c = model_config(f->m);
 
     if (f->next.role != ROLE_HIDDEN ||
-        !parse_name(f->next.name, false, &f->layer))
+        !parse_name(f->next.name, false, &f->layer, &f->at))
         return err_set(e, E_DATA,
                        "the first frame is %s '%s': want tokens, or hidden "
                        "states of a layer",
@@ -255,7 +321,8 @@ static int look_at_state(struct batch_reader *f, int64_t layer, struct err *e)
 
 int batch_reader_open(struct batch_reader **out, struct stream_reader *in,
                       struct model *m, int64_t layer,
-                      struct stream_writer *pass, struct err *e)
+                      const struct batch_part *part, struct stream_writer *pass,
+                      struct err *e)
 {
     struct batch_reader *f = mem_zero(1, sizeof(*f), "input", e);
     int rc;
@@ -265,6 +332,8 @@ int batch_reader_open(struct batch_reader **out, struct stream_reader *in,
     f->in = in;
     f->m = m;
     f->pass = pass;
+    if (part)
+        f->part = *part;
     rc = fetch(f, e);
     if (!rc)
         rc = err_set(e, E_DATA, "the input has no sequences");

@@ -3,7 +3,11 @@
  * The input is tokens frames, or hidden frames with the states that enter one
  * layer; the first frame decides.  Behind all hidden states of the model those
  * of the reference stream (the original model) may follow, named
- * "model.layers.3.original". */
+ * "model.layers.3.original".
+ *
+ * States at a point inside a layer are named "model.layers.3.mlp_in" (the
+ * reference may be further: "model.layers.3.mlp_mid.original"); behind all hidden
+ * states come activation frames of these names, the activations there. */
 #ifndef FORGE_BATCH_H
 #define FORGE_BATCH_H
 
@@ -21,19 +25,27 @@ struct batch {
 
 struct batch_reader;
 
+/* Of tokens, every parts-th sequence, from number `part` on, both counted from
+ * 0. */
+struct batch_part {
+    int64_t part, parts;
+};
+
 /* Reads up to the first sequence.  layer: the layer that the states must enter;
- * -1: the one that the first frame names.  Frames of other roles are written to
+ * -1: the one that the first frame names.  part NULL: all sequences.  Frames of other roles are written to
  * `pass` (NULL: dropped).  If the input is tokens, loads the model's embedding.
  * in, m and pass must outlive the reader.  E_DATA: no sequence, or one of
  * another layer or model; E_TEMP; errors of loading the embedding. */
 MUST_CHECK int batch_reader_open(struct batch_reader **f,
                                  struct stream_reader *in, struct model *m,
-                                 int64_t layer, struct stream_writer *pass,
-                                 struct err *e);
+                                 int64_t layer, const struct batch_part *part,
+                                 struct stream_writer *pass, struct err *e);
 void batch_reader_close(struct batch_reader *f); /* NULL is allowed */
 bool batch_reader_is_tokens(const struct batch_reader *f);
 /* The layer that the states enter; 0 for tokens. */
 int64_t batch_reader_layer(const struct batch_reader *f);
+/* The point where the states are that are being read; POINT_IN for tokens. */
+enum point batch_reader_point(const struct batch_reader *f);
 
 /* 1: *b holds the next sequences, at POINT_IN (tokens: embedded); 0: no more
  * sequences of this stream.  *b is zero-initialised, and its memory is used
@@ -47,6 +59,13 @@ MUST_CHECK int batch_reader_next(struct batch_reader *f, struct batch *b,
  * stream follow, and batch_reader_next() returns them from now on; 0: the input
  * has ended. */
 int batch_reader_reference(struct batch_reader *f);
+
+/* Behind the states, at points inside a layer: *data is the next activation.
+ * E_DATA: there is none, or it is not of this name, sequence and shape. */
+MUST_CHECK int batch_reader_activation(struct batch_reader *f, const char *name,
+                                       uint64_t sequence, int64_t rows,
+                                       int64_t width, const void **data,
+                                       struct err *e);
 
 /* E_DATA: an element of rows[n, width], in the model's dtype, is not finite;
  * `what` and `sequence` name it in the message. */

@@ -138,18 +138,18 @@ static int run_layer(struct run *r, int64_t layer, struct err *e)
     bool last = layer == model_config(c->m)->n_layers - 1;
     bool leave = c->output == CALIB_HIDDEN || (c->hidden && !c->whole) ||
                  (c->whole && !last);
-    enum point to = leave ? POINT_OUT : POINT_MLP_MID;
+    enum point to = leave || c->until ? POINT_OUT : POINT_MLP_MID;
     size_t codes = quantized_count(c->codes);
 
     if (read_codes(c, layer, e) < 0)
         return e->code;
-    if (c->feedback ? loop_layer(r, layer, to, e) < 0 :
-                      pass(r, layer, to, e) < 0)
+    if (c->feedback || c->until ? loop_layer(r, layer, to, e) < 0 :
+                                  pass(r, layer, to, e) < 0)
         return e->code;
     quantized_truncate(c->codes, codes);
     if (c->output == CALIB_HIDDEN)
         return put_hidden(r, layer + 1, e);
-    return leave ? run_publish(r, layer + 1, !c->whole, e) : 0;
+    return leave && !c->until ? run_publish(r, layer + 1, !c->whole, e) : 0;
 }
 
 static int run_layers(struct run *r, struct err *e)
@@ -157,7 +157,7 @@ static int run_layers(struct run *r, struct err *e)
     struct calib *c = r->c;
     int64_t first = batch_reader_layer(c->batches),
             n = model_config(c->m)->n_layers;
-    int64_t end = c->whole ? n : first + 1;
+    int64_t end = c->until ? c->until->layer + 1 : c->whole ? n : first + 1;
 
     if (c->output == CALIB_EMBED)
         return put_hidden(r, first, e);
@@ -183,14 +183,31 @@ static bool alike(const struct store *s, const struct store *t)
     return true;
 }
 
+/* E_DATA: the states are at a point where this run cannot begin. */
+static int check_start(const struct calib *c, struct err *e)
+{
+    int64_t layer = batch_reader_layer(c->batches);
+    enum point at = batch_reader_point(c->batches);
+    const struct calib_stop *u = c->until;
+
+    if (at && !u)
+        return err_set(e, E_DATA,
+                       "the states are inside of layer %lld: want --until",
+                       (long long)layer);
+    if (u && (layer > u->layer || (layer == u->layer && at >= u->at)))
+        return err_set(e, E_DATA, "the states are behind the end of --until");
+    return 0;
+}
+
 /* Read all sequences; and, for a reference stream, its states: those that
  * follow in the input, else a copy. */
 static int fill(struct run *r, struct store *reference, struct err *e)
 {
     struct batch_reader *f = r->c->batches;
 
-    if (store_fill(r->s, f, e) < 0)
+    if (check_start(r->c, e) < 0 || store_fill(r->s, f, e) < 0)
         return e->code;
+    r->at = batch_reader_point(f);
     r->parted = batch_reader_reference(f);
     if (r->parted && !r->reference)
         return err_set(e, E_DATA,
@@ -199,9 +216,13 @@ static int fill(struct run *r, struct store *reference, struct err *e)
     if (!r->reference)
         return 0;
     if (!r->parted)
-        return store_copy(reference, r->s, e);
+        return r->at ?
+                   err_set(e, E_DATA,
+                           "the input has no states of the original model") :
+                   store_copy(reference, r->s, e);
     if (store_fill(reference, f, e) < 0)
         return e->code;
+    r->reference_at = batch_reader_point(f);
     return alike(r->s, reference) ?
                0 :
                err_set(e, E_DATA,
@@ -213,8 +234,9 @@ int calib_run(struct calib *c, struct err *e)
     struct store s = { 0 }, reference = { 0 };
     struct run r = { .c = c,
                      .s = &s,
-                     .reference =
-                         c->reference && c->feedback ? &reference : NULL };
+                     .reference = c->reference && (c->feedback || c->until) ?
+                                      &reference :
+                                      NULL };
     int rc = 0;
 
     if (c->output == CALIB_EMBED && !batch_reader_is_tokens(c->batches))

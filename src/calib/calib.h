@@ -16,7 +16,11 @@
  * waits until the codes of those linears have come back, and goes on with them.
  * A linear that gets no codes keeps its weights.
  *
- * With c->reference (and feedback), a second store, the reference stream, goes
+ * With c->until a run ends behind the activations of that point, those of the
+ * experts that read the same input included, and linears run with the codes that
+ * there are.  It may begin with states at a point of a layer.
+ *
+ * With c->reference (and feedback, or until), a second store, the reference stream, goes
  * through the layers with the original weights.  From both streams come the
  * companions that tell how far an activation has drifted, or which output a
  * linear should have (emit.h).

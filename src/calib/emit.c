@@ -61,13 +61,29 @@ int emit_hidden(struct stream_writer *w, const struct store *s,
                 const struct span *b, int64_t layer, enum companion companion,
                 struct err *e)
 {
-    const char *rows = store_x(s, b->row);
+    const struct emit_place p = { layer, POINT_IN, companion };
+
+    return emit_state(w, s, b, &p, ROLE_HIDDEN, e);
+}
+
+void emit_state_name(const struct emit_place *p, char name[FRAME_NAME_MAX + 1])
+{
+    layer_tensor_name(p->layer, p->at == POINT_IN ? "" : point_name(p->at),
+                      name);
+    strcat(name, companion_suffix(p->companion)); /* these names are short */
+}
+
+int emit_state(struct stream_writer *w, const struct store *s,
+               const struct span *b, const struct emit_place *p, enum role role,
+               struct err *e)
+{
+    bool hidden = role == ROLE_HIDDEN;
+    const char *rows = hidden ? store_x(s, b->row) : store_act(s, b);
 
     for (int64_t i = b->first; i < b->first + b->n; i++) {
-        struct frame f = frame_of(s, i, layer, POINT_IN);
+        struct frame f = frame_of(s, i, p->layer, hidden ? POINT_IN : p->at);
 
-        strcat(f.name,
-               companion_suffix(companion)); /* emit_name()'s are short */
+        emit_state_name(p, f.name);
         f.data = rows;
         rows += f.len;
         if (stream_write(w, &f, e) < 0)

@@ -13,6 +13,18 @@
 MUST_CHECK int emit_hidden(struct stream_writer *w, const struct store *s,
                            const struct span *b, int64_t layer,
                            enum companion companion, struct err *e);
+/* States at a point of a layer, as batch.h names them. */
+struct emit_place {
+    int64_t layer;
+    enum point at;
+    enum companion companion;
+};
+/* Write them from the host's memory: ROLE_HIDDEN the residual stream,
+ * ROLE_ACTIVATION the activation. */
+MUST_CHECK int emit_state(struct stream_writer *w, const struct store *s,
+                          const struct span *b, const struct emit_place *p,
+                          enum role role, struct err *e);
+void emit_state_name(const struct emit_place *p, char name[FRAME_NAME_MAX + 1]);
 /* Write an `activation` frame per sequence of batch b: rows[b->rows,
  * point_width()] of point `at` of the layer. */
 MUST_CHECK int emit_activation(struct stream_writer *w, const struct store *s,

@@ -329,3 +329,20 @@ int calib_experts_run(struct calib_experts *ex, bool emit, bool add_out,
         return e->code;
     return add_out && !c->skip_experts ? add_all(ex, e) : 0;
 }
+
+int calib_experts_send(struct calib_experts *ex, int only, struct err *e)
+{
+    struct expert_hooks hooks = { .in = put_in,
+                                  .mid = put_mid,
+                                  .codes = take_codes,
+                                  .arg = ex,
+                                  .only = only };
+
+    if (!ex->experts)
+        return 0;
+    if (ex->run->reference)
+        ex->mix.reference = ex->reference.in;
+    if (mixture_run(&ex->mix, NULL, &hooks, ex->stats, e) < 0)
+        return e->code;
+    return only == EXPERTS_MID ? put_hitmap(ex, e) : 0;
+}

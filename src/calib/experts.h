@@ -44,5 +44,10 @@ MUST_CHECK int calib_experts_take(struct calib_experts *ex,
  * in the stores. */
 MUST_CHECK int calib_experts_run(struct calib_experts *ex, bool emit, bool add,
                                  struct err *e);
+/* Write the activations of all experts: their inputs, or those of their down
+ * projections (EXPERTS_IN, EXPERTS_MID; model/moe.h) with the hit map, whose norms
+ * are 0.  Gate and up run with the codes that are there. */
+MUST_CHECK int calib_experts_send(struct calib_experts *ex, int only,
+                                  struct err *e);
 
 #endif

@@ -15,7 +15,9 @@
 struct settings {
     struct tool tool;
     int64_t layer; /* -1: not given */
-    const char *to, *hidden, *feedback, *codes_of, *loans;
+    const char *to, *hidden, *feedback, *codes_of, *loans, *until;
+    struct calib_stop stop;
+    struct batch_part part;
     struct device_choice device;
     int dtype, propagate, skip_experts, hitmap;
     struct opt_list codes;
@@ -35,8 +37,8 @@ static void parse(struct settings *s, int argc, char **argv)
           "with them",
           &s->feedback, 0, 0, true },
         { OPT_CHOICE, 0, "propagate", "quantized|both",
-          "with --feedback; both: run the original model, too, and write how "
-          "its states differ [quantized]",
+          "with --feedback or --until; both: run the original model, too, and "
+          "write how its states differ [quantized]",
           &s->propagate, 0, 0, false },
         { OPT_LIST, 'c', "codes", "FILE",
           "run the linears in FILE dequantized from their codes; may be "
@@ -44,8 +46,17 @@ static void parse(struct settings *s, int argc, char **argv)
           &s->codes, 0, 0, true },
         { OPT_STR, 0, "hidden", "FILE",
           "write the hidden states that leave the layer to FILE; with "
-          "--feedback, those of a finished layer now and then, to resume from",
+          "--feedback, those of a finished layer now and then, to resume from; "
+          "with --until, those at the point",
           &s->hidden, 0, 0, true },
+        { OPT_STR, 0, "until", "LAYER.POINT",
+          "run up to this point with --codes, write its activations, and end",
+          &s->until, 0, 0, false },
+        { OPT_INT, 0, "part", "P",
+          "run part P of the sequences of tokens, counted from 0",
+          &s->part.part, 0, 1 << 20, false },
+        { OPT_INT, 0, "parts", "N", "... of N parts [1]", &s->part.parts, 1,
+          1 << 20, false },
         { OPT_STR, 't', "to", "embed|hidden",
           "write no activations, but the embedded tokens, or the hidden states "
           "that leave the layer",
@@ -88,7 +99,8 @@ static void parse(struct settings *s, int argc, char **argv)
 static bool runs_model(const struct settings *s)
 {
     return s->input || s->to || s->hitmap || s->skip_experts || s->feedback ||
-           s->codes.count || s->hidden || s->tool.expect_key;
+           s->codes.count || s->hidden || s->until || s->part.parts ||
+           s->tool.expect_key;
 }
 
 /* Check combinations of options, and derive the rest. */
@@ -103,16 +115,21 @@ static void plan(struct settings *s)
     if (s->feedback && !strcmp(s->feedback, "-") &&
         (!s->input || !strcmp(s->input, "-")))
         die(E_USAGE, "--feedback - wants the sequences as FILE");
-    if (s->propagate && !s->feedback)
-        die(E_USAGE, "--propagate both wants --feedback");
+    if (s->propagate && !s->feedback && !s->until)
+        die(E_USAGE, "--propagate both wants --feedback or --until");
+    if (s->part.part >= (s->part.parts ? s->part.parts : 1))
+        die(E_USAGE, "--part counts from 0 and is below --parts");
     if (s->loans && !s->feedback)
         die(E_USAGE, "--loans wants --feedback");
-    if (!!s->to + !!s->feedback + !!s->hitmap > 1)
-        die(E_USAGE, "--to, --hitmap and --feedback exclude each other");
+    if (!!s->to + !!s->feedback + !!s->hitmap + !!s->until > 1)
+        die(E_USAGE,
+            "--to, --hitmap, --feedback and --until exclude each other");
+    if (s->until && s->layer >= 0)
+        die(E_USAGE, "--until names a layer: --layer does not go with it");
     if (s->hitmap)
         s->output = CALIB_HITMAP;
-    if (s->hidden && (s->to || (s->layer < 0 && !s->feedback)))
-        die(E_USAGE, "--hidden goes with --layer or --feedback");
+    if (s->hidden && (s->to || (s->layer < 0 && !s->feedback && !s->until)))
+        die(E_USAGE, "--hidden goes with --layer, --feedback or --until");
     if (!s->gaussian && (s->synthetic.sequences || s->synthetic.seqlen))
         die(E_USAGE, "--sequences and --seqlen want --synthetic");
     if (s->gaussian && runs_model(s))
@@ -142,6 +159,29 @@ static int read_codes(struct settings *s, struct calib *c, struct err *e)
     return 0;
 }
 
+/* Parse --until: "12.mlp_in", "12.experts". */
+static int parse_stop(const char *text, const struct model_config *c,
+                      struct calib_stop *to, struct err *e)
+{
+    enum point p = POINT_ATTN_IN;
+    char *point;
+
+    to->layer = strtoll(text, &point, 10);
+    if (point > text && *point == '.')
+        point++;
+    else
+        to->layer = -1;
+    while (p < POINT_OUT && strcmp(point, point_name(p)) != 0)
+        p++;
+    to->at = p;
+    if (to->layer >= 0 && to->layer < c->n_layers &&
+        (p < POINT_OUT ?
+             point_exists(c, to->layer, p) :
+             !strcmp(point, "experts") && model_layer_experts(c, to->layer)))
+        return 0;
+    return err_set(e, E_USAGE, "--until: '%s' is no point of the model", text);
+}
+
 static int open_model(const struct settings *s, struct calib *c, struct err *e)
 {
     if (model_open(&c->m, s->model, s->dtype ? DT_F32 : DT_BF16, e) < 0)
@@ -160,8 +200,12 @@ static int run(struct settings *s, struct calib *c, struct stream_reader **in,
     if (s->gaussian)
         return synthetic_write(&s->synthetic, s->model, c->out, c->progress, e);
     if (ledger_open(&c->ledger, s->loans, e) < 0 || read_codes(s, c, e) < 0 ||
-        open_model(s, c, e) < 0 || stream_open(in, s->input, &expect, e) < 0 ||
-        batch_reader_open(&c->batches, *in, c->m, s->layer, c->out, e) < 0)
+        open_model(s, c, e) < 0 ||
+        (s->until &&
+         parse_stop(s->until, model_config(c->m), &s->stop, e) < 0) ||
+        stream_open(in, s->input, &expect, e) < 0 ||
+        batch_reader_open(&c->batches, *in, c->m, s->layer, &s->part, c->out,
+                          e) < 0)
         return e->code;
     c->head = stream_head(*in);
     return calib_run(c, e);
@@ -220,6 +264,7 @@ int main(int argc, char **argv)
     c.output = s.output;
     c.whole = s.layer < 0 && !s.to;
     c.skip_experts = s.skip_experts;
+    c.until = s.until ? &s.stop : NULL;
     c.hidden = s.hidden;
     c.reference = s.propagate == 1;
     c.key = s.tool.key;

@@ -51,7 +51,7 @@ static int run(struct settings *s, struct gradient *g,
 
     if (model_open(&g->m, s->model, s->dtype ? DT_F32 : DT_BF16, e) < 0 ||
         stream_open(in, s->input, &expect, e) < 0 ||
-        batch_reader_open(&g->batches, *in, g->m, -1, g->out, e) < 0)
+        batch_reader_open(&g->batches, *in, g->m, -1, NULL, g->out, e) < 0)
         return e->code;
     return gradient_run(g, e);
 }

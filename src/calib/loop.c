@@ -5,6 +5,7 @@
 
 #include "calib/emit.h"
 #include "calib/experts.h"
+#include "calib/states.h"
 
 struct loop {
     struct run *run;
@@ -13,14 +14,18 @@ struct loop {
 
 /* ---- points at which activations are written ---- */
 
-/* Whether a linear that reads point p has no codes yet.  POINT_MLP_IN also when
+/* Whether to write the activations of point p: a linear that reads it has no
+ * codes yet, or the run ends there (calib.until).  POINT_MLP_IN also when
  * an expert has none: forge-hessian may blend its Hessian with that of
  * mlp_in. */
 static bool wanted(const struct loop *l, int64_t layer, enum point p)
 {
     const struct model_config *c = model_config(l->run->c->m);
+    const struct calib_stop *until = l->run->c->until;
     int64_t n = model_linear_common(c, layer);
 
+    if (until)
+        return layer == until->layer && p == until->at;
     for (int64_t i = 0; i < n; i++) {
         struct linear k;
 
@@ -221,12 +226,51 @@ static int take_codes(struct loop *l, struct step *t, struct err *e)
                0;
 }
 
+/* The end of the run, calib.until: the experts' activations of this point, and the
+ * states to go on from.  Behind the routing those at POINT_MLP_IN serve. */
+static int stop(struct loop *l, const struct step *t, enum point at,
+                struct err *e)
+{
+    const struct places here = { t->layer, at, t->reference };
+    bool keep = at <= POINT_MLP_IN || !l->experts.experts;
+    int rc = 0;
+
+    if (at == POINT_MLP_IN || at == POINT_OUT)
+        rc = calib_experts_send(
+            &l->experts, at == POINT_MLP_IN ? EXPERTS_IN : EXPERTS_MID, e);
+    return rc >= 0 && keep ? states_write(l->run, &here, e) : rc;
+}
+
+/* Take up states at a point inside the layer: batches at POINT_MLP_IN are
+ * routed. */
+static int resume(struct loop *l, const struct step *t, struct err *e)
+{
+    struct run *r = l->run;
+    const struct places here = { t->layer, t->to, t->reference };
+    const struct store *of[2] = { r->s, r->reference };
+    const enum point at[2] = { t->to, t->reference };
+
+    if (states_read(r, &here, e) < 0)
+        return e->code;
+    for (int i = 0; i < 2; i++)
+        for (int64_t k = 0;
+             of[i] && at[i] == POINT_MLP_IN && k < of[i]->n_batches; k++) {
+            const struct span *b = &of[i]->batch[k];
+
+            if (store_load(of[i], b, POINT_MLP_IN, &r->state, e) < 0 ||
+                store_keep(of[i], b, t->layer, &r->state, e) < 0 ||
+                calib_experts_take(&l->experts, b, &r->state, i, e) < 0)
+                return e->code;
+        }
+    return 0;
+}
+
 /* Run the experts, the layer's last part; then send the mark that the layer is
  * complete. */
 static int run_experts(struct loop *l, int64_t layer, enum point to,
                        struct err *e)
 {
-    bool emit = calib_experts_wanted(&l->experts);
+    bool emit = !l->run->c->until && calib_experts_wanted(&l->experts);
 
     if (!l->experts.experts)
         return 0;
@@ -241,7 +285,7 @@ static int run_points(struct loop *l, struct step *t, enum point to,
     /* experts' gap companions need h_ref - h behind the rest of the layer */
     enum point end = l->run->reference && l->experts.experts ? POINT_OUT : to;
 
-    for (enum point at = POINT_IN; at < end; at = t->to) {
+    for (enum point at = t->to; at < end; at = t->to) {
         bool emit;
 
         t->from = at;
@@ -250,20 +294,31 @@ static int run_points(struct loop *l, struct step *t, enum point to,
         t->last = t->to == end;
         if (t->to > end) /* the last layer's output is not needed */
             break;
-        if (run_step(l, t, emit, e) < 0 || (emit && take_codes(l, t, e) < 0))
+        if (run_step(l, t, emit, e) < 0)
+            return e->code;
+        if (emit && l->run->c->until)
+            return stop(l, t, t->to, e);
+        if (emit && take_codes(l, t, e) < 0)
             return e->code;
     }
+    if (wanted(l, t->layer, POINT_OUT))
+        return stop(l, t, POINT_OUT, e);
     return run_experts(l, t->layer, to, e);
 }
 
 int loop_layer(struct run *r, int64_t layer, enum point to, struct err *e)
 {
-    struct step t = { .layer = layer };
+    struct step t = { .layer = layer,
+                      .to = r->at,
+                      .reference = r->reference_at };
     struct loop l = { .run = r };
     int rc;
 
     if (store_open_act(r->s, r->reference, e) < 0 ||
         calib_experts_open(&l.experts, r, layer, e) < 0)
+        return e->code;
+    r->at = r->reference_at = POINT_IN;
+    if ((t.to || t.reference) && resume(&l, &t, e) < 0)
         return e->code;
     rc = run_points(&l, &t, to, e);
     model_free(r->c->m, t.bias);

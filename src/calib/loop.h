@@ -7,7 +7,7 @@
 
 /* Run the layer on all batches of r->s, and of r->reference if it is not NULL.
  * At each point whose linears have no codes yet, write the activations and wait
- * for the codes.  to: POINT_OUT; or POINT_MLP_MID, where the last layer may
+ * for the codes; with calib.until, write those of that point, and stop there.  to: POINT_OUT; or POINT_MLP_MID, where the last layer may
  * stop.  Errors as calib_run(). */
 MUST_CHECK int loop_layer(struct run *r, int64_t layer, enum point to,
                           struct err *e);

@@ -14,6 +14,13 @@ enum calib_output {
     CALIB_HITMAP       /* statistics of the routers' choices alone */
 };
 
+/* A point of a layer at which a run ends; POINT_OUT: the inputs of the experts'
+ * down projections. */
+struct calib_stop {
+    int64_t layer;
+    enum point at;
+};
+
 struct calib {
     struct model *m;
     struct quantized *codes; /* used in place of the weights, where there are */
@@ -23,14 +30,15 @@ struct calib {
     struct batch_reader *batches;
     const char *head; /* the input's HEAD */
     struct stream_writer *out;
-    struct feedback *feedback; /* NULL: no feedback */
+    struct feedback *feedback;      /* NULL: no feedback */
+    const struct calib_stop *until; /* NULL: no such end; not with feedback */
     enum calib_output output;
     bool reference;     /* run the reference stream too: calib.h */
     bool skip_experts;  /* leave out the experts' outputs */
     bool whole;         /* all layers from the input's on; else that layer */
     const char *hidden; /* file for the hidden states that leave the layer; with
                            `whole` written now and then, to resume a run from;
-                           NULL: none */
+                           with `until` states.h; NULL: none */
     const char *key;    /* written into that file's HEAD */
     const char *dir;    /* for temporary files */
     const struct device_choice *device; /* opened when the states are there */
@@ -43,9 +51,10 @@ struct run {
     struct store *s;         /* states of the model quantized so far */
     struct store *reference; /* states of the original model; NULL: none */
     bool parted;             /* the reference began with states of its own */
-    struct state state;      /* of the batch that runs */
-    void *tapped;            /* host copy of a batch's activations */
-    uint64_t marks;          /* number of marks sent so far */
+    enum point at, reference_at; /* where the states are in the first layer */
+    struct state state;          /* of the batch that runs */
+    void *tapped;                /* host copy of a batch's activations */
+    uint64_t marks;              /* number of marks sent so far */
     struct publisher publisher;
     double published; /* time of the last publishing, of seconds_now() */
 };

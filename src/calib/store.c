@@ -422,6 +422,22 @@ int store_take(const struct store *s, const struct span *b, int64_t layer,
                      act_bytes(s, b, layer, st->at), e);
 }
 
+int store_fetch_act(const struct store *s, const struct span *b, int64_t layer,
+                    enum point at, struct err *e)
+{
+    return s->device_act ? model_get(s->m, store_act(s, b), device_act(s, b),
+                                     act_bytes(s, b, layer, at), e) :
+                           0;
+}
+
+int store_put_act(const struct store *s, const struct span *b, int64_t layer,
+                  enum point at, struct err *e)
+{
+    return s->device_act ? model_put(s->m, device_act(s, b), store_act(s, b),
+                                     act_bytes(s, b, layer, at), e) :
+                           0;
+}
+
 void store_leave(const struct store *s, const struct span *b)
 {
     region_leave(&s->x, (size_t)b->row * x_row(s), (size_t)b->rows * x_row(s));

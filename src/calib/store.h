@@ -107,6 +107,12 @@ MUST_CHECK int store_keep(const struct store *s, const struct span *b,
 MUST_CHECK int store_take(const struct store *s, const struct span *b,
                           int64_t layer, const struct state *st, bool emit,
                           struct err *e);
+/* Copy the batch's activation at point `at`, if it is on the device, to the host;
+ * and from there to where store_keep() expects it. */
+MUST_CHECK int store_fetch_act(const struct store *s, const struct span *b,
+                               int64_t layer, enum point at, struct err *e);
+MUST_CHECK int store_put_act(const struct store *s, const struct span *b,
+                             int64_t layer, enum point at, struct err *e);
 /* Hint: the batch's rows are not needed soon; their pages may leave memory. */
 void store_leave(const struct store *s, const struct span *b);
 

@@ -398,6 +398,34 @@ static int reserve_mids(struct pass *x, size_t bytes, struct err *e)
     return 0;
 }
 
+/* expert_hooks.only */
+static int run_mid_only(struct pass *x, struct err *e)
+{
+    int64_t rows = pass_most_tokens(x);
+    struct expert w = { 0 };
+    int rc = reserve_mids(x, (size_t)(rows * x->width) * x->m->size, e);
+
+    for (int64_t i = 0; rc >= 0 && i < x->n_experts; i++) {
+        pass_count_tokens(x, i);
+        rc = take(x, i, GATE, DOWN, &w, e);
+        if (rc >= 0)
+            rc = send_mid(x, i, &w, e);
+        release_expert(&w);
+        if (rc >= 0)
+            finish_expert(x, i);
+    }
+    return rc;
+}
+
+static int run_in_only(struct pass *x, struct err *e)
+{
+    int rc = 0;
+
+    for (int64_t i = 0; rc >= 0 && i < x->n_experts; i++)
+        rc = send_in(x, i, e);
+    return rc;
+}
+
 static int run_all_hooked(struct pass *x, struct err *e)
 {
     int64_t rows = pass_most_tokens(x);
@@ -415,6 +443,17 @@ static int run_all_hooked(struct pass *x, struct err *e)
 }
 
 /* ---- the whole ---- */
+
+static int run_experts(struct pass *x, struct err *e)
+{
+    if (!x->p->hooks)
+        return x->p->kept ? run_kept(x, e) : run_plain(x, e);
+    switch (x->p->hooks->only) {
+    case EXPERTS_IN: return run_in_only(x, e);
+    case EXPERTS_MID: return run_mid_only(x, e);
+    default: return run_all_hooked(x, e);
+    }
+}
 
 static int reserve(const struct pass *x, int64_t part, struct buffer *in,
                    struct buffer *mid, struct err *e)
@@ -438,10 +477,7 @@ static int run(struct pass *x, struct err *e)
          reserve(x, part, &x->in_reference, &x->mid_reference, e) < 0) ||
         model_reserve(x->m, &x->out, part, x->h, x->m->size, "experts", e) <
             0 ||
-        (x->m->on && pass_place_slots(x, e) < 0) ||
-        (x->p->hooks ? run_all_hooked(x, e) :
-         x->p->kept  ? run_kept(x, e) :
-                       run_plain(x, e)) < 0)
+        (x->m->on && pass_place_slots(x, e) < 0) || run_experts(x, e) < 0)
         return e->code;
     return x->m->on ? pass_add_norms(x, e) : 0;
 }

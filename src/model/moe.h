@@ -93,6 +93,9 @@ struct expert_hooks {
     int (*codes)(void *arg, const struct linear *l, int n,
                  const struct quantized **codes, struct err *e);
     void *arg;
+    /* Only a part of the pass, which adds nothing to the sums: in() of all
+     * experts; or codes(gate and up) and mid() of each. */
+    enum { EXPERTS_ALL, EXPERTS_IN, EXPERTS_MID } only;
 };
 
 /* The linears of all experts of a layer, in memory. */

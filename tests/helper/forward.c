@@ -134,7 +134,9 @@ static int mix(struct model *m, int64_t layer, struct state *s, const void *in,
     float *sum = calloc(n, sizeof(*sum));
     struct experts_pass p = { .m = m, .layer = layer, .in = in, .sum = sum };
     struct watch w = { .p = &p };
-    struct expert_hooks hooks = { watch_in, watch_mid, watch_codes, &w };
+    struct expert_hooks hooks = {
+        .in = watch_in, .mid = watch_mid, .codes = watch_codes, .arg = &w
+    };
     size_t experts = (size_t)c->moe.n_experts;
     double *stats = calloc(experts * EXPERT_STATS, sizeof(*stats));
     struct router *r;
