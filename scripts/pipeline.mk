@@ -15,6 +15,7 @@
 #   LAYERS=0,1,2...   METHOD=gptq|rtn   PROPAGATE=quantized|original
 #   FISHER=yes (effort best: rows are solved together; otherwise empty)   T C S
 #   P (layout gguf: the checkpoint that the file is made of; otherwise empty)
+#   PARTS=4 STOPS=0-attn_in-3,0-attn_out-1... (PARTS=1: no stops)
 # RUN="forge-run --" runs the steps elsewhere (forge-run); empty: on this machine.
 
 # Recipes die with make, even if make is killed.
@@ -22,7 +23,6 @@ SHELL := /usr/bin/setpriv
 .SHELLFLAGS := --pdeathsig TERM /bin/sh -euc
 MAKEFLAGS += -rR
 .SUFFIXES:
-.SECONDARY:
 
 ifndef S
 here  := $(dir $(realpath $(lastword $(MAKEFILE_LIST))))
@@ -32,6 +32,13 @@ export PATH := $(PATH):$(tools):$(here)
 RUN   ?= $(if $(filter-out local,$(FORGE_LAUNCH))$(FORGE_RETRIES),forge-run --)
 $(foreach v,$(shell PATH='$(PATH)'; forge stage plan),$(eval $v))
 $(if $S,,$(error no plan: forge quantize makes one))
+endif
+
+# Files that no step needs any more may be gone.  Not with parts, where make would go
+# every way from stop to stop; there rules end at the layers that are done.
+PARTS ?= 1
+ifeq ($(PARTS),1)
+.SECONDARY:
 endif
 
 comma  := ,
@@ -72,6 +79,42 @@ ifeq ($(METHOD),rtn)
 # Round to nearest: no data, every layer by itself.
 $(codes): $S/codes-%.fts:
 	@$(STEP) round $*
+else ifneq ($(PARTS),1)
+# Parts of the tokens.  At each stop, a point of a layer, every part runs up to there
+# and writes the moments of its inputs; they are merged, in the order of parts, by
+# those who solve a share of the modules that read the point; and all parts go on
+# with the codes of all shares.  A stop is LAYER-POINT-SHARES.
+parts   := $(shell seq 0 $$(($(PARTS) - 1)))
+stop     = $(word 1,$(subst -, ,$1))-$(word 2,$(subst -, ,$1))
+moments  = $(parts:%=$S/moments-$(call stop,$1).part-%.fts)
+shares   = $(patsubst %,$S/codes-$(call stop,$1).share-%.fts,$(shell seq 0 $$(($(word 3,$(subst -, ,$1)) - 1))))
+
+# The rules of stop $1, which waits for the files $2.
+define stop_rules
+.PRECIOUS: $(call moments,$1) $(call shares,$1)
+$(call moments,$1): $S/moments-$(call stop,$1).part-%.fts: | $2
+	@$(STEP) moments $(call stop,$1) $$*
+$(call shares,$1): $S/codes-$(call stop,$1).share-%.fts: | $(call moments,$1) $(fisher)
+	@$(STEP) share $(call stop,$1) $$*
+endef
+
+# Those of layer $1: a stop waits for the shares of the one before, the first for all
+# layers before.  Of the original model (one stop a layer) a part waits for itself alone.
+before   := $T/tokens.fts
+original := $(filter original,$(PROPAGATE))
+own       = $S/moments-$(call stop,$1).part-%.fts
+behind   := $(if $(original),own,shares)
+define layer_rules
+ifeq ($$(wildcard $S/codes-$1.fts),)
+stops := $$(filter $1-%,$$(subst $$(comma), ,$$(STOPS)))
+$$(foreach s,$$(stops),$$(eval $$(call stop_rules,$$s,$$(before)))$$(eval before := $$(call $(behind),$$s)))
+$S/codes-$1.fts: | $$(foreach s,$$(stops),$$(call shares,$$s)) $T/tokens.fts
+	@$$(STEP) layer $1
+endif
+done   += $S/codes-$1.fts
+before := $(if $(original),$$(before),$T/tokens.fts $$(done))
+endef
+$(foreach l,$(layers),$(eval $(call layer_rules,$l)))
 else ifeq ($(PROPAGATE),original)
 # The original model runs once, layer after layer; solving follows wherever
 # there is room, --jobs at a time.

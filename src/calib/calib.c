@@ -13,6 +13,11 @@
 
 /* ---- without feedback ---- */
 
+static bool writes(const struct run *r)
+{
+    return r->c->output == CALIB_ACTIVATIONS && !r->silent;
+}
+
 /* The argument of the tap that writes a batch's activations. */
 struct tapped {
     struct run *r;
@@ -46,7 +51,7 @@ static int pass_batch(struct run *r, struct calib_experts *ex, struct layer *w,
 {
     struct tapped t = { .r = r, .b = b, .layer = ex->layer };
     struct tap tap = { .fn = write_tapped, .arg = &t };
-    const struct tap *on = r->c->output == CALIB_ACTIVATIONS ? &tap : NULL;
+    const struct tap *on = writes(r) ? &tap : NULL;
 
     if (store_load(r->s, b, POINT_IN, &r->state, e) < 0)
         return e->code;
@@ -77,8 +82,7 @@ static int pass(struct run *r, int64_t layer, enum point to, struct err *e)
         rc = pass_batch(r, &ex, w, &r->s->batch[i], to, e);
     layer_release(w);
     if (rc >= 0)
-        rc = calib_experts_run(&ex, c->output == CALIB_ACTIVATIONS,
-                               to == POINT_OUT, e);
+        rc = calib_experts_run(&ex, writes(r), to == POINT_OUT, e);
     calib_experts_close(&ex);
     return rc;
 }
@@ -136,20 +140,26 @@ static int run_layer(struct run *r, int64_t layer, struct err *e)
 {
     struct calib *c = r->c;
     bool last = layer == model_config(c->m)->n_layers - 1;
+    bool points = c->until && c->until->at > POINT_IN; /* it stops at points */
+    bool ends = c->until && layer == c->until->layer;
     bool leave = c->output == CALIB_HIDDEN || (c->hidden && !c->whole) ||
                  (c->whole && !last);
-    enum point to = leave || c->until ? POINT_OUT : POINT_MLP_MID;
+    enum point to =
+        leave || points || (ends && c->hidden) ? POINT_OUT : POINT_MLP_MID;
     size_t codes = quantized_count(c->codes);
 
     if (read_codes(c, layer, e) < 0)
         return e->code;
-    if (c->feedback || c->until ? loop_layer(r, layer, to, e) < 0 :
-                                  pass(r, layer, to, e) < 0)
+    r->silent = c->until && !ends;
+    if (c->feedback || points ? loop_layer(r, layer, to, e) < 0 :
+                                pass(r, layer, to, e) < 0)
         return e->code;
     quantized_truncate(c->codes, codes);
     if (c->output == CALIB_HIDDEN)
         return put_hidden(r, layer + 1, e);
-    return leave && !c->until ? run_publish(r, layer + 1, !c->whole, e) : 0;
+    if (c->until)
+        return ends && !points ? run_publish(r, layer + 1, true, e) : 0;
+    return leave ? run_publish(r, layer + 1, !c->whole, e) : 0;
 }
 
 static int run_layers(struct run *r, struct err *e)
@@ -190,11 +200,12 @@ static int check_start(const struct calib *c, struct err *e)
     enum point at = batch_reader_point(c->batches);
     const struct calib_stop *u = c->until;
 
-    if (at && !u)
+    if (at && (!u || !u->at))
         return err_set(e, E_DATA,
-                       "the states are inside of layer %lld: want --until",
+                       "the states are inside of layer %lld: want --until a "
+                       "point",
                        (long long)layer);
-    if (u && (layer > u->layer || (layer == u->layer && at >= u->at)))
+    if (u && (layer > u->layer || (layer == u->layer && at && at >= u->at)))
         return err_set(e, E_DATA, "the states are behind the end of --until");
     return 0;
 }

@@ -16,7 +16,8 @@
  * waits until the codes of those linears have come back, and goes on with them.
  * A linear that gets no codes keeps its weights.
  *
- * With c->until a run ends behind the activations of that point, those of the
+ * With c->until a run ends behind the activations of that point (or of all points
+ * of that layer, and the hidden states that leave it, in c->hidden), those of the
  * experts that read the same input included, and linears run with the codes that
  * there are.  It may begin with states at a point of a layer.
  *

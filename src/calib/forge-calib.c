@@ -159,7 +159,7 @@ static int read_codes(struct settings *s, struct calib *c, struct err *e)
     return 0;
 }
 
-/* Parse --until: "12.mlp_in", "12.experts". */
+/* Parse --until: "12.mlp_in", "12.experts", "12.all". */
 static int parse_stop(const char *text, const struct model_config *c,
                       struct calib_stop *to, struct err *e)
 {
@@ -174,10 +174,15 @@ static int parse_stop(const char *text, const struct model_config *c,
     while (p < POINT_OUT && strcmp(point, point_name(p)) != 0)
         p++;
     to->at = p;
-    if (to->layer >= 0 && to->layer < c->n_layers &&
-        (p < POINT_OUT ?
-             point_exists(c, to->layer, p) :
-             !strcmp(point, "experts") && model_layer_experts(c, to->layer)))
+    if (to->layer >= 0 && to->layer < c->n_layers) {
+        if (!strcmp(point, "all"))
+            to->at = POINT_IN;
+        else if (p < POINT_OUT ? !point_exists(c, to->layer, p) :
+                                 strcmp(point, "experts") != 0 ||
+                                     !model_layer_experts(c, to->layer))
+            to->layer = -1;
+    }
+    if (to->layer >= 0 && to->layer < c->n_layers)
         return 0;
     return err_set(e, E_USAGE, "--until: '%s' is no point of the model", text);
 }

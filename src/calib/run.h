@@ -15,7 +15,8 @@ enum calib_output {
 };
 
 /* A point of a layer at which a run ends; POINT_OUT: the inputs of the experts'
- * down projections. */
+ * down projections; POINT_IN: all points of the layer, without waiting for
+ * codes. */
 struct calib_stop {
     int64_t layer;
     enum point at;
@@ -51,6 +52,7 @@ struct run {
     struct store *s;         /* states of the model quantized so far */
     struct store *reference; /* states of the original model; NULL: none */
     bool parted;             /* the reference began with states of its own */
+    bool silent;             /* write no activations of this layer */
     enum point at, reference_at; /* where the states are in the first layer */
     struct state state;          /* of the batch that runs */
     void *tapped;                /* host copy of a batch's activations */

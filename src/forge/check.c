@@ -12,6 +12,7 @@
 #include "forge/pipes.h"
 #include "forge/request.h"
 #include "gguf/check.h"
+#include "forge/stops.h"
 #include "pack/preflight.h"
 
 /* ---- paths ---- */
@@ -51,6 +52,10 @@ int check_paths(struct request *r, struct err *e)
     else if ((size_t)snprintf(r->work_path, PATH_MAX, "%s.work", j->out) >=
              PATH_MAX)
         rc = err_set(e, E_USAGE, "'%.200s...': path is too long", j->out);
+    if (r->scratch &&
+        (!*r->scratch || path_absolute(r->scratch, j->scratch, e)))
+        return *r->scratch ? e->code :
+                             err_set(e, E_USAGE, "--scratch: a path is empty");
     if (rc || check_out(r->out, j->out, j->model, e) < 0)
         return e->code;
     return check_work(r, e);
@@ -78,6 +83,17 @@ static int check_choice(const struct job *j, const struct module_choice *choice,
             "are quantized in all layers");
     model_config_release(&c);
     return rc;
+}
+
+static int count_layer_bytes(struct request *r, struct err *e)
+{
+    struct stops s;
+
+    if (stops_list(&s, &r->j, e) < 0)
+        return e->code;
+    r->layer_bytes = (double)stops_layer_bytes(&s, r->j.parts);
+    stops_release(&s);
+    return 0;
 }
 
 /* Whether the layout can hold the model; warns, before hours of work, of what
@@ -117,6 +133,8 @@ int check_model(struct request *r, struct err *e)
     if (plan_model(&r->plan, j->model, &grids, &choice, e) < 0 ||
         check_plain(r->model, r->plan.packed, e) < 0 ||
         check_layout(r, &choice, e) < 0)
+        return e->code;
+    if (j->parts > 1 && count_layer_bytes(r, e) < 0)
         return e->code;
     j->layers = r->plan.layers;
     j->modules = r->plan.modules;

@@ -140,53 +140,6 @@ struct grid_rules job_grids(const struct job *j)
                                 .symmetric = j->symmetric };
 }
 
-/* ---- make's variables ---- */
-
-/* "LAYERS=0,1,2" */
-static char *layer_list(int64_t layers, struct err *e)
-{
-    char *text = mem_alloc((size_t)layers * 8 + 16, "layers", e), *p = text;
-
-    if (!text)
-        return NULL;
-    p += sprintf(p, "LAYERS=");
-    for (int64_t i = 0; i < layers; i++)
-        p += sprintf(p, "%s%" PRId64, i ? "," : "", i);
-    return text;
-}
-
-int job_variables(const struct job *j, struct job_variables *v, struct err *e)
-{
-    char dir[STAGE_DIR];
-
-    *v = (struct job_variables){ { layer_list(j->layers, e) } };
-    for (int i = 1; v->text[0] && i < JOB_VARIABLES; i++) {
-        v->text[i] = mem_alloc(STAGE_DIR + 16, "settings", e);
-        if (!v->text[i]) {
-            job_variables_release(v);
-            return e->code;
-        }
-    }
-    if (!v->text[0])
-        return e->code;
-    sprintf(v->text[1], "METHOD=%s", j->method == METHOD_RTN ? "rtn" : "gptq");
-    sprintf(v->text[2], "PROPAGATE=%s",
-            j->propagate == PROPAGATE_ORIGINAL ? "original" : "quantized");
-    sprintf(v->text[3], "FISHER=%s", job_fisher(j) ? "yes" : "");
-    sprintf(v->text[4], "T=%s", job_tokens_dir(j, dir));
-    sprintf(v->text[5], "C=%s", job_calib_dir(j, dir));
-    sprintf(v->text[6], "S=%s", job_solve_dir(j, dir));
-    sprintf(v->text[7], "P=%s",
-            j->layout == JOB_GGUF ? job_packed_dir(j, dir) : "");
-    return 0;
-}
-
-void job_variables_release(struct job_variables *v)
-{
-    for (int i = 0; i < JOB_VARIABLES; i++)
-        free(v->text[i]);
-}
-
 /* ---- writing ---- */
 
 static void put_text(struct json_writer *w, const char *name, const char *v)
@@ -260,6 +213,8 @@ static void put_all(struct json_writer *w, const struct job *j)
     put_int(w, "jobs", j->jobs);
     put_int(w, "layers", j->layers);
     put_int(w, "modules", j->modules);
+    put_int(w, "parts", j->parts);
+    put_text(w, "scratch", j->scratch);
     put_globs(w, "only", &j->only);
     put_globs(w, "skip", &j->skip);
     put_globs(w, "grids", &j->grids);
@@ -429,6 +384,7 @@ static void get_all(struct reader *r, struct job *j)
     get_path(r, "model", j->model, false);
     get_path(r, "text", j->text, true);
     get_path(r, "out", j->out, false);
+    get_path(r, "scratch", j->scratch, true);
     get_word(r, "layout", JOB_LAYOUTS, &j->layout);
     get_word(r, "rest", GGUF_REST_WORDS, &j->rest);
     get_word(r, "method", METHOD_WORDS, &j->method);
@@ -442,6 +398,7 @@ static void get_all(struct reader *r, struct job *j)
     get_int(r, "jobs", 1, 1024, &j->jobs);
     get_int(r, "layers", 1, LAYERS_MAX, &j->layers);
     get_int(r, "modules", 0, INT64_MAX, &j->modules);
+    get_int(r, "parts", 1, PARTS_MAX, &j->parts);
     get_int(r, "started", 0, INT64_MAX, &j->started);
     get_int(r, "before", 0, INT64_MAX, &j->before);
     get_int(r, "gpu_memory", 0, INT64_MAX, &n);

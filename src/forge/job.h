@@ -29,7 +29,8 @@ enum {
     DEVICE_LEN = 16,
     CPU_LEN = 16,
     HOST_LEN = 256,
-    JOB_GLOBS = 64
+    JOB_GLOBS = 64,
+    PARTS_MAX = 128
 };
 
 /* Globs of --modules or --skip, or rules of --grid. */
@@ -52,6 +53,10 @@ struct job {
     int method, effort, propagate, rest;
     int64_t sequences, seqlen, group, blend, threads, jobs;
     int64_t layers, modules;
+    int64_t parts; /* of the tokens: stops.h; 1: one pipe */
+    char scratch
+        [PATH_MAX]; /* directory of a part's states on each node, absolute;
+                             * "": the work directory */
     struct globs only, skip; /* --modules, --skip */
     struct globs grids;      /* --grid, rules of arch/gridrules.h */
     bool symmetric, bf16_scales;
@@ -94,16 +99,6 @@ struct job_words {
 };
 void job_grid(const struct job *j, struct job_words *w);
 void job_solve(const struct job *j, struct job_words *w);
-
-/* make's variables for pipeline.mk, as arguments "NAME=value"; values have no
- * characters that are special to make.  E_TEMP. */
-enum { JOB_VARIABLES = 8 };
-struct job_variables {
-    char *text[JOB_VARIABLES];
-};
-MUST_CHECK int job_variables(const struct job *j, struct job_variables *v,
-                             struct err *e);
-void job_variables_release(struct job_variables *v);
 
 /* Append a copy of a glob.  E_USAGE: it is empty or too long, or they are more than
  * JOB_GLOBS; E_TEMP. */

@@ -169,6 +169,8 @@ int keys_make(struct request *r, struct err *e)
         add(&h, "%d %" PRId64, j->propagate, j->blend);
     else
         add(&h, "rtn");
+    if (j->parts > 1) /* sums depend on it */
+        add(&h, "parts %" PRId64, j->parts);
     add_sidecar(&h, j->model, "config.json");
     if (end(&h, j->ckey) < 0)
         return e->code;

@@ -12,6 +12,7 @@
 #include "forge/follow.h"
 #include "forge/meter.h"
 #include "forge/summary.h"
+#include "forge/variables.h"
 
 enum { LOOK_MS = 100 };
 

@@ -8,7 +8,7 @@
 
 #include "common/base.h"
 
-enum { COMMAND_WORDS = 320, PIPE_COMMANDS = 8, REASON_MAX = 1024, WORD = 32 };
+enum { COMMAND_WORDS = 2048, PIPE_COMMANDS = 8, REASON_MAX = 1024, WORD = 32 };
 
 struct command {
     const char *argv[COMMAND_WORDS + 1]; /* not copied: must outlive the run */

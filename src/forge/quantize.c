@@ -74,8 +74,16 @@ static void parse(struct request *r, int argc, char **argv)
           "end]",
           &r->work, 0, 0, false },
         { OPT_INT, 0, "jobs", "N",
-          "with --propagate original: layers solved at a time [1]", &j->jobs, 1,
-          1024, false },
+          "with --propagate original or --parts: steps at a time [1]", &j->jobs,
+          1, 1024, false },
+        { OPT_INT, 0, "parts", "P",
+          "run the tokens in P parts, and solve in P shares, as steps of their "
+          "own, for several machines [1]",
+          &j->parts, 1, PARTS_MAX, false },
+        { OPT_STR, 0, "scratch", "DIR",
+          "with --parts: keep each part's states in DIR of the machine where "
+          "they are made [the work directory]",
+          &r->scratch, 0, 0, false },
         { OPT_STR, 0, "device", "auto|cpu|cuda[:N]",
           "where to compute; auto: a GPU if there is one [auto]", &device, 0, 0,
           false },
@@ -135,6 +143,13 @@ static int settle(struct request *r, struct err *e)
         if (grid_rule_check(r->grids.item[i], e) < 0 ||
             globs_add(&j->grids, r->grids.item[i], e) < 0)
             return e->code;
+    if (j->parts > 1 && j->method == METHOD_RTN)
+        return err_set(e, E_USAGE, "--parts: --method rtn has no tokens");
+    if (j->parts > j->sequences)
+        return err_set(e, E_USAGE, "--parts: %lld of %lld sequences",
+                       (long long)j->parts, (long long)j->sequences);
+    if (r->scratch && j->parts == 1)
+        return err_set(e, E_USAGE, "--scratch wants --parts");
     j->symmetric = !r->asym;
     if (j->rest != NOT_GIVEN && j->layout != JOB_GGUF)
         return err_set(e, E_USAGE, "--rest is for --layout gguf");
@@ -275,6 +290,7 @@ int command_quantize(int argc, char **argv, struct err *e)
     r->j.rest = NOT_GIVEN;
     r->j.blend = 2;
     r->j.jobs = 1;
+    r->j.parts = 1;
     r->j.effort = EFFORT_DEFAULT;
     r->j.propagate = NOT_GIVEN;
     r->j.shard_size = SHARD_SIZE;

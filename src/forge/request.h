@@ -15,6 +15,7 @@ struct request {
                                      * read from standard input */
     char found[PATH_MAX];     /* the model's directory, if an id was given */
     const char *work;         /* as given; NULL: OUT.work */
+    const char *scratch;      /* as given; NULL: none */
     char work_path[PATH_MAX]; /* absolute path of the work directory */
     struct opt_list modules, skip, grids; /* as given */
     struct prune_request prune;           /* keep 0: do not prune */
@@ -23,6 +24,7 @@ struct request {
     double rate; /* --rate, GFLOP/s; 0: measure it */
     struct plan plan;
     uint64_t gguf_bytes; /* of the file of layout gguf */
+    double layer_bytes;  /* with --parts: stops_layer_bytes() */
     struct place place;
 };
 

@@ -13,6 +13,7 @@
 #include "forge/memory.h"
 #include "forge/rate.h"
 #include "forge/request.h"
+#include "forge/stops.h"
 
 /* The fraction of the measured operations per second that whole runs reach:
  * doc/lab-notes.md, "Runs and estimates". */
@@ -46,6 +47,18 @@ static void plan_gradient(const struct request *r, double tokens,
                      least(room->gradient_states, region) + tokens * 3 * row;
 }
 
+/* Of all tokens, in both streams, at two points: the files of the last states and of
+ * the next. */
+static double parts_states(const struct request *r)
+{
+    const struct plan *p = &r->plan;
+    int streams = r->j.propagate == PROPAGATE_BOTH ? 2 : 1;
+    double tokens = (double)r->j.sequences * (double)r->j.seqlen;
+    double cols = sqrt((double)p->hessian_bytes / 2); /* the widest input's */
+
+    return 2 * tokens * 2 * (streams * 2 * (double)p->hidden_size + cols);
+}
+
 /* Disk space.  The work directory holds codes; the states of all tokens in
  * temporary files; and the hidden states to resume from, the last and the next
  * file, of one or both streams.  The result is written beside OUT first. */
@@ -63,6 +76,9 @@ static void plan_bytes(const struct request *r, struct room *room)
         plan_gradient(r, tokens, room);
     room->work = (double)p->quantized * 17 / 32 +
                  streams * tokens * (double)p->hidden_size * 4;
+    /* moments of a layer, and states at a point, those before and the next */
+    if (j->parts > 1)
+        room->work += r->layer_bytes + (*j->scratch ? 0 : parts_states(r));
     room->out = (double)p->bytes_out * 2;
     if (j->layout ==
         JOB_GGUF) { /* made of a checkpoint in the work directory */
@@ -230,6 +246,12 @@ void room_print(const struct request *r, const struct room *room)
         printf("calibration  %lld tokens, propagate %s\n",
                (long long)(j->sequences * j->seqlen),
                opt_word(PROPAGATE_WORDS, j->propagate, way));
+    if (j->parts > 1)
+        printf("parts        %lld; a layer writes up to %s of moments, rows of "
+               "experts and codes into the work directory; states take %s%s\n",
+               (long long)j->parts, size_text(a, r->layer_bytes),
+               size_text(b, parts_states(r)),
+               *j->scratch ? " on scratch" : " there");
     printf("output       %s: about %s\n", r->out,
            size_text(a, j->layout == JOB_GGUF ? (double)r->gguf_bytes :
                                                 (double)p->bytes_out));

@@ -1,4 +1,5 @@
-/* stage.c - forge stage NAME [LAYER]: one step of pipeline.mk.
+/* stage.c - forge stage NAME [LAYER | LAYER-POINT NUMBER]: one step of
+ * pipeline.mk.
  *
  * The current directory is the work directory, whose settings.json is the job.
  * Standard output is the report that forge quantize reads (follow.h), lines of:
@@ -17,126 +18,9 @@
 #include "common/io/stream.h"
 #include "common/math/cpu.h"
 #include "forge/command.h"
-#include "forge/job.h"
-#include "forge/pipes.h"
+#include "forge/stage_parts.h"
+#include "forge/variables.h"
 #include "forge/weights.h"
-
-enum { PATH_ROOM = 80 };
-
-struct stage {
-    struct job j;
-    const char *name;
-    int64_t layer; /* -1: none */
-    char T[STAGE_DIR], C[STAGE_DIR], S[STAGE_DIR], P[STAGE_DIR];
-    struct job_words grid, solve;
-    char threads[WORD], memory[WORD], number[6][WORD];
-    char path[6][PATH_ROOM], called[256];
-    char report[32], ledger[32]; /* "": none */
-    struct pipes p;
-};
-
-static const char *in_dir(char to[PATH_ROOM], const char *dir, const char *name)
-{
-    snprintf(to, PATH_ROOM, "%s/%s", dir, name);
-    return to;
-}
-
-static const char *of_layer(char to[PATH_ROOM], const char *dir,
-                            const char *name, int64_t layer)
-{
-    snprintf(to, PATH_ROOM, "%s/%s-%" PRId64 ".fts", dir, name, layer);
-    return to;
-}
-
-/* ---- tools with the options that all steps pass ---- */
-
-static struct command *tool(struct stage *s, const char *name)
-{
-    struct command *c = pipes_add(&s->p, name);
-
-    command_add(c, "-q", "--progress", "never", "--threads", s->threads, NULL);
-    return c;
-}
-
-static struct command *on_device(struct stage *s, const char *name)
-{
-    struct command *c = tool(s, name);
-
-    command_add(c, "--device", s->j.device, NULL);
-    if (s->j.gpu_memory)
-        command_add(c, "--gpu-memory", s->memory, NULL);
-    return c;
-}
-
-/* The next tool on the device may read what this one makes there. */
-static void lend(struct stage *s, struct command *c)
-{
-    if (!*s->ledger)
-        return;
-    command_add(c, "--loans", s->ledger, NULL);
-    c->lends = true;
-}
-
-static void add_words(struct command *c, const struct job_words *w)
-{
-    for (int i = 0; i < w->n; i++)
-        command_add(c, w->text[i], NULL);
-}
-
-/* forge-weights, which is told the linears that are quantized. */
-static struct command *weights(struct stage *s)
-{
-    struct command *c = tool(s, "forge-weights");
-
-    for (int i = 0; i < s->j.only.n; i++)
-        command_add(c, "--modules", s->j.only.item[i], NULL);
-    for (int i = 0; i < s->j.skip.n; i++)
-        command_add(c, "--skip", s->j.skip.item[i], NULL);
-    return c;
-}
-
-static struct command *hessian(struct stage *s)
-{
-    struct command *c = on_device(s, "forge-hessian");
-
-    command_add(c, "--blend", number_word(s->number[0], s->j.blend), NULL);
-    return c;
-}
-
-static struct command *grid(struct stage *s)
-{
-    struct command *c = on_device(s, "forge-grid");
-
-    add_words(c, &s->grid);
-    for (int i = 0; i < s->j.grids.n; i++)
-        command_add(c, "--grid", s->j.grids.item[i], NULL);
-    return c;
-}
-
-/* Add forge-solve, whose report, a line of JSON per module, is passed on by
- * us. */
-static int solve(struct stage *s, struct command **c, struct err *e)
-{
-    if (pipes_report(&s->p, s->report, e) < 0)
-        return e->code;
-    *c = on_device(s, "forge-solve");
-    (*c)->writes_report = true;
-    add_words(*c, &s->solve);
-    if (job_fisher(&s->j))
-        command_add(*c, "--fisher", in_dir(s->path[0], s->C, "fisher.fts"),
-                    NULL);
-    command_add(*c, "--key", s->j.skey, "--report", s->report, NULL);
-    return 0;
-}
-
-/* Add forge-split, which publishes each layer's report and codes when the layer
- * is complete. */
-static void split(struct stage *s)
-{
-    command_add(tool(s, "forge-split"), "--key", s->j.skey, "--report",
-                in_dir(s->path[1], s->S, "report-%.jsonl"),
-                in_dir(s->path[2], s->S, "codes-%.fts"), NULL);
-}
 
 /* ---- steps ---- */
 
@@ -144,9 +28,9 @@ static int stage_tokens(struct stage *s, struct err *e)
 {
     (void)e;
     command_add(pipes_add(&s->p, "forge-tokens"), "-q", "--sequences",
-                number_word(s->number[1], s->j.sequences), "--seqlen",
-                number_word(s->number[2], s->j.seqlen), "--key", s->j.tkey,
-                "-o", in_dir(s->path[0], s->T, "tokens.fts"), s->j.model,
+                number_word(s->counts[1], s->j.sequences), "--seqlen",
+                number_word(s->counts[2], s->j.seqlen), "--key", s->j.tkey,
+                "-o", stage_path(s->path[0], s->T, "tokens.fts"), s->j.model,
                 s->j.text, NULL);
     return 0;
 }
@@ -168,7 +52,7 @@ static bool states_usable(const struct stage *s, const char *hidden)
         layer = tensor_name_layer(f.name);
     stream_close(r);
     for (int64_t i = layer; i-- > 0;)
-        if (access(of_layer(path, s->S, "codes", i), F_OK))
+        if (access(stage_layer_path(path, s->S, "codes", i), F_OK))
             return false;
     return layer >= 0;
 }
@@ -180,39 +64,44 @@ static bool states_usable(const struct stage *s, const char *hidden)
 static int stage_loop(struct stage *s, struct err *e)
 {
     bool both = s->j.propagate == PROPAGATE_BOTH;
-    const char *hidden = in_dir(s->path[3], s->S, "hidden.fts");
+    const char *hidden = stage_path(s->path[3], s->S, "hidden.fts");
     bool resume = states_usable(s, hidden);
-    struct command *c = on_device(s, "forge-calib");
+    struct command *c = stage_device_tool(s, "forge-calib");
 
     if (strcmp(s->j.device, "cpu") && pipes_ledger(&s->p, s->ledger, e) < 0)
         return e->code;
-    lend(s, c);
-    command_add(c, "--feedback", "-", "--codes",
-                in_dir(s->path[4], s->S, "codes-%.fts"), "--expect-key",
-                resume ? s->j.skey : s->j.tkey, "--key", s->j.skey,
-                "--propagate", both ? "both" : "quantized", "--hidden", hidden,
-                s->j.model,
-                resume ? hidden : in_dir(s->path[5], s->T, "tokens.fts"), NULL);
-    lend(s, hessian(s));
-    command_add(weights(s), "--join", s->j.model, NULL);
-    grid(s);
+    stage_lend(s, c);
+    command_add(
+        c, "--feedback", "-", "--codes",
+        stage_path(s->path[4], s->S, "codes-%.fts"), "--expect-key",
+        resume ? s->j.skey : s->j.tkey, "--key", s->j.skey, "--propagate",
+        both ? "both" : "quantized", "--hidden", hidden, s->j.model,
+        resume ? hidden : stage_path(s->path[5], s->T, "tokens.fts"), NULL);
+    stage_lend(s, stage_hessian(s));
+    command_add(stage_weights(s), "--join", s->j.model, NULL);
+    stage_grid(s);
     s->p.loop = true;
-    if (solve(s, &c, e) < 0)
+    if (stage_solve_tool(s, &c, e) < 0)
         return e->code;
-    lend(s, c);
-    split(s);
+    stage_lend(s, c);
+    stage_split(s);
     return 0;
+}
+
+static void loop_tidy(struct stage *s)
+{
+    unlink(stage_path(s->path[0], s->S, "hidden.fts"));
 }
 
 /* F of the outputs (gptq/solve/fisher_descent.h), of the original model. */
 static int stage_fisher(struct stage *s, struct err *e)
 {
     (void)e;
-    command_add(on_device(s, "forge-gradient"), "--expect-key", s->j.tkey,
-                "--key", s->j.ckey, s->j.model,
-                in_dir(s->path[0], s->T, "tokens.fts"), NULL);
-    command_add(hessian(s), "--key", s->j.ckey, "-o",
-                in_dir(s->path[1], s->C, "fisher.fts"), NULL);
+    command_add(stage_device_tool(s, "forge-gradient"), "--expect-key",
+                s->j.tkey, "--key", s->j.ckey, s->j.model,
+                stage_path(s->path[0], s->T, "tokens.fts"), NULL);
+    command_add(stage_hessian(s), "--key", s->j.ckey, "-o",
+                stage_path(s->path[1], s->C, "fisher.fts"), NULL);
     return 0;
 }
 
@@ -221,22 +110,30 @@ static int stage_fisher(struct stage *s, struct err *e)
 static int stage_calibrate(struct stage *s, struct err *e)
 {
     bool first = !s->layer;
-    struct command *c = on_device(s, "forge-calib");
+    struct command *c = stage_device_tool(s, "forge-calib");
 
     (void)e;
-    command_add(c, "--layer", number_word(s->number[1], s->layer),
+    command_add(c, "--layer", number_word(s->counts[1], s->layer),
                 "--expect-key", first ? s->j.tkey : s->j.ckey, "--key",
                 s->j.ckey, NULL);
     if (s->layer < s->j.layers - 1)
         command_add(c, "--hidden",
-                    of_layer(s->path[0], s->C, "hidden", s->layer), NULL);
+                    stage_layer_path(s->path[0], s->C, "hidden", s->layer),
+                    NULL);
     command_add(c, s->j.model,
-                first ? in_dir(s->path[1], s->T, "tokens.fts") :
-                        of_layer(s->path[1], s->C, "hidden", s->layer - 1),
+                first ?
+                    stage_path(s->path[1], s->T, "tokens.fts") :
+                    stage_layer_path(s->path[1], s->C, "hidden", s->layer - 1),
                 NULL);
-    command_add(hessian(s), "--key", s->j.ckey, "-o",
-                of_layer(s->path[2], s->C, "hessian", s->layer), NULL);
+    command_add(stage_hessian(s), "--key", s->j.ckey, "-o",
+                stage_layer_path(s->path[2], s->C, "hessian", s->layer), NULL);
     return 0;
+}
+
+static void calibrate_tidy(struct stage *s)
+{
+    if (s->layer > 0)
+        unlink(stage_layer_path(s->path[0], s->C, "hidden", s->layer - 1));
 }
 
 /* Codes of one layer's weights; h: file of Hessians, NULL: none. */
@@ -244,22 +141,24 @@ static int solve_layer(struct stage *s, const char *h, struct err *e)
 {
     struct command *c;
 
-    command_add(weights(s), "--layer", number_word(s->number[1], s->layer),
-                "--linears", s->j.model, NULL);
-    c = grid(s);
+    command_add(stage_weights(s), "--layer",
+                number_word(s->counts[1], s->layer), "--linears", s->j.model,
+                NULL);
+    c = stage_grid(s);
     if (h)
         command_add(c, "--hessian", h, NULL);
-    if (solve(s, &c, e) < 0)
+    if (stage_solve_tool(s, &c, e) < 0)
         return e->code;
     if (h)
         command_add(c, "--hessian", h, NULL);
-    split(s);
+    stage_split(s);
     return 0;
 }
 
 static int stage_solve(struct stage *s, struct err *e)
 {
-    return solve_layer(s, of_layer(s->path[3], s->C, "hessian", s->layer), e);
+    return solve_layer(
+        s, stage_layer_path(s->path[3], s->C, "hessian", s->layer), e);
 }
 
 static int stage_round(struct stage *s, struct err *e)
@@ -271,20 +170,21 @@ static int stage_round(struct stage *s, struct err *e)
  * tensors not quantized. */
 static void pack(struct stage *s, const char *out)
 {
-    struct command *c = weights(s), *packs;
+    struct command *c = stage_weights(s), *packs;
 
-    c->before = in_dir(s->path[0], s->S, "codes-%.fts");
+    c->before = stage_path(s->path[0], s->S, "codes-%.fts");
     c->n_before = s->j.layers;
     command_add(c, "--key", s->j.skey, "--others", s->j.model, NULL);
     /* as fast as the words are read, which a GPU starts later than */
-    packs = tool(s, "forge-pack");
+    packs = stage_tool(s, "forge-pack");
     if (s->j.grids.n)
         command_add(packs, "--mixed", NULL);
     command_add(packs, "--device", "cpu", "--layout",
                 layout_name(job_layout(&s->j)), "--expect-key", s->j.skey,
                 NULL);
-    command_add(tool(s, "forge-shard"), "--from", s->j.model, "--shard-size",
-                number_word(s->number[1], (int64_t)s->j.shard_size), out, NULL);
+    command_add(stage_tool(s, "forge-shard"), "--from", s->j.model,
+                "--shard-size",
+                number_word(s->counts[1], (int64_t)s->j.shard_size), out, NULL);
 }
 
 /* What forge-gguf reads. */
@@ -306,29 +206,38 @@ static int stage_result(struct stage *s, struct err *e)
         pack(s, s->j.out);
         return 0;
     }
-    snprintf(s->number[0], WORD, "%s",
+    snprintf(s->counts[0], WORD, "%s",
              opt_word(GGUF_REST_WORDS, s->j.rest, rest));
     n -= n > 5 && !strcmp(name + n - 5, ".gguf") ? 5 : 0;
     snprintf(s->called, sizeof(s->called), "%.*s", (int)n, name);
-    command_add(tool(s, "forge-gguf"), "--rest", s->number[0], "--name",
+    command_add(stage_tool(s, "forge-gguf"), "--rest", s->counts[0], "--name",
                 s->called, s->P, s->j.out, NULL);
     return 0;
 }
 
+/* What a step is told. */
+enum takes { NOTHING, LAYER, STOP };
+
 static const struct {
     const char *name;
     int (*plan)(struct stage *s, struct err *e);
-    bool layered, quiet; /* takes a LAYER; standard output is not used */
-    bool solves;         /* makes codes */
+    enum takes takes;
+    bool quiet;  /* standard output is not used */
+    bool solves; /* makes codes of layers */
+    void (*tidy)(
+        struct stage *s); /* remove what no later step reads; or NULL */
 } stages[] = {
-    { "tokens", stage_tokens, false, false, false },
-    { "loop", stage_loop, false, false, true },
-    { "fisher", stage_fisher, false, false, false },
-    { "calibrate", stage_calibrate, true, false, false },
-    { "solve", stage_solve, true, true, true },
-    { "round", stage_round, true, true, true },
-    { "pack", stage_pack, false, false, false },
-    { "result", stage_result, false, false, false },
+    { "tokens", stage_tokens, NOTHING, false, false, NULL },
+    { "loop", stage_loop, NOTHING, false, true, loop_tidy },
+    { "fisher", stage_fisher, NOTHING, false, false, NULL },
+    { "calibrate", stage_calibrate, LAYER, false, false, calibrate_tidy },
+    { "solve", stage_solve, LAYER, true, true, NULL },
+    { "round", stage_round, LAYER, true, true, NULL },
+    { "moments", stage_moments, STOP, false, false, stage_moments_tidy },
+    { "share", stage_share, STOP, false, false, NULL },
+    { "layer", stage_layer, LAYER, true, true, stage_layer_tidy },
+    { "pack", stage_pack, NOTHING, false, false, NULL },
+    { "result", stage_result, NOTHING, false, false, NULL },
 };
 
 /* ---- layers that stay as they are ---- */
@@ -338,7 +247,7 @@ static int publish_empty(const struct stage *s, int64_t layer, struct err *e)
 {
     char codes[PATH_ROOM], report[PATH_ROOM];
     const struct stream_output out = {
-        .path = of_layer(codes, s->S, "codes", layer), .key = s->j.skey
+        .path = stage_layer_path(codes, s->S, "codes", layer), .key = s->j.skey
     };
     struct stream_writer *w;
 
@@ -399,7 +308,7 @@ static void say_line(void *ctx, const char *text, size_t len)
 static void took(const struct stage *s, double seconds)
 {
     char path[PATH_ROOM], line[160];
-    int fd = open(in_dir(path, s->S, "stages.jsonl"),
+    int fd = open(stage_path(path, s->S, "stages.jsonl"),
                   O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     int n = s->layer < 0 ? snprintf(line, sizeof(line),
                                     "{\"stage\":\"%s\",\"seconds\":%.3f}\n",
@@ -414,17 +323,6 @@ static void took(const struct stage *s, double seconds)
     if (write(fd, line, (size_t)n) != n)
         warning("'%s': cannot be written", path);
     close(fd);
-}
-
-/* Remove hidden states that no later step reads. */
-static void tidy(const struct stage *s)
-{
-    char path[PATH_ROOM];
-
-    if (!strcmp(s->name, "loop"))
-        unlink(in_dir(path, s->S, "hidden.fts"));
-    if (!strcmp(s->name, "calibrate") && s->layer > 0)
-        unlink(of_layer(path, s->C, "hidden", s->layer - 1));
 }
 
 static int run(struct stage *s, size_t which, struct err *e)
@@ -466,23 +364,56 @@ static size_t find(const char *name)
     return i;
 }
 
-static int prepare(struct stage *s, int argc, char **argv, size_t *which,
-                   struct err *e)
+static int take_layer(struct stage *s, const char *word, char behind,
+                      struct err *e)
 {
     char *end;
 
+    s->layer = strtoll(word, &end, 10);
+    if (*end != behind || end == word || s->layer < 0 ||
+        s->layer >= s->j.layers)
+        return err_set(e, E_USAGE, "'%s': no layer of the model", word);
+    return 0;
+}
+
+/* word: LAYER-POINT. */
+static int take_stop(struct stage *s, const char *word, const char *number,
+                     bool share, struct err *e)
+{
+    const char *point = strchr(word, '-');
+    char *end;
+
+    if (stops_list(&s->stops, &s->j, e) < 0)
+        return e->code;
+    s->stop = point ? stops_find(&s->stops, s->layer, point + 1) : s->stops.n;
+    s->number = strtoll(number, &end, 10);
+    if (s->stop < s->stops.n && !*end && end > number && s->number >= 0 &&
+        s->number < (share ? s->stops.stop[s->stop].shares : s->j.parts))
+        return 0;
+    return err_set(e, E_USAGE, "'%s' %s: no step of the plan", word, number);
+}
+
+static int prepare(struct stage *s, int argc, char **argv, size_t *which,
+                   struct err *e)
+{
     *which = argc > 1 ? find(argv[1]) : ARRAY_LEN(stages);
     s->layer = -1;
-    if (*which == ARRAY_LEN(stages) || argc != 2 + (int)stages[*which].layered)
-        return err_set(e, E_USAGE, "want the name of a step, and its layer");
+    if (*which == ARRAY_LEN(stages) || argc != 2 + (int)stages[*which].takes)
+        return err_set(
+            e, E_USAGE,
+            "want the name of a step, and its layer, or its stop and "
+            "number");
     s->name = argv[1];
-    if (job_read(&s->j, ".", e) < 0)
+    if (job_read(&s->j, ".", e) < 0 ||
+        (stages[*which].takes &&
+         take_layer(s, argv[2], stages[*which].takes == STOP ? '-' : 0, e) <
+             0) ||
+        (stages[*which].tidy == stage_layer_tidy &&
+         stops_list(&s->stops, &s->j, e) < 0) ||
+        (stages[*which].takes == STOP &&
+         take_stop(s, argv[2], argv[3], stages[*which].plan == stage_share, e) <
+             0))
         return e->code;
-    if (stages[*which].layered) {
-        s->layer = strtoll(argv[2], &end, 10);
-        if (*end || end == argv[2] || s->layer < 0 || s->layer >= s->j.layers)
-            return err_set(e, E_USAGE, "'%s': no layer of the model", argv[2]);
-    }
     job_tokens_dir(&s->j, s->T);
     job_calib_dir(&s->j, s->C);
     job_solve_dir(&s->j, s->S);
@@ -525,7 +456,7 @@ int command_stage(int argc, char **argv, struct err *e)
 
     if (!s)
         return e->code;
-    opt_parse(argc, argv, "stage NAME [LAYER] | stage plan",
+    opt_parse(argc, argv, "stage NAME [LAYER | STOP NUMBER] | stage plan",
               "One step of pipeline.mk, in the work directory; plan: its "
               "variables.",
               none);
@@ -545,7 +476,8 @@ int command_stage(int argc, char **argv, struct err *e)
         say(line, (size_t)n);
         rc = run(s, which, e);
         if (!rc) {
-            tidy(s);
+            if (stages[which].tidy)
+                stages[which].tidy(s);
             took(s, seconds_now() - begun);
         }
     }
@@ -555,7 +487,7 @@ int command_stage(int argc, char **argv, struct err *e)
         say(line, (size_t)n);
         e->told = !isatty(STDOUT_FILENO);
     }
-    job_release(&s->j);
+    stage_release(s);
     free(s);
     return rc;
 }

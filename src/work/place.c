@@ -50,6 +50,9 @@ static const struct {
     { IN_SOLVE, "hidden.fts" },
     { IN_SOLVE, "codes-#.fts" },
     { IN_SOLVE, "report-#.jsonl" },
+    { IN_SOLVE, "moments-#-*.part-#.fts" },
+    { IN_SOLVE, "states-#-*.part-#.fts" },
+    { IN_SOLVE, "codes-#-*.share-#.fts" },
     { IN_SOLVE, "stages.jsonl" },
     { IN_SOLVE, "by-layer-*.jsonl" },
 };

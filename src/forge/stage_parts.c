@@ -1,0 +1,236 @@
+/* stage_parts.c - see stage_parts.h. */
+#include "forge/stage_parts.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Where states are on scratch, those that enter every so many layers are in the
+ * work directory. */
+enum { PUBLISH_LAYERS = 8 };
+
+/* ---- names ---- */
+
+static const char *moments_path(struct stage *s, size_t stop, int64_t part)
+{
+    const struct stop *p = &s->stops.stop[stop];
+
+    return stage_text(s, "%s/moments-%" PRId64 "-%s.part-%" PRId64 ".fts", s->S,
+                      p->layer, p->point, part);
+}
+
+static const char *share_path(struct stage *s, size_t stop, int64_t share)
+{
+    const struct stop *p = &s->stops.stop[stop];
+
+    return stage_text(s, "%s/codes-%" PRId64 "-%s.share-%" PRId64 ".fts", s->S,
+                      p->layer, p->point, share);
+}
+
+/* Whether the states of this stop are in the work directory in any case. */
+static bool published(const struct stage *s, size_t stop)
+{
+    const struct stop *p = &s->stops.stop[stop];
+
+    return !*s->j.scratch ||
+           (!(p->layer % PUBLISH_LAYERS) && (!stop || p[-1].layer != p->layer));
+}
+
+static const char *scratch_dir(struct stage *s)
+{
+    return *s->j.scratch ?
+               stage_text(s, "%s/forge-%s", s->j.scratch, s->j.skey) :
+               s->S;
+}
+
+static const char *states_path(struct stage *s, size_t stop)
+{
+    const struct stop *p = &s->stops.stop[stop];
+
+    return stage_text(s, "%s/states-%" PRId64 "-%s.part-%" PRId64 ".fts",
+                      published(s, stop) ? s->S : scratch_dir(s), p->layer,
+                      p->point, s->number);
+}
+
+/* E_TEMP: path is not there, or cannot be seen yet. */
+static int want(const char *path, struct err *e)
+{
+    return access(path, R_OK) ? err_set(e, E_TEMP, "'%s':", path) : 0;
+}
+
+/* ---- moments ---- */
+
+/* Make the directory of states, which belongs to this run, and let temporary files
+ * be there. */
+static int open_scratch(struct stage *s, struct err *e)
+{
+    const char *dir = scratch_dir(s);
+
+    if (!*s->j.scratch)
+        return 0;
+    if (mkdir(dir, 0777) && errno != EEXIST)
+        return err_set(e, err_open_code(errno) == E_NOINPUT ? E_CREATE : E_IO,
+                       "--scratch: '%s' cannot be created:", dir);
+    return setenv("TMPDIR", dir, 1) ? err_set(e, E_TEMP, "out of memory") : 0;
+}
+
+/* The last stop before this one whose states are there; s->stop: none is. */
+static size_t states_before(struct stage *s)
+{
+    for (size_t i = s->stop; i-- > 0;)
+        if (!access(states_path(s, i), R_OK))
+            return i;
+    return s->stop;
+}
+
+/* Where the run begins: behind the states of an earlier stop, or with the
+ * tokens. */
+static const char *add_input(struct stage *s, struct command *c)
+{
+    size_t from = states_before(s);
+
+    if (from < s->stop) {
+        command_add(c, "--expect-key", s->j.skey, NULL);
+        return states_path(s, from);
+    }
+    command_add(c, "--expect-key", s->j.tkey, "--part",
+                number_word(s->counts[1], s->number), "--parts",
+                number_word(s->counts[2], s->j.parts), NULL);
+    return stage_path(s->path[1], s->T, "tokens.fts");
+}
+
+/* The codes of the layers before, and of the stops of this layer before. */
+static int add_codes(struct stage *s, struct command *c, struct err *e)
+{
+    const struct stop *here = &s->stops.stop[s->stop];
+
+    if (here->layer)
+        command_add(c, "--codes", stage_path(s->path[0], s->S, "codes-%.fts"),
+                    NULL);
+    for (int64_t i = 0; i < here->layer; i++)
+        if (want(stage_layer_path(s->path[2], s->S, "codes", i), e) < 0)
+            return e->code;
+    for (size_t i = s->stop; i-- > 0 && s->stops.stop[i].layer == here->layer;)
+        for (int64_t k = 0; k < s->stops.stop[i].shares; k++) {
+            const char *path = share_path(s, i, k);
+
+            if (want(path, e) < 0)
+                return e->code;
+            command_add(c, "--codes", path, NULL);
+        }
+    return 0;
+}
+
+int stage_moments(struct stage *s, struct err *e)
+{
+    const struct stop *here = &s->stops.stop[s->stop];
+    bool last = s->stop + 1 == s->stops.n;
+    struct command *c = stage_device_tool(s, "forge-calib");
+    const char *input;
+
+    if (open_scratch(s, e) < 0)
+        return e->code;
+    command_add(c, "--until",
+                stage_text(s, "%" PRId64 ".%s", here->layer, here->point),
+                "--key", s->j.skey, NULL);
+    if (s->j.propagate == PROPAGATE_BOTH)
+        command_add(c, "--propagate", "both", NULL);
+    if (!last)
+        command_add(c, "--hidden", states_path(s, s->stop), NULL);
+    input = add_input(s, c);
+    if ((s->j.propagate != PROPAGATE_ORIGINAL && add_codes(s, c, e) < 0) ||
+        want(input, e) < 0)
+        return e->code;
+    command_add(c, s->j.model, input, NULL);
+    command_add(stage_device_tool(s, "forge-hessian"), "--partial", "--key",
+                s->j.skey, "-o", moments_path(s, s->stop, s->number), NULL);
+    return 0;
+}
+
+/* The states of earlier stops: what is here serves from now on, and behind a lost
+ * scratch the last in the work directory. */
+void stage_moments_tidy(struct stage *s)
+{
+    bool last = s->stop + 1 == s->stops.n;
+    bool here = !last && !access(states_path(s, s->stop), F_OK);
+    size_t from = s->stop, keep;
+
+    if (!last && !here) /* in a mixture those at mlp_in serve on */
+        from = states_before(s);
+    for (keep = from; keep > 0 && !published(s, keep); keep--)
+        ;
+    if (last)
+        from = keep = s->stop;
+    for (size_t i = 0; i < from; i++)
+        if (i != keep)
+            unlink(states_path(s, i));
+    if (last && *s->j.scratch)
+        rmdir(scratch_dir(s));
+}
+
+/* ---- shares, layers ---- */
+
+int stage_share(struct stage *s, struct err *e)
+{
+    const struct stop *here = &s->stops.stop[s->stop];
+    struct command *c = stage_hessian(s);
+
+    command_add(c, "--expect-key", s->j.skey, NULL);
+    if (here->shares > 1)
+        command_add(c, "--share", number_word(s->counts[1], s->number),
+                    "--shares", number_word(s->counts[2], here->shares), NULL);
+    for (int64_t i = 0; i < s->j.parts; i++) {
+        const char *path = moments_path(s, s->stop, i);
+
+        if (want(path, e) < 0)
+            return e->code;
+        command_add(c, path, NULL);
+    }
+    command_add(stage_weights(s), "--join", s->j.model, NULL);
+    stage_grid(s);
+    if (stage_solve_tool(s, &c, e) < 0)
+        return e->code;
+    command_add(c, "-o", share_path(s, s->stop, s->number), NULL);
+    return 0;
+}
+
+/* The first stop of the layer or behind it. */
+static size_t first_stop(const struct stage *s, int64_t layer)
+{
+    size_t i = 0;
+
+    while (i < s->stops.n && s->stops.stop[i].layer < layer)
+        i++;
+    return i;
+}
+
+int stage_layer(struct stage *s, struct err *e)
+{
+    struct command *c = pipes_add(&s->p, "cat");
+
+    for (size_t i = first_stop(s, s->layer);
+         i < s->stops.n && s->stops.stop[i].layer == s->layer; i++)
+        for (int64_t k = 0; k < s->stops.stop[i].shares; k++) {
+            const char *path = share_path(s, i, k);
+
+            if (want(path, e) < 0)
+                return e->code;
+            command_add(c, path, NULL);
+        }
+    stage_split(s);
+    return 0;
+}
+
+void stage_layer_tidy(struct stage *s)
+{
+    for (size_t i = first_stop(s, s->layer);
+         i < s->stops.n && s->stops.stop[i].layer == s->layer; i++) {
+        for (int64_t k = 0; k < s->stops.stop[i].shares; k++)
+            unlink(share_path(s, i, k));
+        for (int64_t k = 0; k < s->j.parts; k++)
+            unlink(moments_path(s, i, k));
+    }
+}

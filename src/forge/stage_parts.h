@@ -1,0 +1,26 @@
+/* stage_parts.h - the steps of a run in parts (pipeline.mk, PARTS > 1):
+ *
+ *     moments LAYER-POINT PART   runs a part of the tokens up to the stop and
+ *                                writes the moments of its inputs
+ *     share LAYER-POINT SHARE    merges those of all parts, and solves a share of
+ *                                the modules
+ *     layer LAYER                puts the layer's codes together
+ *
+ * The states of a part stay where they were made, in job.scratch or the work
+ * directory; a step that does not find them makes them again, from the last that
+ * are in the work directory or from the tokens. */
+#ifndef FORGE_STAGE_PARTS_H
+#define FORGE_STAGE_PARTS_H
+
+#include "forge/stage_tools.h"
+
+/* Add the tools of these steps to s->p.  E_TEMP: a file that another step has made
+ * is not there, as happens with NFS. */
+MUST_CHECK int stage_moments(struct stage *s, struct err *e);
+MUST_CHECK int stage_share(struct stage *s, struct err *e);
+MUST_CHECK int stage_layer(struct stage *s, struct err *e);
+/* After such a step: remove what no later step reads. */
+void stage_moments_tidy(struct stage *s);
+void stage_layer_tidy(struct stage *s);
+
+#endif

@@ -1,0 +1,129 @@
+/* stage_tools.c - see stage_tools.h. */
+#include "forge/stage_tools.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+const char *stage_path(char to[PATH_ROOM], const char *dir, const char *name)
+{
+    snprintf(to, PATH_ROOM, "%s/%s", dir, name);
+    return to;
+}
+
+const char *stage_layer_path(char to[PATH_ROOM], const char *dir,
+                             const char *name, int64_t layer)
+{
+    snprintf(to, PATH_ROOM, "%s/%s-%" PRId64 ".fts", dir, name, layer);
+    return to;
+}
+
+const char *stage_text(struct stage *s, const char *fmt, ...)
+{
+    va_list ap;
+    char *text = NULL;
+    struct err e;
+
+    va_start(ap, fmt);
+    if (vasprintf(&text, fmt, ap) < 0)
+        text = NULL;
+    va_end(ap);
+    if (!text ||
+        mem_grow(&s->text, (s->texts + 1) * sizeof(*s->text), "step", &e) < 0) {
+        free(text);
+        return "";
+    }
+    return s->text[s->texts++] = text;
+}
+
+void stage_release(struct stage *s)
+{
+    for (size_t i = 0; i < s->texts; i++)
+        free(s->text[i]);
+    free(s->text);
+    stops_release(&s->stops);
+    job_release(&s->j);
+}
+
+struct command *stage_tool(struct stage *s, const char *name)
+{
+    struct command *c = pipes_add(&s->p, name);
+
+    command_add(c, "-q", "--progress", "never", "--threads", s->threads, NULL);
+    return c;
+}
+
+struct command *stage_device_tool(struct stage *s, const char *name)
+{
+    struct command *c = stage_tool(s, name);
+
+    command_add(c, "--device", s->j.device, NULL);
+    if (s->j.gpu_memory)
+        command_add(c, "--gpu-memory", s->memory, NULL);
+    return c;
+}
+
+void stage_lend(struct stage *s, struct command *c)
+{
+    if (!*s->ledger)
+        return;
+    command_add(c, "--loans", s->ledger, NULL);
+    c->lends = true;
+}
+
+static void add_words(struct command *c, const struct job_words *w)
+{
+    for (int i = 0; i < w->n; i++)
+        command_add(c, w->text[i], NULL);
+}
+
+struct command *stage_weights(struct stage *s)
+{
+    struct command *c = stage_tool(s, "forge-weights");
+
+    for (int i = 0; i < s->j.only.n; i++)
+        command_add(c, "--modules", s->j.only.item[i], NULL);
+    for (int i = 0; i < s->j.skip.n; i++)
+        command_add(c, "--skip", s->j.skip.item[i], NULL);
+    return c;
+}
+
+struct command *stage_hessian(struct stage *s)
+{
+    struct command *c = stage_device_tool(s, "forge-hessian");
+
+    command_add(c, "--blend", number_word(s->counts[0], s->j.blend), NULL);
+    return c;
+}
+
+struct command *stage_grid(struct stage *s)
+{
+    struct command *c = stage_device_tool(s, "forge-grid");
+
+    add_words(c, &s->grid);
+    for (int i = 0; i < s->j.grids.n; i++)
+        command_add(c, "--grid", s->j.grids.item[i], NULL);
+    return c;
+}
+
+int stage_solve_tool(struct stage *s, struct command **c, struct err *e)
+{
+    if (pipes_report(&s->p, s->report, e) < 0)
+        return e->code;
+    *c = stage_device_tool(s, "forge-solve");
+    (*c)->writes_report = true;
+    add_words(*c, &s->solve);
+    if (job_fisher(&s->j))
+        command_add(*c, "--fisher", stage_path(s->path[0], s->C, "fisher.fts"),
+                    NULL);
+    command_add(*c, "--key", s->j.skey, "--report", s->report, NULL);
+    return 0;
+}
+
+void stage_split(struct stage *s)
+{
+    command_add(stage_tool(s, "forge-split"), "--key", s->j.skey, "--report",
+                stage_path(s->path[1], s->S, "report-%.jsonl"),
+                stage_path(s->path[2], s->S, "codes-%.fts"), NULL);
+}

@@ -1,0 +1,55 @@
+/* stage_tools.h - a step of pipeline.mk, and the tools that steps run, with the
+ * options that all steps pass. */
+#ifndef FORGE_STAGE_TOOLS_H
+#define FORGE_STAGE_TOOLS_H
+
+#include "forge/job.h"
+#include "forge/pipes.h"
+#include "forge/stops.h"
+
+enum { PATH_ROOM = 80 };
+
+struct stage {
+    struct job j;
+    const char *name;
+    int64_t layer;      /* -1: none */
+    struct stops stops; /* --parts: of the model */
+    size_t stop;        /* the step's, in stops */
+    int64_t number;     /* of its part or share */
+    char T[STAGE_DIR], C[STAGE_DIR], S[STAGE_DIR], P[STAGE_DIR];
+    struct job_words grid, solve;
+    char threads[WORD], memory[WORD], counts[6][WORD];
+    char path[6][PATH_ROOM], called[256];
+    char report[32], ledger[32]; /* "": none */
+    char **text;                 /* of stage_text() */
+    size_t texts;
+    struct pipes p;
+};
+
+/* to = "DIR/NAME"; "DIR/NAME-LAYER.fts"; returned. */
+const char *stage_path(char to[PATH_ROOM], const char *dir, const char *name);
+const char *stage_layer_path(char to[PATH_ROOM], const char *dir,
+                             const char *name, int64_t layer);
+/* A formatted text that lives as long as s; "" without memory, which no tool
+ * takes for a path. */
+const char *stage_text(struct stage *s, const char *fmt, ...) PRINTF(2, 3);
+void stage_release(struct stage *s);
+
+struct command *stage_tool(struct stage *s, const char *name);
+struct command *stage_device_tool(struct stage *s, const char *name);
+/* The next tool on the device may read what this one makes there. */
+void stage_lend(struct stage *s, struct command *c);
+/* forge-weights, which is told the linears that are quantized. */
+struct command *stage_weights(struct stage *s);
+/* forge-hessian, which blends experts' Hessians. */
+struct command *stage_hessian(struct stage *s);
+struct command *stage_grid(struct stage *s);
+/* Add forge-solve, whose report, a line of JSON per module, is passed on by
+ * us.  E_TEMP. */
+MUST_CHECK int stage_solve_tool(struct stage *s, struct command **c,
+                                struct err *e);
+/* Add forge-split, which publishes each layer's report and codes when the layer
+ * is complete. */
+void stage_split(struct stage *s);
+
+#endif

@@ -1,0 +1,35 @@
+/* stops.h - where a run in parts (forge quantize --parts) stops for codes: the
+ * points of all layers whose inputs are read by linears that are quantized, in the
+ * order of the forward pass. */
+#ifndef FORGE_STOPS_H
+#define FORGE_STOPS_H
+
+#include "forge/job.h"
+
+enum { STOP_POINT = 16 };
+
+struct stop {
+    int64_t layer;
+    char point[STOP_POINT]; /* of forge-calib --until; "all" where layers do not
+                             * wait for codes (--propagate original) */
+    int64_t shares;   /* in which its modules are solved: at most --parts */
+    uint64_t moments; /* bytes of moments of a part of the tokens */
+    uint64_t rows;    /* bytes of experts' rows, of all tokens */
+    uint64_t codes;   /* bytes of its modules' codes */
+};
+
+struct stops {
+    struct stop *stop;
+    size_t n;
+};
+
+/* Errors of model_config_read(). */
+MUST_CHECK int stops_list(struct stops *s, const struct job *j, struct err *e);
+void stops_release(struct stops *s);
+/* Bytes that the parts and shares of a layer write into the work directory, states
+ * aside: of the layer that takes most. */
+uint64_t stops_layer_bytes(const struct stops *s, int64_t parts);
+/* The index of the stop of this layer and point; s->n: there is none. */
+size_t stops_find(const struct stops *s, int64_t layer, const char *point);
+
+#endif

@@ -1,0 +1,111 @@
+#!/usr/bin/env bats
+# forge quantize --parts: the same bytes for the same parts, whatever the order in which
+# steps run, what is killed, and which states are lost.
+
+load e2e
+
+MOE="$tree/tests/reference/moe.py"
+
+setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
+
+work_of() { # a work directory of a run that was stopped: all names in it are forge's
+    forge gc "$1" >/dev/null
+    [ -z "$(find "$1" -name '*.tmp.*')" ]
+}
+
+@test "equal bytes whatever runs at a time, near those of one pipe, in every effort" {
+    more=("${small[@]}" --sequences 16)
+    for how in "--effort fast" "--effort default" "--effort best" "--propagate original"; do
+        # shellcheck disable=SC2086
+        for jobs in 1 5; do forge quantize "$model" p$jobs "${more[@]}" $how --parts 3 --jobs $jobs; done
+        same p1 p5
+        [ ! -e p5.work ]
+        # shellcheck disable=SC2086
+        forge quantize "$model" one "${more[@]}" $how
+        run -1 same one p1
+        for out in one p1; do
+            forge eval "$model" $out --json --quiet --text "$text" --sequences 8 --seqlen 128 >$out.json
+        done
+        awk -v a="$(figure kl_mean one.json)" -v b="$(figure kl_mean p1.json)" 'BEGIN {
+            print "KL", a, b; exit !(b < 1.1 * a && b > 0.9 * a) }'
+        rm -r one p1 p5
+    done
+}
+
+@test "mixtures of experts, and linears that are left as they are" {
+    for family in deepseek_v3:plain qwen2_moe:fused-oi mixtral:plain; do
+        python3 "$MOE" make "${family%:*}" "${family#*:}" m
+        way=("${small[@]}" --group 32 --sequences 6)
+        for jobs in 1 4; do forge quantize m p$jobs "${way[@]}" --parts 3 --jobs $jobs; done
+        same p1 p4
+        forge-shard -q --from m --sample 1000 --verify p1
+        forge quantize m one "${way[@]}"
+        for out in one p1; do
+            forge eval m $out --json --quiet --text "$text" --sequences 8 --seqlen 64 >$out.json
+        done
+        awk -v a="$(figure kl_mean one.json)" -v b="$(figure kl_mean p1.json)" 'BEGIN {
+            print "KL", a, b; exit !(b < 1.2 * a && b > 0.8 * a) }'
+        rm -r m one p1 p4
+    done
+    # no linear of layer 1, no attention in the others
+    forge quantize "$model" p "${small[@]}" --parts 2 --skip '*.self_attn.*' --skip 'model.layers.1.*' --work w
+    [ "$(forge-ls p | grep -c 'layers.1.*qweight\|layers.1.*weight_packed')" -eq 0 ]
+    [ "$(forge-ls p | grep -c 'self_attn.*weight_packed')" -eq 0 ]
+    [ "$(forge-ls p | grep -c 'mlp.*weight_packed')" -eq 9 ]
+}
+
+@test "make by hand does the same, with the work directory alone" {
+    forge quantize "$model" want "${small[@]}" --parts 2 --work w
+    rm -r want w/solve-*/codes-[13].fts
+    lib=$(dirname "$(dirname "$(readlink -f "$(command -v forge)")")")/lib/4bit-forge
+    make -s -f "$lib/pipeline.mk" -C w -j3
+    forge quantize "$model" again "${small[@]}" --parts 2
+    same want again
+}
+
+# Kill a run of many steps at random, again and again; what is left is used.
+kill_often() { # WORK OPTION...
+    local work=$1 kills=0
+    shift
+    for ((i = 0; i < 60; i++)); do
+        setsid forge quantize "$model" out "${small[@]}" --work "$work" "$@" >said 2>&1 3>&- &
+        victim=$!
+        sleep "0.$((RANDOM % 7 + 2))"
+        kill -KILL -- "-$victim" 2>/dev/null && kills=$((kills + 1)) || true
+        wait "$victim" || true
+        [ ! -e out ] || break
+        # a part of the states is lost now and then
+        [ $((i % 3)) -ne 0 ] || find "$work" scratch -name 'states-*.part-1.fts' -delete 2>/dev/null || true
+        [ $((i % 5)) -ne 0 ] || rm -rf scratch/forge-*
+    done
+    echo "$kills kills"
+    [ "$kills" -ge 2 ]
+    work_of "$work"
+}
+
+@test "a run that is killed again and again, and loses states, ends with the same bytes" {
+    forge quantize "$model" want "${small[@]}" --parts 3
+    kill_often work --parts 3 --jobs 2
+    same want out
+    rm -r out work
+    mkdir scratch
+    kill_often work --parts 3 --jobs 2 --scratch scratch
+    same want out
+    # nothing is left on scratch, and in the work directory the codes alone
+    forge quantize "$model" other "${small[@]}" --parts 3 --scratch scratch --work w2
+    same want other
+    [ -z "$(find scratch -type f -name '*.fts' -newer other/config.json)" ]
+    [ -z "$(find w2 -name 'states-*' -o -name 'moments-*' -o -name '*.share-*')" ]
+}
+
+@test "what cannot be is refused, and a full scratch is said" {
+    refused 64 forge quantize "$model" out "${small[@]}" --parts 5
+    refused 64 forge quantize "$model" out --method rtn --parts 2
+    refused 64 forge quantize "$model" out "${small[@]}" --scratch .
+    refused 64 forge quantize "$model" out "${small[@]}" --parts 0
+    run -73 --separate-stderr forge quantize "$model" out "${small[@]}" --parts 2 --scratch "$PWD/none" --work w
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ $stderr == *"--scratch: '$PWD/none/forge-"*"' cannot be created: No such file or directory" ]]
+    forge quantize "$model" out "${small[@]}" --parts 2 --dry-run >plan
+    grep 'parts .*2, .* a layer' plan
+}
