@@ -103,7 +103,6 @@ refused() { # STATUS TEXT ARGUMENT...
     [ "$(wc -l <<<"$stderr")" -eq 1 ]
     [ ! -e out.fts ]
 }
-}
 
 @test "what cannot be is refused in a line" {
     python3 "$PY" tokens t.fts 5 6

@@ -107,5 +107,5 @@ kill_often() { # WORK OPTION...
     [ "${#stderr_lines[@]}" -eq 1 ]
     [[ $stderr == *"--scratch: '$PWD/none/forge-"*"' cannot be created: No such file or directory" ]]
     forge quantize "$model" out "${small[@]}" --parts 2 --dry-run >plan
-    grep 'parts .*2, .* a layer' plan
+    grep '^parts  *2; a layer writes up to [0-9.]* [KM]iB of moments, .* states take [0-9.]* [KM]iB there$' plan
 }
