@@ -134,6 +134,24 @@ static int read_codes(const struct calib *c, int64_t layer, struct err *e)
     return check_codes(c, layer, n, e);
 }
 
+int calib_codes(struct calib *c, const char *const *file, int n, struct err *e)
+{
+    if (quantized_create(&c->codes, e) < 0)
+        return e->code;
+    for (int i = 0; i < n; i++) {
+        if (!strchr(file[i], '%')) {
+            if (quantized_read(c->codes, file[i], e) < 0)
+                return e->code;
+        } else if (c->codes_of) {
+            return err_set(e, E_USAGE, "--codes: '%s': one %% is enough",
+                           file[i]);
+        } else {
+            c->codes_of = file[i];
+        }
+    }
+    return 0;
+}
+
 /* ---- layers ---- */
 
 static int run_layer(struct run *r, int64_t layer, struct err *e)

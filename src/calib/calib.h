@@ -6,6 +6,10 @@
 
 #include "calib/run.h"
 
+/* Read the --codes files; one with a % is read when its layer comes.  E_USAGE: a
+ * second one; errors of quantized_read(). */
+MUST_CHECK int calib_codes(struct calib *c, const char *const *file, int n,
+                           struct err *e);
 /* Run c.  Memory holds the weights of one layer at most (with feedback: of its
  * linears up to the next point), and the states of all sequences in a store
  * (store.h).

@@ -139,54 +139,6 @@ static void plan(struct settings *s)
     s->synthetic.dtype = s->dtype ? DT_F32 : DT_BF16;
 }
 
-/* Read the --codes files; those with a % are read when their layer comes. */
-static int read_codes(struct settings *s, struct calib *c, struct err *e)
-{
-    if (quantized_create(&c->codes, e) < 0)
-        return e->code;
-    for (int i = 0; i < s->codes.count; i++) {
-        const char *path = s->codes.item[i];
-
-        if (!strchr(path, '%')) {
-            if (quantized_read(c->codes, path, e) < 0)
-                return e->code;
-        } else if (c->codes_of) {
-            return err_set(e, E_USAGE, "--codes: '%s': one %% is enough", path);
-        } else {
-            c->codes_of = path;
-        }
-    }
-    return 0;
-}
-
-/* Parse --until: "12.mlp_in", "12.experts", "12.all". */
-static int parse_stop(const char *text, const struct model_config *c,
-                      struct calib_stop *to, struct err *e)
-{
-    enum point p = POINT_ATTN_IN;
-    char *point;
-
-    to->layer = strtoll(text, &point, 10);
-    if (point > text && *point == '.')
-        point++;
-    else
-        to->layer = -1;
-    while (p < POINT_OUT && strcmp(point, point_name(p)) != 0)
-        p++;
-    to->at = p;
-    if (to->layer >= 0 && to->layer < c->n_layers) {
-        if (!strcmp(point, "all"))
-            to->at = POINT_IN;
-        else if (p < POINT_OUT ? !point_exists(c, to->layer, p) :
-                                 strcmp(point, "experts") != 0 ||
-                                     !model_layer_experts(c, to->layer))
-            to->layer = -1;
-    }
-    if (to->layer >= 0 && to->layer < c->n_layers)
-        return 0;
-    return err_set(e, E_USAGE, "--until: '%s' is no point of the model", text);
-}
-
 static int open_model(const struct settings *s, struct calib *c, struct err *e)
 {
     if (model_open(&c->m, s->model, s->dtype ? DT_F32 : DT_BF16, e) < 0)
@@ -204,10 +156,11 @@ static int run(struct settings *s, struct calib *c, struct stream_reader **in,
 
     if (s->gaussian)
         return synthetic_write(&s->synthetic, s->model, c->out, c->progress, e);
-    if (ledger_open(&c->ledger, s->loans, e) < 0 || read_codes(s, c, e) < 0 ||
+    if (ledger_open(&c->ledger, s->loans, e) < 0 ||
+        calib_codes(c, s->codes.item, s->codes.count, e) < 0 ||
         open_model(s, c, e) < 0 ||
         (s->until &&
-         parse_stop(s->until, model_config(c->m), &s->stop, e) < 0) ||
+         calib_stop_parse(&s->stop, s->until, model_config(c->m), e) < 0) ||
         stream_open(in, s->input, &expect, e) < 0 ||
         batch_reader_open(&c->batches, *in, c->m, s->layer, &s->part, c->out,
                           e) < 0)

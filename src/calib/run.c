@@ -2,6 +2,7 @@
 #include "calib/run.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "calib/emit.h"
 #include "common/io/sync.h"
@@ -112,6 +113,33 @@ int run_publish(struct run *r, int64_t layer, bool force, struct err *e)
     if (publisher_start(&r->publisher, e) < 0)
         return e->code;
     return force ? publisher_join(&r->publisher, e) : 0;
+}
+
+int calib_stop_parse(struct calib_stop *to, const char *text,
+                     const struct model_config *c, struct err *e)
+{
+    enum point p = POINT_ATTN_IN;
+    char *point;
+
+    to->layer = strtoll(text, &point, 10);
+    if (point > text && *point == '.')
+        point++;
+    else
+        to->layer = -1;
+    while (p < POINT_OUT && strcmp(point, point_name(p)) != 0)
+        p++;
+    to->at = p;
+    if (to->layer >= 0 && to->layer < c->n_layers) {
+        if (!strcmp(point, "all"))
+            to->at = POINT_IN;
+        else if (p < POINT_OUT ? !point_exists(c, to->layer, p) :
+                                 strcmp(point, "experts") != 0 ||
+                                     !model_layer_experts(c, to->layer))
+            to->layer = -1;
+    }
+    if (to->layer >= 0 && to->layer < c->n_layers)
+        return 0;
+    return err_set(e, E_USAGE, "--until: '%s' is no point of the model", text);
 }
 
 void run_release(struct run *r)

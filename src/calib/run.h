@@ -22,6 +22,10 @@ struct calib_stop {
     enum point at;
 };
 
+/* Parse "12.mlp_in", "12.experts", "12.all".  E_USAGE: no such point. */
+MUST_CHECK int calib_stop_parse(struct calib_stop *to, const char *text,
+                                const struct model_config *c, struct err *e);
+
 struct calib {
     struct model *m;
     struct quantized *codes; /* used in place of the weights, where there are */

@@ -1,0 +1,170 @@
+/* hessian_inputs.c - see hessian_inputs.h. */
+#include "hessian/hessian_inputs.h"
+
+#include <stdlib.h>
+
+#include "arch/tensor_name.h"
+
+int hessian_inputs_open(struct hessian_inputs *r, char **path, int n,
+                        const char *key, struct hessian_set_params *p,
+                        struct err *e)
+{
+    struct stream_expect expect = { .key = key, .loans = r->ledger };
+    int rc = 0;
+
+    r->n_in = n ? n : 1;
+    r->in = mem_zero((size_t)r->n_in, sizeof(*r->in), "inputs", e);
+    r->batch = mem_zero((size_t)r->n_in, sizeof(*r->batch), "inputs", e);
+    r->state = mem_zero((size_t)r->n_in, sizeof(*r->state), "inputs", e);
+    if (!r->in || !r->batch || !r->state)
+        return e->code;
+    for (int i = 0; i < r->n_in && rc >= 0; i++) {
+        rc = stream_open(&r->in[i], n ? path[i] : NULL, &expect, e);
+        r->state[i] = INPUT_FRESH;
+    }
+    p->n_inputs = r->n_in;
+    p->ledger = r->ledger;
+    r->partial = p->partial;
+    return rc < 0 ? rc : hessian_set_open(&r->all, p, e);
+}
+
+void hessian_inputs_close(struct hessian_inputs *r)
+{
+    for (int i = 0; i < r->n_in; i++) {
+        input_batch_close(r->batch[i]);
+        stream_close(r->in[i]);
+    }
+    free(r->in);
+    free(r->batch);
+    free(r->state);
+    hessian_set_close(r->all);
+    ledger_close(r->ledger);
+}
+
+/* Of another share. */
+static bool unwanted(const void *all, const struct frame *f)
+{
+    return !hessian_set_wants(all, f->name);
+}
+
+/* The next frame of input i; *given: see input_batch.h. */
+static int next(struct hessian_inputs *r, int i, struct frame *f, bool *given,
+                struct err *e)
+{
+    int rc = input_batch_next(r->batch[i], f, given, e);
+
+    if (rc <= 0 || r->state[i] != INPUT_FRESH)
+        return rc;
+    r->state[i] = INPUT_READING;
+    return stream_inherit(r->out, input_batch_head(r->batch[i]), e) < 0 ?
+               e->code :
+               rc;
+}
+
+/* What is behind a loan is worth nothing when its lender has died: how the input
+ * ends says why. */
+static int lender_died(struct hessian_inputs *r, int i, struct err *e)
+{
+    struct frame f;
+    bool given;
+    int rc;
+
+    while ((rc = input_batch_next(r->batch[i], &f, &given, e)) > 0)
+        ;
+    return rc < 0 ? rc : err_set(e, E_DATA, "input ends early");
+}
+
+static int activation(struct hessian_inputs *r, int i, const struct frame *f,
+                      bool given, struct err *e)
+{
+    struct frame there = *f;
+    int rc = 0;
+
+    if (f->loan.lent)
+        rc = ledger_map(r->ledger, &f->loan, &there.data, e);
+    if (rc >= 0 && !given)
+        rc = hessian_set_activation(r->all, &there, e);
+    if (f->loan.lent && (rc < 0 || f->last) &&
+        !ledger_was_there(r->ledger, LEDGER_ACTIVATIONS))
+        return lender_died(r, i, e);
+    return rc;
+}
+
+/* The last activation of a name; its companions came before it. */
+static bool ends(const struct frame *f)
+{
+    size_t len;
+    enum companion c = companion_of(f->name, &len);
+
+    return f->role == ROLE_ACTIVATION && f->last &&
+           (c == COMPANION_NONE || c == COMPANION_GRADIENT);
+}
+
+/* Frames of other roles are passed through when there is one input; with several
+ * inputs they are dropped. */
+static int take(struct hessian_inputs *r, int i, const struct frame *f,
+                bool given, struct err *e)
+{
+    switch (f->role) {
+    case ROLE_ACTIVATION:
+        return r->partial && tensor_name_is_expert(f->name) ?
+                   stream_write(r->out, f, e) :
+                   activation(r, i, f, given, e);
+    case ROLE_HESSIAN: return hessian_set_part(r->all, f, e);
+    case ROLE_CROSS: return hessian_set_cross(r->all, f, e);
+    case ROLE_HIDDEN:
+    case ROLE_ROUTING:
+    case ROLE_TOKENS: return 0; /* dropped: no later stage reads them */
+    default: return r->n_in > 1 ? 0 : stream_write(r->out, f, e);
+    }
+}
+
+/* Read input i up to and including the last frame of a name, so that of inputs
+ * in the same order only one name at a time is in memory.  Of a single input,
+ * Hessians may come again in a further stream. */
+static int advance(struct hessian_inputs *r, int i, struct err *e)
+{
+    struct frame f;
+    bool given;
+    int rc;
+
+    while ((rc = next(r, i, &f, &given, e)) > 0) {
+        progress_step(&r->progress, f.name, f.len);
+        if (!hessian_set_wants(r->all, f.name))
+            continue;
+        rc = take(r, i, &f, given, e);
+        if (rc >= 0 && (ends(&f) || (f.role == ROLE_HESSIAN && r->n_in > 1)))
+            return hessian_set_complete(r->all, f.name, i) ?
+                       hessian_set_emit(r->all, f.name, r->out, e) :
+                       0;
+        if (rc < 0)
+            return rc;
+    }
+    r->state[i] = INPUT_ENDED;
+    return rc;
+}
+
+int hessian_inputs_run(struct hessian_inputs *r,
+                       const struct hessian_set_params *p, struct err *e)
+{
+    bool more = true;
+    int rc = 0;
+
+    for (int i = 0; i < r->n_in && rc >= 0; i++) {
+        if (p->shares)
+            stream_leave_out(r->in[i], unwanted, r->all);
+        rc = input_batch_open(&r->batch[i], r->all, p, r->in[i], r->out, e);
+    }
+    if (rc < 0)
+        return rc;
+
+    while (more) {
+        more = false;
+        for (int i = 0; i < r->n_in; i++) {
+            if (r->state[i] && (rc = advance(r, i, e)) < 0)
+                return rc;
+            more |= r->state[i] != INPUT_ENDED;
+        }
+    }
+    return hessian_set_emit(r->all, NULL, r->out, e);
+}

@@ -1,0 +1,36 @@
+/* hessian_inputs.h - reads the input streams of forge-hessian, all at once, and
+ * writes what they make: one pass over them. */
+#ifndef FORGE_HESSIAN_INPUTS_H
+#define FORGE_HESSIAN_INPUTS_H
+
+#include "common/cli/progress.h"
+#include "device/ledger.h"
+#include "hessian/input_batch.h"
+
+enum input_state { INPUT_ENDED, INPUT_FRESH, INPUT_READING };
+
+struct hessian_inputs {
+    struct stream_reader **in;
+    struct input_batch **batch; /* [n_in] */
+    enum input_state *state;
+    int n_in;
+    struct hessian_set *all;
+    struct ledger *ledger; /* the caller's, from here on its own */
+    /* set by the caller behind hessian_inputs_open() */
+    struct stream_writer *out;
+    struct progress progress;
+    bool partial; /* params.partial */
+};
+
+/* Open n files, or with n = 0 standard input, and the set that p asks for, whose
+ * n_inputs and ledger are set.  Errors of stream_open(), hessian_set_open(). */
+MUST_CHECK int hessian_inputs_open(struct hessian_inputs *r, char **path, int n,
+                                   const char *key,
+                                   struct hessian_set_params *p, struct err *e);
+/* Read all, and write to r->out.  Errors of hessian_set.h. */
+MUST_CHECK int hessian_inputs_run(struct hessian_inputs *r,
+                                  const struct hessian_set_params *p,
+                                  struct err *e);
+void hessian_inputs_close(struct hessian_inputs *r);
+
+#endif
