@@ -67,17 +67,18 @@ work_of() { # a work directory of a run that was stopped: all names in it are fo
 kill_often() { # WORK OPTION...
     local work=$1 kills=0
     shift
-    for ((i = 0; i < 60; i++)); do
+    for ((i = 0; i < 12; i++)); do
         setsid forge quantize "$model" out "${small[@]}" --work "$work" "$@" >said 2>&1 3>&- &
         victim=$!
-        sleep "0.$((RANDOM % 7 + 2))"
-        kill -KILL -- "-$victim" 2>/dev/null && kills=$((kills + 1)) || true
+        sleep "$((i / 6)).$((RANDOM % 9 + 1))"
+        ! kill -KILL -- "-$victim" 2>/dev/null || kills=$((kills + 1))
         wait "$victim" || true
         [ ! -e out ] || break
         # a part of the states is lost now and then
         [ $((i % 3)) -ne 0 ] || find "$work" scratch -name 'states-*.part-1.fts' -delete 2>/dev/null || true
         [ $((i % 5)) -ne 0 ] || rm -rf scratch/forge-*
     done
+    [ -e out ] || forge quantize "$model" out "${small[@]}" --work "$work" "$@"
     echo "$kills kills"
     [ "$kills" -ge 2 ]
     work_of "$work"
