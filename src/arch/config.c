@@ -19,24 +19,36 @@ enum { CONFIG_MAX = 16 * 1024 * 1024 };
 static int find_family(struct model_config *c, const struct json *o,
                        struct err *e)
 {
-    const char *type = NULL;
-    char known[256];
+    const char *type = c->wrapper ? c->wrapper->text : NULL;
 
-    if (field_get(o, "text_config"))
-        return err_set(e, E_CONFIG,
-                       "text_config: models inside a wrapper (vision, audio) "
-                       "are not supported");
-    if (field_string(o, "model_type", &type, e) < 0)
+    /* the outer object of a multimodal model names that */
+    if (!(c->wrapper && field_get(o, "vision_config")) &&
+        field_string(o, "model_type", &type, e) < 0)
         return e->code;
     if (!type)
         return err_set(e, E_DATA, "model_type is missing");
     c->family = family_find(type);
-    if (!c->family) {
-        family_list(known, sizeof(known));
-        return err_set(e, E_CONFIG,
-                       "model_type '%.64s' is not supported (%s are)", type,
-                       known);
-    }
+    return c->family ? 0 : family_refuse(type, e);
+}
+
+/* *text = the object that describes the language model: o, or its text_config
+ * in a multimodal model that is supported; sets c->wrapper. */
+static int find_text(struct model_config *c, const struct json *o,
+                     const struct json **text, struct err *e)
+{
+    const char *type = "";
+
+    *text = o;
+    if (field_string(o, "model_type", &type, e) < 0)
+        return e->code;
+    c->wrapper = wrapper_find(type);
+    if (!field_get(o, "text_config"))
+        return 0;
+    if (!c->wrapper)
+        return wrapper_refuse(type, e);
+    *text = field_get(o, "text_config");
+    if (json_type(*text) != JSON_OBJECT)
+        return err_set(e, E_DATA, "text_config is not an object");
     return 0;
 }
 
@@ -44,18 +56,22 @@ static int check_architecture(struct model_config *c, const struct json *o,
                               struct err *e)
 {
     const struct json *list = field_get(o, "architectures");
-    const char *name = c->family->architecture;
+    const char *want =
+        c->wrapper ? c->wrapper->architecture : c->family->architecture;
+    const char *name = want;
 
     if (list && json_type(list) != JSON_ARRAY)
         return err_set(e, E_DATA, "architectures is not an array");
     if (list && json_count(list) && !json_string(json_first(list), &name))
         return err_set(e, E_DATA, "architectures[0] is not a string");
     /* The first Llama was spelled LLaMAForCausalLM. */
-    if (strcasecmp(name, c->family->architecture))
-        return err_set(e, E_CONFIG,
-                       "architecture '%.64s' is not supported (of %s models, "
-                       "%s is)",
-                       name, c->family->model_type, c->family->architecture);
+    if (strcasecmp(name, want))
+        return err_set(
+            e, E_CONFIG,
+            "architecture '%.64s' is not supported (of %s models, "
+            "%s is)",
+            name, c->wrapper ? c->wrapper->model_type : c->family->model_type,
+            want);
     snprintf(c->architecture, sizeof(c->architecture), "%s", name);
     return 0;
 }
@@ -85,14 +101,25 @@ static int read_head_dim(struct model_config *c, const struct json *o,
                        (long long)c->n_heads, (long long)c->head_dim);
     c->v_dim = c->head_dim;
     c->rotary = c->head_dim;
+    c->rope_pairs = c->family->rope_pairs;
     c->attention_scale = 1 / sqrt((double)c->head_dim);
     return 0;
+}
+
+/* A size that must be there unless the family has a default. */
+static int read_size(const struct json *o, const char *key, int64_t max,
+                     int64_t otherwise, int64_t *out, struct err *e)
+{
+    *out = otherwise;
+    return otherwise ? field_int(o, key, 1, max, out, e) :
+                       field_need(o, key, max, out, e);
 }
 
 static int read_heads(struct model_config *c, const struct json *o,
                       struct err *e)
 {
-    if (field_need(o, "num_attention_heads", 1 << 16, &c->n_heads, e) < 0)
+    if (read_size(o, "num_attention_heads", 1 << 16, c->family->n_heads,
+                  &c->n_heads, e) < 0)
         return e->code;
     /* null means num_attention_heads, absent means the family's default */
     c->n_kv_heads = c->family->n_kv_heads;
@@ -108,31 +135,41 @@ static int read_heads(struct model_config *c, const struct json *o,
     return c->family->mla ? config_read_mla(c, o, e) : read_head_dim(c, o, e);
 }
 
+static int read_activation(const struct model_config *c, const struct json *o,
+                           struct err *e)
+{
+    bool gelu = c->family->act == ACT_GELU;
+    const char *act = gelu ? "gelu_pytorch_tanh" : "silu";
+
+    if (field_string(o, gelu ? "hidden_activation" : "hidden_act", &act, e) < 0)
+        return e->code;
+    if (gelu ? strcmp(act, "gelu_pytorch_tanh") :
+               strcmp(act, "silu") && strcmp(act, "swish"))
+        return err_set(e, E_CONFIG, "%s '%.64s' is not supported (%s is)",
+                       gelu ? "hidden_activation" : "hidden_act", act,
+                       gelu ? "gelu_pytorch_tanh" : "silu");
+    return 0;
+}
+
 static int read_sizes(struct model_config *c, const struct json *o,
                       struct err *e)
 {
-    const char *act = "silu";
-
     c->max_position = c->family->max_position;
+    c->tied = c->family->tied;
     c->rms_eps = c->family->rms_eps > 0 ? c->family->rms_eps : 1e-6;
     if (field_need(o, "hidden_size", MAX_WIDTH, &c->hidden_size, e) < 0 ||
         field_need(o, "intermediate_size", MAX_WIDTH, &c->intermediate_size,
                    e) < 0 ||
         field_need(o, "num_hidden_layers", MAX_LAYERS, &c->n_layers, e) < 0 ||
-        field_need(o, "vocab_size", MAX_WIDTH, &c->vocab_size, e) < 0 ||
+        read_size(o, "vocab_size", MAX_WIDTH, c->family->vocab_size,
+                  &c->vocab_size, e) < 0 ||
         read_heads(c, o, e) < 0 ||
         field_int(o, "max_position_embeddings", 1, MAX_POSITION,
                   &c->max_position, e) < 0 ||
         field_number(o, "rms_norm_eps", &c->rms_eps, e) < 0 ||
-        field_bool(o, "tie_word_embeddings", &c->tied, e) < 0 ||
-        field_string(o, "hidden_act", &act, e) < 0)
+        field_bool(o, "tie_word_embeddings", &c->tied, e) < 0)
         return e->code;
-    if (strcmp(act, "silu") && strcmp(act, "swish"))
-        return err_set(e, E_CONFIG,
-                       "hidden_act '%.64s' is not supported "
-                       "(silu is)",
-                       act);
-    return 0;
+    return read_activation(c, o, e);
 }
 
 /* Which linears have biases; whether q and k are normalized. */
@@ -140,7 +177,8 @@ static int read_biases(struct model_config *c, const struct json *o,
                        struct err *e)
 {
     const struct family *f = c->family;
-    bool attention = false, mlp = false, qkv = f->qkv_bias, norm = false;
+    bool attention = f->biased, mlp = false, qkv = f->qkv_bias, norm = false;
+    bool out = false, all = false;
 
     if (f->attention_bias && field_bool(o, "attention_bias", &attention, e) < 0)
         return e->code;
@@ -150,11 +188,68 @@ static int read_biases(struct model_config *c, const struct json *o,
         return e->code;
     if (f->qk_norm_key && field_bool(o, "use_qk_norm", &norm, e) < 0)
         return e->code;
-    c->qkv_bias = attention || qkv;
-    c->o_bias = attention && f->o_bias;
-    c->mlp_bias = mlp;
+    if (f->o_bias_key && field_bool(o, "attention_out_bias", &out, e) < 0)
+        return e->code;
+    if (f->use_bias && field_bool(o, "use_bias", &all, e) < 0)
+        return e->code;
+    c->qkv_bias = attention || qkv || all;
+    c->o_bias = (attention && f->o_bias) || out || all;
+    c->mlp_bias = mlp || all;
     c->qk_norm = !f->qk_norm_key || norm ? f->qk_norm : QK_NORM_NONE;
     return 0;
+}
+
+/* ---- scales ---- */
+
+static int read_multipliers(struct model_config *c, const struct json *o,
+                            struct err *e)
+{
+    double divisor = 1;
+
+    c->attention_scale = 1; /* the default of attention_multiplier */
+    if (field_number(o, "embedding_multiplier", &c->embed_scale, e) < 0 ||
+        field_number(o, "attention_multiplier", &c->attention_scale, e) < 0 ||
+        field_number(o, "residual_multiplier", &c->residual_scale, e) < 0 ||
+        field_number(o, "logits_scaling", &divisor, e) < 0)
+        return e->code;
+    c->logit_scale = 1 / divisor;
+    return 0;
+}
+
+/* A soft cap: null means none, absent means the family's default. */
+static int read_cap(const struct json *o, const char *key, double otherwise,
+                    double *cap, struct err *e)
+{
+    *cap = json_get(o, key) ? 0 : otherwise;
+    return field_number(o, key, cap, e);
+}
+
+static int read_scales(struct model_config *c, const struct json *o,
+                       struct err *e)
+{
+    const struct family *f = c->family;
+    double scalar = (double)f->query_scale;
+
+    c->embed_scale = f->embed_sqrt ? sqrt((double)c->hidden_size) : 1;
+    c->residual_scale = c->logit_scale = 1;
+    if (f->multipliers && read_multipliers(c, o, e) < 0)
+        return e->code;
+    if (f->query_scalar) {
+        if (field_number(o, "query_pre_attn_scalar", &scalar, e) < 0)
+            return e->code;
+        c->attention_scale = 1 / sqrt(scalar);
+    }
+    if (f->softcaps && (read_cap(o, "attn_logit_softcapping", f->attention_cap,
+                                 &c->attention_cap, e) < 0 ||
+                        read_cap(o, "final_logit_softcapping", f->logit_cap,
+                                 &c->logit_cap, e) < 0))
+        return e->code;
+    return 0;
+}
+
+bool model_adds_scaled(const struct model_config *c)
+{
+    return model_norms(c)->attn_out || c->residual_scale != 1;
 }
 
 /* ---- sliding window ---- */
@@ -196,7 +291,8 @@ static int read_layer_types(struct model_config *c, const struct json *list,
 static int check_layer_types(const struct model_config *c, struct err *e)
 {
     enum sliding s = c->family->sliding;
-    bool all = (s == SLIDING_ALL || s == SLIDING_IF_USED) && c->sliding_window;
+    bool all = (s == SLIDING_ALL || s == SLIDING_IF_USED) &&
+               c->sliding_window && !c->family->by_type;
 
     for (int64_t i = 0; i < c->n_layers; i++) {
         bool slides = c->layer_slides[i];
@@ -219,17 +315,21 @@ static int check_layer_types(const struct model_config *c, struct err *e)
 static int slide_by_number(struct model_config *c, const struct json *o,
                            struct err *e)
 {
-    bool even = c->family->sliding == SLIDING_EVEN;
-    int64_t n = 28;
+    enum sliding s = c->family->sliding;
+    int64_t n = s == SLIDING_PATTERN ? c->family->pattern : 28;
 
-    if (field_int(o, "max_window_layers", 0, INT_MAX, &n, e) < 0)
+    if (s == SLIDING_PATTERN ?
+            field_int(o, "sliding_window_pattern", 1, INT_MAX, &n, e) < 0 :
+            field_int(o, "max_window_layers", 0, INT_MAX, &n, e) < 0)
         return e->code;
     c->layer_slides =
         mem_zero((size_t)c->n_layers, sizeof(bool), "layer_types", e);
     if (!c->layer_slides)
         return e->code;
     for (int64_t i = 0; i < c->n_layers; i++)
-        c->layer_slides[i] = even ? i < n && i % 2 == 0 : i >= n;
+        c->layer_slides[i] = s == SLIDING_PATTERN ? (i + 1) % n != 0 :
+                             s == SLIDING_EVEN    ? i < n && i % 2 == 0 :
+                                                    i >= n;
     return 0;
 }
 
@@ -237,12 +337,16 @@ static int read_sliding(struct model_config *c, const struct json *o,
                         struct err *e)
 {
     enum sliding s = c->family->sliding;
-    bool use = s == SLIDING_ALL, by_layer = s >= SLIDING_FROM;
+    bool use = s == SLIDING_ALL || s == SLIDING_PATTERN;
+    bool by_layer = s >= SLIDING_FROM;
 
-    if (s > SLIDING_ALL && field_bool(o, "use_sliding_window", &use, e) < 0)
+    if (s && !use && field_bool(o, "use_sliding_window", &use, e) < 0)
         return e->code;
     if (use) {
-        c->sliding_window = json_get(o, "sliding_window") ? 0 : 4096;
+        c->sliding_window =
+            json_get(o, "sliding_window") || c->family->no_window ? 0 :
+            c->family->window ? c->family->window :
+                                4096;
         if (field_int(o, "sliding_window", 1, MAX_POSITION, &c->sliding_window,
                       e) < 0)
             return e->code;
@@ -254,12 +358,54 @@ static int read_sliding(struct model_config *c, const struct json *o,
                        check_layer_types(c, e) < 0 ?
                    e->code :
                    0;
+    if (c->sliding_window && c->family->nope_layers)
+        return err_set(e, E_DATA, "layer_types is missing");
     return c->sliding_window && by_layer ? slide_by_number(c, o, e) : 0;
 }
 
 bool model_layer_slides(const struct model_config *c, int64_t layer)
 {
     return c->sliding_window && (!c->layer_slides || c->layer_slides[layer]);
+}
+
+/* ---- layers without RoPE ---- */
+
+static int read_nope(struct model_config *c, const struct json *o,
+                     struct err *e)
+{
+    const struct json *list = field_get(o, "no_rope_layers"), *v;
+    int64_t every = 4, has = 0, i = 0;
+
+    if (!c->family->nope_layers)
+        return 0;
+    if (field_int(o, "no_rope_layer_interval", 1, INT_MAX, &every, e) < 0)
+        return e->code;
+    if (list && (json_type(list) != JSON_ARRAY ||
+                 json_count(list) < (size_t)c->n_layers))
+        return err_set(e, E_DATA,
+                       "no_rope_layers is not an array of num_hidden_layers "
+                       "%lld numbers",
+                       (long long)c->n_layers);
+    c->layer_nope = mem_zero((size_t)c->n_layers, sizeof(bool), "layers", e);
+    if (!c->layer_nope)
+        return e->code;
+    v = list ? json_first(list) : NULL;
+    for (; i < c->n_layers; i++, v = v ? json_after(v) : NULL) {
+        if (v && (!json_int(v, &has) || has < 0 || has > 1))
+            return err_set(e, E_DATA, "no_rope_layers[%lld] is neither 0 nor 1",
+                           (long long)i);
+        c->layer_nope[i] = v ? !has : (i + 1) % every == 0;
+    }
+    return 0;
+}
+
+const struct rope *model_layer_rope(const struct model_config *c, int64_t layer)
+{
+    if (c->layer_nope && c->layer_nope[layer])
+        return NULL;
+    return c->family->rope_by_type && model_layer_slides(c, layer) ?
+               &c->local_rope :
+               &c->rope;
 }
 
 /* ---- storage ---- */
@@ -315,15 +461,29 @@ static int read_quantization(struct model_config *c, const struct json *o,
 
 static int read_all(struct model_config *c, const struct json *o, struct err *e)
 {
+    const struct json *t;
+
     if (json_type(o) != JSON_OBJECT)
         return err_set(e, E_DATA, "not a JSON object");
-    if (find_family(c, o, e) < 0 || check_architecture(c, o, e) < 0 ||
-        read_sizes(c, o, e) < 0 || read_biases(c, o, e) < 0 ||
-        read_sliding(c, o, e) < 0 || config_read_rope(c, o, e) < 0 ||
-        config_read_moe(c, o, e) < 0 || read_dtype(c, o, e) < 0 ||
-        read_quantization(c, o, e) < 0)
+    if (find_text(c, o, &t, e) < 0 || find_family(c, t, e) < 0 ||
+        check_architecture(c, o, e) < 0 || read_sizes(c, t, e) < 0 ||
+        read_biases(c, t, e) < 0 || read_scales(c, t, e) < 0 ||
+        read_sliding(c, t, e) < 0 || read_nope(c, t, e) < 0 ||
+        config_read_rope(c, t, e) < 0 || config_read_moe(c, t, e) < 0 ||
+        read_dtype(c, t, e) < 0 || read_quantization(c, o, e) < 0)
         return e->code;
-    return 0;
+    if (t == o)
+        return 0;
+    /* what both objects may say, the outer one decides */
+    return field_bool(o, "tie_word_embeddings", &c->tied, e) < 0 ||
+                   read_dtype(c,
+                              field_get(o, "dtype") ||
+                                      field_get(o, "torch_dtype") ?
+                                  o :
+                                  t,
+                              e) < 0 ?
+               e->code :
+               0;
 }
 
 static int read_document(struct model_config *c, const struct json_doc *doc,
@@ -368,6 +528,8 @@ int model_config_read(struct model_config *c, const char *dir, struct err *e)
 void model_config_release(struct model_config *c)
 {
     free(c->layer_slides);
+    free(c->layer_nope);
+    free(c->rope.divisors);
     free(c->moe.sparse);
     memset(c, 0, sizeof(*c));
 }

@@ -23,8 +23,10 @@ enum rope_kind {
     ROPE_LINEAR,
     ROPE_LLAMA3,
     ROPE_YARN,
-    ROPE_DYNAMIC /* as default up to max_position tokens; longer inputs are
-                  * refused */
+    ROPE_DYNAMIC, /* as default up to max_position tokens; longer inputs are
+                   * refused */
+    ROPE_LONGROPE /* frequencies divided by short_factor, up to
+                   * original_max_position tokens; longer inputs are refused */
 };
 
 /* Rotary position embedding. */
@@ -37,7 +39,8 @@ struct rope {
      * for other kinds */
     double beta_fast, beta_slow, attention_factor;
     double mscale_all_dim; /* 0: absent */
-    bool truncate; /* yarn: the correction range is rounded to whole dims */
+    bool truncate;   /* yarn: the correction range is rounded to whole dims */
+    float *divisors; /* longrope: [rotary / 2] short_factor; else NULL */
 };
 
 /* RMS norm of q and k before RoPE. */
@@ -54,8 +57,10 @@ enum sliding {
     SLIDING_ALL,     /* all layers, if sliding_window is given */
     SLIDING_IF_USED, /* all layers, if use_sliding_window */
     SLIDING_FROM, /* if use_sliding_window: layers from max_window_layers on */
-    SLIDING_EVEN  /* if use_sliding_window: even layers below
+    SLIDING_EVEN, /* if use_sliding_window: even layers below
                       * max_window_layers */
+    SLIDING_PATTERN /* if sliding_window is given: all layers but every n-th, n
+                     * = sliding_window_pattern */
 };
 
 /* How the router scores a token's experts; the top-k are chosen. */
@@ -64,6 +69,18 @@ enum router_kind {
     ROUTER_SOFTMAX, /* softmax of the logits */
     ROUTER_SIGMOID  /* sigmoid of the logits; chosen by sigmoid + correction
                      * bias */
+};
+
+/* An MLP computes down(act(gate(x)) * up(x)). */
+enum activation {
+    ACT_SILU,
+    ACT_GELU /* its approximation by tanh */
+};
+
+/* The norms of a layer by module; NULL: there is none.  x += attn_out(
+ * attention(attn_in(x))); x += mlp_out(mlp(mlp_in(x))). */
+struct layer_norms {
+    const char *attn_in, *attn_out, *mlp_in, *mlp_out;
 };
 
 /* What distinguishes one family from another.  Defaults, below, apply where
@@ -80,10 +97,38 @@ struct family {
     bool attention_bias;      /* config.json's attention_bias gives q, k, v a
                                * bias, and ... */
     bool o_bias;              /* ... o too */
-    bool mlp_bias; /* config.json's mlp_bias gives gate, up, down a bias */
+    bool mlp_bias;   /* config.json's mlp_bias gives gate, up, down a bias */
+    bool o_bias_key; /* config.json's attention_out_bias gives o one */
+    bool use_bias;   /* config.json's use_bias gives all of them one */
+    bool fused;      /* q, k, v are one linear, qkv_proj; gate and up are one,
+                      * gate_up_proj */
+    bool fused_mlp;  /* only gate and up are */
+    const struct layer_norms *norms; /* NULL: input_layernorm in front of
+                                      * attention, post_attention_layernorm in
+                                      * front of the MLP */
+    bool norm_plus_one;              /* norms multiply by 1 + weight */
+    enum activation act;
+    bool embed_sqrt;     /* embeddings are multiplied by sqrt(hidden_size) */
+    bool multipliers;    /* config.json's embedding_multiplier,
+                       * attention_multiplier, residual_multiplier and
+                       * logits_scaling */
+    bool query_scalar;   /* query_pre_attn_scalar takes the place of head_dim in
+                        * the scale of scores */
+    bool softcaps;       /* config.json's attn_logit_softcapping and
+                        * final_logit_softcapping; defaults below */
+    bool rope_by_type;   /* sliding layers have a RoPE of their own: rope_theta
+                        * local_theta, without scaling */
+    bool mrope;          /* rope type mrope is default: for text its three
+                        * positions are equal */
+    bool nope_layers;    /* config.json's no_rope_layers names layers without
+                        * RoPE, by default every no_rope_layer_interval-th */
+    bool position_scale; /* queries grow with their position from
+                          * original_max_position_embeddings on; up to there
+                          * sequences are supported */
     enum qk_norm qk_norm;
     bool qk_norm_key; /* only if config.json's use_qk_norm */
     enum sliding sliding;
+    bool by_type;          /* layer_types may mix both kinds of layers */
     bool rope_pairs;       /* RoPE rotates dims (2i, 2i+1), not (i, i + d/2) */
     double partial_rotary; /* default part of a head that RoPE rotates; 0:
                             * all, and config.json cannot change it */
@@ -111,8 +156,17 @@ struct family {
     int64_t head_dim;            /* hidden_size / num_attention_heads */
     int64_t n_kv_heads;          /* num_attention_heads */
     int64_t max_position;
-    double rms_eps; /* 1e-6 */
-    double theta;   /* 1e4 */
+    double rms_eps;                  /* 1e-6 */
+    double theta;                    /* 1e4 */
+    double local_theta;              /* theta */
+    double attention_cap, logit_cap; /* none */
+    int64_t query_scale;             /* query_pre_attn_scalar */
+    int64_t window;                  /* sliding_window; 4096 */
+    bool no_window;                  /* sliding_window is null */
+    int64_t pattern;                 /* sliding_window_pattern */
+    int64_t n_heads, vocab_size;     /* required */
+    bool tied;                       /* tie_word_embeddings */
+    bool biased;                     /* attention_bias */
 };
 
 /* Multi-head latent attention (DeepSeek-V2): q = q_b(rms(q_a(x))), or
@@ -140,9 +194,19 @@ struct moe {
     bool *sparse;     /* [n_layers] whether the layer has experts */
 };
 
+/* A multimodal model: its language model, of a family, is described by
+ * text_config. */
+struct wrapper {
+    const char *model_type;   /* "gemma3" */
+    const char *architecture; /* "Gemma3ForConditionalGeneration" */
+    const char *text; /* model_type of the language model where config.json
+                       * does not say it */
+};
+
 /* What config.json says.  Release with model_config_release(). */
 struct model_config {
     const struct family *family;
+    const struct wrapper *wrapper; /* NULL: no multimodal model */
     int64_t hidden_size, intermediate_size, n_layers, vocab_size;
     int64_t n_heads, n_kv_heads, max_position;
     int64_t head_dim;       /* of q and k */
@@ -154,8 +218,8 @@ struct model_config {
                                 * of them */
     bool rope_pairs;           /* RoPE rotates dims (2i, 2i+1) instead of (i,
                                 * i + rotary/2) */
-    int64_t longest; /* longest supported sequence in tokens, up to which an
-                      * indexer (index_topk) selects all keys; 0: no limit */
+    int64_t longest; /* longest supported sequence in tokens; 0: no limit */
+    const char *longest_by; /* the member that limits it */
     struct mla mla;
     struct moe moe;
     double rms_eps;
@@ -165,6 +229,14 @@ struct model_config {
     int64_t sliding_window; /* 0: none */
     bool *layer_slides; /* [n_layers], or NULL: all layers have the window */
     struct rope rope;
+    struct rope local_rope; /* of sliding layers, if family->rope_by_type */
+    bool *layer_nope;       /* [n_layers] layers without RoPE; NULL: none */
+    double embed_scale, residual_scale; /* factors of embeddings, and of what
+                                         * attention and MLP add to the
+                                         * residual stream */
+    double logit_scale;                 /* factor of logits */
+    double attention_cap, logit_cap; /* c: scores (logits) s become c tanh(s /
+                                      * c); 0: they stay */
     enum dtype dtype;      /* dtype or torch_dtype; DT_BF16 if absent */
     char quant_method[32]; /* of quantization_config; "" if absent */
     char architecture[64]; /* architectures[0] */
@@ -173,8 +245,8 @@ struct model_config {
 /* Read DIR/config.json, in the spellings of transformers 4 and 5 (rope_theta
  * and rope_scaling, or rope_parameters; torch_dtype or dtype).  E_NOINPUT: no
  * such file; E_DATA: not strict JSON, a field missing or out of range;
- * E_CONFIG: an unsupported family, RoPE type, activation or setting, by name
- * (text_config, of multimodal models, too). */
+ * E_CONFIG: an unsupported family, RoPE type, activation or setting, by name.
+ * Of a multimodal model only the part in text_config is read. */
 MUST_CHECK int model_config_read(struct model_config *c, const char *dir,
                                  struct err *e);
 /* The same from text[len].  what: prefix of messages, e.g. "'config.json'". */
@@ -183,6 +255,14 @@ MUST_CHECK int model_config_parse(struct model_config *c, const char *text,
 void model_config_release(struct model_config *c);
 /* Whether the layer uses sliding window attention. */
 bool model_layer_slides(const struct model_config *c, int64_t layer);
+/* The layer's RoPE; NULL: it has none. */
+const struct rope *model_layer_rope(const struct model_config *c,
+                                    int64_t layer);
+/* The norms of the model's layers. */
+const struct layer_norms *model_norms(const struct model_config *c);
+/* Whether o's and down's outputs are normalized or multiplied before they are
+ * added to the residual stream. */
+bool model_adds_scaled(const struct model_config *c);
 
 /* YaRN's factor of cos and sin where config.json gives none (transformers,
  * _compute_yarn_parameters): m(mscale) / m(all_dim) if both are not 0, else
@@ -229,6 +309,8 @@ enum linear_part {
     PART_GATE, /* of the dense MLP, the shared expert or an expert */
     PART_UP,
     PART_DOWN,
+    PART_QKV,     /* q, k and v in one: outputs of q, then k, then v */
+    PART_GATE_UP, /* outputs of gate, then up */
     PARTS
 };
 

@@ -44,6 +44,7 @@ int config_read_mla(struct model_config *c, const struct json *o, struct err *e)
         return e->code;
     if (c->family->indexer) {
         c->longest = 2048;
+        c->longest_by = "index_topk";
         if (field_int(o, "index_topk", 1, MAX_POSITION, &c->longest, e) < 0)
             return e->code;
     }

@@ -21,7 +21,11 @@ MUST_CHECK int config_read_moe(struct model_config *c, const struct json *o,
                                struct err *e);
 /* The row with this model_type; NULL: not supported. */
 const struct family *family_find(const char *model_type);
-/* "llama, mistral, ...", for messages, in buf[n]. */
-void family_list(char *buf, size_t n);
+/* E_CONFIG: this model_type is not supported, its nearest relative is. */
+MUST_CHECK int family_refuse(const char *model_type, struct err *e);
+/* The multimodal model with this model_type; NULL: not one that is known. */
+const struct wrapper *wrapper_find(const char *model_type);
+/* E_CONFIG: this multimodal model is not supported. */
+MUST_CHECK int wrapper_refuse(const char *model_type, struct err *e);
 
 #endif

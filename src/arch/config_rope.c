@@ -12,16 +12,21 @@ static const struct {
 } rope_kinds[] = {
     { "default", ROPE_DEFAULT }, { "linear", ROPE_LINEAR },
     { "llama3", ROPE_LLAMA3 },   { "yarn", ROPE_YARN },
-    { "dynamic", ROPE_DYNAMIC },
+    { "dynamic", ROPE_DYNAMIC }, { "longrope", ROPE_LONGROPE },
+    { "su", ROPE_LONGROPE },
 };
 
-static int read_rope_kind(struct rope *r, const struct json *p, struct err *e)
+static int read_rope_kind(struct model_config *c, const struct json *p,
+                          struct err *e)
 {
     const char *name = NULL;
+    struct rope *r = &c->rope;
 
     if (field_string(p, "rope_type", &name, e) < 0 ||
         (!name && field_string(p, "type", &name, e) < 0))
         return e->code;
+    if (name && c->family->mrope && !strcmp(name, "mrope"))
+        name = "default";
     for (size_t i = 0; i < ARRAY_LEN(rope_kinds); i++)
         if (!strcmp(name ? name : "default", rope_kinds[i].name)) {
             r->kind = rope_kinds[i].kind;
@@ -29,7 +34,7 @@ static int read_rope_kind(struct rope *r, const struct json *p, struct err *e)
         }
     return err_set(e, E_CONFIG,
                    "rope type '%.64s' is not supported (default, linear, "
-                   "llama3, yarn and dynamic are)",
+                   "llama3, yarn, dynamic and longrope are)",
                    name);
 }
 
@@ -129,6 +134,53 @@ static int read_yarn(struct model_config *c, const struct json *p,
     return field_number(p, "attention_factor", &r->attention_factor, e);
 }
 
+/* short_factor of longrope, after c->rotary is known. */
+static int read_divisors(struct model_config *c, const struct json *p,
+                         struct err *e)
+{
+    const struct json *list = field_get(p, "short_factor");
+    struct rope *r = &c->rope;
+    int64_t i = 0;
+    double x;
+
+    if (!list || json_type(list) != JSON_ARRAY ||
+        json_count(list) != (size_t)c->rotary / 2)
+        return err_set(e, E_DATA,
+                       "rope parameters: short_factor is not an array of %lld "
+                       "numbers",
+                       (long long)c->rotary / 2);
+    r->divisors =
+        mem_alloc((size_t)c->rotary / 2 * sizeof(*r->divisors), "rope", e);
+    if (!r->divisors)
+        return e->code;
+    for (const struct json *v = json_first(list); v; v = json_after(v)) {
+        if (!json_number(v, &x) || !isfinite(x) || x <= 0)
+            return err_set(e, E_DATA,
+                           "rope parameters: short_factor[%lld] is not a "
+                           "positive number",
+                           (long long)i);
+        r->divisors[i++] = (float)x;
+    }
+    return 0;
+}
+
+/* LongRoPE (Ding et al. 2024): cos and sin are multiplied by sqrt(1 + ln f / ln
+ * original), f = max_position / original. */
+static int read_longrope(struct model_config *c, const struct json *p,
+                         struct err *e)
+{
+    struct rope *r = &c->rope;
+    double original = r->original_max_position, f = r->factor;
+
+    if (!field_get(p, "factor"))
+        f = (double)c->max_position / original;
+    if (f > 1)
+        r->attention_factor = sqrt(1 + log(f) / log(original));
+    c->longest = (int64_t)original;
+    c->longest_by = "original_max_position_embeddings";
+    return field_number(p, "attention_factor", &r->attention_factor, e);
+}
+
 /* p: rope_scaling or rope_parameters; NULL: neither is given. */
 static int read_rope_fields(struct model_config *c, const struct json *o,
                             const struct json *p, struct err *e)
@@ -143,15 +195,13 @@ static int read_rope_fields(struct model_config *c, const struct json *o,
         return e->code;
     if (!p)
         return 0;
-    if (json_type(p) != JSON_OBJECT)
-        return err_set(e, E_DATA, "rope parameters are not an object");
     for (const struct json *v = json_first(p); v; v = json_after(v))
         if (json_type(v) == JSON_OBJECT)
             return err_set(e, E_CONFIG,
                            "rope parameters by layer type ('%.64s') are not "
                            "supported",
                            json_key(v));
-    if (read_rope_kind(r, p, e) < 0 ||
+    if (read_rope_kind(c, p, e) < 0 ||
         field_number(p, "rope_theta", &r->theta, e) < 0)
         return e->code;
     if (r->kind == ROPE_DEFAULT)
@@ -165,6 +215,8 @@ static int read_rope_fields(struct model_config *c, const struct json *o,
                      &r->original_max_position, e) < 0 ||
         need_rope_fields(r, p, e) < 0)
         return e->code;
+    if (r->kind == ROPE_LONGROPE)
+        return read_longrope(c, p, e);
     return r->kind == ROPE_YARN ? read_yarn(c, p, e) : 0;
 }
 
@@ -182,15 +234,64 @@ static void scale_scores(struct model_config *c)
     c->attention_scale *= m * m;
 }
 
+/* c->local_rope of sliding layers: rope_theta alone, from local (or NULL), else
+ * from rope_local_base_freq. */
+static int read_local(struct model_config *c, const struct json *o,
+                      const struct json *local, struct err *e)
+{
+    const struct family *f = c->family;
+    struct rope *r = &c->local_rope;
+    const char *type = "default";
+
+    *r = (struct rope){ .theta = f->local_theta > 0 ? f->local_theta : f->theta,
+                        .factor = 1,
+                        .attention_factor = 1 };
+    if (f->local_theta <= 0 && field_number(o, "rope_theta", &r->theta, e) < 0)
+        return e->code;
+    if (field_number(o, "rope_local_base_freq", &r->theta, e) < 0)
+        return e->code;
+    if (!local)
+        return 0;
+    if (json_type(local) != JSON_OBJECT)
+        return err_set(e, E_DATA, "rope parameters are not objects");
+    if (field_number(local, "rope_theta", &r->theta, e) < 0 ||
+        field_string(local, "rope_type", &type, e) < 0)
+        return e->code;
+    if (strcmp(type, "default"))
+        return err_set(e, E_CONFIG,
+                       "rope type '%.64s' of sliding layers is not supported "
+                       "(default is)",
+                       type);
+    return 0;
+}
+
 int config_read_rope(struct model_config *c, const struct json *o,
                      struct err *e)
 {
     const struct json *p = field_get(o, "rope_scaling");
+    const struct json *local = NULL;
 
     if (!p || (json_type(p) == JSON_OBJECT && !json_count(p)))
         p = field_get(o, "rope_parameters");
-    if (read_rope_fields(c, o, p, e) < 0 || read_rotary(c, o, p, e) < 0)
+    if (p && json_type(p) != JSON_OBJECT)
+        return err_set(e, E_DATA, "rope parameters are not an object");
+    if (p && c->family->rope_by_type &&
+        (field_get(p, "full_attention") || field_get(p, "sliding_attention"))) {
+        local = field_get(p, "sliding_attention");
+        p = field_get(p, "full_attention");
+        if (p && json_type(p) != JSON_OBJECT)
+            return err_set(e, E_DATA, "rope parameters are not objects");
+    }
+    if ((c->family->rope_by_type && read_local(c, o, local, e) < 0) ||
+        read_rope_fields(c, o, p, e) < 0 || read_rotary(c, o, p, e) < 0 ||
+        (c->rope.kind == ROPE_LONGROPE && read_divisors(c, p, e) < 0))
         return e->code;
+    if (c->family->position_scale) {
+        if (!p)
+            return err_set(e, E_DATA, "rope_parameters is missing");
+        c->longest = (int64_t)c->rope.original_max_position;
+        c->longest_by = "original_max_position_embeddings";
+    }
     scale_scores(c);
     return 0;
 }

@@ -15,6 +15,36 @@
     .first_dense = 3, .n_group = 8, .topk_group = 4, .renormalize = true,      \
     .scale = 2.5
 
+/* Gemma: norms in front of and behind attention and MLP. */
+static const struct layer_norms four_norms = { "input_layernorm",
+                                               "post_attention_layernorm",
+                                               "pre_feedforward_layernorm",
+                                               "post_feedforward_layernorm" };
+/* OLMo 2: only behind. */
+static const struct layer_norms norms_behind = {
+    .attn_out = "post_attention_layernorm",
+    .mlp_out = "post_feedforward_layernorm"
+};
+static const struct layer_norms glm4_norms = { "input_layernorm",
+                                               "post_self_attn_layernorm",
+                                               "post_attention_layernorm",
+                                               "post_mlp_layernorm" };
+
+#define GEMMA                                                                  \
+    .norms = &four_norms, .norm_plus_one = true, .act = ACT_GELU,              \
+    .attention_bias = true, .o_bias = true, .embed_sqrt = true,                \
+    .query_scalar = true, .softcaps = true, .sliding = SLIDING_PATTERN,        \
+    .n_heads = 8, .n_kv_heads = 4, .head_dim = 256, .query_scale = 256,        \
+    .tied = true
+
+/* Models that are not language models alone. */
+static const struct wrapper wrappers[] = {
+    { "gemma3", "Gemma3ForConditionalGeneration", "gemma3_text" },
+    { "mistral3", "Mistral3ForConditionalGeneration", "mistral" },
+    { "qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text" },
+    { "qwen3_vl", "Qwen3VLForConditionalGeneration", "qwen3_vl_text" },
+};
+
 static const struct family families[] = {
     { .model_type = "llama",
       .architecture = "LlamaForCausalLM",
@@ -134,6 +164,135 @@ static const struct family families[] = {
       .head_dim = 128,
       .n_kv_heads = 8,
       .max_position = 196608 },
+    { .model_type = "gemma2",
+      .architecture = "Gemma2ForCausalLM",
+      .attention_cap = 50,
+      .logit_cap = 30,
+      .pattern = 2,
+      .max_position = 8192,
+      GEMMA },
+    { .model_type = "gemma3_text",
+      .architecture = "Gemma3ForCausalLM",
+      .qk_norm = QK_NORM_HEAD,
+      .rope_by_type = true,
+      .theta = 1e6,
+      .local_theta = 1e4,
+      .pattern = 6,
+      .vocab_size = 262208,
+      .max_position = 131072,
+      GEMMA },
+    { .model_type = "phi3",
+      .architecture = "Phi3ForCausalLM",
+      .fused = true,
+      .sliding = SLIDING_ALL,
+      .no_window = true,
+      .partial_rotary = 1,
+      .rms_eps = 1e-5,
+      .max_position = 4096 },
+    { .model_type = "olmo2",
+      .architecture = "Olmo2ForCausalLM",
+      .norms = &norms_behind,
+      .qk_norm = QK_NORM_FLAT,
+      .attention_bias = true,
+      .o_bias = true,
+      .rms_eps = 1e-5,
+      .max_position = 2048 },
+    { .model_type = "olmo3",
+      .architecture = "Olmo3ForCausalLM",
+      .norms = &norms_behind,
+      .qk_norm = QK_NORM_FLAT,
+      .attention_bias = true,
+      .o_bias = true,
+      .sliding = SLIDING_PATTERN,
+      .pattern = 4,
+      .rope_by_type = true,
+      .rms_eps = 1e-5,
+      .theta = 5e5,
+      .max_position = 2048 },
+    { .model_type = "granite",
+      .architecture = "GraniteForCausalLM",
+      .multipliers = true,
+      .attention_bias = true,
+      .o_bias = true,
+      .mlp_bias = true,
+      .max_position = 2048 },
+    { .model_type = "seed_oss",
+      .architecture = "SeedOssForCausalLM",
+      .attention_bias = true,
+      .biased = true,
+      .o_bias_key = true,
+      .mlp_bias = true,
+      .head_dim = 128,
+      .n_kv_heads = 8,
+      .max_position = 524288 },
+    { .model_type = "ernie4_5",
+      .architecture = "Ernie4_5ForCausalLM",
+      .use_bias = true,
+      .rope_pairs = true,
+      .tied = true,
+      .rms_eps = 1e-5,
+      .theta = 5e5,
+      .head_dim = 128,
+      .n_kv_heads = 2,
+      .max_position = 131072 },
+    { .model_type = "ministral",
+      .architecture = "MinistralForCausalLM",
+      .sliding = SLIDING_ALL,
+      .by_type = true,
+      .n_kv_heads = 8,
+      .max_position = 131072 },
+    { .model_type = "ministral3",
+      .architecture = "Ministral3ForCausalLM",
+      .sliding = SLIDING_ALL,
+      .no_window = true,
+      .position_scale = true,
+      .head_dim = 128,
+      .rms_eps = 1e-5,
+      .n_kv_heads = 8,
+      .max_position = 262144 },
+    { .model_type = "smollm3",
+      .architecture = "SmolLM3ForCausalLM",
+      .attention_bias = true,
+      .o_bias = true,
+      .mlp_bias = true,
+      .sliding = SLIDING_IF_USED,
+      .by_type = true,
+      .nope_layers = true,
+      .tied = true,
+      .theta = 2e6,
+      .n_kv_heads = 4,
+      .max_position = 32768 },
+    { .model_type = "glm4",
+      .architecture = "Glm4ForCausalLM",
+      .norms = &glm4_norms,
+      .attention_bias = true,
+      .biased = true,
+      .fused_mlp = true,
+      .rope_pairs = true,
+      .partial_rotary = 0.5,
+      .rms_eps = 1.5625e-7,
+      .head_dim = 128,
+      .n_kv_heads = 2,
+      .max_position = 131072 },
+    { .model_type = "qwen2_5_vl_text",
+      .architecture = "Qwen2_5_VLForConditionalGeneration",
+      .qkv_bias = true,
+      .mrope = true,
+      .sliding = SLIDING_FROM,
+      .theta = 1e6,
+      .rms_eps = 1e-5,
+      .n_kv_heads = 8,
+      .max_position = 32768 },
+    { .model_type = "qwen3_vl_text",
+      .architecture = "Qwen3VLForConditionalGeneration",
+      .qk_norm = QK_NORM_HEAD,
+      .attention_bias = true,
+      .o_bias = true,
+      .mrope = true,
+      .theta = 5e5,
+      .head_dim = 128,
+      .n_kv_heads = 32,
+      .max_position = 128000 },
 };
 
 const struct family *family_find(const char *model_type)
@@ -144,12 +303,57 @@ const struct family *family_find(const char *model_type)
     return NULL;
 }
 
-void family_list(char *buf, size_t n)
+/* Number of characters that two names begin with alike. */
+static size_t alike(const char *a, const char *b)
 {
+    size_t n = 0;
+
+    while (a[n] && a[n] == b[n])
+        n++;
+    return n;
+}
+
+int family_refuse(const char *model_type, struct err *e)
+{
+    const struct family *nearest = &families[0];
+
+    for (size_t i = 1; i < ARRAY_LEN(families); i++)
+        if (alike(families[i].model_type, model_type) >
+            alike(nearest->model_type, model_type))
+            nearest = &families[i];
+    return err_set(e, E_CONFIG,
+                   "model_type '%.64s' is not supported (its nearest relative "
+                   "that is: %s)",
+                   model_type, nearest->model_type);
+}
+
+const struct layer_norms *model_norms(const struct model_config *c)
+{
+    static const struct layer_norms usual = { .attn_in = "input_layernorm",
+                                              .mlp_in =
+                                                  "post_attention_layernorm" };
+
+    return c->family->norms ? c->family->norms : &usual;
+}
+
+const struct wrapper *wrapper_find(const char *model_type)
+{
+    for (size_t i = 0; i < ARRAY_LEN(wrappers); i++)
+        if (!strcmp(model_type, wrappers[i].model_type))
+            return &wrappers[i];
+    return NULL;
+}
+
+int wrapper_refuse(const char *model_type, struct err *e)
+{
+    char known[256] = "";
     size_t at = 0;
 
-    *buf = 0;
-    for (size_t i = 0; i < ARRAY_LEN(families) && at < n; i++)
-        at += (size_t)snprintf(buf + at, n - at, "%s%s", i ? ", " : "",
-                               families[i].model_type);
+    for (size_t i = 0; i < ARRAY_LEN(wrappers) && at < sizeof(known); i++)
+        at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s",
+                               i ? ", " : "", wrappers[i].model_type);
+    return err_set(e, E_CONFIG,
+                   "text_config: of multimodal models '%.64s' is not supported "
+                   "(%s are)",
+                   model_type, known);
 }

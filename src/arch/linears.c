@@ -19,6 +19,10 @@ static const struct row gqa[] = {
     { "self_attn.v_proj", PART_V, IN_ATTN },
     { "self_attn.o_proj", PART_O, IN_ATTN_OUT },
 };
+static const struct row gqa_fused[] = {
+    { "self_attn.qkv_proj", PART_QKV, IN_ATTN },
+    { "self_attn.o_proj", PART_O, IN_ATTN_OUT },
+};
 static const struct row mla[] = {
     { "self_attn.q_proj", PART_Q, IN_ATTN },
     { "self_attn.kv_a_proj_with_mqa", PART_KV_A, IN_ATTN },
@@ -34,6 +38,10 @@ static const struct row mla_lora[] = {
 static const struct row mlp[] = {
     { "gate_proj", PART_GATE, IN_MLP },
     { "up_proj", PART_UP, IN_MLP },
+    { "down_proj", PART_DOWN, IN_MLP_MID },
+};
+static const struct row mlp_fused[] = {
+    { "gate_up_proj", PART_GATE_UP, IN_MLP },
     { "down_proj", PART_DOWN, IN_MLP_MID },
 };
 /* names behind the prefix of an expert: [family->mixtral] */
@@ -113,6 +121,8 @@ static void shape(const struct model_config *c, int64_t width, struct linear *l)
         [PART_GATE] = { width, h, c->mlp_bias },
         [PART_UP] = { width, h, c->mlp_bias },
         [PART_DOWN] = { h, width, c->mlp_bias },
+        [PART_QKV] = { q + 2 * kv, h, c->qkv_bias },
+        [PART_GATE_UP] = { 2 * width, h, c->mlp_bias },
     };
 
     l->rows = of[l->part].rows;
@@ -125,12 +135,24 @@ static void shape(const struct model_config *c, int64_t width, struct linear *l)
 static const struct row *attention_rows(const struct model_config *c,
                                         int64_t *n)
 {
+    if (c->family->fused) {
+        *n = ARRAY_LEN(gqa_fused);
+        return gqa_fused;
+    }
     if (!c->mla.kv_lora) {
         *n = ARRAY_LEN(gqa);
         return gqa;
     }
     *n = c->mla.q_lora ? ARRAY_LEN(mla_lora) : ARRAY_LEN(mla);
     return c->mla.q_lora ? mla_lora : mla;
+}
+
+static const struct row *mlp_rows(const struct model_config *c, int64_t *n)
+{
+    bool fused = c->family->fused || c->family->fused_mlp;
+
+    *n = fused ? ARRAY_LEN(mlp_fused) : ARRAY_LEN(mlp);
+    return fused ? mlp_fused : mlp;
 }
 
 void model_kv_b(const struct model_config *c, int64_t layer, struct linear *l)
@@ -142,10 +164,11 @@ void model_kv_b(const struct model_config *c, int64_t layer, struct linear *l)
 
 int64_t model_linear_common(const struct model_config *c, int64_t layer)
 {
-    int64_t n;
+    int64_t n, m;
 
     attention_rows(c, &n);
-    return n + (model_layer_width(c, layer) ? (int64_t)ARRAY_LEN(mlp) : 0);
+    mlp_rows(c, &m);
+    return n + (model_layer_width(c, layer) ? m : 0);
 }
 
 int64_t model_linear_count(const struct model_config *c, int64_t layer)
@@ -181,10 +204,10 @@ static void common_linear(const struct model_config *c, int64_t layer,
     bool experts = model_layer_experts(c, layer);
     const char *prefix = experts ? c->family->shared : "mlp";
     char part[MODULE_PATH_MAX];
-    int64_t n;
+    int64_t n, m;
     const struct row *r = attention_rows(c, &n);
 
-    r = i < n ? r + i : mlp + (i - n);
+    r = i < n ? r + i : mlp_rows(c, &m) + (i - n);
     fill(l, r, layer, -1);
     shape(c, model_layer_width(c, layer), l);
     snprintf(part, sizeof(part), "%s%s%s", i < n ? "" : prefix,

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "arch/device_bytes.h"
+#include "arch/lacks.h"
 #include "calib/gradient.h"
 #include "common/cli/tool.h"
 #include "device/device.h"
@@ -48,11 +49,16 @@ static int run(struct settings *s, struct gradient *g,
                struct stream_reader **in, struct err *e)
 {
     struct stream_expect expect = { .key = s->tool.expect_key };
+    const char *lacks;
 
     if (model_open(&g->m, s->model, s->dtype ? DT_F32 : DT_BF16, e) < 0 ||
         stream_open(in, s->input, &expect, e) < 0 ||
         batch_reader_open(&g->batches, *in, g->m, -1, NULL, g->out, e) < 0)
         return e->code;
+    if ((lacks = model_gradient_lacks(model_config(g->m))))
+        return err_set(e, E_CONFIG,
+                       "%s has %s: its gradients are not supported",
+                       model_config(g->m)->family->model_type, lacks);
     return gradient_run(g, e);
 }
 

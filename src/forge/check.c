@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "arch/lacks.h"
 #include "forge/arguments.h"
 #include "forge/env.h"
 #include "forge/pipes.h"
@@ -119,14 +120,40 @@ static int check_layout(struct request *r, const struct module_choice *choice,
     return preflight_check(&p, &linears, e);
 }
 
+/* Refuse what the effort or the device do not do for the model's family. */
+static int check_family(const struct job *j, struct err *e)
+{
+    bool cuda = !strcmp(j->device, "cuda");
+    struct model_config c;
+    const char *lacks;
+    int rc = model_config_read(&c, j->model, e);
+
+    if (rc)
+        return rc;
+    lacks = model_gradient_lacks(&c);
+    if (job_fisher(j) && lacks)
+        rc = err_set(e, E_CONFIG,
+                     "--effort best: %s has %s, whose gradients are not "
+                     "supported: the default effort is",
+                     c.family->model_type, lacks);
+    lacks = model_device_lacks(&c);
+    if (!rc && cuda && lacks && j->method == METHOD_GPTQ)
+        rc = err_set(e, E_DEVICE,
+                     "--device cuda: %s has %s, which layers on a GPU do not "
+                     "support: --device auto is",
+                     c.family->model_type, lacks);
+    model_config_release(&c);
+    return rc;
+}
+
 int check_model(struct request *r, struct err *e)
 {
     struct job *j = &r->j;
     const struct module_choice choice = job_choice(j);
     const struct grid_rules grids = job_grids(j);
 
-    if ((j->only.n || j->skip.n || j->grids.n) &&
-        check_choice(j, &choice, e) < 0)
+    if (check_family(j, e) < 0 || ((j->only.n || j->skip.n || j->grids.n) &&
+                                   check_choice(j, &choice, e) < 0))
         return e->code;
     plan_release(&r->plan);
     /* first whether it can be quantized at all */

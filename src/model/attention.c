@@ -37,6 +37,7 @@ struct job {
     lanes_transpose_fn *transpose;
     size_t size; /* bytes of a packed element */
     struct rotation q, k;
+    const float *cs; /* cosines and sines of position 0 */
     struct source from_q, from_k, from_v;
     struct source tail;  /* latent attention: rotary part of keys, for all
                           * heads; p NULL: none */
@@ -84,9 +85,9 @@ static int64_t cut_cached(const struct state *s, int64_t size, bool keys,
     return n;
 }
 
-static const float *table_row(const struct model *m, int64_t position)
+static const float *table_row(const struct job *j, int64_t position)
 {
-    return m->rope.cs + position * m->config.rotary;
+    return j->cs + position * j->l->m->config.rotary;
 }
 
 static const void *head_of(const struct model *m, const struct source *s,
@@ -110,6 +111,13 @@ static void find_sources(struct job *j)
         j->from_v = (struct source){ m->value.p, c->n_heads * kv, kv, a->nope };
         j->tail =
             (struct source){ m->key.p, a->kv_lora + a->rope, 0, a->kv_lora };
+    } else if (c->family->fused) {
+        int64_t row = (c->n_heads + 2 * c->n_kv_heads) * d;
+        int64_t k = c->n_heads * d;
+
+        j->from_q.row = row;
+        j->from_k = (struct source){ m->q.p, row, d, k };
+        j->from_v = (struct source){ m->q.p, row, d, k + c->n_kv_heads * d };
     } else {
         j->from_k = (struct source){ m->key.p, c->n_kv_heads * d, d, 0 };
         j->from_v = (struct source){ m->value.p, c->n_kv_heads * d, d, 0 };
@@ -169,7 +177,7 @@ static void pack_key_pairs(const struct job *j, const struct block *b,
 
         if (i < b->n)
             m->k->rotate_bf16(&j->k, key_of(j, b->row + i, head, (char *)room),
-                              table_row(m, b->first + i), row);
+                              table_row(j, b->first + i), row);
         else
             memset(row, 0, (size_t)d * sizeof(*row));
         if (i % LANES == LANES - 1)
@@ -192,7 +200,7 @@ static void pack_keys(const struct job *j, const struct block *b, int64_t head,
     for (int64_t i = 0; i < b->n; i++) {
         const void *src = key_of(j, b->row + i, head, (char *)room);
 
-        m->k->rotate_row(&j->k, src, table_row(m, b->first + i), row);
+        m->k->rotate_row(&j->k, src, table_row(j, b->first + i), row);
         for (int64_t p = 0; p < d; p++)
             f[p * ATTEND_KEYS + i] = row[p];
     }
@@ -232,7 +240,7 @@ static void pack_on(const struct job *j, const struct block *b, int64_t head,
     for (int64_t i = 0; i < b->n; i++) {
         const void *k = key_of(j, b->row + i, head, (char *)room);
         const void *v = head_of(m, &j->from_v, b->row + i, head);
-        const float *cs = table_row(m, b->first + i);
+        const float *cs = table_row(j, b->first + i);
         int64_t at = b->at + i;
 
         if (!j->pairs) {
@@ -288,7 +296,7 @@ static void rotate_queries(const struct job *j, const struct block *b,
         memset(q, 0, sizeof(*q) * (size_t)(ATTEND_QUERIES * d));
     for (int64_t i = 0; i < b->n; i++) {
         const void *src = head_of(m, &j->from_q, b->row + i, head);
-        const float *cs = table_row(m, b->first + i);
+        const float *cs = table_row(j, b->first + i);
 
         if (j->pairs)
             m->k->rotate_bf16(&j->q, src, cs, (uint16_t *)q + i * d);
@@ -312,6 +320,7 @@ static void attend(const struct job *j, const struct block *b, int64_t head)
         .n = b->n,
         .window = model_layer_slides(c, j->l->index) ? c->sliding_window : 0,
         .scale = j->l->m->scale,
+        .cap = (float)c->attention_cap,
         .q = q,
         .k = j->keys + (size_t)(at * d) * j->size,
         .v = j->values + (size_t)(at * j->padded) * j->size,
@@ -355,8 +364,9 @@ static int reserve(struct job *j, struct err *e)
     for (int64_t i = 0; i < s->n_sequences; i++)
         if (s->first[i + 1] - s->first[i] > longest)
             longest = s->first[i + 1] - s->first[i];
-    if (rope_table_reserve(&m->rope, &c->rope, c->rotary, longest, e) < 0)
+    if (model_rope(m, j->l->index, longest, &j->cs, &j->q.rotary, e) < 0)
         return e->code;
+    j->k.rotary = j->q.rotary;
     if (s->cache) {
         j->keys = (char *)s->cache->memory.p +
                   (size_t)j->l->index * (s->cache->keys + s->cache->values);
@@ -373,6 +383,20 @@ static int reserve(struct job *j, struct err *e)
         return e->code;
     j->keys = m->keys.p;
     j->values = m->values.p;
+    return 0;
+}
+
+int model_rope(struct model *m, int64_t layer, int64_t n, const float **cs,
+               int64_t *rotary, struct err *e)
+{
+    const struct model_config *c = &m->config;
+    const struct rope *r = model_layer_rope(c, layer);
+    struct rope_table *t = r == &c->local_rope ? &m->local_rope : &m->rope;
+
+    if (rope_table_reserve(t, r ? r : &c->rope, c->rotary, n, e) < 0)
+        return e->code;
+    *cs = t->cs;
+    *rotary = r ? c->rotary : 0;
     return 0;
 }
 
@@ -399,7 +423,6 @@ int attention_run(struct layer *l, const struct state *s, void *out,
     j.q = (struct rotation){ .bf16 = m->bf16,
                              .dim = c->head_dim,
                              .at = c->rotary_at,
-                             .rotary = c->rotary,
                              .pairs = c->rope_pairs,
                              .eps = (float)c->rms_eps };
     j.k = j.q;

@@ -51,6 +51,8 @@ struct embedding {
     const struct model *m;
     const int32_t *tokens;
     char *out;
+    float
+        scale; /* in bf16 rounded to it, as the tensor that transformers has */
     struct threads_error error;
 };
 
@@ -62,12 +64,15 @@ static int embed_row(const struct embedding *j, size_t i, float *f)
     const char *from = (const char *)m->embedding + (size_t)j->tokens[i] * row;
     char *to = j->out + i * h * m->size;
 
-    if (m->embedding_dtype == m->dtype)
+    if (m->embedding_dtype == m->dtype && j->scale == 1) {
         memcpy(to, from, row);
-    else if (!to_f32(f, from, m->embedding_dtype, h) ||
-             !from_f32(to, m->dtype, f, h))
+        return 0;
+    }
+    if (!to_f32(f, from, m->embedding_dtype, h))
         return E_BUG;
-    return 0;
+    for (size_t k = 0; k < h && j->scale != 1; k++)
+        f[k] = j->scale * (m->bf16 ? f32_from_bf16(bf16_from_f32(f[k])) : f[k]);
+    return from_f32(to, m->dtype, f, h) ? 0 : E_BUG;
 }
 
 static void embed_rows(void *ctx, size_t begin, size_t end)
@@ -89,6 +94,7 @@ int model_embed(const struct model *m, const int32_t *tokens, int64_t n,
                 void *out, struct err *e)
 {
     struct embedding j = { .m = m, .tokens = tokens, .out = out };
+    float scale = (float)m->config.embed_scale;
 
     for (int64_t i = 0; i < n; i++)
         if (tokens[i] < 0 || tokens[i] >= m->config.vocab_size)
@@ -97,6 +103,9 @@ int model_embed(const struct model *m, const int32_t *tokens, int64_t n,
                            "vocabulary of %lld",
                            tokens[i], (long long)i,
                            (long long)m->config.vocab_size);
+    j.scale = m->config.family->embed_sqrt && m->bf16 ?
+                  f32_from_bf16(bf16_from_f32(scale)) :
+                  scale;
     threads_error_init(&j.error);
     /* most of the time: zeroing fresh pages */
     threads_for((size_t)n, 32, embed_rows, &j);
@@ -134,8 +143,8 @@ static int load_head(struct head *h, struct err *e)
 
     if (!module)
         return e->code;
-    if (model_vector(m, "model.norm.weight", m->config.hidden_size, &h->norm,
-                     e) < 0)
+    if (model_norm_vector(m, "model.norm.weight", m->config.hidden_size,
+                          &h->norm, e) < 0)
         return e->code;
     if (model_place(m, (void **)&h->norm,
                     (size_t)m->config.hidden_size * sizeof(*h->norm), e) < 0)
@@ -177,20 +186,49 @@ int head_norm(const struct head *h, const void *x, int64_t n, void *out,
     return model_norm(h->m, x, h->norm, n, out, e);
 }
 
+struct cap_job {
+    const struct model_config *c;
+    const struct kernels *k;
+    float *logits;
+    int64_t nv, ld;
+};
+
+/* logits *= logit_scale; then the soft cap. */
+static void cap_rows(void *ctx, size_t begin, size_t end)
+{
+    const struct cap_job *j = ctx;
+    float scale = (float)j->c->logit_scale, cap = (float)j->c->logit_cap;
+
+    for (size_t r = begin; r < end; r++) {
+        float *y = j->logits + (int64_t)r * j->ld;
+
+        if (cap > 0)
+            j->k->cap(y, scale, cap, j->nv);
+        for (int64_t i = 0; cap <= 0 && i < j->nv; i++)
+            y[i] *= scale;
+    }
+}
+
 int head_logits(const struct head *h, const void *normed, int64_t n, int64_t v0,
                 int64_t nv, float *logits, int64_t ld, struct err *e)
 {
-    return product_sums(h->m,
-                        &(struct forward_sums){ .dtype = h->m->dtype,
-                                                .weights = h->m->dtype,
-                                                .rows = n,
-                                                .all = h->lm.of.rows,
-                                                .depth = h->lm.of.cols,
-                                                .first = v0,
-                                                .n = nv,
-                                                .x = normed,
-                                                .w = h->lm.w,
-                                                .y = logits,
-                                                .ld = ld },
-                        e);
+    const struct model_config *c = &h->m->config;
+    struct cap_job j = { c, h->m->k, logits, nv, ld };
+    int rc = product_sums(h->m,
+                          &(struct forward_sums){ .dtype = h->m->dtype,
+                                                  .weights = h->m->dtype,
+                                                  .rows = n,
+                                                  .all = h->lm.of.rows,
+                                                  .depth = h->lm.of.cols,
+                                                  .first = v0,
+                                                  .n = nv,
+                                                  .x = normed,
+                                                  .w = h->lm.w,
+                                                  .y = logits,
+                                                  .ld = ld },
+                          e);
+
+    if (rc >= 0 && (c->logit_scale != 1 || c->logit_cap > 0))
+        threads_for((size_t)n, 4, cap_rows, &j);
+    return rc;
 }

@@ -19,7 +19,7 @@ struct model {
     size_t size; /* bytes of an element */
     const struct kernels *k;
     float scale; /* attention scores are multiplied by it */
-    struct rope_table rope;
+    struct rope_table rope, local_rope; /* of config.rope, config.local_rope */
     /* The device on which layers run and which holds their rows and weights;
      * NULL: the host. */
     const struct forward_table *on;
@@ -32,6 +32,7 @@ struct model {
      * attention key is kv_a's output and value kv_b's. */
     struct buffer q, key, value;
     struct buffer latent; /* work memory [rows, max(H, kv_lora)], elements */
+    struct buffer both;   /* gate and up of a fused linear, elements */
     struct buffer keys, values;   /* packed for attention */
     struct buffer blocks;         /* attention.c: struct block */
     int32_t *expert_map;          /* [n_layers, n_router] of a --mode remap
@@ -58,9 +59,11 @@ struct layer {
     int64_t index;
     enum point from, to;
     struct loaded part[PARTS]; /* those needed between from and to */
-    float *norm1, *norm2, *q_norm, *k_norm; /* NULL: not needed */
-    float *q_a_norm, *kv_a_norm;            /* norms of the latents */
-    float *shared_gate;                     /* [H], or NULL */
+    /* Norms; NULL: not needed, or the layer has none.  attn_out and mlp_out:
+     * of what is added to the residual stream. */
+    float *norm1, *norm2, *attn_out, *mlp_out, *q_norm, *k_norm;
+    float *q_a_norm, *kv_a_norm; /* norms of the latents */
+    float *shared_gate;          /* [H], or NULL */
 };
 
 /* Epsilon of the norms of latents: the default of DeepseekV2RMSNorm in
@@ -71,6 +74,9 @@ struct layer {
  * host's; free() it. */
 MUST_CHECK int model_vector(struct model *m, const char *name, int64_t n,
                             float **v, struct err *e);
+/* The same for a norm's weight: 1 is added where the family stores it less 1. */
+MUST_CHECK int model_norm_vector(struct model *m, const char *name, int64_t n,
+                                 float **v, struct err *e);
 /* A linear of the checkpoint as elements: *w [rows, cols], the host's; free()
  * it.  E_DATA: another shape. */
 MUST_CHECK int model_weight(struct model *m, const char *module, int64_t rows,
@@ -115,6 +121,11 @@ static inline void *state_at(void *p, enum dtype t, int64_t i)
     return (char *)p + i * (t == DT_BF16 ? 2 : 4);
 }
 
+/* The table of the layer's RoPE for at least n positions, and how many dims of
+ * a head turn: 0 in a layer without RoPE. */
+MUST_CHECK int model_rope(struct model *m, int64_t layer, int64_t n,
+                          const float **cs, int64_t *rotary, struct err *e);
+
 /* out[rows, first->of.rows] = x W^T + b; add: out += x W^T + b; with `second`
  * U: out = silu(x W^T + b) * (x U^T + b2). */
 struct product {
@@ -130,6 +141,9 @@ MUST_CHECK int product_run(const struct product *p, struct err *e);
  * packed (bf16_gemm.h), in place or into memory that replaces *w; f32 stays. */
 MUST_CHECK int product_pack(const struct model *m, int64_t rows, int64_t cols,
                             void **w, struct err *e);
+/* out[rows, n] = act(gate) * up, from both[rows, 2 n]: gate, then up. */
+MUST_CHECK int gate_both(const struct model *m, const void *both, int64_t rows,
+                         int64_t n, void *out, struct err *e);
 /* A product's f32 sums, not rounded; s->first is a multiple of GEMM_COLS. */
 MUST_CHECK int product_sums(const struct model *m, const struct forward_sums *s,
                             struct err *e);

@@ -40,6 +40,7 @@ struct attend {
     int64_t n;           /* number of queries, 1..ATTEND_QUERIES */
     int64_t window; /* the query at p sees keys p - window + 1..p; 0: 0..p */
     float scale;
+    float cap;     /* scores s become cap * tanh(s / cap); 0: they stay */
     const void *q; /* [ATTEND_QUERIES, dim], rows from n on zero */
     const void *k; /* [blocks, dim, ATTEND_KEYS], zero beyond the sequence */
     const void *v; /* [blocks, ATTEND_KEYS, padded], zero beyond the sequence */
@@ -68,6 +69,13 @@ struct kernels {
                      const float *ub, int64_t n, float *out);
     void (*gate_bf16)(const float *g, const float *u, const float *gb,
                       const float *ub, int64_t n, uint16_t *out);
+    /* The same with GELU, approximated by tanh. */
+    void (*gelu_f32)(const float *g, const float *u, const float *gb,
+                     const float *ub, int64_t n, float *out);
+    void (*gelu_bf16)(const float *g, const float *u, const float *gb,
+                      const float *ub, int64_t n, uint16_t *out);
+    /* y[n] = cap * tanh(y * scale / cap). */
+    void (*cap)(float *y, float scale, float cap, int64_t n);
     /* Whether all n elements are finite. */
     bool (*finite_f32)(const float *x, int64_t n);
     bool (*finite_bf16)(const uint16_t *x, int64_t n);

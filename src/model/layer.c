@@ -17,6 +17,16 @@ int model_vector(struct model *m, const char *name, int64_t n, float **v,
     return 0;
 }
 
+int model_norm_vector(struct model *m, const char *name, int64_t n, float **v,
+                      struct err *e)
+{
+    if (model_vector(m, name, n, v, e) < 0)
+        return e->code;
+    for (int64_t i = 0; m->config.family->norm_plus_one && i < n; i++)
+        (*v)[i] += 1;
+    return 0;
+}
+
 static int check_shape(const char *module, uint64_t r, uint64_t c, int64_t rows,
                        int64_t cols, struct err *e)
 {
@@ -96,7 +106,8 @@ static enum point leads_to(enum linear_part p)
     case PART_Q_A: return POINT_Q_LAT;
     case PART_O: return POINT_MLP_IN;
     case PART_GATE:
-    case PART_UP: return POINT_MLP_MID;
+    case PART_UP:
+    case PART_GATE_UP: return POINT_MLP_MID;
     case PART_DOWN: return POINT_OUT;
     default: return POINT_ATTN_OUT;
     }
@@ -129,11 +140,11 @@ static int load_norm(struct layer *l, enum point leads, const char *name,
 {
     char part[MODULE_PATH_MAX], path[MODULE_PATH_MAX];
 
-    if (!wanted(l, leads) || *v)
+    if (!name || !wanted(l, leads) || *v)
         return 0;
     snprintf(part, sizeof(part), "%s.weight", name);
     layer_tensor_name(l->index, part, path);
-    if (model_vector(l->m, path, n, v, e) < 0)
+    if (model_norm_vector(l->m, path, n, v, e) < 0)
         return e->code;
     return model_place(l->m, (void **)v, (size_t)n * sizeof(**v), e);
 }
@@ -191,10 +202,13 @@ static int load_norms(struct layer *l, struct err *e)
 {
     const struct model_config *c = &l->m->config;
 
-    if (load_norm(l, POINT_ATTN_IN, "input_layernorm", c->hidden_size,
-                  &l->norm1, e) < 0 ||
-        load_norm(l, POINT_MLP_IN, "post_attention_layernorm", c->hidden_size,
-                  &l->norm2, e) < 0 ||
+    const struct layer_norms *n = model_norms(c);
+    int64_t h = c->hidden_size;
+
+    if (load_norm(l, POINT_ATTN_IN, n->attn_in, h, &l->norm1, e) < 0 ||
+        load_norm(l, POINT_MLP_IN, n->attn_out, h, &l->attn_out, e) < 0 ||
+        load_norm(l, POINT_MLP_IN, n->mlp_in, h, &l->norm2, e) < 0 ||
+        load_norm(l, POINT_OUT, n->mlp_out, h, &l->mlp_out, e) < 0 ||
         load_head_norms(l, e) < 0 || load_shared_gate(l, e) < 0)
         return e->code;
     return c->mla.kv_lora ? load_latent(l, e) : 0;
@@ -254,6 +268,8 @@ void layer_release(struct layer *l)
         loaded_release(&l->part[i]);
     model_free(l->m, l->norm1);
     model_free(l->m, l->norm2);
+    model_free(l->m, l->attn_out);
+    model_free(l->m, l->mlp_out);
     model_free(l->m, l->q_norm);
     model_free(l->m, l->k_norm);
     model_free(l->m, l->q_a_norm);

@@ -116,6 +116,11 @@ static int project(struct layer *l, struct state *s, struct err *e)
     struct model *m = l->m;
     struct buffer *to[] = { &m->q, &m->key, &m->value };
 
+    if (m->config.family->fused)
+        return model_reserve(m, &m->q, s->rows, l->part[PART_QKV].of.rows,
+                             m->size, "attention", e) < 0 ?
+                   e->code :
+                   multiply(l, PART_QKV, s, s->act, m->q.p, false, e);
     for (enum linear_part i = PART_Q; i <= PART_V; i++)
         if (model_reserve(m, to[i], s->rows, l->part[i].of.rows, m->size,
                           "attention", e) < 0 ||
@@ -281,39 +286,106 @@ static int add_gated(struct layer *l, struct state *s, struct err *e)
     return 0;
 }
 
+/* ---- the residual stream ---- */
+
+struct add_job {
+    const struct model *m;
+    const void *y;
+    void *x;
+    int64_t h;
+};
+
+static void add_rows(void *ctx, size_t begin, size_t end)
+{
+    const struct add_job *j = ctx;
+    const struct model *m = j->m;
+    float t[GATE_PART], scale = (float)m->config.residual_scale;
+
+    for (int64_t r = (int64_t)begin; r < (int64_t)end; r++)
+        for (int64_t i = 0; i < j->h; i += GATE_PART) {
+            int64_t n = j->h - i < GATE_PART ? j->h - i : GATE_PART;
+            int64_t at = r * j->h + i;
+
+            if (!to_f32(t, (const char *)j->y + (size_t)at * m->size, m->dtype,
+                        (size_t)n))
+                return; /* not with a float's dtype */
+            for (int64_t k = 0; k < n; k++)
+                t[k] *= scale;
+            if (m->bf16)
+                m->k->add_bf16(t, NULL, n, (uint16_t *)j->x + at);
+            else
+                m->k->add_f32(t, NULL, n, (float *)j->x + at);
+        }
+}
+
+/* x += residual_scale * norm(W act + b), W: o or down; norm NULL: none. */
+static int add_output(struct layer *l, const struct state *s,
+                      enum linear_part i, const float *norm, struct err *e)
+{
+    struct model *m = l->m;
+    struct add_job j = { m, NULL, s->x, m->config.hidden_size };
+
+    if (!model_adds_scaled(&m->config))
+        return multiply(l, i, s, s->act, s->x, true, e);
+    if (m->on)
+        return err_set(e, E_BUG, "a scaled residual stream on a device");
+    if (model_reserve(m, &m->latent, s->rows, j.h, m->size, "outputs", e) < 0 ||
+        multiply(l, i, s, s->act, m->latent.p, false, e) < 0 ||
+        (norm && model_norm(m, m->latent.p, norm, s->rows, m->latent.p, e) < 0))
+        return e->code;
+    j.y = m->latent.p;
+    threads_for((size_t)s->rows, 8, add_rows, &j);
+    return 0;
+}
+
+/* The input of attention or MLP: norm(x); norm NULL: x. */
+static int read_stream(struct layer *l, struct state *s, enum point to,
+                       const float *norm, struct err *e)
+{
+    s->act = act_for(s, to);
+    if (norm)
+        return model_norm(l->m, s->x, norm, s->rows, s->act, e);
+    return model_copy(l->m, s->act, s->x,
+                      (size_t)(s->rows * s->hidden_size) * l->m->size, e);
+}
+
 /* ---- steps ---- */
 
 static int to_mlp_mid(struct layer *l, struct state *s, struct err *e)
 {
+    const struct linear *both = &l->part[PART_GATE_UP].of;
+    struct model *m = l->m;
     const void *in;
 
     if (act_to_read(l, s, POINT_MLP_MID, &in, e) < 0)
         return e->code;
     s->act = act_for(s, POINT_MLP_MID);
-    return multiply(l, PART_GATE, s, in, s->act, false, e);
+    if (!both->rows)
+        return multiply(l, PART_GATE, s, in, s->act, false, e);
+    if (model_reserve(m, &m->both, s->rows, both->rows, m->size, "gates", e) <
+            0 ||
+        multiply(l, PART_GATE_UP, s, in, m->both.p, false, e) < 0)
+        return e->code;
+    return gate_both(m, m->both.p, s->rows, both->rows / 2, s->act, e);
 }
 
 /* From s->at to the next point `to`. */
 static int step(struct layer *l, struct state *s, enum point to, struct err *e)
 {
     switch (to) {
-    case POINT_ATTN_IN:
-        s->act = act_for(s, to);
-        return model_norm(l->m, s->x, l->norm1, s->rows, s->act, e);
+    case POINT_ATTN_IN: return read_stream(l, s, to, l->norm1, e);
     case POINT_Q_LAT: return to_q_lat(l, s, e);
     case POINT_ATTN_OUT: return to_attn_out(l, s, e);
     case POINT_MLP_IN:
-        if (multiply(l, PART_O, s, s->act, s->x, true, e) < 0)
-            return e->code;
-        s->act = act_for(s, to);
-        return model_norm(l->m, s->x, l->norm2, s->rows, s->act, e);
+        return add_output(l, s, PART_O, l->attn_out, e) < 0 ?
+                   e->code :
+                   read_stream(l, s, to, l->norm2, e);
     case POINT_MLP_MID: return to_mlp_mid(l, s, e);
     case POINT_OUT:
         if (s->at == POINT_MLP_IN) /* no shared expert */
             return 0;
-        return l->shared_gate ?
-                   add_gated(l, s, e) :
-                   multiply(l, PART_DOWN, s, s->act, s->x, true, e);
+        return l->shared_gate ? add_gated(l, s, e) :
+                                add_output(l, s, PART_DOWN, l->mlp_out, e);
     case POINT_IN: break;
     }
     return err_set(e, E_BUG, "no step leads out of a layer");

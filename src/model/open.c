@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/lacks.h"
 #include "checkpoint/expertmap.h"
 #include "common/cli/units.h"
 #include "device/device.h"
@@ -44,11 +45,13 @@ void model_close(struct model *m)
         return;
     model_release_embedding(m);
     rope_table_release(&m->rope);
+    rope_table_release(&m->local_rope);
     model_buffer_release(m, &m->angles);
     model_buffer_release(m, &m->q);
     model_buffer_release(m, &m->key);
     model_buffer_release(m, &m->value);
     model_buffer_release(m, &m->latent);
+    model_buffer_release(m, &m->both);
     buffer_release(&m->keys);
     buffer_release(&m->values);
     buffer_release(&m->blocks);
@@ -97,8 +100,15 @@ int model_run_on(struct model *m, const struct forward_table *on,
                  struct cuda_context *c, struct err *e)
 {
     double need = model_device_bytes(m);
+    const char *lacks = model_device_lacks(&m->config);
     char a[UNIT_TEXT], b[UNIT_TEXT];
     size_t room;
+
+    if (lacks)
+        return err_set(e, E_CONFIG,
+                       "cuda: layers of %s have %s, which are not supported "
+                       "there",
+                       m->config.family->model_type, lacks);
 
     if (on->room(c, &room, e) < 0)
         return e->code;

@@ -193,9 +193,11 @@ static void finish_row(const struct product *p, int64_t r, int64_t o, int64_t n,
     float *f = (float *)p->out + at;
 
     if (p->second && p->m->bf16)
-        k->gate_bf16(y, u, b, bias_at(p->second, o), n, h);
+        (p->m->config.family->act == ACT_GELU ? k->gelu_bf16 : k->gate_bf16)(
+            y, u, b, bias_at(p->second, o), n, h);
     else if (p->second)
-        k->gate_f32(y, u, b, bias_at(p->second, o), n, f);
+        (p->m->config.family->act == ACT_GELU ? k->gelu_f32 : k->gate_f32)(
+            y, u, b, bias_at(p->second, o), n, f);
     else if (p->add && p->m->bf16)
         k->add_bf16(y, b, n, h);
     else if (p->add)
@@ -354,6 +356,54 @@ int product_run(const struct product *p, struct err *e)
     w4_x_release(&j.x[0]);
     w4_x_release(&j.x[1]);
     return rc;
+}
+
+/* ---- a fused gate and up ---- */
+
+struct both {
+    const struct model *m;
+    const void *both;
+    int64_t n;
+    void *out;
+};
+
+static void gate_both_rows(void *ctx, size_t begin, size_t end)
+{
+    enum { PIECE = 256 };
+    const struct both *j = ctx;
+    const struct kernels *k = j->m->k;
+    bool gelu = j->m->config.family->act == ACT_GELU;
+    float g[PIECE], u[PIECE];
+
+    for (int64_t r = (int64_t)begin; r < (int64_t)end; r++)
+        for (int64_t i = 0; i < j->n; i += PIECE) {
+            int64_t n = j->n - i < PIECE ? j->n - i : PIECE;
+            int64_t at = 2 * r * j->n + i, to = r * j->n + i;
+            const char *from = j->both;
+            size_t size = j->m->size;
+
+            if (!to_f32(g, from + (size_t)at * size, j->m->dtype, (size_t)n) ||
+                !to_f32(u, from + (size_t)(at + j->n) * size, j->m->dtype,
+                        (size_t)n))
+                return; /* not with a float's dtype */
+            if (j->m->bf16)
+                (gelu ? k->gelu_bf16 : k->gate_bf16)(g, u, NULL, NULL, n,
+                                                     (uint16_t *)j->out + to);
+            else
+                (gelu ? k->gelu_f32 : k->gate_f32)(g, u, NULL, NULL, n,
+                                                   (float *)j->out + to);
+        }
+}
+
+int gate_both(const struct model *m, const void *both, int64_t rows, int64_t n,
+              void *out, struct err *e)
+{
+    struct both j = { m, both, n, out };
+
+    if (m->on)
+        return err_set(e, E_BUG, "a fused gate and up on a device");
+    threads_for((size_t)rows, 8, gate_both_rows, &j);
+    return 0;
 }
 
 /* ---- product_sums() ---- */

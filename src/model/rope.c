@@ -65,7 +65,8 @@ void rope_frequencies(const struct rope *r, int64_t dim, float *inv)
     for (int64_t i = 0; i < dim / 2; i++) {
         float exponent = (float)(2 * i) / (float)dim;
 
-        inv[i] = 1.0f / (float)pow(r->theta, exponent);
+        inv[i] = 1.0f / ((r->divisors ? r->divisors[i] : 1) *
+                         (float)pow(r->theta, exponent));
     }
     if (r->kind == ROPE_LINEAR)
         for (int64_t i = 0; i < dim / 2; i++)

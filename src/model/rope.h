@@ -11,7 +11,7 @@
 
 /* inv[dim/2]: inverse frequencies for heads of `dim`.  Formulas as in
  * transformers' modeling_rope_utils: default, linear, llama3, yarn (Peng et
- * al. 2023, eq. 17-25); dynamic as default. */
+ * al. 2023, eq. 17-25), longrope; dynamic as default. */
 void rope_frequencies(const struct rope *r, int64_t dim, float *inv);
 
 /* Cosines and sines of positions 0..n-1, multiplied by attention_factor.

@@ -26,7 +26,8 @@ bool point_adds(const struct model_config *c, int64_t layer, enum point p)
 {
     bool gated = c->family->shared_gate && model_layer_experts(c, layer);
 
-    return p == POINT_ATTN_OUT || (p == POINT_MLP_MID && !gated);
+    return !model_adds_scaled(c) &&
+           (p == POINT_ATTN_OUT || (p == POINT_MLP_MID && !gated));
 }
 
 int64_t point_width(const struct model_config *c, int64_t layer, enum point p)
@@ -61,8 +62,8 @@ int model_check_length(const struct model_config *c, int64_t length,
     if (c->longest && length > c->longest)
         return err_set(e, E_CONFIG,
                        "a sequence of %lld tokens: %s is supported up to "
-                       "index_topk %lld, where its attention is dense",
-                       (long long)length, c->family->model_type,
+                       "%s %lld",
+                       (long long)length, c->family->model_type, c->longest_by,
                        (long long)c->longest);
     if (c->rope.kind == ROPE_DYNAMIC && length > c->max_position)
         return err_set(e, E_CONFIG,

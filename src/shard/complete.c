@@ -427,11 +427,14 @@ static int check_rest(const struct completeness *c, const struct named_set *out,
 {
     static const char *const always[] = { "model.embed_tokens.weight",
                                           "model.norm.weight" };
-    static const char *const norms[] = { "input_layernorm.weight",
-                                         "post_attention_layernorm.weight",
-                                         "self_attn.q_norm.weight",
-                                         "self_attn.k_norm.weight" };
-    size_t n_norms = c->config->family && c->config->family->qk_norm ? 4 : 2;
+    const struct layer_norms *n = model_norms(c->config);
+    bool heads = c->config->qk_norm;
+    const char *const norms[] = { n->attn_in,
+                                  n->attn_out,
+                                  n->mlp_in,
+                                  n->mlp_out,
+                                  heads ? "self_attn.q_norm" : NULL,
+                                  heads ? "self_attn.k_norm" : NULL };
 
     for (size_t i = 0; i < ARRAY_LEN(always); i++)
         if (!find(out, always[i]))
@@ -439,12 +442,14 @@ static int check_rest(const struct completeness *c, const struct named_set *out,
     if (!c->config->tied && !find(out, "lm_head.weight"))
         return err_set(e, E_DATA, "'lm_head.weight' is missing");
     for (int64_t layer = 0; layer < c->config->n_layers; layer++)
-        for (size_t i = 0; i < n_norms; i++) {
+        for (size_t i = 0; i < ARRAY_LEN(norms); i++) {
             char name[TENSOR_NAME_MAX];
 
+            if (!norms[i])
+                continue;
             layer_tensor_name(layer, norms[i], name);
-            if (!find(out, name))
-                return err_set(e, E_DATA, "'%s' is missing", name);
+            if (!find2(out, name, "weight"))
+                return err_set(e, E_DATA, "'%s.weight' is missing", name);
         }
     return 0;
 }

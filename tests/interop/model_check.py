@@ -23,7 +23,7 @@ KERNELS = ("plain", "avx2", "avx512", "neon")
 F32 = 1e-5
 
 BASE = dict(vocab_size=256, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-            intermediate_size=96, max_position_embeddings=256, rms_norm_eps=1e-5)
+            intermediate_size=96, max_position_embeddings=256, rms_norm_eps=1e-5, pad_token_id=None)
 ROPES = {
     "default": {"rope_type": "default", "rope_theta": 10000.0},
     "theta": {"rope_type": "default", "rope_theta": 1000000.0},
@@ -119,6 +119,44 @@ CASES += [
     ("minimax_m2", "partial_rotary_factor", dict(MIX, head_dim=24, rope_parameters=dict(
         ROPES["default"], partial_rotary_factor=0.5))),
 ]
+BY_TYPE = {"full_attention": dict(ROPES["linear"]), "sliding_attention": dict(ROPES["default"], rope_theta=500.0)}
+GEMMA = dict(head_dim=32, query_pre_attn_scalar=24, sliding_window=20, num_hidden_layers=4)
+LONG = dict(rope_type="longrope", rope_theta=10000.0, short_factor=[1 + i / 8 for i in range(8)], long_factor=[4.0] * 8,
+            original_max_position_embeddings=256)
+GRANITE = dict(embedding_multiplier=12.0, attention_multiplier=0.3, residual_multiplier=0.22, logits_scaling=8.0)
+CASES += [
+    ("gemma2", "plain", dict(GEMMA)),
+    ("gemma2", "small caps", dict(GEMMA, attn_logit_softcapping=3.0, final_logit_softcapping=2.0, attention_bias=True)),
+    ("gemma2", "no caps, untied", dict(GEMMA, attn_logit_softcapping=None, final_logit_softcapping=None, tie_word_embeddings=False)),
+    ("gemma3_text", "plain", dict(GEMMA, num_hidden_layers=7)),
+    ("gemma3_text", "ropes, layer types", dict(GEMMA, num_hidden_layers=2, layer_types=SLIDES, rope_parameters=BY_TYPE)),
+    ("gemma3_text", "old spelling", dict(GEMMA, num_hidden_layers=2, layer_types=SLIDES[::-1], rope_parameters=BY_TYPE, old=True)),
+    ("phi3", "plain", {}),
+    ("phi3", "window", dict(sliding_window=33, num_key_value_heads=4)),
+    ("phi3", "longrope", dict(rope_parameters=LONG, max_position_embeddings=4096, original_max_position_embeddings=256)),
+    ("phi3", "longrope, part of a head, tied", dict(rope_parameters=dict(LONG, short_factor=[1.0, 1.5, 2.0, 3.0, 5.0, 6.0], long_factor=[4.0] * 6,
+                                                                         partial_rotary_factor=0.75), max_position_embeddings=4096,
+                                                    original_max_position_embeddings=256, tie_word_embeddings=True)),
+    ("olmo2", "plain", dict(num_key_value_heads=4)),
+    ("olmo2", "groups, biases", dict(attention_bias=True)),
+    ("olmo3", "plain", dict(num_hidden_layers=5, sliding_window=33)),
+    ("olmo3", "yarn on full layers", dict(layer_types=SLIDES, sliding_window=20, rope_parameters={
+        "full_attention": dict(ROPES["yarn"]), "sliding_attention": dict(ROPES["default"])})),
+    ("granite", "plain", dict(GRANITE)),
+    ("granite", "biases, tied", dict(GRANITE, attention_bias=True, mlp_bias=True, tie_word_embeddings=True, old=True)),
+    ("granite", "no multipliers but the scores'", dict(attention_multiplier=0.25)),
+    ("seed_oss", "plain", dict(head_dim=24)),
+    ("seed_oss", "other biases", dict(attention_bias=False, attention_out_bias=True, mlp_bias=True, head_dim=16)),
+    ("ernie4_5", "plain", dict(head_dim=32)),
+    ("ernie4_5", "biases, untied", dict(head_dim=24, use_bias=True, tie_word_embeddings=False, rope_parameters=ROPES["theta"])),
+    ("ministral", "layer types", dict(head_dim=16, layer_types=SLIDES, sliding_window=20)),
+    ("ministral3", "plain", dict(head_dim=32, rope_parameters=dict(ROPES["yarn"], original_max_position_embeddings=256, mscale=1.0,
+                                                                   mscale_all_dim=1.0, llama_4_scaling_beta=0.1))),
+    ("smollm3", "plain", dict(num_hidden_layers=5)),
+    ("smollm3", "windows", dict(no_rope_layers=[0, 1], use_sliding_window=True, sliding_window=20, attention_bias=True)),
+    ("glm4", "plain", dict(head_dim=32)),
+    ("glm4", "no bias, all of a head turns", dict(head_dim=16, attention_bias=False, rope_parameters=dict(ROPES["theta"], partial_rotary_factor=1.0))),
+]
 
 
 def random_model(family, options, seed):
@@ -132,7 +170,7 @@ def random_model(family, options, seed):
     with torch.no_grad():
         for name, p in model.named_parameters():
             r = torch.randn(p.shape, generator=g)
-            p.copy_(1 + 0.2 * r if "norm" in name else 0.15 * r)
+            p.copy_((0 if family.startswith("gemma") else 1) + 0.2 * r if "norm" in name else 0.15 * r)
             p.copy_(p.bfloat16().float())  # so that float32 and bfloat16 have the same weights
         for name, p in model.named_buffers():
             if "correction_bias" in name:  # wide enough that some choices are negative
@@ -145,6 +183,11 @@ def respell(path):
     with open(path) as f:
         c = json.load(f)
     p = c.pop("rope_parameters")
+    if "full_attention" in p:
+        c["rope_local_base_freq"] = p["sliding_attention"]["rope_theta"]
+        p = p["full_attention"]
+        c["sliding_window_pattern"] = 2
+        del c["layer_types"]
     c["rope_theta"] = p.pop("rope_theta")
     if "partial_rotary_factor" in p:
         c["partial_rotary_factor"] = p.pop("partial_rotary_factor")

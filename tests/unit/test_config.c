@@ -57,6 +57,90 @@ static void test_defaults(void)
     CHECK(c.head_dim == 16);
 }
 
+/* Defaults and settings of the families that differ from Llama. */
+static void test_variants(void)
+{
+    struct linear l;
+
+    CHECK(parse("gemma2", "") == 0);
+    CHECK(c.n_kv_heads == 4 && c.head_dim == 256 && c.tied);
+    CHECK(c.attention_cap == 50 && c.logit_cap == 30 && c.embed_scale == 8);
+    CHECK(c.attention_scale == 1.0 / 16 && model_adds_scaled(&c));
+    CHECK(model_layer_slides(&c, 0) && !model_layer_slides(&c, 1));
+    CHECK(parse("gemma2", "\"attn_logit_softcapping\":null,"
+                          "\"query_pre_attn_scalar\":4") == 0);
+    CHECK(c.attention_cap == 0 && c.attention_scale == 0.5);
+
+    CHECK(parse("gemma3_text", "\"sliding_window_pattern\":3,"
+                               "\"rope_local_base_freq\":500,"
+                               "\"rope_scaling\":{\"rope_type\":\"linear\","
+                               "\"factor\":8}") == 0);
+    CHECK(model_layer_rope(&c, 0)->theta == 500);
+    CHECK(model_layer_rope(&c, 0)->kind == ROPE_DEFAULT);
+    CHECK(model_layer_rope(&c, 2)->theta == 1e6);
+    CHECK(model_layer_rope(&c, 2)->kind == ROPE_LINEAR && !c.attention_cap);
+
+    CHECK(parse("olmo3", "") == 0 && c.qk_norm == QK_NORM_FLAT);
+    CHECK(!model_norms(&c)->attn_in && model_norms(&c)->mlp_out);
+    CHECK(parse("granite", "\"logits_scaling\":8,\"residual_multiplier\":0.25,"
+                           "\"embedding_multiplier\":12,"
+                           "\"attention_multiplier\":0.5") == 0);
+    CHECK(c.logit_scale == 0.125 && c.residual_scale == 0.25);
+    CHECK(c.embed_scale == 12 && c.attention_scale == 0.5);
+    CHECK(parse("seed_oss", "\"num_key_value_heads\":2") == 0);
+    CHECK(c.qkv_bias && !c.o_bias && c.head_dim == 128);
+    CHECK(parse("ernie4_5", "\"use_bias\":true") == 0);
+    CHECK(c.qkv_bias && c.o_bias && c.mlp_bias && c.rope_pairs);
+    CHECK(parse("smollm3", "\"no_rope_layers\":[1,0,1]") == 0);
+    CHECK(model_layer_rope(&c, 0) && !model_layer_rope(&c, 1));
+    CHECK(parse("smollm3", "\"no_rope_layer_interval\":2") == 0);
+    CHECK(model_layer_rope(&c, 0) && !model_layer_rope(&c, 1));
+
+    CHECK(parse("phi3", "") == 0 && !c.sliding_window);
+    CHECK(model_linear_count(&c, 0) == 4 && c.longest == 0);
+    model_linear(&c, 1, 0, &l);
+    CHECK(!strcmp(l.module, "model.layers.1.self_attn.qkv_proj"));
+    CHECK(l.part == PART_QKV && l.rows == 192 && l.cols == 64);
+    model_linear(&c, 1, 2, &l);
+    CHECK(l.part == PART_GATE_UP && l.rows == 192 && l.input == IN_MLP);
+    CHECK(parse("phi3", "\"original_max_position_embeddings\":512,"
+                        "\"rope_scaling\":{\"type\":\"su\",\"short_factor\":"
+                        "[1,1,1,1,1,1,1,2],\"long_factor\":[4]}") == 0);
+    CHECK(c.rope.kind == ROPE_LONGROPE && c.longest == 512);
+    CHECK(c.rope.divisors[7] == 2 && c.rope.attention_factor > 1);
+}
+
+/* A multimodal model: text_config describes its language model. */
+static void test_wrappers(void)
+{
+    static const char gemma[] =
+        "{\"model_type\":\"gemma3\",\"architectures\":"
+        "[\"Gemma3ForConditionalGeneration\"],\"dtype\":\"float16\","
+        "\"text_config\":{\"hidden_size\":64,\"intermediate_size\":96,"
+        "\"num_hidden_layers\":2},\"vision_config\":{\"hidden_size\":8}}";
+    static const char flat[] =
+        "{\"model_type\":\"qwen2_5_vl\",\"hidden_size\":64,"
+        "\"intermediate_size\":96,\"num_hidden_layers\":2,\"vocab_size\":9,"
+        "\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+        "\"vision_config\":{},\"rope_scaling\":{\"type\":\"mrope\","
+        "\"mrope_section\":[2,3,3]}}";
+    static const char other[] =
+        "{\"model_type\":\"llava_next\",\"text_config\":{}}";
+
+    model_config_release(&c);
+    CHECK(!model_config_parse(&c, gemma, strlen(gemma), "'config.json'", &e));
+    CHECK(!strcmp(c.family->model_type, "gemma3_text") && c.n_heads == 8);
+    CHECK(c.vocab_size == 262208 && c.dtype == DT_F16 && c.wrapper);
+    model_config_release(&c);
+    CHECK(!model_config_parse(&c, flat, strlen(flat), "'config.json'", &e));
+    CHECK(!strcmp(c.family->model_type, "qwen2_5_vl_text") && c.qkv_bias);
+    CHECK(c.rope.kind == ROPE_DEFAULT && c.rope.theta == 1e6);
+    model_config_release(&c);
+    CHECK(model_config_parse(&c, other, strlen(other), "'config.json'", &e) ==
+          E_CONFIG);
+    CHECK(strstr(e.msg, "llava_next") && strstr(e.msg, "mistral3"));
+}
+
 static void test_biases(void)
 {
     CHECK(parse("llama", "\"attention_bias\":true,\"mlp_bias\":true") == 0);
@@ -125,8 +209,18 @@ static void test_rope_spellings(void)
 
 static void test_rope_refusals(void)
 {
-    refused(E_CONFIG, "llama", "\"rope_scaling\":{\"rope_type\":\"longrope\"}",
-            "longrope");
+    refused(E_CONFIG, "llama", "\"rope_scaling\":{\"rope_type\":\"mrope\"}",
+            "mrope");
+    refused(E_DATA, "phi3", "\"rope_scaling\":{\"type\":\"su\"}",
+            "short_factor is not an array of 8");
+    refused(E_CONFIG, "gemma3_text",
+            "\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":"
+            "\"yarn\"}}",
+            "'yarn' of sliding layers");
+    refused(E_DATA, "ministral3", "\"num_key_value_heads\":2",
+            "rope_parameters is missing");
+    refused(E_DATA, "smollm3", "\"no_rope_layers\":[1,2,1]",
+            "no_rope_layers[1]");
     refused(E_CONFIG, "llama", "\"partial_rotary_factor\":0.5",
             "partial_rotary_factor");
     refused(E_CONFIG, "llama",
@@ -145,7 +239,9 @@ static void test_rope_refusals(void)
 static void test_refusals(void)
 {
     refused(E_CONFIG, "gpt2", "", "gpt2");
-    refused(E_CONFIG, "phi3", "", "phi3");
+    refused(E_CONFIG, "phi", "", "nearest relative that is: phi3)");
+    refused(E_CONFIG, "gemma3n_text", "", "that is: gemma3_text)");
+    refused(E_CONFIG, "gemma2", "\"hidden_activation\":\"gelu\"", "gelu");
     refused(E_CONFIG, "llama", "\"hidden_act\":\"gelu\"", "gelu");
     refused(E_CONFIG, "llama", "\"text_config\":{}", "text_config");
     refused(E_CONFIG, "llama",
@@ -203,6 +299,8 @@ static void test_linears(void)
 int main(void)
 {
     test_defaults();
+    test_variants();
+    test_wrappers();
     test_biases();
     test_sliding();
     test_rope_spellings();

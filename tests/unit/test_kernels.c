@@ -79,6 +79,43 @@ static void test_rows(const struct kernels *k)
         CHECK(xh[i] == bf16_from_f32(y[i] + b[i]));
 }
 
+/* GELU, approximated by tanh. */
+static double gelu(double x)
+{
+    double z = 0.79788456080286536 * (x + 0.044715 * x * x * x);
+
+    return 0.5 * x * (1 + tanh(z));
+}
+
+static void test_gelu(const struct kernels *k)
+{
+    float x[N], b[N], y[N], w[N], out[N];
+    uint16_t oh[N];
+
+    for (int i = 0; i < N; i++) {
+        x[i] = 3 * noise();
+        b[i] = noise();
+        y[i] = 4 * noise();
+    }
+    k->gelu_f32(y, x, b, NULL, N, w);
+    k->gelu_bf16(y, x, NULL, NULL, N, oh);
+    for (int i = 0; i < N; i++) {
+        double g = (double)y[i] + (double)b[i], h = (double)bf16((double)y[i]);
+
+        CHECK(near((double)w[i], gelu(g) * (double)x[i], 2e-6));
+        CHECK(near((double)f32_from_bf16(oh[i]),
+                   (double)bf16(gelu(h)) * (double)bf16((double)x[i]), 0.008));
+    }
+    memcpy(w, y, sizeof(w));
+    w[0] = 1e4f;
+    w[1] = -1e4f;
+    w[2] = 1e-5f;
+    memcpy(out, w, sizeof(w));
+    k->cap(out, 0.5f, 3, N);
+    for (int i = 0; i < N; i++)
+        CHECK(near((double)out[i], 3 * tanh((double)w[i] * 0.5 / 3), 1e-6));
+}
+
 static void test_extremes(const struct kernels *k)
 {
     float g[] = { 1e4f, -1e4f, 89, -89, 0, -0.0f, 1e-30f, 3e38f };
@@ -112,7 +149,10 @@ static void plain_attention(const struct attend *a, const float *q,
 
         for (int64_t c = 0; c < a->dim; c++)
             s += (double)q[i * a->dim + c] * (double)keys[j * a->dim + c];
-        s = exp(s * (double)a->scale);
+        s *= (double)a->scale;
+        if (a->cap > 0)
+            s = (double)a->cap * tanh(s / (double)a->cap);
+        s = exp(s);
         total += s;
         for (int64_t c = 0; c < a->dim; c++)
             out[c] += s * (double)v[j * a->dim + c];
@@ -150,7 +190,7 @@ static void lay_out(const struct attend *a, bool pairs, int64_t n)
 }
 
 static void test_attend(const struct kernels *k, bool pairs, int64_t dim,
-                        int64_t first, int64_t n, int64_t window)
+                        int64_t first, int64_t n, int64_t window, float cap)
 {
     struct attend a = { .dim = dim,
                         .padded = (dim + ATTEND_ALIGN - 1) / ATTEND_ALIGN *
@@ -159,6 +199,7 @@ static void test_attend(const struct kernels *k, bool pairs, int64_t dim,
                         .n = n,
                         .window = window,
                         .scale = 1 / sqrtf((float)dim),
+                        .cap = cap,
                         .q = q,
                         .k = packed_k,
                         .v = packed_v,
@@ -189,18 +230,18 @@ static void test_attend(const struct kernels *k, bool pairs, int64_t dim,
     }
 }
 
-static void test_attention(const struct kernels *k, bool pairs)
+static void test_attention(const struct kernels *k, bool pairs, float cap)
 {
     static const int64_t dims[] = { 2, 6, 16, 64, 80, 128, 160 };
 
     for (size_t d = 0; d < ARRAY_LEN(dims); d++) {
-        test_attend(k, pairs, dims[d], 0, 1, 0);
-        test_attend(k, pairs, dims[d], 0, ATTEND_QUERIES, 0);
-        test_attend(k, pairs, dims[d], 240, 33, 0);
-        test_attend(k, pairs, dims[d], 192, ATTEND_QUERIES, 1);
-        test_attend(k, pairs, dims[d], 192, ATTEND_QUERIES, 64);
-        test_attend(k, pairs, dims[d], 144, 47, 70);
-        test_attend(k, pairs, dims[d], 96, 48, 1000);
+        test_attend(k, pairs, dims[d], 0, 1, 0, cap);
+        test_attend(k, pairs, dims[d], 0, ATTEND_QUERIES, 0, cap);
+        test_attend(k, pairs, dims[d], 240, 33, 0, cap);
+        test_attend(k, pairs, dims[d], 192, ATTEND_QUERIES, 1, cap);
+        test_attend(k, pairs, dims[d], 192, ATTEND_QUERIES, 64, cap);
+        test_attend(k, pairs, dims[d], 144, 47, 70, cap);
+        test_attend(k, pairs, dims[d], 96, 48, 1000, cap);
     }
 }
 
@@ -281,13 +322,17 @@ static void test_level(void)
     const struct kernels *k = kernels_best();
 
     test_rows(k);
+    test_gelu(k);
     test_extremes(k);
     test_rotate(k);
     test_rotate_bf16(k);
     test_pair_rows(k);
-    test_attention(k, false);
-    if (k->attend_pairs)
-        test_attention(k, true);
+    test_attention(k, false, 0);
+    test_attention(k, false, 0.5f);
+    if (k->attend_pairs) {
+        test_attention(k, true, 0);
+        test_attention(k, true, 0.5f);
+    }
 }
 
 int main(void)
