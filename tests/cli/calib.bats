@@ -48,6 +48,21 @@ refused() { # STATUS TEXT ARGUMENT...
     done
 }
 
+@test "families that differ from Llama: every activation is what their papers say" {
+    local kinds
+    kinds=$(python3 -c 'import sys; sys.path.insert(0, sys.argv[1]); import families; print(*families.KINDS)' "$(dirname "$PY")")
+    [ "$(wc -w <<<"$kinds")" -ge 12 ]
+    for kind in $kinds; do
+        python3 "$PY" make "$kind" "$kind"
+        forge-calib -q --dtype f32 "$kind" t.fts >"$kind.fts"
+        python3 "$PY" check "$kind" t.fts 1e-5 "$kind.fts"
+        python3 "$PY" logits "$kind" t.fts 1e-5 f32
+        forge-calib -q "$kind" t.fts >"$kind.fts"
+        python3 "$PY" check "$kind" t.fts 0.06 "$kind.fts"
+        python3 "$PY" logits "$kind" t.fts 0.06 bf16
+    done
+}
+
 @test "the example model: hidden states and logits that transformers gave" {
     python3 "$PY" recorded "$BATS_TEST_DIRNAME/../../examples/llama-4m" \
         "$BATS_TEST_DIRNAME/../reference/llama-4m.safetensors" 1e-5

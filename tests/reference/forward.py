@@ -39,6 +39,7 @@ import tempfile
 
 import numpy as np
 
+import families
 import fts
 import mixtures
 
@@ -61,6 +62,7 @@ KINDS = {
     "qwen3": {"model_type": "qwen3", "head_dim": 32, "num_key_value_heads": 1, "attention_bias": True,
               "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0}, "dtype": "bfloat16"},
     **mixtures.KINDS,
+    **families.KINDS,
 }
 
 
@@ -76,7 +78,7 @@ def attention_linears(c):
 def layer_tensors(c, i):
     """{name: (shape, kind)} of layer i; kinds: weight, bias, norm, f32."""
     h, n = c["hidden_size"], c["intermediate_size"]
-    t = {n + ".weight": ((h,), "norm") for n in ("input_layernorm", "post_attention_layernorm")}
+    t = {n + ".weight": ((h,), "norm") for n in families.norms(c) if n}
     for name, size in head_norms(c).items():
         t["self_attn.%s.weight" % name] = (size,), "norm"
     if is_latent(c):
@@ -87,6 +89,10 @@ def layer_tensors(c, i):
         t.update(mixtures.mixture_tensors(c))
     else:
         lin.update({"mlp.gate_proj": (n, h), "mlp.up_proj": (n, h), "mlp.down_proj": (h, n)})
+    for name, parts in families.fused(c).items():
+        lin[name] = sum(lin[n][0] for n in parts), h
+        for n in parts:
+            del lin[n]
     for name, shape in lin.items():
         t[name + ".weight"] = shape, "weight"
         if has_bias(c, name):
@@ -100,11 +106,15 @@ def is_latent(c):
 
 def head_norms(c):
     """Norms of q and k and their sizes."""
-    if c["model_type"] in ("qwen3", "qwen3_moe") or c.get("use_qk_norm"):
+    if c["model_type"] in ("qwen3", "qwen3_moe", "gemma3_text") or c.get("use_qk_norm"):
         return {"q_norm": head_dim(c), "k_norm": head_dim(c)}
-    if c["model_type"] == "minimax_m2":
+    if flat_norms(c):
         return {"q_norm": head_dim(c) * c["num_attention_heads"], "k_norm": head_dim(c) * c["num_key_value_heads"]}
     return {}
+
+
+def flat_norms(c):
+    return c["model_type"] in ("minimax_m2", "olmo2", "olmo3")
 
 
 def head_dim(c):
@@ -114,8 +124,14 @@ def head_dim(c):
 
 
 def has_bias(c, name):
+    if c.get("use_bias"):
+        return True
     if name.startswith("mlp"):
         return c.get("mlp_bias", False)
+    if "o_proj" in name and c["model_type"] in ("seed_oss", "glm4"):
+        return c.get("attention_out_bias", False)
+    if c["model_type"] in ("seed_oss", "glm4"):
+        return c.get("attention_bias", True)
     if name[10:] in ("q_b_proj", "kv_b_proj") or (is_latent(c) and name[10:] == "q_proj"):
         return False
     if c["model_type"] == "glm4_moe" and "o_proj" in name:
@@ -129,13 +145,13 @@ def make(kind, d):
     c = dict(BASE, **KINDS[kind])
     rng = np.random.default_rng(sum(kind.encode()))
     t = {"model.embed_tokens.weight": rng.normal(0, 0.15, (c["vocab_size"], c["hidden_size"])),
-         "model.norm.weight": rng.normal(1, 0.2, c["hidden_size"])}
+         "model.norm.weight": rng.normal(0 if families.gemma(c) else 1, 0.2, c["hidden_size"])}
     if not c.get("tie_word_embeddings"):
         t["lm_head.weight"] = rng.normal(0, 0.15, (c["vocab_size"], c["hidden_size"]))
     # one layer more where the config speaks of layers that predict further tokens: nobody runs it
     for i in range(c["num_hidden_layers"] + c.get("num_nextn_predict_layers", 0)):
         for n, (shape, what) in layer_tensors(c, i).items():
-            mean, size = {"norm": (1, 0.2), "bias": (0, 0.2), "f32": (-0.3, 0.3)}.get(what, (0, 0.15))
+            mean, size = {"norm": (0 if families.gemma(c) else 1, 0.2), "bias": (0, 0.2), "f32": (-0.3, 0.3)}.get(what, (0, 0.15))
             t["model.layers.%d.%s" % (i, n)] = rng.normal(mean, size, shape)
     os.mkdir(d)
     head, at, body = {}, 0, b""
@@ -214,14 +230,16 @@ def mscale(p, m):
     return 0.1 * m * math.log(p["factor"]) + 1
 
 
-def frequencies(c):
+def frequencies(c, layer):
     """Inverse frequencies, and what multiplies cos and sin."""
     d = rotary(c)
-    p = dict(c.get("rope_scaling") or c.get("rope_parameters") or {})
+    p, base = families.rope(c, layer)
     kind = p.get("rope_type", p.get("type", "default"))
-    base = p.get("rope_theta", c.get("rope_theta", {"mixtral": 1e6, "minimax_m2": 5e6}.get(c["model_type"], 1e4)))
+    base = base or {"mixtral": 1e6, "minimax_m2": 5e6}.get(c["model_type"], 1e4)
     inv = base ** (-np.arange(0, d, 2) / d)
-    old = p.get("original_max_position_embeddings", c["max_position_embeddings"])
+    old = p.get("original_max_position_embeddings", c.get("original_max_position_embeddings", c["max_position_embeddings"]))
+    if kind == "longrope":
+        return inv / p["short_factor"], math.sqrt(1 + math.log(c["max_position_embeddings"] / old) / math.log(old))
     if kind == "linear":
         return inv / p["factor"], 1.0
     if kind == "llama3":
@@ -246,14 +264,16 @@ def rms(c, x, w, eps=None):
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + (eps or c["rms_norm_eps"])) * w
 
 
-def rotate(c, x):
+def rotate(c, x, layer=0):
     """x[tokens, heads, d]: halves of what turns turn together, or in latent attention neighbours."""
-    inv, factor = frequencies(c)
+    if not families.rope(c, layer):
+        return x
+    inv, factor = frequencies(c, layer)
     angle = np.arange(len(x))[:, None, None] * inv
     cos, sin = np.cos(angle) * factor, np.sin(angle) * factor
     n = len(inv)
     first, second = slice(0, n), slice(n, 2 * n)
-    if is_latent(c) and c.get("rope_interleave", True):
+    if (is_latent(c) and c.get("rope_interleave", True)) or c["model_type"] in ("ernie4_5", "glm4"):
         first, second = slice(0, 2 * n, 2), slice(1, 2 * n, 2)
     y = x.copy()
     a, b = x[..., first], x[..., second]
@@ -262,6 +282,8 @@ def rotate(c, x):
 
 
 def window(c, layer):
+    if c["model_type"] in families.MODELS:
+        return (c.get("sliding_window") or 0) if families.slides(c, layer) else 0
     if c["model_type"] in ("mistral", "mixtral"):
         return c.get("sliding_window") or 0
     if c["model_type"] == "qwen3_moe":
@@ -273,7 +295,7 @@ def window(c, layer):
 
 def attention(c, layer, q, k, v):
     n, heads, d = q.shape
-    scale = 1 / math.sqrt(d)
+    scale = 1
     p = c.get("rope_scaling") or c.get("rope_parameters") or {}
     if is_latent(c) and p.get("mscale_all_dim"):
         scale *= mscale(p, p["mscale_all_dim"]) ** 2
@@ -283,7 +305,7 @@ def attention(c, layer, q, k, v):
         see &= np.arange(n)[None, :] > np.arange(n)[:, None] - window(c, layer)
     for h in range(heads):
         kv = h // (heads // k.shape[1])
-        s = np.where(see, q[:, h] @ k[:, kv].T * scale, -np.inf)
+        s = np.where(see, families.score(c, q[:, h] @ k[:, kv].T, d) * scale, -np.inf)
         p = np.exp(s - s.max(1, keepdims=True))
         out[:, h] = p / p.sum(1, keepdims=True) @ v[:, kv]
     return out.reshape(n, -1)
@@ -306,42 +328,52 @@ def latent(c, t, p, a, lin, seen):
     return q, np.concatenate([both[..., :nope], turned], -1), both[..., nope:]
 
 
-def grouped(c, t, p, a, lin):
+def grouped(c, t, p, a, lin, layer):
     """q, k, v of grouped-query attention."""
     norm = head_norms(c)
-    q, k, v = (lin("self_attn.%s_proj" % n, a) for n in "qkv")
-    normed = lambda name, x: rms(c, x, t["%s.self_attn.%s.weight" % (p, name)]) if norm else x
-    flat = c["model_type"] == "minimax_m2"
+    if "self_attn.qkv_proj" in families.fused(c):
+        heads, keys = (head_dim(c) * c[n] for n in ("num_attention_heads", "num_key_value_heads"))
+        q, k, v = np.split(lin("self_attn.qkv_proj", a), [heads, heads + keys], 1)
+    else:
+        q, k, v = (lin("self_attn.%s_proj" % n, a) for n in "qkv")
+    normed = lambda name, x: rms(c, x, families.norm_weight(c, t["%s.self_attn.%s.weight" % (p, name)])) if norm else x
+    flat = flat_norms(c)
     if flat:
         q, k = normed("q_norm", q), normed("k_norm", k)
     q, k, v = (y.reshape(len(a), -1, head_dim(c)) for y in (q, k, v))
     if not flat:
         q, k = normed("q_norm", q), normed("k_norm", k)
-    return rotate(c, q), rotate(c, k), v
+    return rotate(c, q, layer), rotate(c, k, layer), v
 
 
 def run(c, t, ids):
     """{frame name: array}, logits"""
     seen = {}
-    x = t["model.embed_tokens.weight"][ids]
+    x = t["model.embed_tokens.weight"][ids] * families.embed_scale(c)
+    before, behind, before_mlp, behind_mlp = families.norms(c)
+    part = c.get("residual_multiplier", 1)
     for i in range(c["num_hidden_layers"]):
         p = "model.layers.%d" % i
         lin = lambda n, y: y @ t[p + "." + n + ".weight"].T + t.get(p + "." + n + ".bias", 0)
+        norm = lambda n, y: rms(c, y, families.norm_weight(c, t["%s.%s.weight" % (p, n)])) if n else y
         seen[p] = x
-        a = seen[p + ".attn_in"] = rms(c, x, t[p + ".input_layernorm.weight"])
-        q, k, v = latent(c, t, p, a, lin, seen) if is_latent(c) else grouped(c, t, p, a, lin)
+        a = seen[p + ".attn_in"] = norm(before, x)
+        q, k, v = latent(c, t, p, a, lin, seen) if is_latent(c) else grouped(c, t, p, a, lin, i)
         a = seen[p + ".attn_out"] = attention(c, i, q, k, v)
-        x = seen[p + "'"] = x + lin("self_attn.o_proj", a)
-        a = seen[p + ".mlp_in"] = rms(c, x, t[p + ".post_attention_layernorm.weight"])
+        x = seen[p + "'"] = x + part * norm(behind, lin("self_attn.o_proj", a))
+        a = seen[p + ".mlp_in"] = norm(before_mlp, x)
         if mixtures.sparse(c, i):
             x = x + mixtures.mixture(c, t, p, a, seen)
             continue
-        g = lin("mlp.gate_proj", a)
-        a = seen[p + ".mlp_mid"] = g / (1 + np.exp(-g)) * lin("mlp.up_proj", a)
-        x = x + lin("mlp.down_proj", a)
+        if families.fused(c):
+            g, u = np.split(lin("mlp.gate_up_proj", a), 2, 1)
+        else:
+            g, u = lin("mlp.gate_proj", a), lin("mlp.up_proj", a)
+        a = seen[p + ".mlp_mid"] = families.activation(c, g) * u
+        x = x + part * norm(behind_mlp, lin("mlp.down_proj", a))
     seen["model.layers.%d" % c["num_hidden_layers"]] = x
     head = t.get("lm_head.weight", t["model.embed_tokens.weight"])
-    return seen, rms(c, x, t["model.norm.weight"]) @ head.T
+    return seen, families.logits(c, rms(c, x, families.norm_weight(c, t["model.norm.weight"])) @ head.T)
 
 
 # ---- commands ----------------------------------------------------------------

@@ -54,7 +54,7 @@ def attend(c, t, layer, x, moved):
     p = "model.layers.%d" % layer
     lin = lambda n, y: y @ t["%s.%s.weight" % (p, n)].T + t.get("%s.%s.bias" % (p, n), 0) + moved.get(p + "." + n, 0)
     a = forward.rms(c, x, t[p + ".input_layernorm.weight"])
-    q, k, v = forward.latent(c, t, p, a, lin, {}) if forward.is_latent(c) else forward.grouped(c, t, p, a, lin)
+    q, k, v = forward.latent(c, t, p, a, lin, {}) if forward.is_latent(c) else forward.grouped(c, t, p, a, lin, layer)
     return lin("self_attn.o_proj", forward.attention(c, layer, q, k, v))
 
 

@@ -1,0 +1,97 @@
+"""What the families of forward.py's KINDS below do otherwise than Llama, from their papers and model cards:
+Gemma 2 (arXiv 2408.00118), Gemma 3 (2503.19786), Phi-3 (2404.14219; LongRoPE 2402.13753), OLMo 2 (2501.00656),
+Granite 3, Seed-OSS, ERNIE 4.5, Ministral 3, SmolLM3, GLM-4.
+"""
+import math
+
+import numpy as np
+
+LONG = {"type": "longrope", "short_factor": [1 + i / 4 for i in range(6)], "long_factor": [9.0] * 6}
+KINDS = {
+    "gemma2": {"model_type": "gemma2", "head_dim": 16, "query_pre_attn_scalar": 12, "sliding_window": 9, "attn_logit_softcapping": 3.0,
+               "final_logit_softcapping": 2.0, "tie_word_embeddings": True},
+    "gemma3": {"model_type": "gemma3_text", "head_dim": 16, "query_pre_attn_scalar": 12, "sliding_window": 9, "sliding_window_pattern": 2,
+               "rope_theta": 2000.0, "rope_local_base_freq": 100.0, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+    "phi3": {"model_type": "phi3", "sliding_window": 17},
+    "phi3-long": {"model_type": "phi3", "num_key_value_heads": 1, "max_position_embeddings": 1024, "original_max_position_embeddings": 64,
+                  "rope_scaling": LONG},
+    "olmo2": {"model_type": "olmo2"},
+    "olmo3": {"model_type": "olmo3", "sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"], "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}},
+    "granite": {"model_type": "granite", "embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.22,
+                "logits_scaling": 4.0, "attention_bias": True},
+    "seed_oss": {"model_type": "seed_oss", "head_dim": 20, "attention_out_bias": True},
+    "ernie4_5": {"model_type": "ernie4_5", "head_dim": 16, "use_bias": True, "rope_theta": 500.0},
+    "ministral3": {"model_type": "ministral3", "head_dim": 16, "rope_parameters": {
+        "type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 64, "llama_4_scaling_beta": 0.1}},
+    "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 0], "rope_theta": 500.0},
+    "glm4": {"model_type": "glm4", "head_dim": 16, "partial_rotary_factor": 0.5},
+}
+MODELS = {k["model_type"] for k in KINDS.values()}
+PLAIN = ("input_layernorm", None, "post_attention_layernorm", None)
+NORMS = {"gemma": ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+         "olmo": (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
+         "glm4": ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")}
+
+
+def norms(c):
+    """Names of the norms in front of attention, behind it, in front of the MLP, behind it."""
+    return next((NORMS[k] for k in NORMS if c["model_type"] in (k, k + "2", k + "3", k + "3_text")), PLAIN)
+
+
+def gemma(c):
+    return c["model_type"] in ("gemma2", "gemma3_text")
+
+
+def norm_weight(c, w):
+    return 1 + w if gemma(c) else w
+
+
+def fused(c):
+    """Linears that hold several of Llama's: {name: [its parts]}."""
+    both = {"mlp.gate_up_proj": ["mlp.gate_proj", "mlp.up_proj"]}
+    if c["model_type"] == "phi3":
+        return dict(both, **{"self_attn.qkv_proj": ["self_attn.%s_proj" % n for n in "qkv"]})
+    return both if c["model_type"] == "glm4" else {}
+
+
+def activation(c, x):
+    if gemma(c):
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
+    return x / (1 + np.exp(-x))
+
+
+def embed_scale(c):
+    return math.sqrt(c["hidden_size"]) if gemma(c) else c.get("embedding_multiplier", 1)
+
+
+def score(c, s, d):
+    """Scores q k of heads of d dims -> what softmax sees."""
+    s = s * c["attention_multiplier"] if "attention_multiplier" in c else s / math.sqrt(c.get("query_pre_attn_scalar", d))
+    cap = c.get("attn_logit_softcapping")
+    return cap * np.tanh(s / cap) if cap else s
+
+
+def logits(c, y):
+    y, cap = y / c.get("logits_scaling", 1), c.get("final_logit_softcapping")
+    return cap * np.tanh(y / cap) if cap else y
+
+
+def slides(c, layer):
+    if "layer_types" in c:
+        return c["layer_types"][layer] == "sliding_attention"
+    return c["model_type"] == "phi3" or (gemma(c) and (layer + 1) % c.get("sliding_window_pattern", 2) != 0)
+
+
+def rope(c, layer):
+    """The layer's rope parameters and base; None: it has no RoPE."""
+    if "no_rope_layers" in c and not c["no_rope_layers"][layer]:
+        return None
+    p = c.get("rope_scaling") or c.get("rope_parameters") or {}
+    kind = "sliding_attention" if slides(c, layer) else "full_attention"
+    p = p.get(kind, p)
+    base = p.get("rope_theta", c.get("rope_theta"))
+    if "rope_local_base_freq" in c and slides(c, layer):
+        return {}, c["rope_local_base_freq"]
+    return p, base
