@@ -10,8 +10,9 @@
  * experts fused in one tensor appear as MODULE.weight of each expert; weights
  * of 8-bit floats (fp8: DeepSeek's, AutoFP8's, compressed-tensors'
  * float-quantized) appear as bf16, value times scale rounded once, and their
- * scales do not appear.  The tensors of 4-bit linears appear as they are
- * stored. */
+ * scales do not appear.  The language model of a multimodal checkpoint has the
+ * names that it would have alone.  The tensors of 4-bit linears appear as they
+ * are stored. */
 #ifndef FORGE_CHECKPOINT_H
 #define FORGE_CHECKPOINT_H
 
@@ -72,6 +73,11 @@ const struct ck_tensor *checkpoint_tensor(const struct checkpoint *c, size_t i);
 /* The tensor of this name; NULL: none. */
 const struct ck_tensor *checkpoint_find(const struct checkpoint *c,
                                         const char *name);
+/* to[cap] = the name that the tensor has in the files, cut to fit; the view
+ * calls the language model of a multimodal checkpoint as if it were alone
+ * (wrapped.h). */
+void checkpoint_stored_name(const struct checkpoint *c, const char *name,
+                            char *to, size_t cap);
 /* Read a tensor into buf[t->bytes], contiguous, row-major.  E_DATA, E_IO,
  * E_TEMP. */
 MUST_CHECK int checkpoint_read(struct checkpoint *c, const struct ck_tensor *t,

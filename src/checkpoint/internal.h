@@ -26,8 +26,11 @@ struct checkpoint {
     enum shard_kind kind;
     struct shard *shard;
     size_t n_shards;
-    uint64_t clock;       /* counts uses of shards */
-    struct ck_list list;  /* tensors of the view, in the order of the files */
+    uint64_t clock;      /* counts uses of shards */
+    struct ck_list list; /* tensors of the view, in the order of the files */
+    /* how the files call the language model of a multimodal checkpoint; NULL:
+     * as the view does */
+    const struct wrapping *wrapping;
     struct ck_list aside; /* scales that the view reads and does not show */
     bool mixtral;         /* the family's experts are under block_sparse_moe */
     struct ck_tensor *tensor; /* the same in the same order; .where is the

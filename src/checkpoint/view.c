@@ -8,6 +8,7 @@
 
 #include "checkpoint/fp8.h"
 #include "checkpoint/fused.h"
+#include "checkpoint/wrapped.h"
 
 enum { DEFAULT_BLOCK = 128 };
 
@@ -199,12 +200,14 @@ static int pair_fp8(struct checkpoint *c, struct err *e)
 
 int view_apply(struct checkpoint *c, struct err *e)
 {
-    int fused = fused_split(c, e), r;
+    int r = wrapped_rename(c, e);
 
-    if (fused < 0 || (fused && checkpoint_index(c, e)))
+    if (r < 0 || (r && checkpoint_index(c, e)))
         return e->code;
-    r = pair_fp8(c, e);
-    return r;
+    r = fused_split(c, e);
+    if (r < 0 || (r && checkpoint_index(c, e)))
+        return e->code;
+    return pair_fp8(c, e);
 }
 
 /* ---- reading ---- */

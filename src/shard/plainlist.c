@@ -102,6 +102,16 @@ static int add_module(struct plain_list *p, const char *module,
     bool expert;
 
     tensor_name_parse(&n, module);
+    if (p->wrapped && n.layer < 0) {
+        const char *part = module;
+
+        if (!strncmp(part, "model.", strlen("model.")))
+            part += strlen("model.");
+        snprintf(path, sizeof(path), "%.*s", (int)strcspn(part, "."), part);
+        return names_have(&p->outside, path) ?
+                   0 :
+                   names_add(&p->outside, path, strlen(path), e);
+    }
     expert = n.expert >= 0;
     p->in_layers |= n.layer >= 0;
     if (n.layer >= config->n_layers) {
@@ -231,7 +241,7 @@ int plain_collect(struct plain_list *p, const struct named_set *out,
      * and without the entry its weight would be expected in packed form */
     static const char head[] = "lm_head";
 
-    *p = (struct plain_list){ 0 };
+    *p = (struct plain_list){ .wrapped = config->wrapper };
     if (names_add(&p->module, head, strlen(head), e))
         return e->code;
     for (size_t i = 0; i < out->n; i++) {
@@ -254,6 +264,7 @@ int plain_collect(struct plain_list *p, const struct named_set *out,
 void plain_release(struct plain_list *p)
 {
     names_release(&p->below);
+    names_release(&p->outside);
     names_release(&p->module);
     names_release(&p->kind);
     names_release(&p->suffix);

@@ -31,6 +31,10 @@ void names_release(struct names *l);
  *             the number of an expert */
 struct plain_list {
     struct names below, module, kind;
+    bool wrapped;         /* a multimodal model: loaders differ in what they
+                           * call the modules around its language model */
+    struct names outside; /* then: its other parts, "visual", of which nothing
+                           * is quantized; they are in no other list */
     bool *common;
     struct names
         suffix;     /* paths inside a layer of the quantized modules, if all

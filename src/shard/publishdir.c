@@ -43,10 +43,29 @@ static int names_of_plan(struct named_set *set, const struct collection *c,
     return 0;
 }
 
-/* Check that the set is complete; *dict = its quantization_config. */
-static int check_and_describe(const struct publication *p,
-                              const struct collection *c, char **dict,
-                              struct err *e)
+/* Call the language model of a multimodal checkpoint as the source does. */
+static int stored_names(struct collection *c, const struct checkpoint *source,
+                        struct err *e)
+{
+    char name[1024], *copy;
+
+    for (size_t i = 0; i < c->n; i++) {
+        checkpoint_stored_name(source, c->tensor[i].name, name, sizeof(name));
+        if (!strcmp(name, c->tensor[i].name))
+            continue;
+        copy = mem_text(name, strlen(name), "names", e);
+        if (!copy)
+            return e->code;
+        free(c->tensor[i].name);
+        c->tensor[i].name = copy;
+    }
+    return 0;
+}
+
+/* Check that the set is complete; *dict = its quantization_config.  Then the
+ * tensors get the names that they have in the files. */
+static int check_and_describe(const struct publication *p, struct collection *c,
+                              char **dict, struct err *e)
 {
     struct model_config config = { 0 };
     struct checkpoint *source = NULL;
@@ -70,6 +89,8 @@ static int check_and_describe(const struct publication *p,
          mixed_collect(&mixed, &out, &config, &c->facts, e) ||
          quant_dict(&c->facts, &plain, &mixed, dict, e)))
         rc = e->code;
+    if (!rc)
+        rc = stored_names(c, source, e);
     mixed_release(&mixed);
     plain_release(&plain);
     free(out.item);

@@ -35,6 +35,24 @@ static void pair_null(struct json_writer *j, const char *key)
 
 /* ---- the modules that are not quantized, in each loader's form ---- */
 
+/* A path inside the layers, in a multimodal model without what comes before
+ * "layers". */
+static const char *inside(const struct plain_list *plain, const char *path)
+{
+    static const char model[] = "model.";
+    size_t n = sizeof(model) - 1;
+
+    return plain->wrapped && !strncmp(path, model, n) ? path + n : path;
+}
+
+/* What a regular expression of a path inside the layers begins with. */
+static const char *before(const struct plain_list *plain, const char *head,
+                          char *to, size_t cap)
+{
+    snprintf(to, cap, "%s%s", head, plain->wrapped ? "(.*\\.)?" : "");
+    return to;
+}
+
 /* AWQ, modules_to_not_convert: paths that vLLM and SGLang search anywhere in a
  * module's path, transformers at its beginning.  A trailing dot delimits a
  * layer's number. */
@@ -43,14 +61,21 @@ static void awq_names(struct json_writer *j, const struct plain_list *plain)
     jw_key(j, "modules_to_not_convert");
     jw_begin(j, '[');
     for (size_t i = 0; i < plain->module.n; i++)
-        jw_string(j, plain->module.item[i]);
+        jw_string(j, inside(plain, plain->module.item[i]));
+    for (size_t i = 0; i < plain->outside.n; i++) {
+        char text[1100];
+
+        snprintf(text, sizeof(text), "model.%s", plain->outside.item[i]);
+        jw_string(j, plain->outside.item[i]);
+        jw_string(j, text); /* transformers looks at the beginning */
+    }
     for (size_t i = 0; i < plain->below.n; i++) {
         struct tensor_name name;
         char text[1100];
 
         tensor_name_parse(&name, plain->below.item[i]);
-        snprintf(text, sizeof(text), "%s%s", plain->below.item[i],
-                 name.part.len ? "" : ".");
+        snprintf(text, sizeof(text), "%s%s",
+                 inside(plain, plain->below.item[i]), name.part.len ? "" : ".");
         jw_string(j, text);
     }
     jw_end(j, ']');
@@ -79,19 +104,29 @@ static char *regex_of(char *to, size_t cap, const char *head, const char *path,
  * match from the beginning of a path. */
 static void ct_names(struct json_writer *j, const struct plain_list *plain)
 {
-    char text[2200];
+    char text[2200], head[16];
 
     jw_key(j, "ignore");
     jw_begin(j, '[');
     for (size_t i = 0; i < plain->module.n; i++)
         if (!plain->common[i])
-            jw_string(j, plain->module.item[i]);
+            jw_string(j,
+                      plain->wrapped ?
+                          regex_of(text, sizeof(text),
+                                   before(plain, "re:", head, sizeof(head)),
+                                   inside(plain, plain->module.item[i]), "$") :
+                          plain->module.item[i]);
+    for (size_t i = 0; i < plain->outside.n; i++)
+        jw_string(j, regex_of(text, sizeof(text),
+                              before(plain, "re:", head, sizeof(head)),
+                              plain->outside.item[i], "\\..*"));
     for (size_t i = 0; i < plain->kind.n; i++)
         jw_string(j, regex_of(text, sizeof(text), "re:.*\\.",
                               plain->kind.item[i], "$"));
     for (size_t i = 0; i < plain->below.n; i++)
-        jw_string(j, regex_of(text, sizeof(text), "re:", plain->below.item[i],
-                              "\\..*"));
+        jw_string(j, regex_of(text, sizeof(text),
+                              before(plain, "re:", head, sizeof(head)),
+                              inside(plain, plain->below.item[i]), "\\..*"));
     jw_end(j, ']');
 }
 
@@ -139,23 +174,32 @@ static void dynamic_entry(struct json_writer *j, const char *head,
 static void dynamic(struct json_writer *j, const struct plain_list *plain,
                     const struct mixed_grids *mixed)
 {
-    static const char all[] = "-:^model\\.layers\\.[0-9]+\\.";
+    const char *all = plain->wrapped ? "-:^(.*\\.)?layers\\.[0-9]+\\." :
+                                       "-:^model\\.layers\\.[0-9]+\\.";
+    char head[16];
 
-    if (!plain->in_layers && !mixed->n)
+    before(plain, "-:^", head, sizeof(head));
+    if (!plain->in_layers && !plain->outside.n && !mixed->n)
         return;
     jw_key(j, "dynamic");
     jw_begin(j, '{');
     for (size_t i = 1; plain->in_layers && i < plain->module.n; i++)
         if (!plain->common[i])
-            dynamic_entry(j, "-:^", plain->module.item[i], "$", NULL);
+            dynamic_entry(j, head, inside(plain, plain->module.item[i]), "$",
+                          NULL);
+    for (size_t i = 0; i < plain->outside.n; i++)
+        dynamic_entry(j, head, plain->outside.item[i], "\\..*", NULL);
     for (size_t i = 0; i < plain->kind.n; i++)
         dynamic_entry(j, all, plain->kind.item[i], "$", NULL);
     for (size_t i = 0; i < plain->below.n; i++)
-        dynamic_entry(j, "-:^", plain->below.item[i], "(\\..*)?$", NULL);
+        dynamic_entry(j, head, inside(plain, plain->below.item[i]), "(\\..*)?$",
+                      NULL);
+    before(plain, "+:^", head, sizeof(head));
     for (size_t k = 0; k < mixed->n; k++)
         for (size_t i = 0; i < mixed->kind[k].modules.n; i++)
-            dynamic_entry(j, "+:^", mixed->kind[k].modules.item[i], "(\\..*)?$",
-                          &mixed->kind[k].grid);
+            dynamic_entry(j, head,
+                          inside(plain, mixed->kind[k].modules.item[i]),
+                          "(\\..*)?$", &mixed->kind[k].grid);
     jw_end(j, '}');
 }
 
@@ -220,21 +264,24 @@ static void gptq_dict(struct json_writer *j, const struct run_facts *facts,
 
 /* Regular expressions of modules, which match from the beginning of a path, each
  * with its fused name. */
-static void ct_targets(struct json_writer *j, const struct names *modules)
+static void ct_targets(struct json_writer *j, const struct plain_list *plain,
+                       const struct names *modules)
 {
-    char text[2200], tail[64];
+    char text[2200], tail[64], head[16];
 
     for (size_t i = 0; i < modules->n; i++) {
-        const char *path = modules->item[i], *fused = fused_name(path);
+        const char *path = inside(plain, modules->item[i]);
+        const char *fused = fused_name(path);
 
         snprintf(tail, sizeof(tail), "(\\..*)?$");
-        jw_string(j, regex_of(text, sizeof(text), "re:", path, tail));
+        before(plain, "re:", head, sizeof(head));
+        jw_string(j, regex_of(text, sizeof(text), head, path, tail));
         if (fused) {
             char other[1100];
 
             snprintf(other, sizeof(other), "%.*s.%s",
                      (int)(strrchr(path, '.') - path), path, fused);
-            jw_string(j, regex_of(text, sizeof(text), "re:", other, tail));
+            jw_string(j, regex_of(text, sizeof(text), head, other, tail));
         }
     }
 }
@@ -242,6 +289,7 @@ static void ct_targets(struct json_writer *j, const struct names *modules)
 /* A config group of compressed-tensors.  Its readers refuse unknown keys.  modules
  * NULL: those that no other group names. */
 static void ct_group(struct json_writer *j, const struct run_facts *facts,
+                     const struct plain_list *plain,
                      const struct module_grid *grid,
                      const struct names *modules)
 {
@@ -249,7 +297,7 @@ static void ct_group(struct json_writer *j, const struct run_facts *facts,
     jw_key(j, "targets");
     jw_begin(j, '[');
     if (modules)
-        ct_targets(j, modules);
+        ct_targets(j, plain, modules);
     else
         jw_string(j, "Linear");
     jw_end(j, ']');
@@ -293,11 +341,12 @@ static void ct_dict(struct json_writer *j, const struct run_facts *facts,
     jw_key(j, "config_groups");
     jw_begin(j, '{');
     jw_key(j, "group_0");
-    ct_group(j, facts, &most, NULL);
+    ct_group(j, facts, plain, &most, NULL);
     for (size_t i = 0; i < mixed->n; i++) {
         snprintf(name, sizeof(name), "group_%zu", i + 1);
         jw_key(j, name);
-        ct_group(j, facts, &mixed->kind[i].grid, &mixed->kind[i].modules);
+        ct_group(j, facts, plain, &mixed->kind[i].grid,
+                 &mixed->kind[i].modules);
     }
     jw_end(j, '}');
 }

@@ -113,9 +113,11 @@ static int check_entries(const struct state *s, const struct json *map,
     for (size_t i = 0; i < n; i++) {
         const struct ck_tensor *t = checkpoint_tensor(s->out, i);
         const char *file = "";
+        char name[1024];
 
+        checkpoint_stored_name(s->out, t->name, name, sizeof(name));
         bytes += t->bytes;
-        if (!json_string(json_get(map, t->name), &file))
+        if (!json_string(json_get(map, name), &file))
             return err_set(e, E_DATA, "'%s' is in '%s' but not in the index",
                            t->name, t->file);
         if (strcmp(file, t->file))

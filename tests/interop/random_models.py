@@ -110,4 +110,5 @@ def main():
             make(name, text, out / name)
 
 
-main()
+if __name__ == "__main__":
+    main()
