@@ -133,4 +133,5 @@ def main():
     lab.finish()
 
 
-main()
+if __name__ == "__main__":
+    main()
