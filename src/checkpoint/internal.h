@@ -9,6 +9,11 @@
 /* Format of all files of a checkpoint. */
 enum shard_kind { SHARD_SAFETENSORS, SHARD_TORCH };
 
+/* What the names of the language model's tensors and of its head begin with. */
+struct wrapping {
+    const char *model, *head;
+};
+
 /* A file of the checkpoint. */
 struct shard {
     char *name;
@@ -28,11 +33,10 @@ struct checkpoint {
     size_t n_shards;
     uint64_t clock;      /* counts uses of shards */
     struct ck_list list; /* tensors of the view, in the order of the files */
-    /* how the files call the language model of a multimodal checkpoint; NULL:
-     * as the view does */
-    const struct wrapping *wrapping;
-    struct ck_list aside; /* scales that the view reads and does not show */
-    bool mixtral;         /* the family's experts are under block_sparse_moe */
+    struct wrapping wrapping; /* of the names in the files; all NULL without a
+                               * view */
+    struct ck_list aside;     /* scales that the view reads and does not show */
+    bool mixtral; /* the family's experts are under block_sparse_moe */
     struct ck_tensor *tensor; /* the same in the same order; .where is the
                                * entry */
     size_t *by_name;          /* indices into tensor[], sorted by name */

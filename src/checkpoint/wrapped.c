@@ -4,16 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What the names of the language model's tensors begin with. */
-struct wrapping {
-    const char *model, *head;
-};
-
+/* The view's names, and what the files may call them. */
 static const struct wrapping alone = { "model.", "lm_head." };
-static const struct wrapping known[] = {
-    { "language_model.model.", "language_model.lm_head." },
-    { "model.language_model.", "lm_head." },
-};
+static const char *const models[] = { "language_model.model.",
+                                      "model.language_model." };
+static const char head[] = "language_model.lm_head.";
 
 static bool begins(const char *s, const char *with)
 {
@@ -39,41 +34,43 @@ static void translate(const char *name, const struct wrapping *from,
         snprintf(to, cap, "%s", name);
 }
 
-static const struct wrapping *find(const struct checkpoint *c)
+static void find(struct checkpoint *c)
 {
     char name[64];
 
-    for (size_t i = 0; i < ARRAY_LEN(known); i++) {
-        snprintf(name, sizeof(name), "%sembed_tokens.weight", known[i].model);
+    c->wrapping = alone;
+    for (size_t i = 0; i < ARRAY_LEN(models); i++) {
+        snprintf(name, sizeof(name), "%sembed_tokens.weight", models[i]);
         if (checkpoint_find(c, name))
-            return &known[i];
+            c->wrapping.model = models[i];
     }
-    return NULL;
+    for (size_t i = 0; i < c->list.count; i++)
+        if (begins(c->list.item[i].name, head))
+            c->wrapping.head = head;
 }
 
 int wrapped_rename(struct checkpoint *c, struct err *e)
 {
     char name[1024];
 
-    c->wrapping = find(c);
-    for (size_t i = 0; c->wrapping && i < c->list.count; i++) {
+    find(c);
+    if (c->wrapping.model == alone.model && c->wrapping.head == alone.head)
+        return 0;
+    for (size_t i = 0; i < c->list.count; i++) {
         struct ck_entry *en = &c->list.item[i];
-        size_t n = strlen(en->name);
 
-        translate(en->name, c->wrapping, &alone, name, sizeof(name));
-        if (strlen(name) <= n) /* the view's names are not longer */
-            memcpy(en->name, name, strlen(name) + 1);
-        else
+        translate(en->name, &c->wrapping, &alone, name, sizeof(name));
+        if (strlen(name) > strlen(en->name))
             return err_set(e, E_BUG, "'%.200s': a longer name", en->name);
+        strcpy(en->name, name);
     }
-    return c->wrapping ? 1 : 0;
+    return 1;
 }
 
 void checkpoint_stored_name(const struct checkpoint *c, const char *name,
                             char *to, size_t cap)
 {
-    if (c->wrapping)
-        translate(name, &alone, c->wrapping, to, cap);
-    else
-        snprintf(to, cap, "%s", name);
+    const struct wrapping *w = c->wrapping.model ? &c->wrapping : &alone;
+
+    translate(name, &alone, w, to, cap);
 }

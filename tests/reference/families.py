@@ -95,3 +95,53 @@ def rope(c, layer):
     if "rope_local_base_freq" in c and slides(c, layer):
         return {}, c["rope_local_base_freq"]
     return p, base
+
+
+def stored(name, prefix):
+    """The name of a language model's tensor in a multimodal checkpoint."""
+    if name.startswith("model."):
+        return prefix + name[len("model."):]
+    return "language_model." + name if prefix.startswith("language_model.") else name
+
+
+def wrap(d, out, form):
+    """A multimodal checkpoint around the language model in d: names of FORM (gemma3, qwen3_vl, qwen2_5_vl), a vision tower."""
+    import json
+    import os
+
+    import fts
+    from forward import load_tensors, save_tensors
+    prefix = {"gemma3": "language_model.model.", "qwen3_vl": "model.language_model.", "qwen2_5_vl": "model."}[form]
+    eye = {"gemma3": "vision_tower.vision_model.encoder.layers.0.self_attn.q_proj", "qwen3_vl": "model.visual.blocks.0.attn.qkv",
+           "qwen2_5_vl": "visual.blocks.0.attn.qkv"}[form]
+    rng = np.random.default_rng(7)
+    inner = {stored(k, prefix): v for k, v in load_tensors(d + "/model.safetensors").items()}
+    t, shapes = {k: fts.bf16(v) for k, v in inner.items()}, {k: v.shape for k, v in inner.items()}
+    for name, shape in ((eye + ".weight", (48, 48)), (eye + ".bias", (48,)), ("multi_modal_projector.linear_1.weight", (48, 16))):
+        t[name], shapes[name] = fts.bf16(rng.normal(size=shape)), shape
+    os.mkdir(out)
+    save_tensors(out, t, shapes)
+    with open(d + "/config.json") as f:
+        text = json.load(f)
+    classes = {"gemma3": "Gemma3ForConditionalGeneration", "qwen3_vl": "Qwen3VLForConditionalGeneration",
+               "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration"}
+    c = {"model_type": form, "architectures": [classes[form]], "vision_config": {"hidden_size": 48}, "text_config": text}
+    if form == "qwen2_5_vl":  # as transformers 4 wrote it
+        c = dict(text, **{k: c[k] for k in ("model_type", "architectures", "vision_config")})
+    with open(out + "/config.json", "w") as f:
+        json.dump(c, f)
+
+
+def wrapped(alone, out, source, prefix):
+    """OUT's tensors are those of the quantized language model ALONE, under names with this prefix, and SOURCE's others."""
+    from choice import tensors
+    a, b, s = tensors(alone), tensors(out), tensors(source)
+    inner = {stored(k, prefix): v for k, v in a.items()}
+    assert all(b[k] == v for k, v in inner.items())
+    others = {k for k in b if k not in inner}
+    assert len(others) == 3 and all(b[k] == s[k] for k in others), others
+
+
+if __name__ == "__main__":
+    import sys
+    {"wrap": wrap, "wrapped": wrapped}[sys.argv[1]](*sys.argv[2:])

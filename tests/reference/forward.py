@@ -154,18 +154,22 @@ def make(kind, d):
             mean, size = {"norm": (0 if families.gemma(c) else 1, 0.2), "bias": (0, 0.2), "f32": (-0.3, 0.3)}.get(what, (0, 0.15))
             t["model.layers.%d.%s" % (i, n)] = rng.normal(mean, size, shape)
     os.mkdir(d)
+    save_tensors(d, {n: t[n].astype("<f4").tobytes() if "correction_bias" in n else fts.bf16(t[n]) for n in t}, {n: t[n].shape for n in t})
+    with open(d + "/config.json", "w") as f:
+        json.dump(c, f)
+
+
+def save_tensors(d, data, shapes):
+    """model.safetensors of these bytes, bf16, or f32 where they are twice as many."""
     head, at, body = {}, 0, b""
-    for n in sorted(t):
-        f32 = "correction_bias" in n
-        b = t[n].astype("<f4").tobytes() if f32 else fts.bf16(t[n])
-        head[n] = {"dtype": "F32" if f32 else "BF16", "shape": list(t[n].shape), "data_offsets": [at, at + len(b)]}
-        at, body = at + len(b), body + b
+    for n in sorted(data):
+        f32 = len(data[n]) == 4 * math.prod(shapes[n])
+        head[n] = {"dtype": "F32" if f32 else "BF16", "shape": list(shapes[n]), "data_offsets": [at, at + len(data[n])]}
+        at, body = at + len(data[n]), body + data[n]
     text = json.dumps(head).encode()
     text += b" " * (-len(text) % 8)
     with open(d + "/model.safetensors", "wb") as f:
         f.write(struct.pack("<Q", len(text)) + text + body)
-    with open(d + "/config.json", "w") as f:
-        json.dump(c, f)
 
 
 def load_tensors(path):

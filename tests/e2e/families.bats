@@ -1,0 +1,87 @@
+#!/usr/bin/env bats
+# Families that differ from Llama, and multimodal checkpoints, from end to end.
+
+load e2e
+
+families() { python3 "$tree/tests/reference/families.py" "$@"; }
+
+make_model() { # KIND DIRECTORY
+    python3 "$tree/tests/reference/forward.py" make "$1" "$2"
+}
+
+# Tokens that a model of 96 has.
+setup_file() {
+    python3 -c 'import numpy as np; np.save("'"$BATS_FILE_TMPDIR"'/t.npy", np.random.default_rng(3).integers(0, 96, (24, 80)))'
+}
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || return 1
+    few=(--text "$BATS_FILE_TMPDIR/t.npy" --sequences 4 --seqlen 40 --group 16 --quiet)
+}
+
+@test "each family: quantized, verified, nearer to the original than by rounding" {
+    for kind in gemma2 gemma3 phi3 olmo3 granite ernie4_5 glm4; do
+        make_model $kind $kind
+        forge quantize $kind out-$kind "${few[@]}"
+        forge verify -q out-$kind
+        forge quantize $kind rtn-$kind --method rtn --group 16 -q
+        forge eval --json -q $kind out-$kind --text "$BATS_FILE_TMPDIR/t.npy" --sequences 8 --seqlen 64 >a.json
+        forge eval --json -q $kind rtn-$kind --text "$BATS_FILE_TMPDIR/t.npy" --sequences 8 --seqlen 64 >b.json
+        less "$(figure kl_mean a.json)" "$(figure kl_mean b.json)" || { echo "$kind"; cat a.json b.json; return 1; }
+    done
+}
+
+@test "Phi-3's fused linears stay fused, in every layout" {
+    make_model phi3 m
+    for layout in compressed-tensors awq gptq; do
+        forge quantize m out-$layout "${few[@]}" --layout $layout
+        forge-ls out-$layout >list
+        [ "$(grep -c 'self_attn.qkv_proj' list)" -ge 2 ]
+        [ "$(grep -c 'mlp.gate_up_proj' list)" -ge 2 ]
+        run ! grep -q 'gate_proj\|up_proj$\|q_proj' list
+    done
+}
+
+@test "a multimodal checkpoint: the language model is quantized, the rest stays, names are those of the files" {
+    make_model gemma3 gemma
+    make_model qwen2 qwen
+    families wrap gemma mm-gemma gemma3
+    forge quantize gemma alone "${few[@]}"
+    forge quantize mm-gemma out "${few[@]}"
+    families wrapped alone out mm-gemma language_model.model.
+    [ "$(jq -c .text_config out/config.json)" = "$(jq -c .text_config mm-gemma/config.json)" ]
+    jq -e '.quantization_config.ignore | index("re:(.*\\.)?vision_tower\\..*")' out/config.json
+    jq -e '.quantization_config.ignore | index("re:(.*\\.)?multi_modal_projector\\..*")' out/config.json
+    forge verify -q out
+    forge-shard -q --verify out --from mm-gemma
+    forge eval -q mm-gemma out --text "$BATS_FILE_TMPDIR/t.npy" --sequences 4 --seqlen 64
+    # and again from what is 4-bit already
+    forge repack out again --layout awq -q
+    jq -e '.quantization_config.modules_to_not_convert | index("vision_tower")' again/config.json
+    forge-ls again | grep -q 'language_model.model.layers.1.mlp.down_proj.qweight'
+
+    sed -i 's/"qwen2"/"qwen2_5_vl_text"/' qwen/config.json
+    families wrap qwen mm-qwen qwen2_5_vl
+    forge quantize mm-qwen out-qwen "${few[@]}"
+    forge-ls out-qwen | grep -q '^visual.blocks.0.attn.qkv.weight\|visual.blocks.0.attn.qkv.weight'
+    forge verify -q out-qwen
+}
+
+@test "what a family does not do yet is refused before any work, by what it has" {
+    make_model gemma2 m
+    refused 78 forge quantize m out "${few[@]}" --effort best
+    [[ $stderr == *"--effort best: gemma2 has soft caps"* ]]
+    [ ! -e out.work ]
+    refused 69 forge quantize m out "${few[@]}" --device cuda
+    make_model phi3 p
+    forge-tokens --sequences 1 --seqlen 8 p "$BATS_FILE_TMPDIR/t.npy" >t.fts
+    refused 78 forge-gradient -q -o out p t.fts
+    [[ $stderr == *"gate and up in one linear"* ]]
+    # a longer text than the short factors are for
+    make_model phi3-long l
+    refused 78 forge quantize l out --text "$BATS_FILE_TMPDIR/t.npy" --sequences 2 --seqlen 65 --group 16 -q
+    [[ $stderr == *"original_max_position_embeddings 64"* ]]
+    sed -i 's/"phi3"/"gemma3n_text"/' p/config.json
+    refused 78 forge quantize p out "${few[@]}"
+    [[ $stderr == *"gemma3_text"* ]]
+}
