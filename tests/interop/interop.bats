@@ -42,5 +42,10 @@ check() {
     done
     [ -z "${wrong-}" ]
 }
+@test "multimodal checkpoints: only the language model is quantized, and transformers loads them" {
+    cd "$BATS_TEST_DIRNAME/../.." || return 1
+    make -s build/release/tests/helper/forward
+    PATH="$PWD/build/release/tests/helper:$PATH" "${PYTHON:-python3}" tests/interop/multimodal_check.py "${EVAL:-examples/eval.txt}"
+}
 @test "forge-solve has no more loss than GPTQModel's GPTQ" { check solve_check; }
 @test "our default is nearer to the original than the peers' defaults" { check quality; }

@@ -26,6 +26,8 @@ NOT_GPTQMODEL = {
     "mixtral": "GPTQModel wants the experts' linears as gate_proj, up_proj, down_proj, vLLM as they are, w1, w3, w2",
     "minimax_m2": "GPTQModel does not find the experts",
 }
+FUSED = "GPTQModel takes gate_up_proj apart when it loads; vLLM and transformers have it as it is"
+NOT_GPTQMODEL.update(phi3=FUSED, glm4=FUSED)
 NOT_RUN = {"glm4_moe": "GPTQModel's forward pass of it does not fit transformers 5.23: 'tuple' object has no attribute 'sigmoid'"}
 
 
@@ -169,7 +171,7 @@ def loader_lacks(d, layout, symmetric):
     """Why no loader opens the directory, whoever wrote it; or ''."""
     c = json.loads((d / "config.json").read_text())
     if not c.keys() & {"num_experts", "num_local_experts", "n_routed_experts"}:
-        return ""
+        return "" if layout == "compressed-tensors" else NOT_GPTQMODEL.get(c["model_type"], "")
     if layout == "compressed-tensors":
         return "" if symmetric else "transformers 5.23 drops the zeros of experts that it puts into one tensor"
     return NOT_GPTQMODEL.get(c["model_type"], "")
