@@ -185,7 +185,10 @@ static int fake_zero(struct cuda_context *c, void *to, size_t n, struct err *e)
 
 static struct model host_model(enum dtype t)
 {
-    return (struct model){ .dtype = t,
+    static const struct family plain;
+
+    return (struct model){ .config = { .family = &plain },
+                           .dtype = t,
                            .bf16 = t == DT_BF16,
                            .size = t == DT_BF16 ? 2 : 4,
                            .k = kernels_best() };
@@ -326,13 +329,11 @@ static int fake_attend(struct cuda_context *c, const struct forward_attend *a,
                        .rows = a->rows,
                        .first = (int64_t *)(uintptr_t)a->first };
     struct model_config *config = &m.config;
-    static const struct family family;
     bool slides = true;
     int64_t longest = 0;
     int rc;
 
     (void)c;
-    config->family = &family;
     config->n_heads = a->n_heads;
     config->n_kv_heads = a->n_kv_heads;
     config->head_dim = a->head_dim;
