@@ -33,7 +33,7 @@ _forge() {
     fi
 }
 # Where the option tables have nothing to say, names of files.
-complete -o default -F _forge forge forge-text forge-tokens forge-calib forge-gradient \
-    forge-hessian forge-weights forge-grid forge-solve forge-split forge-pack \
+complete -o default -F _forge forge forge-text forge-tokens forge-calib forge-hooks \
+    forge-gradient forge-hessian forge-weights forge-grid forge-solve forge-split forge-pack \
     forge-shard forge-prune forge-eval forge-report forge-ls forge-plan \
     forge-meter forge-generate forge-gguf forge-verify

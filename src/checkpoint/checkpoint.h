@@ -48,7 +48,7 @@ struct ck_tensor {
     const void *where; /* private: its struct ck_entry */
 };
 
-/* Open a directory, or a single .safetensors or .bin file alone.  Of several
+/* Open a directory, or a single .safetensors, .bin, .pt or .pth file alone.  Of several
  * forms in a directory the first of model.safetensors,
  * model.safetensors.index.json, pytorch_model.bin and
  * pytorch_model.bin.index.json is read, as in transformers.

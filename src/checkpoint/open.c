@@ -52,12 +52,16 @@ static int open_path(struct checkpoint *c, const char *path, struct err *e)
         c->path = mem_text(path, strlen(path), "checkpoint", e);
         return c->path ? modeldir_open(&c->dir, c->path, e) : e->code;
     }
-    c->kind = ends_with(path, ".bin") ? SHARD_TORCH : SHARD_SAFETENSORS;
+    c->kind = ends_with(path, ".bin") || ends_with(path, ".pt") ||
+                      ends_with(path, ".pth") ?
+                  SHARD_TORCH :
+                  SHARD_SAFETENSORS;
     if (c->kind != SHARD_TORCH && !ends_with(path, ".safetensors"))
-        return err_set(e, E_DATA,
-                       "'%s': neither a directory nor a .safetensors or .bin "
-                       "file",
-                       path);
+        return err_set(
+            e, E_DATA,
+            "'%s': neither a directory nor a .safetensors, .bin, .pt "
+            "or .pth file",
+            path);
     if (!slash)
         c->path = mem_text(".", 1, "checkpoint", e);
     else

@@ -1,11 +1,10 @@
-/* npy.c - ids from a NumPy array file: int32 or int64, [n, T] or [T].
- *
- * The header is a Python dictionary in text, as numpy.save writes it:
- *     {'descr': '<i4', 'fortran_order': False, 'shape': (128, 512), } */
+/* npy.c - ids from a NumPy array file: int32 or int64, [n, T] or [T]. */
 #include "tokens/npy.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "common/io/npy.h"
 
 struct npy {
     size_t header; /* bytes before the data */
@@ -13,95 +12,33 @@ struct npy {
     uint64_t rows, cols;
 };
 
-/* The text behind "key:" in the header; key has its quotes.  NULL: no such
- * key. */
-static const char *value_of(const char *header, const char *key)
-{
-    const char *at = strstr(header, key);
-
-    if (!at)
-        return NULL;
-    at += strlen(key);
-    at += strspn(at, " ");
-    return *at == ':' ? at + 1 + strspn(at + 1, " ") : NULL;
-}
-
-static int read_shape(struct npy *a, const char *text, struct err *e)
-{
-    uint64_t dim[2] = { 0 };
-    int n = 0;
-
-    if (!text || *text++ != '(')
-        return err_set(e, E_DATA, "npy: no shape");
-    for (;; n++) {
-        char *end;
-
-        text += strspn(text, " ,");
-        if (*text == ')')
-            break;
-        if (n == 2)
-            return err_set(e, E_DATA, "npy: more than two dimensions");
-        if (*text < '0' || *text > '9')
-            return err_set(e, E_DATA, "npy: shape is not (n, T)");
-        dim[n] = strtoull(text, &end, 10);
-        if (dim[n] > UINT32_MAX)
-            return err_set(e, E_DATA, "npy: shape is too large");
-        text = end;
-    }
-    if (!n)
-        return err_set(e, E_DATA, "npy: a single number is no sequence");
-    a->rows = n == 2 ? dim[0] : 1;
-    a->cols = n == 2 ? dim[1] : dim[0];
-    return a->rows && a->cols ? 0 : err_set(e, E_DATA, "npy: no ids");
-}
-
 static int read_header(struct npy *a, struct input *in, struct err *e)
 {
-    const unsigned char *p;
-    const char *text;
-    char *header;
-    size_t n, start;
-    int rc;
+    struct npy_header h;
+    size_t text, n;
 
-    if (input_fill(in, 12, e) < 0)
+    if (input_fill(in, NPY_BEGIN, e) < 0)
         return e->code;
-    p = (const unsigned char *)in->data;
-    if (in->len < 12 || memcmp(p, "\x93NUMPY", 6))
+    if (in->len < NPY_BEGIN)
         return err_set(e, E_DATA, "not a .npy file");
-    if (p[6] < 1 || p[6] > 3)
-        return err_set(e, E_DATA, "npy: version %d is not known", p[6]);
-    n = p[8] | (size_t)p[9] << 8;
-    start = 10;
-    if (p[6] > 1) {
-        n |= (size_t)p[10] << 16 | (size_t)p[11] << 24;
-        start = 12;
-    }
-    if (n > 65536)
-        return err_set(e, E_DATA, "npy: header is too long");
-    a->header = start + n;
+    if (npy_begin((const unsigned char *)in->data, &text, &n, e))
+        return e->code;
+    a->header = text + n;
     if (input_fill(in, a->header, e) < 0)
         return e->code;
     if (in->len < a->header)
         return err_set(e, E_DATA, "npy: ends in the header");
-    header = mem_alloc(n + 1, "npy", e);
-    if (!header)
+    if (npy_header(&h, in->data + text, n, e))
         return e->code;
-    memcpy(header, in->data + start, n);
-    header[n] = 0;
-    text = value_of(header, "'descr'");
-    a->width = !text                      ? 0 :
-               !strncmp(text, "'<i4'", 5) ? 4 :
-               !strncmp(text, "'<i8'", 5) ? 8 :
-                                            0;
-    text = value_of(header, "'fortran_order'");
+    a->width = !strcmp(h.type, "<i4") ? 4 : !strcmp(h.type, "<i8") ? 8 : 0;
     if (!a->width)
-        rc = err_set(e, E_DATA, "npy: want int32 or int64 ids, little-endian");
-    else if (!text || strncmp(text, "False", 5))
-        rc = err_set(e, E_DATA, "npy: fortran_order is not supported");
-    else
-        rc = read_shape(a, value_of(header, "'shape'"), e);
-    free(header);
-    return rc;
+        return err_set(e, E_DATA,
+                       "npy: want int32 or int64 ids, little-endian");
+    if (h.ndim < 1 || h.ndim > 2)
+        return err_set(e, E_DATA, "npy: shape is not (n, T)");
+    a->rows = h.ndim == 2 ? h.dims[0] : 1;
+    a->cols = h.dims[h.ndim - 1];
+    return a->rows && a->cols ? 0 : err_set(e, E_DATA, "npy: no ids");
 }
 
 static int read_row(struct sequences *s, const struct sequences_params *p,

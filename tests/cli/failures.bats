@@ -173,6 +173,11 @@ every="pread write fsync rename malloc"
     each "pread write malloc" forge-plan mini
 }
 
+@test "whichever call fails: forge-hooks" {
+    /usr/bin/python3 -c 'import numpy as n; n.save("model.layers.0.mlp.down_proj.npy", n.ones((3, 768), "f2"))'
+    each "pread write rename malloc" forge-hooks -q -j 1 -o out.fts blocks model.layers.0.mlp.down_proj.npy
+}
+
 @test "whichever call fails: forge-gguf" {
     each "pread write rename malloc" forge-gguf -q -j 1 blocks out.fts
     each "pread malloc" forge-gguf -q -j 1 --rest q8_0 blocks out.fts

@@ -115,6 +115,18 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     run_examples "$MAN/forge-gradient.1"
 }
 @test "the examples of forge-grid(1)" { run_examples "$MAN/forge-grid.1"; }
+@test "the examples of forge-hooks(1)" {
+    forge-calib -q --synthetic gaussian --sequences 2 --seqlen 128 "$BATS_FILE_TMPDIR/model" >s.fts
+    PYTHONPATH=$BATS_TEST_DIRNAME/../reference /usr/bin/python3 - <<'P'
+import checkpoints as c
+import fts
+for n, f in enumerate(("a.pt", "b.pt")):
+    c.save_bin(f, {x.name: ("BF16", tuple(x.shape), x.payload) for x in fts.read(open("s.fts", "rb"))
+                   if x.sequence in (n, n + 1)})
+P
+    run_examples "$MAN/forge-hooks.1"
+    [ -e out/config.json ]
+}
 @test "the examples of forge-hessian(1)" { run_examples "$MAN/forge-hessian.1"; }
 @test "the examples of forge-ls(1)" { run_examples "$MAN/forge-ls.1"; }
 @test "the examples of forge-meter(1)" { run_examples "$MAN/forge-meter.1"; }

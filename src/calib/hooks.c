@@ -1,0 +1,256 @@
+/* hooks.c - see hooks.h. */
+#include "calib/hooks.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "calib/emit.h"
+#include "calib/npy_array.h"
+#include "checkpoint/checkpoint.h"
+#include "common/io/file.h"
+
+struct hooks_file {
+    struct checkpoint *c; /* or */
+    struct file *npy;
+};
+
+struct hooks_tensor {
+    struct linear linear; /* one that reads it */
+    size_t file;
+    const struct ck_tensor *from; /* NULL: all of an .npy */
+    enum dtype dtype;
+    uint64_t rows;   /* tokens */
+    uint64_t offset; /* in an .npy */
+};
+
+/* ---- what there is ---- */
+
+/* The activation's name of a linear's input. */
+static void input_name(const struct model_config *c, const struct linear *l,
+                       char to[MODULE_PATH_MAX])
+{
+    model_activation_name(c, l->layer, l->input, l->expert, to);
+}
+
+/* A linear that reads the input of this name; false: the model has none. */
+static bool find_reader(const struct model_config *c, const char *name,
+                        struct linear *l)
+{
+    char input[MODULE_PATH_MAX];
+    struct tensor_name n;
+
+    if (model_find_linear(c, name, l))
+        return true;
+    tensor_name_parse(&n, name);
+    if (n.layer < 0 || n.layer >= c->n_layers)
+        return false;
+    for (int64_t i = 0; i < model_linear_count(c, n.layer); i++) {
+        model_linear(c, n.layer, i, l);
+        input_name(c, l, input);
+        if (!strcmp(input, name))
+            return true;
+    }
+    return false;
+}
+
+/* The order of the model: inputs of a layer as its linears read them. */
+static int compare_inputs(const struct linear *a, const struct linear *b)
+{
+    int64_t d = a->layer - b->layer;
+
+    d = d ? d : a->expert - b->expert;
+    d = d ? d : (int64_t)a->input - (int64_t)b->input;
+    return d < 0 ? -1 : d > 0;
+}
+
+static int by_input(const void *a, const void *b)
+{
+    const struct hooks_tensor *x = a, *y = b;
+    int d = compare_inputs(&x->linear, &y->linear);
+
+    return d ? d : x->file < y->file ? -1 : x->file > y->file;
+}
+
+/* Add a tensor of `name` and these dimensions to the list. */
+static int add(struct hooks *h, const char *name, struct hooks_tensor t,
+               int ndim, const uint64_t *dims, struct err *e)
+{
+    uint64_t cols = ndim ? dims[ndim - 1] : 0;
+
+    if (!find_reader(&h->config, name, &t.linear))
+        return err_set(e, E_DATA,
+                       "'%.200s': is no linear that is quantized, and no "
+                       "input of one",
+                       name);
+    if (!dtype_is_float(t.dtype) || dtype_bits(t.dtype) < 16 || ndim < 2 ||
+        cols != (uint64_t)t.linear.cols)
+        return err_set(e, E_DATA,
+                       "'%.200s': is no [tokens, %" PRId64 "] of 16, 32 or "
+                       "64-bit floats",
+                       name, t.linear.cols);
+    t.rows = 1;
+    for (int i = 0; i < ndim - 1; i++)
+        t.rows *= dims[i]; /* no overflow: the file has that many elements */
+    if (!t.rows)
+        return err_set(e, E_DATA, "'%.200s': has no tokens", name);
+    for (size_t i = 0; i < h->n; i++)
+        if (h->tensor[i].file == t.file &&
+            !compare_inputs(&h->tensor[i].linear, &t.linear)) {
+            h->repeated++;
+            return 0;
+        }
+    if (h->n == h->cap) {
+        size_t cap = 2 * h->cap + 64;
+
+        if (mem_grow(&h->tensor, cap * sizeof(*h->tensor), "hooks", e))
+            return e->code;
+        h->cap = cap;
+    }
+    h->tensor[h->n++] = t;
+    return 0;
+}
+
+static int open_npy(struct hooks *h, const char *path, struct err *e)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    struct hooks_tensor t = { .file = h->files };
+    struct hooks_file *f = &h->file[h->files];
+    char module[MODULE_PATH_MAX];
+    struct npy_array a;
+
+    if (file_open(&f->npy, AT_FDCWD, path, e))
+        return e->code;
+    h->files++;
+    if (npy_array_read(&a, f->npy, e))
+        return e->code;
+    t.dtype = a.dtype;
+    t.offset = a.offset;
+    snprintf(module, sizeof(module), "%.*s", (int)(strlen(name) - 4), name);
+    return add(h, module, t, a.ndim, a.dims, e);
+}
+
+static int open_tensors(struct hooks *h, const char *path, struct err *e)
+{
+    struct hooks_file *f = &h->file[h->files];
+    int rc = checkpoint_open_stored(&f->c, path, e);
+
+    if (rc)
+        return rc;
+    h->files++;
+    for (size_t i = 0; i < checkpoint_count(f->c) && !rc; i++) {
+        const struct ck_tensor *x = checkpoint_tensor(f->c, i);
+
+        rc = add(h, x->name,
+                 (struct hooks_tensor){
+                     .file = h->files - 1, .from = x, .dtype = x->dtype },
+                 x->ndim, x->dims, e);
+    }
+    return rc;
+}
+
+int hooks_open(struct hooks *h, const char *model, const char *const *path,
+               int paths, struct err *e)
+{
+    int rc = model_config_read(&h->config, model, e);
+
+    if (rc)
+        return rc;
+    h->file = mem_zero((size_t)paths, sizeof(*h->file), "hooks", e);
+    if (!h->file)
+        return e->code;
+    for (int i = 0; i < paths; i++) {
+        size_t n = strlen(path[i]);
+        bool npy = n > 4 && !strcmp(path[i] + n - 4, ".npy");
+
+        rc = (npy ? open_npy : open_tensors)(h, path[i], e);
+        if (rc)
+            return strstr(e->msg, path[i]) ? rc :
+                                             err_prefix(e, "'%s'", path[i]);
+    }
+    if (h->n)
+        qsort(h->tensor, h->n, sizeof(*h->tensor), by_input);
+    return 0;
+}
+
+/* ---- writing ---- */
+
+static int read_tensor(const struct hooks *h, const struct hooks_tensor *t,
+                       void *to, size_t bytes, struct err *e)
+{
+    const struct hooks_file *f = &h->file[t->file];
+
+    return t->from ? checkpoint_read(f->c, t->from, to, e) :
+                     file_read(f->npy, to, bytes, t->offset, e);
+}
+
+static int write_tensor(struct hooks *h, const struct hooks_tensor *t,
+                        struct frame *f, struct stream_writer *w, struct err *e)
+{
+    uint64_t n = t->rows * (uint64_t)t->linear.cols;
+    size_t bytes = (size_t)n * dtype_bits(t->dtype) / 8;
+    void *raw = mem_pages(bytes, f->name, e), *wide = raw;
+    int rc = raw ? read_tensor(h, t, raw, bytes, e) : e->code;
+
+    if (!rc && f->dtype != t->dtype) {
+        wide = mem_pages((size_t)n * sizeof(float), f->name, e);
+        if (!wide)
+            rc = e->code;
+        else if (!to_f32(wide, raw, t->dtype, n))
+            rc = err_set(e, E_BUG, "'%s': no floats", f->name);
+    }
+    f->dims[0] = f->samples = t->rows;
+    f->dims[1] = (uint64_t)t->linear.cols;
+    f->len = (size_t)n * dtype_bits(f->dtype) / 8;
+    f->data = wide;
+    if (!rc)
+        rc = stream_write(w, f, e);
+    if (wide != raw)
+        free(wide);
+    free(raw);
+    return rc;
+}
+
+int hooks_write(struct hooks *h, struct stream_writer *w, struct progress *p,
+                struct err *e)
+{
+    char modules[EMIT_MODULES];
+
+    for (size_t i = 0, end; i < h->n; i = end) {
+        const struct linear *l = &h->tensor[i].linear;
+        struct frame f = { .role = ROLE_ACTIVATION,
+                           .dtype = DT_BF16,
+                           .ndim = 2,
+                           .modules = modules };
+
+        input_name(&h->config, l, f.name);
+        emit_modules(&h->config, l->layer, l->input, l->expert, modules);
+        for (end = i; end < h->n; end++) {
+            if (compare_inputs(&h->tensor[end].linear, l))
+                break;
+            if (h->tensor[end].dtype != DT_BF16)
+                f.dtype = DT_F32;
+        }
+        for (size_t k = i; k < end; k++) {
+            f.sequence = 1 + h->tensor[k].file;
+            f.last = k + 1 == end;
+            if (write_tensor(h, &h->tensor[k], &f, w, e))
+                return e->code;
+            progress_step(p, f.name, f.len);
+        }
+    }
+    return 0;
+}
+
+void hooks_release(struct hooks *h)
+{
+    for (size_t i = 0; i < h->files; i++) {
+        checkpoint_close(h->file[i].c);
+        file_close(h->file[i].npy);
+    }
+    free(h->file);
+    free(h->tensor);
+    model_config_release(&h->config);
+}
