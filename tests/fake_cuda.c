@@ -38,6 +38,7 @@ struct cuda_factors {
     uint64_t cols;
     double damping;
     float *h[4096], *drift[4096]; /* copies, of whole ones */
+    float prior[4096];
 };
 
 void fake_note(const char *what, int n, uint64_t rows, uint64_t cols)
@@ -272,6 +273,8 @@ static int build(struct cuda_factors **out, struct cuda_context *c,
     for (int i = 0; i < n; i++) {
         size_t bytes = cols * (cols + 1) / 2 * sizeof(*m->h);
 
+        if (fake_is_block(m[i].h, bytes))
+            fake_wait();
         f->hash[i] = hash(n ? 14695981039346656037u : 0, m[i].h, bytes);
         f->hash[i] = hash(f->hash[i], m[i].input, cols * sizeof(*m->input));
         m[i].tried[0] = m[i].damping;
@@ -279,8 +282,12 @@ static int build(struct cuda_factors **out, struct cuda_context *c,
         m[i].lambda = m[i].damping * m[i].mean;
         m[i].bad = !isfinite(m[i].h[0]);
         m[i].failed = m[i].bad || m[i].h[0] == NO_FACTOR;
+        f->prior[i] = m[i].prior;
         if (m[i].whole && (f->h[i] = malloc(bytes)))
             memcpy(f->h[i], m[i].h, bytes);
+        for (uint64_t k = 0; f->h[i] && m[i].prior > 0 && k < cols; k++)
+            if (f->h[i][k * (k + 3) / 2] > 0)
+                f->h[i][k * (k + 3) / 2] += m[i].prior;
     }
     *out = f;
     return 0;
@@ -374,6 +381,21 @@ static int solve_fake(struct cuda_context *c, const struct solve_params *p,
     return rc;
 }
 
+/* G + prior W. */
+static float *with_prior(const struct refined_params *p,
+                         const struct cuda_refined *m, float prior,
+                         struct err *e)
+{
+    uint64_t n = p->solve.rows * p->solve.cols;
+    float *to = mem_pages(n * sizeof(*to), "fake", e);
+
+    if (!to || !to_f32(to, m->w, p->solve.dtype, n))
+        return to;
+    for (uint64_t i = 0; i < n; i++)
+        to[i] = m->output[i] + prior * to[i];
+    return to;
+}
+
 /* One module by the CPU, on matrix i of f. */
 static int refine_one(const struct refined_params *p, int starts,
                       const struct cuda_factors *f, int i,
@@ -385,7 +407,7 @@ static int refine_one(const struct refined_params *p, int starts,
     uint64_t n = p->solve.rows * p->solve.cols;
     struct refined_params own = *p;
     struct refined_hessian b;
-    float *target = NULL;
+    float *target = NULL, *output = NULL;
     int rc = f->h[i] ? refined_open(&b, &q, starts, f->h[i], false, e) :
                        err_set(e, E_DATA, "fake: not a whole factor");
 
@@ -393,10 +415,13 @@ static int refine_one(const struct refined_params *p, int starts,
         return rc;
     if (f->drift[i] || m->output)
         rc = target_open(&b.target, &b.plan[0], f->drift[i], e);
+    if (m->output && !p->gap && f->prior[i] > 0 && rc >= 0 &&
+        !(output = with_prior(p, m, f->prior[i], e)))
+        rc = e->code;
     if (m->fisher && rc >= 0 &&
         !(target = mem_pages(n * sizeof(*target), "fake", e)))
         rc = e->code;
-    own.output = m->output;
+    own.output = output ? output : m->output;
     own.target = m->target ? m->target : target;
     if (rc >= 0)
         rc = refined_solve(&own, &b, m->w, m->meta, m->codes, &m->result, e);
@@ -415,6 +440,7 @@ static int refine_one(const struct refined_params *p, int starts,
         rc = moved < 0 ? (int)moved : 0;
     }
     free(target);
+    free(output);
     refined_close(&b);
     return rc;
 }

@@ -16,7 +16,7 @@ struct settings {
     const char *expert_map;
     int mode; /* enum expert_mode */
     struct opt_list match, exclude, modules, skip;
-    const char *model, *input;
+    const char *model, *input, *loans;
 };
 
 static void parse(struct settings *s, int argc, char **argv)
@@ -56,6 +56,7 @@ static void parse(struct settings *s, int argc, char **argv)
           "filter a stream: behind each Hessian write the weights of its "
           "modules",
           &s->join, 0, 0, false },
+        LOANS_OPTION(&s->loans),
         TOOL_COMMON(&s->tool),
         TOOL_STREAM(&s->tool),
         TOOL_END,
@@ -68,6 +69,8 @@ static void parse(struct settings *s, int argc, char **argv)
             s->join ? ", and at most one FILE" : "");
     if (s->tool.expect_key && !s->join)
         die(E_USAGE, "--expect-key goes with --join");
+    if (s->loans && !s->join)
+        die(E_USAGE, "--loans goes with --join");
     s->model = argv[i];
     s->input = s->join ? argv[i + 1] : NULL;
     tool_apply(&s->tool);
@@ -122,14 +125,17 @@ static int join(const struct settings *s, const struct weights_choice *ch,
 {
     struct stream_expect expect = { .key = s->tool.expect_key, .loans = true };
     struct stream_reader *in;
+    struct ledger *l;
     int r;
 
     prog->total = 0;
-    if (stream_open(&in, s->input, &expect, e) < 0)
+    if (ledger_open(&l, s->loans, e) < 0 ||
+        stream_open(&in, s->input, &expect, e) < 0)
         return e->code;
     stream_tie(in, w);
-    r = join_weights(p, ch, in, w, prog, e);
+    r = join_weights(p, ch, l, in, w, prog, e);
     stream_close(in);
+    ledger_close(l);
     return r;
 }
 

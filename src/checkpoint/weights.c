@@ -199,21 +199,30 @@ static int set_name(struct frame *f, const char *name, size_t len,
     return 0;
 }
 
+int weights_frame(const struct weights_item *it, struct frame *f, struct err *e)
+{
+    const struct ck_tensor *t = it->t;
+    size_t n = strlen(t->name);
+
+    *f = (struct frame){
+        .role = ROLE_TENSOR, .dtype = t->dtype, .ndim = t->ndim, .len = t->bytes
+    };
+    memcpy(f->dims, t->dims, sizeof(f->dims));
+    if (it->kind == WEIGHTS_LINEAR) {
+        f->role = ROLE_WEIGHT;
+        n -= strlen(".weight");
+    }
+    return set_name(f, t->name, n, e);
+}
+
 static int write_stored(struct weights_plan *p, const struct weights_item *it,
                         struct stream_writer *w, uint64_t *bytes, struct err *e)
 {
     const struct ck_tensor *t = it->t;
-    size_t n = strlen(t->name);
-    struct frame f = { .role = ROLE_TENSOR,
-                       .dtype = t->dtype,
-                       .ndim = t->ndim };
-    int r;
+    struct frame f;
+    int r = weights_frame(it, &f, e);
 
-    if (it->kind == WEIGHTS_LINEAR) {
-        f.role = ROLE_WEIGHT;
-        n -= strlen(".weight");
-    }
-    if ((r = set_name(&f, t->name, n, e)))
+    if (r)
         return r;
     if (t->bytes > p->cap || !p->buf) {
         free(p->buf);
@@ -224,9 +233,7 @@ static int write_stored(struct weights_plan *p, const struct weights_item *it,
     }
     if ((r = checkpoint_read(p->c, t, p->buf, e)))
         return r;
-    memcpy(f.dims, t->dims, sizeof(f.dims));
     f.data = p->buf;
-    f.len = t->bytes;
     *bytes += f.len;
     return stream_write(w, &f, e);
 }
@@ -369,24 +376,32 @@ int weights_write(struct weights_plan *p, size_t i, struct stream_writer *w,
     return write_item(p, &p->item[i], w, bytes, e);
 }
 
-int weights_write_module(struct weights_plan *p,
-                         const struct weights_choice *ch, const char *module,
-                         struct stream_writer *w, uint64_t *bytes,
-                         struct err *e)
+int weights_module(struct weights_plan *p, const struct weights_choice *ch,
+                   const char *module, struct weights_item *it, struct err *e)
 {
     const struct ck_tensor *t = find_linear(p, module);
-    struct weights_item it;
     int r;
 
-    *bytes = 0;
     if (!t)
         return err_set(e, E_DATA, "the checkpoint has no '%.255s.weight'",
                        module);
     if (!module_chosen(&ch->quantized, module))
         return 0;
-    r = choose(p, ch, t, &it, e);
-    if (r > 0 && it.kind == WEIGHTS_OTHER)
+    r = choose(p, ch, t, it, e);
+    if (r > 0 && it->kind == WEIGHTS_OTHER)
         r = err_set(e, E_DATA, "'%.255s' is no linear of the model", module);
+    return r;
+}
+
+int weights_write_module(struct weights_plan *p,
+                         const struct weights_choice *ch, const char *module,
+                         struct stream_writer *w, uint64_t *bytes,
+                         struct err *e)
+{
+    struct weights_item it;
+    int r = weights_module(p, ch, module, &it, e);
+
+    *bytes = 0;
     if (r > 0 && (r = write_item(p, &it, w, bytes, e)) == 0)
         r = 1;
     return r;

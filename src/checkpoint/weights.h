@@ -61,6 +61,16 @@ MUST_CHECK int weights_plan(struct weights_plan *p, struct checkpoint *c,
 MUST_CHECK int weights_write(struct weights_plan *p, size_t i,
                              struct stream_writer *w, uint64_t *bytes,
                              struct err *e);
+/* *it: what stands for a linear.  1; 0: `choice`, with which p was made, does not
+ * select it; E_DATA: the model has no such linear. */
+MUST_CHECK int weights_module(struct weights_plan *p,
+                              const struct weights_choice *choice,
+                              const char *module, struct weights_item *it,
+                              struct err *e);
+/* The frame of an item that is no 4-bit linear, without data.  E_DATA: its name
+ * is too long. */
+MUST_CHECK int weights_frame(const struct weights_item *it, struct frame *f,
+                             struct err *e);
 /* Write the `weight` frame of one linear (a 4-bit one needs dequantize), if
  * `choice`, with which p was made, selects it.  1: written; 0: not selected;
  * E_DATA: the model has no such linear. */

@@ -14,15 +14,23 @@
 
 enum { COLS_MAX = 65408 }; /* limit of a launch's grid dimension y */
 
-/* a[c * ld + r] = H[input[r]][input[c]] for r >= c, plus lambda on the
- * diagonal, plus 1 where the input is dead; an identity beyond cols.  A thread
+/* An element of H with the prior. */
+static __device__ __forceinline__ float with_prior(float x, bool diagonal,
+                                                   float prior)
+{
+    return diagonal && x > 0 && prior > 0 ? x + prior : x;
+}
+
+/* a[c * ld + r] = H[input[r]][input[c]] for r >= c, plus lambda and the prior on
+ * the diagonal, plus 1 where the input is dead; an identity beyond cols.  A thread
  * writes one element; block 256 along r, grid (ld / 256, ld).  Reads of h are a
  * gather within rows of the packed triangle.  *bad = 1: an element is not
  * finite, or negative on the diagonal. */
 static __global__ void factor_fill_kernel(float *a, const float *h,
                                           const uint32_t *input,
                                           const bool *dead, uint64_t cols,
-                                          uint64_t ld, double lambda, int *bad)
+                                          uint64_t ld, double lambda,
+                                          float prior, int *bad)
 {
     uint64_t r = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     uint64_t c = blockIdx.y, i, j;
@@ -36,7 +44,7 @@ static __global__ void factor_fill_kernel(float *a, const float *h,
     }
     i = input[r] > input[c] ? input[r] : input[c];
     j = input[r] > input[c] ? input[c] : input[r];
-    x = h[i * (i + 1) / 2 + j];
+    x = with_prior(h[i * (i + 1) / 2 + j], r == c, prior);
     if (!isfinite(x) || (r == c && x < 0))
         *bad = 1;
     if (r == c)
@@ -45,10 +53,10 @@ static __global__ void factor_fill_kernel(float *a, const float *h,
 }
 
 /* to[3 (c * ld + r) + part] = H[input[r]][input[c]] as high, low, high, both
- * triangles, undamped; 0 in the padding.  Launched as factor_fill_kernel. */
+ * triangles, undamped, with the prior; 0 in the padding.  Launched as factor_fill_kernel. */
 static __global__ void factor_whole_kernel(__nv_bfloat16 *to, const float *h,
                                            const uint32_t *input, uint64_t cols,
-                                           uint64_t ld)
+                                           uint64_t ld, float prior)
 {
     uint64_t r = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     uint64_t c = blockIdx.y, i, j;
@@ -59,7 +67,7 @@ static __global__ void factor_whole_kernel(__nv_bfloat16 *to, const float *h,
     if (r < cols && c < cols) {
         i = input[r] > input[c] ? input[r] : input[c];
         j = input[r] > input[c] ? input[c] : input[r];
-        x = h[i * (i + 1) / 2 + j];
+        x = with_prior(h[i * (i + 1) / 2 + j], r == c, prior);
     }
     to += 3 * (c * ld + r);
     to[0] = to[2] = __float2bfloat16_rn(x);
@@ -192,16 +200,17 @@ static int fill(struct cuda_factors *f, struct cuda_matrix *m, int i,
     m->tried[m->n_tried++] = d;
     m->lambda = d * m->mean;
     f->lambda[i] = m->lambda;
+    f->prior[i] = m->prior;
     rc = on_device(c, m->h, n * (n + 1) / 2 * sizeof(float), &c->fill, &h, e);
     if (rc < 0)
         return rc;
     factor_fill_kernel<<<grid, 256, 0, c->stream>>>(
         f->l + i * ld * ld, h, f->input + i * n, f->dead + i * n, n, ld,
-        m->lambda, (int *)c->info.data + f->n + i);
+        m->lambda, m->prior, (int *)c->info.data + f->n + i);
     LAUNCHED();
     if (f->whole)
         factor_whole_kernel<<<grid, 256, 0, c->stream>>>(
-            f->whole + 3 * i * ld * ld, h, f->input + i * n, n, ld);
+            f->whole + 3 * i * ld * ld, h, f->input + i * n, n, ld, m->prior);
     LAUNCHED();
     return 0;
 }
@@ -293,8 +302,9 @@ static int open_factors(struct cuda_factors *f, const struct cuda_matrix *m,
     int rc;
 
     f->lambda = (double *)mem_zero(f->n, sizeof(double), "factor", e);
+    f->prior = (float *)mem_zero(f->n, sizeof(float), "factor", e);
     f->failed = (bool *)mem_zero(f->n, sizeof(bool), "factor", e);
-    if (!f->lambda || !f->failed)
+    if (!f->lambda || !f->prior || !f->failed)
         return e->code;
     if ((rc = open_rooms(f, m->whole, e)) < 0)
         return rc;
@@ -397,6 +407,7 @@ void cuda_factors_free(struct cuda_factors *f)
         buffer_close(f->c, &f->room[i]);
     buffer_close(f->c, &f->drift);
     free(f->lambda);
+    free(f->prior);
     free(f->failed);
     free(f);
 }

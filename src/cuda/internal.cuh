@@ -147,6 +147,7 @@ struct cuda_factors {
     bool *dead;           /* [n, cols] */
     double *lambdas;      /* [n] */
     double *lambda;       /* [n], host */
+    float *prior;         /* [n], host: cuda_matrix.prior */
     bool *failed;         /* [n], host */
 };
 

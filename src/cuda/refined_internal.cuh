@@ -273,7 +273,8 @@ struct refined_product {
     uint64_t step_to;
     int count;
 };
-int refined_product(struct cuda_context *c, uint64_t m,
+/* m: rows of all modules of a matrix, `rows` of one. */
+int refined_product(struct cuda_context *c, uint64_t m, uint64_t rows,
                     const struct refined_product *p, struct err *e);
 
 #endif

@@ -91,19 +91,22 @@ int refined_split_columns(struct cuda_context *c, __nv_bfloat16 *to,
     return 0;
 }
 
-/* One call for each matrix: cuBLAS chooses a kernel, and with it the order of sums,
- * by the size of the batch too, and codes must not depend on what shares a call
- * (0.13 % of them did at [1000, 1664]). */
-int refined_product(struct cuda_context *c, uint64_t m,
+/* One call for each module: cuBLAS chooses a kernel, and with it the order of sums,
+ * by the number of rows and of matrices, and codes must not depend on what shares a
+ * call (0.13 % of them did at [1000, 1664]). */
+int refined_product(struct cuda_context *c, uint64_t m, uint64_t rows,
                     const struct refined_product *p, struct err *e)
 {
-    for (int i = 0; i < p->count; i++)
-        BLAS_TRY(c->blas.gemm_batched(
-            c->blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, (int)m, (int)p->n,
-            (int)(3 * p->k), &p->alpha, p->a + (uint64_t)i * p->step_a,
-            CUDA_R_16BF, (int)m, 0, p->b + (uint64_t)i * p->step_b, CUDA_R_16BF,
-            (int)(3 * p->ldb), 0, &p->beta, p->to + (uint64_t)i * p->step_to,
-            CUDA_R_32F, (int)m, 0, 1, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    for (uint64_t k = 0; k < p->count * (m / rows); k++) {
+        uint64_t i = k / (m / rows), at = k % (m / rows) * rows;
+
+        BLAS_TRY(c->blas.gemm(
+            c->blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, (int)rows, (int)p->n,
+            (int)(3 * p->k), &p->alpha, p->a + i * p->step_a + at, CUDA_R_16BF,
+            (int)m, p->b + i * p->step_b, CUDA_R_16BF, (int)(3 * p->ldb),
+            &p->beta, p->to + i * p->step_to + at, CUDA_R_32F, (int)m,
+            CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    }
     return 0;
 }
 
@@ -132,7 +135,7 @@ static int push(struct cuda_context *c, const struct refined_state *s,
                                        REFINED_SUPER * s->pitch,
                                        s->n };
 
-    return refined_product(c, s->pitch, &x, e);
+    return refined_product(c, s->pitch, s->module_rows, &x, e);
 }
 
 static const __nv_bfloat16 *square_of(const struct refined_pass *j)

@@ -12,13 +12,14 @@ enum { DIVIDE = REFINED_DIVIDE };
 /* A matrix of the batch, and what its targets are moved by. */
 struct way {
     const struct cuda_factors *f;
-    uint64_t pitch, padded;
+    uint64_t pitch, rows, padded; /* rows: of a module */
     float *w, *d, *scratch;
     __nv_bfloat16 *split;  /* of w, then of d */
     __nv_bfloat16 *square; /* [padded, padded, 3]: E, then L turned */
     const float *l, *inverse;
     const __nv_bfloat16 *factor, *whole;
     const bool *dead;
+    float prior; /* H has it on its diagonal, G does not */
 };
 
 /* w += part d, except at dead inputs; block 16 x 16, grid (pitch / 64, cols /
@@ -95,7 +96,7 @@ static int product(struct cuda_context *c, const struct way *y,
         0,         1
     };
 
-    return s.k ? refined_product(c, y->pitch, &p, e) : 0;
+    return s.k ? refined_product(c, y->pitch, y->rows, &p, e) : 0;
 }
 
 /* Columns c0..c0 + n of d times the inverse of their block, turned or not; also
@@ -106,11 +107,13 @@ static int divide_block(struct cuda_context *c, const struct way *y,
     const float one = 1, zero = 0;
     float *d = y->d + c0 * y->pitch;
 
-    BLAS_TRY(c->blas.gemm(
-        c->blas.handle, CUBLAS_OP_N, turned ? CUBLAS_OP_T : CUBLAS_OP_N,
-        (int)y->pitch, (int)n, (int)n, &one, d, CUDA_R_32F, (int)y->pitch,
-        y->inverse + c0 * DIVIDE, CUDA_R_32F, DIVIDE, &zero, y->scratch,
-        CUDA_R_32F, (int)y->pitch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    for (uint64_t at = 0; at < y->pitch; at += y->rows) /* refined_product() */
+        BLAS_TRY(c->blas.gemm(
+            c->blas.handle, CUBLAS_OP_N, turned ? CUBLAS_OP_T : CUBLAS_OP_N,
+            (int)y->rows, (int)n, (int)n, &one, d + at, CUDA_R_32F,
+            (int)y->pitch, y->inverse + c0 * DIVIDE, CUDA_R_32F, DIVIDE, &zero,
+            y->scratch + at, CUDA_R_32F, (int)y->pitch, CUBLAS_COMPUTE_32F,
+            CUBLAS_GEMM_DEFAULT));
     CUDA_TRY(cudaMemcpyAsync(d, y->scratch, n * y->pitch * sizeof(*d),
                              cudaMemcpyDeviceToDevice, c->stream));
     return refined_split_columns(c, y->split + 3 * c0 * y->pitch, d, n,
@@ -197,8 +200,14 @@ static int move_matrix(struct cuda_context *c, const struct way *y,
 {
     dim3 grid((unsigned)(y->pitch / REFINED_TILE),
               (unsigned)((y->f->cols + SHIFT_COLUMNS - 1) / SHIFT_COLUMNS));
-    int rc = drift ? follow_drift(c, y, drift, e) : gap ? 0 : take_off(c, y, e);
+    int rc;
 
+    if (!drift && !gap && y->prior > 0)
+        refined_shift_kernel<<<grid, dim3(REFINED_TILE / 4, SHIFT_COLUMNS), 0,
+                               c->stream>>>(y->d, y->w, y->prior, y->dead,
+                                            y->f->cols, y->pitch);
+    LAUNCHED();
+    rc = drift ? follow_drift(c, y, drift, e) : gap ? 0 : take_off(c, y, e);
     if (rc < 0 || (rc = divide(c, y, e)) < 0)
         return rc;
     refined_near_kernel<<<(unsigned)(y->pitch / NEAR_ROWS),
@@ -222,6 +231,7 @@ static struct way way_of(const struct cuda_context *c,
 
     y.f = f;
     y.pitch = s->pitch;
+    y.rows = s->module_rows;
     y.padded = s->padded;
     y.w = s->w + columns;
     y.d = s->d + columns;
@@ -232,6 +242,7 @@ static struct way way_of(const struct cuda_context *c,
     y.factor = f->split + 3 * square;
     y.whole = f->whole + 3 * square;
     y.dead = f->dead + i * f->cols;
+    y.prior = f->prior[i];
     return y;
 }
 

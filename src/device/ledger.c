@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,7 +17,8 @@
 _Static_assert((int)LOAN_HANDLE == (int)DEVICE_HANDLE, "one is the other");
 
 enum {
-    LEASES = 8,
+    LEASES = LEDGER_LEASES,
+    ROOM = 2 << 20,  /* rooms begin at multiples of it */
     BLOCKS_MAX = 64, /* most blocks that a reader maps */
     PROBE = 2 << 20, /* bytes of the test block; the driver packs smaller
                       * ones together */
@@ -40,9 +42,15 @@ struct link {
     _Atomic uint32_t leased[LEASES];
 };
 
-/* The file's contents. */
+/* Where a block of room is in the file. */
+struct room {
+    uint64_t at, n;
+};
+
+/* The file's first bytes. */
 struct page {
     struct link link[LEDGER_LINKS];
+    struct room room[LEASES];
 };
 
 /* A block of another process that is mapped here. */
@@ -53,7 +61,9 @@ struct block {
 
 struct ledger {
     const char *path;
+    int fd;
     struct page *page;
+    void *room[LEASES];            /* where they are mapped; NULL: not yet */
     enum word lends[LEDGER_LINKS]; /* ledger_lends(); NOTHING: not asked yet */
     bool reads[LEDGER_LINKS];
     bool gone[LEDGER_LINKS]; /* the lender is dead */
@@ -77,20 +87,24 @@ int ledger_open(struct ledger **out, const char *path, struct err *e)
     fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0)
         return err_set(e, err_open_code(errno), "cannot open '%s':", path);
-    if (!ftruncate(fd, sizeof(struct page)))
+    /* never shorter: another may have put room behind the page */
+    errno = posix_fallocate(fd, 0, sizeof(struct page));
+    if (!errno)
         p = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED,
                  fd, 0);
-    if (p == MAP_FAILED)
+    if (p == MAP_FAILED) {
         err_set(e, E_NOINPUT, "cannot share '%s':", path);
-    close(fd);
-    if (p == MAP_FAILED)
+        close(fd);
         return e->code;
+    }
     l = mem_zero(1, sizeof(*l), "ledger", e);
     if (!l) {
         munmap(p, sizeof(struct page));
+        close(fd);
         return e->code;
     }
     l->path = path;
+    l->fd = fd;
     l->page = p;
     *out = l;
     return 0;
@@ -168,7 +182,9 @@ int ledger_reads(struct ledger *l, enum ledger_link link, struct err *e)
     k = &l->page->link[link];
     if (end_begin(l, &k->reader, e) < 0 || end_live(&k->reader, e) < 0)
         return e->code;
-    can = device_gpu() && offer_probe(k, &why) >= 0;
+    can =
+        link == LEDGER_GRIDS ||
+        (device_gpu() && (link == LEDGER_WEIGHTS || offer_probe(k, &why) >= 0));
     l->reads[link] = true;
     atomic_store(&k->reader.word, can ? YES : NO);
     return 0;
@@ -206,26 +222,108 @@ bool ledger_was_there(struct ledger *l, enum ledger_link link)
     return !l->gone[link];
 }
 
-int ledger_get(void *ledger, const struct loan *loan, void *to, size_t n,
-               struct err *e)
+/* Room number i, mapped for reading, as far as the file has it. */
+static int map_room(struct ledger *l, int i, struct err *e)
 {
-    struct ledger *l = ledger;
-    struct link *k = &l->page->link[LEDGER_HESSIANS];
+    const struct room *r = &l->page->room[i];
+    struct stat st;
+    void *p;
+
+    if (l->room[i])
+        return 0;
+    if (!r->n || fstat(l->fd, &st) || r->at > (uint64_t)st.st_size ||
+        r->n > (uint64_t)st.st_size - r->at)
+        return err_set(e, E_DATA, "a loan of what is not there");
+    p = mmap(NULL, r->n, PROT_READ, MAP_SHARED, l->fd, (off_t)r->at);
+    if (p == MAP_FAILED)
+        return err_set(e, E_TEMP, "'%s': cannot map a loan:", l->path);
+    l->room[i] = p;
+    return 0;
+}
+
+/* The link whose leases a loan has; NULL: none. */
+static struct link *link_of(const struct ledger *l, const struct loan *loan)
+{
+    return loan->lease < 1 || loan->lease > LEASES ?
+               NULL :
+               &l->page->link[loan->lent == LENT_HOST ? LEDGER_WEIGHTS :
+                                                        LEDGER_HESSIANS];
+}
+
+int ledger_see(struct ledger *l, const struct loan *loan, size_t n,
+               const void **p, struct err *e)
+{
+    int i = (int)loan->lease - 1;
+
+    if (!link_of(l, loan) || loan->lent != LENT_HOST)
+        return err_set(e, E_DATA, "a loan without a lease");
+    if (map_room(l, i, e) < 0)
+        return e->code;
+    if (loan->offset != l->page->room[i].at || n > l->page->room[i].n)
+        return err_set(e, E_DATA, "a loan that is not as long");
+    *p = l->room[i];
+    return 0;
+}
+
+int ledger_payload(struct ledger *l, const struct frame *f, const void **data,
+                   struct err *e)
+{
+    int rc = 0;
+
+    *data = f->data;
+    if (f->loan.lent && !l)
+        rc = err_set(e, E_DATA, "a loan of nobody");
+    else if (f->loan.lent)
+        rc = ledger_see(l, &f->loan, f->len, data, e);
+    return rc < 0 ? err_prefix(e, "'%s'", f->name) : 0;
+}
+
+static int copy_device(struct ledger *l, const struct loan *loan, void *to,
+                       size_t n, struct err *e)
+{
     const void *p;
     int rc;
 
-    if (loan->lease < 1 || loan->lease > LEASES)
-        return err_set(e, E_DATA, "a loan without a lease");
     if (!device_gpu())
         return err_set(e, E_DATA, "a loan that nobody agreed to");
     if ((rc = ledger_map(l, loan, &p, e)) >= 0)
         rc = device_functions()->fetch(device_gpu(), to, p, n, e);
-    if (!end_lives(&k->lender))
+    if (!end_lives(&l->page->link[LEDGER_HESSIANS].lender))
         return err_set(e, E_DATA, "input ends early");
-    if (rc < 0)
-        return rc;
-    atomic_store(&k->leased[loan->lease - 1], 0);
+    return rc;
+}
+
+int ledger_copy(struct ledger *l, const struct loan *loan, void *to, size_t n,
+                struct err *e)
+{
+    const void *p;
+
+    if (!link_of(l, loan))
+        return err_set(e, E_DATA, "a loan without a lease");
+    if (loan->lent != LENT_HOST)
+        return copy_device(l, loan, to, n, e);
+    if (ledger_see(l, loan, n, &p, e) < 0)
+        return e->code;
+    memcpy(to, p, n);
     return 0;
+}
+
+void ledger_return(struct ledger *l, const struct loan *loan)
+{
+    struct link *k = loan->lent ? link_of(l, loan) : NULL;
+
+    if (k)
+        atomic_store(&k->leased[loan->lease - 1], 0);
+}
+
+int ledger_get(void *ledger, const struct loan *loan, void *to, size_t n,
+               struct err *e)
+{
+    int rc = ledger_copy(ledger, loan, to, n, e);
+
+    if (rc >= 0)
+        ledger_return(ledger, loan);
+    return rc;
 }
 
 /* ---- lender ---- */
@@ -238,7 +336,7 @@ static void pause_ms(void)
 /* Whether the reader's test block can be mapped and is zero. */
 static bool try_probe(struct ledger *l, const struct link *k)
 {
-    struct loan probe = { .lent = 1 };
+    struct loan probe = { .lent = LENT_DEVICE };
     const void *p;
     uint64_t value;
     struct err e;
@@ -250,15 +348,22 @@ static bool try_probe(struct ledger *l, const struct link *k)
            !value;
 }
 
+/* Wait until the reader has announced itself; whether it can map loans. */
+static bool reader_can(struct link *k)
+{
+    for (int i = 0; i < WAIT_MS && atomic_load(&k->reader.word) < YES; i++)
+        pause_ms();
+    return atomic_load(&k->reader.word) == YES;
+}
+
 static bool agree(struct ledger *l, struct link *k)
 {
     struct err e;
 
-    for (int i = 0; i < WAIT_MS && atomic_load(&k->reader.word) < YES; i++)
-        pause_ms();
-    if (atomic_load(&k->reader.word) != YES || !device_gpu() ||
-        !try_probe(l, k) || end_begin(l, &k->lender, &e) < 0 ||
-        end_live(&k->lender, &e) < 0)
+    if (k == &l->page->link[LEDGER_WEIGHTS])
+        return reader_can(&l->page->link[LEDGER_GRIDS]) && reader_can(k);
+    if (!reader_can(k) || !device_gpu() || !try_probe(l, k) ||
+        end_begin(l, &k->lender, &e) < 0 || end_live(&k->lender, &e) < 0)
         return false;
     atomic_store(&k->lender.word, YES);
     return true;
@@ -276,7 +381,7 @@ bool ledger_lends(struct ledger *l, enum ledger_link link)
 int ledger_loan(const void *block, size_t offset, struct loan *loan,
                 struct err *e)
 {
-    *loan = (struct loan){ .offset = offset, .lent = 1 };
+    *loan = (struct loan){ .offset = offset, .lent = LENT_DEVICE };
     return device_functions()->handle(device_gpu(), block, loan->handle, e);
 }
 
@@ -307,6 +412,46 @@ bool ledger_lease(struct ledger *l, size_t n, void **block, struct loan *loan)
     return true;
 }
 
+/* Put n bytes behind the file's end, and map them. */
+static bool open_room(struct ledger *l, int i, size_t n)
+{
+    struct room *r = &l->page->room[i];
+    struct stat st;
+    uint64_t at;
+    void *p;
+
+    if (fstat(l->fd, &st))
+        return false;
+    at = ((uint64_t)st.st_size + ROOM - 1) / ROOM * ROOM;
+    if (posix_fallocate(l->fd, (off_t)at, (off_t)n)) /* or SIGBUS later */
+        return false;
+    p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, l->fd, (off_t)at);
+    if (p == MAP_FAILED)
+        return false;
+    *r = (struct room){ at, n };
+    l->room[i] = p;
+    return true;
+}
+
+bool ledger_room(struct ledger *l, int most, size_t n, void **block,
+                 struct loan *loan)
+{
+    struct link *k = &l->page->link[LEDGER_WEIGHTS];
+    int i = 0;
+
+    while (i < most && l->room[i] &&
+           (atomic_load(&k->leased[i]) || l->page->room[i].n < n))
+        i++;
+    if (i == most || (!l->room[i] && !open_room(l, i, n)))
+        return false;
+    atomic_store(&k->leased[i], 1);
+    *loan = (struct loan){ .lent = LENT_HOST,
+                           .lease = 1 + (uint32_t)i,
+                           .offset = l->page->room[i].at };
+    *block = l->room[i];
+    return true;
+}
+
 /* ---- closing ---- */
 
 static bool all_back(struct link *k)
@@ -323,14 +468,19 @@ void ledger_close(struct ledger *l)
         return;
     for (int i = 0; i < LEDGER_LINKS; i++) {
         struct link *k = &l->page->link[i];
+        bool lends = l->lends[i] == YES && i != LEDGER_WEIGHTS;
 
-        while (l->lends[i] == YES && !all_back(k) && end_lives(&k->reader))
+        while (lends && !all_back(k) && end_lives(&k->reader))
             pause_ms();
-        if (l->lends[i] == YES)
+        if (lends)
             end_leave(&k->lender);
         if (l->reads[i])
             end_leave(&k->reader);
     }
+    for (int i = 0; i < LEASES; i++)
+        if (l->room[i])
+            munmap(l->room[i], l->page->room[i].n);
     munmap(l->page, sizeof(*l->page));
+    close(l->fd);
     free(l);
 }

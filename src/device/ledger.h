@@ -5,7 +5,8 @@
  * lender) and read there by the next one in the pipe (the reader).  A LOAN
  * frame (struct loan in stream.h) says where they are, and none of their bytes
  * go through the pipe.  A link is a lender and a reader of one kind of frame.
- * The ledger is a file of one page that the tools of a run map.
+ * The ledger is a file that the tools of a run map: a page of facts, and behind
+ * it room for weights, which are lent in the host's memory.
  *
  * Test: at its start the reader tells whether it has a GPU, and the handle of
  * a zeroed block of its own, which the lender maps and reads to see whether
@@ -21,6 +22,9 @@
  * of the frame until the reader returns it.  If all leases are in use, the
  * frame has bytes.
  *
+ * Room: a lease in the ledger's file.  Its bytes are whole when the frame is
+ * sent, and stay if the lender dies.
+ *
  * l may be NULL, where nothing is lent, except for ledger_map() and
  * ledger_get(). */
 #ifndef FORGE_LEDGER_H
@@ -29,8 +33,16 @@
 #include "common/cli/opt.h"
 #include "common/io/stream.h"
 
-/* forge-calib to forge-hessian; forge-hessian to forge-solve. */
-enum ledger_link { LEDGER_ACTIVATIONS, LEDGER_HESSIANS, LEDGER_LINKS };
+/* forge-calib to forge-hessian; forge-hessian to forge-solve; forge-weights to
+ * forge-grid, and by that to forge-solve, which returns the leases. */
+enum ledger_link {
+    LEDGER_ACTIVATIONS,
+    LEDGER_HESSIANS,
+    LEDGER_GRIDS,
+    LEDGER_WEIGHTS,
+    LEDGER_LINKS
+};
+enum { LEDGER_LEASES = 8 }; /* of a link */
 
 struct ledger;
 
@@ -64,9 +76,22 @@ MUST_CHECK int ledger_map(struct ledger *l, const struct loan *loan,
 /* Wait until all reading of loans on the device is complete; true: the lender
  * is still alive, so what was read is valid. */
 bool ledger_was_there(struct ledger *l, enum ledger_link link);
-/* A stream_get_loan() for Hessians: copies a loan to host memory and returns
- * its lease.  ledger: a struct ledger *.  E_DATA: the lender is dead, or the
- * loan is malformed. */
+/* *p: the n bytes of a loan that is in room of the ledger.  E_DATA: it is in none,
+ * or is not as long; E_TEMP. */
+MUST_CHECK int ledger_see(struct ledger *l, const struct loan *loan, size_t n,
+                          const void **p, struct err *e);
+/* *data: f's payload, lent in room or not.  E_DATA, also where nobody lends; E_TEMP:
+ * both name f. */
+MUST_CHECK int ledger_payload(struct ledger *l, const struct frame *f,
+                              const void **data, struct err *e);
+/* Copy the n bytes of a Hessian's or a weight's loan to host memory.  E_DATA: the
+ * lender is dead, or the loan is malformed. */
+MUST_CHECK int ledger_copy(struct ledger *l, const struct loan *loan, void *to,
+                           size_t n, struct err *e);
+/* Return the lease of such a loan; of another nothing. */
+void ledger_return(struct ledger *l, const struct loan *loan);
+/* A stream_get_loan(): ledger_copy(), ledger_return().  ledger: a struct ledger
+ * *. */
 int ledger_get(void *ledger, const struct loan *loan, void *to, size_t n,
                struct err *e);
 
@@ -82,5 +107,10 @@ MUST_CHECK int ledger_loan(const void *block, size_t offset, struct loan *loan,
 /* *block: a block of at least n bytes that no frame refers to; *loan: a loan
  * of it with its lease.  False: none is free. */
 bool ledger_lease(struct ledger *l, size_t n, void **block, struct loan *loan);
+/* The same in room of the ledger, the host's memory, of which there are `most`
+ * blocks at most (LEDGER_LEASES), each as large as the first request for it.  May
+ * be called by another thread than all else. */
+bool ledger_room(struct ledger *l, int most, size_t n, void **block,
+                 struct loan *loan);
 
 #endif

@@ -44,7 +44,7 @@ struct weights_file {
     char name[256];
     uint64_t size, inode;
     int64_t mtime, mtime_ns, ctime, ctime_ns;
-    uint64_t hash; /* XXH3-64 of its bytes */
+    uint64_t hash; /* XXH3-64 of those of its pieces (weights.c) */
 };
 
 struct job {

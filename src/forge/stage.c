@@ -78,8 +78,10 @@ static int stage_loop(struct stage *s, struct err *e)
         both ? "both" : "quantized", "--hidden", hidden, s->j.model,
         resume ? hidden : stage_path(s->path[5], s->T, "tokens.fts"), NULL);
     stage_lend(s, stage_hessian(s));
-    command_add(stage_weights(s), "--join", s->j.model, NULL);
-    stage_grid(s);
+    c = stage_weights(s);
+    stage_lend(s, c);
+    command_add(c, "--join", s->j.model, NULL);
+    stage_lend(s, stage_grid(s));
     s->p.loop = true;
     if (stage_solve_tool(s, &c, e) < 0)
         return e->code;

@@ -74,15 +74,28 @@ static bool alike(const struct weights_file *a, const struct weights_file *b)
 
 /* ---- hashing ---- */
 
+/* The hash of a file is that of the hashes of its pieces, which are made in
+ * parallel. */
+enum { PIECE = 4 * CHUNK };
+
 struct hashing {
     const char *model;
     struct weights_file *file;
     const size_t *todo; /* indices into j->file */
+    size_t *first;      /* number of the first piece of each, and of all */
+    uint64_t *piece;    /* their hashes */
     struct threads_error error;
 };
 
-static int hash_file(const char *model, struct weights_file *f, struct err *e)
+static size_t pieces(const struct weights_file *f)
 {
+    return (size_t)((f->size + PIECE - 1) / PIECE);
+}
+
+static int hash_piece(const char *model, const struct weights_file *f,
+                      uint64_t at, uint64_t *hash, struct err *e)
+{
+    uint64_t end = f->size - at < PIECE ? f->size : at + PIECE;
     XXH3_state_t *state = XXH3_createState();
     char *buf = mem_pages(CHUNK, f->name, e);
     struct file *in = NULL;
@@ -91,16 +104,17 @@ static int hash_file(const char *model, struct weights_file *f, struct err *e)
 
     if (!rc)
         XXH3_64bits_reset(state);
-    for (uint64_t at = 0; !rc && at < f->size; at += CHUNK) {
-        size_t n = f->size - at < CHUNK ? (size_t)(f->size - at) : CHUNK;
+    for (; !rc && at < end; at += CHUNK) {
+        size_t n = end - at < CHUNK ? (size_t)(end - at) : CHUNK;
 
-        file_prefetch(in, at + n, CHUNK);
+        if (at + n < end)
+            file_prefetch(in, at + n, CHUNK);
         rc = file_read(in, buf, n, at, e);
         if (!rc)
             XXH3_64bits_update(state, buf, n);
     }
     if (!rc)
-        f->hash = XXH3_64bits_digest(state);
+        *hash = XXH3_64bits_digest(state);
     file_close(in);
     XXH3_freeState(state);
     free(buf);
@@ -110,13 +124,44 @@ static int hash_file(const char *model, struct weights_file *f, struct err *e)
 static void hash_some(void *ctx, size_t begin, size_t end)
 {
     struct hashing *h = ctx;
+    size_t k = 0;
 
     for (size_t i = begin; i < end; i++) {
         struct err e;
 
-        if (hash_file(h->model, &h->file[h->todo[i]], &e) < 0)
+        while (h->first[k + 1] <= i)
+            k++;
+        if (hash_piece(h->model, &h->file[h->todo[k]],
+                       (uint64_t)(i - h->first[k]) * PIECE, &h->piece[i],
+                       &e) < 0)
             threads_error_add(&h->error, i, &e);
     }
+}
+
+static int hash_files(struct hashing *h, size_t n, struct err *e)
+{
+    int rc;
+
+    h->first = mem_zero(n + 1, sizeof(*h->first), "weights", e);
+    if (!h->first)
+        return e->code;
+    for (size_t k = 0; k < n; k++)
+        h->first[k + 1] = h->first[k] + pieces(&h->file[h->todo[k]]);
+    h->piece = mem_zero(h->first[n] + 1, sizeof(*h->piece), "weights", e);
+    if (!h->piece) {
+        free(h->first);
+        return e->code;
+    }
+    threads_error_init(&h->error);
+    threads_for(h->first[n], 1, hash_some, h);
+    rc = threads_error_take(&h->error, e);
+    for (size_t k = 0; k < n && !rc; k++)
+        h->file[h->todo[k]].hash =
+            XXH3_64bits(h->piece + h->first[k],
+                        (h->first[k + 1] - h->first[k]) * sizeof(*h->piece));
+    free(h->first);
+    free(h->piece);
+    return rc;
 }
 
 static bool known_hash(const struct job *known, struct weights_file *f)
@@ -193,10 +238,9 @@ int weights_hash(struct job *j, const struct job *known, bool *same,
                size_text(text, (double)bytes));
     h.file = j->file;
     h.todo = todo;
-    threads_error_init(&h.error);
-    threads_for(n, 1, hash_some, &h);
+    rc = hash_files(&h, n, e);
     free(todo);
-    return threads_error_take(&h.error, e);
+    return rc;
 }
 
 int weights_same(const struct job *j, struct err *e)

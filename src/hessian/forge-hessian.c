@@ -2,6 +2,7 @@
  *
  * Reads `activation` frames and writes one `hessian` frame for each of their
  * names; `hessian` frames are merged by name.  See forge-hessian(1). */
+#include <unistd.h>
 
 #include "common/cli/tool.h"
 #include "device/device.h"
@@ -102,6 +103,7 @@ int main(int argc, char **argv)
     if (hessian_inputs_run(&r, &p, &e) < 0)
         tool_fail(r.out, &e);
     tool_finish(r.out, &r.progress, NULL);
+    close(STDOUT_FILENO); /* the solver returns its last leases at the end */
     hessian_inputs_close(&r);
     return 0;
 }

@@ -143,13 +143,19 @@ static int run(struct run *r, struct err *e)
 {
     bool first = true;
     struct frame f;
+    uint64_t number;
     int rc;
 
     while ((rc = stream_next(r->in, &f, e)) > 0) {
         if (first && stream_inherit(r->out, stream_head(r->in), e) < 0)
             return e->code;
         first = false;
-        if (keep(r, &f, e) < 0 || stream_write(r->out, &f, e) < 0)
+        /* on first: the calibration waits for codes; but a mark says that they are
+         * in the file */
+        bool mark = sync_read(&f, &number);
+
+        if ((!mark && stream_write(r->out, &f, e) < 0) || keep(r, &f, e) < 0 ||
+            (mark && stream_write(r->out, &f, e) < 0))
             return e->code;
         progress_step(&r->progress, f.name, f.len);
     }

@@ -132,7 +132,7 @@ shape() { # STREAM: what is in it, but for what a device may choose
     grep -q "solve 1 16x32" log
 }
 
-@test "--prior is module by module, but for experts; so are other efforts" {
+@test "--prior; linears that are no experts are solved one by one" {
     solve --prior 2 --hessian "$D/h" "$D/wg" >c
     python3 "$PY" same c "$D/c"
     mkstream weight:m.0:F32:16x32 weight:m.1:F32:16x32 |

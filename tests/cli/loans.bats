@@ -12,7 +12,8 @@ setup_file() {
     cd "$BATS_FILE_TMPDIR" || return 1
     mkdir gpu
     cp "$(dirname "$(command -v mkstream)")/forge-cuda.so" "$(command -v forge-calib)" \
-        "$(command -v forge-hessian)" "$(command -v forge-solve)" gpu
+        "$(command -v forge-hessian)" "$(command -v forge-solve)" \
+        "$(command -v forge-weights)" "$(command -v forge-grid)" gpu
     cp gpu/forge-cuda.so gpu/libcuda.so.1 # the driver that --device auto looks for
     for kind in llama llama-biases deepseek_v3 qwen2_moe; do
         python3 "$PY" make "$kind" "$kind"
@@ -23,11 +24,12 @@ setup_file() {
 setup() {
     cd "$BATS_TEST_TMPDIR" || return 1
     ln -s "$BATS_FILE_TMPDIR"/* .
-    export FAKE_CUDA_LOG=$PWD/log out='' seen=/dev/null loans='' calib='' hessian='' solve=''
+    export FAKE_CUDA_LOG=$PWD/log out='' seen=/dev/null weights=/dev/null loans='' calib='' \
+        hessian='' solve='' solver=gpu/forge-solve effort=''
 }
 
-# loop KIND OPTION...: codes to $out, what forge-calib put out to $seen.  loans: where
-# they are agreed on ("": nowhere); calib, hessian, solve: words in front of each.
+# loop KIND OPTION...: codes to $out, what forge-calib put out to $seen, forge-weights to
+# $weights.  loans: where they are agreed on ("": nowhere); calib, hessian, solve: words in front of each.
 loop() {
     local kind=$1 lend=
     shift
@@ -38,8 +40,9 @@ loop() {
     kind=$kind lend=$lend timeout 60 bash -o pipefail -c '
         export LD_LIBRARY_PATH=gpu
         $calib gpu/forge-calib -q $lend --feedback back "$@" $kind t.fts | tee $seen |
-        $hessian gpu/forge-hessian -q --blend 2 $lend | forge-weights -q --join $kind |
-        forge-grid -q --group 8 | $solve gpu/forge-solve -q $lend |
+        $hessian gpu/forge-hessian -q --blend 2 $lend |
+        gpu/forge-weights -q --join $lend $kind | tee $weights |
+        gpu/forge-grid -q --group 8 $lend | $solve $solver -q $lend $effort |
         tee back >$out' - "$@"
 }
 
@@ -56,7 +59,20 @@ lent() { # WHAT: was more of that than the trials?
     grep "^$1 " log | grep -qvE ' (2097152|8)x1$'
 }
 
-@test "the loop with loans: the same codes, and neither activations nor Hessians in a pipe" {
+# Are most weights of a stream lent: entry 11 with lent 2 (forge-stream(5)), among all frames
+# of role 7?
+lent_weights() {
+    python3 - "$1" <<'PYTHON'
+import re, sys
+s = open(sys.argv[1], "rb").read()
+lent = len(re.findall(rb"\x0b\x00\x50\x00\x00{64}.{8}[\x01-\x08]\x00{3}\x02\x00{3}", s, re.S))
+whole = len(re.findall(rb"\x07\x00[\x01-\x03]\x00\x02\x00..(?:.{8}){2}model\.layers\.", s, re.S)) - lent
+print("weights: %d lent, %d not" % (lent, whole))
+assert lent > whole >= 0
+PYTHON
+}
+
+@test "the loop with loans: the same codes, and neither activations, Hessians nor weights in a pipe" {
     for kind in llama llama-biases deepseek_v3 qwen2_moe; do
         for both in '' '--propagate both'; do
             for dtype in bf16 f32; do # the fake's Hessians are of bf16 alone
@@ -64,11 +80,29 @@ lent() { # WHAT: was more of that than the trials?
                 out=bytes loans='' loop $kind --dtype $dtype $both
                 run ! grep -qE '^(map|fetch) ' log
                 # shellcheck disable=SC2086
-                out=lent loans=l loop $kind --dtype $dtype $both
+                out=lent weights=few loans=l loop $kind --dtype $dtype $both
                 lent map
-                lent fetch
                 same bytes lent
+                lent_weights few
             done
+        done
+    done
+}
+
+@test "the default effort with a prior: the CPU's codes, with loans and without" {
+    export effort='--effort default --prior 2'
+    for kind in llama qwen2_moe; do
+        for both in '' '--propagate both'; do
+            # shellcheck disable=SC2086
+            out=cpu solver=forge-solve loop $kind $both
+            # shellcheck disable=SC2086
+            out=bytes loop $kind $both
+            grep -q "^refine " log
+            # shellcheck disable=SC2086
+            out=lent loans=l loop $kind $both
+            grep -q "^refine " log
+            same bytes lent
+            python3 "$BATS_TEST_DIRNAME/../reference/stages.py" same-codes bytes cpu
         done
     done
 }

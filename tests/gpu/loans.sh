@@ -22,8 +22,9 @@ loop() { # EFFORT OPTION...: codes to standard output, bytes in front of the sol
     rm -f back
     mkfifo back
     forge-calib -q --device cuda --propagate both --feedback back "$@" "$model" tokens |
-        forge-hessian -q --device cuda "$@" | tee >(wc -c >n) | forge-weights -q --join "$model" |
-        forge-grid -q --device cuda | forge-solve -q --device cuda --effort "$effort" "$@" | tee back
+        forge-hessian -q --device cuda "$@" | tee >(wc -c >n) | forge-weights -q "$@" --join "$model" |
+        forge-grid -q --device cuda "$@" |
+        forge-solve -q --device cuda --effort "$effort" --prior 2 "$@" | tee back
 }
 content() { # of END
     python3 -c 'import sys; print(open(sys.argv[1], "rb").read().rpartition(b"FTS1")[2][84:92].hex())' "$1"

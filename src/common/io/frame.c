@@ -301,7 +301,7 @@ static int get_entry(struct in *in, uint16_t tag, size_t len, struct frame *f,
         if (len != sizeof(f->loan))
             return 0;
         memcpy(&f->loan, in->p, sizeof(f->loan));
-        return f->loan.lent == 1;
+        return f->loan.lent == LENT_DEVICE || f->loan.lent == LENT_HOST;
     default: return tag & TAG_ANCILLARY ? 1 : -1;
     }
 }
@@ -336,7 +336,7 @@ static int get_entries(struct in *in, unsigned kind, struct frame *f,
         return err_set(e, E_DATA, "%s",
                        kind == FRAME_REF ? "reference without a file" :
                                            "reference in a tensor frame");
-    if (f->loan.lent != (kind == FRAME_LOAN))
+    if ((f->loan.lent != 0) != (kind == FRAME_LOAN))
         return err_set(e, E_DATA, "%s",
                        kind == FRAME_LOAN ? "loan without its place" :
                                             "loan in a tensor frame");

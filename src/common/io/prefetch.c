@@ -143,7 +143,7 @@ static int append(struct batch *b, const struct frame *f, struct err *e)
     *to = *f;
     to->modules = text;
     b->keep[b->n++] = false;
-    b->bytes += frame_bytes(f);
+    b->bytes += f->loan.lent == LENT_HOST ? f->len : frame_bytes(f);
     return 0;
 }
 

@@ -70,14 +70,16 @@ enum role role_parse(const char *name); /* ROLE_NONE if unknown */
  * bytes contain.  A LOAN frame goes only through pipes, to a reader that set
  * stream_expect.loans (device/ledger.h). */
 enum { LOAN_HANDLE = 64 };
+enum lent { LENT_DEVICE = 1, LENT_HOST };
 struct loan {
     uint8_t handle[LOAN_HANDLE]; /* of a block of memory, as the device makes
                                   * it */
-    uint64_t offset;             /* of the payload in the block, bytes */
+    uint64_t offset;             /* of the payload in the block, bytes; of a
+                                  * host's in the ledger */
     uint32_t lease;              /* device/ledger.h: to be returned when
                                   * read; 0: the lender is told in another
                                   * way (sync.h) */
-    uint32_t lent; /* 1: this is a loan; 0: the payload is in the stream */
+    uint32_t lent; /* enum lent; 0: the payload is in the stream */
 };
 
 /* One tensor.  Fields below `name` are optional: 0, false or NULL means

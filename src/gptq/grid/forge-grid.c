@@ -9,6 +9,7 @@
 #include "common/cli/tool.h"
 #include "common/math/quant.h"
 #include "device/device.h"
+#include "device/ledger.h"
 #include "gptq/grid/grid.h"
 #include "gptq/grid/grid_table.h"
 #include "gptq/hessian_file.h"
@@ -17,7 +18,7 @@ enum { SEARCH_AUTO = 0, GROUP_MAX = 1 << 20 };
 
 struct settings {
     struct tool tool;
-    const char *hessian;
+    const char *hessian, *loans;
     int64_t group, candidates;
     int symmetric, asymmetric;
     struct opt_list rules; /* --grid */
@@ -34,6 +35,7 @@ struct run {
     struct stream_reader *in;
     struct stream_writer *out;
     struct hessian_file *hessians;
+    struct ledger *ledger;
     struct progress progress;
     float *importance;
     uint64_t modules;
@@ -68,6 +70,7 @@ static int parse(struct settings *s, int argc, char **argv)
           "type in which scales are stored [f16]", &s->scale_dtype, 0, 0,
           false },
         GPU_OPTIONS(&s->device),
+        LOANS_OPTION(&s->loans),
         TOOL_COMMON(&s->tool),
         TOOL_STREAM(&s->tool),
         TOOL_END
@@ -106,7 +109,9 @@ static int open_all(struct run *r, const char *path, struct err *e)
     struct stream_output out = { .path = s->tool.output, .key = s->tool.key };
     int rc;
 
-    if ((rc = device_open(&s->device, &grid_plugin, e)) < 0 ||
+    if ((rc = ledger_open(&r->ledger, s->loans, e)) < 0 ||
+        (rc = device_open(&s->device, &grid_plugin, e)) < 0 ||
+        (rc = ledger_reads(r->ledger, LEDGER_GRIDS, e)) < 0 ||
         (rc = stream_open(&r->in, path, &expect, e)) < 0)
         return rc;
     if ((rc = hessian_file_open(&r->hessians, s->hessian, NULL, e)) < 0 ||
@@ -160,6 +165,7 @@ static int weight(struct run *r, const struct frame *w, struct err *e)
                        .dtype = DT_QMETA4,
                        .ndim = 2,
                        .scale_dtype = p->scale_dtype };
+    const void *data;
     uint32_t *meta;
     int rc;
 
@@ -174,18 +180,18 @@ static int weight(struct run *r, const struct frame *w, struct err *e)
     f.dims[1] = quant_groups(p->cols, p->group);
     /* no overflow: not more groups than weights */
     f.len = f.dims[0] * f.dims[1] * sizeof(*meta);
-    if ((rc = set_importance(r, w, e)) < 0)
+    if ((rc = ledger_payload(r->ledger, w, &data, e)) < 0 ||
+        (rc = set_importance(r, w, e)) < 0)
         return rc;
     meta = mem_alloc(f.len, w->name, e);
     if (!meta)
         return e->code;
     memcpy(f.name, w->name, sizeof(f.name));
     f.data = meta;
-    /* search before the weight is written: forge-solve reads it only after it
-     * has factored the Hessian, so that writing may block until then */
-    rc = grid_search(p, w->data, meta, e);
+    /* search first: writing may block until forge-solve has factored H */
+    rc = grid_search(p, data, meta, e);
     if (rc >= 0)
-        rc = grid_reach(p, w->data, meta, e);
+        rc = grid_reach(p, data, meta, e);
     if (rc < 0)
         err_prefix(e, "'%s'", w->name);
     else if ((rc = stream_write(r->out, w, e)) >= 0)
@@ -212,8 +218,6 @@ static int run(struct run *r, struct err *e)
                  hessian_file_told(r->hessians, &f, e) :
                  hessian_file_look(r->hessians, &f, 0, f.data, f.len, e)) < 0)
             return e->code;
-        if (f.role == ROLE_WEIGHT && f.loan.lent)
-            return err_set(e, E_DATA, "'%s': a weight that is lent", f.name);
         rc = f.role == ROLE_WEIGHT ? weight(r, &f, e) :
              f.passed              ? 0 :
                                      stream_write(r->out, &f, e);
@@ -240,6 +244,7 @@ int main(int argc, char **argv)
     tool_finish(r.out, &r.progress, NULL);
     stream_close(r.in);
     hessian_file_close(r.hessians);
+    ledger_close(r.ledger);
     free(r.importance);
     return 0;
 }

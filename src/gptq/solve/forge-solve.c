@@ -19,8 +19,9 @@ struct run {
     struct stream_writer *out;
     struct module_batch *batch;
     struct module_solver *solver; /* solves one module at a time */
-    const struct frame *hessian; /* the batch's last, not yet given to solver */
-    const struct frame *cross[COMPANIONS]; /* the same of each kind */
+    /* Numbers of frames of the batch, not yet given to solver; -1: none. */
+    int hessian;           /* the last one */
+    int cross[COMPANIONS]; /* the same of each kind */
     struct publish *report;
     struct progress progress;
     bool begun;
@@ -40,15 +41,16 @@ static int open_all(struct run *r, const char *path, struct err *e)
     if ((rc = ledger_open(&r->ledger, s->loans, e)) < 0 ||
         (rc = device_open(&s->device, &solve_plugin, e)) < 0 ||
         (rc = ledger_reads(r->ledger, LEDGER_HESSIANS, e)) < 0 ||
+        (rc = ledger_reads(r->ledger, LEDGER_WEIGHTS, e)) < 0 ||
         (rc = stream_open(&r->in, path, &expect, e)) < 0 ||
         (rc = module_open(&r->solver, &s->module, e)) < 0)
         return rc;
-    stream_fetch(r->in, ledger_get, r->ledger);
     if (s->report && (rc = publish_create(&r->report, s->report, e)) < 0)
         return rc;
     if (stream_create(&r->out, &out, e) < 0)
         return e->code;
-    return module_batch_open(&r->batch, &s->module, r->in, r->out, e);
+    return module_batch_open(&r->batch, &s->module, r->ledger, r->in, r->out,
+                             e);
 }
 
 /* Write a module's codes, grids, note and report line; add up its losses. */
@@ -69,30 +71,38 @@ static int put(struct run *r, const struct frame *w, const struct frame *grids,
  * module needs them. */
 static int give_hessian(struct run *r, struct err *e)
 {
-    const struct frame *h = r->hessian;
+    int i = r->hessian;
+    struct frame h;
 
-    r->hessian = NULL;
-    return h ? module_hessian(r->solver, h, e) : 0;
+    r->hessian = -1;
+    if (i < 0)
+        return 0;
+    return module_batch_fetch(r->batch, i, &h, e) < 0 ?
+               e->code :
+               module_hessian(r->solver, &h, e);
 }
 
 static int give_cross(struct run *r, struct err *e)
 {
+    struct frame f;
     int rc = 0;
 
     for (int i = 0; i < COMPANIONS && rc >= 0; i++) {
-        rc = r->cross[i] ? module_cross(r->solver, r->cross[i], e) : 0;
-        r->cross[i] = NULL;
+        if (r->cross[i] >= 0 &&
+            (rc = module_batch_fetch(r->batch, r->cross[i], &f, e)) >= 0)
+            rc = module_cross(r->solver, &f, e);
+        r->cross[i] = -1;
     }
     return rc;
 }
 
-static int put_cross(struct run *r, const struct frame *f, struct err *e)
+static int put_cross(struct run *r, const struct frame *f, int i, struct err *e)
 {
     int kind = module_cross_kind(f, e);
 
     if (kind < 0)
         return kind;
-    r->cross[kind] = f;
+    r->cross[kind] = i;
     return module_batch_reads_ahead(r->batch) ? 0 : give_cross(r, e);
 }
 
@@ -127,12 +137,13 @@ static int solve_module(struct run *r, const struct frame *w,
     return rc;
 }
 
-static int put_other(struct run *r, const struct frame *f, struct err *e)
+/* Frame i of the batch. */
+static int put_other(struct run *r, const struct frame *f, int i, struct err *e)
 {
     if (f->role == ROLE_CROSS)
-        return put_cross(r, f, e);
+        return put_cross(r, f, i, e);
     if (f->role == ROLE_HESSIAN) {
-        r->hessian = f->ancillary ? r->hessian : f;
+        r->hessian = f->ancillary ? r->hessian : i;
         return module_batch_reads_ahead(r->batch) ? 0 : give_hessian(r, e);
     }
     r->passed |= f->role == ROLE_WEIGHT; /* without a qmeta: not to be solved */
@@ -145,8 +156,8 @@ static int put_batch(struct run *r, const struct frame *f, int n, struct err *e)
 {
     int rc = 0;
 
-    r->hessian = NULL;
-    memset(r->cross, 0, sizeof(r->cross));
+    r->hessian = -1;
+    memset(r->cross, -1, sizeof(r->cross));
     for (int i = 0; i < n && rc >= 0; i++) {
         const struct module_report *report;
         struct frame grids;
@@ -159,7 +170,7 @@ static int put_batch(struct run *r, const struct frame *f, int n, struct err *e)
                  !strcmp(f[i].name, f[i + 1].name))
             rc = solve_module(r, &f[i], &f[i + 1], e);
         else {
-            rc = put_other(r, &f[i], e);
+            rc = put_other(r, &f[i], i, e);
             progress_step(&r->progress, f[i].name, f[i].len);
             continue;
         }

@@ -27,20 +27,30 @@ struct moments {
 struct origin {
     const struct frame *hessian, *drift;
     struct refined_params refined;
+    float *diagonal; /* with the prior */
+};
+
+/* A frame of the batch. */
+struct place {
+    struct loan loan;   /* to be returned with the batch; lent 0: none */
+    const void *device; /* a loan's payload, mapped; NULL: it is at data */
+    bool kept;          /* for the next batch */
 };
 
 struct module_batch {
     const struct module_params *params;
     bool reads_ahead; /* frames are prefetched, modules solved in batches */
     struct prefetch *prefetch;
+    struct ledger *ledger;
     /* The reading thread's: the file of Hessians, its entry read last, and the
      * modules that the input's own last hessian frame names. */
     struct hessian_file *file;
     const struct hessian_entry *last;
     char *named;
     /* The current batch: */
-    const struct frame *frame;
-    int n;
+    struct frame *frame; /* the prefetch's, lent weights with their data */
+    struct place *place; /* [n_places]: of these */
+    int n, n_places;
     const struct frame *waits; /* weight held back at the end; NULL: none */
     struct solve_input *input;
     struct origin *origin; /* of each input */
@@ -48,6 +58,8 @@ struct module_batch {
     struct member *member; /* [n], by the index of the weight's frame */
     uint8_t *codes;        /* and the grids of the refined solver behind each */
     size_t codes_cap;
+    void *fetched[1 + COMPANIONS]; /* module_batch_fetch(): Hessian, moments */
+    size_t fetched_cap[1 + COMPANIONS];
 };
 
 /* Whether there is a GPU, for GPTQ of each row by itself. */
@@ -76,13 +88,6 @@ static int remember(struct module_batch *t, const struct frame *f,
     return 0;
 }
 
-/* With a prior, only experts' Hessians can be taken here: to all others
- * module.c adds it. */
-static bool is_ours(const struct module_batch *t, const char *hessian)
-{
-    return t->params->prior <= 0 || tensor_name_is_expert(hessian);
-}
-
 /* prefetch_params.before: puts the weight's Hessian from the file in front of
  * the weight, unless it is in the stream already. */
 static int add_hessian(void *arg, struct prefetch *a, const struct frame *f,
@@ -101,7 +106,7 @@ static int add_hessian(void *arg, struct prefetch *a, const struct frame *f,
     if (f->role != ROLE_WEIGHT || f->ndim != 2 || lists(t->named, f->name) ||
         !hessian_file_has(t->file, f->name) ||
         hessian_file_find(t->file, f->name, f->dims[1], &entry, &none) < 0 ||
-        entry == t->last || entry->block || !is_ours(t, entry->name))
+        entry == t->last || entry->block)
         return 0;
     data = prefetch_alloc(a, entry->len, e);
     if (!data || hessian_file_read(t->file, entry, data, e) < 0)
@@ -120,8 +125,8 @@ static int add_hessian(void *arg, struct prefetch *a, const struct frame *f,
 }
 
 int module_batch_open(struct module_batch **out, const struct module_params *p,
-                      struct stream_reader *r, struct stream_writer *w,
-                      struct err *e)
+                      struct ledger *l, struct stream_reader *r,
+                      struct stream_writer *w, struct err *e)
 {
     struct module_batch *t = mem_zero(1, sizeof(*t), "solve", e);
     bool batches = makes_batches(p);
@@ -133,7 +138,10 @@ int module_batch_open(struct module_batch **out, const struct module_params *p,
     if (!t)
         return e->code;
     t->params = p;
+    t->ledger = l;
     t->reads_ahead = batches;
+    if (!batches)
+        stream_fetch(r, ledger_get, l);
     if ((batches && hessian_file_open(&t->file, p->hessian, NULL, e) < 0) ||
         prefetch_open(&t->prefetch, r, w, &a, e) < 0) {
         module_batch_close(t);
@@ -147,8 +155,10 @@ int module_batch_open(struct module_batch **out, const struct module_params *p,
 
 static void drop_batch(struct module_batch *t)
 {
-    for (int i = 0; i < t->n_inputs; i++)
+    for (int i = 0; i < t->n_inputs; i++) {
         factor_free(t->input[i].factor);
+        free(t->origin[i].diagonal);
+    }
     t->n_inputs = 0;
 }
 
@@ -164,17 +174,52 @@ void module_batch_close(struct module_batch *t)
     free(t->origin);
     free(t->member);
     free(t->codes);
+    free(t->frame);
+    free(t->place);
+    for (size_t i = 0; i < ARRAY_LEN(t->fetched); i++)
+        free(t->fetched[i]);
     free(t);
 }
 
-/* Whether h can be used for w here: packed, of w's inputs, no prior to add. */
-static bool fits(const struct module_batch *t, const struct frame *h,
-                 const struct frame *w)
+/* Whether h can be used for w here: packed, of w's inputs, lent with its diagonal. */
+static bool fits(const struct frame *h, const struct frame *w)
 {
     uint64_t cols = w->dims[1];
 
     return h && h->dtype == DT_F32 && !h->block && h->ndim == 1 &&
-           h->dims[0] == cols * (cols + 1) / 2 && is_ours(t, h->name);
+           h->dims[0] == cols * (cols + 1) / 2 &&
+           (!h->loan.lent || h->about == cols * sizeof(float));
+}
+
+/* Its payload, the host's memory or the device's; f may be NULL. */
+static const void *payload(const struct module_batch *t, const struct frame *f)
+{
+    const void *device = f ? t->place[f - t->frame].device : NULL;
+
+    return device ? device : f ? f->data : NULL;
+}
+
+/* The diagonal of the Hessian h, with the prior, which is set; the caller frees
+ * it. */
+static float *diagonal_of(const struct module_batch *t, const struct frame *h,
+                          uint64_t cols, double *prior, struct err *e)
+{
+    /* as of diagonal blocks of one input */
+    const struct hessian_entry one = { .cols = cols,
+                                       .block = 1,
+                                       .samples = h->samples };
+    bool lent = t->place[h - t->frame].device;
+    const float *from = h->data;
+    float *d = mem_alloc(cols * sizeof(*d), h->name, e);
+
+    *prior = 0;
+    if (!d)
+        return NULL;
+    for (uint64_t i = 0; i < cols; i++)
+        d[i] = from[lent ? i : i * (i + 3) / 2];
+    if (!tensor_name_is_expert(h->name)) /* forge-hessian has added theirs */
+        *prior = hessian_file_add_prior(&one, t->params->prior, d);
+    return d;
 }
 
 /* The moments that name w; false: one of them does not fit it. */
@@ -209,6 +254,7 @@ static struct solve_input *input_of(struct module_batch *t,
                                     bool output, const struct frame *w)
 {
     struct solve_input *in = t->input + t->n_inputs;
+    struct err none;
 
     for (int i = t->n_inputs; i-- > 0;)
         if (t->origin[i].hessian == o->hessian &&
@@ -222,11 +268,18 @@ static struct solve_input *input_of(struct module_batch *t,
                     .group = w[1].group,
                     .order = t->params->order,
                     .damping = t->params->damping },
-        .h = o->hessian->data,
+        .h = payload(t, o->hessian),
         .refined = starts ? &t->origin[t->n_inputs].refined : NULL,
         .starts = starts,
-        .drift = starts && o->drift ? o->drift->data : NULL
+        .drift = starts ? payload(t, o->drift) : NULL,
+        /* as few wait at a time as the pipe has brought, and the order of sums
+         * depends on the number of rows */
+        .alone = !tensor_name_is_expert(o->hessian->name)
     };
+    in->diagonal = t->origin[t->n_inputs].diagonal =
+        diagonal_of(t, o->hessian, w->dims[1], &in->prior, &none);
+    if (!in->diagonal)
+        return NULL;
     t->n_inputs++;
     return in;
 }
@@ -254,8 +307,7 @@ static bool add_module(struct module_batch *t, struct member *m,
     struct err none;
     int starts;
 
-    if (!fits(t, h, w) || module_check(w, meta, &none) < 0 ||
-        !moments_of(&x, w))
+    if (!fits(h, w) || module_check(w, meta, &none) < 0 || !moments_of(&x, w))
         return false;
     shape = module_shape(w, meta);
     starts = module_effort(t->params, shape.group).starts;
@@ -266,6 +318,8 @@ static bool add_module(struct module_batch *t, struct member *m,
         o.drift = x.output || x.gap ? NULL : x.drift;
     }
     in = input_of(t, &o, starts, x.gap || x.output, w);
+    if (!in)
+        return false;
     m->input = (int)(in - t->input);
     m->linear = in->n++;
     in->linear[m->linear].params = shape;
@@ -273,10 +327,8 @@ static bool add_module(struct module_batch *t, struct member *m,
     in->linear[m->linear].meta = meta->data;
     in->linear[m->linear].codes = to;
     in->linear[m->linear].grids = (uint32_t *)(void *)(to + code_bytes(w));
-    in->linear[m->linear].output = !starts  ? NULL :
-                                   x.gap    ? x.gap->data :
-                                   x.output ? x.output->data :
-                                              NULL;
+    in->linear[m->linear].output =
+        starts ? payload(t, x.gap ? x.gap : x.output) : NULL;
     return true;
 }
 
@@ -349,8 +401,10 @@ static int find_modules(struct module_batch *t, struct err *e)
 
 static void keep(struct module_batch *t, const struct frame *f)
 {
-    if (f)
-        prefetch_keep(t->prefetch, (int)(f - t->frame));
+    if (!f)
+        return;
+    prefetch_keep(t->prefetch, (int)(f - t->frame));
+    t->place[f - t->frame].kept = true;
 }
 
 /* Keep for the next batch: the last Hessian of either source, the last cross
@@ -375,30 +429,133 @@ static void keep_ends(struct module_batch *t)
     keep(t, x.gap);
     t->waits = NULL;
     if (t->frame[t->n - 1].role == ROLE_WEIGHT) {
-        prefetch_keep(t->prefetch, --t->n);
-        t->waits = t->frame + t->n;
+        t->waits = t->frame + --t->n;
+        keep(t, t->waits);
     }
+}
+
+/* ---- loans ---- */
+
+/* Return those of the last batch; all: also of frames that it keeps. */
+static void return_loans(struct module_batch *t, bool all)
+{
+    for (int i = 0; i < t->n_places; i++)
+        if (t->place[i].loan.lent && (all || !t->place[i].kept)) {
+            ledger_return(t->ledger, &t->place[i].loan);
+            t->place[i].loan.lent = 0;
+        }
+}
+
+/* Map a frame's loan.  A weight gets its data. */
+static int map_loan(struct module_batch *t, struct frame *f, struct place *p,
+                    struct err *e)
+{
+    int rc = 0;
+
+    *p = (struct place){ .loan = f->loan };
+    if (f->loan.lent == LENT_HOST && f->role == ROLE_WEIGHT) {
+        rc = ledger_see(t->ledger, &f->loan, f->len, &f->data, e);
+        f->loan.lent = 0;
+        f->about = 0;
+    } else if (f->loan.lent == LENT_DEVICE &&
+               (f->role == ROLE_CROSS || f->role == ROLE_HESSIAN)) {
+        rc = ledger_map(t->ledger, &f->loan, &p->device, e);
+    } else if (f->loan.lent) {
+        return err_set(e, E_DATA, "'%s': is lent", f->name);
+    }
+    return rc < 0 ? err_prefix(e, "'%s'", f->name) : 0;
+}
+
+static int take_frames(struct module_batch *t, const struct frame *f,
+                       struct err *e)
+{
+    size_t n = (size_t)t->n;
+
+    t->n_places = 0;
+    if (mem_grow(&t->frame, n * sizeof(*f), "solve", e) < 0 ||
+        mem_grow(&t->place, n * sizeof(*t->place), "solve", e) < 0)
+        return e->code;
+    memcpy(t->frame, f, n * sizeof(*f));
+    for (int i = 0; i < t->n; i++, t->n_places++)
+        if (map_loan(t, &t->frame[i], &t->place[i], e) < 0)
+            return e->code;
+    return 0;
+}
+
+/* What has been read of loans is worth nothing where their lender has died: how the
+ * input ends says why. */
+static int check_lender(struct module_batch *t, struct err *e)
+{
+    const struct frame *f;
+    bool lent = false;
+    int n, rc = 1;
+
+    for (int i = 0; i < t->n_places; i++)
+        lent |= t->place[i].device != NULL;
+    if (!lent || ledger_was_there(t->ledger, LEDGER_HESSIANS))
+        return 0;
+    while (rc > 0)
+        rc = prefetch_next(t->prefetch, &f, &n, e);
+    return rc < 0 ? rc : err_set(e, E_DATA, "input ends early");
+}
+
+int module_batch_fetch(struct module_batch *t, int i, struct frame *f,
+                       struct err *e)
+{
+    struct err none;
+    int k = t->frame[i].role == ROLE_HESSIAN ?
+                COMPANIONS :
+                module_cross_kind(&t->frame[i], &none);
+
+    *f = t->frame[i];
+    if (!f->loan.lent)
+        return 0;
+    if (k < 0)
+        return err_set(e, E_BUG, "'%s': is lent", f->name);
+    if (mem_reserve(&t->fetched[k], &t->fetched_cap[k], f->len, "solve", e) <
+            0 ||
+        ledger_copy(t->ledger, &f->loan, t->fetched[k], f->len, e) < 0)
+        return e->code;
+    f->data = t->fetched[k];
+    f->loan.lent = 0;
+    f->about = 0;
+    return 0;
+}
+
+/* Solve what can be solved here. */
+static int solve_batch(struct module_batch *t, struct err *e)
+{
+    if (!t->reads_ahead)
+        return 0;
+    if (find_modules(t, e) < 0 ||
+        (t->n_inputs && solve_inputs(t->input, t->n_inputs, e) < 0))
+        return e->code;
+    return check_lender(t, e);
 }
 
 int module_batch_next(struct module_batch *t, const struct frame **frame,
                       int *n, struct err *e)
 {
+    const struct frame *f;
     int rc;
 
     drop_batch(t);
-    rc = prefetch_next(t->prefetch, &t->frame, &t->n, e);
+    return_loans(t, false);
+    rc = prefetch_next(t->prefetch, &f, &t->n, e);
+    if (rc <= 0)
+        return_loans(t, true);
     if (rc < 0 || (!rc && !t->waits))
         return rc;
     if (rc) {
+        if (take_frames(t, f, e) < 0)
+            return e->code;
         keep_ends(t);
     } else { /* the input ended behind a weight: it has no qmeta */
-        t->frame = t->waits;
+        t->frame[0] = *t->waits;
         t->waits = NULL;
         t->n = 1;
     }
-    if (t->reads_ahead &&
-        (find_modules(t, e) < 0 ||
-         (t->n_inputs && solve_inputs(t->input, t->n_inputs, e) < 0)))
+    if (solve_batch(t, e) < 0)
         return e->code;
     *frame = t->frame;
     *n = t->n;

@@ -3,21 +3,23 @@
  * shape).
  *
  * With a GPU a thread prefetches the next batch (common/io/prefetch.h),
- * including the Hessians of a file, while the GPU solves the current one.  Only
- * plain GPTQ (EFFORT_FAST) is solved here.  Every other module, each that fails
- * here, and without a GPU all of them, are left to module.h. */
+ * including the Hessians of a file, while the GPU solves the current one.  Rows
+ * together (effort best), each module that fails here, and without a GPU all of
+ * them, are left to module.h. */
 #ifndef FORGE_MODULE_BATCH_H
 #define FORGE_MODULE_BATCH_H
 
+#include "device/ledger.h"
 #include "gptq/solve/module.h"
 
 struct module_batch;
 
-/* Reads frames of r; flushes w whenever it waits for input (prefetch.h).  p, r
- * and w must outlive it.  Errors as module_open()'s. */
+/* Reads frames of r; flushes w whenever it waits for input (prefetch.h).  l: where
+ * frames are lent, or NULL.  p, l, r and w must outlive it.  Errors as
+ * module_open()'s. */
 MUST_CHECK int module_batch_open(struct module_batch **t,
                                  const struct module_params *p,
-                                 struct stream_reader *r,
+                                 struct ledger *l, struct stream_reader *r,
                                  struct stream_writer *w, struct err *e);
 /* The next batch, frame[0..*n), with its modules solved; valid until the next
  * call.  1: a batch, whose *n may be 0; 0: end of input; negative: as
@@ -25,7 +27,7 @@ MUST_CHECK int module_batch_open(struct module_batch **t,
  * Hessian frames marked ancillary were read from the file of Hessians.  A
  * weight at the end of a batch is held back and comes first in the next one, in
  * front of its qmeta.  With prefetching, a batch's last Hessian comes again in
- * the next batch. */
+ * the next batch, and Hessians and cross moments may be loans. */
 MUST_CHECK int module_batch_next(struct module_batch *t,
                                  const struct frame **frame, int *n,
                                  struct err *e);
@@ -35,6 +37,10 @@ MUST_CHECK int module_batch_next(struct module_batch *t,
 const uint8_t *module_batch_codes(const struct module_batch *t, int i,
                                   struct frame *grids,
                                   const struct module_report **report);
+/* *f = frame i with its payload in the host's memory, valid until the next call.
+ * E_DATA: its lender is dead; E_TEMP, E_DEVICE. */
+MUST_CHECK int module_batch_fetch(struct module_batch *t, int i,
+                                  struct frame *f, struct err *e);
 /* Whether this run prefetches and solves batches at all. */
 bool module_batch_reads_ahead(const struct module_batch *t);
 /* As prefetch_head(). */

@@ -99,7 +99,12 @@ enum { SOLVE_LINEARS = 8 };
 struct solve_input {
     struct factor_params params;
     const float *h; /* H, laid out as params.block says; NULL: none */
-    int n;          /* of linear */
+    /* H's diagonal with the prior, for a batch on the GPU, whose h may be the
+     * device's; NULL: h has it. */
+    const float *diagonal;
+    double prior; /* see hessian_file_add_prior(); of a batch */
+    bool alone;   /* each linear has a call of its own on the GPU */
+    int n;        /* of linear */
     /* Not NULL: the refined solver, in `starts` orders; of the parameters solve,
      * output, target and fisher are not looked at.  On a GPU alone, and without a
      * factor. */

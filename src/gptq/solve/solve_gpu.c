@@ -98,6 +98,11 @@ static int same_shape(const struct batch *b, int j, int *at, uint32_t *done)
     const struct solve_input *first = &b->in[b->job[0]];
     int n = 0;
 
+    if (first->alone) {
+        *done |= 1u << j;
+        at[0] = j;
+        return 1;
+    }
     for (int k = j; k < first->n; k++)
         if (solve_same(&first->linear[k].params, &first->linear[j].params)) {
             *done |= 1u << k;
@@ -130,6 +135,16 @@ static int run_shape(struct batch *b, int j, uint32_t *done, struct err *e)
     return rc;
 }
 
+/* A diagonal alone is diagonal blocks of one input. */
+static int plan_input(struct factor **f, const struct factor_params *p,
+                      const struct solve_input *in, struct err *e)
+{
+    struct factor_params q = *p;
+
+    q.block = in->diagonal ? 1 : 0;
+    return factor_plan(f, &q, in->diagonal ? in->diagonal : in->h, e);
+}
+
 /* Factors of all inputs in one order; plans[n] as factor_plan() makes them. */
 static int build_all(struct batch *b, const struct factor_params *p,
                      struct factor **plans, struct cuda_factors **out,
@@ -140,13 +155,14 @@ static int build_all(struct batch *b, const struct factor_params *p,
     for (int i = 0; i < b->n; i++) {
         const struct solve_input *in = &b->in[b->job[i]];
 
-        if ((rc = factor_plan(&plans[i], p, in->h, e)) < 0)
+        if ((rc = plan_input(&plans[i], p, in, e)) < 0)
             return rc;
         b->matrix[i] = (struct cuda_matrix){ .h = in->h,
                                              .input = plans[i]->input,
                                              .dead = plans[i]->dead,
                                              .mean = plans[i]->mean,
                                              .damping = p->damping,
+                                             .prior = (float)in->prior,
                                              .whole = in->refined };
     }
     rc = solve_functions()->factors_build(out, device_gpu(), p->cols, b->matrix,
@@ -326,7 +342,7 @@ static bool alike(const void *ctx, int i, int k)
 
     for (int l = 0; same && l < a->n; l++)
         same = solve_same(&a->linear[l].params, &b->linear[l].params);
-    return same;
+    return same && !a->alone && !b->alone;
 }
 
 int solve_gpu_batch(struct solve_input *in, int n, struct err *e)

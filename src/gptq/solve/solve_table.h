@@ -11,7 +11,7 @@
 #include "gptq/solve/solve.h"
 
 #define SOLVE_TABLE "forge_solve_table"
-enum { SOLVE_TABLE_VERSION = 3 };
+enum { SOLVE_TABLE_VERSION = 4 };
 
 struct cuda_factors;
 struct refined_params; /* solve_refined.h */
@@ -25,6 +25,9 @@ struct cuda_matrix {
     const bool *dead;      /* [cols]: of column c of the factor */
     double mean;           /* of diag H over inputs that are not dead */
     double damping;        /* the first one tried: lambda / mean */
+    float prior;           /* added to elements of H's diagonal that are not 0;
+                              mean is of the sums.  Of solve_refined() output
+                              is G + prior W then, if it is G (target.h) */
     bool whole;            /* H is kept, and the factor is for solve_refined()
                               alone; equal for all of a batch */
     double lambda;         /* out: what was added to the diagonal */

@@ -1,0 +1,311 @@
+/* ahead.c - see ahead.h. */
+#include "checkpoint/ahead.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "device/plugin.h"
+
+enum {
+    ROOM_BYTES = 512 << 20, /* of all blocks, but for the fewest */
+    FEWEST = 3,
+    PAUSE_NS = 1000000 /* until a block is asked for again */
+};
+
+enum fill { EMPTY, READING, READY, FAILED };
+
+/* A linear that is being read, or has been; EMPTY: none. */
+struct slot {
+    enum fill fill;
+    char module[MODULE_PATH_MAX];
+    struct frame f; /* its data, too: the block */
+};
+
+struct ahead {
+    struct weights_plan *plan;
+    const struct weights_choice *choice;
+    struct ledger *ledger;
+    size_t largest; /* bytes of a block: of the largest linear */
+    int most;       /* blocks */
+    bool asked;     /* whether the readers can map loans */
+    pthread_t thread;
+    bool running;
+    pthread_mutex_t reading; /* held by who reads the checkpoint */
+    pthread_mutex_t lock;
+    pthread_cond_t work, news; /* for the thread; from it */
+    /* under lock: */
+    bool stop, starved;  /* starved: there was no room */
+    int64_t layer, next; /* the linear to be read next */
+    struct slot slot[LEDGER_LEASES];
+};
+
+/* ---- the linears ---- */
+
+/* Whether a linear is written as it is stored, whole. */
+static bool stored(const struct ahead *a, const char *module,
+                   struct weights_item *it)
+{
+    struct err none;
+
+    return weights_module(a->plan, a->choice, module, it, &none) > 0 &&
+           it->kind == WEIGHTS_LINEAR;
+}
+
+/* The next linear from the thread's place on, which moves behind it; false: there
+ * is none. */
+static bool next_linear(struct ahead *a, char module[MODULE_PATH_MAX],
+                        struct weights_item *it)
+{
+    const struct model_config *c = a->plan->config;
+
+    for (; a->layer < c->n_layers; a->layer++, a->next = 0)
+        while (a->next < model_linear_count(c, a->layer)) {
+            struct linear lin;
+
+            model_linear(c, a->layer, a->next++, &lin);
+            if (stored(a, lin.module, it)) {
+                strcpy(module, lin.module);
+                return true;
+            }
+        }
+    return false;
+}
+
+/* Put the thread's place in front of a linear. */
+static void go_to(struct ahead *a, const char *module)
+{
+    const struct model_config *c = a->plan->config;
+    struct linear lin;
+
+    a->layer = tensor_name_layer(module);
+    a->next = 0;
+    for (int64_t n = model_linear_count(c, a->layer); a->next < n; a->next++) {
+        model_linear(c, a->layer, a->next, &lin);
+        if (!strcmp(lin.module, module))
+            return;
+    }
+}
+
+static size_t largest(const struct weights_plan *p)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < p->count; i++)
+        if (p->item[i].kind == WEIGHTS_LINEAR && p->item[i].t->bytes > n)
+            n = p->item[i].t->bytes;
+    return n;
+}
+
+/* ---- the thread ---- */
+
+/* Read a linear into its slot; called with the lock, which is left meanwhile. */
+static void fill(struct ahead *a, struct slot *s, const struct ck_tensor *t)
+{
+    struct err none;
+    int rc;
+
+    s->fill = READING;
+    pthread_mutex_unlock(&a->lock);
+    pthread_mutex_lock(&a->reading);
+    rc = checkpoint_read(a->plan->c, t, (void *)(uintptr_t)s->f.data, &none);
+    pthread_mutex_unlock(&a->reading);
+    pthread_mutex_lock(&a->lock);
+    s->fill = rc < 0 ? FAILED : READY;
+    pthread_cond_broadcast(&a->news);
+}
+
+static void pause_locked(struct ahead *a)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    t.tv_nsec += PAUSE_NS;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_sec++;
+        t.tv_nsec -= 1000000000;
+    }
+    pthread_cond_timedwait(&a->work, &a->lock, &t);
+}
+
+static struct slot *empty_slot(struct ahead *a)
+{
+    for (int i = 0; i < a->most; i++)
+        if (a->slot[i].fill == EMPTY)
+            return &a->slot[i];
+    return NULL;
+}
+
+/* Read the next linear.  False: there is none, or no room for it. */
+static bool read_next(struct ahead *a)
+{
+    int64_t layer = a->layer, next = a->next;
+    struct slot *s = empty_slot(a);
+    struct weights_item it;
+    struct loan loan;
+    struct err none;
+    void *block;
+
+    if (s && !next_linear(a, s->module, &it))
+        return false;
+    if (!s || !ledger_room(a->ledger, a->most, a->largest, &block, &loan)) {
+        a->layer = layer;
+        a->next = next;
+        a->starved = true;
+        pthread_cond_broadcast(&a->news);
+        return false;
+    }
+    if (weights_frame(&it, &s->f, &none) < 0) {
+        ledger_return(a->ledger, &loan);
+        return true;
+    }
+    s->f.data = block;
+    s->f.loan = loan;
+    fill(a, s, it.t);
+    return true;
+}
+
+static void *read_all(void *arg)
+{
+    struct ahead *a = arg;
+
+    pthread_mutex_lock(&a->lock);
+    while (!a->stop)
+        if (!read_next(a))
+            pause_locked(a);
+    pthread_mutex_unlock(&a->lock);
+    return NULL;
+}
+
+int ahead_open(struct ahead **out, struct weights_plan *p,
+               const struct weights_choice *choice, struct ledger *l,
+               struct err *e)
+{
+    size_t n = largest(p);
+    struct ahead *a;
+
+    *out = NULL;
+    if (!l || !n || !plugin_is_likely())
+        return 0;
+    a = mem_zero(1, sizeof(*a), "weights", e);
+    if (!a)
+        return e->code;
+    a->plan = p;
+    a->choice = choice;
+    a->ledger = l;
+    a->largest = n;
+    a->most = ROOM_BYTES / n < FEWEST        ? FEWEST :
+              ROOM_BYTES / n > LEDGER_LEASES ? LEDGER_LEASES :
+                                               (int)(ROOM_BYTES / n);
+    pthread_mutex_init(&a->reading, NULL);
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_cond_init(&a->work, NULL);
+    pthread_cond_init(&a->news, NULL);
+    a->running = !pthread_create(&a->thread, NULL, read_all, a);
+    *out = a;
+    return 0;
+}
+
+static void end_thread(struct ahead *a)
+{
+    if (!a->running)
+        return;
+    pthread_mutex_lock(&a->lock);
+    a->stop = true;
+    pthread_cond_signal(&a->work);
+    pthread_mutex_unlock(&a->lock);
+    pthread_join(a->thread, NULL);
+    a->running = false;
+}
+
+void ahead_close(struct ahead *a)
+{
+    if (!a)
+        return;
+    end_thread(a);
+    pthread_mutex_destroy(&a->reading);
+    pthread_mutex_destroy(&a->lock);
+    pthread_cond_destroy(&a->work);
+    pthread_cond_destroy(&a->news);
+    free(a);
+}
+
+void ahead_hold(struct ahead *a, bool hold)
+{
+    if (a)
+        (hold ? pthread_mutex_lock : pthread_mutex_unlock)(&a->reading);
+}
+
+/* ---- taking ---- */
+
+static struct slot *find(struct ahead *a, const char *module)
+{
+    for (int i = 0; i < a->most; i++)
+        if (a->slot[i].fill != EMPTY && !strcmp(a->slot[i].module, module))
+            return &a->slot[i];
+    return NULL;
+}
+
+/* Another linear is wanted than was expected: forget what has been read. */
+static void start_at(struct ahead *a, const char *module)
+{
+    for (int i = 0; i < a->most; i++)
+        if (a->slot[i].fill == READY) {
+            ledger_return(a->ledger, &a->slot[i].f.loan);
+            a->slot[i].fill = EMPTY;
+        }
+    go_to(a, module);
+}
+
+/* The module's frame, when it has been read.  False: it has not. */
+static bool take(struct ahead *a, const char *module, struct frame *f)
+{
+    struct slot *s;
+    bool ready;
+
+    pthread_mutex_lock(&a->lock);
+    s = find(a, module);
+    if (!s)
+        start_at(a, module);
+    a->starved = false;
+    pthread_cond_signal(&a->work);
+    while (!(s = find(a, module)) && !a->starved)
+        pthread_cond_wait(&a->news, &a->lock);
+    while (s && s->fill == READING)
+        pthread_cond_wait(&a->news, &a->lock);
+    ready = s && s->fill == READY;
+    if (!s) { /* the caller reads it */
+        go_to(a, module);
+        a->next++;
+    }
+    if (ready)
+        *f = s->f;
+    else if (s)
+        ledger_return(a->ledger, &s->f.loan);
+    if (s)
+        s->fill = EMPTY;
+    pthread_cond_signal(&a->work);
+    pthread_mutex_unlock(&a->lock);
+    return ready;
+}
+
+int ahead_write(struct ahead *a, const char *module, struct stream_writer *w,
+                uint64_t *bytes, struct err *e)
+{
+    struct weights_item it;
+    struct frame f;
+
+    if (!a || !a->running || !stored(a, module, &it))
+        return 0;
+    if (stream_flush(w, e) < 0) /* the Hessian need not wait */
+        return e->code;
+    if (!a->asked && !ledger_lends(a->ledger, LEDGER_WEIGHTS))
+        end_thread(a);
+    a->asked = true;
+    if (!a->running || !take(a, module, &f))
+        return 0;
+    f.data = NULL;
+    *bytes = f.len;
+    return stream_write(w, &f, e) < 0 ? e->code : 1;
+}
