@@ -1,8 +1,8 @@
 #!/bin/bash
 # layer_bench.sh [LAYERS [EFFORT...]]: quantize random layers of a real size from
-# 64 x 512 tokens (SIZE=7b: Llama-7B's; 70b), all of it from the first process to
-# the verified checkpoint: seconds, memory, CPU seconds of each tool, and how many
-# cores each kept busy in every twelfth of the time.
+# 64 x 512 tokens (SEQUENCES=128; SIZE=7b: Llama-7B's, 8b, 70b), all of it from the
+# first process to the verified checkpoint: seconds, memory, CPU seconds of each tool,
+# and how many cores each kept busy in every twelfth of the time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # BIN, HELPER: tools and mkmodel of another build, say a bundle's
@@ -15,8 +15,9 @@ sampler=
 trap 'kill ${sampler:+"$sampler"} 2>/dev/null || :; rm -rf "$dir"' EXIT
 case ${SIZE:-7b} in
 7b) hidden=4096 inner=11008 heads=32 kv=32 ;;
+8b) hidden=4096 inner=14336 heads=32 kv=8 ;;
 70b) hidden=8192 inner=28672 heads=64 kv=8 ;;
-*) echo "SIZE: 7b or 70b" >&2; exit 64 ;;
+*) echo "SIZE: 7b, 8b or 70b" >&2; exit 64 ;;
 esac
 
 mkdir "$dir/model"
@@ -68,7 +69,7 @@ for effort in "${@:-fast}"; do
     sample >"$dir/samples" &
     sampler=$!
     forge-meter -q -o "$dir/cost" -- forge quantize "$dir/model" "$dir/out" \
-        --effort "$effort" --text "$text" --sequences 64 --quiet
+        --effort "$effort" --text "$text" --sequences "${SEQUENCES:-64}" --quiet
     kill "$sampler"
     sampler=
     forge-shard -q --from "$dir/model" --verify "$dir/out"
