@@ -27,7 +27,7 @@ static const struct {
     { "eval", command_eval, "ORIGINAL OTHER --text FILE",
       "compare two checkpoints" },
     { "generate", NULL, "MODEL [PROMPT]", "text from a checkpoint" },
-    { "text", NULL, "MODEL [FILE...]", "chats, parquet, mixtures as one text" },
+    { "text", NULL, "MODEL [FILE...]", "chats, parquet, ... as text" },
     { "tokens", command_tokens, "MODEL [--ids]", "the tokens of a text" },
     { "report", command_report, "WORK [-o FILE]", "an HTML page about a run" },
     { "status", command_status, "WORK [--json]", "how far a run is" },
