@@ -279,7 +279,7 @@ cut_anywhere() { # FILE COMMAND... with @ for the file that is cut
         [ "$(wc -l <err)" -eq 1 ] || { echo "${*:2}:"; cat err; return 1; }
         [[ $(<err) == "$2: "* ]]
     }
-    heads='tokens weights calib gradient hessian grid solve split pack prune'
+    heads='hooks tokens weights calib gradient hessian grid solve split pack prune'
     for tool in $heads; do
         early 64 "forge-$tool" --no-such-option
     done
