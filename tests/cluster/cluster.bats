@@ -15,8 +15,8 @@ setup_file() {
     command -v sinfo >/dev/null || skip "no Slurm here"
     [ "$(nodes)" -ge 2 ] || skip "fewer than two idle nodes"
     cd "$BATS_FILE_TMPDIR" || return 1
-    local tree
     tree=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
+    export tree
     export model=$tree/examples/llama-4m run=$tree/scripts/forge-run
     export args="--text $tree/examples/calib.jsonl --sequences 16 \
         --seqlen 256 --propagate original --jobs 4 --quiet"
@@ -144,6 +144,50 @@ no_jobs() {
         wait "$victim" || [ "$signal" = KILL ]
         diff -r "$whole" out
     done
+}
+
+# The default quality in parts, states on a scratch of each node's own.
+parts() { # JOBS
+    export args="--text $tree/examples/calib.jsonl --sequences 16 --seqlen 128 --parts 4 --jobs $1 \
+        --scratch $BATS_TEST_TMPDIR/scratch --quiet"
+    mkdir -p scratch
+}
+
+@test "parts on several nodes: the bytes of one machine" {
+    parts 4
+    # shellcheck disable=SC2086
+    FORGE_LAUNCH=local forge quantize "$model" one $args
+    quantize
+    wait "$victim"
+    diff -r one out
+    [ "$(sort -u where | wc -l)" -ge 2 ]
+}
+
+@test "parts with a node lost, and its scratch" {
+    export FORGE_RETRIES=3
+    parts 4
+    # shellcheck disable=SC2086
+    FORGE_LAUNCH=local forge quantize "$model" one $args
+    quantize
+    lose "$(busy_node)"
+    rm -f scratch/forge-*/states-*.part-1.fts scratch/forge-*/states-*.part-2.fts
+    wait "$victim"
+    diff -r one out
+}
+
+@test "parts whose launcher dies continue, with the same bytes" {
+    parts 4
+    # shellcheck disable=SC2086
+    FORGE_LAUNCH=local forge quantize "$model" one $args
+    quantize
+    [ -n "$(busy_node)" ]
+    sleep 3
+    kill -KILL "$victim"
+    wait "$victim" || true
+    no_jobs
+    [ -e out ] || quantize
+    wait "$victim" || true
+    diff -r one out
 }
 
 @test "ssh: the same bytes; a signal ends what runs there" {
