@@ -306,10 +306,27 @@ static void say_line(void *ctx, const char *text, size_t len)
     free(line);
 }
 
+/* The line of a step of a run in parts: which, and on which machine. */
+static int stop_line(const struct stage *s, double seconds, char *line,
+                     size_t cap)
+{
+    bool stop = s->stop < s->stops.n && strcmp(s->name, "layer") != 0;
+    char host[HOST_LEN] = "";
+
+    gethostname(host, sizeof(host) - 1);
+    host[strcspn(host, "\"\\")] = 0;
+    return snprintf(line, cap,
+                    "{\"stage\":\"%s\",\"layer\":%" PRId64
+                    ",\"point\":\"%s\",\"number\":%" PRId64
+                    ",\"host\":\"%s\",\"seconds\":%.3f}\n",
+                    s->name, s->layer, stop ? s->stops.stop[s->stop].point : "",
+                    s->number, host, seconds);
+}
+
 /* Append the step's duration to stages.jsonl, for forge-report(1). */
 static void took(const struct stage *s, double seconds)
 {
-    char path[PATH_ROOM], line[160];
+    char path[PATH_ROOM], line[512];
     int fd = open(stage_path(path, s->S, "stages.jsonl"),
                   O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     int n = s->layer < 0 ? snprintf(line, sizeof(line),
@@ -320,6 +337,8 @@ static void took(const struct stage *s, double seconds)
                                     ",\"seconds\":%.3f}\n",
                                     s->name, s->layer, seconds);
 
+    if (s->stops.n) /* of a run in parts: which, and where */
+        n = stop_line(s, seconds, line, sizeof(line));
     if (fd < 0)
         return;
     if (write(fd, line, (size_t)n) != n)

@@ -16,18 +16,20 @@ enum { PUBLISH_LAYERS = 8 };
 
 static const char *moments_path(struct stage *s, size_t stop, int64_t part)
 {
-    const struct stop *p = &s->stops.stop[stop];
+    char name[STOP_FILE];
 
-    return stage_text(s, "%s/moments-%" PRId64 "-%s.part-%" PRId64 ".fts", s->S,
-                      p->layer, p->point, part);
+    return stage_text(
+        s, "%s/%s", s->S,
+        stop_file_name(&s->stops.stop[stop], STOP_MOMENTS, part, name));
 }
 
 static const char *share_path(struct stage *s, size_t stop, int64_t share)
 {
-    const struct stop *p = &s->stops.stop[stop];
+    char name[STOP_FILE];
 
-    return stage_text(s, "%s/codes-%" PRId64 "-%s.share-%" PRId64 ".fts", s->S,
-                      p->layer, p->point, share);
+    return stage_text(
+        s, "%s/%s", s->S,
+        stop_file_name(&s->stops.stop[stop], STOP_CODES, share, name));
 }
 
 /* Whether the states of this stop are in the work directory in any case. */
@@ -48,11 +50,11 @@ static const char *scratch_dir(struct stage *s)
 
 static const char *states_path(struct stage *s, size_t stop)
 {
-    const struct stop *p = &s->stops.stop[stop];
+    char name[STOP_FILE];
 
-    return stage_text(s, "%s/states-%" PRId64 "-%s.part-%" PRId64 ".fts",
-                      published(s, stop) ? s->S : scratch_dir(s), p->layer,
-                      p->point, s->number);
+    return stage_text(
+        s, "%s/%s", published(s, stop) ? s->S : scratch_dir(s),
+        stop_file_name(&s->stops.stop[stop], STOP_STATES, s->number, name));
 }
 
 /* E_TEMP: path is not there, or cannot be seen yet. */

@@ -11,6 +11,7 @@
 #include "common/io/json.h"
 #include "forge/command.h"
 #include "forge/job.h"
+#include "forge/stops.h"
 #include "work/place.h"
 #include "work/records.h"
 
@@ -28,6 +29,10 @@ struct standing {
     struct row *row;   /* [layers] */
     int64_t done, layers_done;
     double percent, elapsed, to_go; /* seconds; to_go negative: not known */
+    /* With parts: the stop that the run is at, and how many parts have written
+     * moments there, how many shares codes; layer -1: none. */
+    struct stop stop;
+    int64_t moments, shares;
 };
 
 static bool is_there(const struct standing *s, const char *dir,
@@ -70,6 +75,37 @@ static int read_row(struct standing *s, int64_t layer, struct err *e)
     return rc;
 }
 
+static bool has(const struct standing *s, enum stop_file which, int64_t number)
+{
+    char S[STAGE_DIR], name[STOP_FILE], path[PATH_MAX + 128];
+
+    snprintf(path, sizeof(path), "%s/%s/%s", s->work, job_solve_dir(&s->j, S),
+             stop_file_name(&s->stop, which, number, name));
+    return !access(path, F_OK);
+}
+
+/* The first stop of which a share is missing. */
+static int find_stop(struct standing *s, struct err *e)
+{
+    struct stops all = { 0 };
+
+    s->stop.layer = -1;
+    if (s->j.parts > 1 && stops_list(&all, &s->j, e) < 0)
+        return e->code;
+    for (size_t i = 0; i < all.n && s->stop.layer < 0; i++) {
+        s->stop = all.stop[i];
+        s->moments = s->shares = 0;
+        for (int64_t k = 0; k < s->stop.shares; k++)
+            s->shares += has(s, STOP_CODES, k);
+        for (int64_t k = 0; k < s->j.parts; k++)
+            s->moments += has(s, STOP_MOMENTS, k);
+        if (s->row[s->stop.layer].solved || s->shares == s->stop.shares)
+            s->stop.layer = -1;
+    }
+    stops_release(&all);
+    return 0;
+}
+
 /* Time to go: extrapolated from what the last call has done; before its first
  * module, from its estimate. */
 static void estimate(struct standing *s, bool running)
@@ -109,6 +145,8 @@ static int look(struct standing *s, struct err *e)
     for (int64_t i = 0; i < s->j.layers; i++)
         if (read_row(s, i, e) < 0)
             return e->code;
+    if (find_stop(s, e) < 0)
+        return e->code;
     estimate(s, running);
     return 0;
 }
@@ -131,6 +169,13 @@ static void print_text(const struct standing *s)
            (long long)s->done, (long long)s->j.modules,
            s->to_go > 0 ? "; to go about " : "",
            s->to_go > 0 ? span_text(span, s->to_go) : "");
+    if (s->stop.layer >= 0)
+        printf(
+            "layer %lld waits at %s: %lld of %lld parts have moments, %lld of "
+            "%lld shares codes\n",
+            (long long)s->stop.layer, s->stop.point, (long long)s->moments,
+            (long long)s->j.parts, (long long)s->shares,
+            (long long)s->stop.shares);
     printf("%-6s %-8s %-7s %8s %11s %9s\n", "layer", "calib", "solved",
            "modules", "loss/rtn", "seconds");
     for (int64_t i = 0; i < s->j.layers; i++) {
@@ -165,6 +210,18 @@ static void json_row(struct json_writer *w, const struct row *r, int64_t layer)
     jw_end(w, '}');
 }
 
+static void json_stop(struct json_writer *w, const struct standing *s)
+{
+    jw_key(w, "stop"), jw_begin(w, '{');
+    jw_key(w, "layer"), jw_int(w, s->stop.layer);
+    jw_key(w, "point"), jw_string(w, s->stop.point);
+    jw_key(w, "parts"), jw_int(w, s->j.parts);
+    jw_key(w, "moments"), jw_int(w, s->moments);
+    jw_key(w, "shares"), jw_int(w, s->stop.shares);
+    jw_key(w, "solved"), jw_int(w, s->shares);
+    jw_end(w, '}');
+}
+
 static int print_json(const struct standing *s, struct err *e)
 {
     struct json_writer w;
@@ -189,6 +246,8 @@ static int print_json(const struct standing *s, struct err *e)
         jw_number(&w, floor(s->to_go));
     else
         jw_null(&w);
+    if (s->stop.layer >= 0)
+        json_stop(&w, s);
     jw_key(&w, "layers"), jw_begin(&w, '[');
     for (int64_t i = 0; i < s->j.layers; i++)
         json_row(&w, &s->row[i], i);

@@ -1,6 +1,7 @@
 /* stops.c - see stops.h. */
 #include "forge/stops.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,6 +114,17 @@ int stops_list(struct stops *s, const struct job *j, struct err *e)
     if (rc < 0)
         stops_release(s);
     return rc;
+}
+
+const char *stop_file_name(const struct stop *s, enum stop_file which,
+                           int64_t number, char to[STOP_FILE])
+{
+    static const char *const begin[] = { "moments", "states", "codes" };
+
+    snprintf(to, STOP_FILE, "%s-%" PRId64 "-%s.%s-%" PRId64 ".fts",
+             begin[which], s->layer, s->point,
+             which == STOP_CODES ? "share" : "part", number);
+    return to;
 }
 
 void stops_release(struct stops *s)

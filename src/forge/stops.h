@@ -6,7 +6,7 @@
 
 #include "forge/job.h"
 
-enum { STOP_POINT = 16 };
+enum { STOP_POINT = 16, STOP_FILE = 64 };
 
 struct stop {
     int64_t layer;
@@ -22,6 +22,12 @@ struct stops {
     struct stop *stop;
     size_t n;
 };
+
+/* to = the name of a file of a stop, as pipeline.mk has it: moments and states of part
+ * `number`, codes of that share. */
+enum stop_file { STOP_MOMENTS, STOP_STATES, STOP_CODES };
+const char *stop_file_name(const struct stop *s, enum stop_file which,
+                           int64_t number, char to[STOP_FILE]);
 
 /* Errors of model_config_read(). */
 MUST_CHECK int stops_list(struct stops *s, const struct job *j, struct err *e);

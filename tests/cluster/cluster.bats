@@ -190,6 +190,18 @@ parts() { # JOBS
     diff -r one out
 }
 
+@test "the batch script of forge-cluster(7)" {
+    sed -n '/^#!/,/^\.Ed/p' "$tree/man/forge-cluster.7" | sed '/^\.Ed/d; s/\\e$/\\/' >script
+    grep -q '^forge quantize ' script
+    export MODEL=$model OUT=$PWD/out TEXT=$tree/examples/calib.jsonl WORK=$PWD/work
+    unset FORGE_LAUNCH
+    sbatch -Q --wait --nodes=2 --cpus-per-task=1 -o log script
+    forge status work | grep -q '^100 % done'
+    [ "$(jq -r 'select(.stage == "moments") | .number' work/solve-*/stages.jsonl | sort -u | wc -l)" -eq 8 ]
+    forge quantize "$model" one --text "$TEXT" --parts 8 --quiet
+    diff -r one out
+}
+
 @test "ssh: the same bytes; a signal ends what runs there" {
     [ -n "${TEST_SSH:-}" ] || skip "no TEST_SSH"
     export FORGE_LAUNCH=$TEST_SSH

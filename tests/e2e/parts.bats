@@ -56,11 +56,18 @@ work_of() { # a work directory of a run that was stopped: all names in it are fo
 
 @test "make by hand does the same, with the work directory alone" {
     forge quantize "$model" want "${small[@]}" --parts 2 --work w
-    rm -r want w/solve-*/codes-[13].fts
+    mv want first
+    rm w/solve-*/codes-[13].fts
+    run -0 forge status w
+    [[ $output == *"layer 1 waits at attn_in: 0 of 2 parts have moments, 0 of 2 shares codes"* ]]
+    [ "$(forge status --json w | jq -c .stop)" = \
+        '{"layer":1,"point":"attn_in","parts":2,"moments":0,"shares":2,"solved":0}' ]
+    [ "$(jq -c 'select(.stage == "share" and .layer == 2) | [.point, .number, .host]' w/solve-*/stages.jsonl | sort | head -n 1)" = \
+        "[\"attn_in\",0,\"$(hostname)\"]" ]
     lib=$(dirname "$(dirname "$(readlink -f "$(command -v forge)")")")/lib/4bit-forge
     make -s -f "$lib/pipeline.mk" -C w -j3
-    forge quantize "$model" again "${small[@]}" --parts 2
-    same want again
+    [ "$(forge status --json w | jq -c '[.percent, .stop]')" = '[100,null]' ]
+    same first want
 }
 
 # Kill a run of many steps at random, again and again; what is left is used.
