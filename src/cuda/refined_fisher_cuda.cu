@@ -3,17 +3,21 @@
  * GPU.
  *
  * With d = w - q half the gradient is -F d H.  A sweep takes one group of columns
- * J after the other, and of each all rows, 64 at a time:
+ * J after the other:
  *
  * 1. G = F (d H_J), two products in three parts of bf16 (refined_pass_cuda.cu).
- * 2. One block of threads moves the codes of 64 rows, one code after another,
- *    and keeps the G of those 64 up to date.
- * 3. G of the rows below += F v in f32, v = the moves times H_JJ.
+ * 2. One launch for all rows, a block of threads for each 64.  A block keeps its
+ *    G in registers and adds F v of the blocks before, v = the moves times H_JJ,
+ *    as these publish it, 16 rows at a time.  Then it moves its own codes, one
+ *    after another.
+ *
+ * So what waits for another is the moves alone.  Of 64 rows one warp decides: all
+ * 128 columns of a row at once, takes the first one that moves and decides anew
+ * those behind it, which costs a move, not a code.  Of 8 rows it keeps G in
+ * registers, and the other warps bring the rows behind up to date.
  *
  * The CPU takes all columns of a row before the next row: another order of the
- * same descent.  Step 2 is serial.  It costs a move, not a code: a warp decides
- * all columns of a row at once, takes the first one that moves and decides anew
- * those behind it.  So its floor is the moves times their latency (0.1 us). */
+ * same descent. */
 #include "cuda/refined_internal.cuh"
 
 #include <stdlib.h>
@@ -23,16 +27,22 @@ enum {
     ROWS = 64,
     THREADS = 512,
     WARP = 32,
-    PARTS = WIDE / WARP, /* columns of a lane: lane, lane + 32, .. */
-    STRIDE = WIDE + 1    /* of rows of g: no bank conflicts */
+    PARTS = WIDE / WARP,    /* columns of a lane: lane, lane + 32, .. */
+    STRIDE = WIDE + 1,      /* of rows of g: no bank conflicts */
+    SUB = 8,                /* rows whose G the deciding warp keeps */
+    CHUNK = 16,             /* rows that are published at a time */
+    SIDES = THREADS / WIDE, /* threads of a column of G */
+    OWN = ROWS / SIDES      /* rows of one of them */
 };
 
 /* Rows of a module and columns of a group, for the kernel: pointers to the first
  * of both, columns `pitch` apart. */
 struct fisher_group {
-    float *gradient;     /* [n, ld]: G */
-    float *pushed;       /* out: [n, ROWS]: v */
-    const float *fisher; /* [ld, ld] at the first row and column */
+    const float *gradient; /* [n, ld]: G */
+    float *pushed;         /* [ld, WIDE]: v */
+    int *published;      /* [ld / ROWS + 1], zero at first: chunks of v that are
+                     * there; last, the number of blocks that have begun */
+    const float *fisher; /* [ld, ld] */
     const float *square; /* [n, WIDE]: H */
     const float *w;
     float *d;
@@ -49,10 +59,11 @@ struct fisher_memory {
     float h[WIDE][WIDE];
     float g[ROWS][STRIDE];
     float f[ROWS][ROWS];
-    float v[2][WIDE];
+    float v[2][SUB][WIDE];
     float scale[ROWS], zero[ROWS];
     float mantissa[256];
     uint8_t code[ROWS][WIDE];
+    int number;
 };
 
 /* fisher[r][c] of the packed lower triangle, zero in the padding; grid (ld / 64,
@@ -93,10 +104,32 @@ static __global__ void __launch_bounds__(ROWS)
 
 /* ---- 64 rows ---- */
 
+/* Where the block begins: the next 64 rows that none has begun, so that a block
+ * waits for blocks alone that run or have ended. */
+static __device__ void take_rows(struct fisher_memory *s,
+                                 struct fisher_group *a, int *number)
+{
+    int r0;
+
+    if (threadIdx.x == 0)
+        s->number = atomicAdd(a->published + a->ld / ROWS, 1);
+    __syncthreads();
+    *number = s->number;
+    r0 = *number * ROWS;
+    a->gradient += r0;
+    a->w += r0;
+    a->d += r0;
+    a->split += r0;
+    a->codes += r0;
+    a->meta += r0;
+    a->rows = min(a->rows - r0, (int)ROWS);
+}
+
 template <enum dtype S>
 static __device__ void fetch(struct fisher_memory *s,
-                             const struct fisher_group &a)
+                             const struct fisher_group &a, int number)
 {
+    const float *f = a.fisher + (uint64_t)number * ROWS * (a.ld + 1);
     int t = (int)threadIdx.x;
 
     for (int i = t; i < WIDE * WIDE / 4; i += THREADS) {
@@ -111,13 +144,11 @@ static __device__ void fetch(struct fisher_memory *s,
         s->mantissa[i] = a.mantissa[i];
     for (int i = t; i < ROWS * WIDE; i += THREADS) {
         int r = i % ROWS, k = i / ROWS;
-        bool there = k < a.n && r < a.rows;
 
-        s->g[r][k] = there ? a.gradient[k * a.ld + r] : 0;
-        s->code[r][k] = there ? a.codes[k * a.pitch + r] : 0;
+        s->code[r][k] = k < a.n && r < a.rows ? a.codes[k * a.pitch + r] : 0;
     }
     for (int i = t; i < ROWS * ROWS; i += THREADS)
-        s->f[i / ROWS][i % ROWS] = a.fisher[i / ROWS * a.ld + i % ROWS];
+        s->f[i / ROWS][i % ROWS] = f[i / ROWS * a.ld + i % ROWS];
     refined_arrived();
     if (t < ROWS) {
         uint32_t meta = t < a.rows ? a.meta[t] : 0;
@@ -125,6 +156,51 @@ static __device__ void fetch(struct fisher_memory *s,
         s->scale[t] = refined_scale<S>(s->mantissa, meta);
         s->zero[t] = (float)meta_zero(meta);
     }
+}
+
+static __device__ __forceinline__ int acquire(const int *p)
+{
+    int x;
+
+    asm volatile("ld.acquire.gpu.s32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+    return x;
+}
+
+/* s->g = G and the F v of all rows before.  A thread has OWN rows of a column. */
+static __device__ void gather(struct fisher_memory *s,
+                              const struct fisher_group &a, int number)
+{
+    int k = (int)threadIdx.x % WIDE, r = (int)threadIdx.x / WIDE * OWN;
+    const float *f = a.fisher + number * ROWS + r, *v = a.pushed + k;
+    float g[OWN];
+
+#pragma unroll
+    for (int i = 0; i < OWN; i++)
+        g[i] = k < a.n ? a.gradient[k * a.ld + r + i] : 0;
+    for (int c = 0; c < number * (ROWS / CHUNK); c++) {
+        if (threadIdx.x == 0)
+            while (acquire(a.published + c / (ROWS / CHUNK)) <=
+                   c % (ROWS / CHUNK))
+                ;
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < CHUNK; j++, f += a.ld, v += WIDE) {
+            float moved = __ldcg(v);
+
+#pragma unroll
+            for (int i = 0; i < OWN; i += 4) {
+                float4 x = __ldg((const float4 *)(f + i));
+
+                g[i] = fmaf(x.x, moved, g[i]);
+                g[i + 1] = fmaf(x.y, moved, g[i + 1]);
+                g[i + 2] = fmaf(x.z, moved, g[i + 2]);
+                g[i + 3] = fmaf(x.w, moved, g[i + 3]);
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < OWN; i++)
+        s->g[r + i][k] = g[i];
     __syncthreads();
 }
 
@@ -138,26 +214,23 @@ static __device__ __forceinline__ float best(float a, float t, float inverse,
     return (x + ROUNDER) - ROUNDER - zero;
 }
 
-/* All codes of row i, by a warp; v: what moved times H.  True when one has. */
-static __device__ bool move_row(struct fisher_memory *s, int i, float *v)
+/* All codes of row i, by a warp.  g: its G; sum: what moved times H.  True when
+ * one has. */
+static __device__ __forceinline__ bool move_row(struct fisher_memory *s, int i,
+                                                const float *g,
+                                                const float *curve, float *sum)
 {
     int lane = (int)threadIdx.x % WARP, last = -1;
     float f = s->f[i][i], scale = s->scale[i], zero = s->zero[i];
-    float a[PARTS], t[PARTS], inverse[PARTS], sum[PARTS] = {};
-    const float *before = s->v[(i & 1) ^ 1];
-    bool any = false;
+    float inverse_f = f > 0 ? 1 / f : 0, inverse_scale = 1 / scale;
+    float a[PARTS], t[PARTS], x[PARTS], inverse[PARTS];
 
 #pragma unroll
     for (int q = 0; q < PARTS; q++) {
-        int k = q * WARP + lane;
-        float curve = scale * s->h[k][k];
-        float g = s->g[i][k];
-
-        if (i > 0)
-            g = fmaf(s->f[i - 1][i], before[k], g);
-        a[q] = (float)s->code[i][k] - zero;
-        t[q] = f > 0 ? g / f : 0;
-        inverse[q] = s->h[k][k] > 0 ? 1 / curve : 0;
+        a[q] = (float)s->code[i][q * WARP + lane] - zero;
+        t[q] = g[q] * inverse_f;
+        inverse[q] = curve[q] * inverse_scale;
+        sum[q] = 0;
     }
     for (;;) {
         int c = WIDE;
@@ -165,88 +238,137 @@ static __device__ bool move_row(struct fisher_memory *s, int i, float *v)
 
 #pragma unroll
         for (int q = PARTS - 1; q >= 0; q--) {
-            float x = best(a[q], t[q], inverse[q], zero);
-            unsigned ready =
-                __ballot_sync(~0u, x != a[q] && q * WARP + lane > last);
+            unsigned ready;
 
+            x[q] = best(a[q], t[q], inverse[q], zero);
+            ready = __ballot_sync(~0u, x[q] != a[q] && q * WARP + lane > last);
             if (!ready)
                 continue;
             c = q * WARP + __ffs((int)ready) - 1;
-            moved = (a[q] - x) * scale;
+            moved = (a[q] - x[q]) * scale;
         }
         if (c == WIDE)
             break;
         m = __shfl_sync(~0u, moved, c % WARP);
         last = c;
-        any = true;
 #pragma unroll
         for (int q = 0; q < PARTS; q++) {
             float h = s->h[c][q * WARP + lane];
 
-            if (q * WARP + lane == c)
-                a[q] -= m / scale;
+            if (q * WARP + lane == c) {
+                a[q] = x[q];
+                s->code[i][c] = (uint8_t)rintf(a[q] + zero);
+            }
             t[q] = fmaf(m, h, t[q]);
             sum[q] = fmaf(m, h, sum[q]);
         }
     }
-#pragma unroll
-    for (int q = 0; q < PARTS; q++) {
-        v[q * WARP + lane] = sum[q];
-        s->code[i][q * WARP + lane] = (uint8_t)rintf(a[q] + zero);
-    }
-    return any;
+    return last >= 0;
 }
 
-/* A warp moves the codes of row i + 1 while the others add row i's moves to the
- * G of the rows behind. */
-static __device__ bool move_rows(struct fisher_memory *s,
-                                 const struct fisher_group &a)
+/* Rows sub * SUB.., by a warp: their moves, to s->v and a.pushed. */
+static __device__ bool decide(struct fisher_memory *s,
+                              const struct fisher_group &a, int number, int sub)
 {
-    int t = (int)threadIdx.x;
+    int lane = (int)threadIdx.x % WARP, r0 = sub * SUB;
+    float *to = a.pushed + ((uint64_t)number * ROWS + r0) * WIDE + lane;
+    float g[SUB][PARTS], curve[PARTS], sum[PARTS];
     bool any = false;
 
-    for (int i = 0; i < a.rows; i++) {
-        float *v = s->v[i & 1];
+#pragma unroll
+    for (int q = 0; q < PARTS; q++) {
+        int k = q * WARP + lane;
 
-        if (t < WARP)
-            any |= move_row(s, i, v);
-        else if (i > 0)
-            for (int e = t - WARP; e < (a.rows - i - 1) * WIDE;
-                 e += THREADS - WARP) {
-                int r = i + 1 + e / WIDE, k = e % WIDE;
+        curve[q] = s->h[k][k] > 0 ? 1 / s->h[k][k] : 0;
+#pragma unroll
+        for (int i = 0; i < SUB; i++)
+            g[i][q] = s->g[r0 + i][k];
+    }
+#pragma unroll
+    for (int j = 0; j < SUB; j++) {
+        if (!sub)
+            break;
+#pragma unroll
+        for (int q = 0; q < PARTS; q++) {
+            float v = s->v[(sub & 1) ^ 1][j][q * WARP + lane];
 
-                s->g[r][k] =
-                    fmaf(s->f[i - 1][r], s->v[(i & 1) ^ 1][k], s->g[r][k]);
-            }
-        __syncthreads();
-        if (t >= WARP && t < WARP + WIDE && t - WARP < a.n)
-            a.pushed[(t - WARP) * ROWS + i] = v[t - WARP];
+#pragma unroll
+            for (int i = 0; i < SUB; i++)
+                g[i][q] = fmaf(s->f[r0 - SUB + j][r0 + i], v, g[i][q]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < SUB; i++) {
+        any |= move_row(s, r0 + i, g[i], curve, sum);
+#pragma unroll
+        for (int q = 0; q < PARTS; q++) {
+            s->v[sub & 1][i][q * WARP + lane] = sum[q];
+            to[i * WIDE + q * WARP] = sum[q];
+#pragma unroll
+            for (int k = i + 1; k < SUB; k++)
+                g[k][q] = fmaf(s->f[r0 + i][r0 + k], sum[q], g[k][q]);
+        }
+    }
+    if ((r0 + SUB) % CHUNK == 0) {
+        __threadfence();
+        __syncwarp();
+        if (lane == 0)
+            atomicExch(a.published + number, (r0 + SUB) / CHUNK);
     }
     return any;
 }
 
-/* Move the codes of 64 rows of a group; one block of threads.  Shared memory:
- * 124 KiB. */
+/* The moves of the SUB rows before `sub` to G of the rows behind it, by warps 4
+ * and on. */
+static __device__ void bring(struct fisher_memory *s, int sub)
+{
+    int t = (int)threadIdx.x - WIDE, k = t % WIDE, r0 = (sub - 1) * SUB;
+    float v[SUB];
+
+    if (t < 0 || !sub)
+        return;
+#pragma unroll
+    for (int j = 0; j < SUB; j++)
+        v[j] = s->v[(sub & 1) ^ 1][j][k];
+    for (int r = (sub + 1) * SUB + t / WIDE; r < ROWS; r += SIDES - 1) {
+        float g = s->g[r][k];
+
+#pragma unroll
+        for (int j = 0; j < SUB; j++)
+            g = fmaf(s->f[r0 + j][r], v[j], g);
+        s->g[r][k] = g;
+    }
+}
+
+/* Move the codes of 64 rows of a group.  Shared memory: 130 KiB. */
 template <enum dtype S>
 static __global__ void __launch_bounds__(THREADS)
-    fisher_group_kernel(const struct fisher_group a)
+    fisher_group_kernel(struct fisher_group a)
 {
     extern __shared__ float4 memory[];
     struct fisher_memory *s = (struct fisher_memory *)memory;
+    bool any = false;
+    int number;
 
-    fetch<S>(s, a);
-    if (move_rows(s, a) && threadIdx.x == 0)
+    take_rows(s, &a, &number);
+    fetch<S>(s, a, number);
+    gather(s, a, number);
+    for (int sub = 0; sub < ROWS / SUB; sub++) {
+        if (threadIdx.x < WARP)
+            any |= decide(s, a, number, sub);
+        else
+            bring(s, sub);
+        __syncthreads();
+    }
+    if (any && threadIdx.x == 0)
         *a.any = 1;
-    __syncthreads();
     for (int i = (int)threadIdx.x; i < ROWS * a.n; i += THREADS) {
         int r = i % ROWS, k = i / ROWS;
         uint64_t at = k * a.pitch + r;
         float d;
 
-        if (r >= a.rows) {
-            a.pushed[k * ROWS + r] = 0;
+        if (r >= a.rows)
             continue;
-        }
         d = a.w[at] - ((float)s->code[r][k] - s->zero[r]) * s->scale[r];
         a.codes[at] = s->code[r][k];
         a.d[at] = d;
@@ -322,7 +444,7 @@ static int form_gradient(struct cuda_context *c, const struct rows *j,
     uint64_t padded = s->padded, n = at->c1 - at->c0;
     const __nv_bfloat16 *h =
         j->f->whole + 3 * padded * (j->matrix * padded + at->c0);
-    float *dh = s->gradient, *to = j->all.gradient;
+    float *dh = s->gradient, *to = dh + REFINED_WIDE * s->pitch;
     int rc;
 
     BLAS_TRY(c->blas.gemm(c->blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, (int)j->ld,
@@ -340,56 +462,47 @@ static int form_gradient(struct cuda_context *c, const struct rows *j,
     return 0;
 }
 
-/* Rows r0.. of a group, and what they change in G of the rows below. */
-static int move_block(struct cuda_context *c, const struct rows *j,
-                      const struct tile_group *at, uint32_t group, uint64_t r0,
+/* Move the codes of a group of columns, all rows. */
+static int move_group(struct cuda_context *c, const struct rows *j,
+                      const struct tile_group *at, uint32_t group,
                       struct err *e)
 {
     const struct refined_state *s = j->s;
-    const float one = 1;
-    uint64_t below = j->ld - r0 - ROWS, first = at->c0 * s->pitch + r0;
+    uint64_t first = at->c0 * s->pitch, blocks = j->ld / ROWS;
     struct fisher_group a = j->all;
     int room = sizeof(struct fisher_memory);
 
-    a.gradient += r0;
-    a.fisher = j->fisher + r0 * (j->ld + 1);
+    CUDA_TRY(
+        cudaMemsetAsync(a.published, 0, (blocks + 1) * sizeof(int), c->stream));
+    a.fisher = j->fisher;
     a.square = j->f->curve + (j->matrix * s->padded + at->c0) * REFINED_WIDE;
     a.w += first;
     a.d += first;
-    a.split += 3 * at->c0 * s->pitch + r0;
+    a.split += 3 * first;
     a.codes += first;
-    a.meta += group * s->pitch + r0;
+    a.meta += group * s->pitch;
     a.n = (int)(at->c1 - at->c0);
-    a.rows = (int)(s->rows - r0 < ROWS ? s->rows - r0 : ROWS);
     if (j->scale_dtype == DT_F16)
-        fisher_group_kernel<DT_F16><<<1, THREADS, room, c->stream>>>(a);
+        fisher_group_kernel<DT_F16>
+            <<<(unsigned)blocks, THREADS, room, c->stream>>>(a);
     else
-        fisher_group_kernel<DT_BF16><<<1, THREADS, room, c->stream>>>(a);
+        fisher_group_kernel<DT_BF16>
+            <<<(unsigned)blocks, THREADS, room, c->stream>>>(a);
     LAUNCHED();
-    if (!below)
-        return 0;
-    BLAS_TRY(c->blas.gemm(c->blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, (int)below,
-                          a.n, ROWS, &one, j->fisher + r0 * j->ld + r0 + ROWS,
-                          CUDA_R_32F, (int)j->ld, a.pushed, CUDA_R_32F, ROWS,
-                          &one, a.gradient + ROWS, CUDA_R_32F, (int)j->ld,
-                          CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
     return 0;
 }
 
 static int sweep(struct cuda_context *c, const struct rows *j,
                  const uint32_t *groups, struct err *e)
 {
-    int rc;
+    int rc = 0;
 
-    for (uint64_t i = 0; i < j->plan->groups; i++) {
-        if ((rc = form_gradient(c, j, &j->plan->group[i], e)) < 0)
-            return rc;
-        for (uint64_t r0 = 0; r0 < j->s->rows; r0 += ROWS)
-            if ((rc = move_block(c, j, &j->plan->group[i], groups[i], r0, e)) <
-                0)
-                return rc;
+    for (uint64_t i = 0; i < j->plan->groups && rc >= 0; i++) {
+        rc = form_gradient(c, j, &j->plan->group[i], e);
+        if (rc >= 0)
+            rc = move_group(c, j, &j->plan->group[i], groups[i], e);
     }
-    return 0;
+    return rc;
 }
 
 /* groups[i]: which group comes at i, in the matrix's own order. */
@@ -424,6 +537,7 @@ static struct fisher_group whole_of(const struct rows *j)
 
     a.gradient = s->gradient + REFINED_WIDE * s->pitch;
     a.pushed = s->gradient + 2 * REFINED_WIDE * s->pitch;
+    a.published = (int *)(s->gradient + 3 * REFINED_WIDE * s->pitch);
     a.w = s->w + at;
     a.d = s->d + at;
     a.split = s->split + 3 * j->matrix * s->padded * s->pitch + j->first;
