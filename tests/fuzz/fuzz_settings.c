@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "forge/job.h"
+#include "forge/variables.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
