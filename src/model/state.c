@@ -62,9 +62,11 @@ int model_check_length(const struct model_config *c, int64_t length,
     if (c->longest && length > c->longest)
         return err_set(e, E_CONFIG,
                        "a sequence of %lld tokens: %s is supported up to "
-                       "%s %lld",
+                       "%s %lld%s",
                        (long long)length, c->family->model_type, c->longest_by,
-                       (long long)c->longest);
+                       (long long)c->longest,
+                       c->family->indexer ? ", where its attention is dense" :
+                                            "");
     if (c->rope.kind == ROPE_DYNAMIC && length > c->max_position)
         return err_set(e, E_CONFIG,
                        "a sequence of %lld tokens: rope type 'dynamic' is "
