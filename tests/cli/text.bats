@@ -70,6 +70,7 @@ texts() { jq -j '.text + "|"'; }
     echo '[{"id": 1, "conversations":
         [{"from": "human", "value": "a"}, {"from": "gpt", "value": "é"}]}]' >list.json
     [ "$(forge-text M l.jsonl | texts)" = "$want" ]
+    [ "$({ printf '\xef\xbb\xbf'; cat l.jsonl; } | forge-text M | texts)" = "$want" ]
     [ "$(forge-text M list.json | texts)" = "$want" ]
     gzip -k l.jsonl
     xz -k l.jsonl
@@ -204,8 +205,9 @@ texts() { jq -j '.text + "|"'; }
     refuses 64 "--weights wants 1 positive numbers" -w -1 M chat
     refuses 64 "unrecognized arguments: --colum" --colum x M
     refuses 66 "'none': no such directory" none chat
-    refuses 66 "'none': No such file" M none
+    refuses 66 "'none': no such file" M three none
     refuses 66 "'x.parquet': no such file" M x.parquet
+    refuses 66 "'bare': Is a directory" M bare
     refuses 65 "'<stdin>': is empty" M
     refuses 65 "'columns': record 1: has no messages and no text; --column chooses of: prompt" M columns
     refuses 65 "'three': record 1: a message is neither" M three
@@ -213,6 +215,12 @@ texts() { jq -j '.text + "|"'; }
     refuses 65 "'cut.gz': Compressed file ended" M cut.gz
     refuses 78 "'bare': the model has no chat template" bare chat
     refuses 78 "'bad': the chat template: " bad chat
+    mkdir list latin
+    echo '[]' >list/tokenizer_config.json
+    refuses 65 "'list/tokenizer_config.json': is no object" list chat
+    printf '\xff' >latin/chat_template.jinja
+    refuses 65 "'latin/chat_template.jinja': " latin chat
+    SOURCE_DATE_EPOCH=soon refuses 64 "SOURCE_DATE_EPOCH is 'soon'" M chat
     run -65 --separate-stderr forge-text M broken
     [[ $stderr == "forge-text: 'broken': line 2: "* ]]
 }
