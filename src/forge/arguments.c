@@ -107,13 +107,15 @@ static void hub_cache(char to[PATH_MAX])
              places[i].below);
 }
 
-/* Whether s has the form ORG/NAME or ORG/NAME@REVISION. */
+/* Whether s has the form ORG/NAME or ORG/NAME@REVISION; none of the three begins
+ * with a dot. */
 static bool is_hub_id(const char *s)
 {
-    const char *slash = strchr(s, '/');
+    const char *slash = strchr(s, '/'), *at = slash ? strchr(slash, '@') : NULL;
 
-    return slash && slash > s && slash[1] && !strchr(slash + 1, '/') &&
-           *s != '.' && slash[1] != '.' && strlen(s) < 256;
+    return slash && slash > s && slash[1] && slash[1] != '@' &&
+           !strchr(slash + 1, '/') && *s != '.' && slash[1] != '.' &&
+           !(at && (!at[1] || at[1] == '.')) && strlen(s) < 256;
 }
 
 /* The revision that refs/main names, in rev[256]. */
@@ -134,18 +136,18 @@ static bool main_revision(const char *repository, char *rev)
 int find_model(const char **model, char to[PATH_MAX], struct err *e)
 {
     char cache[PATH_MAX], repository[PATH_MAX], rev[256] = "";
-    const char *slash = strchr(*model, '/'), *at = strchr(*model, '@');
-    size_t name = slash ? strcspn(slash + 1, "@") : 0;
+    const char *slash = strchr(*model, '/'), *at;
     struct stat st;
 
     if (!stat(*model, &st) && S_ISDIR(st.st_mode))
         return 0;
-    if (!is_hub_id(*model) || !name)
+    if (!is_hub_id(*model))
         return err_set(e, E_NOINPUT, "'%s': no such directory", *model);
+    at = strchr(slash, '@');
     hub_cache(cache);
     if ((size_t)snprintf(repository, PATH_MAX, "%s/models--%.*s--%.*s", cache,
-                         (int)(slash - *model), *model, (int)name,
-                         slash + 1) >= PATH_MAX)
+                         (int)(slash - *model), *model,
+                         (int)strcspn(slash + 1, "@"), slash + 1) >= PATH_MAX)
         return err_set(e, E_USAGE, "'%.200s...': path is too long", cache);
     if (at)
         snprintf(rev, sizeof(rev), "%s", at + 1);

@@ -177,7 +177,7 @@ texts() { jq -j '.text + "|"'; }
     mv hub home/.cache/huggingface/
     HOME=$PWD/home forge tokens org/Tiny-1 --ids <<<hello
     HF_HOME=$PWD/home/.cache/huggingface forge tokens org/Tiny-1 --ids <<<hello
-    for odd in ../x a/b/c /a x/ org/..; do
+    for odd in ../x a/b/c /a x/ org/.. org/@x org/Tiny-1@ org/Tiny-1@..; do
         run -66 --separate-stderr forge quantize $odd out3 --method rtn
         [ "$stderr" = "forge: '$odd': no such directory" ]
     done
