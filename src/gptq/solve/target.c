@@ -276,9 +276,8 @@ static void divide(const struct target *t, struct tile *s, int n)
         divide_group_down(t, s, n, &plan->group[i]);
 }
 
-/* d = (1 - rest) w in rows whose target rest w + d is too far from w, so that it
- * becomes w. */
-static void keep_near(struct tile *s, float rest)
+/* w = rest w + d, but for rows which that would move too far. */
+static void move_rows(struct tile *s, float rest)
 {
     const struct factor *f = s->plan->f;
     double moved[ROWS] = { 0 }, norm[ROWS] = { 0 };
@@ -291,10 +290,13 @@ static void keep_near(struct tile *s, float rest)
             moved[r] += by * by;
             norm[r] += w * w;
         }
-    for (uint64_t r = 0; r < ROWS; r++)
-        for (uint64_t c = 0; c < f->cols && TARGET_TOO_FAR(moved[r], norm[r]);
-             c++)
-            s->d[c * ROWS + r] = (1 - rest) * s->w[c * ROWS + r];
+    for (uint64_t c = 0; c < f->cols; c++)
+        for (uint64_t r = 0; r < ROWS && !f->dead[c]; r++) {
+            float *w = &s->w[c * ROWS + r];
+
+            if (!TARGET_TOO_FAR(moved[r], norm[r]))
+                *w = rest * *w + s->d[c * ROWS + r];
+        }
 }
 
 void target_move(const struct target *t, struct tile *s, int n,
@@ -309,10 +311,7 @@ void target_move(const struct target *t, struct tile *s, int n,
         follow_drift(t, s, n, way);
     divide(t, s, n);
     for (int i = 0; i < n; i++) {
-        keep_near(&s[i], rest);
-        for (uint64_t c = 0; c < f->cols; c++)
-            for (uint64_t j = c * ROWS; j < (c + 1) * ROWS && !f->dead[c]; j++)
-                s[i].w[j] = rest * s[i].w[j] + s[i].d[j];
+        move_rows(&s[i], rest);
         memcpy(s[i].d, s[i].w, f->padded * ROWS * sizeof(float));
     }
 }
