@@ -36,7 +36,7 @@ struct ahead {
     pthread_mutex_t lock;
     pthread_cond_t work, news; /* for the thread; from it */
     /* under lock: */
-    bool stop, starved;  /* starved: there was no room */
+    bool stop, starved;  /* starved: read_next() found nothing to do */
     int64_t layer, next; /* the linear to be read next */
     struct slot slot[LEDGER_LEASES];
 };
@@ -137,21 +137,19 @@ static struct slot *empty_slot(struct ahead *a)
     return NULL;
 }
 
-/* Read the next linear.  False: there is none, or no room for it. */
+/* Read the next linear.  False: there is none, or no room for it, so that who waits
+ * for one reads it. */
 static bool read_next(struct ahead *a)
 {
-    int64_t layer = a->layer, next = a->next;
     struct slot *s = empty_slot(a);
     struct weights_item it;
+    bool found = s && next_linear(a, s->module, &it);
     struct loan loan;
     struct err none;
     void *block;
 
-    if (s && !next_linear(a, s->module, &it))
-        return false;
-    if (!s || !ledger_room(a->ledger, a->most, a->largest, &block, &loan)) {
-        a->layer = layer;
-        a->next = next;
+    if (!found || !ledger_room(a->ledger, a->most, a->largest, &block, &loan)) {
+        a->next -= found; /* it is still the next one */
         a->starved = true;
         pthread_cond_broadcast(&a->news);
         return false;
