@@ -224,13 +224,8 @@ static int write_stored(struct weights_plan *p, const struct weights_item *it,
 
     if (r)
         return r;
-    if (t->bytes > p->cap || !p->buf) {
-        free(p->buf);
-        p->buf = mem_pages(t->bytes, t->name, e);
-        p->cap = p->buf ? t->bytes : 0;
-        if (!p->buf)
-            return e->code;
-    }
+    if (mem_reserve(&p->buf, &p->cap, t->bytes ? t->bytes : 1, t->name, e) < 0)
+        return e->code;
     if ((r = checkpoint_read(p->c, t, p->buf, e)))
         return r;
     f.data = p->buf;
