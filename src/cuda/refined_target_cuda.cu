@@ -160,16 +160,6 @@ static int follow_drift(struct cuda_context *c, const struct way *y,
     return product(c, y, { y->square, 0, y->padded, 0, y->padded }, 1, 0, e);
 }
 
-/* d -= W H. */
-static int take_off(struct cuda_context *c, const struct way *y, struct err *e)
-{
-    int rc = split_all(c, y, y->w, e);
-
-    return rc < 0 ? rc :
-                    product(c, y, { y->whole, 0, y->padded, 0, y->padded }, -1,
-                            1, e);
-}
-
 /* d = G or F of all modules; c->weight has room for one. */
 static int load_outputs(struct cuda_context *c, const struct cuda_factors *f,
                         const struct refined_state *s,
@@ -195,29 +185,42 @@ static int load_outputs(struct cuda_context *c, const struct cuda_factors *f,
     return 0;
 }
 
-static int move_matrix(struct cuda_context *c, const struct way *y,
-                       const float *drift, bool gap, float part, struct err *e)
+/* to += part from, as refined_shift_kernel() does. */
+static int shift(struct cuda_context *c, const struct way *y, float *to,
+                 const float *from, float part, struct err *e)
 {
     dim3 grid((unsigned)(y->pitch / REFINED_TILE),
               (unsigned)((y->f->cols + SHIFT_COLUMNS - 1) / SHIFT_COLUMNS));
-    int rc;
 
-    if (!drift && !gap && y->prior > 0)
-        refined_shift_kernel<<<grid, dim3(REFINED_TILE / 4, SHIFT_COLUMNS), 0,
-                               c->stream>>>(y->d, y->w, y->prior, y->dead,
-                                            y->f->cols, y->pitch);
+    refined_shift_kernel<<<grid, dim3(REFINED_TILE / 4, SHIFT_COLUMNS), 0,
+                           c->stream>>>(to, from, part, y->dead, y->f->cols,
+                                        y->pitch);
     LAUNCHED();
-    rc = drift ? follow_drift(c, y, drift, e) : gap ? 0 : take_off(c, y, e);
+    return 0;
+}
+
+/* d += prior W - W H: H has the prior, which G lacks. */
+static int take_off(struct cuda_context *c, const struct way *y, struct err *e)
+{
+    int rc = y->prior > 0 ? shift(c, y, y->d, y->w, y->prior, e) : 0;
+
+    if (rc < 0 || (rc = split_all(c, y, y->w, e)) < 0)
+        return rc;
+    return product(c, y, { y->whole, 0, y->padded, 0, y->padded }, -1, 1, e);
+}
+
+static int move_matrix(struct cuda_context *c, const struct way *y,
+                       const float *drift, bool gap, float part, struct err *e)
+{
+    int rc = drift ? follow_drift(c, y, drift, e) : gap ? 0 : take_off(c, y, e);
+
     if (rc < 0 || (rc = divide(c, y, e)) < 0)
         return rc;
     refined_near_kernel<<<(unsigned)(y->pitch / NEAR_ROWS),
                           dim3(NEAR_ROWS, NEAR_COLUMNS), 0, c->stream>>>(
         y->w, y->d, part, y->dead, y->f->cols, y->pitch);
-    refined_shift_kernel<<<grid, dim3(REFINED_TILE / 4, SHIFT_COLUMNS), 0,
-                           c->stream>>>(y->w, y->d, part, y->dead, y->f->cols,
-                                        y->pitch);
     LAUNCHED();
-    return 0;
+    return shift(c, y, y->w, y->d, part, e);
 }
 
 /* Matrix i of the batch. */
