@@ -97,8 +97,8 @@ int ledger_get(void *ledger, const struct loan *loan, void *to, size_t n,
 
 /* ---- lender ---- */
 
-/* Whether the reader of the link can map loans; the first call waits for its
- * announcement, at most four seconds. */
+/* Whether the reader of the link can map loans, of weights both readers; the first
+ * call waits for the announcement of each, at most four seconds. */
 bool ledger_lends(struct ledger *l, enum ledger_link link);
 /* *loan for memory `offset` bytes into a block made by
  * device_functions()->block(), without a lease. */
