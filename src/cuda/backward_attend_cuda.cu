@@ -13,10 +13,8 @@
 #include "cuda/backward_internal.cuh"
 
 enum {
-    DIMS = 512, /* of a head, at most */
-    WARP = 32,
+    DIMS = 512,   /* of a head, at most */
     ROTATORS = 4, /* warps of a block that turn heads */
-    ROW = 256,    /* threads of a row of scores */
     QUERIES = 512 /* of a block, at most */
 };
 
@@ -30,20 +28,6 @@ struct rotation {
     const float *norm, *cs;
     float eps;
 };
-
-static __device__ __forceinline__ float warp_sum(float x)
-{
-    for (int k = WARP / 2; k; k >>= 1)
-        x += __shfl_xor_sync(~0u, x, k);
-    return x;
-}
-
-static __device__ __forceinline__ double warp_sum(double x)
-{
-    for (int k = WARP / 2; k; k >>= 1)
-        x += __shfl_xor_sync(~0u, x, k);
-    return x;
-}
 
 /* y = x normed and turned: a warp for each row and head of a sequence. */
 static __global__ void turn_kernel(struct rotation t, int64_t all)
@@ -137,22 +121,6 @@ static int turn(struct cuda_context *c, const struct rotation *t, int64_t rows,
 
 /* ---- softmax ---- */
 
-static __device__ float block_most(float x)
-{
-    __shared__ float part[ROW / WARP];
-    float most = x;
-
-    for (int i = WARP / 2; i; i >>= 1)
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
-    if (threadIdx.x % WARP == 0)
-        part[threadIdx.x / WARP] = most;
-    __syncthreads();
-    for (int i = 0; i < ROW / WARP; i++)
-        most = fmaxf(most, part[i]);
-    __syncthreads();
-    return most;
-}
-
 /* Grid (queries, heads); query i at position first + i.  p: scores, replaced by
  * their softmax, 0 where masked; g: gradient with respect to p, replaced by that
  * with respect to the scores. */
@@ -170,7 +138,7 @@ static __global__ void __launch_bounds__(ROW)
     g += row * ld;
     for (int k = from + threadIdx.x; k < end; k += ROW)
         most = fmaxf(most, p[k]);
-    most = block_most(most);
+    most = block_most<ROW>(most);
     for (int k = from + threadIdx.x; k < end; k += ROW) {
         p[k] = expf(p[k] - most);
         sum += (double)p[k];

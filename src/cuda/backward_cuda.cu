@@ -3,8 +3,6 @@
  * cuBLAS; all other kernels are bound by memory bandwidth. */
 #include "cuda/backward_internal.cuh"
 
-enum { ROW = 256 }; /* threads of a block */
-
 struct backward_state *backward_state(void)
 {
     static struct backward_state state;
@@ -59,17 +57,6 @@ static int multiply(struct cuda_context *c, int64_t rows, const float *x,
     p.ldc = n;
     return backward_multiply(c, p, e);
 }
-
-static unsigned blocks_for(int64_t n)
-{
-    int64_t blocks = (n + ROW - 1) / ROW;
-
-    return (unsigned)(blocks < 1 << 20 ? blocks : 1 << 20);
-}
-
-#define EACH(i, n)                                                             \
-    for (int64_t i = (int64_t)blockIdx.x * ROW + threadIdx.x; i < (n);         \
-         i += (int64_t)gridDim.x * ROW)
 
 /* ---- between elements and f32 ---- */
 

@@ -15,22 +15,6 @@ struct room {
     float *w;     /* [GRADIENT_VOCABULARY, h]: the block's rows of W */
 };
 
-static __device__ float block_most(float x)
-{
-    __shared__ float part[THREADS / 32];
-    float most = x;
-
-    for (int i = 16; i; i >>= 1)
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
-    if (threadIdx.x % 32 == 0)
-        part[threadIdx.x / 32] = most;
-    __syncthreads();
-    for (int i = 0; i < THREADS / 32; i++)
-        most = fmaxf(most, part[i]);
-    __syncthreads();
-    return most;
-}
-
 static __global__ void start_kernel(struct room r, int rows)
 {
     int i = (int)(blockIdx.x * THREADS + threadIdx.x);
@@ -62,7 +46,7 @@ static __global__ void __launch_bounds__(THREADS)
 
     for (int v = threadIdx.x; v < nv; v += THREADS)
         most = fmaxf(most, logit[v]);
-    most = block_most(most);
+    most = block_most<THREADS>(most);
     for (int v = threadIdx.x; v < nv; v += THREADS)
         sum += (double)expf(logit[v] - most);
     sum = block_sum<THREADS>(sum);

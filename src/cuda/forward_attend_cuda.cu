@@ -8,8 +8,7 @@
 #include <string.h>
 
 enum {
-    DIMS = 512, /* of a head, at most */
-    WARP = 32,
+    DIMS = 512,   /* of a head, at most */
     ROTATORS = 4, /* warps of a block that rotate heads */
     THREADS = 128 /* of a block of the plain kernel, one key each at a time */
 };
@@ -122,10 +121,8 @@ static __global__ void rotate_kernel(struct rotation t, int64_t all)
         x[k] = load(p + k);
         sum += x[k] * x[k];
     }
-    for (int k = WARP / 2; t.norm && k; k >>= 1)
-        sum += __shfl_xor_sync(~0u, sum, k);
     if (t.norm) {
-        float scale = 1.0f / sqrtf(sum / (float)t.dim + t.eps);
+        float scale = 1.0f / sqrtf(warp_sum(sum) / (float)t.dim + t.eps);
 
         for (int k = lane; k < t.dim; k += WARP)
             x[k] = rounded<T>(
@@ -189,24 +186,6 @@ static int rotate_all(struct cuda_context *c, const struct forward_attend *a,
 
 /* ---- the plain kernel, for any sizes ---- */
 
-/* The maximum over the block. */
-static __device__ float block_most(float x)
-{
-    __shared__ float part[THREADS / WARP];
-    float most;
-
-    for (int i = WARP / 2; i; i >>= 1)
-        x = fmaxf(x, __shfl_xor_sync(~0u, x, i));
-    if (threadIdx.x % WARP == 0)
-        part[threadIdx.x / WARP] = x;
-    __syncthreads();
-    most = part[0];
-    for (int i = 1; i < THREADS / WARP; i++)
-        most = fmaxf(most, part[i]);
-    __syncthreads();
-    return most;
-}
-
 /* Grid (rows, heads).  THREADS keys at a time: each thread computes one key's
  * score, then accumulates DIMS / THREADS dims of the output.  Softmax weights
  * are rounded to the element type before they multiply values, as in the
@@ -239,7 +218,7 @@ static __global__ void __launch_bounds__(THREADS)
                 score += q[i] * load(tail + key * a.tail_row + i - a.key_dim);
             score *= a.scale;
         }
-        now = fmaxf(most, block_most(score));
+        now = fmaxf(most, block_most<THREADS>(score));
         shrink = expf(most - now);
         score = expf(score - now);
         p[me] = rounded<T>(score);

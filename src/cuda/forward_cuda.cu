@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROW = 256 }; /* threads per row */
-
 /* ---- memory ---- */
 
 /* An allocation of the forward pass. */
@@ -250,18 +248,6 @@ static int forward_gate(struct cuda_context *c, const struct forward_gate *a,
 {
     return a->rows ? BY_DTYPE(a->dtype, gate_rows, c, a, e) : 0;
 }
-
-/* Number of blocks of ROW threads for n elements. */
-static unsigned blocks_for(int64_t n)
-{
-    int64_t blocks = (n + ROW - 1) / ROW;
-
-    return (unsigned)(blocks < 1 << 20 ? blocks : 1 << 20);
-}
-
-#define EACH(i, n)                                                             \
-    for (int64_t i = (int64_t)blockIdx.x * ROW + threadIdx.x; i < (n);         \
-         i += (int64_t)gridDim.x * ROW)
 
 template <class T>
 static __global__ void __launch_bounds__(ROW)

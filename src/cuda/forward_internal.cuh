@@ -57,22 +57,62 @@ template <class T> struct pack {
     alignas(16) T x[n];
 };
 
-/* The sum of x over a block of BLOCK threads, in a fixed order; all threads get
- * it. */
+enum {
+    WARP = 32,
+    ROW = 256 /* threads of a block of a row, or of EACH() */
+};
+
+/* Number of blocks of ROW threads for n elements. */
+static inline unsigned blocks_for(int64_t n)
+{
+    int64_t blocks = (n + ROW - 1) / ROW;
+
+    return (unsigned)(blocks < 1 << 20 ? blocks : 1 << 20);
+}
+
+/* Elements i of n, in a grid of blocks_for(n). */
+#define EACH(i, n)                                                             \
+    for (int64_t i = (int64_t)blockIdx.x * ROW + threadIdx.x; i < (n);         \
+         i += (int64_t)gridDim.x * ROW)
+
+/* The sum of x over a warp, in a fixed order; all threads get it. */
+template <class F> static __device__ __forceinline__ F warp_sum(F x)
+{
+    for (int i = WARP / 2; i; i >>= 1)
+        x += __shfl_xor_sync(~0u, x, i);
+    return x;
+}
+
+/* The same over a block of BLOCK threads. */
 template <int BLOCK, class F> static __device__ F block_sum(F x)
 {
-    __shared__ F part[BLOCK / 32];
+    __shared__ F part[BLOCK / WARP];
     F sum = 0;
 
-    for (int i = 16; i; i >>= 1)
-        x += __shfl_xor_sync(~0u, x, i);
-    if (threadIdx.x % 32 == 0)
-        part[threadIdx.x / 32] = x;
+    x = warp_sum(x);
+    if (threadIdx.x % WARP == 0)
+        part[threadIdx.x / WARP] = x;
     __syncthreads();
-    for (int i = 0; i < BLOCK / 32; i++)
+    for (int i = 0; i < BLOCK / WARP; i++)
         sum += part[i];
     __syncthreads();
     return sum;
+}
+
+/* The maximum over a block of BLOCK threads; all threads get it. */
+template <int BLOCK> static __device__ float block_most(float x)
+{
+    __shared__ float part[BLOCK / WARP];
+
+    for (int i = WARP / 2; i; i >>= 1)
+        x = fmaxf(x, __shfl_xor_sync(~0u, x, i));
+    if (threadIdx.x % WARP == 0)
+        part[threadIdx.x / WARP] = x;
+    __syncthreads();
+    for (int i = 0; i < BLOCK / WARP; i++)
+        x = fmaxf(x, part[i]);
+    __syncthreads();
+    return x;
 }
 
 /* Whether rows of n elements, ld apart, from p on consist of whole packs

@@ -7,8 +7,6 @@
  * 2 bytes per element, 4 with a bias. */
 #include "cuda/forward_internal.cuh"
 
-enum { ROW = 256 }; /* threads of a block */
-
 /* y[rows, n] = x[rows, depth] W[n, depth]ᵀ */
 struct gemm {
     cudaDataType in, out; /* types of x and w, of y */
@@ -106,19 +104,18 @@ static int finish(struct cuda_context *c, const struct forward_product *a,
                   const void *sums, struct err *e)
 {
     const S *y = (const S *)sums, *u = y + a->rows * a->n;
-    int64_t all = a->rows * a->n, blocks;
+    int64_t all = a->rows * a->n;
     enum ending end = a->second ? GATE : a->add ? ADD : STORE;
     T *out = (T *)a->out;
     bool wide = aligned_rows(y, a->n, a->n) && aligned_rows(out, a->n, a->n) &&
                 all % pack<S>::n == 0;
+    unsigned blocks = blocks_for(all / (wide ? pack<T>::n : 1));
 
-    blocks = (all / (wide ? pack<T>::n : 1) + ROW - 1) / ROW;
-    blocks = blocks < 1 << 20 ? blocks : 1 << 20;
     if (wide)
-        finish_kernel<T, S, true><<<(unsigned)blocks, ROW, 0, c->stream>>>(
+        finish_kernel<T, S, true><<<blocks, ROW, 0, c->stream>>>(
             end, y, u, a->bias, a->second_bias, all, a->n, out);
     else
-        finish_kernel<T, S, false><<<(unsigned)blocks, ROW, 0, c->stream>>>(
+        finish_kernel<T, S, false><<<blocks, ROW, 0, c->stream>>>(
             end, y, u, a->bias, a->second_bias, all, a->n, out);
     LAUNCHED();
     return 0;
@@ -162,9 +159,8 @@ int forward_product(struct cuda_context *c, const struct forward_product *a,
 static __global__ void __launch_bounds__(ROW)
     widen_kernel(const bf16 *x, int64_t n, float *to)
 {
-    for (int64_t i = (int64_t)blockIdx.x * ROW + threadIdx.x; i < n;
-         i += (int64_t)gridDim.x * ROW)
-        to[i] = __bfloat162float(x[i]);
+    EACH(i, n)
+    to[i] = __bfloat162float(x[i]);
 }
 
 /* *x = a->x as f32: a router multiplies in f32. */
@@ -178,7 +174,7 @@ static int widen(struct cuda_context *c, struct forward_state *s,
         return 0;
     if ((rc = buffer_need(c, &s->widened, (size_t)n * sizeof(float), e)) < 0)
         return rc;
-    widen_kernel<<<(unsigned)((n + ROW - 1) / ROW), ROW, 0, c->stream>>>(
+    widen_kernel<<<blocks_for(n), ROW, 0, c->stream>>>(
         (const bf16 *)a->x, n, (float *)s->widened.data);
     LAUNCHED();
     *x = s->widened.data;
