@@ -28,19 +28,27 @@ setup() {
     export FAKE_CUDA_LOG=$PWD/log
 }
 
-@test "activations of every family are the CPU's, f32 and bf16, whether or not there is room for states" {
+every_family() { # TOOL: what it puts out is the CPU's, with room on the device and without
     for kind in "${DENSE[@]}" "${MIXTURES[@]}"; do
         for dtype in f32 bf16; do
             rm -f log
-            forge-calib -q --dtype $dtype "$kind" t.fts >cpu.fts
-            gpu/forge-calib -q --dtype $dtype --device cuda "$kind" t.fts >gpu.fts
+            "$1" -q --dtype $dtype "$kind" t.fts >cpu.fts
+            "gpu/$1" -q --dtype $dtype --device cuda "$kind" t.fts >gpu.fts
             cmp cpu.fts gpu.fts
             [ ! -e log ]
-            FAKE_CUDA_SPILL=1 gpu/forge-calib -q --dtype $dtype --device cuda "$kind" t.fts >gpu.fts
+            FAKE_CUDA_SPILL=1 "gpu/$1" -q --dtype $dtype --device cuda "$kind" t.fts >gpu.fts
             grep -q ^spill log
             cmp cpu.fts gpu.fts
         done
     done
+}
+
+@test "activations of every family are the CPU's, f32 and bf16, whether or not there is room for states" {
+    every_family forge-calib
+}
+
+@test "gradients of every family are the CPU's, f32 and bf16, whether or not there is room for them" {
+    every_family forge-gradient
 }
 
 loop() { # CALIB OPTION...: to codes.fts, what forge-calib put out to seen.fts
@@ -107,29 +115,19 @@ PYTHON
     [ "$(wc -l <<<"$stderr")" -eq 1 ]
 }
 
-@test "gradients of every family are the CPU's, f32 and bf16, whether or not there is room for them" {
-    for kind in "${DENSE[@]}" "${MIXTURES[@]}"; do
-        for dtype in f32 bf16; do
-            rm -f log
-            forge-gradient -q --dtype $dtype "$kind" t.fts >cpu.fts
-            gpu/forge-gradient -q --dtype $dtype --device cuda "$kind" t.fts >gpu.fts
-            cmp cpu.fts gpu.fts
-            [ ! -e log ]
-            FAKE_CUDA_SPILL=1 gpu/forge-gradient -q --dtype $dtype --device cuda "$kind" t.fts >gpu.fts
-            grep -q ^spill log
-            cmp cpu.fts gpu.fts
-        done
-    done
-}
-
-@test "gradients: a device that fails, or has no room" {
-    for n in 1 3 20 60 150 250 350 400; do
-        run -69 --separate-stderr env FAKE_CUDA_FAIL=$n gpu/forge-gradient -q --device cuda \
-            -o out.fts deepseek_v3 t.fts
+fails() { # TOOL N...: it ends with one line when the device's N-th operation fails
+    local tool=$1 n
+    shift
+    for n; do
+        run -69 --separate-stderr env FAKE_CUDA_FAIL="$n" "gpu/$tool" -q --device cuda -o out.fts deepseek_v3 t.fts
         [[ $stderr == *"fake: "*" failed" ]]
         [ "$(wc -l <<<"$stderr")" -eq 1 ]
         [ ! -e out.fts ]
     done
+}
+
+@test "gradients: a device that fails, or has no room" {
+    fails forge-gradient 1 3 20 60 150 250 350 400
     run -75 --separate-stderr gpu/forge-gradient -q --device cuda --gpu-memory 1K -o out.fts llama t.fts
     [[ $stderr == *"gradients of a layer take "*" of GPU memory, there are 1.00 KiB" ]]
     run -69 --separate-stderr forge-gradient -q --device cuda -o out.fts llama t.fts
@@ -159,13 +157,7 @@ PYTHON
 }
 
 @test "a device that fails at any operation: exit 69, one line, and nothing that looks whole" {
-    for n in 1 2 3 7 20 50 90 150; do
-        run -69 --separate-stderr env FAKE_CUDA_FAIL=$n gpu/forge-calib -q --device cuda \
-            -o out.fts deepseek_v3 t.fts
-        [[ $stderr == *"fake: "*" failed" ]]
-        [ "$(wc -l <<<"$stderr")" -eq 1 ]
-        [ ! -e out.fts ]
-    done
+    fails forge-calib 1 2 3 7 20 50 90 150
 }
 
 @test "no room for a layer: refused when demanded, else the CPU computes" {
