@@ -462,6 +462,20 @@ static int form_gradient(struct cuda_context *c, const struct rows *j,
     return 0;
 }
 
+template <enum dtype S>
+static int launch(struct cuda_context *c, const struct fisher_group *a,
+                  uint64_t blocks, struct err *e)
+{
+    int room = sizeof(struct fisher_memory);
+
+    CUDA_TRY(cudaFuncSetAttribute(fisher_group_kernel<S>,
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  room));
+    fisher_group_kernel<S><<<(unsigned)blocks, THREADS, room, c->stream>>>(*a);
+    LAUNCHED();
+    return 0;
+}
+
 /* Move the codes of a group of columns, all rows. */
 static int move_group(struct cuda_context *c, const struct rows *j,
                       const struct tile_group *at, uint32_t group,
@@ -470,7 +484,6 @@ static int move_group(struct cuda_context *c, const struct rows *j,
     const struct refined_state *s = j->s;
     uint64_t first = at->c0 * s->pitch, blocks = j->ld / ROWS;
     struct fisher_group a = j->all;
-    int room = sizeof(struct fisher_memory);
 
     CUDA_TRY(
         cudaMemsetAsync(a.published, 0, (blocks + 1) * sizeof(int), c->stream));
@@ -482,14 +495,8 @@ static int move_group(struct cuda_context *c, const struct rows *j,
     a.codes += first;
     a.meta += group * s->pitch;
     a.n = (int)(at->c1 - at->c0);
-    if (j->scale_dtype == DT_F16)
-        fisher_group_kernel<DT_F16>
-            <<<(unsigned)blocks, THREADS, room, c->stream>>>(a);
-    else
-        fisher_group_kernel<DT_BF16>
-            <<<(unsigned)blocks, THREADS, room, c->stream>>>(a);
-    LAUNCHED();
-    return 0;
+    return j->scale_dtype == DT_F16 ? launch<DT_F16>(c, &a, blocks, e) :
+                                      launch<DT_BF16>(c, &a, blocks, e);
 }
 
 static int sweep(struct cuda_context *c, const struct rows *j,
@@ -509,14 +516,8 @@ static int sweep(struct cuda_context *c, const struct rows *j,
 static int sweep_all(struct cuda_context *c, const struct rows *j, int sweeps,
                      const uint32_t *groups, struct err *e)
 {
-    int any = 1, rc, room = sizeof(struct fisher_memory);
+    int any = 1, rc;
 
-    CUDA_TRY(cudaFuncSetAttribute(fisher_group_kernel<DT_F16>,
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  room));
-    CUDA_TRY(cudaFuncSetAttribute(fisher_group_kernel<DT_BF16>,
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  room));
     for (int i = 0; i < sweeps && any; i++) {
         CUDA_TRY(cudaMemsetAsync(j->s->any, 0, sizeof(any), c->stream));
         if ((rc = sweep(c, j, groups, e)) < 0)
