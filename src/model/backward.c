@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cli/units.h"
 #include "device/device.h"
 #include "model/backward_parts.h"
 
@@ -15,19 +14,13 @@
 static int use(struct model *m, struct cuda_context *c, struct err *e)
 {
     struct plugin_table t = { BACKWARD_TABLE, BACKWARD_TABLE_VERSION, NULL };
-    double need = gradient_device_bytes(&m->config, m->size);
-    char a[UNIT_TEXT], b[UNIT_TEXT];
-    size_t room;
+    const struct forward_table *on = forward_functions();
 
     if (plugin_load(&t, NULL, e) < 0 ||
-        forward_functions()->room(c, &room, e) < 0)
+        device_fits(on, c, "gradients of a layer take",
+                    gradient_device_bytes(&m->config, m->size), e) < 0)
         return e->code;
-    if (need > (double)room)
-        return err_set(e, E_TEMP,
-                       "cuda: gradients of a layer take %s of GPU memory, "
-                       "there are %s",
-                       size_text(a, need), size_text(b, (double)room));
-    m->on = forward_functions();
+    m->on = on;
     m->context = c;
     m->back = t.functions;
     return 0;

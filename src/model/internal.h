@@ -160,6 +160,10 @@ MUST_CHECK int model_reserve(const struct model *m, struct buffer *b,
 /* Move n malloced bytes at *p to device memory; *p is then there. */
 MUST_CHECK int model_place(const struct model *m, void **p, size_t n,
                            struct err *e);
+/* E_TEMP, that "`what` `need` of GPU memory", if there is less. */
+MUST_CHECK int device_fits(const struct forward_table *on,
+                           struct cuda_context *c, const char *what,
+                           double need, struct err *e);
 /* The device's part of model_norm_rows(), product_run(), product_sums(). */
 MUST_CHECK int device_norm(const struct model *m, const struct norm *j,
                            struct err *e);

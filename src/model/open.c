@@ -96,26 +96,32 @@ int model_check(const struct model *m, const void *p, int64_t n, bool *finite,
 struct plugin_table forward_plugin = { FORWARD_TABLE, FORWARD_TABLE_VERSION,
                                        NULL };
 
+int device_fits(const struct forward_table *on, struct cuda_context *c,
+                const char *what, double need, struct err *e)
+{
+    char a[UNIT_TEXT], b[UNIT_TEXT];
+    size_t room;
+
+    if (on->room(c, &room, e) < 0)
+        return e->code;
+    return need > (double)room ?
+               err_set(e, E_TEMP, "cuda: %s %s of GPU memory, there are %s",
+                       what, size_text(a, need), size_text(b, (double)room)) :
+               0;
+}
+
 int model_run_on(struct model *m, const struct forward_table *on,
                  struct cuda_context *c, struct err *e)
 {
-    double need = model_device_bytes(m);
     const char *lacks = model_device_lacks(&m->config);
-    char a[UNIT_TEXT], b[UNIT_TEXT];
-    size_t room;
 
     if (lacks)
         return err_set(e, E_CONFIG,
                        "cuda: layers of %s have %s, which are not supported "
                        "there",
                        m->config.family->model_type, lacks);
-
-    if (on->room(c, &room, e) < 0)
+    if (device_fits(on, c, "a layer takes", model_device_bytes(m), e) < 0)
         return e->code;
-    if (need > (double)room)
-        return err_set(e, E_TEMP,
-                       "cuda: a layer takes %s of GPU memory, there are %s",
-                       size_text(a, need), size_text(b, (double)room));
     m->on = on;
     m->context = c;
     return 0;
