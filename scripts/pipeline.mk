@@ -83,11 +83,11 @@ else ifneq ($(PARTS),1)
 # Parts of the tokens.  At each stop, a point of a layer, every part runs up to there
 # and writes the moments of its inputs; they are merged, in the order of parts, by
 # those who solve a share of the modules that read the point; and all parts go on
-# with the codes of all shares.  A stop is LAYER-POINT-SHARES.
+# with the codes of all shares.  A stop is LAYER-POINT-SHARES; SHARES <= PARTS.
 parts   := $(shell seq 0 $$(($(PARTS) - 1)))
 stop     = $(word 1,$(subst -, ,$1))-$(word 2,$(subst -, ,$1))
 moments  = $(parts:%=$S/moments-$(call stop,$1).part-%.fts)
-shares   = $(patsubst %,$S/codes-$(call stop,$1).share-%.fts,$(shell seq 0 $$(($(word 3,$(subst -, ,$1)) - 1))))
+shares   = $(patsubst %,$S/codes-$(call stop,$1).share-%.fts,$(wordlist 1,$(word 3,$(subst -, ,$1)),$(parts)))
 
 # The rules of stop $1, which waits for the files $2.
 define stop_rules
