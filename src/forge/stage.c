@@ -7,6 +7,7 @@
  * MESSAGE". */
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 
 #include "arch/tensor_name.h"
 #include "common/io/file.h"
+#include "common/io/json.h"
 #include "common/io/stream.h"
 #include "common/math/cpu.h"
 #include "forge/command.h"
@@ -306,44 +308,42 @@ static void say_line(void *ctx, const char *text, size_t len)
     free(line);
 }
 
-/* The line of a step of a run in parts: which, and on which machine. */
-static int stop_line(const struct stage *s, double seconds, char *line,
-                     size_t cap)
+/* The step's line of stages.jsonl, for forge-report(1); of a run in parts it says
+ * at which stop, and on which machine. */
+static void put_step(const struct stage *s, double seconds,
+                     struct json_writer *w)
 {
-    bool stop = s->stop < s->stops.n && strcmp(s->name, "layer") != 0;
     char host[HOST_LEN] = "";
 
     gethostname(host, sizeof(host) - 1);
-    host[strcspn(host, "\"\\")] = 0;
-    return snprintf(line, cap,
-                    "{\"stage\":\"%s\",\"layer\":%" PRId64
-                    ",\"point\":\"%s\",\"number\":%" PRId64
-                    ",\"host\":\"%s\",\"seconds\":%.3f}\n",
-                    s->name, s->layer, stop ? s->stops.stop[s->stop].point : "",
-                    s->number, host, seconds);
+    jw_init(w, 0);
+    jw_begin(w, '{');
+    jw_key(w, "stage"), jw_string(w, s->name);
+    if (s->layer >= 0)
+        jw_key(w, "layer"), jw_int(w, s->layer);
+    if (s->stop < s->stops.n) {
+        jw_key(w, "point"), jw_string(w, s->stops.stop[s->stop].point);
+        jw_key(w, "number"), jw_int(w, s->number);
+    }
+    if (s->stops.n)
+        jw_key(w, "host"), jw_string(w, host);
+    jw_key(w, "seconds"), jw_number(w, round(seconds * 1e3) / 1e3);
+    jw_end(w, '}');
 }
 
-/* Append the step's duration to stages.jsonl, for forge-report(1). */
 static void took(const struct stage *s, double seconds)
 {
-    char path[PATH_ROOM], line[512];
+    struct json_writer w;
+    char path[PATH_ROOM];
     int fd = open(stage_path(path, s->S, "stages.jsonl"),
                   O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    int n = s->layer < 0 ? snprintf(line, sizeof(line),
-                                    "{\"stage\":\"%s\",\"seconds\":%.3f}\n",
-                                    s->name, seconds) :
-                           snprintf(line, sizeof(line),
-                                    "{\"stage\":\"%s\",\"layer\":%" PRId64
-                                    ",\"seconds\":%.3f}\n",
-                                    s->name, s->layer, seconds);
 
-    if (s->stops.n) /* of a run in parts: which, and where */
-        n = stop_line(s, seconds, line, sizeof(line));
-    if (fd < 0)
-        return;
-    if (write(fd, line, (size_t)n) != n)
+    put_step(s, seconds, &w);
+    if (w.failed || fd < 0 || dprintf(fd, "%s\n", w.text) < 0)
         warning("'%s': cannot be written", path);
-    close(fd);
+    if (fd >= 0)
+        close(fd);
+    free(w.text);
 }
 
 static int run(struct stage *s, size_t which, struct err *e)
@@ -419,6 +419,7 @@ static int prepare(struct stage *s, int argc, char **argv, size_t *which,
 {
     *which = argc > 1 ? find(argv[1]) : ARRAY_LEN(stages);
     s->layer = -1;
+    s->stop = SIZE_MAX;
     if (*which == ARRAY_LEN(stages) || argc != 2 + (int)stages[*which].takes)
         return err_set(
             e, E_USAGE,

@@ -14,7 +14,7 @@ struct stage {
     const char *name;
     int64_t layer;      /* -1: none */
     struct stops stops; /* --parts: of the model */
-    size_t stop;        /* the step's, in stops */
+    size_t stop;        /* the step's, in stops; SIZE_MAX: none */
     int64_t number;     /* of its part or share */
     char T[STAGE_DIR], C[STAGE_DIR], S[STAGE_DIR], P[STAGE_DIR];
     struct job_words grid, solve;
