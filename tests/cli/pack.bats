@@ -2,7 +2,7 @@
 # forge-pack(1) as a user meets it.
 # shellcheck disable=SC2154 # run sets stderr
 
-bats_require_minimum_version 1.5.0
+load cli
 
 PY="$BATS_TEST_DIRNAME/../reference/layouts.py"
 FTS="$BATS_TEST_DIRNAME/../reference/fts.py"
@@ -17,12 +17,7 @@ make_stream() { # OUT ARGUMENT... of layouts.py make
 
 # forge-pack fails with this status and one line that says this.
 refused() { # STATUS TEXT ARGUMENT...
-    local want=$1 text=$2
-    shift 2
-    run --separate-stderr forge-pack "$@"
-    [ "$status" -eq "$want" ] || { echo "exit $status: $stderr"; return 1; }
-    [[ $stderr == *"$text"* ]] || { echo "said: $stderr"; return 1; }
-    [ "$(wc -l <<<"$stderr")" -eq 1 ]
+    fails "$1" "$2" forge-pack "${@:3}"
 }
 
 config() { # HIDDEN INTERMEDIATE: a llama in directory m

@@ -1,8 +1,7 @@
 #!/usr/bin/env bats
-# shellcheck disable=SC2154 # run sets stderr
 # forge-calib --until, --part: a run cut into points and parts of the tokens.
 
-bats_require_minimum_version 1.5.0
+load cli
 
 PY="$BATS_TEST_DIRNAME/../reference/forward.py"
 
@@ -95,12 +94,7 @@ PYTHON
 }
 
 refused() { # STATUS TEXT ARGUMENT...
-    local status_wanted=$1 text=$2
-    shift 2
-    run --separate-stderr forge-calib -q -o out.fts "$@"
-    [ "$status" -eq "$status_wanted" ] || { echo "exit $status: $stderr"; return 1; }
-    [[ $stderr == *"$text"* ]] || { echo "said: $stderr"; return 1; }
-    [ "$(wc -l <<<"$stderr")" -eq 1 ]
+    fails "$1" "$2" forge-calib -q -o out.fts "${@:3}"
     [ ! -e out.fts ]
 }
 

@@ -4,7 +4,7 @@
 
 PY="$BATS_TEST_DIRNAME/../reference/prune.py"
 MOE="$BATS_TEST_DIRNAME/../reference/moe.py"
-bats_require_minimum_version 1.5.0
+load cli
 
 setup() {
     cd "$BATS_TEST_TMPDIR" || exit 1
@@ -17,12 +17,7 @@ make_model() { # FAMILY [STORAGE]: directory m and its hit maps h
 
 # The tool fails with this status and one line that says this.
 refused() { # STATUS TEXT COMMAND...
-    local status_wanted=$1 text=$2
-    shift 2
-    run --separate-stderr "$@"
-    [ "$status" -eq "$status_wanted" ] || { echo "exit $status: $stderr"; return 1; }
-    [[ $stderr == *"$text"* ]] || { echo "said: $stderr"; return 1; }
-    [ "$(wc -l <<<"$stderr")" -eq 1 ]
+    fails "$1" "$2" "${@:3}"
 }
 
 @test "the kept experts are those that rank highest, as many in each group" {

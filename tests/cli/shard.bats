@@ -2,7 +2,7 @@
 # forge-shard(1) as a user meets it, on the example model, rounded to nearest.
 # shellcheck disable=SC2154 # run sets stderr
 
-bats_require_minimum_version 1.5.0
+load cli
 
 PY="$BATS_TEST_DIRNAME/../reference/layouts.py"
 
@@ -30,12 +30,7 @@ shard() {
 
 # Exit status, one line that says this, and neither OUT nor a temporary.
 refused() { # STATUS TEXT COMMAND...
-    local want=$1 text=$2
-    shift 2
-    run --separate-stderr "$@"
-    [ "$status" -eq "$want" ] || { echo "exit $status: $stderr"; return 1; }
-    [[ $stderr == *"$text"* ]] || { echo "said: $stderr"; return 1; }
-    [ "$(wc -l <<<"$stderr")" -eq 1 ]
+    fails "$1" "$2" "${@:3}"
     nothing_left
 }
 

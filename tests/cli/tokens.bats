@@ -2,7 +2,7 @@
 # shellcheck disable=SC2154 # run sets stderr
 # forge-tokens as a user meets it.
 
-bats_require_minimum_version 1.5.0
+load cli
 
 PY="$BATS_TEST_DIRNAME/../reference/tokens.py"
 FIXTURES="$BATS_TEST_DIRNAME/../reference/tokenizers"
@@ -20,12 +20,7 @@ model() { # FIXTURE DIR [VOCAB_SIZE]
 
 # The tool fails with this status and one line that says this.
 refused() { # STATUS TEXT ARGUMENT...
-    local status_wanted=$1 text=$2
-    shift 2
-    run --separate-stderr forge-tokens "$@"
-    [ "$status" -eq "$status_wanted" ] || { echo "exit $status: $stderr"; return 1; }
-    [[ $stderr == *"$text"* ]] || { echo "said: $stderr"; return 1; }
-    [ "$(wc -l <<<"$stderr")" -eq 1 ]
+    fails "$1" "$2" forge-tokens "${@:3}"
 }
 
 @test "ids of a whole text, with the special tokens of the file" {

@@ -15,15 +15,10 @@ make_model() { # KIND [DIR]
 
 # The tool fails with this status and one line that says this.
 refused() { # STATUS TEXT ARGUMENT...
-    local status_wanted=$1 text=$2
-    shift 2
-    run --separate-stderr forge-weights "$@"
-    [ "$status" -eq "$status_wanted" ] || { echo "exit $status: $stderr"; return 1; }
-    [[ $stderr == *"$text"* ]] || { echo "said: $stderr"; return 1; }
-    [ "$(wc -l <<<"$stderr")" -eq 1 ]
+    fails "$1" "$2" forge-weights "${@:3}"
 }
 
-bats_require_minimum_version 1.5.0
+load cli
 
 @test "safetensors, single and sharded: every tensor, bit for bit" {
     for kind in single sharded; do
