@@ -32,10 +32,11 @@ struct batch_part {
 };
 
 /* Reads up to the first sequence.  layer: the layer that the states must enter;
- * -1: the one that the first frame names.  part NULL: all sequences.  Frames of other roles are written to
- * `pass` (NULL: dropped).  If the input is tokens, loads the model's embedding.
- * in, m and pass must outlive the reader.  E_DATA: no sequence, or one of
- * another layer or model; E_TEMP; errors of loading the embedding. */
+ * -1: the one that the first frame names.  part NULL: all sequences.  Frames of
+ * other roles are written to `pass` (NULL: dropped).  If the input is tokens,
+ * loads the model's embedding.  in, m and pass must outlive the reader.  E_DATA:
+ * no sequence, or one of another layer or model; E_TEMP; errors of loading the
+ * embedding. */
 MUST_CHECK int batch_reader_open(struct batch_reader **f,
                                  struct stream_reader *in, struct model *m,
                                  int64_t layer, const struct batch_part *part,

@@ -54,9 +54,9 @@ struct job {
     int64_t sequences, seqlen, group, blend, threads, jobs;
     int64_t layers, modules;
     int64_t parts; /* of the tokens: stops.h; 1: one pipe */
-    char scratch
-        [PATH_MAX]; /* directory of a part's states on each node, absolute;
-                             * "": the work directory */
+    /* Directory of a part's states on each node, absolute; "": the work
+     * directory. */
+    char scratch[PATH_MAX];
     struct globs only, skip; /* --modules, --skip */
     struct globs grids;      /* --grid, rules of arch/gridrules.h */
     bool symmetric, bf16_scales;

@@ -37,8 +37,7 @@ static int parse(struct settings *s, int argc, char **argv)
           &s->blend, 0, 1000000, false },
         { OPT_FLAG, 0, "partial", NULL,
           "part of the tokens, to be merged: leave experts' activations as "
-          "they "
-          "are",
+          "they are",
           &s->partial, 0, 0, false },
         { OPT_INT, 0, "share", "K",
           "write only what share K of the modules needs, counted from 0",
@@ -66,24 +65,24 @@ static int parse(struct settings *s, int argc, char **argv)
 }
 
 static int open_all(struct hessian_inputs *r, const struct settings *s,
-                    struct hessian_set_params *p, char **path, int n,
-                    struct err *e)
+                    char **path, int n, struct err *e)
 {
     static const enum dtype dtypes[] = { DT_NONE, DT_BF16, DT_F32 };
     struct stream_output out = { .path = s->tool.output, .key = s->tool.key };
     int rc;
 
-    *p = (struct hessian_set_params){ .dtype = dtypes[s->dtype],
-                                      .block = (uint64_t)s->block,
-                                      .blend = (double)s->blend,
-                                      .max_tokens = (uint64_t)s->max_tokens,
-                                      .partial = s->partial,
-                                      .share = s->share,
-                                      .shares = s->shares };
+    r->params =
+        (struct hessian_set_params){ .dtype = dtypes[s->dtype],
+                                     .block = (uint64_t)s->block,
+                                     .blend = (double)s->blend,
+                                     .max_tokens = (uint64_t)s->max_tokens,
+                                     .partial = s->partial,
+                                     .share = s->share,
+                                     .shares = s->shares };
     if ((rc = ledger_open(&r->ledger, s->loans, e)) < 0 ||
         (rc = device_open(&s->device, &hessian_plugin, e)) < 0 ||
         (rc = ledger_reads(r->ledger, LEDGER_ACTIVATIONS, e)) < 0 ||
-        (rc = hessian_inputs_open(r, path, n, s->tool.expect_key, p, e)) < 0)
+        (rc = hessian_inputs_open(r, path, n, s->tool.expect_key, e)) < 0)
         return rc;
     return stream_create(&r->out, &out, e);
 }
@@ -92,15 +91,14 @@ int main(int argc, char **argv)
 {
     struct settings s = { .dtype = 0 };
     struct hessian_inputs r = { .n_in = 0 };
-    struct hessian_set_params p;
     struct err e;
     int first = parse(&s, argc, argv);
 
-    if (open_all(&r, &s, &p, argv + first, argc - first, &e) < 0)
+    if (open_all(&r, &s, argv + first, argc - first, &e) < 0)
         tool_fail(r.out, &e);
     progress_start(&r.progress, s.tool.progress, "tensors", 0);
     device_prepare(false);
-    if (hessian_inputs_run(&r, &p, &e) < 0)
+    if (hessian_inputs_run(&r, &e) < 0)
         tool_fail(r.out, &e);
     tool_finish(r.out, &r.progress, NULL);
     close(STDOUT_FILENO); /* the solver returns its last leases at the end */

@@ -6,8 +6,7 @@
 #include "arch/tensor_name.h"
 
 int hessian_inputs_open(struct hessian_inputs *r, char **path, int n,
-                        const char *key, struct hessian_set_params *p,
-                        struct err *e)
+                        const char *key, struct err *e)
 {
     struct stream_expect expect = { .key = key, .loans = r->ledger };
     int rc = 0;
@@ -22,10 +21,9 @@ int hessian_inputs_open(struct hessian_inputs *r, char **path, int n,
         rc = stream_open(&r->in[i], n ? path[i] : NULL, &expect, e);
         r->state[i] = INPUT_FRESH;
     }
-    p->n_inputs = r->n_in;
-    p->ledger = r->ledger;
-    r->partial = p->partial;
-    return rc < 0 ? rc : hessian_set_open(&r->all, p, e);
+    r->params.n_inputs = r->n_in;
+    r->params.ledger = r->ledger;
+    return rc < 0 ? rc : hessian_set_open(&r->all, &r->params, e);
 }
 
 void hessian_inputs_close(struct hessian_inputs *r)
@@ -107,7 +105,7 @@ static int take(struct hessian_inputs *r, int i, const struct frame *f,
 {
     switch (f->role) {
     case ROLE_ACTIVATION:
-        return r->partial && tensor_name_is_expert(f->name) ?
+        return r->params.partial && tensor_name_is_expert(f->name) ?
                    stream_write(r->out, f, e) :
                    activation(r, i, f, given, e);
     case ROLE_HESSIAN: return hessian_set_part(r->all, f, e);
@@ -144,16 +142,16 @@ static int advance(struct hessian_inputs *r, int i, struct err *e)
     return rc;
 }
 
-int hessian_inputs_run(struct hessian_inputs *r,
-                       const struct hessian_set_params *p, struct err *e)
+int hessian_inputs_run(struct hessian_inputs *r, struct err *e)
 {
     bool more = true;
     int rc = 0;
 
     for (int i = 0; i < r->n_in && rc >= 0; i++) {
-        if (p->shares)
+        if (r->params.shares)
             stream_leave_out(r->in[i], unwanted, r->all);
-        rc = input_batch_open(&r->batch[i], r->all, p, r->in[i], r->out, e);
+        rc = input_batch_open(&r->batch[i], r->all, &r->params, r->in[i],
+                              r->out, e);
     }
     if (rc < 0)
         return rc;

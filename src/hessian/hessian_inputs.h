@@ -15,22 +15,20 @@ struct hessian_inputs {
     enum input_state *state;
     int n_in;
     struct hessian_set *all;
+    struct hessian_set_params params;
     struct ledger *ledger; /* the caller's, from here on its own */
     /* set by the caller behind hessian_inputs_open() */
     struct stream_writer *out;
     struct progress progress;
-    bool partial; /* params.partial */
 };
 
-/* Open n files, or with n = 0 standard input, and the set that p asks for, whose
- * n_inputs and ledger are set.  Errors of stream_open(), hessian_set_open(). */
+/* Open n files, or with n = 0 standard input, and the set that r->params asks for,
+ * whose n_inputs and ledger are set here.  Errors of stream_open(),
+ * hessian_set_open(). */
 MUST_CHECK int hessian_inputs_open(struct hessian_inputs *r, char **path, int n,
-                                   const char *key,
-                                   struct hessian_set_params *p, struct err *e);
+                                   const char *key, struct err *e);
 /* Read all, and write to r->out.  Errors of hessian_set.h. */
-MUST_CHECK int hessian_inputs_run(struct hessian_inputs *r,
-                                  const struct hessian_set_params *p,
-                                  struct err *e);
+MUST_CHECK int hessian_inputs_run(struct hessian_inputs *r, struct err *e);
 void hessian_inputs_close(struct hessian_inputs *r);
 
 #endif

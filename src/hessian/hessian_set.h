@@ -11,7 +11,6 @@
 struct hessian_set;
 
 /* E_TEMP. */
-
 MUST_CHECK int hessian_set_open(struct hessian_set **c,
                                 const struct hessian_set_params *p,
                                 struct err *e);
