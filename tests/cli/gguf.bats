@@ -136,6 +136,15 @@ P
     grep -qx "tokenizer.ggml.pre deepseek-v3" pairs.deepseek_v3
 }
 
+@test "kv_b_proj in 4 bits, as other quantizers store it: the values keep their codes, the keys are turned" {
+    /usr/bin/python3 "$BATS_TEST_DIRNAME/../reference/moe.py" make deepseek_v3 plain m
+    forge-weights -q m | forge-grid -q --group 32 | forge-solve -q | forge-pack -q | forge-shard -q --from m q
+    ggufs latent q l
+    forge-gguf -q l l.gguf
+    [ "$(ggufs keys l l.gguf)" = "3 linears agree" ]
+    rm -rf m m.truth q l
+}
+
 @test "mixtures that llama.cpp computes otherwise are refused" {
     MOE=$BATS_TEST_DIRNAME/../reference/moe.py
     /usr/bin/python3 "$MOE" make qwen3_moe plain m

@@ -10,11 +10,17 @@ forge-gguf where the gguf package is not.
         the same of a mixture made by moe.py: experts in one tensor, kv_b_proj in
         two, nothing of layers that predict further tokens; PACKED: FILE was made
         of this 4-bit checkpoint of it, in layout compressed-tensors
+    ggufs.py latent PACKED OUT
+        a copy of a DeepSeek checkpoint in layout compressed-tensors with kv_b_proj
+        in 4 bits, too, as other quantizers store it
+    ggufs.py keys OUT FILE
+        FILE has that kv_b_proj: the values' codes, and the keys' weights turned
     ggufs.py pairs FILE        its metadata, a line each, arrays by their length
 
 Needs python3-numpy."""
 import json
 import os
+import shutil
 import struct
 import sys
 
@@ -224,6 +230,44 @@ def experts(model, path, packed):
     print(len(done), "linears in", len(codes.get(0, {})), "tensors and", len(plain), "others agree")
 
 
+def latent(packed, out):
+    shutil.copytree(packed, out)
+    at = os.path.join(out, "model.safetensors")
+    with open(at, "rb") as f:
+        head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+    tensors = {k: (head[k]["dtype"], a) for k, a in actorder.load(out).items()}
+    with open(os.path.join(out, "config.json")) as f:
+        c = json.load(f)
+    for i in range(c["num_hidden_layers"]):
+        m = f"model.layers.{i}.self_attn.kv_b_proj"
+        w = (tensors.pop(m + ".weight")[1].astype("u4") << 16).view("f4")
+        q, s, _ = actorder.quantize(w, np.arange(w.shape[1]) // 32, w.shape[1] // 32, True)
+        tensors.update({m + ".weight_packed": ("I32", actorder.pack(q, 1)), m + ".weight_scale": ("F16", s),
+                        m + ".weight_shape": ("I64", np.array(w.shape))})
+    q = c["quantization_config"]
+    q["ignore"] = [x for x in q["ignore"] if "kv_b_proj" not in x]
+    actorder.save(at, tensors)
+    with open(os.path.join(out, "config.json"), "w") as f:
+        json.dump(c, f)
+
+
+def keys(out, path):
+    with open(os.path.join(out, "config.json")) as f:
+        c = json.load(f)
+    g, n = Reader(path), 0
+    for m, q, s, z in actorder.modules(out):
+        if not m.endswith("kv_b_proj"):
+            continue
+        q, s, z = ([b for _, _, b in places(m + ".weight", np.broadcast_to(x, q.shape), c)] for x in (q, s, z))
+        at = f"blk.{m.split('.')[2]}.attn_"
+        kind, shape, data = g.tensors[at + "k_b.weight"]
+        assert kind == 0 and shape == list(q[0].shape), m
+        assert (np.frombuffer(data, "<f4").reshape(shape) == (q[0] - z[0]) * s[0].astype("f4")).all(), m
+        check_codes(m, q[1], s[1], z[1], g.tensors[at + "v_b.weight"], 0)
+        n += 1
+    print(n, "linears agree")
+
+
 def check_freqs(f, c, s):
     """transformers, _compute_llama3_parameters."""
     old, head = s["original_max_position_embeddings"], c["head_dim"]
@@ -245,4 +289,4 @@ if __name__ == "__main__":
     elif sys.argv[1] == "experts":
         experts(sys.argv[2], sys.argv[3], (sys.argv[4:] or [None])[0])
     else:
-        pairs(sys.argv[2])
+        {"latent": latent, "keys": keys, "pairs": pairs}[sys.argv[1]](*sys.argv[2:])
