@@ -20,7 +20,7 @@ static bool chosen(const struct gguf_want *w, const struct model_config *c,
 static int check_item(const struct gguf_want *w, const struct gguf_plan *p,
                       const struct gguf_item *x, uint64_t *bytes, struct err *e)
 {
-    enum gguf_type t = x->type;
+    struct gguf_item as = *x;
     struct linear l;
 
     if (chosen(w, &p->config, x->from ? x->from[0] : NULL, &l)) {
@@ -31,10 +31,9 @@ static int check_item(const struct gguf_want *w, const struct gguf_plan *p,
         if (gguf_fits(l.module, (uint64_t)l.rows, cols, group,
                       (cols + group - 1) / group, e))
             return e->code;
-        t = symmetric ? GGUF_Q4_0 : GGUF_Q4_1;
+        as.type = symmetric ? GGUF_Q4_0 : GGUF_Q4_1;
     }
-    *bytes += gguf_bytes(t, (x->parts ? x->parts : 1) *
-                                (x->rows ? x->rows : 1) * x->cols);
+    *bytes += gguf_item_bytes(&as);
     return 0;
 }
 

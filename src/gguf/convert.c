@@ -94,8 +94,8 @@ static void arrange(uint8_t *to, const struct gguf_item *x, const uint8_t *raw,
                        raw + ((first + i) * rows + r) * size, size);
 }
 
-static int pack_codes(struct writer *w, const struct gguf_item *x,
-                      const struct source *s, uint64_t first)
+static void pack_codes(struct writer *w, const struct gguf_item *x,
+                       const struct source *s, uint64_t first)
 {
     const struct ck_quantized *q = &s->q;
     const struct block_codes b = { .rows = x->rows,
@@ -108,13 +108,12 @@ static int pack_codes(struct writer *w, const struct gguf_item *x,
                                    .scales = s->scales + first * q->groups };
 
     block_codes_pack(w->buf, x->type, &b);
-    return 0;
 }
 
 static int pack_plain(struct writer *w, const struct gguf_item *x,
                       const struct source *s, uint64_t first, struct err *e)
 {
-    uint64_t n = (x->rows ? x->rows : 1) * x->cols;
+    uint64_t n = gguf_part_elements(x);
     size_t size = dtype_bits(s->dtype) / 8;
     uint8_t *turned;
     float *wide;
@@ -154,16 +153,17 @@ static int write_part(struct writer *w, const struct gguf_item *x,
 {
     const struct model_config *c = &w->p->config;
     uint64_t first = 0;
-    int rc;
+    int rc = 0;
 
     if (x->form == GGUF_KEYS || x->form == GGUF_VALUES)
         first = i * (uint64_t)(c->mla.nope + c->v_dim);
     if (x->form == GGUF_VALUES)
         first += (uint64_t)c->mla.nope;
-    rc = x->packed ? pack_codes(w, x, s, first) : pack_plain(w, x, s, first, e);
-    return rc ? rc :
-                emit(w, gguf_bytes(x->type, (x->rows ? x->rows : 1) * x->cols),
-                     e);
+    if (x->packed)
+        pack_codes(w, x, s, first);
+    else
+        rc = pack_plain(w, x, s, first, e);
+    return rc ? rc : emit(w, gguf_bytes(x->type, gguf_part_elements(x)), e);
 }
 
 static int write_parts(struct writer *w, const struct gguf_item *x,
@@ -205,10 +205,8 @@ static int rope_factors(float *to, const struct model_config *c, struct err *e)
 static int write_item(struct writer *w, const struct gguf_item *x,
                       uint64_t *digest, struct err *e)
 {
-    uint64_t n = (x->rows ? x->rows : 1) * x->cols;
-    uint64_t parts = x->parts ? x->parts : 1;
-    uint64_t odd = gguf_bytes(x->type, n * parts) % GGUF_ALIGN;
-    uint64_t bytes = gguf_bytes(x->type, n);
+    uint64_t odd = gguf_item_bytes(x) % GGUF_ALIGN;
+    uint64_t bytes = gguf_bytes(x->type, gguf_part_elements(x));
     int rc = mem_reserve(&w->buf, &w->cap, bytes + GGUF_ALIGN, "GGUF", e);
 
     if (rc)
@@ -231,11 +229,10 @@ static int write_items(struct writer *w, const struct gguf_buffer *head,
 
     for (size_t i = 0; i < p->n && !rc; i++) {
         const struct gguf_item *x = &p->item[i];
-        uint64_t n = (x->parts ? x->parts : 1) * (x->rows ? x->rows : 1);
 
         rc = write_item(w, x, &w->digest[i], e);
         if (!rc)
-            progress_step(progress, x->name, gguf_bytes(x->type, n * x->cols));
+            progress_step(progress, x->name, gguf_item_bytes(x));
     }
     w->digest[p->n] = XXH3_64bits(head->data, head->len);
     return rc ? rc :

@@ -46,6 +46,9 @@ struct gguf_plan {
  * module; as checkpoint_open().  name NULL: that of dir. */
 MUST_CHECK int gguf_plan(struct gguf_plan *p, const char *dir, const char *name,
                          bool q8, struct err *e);
+/* Elements of a part of the tensor, and bytes of all parts. */
+uint64_t gguf_part_elements(const struct gguf_item *x);
+uint64_t gguf_item_bytes(const struct gguf_item *x);
 /* E_CONFIG: the groups of a linear are no whole blocks. */
 MUST_CHECK int gguf_fits(const char *module, uint64_t rows, uint64_t cols,
                          uint64_t group, uint64_t groups, struct err *e);

@@ -10,6 +10,17 @@
 #include "gguf/scales.h"
 #include "gguf/vocab.h"
 
+uint64_t gguf_part_elements(const struct gguf_item *x)
+{
+    return (x->rows ? x->rows : 1) * x->cols;
+}
+
+uint64_t gguf_item_bytes(const struct gguf_item *x)
+{
+    return gguf_bytes(x->type,
+                      (x->parts ? x->parts : 1) * gguf_part_elements(x));
+}
+
 /* ---- the list of tensors ---- */
 
 /* from: tensors that it is read from. */
@@ -90,41 +101,49 @@ static struct gguf_item *find_stack(struct gguf_plan *p,
     return &p->item[p->n - 1];
 }
 
+/* Give *x, of the tensor's rows and columns, the shape of this place. */
+static int lay_out(const struct gguf_plan *p, const struct ck_tensor *t,
+                   const struct gguf_place *at, struct gguf_item *x,
+                   struct err *e)
+{
+    uint64_t nope = (uint64_t)p->config.mla.nope;
+    uint64_t v = (uint64_t)p->config.v_dim;
+
+    x->form = at->form;
+    x->head = at->head;
+    if (at->form != GGUF_KEYS && at->form != GGUF_VALUES)
+        return 0;
+    x->parts = (uint64_t)p->config.n_heads;
+    if (x->rows != x->parts * (nope + v))
+        return err_set(e, E_DATA,
+                       "'%.200s': has %" PRIu64 " outputs, no %" PRIu64
+                       " heads of %" PRIu64 " and %" PRIu64,
+                       t->name, x->rows, x->parts, nope, v);
+    x->rows = at->form == GGUF_KEYS ? x->cols : v;
+    x->cols = at->form == GGUF_KEYS ? nope : x->cols;
+    return 0;
+}
+
 /* Add a tensor of the checkpoint, or an expert's to its stack. */
 static int add_at(struct gguf_plan *p, const struct ck_tensor *t,
-                  struct gguf_item item, const struct gguf_place *at,
+                  const struct gguf_item *item, const struct gguf_place *at,
                   struct err *e)
 {
     struct gguf_item *x;
 
-    item.form = at->form;
-    item.head = at->head;
-    if (at->form == GGUF_KEYS || at->form == GGUF_VALUES) {
-        uint64_t nope = (uint64_t)p->config.mla.nope;
-        uint64_t v = (uint64_t)p->config.v_dim;
-
-        item.parts = (uint64_t)p->config.n_heads;
-        if (item.rows != item.parts * (nope + v))
-            return err_set(e, E_DATA,
-                           "'%.200s': has %" PRIu64 " outputs, no %" PRIu64
-                           " heads of %" PRIu64 " and %" PRIu64,
-                           t->name, item.rows, item.parts, nope, v);
-        item.rows = at->form == GGUF_KEYS ? item.cols : v;
-        item.cols = at->form == GGUF_KEYS ? nope : item.cols;
-    }
     if (at->form != GGUF_STACK) {
-        if (add(p, &item, at->name, 1, e))
+        if (add(p, item, at->name, 1, e))
             return e->code;
         p->item[p->n - 1].from[0] = t;
         return 0;
     }
-    x = find_stack(p, &item, at->name, e);
+    x = find_stack(p, item, at->name, e);
     if (!x)
         return e->code;
-    if (x->packed && item.packed && item.type == GGUF_Q4_1)
+    if (x->packed && item->packed && item->type == GGUF_Q4_1)
         x->type = GGUF_Q4_1; /* which holds what the others have, too */
-    if (x->packed != item.packed || (x->type != item.type && !x->packed) ||
-        x->rows != item.rows || x->cols != item.cols || x->from[at->expert])
+    if (x->packed != item->packed || (x->type != item->type && !x->packed) ||
+        x->rows != item->rows || x->cols != item->cols || x->from[at->expert])
         return err_set(e, E_CONFIG,
                        "'%.200s' is not stored as other experts of its layer: "
                        "GGUF has them in one tensor",
@@ -173,13 +192,14 @@ static int add_packed(struct gguf_plan *p, const struct ck_tensor *t,
     for (int i = 0; i < n; i++) {
         struct gguf_item x = item;
 
+        if (lay_out(p, t, &place[i], &x, e))
+            return e->code;
         /* inputs become outputs, so groups no longer lie in rows */
-        if (place[i].form == GGUF_KEYS) {
+        if (x.form == GGUF_KEYS) {
             x.packed = false;
-            x.type = p->q8 && p->config.mla.nope % GGUF_BLOCK == 0 ? GGUF_Q8_0 :
-                                                                     GGUF_F32;
+            x.type = plain_type(p, &x, DT_F32);
         }
-        if (add_at(p, t, x, &place[i], e))
+        if (add_at(p, t, &x, &place[i], e))
             return e->code;
     }
     return 0;
@@ -205,11 +225,10 @@ static int add_plain(struct gguf_plan *p, const struct ck_tensor *t,
 
         if (t->ndim == 2 && t->dims[0] != 1)
             x.rows = t->dims[0];
+        if (lay_out(p, t, &place[i], &x, e))
+            return e->code;
         x.type = place[i].f32 ? GGUF_F32 : plain_type(p, &x, t->dtype);
-        if (place[i].form == GGUF_KEYS && x.type == GGUF_Q8_0 &&
-            p->config.mla.nope % GGUF_BLOCK)
-            x.type = t->dtype == DT_BF16 ? GGUF_BF16 : GGUF_F32;
-        if (add_at(p, t, x, &place[i], e))
+        if (add_at(p, t, &x, &place[i], e))
             return e->code;
     }
     return 0;

@@ -278,7 +278,6 @@ int gguf_vocab(struct gguf *g, const struct model_config *c, const char *dir,
 
     if (!rc)
         rc = tokenizer_text(dir, &text, &len, what, e);
-
     if (rc)
         return rc;
     rc = json_parse(&d, text, len, what, e);
