@@ -331,6 +331,9 @@ struct linear {
 int64_t model_linear_count(const struct model_config *c, int64_t layer);
 /* How many of them come before the experts'. */
 int64_t model_linear_common(const struct model_config *c, int64_t layer);
+/* Those of an expert of the layer; expert -1: those before the experts'. */
+void model_linear_range(const struct model_config *c, int64_t layer,
+                        int64_t expert, int64_t *begin, int64_t *end);
 /* The i-th of them, 0 <= i < model_linear_count(). */
 void model_linear(const struct model_config *c, int64_t layer, int64_t i,
                   struct linear *l);

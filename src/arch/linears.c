@@ -177,6 +177,15 @@ int64_t model_linear_count(const struct model_config *c, int64_t layer)
            EXPERT_PARTS * model_layer_experts(c, layer);
 }
 
+void model_linear_range(const struct model_config *c, int64_t layer,
+                        int64_t expert, int64_t *begin, int64_t *end)
+{
+    int64_t common = model_linear_common(c, layer);
+
+    *begin = expert < 0 ? 0 : common + EXPERT_PARTS * expert;
+    *end = expert < 0 ? common : *begin + EXPERT_PARTS;
+}
+
 /* ---- one of them ---- */
 
 static void fill(struct linear *l, const struct row *r, int64_t layer,

@@ -36,16 +36,10 @@ static struct frame frame_of(const struct store *s, int64_t i, int64_t layer,
 void emit_modules(const struct model_config *c, int64_t layer,
                   enum input_class input, int64_t expert, char to[EMIT_MODULES])
 {
-    int64_t common = model_linear_common(c, layer), begin = 0, end = common;
     struct linear l;
+    int64_t begin, end;
 
-    if (expert >= 0) {
-        int64_t each = (model_linear_count(c, layer) - common) /
-                       model_layer_experts(c, layer);
-
-        begin = common + expert * each;
-        end = begin + each;
-    }
+    model_linear_range(c, layer, expert, &begin, &end);
     *to = 0;
     for (int64_t i = begin; i < end; i++) {
         model_linear(c, layer, i, &l);

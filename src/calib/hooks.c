@@ -18,8 +18,8 @@ struct hooks_file {
 };
 
 struct hooks_tensor {
-    struct linear linear; /* one that reads it */
-    size_t file;
+    struct linear linear;         /* one that reads it */
+    size_t file, number;          /* number: in the order of files */
     const struct ck_tensor *from; /* NULL: all of an .npy */
     enum dtype dtype;
     uint64_t rows;   /* tokens */
@@ -41,13 +41,16 @@ static bool find_reader(const struct model_config *c, const char *name,
 {
     char input[MODULE_PATH_MAX];
     struct tensor_name n;
+    int64_t begin, end;
 
     if (model_find_linear(c, name, l))
         return true;
     tensor_name_parse(&n, name);
-    if (n.layer < 0 || n.layer >= c->n_layers)
+    if (n.layer < 0 || n.layer >= c->n_layers ||
+        n.expert >= model_layer_experts(c, n.layer))
         return false;
-    for (int64_t i = 0; i < model_linear_count(c, n.layer); i++) {
+    model_linear_range(c, n.layer, n.expert, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
         model_linear(c, n.layer, i, l);
         input_name(c, l, input);
         if (!strcmp(input, name))
@@ -71,7 +74,25 @@ static int by_input(const void *a, const void *b)
     const struct hooks_tensor *x = a, *y = b;
     int d = compare_inputs(&x->linear, &y->linear);
 
-    return d ? d : x->file < y->file ? -1 : x->file > y->file;
+    return d ? d : x->number < y->number ? -1 : x->number > y->number;
+}
+
+/* Sort; of the same input in one file the first stays. */
+static void arrange(struct hooks *h)
+{
+    size_t n = 0;
+
+    if (h->n)
+        qsort(h->tensor, h->n, sizeof(*h->tensor), by_input);
+    for (size_t i = 0; i < h->n; i++) {
+        const struct hooks_tensor *t = &h->tensor[i];
+
+        if (!n || t->file != h->tensor[n - 1].file ||
+            compare_inputs(&t->linear, &h->tensor[n - 1].linear))
+            h->tensor[n++] = *t;
+    }
+    h->repeated = h->n - n;
+    h->n = n;
 }
 
 /* Add a tensor of `name` and these dimensions to the list. */
@@ -96,12 +117,6 @@ static int add(struct hooks *h, const char *name, struct hooks_tensor t,
         t.rows *= dims[i]; /* no overflow: the file has that many elements */
     if (!t.rows)
         return err_set(e, E_DATA, "'%.200s': has no tokens", name);
-    for (size_t i = 0; i < h->n; i++)
-        if (h->tensor[i].file == t.file &&
-            !compare_inputs(&h->tensor[i].linear, &t.linear)) {
-            h->repeated++;
-            return 0;
-        }
     if (h->n == h->cap) {
         size_t cap = 2 * h->cap + 64;
 
@@ -109,6 +124,7 @@ static int add(struct hooks *h, const char *name, struct hooks_tensor t,
             return e->code;
         h->cap = cap;
     }
+    t.number = h->n;
     h->tensor[h->n++] = t;
     return 0;
 }
@@ -170,8 +186,7 @@ int hooks_open(struct hooks *h, const char *model, const char *const *path,
             return strstr(e->msg, path[i]) ? rc :
                                              err_prefix(e, "'%s'", path[i]);
     }
-    if (h->n)
-        qsort(h->tensor, h->n, sizeof(*h->tensor), by_input);
+    arrange(h);
     return 0;
 }
 
