@@ -46,11 +46,10 @@ static const char *inside(const struct plain_list *plain, const char *path)
 }
 
 /* What a regular expression of a path inside the layers begins with. */
-static const char *before(const struct plain_list *plain, const char *head,
-                          char *to, size_t cap)
+static void before(const struct plain_list *plain, const char *head, char *to,
+                   size_t cap)
 {
     snprintf(to, cap, "%s%s", head, plain->wrapped ? "(.*\\.)?" : "");
-    return to;
 }
 
 /* AWQ, modules_to_not_convert: paths that vLLM and SGLang search anywhere in a
@@ -108,31 +107,29 @@ static void ct_names(struct json_writer *j, const struct plain_list *plain)
 
     jw_key(j, "ignore");
     jw_begin(j, '[');
+    before(plain, "re:", head, sizeof(head));
     for (size_t i = 0; i < plain->module.n; i++)
         if (!plain->common[i])
             jw_string(j,
                       plain->wrapped ?
-                          regex_of(text, sizeof(text),
-                                   before(plain, "re:", head, sizeof(head)),
+                          regex_of(text, sizeof(text), head,
                                    inside(plain, plain->module.item[i]), "$") :
                           plain->module.item[i]);
     for (size_t i = 0; i < plain->outside.n; i++)
-        jw_string(j, regex_of(text, sizeof(text),
-                              before(plain, "re:", head, sizeof(head)),
-                              plain->outside.item[i], "\\..*"));
+        jw_string(j, regex_of(text, sizeof(text), head, plain->outside.item[i],
+                              "\\..*"));
     for (size_t i = 0; i < plain->kind.n; i++)
         jw_string(j, regex_of(text, sizeof(text), "re:.*\\.",
                               plain->kind.item[i], "$"));
     for (size_t i = 0; i < plain->below.n; i++)
-        jw_string(j, regex_of(text, sizeof(text),
-                              before(plain, "re:", head, sizeof(head)),
+        jw_string(j, regex_of(text, sizeof(text), head,
                               inside(plain, plain->below.item[i]), "\\..*"));
     jw_end(j, ']');
 }
 
 /* vLLM looks up a fused linear (qkv_proj, gate_up_proj) by that name of its own:
- * the fused name of a linear that stands for it; NULL: none. */
-static const char *fused_name(const char *path)
+ * to = the fused path of a linear that stands for it; false: none. */
+static bool fused_path(char *to, size_t cap, const char *path)
 {
     static const char *const fused[][2] = {
         { "q_proj", "qkv_proj" },
@@ -142,30 +139,28 @@ static const char *fused_name(const char *path)
     const char *dot = strrchr(path, '.');
 
     for (size_t i = 0; dot && i < ARRAY_LEN(fused); i++)
-        if (!strcmp(dot + 1, fused[i][0]))
-            return fused[i][1];
-    return NULL;
+        if (!strcmp(dot + 1, fused[i][0])) {
+            snprintf(to, cap, "%.*s.%s", (int)(dot - path), path, fused[i][1]);
+            return true;
+        }
+    return false;
 }
 
-/* An entry "HEAD path TAIL", and one of the fused name.  grid: what it has instead
+/* An entry "HEAD path TAIL", and one of the fused path.  grid: what it has instead
  * of the others; NULL: it is not quantized. */
 static void dynamic_entry(struct json_writer *j, const char *head,
                           const char *path, const char *tail,
                           const struct module_grid *grid)
 {
-    const char *fused = fused_name(path);
-    char text[2200], other[1100];
+    char text[2200], fused[1100];
 
-    for (int i = 0; i < (fused ? 2 : 1); i++) {
-        if (i)
-            snprintf(other, sizeof(other), "%.*s.%s",
-                     (int)(strrchr(path, '.') - path), path, fused);
-        jw_key(j, regex_of(text, sizeof(text), head, i ? other : path, tail));
-        jw_begin(j, '{');
-        if (grid)
-            pair_int(j, "group_size", grid->group);
-        jw_end(j, '}');
-    }
+    jw_key(j, regex_of(text, sizeof(text), head, path, tail));
+    jw_begin(j, '{');
+    if (grid)
+        pair_int(j, "group_size", grid->group);
+    jw_end(j, '}');
+    if (fused_path(fused, sizeof(fused), path)) /* which has none itself */
+        dynamic_entry(j, head, fused, tail, grid);
 }
 
 /* "dynamic": regular expressions of modules that are not quantized, or have
@@ -263,26 +258,20 @@ static void gptq_dict(struct json_writer *j, const struct run_facts *facts,
 }
 
 /* Regular expressions of modules, which match from the beginning of a path, each
- * with its fused name. */
+ * with its fused path. */
 static void ct_targets(struct json_writer *j, const struct plain_list *plain,
                        const struct names *modules)
 {
-    char text[2200], tail[64], head[16];
+    static const char tail[] = "(\\..*)?$";
+    char text[2200], fused[1100], head[16];
 
+    before(plain, "re:", head, sizeof(head));
     for (size_t i = 0; i < modules->n; i++) {
         const char *path = inside(plain, modules->item[i]);
-        const char *fused = fused_name(path);
 
-        snprintf(tail, sizeof(tail), "(\\..*)?$");
-        before(plain, "re:", head, sizeof(head));
         jw_string(j, regex_of(text, sizeof(text), head, path, tail));
-        if (fused) {
-            char other[1100];
-
-            snprintf(other, sizeof(other), "%.*s.%s",
-                     (int)(strrchr(path, '.') - path), path, fused);
-            jw_string(j, regex_of(text, sizeof(text), head, other, tail));
-        }
+        if (fused_path(fused, sizeof(fused), path))
+            jw_string(j, regex_of(text, sizeof(text), head, fused, tail));
     }
 }
 
