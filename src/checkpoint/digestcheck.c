@@ -20,7 +20,7 @@
 
 #define DIFFERS "does not have the digest in " SUMS_FILE
 
-enum { LIST_MAX = 1 << 30, PIECE = 4 << 20 };
+enum { LIST_MAX = 1 << 30 };
 
 struct known {
     const char *name;
@@ -219,34 +219,9 @@ static int choose_files(struct checker *c, struct err *e)
 struct reading {
     struct file *f;
     struct sha256 *sha; /* NULL: tensors only */
-    char *piece;        /* [PIECE] */
+    char *piece;        /* [HASH_ROOM] */
     bool wrong;         /* say() has been called for this file */
 };
-
-/* Add bytes at..end-1 to the file's digest; *h: their XXH3. */
-static int hash_range(struct reading *r, uint64_t at, uint64_t end, uint64_t *h,
-                      struct err *e)
-{
-    XXH3_state_t *x = XXH3_createState();
-    int rc = x ? 0 : err_set(e, E_TEMP, "XXH3: out of memory");
-
-    if (x)
-        XXH3_64bits_reset(x);
-    while (!rc && at < end) {
-        size_t n = end - at < PIECE ? (size_t)(end - at) : PIECE;
-
-        rc = file_read(r->f, r->piece, n, at, e);
-        if (!rc && r->sha)
-            sha256_add(r->sha, r->piece, n);
-        if (!rc)
-            XXH3_64bits_update(x, r->piece, n);
-        at += n;
-    }
-    if (!rc)
-        *h = XXH3_64bits_digest(x);
-    XXH3_freeState(x);
-    return rc;
-}
 
 /* Compare a tensor's checksum h with the list; a difference is said.  True:
  * equal. */
@@ -296,9 +271,10 @@ static int read_tensors_of(struct checker *c, const char *name,
     for (size_t i = 0; !rc && i < list.count; i++) {
         const struct ck_entry *t = &list.item[i];
 
-        rc = hash_range(r, *at, t->offset, &h, e);
+        rc = hash_range(&h, r->f, *at, t->offset, r->piece, r->sha, e);
         *at = t->offset + t->bytes;
-        if (!rc && !(rc = hash_range(r, t->offset, *at, &h, e)))
+        if (!rc &&
+            !(rc = hash_range(&h, r->f, t->offset, *at, r->piece, r->sha, e)))
             r->wrong |= !judge(c, name, t->name, h);
     }
     ck_list_release(&list);
@@ -318,7 +294,7 @@ static int read_whole(struct checker *c, const char *name, struct reading *r,
         return e->code;
     if (!r->sha)
         return 0;
-    if (hash_range(r, at, file_size(r->f), &h, e))
+    if (hash_range(&h, r->f, at, file_size(r->f), r->piece, r->sha, e))
         return e->code;
     sha256_hex(r->sha, hex);
     if (strcmp(hex, digests_find(&c->sums, name)->sha256) && !r->wrong)
@@ -342,7 +318,7 @@ static int check_file(struct checker *c, const char *name, struct err *e)
     }
     if (rc)
         return rc;
-    r.piece = mem_pages(PIECE, name, e);
+    r.piece = mem_pages(HASH_ROOM, name, e);
     rc = r.piece ? 0 : e->code;
     if (!rc && !c->tensors_only)
         rc = sha256_open(&r.sha, e);

@@ -18,7 +18,6 @@ static void set_host(struct job *j)
     gethostname(j->host, sizeof(j->host) - 1);
 }
 
-enum { CHUNK = 4 << 20 };
 static const uint64_t a_while = 8ULL << 30; /* bytes: seconds */
 
 static int open_file(struct file **f, const char *model, const char *name,
@@ -76,7 +75,7 @@ static bool alike(const struct weights_file *a, const struct weights_file *b)
 
 /* The hash of a file is that of the hashes of its pieces, which are made in
  * parallel. */
-enum { PIECE = 4 * CHUNK };
+enum { PIECE = 16 << 20 };
 
 struct hashing {
     const char *model;
@@ -96,27 +95,13 @@ static int hash_piece(const char *model, const struct weights_file *f,
                       uint64_t at, uint64_t *hash, struct err *e)
 {
     uint64_t end = f->size - at < PIECE ? f->size : at + PIECE;
-    XXH3_state_t *state = XXH3_createState();
-    char *buf = mem_pages(CHUNK, f->name, e);
+    char *buf = mem_pages(HASH_ROOM, f->name, e);
     struct file *in = NULL;
-    int rc = !state || !buf ? err_set(e, E_TEMP, "%s: no memory", f->name) :
-                              open_file(&in, model, f->name, e);
+    int rc = buf ? open_file(&in, model, f->name, e) : e->code;
 
     if (!rc)
-        XXH3_64bits_reset(state);
-    for (; !rc && at < end; at += CHUNK) {
-        size_t n = end - at < CHUNK ? (size_t)(end - at) : CHUNK;
-
-        if (at + n < end)
-            file_prefetch(in, at + n, CHUNK);
-        rc = file_read(in, buf, n, at, e);
-        if (!rc)
-            XXH3_64bits_update(state, buf, n);
-    }
-    if (!rc)
-        *hash = XXH3_64bits_digest(state);
+        rc = hash_range(hash, in, at, end, buf, NULL, e);
     file_close(in);
-    XXH3_freeState(state);
     free(buf);
     return rc;
 }

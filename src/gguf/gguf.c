@@ -4,17 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { VERSION = 3 };
-/* Types of values. */
-enum {
-    VALUE_U32 = 4,
-    VALUE_I32 = 5,
-    VALUE_F32 = 6,
-    VALUE_BOOL = 7,
-    VALUE_STRING = 8,
-    VALUE_ARRAY = 9,
-    VALUE_U64 = 10
-};
 enum { HEAD = 24 }; /* bytes before the pairs */
 
 uint64_t gguf_bytes(enum gguf_type t, uint64_t n)
@@ -152,7 +141,7 @@ int gguf_head(const struct gguf *g, struct gguf_buffer *head, struct err *e)
     static const uint8_t zeros[GGUF_ALIGN];
 
     *head = (struct gguf_buffer){ 0 };
-    if (!g->failed && put(head, "GGUF", 4) && put_u32(head, VERSION) &&
+    if (!g->failed && put(head, "GGUF", 4) && put_u32(head, GGUF_VERSION) &&
         put_u64(head, g->n_infos) && put_u64(head, g->n_pairs) &&
         put(head, g->pairs.data, g->pairs.len) &&
         put(head, g->infos.data, g->infos.len) &&

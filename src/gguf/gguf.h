@@ -8,6 +8,7 @@
 
 #include "common/base.h"
 
+enum { GGUF_VERSION = 3 };
 enum gguf_type {
     GGUF_F32 = 0,
     GGUF_F16 = 1,
@@ -15,6 +16,16 @@ enum gguf_type {
     GGUF_Q4_1 = 3,
     GGUF_Q8_0 = 8,
     GGUF_BF16 = 30
+};
+/* Types of values. */
+enum {
+    VALUE_U32 = 4,
+    VALUE_I32 = 5,
+    VALUE_F32 = 6,
+    VALUE_BOOL = 7,
+    VALUE_STRING = 8,
+    VALUE_ARRAY = 9,
+    VALUE_U64 = 10
 };
 /* Tensors begin at multiples of it. */
 enum { GGUF_ALIGN = 32, GGUF_BLOCK = 32 };

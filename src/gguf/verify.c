@@ -11,7 +11,7 @@
 #include "common/io/hash.h"
 #include "gguf/convert.h"
 
-enum { HEAD_MAX = 256 << 20, CHUNK = 8 << 20, DIMS = 4, NAME = 128 };
+enum { HEAD_MAX = 256 << 20, DIMS = 4, NAME = 128 };
 
 /* The head in memory; nothing in it is trusted. */
 struct head {
@@ -65,21 +65,21 @@ static size_t value_size(uint64_t type)
 
 static void read_pair(struct head *h)
 {
-    enum { STRING = 8, ARRAY = 9, U64 = 10 };
     char key[NAME];
     uint64_t type, n = 1;
     bool list;
 
     string(h, key);
     type = number(h, 4);
-    list = type == ARRAY;
+    list = type == VALUE_ARRAY;
     if (list) {
         type = number(h, 4);
         n = number(h, 8);
     }
-    if (list && type == U64 && n == h->tensors + 1 && !strcmp(key, DIGESTS_KEY))
+    if (list && type == VALUE_U64 && n == h->tensors + 1 &&
+        !strcmp(key, DIGESTS_KEY))
         h->digests = h->at;
-    if (type == STRING)
+    if (type == VALUE_STRING)
         for (; n && h->at <= h->len; n--)
             string(h, NULL);
     else if (value_size(type) && n <= h->len)
@@ -123,7 +123,7 @@ static int read_head(struct head *h, struct file *f, struct err *e)
         return e->code;
     magic = take(h, 4);
     version = number(h, 4);
-    if (!magic || memcmp(magic, "GGUF", 4) != 0 || version != 3)
+    if (!magic || memcmp(magic, "GGUF", 4) != 0 || version != GGUF_VERSION)
         return err_set(e, E_DATA, "is no GGUF file of version 3");
     h->tensors = number(h, 8);
     h->pairs = number(h, 8);
@@ -142,28 +142,6 @@ static int read_head(struct head *h, struct file *f, struct err *e)
     return 0;
 }
 
-static int hash_range(struct file *f, uint64_t at, uint64_t n, uint8_t *buf,
-                      uint64_t *hash, struct err *e)
-{
-    XXH3_state_t *s = XXH3_createState();
-    int rc = s ? 0 : err_set(e, E_TEMP, "GGUF: out of memory");
-
-    if (s)
-        XXH3_64bits_reset(s);
-    while (n && !rc) {
-        size_t k = n < CHUNK ? (size_t)n : CHUNK;
-
-        rc = file_read(f, buf, k, at, e);
-        if (!rc)
-            XXH3_64bits_update(s, buf, k);
-        at += k;
-        n -= k;
-    }
-    *hash = s ? XXH3_64bits_digest(s) : 0;
-    XXH3_freeState(s);
-    return rc;
-}
-
 static int check(struct head *h, struct file *f, const char *path,
                  void (*say)(const char *path, const char *what),
                  struct progress *progress, struct gguf_verdict *v,
@@ -171,7 +149,7 @@ static int check(struct head *h, struct file *f, const char *path,
 {
     size_t start = (h->at + GGUF_ALIGN - 1) / GGUF_ALIGN * GGUF_ALIGN;
     uint64_t *want = mem_alloc((h->tensors + 1) * 8, "GGUF", e), hash = 0;
-    uint8_t *buf = mem_pages(CHUNK, "GGUF", e);
+    uint8_t *buf = mem_pages(HASH_ROOM, "GGUF", e);
     int rc = want && buf ? 0 : e->code;
 
     h->at = h->infos;
@@ -186,7 +164,8 @@ static int check(struct head *h, struct file *f, const char *path,
             bytes > h->size - start - offset)
             rc = err_set(e, E_DATA, "ends inside of '%s'", name);
         else
-            rc = hash_range(f, start + offset, bytes, buf, &hash, e);
+            rc = hash_range(&hash, f, start + offset, start + offset + bytes,
+                            buf, NULL, e);
         v->wrong += !rc && hash != want[i];
         if (!rc && hash != want[i])
             say(path, name);
