@@ -97,6 +97,12 @@ enum fused linear_fused(const struct linear *l)
     }
 }
 
+const char *fused_words(enum fused kind)
+{
+    return kind == FUSED_EXPERTS ? "all experts of a layer as one" :
+                                   "both as one matrix";
+}
+
 static int refuse(const struct linear *a, const struct linear *b, bool first,
                   struct err *e)
 {
@@ -105,9 +111,7 @@ static int refuse(const struct linear *a, const struct linear *b, bool first,
     return err_set(e, E_CONFIG,
                    "--modules, --skip: '%s' is quantized and '%s' is not: "
                    "runtimes load %s, and want them alike",
-                   in->module, out->module,
-                   a->expert >= 0 ? "all experts of a layer as one" :
-                                    "both as one matrix");
+                   in->module, out->module, fused_words(linear_fused(a)));
 }
 
 /* *n += the number of the layer's linears that are quantized. */

@@ -23,6 +23,8 @@ enum fused {
     FUSED_KINDS
 };
 enum fused linear_fused(const struct linear *l);
+/* "all experts of a layer as one": how runtimes load linears of this kind. */
+const char *fused_words(enum fused kind);
 
 /* Whether a linear with this path is quantized. */
 bool module_chosen(const struct module_choice *ch, const char *module);

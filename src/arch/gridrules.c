@@ -147,10 +147,7 @@ static int check_layer(const struct grid_rules *r,
             return err_set(e, E_CONFIG,
                            "--grid: '%s' and '%s' differ: runtimes load %s, "
                            "and want them alike",
-                           first[kind].module, l.module,
-                           kind == FUSED_EXPERTS ?
-                               "all experts of a layer as one" :
-                               "both as one matrix");
+                           first[kind].module, l.module, fused_words(kind));
     }
     return 0;
 }
