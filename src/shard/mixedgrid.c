@@ -28,15 +28,6 @@ static void path_of(const struct linear *l, int64_t layer,
     tensor_name_format(&n, to, TENSOR_NAME_MAX);
 }
 
-static size_t find(const struct names *l, const char *name)
-{
-    size_t i = 0;
-
-    while (i < l->n && strcmp(l->item[i], name) != 0)
-        i++;
-    return i;
-}
-
 static bool same(struct module_grid a, struct module_grid b)
 {
     return a.group == b.group && a.symmetric == b.symmetric;
@@ -54,7 +45,7 @@ static int compare_layers(struct everywhere *w, const struct linear *l,
     size_t i;
 
     path_of(l, -1, path);
-    i = find(&w->kind, path);
+    i = names_find(&w->kind, path);
     if (i < w->kind.n) {
         w->alike[i] &= same(w->grid[i], g);
         return 0;
@@ -85,9 +76,10 @@ static int list(struct mixed_grids *m, const struct everywhere *w,
     to = &m->kind[i].modules;
     path_of(l, -1, kind);
     path_of(l, l->layer, path);
-    if (w->alike[find(&w->kind, kind)])
+    if (w->alike[names_find(&w->kind, kind)])
         snprintf(path, sizeof(path), "model.layers.*.%s", kind);
-    return find(to, path) < to->n ? 0 : names_add(to, path, strlen(path), e);
+    return names_find(to, path) < to->n ? 0 :
+                                          names_add(to, path, strlen(path), e);
 }
 
 /* Call compare_layers(), or with m list(), for each linear in 4 bits. */

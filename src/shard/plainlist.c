@@ -39,12 +39,18 @@ int names_add(struct names *l, const char *name, size_t len, struct err *e)
     return 0;
 }
 
+size_t names_find(const struct names *l, const char *name)
+{
+    size_t i = 0;
+
+    while (i < l->n && strcmp(l->item[i], name) != 0)
+        i++;
+    return i;
+}
+
 static bool names_have(const struct names *l, const char *name)
 {
-    for (size_t i = 0; i < l->n; i++)
-        if (!strcmp(l->item[i], name))
-            return true;
-    return false;
+    return names_find(l, name) < l->n;
 }
 
 /* Add a name unless it is the last one: names come sorted. */

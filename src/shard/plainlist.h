@@ -17,6 +17,8 @@ struct names {
 /* Append a copy of name[len].  E_TEMP. */
 MUST_CHECK int names_add(struct names *l, const char *name, size_t len,
                          struct err *e);
+/* The number of a name; l->n: it is not there. */
+size_t names_find(const struct names *l, const char *name);
 void names_release(struct names *l);
 
 /* Modules with an unquantized matrix as weight, except embeddings.
