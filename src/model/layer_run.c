@@ -204,6 +204,32 @@ static int to_attn_out(struct layer *l, struct state *s, struct err *e)
     return attention_run(l, s, s->act, e);
 }
 
+/* ---- the residual stream ---- */
+
+enum { GATE_PART = 256 };
+
+/* x += factor * y, rows of elements. */
+static void add_times(const struct model *m, float factor, const void *y,
+                      void *x)
+{
+    int64_t h = m->config.hidden_size;
+    float t[GATE_PART];
+
+    for (int64_t i = 0; i < h; i += GATE_PART) {
+        int64_t n = h - i < GATE_PART ? h - i : GATE_PART;
+
+        if (!to_f32(t, (const char *)y + (size_t)i * m->size, m->dtype,
+                    (size_t)n))
+            return; /* not with a float's dtype */
+        for (int64_t k = 0; k < n; k++)
+            t[k] *= factor;
+        if (m->bf16)
+            m->k->add_bf16(t, NULL, n, (uint16_t *)x + i);
+        else
+            m->k->add_f32(t, NULL, n, (float *)x + i);
+    }
+}
+
 /* ---- a shared expert that is gated ---- */
 
 /* The gated shared expert: x += sigmoid(in g) * y. */
@@ -212,8 +238,6 @@ struct gate_job {
     const struct state *s;
     const void *in, *y; /* [rows, H], elements */
 };
-
-enum { GATE_PART = 256 };
 
 static float gate_of(const struct layer *l, const void *in, int64_t h)
 {
@@ -239,23 +263,10 @@ static void gate_rows(void *ctx, size_t begin, size_t end)
     int64_t h = m->config.hidden_size;
 
     for (int64_t r = (int64_t)begin; r < (int64_t)end; r++) {
-        const char *y = (const char *)j->y + (size_t)(r * h) * m->size;
-        float t[GATE_PART], g;
+        size_t at = (size_t)(r * h) * m->size;
 
-        g = gate_of(j->l, (const char *)j->in + (size_t)(r * h) * m->size, h);
-        for (int64_t i = 0; i < h; i += GATE_PART) {
-            int64_t n = h - i < GATE_PART ? h - i : GATE_PART;
-            void *x = state_x(j->s, r);
-
-            if (!to_f32(t, y + (size_t)i * m->size, m->dtype, (size_t)n))
-                return; /* not with a float's dtype */
-            for (int64_t k = 0; k < n; k++)
-                t[k] *= g;
-            if (m->bf16)
-                m->k->add_bf16(t, NULL, n, (uint16_t *)x + i);
-            else
-                m->k->add_f32(t, NULL, n, (float *)x + i);
-        }
+        add_times(m, gate_of(j->l, (const char *)j->in + at, h),
+                  (const char *)j->y + at, state_x(j->s, r));
     }
 }
 
@@ -286,36 +297,24 @@ static int add_gated(struct layer *l, struct state *s, struct err *e)
     return 0;
 }
 
-/* ---- the residual stream ---- */
+/* ---- from and to the residual stream ---- */
 
 struct add_job {
     const struct model *m;
-    const void *y;
-    void *x;
-    int64_t h;
+    const struct state *s;
 };
 
+/* x += residual_scale * the outputs in m->latent. */
 static void add_rows(void *ctx, size_t begin, size_t end)
 {
     const struct add_job *j = ctx;
     const struct model *m = j->m;
-    float t[GATE_PART], scale = (float)m->config.residual_scale;
+    size_t row = (size_t)m->config.hidden_size * m->size;
 
-    for (int64_t r = (int64_t)begin; r < (int64_t)end; r++)
-        for (int64_t i = 0; i < j->h; i += GATE_PART) {
-            int64_t n = j->h - i < GATE_PART ? j->h - i : GATE_PART;
-            int64_t at = r * j->h + i;
-
-            if (!to_f32(t, (const char *)j->y + (size_t)at * m->size, m->dtype,
-                        (size_t)n))
-                return; /* not with a float's dtype */
-            for (int64_t k = 0; k < n; k++)
-                t[k] *= scale;
-            if (m->bf16)
-                m->k->add_bf16(t, NULL, n, (uint16_t *)j->x + at);
-            else
-                m->k->add_f32(t, NULL, n, (float *)j->x + at);
-        }
+    for (size_t r = begin; r < end; r++)
+        add_times(m, (float)m->config.residual_scale,
+                  (const char *)m->latent.p + r * row,
+                  state_x(j->s, (int64_t)r));
 }
 
 /* x += residual_scale * norm(W act + b), W: o or down; norm NULL: none. */
@@ -323,17 +322,17 @@ static int add_output(struct layer *l, const struct state *s,
                       enum linear_part i, const float *norm, struct err *e)
 {
     struct model *m = l->m;
-    struct add_job j = { m, NULL, s->x, m->config.hidden_size };
+    struct add_job j = { m, s };
 
     if (!model_adds_scaled(&m->config))
         return multiply(l, i, s, s->act, s->x, true, e);
     if (m->on)
         return err_set(e, E_BUG, "a scaled residual stream on a device");
-    if (model_reserve(m, &m->latent, s->rows, j.h, m->size, "outputs", e) < 0 ||
+    if (model_reserve(m, &m->latent, s->rows, m->config.hidden_size, m->size,
+                      "outputs", e) < 0 ||
         multiply(l, i, s, s->act, m->latent.p, false, e) < 0 ||
         (norm && model_norm(m, m->latent.p, norm, s->rows, m->latent.p, e) < 0))
         return e->code;
-    j.y = m->latent.p;
     threads_for((size_t)s->rows, 8, add_rows, &j);
     return 0;
 }

@@ -182,6 +182,19 @@ static const float *bias_at(const struct loaded *l, int64_t o)
     return l->bias ? l->bias + o : NULL;
 }
 
+/* out[n] = act(g + gb) * (u + ub), elements; gb, ub NULL: no bias. */
+static void gate(const struct model *m, const float *g, const float *u,
+                 const float *gb, const float *ub, int64_t n, void *out)
+{
+    const struct kernels *k = m->k;
+    bool gelu = m->config.family->act == ACT_GELU;
+
+    if (m->bf16)
+        (gelu ? k->gelu_bf16 : k->gate_bf16)(g, u, gb, ub, n, out);
+    else
+        (gelu ? k->gelu_f32 : k->gate_f32)(g, u, gb, ub, n, out);
+}
+
 /* Row r of the tile, columns o..o+n-1: from sums to output. */
 static void finish_row(const struct product *p, int64_t r, int64_t o, int64_t n,
                        const float *y, const float *u)
@@ -192,12 +205,9 @@ static void finish_row(const struct product *p, int64_t r, int64_t o, int64_t n,
     uint16_t *h = (uint16_t *)p->out + at;
     float *f = (float *)p->out + at;
 
-    if (p->second && p->m->bf16)
-        (p->m->config.family->act == ACT_GELU ? k->gelu_bf16 : k->gate_bf16)(
-            y, u, b, bias_at(p->second, o), n, h);
-    else if (p->second)
-        (p->m->config.family->act == ACT_GELU ? k->gelu_f32 : k->gate_f32)(
-            y, u, b, bias_at(p->second, o), n, f);
+    if (p->second)
+        gate(p->m, y, u, b, bias_at(p->second, o), n,
+             p->m->bf16 ? (void *)h : f);
     else if (p->add && p->m->bf16)
         k->add_bf16(y, b, n, h);
     else if (p->add)
@@ -371,27 +381,21 @@ static void gate_both_rows(void *ctx, size_t begin, size_t end)
 {
     enum { PIECE = 256 };
     const struct both *j = ctx;
-    const struct kernels *k = j->m->k;
-    bool gelu = j->m->config.family->act == ACT_GELU;
+    enum dtype t = j->m->dtype;
+    size_t size = j->m->size;
     float g[PIECE], u[PIECE];
 
     for (int64_t r = (int64_t)begin; r < (int64_t)end; r++)
         for (int64_t i = 0; i < j->n; i += PIECE) {
             int64_t n = j->n - i < PIECE ? j->n - i : PIECE;
-            int64_t at = 2 * r * j->n + i, to = r * j->n + i;
-            const char *from = j->both;
-            size_t size = j->m->size;
+            const char *from =
+                (const char *)j->both + (size_t)(2 * r * j->n + i) * size;
 
-            if (!to_f32(g, from + (size_t)at * size, j->m->dtype, (size_t)n) ||
-                !to_f32(u, from + (size_t)(at + j->n) * size, j->m->dtype,
-                        (size_t)n))
+            if (!to_f32(g, from, t, (size_t)n) ||
+                !to_f32(u, from + (size_t)j->n * size, t, (size_t)n))
                 return; /* not with a float's dtype */
-            if (j->m->bf16)
-                (gelu ? k->gelu_bf16 : k->gate_bf16)(g, u, NULL, NULL, n,
-                                                     (uint16_t *)j->out + to);
-            else
-                (gelu ? k->gelu_f32 : k->gate_f32)(g, u, NULL, NULL, n,
-                                                   (float *)j->out + to);
+            gate(j->m, g, u, NULL, NULL, n,
+                 (char *)j->out + (size_t)(r * j->n + i) * size);
         }
 }
 
