@@ -100,9 +100,8 @@ struct family {
     bool mlp_bias;   /* config.json's mlp_bias gives gate, up, down a bias */
     bool o_bias_key; /* config.json's attention_out_bias gives o one */
     bool use_bias;   /* config.json's use_bias gives all of them one */
-    bool fused;      /* q, k, v are one linear, qkv_proj; gate and up are one,
-                      * gate_up_proj */
-    bool fused_mlp;  /* only gate and up are */
+    bool fused_qkv;  /* q, k and v are one linear, qkv_proj */
+    bool fused_mlp;  /* gate and up are one, gate_up_proj */
     const struct layer_norms *norms; /* NULL: input_layernorm in front of
                                       * attention, post_attention_layernorm in
                                       * front of the MLP */

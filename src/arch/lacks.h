@@ -4,10 +4,8 @@
 
 #include "arch/config.h"
 
-/* What the model has that layers on a GPU do not support ("soft caps"); NULL:
- * nothing. */
-const char *model_device_lacks(const struct model_config *c);
-/* The same of the backward pass (forge-gradient). */
-const char *model_gradient_lacks(const struct model_config *c);
+/* What the model has that neither layers on a GPU nor the backward pass
+ * (forge-gradient) support ("soft caps"); NULL: nothing. */
+const char *model_lacks(const struct model_config *c);
 
 #endif

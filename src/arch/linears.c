@@ -135,7 +135,7 @@ static void shape(const struct model_config *c, int64_t width, struct linear *l)
 static const struct row *attention_rows(const struct model_config *c,
                                         int64_t *n)
 {
-    if (c->family->fused) {
+    if (c->family->fused_qkv) {
         *n = ARRAY_LEN(gqa_fused);
         return gqa_fused;
     }
@@ -149,7 +149,7 @@ static const struct row *attention_rows(const struct model_config *c,
 
 static const struct row *mlp_rows(const struct model_config *c, int64_t *n)
 {
-    bool fused = c->family->fused || c->family->fused_mlp;
+    bool fused = c->family->fused_mlp;
 
     *n = fused ? ARRAY_LEN(mlp_fused) : ARRAY_LEN(mlp);
     return fused ? mlp_fused : mlp;

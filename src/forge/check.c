@@ -130,14 +130,13 @@ static int check_family(const struct job *j, struct err *e)
 
     if (rc)
         return rc;
-    lacks = model_gradient_lacks(&c);
+    lacks = model_lacks(&c);
     if (job_fisher(j) && lacks)
         rc = err_set(e, E_CONFIG,
                      "--effort best: %s has %s, whose gradients are not "
                      "supported: the default effort is",
                      c.family->model_type, lacks);
-    lacks = model_device_lacks(&c);
-    if (!rc && cuda && lacks && j->method == METHOD_GPTQ)
+    else if (cuda && lacks && j->method == METHOD_GPTQ)
         rc = err_set(e, E_DEVICE,
                      "--device cuda: %s has %s, which layers on a GPU do not "
                      "support: --device auto is",

@@ -111,7 +111,7 @@ static void find_sources(struct job *j)
         j->from_v = (struct source){ m->value.p, c->n_heads * kv, kv, a->nope };
         j->tail =
             (struct source){ m->key.p, a->kv_lora + a->rope, 0, a->kv_lora };
-    } else if (c->family->fused) {
+    } else if (c->family->fused_qkv) {
         int64_t row = (c->n_heads + 2 * c->n_kv_heads) * d;
         int64_t k = c->n_heads * d;
 

@@ -116,7 +116,7 @@ static int project(struct layer *l, struct state *s, struct err *e)
     struct model *m = l->m;
     struct buffer *to[] = { &m->q, &m->key, &m->value };
 
-    if (m->config.family->fused)
+    if (m->config.family->fused_qkv)
         return model_reserve(m, &m->q, s->rows, l->part[PART_QKV].of.rows,
                              m->size, "attention", e) < 0 ?
                    e->code :

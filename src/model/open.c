@@ -113,7 +113,7 @@ int device_fits(const struct forward_table *on, struct cuda_context *c,
 int model_run_on(struct model *m, const struct forward_table *on,
                  struct cuda_context *c, struct err *e)
 {
-    const char *lacks = model_device_lacks(&m->config);
+    const char *lacks = model_lacks(&m->config);
 
     if (lacks)
         return err_set(e, E_CONFIG,
