@@ -138,16 +138,19 @@ static int read_heads(struct model_config *c, const struct json *o,
 static int read_activation(const struct model_config *c, const struct json *o,
                            struct err *e)
 {
-    bool gelu = c->family->act == ACT_GELU;
-    const char *act = gelu ? "gelu_pytorch_tanh" : "silu";
+    static const struct {
+        const char *key, *name, *alias;
+    } known[] = { [ACT_SILU] = { "hidden_act", "silu", "swish" },
+                  [ACT_GELU] = { "hidden_activation", "gelu_pytorch_tanh",
+                                 "gelu_pytorch_tanh" } };
+    const enum activation want = c->family->act;
+    const char *act = known[want].name;
 
-    if (field_string(o, gelu ? "hidden_activation" : "hidden_act", &act, e) < 0)
+    if (field_string(o, known[want].key, &act, e) < 0)
         return e->code;
-    if (gelu ? strcmp(act, "gelu_pytorch_tanh") :
-               strcmp(act, "silu") && strcmp(act, "swish"))
+    if (strcmp(act, known[want].name) && strcmp(act, known[want].alias))
         return err_set(e, E_CONFIG, "%s '%.64s' is not supported (%s is)",
-                       gelu ? "hidden_activation" : "hidden_act", act,
-                       gelu ? "gelu_pytorch_tanh" : "silu");
+                       known[want].key, act, known[want].name);
     return 0;
 }
 
@@ -311,25 +314,25 @@ static int check_layer_types(const struct model_config *c, struct err *e)
     return 0;
 }
 
-/* Without layer_types: by max_window_layers. */
+/* Without layer_types: by sliding_window_pattern or max_window_layers. */
 static int slide_by_number(struct model_config *c, const struct json *o,
                            struct err *e)
 {
     enum sliding s = c->family->sliding;
-    int64_t n = s == SLIDING_PATTERN ? c->family->pattern : 28;
+    bool pattern = s == SLIDING_PATTERN;
+    int64_t n = pattern ? c->family->pattern : 28;
 
-    if (s == SLIDING_PATTERN ?
-            field_int(o, "sliding_window_pattern", 1, INT_MAX, &n, e) < 0 :
-            field_int(o, "max_window_layers", 0, INT_MAX, &n, e) < 0)
+    if (field_int(o, pattern ? "sliding_window_pattern" : "max_window_layers",
+                  pattern, INT_MAX, &n, e) < 0)
         return e->code;
     c->layer_slides =
         mem_zero((size_t)c->n_layers, sizeof(bool), "layer_types", e);
     if (!c->layer_slides)
         return e->code;
     for (int64_t i = 0; i < c->n_layers; i++)
-        c->layer_slides[i] = s == SLIDING_PATTERN ? (i + 1) % n != 0 :
-                             s == SLIDING_EVEN    ? i < n && i % 2 == 0 :
-                                                    i >= n;
+        c->layer_slides[i] = pattern           ? (i + 1) % n != 0 :
+                             s == SLIDING_EVEN ? i < n && i % 2 == 0 :
+                                                 i >= n;
     return 0;
 }
 
@@ -410,6 +413,7 @@ const struct rope *model_layer_rope(const struct model_config *c, int64_t layer)
 
 /* ---- storage ---- */
 
+/* c->dtype; unchanged if o does not say it. */
 static int read_dtype(struct model_config *c, const struct json *o,
                       struct err *e)
 {
@@ -421,7 +425,6 @@ static int read_dtype(struct model_config *c, const struct json *o,
                   { "float32", DT_F32 } };
     const char *name = NULL;
 
-    c->dtype = DT_BF16;
     if (field_string(o, "dtype", &name, e) < 0 ||
         (!name && field_string(o, "torch_dtype", &name, e) < 0))
         return e->code;
@@ -465,25 +468,18 @@ static int read_all(struct model_config *c, const struct json *o, struct err *e)
 
     if (json_type(o) != JSON_OBJECT)
         return err_set(e, E_DATA, "not a JSON object");
+    c->dtype = DT_BF16;
     if (find_text(c, o, &t, e) < 0 || find_family(c, t, e) < 0 ||
         check_architecture(c, o, e) < 0 || read_sizes(c, t, e) < 0 ||
         read_biases(c, t, e) < 0 || read_scales(c, t, e) < 0 ||
         read_sliding(c, t, e) < 0 || read_nope(c, t, e) < 0 ||
         config_read_rope(c, t, e) < 0 || config_read_moe(c, t, e) < 0 ||
-        read_dtype(c, t, e) < 0 || read_quantization(c, o, e) < 0)
+        read_dtype(c, t, e) < 0 || read_quantization(c, o, e) < 0 ||
+        /* what both objects may say, the outer one decides */
+        field_bool(o, "tie_word_embeddings", &c->tied, e) < 0 ||
+        read_dtype(c, o, e) < 0)
         return e->code;
-    if (t == o)
-        return 0;
-    /* what both objects may say, the outer one decides */
-    return field_bool(o, "tie_word_embeddings", &c->tied, e) < 0 ||
-                   read_dtype(c,
-                              field_get(o, "dtype") ||
-                                      field_get(o, "torch_dtype") ?
-                                  o :
-                                  t,
-                              e) < 0 ?
-               e->code :
-               0;
+    return 0;
 }
 
 static int read_document(struct model_config *c, const struct json_doc *doc,

@@ -252,8 +252,6 @@ static int read_local(struct model_config *c, const struct json *o,
         return e->code;
     if (!local)
         return 0;
-    if (json_type(local) != JSON_OBJECT)
-        return err_set(e, E_DATA, "rope parameters are not objects");
     if (field_number(local, "rope_theta", &r->theta, e) < 0 ||
         field_string(local, "rope_type", &type, e) < 0)
         return e->code;
@@ -273,15 +271,14 @@ int config_read_rope(struct model_config *c, const struct json *o,
 
     if (!p || (json_type(p) == JSON_OBJECT && !json_count(p)))
         p = field_get(o, "rope_parameters");
-    if (p && json_type(p) != JSON_OBJECT)
-        return err_set(e, E_DATA, "rope parameters are not an object");
     if (p && c->family->rope_by_type &&
         (field_get(p, "full_attention") || field_get(p, "sliding_attention"))) {
         local = field_get(p, "sliding_attention");
         p = field_get(p, "full_attention");
-        if (p && json_type(p) != JSON_OBJECT)
-            return err_set(e, E_DATA, "rope parameters are not objects");
     }
+    if ((p && json_type(p) != JSON_OBJECT) ||
+        (local && json_type(local) != JSON_OBJECT))
+        return err_set(e, E_DATA, "rope parameters are not an object");
     if ((c->family->rope_by_type && read_local(c, o, local, e) < 0) ||
         read_rope_fields(c, o, p, e) < 0 || read_rotary(c, o, p, e) < 0 ||
         (c->rope.kind == ROPE_LONGROPE && read_divisors(c, p, e) < 0))
