@@ -9,7 +9,7 @@
 
 #include "checkpoint/internal.h"
 
-/* Rename the tensors of c->list.  1: some; 0: none; E_TEMP. */
+/* Rename the tensors of c->list.  1: some; 0: none; E_BUG. */
 MUST_CHECK int wrapped_rename(struct checkpoint *c, struct err *e);
 
 #endif

@@ -358,6 +358,9 @@ static int nothing_lost(const struct completeness *c,
 static int nothing_extra(const struct completeness *c,
                          const struct named_set *out, struct err *e)
 {
+    const struct run_facts *f = c->facts;
+    bool symmetric = f && f->symmetric && !f->mixed;
+
     for (size_t i = 0; i < out->n; i++) {
         const char *name = out->item[i].name;
         char module[NAME_MAX_LEN];
@@ -366,11 +369,9 @@ static int nothing_extra(const struct completeness *c,
         if (layout_is_part(name, &k)) {
             const char *part = NULL;
 
-            if (c->facts)
-                for (int p = 0; (part = layout_part(c->facts->layout,
-                                                    c->facts->symmetric &&
-                                                        !c->facts->mixed,
-                                                    c->facts->act_order, p));
+            if (f)
+                for (int p = 0; (part = layout_part(f->layout, symmetric,
+                                                    f->act_order, p));
                      p++)
                     if (!strcmp(part, name + k + 1))
                         break;
