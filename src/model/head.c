@@ -51,8 +51,7 @@ struct embedding {
     const struct model *m;
     const int32_t *tokens;
     char *out;
-    float
-        scale; /* in bf16 rounded to it, as the tensor that transformers has */
+    float scale; /* with embed_sqrt rounded to bf16, as in transformers */
     struct threads_error error;
 };
 
