@@ -252,8 +252,9 @@ chain() {
 
 # What the tools must have ended with; I: the victim's place.  If a call of it
 # failed (74, 75), it has the first message and no other tool succeeds; nor if it
-# was killed (137), unless all of its output was out.  Else it never makes so many
-# calls, or had ended before, and all succeed.
+# was killed (137), unless all of its output was out: then only those in front of
+# it do that had written all of theirs.  Else it never makes so many calls, or had
+# ended before, and all succeed.
 check_ended() { # I
     local all others hit=137 i
     read -ra all <ended
@@ -271,7 +272,8 @@ check_ended() { # I
         return
     fi
     for i in "${!all[@]}"; do
-        [ "$i" -eq "$1" ] || [[ ${all[i]} == 65 || ${all[i]} == 7[45] ]]
+        [ "$i" -eq "$1" ] || [[ ${all[i]} == 65 || ${all[i]} == 7[45] ]] ||
+            [[ $hit == 137 && $i -gt 0 && $i -lt $1 && ${all[i]} == 0 ]]
     done
     [ $hit -eq 137 ] || [[ $(head -n 1 err) == "forge-$victim: "* ]]
     for i in codes-*.fts; do # published ones are whole
