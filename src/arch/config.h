@@ -89,9 +89,9 @@ struct family {
     const char *model_type;   /* "qwen3" */
     const char *architecture; /* "Qwen3ForCausalLM" */
     bool mla;                 /* multi-head latent attention, struct mla */
-    bool indexer;             /* sparse attention: each token sees index_topk
-                               * keys.  Only sequences that it leaves dense
-                               * are supported */
+    bool indexer;             /* sparse attention, struct indexer */
+    bool indexer_pairs;       /* its RoPE rotates dims (2i, 2i+1) */
+    int64_t index_heads;      /* default of index_n_heads; 64 */
     bool qkv_bias;            /* q, k and v have a bias ... */
     bool qkv_bias_key;        /* ... unless config.json's qkv_bias is false */
     bool attention_bias;      /* config.json's attention_bias gives q, k, v a
@@ -178,6 +178,14 @@ struct mla {
     int64_t nope, rope;
 };
 
+/* DeepSeek sparse attention (DeepSeek-V3.2-Exp): a query at position t sees the
+ * top_k keys s <= t with the largest index scores
+ *     I(t, s) = sum over heads h of w(t, h) relu(q(t, h) . k(s)) dim^-1/2. */
+struct indexer {
+    int64_t n_heads, dim;
+    int64_t top_k; /* 0: attention is dense */
+};
+
 /* Mixture of experts. */
 struct moe {
     int64_t n_experts;    /* experts per layer; 0: the model is dense */
@@ -220,6 +228,7 @@ struct model_config {
     int64_t longest; /* longest supported sequence in tokens; 0: no limit */
     const char *longest_by; /* the member that limits it */
     struct mla mla;
+    struct indexer indexer;
     struct moe moe;
     double rms_eps;
     bool tied;              /* tie_word_embeddings */

@@ -24,6 +24,59 @@ static int check_mla(const struct model_config *c, struct err *e)
     return 0;
 }
 
+/* Whether a layer takes the keys that the layer before it has chosen (GLM-5's
+ * indexer_types, index_topk_pattern or index_topk_freq). */
+static bool shares_indexer(const struct json *o)
+{
+    const struct json *list = field_get(o, "indexer_types");
+    const struct json *every = field_get(o, "index_topk_freq");
+    const char *pattern = NULL, *type;
+    int64_t n;
+
+    if (list && json_type(list) == JSON_ARRAY) {
+        for (const struct json *v = json_first(list); v; v = json_after(v))
+            if (!json_string(v, &type) || strcmp(type, "full"))
+                return true;
+        return false;
+    }
+    list = field_get(o, "index_topk_pattern");
+    if (list)
+        return !json_string(list, &pattern) || strchr(pattern, 'S');
+    return every && (!json_int(every, &n) || n > 1);
+}
+
+/* c->indexer; defaults are those of DeepseekV32Config. */
+static int read_indexer(struct model_config *c, const struct json *o,
+                        struct err *e)
+{
+    struct indexer *x = &c->indexer;
+
+    *x = (struct indexer){ .n_heads = c->family->index_heads ?
+                                          c->family->index_heads :
+                                          64,
+                           .dim = 128,
+                           .top_k = 2048 };
+    if (field_int(o, "index_n_heads", 1, MAX_WIDTH / HEAD_DIM_MAX, &x->n_heads,
+                  e) < 0 ||
+        field_int(o, "index_head_dim", 1, HEAD_DIM_MAX, &x->dim, e) < 0 ||
+        field_int(o, "index_topk", 1, MAX_POSITION, &x->top_k, e) < 0)
+        return e->code;
+    if (x->dim < c->mla.rope)
+        return err_set(e, E_DATA,
+                       "index_head_dim %lld is less than qk_rope_head_dim %lld",
+                       (long long)x->dim, (long long)c->mla.rope);
+    if (!c->mla.q_lora)
+        return err_set(e, E_DATA,
+                       "q_lora_rank is missing, and the indexer "
+                       "reads its output");
+    if (shares_indexer(o)) {
+        c->longest = x->top_k;
+        c->longest_by = "index_topk";
+        x->top_k = 0;
+    }
+    return 0;
+}
+
 int config_read_mla(struct model_config *c, const struct json *o, struct err *e)
 {
     struct mla *a = &c->mla;
@@ -42,13 +95,9 @@ int config_read_mla(struct model_config *c, const struct json *o, struct err *e)
     c->attention_scale = 1 / sqrt((double)c->head_dim);
     if (field_bool(o, "rope_interleave", &c->rope_pairs, e) < 0)
         return e->code;
-    if (c->family->indexer) {
-        c->longest = 2048;
-        c->longest_by = "index_topk";
-        if (field_int(o, "index_topk", 1, MAX_POSITION, &c->longest, e) < 0)
-            return e->code;
-    }
-    return check_mla(c, e);
+    if (check_mla(c, e) < 0)
+        return e->code;
+    return c->family->indexer ? read_indexer(c, o, e) : 0;
 }
 
 /* ---- which layers have experts ---- */

@@ -1,7 +1,7 @@
 /* lacks.c - see lacks.h. */
 #include "arch/lacks.h"
 
-const char *model_lacks(const struct model_config *c)
+const char *model_lacks(const struct model_config *c, int64_t tokens)
 {
     if (c->attention_cap > 0 || c->logit_cap > 0)
         return "soft caps";
@@ -15,5 +15,9 @@ const char *model_lacks(const struct model_config *c)
         return "multipliers";
     if (c->family->rope_by_type)
         return "a RoPE of sliding layers";
-    return c->layer_nope ? "layers without RoPE" : NULL;
+    if (c->layer_nope)
+        return "layers without RoPE";
+    return c->indexer.top_k && tokens > c->indexer.top_k ?
+               "sparse attention beyond index_topk" :
+               NULL;
 }

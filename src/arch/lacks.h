@@ -4,8 +4,9 @@
 
 #include "arch/config.h"
 
-/* What the model has that neither layers on a GPU nor the backward pass
- * (forge-gradient) support ("soft caps"); NULL: nothing. */
-const char *model_lacks(const struct model_config *c);
+/* What the model has, with sequences of up to so many tokens, that neither
+ * layers on a GPU nor the backward pass (forge-gradient) support ("soft caps");
+ * NULL: nothing. */
+const char *model_lacks(const struct model_config *c, int64_t tokens);
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/lacks.h"
 #include "calib/emit.h"
 #include "calib/store.h"
 #include "device/device.h"
@@ -274,10 +275,16 @@ static int open_all(struct run *r, struct err *e)
 {
     struct gradient *g = r->g;
     const struct model_config *c = model_config(g->m);
+    const char *lacks;
     size_t n;
 
     if (store_fill(&r->s, g->batches, e) < 0)
         return e->code;
+    lacks = model_lacks(c, store_longest(&r->s));
+    if (lacks)
+        return err_set(e, E_CONFIG,
+                       "%s has %s: its gradients are not supported",
+                       c->family->model_type, lacks);
     model_release_embedding(g->m);
     limit(&r->s, g->tokens);
     if (size_mul((size_t)(2 * c->n_layers), (size_t)r->s.rows * r->row, &n))

@@ -97,6 +97,15 @@ void store_release(struct store *s)
     free(s->batch);
 }
 
+int64_t store_longest(const struct store *s)
+{
+    int64_t n = 0;
+
+    for (int64_t i = 0; i < s->n_sequences; i++)
+        n = s->sequence[i].length > n ? s->sequence[i].length : n;
+    return n;
+}
+
 size_t store_bytes(const struct store *s)
 {
     return (size_t)s->rows * x_row(s);

@@ -68,6 +68,8 @@ MUST_CHECK int store_place(struct store *s, struct err *e);
 /* Reserve memory for the activations of all rows of s, and of its reference
  * stream o (NULL: none) with the companions. */
 MUST_CHECK int store_open_act(struct store *s, struct store *o, struct err *e);
+/* Tokens of the longest sequence. */
+int64_t store_longest(const struct store *s);
 /* Bytes of x, all rows. */
 size_t store_bytes(const struct store *s);
 /* Address of row `row` of x, where layers run. */

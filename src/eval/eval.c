@@ -90,8 +90,7 @@ int eval_open(struct eval **out, const struct eval_params *p, struct err *e)
     v->side[OTHER].dir = p->other;
     for (int i = 0; i < SIDES; i++) {
         region_init(&v->side[i].hidden, p->tmp);
-        if (model_open(&v->side[i].model, v->side[i].dir, p->dtype, e) < 0 ||
-            model_use_device(v->side[i].model, e) < 0) {
+        if (model_open(&v->side[i].model, v->side[i].dir, p->dtype, e) < 0) {
             eval_close(v);
             return e->code;
         }
@@ -491,6 +490,9 @@ int eval_run(struct eval *v, const struct corpus *c, struct score *scores,
     block = block < BLOCK_ROWS_MIN ? BLOCK_ROWS_MIN : block;
     block = block > BLOCK_ROWS_MAX ? BLOCK_ROWS_MAX : block;
     block = block > total ? total : block;
+    for (int i = 0; i < SIDES; i++)
+        if (model_use_device(v->side[i].model, (int64_t)c->longest, e) < 0)
+            return e->code;
     p->n_layers = SIDES * (uint64_t)eval_layers(v);
     if (v->by_layer && run_by_layer(v, c, p, e) < 0)
         return e->code;

@@ -130,7 +130,7 @@ static int check_family(const struct job *j, struct err *e)
 
     if (rc)
         return rc;
-    lacks = model_lacks(&c);
+    lacks = model_lacks(&c, j->seqlen);
     if (job_fisher(j) && lacks)
         rc = err_set(e, E_CONFIG,
                      "--effort best: %s has %s, whose gradients are not "

@@ -321,12 +321,15 @@ static void attend(const struct job *j, const struct block *b, int64_t head)
         .window = model_layer_slides(c, j->l->index) ? c->sliding_window : 0,
         .scale = j->l->m->scale,
         .cap = (float)c->attention_cap,
+        .words = m->seen_words,
         .q = q,
         .k = j->keys + (size_t)(at * d) * j->size,
         .v = j->values + (size_t)(at * j->padded) * j->size,
         .out = out,
     };
 
+    if (m->seen_words)
+        a.seen = (const uint64_t *)m->seen.p + b->row * m->seen_words;
     rotate_queries(j, b, head, q);
     if (j->pairs)
         m->k->attend_pairs(&a);

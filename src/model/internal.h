@@ -33,8 +33,13 @@ struct model {
     struct buffer q, key, value;
     struct buffer latent; /* work memory [rows, max(H, kv_lora)], elements */
     struct buffer both;   /* gate and up of a fused linear, elements */
-    struct buffer keys, values;   /* packed for attention */
-    struct buffer blocks;         /* attention.c: struct block */
+    struct buffer keys, values; /* packed for attention */
+    struct buffer blocks;       /* attention.c: struct block */
+    /* indexer.c: outputs of wq_b and wk, weights of heads, positions of rows,
+     * keys of the batch */
+    struct buffer index_q, index_k, index_share, index_position, index_keys;
+    struct buffer seen;           /* keys that queries see (indexer_run()) */
+    int64_t seen_words;           /* 64-bit words of a row of it; 0: all keys */
     int32_t *expert_map;          /* [n_layers, n_router] of a --mode remap
                                    * checkpoint; else NULL */
     struct remap_counts remapped; /* see model_remapped() */
@@ -54,6 +59,7 @@ struct loaded {
 };
 
 /* The weights of a layer that a run from point `from` to point `to` needs. */
+struct index_weights; /* indexer.c */
 struct layer {
     struct model *m;
     int64_t index;
@@ -62,8 +68,9 @@ struct layer {
     /* Norms; NULL: not needed, or the layer has none.  attn_out and mlp_out:
      * of what is added to the residual stream. */
     float *norm1, *norm2, *attn_out, *mlp_out, *q_norm, *k_norm;
-    float *q_a_norm, *kv_a_norm; /* norms of the latents */
-    float *shared_gate;          /* [H], or NULL */
+    float *q_a_norm, *kv_a_norm;   /* norms of the latents */
+    float *shared_gate;            /* [H], or NULL */
+    struct index_weights *indexer; /* NULL: not needed, or there is none */
 };
 
 /* Epsilon of the norms of latents: the default of DeepseekV2RMSNorm in
@@ -81,6 +88,9 @@ MUST_CHECK int model_norm_vector(struct model *m, const char *name, int64_t n,
  * it.  E_DATA: another shape. */
 MUST_CHECK int model_weight(struct model *m, const char *module, int64_t rows,
                             int64_t cols, void **w, struct err *e);
+/* E_DATA unless the module's weight [r, c] is [rows, cols]. */
+MUST_CHECK int model_check_shape(const char *module, uint64_t r, uint64_t c,
+                                 int64_t rows, int64_t cols, struct err *e);
 /* out = RMS norm with weights w of n rows of the residual stream. */
 MUST_CHECK int model_norm(const struct model *m, const void *x, const float *w,
                           int64_t n, void *out, struct err *e);
@@ -185,8 +195,9 @@ MUST_CHECK int model_angles(struct model *m, const int64_t *first, int64_t n,
 MUST_CHECK int device_attend(struct layer *l, const struct state *s, void *out,
                              struct err *e);
 
-/* E_CONFIG: the model does not support sequences of this length. */
-MUST_CHECK int model_check_length(const struct model_config *c, int64_t length,
+/* E_CONFIG: the model, where its layers run, does not support sequences of this
+ * length. */
+MUST_CHECK int model_check_length(const struct model *m, int64_t length,
                                   struct err *e);
 /* KV cache.  Per layer keys and values, [n_kv_heads, blocks] blocks of
  * ATTEND_KEYS keys each, zero beyond `length`. */
@@ -196,6 +207,8 @@ struct kv_cache {
     size_t keys, values;    /* bytes of a layer's keys, of its values */
     struct buffer memory;   /* keys of layer 0, values of layer 0, keys of
                            * layer 1, ... */
+    struct buffer index;    /* [n_layers, tokens, dim] f32 keys of the indexer;
+                             * empty: attention is dense for so many tokens */
 };
 /* Whether keys and values are packed as pairs of bf16 (else f32). */
 bool attention_pairs(const struct model *m);

@@ -40,7 +40,12 @@ struct attend {
     int64_t n;           /* number of queries, 1..ATTEND_QUERIES */
     int64_t window; /* the query at p sees keys p - window + 1..p; 0: 0..p */
     float scale;
-    float cap;     /* scores s become cap * tanh(s / cap); 0: they stay */
+    float cap; /* scores s become cap * tanh(s / cap); 0: they stay */
+    /* [n, words] of keys, of those that position and window allow, that each
+     * query sees: bit i of word w is key 64 w + i, and each query sees one at
+     * least; NULL: all */
+    const uint64_t *seen;
+    int64_t words;
     const void *q; /* [ATTEND_QUERIES, dim], rows from n on zero */
     const void *k; /* [blocks, dim, ATTEND_KEYS], zero beyond the sequence */
     const void *v; /* [blocks, ATTEND_KEYS, padded], zero beyond the sequence */

@@ -26,18 +26,22 @@ static int find_sizes(struct kv_cache *p, const struct model *m, size_t *all,
 int kv_cache_create(struct kv_cache **out, const struct model *m,
                     int64_t tokens, struct err *e)
 {
+    const struct indexer *x = &m->config.indexer;
     struct kv_cache *p;
     size_t all = 0;
 
     *out = NULL;
-    if (model_check_length(&m->config, tokens, e) < 0)
+    if (model_check_length(m, tokens, e) < 0)
         return e->code;
     p = mem_zero(1, sizeof(*p), "keys and values", e);
     if (!p)
         return e->code;
     p->tokens = tokens;
     if (find_sizes(p, m, &all, e) < 0 ||
-        buffer_reserve(&p->memory, 1, 1, all, "keys and values", e) < 0) {
+        buffer_reserve(&p->memory, 1, 1, all, "keys and values", e) < 0 ||
+        (x->top_k && tokens > x->top_k &&
+         buffer_reserve(&p->index, m->config.n_layers * tokens, x->dim,
+                        sizeof(float), "keys of the indexer", e) < 0)) {
         kv_cache_release(p);
         return e->code;
     }
@@ -50,6 +54,7 @@ void kv_cache_release(struct kv_cache *p)
     if (!p)
         return;
     buffer_release(&p->memory);
+    buffer_release(&p->index);
     free(p);
 }
 

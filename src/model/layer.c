@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "forge_w4a16.h"
+#include "model/indexer.h"
 #include "model/internal.h"
 
 /* ---- loading ---- */
@@ -27,8 +28,8 @@ int model_norm_vector(struct model *m, const char *name, int64_t n, float **v,
     return 0;
 }
 
-static int check_shape(const char *module, uint64_t r, uint64_t c, int64_t rows,
-                       int64_t cols, struct err *e)
+int model_check_shape(const char *module, uint64_t r, uint64_t c, int64_t rows,
+                      int64_t cols, struct err *e)
 {
     if (r == (uint64_t)rows && c == (uint64_t)cols)
         return 0;
@@ -50,7 +51,7 @@ int model_weight(struct model *m, const char *module, int64_t rows,
     if (rc < 0)
         return rc;
     *w = m->bf16 ? (void *)h : (void *)f;
-    rc = check_shape(module, r, c, rows, cols, e);
+    rc = model_check_shape(module, r, c, rows, cols, e);
     if (rc < 0) {
         free(*w);
         *w = NULL;
@@ -70,7 +71,7 @@ static int load_stored(struct model *m, struct loaded *l, struct err *e)
     if (rc < 0)
         return rc;
     if (rc)
-        return check_shape(k->module, rows, cols, k->rows, k->cols, e);
+        return model_check_shape(k->module, rows, cols, k->rows, k->cols, e);
     return model_weight(m, k->module, k->rows, k->cols, &l->w, e);
 }
 
@@ -178,6 +179,8 @@ static int load_latent(struct layer *l, struct err *e)
         return e->code;
     if (!wanted(l, POINT_ATTN_OUT))
         return 0;
+    if (c->indexer.top_k && !l->m->on && indexer_load(l, e) < 0)
+        return e->code;
     model_kv_b(c, l->index, &l->part[PART_KV_B].of);
     return model_load_linear(l->m, NULL, &l->part[PART_KV_B], e);
 }
@@ -275,5 +278,6 @@ void layer_release(struct layer *l)
     model_free(l->m, l->q_a_norm);
     model_free(l->m, l->kv_a_norm);
     model_free(l->m, l->shared_gate);
+    indexer_release(l->indexer);
     free(l);
 }

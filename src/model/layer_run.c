@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/math/threads.h"
+#include "model/indexer.h"
 #include "model/internal.h"
 
 /* ---- norms ---- */
@@ -179,7 +180,8 @@ static int project_latent(struct layer *l, struct state *s, struct err *e)
             return e->code;
         in = m->latent.p;
     }
-    if (multiply(l, PART_KV_A, s, in, m->key.p, false, e) < 0)
+    if ((l->indexer && indexer_run(l, s, in, s->act, e) < 0) ||
+        multiply(l, PART_KV_A, s, in, m->key.p, false, e) < 0)
         return e->code;
     j = (struct norm){ .x = m->key.p,
                        .rows = s->rows,

@@ -74,8 +74,9 @@ struct cuda_context;
 extern struct plugin_table forward_plugin; /* for device_open() */
 /* Before anything is loaded: run layers on the device that device_open()
  * opened, if there is one and model_run_on() succeeds or device_declined()
- * says otherwise. */
-MUST_CHECK int model_use_device(struct model *m, struct err *e);
+ * says otherwise.  longest: tokens of the longest sequence. */
+MUST_CHECK int model_use_device(struct model *m, int64_t longest,
+                                struct err *e);
 /* Before anything is loaded: run layers on the device c with the functions
  * `on`.  From then on "device memory" below is the device's; without this call
  * it is the host's.  Weights, states and the pointers of all functions below
@@ -148,7 +149,8 @@ struct state {
 /* Set up s for n_sequences of length[i] tokens at point `at`: sets s->first,
  * and s->x and s->act have space for these rows, to be filled by the caller.
  * May be called any number of times; memory only grows.  E_CONFIG: a sequence
- * is longer than the model supports (dynamic RoPE, indexer); E_TEMP. */
+ * is longer than the model supports (dynamic RoPE; on a device, an indexer);
+ * E_TEMP. */
 MUST_CHECK int state_prepare(struct state *s, const struct model *m,
                              enum point at, const int64_t *length,
                              int64_t n_sequences, struct err *e);

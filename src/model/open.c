@@ -55,6 +55,12 @@ void model_close(struct model *m)
     buffer_release(&m->keys);
     buffer_release(&m->values);
     buffer_release(&m->blocks);
+    buffer_release(&m->index_q);
+    buffer_release(&m->index_k);
+    buffer_release(&m->index_share);
+    buffer_release(&m->index_position);
+    buffer_release(&m->index_keys);
+    buffer_release(&m->seen);
     checkpoint_close(m->ck);
     model_config_release(&m->config);
     free(m->expert_map);
@@ -110,16 +116,24 @@ int device_fits(const struct forward_table *on, struct cuda_context *c,
                0;
 }
 
+/* E_CONFIG: layers on a device lack what the model has with sequences of so
+ * many tokens. */
+static int check_lacks(const struct model *m, int64_t tokens, struct err *e)
+{
+    const char *lacks = model_lacks(&m->config, tokens);
+
+    return lacks ? err_set(e, E_CONFIG,
+                           "cuda: layers of %s have %s, which is not supported "
+                           "there",
+                           m->config.family->model_type, lacks) :
+                   0;
+}
+
 int model_run_on(struct model *m, const struct forward_table *on,
                  struct cuda_context *c, struct err *e)
 {
-    const char *lacks = model_lacks(&m->config);
-
-    if (lacks)
-        return err_set(e, E_CONFIG,
-                       "cuda: layers of %s have %s, which are not supported "
-                       "there",
-                       m->config.family->model_type, lacks);
+    if (check_lacks(m, 0, e) < 0)
+        return e->code;
     if (device_fits(on, c, "a layer takes", model_device_bytes(m), e) < 0)
         return e->code;
     m->on = on;
@@ -127,10 +141,13 @@ int model_run_on(struct model *m, const struct forward_table *on,
     return 0;
 }
 
-int model_use_device(struct model *m, struct err *e)
+int model_use_device(struct model *m, int64_t longest, struct err *e)
 {
     struct cuda_context *c = device_gpu();
-    int rc = c ? model_run_on(m, forward_functions(), c, e) : 0;
+    int rc = c ? check_lacks(m, longest, e) : 0;
+
+    if (c && rc >= 0)
+        rc = model_run_on(m, forward_functions(), c, e);
 
     return rc < 0 && device_declined(&rc, e) ? 0 : rc;
 }

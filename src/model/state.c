@@ -1,4 +1,5 @@
 /* state.c - see model.h: points of a layer, and the state of a batch. */
+#include "arch/lacks.h"
 #include "model/internal.h"
 
 /* ---- points ---- */
@@ -56,9 +57,16 @@ static int64_t widest(const struct model_config *c)
     return larger(w, c->intermediate_size);
 }
 
-int model_check_length(const struct model_config *c, int64_t length,
-                       struct err *e)
+int model_check_length(const struct model *m, int64_t length, struct err *e)
 {
+    const struct model_config *c = &m->config;
+    const char *lacks = m->on ? model_lacks(c, length) : NULL;
+
+    if (lacks)
+        return err_set(e, E_CONFIG,
+                       "cuda: a sequence of %lld tokens has %s, which is not "
+                       "supported there",
+                       (long long)length, lacks);
     if (c->longest && length > c->longest)
         return err_set(e, E_CONFIG,
                        "a sequence of %lld tokens: %s is supported up to "
@@ -118,7 +126,7 @@ int state_prepare(struct state *s, const struct model *m, enum point at,
     int64_t rows = 0;
 
     for (int64_t i = 0; i < n_sequences; i++) {
-        if (model_check_length(&m->config, length[i], e) < 0)
+        if (model_check_length(m, length[i], e) < 0)
             return e->code;
         rows += length[i];
     }

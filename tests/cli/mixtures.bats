@@ -6,7 +6,7 @@ bats_require_minimum_version 1.5.0
 
 PY="$BATS_TEST_DIRNAME/../reference/forward.py"
 EVAL="$BATS_TEST_DIRNAME/../reference/eval.py"
-KINDS=(deepseek_v3 deepseek_v3-plain kimi_k2 deepseek_v32 deepseek_v2 deepseek_v2-lite qwen2_moe qwen3_moe
+KINDS=(deepseek_v3 deepseek_v3-plain kimi_k2 deepseek_v32 glm_moe_dsa deepseek_v2 deepseek_v2-lite qwen2_moe qwen3_moe
     qwen3_moe-step mixtral glm4_moe minimax_m2)
 
 setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
@@ -27,14 +27,17 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     done
 }
 
-@test "what an indexer would thin out is refused" {
-    python3 "$PY" make deepseek_v32 m
-    python3 "$PY" tokens t.fts 65
+@test "where layers share the keys that one of them chose: up to index_topk" {
+    python3 "$PY" make glm_moe_dsa m
+    sed -i 's/"index_topk"/"indexer_types": ["full", "shared", "full"], "index_topk"/' m/config.json
+    python3 "$PY" tokens t.fts 25
     run --separate-stderr -78 forge-eval m m t.fts
-    [[ $stderr == *"a sequence of 65 tokens: deepseek_v32 is supported up to index_topk 64, "* ]] || {
+    [[ $stderr == *"a sequence of 25 tokens: glm_moe_dsa is supported up to index_topk 24, "* ]] || {
         echo "$stderr"
         return 1
     }
+    python3 "$PY" tokens t.fts 24
+    forge-eval -q m m t.fts
 }
 
 @test "a router of another size, and scores that are not finite" {

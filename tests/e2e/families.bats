@@ -85,3 +85,24 @@ setup() {
     refused 78 forge quantize p out "${few[@]}"
     [[ $stderr == *"gemma3_text"* ]]
 }
+
+@test "DeepSeek-V3.2 beyond index_topk: sparse attention, the indexer untouched; what a GPU and gradients lack is said" {
+    make_model deepseek_v32 m # index_topk 24
+    forge quantize m made "${few[@]}"
+    forge verify -q made
+    forge-ls made >list
+    [ "$(grep -c 'indexer\..*BF16' list)" = 20 ] # five tensors in four layers
+    jq -e '[.quantization_config.ignore[] | select(test("indexer"))] | length > 0' made/config.json
+    forge quantize m rtn --method rtn --group 16 -q
+    forge eval --json -q m made --text "$BATS_FILE_TMPDIR/t.npy" --sequences 8 --seqlen 64 >a.json
+    forge eval --json -q m rtn --text "$BATS_FILE_TMPDIR/t.npy" --sequences 8 --seqlen 64 >b.json
+    less "$(figure kl_mean a.json)" "$(figure kl_mean b.json)"
+    refused 78 forge quantize m out "${few[@]}" --effort best
+    [[ $stderr == *"--effort best: deepseek_v32 has sparse attention beyond index_topk"* ]]
+    refused 69 forge quantize m out "${few[@]}" --device cuda
+    [[ $stderr == *"sparse attention beyond index_topk"* ]]
+    forge-tokens --sequences 1 --seqlen 25 m "$BATS_FILE_TMPDIR/t.npy" >t.fts
+    refused 78 forge-gradient -q -o out.fts m t.fts
+    [[ $stderr == *"sparse attention beyond index_topk"* ]]
+    forge-tokens --sequences 1 --seqlen 24 m "$BATS_FILE_TMPDIR/t.npy" | forge-gradient -q -o out.fts m
+}

@@ -1,11 +1,12 @@
-/* forward MODEL f32|bf16 [KERNELS [ROUTING [hooks]]] < ids > floats - runs a model over one
- * sequence.
+/* forward MODEL f32|bf16 [KERNELS [ROUTING [hooks|cache]]] < ids > floats - runs a model over
+ * one sequence.
  *
  * ids: int32.  Out: f32, the residual stream entering each layer [T, H], the
  * final norm's output [T, H], the logits [T, V].  KERNELS: by name, or "best".
  * The file ROUTING gets, for each layer with experts, int32 layer, K and E, the
  * experts int32 [T, K], the weights f32 [T, K] and statistics f64 [E, 5].  With
- * hooks the experts run as forge-calib runs them, and the order is checked. */
+ * hooks the experts run as forge-calib runs them, and the order is checked.
+ * With cache the logits alone, of pieces of growing length with a KV cache. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@
 #include "model/moe.h"
 
 static FILE *routing_out;
-static bool hooked;
+static bool hooked, cached;
 
 enum { MAX_TOKENS = 1 << 16 };
 
@@ -40,7 +41,8 @@ static int logits(struct model *m, struct state *s, struct err *e)
         return e->code;
     if (head_norm(h, s->x, s->rows, s->x, e) < 0)
         return e->code;
-    put(s->x, s->dtype, s->rows * c->hidden_size);
+    if (!s->cache)
+        put(s->x, s->dtype, s->rows * c->hidden_size);
     for (int64_t v = 0; v < c->vocab_size; v += 1000) {
         int64_t n = c->vocab_size - v < 1000 ? c->vocab_size - v : 1000;
 
@@ -221,6 +223,34 @@ static int run(struct model *m, const int32_t *ids, int64_t n, struct err *e)
     return 0;
 }
 
+/* Pieces of 1, 2, ... tokens behind each other. */
+static int run_pieces(struct model *m, const int32_t *ids, int64_t n,
+                      struct err *e)
+{
+    struct state s = { 0 };
+    struct kv_cache *cache;
+
+    if (kv_cache_create(&cache, m, n, e) < 0 || model_load_embedding(m, e) < 0)
+        return e->code;
+    for (int64_t at = 0, piece = 1; at < n; at += s.rows, piece++) {
+        int64_t now = n - at < piece ? n - at : piece;
+
+        s.cache = cache;
+        if (state_prepare(&s, m, POINT_IN, &now, 1, e) < 0 ||
+            model_embed(m, ids + at, now, s.x, e) < 0)
+            return e->code;
+        for (int64_t i = 0; i < model_config(m)->n_layers; i++)
+            if (run_layer(m, i, &s, e) < 0)
+                return e->code;
+        kv_cache_advance(cache, now);
+        if (logits(m, &s, e) < 0)
+            return e->code;
+    }
+    kv_cache_release(cache);
+    state_release(&s);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     static int32_t ids[MAX_TOKENS];
@@ -238,9 +268,10 @@ int main(int argc, char **argv)
     if (model_open(&m, argv[1], strcmp(argv[2], "f32") ? DT_BF16 : DT_F32, &e) <
         0)
         die_err(&e);
-    hooked = argc > 5;
-    routing_out = argc > 4 ? fopen(argv[4], "wb") : NULL;
-    if (run(m, ids, n, &e) < 0)
+    hooked = argc > 5 && !strcmp(argv[5], "hooks");
+    cached = argc > 5 && !hooked;
+    routing_out = argc > 4 && !cached ? fopen(argv[4], "wb") : NULL;
+    if ((cached ? run_pieces : run)(m, ids, n, &e) < 0)
         die_err(&e);
     model_close(m);
     if (routing_out && fclose(routing_out) != 0)

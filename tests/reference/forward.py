@@ -84,6 +84,7 @@ def layer_tensors(c, i):
     if is_latent(c):
         for name, size in mixtures.latent_tensors(c)[1].items():
             t["self_attn.%s.weight" % name] = (size,), "norm"
+    t.update(mixtures.indexer_tensors(c))
     lin = attention_linears(c)
     if i < c["num_hidden_layers"] and mixtures.sparse(c, i):
         t.update(mixtures.mixture_tensors(c))
@@ -297,16 +298,15 @@ def window(c, layer):
     return c["sliding_window"] if c.get("use_sliding_window") and layer >= c["max_window_layers"] else 0
 
 
-def attention(c, layer, q, k, v):
+def attention(c, layer, q, k, v, see):
     n, heads, d = q.shape
     scale = 1
     p = c.get("rope_scaling") or c.get("rope_parameters") or {}
     if is_latent(c) and p.get("mscale_all_dim"):
         scale *= mscale(p, p["mscale_all_dim"]) ** 2
     out = np.zeros((n, heads, v.shape[2]))
-    see = np.tril(np.ones((n, n), bool))
     if window(c, layer):
-        see &= np.arange(n)[None, :] > np.arange(n)[:, None] - window(c, layer)
+        see = see & (np.arange(n)[None, :] > np.arange(n)[:, None] - window(c, layer))
     for h in range(heads):
         kv = h // (heads // k.shape[1])
         s = np.where(see, families.score(c, q[:, h] @ k[:, kv].T, d) * scale, -np.inf)
@@ -322,6 +322,9 @@ def latent(c, t, p, a, lin, seen):
     if c["q_lora_rank"]:
         x = seen[p + ".q_lat"] = norm("q_a_layernorm", lin("self_attn.q_a_proj", a))
         q = lin("self_attn.q_b_proj", x)
+        if "index_topk" in c:
+            turn = lambda y: rotate(dict(c, rope_interleave=c["model_type"] == "glm_moe_dsa"), y)
+            seen[p + ".keys"] = mixtures.chosen_keys(c, lin, lambda n: t["%s.%s" % (p, n)], a, x, turn)
     else:
         q = lin("self_attn.q_proj", a)
     q = q.reshape(n, -1, head_dim(c))
@@ -363,7 +366,8 @@ def run(c, t, ids):
         seen[p] = x
         a = seen[p + ".attn_in"] = norm(before, x)
         q, k, v = latent(c, t, p, a, lin, seen) if is_latent(c) else grouped(c, t, p, a, lin, i)
-        a = seen[p + ".attn_out"] = attention(c, i, q, k, v)
+        see = seen.get(p + ".keys", np.tril(np.ones((len(x), len(x)), bool)))
+        a = seen[p + ".attn_out"] = attention(c, i, q, k, v, see)
         x = seen[p + "'"] = x + part * norm(behind, lin("self_attn.o_proj", a))
         a = seen[p + ".mlp_in"] = norm(before_mlp, x)
         if mixtures.sparse(c, i):
@@ -526,6 +530,9 @@ def logits(d, tokens, tolerance, mode):
         got = full[-want.size:].reshape(want.shape)
         if worst(got, want) > float(tolerance):
             sys.exit("logits are off by %.2e" % worst(got, want))
+        got = ours(d, mode, x.array(), "cache")[0].reshape(want.shape)
+        if worst(got, want) > float(tolerance):
+            sys.exit("with a KV cache logits are off by %.2e" % worst(got, want))
         for layer in routing if mode == "f32" else ():
             same_routing(layer, routing[layer], seen["model.layers.%d.routing" % layer], tolerance)
             got, want = routing[layer][2], seen["model.layers.%d.statistics" % layer]

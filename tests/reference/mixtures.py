@@ -9,6 +9,7 @@ MLA = {"num_hidden_layers": 3, "q_lora_rank": 32, "kv_lora_rank": 40, "qk_nope_h
 V3 = {"model_type": "deepseek_v3", **MLA, "n_routed_experts": 16, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2,
       "n_shared_experts": 1, "first_k_dense_replace": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": True,
       "scoring_func": "sigmoid", "topk_method": "noaux_tc", "num_nextn_predict_layers": 1}
+INDEX = {"index_topk": 24, "index_n_heads": 12, "index_head_dim": 16}
 YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "mscale": 1.0, "mscale_all_dim": 1.0}
 QWEN = {"num_hidden_layers": 3, "num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
 KINDS = {
@@ -21,10 +22,12 @@ KINDS = {
     "kimi_k2": {**V3, "model_type": "kimi_k2", "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827,
                 "architectures": ["DeepseekV3ForCausalLM"],
                 "rope_scaling": {**YARN, "factor": 32.0, "beta_fast": 1.0, "beta_slow": 1.0}},
-    "deepseek_v32": {**V3, "model_type": "deepseek_v32", "index_topk": 64, "mlp_layer_types": ["sparse", "dense", "sparse"],
+    "deepseek_v32": {**V3, **INDEX, "model_type": "deepseek_v32", "mlp_layer_types": ["sparse", "dense", "sparse"],
                      "layer_types": ["indexed_attention"] * 3, "rope_parameters": {
                          "rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 32,
                          "mscale": 1.0, "mscale_all_dim": 0.6}},
+    "deepseek_v32-dense": {**V3, **INDEX, "model_type": "deepseek_v32", "index_topk": 64},
+    "glm_moe_dsa": {**V3, **INDEX, "model_type": "glm_moe_dsa", "n_group": 1, "topk_group": 1},
     "deepseek_v2": {**MLA, "model_type": "deepseek_v2", "n_routed_experts": 12, "num_experts_per_tok": 3, "n_group": 4,
                     "topk_group": 2, "topk_method": "group_limited_greedy", "n_shared_experts": 2,
                     "first_k_dense_replace": 1, "routed_scaling_factor": 16.0, "norm_topk_prob": False,
@@ -46,7 +49,7 @@ KINDS = {
     "minimax_m2": {"model_type": "minimax_m2", "num_local_experts": 8, "num_experts_per_tok": 3, "head_dim": 24,
                    "rotary_dim": 8, "scoring_func": "sigmoid"},
 }
-SIGMOID = ("deepseek_v3", "kimi_k2", "deepseek_v32", "glm4_moe", "minimax_m2")
+SIGMOID = ("deepseek_v3", "kimi_k2", "deepseek_v32", "glm_moe_dsa", "glm4_moe", "minimax_m2")
 
 
 def family(c):
@@ -118,6 +121,33 @@ def latent_tensors(c):
     else:
         linear["q_proj"] = n * head, h
     return linear, norm
+
+
+# ---- sparse attention (DeepSeek-V3.2-Exp, section 2.1) ------------------------
+
+def indexer_tensors(c):
+    """{name: (shape, kind)} of a layer's indexer."""
+    if "index_topk" not in c:
+        return {}
+    n, d, p = c["index_n_heads"], c["index_head_dim"], "self_attn.indexer."
+    return {p + "wq_b.weight": ((n * d, c["q_lora_rank"]), "weight"), p + "wk.weight": ((d, c["hidden_size"]), "weight"),
+            p + "weights_proj.weight": ((n, c["hidden_size"]), "weight"), p + "k_norm.weight": ((d,), "norm"), p + "k_norm.bias": ((d,), "bias")}
+
+
+def chosen_keys(c, lin, weight, a, q_lat, rotate):
+    """[queries, keys]: whether the query sees the key; a, q_lat: inputs of the indexer.  weight: a vector of k_norm;
+    rotate(x[tokens, heads, d]): RoPE of the first dims, the DeepSeek's by halves, GLM's by neighbours."""
+    n, top, p = len(a), c["index_topk"], "self_attn.indexer."
+    q = rotate(lin(p + "wq_b", q_lat).reshape(n, c["index_n_heads"], -1))
+    k = lin(p + "wk", a)
+    k = (k - k.mean(1, keepdims=True)) / np.sqrt(k.var(1, keepdims=True) + 1e-6) * weight(p + "k_norm.weight") + weight(p + "k_norm.bias")
+    k = rotate(k[:, None])[:, 0]
+    w = lin(p + "weights_proj", a) / math.sqrt(q.shape[1])
+    score = sum(w[:, h:h + 1] * np.maximum(q[:, h] @ k.T / math.sqrt(q.shape[2]), 0) for h in range(q.shape[1]))
+    see = np.tril(np.ones((n, n), bool))
+    for t in range(top, n):
+        see[t, np.argsort(-score[t, :t + 1], kind="stable")[top:]] = False
+    return see
 
 
 # ---- the router --------------------------------------------------------------

@@ -13,6 +13,7 @@
 #define MLA                                                                    \
     ",\"kv_lora_rank\":48,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":8,"     \
     "\"v_head_dim\":24,\"moe_intermediate_size\":32,\"n_routed_experts\":16"
+#define LORA MLA ",\"q_lora_rank\":32"
 #define QWEN ",\"num_experts\":8,\"moe_intermediate_size\":32"
 #define YARN                                                                   \
     ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"mscale\":1.0,"       \
@@ -112,9 +113,21 @@ static void test_layers(void)
                                    "\"moe_layer_freq\":2") == 0);
     CHECK(!strcmp(sparse(), "001010"));
     CHECK(parse("deepseek_v32",
-                MLA ",\"mlp_layer_types\":[\"sparse\",\"dense\",\"sparse\","
-                    "\"dense\",\"dense\",\"sparse\"]") == 0);
-    CHECK(!strcmp(sparse(), "101001") && c.longest == 2048);
+                LORA ",\"mlp_layer_types\":[\"sparse\",\"dense\",\"sparse\","
+                     "\"dense\",\"dense\",\"sparse\"]") == 0);
+    CHECK(!strcmp(sparse(), "101001") && c.longest == 0);
+    CHECK(c.indexer.top_k == 2048 && c.indexer.n_heads == 64);
+    CHECK(parse("glm_moe_dsa", LORA ",\"index_topk\":7,\"index_head_dim\":"
+                                    "96,\"indexer_types\":[\"full\"]") == 0);
+    CHECK(c.indexer.top_k == 7 && c.indexer.n_heads == 32 &&
+          c.indexer.dim == 96 && c.longest == 0);
+    CHECK(parse("glm_moe_dsa", LORA ",\"index_topk_pattern\":\"FSFS\"") == 0);
+    CHECK(c.indexer.top_k == 0 && c.longest == 2048);
+    CHECK(parse("glm_moe_dsa", LORA ",\"index_topk_freq\":4") == 0);
+    CHECK(c.indexer.top_k == 0 && c.longest == 2048);
+    refused(E_DATA, "deepseek_v32", LORA ",\"index_head_dim\":4",
+            "index_head_dim 4 is less than");
+    refused(E_DATA, "deepseek_v32", MLA, "q_lora_rank is missing");
     CHECK(parse("qwen2_moe", QWEN ",\"shared_expert_intermediate_size\":40,"
                                   "\"decoder_sparse_step\":2") == 0);
     CHECK(!strcmp(sparse(), "010101"));
@@ -126,7 +139,7 @@ static void test_layers(void)
     CHECK(!strcmp(sparse(), "111111"));
     refused(E_DATA, "qwen3_moe", QWEN ",\"mlp_only_layers\":[-1]",
             "mlp_only_layers");
-    refused(E_DATA, "deepseek_v32", MLA ",\"mlp_layer_types\":[\"dense\"]",
+    refused(E_DATA, "deepseek_v32", LORA ",\"mlp_layer_types\":[\"dense\"]",
             "mlp_layer_types");
 }
 
