@@ -1,0 +1,114 @@
+/* load.c - see internal.h: vectors and linears of the checkpoint. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "forge_w4a16.h"
+#include "model/internal.h"
+
+int model_vector(struct model *m, const char *name, int64_t n, float **v,
+                 struct err *e)
+{
+    if (checkpoint_vector(m->ck, name, (uint64_t)n, v, e) < 0)
+        return e->code;
+    for (int64_t i = 0; m->bf16 && i < n; i++)
+        (*v)[i] = f32_from_bf16(bf16_from_f32((*v)[i]));
+    return 0;
+}
+
+int model_norm_vector(struct model *m, const char *name, int64_t n, float **v,
+                      struct err *e)
+{
+    if (model_vector(m, name, n, v, e) < 0)
+        return e->code;
+    for (int64_t i = 0; m->config.family->norm_plus_one && i < n; i++)
+        (*v)[i] += 1;
+    return 0;
+}
+
+int model_check_shape(const char *module, uint64_t r, uint64_t c, int64_t rows,
+                      int64_t cols, struct err *e)
+{
+    if (r == (uint64_t)rows && c == (uint64_t)cols)
+        return 0;
+    return err_set(e, E_DATA,
+                   "'%s': the weight is %llux%llu, the config says %lldx%lld",
+                   module, (unsigned long long)r, (unsigned long long)c,
+                   (long long)rows, (long long)cols);
+}
+
+int model_weight(struct model *m, const char *module, int64_t rows,
+                 int64_t cols, void **w, struct err *e)
+{
+    uint64_t r, c;
+    float *f = NULL;
+    uint16_t *h = NULL;
+    int rc = m->bf16 ? checkpoint_linear_bf16(m->ck, module, &h, &r, &c, e) :
+                       checkpoint_linear(m->ck, module, &f, &r, &c, e);
+
+    if (rc < 0)
+        return rc;
+    *w = m->bf16 ? (void *)h : (void *)f;
+    rc = model_check_shape(module, r, c, rows, cols, e);
+    if (rc < 0) {
+        free(*w);
+        *w = NULL;
+    }
+    return rc;
+}
+
+/* Load linear l->of from the checkpoint, as 4-bit codes if it is stored so; a
+ * device needs elements. */
+static int load_stored(struct model *m, struct loaded *l, struct err *e)
+{
+    const struct linear *k = &l->of;
+    uint64_t rows, cols;
+    int rc =
+        m->on ? 0 : checkpoint_w4a16(m->ck, k->module, &l->q, &rows, &cols, e);
+
+    if (rc < 0)
+        return rc;
+    if (rc)
+        return model_check_shape(k->module, rows, cols, k->rows, k->cols, e);
+    return model_weight(m, k->module, k->rows, k->cols, &l->w, e);
+}
+
+int model_read_linear(struct model *m, const struct quantized *codes,
+                      struct loaded *l, struct err *e)
+{
+    const struct linear *k = &l->of;
+    char name[MODULE_PATH_MAX + 8];
+    int rc = 0;
+
+    if (codes)
+        rc = quantized_linear(codes, k->module, k->rows, k->cols, m->dtype,
+                              &l->w, e);
+    if (rc < 0 || (!rc && load_stored(m, l, e) < 0))
+        return e->code;
+    if (!k->bias)
+        return 0;
+    snprintf(name, sizeof(name), "%s.bias", k->module);
+    return model_vector(m, name, k->rows, &l->bias, e);
+}
+
+int model_load_linear(struct model *m, const struct quantized *codes,
+                      struct loaded *l, struct err *e)
+{
+    return model_read_linear(m, codes, l, e) < 0 ? e->code :
+                                                   loaded_place(m, l, e);
+}
+
+void loaded_release(struct loaded *l)
+{
+    if (l->placed) {
+        model_free(l->placed, l->w);
+        model_free(l->placed, l->bias);
+    } else {
+        free(l->w);
+        free(l->bias);
+    }
+    forge_w4a16_release(l->q);
+    l->w = NULL;
+    l->q = NULL;
+    l->bias = NULL;
+    l->placed = NULL;
+}
