@@ -8,6 +8,9 @@
 #include "tokenizer/unicode.h"
 
 enum { STEPS_MAX = 16 };
+/* A text of n bytes becomes GROWS n + ROOM at most: a chain of Replace can multiply
+ * it in every step. */
+enum { GROWS = 64, ROOM = 65536 };
 
 struct step {
     enum { STEP_NFC, STEP_PREPEND, STEP_REPLACE } kind;
@@ -18,7 +21,7 @@ struct step {
 
 struct buffer {
     char *text;
-    size_t len, cap;
+    size_t len, cap, most;
 };
 
 struct normalizer {
@@ -33,8 +36,11 @@ static int append(struct buffer *b, const char *text, size_t len, struct err *e)
 {
     size_t need;
 
-    if (size_add(b->len, len, &need))
-        return err_set(e, E_TEMP, "text is too long");
+    if (size_add(b->len, len, &need) || need > b->most)
+        return err_set(e, E_DATA,
+                       "the tokenizer's normalizers make a text longer than "
+                       "%zu bytes",
+                       b->most);
     if (need > b->cap) {
         size_t cap = need + need / 2 + 64;
 
@@ -163,6 +169,8 @@ static int replace(struct step *s, struct buffer *b, const char *text,
 int normalizer_apply(struct normalizer *n, const char *text, size_t len,
                      const char **out, size_t *out_len, struct err *e)
 {
+    size_t most =
+        len > (SIZE_MAX - ROOM) / GROWS ? SIZE_MAX : GROWS * len + ROOM;
     int which = 0;
 
     for (int i = 0; i < n->n_steps && len; i++) {
@@ -171,6 +179,7 @@ int normalizer_apply(struct normalizer *n, const char *text, size_t len,
         int rc = 1;
 
         b->len = 0;
+        b->most = most;
         if (s->kind == STEP_NFC)
             rc = nfc(n, b, text, len, e);
         else if (s->kind == STEP_REPLACE)

@@ -13,7 +13,8 @@ MUST_CHECK int normalizer_open(struct normalizer **n, const struct json *v,
 void normalizer_close(struct normalizer *n); /* NULL is allowed */
 
 /* *out [*out_len]: the normalized text, which is `text` itself or memory of n
- * that is valid until the next call.  E_TEMP. */
+ * that is valid until the next call.  E_TEMP; E_DATA: it is far longer than any
+ * tokenizer's. */
 MUST_CHECK int normalizer_apply(struct normalizer *n, const char *text,
                                 size_t len, const char **out, size_t *out_len,
                                 struct err *e);

@@ -38,18 +38,27 @@ void input_close(struct input *s)
     s->data = NULL;
 }
 
+/* Room for more of n bytes, in steps: n may be a header's claim. */
+static int grow(struct input *s, size_t n, struct err *e)
+{
+    size_t cap = n + n / 2, step = 2 * s->cap + 65536;
+
+    if (cap > step)
+        cap = step;
+    if (mem_grow(&s->data, cap, "input", e) < 0)
+        return e->code;
+    s->cap = cap;
+    return 0;
+}
+
 int input_fill(struct input *s, size_t n, struct err *e)
 {
-    if (n > s->cap && !s->ended) {
-        size_t cap = n + n / 2;
-
-        if (mem_grow(&s->data, cap, "input", e) < 0)
-            return e->code;
-        s->cap = cap;
-    }
     while (s->len < n && !s->ended) {
-        ssize_t got = read(s->fd, s->data + s->len, s->cap - s->len);
+        ssize_t got;
 
+        if (s->len == s->cap && grow(s, n, e) < 0)
+            return e->code;
+        got = read(s->fd, s->data + s->len, s->cap - s->len);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)

@@ -239,3 +239,20 @@ refused() { # STATUS TEXT ARGUMENT...
         done
     done
 }
+
+@test "memory follows what arrives, not what a header or a tokenizer asks for" {
+    python3 - <<'PYTHON'
+import json, struct
+text = b"{'descr': '<i4', 'fortran_order': False, 'shape': (4000000000,), }\n"
+open("claim.npy", "wb").write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(64))
+t = json.load(open("m/tokenizer.json"))
+longer = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 40}
+t["normalizer"] = {"type": "Sequence", "normalizers": [longer] * 8}  # 40^8 a
+json.dump(t, open("m/tokenizer.json", "w"))
+PYTHON
+    # shellcheck disable=SC2016 # for bash
+    fails 65 "cut short" bash -c 'ulimit -v 1000000; forge-tokens -q m claim.npy'
+    # shellcheck disable=SC2016
+    fails 65 "normalizers make a text longer than" \
+        bash -c 'ulimit -v 1000000; forge-tokens --ids m <<<a'
+}
