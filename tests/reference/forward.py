@@ -298,15 +298,17 @@ def window(c, layer):
     return c["sliding_window"] if c.get("use_sliding_window") and layer >= c["max_window_layers"] else 0
 
 
-def attention(c, layer, q, k, v, see):
+def attention(c, layer, q, k, v, see=True):
+    """see[queries, keys]: which keys an indexer has chosen."""
     n, heads, d = q.shape
     scale = 1
     p = c.get("rope_scaling") or c.get("rope_parameters") or {}
     if is_latent(c) and p.get("mscale_all_dim"):
         scale *= mscale(p, p["mscale_all_dim"]) ** 2
     out = np.zeros((n, heads, v.shape[2]))
+    see = see & np.tril(np.ones((n, n), bool))
     if window(c, layer):
-        see = see & (np.arange(n)[None, :] > np.arange(n)[:, None] - window(c, layer))
+        see &= (np.arange(n)[None, :] > np.arange(n)[:, None] - window(c, layer))
     for h in range(heads):
         kv = h // (heads // k.shape[1])
         s = np.where(see, families.score(c, q[:, h] @ k[:, kv].T, d) * scale, -np.inf)
@@ -366,8 +368,7 @@ def run(c, t, ids):
         seen[p] = x
         a = seen[p + ".attn_in"] = norm(before, x)
         q, k, v = latent(c, t, p, a, lin, seen) if is_latent(c) else grouped(c, t, p, a, lin, i)
-        see = seen.get(p + ".keys", np.tril(np.ones((len(x), len(x)), bool)))
-        a = seen[p + ".attn_out"] = attention(c, i, q, k, v, see)
+        a = seen[p + ".attn_out"] = attention(c, i, q, k, v, seen.get(p + ".keys", True))
         x = seen[p + "'"] = x + part * norm(behind, lin("self_attn.o_proj", a))
         a = seen[p + ".mlp_in"] = norm(before_mlp, x)
         if mixtures.sparse(c, i):

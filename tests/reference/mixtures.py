@@ -144,7 +144,7 @@ def chosen_keys(c, lin, weight, a, q_lat, rotate):
     k = rotate(k[:, None])[:, 0]
     w = lin(p + "weights_proj", a) / math.sqrt(q.shape[1])
     score = sum(w[:, h:h + 1] * np.maximum(q[:, h] @ k.T / math.sqrt(q.shape[2]), 0) for h in range(q.shape[1]))
-    see = np.tril(np.ones((n, n), bool))
+    see = np.ones((n, n), bool)
     for t in range(top, n):
         see[t, np.argsort(-score[t, :t + 1], kind="stable")[top:]] = False
     return see
