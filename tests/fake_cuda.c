@@ -8,7 +8,8 @@
  * calls are noted in; FAKE_CUDA_MOST: matrices at a time before memory ends;
  * FAKE_CUDA_ROWS: rows that can be moved together before it ends; FAKE_CUDA_WAIT:
  * where a loan is looked at, a file FAKE_CUDA_WAIT.here is made, and
- * FAKE_CUDA_WAIT waited for; FAKE_CUDA_VERSION: that of forge-solve's table.  There is none of forge-grid
+ * FAKE_CUDA_WAIT waited for; FAKE_CUDA_VERSION: that of forge-solve's table;
+ * FAKE_CUDA_NAME, FAKE_CUDA_BLAS: the device's name, the version of a library.  There is none of forge-grid
  * and forge-pack. */
 #include <math.h>
 #include <stdio.h>
@@ -96,6 +97,21 @@ static int prepare(struct cuda_context *c, bool factors, struct err *e)
     (void)c;
     (void)e;
     (void)factors;
+    return 0;
+}
+
+static int facts(struct cuda_context *c, bool factors, struct device_facts *f,
+                 struct err *e)
+{
+    const char *name = getenv("FAKE_CUDA_NAME");
+    const char *blas = getenv("FAKE_CUDA_BLAS");
+
+    (void)e;
+    *f =
+        (struct device_facts){ .memory = fake_limit(c), .room = fake_limit(c) };
+    snprintf(f->stamp, sizeof(f->stamp), "%s, cuBLAS %s%s",
+             name ? name : "Fake GPU", blas ? blas : "1.2.3",
+             factors ? ", cuSOLVER 4.5.6" : "");
     return 0;
 }
 
@@ -489,6 +505,7 @@ EXPORT const struct device_table forge_device_table = {
     .map = fake_map,
     .fetch = fake_fetch,
     .settle = fake_settle,
+    .facts = facts,
 };
 EXPORT const struct hessian_table forge_hessian_table = {
     .version = HESSIAN_TABLE_VERSION,

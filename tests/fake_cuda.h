@@ -19,6 +19,8 @@ bool fake_is_block(const void *p, size_t n);
 int fake_must_own(const void *p, size_t n, const char *what, struct err *e);
 /* Zeroed memory that is noted as spilled. */
 int fake_pinned(struct cuda_context *c, void **p, size_t n, struct err *e);
+/* Bytes of the device: FAKE_CUDA_ROOM. */
+size_t fake_limit(const struct cuda_context *c);
 /* Where a loan is looked at. */
 void fake_wait(void);
 /* A line to FAKE_CUDA_LOG. */

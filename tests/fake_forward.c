@@ -26,7 +26,7 @@ static struct block {
 } * blocks;
 static size_t used;
 
-static size_t limit(const struct cuda_context *c)
+size_t fake_limit(const struct cuda_context *c)
 {
     const char *room = getenv("FAKE_CUDA_ROOM");
 
@@ -69,7 +69,7 @@ static int fake_alloc(struct cuda_context *c, void **p, size_t n, bool spill,
                       bool *spilled, struct err *e)
 {
     *p = NULL;
-    *spilled = n > limit(c) || used > limit(c) - n ||
+    *spilled = n > fake_limit(c) || used > fake_limit(c) - n ||
                (spill && getenv("FAKE_CUDA_SPILL"));
     if (*spilled && !spill)
         return err_set(e, E_TEMP, "fake: out of memory");
@@ -108,7 +108,7 @@ static int fake_room(struct cuda_context *c, size_t *n, struct err *e)
     static bool asked;
 
     (void)e;
-    *n = used < limit(c) ? limit(c) - used : 0;
+    *n = used < fake_limit(c) ? fake_limit(c) - used : 0;
     if (asked && getenv("FAKE_CUDA_SPILL"))
         *n = 0;
     asked = true;

@@ -36,4 +36,4 @@ _forge() {
 complete -o default -F _forge forge forge-text forge-tokens forge-calib forge-hooks \
     forge-gradient forge-hessian forge-weights forge-grid forge-solve forge-split forge-pack \
     forge-shard forge-prune forge-eval forge-report forge-ls forge-plan \
-    forge-meter forge-generate forge-gguf forge-verify
+    forge-meter forge-device forge-generate forge-gguf forge-verify

@@ -77,7 +77,7 @@ static void parse(struct settings *s, int argc, char **argv)
           &s->synthetic.seqlen, 1, 1000000, false },
         { OPT_CHOICE, 0, "dtype", "bf16|f32", "type to compute in [bf16]",
           &s->dtype, 0, 0, false },
-        GPU_OPTIONS(&s->device),
+        DEVICE_OPTIONS(&s->device),
         LOANS_OPTION(&s->loans),
         TOOL_COMMON(&s->tool),
         TOOL_STREAM(&s->tool),

@@ -28,7 +28,7 @@ static void parse(struct settings *s, int argc, char **argv)
           &s->tokens, 0, INT_MAX, false },
         { OPT_CHOICE, 0, "dtype", "bf16|f32", "type of the forward pass [bf16]",
           &s->dtype, 0, 0, false },
-        GPU_OPTIONS(&s->device),
+        DEVICE_OPTIONS(&s->device),
         TOOL_COMMON(&s->tool),
         TOOL_STREAM(&s->tool),
         TOOL_END,

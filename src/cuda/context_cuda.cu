@@ -72,6 +72,17 @@ void context_trim(struct cuda_context *c)
     cudaGetLastError();
 }
 
+int context_room(struct cuda_context *c, size_t *n, struct err *e)
+{
+    size_t free_bytes, total;
+
+    CUDA_TRY(cudaMemGetInfo(&free_bytes, &total));
+    *n = free_bytes / 2;
+    if (c->limit)
+        *n = c->limit - c->used < free_bytes ? c->limit - c->used : free_bytes;
+    return 0;
+}
+
 uint64_t slice_of(const struct cuda_context *c)
 {
     return c->limit && c->limit / 8 < SLICE ? c->limit / 8 : SLICE;
@@ -373,6 +384,7 @@ EXPORT const struct device_table forge_device_table = {
     loan_map,
     loan_fetch,
     loan_settle,
+    context_facts,
 };
 EXPORT const struct hessian_table forge_hessian_table = {
     HESSIAN_TABLE_VERSION, cuda_hessian_open,  cuda_hessian_add,

@@ -91,17 +91,6 @@ static void forward_release(struct cuda_context *c, void *p)
     free(h);
 }
 
-static int forward_room(struct cuda_context *c, size_t *n, struct err *e)
-{
-    size_t free_bytes, total;
-
-    CUDA_TRY(cudaMemGetInfo(&free_bytes, &total));
-    *n = free_bytes / 2;
-    if (c->limit)
-        *n = c->limit - c->used < free_bytes ? c->limit - c->used : free_bytes;
-    return 0;
-}
-
 static int forward_put(struct cuda_context *c, void *to, const void *host,
                        size_t n, struct err *e)
 {
@@ -476,7 +465,7 @@ static int forward_finite(struct cuda_context *c, enum dtype t, const void *x,
 
 extern "C" __attribute__((visibility("default")))
 const struct forward_table forge_forward_table = {
-    FORWARD_TABLE_VERSION, forward_alloc,   forward_release,   forward_room,
+    FORWARD_TABLE_VERSION, forward_alloc,   forward_release,   context_room,
     forward_put,           forward_get,     forward_copy,      forward_zero,
     forward_weight,        forward_norm,    forward_product,   forward_sums,
     forward_attend,        forward_gate,    forward_add,       forward_subtract,

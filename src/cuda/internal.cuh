@@ -183,6 +183,10 @@ static inline int in_batches(struct cuda_context *c, uint64_t n, uint64_t batch,
     return 0;
 }
 
+/* Bytes that may be allocated now, as forward_table.h's room. */
+int context_room(struct cuda_context *c, size_t *n, struct err *e);
+int context_facts(struct cuda_context *c, bool factors, struct device_facts *f,
+                  struct err *e);
 /* Load cuBLAS, cuSOLVER: to be called by every table function before it uses
  * them.  E_DEVICE: cannot be loaded; E_TEMP. */
 int need_blas(struct cuda_context *c, struct err *e);

@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
+#include <string.h>
 
 struct entry {
     const char *name;
@@ -34,6 +35,48 @@ static int load(const char *name, int version, const struct entry *list, int n,
                            list[i].name);
     }
     return 0;
+}
+
+/* Append ", TITLE 12.9.1" to the stamp. */
+static int add_version(struct device_facts *f, const char *title,
+                       const char *name, int version, const char *property,
+                       struct err *e)
+{
+    decltype(&cublasGetProperty) get; /* cuSOLVER's is alike */
+    const struct entry list[] = { { property, (void **)&get } };
+    size_t n = strlen(f->stamp);
+    int v[3];
+    int rc = load(name, version, list, 1, e);
+
+    if (rc < 0)
+        return rc;
+    if (get(MAJOR_VERSION, &v[0]) || get(MINOR_VERSION, &v[1]) ||
+        get(PATCH_LEVEL, &v[2]))
+        return err_set(e, E_DEVICE, "cuda: %s has no version", title);
+    snprintf(f->stamp + n, sizeof(f->stamp) - n, ", %s %d.%d.%d", title, v[0],
+             v[1], v[2]);
+    return 0;
+}
+
+int context_facts(struct cuda_context *c, bool factors, struct device_facts *f,
+                  struct err *e)
+{
+    struct cudaDeviceProp p;
+    size_t room;
+    int rc;
+
+    CUDA_TRY(cudaGetDeviceProperties(&p, c->device));
+    memset(f, 0, sizeof(*f));
+    snprintf(f->stamp, sizeof(f->stamp), "%.128s", p.name);
+    f->memory = p.totalGlobalMem;
+    if ((rc = context_room(c, &room, e)) < 0 ||
+        (rc = add_version(f, "cuBLAS", "cublas", CUBLAS_VER_MAJOR,
+                          "cublasGetProperty", e)) < 0)
+        return rc;
+    f->room = room;
+    return factors ? add_version(f, "cuSOLVER", "cusolver", CUSOLVER_VER_MAJOR,
+                                 "cusolverGetProperty", e) :
+                     0;
 }
 
 int need_blas(struct cuda_context *c, struct err *e)

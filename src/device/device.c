@@ -45,13 +45,22 @@ static int parse_name(const char *name, enum device *device, int *number,
     return 0;
 }
 
+int device_name_check(const char *name, struct err *e)
+{
+    enum device device;
+    int number;
+
+    return parse_name(name, &device, &number, e);
+}
+
 static int open_cuda(struct plugin_table *stage, int number, uint64_t memory,
                      struct err *e)
 {
     struct plugin_table own = { DEVICE_TABLE, DEVICE_TABLE_VERSION, NULL };
     const struct device_table *device;
 
-    if (plugin_load(&own, NULL, e) < 0 || plugin_load(stage, NULL, e) < 0)
+    if (plugin_load(&own, NULL, e) < 0 ||
+        (stage && plugin_load(stage, NULL, e) < 0))
         return e->code;
     device = state.functions = own.functions;
     if (!device->count())
@@ -93,8 +102,30 @@ void device_prepare(bool factors)
         (void)!state.functions->prepare(state.gpu, factors, &e);
 }
 
-int device_open(const struct device_choice *c, struct plugin_table *stage,
-                struct err *e)
+/* E_CONFIG: the open device is not the one that the run was planned with. */
+static int check_stamp(const struct device_choice *c, struct err *e)
+{
+    struct device_facts f;
+    size_t n;
+
+    if (!c->want)
+        return 0;
+    if (!state.gpu)
+        return err_set(e, E_CONFIG,
+                       "the run was planned on '%s', which is not here",
+                       c->want);
+    if (state.functions->facts(state.gpu, c->factors, &f, e) < 0)
+        return e->code;
+    n = strlen(f.stamp); /* without factors it is the first part of it */
+    if (strncmp(f.stamp, c->want, n) || (c->want[n] && c->want[n] != ','))
+        return err_set(e, E_CONFIG, "the run was planned on '%s', this is '%s'",
+                       c->want, f.stamp);
+    return 0;
+}
+
+/* 0 also where there is none. */
+static int find_device(const struct device_choice *c,
+                       struct plugin_table *stage, struct err *e)
 {
     enum device device;
     int number, rc;
@@ -116,6 +147,14 @@ int device_open(const struct device_choice *c, struct plugin_table *stage,
     if (rc < 0)
         info("%s: computing on the CPU", e->msg);
     return 0;
+}
+
+int device_open(const struct device_choice *c, struct plugin_table *stage,
+                struct err *e)
+{
+    int rc = find_device(c, stage, e);
+
+    return rc < 0 ? rc : check_stamp(c, e);
 }
 
 struct cuda_context *device_gpu(void)

@@ -17,12 +17,25 @@ enum device { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 struct device_choice {
     const char *name; /* --device; NULL: not given, auto */
     uint64_t memory;  /* --gpu-memory, bytes; 0: not given */
+    const char *want; /* --expect-device, a stamp; NULL: any */
+    bool factors;     /* the tool uses cuSOLVER, whose version counts, too */
+};
+
+/* What the bytes that are computed on a device depend on, and its memory. */
+enum { DEVICE_STAMP = 200 };
+struct device_facts {
+    char stamp[DEVICE_STAMP]; /* "NVIDIA H200, cuBLAS 12.9.1, cuSOLVER
+                               * 11.7.5"; without factors the last is left
+                               * out */
+    uint64_t memory;          /* bytes of the device */
+    uint64_t room; /* that may be allocated now: up to --gpu-memory, else half
+                    * of what is free, since other programs use it, too */
 };
 
 /* The plug-in's table of its own (see plugin.h): finding and opening
  * devices. */
 #define DEVICE_TABLE "forge_device_table"
-enum { DEVICE_TABLE_VERSION = 3, DEVICE_HANDLE = 64 };
+enum { DEVICE_TABLE_VERSION = 4, DEVICE_HANDLE = 64 };
 struct device_table {
     uint32_t version;
     /* Number of usable devices; 0 without a driver. */
@@ -56,6 +69,8 @@ struct device_table {
                  struct err *e);
     /* Wait until all operations of the context are complete. */
     int (*settle)(struct cuda_context *c, struct err *e);
+    int (*facts)(struct cuda_context *c, bool factors, struct device_facts *f,
+                 struct err *e);
 };
 
 /* Rows of a tool's option table; dst: struct device_choice *. */
@@ -74,7 +89,15 @@ struct device_table {
             "GPU memory to hold at most, e.g. 8G [all that is free]",          \
             &(dst)->memory, 0, 0, true                                         \
     }
-/* The same for a tool that has no GPU code; dst: int *, an enum device. */
+/* The same, and one more, for a tool whose output depends on the device. */
+#define DEVICE_OPTIONS(dst)                                                    \
+    GPU_OPTIONS(dst),                                                          \
+    {                                                                          \
+        OPT_STR, 0, "expect-device", "STAMP",                                  \
+            "refuse another device than that, which forge-device printed",     \
+            &(dst)->want, 0, 0, true                                           \
+    }
+/* For a tool that has no GPU code; dst: int *, an enum device. */
 #define DEVICE_OPTION(dst)                                                     \
     {                                                                          \
         OPT_CHOICE, 0, "device", "auto|cpu|cuda",                              \
@@ -84,6 +107,8 @@ struct device_table {
 
 /* For a tool that has no GPU code: E_DEVICE if device is DEVICE_CUDA. */
 MUST_CHECK int device_check(int device, struct err *e);
+/* E_USAGE: no word of --device; NULL is allowed. */
+MUST_CHECK int device_name_check(const char *name, struct err *e);
 
 /* Optional, at the start of the tool: initialise the device in a background
  * thread, which device_open() waits for. */
@@ -92,10 +117,10 @@ void device_begin(const struct device_choice *c);
  * the libraries for matrix products, and with `factors` for Cholesky factors,
  * which the first work would otherwise wait for. */
 void device_prepare(bool factors);
-/* Open the chosen device and load the stage's table from the plug-in.  0 also
- * when auto finds no GPU or cannot open it (info() says why).  E_USAGE: not a
- * device name; E_DEVICE, E_TEMP: --device cuda was given and it cannot be
- * opened. */
+/* Open the chosen device and load the stage's table (NULL: none) from the
+ * plug-in.  0 also when auto finds no GPU or cannot open it (info() says why).
+ * E_USAGE: not a device name; E_DEVICE, E_TEMP: --device cuda was given and it
+ * cannot be opened; E_CONFIG: it is not the one that is wanted. */
 MUST_CHECK int device_open(const struct device_choice *c,
                            struct plugin_table *stage, struct err *e);
 /* The open GPU; NULL: compute on the CPU.  Not NULL implies that the stage's

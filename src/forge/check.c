@@ -10,7 +10,6 @@
 #include "arch/lacks.h"
 #include "forge/arguments.h"
 #include "forge/env.h"
-#include "forge/pipes.h"
 #include "forge/request.h"
 #include "gguf/check.h"
 #include "forge/stops.h"
@@ -189,34 +188,6 @@ int check_launch(struct err *e)
                    launch);
 }
 
-/* Let forge-grid open the device, on an empty input: E_USAGE and E_DEVICE are
- * about the device, other errors about the input. */
-int check_device(const struct job *j, struct err *e)
-{
-    static const char asked[] = "forge-grid: "; /* it is no cause */
-    char memory[32];
-    struct pipes p;
-    int rc;
-
-    if (!strcmp(j->device, "auto") && !j->gpu_memory)
-        return 0;
-    snprintf(memory, sizeof(memory), "%llu", (unsigned long long)j->gpu_memory);
-    pipes_init(&p);
-    p.captured = true;
-    command_add(pipes_add(&p, "forge-grid"), "--device", j->device, NULL);
-    if (j->gpu_memory)
-        command_add(&p.command[0], "--gpu-memory", memory, NULL);
-    command_add(&p.command[0], "/dev/null", NULL);
-    p.out = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    rc = pipes_run(&p, e);
-    if (p.out >= 0)
-        close(p.out);
-    if (rc < 0 && !strncmp(e->msg, asked, strlen(asked)))
-        memmove(e->msg, e->msg + strlen(asked),
-                strlen(e->msg + strlen(asked)) + 1);
-    return rc == E_USAGE || rc == E_DEVICE ? rc : 0;
-}
-
 /* Compare the version string inside a program (base.c) with ours.  A file
  * without such a string (a wrapper script) is accepted. */
 static int check_tool(const char *name, struct err *e)
@@ -255,7 +226,7 @@ int check_tools(struct err *e)
     static const char *const tools[] = {
         "forge-tokens",  "forge-calib", "forge-hessian", "forge-gradient",
         "forge-weights", "forge-grid",  "forge-solve",   "forge-split",
-        "forge-pack",    "forge-shard", "forge-gguf"
+        "forge-pack",    "forge-shard", "forge-gguf",    "forge-device"
     };
 
     for (size_t i = 0; i < ARRAY_LEN(tools); i++)

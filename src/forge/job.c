@@ -222,6 +222,7 @@ static void put_all(struct json_writer *w, const struct job *j)
     jw_key(w, "bf16_scales"), jw_bool(w, j->bf16_scales);
     put_text(w, "device", j->device);
     put_text(w, "cpu", j->cpu);
+    put_text(w, "gpu", j->gpu);
     put_int(w, "gpu_memory", (int64_t)j->gpu_memory);
     put_int(w, "shard_size", (int64_t)j->shard_size);
     put_text(w, "T", job_tokens_dir(j, dir));
@@ -420,6 +421,9 @@ static void get_all(struct reader *r, struct job *j)
         r->bad = r->bad ? r->bad : "device";
     else
         strcpy(j->device, device);
+    if (strlen(settings_text(r->s, "gpu")) >= GPU_LEN)
+        r->bad = r->bad ? r->bad : "gpu";
+    snprintf(j->gpu, sizeof(j->gpu), "%s", settings_text(r->s, "gpu"));
     if (!cpu_level_known(settings_text(r->s, "cpu")))
         r->bad = r->bad ? r->bad : "cpu";
     snprintf(j->cpu, sizeof(j->cpu), "%s", settings_text(r->s, "cpu"));

@@ -28,6 +28,7 @@ enum {
     STAGE_DIR = 32,
     DEVICE_LEN = 16,
     CPU_LEN = 16,
+    GPU_LEN = 200,
     HOST_LEN = 256,
     JOB_GLOBS = 64,
     PARTS_MAX = 128
@@ -62,6 +63,8 @@ struct job {
     bool symmetric, bf16_scales;
     char device[DEVICE_LEN];
     char cpu[CPU_LEN]; /* CPU level that all its tools use (cpu.h) */
+    char gpu[GPU_LEN]; /* stamp of the GPU that they use (device.h), "": the
+                        * CPU; method rtn gives the same bytes on both: "" */
     uint64_t gpu_memory, shard_size; /* bytes; gpu_memory 0: no limit */
     /* keys of the stages tokens, calib, solve: hashes of options and inputs */
     char tkey[KEY_LEN + 1], ckey[KEY_LEN + 1], skey[KEY_LEN + 1];

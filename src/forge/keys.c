@@ -120,6 +120,30 @@ static void add_model(struct hash *h, const struct job *j)
             j->file[i].hash);
 }
 
+/* What a run computes on, in words. */
+static const char *device_words(const struct job *j)
+{
+    return *j->gpu ? j->gpu : "the CPU";
+}
+
+/* Sums depend on the GPU, too. */
+static int settle_gpu(struct request *r, const struct job *known, struct err *e)
+{
+    struct job *j = &r->j;
+
+    if (j->method != METHOD_GPTQ && !r->prune.keep)
+        return 0;
+    if (gpu_learn(&r->gpu, e) < 0)
+        return e->code;
+    snprintf(j->gpu, sizeof(j->gpu), "%s", r->gpu.facts.stamp);
+    if (known && known->method == j->method && strcmp(known->gpu, j->gpu))
+        warning("'%s': was made on %s, this run computes on %s: it makes its "
+                "own files%s",
+                r->work_path, device_words(known), device_words(j),
+                *known->gpu ? "" : "; --device cpu goes on with those");
+    return 0;
+}
+
 /* Hash the weights, using hashes in existing settings of unchanged files, and
  * check that scales reach the weights (quantized; not for a model that is to be
  * pruned first).  Results depend on the CPU level: a run continued on another
@@ -139,6 +163,8 @@ static int hash_weights(struct request *r, bool quantized, struct err *e)
             "'%s': was made with FORGE_CPU=%s, this run uses %s: it makes its "
             "own files; FORGE_CPU=%s goes on with those",
             r->work_path, known.cpu, r->j.cpu, known.cpu);
+    if (!rc)
+        rc = settle_gpu(r, any && quantized ? &known : NULL, e);
     if (any)
         job_release(&known);
     return rc;
@@ -169,7 +195,9 @@ int keys_make(struct request *r, struct err *e)
         add(&h, "%d %" PRId64, j->propagate, j->blend);
     else
         add(&h, "rtn");
-    if (j->parts > 1) /* sums depend on it */
+    if (*j->gpu) /* sums depend on it, and on the next */
+        add(&h, "gpu %s", j->gpu);
+    if (j->parts > 1)
         add(&h, "parts %" PRId64, j->parts);
     add_sidecar(&h, j->model, "config.json");
     if (end(&h, j->ckey) < 0)
@@ -197,6 +225,8 @@ int keys_pruned(struct request *r, struct err *e)
 
     if (hash_weights(r, false, e) < 0)
         return e->code;
+    r->prune.device = *r->j.gpu ? r->j.device : "cpu";
+    r->prune.gpu = *r->j.gpu ? r->j.gpu : NULL;
     begin(&h, e);
     add(&h, "pruned %s %s", FORGE_VERSION, r->j.cpu);
     add_model(&h, &r->j);
@@ -204,6 +234,8 @@ int keys_pruned(struct request *r, struct err *e)
         p->sequences, p->seqlen);
     add(&h, p->hitmap ? "hitmap" : "text");
     add_path(&h, p->hitmap ? p->hitmap : r->j.text);
+    if (!p->hitmap && *r->j.gpu)
+        add(&h, "gpu %s", r->j.gpu);
     add_sidecar(&h, r->j.model, "config.json");
     add_sidecar(&h, r->j.model, "tokenizer.json");
     if (end(&h, key) < 0)

@@ -57,8 +57,13 @@ static int make_map(const struct prune_request *p, const char *model, int map,
         command_add(pipes_add(&pipes, "forge-tokens"), "-q", "--sequences",
                     number_word(n, p->sequences), "--seqlen",
                     number_word(len, p->seqlen), model, p->text, NULL);
-        command_add(pipes_add(&pipes, "forge-calib"), "-q", "--hitmap",
-                    "--threads", threads, model, NULL);
+        c = pipes_add(&pipes, "forge-calib");
+        command_add(c, "-q", "--hitmap", "--threads", threads, NULL);
+        if (p->device)
+            command_add(c, "--device", p->device, NULL);
+        if (p->gpu)
+            command_add(c, "--expect-device", p->gpu, NULL);
+        command_add(c, model, NULL);
     }
     c = pipes_add(&pipes, "forge-prune");
     command_add(c, "--from", model, "--keep", number_word(keep, p->keep),

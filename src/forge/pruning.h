@@ -11,6 +11,8 @@ struct prune_request {
     int mode;     /* enum expert_mode */
     int64_t sequences, seqlen, threads;
     const char *hitmap, *text; /* hit maps; or the text to make them on */
+    const char *device,
+        *gpu; /* --device and --expect-device; NULL: auto, any */
     uint64_t shard_size;
     int quiet;
 };

@@ -176,9 +176,13 @@ static int settle(struct request *r, struct err *e)
 
 static int check(struct request *r, struct err *e)
 {
-    if (check_paths(r, e) < 0 ||
-        (r->prune.keep && prune_check(&r->prune, r->j.model, e) < 0) ||
-        check_model(r, e) < 0 || check_device(&r->j, e) < 0 ||
+    const struct job *j = &r->j;
+
+    if (gpu_ask(&r->gpu, j->device, j->gpu_memory, e) < 0 ||
+        check_paths(r, e) < 0 ||
+        (r->prune.keep && prune_check(&r->prune, j->model, e) < 0) ||
+        check_model(r, e) < 0 ||
+        (strcmp(j->device, "auto") && gpu_learn(&r->gpu, e) < 0) ||
         check_launch(e) < 0)
         return e->code;
     return check_tools(e);
@@ -300,6 +304,7 @@ int command_quantize(int argc, char **argv, struct err *e)
         rc = check(r, e);
     if (!rc)
         rc = run(r, e);
+    gpu_release(&r->gpu);
     plan_release(&r->plan);
     job_release(&r->j);
     free(r);

@@ -4,6 +4,7 @@
 #define FORGE_REQUEST_H
 
 #include "common/cli/progress.h"
+#include "forge/gpu.h"
 #include "forge/job.h"
 #include "forge/plan.h"
 #include "forge/pruning.h"
@@ -22,6 +23,7 @@ struct request {
     char pruned[PATH_MAX]; /* the pruned model, which is then quantized */
     int sym, asym, dry_run, quiet, progress;
     double rate; /* --rate, GFLOP/s; 0: measure it */
+    struct gpu gpu;
     struct plan plan;
     uint64_t gguf_bytes; /* of the file of layout gguf */
     double layer_bytes;  /* with --parts: stops_layer_bytes() */
@@ -37,8 +39,6 @@ MUST_CHECK int check_paths(struct request *r, struct err *e);
 bool text_piped(const struct request *r);
 /* Check the model r->j.model (with --keep: the pruned one), and set r->plan. */
 MUST_CHECK int check_model(struct request *r, struct err *e);
-/* E_USAGE: --device is no such word; E_DEVICE: there is no such device. */
-MUST_CHECK int check_device(const struct job *j, struct err *e);
 /* E_USAGE: FORGE_LAUNCH is not one that forge-run knows. */
 MUST_CHECK int check_launch(struct err *e);
 /* E_NOINPUT: a tool is missing; E_CONFIG: it is of another version. */

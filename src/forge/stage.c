@@ -70,7 +70,7 @@ static int stage_loop(struct stage *s, struct err *e)
     bool resume = states_usable(s, hidden);
     struct command *c = stage_device_tool(s, "forge-calib");
 
-    if (strcmp(s->j.device, "cpu") && pipes_ledger(&s->p, s->ledger, e) < 0)
+    if (*s->j.gpu && pipes_ledger(&s->p, s->ledger, e) < 0)
         return e->code;
     stage_lend(s, c);
     command_add(

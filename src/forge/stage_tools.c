@@ -54,13 +54,23 @@ struct command *stage_tool(struct stage *s, const char *name)
     return c;
 }
 
+/* Where the run was planned on the CPU, a GPU of this machine is not used. */
+static void add_device(const struct stage *s, struct command *c)
+{
+    bool cpu = s->j.method == METHOD_GPTQ && !*s->j.gpu;
+
+    command_add(c, "--device", cpu ? "cpu" : s->j.device, NULL);
+    if (s->j.gpu_memory)
+        command_add(c, "--gpu-memory", s->memory, NULL);
+}
+
 struct command *stage_device_tool(struct stage *s, const char *name)
 {
     struct command *c = stage_tool(s, name);
 
-    command_add(c, "--device", s->j.device, NULL);
-    if (s->j.gpu_memory)
-        command_add(c, "--gpu-memory", s->memory, NULL);
+    add_device(s, c);
+    if (*s->j.gpu)
+        command_add(c, "--expect-device", s->j.gpu, NULL);
     return c;
 }
 
@@ -99,8 +109,9 @@ struct command *stage_hessian(struct stage *s)
 
 struct command *stage_grid(struct stage *s)
 {
-    struct command *c = stage_device_tool(s, "forge-grid");
+    struct command *c = stage_tool(s, "forge-grid");
 
+    add_device(s, c);
     add_words(c, &s->grid);
     for (int i = 0; i < s->j.grids.n; i++)
         command_add(c, "--grid", s->j.grids.item[i], NULL);

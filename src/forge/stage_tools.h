@@ -36,6 +36,7 @@ const char *stage_text(struct stage *s, const char *fmt, ...) PRINTF(2, 3);
 void stage_release(struct stage *s);
 
 struct command *stage_tool(struct stage *s, const char *name);
+/* One whose output depends on the device: it must be the run's. */
 struct command *stage_device_tool(struct stage *s, const char *name);
 /* The next tool on the device may read what this one makes there. */
 void stage_lend(struct stage *s, struct command *c);

@@ -44,7 +44,7 @@ static int parse(struct settings *s, int argc, char **argv)
           &s->share, 0, 1 << 20, false },
         { OPT_INT, 0, "shares", "N", "... of N shares [1]", &s->shares, 1,
           1 << 20, false },
-        GPU_OPTIONS(&s->device),
+        DEVICE_OPTIONS(&s->device),
         LOANS_OPTION(&s->loans),
         TOOL_COMMON(&s->tool),
         TOOL_STREAM(&s->tool),

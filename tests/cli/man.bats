@@ -103,6 +103,7 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     forge-ls --verify out
 }
 @test "the examples of forge-calib(1)" { run_examples "$MAN/forge-calib.1"; }
+@test "the examples of forge-device(1)" { run_examples "$MAN/forge-device.1"; }
 @test "the examples of forge-eval(1)" {
     run_examples "$MAN/forge-eval.1"
     [ -s quality.json ]

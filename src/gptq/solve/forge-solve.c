@@ -208,7 +208,7 @@ static int run(struct run *r, struct err *e)
 
 int main(int argc, char **argv)
 {
-    struct solve_settings s = { .order = 0 };
+    struct solve_settings s = { .device.factors = true };
     struct run r = { .s = &s };
     char text[MODULE_SUMMARY];
     struct err e;

@@ -48,7 +48,7 @@ int solve_parse(struct solve_settings *s, int argc, char **argv)
         { OPT_STR, 0, "report", "FILE",
           "write a line of JSON for each module to FILE", &s->report, 0, 0,
           true },
-        GPU_OPTIONS(&s->device),
+        DEVICE_OPTIONS(&s->device),
         LOANS_OPTION(&s->loans),
         TOOL_COMMON(&s->tool),
         TOOL_STREAM(&s->tool),

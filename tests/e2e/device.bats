@@ -1,0 +1,137 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # run sets stderr
+# The device is a part of a stage's key where bytes depend on it.  The device is
+# tests/fake_cuda.c, under two names; its codes are not the CPU's.
+
+load e2e
+
+setup_file() {
+    cd "$BATS_FILE_TMPDIR" || return 1
+    local bin
+    bin=$(dirname "$(command -v forge)")
+    cp -rL "$bin" "$bin/../lib" .
+    cp "$(dirname "$(command -v mkstream)")/forge-cuda.so" bin
+    cp bin/forge-cuda.so bin/libcuda.so.1 # the driver that --device auto looks for
+}
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || return 1
+    all=$BATS_FILE_TMPDIR/bin
+    export LD_LIBRARY_PATH=$all${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    few=(--text "$text" --sequences 2 --seqlen 32)
+    quiet=--quiet
+}
+
+quantize() { # OUT OPTION...
+    "$all/forge" quantize "$model" "$1" "${few[@]}" $quiet --work work "${@:2}"
+}
+
+# How many directories each stage has in the work directory.
+stages() {
+    find work -maxdepth 1 -name '*-????????????????' -printf '%f\n' | sed 's/-.*//' | sort | uniq -c |
+        awk '{ printf "%s%s ", $2, $1 }'
+}
+
+@test "another GPU, other libraries, the CPU: each has files of its own, and its own result" {
+    FAKE_CUDA_NAME="Fake A" quantize a --effort best
+    [ "$(stages)" = "calib1 solve1 tokens1 " ]
+    FAKE_CUDA_NAME="Fake B" quantize b --effort best
+    [ "$(stages)" = "calib2 solve2 tokens1 " ]
+    FAKE_CUDA_NAME="Fake A" FAKE_CUDA_BLAS=1.2.4 quantize b2 --effort best
+    [ "$(stages)" = "calib3 solve3 tokens1 " ]
+    quantize c --effort best --device cpu
+    [ "$(stages)" = "calib4 solve4 tokens1 " ]
+    # F of each
+    [ "$(find work/calib-* -name fisher.fts | wc -l)" -eq 4 ]
+    # the same again, by either word: nothing
+    FAKE_CUDA_NAME="Fake B" quantize again --effort best --device cuda
+    [ "$(stages)" = "calib4 solve4 tokens1 " ]
+    same b again
+    # and the CPU's are those of a run without any device
+    forge quantize "$model" alone "${few[@]}" --quiet --work other --effort best
+    same c alone
+    [ "$(cd work && echo calib-* solve-*)" != "$(cd other && echo calib-* solve-*)" ]
+    for stage in other/calib-* other/solve-*; do [ -e "work/${stage#other/}" ]; done
+}
+
+@test "a run that goes on elsewhere says so in one line" {
+    quiet=
+    FAKE_CUDA_NAME="Fake A" quantize a >/dev/null
+    FAKE_CUDA_NAME="Fake B" quantize b 2>said >/dev/null
+    [ "$(grep -c 'was made on' said)" -eq 1 ]
+    grep -q "was made on Fake A, cuBLAS 1.2.3, cuSOLVER 4.5.6, this run computes on Fake B, .*: it makes its own files$" said
+    quantize c --device cpu 2>said >/dev/null
+    grep -q "was made on Fake B, .*, this run computes on the CPU: it makes its own files$" said
+    quantize d 2>said >/dev/null
+    grep -q "was made on the CPU, this run computes on Fake GPU, .*; --device cpu goes on with those$" said
+    quantize e 2>said >/dev/null
+    run ! grep -q 'was made on' said
+}
+
+@test "rounding to nearest is the same on every device" {
+    quantize a --method rtn
+    quantize b --method rtn --device cpu
+    [ "$(stages)" = "calib1 solve1 tokens1 " ]
+    same a b
+}
+
+@test "a step on a machine with another device ends with 78, in one line" {
+    quantize a --effort best
+    rm work/*/*.fts
+    cd work
+    PATH=$all:$PATH "$all/forge" stage tokens
+    for step in fisher loop; do
+        run -78 env PATH="$all:$PATH" FAKE_CUDA_NAME="Fake B" "$all/forge" stage $step
+        [[ $output == *"the run was planned on 'Fake GPU, cuBLAS 1.2.3, cuSOLVER 4.5.6', this is 'Fake B, "* ]]
+        # no driver: no device
+        run -78 env PATH="$all:$PATH" LD_LIBRARY_PATH= "$all/forge" stage $step
+        [[ $output == *"the run was planned on 'Fake GPU, "*"', which is not here" ]]
+        PATH=$all:$PATH "$all/forge" stage $step >/dev/null
+    done
+}
+
+@test "what was planned on the CPU is computed there, whatever the machine has" {
+    LD_LIBRARY_PATH='' quantize a
+    rm work/*/codes-*
+    export FAKE_CUDA_LOG=$PWD/log
+    (cd work && PATH=$all:$PATH "$all/forge" stage loop >/dev/null)
+    [ ! -e log ]
+}
+
+@test "a pruned model is of the device that chose its experts" {
+    python3 "$tree/tests/reference/moe.py" make qwen3_moe plain moe
+    model=$PWD/moe
+    for device in cpu auto; do
+        quantize $device --device $device --keep 4 --group 32
+        quantize $device-rtn --device $device --keep 4 --group 32 --method rtn
+    done
+    [ "$(stages)" = "calib4 pruned2 solve4 tokens2 " ]
+}
+
+@test "settings of another kind are refused" {
+    quantize a
+    python3 - <<'PYTHON'
+import json
+s = json.load(open("work/settings.json"))
+s["gpu"] = "x" * 300
+json.dump(s, open("work/settings.json", "w"))
+PYTHON
+    run -65 --separate-stderr "$all/forge" status work
+    [[ $stderr == *'"gpu" is not what forge writes' ]]
+}
+
+@test "forge-device: what a run would compute on" {
+    run -0 "$all/forge-device"
+    [ "${lines[0]}" = "Fake GPU, cuBLAS 1.2.3, cuSOLVER 4.5.6" ]
+    FAKE_CUDA_ROOM=1048576 "$all/forge-device" --json >facts
+    jq -e '.memory == 1048576 and .room == 1048576' facts
+    "$all/forge-device" --json --gpu-memory 3M | jq -e '.room == 3145728'
+    [ "$("$all/forge-device" --device cpu)" = "the CPU" ]
+    [ "$(LD_LIBRARY_PATH='' "$all/forge-device")" = "the CPU" ]
+    run -69 --separate-stderr "$all/forge-device" --device cuda:3
+    [ "$stderr" = "forge-device: --device cuda:3: fake: no device 3" ]
+    run -69 --separate-stderr forge-device --device cuda
+    run -64 --separate-stderr "$all/forge-device" --device tpu
+    run -64 --separate-stderr "$all/forge-device" here
+    run -74 --separate-stderr sh -c '"$0" >/dev/full' "$all/forge-device"
+}
