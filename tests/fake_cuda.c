@@ -107,8 +107,9 @@ static int facts(struct cuda_context *c, bool factors, struct device_facts *f,
     const char *blas = getenv("FAKE_CUDA_BLAS");
 
     (void)e;
-    *f =
-        (struct device_facts){ .memory = fake_limit(c), .room = fake_limit(c) };
+    *f = (struct device_facts){ .memory = fake_limit(c),
+                                .free = fake_limit(c),
+                                .room = fake_limit(c) };
     snprintf(f->stamp, sizeof(f->stamp), "%s, cuBLAS %s%s",
              name ? name : "Fake GPU", blas ? blas : "1.2.3",
              factors ? ", cuSOLVER 4.5.6" : "");

@@ -3,14 +3,11 @@
  * tokens give the same bytes however they are cut into frames. */
 #include "cuda/internal.cuh"
 
-#include "hessian/cross.h"
+#include "hessian/hessian_room.h"
 
 #include <stdlib.h>
 
-enum {
-    CHUNK = 8192, /* tokens of a product */
-    BLOCK = 256
-};
+enum { CHUNK = CROSS_CHUNK, BLOCK = 256 };
 
 struct cuda_cross {
     struct cuda_context *c;
@@ -23,6 +20,7 @@ struct cuda_cross {
 int cuda_cross_open(struct cuda_cross **out, struct cuda_context *c,
                     const struct cross_shape *s, struct err *e)
 {
+    const struct cross_room room = cross_room(s);
     struct cuda_cross *x;
     int rc;
 
@@ -36,10 +34,9 @@ int cuda_cross_open(struct cuda_cross **out, struct cuda_context *c,
         return e->code;
     x->c = c;
     x->shape = *s;
-    if ((rc = buffer_open(c, &x->y, CHUNK * s->rows * 2, e)) < 0 ||
-        (rc = buffer_open(c, &x->x, CHUNK * s->cols * 2, e)) < 0 ||
-        (rc = buffer_open(c, &x->sum, s->rows * s->cols * sizeof(float), e)) <
-            0) {
+    if ((rc = buffer_open(c, &x->y, room.y, e)) < 0 ||
+        (rc = buffer_open(c, &x->x, room.x, e)) < 0 ||
+        (rc = buffer_open(c, &x->sum, room.sum, e)) < 0) {
         cuda_cross_close(x);
         return rc;
     }

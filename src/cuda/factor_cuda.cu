@@ -268,30 +268,21 @@ static int attempts(struct cuda_factors *f, struct cuda_matrix *m, int *info,
 
 static int open_rooms(struct cuda_factors *f, bool whole, struct err *e)
 {
-    uint64_t n = (uint64_t)f->n, square = n * f->padded * f->padded;
-    const size_t bytes[] = {
-        square * sizeof(*f->l),
-        n * f->padded * SOLVE_BLOCK * sizeof(*f->diagonal),
-        square * 3 * sizeof(*f->split),
-        n * f->cols * sizeof(*f->input),
-        n * f->cols * sizeof(*f->dead),
-        n * sizeof(*f->lambdas),
-        whole ? square * 3 * sizeof(*f->whole) : 0,
-        whole ? n * f->padded * SOLVE_BLOCK * sizeof(*f->curve) : 0
-    };
+    uint64_t bytes[FACTOR_ROOMS];
     int rc;
 
+    factor_rooms((uint64_t)f->n, f->cols, whole, bytes);
     for (size_t i = 0; i < ARRAY_LEN(bytes); i++)
         if (bytes[i] && (rc = buffer_open(f->c, &f->room[i], bytes[i], e)) < 0)
             return rc;
-    f->l = (float *)f->room[0].data;
-    f->diagonal = (float *)f->room[1].data;
-    f->split = (__nv_bfloat16 *)f->room[2].data;
-    f->input = (uint32_t *)f->room[3].data;
-    f->dead = (bool *)f->room[4].data;
-    f->lambdas = (double *)f->room[5].data;
-    f->whole = (__nv_bfloat16 *)f->room[6].data;
-    f->curve = (float *)f->room[7].data;
+    f->l = (float *)f->room[FACTOR_L].data;
+    f->diagonal = (float *)f->room[FACTOR_DIAGONAL].data;
+    f->split = (__nv_bfloat16 *)f->room[FACTOR_SPLIT].data;
+    f->input = (uint32_t *)f->room[FACTOR_INPUT].data;
+    f->dead = (bool *)f->room[FACTOR_DEAD].data;
+    f->lambdas = (double *)f->room[FACTOR_LAMBDAS].data;
+    f->whole = (__nv_bfloat16 *)f->room[FACTOR_WHOLE].data;
+    f->curve = (float *)f->room[FACTOR_CURVE].data;
     return 0;
 }
 
@@ -371,7 +362,7 @@ int cuda_factors_drift(struct cuda_factors *f, int i, const float *drift,
         return 0;
     }
     if (!f->drift.data &&
-        (rc = buffer_open(c, &f->drift, f->n * ld * ld * sizeof(float), e)) < 0)
+        (rc = buffer_open(c, &f->drift, drift_room(f->n, ld), e)) < 0)
         return rc;
     if ((rc = on_device(c, drift, n * n * sizeof(float), &c->fill, &from, e)) <
         0)

@@ -12,13 +12,14 @@
  * 4,096 take 5.9, one of 65,536 4.8; panels of 256, 512, 896 and 1792 take
  * 6.2, 5.3, 5.4 and 5.3. */
 #include "cuda/internal.cuh"
+#include "hessian/hessian_room.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    CHUNK = 16384, /* tokens of a product */
-    PANEL = 1024,  /* columns of a product */
+    CHUNK = HESSIAN_CHUNK,
+    PANEL = 1024, /* columns of a product */
     TRANSPOSE = 32
 };
 
@@ -131,20 +132,19 @@ static __global__ void hessian_scale_kernel(float *out, const float *h,
 
 static int open_buffers(struct cuda_hessian *h, struct err *e)
 {
-    uint64_t cols = h->shape.cols, g = h->shape.block, bytes, square;
+    const struct hessian_room room = hessian_room(&h->shape);
+    uint64_t cols = h->shape.cols, g = h->shape.block;
     int rc;
 
     if (cols > UINT16_MAX * 16 || g > cols) /* 2^20 inputs are 4 TiB */
         return err_set(e, E_CONFIG, "too many inputs for the GPU");
-    h->elements = g ? (cols + g - 1) / g * g * g : cols * (cols + 1) / 2;
-    bytes = cols * CHUNK * 2;
-    square = (g ? h->elements : cols * cols) * sizeof(float);
-    if ((rc = buffer_open(h->c, &h->room[0], bytes, e)) < 0 ||
-        (rc = buffer_open(h->c, &h->room[1], square, e)) < 0)
+    h->elements = room.result / sizeof(float);
+    if ((rc = buffer_open(h->c, &h->room[0], room.tokens, e)) < 0 ||
+        (rc = buffer_open(h->c, &h->room[1], room.sum, e)) < 0)
         return rc;
     h->x = (char *)h->room[0].data;
     h->sum = (float *)h->room[1].data;
-    CUDA_TRY(cudaMemsetAsync(h->sum, 0, square, h->c->stream));
+    CUDA_TRY(cudaMemsetAsync(h->sum, 0, room.sum, h->c->stream));
     return 0;
 }
 

@@ -18,6 +18,7 @@
 #include "device/device.h"
 #include "gptq/grid/grid_table.h"
 #include "gptq/solve/solve_refined.h"
+#include "gptq/solve/solve_room.h"
 #include "gptq/solve/solve_table.h"
 #include "hessian/hessian_table.h"
 #include "layout/layout.h"
@@ -49,9 +50,7 @@ struct device_buffer {
 };
 
 enum {
-    SOLVE_BLOCK = 128,  /* columns that one launch of the solver quantizes */
-    SOLVE_SUPER = 1024, /* columns that get error feedback by one product */
-    SOLVE_TILE = 64     /* rows of a block of threads */
+    SOLVE_SUPER = 1024 /* columns that get error feedback by one product */
 };
 
 enum {
@@ -133,7 +132,7 @@ struct cuda_context {
  * and E in drift. */
 struct cuda_factors {
     struct cuda_context *c;
-    struct device_buffer room[8], drift;
+    struct device_buffer room[FACTOR_ROOMS], drift;
     uint64_t cols, padded;
     int n;
     float *l;
@@ -220,10 +219,6 @@ int download(struct cuda_context *c, void *to, const void *from, size_t n,
  * use. */
 int context_scales(struct cuda_context *c, enum dtype t, const float **scales,
                    struct err *e);
-static inline uint64_t round_up(uint64_t n, uint64_t to)
-{
-    return (n + to - 1) / to * to;
-}
 
 /* Element i of x, of type T, as float. */
 template <enum dtype T>

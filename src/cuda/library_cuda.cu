@@ -62,13 +62,15 @@ int context_facts(struct cuda_context *c, bool factors, struct device_facts *f,
                   struct err *e)
 {
     struct cudaDeviceProp p;
-    size_t room;
+    size_t room, free_bytes, total;
     int rc;
 
     CUDA_TRY(cudaGetDeviceProperties(&p, c->device));
     memset(f, 0, sizeof(*f));
     snprintf(f->stamp, sizeof(f->stamp), "%.128s", p.name);
-    f->memory = p.totalGlobalMem;
+    CUDA_TRY(cudaMemGetInfo(&free_bytes, &total));
+    f->memory = total;
+    f->free = free_bytes;
     if ((rc = context_room(c, &room, e)) < 0 ||
         (rc = add_version(f, "cuBLAS", "cublas", CUBLAS_VER_MAJOR,
                           "cublasGetProperty", e)) < 0)

@@ -62,35 +62,18 @@ static __global__ void refined_give_kernel(float *out, const float *w,
 /* ---- rows in and out ---- */
 
 static int open_buffers(struct cuda_context *c, const struct refined_job *j,
-                        const struct refined_state *s, uint64_t all,
-                        struct err *e)
+                        const struct solve_size *size, struct err *e)
 {
-    const struct solve_params *p = &j->p->solve;
-    uint64_t n = (uint64_t)s->n, metas = n * s->groups * s->pitch;
-    uint64_t outs =
-        s->rows * (p->cols / 2 > 4 * s->groups ? p->cols / 2 : 4 * s->groups);
-    struct {
-        struct device_buffer *b;
-        size_t bytes;
-    } need[] = {
-        { &c->shifted, all * sizeof(float) },
-        { &c->pushed, all * sizeof(float) },
-        { &c->split, 3 * all * 2 },
-        { &c->second, all * sizeof(float) },
-        { &c->gradient, n * REFINED_SUPER * s->pitch * sizeof(float) },
-        { &c->moved, n * 3 * REFINED_WIDE * s->pitch * 2 + sizeof(int) },
-        { &c->codes, all },
-        { &c->meta, 2 * metas * sizeof(uint32_t) },
-        { &c->loss, n * (s->padded / REFINED_WIDE) * s->pitch * 8 },
-        { &c->order, s->padded * 8 },
-        { &c->importance, s->rows * sizeof(uint32_t) },
-        { &c->steps, j->p->block.factors * sizeof(double) },
-        { &c->weight, s->rows * p->cols * sizeof(float) },
-        { &c->packed, outs },
+    struct device_buffer *const to[REFINED_ROOMS] = {
+        &c->shifted,    &c->pushed, &c->split,  &c->second, &c->gradient,
+        &c->moved,      &c->codes,  &c->meta,   &c->loss,   &c->order,
+        &c->importance, &c->steps,  &c->weight, &c->packed
     };
+    uint64_t bytes[REFINED_ROOMS];
 
-    for (size_t i = 0; i < ARRAY_LEN(need); i++) {
-        int rc = buffer_need(c, need[i].b, need[i].bytes, e);
+    refined_rooms(size, j->p->block.factors, bytes);
+    for (int i = 0; i < REFINED_ROOMS; i++) {
+        int rc = buffer_need(c, to[i], bytes[i], e);
 
         if (rc < 0)
             return rc;
@@ -103,21 +86,23 @@ static int open_state(struct cuda_context *c, const struct refined_job *j,
 {
     const struct solve_params *p = &j->p->solve;
     const struct cuda_factors *f = refined_factors(j, 0);
+    const struct solve_size size =
+        solve_size(f->n, j->modules / f->n, rows, p->cols, p->group);
     uint64_t all;
     int rc;
 
     *s = {};
     s->n = f->n;
-    s->share = j->modules / f->n;
+    s->share = (int)size.share;
     s->rows = rows;
-    s->module_rows = round_up(rows, REFINED_TILE);
-    s->pitch = s->share * s->module_rows;
+    s->module_rows = size.pitch / size.share;
+    s->pitch = size.pitch;
     s->padded = f->padded;
-    s->groups = quant_groups(p->cols, p->group);
+    s->groups = size.groups;
     if (s->pitch > INT32_MAX / 64 ||
         size_mul(s->n * s->padded, s->pitch, &all) || all > SIZE_MAX / 8)
         return err_set(e, E_DATA, "too many outputs for the GPU");
-    if ((rc = open_buffers(c, j, s, all, e)) < 0)
+    if ((rc = open_buffers(c, j, &size, e)) < 0)
         return rc;
     s->w = (float *)c->shifted.data;
     s->d = (float *)c->pushed.data;

@@ -397,7 +397,7 @@ static int load_fisher(struct cuda_context *c, struct rows *j,
 {
     uint64_t n = j->s->rows, ld = j->ld;
     const float *from;
-    int rc = buffer_need(c, &c->square, ld * ld * (sizeof(float) + 3 * 2), e);
+    int rc = buffer_need(c, &c->square, fisher_room(n), e);
 
     if (rc < 0 || (rc = on_device(c, fisher, n * (n + 1) / 2 * sizeof(float),
                                   &c->fill, &from, e)) < 0)

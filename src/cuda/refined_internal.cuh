@@ -15,8 +15,6 @@ enum {
     REFINED_WIDE = SOLVE_BLOCK, /* columns of a group, at most */
     REFINED_ROWS = 16,          /* of a block of threads */
     REFINED_SUB = 32,           /* columns that a thread holds in registers */
-    REFINED_SUPER = 1024, /* columns that a product with all others is for */
-    REFINED_DIVIDE = 512, /* columns that are divided by L together */
     REFINED_TILE = SOLVE_TILE /* rows of a module are padded to */
 };
 

@@ -201,7 +201,7 @@ int refined_inverses(struct cuda_context *c, const float *l, uint64_t n,
                      const float **v, struct err *e)
 {
     uint64_t wide = round_up(n, DIVIDE);
-    size_t bytes = 2 * wide * DIVIDE * sizeof(float);
+    size_t bytes = inverse_room(n);
     int room = sizeof(struct inverse_memory), rc;
 
     if ((rc = buffer_need(c, &c->inverse, bytes, e)) < 0)

@@ -260,7 +260,7 @@ int refined_move_target(struct cuda_context *c, const struct refined_params *p,
 
     if (!drift && !output)
         return 0;
-    if ((rc = buffer_need(c, &c->square, 3 * square * 2, e)) < 0 ||
+    if ((rc = buffer_need(c, &c->square, target_room(s->padded), e)) < 0 ||
         (rc = output ? load_outputs(c, f, s, output, e) : 0) < 0)
         return rc;
     for (int i = 0; i < s->n; i++) {

@@ -118,30 +118,27 @@ static int open_state(struct cuda_context *c, const struct solve_params *p,
                       const struct cuda_factors *f, int share,
                       struct solve_state *s, struct err *e)
 {
-    uint64_t all, n = f->n;
+    uint64_t all, n = f->n, bytes[SOLVE_ROOMS];
+    struct device_buffer *const to[SOLVE_ROOMS] = {
+        &c->shifted, &c->pushed, &c->split,  &c->codes, &c->meta,
+        &c->loss,    &c->order,  &c->weight, &c->packed
+    };
+    const struct solve_size size =
+        solve_size(n, share, p->rows, p->cols, p->group);
     int rc;
 
     s->rows = p->rows;
-    s->module_rows = round_up(p->rows, SOLVE_TILE);
-    s->padded_rows = share * s->module_rows;
+    s->module_rows = size.pitch / share;
+    s->padded_rows = size.pitch;
     s->share = share;
-    s->groups = quant_groups(p->cols, p->group);
+    s->groups = size.groups;
     if (p->rows > INT32_MAX / 64 ||
         size_mul(n * f->padded, s->padded_rows, &all))
         return err_set(e, E_DATA, "too many outputs for the GPU");
-    if ((rc = buffer_need(c, &c->shifted, all * sizeof(float), e)) < 0 ||
-        (rc = buffer_need(c, &c->pushed, all * sizeof(float), e)) < 0 ||
-        (rc = buffer_need(c, &c->split, 3 * all * 2, e)) < 0 ||
-        (rc = buffer_need(c, &c->codes, all, e)) < 0 ||
-        (rc = buffer_need(c, &c->meta, n * s->groups * s->padded_rows * 4, e)) <
-            0 ||
-        (rc = buffer_need(c, &c->loss, n * s->padded_rows * 8 + n * share * 8,
-                          e)) < 0 ||
-        (rc = buffer_need(c, &c->order, n * f->cols * 4, e)) < 0 ||
-        (rc = buffer_need(c, &c->weight, p->rows * p->cols * 4, e)) < 0 ||
-        (rc = buffer_need(c, &c->packed,
-                          p->rows * (p->cols / 2 + 4 * s->groups), e)) < 0)
-        return rc;
+    solve_rooms(&size, bytes);
+    for (int i = 0; i < SOLVE_ROOMS; i++)
+        if ((rc = buffer_need(c, to[i], bytes[i], e)) < 0)
+            return rc;
     s->w = (float *)c->shifted.data;
     s->pushed = (float *)c->pushed.data;
     s->split = (__nv_bfloat16 *)c->split.data;

@@ -27,7 +27,7 @@ struct device_facts {
     char stamp[DEVICE_STAMP]; /* "NVIDIA H200, cuBLAS 12.9.1, cuSOLVER
                                * 11.7.5"; without factors the last is left
                                * out */
-    uint64_t memory;          /* bytes of the device */
+    uint64_t memory, free;    /* bytes of the device; free of them */
     uint64_t room; /* that may be allocated now: up to --gpu-memory, else half
                     * of what is free, since other programs use it, too */
 };
@@ -35,7 +35,7 @@ struct device_facts {
 /* The plug-in's table of its own (see plugin.h): finding and opening
  * devices. */
 #define DEVICE_TABLE "forge_device_table"
-enum { DEVICE_TABLE_VERSION = 4, DEVICE_HANDLE = 64 };
+enum { DEVICE_TABLE_VERSION = 5, DEVICE_HANDLE = 64 };
 struct device_table {
     uint32_t version;
     /* Number of usable devices; 0 without a driver. */

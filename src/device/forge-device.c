@@ -37,6 +37,7 @@ static int print_json(const struct device_facts *f, struct err *e)
     jw_begin(&w, '{');
     jw_key(&w, "device"), jw_string(&w, f->stamp);
     jw_key(&w, "memory"), jw_int(&w, (int64_t)f->memory);
+    jw_key(&w, "free"), jw_int(&w, (int64_t)f->free);
     jw_key(&w, "room"), jw_int(&w, (int64_t)f->room);
     jw_end(&w, '}');
     if (w.failed)
@@ -49,11 +50,12 @@ static int print_json(const struct device_facts *f, struct err *e)
 
 static void print_text(const struct device_facts *f)
 {
-    char a[UNIT_TEXT], b[UNIT_TEXT];
+    char a[UNIT_TEXT], b[UNIT_TEXT], c[UNIT_TEXT];
 
     if (*f->stamp)
-        printf("%s\n%s of memory, %s of it for each tool\n", f->stamp,
-               size_text(a, (double)f->memory), size_text(b, (double)f->room));
+        printf("%s\n%s of memory, %s free, %s for the states of tokens\n",
+               f->stamp, size_text(a, (double)f->memory),
+               size_text(b, (double)f->free), size_text(c, (double)f->room));
     else
         printf("the CPU\n");
 }

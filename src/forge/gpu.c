@@ -38,7 +38,7 @@ static int take_answer(struct gpu *g, const char *text, struct err *e)
     struct json_doc *d;
     const struct json *root;
     const char *stamp = "";
-    int64_t memory = 0, room = 0;
+    int64_t memory = 0, left = 0, room = 0;
     int rc = 0;
 
     if (json_parse(&d, text, strlen(text), "forge-device", e) < 0)
@@ -46,10 +46,12 @@ static int take_answer(struct gpu *g, const char *text, struct err *e)
     root = json_root(d);
     if (!json_string(json_get(root, "device"), &stamp) ||
         !json_int(json_get(root, "memory"), &memory) ||
+        !json_int(json_get(root, "free"), &left) ||
         !json_int(json_get(root, "room"), &room))
         rc = err_set(e, E_BUG, "forge-device: no answer");
     snprintf(f->stamp, sizeof(f->stamp), "%s", stamp);
     f->memory = (uint64_t)memory;
+    f->free = (uint64_t)left;
     f->room = (uint64_t)room;
     json_free(d);
     return rc;

@@ -8,6 +8,8 @@
 #include "arch/device_bytes.h"
 #include "arch/tensor_name.h"
 #include "checkpoint/checkpoint.h"
+#include "gptq/solve/solve_need.h"
+#include "hessian/hessian_room.h"
 
 static uint64_t elements(const struct ck_tensor *t)
 {
@@ -56,6 +58,49 @@ static struct solve_cost cost_of(const struct want *w, const char *module,
     return c;
 }
 
+static void raise(double *most, double x)
+{
+    *most = x > *most ? x : *most;
+}
+
+/* Whether the linear writes into the residual stream. */
+static bool adds(int input)
+{
+    return input == IN_ATTN_OUT || input == IN_MLP_MID ||
+           input == IN_EXPERT_MID;
+}
+
+static void add_device_solving(struct plan *p, const struct want *w,
+                               const struct linear *l)
+{
+    struct solve_need n = { .rows = (uint64_t)l->rows,
+                            .cols = (uint64_t)l->cols,
+                            .drift = !adds(l->input) };
+
+    grid_rules_find(w->grids, l->module, &n.group, &n.symmetric);
+    for (int i = 0; i < EFFORTS; i++) {
+        n.effort = (enum effort)i;
+        n.moved = i > EFFORT_FAST;
+        n.fisher = i == EFFORT_BEST && adds(l->input);
+        raise(&p->device_solve_bytes[i], (double)solve_need_bytes(&n, false));
+        raise(&p->device_solve_least[i], (double)solve_need_bytes(&n, true));
+    }
+}
+
+/* A Hessian, and a cross moment, while they are summed, and again where they are
+ * lent. */
+static void add_device_hessian(struct plan *p, uint64_t width, uint64_t outputs)
+{
+    const struct hessian_shape h = { width, 0, DT_BF16 };
+    const struct cross_shape c = { outputs, width, DT_BF16 };
+    const struct hessian_room a = hessian_room(&h);
+    const struct cross_room b = cross_room(&c);
+    double plain = (double)(a.tokens + a.sum + a.result);
+
+    raise(&p->device_hessian_bytes[0], plain);
+    raise(&p->device_hessian_bytes[1], plain + (double)(b.x + b.y + 2 * b.sum));
+}
+
 static void add_solving(struct plan *p, const struct want *w,
                         const struct linear *l)
 {
@@ -70,6 +115,7 @@ static void add_solving(struct plan *p, const struct want *w,
         p->target_flops[i] += solve_cost_linear(&moved, rows, cols) - flops;
     }
     p->fisher_flops += solve_cost_fisher(rows, cols, sweeps(l));
+    add_device_solving(p, w, l);
 }
 
 static int add_linear(struct plan *p, const struct want *w,
@@ -117,19 +163,18 @@ static void add_input(struct plan *p, const struct want *want, int class,
     const struct model_config *m = want->m;
     bool expert = class == IN_EXPERT || class == IN_EXPERT_MID;
     uint64_t w = (uint64_t)width, bytes = w * (w + 1) / 2 * 4;
-    bool output =
-        class == IN_ATTN_OUT || class == IN_MLP_MID || class == IN_EXPERT_MID;
     double cols = (double)width;
     double times = expert ? (double)m->moe.top_k : 1;
+    uint64_t outputs = adds(class) ? (uint64_t)m->hidden_size : w;
 
+    add_device_hessian(p, w, outputs);
     p->layer_hessian_bytes += bytes;
     if (bytes > p->hessian_bytes)
         p->hessian_bytes = bytes;
     p->token_flops += cols * cols * times;
     /* the cross moment: [cols, cols] (drift), or [hidden size, cols]
      * (output) */
-    p->second_flops +=
-        2 * cols * (output ? (double)m->hidden_size : cols) * times;
+    p->second_flops += 2 * cols * (double)outputs * times;
     for (int i = 0; i < EFFORTS; i++) {
         const struct solve_cost cost = cost_of(want, NULL, i, false);
 

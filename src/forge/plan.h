@@ -27,6 +27,11 @@ struct plan {
                              fp8 as bf16 */
     double device_layer_bytes, device_token_bytes; /* on a GPU, in bf16 */
     double device_gradient_bytes; /* there, of a layer's gradients */
+    /* there, of the widest input's moments, without cross moments and with */
+    double device_hessian_bytes[2];
+    /* there, of the linear that takes most, and with as few rows at a time as may
+     * be; targets moved beyond EFFORT_FAST */
+    double device_solve_bytes[EFFORTS], device_solve_least[EFFORTS];
     double gradient_bytes, gradient_thread_bytes; /* on the CPU */
     double
         token_flops; /* per token of calibration: the forward pass through the

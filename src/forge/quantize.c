@@ -267,11 +267,13 @@ static int run(struct request *r, struct err *e)
 
     room_plan(r, r->dry_run, &room);
     if (r->dry_run) {
+        if (gpu_learn(&r->gpu, e) < 0)
+            return e->code;
         room_print(r, &room);
         return flush_stdout(e);
     }
     outdir_collect(r->j.out); /* frees disk space, before that is checked */
-    if (room_check(r, &room, e) < 0 ||
+    if (gpu_room_check(r, e) < 0 || room_check(r, &room, e) < 0 ||
         place_open(&r->place, r->work_path, r->work != NULL, e) < 0)
         return e->code;
     rc = work(r, e);

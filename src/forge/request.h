@@ -61,6 +61,12 @@ MUST_CHECK int room_check(const struct request *r, const struct room *room,
 /* Print the estimate (--dry-run). */
 void room_print(const struct request *r, const struct room *room);
 
+/* gpu_room.c: the GPU memory that the run needs, after gpu_learn(). */
+/* E_TEMP: --device cuda was given, and the device has not enough. */
+MUST_CHECK int gpu_room_check(const struct request *r, struct err *e);
+/* Print what it needs, and what is there (--dry-run). */
+void gpu_room_print(const struct request *r);
+
 /* making.c: write the settings, run make, and print the result.  estimate:
  * seconds; 0: none.  0; the E_* of the step that failed; E_TEMP: make itself
  * failed; -(128 + signal): a signal stopped us. */

@@ -209,24 +209,6 @@ static void print_efforts(const struct request *r, const struct room *room)
                room->rate);
 }
 
-/* Print forge-calib's need of GPU memory; the other tools adapt to what is
- * free. */
-static void print_device(const struct request *r)
-{
-    const struct job *j = &r->j;
-    int streams = j->propagate == PROPAGATE_BOTH ? 2 : 1;
-    double tokens = (double)j->sequences * (double)j->seqlen;
-    char a[UNIT_TEXT], b[UNIT_TEXT];
-
-    printf("GPU memory   where there is one, %s for a layer",
-           size_text(a, r->plan.device_layer_bytes));
-    if (job_fisher(j))
-        printf(", %s for its gradients",
-               size_text(a, r->plan.device_gradient_bytes));
-    printf("; up to %s for the states of all tokens, which spill\n",
-           size_text(b, streams * tokens * r->plan.device_token_bytes));
-}
-
 void room_print(const struct request *r, const struct room *room)
 {
     const struct plan *p = &r->plan;
@@ -265,7 +247,7 @@ void room_print(const struct request *r, const struct room *room)
                size_text(a, room->gradient),
                size_text(b, room->gradient_states));
     if (j->method == METHOD_GPTQ && strcmp(j->device, "cpu") != 0)
-        print_device(r);
+        gpu_room_print(r);
     if (j->method == METHOD_GPTQ)
         print_efforts(r, room);
 }

@@ -120,6 +120,83 @@ PYTHON
     [[ $stderr == *'"gpu" is not what forge writes' ]]
 }
 
+# Bytes of MiB, GiB as printed.
+bytes() { awk -v n="$1" -v u="$2" 'BEGIN { printf "%.0f", n * (u == "GiB" ? 1024 : 1) * 1048576 }'; }
+
+@test "--dry-run says what each tool takes on the GPU, and what is there" {
+    for effort in fast default best; do
+        FAKE_CUDA_ROOM=$((3 << 30)) quantize out --dry-run --effort $effort >said
+        grep -qx 'GPU          Fake GPU, cuBLAS 1.2.3, cuSOLVER 4.5.6: 3.00 GiB, 3.00 GiB free' said
+        [ ! -e work ]
+        read -r hessian solve least < <(sed -nE \
+            's/^ +([0-9.]+) MiB for the widest Hessian, ([0-9.]+) MiB to solve .* at a time ([0-9.]+) MiB$/\1 \2 \3/p' said)
+        # llama-4m: 256 states, 768 inputs of down_proj
+        python3 - $effort "$hessian" "$solve" "$least" "$model/config.json" <<'PYTHON'
+import json, sys
+effort, *said, path = sys.argv[1:]
+c = json.load(open(path))
+H, I = c["hidden_size"], c["intermediate_size"]
+up = lambda n, to: -(-n // to) * to
+both, refined = effort != "fast", effort != "fast"
+
+def hessian(cols, outs):  # tokens in bf16, square, triangle; a cross moment: tokens of both, sum, result
+    n = 16384 * cols * 2 + 4 * cols * cols + 2 * cols * (cols + 1)
+    return n + (8192 * 2 * (cols + outs) + 8 * cols * outs if both else 0)
+
+def solve(rows, cols, adds, few):
+    n, g = up(cols, 128), -(-cols // 128)
+    # L in f32 and as three bf16, its diagonal blocks, the order of inputs, which are dead, lambda; of the
+    # refined solver H as three bf16, and its blocks
+    factor = 10 * n * n + 512 * n + 5 * cols + 8 + (6 * n * n + 512 * n) * refined
+    whole = rows
+    rows = min(rows, 64) if few and refined else rows
+    r = up(rows, 64)
+    fill = 4 * max(cols * (cols + 1) // 2, cols * cols if refined and not adds else 0)
+    if not refined:
+        # w, what is pushed, its three parts, codes; grids, losses, order; weights, results
+        return factor + fill + n * r * (4 + 4 + 6 + 1) + g * r * 4 + r * 8 + 8 + cols * 4 + rows * (4 * cols + cols // 2 + 4 * g)
+    x = n * r * (4 + 4 + 6 + 4 + 1) + 1024 * r * 4 + 3 * 128 * r * 2 + 4 + 2 * g * r * 4 + n // 128 * r * 8
+    x += n * 8 + rows * 4 + 8 * {"default": 8, "best": 24}[effort] + rows * (4 * cols + max(cols // 2, 4 * g))
+    square = 6 * n * n
+    if effort == "best" and adds and not few:
+        square = max(square, 10 * up(whole, 64) ** 2)
+    moved = square + 2 * up(n, 512) * 512 * 4 + (0 if adds else 4 * n * n)
+    return factor * (2 if effort == "best" else 1) + fill + x + moved
+
+linears = [(H, H, False), (H // c["num_attention_heads"] * c["num_key_value_heads"], H, False), (H, H, True), (I, H, False),
+           (H, I, True)]
+want = [max(hessian(H, H), hessian(I, H)), max(solve(*l, False) for l in linears), max(solve(*l, True) for l in linears)]
+for x, y in zip(map(float, said), want):
+    assert abs(x - y / 2**20) <= 0.051 * max(1, x / 100), (effort, said, [w / 2**20 for w in want])
+PYTHON
+    done
+    LD_LIBRARY_PATH='' quantize out --dry-run >said
+    run ! grep -q '^GPU  ' said
+    grep -q '^GPU memory   where there is one, ' said
+}
+
+@test "a GPU too small is refused before the work: by tool, and all of them together" {
+    quantize out --dry-run >said
+    layer=$(sed -nE 's/^GPU memory +([0-9.]+) MiB for a layer.*/\1/p' said)
+    read -r hessian least < <(sed -nE 's/^ +([0-9.]+) MiB for the widest Hessian.* at a time ([0-9.]+) MiB$/\1 \2/p' said)
+    all=$BATS_FILE_TMPDIR/bin
+    small() { # MIB WHAT OPTION...
+        FAKE_CUDA_ROOM=$(bytes "$1" MiB) run -75 --separate-stderr quantize out --device cuda "${@:3}"
+        [[ $stderr == "forge: needs "*" MiB of GPU memory for $2, "*" are available" ]]
+        [ ! -e work ]
+    }
+    small "$(awk -v n="$layer" 'BEGIN { print n - .1 }')" "a layer"
+    small "$(awk -v n="$hessian" 'BEGIN { print n - .1 }')" "the widest Hessian"
+    small 1000 "the widest Hessian" --gpu-memory 40M
+    small 150 "a layer's gradients" --effort best
+    sum=$(awk -v a="$layer" -v b="$hessian" -v c="$least" 'BEGIN { print a + b + c }')
+    small "$(awk -v n="$sum" 'BEGIN { print n - .2 }')" "a layer, its Hessians and its codes"
+    # with auto the CPU does what does not fit
+    FAKE_CUDA_ROOM=100 quantize out
+    FAKE_CUDA_ROOM=$(bytes "$(awk -v n="$sum" 'BEGIN { print n + .2 }')" MiB) quantize enough --device cuda
+    same_tensors out enough
+}
+
 @test "forge-device: what a run would compute on" {
     run -0 "$all/forge-device"
     [ "${lines[0]}" = "Fake GPU, cuBLAS 1.2.3, cuSOLVER 4.5.6" ]

@@ -1,0 +1,81 @@
+/* gpu_room.c - see request.h.  All tools of the pipe are on the GPU at the same
+ * time, each with its own memory; forge-gradient runs before them. */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/cli/units.h"
+#include "forge/request.h"
+
+/* What each tool needs. */
+struct gpu_room {
+    double layer, gradient; /* forge-calib, forge-gradient (0: not run) */
+    double hessian, solve, solve_least;
+};
+
+static struct gpu_room room_of(const struct request *r)
+{
+    const struct plan *p = &r->plan;
+    const struct job *j = &r->j;
+
+    return (struct gpu_room){
+        .layer = p->device_layer_bytes,
+        .gradient = job_fisher(j) ? p->device_gradient_bytes : 0,
+        .hessian = p->device_hessian_bytes[j->propagate == PROPAGATE_BOTH],
+        .solve = p->device_solve_bytes[j->effort],
+        .solve_least = p->device_solve_least[j->effort],
+    };
+}
+
+static int want(double need, double is, const char *what, struct err *e)
+{
+    char a[UNIT_TEXT], b[UNIT_TEXT];
+
+    return need <= is ?
+               0 :
+               err_set(e, E_TEMP, "needs %s of GPU memory %s, %s are available",
+                       size_text(a, need), what, size_text(b, is));
+}
+
+int gpu_room_check(const struct request *r, struct err *e)
+{
+    const struct gpu_room n = room_of(r);
+    const struct device_facts *f = &r->gpu.facts;
+    double room = (double)f->room, all = (double)f->free, each = all;
+
+    if (!strcmp(r->j.device, "auto") || !*f->stamp ||
+        r->j.method != METHOD_GPTQ)
+        return 0;
+    if (r->j.gpu_memory && (double)r->j.gpu_memory < each)
+        each = (double)r->j.gpu_memory;
+    if (want(n.layer, room, "for a layer", e) < 0 ||
+        want(n.gradient, room, "for a layer's gradients", e) < 0 ||
+        want(n.hessian, each, "for the widest Hessian", e) < 0 ||
+        want(n.solve_least, each, "to solve the widest linear", e) < 0)
+        return e->code;
+    return want(n.layer + n.hessian + n.solve_least, all,
+                "for a layer, its Hessians and its codes", e);
+}
+
+void gpu_room_print(const struct request *r)
+{
+    const struct gpu_room n = room_of(r);
+    const struct device_facts *f = &r->gpu.facts;
+    const struct job *j = &r->j;
+    int streams = j->propagate == PROPAGATE_BOTH ? 2 : 1;
+    double tokens = (double)j->sequences * (double)j->seqlen;
+    char a[UNIT_TEXT], b[UNIT_TEXT], c[UNIT_TEXT];
+
+    if (*f->stamp)
+        printf("GPU          %s: %s, %s free\n", f->stamp,
+               size_text(a, (double)f->memory), size_text(b, (double)f->free));
+    printf("GPU memory   %s%s for a layer",
+           *f->stamp ? "" : "where there is one, ", size_text(a, n.layer));
+    if (n.gradient > 0)
+        printf(", %s for its gradients", size_text(a, n.gradient));
+    printf("; up to %s for the states of all tokens, which spill\n",
+           size_text(a, streams * tokens * r->plan.device_token_bytes));
+    printf("             %s for the widest Hessian, %s to solve the widest "
+           "linear, with few rows at a time %s\n",
+           size_text(a, n.hessian), size_text(b, n.solve),
+           size_text(c, n.solve_least));
+}
