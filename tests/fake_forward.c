@@ -5,8 +5,10 @@
  * FAKE_CUDA_ROOM: bytes of the device; beyond it memory spills, or ends.
  * FAKE_CUDA_SPILL: all spills that may, and there is no room when it is asked for
  * again.
- * FAKE_CUDA_FAIL: the number of the operation that fails, from 1. */
+ * FAKE_CUDA_FAIL: the number of the operation that fails, from 1; FAKE_CUDA_KILL: in
+ * which the process is killed. */
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,8 +41,11 @@ static int operation(const char *what, struct err *e)
 {
     static int count;
     const char *fail = getenv("FAKE_CUDA_FAIL");
+    const char *die = getenv("FAKE_CUDA_KILL");
 
     count++;
+    if (die && count == atoi(die))
+        raise(SIGKILL);
     if (fail && count == atoi(fail))
         return err_set(e, E_DEVICE, "fake: %s failed", what);
     return 0;

@@ -15,7 +15,7 @@ enum {
     REFINED_WIDE = SOLVE_BLOCK, /* columns of a group, at most */
     REFINED_ROWS = 16,          /* of a block of threads */
     REFINED_SUB = 32,           /* columns that a thread holds in registers */
-    REFINED_TILE = SOLVE_TILE /* rows of a module are padded to */
+    REFINED_TILE = SOLVE_TILE   /* rows of a module are padded to */
 };
 
 /* Rows of the weights of a batch on the device. */

@@ -4,6 +4,7 @@
 # is apart from the tool's and whose operations are the CPU's, puts out what the CPU
 # does, to the bit.
 
+load ../helper/fail_each
 bats_require_minimum_version 1.5.0
 
 PY="$BATS_TEST_DIRNAME/../reference/forward.py"
@@ -16,6 +17,7 @@ setup_file() {
     mkdir gpu
     cp "$(dirname "$(command -v mkstream)")/forge-cuda.so" "$(command -v forge-calib)" "$(command -v forge-eval)" \
         "$(command -v forge-gradient)" gpu
+    cp gpu/forge-gradient gpu/gpu-gradient
     for kind in "${DENSE[@]}" "${MIXTURES[@]}"; do
         python3 "$PY" make "$kind" "$kind"
     done
@@ -134,6 +136,15 @@ fails() { # TOOL N...: it ends with one line when the device's N-th operation fa
     [ ! -e out.fts ]
 }
 
+@test "gradients: whichever call fails on the way to a device: one line and no stream" {
+    unset FAKE_CUDA_LOG
+    export PATH=$PWD/gpu:$PATH
+    for kind in malloc pread write rename; do # of a library that cannot be loaded: 69
+        fail_each $kind 75,74,73,69 gpu-gradient -q -j 1 --device cuda -o out.fts llama t.fts
+    done
+    fail_each malloc 75,69 gpu-gradient -q -j 1 --device cuda deepseek_v3 t.fts
+}
+
 @test "a layer's hidden states, with codes, and hit maps" {
     out=cpu loop llama forge-calib -q --feedback back llama t.fts
     for kind in llama deepseek_v3; do
@@ -209,13 +220,26 @@ fails() { # TOOL N...: it ends with one line when the device's N-th operation fa
     cp gpu/forge-cuda.so all/gpu
     cp gpu/forge-cuda.so all/gpu/libcuda.so.1 # the driver that --device auto looks for
     # of forge-gradient alone: memory of the device, which is pinned then, is noted
-    printf '#!/bin/sh\nFAKE_CUDA_LOG=%s FAKE_CUDA_SPILL=1 exec "%s" "$@"\n' "$PWD/noted" "$PWD/all/gpu/forge-gradient" >all/bin/forge-gradient
+    # shellcheck disable=SC2016
+    printf '#!/bin/sh\nFAKE_CUDA_KILL=$KILL_GRADIENT FAKE_CUDA_LOG=%s FAKE_CUDA_SPILL=1 exec "%s" "$@"\n' \
+        "$PWD/noted" "$PWD/all/gpu/forge-gradient" >all/bin/forge-gradient
     chmod +x all/bin/forge-gradient
     export LD_LIBRARY_PATH=$PWD/all/gpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-    for device in cpu auto; do
-        [ ! -e noted ]
-        all/bin/forge quantize "$model" out-$device --device $device --effort best --quiet \
-            --text "$BATS_TEST_DIRNAME/../../examples/calib.jsonl" --sequences 2 --seqlen 32
-    done
+    best() { # OUT OPTION...
+        all/bin/forge quantize "$model" "$1" --effort best --quiet \
+            --text "$BATS_TEST_DIRNAME/../../examples/calib.jsonl" --sequences 2 --seqlen 32 "${@:2}"
+    }
+    best out-cpu --device cpu
+    [ ! -e noted ]
+    best out-auto
     grep -q ^spill noted
+    # killed at any time, it leaves nothing, and the next run has the same result
+    for n in 1 40 200 400; do
+        KILL_GRADIENT=$n run -75 --separate-stderr best out --work work
+        [[ ${stderr_lines[0]} == "forge: forge-gradient: killed by signal 9"* && ${#stderr_lines[@]} -eq 1 ]]
+        [ ! -e out ]
+        [ -z "$(find work -name 'fisher*')" ]
+    done
+    best out --work work
+    diff -r out-auto out
 }
