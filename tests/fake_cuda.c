@@ -9,8 +9,8 @@
  * FAKE_CUDA_ROWS: rows that can be moved together before it ends; FAKE_CUDA_WAIT:
  * where a loan is looked at, a file FAKE_CUDA_WAIT.here is made, and
  * FAKE_CUDA_WAIT waited for; FAKE_CUDA_VERSION: that of forge-solve's table;
- * FAKE_CUDA_NAME, FAKE_CUDA_BLAS: the device's name, the version of a library.  There is none of forge-grid
- * and forge-pack. */
+ * FAKE_CUDA_NAME, FAKE_CUDA_BLAS: the device's name, the version of a library;
+ * FAKE_CUDA_DEVICES: their number.  There is none of forge-grid and forge-pack. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,14 +72,18 @@ static uint64_t hash(uint64_t seed, const void *data, size_t n)
 
 static int count(void)
 {
-    return 1;
+    const char *devices = getenv("FAKE_CUDA_DEVICES");
+
+    return devices ? atoi(devices) : 1;
 }
 
 static int open_context(struct cuda_context **c, int device, uint64_t memory,
                         struct err *e)
 {
-    if (device)
+    if (device >= count())
         return err_set(e, E_DEVICE, "fake: no device %d", device);
+    if (getenv("FAKE_CUDA_DEVICES"))
+        fake_note("device", device, 0, 0);
     *c = calloc(1, sizeof(**c));
     if (!*c)
         return err_set(e, E_TEMP, "fake");

@@ -5,13 +5,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What --device says. */
+struct named {
+    enum device device;
+    int number;
+    bool turn; /* the number counts modulo the number of GPUs */
+};
+
 static struct {
     struct cuda_context *gpu;
     const struct device_table *functions;
     bool demanded, said;
     pthread_t thread; /* of device_begin() */
     bool begun;
-    int number;
+    struct named named;
 } state;
 
 int device_check(int device, struct err *e)
@@ -23,49 +30,74 @@ int device_check(int device, struct err *e)
     return 0;
 }
 
-static int parse_name(const char *name, enum device *device, int *number,
-                      struct err *e)
+/* The number behind a name's beginning; -1: it is no such name. */
+static int number_behind(const char *name, const char *begin)
 {
-    char *end = NULL;
-    unsigned long n = 0;
+    size_t n = strlen(begin);
+    char *end;
+    unsigned long number;
 
-    *number = 0;
-    *device = DEVICE_AUTO;
+    if (strncmp(name, begin, n) != 0 || name[n] < '0' || name[n] > '9')
+        return -1;
+    number = strtoul(name + n, &end, 10);
+    return *end || number > 1023 ? -1 : (int)number;
+}
+
+static int parse_name(const char *name, struct named *n, struct err *e)
+{
+    static const struct {
+        const char *begin;
+        enum device device;
+        bool turn;
+    } forms[] = { { "cuda:", DEVICE_CUDA, false },
+                  { "cuda:%", DEVICE_CUDA, true },
+                  { "auto:%", DEVICE_AUTO, true } };
+
+    *n = (struct named){ .device = DEVICE_AUTO };
     if (!name || !strcmp(name, "auto"))
         return 0;
-    *device = !strcmp(name, "cpu") ? DEVICE_CPU : DEVICE_CUDA;
-    if (*device == DEVICE_CPU || !strcmp(name, "cuda"))
+    n->device = strcmp(name, "cpu") ? DEVICE_CUDA : DEVICE_CPU;
+    if (n->device == DEVICE_CPU || !strcmp(name, "cuda"))
         return 0;
-    if (!strncmp(name, "cuda:", 5) && name[5] >= '0' && name[5] <= '9')
-        n = strtoul(name + 5, &end, 10);
-    if (!end || *end || n > 1023)
-        return err_set(e, E_USAGE,
-                       "--device: '%s' is none of auto|cpu|cuda|cuda:N", name);
-    *number = (int)n;
-    return 0;
+    for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
+        n->device = forms[i].device;
+        n->turn = forms[i].turn;
+        n->number = number_behind(name, forms[i].begin);
+        if (n->number >= 0)
+            return 0;
+    }
+    return err_set(e, E_USAGE, "--device: '%s' is none of auto|cpu|cuda|cuda:N",
+                   name);
 }
 
 int device_name_check(const char *name, struct err *e)
 {
-    enum device device;
-    int number;
+    struct named n;
 
-    return parse_name(name, &device, &number, e);
+    return parse_name(name, &n, e);
 }
 
-static int open_cuda(struct plugin_table *stage, int number, uint64_t memory,
-                     struct err *e)
+/* The number of the GPU among `count`. */
+static int number_of(const struct named *n, int count)
+{
+    return n->turn ? n->number % count : n->number;
+}
+
+static int open_cuda(struct plugin_table *stage, const struct named *n,
+                     uint64_t memory, struct err *e)
 {
     struct plugin_table own = { DEVICE_TABLE, DEVICE_TABLE_VERSION, NULL };
     const struct device_table *device;
+    int count;
 
     if (plugin_load(&own, NULL, e) < 0 ||
         (stage && plugin_load(stage, NULL, e) < 0))
         return e->code;
     device = state.functions = own.functions;
-    if (!device->count())
+    count = device->count();
+    if (!count)
         return err_set(e, E_DEVICE, "no usable device: the driver has none");
-    return device->open(&state.gpu, number, memory, e);
+    return device->open(&state.gpu, number_of(n, count), memory, e);
 }
 
 static void *begin(void *arg)
@@ -73,23 +105,25 @@ static void *begin(void *arg)
     struct plugin_table own = { DEVICE_TABLE, DEVICE_TABLE_VERSION, NULL };
     const struct device_table *device;
     struct err e;
+    int count;
 
     (void)arg;
     if (plugin_load(&own, NULL, &e) < 0) /* device_open() will say so */
         return NULL;
     device = own.functions;
-    if (device->count() > state.number)
-        device->begin(state.number);
+    count = device->count();
+    if (count > 0 && number_of(&state.named, count) < count)
+        device->begin(number_of(&state.named, count));
     return NULL;
 }
 
 void device_begin(const struct device_choice *c)
 {
-    enum device device;
     struct err e;
 
-    if (parse_name(c->name, &device, &state.number, &e) < 0 ||
-        device == DEVICE_CPU || (device == DEVICE_AUTO && !plugin_is_likely()))
+    if (parse_name(c->name, &state.named, &e) < 0 ||
+        state.named.device == DEVICE_CPU ||
+        (state.named.device == DEVICE_AUTO && !plugin_is_likely()))
         return;
     state.begun = !pthread_create(&state.thread, NULL, begin, NULL);
 }
@@ -127,19 +161,19 @@ static int check_stamp(const struct device_choice *c, struct err *e)
 static int find_device(const struct device_choice *c,
                        struct plugin_table *stage, struct err *e)
 {
-    enum device device;
-    int number, rc;
+    struct named n;
+    int rc = parse_name(c->name, &n, e);
 
-    rc = parse_name(c->name, &device, &number, e);
     if (rc < 0)
         return rc;
-    state.demanded = device == DEVICE_CUDA;
+    state.demanded = n.device == DEVICE_CUDA;
     if (state.begun)
         pthread_join(state.thread, NULL);
     state.begun = false;
-    if (device == DEVICE_CPU || (device == DEVICE_AUTO && !plugin_is_likely()))
+    if (n.device == DEVICE_CPU ||
+        (n.device == DEVICE_AUTO && !plugin_is_likely()))
         return 0;
-    rc = open_cuda(stage, number, c->memory, e);
+    rc = open_cuda(stage, &n, c->memory, e);
     if (rc < 0)
         state.gpu = NULL;
     if (rc < 0 && state.demanded)

@@ -1,4 +1,5 @@
-/* device.h - the process's GPU: --device auto|cpu|cuda[:N].
+/* device.h - the process's GPU: --device auto|cpu|cuda[:N].  auto:%N, cuda:%N: as
+ * auto and cuda, but of n GPUs number N modulo n (steps of a run in parts).
  *
  * A process uses at most one device.  A tool opens it with device_open(), and
  * the backends of its stage get it by device_gpu().  Work that the GPU cannot

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 const char *stage_path(char to[PATH_ROOM], const char *dir, const char *name)
 {
@@ -54,12 +55,17 @@ struct command *stage_tool(struct stage *s, const char *name)
     return c;
 }
 
-/* Where the run was planned on the CPU, a GPU of this machine is not used. */
-static void add_device(const struct stage *s, struct command *c)
+/* Where the run was planned on the CPU, a GPU of this machine is not used.  Parts take
+ * turns on the GPUs that a machine, or Slurm, lets them see. */
+static void add_device(struct stage *s, struct command *c)
 {
     bool cpu = s->j.method == METHOD_GPTQ && !*s->j.gpu;
+    const char *device = cpu ? "cpu" : s->j.device;
 
-    command_add(c, "--device", cpu ? "cpu" : s->j.device, NULL);
+    if (s->stop < s->stops.n &&
+        (!strcmp(device, "auto") || !strcmp(device, "cuda")))
+        device = stage_text(s, "%s:%%%" PRId64, device, s->number);
+    command_add(c, "--device", device, NULL);
     if (s->j.gpu_memory)
         command_add(c, "--gpu-memory", s->memory, NULL);
 }

@@ -117,3 +117,23 @@ kill_often() { # WORK OPTION...
     forge quantize "$model" out "${small[@]}" --parts 2 --dry-run >plan
     grep '^parts  *2; a layer writes up to [0-9.]* [KM]iB of moments, .* states take [0-9.]* [KM]iB there$' plan
 }
+
+@test "parts take turns on the GPUs that they see, with the bytes of one GPU" {
+    mkdir -p gpu/bin
+    bin=$(dirname "$(readlink -f "$(command -v forge)")")
+    cp "$bin"/forge* "$(dirname "$(command -v mkstream)")/forge-cuda.so" gpu/bin
+    cp gpu/bin/forge-cuda.so gpu/libcuda.so.1 # the driver that --device auto looks for
+    ln -s "$(dirname "$bin")/lib" gpu/lib
+    export PATH=$PWD/gpu/bin:$PATH LD_LIBRARY_PATH=$PWD/gpu
+    more=("${small[@]}" --parts 3 --jobs 3 --device auto)
+    FAKE_CUDA_LOG=$PWD/one.log FAKE_CUDA_DEVICES=1 forge quantize "$model" one "${more[@]}"
+    FAKE_CUDA_LOG=$PWD/two.log FAKE_CUDA_DEVICES=2 forge quantize "$model" two "${more[@]}" --work w
+    same one two
+    [ "$(grep '^device' one.log | sort -u)" = 'device 0 0x0' ]
+    [ "$(grep '^device' two.log | sort -u)" = $'device 0 0x0\ndevice 1 0x0' ]
+    # of part 1 and share 1 alone on the second: forge-calib, -hessian; -hessian, -solve
+    steps=$(jq -r 'select(.number == 1) | .stage' w/solve-*/stages.jsonl | wc -l)
+    [ "$(grep -c '^device 1' two.log)" -eq $((2 * steps)) ]
+    run -64 forge-grid --device auto:1 /dev/null
+    run -64 forge-grid --device cpu:%1 /dev/null
+}
