@@ -109,8 +109,8 @@ int state_reserve(struct state *s, const struct model *m, int64_t rows,
     if (buffer_reserve(&s->firsts, n_sequences + 1, 1, sizeof(int64_t),
                        "sequences", e) < 0 ||
         reserve_rows(s, &s->xs, rows, c->hidden_size, e) < 0 ||
-        reserve_rows(s, &s->acts[0], rows, widest(c), e) < 0 ||
-        reserve_rows(s, &s->acts[1], rows, widest(c), e) < 0)
+        (!s->host && (reserve_rows(s, &s->acts[0], rows, widest(c), e) < 0 ||
+                      reserve_rows(s, &s->acts[1], rows, widest(c), e) < 0)))
         return e->code;
     s->dtype = m->dtype;
     s->hidden_size = c->hidden_size;
