@@ -14,7 +14,8 @@
 ##                    T=cli/grid: those with that in their name, CASE=cut: cases of it
 ## make check-asan    the same under AddressSanitizer and UBSan
 ## make check-aarch64 the kernels of ARM, cross-built and run by qemu-user
-## make check-cluster forge over Slurm and ssh: takes a node down (tests/cluster)
+## make check-cluster forge over Slurm and ssh: takes a node down (tests/cluster);
+##                    LOSSES=50: that many runs that lose one, some two, some the command
 ## make check-tsan    threads under ThreadSanitizer: pool, reading ahead, writing
 ##                    behind, lent pages, the whole pipe
 ## make check-faults  FAULTS=500 random kills, limits of memory and descriptors, power
@@ -243,6 +244,7 @@ check-aarch64: $(TOOLBIN) $O/lib/4bit-forge
 check-cluster: all
 	@command -v sinfo >/dev/null || { echo 'no Slurm here: skipped'; exit 77; }
 	@PATH="$(CURDIR)/bin:$$PATH" BATS_TEST_TIMEOUT=400 bats tests/cluster
+	$(if $(LOSSES),@PATH="$(CURDIR)/bin:$$PATH" tests/cluster/losses $(LOSSES) $(SEED))
 
 # Below a loop device it writes down what a file system asks of its disk; where
 # there is no libfuse3, power does not fail.

@@ -15,7 +15,8 @@
 #   LAYERS=0,1,2...   METHOD=gptq|rtn   PROPAGATE=quantized|original
 #   FISHER=yes (effort best: rows are solved together; otherwise empty)   T C S
 #   P (layout gguf: the checkpoint that the file is made of; otherwise empty)
-#   PARTS=4 STOPS=0-attn_in-3,0-attn_out-1... (PARTS=1: no stops)
+#   PARTS=4 STOPS=0-attn_in-3,0-attn_out-1...
+# PARTS=1: no stops; the loop itself goes through the parts that the settings ask for.
 # RUN="forge-run --" runs the steps elsewhere (forge-run); empty: on this machine.
 
 # Recipes die with make, even if make is killed.

@@ -228,13 +228,37 @@ static int check_start(const struct calib *c, struct err *e)
     return 0;
 }
 
+/* Read the other parts of the tokens. */
+static int fill_parts(const struct run *r, struct err *e)
+{
+    const struct calib *c = r->c;
+    int rc = 0;
+
+    for (int64_t i = 1; i < c->parts && rc >= 0; i++) {
+        const struct batch_part part = { i, c->parts };
+        struct batch_reader *f = NULL;
+        struct stream_reader *in;
+
+        rc = stream_open(&in, c->input, NULL, e);
+        if (rc < 0)
+            return rc;
+        rc = batch_reader_open(&f, in, c->m, 0, &part, NULL, e);
+        if (rc >= 0)
+            rc = store_fill(r->s, f, e);
+        batch_reader_close(f);
+        stream_close(in);
+    }
+    return rc;
+}
+
 /* Read all sequences; and, for a reference stream, its states: those that
  * follow in the input, else a copy. */
 static int fill(struct run *r, struct store *reference, struct err *e)
 {
     struct batch_reader *f = r->c->batches;
 
-    if (check_start(r->c, e) < 0 || store_fill(r->s, f, e) < 0)
+    if (check_start(r->c, e) < 0 || store_fill(r->s, f, e) < 0 ||
+        (batch_reader_is_tokens(f) && fill_parts(r, e) < 0))
         return e->code;
     r->at = batch_reader_point(f);
     r->parted = batch_reader_reference(f);

@@ -51,12 +51,13 @@ static void parse(struct settings *s, int argc, char **argv)
           &s->hidden, 0, 0, true },
         { OPT_STR, 0, "until", "LAYER.POINT",
           "run up to this point with --codes, write its activations, and end",
-          &s->until, 0, 0, false },
+          &s->until, 0, 0, true },
         { OPT_INT, 0, "part", "P",
           "run part P of the sequences of tokens, counted from 0",
-          &s->part.part, 0, 1 << 20, false },
-        { OPT_INT, 0, "parts", "N", "... of N parts [1]", &s->part.parts, 1,
-          1 << 20, false },
+          &s->part.part, 0, 1 << 20, true },
+        { OPT_INT, 0, "parts", "N",
+          "... of N parts; with --feedback all, one after the other [1]",
+          &s->part.parts, 1, 1 << 20, false },
         { OPT_STR, 't', "to", "embed|hidden",
           "write no activations, but the embedded tokens, or the hidden states "
           "that leave the layer",
@@ -119,6 +120,8 @@ static void plan(struct settings *s)
         die(E_USAGE, "--propagate both wants --feedback or --until");
     if (s->part.part >= (s->part.parts ? s->part.parts : 1))
         die(E_USAGE, "--part counts from 0 and is below --parts");
+    if (s->feedback && s->part.part)
+        die(E_USAGE, "--feedback runs all parts: --part does not go with it");
     if (s->loans && !s->feedback)
         die(E_USAGE, "--loans wants --feedback");
     if (!!s->to + !!s->feedback + !!s->hitmap + !!s->until > 1)
@@ -225,6 +228,8 @@ int main(int argc, char **argv)
     c.until = s.until ? &s.stop : NULL;
     c.hidden = s.hidden;
     c.reference = s.propagate == 1;
+    c.input = s.input;
+    c.parts = s.feedback ? s.part.parts : 0;
     c.key = s.tool.key;
     c.dir = tool_temporary_dir(&s.tool);
     /* first of all: the pipe's writer may be waiting for its reader */

@@ -34,6 +34,10 @@ struct calib {
     const char *codes_of;
     struct batch_reader *batches;
     const char *head; /* the input's HEAD */
+    /* Tokens: run all `parts` parts of `input`, of which batches is the first, one
+     * after the other; parts 0, 1: batches alone. */
+    const char *input;
+    int64_t parts;
     struct stream_writer *out;
     struct feedback *feedback;      /* NULL: no feedback */
     const struct calib_stop *until; /* NULL: no such end; not with feedback */

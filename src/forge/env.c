@@ -25,6 +25,14 @@ const char *env_libdir(void)
     return libdir;
 }
 
+bool env_away(void)
+{
+    const char *launch = env_text("FORGE_LAUNCH");
+
+    return (*launch && strcmp(launch, "local") != 0) ||
+           *env_text("FORGE_RETRIES");
+}
+
 int env_setup(struct err *e)
 {
     ssize_t n = readlink("/proc/self/exe", bindir, sizeof(bindir) - 1);

@@ -9,6 +9,8 @@
 
 /* The value of an environment variable; "" when it is not set. */
 const char *env_text(const char *name);
+/* Whether steps are started by forge-run: on other machines, or again after 75. */
+bool env_away(void);
 /* The directory of the tools (this program's), and that of pipeline.mk and
  * forge-run (../lib/4bit-forge from there).  Static memory; call env_setup()
  * first. */

@@ -101,26 +101,31 @@ static int open_watch(const struct request *r, struct follow *f,
     return e->code;
 }
 
+bool make_in_pipe(const struct job *j)
+{
+    return j->jobs == 1 && !env_away() && j->propagate != PROPAGATE_ORIGINAL;
+}
+
 static int run_make(const struct request *r, struct follow *f, struct meter *m,
                     struct err *e)
 {
     static char name[] = "make", quiet[] = "-s", in[] = "-C", file[] = "-f",
                 here[] = "RUN=", there[] = "RUN=forge-run --";
     char mk[PATH_MAX + 16], jobs[24], dir[PATH_MAX];
-    const char *launch = env_text("FORGE_LAUNCH");
-    bool away =
-        (*launch && strcmp(launch, "local") != 0) || *env_text("FORGE_RETRIES");
     char *argv[8 + JOB_VARIABLES + 1] = {
-        name, quiet, in, dir, file, mk, jobs, away ? there : here
+        name, quiet, in, dir, file, mk, jobs, env_away() ? there : here
     };
+    struct job told = r->j;
     struct job_variables v;
     struct meter_watch w;
     int rc;
 
+    if (make_in_pipe(&r->j))
+        told.parts = 1; /* the steps know better */
     snprintf(dir, sizeof(dir), "%s", r->work_path);
     snprintf(mk, sizeof(mk), "%s/pipeline.mk", env_libdir());
     snprintf(jobs, sizeof(jobs), "-j%lld", (long long)r->j.jobs);
-    if (job_variables(&r->j, &v, e) < 0)
+    if (job_variables(&told, &v, e) < 0)
         return e->code;
     memcpy(argv + 8, v.text, sizeof(v.text));
     rc = open_watch(r, f, &w, e);

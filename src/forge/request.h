@@ -72,6 +72,10 @@ void gpu_room_print(const struct request *r);
  * failed; -(128 + signal): a signal stopped us. */
 MUST_CHECK int make_run(struct request *r, double estimate, struct err *e);
 
+/* Whether a run with --parts goes through one pipe on this machine, part after part,
+ * rather than in steps: nothing else could run at the same time. */
+bool make_in_pipe(const struct job *j);
+
 /* keys.c: hash the inputs, and set r->j's keys. */
 MUST_CHECK int keys_make(struct request *r, struct err *e);
 /* Set r->pruned: the pruned model's directory in WORK, named by a key of its

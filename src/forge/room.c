@@ -77,7 +77,7 @@ static void plan_bytes(const struct request *r, struct room *room)
     room->work = (double)p->quantized * 17 / 32 +
                  streams * tokens * (double)p->hidden_size * 4;
     /* moments of a layer, and states at a point, those before and the next */
-    if (j->parts > 1)
+    if (j->parts > 1 && !make_in_pipe(&r->j))
         room->work += r->layer_bytes + (*j->scratch ? 0 : parts_states(r));
     room->out = (double)p->bytes_out * 2;
     if (j->layout ==
@@ -107,6 +107,12 @@ static void plan_bytes(const struct request *r, struct room *room)
         room->memory += 2 * 4 * cols * (double)p->hidden_size +
                         threads_of(j) * 32 * 4 * 48 * cols;
     }
+    if (j->parts > 1) /* sums of parts, in double */
+        room->memory +=
+            (double)p->hessian_bytes * 2 +
+            (j->effort == EFFORT_FAST ? 0 :
+                                        8 * sqrt((double)p->hessian_bytes / 2) *
+                                            (double)p->hidden_size);
     if (room->gradient > room->memory)
         room->memory = room->gradient;
 }
@@ -228,7 +234,11 @@ void room_print(const struct request *r, const struct room *room)
         printf("calibration  %lld tokens, propagate %s\n",
                (long long)(j->sequences * j->seqlen),
                opt_word(PROPAGATE_WORDS, j->propagate, way));
-    if (j->parts > 1)
+    if (j->parts > 1 && make_in_pipe(&r->j))
+        printf("parts        %lld, one after the other in one pipe "
+               "(--jobs 1)\n",
+               (long long)j->parts);
+    else if (j->parts > 1)
         printf("parts        %lld; a layer writes up to %s of moments, rows of "
                "experts and codes into the work directory; states take %s%s\n",
                (long long)j->parts, size_text(a, r->layer_bytes),

@@ -59,6 +59,13 @@ static bool states_usable(const struct stage *s, const char *hidden)
     return layer >= 0;
 }
 
+/* The tokens in parts, one after the other, and sums of each. */
+static void add_parts(struct stage *s, struct command *c)
+{
+    if (s->j.parts > 1)
+        command_add(c, "--parts", number_word(s->counts[1], s->j.parts), NULL);
+}
+
 /* The whole model with feedback: each linear is quantized on the activations of
  * the model quantized before it; the pipe's output is forge-calib's feedback.
  * Resumes a killed run from its last hidden states, with the codes of the
@@ -73,13 +80,18 @@ static int stage_loop(struct stage *s, struct err *e)
     if (*s->j.gpu && pipes_ledger(&s->p, s->ledger, e) < 0)
         return e->code;
     stage_lend(s, c);
-    command_add(
-        c, "--feedback", "-", "--codes",
-        stage_path(s->path[4], s->S, "codes-%.fts"), "--expect-key",
-        resume ? s->j.skey : s->j.tkey, "--key", s->j.skey, "--propagate",
-        both ? "both" : "quantized", "--hidden", hidden, s->j.model,
-        resume ? hidden : stage_path(s->path[5], s->T, "tokens.fts"), NULL);
-    stage_lend(s, stage_hessian(s));
+    command_add(c, "--feedback", "-", "--codes",
+                stage_path(s->path[4], s->S, "codes-%.fts"), "--expect-key",
+                resume ? s->j.skey : s->j.tkey, "--key", s->j.skey,
+                "--propagate", both ? "both" : "quantized", "--hidden", hidden,
+                NULL);
+    add_parts(s, c);
+    command_add(c, s->j.model,
+                resume ? hidden : stage_path(s->path[5], s->T, "tokens.fts"),
+                NULL);
+    c = stage_hessian(s);
+    add_parts(s, c);
+    stage_lend(s, c);
     c = stage_weights(s);
     stage_lend(s, c);
     command_add(c, "--join", s->j.model, NULL);
@@ -95,6 +107,7 @@ static int stage_loop(struct stage *s, struct err *e)
 static void loop_tidy(struct stage *s)
 {
     unlink(stage_path(s->path[0], s->S, "hidden.fts"));
+    stage_parts_tidy(s);
 }
 
 /* F of the outputs (gptq/solve/fisher_descent.h), of the original model. */
@@ -404,8 +417,6 @@ static int take_stop(struct stage *s, const char *word, const char *number,
     const char *point = strchr(word, '-');
     char *end;
 
-    if (stops_list(&s->stops, &s->j, e) < 0)
-        return e->code;
     s->stop = point ? stops_find(&s->stops, s->layer, point + 1) : s->stops.n;
     s->number = strtoll(number, &end, 10);
     if (s->stop < s->stops.n && !*end && end > number && s->number >= 0 &&
@@ -430,8 +441,7 @@ static int prepare(struct stage *s, int argc, char **argv, size_t *which,
         (stages[*which].takes &&
          take_layer(s, argv[2], stages[*which].takes == STOP ? '-' : 0, e) <
              0) ||
-        (stages[*which].tidy == stage_layer_tidy &&
-         stops_list(&s->stops, &s->j, e) < 0) ||
+        (s->j.parts > 1 && stops_list(&s->stops, &s->j, e) < 0) ||
         (stages[*which].takes == STOP &&
          take_stop(s, argv[2], argv[3], stages[*which].plan == stage_share, e) <
              0))

@@ -138,8 +138,10 @@ int stage_moments(struct stage *s, struct err *e)
     command_add(c, "--until",
                 stage_text(s, "%" PRId64 ".%s", here->layer, here->point),
                 "--key", s->j.skey, NULL);
-    if (s->j.propagate == PROPAGATE_BOTH)
-        command_add(c, "--propagate", "both", NULL);
+    if (s->j.propagate != PROPAGATE_ORIGINAL)
+        command_add(c, "--propagate",
+                    s->j.propagate == PROPAGATE_BOTH ? "both" : "quantized",
+                    NULL);
     if (!last)
         command_add(c, "--hidden", states_path(s, s->stop), NULL);
     input = add_input(s, c);
@@ -147,8 +149,8 @@ int stage_moments(struct stage *s, struct err *e)
         want(input, e) < 0)
         return e->code;
     command_add(c, s->j.model, input, NULL);
-    command_add(stage_device_tool(s, "forge-hessian"), "--partial", "--key",
-                s->j.skey, "-o", moments_path(s, s->stop, s->number), NULL);
+    command_add(stage_hessian(s), "--partial", "--key", s->j.skey, "-o",
+                moments_path(s, s->stop, s->number), NULL);
     return 0;
 }
 
@@ -226,13 +228,28 @@ int stage_layer(struct stage *s, struct err *e)
     return 0;
 }
 
+static void remove_moments_and_shares(struct stage *s, size_t stop)
+{
+    for (int64_t k = 0; k < s->stops.stop[stop].shares; k++)
+        unlink(share_path(s, stop, k));
+    for (int64_t k = 0; k < s->j.parts; k++)
+        unlink(moments_path(s, stop, k));
+}
+
 void stage_layer_tidy(struct stage *s)
 {
     for (size_t i = first_stop(s, s->layer);
-         i < s->stops.n && s->stops.stop[i].layer == s->layer; i++) {
-        for (int64_t k = 0; k < s->stops.stop[i].shares; k++)
-            unlink(share_path(s, i, k));
-        for (int64_t k = 0; k < s->j.parts; k++)
-            unlink(moments_path(s, i, k));
+         i < s->stops.n && s->stops.stop[i].layer == s->layer; i++)
+        remove_moments_and_shares(s, i);
+}
+
+void stage_parts_tidy(struct stage *s)
+{
+    for (size_t i = 0; i < s->stops.n; i++) {
+        remove_moments_and_shares(s, i);
+        for (s->number = 0; s->number < s->j.parts; s->number++)
+            unlink(states_path(s, i));
     }
+    if (s->stops.n && *s->j.scratch)
+        rmdir(scratch_dir(s));
 }

@@ -22,5 +22,7 @@ MUST_CHECK int stage_layer(struct stage *s, struct err *e);
 /* After such a step: remove what no later step reads. */
 void stage_moments_tidy(struct stage *s);
 void stage_layer_tidy(struct stage *s);
+/* Remove what steps of all stops have left, on this machine. */
+void stage_parts_tidy(struct stage *s);
 
 #endif

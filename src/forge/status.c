@@ -102,6 +102,8 @@ static int find_stop(struct standing *s, struct err *e)
         if (s->row[s->stop.layer].solved || s->shares == s->stop.shares)
             s->stop.layer = -1;
     }
+    if (s->j.jobs == 1 && !s->moments && !s->shares)
+        s->stop.layer = -1; /* one pipe, without stops */
     stops_release(&all);
     return 0;
 }

@@ -15,7 +15,7 @@ struct settings {
     int dtype; /* index into the words of --dtype */
     struct device_choice device;
     const char *loans;
-    int64_t block, max_tokens, blend, share, shares;
+    int64_t block, max_tokens, blend, parts, share, shares;
     int partial;
 };
 
@@ -38,12 +38,15 @@ static int parse(struct settings *s, int argc, char **argv)
         { OPT_FLAG, 0, "partial", NULL,
           "part of the tokens, to be merged: leave experts' activations as "
           "they are",
-          &s->partial, 0, 0, false },
+          &s->partial, 0, 0, true },
+        { OPT_INT, 0, "parts", "N",
+          "sum every N-th sequence apart, then merge these N sums [1]",
+          &s->parts, 1, 1 << 20, true },
         { OPT_INT, 0, "share", "K",
           "write only what share K of the modules needs, counted from 0",
-          &s->share, 0, 1 << 20, false },
+          &s->share, 0, 1 << 20, true },
         { OPT_INT, 0, "shares", "N", "... of N shares [1]", &s->shares, 1,
-          1 << 20, false },
+          1 << 20, true },
         DEVICE_OPTIONS(&s->device),
         LOANS_OPTION(&s->loans),
         TOOL_COMMON(&s->tool),
@@ -57,9 +60,14 @@ static int parse(struct settings *s, int argc, char **argv)
 
     if (s->share >= (s->shares ? s->shares : 1))
         die(E_USAGE, "--share counts from 0 and is below --shares");
-    if (s->partial && (s->blend || s->max_tokens || s->shares))
-        die(E_USAGE, "--partial leaves --blend, --max-tokens and --shares to "
-                     "who merges the parts");
+    if (s->parts > 1 && (s->partial || s->max_tokens || s->shares))
+        die(E_USAGE, "--parts does not go with --partial, --max-tokens and "
+                     "--shares");
+    if (s->partial && (s->max_tokens || s->shares))
+        die(E_USAGE, "--partial leaves --max-tokens and --shares to who merges "
+                     "the parts");
+    if (s->partial) /* so is this, which experts' activations then get */
+        s->blend = 0;
     tool_apply(&s->tool);
     return i;
 }
@@ -77,6 +85,7 @@ static int open_all(struct hessian_inputs *r, const struct settings *s,
                                      .blend = (double)s->blend,
                                      .max_tokens = (uint64_t)s->max_tokens,
                                      .partial = s->partial,
+                                     .parts = s->parts,
                                      .share = s->share,
                                      .shares = s->shares };
     if ((rc = ledger_open(&r->ledger, s->loans, e)) < 0 ||

@@ -193,9 +193,11 @@ static int emit(struct hessian_set *c, struct entry *t, struct stream_writer *w,
     float *own = NULL;
     int rc = 0;
 
-    if (!t->acc && !t->sum)
+    if (c->params.parts > 1 && !tensor_name_is_expert(t->name))
+        rc = entry_merge(t, e);
+    if (rc >= 0 && !t->acc && !t->sum)
         rc = err_set(e, E_DATA, "its Hessian is missing");
-    else if (wanted || blend_keeps(&c->blend, t->name))
+    if (rc >= 0 && (wanted || blend_keeps(&c->blend, t->name)))
         rc = make(c, t, &f, &own, e);
     if (rc < 0)
         err_prefix(e, "'%s'", t->name);

@@ -17,16 +17,57 @@ int room_need(struct room *r, size_t n, const char *what, struct err *e)
     return 0;
 }
 
-void entry_drop(struct entry *t)
+static void close_accumulators(struct entry *t)
 {
     hessian_close(t->acc);
-    free(t->sum);
+    t->acc = NULL;
     for (int k = 0; k < PAIRS; k++) {
         cross_close(t->cross[k]);
-        free(t->cross_sum[k]);
         t->cross[k] = NULL;
+    }
+}
+
+void entry_drop(struct entry *t)
+{
+    close_accumulators(t);
+    free(t->sum);
+    t->sum = NULL;
+    for (int k = 0; k < PAIRS; k++) {
+        free(t->cross_sum[k]);
         t->cross_sum[k] = NULL;
     }
-    t->acc = NULL;
-    t->sum = NULL;
+}
+
+/* *sum[n] += samples * part[n]; *sum NULL: zeros. */
+static int add(double **sum, const float *part, uint64_t n, uint64_t samples,
+               struct err *e)
+{
+    if (!*sum)
+        *sum = mem_zero(n, sizeof(**sum), "hessians", e);
+    if (!*sum)
+        return e->code;
+    hessian_merge_add(*sum, part, n, samples);
+    return 0;
+}
+
+int entry_merge(struct entry *t, struct err *e)
+{
+    uint64_t tokens = t->acc ? hessian_tokens(t->acc) : 0;
+    const float *data;
+
+    for (int k = 0; k < PAIRS && tokens; k++) {
+        if (!t->cross[k])
+            continue;
+        if (cross_finish(t->cross[k], 1, &data, e) < 0 ||
+            add(&t->cross_sum[k], data, t->cross_rows[k] * t->cols, tokens, e) <
+                0)
+            return e->code;
+        t->cross_samples[k] += tokens;
+    }
+    if (tokens && (hessian_finish(t->acc, &data, e) < 0 ||
+                   add(&t->sum, data, t->elements, tokens, e) < 0))
+        return e->code;
+    t->samples += tokens;
+    close_accumulators(t);
+    return 0;
 }

@@ -25,6 +25,7 @@ struct entry {
     double *cross_sum[PAIRS]; /* the same of cross moments */
     uint64_t cross_samples[PAIRS];
     uint64_t cols; /* of the activations */
+    int64_t part;  /* of the tokens in acc and cross; params.parts */
     uint64_t elements, samples;
     uint64_t dims[3];
     int ndim;
@@ -60,5 +61,8 @@ MUST_CHECK int room_need(struct room *r, size_t n, const char *what,
                          struct err *e);
 /* Free its accumulators. */
 void entry_drop(struct entry *t);
+/* Add what its accumulators hold, if there are, to the sums, and close them.
+ * E_TEMP, E_DEVICE. */
+MUST_CHECK int entry_merge(struct entry *t, struct err *e);
 
 #endif

@@ -92,6 +92,14 @@ static int same_modules(const struct entry *t, const struct frame *f,
 
 /* ---- activations ---- */
 
+/* Of the products of activations like f. */
+static enum dtype type_of(const struct hessian_set *c, const struct frame *f)
+{
+    return c->params.dtype     ? c->params.dtype :
+           f->dtype == DT_BF16 ? DT_BF16 :
+                                 DT_F32;
+}
+
 /* An entry for activations like f, without its accumulator. */
 static int new_entry(struct hessian_set *c, const struct frame *f,
                      struct hessian_shape *s, struct entry **out, struct err *e)
@@ -102,9 +110,7 @@ static int new_entry(struct hessian_set *c, const struct frame *f,
         return e->code;
     *s = (struct hessian_shape){ .cols = f->dims[1],
                                  .block = c->params.block,
-                                 .dtype = c->params.dtype };
-    if (!s->dtype)
-        s->dtype = f->dtype == DT_BF16 ? DT_BF16 : DT_F32;
+                                 .dtype = type_of(c, f) };
     if (hessian_elements(s->cols, s->block, &t->elements, e) < 0)
         return err_prefix(e, "'%s'", f->name);
     t->cols = s->cols;
@@ -139,6 +145,26 @@ int hessian_set_given(struct hessian_set *c, const struct frame *f,
         free(data);
         return e->code;
     }
+    return 0;
+}
+
+/* Let t->acc be that of the part of the tokens that f belongs to. */
+static int take_part(struct hessian_set *c, struct entry *t,
+                     const struct frame *f, struct err *e)
+{
+    struct hessian_shape s = { t->cols, c->params.block, type_of(c, f) };
+    int64_t part;
+
+    if (c->params.parts <= 1 || tensor_name_is_expert(f->name))
+        return 0;
+    if (!f->sequence)
+        return err_set(e, E_DATA, "'%s': --parts wants numbered sequences",
+                       f->name);
+    part = (int64_t)((f->sequence - 1) % (uint64_t)c->params.parts);
+    if (part != t->part && hessian_tokens(t->acc) &&
+        (entry_merge(t, e) < 0 || hessian_open(&t->acc, &s, e) < 0))
+        return err_prefix(e, "'%s'", f->name);
+    t->part = part;
     return 0;
 }
 
@@ -345,7 +371,7 @@ int hessian_set_activation(struct hessian_set *c, const struct frame *f,
         return err_set(e, E_DATA,
                        "'%s': %llu inputs here, another shape before", f->name,
                        (unsigned long long)f->dims[1]);
-    if ((rc = same_modules(t, f, e)) < 0)
+    if ((rc = same_modules(t, f, e)) < 0 || (rc = take_part(c, t, f, e)) < 0)
         return rc;
     if (c->params.max_tokens) {
         uint64_t left = c->params.max_tokens - hessian_tokens(t->acc);

@@ -20,7 +20,10 @@ struct hessian_set_params {
     uint64_t max_tokens; /* per name; 0: all */
     double blend;        /* k of blend.h; 0: none */
     int n_inputs;        /* input streams, for merging */
-    bool partial; /* experts' activations are left to who merges the parts */
+    bool partial;  /* experts' activations are left to who merges the parts */
+    int64_t parts; /* sum every parts-th sequence apart, and merge, so that the
+                    * result is that of as many partial runs; 0, 1: all at
+                    * once.  Experts' inputs have no parts */
     int64_t share, shares; /* emit only what this share of the modules needs
                               (hessian_set_wants()); shares 0: all */
     struct ledger *ledger; /* lends what is made on the device; NULL: nothing */

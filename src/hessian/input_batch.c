@@ -44,11 +44,12 @@ struct input {
 };
 
 /* Whether there is a GPU and it computes such Hessians: whole, bf16, all
- * tokens. */
+ * tokens.  With parts on one machine experts' are made as where parts are merged. */
 static bool makes_batches(const struct hessian_set_params *p)
 {
     return device_gpu() && p->n_inputs == 1 && p->dtype != DT_F32 &&
-           !p->block && !p->max_tokens && !p->partial && !p->shares;
+           !p->block && !p->max_tokens && !p->partial && p->parts <= 1 &&
+           !p->shares;
 }
 
 /* prefetch_params.before: look for elements that are not finite while the frame

@@ -132,6 +132,7 @@ def numbers(tokens, width): # of few bits: whole in bf16
 tokens = {"mlp_in": (50, 31, 64), "mlp.experts.0.in": (9, 20, 0), "mlp.experts.1.in": (0, 3, 8),
           "mlp.experts.2.in": (0, 0, 0), "mlp.experts.0.mid": (9, 20, 0)}
 modules = lambda k: [f"{k}.{m}" for m in (("down",) if "mid" in k else ("gate", "up"))]
+whole = []
 for p in range(3):
     frames = []
     for k, n in tokens.items():
@@ -139,13 +140,22 @@ for p in range(3):
         x, y = numbers(n[p], width), numbers(n[p], H)
         for suffix, z in (("." + kind, y), ("", x)):
             frames.append(fts.Tensor("activation", "model.layers.2." + k + suffix, fts.bf16(z), "BF16", z.shape,
-                modules=None if suffix else modules(k), sequence=1, last=True))
+                modules=None if suffix else modules(k), sequence=p + 1, last=True))
     fts.write(open(f"a{p}.fts", "wb"), frames)
+    whole += frames
+# the same in one stream, name after name
+for t in whole:
+    if t.sequence < 3:
+        del t.extra["last"]
+fts.write(open("whole.fts", "wb"), sorted(whole, key=lambda t: list(tokens).index(t.name[15:].removesuffix(".drift").removesuffix(".gap"))))
 PYTHON
     for p in 0 1 2; do forge-hessian -q --partial a$p.fts >m$p.fts; done
     [ "$(forge-ls m0.fts | awk '{ print $1 }' | xargs)" = \
         "cross hessian activation activation activation activation activation activation activation activation" ]
     forge-hessian -q --blend 2 m0.fts m1.fts m2.fts >all.fts
+    forge-hessian -q --blend 2 --parts 3 whole.fts >one.fts
+    forge-hessian -q --blend 2 whole.fts >sum.fts # another order of sums
+    run ! cmp -s one.fts sum.fts
     for k in 0 1; do forge-hessian -q --blend 2 --share $k --shares 2 m0.fts m1.fts m2.fts >share$k.fts; done
     python3 - "$BATS_TEST_DIRNAME/../reference" <<'PYTHON'
 import sys
@@ -183,6 +193,11 @@ for name in dict.fromkeys(t.name for t in parts[0] if not t.name.endswith((".dri
         assert np.abs(got["cross", kind].array() - d).max() < 4e-6 * np.abs(h).max(), kind
     checked += 1
 assert checked == 5
+# the parts of one stream: the bytes of as many runs
+one = read("one.fts")
+assert len(one) == len(got)
+for t in one:
+    assert (t.payload, t.extra) == (got[t.role, t.name].payload, got[t.role, t.name].extra), t.name
 # every module is in one share, with the bytes of the whole
 seen = []
 for k in range(2):
@@ -195,7 +210,11 @@ assert sorted(seen) == sorted(want) and len(set(seen)) == len(seen), (seen, want
 share = [t.name for t in read("share1.fts") if t.role == "hessian"]
 assert share == ["model.layers.2.mlp_in", "model.layers.2.mlp.experts.1.in"], share
 PYTHON
-    run -64 forge-hessian --partial --blend 2 a0.fts
+    run -64 forge-hessian --partial --shares 2 a0.fts
+    run -64 forge-hessian --partial --parts 2 a0.fts
+    mkstream 'activation:m.in:F32:3x4:modules=m:last' >numberless.fts
+    run -65 --separate-stderr forge-hessian --parts 2 numberless.fts
+    [[ $stderr == *"'m.in': --parts wants numbered sequences" ]]
     run -64 forge-hessian --share 2 --shares 2 a0.fts
     # a part that is not whole, and moments whose Hessian is not there
     mkstream 'cross:model.layers.2.mlp_in.drift:F32:40x40:samples=3' >alone.fts

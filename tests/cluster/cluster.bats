@@ -146,17 +146,18 @@ no_jobs() {
     done
 }
 
-# The default quality in parts, states on a scratch of each node's own.
-parts() { # JOBS
-    export args="--text $tree/examples/calib.jsonl --sequences 16 --seqlen 128 --parts 4 --jobs $1 \
-        --scratch $BATS_TEST_TMPDIR/scratch --quiet"
-    mkdir -p scratch
+# The default quality in parts: in one pipe on this machine, then on the cluster, states on
+# a scratch of each node's own.
+parts() {
+    export args="--text $tree/examples/calib.jsonl --sequences 16 --seqlen 128 --parts 4 --quiet"
+    # shellcheck disable=SC2086
+    FORGE_LAUNCH=local FORGE_RETRIES="" forge quantize "$model" one $args
+    mkdir scratch
+    args+=" --jobs 4 --scratch $PWD/scratch"
 }
 
 @test "parts on several nodes: the bytes of one machine" {
-    parts 4
-    # shellcheck disable=SC2086
-    FORGE_LAUNCH=local forge quantize "$model" one $args
+    parts
     quantize
     wait "$victim"
     diff -r one out
@@ -165,9 +166,7 @@ parts() { # JOBS
 
 @test "parts with a node lost, and its scratch" {
     export FORGE_RETRIES=3
-    parts 4
-    # shellcheck disable=SC2086
-    FORGE_LAUNCH=local forge quantize "$model" one $args
+    parts
     quantize
     lose "$(busy_node)"
     rm -f scratch/forge-*/states-*.part-1.fts scratch/forge-*/states-*.part-2.fts
@@ -176,9 +175,7 @@ parts() { # JOBS
 }
 
 @test "parts whose launcher dies continue, with the same bytes" {
-    parts 4
-    # shellcheck disable=SC2086
-    FORGE_LAUNCH=local forge quantize "$model" one $args
+    parts
     quantize
     [ -n "$(busy_node)" ]
     sleep 3

@@ -13,7 +13,8 @@ work_of() { # a work directory of a run that was stopped: all names in it are fo
     [ -z "$(find "$1" -name '*.tmp.*')" ]
 }
 
-@test "equal bytes whatever runs at a time, near those of one pipe, in every effort" {
+# --jobs 1 is one pipe that goes through part after part, --jobs 5 the steps.
+@test "equal bytes in a pipe and in steps, near those of one part, in every effort" {
     more=("${small[@]}" --sequences 16)
     for how in "--effort fast" "--effort default" "--effort best" "--propagate original"; do
         # shellcheck disable=SC2086
@@ -55,7 +56,7 @@ work_of() { # a work directory of a run that was stopped: all names in it are fo
 }
 
 @test "make by hand does the same, with the work directory alone" {
-    forge quantize "$model" want "${small[@]}" --parts 2 --work w
+    forge quantize "$model" want "${small[@]}" --parts 2 --jobs 2 --work w
     mv want first
     rm w/solve-*/codes-[13].fts
     run -0 forge status w
@@ -70,12 +71,13 @@ work_of() { # a work directory of a run that was stopped: all names in it are fo
     same first want
 }
 
-# Kill a run of many steps at random, again and again; what is left is used.
+# Kill a run of many steps at random, again and again; what is left is used, by a pipe
+# now and then.
 kill_often() { # WORK OPTION...
     local work=$1 kills=0
     shift
     for ((i = 0; i < 12; i++)); do
-        setsid forge quantize "$model" out "${small[@]}" --work "$work" "$@" >said 2>&1 3>&- &
+        setsid forge quantize "$model" out "${small[@]}" --work "$work" --jobs $((i % 4 ? 2 : 1)) "$@" >said 2>&1 3>&- &
         victim=$!
         sleep "$((i / 6)).$((RANDOM % 9 + 1))"
         ! kill -KILL -- "-$victim" 2>/dev/null || kills=$((kills + 1))
@@ -93,17 +95,37 @@ kill_often() { # WORK OPTION...
 
 @test "a run that is killed again and again, and loses states, ends with the same bytes" {
     forge quantize "$model" want "${small[@]}" --parts 3
-    kill_often work --parts 3 --jobs 2
+    kill_often work --parts 3
     same want out
     rm -r out work
     mkdir scratch
-    kill_often work --parts 3 --jobs 2 --scratch scratch
+    kill_often work --parts 3 --scratch scratch
     same want out
     # nothing is left on scratch, and in the work directory the codes alone
-    forge quantize "$model" other "${small[@]}" --parts 3 --scratch scratch --work w2
+    forge quantize "$model" other "${small[@]}" --parts 3 --scratch scratch --work w2 --jobs 3
     same want other
     [ -z "$(find scratch -type f -name '*.fts' -newer other/config.json)" ]
     [ -z "$(find w2 -name 'states-*' -o -name 'moments-*' -o -name '*.share-*')" ]
+}
+
+@test "a pipe goes on with the layers that steps have made, and removes what they left" {
+    forge quantize "$model" want "${small[@]}" --parts 3
+    mkdir scratch
+    setsid forge quantize "$model" out "${small[@]}" --parts 3 --jobs 2 --scratch scratch --work w >said 2>&1 3>&- &
+    victim=$!
+    for ((i = 0; i < 600; i++)); do
+        [ ! -e "$(echo w/solve-*/moments-2-*.part-1.fts | cut -d' ' -f1)" ] || break
+        sleep 0.05
+    done
+    kill -TERM -- "-$victim"
+    wait "$victim" || true
+    [ ! -e out ]
+    [ -n "$(find w -name 'moments-*')" ]
+    forge quantize "$model" out "${small[@]}" --parts 3 --scratch scratch --work w
+    same want out
+    # layers 0 and 1 were not solved again
+    [ "$(jq -rs '[.[] | select(.stage == "loop")] | length' w/solve-*/stages.jsonl)" -eq 1 ]
+    [ -z "$(find w scratch -name 'states-*' -o -name 'moments-*' -o -name '*.share-*' -o -name hidden.fts)" ]
 }
 
 @test "what cannot be is refused, and a full scratch is said" {
@@ -111,10 +133,12 @@ kill_often() { # WORK OPTION...
     refused 64 forge quantize "$model" out --method rtn --parts 2
     refused 64 forge quantize "$model" out "${small[@]}" --scratch .
     refused 64 forge quantize "$model" out "${small[@]}" --parts 0
-    run -73 --separate-stderr forge quantize "$model" out "${small[@]}" --parts 2 --scratch "$PWD/none" --work w
+    run -73 --separate-stderr forge quantize "$model" out "${small[@]}" --parts 2 --jobs 2 --scratch "$PWD/none" --work w
     [ "${#stderr_lines[@]}" -eq 1 ]
     [[ $stderr == *"--scratch: '$PWD/none/forge-"*"' cannot be created: No such file or directory" ]]
     forge quantize "$model" out "${small[@]}" --parts 2 --dry-run >plan
+    grep -x 'parts  *2, one after the other in one pipe (--jobs 1)' plan
+    forge quantize "$model" out "${small[@]}" --parts 2 --jobs 2 --dry-run >plan
     grep '^parts  *2; a layer writes up to [0-9.]* [KM]iB of moments, .* states take [0-9.]* [KM]iB there$' plan
 }
 
