@@ -55,8 +55,7 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_INT, 0, "part", "P",
           "run part P of the sequences of tokens, counted from 0",
           &s->part.part, 0, 1 << 20, true },
-        { OPT_INT, 0, "parts", "N",
-          "... of N parts; with --feedback all, one after the other [1]",
+        { OPT_INT, 0, "parts", "N", "... of N parts; with --feedback all [1]",
           &s->part.parts, 1, 1 << 20, false },
         { OPT_STR, 't', "to", "embed|hidden",
           "write no activations, but the embedded tokens, or the hidden states "
@@ -118,10 +117,8 @@ static void plan(struct settings *s)
         die(E_USAGE, "--feedback - wants the sequences as FILE");
     if (s->propagate && !s->feedback && !s->until)
         die(E_USAGE, "--propagate both wants --feedback or --until");
-    if (s->part.part >= (s->part.parts ? s->part.parts : 1))
-        die(E_USAGE, "--part counts from 0 and is below --parts");
-    if (s->feedback && s->part.part)
-        die(E_USAGE, "--feedback runs all parts: --part does not go with it");
+    if (s->part.part >= (s->part.parts && !s->feedback ? s->part.parts : 1))
+        die(E_USAGE, "--part: from 0, below --parts; not with --feedback");
     if (s->loans && !s->feedback)
         die(E_USAGE, "--loans wants --feedback");
     if (!!s->to + !!s->feedback + !!s->hitmap + !!s->until > 1)
@@ -240,9 +237,8 @@ int main(int argc, char **argv)
     if (stream_create(
             &c.out,
             &(struct stream_output){ .path = s.tool.output, .key = s.tool.key },
-            &e) < 0)
-        leave(&s, &c, &e);
-    if (run(&s, &c, &in, &e) < 0 || finish(&c, &e) < 0)
+            &e) < 0 ||
+        run(&s, &c, &in, &e) < 0 || finish(&c, &e) < 0)
         leave(&s, &c, &e);
     progress_finish(&progress, NULL);
     feedback_close(c.feedback);
