@@ -122,8 +122,7 @@ static void plan(struct settings *s)
     if (s->loans && !s->feedback)
         die(E_USAGE, "--loans wants --feedback");
     if (!!s->to + !!s->feedback + !!s->hitmap + !!s->until > 1)
-        die(E_USAGE,
-            "--to, --hitmap, --feedback and --until exclude each other");
+        die(E_USAGE, "--to, --hitmap, --feedback, --until exclude each other");
     if (s->until && s->layer >= 0)
         die(E_USAGE, "--until names a layer: --layer does not go with it");
     if (s->hitmap)
