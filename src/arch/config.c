@@ -135,14 +135,15 @@ static int read_heads(struct model_config *c, const struct json *o,
     return c->family->mla ? config_read_mla(c, o, e) : read_head_dim(c, o, e);
 }
 
-static int read_activation(const struct model_config *c, const struct json *o,
+static int read_activation(struct model_config *c, const struct json *o,
                            struct err *e)
 {
     static const struct {
         const char *key, *name, *alias;
     } known[] = { [ACT_SILU] = { "hidden_act", "silu", "swish" },
                   [ACT_GELU] = { "hidden_activation", "gelu_pytorch_tanh",
-                                 "gelu_pytorch_tanh" } };
+                                 "gelu_pytorch_tanh" },
+                  [ACT_CLAMPED] = { "hidden_act", "silu", "swish" } };
     const enum activation want = c->family->act;
     const char *act = known[want].name;
 
@@ -151,7 +152,11 @@ static int read_activation(const struct model_config *c, const struct json *o,
     if (strcmp(act, known[want].name) && strcmp(act, known[want].alias))
         return err_set(e, E_CONFIG, "%s '%.64s' is not supported (%s is)",
                        known[want].key, act, known[want].name);
-    return 0;
+    c->gate_limit = 7;
+    c->gate_alpha = 1.702;
+    return field_number(o, "swiglu_limit", &c->gate_limit, e) < 0 ?
+               e->code :
+               field_number(o, "swiglu_alpha", &c->gate_alpha, e);
 }
 
 static int read_sizes(struct model_config *c, const struct json *o,
@@ -180,7 +185,8 @@ static int read_biases(struct model_config *c, const struct json *o,
                        struct err *e)
 {
     const struct family *f = c->family;
-    bool attention = f->biased, mlp = false, qkv = f->qkv_bias, norm = false;
+    bool attention = f->biased, mlp = f->mlp_biased, qkv = f->qkv_bias,
+         norm = false;
     bool out = false, all = false;
 
     if (f->attention_bias && field_bool(o, "attention_bias", &attention, e) < 0)

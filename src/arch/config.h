@@ -71,10 +71,12 @@ enum router_kind {
                      * bias */
 };
 
-/* An MLP computes down(act(gate(x)) * up(x)). */
+/* An MLP computes down(act(gate(x)) * up(x)), but for ACT_CLAMPED. */
 enum activation {
     ACT_SILU,
-    ACT_GELU /* its approximation by tanh */
+    ACT_GELU,   /* its approximation by tanh */
+    ACT_CLAMPED /* gpt-oss: (u + 1) g sigmoid(alpha g), with g = min(gate(x),
+                 * limit) and u = up(x) between -limit and limit */
 };
 
 /* The norms of a layer by module; NULL: there is none.  x += attn_out(
@@ -98,6 +100,7 @@ struct family {
                                * bias, and ... */
     bool o_bias;              /* ... o too */
     bool mlp_bias;   /* config.json's mlp_bias gives gate, up, down a bias */
+    bool mlp_biased; /* gate, up and down have one */
     bool o_bias_key; /* config.json's attention_out_bias gives o one */
     bool use_bias;   /* config.json's use_bias gives all of them one */
     bool fused_qkv;  /* q, k and v are one linear, qkv_proj */
@@ -124,6 +127,9 @@ struct family {
     bool position_scale; /* queries grow with their position from
                           * original_max_position_embeddings on; up to there
                           * sequences are supported */
+    bool rope_given;     /* config.json must say its RoPE parameters */
+    bool sinks;          /* each head's softmax has a further score, its sink,
+                          * whose weight is dropped */
     enum qk_norm qk_norm;
     bool qk_norm_key; /* only if config.json's use_qk_norm */
     enum sliding sliding;
@@ -133,6 +139,7 @@ struct family {
                             * all, and config.json cannot change it */
     enum router_kind router;
     const char *router_name; /* router's module, "mlp.gate" */
+    bool router_bias;        /* it has a bias */
     const char *correction;  /* tensor of the correction bias of
                               * ROUTER_SIGMOID */
     const char *experts;     /* prefix of experts: "mlp.experts",
@@ -143,6 +150,7 @@ struct family {
                               * multiplied by sigmoid(g x); NULL: none */
     bool mixtral;            /* an expert's gate, up, down are named w1, w3,
                               * w2, and its width is intermediate_size */
+    bool plain_width;        /* an expert's width is intermediate_size */
     bool sparse_step;        /* decoder_sparse_step and mlp_only_layers say
                               * which layers have experts, else
                               * first_k_dense_replace and moe_layer_freq */
@@ -245,6 +253,7 @@ struct model_config {
     double logit_scale;                 /* factor of logits */
     double attention_cap, logit_cap; /* c: scores (logits) s become c tanh(s /
                                       * c); 0: they stay */
+    double gate_limit, gate_alpha;   /* of ACT_CLAMPED */
     enum dtype dtype;      /* dtype or torch_dtype; DT_BF16 if absent */
     char quant_method[32]; /* of quantization_config; "" if absent */
     char architecture[64]; /* architectures[0] */

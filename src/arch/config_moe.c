@@ -317,7 +317,7 @@ int config_read_moe(struct model_config *c, const struct json *o, struct err *e)
                   e) < 0)
         return e->code;
     m->width = c->intermediate_size;
-    if ((!c->family->mixtral &&
+    if ((!c->family->mixtral && !c->family->plain_width &&
          field_need(o, "moe_intermediate_size", MAX_WIDTH, &m->width, e) < 0) ||
         read_shared(c, o, e) < 0 || read_router(c, o, e) < 0 ||
         read_sparse(c, o, e) < 0)

@@ -283,9 +283,9 @@ int config_read_rope(struct model_config *c, const struct json *o,
         read_rope_fields(c, o, p, e) < 0 || read_rotary(c, o, p, e) < 0 ||
         (c->rope.kind == ROPE_LONGROPE && read_divisors(c, p, e) < 0))
         return e->code;
+    if (c->family->rope_given && !p)
+        return err_set(e, E_DATA, "rope_parameters is missing");
     if (c->family->position_scale) {
-        if (!p)
-            return err_set(e, E_DATA, "rope_parameters is missing");
         c->longest = (int64_t)c->rope.original_max_position;
         c->longest_by = "original_max_position_embeddings";
     }

@@ -25,6 +25,8 @@ struct ck_entry {
      * block_rows x block_cols; NULL: none. */
     const struct ck_entry *scale;
     uint64_t block_rows, block_cols;
+    bool mxfp4; /* the bytes of MXFP4 codes, [outputs, inputs / 2]; scale: of 32
+                 * inputs (mxfp4.h) */
     const int32_t *pick; /* set by expertmap.c: only these n_pick indices of
                           * dims[0]; NULL: all */
     uint64_t n_pick;

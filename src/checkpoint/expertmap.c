@@ -198,7 +198,10 @@ static int check_map(const struct expert_map *m, const struct model_config *c,
  * its name in the layer, "mlp.gate.weight". */
 static bool is_router(const char *inside)
 {
-    static const char *const tail[] = { "gate.weight", "gate.bias",
+    static const char *const tail[] = { "gate.weight",
+                                        "gate.bias",
+                                        "router.weight",
+                                        "router.bias",
                                         "gate.e_score_correction_bias",
                                         "e_score_correction_bias" };
     const char *dot = strchr(inside, '.');

@@ -1,6 +1,8 @@
 /* fused.c - see fused.h. */
 #include "checkpoint/fused.h"
 
+#include "checkpoint/mxfp4.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,22 +35,32 @@ static const char *tail_of(const char *name, const char *part, int *parent_len)
     return p + strlen(part);
 }
 
-/* The suffix of the corresponding tensor of one expert; NULL: not a weight or
- * scale. */
-static const char *suffix_of(const char *tail)
-{
-    static const char *const of[][2] = {
-        { "", ".weight" },
-        { ".weight", ".weight" },
-        { "_scale_inv", ".weight_scale_inv" },
-        { ".weight_scale_inv", ".weight_scale_inv" },
-        { "_scale", ".weight_scale" },
-        { ".weight_scale", ".weight_scale" },
-    };
+/* A kind of fused tensor, by the tail of its name. */
+struct form {
+    const char *tail;
+    const char *suffix; /* of the corresponding tensor of one expert */
+    int ndim;
+    bool outputs_first; /* whatever the weights are */
+};
 
-    for (size_t i = 0; i < ARRAY_LEN(of); i++)
-        if (!strcmp(tail, of[i][0]))
-            return of[i][1];
+static const struct form forms[] = {
+    { "", ".weight", 3, false },
+    { ".weight", ".weight", 3, false },
+    { "_scale_inv", ".weight_scale_inv", 3, false },
+    { ".weight_scale_inv", ".weight_scale_inv", 3, false },
+    { "_scale", ".weight_scale", 3, false },
+    { ".weight_scale", ".weight_scale", 3, false },
+    { "_bias", ".bias", 2, true },
+    { "_blocks", ".weight", 4, true },
+    { "_scales", NULL, 3, true }, /* split with _blocks */
+};
+
+/* The form of a tensor with this tail and so many dimensions; NULL: none. */
+static const struct form *form_of(const char *tail, int ndim)
+{
+    for (size_t i = 0; i < ARRAY_LEN(forms); i++)
+        if (!strcmp(tail, forms[i].tail) && ndim == forms[i].ndim)
+            return &forms[i];
     return NULL;
 }
 
@@ -65,24 +77,61 @@ static const struct ck_entry *entry_of(const struct checkpoint *c,
     return t ? t->where : NULL;
 }
 
-/* 1: en is a fused tensor, *f its layer's; 0: it is not. */
-static int find_layer(const struct checkpoint *c, const struct ck_entry *en,
-                      struct fused *f, const char **tail, bool *down,
-                      struct err *e)
+/* en is a fused tensor: its form, the tensor's parent in *f; NULL: it is
+ * not. */
+static const struct form *find_form(const struct ck_entry *en, struct fused *f,
+                                    bool *down)
 {
-    const uint64_t *g, *d;
+    const char *tail = tail_of(en->name, gate_up_name, &f->parent_len);
 
-    *down = false;
-    *tail = tail_of(en->name, gate_up_name, &f->parent_len);
-    if (!*tail) {
-        *tail = tail_of(en->name, down_name, &f->parent_len);
-        *down = true;
-    }
-    if (!*tail || !suffix_of(*tail) || en->ndim != 3)
-        return 0;
+    *down = !tail;
+    if (!tail)
+        tail = tail_of(en->name, down_name, &f->parent_len);
     f->parent = en->name;
-    for (int i = 0; i < 2; i++) {
-        const char *weight = i ? ".weight" : "";
+    return tail ? form_of(tail, en->ndim) : NULL;
+}
+
+static bool is_mxfp4(const struct ck_entry *en)
+{
+    return en->ndim == 4 && en->dims[3] == MXFP4_BYTES && en->dtype == DT_U8 &&
+           !en->strided;
+}
+
+/* Sizes of a layer's experts. */
+static int find_sizes(struct fused *f, struct err *e)
+{
+    const uint64_t *g = f->gate_up->dims, *d = f->down->dims;
+    bool mx = f->gate_up->ndim == 4;
+
+    if (mx && is_mxfp4(f->gate_up) && is_mxfp4(f->down)) {
+        f->hidden = g[2] * MXFP4_GROUP;
+        f->width = d[2] * MXFP4_GROUP;
+    } else if (!mx) {
+        f->inputs_first = g[2] != d[1];
+        f->hidden = f->inputs_first ? g[1] : g[2];
+        f->width = f->inputs_first ? d[1] : d[2];
+    }
+    f->experts = g[0];
+    if (f->gate_up->ndim == f->down->ndim && g[0] == d[0] &&
+        g[0] <= EXPERTS_MAX && f->width && f->hidden && g[0] &&
+        g[f->inputs_first ? 2 : 1] == 2 * f->width &&
+        d[f->inputs_first ? 2 : 1] == f->hidden)
+        return 0;
+    return err_set(e, E_DATA,
+                   "'%.200s': %" PRIu64 "x%" PRIu64 "x%" PRIu64
+                   " beside a down_proj of %" PRIu64 "x%" PRIu64 "x%" PRIu64
+                   " are no experts, whichever dimension is the outputs'",
+                   f->gate_up->name, g[0], g[1], g[2], d[0], d[1], d[2]);
+}
+
+/* The layer of the fused tensor en. */
+static int find_layer(const struct checkpoint *c, const struct ck_entry *en,
+                      struct fused *f, struct err *e)
+{
+    static const char *const weights[] = { "", ".weight", "_blocks" };
+
+    for (size_t i = 0; i < ARRAY_LEN(weights); i++) {
+        const char *weight = weights[i];
 
         f->gate_up = entry_of(c, en->name, f->parent_len, gate_up_name, weight);
         f->down = entry_of(c, en->name, f->parent_len, down_name, weight);
@@ -94,40 +143,27 @@ static int find_layer(const struct checkpoint *c, const struct ck_entry *en,
                        "'%.200s': experts in one tensor, but not both "
                        "gate_up_proj and down_proj are there",
                        en->name);
-    g = f->gate_up->dims;
-    d = f->down->dims;
-    f->inputs_first = g[2] != d[1];
-    f->experts = g[0];
-    f->hidden = f->inputs_first ? g[1] : g[2];
-    f->width = f->inputs_first ? d[1] : d[2];
-    if (f->gate_up->ndim == 3 && f->down->ndim == 3 && g[0] == d[0] &&
-        g[0] <= EXPERTS_MAX && f->width && f->hidden && g[0] &&
-        g[f->inputs_first ? 2 : 1] == 2 * f->width &&
-        d[f->inputs_first ? 2 : 1] == f->hidden)
-        return 1;
-    return err_set(e, E_DATA,
-                   "'%.200s': %" PRIu64 "x%" PRIu64 "x%" PRIu64
-                   " beside a down_proj of %" PRIu64 "x%" PRIu64 "x%" PRIu64
-                   " are no experts, whichever dimension is the outputs'",
-                   f->gate_up->name, g[0], g[1], g[2], d[0], d[1], d[2]);
+    return find_sizes(f, e);
 }
 
 /* ---- one expert's ---- */
 
-/* A matrix within a fused tensor: outputs first..first+rows-1 of an expert. */
+/* A matrix within a fused tensor: `rows` outputs of an expert from the first
+ * on, every step-th. */
 struct piece {
     const char *name; /* "gate_proj" */
-    uint64_t expert, first, rows;
+    uint64_t expert, first, rows, step;
 };
 
 static int add_piece(struct ck_list *out, const struct ck_entry *en,
                      const struct fused *f, const struct piece *p,
-                     const char *suffix, bool mixtral, struct err *e)
+                     const struct form *form, bool mixtral, struct err *e)
 {
     uint64_t contiguous[3] = { en->dims[1] * en->dims[2], en->dims[2], 1 };
     const uint64_t *step = en->strided ? en->stride : contiguous;
-    int o = f->inputs_first ? 2 : 1; /* dimension of the outputs */
+    int o = f->inputs_first && !form->outputs_first ? 2 : 1; /* outputs */
     uint64_t unit = dtype_bits(en->dtype) / 8;
+    const char *suffix = form->suffix ? form->suffix : ".scale";
     struct ck_entry *to;
     char name[1024];
     int n;
@@ -147,10 +183,11 @@ static int add_piece(struct ck_list *out, const struct ck_entry *en,
         return e->code;
     to->dtype = en->dtype;
     to->shard = en->shard;
-    to->ndim = 2;
+    to->mxfp4 = form->ndim == 4;
+    to->ndim = form->ndim == 2 ? 1 : 2;
     to->dims[0] = p->rows;
     to->dims[1] = en->dims[3 - o];
-    to->stride[0] = step[o];
+    to->stride[0] = p->step * step[o];
     to->stride[1] = step[3 - o];
     to->offset = en->offset + (p->expert * step[0] + p->first * step[o]) * unit;
     if (!ck_entry_size(to) || !ck_entry_strides(to))
@@ -183,13 +220,14 @@ static bool says_mixtral(const struct checkpoint *c, const struct fused *f)
 
 static int split(struct ck_list *out, const struct checkpoint *c,
                  const struct ck_entry *en, const struct fused *f,
-                 const char *suffix, bool down, struct err *e)
+                 const struct form *form, bool down, struct err *e)
 {
     static const char *const names[2][3] = {
         { "gate_proj", "up_proj", "down_proj" }, { "w1", "w3", "w2" }
     };
     const char *const *name = names[c->mixtral];
-    uint64_t outputs = en->dims[f->inputs_first ? 2 : 1];
+    uint64_t outputs =
+        en->dims[f->inputs_first && !form->outputs_first ? 2 : 1];
     uint64_t half = half_of(c, f, outputs);
     int r = 0;
 
@@ -199,19 +237,64 @@ static int split(struct ck_list *out, const struct checkpoint *c,
                        "'%.200s': does not fall into the experts' parts",
                        en->name);
     for (uint64_t x = 0; x < f->experts && !r; x++) {
-        struct piece p = { name[2], x, 0, outputs };
+        struct piece p = { name[2], x, 0, outputs, 1 };
 
         if (!down) {
             p.name = name[0];
             p.rows = half;
-            r = add_piece(out, en, f, &p, suffix, says_mixtral(c, f), e);
+            p.step = c->interleaved ? 2 : 1;
+            r = add_piece(out, en, f, &p, form, says_mixtral(c, f), e);
             p.name = name[1];
-            p.first = outputs == 1 ? 0 : half;
+            p.first = outputs == 1 ? 0 : c->interleaved ? 1 : half;
         }
         if (!r)
-            r = add_piece(out, en, f, &p, suffix, says_mixtral(c, f), e);
+            r = add_piece(out, en, f, &p, form, says_mixtral(c, f), e);
     }
     return r;
+}
+
+/* en with three dimensions: experts, outputs, what remains. */
+static struct ck_entry matrices(const struct ck_entry *en)
+{
+    struct ck_entry flat = *en;
+
+    flat.dims[2] = en->ndim == 4 ? en->dims[2] * en->dims[3] :
+                   en->ndim == 2 ? 1 :
+                                   en->dims[2];
+    return flat;
+}
+
+/* Split a fused tensor; of MXFP4 with its scales. */
+static int split_form(struct ck_list *out, struct checkpoint *c,
+                      const struct ck_entry *en, const struct fused *f,
+                      const struct form *form, bool down, struct err *e)
+{
+    struct ck_entry flat = matrices(en);
+    const struct ck_entry *scale;
+
+    if (!form->suffix)
+        return 0;
+    if (split(out, c, &flat, f, form, down, e))
+        return e->code;
+    if (form->ndim != 4)
+        return 0;
+    scale = entry_of(c, f->parent, f->parent_len,
+                     down ? down_name : gate_up_name, "_scales");
+    if (!scale || scale->ndim != 3 || scale->dtype != DT_U8 || scale->strided ||
+        scale->dims[1] != en->dims[1] || scale->dims[2] != en->dims[2])
+        return err_set(e, E_DATA, "'%.200s': there are no scales of it",
+                       en->name);
+    return split(&c->mx_scales, c, scale, f, form_of("_scales", 3), down, e);
+}
+
+/* Each MXFP4 weight has the scales that were split off beside it. */
+static void pair_scales(struct checkpoint *c)
+{
+    size_t k = 0;
+
+    for (size_t i = 0; i < c->list.count; i++)
+        if (c->list.item[i].mxfp4)
+            c->list.item[i].scale = &c->mx_scales.item[k++];
 }
 
 /* ---- all of them ---- */
@@ -254,12 +337,11 @@ static int rename_router(struct ck_entry *en, struct err *e)
 
 static bool any(const struct ck_list *l)
 {
-    int n;
+    struct fused f;
+    bool down;
 
     for (size_t i = 0; i < l->count; i++)
-        if (l->item[i].ndim == 3 &&
-            (tail_of(l->item[i].name, gate_up_name, &n) ||
-             tail_of(l->item[i].name, down_name, &n)))
+        if (find_form(&l->item[i], &f, &down))
             return true;
     return false;
 }
@@ -267,30 +349,29 @@ static bool any(const struct ck_list *l)
 int fused_split(struct checkpoint *c, struct err *e)
 {
     struct ck_list out = { 0 };
-    int r = 0, found = 0;
+    int r = 0;
 
     if (!any(&c->list))
         return 0;
-    for (size_t i = 0; i < c->list.count && r >= 0; i++) {
+    for (size_t i = 0; i < c->list.count && !r; i++) {
         struct ck_entry *en = &c->list.item[i];
-        struct fused f;
-        const char *tail;
+        struct fused f = { 0 };
         bool down;
+        const struct form *form = find_form(en, &f, &down);
 
-        r = find_layer(c, en, &f, &tail, &down, e);
-        if (r < 0)
-            break;
-        found |= r;
-        r = r ? split(&out, c, en, &f, suffix_of(tail), down, e) :
-                move(&out, en, e);
+        if (!form)
+            r = move(&out, en, e);
+        else if (!(r = find_layer(c, en, &f, e)))
+            r = split_form(&out, c, en, &f, form, down, e);
     }
-    for (size_t i = 0; i < out.count && r >= 0 && found && c->mixtral; i++)
+    for (size_t i = 0; i < out.count && !r && c->mixtral; i++)
         r = rename_router(&out.item[i], e);
-    if (r < 0) {
+    if (r) {
         ck_list_release(&out);
         return r;
     }
     ck_list_release(&c->list);
     c->list = out;
-    return found;
+    pair_scales(c);
+    return 1;
 }

@@ -36,7 +36,9 @@ struct checkpoint {
     struct wrapping wrapping; /* of the names in the files; all NULL without a
                                * view */
     struct ck_list aside;     /* scales that the view reads and does not show */
-    bool mixtral; /* the family's experts are under block_sparse_moe */
+    struct ck_list mx_scales; /* the same of MXFP4 */
+    bool mixtral;     /* the family's experts are under block_sparse_moe */
+    bool interleaved; /* its fused gate and up are: outputs 2i, 2i + 1 */
     struct ck_tensor *tensor; /* the same in the same order; .where is the
                                * entry */
     size_t *by_name;          /* indices into tensor[], sorted by name */

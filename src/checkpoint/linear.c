@@ -51,7 +51,7 @@ static int read_floats(struct checkpoint *c, const struct ck_tensor *t,
         return err_set(e, E_TEMP, "'%.200s': too large", t->name);
     w = mem_pages(n * sizeof(*w), t->name, e);
     if (w && en->scale) {
-        if (view_read_fp8(c, en, DT_F32, w, e)) {
+        if (view_read_scaled(c, en, DT_F32, w, e)) {
             free(w);
             return e->code;
         }

@@ -192,13 +192,15 @@ static int read_single(struct checkpoint *c, const char *name, struct err *e)
 
 /* ---- config.json ---- */
 
-/* Whether the family's experts are block_sparse_moe.experts.E.w1, w3, w2. */
-static bool says_mixtral(const struct json *config)
+/* How the family stores its experts. */
+static void read_family(struct checkpoint *c, const struct json *config)
 {
     const char *type;
 
-    return json_string(json_get(config, "model_type"), &type) &&
-           (!strcmp(type, "mixtral") || !strcmp(type, "minimax_m2"));
+    if (!json_string(json_get(config, "model_type"), &type))
+        return;
+    c->mixtral = !strcmp(type, "mixtral") || !strcmp(type, "minimax_m2");
+    c->interleaved = !strcmp(type, "gpt_oss");
 }
 
 /* Read the quantization settings in a file.  method: for a file of these
@@ -222,7 +224,7 @@ static int read_quant(struct checkpoint *c, const char *name,
         return r;
     q = json_root(doc);
     if (!method[0]) {
-        c->mixtral = says_mixtral(q);
+        read_family(c, q);
         q = json_get(q, "quantization_config");
         if (!q)
             q = json_get(json_root(doc), "compression_config");
@@ -327,6 +329,7 @@ void checkpoint_close(struct checkpoint *c)
     free(c->shard);
     ck_list_release(&c->list);
     ck_list_release(&c->aside);
+    ck_list_release(&c->mx_scales);
     free(c->tensor);
     free(c->by_name);
     modeldir_close(&c->dir);
@@ -370,7 +373,7 @@ int checkpoint_read(struct checkpoint *c, const struct ck_tensor *t, void *buf,
     int r;
 
     if (en->scale)
-        return view_read_fp8(c, en, DT_BF16, buf, e);
+        return view_read_scaled(c, en, DT_BF16, buf, e);
     if (en->pick)
         return read_picked(c, en, buf, e);
     r = checkpoint_shard(c, en->shard, &f, e);

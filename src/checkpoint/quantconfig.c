@@ -237,5 +237,7 @@ int quant_spec_parse(struct quant_spec *s, const struct json *q,
         return parse_ct(s, q, what, e);
     if (strcmp(method, "fp8") == 0 || strcmp(method, "fbgemm_fp8") == 0)
         return parse_fp8(s, q, what, e);
+    if (strcmp(method, "mxfp4") == 0) /* fused.h */
+        return 0;
     return not_read(what, "quant_method", method, e);
 }

@@ -69,6 +69,10 @@ static void describe(struct ck_tensor *t, const struct checkpoint *c,
     memcpy(t->dims, en->dims, sizeof(t->dims));
     t->bytes = en->scale ? 2 * en->bytes : en->bytes;
     t->stored = en->bytes + (en->scale ? en->scale->bytes : 0);
+    if (en->mxfp4) {
+        t->bytes = 4 * en->bytes;
+        t->dims[1] = 2 * en->dims[1];
+    }
     if (en->pick) {
         t->bytes = en->bytes / en->dims[0] * en->n_pick;
         t->dims[0] = en->n_pick;

@@ -8,6 +8,7 @@
 
 #include "checkpoint/fp8.h"
 #include "checkpoint/fused.h"
+#include "checkpoint/mxfp4.h"
 #include "checkpoint/wrapped.h"
 
 enum { DEFAULT_BLOCK = 128 };
@@ -235,19 +236,46 @@ static float *read_scale(struct checkpoint *c, const struct ck_entry *en,
     return v;
 }
 
-int view_read_fp8(struct checkpoint *c, const struct ck_entry *en,
-                  enum dtype want, void *buf, struct err *e)
+static int read_mxfp4(struct checkpoint *c, const struct ck_entry *en,
+                      enum dtype want, void *buf, struct err *e)
+{
+    const struct ck_entry *s = en->scale;
+    uint8_t *code = mem_pages(en->bytes, en->name, e);
+    uint8_t *scale = mem_alloc(s->bytes, en->name, e);
+    struct file *f;
+    int r = code && scale ? checkpoint_shard(c, s->shard, &f, e) : e->code;
+
+    if (!r)
+        r = ck_entry_read(s, f, scale, e);
+    if (!r)
+        r = checkpoint_shard(c, en->shard, &f, e);
+    if (!r)
+        r = ck_entry_read(en, f, code, e);
+    if (!r)
+        mxfp4_decode(buf, want, code, scale, s->bytes);
+    free(code);
+    free(scale);
+    return r;
+}
+
+int view_read_scaled(struct checkpoint *c, const struct ck_entry *en,
+                     enum dtype want, void *buf, struct err *e)
 {
     struct fp8_matrix m = { .dtype = en->dtype,
                             .rows = en->dims[0],
                             .cols = en->dims[1],
                             .block_rows = en->block_rows,
                             .block_cols = en->block_cols };
-    float *scale = read_scale(c, en, e);
-    uint8_t *data = scale ? mem_pages(en->bytes, en->name, e) : NULL;
+    float *scale;
+    uint8_t *data;
     struct file *f;
-    int r = data ? 0 : e->code;
+    int r;
 
+    if (en->mxfp4)
+        return read_mxfp4(c, en, want, buf, e);
+    scale = read_scale(c, en, e);
+    data = scale ? mem_pages(en->bytes, en->name, e) : NULL;
+    r = data ? 0 : e->code;
     if (!r)
         r = checkpoint_shard(c, en->shard, &f, e);
     if (!r)

@@ -13,7 +13,7 @@
  * E_TEMP. */
 MUST_CHECK int view_apply(struct checkpoint *c, struct err *e);
 /* Read a weight that has a scale into buf, as `want`: DT_BF16 or DT_F32. */
-MUST_CHECK int view_read_fp8(struct checkpoint *c, const struct ck_entry *en,
-                             enum dtype want, void *buf, struct err *e);
+MUST_CHECK int view_read_scaled(struct checkpoint *c, const struct ck_entry *en,
+                                enum dtype want, void *buf, struct err *e);
 
 #endif

@@ -322,6 +322,7 @@ static void attend(const struct job *j, const struct block *b, int64_t head)
         .scale = j->l->m->scale,
         .cap = (float)c->attention_cap,
         .words = m->seen_words,
+        .sink = j->l->sinks ? j->l->sinks + head : NULL,
         .q = q,
         .k = j->keys + (size_t)(at * d) * j->size,
         .v = j->values + (size_t)(at * j->padded) * j->size,

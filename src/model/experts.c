@@ -268,22 +268,23 @@ static void *mid_of(const struct pass *x, int64_t part)
            (size_t)(part * EXPERT_PART * x->width) * x->m->size;
 }
 
-/* x->out = W_down (mid_ref - mid) = E_ref(x_ref) - W_down mid, where E_ref is
- * the checkpoint's expert, W_down its down, and mid_ref = silu(W_gate x_ref) *
- * (W_up x_ref). */
+/* x->out = W_down (mid_ref - mid), what E_ref(x_ref) has more than W_down mid
+ * and down's bias, where E_ref is the checkpoint's expert, W_down its down, and
+ * mid_ref = silu(W_gate x_ref) * (W_up x_ref). */
 static int make_gap(struct part *j, const struct expert *reference,
                     const void *mid, struct err *e)
 {
+    struct loaded down = reference->of[DOWN]; /* without its bias */
     struct pass *x = j->x;
 
+    down.bias = NULL;
     if (multiply(x, &reference->of[GATE], &reference->of[UP], x->in_reference.p,
                  j->n, x->mid_reference.p, e) < 0)
         return e->code;
     if (model_subtract(x->m, x->mid_reference.p, x->mid_reference.p, mid, NULL,
                        j->n, x->width, e) < 0)
         return e->code;
-    return multiply(x, &reference->of[DOWN], NULL, x->mid_reference.p, j->n,
-                    x->out.p, e);
+    return multiply(x, &down, NULL, x->mid_reference.p, j->n, x->out.p, e);
 }
 
 /* Compute and pass on the inputs of down.  reference: the checkpoint's expert,

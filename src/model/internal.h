@@ -70,6 +70,7 @@ struct layer {
     float *norm1, *norm2, *attn_out, *mlp_out, *q_norm, *k_norm;
     float *q_a_norm, *kv_a_norm;   /* norms of the latents */
     float *shared_gate;            /* [H], or NULL */
+    float *sinks;                  /* [n_heads], or NULL */
     struct index_weights *indexer; /* NULL: not needed, or there is none */
 };
 

@@ -45,6 +45,7 @@ struct attend {
      * query sees: bit i of word w is key 64 w + i, and each query sees one at
      * least; NULL: all */
     const uint64_t *seen;
+    const float *sink; /* a score without a value; NULL: none */
     int64_t words;
     const void *q; /* [ATTEND_QUERIES, dim], rows from n on zero */
     const void *k; /* [blocks, dim, ATTEND_KEYS], zero beyond the sequence */
@@ -79,6 +80,13 @@ struct kernels {
                      const float *ub, int64_t n, float *out);
     void (*gelu_bf16)(const float *g, const float *u, const float *gb,
                       const float *ub, int64_t n, uint16_t *out);
+    /* The same of ACT_CLAMPED, up + 1 included. */
+    void (*clamped_f32)(const float *g, const float *u, const float *gb,
+                        const float *ub, float alpha, float limit, int64_t n,
+                        float *out);
+    void (*clamped_bf16)(const float *g, const float *u, const float *gb,
+                         const float *ub, float alpha, float limit, int64_t n,
+                         uint16_t *out);
     /* y[n] = cap * tanh(y * scale / cap). */
     void (*cap)(float *y, float scale, float cap, int64_t n);
     /* Whether all n elements are finite. */

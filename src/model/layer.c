@@ -41,6 +41,17 @@ static int load_norm(struct layer *l, enum point leads, const char *name,
     return model_place(l->m, (void **)v, (size_t)n * sizeof(**v), e);
 }
 
+static int load_sinks(struct layer *l, struct err *e)
+{
+    const struct model_config *c = &l->m->config;
+    char path[MODULE_PATH_MAX];
+
+    if (!c->family->sinks || !wanted(l, POINT_ATTN_OUT))
+        return 0;
+    layer_tensor_name(l->index, "self_attn.sinks", path);
+    return model_vector(l->m, path, c->n_heads, &l->sinks, e);
+}
+
 static int load_head_norms(struct layer *l, struct err *e)
 {
     const struct model_config *c = &l->m->config;
@@ -103,7 +114,8 @@ static int load_norms(struct layer *l, struct err *e)
         load_norm(l, POINT_MLP_IN, n->attn_out, h, &l->attn_out, e) < 0 ||
         load_norm(l, POINT_MLP_IN, n->mlp_in, h, &l->norm2, e) < 0 ||
         load_norm(l, POINT_OUT, n->mlp_out, h, &l->mlp_out, e) < 0 ||
-        load_head_norms(l, e) < 0 || load_shared_gate(l, e) < 0)
+        load_head_norms(l, e) < 0 || load_sinks(l, e) < 0 ||
+        load_shared_gate(l, e) < 0)
         return e->code;
     return c->mla.kv_lora ? load_latent(l, e) : 0;
 }
@@ -169,6 +181,7 @@ void layer_release(struct layer *l)
     model_free(l->m, l->q_a_norm);
     model_free(l->m, l->kv_a_norm);
     model_free(l->m, l->shared_gate);
+    free(l->sinks);
     indexer_release(l->indexer);
     free(l);
 }

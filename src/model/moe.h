@@ -64,8 +64,8 @@ struct expert_rows {
     const void *rows; /* [n, width] input of the linears */
     /* [n, H], NULL unless experts_pass.reference is set.  For in(): x_ref, the
      * rows of experts_pass.reference for these tokens.  For mid():
-     * E_ref(x_ref) - W_down rows, where E_ref is the checkpoint's expert and
-     * W_down its down projection */
+     * E_ref(x_ref) - W_down rows - b, where E_ref is the checkpoint's expert,
+     * W_down its down projection and b that one's bias */
     const void *reference;
     /* [n], the host's: each row's choice in the routing, token * top_k + k */
     const int64_t *slot;

@@ -186,10 +186,16 @@ static const float *bias_at(const struct loaded *l, int64_t o)
 static void gate(const struct model *m, const float *g, const float *u,
                  const float *gb, const float *ub, int64_t n, void *out)
 {
+    const struct model_config *c = &m->config;
     const struct kernels *k = m->k;
-    bool gelu = m->config.family->act == ACT_GELU;
+    bool gelu = c->family->act == ACT_GELU;
+    float alpha = (float)c->gate_alpha, limit = (float)c->gate_limit;
 
-    if (m->bf16)
+    if (c->family->act == ACT_CLAMPED && m->bf16)
+        k->clamped_bf16(g, u, gb, ub, alpha, limit, n, out);
+    else if (c->family->act == ACT_CLAMPED)
+        k->clamped_f32(g, u, gb, ub, alpha, limit, n, out);
+    else if (m->bf16)
         (gelu ? k->gelu_bf16 : k->gate_bf16)(g, u, gb, ub, n, out);
     else
         (gelu ? k->gelu_f32 : k->gate_f32)(g, u, gb, ub, n, out);

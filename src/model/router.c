@@ -25,6 +25,7 @@ struct router {
     struct remap remap;    /* map NULL: no expert is pruned */
     float *w;              /* [experts, H], device memory */
     float *bias;           /* [experts] correction bias, or NULL */
+    float *shift;          /* [experts] added to the scores, or NULL */
     int64_t part;          /* PART or DEVICE_PART */
     float *in;             /* [part, H] input as f32, on the host */
     float *score, *choice; /* [part, experts] */
@@ -84,7 +85,7 @@ static int load_router(struct router *r, int64_t experts, struct err *e)
 {
     const struct model_config *c = &r->m->config;
     size_t h = (size_t)c->hidden_size, n = (size_t)experts, part;
-    char name[MODULE_PATH_MAX];
+    char name[MODULE_PATH_MAX], path[MODULE_PATH_MAX];
 
     if (load_weight(r, experts, e) < 0)
         return e->code;
@@ -93,6 +94,12 @@ static int load_router(struct router *r, int64_t experts, struct err *e)
     if (c->family->correction &&
         checkpoint_vector(r->m->ck, name, n, &r->bias, e) < 0)
         return e->code;
+    if (c->family->router_bias) {
+        snprintf(name, sizeof(name), "%s.bias", c->family->router_name);
+        layer_tensor_name(r->layer, name, path);
+        if (checkpoint_vector(r->m->ck, path, n, &r->shift, e) < 0)
+            return e->code;
+    }
     if (r->bias && !r->m->k->finite_f32(r->bias, experts))
         return err_set(e, E_DATA, "'%s' is not finite", name);
     if (model_place(r->m, (void **)&r->w, n * h * sizeof(float), e) < 0)
@@ -138,6 +145,7 @@ void router_release(struct router *r)
         return;
     model_free(r->m, r->w);
     free(r->bias);
+    free(r->shift);
     free(r->in);
     free(r->score);
     free(r->choice);
@@ -323,6 +331,8 @@ static int run_part(const struct router *r, const void *rows, int64_t n,
 
     if (run_scores(r, rows, n, e) < 0)
         return e->code;
+    for (int64_t i = 0; r->shift && i < n * experts; i++)
+        r->score[i] += r->shift[i % experts];
     for (int64_t i = 0; i < n; i++)
         if (!r->m->k->finite_f32(r->score + i * experts, experts)) {
             char name[MODULE_PATH_MAX];

@@ -7,7 +7,7 @@ bats_require_minimum_version 1.5.0
 PY="$BATS_TEST_DIRNAME/../reference/forward.py"
 EVAL="$BATS_TEST_DIRNAME/../reference/eval.py"
 KINDS=(deepseek_v3 deepseek_v3-plain kimi_k2 deepseek_v32 glm_moe_dsa deepseek_v2 deepseek_v2-lite qwen2_moe qwen3_moe
-    qwen3_moe-step mixtral glm4_moe minimax_m2)
+    qwen3_moe-step mixtral glm4_moe minimax_m2 gpt_oss)
 
 setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
 
@@ -166,7 +166,7 @@ loop() {
 
 @test "beside the original stream: how far it drifts, experts and all" {
     python3 "$PY" tokens t.fts 40 33
-    for kind in deepseek_v3 qwen2_moe mixtral; do # shared expert: one, gated, none
+    for kind in deepseek_v3 qwen2_moe mixtral gpt_oss; do # shared expert: one, gated, none; biases
         python3 "$PY" make $kind m
         loop m --propagate both --dtype f32 m t.fts
         python3 "$PY" drift m t.fts 1e-3 seen.fts codes.fts

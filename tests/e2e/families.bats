@@ -20,7 +20,7 @@ setup() {
 }
 
 @test "each family: quantized, verified, nearer to the original than by rounding" {
-    for kind in gemma2 gemma3 phi3 olmo3 granite ernie4_5 glm4; do
+    for kind in gemma2 gemma3 phi3 olmo3 granite ernie4_5 glm4 gpt_oss; do
         make_model $kind $kind
         forge quantize $kind out-$kind "${few[@]}"
         forge verify -q out-$kind
@@ -105,4 +105,26 @@ setup() {
     refused 78 forge-gradient -q -o out.fts m t.fts
     [[ $stderr == *"sparse attention beyond index_topk"* ]]
     forge-tokens --sequences 1 --seqlen 24 m "$BATS_FILE_TMPDIR/t.npy" | forge-gradient -q -o out.fts m
+}
+
+@test "gpt-oss: MXFP4 in, experts with gate, up, down and their biases out, in every layout" {
+    make_model gpt_oss m
+    for layout in compressed-tensors awq gptq gptq_v2; do
+        forge quantize m made-$layout "${few[@]}" --layout $layout
+        forge verify -q made-$layout
+        forge-shard -q --verify made-$layout --from m
+        forge-ls made-$layout >list
+        [ "$(grep -c 'experts\.[0-5]\.\(gate\|up\|down\)_proj\.bias' list)" = 54 ] # 3 layers, 6 experts
+        run ! grep -q '_blocks\|_scales\|gate_up' list
+        [ "$(jq -r .quantization_config.quant_method made-$layout/config.json)" != mxfp4 ]
+    done
+    forge-calib -q --hitmap m <(forge-tokens --sequences 4 --seqlen 40 m "$BATS_FILE_TMPDIR/t.npy") >hits.fts
+    forge prune m pruned --hitmap hits.fts --keep 4 -q
+    forge eval --json -q m pruned --text "$BATS_FILE_TMPDIR/t.npy" --sequences 4 --seqlen 64 >p.json
+    refused 78 forge quantize m out "${few[@]}" --effort best
+    [[ $stderr == *"gpt_oss has attention sinks"* ]]
+    # codes without their scales
+    sed -i 's/down_proj_scales/down_proj_scalez/' m/model.safetensors
+    refused 65 forge quantize m out "${few[@]}"
+    [[ $stderr == *"down_proj_blocks': there are no scales of it"* ]]
 }

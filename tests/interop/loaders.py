@@ -28,7 +28,8 @@ NOT_GPTQMODEL = {
 }
 FUSED = "GPTQModel takes gate_up_proj apart when it loads; vLLM and transformers have it as it is"
 NOT_GPTQMODEL.update(phi3=FUSED, glm4=FUSED)
-NOT_RUN = {"glm4_moe": "GPTQModel's forward pass of it does not fit transformers 5.23: 'tuple' object has no attribute 'sigmoid'"}
+NOT_RUN = {"gpt_oss": "GPTQModel runs gpt-oss with gate and up interleaved again, as if each held half of the alternating outputs",
+           "glm4_moe": "GPTQModel's forward pass of it does not fit transformers 5.23: 'tuple' object has no attribute 'sigmoid'"}
 
 
 def files(d):
@@ -76,9 +77,15 @@ def in_model(modules, state, name, columns, dtype):
     if type(x) is torch.nn.Linear:
         return x.weight.data.float()
     if x is not None:
+        bias = getattr(x, "bias", None)
         with torch.inference_mode():
+            keep = bias is not None and bias.clone()
+            if bias is not None:
+                bias.zero_()  # or its rounding would be taken for the weights'
             y = x(torch.eye(columns, dtype=getattr(torch, dtype))).float()
-        return (y - x.bias.float() if getattr(x, "bias", None) is not None else y).T
+            if bias is not None:
+                bias.copy_(keep)
+        return y.T
     e = EXPERT.fullmatch(name)
     if not e or f"{e[1]}.mlp.experts.down_proj" not in state:
         return None
@@ -172,6 +179,8 @@ def loader_lacks(d, layout, symmetric):
     c = json.loads((d / "config.json").read_text())
     if not c.keys() & {"num_experts", "num_local_experts", "n_routed_experts"}:
         return "" if layout == "compressed-tensors" else NOT_GPTQMODEL.get(c["model_type"], "")
+    if layout == "compressed-tensors" and c["model_type"] == "gpt_oss":
+        return "transformers 5.23 does not put gpt-oss's experts together"
     if layout == "compressed-tensors":
         return "" if symmetric else "transformers 5.23 drops the zeros of experts that it puts into one tensor"
     return NOT_GPTQMODEL.get(c["model_type"], "")

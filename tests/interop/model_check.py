@@ -164,9 +164,18 @@ CASES += [
 ]
 
 
+OSS = dict(MIX, num_local_experts=6, num_experts_per_tok=3, head_dim=24, sliding_window=20, num_hidden_layers=3)
+CASES += [
+    ("gpt_oss", "plain", dict(OSS, rope_parameters=dict(ROPES["yarn"], truncate=False))),
+    ("gpt_oss", "small limit, layer types", dict(OSS, swiglu_limit=0.5, num_hidden_layers=2, layer_types=SLIDES, rope_parameters=ROPES["yarn2"])),
+    ("gpt_oss", "no bias in attention, old spelling", dict(OSS, attention_bias=False, old=True, rope_parameters=ROPES["yarn"])),
+    ("gpt_oss", "MXFP4", dict(OSS, mxfp4=True, rope_parameters=ROPES["yarn"])),
+]
+
+
 def random_model(family, options, seed):
     """Weights large enough that attention and gates are far from linear."""
-    options = dict(BASE, **{k: v for k, v in options.items() if k != "old"})
+    options = dict(BASE, **{k: v for k, v in options.items() if k not in ("old", "mxfp4")})
     config = transformers.AutoConfig.for_model(family, **options)
     config._attn_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32,
@@ -181,6 +190,29 @@ def random_model(family, options, seed):
             if "correction_bias" in name:  # wide enough that some choices are negative
                 p.copy_(0.3 * torch.randn(p.shape, generator=g) - 0.3)
     return model
+
+
+def store_mxfp4(model, d, seed):
+    """Random MXFP4 experts, in the model as transformers' converter decodes them, in d as gpt-oss has them."""
+    from safetensors.torch import load_file, save_file
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+    file = os.path.join(d, "model.safetensors")
+    stored, g = load_file(file), torch.Generator().manual_seed(seed)
+    for name, p in model.named_parameters():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            shape = p.shape[0], p.shape[2], p.shape[1] // 32
+            blocks = torch.randint(0, 256, (*shape, 16), generator=g, dtype=torch.uint8)
+            scales = torch.randint(121, 125, shape, generator=g, dtype=torch.uint8)
+            with torch.no_grad():
+                p.copy_(convert_moe_packed_tensors(blocks, scales, dtype=torch.float32))
+            del stored[name]
+            stored[name + "_blocks"], stored[name + "_scales"] = blocks, scales
+    save_file(stored, file, {"format": "pt"})
+    with open(os.path.join(d, "config.json")) as f:
+        c = json.load(f)
+    c["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    with open(os.path.join(d, "config.json"), "w") as f:
+        json.dump(c, f)
 
 
 def respell(path):
@@ -241,6 +273,8 @@ def check(family, name, options, seed, d):
     model = random_model(family, options, seed)
     ids = rng.integers(0, model.config.vocab_size, (5, 200))
     model.save_pretrained(d)
+    if options.get("mxfp4"):
+        store_mxfp4(model, d, seed)
     if options.get("old"):
         respell(os.path.join(d, "config.json"))
     f32 = [theirs(model, x) for x in ids]

@@ -48,6 +48,7 @@ MIXTURES = {
     "mixtral-bin": ("mixtral", dict(bin=True, num_local_experts=3, num_experts_per_tok=1)),
     "glm4-moe": ("glm4_moe", dict(n_routed_experts=5, n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=128, first_k_dense_replace=1,
                                   head_dim=64, n_group=1, topk_group=1)),
+    "gpt-oss": ("gpt_oss", dict(num_local_experts=5, num_experts_per_tok=2, head_dim=64, sliding_window=48, fused=True, rope_parameters=YARN)),
     "minimax-m2": ("minimax_m2", dict(num_local_experts=5, num_experts_per_tok=2, head_dim=64, rotary_dim=32)),
 }
 MODELS.update(MIXTURES)
@@ -94,7 +95,7 @@ def make(name, text, out):
     for n, p in m.named_parameters():
         if n.endswith("bias"):
             torch.nn.init.normal_(p, std=0.1)
-        elif n.endswith("gate.weight"):  # or all tokens would choose alike
+        elif n.endswith(("gate.weight", "router.weight")):  # or all tokens would choose alike
             torch.nn.init.normal_(p, std=0.3)
     for n, p in m.named_buffers():
         if "correction_bias" in n:

@@ -85,6 +85,8 @@ def layer_tensors(c, i):
         for name, size in mixtures.latent_tensors(c)[1].items():
             t["self_attn.%s.weight" % name] = (size,), "norm"
     t.update(mixtures.indexer_tensors(c))
+    if c["model_type"] == "gpt_oss":
+        t["self_attn.sinks"] = (c["num_attention_heads"],), "bias"
     lin = attention_linears(c)
     if i < c["num_hidden_layers"] and mixtures.sparse(c, i):
         t.update(mixtures.mixture_tensors(c))
@@ -154,18 +156,20 @@ def make(kind, d):
         for n, (shape, what) in layer_tensors(c, i).items():
             mean, size = {"norm": (0 if families.gemma(c) else 1, 0.2), "bias": (0, 0.2), "f32": (-0.3, 0.3)}.get(what, (0, 0.15))
             t["model.layers.%d.%s" % (i, n)] = rng.normal(mean, size, shape)
+    if c["model_type"] == "gpt_oss":
+        t = mixtures.fuse(c, t, rng)
     os.mkdir(d)
-    save_tensors(d, {n: t[n].astype("<f4").tobytes() if "correction_bias" in n else fts.bf16(t[n]) for n in t}, {n: t[n].shape for n in t})
+    save_tensors(d, {n: t[n].tobytes() if t[n].dtype == "u1" else t[n].astype("<f4").tobytes() if "correction_bias" in n else fts.bf16(t[n]) for n in t}, {n: t[n].shape for n in t})
     with open(d + "/config.json", "w") as f:
         json.dump(c, f)
 
 
 def save_tensors(d, data, shapes):
-    """model.safetensors of these bytes, bf16, or f32 where they are twice as many."""
+    """model.safetensors of these bytes, bf16; f32 where they are twice as many, U8 where half."""
     head, at, body = {}, 0, b""
     for n in sorted(data):
-        f32 = len(data[n]) == 4 * math.prod(shapes[n])
-        head[n] = {"dtype": "F32" if f32 else "BF16", "shape": list(shapes[n]), "data_offsets": [at, at + len(data[n])]}
+        size = len(data[n]) // math.prod(shapes[n])
+        head[n] = {"dtype": {1: "U8", 2: "BF16", 4: "F32"}[size], "shape": list(shapes[n]), "data_offsets": [at, at + len(data[n])]}
         at, body = at + len(data[n]), body + data[n]
     text = json.dumps(head).encode()
     text += b" " * (-len(text) % 8)
@@ -181,7 +185,7 @@ def load_tensors(path):
     t = {}
     for n, x in head.items():
         a, b = x["data_offsets"]
-        v = np.frombuffer(body[a:b], {"BF16": "<u2", "F32": "<f4", "I32": "<i4", "I64": "<i8"}[x["dtype"]])
+        v = np.frombuffer(body[a:b], {"BF16": "<u2", "F32": "<f4", "I32": "<i4", "I64": "<i8", "U8": "<u1"}[x["dtype"]])
         if x["dtype"] == "BF16":
             v = (v.astype("<u4") << 16).view("<f4")
         t[n] = v.reshape(x["shape"]).astype(v.dtype if v.dtype.kind == "i" else float)
@@ -195,7 +199,7 @@ def load(d):
         c["map"] = load_tensors("%s/%s" % (d, c["expert_map"]))["expert_map"]
     index = d + "/model.safetensors.index.json"
     if not os.path.exists(index):
-        return c, load_tensors(d + "/model.safetensors")
+        return c, mixtures.unfuse(load_tensors(d + "/model.safetensors"))
     with open(index) as f:
         files = set(json.load(f)["weight_map"].values())
     return c, {n: x for file in files for n, x in load_tensors("%s/%s" % (d, file)).items()}
@@ -289,6 +293,8 @@ def rotate(c, x, layer=0):
 def window(c, layer):
     if c["model_type"] in families.MODELS:
         return (c.get("sliding_window") or 0) if families.slides(c, layer) else 0
+    if c["model_type"] == "gpt_oss":
+        return c["sliding_window"] if layer % 2 == 0 else 0
     if c["model_type"] in ("mistral", "mixtral"):
         return c.get("sliding_window") or 0
     if c["model_type"] == "qwen3_moe":
@@ -298,8 +304,8 @@ def window(c, layer):
     return c["sliding_window"] if c.get("use_sliding_window") and layer >= c["max_window_layers"] else 0
 
 
-def attention(c, layer, q, k, v, see=True):
-    """see[queries, keys]: which keys an indexer has chosen."""
+def attention(c, layer, q, k, v, see=True, sinks=None):
+    """see[queries, keys]: which keys an indexer has chosen; sinks[heads]: scores without a value."""
     n, heads, d = q.shape
     scale = 1
     p = c.get("rope_scaling") or c.get("rope_parameters") or {}
@@ -313,7 +319,8 @@ def attention(c, layer, q, k, v, see=True):
         kv = h // (heads // k.shape[1])
         s = np.where(see, families.score(c, q[:, h] @ k[:, kv].T, d) * scale, -np.inf)
         p = np.exp(s - s.max(1, keepdims=True))
-        out[:, h] = p / p.sum(1, keepdims=True) @ v[:, kv]
+        sink = 0 if sinks is None else np.exp(sinks[h] - s.max(1, keepdims=True))
+        out[:, h] = p / (p.sum(1, keepdims=True) + sink) @ v[:, kv]
     return out.reshape(n, -1)
 
 
@@ -368,7 +375,7 @@ def run(c, t, ids):
         seen[p] = x
         a = seen[p + ".attn_in"] = norm(before, x)
         q, k, v = latent(c, t, p, a, lin, seen) if is_latent(c) else grouped(c, t, p, a, lin, i)
-        a = seen[p + ".attn_out"] = attention(c, i, q, k, v, seen.get(p + ".keys", True))
+        a = seen[p + ".attn_out"] = attention(c, i, q, k, v, seen.get(p + ".keys", True), t.get(p + ".self_attn.sinks"))
         x = seen[p + "'"] = x + part * norm(behind, lin("self_attn.o_proj", a))
         a = seen[p + ".mlp_in"] = norm(before_mlp, x)
         if mixtures.sparse(c, i):

@@ -46,6 +46,10 @@ KINDS = {
                  "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "use_qk_norm": True,
                  "attention_bias": True, "moe_intermediate_size": 32, "first_k_dense_replace": 1, "norm_topk_prob": True,
                  "routed_scaling_factor": 1.5, "partial_rotary_factor": 0.5},
+    "gpt_oss": {"model_type": "gpt_oss", "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 3, "head_dim": 24,
+                "num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 20, "attention_bias": True, "swiglu_limit": 1.5,
+                "rope_theta": 5000.0, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+                "quantization_config": {"quant_method": "mxfp4"}},
     "minimax_m2": {"model_type": "minimax_m2", "num_local_experts": 8, "num_experts_per_tok": 3, "head_dim": 24,
                    "rotary_dim": 8, "scoring_func": "sigmoid"},
 }
@@ -74,6 +78,10 @@ def block(c):
     return "block_sparse_moe" if family(c) in ("mixtral", "minimax_m2") else "mlp"
 
 
+def router(c):
+    return block(c) + (".router" if family(c) == "gpt_oss" else ".gate")
+
+
 def expert_names(c):
     return ("w1", "w3", "w2") if block(c) != "mlp" else ("gate_proj", "up_proj", "down_proj")
 
@@ -93,7 +101,7 @@ def correction(c):
 def mixture_tensors(c):
     """{name: (shape, kind)} of a sparse layer's MLP; kinds: weight, f32."""
     h, width = c["hidden_size"], c.get("moe_intermediate_size", c["intermediate_size"])
-    t = {block(c) + ".gate.weight": ((experts(c), h), "weight")}
+    t = {router(c) + ".weight": ((experts(c), h), "weight")}
     if family(c) in SIGMOID:
         t[correction(c)] = ((experts(c),), "f32")
     many = [("%s.experts.%d" % (block(c), i), width, expert_names(c)) for i in range(experts(c))]
@@ -104,6 +112,45 @@ def mixture_tensors(c):
         t["%s.%s.weight" % (prefix, down)] = (h, w), "weight"
     if family(c) == "qwen2_moe":
         t["mlp.shared_expert_gate.weight"] = (1, h), "weight"
+    if family(c) == "gpt_oss":
+        t.update({n[:-len("weight")] + "bias": (shape[:1], "bias") for n, (shape, _) in list(t.items())})
+    return t
+
+
+# ---- MXFP4 (OCP Microscaling Formats v1.0), as gpt-oss stores its experts -----
+
+E2M1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def mxfp4(blocks, scales):
+    """[..., G, 16] bytes, low nibbles first, and [..., G] exponents -> [..., 32 G]."""
+    x = E2M1[np.stack([blocks & 15, blocks >> 4], -1)].reshape(*scales.shape, 32) * np.exp2(scales.astype(float) - 127)[..., None]
+    return x.reshape(*scales.shape[:-1], -1)
+
+
+def fuse(c, t, rng):
+    """t with each layer's experts in gpt-oss's tensors: random MXFP4 weights, gate and up alternating."""
+    out = {n: x for n, x in t.items() if ".experts." not in n}
+    for i in range(c["num_hidden_layers"]):
+        p = "model.layers.%d.mlp.experts." % i
+        bias = {k: np.stack([t["%s%d.%s_proj.bias" % (p, e, k)] for e in range(experts(c))]) for k in ("gate", "up", "down")}
+        out[p + "gate_up_proj_bias"] = np.stack([bias["gate"], bias["up"]], 2).reshape(experts(c), -1)
+        out[p + "down_proj_bias"] = bias["down"]
+        for name, (n, k) in {"gate_up_proj": (2 * c["intermediate_size"], c["hidden_size"]), "down_proj": (c["hidden_size"], c["intermediate_size"])}.items():
+            out[p + name + "_blocks"] = rng.integers(0, 256, (experts(c), n, k // 32, 16)).astype("<u1")
+            out[p + name + "_scales"] = rng.integers(121, 125, (experts(c), n, k // 32)).astype("<u1")
+    return out
+
+
+def unfuse(t):
+    """What fuse() has put together, by expert."""
+    for n in [n for n in t if n.endswith("gate_up_proj_blocks")]:
+        p = n[:-len("gate_up_proj_blocks")]
+        both, down = (mxfp4(t.pop(p + k + "_blocks").astype(int), t.pop(p + k + "_scales").astype(int)) for k in ("gate_up_proj", "down_proj"))
+        bias, down_bias = t.pop(p + "gate_up_proj_bias"), t.pop(p + "down_proj_bias")
+        for e in range(len(both)):
+            for k, w, b in (("gate", both[e, ::2], bias[e, ::2]), ("up", both[e, 1::2], bias[e, 1::2]), ("down", down[e], down_bias[e])):
+                t["%s%d.%s_proj.weight" % (p, e, k)], t["%s%d.%s_proj.bias" % (p, e, k)] = w, b
     return t
 
 
@@ -182,7 +229,7 @@ def route(c, logits, bias):
     choice = np.array([choice[i] if i // size in keep else -math.inf for i in range(e)])
     idx = top(choice, c["num_experts_per_tok"])
     w = s[idx]
-    always = family(c) in ("mixtral", "minimax_m2")
+    always = family(c) in ("mixtral", "minimax_m2", "gpt_oss")
     if always or (c.get("norm_topk_prob", False) and family(c) != "deepseek_v2"):
         w = w / (w.sum() + 1e-20)
     return idx, w * c.get("routed_scaling_factor", 1.0), s[idx]
@@ -192,7 +239,7 @@ def mapped(c, layer, idx, w, s):
     """Without the experts that were pruned: the others under their new numbers, with weights that sum to the same
     where the family makes them sum to 1."""
     to = c["map"][layer][idx]
-    renormalized = family(c) in ("mixtral", "minimax_m2") or (c.get("norm_topk_prob") and family(c) != "deepseek_v2")
+    renormalized = family(c) in ("mixtral", "minimax_m2", "gpt_oss") or (c.get("norm_topk_prob") and family(c) != "deepseek_v2")
     if renormalized and w[to >= 0].sum():
         w = w * w.sum() / w[to >= 0].sum()
     return [int(i) for i in to[to >= 0]], w[to >= 0], s[to >= 0]
@@ -202,11 +249,20 @@ def silu(x):
     return x / (1 + np.exp(-x))
 
 
+def gated(c, g, u):
+    if family(c) != "gpt_oss":
+        return silu(g) * u
+    limit, alpha = c.get("swiglu_limit", 7.0), c.get("swiglu_alpha", 1.702)
+    g = np.minimum(g, limit)
+    return (np.clip(u, -limit, limit) + 1) * g / (1 + np.exp(-alpha * g))
+
+
 def mixture(c, t, p, a, seen):
     """What a sparse layer's MLP adds for a[n, H]; p: "model.layers.3".  seen gets the inputs of linears, by name,
     p + ".routing": experts and weights [n, K], and p + ".statistics" [E, 6]: tokens, sums of scores, of weights, of
     their squares, of weight * ||output||; the scores of all tokens."""
-    logits = a @ t["%s.%s.gate.weight" % (p, block(c))].T
+    lin = lambda n, x: x @ t[n + ".weight"].T + t.get(n + ".bias", 0)
+    logits = lin("%s.%s" % (p, router(c)), a)
     bias = t.get("%s.%s" % (p, correction(c)), 0)
     chosen = [route(c, row, bias) for row in logits]
     mass = sum(scores(c, row) for row in logits)
@@ -222,9 +278,9 @@ def mixture(c, t, p, a, seen):
         name = "%s.%s.experts.%d" % (p, block(c), e)
         rows = [i for i, x in enumerate(chosen) if e in x[0]]
         x = seen[name + ".in"] = a[rows]
-        x = seen[name + ".mid"] = silu(x @ t["%s.%s.weight" % (name, gate)].T) * (x @ t["%s.%s.weight" % (name, up)].T)
+        x = seen[name + ".mid"] = gated(c, lin(name + "." + gate, x), lin(name + "." + up, x))
         w = np.array([chosen[i][1][chosen[i][0].index(e)] for i in rows]).reshape(-1, 1)
-        out = x @ t["%s.%s.weight" % (name, down)].T
+        out = lin(name + "." + down, x)
         y[rows] += w * out
         s = [chosen[i][2][chosen[i][0].index(e)] for i in rows]
         norms = np.linalg.norm(out, axis=1)
@@ -251,9 +307,9 @@ def beside(c, t, p, there, here):
         name = "%s.%s.experts.%d" % (p, block(c), e)
         rows, k = np.nonzero(idx == e)
         x = there[p + ".mlp_in"][rows]
-        gate, up = (x @ t["%s.%s.weight" % (name, n)].T for n in expert_names(c)[:2])
+        gate, up = (x @ t["%s.%s.weight" % (name, n)].T + t.get("%s.%s.bias" % (name, n), 0) for n in expert_names(c)[:2])
         out[name + ".in.drift"] = x - here[name + ".in"]
         share = weights[rows, k] / (weights[rows] ** 2).sum(1)
-        out[name + ".mid.gap"] = share[:, None] * lacks[rows] + (silu(gate) * up - here[name + ".mid"]) @ t[
+        out[name + ".mid.gap"] = share[:, None] * lacks[rows] + (gated(c, gate, up) - here[name + ".mid"]) @ t[
             "%s.%s.weight" % (name, expert_names(c)[2])].T
     return out
