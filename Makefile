@@ -197,7 +197,7 @@ $O/tests/fail.so: tests/fail.c $O/flags
 
 # What a plug-in has of the library.
 CUDA_C := $(patsubst %,src/common/%.c,base math/cpu math/dtype math/quant) \
-          src/gptq/solve/compare.c
+          src/gptq/solve/compare.c src/w4a16/shape.c
 # A plug-in for tests, which lies beside none of the tools.
 FAKE := $O/tests/helper/forge-cuda.so
 FAKES := $(patsubst %,tests/fake_%.c,backward cuda forward loan)
@@ -285,6 +285,10 @@ fuzz-%: fuzz-objects
 bench: all $(BENCHS)
 	@for b in $(BENCHS) $(wildcard bench/*_bench.sh); do \
 	  echo "== $$(basename $$b)"; PATH="$(CURDIR)/bin:$$PATH" $$b; done
+# Against llama.cpp's kernels; GGML: a static build of ggml, with its headers.
+$O/bench/w4a16_ggml: bench/w4a16_ggml.c $O/libforge.a
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -I$(GGML)/include $(LDFLAGS) -o $@ $^ $(GGML)/src/libggml.a \
+	  $(GGML)/src/libggml-cpu.a $(GGML)/src/libggml-base.a $(LDLIBS) -lstdc++ -lgomp -lm
 bench-quality: all
 	@PATH="$(CURDIR)/bin:$$PATH" python3 bench/quality.py
 

@@ -17,7 +17,7 @@ CUDA_LIBS := -lm -ldl # cuBLAS and cuSOLVER are opened when they are needed
 # Beside the plug-in, then where the toolkit was at build time.
 CUDA_RUN  = -Xlinker '-rpath=$$ORIGIN' \
              -Xlinker -rpath=$(patsubst %/bin/,%/lib64,$(dir $(realpath $(shell command -v $(NVCC)))))
-NVFLAGS   := -std=c++17 -O3 -Isrc -D_GNU_SOURCE \
+NVFLAGS   := -std=c++17 -O3 -Isrc -Iinclude -D_GNU_SOURCE \
              -Xcompiler -fPIC,-fvisibility=hidden,-Wall \
              $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$a,code=sm_$a)
 
@@ -53,7 +53,8 @@ check-gpu: cuda $(TOOLBIN) $(GPU_TESTS) $O/tests/helper/mkexperts \
 # The bench sees the stages without their transfers, so it has them inside.
 $O/bench/cuda_bench: $O/cuda/bench/cuda_bench.cu.o \
                      $O/cuda/bench/cuda_hessian.cu.o \
-                     $O/cuda/bench/cuda_experts.cu.o $(CUDA_OBJ) $O/libforge.a
+                     $O/cuda/bench/cuda_experts.cu.o \
+                     $O/cuda/bench/cuda_w4a16.cu.o $(CUDA_OBJ) $O/libforge.a
 	$(Q)mkdir -p $(@D)
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(NVCC) -cudart static $(CUDA_RUN) -o $@ $^ $(CUDA_LIBS) -lcublas -lpthread

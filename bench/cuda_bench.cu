@@ -361,7 +361,7 @@ int main(int argc, char **argv)
     } stages[] = { { "hessian", bench_hessian }, { "ragged", bench_ragged },
                    { "factor", bench_factor },   { "solve", bench_solve },
                    { "grid", bench_grid },       { "pack", bench_pack },
-                   { "experts", bench_experts } };
+                   { "experts", bench_experts }, { "w4a16", bench_w4a16 } };
     double t = seconds();
 
     cudaDeviceProp device;

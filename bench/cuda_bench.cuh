@@ -114,5 +114,6 @@ static inline __nv_bfloat16 *random_bf16(size_t n, float scale)
 void bench_hessian(void);
 void bench_ragged(void);
 void bench_experts(void);
+void bench_w4a16(void);
 
 #endif

@@ -111,7 +111,7 @@ struct cuda_context {
     struct piece piece[PIECES];
     unsigned next_piece;
     union {
-        struct device_buffer buffer[19];
+        struct device_buffer buffer[25];
         struct {
             /* the solver and the other stages */
             struct device_buffer weight, meta, order, shifted, pushed, split;
@@ -120,6 +120,9 @@ struct cuda_context {
             struct device_buffer work, info, fill, steps, importance;
             /* of the solver that refines */
             struct device_buffer second, gradient, moved, square, inverse;
+            /* of 4-bit products; w4_arrived holds zeros between launches */
+            struct device_buffer w4_x, w4_table, w4_parts, w4_arrived;
+            struct device_buffer w4_dense, w4_sums;
         };
     };
 };

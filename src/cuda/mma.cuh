@@ -1,4 +1,4 @@
-/* mma.cuh - the PTX instructions of a bf16 product on tensor cores (sm_80 and
+/* mma.cuh - the PTX instructions of a bf16 or f16 product on tensor cores (sm_80 and
  * later), one function each. */
 #ifndef FORGE_CUDA_MMA_CUH
 #define FORGE_CUDA_MMA_CUH
@@ -64,6 +64,18 @@ static __device__ __forceinline__ void multiply(float d[4], const uint32_t a[4],
                                                 const uint32_t b[2])
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]),
+                   "r"(b[1]));
+}
+
+/* The same of f16. */
+static __device__ __forceinline__ void
+multiply_half(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])

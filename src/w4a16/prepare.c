@@ -13,47 +13,6 @@
 
 static const char what[] = "4-bit linear";
 
-/* ---- shapes ---- */
-
-static int check(const struct forge_w4a16_linear *l, struct err *e)
-{
-    const int64_t most = (int64_t)1 << 31;
-
-    if (l->outputs < 1 || l->inputs < 1 || l->outputs >= most ||
-        l->inputs >= most || l->group < 0 || !l->codes || !l->scales)
-        return err_set(e, E_CONFIG, "%s: no such shape", what);
-    if (l->layout < FORGE_W4A16_COMPRESSED_TENSORS ||
-        l->layout > FORGE_W4A16_GPTQ_V2)
-        return err_set(e, E_CONFIG, "%s: no such layout", what);
-    if (l->layout == FORGE_W4A16_AWQ && l->outputs % 8)
-        return err_set(e, E_CONFIG,
-                       "%s: %" PRId64 " outputs do not fill words of AWQ", what,
-                       l->outputs);
-    if (l->scale_type < FORGE_W4A16_F32 || l->scale_type > FORGE_W4A16_BF16)
-        return err_set(e, E_CONFIG, "%s: no such type of scales", what);
-    return 0;
-}
-
-/* 1: g_idx assigns inputs to groups in another order than k / group; 0: it
- * does not; E_DATA: an entry is not a group. */
-static int is_act_order(const struct forge_w4a16 *w, const int32_t *g_idx,
-                        struct err *e)
-{
-    bool plain = true, unused = true;
-
-    for (int64_t k = 0; g_idx && k < w->cols; k++) {
-        /* compressed-tensors: g_idx is not in use */
-        unused = unused && g_idx[k] == -1;
-        plain = plain && g_idx[k] == k / w->group;
-        if (!unused && (g_idx[k] < 0 || g_idx[k] >= w->groups))
-            return err_set(e, E_DATA,
-                           "%s: g_idx has input %" PRId64
-                           " in group %d of %" PRId64,
-                           what, k, (int)g_idx[k], w->groups);
-    }
-    return g_idx && !plain && !unused;
-}
-
 static void *get(struct forge_w4a16 *w, int64_t n, size_t size, struct err *e)
 {
     void *p = mem_zero((size_t)n, size, what, e);
@@ -69,29 +28,13 @@ static void *get(struct forge_w4a16 *w, int64_t n, size_t size, struct err *e)
 static int sort_inputs(struct forge_w4a16 *w, const int32_t *g_idx,
                        struct err *e)
 {
-    int64_t *next = mem_zero((size_t)w->groups + 1, sizeof(*next), what, e);
-    int rc = 0;
+    const struct w4_order o = { g_idx, w->cols, w->group, w->groups };
 
-    if (!next)
+    if (w4_sort(&o, 8, w->first, &w->input, e) < 0)
         return e->code;
-    for (int64_t k = 0; k < w->cols; k++)
-        next[g_idx ? g_idx[k] : k / w->group]++;
-    w->depth = 0;
-    for (int64_t g = 0; g < w->groups; g++) {
-        int64_t n = (next[g] + 7) / 8 * 8;
-
-        w->first[g] = next[g] = w->depth;
-        w->depth += n;
-    }
-    w->first[w->groups] = w->depth;
-    w->input = get(w, w->depth, sizeof(*w->input), e);
-    for (int64_t i = 0; w->input && i < w->depth; i++)
-        w->input[i] = -1;
-    for (int64_t k = 0; w->input && k < w->cols; k++)
-        w->input[next[g_idx ? g_idx[k] : k / w->group]++] = (int32_t)k;
-    rc = w->input ? 0 : e->code;
-    free(next);
-    return rc;
+    w->depth = w->first[w->groups];
+    w->bytes += (size_t)w->depth * sizeof(*w->input);
+    return 0;
 }
 
 struct copy {
@@ -282,7 +225,10 @@ static int fill(struct forge_w4a16 *w, const struct forge_w4a16_linear *l,
     w->first = get(w, w->groups + 1, sizeof(*w->first), e);
     if (!w->first)
         return e->code;
-    act_order = l->layout == FORGE_W4A16_AWQ ? 0 : is_act_order(w, l->g_idx, e);
+    act_order = w4_act_order(
+        &(struct w4_order){ l->layout == FORGE_W4A16_AWQ ? NULL : l->g_idx,
+                            w->cols, w->group, w->groups },
+        e);
     if (act_order < 0)
         return act_order;
     /* kernels want one scale for the eight inputs of a word */
@@ -300,7 +246,7 @@ int w4_prepare(struct forge_w4a16 **out, const struct forge_w4a16_linear *l,
     struct forge_w4a16 *w;
 
     *out = NULL;
-    if (check(l, e) < 0)
+    if (w4_check(l, e) < 0)
         return e->code;
     w = mem_zero(1, sizeof(*w), what, e);
     if (!w)

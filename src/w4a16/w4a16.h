@@ -13,7 +13,6 @@
 enum {
     W4_LANES = 16, /* lanes of a sum, equal at all CPU levels */
     W4_RUN = 128,  /* most inputs that are summed before the scale is applied */
-    /* outputs of a tile are a multiple of it (16 words of AWQ) */
     W4_BLOCK =
         128, /* outputs of a tile are a multiple of it: 16 words of AWQ */
     W4_FEW = FORGE_W4A16_FEW /* rows of x up to which codes are used
@@ -73,6 +72,25 @@ MUST_CHECK int w4_prepare(struct forge_w4a16 **w,
 /* Give the codes' memory p (malloced) to w, which frees it, at once if it
  * holds a reordered copy. */
 void w4_own_codes(struct forge_w4a16 *w, void *p);
+
+/* ---- shapes and orders of inputs, on any device ---- */
+
+/* E_CONFIG: the layout cannot have this shape. */
+MUST_CHECK int w4_check(const struct forge_w4a16_linear *l, struct err *e);
+
+/* Which group an input belongs to: g_idx[k], or k / group if g_idx is NULL. */
+struct w4_order {
+    const int32_t *g_idx; /* [cols], or NULL */
+    int64_t cols, group, groups;
+};
+/* 1: g_idx assigns inputs to groups in another order than k / group; 0: it
+ * does not; E_DATA: an entry is not a group. */
+int w4_act_order(const struct w4_order *o, struct err *e);
+/* Assign places: the inputs of a group together, each group padded to a multiple
+ * of `unit` places.  first [groups + 1]: first place of each group, then their
+ * number; *input, to be freed: the input at each place, -1: padding.  E_TEMP. */
+MUST_CHECK int w4_sort(const struct w4_order *o, int64_t unit, int64_t *first,
+                       int32_t **input, struct err *e);
 
 /* ---- a product ---- */
 

@@ -1,0 +1,333 @@
+/* cuda_w4a16.cu - products with 4-bit linears: from AWQ's words on the device,
+ * against sums in double that read these words first.  Matrices take turns, so
+ * that none stays in the caches; the peers are cuBLAS with W in bf16 in the same
+ * run and, for experts, a call for each of them.  bench/w4a16_peer.py is what
+ * torch and Triton need on the same machine. */
+#include "cuda/w4a16_internal.cuh"
+#include "cuda_bench.cuh"
+
+enum { GROUP = 128, TURNS = 3 };
+
+struct matrix {
+    int64_t o, i;
+    uint32_t *words;
+    __half *scales;
+    struct cuda_w4 *w;
+};
+
+static __global__ void bench_words_kernel(uint32_t *w, size_t n, uint64_t seed)
+{
+    size_t step = (size_t)gridDim.x * blockDim.x;
+
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += step) {
+        uint64_t x = (i + 1) * 0x9e3779b97f4a7c15 + seed;
+
+        x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+        x = (x ^ x >> 27) * 0x94d049bb133111eb;
+        w[i] = (uint32_t)(x >> 32);
+    }
+}
+
+static __global__ void bench_scales_kernel(__half *s, size_t n, uint64_t seed)
+{
+    size_t step = (size_t)gridDim.x * blockDim.x;
+
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += step)
+        s[i] = __float2half(0.01f + 0.003f * noise(i, seed));
+}
+
+/* From the picture of forge-layouts(5). */
+static __device__ double weight_at(const uint32_t *words, const __half *scales,
+                                   int64_t outputs, int64_t o, int64_t k)
+{
+    const int place[8] = { 0, 4, 1, 5, 2, 6, 3, 7 };
+    uint32_t q = words[k * (outputs / 8) + o / 8] >> 4 * place[o % 8] & 15;
+
+    return ((double)q - 8) *
+           (double)__half2float(scales[k / GROUP * outputs + o]);
+}
+
+/* Of sampled elements: worst[0] the greatest |y - sum| / size of the terms. */
+static __global__ void bench_check_kernel(const uint32_t *words,
+                                          const __half *scales, int64_t o_all,
+                                          int64_t i_all, const __nv_bfloat16 *x,
+                                          int64_t rows, const float *y,
+                                          unsigned long long *worst)
+{
+    int64_t o = (int64_t)blockIdx.x * 37 % o_all;
+    int64_t r = (int64_t)blockIdx.x * 11 % rows;
+    __shared__ double total[2][32];
+    double sum = 0, size = 0;
+
+    for (int64_t k = threadIdx.x; k < i_all; k += 32) {
+        double t = weight_at(words, scales, o_all, o, k) *
+                   (double)__bfloat162float(x[r * i_all + k]);
+
+        sum += t;
+        size += t * t;
+    }
+    total[0][threadIdx.x] = sum;
+    total[1][threadIdx.x] = size;
+    __syncwarp();
+    if (threadIdx.x)
+        return;
+    for (int i = 1; i < 32; i++) {
+        sum += total[0][i];
+        size += total[1][i];
+    }
+    sum = fabs((double)y[r * o_all + o] - sum) / sqrt(size);
+    atomicMax(worst, (unsigned long long)__double_as_longlong(
+                         sum == sum ? sum : 1e300));
+}
+
+static __global__ void bench_dense_kernel(const uint32_t *words,
+                                          const __half *scales, int64_t o_all,
+                                          int64_t i_all, __nv_bfloat16 *to)
+{
+    for (int64_t k = threadIdx.x; k < i_all; k += blockDim.x)
+        to[blockIdx.x * i_all + k] = __float2bfloat16(
+            (float)weight_at(words, scales, o_all, blockIdx.x, k));
+}
+
+static struct matrix make(int64_t o, int64_t i, uint64_t seed)
+{
+    struct matrix m = { o, i };
+    struct forge_w4a16_linear l = {};
+
+    m.words = (uint32_t *)device((size_t)(o * i / 2));
+    m.scales = (__half *)device((size_t)(o * i / GROUP * 2));
+    bench_words_kernel<<<4096, 256, 0, c->stream>>>(m.words,
+                                                    (size_t)(o * i / 8), seed);
+    bench_scales_kernel<<<1024, 256, 0, c->stream>>>(
+        m.scales, (size_t)(o * i / GROUP), seed);
+    l.layout = FORGE_W4A16_AWQ;
+    l.outputs = o;
+    l.inputs = i;
+    l.group = GROUP;
+    l.codes = m.words;
+    l.scales = m.scales;
+    l.scale_type = FORGE_W4A16_F16;
+    MUST(cuda_w4_prepare(c, &m.w, &l, &why));
+    return m;
+}
+
+static void drop(struct matrix *m)
+{
+    cuda_w4_release(m->w);
+    MUSTC(cudaFree(m->words));
+    MUSTC(cudaFree(m->scales));
+}
+
+static double checked(const struct matrix *m, const __nv_bfloat16 *x,
+                      int64_t rows, const float *y)
+{
+    unsigned long long *worst = (unsigned long long *)device(8), bits;
+    double d;
+
+    MUSTC(cudaMemsetAsync(worst, 0, 8, c->stream));
+    bench_check_kernel<<<2048, 32, 0, c->stream>>>(m->words, m->scales, m->o,
+                                                   m->i, x, rows, y, worst);
+    MUSTC(cudaMemcpyAsync(&bits, worst, 8, cudaMemcpyDefault, c->stream));
+    MUSTC(cudaStreamSynchronize(c->stream));
+    MUSTC(cudaFree(worst));
+    memcpy(&d, &bits, 8);
+    return d;
+}
+
+static void multiply(const struct cuda_w4 *w, const void *x, void *y,
+                     enum forge_w4a16_type type, int64_t rows, int64_t o,
+                     int64_t i, enum w4_way way)
+{
+    const struct forge_w4a16_rows from = { FORGE_W4A16_BF16, (void *)x, i };
+    const struct forge_w4a16_rows to = { type, y, o };
+    const int64_t first[2] = { 0, rows };
+
+    MUST(w4_grouped(c, &w, first, 1, &from, &to, way, &why));
+}
+
+/* Milliseconds of a call, by TURNS matrices in turn. */
+template <class F> static double in_turn(F fn)
+{
+    return timed([&] {
+               for (int k = 0; k < TURNS; k++)
+                   fn(k);
+           }) /
+           TURNS;
+}
+
+static void one_linear(int64_t o, int64_t i)
+{
+    static const int64_t counts[] = { 1,  2,   4,   8,   16,   32,
+                                      64, 128, 256, 512, 1024, 4096 };
+    const int64_t most = 4096;
+    __nv_bfloat16 *x = random_bf16((size_t)(most * i), 1), *w[TURNS];
+    float *y = (float *)device((size_t)(most * o) * 4);
+    double stored = (double)(o * i) / 2 + (double)(o * i / GROUP) * 2;
+    struct matrix m[TURNS];
+    double ms;
+
+    for (int k = 0; k < TURNS; k++) {
+        m[k] = make(o, i, 77 + k);
+        w[k] = (__nv_bfloat16 *)device((size_t)(o * i) * 2);
+        bench_dense_kernel<<<(unsigned)o, 256, 0, c->stream>>>(
+            m[k].words, m[k].scales, o, i, w[k]);
+    }
+    ms = timed([&] {
+        struct forge_w4a16_linear l = {};
+        struct cuda_w4 *p;
+
+        l.layout = FORGE_W4A16_AWQ;
+        l.outputs = o;
+        l.inputs = i;
+        l.group = GROUP;
+        l.codes = m[0].words;
+        l.scales = m[0].scales;
+        l.scale_type = FORGE_W4A16_F16;
+        MUST(cuda_w4_prepare(c, &p, &l, &why));
+        cuda_w4_release(p);
+    });
+    printf("w4a16 [%lld, %lld]: prepared in %.2f ms, %.1f MB where the "
+           "checkpoint has %.1f\n",
+           (long long)i, (long long)o, ms, (double)cuda_w4_memory(m[0].w) / 1e6,
+           stored / 1e6);
+    for (int64_t rows : counts) {
+        double bytes = stored + 2.0 * (double)rows * (double)(o + i);
+        double tiles = 0, blas, dense, worst[2] = {};
+        const float one = 1, zero = 0;
+
+        for (int way = W4_BY_TILES; way <= W4_BY_BLAS; way++) {
+            if (rows > 1024 && way == W4_BY_TILES)
+                continue;
+            MUSTC(cudaMemsetAsync(y, 0xff, (size_t)(rows * o) * 4, c->stream));
+            multiply(m[0].w, x, y, FORGE_W4A16_F32, rows, o, i,
+                     (enum w4_way)way);
+            worst[way - 1] = checked(&m[0], x, rows, y);
+            must(worst[way - 1] < (way == W4_BY_TILES ? 2e-5 : 1e-2) ? 0 : -1,
+                 "not the product");
+        }
+        if (rows <= 1024)
+            tiles = in_turn([&](int k) {
+                multiply(m[k].w, x, y, FORGE_W4A16_BF16, rows, o, i,
+                         W4_BY_TILES);
+            });
+        blas = in_turn([&](int k) {
+            multiply(m[k].w, x, y, FORGE_W4A16_BF16, rows, o, i, W4_BY_BLAS);
+        });
+        dense = in_turn([&](int k) {
+            MUSTB(c->blas.gemm(c->blas.handle, CUBLAS_OP_T, CUBLAS_OP_N, (int)o,
+                               (int)rows, (int)i, &one, w[k], CUDA_R_16BF,
+                               (int)i, x, CUDA_R_16BF, (int)i, &zero, y,
+                               CUDA_R_16BF, (int)o, CUBLAS_COMPUTE_32F,
+                               CUBLAS_GEMM_DEFAULT));
+        });
+        printf("w4a16 M = %4lld: tiles %8.1f us (error %.1e), slabs %8.1f us "
+               "(%.1e), cuBLAS bf16 %8.1f us: %.2fx; %.0f %% of copy\n",
+               (long long)rows, tiles * 1e3, worst[0], blas * 1e3, worst[1],
+               dense * 1e3, dense / (rows > W4_TILED || !tiles ? blas : tiles),
+               100 * bytes / (tiles ? fmin(tiles, blas) : blas) * 1e3 /
+                   copy_rate);
+    }
+    for (int k = 0; k < TURNS; k++) {
+        drop(&m[k]);
+        MUSTC(cudaFree(w[k]));
+    }
+    MUSTC(cudaFree(x));
+    MUSTC(cudaFree(y));
+}
+
+/* ---- experts ---- */
+
+enum { EXPERTS = 256, TOP = 8, WIDTH = 2048, HIDDEN = 7168 };
+
+/* Rows of each expert, of tokens that choose TOP different ones at random. */
+static void choose(int64_t tokens, int64_t first[EXPERTS + 1])
+{
+    static uint64_t state = 99;
+    bool taken[EXPERTS];
+
+    memset(first, 0, (EXPERTS + 1) * sizeof(*first));
+    for (int64_t t = 0; t < tokens; t++) {
+        memset(taken, 0, sizeof(taken));
+        for (int n = 0; n < TOP;) {
+            int e;
+
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            e = (int)(state >> 40) % EXPERTS;
+            n += !taken[e];
+            first[e + 1] += !taken[e];
+            taken[e] = true;
+        }
+    }
+    for (int e = 0; e < EXPERTS; e++)
+        first[e + 1] += first[e];
+}
+
+static void experts(void)
+{
+    static struct matrix m[EXPERTS];
+    static const struct cuda_w4 *w[EXPERTS];
+    const int64_t most = 4096 * TOP;
+    __nv_bfloat16 *x = random_bf16((size_t)most * HIDDEN, 1);
+    float *y = (float *)device((size_t)most * WIDTH * 4);
+    double stored = (double)WIDTH * HIDDEN * (0.5 + 2.0 / GROUP);
+
+    for (int e = 0; e < EXPERTS; e++) {
+        m[e] = make(WIDTH, HIDDEN, 1000 + e);
+        w[e] = m[e].w;
+    }
+    for (int64_t tokens = 1; tokens <= 4096; tokens *= 4) {
+        const struct forge_w4a16_rows from = { FORGE_W4A16_BF16, x, HIDDEN };
+        struct forge_w4a16_rows to = { FORGE_W4A16_F32, y, WIDTH };
+        int64_t first[EXPERTS + 1], rows = tokens * TOP;
+        double floor, grouped, each, worst = 0;
+        int active = 0;
+
+        choose(tokens, first);
+        MUSTC(cudaMemsetAsync(y, 0xff, (size_t)rows * WIDTH * 4, c->stream));
+        MUST(cuda_w4_grouped(c, w, first, EXPERTS, &from, &to, &why));
+        for (int e = 0; e < EXPERTS; e++)
+            if (first[e + 1] > first[e]) {
+                active++;
+                if (e % 7 == 0 || tokens == 1)
+                    worst = fmax(worst, checked(&m[e], x + first[e] * HIDDEN,
+                                                first[e + 1] - first[e],
+                                                y + first[e] * WIDTH));
+            }
+        must(worst < 2e-5 ? 0 : -1, "not the experts' product");
+        to.type = FORGE_W4A16_BF16;
+        grouped = timed([&] {
+            MUST(cuda_w4_grouped(c, w, first, EXPERTS, &from, &to, &why));
+        });
+        each = timed([&] {
+            for (int e = 0; e < EXPERTS; e++)
+                if (first[e + 1] > first[e])
+                    multiply(w[e], x + first[e] * HIDDEN,
+                             (__nv_bfloat16 *)y + first[e] * WIDTH,
+                             FORGE_W4A16_BF16, first[e + 1] - first[e], WIDTH,
+                             HIDDEN, W4_AUTO);
+        });
+        floor = fmax((active * stored + 2.0 * (double)rows * (WIDTH + HIDDEN)) /
+                         copy_rate,
+                     2.0 * (double)rows * WIDTH * HIDDEN / bf16_rate) *
+                1e3;
+        printf("w4a16 %4lld tokens of %d experts [%d, %d], %d each (error "
+               "%.1e): %8.1f us, a call for each of %d %8.1f us: %.2fx; "
+               "%.0f %% of the floor's speed\n",
+               (long long)tokens, EXPERTS, HIDDEN, WIDTH, TOP, worst,
+               grouped * 1e3, active, each * 1e3, each / grouped,
+               100 * floor / grouped);
+    }
+    for (int e = 0; e < EXPERTS; e++)
+        drop(&m[e]);
+    MUSTC(cudaFree(x));
+    MUSTC(cudaFree(y));
+}
+
+void bench_w4a16(void)
+{
+    one_linear(28672, 8192);
+    one_linear(4096, 4096);
+    experts();
+}

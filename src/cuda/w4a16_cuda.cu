@@ -1,0 +1,394 @@
+/* w4a16_cuda.cu - w4a16_table.h: checks a product, and does it by tiles
+ * (w4a16_tile_cuda.cu) or, for many rows, by weights in x's type and cuBLAS. */
+#include "cuda/w4a16_internal.cuh"
+
+#include <stdlib.h>
+
+static const char what[] = "4-bit product";
+
+/* A call: x and y begin at row first[0], and so do the numbers of rows. */
+struct call {
+    struct cuda_context *c;
+    const struct cuda_w4 *w; /* the first one with rows: all have its shape */
+    int experts;             /* with rows */
+    int64_t rows, most;      /* of all, of the linear that has most */
+    struct forge_w4a16_rows x, y;
+};
+
+static size_t size_of(enum forge_w4a16_type t)
+{
+    return t == FORGE_W4A16_F32 ? 4 : 2;
+}
+
+static void *row_of(const struct forge_w4a16_rows *r, int64_t row)
+{
+    return (char *)r->p + (size_t)(row * r->ld) * size_of(r->type);
+}
+
+static cudaDataType type_of(enum forge_w4a16_type t)
+{
+    return t == FORGE_W4A16_F32 ? CUDA_R_32F :
+           t == FORGE_W4A16_F16 ? CUDA_R_16F :
+                                  CUDA_R_16BF;
+}
+
+/* ---- rows of x in the order of places ---- */
+
+static __global__ void __launch_bounds__(256)
+    places_kernel(const uint16_t *x, int64_t ld, const int32_t *input,
+                  int inputs, int depth, uint16_t *to)
+{
+    x += blockIdx.x * ld;
+    to += (int64_t)blockIdx.x * depth;
+    for (int i = threadIdx.x; i < depth; i += 256) {
+        int k = input ? input[i] : i;
+
+        to[i] = k >= 0 && k < inputs ? x[k] : 0;
+    }
+}
+
+/* Rows row.. of c->x to the same of `to` [rows, depth]. */
+static int to_places(const struct call *a, const struct cuda_w4 *w, int64_t row,
+                     int64_t rows, uint16_t *to, struct err *e)
+{
+    if (rows > INT32_MAX)
+        return err_set(e, E_CONFIG, "%s: too many rows", what);
+    if (!rows)
+        return 0;
+    places_kernel<<<(unsigned)rows, 256, 0, a->c->stream>>>(
+        (const uint16_t *)row_of(&a->x, row), a->x.ld,
+        (const int32_t *)w->input.data, (int)w->inputs, (int)w->depth,
+        to + row * w->depth);
+    LAUNCHED();
+    return 0;
+}
+
+/* ---- by tiles ---- */
+
+static bool in_place(const struct call *a, const struct cuda_w4 *const *w,
+                     const int64_t *first, int64_t experts)
+{
+    for (int64_t i = 0; i < experts; i++)
+        if (first[i + 1] > first[i] && w[i]->input.cap)
+            return false;
+    return a->w->depth == a->w->inputs && a->x.ld % 8 == 0 &&
+           (uintptr_t)a->x.p % 16 == 0;
+}
+
+/* *x, *ld: rows of places. */
+static int place_rows(const struct call *a, const struct cuda_w4 *const *w,
+                      const int64_t *first, int64_t experts, const void **x,
+                      int64_t *ld, struct err *e)
+{
+    struct device_buffer *to = &a->c->w4_x;
+    int rc;
+
+    *x = a->x.p;
+    *ld = a->x.ld;
+    if (in_place(a, w, first, experts))
+        return 0;
+    rc = buffer_need(a->c, to, (size_t)(a->rows * a->w->depth) * 2, e);
+    for (int64_t i = 0; i < experts && rc >= 0; i++)
+        if (first[i + 1] > first[i])
+            rc = to_places(a, w[i], first[i] - first[0],
+                           first[i + 1] - first[i], (uint16_t *)to->data, e);
+    *x = to->data;
+    *ld = a->w->depth;
+    return rc;
+}
+
+/* The table of the launch's linears, and its tiles. */
+static int set_rows(const struct call *a, const struct cuda_w4 *const *w,
+                    const int64_t *first, int64_t experts, struct w4_launch *l,
+                    struct err *e)
+{
+    int64_t across = (l->outputs + W4_ACROSS - 1) / W4_ACROSS, tiles = 0;
+    struct w4_rows *list = (struct w4_rows *)mem_alloc(
+        (size_t)a->experts * sizeof(*list), what, e);
+    struct device_buffer *to = &a->c->w4_table;
+    size_t bytes = (size_t)a->experts * sizeof(*list);
+    int rc = list ? 0 : e->code;
+
+    for (int64_t i = 0; i < experts && list; i++) {
+        int64_t rows = first[i + 1] - first[i];
+
+        if (!rows)
+            continue;
+        list[l->n++] = { (const uint4 *)w[i]->codes.data,
+                         (const uint32_t *)w[i]->meta.data, first[i] - first[0],
+                         (int)rows, (int)tiles };
+        tiles += (rows + l->most - 1) / l->most * across;
+        if (tiles > INT32_MAX)
+            rc = err_set(e, E_CONFIG, "%s: too many rows", what);
+    }
+    l->tiles = (int)tiles;
+    if (!rc)
+        l->one = list[0];
+    if (!rc && l->n > 1 && (rc = buffer_need(a->c, to, bytes, e)) >= 0)
+        rc = upload(a->c, to->data, list, bytes, e);
+    l->many = (const struct w4_rows *)to->data;
+    free(list);
+    return rc;
+}
+
+static int by_tiles(const struct call *a, const struct cuda_w4 *const *w,
+                    const int64_t *first, int64_t experts, struct err *e)
+{
+    struct w4_launch l = {};
+    int rc;
+
+    l.y = a->y.p;
+    l.ldy = a->y.ld;
+    l.x_type = a->x.type;
+    l.y_type = a->y.type;
+    l.depth = a->w->depth;
+    l.outputs = a->w->outputs;
+    l.groups = a->w->groups;
+    l.halves = a->w->halves;
+    l.most = w4_most((a->rows + a->experts - 1) / a->experts);
+    if ((rc = place_rows(a, w, first, experts, &l.x, &l.ldx, e)) < 0 ||
+        (rc = set_rows(a, w, first, experts, &l, e)) < 0)
+        return rc;
+    return w4_tiled(a->c, &l, e);
+}
+
+/* ---- by cuBLAS ---- */
+
+static __device__ __forceinline__ uint16_t bits_of(__half, float v)
+{
+    return __half_as_ushort(__float2half_rn(v));
+}
+
+static __device__ __forceinline__ uint16_t bits_of(__nv_bfloat16, float v)
+{
+    return __bfloat16_as_ushort(__float2bfloat16_rn(v));
+}
+
+/* Outputs of strips strip.. as T, [.., depth].  A warp makes 64 places of a
+ * strip; a lane stores 8 places at once. */
+template <class T>
+static __global__ void __launch_bounds__(256)
+    dense_kernel(const uint4 *codes, const uint32_t *meta, int64_t strip,
+                 int64_t strips, int blocks, int groups, int halves,
+                 int64_t outputs, T *to)
+{
+    int64_t i = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
+    int lane = threadIdx.x % 32, block = (int)(i % blocks);
+    int64_t s = strip + i / blocks;
+    uint32_t word[4];
+    uint4 q;
+
+    if (i / blocks >= strips)
+        return;
+    q = __ldg(codes + (s * blocks + block) * 32 + lane);
+    word[0] = q.x;
+    word[1] = q.y;
+    word[2] = q.z;
+    word[3] = q.w;
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int row = lane / 4 + 8 * r;
+            uint32_t m =
+                meta[(s * groups + (2 * block + h) / halves) * W4_STRIP + row];
+            float scale = __uint_as_float(m & ~15u);
+            int64_t o = s * W4_STRIP + row;
+            alignas(16) uint16_t v[8];
+
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                int n = r + k % 4 / 2 * 2 + k % 2 * 4;
+                int code = (int)(word[2 * h + k / 4] >> 4 * n & 15);
+
+                v[k] = bits_of(T(), (float)(code - (int)(m & 15)) * scale);
+            }
+            if (o < outputs)
+                *(uint4 *)(to +
+                           ((o - strip * W4_STRIP) * blocks + block) *
+                               W4_PLACES +
+                           h * W4_HALF + lane % 4 * 8) = *(const uint4 *)v;
+        }
+}
+
+static int make_dense(const struct call *a, const struct cuda_w4 *w, int64_t o,
+                      int64_t n, struct err *e)
+{
+    int64_t strips = (n + W4_STRIP - 1) / W4_STRIP;
+    int blocks = (int)(w->depth / W4_PLACES);
+    unsigned grid = (unsigned)((strips * blocks + 7) / 8);
+    const uint4 *codes = (const uint4 *)w->codes.data;
+    const uint32_t *meta = (const uint32_t *)w->meta.data;
+
+    if (a->x.type == FORGE_W4A16_F16)
+        dense_kernel<<<grid, 256, 0, a->c->stream>>>(
+            codes, meta, o / W4_STRIP, strips, blocks, (int)w->groups,
+            (int)w->halves, w->outputs, (__half *)a->c->w4_dense.data);
+    else
+        dense_kernel<<<grid, 256, 0, a->c->stream>>>(
+            codes, meta, o / W4_STRIP, strips, blocks, (int)w->groups,
+            (int)w->halves, w->outputs, (__nv_bfloat16 *)a->c->w4_dense.data);
+    LAUNCHED();
+    return 0;
+}
+
+template <class T>
+static __global__ void __launch_bounds__(256)
+    narrow_kernel(const float *from, int64_t n, T *to, int64_t ld)
+{
+    from += blockIdx.x * n;
+    for (int64_t i = threadIdx.x; i < n; i += 256)
+        ((uint16_t *)(to + blockIdx.x * ld))[i] = bits_of(T(), from[i]);
+}
+
+/* Sums [rows, n] to y's outputs o..o+n-1, where cuBLAS does not mix the types. */
+static int narrow(const struct call *a, int64_t row, int64_t rows, int64_t o,
+                  int64_t n, struct err *e)
+{
+    const float *from = (const float *)a->c->w4_sums.data;
+    void *to = (char *)row_of(&a->y, row) + o * 2;
+
+    if (a->y.type == FORGE_W4A16_F16)
+        narrow_kernel<<<(unsigned)rows, 256, 0, a->c->stream>>>(
+            from, n, (__half *)to, a->y.ld);
+    else
+        narrow_kernel<<<(unsigned)rows, 256, 0, a->c->stream>>>(
+            from, n, (__nv_bfloat16 *)to, a->y.ld);
+    LAUNCHED();
+    return 0;
+}
+
+/* Outputs o..o+n-1 of rows of x, [rows, ldx], of places if W has some. */
+static int multiply_dense(const struct call *a, const struct cuda_w4 *w,
+                          const struct forge_w4a16_rows *x, int64_t row,
+                          int64_t rows, int64_t o, int64_t n, struct err *e)
+{
+    bool mixed = a->y.type != FORGE_W4A16_F32 && a->y.type != a->x.type;
+    const float one = 1, zero = 0;
+    struct cuda_context *c = a->c;
+    int64_t k = w->input.cap ? w->depth : w->inputs;
+    void *y = (char *)row_of(&a->y, row) + (size_t)o * size_of(a->y.type);
+    int rc;
+
+    if (mixed &&
+        (rc = buffer_need(c, &c->w4_sums, (size_t)(rows * n) * 4, e)) < 0)
+        return rc;
+    BLAS_TRY(c->blas.gemm(
+        c->blas.handle, CUBLAS_OP_T, CUBLAS_OP_N, (int)n, (int)rows, (int)k,
+        &one, c->w4_dense.data, type_of(x->type), (int)w->depth, row_of(x, row),
+        type_of(x->type), (int)x->ld, &zero, mixed ? c->w4_sums.data : y,
+        mixed ? CUDA_R_32F : type_of(a->y.type), mixed ? (int)n : (int)a->y.ld,
+        CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    return mixed ? narrow(a, row, rows, o, n, e) : 0;
+}
+
+/* Rows of one linear. */
+static int dense_rows(const struct call *a, const struct cuda_w4 *w,
+                      const struct forge_w4a16_rows *x, int64_t row,
+                      int64_t rows, struct err *e)
+{
+    int64_t slabs = (w->outputs * w->depth * 2 + W4_SLAB - 1) / W4_SLAB;
+    int64_t step = (int64_t)round_up((uint64_t)(w->outputs + slabs - 1) / slabs,
+                                     W4_ACROSS);
+    int rc =
+        buffer_need(a->c, &a->c->w4_dense, (size_t)(step * w->depth) * 2, e);
+
+    for (int64_t o = 0; o < w->outputs && rc >= 0; o += step) {
+        int64_t n = w->outputs - o < step ? w->outputs - o : step;
+
+        if ((rc = make_dense(a, w, o, n, e)) >= 0)
+            rc = multiply_dense(a, w, x, row, rows, o, n, e);
+    }
+    return rc;
+}
+
+static int by_blas(const struct call *a, const struct cuda_w4 *const *w,
+                   const int64_t *first, int64_t experts, struct err *e)
+{
+    struct device_buffer *room = &a->c->w4_x;
+    int rc = need_blas(a->c, e);
+
+    if (rc >= 0 &&
+        (a->rows > INT32_MAX || a->x.ld > INT32_MAX || a->y.ld > INT32_MAX))
+        return err_set(e, E_CONFIG, "%s: too large", what);
+    for (int64_t i = 0; i < experts && rc >= 0; i++) {
+        int64_t row = first[i] - first[0], rows = first[i + 1] - first[i];
+        struct forge_w4a16_rows x = a->x;
+
+        if (!rows)
+            continue;
+        if (w[i]->input.cap) {
+            rc =
+                buffer_need(a->c, room, (size_t)(a->rows * a->w->depth) * 2, e);
+            if (rc >= 0)
+                rc = to_places(a, w[i], row, rows, (uint16_t *)room->data, e);
+            x.p = room->data;
+            x.ld = w[i]->depth;
+        }
+        if (rc >= 0)
+            rc = dense_rows(a, w[i], &x, row, rows, e);
+    }
+    return rc;
+}
+
+/* ---- calls ---- */
+
+static int check(struct call *a, const struct cuda_w4 *const *w,
+                 const int64_t *first, int64_t experts, struct err *e)
+{
+    if (a->x.type != FORGE_W4A16_F16 && a->x.type != FORGE_W4A16_BF16)
+        return err_set(e, E_CONFIG, "%s: x is neither f16 nor bf16", what);
+    if (a->y.type < FORGE_W4A16_F32 || a->y.type > FORGE_W4A16_BF16)
+        return err_set(e, E_CONFIG, "%s: no such type of y", what);
+    for (int64_t i = 0; i < experts; i++) {
+        int64_t rows = first[i + 1] - first[i];
+
+        if (rows < 0)
+            return err_set(e, E_CONFIG, "%s: rows out of order", what);
+        if (!rows)
+            continue;
+        if (!w[i])
+            return err_set(e, E_CONFIG, "%s: rows of no expert", what);
+        if (!a->w)
+            a->w = w[i];
+        if (w[i]->outputs != a->w->outputs || w[i]->inputs != a->w->inputs ||
+            w[i]->depth != a->w->depth || w[i]->groups != a->w->groups ||
+            w[i]->halves != a->w->halves)
+            return err_set(e, E_CONFIG, "%s: experts differ in shape", what);
+        a->experts++;
+        a->rows += rows;
+        a->most = rows > a->most ? rows : a->most;
+    }
+    if (a->most > INT32_MAX)
+        return err_set(e, E_CONFIG, "%s: too many rows", what);
+    return 0;
+}
+
+int w4_grouped(struct cuda_context *c, const struct cuda_w4 *const *w,
+               const int64_t *first, int64_t experts,
+               const struct forge_w4a16_rows *x,
+               const struct forge_w4a16_rows *y, enum w4_way way, struct err *e)
+{
+    struct call a = { c };
+    int rc;
+
+    a.x = *x;
+    a.y = *y;
+    rc = check(&a, w, first, experts, e);
+    if (rc < 0 || !a.rows)
+        return rc;
+    a.x.p = row_of(x, first[0]);
+    a.y.p = row_of(y, first[0]);
+    if (way == W4_AUTO)
+        way = a.rows > (int64_t)W4_TILED * a.experts ? W4_BY_BLAS : W4_BY_TILES;
+    return way == W4_BY_BLAS ? by_blas(&a, w, first, experts, e) :
+                               by_tiles(&a, w, first, experts, e);
+}
+
+int cuda_w4_grouped(struct cuda_context *c, const struct cuda_w4 *const *w,
+                    const int64_t *first, int64_t experts,
+                    const struct forge_w4a16_rows *x,
+                    const struct forge_w4a16_rows *y, struct err *e)
+{
+    return w4_grouped(c, w, first, experts, x, y, W4_AUTO, e);
+}

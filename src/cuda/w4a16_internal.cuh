@@ -1,0 +1,89 @@
+/* w4a16_internal.cuh - what the files of 4-bit products share.
+ *
+ * Order of the codes.  Inputs have places (w4a16.h), padded to blocks of 64.  A
+ * strip is 16 outputs; its blocks follow one another, 512 bytes each: lane l of
+ * a warp has words 2 h + j, h < 2, j < 2, of 16 bytes, for the outputs r = l / 4
+ * and r + 8 of the strip and the places k..k+3 of the block, k = 32 h + 8 (l %
+ * 4) + 4 j.  Its nibbles, from the least:
+ *
+ *     r: k,  r + 8: k,  r: k + 2,  r + 8: k + 2,  then the same of k + 1 ...
+ *
+ * So (word >> 4 i) & 0x000f000f is register i of the first operand of
+ * mma.m16n8k16, and 16 bytes of a row of x are its second operand for two.
+ *
+ * meta: per strip, group and output of the strip, a u32: the scale as f32 whose
+ * low 4 bits are the zero point.  Scales of f16 and bf16 have zeros there. */
+#ifndef FORGE_CUDA_W4A16_INTERNAL_CUH
+#define FORGE_CUDA_W4A16_INTERNAL_CUH
+
+#include "cuda/internal.cuh"
+#include "w4a16/w4a16_table.h"
+
+enum { W4_STRIP = 16, W4_PLACES = 64, W4_HALF = 32 };
+
+struct cuda_w4 {
+    struct cuda_context *c;
+    struct device_buffer codes, meta;
+    struct device_buffer input; /* int32 [depth] input of a place, -1: none;
+                                 * cap 0: places are inputs */
+    int64_t outputs, inputs;
+    int64_t depth;  /* places, a multiple of W4_PLACES */
+    int64_t groups; /* in meta */
+    int64_t halves; /* W4_HALF places that share a scale, one after another */
+};
+
+/* Rows of one linear in a launch. */
+struct w4_rows {
+    const uint4 *codes;
+    const uint32_t *meta;
+    int64_t first;    /* row of x and y */
+    int rows, before; /* tiles of the linears before it */
+};
+
+/* A launch on rows of linears of one shape; x has a row's places, 16-aligned. */
+struct w4_launch {
+    struct w4_rows one;         /* if there is one linear alone, */
+    const struct w4_rows *many; /* else [n], on the device */
+    int n;
+    const void *x;
+    void *y;
+    int64_t ldx, ldy;
+    enum forge_w4a16_type x_type, y_type;
+    int64_t depth, outputs, groups, halves;
+    int most; /* rows of a tile: 8, 16, 32, 64 */
+    int tiles;
+};
+
+/* Rows of a tile, for linears of `rows` rows on average. */
+static inline int w4_most(int64_t rows)
+{
+    return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+}
+
+enum {
+    W4_WARPS = 8,
+    W4_ACROSS = W4_WARPS * 2 * W4_STRIP
+}; /* outputs of a
+                                                              * tile */
+
+/* Queue it. */
+int w4_tiled(struct cuda_context *c, struct w4_launch *a, struct err *e);
+
+/* Ways to compute a product: W4_AUTO decides by the number of rows. */
+enum w4_way { W4_AUTO, W4_BY_TILES, W4_BY_BLAS };
+int w4_grouped(struct cuda_context *c, const struct cuda_w4 *const *w,
+               const int64_t *first, int64_t experts,
+               const struct forge_w4a16_rows *x,
+               const struct forge_w4a16_rows *y, enum w4_way way,
+               struct err *e);
+
+int cuda_w4_prepare(struct cuda_context *c, struct cuda_w4 **w,
+                    const struct forge_w4a16_linear *l, struct err *e);
+void cuda_w4_release(struct cuda_w4 *w);
+size_t cuda_w4_memory(const struct cuda_w4 *w);
+int cuda_w4_grouped(struct cuda_context *c, const struct cuda_w4 *const *w,
+                    const int64_t *first, int64_t experts,
+                    const struct forge_w4a16_rows *x,
+                    const struct forge_w4a16_rows *y, struct err *e);
+
+#endif

@@ -1,0 +1,78 @@
+/* shape.c - see w4a16.h: what every device checks of a linear, and the order of
+ * its inputs. */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "w4a16/w4a16.h"
+
+static const char what[] = "4-bit linear";
+
+int w4_check(const struct forge_w4a16_linear *l, struct err *e)
+{
+    const int64_t most = (int64_t)1 << 31;
+
+    if (l->outputs < 1 || l->inputs < 1 || l->outputs >= most ||
+        l->inputs >= most || l->group < 0 || !l->codes || !l->scales)
+        return err_set(e, E_CONFIG, "%s: no such shape", what);
+    if (l->layout < FORGE_W4A16_COMPRESSED_TENSORS ||
+        l->layout > FORGE_W4A16_GPTQ_V2)
+        return err_set(e, E_CONFIG, "%s: no such layout", what);
+    if (l->layout == FORGE_W4A16_AWQ && l->outputs % 8)
+        return err_set(e, E_CONFIG,
+                       "%s: %" PRId64 " outputs do not fill words of AWQ", what,
+                       l->outputs);
+    if (l->scale_type < FORGE_W4A16_F32 || l->scale_type > FORGE_W4A16_BF16)
+        return err_set(e, E_CONFIG, "%s: no such type of scales", what);
+    return 0;
+}
+
+static int64_t group_of(const struct w4_order *o, int64_t k)
+{
+    return o->g_idx ? o->g_idx[k] : k / o->group;
+}
+
+int w4_act_order(const struct w4_order *o, struct err *e)
+{
+    bool plain = true, unused = true;
+
+    for (int64_t k = 0; o->g_idx && k < o->cols; k++) {
+        /* compressed-tensors: g_idx is not in use */
+        unused = unused && o->g_idx[k] == -1;
+        plain = plain && o->g_idx[k] == k / o->group;
+        if (!unused && (o->g_idx[k] < 0 || o->g_idx[k] >= o->groups))
+            return err_set(e, E_DATA,
+                           "%s: g_idx has input %" PRId64
+                           " in group %d of %" PRId64,
+                           what, k, (int)o->g_idx[k], o->groups);
+    }
+    return o->g_idx && !plain && !unused;
+}
+
+int w4_sort(const struct w4_order *o, int64_t unit, int64_t *first,
+            int32_t **input, struct err *e)
+{
+    int64_t *next = mem_zero((size_t)o->groups + 1, sizeof(*next), what, e);
+    int64_t depth = 0;
+    int rc = 0;
+
+    *input = NULL;
+    if (!next)
+        return e->code;
+    for (int64_t k = 0; k < o->cols; k++)
+        next[group_of(o, k)]++;
+    for (int64_t g = 0; g < o->groups; g++) {
+        int64_t n = (next[g] + unit - 1) / unit * unit;
+
+        first[g] = next[g] = depth;
+        depth += n;
+    }
+    first[o->groups] = depth;
+    *input = mem_alloc((size_t)depth * sizeof(**input), what, e);
+    for (int64_t i = 0; *input && i < depth; i++)
+        (*input)[i] = -1;
+    for (int64_t k = 0; *input && k < o->cols; k++)
+        (*input)[next[group_of(o, k)]++] = (int32_t)k;
+    rc = *input ? 0 : e->code;
+    free(next);
+    return rc;
+}

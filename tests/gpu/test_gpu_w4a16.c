@@ -1,0 +1,377 @@
+/* Products with 4-bit linears on the GPU: all layouts, groups, zeros, act-order,
+ * types, ragged shapes, numbers of rows and experts, against products in double;
+ * outputs are poisoned, and equal calls give equal bytes. */
+#include "gpu.h"
+
+#include "../unit/w4_linear.h"
+#include "model/forward_table.h"
+#include "w4a16/w4a16_table.h"
+
+struct plugin_table memory = { FORWARD_TABLE, FORWARD_TABLE_VERSION, NULL };
+
+static const struct forward_table *on(void)
+{
+    return memory.functions;
+}
+
+static const struct w4a16_table *w4(void)
+{
+    return w4a16_plugin.functions;
+}
+
+static void *to_device(const void *host, size_t n)
+{
+    bool spilled;
+    void *p;
+
+    OK(on()->alloc(gpu, &p, n, false, &spilled, e));
+    OK(on()->put(gpu, p, host, n, e));
+    return p;
+}
+
+static size_t size_of(enum forge_w4a16_type t)
+{
+    return t == FORGE_W4A16_F32 ? 4 : 2;
+}
+
+/* The host's tensors, or with there == true copies on the device. */
+static struct cuda_w4 *prepare(const struct linear *l, bool there)
+{
+    struct forge_w4a16_linear from = stored(l);
+    size_t words = (size_t)((l->o + 7) / 8), wide = (size_t)((l->i + 7) / 8);
+    size_t groups = (size_t)l->groups, o = (size_t)l->o;
+    void *copy[3] = { NULL };
+    struct cuda_w4 *w;
+
+    if (there) {
+        copy[0] = to_device(l->words, 4 * (l->layout == FORGE_W4A16_AWQ ?
+                                               (size_t)l->i * words :
+                                               wide * o));
+        copy[1] = to_device(l->stored, o * groups * size_of(l->scales));
+        copy[2] = to_device(l->zwords, 4 * words * groups);
+        from.codes = copy[0];
+        from.scales = copy[1];
+        from.zeros = l->zeros ? copy[2] : NULL;
+    }
+    OK(w4()->prepare(gpu, &w, &from, e));
+    CHECK(w4()->memory(w) >= (size_t)(l->o * l->i) / 2);
+    for (int i = 0; i < 3; i++)
+        on()->release(gpu, copy[i]);
+    return w;
+}
+
+/* y [m, o + SPARE] of a type, from NaN. */
+static void *multiply(const struct cuda_w4 *const *w, const int64_t *first,
+                      int64_t experts, const struct rows *x, int64_t o,
+                      enum forge_w4a16_type type)
+{
+    size_t n = (size_t)(x->m * (o + SPARE)) * size_of(type);
+    size_t in = (size_t)(x->m * x->ld) * size_of(x->type);
+    unsigned char *y = malloc(n + 1);
+    struct forge_w4a16_rows from = { x->type, to_device(x->p, in), x->ld };
+    struct forge_w4a16_rows to = { type, NULL, o + SPARE };
+
+    memset(y, 0xff, n);
+    to.p = to_device(y, n);
+    OK(w4()->grouped(gpu, w, first, experts, &from, &to, e));
+    OK(on()->get(gpu, y, to.p, n, e));
+    on()->release(gpu, to.p);
+    on()->release(gpu, from.p);
+    for (int64_t r = 0; r < x->m; r++) /* what is no output's stays */
+        for (size_t c = (size_t)o * size_of(type);
+             c < (size_t)(o + SPARE) * size_of(type); c++)
+            CHECK(y[(size_t)(r * (o + SPARE)) * size_of(type) + c] == 0xff);
+    return y;
+}
+
+/* Rows first..first+n-1 of y, in units of the size of the terms: tensor cores
+ * add in f32 without rounding to nearest.  rounded: weights are x's type. */
+static void compare(const struct linear *l, const struct rows *x, int64_t first,
+                    int64_t n, const float *y, bool rounded)
+{
+    double worst = 0;
+
+    for (int64_t r = first; r < first + n; r += 1 + (r - first) / 5)
+        for (int64_t o = 0; o < l->o; o += 1 + (l->o > 300 ? o % 7 : 0)) {
+            double sum = 0, size = 0, far;
+
+            for (int64_t k = 0; k < l->i; k++) {
+                float w = (float)l->w[o * l->i + k];
+                uint16_t h;
+                double t;
+
+                if (rounded) {
+                    CHECK(from_f32(&h, (enum dtype)x->type, &w, 1));
+                    CHECK(to_f32(&w, &h, (enum dtype)x->type, 1));
+                }
+                t = (rounded ? (double)w : l->w[o * l->i + k]) *
+                    (double)x->value[r * x->ld + k];
+                sum += t;
+                size += t * t;
+            }
+            far = fabs((double)y[r * (l->o + SPARE) + o] - sum) /
+                  (0.05 + sqrt(size));
+            if (!(far < 2e-5))
+                fprintf(stderr, "row %lld, output %lld: %g, want %g\n",
+                        (long long)r, (long long)o,
+                        (double)y[r * (l->o + SPARE) + o], sum);
+            CHECK(far < 2e-5);
+            worst = far > worst ? far : worst;
+        }
+    if (n > 64)
+        printf("  %lld rows: error %.1e\n", (long long)n, worst);
+}
+
+/* y in 16 bits is y in f32, rounded; cuBLAS may sum in another order then. */
+static void narrow(const void *y, const float *want, const struct rows *x,
+                   int64_t o, enum forge_w4a16_type type, bool exactly)
+{
+    for (int64_t r = 0; r < x->m; r++)
+        for (int64_t c = 0; c < o; c++) {
+            int64_t at = r * (o + SPARE) + c;
+            uint16_t half;
+            float v;
+
+            CHECK(from_f32(&half, (enum dtype)type, want + at, 1));
+            if (exactly)
+                CHECK(((const uint16_t *)y)[at] == half);
+            CHECK(to_f32(&v, (const uint16_t *)y + at, (enum dtype)type, 1));
+            CHECK(fabsf(v - want[at]) < 0.01f * fabsf(want[at]) + 0.001f);
+        }
+}
+
+static void product(struct linear *l, int64_t m, enum forge_w4a16_type type,
+                    bool there)
+{
+    const int64_t first[2] = { 0, m };
+    struct rows x = { .type = type, .m = m };
+    const struct cuda_w4 *w = prepare(l, there);
+    bool many = m > W4_TILED;
+    size_t n = (size_t)(m * (l->o + SPARE));
+    float *y, *again;
+
+    fill(&x, l->i);
+    y = multiply(&w, first, 1, &x, l->o, FORGE_W4A16_F32);
+    again = multiply(&w, first, 1, &x, l->o, FORGE_W4A16_F32);
+    CHECK(!memcmp(y, again, n * sizeof(*y)));
+    compare(l, &x, 0, m, y, many);
+    free(again);
+    for (int t = FORGE_W4A16_F16; t <= FORGE_W4A16_BF16; t++) {
+        void *h = multiply(&w, first, 1, &x, l->o, (enum forge_w4a16_type)t);
+
+        narrow(h, y, &x, l->o, (enum forge_w4a16_type)t, !many);
+        free(h);
+    }
+    free(y);
+    free(x.p);
+    free(x.value);
+    w4()->release((struct cuda_w4 *)(uintptr_t)w);
+}
+
+static void one(enum forge_w4a16_layout layout, int64_t o, int64_t i,
+                int64_t group, bool act_order)
+{
+    static const int64_t rows[] = { 1, 3, 8, 9, 16, 17, 40, 64, 65, 150 };
+    static int turn;
+
+    printf("layout %d, %lld x %lld, groups of %lld%s\n", (int)layout,
+           (long long)i, (long long)o, (long long)group,
+           act_order ? ", act-order" : "");
+    for (int n = 0; n < 4; n++, turn++) {
+        /* types and numbers of rows take turns */
+        struct linear l = { .layout = layout,
+                            .o = o,
+                            .i = i,
+                            .group = group,
+                            .zeros = turn % 2,
+                            .scales = (enum forge_w4a16_type)(1 + turn % 3),
+                            .g_idx = act_order ? shuffled(i, group) : NULL };
+
+        make(&l);
+        product(&l, rows[turn % (int)ARRAY_LEN(rows)],
+                turn / 2 % 2 ? FORGE_W4A16_F16 : FORGE_W4A16_BF16, turn % 3);
+        release(&l);
+        free(l.g_idx);
+    }
+}
+
+static void test_shapes(void)
+{
+    static const struct {
+        int64_t o, i, group;
+    } shape[] = {
+        { 64, 256, 128 }, { 8, 32, 32 },    { 24, 320, 128 },
+        { 136, 288, 32 }, { 40, 512, 64 },  { 72, 768, 256 },
+        { 16, 264, 0 },   { 200, 96, 96 },  { 8, 1040, 24 },
+        { 520, 64, 32 },  { 48, 2560, 32 }, { 1032, 1920, 128 },
+    };
+
+    for (int l = 0; l <= FORGE_W4A16_GPTQ_V2; l++)
+        for (size_t i = 0; i < ARRAY_LEN(shape); i++)
+            one((enum forge_w4a16_layout)l, shape[i].o, shape[i].i,
+                shape[i].group, false);
+}
+
+/* Words that are not full; groups that end inside one; act-order. */
+static void test_ragged(void)
+{
+    for (int l = 0; l <= FORGE_W4A16_GPTQ_V2; l++) {
+        int64_t o = l == FORGE_W4A16_AWQ ? 56 : 51;
+
+        one((enum forge_w4a16_layout)l, o, 203, 32, false);
+        one((enum forge_w4a16_layout)l, o, 130, 20, false);
+        one((enum forge_w4a16_layout)l, l == FORGE_W4A16_AWQ ? 8 : 1, 5, 0,
+            false);
+    }
+    one(FORGE_W4A16_GPTQ, 72, 512, 128, true);
+    one(FORGE_W4A16_GPTQ_V2, 33, 320, 32, true);
+    one(FORGE_W4A16_COMPRESSED_TENSORS, 72, 256, 64, true);
+}
+
+/* More rows than tiles are for: by cuBLAS, in slabs. */
+static void test_many(void)
+{
+    for (int i = 0; i < 4; i++) {
+        struct linear l = { .layout = (enum forge_w4a16_layout)i,
+                            .o = 264,
+                            .i = i % 2 ? 336 : 1000,
+                            .group = i ? 48 << (i % 2) : 128,
+                            .zeros = true,
+                            .scales = FORGE_W4A16_F16,
+                            .g_idx = NULL };
+
+        if (i >= FORGE_W4A16_GPTQ)
+            l.g_idx = shuffled(l.i, l.group);
+        make(&l);
+        product(&l, W4_TILED + 3, i % 2 ? FORGE_W4A16_F16 : FORGE_W4A16_BF16,
+                true);
+        release(&l);
+        free(l.g_idx);
+    }
+}
+
+/* ---- experts ---- */
+
+enum { EXPERTS = 9 };
+
+static void grouped(const int64_t *first, enum forge_w4a16_type type,
+                    bool act_order)
+{
+    enum { O = 328, I = 512 };
+    struct rows x = { .type = type, .m = first[EXPERTS] };
+    struct linear l[EXPERTS];
+    const struct cuda_w4 *w[EXPERTS] = { NULL };
+    int64_t active = 0;
+    float *y, *again;
+
+    fill(&x, I);
+    for (int i = 0; i < EXPERTS; i++) {
+        bool used = first[i + 1] > first[i];
+
+        active += used;
+        l[i] = (struct linear){ .layout = act_order ?
+                                              FORGE_W4A16_GPTQ :
+                                              (enum forge_w4a16_layout)(i % 4),
+                                .o = O,
+                                .i = I,
+                                .group = 64,
+                                .zeros = i % 2,
+                                .scales = FORGE_W4A16_BF16,
+                                .g_idx = act_order ? shuffled(I, 64) : NULL };
+        make(&l[i]);
+        w[i] = used ? prepare(&l[i], i % 2) : NULL;
+    }
+    y = multiply(w, first, EXPERTS, &x, O, FORGE_W4A16_F32);
+    again = multiply(w, first, EXPERTS, &x, O, FORGE_W4A16_F32);
+    CHECK(!memcmp(y, again, (size_t)(x.m * (O + SPARE)) * sizeof(*y)));
+    for (int i = 0; i < EXPERTS; i++) {
+        compare(&l[i], &x, first[i], first[i + 1] - first[i], y,
+                x.m > W4_TILED * active);
+        w4()->release((struct cuda_w4 *)(uintptr_t)w[i]);
+        release(&l[i]);
+        free(l[i].g_idx);
+    }
+    free(y);
+    free(again);
+    free(x.p);
+    free(x.value);
+}
+
+static void test_grouped(void)
+{
+    static const int64_t few[] = { 0, 1, 1, 2, 3, 3, 4, 4, 5, 6 };
+    static const int64_t ragged[] = { 0,   17,  17,  18,  118,
+                                      120, 121, 190, 200, 200 };
+    static const int64_t single[] = { 0, 0, 0, 0, 0, 40, 40, 40, 40, 40 };
+    static const int64_t many[] = {
+        0, 0, 500, 500, 500, 500, 800, 800, 800, 800
+    };
+
+    printf("experts\n");
+    grouped(few, FORGE_W4A16_BF16, false);
+    grouped(ragged, FORGE_W4A16_F16, false);
+    grouped(ragged, FORGE_W4A16_BF16, true);
+    grouped(single, FORGE_W4A16_BF16, false);
+    grouped(many, FORGE_W4A16_BF16, true);
+}
+
+/* ---- what is refused ---- */
+
+static void refused(const struct forge_w4a16_linear *l, int code,
+                    const char *says)
+{
+    struct cuda_w4 *w;
+    struct err e;
+
+    CHECK(w4()->prepare(gpu, &w, l, &e) == code && !w);
+    CHECK(strstr(e.msg, says));
+}
+
+static void test_refusals(void)
+{
+    struct linear l = { .layout = FORGE_W4A16_GPTQ,
+                        .o = 24,
+                        .i = 64,
+                        .group = 32,
+                        .scales = FORGE_W4A16_F16 };
+    int32_t beyond[64] = { [60] = 2 };
+    const int64_t first[3] = { 0, 2, 1 };
+    const struct cuda_w4 *w[2];
+    struct forge_w4a16_rows x = { FORGE_W4A16_F32, NULL, 64 };
+    struct forge_w4a16_rows y = { FORGE_W4A16_F32, NULL, 24 };
+    struct forge_w4a16_linear from;
+    struct err e;
+
+    make(&l);
+    w[0] = w[1] = prepare(&l, false);
+    CHECK(w4()->grouped(gpu, w, first, 1, &x, &y, &e) == E_CONFIG);
+    CHECK(strstr(e.msg, "neither f16 nor bf16"));
+    x.type = FORGE_W4A16_F16;
+    CHECK(w4()->grouped(gpu, w, first, 2, &x, &y, &e) == E_CONFIG);
+    CHECK(strstr(e.msg, "out of order"));
+    CHECK(w4()->grouped(gpu, w, first, 0, &x, &y, &e) == 0);
+    from = stored(&l);
+    from.g_idx = beyond;
+    refused(&from, E_DATA, "input 60 in group 2 of 2");
+    from.g_idx = NULL;
+    ((uint16_t *)l.stored)[24 + 7] = 0x7c00;
+    refused(&from, E_DATA, "the scale of output 7, group 1 is not finite");
+    from.outputs = 0;
+    refused(&from, E_CONFIG, "no such shape");
+    w4()->release((struct cuda_w4 *)(uintptr_t)w[0]);
+    release(&l);
+}
+
+/* PLUG-IN SEED */
+int main(int argc, char **argv)
+{
+    gpu_open(argc, argv, &w4a16_plugin);
+    OK(plugin_load(&memory, argv[1], e));
+    seed = state;
+    test_refusals();
+    test_shapes();
+    test_ragged();
+    test_many();
+    test_grouped();
+    return 0;
+}
