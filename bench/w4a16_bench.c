@@ -15,7 +15,7 @@
 #include "forge_w4a16.h"
 #include "peak.h"
 
-enum { GROUP = 128, ROUNDS = 5, PART = 1 << 22 };
+enum { GROUP = 128, ROUNDS = 5, PART = 1 << 20, AHEAD = 2048 };
 
 static struct err err;
 static const char *const name[] = { "compressed-tensors", "awq", "gptq",
@@ -165,6 +165,8 @@ static void read_parts(void *ctx, size_t begin, size_t end)
                                 *)((const char *)j->m[t / j->parts].words + at);
 
         for (size_t i = 0; i < PART / 64; i += 4) {
+            for (size_t k = 0; k < 4; k++)
+                __builtin_prefetch((const char *)(p + i + k) + AHEAD);
             a ^= p[i];
             b ^= p[i + 1];
             c ^= p[i + 2];

@@ -53,7 +53,7 @@ def triton_awq(path, codes, scales, xs):
     spec.loader.exec_module(gemm)
     words = torch.zeros(IN, OUT // 8, dtype=torch.int32, device="cuda")
     for nibble, at in enumerate([0, 2, 4, 6, 1, 3, 5, 7]):
-        words |= codes[:, at::8].t().to(torch.int32) << 4 * nibble
+        words |= codes[at::8].t().to(torch.int32) << 4 * nibble
     zeros = torch.full((IN // GROUP, OUT // 8), 0x88888888 - (1 << 32), dtype=torch.int32, device="cuda")
     words, s = [words.clone() for _ in range(TURNS)], scales.t().contiguous().half()
     w = (codes.double() - 8) * s.t().double().repeat_interleave(GROUP, 1)

@@ -154,61 +154,73 @@ static int by_tiles(const struct call *a, const struct cuda_w4 *const *w,
 
 /* ---- by cuBLAS ---- */
 
-static __device__ __forceinline__ uint16_t bits_of(__half, float v)
+static __device__ __forceinline__ uint32_t pair_of(__half, float a, float b)
 {
-    return __half_as_ushort(__float2half_rn(v));
+    __half2 p = __floats2half2_rn(a, b);
+
+    return *(const uint32_t *)&p;
 }
 
-static __device__ __forceinline__ uint16_t bits_of(__nv_bfloat16, float v)
+static __device__ __forceinline__ uint32_t pair_of(__nv_bfloat16, float a,
+                                                   float b)
 {
-    return __bfloat16_as_ushort(__float2bfloat16_rn(v));
+    __nv_bfloat162 p = __floats2bfloat162_rn(a, b);
+
+    return *(const uint32_t *)&p;
 }
 
 /* Outputs of strips strip.. as T, [.., depth].  A warp makes 64 places of a
- * strip; a lane stores 8 places at once. */
+ * strip; a lane stores 8 places at once.  Codes less their zero points are exact
+ * in bf16, and so the upper halves of floats. */
 template <class T>
 static __global__ void __launch_bounds__(256)
     dense_kernel(const uint4 *codes, const uint32_t *meta, int64_t strip,
-                 int64_t strips, int blocks, int groups, int halves,
+                 int64_t strips, int blocks, int groups, uint32_t inverse,
                  int64_t outputs, T *to)
 {
     int64_t i = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
     int lane = threadIdx.x % 32, block = (int)(i % blocks);
     int64_t s = strip + i / blocks;
-    uint32_t word[4];
     uint4 q;
 
     if (i / blocks >= strips)
         return;
     q = __ldg(codes + (s * blocks + block) * 32 + lane);
-    word[0] = q.x;
-    word[1] = q.y;
-    word[2] = q.z;
-    word[3] = q.w;
 #pragma unroll
-    for (int h = 0; h < 2; h++)
+    for (int h = 0; h < 2; h++) {
+        uint32_t g = w4_group(2 * block + h, inverse), zero[2], w[2][4],
+                 v[2][4];
+        float scale[2];
+
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            int row = lane / 4 + 8 * r;
-            uint32_t m =
-                meta[(s * groups + (2 * block + h) / halves) * W4_STRIP + row];
-            float scale = __uint_as_float(m & ~15u);
-            int64_t o = s * W4_STRIP + row;
-            alignas(16) uint16_t v[8];
+            uint32_t m = meta[(s * groups + g) * W4_STRIP + lane / 4 + 8 * r];
 
+            scale[r] = __uint_as_float(m & ~15u);
+            zero[r] = (m & 15) * 0x00010001 + w4_base<__nv_bfloat16>::base;
+        }
+        w4_operand<__nv_bfloat16>(w[0], h ? q.z : q.x, zero);
+        w4_operand<__nv_bfloat16>(w[1], h ? q.w : q.y, zero);
 #pragma unroll
-            for (int k = 0; k < 8; k++) {
-                int n = r + k % 4 / 2 * 2 + k % 2 * 4;
-                int code = (int)(word[2 * h + k / 4] >> 4 * n & 15);
+        for (int k = 0; k < 8; k++) {
+            uint32_t two = w[k / 4][k % 4];
 
-                v[k] = bits_of(T(), (float)(code - (int)(m & 15)) * scale);
-            }
+            v[k % 2][k / 2] =
+                pair_of(T(), __uint_as_float(two << 16) * scale[k % 2],
+                        __uint_as_float(two & 0xffff0000) * scale[k % 2]);
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int64_t o = s * W4_STRIP + lane / 4 + 8 * r;
+
             if (o < outputs)
                 *(uint4 *)(to +
                            ((o - strip * W4_STRIP) * blocks + block) *
                                W4_PLACES +
-                           h * W4_HALF + lane % 4 * 8) = *(const uint4 *)v;
+                           h * W4_HALF + lane % 4 * 8) =
+                    make_uint4(v[r][0], v[r][1], v[r][2], v[r][3]);
         }
+    }
 }
 
 static int make_dense(const struct call *a, const struct cuda_w4 *w, int64_t o,
@@ -223,11 +235,12 @@ static int make_dense(const struct call *a, const struct cuda_w4 *w, int64_t o,
     if (a->x.type == FORGE_W4A16_F16)
         dense_kernel<<<grid, 256, 0, a->c->stream>>>(
             codes, meta, o / W4_STRIP, strips, blocks, (int)w->groups,
-            (int)w->halves, w->outputs, (__half *)a->c->w4_dense.data);
+            w4_inverse(w->halves), w->outputs, (__half *)a->c->w4_dense.data);
     else
         dense_kernel<<<grid, 256, 0, a->c->stream>>>(
             codes, meta, o / W4_STRIP, strips, blocks, (int)w->groups,
-            (int)w->halves, w->outputs, (__nv_bfloat16 *)a->c->w4_dense.data);
+            w4_inverse(w->halves), w->outputs,
+            (__nv_bfloat16 *)a->c->w4_dense.data);
     LAUNCHED();
     return 0;
 }
@@ -238,7 +251,7 @@ static __global__ void __launch_bounds__(256)
 {
     from += blockIdx.x * n;
     for (int64_t i = threadIdx.x; i < n; i += 256)
-        ((uint16_t *)(to + blockIdx.x * ld))[i] = bits_of(T(), from[i]);
+        to[blockIdx.x * ld + i] = T(from[i]);
 }
 
 /* Sums [rows, n] to y's outputs o..o+n-1, where cuBLAS does not mix the types. */

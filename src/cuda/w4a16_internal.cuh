@@ -19,7 +19,7 @@
 #include "cuda/internal.cuh"
 #include "w4a16/w4a16_table.h"
 
-enum { W4_STRIP = 16, W4_PLACES = 64, W4_HALF = 32 };
+enum { W4_STRIP = 16, W4_PLACES = 64, W4_HALF = 32, W4_DEEP = 128 };
 
 struct cuda_w4 {
     struct cuda_context *c;
@@ -27,7 +27,7 @@ struct cuda_w4 {
     struct device_buffer input; /* int32 [depth] input of a place, -1: none;
                                  * cap 0: places are inputs */
     int64_t outputs, inputs;
-    int64_t depth;  /* places, a multiple of W4_PLACES */
+    int64_t depth;  /* places, a multiple of W4_DEEP */
     int64_t groups; /* in meta */
     int64_t halves; /* W4_HALF places that share a scale, one after another */
 };
@@ -76,6 +76,66 @@ int w4_grouped(struct cuda_context *c, const struct cuda_w4 *const *w,
                const struct forge_w4a16_rows *x,
                const struct forge_w4a16_rows *y, enum w4_way way,
                struct err *e);
+
+/* ---- numbers, on the device ---- */
+
+/* Codes are added to a power of two whose last bit is worth 1. */
+template <class T> struct w4_base;
+template <> struct w4_base<__half> {
+    typedef __half2 pair;
+    static const uint32_t base = 0x64006400; /* 1024 */
+};
+template <> struct w4_base<__nv_bfloat16> {
+    typedef __nv_bfloat162 pair;
+    static const uint32_t base = 0x43004300; /* 128 */
+};
+
+template <class T>
+static __device__ __forceinline__ uint32_t w4_less(uint32_t a, uint32_t b)
+{
+    typedef typename w4_base<T>::pair pair;
+    pair d = __hsub2(*(const pair *)&a, *(const pair *)&b);
+
+    return *(const uint32_t *)&d;
+}
+
+/* word & 0x000f000f | base, which the compiler makes two instructions of. */
+static __device__ __forceinline__ uint32_t w4_masked(uint32_t word,
+                                                     uint32_t base)
+{
+    uint32_t to;
+
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;"
+        : "=r"(to)
+        : "r"(word), "r"(0x000f000f), "r"(base));
+    return to;
+}
+
+/* The first operand of mma from a word: codes less zero[row r, row r + 8]. */
+template <class T>
+static __device__ __forceinline__ void w4_operand(uint32_t a[4], uint32_t word,
+                                                  const uint32_t zero[2])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        a[i] =
+            w4_less<T>(w4_masked(word >> 4 * i, w4_base<T>::base), zero[i & 1]);
+}
+
+/* The group of meta that a half belongs to; halves of a linear are less than
+ * 2^16, so that the product is the quotient by `halves`. */
+static inline uint32_t w4_inverse(int64_t halves)
+{
+    return halves > 1 ? (uint32_t)(((1ull << 32) + halves - 1) / halves) : 0;
+}
+
+static __device__ __forceinline__ uint32_t w4_group(uint32_t half,
+                                                    uint32_t inverse)
+{
+    return inverse ? __umulhi(half, inverse) : half;
+}
+
+/* ---- the table's functions ---- */
 
 int cuda_w4_prepare(struct cuda_context *c, struct cuda_w4 **w,
                     const struct forge_w4a16_linear *l, struct err *e);

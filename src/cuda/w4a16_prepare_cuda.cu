@@ -188,7 +188,7 @@ static int sort(struct cuda_w4 *w, const struct w4_order *o, struct staging *t,
     if ((rc = w4_sort(o, W4_HALF, first, &t->input, e)) < 0)
         return rc;
     used = first[o->groups];
-    w->depth = (int64_t)round_up((uint64_t)used, W4_PLACES);
+    w->depth = (int64_t)round_up((uint64_t)used, W4_DEEP);
     w->groups = w->depth / W4_HALF;
     w->halves = 1;
     input = (int32_t *)mem_alloc((size_t)w->depth * sizeof(*input), what, e);
@@ -235,7 +235,7 @@ static int arrange(struct cuda_w4 *w, const struct forge_w4a16_linear *l,
         return act_order;
     if (act_order || (s->groups > 1 && group % W4_HALF))
         return sort(w, &o, t, e);
-    w->depth = (int64_t)round_up((uint64_t)l->inputs, W4_PLACES);
+    w->depth = (int64_t)round_up((uint64_t)l->inputs, W4_DEEP);
     w->halves = s->groups > 1 ? group / W4_HALF : w->depth / W4_HALF;
     w->groups = (w->depth / W4_HALF + w->halves - 1) / w->halves;
     return 0;
@@ -282,7 +282,8 @@ static int fill(struct cuda_w4 *w, const struct forge_w4a16_linear *l,
         return rc;
     blocks = w->depth / W4_PLACES;
     n = strips * W4_STRIP * w->groups;
-    if (blocks * strips / 8 >= INT32_MAX || n / 256 >= INT32_MAX)
+    if (blocks * strips / 8 >= INT32_MAX || n / 256 >= INT32_MAX ||
+        w->depth / W4_HALF >= 1 << 16) /* w4_group() */
         return err_set(e, E_CONFIG, "%s: too large for the GPU", what);
     if ((rc = buffer_open(c, &w->codes, (size_t)(strips * blocks) * 512, e)) <
             0 ||

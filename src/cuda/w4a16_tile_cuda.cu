@@ -21,10 +21,16 @@
 #include "cuda/w4a16_internal.cuh"
 
 enum {
-    STAGES = 4,
-    STRIPS = 2, /* of a warp */
-    LEAST = 6   /* blocks of places for a block of threads to begin with */
+    STRIPS = 2,            /* of a warp */
+    BLOCKS = 2,            /* of places in a step */
+    QUARTERS = 2 * BLOCKS, /* of a step: 32 places, which share a scale */
+    LEAST = 3              /* steps for a block of threads to begin with */
 };
+
+/* Steps in shared memory, and blocks of threads of a multiprocessor, which bound
+ * the registers, for tiles of nt eights of rows. */
+#define STAGES(nt)   ((nt) <= 2 ? 3 : 4)
+#define RESIDENT(nt) ((nt) == 1 ? 4 : (nt) == 2 ? 3 : (nt) == 4 ? 2 : 1)
 
 /* w4_launch as the kernel takes it. */
 struct tiles {
@@ -35,55 +41,15 @@ struct tiles {
     void *y;
     int64_t ldx, ldy;
     int y_type;
-    int outputs, strips, blocks, groups;
-    uint32_t halves, inverse; /* ceil(2^32 / halves); 0: halves is 1 */
-    int items;                /* tiles * blocks */
+    int outputs, strips, steps, groups;
+    uint32_t inverse; /* w4_inverse() */
+    int share, more;  /* first_item() */
+    int items;        /* tiles * steps */
     float4 *parts;
     int *arrived; /* [tiles], 0 */
 };
 
 /* ---- numbers ---- */
-
-/* Codes are added to a power of two whose last bit is worth 1. */
-template <class T> struct codes_of;
-template <> struct codes_of<__half> {
-    typedef __half2 pair;
-    static const uint32_t base = 0x64006400; /* 1024 */
-};
-template <> struct codes_of<__nv_bfloat16> {
-    typedef __nv_bfloat162 pair;
-    static const uint32_t base = 0x43004300; /* 128 */
-};
-
-template <class T>
-static __device__ __forceinline__ uint32_t less(uint32_t a, uint32_t b)
-{
-    typedef typename codes_of<T>::pair pair;
-    pair d = __hsub2(*(const pair *)&a, *(const pair *)&b);
-
-    return *(const uint32_t *)&d;
-}
-
-/* word & 0x000f000f | base, which the compiler makes two instructions of. */
-static __device__ __forceinline__ uint32_t masked(uint32_t word, uint32_t base)
-{
-    uint32_t to;
-
-    asm("lop3.b32 %0, %1, %2, %3, 0xea;"
-        : "=r"(to)
-        : "r"(word), "r"(0x000f000f), "r"(base));
-    return to;
-}
-
-/* The first operand of mma from a word: codes less zero[row r, row r + 8]. */
-template <class T>
-static __device__ __forceinline__ void operand(uint32_t a[4], uint32_t word,
-                                               const uint32_t zero[2])
-{
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        a[i] = less<T>(masked(word >> 4 * i, codes_of<T>::base), zero[i & 1]);
-}
 
 static __device__ __forceinline__ void
 multiply_as(__nv_bfloat16, float d[4], const uint32_t a[4], const uint32_t b[2])
@@ -110,23 +76,24 @@ static __device__ __forceinline__ void put(const struct tiles &a, int64_t at,
 
 /* ---- shared memory ---- */
 
-/* NT: eights of rows; HALVES: a scale for each half of a block. */
-template <int NT, bool HALVES> struct room {
+/* NT: eights of rows; FINE: a scale for each quarter of a step. */
+template <int NT, bool FINE> struct room {
+    static const int scales = FINE ? QUARTERS : 1;
     struct {
         struct {
-            uint4 codes[STRIPS][32];
-            uint32_t meta[STRIPS][HALVES + 1][W4_STRIP];
-        } stage[STAGES];
+            uint4 codes[STRIPS][BLOCKS][32];
+            uint32_t meta[STRIPS][scales][W4_STRIP];
+        } stage[STAGES(NT)];
     } warp[W4_WARPS];
-    /* 8 pieces of 16 bytes a row, those of odd rows in the order 4..7, 0..3, so
-     * that lanes of two rows meet in no bank */
-    uint4 x[NT > 1 ? STAGES : 1][NT > 1 ? NT * 8 : 1][8];
+    /* 16 pieces of 16 bytes a row; of odd rows those of two quarters change
+     * places, so that lanes of two rows meet in no bank */
+    uint4 x[NT > 1 ? STAGES(NT) : 1][NT > 1 ? NT * 8 : 1][BLOCKS * 8];
     bool last;
 };
 
 /* ---- a tile's part ---- */
 
-/* What a block of threads works on: blocks begin..end-1 of a tile. */
+/* What a block of threads works on: steps begin..end-1 of a tile. */
 struct part {
     struct w4_rows w;
     int begin, end;
@@ -134,16 +101,19 @@ struct part {
     int strip;     /* first one of the tile */
 };
 
-/* Number of item's, or part's, owner: block of threads b has the items from
- * items b / blocks on. */
+/* Items are steps of tiles; the launch's block of threads b has those from
+ * first_item(b) on: each one `share` of them, the first `more` one more. */
 static __device__ __forceinline__ int first_item(const struct tiles &a, int b)
 {
-    return (int)((int64_t)a.items * b / gridDim.x);
+    return b * a.share + min(b, a.more);
 }
 
 static __device__ __forceinline__ int owner(const struct tiles &a, int item)
 {
-    return (int)((((int64_t)item + 1) * gridDim.x - 1) / a.items);
+    int most = a.more * (a.share + 1);
+
+    return item < most ? item / (a.share + 1) :
+                         a.more + (item - most) / a.share;
 }
 
 /* The rows that tile belongs to: the last ones whose `before` is not beyond. */
@@ -185,49 +155,51 @@ static __device__ __forceinline__ void copy_hot(uint32_t to, const void *from)
                  : "memory");
 }
 
-/* Where a thread reads the next block from; k: its number. */
-template <class T, int NT, bool HALVES> struct feed {
-    /* threads copy x's pieces of 16 bytes, EACH of them each */
-    static const int EACH = NT < 4 ? 1 : NT / 4;
-    typedef struct room<NT, HALVES> shared;
+/* Where a thread reads the next step from, and where it puts it. */
+template <class T, int NT, bool FINE> struct feed {
+    typedef struct room<NT, FINE> shared;
+    /* pieces of x for a thread to copy */
+    static const int EACH = NT * 8 * BLOCKS * 8 / (W4_WARPS * 32);
     const uint4 *codes[STRIPS];
-    const uint32_t *meta; /* of group 0; first lanes only */
-    const T *x[EACH];     /* rows that are not there: the last one */
+    const uint32_t *meta;          /* of group 0; first lanes only */
+    const T *x[NT > 1 ? EACH : 1]; /* rows that are not there: the last one */
     uint32_t codes_to, meta_to, x_to;
-    uint32_t half; /* of meta */
+    uint32_t quarter; /* that meta is for */
 
     __device__ __forceinline__ feed(const struct tiles &a, const struct part &p,
                                     shared *m)
     {
-        const int each = (HALVES + 1) * 4; /* copies of a strip's meta */
+        const int each = shared::scales * 4; /* copies of a strip's meta */
         int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         auto *to = &m->warp[warp].stage[0];
-        int first = p.strip + warp * STRIPS, h = lane % each / 4;
+        int first = p.strip + warp * STRIPS, q = lane % each / 4;
 
 #pragma unroll
         for (int s = 0; s < STRIPS; s++)
             codes[s] =
                 p.w.codes + lane +
-                ((int64_t)min(first + s, a.strips - 1) * a.blocks + p.begin) *
-                    32;
+                ((int64_t)min(first + s, a.strips - 1) * a.steps + p.begin) *
+                    (BLOCKS * 32);
         meta = p.w.meta + lane % 4 * 4 +
                (int64_t)min(first + lane / each, a.strips - 1) * a.groups *
                    W4_STRIP;
-        codes_to = shared_address(&to->codes[0][lane]);
+        codes_to = shared_address(&to->codes[0][0][lane]);
         meta_to =
-            shared_address(&to->meta[lane / each % STRIPS][h][lane % 4 * 4]);
-        half = 2 * p.begin + h;
+            shared_address(&to->meta[lane / each % STRIPS][q][lane % 4 * 4]);
+        quarter = QUARTERS * p.begin + q;
         if constexpr (NT == 1) {
             x[0] = row_of(a, p, min(lane / 4, p.rows - 1)) + lane % 4 * 8;
         } else {
-            int row = threadIdx.x / 8;
+            const int pieces = BLOCKS * 8;
+            int row = threadIdx.x / pieces, piece = threadIdx.x % pieces;
 
-            x_to = shared_address(
-                &m->x[0][row % (NT * 8)][threadIdx.x % 8 ^ (row & 1) * 4]);
+            x_to = shared_address(&m->x[0][row][piece ^ (row & 1) * 4]);
 #pragma unroll
             for (int i = 0; i < EACH; i++)
-                x[i] = row_of(a, p, min(row + i * 32, p.rows - 1)) +
-                       threadIdx.x % 8 * 8;
+                x[i] = row_of(a, p,
+                              min(row + i * (W4_WARPS * 32 / pieces),
+                                  p.rows - 1)) +
+                       piece * 8;
         }
     }
 
@@ -235,34 +207,38 @@ template <class T, int NT, bool HALVES> struct feed {
     row_of(const struct tiles &a, const struct part &p, int row)
     {
         return (const T *)a.x + (p.w.first + p.row + row) * a.ldx +
-               p.begin * W4_PLACES;
+               p.begin * (BLOCKS * W4_PLACES);
     }
 
-    /* Start the copies of a block. */
+    /* Start the copies of a step. */
     __device__ __forceinline__ void bring(const struct tiles &a, int stage)
     {
         const uint32_t step = sizeof(shared::warp[0].stage[0]);
+        const uint32_t x_step = sizeof(shared::x[0]);
 
 #pragma unroll
         for (int s = 0; s < STRIPS; s++) {
-            copy_16(codes_to + stage * step + s * 512, codes[s], true);
-            codes[s] += 32;
+#pragma unroll
+            for (int b = 0; b < BLOCKS; b++)
+                copy_16(codes_to + stage * step + (s * BLOCKS + b) * 512,
+                        codes[s] + b * 32, true);
+            codes[s] += BLOCKS * 32;
         }
-        if (threadIdx.x % 32 < STRIPS * (HALVES + 1) * 4)
+        if (threadIdx.x % 32 < STRIPS * shared::scales * 4)
             copy_hot(meta_to + stage * step,
-                     meta + (a.inverse ? __umulhi(half, a.inverse) : half) *
-                                (uint64_t)W4_STRIP);
-        half += 2;
+                     meta +
+                         (a.inverse ? __umulhi(quarter, a.inverse) : quarter) *
+                             (uint64_t)W4_STRIP);
+        quarter += QUARTERS;
 #pragma unroll
         for (int i = 0; i < EACH && NT > 1; i++) {
-            if (NT >= 4 || threadIdx.x < NT * 64)
-                copy_16(x_to + stage * (NT * 8 * 128) + i * (32 * 128), x[i],
-                        true);
-            x[i] += W4_PLACES;
+            copy_16(x_to + stage * x_step + i * (W4_WARPS * 32 * 16), x[i],
+                    true);
+            x[i] += BLOCKS * W4_PLACES;
         }
     }
 
-    /* Up to 8 rows: this lane's pieces of x. */
+    /* Up to 8 rows: this lane's pieces of x in a block. */
     __device__ __forceinline__ void read_x(uint4 to[2])
     {
         to[0] = __ldg((const uint4 *)x[0]);
@@ -271,64 +247,90 @@ template <class T, int NT, bool HALVES> struct feed {
     }
 };
 
-/* Add the block of a stage: sums += codes times x; x: up to 8 rows, else in
- * shared memory.  totals += scale * sums, and sums = 0, where flush says so. */
-template <class T, int NT, bool HALVES>
+/* sums += codes times x in quarter q of a step.  x: up to 8 rows, else in shared
+ * memory. */
+template <class T, int NT, bool FINE>
 static __device__ __forceinline__ void
-add_block(const struct room<NT, HALVES> *m, int at, const uint4 x[2],
-          bool flush, float sums[STRIPS][NT][4], float totals[STRIPS][NT][4])
+add_quarter(const struct room<NT, FINE> *m, int at, int q,
+            const uint4 codes[STRIPS], const uint4 *x,
+            const uint32_t zero[STRIPS][2], float sums[STRIPS][NT][4])
+{
+    /* eights of rows whose x is in registers: distance of dependent products */
+    const int wide = NT == 8 ? 8 : 1;
+    int lane = threadIdx.x % 32, r = lane / 4;
+    uint32_t operands[2][STRIPS][4];
+
+#pragma unroll
+    for (int s = 0; s < STRIPS; s++) {
+        w4_operand<T>(operands[0][s], q % 2 ? codes[s].z : codes[s].x, zero[s]);
+        w4_operand<T>(operands[1][s], q % 2 ? codes[s].w : codes[s].y, zero[s]);
+    }
+#pragma unroll
+    for (int first = 0; first < NT; first += wide) {
+        uint4 b[wide];
+
+#pragma unroll
+        for (int n = 0; n < wide; n++)
+            if constexpr (NT > 1)
+                b[n] = m->x[at][(first + n) * 8 + r]
+                           [(4 * q + lane % 4) ^ (r & 1) * 4];
+            else
+                b[n] = x[q % 2];
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+#pragma unroll
+            for (int n = 0; n < wide; n++) {
+                const uint32_t low[2] = { b[n].x, b[n].y };
+                const uint32_t high[2] = { b[n].z, b[n].w };
+
+#pragma unroll
+                for (int s = 0; s < STRIPS; s++)
+                    multiply_as(T(), sums[s][first + n], operands[j][s],
+                                j ? high : low);
+            }
+    }
+}
+
+/* Add the step of a stage: totals += scale * (codes times x).  x: up to 8 rows,
+ * of this step's first block; f reads on, but not beyond the last step. */
+template <class T, int NT, bool FINE>
+static __device__ __forceinline__ void
+add_step(const struct room<NT, FINE> *m, int at, struct feed<T, NT, FINE> *f,
+         uint4 x[2][2], bool last, float totals[STRIPS][NT][4])
 {
     const auto *from = &m->warp[threadIdx.x / 32].stage[at];
     int lane = threadIdx.x % 32, r = lane / 4;
+    float sums[STRIPS][NT][4] = {};
+    uint32_t meta[STRIPS][2], zero[STRIPS][2];
     uint4 codes[STRIPS];
 
 #pragma unroll
-    for (int s = 0; s < STRIPS; s++)
-        codes[s] = from->codes[s][lane];
+    for (int q = 0; q < QUARTERS; q++) {
+        if (q % 2 == 0)
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        uint32_t operands[STRIPS][2][4], meta[STRIPS][2];
-
+            for (int s = 0; s < STRIPS; s++)
+                codes[s] = from->codes[s][q / 2][lane];
+        if (NT == 1 && q % 2 == 0 && (!last || q / 2 + 1 < BLOCKS))
+            f->read_x(x[(q / 2 + 1) % 2]);
+        if (FINE || !q)
 #pragma unroll
-        for (int s = 0; s < STRIPS; s++) {
-            uint32_t zero[2];
-
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                meta[s][i] = from->meta[s][HALVES ? h : 0][r + 8 * i];
-                zero[i] = (meta[s][i] & 15) * 0x00010001 + codes_of<T>::base;
+            for (int i = 0; i < STRIPS * 2; i++) {
+                meta[i / 2][i % 2] = from->meta[i / 2][q][r + i % 2 * 8];
+                zero[i / 2][i % 2] =
+                    (meta[i / 2][i % 2] & 15) * 0x00010001 + w4_base<T>::base;
             }
-            operand<T>(operands[s][0], h ? codes[s].z : codes[s].x, zero);
-            operand<T>(operands[s][1], h ? codes[s].w : codes[s].y, zero);
+        add_quarter<T, NT, FINE>(m, at, q, codes, x[q / 2 % 2], zero, sums);
+        if (!FINE && q + 1 < QUARTERS)
+            continue;
+#pragma unroll
+        for (int i = 0; i < STRIPS * NT * 4; i++) {
+            int s = i / (NT * 4), n = i / 4 % NT;
+
+            totals[s][n][i % 4] =
+                fmaf(__uint_as_float(meta[s][i % 4 / 2] & ~15u),
+                     sums[s][n][i % 4], totals[s][n][i % 4]);
+            sums[s][n][i % 4] = 0;
         }
-#pragma unroll
-        for (int n = 0; n < NT; n++) {
-            uint4 b = x[h];
-
-            if constexpr (NT > 1)
-                b = m->x[at][n * 8 + r][(4 * h + lane % 4) ^ (r & 1) * 4];
-            const uint32_t low[2] = { b.x, b.y }, high[2] = { b.z, b.w };
-
-#pragma unroll
-            for (int s = 0; s < STRIPS; s++)
-                multiply_as(T(), sums[s][n], operands[s][0], low);
-#pragma unroll
-            for (int s = 0; s < STRIPS; s++)
-                multiply_as(T(), sums[s][n], operands[s][1], high);
-        }
-        if (HALVES || (h && flush))
-#pragma unroll
-            for (int s = 0; s < STRIPS; s++)
-#pragma unroll
-                for (int n = 0; n < NT; n++)
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        float scale = __uint_as_float(meta[s][i / 2] & ~15u);
-
-                        totals[s][n][i] =
-                            fmaf(scale, sums[s][n][i], totals[s][n][i]);
-                        sums[s][n][i] = 0;
-                    }
     }
 }
 
@@ -340,75 +342,66 @@ template <int NT> static __device__ __forceinline__ void meet(void)
         __syncwarp();
 }
 
-template <class T, int NT, bool HALVES>
+template <class T, int NT, bool FINE>
 static __device__ __forceinline__ void
-add_blocks(const struct tiles &a, const struct part &p,
-           struct room<NT, HALVES> *m, float totals[STRIPS][NT][4])
+add_steps(const struct tiles &a, const struct part &p, struct room<NT, FINE> *m,
+          float totals[STRIPS][NT][4])
 {
-    const int UNROLL = NT > 2 ? 1 : STAGES;
-    feed<T, NT, HALVES> f(a, p, m);
-    float sums[STRIPS][NT][4] = {};
-    int n = p.end - p.begin, group = a.halves / 2;
-    int left = HALVES ? 0 : group - p.begin % group;
-    uint4 x[2][2]; /* this block's and the next's, in turn */
+    const int stages = STAGES(NT), unroll = NT > 2 ? 1 : stages;
+    struct feed<T, NT, FINE> f(a, p, m);
+    int n = p.end - p.begin;
+    uint4 x[2][2]; /* of this block and the next, in turn */
 
     meet<NT>(); /* all have read what they had brought */
 #pragma unroll
-    for (int i = 0; i < STAGES - 1; i++) {
+    for (int i = 0; i < stages - 1; i++) {
         if (i < n)
             f.bring(a, i);
         copy_commit();
     }
     if (NT == 1)
         f.read_x(x[0]);
-    for (int i = 0; i < n; i += UNROLL)
+    for (int i = 0; i < n; i += unroll)
 #pragma unroll
-        for (int u = 0; u < UNROLL; u++) {
-            int stage = NT > 2 ? i % STAGES : u;
+        for (int u = 0; u < unroll; u++) {
+            int stage = NT > 2 ? i % stages : u;
 
             if (i + u == n)
                 return;
-            copy_wait<STAGES - 2>();
+            copy_wait<stages - 2>();
             meet<NT>();
-            if (i + u + STAGES - 1 < n)
-                f.bring(a, (stage + STAGES - 1) % STAGES);
+            if (i + u + stages - 1 < n)
+                f.bring(a, (stage + stages - 1) % stages);
             copy_commit();
-            if (NT == 1 && i + u + 1 < n)
-                f.read_x(x[(u + 1) % 2]);
-            left--; /* few sums are cheaper than the question */
-            add_block<T, NT, HALVES>(m, stage, x[u % 2],
-                                     NT <= 2 || !left || i + u + 1 == n, sums,
-                                     totals);
-            left = left ? left : group;
+            add_step<T, NT, FINE>(m, stage, &f, x, i + u + 1 == n, totals);
         }
 }
 
 /* ---- results ---- */
 
-/* Where block of threads b keeps its sums of a tile: its first one or its
- * last. */
+/* Where block of threads b keeps its sums of a tile: the one that it begins
+ * with, or a later one. */
 template <int NT>
 static __device__ __forceinline__ float4 *place_of(const struct tiles &a, int b,
-                                                   int tile)
+                                                   bool later)
 {
-    int slot = first_item(a, b) / a.blocks != tile;
-
     return a.parts +
-           ((int64_t)(b * 2 + slot) * W4_WARPS + threadIdx.x / 32) * STRIPS *
+           ((int64_t)(b * 2 + later) * W4_WARPS + threadIdx.x / 32) * STRIPS *
                NT * 32 +
            threadIdx.x % 32;
 }
 
 /* Give this block's part of the tile; true: it is the last of n, and totals are
  * the sum of all. */
-template <int NT, bool HALVES>
+template <int NT, bool FINE>
 static __device__ __forceinline__ bool gather(const struct tiles &a, int tile,
-                                              struct room<NT, HALVES> *m,
+                                              struct room<NT, FINE> *m,
                                               float totals[STRIPS][NT][4])
 {
-    int first = owner(a, tile * a.blocks);
-    int last = owner(a, tile * a.blocks + a.blocks - 1);
-    float4 *to = place_of<NT>(a, blockIdx.x, tile);
+    int first = owner(a, tile * a.steps);
+    int last = owner(a, tile * a.steps + a.steps - 1);
+    bool later = first_item(a, first) < tile * a.steps; /* for the first */
+    float4 *to = place_of<NT>(a, blockIdx.x, later && (int)blockIdx.x == first);
 
 #pragma unroll
     for (int i = 0; i < STRIPS * NT; i++) {
@@ -424,8 +417,9 @@ static __device__ __forceinline__ bool gather(const struct tiles &a, int tile,
     if (!m->last)
         return false;
     __threadfence();
+#pragma unroll(NT == 1 ? 4 : 1)
     for (int b = first; b <= last; b++) {
-        const float4 *from = place_of<NT>(a, b, tile);
+        const float4 *from = place_of<NT>(a, b, later && b == first);
 
 #pragma unroll
         for (int i = 0; i < STRIPS * NT; i++) {
@@ -466,40 +460,36 @@ store_tile(const struct tiles &a, const struct part &p,
             }
 }
 
-/* Blocks of threads of a multiprocessor, which bound the registers. */
-#define RESIDENT(nt) ((nt) == 1 ? 4 : (nt) == 2 ? 3 : (nt) == 4 ? 2 : 1)
-
-template <class T, int NT, bool HALVES>
+template <class T, int NT, bool FINE>
 static __global__ void __launch_bounds__(W4_WARPS * 32, RESIDENT(NT))
     tiles_kernel(const __grid_constant__ struct tiles a)
 {
     extern __shared__ uint4 shared[];
-    auto *m = (struct room<NT, HALVES> *)shared;
+    auto *m = (struct room<NT, FINE> *)shared;
     int end = first_item(a, blockIdx.x + 1), next;
 
     for (int item = first_item(a, blockIdx.x); item < end; item = next) {
-        int tile = item / a.blocks, begin = item - tile * a.blocks;
+        int tile = item / a.steps, begin = item - tile * a.steps;
         float totals[STRIPS][NT][4] = {};
         struct part p;
 
-        next = min(end, (tile + 1) * a.blocks);
+        next = min(end, (tile + 1) * a.steps);
         p = part_of<NT>(a, tile, begin, begin + next - item);
-        add_blocks<T, NT, HALVES>(a, p, m, totals);
-        if (p.end - p.begin == a.blocks ||
-            gather<NT, HALVES>(a, tile, m, totals))
+        add_steps<T, NT, FINE>(a, p, m, totals);
+        if (p.end - p.begin == a.steps || gather<NT, FINE>(a, tile, m, totals))
             store_tile<NT>(a, p, totals);
     }
 }
 
 /* ---- the host's part ---- */
 
-template <class T, int NT, bool HALVES>
+template <class T, int NT, bool FINE>
 static int launch(struct cuda_context *c, struct tiles *a, struct err *e)
 {
-    auto kernel = tiles_kernel<T, NT, HALVES>;
-    size_t shared = sizeof(struct room<NT, HALVES>);
+    auto kernel = tiles_kernel<T, NT, FINE>;
+    size_t shared = sizeof(struct room<NT, FINE>);
     static int resident;
-    int tiles = a->items / a->blocks, rc;
+    int tiles = a->items / a->steps, rc;
     int64_t grid;
 
     if (!resident) {
@@ -524,6 +514,8 @@ static int launch(struct cuda_context *c, struct tiles *a, struct err *e)
         CUDA_TRY(cudaMemsetAsync(c->w4_arrived.data, 0, c->w4_arrived.cap,
                                  c->stream));
     }
+    a->share = (int)(a->items / grid);
+    a->more = (int)(a->items % grid);
     a->parts = (float4 *)c->w4_parts.data;
     a->arrived = (int *)c->w4_arrived.data;
     kernel<<<(unsigned)grid, W4_WARPS * 32, shared, c->stream>>>(*a);
@@ -531,22 +523,22 @@ static int launch(struct cuda_context *c, struct tiles *a, struct err *e)
     return 0;
 }
 
-template <class T, bool HALVES>
+template <class T, bool FINE>
 static int by_rows(struct cuda_context *c, struct tiles *a, int most,
                    struct err *e)
 {
     switch (most) {
-    case 8: return launch<T, 1, HALVES>(c, a, e);
-    case 16: return launch<T, 2, HALVES>(c, a, e);
-    case 32: return launch<T, 4, HALVES>(c, a, e);
-    default: return launch<T, 8, HALVES>(c, a, e);
+    case 8: return launch<T, 1, FINE>(c, a, e);
+    case 16: return launch<T, 2, FINE>(c, a, e);
+    case 32: return launch<T, 4, FINE>(c, a, e);
+    default: return launch<T, 8, FINE>(c, a, e);
     }
 }
 
 int w4_tiled(struct cuda_context *c, struct w4_launch *l, struct err *e)
 {
-    int64_t blocks = l->depth / W4_PLACES;
-    bool odd = l->halves % 2 && l->groups > 1;
+    int64_t steps = l->depth / (BLOCKS * W4_PLACES);
+    bool fine = l->halves % QUARTERS && l->groups > 1;
     struct tiles a = {
         l->one,
         l->many,
@@ -558,20 +550,17 @@ int w4_tiled(struct cuda_context *c, struct w4_launch *l, struct err *e)
         l->y_type,
         (int)l->outputs,
         (int)((l->outputs + W4_STRIP - 1) / W4_STRIP),
-        (int)blocks,
+        (int)steps,
         (int)l->groups,
-        (uint32_t)l->halves,
-        l->halves > 1 ? (uint32_t)(((1ull << 32) + l->halves - 1) / l->halves) :
-                        0,
+        w4_inverse(l->halves),
     };
 
-    /* __umulhi() is a division for numbers of less than 16 bits */
-    if (blocks >= 1 << 15 || l->tiles >= INT32_MAX / blocks)
+    if (l->tiles >= INT32_MAX / steps)
         return err_set(e, E_CONFIG, "cuda: a product too large");
-    a.items = (int)(l->tiles * blocks);
+    a.items = (int)(l->tiles * steps);
     if (l->x_type == FORGE_W4A16_F16)
-        return odd ? by_rows<__half, true>(c, &a, l->most, e) :
-                     by_rows<__half, false>(c, &a, l->most, e);
-    return odd ? by_rows<__nv_bfloat16, true>(c, &a, l->most, e) :
-                 by_rows<__nv_bfloat16, false>(c, &a, l->most, e);
+        return fine ? by_rows<__half, true>(c, &a, l->most, e) :
+                      by_rows<__half, false>(c, &a, l->most, e);
+    return fine ? by_rows<__nv_bfloat16, true>(c, &a, l->most, e) :
+                  by_rows<__nv_bfloat16, false>(c, &a, l->most, e);
 }
