@@ -111,7 +111,7 @@ SCRIPT := scripts/demo scripts/deb-control scripts/sysroot scripts/completions/f
           scripts/house scripts/setup scripts/test .ci/run tests/faults/run tests/faults/limits tests/faults/threads
 
 # Products with 4-bit linears for other programs (include/forge_w4a16.h): a library
-# that shows these functions alone.
+# that shows these functions alone; those of forge_w4a16_cuda.h are the plug-in's.
 W4      := libforge_w4a16.so
 W4_SO   := $O/lib/$(W4).1
 W4_SRC  := $(wildcard src/w4a16/*.c src/common/math/bf16_*.c) src/common/base.c src/layout/unpack.c \
@@ -355,7 +355,7 @@ install: all
 	install -m 755 scripts/forge-run $(wildcard bin/forge-cuda.so) $D/lib/4bit-forge
 	install -m 755 $(W4_SO) $D/lib
 	ln -sf $(W4).1 $D/lib/$(W4)
-	install -D -m 644 include/forge_w4a16.h $D/include/forge_w4a16.h
+	install -D -m 644 -t $D/include include/forge_w4a16.h include/forge_w4a16_cuda.h
 	install -m 644 scripts/pipeline.mk $D/lib/4bit-forge
 	install -D -m 644 scripts/completions/forge.bash $D/share/bash-completion/completions/forge
 	install -D -m 644 scripts/completions/forge.fish $D/share/fish/vendor_completions.d/forge.fish
@@ -363,7 +363,7 @@ install: all
 	  install -D -m 644 $$m $D/share/man/man$${m##*.}/$${m##*/}; done
 uninstall:
 	rm -f $(BIN:%=$D/%)
-	rm -f $D/lib/$(W4) $D/lib/$(W4).1 $D/include/forge_w4a16.h
+	rm -f $D/lib/$(W4) $D/lib/$(W4).1 $D/include/forge_w4a16.h $D/include/forge_w4a16_cuda.h
 	rm -rf $D/lib/4bit-forge $D/share/bash-completion/completions/forge \
 	  $D/share/fish/vendor_completions.d/forge.fish
 	for m in $(MAN); do rm -f $D/share/man/man$${m##*.}/$${m##*/}; done

@@ -236,7 +236,8 @@ static void one_linear(int64_t o, int64_t i)
         printf("w4a16 M = %4lld: tiles %8.1f us (error %.1e), slabs %8.1f us "
                "(%.1e), cuBLAS bf16 %8.1f us: %.2fx; %.0f %% of copy\n",
                (long long)rows, tiles * 1e3, worst[0], blas * 1e3, worst[1],
-               dense * 1e3, dense / (rows > W4_TILED || !tiles ? blas : tiles),
+               dense * 1e3,
+               dense / (rows > FORGE_W4A16_CUDA_TILED || !tiles ? blas : tiles),
                100 * bytes / (tiles ? fmin(tiles, blas) : blas) * 1e3 /
                    copy_rate);
     }
@@ -297,7 +298,7 @@ static void experts(void)
 
         choose(tokens, first);
         MUSTC(cudaMemsetAsync(y, 0xff, (size_t)rows * WIDTH * 4, c->stream));
-        MUST(cuda_w4_grouped(c, w, first, EXPERTS, &from, &to, &why));
+        MUST(w4_grouped(c, w, first, EXPERTS, &from, &to, W4_AUTO, &why));
         for (int e = 0; e < EXPERTS; e++)
             if (first[e + 1] > first[e]) {
                 active++;
@@ -309,7 +310,7 @@ static void experts(void)
         must(worst < 2e-5 ? 0 : -1, "not the experts' product");
         to.type = FORGE_W4A16_BF16;
         grouped = timed([&] {
-            MUST(cuda_w4_grouped(c, w, first, EXPERTS, &from, &to, &why));
+            MUST(w4_grouped(c, w, first, EXPERTS, &from, &to, W4_AUTO, &why));
         });
         each = timed([&] {
             for (int e = 0; e < EXPERTS; e++)

@@ -1,6 +1,6 @@
 /* context_cuda.cu - a device, its libraries and buffers; the tables of all
  * stages. */
-#include "cuda/w4a16_internal.cuh"
+#include "cuda/internal.cuh"
 
 #include "pack/pack_table.h"
 
@@ -401,7 +401,3 @@ EXPORT const struct solve_table forge_solve_table = {
 };
 EXPORT const struct pack_table forge_pack_table = { PACK_TABLE_VERSION,
                                                     cuda_pack };
-EXPORT const struct w4a16_table forge_w4a16_table = {
-    W4A16_TABLE_VERSION, cuda_w4_prepare, cuda_w4_release, cuda_w4_memory,
-    cuda_w4_grouped
-};

@@ -1,7 +1,8 @@
-/* w4a16_cuda.cu - w4a16_table.h: checks a product, and does it by tiles
+/* w4a16_cuda.cu - forge_w4a16_cuda.h: checks a product, and does it by tiles
  * (w4a16_tile_cuda.cu) or, for many rows, by weights in x's type and cuBLAS. */
 #include "cuda/w4a16_internal.cuh"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 static const char what[] = "4-bit product";
@@ -393,15 +394,94 @@ int w4_grouped(struct cuda_context *c, const struct cuda_w4 *const *w,
     a.x.p = row_of(x, first[0]);
     a.y.p = row_of(y, first[0]);
     if (way == W4_AUTO)
-        way = a.rows > (int64_t)W4_TILED * a.experts ? W4_BY_BLAS : W4_BY_TILES;
+        way = a.rows > (int64_t)FORGE_W4A16_CUDA_TILED * a.experts ?
+                  W4_BY_BLAS :
+                  W4_BY_TILES;
     return way == W4_BY_BLAS ? by_blas(&a, w, first, experts, e) :
                                by_tiles(&a, w, first, experts, e);
 }
 
-int cuda_w4_grouped(struct cuda_context *c, const struct cuda_w4 *const *w,
-                    const int64_t *first, int64_t experts,
-                    const struct forge_w4a16_rows *x,
-                    const struct forge_w4a16_rows *y, struct err *e)
+/* ---- forge_w4a16_cuda.h ---- */
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+static int said(int rc, const struct err *e, char *why, size_t why_size)
 {
-    return w4_grouped(c, w, first, experts, x, y, W4_AUTO, e);
+    if (rc < 0 && why && why_size)
+        snprintf(why, why_size, "%s", e->msg);
+    return rc;
+}
+
+static struct cuda_context *context_of(struct forge_w4a16_cuda *c)
+{
+    return (struct cuda_context *)c;
+}
+
+EXPORT int forge_w4a16_cuda_open(struct forge_w4a16_cuda **out, int device,
+                                 void *stream, char *why, size_t why_size)
+{
+    struct cuda_context *c;
+    struct err e;
+    int rc = cuda_open(&c, device, 0, &e);
+
+    *out = (struct forge_w4a16_cuda *)c;
+    if (rc >= 0 && stream) {
+        cudaStreamDestroy(c->stream);
+        c->stream = (cudaStream_t)stream;
+    }
+    return said(rc, &e, why, why_size);
+}
+
+EXPORT int forge_w4a16_cuda_prepare(struct forge_w4a16_cuda *c,
+                                    struct forge_w4a16_cuda_linear **w,
+                                    const struct forge_w4a16_linear *l,
+                                    char *why, size_t why_size)
+{
+    struct err e;
+    int rc = cuda_w4_prepare(context_of(c), (struct cuda_w4 **)w, l, &e);
+
+    return said(rc, &e, why, why_size);
+}
+
+EXPORT void forge_w4a16_cuda_release(struct forge_w4a16_cuda_linear *w)
+{
+    cuda_w4_release((struct cuda_w4 *)w);
+}
+
+EXPORT size_t forge_w4a16_cuda_memory(const struct forge_w4a16_cuda_linear *w)
+{
+    return cuda_w4_memory((const struct cuda_w4 *)w);
+}
+
+EXPORT int forge_w4a16_cuda_grouped(
+    struct forge_w4a16_cuda *c, const struct forge_w4a16_cuda_linear *const *w,
+    const int64_t *first, int64_t experts, const struct forge_w4a16_rows *x,
+    const struct forge_w4a16_rows *y, char *why, size_t why_size)
+{
+    struct err e;
+    int rc = w4_grouped(context_of(c), (const struct cuda_w4 *const *)w, first,
+                        experts, x, y, W4_AUTO, &e);
+
+    return said(rc, &e, why, why_size);
+}
+
+EXPORT int forge_w4a16_cuda_multiply(struct forge_w4a16_cuda *c,
+                                     const struct forge_w4a16_cuda_linear *w,
+                                     const struct forge_w4a16_rows *x,
+                                     int64_t rows,
+                                     const struct forge_w4a16_rows *y,
+                                     char *why, size_t why_size)
+{
+    const int64_t first[2] = { 0, rows };
+
+    return forge_w4a16_cuda_grouped(c, &w, first, 1, x, y, why, why_size);
+}
+
+EXPORT int forge_w4a16_cuda_wait(struct forge_w4a16_cuda *c, char *why,
+                                 size_t why_size)
+{
+    struct err e;
+    int rc = loan_settle(context_of(c), &e);
+
+    return said(rc, &e, why, why_size);
 }

@@ -17,8 +17,9 @@
 #define FORGE_CUDA_W4A16_INTERNAL_CUH
 
 #include "cuda/internal.cuh"
-#include "w4a16/w4a16_table.h"
+#include "forge_w4a16_cuda.h"
 
+enum { W4_SLAB = 128 << 20 }; /* bytes of W for cuBLAS at a time */
 enum { W4_STRIP = 16, W4_PLACES = 64, W4_HALF = 32, W4_DEEP = 128 };
 
 struct cuda_w4 {
@@ -135,15 +136,12 @@ static __device__ __forceinline__ uint32_t w4_group(uint32_t half,
     return inverse ? __umulhi(half, inverse) : half;
 }
 
-/* ---- the table's functions ---- */
+/* ---- linears ---- */
 
+/* As forge_w4a16_cuda_prepare() and the two after it. */
 int cuda_w4_prepare(struct cuda_context *c, struct cuda_w4 **w,
                     const struct forge_w4a16_linear *l, struct err *e);
 void cuda_w4_release(struct cuda_w4 *w);
 size_t cuda_w4_memory(const struct cuda_w4 *w);
-int cuda_w4_grouped(struct cuda_context *c, const struct cuda_w4 *const *w,
-                    const int64_t *first, int64_t experts,
-                    const struct forge_w4a16_rows *x,
-                    const struct forge_w4a16_rows *y, struct err *e);
 
 #endif

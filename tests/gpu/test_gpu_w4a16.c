@@ -1,22 +1,71 @@
 /* Products with 4-bit linears on the GPU: all layouts, groups, zeros, act-order,
  * types, ragged shapes, numbers of rows and experts, against products in double;
  * outputs are poisoned, and equal calls give equal bytes. */
+#include <dlfcn.h>
+
 #include "gpu.h"
 
 #include "../unit/w4_linear.h"
+#include "forge_w4a16_cuda.h"
 #include "model/forward_table.h"
-#include "w4a16/w4a16_table.h"
 
-struct plugin_table memory = { FORWARD_TABLE, FORWARD_TABLE_VERSION, NULL };
+static struct plugin_table memory = { FORWARD_TABLE, FORWARD_TABLE_VERSION,
+                                      NULL };
+static struct forge_w4a16_cuda *context;
+static char why[200];
+/* forge_w4a16_cuda.h's functions, of the plug-in that is named. */
+static struct {
+    int (*open)(struct forge_w4a16_cuda **, int, void *, char *, size_t);
+    int (*prepare)(struct forge_w4a16_cuda *, struct forge_w4a16_cuda_linear **,
+                   const struct forge_w4a16_linear *, char *, size_t);
+    void (*release)(struct forge_w4a16_cuda_linear *);
+    size_t (*memory)(const struct forge_w4a16_cuda_linear *);
+    int (*multiply)(struct forge_w4a16_cuda *,
+                    const struct forge_w4a16_cuda_linear *,
+                    const struct forge_w4a16_rows *, int64_t,
+                    const struct forge_w4a16_rows *, char *, size_t);
+    int (*grouped)(struct forge_w4a16_cuda *,
+                   const struct forge_w4a16_cuda_linear *const *,
+                   const int64_t *, int64_t, const struct forge_w4a16_rows *,
+                   const struct forge_w4a16_rows *, char *, size_t);
+    int (*wait)(struct forge_w4a16_cuda *, char *, size_t);
+} w4;
+
+/* Fail with the reason. */
+#define W4(call)                                                               \
+    do {                                                                       \
+        if ((call) < 0) {                                                      \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, why);           \
+            exit(1);                                                           \
+        }                                                                      \
+    } while (0)
+
+static void find(void *so, const char *name, void *to)
+{
+    void *p = dlsym(so, name);
+
+    CHECK(p);
+    memcpy(to, &p, sizeof(p));
+}
+
+static void open_w4(const char *path)
+{
+    void *so = dlopen(path, RTLD_NOW);
+
+    CHECK(so);
+    find(so, "forge_w4a16_cuda_open", &w4.open);
+    find(so, "forge_w4a16_cuda_prepare", &w4.prepare);
+    find(so, "forge_w4a16_cuda_release", &w4.release);
+    find(so, "forge_w4a16_cuda_memory", &w4.memory);
+    find(so, "forge_w4a16_cuda_multiply", &w4.multiply);
+    find(so, "forge_w4a16_cuda_grouped", &w4.grouped);
+    find(so, "forge_w4a16_cuda_wait", &w4.wait);
+    W4(w4.open(&context, 0, NULL, why, sizeof(why)));
+}
 
 static const struct forward_table *on(void)
 {
     return memory.functions;
-}
-
-static const struct w4a16_table *w4(void)
-{
-    return w4a16_plugin.functions;
 }
 
 static void *to_device(const void *host, size_t n)
@@ -35,13 +84,14 @@ static size_t size_of(enum forge_w4a16_type t)
 }
 
 /* The host's tensors, or with there == true copies on the device. */
-static struct cuda_w4 *prepare(const struct linear *l, bool there)
+static struct forge_w4a16_cuda_linear *prepare(const struct linear *l,
+                                               bool there)
 {
     struct forge_w4a16_linear from = stored(l);
     size_t words = (size_t)((l->o + 7) / 8), wide = (size_t)((l->i + 7) / 8);
     size_t groups = (size_t)l->groups, o = (size_t)l->o;
     void *copy[3] = { NULL };
-    struct cuda_w4 *w;
+    struct forge_w4a16_cuda_linear *w;
 
     if (there) {
         copy[0] = to_device(l->words, 4 * (l->layout == FORGE_W4A16_AWQ ?
@@ -53,16 +103,18 @@ static struct cuda_w4 *prepare(const struct linear *l, bool there)
         from.scales = copy[1];
         from.zeros = l->zeros ? copy[2] : NULL;
     }
-    OK(w4()->prepare(gpu, &w, &from, e));
-    CHECK(w4()->memory(w) >= (size_t)(l->o * l->i) / 2);
+    OK(device->settle(gpu, e));
+    W4(w4.prepare(context, &w, &from, why, sizeof(why)));
+    CHECK(w4.memory(w) >= (size_t)(l->o * l->i) / 2);
     for (int i = 0; i < 3; i++)
         on()->release(gpu, copy[i]);
     return w;
 }
 
 /* y [m, o + SPARE] of a type, from NaN. */
-static void *multiply(const struct cuda_w4 *const *w, const int64_t *first,
-                      int64_t experts, const struct rows *x, int64_t o,
+static void *multiply(const struct forge_w4a16_cuda_linear *const *w,
+                      const int64_t *first, int64_t experts,
+                      const struct rows *x, int64_t o,
                       enum forge_w4a16_type type)
 {
     size_t n = (size_t)(x->m * (o + SPARE)) * size_of(type);
@@ -73,7 +125,13 @@ static void *multiply(const struct cuda_w4 *const *w, const int64_t *first,
 
     memset(y, 0xff, n);
     to.p = to_device(y, n);
-    OK(w4()->grouped(gpu, w, first, experts, &from, &to, e));
+    OK(device->settle(gpu, e));
+    if (experts == 1)
+        W4(w4.multiply(context, *w, &from, x->m, &to, why, sizeof(why)));
+    else
+        W4(w4.grouped(context, w, first, experts, &from, &to, why,
+                      sizeof(why)));
+    W4(w4.wait(context, why, sizeof(why)));
     OK(on()->get(gpu, y, to.p, n, e));
     on()->release(gpu, to.p);
     on()->release(gpu, from.p);
@@ -145,8 +203,8 @@ static void product(struct linear *l, int64_t m, enum forge_w4a16_type type,
 {
     const int64_t first[2] = { 0, m };
     struct rows x = { .type = type, .m = m };
-    const struct cuda_w4 *w = prepare(l, there);
-    bool many = m > W4_TILED;
+    const struct forge_w4a16_cuda_linear *w = prepare(l, there);
+    bool many = m > FORGE_W4A16_CUDA_TILED;
     size_t n = (size_t)(m * (l->o + SPARE));
     float *y, *again;
 
@@ -165,7 +223,7 @@ static void product(struct linear *l, int64_t m, enum forge_w4a16_type type,
     free(y);
     free(x.p);
     free(x.value);
-    w4()->release((struct cuda_w4 *)(uintptr_t)w);
+    w4.release((struct forge_w4a16_cuda_linear *)(uintptr_t)w);
 }
 
 static void one(enum forge_w4a16_layout layout, int64_t o, int64_t i,
@@ -243,8 +301,8 @@ static void test_many(void)
         if (i >= FORGE_W4A16_GPTQ)
             l.g_idx = shuffled(l.i, l.group);
         make(&l);
-        product(&l, W4_TILED + 3, i % 2 ? FORGE_W4A16_F16 : FORGE_W4A16_BF16,
-                true);
+        product(&l, FORGE_W4A16_CUDA_TILED + 3,
+                i % 2 ? FORGE_W4A16_F16 : FORGE_W4A16_BF16, true);
         release(&l);
         free(l.g_idx);
     }
@@ -260,7 +318,7 @@ static void grouped(const int64_t *first, enum forge_w4a16_type type,
     enum { O = 328, I = 512 };
     struct rows x = { .type = type, .m = first[EXPERTS] };
     struct linear l[EXPERTS];
-    const struct cuda_w4 *w[EXPERTS] = { NULL };
+    const struct forge_w4a16_cuda_linear *w[EXPERTS] = { NULL };
     int64_t active = 0;
     float *y, *again;
 
@@ -286,8 +344,8 @@ static void grouped(const int64_t *first, enum forge_w4a16_type type,
     CHECK(!memcmp(y, again, (size_t)(x.m * (O + SPARE)) * sizeof(*y)));
     for (int i = 0; i < EXPERTS; i++) {
         compare(&l[i], &x, first[i], first[i + 1] - first[i], y,
-                x.m > W4_TILED * active);
-        w4()->release((struct cuda_w4 *)(uintptr_t)w[i]);
+                x.m > FORGE_W4A16_CUDA_TILED * active);
+        w4.release((struct forge_w4a16_cuda_linear *)(uintptr_t)w[i]);
         release(&l[i]);
         free(l[i].g_idx);
     }
@@ -320,11 +378,10 @@ static void test_grouped(void)
 static void refused(const struct forge_w4a16_linear *l, int code,
                     const char *says)
 {
-    struct cuda_w4 *w;
-    struct err e;
+    struct forge_w4a16_cuda_linear *w;
 
-    CHECK(w4()->prepare(gpu, &w, l, &e) == code && !w);
-    CHECK(strstr(e.msg, says));
+    CHECK(w4.prepare(context, &w, l, why, sizeof(why)) == code && !w);
+    CHECK(strstr(why, says));
 }
 
 static void test_refusals(void)
@@ -336,20 +393,21 @@ static void test_refusals(void)
                         .scales = FORGE_W4A16_F16 };
     int32_t beyond[64] = { [60] = 2 };
     const int64_t first[3] = { 0, 2, 1 };
-    const struct cuda_w4 *w[2];
+    const struct forge_w4a16_cuda_linear *w[2];
     struct forge_w4a16_rows x = { FORGE_W4A16_F32, NULL, 64 };
     struct forge_w4a16_rows y = { FORGE_W4A16_F32, NULL, 24 };
     struct forge_w4a16_linear from;
-    struct err e;
 
     make(&l);
     w[0] = w[1] = prepare(&l, false);
-    CHECK(w4()->grouped(gpu, w, first, 1, &x, &y, &e) == E_CONFIG);
-    CHECK(strstr(e.msg, "neither f16 nor bf16"));
+    CHECK(w4.grouped(context, w, first, 1, &x, &y, why, sizeof(why)) ==
+          E_CONFIG);
+    CHECK(strstr(why, "neither f16 nor bf16"));
     x.type = FORGE_W4A16_F16;
-    CHECK(w4()->grouped(gpu, w, first, 2, &x, &y, &e) == E_CONFIG);
-    CHECK(strstr(e.msg, "out of order"));
-    CHECK(w4()->grouped(gpu, w, first, 0, &x, &y, &e) == 0);
+    CHECK(w4.grouped(context, w, first, 2, &x, &y, why, sizeof(why)) ==
+          E_CONFIG);
+    CHECK(strstr(why, "out of order"));
+    CHECK(w4.grouped(context, w, first, 0, &x, &y, why, sizeof(why)) == 0);
     from = stored(&l);
     from.g_idx = beyond;
     refused(&from, E_DATA, "input 60 in group 2 of 2");
@@ -358,15 +416,15 @@ static void test_refusals(void)
     refused(&from, E_DATA, "the scale of output 7, group 1 is not finite");
     from.outputs = 0;
     refused(&from, E_CONFIG, "no such shape");
-    w4()->release((struct cuda_w4 *)(uintptr_t)w[0]);
+    w4.release((struct forge_w4a16_cuda_linear *)(uintptr_t)w[0]);
     release(&l);
 }
 
 /* PLUG-IN SEED */
 int main(int argc, char **argv)
 {
-    gpu_open(argc, argv, &w4a16_plugin);
-    OK(plugin_load(&memory, argv[1], e));
+    gpu_open(argc, argv, &memory);
+    open_w4(argv[1]);
     seed = state;
     test_refusals();
     test_shapes();
