@@ -171,14 +171,32 @@ static int load_weights(struct cuda_context *c, const struct refined_job *j,
     return find_bad(c, j, e);
 }
 
+/* j->kept of the rows in s, whose targets have been moved. */
+static int take_kept(struct cuda_context *c, const struct refined_job *j,
+                     const struct refined_state *s, struct err *e)
+{
+    uint64_t rows = j->p->solve.rows;
+
+    for (int i = 0; i < j->modules; i++)
+        CUDA_TRY(cudaMemcpyAsync(
+            j->kept + i * rows + j->first, s->loss + refined_first(s, i, 1),
+            s->rows * sizeof(*j->kept), cudaMemcpyDeviceToHost, c->stream));
+    CUDA_TRY(cudaStreamSynchronize(c->stream));
+    return 0;
+}
+
 static int move_target(struct cuda_context *c, const struct refined_job *j,
                        const struct refined_state *s, struct err *e)
 {
     const float **output;
     int rc;
 
-    if (!j->m[0].output)
-        return refined_move_target(c, j->p, refined_factors(j, 0), s, NULL, e);
+    if (!j->m[0].output && !refined_factors(j, 0)->drift.data)
+        return 0;
+    if (!j->m[0].output) {
+        rc = refined_move_target(c, j->p, refined_factors(j, 0), s, NULL, e);
+        return rc < 0 ? rc : take_kept(c, j, s, e);
+    }
     output = (const float **)mem_zero(j->modules, sizeof(*output), "solve", e);
     if (!output)
         return e->code;
@@ -186,7 +204,7 @@ static int move_target(struct cuda_context *c, const struct refined_job *j,
         output[i] = j->m[i].output + j->first * j->p->solve.cols;
     rc = refined_move_target(c, j->p, refined_factors(j, 0), s, output, e);
     free(output);
-    return rc;
+    return rc < 0 ? rc : take_kept(c, j, s, e);
 }
 
 /* target = the moved targets, on the host, inputs as stored. */
@@ -438,7 +456,7 @@ static char *open_found(struct refined_job *j, struct err *e)
 
     each = rows * (sizeof(double) + groups * sizeof(uint32_t) + p->cols / 2);
     each = round_up(each, 64);
-    all = j->b->starts * each + 2 * rows * sizeof(double);
+    all = j->b->starts * each + 3 * rows * sizeof(double);
     at = (char *)mem_pages(all, "solve", e);
     if (!at)
         return NULL;
@@ -451,6 +469,8 @@ static char *open_found(struct refined_job *j, struct err *e)
     }
     j->nearest = (double *)(at + j->b->starts * each);
     j->plain = j->nearest + rows;
+    j->kept = j->plain + rows;
+    memset(j->kept, 0, rows * sizeof(*j->kept));
     return at;
 }
 
@@ -470,8 +490,10 @@ static int give(const struct refined_job *j, struct err *e)
 
         if ((rc = check_scales(meta, metas, e)) < 0)
             return rc;
-        for (uint64_t k = 0; k < p->rows; k++)
+        for (uint64_t k = 0; k < p->rows; k++) {
             r->solve.loss += loss[k];
+            r->kept += j->kept[i * p->rows + k] > 0;
+        }
         r->solve.loss_nearest =
             solve_compare_sum(loss, j->nearest + i * p->rows, p->rows);
         r->loss_plain =

@@ -194,6 +194,7 @@ struct refined_job {
     uint64_t first;
     struct refined_found found[REFINED_STARTS];
     double *nearest, *plain; /* [modules, rows]; of compared rows */
+    double *kept;            /* [modules, rows]: 1 where a row stays */
 };
 
 static inline struct cuda_factors *refined_factors(const struct refined_job *j,
@@ -221,7 +222,7 @@ int refined_compare(struct cuda_context *c, const struct refined_job *j,
 int refined_measure(struct cuda_context *c, const struct cuda_factors *f,
                     const struct refined_state *s, double *loss, struct err *e);
 /* The targets of the first order moved, see target.h; s->d and s->split are
- * scratch.  output[n * share]: G or F of each module, on the host; NULL: by the
+ * scratch, s->loss [n, pitch] is 1 in rows that stay.  output[n * share]: G or F of each module, on the host; NULL: by the
  * drift, if there is one. */
 int refined_move_target(struct cuda_context *c, const struct refined_params *p,
                         const struct cuda_factors *f,

@@ -14,6 +14,7 @@ struct way {
     const struct cuda_factors *f;
     uint64_t pitch, rows, padded; /* rows: of a module */
     float *w, *d, *scratch;
+    double *far;           /* [pitch]: 1 where a row stays */
     __nv_bfloat16 *split;  /* of w, then of d */
     __nv_bfloat16 *square; /* [padded, padded, 3]: E, then L turned */
     const float *l, *inverse;
@@ -45,12 +46,12 @@ static __global__ void __launch_bounds__(SHIFT_COLUMNS *REFINED_TILE / 4)
     *(float4 *)(w + at) = x;
 }
 
-/* d = 0 in rows that part d would move too far from w; block 32 x 32, grid pitch
- * / 32. */
+/* d = 0 in rows that part d would move too far from w, where far = 1; block 32 x
+ * 32, grid pitch / 32. */
 enum { NEAR_ROWS = 32, NEAR_COLUMNS = 32 };
 static __global__ void __launch_bounds__(NEAR_ROWS *NEAR_COLUMNS)
-    refined_near_kernel(const float *w, float *d, float part, const bool *dead,
-                        uint64_t cols, uint64_t pitch)
+    refined_near_kernel(const float *w, float *d, double *far, float part,
+                        const bool *dead, uint64_t cols, uint64_t pitch)
 {
     __shared__ float moved[NEAR_COLUMNS][NEAR_ROWS],
         norm[NEAR_COLUMNS][NEAR_ROWS];
@@ -72,6 +73,8 @@ static __global__ void __launch_bounds__(NEAR_ROWS *NEAR_COLUMNS)
         m += moved[i][threadIdx.x];
         n += norm[i][threadIdx.x];
     }
+    if (!threadIdx.y)
+        far[r] = TARGET_TOO_FAR(m, n);
     for (uint64_t c = threadIdx.y; c < cols && TARGET_TOO_FAR(m, n);
          c += NEAR_COLUMNS)
         d[c * pitch + r] = 0;
@@ -218,7 +221,7 @@ static int move_matrix(struct cuda_context *c, const struct way *y,
         return rc;
     refined_near_kernel<<<(unsigned)(y->pitch / NEAR_ROWS),
                           dim3(NEAR_ROWS, NEAR_COLUMNS), 0, c->stream>>>(
-        y->w, y->d, part, y->dead, y->f->cols, y->pitch);
+        y->w, y->d, y->far, part, y->dead, y->f->cols, y->pitch);
     LAUNCHED();
     return shift(c, y, y->w, y->d, part, e);
 }
@@ -239,6 +242,7 @@ static struct way way_of(const struct cuda_context *c,
     y.w = s->w + columns;
     y.d = s->d + columns;
     y.scratch = s->gradient;
+    y.far = s->loss + i * s->pitch;
     y.split = s->split + 3 * columns;
     y.square = (__nv_bfloat16 *)c->square.data;
     y.l = f->l + square;

@@ -59,6 +59,28 @@ static void print_loss(const struct records *all)
                sum / rtn, module_ratio(worst), worst->name);
 }
 
+/* Print the linears of which rows kept their weights as the target, since the
+ * corrected one was too far (gptq/solve/target.h). */
+static void print_kept(const struct records *all)
+{
+    int64_t rows = 0;
+    size_t n = 0;
+
+    for (size_t i = 0; i < all->modules; i++) {
+        rows += all->module[i].kept;
+        n += all->module[i].kept > 0;
+    }
+    if (!n)
+        return;
+    printf("targets   %lld rows of %zu modules stayed, too far to correct:",
+           (long long)rows, n);
+    n = 0;
+    for (size_t i = 0; i < all->modules; i++)
+        if (all->module[i].kept > 0 && n++ < NAMES_SHOWN)
+            printf(" %s", all->module[i].name);
+    printf(n > NAMES_SHOWN ? " ...\n" : "\n");
+}
+
 /* Print " 3.mlp.experts.7", the expert's name without the linear's. */
 static void print_expert(const struct module *m)
 {
@@ -158,6 +180,7 @@ void summary_print(const struct request *r, const struct records *all,
            size_text(b, (double)after),
            (unsigned long long)(before ? after * 100 / before : 0));
     print_loss(all);
+    print_kept(all);
     print_experts(all);
     if (r->j.method == METHOD_GPTQ)
         print_data(r);

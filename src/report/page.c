@@ -181,6 +181,12 @@ static bool is_raised(const struct page *p, const struct module *m)
     return m->tries > 1 && !is_fallback(p, m);
 }
 
+static bool has_kept(const struct page *p, const struct module *m)
+{
+    (void)p;
+    return m->kept > 0;
+}
+
 static void list_modules(struct html *h, const struct page *p,
                          bool (*is)(const struct page *, const struct module *),
                          const char *what)
@@ -201,6 +207,9 @@ static void list_modules(struct html *h, const struct page *p,
 
 static void alerts(struct html *h, const struct page *p)
 {
+    char what[160];
+    int64_t rows = 0;
+
     if (p->w->layers_done < p->layers)
         html_put(h,
                  "<p class=\"alert\">The run is not complete: %zu of %zu "
@@ -216,6 +225,13 @@ static void alerts(struct html *h, const struct page *p)
                  "Rounded to nearest, without their Hessian");
     list_modules(h, p, is_raised,
                  "Factored only with more damping than was asked for");
+    for (size_t i = 0; i < p->r->modules; i++)
+        rows += p->r->module[i].kept;
+    snprintf(what, sizeof(what),
+             "%lld rows whose corrected target was too far kept their weights "
+             "as the target; their modules",
+             (long long)rows);
+    list_modules(h, p, has_kept, what);
 }
 
 /* ---- history ---- */

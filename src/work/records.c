@@ -118,6 +118,8 @@ static void fill_module(struct module *m, const struct json *v)
     m->loss_compared = number(v, "loss_gptq");
     m->damping = number(v, "damping");
     m->samples = count(v, "samples");
+    m->kept = count(v, "rows_kept");
+    m->kept = m->kept > 0 ? m->kept : 0;
     m->tries = (int64_t)json_count(json_get(v, "damping_tried"));
 }
 

@@ -16,6 +16,7 @@ struct module {
     double loss_compared;  /* of plain GPTQ, or of another run */
     double damping, seconds;
     int64_t samples, tries; /* tokens; number of dampings tried (0: one) */
+    int64_t kept; /* rows whose corrected target was too far, and stayed */
 };
 
 struct step {

@@ -85,6 +85,26 @@ calls() { # CALL...
     grep -qx "refine 1 16x32" log
 }
 
+@test "rows whose target is too far stay, and are counted" {
+    python3 "$BEST" far "$D/sym-cross.fts" far.fts
+    # of 64 rows every fourth (moment() in best.py), and two more of one
+    printf '%s\n' '0.down_proj 18' '1.down_proj 16' '1.gate_proj 32' '1.up_proj 32' '2.down_proj 16' '3.down_proj 16' >want
+    for effort in default best; do
+        both --effort $effort --hessian "$D/h.fts" far.fts
+        for solve in "forge-solve --device cpu" "$D/gpu-solve --device cuda"; do
+            rm -f r
+            # shellcheck disable=SC2086 # two words
+            $solve --progress never --effort $effort --hessian "$D/h.fts" --report r far.fts 2>said >/dev/null
+            python3 "$BEST" kept r | diff - want
+            [[ $(<said) == *", 130 rows whose target was too far stayed"* ]]
+        done
+    done
+    # where there is none, nothing is said
+    forge-solve --progress never --effort default --hessian "$D/h.fts" --report r "$D/sym.fts" 2>said >/dev/null
+    run ! grep -q "too far" said
+    run ! grep -q rows_kept r
+}
+
 @test "a cross moment that does not fit is named as without a GPU" {
     mkstream cross:x.drift:F32:8x8:modules=m.0 weight:m.0:F32:16x32 | forge-grid -q --group 32 >g
     mkstream hessian:a:F32:528:modules=m.0:samples=3:fill=1 >h1

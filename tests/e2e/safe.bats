@@ -323,7 +323,15 @@ with open("m/model.safetensors", "r+b") as f:
     f.write(bf16)
 PYTHON
         forge quantize m "out-$every-$effort" --text "$text" --sequences 8 --seqlen 128 \
-            --quiet --effort "$effort"
+            --progress json --effort "$effort" 2>lines >said
+        # rows that stayed are counted, and said
+        rows=$(grep '^{' lines | jq -s '[.[].rows_kept // 0] | add')
+        if [ "$effort" = fast ]; then
+            [ "$rows" = 0 ]
+            run ! grep -q '^targets' said
+        else
+            grep -q "^targets   $rows rows of [1-9][0-9]* modules stayed, too far to correct: model.layers" said
+        fi
     done
     for effort in fast default; do
         forge eval m out-512-$effort --json --quiet --sequences 8 --seqlen 128 \

@@ -340,8 +340,31 @@ def cross_experts(grids, hessians, out, kind="gap"):
         fts.write(f, frames)
 
 
+def far(stream, out):
+    """Targets that no weights reach: of two rows of one down_proj, and of all rows that read one drift."""
+    with open(stream, "rb") as f:
+        frames = list(fts.read(f))
+    for i, t in enumerate(frames):
+        times = np.ones(t.shape[:1] + [1], np.float32)
+        if t.role == "cross" and ".0." in t.name and t.name.endswith(".output"):
+            times[[1, 5]] = 1e6
+        elif t.role == "cross" and ".1." in t.name and t.name.endswith(".drift"):
+            times[:] = 1e6
+        if times.max() > 1:
+            frames[i] = fts.Tensor("cross", t.name, t.array() * times, modules=t.modules, samples=t.samples)
+    with open(out, "wb") as f:
+        fts.write(f, frames)
+
+
+def kept(report):
+    """Of each module of a report the rows that stayed."""
+    with open(report) as f:
+        print(*sorted("%s %d" % (".".join(m["module"].split(".")[-2:]), m["rows_kept"])
+                      for m in map(json.loads, f) if "rows_kept" in m), sep="\n")
+
+
 def main():
-    command = {"cross": cross, "cross-experts": cross_experts, "check-blocks": check_blocks,
+    command = {"far": far, "kept": kept, "cross": cross, "cross-experts": cross_experts, "check-blocks": check_blocks,
                "check-refined": check_refined,
                "check-starts": check_starts, "tiny": tiny,
                "check-tiny": check_tiny, "fisher": make_fisher,

@@ -79,6 +79,8 @@ def make(path, layers, experts):
             lines[-1].update(method="rtn", damping_tried=[0.01, 0.1, 1])
         if i == layers - 2:
             lines[0].update(damping=0.1, damping_tried=[0.01, 0.1])
+            for k, n in ((1, 3), (3, 40)):
+                lines[k].update(rows_kept=n)
         frames = [fts.Tensor("note", "run", b"{}")] + list(notes(lines))
         if experts and i:
             m = hitmap(experts, r)
@@ -274,6 +276,9 @@ def check(path, page, evaluation=None, cheap=None, beside=None):
     check_heat(p, lines, layers)
     check_bars(p, lines)
     check_worst(p, lines)
+    kept = {x["module"]: x["rows_kept"] for layer in lines for x in layer if "rows_kept" in x}
+    assert kept and "%d rows whose corrected target was too far kept their weights as the target; their modules (%d): %s." % (
+        sum(kept.values()), len(kept), ", ".join(kept)) in p.text
     assert "Rounded to nearest, without their Hessian (1)" in p.text and "more damping than was asked for (1)" in p.text
     if evaluation:
         check_eval(p, evaluation)

@@ -27,7 +27,7 @@ struct run {
     bool begun;
     bool passed; /* a weight without a qmeta has passed through */
     double loss, loss_rtn;
-    uint64_t modules;
+    uint64_t modules, rows_kept;
 };
 
 static int open_all(struct run *r, const char *path, struct err *e)
@@ -61,6 +61,7 @@ static int put(struct run *r, const struct frame *w, const struct frame *grids,
     if (module_write(report, w, grids, codes, r->out, r->report, e) < 0)
         return e->code;
     r->modules++;
+    r->rows_kept += report->rows_kept;
     r->loss += report->loss;
     r->loss_rtn += report->loss_rtn;
     r->progress.loss = report->measured ? report->loss : -1;
@@ -232,7 +233,7 @@ int main(int argc, char **argv)
         tool_fail(r.out, &e);
     tool_finish(r.out, &r.progress,
                 module_summary(text, r.modules, r.loss, r.loss_rtn,
-                               module_fallbacks(r.solver)));
+                               module_fallbacks(r.solver), r.rows_kept));
     module_batch_close(r.batch);
     stream_close(r.in);
     module_close(r.solver);

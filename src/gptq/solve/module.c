@@ -150,11 +150,12 @@ struct refined_params module_refined(const struct module_params *m,
 
 void module_report_refined(struct module_report *report,
                            const struct module_params *m, bool corrected,
-                           double loss_plain)
+                           const struct refined_result *r)
 {
     report->effort = effort_names[m->effort];
     report->corrected = corrected;
-    report->loss_gptq = loss_plain;
+    report->loss_gptq = r->loss_plain;
+    report->rows_kept = r->kept;
 }
 
 static int open_refined(struct module_solver *m, const struct factor_params *p,
@@ -499,8 +500,7 @@ static int solve_refined(struct module_solver *m,
     rc = solve_rows(m, w, &p, grids, codes, &best, e);
     free(own);
     *r = best.solve;
-    module_report_refined(report, &m->params, report->corrected,
-                          best.loss_plain);
+    module_report_refined(report, &m->params, report->corrected, &best);
     return rc;
 }
 

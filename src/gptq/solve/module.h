@@ -56,7 +56,7 @@ struct refined_params module_refined(const struct module_params *p,
                                      uint32_t grid);
 void module_report_refined(struct module_report *report,
                            const struct module_params *p, bool corrected,
-                           double loss_plain);
+                           const struct refined_result *r);
 /* codes[w->dims[0], w->dims[1] / 2] (two U4 a byte) for a weight frame and its
  * qmeta frame.  grids[rows, groups]: in, a copy of the qmeta's payload; out,
  * the grids of the codes, which an effort above EFFORT_FAST chooses anew.  The

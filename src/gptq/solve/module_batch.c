@@ -580,10 +580,11 @@ const uint8_t *module_batch_codes(const struct module_batch *t, int i,
         grids->data = in->linear[m->linear].grids;
         module_report_refined(&m->report, t->params,
                               in->drift || in->linear[m->linear].output,
-                              in->linear[m->linear].loss_plain);
+                              &in->linear[m->linear].refined);
     }
     module_report_codes(&m->report, false, t->params->order,
-                        &in->linear[m->linear].result);
+                        in->refined ? &in->linear[m->linear].refined.solve :
+                                      &in->linear[m->linear].result);
     *report = &m->report;
     return in->linear[m->linear].codes;
 }

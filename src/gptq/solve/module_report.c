@@ -54,6 +54,10 @@ static void report_json(struct json_writer *w,
         jw_string(w, report->effort);
         jw_key(w, "corrected");
         jw_bool(w, report->corrected);
+        if (report->rows_kept) {
+            jw_key(w, "rows_kept");
+            jw_int(w, (int64_t)report->rows_kept);
+        }
     }
     if (report->measured) {
         jw_key(w, "loss");
@@ -167,7 +171,8 @@ int module_write(const struct module_report *report, const struct frame *weight,
 }
 
 const char *module_summary(char text[MODULE_SUMMARY], uint64_t modules,
-                           double loss, double loss_rtn, uint64_t fallbacks)
+                           double loss, double loss_rtn, uint64_t fallbacks,
+                           uint64_t rows_kept)
 {
     int k = snprintf(text, MODULE_SUMMARY, "%llu modules",
                      (unsigned long long)modules);
@@ -176,8 +181,12 @@ const char *module_summary(char text[MODULE_SUMMARY], uint64_t modules,
         k += snprintf(text + k, MODULE_SUMMARY - (size_t)k,
                       ", loss %.4g (round-to-nearest %.4g)", loss, loss_rtn);
     if (fallbacks)
+        k += snprintf(text + k, MODULE_SUMMARY - (size_t)k,
+                      ", %llu rounded to nearest because their hessian failed",
+                      (unsigned long long)fallbacks);
+    if (rows_kept)
         snprintf(text + k, MODULE_SUMMARY - (size_t)k,
-                 ", %llu rounded to nearest because their hessian failed",
-                 (unsigned long long)fallbacks);
+                 ", %llu rows whose target was too far stayed",
+                 (unsigned long long)rows_kept);
     return text;
 }

@@ -22,6 +22,7 @@ struct module_report {
     double seconds;
     const char *effort; /* word of EFFORT_WORDS; NULL: fast */
     bool corrected;     /* the target was moved by cross moments (target.h) */
+    uint64_t rows_kept; /* but not these rows: it was too far */
 };
 
 /* Set samples and dampings from the factor f of a Hessian of so many tokens.
@@ -42,8 +43,9 @@ MUST_CHECK int module_write(const struct module_report *report,
                             struct publish *file, struct err *e);
 
 /* The tool's last line about all modules, in `text`, which is returned. */
-enum { MODULE_SUMMARY = 160 };
+enum { MODULE_SUMMARY = 240 };
 const char *module_summary(char text[MODULE_SUMMARY], uint64_t modules,
-                           double loss, double loss_rtn, uint64_t fallbacks);
+                           double loss, double loss_rtn, uint64_t fallbacks,
+                           uint64_t rows_kept);
 
 #endif

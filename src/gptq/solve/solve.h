@@ -63,6 +63,7 @@ struct solve_result {
 struct refined_result {
     struct solve_result solve;
     double loss_plain; /* of plain GPTQ on the grids that came with W */
+    uint64_t kept;     /* rows that stayed, their target too far (target.h) */
 };
 
 struct solve_backend {
@@ -116,11 +117,11 @@ struct solve_input {
         const void *w;              /* [rows, cols] of params.dtype */
         const uint32_t *meta;       /* [rows, ceil(cols/group)] */
         uint8_t *codes;             /* out: [rows, cols / 2] */
-        struct solve_result result; /* out */
+        struct solve_result result; /* out, of plain GPTQ */
         /* Of the refined solver: */
         uint32_t *grids;     /* out: the codes' */
         const float *output; /* G or F; all linears have one or none has */
-        double loss_plain;   /* out: see refined_result */
+        struct refined_result refined; /* out */
     } linear[SOLVE_LINEARS];
     /* In: a factor by solve_build(), or NULL.  Out, when it was NULL, h was
      * given and the input is solved: the factor of h; the caller calls

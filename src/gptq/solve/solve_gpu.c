@@ -219,8 +219,7 @@ static int refine_shape(struct batch *b, int j, uint32_t *done, struct err *e)
     for (int i = 0; i < b->n * sets; i++) {
         struct solve_input *in = &b->in[b->job[i / sets]];
 
-        in->linear[at[i % sets]].result = b->refined[i].result.solve;
-        in->linear[at[i % sets]].loss_plain = b->refined[i].result.loss_plain;
+        in->linear[at[i % sets]].refined = b->refined[i].result;
     }
     return rc;
 }

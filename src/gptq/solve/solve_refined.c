@@ -65,6 +65,7 @@ struct job {
     uint32_t *meta;
     uint8_t *codes;
     double *loss, *nearest, *plain; /* [rows] */
+    _Atomic uint64_t kept;          /* rows whose targets stay */
     int batch;                      /* tiles that a thread takes together */
     struct threads_error error;     /* by row */
 };
@@ -204,7 +205,7 @@ static void move_targets(struct job *j, struct tile *s, int n, uint64_t row)
             .output = p->output ? p->output + row * cols : NULL,
             .rows = rows_from(j, row),
         };
-    target_move(&j->b->target, s, n, way);
+    j->kept += target_move(&j->b->target, s, n, way);
 }
 
 /* p->target of a tile's rows. */
@@ -359,6 +360,7 @@ int refined_solve(const struct refined_params *p,
         r->solve.loss += j.loss[i];
     r->solve.loss_nearest = solve_compare_sum(j.loss, j.nearest, rows);
     r->loss_plain = solve_compare_sum(j.loss, j.plain, rows);
+    r->kept = j.kept;
     free(j.loss);
     return threads_error_take(&j.error, e);
 }

@@ -276,11 +276,13 @@ static void divide(const struct target *t, struct tile *s, int n)
         divide_group_down(t, s, n, &plan->group[i]);
 }
 
-/* w = rest w + d, but for rows which that would move too far. */
-static void move_rows(struct tile *s, float rest)
+/* w = rest w + d, but for rows which that would move too far, whose number is
+ * returned. */
+static uint64_t move_rows(struct tile *s, float rest)
 {
     const struct factor *f = s->plan->f;
     double moved[ROWS] = { 0 }, norm[ROWS] = { 0 };
+    uint64_t kept = 0;
 
     for (uint64_t c = 0; c < f->cols; c++)
         for (uint64_t r = 0; r < ROWS && !f->dead[c]; r++) {
@@ -297,13 +299,17 @@ static void move_rows(struct tile *s, float rest)
             if (!TARGET_TOO_FAR(moved[r], norm[r]))
                 *w = rest * *w + s->d[c * ROWS + r];
         }
+    for (uint64_t r = 0; r < ROWS; r++)
+        kept += TARGET_TOO_FAR(moved[r], norm[r]);
+    return kept;
 }
 
-void target_move(const struct target *t, struct tile *s, int n,
-                 const struct target_way *way)
+uint64_t target_move(const struct target *t, struct tile *s, int n,
+                     const struct target_way *way)
 {
     const struct factor *f = t->plan->f;
     float rest = way->output && !way->gap ? (float)(1 - way->beta) : 1;
+    uint64_t kept = 0;
 
     for (int i = 0; i < n && way->output; i++)
         mend_output(&s[i], &way[i]);
@@ -311,7 +317,8 @@ void target_move(const struct target *t, struct tile *s, int n,
         follow_drift(t, s, n, way);
     divide(t, s, n);
     for (int i = 0; i < n; i++) {
-        move_rows(&s[i], rest);
+        kept += move_rows(&s[i], rest);
         memcpy(s[i].d, s[i].w, f->padded * ROWS * sizeof(float));
     }
+    return kept;
 }
