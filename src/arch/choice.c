@@ -88,7 +88,9 @@ enum fused linear_fused(const struct linear *l)
     switch (l->part) {
     case PART_Q:
     case PART_K:
-    case PART_V: return FUSED_QKV;
+    case PART_V:
+    case PART_MIX:
+    case PART_Z: return FUSED_QKV;
     case PART_Q_A:
     case PART_KV_A: return FUSED_LATENT;
     case PART_GATE:

@@ -159,6 +159,17 @@ static int read_activation(struct model_config *c, const struct json *o,
                field_number(o, "swiglu_alpha", &c->gate_alpha, e);
 }
 
+/* intermediate_size, which a family whose layers all have experts may lack. */
+static int read_width(struct model_config *c, const struct json *o,
+                      struct err *e)
+{
+    const char *key = "intermediate_size";
+
+    if (c->family->all_sparse && !field_get(o, key))
+        key = "moe_intermediate_size";
+    return field_need(o, key, MAX_WIDTH, &c->intermediate_size, e);
+}
+
 static int read_sizes(struct model_config *c, const struct json *o,
                       struct err *e)
 {
@@ -166,8 +177,7 @@ static int read_sizes(struct model_config *c, const struct json *o,
     c->tied = c->family->tied;
     c->rms_eps = c->family->rms_eps > 0 ? c->family->rms_eps : 1e-6;
     if (field_need(o, "hidden_size", MAX_WIDTH, &c->hidden_size, e) < 0 ||
-        field_need(o, "intermediate_size", MAX_WIDTH, &c->intermediate_size,
-                   e) < 0 ||
+        read_width(c, o, e) < 0 ||
         field_need(o, "num_hidden_layers", MAX_LAYERS, &c->n_layers, e) < 0 ||
         read_size(o, "vocab_size", MAX_WIDTH, c->family->vocab_size,
                   &c->vocab_size, e) < 0 ||
@@ -285,6 +295,8 @@ static int read_layer_types(struct model_config *c, const struct json *list,
         if (!json_string(v, &type))
             return err_set(e, E_DATA, "layer_types[%lld] is not a string",
                            (long long)i);
+        if (c->layer_linear && !strcmp(type, "linear_attention"))
+            continue; /* read_linear() */
         c->layer_slides[i] = !strcmp(type, "sliding_attention");
         if (!c->layer_slides[i] && strcmp(type, "full_attention"))
             return err_set(e, E_CONFIG,
@@ -375,6 +387,53 @@ static int read_sliding(struct model_config *c, const struct json *o,
 bool model_layer_slides(const struct model_config *c, int64_t layer)
 {
     return c->sliding_window && (!c->layer_slides || c->layer_slides[layer]);
+}
+
+/* ---- linear attention ---- */
+
+/* c->delta and c->layer_linear: by layer_types, else all layers but every
+ * full_attention_interval-th. */
+static int read_linear(struct model_config *c, const struct json *o,
+                       struct err *e)
+{
+    struct delta *d = &c->delta;
+    const struct json *list = field_get(o, "layer_types"), *v;
+    const char *type = "";
+    int64_t every = 4, i = 0;
+
+    if (!c->family->delta)
+        return 0;
+    *d = (struct delta){ 16, 32, 128, 128, 4 };
+    if (field_int(o, "linear_num_key_heads", 1, 1 << 16, &d->k_heads, e) < 0 ||
+        field_int(o, "linear_num_value_heads", 1, 1 << 16, &d->v_heads, e) <
+            0 ||
+        field_int(o, "linear_key_head_dim", 1, HEAD_DIM_MAX, &d->k_dim, e) <
+            0 ||
+        field_int(o, "linear_value_head_dim", 1, HEAD_DIM_MAX, &d->v_dim, e) <
+            0 ||
+        field_int(o, "linear_conv_kernel_dim", 1, 64, &d->kernel, e) < 0 ||
+        field_int(o, "full_attention_interval", 1, INT_MAX, &every, e) < 0)
+        return e->code;
+    if (d->v_heads % d->k_heads)
+        return err_set(e, E_DATA,
+                       "linear_num_value_heads %lld is not a multiple of "
+                       "linear_num_key_heads %lld",
+                       (long long)d->v_heads, (long long)d->k_heads);
+    c->layer_linear =
+        mem_zero((size_t)c->n_layers, sizeof(bool), "layer_types", e);
+    if (!c->layer_linear)
+        return e->code;
+    v = list && json_type(list) == JSON_ARRAY ? json_first(list) : NULL;
+    for (; i < c->n_layers; i++, v = v ? json_after(v) : NULL)
+        c->layer_linear[i] =
+            v ? json_string(v, &type) && !strcmp(type, "linear_attention") :
+                (i + 1) % every != 0;
+    return 0;
+}
+
+bool model_layer_linear(const struct model_config *c, int64_t layer)
+{
+    return c->layer_linear && c->layer_linear[layer];
 }
 
 /* ---- layers without RoPE ---- */
@@ -478,9 +537,10 @@ static int read_all(struct model_config *c, const struct json *o, struct err *e)
     if (find_text(c, o, &t, e) < 0 || find_family(c, t, e) < 0 ||
         check_architecture(c, o, e) < 0 || read_sizes(c, t, e) < 0 ||
         read_biases(c, t, e) < 0 || read_scales(c, t, e) < 0 ||
-        read_sliding(c, t, e) < 0 || read_nope(c, t, e) < 0 ||
-        config_read_rope(c, t, e) < 0 || config_read_moe(c, t, e) < 0 ||
-        read_dtype(c, t, e) < 0 || read_quantization(c, o, e) < 0 ||
+        read_linear(c, t, e) < 0 || read_sliding(c, t, e) < 0 ||
+        read_nope(c, t, e) < 0 || config_read_rope(c, t, e) < 0 ||
+        config_read_moe(c, t, e) < 0 || read_dtype(c, t, e) < 0 ||
+        read_quantization(c, o, e) < 0 ||
         /* what both objects may say, the outer one decides */
         field_bool(o, "tie_word_embeddings", &c->tied, e) < 0 ||
         read_dtype(c, o, e) < 0)
@@ -531,6 +591,7 @@ void model_config_release(struct model_config *c)
 {
     free(c->layer_slides);
     free(c->layer_nope);
+    free(c->layer_linear);
     free(c->rope.divisors);
     free(c->moe.sparse);
     memset(c, 0, sizeof(*c));

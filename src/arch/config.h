@@ -85,6 +85,13 @@ struct layer_norms {
     const char *attn_in, *attn_out, *mlp_in, *mlp_out;
 };
 
+/* How a family stores the linears of linear attention. */
+enum delta_form {
+    DELTA_NONE,
+    DELTA_FUSED, /* in_proj_qkvz, in_proj_ba: by key heads */
+    DELTA_SPLIT  /* in_proj_qkv, in_proj_z, in_proj_b, in_proj_a */
+};
+
 /* What distinguishes one family from another.  Defaults, below, apply where
  * config.json has no such member; 0 stands for the value in the comment. */
 struct family {
@@ -128,7 +135,11 @@ struct family {
                           * original_max_position_embeddings on; up to there
                           * sequences are supported */
     bool rope_given;     /* config.json must say its RoPE parameters */
-    bool sinks;          /* each head's softmax has a further score, its sink,
+    enum delta_form delta; /* some layers have linear attention */
+    bool attention_gate;   /* q_proj puts out a head's query, then its gate g,
+                            * and attention's output is multiplied by
+                            * sigmoid(g) */
+    bool sinks;            /* each head's softmax has a further score, its sink,
                           * whose weight is dropped */
     enum qk_norm qk_norm;
     bool qk_norm_key; /* only if config.json's use_qk_norm */
@@ -154,6 +165,7 @@ struct family {
     bool sparse_step;        /* decoder_sparse_step and mlp_only_layers say
                               * which layers have experts, else
                               * first_k_dense_replace and moe_layer_freq */
+    bool all_sparse;         /* all have, and no intermediate_size */
     bool renormalize_always, renormalize_never; /* override norm_topk_prob */
     /* defaults */
     bool renormalize;            /* norm_topk_prob */
@@ -192,6 +204,13 @@ struct mla {
 struct indexer {
     int64_t n_heads, dim;
     int64_t top_k; /* 0: attention is dense */
+};
+
+/* Linear attention by the gated delta rule (model/delta.h). */
+struct delta {
+    int64_t k_heads, v_heads; /* heads of q and k; of v, a multiple */
+    int64_t k_dim, v_dim;     /* dims of a head */
+    int64_t kernel;           /* tokens of the convolution */
 };
 
 /* Mixture of experts. */
@@ -237,6 +256,9 @@ struct model_config {
     const char *longest_by; /* the member that limits it */
     struct mla mla;
     struct indexer indexer;
+    struct delta delta;
+    bool *layer_linear; /* [n_layers] layers with linear attention; NULL:
+                         * none */
     struct moe moe;
     double rms_eps;
     bool tied;              /* tie_word_embeddings */
@@ -272,6 +294,8 @@ MUST_CHECK int model_config_parse(struct model_config *c, const char *text,
 void model_config_release(struct model_config *c);
 /* Whether the layer uses sliding window attention. */
 bool model_layer_slides(const struct model_config *c, int64_t layer);
+/* Whether it has linear attention. */
+bool model_layer_linear(const struct model_config *c, int64_t layer);
 /* The layer's RoPE; NULL: it has none. */
 const struct rope *model_layer_rope(const struct model_config *c,
                                     int64_t layer);
@@ -328,6 +352,8 @@ enum linear_part {
     PART_DOWN,
     PART_QKV,     /* q, k and v in one: outputs of q, then k, then v */
     PART_GATE_UP, /* outputs of gate, then up */
+    PART_MIX,     /* of linear attention: q, k and v, and if they are fused z */
+    PART_Z,
     PARTS
 };
 

@@ -37,10 +37,22 @@ static const struct layer_norms glm4_norms = { "input_layernorm",
     .n_heads = 8, .n_kv_heads = 4, .head_dim = 256, .query_scale = 256,        \
     .tied = true
 
+/* Qwen3-Next and Qwen3.5: gated attention beside linear attention. */
+#define QWEN_DELTA                                                             \
+    .norm_plus_one = true, .qk_norm = QK_NORM_HEAD, .attention_bias = true,    \
+    .o_bias = true, .attention_gate = true, .mrope = true,                     \
+    .partial_rotary = 0.25, .head_dim = 256, .max_position = 32768
+#define QWEN_MIXTURE                                                           \
+    .router = ROUTER_SOFTMAX, .experts = "mlp.experts",                        \
+    .router_name = "mlp.gate", .shared = "mlp.shared_expert",                  \
+    .shared_gate = "mlp.shared_expert_gate", .sparse_step = true
+
 /* Models that are not language models alone. */
 static const struct wrapper wrappers[] = {
     { "gemma3", "Gemma3ForConditionalGeneration", "gemma3_text" },
     { "mistral3", "Mistral3ForConditionalGeneration", "mistral" },
+    { "qwen3_5", "Qwen3_5ForConditionalGeneration", "qwen3_5_text" },
+    { "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text" },
     { "qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text" },
     { "qwen3_vl", "Qwen3VLForConditionalGeneration", "qwen3_vl_text" },
 };
@@ -318,6 +330,26 @@ static const struct family families[] = {
       .head_dim = 128,
       .n_kv_heads = 2,
       .max_position = 131072 },
+    { .model_type = "qwen3_next",
+      .architecture = "Qwen3NextForCausalLM",
+      .delta = DELTA_FUSED,
+      .renormalize = true,
+      .n_kv_heads = 2,
+      QWEN_MIXTURE,
+      QWEN_DELTA },
+    { .model_type = "qwen3_5_text",
+      .architecture = "Qwen3_5ForCausalLM",
+      .delta = DELTA_SPLIT,
+      .n_kv_heads = 4,
+      QWEN_DELTA },
+    { .model_type = "qwen3_5_moe_text",
+      .architecture = "Qwen3_5MoeForCausalLM",
+      .delta = DELTA_SPLIT,
+      .renormalize_always = true,
+      .all_sparse = true,
+      .n_kv_heads = 2,
+      QWEN_MIXTURE,
+      QWEN_DELTA },
     { .model_type = "qwen2_5_vl_text",
       .architecture = "Qwen2_5_VLForConditionalGeneration",
       .qkv_bias = true,

@@ -5,6 +5,8 @@ const char *model_lacks(const struct model_config *c, int64_t tokens)
 {
     if (c->attention_cap > 0 || c->logit_cap > 0)
         return "soft caps";
+    if (c->family->delta)
+        return "linear attention";
     if (c->family->sinks)
         return "attention sinks";
     if (c->family->act != ACT_SILU)

@@ -34,6 +34,15 @@ static const struct row mla_lora[] = {
     { "self_attn.q_b_proj", PART_Q_B, IN_Q_LAT },
     { "self_attn.o_proj", PART_O, IN_ATTN_OUT },
 };
+static const struct row delta_fused[] = {
+    { "linear_attn.in_proj_qkvz", PART_MIX, IN_ATTN },
+    { "linear_attn.out_proj", PART_O, IN_ATTN_OUT },
+};
+static const struct row delta_split[] = {
+    { "linear_attn.in_proj_qkv", PART_MIX, IN_ATTN },
+    { "linear_attn.in_proj_z", PART_Z, IN_ATTN },
+    { "linear_attn.out_proj", PART_O, IN_ATTN_OUT },
+};
 /* names behind "mlp" or the shared expert's prefix */
 static const struct row mlp[] = {
     { "gate_proj", PART_GATE, IN_MLP },
@@ -106,23 +115,30 @@ static void shape(const struct model_config *c, int64_t width, struct linear *l)
     int64_t h = c->hidden_size, q = c->n_heads * c->head_dim;
     int64_t kv = c->n_kv_heads * c->head_dim, in_q = c->mla.q_lora;
     int64_t latent = c->mla.kv_lora;
+    bool linear = model_layer_linear(c, l->layer);
+    int64_t keys = c->delta.k_heads * c->delta.k_dim;
+    int64_t values = c->delta.v_heads * c->delta.v_dim;
+    int64_t z = c->family->delta == DELTA_FUSED ? values : 0;
     const struct {
         int64_t rows, cols;
         bool bias;
     } of[PARTS] = {
-        [PART_Q] = { q, h, c->qkv_bias },
+        [PART_Q] = { c->family->attention_gate ? 2 * q : q, h, c->qkv_bias },
         [PART_K] = { kv, h, c->qkv_bias },
         [PART_V] = { kv, h, c->qkv_bias },
         [PART_Q_A] = { in_q, h, c->qkv_bias },
         [PART_KV_A] = { latent + c->mla.rope, h, c->qkv_bias },
         [PART_Q_B] = { q, in_q, false },
         [PART_KV_B] = { c->n_heads * (c->mla.nope + c->v_dim), latent, false },
-        [PART_O] = { h, c->n_heads * c->v_dim, c->o_bias },
+        [PART_O] = { h, linear ? values : c->n_heads * c->v_dim,
+                     !linear && c->o_bias },
         [PART_GATE] = { width, h, c->mlp_bias },
         [PART_UP] = { width, h, c->mlp_bias },
         [PART_DOWN] = { h, width, c->mlp_bias },
         [PART_QKV] = { q + 2 * kv, h, c->qkv_bias },
         [PART_GATE_UP] = { 2 * width, h, c->mlp_bias },
+        [PART_MIX] = { 2 * keys + values + z, h, false },
+        [PART_Z] = { values, h, false },
     };
 
     l->rows = of[l->part].rows;
@@ -133,8 +149,14 @@ static void shape(const struct model_config *c, int64_t width, struct linear *l)
 }
 
 static const struct row *attention_rows(const struct model_config *c,
-                                        int64_t *n)
+                                        int64_t layer, int64_t *n)
 {
+    bool fused = c->family->delta == DELTA_FUSED;
+
+    if (model_layer_linear(c, layer)) {
+        *n = fused ? ARRAY_LEN(delta_fused) : ARRAY_LEN(delta_split);
+        return fused ? delta_fused : delta_split;
+    }
     if (c->family->fused_qkv) {
         *n = ARRAY_LEN(gqa_fused);
         return gqa_fused;
@@ -166,7 +188,7 @@ int64_t model_linear_common(const struct model_config *c, int64_t layer)
 {
     int64_t n, m;
 
-    attention_rows(c, &n);
+    attention_rows(c, layer, &n);
     mlp_rows(c, &m);
     return n + (model_layer_width(c, layer) ? m : 0);
 }
@@ -214,7 +236,7 @@ static void common_linear(const struct model_config *c, int64_t layer,
     const char *prefix = experts ? c->family->shared : "mlp";
     char part[MODULE_PATH_MAX];
     int64_t n, m;
-    const struct row *r = attention_rows(c, &n);
+    const struct row *r = attention_rows(c, layer, &n);
 
     r = i < n ? r + i : mlp_rows(c, &m) + (i - n);
     fill(l, r, layer, -1);

@@ -4,6 +4,7 @@
  * normalized, rotated and packed for the kernels (keys by columns), once for
  * all query heads that share them.  Then each block of queries of each head is
  * a piece of work.  Memory: the packed keys and values; no scores. */
+#include <math.h>
 #include <string.h>
 
 #include "common/math/lanes.h"
@@ -119,6 +120,8 @@ static void find_sources(struct job *j)
         j->from_k = (struct source){ m->q.p, row, d, k };
         j->from_v = (struct source){ m->q.p, row, d, k + c->n_kv_heads * d };
     } else {
+        if (c->family->attention_gate)
+            j->from_q = (struct source){ m->q.p, c->n_heads * 2 * d, 2 * d, 0 };
         j->from_k = (struct source){ m->key.p, c->n_kv_heads * d, d, 0 };
         j->from_v = (struct source){ m->value.p, c->n_kv_heads * d, d, 0 };
     }
@@ -305,6 +308,28 @@ static void rotate_queries(const struct job *j, const struct block *b,
     }
 }
 
+/* out[v_dim] *= sigmoid(g), g behind the head's query. */
+static void gate_row(const struct job *j, int64_t row, int64_t head, float *out)
+{
+    const struct model *m = j->l->m;
+    int64_t d = m->config.head_dim;
+    float g[HEAD_DIM_MAX];
+
+    (void)!to_f32(g,
+                  (const char *)head_of(m, &j->from_q, row, head) +
+                      (size_t)d * m->size,
+                  m->dtype, (size_t)d);
+    for (int64_t i = 0; i < d; i++) {
+        float s = 1 / (1 + expf(-g[i]));
+
+        if (m->bf16) {
+            out[i] = f32_from_bf16(bf16_from_f32(out[i]));
+            s = f32_from_bf16(bf16_from_f32(s));
+        }
+        out[i] *= s;
+    }
+}
+
 /* One block of queries of one head. */
 static void attend(const struct job *j, const struct block *b, int64_t head)
 {
@@ -339,6 +364,8 @@ static void attend(const struct job *j, const struct block *b, int64_t head)
     for (int64_t i = 0; i < b->n; i++) {
         int64_t v = c->v_dim, to = ((b->row + i) * c->n_heads + head) * v;
 
+        if (c->family->attention_gate)
+            gate_row(j, b->row + i, head, out + i * j->padded);
         if (m->bf16)
             m->k->store_bf16(out + i * j->padded, NULL, v,
                              (uint16_t *)j->out + to);

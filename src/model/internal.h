@@ -59,6 +59,7 @@ struct loaded {
 };
 
 /* The weights of a layer that a run from point `from` to point `to` needs. */
+struct delta_weights; /* delta.c */
 struct index_weights; /* indexer.c */
 struct layer {
     struct model *m;
@@ -68,9 +69,10 @@ struct layer {
     /* Norms; NULL: not needed, or the layer has none.  attn_out and mlp_out:
      * of what is added to the residual stream. */
     float *norm1, *norm2, *attn_out, *mlp_out, *q_norm, *k_norm;
-    float *q_a_norm, *kv_a_norm;   /* norms of the latents */
-    float *shared_gate;            /* [H], or NULL */
-    float *sinks;                  /* [n_heads], or NULL */
+    float *q_a_norm, *kv_a_norm; /* norms of the latents */
+    float *shared_gate;          /* [H], or NULL */
+    float *sinks;                /* [n_heads], or NULL */
+    struct delta_weights *delta; /* of a layer with linear attention, or NULL */
     struct index_weights *indexer; /* NULL: not needed, or there is none */
 };
 
@@ -208,6 +210,8 @@ struct kv_cache {
     size_t keys, values;    /* bytes of a layer's keys, of its values */
     struct buffer memory;   /* keys of layer 0, values of layer 0, keys of
                            * layer 1, ... */
+    struct buffer delta;    /* [n_layers, delta_cached()] states and inputs of
+                             * linear attention */
     struct buffer index;    /* [n_layers, tokens, dim] f32 keys of the indexer;
                              * empty: attention is dense for so many tokens */
 };

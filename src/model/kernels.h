@@ -87,6 +87,10 @@ struct kernels {
     void (*clamped_bf16)(const float *g, const float *u, const float *gb,
                          const float *ub, float alpha, float limit, int64_t n,
                          uint16_t *out);
+    /* One token of the gated delta rule, S [kd, vd]:
+     * S = decay S; S += k (beta (v - Sᵀ k))ᵀ; o = Sᵀ q. */
+    void (*delta)(float *S, const float *q, const float *k, const float *v,
+                  float decay, float beta, int64_t kd, int64_t vd, float *o);
     /* y[n] = cap * tanh(y * scale / cap). */
     void (*cap)(float *y, float scale, float cap, int64_t n);
     /* Whether all n elements are finite. */

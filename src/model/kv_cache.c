@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/internal.h"
+#include "model/delta.h"
 
 /* Bytes of a layer's keys and values, and of all layers. */
 static int find_sizes(struct kv_cache *p, const struct model *m, size_t *all,
@@ -41,7 +41,11 @@ int kv_cache_create(struct kv_cache **out, const struct model *m,
         buffer_reserve(&p->memory, 1, 1, all, "keys and values", e) < 0 ||
         (x->top_k && tokens > x->top_k &&
          buffer_reserve(&p->index, m->config.n_layers * tokens, x->dim,
-                        sizeof(float), "keys of the indexer", e) < 0)) {
+                        sizeof(float), "keys of the indexer", e) < 0) ||
+        (m->config.layer_linear &&
+         buffer_reserve(&p->delta, m->config.n_layers,
+                        delta_cached(&m->config.delta), sizeof(float),
+                        "states of linear attention", e) < 0)) {
         kv_cache_release(p);
         return e->code;
     }
@@ -55,6 +59,7 @@ void kv_cache_release(struct kv_cache *p)
         return;
     buffer_release(&p->memory);
     buffer_release(&p->index);
+    buffer_release(&p->delta);
     free(p);
 }
 
@@ -73,5 +78,7 @@ void kv_cache_advance(struct kv_cache *p, int64_t rows)
 void kv_cache_clear(struct kv_cache *p)
 {
     memset(p->memory.p, 0, p->memory.cap);
+    if (p->delta.p)
+        memset(p->delta.p, 0, p->delta.cap);
     p->length = 0;
 }

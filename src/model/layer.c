@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "model/delta.h"
 #include "model/indexer.h"
 #include "model/internal.h"
 
@@ -57,7 +58,7 @@ static int load_head_norms(struct layer *l, struct err *e)
     const struct model_config *c = &l->m->config;
     bool flat = c->qk_norm == QK_NORM_FLAT;
 
-    if (c->qk_norm == QK_NORM_NONE)
+    if (c->qk_norm == QK_NORM_NONE || model_layer_linear(c, l->index))
         return 0;
     if (load_norm(l, POINT_ATTN_OUT, "self_attn.q_norm",
                   c->head_dim * (flat ? c->n_heads : 1), &l->q_norm, e) < 0)
@@ -92,6 +93,7 @@ static int load_latent(struct layer *l, struct err *e)
 static int load_shared_gate(struct layer *l, struct err *e)
 {
     const struct model_config *c = &l->m->config;
+    char part[MODULE_PATH_MAX], path[MODULE_PATH_MAX];
 
     if (!c->family->shared_gate || !model_layer_experts(c, l->index) ||
         !wanted(l, POINT_OUT))
@@ -99,8 +101,12 @@ static int load_shared_gate(struct layer *l, struct err *e)
     if (load_norm(l, POINT_OUT, "post_attention_layernorm", c->hidden_size,
                   &l->norm2, e) < 0)
         return e->code;
-    return load_norm(l, POINT_OUT, c->family->shared_gate, c->hidden_size,
-                     &l->shared_gate, e);
+    snprintf(part, sizeof(part), "%s.weight", c->family->shared_gate);
+    layer_tensor_name(l->index, part, path);
+    if (model_vector(l->m, path, c->hidden_size, &l->shared_gate, e) < 0)
+        return e->code;
+    return model_place(l->m, (void **)&l->shared_gate,
+                       (size_t)c->hidden_size * sizeof(float), e);
 }
 
 static int load_norms(struct layer *l, struct err *e)
@@ -115,7 +121,9 @@ static int load_norms(struct layer *l, struct err *e)
         load_norm(l, POINT_MLP_IN, n->mlp_in, h, &l->norm2, e) < 0 ||
         load_norm(l, POINT_OUT, n->mlp_out, h, &l->mlp_out, e) < 0 ||
         load_head_norms(l, e) < 0 || load_sinks(l, e) < 0 ||
-        load_shared_gate(l, e) < 0)
+        load_shared_gate(l, e) < 0 ||
+        (model_layer_linear(c, l->index) && wanted(l, POINT_ATTN_OUT) &&
+         delta_load(l, e) < 0))
         return e->code;
     return c->mla.kv_lora ? load_latent(l, e) : 0;
 }
@@ -182,6 +190,7 @@ void layer_release(struct layer *l)
     model_free(l->m, l->kv_a_norm);
     model_free(l->m, l->shared_gate);
     free(l->sinks);
+    delta_release(l->delta);
     indexer_release(l->indexer);
     free(l);
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/math/threads.h"
+#include "model/delta.h"
 #include "model/indexer.h"
 #include "model/internal.h"
 
@@ -197,9 +198,16 @@ static int project_latent(struct layer *l, struct state *s, struct err *e)
 
 static int to_attn_out(struct layer *l, struct state *s, struct err *e)
 {
-    int rc =
-        l->m->config.mla.kv_lora ? project_latent(l, s, e) : project(l, s, e);
+    const void *in = s->act;
+    int rc;
 
+    if (l->delta) {
+        if (act_to_read(l, s, POINT_ATTN_OUT, &in, e) < 0)
+            return e->code;
+        s->act = act_for(s, POINT_ATTN_OUT);
+        return delta_run(l, s, in, s->act, e);
+    }
+    rc = l->m->config.mla.kv_lora ? project_latent(l, s, e) : project(l, s, e);
     if (rc < 0)
         return rc;
     s->act = act_for(s, POINT_ATTN_OUT);

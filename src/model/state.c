@@ -35,7 +35,10 @@ int64_t point_width(const struct model_config *c, int64_t layer, enum point p)
 {
     switch (p) {
     case POINT_Q_LAT: return c->mla.q_lora;
-    case POINT_ATTN_OUT: return c->n_heads * c->v_dim;
+    case POINT_ATTN_OUT:
+        return model_layer_linear(c, layer) ?
+                   c->delta.v_heads * c->delta.v_dim :
+                   c->n_heads * c->v_dim;
     case POINT_MLP_MID: return model_layer_width(c, layer);
     default: return c->hidden_size;
     }
@@ -54,6 +57,7 @@ static int64_t widest(const struct model_config *c)
     int64_t w = larger(c->hidden_size, c->n_heads * c->v_dim);
 
     w = larger(w, larger(c->mla.q_lora, c->moe.shared_width));
+    w = larger(w, c->delta.v_heads * c->delta.v_dim);
     return larger(w, c->intermediate_size);
 }
 

@@ -19,6 +19,21 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     done
 }
 
+# A norm of small outputs multiplies their rounding.
+@test "linear attention: Qwen3-Next and Qwen3.5" {
+    python3 "$PY" tokens two.fts 40 33
+    python3 "$PY" tokens t.fts 40 1 33 64
+    for kind in qwen3_next qwen3_5 qwen3_5_moe; do
+        python3 "$PY" make "$kind" "$kind"
+        python3 "$PY" logits "$kind" t.fts 4e-5 f32
+        python3 "$PY" middle "$kind" two.fts 0.08 bf16
+        loop "$kind" --dtype f32 "$kind" t.fts
+        python3 "$PY" check "$kind" t.fts 1e-4 seen.fts codes.fts
+        forge-ls codes.fts | grep ^codes | cut -f 2 | sort >got
+        forge-weights -q --linears "$kind" | forge-ls | cut -f 2 | sort | cmp got
+    done
+}
+
 @test "and in bf16, within what bf16 rounds" {
     python3 "$PY" tokens t.fts 40 33
     for kind in deepseek_v3-plain deepseek_v2-lite qwen2_moe qwen3_moe-step glm4_moe; do

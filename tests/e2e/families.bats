@@ -20,7 +20,7 @@ setup() {
 }
 
 @test "each family: quantized, verified, nearer to the original than by rounding" {
-    for kind in gemma2 gemma3 phi3 olmo3 granite ernie4_5 glm4 gpt_oss; do
+    for kind in gemma2 gemma3 phi3 olmo3 granite ernie4_5 glm4 gpt_oss qwen3_next qwen3_5; do
         make_model $kind $kind
         forge quantize $kind out-$kind "${few[@]}"
         forge verify -q out-$kind
@@ -55,6 +55,12 @@ setup() {
     forge verify -q out
     forge-shard -q --verify out --from mm-gemma
     forge eval -q mm-gemma out --text "$BATS_FILE_TMPDIR/t.npy" --sequences 4 --seqlen 64
+    make_model qwen3_5 next
+    families wrap next mm-next qwen3_5
+    forge quantize next alone-next "${few[@]}"
+    forge quantize mm-next out-next "${few[@]}"
+    families wrapped alone-next out-next mm-next model.language_model.
+    forge verify -q out-next
     # and again from what is 4-bit already
     forge repack out again --layout awq -q
     jq -e '.quantization_config.modules_to_not_convert | index("vision_tower")' again/config.json
@@ -127,4 +133,24 @@ setup() {
     sed -i 's/down_proj_scales/down_proj_scalez/' m/model.safetensors
     refused 65 forge quantize m out "${few[@]}"
     [[ $stderr == *"down_proj_blocks': there are no scales of it"* ]]
+}
+
+@test "Qwen3-Next and Qwen3.5: the linears of linear attention in 4 bits, its convolution and gates untouched" {
+    for kind in qwen3_next qwen3_5_moe; do
+        make_model $kind $kind
+        for layout in compressed-tensors awq gptq; do
+            forge quantize $kind made-$kind-$layout "${few[@]}" --layout $layout
+            forge verify -q made-$kind-$layout
+            forge-shard -q --verify made-$kind-$layout --from $kind
+            forge-ls made-$kind-$layout >list
+            grep -q 'linear_attn.out_proj.\(qweight\|weight_packed\)' list
+            grep -q 'linear_attn.in_proj_qkvz\?.\(qweight\|weight_packed\)' list
+            grep -q 'linear_attn.conv1d.weight.*BF16' list
+            grep -q 'linear_attn.in_proj_ba\?.weight.*BF16' list
+        done
+        refused 78 forge quantize $kind out "${few[@]}" --effort best
+        [[ $stderr == *" has linear attention"* ]]
+    done
+    # q, k, v and z are loaded as one
+    refused 78 forge quantize qwen3_5_moe out "${few[@]}" --skip '*.in_proj_z'
 }

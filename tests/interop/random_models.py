@@ -51,6 +51,10 @@ MIXTURES = {
     "gpt-oss": ("gpt_oss", dict(num_local_experts=5, num_experts_per_tok=2, head_dim=64, sliding_window=48, fused=True, rope_parameters=YARN)),
     "minimax-m2": ("minimax_m2", dict(num_local_experts=5, num_experts_per_tok=2, head_dim=64, rotary_dim=32)),
 }
+DELTA = dict(head_dim=64, num_hidden_layers=4, full_attention_interval=2, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=32,
+             linear_value_head_dim=32)
+MIXTURES["qwen3-next"] = ("qwen3_next", dict(DELTA, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=128, shared_expert_intermediate_size=128))
+MODELS["qwen3.5"] = ("qwen3_5_text", DELTA)
 MODELS.update(MIXTURES)
 
 

@@ -44,8 +44,12 @@ def gemma(c):
     return c["model_type"] in ("gemma2", "gemma3_text")
 
 
+def zero_centred(c):
+    return gemma(c) or c["model_type"].startswith(("qwen3_next", "qwen3_5"))
+
+
 def norm_weight(c, w):
-    return 1 + w if gemma(c) else w
+    return 1 + w if zero_centred(c) else w
 
 
 def fused(c):
@@ -111,8 +115,8 @@ def wrap(d, out, form):
 
     import fts
     from forward import load_tensors, save_tensors
-    prefix = {"gemma3": "language_model.model.", "qwen3_vl": "model.language_model.", "qwen2_5_vl": "model."}[form]
-    eye = {"gemma3": "vision_tower.vision_model.encoder.layers.0.self_attn.q_proj", "qwen3_vl": "model.visual.blocks.0.attn.qkv",
+    prefix = {"gemma3": "language_model.model.", "qwen3_vl": "model.language_model.", "qwen3_5": "model.language_model.", "qwen2_5_vl": "model."}[form]
+    eye = {"gemma3": "vision_tower.vision_model.encoder.layers.0.self_attn.q_proj", "qwen3_vl": "model.visual.blocks.0.attn.qkv", "qwen3_5": "model.visual.blocks.0.attn.qkv",
            "qwen2_5_vl": "visual.blocks.0.attn.qkv"}[form]
     rng = np.random.default_rng(7)
     inner = {stored(k, prefix): v for k, v in load_tensors(d + "/model.safetensors").items()}
@@ -124,6 +128,7 @@ def wrap(d, out, form):
     with open(d + "/config.json") as f:
         text = json.load(f)
     classes = {"gemma3": "Gemma3ForConditionalGeneration", "qwen3_vl": "Qwen3VLForConditionalGeneration",
+               "qwen3_5": "Qwen3_5ForConditionalGeneration",
                "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration"}
     c = {"model_type": form, "architectures": [classes[form]], "vision_config": {"hidden_size": 48}, "text_config": text}
     if form == "qwen2_5_vl":  # as transformers 4 wrote it

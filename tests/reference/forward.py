@@ -39,6 +39,7 @@ import tempfile
 
 import numpy as np
 
+import delta
 import families
 import fts
 import mixtures
@@ -63,6 +64,7 @@ KINDS = {
               "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0}, "dtype": "bfloat16"},
     **mixtures.KINDS,
     **families.KINDS,
+    **delta.KINDS,
 }
 
 
@@ -71,16 +73,17 @@ def attention_linears(c):
     q, kv = c["num_attention_heads"] * d, c["num_key_value_heads"] * d
     if is_latent(c):
         return {"self_attn." + n: s for n, s in mixtures.latent_tensors(c)[0].items()}
-    return {"self_attn.q_proj": (q, h), "self_attn.k_proj": (kv, h), "self_attn.v_proj": (kv, h),
+    return {"self_attn.q_proj": (2 * q if delta.has(c) else q, h), "self_attn.k_proj": (kv, h), "self_attn.v_proj": (kv, h),
             "self_attn.o_proj": (h, q)}
 
 
 def layer_tensors(c, i):
-    """{name: (shape, kind)} of layer i; kinds: weight, bias, norm, f32."""
+    """{name: (shape, kind)} of layer i; kinds: weight, bias, norm, gated (a norm around 1 in all families), f32."""
     h, n = c["hidden_size"], c["intermediate_size"]
     t = {n + ".weight": ((h,), "norm") for n in families.norms(c) if n}
     for name, size in head_norms(c).items():
-        t["self_attn.%s.weight" % name] = (size,), "norm"
+        if not delta.linear(c, i):
+            t["self_attn.%s.weight" % name] = (size,), "norm"
     if is_latent(c):
         for name, size in mixtures.latent_tensors(c)[1].items():
             t["self_attn.%s.weight" % name] = (size,), "norm"
@@ -88,6 +91,9 @@ def layer_tensors(c, i):
     if c["model_type"] == "gpt_oss":
         t["self_attn.sinks"] = (c["num_attention_heads"],), "bias"
     lin = attention_linears(c)
+    if delta.linear(c, i):
+        lin = {}
+        t.update(delta.tensors(c))
     if i < c["num_hidden_layers"] and mixtures.sparse(c, i):
         t.update(mixtures.mixture_tensors(c))
     else:
@@ -109,7 +115,7 @@ def is_latent(c):
 
 def head_norms(c):
     """Norms of q and k and their sizes."""
-    if c["model_type"] in ("qwen3", "qwen3_moe", "gemma3_text") or c.get("use_qk_norm"):
+    if c["model_type"] in ("qwen3", "qwen3_moe", "gemma3_text") or delta.has(c) or c.get("use_qk_norm"):
         return {"q_norm": head_dim(c), "k_norm": head_dim(c)}
     if flat_norms(c):
         return {"q_norm": head_dim(c) * c["num_attention_heads"], "k_norm": head_dim(c) * c["num_key_value_heads"]}
@@ -148,13 +154,13 @@ def make(kind, d):
     c = dict(BASE, **KINDS[kind])
     rng = np.random.default_rng(sum(kind.encode()))
     t = {"model.embed_tokens.weight": rng.normal(0, 0.15, (c["vocab_size"], c["hidden_size"])),
-         "model.norm.weight": rng.normal(0 if families.gemma(c) else 1, 0.2, c["hidden_size"])}
+         "model.norm.weight": rng.normal(0 if families.zero_centred(c) else 1, 0.2, c["hidden_size"])}
     if not c.get("tie_word_embeddings"):
         t["lm_head.weight"] = rng.normal(0, 0.15, (c["vocab_size"], c["hidden_size"]))
     # one layer more where the config speaks of layers that predict further tokens: nobody runs it
     for i in range(c["num_hidden_layers"] + c.get("num_nextn_predict_layers", 0)):
         for n, (shape, what) in layer_tensors(c, i).items():
-            mean, size = {"norm": (0 if families.gemma(c) else 1, 0.2), "bias": (0, 0.2), "f32": (-0.3, 0.3)}.get(what, (0, 0.15))
+            mean, size = {"norm": (0 if families.zero_centred(c) else 1, 0.2), "gated": (1, 0.2), "bias": (0, 0.2), "f32": (-0.3, 0.3)}.get(what, (0, 0.15))
             t["model.layers.%d.%s" % (i, n)] = rng.normal(mean, size, shape)
     if c["model_type"] == "gpt_oss":
         t = mixtures.fuse(c, t, rng)
@@ -352,6 +358,8 @@ def grouped(c, t, p, a, lin, layer):
         q, k, v = np.split(lin("self_attn.qkv_proj", a), [heads, heads + keys], 1)
     else:
         q, k, v = (lin("self_attn.%s_proj" % n, a) for n in "qkv")
+        if delta.has(c):
+            q = q.reshape(len(a), -1, 2 * head_dim(c))[..., :head_dim(c)]
     normed = lambda name, x: rms(c, x, families.norm_weight(c, t["%s.self_attn.%s.weight" % (p, name)])) if norm else x
     flat = flat_norms(c)
     if flat:
@@ -360,6 +368,17 @@ def grouped(c, t, p, a, lin, layer):
     if not flat:
         q, k = normed("q_norm", q), normed("k_norm", k)
     return rotate(c, q, layer), rotate(c, k, layer), v
+
+
+def heads(c, t, p, a, lin, i, seen):
+    """What o_proj of layer i reads."""
+    q, k, v = latent(c, t, p, a, lin, seen) if is_latent(c) else grouped(c, t, p, a, lin, i)
+    y = attention(c, i, q, k, v, seen.get(p + ".keys", True), t.get(p + ".self_attn.sinks"))
+    if delta.has(c):  # the gates, behind the queries of each head
+        g = lin("self_attn.q_proj", a).reshape(len(a), q.shape[1], -1)[..., head_dim(c):]
+        y = y / (1 + np.exp(-g.reshape(len(a), -1)))
+    seen[p + ".attn_out"] = y
+    return y
 
 
 def run(c, t, ids):
@@ -374,9 +393,11 @@ def run(c, t, ids):
         norm = lambda n, y: rms(c, y, families.norm_weight(c, t["%s.%s.weight" % (p, n)])) if n else y
         seen[p] = x
         a = seen[p + ".attn_in"] = norm(before, x)
-        q, k, v = latent(c, t, p, a, lin, seen) if is_latent(c) else grouped(c, t, p, a, lin, i)
-        a = seen[p + ".attn_out"] = attention(c, i, q, k, v, seen.get(p + ".keys", True), t.get(p + ".self_attn.sinks"))
-        x = seen[p + "'"] = x + part * norm(behind, lin("self_attn.o_proj", a))
+        if delta.linear(c, i):
+            a = seen[p + ".attn_out"] = delta.attend(c, t, p, lin, a)
+            x = seen[p + "'"] = x + lin("linear_attn.out_proj", a)
+        else:
+            x = seen[p + "'"] = x + part * norm(behind, lin("self_attn.o_proj", heads(c, t, p, a, lin, i, seen)))
         a = seen[p + ".mlp_in"] = norm(before_mlp, x)
         if mixtures.sparse(c, i):
             x = x + mixtures.mixture(c, t, p, a, seen)

@@ -53,6 +53,7 @@ KINDS = {
     "minimax_m2": {"model_type": "minimax_m2", "num_local_experts": 8, "num_experts_per_tok": 3, "head_dim": 24,
                    "rotary_dim": 8, "scoring_func": "sigmoid"},
 }
+GATED = ("qwen2_moe", "qwen3_next", "qwen3_5_moe_text")
 SIGMOID = ("deepseek_v3", "kimi_k2", "deepseek_v32", "glm_moe_dsa", "glm4_moe", "minimax_m2")
 
 
@@ -88,7 +89,7 @@ def expert_names(c):
 
 def shared(c):
     """Name and width of the shared expert, or None."""
-    if family(c) == "qwen2_moe":
+    if family(c) in GATED:
         return "mlp.shared_expert", c["shared_expert_intermediate_size"]
     n = c.get("n_shared_experts")
     return n and ("mlp.shared_experts", n * c["moe_intermediate_size"])
@@ -110,7 +111,7 @@ def mixture_tensors(c):
     for prefix, w, (gate, up, down) in many:
         t["%s.%s.weight" % (prefix, gate)] = t["%s.%s.weight" % (prefix, up)] = (w, h), "weight"
         t["%s.%s.weight" % (prefix, down)] = (h, w), "weight"
-    if family(c) == "qwen2_moe":
+    if family(c) in GATED:
         t["mlp.shared_expert_gate.weight"] = (1, h), "weight"
     if family(c) == "gpt_oss":
         t.update({n[:-len("weight")] + "bias": (shape[:1], "bias") for n, (shape, _) in list(t.items())})
@@ -289,7 +290,7 @@ def mixture(c, t, p, a, seen):
         name = "%s.%s" % (p, shared(c)[0])
         x = silu(a @ t[name + ".gate_proj.weight"].T) * (a @ t[name + ".up_proj.weight"].T)
         seen[p + ".mlp_mid"] = x
-        g = 1 / (1 + np.exp(-a @ t[name + "_gate.weight"].T)) if family(c) == "qwen2_moe" else 1
+        g = 1 / (1 + np.exp(-a @ t[name + "_gate.weight"].T)) if family(c) in GATED else 1
         shares = g * (x @ t[name + ".down_proj.weight"].T)
         seen[p + ".shared"] = shares
         y += shares

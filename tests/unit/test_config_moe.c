@@ -143,6 +143,36 @@ static void test_layers(void)
             "mlp_layer_types");
 }
 
+static void test_linear(void)
+{
+    struct linear l;
+
+    CHECK(parse("qwen3_next", QWEN ",\"shared_expert_intermediate_size\":40") ==
+          0);
+    for (int i = 0; i < 6; i++)
+        CHECK(model_layer_linear(&c, i) == (i != 3));
+    CHECK(
+        model_find_linear(&c, "model.layers.0.linear_attn.in_proj_qkvz", &l) &&
+        l.rows == 2 * 16 * 128 + 2 * 32 * 128 && l.input == IN_ATTN);
+    CHECK(!model_find_linear(&c, "model.layers.0.linear_attn.in_proj_ba", &l));
+    CHECK(!model_find_linear(&c, "model.layers.0.self_attn.q_proj", &l));
+    CHECK(model_find_linear(&c, "model.layers.3.self_attn.q_proj", &l) &&
+          l.rows == 2 * c.n_heads * 256);
+    CHECK(parse("qwen3_5_text",
+                ",\"linear_num_key_heads\":2,\"linear_num_value_heads\":6,"
+                "\"linear_key_head_dim\":8,\"linear_value_head_dim\":10,"
+                "\"layer_types\":[\"full_attention\",\"linear_attention\","
+                "\"full_attention\",\"full_attention\",\"full_attention\","
+                "\"full_attention\"]") == 0);
+    CHECK(!model_layer_linear(&c, 0) && model_layer_linear(&c, 1));
+    CHECK(model_find_linear(&c, "model.layers.1.linear_attn.in_proj_qkv", &l) &&
+          l.rows == 2 * 16 + 60);
+    CHECK(model_find_linear(&c, "model.layers.1.linear_attn.out_proj", &l) &&
+          l.cols == 60);
+    refused(E_DATA, "qwen3_5_text", ",\"linear_num_value_heads\":17",
+            "linear_num_value_heads 17 is not a multiple");
+}
+
 static void test_heads(void)
 {
     CHECK(parse("glm4_moe", MLA ",\"head_dim\":32") == 0);
@@ -230,6 +260,7 @@ int main(void)
     test_latent();
     test_router();
     test_layers();
+    test_linear();
     test_heads();
     test_linears();
     model_config_release(&c);

@@ -1,0 +1,398 @@
+/* delta.c - see delta.h. */
+#include "model/delta.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/math/threads.h"
+
+struct delta_weights {
+    struct loaded gates[2]; /* B and A, or both in one: B's of a key head, then
+                             * A's */
+    float *filter;          /* [channels, kernel] */
+    float *decay, *shift;   /* [v_heads]: A_log, dt_bias */
+    float *norm;            /* [v_dim] */
+};
+
+static int64_t channels_of(const struct delta *d)
+{
+    return 2 * d->k_heads * d->k_dim + d->v_heads * d->v_dim;
+}
+
+static int64_t state_size(const struct delta *d)
+{
+    return d->v_heads * d->k_dim * d->v_dim;
+}
+
+int64_t delta_cached(const struct delta *d)
+{
+    return state_size(d) + (d->kernel - 1) * channels_of(d);
+}
+
+/* ---- loading ---- */
+
+static void part_name(const struct layer *l, const char *part,
+                      char to[MODULE_PATH_MAX])
+{
+    char name[MODULE_PATH_MAX];
+
+    snprintf(name, sizeof(name), "linear_attn.%s", part);
+    layer_tensor_name(l->index, name, to);
+}
+
+static int load_vector(struct layer *l, const char *part, int64_t n, float **to,
+                       struct err *e)
+{
+    char name[MODULE_PATH_MAX];
+
+    part_name(l, part, name);
+    return model_vector(l->m, name, n, to, e);
+}
+
+static int load_gate(struct layer *l, const char *part, int64_t rows,
+                     struct loaded *to, struct err *e)
+{
+    to->of = (struct linear){ .layer = l->index,
+                              .expert = -1,
+                              .rows = rows,
+                              .cols = l->m->config.hidden_size };
+    part_name(l, part, to->of.module);
+    return model_load_linear(l->m, NULL, to, e);
+}
+
+int delta_load(struct layer *l, struct err *e)
+{
+    const struct delta *d = &l->m->config.delta;
+    struct delta_weights *w = mem_zero(1, sizeof(*w), "linear attention", e);
+
+    l->delta = w;
+    if (!w ||
+        load_vector(l, "conv1d.weight", channels_of(d) * d->kernel, &w->filter,
+                    e) < 0 ||
+        load_vector(l, "A_log", d->v_heads, &w->decay, e) < 0 ||
+        load_vector(l, "dt_bias", d->v_heads, &w->shift, e) < 0 ||
+        load_vector(l, "norm.weight", d->v_dim, &w->norm, e) < 0)
+        return e->code;
+    if (l->m->config.family->delta == DELTA_FUSED)
+        return load_gate(l, "in_proj_ba", 2 * d->v_heads, &w->gates[0], e);
+    return load_gate(l, "in_proj_b", d->v_heads, &w->gates[0], e) < 0 ?
+               e->code :
+               load_gate(l, "in_proj_a", d->v_heads, &w->gates[1], e);
+}
+
+void delta_release(struct delta_weights *w)
+{
+    if (!w)
+        return;
+    loaded_release(&w->gates[0]);
+    loaded_release(&w->gates[1]);
+    free(w->filter);
+    free(w->decay);
+    free(w->shift);
+    free(w->norm);
+    free(w);
+}
+
+/* ---- running ---- */
+
+/* Where a quantity of key head h (of its first value head) is in a row of a
+ * product: element row * r + head * h + at. */
+struct place {
+    const void *p;
+    int64_t row, head, at;
+};
+
+struct job {
+    const struct layer *l;
+    const struct state *s;
+    struct delta d;
+    struct place q, k, v, z, b, a;
+    const void *in; /* [rows, H] */
+    float *cache;   /* this layer's part of the KV cache, or NULL */
+    void *out;
+    struct threads_error error;
+};
+
+static const void *place_at(const struct job *j, const struct place *p,
+                            int64_t row, int64_t head)
+{
+    return (const char *)p->p +
+           (size_t)(row * p->row + head * p->head + p->at) * j->l->m->size;
+}
+
+/* to[n] of row `row` of a sequence; row < 0: of the cache, or zero.  channel:
+ * number of the first of them among all. */
+static void read_inputs(const struct job *j, const struct place *p,
+                        int64_t first, int64_t row, int64_t head,
+                        int64_t channel, int64_t n, float *to)
+{
+    const float *old = j->cache ? j->cache + state_size(&j->d) : NULL;
+    int64_t at = j->d.kernel - 1 + row;
+
+    if (row >= 0)
+        (void)!to_f32(to, place_at(j, p, first + row, head), j->l->m->dtype,
+                      (size_t)n);
+    else if (old)
+        memcpy(to, old + at * channels_of(&j->d) + channel,
+               (size_t)n * sizeof(*to));
+    else
+        memset(to, 0, (size_t)n * sizeof(*to));
+}
+
+static float rounded(const struct job *j, float x)
+{
+    return j->l->m->bf16 ? f32_from_bf16(bf16_from_f32(x)) : x;
+}
+
+/* to[n] = silu(convolution) of the token in `row`; window [kernel, n]: its input
+ * and those before it, a ring. */
+static void convolve(const struct job *j, const float *window, int64_t row,
+                     int64_t channel, int64_t n, float *to)
+{
+    int64_t kernel = j->d.kernel;
+
+    for (int64_t c = 0; c < n; c++) {
+        const float *w = j->l->delta->filter + (channel + c) * kernel;
+        float sum = 0;
+
+        for (int64_t i = 0; i < kernel; i++)
+            sum += w[i] * window[(row + 1 + i) % kernel * n + c];
+        sum = rounded(j, sum);
+        to[c] = rounded(j, sum / (1 + expf(-sum)));
+    }
+}
+
+/* Channels of q, k or v of one key head: their window, and its output. */
+struct stream {
+    const struct place *from;
+    int64_t channel, n;
+    float *window, *x;
+};
+
+static void next_token(const struct job *j, struct stream *s, int64_t first,
+                       int64_t row, int64_t head)
+{
+    int64_t kernel = j->d.kernel;
+
+    read_inputs(j, s->from, first, row, head, s->channel, s->n,
+                s->window + (row + kernel) % kernel * s->n);
+    if (row >= 0)
+        convolve(j, s->window, row, s->channel, s->n, s->x);
+}
+
+/* x[n] *= scale / sqrt(x x + 1e-6) */
+static void normalize(float *x, int64_t n, float scale)
+{
+    float sum = 1e-6f;
+
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i] * x[i];
+    for (int64_t i = 0; i < n; i++)
+        x[i] *= scale / sqrtf(sum);
+}
+
+static float gate_at(const struct job *j, const struct place *p, int64_t row,
+                     int64_t head, int64_t i)
+{
+    float x = 0;
+
+    (void)!to_f32(
+        &x, (const char *)place_at(j, p, row, head) + (size_t)i * j->l->m->size,
+        j->l->m->dtype, 1);
+    return x;
+}
+
+/* Output of value head v of a token: RMSNorm(o) silu(z). */
+static void put_out(const struct job *j, int64_t row, int64_t v, const void *z,
+                    float *o)
+{
+    const struct model *m = j->l->m;
+    int64_t n = j->d.v_dim, to = (row * j->d.v_heads + v) * n;
+    float gate[HEAD_DIM_MAX], sum = 0, scale;
+
+    (void)!to_f32(gate, z, m->dtype, (size_t)n);
+    for (int64_t i = 0; i < n; i++) {
+        o[i] = rounded(j, o[i]);
+        sum += o[i] * o[i];
+    }
+    scale = 1 / sqrtf(sum / (float)n + (float)m->config.rms_eps);
+    for (int64_t i = 0; i < n; i++)
+        o[i] = rounded(j, rounded(j, o[i] * scale) * j->l->delta->norm[i]) *
+               (gate[i] / (1 + expf(-gate[i])));
+    if (m->bf16)
+        m->k->store_bf16(o, NULL, n, (uint16_t *)j->out + to);
+    else
+        m->k->store_f32(o, NULL, n, (float *)j->out + to);
+}
+
+/* One token of all value heads of key head `head`, whose states are in S. */
+static void step(const struct job *j, int64_t row, int64_t head, float *q,
+                 float *k, const float *v, float *S)
+{
+    const struct delta_weights *w = j->l->delta;
+    const struct delta *d = &j->d;
+    int64_t each = d->v_heads / d->k_heads;
+
+    normalize(q, d->k_dim, 1 / sqrtf((float)d->k_dim));
+    normalize(k, d->k_dim, 1);
+    for (int64_t i = 0; i < each; i++) {
+        int64_t h = head * each + i;
+        float b = gate_at(j, &j->b, row, head, i);
+        float a = gate_at(j, &j->a, row, head, i) + w->shift[h];
+        float g = -expf(w->decay[h]) * (a > 20 ? a : log1pf(expf(a)));
+        float o[HEAD_DIM_MAX];
+
+        j->l->m->k->delta(S + i * d->k_dim * d->v_dim, q, k, v + i * d->v_dim,
+                          expf(g), rounded(j, 1 / (1 + expf(-b))), d->k_dim,
+                          d->v_dim, o);
+        put_out(j, row, h,
+                (const char *)place_at(j, &j->z, row, head) +
+                    (size_t)(i * d->v_dim) * j->l->m->size,
+                o);
+    }
+}
+
+/* Keep the last kernel - 1 inputs of a stream. */
+static void keep_inputs(const struct job *j, const struct stream *s,
+                        int64_t rows)
+{
+    float *to = j->cache + state_size(&j->d) + s->channel;
+    int64_t kernel = j->d.kernel;
+
+    for (int64_t i = 1; i < kernel; i++)
+        memcpy(to + (i - 1) * channels_of(&j->d),
+               s->window + (rows + i) % kernel * s->n,
+               (size_t)s->n * sizeof(*to));
+}
+
+/* A sequence's part of one key head. */
+static int run_head(const struct job *j, int64_t sequence, int64_t head,
+                    struct err *e)
+{
+    const struct delta *d = &j->d;
+    int64_t each = d->v_heads / d->k_heads, kd = d->k_dim, vd = each * d->v_dim;
+    int64_t first = j->s->first[sequence], keys = d->k_heads * kd;
+    int64_t rows = j->s->first[sequence + 1] - first, kernel = d->kernel;
+    float *room = scratch_thread(
+        (size_t)((kernel + 1) * (2 * kd + vd) + kd * vd) * sizeof(*room), e);
+    struct stream s[3] = { { &j->q, head * kd, kd, room, NULL },
+                           { &j->k, keys + head * kd, kd, NULL, NULL },
+                           { &j->v, 2 * keys + head * vd, vd, NULL, NULL } };
+    float *S = j->cache ? j->cache + head * kd * vd : NULL;
+
+    if (!room)
+        return e->code;
+    for (int i = 0; i < 3; i++) {
+        s[i].window = room;
+        s[i].x = room + kernel * s[i].n;
+        room = s[i].x + s[i].n;
+    }
+    if (!S)
+        S = memset(room, 0, (size_t)(kd * vd) * sizeof(*S));
+    for (int64_t r = 1 - kernel; r < rows; r++) {
+        for (int i = 0; i < 3; i++)
+            next_token(j, &s[i], first, r, head);
+        if (r >= 0)
+            step(j, first + r, head, s[0].x, s[1].x, s[2].x, S);
+    }
+    for (int i = 0; j->cache && i < 3; i++)
+        keep_inputs(j, &s[i], rows);
+    return 0;
+}
+
+static void run_heads(void *ctx, size_t begin, size_t end)
+{
+    struct job *j = ctx;
+
+    for (size_t t = begin; t < end; t++) {
+        struct err e;
+
+        if (run_head(j, (int64_t)t / j->d.k_heads, (int64_t)t % j->d.k_heads,
+                     &e) < 0)
+            threads_error_add(&j->error, t, &e);
+    }
+}
+
+/* ---- the linears ---- */
+
+static int multiply(const struct job *j, const struct loaded *l,
+                    struct buffer *to, struct err *e)
+{
+    struct model *m = j->l->m;
+    struct product p = { .m = m, .first = l, .x = j->in, .rows = j->s->rows };
+
+    if (buffer_reserve(to, j->s->rows, l->of.rows, m->size, "linear attention",
+                       e) < 0)
+        return e->code;
+    p.out = to->p;
+    return product_run(&p, e);
+}
+
+/* One linear for q, k, v, z, and one for b, a, each by key heads. */
+static void find_fused(struct job *j)
+{
+    struct model *m = j->l->m;
+    const struct delta *d = &j->d;
+    int64_t each = d->v_heads / d->k_heads, vd = each * d->v_dim;
+    int64_t head = 2 * (d->k_dim + vd), row = head * d->k_heads;
+
+    j->q = (struct place){ m->q.p, row, head, 0 };
+    j->k = (struct place){ m->q.p, row, head, d->k_dim };
+    j->v = (struct place){ m->q.p, row, head, 2 * d->k_dim };
+    j->z = (struct place){ m->q.p, row, head, 2 * d->k_dim + vd };
+    j->b = (struct place){ m->key.p, 2 * d->v_heads, 2 * each, 0 };
+    j->a = (struct place){ m->key.p, 2 * d->v_heads, 2 * each, each };
+}
+
+static void find_split(struct job *j)
+{
+    struct model *m = j->l->m;
+    const struct delta *d = &j->d;
+    int64_t each = d->v_heads / d->k_heads, vd = each * d->v_dim;
+    int64_t keys = d->k_heads * d->k_dim, row = channels_of(d);
+
+    j->q = (struct place){ m->q.p, row, d->k_dim, 0 };
+    j->k = (struct place){ m->q.p, row, d->k_dim, keys };
+    j->v = (struct place){ m->q.p, row, vd, 2 * keys };
+    j->z = (struct place){ m->value.p, d->v_heads * d->v_dim, vd, 0 };
+    j->b = (struct place){ m->key.p, d->v_heads, each, 0 };
+    j->a = (struct place){ m->latent.p, d->v_heads, each, 0 };
+}
+
+static int project(struct job *j, struct err *e)
+{
+    struct model *m = j->l->m;
+    const struct layer *l = j->l;
+    bool fused = m->config.family->delta == DELTA_FUSED;
+
+    if (multiply(j, &l->part[PART_MIX], &m->q, e) < 0 ||
+        multiply(j, &l->delta->gates[0], &m->key, e) < 0)
+        return e->code;
+    if (fused) {
+        find_fused(j);
+        return 0;
+    }
+    if (multiply(j, &l->part[PART_Z], &m->value, e) < 0 ||
+        multiply(j, &l->delta->gates[1], &m->latent, e) < 0)
+        return e->code;
+    find_split(j);
+    return 0;
+}
+
+int delta_run(struct layer *l, const struct state *s, const void *in, void *out,
+              struct err *e)
+{
+    struct job j = {
+        .l = l, .s = s, .in = in, .d = l->m->config.delta, .out = out
+    };
+
+    if (s->cache)
+        j.cache = (float *)s->cache->delta.p + l->index * delta_cached(&j.d);
+    if (project(&j, e) < 0)
+        return e->code;
+    threads_error_init(&j.error);
+    threads_for((size_t)(s->n_sequences * j.d.k_heads), 1, run_heads, &j);
+    return threads_error_take(&j.error, e);
+}
