@@ -3,7 +3,9 @@
 
 #include <string.h>
 
-enum { NIBBLES = 8, TILE = 64 };
+#include "common/math/threads.h"
+
+enum { NIBBLES = 8, TILE = 16 };
 
 /* Nibble i of an AWQ word belongs to output 8c + awq_order[i]. */
 static const int awq_order[NIBBLES] = { 0, 2, 4, 6, 1, 3, 5, 7 };
@@ -28,20 +30,38 @@ static void awq_block(uint32_t out[NIBBLES], const uint32_t *qweight,
     }
 }
 
+struct codes {
+    uint32_t *to;
+    const uint32_t *from;
+    uint64_t rows, cols;
+};
+
+/* Word columns begin..end-1, TILE at a time, whose reads share cache lines. */
+static void awq_columns(void *ctx, size_t begin, size_t end)
+{
+    const struct codes *q = ctx;
+    uint64_t width = q->rows / 8, words = unpack_words(q->cols);
+
+    for (uint64_t c0 = begin; c0 < end; c0 += TILE)
+        for (uint64_t w = 0; w < words; w++) {
+            uint64_t left = q->cols - 8 * w, n = left < 8 ? left : 8;
+            uint64_t stop = end - c0 < TILE ? end : c0 + TILE;
+            uint32_t out[NIBBLES];
+
+            for (uint64_t c = c0; c < stop; c++) {
+                awq_block(out, q->from, width, c, 8 * w, n);
+                for (uint64_t i = 0; i < NIBBLES; i++)
+                    q->to[(8 * c + i) * words + w] = out[i];
+            }
+        }
+}
+
 void unpack_awq_codes(uint32_t *codes, const uint32_t *qweight, uint64_t rows,
                       uint64_t cols)
 {
-    uint64_t width = rows / 8, words = unpack_words(cols);
+    struct codes q = { codes, qweight, rows, cols };
 
-    for (uint64_t c = 0; c < width; c++)
-        for (uint64_t w = 0; w < words; w++) {
-            uint64_t left = cols - 8 * w;
-            uint32_t out[NIBBLES];
-
-            awq_block(out, qweight, width, c, 8 * w, left < 8 ? left : 8);
-            for (uint64_t i = 0; i < NIBBLES; i++)
-                codes[(8 * c + i) * words + w] = out[i];
-        }
+    threads_for(rows / 8, TILE, awq_columns, &q);
 }
 
 void unpack_awq_zeros(uint8_t *zeros, const uint32_t *qzeros, uint64_t rows,
@@ -56,20 +76,28 @@ void unpack_awq_zeros(uint8_t *zeros, const uint32_t *qzeros, uint64_t rows,
                     qzeros[g * width + c] >> 4 * i & 15;
 }
 
-/* Transposes words, in tiles that fit the cache. */
+/* Transposes words of rows begin..end-1, in tiles that fit the cache. */
+static void gptq_rows(void *ctx, size_t begin, size_t end)
+{
+    const struct codes *q = ctx;
+    uint64_t words = unpack_words(q->cols);
+
+    for (uint64_t o0 = begin; o0 < end; o0 += TILE)
+        for (uint64_t w = 0; w < words; w++) {
+            uint64_t stop = end - o0 < TILE ? end : o0 + TILE;
+            uint32_t mask = w + 1 == words ? tail_mask(q->cols) : UINT32_MAX;
+
+            for (uint64_t o = o0; o < stop; o++)
+                q->to[o * words + w] = q->from[w * q->rows + o] & mask;
+        }
+}
+
 void unpack_gptq_codes(uint32_t *codes, const uint32_t *qweight, uint64_t rows,
                        uint64_t cols)
 {
-    uint64_t words = unpack_words(cols);
+    struct codes q = { codes, qweight, rows, cols };
 
-    for (uint64_t o0 = 0; o0 < rows; o0 += TILE)
-        for (uint64_t w = 0; w < words; w++) {
-            uint64_t end = rows - o0 < TILE ? rows : o0 + TILE;
-            uint32_t mask = w + 1 == words ? tail_mask(cols) : UINT32_MAX;
-
-            for (uint64_t o = o0; o < end; o++)
-                codes[o * words + w] = qweight[w * rows + o] & mask;
-        }
+    threads_for(rows, TILE, gptq_rows, &q);
 }
 
 void unpack_gptq_zeros(uint8_t *zeros, const uint32_t *qzeros, uint64_t rows,
