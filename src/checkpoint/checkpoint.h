@@ -83,6 +83,14 @@ void checkpoint_stored_name(const struct checkpoint *c, const char *name,
 MUST_CHECK int checkpoint_read(struct checkpoint *c, const struct ck_tensor *t,
                                void *buf, struct err *e);
 
+/* Whether single rows of t can be read: it lies in its file as it is shown. */
+bool checkpoint_has_rows(const struct ck_tensor *t);
+/* Read n rows of such a tensor, indices of its first dimension, from `first` on.
+ * first + n <= t->dims[0].  E_DATA, E_IO, E_TEMP. */
+MUST_CHECK int checkpoint_read_rows(struct checkpoint *c,
+                                    const struct ck_tensor *t, uint64_t first,
+                                    uint64_t n, void *buf, struct err *e);
+
 /* Hint: t will be read next. */
 void checkpoint_prefetch(struct checkpoint *c, const struct ck_tensor *t);
 /* XXH3-64 over the index, all headers, config.json and file sizes: tells
@@ -107,6 +115,20 @@ MUST_CHECK int checkpoint_linear(struct checkpoint *c, const char *module,
 MUST_CHECK int checkpoint_linear_bf16(struct checkpoint *c, const char *module,
                                       uint16_t **w, uint64_t *rows,
                                       uint64_t *cols, struct err *e);
+/* A sample of rows: n of them, of which the i-th is (i / run) step + i % run. */
+struct ck_rows {
+    uint64_t n, run, step;
+};
+static inline uint64_t ck_row(const struct ck_rows *s, uint64_t i)
+{
+    return i / s->run * s->step + i % s->run;
+}
+/* The same as bf16 [s->n, cols] of a sample; only its rows are read, where the
+ * storage lets them be.  E_DATA: the weight is not [rows, cols], too. */
+MUST_CHECK int checkpoint_linear_rows(struct checkpoint *c, const char *module,
+                                      const struct ck_rows *s, uint64_t rows,
+                                      uint64_t cols, uint16_t **w,
+                                      struct err *e);
 /* A small tensor (norm, bias) as v[n] f32; free() *v.  E_DATA: not there, or
  * not n elements. */
 MUST_CHECK int checkpoint_vector(struct checkpoint *c, const char *name,

@@ -205,6 +205,59 @@ int checkpoint_linear_bf16(struct checkpoint *c, const char *module,
     return r;
 }
 
+static int shape_differs(const char *module, struct err *e)
+{
+    return err_set(e, E_DATA, "'%s' has another shape than in the source",
+                   module);
+}
+
+/* All of the weight, and of that the sample. */
+static int pick_rows(struct checkpoint *c, const char *module,
+                     const struct ck_rows *s, uint64_t rows, uint64_t cols,
+                     uint16_t **w, struct err *e)
+{
+    uint64_t have, wide;
+
+    if (checkpoint_linear_bf16(c, module, w, &have, &wide, e) < 0)
+        return e->code;
+    if (have != rows || wide != cols) {
+        free(*w);
+        *w = NULL;
+        return shape_differs(module, e);
+    }
+    for (uint64_t i = 0; i < s->n; i++)
+        memmove(*w + i * cols, *w + ck_row(s, i) * cols, cols * sizeof(**w));
+    return 0;
+}
+
+int checkpoint_linear_rows(struct checkpoint *c, const char *module,
+                           const struct ck_rows *s, uint64_t rows,
+                           uint64_t cols, uint16_t **w, struct err *e)
+{
+    char name[1024];
+    const struct ck_tensor *t;
+    int rc = 0;
+
+    snprintf(name, sizeof(name), "%s.weight", module);
+    t = checkpoint_find(c, name);
+    if (!t || t->ndim != 2 || t->dtype != DT_BF16 || !checkpoint_has_rows(t))
+        return pick_rows(c, module, s, rows, cols, w, e);
+    if (t->dims[0] != rows || t->dims[1] != cols)
+        return shape_differs(module, e);
+    *w = mem_pages(s->n * cols * sizeof(**w), module, e);
+    if (!*w)
+        return e->code;
+    for (uint64_t i = 0; i < s->n && !rc; i += s->run)
+        rc = checkpoint_read_rows(c, t, ck_row(s, i),
+                                  s->n - i < s->run ? s->n - i : s->run,
+                                  *w + i * cols, e);
+    if (rc) {
+        free(*w);
+        *w = NULL;
+    }
+    return rc;
+}
+
 int checkpoint_vector(struct checkpoint *c, const char *name, uint64_t n,
                       float **v, struct err *e)
 {

@@ -380,6 +380,24 @@ int checkpoint_read(struct checkpoint *c, const struct ck_tensor *t, void *buf,
     return r ? r : ck_entry_read(en, f, buf, e);
 }
 
+bool checkpoint_has_rows(const struct ck_tensor *t)
+{
+    const struct ck_entry *en = t->where;
+
+    return t->ndim && t->dims[0] && !en->scale && !en->pick && !en->strided;
+}
+
+int checkpoint_read_rows(struct checkpoint *c, const struct ck_tensor *t,
+                         uint64_t first, uint64_t n, void *buf, struct err *e)
+{
+    const struct ck_entry *en = t->where;
+    uint64_t row = t->bytes / t->dims[0];
+    struct file *f;
+    int r = checkpoint_shard(c, en->shard, &f, e);
+
+    return r ? r : file_read(f, buf, n * row, en->offset + first * row, e);
+}
+
 void checkpoint_prefetch(struct checkpoint *c, const struct ck_tensor *t)
 {
     const struct ck_entry *en = t->where;

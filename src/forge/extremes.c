@@ -10,14 +10,19 @@
 #include "common/math/threads.h"
 #include "gptq/grid/grid.h"
 
-enum { PIECE = 4096 };
+enum { AT_ONCE = 4096, PIECE = 4 << 20 /* bytes */ };
+
+/* Rows of a linear's weight, or all of a weight that is not read by rows. */
+struct piece {
+    size_t tensor; /* its index in the checkpoint */
+    uint64_t first, n;
+    float most; /* its largest |w| */
+};
 
 struct search {
     const struct job *j;
-    const struct model_config *config;
-    const size_t
-        *linear; /* indices of the linears' weights in the checkpoint */
-    float *most; /* largest |w| of each */
+    struct piece *piece;
+    size_t n, cap;
     struct threads_error error;
 };
 
@@ -27,11 +32,11 @@ static float largest(const void *w, enum dtype t, uint64_t n)
 {
     size_t item = dtype_bits(t) / 8;
     uint32_t most = 0;
-    float x[PIECE], f;
+    float x[AT_ONCE], f;
 
-    for (uint64_t i = 0; i < n; i += PIECE) {
-        size_t k = n - i < PIECE ? (size_t)(n - i) : PIECE;
-        uint32_t bits[PIECE];
+    for (uint64_t i = 0; i < n; i += AT_ONCE) {
+        size_t k = n - i < AT_ONCE ? (size_t)(n - i) : AT_ONCE;
+        uint32_t bits[AT_ONCE];
 
         if (!to_f32(x, (const char *)w + i * item, t, k))
             return 0; /* no float type: forge-weights will refuse it */
@@ -56,17 +61,18 @@ static int look_at(struct search *s, size_t begin, size_t end, struct err *e)
     if (rc)
         return rc;
     for (size_t i = begin; !rc && i < end; i++) {
-        const struct ck_tensor *t = checkpoint_tensor(c, s->linear[i]);
+        struct piece *p = &s->piece[i];
+        const struct ck_tensor *t = checkpoint_tensor(c, p->tensor);
+        uint64_t bytes = t->bytes / t->dims[0] * p->n;
 
-        if (t->bytes > cap) {
-            free(buf);
-            buf = mem_pages(t->bytes, t->name, e);
-            cap = buf ? t->bytes : 0;
-        }
-        rc = buf ? checkpoint_read(c, t, buf, e) : e->code;
+        if (mem_reserve(&buf, &cap, bytes, t->name, e) < 0)
+            rc = e->code;
+        else if (p->n < t->dims[0])
+            rc = checkpoint_read_rows(c, t, p->first, p->n, buf, e);
+        else
+            rc = checkpoint_read(c, t, buf, e);
         if (!rc)
-            s->most[i] =
-                largest(buf, t->dtype, t->bytes * 8 / dtype_bits(t->dtype));
+            p->most = largest(buf, t->dtype, bytes * 8 / dtype_bits(t->dtype));
     }
     free(buf);
     checkpoint_close(c);
@@ -128,44 +134,67 @@ static int judge(struct job *j, const char *name, float most, struct err *e)
     return 0;
 }
 
-/* Search n tensors; each thread takes consecutive ones and opens the checkpoint
+static int add_pieces(struct search *s, const struct ck_tensor *t,
+                      size_t tensor, struct err *e)
+{
+    uint64_t rows = t->dims[0], each = rows;
+
+    if (checkpoint_has_rows(t)) {
+        each = PIECE / (t->bytes / rows + 1) + 1;
+        each = each < rows ? each : rows;
+    }
+    for (uint64_t r = 0; r < rows; r += each) {
+        if (s->n == s->cap) {
+            size_t cap = 2 * s->cap + 256;
+
+            if (mem_grow(&s->piece, cap * sizeof(*s->piece), "weights", e) < 0)
+                return e->code;
+            s->cap = cap;
+        }
+        s->piece[s->n++] = (struct piece){
+            .tensor = tensor, .first = r, .n = rows - r < each ? rows - r : each
+        };
+    }
+    return 0;
+}
+
+/* The pieces' largest; each thread takes consecutive ones and opens the checkpoint
  * itself. */
-static int search(struct search *s, size_t n, struct err *e)
+static int search(struct search *s, struct err *e)
 {
     size_t threads = (size_t)threads_count();
 
     threads_error_init(&s->error);
-    threads_for(n, (n + threads - 1) / threads, look, s);
+    threads_for(s->n, (s->n + threads - 1) / threads, look, s);
     return threads_error_take(&s->error, e);
 }
 
 static int search_all(struct job *j, const struct checkpoint *c,
                       const struct model_config *config, struct err *e)
 {
-    size_t count = checkpoint_count(c), n = 0, worst = 0;
-    size_t *linear = mem_alloc(count * sizeof(*linear), "weights", e);
-    float *most = mem_zero(count, sizeof(*most), "weights", e);
     const struct module_choice choice = job_choice(j);
-    struct search s = {
-        .j = j, .config = config, .linear = linear, .most = most
-    };
-    int rc = linear && most ? 0 : e->code;
+    struct search s = { .j = j };
+    const struct piece *worst;
+    int rc = 0;
 
-    for (size_t i = 0; !rc && i < count; i++)
-        if (is_linear(config, &choice, checkpoint_tensor(c, i)))
-            linear[n++] = i;
-    if (!rc && n)
-        rc = search(&s, n, e);
-    for (size_t i = 1; i < n && isfinite(most[worst]); i++)
-        if (!(most[i] <= most[worst])) /* also when most[i] is NaN */
-            worst = i;
-    if (!rc && n) {
-        rc =
-            judge(j, checkpoint_tensor(c, linear[worst])->name, most[worst], e);
-        j->most = (double)most[worst];
+    for (size_t i = 0; !rc && i < checkpoint_count(c); i++) {
+        const struct ck_tensor *t = checkpoint_tensor(c, i);
+
+        if (t->bytes && is_linear(config, &choice, t))
+            rc = add_pieces(&s, t, i, e);
     }
-    free(linear);
-    free(most);
+    if (!rc && s.n)
+        rc = search(&s, e);
+    worst = s.piece;
+    for (size_t i = 1; i < s.n && isfinite(worst->most); i++)
+        if (!(s.piece[i].most <= worst->most)) /* also when it is NaN */
+            worst = &s.piece[i];
+    if (!rc && s.n) {
+        rc =
+            judge(j, checkpoint_tensor(c, worst->tensor)->name, worst->most, e);
+        j->most = (double)worst->most;
+    }
+    free(s.piece);
     return rc;
 }
 

@@ -21,6 +21,7 @@
 
 enum {
     ROWS_MOST = 1024, /* rows of the sample */
+    RUN = 64,         /* of consecutive ones */
     TREND_GROUPS_MIN = 32,
     TREND_ERRORS = 5 /* a trend is significant beyond 5 standard errors */
 };
@@ -33,13 +34,13 @@ struct row_sums {
 
 struct job {
     const struct ck_quantized *q;
-    const uint16_t *w;    /* bf16 */
-    uint64_t n, step;     /* rows of the sample: 0, step, .. (n - 1) step */
+    const uint16_t *w; /* [sample.n, cols] bf16 */
+    struct ck_rows sample;
     const float *scales;  /* [rows, groups] */
     const uint8_t *alive; /* [cols]: not dead */
     const struct inputs *inputs;
-    struct row_sums *row; /* [n] */
-    float *ratio;         /* [n, groups]: <w, w'> / <w, w>; NaN: undefined */
+    struct row_sums *row; /* [sample.n] */
+    float *ratio; /* [sample.n, groups]: <w, w'> / <w, w>; NaN: undefined */
 };
 
 /* Which inputs a group has: input[first[g]] to input[first[g + 1] - 1]. */
@@ -75,7 +76,7 @@ static int code_at(const struct ck_quantized *q, uint64_t row, uint64_t col)
 static void one_group(const struct job *j, uint64_t i, uint64_t g)
 {
     const struct ck_quantized *q = j->q;
-    uint64_t row = i * j->step;
+    uint64_t row = ck_row(&j->sample, i);
     float s = j->scales[row * q->groups + g];
     int zero = q->zeros[row * q->groups + g];
     struct row_sums r = j->row[i];
@@ -83,7 +84,7 @@ static void one_group(const struct job *j, uint64_t i, uint64_t g)
 
     for (uint32_t n = j->inputs->first[g]; n < j->inputs->first[g + 1]; n++) {
         uint64_t c = j->inputs->input[n];
-        double w = (double)f32_from_bf16(j->w[row * q->cols + c]);
+        double w = (double)f32_from_bf16(j->w[i * q->cols + c]);
         double v = (double)(code_at(q, row, c) - zero) * step;
         double d = (w - v) * per_step;
 
@@ -140,8 +141,9 @@ static void find_trend(struct resemblance *r, const struct job *j)
     uint64_t n = 0;
     double x = 0, y = 0, xx = 0, xy = 0, yy = 0;
 
-    for (uint64_t i = 0; i < j->n * j->q->groups; i++) {
-        uint64_t row = i / j->q->groups * j->step, g = i % j->q->groups;
+    for (uint64_t i = 0; i < j->sample.n * j->q->groups; i++) {
+        uint64_t row = ck_row(&j->sample, i / j->q->groups);
+        uint64_t g = i % j->q->groups;
         double a, b;
 
         if (!(j->ratio[i] > 0) || !isfinite(j->ratio[i]))
@@ -186,7 +188,8 @@ static void sum_up(struct resemblance *r, const struct job *j)
 {
     struct row_sums t = { 0 };
 
-    for (uint64_t i = 0; i < j->n; i++) { /* fixed order: deterministic */
+    for (uint64_t i = 0; i < j->sample.n;
+         i++) { /* fixed order: deterministic */
         t.d += j->row[i].d;
         t.d2 += j->row[i].d2;
         t.e2 += j->row[i].e2;
@@ -197,14 +200,23 @@ static void sum_up(struct resemblance *r, const struct job *j)
     r->rms = t.count ? sqrt(t.d2 / (double)t.count) : 0;
     r->relative = t.w2 > 0 ? sqrt(t.e2 / t.w2) : 0;
     find_trend(r, j);
-    find_slope(r, j->ratio, j->n * j->q->groups);
+    find_slope(r, j->ratio, j->sample.n * j->q->groups);
+}
+
+struct ck_rows resemble_rows(uint64_t rows)
+{
+    const uint64_t runs = ROWS_MOST / RUN;
+
+    if (rows <= ROWS_MOST)
+        return (struct ck_rows){ rows, rows, rows };
+    return (struct ck_rows){ ROWS_MOST, RUN, (rows - RUN) / (runs - 1) };
 }
 
 int resemble(struct resemblance *r, const struct ck_quantized *q,
              const uint16_t *w, struct err *e)
 {
-    uint64_t step = (q->rows + ROWS_MOST - 1) / ROWS_MOST;
-    uint64_t n = (q->rows + step - 1) / step;
+    const struct ck_rows sample = resemble_rows(q->rows);
+    uint64_t n = sample.n;
     size_t all = (size_t)(q->rows * q->groups);
     float *scales = mem_alloc(all * sizeof(*scales), "verification", e);
     float *ratio =
@@ -215,7 +227,7 @@ int resemble(struct resemblance *r, const struct ck_quantized *q,
         .input = mem_alloc(q->cols * sizeof(*in.input), "verification", e),
         .first = mem_zero(q->groups + 1, sizeof(*in.first), "verification", e),
     };
-    struct job j = { q, w, n, step, scales, alive, &in, row, ratio };
+    struct job j = { q, w, sample, scales, alive, &in, row, ratio };
     int rc =
         scales && ratio && alive && row && in.input && in.first ? 0 : e->code;
 

@@ -44,8 +44,11 @@ struct resemblance {
     uint64_t groups;    /* number of groups in slope and trend */
 };
 
-/* Compute *r of q and the source's weight w in bf16, [q->rows, q->cols].  Of
- * more than 1,024 rows a sample of as many, evenly spread.  E_TEMP. */
+/* The rows that are compared: of more than 1,024 as many, in runs that are evenly
+ * spread. */
+struct ck_rows resemble_rows(uint64_t rows);
+/* Compute *r of q and these rows of the source's weight, w in bf16, [resemble_rows(),
+ * q->cols].  E_TEMP. */
 MUST_CHECK int resemble(struct resemblance *r, const struct ck_quantized *q,
                         const uint16_t *w, struct err *e);
 /* NULL: within the limits; else a description of what is wrong. */

@@ -248,17 +248,16 @@ static int compare(struct state *s, const char *module, struct err *e)
 {
     struct ck_quantized q = { 0 };
     struct resemblance r;
-    uint64_t rows, cols;
+    struct ck_rows rows;
     const char *wrong;
     uint16_t *w = NULL;
     int rc = checkpoint_quantized(s->out, module, &q, e);
 
     if (rc <= 0)
         return rc;
-    rc = checkpoint_linear_bf16(s->source, module, &w, &rows, &cols, e);
-    if (!rc && (rows != q.rows || cols != q.cols))
-        rc = err_set(e, E_DATA, "'%s' has another shape than in the source",
-                     module);
+    rows = resemble_rows(q.rows);
+    rc =
+        checkpoint_linear_rows(s->source, module, &rows, q.rows, q.cols, &w, e);
     if (!rc)
         rc = resemble(&r, &q, w, e);
     wrong = rc ? NULL : resemble_verdict(&r);
