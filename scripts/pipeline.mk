@@ -126,7 +126,8 @@ $(layers:%=$C/hessian-%.fts): $C/hessian-%.fts: | $T/tokens.fts
 $(call chain,$C/hessian)
 else
 # Every layer is calibrated on the output of the quantized layers before it: one
-# pipe makes them all, each appears when it is whole.
+# pipe makes them all, each appears when it is whole.  Beside it they become the
+# checkpoint.
 $(codes) &: | $T/tokens.fts $(fisher)
 	@$(STEP) loop
 endif

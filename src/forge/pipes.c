@@ -15,6 +15,7 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { NOT_FOUND = 127, LINE_CAP = 1 << 16 };
@@ -31,7 +32,8 @@ struct lines {
 struct runner {
     struct pipes *p;
     pid_t pid[PIPE_COMMANDS];
-    int status[PIPE_COMMANDS]; /* as waitpid(2) gives it */
+    int status[PIPE_COMMANDS];   /* as waitpid(2) gives it */
+    bool stopped[PIPE_COMMANDS]; /* by us, since another one failed */
     int left;
     int said; /* the signal that we got; 0: none */
     char reason[REASON_MAX];
@@ -92,9 +94,11 @@ int pipes_ledger(struct pipes *p, char path[32], struct err *e)
 
 /* ---- starting ---- */
 
-/* Copy file number i of the pattern to standard output, a pipe. */
-static bool copy_out(const char *pattern, int64_t i)
+/* Copy file number i of the pattern to standard output, a pipe.  wait: until it is
+ * there. */
+static bool copy_out(const char *pattern, int64_t i, bool wait)
 {
+    const struct timespec moment = { .tv_nsec = 10000000 };
     const char *percent = strchr(pattern, '%');
     char path[PATH_MAX];
     ssize_t n = 1;
@@ -102,7 +106,9 @@ static bool copy_out(const char *pattern, int64_t i)
 
     snprintf(path, sizeof(path), "%.*s%lld%s", (int)(percent - pattern),
              pattern, (long long)i, percent + 1);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
+    while ((fd = open(path, O_RDONLY | O_CLOEXEC)) < 0 && wait &&
+           errno == ENOENT)
+        nanosleep(&moment, NULL);
     while (fd >= 0 && n > 0)
         n = splice(fd, NULL, STDOUT_FILENO, NULL, 1 << 20, 0);
     if (fd >= 0)
@@ -126,7 +132,7 @@ NORETURN static void become(const struct pipes *p, const struct command *c,
     sigprocmask(SIG_SETMASK, mask, NULL);
     signal(SIGPIPE, SIG_DFL);
     for (int64_t i = 0; i < c->n_before; i++)
-        if (!copy_out(c->before, i))
+        if (!copy_out(c->before, i, p->loop))
             _exit(-E_IO);
     execvp(c->argv[0], (char *const *)c->argv);
     _exit(NOT_FOUND);
@@ -139,25 +145,35 @@ static void close_all(int *fd, int n)
             close(fd[i]);
 }
 
+/* Number of the commands of the first pipe; all others are beside it. */
+static int first_pipe(const struct pipes *p)
+{
+    int i = 0;
+
+    while (i < p->n && !p->command[i].beside)
+        i++;
+    return i;
+}
+
 /* between[2i], [2i + 1]: read and write end of the pipe in front of command i;
  * for the first command only with p->loop. */
 static int start_all(struct runner *r, int why, const sigset_t *mask,
                      struct err *e)
 {
     struct pipes *p = r->p;
-    int between[2 * PIPE_COMMANDS], rc = 0;
+    int between[2 * PIPE_COMMANDS], end = first_pipe(p), rc = 0;
     pid_t self = getpid();
 
     memset(between, -1, sizeof(between));
     for (int i = p->loop ? 0 : 1; i < p->n && !rc; i++)
-        if (pipe2(between + 2 * i, O_CLOEXEC))
+        if (i != end && pipe2(between + 2 * i, O_CLOEXEC))
             rc = err_set(e, E_TEMP, "pipe:");
     for (int i = 0; i < p->n && !rc; i++) {
         const int fd[3] = {
-            i || p->loop ? between[2 * i] : p->in,
-            i + 1 < p->n ? between[2 * i + 3] :
-            p->loop      ? between[1] :
-                           p->out,
+            i == end || (!i && !p->loop) ? p->in : between[2 * i],
+            i + 1 == end && p->loop ? between[1] :
+            i + 1 < p->n            ? between[2 * i + 3] :
+                                      p->out,
             why,
         };
 
@@ -212,15 +228,31 @@ static void keep_reason(void *ctx, const char *text, size_t len)
         snprintf(r->reason, sizeof(r->reason), "%.*s", (int)len, text);
 }
 
+/* Command i has failed: end the pipe that it is not in, and beside a ring what is
+ * in front of it and may wait for a file; the last ones first, so that nobody misses
+ * input. */
+static void stop_others(struct runner *r, int i)
+{
+    int end = first_pipe(r->p);
+
+    for (int k = r->p->n; k-- > 0;)
+        if (r->pid[k] > 0 && ((k < end) != (i < end) || (k >= end && k < i))) {
+            r->stopped[k] = true;
+            kill(r->pid[k], SIGTERM);
+        }
+}
+
 static void reap(struct runner *r)
 {
     int status;
 
     for (int i = 0; i < r->p->n; i++)
         if (r->pid[i] > 0 && waitpid(r->pid[i], &status, WNOHANG) > 0) {
-            r->status[i] = status;
+            r->status[i] = r->stopped[i] ? 0 : status;
             r->pid[i] = 0;
             r->left--;
+            if (r->status[i])
+                stop_others(r, i);
         }
 }
 

@@ -8,24 +8,26 @@
 
 #include "common/base.h"
 
-enum { COMMAND_WORDS = 2048, PIPE_COMMANDS = 8, REASON_MAX = 1024, WORD = 32 };
+enum { COMMAND_WORDS = 2048, PIPE_COMMANDS = 12, REASON_MAX = 1024, WORD = 32 };
 
 struct command {
     const char *argv[COMMAND_WORDS + 1]; /* not copied: must outlive the run */
     int argc;
     bool writes_report; /* inherits the report's descriptor, see below */
     bool lends;         /* inherits the ledger's descriptor, see below */
-    const char
-        *before; /* path of files, with % for a number 0..n_before-1, that
-                           are copied to the pipe before the command's output */
+    /* Path of files, with % for a number 0..n_before-1, that are copied to the pipe
+     * before the command's output; beside a ring as they appear. */
+    const char *before;
     int64_t n_before;
+    bool beside; /* begins a second pipe, beside the ring of those before */
 };
 
 struct pipes {
     struct command command[PIPE_COMMANDS];
     int n;
     int in, out; /* descriptors for the first and the last; -1: inherit ours */
-    bool loop;   /* a ring: the last one's output is the first one's input */
+    bool loop;   /* a ring: the last one's output is the first one's input.  A
+                  * failure in the ring or beside it ends both */
     bool captured; /* read their stderr; its first line is the error message */
     /* A pipe, made by pipes_report(), to which commands write lines by the path
      * /dev/fd/N; line() is called with each.  -1: none. */

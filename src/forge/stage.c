@@ -66,6 +66,28 @@ static void add_parts(struct stage *s, struct command *c)
         command_add(c, "--parts", number_word(s->counts[1], s->j.parts), NULL);
 }
 
+/* The checkpoint in directory `out`: all codes in the runtime's layout, and the
+ * tensors that are not quantized.  Beside a loop: as its layers appear. */
+static void pack(struct stage *s, const char *out)
+{
+    struct command *c = stage_weights(s), *packs;
+
+    c->beside = s->p.loop;
+    c->before = stage_text(s, "%s/codes-%%.fts", s->S);
+    c->n_before = s->j.layers;
+    command_add(c, "--key", s->j.skey, "--others", s->j.model, NULL);
+    /* as fast as the words are read, which a GPU starts later than */
+    packs = stage_tool(s, "forge-pack");
+    if (s->j.grids.n)
+        command_add(packs, "--mixed", NULL);
+    command_add(packs, "--device", "cpu", "--layout",
+                layout_name(job_layout(&s->j)), "--expect-key", s->j.skey,
+                NULL);
+    command_add(stage_tool(s, "forge-shard"), "--from", s->j.model,
+                "--shard-size",
+                number_word(s->counts[1], (int64_t)s->j.shard_size), out, NULL);
+}
+
 /* The whole model with feedback: each linear is quantized on the activations of
  * the model quantized before it; the pipe's output is forge-calib's feedback.
  * Resumes a killed run from its last hidden states, with the codes of the
@@ -101,13 +123,37 @@ static int stage_loop(struct stage *s, struct err *e)
         return e->code;
     stage_lend(s, c);
     stage_split(s);
+    pack(s, s->j.layout == JOB_GGUF ? s->P : s->j.out);
     return 0;
+}
+
+/* A loop leaves OUT's name in this file: it has made the checkpoint, too. */
+static const char *made_path(struct stage *s)
+{
+    return stage_path(s->path[0], s->S, "made");
+}
+
+static bool is_made(struct stage *s)
+{
+    char *out = NULL;
+    size_t len;
+    struct err e;
+    bool made = !access(s->j.out, F_OK) &&
+                !file_slurp(&out, &len, made_path(s), PATH_MAX, &e) &&
+                !strcmp(out, s->j.out);
+
+    free(out);
+    return made;
 }
 
 static void loop_tidy(struct stage *s)
 {
+    struct err e;
+
     unlink(stage_path(s->path[0], s->S, "hidden.fts"));
     stage_parts_tidy(s);
+    if (publish_text(made_path(s), s->j.out, strlen(s->j.out), &e) < 0)
+        warning("%s", e.msg);
 }
 
 /* F of the outputs (gptq/solve/fisher_descent.h), of the original model. */
@@ -183,27 +229,6 @@ static int stage_round(struct stage *s, struct err *e)
     return solve_layer(s, NULL, e);
 }
 
-/* The checkpoint in directory `out`: all codes in the runtime's layout, and the
- * tensors not quantized. */
-static void pack(struct stage *s, const char *out)
-{
-    struct command *c = stage_weights(s), *packs;
-
-    c->before = stage_path(s->path[0], s->S, "codes-%.fts");
-    c->n_before = s->j.layers;
-    command_add(c, "--key", s->j.skey, "--others", s->j.model, NULL);
-    /* as fast as the words are read, which a GPU starts later than */
-    packs = stage_tool(s, "forge-pack");
-    if (s->j.grids.n)
-        command_add(packs, "--mixed", NULL);
-    command_add(packs, "--device", "cpu", "--layout",
-                layout_name(job_layout(&s->j)), "--expect-key", s->j.skey,
-                NULL);
-    command_add(stage_tool(s, "forge-shard"), "--from", s->j.model,
-                "--shard-size",
-                number_word(s->counts[1], (int64_t)s->j.shard_size), out, NULL);
-}
-
 /* What forge-gguf reads. */
 static int stage_pack(struct stage *s, struct err *e)
 {
@@ -220,7 +245,8 @@ static int stage_result(struct stage *s, struct err *e)
 
     (void)e;
     if (s->j.layout != JOB_GGUF) {
-        pack(s, s->j.out);
+        if (!is_made(s))
+            pack(s, s->j.out);
         return 0;
     }
     snprintf(s->counts[0], WORD, "%s",
@@ -383,7 +409,7 @@ static int run(struct stage *s, size_t which, struct err *e)
         return rc;
     if (stages[which].quiet)
         s->p.out = null = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    rc = pipes_run(&s->p, e);
+    rc = s->p.n ? pipes_run(&s->p, e) : 0;
     if (null >= 0)
         close(null);
     return rc > 0 ? err_set(e, E_BUG, "a step ended with 1") : rc;

@@ -54,6 +54,7 @@ static const struct {
     { IN_SOLVE, "states-#-*.part-#.fts" },
     { IN_SOLVE, "codes-#-*.share-#.fts" },
     { IN_SOLVE, "stages.jsonl" },
+    { IN_SOLVE, "made" },
     { IN_SOLVE, "by-layer-*.jsonl" },
 };
 
