@@ -66,6 +66,12 @@ static void add_parts(struct stage *s, struct command *c)
         command_add(c, "--parts", number_word(s->counts[1], s->j.parts), NULL);
 }
 
+/* What a file in GGUF is made of, or OUT. */
+static const char *checkpoint_path(const struct stage *s)
+{
+    return s->j.layout == JOB_GGUF ? s->P : s->j.out;
+}
+
 /* The checkpoint in directory `out`: all codes in the runtime's layout, and the
  * tensors that are not quantized.  Beside a loop: as its layers appear. */
 static void pack(struct stage *s, const char *out)
@@ -84,8 +90,8 @@ static void pack(struct stage *s, const char *out)
                 layout_name(job_layout(&s->j)), "--expect-key", s->j.skey,
                 NULL);
     command_add(stage_tool(s, "forge-shard"), "--from", s->j.model,
-                "--shard-size",
-                number_word(s->counts[1], (int64_t)s->j.shard_size), out, NULL);
+                "--shard-size", stage_text(s, "%" PRIu64, s->j.shard_size), out,
+                NULL);
 }
 
 /* The whole model with feedback: each linear is quantized on the activations of
@@ -123,11 +129,11 @@ static int stage_loop(struct stage *s, struct err *e)
         return e->code;
     stage_lend(s, c);
     stage_split(s);
-    pack(s, s->j.layout == JOB_GGUF ? s->P : s->j.out);
+    pack(s, checkpoint_path(s));
     return 0;
 }
 
-/* A loop leaves OUT's name in this file: it has made the checkpoint, too. */
+/* A loop leaves the name of the checkpoint in this file: it has made that, too. */
 static const char *made_path(struct stage *s)
 {
     return stage_path(s->path[0], s->S, "made");
@@ -138,9 +144,9 @@ static bool is_made(struct stage *s)
     char *out = NULL;
     size_t len;
     struct err e;
-    bool made = !access(s->j.out, F_OK) &&
+    bool made = !access(checkpoint_path(s), F_OK) &&
                 !file_slurp(&out, &len, made_path(s), PATH_MAX, &e) &&
-                !strcmp(out, s->j.out);
+                !strcmp(out, checkpoint_path(s));
 
     free(out);
     return made;
@@ -148,11 +154,12 @@ static bool is_made(struct stage *s)
 
 static void loop_tidy(struct stage *s)
 {
+    const char *made = checkpoint_path(s);
     struct err e;
 
     unlink(stage_path(s->path[0], s->S, "hidden.fts"));
     stage_parts_tidy(s);
-    if (publish_text(made_path(s), s->j.out, strlen(s->j.out), &e) < 0)
+    if (publish_text(made_path(s), made, strlen(made), &e) < 0)
         warning("%s", e.msg);
 }
 
@@ -233,7 +240,8 @@ static int stage_round(struct stage *s, struct err *e)
 static int stage_pack(struct stage *s, struct err *e)
 {
     (void)e;
-    pack(s, s->P);
+    if (!is_made(s))
+        pack(s, s->P);
     return 0;
 }
 

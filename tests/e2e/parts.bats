@@ -145,7 +145,8 @@ kill_often() { # WORK OPTION...
 @test "parts take turns on the GPUs that they see, with the bytes of one GPU" {
     mkdir -p gpu/bin
     bin=$(dirname "$(readlink -f "$(command -v forge)")")
-    cp "$bin"/forge* "$(dirname "$(command -v mkstream)")/forge-cuda.so" gpu/bin
+    cp "$bin"/forge* gpu/bin
+    cp "$(dirname "$(command -v mkstream)")/forge-cuda.so" gpu/bin
     cp gpu/bin/forge-cuda.so gpu/libcuda.so.1 # the driver that --device auto looks for
     ln -s "$(dirname "$bin")/lib" gpu/lib
     export PATH=$PWD/gpu/bin:$PATH LD_LIBRARY_PATH=$PWD/gpu
