@@ -1,6 +1,7 @@
 /* w4a16_ggml - the linears of an 8B model's layers (Llama 3) for M rows, by
  * w4a16 and by ggml, which is llama.cpp's, as Q4_0 in the buffer that it chooses
- * for the CPU; tokens a second of 32 such layers, attention left out.  Both are
+ * for the CPU; tokens a second of 32 such layers, attention left out.  Ours are
+ * compressed-tensors, groups of 128.  Both are
  * compared with sums in double first, the rounds take turns.
  *
  *     make build/release/bench/w4a16_ggml GGML=DIR
@@ -19,86 +20,16 @@
 #include <ggml-cpu.h>
 #include <ggml.h>
 
-#include "common/math/dtype.h"
-#include "forge_w4a16.h"
 #include "peak.h"
+#include "w4_matrix.h"
 
-enum { LAYERS = 4, LINEARS = 7, ROUNDS = 7, MOST = 512, GROUP = 128 };
+enum { LAYERS = 4, LINEARS = 7, ROUNDS = 7, MOST = 512 };
 
 static const struct {
     int64_t o, i;
 } shape[LINEARS] = { { 4096, 4096 }, { 1024, 4096 },  { 1024, 4096 },
                      { 4096, 4096 }, { 14336, 4096 }, { 14336, 4096 },
                      { 4096, 14336 } };
-
-static struct err err;
-static uint64_t seed = 7;
-
-static uint32_t draw(void)
-{
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(seed >> 32);
-}
-
-static void *must(void *p)
-{
-    if (!p)
-        die_err(&err);
-    return p;
-}
-
-/* ---- ours: compressed-tensors, groups of 128 ---- */
-
-struct ours {
-    uint32_t *words;
-    uint16_t *scales;
-    struct forge_w4a16 *w;
-};
-
-static void fill(struct ours *m, int64_t o, int64_t i)
-{
-    size_t n = (size_t)(o * i / 8), groups = (size_t)(o * (i / GROUP));
-    char why[200];
-
-    m->words = must(mem_pages(n * 4, "bench", &err));
-    m->scales = must(mem_pages(groups * 2, "bench", &err));
-    for (size_t k = 0; k < n; k++)
-        m->words[k] = draw();
-    for (size_t k = 0; k < groups; k++)
-        m->scales[k] = f16_from_f32(0.01f + (float)(draw() % 64) / 1024);
-    if (forge_w4a16_prepare(&m->w,
-                            &(struct forge_w4a16_linear){
-                                .layout = FORGE_W4A16_COMPRESSED_TENSORS,
-                                .outputs = o,
-                                .inputs = i,
-                                .group = GROUP,
-                                .codes = m->words,
-                                .scales = m->scales,
-                                .scale_type = FORGE_W4A16_F16 },
-                            why, sizeof(why)) < 0)
-        die(E_BUG, "%s", why);
-}
-
-static void multiply(const struct ours *m, int k, const uint16_t *x,
-                     int64_t rows, float *y)
-{
-    const struct forge_w4a16_rows from = { FORGE_W4A16_BF16,
-                                           (void *)(uintptr_t)x, shape[k].i };
-    const struct forge_w4a16_rows to = { FORGE_W4A16_F32, y, shape[k].o };
-    char why[200];
-
-    if (forge_w4a16_multiply(m->w, &from, rows, &to, why, sizeof(why)) < 0)
-        die(E_BUG, "%s", why);
-}
-
-static double our_weight(const struct ours *m, int k, int64_t o, int64_t i)
-{
-    uint32_t q = m->words[o * (shape[k].i / 8) + i / 8] >> 4 * (i % 8) & 15;
-
-    return ((double)q - 8) *
-           (double)f32_from_f16(
-               m->scales[o * (shape[k].i / GROUP) + i / GROUP]);
-}
 
 /* ---- ggml ---- */
 
@@ -242,7 +173,7 @@ static double peer_weight(const struct peer *p, int64_t o, int64_t i)
 /* ---- both ---- */
 
 /* Relative error of some outputs of the last row: ggml's x has 8 bits. */
-static double error(const struct ours *m, const struct peer *p,
+static double error(const struct matrix *m, const struct peer *p,
                     const uint16_t *x, int64_t rows, const float *y)
 {
     double wrong = 0, all = 0;
@@ -251,7 +182,8 @@ static double error(const struct ours *m, const struct peer *p,
         double sum = 0;
 
         for (int64_t i = 0; i < shape[0].i; i++)
-            sum += (p ? peer_weight(p, o, i) : our_weight(m, 0, o, i)) *
+            sum += (p ? peer_weight(p, o, i) :
+                        value(m, FORGE_W4A16_COMPRESSED_TENSORS, o, i)) *
                    (double)f32_from_bf16(x[(rows - 1) * shape[0].i + i]);
         wrong += (y[(rows - 1) * shape[0].o + o] - sum) *
                  (y[(rows - 1) * shape[0].o + o] - sum);
@@ -262,14 +194,14 @@ static double error(const struct ours *m, const struct peer *p,
     return sqrt(wrong / all);
 }
 
-static void compare(const struct ours *m, struct peer *p, const uint16_t *x,
+static void compare(const struct matrix *m, struct peer *p, const uint16_t *x,
                     int64_t rows)
 {
     float *y = must(mem_pages((size_t)(rows * 14336) * 4, "bench", &err));
     double best[2] = { 1e9, 1e9 }, errors[2], layers = 32.0 / LAYERS;
 
     peer_rows(p, x, rows);
-    multiply(m, 0, x, rows, y);
+    multiply(m, x, rows, y);
     errors[0] = error(m, NULL, x, rows, y);
     compute(p);
     ggml_backend_tensor_get(p->y[0], y, 0, (size_t)(rows * shape[0].o) * 4);
@@ -278,7 +210,7 @@ static void compare(const struct ours *m, struct peer *p, const uint16_t *x,
         double a = seconds(), b;
 
         for (int k = 0; k < LAYERS * LINEARS; k++)
-            multiply(m + k, k % LINEARS, x, rows, y);
+            multiply(m + k, x, rows, y);
         b = seconds();
         best[0] = fmin(best[0], b - a);
         compute(p);
@@ -296,7 +228,7 @@ static void compare(const struct ours *m, struct peer *p, const uint16_t *x,
 /* w4a16_ggml [THREADS] */
 int main(int argc, char **argv)
 {
-    static struct ours m[LAYERS * LINEARS];
+    static struct matrix m[LAYERS * LINEARS];
     struct peer p = { NULL };
     uint16_t *x;
 
@@ -306,7 +238,8 @@ int main(int argc, char **argv)
     for (size_t k = 0; k < (size_t)MOST * 14336; k++)
         x[k] = bf16_from_f32((float)(int32_t)draw() / 2147483648.0f);
     for (int k = 0; k < LAYERS * LINEARS; k++)
-        fill(m + k, shape[k % LINEARS].o, shape[k % LINEARS].i);
+        fill(m + k, FORGE_W4A16_COMPRESSED_TENSORS, shape[k % LINEARS].o,
+             shape[k % LINEARS].i);
     peer_open(&p, threads_count());
     compare(m, &p, x, 1);
     compare(m, &p, x, MOST);

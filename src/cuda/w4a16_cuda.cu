@@ -146,7 +146,7 @@ static int by_tiles(const struct call *a, const struct cuda_w4 *const *w,
     l.outputs = a->w->outputs;
     l.groups = a->w->groups;
     l.halves = a->w->halves;
-    l.most = w4_most((a->rows + a->experts - 1) / a->experts);
+    l.most = w4_most(a->c, &l, (a->rows + a->experts - 1) / a->experts);
     if ((rc = place_rows(a, w, first, experts, &l.x, &l.ldx, e)) < 0 ||
         (rc = set_rows(a, w, first, experts, &l, e)) < 0)
         return rc;

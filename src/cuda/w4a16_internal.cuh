@@ -55,11 +55,10 @@ struct w4_launch {
     int tiles;
 };
 
-/* Rows of a tile, for linears of `rows` rows on average. */
-static inline int w4_most(int64_t rows)
-{
-    return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
-}
+/* Rows of a tile for l's linears of `rows` rows on average: 8, 16, 32 or 64, as
+ * far as the device has shared memory for them. */
+int w4_most(const struct cuda_context *c, const struct w4_launch *l,
+            int64_t rows);
 
 enum {
     W4_WARPS = 8,

@@ -536,10 +536,32 @@ static int by_rows(struct cuda_context *c, struct tiles *a, int most,
     }
 }
 
+/* A scale for each quarter of a step. */
+static bool is_fine(const struct w4_launch *l)
+{
+    return l->halves % QUARTERS && l->groups > 1;
+}
+
+int w4_most(const struct cuda_context *c, const struct w4_launch *l,
+            int64_t rows)
+{
+    static const size_t shared[2][4] = {
+        { sizeof(room<1, false>), sizeof(room<2, false>),
+          sizeof(room<4, false>), sizeof(room<8, false>) },
+        { sizeof(room<1, true>), sizeof(room<2, true>), sizeof(room<4, true>),
+          sizeof(room<8, true>) }
+    };
+    int i = rows <= 8 ? 0 : rows <= 16 ? 1 : rows <= 32 ? 2 : 3;
+
+    while (i && shared[is_fine(l)][i] > (size_t)c->shared_memory)
+        i--;
+    return 8 << i;
+}
+
 int w4_tiled(struct cuda_context *c, struct w4_launch *l, struct err *e)
 {
     int64_t steps = l->depth / (BLOCKS * W4_PLACES);
-    bool fine = l->halves % QUARTERS && l->groups > 1;
+    bool fine = is_fine(l);
     struct tiles a = {
         l->one,
         l->many,
