@@ -88,10 +88,12 @@ static int check_choice(const struct job *j, const struct module_choice *choice,
 static int count_layer_bytes(struct request *r, struct err *e)
 {
     struct stops s;
+    uint64_t whole;
 
     if (stops_list(&s, &r->j, e) < 0)
         return e->code;
-    r->layer_bytes = (double)stops_layer_bytes(&s, r->j.parts);
+    r->layer_bytes = (double)stops_layer_bytes(&s, r->j.parts, &whole);
+    r->layer_whole = (double)whole;
     stops_release(&s);
     return 0;
 }

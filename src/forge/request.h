@@ -25,8 +25,8 @@ struct request {
     double rate; /* --rate, GFLOP/s; 0: measure it */
     struct gpu gpu;
     struct plan plan;
-    uint64_t gguf_bytes; /* of the file of layout gguf */
-    double layer_bytes;  /* with --parts: stops_layer_bytes() */
+    uint64_t gguf_bytes;             /* of the file of layout gguf */
+    double layer_bytes, layer_whole; /* with --parts: stops_layer_bytes() */
     struct place place;
 };
 

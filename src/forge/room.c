@@ -215,6 +215,31 @@ static void print_efforts(const struct request *r, const struct room *room)
                room->rate);
 }
 
+static void print_parts(const struct request *r)
+{
+    const struct job *j = &r->j;
+    int streams = j->propagate == PROPAGATE_BOTH ? 2 : 1;
+    double entering = (double)j->sequences * (double)j->seqlen * streams * 2 *
+                      (double)r->plan.hidden_size;
+    char a[UNIT_TEXT], b[UNIT_TEXT];
+
+    printf("parts        %lld", (long long)j->parts);
+    if (make_in_pipe(j)) {
+        printf(", one after the other in one pipe (--jobs 1)\n");
+        return;
+    }
+    printf("; a layer writes up to %s into the work directory: moments of each "
+           "part, rows of experts, codes (its codes and the moments of every "
+           "input: %s)\n",
+           size_text(a, r->layer_bytes), size_text(b, r->layer_whole));
+    printf("states       %s %s", size_text(a, parts_states(r)),
+           *j->scratch ? "on scratch" : "in the work directory");
+    if (*j->scratch)
+        printf("; in the work directory %s in every eighth layer",
+               size_text(b, entering));
+    putchar('\n');
+}
+
 void room_print(const struct request *r, const struct room *room)
 {
     const struct plan *p = &r->plan;
@@ -234,16 +259,8 @@ void room_print(const struct request *r, const struct room *room)
         printf("calibration  %lld tokens, propagate %s\n",
                (long long)(j->sequences * j->seqlen),
                opt_word(PROPAGATE_WORDS, j->propagate, way));
-    if (j->parts > 1 && make_in_pipe(&r->j))
-        printf("parts        %lld, one after the other in one pipe "
-               "(--jobs 1)\n",
-               (long long)j->parts);
-    else if (j->parts > 1)
-        printf("parts        %lld; a layer writes up to %s of moments, rows of "
-               "experts and codes into the work directory; states take %s%s\n",
-               (long long)j->parts, size_text(a, r->layer_bytes),
-               size_text(b, parts_states(r)),
-               *j->scratch ? " on scratch" : " there");
+    if (j->parts > 1)
+        print_parts(r);
     printf("output       %s: about %s\n", r->out,
            size_text(a, j->layout == JOB_GGUF ? (double)r->gguf_bytes :
                                                 (double)p->bytes_out));

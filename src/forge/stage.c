@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -355,6 +356,23 @@ static void say_line(void *ctx, const char *text, size_t len)
     free(line);
 }
 
+/* Of this process and of the tools, which have ended. */
+static double cpu_seconds(void)
+{
+    static const int of[] = { RUSAGE_SELF, RUSAGE_CHILDREN };
+    double sum = 0;
+
+    for (size_t i = 0; i < ARRAY_LEN(of); i++) {
+        struct rusage u;
+
+        if (getrusage(of[i], &u))
+            continue;
+        sum += (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+               (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+    }
+    return sum;
+}
+
 /* The step's line of stages.jsonl, for forge-report(1); of a run in parts it says
  * at which stop, and on which machine. */
 static void put_step(const struct stage *s, double seconds,
@@ -375,6 +393,7 @@ static void put_step(const struct stage *s, double seconds,
     if (s->stops.n)
         jw_key(w, "host"), jw_string(w, host);
     jw_key(w, "seconds"), jw_number(w, round(seconds * 1e3) / 1e3);
+    jw_key(w, "cpu"), jw_number(w, round(cpu_seconds() * 1e3) / 1e3);
     jw_end(w, '}');
 }
 

@@ -22,6 +22,13 @@ struct row {
     double loss, loss_rtn, seconds;
 };
 
+/* A machine that has run steps of a run in parts. */
+struct host {
+    char name[64];
+    int64_t steps;
+    double seconds;
+};
+
 struct standing {
     const char *work;
     struct job j;
@@ -33,6 +40,8 @@ struct standing {
      * moments there, how many shares codes; layer -1: none. */
     struct stop stop;
     int64_t moments, shares;
+    struct host *host; /* [hosts] */
+    size_t hosts;
 };
 
 static bool is_there(const struct standing *s, const char *dir,
@@ -108,6 +117,42 @@ static int find_stop(struct standing *s, struct err *e)
     return 0;
 }
 
+static int add_step(struct standing *s, const struct step *t, struct err *e)
+{
+    size_t i = 0;
+
+    while (i < s->hosts && strcmp(s->host[i].name, t->host) != 0)
+        i++;
+    if (i == s->hosts) {
+        if (mem_grow(&s->host, (i + 1) * sizeof(*s->host), "status", e) < 0)
+            return e->code;
+        s->host[s->hosts++] = (struct host){ .steps = 0 };
+        strcpy(s->host[i].name, t->host);
+    }
+    s->host[i].steps++;
+    s->host[i].seconds += t->seconds;
+    return 0;
+}
+
+/* Of a run in parts: which machines have done what. */
+static int find_hosts(struct standing *s, struct err *e)
+{
+    struct records all = { 0 };
+    char S[STAGE_DIR], path[PATH_MAX + 128];
+    int rc = 0;
+
+    snprintf(path, sizeof(path), "%s/%s/stages.jsonl", s->work,
+             job_solve_dir(&s->j, S));
+    if (s->j.parts == 1 || access(path, F_OK))
+        return 0;
+    rc = records_read(&all, RECORD_STEP, path, e);
+    for (size_t i = 0; i < all.steps && rc >= 0; i++)
+        if (*all.step[i].host)
+            rc = add_step(s, &all.step[i], e);
+    records_release(&all);
+    return rc;
+}
+
 /* Time to go: extrapolated from what the last call has done; before its first
  * module, from its estimate. */
 static void estimate(struct standing *s, bool running)
@@ -147,7 +192,7 @@ static int look(struct standing *s, struct err *e)
     for (int64_t i = 0; i < s->j.layers; i++)
         if (read_row(s, i, e) < 0)
             return e->code;
-    if (find_stop(s, e) < 0)
+    if (find_stop(s, e) < 0 || find_hosts(s, e) < 0)
         return e->code;
     estimate(s, running);
     return 0;
@@ -178,6 +223,10 @@ static void print_text(const struct standing *s)
             (long long)s->stop.layer, s->stop.point, (long long)s->moments,
             (long long)s->j.parts, (long long)s->shares,
             (long long)s->stop.shares);
+    for (size_t i = 0; i < s->hosts; i++)
+        printf("%s%s: %lld steps, %s%s", i ? "; " : "", s->host[i].name,
+               (long long)s->host[i].steps, span_text(span, s->host[i].seconds),
+               i + 1 == s->hosts ? "\n" : "");
     printf("%-6s %-8s %-7s %8s %11s %9s\n", "layer", "calib", "solved",
            "modules", "loss/rtn", "seconds");
     for (int64_t i = 0; i < s->j.layers; i++) {
@@ -224,6 +273,19 @@ static void json_stop(struct json_writer *w, const struct standing *s)
     jw_end(w, '}');
 }
 
+static void json_hosts(struct json_writer *w, const struct standing *s)
+{
+    jw_key(w, "hosts"), jw_begin(w, '[');
+    for (size_t i = 0; i < s->hosts; i++) {
+        jw_begin(w, '{');
+        jw_key(w, "host"), jw_string(w, s->host[i].name);
+        jw_key(w, "steps"), jw_int(w, s->host[i].steps);
+        jw_key(w, "seconds"), jw_number(w, s->host[i].seconds);
+        jw_end(w, '}');
+    }
+    jw_end(w, ']');
+}
+
 static int print_json(const struct standing *s, struct err *e)
 {
     struct json_writer w;
@@ -250,6 +312,8 @@ static int print_json(const struct standing *s, struct err *e)
         jw_null(&w);
     if (s->stop.layer >= 0)
         json_stop(&w, s);
+    if (s->hosts)
+        json_hosts(&w, s);
     jw_key(&w, "layers"), jw_begin(&w, '[');
     for (int64_t i = 0; i < s->j.layers; i++)
         json_row(&w, &s->row[i], i);
@@ -293,6 +357,7 @@ int command_status(int argc, char **argv, struct err *e)
         rc = flushed(e);
     job_release(&s->j);
     free(s->row);
+    free(s->host);
     free(s);
     return rc;
 }

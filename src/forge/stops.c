@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gptq/solve/solve_cost.h"
+
 /* What the linears of a layer read, by stop. */
 struct inputs {
     const struct job *j;
@@ -20,27 +22,68 @@ static enum input_class stop_of(enum input_class in)
     return in == IN_EXPERT ? IN_MLP : in;
 }
 
-static void add_linear(struct inputs *x, const struct linear *l)
+/* Bytes and operations a token of an input's moments: H, and its cross moment with
+ * y[cross]; cross 0: none. */
+static uint64_t moment_bytes(uint64_t cols, uint64_t cross)
 {
-    enum input_class in = stop_of(l->input);
-    struct stop *s = &x->at[in];
+    return 4 * (cols * (cols + 1) / 2 + cross * cols);
+}
+
+static double moment_flops(uint64_t cols, uint64_t cross)
+{
+    return (double)cols * (double)(cols + 2 * cross);
+}
+
+/* Experts' gate and up share their rows: counted with gate. */
+static void add_expert(struct inputs *x, struct stop *s, const struct linear *l,
+                       const struct solve_cost *cost)
+{
     bool both = x->j->propagate == PROPAGATE_BOTH;
     double tokens = (double)x->j->sequences * (double)x->j->seqlen;
-    uint64_t rows = (uint64_t)l->rows, cols = (uint64_t)l->cols;
+    double share = (double)x->c->moe.top_k / (double)x->c->moe.n_experts;
+    uint64_t cols = (uint64_t)l->cols;
+    uint64_t cross = both ? (uint64_t)x->c->hidden_size : 0;
 
-    s->codes += rows * cols / 2 + rows * (cols / (uint64_t)x->j->group + 1) * 4;
-    if (l->expert < 0) {
-        bool output = l->input == IN_ATTN_OUT || l->input == IN_MLP_MID;
+    if (l->part == PART_UP)
+        return;
+    x->units[stop_of(l->input)] +=
+        l->input == IN_EXPERT_MID || l->part == PART_GATE;
+    s->rows += (uint64_t)(tokens * share * 2 * (double)(cols + cross));
+    s->whole += moment_bytes(cols, cross);
+    s->share_sums += share * moment_flops(cols, cross);
+    s->solve += solve_cost_input(cost, (double)cols);
+}
+
+static void add_linear(struct inputs *x, const struct linear *l)
+{
+    const struct job *j = x->j;
+    enum input_class in = stop_of(l->input);
+    struct stop *s = &x->at[in];
+    bool both = j->propagate == PROPAGATE_BOTH;
+    bool output = l->input == IN_ATTN_OUT || l->input == IN_MLP_MID;
+    uint64_t rows = (uint64_t)l->rows, cols = (uint64_t)l->cols;
+    double flops = 2 * (double)rows * (double)cols;
+    const struct solve_cost cost = { (enum effort)j->effort, (uint64_t)j->group,
+                                     j->symmetric, both };
+
+    s->codes += rows * cols / 2 + rows * (cols / (uint64_t)j->group + 1) * 4;
+    s->weights += rows * cols * (both ? 4 : 2);
+    s->solve += solve_cost_linear(&cost, (double)rows, (double)cols);
+    if (l->expert >=
+        0) { /* the reference's routing, and the quantized model's */
+        s->forward += flops * (both ? 3 : 1) * (double)x->c->moe.top_k /
+                      (double)x->c->moe.n_experts;
+        add_expert(x, s, l, &cost);
+    } else {
         uint64_t cross = output ? (uint64_t)x->c->hidden_size : cols;
 
+        cross = both ? cross : 0;
         x->units[in]++;
-        s->moments = 4 * (cols * (cols + 1) / 2 + (both ? cross * cols : 0));
-    } else if (l->part != PART_UP) { /* gate and up share their rows */
-        uint64_t row = 2 * (cols + (both ? (uint64_t)x->c->hidden_size : 0));
-
-        x->units[in] += in == IN_EXPERT_MID || l->part == PART_GATE;
-        s->rows += (uint64_t)(tokens * (double)x->c->moe.top_k /
-                              (double)x->c->moe.n_experts * (double)row);
+        s->forward += flops * (both ? 2 : 1);
+        s->whole += moment_bytes(cols, cross) - s->moments;
+        s->moments = moment_bytes(cols, cross);
+        s->sums = moment_flops(cols, cross);
+        s->factor = solve_cost_input(&cost, (double)cols);
     }
 }
 
@@ -55,11 +98,22 @@ static int append(struct stops *to, const struct stop *s, struct err *e)
 /* One stop for all points of the layer. */
 static void unite(struct inputs *x)
 {
+    struct stop *to = &x->at[0];
+
     for (int i = 1; i < IN_COUNT; i++) {
+        const struct stop *s = &x->at[i];
+
         x->units[0] += x->units[i];
-        x->at[0].moments += x->at[i].moments;
-        x->at[0].rows += x->at[i].rows;
-        x->at[0].codes += x->at[i].codes;
+        to->moments += s->moments;
+        to->rows += s->rows;
+        to->codes += s->codes;
+        to->whole += s->whole;
+        to->forward += s->forward;
+        to->sums += s->sums;
+        to->share_sums += s->share_sums;
+        to->factor += s->factor;
+        to->solve += s->solve;
+        to->weights += s->weights;
         x->units[i] = 0;
     }
 }
@@ -133,17 +187,23 @@ void stops_release(struct stops *s)
     *s = (struct stops){ 0 };
 }
 
-uint64_t stops_layer_bytes(const struct stops *s, int64_t parts)
+uint64_t stops_layer_bytes(const struct stops *s, int64_t parts,
+                           uint64_t *whole)
 {
-    uint64_t most = 0, sum = 0;
+    uint64_t most = 0, sum = 0, all = 0;
 
+    *whole = 0;
     for (size_t i = 0; i < s->n; i++) {
         const struct stop *p = &s->stop[i];
 
         if (i && p->layer != p[-1].layer)
-            sum = 0;
+            sum = all = 0;
         sum += p->moments * (uint64_t)parts + p->rows + p->codes;
-        most = sum > most ? sum : most;
+        all += p->whole + p->codes;
+        if (sum > most) {
+            most = sum;
+            *whole = all;
+        }
     }
     return most;
 }

@@ -16,6 +16,13 @@ struct stop {
     uint64_t moments; /* bytes of moments of a part of the tokens */
     uint64_t rows;    /* bytes of experts' rows, of all tokens */
     uint64_t codes;   /* bytes of its modules' codes */
+    uint64_t
+        whole; /* bytes of the moments of each of its inputs, also experts' */
+    /* Operations, as of struct plan.  A token's, in both streams: through the stop's
+     * modules, in moments that a part sums, in those that a share sums. */
+    double forward, sums, share_sums;
+    double factor, solve; /* in each share; in all shares together */
+    uint64_t weights;     /* bytes of bf16 that `forward` reads */
 };
 
 struct stops {
@@ -33,8 +40,10 @@ const char *stop_file_name(const struct stop *s, enum stop_file which,
 MUST_CHECK int stops_list(struct stops *s, const struct job *j, struct err *e);
 void stops_release(struct stops *s);
 /* Bytes that the parts and shares of a layer write into the work directory, states
- * aside: of the layer that takes most. */
-uint64_t stops_layer_bytes(const struct stops *s, int64_t parts);
+ * aside: of the layer that takes most.  *whole: those of its codes, and of the moments
+ * of its inputs. */
+uint64_t stops_layer_bytes(const struct stops *s, int64_t parts,
+                           uint64_t *whole);
 /* The index of the stop of this layer and point; s->n: there is none. */
 size_t stops_find(const struct stops *s, int64_t layer, const char *point);
 

@@ -2,6 +2,7 @@
 #include "hessian/hessian_inputs.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "arch/tensor_name.h"
 
@@ -35,6 +36,9 @@ void hessian_inputs_close(struct hessian_inputs *r)
     free(r->in);
     free(r->batch);
     free(r->state);
+    for (size_t i = 0; i < r->n_hits; i++)
+        free(r->hits[i].sum);
+    free(r->hits);
     hessian_set_close(r->all);
     ledger_close(r->ledger);
 }
@@ -98,6 +102,56 @@ static bool ends(const struct frame *f)
            (c == COMPANION_NONE || c == COMPANION_GRADIENT);
 }
 
+/* ---- hit maps of several inputs ---- */
+
+static struct hits *new_hits(struct hessian_inputs *r, const struct frame *f,
+                             struct err *e)
+{
+    struct hits *h;
+
+    if (mem_grow(&r->hits, (r->n_hits + 1) * sizeof(*h), "hit maps", e) < 0)
+        return NULL;
+    h = &r->hits[r->n_hits];
+    h->f = *f;
+    h->f.modules = NULL;
+    h->sum =
+        mem_zero(f->len / sizeof(float) + 1, sizeof(*h->sum), "hit maps", e);
+    if (h->sum)
+        r->n_hits++;
+    return h->sum ? h : NULL;
+}
+
+/* E_DATA: parts of different shapes. */
+static int add_hits(struct hessian_inputs *r, const struct frame *f,
+                    struct err *e)
+{
+    const float *value = f->data;
+    struct hits *h = NULL;
+
+    for (size_t i = 0; i < r->n_hits && !h; i++)
+        if (!strcmp(r->hits[i].f.name, f->name))
+            h = &r->hits[i];
+    if (f->dtype != DT_F32 || (h && h->f.len != f->len))
+        return err_set(e, E_DATA, "'%s': parts of different shapes", f->name);
+    if (!h && !(h = new_hits(r, f, e)))
+        return e->code;
+    for (size_t i = 0; i < f->len / sizeof(float); i++)
+        h->sum[i] += value[i];
+    return 0;
+}
+
+/* One share has them. */
+static int write_hits(struct hessian_inputs *r, struct err *e)
+{
+    int rc = 0;
+
+    for (size_t i = 0; i < r->n_hits && !r->params.share && rc >= 0; i++) {
+        r->hits[i].f.data = r->hits[i].sum;
+        rc = stream_write(r->out, &r->hits[i].f, e);
+    }
+    return rc;
+}
+
 /* Frames of other roles are passed through when there is one input; with several
  * inputs they are dropped. */
 static int take(struct hessian_inputs *r, int i, const struct frame *f,
@@ -113,6 +167,8 @@ static int take(struct hessian_inputs *r, int i, const struct frame *f,
     case ROLE_HIDDEN:
     case ROLE_ROUTING:
     case ROLE_TOKENS: return 0; /* dropped: no later stage reads them */
+    case ROLE_HITMAP:
+        return r->n_in > 1 ? add_hits(r, f, e) : stream_write(r->out, f, e);
     default: return r->n_in > 1 ? 0 : stream_write(r->out, f, e);
     }
 }
@@ -164,5 +220,6 @@ int hessian_inputs_run(struct hessian_inputs *r, struct err *e)
             more |= r->state[i] != INPUT_ENDED;
         }
     }
-    return hessian_set_emit(r->all, NULL, r->out, e);
+    rc = hessian_set_emit(r->all, NULL, r->out, e);
+    return rc < 0 ? rc : write_hits(r, e);
 }

@@ -7,6 +7,12 @@
 #include "device/ledger.h"
 #include "hessian/input_batch.h"
 
+/* The hit map of a layer (arch/hitmap.h), summed over several inputs. */
+struct hits {
+    struct frame f; /* data: sum */
+    float *sum;
+};
+
 enum input_state { INPUT_ENDED, INPUT_FRESH, INPUT_READING };
 
 struct hessian_inputs {
@@ -16,6 +22,8 @@ struct hessian_inputs {
     int n_in;
     struct hessian_set *all;
     struct hessian_set_params params;
+    struct hits *hits; /* [n_hits] */
+    size_t n_hits;
     struct ledger *ledger; /* the caller's, from here on its own */
     /* set by the caller behind hessian_inputs_open() */
     struct stream_writer *out;

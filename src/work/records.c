@@ -151,6 +151,7 @@ static int add_step(struct records *r, const struct json *v, struct err *e)
                       .seconds = number(v, "seconds") };
 
     word(s.name, sizeof(s.name), v, "stage");
+    word(s.host, sizeof(s.host), v, "host");
     if (!s.name[0] || !(s.seconds >= 0))
         return err_set(e, E_DATA, "no \"stage\" with \"seconds\"");
     if (more(&r->step, &r->steps_cap, r->steps, sizeof(s), e) < 0)

@@ -21,6 +21,7 @@ struct module {
 
 struct step {
     char name[24];
+    char host[64]; /* "": not known */
     int64_t layer; /* -1: none */
     double seconds;
 };

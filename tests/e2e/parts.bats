@@ -33,11 +33,33 @@ work_of() { # a work directory of a run that was stopped: all names in it are fo
     done
 }
 
+# The routers' choices of both runs: the same counts, the same sums but for their order;
+# the norms of outputs, which steps do not compute, aside.
+hit_maps() { # WORK WORK
+    python3 - "$tree/tests/reference" "$@" <<'PYTHON'
+import glob, os, sys
+sys.path.insert(0, sys.argv[1])
+import fts, numpy as np
+def maps(work):
+    return {t.name: t.array().reshape(t.shape) for p in glob.glob(work + "/solve-*/codes-*.fts")
+            for t in fts.read(open(p, "rb")) if t.role == "hitmap"}
+a, b = map(maps, sys.argv[2:])
+assert a and a.keys() == b.keys(), (a.keys(), b.keys())
+for name, x in a.items():
+    y = b[name]
+    assert (x[:, 0] == y[:, 0]).all() and x[:, 0].sum() > 0, name
+    keep = [i for i in range(x.shape[1]) if i != 4]
+    assert np.allclose(x[:, keep], y[:, keep], rtol=1e-5), name
+print(len(a), "hit maps")
+PYTHON
+}
+
 @test "mixtures of experts, and linears that are left as they are" {
     for family in deepseek_v3:plain qwen2_moe:fused-oi mixtral:plain; do
         python3 "$MOE" make "${family%:*}" "${family#*:}" m
         way=("${small[@]}" --group 32 --sequences 6)
-        for jobs in 1 4; do forge quantize m p$jobs "${way[@]}" --parts 3 --jobs $jobs; done
+        for jobs in 1 4; do forge quantize m p$jobs "${way[@]}" --parts 3 --jobs $jobs --work w$jobs; done
+        hit_maps w1 w4
         same p1 p4
         forge-shard -q --from m --sample 1000 --verify p1
         forge quantize m one "${way[@]}"
@@ -46,7 +68,7 @@ work_of() { # a work directory of a run that was stopped: all names in it are fo
         done
         awk -v a="$(figure kl_mean one.json)" -v b="$(figure kl_mean p1.json)" 'BEGIN {
             print "KL", a, b; exit !(b < 1.2 * a && b > 0.8 * a) }'
-        rm -r m one p1 p4
+        rm -r m one p1 p4 w1 w4
     done
     # no linear of layer 1, no attention in the others
     forge quantize "$model" p "${small[@]}" --parts 2 --skip '*.self_attn.*' --skip 'model.layers.1.*' --work w
@@ -65,6 +87,9 @@ work_of() { # a work directory of a run that was stopped: all names in it are fo
         '{"layer":1,"point":"attn_in","parts":2,"moments":0,"shares":2,"solved":0}' ]
     [ "$(jq -c 'select(.stage == "share" and .layer == 2) | [.point, .number, .host]' w/solve-*/stages.jsonl | sort | head -n 1)" = \
         "[\"attn_in\",0,\"$(hostname)\"]" ]
+    steps=$(wc -l <"$(echo w/solve-*/stages.jsonl)")
+    [[ $output == *$'\n'"$(hostname): $steps steps, "* ]]
+    [ "$(forge status --json w | jq -c '[.hosts[] | [.host, .steps]]')" = "[[\"$(hostname)\",$steps]]" ]
     lib=$(dirname "$(dirname "$(readlink -f "$(command -v forge)")")")/lib/4bit-forge
     make -s -f "$lib/pipeline.mk" -C w -j3
     [ "$(forge status --json w | jq -c '[.percent, .stop]')" = '[100,null]' ]
@@ -139,7 +164,35 @@ kill_often() { # WORK OPTION...
     forge quantize "$model" out "${small[@]}" --parts 2 --dry-run >plan
     grep -x 'parts  *2, one after the other in one pipe (--jobs 1)' plan
     forge quantize "$model" out "${small[@]}" --parts 2 --jobs 2 --dry-run >plan
-    grep '^parts  *2; a layer writes up to [0-9.]* [KM]iB of moments, .* states take [0-9.]* [KM]iB there$' plan
+    grep -x 'parts  *2; a layer writes up to [0-9.]* [KM]iB into the work directory: .* every input: [0-9.]* [KM]iB)' plan
+    grep -x 'states  *[0-9.]* [KM]iB in the work directory' plan
+    forge quantize "$model" out "${small[@]}" --parts 2 --jobs 2 --scratch /tmp --dry-run >plan
+    grep -x 'states  *[0-9.]* [KM]iB on scratch; in the work directory [0-9.]* [KM]iB in every eighth layer' plan
+}
+
+@test "what a layer writes into the work directory is what --dry-run says" {
+    python3 "$MOE" make deepseek_v3 plain moe
+    lib=$(dirname "$(dirname "$(readlink -f "$(command -v forge)")")")/lib/4bit-forge
+    for m in "$model" moe; do
+        rm -rf w out
+        options=("${small[@]}" --parts 4 --jobs 2 --work w)
+        [ "$m" != moe ] || options+=(--group 32)
+        forge quantize "$m" out "${options[@]}" --dry-run >plan
+        forge quantize "$m" out "${options[@]}"
+        rm w/solve-*/codes-2.fts
+        last=$(make -n -s -f "$lib/pipeline.mk" -C w | grep -o 'share 2-[a-z_]* [0-9]*' | tail -n 1)
+        read -r _ stop share <<<"$last"
+        solve=$(basename w/solve-*)
+        shares=()
+        for ((k = 0; k <= share; k++)); do shares+=("$solve/codes-$stop.share-$k.fts"); done
+        make -s -f "$lib/pipeline.mk" -C w -j2 "${shares[@]}"
+        find w/solve-* \( -name 'moments-2-*' -o -name '*.share-*' \) -printf '%s\n' >sizes
+        # a frame's payload is aligned to 4 KiB
+        numfmt --from=iec "$(sed -nE 's/^parts .* up to ([0-9.]*) ([KM])iB.*/\1\2/p' plan)" |
+            awk '{ says = $1 } END { while ((getline size <"sizes") > 0) { wrote += size; n++ }
+                print "says", says, "wrote", wrote
+                exit !(wrote <= 1.02 * says + n * 65536 && wrote > 0.7 * says) }'
+    done
 }
 
 @test "parts take turns on the GPUs that they see, with the bytes of one GPU" {
