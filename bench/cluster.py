@@ -52,6 +52,8 @@ def passed(all, i):
         return from_mlp(before) if mixture(before) else before[-1:]
     if s["point"] == "experts":
         return from_mlp(here)[:-1]
+    if s["point"] == "mlp_mid" and mixture(here):  # gate and up of the shared expert alone
+        return [s, s]
     return here[at - 1:at]
 
 
@@ -71,12 +73,9 @@ def share_cost(s, parts):
 
 
 def steps(model, parts):
-    """(kind, layer, point) -> operations, bytes; number of such steps."""
+    """Of each stop: it, the cost of a part's step, the cost of a share's."""
     all, hidden = stops(model, parts), hidden_size(model)
-    out = []
-    for i, s in enumerate(all):
-        out.append((s, parts, moments_cost(all, i, parts, hidden), share_cost(s, parts)))
-    return out
+    return [(s, moments_cost(all, i, parts, hidden), share_cost(s, parts)) for i, s in enumerate(all)]
 
 
 def fit(rows):
@@ -112,7 +111,7 @@ def measured(model, work):
     """Rows for fit() of moments and of shares; CPU seconds of a loop, or None."""
     lines = [json.loads(x) for p in Path(work).glob("solve-*/stages.jsonl") for x in p.read_text().splitlines()]
     parts = json.loads((Path(work)/"settings.json").read_text())["parts"]
-    cost = {(s["layer"], s["point"]): (m, k) for s, _, m, k in steps(model, parts)}
+    cost = {(s["layer"], s["point"]): (m, k) for s, m, k in steps(model, parts)}
     rows, loop = {"moments": [], "share": []}, None
     for x in lines:
         if x["stage"] in rows:
@@ -131,13 +130,28 @@ def pipe(model, rate):
     return sum(cost(s) for s in stops(model, 1))
 
 
-def cluster(model, parts, slots, seconds):
-    """Seconds of all stops, one after the other; what parts and shares do of it."""
-    total = {"moments": 0.0, "share": 0.0}
-    for s, _, m, k in steps(model, parts):
-        total["moments"] += math.ceil(parts / slots) * seconds("moments", *m)
-        total["share"] += math.ceil(s["shares"] / slots) * seconds("share", *k)
+def cluster(model, parts, seconds, rows=False):
+    """Seconds of all stops, one after the other, on as many machines as parts: of parts, of
+    shares.  rows: as if a module's rows could be solved apart."""
+    total = [0.0, 0.0]
+    for s, m, k in steps(model, parts):
+        if rows and s["shares"] < parts:
+            k = share_cost(s | {"shares": parts}, parts)
+        total[0] += seconds("moments", *m)
+        total[1] += seconds("share", *k)
     return total
+
+
+def row(target, nodes, slots, name, seconds, one):
+    """With the number of parts, a power of two, that takes least."""
+    def least(rows):
+        runs = [(cluster(target, p, seconds, rows), p) for p in (2 ** i for i in range(1, 8)) if p <= min(slots, SEQUENCES)]
+        return min(runs + [([one, 0], 1)], key=lambda run: sum(run[0]))
+    (parts, shares), p = least(False)
+    apart = sum(least(True)[0])
+    took = parts + shares
+    return (f"{nodes:5} {name:>8} {p:6} {took / 3600:8.2f} {100 * shares / took:11.0f} % "
+            f"{100 * one / took / slots:9.0f} % {100 * one / apart / slots:9.0f} %")
 
 
 def main():
@@ -170,15 +184,10 @@ def main():
     alone = pipe(target, rate) / CORES
     flops = sum(TOKENS * (s["forward"] + s["sums"] + s["share_sums"]) + s["factor"] + s["solve"] for s in stops(target, 1))
     gpu_alone = flops / (GPU_TFLOPS * 1e12)
-    print(f"\n{'nodes':>5} {'of':>8} {'parts':>6} {'hours':>8} {'of it shares':>13} {'efficiency':>11}")
+    print(f"\n{'nodes':>5} {'of':>8} {'parts':>6} {'hours':>8} {'of it shares':>13} {'efficiency':>11} {'rows apart':>11}")
     for name, units, seconds, one in (("8 cores", 1, on_cores, alone), ("8 GPUs", GPUS, on_gpu, gpu_alone)):
         for nodes in (1, 4, 16, 64):
-            slots = nodes * units
-            parts = min(slots, SEQUENCES)
-            t = cluster(target, parts, slots, seconds) if slots > 1 else {"moments": one, "share": 0}
-            took = sum(t.values())
-            print(f"{nodes:5} {name:>8} {parts:6} {took / 3600:8.2f} {100 * t['share'] / took:11.0f} % "
-                  f"{100 * one / took / slots:9.0f} %")
+            print(row(target, nodes, nodes * units, name, seconds, one))
 
 
 if __name__ == "__main__":
