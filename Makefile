@@ -371,4 +371,4 @@ uninstall:
 clean:
 	rm -rf build bin lib
 
--include $(patsubst %.o,%.d,$(call obj,$(SRC) $(UNIT) $(HELP) $(BENCH) $(FUZZ)))
+-include $(patsubst %.o,%.d,$(call obj,$(SRC) $(UNIT) $(HELP) $(FAKES) $(BENCH) $(FUZZ)))

@@ -148,8 +148,8 @@ no_jobs() {
 
 # The default quality in parts: in one pipe on this machine, then on the cluster, states on
 # a scratch of each node's own.
-parts() {
-    export args="--text $tree/examples/calib.jsonl --sequences 16 --seqlen 128 --parts 4 --quiet"
+parts() { # [TOKENS]
+    export args="--text $tree/examples/calib.jsonl --sequences 16 --seqlen ${1:-128} --parts 4 --quiet"
     # shellcheck disable=SC2086
     FORGE_LAUNCH=local FORGE_RETRIES="" forge quantize "$model" one $args
     mkdir scratch
@@ -195,15 +195,14 @@ parts() {
 }
 
 @test "a step that hangs ends by srun's time limit, and runs again" {
-    parts
+    parts 1024
     export FORGE_RETRIES=3 FORGE_LAUNCH="$FORGE_LAUNCH --time=1"
     quantize
     stopped=
-    for ((i = 0; i < 400 && !stopped; i++)); do # a forge-calib of this run, if it is on this host
-        for pid in $(pgrep -x forge-calib); do
+    while [ -z "$stopped" ] && kill -0 "$victim"; do # a tool of this run, if it is on this host
+        for pid in $(pgrep -x 'forge-(calib|hessian|solve)'); do
             [ "$(readlink "/proc/$pid/cwd")" != "$PWD/out.work" ] || ! kill -STOP "$pid" || stopped=$pid
         done
-        sleep 0.02
     done
     [ -n "$stopped" ] || skip "the nodes are other machines"
     wait "$victim"
