@@ -39,6 +39,20 @@ int emit_weight(struct stream_writer *out, const struct frame *f, struct err *e)
     return stream_write(out, &t, e);
 }
 
+int emit_rounded(struct stream_writer *out, const char *module, struct err *e)
+{
+    static const char text[] = "{\"method\":\"rtn\"}";
+    struct frame f = { .role = ROLE_NOTE,
+                       .dtype = DT_U8,
+                       .ndim = 1,
+                       .dims = { sizeof(text) - 1 },
+                       .data = text,
+                       .len = sizeof(text) - 1 };
+
+    snprintf(f.name, sizeof(f.name), "%s", module);
+    return stream_write(out, &f, e);
+}
+
 int emit_run_note(struct stream_writer *out, const struct pack_run *run,
                   struct err *e)
 {

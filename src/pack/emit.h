@@ -14,6 +14,9 @@ MUST_CHECK int emit_tensors(struct stream_writer *out, const char *module,
  * NAME.weight.  Errors as emit_tensors(). */
 MUST_CHECK int emit_weight(struct stream_writer *out, const struct frame *f,
                            struct err *e);
+/* Write the note of a module that was rounded to nearest, as forge-solve does. */
+MUST_CHECK int emit_rounded(struct stream_writer *out, const char *module,
+                            struct err *e);
 /* Write the note for forge-shard (layout/runfacts.h); none if no module was
  * packed.  E_TEMP; errors of writing. */
 MUST_CHECK int emit_run_note(struct stream_writer *out,

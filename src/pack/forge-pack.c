@@ -7,18 +7,21 @@
 #include "common/cli/tool.h"
 #include "device/device.h"
 #include "layout/layout.h"
+#include "pack/advice.h"
 #include "pack/emit.h"
 #include "pack/gather.h"
 #include "pack/pack_table.h"
 #include "pack/packer.h"
 #include "pack/preflight.h"
+#include "pack/rounder.h"
 
 struct settings {
     struct tool tool;
     int layout;     /* enum layout */
     int capability; /* enum int4pack_capability */
     int64_t group;  /* 0: the first module's */
-    int symmetric, asymmetric, act_order, mixed;
+    int symmetric, asymmetric, act_order, mixed, rtn;
+    int scale_dtype; /* of --rtn: index into the words of --scale-dtype */
     const char *check;
     struct device_choice device;
     const char *input;
@@ -32,6 +35,7 @@ struct work {
     struct packer *packer;
     struct pack_run run;
     struct gather held;
+    struct rounder rounder; /* of --rtn */
     struct progress progress;
     uint64_t modules, plain; /* packed; weights that passed as they were */
     unsigned advised;        /* bits of layout_advice() printed so far */
@@ -58,6 +62,12 @@ static void parse(struct settings *s, int argc, char **argv)
           &s->act_order, 0, 0, false },
         { OPT_FLAG, 0, "mixed", NULL,
           "modules may have grids of different kinds", &s->mixed, 0, 0, false },
+        { OPT_FLAG, 0, "rtn", NULL,
+          "round weights to nearest first, on the grid that spans each group",
+          &s->rtn, 0, 0, false },
+        { OPT_CHOICE, 0, "scale-dtype", "f16|bf16",
+          "with --rtn: type in which scales are stored [f16]", &s->scale_dtype,
+          0, 0, false },
         { OPT_STR, 0, "check", "MODEL",
           "pack nothing: check that a runtime would load MODEL in this layout, "
           "and over how many devices",
@@ -75,6 +85,8 @@ static void parse(struct settings *s, int argc, char **argv)
         die(E_USAGE, "--symmetric and --asymmetric exclude each other");
     if (s->mixed && (s->symmetric || s->asymmetric || s->group))
         die(E_USAGE, "--mixed has no --group, --symmetric or --asymmetric");
+    if (s->rtn && s->mixed)
+        die(E_USAGE, "--rtn has grids of one kind");
     if (argc - i > (s->check ? 0 : 1))
         die(E_USAGE, "'%s': one operand too many (try --help)", argv[argc - 1]);
     s->input = i < argc ? argv[i] : NULL;
@@ -106,40 +118,43 @@ static int check(const struct settings *s)
     return 0;
 }
 
-/* Print, once per kind, what some runtimes will not load. */
-static void advise(struct work *w, const struct pack_module *m)
+static int pack(struct work *w, const struct pack_module *m, struct err *e)
 {
-    struct layout_shape s = { m->name, m->rows, m->cols };
-    unsigned a =
-        layout_advice(w->run.layout, w->run.symmetric > 0, m->group, &s) &
-        ~w->advised;
+    struct packed_tensor t[LAYOUT_PARTS_MAX];
+    int n = packer_module(w->packer, m, t, e);
 
-    for (int b = 0; b < ADVICE_BITS; b++)
-        if (a & 1u << b)
-            (1u << b == ADVICE_SHORT_GROUP ? warning : info)(
-                "%s: %s", m->name, layout_advice_text(1u << b));
-    w->advised |= a;
+    if (n < 0)
+        return n;
+    pack_advise(&w->run, m, &w->advised);
+    if (emit_tensors(w->out, m->name, t, n, e))
+        return e->code;
+    w->modules++;
+    progress_step(&w->progress, m->name, m->rows * m->cols / 2);
+    return 0;
 }
 
 /* Pack and write the module held, if there is one. */
 static int flush(struct work *w, struct err *e)
 {
     struct pack_module m;
-    struct packed_tensor t[LAYOUT_PARTS_MAX];
     int n = gather_module(&w->held, &m, e);
 
     if (n <= 0)
         return n;
-    n = packer_module(w->packer, &m, t, e);
-    if (n < 0)
-        return n;
-    advise(w, &m);
-    if (emit_tensors(w->out, m.name, t, n, e))
+    if (pack(w, &m, e) < 0)
         return e->code;
-    w->modules++;
-    progress_step(&w->progress, m.name, m.rows * m.cols / 2);
     gather_clear(&w->held);
     return 0;
+}
+
+/* --rtn: round a weight, and pack it. */
+static int round_weight(struct work *w, const struct frame *f, struct err *e)
+{
+    struct pack_module m;
+
+    if (rounder_module(&w->rounder, f, &m, e) < 0 || pack(w, &m, e) < 0)
+        return e->code;
+    return emit_rounded(w->out, f->name, e);
 }
 
 static int take(struct work *w, const struct frame *f, struct err *e)
@@ -151,6 +166,8 @@ static int take(struct work *w, const struct frame *f, struct err *e)
     }
     if (flush(w, e))
         return e->code;
+    if (w->set->rtn && f->role == ROLE_WEIGHT && !f->ancillary)
+        return round_weight(w, f, e);
     if (f->role == ROLE_WEIGHT && !f->ancillary) {
         w->plain++;
         return emit_weight(w->out, f, e);
@@ -176,6 +193,8 @@ static int open_all(struct work *w, struct err *e)
                      s->asymmetric ? 0 :
                                      -1,
     };
+    rounder_init(&w->rounder, (uint64_t)s->group, !s->asymmetric,
+                 s->scale_dtype ? DT_BF16 : DT_F16);
     if (w->run.layout == LAYOUT_GPTQ && s->asymmetric)
         return layout_check(LAYOUT_GPTQ, false, 8, &any, &any, 1, e);
     if (device_open(&s->device, &pack_plugin, e) ||
@@ -226,5 +245,6 @@ int main(int argc, char **argv)
     stream_close(w.in);
     packer_close(w.packer);
     gather_release(&w.held);
+    rounder_release(&w.rounder);
     return 0;
 }

@@ -54,6 +54,54 @@ END
     done
 }
 
+# All frames but notes of time and history.
+frames() {
+    PYTHONPATH=${FTS%/*} python3 - "$@" <<'END'
+import sys
+import fts
+a, b = [[(t.role, t.name, t.dtype, t.shape, t.payload) for t in fts.read(open(p, "rb")) if not t.ancillary]
+        for p in sys.argv[1:]]
+assert len(a) > 3 and a == b, [x[:4] for x, y in zip(a, b) if x != y]
+END
+}
+
+@test "--rtn is forge-grid, forge-solve and forge-pack in one, to the bit: layouts, zeros, groups, types" {
+    forge-weights -q --layer 0 "$BATS_TEST_DIRNAME/../../examples/llama-4m" >real.fts
+    for layout in compressed-tensors awq gptq gptq_v2 int4pack int4pack-xpu; do
+        for kind in --symmetric --asymmetric; do
+            [ $layout$kind != gptq--asymmetric ] || continue
+            for scale in f16 bf16; do
+                for group in 128 32; do
+                    opt=(--layout "$layout" --capability avx2)
+                    forge-grid -q --search absmax $kind --group $group --scale-dtype $scale real.fts | forge-solve -q --method rtn |
+                        forge-pack -q $kind "${opt[@]}" >three
+                    forge-pack -q --rtn $kind --group $group --scale-dtype $scale "${opt[@]}" real.fts >one
+                    frames three one
+                done
+            done
+        done
+    done
+    forge-pack -q --rtn -j 1 real.fts >one
+    forge-pack -q --rtn -j 7 real.fts >seven
+    cmp one seven
+}
+
+@test "--rtn: what it refuses" {
+    forge-weights -q --layer 0 "$BATS_TEST_DIRNAME/../../examples/llama-4m" >real.fts
+    refused 64 "--rtn has grids of one kind" --rtn --mixed real.fts
+    mkstream weight:m.w:F32:8x64:fill=inf >inf.fts
+    refused 65 "'m.w': row 0: input 0 is not finite" -q --rtn -o x inf.fts
+    mkstream weight:m.w:F32:64 >vector.fts
+    refused 65 "'m.w': a weight is a matrix of floats" -q --rtn -o x vector.fts
+    mkstream weight:m.w:F32:8x64:fill=600000 >large.fts
+    refused 78 "they need a scale of 80000, and F16 ends at 65504" -q --rtn --group 64 -o x large.fts
+    forge-pack -q --rtn --group 64 --scale-dtype bf16 large.fts >ok
+    forge-ls --verify -q ok
+    head -c 5000 real.fts >cut
+    refused 65 "" -q --rtn -o x cut
+    [ ! -e x ]
+}
+
 @test "BF16 scales that F16 cannot hold are refused where kernels want F16, by name" {
     make_stream b.fts 64x128 --group 64 --bf16 --parts
     for value in 0x3700:1 0x3600:0 0x4780:0 0xb700:1; do # 2^-17, 2^-19 and more, 65536

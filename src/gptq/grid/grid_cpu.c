@@ -40,7 +40,7 @@ static void choose_factors(const struct grid_params *p, struct factors *f)
 {
     double range = GRID_FACTOR_HI - GRID_FACTOR_LO;
 
-    f->n = p->search == GRID_ABSMAX ? 1 : p->candidates;
+    f->n = p->candidates;
     for (int i = 0; i < f->n; i++) {
         f->factor[i] = f->n == 1 ? 1 : GRID_FACTOR_HI - range * i / (f->n - 1);
         f->exponent[i] = exponent_of(f->factor[i]);
@@ -122,8 +122,6 @@ static void try_factor(struct search *s, double f, double exponent, float lo,
     stored = quant_grid(meta, p->scale_dtype).scale;
     zero = clamp_zero(rintf((float)(-f * lo) / stored));
     try_grid(s, quant_with_zero(meta, zero));
-    if (p->search == GRID_ABSMAX)
-        return;
     if (zero > 0)
         try_grid(s, quant_with_zero(meta, zero - 1));
     if (zero < QUANT_LEVELS - 1)
@@ -144,6 +142,8 @@ static uint32_t search_group(const struct grid_params *p,
         .stops = p->symmetric && p->norm == 2 && r.tame,
     };
 
+    if (p->search == GRID_ABSMAX)
+        return quant_span(r.lo, r.hi, p->symmetric, p->scale_dtype);
     s.unit = exponent_of(
         (p->symmetric ? 2 * (double)fmaxf(-r.lo, r.hi) : (double)r.hi - r.lo) /
         (QUANT_LEVELS - 1));

@@ -1,0 +1,60 @@
+/* rounder.c - see rounder.h. */
+#include "pack/rounder.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/math/quant.h"
+#include "pack/round.h"
+
+void rounder_init(struct rounder *r, uint64_t group, bool symmetric,
+                  enum dtype scale_dtype)
+{
+    *r = (struct rounder){ .group = group ? group : 128,
+                           .symmetric = symmetric,
+                           .scale_dtype = scale_dtype };
+}
+
+int rounder_module(struct rounder *r, const struct frame *f,
+                   struct pack_module *m, struct err *e)
+{
+    const struct round_params p = { .name = f->name,
+                                    .rows = f->dims[0],
+                                    .cols = f->dims[1],
+                                    .group = r->group,
+                                    .symmetric = r->symmetric,
+                                    .dtype = f->dtype,
+                                    .scale_dtype = r->scale_dtype };
+    uint64_t groups;
+
+    if (f->ndim != 2 || !dtype_is_float(f->dtype) || !f->dims[0] ||
+        !f->dims[1] || f->dims[1] % 2)
+        return err_set(e, E_DATA,
+                       "'%s': a weight is a matrix of floats with an even "
+                       "number of inputs",
+                       f->name);
+    groups = quant_groups(p.cols, p.group);
+    /* no overflow: neither is larger than the weight in f32 */
+    if (mem_reserve(&r->codes, &r->codes_cap, p.rows * (p.cols / 2), f->name,
+                    e) < 0 ||
+        mem_reserve(&r->meta, &r->meta_cap, p.rows * groups * sizeof(*r->meta),
+                    f->name, e) < 0 ||
+        round_absmax(&p, f->data, r->meta, r->codes, e) < 0)
+        return e->code;
+    snprintf(r->name, sizeof(r->name), "%s", f->name);
+    *m = (struct pack_module){ .name = r->name,
+                               .rows = p.rows,
+                               .cols = p.cols,
+                               .groups = groups,
+                               .group = p.group,
+                               .codes = r->codes,
+                               .meta = r->meta,
+                               .scale_dtype = p.scale_dtype };
+    return 0;
+}
+
+void rounder_release(struct rounder *r)
+{
+    free(r->codes);
+    free(r->meta);
+}
