@@ -66,7 +66,8 @@ enum sliding {
 /* How the router scores a token's experts; the top-k are chosen. */
 enum router_kind {
     ROUTER_NONE,
-    ROUTER_SOFTMAX, /* softmax of the logits */
+    ROUTER_SOFTMAX, /* softmax of the logits; chosen by it + correction bias,
+                     * if there is one */
     ROUTER_SIGMOID  /* sigmoid of the logits; chosen by sigmoid + correction
                      * bias */
 };
@@ -151,8 +152,7 @@ struct family {
     enum router_kind router;
     const char *router_name; /* router's module, "mlp.gate" */
     bool router_bias;        /* it has a bias */
-    const char *correction;  /* tensor of the correction bias of
-                              * ROUTER_SIGMOID */
+    const char *correction;  /* tensor of the correction bias; NULL: none */
     const char *experts;     /* prefix of experts: "mlp.experts",
                               * "block_sparse_moe.experts" */
     const char *shared;      /* shared expert's module, "mlp.shared_experts";
@@ -165,6 +165,10 @@ struct family {
     bool sparse_step;        /* decoder_sparse_step and mlp_only_layers say
                               * which layers have experts, else
                               * first_k_dense_replace and moe_layer_freq */
+    bool ernie_keys;         /* config.json says moe_k, moe_num_experts,
+                              * moe_num_shared_experts, and which layers have
+                              * experts by moe_layer_start_index,
+                              * moe_layer_end_index and moe_layer_interval */
     bool all_sparse;         /* all have, and no intermediate_size */
     bool renormalize_always, renormalize_never; /* override norm_topk_prob */
     /* defaults */

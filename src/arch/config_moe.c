@@ -147,6 +147,30 @@ static int sparse_by_first(struct model_config *c, const struct json *o,
     return 0;
 }
 
+/* ERNIE 4.5: every moe_layer_interval-th layer of those from
+ * moe_layer_start_index to moe_layer_end_index, -1: to the last, has experts. */
+static int sparse_by_range(struct model_config *c, const struct json *o,
+                           struct err *e)
+{
+    int64_t first = 1, last = -1, every = 1;
+    bool bias = false;
+
+    if (field_bool(o, "use_bias", &bias, e) < 0)
+        return e->code;
+    if (bias)
+        return err_set(e, E_CONFIG,
+                       "use_bias true is not supported in a "
+                       "mixture");
+    if (field_int(o, "moe_layer_start_index", 0, MAX_LAYERS, &first, e) < 0 ||
+        field_int(o, "moe_layer_end_index", -1, MAX_LAYERS, &last, e) < 0 ||
+        field_int(o, "moe_layer_interval", 1, MAX_LAYERS, &every, e) < 0)
+        return e->code;
+    for (int64_t i = 0; i < c->n_layers; i++)
+        c->moe.sparse[i] =
+            i >= first && (last < 0 || i <= last) && (i + 1) % every == 0;
+    return 0;
+}
+
 /* mlp_layer_types: "dense" or "sparse" for each layer. */
 static int sparse_by_types(struct model_config *c, const struct json *list,
                            struct err *e)
@@ -180,6 +204,8 @@ static int read_sparse(struct model_config *c, const struct json *o,
         return e->code;
     if (c->family->sparse_step)
         return sparse_by_step(c, o, e);
+    if (c->family->ernie_keys)
+        return sparse_by_range(c, o, e);
     if (c->family->indexer && field_get(o, "mlp_layer_types"))
         return sparse_by_types(c, field_get(o, "mlp_layer_types"), e);
     return sparse_by_first(c, o, e);
@@ -256,7 +282,8 @@ static int read_router(struct model_config *c, const struct json *o,
     m->scale = f->scale > 0 ? f->scale : 1;
     m->n_group = f->n_group ? f->n_group : 1;
     m->topk_group = f->topk_group ? f->topk_group : 1;
-    if (field_need(o, "num_experts_per_tok", MAX_WIDTH, &m->top_k, e) < 0 ||
+    if (field_need(o, f->ernie_keys ? "moe_k" : "num_experts_per_tok",
+                   MAX_WIDTH, &m->top_k, e) < 0 ||
         field_bool(o, "norm_topk_prob", &m->renormalize, e) < 0 ||
         field_number(o, "routed_scaling_factor", &m->scale, e) < 0 ||
         field_int(o, "n_group", 1, MAX_WIDTH, &m->n_group, e) < 0 ||
@@ -270,11 +297,12 @@ static int read_router(struct model_config *c, const struct json *o,
 
 /* ---- the experts ---- */
 
-/* The number of experts, under any of its three names. */
+/* The number of experts, under any of its names. */
 static int read_count(struct moe *m, const struct json *o, struct err *e)
 {
     static const char *const keys[] = { "n_routed_experts", "num_experts",
-                                        "num_local_experts" };
+                                        "num_local_experts",
+                                        "moe_num_experts" };
 
     for (size_t i = 0; i < ARRAY_LEN(keys); i++)
         if (field_get(o, keys[i]))
@@ -293,7 +321,10 @@ static int read_shared(struct model_config *c, const struct json *o,
     if (c->family->shared_gate)
         return field_need(o, "shared_expert_intermediate_size", MAX_WIDTH,
                           &m->shared_width, e);
-    if (field_int(o, "n_shared_experts", 0, 1 << 16, &n, e) < 0)
+    if (field_int(o,
+                  c->family->ernie_keys ? "moe_num_shared_experts" :
+                                          "n_shared_experts",
+                  0, 1 << 16, &n, e) < 0)
         return e->code;
     m->shared_width = n * m->width;
     if (m->shared_width > MAX_WIDTH)

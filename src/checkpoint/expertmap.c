@@ -203,7 +203,8 @@ static bool is_router(const char *inside)
                                         "router.weight",
                                         "router.bias",
                                         "gate.e_score_correction_bias",
-                                        "e_score_correction_bias" };
+                                        "e_score_correction_bias",
+                                        "moe_statics.e_score_correction_bias" };
     const char *dot = strchr(inside, '.');
 
     for (size_t i = 0; dot && i < ARRAY_LEN(tail); i++)

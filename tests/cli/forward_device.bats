@@ -10,7 +10,7 @@ bats_require_minimum_version 1.5.0
 PY="$BATS_TEST_DIRNAME/../reference/forward.py"
 DENSE=(llama llama-biases dynamic mistral qwen2 qwen3 seed_oss ernie4_5 ministral3)
 MIXTURES=(deepseek_v3 deepseek_v3-plain kimi_k2 deepseek_v32-dense deepseek_v2 deepseek_v2-lite qwen2_moe qwen3_moe
-    qwen3_moe-step mixtral glm4_moe minimax_m2)
+    qwen3_moe-step mixtral glm4_moe minimax_m2 ernie4_5_moe)
 
 setup_file() {
     cd "$BATS_FILE_TMPDIR" || return 1

@@ -29,6 +29,7 @@ NOT_GPTQMODEL = {
 FUSED = "GPTQModel takes gate_up_proj apart when it loads; vLLM and transformers have it as it is"
 NOT_GPTQMODEL.update(phi3=FUSED, glm4=FUSED)
 NOT_RUN = {"gpt_oss": "GPTQModel runs gpt-oss with gate and up interleaved again, as if each held half of the alternating outputs",
+           "ernie4_5_moe": "GPTQModel leaves moe_statics.e_score_correction_bias zero, which chooses other experts",
            "glm4_moe": "GPTQModel's forward pass of it does not fit transformers 5.23: 'tuple' object has no attribute 'sigmoid'"}
 
 

@@ -130,6 +130,7 @@ BY_TYPE = {"full_attention": dict(ROPES["linear"]), "sliding_attention": dict(RO
 GEMMA = dict(head_dim=32, query_pre_attn_scalar=24, sliding_window=20, num_hidden_layers=4)
 LONG = dict(rope_type="longrope", rope_theta=10000.0, short_factor=[1 + i / 8 for i in range(8)], long_factor=[4.0] * 8,
             original_max_position_embeddings=256)
+ERNIE = dict(moe_num_experts=8, moe_k=3, moe_num_shared_experts=2, moe_intermediate_size=40, num_hidden_layers=3)
 GRANITE = dict(embedding_multiplier=12.0, attention_multiplier=0.3, residual_multiplier=0.22, logits_scaling=8.0)
 CASES += [
     ("gemma2", "plain", dict(GEMMA)),
@@ -156,6 +157,9 @@ CASES += [
     ("seed_oss", "other biases", dict(attention_bias=False, attention_out_bias=True, mlp_bias=True, head_dim=16)),
     ("ernie4_5", "plain", dict(head_dim=32)),
     ("ernie4_5", "biases, untied", dict(head_dim=24, use_bias=True, tie_word_embeddings=False, rope_parameters=ROPES["theta"])),
+    ("ernie4_5_moe", "plain", dict(ERNIE)),
+    ("ernie4_5_moe", "every second layer, no shared expert", dict(ERNIE, tie_word_embeddings=False, moe_num_shared_experts=0,
+                                                                         num_hidden_layers=5, moe_layer_interval=2, moe_layer_end_index=3)),
     ("ministral", "layer types", dict(head_dim=16, layer_types=SLIDES, sliding_window=20)),
     ("ministral3", "plain", dict(head_dim=32, rope_parameters=dict(ROPES["yarn"], original_max_position_embeddings=256, mscale=1.0,
                                                                    mscale_all_dim=1.0, llama_4_scaling_beta=0.1))),
@@ -195,6 +199,8 @@ def random_model(family, options, seed):
     with torch.no_grad():
         for name, p in model.named_parameters():
             r = torch.randn(p.shape, generator=g)
+            if "correction_bias" in name:
+                r = r / 4  # of the size of softmax's scores
             zero = family.startswith("gemma") or (family.startswith(("qwen3_next", "qwen3_5")) and "linear_attn" not in name)
             p.copy_((0 if zero else 1) + 0.2 * r if "norm" in name else (r if name.endswith(("A_log", "dt_bias")) else 0.15 * r))
             p.copy_(p.bfloat16().float())  # so that float32 and bfloat16 have the same weights

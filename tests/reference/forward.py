@@ -160,7 +160,7 @@ def make(kind, d):
     # one layer more where the config speaks of layers that predict further tokens: nobody runs it
     for i in range(c["num_hidden_layers"] + c.get("num_nextn_predict_layers", 0)):
         for n, (shape, what) in layer_tensors(c, i).items():
-            mean, size = {"norm": (0 if families.zero_centred(c) else 1, 0.2), "gated": (1, 0.2), "bias": (0, 0.2), "f32": (-0.3, 0.3)}.get(what, (0, 0.15))
+            mean, size = {"norm": (0 if families.zero_centred(c) else 1, 0.2), "gated": (1, 0.2), "bias": (0, 0.2), "f32": (-0.3, 0.3), "small": (0, 0.05)}.get(what, (0, 0.15))
             t["model.layers.%d.%s" % (i, n)] = rng.normal(mean, size, shape)
     if c["model_type"] == "gpt_oss":
         t = mixtures.fuse(c, t, rng)
@@ -288,7 +288,7 @@ def rotate(c, x, layer=0):
     cos, sin = np.cos(angle) * factor, np.sin(angle) * factor
     n = len(inv)
     first, second = slice(0, n), slice(n, 2 * n)
-    if (is_latent(c) and c.get("rope_interleave", True)) or c["model_type"] in ("ernie4_5", "glm4"):
+    if (is_latent(c) and c.get("rope_interleave", True)) or c["model_type"] in ("ernie4_5", "ernie4_5_moe", "glm4"):
         first, second = slice(0, 2 * n, 2), slice(1, 2 * n, 2)
     y = x.copy()
     a, b = x[..., first], x[..., second]

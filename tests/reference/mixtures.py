@@ -50,6 +50,9 @@ KINDS = {
                 "num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 20, "attention_bias": True, "swiglu_limit": 1.5,
                 "rope_theta": 5000.0, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
                 "quantization_config": {"quant_method": "mxfp4"}},
+    "ernie4_5_moe": {"model_type": "ernie4_5_moe", "num_hidden_layers": 4, "moe_num_experts": 8, "moe_k": 3, "moe_num_shared_experts": 2,
+                     "moe_intermediate_size": 32, "moe_layer_start_index": 1, "moe_layer_end_index": -1, "moe_layer_interval": 2, "rope_theta": 500.0,
+                     "tie_word_embeddings": True},
     "minimax_m2": {"model_type": "minimax_m2", "num_local_experts": 8, "num_experts_per_tok": 3, "head_dim": 24,
                    "rotary_dim": 8, "scoring_func": "sigmoid"},
 }
@@ -62,7 +65,7 @@ def family(c):
 
 
 def experts(c):
-    return c.get("n_routed_experts") or c.get("num_experts") or c.get("num_local_experts") or 0
+    return c.get("n_routed_experts") or c.get("num_experts") or c.get("num_local_experts") or c.get("moe_num_experts") or 0
 
 
 def sparse(c, layer):
@@ -71,6 +74,8 @@ def sparse(c, layer):
         return False
     if "mlp_layer_types" in c:
         return c["mlp_layer_types"][layer] == "sparse"
+    if family(c) == "ernie4_5_moe":
+        return layer >= c["moe_layer_start_index"] and (layer + 1) % c["moe_layer_interval"] == 0
     return (layer + 1) % c.get("decoder_sparse_step", 1) == 0 and layer >= c.get("first_k_dense_replace", 0) \
         and layer % c.get("moe_layer_freq", 1) == 0
 
@@ -91,11 +96,13 @@ def shared(c):
     """Name and width of the shared expert, or None."""
     if family(c) in GATED:
         return "mlp.shared_expert", c["shared_expert_intermediate_size"]
-    n = c.get("n_shared_experts")
+    n = c.get("n_shared_experts") or c.get("moe_num_shared_experts")
     return n and ("mlp.shared_experts", n * c["moe_intermediate_size"])
 
 
 def correction(c):
+    if family(c) == "ernie4_5_moe":
+        return "mlp.moe_statics.e_score_correction_bias"
     return {"mlp": "mlp.gate.e_score_correction_bias"}.get(block(c), block(c) + ".e_score_correction_bias")
 
 
@@ -105,6 +112,8 @@ def mixture_tensors(c):
     t = {router(c) + ".weight": ((experts(c), h), "weight")}
     if family(c) in SIGMOID:
         t[correction(c)] = ((experts(c),), "f32")
+    if family(c) == "ernie4_5_moe":
+        t[correction(c)] = ((1, experts(c)), "small")
     many = [("%s.experts.%d" % (block(c), i), width, expert_names(c)) for i in range(experts(c))]
     if shared(c):
         many.append((*shared(c), ("gate_proj", "up_proj", "down_proj")))
@@ -221,16 +230,16 @@ def route(c, logits, bias):
         choice, best = s + bias, 2
         grouped = True
     else:
-        choice, best = s.copy(), 1
+        choice, best = s + np.reshape(bias, -1), 1  # 0, but for ERNIE
         grouped = c.get("topk_method") == "group_limited_greedy"
     groups = c.get("n_group", 1) if grouped else 1
     size = e // groups
     worth = [sum(sorted(choice[g * size:(g + 1) * size])[-best:]) for g in range(groups)]
     keep = top(worth, c.get("topk_group", 1) if grouped else 1)
     choice = np.array([choice[i] if i // size in keep else -math.inf for i in range(e)])
-    idx = top(choice, c["num_experts_per_tok"])
+    idx = top(choice, c.get("num_experts_per_tok") or c["moe_k"])
     w = s[idx]
-    always = family(c) in ("mixtral", "minimax_m2", "gpt_oss")
+    always = family(c) in ("mixtral", "minimax_m2", "gpt_oss", "ernie4_5_moe")
     if always or (c.get("norm_topk_prob", False) and family(c) != "deepseek_v2"):
         w = w / (w.sum() + 1e-20)
     return idx, w * c.get("routed_scaling_factor", 1.0), s[idx]
@@ -240,7 +249,7 @@ def mapped(c, layer, idx, w, s):
     """Without the experts that were pruned: the others under their new numbers, with weights that sum to the same
     where the family makes them sum to 1."""
     to = c["map"][layer][idx]
-    renormalized = family(c) in ("mixtral", "minimax_m2", "gpt_oss") or (c.get("norm_topk_prob") and family(c) != "deepseek_v2")
+    renormalized = family(c) in ("mixtral", "minimax_m2", "gpt_oss", "ernie4_5_moe") or (c.get("norm_topk_prob") and family(c) != "deepseek_v2")
     if renormalized and w[to >= 0].sum():
         w = w * w.sum() / w[to >= 0].sum()
     return [int(i) for i in to[to >= 0]], w[to >= 0], s[to >= 0]

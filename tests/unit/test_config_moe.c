@@ -143,6 +143,21 @@ static void test_layers(void)
             "mlp_layer_types");
 }
 
+static void test_ernie(void)
+{
+    const char *more = ",\"moe_num_experts\":8,\"moe_k\":2,"
+                       "\"moe_intermediate_size\":32,"
+                       "\"moe_num_shared_experts\":2,\"moe_layer_interval\":2,"
+                       "\"moe_layer_start_index\":2,\"moe_layer_end_index\":4";
+
+    CHECK(parse("ernie4_5_moe", more) == 0 && !strcmp(sparse(), "000100"));
+    CHECK(c.moe.top_k == 2 && c.moe.shared_width == 64 && c.moe.renormalize);
+    refused(E_CONFIG, "ernie4_5_moe",
+            ",\"moe_num_experts\":8,\"moe_k\":2,\"use_bias\":true,"
+            "\"moe_intermediate_size\":32",
+            "use_bias true is not supported");
+}
+
 static void test_linear(void)
 {
     struct linear l;
@@ -260,6 +275,7 @@ int main(void)
     test_latent();
     test_router();
     test_layers();
+    test_ernie();
     test_linear();
     test_heads();
     test_linears();

@@ -134,6 +134,65 @@ static void test_extremes(const struct kernels *k)
     CHECK(!k->finite_bf16(h, 8) && k->finite_bf16(h + 2, 5));
 }
 
+static double clamped(double g, double u, double alpha, double limit)
+{
+    g = fmin(g, limit);
+    return (fmax(fmin(u, limit), -limit) + 1) * g / (1 + exp(-alpha * g));
+}
+
+static void test_clamped(const struct kernels *k)
+{
+    float x[N], b[N], y[N], w[N];
+    uint16_t oh[N];
+
+    for (int i = 0; i < N; i++) {
+        x[i] = 3 * noise();
+        b[i] = noise();
+        y[i] = 4 * noise();
+    }
+    k->clamped_f32(y, x, b, NULL, 1.702f, 2, N, w);
+    k->clamped_bf16(y, x, NULL, b, 1.702f, 2, N, oh);
+    for (int i = 0; i < N; i++) {
+        double g = (double)y[i] + (double)b[i], u = (double)x[i] + (double)b[i];
+
+        CHECK(near((double)w[i], clamped(g, (double)x[i], (double)1.702f, 2),
+                   2e-6));
+        CHECK(near((double)f32_from_bf16(oh[i]),
+                   clamped((double)bf16((double)y[i]), (double)bf16(u),
+                           (double)1.702f, 2),
+                   0.03));
+    }
+}
+
+/* Some tokens of the gated delta rule, in double precision beside it. */
+static void test_delta(const struct kernels *k)
+{
+    enum { KD = 12, VD = 21 };
+    float S[KD * VD] = { 0 }, x[KD], y[KD], v[VD], o[VD];
+    double want[KD * VD] = { 0 };
+
+    for (int t = 0; t < 9; t++) {
+        for (int i = 0; i < KD; i++) {
+            x[i] = noise();
+            y[i] = noise() / 4;
+        }
+        for (int i = 0; i < VD; i++)
+            v[i] = noise();
+        k->delta(S, x, y, v, 0.75f, 0.5f, KD, VD, o);
+        for (int c = 0; c < VD; c++) {
+            double held = 0, sum = 0;
+
+            for (int i = 0; i < KD; i++)
+                held += (want[i * VD + c] *= 0.75) * (double)y[i];
+            for (int i = 0; i < KD; i++) {
+                want[i * VD + c] += (double)y[i] * 0.5 * ((double)v[c] - held);
+                sum += want[i * VD + c] * (double)x[i];
+            }
+            CHECK(near((double)o[c], sum, 1e-5));
+        }
+    }
+}
+
 /* out[n][padded] of a block of queries at `first`, from all the scores. */
 static void plain_attention(const struct attend *a, const float *q,
                             const float *keys, const float *v, int64_t i,
@@ -147,6 +206,8 @@ static void plain_attention(const struct attend *a, const float *q,
     for (int64_t j = lo < 0 ? 0 : lo; j <= p; j++) {
         double s = 0;
 
+        if (a->seen && !(a->seen[i * a->words + j / 64] >> j % 64 & 1))
+            continue;
         for (int64_t c = 0; c < a->dim; c++)
             s += (double)q[i * a->dim + c] * (double)keys[j * a->dim + c];
         s *= (double)a->scale;
@@ -157,6 +218,8 @@ static void plain_attention(const struct attend *a, const float *q,
         for (int64_t c = 0; c < a->dim; c++)
             out[c] += s * (double)v[j * a->dim + c];
     }
+    if (a->sink)
+        total += exp((double)*a->sink);
     for (int64_t c = 0; c < a->dim; c++)
         out[c] /= total;
 }
@@ -189,9 +252,30 @@ static void lay_out(const struct attend *a, bool pairs, int64_t n)
         }
 }
 
+/* Whether queries see keys by chance alone, and heads have a sink. */
+static bool sparse, sinks;
+
+/* A third of the keys, the first of them at a random place. */
+static const uint64_t *some_keys(struct attend *a)
+{
+    static uint64_t seen[ATTEND_QUERIES * (KEYS_MAX / 64)];
+
+    a->words = KEYS_MAX / 64;
+    memset(seen, 0, sizeof(seen));
+    for (int64_t i = 0; i < a->n; i++) {
+        int64_t p = a->first + i, one = (int64_t)(seed >> 33) % (p + 1);
+
+        for (int64_t j = 0; j <= p; j++)
+            if (j == one || (j > one && noise() > 0.67f))
+                seen[i * a->words + j / 64] |= (uint64_t)1 << j % 64;
+    }
+    return seen;
+}
+
 static void test_attend(const struct kernels *k, bool pairs, int64_t dim,
                         int64_t first, int64_t n, int64_t window, float cap)
 {
+    static const float sink = 1.5f;
     struct attend a = { .dim = dim,
                         .padded = (dim + ATTEND_ALIGN - 1) / ATTEND_ALIGN *
                                   ATTEND_ALIGN,
@@ -214,6 +298,8 @@ static void test_attend(const struct kernels *k, bool pairs, int64_t dim,
         vals[i] = bf16((double)noise());
     }
     lay_out(&a, pairs, first + n);
+    a.seen = sparse && !window ? some_keys(&a) : NULL;
+    a.sink = sinks ? &sink : NULL;
     for (int64_t i = 0; i < ATTEND_QUERIES * dim; i++)
         qh[i] = bf16_from_f32(q[i]);
     if (pairs) {
@@ -323,6 +409,8 @@ static void test_level(void)
 
     test_rows(k);
     test_gelu(k);
+    test_clamped(k);
+    test_delta(k);
     test_extremes(k);
     test_rotate(k);
     test_rotate_bf16(k);
@@ -333,6 +421,14 @@ static void test_level(void)
         test_attention(k, true, 0);
         test_attention(k, true, 0.5f);
     }
+    for (int i = 1; i < 4; i++) {
+        sparse = i & 1;
+        sinks = i & 2;
+        test_attention(k, false, 0);
+        if (k->attend_pairs)
+            test_attention(k, true, 0);
+    }
+    sparse = sinks = false;
 }
 
 int main(void)
