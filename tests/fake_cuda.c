@@ -369,7 +369,7 @@ static int round_codes(const struct solve_params *p, uint64_t *seed,
             }
         }
         if (!rc)
-            quant_pack_row(m->codes + r * p->cols / 2, row, p->cols);
+            quant_pack_row(m->codes + r * p->cols / 2, row, p->cols, 4);
     }
     free(row);
     free(w);

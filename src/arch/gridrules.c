@@ -12,6 +12,7 @@ enum { GROUP_LEAST = 8, GROUP_MOST = 1 << 20 };
 struct grid {
     uint64_t group; /* 0: not said */
     int symmetric;  /* -1: not said */
+    int bits;       /* 0: not said */
 };
 
 /* The next word of a rule into *g; false: it is none. */
@@ -23,6 +24,11 @@ static bool word(const char **at, struct grid *g)
     unsigned long v;
 
     *at += n + (text[n] == ',');
+    if (n == 4 && (*text == '4' || *text == '8') &&
+        !memcmp(text + 1, "bit", 3)) {
+        g->bits = *text - '0';
+        return true;
+    }
     if ((n == 3 && !strncmp(text, "sym", n)) ||
         (n == 4 && !strncmp(text, "asym", n))) {
         g->symmetric = n == 3;
@@ -59,10 +65,12 @@ int grid_rule_check(const char *rule, struct err *e)
 
     return parse(rule, glob, &g) ?
                0 :
-               err_set(e, E_USAGE,
-                       "--grid: '%.200s': want PATTERN=WORD[,WORD] with words "
-                       "sym, asym or the number of inputs per scale, %d to %d",
-                       rule, GROUP_LEAST, GROUP_MOST);
+               err_set(
+                   e, E_USAGE,
+                   "--grid: '%.200s': want PATTERN=WORD[,WORD]... with words "
+                   "4bit, 8bit, sym, asym or the number of inputs per "
+                   "scale, %d to %d",
+                   rule, GROUP_LEAST, GROUP_MOST);
 }
 
 static bool matches(const char *rule, const char *module, struct grid *g)
@@ -72,18 +80,19 @@ static bool matches(const char *rule, const char *module, struct grid *g)
     return parse(rule, glob, g) && fnmatch(glob, module, 0) == 0;
 }
 
-void grid_rules_find(const struct grid_rules *r, const char *module,
-                     uint64_t *group, bool *symmetric)
+struct module_grid grid_rules_find(const struct grid_rules *r,
+                                   const char *module)
 {
+    struct module_grid of = { r->group, r->symmetric, 4 };
     struct grid g;
 
-    *group = r->group;
-    *symmetric = r->symmetric;
     for (int i = 0; i < r->n; i++)
         if (matches(r->rule[i], module, &g)) {
-            *group = g.group ? g.group : *group;
-            *symmetric = g.symmetric >= 0 ? g.symmetric : *symmetric;
+            of.group = g.group ? g.group : of.group;
+            of.symmetric = g.symmetric >= 0 ? g.symmetric : of.symmetric;
+            of.bits = g.bits ? g.bits : of.bits;
         }
+    return of;
 }
 
 bool grid_rules_any(const struct grid_rules *r, bool symmetric)
@@ -102,13 +111,11 @@ bool grid_rules_any(const struct grid_rules *r, bool symmetric)
 static int check_linear(const struct grid_rules *r, const struct linear *l,
                         bool *used, struct err *e)
 {
-    uint64_t group;
-    bool symmetric;
+    uint64_t group = grid_rules_find(r, l->module).group;
     struct grid g;
 
     for (int i = 0; i < r->n; i++)
         used[i] |= matches(r->rule[i], l->module, &g);
-    grid_rules_find(r, l->module, &group, &symmetric);
     if (group != r->group && (uint64_t)l->cols % group)
         return err_set(e, E_CONFIG,
                        "--grid: '%s' has %" PRId64 " inputs, no multiple of "
@@ -127,8 +134,6 @@ static int check_layer(const struct grid_rules *r,
 
     for (int64_t i = 0; i < model_linear_count(c, layer); i++) {
         enum fused kind;
-        uint64_t a, b;
-        bool x, y;
 
         model_linear(c, layer, i, &l);
         if (!module_chosen(ch, l.module))
@@ -141,9 +146,8 @@ static int check_layer(const struct grid_rules *r,
         if (!seen[kind])
             first[kind] = l;
         seen[kind] = true;
-        grid_rules_find(r, first[kind].module, &a, &x);
-        grid_rules_find(r, l.module, &b, &y);
-        if (a != b || x != y)
+        if (!module_grid_same(grid_rules_find(r, first[kind].module),
+                              grid_rules_find(r, l.module)))
             return err_set(e, E_CONFIG,
                            "--grid: '%s' and '%s' differ: runtimes load %s, "
                            "and want them alike",

@@ -1,8 +1,8 @@
 /* gridrules.h - the grid of each linear of a model: a default, and rules for
  * those whose paths match a glob.
  *
- *     PATTERN=WORD[,WORD]     a number: inputs per scale; sym, asym: whether
- *                             the zero point is 8
+ *     PATTERN=WORD[,WORD]...  a number: inputs per scale; sym, asym: whether
+ *                             the zero point is in the middle; 4bit, 8bit
  *
  * The last rule that matches and says something decides that. */
 #ifndef FORGE_GRIDRULES_H
@@ -10,6 +10,17 @@
 
 #include "arch/choice.h"
 
+struct module_grid {
+    uint64_t group; /* inputs per scale */
+    bool symmetric; /* the zero point is in the middle */
+    int bits;       /* of a code: 4 or 8 */
+};
+static inline bool module_grid_same(struct module_grid a, struct module_grid b)
+{
+    return a.group == b.group && a.symmetric == b.symmetric && a.bits == b.bits;
+}
+
+/* Where no rule says otherwise codes have 4 bits. */
 struct grid_rules {
     const char *const *rule; /* as above */
     int n;
@@ -20,8 +31,8 @@ struct grid_rules {
 /* E_USAGE: not of the form above. */
 MUST_CHECK int grid_rule_check(const char *rule, struct err *e);
 /* The grid of the linear with this path.  Rules have been checked. */
-void grid_rules_find(const struct grid_rules *r, const char *module,
-                     uint64_t *group, bool *symmetric);
+struct module_grid grid_rules_find(const struct grid_rules *r,
+                                   const char *module);
 /* Whether some linear has a symmetric grid, or an asymmetric one. */
 bool grid_rules_any(const struct grid_rules *r, bool symmetric);
 /* E_CONFIG: a rule matches no linear that is quantized; a rule's group does not

@@ -101,6 +101,9 @@ uint64_t checkpoint_fingerprint(const struct checkpoint *c);
 enum storage checkpoint_storage(const struct checkpoint *c);
 /* Inputs per scale of a 4-bit checkpoint; -1: one scale per row; 0: plain. */
 int64_t checkpoint_group(const struct checkpoint *c);
+/* Bits of the codes of its modules, but for those that the configuration excepts;
+ * 0: plain. */
+int checkpoint_bits(const struct checkpoint *c);
 /* Of the tiles of a checkpoint in layout int4pack. */
 enum int4pack_capability checkpoint_capability(const struct checkpoint *c);
 
@@ -135,18 +138,19 @@ MUST_CHECK int checkpoint_vector(struct checkpoint *c, const char *name,
                                  uint64_t n, float **v, struct err *e);
 
 /* Prepare a 4-bit linear for products (w4a16/w4a16.h).  1:
- * forge_w4a16_release() *w; 0: the module is stored plain; E_DATA, E_IO,
- * E_TEMP. */
+ * forge_w4a16_release() *w; 0: the module is stored plain, or in 8 bits; E_DATA,
+ * E_IO, E_TEMP. */
 MUST_CHECK int checkpoint_w4a16(struct checkpoint *c, const char *module,
                                 struct forge_w4a16 **w, uint64_t *rows,
                                 uint64_t *cols, struct err *e);
 
-/* Codes, zeros and scales of a 4-bit linear, exactly as stored. */
+/* Codes, zeros and scales of a linear of 4 or 8 bits, exactly as stored. */
 struct ck_quantized {
     uint64_t rows, cols, groups, group;
+    int bits;
     uint8_t *codes; /* [rows, cols/2] bytes, the first input in the low
-                     * nibble */
-    /* [rows, groups] bytes, 0..15.  GPTQ v1: one was added to each nibble of
+                     * nibble; in 8 bits [rows, cols] */
+    /* [rows, groups] bytes.  GPTQ v1: one was added to each nibble (byte) of
      * the packed word, carries included, as GPTQModel does */
     uint8_t *zeros;
     enum dtype scale_dtype;

@@ -7,6 +7,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/packed.h"
 #include "checkpoint/view.h"
+#include "common/math/quant.h"
 #include "common/math/threads.h"
 #include "layout/unpack.h"
 
@@ -73,7 +74,7 @@ static int read_floats(struct checkpoint *c, const struct ck_tensor *t,
     return 0;
 }
 
-/* ---- 4-bit ---- */
+/* ---- in 4 or 8 bits ---- */
 
 struct dequantize {
     const struct packed *p;
@@ -81,7 +82,15 @@ struct dequantize {
     float *w;
 };
 
-/* One row by groups: the sixteen values of a group are looked up by code. */
+/* A row's code of input k. */
+static int code_at(const uint32_t *word, const struct packed *p, uint64_t k)
+{
+    return p->bits == 8 ? word[k / 4] >> 8 * (k % 4) & 255 :
+                          word[k / 8] >> 4 * (k % 8) & 15;
+}
+
+/* One row by groups: in 4 bits the sixteen values of a group are looked up by
+ * code. */
 static void group_row(float *w, const uint32_t *word, const struct packed *p,
                       const uint8_t *zero, const float *scale)
 {
@@ -89,10 +98,12 @@ static void group_row(float *w, const uint32_t *word, const struct packed *p,
         uint64_t end = p->cols - k < p->group ? p->cols : k + p->group;
         float value[16];
 
+        for (; p->bits == 8 && k < end; k++)
+            w[k] = (float)(code_at(word, p, k) - zero[g]) * scale[g];
         for (int code = 0; code < 16; code++)
             value[code] = (float)(code - zero[g]) * scale[g];
         for (; k < end; k++)
-            w[k] = value[word[k / 8] >> 4 * (k % 8) & 15];
+            w[k] = value[code_at(word, p, k)];
     }
 }
 
@@ -101,9 +112,8 @@ static void index_row(float *w, const uint32_t *word, const struct packed *p,
 {
     for (uint64_t k = 0; k < p->cols; k++) {
         int32_t g = p->g_idx[k];
-        int code = word[k / 8] >> 4 * (k % 8) & 15;
 
-        w[k] = (float)(code - zero[g]) * scale[g];
+        w[k] = (float)(code_at(word, p, k) - zero[g]) * scale[g];
     }
 }
 
@@ -114,8 +124,8 @@ static void dequantize_rows(void *arg, size_t begin, size_t end)
 
     for (size_t o = begin; o < end; o++)
         (p->g_idx ? index_row : group_row)(
-            d->w + o * p->cols, p->codes + o * unpack_words(p->cols), p,
-            p->zeros + o * p->groups, d->scale + o * p->groups);
+            d->w + o * p->cols, p->codes + o * unpack_words(p->cols, p->bits),
+            p, p->zeros + o * p->groups, d->scale + o * p->groups);
 }
 
 static int dequantize(const struct packed *p, const char *module, float *w,
@@ -274,11 +284,12 @@ int checkpoint_vector(struct checkpoint *c, const char *name, uint64_t n,
     return read_floats(c, t, v, e);
 }
 
-/* Rows of whole words to rows of cols/2 bytes, in place. */
+/* Rows of whole words to rows of cols codes, in place. */
 static void close_rows(struct packed *p)
 {
     uint8_t *bytes = (uint8_t *)p->codes;
-    size_t wide = unpack_words(p->cols) * 4, row = p->cols / 2;
+    size_t wide = unpack_words(p->cols, p->bits) * 4;
+    size_t row = quant_row_bytes(p->cols, p->bits);
 
     for (uint64_t o = 1; o < p->rows && wide != row; o++)
         memmove(bytes + o * row, bytes + o * wide, row);
@@ -303,6 +314,7 @@ int checkpoint_quantized(struct checkpoint *c, const char *module,
     q->cols = p.cols;
     q->groups = p.groups;
     q->group = p.group;
+    q->bits = p.bits;
     q->codes = (uint8_t *)p.codes;
     q->zeros = p.zeros;
     q->scale_dtype = p.scale_dtype;

@@ -422,6 +422,11 @@ enum int4pack_capability checkpoint_capability(const struct checkpoint *c)
     return c->quant.capability;
 }
 
+int checkpoint_bits(const struct checkpoint *c)
+{
+    return c->quant.bits;
+}
+
 int64_t checkpoint_group(const struct checkpoint *c)
 {
     return c->quant.group;

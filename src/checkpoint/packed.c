@@ -1,4 +1,4 @@
-/* packed.c - see packed.h: finds, checks and unpacks the tensors of a 4-bit
+/* packed.c - see packed.h: finds, checks and unpacks the tensors of a quantized
  * linear. */
 #include "checkpoint/packed.h"
 
@@ -85,11 +85,21 @@ static int find_parts(const struct checkpoint *c, const char *module,
     return 1;
 }
 
+/* *bits (4 or 8, the usual ones) = those of n codes in so many words; false:
+ * neither. */
+static bool find_bits(uint64_t n, uint64_t words, int *bits)
+{
+    for (int i = 0; i < 2 && unpack_words(n, *bits) != words; i++)
+        *bits = 12 - *bits;
+    return unpack_words(n, *bits) == words;
+}
+
 /* compressed-tensors stores the true shape in a tensor of two integers. */
 static int read_shape(struct checkpoint *c, const struct parts *s,
                       struct packed *p, struct err *e)
 {
     const struct ck_tensor *t = s->t[PART_SHAPE];
+    uint64_t words = s->t[PART_CODES]->dims[1];
     int64_t v[2];
     int32_t v32[2];
     int r;
@@ -105,11 +115,11 @@ static int read_shape(struct checkpoint *c, const struct parts *s,
     for (int i = 0; i < 2 && t->dtype == DT_I32; i++)
         v[i] = v32[i];
     if (v[0] != (int64_t)p->rows || v[1] < 1 ||
-        unpack_words((uint64_t)v[1]) != p->cols / 8)
+        !find_bits((uint64_t)v[1], words, &p->bits))
         return err_set(e, E_DATA,
                        "'%.200s': says %" PRId64 "x%" PRId64
                        ", the packed words are %" PRIu64 "x%" PRIu64,
-                       t->name, v[0], v[1], p->rows, p->cols / 8);
+                       t->name, v[0], v[1], p->rows, words);
     p->cols = (uint64_t)v[1];
     return 0;
 }
@@ -118,17 +128,24 @@ static int find_sizes(struct checkpoint *c, const struct parts *s,
                       struct packed *p, struct err *e)
 {
     const struct ck_tensor *q = s->t[PART_CODES], *gi = s->t[PART_INDEX];
-    uint64_t a = q->dims[0], b = q->dims[1];
+    uint64_t a = q->dims[0], b = q->dims[1], per;
     enum storage kind = c->quant.storage;
     int r = 0;
 
     if (!a || !b || a >= (uint64_t)1 << 31 || b >= (uint64_t)1 << 31)
         return bad(e, q, "is empty or too large");
+    p->bits = c->quant.bits;
     p->rows = kind == STORAGE_AWQ ? 8 * b : kind == STORAGE_CT ? a : b;
-    p->cols = kind == STORAGE_AWQ ? a : 8 * (kind == STORAGE_CT ? b : a);
+    /* GPTQ's zeros tell the bits; other sizes are refused by check_zeros() */
+    if (kind != STORAGE_AWQ && kind != STORAGE_CT &&
+        s->t[PART_ZEROS]->ndim == 2)
+        (void)find_bits(b, s->t[PART_ZEROS]->dims[1], &p->bits);
+    per = 32 / (unsigned)p->bits;
+    p->cols = kind == STORAGE_AWQ ? a : per * (kind == STORAGE_CT ? b : a);
     if (kind == STORAGE_CT)
         r = read_shape(c, s, p, e);
-    else if (kind != STORAGE_AWQ && gi && unpack_words(gi->dims[0]) == a)
+    else if (kind != STORAGE_AWQ && gi &&
+             unpack_words(gi->dims[0], p->bits) == a)
         p->cols = gi->dims[0];
     if (!r && gi && kind != STORAGE_AWQ && gi->dims[0] != p->cols)
         return err_set(e, E_DATA,
@@ -172,7 +189,7 @@ static int check_zeros(const struct checkpoint *c, const struct parts *s,
                        const struct packed *p, struct err *e)
 {
     const struct ck_tensor *t = s->t[PART_ZEROS];
-    uint64_t words = unpack_words(p->rows);
+    uint64_t words = unpack_words(p->rows, p->bits);
 
     if (!t)
         return 0;
@@ -199,13 +216,14 @@ static int read_codes(struct checkpoint *c, const struct parts *s,
 
     if (!q)
         return e->code;
-    p->codes = mem_pages(p->rows * unpack_words(p->cols) * 4, s->module, e);
+    p->codes =
+        mem_pages(p->rows * unpack_words(p->cols, p->bits) * 4, s->module, e);
     if (p->codes && c->quant.storage == STORAGE_AWQ)
         unpack_awq_codes(p->codes, q, p->rows, p->cols);
     else if (p->codes && c->quant.storage == STORAGE_CT)
-        unpack_ct_codes(p->codes, q, p->rows, p->cols);
+        unpack_ct_codes(p->codes, q, p->rows, p->cols, p->bits);
     else if (p->codes)
-        unpack_gptq_codes(p->codes, q, p->rows, p->cols);
+        unpack_gptq_codes(p->codes, q, p->rows, p->cols, p->bits);
     free(q);
     return p->codes ? 0 : e->code;
 }
@@ -215,25 +233,27 @@ static int read_zeros(struct checkpoint *c, const struct parts *s,
 {
     const struct ck_tensor *t = s->t[PART_ZEROS];
     enum storage kind = c->quant.storage;
+    int middle = quant_middle(p->bits);
     uint32_t *q;
 
     p->zeros = mem_alloc(p->rows * p->groups, s->module, e);
     if (!p->zeros)
         return e->code;
-    memset(p->zeros, 8, p->rows * p->groups);
+    memset(p->zeros, middle, p->rows * p->groups);
     if (!t)
         return 0;
     if (!(q = packed_bytes(c, t, e)))
         return e->code;
-    if (t->dtype == DT_I8) /* one signed byte each, minus 8 */
+    if (t->dtype == DT_I8) /* one signed byte each, minus the middle */
         for (uint64_t i = 0; i < p->rows * p->groups; i++)
-            p->zeros[i] = (uint8_t)(((int8_t *)q)[i] + 8) & 15;
+            p->zeros[i] =
+                (uint8_t)((((int8_t *)q)[i] + middle) & quant_top(p->bits));
     else if (kind == STORAGE_AWQ)
         unpack_awq_zeros(p->zeros, q, p->rows, p->groups);
     else if (kind == STORAGE_CT)
-        unpack_ct_zeros(p->zeros, q, p->rows, p->groups);
+        unpack_ct_zeros(p->zeros, q, p->rows, p->groups, p->bits);
     else
-        unpack_gptq_zeros(p->zeros, q, p->rows, p->groups,
+        unpack_gptq_zeros(p->zeros, q, p->rows, p->groups, p->bits,
                           kind == STORAGE_GPTQ);
     free(q);
     return 0;
@@ -371,6 +391,7 @@ int checkpoint_grid(struct checkpoint *c, const char *module,
                                 .cols = p.cols,
                                 .groups = p.groups,
                                 .group = p.group,
+                                .bits = p.bits,
                                 .zeros = p.zeros,
                                 .scale_dtype = p.scale_dtype,
                                 .scales = p.scales,
@@ -386,7 +407,7 @@ static uint32_t *pack_zeros(const void *bytes, int base, const struct packed *p,
                             const char *module, struct err *e)
 {
     const int8_t *z = bytes;
-    size_t n = (size_t)(unpack_words(p->rows) * p->groups);
+    size_t n = (size_t)(unpack_words(p->rows, 4) * p->groups);
     uint32_t *to = mem_zero(n, sizeof(*to), module, e);
 
     for (uint64_t o = 0; to && o < p->rows; o++)
@@ -485,9 +506,11 @@ static int read_stored(struct checkpoint *c, const char *module,
     if (r <= 0)
         return r;
     if ((r = find_sizes(c, &s, p, e)) || (r = find_groups(c, &s, p, e)) ||
-        (r = check_zeros(c, &s, p, e)) || (r = read_words(c, &s, p, w, e)))
+        (r = check_zeros(c, &s, p, e)))
         return r;
-    return 1;
+    if (p->bits != 4)
+        return 0;
+    return (r = read_words(c, &s, p, w, e)) ? r : 1;
 }
 
 int checkpoint_w4a16(struct checkpoint *c, const char *module,

@@ -1,4 +1,4 @@
-/* packed.h - reads a 4-bit linear of any layout into the form of parts.h. */
+/* packed.h - reads a linear of 4 or 8 bits of any layout into the form of parts.h. */
 #ifndef FORGE_PACKED_H
 #define FORGE_PACKED_H
 

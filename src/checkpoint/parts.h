@@ -1,4 +1,4 @@
-/* parts.h - a 4-bit linear, unpacked; and access to the tensors it is read
+/* parts.h - a linear of 4 or 8 bits, unpacked; and access to the tensors it is read
  * from. */
 #ifndef FORGE_PARTS_H
 #define FORGE_PARTS_H
@@ -9,9 +9,10 @@
 struct packed {
     uint64_t rows, cols, groups;
     uint64_t group;  /* inputs per scale; the last group may be short */
-    uint32_t *codes; /* [rows, ceil(cols/8)] words as in layout/unpack.h;
+    int bits;        /* of a code: 4 or 8 */
+    uint32_t *codes; /* [rows, unpack_words(cols, bits)] as in layout/unpack.h;
                       * NULL: not read */
-    uint8_t *zeros;  /* [rows, groups] bytes, 0..15 */
+    uint8_t *zeros;  /* [rows, groups] bytes */
     enum dtype scale_dtype;
     uint8_t *scales; /* [rows, groups] of scale_dtype */
     int32_t *g_idx;  /* [cols] group of each input; NULL: input / group */

@@ -23,9 +23,10 @@ static bool number(const struct json *q, const char *key, const char *other,
            (other && json_int(json_get(q, other), out));
 }
 
-static int check_bits(int64_t bits, const char *what, struct err *e)
+/* eight: whether this storage has 8 bits, too. */
+static int check_bits(int64_t bits, bool eight, const char *what, struct err *e)
 {
-    if (bits == 4)
+    if (bits == 4 || (bits == 8 && eight))
         return 0;
     return err_set(e, E_CONFIG,
                    "%s: quantization_config: %lld-bit weights are not read, "
@@ -58,8 +59,11 @@ static int flat(struct quant_spec *s, const struct json *q, const char *what,
 
     if (!number(q, "bits", "w_bit", &bits))
         return err_set(e, E_DATA, "%s: quantization_config: no 'bits'", what);
-    if ((r = check_bits(bits, what, e)))
+    if ((r = check_bits(
+             bits, s->storage == STORAGE_GPTQ || s->storage == STORAGE_GPTQ_V2,
+             what, e)))
         return r;
+    s->bits = (int)bits;
     if (!number(q, "group_size", "q_group_size", &s->group))
         s->group = 128;
     return check_group(s->group, what, e);
@@ -166,8 +170,8 @@ static int parse_ct_float(struct quant_spec *s, const struct json *w,
 }
 
 /* One of config_groups, the first of them with integers where s->group is 0.
- * Their group sizes may differ: the shape of each module's scales decides, and
- * s->group is the first one's. */
+ * Their bits and group sizes may differ: the shapes of each module's tensors
+ * decide, and s has the first one's. */
 static int parse_ct_group(struct quant_spec *s, const struct json *g,
                           const char *fallback, const char *what, struct err *e)
 {
@@ -189,8 +193,9 @@ static int parse_ct_group(struct quant_spec *s, const struct json *g,
                        "%s: quantization_config: '%.60s' has no "
                        "weights.num_bits",
                        what, json_key(g));
-    if ((r = check_bits(bits, what, e)))
+    if ((r = check_bits(bits, true, what, e)))
         return r;
+    s->bits = s->bits ? s->bits : (int)bits;
     v = word(w, "type", NULL, "int");
     if (strcmp(v, "int") != 0)
         return not_read(what, "weights.type", v, e);

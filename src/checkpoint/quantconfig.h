@@ -1,5 +1,5 @@
 /* quantconfig.h - parses the quantization_config of a checkpoint that is
- * quantized already (4-bit or fp8). */
+ * quantized already (4 bits, 8 bits or fp8). */
 #ifndef FORGE_QUANTCONFIG_H
 #define FORGE_QUANTCONFIG_H
 
@@ -10,6 +10,7 @@
 /* Storage of the linears. */
 struct quant_spec {
     enum storage storage;
+    int bits;      /* of a code: 4 or 8; 0: plain.  Modules may differ */
     int64_t group; /* inputs per scale; -1: one scale per row; 0: plain */
     bool fp8;      /* some or all linears are fp8; storage is PLAIN or CT */
     enum int4pack_capability capability; /* of STORAGE_INT4PACK */

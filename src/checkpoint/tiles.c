@@ -52,6 +52,7 @@ static int find_sizes(const struct checkpoint *c, const struct parts *s,
     if (q->ndim != 2 || q->dtype != (s->cpu ? DT_U8 : DT_I32) || !q->dims[0] ||
         !q->dims[1] || q->dims[0] >= 1u << 31 || q->dims[1] >= 1u << 28)
         return wrong(q, s->cpu ? "matrix of bytes" : "matrix of words", e);
+    p->bits = 4;
     p->rows = q->dims[0];
     p->cols = q->dims[1] * (s->cpu ? 2 : 8);
     p->group = c->quant.group > 0 ? (uint64_t)c->quant.group : p->cols;

@@ -233,7 +233,7 @@ static int write_stored(struct weights_plan *p, const struct weights_item *it,
     return stream_write(w, &f, e);
 }
 
-/* One tensor of a 4-bit linear. */
+/* One tensor of a quantized linear. */
 static int write_part(const struct ck_quantized *q, const char *module,
                       enum role role, struct stream_writer *w, uint64_t *bytes,
                       struct err *e)
@@ -242,7 +242,9 @@ static int write_part(const struct ck_quantized *q, const char *module,
     int r = set_name(&f, module, strlen(module), e);
     uint64_t len;
 
-    f.dtype = role == ROLE_SCALES ? q->scale_dtype : DT_U4;
+    f.dtype = role == ROLE_SCALES ? q->scale_dtype :
+              q->bits == 8        ? DT_U8 :
+                                    DT_U4;
     f.dims[0] = q->rows;
     f.dims[1] = role == ROLE_CODES ? q->cols : q->groups;
     f.group = (uint32_t)q->group;
@@ -282,7 +284,7 @@ static int write_parts(struct ck_quantized *q, const char *module,
     size_t n = q->rows * q->groups;
     int r;
 
-    for (size_t i = 0; i + 1 < n; i += 2) /* bytes to nibbles, in place */
+    for (size_t i = 0; q->bits == 4 && i + 1 < n; i += 2) /* in place */
         q->zeros[i / 2] = (uint8_t)(q->zeros[i] | q->zeros[i + 1] << 4);
     if ((r = write_part(q, module, ROLE_CODES, w, bytes, e)) ||
         (r = write_part(q, module, ROLE_SCALES, w, bytes, e)) ||

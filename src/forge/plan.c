@@ -20,13 +20,14 @@ static uint64_t elements(const struct ck_tensor *t)
     return n;
 }
 
-/* Bytes of a linear in 4 bits: codes, and a scale of 2 bytes per group.  Zeros,
- * shapes and GPTQ's g_idx are left out. */
-static uint64_t packed_bytes(const struct linear *l, uint64_t group)
+/* Bytes of a linear: codes, and a scale of 2 bytes per group.  Zeros, shapes and
+ * GPTQ's g_idx are left out. */
+static uint64_t packed_bytes(const struct linear *l, struct module_grid g)
 {
-    uint64_t groups = ((uint64_t)l->cols + group - 1) / group;
+    uint64_t groups = ((uint64_t)l->cols + g.group - 1) / g.group;
+    uint64_t codes = (uint64_t)l->cols * (unsigned)g.bits / 8;
 
-    return (uint64_t)l->rows * ((uint64_t)l->cols / 2 + groups * 2);
+    return (uint64_t)l->rows * (codes + groups * 2);
 }
 
 /* Sweeps of Fisher descent for a linear; 0: none. */
@@ -53,8 +54,12 @@ static struct solve_cost cost_of(const struct want *w, const char *module,
     struct solve_cost c = { (enum effort)effort, w->grids->group,
                             w->grids->symmetric, corrected };
 
-    if (module)
-        grid_rules_find(w->grids, module, &c.group, &c.symmetric);
+    if (module) {
+        struct module_grid g = grid_rules_find(w->grids, module);
+
+        c.group = g.group;
+        c.symmetric = g.symmetric;
+    }
     return c;
 }
 
@@ -73,11 +78,15 @@ static bool adds(int input)
 static void add_device_solving(struct plan *p, const struct want *w,
                                const struct linear *l)
 {
-    struct solve_need n = { .rows = (uint64_t)l->rows,
+    const struct module_grid g = grid_rules_find(w->grids, l->module);
+    struct solve_need n = { .group = g.group,
+                            .symmetric = g.symmetric,
+                            .rows = (uint64_t)l->rows,
                             .cols = (uint64_t)l->cols,
                             .drift = !adds(l->input) };
 
-    grid_rules_find(w->grids, l->module, &n.group, &n.symmetric);
+    if (g.bits == 8)
+        return; /* which the CPU solves */
     for (int i = 0; i < EFFORTS; i++) {
         n.effort = (enum effort)i;
         n.moved = i > EFFORT_FAST;
@@ -126,8 +135,6 @@ static int add_linear(struct plan *p, const struct want *w,
     char name[MODULE_PATH_MAX + 8];
     const struct ck_tensor *t;
     double cols = (double)l->cols, rows = (double)l->rows;
-    uint64_t group;
-    bool symmetric;
     /* the mean fraction of tokens that is routed to an expert */
     double share =
         l->expert < 0 ? 1 : (double)m->moe.top_k / (double)m->moe.n_experts;
@@ -149,8 +156,7 @@ static int add_linear(struct plan *p, const struct want *w,
     p->modules++;
     p->layer_modules[l->layer]++;
     p->quantized += (uint64_t)l->rows * (uint64_t)l->cols;
-    grid_rules_find(w->grids, l->module, &group, &symmetric);
-    p->bytes_out += packed_bytes(l, group);
+    p->bytes_out += packed_bytes(l, grid_rules_find(w->grids, l->module));
     p->bytes_out -= t ? t->bytes : 0;
     add_solving(p, w, l);
     return 0;

@@ -11,7 +11,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/sidecar.h"
-#include "common/math/dtype.h"
+#include "common/math/quant.h"
 #include "forge/arguments.h"
 #include "forge/command.h"
 #include "forge/pipes.h"
@@ -26,7 +26,8 @@ struct repack {
     int quiet, progress;
     bool act_order; /* of some linear, groups are no runs of inputs */
     uint64_t group; /* of the first linear; 0: none yet */
-    bool symmetric; /* of the first linear: all its zeros are 8 */
+    int bits;       /* of the first linear */
+    bool symmetric; /* of the first linear: all its zeros are in the middle */
     bool mixed;     /* others differ */
     bool gguf;      /* one file, which forge-gguf checks and writes */
     int rest;       /* of --rest */
@@ -121,9 +122,11 @@ static int compare_grids(struct repack *r, const char *module,
 {
     if (!r->group) {
         r->group = q->group;
+        r->bits = q->bits;
         r->symmetric = symmetric;
     }
-    r->mixed |= r->group != q->group || r->symmetric != symmetric;
+    r->mixed |=
+        r->group != q->group || r->bits != q->bits || r->symmetric != symmetric;
     if (r->group == q->group || layout_takes_grids(r->layout))
         return 0;
     return err_set(e, E_CONFIG,
@@ -138,7 +141,9 @@ static int check_grid(struct repack *r, const char *module,
     struct layout_shape s = { module, q->rows, q->cols };
     uint64_t i = 0;
 
-    while (i < q->rows * q->groups && q->zeros[i] == 8)
+    if (layout_check_bits(r->layout, q->bits, module, e))
+        return e->code;
+    while (i < q->rows * q->groups && q->zeros[i] == quant_middle(q->bits))
         i++;
     if (layout_check(r->layout, i == q->rows * q->groups, q->group, &s, &s, 1,
                      e) < 0)

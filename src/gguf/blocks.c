@@ -40,10 +40,12 @@ static void code_rows(void *ctx, size_t begin, size_t end)
 
     for (size_t r = begin; r < end; r++) {
         uint64_t row = block_row(r, b->head);
-        const uint8_t *in = b->codes + row * (b->cols / 2);
+        bool wide = j->type == GGUF_Q8_0;
+        const uint8_t *in = b->codes + row * (wide ? b->cols : b->cols / 2);
         uint8_t *out = j->out + r * bytes;
 
-        for (uint64_t k = 0; k < b->cols; k += GGUF_BLOCK, in += 16) {
+        for (uint64_t k = 0; k < b->cols;
+             k += GGUF_BLOCK, in += wide ? GGUF_BLOCK : GGUF_BLOCK / 2) {
             uint64_t g = row * b->groups + k / b->group;
             uint16_t m = 0;
 
@@ -52,7 +54,10 @@ static void code_rows(void *ctx, size_t begin, size_t end)
                 (void)block_min(&m, b->scales[g], b->zeros[g]);
                 put_u16(&out, m);
             }
-            for (int i = 0; i < 8; i++) { /* codes 2i, 2i + 1 and 16 behind */
+            for (int i = 0; wide && i < GGUF_BLOCK; i++)
+                *out++ = in[i] ^ 0x80; /* less 128, as a signed byte */
+            for (int i = 0; !wide && i < 8;
+                 i++) { /* codes 2i, 2i + 1 and 16 behind */
                 *out++ = (uint8_t)((in[i] & 15) | in[i + 8] << 4);
                 *out++ = (uint8_t)(in[i] >> 4 | (in[i + 8] & 0xf0));
             }

@@ -19,14 +19,15 @@ uint64_t block_row(uint64_t r, uint64_t head);
 struct block_codes {
     uint64_t rows, cols, groups, group; /* multiples of 32: cols, group */
     uint64_t head;                      /* for block_row() */
-    const uint8_t *codes;               /* [rows, cols / 2] */
-    const uint8_t *zeros;               /* [rows, groups] */
-    const uint16_t *scales;             /* F16 [rows, groups] */
+    const uint8_t *codes;   /* [rows, cols / 2]; Q8_0: [rows, cols] */
+    const uint8_t *zeros;   /* [rows, groups] */
+    const uint16_t *scales; /* F16 [rows, groups] */
 };
 
 /* F16 of -zero * scale; false: beyond its range. */
 bool block_min(uint16_t *m, uint16_t scale, int zero);
-/* t: GGUF_Q4_0, where all zeros are 8, or GGUF_Q4_1. */
+/* t: GGUF_Q4_0, where all zeros are 8; GGUF_Q4_1; or GGUF_Q8_0, of codes of 8
+ * bits, where all zeros are 128. */
 void block_codes_pack(uint8_t *out, enum gguf_type t,
                       const struct block_codes *b);
 /* Rounded to nearest: d the largest of 32 by 127, as ggml does. */

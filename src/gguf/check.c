@@ -24,14 +24,14 @@ static int check_item(const struct gguf_want *w, const struct gguf_plan *p,
     struct linear l;
 
     if (chosen(w, &p->config, x->from ? x->from[0] : NULL, &l)) {
-        uint64_t cols = (uint64_t)l.cols, group;
-        bool symmetric;
+        struct module_grid g = grid_rules_find(&w->grids, l.module);
+        uint64_t cols = (uint64_t)l.cols;
 
-        grid_rules_find(&w->grids, l.module, &group, &symmetric);
-        if (gguf_fits(l.module, (uint64_t)l.rows, cols, group,
-                      (cols + group - 1) / group, e))
+        if (gguf_fits(l.module, (uint64_t)l.rows, cols, g.group,
+                      (cols + g.group - 1) / g.group, e) ||
+            (!g.symmetric && gguf_check_zeros(l.module, g.bits, e)))
             return e->code;
-        as.type = symmetric ? GGUF_Q4_0 : GGUF_Q4_1;
+        as.type = g.bits == 8 ? GGUF_Q8_0 : g.symmetric ? GGUF_Q4_0 : GGUF_Q4_1;
     }
     *bytes += gguf_item_bytes(&as);
     return 0;

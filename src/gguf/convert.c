@@ -6,6 +6,7 @@
 
 #include "common/io/file.h"
 #include "common/io/hash.h"
+#include "common/math/quant.h"
 #include "gguf/blocks.h"
 #include "gguf/scales.h"
 #include "model/rope.h"
@@ -98,14 +99,16 @@ static void pack_codes(struct writer *w, const struct gguf_item *x,
                        const struct source *s, uint64_t first)
 {
     const struct ck_quantized *q = &s->q;
-    const struct block_codes b = { .rows = x->rows,
-                                   .cols = q->cols,
-                                   .groups = q->groups,
-                                   .group = q->group,
-                                   .head = x->head,
-                                   .codes = q->codes + first * (q->cols / 2),
-                                   .zeros = q->zeros + first * q->groups,
-                                   .scales = s->scales + first * q->groups };
+    const struct block_codes b = {
+        .rows = x->rows,
+        .cols = q->cols,
+        .groups = q->groups,
+        .group = q->group,
+        .head = x->head,
+        .codes = q->codes + first * quant_row_bytes(q->cols, q->bits),
+        .zeros = q->zeros + first * q->groups,
+        .scales = s->scales + first * q->groups
+    };
 
     block_codes_pack(w->buf, x->type, &b);
 }

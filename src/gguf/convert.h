@@ -36,7 +36,7 @@ struct gguf_plan {
     bool q8; /* matrices that are not in 4 bits: Q8_0, else as they are */
     struct gguf_item *item;
     size_t n, cap;
-    uint64_t q4_0, q4_1; /* 4-bit linears of either type */
+    uint64_t q4_0, q4_1, q8_0; /* quantized linears of each type */
     struct gguf head;
     size_t digests; /* place of DIGESTS_KEY's values in the head */
 };
@@ -49,6 +49,8 @@ MUST_CHECK int gguf_plan(struct gguf_plan *p, const char *dir, const char *name,
 /* Elements of a part of the tensor, and bytes of all parts. */
 uint64_t gguf_part_elements(const struct gguf_item *x);
 uint64_t gguf_item_bytes(const struct gguf_item *x);
+/* E_CONFIG: a linear with zero points other than in the middle, in 8 bits. */
+MUST_CHECK int gguf_check_zeros(const char *module, int bits, struct err *e);
 /* E_CONFIG: the groups of a linear are no whole blocks. */
 MUST_CHECK int gguf_fits(const char *module, uint64_t rows, uint64_t cols,
                          uint64_t group, uint64_t groups, struct err *e);

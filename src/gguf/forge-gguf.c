@@ -92,8 +92,9 @@ int main(int argc, char **argv)
     if (!s.check && gguf_write(&plan, s.out, &progress, &e))
         die_err(&e);
     snprintf(text, sizeof(text),
-             "%" PRIu64 " linears in Q4_0, %" PRIu64 " in Q4_1", plan.q4_0,
-             plan.q4_1);
+             "%" PRIu64 " linears in Q4_0, %" PRIu64 " in Q4_1, %" PRIu64
+             " in Q8_0",
+             plan.q4_0, plan.q4_1, plan.q8_0);
     progress_finish(&progress, text);
     gguf_plan_release(&plan);
     return 0;

@@ -79,6 +79,8 @@ static uint64_t file_type(const struct gguf_plan *p)
 {
     enum gguf_type t = GGUF_F32;
 
+    if (p->q8_0 > p->q4_0 + p->q4_1)
+        return 7;
     if (p->q4_0 + p->q4_1)
         return p->q4_1 > p->q4_0 ? 3 : 2;
     for (size_t i = 0; i < p->n; i++)

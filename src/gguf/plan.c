@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/math/quant.h"
 #include "gguf/blocks.h"
 #include "gguf/convert.h"
 #include "gguf/names.h"
@@ -54,6 +55,16 @@ int gguf_fits(const char *module, uint64_t rows, uint64_t cols, uint64_t group,
                    module, rows, cols, group);
 }
 
+int gguf_check_zeros(const char *module, int bits, struct err *e)
+{
+    return bits == 4 ?
+               0 :
+               err_set(e, E_CONFIG,
+                       "'%.200s' has codes of %d bits and zero points: blocks "
+                       "of GGUF, Q8_0, have none",
+                       module, bits);
+}
+
 static int check_grid(const struct ck_quantized *q, const char *module,
                       enum gguf_type *t, struct err *e)
 {
@@ -70,11 +81,13 @@ static int check_grid(const struct ck_quantized *q, const char *module,
     scales = gguf_scales(q, module, e);
     if (!scales)
         return e->code;
-    *t = GGUF_Q4_0;
+    *t = q->bits == 8 ? GGUF_Q8_0 : GGUF_Q4_0;
     for (uint64_t i = 0; i < q->rows * q->groups && !rc; i++) {
-        if (q->zeros[i] != 8)
+        if (q->zeros[i] != quant_middle(q->bits)) {
+            rc = gguf_check_zeros(module, q->bits, e);
             *t = GGUF_Q4_1;
-        if (!block_min(&m, scales[i], q->zeros[i]))
+        }
+        if (!rc && q->bits == 4 && !block_min(&m, scales[i], q->zeros[i]))
             rc = err_set(e, E_CONFIG,
                          "'%.200s': of output %" PRIu64 ", group %" PRIu64
                          ", the scale times the zero, %d, is beyond F16",
@@ -140,9 +153,11 @@ static int add_at(struct gguf_plan *p, const struct ck_tensor *t,
     x = find_stack(p, item, at->name, e);
     if (!x)
         return e->code;
-    if (x->packed && item->packed && item->type == GGUF_Q4_1)
+    if (x->type == GGUF_Q4_0 && item->type == GGUF_Q4_1)
         x->type = GGUF_Q4_1; /* which holds what the others have, too */
-    if (x->packed != item->packed || (x->type != item->type && !x->packed) ||
+    if (x->packed != item->packed ||
+        (x->type != item->type &&
+         !(x->type == GGUF_Q4_1 && item->type == GGUF_Q4_0)) ||
         x->rows != item->rows || x->cols != item->cols || x->from[at->expert])
         return err_set(e, E_CONFIG,
                        "'%.200s' is not stored as other experts of its layer: "
@@ -188,7 +203,9 @@ static int add_packed(struct gguf_plan *p, const struct ck_tensor *t,
     ck_quantized_release(&q);
     if (rc < 0)
         return rc;
-    *(item.type == GGUF_Q4_0 ? &p->q4_0 : &p->q4_1) += 1;
+    *(item.type == GGUF_Q4_0 ? &p->q4_0 :
+      item.type == GGUF_Q8_0 ? &p->q8_0 :
+                               &p->q4_1) += 1;
     for (int i = 0; i < n; i++) {
         struct gguf_item x = item;
 

@@ -89,6 +89,22 @@ bool layout_takes_grids(enum layout l)
     return l == LAYOUT_CT || l == LAYOUT_GPTQ || l == LAYOUT_GPTQ_V2;
 }
 
+bool layout_takes_bits(enum layout l, int bits)
+{
+    return bits == 4 || layout_takes_grids(l);
+}
+
+int layout_check_bits(enum layout l, int bits, const char *module,
+                      struct err *e)
+{
+    return layout_takes_bits(l, bits) ?
+               0 :
+               err_set(e, E_CONFIG,
+                       "%s has codes of %d bits: layout %s has 4, and "
+                       "compressed-tensors, gptq, gptq_v2 and gguf have either",
+                       module, bits, layout_name(l));
+}
+
 bool layout_parse(const char *name, enum layout *l)
 {
     for (int i = 0; i < LAYOUT_COUNT; i++)

@@ -14,7 +14,7 @@ int run_facts_write(const struct run_facts *r, char **text, struct err *e)
     jw_key(&j, "layout");
     jw_string(&j, layout_name(r->layout));
     jw_key(&j, "bits");
-    jw_int(&j, 4);
+    jw_int(&j, r->bits);
     jw_key(&j, "group");
     jw_int(&j, (int64_t)r->group);
     jw_key(&j, "symmetric");
@@ -49,11 +49,12 @@ static bool understood(struct run_facts *r, const struct json *root)
 
     if (!json_string(json_get(root, "layout"), &layout) ||
         !layout_parse(layout, &r->layout) ||
-        !json_int(json_get(root, "bits"), &bits) || bits != 4 ||
+        !json_int(json_get(root, "bits"), &bits) || (bits != 4 && bits != 8) ||
         !json_int(json_get(root, "group"), &group) || group < 1 ||
         !json_bool(json_get(root, "symmetric"), &r->symmetric) ||
         !json_string(json_get(root, "scale_dtype"), &dtype))
         return false;
+    r->bits = (int)bits;
     r->group = (uint64_t)group;
     r->scale_dtype = dtype_parse(dtype);
     r->act_order = r->mixed = false;
@@ -85,8 +86,9 @@ int run_facts_read(struct run_facts *r, const char *text, size_t len,
 
 bool run_facts_equal(const struct run_facts *a, const struct run_facts *b)
 {
-    return a->layout == b->layout && a->group == b->group &&
-           a->symmetric == b->symmetric && a->scale_dtype == b->scale_dtype &&
-           a->act_order == b->act_order && a->mixed == b->mixed &&
+    return a->layout == b->layout && a->bits == b->bits &&
+           a->group == b->group && a->symmetric == b->symmetric &&
+           a->scale_dtype == b->scale_dtype && a->act_order == b->act_order &&
+           a->mixed == b->mixed &&
            (a->layout != LAYOUT_INT4PACK || a->capability == b->capability);
 }

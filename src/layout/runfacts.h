@@ -5,8 +5,9 @@
  *     {"layout":"awq","bits":4,"group":128,"symmetric":true,
  *      "scale_dtype":"F16"}
  *
- * with "mixed":true if these are only what most modules have, with "capability":"avx512" or another for layout int4pack, and
- * "act_order":true if the inputs of a group are not contiguous. */
+ * with "mixed":true if these are only what most modules have, with
+ * "capability":"avx512" or another for layout int4pack, and "act_order":true if
+ * the inputs of a group are not contiguous. */
 #ifndef FORGE_RUNFACTS_H
 #define FORGE_RUNFACTS_H
 
@@ -19,10 +20,11 @@
 /* Contents of the note. */
 struct run_facts {
     enum layout layout;
+    int bits;       /* of a code: 4 or 8 */
     uint64_t group; /* inputs per scale */
     bool symmetric;
     enum dtype scale_dtype;
-    bool mixed;     /* some modules have another group or symmetry */
+    bool mixed;     /* some modules have other bits, group or symmetry */
     bool act_order; /* inputs of a group are not contiguous */
     enum int4pack_capability capability; /* LAYOUT_INT4PACK only */
 };

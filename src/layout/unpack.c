@@ -10,10 +10,18 @@ enum { NIBBLES = 8, TILE = 16 };
 /* Nibble i of an AWQ word belongs to output 8c + awq_order[i]. */
 static const int awq_order[NIBBLES] = { 0, 2, 4, 6, 1, 3, 5, 7 };
 
-/* Mask of the nibbles in use in the last word of n elements. */
-static uint32_t tail_mask(uint64_t n)
+/* Mask of the bits in use in the last word of n elements. */
+static uint32_t tail_mask(uint64_t n, int bits)
 {
-    return n % 8 ? (1u << 4 * (n % 8)) - 1 : UINT32_MAX;
+    unsigned used = (unsigned)(n * (unsigned)bits % 32);
+
+    return used ? (1u << used) - 1 : UINT32_MAX;
+}
+
+/* Element i of a word. */
+static uint8_t element(uint32_t word, uint64_t i, int bits)
+{
+    return (uint8_t)(word >> (unsigned)bits * i & (bits == 8 ? 255 : 15));
 }
 
 /* Inputs k0..k0+n-1 (n <= 8) of the eight outputs of word column c: transposes
@@ -34,13 +42,14 @@ struct codes {
     uint32_t *to;
     const uint32_t *from;
     uint64_t rows, cols;
+    int bits;
 };
 
 /* Word columns begin..end-1, TILE at a time, whose reads share cache lines. */
 static void awq_columns(void *ctx, size_t begin, size_t end)
 {
     const struct codes *q = ctx;
-    uint64_t width = q->rows / 8, words = unpack_words(q->cols);
+    uint64_t width = q->rows / 8, words = unpack_words(q->cols, 4);
 
     for (uint64_t c0 = begin; c0 < end; c0 += TILE)
         for (uint64_t w = 0; w < words; w++) {
@@ -59,7 +68,7 @@ static void awq_columns(void *ctx, size_t begin, size_t end)
 void unpack_awq_codes(uint32_t *codes, const uint32_t *qweight, uint64_t rows,
                       uint64_t cols)
 {
-    struct codes q = { codes, qweight, rows, cols };
+    struct codes q = { codes, qweight, rows, cols, 4 };
 
     threads_for(rows / 8, TILE, awq_columns, &q);
 }
@@ -80,12 +89,13 @@ void unpack_awq_zeros(uint8_t *zeros, const uint32_t *qzeros, uint64_t rows,
 static void gptq_rows(void *ctx, size_t begin, size_t end)
 {
     const struct codes *q = ctx;
-    uint64_t words = unpack_words(q->cols);
+    uint64_t words = unpack_words(q->cols, q->bits);
 
     for (uint64_t o0 = begin; o0 < end; o0 += TILE)
         for (uint64_t w = 0; w < words; w++) {
             uint64_t stop = end - o0 < TILE ? end : o0 + TILE;
-            uint32_t mask = w + 1 == words ? tail_mask(q->cols) : UINT32_MAX;
+            uint32_t mask =
+                w + 1 == words ? tail_mask(q->cols, q->bits) : UINT32_MAX;
 
             for (uint64_t o = o0; o < stop; o++)
                 q->to[o * words + w] = q->from[w * q->rows + o] & mask;
@@ -93,32 +103,34 @@ static void gptq_rows(void *ctx, size_t begin, size_t end)
 }
 
 void unpack_gptq_codes(uint32_t *codes, const uint32_t *qweight, uint64_t rows,
-                       uint64_t cols)
+                       uint64_t cols, int bits)
 {
-    struct codes q = { codes, qweight, rows, cols };
+    struct codes q = { codes, qweight, rows, cols, bits };
 
     threads_for(rows, TILE, gptq_rows, &q);
 }
 
 void unpack_gptq_zeros(uint8_t *zeros, const uint32_t *qzeros, uint64_t rows,
-                       uint64_t groups, bool v1)
+                       uint64_t groups, int bits, bool v1)
 {
-    uint64_t width = unpack_words(rows);
+    uint32_t one = bits == 8 ? 0x01010101u : 0x11111111u;
+    uint64_t width = unpack_words(rows, bits);
+    unsigned per = 32 / (unsigned)bits;
 
     for (uint64_t g = 0; g < groups; g++)
         for (uint64_t c = 0; c < width; c++) {
-            uint32_t word = qzeros[g * width + c] + (v1 ? 0x11111111u : 0);
+            uint32_t word = qzeros[g * width + c] + (v1 ? one : 0);
 
-            for (uint64_t o = 8 * c; o < rows && o < 8 * c + 8; o++)
-                zeros[o * groups + g] = word >> 4 * (o % 8) & 15;
+            for (uint64_t o = per * c; o < rows && o < per * (c + 1); o++)
+                zeros[o * groups + g] = element(word, o % per, bits);
         }
 }
 
 void unpack_ct_codes(uint32_t *codes, const uint32_t *packed, uint64_t rows,
-                     uint64_t cols)
+                     uint64_t cols, int bits)
 {
-    uint64_t words = unpack_words(cols);
-    uint32_t mask = tail_mask(cols);
+    uint64_t words = unpack_words(cols, bits);
+    uint32_t mask = tail_mask(cols, bits);
 
     memcpy(codes, packed, rows * words * sizeof(*codes));
     for (uint64_t o = 0; o < rows && mask != UINT32_MAX; o++)
@@ -126,10 +138,12 @@ void unpack_ct_codes(uint32_t *codes, const uint32_t *packed, uint64_t rows,
 }
 
 void unpack_ct_zeros(uint8_t *zeros, const uint32_t *packed, uint64_t rows,
-                     uint64_t groups)
+                     uint64_t groups, int bits)
 {
+    unsigned per = 32 / (unsigned)bits;
+
     for (uint64_t o = 0; o < rows; o++)
         for (uint64_t g = 0; g < groups; g++)
             zeros[o * groups + g] =
-                packed[o / 8 * groups + g] >> 4 * (o % 8) & 15;
+                element(packed[o / per * groups + g], o % per, bits);
 }

@@ -27,8 +27,9 @@ struct module {
     char *name;
     struct source *from; /* NULL: in memory */
     uint64_t rows, cols;
-    struct payload nibbles; /* [rows, cols / 2] */
-    struct payload meta;    /* [rows, groups] of uint32_t */
+    struct payload codes; /* [rows, cols] of `bits` bits */
+    int bits;             /* 4 or 8 */
+    struct payload meta;  /* [rows, groups] of uint32_t */
     uint64_t meta_rows, groups;
     uint32_t group;
     enum dtype scale_dtype;
@@ -60,7 +61,7 @@ void quantized_truncate(struct quantized *c, size_t n)
 
         source_release(m->from);
         free(m->name);
-        free(m->nibbles.p);
+        free(m->codes.p);
         free(m->meta.p);
     }
 }
@@ -148,14 +149,17 @@ static int hold(struct payload *p, const struct frame *f, uint64_t at,
 static int take_codes(struct module *m, const struct frame *f, uint64_t at,
                       struct err *e)
 {
-    if (m->nibbles.len)
+    if (m->codes.len)
         return err_set(e, E_DATA, "'%s': two frames of codes", f->name);
-    if (f->dtype != DT_U4 || f->ndim != 2 || f->dims[1] % 2 || !f->len)
-        return err_set(e, E_DATA, "'%s': codes are not U4 [rows, even columns]",
+    if ((f->dtype != DT_U4 && f->dtype != DT_U8) || f->ndim != 2 ||
+        f->dims[1] % 2 || !f->len)
+        return err_set(e, E_DATA,
+                       "'%s': codes are not U4 or U8 [rows, even columns]",
                        f->name);
+    m->bits = (int)dtype_bits(f->dtype);
     m->rows = f->dims[0];
     m->cols = f->dims[1];
-    return hold(&m->nibbles, f, at, e);
+    return hold(&m->codes, f, at, e);
 }
 
 static int take_meta(struct module *m, const struct frame *f, uint64_t at,
@@ -203,7 +207,7 @@ int quantized_check(const struct quantized *c, struct err *e)
     for (size_t i = 0; i < c->count; i++) {
         const struct module *m = &c->module[i];
 
-        if (!m->meta.len || !m->nibbles.len)
+        if (!m->meta.len || !m->codes.len)
             return err_set(e, E_DATA, "'%s' has %s, but no %s", m->name,
                            m->meta.len ? "qmeta" : "codes",
                            m->meta.len ? "codes" : "qmeta");
@@ -274,7 +278,7 @@ static int fetch(const struct module *m, const struct payload *p,
 
 struct job {
     const struct module *m;
-    const uint8_t *nibbles;
+    const uint8_t *codes;
     const uint32_t *meta;
     enum dtype dtype;
     void *w;
@@ -298,7 +302,8 @@ static void dequantize(void *ctx, size_t begin, size_t end)
     for (size_t r = begin; r < end; r++) {
         float *to = j->dtype == DT_F32 ? (float *)j->w + r * n : row;
 
-        quant_unpack_row(code, j->nibbles + r * (n / 2), n);
+        quant_unpack_row(code, j->codes + r * quant_row_bytes(n, m->bits), n,
+                         m->bits);
         quant_dequantize_row(to, code, n, j->meta + r * m->groups, m->group,
                              m->scale_dtype);
         if (j->dtype != DT_F32 &&
@@ -307,19 +312,31 @@ static void dequantize(void *ctx, size_t begin, size_t end)
     }
 }
 
+/* Codes and grids say the bits of a code alike. */
+static int check_bits(const struct module *m, const uint32_t *meta,
+                      struct err *e)
+{
+    if (quant_bits(meta[0]) == m->bits &&
+        quant_same_bits(meta, m->rows * m->groups))
+        return 0;
+    return err_set(e, E_DATA, "'%s': grids of other than %d bits, as its codes",
+                   m->name, m->bits);
+}
+
 /* All rows of a module, into malloced memory. */
 static int dequantize_all(struct job *j, size_t n, struct err *e)
 {
     const struct module *m = j->m;
-    const void *nibbles, *meta = NULL;
+    const void *codes, *meta = NULL;
     void *own[2] = { NULL, NULL };
 
     j->w = NULL;
-    if (fetch(m, &m->nibbles, &nibbles, &own[0], e) == 0 &&
-        fetch(m, &m->meta, &meta, &own[1], e) == 0)
+    if (fetch(m, &m->codes, &codes, &own[0], e) == 0 &&
+        fetch(m, &m->meta, &meta, &own[1], e) == 0 &&
+        check_bits(m, meta, e) == 0)
         j->w = mem_alloc(n, m->name, e);
     if (j->w) {
-        j->nibbles = nibbles;
+        j->codes = codes;
         j->meta = meta;
         threads_for((size_t)m->rows, 16, dequantize, j);
     }

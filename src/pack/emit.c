@@ -57,6 +57,7 @@ int emit_run_note(struct stream_writer *out, const struct pack_run *run,
                   struct err *e)
 {
     struct run_facts facts = { .layout = run->layout,
+                               .bits = run->bits,
                                .group = run->group,
                                .symmetric = run->symmetric,
                                .scale_dtype = run->scale_dtype,
@@ -75,10 +76,12 @@ int emit_run_note(struct stream_writer *out, const struct pack_run *run,
         const struct pack_kind *k = &run->kind[i];
 
         /* GPTQ and AWQ have zeros in any case, and one word about them */
-        facts.mixed |= k->group != run->kind->group || run->layout == LAYOUT_CT;
+        facts.mixed |= k->group != run->kind->group ||
+                       k->bits != run->kind->bits || run->layout == LAYOUT_CT;
         most = k->modules > most->modules ? k : most;
     }
     if (facts.mixed) {
+        facts.bits = most->bits;
         facts.group = most->group;
         if (run->layout == LAYOUT_CT)
             facts.symmetric = most->symmetric;

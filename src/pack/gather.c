@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/math/quant.h"
+
 static int part_of(enum role r)
 {
     return r == ROLE_CODES  ? GATHER_CODES :
@@ -32,7 +34,7 @@ static bool dtype_fits(const struct frame *f)
     case ROLE_INDEX: return f->dtype == DT_I32;
     case ROLE_SCALES:
         return f->dtype == DT_F16 || f->dtype == DT_BF16 || f->dtype == DT_F32;
-    default: return f->dtype == DT_U4;
+    default: return f->dtype == DT_U4 || f->dtype == DT_U8;
     }
 }
 
@@ -43,6 +45,7 @@ static int keep(struct gather_part *p, const struct frame *f, struct err *e)
     if (f->len)
         memcpy(p->data, f->data, f->len);
     p->len = f->len;
+    p->dtype = f->dtype;
     p->dims[0] = f->dims[0];
     p->dims[1] = f->ndim > 1 ? f->dims[1] : 0;
     p->present = true;
@@ -86,11 +89,18 @@ static int same_dims(const struct gather *g, int i, uint64_t rows,
     return 0;
 }
 
+static bool bits_agree(const struct pack_module *m)
+{
+    return quant_bits(m->meta[0]) == m->bits &&
+           quant_same_bits(m->meta, m->rows * m->groups);
+}
+
 int gather_module(const struct gather *g, struct pack_module *m, struct err *e)
 {
     const struct gather_part *codes = &g->part[GATHER_CODES];
     const struct gather_part *meta = &g->part[GATHER_META];
     const struct gather_part *scales = &g->part[GATHER_SCALES];
+    const struct gather_part *zeros = &g->part[GATHER_ZEROS];
 
     if (!*g->name)
         return 0;
@@ -99,8 +109,7 @@ int gather_module(const struct gather *g, struct pack_module *m, struct err *e)
                        "%s: a grid without codes: has forge-solve "
                        "run?",
                        g->name);
-    if (meta->present == scales->present ||
-        (meta->present && g->part[GATHER_ZEROS].present))
+    if (meta->present == scales->present || (meta->present && zeros->present))
         return err_set(e, E_DATA, "%s: want codes with either qmeta or scales",
                        g->name);
     if (!g->group)
@@ -111,11 +120,11 @@ int gather_module(const struct gather *g, struct pack_module *m, struct err *e)
         .cols = codes->dims[1],
         .groups = meta->present ? meta->dims[1] : scales->dims[1],
         .group = g->group,
+        .bits = (int)dtype_bits(codes->dtype),
         .codes = codes->data,
         .meta = meta->present ? meta->data : NULL,
         .scales = scales->present ? scales->data : NULL,
-        .zeros =
-            g->part[GATHER_ZEROS].present ? g->part[GATHER_ZEROS].data : NULL,
+        .zeros = zeros->present ? zeros->data : NULL,
         .index =
             g->part[GATHER_INDEX].present ? g->part[GATHER_INDEX].data : NULL,
         .scale_dtype = g->scale_dtype ? g->scale_dtype : DT_F16,
@@ -124,6 +133,10 @@ int gather_module(const struct gather *g, struct pack_module *m, struct err *e)
         return err_set(e, E_DATA,
                        "%s: index of %" PRIu64 " for %" PRIu64 " inputs",
                        g->name, g->part[GATHER_INDEX].dims[0], m->cols);
+    if (m->meta ? m->groups && !bits_agree(m) :
+                  m->zeros && zeros->dtype != codes->dtype)
+        return err_set(e, E_DATA, "%s: codes of %d bits, and a grid of others",
+                       g->name, m->bits);
     for (int i = GATHER_META; i <= GATHER_ZEROS; i++)
         if (same_dims(g, i, m->rows, m->groups, e))
             return e->code;

@@ -24,6 +24,7 @@ struct gather {
     struct gather_part {
         void *data; /* 64-byte aligned; the memory serves the next module too */
         size_t len, cap;
+        enum dtype dtype;
         uint64_t dims[2];
         bool present;
     } part[GATHER_COUNT];

@@ -14,8 +14,6 @@
 #include "pack/pack_backend.h"
 #include "pack/packing.h"
 
-enum { SYMMETRIC_ZERO = 8 };
-
 struct buffer {
     void *data;
     size_t cap;
@@ -89,9 +87,10 @@ static void grid_from_scales(const struct grid_job *j, size_t n)
 {
     if (j->m->scale_dtype != DT_F32) /* scales_to_f16() reads those */
         memcpy(j->scales, j->m->scales, n * sizeof(*j->scales));
-    memset(j->zeros, SYMMETRIC_ZERO, n);
-    for (size_t i = 0; j->m->zeros && i < n; i++)
-        j->zeros[i] = j->m->zeros[i / 2] >> (i & 1 ? 4 : 0) & 15;
+    if (j->m->zeros)
+        quant_unpack_row(j->zeros, j->m->zeros, n, j->m->bits);
+    else
+        memset(j->zeros, quant_middle(j->m->bits), n);
 }
 
 /* A qmeta4's exponent can stand for scales beyond F16's range.  E_DATA. */
@@ -115,7 +114,7 @@ static bool is_symmetric(const struct pack_module *m, const uint8_t *zeros,
 {
     for (size_t i = 0; i < n; i++)
         if (m->meta ? !quant_is_symmetric(m->meta[i]) :
-                      zeros[i] != SYMMETRIC_ZERO)
+                      zeros[i] != quant_middle(m->bits))
             return false;
     return true;
 }
@@ -231,15 +230,17 @@ static int count_kind(struct pack_run *run, const struct pack_module *m,
 {
     int i = 0;
 
-    while (i < run->n_kinds && (run->kind[i].group != m->group ||
-                                run->kind[i].symmetric != symmetric))
+    while (i < run->n_kinds &&
+           (run->kind[i].group != m->group || run->kind[i].bits != m->bits ||
+            run->kind[i].symmetric != symmetric))
         i++;
     if (i == PACK_KINDS)
         return err_set(e, E_CONFIG, "%s: more than %d kinds of grids", m->name,
                        PACK_KINDS);
     if (i == run->n_kinds)
-        run->kind[run->n_kinds++] =
-            (struct pack_kind){ .group = m->group, .symmetric = symmetric };
+        run->kind[run->n_kinds++] = (struct pack_kind){
+            .group = m->group, .bits = m->bits, .symmetric = symmetric
+        };
     run->kind[i].modules++;
     return 0;
 }
@@ -268,6 +269,13 @@ static int agree(struct pack_run *run, const struct pack_module *m,
                        ": a checkpoint %shas one group size",
                        m->name, m->group, run->group,
                        run->mixed ? "in this layout " : "");
+    if (!run->bits)
+        run->bits = m->bits;
+    if (run->bits != m->bits && !mixed)
+        return err_set(e, E_CONFIG,
+                       "%s has codes of %d bits, want %d: pack all of it with "
+                       "--mixed",
+                       m->name, m->bits, run->bits);
     if (run->scale_dtype == DT_NONE)
         run->scale_dtype = m->scale_dtype;
     if (run->scale_dtype != m->scale_dtype)
@@ -297,6 +305,12 @@ static struct packed_tensor part(const char *name, enum dtype t, uint64_t d0,
     return x;
 }
 
+/* Words of n codes or zeros of the module; n is a multiple of 8. */
+static uint64_t words(const struct pack_module *m, uint64_t n)
+{
+    return n * (unsigned)m->bits / 32;
+}
+
 /* The group of each input. */
 static int put_index(struct packer *p, const struct pack_module *m,
                      struct err *e)
@@ -318,16 +332,18 @@ static int pack_ct(struct packer *p, const struct pack_module *m,
 
     p->shape[0] = (int64_t)m->rows;
     p->shape[1] = (int64_t)m->cols;
-    /* the bytes of U4 codes are the words of compressed-tensors */
-    out[n++] = part("weight_packed", DT_I32, m->rows, m->cols / 8, 0, m->codes);
+    /* the bytes of codes are the words of compressed-tensors */
+    out[n++] =
+        part("weight_packed", DT_I32, m->rows, words(m, m->cols), 0, m->codes);
     out[n++] = part("weight_scale", m->scale_dtype, m->rows, m->groups, 0,
                     p->scales.data);
     if (!p->symmetric) {
-        if (need(&p->zeros_out, m->rows / 8 * m->groups, 4, e))
+        if (need(&p->zeros_out, words(m, m->rows) * m->groups, 4, e))
             return e->code;
-        pack_zeros_ct(p->zeros_out.data, p->zeros.data, m->rows, m->groups);
-        out[n++] = part("weight_zero_point", DT_I32, m->rows / 8, m->groups, 0,
-                        p->zeros_out.data);
+        pack_zeros_ct(p->zeros_out.data, p->zeros.data, m->rows, m->groups,
+                      m->bits);
+        out[n++] = part("weight_zero_point", DT_I32, words(m, m->rows),
+                        m->groups, 0, p->zeros_out.data);
     }
     out[n++] = part("weight_shape", DT_I64, 2, 0, 0, p->shape);
     if (p->run->act_order > 0) {
@@ -345,22 +361,21 @@ static int pack_awq_gptq(struct packer *p, const struct pack_module *m,
     enum layout l = p->run->layout;
     bool awq = l == LAYOUT_AWQ;
     const uint32_t *in = (const uint32_t *)(const void *)m->codes;
+    uint64_t deep = words(m, m->cols), wide = words(m, m->rows);
     int n = 0;
 
-    if (need(&p->weight_out, m->rows * (m->cols / 8), 4, e) ||
-        need(&p->zeros_out, m->rows / 8 * m->groups, 4, e) ||
+    if (need(&p->weight_out, m->rows * deep, 4, e) ||
+        need(&p->zeros_out, wide * m->groups, 4, e) ||
         need(&p->scales_out, m->rows * m->groups, 2, e) ||
-        pack_words(l, p->weight_out.data, in, m->rows, m->cols / 8, e))
+        pack_words(l, p->weight_out.data, in, m->rows, deep, e))
         return e->code;
-    pack_zeros(p->zeros_out.data, p->zeros.data, m->rows, m->groups, awq,
-               l == LAYOUT_GPTQ);
+    pack_zeros(p->zeros_out.data, p->zeros.data, m->rows, m->groups, m->bits,
+               awq, l == LAYOUT_GPTQ);
     pack_transpose_u16(p->scales_out.data, p->scales.data, m->rows, m->groups);
-    out[n++] = awq ? part("qweight", DT_I32, m->cols, m->rows / 8, 0,
-                          p->weight_out.data) :
-                     part("qweight", DT_I32, m->cols / 8, m->rows, 0,
-                          p->weight_out.data);
     out[n++] =
-        part("qzeros", DT_I32, m->groups, m->rows / 8, 0, p->zeros_out.data);
+        awq ? part("qweight", DT_I32, m->cols, wide, 0, p->weight_out.data) :
+              part("qweight", DT_I32, deep, m->rows, 0, p->weight_out.data);
+    out[n++] = part("qzeros", DT_I32, m->groups, wide, 0, p->zeros_out.data);
     out[n++] = part("scales", m->scale_dtype, m->groups, m->rows, 0,
                     p->scales_out.data);
     if (awq)
@@ -527,7 +542,8 @@ int packer_module(struct packer *p, const struct pack_module *given,
     bool symmetric = true;
     int n;
 
-    if (make_grid(p, m, &symmetric, e) || check_index(m, e) ||
+    if (layout_check_bits(p->run->layout, m->bits, m->name, e) ||
+        make_grid(p, m, &symmetric, e) || check_index(m, e) ||
         agree(p->run, m, symmetric, e) || agree_order(p->run, m, e) ||
         layout_check(p->run->layout, p->run->symmetric > 0, m->group, &s, &s, 1,
                      e))

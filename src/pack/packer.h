@@ -8,15 +8,17 @@
 #include "layout/layout.h"
 
 /* A module as its frames say.  The grid is either meta, or scales with zeros;
- * scales without zeros are symmetric (zero 8). */
+ * scales without zeros are symmetric (zero 8; of 8 bits 128). */
 struct pack_module {
     const char *name;
     uint64_t rows, cols, groups;
     uint64_t group;       /* inputs per scale */
-    const uint8_t *codes; /* U4 [rows, cols], two a byte, low nibble first */
+    int bits;             /* of a code: 4 or 8 */
+    const uint8_t *codes; /* U4 [rows, cols], two a byte, low nibble first; or
+                             U8 */
     const uint32_t *meta; /* QMETA4 [rows, groups], or NULL */
     const void *scales;   /* scale_dtype [rows, groups], or NULL */
-    const uint8_t *zeros; /* U4 [rows, groups], or NULL */
+    const uint8_t *zeros; /* U4 (U8) [rows, groups], or NULL */
     const int32_t *index; /* [cols] group of each input; NULL: input / group */
     enum dtype scale_dtype; /* F16, BF16, or F32, which becomes F16 */
 };
@@ -37,15 +39,17 @@ enum { PACK_KINDS = 32 };
  * the first module's where nothing was demanded. */
 struct pack_run {
     enum layout layout;
+    int bits;       /* 0: the first module's */
     uint64_t group; /* 0: the first module's */
     int symmetric;  /* 1, 0, or -1: the first module's; mixed: of all so far */
     enum dtype scale_dtype; /* DT_NONE: the first module's */
     int act_order; /* 1: an order of inputs is stored, 0, or -1: as needed */
     enum int4pack_capability capability; /* of int4pack's tiles (int4pack.h) */
-    bool mixed; /* modules may have other groups and symmetries than the first,
-                 * where the layout has them for each module */
+    bool mixed; /* modules may have other bits, groups and symmetries than the
+                 * first, where the layout has them for each module */
     struct pack_kind {
         uint64_t group, modules;
+        int bits;
         bool symmetric;
     } kind[PACK_KINDS]; /* that there have been */
     int n_kinds;

@@ -10,8 +10,7 @@
 
 enum {
     TILE = 16, /* words of a cache line */
-    TILE_ROWS = 8 * TILE,
-    ONES = 0x11111111 /* one in every nibble */
+    TILE_ROWS = 8 * TILE
 };
 
 static const int awq_order[8] = { 0, 2, 4, 6, 1, 3, 5, 7 };
@@ -150,29 +149,36 @@ void pack_awq(uint32_t *out, const uint32_t *in, size_t rows, size_t words)
     threads_for((words + TILE - 1) / TILE, 1, awq_part, &j);
 }
 
-void pack_zeros(uint32_t *out, const uint8_t *z, size_t rows, size_t groups,
-                bool awq, bool minus_one)
+/* The zeros of group g of the outputs of word c. */
+static uint32_t zero_word(const uint8_t *z, size_t groups, size_t c, size_t g,
+                          int bits, bool awq)
 {
-    for (size_t c = 0; c < rows / 8; c++)
-        for (size_t g = 0; g < groups; g++) {
-            uint32_t w = 0;
+    size_t per = 32 / (size_t)bits;
+    uint32_t w = 0;
 
-            for (int i = 0; i < 8; i++)
-                w |=
-                    (uint32_t)z[(8 * c + (awq ? awq_order[i] : i)) * groups + g]
-                    << 4 * i;
-            out[g * (rows / 8) + c] = minus_one ? w - ONES : w;
-        }
+    for (size_t i = 0; i < per; i++)
+        w |= (uint32_t)
+                 z[(per * c + (awq ? (size_t)awq_order[i] : i)) * groups + g]
+             << (size_t)bits * i;
+    return w;
 }
 
-void pack_zeros_ct(uint32_t *out, const uint8_t *z, size_t rows, size_t groups)
+void pack_zeros(uint32_t *out, const uint8_t *z, size_t rows, size_t groups,
+                int bits, bool awq, bool minus_one)
 {
-    for (size_t c = 0; c < rows / 8; c++)
-        for (size_t g = 0; g < groups; g++) {
-            uint32_t w = 0;
+    uint32_t ones = bits == 8 ? 0x01010101 : 0x11111111; /* in every place */
+    size_t words = rows * (size_t)bits / 32;
 
-            for (int i = 0; i < 8; i++)
-                w |= (uint32_t)z[(8 * c + i) * groups + g] << 4 * i;
-            out[c * groups + g] = w;
-        }
+    for (size_t c = 0; c < words; c++)
+        for (size_t g = 0; g < groups; g++)
+            out[g * words + c] =
+                zero_word(z, groups, c, g, bits, awq) - (minus_one ? ones : 0);
+}
+
+void pack_zeros_ct(uint32_t *out, const uint8_t *z, size_t rows, size_t groups,
+                   int bits)
+{
+    for (size_t c = 0; c < rows * (size_t)bits / 32; c++)
+        for (size_t g = 0; g < groups; g++)
+            out[c * groups + g] = zero_word(z, groups, c, g, bits, false);
 }

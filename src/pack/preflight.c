@@ -45,14 +45,15 @@ static void advise(const struct preflight *p, const struct shapes *s)
 {
     for (int b = 0; b < ADVICE_BITS; b++) {
         const struct layout_shape *first = NULL;
-        uint64_t group = p->grids.group;
+        uint64_t group = p->grids.group; /* the last one looked at */
         size_t count = 0;
 
         for (size_t i = 0; i < s->n; i++) {
-            bool symmetric;
+            struct module_grid g =
+                grid_rules_find(&p->grids, s->shape[i].module);
 
-            grid_rules_find(&p->grids, s->shape[i].module, &group, &symmetric);
-            if (layout_advice(p->layout, symmetric, group, &s->shape[i]) &
+            group = g.group;
+            if (layout_advice(p->layout, g.symmetric, g.group, &s->shape[i]) &
                 1u << b) {
                 if (!first)
                     first = &s->shape[i];
@@ -75,17 +76,17 @@ static int check_shape(const struct preflight *p, const struct shapes *s,
                        size_t i, struct err *e)
 {
     const struct layout_shape *x = &s->shape[i];
-    uint64_t group;
-    bool symmetric;
+    struct module_grid g = grid_rules_find(&p->grids, x->module);
 
-    grid_rules_find(&p->grids, x->module, &group, &symmetric);
-    if (group != p->grids.group && !layout_takes_grids(p->layout))
+    if (layout_check_bits(p->layout, g.bits, x->module, e))
+        return e->code;
+    if (g.group != p->grids.group && !layout_takes_grids(p->layout))
         return err_set(e, E_CONFIG,
                        "%s has groups of %" PRIu64 ", others of %" PRIu64
                        ": a checkpoint in layout %s has one group size",
-                       x->module, group, p->grids.group,
+                       x->module, g.group, p->grids.group,
                        layout_name(p->layout));
-    return layout_check(p->layout, symmetric, group, x, s->shape, s->n, e);
+    return layout_check(p->layout, g.symmetric, g.group, x, s->shape, s->n, e);
 }
 
 int preflight_check(const struct preflight *p, uint64_t *linears, struct err *e)

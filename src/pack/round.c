@@ -190,7 +190,7 @@ static int round_row(const struct job *j, uint64_t row, float *x, uint8_t *code,
         *meta = quant_span(s.lo, s.hi, p->symmetric, p->scale_dtype);
         j->k.codes(code + first, x, room, quant_grid(*meta, p->scale_dtype));
     }
-    quant_pack_row(j->codes + row * (p->cols / 2), code, p->cols);
+    quant_pack_row(j->codes + row * (p->cols / 2), code, p->cols, 4);
     return 0;
 }
 

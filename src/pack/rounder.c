@@ -43,6 +43,7 @@ int rounder_module(struct rounder *r, const struct frame *f,
         return e->code;
     snprintf(r->name, sizeof(r->name), "%s", f->name);
     *m = (struct pack_module){ .name = r->name,
+                               .bits = 4,
                                .rows = p.rows,
                                .cols = p.cols,
                                .groups = groups,

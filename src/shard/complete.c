@@ -8,6 +8,7 @@
 
 #include "arch/tensor_name.h"
 #include "common/math/quant.h"
+#include "layout/unpack.h"
 
 enum { NAME_MAX_LEN = 1024 };
 
@@ -67,13 +68,13 @@ bool complete_is_packed(const struct named_set *out, const char *module,
 }
 
 struct module_grid complete_grid(const struct named_set *out,
-                                 const char *module,
+                                 const char *module, uint64_t cols,
                                  const struct run_facts *facts)
 {
-    struct module_grid g = { facts->group, facts->symmetric };
+    struct module_grid g = { facts->group, facts->symmetric, facts->bits };
     bool ct = facts->layout == LAYOUT_CT;
     const struct named *codes, *scales;
-    uint64_t cols, groups;
+    uint64_t groups;
 
     if (!facts->mixed)
         return g;
@@ -83,7 +84,10 @@ struct module_grid complete_grid(const struct named_set *out,
         g.symmetric = !find2(out, module, "weight_zero_point");
     if (!codes || !scales || codes->ndim != 2 || scales->ndim != 2)
         return g;
-    cols = 8 * codes->dims[ct ? 1 : 0];
+    for (int bits = 4; bits <= 8; bits += 4)
+        if (layout_takes_bits(facts->layout, bits) &&
+            unpack_words(cols, bits) == codes->dims[ct ? 1 : 0])
+            g.bits = bits;
     groups = scales->dims[ct ? 1 : 0];
     if (groups && quant_groups(cols, facts->group) != groups &&
         cols % groups == 0)
@@ -95,19 +99,19 @@ struct module_grid complete_grid(const struct named_set *out,
 
 /* The tensor that a part of a linear [rows, cols] must be. */
 static struct named expected(const struct run_facts *f, const char *part,
-                             uint64_t group, uint64_t rows, uint64_t cols,
+                             struct module_grid g, uint64_t rows, uint64_t cols,
                              uint64_t dims[3])
 {
-    uint64_t groups = quant_groups(cols, group);
+    uint64_t groups = quant_groups(cols, g.group);
     struct named x = { part, DT_I32, 2, dims };
     bool awq = f->layout == LAYOUT_AWQ, cpu = f->layout == LAYOUT_INT4PACK;
 
     if (!strcmp(part, "qweight")) {
-        dims[0] = awq ? cols : cols / 8;
+        dims[0] = awq ? cols : unpack_words(cols, g.bits);
         dims[1] = awq ? rows / 8 : rows;
     } else if (!strcmp(part, "qzeros")) {
         dims[0] = groups;
-        dims[1] = rows / 8;
+        dims[1] = unpack_words(rows, g.bits);
     } else if (!strcmp(part, "scales")) {
         x.dtype = f->scale_dtype;
         dims[0] = groups;
@@ -118,13 +122,13 @@ static struct named expected(const struct run_facts *f, const char *part,
         dims[0] = cols;
     } else if (!strcmp(part, "weight_packed")) {
         dims[0] = rows;
-        dims[1] = (cols + 7) / 8;
+        dims[1] = unpack_words(cols, g.bits);
     } else if (!strcmp(part, "weight_scale")) {
         x.dtype = f->scale_dtype;
         dims[0] = rows;
         dims[1] = groups;
     } else if (!strcmp(part, "weight_zero_point")) {
-        dims[0] = (rows + 7) / 8;
+        dims[0] = unpack_words(rows, g.bits);
         dims[1] = groups;
     } else if (!strcmp(part, "weight_int4pack")) {
         x.dtype = cpu ? DT_U8 : DT_I32;
@@ -158,7 +162,7 @@ static int check_packed(const struct completeness *c,
                         const struct named_set *out, const char *module,
                         uint64_t rows, uint64_t cols, struct err *e)
 {
-    struct module_grid g = complete_grid(out, module, c->facts);
+    struct module_grid g = complete_grid(out, module, cols, c->facts);
     const char *part;
 
     for (int i = 0; (part = layout_part(c->facts->layout, g.symmetric,
@@ -166,17 +170,17 @@ static int check_packed(const struct completeness *c,
          i++) {
         const struct named *t = find2(out, module, part);
         uint64_t dims[3];
-        struct named want = expected(c->facts, part, g.group, rows, cols, dims);
+        struct named want = expected(c->facts, part, g, rows, cols, dims);
 
         if (!t)
             return err_set(e, E_DATA, "'%s.%s' is missing", module, part);
         if (t->dtype != want.dtype || !same_shape(t, &want))
             return err_set(e, E_DATA,
                            "'%s.%s' is no %s of the shape that a %" PRIu64
-                           " x %" PRIu64 " linear needs in layout %s, group "
-                           "%" PRIu64,
+                           " x %" PRIu64 " linear needs in layout %s, %d bits, "
+                           "group %" PRIu64,
                            module, part, dtype_name(want.dtype), rows, cols,
-                           layout_name(c->facts->layout), g.group);
+                           layout_name(c->facts->layout), g.bits, g.group);
     }
     return 0;
 }

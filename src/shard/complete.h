@@ -8,7 +8,7 @@
 #ifndef FORGE_COMPLETE_H
 #define FORGE_COMPLETE_H
 
-#include "arch/config.h"
+#include "arch/gridrules.h"
 #include "checkpoint/checkpoint.h"
 #include "layout/runfacts.h"
 
@@ -45,17 +45,13 @@ struct completeness {
 MUST_CHECK int complete_check(const struct completeness *c,
                               const struct named_set *out, struct err *e);
 
-/* The grid of a module of the set, in 4 bits: that of the facts, or if these are
+/* The grid of a quantized linear of `cols` inputs: that of the facts, or if these are
  * mixed what the shapes of its tensors say.  GPTQ's symmetry is that of the
  * facts. */
-struct module_grid {
-    uint64_t group;
-    bool symmetric;
-};
 struct module_grid complete_grid(const struct named_set *out,
-                                 const char *module,
+                                 const char *module, uint64_t cols,
                                  const struct run_facts *facts);
-/* Whether the module is stored in 4 bits in this set. */
+/* Whether the module is stored quantized in this set. */
 bool complete_is_packed(const struct named_set *out, const char *module,
                         const struct run_facts *facts);
 

@@ -28,14 +28,10 @@ static void path_of(const struct linear *l, int64_t layer,
     tensor_name_format(&n, to, TENSOR_NAME_MAX);
 }
 
-static bool same(struct module_grid a, struct module_grid b)
-{
-    return a.group == b.group && a.symmetric == b.symmetric;
-}
-
 static bool usual(const struct run_facts *f, struct module_grid g)
 {
-    return same(g, (struct module_grid){ f->group, f->symmetric });
+    return module_grid_same(
+        g, (struct module_grid){ f->group, f->symmetric, f->bits });
 }
 
 static int compare_layers(struct everywhere *w, const struct linear *l,
@@ -47,7 +43,7 @@ static int compare_layers(struct everywhere *w, const struct linear *l,
     path_of(l, -1, path);
     i = names_find(&w->kind, path);
     if (i < w->kind.n) {
-        w->alike[i] &= same(w->grid[i], g);
+        w->alike[i] &= module_grid_same(w->grid[i], g);
         return 0;
     }
     if (names_add(&w->kind, path, strlen(path), e) ||
@@ -66,7 +62,7 @@ static int list(struct mixed_grids *m, const struct everywhere *w,
     struct names *to;
     size_t i = 0;
 
-    while (i < m->n && !same(m->kind[i].grid, g))
+    while (i < m->n && !module_grid_same(m->kind[i].grid, g))
         i++;
     if (i == MIXED_KINDS)
         return err_set(e, E_CONFIG, "'%s': more than %d kinds of grids",
@@ -82,7 +78,7 @@ static int list(struct mixed_grids *m, const struct everywhere *w,
                                           names_add(to, path, strlen(path), e);
 }
 
-/* Call compare_layers(), or with m list(), for each linear in 4 bits. */
+/* Call compare_layers(), or with m list(), for each quantized linear. */
 static int each(struct everywhere *w, struct mixed_grids *m,
                 const struct named_set *out, const struct model_config *config,
                 const struct run_facts *facts, struct err *e)
@@ -97,7 +93,7 @@ static int each(struct everywhere *w, struct mixed_grids *m,
             model_linear(config, layer, i, &l);
             if (!complete_is_packed(out, l.module, facts))
                 continue;
-            g = complete_grid(out, l.module, facts);
+            g = complete_grid(out, l.module, (uint64_t)l.cols, facts);
             if (!m)
                 rc = compare_layers(w, &l, g, e);
             else if (!usual(facts, g))

@@ -156,15 +156,17 @@ static void dynamic_entry(struct json_writer *j, const char *head,
 
     jw_key(j, regex_of(text, sizeof(text), head, path, tail));
     jw_begin(j, '{');
-    if (grid)
+    if (grid) {
+        pair_int(j, "bits", (uint64_t)grid->bits);
         pair_int(j, "group_size", grid->group);
+    }
     jw_end(j, '}');
     if (fused_path(fused, sizeof(fused), path)) /* which has none itself */
         dynamic_entry(j, head, fused, tail, grid);
 }
 
 /* "dynamic": regular expressions of modules that are not quantized, or have
- * another group, for vLLM's GPTQ and for GPTQModel, which reads it in AWQ
+ * other bits or another group, for vLLM's GPTQ and for GPTQModel, which reads it in AWQ
  * checkpoints too (and no other list there). */
 static void dynamic(struct json_writer *j, const struct plain_list *plain,
                     const struct mixed_grids *mixed)
@@ -238,7 +240,7 @@ static void gptq_dict(struct json_writer *j, const struct run_facts *facts,
 
     pair_string(j, "quant_method", "gptq");
     pair_string(j, "method", "gptq");
-    pair_int(j, "bits", 4);
+    pair_int(j, "bits", (uint64_t)facts->bits);
     pair_int(j, "group_size", facts->group);
     pair_bool(j, "desc_act", facts->act_order);
     pair_bool(j, "sym", facts->symmetric);
@@ -295,7 +297,7 @@ static void ct_group(struct json_writer *j, const struct run_facts *facts,
     pair_string(j, "format", "pack-quantized");
     jw_key(j, "weights");
     jw_begin(j, '{');
-    pair_int(j, "num_bits", 4);
+    pair_int(j, "num_bits", (uint64_t)grid->bits);
     pair_string(j, "type", "int");
     pair_bool(j, "symmetric", grid->symmetric);
     pair_string(j, "strategy", "group");
@@ -318,7 +320,8 @@ static void ct_dict(struct json_writer *j, const struct run_facts *facts,
                     const struct plain_list *plain,
                     const struct mixed_grids *mixed)
 {
-    const struct module_grid most = { facts->group, facts->symmetric };
+    const struct module_grid most = { facts->group, facts->symmetric,
+                                      facts->bits };
     char name[32];
 
     pair_string(j, "quant_method", "compressed-tensors");

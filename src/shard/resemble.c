@@ -16,8 +16,10 @@
 #define SPREAD_LEAST 0.01
 /* |w'| is 8 steps at most, so a zero that is off by one changes it by an eighth
  * at least, and so do wrong codes that matter: with a smaller relative error
- * the linear is right. */
-#define NEAR 0.0625
+ * the linear is right.  In 8 bits it is 128 steps, and of normally distributed
+ * weights some 40: 1/40. */
+#define NEAR       0.0625
+#define NEAR_EIGHT 0.015625
 
 enum {
     ROWS_MOST = 1024, /* rows of the sample */
@@ -70,7 +72,7 @@ static int code_at(const struct ck_quantized *q, uint64_t row, uint64_t col)
 {
     uint64_t i = row * q->cols + col;
 
-    return q->codes[i / 2] >> (i & 1 ? 4 : 0) & 15;
+    return q->bits == 8 ? q->codes[i] : q->codes[i / 2] >> (i & 1 ? 4 : 0) & 15;
 }
 
 static void one_group(const struct job *j, uint64_t i, uint64_t g)
@@ -199,6 +201,7 @@ static void sum_up(struct resemblance *r, const struct job *j)
     r->bias = t.count ? t.d / (double)t.count : 0;
     r->rms = t.count ? sqrt(t.d2 / (double)t.count) : 0;
     r->relative = t.w2 > 0 ? sqrt(t.e2 / t.w2) : 0;
+    r->near = j->q->bits == 8 ? NEAR_EIGHT : NEAR;
     find_trend(r, j);
     find_slope(r, j->ratio, j->sample.n * j->q->groups);
 }
@@ -251,7 +254,7 @@ int resemble(struct resemblance *r, const struct ck_quantized *q,
 const char *resemble_verdict(const struct resemblance *r)
 {
     double moved = r->relative * r->relative;
-    bool near = r->relative <= NEAR;
+    bool near = r->relative <= r->near;
 
     if (!near && !(r->slope >= SLOPE_LEAST))
         return "the codes are not those of these weights";

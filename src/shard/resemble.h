@@ -17,9 +17,10 @@
  *   bias   mean of (w - w') in steps of the scale: within 0.07.  A zero that is
  *          off by one, as between GPTQ v1 and v2, gives exactly 1.
  *
- * Slope and bias are ignored if |w - w'| < |w| / 16: in a group with a few huge
- * weights the others become zero, and the compensation in other groups is
- * larger than those groups' weights (slope 0.21, bias 0.57, and sound).
+ * Slope and bias are ignored if |w - w'| < |w| / 16 (8 bits: / 64): in a group
+ * with a few huge weights the others become zero, and the compensation in other
+ * groups is larger than those groups' weights (slope 0.21, bias 0.57, and
+ * sound).
  *
  *   trend  slope of the regression, over the groups, of log(<w, w'> / <w, w>)
  *          on log(scale): within 0.04, since rounding is independent of a
@@ -41,6 +42,7 @@ struct resemblance {
     double trend_error; /* standard error of the trend */
     double rms;         /* RMS of w - w' in steps; rounding to nearest: 0.29 */
     double relative;    /* d = RMS of w - w' over RMS of w, all elements */
+    double near;        /* slope and bias are ignored where d is less */
     uint64_t groups;    /* number of groups in slope and trend */
 };
 

@@ -40,15 +40,17 @@ static bool are_mixed(const struct state *s)
         const char *name = s->names.item[i].name, *dot = strrchr(name, '.');
         char module[MODULE_PATH_MAX];
         struct module_grid g;
+        struct linear l;
 
         if (!dot || strcmp(dot + 1, codes) != 0 ||
             (size_t)snprintf(module, sizeof(module), "%.*s", (int)(dot - name),
-                             name) >= sizeof(module))
+                             name) >= sizeof(module) ||
+            !model_find_linear(&s->config, module, &l))
             continue;
-        g = complete_grid(&s->names, module, &facts);
+        g = complete_grid(&s->names, module, (uint64_t)l.cols, &facts);
         zeros |= !g.symmetric;
         none |= g.symmetric;
-        other |= g.group != facts.group;
+        other |= g.group != facts.group || g.bits != facts.bits;
     }
     return layout_takes_grids(facts.layout) &&
            (other || (facts.layout == LAYOUT_CT && zeros && none));
@@ -76,6 +78,7 @@ static int find_facts(struct state *s, struct err *e)
         return err_set(e, E_CONFIG, "one scale a row: not a layout of ours");
     s->facts =
         (struct run_facts){ .layout = of[st],
+                            .bits = checkpoint_bits(s->out),
                             .group = (uint64_t)group,
                             .symmetric = true,
                             .scale_dtype = DT_F16,

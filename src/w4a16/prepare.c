@@ -149,11 +149,11 @@ static uint8_t *read_zeros(const struct forge_w4a16 *w,
     if (!z)
         return NULL;
     if (l->layout == FORGE_W4A16_COMPRESSED_TENSORS)
-        unpack_ct_zeros(z, l->zeros, rows, groups);
+        unpack_ct_zeros(z, l->zeros, rows, groups, 4);
     else if (l->layout == FORGE_W4A16_AWQ)
         unpack_awq_zeros(z, l->zeros, rows, groups);
     else
-        unpack_gptq_zeros(z, l->zeros, rows, groups,
+        unpack_gptq_zeros(z, l->zeros, rows, groups, 4,
                           l->layout == FORGE_W4A16_GPTQ);
     while (i < n && z[i] == 8)
         i++;

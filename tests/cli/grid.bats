@@ -33,6 +33,12 @@ setup() {
         forge-grid -q "$opt" --group 64 --candidates 20 --hessian "$H" "$W" >g
         python3 "$PY" check-grid g "$sym" hessian 2 20 "$H"
     done
+    forge-grid -q --group 64 --candidates 20 --grid '*=8bit' "$W" >g
+    python3 "$PY" check-grid g SYM lp 2.4 20 - 8
+    forge-grid -q --group 128 --candidates 9 --grid '*=8bit,asym' --hessian "$H" "$W" >g
+    python3 "$PY" check-grid g ASYM hessian 2 9 "$H" 8
+    forge-grid -q --group 64 --search absmax --grid '*=8bit,asym' "$W" >g
+    python3 "$PY" check-grid g ASYM absmax 2.4 1 - 8
     forge-grid -q --group 256 --scale-dtype bf16 --candidates 9 "$W" >g
     python3 "$PY" check-grid g SYM lp 2.4 9
     forge-grid -q --group 512 --candidates 1024 --norm 2 --search lp "$W" >g

@@ -102,6 +102,30 @@ END
     [ ! -e x ]
 }
 
+@test "codes of 8 bits, where the layout has them" {
+    make_stream s.fts 8x32 64x96 136x160 --bits 8
+    make_stream p.fts 8x32 136x160 --bits 8 --parts
+    make_stream a.fts 8x32 136x160 --bits 8 --asym --parts
+    make_stream b.fts 64x128 --bits 8 --asym
+    for layout in compressed-tensors gptq_v2; do
+        for i in s p a b; do
+            forge-pack -q --layout $layout $i.fts >$i.out
+            python3 "$PY" check $layout $i.fts $i.out
+        done
+    done
+    forge-pack -q --layout gptq s.fts >s.out
+    python3 "$PY" check gptq s.fts s.out
+    for layout in awq int4pack int4pack-xpu; do
+        refused 78 "m0 has codes of 8 bits: layout $layout has 4, and compressed-tensors" --layout $layout s.fts
+    done
+    # a grid of other bits than its codes, and codes of two kinds without --mixed
+    mkstream codes:m:U8:8x32:group=32 qmeta:m:QMETA4:8x1:group=32,scale=F16 >c.fts
+    refused 65 "m: codes of 8 bits, and a grid of others" c.fts
+    mkstream codes:m:U8:8x32:group=32 scales:m:F16:8x1:group=32 codes:n:U4:8x32:group=32 scales:n:F16:8x1:group=32 >c.fts
+    refused 78 "n has codes of 4 bits, want 8: pack all of it with --mixed" c.fts
+    forge-pack -q --mixed c.fts >/dev/null
+}
+
 @test "BF16 scales that F16 cannot hold are refused where kernels want F16, by name" {
     make_stream b.fts 64x128 --group 64 --bf16 --parts
     for value in 0x3700:1 0x3600:0 0x4780:0 0xb700:1; do # 2^-17, 2^-19 and more, 65536
@@ -271,8 +295,10 @@ all                                   1 2 4 8 16
     refused 65 "m: grid of 16 x 1 for 8 outputs" x.fts
     mkstream -o x.fts codes:m:U4:8x32 scales:m:F16:8x1:fill=1
     refused 65 "no frame says its group" x.fts
-    mkstream -o x.fts codes:m:U8:8x32:group=32 scales:m:F16:8x1:fill=1
-    refused 65 "m: codes are U8" x.fts
+    mkstream -o x.fts codes:m:I8:8x32:group=32 scales:m:F16:8x1:fill=1
+    refused 65 "m: codes are I8" x.fts
+    mkstream -o x.fts codes:m:U8:8x32:group=32 scales:m:F16:8x1:fill=1 zeros:m:U4:8x1
+    refused 65 "m: codes of 8 bits, and a grid of others" x.fts
     mkstream -o x.fts codes:m:U4:8x32:group=32 scales:m:F16:8x1:group=16:fill=1
     refused 65 "scales says groups of 16" x.fts
     mkstream -o x.fts codes:m:U4:8x32:group=32 scales:m:F16:8x1:fill=inf

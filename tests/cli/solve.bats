@@ -17,7 +17,9 @@ setup_file() {
     python3 "$PY" broken-hessian broken.fts
     forge-grid -q --group 64 --hessian h.fts w.fts -o sym.fts
     forge-grid -q --group 128 --asymmetric --scale-dtype bf16 w.fts -o asym.fts
-    for grid in sym asym; do
+    forge-grid -q --group 64 --hessian h.fts --grid '*=8bit' w.fts -o eight.fts
+    forge-grid -q --group 128 --grid '*=8bit,asym' --scale-dtype bf16 w.fts -o eight-asym.fts
+    for grid in sym asym eight; do
         python3 "$BEST" cross $grid.fts h.fts $grid-cross.fts
     done
     python3 "$BEST" cross sym.fts h.fts sym-gap.fts gap
@@ -35,7 +37,7 @@ setup() {
 }
 
 @test "codes are those of GPTQ as its paper has it, in every order" {
-    for grid in sym asym; do
+    for grid in sym asym eight eight-asym; do
         for order in natural activation group; do
             forge-solve -q --hessian "$D/h.fts" --order "$order" \
                 "$D/$grid.fts" >c
@@ -74,8 +76,10 @@ setup() {
 }
 
 @test "rounding to nearest: by choice, and without hessians" {
-    forge-solve -q --method rtn --hessian "$D/h.fts" "$D/sym.fts" >c
-    python3 "$PY" check-solve "$D/sym.fts" "$D/h.fts" c natural 0.01
+    for grid in sym eight eight-asym; do
+        forge-solve -q --method rtn --hessian "$D/h.fts" "$D/$grid.fts" >c
+        python3 "$PY" check-solve "$D/$grid.fts" "$D/h.fts" c natural 0.01
+    done
     forge-solve -q "$D/sym.fts" >n
     forge-ls --head model.layers.0.q_proj n >/dev/null
     grep -aq '"method":"rtn"' n
@@ -141,10 +145,14 @@ PYTHON
     python3 "$BEST" check-blocks "$D/sym-gap.fts" "$D/h.fts" c 8 yes
     effort asym-cross --sweeps 0 >c
     python3 "$BEST" check-blocks "$D/asym-cross.fts" "$D/h.fts" c 5 no
+    effort eight-cross --sweeps 0 >c
+    python3 "$BEST" check-blocks "$D/eight-cross.fts" "$D/h.fts" c 8 yes
+    effort eight-asym --sweeps 0 >c
+    python3 "$BEST" check-blocks "$D/eight-asym.fts" "$D/h.fts" c 5 no
 }
 
 @test "--effort: refined until nothing can move, and no row is worse" {
-    for g in sym sym-cross asym-cross; do
+    for g in sym sym-cross asym-cross eight-cross eight-asym; do
         effort $g --sweeps 0 >before
         effort $g --sweeps 200 >after
         python3 "$BEST" check-refined "$D/$g.fts" "$D/h.fts" before after
@@ -167,7 +175,7 @@ PYTHON
 }
 
 @test "--fisher: rows together, until nothing can move" {
-    for g in sym sym-cross asym; do
+    for g in sym sym-cross asym eight; do
         python3 "$BEST" fisher "$D/$g.fts" f
         # to the end of what refines each row for itself
         effort $g --sweeps 200 >before

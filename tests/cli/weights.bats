@@ -42,7 +42,7 @@ load cli
 }
 
 @test "4-bit checkpoints: exact parts, and dequantized" {
-    for kind in awq gptq gptq_v2 gptq-short ct-sym ct-asym ct-channel ct-short; do
+    for kind in awq gptq gptq_v2 gptq-short gptq-8bit ct-sym ct-asym ct-channel ct-short ct-8bit ct-asym-8bit; do
         make_model $kind $kind
         forge-weights $kind -o $kind.fts
         python3 "$PY" stream $kind.fts $kind parts
@@ -410,7 +410,7 @@ EOF
         refused 78 "$text" m
     done <<'EOF'
 "gptq",.*"bits" "bitsandbytes","bits" quant_method 'bitsandbytes' is not supported
-"bits":.4 "bits":8 8-bit weights are not read
+"bits":.4 "bits":3 3-bit weights are not read
 "checkpoint_format":."gptq" "checkpoint_format":"marlin" checkpoint_format 'marlin' is not supported
 EOF
 }

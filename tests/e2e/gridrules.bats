@@ -18,6 +18,14 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
         forge-shard -q --from "$model" --verify out
         forge generate -q --greedy --tokens 4 out "the" >/dev/null
         rm -r out
+        rules=('*.down_proj=8bit,32' '*.layers.[01].self_attn.[qkv]_proj=8bit')
+        args=(); for r in "${rules[@]}"; do args+=(--grid "$r"); done
+        forge quantize "$model" out --method rtn --layout $layout --group 64 -q "${args[@]}"
+        [ "$(check out $layout 64,sym "${rules[@]}")" = "32,sym,8bit:4 64,sym:18 64,sym,8bit:6" ]
+        forge verify -q out
+        forge-shard -q --from "$model" --verify out
+        forge generate -q --greedy --tokens 4 out "the" >/dev/null
+        rm -r out
     done
     for layout in compressed-tensors gptq_v2 awq; do
         forge quantize "$model" out --method rtn --layout $layout --group 64 -q --grid '*.down_proj=asym' --grid '*.3.mlp.*=sym'
@@ -30,6 +38,12 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
 @test "a linear's codes are those of a checkpoint with that grid alone" {
     forge quantize "$model" most --method rtn --group 64 -q
     forge quantize "$model" other --method rtn --group 32 --asym -q
+    forge quantize "$model" eight --method rtn --group 64 -q --grid '*=8bit'
+    [ "$(check eight compressed-tensors 64,sym '*=8bit')" = "64,sym,8bit:28" ]
+    forge quantize "$model" mixed --method rtn --group 64 -q --grid '*.o_proj=8bit'
+    [ "$(parts mixed eight '*.o_proj')" = 12 ]
+    [ "$(parts mixed most '*.mlp.*_proj')" = 36 ]
+    rm -r mixed
     forge quantize "$model" mixed --method rtn --group 64 -q --grid '*.down_proj=32,asym' --grid '*.layers.2.mlp.*=32' --grid '*.layers.2.mlp.*=asym'
     [ "$(check mixed compressed-tensors 64,sym '*.down_proj=32,asym' '*.layers.2.mlp.*=32,asym')" = "32,asym:6 64,sym:22" ]
     [ "$(parts mixed other '*.down_proj')" = 16 ]
@@ -44,10 +58,14 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     same_tensors b c
     [ "$(find work -name 'solve-*' | wc -l)" -eq 2 ]
     check b compressed-tensors 128,sym '*.down_proj=32,asym' '*.mlp.*=32'
-    for d in a b; do
+    forge quantize "$model" e "${small[@]}" --work work --grid '*.mlp.*=8bit'
+    forge quantize "$model" f "${small[@]}" --work work --grid '*=8bit'
+    for d in a b e f; do
         forge eval "$model" $d --json --quiet --text "$text" --sequences 4 --seqlen 128 >$d.json
     done
     less "$(figure kl_mean b.json)" "$(figure kl_mean a.json)"
+    less "$(figure kl_mean e.json)" "$(figure kl_mean b.json)"
+    less "$(figure kl_mean f.json)" 0.001
     rm work/solve-*/codes-2.fts
     forge quantize "$model" d "${small[@]}" --effort fast --work work --grid '*.down_proj=32,asym' --grid '*.mlp.*=32'
     same_tensors b d
@@ -55,7 +73,7 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
 
 @test "mixtures, latent attention, and repacking" {
     /usr/bin/python3 "$tree/tests/reference/moe.py" make deepseek_v3 plain m
-    rules=('*.experts.*=32' '*.kv_a_proj_with_mqa=16' '*.q_a_proj=16' '*shared_experts*=asym')
+    rules=('*.experts.*=32,8bit' '*.kv_a_proj_with_mqa=16' '*.q_a_proj=16' '*shared_experts*=asym' '*.o_proj=8bit')
     args=(); for r in "${rules[@]}"; do args+=(--grid "$r"); done
     forge quantize m out "${small[@]}" --group 8 "${args[@]}"
     check out compressed-tensors 8,sym "${rules[@]}"
@@ -72,6 +90,15 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     forge quantize "$model" ct "${small[@]}" --group 32 --grid '*.down_proj=64,asym'
     forge quantize "$model" q.gguf "${small[@]}" --layout gguf --grid '*.down_proj=64,asym'
     [ "$(python3 "$tree/tests/reference/ggufs.py" same ct q.gguf)" = "28 linears and 12 other tensors agree" ]
+    forge quantize "$model" ct8 "${small[@]}" --group 32 --grid '*.down_proj=64,8bit' --grid '*.o_proj=asym'
+    forge quantize "$model" q8.gguf "${small[@]}" --layout gguf --grid '*.down_proj=64,8bit' --grid '*.o_proj=asym'
+    [ "$(python3 "$tree/tests/reference/ggufs.py" same ct8 q8.gguf)" = "28 linears and 12 other tensors agree" ]
+    run -78 --separate-stderr forge repack ct8 x --layout awq
+    [[ $stderr == *"mlp.down_proj has codes of 8 bits: layout awq has 4, and compressed-tensors, gptq, gptq_v2 and gguf have either" ]]
+    forge repack -q ct8 r8.gguf --layout gguf
+    [ "$(python3 "$tree/tests/reference/ggufs.py" same ct8 r8.gguf)" = "28 linears and 12 other tensors agree" ]
+    refused 78 forge quantize "$model" x.gguf "${small[@]}" --layout gguf --grid '*.down_proj=8bit,asym'
+    [[ $stderr == *"'model.layers.0.mlp.down_proj' has codes of 8 bits and zero points: blocks of GGUF, Q8_0, have none" ]]
     refused 78 forge quantize "$model" x.gguf "${small[@]}" --layout gguf --grid '*.down_proj=48'
     [[ $stderr == *"in groups of 48: blocks of GGUF have 32 inputs and one scale" ]]
 }
@@ -82,13 +109,15 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
         [[ $stderr == *"$2"* ]] || { echo "said: $stderr"; return 1; }
     }
     no 78 "a checkpoint in layout awq has one group size" --layout awq --grid '*.down_proj=32'
+    no 78 "model.layers.0.mlp.down_proj has codes of 8 bits: layout awq has 4" --layout awq --grid '*.down_proj=8bit'
+    no 78 "'model.layers.0.mlp.gate_proj' and 'model.layers.0.mlp.up_proj' differ" --grid '*.gate_proj=8bit'
     no 78 "its loaders refuse asymmetric ones" --layout gptq --grid '*.down_proj=asym'
     no 78 "'model.layers.0.self_attn.q_proj' and 'model.layers.0.self_attn.k_proj' differ: runtimes load both as one matrix" \
         --grid '*.q_proj=32'
     no 78 "'*.up=32' matches none of the linears that are quantized" --grid '*.up=32'
     no 78 "'*.down_proj=32' matches none" --grid '*.down_proj=32' --skip '*.down_proj'
     no 78 "has 256 inputs, no multiple of 96" --grid '*.o_proj=96'
-    for bad in '*.down_proj' '=32' '*.down_proj=' '*.down_proj=4' '*.down_proj=32x' '*.down_proj=32;asym' '*.down_proj=8bit'; do
+    for bad in '*.down_proj' '=32' '*.down_proj=' '*.down_proj=4' '*.down_proj=32x' '*.down_proj=32;asym' '*.down_proj=5bit' '*.down_proj=8bits'; do
         no 64 "want PATTERN=WORD[,WORD]" --grid "$bad"
     done
     run -64 forge-grid --grid x=y

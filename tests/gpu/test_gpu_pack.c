@@ -22,7 +22,7 @@ static uint32_t *round_all(const struct solve_params *p, const void *from,
             codes[i] = (uint8_t)quant_code(
                 w[i],
                 quant_grid(meta[r * groups + i / p->group], p->scale_dtype));
-        quant_pack_row(words + r * p->cols / 2, codes, p->cols);
+        quant_pack_row(words + r * p->cols / 2, codes, p->cols, 4);
     }
     free(codes);
     free(w);

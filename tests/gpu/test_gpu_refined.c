@@ -116,7 +116,7 @@ static float *values_of(const struct made *m, const struct outcome *o)
     uint8_t *codes = room(n);
 
     for (uint64_t r = 0; r < p->rows; r++) {
-        quant_unpack_row(codes, o->codes + r * n / 2, n);
+        quant_unpack_row(codes, o->codes + r * n / 2, n, 4);
         quant_dequantize_row(q + r * n, codes, n, o->meta + r * groups,
                              p->group, p->scale_dtype);
     }

@@ -72,7 +72,7 @@ static void parts(struct checkpoint *c, const char *m, FILE *out)
     printf("%s %llu %llu %llu %llu %s\n", m, (unsigned long long)q.rows,
            (unsigned long long)q.cols, (unsigned long long)q.groups,
            (unsigned long long)q.group, dtype_name(q.scale_dtype));
-    put(q.codes, q.rows * q.cols / 2, out);
+    put(q.codes, q.rows * q.cols * (unsigned)q.bits / 8, out);
     put(q.zeros, q.rows * q.groups, out);
     put(q.scales, q.rows * q.groups * dtype_bits(q.scale_dtype) / 8, out);
     ck_quantized_release(&q);

@@ -9,6 +9,7 @@
  * Options: modules=A,B  samples=N  sequence=N  block=N  group=N
  *          scale=F16|BF16  last  ancillary  fill=X  ref=PATH@OFFSET
  * Payload: floats 0, 1, 2, ... (or all X); other types the bytes 0, 1, 2, ...
+ * (QMETA4: grids of 4 bits).
  * -k KEY, -f FACTS and -o FILE set what struct stream_output has. */
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@
 
 #include "common/io/file.h"
 #include "common/io/frame.h"
+#include "common/math/quant.h"
 
 static struct err err;
 static struct stream_writer *writer;
@@ -96,6 +98,8 @@ static void *payload(const struct frame *f, double fill, bool filled)
     if (!from_f32(bytes, f->dtype, values, n))
         for (size_t i = 0; i < f->len; i++)
             bytes[i] = (uint8_t)(filled ? (size_t)fill : i);
+    for (size_t i = 3; f->dtype == DT_QMETA4 && i < f->len; i += 4)
+        bytes[i] &= (uint8_t)~QUANT_EIGHT;
     free(values);
     return bytes;
 }

@@ -33,6 +33,12 @@ check() {
     WORK=$WORK/grids check loaders --layout compressed-tensors-sym --layout gptq --layout gptq_v2-sym \
         --option=--grid '--option=*.down_proj=32' --option=--grid '--option=*.1.self_attn.[qkv]_proj=64'
 }
+@test "codes of 8 bits: of some linears, with zero points, and of all" {
+    WORK=$WORK/eight check loaders --layout compressed-tensors-sym --layout gptq --layout gptq_v2 \
+        --option=--grid '--option=*.down_proj=8bit,32' --option=--grid '--option=*.1.self_attn.[qkv]_proj=8bit'
+    WORK=$WORK/eight-asym check loaders --layout compressed-tensors-asym --option=--grid '--option=*.down_proj=8bit'
+    WORK=$WORK/eight-all check loaders --layout compressed-tensors-sym --layout gptq --option=--grid '--option=*=8bit'
+}
 @test "the same for random models of other families" {
     "${PYTHON:-python3}" "$BATS_TEST_DIRNAME/random_models.py" "${EVAL:-$BATS_TEST_DIRNAME/../../examples/eval.txt}" "$WORK/random"
     # Each in a process of its own: once GPTQModel has loaded a mixture,

@@ -57,9 +57,10 @@ def pack(n, axis):
     return np.moveaxis(w, -1, axis)
 
 
-def nibbles(w, axis):
+def nibbles(w, axis, bits=4):
+    """The codes of the words along an axis."""
     w = np.moveaxis(w.view(np.uint32), axis, -1)
-    n = np.stack([w >> np.uint32(4 * j) & np.uint32(15) for j in range(8)], -1)
+    n = np.stack([w >> np.uint32(bits * j) & np.uint32(2**bits - 1) for j in range(32 // bits)], -1)
     return np.moveaxis(n.reshape(*n.shape[:-2], -1), -1, axis).astype(np.int64)
 
 
@@ -155,12 +156,14 @@ def modules(d):
             scales, g_idx = get(m, "scales").T, None
         elif part == "qweight":
             assert get(m, "g_idx") is not None
-            codes, scales, g_idx = nibbles(t[name], 0).T, get(m, "scales").T, get(m, "g_idx")
-            zeros = nibbles(get(m, "qzeros"), 1).T + v1
+            bits = 32 * get(m, "qzeros").shape[1] // t[name].shape[1]
+            codes, scales, g_idx = nibbles(t[name], 0, bits).T, get(m, "scales").T, get(m, "g_idx")
+            zeros = nibbles(get(m, "qzeros"), 1, bits).T + v1
         elif part == "weight_packed":
-            codes, scales, g_idx = nibbles(t[name], 1), get(m, "weight_scale"), get(m, "weight_g_idx")
+            bits = 32 * t[name].shape[1] // int(get(m, "weight_shape")[1])
+            codes, scales, g_idx = nibbles(t[name], 1, bits), get(m, "weight_scale"), get(m, "weight_g_idx")
             z = get(m, "weight_zero_point")
-            zeros = np.full(scales.shape, 8) if z is None else nibbles(z, 0)
+            zeros = np.full(scales.shape, 2**bits // 2) if z is None else nibbles(z, 0, bits)
         elif part == "weight_int4pack" and q["device"] == "xpu":
             codes, g_idx, order = nibbles(t[name], 1), None, get(m, "input_perm")
             scales, zeros = get(m, "scales").T, get(m, "zeros").T

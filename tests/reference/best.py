@@ -90,30 +90,31 @@ def losses(w, h, codes, scale, zero, group):
 
 # ---- grids on the way --------------------------------------------------------
 
-def candidates(w, symmetric, n, negative, dtype):
+def candidates(w, symmetric, n, negative, dtype, top=15):
     lo, hi = min(w.min(), 0), max(w.max(), 0)
+    bits = 8 if top == 255 else 4
     if symmetric:
         for f in np.linspace(1.03, 0.6, n):
-            m = grid.encode(np.float32(f*2*max(-lo, hi)/15), 8, True) if (
-                lo or hi) else 8 << 16 | 1 << 24
+            m = grid.encode(np.float32(f*2*max(-lo, hi)/top if lo or hi else 1),
+                            2**bits//2, True, bits)
             yield m
             if negative:
                 yield m ^ 1 << 25
         return
     for a, b in itertools.product(np.linspace(1, 0.65, n), repeat=2):
         if not (lo or hi):
-            yield 8 << 16
+            yield grid.encode(1, 8, False, bits)
             continue
-        s = grid.encode(np.float32((a*hi - b*lo)/15), 0, False)
+        s = grid.encode(np.float32((a*hi - b*lo)/top), 0, False, bits)
         stored = grid.decode(np.array([s]), dtype)[0][0]
-        yield grid.encode(stored, min(15, np.rint(-b*lo/stored)), False)
+        yield grid.encode(stored, min(top, np.rint(-b*lo/stored)), False, bits)
 
 
-def walk(w, u, scale, zero):
+def walk(w, u, scale, zero, top):
     """Cost of quantizing one row's group on one grid; u: its own triangle."""
     w, cost = w.copy(), 0.0
     for j in range(len(w)):
-        q = (np.clip(np.rint(w[j]/scale) + zero, 0, 15) - zero)*scale
+        q = (np.clip(np.rint(w[j]/scale) + zero, 0, top) - zero)*scale
         e = (w[j] - q)/u[j, j]
         cost += e*e
         w[j:] -= e*u[j, j:]
@@ -124,8 +125,10 @@ def check_blocks(grids, hessians, codes, factors, negative, prior="0"):
     got = result(codes)
     for name, w, h, q in modules(grids, hessians, float(prior)):
         c, meta, scale, zero, note = got[name]
+        top = grid.top_of(q.array()[0, 0])
         wrong = gptq.equal_codes(c, w, h, scale, zero, q.group, "group",
-                                 DAMPING)
+                                 DAMPING, near=1e-4 if top == 15 else 1e-3,
+                                 top=top)
         assert not wrong, name + ": " + wrong
         order = gptq.order_of(np.diag(h), "group", q.group)
         damped, _ = gptq.damp(h, DAMPING)
@@ -138,11 +141,11 @@ def check_blocks(grids, hessians, codes, factors, negative, prior="0"):
             own = u[at:end, at:end]
             for r in range(0, len(w), 7):  # enough of them
                 best = min(walk(now[r, at:end], own, *(
-                    x[0] for x in grid.decode(np.array([m]), q.scale_dtype)))
+                    x[0] for x in grid.decode(np.array([m]), q.scale_dtype)), top)
                     for m in candidates(now[r, at:end], bool(meta[r, g] >> 24 & 1),
                                         int(factors), negative == "yes",
-                                        q.scale_dtype))
-                mine = walk(now[r, at:end], own, scale[r, g], zero[r, g])
+                                        q.scale_dtype, top))
+                mine = walk(now[r, at:end], own, scale[r, g], zero[r, g], top)
                 assert mine <= best*1.02 + 1e-12, (name, r, g, mine, best)
             for j in range(at, end):  # our own codes lead on
                 v = (c[:, order[j]] - zero[:, g])*scale[:, g]
@@ -159,8 +162,9 @@ def check_others(name, w, h, q, note):
     target; ties may fall to either side, hence 0.2 %."""
     scale, zero = grid.decode(q.array(), q.scale_dtype)
     g = np.arange(w.shape[1])//q.group
-    near = gptq.quantize(w, scale[:, g], zero[:, g])[0]
-    plain = gptq.gptq(w, h, scale, zero, q.group, "group", DAMPING)[0]
+    top = grid.top_of(q.array()[0, 0])
+    near = gptq.quantize(w, scale[:, g], zero[:, g], top)[0]
+    plain = gptq.gptq(w, h, scale, zero, q.group, "group", DAMPING, top)[0]
     for key, c in (("loss_rtn", near), ("loss_gptq", plain)):
         want = losses(w, h, c, scale, zero, q.group).sum()
         assert abs(note[key]/want - 1) < 2e-3, (name, key, note[key], want)
@@ -182,7 +186,7 @@ def check_refined(grids, hessians, before, after):
         grad = d @ h
         for step in (-1, 1):  # of one code
             gain = 2*step*s*grad - s*s*np.diag(h)
-            gain[(c + step < 0) | (c + step > 15)] = 0
+            gain[(c + step < 0) | (c + step > grid.top_of(q.array()[0, 0]))] = 0
             assert (gain <= 1e-3*x[:, None]/w.shape[1] + 1e-12).all(), (
                 name, "a code could move")
         assert (np.signbit(scale) == np.signbit(old[name][2])).mean() > 0.5
@@ -285,7 +289,7 @@ def check_coupled(grids, hessians, fisher, before, after):
         s = scale[:, np.arange(w.shape[1])//q.group]
         for step in (-1, 1):  # of one code
             gain = -2*step*s*(f @ e @ h) - s*s*np.outer(np.diag(f), np.diag(h))
-            gain[(c + step < 0) | (c + step > 15)] = 0
+            gain[(c + step < 0) | (c + step > grid.top_of(q.array()[0, 0]))] = 0
             assert (gain <= 1e-4*x/w.size).all(), (name, "a code could move")
         if w.size == 4:
             every = np.array(list(itertools.product(range(16), repeat=4)))

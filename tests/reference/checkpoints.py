@@ -12,7 +12,8 @@
                                      and one byte of data for each @ behind it
 
 Kinds: single sharded bin bin-sharded awq gptq gptq_v2 gptq-short gptq-act
-ct-sym ct-asym ct-channel ct-short.  The packers follow the formats' papers.
+gptq-8bit ct-sym ct-asym ct-channel ct-short ct-8bit ct-asym-8bit; of those with
+8bit every other linear has 4 bits.  The packers follow the formats' papers.
 """
 import io
 import json
@@ -207,12 +208,13 @@ def plain(rng):
     return t
 
 
-def pack(v, axis):
-    """uint8 codes to int32 words along axis, the first in the low nibble."""
+def pack(v, axis, bits=4):
+    """uint8 codes to int32 words along axis, the first in the low bits."""
+    per = 32 // bits
     v = np.moveaxis(v.astype(np.uint32), axis, -1)
-    v = np.concatenate([v, np.zeros(v.shape[:-1] + (-v.shape[-1] % 8,), np.uint32)], -1)
-    v = v.reshape(v.shape[:-1] + (-1, 8))
-    w = sum(v[..., j] << np.uint32(4 * j) for j in range(8)).astype(np.uint32)
+    v = np.concatenate([v, np.zeros(v.shape[:-1] + (-v.shape[-1] % per,), np.uint32)], -1)
+    v = v.reshape(v.shape[:-1] + (-1, per))
+    w = sum(v[..., j] << np.uint32(bits * j) for j in range(per)).astype(np.uint32)
     return np.ascontiguousarray(np.moveaxis(w, -1, axis)).view(np.int32)
 
 
@@ -226,32 +228,33 @@ def quantized(rng, kind, group):
     """-> tensors, true parts {module: (codes, zeros, scales, groups of the inputs)}"""
     t, truth = others(rng), {}
     del t["model.layers.0.self_attn.rotary_emb.inv_freq"]
-    for m, o, c in linears():
+    for n, (m, o, c) in enumerate(linears()):
+        bits = 8 if kind.endswith("-8bit") and n % 2 else 4
         gs = c if kind == "ct-channel" else group
         g = -(-c // gs)
-        q = rng.integers(0, 16, (o, c), np.uint8)
-        z = rng.integers(0, 16, (o, g), np.uint8)
+        q = rng.integers(0, 2**bits, (o, c), np.uint8)
+        z = rng.integers(0, 2**bits, (o, g), np.uint8)
         s = rng.uniform(0.01, 0.1, (o, g)).astype(np.float16)
         gi = np.arange(c) // gs
-        if kind in ("ct-sym", "ct-channel", "ct-short"):
-            z[:] = 8
+        if kind in ("ct-sym", "ct-channel", "ct-short", "ct-8bit"):
+            z[:] = 2**bits // 2
         if kind == "gptq-act":
             gi = rng.permutation(gi)
         if kind == "awq":
             t |= {m + ".qweight": tensor(pack_awq(np.ascontiguousarray(q.T))),
                   m + ".qzeros": tensor(pack_awq(np.ascontiguousarray(z.T))), m + ".scales": tensor(s.T)}
         elif kind.startswith("gptq"):
-            qz = pack(z.T, 1).view(np.uint32)
+            qz = pack(z.T, 1, bits).view(np.uint32)
             if kind != "gptq_v2":
-                qz = (qz - np.uint32(0x11111111)).astype(np.uint32)
-            t |= {m + ".qweight": tensor(pack(q, 1).T), m + ".qzeros": tensor(qz.view(np.int32)),
+                qz = (qz - np.uint32(0x11111111 if bits == 4 else 0x01010101)).astype(np.uint32)
+            t |= {m + ".qweight": tensor(pack(q, 1, bits).T), m + ".qzeros": tensor(qz.view(np.int32)),
                   m + ".scales": tensor(s.T), m + ".g_idx": tensor(gi.astype(np.int32))}
         else:
-            t |= {m + ".weight_packed": tensor(pack(q, 1)), m + ".weight_scale": tensor(s.astype(np.float32), "BF16"),
+            t |= {m + ".weight_packed": tensor(pack(q, 1, bits)), m + ".weight_scale": tensor(s.astype(np.float32), "BF16"),
                   m + ".weight_shape": tensor(np.array([o, c], np.int64))}
             s = from_bf16(bf16(s.astype(np.float32)))
-            if kind == "ct-asym":
-                t[m + ".weight_zero_point"] = tensor(pack(z, 0))
+            if kind.startswith("ct-asym"):
+                t[m + ".weight_zero_point"] = tensor(pack(z, 0, bits))
         truth[m] = (q, z, s, gi)
     return t, truth
 
@@ -262,7 +265,7 @@ def quant_config(kind, group):
     if kind.startswith("gptq"):
         return {"quant_method": "gptq", "bits": 4, "group_size": group, "desc_act": kind == "gptq-act", "sym": False,
                 "checkpoint_format": "gptq_v2" if kind == "gptq_v2" else "gptq"}
-    w = {"num_bits": 4, "type": "int", "symmetric": kind != "ct-asym", "strategy": "group", "group_size": group}
+    w = {"num_bits": 4, "type": "int", "symmetric": not kind.startswith("ct-asym"), "strategy": "group", "group_size": group}
     if kind == "ct-channel":
         w.update(strategy="channel", group_size=None)
     return {"quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed",
@@ -406,10 +409,10 @@ def check(d, how):
             assert f.read(len(want[2])) == want[2], x[0]
         elif how == "parts":
             q, z, s, gi = truth[x[0]]
-            c = q.shape[1]
             assert [int(n) for n in x[1:4]] == [*q.shape, z.shape[1]], x
-            b = np.frombuffer(f.read(q.size // 2), np.uint8).reshape(q.shape[0], c // 2)
-            got = np.stack([b & 15, b >> 4], -1).reshape(q.shape)
+            wide = q.max() > 15
+            b = np.frombuffer(f.read(q.size // (1 if wide else 2)), np.uint8).reshape(q.shape[0], -1)
+            got = b if wide else np.stack([b & 15, b >> 4], -1).reshape(q.shape)
             assert (got == q).all(), x[0] + ": codes"
             assert f.read(z.size) == z.tobytes(), x[0] + ": zeros"
             want = bf16(s) if x[5] == "BF16" else s
@@ -429,7 +432,7 @@ def check(d, how):
 # ---- streams -----------------------------------------------------------------
 
 ROLES = {7: "weight", 9: "codes", 10: "scales", 11: "zeros", 12: "tensor", 16: "index"}
-STREAM_DTYPES = {1: "F32", 2: "F16", 3: "BF16", 4: "F64", 9: "I32", 17: "U4"}
+STREAM_DTYPES = {1: "F32", 2: "F16", 3: "BF16", 4: "F64", 6: "U8", 9: "I32", 17: "U4"}
 
 
 def frames(path):
@@ -492,7 +495,8 @@ def check_stream(path, d, how):
             assert b == (bf16(s) if dtype == "BF16" else s).tobytes(), name
         else:
             v = q if role == "codes" else z
-            assert dtype == "U4" and (u4(b, v.shape) == v).all(), (name, role)
+            read = u4(b, v.shape) if dtype == "U4" else np.frombuffer(b, np.uint8).reshape(v.shape)
+            assert dtype == ("U8" if q.max() > 15 else "U4") and (read == v).all(), (name, role)
 
 
 if __name__ == "__main__":

@@ -228,7 +228,9 @@ def quantized(t, files):
                 scale = (np.frombuffer(fts.bf16(scale), "<u2").astype("<u4") << 16).view("<f4")
                 scale = scale.reshape(codes.shape).astype(float)
             scale = np.where(meta >> 25 & 1, -scale, scale)
-            zero = np.where(meta >> 24 & 1, 8, meta >> 16 & 15)
+            eight = meta >> 26 & 1
+            assert x.dtype == ("U8" if eight.all() else "U4") and eight.all() == eight.any(), name
+            zero = np.where(meta >> 24 & 1, np.where(eight, 128, 8), meta >> 16 & np.where(eight, 255, 15))
             t[name + ".weight"] = (codes - zero) * scale
 
 

@@ -10,9 +10,9 @@ of inputs as they are stored, whatever the order of quantization.
 import numpy as np
 
 
-def quantize(w, scale, zero):
-    """Codes 0..15 and the values they stand for; ties go to even."""
-    code = np.clip(np.rint(w/scale) + zero, 0, 15)
+def quantize(w, scale, zero, top=15):
+    """Codes 0..top and the values they stand for; ties go to even."""
+    code = np.clip(np.rint(w/scale) + zero, 0, top)
     return code, (code - zero)*scale
 
 
@@ -50,7 +50,7 @@ def add_prior(h, prior, samples):
     return h
 
 
-def gptq(w, h, scale, zero, group, how="natural", damping=0.01):
+def gptq(w, h, scale, zero, group, how="natural", damping=0.01, top=15):
     """(codes, fraction): codes[rows, cols], and for each how far the number
     that was rounded lies from the middle between two codes (0 is a tie)."""
     w = w.astype(np.float64).copy()
@@ -66,7 +66,7 @@ def gptq(w, h, scale, zero, group, how="natural", damping=0.01):
     for j in range(n):
         g = order[j]//group
         x = w[:, j]/scale[:, g]
-        code, q = quantize(w[:, j], scale[:, g], zero[:, g])
+        code, q = quantize(w[:, j], scale[:, g], zero[:, g], top)
         codes[:, order[j]] = code
         tie[:, order[j]] = np.abs(np.abs(x - np.rint(x)) - 0.5)
         err = (w[:, j] - q)/u[j, j]
@@ -82,11 +82,12 @@ def loss(w, codes, h, scale, zero, group):
     return float(np.einsum("ri,ij,rj->", d, h.astype(np.float64), d))
 
 
-def equal_codes(ours, w, h, scale, zero, group, how, damping, near=1e-4):
+def equal_codes(ours, w, h, scale, zero, group, how, damping, near=1e-4,
+                top=15):
     """None, or what is wrong with our codes.  A row may leave the reference
     only at a number within `near` of a tie, where single precision may round
     the other way; what follows in that row follows from it."""
-    ref, tie = gptq(w, h, scale, zero, group, how, damping)
+    ref, tie = gptq(w, h, scale, zero, group, how, damping, top)
     order = order_of(np.diag(h), how, group)
     for r in np.nonzero((ours != ref).any(1))[0]:
         first = order[np.nonzero(ours[r, order] != ref[r, order])[0][0]]

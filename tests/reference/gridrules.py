@@ -4,9 +4,9 @@ the shapes of tensors, and the rules by which loaders look up a module's grid - 
 from our C.
 
     gridrules.py check OUT LAYOUT GROUP,SYM RULE...
-        each linear has the group and symmetry that the last RULE says (else GROUP,
-        SYM), in the shapes of its tensors and for whoever asks the config; prints
-        the number of linears of each kind
+        each linear has the group, symmetry and bits that the last RULE says (else
+        GROUP, SYM and 4), in the shapes of its tensors and for whoever asks the
+        config; prints the number of linears of each kind
     gridrules.py parts OUT WHOLE PATTERN
         linears of OUT whose path matches have the bytes of WHOLE
 """
@@ -33,30 +33,32 @@ def ct_scheme(q, names):
     if not found:
         found = [g["weights"] for g in q["config_groups"].values() if "Linear" in g["targets"]]
     assert all(w == found[0] for w in found), (names, found)
-    return found[0]["group_size"], found[0]["symmetric"]
+    return found[0]["group_size"], found[0]["symmetric"], found[0]["num_bits"]
 
 
-def gptq_group(q, name):
+def gptq_grid(q, name):
     """vLLM's get_dynamic_override(), GPTQModel's dynamic_get(): the first expression that matches."""
     for k, v in q.get("dynamic", {}).items():
         assert k[:2] in ("-:", "+:")
         if re.match(k[2:], name):
             assert k[0] == "+", name
-            return v.get("group_size", q["group_size"])
-    return q["group_size"]
+            return v.get("group_size", q["group_size"]), v.get("bits", q["bits"])
+    return q["group_size"], q["bits"]
 
 
 def expected(module, default, rules):
-    group, sym = default
+    (group, sym), bits = default, 4
     for r in rules:
         pattern, words = r.rsplit("=", 1)
         if fnmatch.fnmatchcase(module, pattern):
             for w in words.split(","):
                 if w in ("sym", "asym"):
                     sym = w == "sym"
+                elif w.endswith("bit"):
+                    bits = int(w[:-3])
                 else:
                     group = int(w)
-    return group, sym
+    return group, sym, bits
 
 
 def check(out, layout, default, *rules):
@@ -70,7 +72,8 @@ def check(out, layout, default, *rules):
         if tail != part:
             continue
         want = expected(module, (int(group), sym == "sym"), rules)
-        inputs = shape[1] * 8 if layout == "compressed-tensors" else shape[0] * (1 if layout == "awq" else 8)
+        per = 32 // want[2]
+        inputs = shape[1] * per if layout == "compressed-tensors" else shape[0] * (1 if layout == "awq" else per)
         groups = have[f"{module}.{SCALES[part]}"][1][1 if layout == "compressed-tensors" else 0]
         assert groups * want[0] == inputs, (module, groups, inputs, want)
         if layout == "compressed-tensors":
@@ -87,12 +90,12 @@ def check(out, layout, default, *rules):
             if layout == "compressed-tensors":
                 assert ct_scheme(q, [a]) == want, (a, want, ct_scheme(q, [a]))
             elif layout == "awq":
-                assert q["group_size"] == want[0], a
+                assert (q["group_size"], q["bits"]) == want[::2], a
             else:
-                assert gptq_group(q, a) == want[0], (a, want)
-        counts[f"{want[0]},{'sym' if want[1] else 'asym'}"] += 1
+                assert gptq_grid(q, a) == want[::2], (a, want)
+        counts[f"{want[0]},{'sym' if want[1] else 'asym'}" + (",8bit" if want[2] == 8 else "")] += 1
     if layout.startswith("gptq"):
-        assert q["sym"] == all(k.endswith(",sym") for k in counts)
+        assert q["sym"] == all(",sym" in k for k in counts)
     print(*(f"{k}:{n}" for k, n in sorted(counts.items())))
 
 

@@ -4,6 +4,7 @@ the judge of forge-pack.  Unpacking a tensor and looking at what it says is
 another computation than packing it, so that the two share nothing.
 
     layouts.py make OUT SHAPE... [--group G] [--asym] [--bf16] [--parts]
+                                 [--bits 8]
         random codes and grids for modules m0, m1, ... of OxI; --parts: as
         codes, scales and zeros instead of qmeta
     layouts.py check LAYOUT IN OUT
@@ -40,14 +41,17 @@ def scale_of(meta, dtype):
 
 
 def zero_of(meta):
-    return np.where(meta >> 24 & 1, 8, meta >> 16 & 15).astype(np.uint8)
+    eight = meta >> 26 & 1
+    zero = np.where(eight, meta >> 16 & 255, meta >> 16 & 15)
+    return np.where(meta >> 24 & 1, np.where(eight, 128, 8), zero).astype(np.uint8)
 
 
-def nibbles(words, axis):
-    """Nibble j of each word, along a new axis behind `axis`, flattened."""
-    n = np.stack([words >> (4 * j) & 15 for j in range(8)], axis + 1)
+def nibbles(words, axis, bits=4):
+    """Nibble (byte) j of each word, along a new axis behind `axis`, flattened."""
+    per, top = 32 // bits, 2**bits - 1
+    n = np.stack([words >> (bits * j) & top for j in range(per)], axis + 1)
     shape = list(words.shape)
-    shape[axis] *= 8
+    shape[axis] *= per
     return n.reshape(shape).astype(np.uint8)
 
 
@@ -59,14 +63,14 @@ def awq_columns(words):
     return out.reshape(words.shape[0], -1)
 
 
-def unpack(layout, group, sym, part):
+def unpack(layout, group, sym, part, bits=4):
     """part(name) -> Tensor; returns codes [O, I], zeros, scale bits [O, G]."""
     def words(name):
         t = part(name)
         assert t.dtype == "I32", name
         return np.frombuffer(t.payload, "<u4").reshape(t.shape)
 
-    def bits(name):
+    def stored(name):
         t = part(name)
         assert t.dtype in ("F16", "BF16"), name
         return np.frombuffer(t.payload, "<u2").reshape(t.shape)
@@ -74,20 +78,20 @@ def unpack(layout, group, sym, part):
     if layout == "compressed-tensors":
         o, i = part("weight_shape").array()
         assert part("weight_shape").dtype == "I64"
-        codes = nibbles(words("weight_packed"), 1)[:, :i]
-        scales = bits("weight_scale")
-        zeros = np.full(scales.shape, 8, np.uint8)
+        codes = nibbles(words("weight_packed"), 1, bits)[:, :i]
+        scales = stored("weight_scale")
+        zeros = np.full(scales.shape, 2**bits // 2, np.uint8)
         if not sym:
-            zeros = nibbles(words("weight_zero_point"), 0)[:o]
+            zeros = nibbles(words("weight_zero_point"), 0, bits)[:o]
         return codes, zeros, scales
     if layout == "awq":
         return (awq_columns(words("qweight")).T,
-                awq_columns(words("qzeros")).T, bits("scales").T)
-    codes = nibbles(words("qweight"), 0).T
+                awq_columns(words("qzeros")).T, stored("scales").T)
+    codes = nibbles(words("qweight"), 0, bits).T
     index = part("g_idx").array()
     assert (index == np.arange(codes.shape[1]) // group).all(), "g_idx"
-    stored = nibbles(words("qzeros"), 1).T
-    return codes, stored + (layout == "gptq"), bits("scales").T
+    zeros = nibbles(words("qzeros"), 1, bits).T
+    return codes, zeros + (layout == "gptq"), stored("scales").T
 
 
 PARTS = {"awq": ["qweight", "qzeros", "scales"],
@@ -104,16 +108,17 @@ def pack_u4(a):
 
 def make(a):
     rng = np.random.default_rng(7)
-    dtype = "BF16" if a.bf16 else "F16"
+    dtype, eight = "BF16" if a.bf16 else "F16", a.bits == 8
+    u, pack = ("U8", lambda x: x.astype(np.uint8).tobytes()) if eight else ("U4", pack_u4)
     out = []
     for n, shape in enumerate(a.shape):
         o, i = map(int, shape.split("x"))
         g = -(-i // a.group)
-        codes = rng.integers(0, 16, (o, i))
+        codes = rng.integers(0, 2**a.bits, (o, i))
         meta = (rng.integers(-2000, -500, (o, g)) & 0xFFFF).astype("<u4")
-        meta |= np.where(a.asym, rng.integers(0, 16, (o, g)) << 16,
-                         1 << 24 | 8 << 16).astype("<u4")
-        out.append(fts.Tensor("codes", f"m{n}", pack_u4(codes), "U4", [o, i],
+        meta |= np.where(a.asym, rng.integers(0, 2**a.bits, (o, g)) << 16,
+                         1 << 24 | 2**a.bits // 2 << 16).astype("<u4") | eight << 26
+        out.append(fts.Tensor("codes", f"m{n}", pack(codes), u, [o, i],
                               group=a.group))
         if a.parts:
             out.append(fts.Tensor("scales", f"m{n}",
@@ -121,7 +126,7 @@ def make(a):
                                   [o, g], group=a.group))
             if a.asym:
                 out.append(fts.Tensor("zeros", f"m{n}",
-                                      pack_u4(zero_of(meta)), "U4", [o, g],
+                                      pack(zero_of(meta)), u, [o, g],
                                       group=a.group))
         else:
             out.append(fts.Tensor("qmeta", f"m{n}", meta.tobytes(), "QMETA4",
@@ -143,7 +148,8 @@ def grid_in(src, module):
     scales = np.frombuffer(t.payload, "<u2").reshape(t.shape)
     if ("zeros", module) in src:
         return src["zeros", module].array(), scales
-    return np.full(scales.shape, 8, np.uint8), scales
+    middle = 128 if src["codes", module].dtype == "U8" else 8
+    return np.full(scales.shape, middle, np.uint8), scales
 
 
 def as_f16(bits, t):
@@ -158,7 +164,8 @@ def as_f16(bits, t):
 def check(a):
     src, out = fts.load(a.input), fts.load(a.output)
     run = out["note", "run"].json()
-    assert run["layout"] == a.layout and run["bits"] == 4, run
+    bits = {"U4": 4, "U8": 8}[src["codes", "m0"].dtype]
+    assert run["layout"] == a.layout and run["bits"] == bits, run
     modules = [name for role, name in src if role == "codes"]
     want = {name for role, name in src if role == "tensor"}
     want |= {name + ".weight" for role, name in src if role == "weight"}
@@ -168,7 +175,7 @@ def check(a):
             assert out["tensor", f"{m}.scales"].dtype == run["scale_dtype"] == "F16"
             scales = as_f16(scales, src.get(("qmeta", m)) or src["scales", m])
         got = unpack(a.layout, run["group"], run["symmetric"],
-                     lambda p, m=m: out["tensor", f"{m}.{p}"])
+                     lambda p, m=m: out["tensor", f"{m}.{p}"], bits)
         for name, x, y in zip(("codes", "zeros", "scales"), got,
                               (src["codes", m].array(), zeros, scales)):
             assert x.shape == y.shape, (m, name, x.shape, y.shape)
@@ -253,6 +260,7 @@ def main():
     p.add_argument("out")
     p.add_argument("shape", nargs="+")
     p.add_argument("--group", type=int, default=32)
+    p.add_argument("--bits", type=int, default=4)
     for flag in ("--asym", "--bf16", "--parts"):
         p.add_argument(flag, action="store_true")
     p.set_defaults(run=make)

@@ -210,10 +210,10 @@ def read_hessians(path):
             for m in t.modules}
 
 
-def check_grid(path, sym, search, norm, n, hessians=None):
+def check_grid(path, sym, search, norm, n, hessians=None, bits="4"):
     pairs = read_grids(path)
     assert len(pairs) == 3
-    hs = read_hessians(hessians) if hessians else None
+    hs = read_hessians(hessians) if hessians not in (None, "-") else None
     for w, m in pairs:
         a = w.array().astype(np.float32)
         c = None
@@ -221,7 +221,7 @@ def check_grid(path, sym, search, norm, n, hessians=None):
             d = np.diag(full(hs[w.name], a.shape[1])).astype(np.float64)
             c = (d + 0.01*d.mean())
         wrong = grid.judge(a, m.array(), m.group, sym == "SYM", search,
-                           float(norm), int(n), c, m.scale_dtype)
+                           float(norm), int(n), c, m.scale_dtype, int(bits))
         assert not wrong, w.name + ": " + wrong
 
 
@@ -231,6 +231,8 @@ def check_solve(grids, hessians, codes, order, damping, prior="0"):
     for w, m in read_grids(grids):
         a = w.array().astype(np.float32)
         c = got["codes", w.name].array().astype(int)
+        top = grid.top_of(m.array()[0, 0])
+        assert got["codes", w.name].dtype == {15: "U4", 255: "U8"}[top]
         assert got["qmeta", w.name].payload == m.payload
         assert ("weight", w.name) not in got
         note = json.loads(got["note", w.name].payload)
@@ -239,11 +241,13 @@ def check_solve(grids, hessians, codes, order, damping, prior="0"):
         scale, zero = grid.decode(m.array(), m.scale_dtype)
         if note["method"] == "gptq":
             wrong = gptq.equal_codes(c, a, h, scale, zero, m.group, order,
-                                     float(damping))
+                                     float(damping),
+                                     near=1e-4 if top == 15 else 1e-3, top=top)
             assert not wrong, w.name + ": " + wrong
             assert note["order"] == order
         g = np.arange(a.shape[1])//m.group
-        near = gptq.quantize(a.astype(np.float64), scale[:, g], zero[:, g])[0]
+        near = gptq.quantize(a.astype(np.float64), scale[:, g], zero[:, g],
+                             top)[0]
         for key, k in (("loss", c), ("loss_rtn", near)):
             want = gptq.loss(a, k, h, scale, zero, m.group)
             # of many rows rounding to nearest is estimated, see forge-solve(1)

@@ -121,14 +121,16 @@ static void nearest_is_the_code(void)
     uint8_t codes[R];
 
     for (int round = 0; round < 500; round++) {
+        int top = quant_top(round % 2 ? 8 : 4);
+
         for (int i = 0; i < R; i++) {
             scale[i] = 0.01f + fabsf(noise());
-            zero[i] = (float)((round + i) % 16);
+            zero[i] = (float)((round + i) % (top + 1));
             w[i] = d[i] = i % 5 ? 9 * noise() : scale[i] * (float)(i - 20) / 2;
         }
-        k->nearest(d, scale, zero, codes);
+        k->nearest(d, scale, zero, (float)top, codes);
         for (int i = 0; i < R; i++) {
-            struct qgrid g = { scale[i], (int)zero[i] };
+            struct qgrid g = { scale[i], (int)zero[i], top };
 
             CHECK(codes[i] == quant_code(w[i], g));
             CHECK(d[i] == w[i] - quant_value(codes[i], g));

@@ -33,7 +33,7 @@ static void make_example(struct example *x, bool symmetric)
 
         for (int k = 0; k < I; k++)
             row[k] = (uint8_t)((o + 3 * k) % 16);
-        quant_pack_row(x->codes + o * I / 2, row, I);
+        quant_pack_row(x->codes + o * I / 2, row, I, 4);
         x->meta[o] = quant_meta((float)(o + 1), o + 1, symmetric, DT_F16);
     }
     x->module = (struct pack_module){ .name = "m",
@@ -41,6 +41,7 @@ static void make_example(struct example *x, bool symmetric)
                                       .cols = I,
                                       .groups = 1,
                                       .group = 8,
+                                      .bits = 4,
                                       .codes = x->codes,
                                       .meta = x->meta,
                                       .scale_dtype = DT_F16 };
@@ -106,6 +107,51 @@ static void golden_words(enum layout l, bool symmetric, uint32_t zeros)
               f16_from_f32(quant_grid(x.meta[o], DT_F16).scale));
     if (!awq)
         check_part(&t[3], "g_idx", DT_I32, 8, 0);
+    packer_close(p);
+}
+
+/* Codes of 8 bits, q[o][k] = 16 o + k, z[o] = 160 + o: a word is four of them. */
+static void golden_bytes(enum layout l, bool symmetric)
+{
+    static uint8_t codes[O * I];
+    const struct packed_tensor *weight, *zeros;
+    struct packed_tensor t[LAYOUT_PARTS_MAX];
+    bool ct = l == LAYOUT_CT;
+    const uint32_t *words;
+    struct example x;
+    struct packer *p;
+    struct err e;
+
+    make_example(&x, symmetric);
+    for (int i = 0; i < O * I; i++)
+        codes[i] = (uint8_t)(16 * (i / I) + i % I);
+    for (int o = 0; o < O; o++)
+        x.meta[o] = quant_with_bits(
+            quant_meta((float)(o + 1), 160 + o, symmetric, DT_F16), 8);
+    x.module.codes = codes;
+    x.module.bits = 8;
+    CHECK(pack(l, &x, t, &p, &e) == (ct && symmetric ? 3 : 4));
+    weight = &t[0];
+    zeros = &t[ct ? 2 : 1];
+    check_part(weight, ct ? "weight_packed" : "qweight", DT_I32, ct ? 8 : 2,
+               ct ? 2 : 8);
+    words = weight->data;
+    for (uint32_t o = 0; o < O; o++)
+        for (uint32_t w = 0; w < 2; w++)
+            CHECK(words[ct ? 2 * o + w : 8 * w + o] ==
+                  0x03020100 + 0x01010101 * (16 * o + 4 * w));
+    if (!ct || !symmetric) {
+        words = zeros->data;
+        check_part(zeros, ct ? "weight_zero_point" : "qzeros", DT_I32,
+                   ct ? 2 : 1, ct ? 1 : 2);
+        CHECK(words[0] == (l == LAYOUT_GPTQ ? 0x7f7f7f7f :
+                           symmetric        ? 0x80808080 :
+                                              0xa3a2a1a0));
+        CHECK(words[1] == words[0] + (symmetric ? 0 : 0x04040404));
+    }
+    packer_close(p);
+    CHECK(pack(LAYOUT_AWQ, &x, t, &p, &e) == E_CONFIG);
+    CHECK(strstr(e.msg, "codes of 8 bits: layout awq has 4"));
     packer_close(p);
 }
 
@@ -216,6 +262,10 @@ int main(void)
     golden_words(LAYOUT_GPTQ, true, 0x77777777);
     golden_words(LAYOUT_GPTQ_V2, false, 0x87654321);
     golden_words(LAYOUT_GPTQ_V2, true, 0x88888888);
+    golden_bytes(LAYOUT_CT, true);
+    golden_bytes(LAYOUT_CT, false);
+    golden_bytes(LAYOUT_GPTQ, true);
+    golden_bytes(LAYOUT_GPTQ_V2, false);
     refused();
     any_shape(8, 1);
     any_shape(136, 17);

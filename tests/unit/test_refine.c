@@ -1,5 +1,5 @@
 /* The inner loop of refinement: every instruction set against the plain code,
- * and each move against the best of all sixteen codes. */
+ * and each move against the best of all codes. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,13 +23,15 @@ struct data {
     float acc[C * R], h[C * C], scale[R], zero[R], w[C * R], d[C * R];
     float moved[C * R], change[R];
     uint8_t codes[C * R];
+    float top;
 };
 
-static void make(struct data *x)
+static void make(struct data *x, int top)
 {
+    x->top = (float)top;
     for (int r = 0; r < R; r++) {
         x->scale[r] = 0.1f * (r % 3 ? 1.0f : -1.0f);
-        x->zero[r] = (float)(r % 16);
+        x->zero[r] = (float)(r * 37 % (top + 1));
     }
     memset(x->change, 0, sizeof(x->change));
     for (int i = 0; i < C * C; i++)
@@ -38,7 +40,7 @@ static void make(struct data *x)
     for (int i = 0; i < C - 1; i++)
         x->h[i * C + i + 1] = x->h[(i + 1) * C + i] = 0.1f * noise();
     for (int i = 0; i < C * R; i++) {
-        x->codes[i] = (uint8_t)(fabsf(noise()) * 15.99f);
+        x->codes[i] = (uint8_t)(fabsf(noise()) * ((float)top + 0.99f));
         x->w[i] = noise();
         x->d[i] =
             x->w[i] - ((float)x->codes[i] - x->zero[i % R]) * x->scale[i % R];
@@ -52,6 +54,7 @@ static bool run(refine_fn *f, struct data *x)
                               .h = x->h,
                               .scale = x->scale,
                               .zero = x->zero,
+                              .top = x->top,
                               .w = x->w,
                               .d = x->d,
                               .codes = x->codes,
@@ -73,7 +76,7 @@ static void all_move_the_same(void)
         static struct data a, b;
         bool moved;
 
-        make(&a);
+        make(&a, round % 2 ? 255 : 15);
         b = a;
         moved = run(plain, &a);
         CHECK(moved == !!memcmp(a.codes, b.codes, sizeof(a.codes)));
@@ -83,18 +86,18 @@ static void all_move_the_same(void)
 }
 
 /* The first input knows nothing of the others: all codes can be tried. */
-static void moves_are_best(void)
+static void moves_are_best_of(int top)
 {
     static struct data a, b;
 
-    make(&a);
+    make(&a, top);
     b = a;
     (void)run(refine_kernel_best(), &a);
     for (int r = 0; r < R; r++) {
         double least = INFINITY;
         int best = -1;
 
-        for (int code = 0; code < QUANT_LEVELS; code++) {
+        for (int code = 0; code <= top; code++) {
             double step = -((double)code - b.codes[r]) * b.scale[r];
             double loss = 2 * step * b.acc[r] + step * step * b.h[0];
 
@@ -108,12 +111,18 @@ static void moves_are_best(void)
     }
 }
 
+static void moves_are_best(void)
+{
+    moves_are_best_of(quant_top(4));
+    moves_are_best_of(quant_top(8));
+}
+
 /* d H dᵀ before and after, where acc holds d H: what change says. */
 static void change_is_of_the_loss(void)
 {
     static struct data a, b;
 
-    make(&a);
+    make(&a, 15);
     b = a;
     (void)run(refine_kernel_best(), &a);
     for (int r = 0; r < R; r++) {

@@ -17,7 +17,7 @@ static const uint32_t plain_q[8] = { 0x52fc9630, 0x630da741, 0x741eb852,
 static void unpack_row(uint8_t *bytes, const uint32_t *codes, uint64_t row,
                        uint64_t cols)
 {
-    const uint32_t *word = codes + row * unpack_words(cols);
+    const uint32_t *word = codes + row * unpack_words(cols, 4);
 
     for (uint64_t k = 0; k < cols; k++)
         bytes[k] = word[k / 8] >> 4 * (k % 8) & 15;
@@ -43,20 +43,20 @@ static void golden(void)
 
     unpack_awq_codes(codes, awq_q, 8, 8);
     check_codes(codes);
-    unpack_gptq_codes(codes, plain_q, 8, 8);
+    unpack_gptq_codes(codes, plain_q, 8, 8, 4);
     check_codes(codes);
-    unpack_ct_codes(codes, plain_q, 8, 8);
+    unpack_ct_codes(codes, plain_q, 8, 8, 4);
     check_codes(codes);
     for (int i = 0; i < 4; i++) {
         memset(z, 99, sizeof(z));
         if (i == 0)
             unpack_awq_zeros(z, &awq_z, 8, 1);
         else if (i == 1)
-            unpack_gptq_zeros(z, &v1, 8, 1, true);
+            unpack_gptq_zeros(z, &v1, 8, 1, 4, true);
         else if (i == 2)
-            unpack_gptq_zeros(z, &v2, 8, 1, false);
+            unpack_gptq_zeros(z, &v2, 8, 1, 4, false);
         else
-            unpack_ct_zeros(z, &v2, 8, 1);
+            unpack_ct_zeros(z, &v2, 8, 1, 4);
         for (int o = 0; o < 8; o++)
             CHECK(z[o] == o + 1);
     }
@@ -69,7 +69,7 @@ static void borrow(void)
     const uint32_t word = 0x7777776f;
     uint8_t z[8];
 
-    unpack_gptq_zeros(z, &word, 8, 1, true);
+    unpack_gptq_zeros(z, &word, 8, 1, 4, true);
     CHECK(z[0] == 0);
     for (int o = 1; o < 8; o++)
         CHECK(z[o] == 8);
@@ -103,18 +103,18 @@ static void short_ends(void)
     }
     for (int i = 0; i < 2; i++) {
         if (i)
-            unpack_ct_codes(codes, ct, O, C);
+            unpack_ct_codes(codes, ct, O, C, 4);
         else
-            unpack_gptq_codes(codes, q, O, C);
+            unpack_gptq_codes(codes, q, O, C, 4);
         for (int o = 0; o < O; o++) {
             unpack_row(row, codes, (uint64_t)o, C);
             CHECK(memcmp(row, want[o], C) == 0);
             CHECK(codes[o * 2 + 1] >> 20 == 0);
         }
         if (i)
-            unpack_ct_zeros(got, zt, O, G);
+            unpack_ct_zeros(got, zt, O, G, 4);
         else
-            unpack_gptq_zeros(got, z, O, G, false);
+            unpack_gptq_zeros(got, z, O, G, 4, false);
         CHECK(memcmp(got, wz, sizeof(wz)) == 0);
     }
 }

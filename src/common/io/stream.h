@@ -52,9 +52,9 @@ enum role {
     ROLE_CROSS = 6,      /* F32 [R, C] */
     ROLE_WEIGHT = 7,     /* any float [O, I]   name: the module's path */
     ROLE_QMETA = 8,      /* QMETA4 [O, G]      name: the module's path */
-    ROLE_CODES = 9,      /* U4 [O, I]          name: the module's path */
+    ROLE_CODES = 9,      /* U4 or U8 [O, I]    name: the module's path */
     ROLE_SCALES = 10,    /* F16 or BF16 [O, G] name: the module's path */
-    ROLE_ZEROS = 11,     /* U4 [O, G]          name: the module's path */
+    ROLE_ZEROS = 11,     /* U4 or U8 [O, G]    name: the module's path */
     ROLE_TENSOR = 12,    /* any; name: the tensor's in the checkpoint */
     ROLE_HITMAP = 13,    /* F32 [E, k] */
     ROLE_MAP = 14,       /* I32 [E] */

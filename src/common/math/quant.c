@@ -72,6 +72,24 @@ bool quant_is_symmetric(uint32_t meta)
     return meta >> 24 & QUANT_SYMMETRIC;
 }
 
+uint32_t quant_with_bits(uint32_t meta, int bits)
+{
+    meta &= ~((uint32_t)QUANT_EIGHT << 24);
+    meta |= bits == 8 ? (uint32_t)QUANT_EIGHT << 24 : 0;
+    return quant_is_symmetric(meta) ?
+               quant_with_zero(meta, quant_middle(bits)) :
+               meta;
+}
+
+bool quant_same_bits(const uint32_t *meta, size_t n)
+{
+    uint32_t other = 0;
+
+    for (size_t i = 1; i < n; i++)
+        other |= meta[i] ^ meta[0];
+    return !(other >> 24 & QUANT_EIGHT);
+}
+
 /* 2^(q/256) rounded to scale_dtype. */
 static float stored_scale(int q, enum dtype scale_dtype)
 {
@@ -112,9 +130,11 @@ static float octave_scale(int q, bool bf16)
 struct qgrid quant_grid(uint32_t meta, enum dtype scale_dtype)
 {
     int q = (int16_t)(meta & 0xffff), lo, hi;
+    int bits = quant_bits(meta), top = quant_top(bits);
     struct qgrid g = { .zero = quant_is_symmetric(meta) ?
-                                   8 :
-                                   (int)(meta >> 16 & 15) };
+                                   quant_middle(bits) :
+                                   (int)(meta >> 16) & top,
+                       .top = top };
 
     exponent_range(scale_dtype, &lo, &hi);
     g.scale = q < lo || q > hi || scale_dtype == DT_F32 ?
@@ -129,20 +149,25 @@ int quant_code(float w, struct qgrid g)
 {
     float c = rintf(w / g.scale) + (float)g.zero;
 
-    return c <= 0 ? 0 : c >= 15 ? 15 : (int)c; /* w is finite: c is no NaN */
+    /* w is finite: c is no NaN */
+    return c <= 0 ? 0 : c >= (float)g.top ? g.top : (int)c;
 }
 
-void quant_pack_row(uint8_t *nibbles, const uint8_t *codes, size_t n)
+void quant_pack_row(uint8_t *row, const uint8_t *codes, size_t n, int bits)
 {
-    for (size_t i = 0; i < n / 2; i++)
-        nibbles[i] = (uint8_t)(codes[2 * i] | codes[2 * i + 1] << 4);
+    if (bits == 8)
+        memcpy(row, codes, n);
+    for (size_t i = 0; bits != 8 && i < n / 2; i++)
+        row[i] = (uint8_t)(codes[2 * i] | codes[2 * i + 1] << 4);
 }
 
-void quant_unpack_row(uint8_t *codes, const uint8_t *nibbles, size_t n)
+void quant_unpack_row(uint8_t *codes, const uint8_t *row, size_t n, int bits)
 {
-    for (size_t i = 0; i < n / 2; i++) {
-        codes[2 * i] = nibbles[i] & 15;
-        codes[2 * i + 1] = nibbles[i] >> 4;
+    if (bits == 8)
+        memcpy(codes, row, n);
+    for (size_t i = 0; bits != 8 && i < n / 2; i++) {
+        codes[2 * i] = row[i] & 15;
+        codes[2 * i + 1] = row[i] >> 4;
     }
 }
 

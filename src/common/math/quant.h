@@ -1,13 +1,15 @@
-/* quant.h - the 4-bit grid: qmeta4, codes and dequantization.
+/* quant.h - grids of 4 bits, or of 8: qmeta4, codes and dequantization.
  *
  * A group of inputs of an output row has one scale and one zero, stored as a
  * qmeta4 of four bytes:
  *
  *     bits 0..15  int16  log2 |scale| in Q8.8
- *     bits 16..23 u8     zero, 0..15
+ *     bits 16..23 u8     zero, 0..top
  *     bits 24..31 u8     flags; bit 0: symmetric, zero is 8
  *                                bit 1: the scale is negative (symmetric only:
  *                                the grid then has 8 steps up, 7 down)
+ *                                bit 2: codes have 8 bits: top is 255, and the
+ *                                zero of a symmetric grid 128; else top is 15
  *
  * |scale| = 2^(q/256), rounded once to the type that the checkpoint stores it
  * in.  Every search, rounding and loss uses that rounded value: quant_grid()
@@ -15,19 +17,21 @@
  *
  * Quantization, equal on all backends:
  *
- *     code  = clamp(rint(w / scale) + zero, 0, 15)   IEEE division, half to even
- *     value = (code - zero) * scale                  no fused operations */
+ *     code  = clamp(rint(w / scale) + zero, 0, top)   IEEE division, half to even
+ *     value = (code - zero) * scale                   no fused operations */
 #ifndef FORGE_QUANT_H
 #define FORGE_QUANT_H
 
 #include "common/math/dtype.h"
 
-enum { QUANT_LEVELS = 16, QUANT_SYMMETRIC = 1, QUANT_NEGATIVE = 2 };
+enum { QUANT_SYMMETRIC = 1, QUANT_NEGATIVE = 2, QUANT_EIGHT = 4 };
+enum { QUANT_LEVELS = 16 }; /* of 4 bits */
 
 /* A decoded qmeta4. */
 struct qgrid {
     float scale; /* as the runtime has it; positive unless QUANT_NEGATIVE */
-    int zero;    /* 0..15 */
+    int zero;    /* 0..top */
+    int top;     /* the largest code */
 };
 
 C_BEGIN
@@ -49,6 +53,24 @@ uint32_t quant_span(float lo, float hi, bool symmetric, enum dtype scale_dtype);
  * rounding). */
 struct qgrid quant_grid(uint32_t meta, enum dtype scale_dtype);
 bool quant_is_symmetric(uint32_t meta);
+/* The same scale with codes of 4 or 8 bits; a symmetric grid keeps its zero in the
+ * middle. */
+uint32_t quant_with_bits(uint32_t meta, int bits);
+static inline int quant_bits(uint32_t meta)
+{
+    return meta >> 24 & QUANT_EIGHT ? 8 : 4;
+}
+/* The largest code, and the zero of a symmetric grid.  bits: 8, else 4. */
+static inline int quant_top(int bits)
+{
+    return bits == 8 ? 255 : 15;
+}
+static inline int quant_middle(int bits)
+{
+    return bits == 8 ? 128 : 8;
+}
+/* Whether all of meta[n] have the bits of the first one. */
+bool quant_same_bits(const uint32_t *meta, size_t n);
 /* Replace the zero of an asymmetric grid. */
 static inline uint32_t quant_with_zero(uint32_t meta, int zero)
 {
@@ -72,10 +94,14 @@ static inline float quant_value(int code, struct qgrid g)
     return (float)(code - g.zero) * g.scale;
 }
 
-/* n codes (n even): bytes 0..15 to nibbles, the first in the low one, and
- * back. */
-void quant_pack_row(uint8_t *nibbles, const uint8_t *codes, size_t n);
-void quant_unpack_row(uint8_t *codes, const uint8_t *nibbles, size_t n);
+/* n codes (n even) of one byte each to a row as streams have it, and back: in 8
+ * bits the same bytes; else nibbles, the first in the low one. */
+static inline size_t quant_row_bytes(size_t n, int bits)
+{
+    return bits == 8 ? n : n / 2;
+}
+void quant_pack_row(uint8_t *row, const uint8_t *codes, size_t n, int bits);
+void quant_unpack_row(uint8_t *codes, const uint8_t *row, size_t n, int bits);
 /* w[n] of one row of codes[n] (bytes); meta [quant_groups(n, group)]. */
 void quant_dequantize_row(float *w, const uint8_t *codes, size_t n,
                           const uint32_t *meta, size_t group,

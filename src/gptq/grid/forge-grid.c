@@ -54,9 +54,9 @@ static int parse(struct settings *s, int argc, char **argv)
           false },
         { OPT_FLAG, 0, "asymmetric", NULL, "a zero point for each group",
           &s->asymmetric, 0, 0, false },
-        { OPT_LIST, 0, "grid", "PATTERN=WORD[,WORD]",
-          "of weights whose name matches: inputs per scale, sym, asym; may be "
-          "repeated, the last one decides",
+        { OPT_LIST, 0, "grid", "PATTERN=WORD[,WORD]...",
+          "of weights whose name matches: inputs per scale, sym, asym, 4bit, "
+          "8bit; may be repeated, the last one decides",
           &s->rules, 0, 0, false },
         { OPT_CHOICE, 0, "search", "auto|" GRID_SEARCH_WORDS,
           "error to minimize; auto: hessian if there is one, else lp [auto]",
@@ -165,6 +165,7 @@ static int weight(struct run *r, const struct frame *w, struct err *e)
                        .dtype = DT_QMETA4,
                        .ndim = 2,
                        .scale_dtype = p->scale_dtype };
+    struct module_grid of;
     const void *data;
     uint32_t *meta;
     int rc;
@@ -172,7 +173,10 @@ static int weight(struct run *r, const struct frame *w, struct err *e)
     if (w->ndim != 2 || !dtype_is_float(w->dtype) || !w->dims[0] || !w->dims[1])
         return err_set(e, E_DATA, "'%s': a weight is a matrix of floats",
                        w->name);
-    grid_rules_find(&r->rules, w->name, &p->group, &p->symmetric);
+    of = grid_rules_find(&r->rules, w->name);
+    p->group = of.group;
+    p->symmetric = of.symmetric;
+    p->bits = of.bits;
     f.group = (uint32_t)p->group;
     p->rows = f.dims[0] = w->dims[0];
     p->cols = w->dims[1];

@@ -12,8 +12,8 @@
  * (GRID_HESSIAN: the damped diagonal of H).
  *
  * Candidates, in this order; of equal costs the first wins:
- *     symmetric   scale = f * 2 max|w| / 15, zero 8
- *     asymmetric  scale = f * (hi - lo) / 15, lo = min(w, 0), hi = max(w, 0),
+ *     symmetric   scale = f * 2 max|w| / top, zero in the middle
+ *     asymmetric  scale = f * (hi - lo) / top, lo = min(w, 0), hi = max(w, 0),
  *                 zero = round(-f lo / scale) and its two neighbours
  * for n factors f from GRID_FACTOR_HI down to GRID_FACTOR_LO in equal steps;
  * candidates that round to the same qmeta4 are tried once.  GRID_ABSMAX takes f
@@ -40,6 +40,7 @@ struct grid_params {
     uint64_t rows, cols; /* of W: outputs, inputs */
     uint64_t group;
     bool symmetric;
+    int bits; /* of a code: 8 (on the CPU alone), else 4 */
     enum grid_search search;
     double norm;             /* exponent of the cost, 1..4 */
     int candidates;          /* n, 1..GRID_CANDIDATES_MAX */
@@ -52,7 +53,7 @@ struct grid_backend {
     const char *name;
     /* meta[rows, ceil(cols/group)] = the qmeta4 of each group of w[rows, cols].
      * E_DATA: "row 3: input 17 is not finite"; E_TEMP; of the GPU also
-     * E_CONFIG, E_DEVICE. */
+     * E_CONFIG (8 bits, too), E_DEVICE. */
     int (*search)(const struct grid_params *p, const void *w, uint32_t *meta,
                   struct err *e);
 };
@@ -64,7 +65,7 @@ extern const struct grid_backend grid_gpu; /* only while device_gpu() */
  * the GPU declines. */
 MUST_CHECK int grid_search(const struct grid_params *p, const void *w,
                            uint32_t *meta, struct err *e);
-/* The largest |w| that a grid can represent at all: 15 (symmetric: 15/2) times
+/* The largest |w| that a grid of 4 bits can represent: 15 (symmetric: 15/2) times
  * the largest scale of the type `scale`; infinity for BF16. */
 double grid_most(bool symmetric, enum dtype scale);
 /* Check the grids that grid_search() found.  E_CONFIG: a group needs a larger

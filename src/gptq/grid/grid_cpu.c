@@ -21,6 +21,7 @@ struct search {
     const float *w, *c;
     size_t n; /* inputs, padded to a multiple of GRID_LANES */
     grid_cost_fn *cost;
+    int top;     /* the largest code */
     double unit; /* exponent of the scale for f = 1 */
     struct grid_batch batch;
     uint32_t meta[GRID_BATCH]; /* of the batch */
@@ -92,14 +93,14 @@ static void try_grid(struct search *s, uint32_t meta)
     s->meta[b->n] = s->last = meta;
     b->scale[b->n] = g.scale;
     b->lo[b->n] = (float)-g.zero;
-    b->hi[b->n++] = (float)(QUANT_LEVELS - 1 - g.zero);
+    b->hi[b->n++] = (float)(g.top - g.zero);
     if (b->n == GRID_BATCH)
         try_batch(s);
 }
 
-static int clamp_zero(float z)
+static int clamp_zero(float z, int top)
 {
-    return z <= 0 ? 0 : z >= QUANT_LEVELS - 1 ? QUANT_LEVELS - 1 : (int)z;
+    return z <= 0 ? 0 : z >= (float)top ? top : (int)z;
 }
 
 /* Try an asymmetric factor: the nearest zero and its neighbours.  The zero is
@@ -110,9 +111,11 @@ static void try_factor(struct search *s, double f, double exponent, float lo,
     const struct grid_params *p = s->p;
     double reach =
         p->symmetric ? f * 2 * fmaxf(-lo, hi) : f * ((double)hi - lo);
-    float scale = (float)(reach / (QUANT_LEVELS - 1)), stored;
-    uint32_t meta = quant_meta_near(exponent + s->unit, scale, 0, p->symmetric,
-                                    p->scale_dtype);
+    float scale = (float)(reach / s->top), stored;
+    uint32_t meta =
+        quant_with_bits(quant_meta_near(exponent + s->unit, scale, 0,
+                                        p->symmetric, p->scale_dtype),
+                        p->bits);
     int zero;
 
     if (p->symmetric || !isfinite(scale) || scale <= 0) {
@@ -120,11 +123,11 @@ static void try_factor(struct search *s, double f, double exponent, float lo,
         return;
     }
     stored = quant_grid(meta, p->scale_dtype).scale;
-    zero = clamp_zero(rintf((float)(-f * lo) / stored));
+    zero = clamp_zero(rintf((float)(-f * lo) / stored), s->top);
     try_grid(s, quant_with_zero(meta, zero));
     if (zero > 0)
         try_grid(s, quant_with_zero(meta, zero - 1));
-    if (zero < QUANT_LEVELS - 1)
+    if (zero < s->top)
         try_grid(s, quant_with_zero(meta, zero + 1));
 }
 
@@ -138,6 +141,7 @@ static uint32_t search_group(const struct grid_params *p,
         .w = w,
         .c = importance,
         .n = n,
+        .top = quant_top(p->bits),
         .cost = r.tame ? grid_cost_tame() : grid_cost_best(),
         .stops = p->symmetric && p->norm == 2 && r.tame,
     };
@@ -146,9 +150,10 @@ static uint32_t search_group(const struct grid_params *p,
         return quant_span(r.lo, r.hi, p->symmetric, p->scale_dtype);
     s.unit = exponent_of(
         (p->symmetric ? 2 * (double)fmaxf(-r.lo, r.hi) : (double)r.hi - r.lo) /
-        (QUANT_LEVELS - 1));
+        s.top);
     if (r.lo == 0 && r.hi == 0)
-        s.best = quant_meta(0, 8, p->symmetric, p->scale_dtype);
+        s.best = quant_with_bits(quant_meta(0, 8, p->symmetric, p->scale_dtype),
+                                 p->bits);
     else
         for (int i = 0; i < f->n && !s.done; i++)
             try_factor(&s, f->factor[i], f->exponent[i], r.lo, r.hi);

@@ -8,6 +8,8 @@ struct plugin_table grid_plugin = { GRID_TABLE, GRID_TABLE_VERSION, NULL };
 static int search(const struct grid_params *p, const void *w, uint32_t *meta,
                   struct err *e)
 {
+    if (p->bits == 8)
+        return err_set(e, E_CONFIG, "the GPU searches grids of 4 bits");
     return grid_functions()->search(device_gpu(), p, w, meta, e);
 }
 

@@ -22,7 +22,7 @@ static int check_group(const struct grid_params *p, const void *w, uint64_t row,
     uint64_t at = g * p->group, left = p->cols - at;
     uint64_t n = left < p->group ? left : p->group;
     size_t item = dtype_bits(p->dtype) / 8;
-    double lo = 0, hi = 0, most;
+    double lo = 0, hi = 0, most, top = quant_top(p->bits);
     float x[PIECE];
 
     for (uint64_t i = 0; i < n; i += PIECE) {
@@ -37,7 +37,7 @@ static int check_group(const struct grid_params *p, const void *w, uint64_t row,
         }
     }
     /* the scale with which the grid of the group spans its weights */
-    most = p->symmetric ? 2 * fmax(-lo, hi) / 15 : (hi - lo) / 15;
+    most = p->symmetric ? 2 * fmax(-lo, hi) / top : (hi - lo) / top;
     if (most <= F16_MOST)
         return 0;
     return err_set(e, E_CONFIG,

@@ -12,23 +12,28 @@ uint32_t block_candidate(const struct block_params *p, int i, float lo,
                          float hi)
 {
     int n = p->factors, sign = p->negative ? i % 2 : 0;
+    int top = quant_top(p->bits);
     double low, scale;
     uint32_t meta;
 
     if (p->symmetric) {
-        scale = block_factor(p, p->negative ? i / 2 : i) * 2 * fmaxf(-lo, hi) /
-                (QUANT_LEVELS - 1);
-        meta = quant_meta((float)scale, 8, true, p->scale_dtype);
+        scale =
+            block_factor(p, p->negative ? i / 2 : i) * 2 * fmaxf(-lo, hi) / top;
+        meta = quant_with_bits(
+            quant_meta((float)scale, 8, true, p->scale_dtype), p->bits);
         return sign ? quant_negative(meta) : meta;
     }
     low = block_factor(p, i % n) * lo;
-    scale = (block_factor(p, i / n) * hi - low) / (QUANT_LEVELS - 1);
-    meta = quant_meta((float)scale, 0, false, p->scale_dtype);
+    scale = (block_factor(p, i / n) * hi - low) / top;
+    meta = quant_with_bits(quant_meta((float)scale, 0, false, p->scale_dtype),
+                           p->bits);
     if (!(scale > 0))
         return meta; /* a group of zeros: scale 1, zero 8 */
     scale = quant_grid(meta, p->scale_dtype).scale;
-    return quant_meta((float)scale, (int)fmin(15, rint(-low / scale)), false,
-                      p->scale_dtype);
+    return quant_with_bits(quant_meta((float)scale,
+                                      (int)fmin(top, rint(-low / scale)), false,
+                                      p->scale_dtype),
+                           p->bits);
 }
 
 /* acc = d_< L: tile_set_left() has been told of the groups before g. */
@@ -73,7 +78,9 @@ static void solve_group(struct tile *s, const struct tile_group *g,
 {
     uint64_t n = (g->c1 + COLS - 1) / COLS * COLS - g->c0;
     float acc[COLS * ROWS], dist[ROWS];
-    struct solve_panel p = { .acc = acc, .loss = loss, .dist = dist };
+    struct solve_panel p = {
+        .acc = acc, .top = s->top, .loss = loss, .dist = dist
+    };
 
     memset(dist, 0, sizeof(dist));
     for (int i = 0; i < COLS; i++) {

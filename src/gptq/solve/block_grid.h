@@ -13,11 +13,12 @@
  * group is solved on it:  sum over its inputs j of R_jj² (w*_j - q_j)².
  *
  * Candidates; of equal costs the first wins:
- *     symmetric   |scale| = f * 2 max|w'| / 15, zero 8, for n factors f from
- *                 BLOCK_HI down to BLOCK_LO; each with both signs where
- *                 negative scales are allowed (the positive one first)
- *     asymmetric  scale = (a hi - b lo) / 15, zero = round(-b lo / scale), for
- *                 n x n shrinks a, b from 1 down to BLOCK_SHRINK */
+ *     symmetric   |scale| = f * 2 max|w'| / top, zero in the middle, for n
+ *                 factors f from BLOCK_HI down to BLOCK_LO; each with both signs
+ *                 where negative scales are allowed (the positive one first)
+ *     asymmetric  scale = (a hi - b lo) / top, zero = round(-b lo / scale), for
+ *                 n x n shrinks a, b from 1 down to BLOCK_SHRINK
+ * with top = 15, in 8 bits 255. */
 #ifndef FORGE_BLOCK_GRID_H
 #define FORGE_BLOCK_GRID_H
 
@@ -33,6 +34,7 @@ struct block_params {
     bool negative; /* symmetric: the scale may be negative */
     int factors;   /* n as above, >= 1; 1 tries f = 1 (a = b = 1) alone */
     enum dtype scale_dtype;
+    int bits; /* of a code: 8, else 4 */
 };
 
 /* Number of candidates for a group. */

@@ -69,7 +69,8 @@ static void load_row(struct work *w, uint64_t row, const uint8_t *codes,
 {
     const uint32_t *input = w->c->plan->f->input;
 
-    quant_unpack_row(room, codes + row * (w->n / 2), w->n);
+    quant_unpack_row(room, codes + row * quant_row_bytes(w->n, w->c->bits),
+                     w->n, w->c->bits);
     for (uint64_t c = 0; c < w->n; c++) {
         struct qgrid g = grid_of(w, row, input[c] / w->c->group);
 
@@ -84,7 +85,8 @@ static void store_row(const struct work *w, uint64_t row, uint8_t *codes,
 {
     for (uint64_t c = 0; c < w->n; c++)
         room[w->c->plan->f->input[c]] = w->code[row * w->n + c];
-    quant_pack_row(codes + row * (w->n / 2), room, w->n);
+    quant_pack_row(codes + row * quant_row_bytes(w->n, w->c->bits), room, w->n,
+                   w->c->bits);
 }
 
 /* ---- products ---- */
@@ -152,6 +154,7 @@ static int64_t move_row(struct work *w, uint64_t i)
 {
     uint64_t row = w->row + i, n = w->n;
     float f = w->f[row * w->rows + row], *g = w->grad + i * n;
+    float top = (float)quant_top(w->c->bits);
     int64_t moved = 0;
 
     load_scales(w, row);
@@ -163,7 +166,7 @@ static int64_t move_row(struct work *w, uint64_t i)
 
         if (curve == 0 || w->c->plan->f->dead[c])
             continue;
-        to = to < 0 ? 0 : to > 15 ? 15 : rintf(to);
+        to = to < 0 ? 0 : to > top ? top : rintf(to);
         if ((int)to == code)
             continue;
         d = (to - (float)code) * w->scale[c];

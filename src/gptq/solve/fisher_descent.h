@@ -21,6 +21,7 @@
 struct fisher_descent {
     uint64_t rows;  /* of W: outputs */
     uint64_t group; /* inputs per grid */
+    int bits;       /* of a code: 8, else 4 */
     enum dtype scale_dtype;
     int sweeps; /* at most */
     const struct tile_plan
@@ -32,8 +33,8 @@ struct fisher_descent {
     const uint32_t *meta; /* qmeta4 [rows, groups]: fixed */
 };
 
-/* Move codes[rows, cols / 2] (two U4 a byte, in and out).  *loss: tr(E H Eᵀ) of
- * the result, without F, as GPTQ's losses are.  Returns the number of moves (a
+/* Move codes[rows, cols / 2] (two U4 a byte; 8 bits: [rows, cols]; in and out).
+ * *loss: tr(E H Eᵀ) of the result, without F, as GPTQ's losses are.  Returns the number of moves (a
  * code that moves in two sweeps counts twice), or E_TEMP; E_CONFIG: no
  * OpenBLAS; on errors codes are unchanged. */
 MUST_CHECK int64_t fisher_descent(const struct fisher_descent *c,

@@ -112,7 +112,7 @@ static int solve_module(struct run *r, const struct frame *w,
                         const struct frame *meta, struct err *e)
 {
     /* no overflow: less than the weight's own bytes */
-    size_t len = w->dims[0] * (w->dims[1] / 2);
+    size_t len = w->dims[0] * w->dims[1]; /* in 4 bits half of it is used */
     struct frame grids = *meta;
     struct module_report report;
     uint8_t *codes = NULL;

@@ -104,13 +104,15 @@ int module_check(const struct frame *w, const struct frame *meta, struct err *e)
                        w->name);
     if (w->dims[1] % 2 || w->dims[1] > INT32_MAX)
         return err_set(e, E_DATA,
-                       "'%s': %llu inputs: 4-bit codes want an even number",
-                       w->name, (unsigned long long)w->dims[1]);
+                       "'%s': %llu inputs: codes want an even number", w->name,
+                       (unsigned long long)w->dims[1]);
     if (meta->ndim != 2 || meta->dtype != DT_QMETA4 || !meta->group ||
         meta->dims[0] != w->dims[0] ||
         meta->dims[1] != quant_groups(w->dims[1], meta->group))
         return err_set(e, E_DATA, "'%s': its qmeta does not fit its weight",
                        w->name);
+    if (!quant_same_bits(meta->data, meta->len / sizeof(uint32_t)))
+        return err_set(e, E_DATA, "'%s': grids of 4 bits and of 8", w->name);
     if (meta->scale_dtype != DT_F16 && meta->scale_dtype != DT_BF16)
         return err_set(e, E_DATA, "'%s': qmeta with scales of type %s", w->name,
                        dtype_name(meta->scale_dtype));
@@ -140,6 +142,7 @@ struct refined_params module_refined(const struct module_params *m,
         .solve = *s,
         .block = { .symmetric = symmetric,
                    .negative = m->negative,
+                   .bits = s->bits,
                    .factors = symmetric ? plan.factors : plan.shrinks,
                    .scale_dtype = s->scale_dtype },
         .sweeps = plan.sweeps,
@@ -427,6 +430,7 @@ static int descend_fisher(const struct module_solver *m, const struct frame *w,
 {
     const struct fisher_descent c = { .rows = w->dims[0],
                                       .group = p->solve.group,
+                                      .bits = p->solve.bits,
                                       .scale_dtype = p->solve.scale_dtype,
                                       .sweeps = fisher_sweeps(m, w->name),
                                       .plan = &m->refined.plan[0],
@@ -510,6 +514,8 @@ struct solve_params module_shape(const struct frame *w,
     return (struct solve_params){ .rows = w->dims[0],
                                   .cols = w->dims[1],
                                   .group = meta->group,
+                                  .bits =
+                                      quant_bits(*(const uint32_t *)meta->data),
                                   .dtype = w->dtype,
                                   .scale_dtype = meta->scale_dtype,
                                   .compare = true };

@@ -57,10 +57,10 @@ struct refined_params module_refined(const struct module_params *p,
 void module_report_refined(struct module_report *report,
                            const struct module_params *p, bool corrected,
                            const struct refined_result *r);
-/* codes[w->dims[0], w->dims[1] / 2] (two U4 a byte) for a weight frame and its
- * qmeta frame.  grids[rows, groups]: in, a copy of the qmeta's payload; out,
- * the grids of the codes, which an effort above EFFORT_FAST chooses anew.  The
- * factor is kept for the next module with the same Hessian.
+/* codes[w->dims[0], w->dims[1] / 2] (two U4 a byte; of 8 bits U8) for a weight
+ * frame and its qmeta frame.  grids[rows, groups]: in, a copy of the qmeta's
+ * payload; out, the grids of the codes, which an effort above EFFORT_FAST
+ * chooses anew.  The factor is kept for the next module with the same Hessian.
  * E_DATA: module_check() fails, there are Hessians but none for this module, a
  * number is not finite, or under strict the factorization fails; E_TEMP;
  * E_DEVICE. */
@@ -68,8 +68,8 @@ MUST_CHECK int module_solve(struct module_solver *m, const struct frame *w,
                             const struct frame *meta, uint32_t *grids,
                             uint8_t *codes, struct module_report *report,
                             struct err *e);
-/* E_DATA: w is no float matrix with an even number of inputs, or the shape or
- * scale type of the qmeta does not fit it. */
+/* E_DATA: w is no float matrix with an even number of inputs; the shape or scale
+ * type of the qmeta does not fit it, or its grids have different bits. */
 MUST_CHECK int module_check(const struct frame *w, const struct frame *meta,
                             struct err *e);
 /* The solver's parameters for a module that module_check() accepts. */

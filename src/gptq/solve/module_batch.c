@@ -307,9 +307,9 @@ static bool add_module(struct module_batch *t, struct member *m,
     struct err none;
     int starts;
 
-    if (!fits(h, w) || module_check(w, meta, &none) < 0 || !moments_of(&x, w))
-        return false;
-    shape = module_shape(w, meta);
+    if (!fits(h, w) || module_check(w, meta, &none) < 0 || !moments_of(&x, w) ||
+        (shape = module_shape(w, meta)).bits == 8)
+        return false; /* 8 bits: the CPU's */
     starts = module_effort(t->params, shape.group).starts;
     if (starts) {
         o.refined =

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/io/json.h"
+#include "common/math/quant.h"
 
 static const char *const order_names[] = { "natural", "activation", "group",
                                            "inside" };
@@ -110,13 +111,14 @@ static int write_codes(const struct frame *w, const struct frame *grids,
                        const uint8_t *codes, struct stream_writer *out,
                        struct err *e)
 {
+    int bits = quant_bits(*(const uint32_t *)grids->data);
     struct frame f = { .role = ROLE_CODES,
-                       .dtype = DT_U4,
+                       .dtype = bits == 8 ? DT_U8 : DT_U4,
                        .ndim = 2,
                        .dims = { w->dims[0], w->dims[1] },
                        .group = grids->group,
                        .data = codes,
-                       .len = w->dims[0] * (w->dims[1] / 2) };
+                       .len = w->dims[0] * quant_row_bytes(w->dims[1], bits) };
 
     memcpy(f.name, w->name, sizeof(f.name));
     return stream_write(out, &f, e) < 0 ? e->code : stream_write(out, grids, e);

@@ -33,7 +33,7 @@ void module_report_factor(struct module_report *report, const char *module,
  * --method rtn, whose losses the factor measures. */
 void module_report_codes(struct module_report *report, bool nearest,
                          enum factor_order order, const struct solve_result *r);
-/* Write to `out` the codes (frame like the weight w, U4), the frame `grids`, a
+/* Write to `out` the codes (frame like the weight w, U4 or U8), the frame `grids`, a
  * note with the report, and an ancillary note with the seconds (which differ
  * from run to run); and to `file`, unless NULL, the report as a line of JSON.
  * E_TEMP; errors of writing. */

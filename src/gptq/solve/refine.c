@@ -52,6 +52,7 @@ static bool move_codes(struct tile *s, const struct tile_group *g, float *moved,
             .h = tile_hessian(s->plan, c, c),
             .scale = s->scale + g->group * ROWS,
             .zero = s->zero + g->group * ROWS,
+            .top = s->top,
             .w = s->w + c * ROWS,
             .d = s->d + c * ROWS,
             .codes = s->codes + c * ROWS,
@@ -123,8 +124,9 @@ static bool refit(struct tile *s, const struct tile_group *g, uint64_t r,
 
     if (!(scale > 0))
         return false;
-    meta = quant_meta((float)scale, (int)s->zero[at], quant_is_symmetric(old),
-                      scale_dtype);
+    meta = quant_with_bits(quant_meta((float)scale, (int)s->zero[at],
+                                      quant_is_symmetric(old), scale_dtype),
+                           quant_bits(old));
     if (sign < 0)
         meta = quant_negative(meta);
     step = (double)quant_grid(meta, scale_dtype).scale - s->scale[at];

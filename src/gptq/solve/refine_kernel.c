@@ -38,7 +38,7 @@ INLINE void move(const struct refine_panel *p, int c, int r, const vf *t,
     memcpy(&b, p->codes + c * ROWS + r, sizeof(b));
     code = __builtin_convertvector(__builtin_convertvector(b, vi), vf);
     if (curve > 0) {
-        vf top = none + 15.0f, most = none + 16.0f;
+        vf top = none + p->top, most = top + 1.0f;
 
         x = *t / (s * curve); /* steps of the grid to move by; clamped below */
         x = SELECT(x < -most, -most, x);

@@ -10,6 +10,7 @@ struct refine_panel {
     const float *acc;          /* [8][48]: g = (w - q) H before the moves */
     const float *h;            /* [8][8]: H among the panel's inputs */
     const float *scale, *zero; /* [48] */
+    float top;                 /* the largest code */
     const float *w;            /* [8][48] */
     float *d;                  /* [8][48]: w - q, kept up to date */
     uint8_t *codes;            /* [8][48] */

@@ -21,7 +21,7 @@ static int round_row(const struct job *j, uint64_t row, float *x,
     const struct solve_params *p = j->p;
     uint64_t stride = p->cols * dtype_bits(p->dtype) / 8;
     const uint32_t *meta = j->meta + row * quant_groups(p->cols, p->group);
-    struct qgrid g = { 1, 8 };
+    struct qgrid g = { 1, 8, 15 };
 
     if (!to_f32(x, j->w + row * stride, p->dtype, p->cols))
         return err_set(e, E_DATA, "%s is no float type", dtype_name(p->dtype));
@@ -33,7 +33,8 @@ static int round_row(const struct job *j, uint64_t row, float *x,
                            (unsigned long long)row, (unsigned long long)i);
         codes[i] = (uint8_t)quant_code(x[i], g);
     }
-    quant_pack_row(j->codes + row * (p->cols / 2), codes, p->cols);
+    quant_pack_row(j->codes + row * quant_row_bytes(p->cols, p->bits), codes,
+                   p->cols, p->bits);
     return 0;
 }
 

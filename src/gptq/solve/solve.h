@@ -24,6 +24,7 @@
 struct solve_params {
     uint64_t rows, cols;    /* of W: outputs, inputs; cols is even */
     uint64_t group;         /* inputs per grid */
+    int bits;               /* of a code: 8 (on the CPU alone), else 4 */
     enum dtype dtype;       /* of W */
     enum dtype scale_dtype; /* what the scales are stored as */
     bool nearest; /* round to nearest; the factor only measures the loss */
@@ -48,8 +49,9 @@ static inline bool solve_same(const struct solve_params *a,
                               const struct solve_params *b)
 {
     return a->rows == b->rows && a->cols == b->cols && a->group == b->group &&
-           a->dtype == b->dtype && a->scale_dtype == b->scale_dtype &&
-           a->nearest == b->nearest && a->compare == b->compare;
+           a->bits == b->bits && a->dtype == b->dtype &&
+           a->scale_dtype == b->scale_dtype && a->nearest == b->nearest &&
+           a->compare == b->compare;
 }
 
 struct solve_result {
@@ -74,8 +76,8 @@ struct solve_backend {
      * E_CONFIG: the GPU does not take these params. */
     int (*build)(struct factor **f, const struct factor_params *p,
                  const float *h, struct err *e);
-    /* codes[rows, cols / 2] (two U4 a byte) of w[rows, cols] on the qmeta4
-     * grids meta[rows, ceil(cols/group)].  f NULL: round to nearest, losses are
+    /* codes[rows, cols / 2] (two U4 a byte; 8 bits: [rows, cols]) of
+     * w[rows, cols] on the qmeta4 grids meta[rows, ceil(cols/group)].  f NULL: round to nearest, losses are
      * 0. Codes of dead inputs are the grid's zero.
      * E_DATA: "row 3: input 17 is not finite"; E_TEMP; of the GPU also
      * E_CONFIG, E_DEVICE. */

@@ -58,7 +58,7 @@ struct tile {
     float *strip;        /* [STRIP][ld] */
     float *transposed;   /* [ld][STRIP] */
     uint8_t *codes;      /* [panels][padded][48] */
-    uint8_t *nibbles;    /* [ld / 2][STRIP] */
+    uint8_t *stored;     /* [ld][STRIP]: bytes of codes as they are stored */
     uint64_t ld;         /* row stride; never a power of two */
     void *memory;
 };
@@ -120,7 +120,7 @@ static int tile_open(struct tile *t, struct job *j, uint64_t index,
     t->strip = t->zero + most * n_grid;
     t->transposed = t->strip + STRIP * t->ld;
     t->codes = (uint8_t *)(t->transposed + STRIP * t->ld);
-    t->nibbles = t->codes + most * n_panel;
+    t->stored = t->codes + most * n_panel;
     return 0;
 }
 
@@ -139,7 +139,7 @@ static void load_grids(struct tile *t)
     for (uint64_t r = 0; r < t->panels * ROWS; r++)
         for (uint64_t g = 0; g < t->groups; g++) {
             uint64_t to = (r / ROWS * t->groups + g) * ROWS + r % ROWS;
-            struct qgrid q = { 1, 8 };
+            struct qgrid q = { 1, 8, 15 };
 
             if (r < t->rows)
                 q = quant_grid(j->meta[(t->first + r) * t->groups + g],
@@ -210,38 +210,37 @@ static int load_weights(struct tile *t, struct err *e)
     return 0;
 }
 
-/* nibbles[cols / 2][STRIP] = STRIP rows of transposed codes, inputs as stored,
- * two inputs a byte. */
-static void pair_codes(uint8_t *nibbles, const uint8_t *codes,
-                       const uint32_t *where, uint64_t cols)
+/* stored[cols / 2][STRIP] = STRIP rows of transposed codes, inputs as stored,
+ * two inputs a byte; eight: [cols][STRIP], one. */
+static void order_codes(uint8_t *stored, const uint8_t *codes,
+                        const uint32_t *where, uint64_t cols, bool eight)
 {
-    typedef uint8_t vb __attribute__((vector_size(STRIP)));
+    for (uint64_t i = 0; i < cols; i += eight ? 1 : 2, stored += STRIP) {
+        const uint8_t *low = codes + where[i] * (uint64_t)ROWS;
+        const uint8_t *high = codes + where[eight ? i : i + 1] * (uint64_t)ROWS;
 
-    for (uint64_t i = 0; i < cols; i += 2, nibbles += STRIP) {
-        vb low, high;
-
-        memcpy(&low, codes + where[i] * (uint64_t)ROWS, sizeof(low));
-        memcpy(&high, codes + where[i + 1] * (uint64_t)ROWS, sizeof(high));
-        low |= high << 4;
-        memcpy(nibbles, &low, sizeof(low));
+        for (int k = 0; k < STRIP; k++)
+            stored[k] = (uint8_t)(eight ? low[k] : low[k] | high[k] << 4);
     }
 }
 
 static void store_codes(struct tile *t)
 {
-    uint64_t width = t->j->p->cols / 2;
+    const struct solve_params *p = t->j->p;
+    uint64_t width = quant_row_bytes(p->cols, p->bits);
 
     for (uint64_t r0 = 0; r0 < t->rows; r0 += STRIP) {
         const uint8_t *from = t->codes + r0 / ROWS * t->padded * ROWS;
         uint8_t *to = t->j->codes + (t->first + r0) * width;
         uint64_t n = t->rows - r0 < STRIP ? t->rows - r0 : STRIP;
 
-        pair_codes(t->nibbles, from + r0 % ROWS, t->j->where, 2 * width);
+        order_codes(t->stored, from + r0 % ROWS, t->j->where, p->cols,
+                    p->bits == 8);
         for (uint64_t i = 0; i < width; i += STRIP) {
             uint64_t most = width - i < STRIP ? width - i : STRIP;
             uint8_t part[STRIP * STRIP];
 
-            lanes_transpose_bytes(part, STRIP, t->nibbles + i * STRIP);
+            lanes_transpose_bytes(part, STRIP, t->stored + i * STRIP);
             for (uint64_t r = 0; r < n; r++)
                 memcpy(to + r * width + i, part + r * STRIP, most);
         }
@@ -357,6 +356,7 @@ static void solve_panel(struct tile *t, uint64_t q, uint64_t c, float *acc)
         .codes = t->codes + (q * t->padded + c) * ROWS,
         .loss = t->loss + q * ROWS,
         .dist = t->dist + q * ROWS,
+        .top = (float)quant_top(t->j->p->bits),
     };
 
     for (uint64_t i = 0; i < COLS; i++) {
@@ -428,6 +428,7 @@ static void round_tile(struct tile *t)
 
             t->j->k->nearest(at(t, q, c), t->scale + (q * t->groups + g) * ROWS,
                              t->zero + (q * t->groups + g) * ROWS,
+                             (float)quant_top(t->j->p->bits),
                              t->codes + (q * t->padded + c) * ROWS);
         }
 }

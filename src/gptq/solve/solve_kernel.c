@@ -46,7 +46,7 @@ INLINE void quantize(const struct solve_panel *p, int c, int r, const vf *t,
     star = w + *t / diag;
     x = star / s;
     lo = 0.0f - z;
-    hi = 15.0f - z;
+    hi = p->top - z;
     x = SELECT(x < lo, lo, x);
     x = SELECT(x > hi, hi, x);
     x = (x + ROUNDER) - ROUNDER;
@@ -89,7 +89,7 @@ INLINE void panel(const struct solve_panel *p)
     memcpy(p->dist, dist, sizeof(dist));
 }
 
-INLINE void nearest(float *d, const float *scale, const float *zero,
+INLINE void nearest(float *d, const float *scale, const float *zero, float top,
                     uint8_t *codes)
 {
     for (int r = 0; r < ROWS; r += LANES) {
@@ -101,7 +101,7 @@ INLINE void nearest(float *d, const float *scale, const float *zero,
         memcpy(&z, zero + r, sizeof(z));
         x = w / s;
         lo = 0.0f - z;
-        hi = 15.0f - z;
+        hi = top - z;
         x = SELECT(x < lo, lo, x);
         x = SELECT(x > hi, hi, x);
         x = (x + ROUNDER) - ROUNDER;
@@ -152,9 +152,9 @@ static void panel_plain(const struct solve_panel *p)
 }
 
 static void nearest_plain(float *d, const float *scale, const float *zero,
-                          uint8_t *codes)
+                          float top, uint8_t *codes)
 {
-    nearest(d, scale, zero, codes);
+    nearest(d, scale, zero, top, codes);
 }
 
 static void product_plain(float *acc, const float *d, const float *l, size_t n)
@@ -252,9 +252,9 @@ AVX2 static void panel_avx2(const struct solve_panel *p)
 }
 
 AVX2 static void nearest_avx2(float *d, const float *scale, const float *zero,
-                              uint8_t *codes)
+                              float top, uint8_t *codes)
 {
-    nearest(d, scale, zero, codes);
+    nearest(d, scale, zero, top, codes);
 }
 
 static const struct solve_kernels avx2 = { product_avx2, panel_avx2,
@@ -332,9 +332,9 @@ AVX512 static void panel_avx512(const struct solve_panel *p)
 }
 
 AVX512 static void nearest_avx512(float *d, const float *scale,
-                                  const float *zero, uint8_t *codes)
+                                  const float *zero, float top, uint8_t *codes)
 {
-    nearest(d, scale, zero, codes);
+    nearest(d, scale, zero, top, codes);
 }
 
 static const struct solve_kernels avx512 = { product_avx512, panel_avx512,

@@ -22,6 +22,7 @@ struct solve_panel {
                          before this panel, sum over t of d_t L_tc */
     const float *l;   /* [8][8]: the panel's diagonal triangle of L */
     const float *scale[FACTOR_PANEL], *zero[FACTOR_PANEL]; /* [48] each */
+    float top;          /* the largest code */
     float *d;           /* [8][48]: w in, w - q out */
     uint8_t *codes;     /* [8][48] */
     float *loss, *dist; /* [48]: += L_cc² (w* - q)², += (w - q)² */
@@ -34,7 +35,7 @@ struct solve_kernels {
     void (*panel)(const struct solve_panel *p);
     /* Round w[48] of one input to nearest: codes[48], and d = w - q in w's
      * place. */
-    void (*nearest)(float *d, const float *scale, const float *zero,
+    void (*nearest)(float *d, const float *scale, const float *zero, float top,
                     uint8_t *codes);
     /* acc[8][48] -= d[n][48]ᵀ l[n][8], rows of l `ld` apart (in cholesky.h's
      * panels ld is 48) */

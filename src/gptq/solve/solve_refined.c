@@ -230,6 +230,7 @@ static void copy_targets(struct tile *to, const struct tile *from,
                ROWS * sizeof(float));
     memset(to->w + f->cols * ROWS, 0,
            (f->padded - f->cols) * ROWS * sizeof(float));
+    to->top = from->top;
     tile_restart(to);
 }
 
@@ -237,9 +238,11 @@ static void keep_row(struct job *j, const struct tile *s, uint64_t row,
                      uint64_t r, uint8_t *code)
 {
     uint64_t cols = j->p->solve.cols, groups = s->plan->groups;
+    int bits = j->p->solve.bits;
 
     tile_codes(s, r, code);
-    quant_pack_row(j->codes + (row + r) * (cols / 2), code, cols);
+    quant_pack_row(j->codes + (row + r) * quant_row_bytes(cols, bits), code,
+                   cols, bits);
     for (uint64_t g = 0; g < groups; g++)
         j->meta[(row + r) * groups + g] = s->meta[g * ROWS + r];
 }
@@ -296,7 +299,8 @@ static void solve_tiles(void *ctx, size_t begin, size_t end)
 
             rc = load(j, t.x, at, count, &bad, &e);
             if (!rc)
-                tile_load(&t.tile[0][n], t.x, count, j->p->solve.cols);
+                tile_load(&t.tile[0][n], t.x, count, j->p->solve.cols,
+                          j->p->solve.bits);
         }
         if (!rc)
             solve_batch(j, &t, row, n);
@@ -317,8 +321,11 @@ static int solve_on_gpu(const struct refined_params *p,
                               .output = b->target.plan ? p->output : NULL,
                               .target = p->target,
                               .fisher = p->fisher };
-    int rc = solve_functions()->solve_refined(device_gpu(), p, b, &m, 1, e);
+    int rc;
 
+    if (p->solve.bits == 8)
+        return err_set(e, E_CONFIG, "the GPU solves codes of 4 bits");
+    rc = solve_functions()->solve_refined(device_gpu(), p, b, &m, 1, e);
     *r = m.result;
     return rc;
 }

@@ -72,7 +72,7 @@ static inline bool refined_on_gpu(const struct refined_hessian *b)
     return b->factor[0]->gpu;
 }
 
-/* codes[rows, cols / 2] (two U4 a byte) of w[rows, cols], on the device of b's
+/* codes[rows, cols / 2] (two U4 a byte; 8 bits: [rows, cols]) of w[rows, cols], on the device of b's
  * factors.  meta[rows, groups], qmeta4: in, forge-grid's grids, on which round
  * to nearest and plain GPTQ are measured for comparison; out, the grids of the
  * codes.  E_DATA: "row 3: input 17 is not finite"; E_TEMP; E_CONFIG: the GPU

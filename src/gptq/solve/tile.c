@@ -169,10 +169,12 @@ void tile_close(struct tile *s)
     *s = (struct tile){ 0 };
 }
 
-void tile_load(struct tile *s, const float *x, uint64_t rows, uint64_t cols)
+void tile_load(struct tile *s, const float *x, uint64_t rows, uint64_t cols,
+               int bits)
 {
     const struct factor *f = s->plan->f;
 
+    s->top = (float)quant_top(bits);
     memset(s->w, 0, f->padded * ROWS * sizeof(float));
     for (uint64_t c = 0; c < cols; c++)
         for (uint64_t r = 0; r < rows && !f->dead[c]; r++)
@@ -212,7 +214,8 @@ void tile_round(struct tile *s)
         for (uint64_t c = g->c0; c < g->c1; c++) {
             memcpy(s->d + c * ROWS, s->w + c * ROWS, ROWS * sizeof(float));
             s->k->nearest(s->d + c * ROWS, s->scale + g->group * ROWS,
-                          s->zero + g->group * ROWS, s->codes + c * ROWS);
+                          s->zero + g->group * ROWS, s->top,
+                          s->codes + c * ROWS);
         }
     }
 }

@@ -45,6 +45,7 @@ struct tile {
     float *d;            /* [padded][48]: w - q; not yet quantized: w */
     uint8_t *codes;      /* [padded][48] */
     float *scale, *zero; /* [groups][48], groups as stored */
+    float top;           /* the largest code, set by tile_load() */
     uint32_t *meta;      /* [groups][48]: qmeta4 of scale and zero */
     float *acc;          /* [widest][48]: sums for the group in work */
     float *scratch;      /* 3 times [widest][48] */
@@ -77,9 +78,11 @@ int tile_batch(const struct tile_plan *plan);
 MUST_CHECK int tile_open(struct tile *s, const struct tile_plan *plan,
                          struct err *e);
 void tile_close(struct tile *s);
-/* Load the targets w = d = x[rows][cols], inputs as stored, rows <= SOLVE_ROWS.
- * Missing rows, dead inputs and the padding are zero. */
-void tile_load(struct tile *s, const float *x, uint64_t rows, uint64_t cols);
+/* Load the targets w = d = x[rows][cols], inputs as stored, rows <= SOLVE_ROWS,
+ * to be quantized to codes of 8 bits, else 4.  Missing rows, dead inputs and the
+ * padding are zero. */
+void tile_load(struct tile *s, const float *x, uint64_t rows, uint64_t cols,
+               int bits);
 /* Undo quantization: d = w. */
 void tile_restart(struct tile *s);
 /* Set the grid of row r, group number `group` as stored. */
