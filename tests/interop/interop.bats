@@ -39,6 +39,10 @@ check() {
     WORK=$WORK/eight-asym check loaders --layout compressed-tensors-asym --option=--grid '--option=*.down_proj=8bit'
     WORK=$WORK/eight-all check loaders --layout compressed-tensors-sym --layout gptq --option=--grid '--option=*=8bit'
 }
+@test "experts pruned behind a whole router: vLLM's plug-in routes as forge-eval does" {
+    "${PYTHON:-python3}" "$BATS_TEST_DIRNAME/random_models.py" "${EVAL:-$BATS_TEST_DIRNAME/../../examples/eval.txt}" "$WORK/remap" deepseek-v3-f32
+    MODELS=$WORK/remap/deepseek-v3-f32 check remap_check
+}
 @test "the same for random models of other families" {
     "${PYTHON:-python3}" "$BATS_TEST_DIRNAME/random_models.py" "${EVAL:-$BATS_TEST_DIRNAME/../../examples/eval.txt}" "$WORK/random"
     # Each in a process of its own: once GPTQModel has loaded a mixture,
