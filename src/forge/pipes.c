@@ -116,8 +116,18 @@ static bool copy_out(const char *pattern, int64_t i, bool wait)
     return fd >= 0 && !n;
 }
 
+static void close_all(int *fd, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (fd[i] >= 0)
+            close(fd[i]);
+}
+
+/* between: all pipes.  Who waits for a file that others make must not hold the ends
+ * that they wait for. */
 NORETURN static void become(const struct pipes *p, const struct command *c,
-                            const int fd[3], pid_t parent, const sigset_t *mask)
+                            const int fd[3], int *between, pid_t parent,
+                            const sigset_t *mask)
 {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent)
@@ -125,6 +135,7 @@ NORETURN static void become(const struct pipes *p, const struct command *c,
     for (int i = 0; i < 3; i++)
         if (fd[i] >= 0 && dup2(fd[i], i) < 0)
             _exit(NOT_FOUND);
+    close_all(between, 2 * PIPE_COMMANDS);
     if (c->writes_report)
         fcntl(p->report_end, F_SETFD, 0);
     if (c->lends)
@@ -136,13 +147,6 @@ NORETURN static void become(const struct pipes *p, const struct command *c,
             _exit(-E_IO);
     execvp(c->argv[0], (char *const *)c->argv);
     _exit(NOT_FOUND);
-}
-
-static void close_all(int *fd, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (fd[i] >= 0)
-            close(fd[i]);
 }
 
 /* Number of the commands of the first pipe; all others are beside it. */
@@ -179,7 +183,7 @@ static int start_all(struct runner *r, int why, const sigset_t *mask,
 
         r->pid[i] = fork();
         if (!r->pid[i])
-            become(p, &p->command[i], fd, self, mask);
+            become(p, &p->command[i], fd, between, self, mask);
         if (r->pid[i] < 0)
             rc = err_set(e, E_TEMP, "fork:");
         else
