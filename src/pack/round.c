@@ -187,7 +187,7 @@ static int round_row(const struct job *j, uint64_t row, float *x, uint8_t *code,
         s = j->k.span(x, room);
         if (check_reach(p, s, row, g, e) < 0)
             return e->code;
-        *meta = quant_span(s.lo, s.hi, p->symmetric, p->scale_dtype);
+        *meta = quant_span(s.lo, s.hi, p->symmetric, 4, p->scale_dtype);
         j->k.codes(code + first, x, room, quant_grid(*meta, p->scale_dtype));
     }
     quant_pack_row(j->codes + row * (p->cols / 2), code, p->cols, 4);

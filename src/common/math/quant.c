@@ -53,18 +53,20 @@ uint32_t quant_meta_near(double exponent, float scale, int zero, bool symmetric,
     return compose(q, zero, symmetric, scale_dtype);
 }
 
-uint32_t quant_span(float lo, float hi, bool symmetric, enum dtype scale_dtype)
+uint32_t quant_span(float lo, float hi, bool symmetric, int bits,
+                    enum dtype scale_dtype)
 {
+    int top = quant_top(bits);
     double reach =
         symmetric ? 2 * (double)(-lo > hi ? -lo : hi) : (double)hi - (double)lo;
-    float scale = (float)(reach / (QUANT_LEVELS - 1)), zero;
-    uint32_t meta = quant_meta(scale, 8, symmetric, scale_dtype);
+    float scale = (float)(reach / top), zero;
+    uint32_t meta =
+        quant_with_bits(quant_meta(scale, 8, symmetric, scale_dtype), bits);
 
     if (symmetric || !isfinite(scale) || scale <= 0)
         return meta;
     zero = rintf(-lo / quant_grid(meta, scale_dtype).scale);
-    return quant_with_zero(meta, zero >= QUANT_LEVELS - 1 ? QUANT_LEVELS - 1 :
-                                                            (int)zero);
+    return quant_with_zero(meta, zero >= (float)top ? top : (int)zero);
 }
 
 bool quant_is_symmetric(uint32_t meta)

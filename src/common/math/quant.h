@@ -45,10 +45,11 @@ uint32_t quant_meta(float scale, int zero, bool symmetric,
 uint32_t quant_meta_near(double exponent, float scale, int zero, bool symmetric,
                          enum dtype scale_dtype);
 /* The qmeta4 of the grid that just spans weights from lo <= 0 to hi >= 0, both
- * finite: scale 2 max(-lo, hi) / 15, zero 8; asymmetric (hi - lo) / 15, zero
- * round(-lo / scale), of the scale as it is stored.  lo = hi = 0: scale 1, zero
- * 8. */
-uint32_t quant_span(float lo, float hi, bool symmetric, enum dtype scale_dtype);
+ * finite: scale 2 max(-lo, hi) / top, zero in the middle; asymmetric (hi - lo) /
+ * top, zero round(-lo / scale), of the scale as it is stored.  lo = hi = 0:
+ * scale 1, zero 8. */
+uint32_t quant_span(float lo, float hi, bool symmetric, int bits,
+                    enum dtype scale_dtype);
 /* Scale and zero of a qmeta4.  scale_dtype: DT_F16, DT_BF16, or DT_F32 (no
  * rounding). */
 struct qgrid quant_grid(uint32_t meta, enum dtype scale_dtype);

@@ -165,7 +165,7 @@ static int weight(struct run *r, const struct frame *w, struct err *e)
                        .dtype = DT_QMETA4,
                        .ndim = 2,
                        .scale_dtype = p->scale_dtype };
-    struct module_grid of;
+    const struct module_grid of = grid_rules_find(&r->rules, w->name);
     const void *data;
     uint32_t *meta;
     int rc;
@@ -173,17 +173,13 @@ static int weight(struct run *r, const struct frame *w, struct err *e)
     if (w->ndim != 2 || !dtype_is_float(w->dtype) || !w->dims[0] || !w->dims[1])
         return err_set(e, E_DATA, "'%s': a weight is a matrix of floats",
                        w->name);
-    of = grid_rules_find(&r->rules, w->name);
-    p->group = of.group;
-    p->symmetric = of.symmetric;
-    p->bits = of.bits;
+    p->group = of.group, p->symmetric = of.symmetric, p->bits = of.bits;
     f.group = (uint32_t)p->group;
     p->rows = f.dims[0] = w->dims[0];
     p->cols = w->dims[1];
     p->dtype = w->dtype;
     f.dims[1] = quant_groups(p->cols, p->group);
-    /* no overflow: not more groups than weights */
-    f.len = f.dims[0] * f.dims[1] * sizeof(*meta);
+    f.len = f.dims[0] * f.dims[1] * sizeof(*meta); /* groups <= weights */
     if ((rc = ledger_payload(r->ledger, w, &data, e)) < 0 ||
         (rc = set_importance(r, w, e)) < 0)
         return rc;

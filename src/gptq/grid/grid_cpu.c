@@ -147,7 +147,7 @@ static uint32_t search_group(const struct grid_params *p,
     };
 
     if (p->search == GRID_ABSMAX)
-        return quant_span(r.lo, r.hi, p->symmetric, p->scale_dtype);
+        return quant_span(r.lo, r.hi, p->symmetric, p->bits, p->scale_dtype);
     s.unit = exponent_of(
         (p->symmetric ? 2 * (double)fmaxf(-r.lo, r.hi) : (double)r.hi - r.lo) /
         s.top);
