@@ -3,6 +3,7 @@
 #
 ## make cuda          build the GPU plug-in (nvcc)
 ## make check-gpu     its tests against the CPU's results (a GPU)
+## make check-gpu-sanitizers  the same programs under compute-sanitizer (a GPU)
 ## make bench-gpu     its benchmarks, each checked first (a GPU)
 # Settings: NVCC=nvcc  CUDA_ARCH="80 90a"
 
@@ -21,7 +22,7 @@ NVFLAGS   := -std=c++17 -O3 -Isrc -Iinclude -D_GNU_SOURCE \
              -Xcompiler -fPIC,-fvisibility=hidden,-Wall \
              $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$a,code=sm_$a)
 
-.PHONY: cuda check-gpu bench-gpu check-cuda
+.PHONY: cuda check-gpu check-gpu-sanitizers bench-gpu check-cuda
 cuda: $(CUDA_SO)
 	$(Q)mkdir -p bin; cmp -s $< bin/forge-cuda.so || cp $< bin/forge-cuda.so
 
@@ -49,6 +50,9 @@ check-gpu: cuda $(TOOLBIN) $(GPU_TESTS) $O/tests/helper/mkexperts \
 	@tests/gpu/loans.sh $O/bin examples/llama-4m examples/calib.jsonl || [ $$? -eq 77 ]
 	@tests/gpu/e2e.sh $O/bin examples/llama-4m examples/calib.jsonl \
 	  examples/eval.txt || [ $$? -eq 77 ]
+
+check-gpu-sanitizers: cuda $(GPU_TESTS) $O/tests/helper/forge-cuda.so
+	@tests/gpu/sanitizers.sh $O/tests/gpu $(CUDA_SO) || [ $$? -eq 77 ]
 
 # The bench sees the stages without their transfers, so it has them inside.
 $O/bench/cuda_bench: $O/cuda/bench/cuda_bench.cu.o \

@@ -99,6 +99,82 @@ static void factor(uint64_t cols, int n)
     MUSTC(cudaFree(info));
 }
 
+/* The same matrix as a packed triangle, row blockIdx.y. */
+static __global__ void bench_triangle_kernel(float *h, uint64_t cols)
+{
+    uint64_t j = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    uint64_t i = blockIdx.y;
+
+    if (j <= i)
+        h[i * (i + 1) / 2 + j] = exp2f(-0.5f * (float)(i - j)) +
+                                 (i == j ? 0.02f + (float)(i % 7) * 0.1f : 0);
+}
+
+/* Wall seconds of making a factor from a packed triangle: memory, filling, potrf,
+ * splitting.  input: the order. */
+static double build(float *h, const uint32_t *input, const bool *dead,
+                    uint64_t cols, struct cuda_factors **f)
+{
+    struct cuda_matrix m = {};
+    double start = seconds();
+
+    m.h = h;
+    m.input = input;
+    m.dead = dead;
+    m.mean = 1;
+    m.damping = 0.01;
+    MUST(cuda_factors_build(f, c, cols, &m, 1, &why));
+    MUSTC(cudaStreamSynchronize(c->stream));
+    must(m.failed || m.n_tried != 1 ? err_set(&why, E_BUG, "failed") : 0,
+         "factors_build");
+    return seconds() - start;
+}
+
+/* The same in the order of the inputs, reversed, and in a random one, with its
+ * parts; the second time, when the memory is there. */
+static void factor_packed(uint64_t cols)
+{
+    float *h = (float *)device(cols * (cols + 1) / 2 * 4);
+    int *info = (int *)device(sizeof(int));
+    uint32_t *input = (uint32_t *)malloc(cols * 4);
+    bool *dead = (bool *)calloc(cols, 1);
+    dim3 grid((unsigned)((cols + 255) / 256), (unsigned)cols);
+    struct cuda_factors *f;
+    double potrf, split;
+
+    bench_triangle_kernel<<<grid, 256, 0, c->stream>>>(h, cols);
+    for (uint64_t i = 0; i < cols; i++)
+        input[i] = (uint32_t)(cols - 1 - i);
+    for (int k = 0; k < 4; k++) {
+        double s = build(h, input, dead, cols, &f);
+
+        printf("factor of a packed triangle, n = %llu, %s order, %s time: %.1f "
+               "ms\n",
+               (unsigned long long)cols, k < 2 ? "the inputs'" : "random",
+               k % 2 ? "second" : "first", s * 1e3);
+        if (k == 3)
+            break;
+        cuda_factors_free(f);
+        for (uint64_t i = cols - 1; k == 1 && i > 0; i--)
+            std::swap(input[i], input[rand() % (i + 1)]);
+    }
+    split = timed([&] { MUST(factor_split(c, f, &why)); }, 3);
+    potrf = timed(
+        [&] {
+            bench_spd_kernel<<<grid, 256, 0, c->stream>>>(f->l, cols,
+                                                          f->padded);
+            MUST(factor_potrf(c, f->l, cols, f->padded, 1, info, &why));
+        },
+        3);
+    printf("  of these potrf %.1f ms (%.1f TFLOP/s), splitting %.1f ms\n",
+           potrf, (double)cols * cols * cols / 3 / potrf / 1e9, split);
+    cuda_factors_free(f);
+    free(input);
+    free(dead);
+    MUSTC(cudaFree(h));
+    MUSTC(cudaFree(info));
+}
+
 /* ---- solve ---- */
 
 struct layer {
@@ -310,21 +386,13 @@ static void pack(uint64_t rows, uint64_t cols, enum layout l, bool nearest)
     MUSTC(cudaFree(p.out));
 }
 
-/* ---- start ---- */
-
-static double seconds(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void bench_factor(void)
 {
     factor(2048, 1);
     factor(7168, 1);
     factor(2048, 32);
+    factor_packed(7168);
+    factor_packed(28672);
 }
 
 static void bench_solve(void)

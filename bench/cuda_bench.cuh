@@ -42,6 +42,14 @@ static inline void *device(size_t n)
     return p;
 }
 
+static inline double seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 /* Median milliseconds of fn(). */
 template <class F> static double timed(F fn, int repeats = REPEATS)
 {

@@ -227,14 +227,6 @@ static double loss_of_cpu(const struct input *in)
     return r.solve.loss;
 }
 
-static double seconds(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static double flops(const struct input *in)
 {
     double n = (double)in->cols, o = (double)in->rows * in->n;

@@ -8,7 +8,8 @@
  * calls are noted in; FAKE_CUDA_MOST: matrices at a time before memory ends;
  * FAKE_CUDA_ROWS: rows that can be moved together before it ends; FAKE_CUDA_WAIT:
  * where a loan is looked at, a file FAKE_CUDA_WAIT.here is made, and
- * FAKE_CUDA_WAIT waited for; FAKE_CUDA_VERSION: that of forge-solve's table;
+ * FAKE_CUDA_WAIT waited for, by FAKE_CUDA_WAIT_FOR=fetch, finite, factors or hessians there
+ * alone; FAKE_CUDA_VERSION: that of forge-solve's table;
  * FAKE_CUDA_NAME, FAKE_CUDA_BLAS: the device's name, the version of a library;
  * FAKE_CUDA_DEVICES: their number.  There is none of forge-grid and forge-pack. */
 #include <math.h>
@@ -240,10 +241,42 @@ static int hessians_fake(struct cuda_context *c, uint64_t cols,
                          const struct cuda_tokens *t, int n, struct err *e)
 {
     (void)c;
-    (void)e;
     fake_note("hessians", n, 0, cols);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
+        if (is_where(t[i].x, t[i].tokens * cols * 2, t[i].x_there, e) < 0 ||
+            is_where(t[i].h, cols * (cols + 1) * 2, t[i].h_there, e) < 0)
+            return e->code;
+        if (t[i].x_there)
+            fake_wait("hessians");
         sum(t[i].x, t[i].tokens, cols, t[i].h);
+    }
+    return 0;
+}
+
+static int blend_fake(struct cuda_context *c, float *h, const float *prior,
+                      uint64_t cols, double own, float more, struct err *e)
+{
+    uint64_t n = cols * (cols + 1) / 2;
+
+    (void)c;
+    fake_note("blend", prior != NULL, cols, cols);
+    if (is_where(h, n * sizeof(*h), true, e) < 0 ||
+        (prior && is_where(prior, n * sizeof(*h), true, e) < 0))
+        return e->code;
+    for (uint64_t i = 0; i < n; i++)
+        h[i] = (float)(prior ? own * h[i] + (1 - own) * prior[i] : own * h[i]);
+    for (uint64_t i = 0; !prior && i < cols; i++)
+        h[i * (i + 3) / 2] += more;
+    return 0;
+}
+
+static int put_fake(struct cuda_context *c, void *to, const void *from,
+                    size_t n, struct err *e)
+{
+    (void)c;
+    if (is_where(to, n, true, e) < 0)
+        return e->code;
+    memcpy(to, from, n);
     return 0;
 }
 
@@ -254,7 +287,7 @@ static int finite_fake(struct cuda_context *c, enum dtype t, const void *x,
 
     (void)c;
     *first = 0;
-    fake_wait();
+    fake_wait("finite");
     if (is_where(x, n * dtype_bits(t) / 8, true, e) < 0)
         return e->code;
     for (; *first < n; ++*first) {
@@ -295,7 +328,7 @@ static int build(struct cuda_factors **out, struct cuda_context *c,
         size_t bytes = cols * (cols + 1) / 2 * sizeof(*m->h);
 
         if (fake_is_block(m[i].h, bytes))
-            fake_wait();
+            fake_wait("factors");
         f->hash[i] = hash(n ? 14695981039346656037u : 0, m[i].h, bytes);
         f->hash[i] = hash(f->hash[i], m[i].input, cols * sizeof(*m->input));
         m[i].tried[0] = m[i].damping;
@@ -525,6 +558,8 @@ EXPORT const struct hessian_table forge_hessian_table = {
     .batch = hessians_fake,
     .finite = finite_fake,
     .diagonal = diagonal_fake,
+    .blend = blend_fake,
+    .put = put_fake,
 };
 EXPORT struct solve_table forge_solve_table = {
     .version = SOLVE_TABLE_VERSION,

@@ -22,7 +22,7 @@ int fake_pinned(struct cuda_context *c, void **p, size_t n, struct err *e);
 /* Bytes of the device: FAKE_CUDA_ROOM. */
 size_t fake_limit(const struct cuda_context *c);
 /* Where a loan is looked at. */
-void fake_wait(void);
+void fake_wait(const char *what);
 /* A line to FAKE_CUDA_LOG. */
 void fake_note(const char *what, int n, uint64_t rows, uint64_t cols);
 

@@ -14,6 +14,7 @@
 
 #include "common/math/bf16_gemm.h"
 #include "common/math/blas.h"
+#include "common/math/quant.h"
 #include "common/math/threads.h"
 #include "fake_cuda.h"
 #include "model/forward_table.h"
@@ -224,6 +225,31 @@ static int fake_weight(struct cuda_context *c, enum dtype t, int64_t rows,
     if (rc >= 0)
         memcpy(*w, copy, packed);
     free(copy);
+    return rc;
+}
+
+static int fake_codes(struct cuda_context *c, const struct forward_codes *a,
+                      void **w, struct err *e)
+{
+    size_t n = (size_t)a->depth, groups = quant_groups(n, a->group);
+    void *host = mem_pages(bytes_of(a->dtype, a->rows, a->depth), "fake", e);
+    uint8_t *code = malloc(n);
+    float *row = malloc(n * sizeof(*row));
+    int rc = host && code && row ? 0 : e->code;
+
+    for (size_t r = 0; rc >= 0 && r < (size_t)a->rows; r++) {
+        quant_unpack_row(code, (const uint8_t *)a->nibbles + r * (n / 2), n, 4);
+        quant_dequantize_row(row, code, n, a->meta + r * groups, a->group,
+                             a->scale_dtype);
+        if (!from_f32((char *)host + bytes_of(a->dtype, 1, (int64_t)(r * n)),
+                      a->dtype, row, n))
+            rc = err_set(e, E_BUG, "fake: codes: no elements");
+    }
+    if (rc >= 0)
+        rc = fake_weight(c, a->dtype, a->rows, a->depth, host, w, e);
+    free(host);
+    free(code);
+    free(row);
     return rc;
 }
 
@@ -508,6 +534,7 @@ const struct forward_table forge_forward_table = {
     .copy = fake_copy,
     .zero = fake_zero,
     .weight = fake_weight,
+    .codes = fake_codes,
     .norm = fake_norm,
     .product = fake_product,
     .sums = fake_sums,

@@ -47,13 +47,14 @@ bool fake_is_block(const void *p, size_t n)
     return false;
 }
 
-void fake_wait(void)
+void fake_wait(const char *what)
 {
     const char *path = getenv("FAKE_CUDA_WAIT");
+    const char *only = getenv("FAKE_CUDA_WAIT_FOR");
     char here[4096];
     FILE *f;
 
-    if (!path)
+    if (!path || (only && strcmp(only, what)))
         return;
     snprintf(here, sizeof(here), "%s.here", path);
     f = fopen(here, "w");
@@ -151,7 +152,7 @@ int fake_fetch(struct cuda_context *c, void *host, const void *from, size_t n,
     if (!fake_is_block(from, n))
         return err_set(e, E_BUG, "fake: fetch: not a block");
     if (n > 8) /* no trial */
-        fake_wait();
+        fake_wait("fetch");
     memcpy(host, from, n);
     fake_note("fetch", 1, n, 1);
     return 0;

@@ -152,6 +152,24 @@ double gradient_thread_bytes(const struct model_config *c)
     return most;
 }
 
+int64_t expert_rows_lent(const struct model_config *c, int64_t tokens)
+{
+    int64_t rows = 8 * tokens / c->moe.n_experts * c->moe.top_k;
+
+    return rows > 0 && rows < tokens ? rows : tokens;
+}
+
+/* Elements of the blocks of calib/expert_loans.h for each token of each of two
+ * streams; with one stream there are fewer. */
+static double lent_elements(const struct model_config *c)
+{
+    const int64_t many = 1 << 30;
+
+    return c->moe.n_experts ? (double)expert_rows_lent(c, many) / (double)many *
+                                  (double)(3 * c->hidden_size + c->moe.width) :
+                              0;
+}
+
 double token_device_bytes(const struct model_config *c, size_t item)
 {
     int64_t widest = c->hidden_size;
@@ -162,5 +180,6 @@ double token_device_bytes(const struct model_config *c, size_t item)
             model_linear(c, i, k, &l);
             widest = l.cols > widest ? l.cols : widest;
         }
-    return (double)(c->hidden_size + widest) * (double)item;
+    return ((double)(c->hidden_size + widest) + lent_elements(c)) *
+           (double)item;
 }

@@ -31,7 +31,12 @@ double gradient_device_bytes(const struct model_config *c, size_t item);
  * of each thread. */
 double gradient_host_bytes(const struct model_config *c, size_t item);
 double gradient_thread_bytes(const struct model_config *c);
-/* Bytes of a token's states: the residual stream and the widest activation. */
+/* Rows of a block in which the tokens of an expert are lent (calib/expert_loans.h):
+ * eight times an expert's mean share of the tokens, since routers do not share
+ * evenly. */
+int64_t expert_rows_lent(const struct model_config *c, int64_t tokens);
+/* Bytes of a token's states: the residual stream, the widest activation, and what is
+ * lent of experts' rows. */
 double token_device_bytes(const struct model_config *c, size_t item);
 
 #endif

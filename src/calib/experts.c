@@ -94,6 +94,33 @@ static bool readers(const struct calib_experts *ex, int64_t expert,
     return wanted;
 }
 
+/* ---- where they go ---- */
+
+/* If layers run on a device, copy n bytes of *rows to the host; valid until the
+ * next call. */
+static int to_host(struct calib_experts *ex, const void **rows, size_t n,
+                   struct err *e)
+{
+    if (!model_on_device(ex->run->c->m))
+        return 0;
+    if (mem_grow(&ex->host, n + 1, "activations", e) < 0 ||
+        model_get(ex->run->c->m, ex->host, *rows, n, e) < 0)
+        return e->code;
+    *rows = ex->host;
+    return 0;
+}
+
+/* Lend the payload of f, rows of x where layers run, or bring it to the host. */
+static int give(struct calib_experts *ex, const struct expert_rows *x,
+                enum expert_rows_kind kind, struct frame *f, struct err *e)
+{
+    struct expert_loans *l = &ex->run->loans;
+
+    return expert_loans_fit(l, x->all) ?
+               expert_loans_lend(l, kind, x->expert, ex->row, f, e) :
+               to_host(ex, &f->data, f->len, e);
+}
+
 /* ---- companions ---- */
 
 /* Make room for `bytes` of companion rows, where layers run. */
@@ -145,20 +172,6 @@ static int open_shares(struct calib_experts *ex, struct err *e)
     return rc;
 }
 
-/* If layers run on a device, copy n bytes of *rows to the host; valid until the
- * next call. */
-static int to_host(struct calib_experts *ex, const void **rows, size_t n,
-                   struct err *e)
-{
-    if (!model_on_device(ex->run->c->m))
-        return 0;
-    if (mem_grow(&ex->host, n + 1, "activations", e) < 0 ||
-        model_get(ex->run->c->m, ex->host, *rows, n, e) < 0)
-        return e->code;
-    *rows = ex->host;
-    return 0;
-}
-
 /* Write the companion of an expert's activation f.  For gate and up, drift:
  * x_ref - x.  For down, gap (experts_add_share()): E_ref(x_ref) - W_down rows, plus
  * the expert's share of h_ref - h, the error of the residual stream before
@@ -181,7 +194,10 @@ static int put_companion(struct calib_experts *ex, const struct expert_rows *x,
                                store_rows(run->reference, 0),
                                store_rows(run->s, 0), ex->room, e);
     g.data = ex->room;
-    if (rc < 0 || to_host(ex, &g.data, bytes, e) < 0)
+    g.len = bytes;
+    if (rc < 0 ||
+        give(ex, x, in == IN_EXPERT ? EXPERT_ROWS_DRIFT : EXPERT_ROWS_GAP, &g,
+             e) < 0)
         return e->code;
     return emit_companion(run->c->out, &g,
                           in == IN_EXPERT ? COMPANION_DRIFT : COMPANION_GAP,
@@ -213,8 +229,11 @@ static int put(struct calib_experts *ex, const struct expert_rows *x,
     model_activation_name(m, ex->layer, in, x->expert, name);
     snprintf(f.name, sizeof(f.name), "%s", name);
     if ((x->reference && put_companion(ex, x, in, &f, e) < 0) ||
-        to_host(ex, &f.data, f.len, e) < 0 || stream_write(c->out, &f, e) < 0)
+        give(ex, x, in == IN_EXPERT ? EXPERT_ROWS_IN : EXPERT_ROWS_MID, &f, e) <
+            0 ||
+        stream_write(c->out, &f, e) < 0)
         return e->code;
+    ex->row = x->last ? 0 : ex->row + x->n;
     if (!x->last || !c->feedback)
         return 0;
     if (run_mark(ex->run, name, e) < 0)
@@ -319,6 +338,10 @@ int calib_experts_run(struct calib_experts *ex, bool emit, bool add_out,
         ex->mix.reference = ex->reference.in;
     if (!ex->experts)
         return 0;
+    if (hook && c->feedback &&
+        expert_loans_open(&ex->run->loans, ex->run->s,
+                          ex->run->reference != NULL, e) < 0)
+        return e->code;
     if (c->skip_experts)
         experts_count(&ex->mix.routing, model_remapped(c->m), ex->experts,
                       ex->stats);

@@ -17,6 +17,7 @@ struct calib_experts {
     uint64_t *mark; /* [experts, 2]: number of the mark (sync.h) behind the
                           input of gate and up; behind that of down */
     uint64_t part;  /* sequence number of the activation's last frame */
+    int64_t row;    /* rows of the activation in the frames before */
     void *room;     /* companion rows, where layers run */
     size_t room_bytes;
     float *share; /* [tokens, top_k], where layers run: see open_shares() */

@@ -19,8 +19,7 @@ enum { WRITER_SECONDS = 10 };
 /* A received frame of codes or grids, not yet fetched by feedback_wait(). */
 struct waiting {
     struct waiting *next;
-    struct frame f;
-    char data[];
+    struct frame f; /* data: its own */
 };
 
 struct feedback {
@@ -39,16 +38,25 @@ struct feedback {
     struct err err;
 };
 
+static void drop(struct waiting *w)
+{
+    free((void *)(uintptr_t)w->f.data);
+    free(w);
+}
+
 static int keep(struct feedback *b, const struct frame *f, struct err *e)
 {
-    struct waiting *w = mem_alloc(sizeof(*w) + f->len, f->name, e);
+    struct waiting *w = mem_alloc(sizeof(*w), f->name, e);
+    void *data = w ? mem_alloc(f->len + 1, f->name, e) : NULL;
 
-    if (!w)
+    if (!data) {
+        free(w);
         return e->code;
+    }
     w->next = NULL;
     w->f = *f;
     w->f.modules = NULL;
-    w->f.data = memcpy(w->data, f->data, f->len);
+    w->f.data = memcpy(data, f->data, f->len);
     pthread_mutex_lock(&b->lock);
     *b->last = w;
     b->last = &w->next;
@@ -183,9 +191,12 @@ int feedback_wait(struct feedback *b, uint64_t number, struct quantized *c,
     while (w) {
         struct waiting *next = w->next;
 
-        if (rc >= 0 && quantized_add(c, &w->f, e) < 0)
-            rc = err_prefix(e, "'%s'", b->path);
-        free(w);
+        if (rc >= 0) {
+            if (quantized_add(c, &w->f, e) < 0)
+                rc = err_prefix(e, "'%s'", b->path);
+            w->f.data = NULL;
+        }
+        drop(w);
         w = next;
     }
     return rc;
@@ -240,7 +251,7 @@ void feedback_close(struct feedback *b)
     while (b->first) {
         struct waiting *next = b->first->next;
 
-        free(b->first);
+        drop(b->first);
         b->first = next;
     }
     if (b->fd >= 0)

@@ -145,5 +145,6 @@ int calib_stop_parse(struct calib_stop *to, const char *text,
 void run_release(struct run *r)
 {
     state_release(&r->state);
+    expert_loans_close(&r->loans);
     free(r->tapped);
 }

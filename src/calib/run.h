@@ -3,6 +3,7 @@
 #ifndef FORGE_RUN_H
 #define FORGE_RUN_H
 
+#include "calib/expert_loans.h"
 #include "calib/publisher.h"
 #include "common/cli/progress.h"
 
@@ -63,6 +64,7 @@ struct run {
     bool silent;             /* write no activations of this layer */
     enum point at, reference_at; /* where the states are in the first layer */
     struct state state;          /* of the batch that runs */
+    struct expert_loans loans;   /* of all layers */
     void *tapped;                /* host copy of a batch's activations */
     uint64_t marks;              /* number of marks sent so far */
     struct publisher publisher;

@@ -9,7 +9,9 @@
 #include "device/plugin.h"
 
 enum {
-    ROOM_BYTES = 512 << 20, /* of all blocks, but for the fewest */
+    ROOM_BYTES =
+        512 << 20, /* of all blocks, but for the fewest; and of those of
+                             * experts */
     FEWEST = 3,
     PAUSE_NS = 1000000 /* until a block is asked for again */
 };
@@ -27,9 +29,10 @@ struct ahead {
     struct weights_plan *plan;
     const struct weights_choice *choice;
     struct ledger *ledger;
-    size_t largest; /* bytes of a block: of the largest linear */
-    int most;       /* blocks */
-    bool asked;     /* whether the readers can map loans */
+    /* Bytes of a block: of the largest linear, of the largest of an expert. */
+    size_t largest, expert;
+    int large, most; /* blocks of the first kind; of both */
+    bool asked;      /* whether the readers can map loans */
     pthread_t thread;
     bool running;
     pthread_mutex_t reading; /* held by who reads the checkpoint */
@@ -88,14 +91,25 @@ static void go_to(struct ahead *a, const char *module)
     }
 }
 
-static size_t largest(const struct weights_plan *p)
+/* Bytes of the largest linear; of experts alone. */
+static size_t largest(const struct weights_plan *p, bool experts)
 {
     size_t n = 0;
 
     for (size_t i = 0; i < p->count; i++)
-        if (p->item[i].kind == WEIGHTS_LINEAR && p->item[i].t->bytes > n)
+        if (p->item[i].kind == WEIGHTS_LINEAR && p->item[i].t->bytes > n &&
+            (!experts || tensor_name_is_expert(p->item[i].t->name)))
             n = p->item[i].t->bytes;
     return n;
+}
+
+/* A block for a linear of n bytes. */
+static bool find_room(const struct ahead *a, size_t n, void **block,
+                      struct loan *loan)
+{
+    return (n <= a->expert && ledger_room(a->ledger, a->large, a->most,
+                                          a->expert, block, loan)) ||
+           ledger_room(a->ledger, 0, a->large, a->largest, block, loan);
 }
 
 /* ---- the thread ---- */
@@ -148,7 +162,7 @@ static bool read_next(struct ahead *a)
     struct err none;
     void *block;
 
-    if (!found || !ledger_room(a->ledger, a->most, a->largest, &block, &loan)) {
+    if (!found || !find_room(a, it.t->bytes, &block, &loan)) {
         a->next -= found; /* it is still the next one */
         a->starved = true;
         pthread_cond_broadcast(&a->news);
@@ -176,11 +190,19 @@ static void *read_all(void *arg)
     return NULL;
 }
 
+/* How many blocks of n bytes. */
+static int count(size_t n)
+{
+    return ROOM_BYTES / n < FEWEST        ? FEWEST :
+           ROOM_BYTES / n > LEDGER_LEASES ? LEDGER_LEASES :
+                                            (int)(ROOM_BYTES / n);
+}
+
 int ahead_open(struct ahead **out, struct weights_plan *p,
                const struct weights_choice *choice, struct ledger *l,
                struct err *e)
 {
-    size_t n = largest(p);
+    size_t n = largest(p, false);
     struct ahead *a;
 
     *out = NULL;
@@ -193,9 +215,10 @@ int ahead_open(struct ahead **out, struct weights_plan *p,
     a->choice = choice;
     a->ledger = l;
     a->largest = n;
-    a->most = ROOM_BYTES / n < FEWEST        ? FEWEST :
-              ROOM_BYTES / n > LEDGER_LEASES ? LEDGER_LEASES :
-                                               (int)(ROOM_BYTES / n);
+    a->expert = largest(p, true);
+    a->large = count(n);
+    a->most = a->expert ? a->large + count(a->expert) : a->large;
+    a->most = a->most < LEDGER_LEASES ? a->most : LEDGER_LEASES;
     pthread_mutex_init(&a->reading, NULL);
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->work, NULL);

@@ -386,12 +386,20 @@ EXPORT const struct device_table forge_device_table = {
     loan_settle,
     context_facts,
 };
-EXPORT const struct hessian_table forge_hessian_table = {
-    HESSIAN_TABLE_VERSION, cuda_hessian_open,  cuda_hessian_add,
-    cuda_hessian_finish,   cuda_hessian_close, cuda_cross_open,
-    cuda_cross_add,        cuda_cross_finish,  cuda_cross_close,
-    cuda_hessians,         cuda_finite,        cuda_diagonal
-};
+EXPORT const struct hessian_table forge_hessian_table = { HESSIAN_TABLE_VERSION,
+                                                          cuda_hessian_open,
+                                                          cuda_hessian_add,
+                                                          cuda_hessian_finish,
+                                                          cuda_hessian_close,
+                                                          cuda_cross_open,
+                                                          cuda_cross_add,
+                                                          cuda_cross_finish,
+                                                          cuda_cross_close,
+                                                          cuda_hessians,
+                                                          cuda_finite,
+                                                          cuda_diagonal,
+                                                          cuda_blend,
+                                                          cuda_put };
 EXPORT const struct grid_table forge_grid_table = { GRID_TABLE_VERSION,
                                                     cuda_grid };
 EXPORT const struct solve_table forge_solve_table = {

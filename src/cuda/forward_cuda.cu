@@ -27,8 +27,8 @@ int forward_state(struct cuda_context *c, struct forward_state **s,
     return 0;
 }
 
-static int forward_alloc(struct cuda_context *c, void **p, size_t n, bool spill,
-                         bool *spilled, struct err *e)
+int forward_alloc(struct cuda_context *c, void **p, size_t n, bool spill,
+                  bool *spilled, struct err *e)
 {
     struct held *h = (struct held *)mem_zero(1, sizeof(*h), "cuda", e);
     int rc;
@@ -72,7 +72,7 @@ int forward_pinned(struct cuda_context *c, void **p, size_t n, struct err *e)
     return 0;
 }
 
-static void forward_release(struct cuda_context *c, void *p)
+void forward_release(struct cuda_context *c, void *p)
 {
     struct held **at = &held, *h;
 
@@ -465,9 +465,10 @@ static int forward_finite(struct cuda_context *c, enum dtype t, const void *x,
 
 extern "C" __attribute__((visibility("default")))
 const struct forward_table forge_forward_table = {
-    FORWARD_TABLE_VERSION, forward_alloc,   forward_release,   context_room,
-    forward_put,           forward_get,     forward_copy,      forward_zero,
-    forward_weight,        forward_norm,    forward_product,   forward_sums,
-    forward_attend,        forward_gate,    forward_add,       forward_subtract,
-    forward_gather,        forward_scatter, forward_add_share, forward_finite,
+    FORWARD_TABLE_VERSION, forward_alloc,  forward_release, context_room,
+    forward_put,           forward_get,    forward_copy,    forward_zero,
+    forward_weight,        forward_codes,  forward_norm,    forward_product,
+    forward_sums,          forward_attend, forward_gate,    forward_add,
+    forward_subtract,      forward_gather, forward_scatter, forward_add_share,
+    forward_finite,
 };

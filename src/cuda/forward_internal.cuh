@@ -128,6 +128,11 @@ static inline bool aligned_rows(const T *p, int64_t n, int64_t ld)
 #define BY_DTYPE(t, run, ...)                                                  \
     ((t) == DT_BF16 ? run<bf16>(__VA_ARGS__) : run<float>(__VA_ARGS__))
 
+int forward_alloc(struct cuda_context *c, void **p, size_t n, bool spill,
+                  bool *spilled, struct err *e);
+void forward_release(struct cuda_context *c, void *p);
+int forward_codes(struct cuda_context *c, const struct forward_codes *a,
+                  void **w, struct err *e);
 /* Pinned memory of the host, zeroed, which forward_table.release() frees. */
 int forward_pinned(struct cuda_context *c, void **p, size_t n, struct err *e);
 int forward_norm(struct cuda_context *c, const struct forward_norm *a,

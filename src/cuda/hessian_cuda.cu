@@ -308,3 +308,49 @@ int cuda_diagonal(struct cuda_context *c, const float *h, uint64_t cols,
     LAUNCHED();
     return download(c, d, c->packed.data, cols * sizeof(*d), e);
 }
+
+/* ---- blending ---- */
+
+/* h = own h + (1 - own) prior, or own h; in double, as the CPU does it.  Floor: 4
+ * bytes read of each, 4 written. */
+static __global__ void blend_kernel(float *h, const float *prior, uint64_t n,
+                                    double own)
+{
+    uint64_t step = (uint64_t)gridDim.x * blockDim.x;
+
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += step) {
+        double x = __dmul_rn(own, (double)h[i]);
+
+        if (prior)
+            x = __dadd_rn(x, __dmul_rn(1 - own, (double)prior[i]));
+        h[i] = (float)x;
+    }
+}
+
+static __global__ void add_diagonal_kernel(float *h, uint64_t cols, float add)
+{
+    uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i < cols)
+        h[i * (i + 3) / 2] = __fadd_rn(h[i * (i + 3) / 2], add);
+}
+
+int cuda_blend(struct cuda_context *c, float *h, const float *prior,
+               uint64_t cols, double own, float add, struct err *e)
+{
+    blend_kernel<<<2048, 256, 0, c->stream>>>(h, prior, cols * (cols + 1) / 2,
+                                              own);
+    LAUNCHED();
+    if (!prior)
+        add_diagonal_kernel<<<(unsigned)((cols + 255) / 256), 256, 0,
+                              c->stream>>>(h, cols, add);
+    LAUNCHED();
+    return 0;
+}
+
+int cuda_put(struct cuda_context *c, void *to, const void *from, size_t n,
+             struct err *e)
+{
+    return upload(c, to, from, n, e);
+}

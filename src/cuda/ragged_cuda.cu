@@ -258,29 +258,35 @@ static int run_batch(struct cuda_context *c, uint64_t cols,
                      const struct cuda_tokens *t, struct cuda_tokens *d, int n,
                      struct err *e)
 {
-    uint64_t bytes = 0, elements = cols * (cols + 1) / 2;
+    uint64_t x = 0, h = 0, elements = cols * (cols + 1) / 2;
     int rc;
 
-    for (int i = 0; i < n; i++)
-        bytes += t[i].tokens * cols * 2;
-    if ((rc = buffer_need(c, &c->weight, bytes, e)) < 0 ||
-        (rc = buffer_need(c, &c->packed, n * elements * sizeof(float), e)) < 0)
-        return rc;
-    bytes = 0;
     for (int i = 0; i < n; i++) {
-        uint64_t size = t[i].tokens * cols * 2;
+        x += t[i].x_there ? 0 : t[i].tokens * cols * 2;
+        h += t[i].h_there ? 0 : elements;
+    }
+    if ((x && (rc = buffer_need(c, &c->weight, x, e)) < 0) ||
+        (h && (rc = buffer_need(c, &c->packed, h * sizeof(float), e)) < 0))
+        return rc;
+    x = h = 0;
+    for (int i = 0; i < n; i++) {
+        uint64_t size = t[i].x_there ? 0 : t[i].tokens * cols * 2;
 
-        d[i].x = (char *)c->weight.data + bytes;
-        d[i].tokens = t[i].tokens;
-        d[i].h = (float *)c->packed.data + i * elements;
-        bytes += size;
+        d[i] = t[i];
+        if (!t[i].x_there)
+            d[i].x = (char *)c->weight.data + x;
+        if (!t[i].h_there)
+            d[i].h = (float *)c->packed.data + h;
+        x += size;
+        h += t[i].h_there ? 0 : elements;
         if (size && (rc = upload(c, (void *)d[i].x, t[i].x, size, e)) < 0)
             return rc;
     }
     if ((rc = ragged_device(c, cols, d, n, e)) < 0)
         return rc;
     for (int i = 0; i < n; i++)
-        if ((rc = download(c, t[i].h, d[i].h, elements * sizeof(float), e)) < 0)
+        if (!t[i].h_there &&
+            (rc = download(c, t[i].h, d[i].h, elements * sizeof(float), e)) < 0)
             return rc;
     CUDA_TRY(cudaStreamSynchronize(c->stream));
     return 0;

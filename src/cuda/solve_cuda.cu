@@ -89,6 +89,26 @@ struct columns {
     uint64_t begin, end;
 };
 
+/* The product of push() for one matrix after the other: where matrices are too far
+ * apart for a stride of 31 bits. */
+static int push_each(struct cuda_context *c, const struct cuda_factors *f,
+                     const struct solve_state *s, struct columns to,
+                     struct columns by, bool add, struct err *e)
+{
+    const float one = 1, beta = add ? 1 : 0;
+    uint64_t p = f->padded, o = s->padded_rows;
+
+    for (uint64_t i = 0; i < (uint64_t)f->n; i++)
+        BLAS_TRY(c->blas.gemm(
+            c->blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, (int)o,
+            (int)(to.end - to.begin), (int)(3 * (by.end - by.begin)), &one,
+            s->split + 3 * (i * p + by.begin) * o, CUDA_R_16BF, (int)o,
+            f->split + 3 * (i * p * p + to.begin * p + by.begin), CUDA_R_16BF,
+            (int)(3 * p), &beta, s->pushed + (i * p + to.begin) * o, CUDA_R_32F,
+            (int)o, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    return 0;
+}
+
 /* pushed[to] = (add: +=) the error feedback from columns `by`, for all
  * matrices. */
 static int push(struct cuda_context *c, const struct cuda_factors *f,
@@ -100,6 +120,8 @@ static int push(struct cuda_context *c, const struct cuda_factors *f,
 
     if (to.begin == to.end || by.begin == by.end)
         return 0;
+    if (3 * p * p > INT32_MAX)
+        return push_each(c, f, s, to, by, add, e);
     BLAS_TRY(c->blas.gemm_batched(
         c->blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, (int)o,
         (int)(to.end - to.begin), (int)(3 * (by.end - by.begin)), &one,

@@ -385,20 +385,29 @@ int ledger_loan(const void *block, size_t offset, struct loan *loan,
     return device_functions()->handle(device_gpu(), block, loan->handle, e);
 }
 
+/* The smallest block of at least n bytes that no frame refers to, or NULL. */
+static struct lease *smallest_free(struct ledger *l, struct link *k, size_t n)
+{
+    struct lease *best = NULL;
+
+    for (int i = 0; i < LEASES; i++)
+        if (l->lease[i].n >= n && !atomic_load(&k->leased[i]) &&
+            (!best || l->lease[i].n < best->n))
+            best = &l->lease[i];
+    return best;
+}
+
 bool ledger_lease(struct ledger *l, size_t n, void **block, struct loan *loan)
 {
-    struct lease *free_one = NULL;
+    struct lease *free_one;
     struct link *k;
     struct err e;
-    int i;
 
     if (!ledger_lends(l, LEDGER_HESSIANS))
         return false;
     k = &l->page->link[LEDGER_HESSIANS];
-    for (i = 0; i < LEASES && !free_one; i++)
-        if (l->lease[i].n >= n && !atomic_load(&k->leased[i]))
-            free_one = &l->lease[i];
-    for (i = 0; i < LEASES && !free_one; i++)
+    free_one = smallest_free(l, k, n);
+    for (int i = 0; i < LEASES && !free_one; i++)
         if (!l->lease[i].p && device_functions()->block(
                                   device_gpu(), &l->lease[i].p, n, &e) >= 0) {
             l->lease[i].n = n;
@@ -433,16 +442,16 @@ static bool open_room(struct ledger *l, int i, size_t n)
     return true;
 }
 
-bool ledger_room(struct ledger *l, int most, size_t n, void **block,
+bool ledger_room(struct ledger *l, int first, int end, size_t n, void **block,
                  struct loan *loan)
 {
     struct link *k = &l->page->link[LEDGER_WEIGHTS];
-    int i = 0;
+    int i = first;
 
-    while (i < most && l->room[i] &&
+    while (i < end && l->room[i] &&
            (atomic_load(&k->leased[i]) || l->page->room[i].n < n))
         i++;
-    if (i == most || (!l->room[i] && !open_room(l, i, n)))
+    if (i == end || (!l->room[i] && !open_room(l, i, n)))
         return false;
     atomic_store(&k->leased[i], 1);
     *loan = (struct loan){ .lent = LENT_HOST,

@@ -42,7 +42,7 @@ enum ledger_link {
     LEDGER_WEIGHTS,
     LEDGER_LINKS
 };
-enum { LEDGER_LEASES = 8 }; /* of a link */
+enum { LEDGER_LEASES = 16 }; /* of a link */
 
 struct ledger;
 
@@ -107,10 +107,10 @@ MUST_CHECK int ledger_loan(const void *block, size_t offset, struct loan *loan,
 /* *block: a block of at least n bytes that no frame refers to; *loan: a loan
  * of it with its lease.  False: none is free. */
 bool ledger_lease(struct ledger *l, size_t n, void **block, struct loan *loan);
-/* The same in room of the ledger, the host's memory, of which there are `most`
- * blocks at most (LEDGER_LEASES), each as large as the first request for it.  May
+/* The same in room of the ledger, the host's memory: one of its blocks number
+ * first..end-1 (of LEDGER_LEASES), each as large as the first request for it.  May
  * be called by another thread than all else. */
-bool ledger_room(struct ledger *l, int most, size_t n, void **block,
+bool ledger_room(struct ledger *l, int first, int end, size_t n, void **block,
                  struct loan *loan);
 
 #endif

@@ -17,9 +17,13 @@ struct blend {
     int64_t layer; /* of h */
     float *h;      /* H_layer kept last, packed; owned */
     uint64_t elements;
+    /* Copy of it on the device, or NULL; `placed`: it is one. */
+    float *there;
+    uint64_t there_elements;
+    bool placed;
 };
 
-/* Whether a Hessian of that name stays as it is; of these, whether it is kept for
+/* Whether a Hessian of that name stays as it is; whether it is kept for
  * experts'. */
 bool blend_leaves(const struct blend *b, const char *name);
 bool blend_keeps(const struct blend *b, const char *name);
@@ -32,6 +36,14 @@ MUST_CHECK int blend_keep(struct blend *b, const char *name, const float *h,
  * and up then get H_layer, and down keeps the identity.  E_TEMP. */
 MUST_CHECK int blend_apply(struct blend *b, const char *name, uint64_t n,
                            float *h, uint64_t elements, struct err *e);
+/* Whether blend_apply_there() can be called: H_layer, if it is wanted, has room on
+ * the device. */
+bool blend_can_there(struct blend *b, const char *name, uint64_t elements);
+/* As blend_apply() with n > 0 for h of the device; diagonal[cols]: h's, on the
+ * host, before and after.  Errors of hessian_gpu.h. */
+MUST_CHECK int blend_apply_there(struct blend *b, const char *name, uint64_t n,
+                                 float *h, uint64_t elements, float *diagonal,
+                                 struct err *e);
 /* The factor for cross moments (cross.h) of the input called name, whose
  * Hessian is blended: n / (n + K) for an expert's, as if the K tokens of the
  * prior had a cross moment of zero; else 1. */

@@ -528,18 +528,18 @@ bool hessian_is_there(const struct hessian *h)
     return h->gpu && h->shape.dtype == DT_BF16 && !h->shape.block;
 }
 
-int hessian_finish_there(struct hessian *h, float *out, float *diagonal,
-                         struct err *e)
+int hessian_finish_there(struct hessian *h, float *out, struct err *e)
 {
-    uint64_t bad;
+    uint64_t bad, n;
 
-    if (hessian_gpu_finish(h->gpu, out, true, e) < 0 ||
-        hessian_gpu_finite(DT_F32, out, h->elements, &bad, e) < 0)
+    if ((!h->given && hessian_gpu_finish(h->gpu, out, true, e) < 0) ||
+        hessian_elements(h->shape.cols, h->shape.block, &n, e) < 0 ||
+        hessian_gpu_finite(DT_F32, out, n, &bad, e) < 0)
         return e->code;
-    if (bad < h->elements)
+    if (bad < n)
         return err_set(e, E_DATA, "element %llu is not finite",
                        (unsigned long long)bad);
-    return hessian_gpu_diagonal(out, h->shape.cols, diagonal, e);
+    return 0;
 }
 
 void hessian_close(struct hessian *h)

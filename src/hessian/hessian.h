@@ -15,12 +15,18 @@
 #define FORGE_HESSIAN_H
 
 #include "common/base.h"
+#include "common/io/stream.h"
 #include "common/math/dtype.h"
 #include "hessian/hessian_shape.h"
 
 enum { HESSIAN_CHUNK = 4096 };
 
 struct hessian; /* an accumulator */
+/* Memory of the device that a result is put into, lent to the solver. */
+struct hessian_lease {
+    void *block; /* NULL: none */
+    struct loan loan;
+};
 
 /* *n = elements of the result.  E_DATA: its size overflows. */
 MUST_CHECK int hessian_elements(uint64_t cols, uint64_t block, uint64_t *n,
@@ -54,7 +60,7 @@ MUST_CHECK int hessian_add(struct hessian *h, const struct hessian_part *p,
 uint64_t hessian_room(const struct hessian *h);
 /* A finished accumulator for an H that was computed elsewhere: data is the mean
  * over so many tokens, hessian_elements() floats from mem_pages(), owned by *h
- * on success.  E_TEMP. */
+ * on success; NULL: it is where hessian_finish_there() will be told.  E_TEMP. */
 MUST_CHECK int hessian_given(struct hessian **h, const struct hessian_shape *s,
                              uint64_t tokens, float *data, struct err *e);
 uint64_t hessian_tokens(const struct hessian *h);
@@ -65,10 +71,9 @@ MUST_CHECK int hessian_finish(struct hessian *h, const float **data,
                               struct err *e);
 /* Whether it is made on the device, of bf16 tokens. */
 bool hessian_is_there(const struct hessian *h);
-/* As hessian_finish(), into memory of the device, where it was looked at.
- * diagonal[cols]: on the host. */
+/* As hessian_finish(), into memory of the device. */
 MUST_CHECK int hessian_finish_there(struct hessian *h, float *out,
-                                    float *diagonal, struct err *e);
+                                    struct err *e);
 void hessian_close(struct hessian *h); /* NULL is allowed */
 
 /* Whether none of x[n], of DT_BF16 or DT_F32, is infinite or NaN; by all

@@ -7,6 +7,7 @@
 #include "device/device.h"
 #include "device/ledger.h"
 #include "hessian/hessian_entry.h"
+#include "hessian/hessian_gpu.h"
 #include "hessian/hessian_set.h"
 
 static uint64_t tokens_of(const struct entry *t)
@@ -112,28 +113,45 @@ static int amend(struct hessian_set *c, struct entry *t, const float **data,
                                   t->elements, e);
 }
 
-/* Where the solver gets it from; *own: the diagonal, which goes along.  False: it
+/* Whether the solver reads it on the device, from f's loan in t->lease.  False: it
  * is not made there, or cannot be lent. */
-static bool is_lent(struct hessian_set *c, struct entry *t, struct frame *f,
-                    void **block)
+static bool is_lent(struct hessian_set *c, struct entry *t, struct frame *f)
 {
-    return t->acc && hessian_tokens(t->acc) && hessian_is_there(t->acc) &&
-           blend_leaves(&c->blend, t->name) &&
-           ledger_lease(c->params.ledger, f->len, block, &f->loan);
+    if (!t->lease.block &&
+        (!t->acc || !hessian_tokens(t->acc) || !hessian_is_there(t->acc) ||
+         !hessian_set_lease(c, t->name, t->elements, &t->lease)))
+        return false;
+    f->loan = t->lease.loan;
+    return true;
 }
 
 /* The blending of experts wants a layer's. */
-static int keep_lent(struct hessian_set *c, struct entry *t, const void *block,
-                     struct err *e)
+static int keep_lent(struct hessian_set *c, struct entry *t, struct err *e)
 {
     size_t n = t->elements * sizeof(float);
 
     if (!blend_keeps(&c->blend, t->name))
         return 0;
     if (room_need(&c->fetched, n, t->name, e) < 0 ||
-        device_functions()->fetch(device_gpu(), c->fetched.p, block, n, e) < 0)
+        device_functions()->fetch(device_gpu(), c->fetched.p, t->lease.block, n,
+                                  e) < 0)
         return e->code;
     return blend_keep(&c->blend, t->name, c->fetched.p, t->elements, e);
+}
+
+/* Finish the Hessian in t->lease; diagonal[cols], out: its diagonal. */
+static int make_there(struct hessian_set *c, struct entry *t, float *diagonal,
+                      struct err *e)
+{
+    float *h = t->lease.block;
+
+    t->samples = hessian_tokens(t->acc);
+    if (hessian_finish_there(t->acc, h, e) < 0 ||
+        hessian_gpu_diagonal(h, t->cols, diagonal, e) < 0 ||
+        keep_lent(c, t, e) < 0)
+        return e->code;
+    return blend_apply_there(&c->blend, t->name, t->samples, h, t->elements,
+                             diagonal, e);
 }
 
 /* The frame's payload or loan; *own: memory of it, or NULL. */
@@ -141,16 +159,13 @@ static int make(struct hessian_set *c, struct entry *t, struct frame *f,
                 float **own, struct err *e)
 {
     const float *data = NULL;
-    void *block;
     int rc;
 
     *own = NULL;
-    if (is_lent(c, t, f, &block)) {
-        t->samples = hessian_tokens(t->acc);
+    if (is_lent(c, t, f)) { /* with its diagonal */
         f->about = t->cols * sizeof(float);
         f->data = *own = mem_alloc(f->about, t->name, e);
-        rc = *own ? hessian_finish_there(t->acc, block, *own, e) : e->code;
-        return rc < 0 ? rc : keep_lent(c, t, block, e);
+        return *own ? make_there(c, t, *own, e) : e->code;
     }
     rc = tokens_of(t) ? result(t, &data, e) : 0;
     if (rc >= 0)

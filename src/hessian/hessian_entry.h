@@ -30,7 +30,8 @@ struct entry {
     uint64_t dims[3];
     int ndim;
     uint32_t block;
-    bool *given; /* [n_inputs]: this input has given its part */
+    struct hessian_lease lease; /* memory of the result, on the device */
+    bool *given;                /* [n_inputs]: this input has given its part */
     bool emitted;
 };
 

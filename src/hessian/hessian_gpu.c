@@ -43,6 +43,18 @@ int hessian_gpu_diagonal(const float *h, uint64_t cols, float *d, struct err *e)
     return hessian_functions()->diagonal(device_gpu(), h, cols, d, e);
 }
 
+int hessian_gpu_blend(float *h, const float *prior, uint64_t cols, double own,
+                      float add, struct err *e)
+{
+    return hessian_functions()->blend(device_gpu(), h, prior, cols, own, add,
+                                      e);
+}
+
+int hessian_gpu_put(void *to, const void *from, size_t n, struct err *e)
+{
+    return hessian_functions()->put(device_gpu(), to, from, n, e);
+}
+
 int hessian_gpu_batch(uint64_t cols, const struct cuda_tokens *t, int n,
                       struct err *e)
 {

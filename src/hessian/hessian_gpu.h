@@ -25,7 +25,13 @@ MUST_CHECK int hessian_gpu_finite(enum dtype t, const void *x, uint64_t n,
 /* d[cols] of a packed triangle there. */
 MUST_CHECK int hessian_gpu_diagonal(const float *h, uint64_t cols, float *d,
                                     struct err *e);
-/* The same for cross moments: y[tokens, rows], from (x of cross.h)[tokens,
+/* Blend a packed triangle there, see hessian_table.blend. */
+MUST_CHECK int hessian_gpu_blend(float *h, const float *prior, uint64_t cols,
+                                 double own, float add, struct err *e);
+/* Copy n bytes of the host's to `to` there. */
+MUST_CHECK int hessian_gpu_put(void *to, const void *from, size_t n,
+                               struct err *e);
+/* As hessian_gpu_open() to _finish() for cross moments: y[tokens, rows], from (x of cross.h)[tokens,
  * cols], both bf16 and finite; out[rows, cols] = factor * sum of y xᵀ. */
 struct cuda_cross;
 struct cross_shape;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "device/device.h"
+#include "device/ledger.h"
 #include "hessian/hessian_entry.h"
 
 int hessian_set_open(struct hessian_set **c, const struct hessian_set_params *p,
@@ -134,17 +135,36 @@ static int new_accumulator(struct hessian_set *c, const struct frame *f,
                0;
 }
 
+bool hessian_set_lease(struct hessian_set *c, const char *name,
+                       uint64_t elements, struct hessian_lease *l)
+{
+    *l = (struct hessian_lease){ 0 };
+    return ledger_lends(c->params.ledger, LEDGER_HESSIANS) &&
+           blend_can_there(&c->blend, name, elements) &&
+           ledger_lease(c->params.ledger, elements * sizeof(float), &l->block,
+                        &l->loan);
+}
+
+void hessian_set_unlease(struct hessian_set *c, struct hessian_lease *l)
+{
+    if (l->block)
+        ledger_return(c->params.ledger, &l->loan);
+    l->block = NULL;
+}
+
 int hessian_set_given(struct hessian_set *c, const struct frame *f,
-                      uint64_t tokens, float *data, struct err *e)
+                      struct hessian_made *m, struct err *e)
 {
     struct hessian_shape s;
     struct entry *t;
 
     if (new_entry(c, f, &s, &t, e) < 0 ||
-        hessian_given(&t->acc, &s, tokens, data, e) < 0) {
-        free(data);
+        hessian_given(&t->acc, &s, m->tokens, m->data, e) < 0) {
+        hessian_set_unlease(c, &m->lease);
+        free(m->data);
         return e->code;
     }
+    t->lease = m->lease;
     return 0;
 }
 

@@ -6,6 +6,7 @@
 #define FORGE_HESSIAN_SET_H
 
 #include "common/io/stream.h"
+#include "hessian/hessian.h"
 #include "hessian/hessian_shape.h"
 
 struct hessian_set;
@@ -28,11 +29,21 @@ MUST_CHECK int hessian_set_activation(struct hessian_set *c,
 /* Whether f is the first activation of its name, is no companion, and no
  * companion has come for it. */
 bool hessian_set_alone(const struct hessian_set *c, const struct frame *f);
-/* Take `data`, the Hessian of all activations of f's name, of so many tokens,
- * computed elsewhere: see hessian_given().  Owns data, on errors too.  E_DATA:
- * the name has come before; E_TEMP. */
+/* Lease memory for the Hessian of that name, before it is blended.  False: there is
+ * none, or it cannot be blended there. */
+bool hessian_set_lease(struct hessian_set *c, const char *name,
+                       uint64_t elements, struct hessian_lease *l);
+void hessian_set_unlease(struct hessian_set *c, struct hessian_lease *l);
+/* The Hessian of all activations of a name, not blended, computed elsewhere. */
+struct hessian_made {
+    uint64_t tokens;
+    float *data; /* see hessian_given(); NULL: it is in the lease */
+    struct hessian_lease lease;
+};
+/* Take the one of f's name; owns m's memory, on errors too.  E_DATA: the name has
+ * come before; E_TEMP. */
 MUST_CHECK int hessian_set_given(struct hessian_set *c, const struct frame *f,
-                                 uint64_t tokens, float *data, struct err *e);
+                                 struct hessian_made *m, struct err *e);
 /* Merge a hessian frame, or a cross frame in front of it; one without samples
  * adds nothing.  E_DATA: no Hessian, or its shape or modules differ from those
  * before; E_TEMP. */

@@ -12,7 +12,7 @@
 #include "hessian/hessian_shape.h"
 
 #define HESSIAN_TABLE "forge_hessian_table"
-enum { HESSIAN_TABLE_VERSION = 3 };
+enum { HESSIAN_TABLE_VERSION = 4 };
 
 struct cuda_hessian;
 struct cuda_cross;
@@ -20,9 +20,10 @@ struct cross_shape; /* hessian/cross.h */
 
 /* One input of batch(). */
 struct cuda_tokens {
-    const void *x;   /* [tokens, cols], bf16 and finite */
-    uint64_t tokens; /* 0: h becomes zero */
-    float *h;        /* out: packed lower triangle, see hessian.h */
+    const void *x;         /* [tokens, cols], bf16 and finite */
+    uint64_t tokens;       /* 0: h becomes zero */
+    float *h;              /* out: packed lower triangle, see hessian.h */
+    bool x_there, h_there; /* x, h are the device's */
 };
 
 struct hessian_table {
@@ -61,6 +62,14 @@ struct hessian_table {
     /* Of a packed triangle of the device: d[cols]. */
     int (*diagonal)(struct cuda_context *c, const float *h, uint64_t cols,
                     float *d, struct err *e);
+    /* Blending (blend.h) of a packed triangle h of the device, to the CPU's bits:
+     * h = own h + (1 - own) prior; prior NULL: h = own h, then the diagonal += add.
+     * prior: the device's. */
+    int (*blend)(struct cuda_context *c, float *h, const float *prior,
+                 uint64_t cols, double own, float add, struct err *e);
+    /* Copy n bytes of the host's to the device. */
+    int (*put)(struct cuda_context *c, void *to, const void *from, size_t n,
+               struct err *e);
 };
 
 extern struct plugin_table hessian_plugin;

@@ -10,6 +10,7 @@
 #include "common/math/lanes.h"
 #include "device/device.h"
 #include "device/jobs.h"
+#include "device/ledger.h"
 #include "hessian/hessian_gpu.h"
 #include "hessian/hessian_table.h"
 
@@ -23,6 +24,7 @@ enum fate { PASS, DONE, LATER };
 
 struct input_batch {
     struct hessian_set *set;
+    struct ledger *ledger;
     struct prefetch *prefetch;
     const struct frame *frame; /* [n]: the batch */
     enum fate *fate;           /* [n] */
@@ -38,9 +40,10 @@ struct input_batch {
 struct input {
     int first, frames; /* index of the first frame, number */
     uint64_t tokens;
+    const void *there; /* all tokens on the device; NULL: frames have them */
     uint16_t
         *rows; /* copy of all tokens when there are several frames; or NULL */
-    float *h;  /* out: its Hessian, packed */
+    struct hessian_made made; /* out */
 };
 
 /* Whether there is a GPU and it computes such Hessians: whole, bf16, all
@@ -82,6 +85,7 @@ int input_batch_open(struct input_batch **out, struct hessian_set *set,
     if (!s)
         return e->code;
     s->set = set;
+    s->ledger = params->ledger;
     s->batches = batches;
     if (prefetch_open(&s->prefetch, r, w, &p, e) < 0) {
         free(s);
@@ -110,14 +114,39 @@ const char *input_batch_head(const struct input_batch *s)
 static bool is_rows(const struct frame *f)
 {
     return f->ndim == 2 && f->dtype == DT_BF16 && f->dims[1] &&
-           f->dims[1] % 8 == 0 && !f->loan.lent;
+           f->dims[1] % 8 == 0;
 }
 
 static bool is_like(const struct frame *a, const struct frame *b)
 {
     return b->role == ROLE_ACTIVATION && a->dims[1] == b->dims[1] &&
-           !a->modules == !b->modules &&
+           a->loan.lent == b->loan.lent && !a->modules == !b->modules &&
            (!a->modules || !strcmp(a->modules, b->modules));
+}
+
+/* Find the rows of lent frames: in->there.  False: not one behind the other, or
+ * one has an element that is not finite, or cannot be read. */
+static bool find_there(const struct input_batch *s, struct input *in)
+{
+    const struct frame *f = s->frame + in->first;
+    const char *next = NULL, *p;
+    uint64_t n = in->tokens * f->dims[1], bad;
+    struct err none;
+
+    for (int i = in->first, k = 0; k < in->frames; i++) {
+        const struct frame *g = s->frame + i;
+
+        if (g->role != ROLE_ACTIVATION || strcmp(g->name, f->name))
+            continue;
+        if (ledger_map(s->ledger, &g->loan, (const void **)&p, &none) < 0 ||
+            (k++ && p != next))
+            return false;
+        if (!in->there)
+            in->there = p;
+        next = p + g->len;
+    }
+    return hessian_gpu_finite(DT_BF16, in->there, n, &bad, &none) >= 0 &&
+           bad == n;
 }
 
 /* The fate of frame i and of all frames of its name: DONE: the frames of an
@@ -149,7 +178,11 @@ static enum fate judge(const struct input_batch *s, int i, struct input *in)
         in->tokens += g->dims[0];
         last = g->last;
     }
-    return bytes > INPUT_BYTES ? PASS : last ? DONE : LATER;
+    if (bytes > INPUT_BYTES)
+        return PASS;
+    if (last && f->loan.lent && !find_there(s, in))
+        return PASS;
+    return last ? DONE : LATER;
 }
 
 static void mark(struct input_batch *s, const struct input *in, enum fate fate)
@@ -179,7 +212,7 @@ static int join_rows(const struct input_batch *s, struct input *in,
     const struct frame *f = s->frame + in->first;
     uint64_t cols = f->dims[1], at = 0;
 
-    if (in->frames == 1 || in->rows)
+    if (in->frames == 1 || in->rows || in->there)
         return 0;
     in->rows = mem_pages(in->tokens * cols * 2, f->name, e);
     if (!in->rows)
@@ -200,6 +233,30 @@ static bool same_width(const void *ctx, int a, int b)
            j->s->frame[j->in[b].first].dims[1];
 }
 
+/* Memory of the result: the solver's, or the host's. */
+static int open_made(const struct input_batch *s, struct input *in,
+                     struct cuda_tokens *t, struct err *e)
+{
+    const struct frame *f = s->frame + in->first;
+    uint64_t cols = f->dims[1], n = cols * (cols + 1) / 2;
+
+    in->made = (struct hessian_made){ .tokens = in->tokens };
+    /* without tokens it will be an identity */
+    if (in->tokens && hessian_set_lease(s->set, f->name, n, &in->made.lease))
+        t->h = in->made.lease.block;
+    else
+        t->h = in->made.data = mem_pages(n * sizeof(float), f->name, e);
+    t->h_there = in->made.lease.block;
+    return t->h ? 0 : e->code;
+}
+
+static void drop_made(const struct input_batch *s, struct input *in)
+{
+    hessian_set_unlease(s->set, &in->made.lease);
+    free(in->made.data);
+    in->made.data = NULL;
+}
+
 static int run_inputs(void *ctx, const int *job, int n, struct err *e)
 {
     const struct batch_jobs *j = ctx;
@@ -213,18 +270,16 @@ static int run_inputs(void *ctx, const int *job, int n, struct err *e)
 
         if ((rc = join_rows(j->s, in, e)) < 0)
             break;
-        t[i].x = in->rows ? in->rows : f->data;
+        t[i].x = in->there ? in->there : in->rows ? in->rows : f->data;
+        t[i].x_there = in->there;
         t[i].tokens = in->tokens;
-        t[i].h = in->h = mem_pages(cols * (cols + 1) * 2, f->name, e);
-        rc = in->h ? 0 : e->code;
+        rc = open_made(j->s, in, &t[i], e);
     }
     if (rc >= 0)
         rc = hessian_gpu_batch(cols, t, n, e);
     free(t);
-    for (int i = 0; i < n && rc < 0; i++) {
-        free(j->in[job[i]].h);
-        j->in[job[i]].h = NULL;
-    }
+    for (int i = 0; i < n && rc < 0; i++)
+        drop_made(j->s, j->in + job[i]);
     return rc;
 }
 
@@ -236,15 +291,28 @@ static int give(struct input_batch *s, struct input *in, const bool *done,
 {
     for (int i = 0; i < n; i++) {
         if (rc < 0)
-            free(in[i].h);
+            drop_made(s, &in[i]);
         else if (!done[i])
             mark(s, &in[i], PASS);
         else
-            rc = hessian_set_given(s->set, s->frame + in[i].first, in[i].tokens,
-                                   in[i].h, e);
+            rc = hessian_set_given(s->set, s->frame + in[i].first, &in[i].made,
+                                   e);
         free(in[i].rows);
     }
     return rc;
+}
+
+/* rc, of reading loans; where their lender has died, how the input ends. */
+static int check_lender(struct input_batch *s, const struct input *in, int n,
+                        int rc, struct err *e)
+{
+    bool lent = false;
+
+    for (int i = 0; i < n; i++)
+        lent |= in[i].there != NULL;
+    return rc < 0 && lent && !ledger_was_there(s->ledger, LEDGER_ACTIVATIONS) ?
+               prefetch_drop(s->prefetch, e) :
+               rc;
 }
 
 static int work(struct input_batch *s, struct err *e)
@@ -274,6 +342,7 @@ static int work(struct input_batch *s, struct err *e)
         }
     rc = count ? jobs_run(&jobs, count, done, e) : 0;
     rc = give(s, in, done, count, rc, e);
+    rc = check_lender(s, in, count, rc, e);
     free(in);
     free(done);
     return rc;

@@ -23,7 +23,7 @@ struct pass {
         out; /* a part: [EXPERT_PART, H], [EXPERT_PART, width], [EXPERT_PART, H] */
     struct buffer in_reference, mid_reference; /* the same for p->reference */
     struct region mid_rows; /* with hooks: memory of mids on the host */
-    void *mids;             /* with hooks: [tokens of an expert, width] */
+    void *mids;             /* with hooks: [2, tokens of an expert, width] */
     /* On a device: copies of slot and of the routing's weights; sums of
      * squares of output rows, by position in slot. */
     int64_t *device_slot;

@@ -247,6 +247,7 @@ static int send_in(struct pass *x, int64_t expert, struct err *e)
     for (int64_t i = 0; next_part(x, expert, i, &j, &last); i++) {
         struct expert_rows r = { .expert = expert,
                                  .n = j.n,
+                                 .all = pass_tokens_of(x, expert),
                                  .rows = x->in.p,
                                  .slot = x->slot + j.first,
                                  .device_slot = x->device_slot + j.first,
@@ -262,10 +263,12 @@ static int send_in(struct pass *x, int64_t expert, struct err *e)
     return 0;
 }
 
-static void *mid_of(const struct pass *x, int64_t part)
+/* Of the two experts whose inputs of down are kept. */
+static void *mid_of(const struct pass *x, int64_t expert, int64_t part)
 {
-    return (char *)x->mids +
-           (size_t)(part * EXPERT_PART * x->width) * x->m->size;
+    int64_t rows = expert % 2 * pass_most_tokens(x) + part * EXPERT_PART;
+
+    return (char *)x->mids + (size_t)(rows * x->width) * x->m->size;
 }
 
 /* x->out = W_down (mid_ref - mid), what E_ref(x_ref) has more than W_down mid
@@ -300,7 +303,8 @@ static int make_mid(struct pass *x, int64_t expert, const struct expert *w,
     for (int64_t i = 0; next_part(x, expert, i, &j, &last); i++) {
         struct expert_rows r = { .expert = expert,
                                  .n = j.n,
-                                 .rows = mid_of(x, i),
+                                 .all = pass_tokens_of(x, expert),
+                                 .rows = mid_of(x, expert, i),
                                  .slot = x->slot + j.first,
                                  .device_slot = x->device_slot + j.first,
                                  .last = last };
@@ -308,8 +312,8 @@ static int make_mid(struct pass *x, int64_t expert, const struct expert *w,
         if (x->p->reference)
             r.reference = x->out.p;
         if (part_gather(&j, e) < 0 ||
-            multiply(x, &w->of[GATE], &w->of[UP], x->in.p, j.n, mid_of(x, i),
-                     e) < 0 ||
+            multiply(x, &w->of[GATE], &w->of[UP], x->in.p, j.n,
+                     mid_of(x, expert, i), e) < 0 ||
             (r.reference && make_gap(&j, reference, r.rows, e) < 0))
             return e->code;
         if ((rc = h->mid(h->arg, &r, e)) < 0)
@@ -325,8 +329,8 @@ static int add_out(struct pass *x, int64_t expert, const struct expert *w,
     bool last;
 
     for (int64_t i = 0; next_part(x, expert, i, &j, &last); i++) {
-        if (multiply(x, &w->of[DOWN], NULL, mid_of(x, i), j.n, x->out.p, e) <
-                0 ||
+        if (multiply(x, &w->of[DOWN], NULL, mid_of(x, expert, i), j.n, x->out.p,
+                     e) < 0 ||
             part_scatter(&j, e) < 0)
             return e->code;
     }
@@ -369,27 +373,44 @@ static int send_mid(struct pass *x, int64_t expert, const struct expert *w,
     return rc;
 }
 
+/* Run down with its codes, and add up. */
+static int end_expert(struct pass *x, int64_t expert, struct expert *w,
+                      struct err *e)
+{
+    int rc;
+
+    if (expert < 0)
+        return 0;
+    pass_count_tokens(x, expert);
+    if ((rc = take(x, expert, DOWN, THREE, w, e)) < 0 ||
+        (rc = add_out(x, expert, w, e)) < 0)
+        return rc;
+    release_expert(w);
+    finish_expert(x, expert);
+    return 0;
+}
+
+/* An expert up to the input of its down; then end the one before, of which the
+ * codes have had time to come. */
 static int run_hooked(struct pass *x, int64_t expert, struct expert *w,
                       struct err *e)
 {
     int rc;
 
-    pass_count_tokens(x, expert);
     if ((rc = take(x, expert, GATE, DOWN, w, e)) < 0 ||
         (rc = send_mid(x, expert, w, e)) < 0)
         return rc;
-    loaded_release(&w->of[GATE]);
-    loaded_release(&w->of[UP]);
-    if ((rc = send_in(x, expert + 2, e)) < 0 ||
-        (rc = take(x, expert, DOWN, THREE, w, e)) < 0 ||
-        (rc = add_out(x, expert, w, e)) < 0)
+    release_expert(w);
+    if ((rc = send_in(x, expert + 2, e)) < 0)
         return rc;
-    finish_expert(x, expert);
-    return 0;
+    return end_expert(x, expert - 1, w, e);
 }
 
-static int reserve_mids(struct pass *x, size_t bytes, struct err *e)
+static int reserve_mids(struct pass *x, struct err *e)
 {
+    int64_t rows = 2 * pass_most_tokens(x);
+    size_t bytes = (size_t)(rows * x->width) * x->m->size;
+
     if (x->m->on)
         return model_alloc(x->m, &x->mids, bytes, true, NULL, e);
     region_init(&x->mid_rows, x->p->dir);
@@ -402,9 +423,8 @@ static int reserve_mids(struct pass *x, size_t bytes, struct err *e)
 /* expert_hooks.only */
 static int run_mid_only(struct pass *x, struct err *e)
 {
-    int64_t rows = pass_most_tokens(x);
     struct expert w = { 0 };
-    int rc = reserve_mids(x, (size_t)(rows * x->width) * x->m->size, e);
+    int rc = reserve_mids(x, e);
 
     for (int64_t i = 0; rc >= 0 && i < x->n_experts; i++) {
         pass_count_tokens(x, i);
@@ -429,17 +449,18 @@ static int run_in_only(struct pass *x, struct err *e)
 
 static int run_all_hooked(struct pass *x, struct err *e)
 {
-    int64_t rows = pass_most_tokens(x);
     struct expert w = { 0 };
-    int rc;
+    int rc = reserve_mids(x, e);
 
-    rc = reserve_mids(x, (size_t)(rows * x->width) * x->m->size, e);
     if (rc >= 0 && (rc = send_in(x, 0, e)) >= 0)
         rc = send_in(x, 1, e);
     for (int64_t i = 0; rc >= 0 && i < x->n_experts; i++) {
         rc = run_hooked(x, i, &w, e);
         release_expert(&w);
     }
+    if (rc >= 0)
+        rc = end_expert(x, x->n_experts - 1, &w, e);
+    release_expert(&w);
     return rc;
 }
 

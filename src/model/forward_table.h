@@ -17,7 +17,7 @@
 #include "device/plugin.h"
 
 #define FORWARD_TABLE "forge_forward_table"
-enum { FORWARD_TABLE_VERSION = 2 };
+enum { FORWARD_TABLE_VERSION = 3 };
 
 /* RMS norm: out[rows, n] = w * x / rms(x) for rows of n elements, leading
  * dimension ld. */
@@ -40,6 +40,16 @@ struct forward_product {
     const float *bias, *second_bias; /* [n], or NULL */
     void *out;
     bool add;
+};
+
+/* Codes of W[rows, depth] with a grid for each `group` inputs of a row
+ * (common/math/quant.h); the host's. */
+struct forward_codes {
+    enum dtype dtype, scale_dtype; /* of W, of the scales */
+    int64_t rows, depth;
+    uint64_t group;
+    const void *nibbles;  /* [rows, depth / 2] */
+    const uint32_t *meta; /* [rows, groups] */
 };
 
 /* y[rows, n] = x[rows, depth] W[first..first+n-1]^T in f32, for the host. */
@@ -134,6 +144,10 @@ struct forward_table {
      * product() and sums() read. */
     int (*weight)(struct cuda_context *c, enum dtype t, int64_t rows,
                   int64_t depth, const void *host, void **w, struct err *e);
+    /* The same of what codes stand for, to the CPU's bits.  E_CONFIG: depth is no
+     * multiple of 8. */
+    int (*codes)(struct cuda_context *c, const struct forward_codes *a,
+                 void **w, struct err *e);
 
     int (*norm)(struct cuda_context *c, const struct forward_norm *a,
                 struct err *e);

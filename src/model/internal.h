@@ -53,6 +53,8 @@ struct loaded {
     struct linear of;
     void *w;
     struct forge_w4a16 *q;      /* 4-bit weights; NULL: w */
+    struct forward_codes codes; /* 4-bit weights for a device, until they are
+                                 * placed; nibbles NULL: w */
     float *bias;                /* [rows] f32, or NULL */
     const struct model *placed; /* w and bias are in its device memory; NULL:
                                  * the host's */

@@ -79,7 +79,10 @@ int model_read_linear(struct model *m, const struct quantized *codes,
     char name[MODULE_PATH_MAX + 8];
     int rc = 0;
 
-    if (codes)
+    l->codes = (struct forward_codes){ .dtype = m->dtype };
+    if (codes && m->on && k->cols % 8 == 0)
+        rc = quantized_codes(codes, k->module, k->rows, k->cols, &l->codes, e);
+    if (codes && !rc)
         rc = quantized_linear(codes, k->module, k->rows, k->cols, m->dtype,
                               &l->w, e);
     if (rc < 0 || (!rc && load_stored(m, l, e) < 0))

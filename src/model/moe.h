@@ -61,6 +61,7 @@ enum {
 /* Rows of an expert's tokens, elements, device memory. */
 struct expert_rows {
     int64_t expert, n;
+    int64_t all;      /* rows of the expert, of all parts */
     const void *rows; /* [n, width] input of the linears */
     /* [n, H], NULL unless experts_pass.reference is set.  For in(): x_ref, the
      * rows of experts_pass.reference for these tokens.  For mid():
@@ -76,11 +77,12 @@ struct expert_rows {
 /* Callbacks of a caller that quantizes experts during the pass.  Order of the
  * calls, for experts 0, 1, ...:
  *
- *     in(0) in(1) | codes(gate and up 0) mid(0) in(2) codes(down 0) |
- *                   codes(gate and up 1) mid(1) in(3) codes(down 1) | ...
+ *     in(0) in(1) | codes(gate and up 0) mid(0) in(2) |
+ *                   codes(gate and up 1) mid(1) in(3) codes(down 0) |
+ *                   codes(gate and up 2) mid(2) in(4) codes(down 1) | ...
  *
- * so that while the pass waits for codes the solver has another expert's input
- * to work on. */
+ * so that while the pass waits for codes the solver has inputs of two other
+ * experts to work on. */
 struct expert_hooks {
     /* Input rows of gate and up [n, H] and of down [n, moe.width].  Called for
      * parts of an expert's tokens; an expert without tokens has one part of 0

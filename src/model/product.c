@@ -99,6 +99,7 @@ int product_pack(const struct model *m, int64_t rows, int64_t cols, void **w,
 int loaded_place(struct model *m, struct loaded *l, struct err *e)
 {
     void *host = l->w;
+    int rc;
 
     if (!m->on && l->q)
         return 0;
@@ -107,12 +108,13 @@ int loaded_place(struct model *m, struct loaded *l, struct err *e)
     if (l->placed)
         return 0;
     l->w = NULL;
-    if (m->on->weight(m->context, m->dtype, l->of.rows, l->of.cols, host, &l->w,
-                      e) < 0) {
-        free(host);
-        return e->code;
-    }
+    rc = l->codes.nibbles ? m->on->codes(m->context, &l->codes, &l->w, e) :
+                            m->on->weight(m->context, m->dtype, l->of.rows,
+                                          l->of.cols, host, &l->w, e);
+    l->codes.nibbles = NULL;
     free(host);
+    if (rc < 0)
+        return rc;
     l->placed = m; /* model_place() below moves the bias, or frees it on
                     * error */
     return model_place(m, (void **)&l->bias,

@@ -131,18 +131,10 @@ static struct module *add(struct quantized *c, const char *name,
     return m;
 }
 
-/* Copy a payload that came with its frame; record the place of one that was
- * skimmed. */
-static int hold(struct payload *p, const struct frame *f, uint64_t at,
-                struct err *e)
+/* A payload that came with its frame, or the place of one that was skimmed. */
+static int hold(struct payload *p, const struct frame *f, uint64_t at)
 {
-    void *copy = f->data ? mem_alloc(f->len, f->name, e) : NULL;
-
-    if (f->data && !copy)
-        return e->code;
-    if (copy)
-        memcpy(copy, f->data, f->len);
-    *p = (struct payload){ copy, at, f->len };
+    *p = (struct payload){ (void *)(uintptr_t)f->data, at, f->len };
     return 0;
 }
 
@@ -159,7 +151,7 @@ static int take_codes(struct module *m, const struct frame *f, uint64_t at,
     m->bits = (int)dtype_bits(f->dtype);
     m->rows = f->dims[0];
     m->cols = f->dims[1];
-    return hold(&m->codes, f, at, e);
+    return hold(&m->codes, f, at);
 }
 
 static int take_meta(struct module *m, const struct frame *f, uint64_t at,
@@ -175,7 +167,7 @@ static int take_meta(struct module *m, const struct frame *f, uint64_t at,
     m->groups = f->dims[1];
     m->group = f->group;
     m->scale_dtype = f->scale_dtype ? f->scale_dtype : DT_F16;
-    return hold(&m->meta, f, at, e);
+    return hold(&m->meta, f, at);
 }
 
 /* Add a frame; from: the file in which it was skimmed, its payload at offset
@@ -199,7 +191,11 @@ static int take(struct quantized *c, const struct frame *f, struct source *from,
 
 int quantized_add(struct quantized *c, const struct frame *f, struct err *e)
 {
-    return take(c, f, NULL, 0, e);
+    int rc = take(c, f, NULL, 0, e);
+
+    if (rc < 0)
+        free((void *)(uintptr_t)f->data);
+    return rc;
 }
 
 int quantized_check(const struct quantized *c, struct err *e)
@@ -350,6 +346,35 @@ static int dequantize_all(struct job *j, size_t n, struct err *e)
     return err_set(e, E_TEMP, "'%s': cannot allocate a row", m->name);
 }
 
+static int check_shape(const struct module *m, int64_t rows, int64_t cols,
+                       struct err *e)
+{
+    if (m->rows == (uint64_t)rows && m->cols == (uint64_t)cols)
+        return 0;
+    return err_set(
+        e, E_DATA, "'%s': the codes are %llux%llu, the config says %lldx%lld",
+        m->name, (unsigned long long)m->rows, (unsigned long long)m->cols,
+        (long long)rows, (long long)cols);
+}
+
+int quantized_codes(const struct quantized *c, const char *module, int64_t rows,
+                    int64_t cols, struct forward_codes *q, struct err *e)
+{
+    const struct module *m = find(c, module);
+
+    if (!m || m->bits != 4 || !m->codes.p || !m->meta.p)
+        return 0;
+    if (check_bits(m, m->meta.p, e) < 0)
+        return e->code;
+    q->scale_dtype = m->scale_dtype;
+    q->rows = rows;
+    q->depth = cols;
+    q->group = m->group;
+    q->nibbles = m->codes.p;
+    q->meta = m->meta.p;
+    return check_shape(m, rows, cols, e) < 0 ? e->code : 1;
+}
+
 int quantized_linear(const struct quantized *c, const char *module,
                      int64_t rows, int64_t cols, enum dtype dtype, void **w,
                      struct err *e)
@@ -359,13 +384,8 @@ int quantized_linear(const struct quantized *c, const char *module,
 
     if (!j.m)
         return 0;
-    if (j.m->rows != (uint64_t)rows || j.m->cols != (uint64_t)cols)
-        return err_set(e, E_DATA,
-                       "'%s': the codes are %llux%llu, the config says "
-                       "%lldx%lld",
-                       module, (unsigned long long)j.m->rows,
-                       (unsigned long long)j.m->cols, (long long)rows,
-                       (long long)cols);
+    if (check_shape(j.m, rows, cols, e) < 0)
+        return e->code;
     if (size_mul((size_t)rows, (size_t)cols, &n) ||
         size_mul(n, dtype == DT_F32 ? sizeof(float) : 2, &n))
         return err_set(e, E_TEMP, "'%s': too large for memory", module);

@@ -4,6 +4,7 @@
 #define FORGE_QUANTIZED_H
 
 #include "common/io/stream.h"
+#include "model/forward_table.h"
 
 /* A set of modules: codes and qmeta by module path.  Payloads of a file stay
  * there until they are needed, so memory does not grow with the experts of a
@@ -21,8 +22,8 @@ void quantized_free(struct quantized *c); /* NULL is allowed */
  * lacks codes or qmeta. */
 MUST_CHECK int quantized_read(struct quantized *c, const char *path,
                               struct err *e);
-/* Add one frame, whose payload is copied; roles other than codes and qmeta are
- * ignored.  E_DATA. */
+/* Add a frame of codes or qmeta, whose payload is c's from the call on, even if it
+ * fails: malloced.  E_DATA. */
 MUST_CHECK int quantized_add(struct quantized *c, const struct frame *f,
                              struct err *e);
 /* E_DATA: a module has only codes or only qmeta, or their shapes do not fit. */
@@ -35,6 +36,12 @@ void quantized_truncate(struct quantized *c, size_t n);
 void quantized_remove(struct quantized *c, const char *module);
 /* Path of module i < quantized_count(), in the order of reading. */
 const char *quantized_module(const struct quantized *c, size_t i);
+/* The 4-bit codes of a module, all but q->dtype, valid as long as it is in the set.  1;
+ * 0: it is not in the set, or in a file, or has 8 bits; E_DATA: another shape, or
+ * grids of other than 4 bits. */
+MUST_CHECK int quantized_codes(const struct quantized *c, const char *module,
+                               int64_t rows, int64_t cols,
+                               struct forward_codes *q, struct err *e);
 /* Dequantize a module: *w [rows, cols], row-major, f32 or bf16 by dtype;
  * free() it.  1: done; 0: the module is not in the set; E_DATA: another shape,
  * or the file is damaged; E_IO, E_TEMP. */

@@ -220,8 +220,7 @@ static void put_front(FILE *out, const struct card *c, const char *own)
     copy_front(out, own);
     fprintf(out, "tags:\n- 4bit-forge\n");
     if (c->facts)
-        fprintf(out, "- %d-bit\n- w%da16\n- %s\n", c->facts->bits,
-                c->facts->bits,
+        fprintf(out, "- 4-bit\n- w4a16\n- %s\n",
                 c->facts->layout == LAYOUT_CT  ? "compressed-tensors" :
                 c->facts->layout == LAYOUT_AWQ ? "awq" :
                 is_int4pack(c->facts)          ? "int4pack" :
@@ -240,9 +239,9 @@ static void put_facts(FILE *out, const struct card *c)
             size_text(size, (double)c->bytes));
     if (c->facts)
         fprintf(out,
-                "| layout | %s: %d bits, a scale for %" PRIu64
+                "| layout | %s: 4 bits, a scale for %" PRIu64
                 " inputs (%s), %ssymmetric%s |\n",
-                layout_name(c->facts->layout), c->facts->bits, c->facts->group,
+                layout_name(c->facts->layout), c->facts->group,
                 dtype_name(c->facts->scale_dtype),
                 c->facts->symmetric ? "" : "a",
                 c->facts->mixed ? "; of some linears otherwise" : "");
@@ -319,13 +318,9 @@ static void put_int4pack(FILE *out, const struct card *c)
 static void put_card(FILE *out, const struct card *c, const char *own)
 {
     put_front(out, c, own);
-    if (c->facts)
-        fprintf(out,
-                "# %s, %d bits\n\n%s: weights of %d bits, activations of 16 "
-                "(W%dA16).\n\n",
-                c->base, c->facts->bits, mark, c->facts->bits, c->facts->bits);
-    else
-        fprintf(out, "# %s\n\n%s.\n\n", c->base, mark);
+    fprintf(out, "# %s%s\n\n", c->base, c->facts ? ", 4 bits" : "");
+    fprintf(out, "%s%s\n\n", mark,
+            c->facts ? ": weights of 4 bits, activations of 16 (W4A16)." : ".");
     put_facts(out, c);
     if (c->facts)
         (is_int4pack(c->facts) ? put_int4pack : put_serving)(out, c);

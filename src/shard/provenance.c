@@ -193,7 +193,7 @@ int provenance_metadata(const struct provenance *p,
     if (facts) {
         snprintf(group, sizeof(group), "%" PRIu64, facts->group);
         pair(&j, "layout", layout_name(facts->layout));
-        pair(&j, "bits", facts->bits == 8 ? "8" : "4");
+        pair(&j, "bits", "4");
         pair(&j, "group_size", group);
         pair(&j, "symmetric", facts->symmetric ? "true" : "false");
         pair(&j, "scale_dtype", dtype_name(facts->scale_dtype));

@@ -72,6 +72,19 @@ assert lent > whole >= 0
 PYTHON
 }
 
+# experts FILE: "LENT WHOLE", frames with tokens (role 3) of experts: as in lent_weights, with
+# lent 1; or with their payload.
+experts() {
+    python3 - "$1" <<'PYTHON'
+import re, sys
+s = open(sys.argv[1], "rb").read()
+frame = rb"\x03\x00[\x01-\x03]\x00\x02\x00..(?!\x00{8}).{16}model\.layers\.\d+\.mlp\.experts\."
+at = [m.start() for m in re.finditer(frame, s, re.S)] + [len(s)]
+lent = sum(bool(re.search(rb"\x0b\x00\x50\x00.{64}.{8}\x00{4}\x01\x00{3}", s[a:a + 1500], re.S)) for a in at[:-1])
+print(lent, len(at) - 1 - lent)
+PYTHON
+}
+
 @test "the loop with loans: the same codes, and neither activations, Hessians nor weights in a pipe" {
     for kind in llama llama-biases deepseek_v3 qwen2_moe; do
         for both in '' '--propagate both'; do
@@ -86,6 +99,37 @@ PYTHON
                 lent_weights few
             done
         done
+    done
+}
+
+@test "experts' activations and Hessians: lent in parts, and as far as there is room" {
+    local seen=seen low=4000000 high=5000000 room
+    python3 "$PY" tokens many.fts 200 3000 2000 3500 # experts take 2,048 at a time
+    rm t.fts
+    ln -s many.fts t.fts
+    for kind in qwen2_moe deepseek_v3; do
+        out=bytes loans='' loop $kind
+        [[ $(experts seen) == "0 "[1-9]* ]]
+        run ! grep -q ^blend log
+        out=lent loans=l loop $kind
+        [[ $(experts seen) == [1-9]*" 0" ]]
+        grep -q '^blend 0 ' log # the prior of down, and that of gate and up
+        grep -q '^blend 1 ' log
+        run ! grep -qE '^fetch 1 [0-9]{5,}x1$' log # the layers' alone
+        same bytes lent
+    done
+    ln -sf "$BATS_FILE_TMPDIR/t.fts" t.fts
+    out=bytes loans='' loop qwen2_moe
+    while :; do # a room in which some experts are lent
+        room=$(((low + high) / 2))
+        calib="env FAKE_CUDA_ROOM=$room" out=lent loans=l loop qwen2_moe
+        same bytes lent
+        case $(experts seen) in
+        "0 "*) low=$room ;;
+        *" 0") high=$room ;;
+        *) break ;;
+        esac
+        [ $((high - low)) -gt 10 ]
     done
 }
 
@@ -193,18 +237,38 @@ ended() { # PID: it ends within ten seconds
     done
 }
 
+@test "the lender of an expert's rows dies while they are read" {
+    out=bytes loop qwen2_moe
+    hessian='env FAKE_CUDA_WAIT=go FAKE_CUDA_WAIT_FOR=hessians' out=lent loans=l loop qwen2_moe 2>err 3>&- &
+    run=$!
+    until [ -e go.here ]; do kill -0 $run; sleep .01; done
+    kill -KILL "$(pid_of forge-calib)"
+    sleep .1
+    touch go
+    ended $run
+    run ! wait $run
+    run ! same bytes lent
+    run ! grep -qa 'experts.0.gate_proj' lent # which has no code
+}
+
 @test "whichever call fails at an end: the run ends, and codes are whole or none" {
     [ -e "${FAIL_SO:-/nonexistent}" ] || skip "no fail.so in this mode"
-    out=bytes loop llama
+    for model in llama qwen2_moe; do
+        fail_each_call $model
+    done
+}
+
+fail_each_call() { # MODEL
+    out=bytes loop "$1"
     for end in calib hessian solve; do
         for kind in malloc read; do
             for ((n = 1; n < 500; n += 1 + n / 4)); do
                 rm -f mark
                 export $end="env FAIL=$kind:$n FAIL_MARK=mark LD_PRELOAD=$FAIL_SO"
                 rc=0
-                out=lent loans=l loop llama 2>/dev/null || rc=$?
+                out=lent loans=l loop "$1" 2>/dev/null || rc=$?
                 export $end=
-                [ $rc != 124 ] || { echo "$end, $kind $n: hangs"; return 1; }
+                [ $rc != 124 ] || { echo "$1, $end, $kind $n: hangs"; return 1; }
                 [ -e mark ] || break
                 # codes may be whole when the last call of an end fails
                 if [ $rc = 0 ] || forge-ls --verify -q lent >/dev/null 2>&1; then

@@ -484,6 +484,44 @@ static void test_attention(enum dtype t)
     }
 }
 
+/* Weights from codes: quant.h's values, to the bit. */
+static void test_codes(enum dtype t, enum dtype scale, int64_t rows,
+                       int64_t depth, uint64_t group)
+{
+    size_t n = (size_t)depth, groups = quant_groups(n, group);
+    size_t bytes = (size_t)rows * n * item(t);
+    uint8_t *nibbles = room((size_t)rows * n / 2), *code = room(n);
+    uint32_t *meta = room((size_t)rows * groups * 4);
+    float *row = room(n * sizeof(*row));
+    char *want = room(bytes), *got = room(bytes);
+    struct forward_codes a = { t, scale, rows, depth, group, nibbles, meta };
+    void *w;
+
+    for (size_t i = 0; i < (size_t)rows * n / 2; i++)
+        nibbles[i] = (uint8_t)rnd();
+    for (size_t i = 0; i < (size_t)rows * groups; i++) {
+        meta[i] =
+            quant_meta(expf(normal() - 4), (int)(rnd() % 16), rnd() % 2, scale);
+        if (quant_is_symmetric(meta[i]) && rnd() % 2)
+            meta[i] = quant_negative(meta[i]);
+    }
+    for (size_t r = 0; r < (size_t)rows; r++) {
+        quant_unpack_row(code, nibbles + r * n / 2, n, 4);
+        quant_dequantize_row(row, code, n, meta + r * groups, group, scale);
+        CHECK(from_f32(want + r * n * item(t), t, row, n));
+    }
+    OK(table[GPU]->codes(gpu, &a, &w, e));
+    OK(table[GPU]->get(gpu, got, w, bytes, e));
+    CHECK(!memcmp(got, want, bytes));
+    table[GPU]->release(gpu, w);
+    free(nibbles);
+    free(code);
+    free(meta);
+    free(row);
+    free(want);
+    free(got);
+}
+
 static void open_side(int s, const char *path)
 {
     struct plugin_table own = { DEVICE_TABLE, DEVICE_TABLE_VERSION, NULL };
@@ -514,6 +552,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < 2; i++) {
         enum dtype t = i ? DT_F32 : DT_BF16;
 
+        test_codes(t, DT_F16, 129, 4096, 128);
+        test_codes(t, DT_BF16, 3, 104, 32);
         test_norm(t, 70, 4096, 4096);
         test_norm(t, 33, 512, 576);
         test_norm(t, 5, 37, 41);

@@ -1,5 +1,6 @@
 /* Hessians of many inputs in one launch against one at a time by cuBLAS, and
- * against sums in double; the same bytes when run again and in any company. */
+ * against sums in double; the same bytes when run again, in any company, and with
+ * tokens and results on the device.  Blending, to the bit. */
 #include "gpu.h"
 
 #include "hessian/hessian_table.h"
@@ -85,6 +86,70 @@ static void check_one(const struct cuda_tokens *t, uint64_t cols)
     CHECK(exact_distance(t, cols) < 1e-4);
 }
 
+/* The same bytes where tokens and results are on the device. */
+static void check_there(const struct cuda_tokens *t, uint64_t cols)
+{
+    uint64_t n = cols * (cols + 1) / 2 * sizeof(float);
+    struct cuda_tokens there = { .tokens = t->tokens,
+                                 .x_there = true,
+                                 .h_there = true };
+    float *again = room(n);
+    void *x, *h;
+
+    OK(device->block(gpu, &x, t->tokens * cols * 2 + 16, e));
+    OK(device->block(gpu, &h, n, e));
+    OK(hessian_functions()->put(gpu, x, t->x, t->tokens * cols * 2, e));
+    there.x = x;
+    there.h = h;
+    OK(hessian_functions()->batch(gpu, cols, &there, 1, e));
+    OK(device->settle(gpu, e));
+    OK(device->fetch(gpu, again, h, n, e));
+    CHECK(!memcmp(again, t->h, n));
+    device->drop(gpu, x);
+    device->drop(gpu, h);
+    free(again);
+}
+
+/* hessian_table.blend against the formulas of blend.h, to the bit. */
+static void check_blend(uint64_t cols)
+{
+    uint64_t n = cols * (cols + 1) / 2;
+    float *h = room(n * 4), *prior = room(n * 4), *got = room(n * 4);
+    const double own = uniform();
+    const float add = normal();
+    void *a, *b;
+
+    for (uint64_t i = 0; i < n; i++) {
+        h[i] = normal() * expf(3 * normal());
+        prior[i] = normal();
+    }
+    OK(device->block(gpu, &a, n * 4, e));
+    OK(device->block(gpu, &b, n * 4, e));
+    OK(hessian_functions()->put(gpu, b, prior, n * 4, e));
+    for (int layer = 0; layer < 2; layer++) {
+        OK(hessian_functions()->put(gpu, a, h, n * 4, e));
+        OK(hessian_functions()->blend(gpu, a, layer ? b : NULL, cols, own, add,
+                                      e));
+        OK(device->settle(gpu, e));
+        OK(device->fetch(gpu, got, a, n * 4, e));
+        for (uint64_t i = 0, r = 0; i < n; i++) {
+            bool diagonal = i == r * (r + 3) / 2;
+            float want =
+                (float)(layer ? own * h[i] + (1 - own) * prior[i] : own * h[i]);
+
+            if (!layer && diagonal)
+                want += add;
+            r += diagonal;
+            CHECK(!memcmp(&want, &got[i], 4));
+        }
+    }
+    device->drop(gpu, a);
+    device->drop(gpu, b);
+    free(h);
+    free(prior);
+    free(got);
+}
+
 static void check(uint64_t cols, const uint64_t *counts, int n)
 {
     uint64_t elements = cols * (cols + 1) / 2;
@@ -92,8 +157,9 @@ static void check(uint64_t cols, const uint64_t *counts, int n)
     float *again = room(elements * 4);
 
     for (int i = 0; i < n; i++)
-        t[i] = (struct cuda_tokens){ tokens(counts[i], cols), counts[i],
-                                     room(elements * 4) };
+        t[i] = (struct cuda_tokens){ .x = tokens(counts[i], cols),
+                                     .tokens = counts[i],
+                                     .h = room(elements * 4) };
     OK(hessian_functions()->batch(gpu, cols, t, n, e));
     printf("%d inputs of width %llu\n", n, (unsigned long long)cols);
     for (int i = 0; i < n; i++) {
@@ -102,6 +168,7 @@ static void check(uint64_t cols, const uint64_t *counts, int n)
         one.h = again;
         OK(hessian_functions()->batch(gpu, cols, &one, 1, e));
         CHECK(!memcmp(again, t[i].h, elements * 4));
+        check_there(&t[i], cols);
     }
     for (int i = 0; i < n; i++) {
         free((void *)(uintptr_t)t[i].x);
@@ -118,6 +185,8 @@ int main(int argc, char **argv)
 
     gpu_open(argc, argv, &hessian_plugin);
     small = argc > 3;
+    check_blend(1);
+    check_blend(333);
     check(8, few, 5);
     check(328, few, small ? 4 : 9);
     if (!small) {

@@ -59,8 +59,9 @@ static int logits(struct model *m, struct state *s, struct err *e)
 
 struct watch {
     const struct experts_pass *p;
-    int64_t in, mid, taken; /* experts so far; linears */
-    int64_t rows;           /* of the expert at hand */
+    int64_t in, mid;  /* experts so far */
+    int64_t up, down; /* whose codes of gate and up, of down were asked for */
+    int64_t rows;     /* of the expert at hand */
 };
 
 static int64_t tokens_of(const struct watch *w, int64_t expert)
@@ -111,18 +112,19 @@ static int watch_codes(void *arg, const struct linear *l, int n,
                        const struct quantized **codes, struct err *e)
 {
     struct watch *w = arg;
-    int64_t experts = model_config(w->p->m)->moe.n_experts;
-    bool down = w->taken % 3 == 2;
+    int64_t experts = model_config(w->p->m)->moe.n_experts, i = l->expert;
+    bool down = l->input == IN_EXPERT_MID;
+    int64_t ahead = i + (down ? 2 : 0), in = i + (down ? 4 : 2);
 
     (void)e;
-    if (l->expert != w->taken / 3 || n != (down ? 1 : 2) ||
-        l->input != (down ? IN_EXPERT_MID : IN_EXPERT))
+    ahead = ahead < experts ? ahead : experts;
+    in = in < experts ? in : experts;
+    if (i != (down ? w->down : w->up) || n != (down ? 1 : 2) ||
+        (down ? w->up != ahead : w->down != (i ? i - 1 : 0)))
         die(E_BUG, "codes of '%s' out of turn", l->module);
-    if (w->in < l->expert + 2 + down && w->in < experts)
+    if (w->in != in || w->mid != ahead)
         die(E_BUG, "no look-ahead at '%s'", l->module);
-    if (down && w->mid != l->expert + 1)
-        die(E_BUG, "'%s' without its input", l->module);
-    w->taken += n;
+    *(down ? &w->down : &w->up) += 1;
     *codes = NULL;
     return 0;
 }

@@ -312,6 +312,16 @@ int prefetch_next(struct prefetch *a, const struct frame **frame, int *n,
     return 1;
 }
 
+int prefetch_drop(struct prefetch *a, struct err *e)
+{
+    const struct frame *f;
+    int n, rc;
+
+    while ((rc = prefetch_next(a, &f, &n, e)) > 0)
+        ;
+    return rc < 0 ? rc : err_set(e, E_DATA, "input ends early");
+}
+
 void prefetch_keep(struct prefetch *a, int i)
 {
     a->now->keep[i] = true;

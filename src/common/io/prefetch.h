@@ -48,6 +48,9 @@ MUST_CHECK int prefetch_open(struct prefetch **a, struct stream_reader *r,
  * frames before it have been returned. */
 MUST_CHECK int prefetch_next(struct prefetch *a, const struct frame **frame,
                              int *n, struct err *e);
+/* Drop the rest of the input, to learn how it ends: its error, or E_DATA where it is
+ * complete. */
+int prefetch_drop(struct prefetch *a, struct err *e);
 /* Frame i of the current batch will be at the front of the next batch again. */
 void prefetch_keep(struct prefetch *a, int i);
 /* stream_head() as of the first batch; valid until prefetch_close(). */

@@ -486,17 +486,13 @@ static int take_frames(struct module_batch *t, const struct frame *f,
  * input ends says why. */
 static int check_lender(struct module_batch *t, struct err *e)
 {
-    const struct frame *f;
     bool lent = false;
-    int n, rc = 1;
 
     for (int i = 0; i < t->n_places; i++)
         lent |= t->place[i].device != NULL;
     if (!lent || ledger_was_there(t->ledger, LEDGER_HESSIANS))
         return 0;
-    while (rc > 0)
-        rc = prefetch_next(t->prefetch, &f, &n, e);
-    return rc < 0 ? rc : err_set(e, E_DATA, "input ends early");
+    return prefetch_drop(t->prefetch, e);
 }
 
 int module_batch_fetch(struct module_batch *t, int i, struct frame *f,

@@ -1,0 +1,103 @@
+/* expert_loans.c - see expert_loans.h. */
+#include "calib/expert_loans.h"
+
+#include "arch/device_bytes.h"
+#include "device/device.h"
+
+static int64_t width_of(const struct expert_loans *l,
+                        enum expert_rows_kind kind)
+{
+    const struct model_config *c = model_config(l->m);
+
+    return kind == EXPERT_ROWS_MID ? c->moe.width : c->hidden_size;
+}
+
+static size_t row_bytes(const struct expert_loans *l,
+                        enum expert_rows_kind kind)
+{
+    return (size_t)width_of(l, kind) * dtype_bits(model_dtype(l->m)) / 8;
+}
+
+/* Whether there are blocks of a kind. */
+static bool is_lent(enum expert_rows_kind kind, bool both)
+{
+    return both || kind == EXPERT_ROWS_IN || kind == EXPERT_ROWS_MID;
+}
+
+static void drop_blocks(struct expert_loans *l)
+{
+    for (int k = 0; k < EXPERT_ROWS_KINDS; k++)
+        for (int i = 0; i < 2; i++) {
+            if (l->block[k][i].p)
+                device_functions()->drop(device_gpu(), l->block[k][i].p);
+            l->block[k][i].p = NULL;
+        }
+    l->rows = 0;
+}
+
+/* All blocks, of l->rows rows, or none. */
+static void open_blocks(struct expert_loans *l, bool both)
+{
+    const struct device_table *d = device_functions();
+    struct err why;
+
+    for (int k = 0; k < EXPERT_ROWS_KINDS; k++)
+        for (int i = 0; i < 2 && is_lent(k, both); i++)
+            if (d->block(device_gpu(), &l->block[k][i].p,
+                         (size_t)l->rows * row_bytes(l, k), &why) < 0 ||
+                ledger_loan(l->block[k][i].p, 0, &l->block[k][i].loan, &why) <
+                    0) {
+                drop_blocks(l);
+                return;
+            }
+}
+
+int expert_loans_open(struct expert_loans *l, const struct store *s, bool both,
+                      struct err *e)
+{
+    size_t room, row = 0;
+    int64_t most;
+
+    if (l->opened)
+        return 0;
+    l->opened = true;
+    l->m = s->m;
+    if (!model_on_device(s->m) || !ledger_lends(s->ledger, LEDGER_ACTIVATIONS))
+        return 0;
+    if (model_spare_bytes(s->m, &room, e) < 0)
+        return e->code;
+    for (int k = 0; k < EXPERT_ROWS_KINDS; k++)
+        row += is_lent(k, both) ? 2 * row_bytes(l, k) : 0;
+    most = expert_rows_lent(model_config(s->m), s->rows);
+    l->rows = (size_t)most < room / row ? most : (int64_t)(room / row);
+    if (l->rows)
+        open_blocks(l, both);
+    return 0;
+}
+
+void expert_loans_close(struct expert_loans *l)
+{
+    drop_blocks(l);
+}
+
+bool expert_loans_fit(const struct expert_loans *l, int64_t rows)
+{
+    return rows && rows <= l->rows;
+}
+
+int expert_loans_lend(struct expert_loans *l, enum expert_rows_kind kind,
+                      int64_t expert, int64_t first, struct frame *f,
+                      struct err *e)
+{
+    int i = (int)(expert % 2);
+    size_t at = (size_t)first * row_bytes(l, kind);
+
+    if (model_copy(l->m, (char *)l->block[kind][i].p + at, f->data, f->len, e) <
+            0 ||
+        device_functions()->settle(device_gpu(), e) < 0)
+        return e->code;
+    f->loan = l->block[kind][i].loan;
+    f->loan.offset = at;
+    f->data = NULL;
+    return 0;
+}

@@ -1,0 +1,45 @@
+/* expert_loans.h - device memory in which the rows of experts are lent to the
+ * next tool (device/ledger.h).
+ *
+ * An expert's rows of a kind lie one behind the other in a block.  The pass over
+ * the experts (model/moe.h) sends those of expert e + 2 after it has got the codes
+ * made of those of e, so two blocks of each kind are enough.  An expert with more
+ * rows than a block has goes as bytes. */
+#ifndef FORGE_EXPERT_LOANS_H
+#define FORGE_EXPERT_LOANS_H
+
+#include "calib/store.h"
+
+enum expert_rows_kind {
+    EXPERT_ROWS_IN,
+    EXPERT_ROWS_DRIFT, /* companion of IN */
+    EXPERT_ROWS_MID,
+    EXPERT_ROWS_GAP, /* companion of MID */
+    EXPERT_ROWS_KINDS
+};
+
+struct expert_loans {
+    const struct model *m;
+    int64_t rows; /* of a block; 0: none are lent */
+    bool opened;
+    struct {
+        void *p;
+        struct loan loan;
+    } block[EXPERT_ROWS_KINDS][2]; /* of an expert with an even number; odd */
+};
+
+/* At the first call allocate the blocks, of layers with experts of the model of
+ * s; both: with companions.  None where the reader cannot map them, or
+ * the device has no room. */
+MUST_CHECK int expert_loans_open(struct expert_loans *l, const struct store *s,
+                                 bool both, struct err *e);
+void expert_loans_close(struct expert_loans *l); /* zeroed is allowed */
+/* Whether an expert of so many rows has room. */
+bool expert_loans_fit(const struct expert_loans *l, int64_t rows);
+/* Copy the payload of f (f->data, device memory, whose first row is number
+ * `first` of the expert's) to a block, and make f a loan of it. */
+MUST_CHECK int expert_loans_lend(struct expert_loans *l,
+                                 enum expert_rows_kind kind, int64_t expert,
+                                 int64_t first, struct frame *f, struct err *e);
+
+#endif
