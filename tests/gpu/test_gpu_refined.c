@@ -82,7 +82,7 @@ static struct outcome solve(const struct made *m, bool on_gpu, int sweeps,
     struct refined_params p = m->p;
     struct outcome o = { room(metas),
                          room(s->rows * s->cols / 2),
-                         { { 0, 0 }, 0 } };
+                         { { 0, 0 }, 0, 0 } };
 
     p.sweeps = sweeps;
     memcpy(o.meta, m->nearest, metas);
