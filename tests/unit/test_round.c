@@ -69,7 +69,7 @@ static void check(uint64_t rows, uint64_t cols, uint64_t group, enum dtype t,
     CHECK(from_f32(in, t, w, rows * cols) && to_f32(w, in, t, rows * cols));
     CHECK(!round_absmax(&p, in, meta, codes, &e));
     for (uint64_t r = 0; r < rows; r++) {
-        quant_unpack_row(row, codes + r * (cols / 2), cols);
+        quant_unpack_row(row, codes + r * (cols / 2), cols, 4);
         for (uint64_t i = 0; i < cols; i++) {
             uint64_t first = i / group * group, left = cols - first;
             uint32_t want =
