@@ -73,22 +73,26 @@ static int files_in(struct files *t, const char *dir, struct err *e)
     return rc;
 }
 
-/* Bytes of a checkpoint's tensors, or of a GGUF file; 0: there is none. */
-static double checkpoint_bytes(const char *dir)
+/* *bytes = those of a checkpoint's tensors, or of a GGUF file; 0: there is none
+ * that can be read.  E_TEMP. */
+static int checkpoint_bytes(double *bytes, const char *dir, struct err *e)
 {
     struct checkpoint *c;
-    double bytes = 0;
     struct stat st;
-    struct err e;
+    int rc;
 
+    *bytes = 0;
     if (!stat(dir, &st) && S_ISREG(st.st_mode))
-        return (double)st.st_size;
-    if (!*dir || checkpoint_open_stored(&c, dir, &e) < 0)
+        *bytes = (double)st.st_size;
+    if (!*dir || *bytes > 0)
         return 0;
+    rc = checkpoint_open_stored(&c, dir, e);
+    if (rc < 0)
+        return rc == E_TEMP ? rc : 0;
     for (size_t i = 0; i < checkpoint_count(c); i++)
-        bytes += (double)checkpoint_tensor(c, i)->bytes;
+        *bytes += (double)checkpoint_tensor(c, i)->bytes;
     checkpoint_close(c);
-    return bytes;
+    return 0;
 }
 
 static int visit_hits(void *arg, const char *path, struct err *e)
@@ -252,10 +256,13 @@ static int read_all(struct workdir *w, const char *work, struct err *e)
     if (w->layers < 0 || w->layers > LAYERS_MAX)
         return err_set(e, E_DATA, "'%s': no number of layers", w->run.path);
     if ((rc = read_codes(w, work, e)) < 0 ||
-        (rc = read_steps(w, work, e)) < 0 || (rc = read_meter(w, work, e)) < 0)
+        (rc = read_steps(w, work, e)) < 0 ||
+        (rc = read_meter(w, work, e)) < 0 ||
+        (rc = checkpoint_bytes(&w->bytes_in, settings_text(&w->run, "model"),
+                               e)) < 0 ||
+        (rc = checkpoint_bytes(&w->bytes_out, settings_text(&w->run, "out"),
+                               e)) < 0)
         return rc;
-    w->bytes_in = checkpoint_bytes(settings_text(&w->run, "model"));
-    w->bytes_out = checkpoint_bytes(settings_text(&w->run, "out"));
     if ((rc = read_stages(w, work, e)) < 0 || w->hits.count)
         return rc;
     return hits_from_samples(&w->hits, &w->records, e);

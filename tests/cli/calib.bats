@@ -251,10 +251,9 @@ chain() {
 }
 
 # What the tools must have ended with; I: the victim's place.  If a call of it
-# failed (74, 75), it has the first message and no other tool succeeds; nor if it
-# was killed (137), unless all of its output was out: then only those in front of
-# it do that had written all of theirs.  Else it never makes so many calls, or had
-# ended before, and all succeed.
+# failed (74, 75), it has the first message and no other tool succeeds.  If it was
+# killed (137), those do that had written all of their output, or had got all of
+# its.  Else it never makes so many calls, or had ended before, and all succeed.
 check_ended() { # I
     local all others hit=137 i
     read -ra all <ended
@@ -273,7 +272,7 @@ check_ended() { # I
     fi
     for i in "${!all[@]}"; do
         [ "$i" -eq "$1" ] || [[ ${all[i]} == 65 || ${all[i]} == 7[45] ]] ||
-            [[ $hit == 137 && $i -gt 0 && $i -lt $1 && ${all[i]} == 0 ]]
+            [[ $hit == 137 && ${all[i]} == 0 ]]
     done
     [ $hit -eq 137 ] || [[ $(head -n 1 err) == "forge-$victim: "* ]]
     for i in codes-*.fts; do # published ones are whole

@@ -196,6 +196,11 @@ every="pread write fsync rename malloc"
     each "write" forge-report work
 }
 
+@test "whichever call fails: forge-device" {
+    each write forge-device
+    each "write malloc" forge-device --json
+}
+
 @test "whichever call fails: forge-prune" {
     each "$every" forge-prune -q --from experts --keep 4 hits.fts -o out.fts
     each "pread malloc" forge-weights -q experts --expert-map map.fts -o out.fts
