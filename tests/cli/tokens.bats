@@ -250,9 +250,8 @@ longer = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 40}
 t["normalizer"] = {"type": "Sequence", "normalizers": [longer] * 8}  # 40^8 a
 json.dump(t, open("m/tokenizer.json", "w"))
 PYTHON
-    # shellcheck disable=SC2016 # for bash
-    fails 65 "cut short" bash -c 'ulimit -v 1000000; forge-tokens -q m claim.npy'
-    # shellcheck disable=SC2016
-    fails 65 "normalizers make a text longer than" \
-        bash -c 'ulimit -v 1000000; forge-tokens --ids m <<<a'
+    limit='ulimit -v 1000000' # which AddressSanitizer's own map is beyond
+    [ -n "$FAIL_SO" ] || limit=:
+    fails 65 "cut short" bash -c "$limit; forge-tokens -q m claim.npy"
+    fails 65 "normalizers make a text longer than" bash -c "$limit; forge-tokens --ids m <<<a"
 }
