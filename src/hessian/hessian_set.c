@@ -216,7 +216,9 @@ static int keep_pair(struct hessian_set *c, int kind, const struct frame *f,
         return 0;
     if (room_need(&p->room, f->len, f->name, e) < 0)
         return e->code;
-    p->f.data = memcpy(p->room.p, f->data, f->len);
+    if (f->len) /* no token: no room either */
+        memcpy(p->room.p, f->data, f->len);
+    p->f.data = p->room.p;
     return 0;
 }
 

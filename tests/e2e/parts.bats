@@ -104,7 +104,7 @@ kill_often() { # WORK OPTION...
     for ((i = 0; i < 12; i++)); do
         setsid forge quantize "$model" out "${small[@]}" --work "$work" --jobs $((i % 4 ? 2 : 1)) "$@" >said 2>&1 3>&- &
         victim=$!
-        sleep "$((i / 6)).$((RANDOM % 9 + 1))"
+        sleep "$((i / 6)).$((RANDOM % (i < 2 ? 3 : 9) + 1))" # the first two come in time
         ! kill -KILL -- "-$victim" 2>/dev/null || kills=$((kills + 1))
         wait "$victim" || true
         [ ! -e out ] || break
