@@ -355,14 +355,12 @@ static int check(struct call *a, const struct cuda_w4 *const *w,
     if (a->y.type < FORGE_W4A16_F32 || a->y.type > FORGE_W4A16_BF16)
         return err_set(e, E_CONFIG, "%s: no such type of y", what);
     for (int64_t i = 0; i < experts; i++) {
-        int64_t rows = first[i + 1] - first[i];
+        int64_t rows = w4_expert_rows(first + i, w[i], e);
 
         if (rows < 0)
-            return err_set(e, E_CONFIG, "%s: rows out of order", what);
+            return e->code;
         if (!rows)
             continue;
-        if (!w[i])
-            return err_set(e, E_CONFIG, "%s: rows of no expert", what);
         if (!a->w)
             a->w = w[i];
         if (w[i]->outputs != a->w->outputs || w[i]->inputs != a->w->inputs ||

@@ -19,8 +19,14 @@
 #include "cuda/internal.cuh"
 #include "forge_w4a16_cuda.h"
 
+extern "C" { /* the library's functions are C's */
+#include "w4a16/w4a16.h"
+}
+
 enum { W4_SLAB = 128 << 20 }; /* bytes of W for cuBLAS at a time */
 enum { W4_STRIP = 16, W4_PLACES = 64, W4_HALF = 32, W4_DEEP = 128 };
+/* Warps and outputs of a tile. */
+enum { W4_WARPS = 8, W4_ACROSS = W4_WARPS * 2 * W4_STRIP };
 
 struct cuda_w4 {
     struct cuda_context *c;
@@ -59,12 +65,6 @@ struct w4_launch {
  * far as the device has shared memory for them. */
 int w4_most(const struct cuda_context *c, const struct w4_launch *l,
             int64_t rows);
-
-enum {
-    W4_WARPS = 8,
-    W4_ACROSS = W4_WARPS * 2 * W4_STRIP
-}; /* outputs of a
-                                                              * tile */
 
 /* Queue it. */
 int w4_tiled(struct cuda_context *c, struct w4_launch *a, struct err *e);

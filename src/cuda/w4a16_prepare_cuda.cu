@@ -6,10 +6,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-extern "C" { /* the library's functions are C's */
-#include "w4a16/w4a16.h"
-}
-
 static const char what[] = "4-bit linear";
 
 /* ---- kernels ---- */
@@ -212,31 +208,24 @@ static int sort(struct cuda_w4 *w, const struct w4_order *o, struct staging *t,
 }
 
 /* Depth, groups and places. */
-static int arrange(struct cuda_w4 *w, const struct forge_w4a16_linear *l,
-                   struct source *s, struct staging *t, struct err *e)
+static int arrange(struct cuda_w4 *w, struct w4_order *o, struct staging *t,
+                   struct err *e)
 {
-    int64_t group = l->group && l->group < l->inputs ? l->group : l->inputs;
-    struct w4_order o = { NULL, l->inputs, group, s->groups };
-    int act_order = 0;
-
-    if (l->g_idx && l->layout != FORGE_W4A16_AWQ) {
-        size_t n = (size_t)l->inputs * sizeof(*t->g_idx);
+    if (o->g_idx) {
+        size_t n = (size_t)o->cols * sizeof(*t->g_idx);
 
         t->g_idx = (int32_t *)mem_alloc(n, what, e);
         if (!t->g_idx)
             return e->code;
-        CUDA_TRY(cudaMemcpy(t->g_idx, l->g_idx, n, cudaMemcpyDefault));
-        o.g_idx = t->g_idx;
-        act_order = w4_act_order(&o, e);
-        if (act_order <= 0)
-            o.g_idx = NULL;
+        CUDA_TRY(cudaMemcpy(t->g_idx, o->g_idx, n, cudaMemcpyDefault));
+        o->g_idx = t->g_idx;
     }
-    if (act_order < 0)
-        return act_order;
-    if (act_order || (s->groups > 1 && group % W4_HALF))
-        return sort(w, &o, t, e);
-    w->depth = (int64_t)round_up((uint64_t)l->inputs, W4_DEEP);
-    w->halves = s->groups > 1 ? group / W4_HALF : w->depth / W4_HALF;
+    if (w4_order_check(o, e) < 0)
+        return e->code;
+    if (o->g_idx || (o->groups > 1 && o->group % W4_HALF))
+        return sort(w, o, t, e);
+    w->depth = (int64_t)round_up((uint64_t)o->cols, W4_DEEP);
+    w->halves = o->groups > 1 ? o->group / W4_HALF : w->depth / W4_HALF;
     w->groups = (w->depth / W4_HALF + w->halves - 1) / w->halves;
     return 0;
 }
@@ -269,16 +258,15 @@ static int stage_all(struct cuda_w4 *w, const struct forge_w4a16_linear *l,
 static int fill(struct cuda_w4 *w, const struct forge_w4a16_linear *l,
                 struct staging *t, struct err *e)
 {
-    int64_t group = l->group && l->group < l->inputs ? l->group : l->inputs;
+    struct w4_order o = w4_order(l);
     int64_t strips = (l->outputs + W4_STRIP - 1) / W4_STRIP, blocks, n;
     struct source s = { l->layout, l->scale_type, l->outputs, l->inputs,
-                        (l->inputs + group - 1) / group };
+                        o.groups };
     unsigned long long bad = ~0ull;
     struct cuda_context *c = w->c;
     int rc;
 
-    if ((rc = arrange(w, l, &s, t, e)) < 0 ||
-        (rc = stage_all(w, l, &s, t, e)) < 0)
+    if ((rc = arrange(w, &o, t, e)) < 0 || (rc = stage_all(w, l, &s, t, e)) < 0)
         return rc;
     blocks = w->depth / W4_PLACES;
     n = strips * W4_STRIP * w->groups;

@@ -227,9 +227,7 @@ template <class T, int NT, bool FINE> struct feed {
         }
         if (threadIdx.x % 32 < STRIPS * shared::scales * 4)
             copy_hot(meta_to + stage * step,
-                     meta +
-                         (a.inverse ? __umulhi(quarter, a.inverse) : quarter) *
-                             (uint64_t)W4_STRIP);
+                     meta + w4_group(quarter, a.inverse) * (uint64_t)W4_STRIP);
         quarter += QUARTERS;
 #pragma unroll
         for (int i = 0; i < EACH && NT > 1; i++) {

@@ -106,19 +106,6 @@ static int check(const struct forge_w4a16_rows *r, const char *name,
     return 0;
 }
 
-static int prepare(struct expert *x, const struct forge_w4a16 *w,
-                   const struct forge_w4a16_rows *from, int64_t row,
-                   int64_t rows, struct err *e)
-{
-    x->row = row;
-    if (!rows)
-        return 0;
-    if (!w)
-        return err_set(e, E_CONFIG, "%s: rows of no expert", what);
-    return w4_x_prepare(&x->x, w, y_at(from, row, 0), (enum dtype)from->type,
-                        from->ld, rows, e);
-}
-
 static int run(struct expert *x, const struct forge_w4a16 *const *w,
                const int64_t *first, int64_t experts,
                const struct forge_w4a16_rows *from,
@@ -130,13 +117,16 @@ static int run(struct expert *x, const struct forge_w4a16 *const *w,
     if (check(from, "x", e) < 0 || check(y, "y", e) < 0)
         return e->code;
     for (int64_t i = 0; i < experts; i++) {
-        int64_t rows = first[i + 1] - first[i];
+        int64_t rows = w4_expert_rows(first + i, w[i], e);
+        struct expert *to = x + j.experts;
 
         if (rows < 0)
-            return err_set(e, E_CONFIG, "%s: rows out of order", what);
+            return e->code;
         if (!rows)
             continue;
-        if (prepare(x + j.experts, w[i], from, first[i], rows, e) < 0)
+        to->row = first[i];
+        if (w4_x_prepare(&to->x, w[i], y_at(from, first[i], 0),
+                         (enum dtype)from->type, from->ld, rows, e) < 0)
             return e->code;
         j.experts++;
         if (w[i]->rows != x->x.w->rows || w[i]->cols != x->x.w->cols)

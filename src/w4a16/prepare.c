@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/math/quant.h"
 #include "common/math/threads.h"
 #include "layout/unpack.h"
 #include "w4a16/w4a16.h"
@@ -25,12 +24,10 @@ static void *get(struct forge_w4a16 *w, int64_t n, size_t size, struct err *e)
 
 /* Assign places: the inputs of a group together, each group padded to whole
  * words. */
-static int sort_inputs(struct forge_w4a16 *w, const int32_t *g_idx,
+static int sort_inputs(struct forge_w4a16 *w, const struct w4_order *o,
                        struct err *e)
 {
-    const struct w4_order o = { g_idx, w->cols, w->group, w->groups };
-
-    if (w4_sort(&o, 8, w->first, &w->input, e) < 0)
+    if (w4_sort(o, 8, w->first, &w->input, e) < 0)
         return e->code;
     w->depth = w->first[w->groups];
     w->bytes += (size_t)w->depth * sizeof(*w->input);
@@ -73,11 +70,11 @@ static void copy_words(void *ctx, size_t begin, size_t end)
 }
 
 static int reorder(struct forge_w4a16 *w, const struct forge_w4a16_linear *l,
-                   const int32_t *g_idx, struct err *e)
+                   const struct w4_order *o, struct err *e)
 {
     struct copy c = { w, l, NULL };
 
-    if (sort_inputs(w, g_idx, e) < 0)
+    if (sort_inputs(w, o, e) < 0)
         return e->code;
     w->own = c.to = get(w, w->depth / 8 * w->rows, sizeof(*c.to), e);
     if (!c.to)
@@ -216,26 +213,20 @@ static int read_scales(struct forge_w4a16 *w,
 static int fill(struct forge_w4a16 *w, const struct forge_w4a16_linear *l,
                 struct err *e)
 {
-    int act_order;
+    struct w4_order o = w4_order(l);
 
     w->rows = l->outputs;
     w->cols = l->inputs;
-    w->group = l->group && l->group < l->inputs ? l->group : l->inputs;
-    w->groups = (int64_t)quant_groups((uint64_t)w->cols, (uint64_t)w->group);
+    w->group = o.group;
+    w->groups = o.groups;
     w->first = get(w, w->groups + 1, sizeof(*w->first), e);
-    if (!w->first)
+    if (!w->first || w4_order_check(&o, e) < 0)
         return e->code;
-    act_order = w4_act_order(
-        &(struct w4_order){ l->layout == FORGE_W4A16_AWQ ? NULL : l->g_idx,
-                            w->cols, w->group, w->groups },
-        e);
-    if (act_order < 0)
-        return act_order;
     /* kernels want one scale for the eight inputs of a word */
-    if (!act_order &&
+    if (!o.g_idx &&
         (l->layout == FORGE_W4A16_AWQ || w->groups == 1 || w->group % 8 == 0))
         use_in_place(w, l);
-    else if (reorder(w, l, act_order ? l->g_idx : NULL, e) < 0)
+    else if (reorder(w, l, &o, e) < 0)
         return e->code;
     return find_lanes(w, e) < 0 ? e->code : read_scales(w, l, e);
 }

@@ -31,7 +31,16 @@ static int64_t group_of(const struct w4_order *o, int64_t k)
     return o->g_idx ? o->g_idx[k] : k / o->group;
 }
 
-int w4_act_order(const struct w4_order *o, struct err *e)
+struct w4_order w4_order(const struct forge_w4a16_linear *l)
+{
+    int64_t group = l->group && l->group < l->inputs ? l->group : l->inputs;
+
+    return (struct w4_order){ l->layout == FORGE_W4A16_AWQ ? NULL : l->g_idx,
+                              l->inputs, group,
+                              (l->inputs + group - 1) / group };
+}
+
+int w4_order_check(struct w4_order *o, struct err *e)
 {
     bool plain = true, unused = true;
 
@@ -45,7 +54,20 @@ int w4_act_order(const struct w4_order *o, struct err *e)
                            " in group %d of %" PRId64,
                            what, k, (int)o->g_idx[k], o->groups);
     }
-    return o->g_idx && !plain && !unused;
+    if (plain || unused)
+        o->g_idx = NULL;
+    return 0;
+}
+
+int64_t w4_expert_rows(const int64_t *first, bool there, struct err *e)
+{
+    int64_t rows = first[1] - first[0];
+
+    if (rows < 0)
+        return err_set(e, E_CONFIG, "4-bit product: rows out of order");
+    if (rows && !there)
+        return err_set(e, E_CONFIG, "4-bit product: rows of no expert");
+    return rows;
 }
 
 int w4_sort(const struct w4_order *o, int64_t unit, int64_t *first,

@@ -83,9 +83,11 @@ struct w4_order {
     const int32_t *g_idx; /* [cols], or NULL */
     int64_t cols, group, groups;
 };
-/* 1: g_idx assigns inputs to groups in another order than k / group; 0: it
- * does not; E_DATA: an entry is not a group. */
-int w4_act_order(const struct w4_order *o, struct err *e);
+/* g_idx: the linear's, wherever that is; NULL for AWQ. */
+struct w4_order w4_order(const struct forge_w4a16_linear *l);
+/* Sets o->g_idx = NULL unless it assigns inputs to groups in another order than
+ * k / group.  E_DATA: an entry is not a group. */
+MUST_CHECK int w4_order_check(struct w4_order *o, struct err *e);
 /* Assign places: the inputs of a group together, each group padded to a multiple
  * of `unit` places.  first [groups + 1]: first place of each group, then their
  * number; *input, to be freed: the input at each place, -1: padding.  E_TEMP. */
@@ -93,6 +95,11 @@ MUST_CHECK int w4_sort(const struct w4_order *o, int64_t unit, int64_t *first,
                        int32_t **input, struct err *e);
 
 /* ---- a product ---- */
+
+/* Number of rows of an expert, first[0]..first[1]-1.  E_CONFIG: out of order, or
+ * rows of an expert that is not there. */
+MUST_CHECK int64_t w4_expert_rows(const int64_t *first, bool there,
+                                  struct err *e);
 
 /* Rows of x in the form that the kernels read. */
 struct w4_x {
