@@ -399,7 +399,7 @@ EXPORT const struct hessian_table forge_hessian_table = { HESSIAN_TABLE_VERSION,
                                                           cuda_finite,
                                                           cuda_diagonal,
                                                           cuda_blend,
-                                                          cuda_put };
+                                                          upload };
 EXPORT const struct grid_table forge_grid_table = { GRID_TABLE_VERSION,
                                                     cuda_grid };
 EXPORT const struct solve_table forge_solve_table = {

@@ -28,6 +28,7 @@ static __global__ void codes_kernel(const uint32_t *words, const uint32_t *meta,
     }
 }
 
+template <class T>
 static int place_codes(struct cuda_context *c, const struct forward_codes *a,
                        void *w, struct err *e)
 {
@@ -44,14 +45,9 @@ static int place_codes(struct cuda_context *c, const struct forward_codes *a,
         (rc = upload(c, c->codes.data, a->nibbles, n * 4, e)) < 0 ||
         (rc = upload(c, c->meta.data, a->meta, metas, e)) < 0)
         return rc;
-    if (a->dtype == DT_BF16)
-        codes_kernel<<<4096, 256, 0, c->stream>>>(
-            (const uint32_t *)c->codes.data, (const uint32_t *)c->meta.data,
-            scales, n, (uint64_t)a->depth, a->group, (bf16 *)w);
-    else
-        codes_kernel<<<4096, 256, 0, c->stream>>>(
-            (const uint32_t *)c->codes.data, (const uint32_t *)c->meta.data,
-            scales, n, (uint64_t)a->depth, a->group, (float *)w);
+    codes_kernel<<<4096, 256, 0, c->stream>>>(
+        (const uint32_t *)c->codes.data, (const uint32_t *)c->meta.data, scales,
+        n, (uint64_t)a->depth, a->group, (T *)w);
     LAUNCHED();
     return 0;
 }
@@ -66,7 +62,7 @@ int forward_codes(struct cuda_context *c, const struct forward_codes *a,
     if (a->depth % 8)
         return err_set(e, E_CONFIG, "the GPU takes codes in words of eight");
     rc = forward_alloc(c, w, n, false, &spilled, e);
-    if (rc >= 0 && (rc = place_codes(c, a, *w, e)) < 0) {
+    if (rc >= 0 && (rc = BY_DTYPE(a->dtype, place_codes, c, a, *w, e)) < 0) {
         forward_release(c, *w);
         *w = NULL;
     }

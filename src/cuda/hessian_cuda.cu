@@ -348,9 +348,3 @@ int cuda_blend(struct cuda_context *c, float *h, const float *prior,
     LAUNCHED();
     return 0;
 }
-
-int cuda_put(struct cuda_context *c, void *to, const void *from, size_t n,
-             struct err *e)
-{
-    return upload(c, to, from, n, e);
-}

@@ -386,8 +386,6 @@ int cuda_diagonal(struct cuda_context *c, const float *h, uint64_t cols,
                   float *d, struct err *e);
 int cuda_blend(struct cuda_context *c, float *h, const float *prior,
                uint64_t cols, double own, float add, struct err *e);
-int cuda_put(struct cuda_context *c, void *to, const void *from, size_t n,
-             struct err *e);
 int cuda_factors_build(struct cuda_factors **f, struct cuda_context *c,
                        uint64_t cols, struct cuda_matrix *m, int n,
                        struct err *e);

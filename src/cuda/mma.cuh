@@ -1,5 +1,5 @@
-/* mma.cuh - the PTX instructions of a bf16 or f16 product on tensor cores (sm_80 and
- * later), one function each. */
+/* mma.cuh - the PTX instructions of a bf16 or f16 product on tensor cores (sm_80
+ * and later), one function each. */
 #ifndef FORGE_CUDA_MMA_CUH
 #define FORGE_CUDA_MMA_CUH
 

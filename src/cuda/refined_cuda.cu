@@ -188,20 +188,19 @@ static int take_kept(struct cuda_context *c, const struct refined_job *j,
 static int move_target(struct cuda_context *c, const struct refined_job *j,
                        const struct refined_state *s, struct err *e)
 {
-    const float **output;
+    const float **output = NULL;
     int rc;
 
     if (!j->m[0].output && !refined_factors(j, 0)->drift.data)
         return 0;
-    if (!j->m[0].output) {
-        rc = refined_move_target(c, j->p, refined_factors(j, 0), s, NULL, e);
-        return rc < 0 ? rc : take_kept(c, j, s, e);
+    if (j->m[0].output) {
+        output =
+            (const float **)mem_zero(j->modules, sizeof(*output), "solve", e);
+        if (!output)
+            return e->code;
+        for (int i = 0; i < j->modules; i++)
+            output[i] = j->m[i].output + j->first * j->p->solve.cols;
     }
-    output = (const float **)mem_zero(j->modules, sizeof(*output), "solve", e);
-    if (!output)
-        return e->code;
-    for (int i = 0; i < j->modules; i++)
-        output[i] = j->m[i].output + j->first * j->p->solve.cols;
     rc = refined_move_target(c, j->p, refined_factors(j, 0), s, output, e);
     free(output);
     return rc < 0 ? rc : take_kept(c, j, s, e);

@@ -222,8 +222,8 @@ int refined_compare(struct cuda_context *c, const struct refined_job *j,
 int refined_measure(struct cuda_context *c, const struct cuda_factors *f,
                     const struct refined_state *s, double *loss, struct err *e);
 /* The targets of the first order moved, see target.h; s->d and s->split are
- * scratch, s->loss [n, pitch] is 1 in rows that stay.  output[n * share]: G or F of each module, on the host; NULL: by the
- * drift, if there is one. */
+ * scratch, s->loss [n, pitch] is 1 in rows that stay.  output[n * share]: G or F
+ * of each module, on the host; NULL: by the drift, if there is one. */
 int refined_move_target(struct cuda_context *c, const struct refined_params *p,
                         const struct cuda_factors *f,
                         const struct refined_state *s,
