@@ -249,41 +249,7 @@ static void one(enum forge_w4a16_layout layout, int64_t o, int64_t i,
         product(&l, rows[turn % (int)ARRAY_LEN(rows)],
                 turn / 2 % 2 ? FORGE_W4A16_F16 : FORGE_W4A16_BF16, turn % 3);
         release(&l);
-        free(l.g_idx);
     }
-}
-
-static void test_shapes(void)
-{
-    static const struct {
-        int64_t o, i, group;
-    } shape[] = {
-        { 64, 256, 128 }, { 8, 32, 32 },    { 24, 320, 128 },
-        { 136, 288, 32 }, { 40, 512, 64 },  { 72, 768, 256 },
-        { 16, 264, 0 },   { 200, 96, 96 },  { 8, 1040, 24 },
-        { 520, 64, 32 },  { 48, 2560, 32 }, { 1032, 1920, 128 },
-    };
-
-    for (int l = 0; l <= FORGE_W4A16_GPTQ_V2; l++)
-        for (size_t i = 0; i < ARRAY_LEN(shape); i++)
-            one((enum forge_w4a16_layout)l, shape[i].o, shape[i].i,
-                shape[i].group, false);
-}
-
-/* Words that are not full; groups that end inside one; act-order. */
-static void test_ragged(void)
-{
-    for (int l = 0; l <= FORGE_W4A16_GPTQ_V2; l++) {
-        int64_t o = l == FORGE_W4A16_AWQ ? 56 : 51;
-
-        one((enum forge_w4a16_layout)l, o, 203, 32, false);
-        one((enum forge_w4a16_layout)l, o, 130, 20, false);
-        one((enum forge_w4a16_layout)l, l == FORGE_W4A16_AWQ ? 8 : 1, 5, 0,
-            false);
-    }
-    one(FORGE_W4A16_GPTQ, 72, 512, 128, true);
-    one(FORGE_W4A16_GPTQ_V2, 33, 320, 32, true);
-    one(FORGE_W4A16_COMPRESSED_TENSORS, 72, 256, 64, true);
 }
 
 /* More rows than tiles are for: by cuBLAS, in slabs. */
@@ -304,7 +270,6 @@ static void test_many(void)
         product(&l, FORGE_W4A16_CUDA_TILED + 3,
                 i % 2 ? FORGE_W4A16_F16 : FORGE_W4A16_BF16, true);
         release(&l);
-        free(l.g_idx);
     }
 }
 
@@ -347,7 +312,6 @@ static void grouped(const int64_t *first, enum forge_w4a16_type type,
                 x.m > FORGE_W4A16_CUDA_TILED * active);
         w4.release((struct forge_w4a16_cuda_linear *)(uintptr_t)w[i]);
         release(&l[i]);
-        free(l[i].g_idx);
     }
     free(y);
     free(again);
@@ -423,12 +387,15 @@ static void test_refusals(void)
 /* PLUG-IN SEED */
 int main(int argc, char **argv)
 {
+    static const struct shape more[] = { { 520, 64, 32 },
+                                         { 48, 2560, 32 },
+                                         { 1032, 1920, 128 } };
+
     gpu_open(argc, argv, &memory);
     open_w4(argv[1]);
     seed = state;
     test_refusals();
-    test_shapes();
-    test_ragged();
+    each_shape(one, more, ARRAY_LEN(more));
     test_many();
     test_grouped();
     return 0;

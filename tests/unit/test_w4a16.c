@@ -173,44 +173,7 @@ static void one(enum forge_w4a16_layout layout, int64_t o, int64_t i,
         for (int t = FORGE_W4A16_F32; t <= FORGE_W4A16_BF16; t++)
             products(&l, rows[r], (enum forge_w4a16_type)t);
         release(&l);
-        free(l.g_idx);
     }
-}
-
-static void test_shapes(void)
-{
-    static const struct {
-        int64_t o, i, group;
-    } shape[] = {
-        { 64, 256, 128 }, { 8, 32, 32 },    { 24, 320, 128 }, { 136, 288, 32 },
-        { 40, 512, 64 },  { 72, 768, 256 }, { 16, 264, 0 },   { 200, 96, 96 },
-        { 8, 1040, 24 },  { 1032, 64, 32 }, { 48, 2560, 32 },
-    };
-
-    for (int l = 0; l <= FORGE_W4A16_GPTQ_V2; l++)
-        for (size_t i = 0; i < ARRAY_LEN(shape); i++)
-            one((enum forge_w4a16_layout)l, shape[i].o, shape[i].i,
-                shape[i].group, false);
-}
-
-/* Words that are not full; groups that end inside one. */
-static void test_ragged(void)
-{
-    for (int l = 0; l <= FORGE_W4A16_GPTQ_V2; l++) {
-        int64_t o = l == FORGE_W4A16_AWQ ? 56 : 51;
-
-        one((enum forge_w4a16_layout)l, o, 203, 32, false);
-        one((enum forge_w4a16_layout)l, o, 130, 20, false);
-        one((enum forge_w4a16_layout)l, l == FORGE_W4A16_AWQ ? 8 : 1, 5, 0,
-            false);
-    }
-}
-
-static void test_act_order(void)
-{
-    one(FORGE_W4A16_GPTQ, 72, 512, 128, true);
-    one(FORGE_W4A16_GPTQ_V2, 33, 320, 32, true);
-    one(FORGE_W4A16_COMPRESSED_TENSORS, 72, 256, 64, true);
 }
 
 /* Many rows of bf16 are the product with W in bf16, to the bit. */
@@ -373,9 +336,9 @@ static void test_memory(void)
 
 int main(void)
 {
-    test_shapes();
-    test_ragged();
-    test_act_order();
+    static const struct shape more[] = { { 1032, 64, 32 }, { 48, 2560, 32 } };
+
+    each_shape(one, more, ARRAY_LEN(more));
     each_level(test_dense);
     each_level(test_grouped);
     test_refusals();

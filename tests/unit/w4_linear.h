@@ -147,6 +147,7 @@ static inline void release(struct linear *l)
     free(l->words);
     free(l->zwords);
     free(l->stored);
+    free(l->g_idx);
 }
 
 /* The tensors of a linear, for prepare(). */
@@ -199,6 +200,43 @@ static inline int32_t *shuffled(int64_t n, int64_t group)
         g[j] = t;
     }
     return g;
+}
+
+struct shape {
+    int64_t o, i, group;
+};
+
+/* Calls one() for all layouts with groups of all kinds and `more` shapes, words
+ * that are not full, groups that end inside one, and act-order. */
+static inline void each_shape(void (*one)(enum forge_w4a16_layout layout,
+                                          int64_t o, int64_t i, int64_t group,
+                                          bool act_order),
+                              const struct shape *more, size_t n)
+{
+    static const struct shape some[] = {
+        { 64, 256, 128 }, { 8, 32, 32 },   { 24, 320, 128 },
+        { 136, 288, 32 }, { 40, 512, 64 }, { 72, 768, 256 },
+        { 16, 264, 0 },   { 200, 96, 96 }, { 8, 1040, 24 },
+    };
+
+    for (int l = 0; l <= FORGE_W4A16_GPTQ_V2; l++)
+        for (size_t k = 0; k < ARRAY_LEN(some) + n; k++) {
+            const struct shape *s =
+                k < ARRAY_LEN(some) ? &some[k] : &more[k - ARRAY_LEN(some)];
+
+            one((enum forge_w4a16_layout)l, s->o, s->i, s->group, false);
+        }
+    for (int l = 0; l <= FORGE_W4A16_GPTQ_V2; l++) {
+        int64_t o = l == FORGE_W4A16_AWQ ? 56 : 51;
+
+        one((enum forge_w4a16_layout)l, o, 203, 32, false);
+        one((enum forge_w4a16_layout)l, o, 130, 20, false);
+        one((enum forge_w4a16_layout)l, l == FORGE_W4A16_AWQ ? 8 : 1, 5, 0,
+            false);
+    }
+    one(FORGE_W4A16_GPTQ, 72, 512, 128, true);
+    one(FORGE_W4A16_GPTQ_V2, 33, 320, 32, true);
+    one(FORGE_W4A16_COMPRESSED_TENSORS, 72, 256, 64, true);
 }
 
 #endif
