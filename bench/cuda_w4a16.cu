@@ -6,7 +6,7 @@
 #include "cuda/w4a16_internal.cuh"
 #include "cuda_bench.cuh"
 
-enum { GROUP = 128, TURNS = 3 };
+enum { GROUP = 128, TURNS = 3, MOST_TILED = 1024 /* rows */ };
 
 struct matrix {
     int64_t o, i;
@@ -91,10 +91,31 @@ static __global__ void bench_dense_kernel(const uint32_t *words,
             (float)weight_at(words, scales, o_all, blockIdx.x, k));
 }
 
+/* Bytes of words and scales. */
+static double stored_bytes(int64_t o, int64_t i)
+{
+    return (double)o * (double)i * (0.5 + 2.0 / GROUP);
+}
+
+static struct cuda_w4 *prepare(const struct matrix *m)
+{
+    struct forge_w4a16_linear l = {};
+    struct cuda_w4 *w;
+
+    l.layout = FORGE_W4A16_AWQ;
+    l.outputs = m->o;
+    l.inputs = m->i;
+    l.group = GROUP;
+    l.codes = m->words;
+    l.scales = m->scales;
+    l.scale_type = FORGE_W4A16_F16;
+    MUST(cuda_w4_prepare(c, &w, &l, &why));
+    return w;
+}
+
 static struct matrix make(int64_t o, int64_t i, uint64_t seed)
 {
     struct matrix m = { o, i };
-    struct forge_w4a16_linear l = {};
 
     m.words = (uint32_t *)device((size_t)(o * i / 2));
     m.scales = (__half *)device((size_t)(o * i / GROUP * 2));
@@ -102,14 +123,7 @@ static struct matrix make(int64_t o, int64_t i, uint64_t seed)
                                                     (size_t)(o * i / 8), seed);
     bench_scales_kernel<<<1024, 256, 0, c->stream>>>(
         m.scales, (size_t)(o * i / GROUP), seed);
-    l.layout = FORGE_W4A16_AWQ;
-    l.outputs = o;
-    l.inputs = i;
-    l.group = GROUP;
-    l.codes = m.words;
-    l.scales = m.scales;
-    l.scale_type = FORGE_W4A16_F16;
-    MUST(cuda_w4_prepare(c, &m.w, &l, &why));
+    m.w = prepare(&m);
     return m;
 }
 
@@ -168,6 +182,54 @@ template <class F> static double in_turn(F fn)
     return ms;
 }
 
+/* Errors of both ways, by tiles up to MOST_TILED rows. */
+static void check_ways(const struct matrix *m, const __nv_bfloat16 *x, float *y,
+                       int64_t rows, double worst[2])
+{
+    for (int way = W4_BY_TILES; way <= W4_BY_BLAS; way++) {
+        if (rows > MOST_TILED && way == W4_BY_TILES)
+            continue;
+        MUSTC(cudaMemsetAsync(y, 0xff, (size_t)(rows * m->o) * 4, c->stream));
+        multiply(m->w, x, y, FORGE_W4A16_F32, rows, m->o, m->i,
+                 (enum w4_way)way);
+        worst[way - 1] = checked(m, x, rows, y);
+        must(worst[way - 1] < (way == W4_BY_TILES ? 2e-5 : 2e-2) ? 0 : -1,
+             "not the product");
+    }
+}
+
+/* w: the matrices m in bf16. */
+static void one_count(const struct matrix m[TURNS],
+                      __nv_bfloat16 *const w[TURNS], const __nv_bfloat16 *x,
+                      float *y, int64_t rows)
+{
+    int64_t o = m[0].o, i = m[0].i;
+    double bytes = stored_bytes(o, i) + 2.0 * (double)rows * (double)(o + i);
+    double tiles = 0, blas, dense, worst[2] = {};
+    const float one = 1, zero = 0;
+
+    check_ways(&m[0], x, y, rows, worst);
+    if (rows <= MOST_TILED)
+        tiles = in_turn([&](int k) {
+            multiply(m[k].w, x, y, FORGE_W4A16_BF16, rows, o, i, W4_BY_TILES);
+        });
+    blas = in_turn([&](int k) {
+        multiply(m[k].w, x, y, FORGE_W4A16_BF16, rows, o, i, W4_BY_BLAS);
+    });
+    dense = in_turn([&](int k) {
+        MUSTB(c->blas.gemm(c->blas.handle, CUBLAS_OP_T, CUBLAS_OP_N, (int)o,
+                           (int)rows, (int)i, &one, w[k], CUDA_R_16BF, (int)i,
+                           x, CUDA_R_16BF, (int)i, &zero, y, CUDA_R_16BF,
+                           (int)o, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    });
+    printf("w4a16 M = %4lld: tiles %8.1f us (error %.1e), slabs %8.1f us "
+           "(%.1e), cuBLAS bf16 %8.1f us: %.2fx; %.0f %% of copy\n",
+           (long long)rows, tiles * 1e3, worst[0], blas * 1e3, worst[1],
+           dense * 1e3,
+           dense / (rows > FORGE_W4A16_CUDA_TILED || !tiles ? blas : tiles),
+           100 * bytes / (tiles ? fmin(tiles, blas) : blas) * 1e3 / copy_rate);
+}
+
 static void one_linear(int64_t o, int64_t i)
 {
     static const int64_t counts[] = { 1,  2,   4,   8,   16,   32,
@@ -175,7 +237,6 @@ static void one_linear(int64_t o, int64_t i)
     const int64_t most = 4096;
     __nv_bfloat16 *x = random_bf16((size_t)(most * i), 1), *w[TURNS];
     float *y = (float *)device((size_t)(most * o) * 4);
-    double stored = (double)(o * i) / 2 + (double)(o * i / GROUP) * 2;
     struct matrix m[TURNS];
     double ms;
 
@@ -185,62 +246,13 @@ static void one_linear(int64_t o, int64_t i)
         bench_dense_kernel<<<(unsigned)o, 256, 0, c->stream>>>(
             m[k].words, m[k].scales, o, i, w[k]);
     }
-    ms = timed([&] {
-        struct forge_w4a16_linear l = {};
-        struct cuda_w4 *p;
-
-        l.layout = FORGE_W4A16_AWQ;
-        l.outputs = o;
-        l.inputs = i;
-        l.group = GROUP;
-        l.codes = m[0].words;
-        l.scales = m[0].scales;
-        l.scale_type = FORGE_W4A16_F16;
-        MUST(cuda_w4_prepare(c, &p, &l, &why));
-        cuda_w4_release(p);
-    });
+    ms = timed([&] { cuda_w4_release(prepare(&m[0])); });
     printf("w4a16 [%lld, %lld]: prepared in %.2f ms, %.1f MB where the "
            "checkpoint has %.1f\n",
            (long long)i, (long long)o, ms, (double)cuda_w4_memory(m[0].w) / 1e6,
-           stored / 1e6);
-    for (int64_t rows : counts) {
-        double bytes = stored + 2.0 * (double)rows * (double)(o + i);
-        double tiles = 0, blas, dense, worst[2] = {};
-        const float one = 1, zero = 0;
-
-        for (int way = W4_BY_TILES; way <= W4_BY_BLAS; way++) {
-            if (rows > 1024 && way == W4_BY_TILES)
-                continue;
-            MUSTC(cudaMemsetAsync(y, 0xff, (size_t)(rows * o) * 4, c->stream));
-            multiply(m[0].w, x, y, FORGE_W4A16_F32, rows, o, i,
-                     (enum w4_way)way);
-            worst[way - 1] = checked(&m[0], x, rows, y);
-            must(worst[way - 1] < (way == W4_BY_TILES ? 2e-5 : 2e-2) ? 0 : -1,
-                 "not the product");
-        }
-        if (rows <= 1024)
-            tiles = in_turn([&](int k) {
-                multiply(m[k].w, x, y, FORGE_W4A16_BF16, rows, o, i,
-                         W4_BY_TILES);
-            });
-        blas = in_turn([&](int k) {
-            multiply(m[k].w, x, y, FORGE_W4A16_BF16, rows, o, i, W4_BY_BLAS);
-        });
-        dense = in_turn([&](int k) {
-            MUSTB(c->blas.gemm(c->blas.handle, CUBLAS_OP_T, CUBLAS_OP_N, (int)o,
-                               (int)rows, (int)i, &one, w[k], CUDA_R_16BF,
-                               (int)i, x, CUDA_R_16BF, (int)i, &zero, y,
-                               CUDA_R_16BF, (int)o, CUBLAS_COMPUTE_32F,
-                               CUBLAS_GEMM_DEFAULT));
-        });
-        printf("w4a16 M = %4lld: tiles %8.1f us (error %.1e), slabs %8.1f us "
-               "(%.1e), cuBLAS bf16 %8.1f us: %.2fx; %.0f %% of copy\n",
-               (long long)rows, tiles * 1e3, worst[0], blas * 1e3, worst[1],
-               dense * 1e3,
-               dense / (rows > FORGE_W4A16_CUDA_TILED || !tiles ? blas : tiles),
-               100 * bytes / (tiles ? fmin(tiles, blas) : blas) * 1e3 /
-                   copy_rate);
-    }
+           stored_bytes(o, i) / 1e6);
+    for (int64_t rows : counts)
+        one_count(m, w, x, y, rows);
     for (int k = 0; k < TURNS; k++) {
         drop(&m[k]);
         MUSTC(cudaFree(w[k]));
@@ -283,7 +295,6 @@ static void experts(void)
     const int64_t most = 4096 * TOP;
     __nv_bfloat16 *x = random_bf16((size_t)most * HIDDEN, 1);
     float *y = (float *)device((size_t)most * WIDTH * 4);
-    double stored = (double)WIDTH * HIDDEN * (0.5 + 2.0 / GROUP);
 
     for (int e = 0; e < EXPERTS; e++) {
         m[e] = make(WIDTH, HIDDEN, 1000 + e);
@@ -320,7 +331,8 @@ static void experts(void)
                              FORGE_W4A16_BF16, first[e + 1] - first[e], WIDTH,
                              HIDDEN, W4_AUTO);
         });
-        floor = fmax((active * stored + 2.0 * (double)rows * (WIDTH + HIDDEN)) /
+        floor = fmax((active * stored_bytes(WIDTH, HIDDEN) +
+                      2.0 * (double)rows * (WIDTH + HIDDEN)) /
                          copy_rate,
                      2.0 * (double)rows * WIDTH * HIDDEN / bf16_rate) *
                 1e3;

@@ -234,9 +234,7 @@ int main(int argc, char **argv)
 
     base_init(argv[0]);
     threads_set(argc > 1 ? atoi(argv[1]) : 0);
-    x = must(mem_pages(2 * MOST * 14336, "bench", &err));
-    for (size_t k = 0; k < (size_t)MOST * 14336; k++)
-        x[k] = bf16_from_f32((float)(int32_t)draw() / 2147483648.0f);
+    x = rows_of(MOST, 14336);
     for (int k = 0; k < LAYERS * LINEARS; k++)
         fill(m + k, FORGE_W4A16_COMPRESSED_TENSORS, shape[k % LINEARS].o,
              shape[k % LINEARS].i);
