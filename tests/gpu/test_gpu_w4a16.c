@@ -237,15 +237,8 @@ static void one(enum forge_w4a16_layout layout, int64_t o, int64_t i,
            act_order ? ", act-order" : "");
     for (int n = 0; n < 4; n++, turn++) {
         /* types and numbers of rows take turns */
-        struct linear l = { .layout = layout,
-                            .o = o,
-                            .i = i,
-                            .group = group,
-                            .zeros = turn % 2,
-                            .scales = (enum forge_w4a16_type)(1 + turn % 3),
-                            .g_idx = act_order ? shuffled(i, group) : NULL };
+        struct linear l = drawn(turn, layout, o, i, group, act_order);
 
-        make(&l);
         product(&l, rows[turn % (int)ARRAY_LEN(rows)],
                 turn / 2 % 2 ? FORGE_W4A16_F16 : FORGE_W4A16_BF16, turn % 3);
         release(&l);

@@ -161,15 +161,8 @@ static void one(enum forge_w4a16_layout layout, int64_t o, int64_t i,
 
     for (size_t r = 0; r < ARRAY_LEN(rows); r++, turn++) {
         /* types take turns: all pairs come up in some shape */
-        struct linear l = { .layout = layout,
-                            .o = o,
-                            .i = i,
-                            .group = group,
-                            .zeros = turn % 2,
-                            .scales = (enum forge_w4a16_type)(1 + turn % 3),
-                            .g_idx = act_order ? shuffled(i, group) : NULL };
+        struct linear l = drawn(turn, layout, o, i, group, act_order);
 
-        make(&l);
         for (int t = FORGE_W4A16_F32; t <= FORGE_W4A16_BF16; t++)
             products(&l, rows[r], (enum forge_w4a16_type)t);
         release(&l);

@@ -202,6 +202,23 @@ static inline int32_t *shuffled(int64_t n, int64_t group)
     return g;
 }
 
+/* Zeros and types of scales take turns. */
+static inline struct linear drawn(int turn, enum forge_w4a16_layout layout,
+                                  int64_t o, int64_t i, int64_t group,
+                                  bool act_order)
+{
+    struct linear l = { .layout = layout,
+                        .o = o,
+                        .i = i,
+                        .group = group,
+                        .zeros = turn % 2,
+                        .scales = (enum forge_w4a16_type)(1 + turn % 3),
+                        .g_idx = act_order ? shuffled(i, group) : NULL };
+
+    make(&l);
+    return l;
+}
+
 struct shape {
     int64_t o, i, group;
 };
