@@ -14,6 +14,7 @@ TARGET: a model directory (config.json is enough), quantized with the defaults. 
 the fit: its steps; 8 cores share a step's CPU seconds, but for a.  A GPU's: GPU_START
 seconds for a step, GPU_TFLOPS; its bytes are the host's, as above.
 """
+import functools
 import itertools
 import json
 import math
@@ -29,6 +30,7 @@ CORES, GPUS = 8, 8
 GPU_START, GPU_TFLOPS = 1.7, 8.6
 
 
+@functools.cache
 def stops(model, parts):
     out = subprocess.run(["forge-plan", "--parts", str(parts), model], check=True, capture_output=True, text=True)
     return [json.loads(line) for line in out.stdout.splitlines()]
