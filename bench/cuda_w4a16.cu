@@ -288,6 +288,27 @@ static void choose(int64_t tokens, int64_t first[EXPERTS + 1])
         first[e + 1] += first[e];
 }
 
+/* *worst: the greatest error of all experts or of every seventh one; returns how
+ * many have rows. */
+static int check_experts(const struct matrix m[EXPERTS],
+                         const int64_t first[EXPERTS + 1], bool all,
+                         const __nv_bfloat16 *x, const float *y, double *worst)
+{
+    int active = 0;
+
+    *worst = 0;
+    for (int e = 0; e < EXPERTS; e++) {
+        int64_t rows = first[e + 1] - first[e];
+
+        active += rows > 0;
+        if (rows && (all || e % 7 == 0))
+            *worst = fmax(*worst, checked(&m[e], x + first[e] * HIDDEN, rows,
+                                          y + first[e] * WIDTH));
+    }
+    must(*worst < 2e-5 ? 0 : -1, "not the experts' product");
+    return active;
+}
+
 static void experts(void)
 {
     static struct matrix m[EXPERTS];
@@ -304,21 +325,13 @@ static void experts(void)
         const struct forge_w4a16_rows from = { FORGE_W4A16_BF16, x, HIDDEN };
         struct forge_w4a16_rows to = { FORGE_W4A16_F32, y, WIDTH };
         int64_t first[EXPERTS + 1], rows = tokens * TOP;
-        double floor, grouped, each, worst = 0;
-        int active = 0;
+        double floor, grouped, each, worst;
+        int active;
 
         choose(tokens, first);
         MUSTC(cudaMemsetAsync(y, 0xff, (size_t)rows * WIDTH * 4, c->stream));
         MUST(w4_grouped(c, w, first, EXPERTS, &from, &to, W4_AUTO, &why));
-        for (int e = 0; e < EXPERTS; e++)
-            if (first[e + 1] > first[e]) {
-                active++;
-                if (e % 7 == 0 || tokens == 1)
-                    worst = fmax(worst, checked(&m[e], x + first[e] * HIDDEN,
-                                                first[e + 1] - first[e],
-                                                y + first[e] * WIDTH));
-            }
-        must(worst < 2e-5 ? 0 : -1, "not the experts' product");
+        active = check_experts(m, first, tokens == 1, x, y, &worst);
         to.type = FORGE_W4A16_BF16;
         grouped = timed([&] {
             MUST(w4_grouped(c, w, first, EXPERTS, &from, &to, W4_AUTO, &why));
