@@ -2,7 +2,6 @@
 #include "model/delta.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,53 +32,28 @@ int64_t delta_cached(const struct delta *d)
 
 /* ---- loading ---- */
 
-static void part_name(const struct layer *l, const char *part,
-                      char to[MODULE_PATH_MAX])
-{
-    char name[MODULE_PATH_MAX];
-
-    snprintf(name, sizeof(name), "linear_attn.%s", part);
-    layer_tensor_name(l->index, name, to);
-}
-
-static int load_vector(struct layer *l, const char *part, int64_t n, float **to,
-                       struct err *e)
-{
-    char name[MODULE_PATH_MAX];
-
-    part_name(l, part, name);
-    return model_vector(l->m, name, n, to, e);
-}
-
-static int load_gate(struct layer *l, const char *part, int64_t rows,
-                     struct loaded *to, struct err *e)
-{
-    to->of = (struct linear){ .layer = l->index,
-                              .expert = -1,
-                              .rows = rows,
-                              .cols = l->m->config.hidden_size };
-    part_name(l, part, to->of.module);
-    return model_load_linear(l->m, NULL, to, e);
-}
-
 int delta_load(struct layer *l, struct err *e)
 {
     const struct delta *d = &l->m->config.delta;
+    int64_t h = l->m->config.hidden_size;
     struct delta_weights *w = mem_zero(1, sizeof(*w), "linear attention", e);
 
     l->delta = w;
     if (!w ||
-        load_vector(l, "conv1d.weight", channels_of(d) * d->kernel, &w->filter,
-                    e) < 0 ||
-        load_vector(l, "A_log", d->v_heads, &w->decay, e) < 0 ||
-        load_vector(l, "dt_bias", d->v_heads, &w->shift, e) < 0 ||
-        load_vector(l, "norm.weight", d->v_dim, &w->norm, e) < 0)
+        layer_vector(l, "linear_attn.conv1d.weight", channels_of(d) * d->kernel,
+                     &w->filter, e) < 0 ||
+        layer_vector(l, "linear_attn.A_log", d->v_heads, &w->decay, e) < 0 ||
+        layer_vector(l, "linear_attn.dt_bias", d->v_heads, &w->shift, e) < 0 ||
+        layer_vector(l, "linear_attn.norm.weight", d->v_dim, &w->norm, e) < 0)
         return e->code;
     if (l->m->config.family->delta == DELTA_FUSED)
-        return load_gate(l, "in_proj_ba", 2 * d->v_heads, &w->gates[0], e);
-    return load_gate(l, "in_proj_b", d->v_heads, &w->gates[0], e) < 0 ?
+        return layer_linear(l, "linear_attn.in_proj_ba", 2 * d->v_heads, h,
+                            &w->gates[0], e);
+    return layer_linear(l, "linear_attn.in_proj_b", d->v_heads, h, &w->gates[0],
+                        e) < 0 ?
                e->code :
-               load_gate(l, "in_proj_a", d->v_heads, &w->gates[1], e);
+               layer_linear(l, "linear_attn.in_proj_a", d->v_heads, h,
+                            &w->gates[1], e);
 }
 
 void delta_release(struct delta_weights *w)

@@ -2,7 +2,6 @@
 #include "model/indexer.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,34 +22,6 @@ struct index_weights {
 
 /* ---- loading ---- */
 
-static void part_name(const struct layer *l, const char *part,
-                      char to[MODULE_PATH_MAX])
-{
-    char name[MODULE_PATH_MAX];
-
-    snprintf(name, sizeof(name), "self_attn.indexer.%s", part);
-    layer_tensor_name(l->index, name, to);
-}
-
-static int load_linear(struct layer *l, const char *part, int64_t rows,
-                       int64_t cols, struct loaded *to, struct err *e)
-{
-    to->of = (struct linear){
-        .layer = l->index, .expert = -1, .rows = rows, .cols = cols
-    };
-    part_name(l, part, to->of.module);
-    return model_load_linear(l->m, NULL, to, e);
-}
-
-static int load_vector(struct layer *l, const char *part, int64_t n, float **to,
-                       struct err *e)
-{
-    char name[MODULE_PATH_MAX];
-
-    part_name(l, part, name);
-    return model_vector(l->m, name, n, to, e);
-}
-
 static int load_weights(struct layer *l, struct index_weights *w, struct err *e)
 {
     const struct model_config *c = &l->m->config;
@@ -58,12 +29,15 @@ static int load_weights(struct layer *l, struct index_weights *w, struct err *e)
     char name[MODULE_PATH_MAX];
     uint64_t rows, cols;
 
-    part_name(l, "weights_proj", name);
-    if (load_linear(l, "wq_b", x->n_heads * x->dim, c->mla.q_lora, &w->wq_b,
-                    e) < 0 ||
-        load_linear(l, "wk", x->dim, c->hidden_size, &w->wk, e) < 0 ||
-        load_vector(l, "k_norm.weight", x->dim, &w->scale, e) < 0 ||
-        load_vector(l, "k_norm.bias", x->dim, &w->shift, e) < 0 ||
+    layer_tensor_name(l->index, "self_attn.indexer.weights_proj", name);
+    if (layer_linear(l, "self_attn.indexer.wq_b", x->n_heads * x->dim,
+                     c->mla.q_lora, &w->wq_b, e) < 0 ||
+        layer_linear(l, "self_attn.indexer.wk", x->dim, c->hidden_size, &w->wk,
+                     e) < 0 ||
+        layer_vector(l, "self_attn.indexer.k_norm.weight", x->dim, &w->scale,
+                     e) < 0 ||
+        layer_vector(l, "self_attn.indexer.k_norm.bias", x->dim, &w->shift, e) <
+            0 ||
         checkpoint_linear(l->m->ck, name, &w->weights, &rows, &cols, e) < 0)
         return e->code;
     return model_check_shape(name, rows, cols, x->n_heads, c->hidden_size, e);

@@ -86,6 +86,9 @@ struct layer {
  * host's; free() it. */
 MUST_CHECK int model_vector(struct model *m, const char *name, int64_t n,
                             float **v, struct err *e);
+/* The same by its name in the layer: "self_attn.sinks". */
+MUST_CHECK int layer_vector(struct layer *l, const char *part, int64_t n,
+                            float **v, struct err *e);
 /* The same for a norm's weight: 1 is added where the family stores it less 1. */
 MUST_CHECK int model_norm_vector(struct model *m, const char *name, int64_t n,
                                  float **v, struct err *e);
@@ -124,6 +127,9 @@ const char *model_head_module(const struct model *m, struct err *e);
  * from the checkpoint, and its bias.  loaded_release() it. */
 MUST_CHECK int model_load_linear(struct model *m, const struct quantized *codes,
                                  struct loaded *l, struct err *e);
+/* The checkpoint's linear of this name in the layer, with no bias. */
+MUST_CHECK int layer_linear(struct layer *l, const char *part, int64_t rows,
+                            int64_t cols, struct loaded *to, struct err *e);
 /* model_load_linear() in two steps: reading, which another thread may do, and
  * packing or moving to device memory. */
 MUST_CHECK int model_read_linear(struct model *m, const struct quantized *codes,

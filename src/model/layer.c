@@ -45,12 +45,10 @@ static int load_norm(struct layer *l, enum point leads, const char *name,
 static int load_sinks(struct layer *l, struct err *e)
 {
     const struct model_config *c = &l->m->config;
-    char path[MODULE_PATH_MAX];
 
-    if (!c->family->sinks || !wanted(l, POINT_ATTN_OUT))
-        return 0;
-    layer_tensor_name(l->index, "self_attn.sinks", path);
-    return model_vector(l->m, path, c->n_heads, &l->sinks, e);
+    return c->family->sinks && wanted(l, POINT_ATTN_OUT) ?
+               layer_vector(l, "self_attn.sinks", c->n_heads, &l->sinks, e) :
+               0;
 }
 
 static int load_head_norms(struct layer *l, struct err *e)
@@ -93,7 +91,7 @@ static int load_latent(struct layer *l, struct err *e)
 static int load_shared_gate(struct layer *l, struct err *e)
 {
     const struct model_config *c = &l->m->config;
-    char part[MODULE_PATH_MAX], path[MODULE_PATH_MAX];
+    char part[MODULE_PATH_MAX];
 
     if (!c->family->shared_gate || !model_layer_experts(c, l->index) ||
         !wanted(l, POINT_OUT))
@@ -102,8 +100,7 @@ static int load_shared_gate(struct layer *l, struct err *e)
                   &l->norm2, e) < 0)
         return e->code;
     snprintf(part, sizeof(part), "%s.weight", c->family->shared_gate);
-    layer_tensor_name(l->index, part, path);
-    if (model_vector(l->m, path, c->hidden_size, &l->shared_gate, e) < 0)
+    if (layer_vector(l, part, c->hidden_size, &l->shared_gate, e) < 0)
         return e->code;
     return model_place(l->m, (void **)&l->shared_gate,
                        (size_t)c->hidden_size * sizeof(float), e);

@@ -15,6 +15,15 @@ int model_vector(struct model *m, const char *name, int64_t n, float **v,
     return 0;
 }
 
+int layer_vector(struct layer *l, const char *part, int64_t n, float **v,
+                 struct err *e)
+{
+    char name[MODULE_PATH_MAX];
+
+    layer_tensor_name(l->index, part, name);
+    return model_vector(l->m, name, n, v, e);
+}
+
 int model_norm_vector(struct model *m, const char *name, int64_t n, float **v,
                       struct err *e)
 {
@@ -98,6 +107,16 @@ int model_load_linear(struct model *m, const struct quantized *codes,
 {
     return model_read_linear(m, codes, l, e) < 0 ? e->code :
                                                    loaded_place(m, l, e);
+}
+
+int layer_linear(struct layer *l, const char *part, int64_t rows, int64_t cols,
+                 struct loaded *to, struct err *e)
+{
+    to->of = (struct linear){
+        .layer = l->index, .expert = -1, .rows = rows, .cols = cols
+    };
+    layer_tensor_name(l->index, part, to->of.module);
+    return model_load_linear(l->m, NULL, to, e);
 }
 
 void loaded_release(struct loaded *l)
