@@ -158,7 +158,7 @@ static uint32_t kth_largest(const float *score, int64_t n, int64_t k,
 }
 
 /* Mark the k largest of n scores in seen[], the first of equal ones; all if n
- * <= k. */
+ * <= k, and score is then not read. */
 static void mark(const float *score, int64_t n, int64_t k, uint64_t *seen)
 {
     int64_t above = 0, equal;
@@ -166,7 +166,7 @@ static void mark(const float *score, int64_t n, int64_t k, uint64_t *seen)
 
     equal = k - above;
     for (int64_t i = 0; i < n; i++) {
-        uint32_t u = ordered(score[i]);
+        uint32_t u = n > k ? ordered(score[i]) : 1;
 
         if (u > least || (u == least && equal-- > 0))
             seen[i / WORD] |= (uint64_t)1 << (i % WORD);
@@ -203,13 +203,14 @@ static void score_keys(const struct job *j, int64_t row, int64_t n_queries,
     }
 }
 
-/* Queries of rows row..row+n-1 of the sequence whose keys are at `keys`. */
-static int choose(struct job *j, int64_t row, int64_t n, const float *keys,
-                  struct err *e)
+/* Scores [n, last] of keys 0..last-1 for queries of rows row..row+n-1, in
+ * memory of this thread; NULL: none. */
+static const float *score_all(const struct job *j, int64_t row, int64_t n,
+                              const float *keys, int64_t last, struct err *e)
 {
     const struct model *m = j->l->m;
     const struct indexer *x = &m->config.indexer;
-    int64_t heads = x->n_heads, last = j->position[row + n - 1] + 1;
+    int64_t heads = x->n_heads;
     size_t q = (size_t)(QUERIES * heads * x->dim);
     size_t products = (size_t)(QUERIES * heads * KEYS);
     float *room = scratch_thread(
@@ -217,7 +218,7 @@ static int choose(struct job *j, int64_t row, int64_t n, const float *keys,
     float *score = room + q + products;
 
     if (!room)
-        return e->code;
+        return NULL;
     for (int64_t i = 0; i < n * heads; i++)
         m->k->rotate_row(
             &j->turn,
@@ -227,9 +228,22 @@ static int choose(struct job *j, int64_t row, int64_t n, const float *keys,
         score_keys(j, row, n, room, keys + k * x->dim,
                    last - k < KEYS ? last - k : KEYS, room + q, score + k,
                    last);
+    return score;
+}
+
+/* Queries of rows row..row+n-1 of the sequence whose keys are at `keys`. */
+static int choose(struct job *j, int64_t row, int64_t n, const float *keys,
+                  struct err *e)
+{
+    const struct indexer *x = &j->l->m->config.indexer;
+    int64_t last = j->position[row + n - 1] + 1;
+    const float *score = NULL;
+
+    if (last > x->top_k && !(score = score_all(j, row, n, keys, last, e)))
+        return e->code;
     for (int64_t i = 0; i < n; i++)
-        mark(score + i * last, j->position[row + i] + 1, x->top_k,
-             j->seen + (row + i) * j->words);
+        mark(score ? score + i * last : NULL, j->position[row + i] + 1,
+             x->top_k, j->seen + (row + i) * j->words);
     return 0;
 }
 
@@ -295,30 +309,17 @@ static int find_shares(struct job *j, const void *in, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-static int project(struct job *j, const void *in, const void *q_lat,
-                   struct err *e)
+/* *out[rows, n] = W x, elements in b. */
+static int multiply(const struct job *j, const struct loaded *w, const void *x,
+                    struct buffer *b, const void **out, struct err *e)
 {
     struct model *m = j->l->m;
-    const struct indexer *x = &m->config.indexer;
-    int64_t rows = j->s->rows, heads = x->n_heads;
-    struct product q = { .m = m, .first = &j->w->wq_b, .x = q_lat };
-    struct product k = { .m = m, .first = &j->w->wk, .x = in };
+    struct product p = { .m = m, .first = w, .x = x, .rows = j->s->rows };
 
-    if (buffer_reserve(&m->index_q, rows, heads * x->dim, m->size, "indexer",
-                       e) < 0 ||
-        buffer_reserve(&m->index_k, rows, x->dim, m->size, "indexer", e) < 0 ||
-        buffer_reserve(&m->index_share, rows, heads, sizeof(float), "indexer",
-                       e) < 0)
+    if (buffer_reserve(b, p.rows, w->of.rows, m->size, "indexer", e) < 0)
         return e->code;
-    q.rows = k.rows = rows;
-    q.out = m->index_q.p;
-    k.out = m->index_k.p;
-    if (product_run(&q, e) < 0 || product_run(&k, e) < 0)
-        return e->code;
-    j->q = q.out;
-    j->k = k.out;
-    j->share = m->index_share.p;
-    return find_shares(j, in, e);
+    *out = p.out = b->p;
+    return product_run(&p, e);
 }
 
 /* Positions of the rows, memory of keys and of what is seen. */
@@ -334,6 +335,8 @@ static int prepare(struct job *j, int64_t longest, struct err *e)
                        e) < 0 ||
         buffer_reserve(&m->seen, rows, j->words, sizeof(uint64_t), "indexer",
                        e) < 0 ||
+        buffer_reserve(&m->index_share, rows, c->indexer.n_heads, sizeof(float),
+                       "indexer", e) < 0 ||
         (!s->cache && buffer_reserve(&m->index_keys, rows, d, sizeof(float),
                                      "indexer", e) < 0) ||
         model_rope(m, j->l->index, longest, &j->cs, &j->turn.rotary, e) < 0)
@@ -346,6 +349,7 @@ static int prepare(struct job *j, int64_t longest, struct err *e)
     j->keys = s->cache ? (float *)s->cache->index.p +
                              j->l->index * s->cache->tokens * d :
                          m->index_keys.p;
+    j->share = m->index_share.p;
     j->seen = m->seen.p;
     memset(j->seen, 0, (size_t)(rows * j->words) * sizeof(*j->seen));
     return 0;
@@ -370,11 +374,15 @@ int indexer_run(struct layer *l, const struct state *s, const void *in,
             longest = s->first[i + 1] - s->first[i];
     if (s->cache ? !s->cache->index.p : longest <= x->top_k)
         return 0;
-    if (prepare(&j, longest, e) < 0 || project(&j, in, q_lat, e) < 0)
+    if (prepare(&j, longest, e) < 0 ||
+        multiply(&j, &j.w->wk, in, &m->index_k, &j.k, e) < 0)
         return e->code;
     threads_for((size_t)s->rows, 64, make_keys, &j);
     if (longest <= x->top_k)
         return 0;
+    if (multiply(&j, &j.w->wq_b, q_lat, &m->index_q, &j.q, e) < 0 ||
+        find_shares(&j, in, e) < 0)
+        return e->code;
     threads_error_init(&j.error);
     threads_for((size_t)((s->rows + QUERIES - 1) / QUERIES), 1, choose_rows,
                 &j);
