@@ -127,13 +127,17 @@ static void convolve(const struct job *j, const float *window, int64_t row,
 {
     int64_t kernel = j->d.kernel;
 
-    for (int64_t c = 0; c < n; c++) {
-        const float *w = j->l->delta->filter + (channel + c) * kernel;
-        float sum = 0;
+    memset(to, 0, (size_t)n * sizeof(*to));
+    for (int64_t i = 0; i < kernel; i++) {
+        const float *w = j->l->delta->filter + channel * kernel + i;
+        const float *x = window + (row + 1 + i) % kernel * n;
 
-        for (int64_t i = 0; i < kernel; i++)
-            sum += w[i] * window[(row + 1 + i) % kernel * n + c];
-        sum = rounded(j, sum);
+        for (int64_t c = 0; c < n; c++)
+            to[c] += w[c * kernel] * x[c];
+    }
+    for (int64_t c = 0; c < n; c++) {
+        float sum = rounded(j, to[c]);
+
         to[c] = rounded(j, sum / (1 + expf(-sum)));
     }
 }
@@ -163,8 +167,9 @@ static void normalize(float *x, int64_t n, float scale)
 
     for (int64_t i = 0; i < n; i++)
         sum += x[i] * x[i];
+    scale /= sqrtf(sum);
     for (int64_t i = 0; i < n; i++)
-        x[i] *= scale / sqrtf(sum);
+        x[i] *= scale;
 }
 
 static float gate_at(const struct job *j, const struct place *p, int64_t row,
