@@ -9,9 +9,8 @@
 #include "device/plugin.h"
 
 enum {
-    ROOM_BYTES =
-        512 << 20, /* of all blocks, but for the fewest; and of those of
-                             * experts */
+    /* of all blocks, but for the fewest; and of those of experts */
+    ROOM_BYTES = 512 << 20,
     FEWEST = 3,
     PAUSE_NS = 1000000 /* until a block is asked for again */
 };

@@ -214,6 +214,14 @@ ended() { # PID: it ends within ten seconds
     return 1
 }
 
+kill_waiting() { # TOOL: of the run $run, whose reader waits for `go`; and the run ends
+    until [ -e go.here ]; do kill -0 $run; sleep .01; done
+    kill -KILL "$(pid_of "$1")"
+    sleep .1
+    touch go
+    ended $run
+}
+
 @test "an end that dies while a loan is read: the run ends, and no codes are made of it" {
     out=bytes loop llama
     for dead in calib hessian solve; do
@@ -224,11 +232,7 @@ ended() { # PID: it ends within ten seconds
             out=lent loans=l loop llama 2>err 3>&- &
             run=$!
             export $reader=
-            until [ -e go.here ]; do kill -0 $run; sleep .01; done
-            kill -KILL "$(pid_of forge-$dead)"
-            sleep .1
-            touch go
-            ended $run
+            kill_waiting forge-$dead
             run ! wait $run
             run ! same bytes lent
             # a mark says that what was made of the frames before it is whole
@@ -241,11 +245,7 @@ ended() { # PID: it ends within ten seconds
     out=bytes loop qwen2_moe
     hessian='env FAKE_CUDA_WAIT=go FAKE_CUDA_WAIT_FOR=hessians' out=lent loans=l loop qwen2_moe 2>err 3>&- &
     run=$!
-    until [ -e go.here ]; do kill -0 $run; sleep .01; done
-    kill -KILL "$(pid_of forge-calib)"
-    sleep .1
-    touch go
-    ended $run
+    kill_waiting forge-calib
     run ! wait $run
     run ! same bytes lent
     run ! grep -qa 'experts.0.gate_proj' lent # which has no code
@@ -295,11 +295,7 @@ fail_each_call() { # MODEL
         rm -f go go.here
         FAKE_CUDA_WAIT=$PWD/go all/bin/forge quantize "$model" out --work work "${few[@]}" 2>err 3>&- &
         run=$!
-        until [ -e go.here ]; do kill -0 $run; sleep .01; done
-        kill -KILL "$(tool=all/bin pid_of forge-$dead)"
-        sleep .1
-        touch go
-        ended $run
+        tool=all/bin kill_waiting forge-$dead
         rc=0
         wait $run || rc=$?
         [ $rc = 75 ]
