@@ -232,15 +232,15 @@ static void keep_reason(void *ctx, const char *text, size_t len)
         snprintf(r->reason, sizeof(r->reason), "%.*s", (int)len, text);
 }
 
-/* Command i has failed: end the pipe that it is not in, and beside a ring what is
- * in front of it and may wait for a file; the last ones first, so that nobody misses
- * input. */
+/* Command i has failed.  In the ring: end the pipe beside it.  Beside it: end the ring,
+ * and what is in front of i and may wait for a file; the last ones first, so that nobody
+ * misses input. */
 static void stop_others(struct runner *r, int i)
 {
     int end = first_pipe(r->p);
 
     for (int k = r->p->n; k-- > 0;)
-        if (r->pid[k] > 0 && ((k < end) != (i < end) || (k >= end && k < i))) {
+        if (r->pid[k] > 0 && (i < end ? k >= end : k < i)) {
             r->stopped[k] = true;
             kill(r->pid[k], SIGTERM);
         }
