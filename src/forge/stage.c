@@ -101,7 +101,6 @@ static void pack(struct stage *s, const char *out)
  * layers from there on. */
 static int stage_loop(struct stage *s, struct err *e)
 {
-    bool both = s->j.propagate == PROPAGATE_BOTH;
     const char *hidden = stage_path(s->path[3], s->S, "hidden.fts");
     bool resume = states_usable(s, hidden);
     struct command *c = stage_device_tool(s, "forge-calib");
@@ -112,8 +111,7 @@ static int stage_loop(struct stage *s, struct err *e)
     command_add(c, "--feedback", "-", "--codes",
                 stage_path(s->path[4], s->S, "codes-%.fts"), "--expect-key",
                 resume ? s->j.skey : s->j.tkey, "--key", s->j.skey,
-                "--propagate", both ? "both" : "quantized", "--hidden", hidden,
-                NULL);
+                "--propagate", s->propagate, "--hidden", hidden, NULL);
     add_parts(s, c);
     command_add(c, s->j.model,
                 resume ? hidden : stage_path(s->path[5], s->T, "tokens.fts"),
@@ -505,6 +503,7 @@ static int prepare(struct stage *s, int argc, char **argv, size_t *which,
     job_packed_dir(&s->j, s->P);
     job_grid(&s->j, &s->grid);
     job_solve(&s->j, &s->solve);
+    opt_word(PROPAGATE_WORDS, s->j.propagate, s->propagate);
     number_word(s->threads, s->j.threads);
     number_word(s->memory, (int64_t)s->j.gpu_memory);
     return 0;

@@ -139,9 +139,7 @@ int stage_moments(struct stage *s, struct err *e)
                 stage_text(s, "%" PRId64 ".%s", here->layer, here->point),
                 "--key", s->j.skey, NULL);
     if (s->j.propagate != PROPAGATE_ORIGINAL)
-        command_add(c, "--propagate",
-                    s->j.propagate == PROPAGATE_BOTH ? "both" : "quantized",
-                    NULL);
+        command_add(c, "--propagate", s->propagate, NULL);
     if (!last)
         command_add(c, "--hidden", states_path(s, s->stop), NULL);
     input = add_input(s, c);

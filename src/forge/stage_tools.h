@@ -18,7 +18,7 @@ struct stage {
     int64_t number;     /* of its part or share */
     char T[STAGE_DIR], C[STAGE_DIR], S[STAGE_DIR], P[STAGE_DIR];
     struct job_words grid, solve;
-    char threads[WORD], memory[WORD], counts[6][WORD];
+    char threads[WORD], memory[WORD], propagate[OPT_WORD], counts[6][WORD];
     char path[6][PATH_ROOM], called[256];
     char report[32], ledger[32]; /* "": none */
     char **text;                 /* of stage_text() */
