@@ -12,7 +12,7 @@ enum { ANSWER = 2048 };
 
 int gpu_ask(struct gpu *g, const char *device, uint64_t memory, struct err *e)
 {
-    char command[128];
+    char limit[48] = "", command[128];
 
     if (device_name_check(device, e) < 0)
         return e->code;
@@ -21,13 +21,9 @@ int gpu_ask(struct gpu *g, const char *device, uint64_t memory, struct err *e)
         return 0;
     /* the device's name has no character that a shell knows */
     if (memory)
-        snprintf(command, sizeof(command),
-                 "exec forge-device --json --device %s --gpu-memory %" PRIu64
-                 " 2>&1",
-                 device, memory);
-    else
-        snprintf(command, sizeof(command),
-                 "exec forge-device --json --device %s 2>&1", device);
+        snprintf(limit, sizeof(limit), " --gpu-memory %" PRIu64, memory);
+    snprintf(command, sizeof(command),
+             "exec forge-device --json --device %s%s 2>&1", device, limit);
     g->asked = popen(command, "re");
     return g->asked ? 0 : err_set(e, E_TEMP, "forge-device:");
 }
