@@ -9,23 +9,18 @@ parts() { python3 "$tree/tests/reference/gridrules.py" parts "$@"; }
 setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
 
 @test "each layout: shapes of tensors, and what loaders read from the config" {
+    served() { # WANT RULE...
+        args=(); for r in "${@:2}"; do args+=(--grid "$r"); done
+        forge quantize "$model" out --method rtn --layout $layout --group 64 -q "${args[@]}"
+        [ "$(check out $layout 64,sym "${@:2}")" = "$1" ]
+        forge verify -q out
+        forge-shard -q --from "$model" --verify out
+        forge generate -q --greedy --tokens 4 out "the" >/dev/null
+        rm -r out
+    }
     for layout in compressed-tensors gptq gptq_v2; do
-        rules=('*.down_proj=32' '*.layers.[01].self_attn.[qkv]_proj=128,sym')
-        args=(); for r in "${rules[@]}"; do args+=(--grid "$r"); done
-        forge quantize "$model" out --method rtn --layout $layout --group 64 -q "${args[@]}"
-        [ "$(check out $layout 64,sym "${rules[@]}")" = "128,sym:6 32,sym:4 64,sym:18" ]
-        forge verify -q out
-        forge-shard -q --from "$model" --verify out
-        forge generate -q --greedy --tokens 4 out "the" >/dev/null
-        rm -r out
-        rules=('*.down_proj=8bit,32' '*.layers.[01].self_attn.[qkv]_proj=8bit')
-        args=(); for r in "${rules[@]}"; do args+=(--grid "$r"); done
-        forge quantize "$model" out --method rtn --layout $layout --group 64 -q "${args[@]}"
-        [ "$(check out $layout 64,sym "${rules[@]}")" = "32,sym,8bit:4 64,sym:18 64,sym,8bit:6" ]
-        forge verify -q out
-        forge-shard -q --from "$model" --verify out
-        forge generate -q --greedy --tokens 4 out "the" >/dev/null
-        rm -r out
+        served "128,sym:6 32,sym:4 64,sym:18" '*.down_proj=32' '*.layers.[01].self_attn.[qkv]_proj=128,sym'
+        served "32,sym,8bit:4 64,sym:18 64,sym,8bit:6" '*.down_proj=8bit,32' '*.layers.[01].self_attn.[qkv]_proj=8bit'
     done
     for layout in compressed-tensors gptq_v2 awq; do
         forge quantize "$model" out --method rtn --layout $layout --group 64 -q --grid '*.down_proj=asym' --grid '*.3.mlp.*=sym'
