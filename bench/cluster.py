@@ -23,6 +23,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+
 TOKENS, SEQUENCES = 128 * 512, 128
 CORES, GPUS = 8, 8
 # The least seconds of a step on an H200 (a layer of Llama-7B's size in two parts), and
@@ -81,32 +83,18 @@ def steps(model, parts):
 
 
 def fit(rows):
-    """[(flops, bytes, seconds)] -> (a, b, c) >= 0 with the least relative errors."""
+    """[(flops, bytes, seconds)] -> (a, b, c) >= 0 with the least relative errors, and their root mean square."""
+    flops, size, seconds = np.array(rows, dtype=float).T
+    scale = np.array([1, 1e9, 1e9])
+    x = np.stack([np.ones_like(flops), flops / scale[1], size / scale[2]], 1) / seconds[:, None]
     best = None
     for used in itertools.chain(*(itertools.combinations(range(3), n) for n in (3, 2, 1))):
-        m = [[0.0] * (len(used) + 1) for _ in used]
-        for flops, size, t in rows:
-            x = [1 / t, flops / t, size / t]
-            for i, p in enumerate(used):
-                for j, q in enumerate(used):
-                    m[i][j] += x[p] * x[q]
-                m[i][-1] += x[p]
-        for i in range(len(used)):  # Gauss-Jordan
-            if not m[i][i]:
-                break
-            m[i] = [v / m[i][i] for v in m[i]]
-            for k in range(len(used)):
-                if k != i:
-                    m[k] = [v - m[k][i] * w for v, w in zip(m[k], m[i])]
-        c = [0.0] * 3
-        for i, p in enumerate(used):
-            c[p] = m[i][-1]
-        if min(c) < 0:
-            continue
-        error = sum(((c[0] + c[1] * f + c[2] * n) / t - 1) ** 2 for f, n, t in rows)
-        if best is None or error < best[0]:
-            best = error, c
-    return best[1], math.sqrt(best[0] / len(rows))
+        c = np.zeros(3)
+        c[list(used)] = np.linalg.lstsq(x[:, used], np.ones(len(rows)), rcond=None)[0]
+        error = math.sqrt(np.mean((x @ c - 1) ** 2))
+        if c.min() >= 0 and (best is None or error < best[1]):
+            best = c / scale, error
+    return best
 
 
 def measured(model, work):

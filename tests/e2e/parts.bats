@@ -215,3 +215,19 @@ kill_often() { # WORK OPTION...
     run -64 forge-grid --device auto:1 /dev/null
     run -64 forge-grid --device cpu:%1 /dev/null
 }
+
+@test "bench/cluster.py finds the rates of steps that are known, and prints a table" {
+    forge quantize "$model" out "${small[@]}" --parts 4 --jobs 2 --work w
+    forge-plan --parts 4 "$model" >plan
+    # 0.25 s for what a part does; for shares 2 s/GFLOP and no constant
+    jq -c --slurpfile plan plan '. as $x | if .stage == "moments" then .cpu = 0.25 elif .stage == "share" then
+        .cpu = ($plan[] | select(.layer == $x.layer and .point == $x.point) | 2e-9 * (.factor + .solve / .shares))
+        else . end' w/solve-*/stages.jsonl >known
+    cp known w/solve-*/stages.jsonl
+    python3 "$tree/bench/cluster.py" "$model" "$model=w" >said
+    cat said
+    grep -x 'moments: [1-9][0-9]* steps .*: 0.250 s + 0.00000 s/GFLOP + 0.000 s/GB of CPU; relative error 0.00' said
+    grep -x 'share: [1-9][0-9]* steps .*: 0.000 s + 2.00000 s/GFLOP + 0.000 s/GB of CPU; relative error 0.00' said
+    [ "$(grep -c '^ *[0-9]* *8 [cG][oP]' said)" -eq 8 ]
+    grep -x ' *1  8 cores  *1 .* 0 %  *100 %  *100 %' said
+}
