@@ -46,8 +46,8 @@ static void parse(struct request *r, int argc, char **argv)
           "asymmetric grids: a zero point for each group", &r->asym, 0, 0,
           false },
         { OPT_LIST, 0, "grid", "PATTERN=WORD[,WORD]",
-          "of linears whose path matches: inputs per scale, sym, asym; may be "
-          "repeated, the last one decides",
+          "of linears whose path matches: inputs per scale, sym, asym, 4bit, "
+          "8bit; may be repeated, the last one decides",
           &r->grids, 0, 0, false },
         { OPT_LIST, 0, "modules", "PATTERN",
           "quantize only linears whose path matches; may be repeated [all]",

@@ -12,6 +12,7 @@
 struct inputs {
     const struct job *j;
     const struct model_config *c;
+    struct grid_rules grids;
     struct stop at[IN_COUNT];
     int64_t units[IN_COUNT]; /* modules, or experts, which a share has whole */
 };
@@ -46,8 +47,7 @@ static void add_expert(struct inputs *x, struct stop *s, const struct linear *l,
 
     if (l->part == PART_UP)
         return;
-    x->units[stop_of(l->input)] +=
-        l->input == IN_EXPERT_MID || l->part == PART_GATE;
+    x->units[stop_of(l->input)]++;
     s->rows += (uint64_t)(tokens * share * 2 * (double)(cols + cross));
     s->whole += moment_bytes(cols, cross);
     s->share_sums += share * moment_flops(cols, cross);
@@ -63,14 +63,16 @@ static void add_linear(struct inputs *x, const struct linear *l)
     bool output = l->input == IN_ATTN_OUT || l->input == IN_MLP_MID;
     uint64_t rows = (uint64_t)l->rows, cols = (uint64_t)l->cols;
     double flops = 2 * (double)rows * (double)cols;
-    const struct solve_cost cost = { (enum effort)j->effort, (uint64_t)j->group,
-                                     j->symmetric, both };
+    const struct module_grid g = grid_rules_find(&x->grids, l->module);
+    const struct solve_cost cost = { (enum effort)j->effort, g.group,
+                                     g.symmetric, both };
 
-    s->codes += rows * cols / 2 + rows * (cols / (uint64_t)j->group + 1) * 4;
+    s->codes +=
+        rows * cols * (unsigned)g.bits / 8 + rows * (cols / g.group + 1) * 4;
     s->weights += rows * cols * (both ? 4 : 2);
     s->solve += solve_cost_linear(&cost, (double)rows, (double)cols);
-    if (l->expert >=
-        0) { /* the reference's routing, and the quantized model's */
+    if (l->expert >= 0) {
+        /* the reference's routing, and the quantized model's */
         s->forward += flops * (both ? 3 : 1) * (double)x->c->moe.top_k /
                       (double)x->c->moe.n_experts;
         add_expert(x, s, l, &cost);
@@ -125,7 +127,7 @@ static int add_layer(struct stops *to, const struct job *j,
         IN_ATTN, IN_Q_LAT, IN_ATTN_OUT, IN_MLP, IN_MLP_MID, IN_EXPERT_MID
     };
     const struct module_choice choice = job_choice(j);
-    struct inputs x = { .j = j, .c = c };
+    struct inputs x = { .j = j, .c = c, .grids = job_grids(j) };
     bool all = j->propagate == PROPAGATE_ORIGINAL;
 
     for (int64_t i = 0; i < model_linear_count(c, layer); i++) {

@@ -166,6 +166,10 @@ kill_often() { # WORK OPTION...
     forge quantize "$model" out "${small[@]}" --parts 2 --jobs 2 --dry-run >plan
     grep -x 'parts  *2; a layer writes up to [0-9.]* [KM]iB into the work directory: .* every input: [0-9.]* [KM]iB)' plan
     grep -x 'states  *[0-9.]* [KM]iB in the work directory' plan
+    forge quantize "$model" out "${small[@]}" --parts 2 --jobs 2 --grid '*=8bit' --dry-run >eight
+    of_inputs() { sed -nE 's/^parts .* every input: ([0-9.]*) MiB\)$/\1/p' "$1"; }
+    # half a byte more for each of a layer's 786,432 weights
+    awk -v a="$(of_inputs plan)" -v b="$(of_inputs eight)" 'BEGIN { print a, b; exit !(b - a > 0.36 && b - a < 0.39) }'
     forge quantize "$model" out "${small[@]}" --parts 2 --jobs 2 --scratch /tmp --dry-run >plan
     grep -x 'states  *[0-9.]* [KM]iB on scratch; in the work directory [0-9.]* [KM]iB in every eighth layer' plan
 }
