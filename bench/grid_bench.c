@@ -43,7 +43,8 @@ static uint32_t plain(const struct grid_params *p, const float *w,
     for (int i = 0; i < CANDIDATES; i++) {
         double f = GRID_FACTOR_HI -
                    (GRID_FACTOR_HI - GRID_FACTOR_LO) * i / (CANDIDATES - 1);
-        uint32_t meta = quant_meta((float)(f * 2 * top / 15), 8, true, DT_F16);
+        uint32_t meta =
+            quant_meta((float)(f * 2 * top / 15), 8, true, 4, DT_F16);
         struct grid_batch b = {
             1, { quant_grid(meta, DT_F16).scale }, { -8 }, { 7 }
         };

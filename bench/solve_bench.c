@@ -65,7 +65,7 @@ static void make_layer(struct layer *l, uint64_t rows, uint64_t cols)
     for (uint64_t i = 0; i < rows * cols; i++)
         l->w[i] = noise(&seed) + noise(&seed) + noise(&seed);
     for (uint64_t i = 0; i < rows * groups; i++)
-        l->meta[i] = quant_meta(0.3f, 8, true, DT_F16);
+        l->meta[i] = quant_meta(0.3f, 8, true, 4, DT_F16);
 }
 
 static double solve(struct layer *l, double *factored)

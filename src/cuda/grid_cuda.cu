@@ -379,8 +379,9 @@ int grid_device(struct cuda_context *c, const struct grid_params *p,
     a.padded = (uint32_t)round_up(a.group, LANES);
     a.norm = (float)p->norm;
     a.symmetric = p->symmetric;
-    a.q_low = (int16_t)quant_meta(0x1p-140f, 8, false, p->scale_dtype);
-    a.q_high = (int16_t)quant_meta(0x1.fffffep127f, 8, false, p->scale_dtype);
+    a.q_low = (int16_t)quant_meta(0x1p-140f, 8, false, 4, p->scale_dtype);
+    a.q_high =
+        (int16_t)quant_meta(0x1.fffffep127f, 8, false, 4, p->scale_dtype);
     if ((rc = context_scales(c, p->scale_dtype, &a.scales, e)) < 0 ||
         (rc = make_powers(c, p->scale_dtype, p->norm, e)) < 0 ||
         (rc = make_factors(c, p, &a, e)) < 0)

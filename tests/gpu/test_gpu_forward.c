@@ -500,8 +500,8 @@ static void test_codes(enum dtype t, enum dtype scale, int64_t rows,
     for (size_t i = 0; i < (size_t)rows * n / 2; i++)
         nibbles[i] = (uint8_t)rnd();
     for (size_t i = 0; i < (size_t)rows * groups; i++) {
-        meta[i] =
-            quant_meta(expf(normal() - 4), (int)(rnd() % 16), rnd() % 2, scale);
+        meta[i] = quant_meta(expf(normal() - 4), (int)(rnd() % 16), rnd() % 2,
+                             4, scale);
         if (quant_is_symmetric(meta[i]) && rnd() % 2)
             meta[i] = quant_negative(meta[i]);
     }

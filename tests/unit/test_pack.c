@@ -34,7 +34,7 @@ static void make_example(struct example *x, bool symmetric)
         for (int k = 0; k < I; k++)
             row[k] = (uint8_t)((o + 3 * k) % 16);
         quant_pack_row(x->codes + o * I / 2, row, I, 4);
-        x->meta[o] = quant_meta((float)(o + 1), o + 1, symmetric, DT_F16);
+        x->meta[o] = quant_meta((float)(o + 1), o + 1, symmetric, 4, DT_F16);
     }
     x->module = (struct pack_module){ .name = "m",
                                       .rows = O,
@@ -126,8 +126,7 @@ static void golden_bytes(enum layout l, bool symmetric)
     for (int i = 0; i < O * I; i++)
         codes[i] = (uint8_t)(16 * (i / I) + i % I);
     for (int o = 0; o < O; o++)
-        x.meta[o] = quant_with_bits(
-            quant_meta((float)(o + 1), 160 + o, symmetric, DT_F16), 8);
+        x.meta[o] = quant_meta((float)(o + 1), 160 + o, symmetric, 8, DT_F16);
     x.module.codes = codes;
     x.module.bits = 8;
     CHECK(pack(l, &x, t, &p, &e) == (ct && symmetric ? 3 : 4));

@@ -45,7 +45,7 @@ static uint32_t grid_of(const float *w, uint64_t n, bool symmetric,
         hi = fmax(hi, (double)w[i]);
     }
     s = (double)(float)((symmetric ? 2 * fmax(-lo, hi) : hi - lo) / 15);
-    meta = quant_meta((float)s, 8, symmetric, scale);
+    meta = quant_meta((float)s, 8, symmetric, 4, scale);
     if (symmetric || !(s > 0))
         return meta;
     zero = rint((float)(-lo) / quant_grid(meta, scale).scale);

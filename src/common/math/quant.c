@@ -20,7 +20,7 @@ static void exponent_range(enum dtype t, int *lo, int *hi)
     }
 }
 
-static uint32_t compose(double exponent, int zero, bool symmetric,
+static uint32_t compose(double exponent, int zero, bool symmetric, int bits,
                         enum dtype scale_dtype)
 {
     int lo, hi, q;
@@ -28,29 +28,30 @@ static uint32_t compose(double exponent, int zero, bool symmetric,
     exponent_range(scale_dtype, &lo, &hi);
     q = exponent < lo ? lo : exponent > hi ? hi : (int)exponent;
     if (symmetric)
-        zero = 8;
+        zero = quant_middle(bits);
     return (uint16_t)(int16_t)q | (uint32_t)zero << 16 |
-           (symmetric ? (uint32_t)QUANT_SYMMETRIC << 24 : 0);
+           (symmetric ? (uint32_t)QUANT_SYMMETRIC << 24 : 0) |
+           (bits == 8 ? (uint32_t)QUANT_EIGHT << 24 : 0);
 }
 
-uint32_t quant_meta(float scale, int zero, bool symmetric,
+uint32_t quant_meta(float scale, int zero, bool symmetric, int bits,
                     enum dtype scale_dtype)
 {
     if (!isfinite(scale) || scale <= 0)
-        return compose(0, 8, symmetric, scale_dtype);
-    return compose(rint(log2((double)scale) * ONE), zero, symmetric,
+        return compose(0, 8, symmetric, bits, scale_dtype);
+    return compose(rint(log2((double)scale) * ONE), zero, symmetric, bits,
                    scale_dtype);
 }
 
 uint32_t quant_meta_near(double exponent, float scale, int zero, bool symmetric,
-                         enum dtype scale_dtype)
+                         int bits, enum dtype scale_dtype)
 {
     const double rounder = 6755399441055744.0; /* 1.5 * 2^52 */
     double q = (exponent + rounder) - rounder;
 
     if (!(fabs(exponent - q) < 0.49) || !isnormal(scale))
-        return quant_meta(scale, zero, symmetric, scale_dtype);
-    return compose(q, zero, symmetric, scale_dtype);
+        return quant_meta(scale, zero, symmetric, bits, scale_dtype);
+    return compose(q, zero, symmetric, bits, scale_dtype);
 }
 
 uint32_t quant_span(float lo, float hi, bool symmetric, int bits,
@@ -60,8 +61,7 @@ uint32_t quant_span(float lo, float hi, bool symmetric, int bits,
     double reach =
         symmetric ? 2 * (double)(-lo > hi ? -lo : hi) : (double)hi - (double)lo;
     float scale = (float)(reach / top), zero;
-    uint32_t meta =
-        quant_with_bits(quant_meta(scale, 8, symmetric, scale_dtype), bits);
+    uint32_t meta = quant_meta(scale, 8, symmetric, bits, scale_dtype);
 
     if (symmetric || !isfinite(scale) || scale <= 0)
         return meta;
@@ -72,15 +72,6 @@ uint32_t quant_span(float lo, float hi, bool symmetric, int bits,
 bool quant_is_symmetric(uint32_t meta)
 {
     return meta >> 24 & QUANT_SYMMETRIC;
-}
-
-uint32_t quant_with_bits(uint32_t meta, int bits)
-{
-    meta &= ~((uint32_t)QUANT_EIGHT << 24);
-    meta |= bits == 8 ? (uint32_t)QUANT_EIGHT << 24 : 0;
-    return quant_is_symmetric(meta) ?
-               quant_with_zero(meta, quant_middle(bits)) :
-               meta;
 }
 
 bool quant_same_bits(const uint32_t *meta, size_t n)

@@ -37,13 +37,13 @@ struct qgrid {
 C_BEGIN
 
 /* The qmeta4 nearest to a scale, its exponent clamped to the normal numbers of
- * scale_dtype.  A scale that is not positive and finite gives scale 1, zero
- * 8. */
-uint32_t quant_meta(float scale, int zero, bool symmetric,
+ * scale_dtype, for codes of 4 or 8 bits; a symmetric grid has its zero in the
+ * middle.  A scale that is not positive and finite gives scale 1, zero 8. */
+uint32_t quant_meta(float scale, int zero, bool symmetric, int bits,
                     enum dtype scale_dtype);
 /* The same, given exponent = 256 log2(scale) to within 0.005. */
 uint32_t quant_meta_near(double exponent, float scale, int zero, bool symmetric,
-                         enum dtype scale_dtype);
+                         int bits, enum dtype scale_dtype);
 /* The qmeta4 of the grid that just spans weights from lo <= 0 to hi >= 0, both
  * finite: scale 2 max(-lo, hi) / top, zero in the middle; asymmetric (hi - lo) /
  * top, zero round(-lo / scale), of the scale as it is stored.  lo = hi = 0:
@@ -54,9 +54,6 @@ uint32_t quant_span(float lo, float hi, bool symmetric, int bits,
  * rounding). */
 struct qgrid quant_grid(uint32_t meta, enum dtype scale_dtype);
 bool quant_is_symmetric(uint32_t meta);
-/* The same scale with codes of 4 or 8 bits; a symmetric grid keeps its zero in the
- * middle. */
-uint32_t quant_with_bits(uint32_t meta, int bits);
 static inline int quant_bits(uint32_t meta)
 {
     return meta >> 24 & QUANT_EIGHT ? 8 : 4;

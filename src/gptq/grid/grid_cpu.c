@@ -112,10 +112,8 @@ static void try_factor(struct search *s, double f, double exponent, float lo,
     double reach =
         p->symmetric ? f * 2 * fmaxf(-lo, hi) : f * ((double)hi - lo);
     float scale = (float)(reach / s->top), stored;
-    uint32_t meta =
-        quant_with_bits(quant_meta_near(exponent + s->unit, scale, 0,
-                                        p->symmetric, p->scale_dtype),
-                        p->bits);
+    uint32_t meta = quant_meta_near(exponent + s->unit, scale, 0, p->symmetric,
+                                    p->bits, p->scale_dtype);
     int zero;
 
     if (p->symmetric || !isfinite(scale) || scale <= 0) {
@@ -152,8 +150,7 @@ static uint32_t search_group(const struct grid_params *p,
         (p->symmetric ? 2 * (double)fmaxf(-r.lo, r.hi) : (double)r.hi - r.lo) /
         s.top);
     if (r.lo == 0 && r.hi == 0)
-        s.best = quant_with_bits(quant_meta(0, 8, p->symmetric, p->scale_dtype),
-                                 p->bits);
+        s.best = quant_meta(0, 8, p->symmetric, p->bits, p->scale_dtype);
     else
         for (int i = 0; i < f->n && !s.done; i++)
             try_factor(&s, f->factor[i], f->exponent[i], r.lo, r.hi);

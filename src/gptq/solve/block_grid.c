@@ -19,21 +19,17 @@ uint32_t block_candidate(const struct block_params *p, int i, float lo,
     if (p->symmetric) {
         scale =
             block_factor(p, p->negative ? i / 2 : i) * 2 * fmaxf(-lo, hi) / top;
-        meta = quant_with_bits(
-            quant_meta((float)scale, 8, true, p->scale_dtype), p->bits);
+        meta = quant_meta((float)scale, 8, true, p->bits, p->scale_dtype);
         return sign ? quant_negative(meta) : meta;
     }
     low = block_factor(p, i % n) * lo;
     scale = (block_factor(p, i / n) * hi - low) / top;
-    meta = quant_with_bits(quant_meta((float)scale, 0, false, p->scale_dtype),
-                           p->bits);
+    meta = quant_meta((float)scale, 0, false, p->bits, p->scale_dtype);
     if (!(scale > 0))
         return meta; /* a group of zeros: scale 1, zero 8 */
     scale = quant_grid(meta, p->scale_dtype).scale;
-    return quant_with_bits(quant_meta((float)scale,
-                                      (int)fmin(top, rint(-low / scale)), false,
-                                      p->scale_dtype),
-                           p->bits);
+    return quant_meta((float)scale, (int)fmin(top, rint(-low / scale)), false,
+                      p->bits, p->scale_dtype);
 }
 
 /* acc = d_< L: tile_set_left() has been told of the groups before g. */

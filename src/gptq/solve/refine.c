@@ -124,9 +124,8 @@ static bool refit(struct tile *s, const struct tile_group *g, uint64_t r,
 
     if (!(scale > 0))
         return false;
-    meta = quant_with_bits(quant_meta((float)scale, (int)s->zero[at],
-                                      quant_is_symmetric(old), scale_dtype),
-                           quant_bits(old));
+    meta = quant_meta((float)scale, (int)s->zero[at], quant_is_symmetric(old),
+                      quant_bits(old), scale_dtype);
     if (sign < 0)
         meta = quant_negative(meta);
     step = (double)quant_grid(meta, scale_dtype).scale - s->scale[at];
