@@ -112,7 +112,7 @@ static double limit(const struct job *j)
     const struct grid_rules rules = job_grids(j);
 
     if (j->layout == JOB_GGUF && grid_rules_any(&rules, false))
-        return 65504.0 * 15 / 16;
+        return F16_MOST * 15 / 16;
     return grid_most(grid_rules_any(&rules, true), DT_F16);
 }
 

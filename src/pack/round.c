@@ -6,18 +6,15 @@
  * 1.5 * 2^23, which rounds half to even. */
 #include "pack/round.h"
 
-#include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/math/cpu.h"
-#include "common/math/lanes.h"
 #include "common/math/quant.h"
+#include "common/math/row.h"
 #include "common/math/threads.h"
 
-#define ROUNDER  12582912.0f
-#define F16_MOST 65504.0
+#define ROUNDER 12582912.0f
 
 enum { N = 16 };
 typedef float vf __attribute__((vector_size(4 * N)));
@@ -54,7 +51,7 @@ static inline __attribute__((always_inline)) void
 codes_of(uint8_t *codes, const float *w, size_t n, struct qgrid g)
 {
     const vf zero = { 0 };
-    vf x, lo = zero - (float)g.zero, hi = lo + 15;
+    vf x, lo = zero - (float)g.zero, hi = lo + (float)g.top;
     vi base;
 
     x = zero + ROUNDER;
@@ -131,44 +128,17 @@ static struct kernel kernel_best(void)
 struct job {
     const struct round_params *p;
     struct kernel k;
-    const char *w;
+    const void *w;
     uint32_t *meta;
     uint8_t *codes;
     struct threads_error error; /* by row */
 };
-
-static int not_finite(uint64_t row, uint64_t first, const float *w,
-                      struct err *e)
-{
-    while (isfinite(*w))
-        w++, first++;
-    return err_set(e, E_DATA,
-                   "row %" PRIu64 ": input %" PRIu64 " is not finite", row,
-                   first);
-}
-
-/* E_CONFIG: the group's grid is beyond F16. */
-static int check_reach(const struct round_params *p, struct span s,
-                       uint64_t row, uint64_t g, struct err *e)
-{
-    double lo = (double)s.lo, hi = (double)s.hi;
-    double most = p->symmetric ? 2 * fmax(-lo, hi) / 15 : (hi - lo) / 15;
-
-    if (p->scale_dtype != DT_F16 || most <= F16_MOST)
-        return 0;
-    return err_set(e, E_CONFIG,
-                   "row %" PRIu64 ": the weights of group %" PRIu64
-                   " are so large that they need a scale of %g, and F16 ends "
-                   "at %g: leave the module out, or take --scale-dtype bf16",
-                   row, g, most, F16_MOST);
-}
 
 /* x, code: [cols of the row, and N more]. */
 static int round_row(const struct job *j, uint64_t row, float *x, uint8_t *code,
                      struct err *e)
 {
     const struct round_params *p = j->p;
-    size_t item = dtype_bits(p->dtype) / 8;
     uint64_t groups = quant_groups(p->cols, p->group);
 
     for (uint64_t g = 0; g < groups; g++) {
@@ -178,14 +148,14 @@ static int round_row(const struct job *j, uint64_t row, float *x, uint8_t *code,
         uint32_t *meta = &j->meta[row * groups + g];
         struct span s;
 
-        if (!to_f32(x, j->w + (row * p->cols + first) * item, p->dtype, n))
-            return err_set(e, E_DATA, "%s is no float type",
-                           dtype_name(p->dtype));
+        if (row_load(x, j->w, p->dtype, p->cols, row, first, n, e) < 0)
+            return e->code;
         memset(x + n, 0, (room - n) * sizeof(*x));
-        if (!lanes_finite(x, n))
-            return not_finite(row, first, x, e);
         s = j->k.span(x, room);
-        if (check_reach(p, s, row, g, e) < 0)
+        if (p->scale_dtype == DT_F16 &&
+            quant_check_f16(
+                quant_span_scale((double)s.lo, (double)s.hi, p->symmetric, 4),
+                row, g, e) < 0)
             return e->code;
         *meta = quant_span(s.lo, s.hi, p->symmetric, 4, p->scale_dtype);
         j->k.codes(code + first, x, room, quant_grid(*meta, p->scale_dtype));

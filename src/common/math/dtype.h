@@ -30,6 +30,8 @@ enum dtype {
     DT_COUNT
 };
 
+#define F16_MOST 65504.0 /* the largest finite F16 */
+
 C_BEGIN
 
 /* Bits of an element; 0 for DT_NONE and unknown numbers. */

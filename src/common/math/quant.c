@@ -1,6 +1,7 @@
 /* quant.c - see quant.h. */
 #include "common/math/quant.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -58,15 +59,26 @@ uint32_t quant_span(float lo, float hi, bool symmetric, int bits,
                     enum dtype scale_dtype)
 {
     int top = quant_top(bits);
-    double reach =
-        symmetric ? 2 * (double)(-lo > hi ? -lo : hi) : (double)hi - (double)lo;
-    float scale = (float)(reach / top), zero;
+    float scale =
+        (float)quant_span_scale((double)lo, (double)hi, symmetric, bits);
+    float zero;
     uint32_t meta = quant_meta(scale, 8, symmetric, bits, scale_dtype);
 
     if (symmetric || !isfinite(scale) || scale <= 0)
         return meta;
     zero = rintf(-lo / quant_grid(meta, scale_dtype).scale);
     return quant_with_zero(meta, zero >= (float)top ? top : (int)zero);
+}
+
+int quant_check_f16(double scale, uint64_t row, uint64_t group, struct err *e)
+{
+    if (scale <= F16_MOST)
+        return 0;
+    return err_set(e, E_CONFIG,
+                   "row %" PRIu64 ": the weights of group %" PRIu64
+                   " are so large that they need a scale of %g, and F16 ends "
+                   "at %g: leave the module out, or take --scale-dtype bf16",
+                   row, group, scale, F16_MOST);
 }
 
 bool quant_is_symmetric(uint32_t meta)

@@ -44,10 +44,9 @@ uint32_t quant_meta(float scale, int zero, bool symmetric, int bits,
 /* The same, given exponent = 256 log2(scale) to within 0.005. */
 uint32_t quant_meta_near(double exponent, float scale, int zero, bool symmetric,
                          int bits, enum dtype scale_dtype);
-/* The qmeta4 of the grid that just spans weights from lo <= 0 to hi >= 0, both
- * finite: scale 2 max(-lo, hi) / top, zero in the middle; asymmetric (hi - lo) /
- * top, zero round(-lo / scale), of the scale as it is stored.  lo = hi = 0:
- * scale 1, zero 8. */
+/* The qmeta4 of the grid of quant_span_scale(), lo and hi finite: zero in the
+ * middle; asymmetric round(-lo / scale), of the scale as it is stored.  lo = hi =
+ * 0: scale 1, zero 8. */
 uint32_t quant_span(float lo, float hi, bool symmetric, int bits,
                     enum dtype scale_dtype);
 /* Scale and zero of a qmeta4.  scale_dtype: DT_F16, DT_BF16, or DT_F32 (no
@@ -67,6 +66,16 @@ static inline int quant_middle(int bits)
 {
     return bits == 8 ? 128 : 8;
 }
+/* The scale of the grid that just spans weights from lo <= 0 to hi >= 0, before it
+ * is stored. */
+static inline double quant_span_scale(double lo, double hi, bool symmetric,
+                                      int bits)
+{
+    return (symmetric ? 2 * (-lo > hi ? -lo : hi) : hi - lo) / quant_top(bits);
+}
+/* E_CONFIG: that scale, of a group of a row, is beyond F16: "row 3: ...". */
+MUST_CHECK int quant_check_f16(double scale, uint64_t row, uint64_t group,
+                               struct err *e);
 /* Whether all of meta[n] have the bits of the first one. */
 bool quant_same_bits(const uint32_t *meta, size_t n);
 /* Replace the zero of an asymmetric grid. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/math/quant.h"
+#include "common/math/row.h"
 #include "common/math/threads.h"
 #include "gptq/grid/grid_cost.h"
 
@@ -146,9 +147,7 @@ static uint32_t search_group(const struct grid_params *p,
 
     if (p->search == GRID_ABSMAX)
         return quant_span(r.lo, r.hi, p->symmetric, p->bits, p->scale_dtype);
-    s.unit = exponent_of(
-        (p->symmetric ? 2 * (double)fmaxf(-r.lo, r.hi) : (double)r.hi - r.lo) /
-        s.top);
+    s.unit = exponent_of(quant_span_scale(r.lo, r.hi, p->symmetric, p->bits));
     if (r.lo == 0 && r.hi == 0)
         s.best = quant_meta(0, 8, p->symmetric, p->bits, p->scale_dtype);
     else
@@ -225,11 +224,8 @@ static int search_row(const struct job *j, uint64_t row, float *w,
             return err_set(e, E_DATA, "%s is no float type",
                            dtype_name(p->dtype));
         r = grid_range(w, room);
-        for (size_t i = 0; !r.tame && i < n; i++)
-            if (!isfinite(w[i]))
-                return err_set(e, E_DATA, "row %llu: input %llu is not finite",
-                               (unsigned long long)row,
-                               (unsigned long long)(first + i));
+        if (!r.tame && row_check(w, n, row, first, e) < 0)
+            return e->code;
         j->meta[row * groups + g] =
             search_group(p, &j->factors, w, c ? c + g * room : NULL, room, r);
     }

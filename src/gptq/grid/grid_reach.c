@@ -1,13 +1,11 @@
 /* grid_reach.c - see grid.h: weights beyond the range of every grid. */
-#include <inttypes.h>
 #include <math.h>
 
 #include "common/math/quant.h"
 #include "gptq/grid/grid.h"
 
-/* F16's largest value; a scale above SUSPECT may have been clamped to it. */
-#define F16_MOST 65504.0
-#define SUSPECT  60000.0f
+/* A scale above it may have been clamped to F16_MOST. */
+#define SUSPECT 60000.0f
 
 double grid_most(bool symmetric, enum dtype scale)
 {
@@ -22,7 +20,7 @@ static int check_group(const struct grid_params *p, const void *w, uint64_t row,
     uint64_t at = g * p->group, left = p->cols - at;
     uint64_t n = left < p->group ? left : p->group;
     size_t item = dtype_bits(p->dtype) / 8;
-    double lo = 0, hi = 0, most, top = quant_top(p->bits);
+    double lo = 0, hi = 0;
     float x[PIECE];
 
     for (uint64_t i = 0; i < n; i += PIECE) {
@@ -36,15 +34,8 @@ static int check_group(const struct grid_params *p, const void *w, uint64_t row,
             hi = fmax(hi, (double)x[j]);
         }
     }
-    /* the scale with which the grid of the group spans its weights */
-    most = p->symmetric ? 2 * fmax(-lo, hi) / top : (hi - lo) / top;
-    if (most <= F16_MOST)
-        return 0;
-    return err_set(e, E_CONFIG,
-                   "row %" PRIu64 ": the weights of group %" PRIu64
-                   " are so large that they need a scale of %g, and F16 ends "
-                   "at %g: leave the module out, or take --scale-dtype bf16",
-                   row, g, most, F16_MOST);
+    return quant_check_f16(quant_span_scale(lo, hi, p->symmetric, p->bits), row,
+                           g, e);
 }
 
 int grid_reach(const struct grid_params *p, const void *w, const uint32_t *meta,

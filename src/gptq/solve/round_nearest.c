@@ -1,15 +1,15 @@
 /* round_nearest.c - see round_nearest.h. */
 #include "gptq/solve/round_nearest.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #include "common/math/quant.h"
+#include "common/math/row.h"
 #include "common/math/threads.h"
 
 struct job {
     const struct solve_params *p;
-    const char *w;
+    const void *w;
     const uint32_t *meta;
     uint8_t *codes;
     struct threads_error error; /* by row */
@@ -19,18 +19,14 @@ static int round_row(const struct job *j, uint64_t row, float *x,
                      uint8_t *codes, struct err *e)
 {
     const struct solve_params *p = j->p;
-    uint64_t stride = p->cols * dtype_bits(p->dtype) / 8;
     const uint32_t *meta = j->meta + row * quant_groups(p->cols, p->group);
     struct qgrid g = { 1, 8, 15 };
 
-    if (!to_f32(x, j->w + row * stride, p->dtype, p->cols))
-        return err_set(e, E_DATA, "%s is no float type", dtype_name(p->dtype));
+    if (row_load(x, j->w, p->dtype, p->cols, row, 0, p->cols, e) < 0)
+        return e->code;
     for (uint64_t i = 0; i < p->cols; i++) {
         if (i % p->group == 0)
             g = quant_grid(meta[i / p->group], p->scale_dtype);
-        if (!isfinite(x[i]))
-            return err_set(e, E_DATA, "row %llu: input %llu is not finite",
-                           (unsigned long long)row, (unsigned long long)i);
         codes[i] = (uint8_t)quant_code(x[i], g);
     }
     quant_pack_row(j->codes + row * quant_row_bytes(p->cols, p->bits), codes,

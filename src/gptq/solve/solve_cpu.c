@@ -7,13 +7,13 @@
  * stay in the caches. */
 #include "gptq/solve/solve.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/math/lanes.h"
 #include "common/math/quant.h"
+#include "common/math/row.h"
 #include "common/math/threads.h"
 #include "gptq/solve/round_nearest.h"
 #include "gptq/solve/solve_kernel.h"
@@ -33,7 +33,7 @@ struct job {
     const struct factor *f;
     const struct solve_kernels *k;
     lanes_transpose_fn *transpose;
-    const char *w;
+    const void *w;
     const uint32_t *meta;
     uint8_t *codes;
     double *loss, *nearest; /* [rows] */
@@ -153,23 +153,13 @@ static void load_grids(struct tile *t)
 static int load_row(const struct tile *t, float *x, uint64_t r, struct err *e)
 {
     const struct solve_params *p = t->j->p;
-    uint64_t stride = p->cols * dtype_bits(p->dtype) / 8;
 
     if (r >= t->rows) {
         memset(x, 0, t->ld * sizeof(*x));
         return 0;
     }
-    if (!to_f32(x, t->j->w + (t->first + r) * stride, p->dtype, p->cols))
-        return err_set(e, E_DATA, "%s is no float type", dtype_name(p->dtype));
     memset(x + p->cols, 0, (t->ld - p->cols) * sizeof(*x));
-    if (lanes_finite(x, p->cols))
-        return 0;
-    for (uint64_t i = 0; i < p->cols; i++)
-        if (!isfinite(x[i]))
-            return err_set(e, E_DATA, "row %llu: input %llu is not finite",
-                           (unsigned long long)(t->first + r),
-                           (unsigned long long)i);
-    return 0;
+    return row_load(x, t->j->w, p->dtype, p->cols, t->first + r, 0, p->cols, e);
 }
 
 /* Transpose the strip's rows, and write the inputs in the factor's order. */

@@ -1,11 +1,11 @@
 /* solve_refined.c - see solve_refined.h: tiles of 48 rows over threads. */
 #include "gptq/solve/solve_refined.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/math/quant.h"
+#include "common/math/row.h"
 #include "common/math/threads.h"
 #include "device/device.h"
 #include "gptq/solve/refine.h"
@@ -112,20 +112,11 @@ static int load(const struct job *j, float *x, uint64_t row, uint64_t n,
                 uint64_t *bad, struct err *e)
 {
     const struct solve_params *p = &j->p->solve;
-    uint64_t stride = p->cols * dtype_bits(p->dtype) / 8;
 
     for (uint64_t r = 0; r < n; r++, x += p->cols) {
         *bad = row + r;
-        if (!to_f32(x, j->w + (row + r) * stride, p->dtype, p->cols))
-            return err_set(e, E_DATA, "%s is no float type",
-                           dtype_name(p->dtype));
-        if (lanes_finite(x, p->cols))
-            continue;
-        for (uint64_t i = 0; i < p->cols; i++)
-            if (!isfinite(x[i]))
-                return err_set(e, E_DATA, "row %llu: input %llu is not finite",
-                               (unsigned long long)(row + r),
-                               (unsigned long long)i);
+        if (row_load(x, j->w, p->dtype, p->cols, row + r, 0, p->cols, e) < 0)
+            return e->code;
     }
     return 0;
 }
