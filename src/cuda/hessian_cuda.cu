@@ -18,7 +18,7 @@
 #include <string.h>
 
 enum {
-    CHUNK = HESSIAN_CHUNK,
+    CHUNK = HESSIAN_GPU_CHUNK,
     PANEL = 1024, /* columns of a product */
     TRANSPOSE = 32
 };
@@ -132,7 +132,7 @@ static __global__ void hessian_scale_kernel(float *out, const float *h,
 
 static int open_buffers(struct cuda_hessian *h, struct err *e)
 {
-    const struct hessian_room room = hessian_room(&h->shape);
+    const struct hessian_gpu_room room = hessian_gpu_room(&h->shape);
     uint64_t cols = h->shape.cols, g = h->shape.block;
     int rc;
 

@@ -102,7 +102,7 @@ static void add_device_hessian(struct plan *p, uint64_t width, uint64_t outputs)
 {
     const struct hessian_shape h = { width, 0, DT_BF16 };
     const struct cross_shape c = { outputs, width, DT_BF16 };
-    const struct hessian_room a = hessian_room(&h);
+    const struct hessian_gpu_room a = hessian_gpu_room(&h);
     const struct cross_room b = cross_room(&c);
     double plain = (double)(a.tokens + a.sum + a.result);
 

@@ -6,11 +6,12 @@
 #include "hessian/cross.h"
 #include "hessian/hessian_shape.h"
 
-enum { HESSIAN_CHUNK = 16384, CROSS_CHUNK = 8192 }; /* tokens of a product */
+/* Tokens of a product. */
+enum { HESSIAN_GPU_CHUNK = 16384, CROSS_CHUNK = 8192 };
 
-/* Bytes of: tokens [HESSIAN_CHUNK, cols] in bf16; their sum, f32, as a square or
- * as blocks; the result as it is stored. */
-struct hessian_room {
+/* Bytes of: tokens [HESSIAN_GPU_CHUNK, cols] in bf16; their sum, f32, as a square
+ * or as blocks; the result as it is stored. */
+struct hessian_gpu_room {
     uint64_t tokens, sum, result;
 };
 /* Of: tokens of y and of x; their sum, which becomes the result. */
@@ -19,13 +20,14 @@ struct cross_room {
 };
 
 /* No overflow: cols, and rows, are below 2^20. */
-static inline struct hessian_room hessian_room(const struct hessian_shape *s)
+static inline struct hessian_gpu_room
+hessian_gpu_room(const struct hessian_shape *s)
 {
     uint64_t g = s->block, cols = s->cols;
     uint64_t blocks = g ? (cols + g - 1) / g * g * g : 0;
-    struct hessian_room r;
+    struct hessian_gpu_room r;
 
-    r.tokens = HESSIAN_CHUNK * cols * 2;
+    r.tokens = HESSIAN_GPU_CHUNK * cols * 2;
     r.sum = (g ? blocks : cols * cols) * sizeof(float);
     r.result = (g ? blocks : cols * (cols + 1) / 2) * sizeof(float);
     return r;

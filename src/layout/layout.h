@@ -32,7 +32,7 @@ bool layout_takes_bf16(enum layout l);
 bool layout_takes_act_order(enum layout l);
 /* Whether modules of a checkpoint may have different groups. */
 bool layout_takes_grids(enum layout l);
-/* Whether codes may have 8 bits. */
+/* Whether codes may have so many bits, 4 or 8. */
 bool layout_takes_bits(enum layout l, int bits);
 /* E_CONFIG: they may not; the message names the layouts where they may. */
 MUST_CHECK int layout_check_bits(enum layout l, int bits, const char *module,

@@ -129,7 +129,8 @@ static int pack(struct work *w, const struct pack_module *m, struct err *e)
     if (emit_tensors(w->out, m->name, t, n, e))
         return e->code;
     w->modules++;
-    progress_step(&w->progress, m->name, m->rows * m->cols / 2);
+    progress_step(&w->progress, m->name,
+                  m->rows * m->cols / 8 * (uint64_t)m->bits);
     return 0;
 }
 
@@ -139,10 +140,8 @@ static int flush(struct work *w, struct err *e)
     struct pack_module m;
     int n = gather_module(&w->held, &m, e);
 
-    if (n <= 0)
+    if (n <= 0 || (n = pack(w, &m, e)) < 0)
         return n;
-    if (pack(w, &m, e) < 0)
-        return e->code;
     gather_clear(&w->held);
     return 0;
 }
