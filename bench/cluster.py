@@ -28,7 +28,8 @@ import numpy as np
 TOKENS, SEQUENCES = 128 * 512, 128
 CORES, GPUS = 8, 8
 # The least seconds of a step on an H200 (a layer of Llama-7B's size in two parts), and
-# operations of DeepSeek-V3's layers of 256 experts a second there (README, "What it takes").
+# operations of DeepSeek-V3's layers of 256 experts a second there when the table of
+# forge-cluster(7) was made, 1.7 hours for all.  The 37 minutes of README, "What it takes", are 23.7.
 GPU_START, GPU_TFLOPS = 1.7, 8.6
 
 
