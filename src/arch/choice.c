@@ -17,6 +17,17 @@ bool module_chosen(const struct module_choice *ch, const char *module)
            !any(ch->skip, ch->n_skip, module);
 }
 
+void module_choice_apply(const struct module_choice *ch, struct model_config *c)
+{
+    struct linear l;
+
+    for (int64_t i = 0; i < c->n_layers && c->mla.kv_lora && ch->n_modules;
+         i++) {
+        model_kv_b(c, i, &l);
+        c->kv_b |= module_chosen(ch, l.module);
+    }
+}
+
 static bool chosen(const struct module_choice *ch, const struct model_config *c,
                    int64_t layer, int64_t i, struct linear *l)
 {
@@ -53,13 +64,16 @@ bool module_choice_uniform(const struct module_choice *ch,
 
 /* ---- checks ---- */
 
-static bool matches(const char *glob, const struct model_config *c)
+/* kv_b: kv_b_proj may be meant, too. */
+static bool matches(const char *glob, const struct model_config *c, bool kv_b)
 {
+    struct model_config all = *c;
     struct linear l;
 
+    all.kv_b = c->mla.kv_lora && kv_b;
     for (int64_t layer = 0; layer < c->n_layers; layer++)
-        for (int64_t i = 0; i < model_linear_count(c, layer); i++) {
-            model_linear(c, layer, i, &l);
+        for (int64_t i = 0; i < model_linear_count(&all, layer); i++) {
+            model_linear(&all, layer, i, &l);
             if (fnmatch(glob, l.module, 0) == 0)
                 return true;
         }
@@ -67,13 +81,13 @@ static bool matches(const char *glob, const struct model_config *c)
 }
 
 static int check_globs(const char *option, const char *const *glob, int n,
-                       const struct model_config *c, struct err *e)
+                       const struct model_config *c, bool kv_b, struct err *e)
 {
     struct linear l;
 
     model_linear(c, 0, 0, &l);
     for (int i = 0; i < n; i++)
-        if (!matches(glob[i], c))
+        if (!matches(glob[i], c, kv_b))
             return err_set(e, E_CONFIG,
                            "%s: '%.200s' matches none of the linears that are "
                            "quantized, such as '%s'",
@@ -144,8 +158,8 @@ int module_choice_check(const struct module_choice *ch,
 {
     int64_t n = 0;
 
-    if (check_globs("--modules", ch->modules, ch->n_modules, c, e) < 0 ||
-        check_globs("--skip", ch->skip, ch->n_skip, c, e) < 0)
+    if (check_globs("--modules", ch->modules, ch->n_modules, c, true, e) < 0 ||
+        check_globs("--skip", ch->skip, ch->n_skip, c, ch->n_modules, e) < 0)
         return e->code;
     for (int64_t layer = 0; layer < c->n_layers; layer++)
         if (check_layer(ch, c, layer, &n, e) < 0)

@@ -7,7 +7,7 @@
 
 struct module_choice {
     const char *const *modules; /* --modules: one of these must match; none:
-                                 * every linear does */
+                                 * every linear does, but kv_b_proj */
     int n_modules;
     const char *const *skip; /* --skip: none of these may match */
     int n_skip;
@@ -26,6 +26,10 @@ enum fused linear_fused(const struct linear *l);
 /* "all experts of a layer as one": how runtimes load linears of this kind. */
 const char *fused_words(enum fused kind);
 
+/* Set c->kv_b if --modules asks for a kv_b_proj of latent attention: otherwise
+ * it is not quantized.  To be called before the functions below. */
+void module_choice_apply(const struct module_choice *ch,
+                         struct model_config *c);
 /* Whether a linear with this path is quantized. */
 bool module_chosen(const struct module_choice *ch, const char *module);
 /* Number of a layer's linears that are. */

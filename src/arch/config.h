@@ -280,6 +280,10 @@ struct model_config {
     double attention_cap, logit_cap; /* c: scores (logits) s become c tanh(s /
                                       * c); 0: they stay */
     double gate_limit, gate_alpha;   /* of ACT_CLAMPED */
+    bool
+        kv_b; /* kv_b_proj is one of the linears that may be quantized, which the
+                * caller sets (module_choice_apply()): config.json does not
+                * say it */
     enum dtype dtype;      /* dtype or torch_dtype; DT_BF16 if absent */
     char quant_method[32]; /* of quantization_config; "" if absent */
     char architecture[64]; /* architectures[0] */
@@ -325,6 +329,7 @@ int64_t model_layer_width(const struct model_config *c, int64_t layer);
 enum input_class {
     IN_ATTN,       /* of q, k, v, q_a, kv_a */
     IN_Q_LAT,      /* of q_b: rms(q_a(x)) */
+    IN_KV_LAT,     /* of kv_b: rms(first kv_lora outputs of kv_a(x)) */
     IN_ATTN_OUT,   /* of o */
     IN_MLP,        /* of gate and up of the dense MLP or the shared expert: all
              * tokens */
@@ -333,7 +338,7 @@ enum input_class {
     IN_EXPERT_MID, /* of its down */
     IN_COUNT
 };
-/* "attn_in", "q_lat", "attn_out", "mlp_in", "mlp_mid", "in", "mid". */
+/* "attn_in", "q_lat", "kv_lat", "attn_out", "mlp_in", "mlp_mid", "in", "mid". */
 const char *input_class_name(enum input_class c);
 /* Name of the frame of an input: "model.layers.3.attn_in", or for expert >= 0
  * "model.layers.3.mlp.experts.17.in" (experts as the family spells them). */
@@ -349,7 +354,7 @@ enum linear_part {
     PART_Q_A,
     PART_KV_A,
     PART_Q_B,
-    PART_KV_B, /* never quantized: model_linear() does not list it */
+    PART_KV_B, /* model_linear() lists it where model_config.kv_b is set */
     PART_O,
     PART_GATE, /* of the dense MLP, the shared expert or an expert */
     PART_UP,
@@ -384,7 +389,7 @@ void model_linear_range(const struct model_config *c, int64_t layer,
 /* The i-th of them, 0 <= i < model_linear_count(). */
 void model_linear(const struct model_config *c, int64_t layer, int64_t i,
                   struct linear *l);
-/* kv_b_proj of an MLA layer, which is not quantized. */
+/* kv_b_proj of an MLA layer, whether or not it is listed. */
 void model_kv_b(const struct model_config *c, int64_t layer, struct linear *l);
 /* The linear with this module path; false: not one that is quantized. */
 bool model_find_linear(const struct model_config *c, const char *module,

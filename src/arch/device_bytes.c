@@ -15,7 +15,7 @@ static double layer_bytes(const struct model_config *c, int64_t layer,
         widest = l.rows > widest ? l.rows : widest;
         widest = l.cols > widest ? l.cols : widest;
     }
-    if (c->mla.kv_lora) {
+    if (c->mla.kv_lora && !c->kv_b) {
         model_kv_b(c, layer, &l);
         weights += (double)l.rows * (double)l.cols;
         rows += (double)l.rows;
@@ -68,7 +68,7 @@ static struct sizes sizes_of(const struct model_config *c, int64_t layer)
                                heads * v };
     struct linear l;
 
-    for (int64_t i = 0; i < n + (c->mla.kv_lora > 0); i++) {
+    for (int64_t i = 0; i < n + (c->mla.kv_lora && !c->kv_b); i++) {
         double size;
 
         if (i < n)

@@ -34,6 +34,20 @@ static const struct row mla_lora[] = {
     { "self_attn.q_b_proj", PART_Q_B, IN_Q_LAT },
     { "self_attn.o_proj", PART_O, IN_ATTN_OUT },
 };
+/* with kv_b_proj: model_config.kv_b */
+static const struct row mla_kv_b[] = {
+    { "self_attn.q_proj", PART_Q, IN_ATTN },
+    { "self_attn.kv_a_proj_with_mqa", PART_KV_A, IN_ATTN },
+    { "self_attn.kv_b_proj", PART_KV_B, IN_KV_LAT },
+    { "self_attn.o_proj", PART_O, IN_ATTN_OUT },
+};
+static const struct row mla_lora_kv_b[] = {
+    { "self_attn.q_a_proj", PART_Q_A, IN_ATTN },
+    { "self_attn.kv_a_proj_with_mqa", PART_KV_A, IN_ATTN },
+    { "self_attn.q_b_proj", PART_Q_B, IN_Q_LAT },
+    { "self_attn.kv_b_proj", PART_KV_B, IN_KV_LAT },
+    { "self_attn.o_proj", PART_O, IN_ATTN_OUT },
+};
 static const struct row delta_fused[] = {
     { "linear_attn.in_proj_qkvz", PART_MIX, IN_ATTN },
     { "linear_attn.out_proj", PART_O, IN_ATTN_OUT },
@@ -65,9 +79,9 @@ static const struct row expert_rows[][EXPERT_PARTS] = {
 
 const char *input_class_name(enum input_class c)
 {
-    static const char *const name[IN_COUNT] = {
-        "attn_in", "q_lat", "attn_out", "mlp_in", "mlp_mid", "in", "mid"
-    };
+    static const char *const name[IN_COUNT] = { "attn_in",  "q_lat",  "kv_lat",
+                                                "attn_out", "mlp_in", "mlp_mid",
+                                                "in",       "mid" };
 
     return name[c];
 }
@@ -165,6 +179,10 @@ static const struct row *attention_rows(const struct model_config *c,
         *n = ARRAY_LEN(gqa);
         return gqa;
     }
+    if (c->kv_b) {
+        *n = c->mla.q_lora ? ARRAY_LEN(mla_lora_kv_b) : ARRAY_LEN(mla_kv_b);
+        return c->mla.q_lora ? mla_lora_kv_b : mla_kv_b;
+    }
     *n = c->mla.q_lora ? ARRAY_LEN(mla_lora) : ARRAY_LEN(mla);
     return c->mla.q_lora ? mla_lora : mla;
 }
@@ -179,7 +197,9 @@ static const struct row *mlp_rows(const struct model_config *c, int64_t *n)
 
 void model_kv_b(const struct model_config *c, int64_t layer, struct linear *l)
 {
-    *l = (struct linear){ .layer = layer, .expert = -1, .part = PART_KV_B };
+    *l = (struct linear){
+        .layer = layer, .expert = -1, .input = IN_KV_LAT, .part = PART_KV_B
+    };
     shape(c, 0, l);
     layer_tensor_name(layer, "self_attn.kv_b_proj", l->module);
 }

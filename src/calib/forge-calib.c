@@ -1,6 +1,5 @@
 /* forge-calib - run a model on calibration sequences and write the inputs of
  * its linears.  See forge-calib(1). */
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +18,7 @@ struct settings {
     struct calib_stop stop;
     struct batch_part part;
     struct device_choice device;
-    int dtype, propagate, skip_experts, hitmap;
+    int dtype, propagate, skip_experts, hitmap, kv_b;
     struct opt_list codes;
     const char *gaussian; /* --synthetic; NULL: not given */
     struct synthetic synthetic;
@@ -67,6 +66,9 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_FLAG, 0, "skip-experts", NULL,
           "do not run the experts: quick, approximate, for --hitmap",
           &s->skip_experts, 0, 0, false },
+        { OPT_FLAG, 0, "kv-b", NULL,
+          "write the inputs of kv_b_proj of latent attention, too", &s->kv_b, 0,
+          0, false },
         { OPT_STR, 0, "synthetic", "gaussian[:SEED]",
           "run no model: write normally distributed numbers as activations; "
           "SEED [1]",
@@ -135,6 +137,7 @@ static void plan(struct settings *s)
         die(E_USAGE, "--synthetic runs no model: it takes no FILE, and --layer "
                      "and --dtype alone");
     s->synthetic.layer = s->layer;
+    s->synthetic.kv_b = s->kv_b;
     s->synthetic.dtype = s->dtype ? DT_F32 : DT_BF16;
 }
 
@@ -142,6 +145,8 @@ static int open_model(const struct settings *s, struct calib *c, struct err *e)
 {
     if (model_open(&c->m, s->model, s->dtype ? DT_F32 : DT_BF16, e) < 0)
         return e->code;
+    if (s->kv_b)
+        model_list_kv_b(c->m);
     if (s->layer >= model_config(c->m)->n_layers)
         return err_set(e, E_USAGE, "--layer: '%s' has layers 0 to %lld",
                        s->model, (long long)model_config(c->m)->n_layers - 1);
@@ -168,18 +173,6 @@ static int run(struct settings *s, struct calib *c, struct stream_reader **in,
     return calib_run(c, e);
 }
 
-/* Close standard output: the next tools end with it, and only then the feedback
- * does. */
-static int end_output(struct err *e)
-{
-    int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
-
-    if (null < 0 || dup2(null, 1) < 0)
-        return err_set(e, E_TEMP, "cannot open '/dev/null':");
-    close(null);
-    return 0;
-}
-
 static int finish(struct calib *c, struct err *e)
 {
     struct stream_writer *w = c->out;
@@ -189,7 +182,7 @@ static int finish(struct calib *c, struct err *e)
         return e->code;
     if (!c->feedback)
         return 0;
-    return end_output(e) < 0 ? e->code : feedback_finish(c->feedback, e);
+    return feedback_finish(c->feedback, e);
 }
 
 /* End the process after an error: the tools of the ring must get it first

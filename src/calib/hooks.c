@@ -174,6 +174,7 @@ int hooks_open(struct hooks *h, const char *model, const char *const *path,
 
     if (rc)
         return rc;
+    h->config.kv_b = h->config.mla.kv_lora; /* there may be its inputs */
     h->file = mem_zero((size_t)paths, sizeof(*h->file), "hooks", e);
     if (!h->file)
         return e->code;

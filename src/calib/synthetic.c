@@ -205,6 +205,7 @@ int synthetic_write(const struct synthetic *s, const char *model,
     struct writing t = { .s = *s, .c = &c, .w = w, .p = p };
     int rc = model_config_read(&c, model, e);
 
+    c.kv_b = s->kv_b && c.mla.kv_lora;
     t.s.sequences = s->sequences ? s->sequences : 128;
     t.s.seqlen = s->seqlen ? s->seqlen : 512;
     if (!rc)

@@ -13,6 +13,7 @@ struct synthetic {
     int64_t sequences, seqlen; /* sequences of this many tokens each; 0: 128
                                 * of 512 */
     int64_t layer;             /* -1: all layers */
+    bool kv_b;                 /* kv_lat of latent attention, too */
     enum dtype dtype;          /* DT_F32 or DT_BF16 */
 };
 

@@ -37,7 +37,8 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_FLAG, 0, "others", NULL, "only tensors that --linears leaves out",
           &s->others, 0, 0, false },
         { OPT_LIST, 0, "modules", "GLOB",
-          "quantize only linears whose path matches; may be repeated [all]",
+          "quantize only linears whose path matches; may be repeated [all but "
+          "kv_b_proj]",
           &s->modules, 0, 0, false },
         { OPT_LIST, 0, "skip", "GLOB",
           "leave linears as they are whose path matches; may be repeated",
@@ -167,8 +168,10 @@ int main(int argc, char **argv)
     parse(&s, argc, argv);
     ch = choice(&s);
     if (model_config_read(&config, s.model, &e) ||
-        checkpoint_open(&c, s.model, &e) || prune(&s, c, &config, &map, &e) ||
-        weights_plan(&plan, c, &config, &ch, &e))
+        checkpoint_open(&c, s.model, &e) || prune(&s, c, &config, &map, &e))
+        die_err(&e);
+    module_choice_apply(&ch.quantized, &config);
+    if (weights_plan(&plan, c, &config, &ch, &e))
         die_err(&e);
     snprintf(facts, sizeof(facts),
              "\"model\":{\"tensors\":%zu,\"fingerprint\":\"xxh3:%016llx\"}",

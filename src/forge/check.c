@@ -69,7 +69,7 @@ static int check_choice(const struct job *j, const struct module_choice *choice,
     bool gptq = j->layout == LAYOUT_GPTQ || j->layout == LAYOUT_GPTQ_V2;
     const struct grid_rules rules = job_grids(j);
     struct model_config c;
-    int rc = model_config_read(&c, j->model, e);
+    int rc = job_config(j, &c, e);
 
     if (rc)
         return rc;

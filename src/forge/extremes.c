@@ -219,7 +219,7 @@ int extremes_check(struct job *j, const struct job *known, struct err *e)
                   0;
     if (j->most > 0 && (j->most <= limit(j) || j->bf16_scales))
         return 0;
-    rc = model_config_read(&config, j->model, e);
+    rc = job_config(j, &config, e);
     if (rc)
         return rc;
     rc = checkpoint_open(&c, j->model, e);

@@ -132,6 +132,16 @@ struct module_choice job_choice(const struct job *j)
                                    j->skip.n };
 }
 
+int job_config(const struct job *j, struct model_config *c, struct err *e)
+{
+    const struct module_choice choice = job_choice(j);
+
+    if (model_config_read(c, j->model, e) < 0)
+        return e->code;
+    module_choice_apply(&choice, c);
+    return 0;
+}
+
 struct grid_rules job_grids(const struct job *j)
 {
     return (struct grid_rules){ .rule = (const char *const *)j->grids.item,

@@ -108,6 +108,10 @@ void job_solve(const struct job *j, struct job_words *w);
 MUST_CHECK int globs_add(struct globs *g, const char *glob, struct err *e);
 /* The linears that j quantizes, and their grids; j's memory. */
 struct module_choice job_choice(const struct job *j);
+/* The model's configuration, with the choice applied; model_config_release().
+ * Errors of model_config_read(). */
+MUST_CHECK int job_config(const struct job *j, struct model_config *c,
+                          struct err *e);
 struct grid_rules job_grids(const struct job *j);
 
 /* Write WORK/settings.json, atomically. */

@@ -195,6 +195,8 @@ int keys_make(struct request *r, struct err *e)
         add(&h, "%d %" PRId64, j->propagate, j->blend);
     else
         add(&h, "rtn");
+    if (r->plan.kv_b) /* its inputs are a point more */
+        add(&h, "kv_b");
     if (*j->gpu) /* sums depend on it, and on the next */
         add(&h, "gpu %s", j->gpu);
     if (j->parts > 1)

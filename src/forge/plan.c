@@ -270,6 +270,8 @@ int plan_model(struct plan *p, const char *dir, const struct grid_rules *grids,
     if (!r) {
         const struct want w = { &m, c, grids, choice };
 
+        module_choice_apply(choice, &m);
+        p->kv_b = m.kv_b;
         p->layers = m.n_layers;
         p->hidden_size = m.hidden_size;
         p->device_layer_bytes = layers_device_bytes(&m, sizeof(uint16_t));

@@ -13,6 +13,7 @@ struct plan {
     int64_t layers, modules, hidden_size;
     int64_t *layer_modules;       /* [layers]: linears that become 4-bit */
     bool packed;                  /* the model is 4-bit already */
+    bool kv_b;                    /* kv_b_proj is among the linears */
     bool bf16_experts;            /* the model has experts and runs in bf16 */
     uint64_t parameters;          /* number, of the whole checkpoint */
     uint64_t quantized;           /* number, of the linears that become 4-bit */

@@ -50,7 +50,8 @@ static void parse(struct request *r, int argc, char **argv)
           "8bit; may be repeated, the last one decides",
           &r->grids, 0, 0, false },
         { OPT_LIST, 0, "modules", "PATTERN",
-          "quantize only linears whose path matches; may be repeated [all]",
+          "quantize only linears whose path matches; may be repeated [all "
+          "but kv_b_proj]",
           &r->modules, 0, 0, false },
         { OPT_LIST, 0, "skip", "PATTERN",
           "leave linears as they are whose path matches; may be repeated",

@@ -103,7 +103,7 @@ static int stage_loop(struct stage *s, struct err *e)
 {
     const char *hidden = stage_path(s->path[3], s->S, "hidden.fts");
     bool resume = states_usable(s, hidden);
-    struct command *c = stage_device_tool(s, "forge-calib");
+    struct command *c = stage_calib(s);
 
     if (*s->j.gpu && pipes_ledger(&s->p, s->ledger, e) < 0)
         return e->code;
@@ -179,7 +179,7 @@ static int stage_fisher(struct stage *s, struct err *e)
 static int stage_calibrate(struct stage *s, struct err *e)
 {
     bool first = !s->layer;
-    struct command *c = stage_device_tool(s, "forge-calib");
+    struct command *c = stage_calib(s);
 
     (void)e;
     command_add(c, "--layer", number_word(s->counts[1], s->layer),
@@ -318,7 +318,7 @@ static int publish_unquantized(const struct stage *s, struct err *e)
     int64_t first = s->layer < 0 ? 0 : s->layer;
     int64_t end = s->layer < 0 ? s->j.layers : first + 1;
     struct model_config c;
-    int rc = model_config_read(&c, s->j.model, e), last = 0;
+    int rc = job_config(&s->j, &c, e), last = 0;
 
     if (rc < 0)
         return rc;
@@ -476,6 +476,19 @@ static int take_stop(struct stage *s, const char *word, const char *number,
     return err_set(e, E_USAGE, "'%s' %s: no step of the plan", word, number);
 }
 
+static int find_kv_b(struct stage *s, struct err *e)
+{
+    struct model_config c;
+
+    if (!s->j.only.n)
+        return 0;
+    if (job_config(&s->j, &c, e) < 0)
+        return e->code;
+    s->kv_b = c.kv_b;
+    model_config_release(&c);
+    return 0;
+}
+
 static int prepare(struct stage *s, int argc, char **argv, size_t *which,
                    struct err *e)
 {
@@ -496,6 +509,8 @@ static int prepare(struct stage *s, int argc, char **argv, size_t *which,
         (stages[*which].takes == STOP &&
          take_stop(s, argv[2], argv[3], stages[*which].plan == stage_share, e) <
              0))
+        return e->code;
+    if (find_kv_b(s, e) < 0)
         return e->code;
     job_tokens_dir(&s->j, s->T);
     job_calib_dir(&s->j, s->C);

@@ -130,7 +130,7 @@ int stage_moments(struct stage *s, struct err *e)
 {
     const struct stop *here = &s->stops.stop[s->stop];
     bool last = s->stop + 1 == s->stops.n;
-    struct command *c = stage_device_tool(s, "forge-calib");
+    struct command *c = stage_calib(s);
     const char *input;
 
     if (open_scratch(s, e) < 0)

@@ -80,6 +80,15 @@ struct command *stage_device_tool(struct stage *s, const char *name)
     return c;
 }
 
+struct command *stage_calib(struct stage *s)
+{
+    struct command *c = stage_device_tool(s, "forge-calib");
+
+    if (s->kv_b)
+        command_add(c, "--kv-b", NULL);
+    return c;
+}
+
 void stage_lend(struct stage *s, struct command *c)
 {
     if (!*s->ledger)

@@ -12,6 +12,7 @@ enum { PATH_ROOM = 80 };
 struct stage {
     struct job j;
     const char *name;
+    bool kv_b;          /* kv_b_proj is quantized */
     int64_t layer;      /* -1: none */
     struct stops stops; /* --parts: of the model */
     size_t stop;        /* the step's, in stops; SIZE_MAX: none */
@@ -38,6 +39,8 @@ void stage_release(struct stage *s);
 struct command *stage_tool(struct stage *s, const char *name);
 /* One whose output depends on the device: it must be the run's. */
 struct command *stage_device_tool(struct stage *s, const char *name);
+/* forge-calib, which is told whether kv_b_proj is quantized. */
+struct command *stage_calib(struct stage *s);
 /* The next tool on the device may read what this one makes there. */
 void stage_lend(struct stage *s, struct command *c);
 /* forge-weights, which is told the linears that are quantized. */

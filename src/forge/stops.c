@@ -123,9 +123,10 @@ static void unite(struct inputs *x)
 static int add_layer(struct stops *to, const struct job *j,
                      const struct model_config *c, int64_t layer, struct err *e)
 {
-    static const enum input_class order[] = {
-        IN_ATTN, IN_Q_LAT, IN_ATTN_OUT, IN_MLP, IN_MLP_MID, IN_EXPERT_MID
-    };
+    static const enum input_class order[] = { IN_ATTN,      IN_Q_LAT,
+                                              IN_KV_LAT,    IN_ATTN_OUT,
+                                              IN_MLP,       IN_MLP_MID,
+                                              IN_EXPERT_MID };
     const struct module_choice choice = job_choice(j);
     struct inputs x = { .j = j, .c = c, .grids = job_grids(j) };
     bool all = j->propagate == PROPAGATE_ORIGINAL;
@@ -159,7 +160,7 @@ static int add_layer(struct stops *to, const struct job *j,
 int stops_list(struct stops *s, const struct job *j, struct err *e)
 {
     struct model_config c;
-    int rc = model_config_read(&c, j->model, e);
+    int rc = job_config(j, &c, e);
 
     *s = (struct stops){ 0 };
     if (rc < 0)

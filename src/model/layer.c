@@ -27,6 +27,17 @@ static bool wanted(const struct layer *l, enum point leads)
     return leads > l->from && leads <= l->to;
 }
 
+/* Whether the linear is run.  Behind POINT_KV_LAT queries and the rotary key are
+ * computed from x again; so is kv_a's input behind POINT_Q_LAT. */
+static bool linear_wanted(const struct layer *l, enum linear_part p)
+{
+    bool kv_b = l->m->config.kv_b;
+
+    return wanted(l, leads_to(p)) ||
+           (kv_b && p == PART_Q_A && wanted(l, POINT_ATTN_OUT)) ||
+           (kv_b && p == PART_KV_A && wanted(l, POINT_KV_LAT));
+}
+
 /* Load a norm if a run to point `leads` needs it and it is not loaded yet. */
 static int load_norm(struct layer *l, enum point leads, const char *name,
                      int64_t n, float **v, struct err *e)
@@ -65,23 +76,28 @@ static int load_head_norms(struct layer *l, struct err *e)
                      c->head_dim * (flat ? c->n_kv_heads : 1), &l->k_norm, e);
 }
 
-/* Norms of latents and kv_b.  The input norm is also needed if a run starts at
- * POINT_Q_LAT: kv_a's input is then recomputed from x. */
+/* Norms of latents, and kv_b where it is not listed.  The input norm goes with
+ * them: behind POINT_ATTN_IN what reads it is computed again. */
 static int load_latent(struct layer *l, struct err *e)
 {
     const struct model_config *c = &l->m->config;
 
-    if (load_norm(l, POINT_ATTN_OUT, "input_layernorm", c->hidden_size,
-                  &l->norm1, e) < 0 ||
-        load_norm(l, POINT_ATTN_OUT, "self_attn.kv_a_layernorm", c->mla.kv_lora,
+    enum point to = wanted(l, POINT_ATTN_OUT) ? POINT_ATTN_OUT :
+                    wanted(l, POINT_KV_LAT)   ? POINT_KV_LAT :
+                                                POINT_Q_LAT;
+
+    if (load_norm(l, to, "input_layernorm", c->hidden_size, &l->norm1, e) < 0 ||
+        load_norm(l, to, "self_attn.kv_a_layernorm", c->mla.kv_lora,
                   &l->kv_a_norm, e) < 0 ||
-        (c->mla.q_lora && load_norm(l, POINT_Q_LAT, "self_attn.q_a_layernorm",
+        (c->mla.q_lora && load_norm(l, to, "self_attn.q_a_layernorm",
                                     c->mla.q_lora, &l->q_a_norm, e) < 0))
         return e->code;
     if (!wanted(l, POINT_ATTN_OUT))
         return 0;
     if (c->indexer.top_k && !l->m->on && indexer_load(l, e) < 0)
         return e->code;
+    if (c->kv_b) /* load_all() */
+        return 0;
     model_kv_b(c, l->index, &l->part[PART_KV_B].of);
     return model_load_linear(l->m, NULL, &l->part[PART_KV_B], e);
 }
@@ -138,7 +154,7 @@ static int load_all(struct layer *l, const struct quantized *codes,
 
         model_linear(c, l->index, i, &one);
         l->part[one.part].of = one;
-        if (wanted(l, leads_to(one.part)) &&
+        if (linear_wanted(l, one.part) &&
             model_load_linear(l->m, codes, &l->part[one.part], e) < 0)
             return e->code;
     }

@@ -136,64 +136,123 @@ static int project(struct layer *l, struct state *s, struct err *e)
                      e);
 }
 
-static int to_q_lat(struct layer *l, struct state *s, struct err *e)
+/* out = q_lat, from attn_in. */
+static int run_q_a(struct layer *l, const struct state *s, const void *in,
+                   void *out, struct err *e)
 {
     int64_t n = l->part[PART_Q_A].of.rows;
+    struct norm j = { .x = out,
+                      .rows = s->rows,
+                      .n = n,
+                      .ld = n,
+                      .w = l->q_a_norm,
+                      .eps = LATENT_EPS,
+                      .out = out };
+
+    return multiply(l, PART_Q_A, s, in, out, false, e) < 0 ?
+               e->code :
+               model_norm_rows(l->m, &j, e);
+}
+
+static int to_q_lat(struct layer *l, struct state *s, struct err *e)
+{
     const void *in;
-    struct norm j;
 
     if (act_to_read(l, s, POINT_Q_LAT, &in, e) < 0)
         return e->code;
     s->act = act_for(s, POINT_Q_LAT);
-    if (multiply(l, PART_Q_A, s, in, s->act, false, e) < 0)
-        return e->code;
-    j = (struct norm){ .x = s->act,
-                       .rows = s->rows,
-                       .n = n,
-                       .ld = n,
-                       .w = l->q_a_norm,
-                       .eps = LATENT_EPS,
-                       .out = s->act };
-    return model_norm_rows(l->m, &j, e);
+    return run_q_a(l, s, in, s->act, e);
 }
 
-/* q from q_lat or attn_in; keys and values from attn_in. */
-static int project_latent(struct layer *l, struct state *s, struct err *e)
+/* *in: attn_in; behind it computed from x again, into m->latent. */
+static int attn_in(struct layer *l, struct state *s, const void **in,
+                   struct err *e)
 {
     struct model *m = l->m;
     const struct mla *a = &m->config.mla;
-    enum linear_part q = a->q_lora ? PART_Q_B : PART_Q;
-    int64_t h = m->config.hidden_size, kv = a->kv_lora + a->rope;
-    const void *in = s->act;
-    struct norm j;
+    int64_t h = m->config.hidden_size;
+
+    *in = s->act;
+    if (model_reserve(m, &m->latent, s->rows, h > a->kv_lora ? h : a->kv_lora,
+                      m->size, "latents", e) < 0)
+        return e->code;
+    if (s->at == POINT_ATTN_IN)
+        return 0;
+    *in = m->latent.p;
+    return model_norm(m, s->x, l->norm1, s->rows, m->latent.p, e);
+}
+
+/* Outputs of kv_a, into m->key. */
+static int run_kv_a(struct layer *l, struct state *s, const void *in,
+                    struct err *e)
+{
+    struct model *m = l->m;
+
+    return model_reserve(m, &m->key, s->rows, l->part[PART_KV_A].of.rows,
+                         m->size, "keys", e) < 0 ?
+               e->code :
+               multiply(l, PART_KV_A, s, in, m->key.p, false, e);
+}
+
+/* out = kv_lat, from m->key. */
+static int norm_kv_lat(struct layer *l, const struct state *s, void *out,
+                       struct err *e)
+{
+    const struct mla *a = &l->m->config.mla;
+    struct norm j = { .x = l->m->key.p,
+                      .rows = s->rows,
+                      .n = a->kv_lora,
+                      .ld = a->kv_lora + a->rope,
+                      .w = l->kv_a_norm,
+                      .eps = LATENT_EPS,
+                      .out = out };
+
+    return model_norm_rows(l->m, &j, e);
+}
+
+static int to_kv_lat(struct layer *l, struct state *s, struct err *e)
+{
+    const void *in;
+
+    if (attn_in(l, s, &in, e) < 0 || run_kv_a(l, s, in, e) < 0)
+        return e->code;
+    s->act = act_for(s, POINT_KV_LAT);
+    return norm_kv_lat(l, s, s->act, e);
+}
+
+/* Queries from attn_in or q_lat; keys and values from attn_in.  At POINT_KV_LAT
+ * values from kv_lat, and the rest from x. */
+static int project_latent(struct layer *l, struct state *s, struct err *e)
+{
+    struct model *m = l->m;
+    bool lora = m->config.mla.q_lora, behind = s->at == POINT_KV_LAT;
+    enum linear_part q = lora ? PART_Q_B : PART_Q;
+    const void *in, *of_q = s->act;
 
     if (model_reserve(m, &m->q, s->rows, l->part[q].of.rows, m->size, "queries",
                       e) < 0 ||
-        model_reserve(m, &m->key, s->rows, kv, m->size, "keys", e) < 0 ||
         model_reserve(m, &m->value, s->rows, l->part[PART_KV_B].of.rows,
                       m->size, "values", e) < 0 ||
-        model_reserve(m, &m->latent, s->rows, h > a->kv_lora ? h : a->kv_lora,
-                      m->size, "latents", e) < 0 ||
-        multiply(l, q, s, s->act, m->q.p, false, e) < 0)
+        (behind &&
+         multiply(l, PART_KV_B, s, s->act, m->value.p, false, e) < 0) ||
+        attn_in(l, s, &in, e) < 0)
         return e->code;
-    if (s->at == POINT_Q_LAT) {
-        if (model_norm(m, s->x, l->norm1, s->rows, m->latent.p, e) < 0)
+    if (behind) {
+        void *lat = other_act(s);
+
+        of_q = lora ? lat : in;
+        if (lora && run_q_a(l, s, in, lat, e) < 0)
             return e->code;
-        in = m->latent.p;
     }
-    if ((l->indexer && indexer_run(l, s, in, s->act, e) < 0) ||
-        multiply(l, PART_KV_A, s, in, m->key.p, false, e) < 0)
+    if (multiply(l, q, s, of_q, m->q.p, false, e) < 0 ||
+        (l->indexer && indexer_run(l, s, in, of_q, e) < 0) ||
+        run_kv_a(l, s, in, e) < 0)
         return e->code;
-    j = (struct norm){ .x = m->key.p,
-                       .rows = s->rows,
-                       .n = a->kv_lora,
-                       .ld = kv,
-                       .w = l->kv_a_norm,
-                       .eps = LATENT_EPS,
-                       .out = m->latent.p };
-    if (model_norm_rows(m, &j, e) < 0)
-        return e->code;
-    return multiply(l, PART_KV_B, s, m->latent.p, m->value.p, false, e);
+    if (behind)
+        return 0;
+    return norm_kv_lat(l, s, m->latent.p, e) < 0 ?
+               e->code :
+               multiply(l, PART_KV_B, s, m->latent.p, m->value.p, false, e);
 }
 
 static int to_attn_out(struct layer *l, struct state *s, struct err *e)
@@ -384,6 +443,7 @@ static int step(struct layer *l, struct state *s, enum point to, struct err *e)
     switch (to) {
     case POINT_ATTN_IN: return read_stream(l, s, to, l->norm1, e);
     case POINT_Q_LAT: return to_q_lat(l, s, e);
+    case POINT_KV_LAT: return to_kv_lat(l, s, e);
     case POINT_ATTN_OUT: return to_attn_out(l, s, e);
     case POINT_MLP_IN:
         return add_output(l, s, PART_O, l->attn_out, e) < 0 ?

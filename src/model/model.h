@@ -14,6 +14,10 @@
  *
  *     ATTN_IN --q_a, norm--> Q_LAT --q_b; kv_a, kv_b, attention--> ATTN_OUT
  *
+ * and where kv_b is one of the linears (model_config.kv_b), KV_LAT behind it:
+ *
+ *     Q_LAT --kv_a, norm--> KV_LAT --kv_b; q_a, q_b, attention--> ATTN_OUT
+ *
  * In a mixture of experts the chain from MLP_IN to OUT is that of the shared
  * expert; the routed experts are run by moe.h.
  *
@@ -39,7 +43,8 @@
 enum point {
     POINT_IN,
     POINT_ATTN_IN,
-    POINT_Q_LAT, /* only with latent attention that has a q_lora_rank */
+    POINT_Q_LAT,  /* only with latent attention that has a q_lora_rank */
+    POINT_KV_LAT, /* only with latent attention, and model_config.kv_b */
     POINT_ATTN_OUT,
     POINT_MLP_IN,
     POINT_MLP_MID,
@@ -52,7 +57,7 @@ enum input_class point_input(enum point p);
 /* Elements of a row of it; hidden_size at POINT_IN and POINT_OUT. */
 int64_t point_width(const struct model_config *c, int64_t layer, enum point p);
 /* Whether the layer has this point: no POINT_Q_LAT without a query latent, no
- * POINT_MLP_MID in a mixture without shared expert.  layer_run() skips points
+ * POINT_KV_LAT without model_config.kv_b, no POINT_MLP_MID in a mixture without shared expert.  layer_run() skips points
  * that do not exist. */
 bool point_exists(const struct model_config *c, int64_t layer, enum point p);
 /* Whether the linear that reads this point adds its output to the residual
@@ -68,6 +73,9 @@ struct model;
 MUST_CHECK int model_open(struct model **m, const char *dir, enum dtype dtype,
                           struct err *e);
 void model_close(struct model *m); /* NULL is allowed */
+/* Before anything is loaded: kv_b_proj is one of the linears
+ * (model_config.kv_b), if the model has one. */
+void model_list_kv_b(struct model *m);
 
 struct forward_table; /* model/forward_table.h */
 struct cuda_context;

@@ -129,6 +129,11 @@ static int check_lacks(const struct model *m, int64_t tokens, struct err *e)
                    0;
 }
 
+void model_list_kv_b(struct model *m)
+{
+    m->config.kv_b = m->config.mla.kv_lora;
+}
+
 int model_run_on(struct model *m, const struct forward_table *on,
                  struct cuda_context *c, struct err *e)
 {

@@ -20,6 +20,8 @@ bool point_exists(const struct model_config *c, int64_t layer, enum point p)
 {
     if (p == POINT_Q_LAT)
         return c->mla.q_lora;
+    if (p == POINT_KV_LAT)
+        return c->kv_b;
     return p != POINT_MLP_MID || model_layer_width(c, layer);
 }
 
@@ -35,6 +37,7 @@ int64_t point_width(const struct model_config *c, int64_t layer, enum point p)
 {
     switch (p) {
     case POINT_Q_LAT: return c->mla.q_lora;
+    case POINT_KV_LAT: return c->mla.kv_lora;
     case POINT_ATTN_OUT:
         return model_layer_linear(c, layer) ?
                    c->delta.v_heads * c->delta.v_dim :
@@ -57,6 +60,7 @@ static int64_t widest(const struct model_config *c)
     int64_t w = larger(c->hidden_size, c->n_heads * c->v_dim);
 
     w = larger(w, larger(c->mla.q_lora, c->moe.shared_width));
+    w = larger(w, c->mla.kv_lora);
     w = larger(w, c->delta.v_heads * c->delta.v_dim);
     return larger(w, c->intermediate_size);
 }

@@ -97,6 +97,7 @@ int preflight_check(const struct preflight *p, uint64_t *linears, struct err *e)
 
     if (sidecars_check(p->model, e) || model_config_read(&c, p->model, e))
         return e->code;
+    module_choice_apply(&p->choice, &c);
     rc = collect(&s, &c, &p->choice, e);
     for (size_t i = 0; !rc && i < s.n; i++)
         rc = check_shape(p, &s, i, e);

@@ -80,9 +80,11 @@ static int check_and_describe(const struct publication *p, struct collection *c,
     *dict = NULL;
     if (model_config_read(&config, p->model, e) ||
         checkpoint_open(&source, p->model, e) ||
-        (p->map && checkpoint_prune(source, p->map, &config, p->mode, e)) ||
-        named_from_checkpoint(&from, source, e) || names_of_plan(&out, c, e) ||
-        complete_check(&want, &out, e))
+        (p->map && checkpoint_prune(source, p->map, &config, p->mode, e)))
+        rc = e->code;
+    config.kv_b = config.mla.kv_lora; /* 4-bit or not */
+    if (rc || named_from_checkpoint(&from, source, e) ||
+        names_of_plan(&out, c, e) || complete_check(&want, &out, e))
         rc = e->code;
     if (!rc && c->packed &&
         (plain_collect(&plain, &out, &config, &c->facts, e) ||

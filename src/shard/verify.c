@@ -343,6 +343,7 @@ static int open_both(struct state *s, struct err *e)
         checkpoint_open(&s->out, s->v->dir, e) ||
         named_from_checkpoint(&s->names, s->out, e))
         return e->code;
+    s->config.kv_b = s->config.mla.kv_lora; /* 4-bit or not */
     if (s->v->source && (open_source(s, e) ||
                          named_from_checkpoint(&s->source_names, s->source, e)))
         return e->code;

@@ -34,6 +34,23 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     done
 }
 
+@test "--kv-b: the inputs of kv_b_proj, with feedback and without, to the bit those of one run" {
+    python3 "$PY" tokens t.fts 40 33
+    for kind in deepseek_v3 deepseek_v2-lite deepseek_v32; do
+        python3 "$PY" make "$kind" "$kind"
+        forge-calib -q --kv-b --dtype f32 "$kind" t.fts >seen.fts
+        [ "$(forge-ls seen.fts | grep -c 'kv_lat')" -eq "$(forge-ls seen.fts | grep -c 'attn_in')" ]
+        python3 "$PY" check "$kind" t.fts 1e-5 seen.fts
+        MODULES="*" loop "$kind" --kv-b --dtype f32 "$kind" t.fts
+        [ "$(forge-ls codes.fts | grep -c "^codes.*kv_b_proj")" -eq 3 ]
+        python3 "$PY" check "$kind" t.fts 1e-4 seen.fts codes.fts
+        # the run stops at every point, and puts out what one does that passes them
+        forge-calib -q --dtype f32 --to hidden --layer 0 "$kind" t.fts >one.fts
+        forge-calib -q --dtype f32 --to hidden --layer 0 --kv-b "$kind" t.fts >two.fts
+        python3 "$PY" same one.fts two.fts
+    done
+}
+
 @test "and in bf16, within what bf16 rounds" {
     python3 "$PY" tokens t.fts 40 33
     for kind in deepseek_v3-plain deepseek_v2-lite qwen2_moe qwen3_moe-step glm4_moe; do
@@ -135,12 +152,12 @@ PYTHON
     done
 }
 
-# loop MODEL CALIBRATION-ARGUMENT...: codes.fts, and what came out, seen.fts
+# loop MODEL CALIBRATION-ARGUMENT...: codes.fts, and what came out, seen.fts; MODULES: a pattern of linears
 loop() {
     rm -f back
     mkfifo back
     timeout 60 bash -o pipefail -c '"${@:2}" | tee seen.fts | forge-hessian -q --blend 2 |
-        forge-weights -q --join "$1" | forge-grid -q --group 16 |
+        forge-weights -q --join ${MODULES:+--modules "$MODULES"} "$1" | forge-grid -q --group 16 |
         forge-solve -q | forge-split -q "codes-%.fts" | tee back >codes.fts' \
         - "$1" forge-calib -q --feedback back "${@:2}"
 }

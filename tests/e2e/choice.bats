@@ -65,7 +65,7 @@ PYTHON
         rm -rf out
         forge quantize m out --method rtn --group 16 --layout $layout -q \
             --skip '*.1.mlp.experts.*' --skip '*shared_experts*' --skip '*.q_b_proj'
-        check m out $layout '*' '*.1.mlp.experts.*' '*shared_experts*' '*.q_b_proj'
+        check m out $layout - '*.1.mlp.experts.*' '*shared_experts*' '*.q_b_proj'
     done
     rm -r out
     quantize=(forge quantize m out --method rtn --group 16 -q)
@@ -73,7 +73,49 @@ PYTHON
     [[ $stderr == *"experts.0.gate_proj' is quantized and "*"experts.3.gate_proj' is not: runtimes load all experts"* ]]
     refused 78 "${quantize[@]}" --skip '*.experts.*.down_proj'
     refused 78 "${quantize[@]}" --skip '*.q_a_proj'
-    refused 78 "${quantize[@]}" --skip '*.kv_b_proj' # is never quantized
+    refused 78 "${quantize[@]}" --skip '*.kv_b_proj' # is not quantized
+    [ ! -e out.work ]
+    quantize=(forge quantize m out --method rtn --group 8 -q)
+    for layout in compressed-tensors awq gptq gptq_v2; do # unless it is asked for
+        rm -rf out
+        "${quantize[@]}" --layout $layout --modules '*.self_attn.*'
+        check m out $layout '*.self_attn.*'
+    done
+    rm -r out
+    "${quantize[@]}" --modules '*' --skip '*.kv_b_proj'
+    check m out compressed-tensors -
+}
+
+# The same codes in a pipe, in steps, and in a run that goes on; NumPy checks kv_lat in cli/mixtures.
+@test "kv_b_proj of latent attention, calibrated on its own inputs" {
+    for kind in deepseek_v3 deepseek_v3-direct; do # with and without a query latent
+        python3 "$tree/tests/reference/moe.py" make $kind plain m
+        way=("${small[@]}" --sequences 16 --group 32 --modules '*')
+        figures() { forge eval m "$1" --json --quiet --text "$text" --sequences 8 --seqlen 64 >"$1.json"; }
+        forge quantize m nearest --method rtn "${way[@]:4}"
+        figures nearest
+        for how in "--effort fast" "--effort default" "--effort best" "--propagate original --jobs 2"; do
+            # shellcheck disable=SC2086
+            forge quantize m out "${way[@]}" $how --work work
+            check m out compressed-tensors '*'
+            forge verify -q out
+            rm work/solve-*/codes-2.fts work/solve-*/report-2.jsonl
+            # shellcheck disable=SC2086
+            forge quantize m again "${way[@]}" $how --work work
+            same_tensors out again
+            figures out
+            awk -v k="$(figure kl_mean out.json)" -v n="$(figure kl_mean nearest.json)" 'BEGIN {
+                print "KL", k, n; exit !(k < n) }'
+            rm -r out again work
+        done
+        for jobs in 1 4; do forge quantize m p$jobs "${way[@]}" --parts 3 --jobs $jobs; done
+        same_tensors p1 p4
+        # without it the calibration is another, and another directory
+        forge quantize m out "${way[@]}" --propagate original --work work
+        forge quantize m plain "${small[@]}" --group 32 --propagate original --work work
+        [ "$(find work -name 'calib-*' | wc -l)" -eq 2 ]
+        rm -r m p1 p4 out plain work nearest
+    done
 }
 
 @test "patterns that cannot be meant are refused before any work" {

@@ -43,6 +43,11 @@ check() {
     "${PYTHON:-python3}" "$BATS_TEST_DIRNAME/random_models.py" "${EVAL:-$BATS_TEST_DIRNAME/../../examples/eval.txt}" "$WORK/remap" deepseek-v3-f32
     MODELS=$WORK/remap/deepseek-v3-f32 check remap_check
 }
+@test "kv_b_proj of latent attention in 4 bits" {
+    "${PYTHON:-python3}" "$BATS_TEST_DIRNAME/random_models.py" "${EVAL:-$BATS_TEST_DIRNAME/../../examples/eval.txt}" "$WORK/latent" deepseek-v3-f32
+    export MODELS=$WORK/latent/deepseek-v3-f32
+    WORK=$WORK/of check loaders --option=--modules '--option=*'
+}
 @test "the same for random models of other families" {
     "${PYTHON:-python3}" "$BATS_TEST_DIRNAME/random_models.py" "${EVAL:-$BATS_TEST_DIRNAME/../../examples/eval.txt}" "$WORK/random"
     # Each in a process of its own: once GPTQModel has loaded a mixture,

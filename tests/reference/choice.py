@@ -3,8 +3,8 @@
 the source's tensors, and the rules by which loaders find unquantized modules - never
 from our C.
 
-    choice.py check SOURCE OUT LAYOUT MODULES SKIP...   MODULES: * for all
-        linears of SOURCE that match no SKIP, and MODULES, are packed; the others have
+    choice.py check SOURCE OUT LAYOUT MODULES SKIP...   MODULES: "-" for all but
+        kv_b_proj.  Linears of SOURCE that match no SKIP, and MODULES, are packed; the others have
         the bytes of SOURCE; and for each of them the config says so
 """
 import fnmatch
@@ -54,10 +54,10 @@ def main(source, out, layout, modules, *skip):
     counts = [0, 0]
     for name in src:
         m = LINEAR.fullmatch(name)
-        if not m or "kv_b_proj" in name or int(name.split(".")[2]) >= layers:
+        if not m or int(name.split(".")[2]) >= layers or (modules == "-" and "kv_b_proj" in name):
             continue
         module = m[1]
-        chosen = fnmatch.fnmatchcase(module, modules) and not any(fnmatch.fnmatchcase(module, s) for s in skip)
+        chosen = fnmatch.fnmatchcase(module, modules.replace("-", "*")) and not any(fnmatch.fnmatchcase(module, s) for s in skip)
         counts[chosen] += 1
         assert (f"{module}.{PACKED[layout]}" in have) == chosen, module
         assert (name in have) != chosen, module

@@ -346,7 +346,8 @@ def latent(c, t, p, a, lin, seen):
         q = lin("self_attn.q_proj", a)
     q = q.reshape(n, -1, head_dim(c))
     x = lin("self_attn.kv_a_proj_with_mqa", a)
-    both = lin("self_attn.kv_b_proj", norm("kv_a_layernorm", x[:, :kv])).reshape(n, q.shape[1], -1)
+    seen[p + ".kv_lat"] = norm("kv_a_layernorm", x[:, :kv])
+    both = lin("self_attn.kv_b_proj", seen[p + ".kv_lat"]).reshape(n, q.shape[1], -1)
     turned = np.repeat(rotate(c, x[:, None, kv:]), q.shape[1], 1)
     q = np.concatenate([q[..., :nope], rotate(c, q[..., nope:])], -1)
     return q, np.concatenate([both[..., :nope], turned], -1), both[..., nope:]

@@ -261,9 +261,19 @@ static void test_linears(void)
     model_activation_name(&c, 3, IN_Q_LAT, -1, name);
     CHECK(!strcmp(name, "model.layers.3.q_lat"));
 
+    c.kv_b = true; /* kv_b_proj in front of o_proj */
+    CHECK(model_linear_count(&c, 0) == 8 && model_linear_common(&c, 3) == 8);
+    check_linear(3, 2, "self_attn.q_b_proj", IN_Q_LAT, 96, 32);
+    check_linear(3, 3, "self_attn.kv_b_proj", IN_KV_LAT, 4 * (16 + 24), 48);
+    check_linear(3, 4, "self_attn.o_proj", IN_ATTN_OUT, 64, 96);
+    model_activation_name(&c, 3, IN_KV_LAT, -1, name);
+    CHECK(!strcmp(name, "model.layers.3.kv_lat"));
+
     CHECK(parse("deepseek_v3", MLA ",\"n_shared_experts\":null") == 0);
     CHECK(model_linear_common(&c, 3) == 3);
     check_linear(3, 0, "self_attn.q_proj", IN_ATTN, 96, 64);
+    c.kv_b = true;
+    check_linear(3, 2, "self_attn.kv_b_proj", IN_KV_LAT, 4 * (16 + 24), 48);
 
     CHECK(parse("mixtral", ",\"num_local_experts\":4") == 0);
     check_linear(5, 5, "block_sparse_moe.experts.0.w3", IN_EXPERT, 96, 64);
