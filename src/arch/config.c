@@ -159,11 +159,13 @@ static int read_activation(struct model_config *c, const struct json *o,
                field_number(o, "swiglu_alpha", &c->gate_alpha, e);
 }
 
-/* intermediate_size, which a family whose layers all have experts may lack. */
+/* The width of the dense MLP, which a family whose layers all have experts may
+ * lack. */
 static int read_width(struct model_config *c, const struct json *o,
                       struct err *e)
 {
-    const char *key = "intermediate_size";
+    const char *key =
+        c->family->mlp_width ? c->family->mlp_width : "intermediate_size";
 
     if (c->family->all_sparse && !field_get(o, key))
         key = "moe_intermediate_size";
@@ -196,7 +198,7 @@ static int read_biases(struct model_config *c, const struct json *o,
 {
     const struct family *f = c->family;
     bool attention = f->biased, mlp = f->mlp_biased, qkv = f->qkv_bias,
-         norm = false;
+         norm = f->qk_norm == QK_NORM_UNIT;
     bool out = false, all = false;
 
     if (f->attention_bias && field_bool(o, "attention_bias", &attention, e) < 0)
@@ -277,6 +279,9 @@ bool model_adds_scaled(const struct model_config *c)
 static int read_layer_types(struct model_config *c, const struct json *list,
                             struct err *e)
 {
+    const char *slides = c->family->sliding == SLIDING_CHUNKS ?
+                             "chunked_attention" :
+                             "sliding_attention";
     const struct json *v;
     const char *type;
     int64_t i = 0;
@@ -297,12 +302,12 @@ static int read_layer_types(struct model_config *c, const struct json *list,
                            (long long)i);
         if (c->layer_linear && !strcmp(type, "linear_attention"))
             continue; /* read_linear() */
-        c->layer_slides[i] = !strcmp(type, "sliding_attention");
+        c->layer_slides[i] = !strcmp(type, slides);
         if (!c->layer_slides[i] && strcmp(type, "full_attention"))
             return err_set(e, E_CONFIG,
                            "layer_types: '%.64s' is not supported "
-                           "(full_attention and sliding_attention are)",
-                           type);
+                           "(full_attention and %s are)",
+                           type, slides);
     }
     return 0;
 }
@@ -332,6 +337,18 @@ static int check_layer_types(const struct model_config *c, struct err *e)
     return 0;
 }
 
+/* Layers with RoPE slide. */
+static int slide_with_rope(struct model_config *c, struct err *e)
+{
+    c->layer_slides =
+        mem_zero((size_t)c->n_layers, sizeof(bool), "layer_types", e);
+    if (!c->layer_slides)
+        return e->code;
+    for (int64_t i = 0; i < c->n_layers; i++)
+        c->layer_slides[i] = !c->layer_nope[i];
+    return 0;
+}
+
 /* Without layer_types: by sliding_window_pattern or max_window_layers. */
 static int slide_by_number(struct model_config *c, const struct json *o,
                            struct err *e)
@@ -340,6 +357,8 @@ static int slide_by_number(struct model_config *c, const struct json *o,
     bool pattern = s == SLIDING_PATTERN;
     int64_t n = pattern ? c->family->pattern : 28;
 
+    if (s == SLIDING_CHUNKS)
+        return slide_with_rope(c, e);
     if (field_int(o, pattern ? "sliding_window_pattern" : "max_window_layers",
                   pattern, INT_MAX, &n, e) < 0)
         return e->code;
@@ -358,18 +377,18 @@ static int read_sliding(struct model_config *c, const struct json *o,
                         struct err *e)
 {
     enum sliding s = c->family->sliding;
-    bool use = s == SLIDING_ALL || s == SLIDING_PATTERN;
+    const char *key =
+        s == SLIDING_CHUNKS ? "attention_chunk_size" : "sliding_window";
+    bool use = s == SLIDING_ALL || s >= SLIDING_PATTERN;
     bool by_layer = s >= SLIDING_FROM;
 
     if (s && !use && field_bool(o, "use_sliding_window", &use, e) < 0)
         return e->code;
     if (use) {
-        c->sliding_window =
-            json_get(o, "sliding_window") || c->family->no_window ? 0 :
-            c->family->window ? c->family->window :
-                                4096;
-        if (field_int(o, "sliding_window", 1, MAX_POSITION, &c->sliding_window,
-                      e) < 0)
+        c->sliding_window = json_get(o, key) || c->family->no_window ? 0 :
+                            c->family->window ? c->family->window :
+                                                4096;
+        if (field_int(o, key, 1, MAX_POSITION, &c->sliding_window, e) < 0)
             return e->code;
     }
     if (c->family->indexer) /* layer_types is all "indexed_attention" */
@@ -379,7 +398,7 @@ static int read_sliding(struct model_config *c, const struct json *o,
                        check_layer_types(c, e) < 0 ?
                    e->code :
                    0;
-    if (c->sliding_window && c->family->nope_layers)
+    if (c->sliding_window && c->family->nope_layers && s != SLIDING_CHUNKS)
         return err_set(e, E_DATA, "layer_types is missing");
     return c->sliding_window && by_layer ? slide_by_number(c, o, e) : 0;
 }
@@ -438,6 +457,32 @@ bool model_layer_linear(const struct model_config *c, int64_t layer)
 
 /* ---- layers without RoPE ---- */
 
+/* c->query_growth; attn_temperature_tuning is a number in some checkpoints. */
+static int read_growth(struct model_config *c, const struct json *o,
+                       struct err *e)
+{
+    const struct json *on = field_get(o, "attn_temperature_tuning");
+    struct query_growth *g = &c->query_growth;
+    int64_t number = 1;
+
+    if (!c->family->query_growth)
+        return 0;
+    *g = (struct query_growth){ .scale = 0.1, .floor = 8192 };
+    if (on && !json_int(on, &number)) {
+        bool is = true;
+
+        if (field_bool(o, "attn_temperature_tuning", &is, e) < 0)
+            return e->code;
+        number = is;
+    }
+    if (field_number(o, "attn_scale", &g->scale, e) < 0 ||
+        field_int(o, "floor_scale", 1, MAX_POSITION, &g->floor, e) < 0)
+        return e->code;
+    if (!number)
+        g->scale = 0;
+    return 0;
+}
+
 static int read_nope(struct model_config *c, const struct json *o,
                      struct err *e)
 {
@@ -448,6 +493,8 @@ static int read_nope(struct model_config *c, const struct json *o,
         return 0;
     if (field_int(o, "no_rope_layer_interval", 1, INT_MAX, &every, e) < 0)
         return e->code;
+    if (list && json_type(list) == JSON_ARRAY && !json_count(list))
+        list = NULL; /* Llama 4's [] */
     if (list && (json_type(list) != JSON_ARRAY ||
                  json_count(list) < (size_t)c->n_layers))
         return err_set(e, E_DATA,
@@ -455,7 +502,7 @@ static int read_nope(struct model_config *c, const struct json *o,
                        "%lld numbers",
                        (long long)c->n_layers);
     c->layer_nope = mem_zero((size_t)c->n_layers, sizeof(bool), "layers", e);
-    if (!c->layer_nope)
+    if (!c->layer_nope || read_growth(c, o, e) < 0)
         return e->code;
     v = list ? json_first(list) : NULL;
     for (; i < c->n_layers; i++, v = v ? json_after(v) : NULL) {
@@ -537,8 +584,8 @@ static int read_all(struct model_config *c, const struct json *o, struct err *e)
     if (find_text(c, o, &t, e) < 0 || find_family(c, t, e) < 0 ||
         check_architecture(c, o, e) < 0 || read_sizes(c, t, e) < 0 ||
         read_biases(c, t, e) < 0 || read_scales(c, t, e) < 0 ||
-        read_linear(c, t, e) < 0 || read_sliding(c, t, e) < 0 ||
-        read_nope(c, t, e) < 0 || config_read_rope(c, t, e) < 0 ||
+        read_linear(c, t, e) < 0 || read_nope(c, t, e) < 0 ||
+        read_sliding(c, t, e) < 0 || config_read_rope(c, t, e) < 0 ||
         config_read_moe(c, t, e) < 0 || read_dtype(c, t, e) < 0 ||
         read_quantization(c, o, e) < 0 ||
         /* what both objects may say, the outer one decides */

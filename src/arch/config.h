@@ -47,7 +47,8 @@ struct rope {
 enum qk_norm {
     QK_NORM_NONE,
     QK_NORM_HEAD, /* of each head */
-    QK_NORM_FLAT  /* over all heads together */
+    QK_NORM_FLAT, /* over all heads together */
+    QK_NORM_UNIT  /* of each head, without weights, in layers with RoPE */
 };
 
 /* Which layers attend only to the last sliding_window keys (layer_types of
@@ -59,8 +60,10 @@ enum sliding {
     SLIDING_FROM, /* if use_sliding_window: layers from max_window_layers on */
     SLIDING_EVEN, /* if use_sliding_window: even layers below
                       * max_window_layers */
-    SLIDING_PATTERN /* if sliding_window is given: all layers but every n-th, n
-                     * = sliding_window_pattern */
+    SLIDING_PATTERN, /* if sliding_window is given: all layers but every n-th, n
+                      * = sliding_window_pattern */
+    SLIDING_CHUNKS   /* if attention_chunk_size is given: layers with RoPE see
+                      * keys from its last multiple on */
 };
 
 /* How the router scores a token's experts; the top-k are chosen. */
@@ -113,6 +116,8 @@ struct family {
     bool use_bias;   /* config.json's use_bias gives all of them one */
     bool fused_qkv;  /* q, k and v are one linear, qkv_proj */
     bool fused_mlp;  /* gate and up are one, gate_up_proj */
+    const char *mlp; /* module of the dense MLP; "mlp" */
+    const char *mlp_width; /* member that says its width; intermediate_size */
     const struct layer_norms *norms; /* NULL: input_layernorm in front of
                                       * attention, post_attention_layernorm in
                                       * front of the MLP */
@@ -135,6 +140,8 @@ struct family {
     bool position_scale; /* queries grow with their position from
                           * original_max_position_embeddings on; up to there
                           * sequences are supported */
+    bool query_growth;   /* in layers without RoPE queries grow with their
+                          * position (struct query_growth) */
     bool rope_given;     /* config.json must say its RoPE parameters */
     enum delta_form delta; /* some layers have linear attention */
     bool attention_gate;   /* q_proj puts out a head's query, then its gate g,
@@ -143,7 +150,8 @@ struct family {
     bool sinks;            /* each head's softmax has a further score, its sink,
                           * whose weight is dropped */
     enum qk_norm qk_norm;
-    bool qk_norm_key; /* only if config.json's use_qk_norm */
+    bool qk_norm_key; /* only if config.json's use_qk_norm; absent: false, true
+                       * for QK_NORM_UNIT */
     enum sliding sliding;
     bool by_type;          /* layer_types may mix both kinds of layers */
     bool rope_pairs;       /* RoPE rotates dims (2i, 2i+1), not (i, i + d/2) */
@@ -162,6 +170,10 @@ struct family {
     bool mixtral;            /* an expert's gate, up, down are named w1, w3,
                               * w2, and its width is intermediate_size */
     bool plain_width;        /* an expert's width is intermediate_size */
+    bool weigh_inputs;       /* an expert's input, not its output, is multiplied
+                              * by its weight */
+    bool interleaved_keys;   /* config.json says which layers have experts by
+                              * moe_layers, or interleave_moe_layer_step */
     bool sparse_step;        /* decoder_sparse_step and mlp_only_layers say
                               * which layers have experts, else
                               * first_k_dense_replace and moe_layer_freq */
@@ -175,6 +187,7 @@ struct family {
     bool renormalize;            /* norm_topk_prob */
     double scale;                /* routed_scaling_factor; 1 */
     int64_t n_group, topk_group; /* 1 */
+    int64_t n_shared;            /* n_shared_experts */
     int64_t first_dense;         /* first_k_dense_replace */
     int64_t head_dim;            /* hidden_size / num_attention_heads */
     int64_t n_kv_heads;          /* num_attention_heads */
@@ -217,6 +230,13 @@ struct delta {
     int64_t kernel;           /* tokens of the convolution */
 };
 
+/* Queries at position t are multiplied by 1 + scale log(1 + floor((t + 1) /
+ * floor)) (Nakanishi 2025). */
+struct query_growth {
+    double scale; /* 0: they are not */
+    int64_t floor;
+};
+
 /* Mixture of experts. */
 struct moe {
     int64_t n_experts;    /* experts per layer; 0: the model is dense */
@@ -227,9 +247,10 @@ struct moe {
     int64_t shared_width; /* the same for the shared expert; 0: none */
     int64_t n_group, topk_group; /* groups of experts; groups kept */
     bool grouped; /* the top-k are chosen from topk_group of n_group groups */
-    bool renormalize; /* a token's weights are divided by their sum */
-    double scale;     /* and multiplied by this (routed_scaling_factor) */
-    bool *sparse;     /* [n_layers] whether the layer has experts */
+    bool renormalize;  /* a token's weights are divided by their sum */
+    double scale;      /* and multiplied by this (routed_scaling_factor) */
+    bool weigh_inputs; /* as in struct family: the outputs' factors are 1 */
+    bool *sparse;      /* [n_layers] whether the layer has experts */
 };
 
 /* A multimodal model: its language model, of a family, is described by
@@ -265,11 +286,13 @@ struct model_config {
                          * none */
     struct moe moe;
     double rms_eps;
-    bool tied;              /* tie_word_embeddings */
-    bool qkv_bias, o_bias;  /* these linears have a bias */
-    bool mlp_bias;          /* gate, up and down have one */
-    int64_t sliding_window; /* 0: none */
+    bool tied;             /* tie_word_embeddings */
+    bool qkv_bias, o_bias; /* these linears have a bias */
+    bool mlp_bias;         /* gate, up and down have one */
+    int64_t
+        sliding_window; /* of SLIDING_CHUNKS attention_chunk_size; 0: none */
     bool *layer_slides; /* [n_layers], or NULL: all layers have the window */
+    struct query_growth query_growth;
     struct rope rope;
     struct rope local_rope; /* of sliding layers, if family->rope_by_type */
     bool *layer_nope;       /* [n_layers] layers without RoPE; NULL: none */

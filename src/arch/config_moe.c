@@ -171,6 +171,30 @@ static int sparse_by_range(struct model_config *c, const struct json *o,
     return 0;
 }
 
+/* Llama 4: moe_layers, or every interleave_moe_layer_step-th layer. */
+static int sparse_by_list(struct model_config *c, const struct json *o,
+                          struct err *e)
+{
+    const struct json *list = field_get(o, "moe_layers");
+    int64_t step = 1, i;
+
+    if (field_int(o, "interleave_moe_layer_step", 1, MAX_LAYERS, &step, e) < 0)
+        return e->code;
+    for (i = 0; i < c->n_layers; i++)
+        c->moe.sparse[i] = !list && (i + 1) % step == 0;
+    if (!list)
+        return 0;
+    if (json_type(list) != JSON_ARRAY)
+        return err_set(e, E_DATA, "moe_layers is not an array");
+    for (const struct json *v = json_first(list); v; v = json_after(v)) {
+        if (!json_int(v, &i) || i < 0)
+            return err_set(e, E_DATA, "moe_layers: not the number of a layer");
+        if (i < c->n_layers)
+            c->moe.sparse[i] = true;
+    }
+    return 0;
+}
+
 /* mlp_layer_types: "dense" or "sparse" for each layer. */
 static int sparse_by_types(struct model_config *c, const struct json *list,
                            struct err *e)
@@ -206,6 +230,8 @@ static int read_sparse(struct model_config *c, const struct json *o,
         return sparse_by_step(c, o, e);
     if (c->family->ernie_keys)
         return sparse_by_range(c, o, e);
+    if (c->family->interleaved_keys)
+        return sparse_by_list(c, o, e);
     if (c->family->indexer && field_get(o, "mlp_layer_types"))
         return sparse_by_types(c, field_get(o, "mlp_layer_types"), e);
     return sparse_by_first(c, o, e);
@@ -314,7 +340,7 @@ static int read_shared(struct model_config *c, const struct json *o,
                        struct err *e)
 {
     struct moe *m = &c->moe;
-    int64_t n = 0;
+    int64_t n = c->family->n_shared;
 
     if (!c->family->shared)
         return 0;
@@ -347,9 +373,12 @@ int config_read_moe(struct model_config *c, const struct json *o, struct err *e)
     if (field_int(o, "num_router_experts", m->n_experts, 1 << 16, &m->n_router,
                   e) < 0)
         return e->code;
-    m->width = c->intermediate_size;
-    if ((!c->family->mixtral && !c->family->plain_width &&
-         field_need(o, "moe_intermediate_size", MAX_WIDTH, &m->width, e) < 0) ||
+    m->weigh_inputs = c->family->weigh_inputs;
+    if (field_need(o,
+                   c->family->mixtral || c->family->plain_width ?
+                       "intermediate_size" :
+                       "moe_intermediate_size",
+                   MAX_WIDTH, &m->width, e) < 0 ||
         read_shared(c, o, e) < 0 || read_router(c, o, e) < 0 ||
         read_sparse(c, o, e) < 0)
         return e->code;

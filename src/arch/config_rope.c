@@ -289,6 +289,11 @@ int config_read_rope(struct model_config *c, const struct json *o,
         c->longest = (int64_t)c->rope.original_max_position;
         c->longest_by = "original_max_position_embeddings";
     }
+    if (c->qk_norm == QK_NORM_UNIT && c->rope.attention_factor != 1)
+        return err_set(e, E_CONFIG,
+                       "attention_factor %g is not supported in front of norms "
+                       "of q and k",
+                       c->rope.attention_factor);
     scale_scores(c);
     return 0;
 }

@@ -253,7 +253,8 @@ static void common_linear(const struct model_config *c, int64_t layer,
                           int64_t i, struct linear *l)
 {
     bool experts = model_layer_experts(c, layer);
-    const char *prefix = experts ? c->family->shared : "mlp";
+    const char *dense = c->family->mlp ? c->family->mlp : "mlp";
+    const char *prefix = experts ? c->family->shared : dense;
     char part[MODULE_PATH_MAX];
     int64_t n, m;
     const struct row *r = attention_rows(c, layer, &n);

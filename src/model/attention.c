@@ -288,6 +288,21 @@ static void pack(void *ctx, size_t begin, size_t end)
 
 /* ---- queries ---- */
 
+/* Multiply the query of position t by its factor (struct query_growth). */
+static void grow_query(const struct job *j, int64_t t, float *q, int64_t row)
+{
+    const struct query_growth *g = &j->l->m->config.query_growth;
+    int64_t d = j->l->m->config.head_dim;
+    uint16_t *b = (uint16_t *)(void *)q + row * d;
+    float by = 1 + (float)(g->scale * log1p((double)((t + 1) / g->floor)));
+
+    for (int64_t i = 0; i < d && by != 1; i++)
+        if (j->pairs)
+            b[i] = bf16_from_f32(f32_from_bf16(b[i]) * by);
+        else
+            q[row * d + i] *= by;
+}
+
 /* Normalize and rotate a block of queries, in the kernels' format. */
 static void rotate_queries(const struct job *j, const struct block *b,
                            int64_t head, float *q)
@@ -305,6 +320,8 @@ static void rotate_queries(const struct job *j, const struct block *b,
             m->k->rotate_bf16(&j->q, src, cs, (uint16_t *)q + i * d);
         else
             m->k->rotate_row(&j->q, src, cs, q + i * d);
+        if (m->config.query_growth.scale > 0 && !j->q.rotary)
+            grow_query(j, b->first + i, q, i);
     }
 }
 
@@ -338,12 +355,15 @@ static void attend(const struct job *j, const struct block *b, int64_t head)
     int64_t kv = head / (c->n_heads / c->n_kv_heads), d = c->head_dim;
     int64_t at = (kv * j->n_keys + b->keys) * ATTEND_KEYS;
     float q[ATTEND_QUERIES * HEAD_DIM_MAX], out[ATTEND_QUERIES * HEAD_DIM_MAX];
+    int64_t last = model_layer_slides(c, j->l->index) ? c->sliding_window : 0;
+    bool chunks = c->family->sliding == SLIDING_CHUNKS;
     struct attend a = {
         .dim = d,
         .padded = j->padded,
         .first = b->first,
         .n = b->n,
-        .window = model_layer_slides(c, j->l->index) ? c->sliding_window : 0,
+        .window = chunks ? 0 : last,
+        .chunk = chunks ? last : 0,
         .scale = j->l->m->scale,
         .cap = (float)c->attention_cap,
         .words = m->seen_words,
@@ -457,7 +477,7 @@ int attention_run(struct layer *l, const struct state *s, void *out,
                              .pairs = c->rope_pairs,
                              .eps = (float)c->rms_eps };
     j.k = j.q;
-    if (c->qk_norm == QK_NORM_HEAD) {
+    if (c->qk_norm != QK_NORM_FLAT) {
         j.q.norm = l->q_norm;
         j.k.norm = l->k_norm;
     }

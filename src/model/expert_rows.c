@@ -75,6 +75,23 @@ void pass_count_tokens(struct pass *x, int64_t expert)
 
 /* ---- a part of an expert's rows ---- */
 
+/* row[n], elements, *= by. */
+static void multiply_row(const struct model *m, char *row, int64_t n, float by)
+{
+    enum { PIECE = 256 };
+    float t[PIECE];
+
+    for (int64_t c = 0; c < n; c += PIECE) {
+        size_t k = n - c < PIECE ? (size_t)(n - c) : PIECE;
+        char *at = row + (size_t)c * m->size;
+
+        (void)!to_f32(t, at, m->dtype, k);
+        for (size_t i = 0; i < k; i++)
+            t[i] *= by;
+        (void)!from_f32(at, m->dtype, t, k);
+    }
+}
+
 static void gather_rows(void *ctx, size_t begin, size_t end)
 {
     const struct part *j = ctx;
@@ -87,6 +104,9 @@ static void gather_rows(void *ctx, size_t begin, size_t end)
         memcpy((char *)j->to + i * row,
                (const char *)j->from + (size_t)(s / x->p->routing->top_k) * row,
                row);
+        if (x->m->config.moe.weigh_inputs)
+            multiply_row(x->m, (char *)j->to + i * row, x->h,
+                         x->p->routing->scores[s]);
     }
 }
 

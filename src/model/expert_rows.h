@@ -51,7 +51,8 @@ int64_t pass_most_tokens(const struct pass *x);
 /* Set x->stats to the sums of the routing over one expert's tokens. */
 void pass_count_tokens(struct pass *x, int64_t expert);
 /* Copy the part's rows to x->in, and those of the reference to
- * x->in_reference. */
+ * x->in_reference; both times their scores if the family weighs inputs (not on
+ * a device). */
 MUST_CHECK int part_gather(struct part *j, struct err *e);
 /* sum[token] += weight * row of x->out; adds the norms of the weighted rows to
  * x->stats (on a device: x->squares). */

@@ -39,6 +39,7 @@ struct attend {
     int64_t first;       /* position of the first query */
     int64_t n;           /* number of queries, 1..ATTEND_QUERIES */
     int64_t window; /* the query at p sees keys p - window + 1..p; 0: 0..p */
+    int64_t chunk;  /* it sees keys p - p % chunk..p; 0: by window */
     float scale;
     float cap; /* scores s become cap * tanh(s / cap); 0: they stay */
     /* [n, words] of keys, of those that position and window allow, that each

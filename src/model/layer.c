@@ -62,6 +62,25 @@ static int load_sinks(struct layer *l, struct err *e)
                0;
 }
 
+/* Norms of q and k that have no weights.  In front of RoPE they are the same as
+ * behind it: it keeps a head's norm. */
+static int unit_norms(struct layer *l, struct err *e)
+{
+    const struct model_config *c = &l->m->config;
+    float **norm[] = { &l->q_norm, &l->k_norm };
+
+    if (!wanted(l, POINT_ATTN_OUT) || !model_layer_rope(c, l->index))
+        return 0;
+    for (size_t i = 0; i < ARRAY_LEN(norm); i++) {
+        float *one = mem_alloc((size_t)c->head_dim * sizeof(*one), "norms", e);
+
+        *norm[i] = one;
+        for (int64_t k = 0; one && k < c->head_dim; k++)
+            one[k] = 1;
+    }
+    return l->q_norm && l->k_norm ? 0 : e->code;
+}
+
 static int load_head_norms(struct layer *l, struct err *e)
 {
     const struct model_config *c = &l->m->config;
@@ -69,6 +88,8 @@ static int load_head_norms(struct layer *l, struct err *e)
 
     if (c->qk_norm == QK_NORM_NONE || model_layer_linear(c, l->index))
         return 0;
+    if (c->qk_norm == QK_NORM_UNIT)
+        return unit_norms(l, e);
     if (load_norm(l, POINT_ATTN_OUT, "self_attn.q_norm",
                   c->head_dim * (flat ? c->n_heads : 1), &l->q_norm, e) < 0)
         return e->code;

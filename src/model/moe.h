@@ -18,7 +18,8 @@
 struct routing {
     int64_t n, top_k;
     int32_t *experts; /* [n, top_k] expert indices */
-    float *weights;   /* [n, top_k] factors of the experts' outputs */
+    float *weights;   /* [n, top_k] factors of the experts' outputs: 1 where
+                       * the scores are those of their inputs (struct moe) */
     float *scores;    /* [n, top_k] the router's scores (softmax or sigmoid),
                        * before correction bias, renormalization and scale */
     double *mass;     /* [experts] sums of the scores over all tokens, whether

@@ -242,7 +242,8 @@ static void choose(const struct moe *m, const float *score, float *choice,
     if (m->renormalize)
         by /= sum + 1e-20;
     for (int64_t k = 0; k < to->top_k; k++)
-        to->weights[at + k] = (float)((double)to->scores[at + k] * by);
+        to->weights[at + k] =
+            m->weigh_inputs ? 1 : (float)((double)to->scores[at + k] * by);
 }
 
 void route_token(const struct moe *m, enum router_kind kind, const float *bias,

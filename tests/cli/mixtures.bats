@@ -7,7 +7,7 @@ bats_require_minimum_version 1.5.0
 PY="$BATS_TEST_DIRNAME/../reference/forward.py"
 EVAL="$BATS_TEST_DIRNAME/../reference/eval.py"
 KINDS=(deepseek_v3 deepseek_v3-plain kimi_k2 deepseek_v32 glm_moe_dsa deepseek_v2 deepseek_v2-lite qwen2_moe qwen3_moe
-    qwen3_moe-step mixtral glm4_moe minimax_m2 gpt_oss ernie4_5_moe)
+    qwen3_moe-step mixtral glm4_moe minimax_m2 gpt_oss ernie4_5_moe llama4)
 
 setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
 

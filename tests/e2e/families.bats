@@ -20,7 +20,7 @@ setup() {
 }
 
 @test "each family: quantized, verified, nearer to the original than by rounding" {
-    for kind in gemma2 gemma3 phi3 olmo3 granite ernie4_5 glm4 gpt_oss qwen3_next qwen3_5; do
+    for kind in gemma2 gemma3 phi3 olmo3 granite ernie4_5 glm4 gpt_oss llama4 qwen3_next qwen3_5; do
         make_model $kind $kind
         forge quantize $kind out-$kind "${few[@]}"
         forge verify -q out-$kind
@@ -133,6 +133,34 @@ setup() {
     sed -i 's/down_proj_scales/down_proj_scalez/' m/model.safetensors
     refused 65 forge quantize m out "${few[@]}"
     [[ $stderr == *"down_proj_blocks': there are no scales of it"* ]]
+}
+
+@test "Llama 4: experts of one tensor taken apart, in every layout, alone and in a multimodal checkpoint" {
+    make_model llama4 m
+    forge-ls m >list
+    [ "$(grep -c 'experts.gate_up_proj' list)" = 2 ]
+    for layout in compressed-tensors awq gptq gptq_v2; do
+        forge quantize m made-$layout "${few[@]}" --layout $layout
+        forge verify -q made-$layout
+        forge-shard -q --verify made-$layout --from m
+        forge-ls made-$layout >list
+        [ "$(grep -c 'feed_forward.experts\.[0-5]\.\(gate\|up\|down\)_proj\.\(qweight\|weight_packed\)' list)" = 36 ] # 2 layers, 6 experts
+        [ "$(grep -c 'feed_forward.\(shared_expert.\)\?down_proj\.\(qweight\|weight_packed\)' list)" = 4 ]
+        [ "$(grep -c 'feed_forward.router.weight.*BF16' list)" = 2 ]
+        run ! grep -q gate_up list
+    done
+    families wrap m mm llama4
+    forge quantize mm made-mm "${few[@]}"
+    families wrapped made-compressed-tensors made-mm mm language_model.model.
+    jq -e '.quantization_config.ignore | index("re:(.*\\.)?vision_model\\..*")' made-mm/config.json
+    forge-calib -q --hitmap m <(forge-tokens --sequences 4 --seqlen 40 m "$BATS_FILE_TMPDIR/t.npy") >hits.fts
+    forge prune m pruned --hitmap hits.fts --keep 4 -q
+    forge eval --json -q m pruned --text "$BATS_FILE_TMPDIR/t.npy" --sequences 4 --seqlen 64 >p.json
+    refused 78 forge quantize m out "${few[@]}" --effort best
+    [[ $stderr == *"llama4_text has layers without RoPE"* ]]
+    sed -i 's/"moe_layers"/"x"/; s/"interleave_moe_layer_step": 2/"moe_layers": [9, "x"]/' m/config.json
+    refused 65 forge quantize m out "${few[@]}"
+    [[ $stderr == *"moe_layers: not the number of a layer"* ]]
 }
 
 @test "Qwen3-Next and Qwen3.5: the linears of linear attention in 4 bits, its convolution and gates untouched" {

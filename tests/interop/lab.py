@@ -112,8 +112,8 @@ def plain_model(d, weights=None, dtype="float32"):
         from safetensors.numpy import save_file
         config = json.loads((Path(d) / "config.json").read_text())
         config.pop("quantization_config", None)
-        if config["model_type"] == "gpt_oss":
-            weights = fuse_gpt_oss(weights)
+        if config["model_type"] in ("gpt_oss", "llama4_text"):
+            weights = fuse_experts(weights, config["model_type"] == "gpt_oss")
         with tempfile.TemporaryDirectory() as t:
             save_file(weights, f"{t}/model.safetensors", metadata={"format": "pt"})
             Path(t, "config.json").write_text(json.dumps(config))
@@ -125,16 +125,17 @@ def plain_model(d, weights=None, dtype="float32"):
     return m.eval()
 
 
-def fuse_gpt_oss(t):
-    """Experts in transformers' tensors: [E, H, 2I] with gate and up alternating, [E, I, H], biases [E, 2I], [E, H]."""
+def fuse_experts(t, alternate):
+    """Experts in transformers' tensors: [E, H, 2I], gate before up or alternating, [E, I, H], biases [E, 2I], [E, H]."""
     import numpy as np
     out, layers = {k: v for k, v in t.items() if expert_of(k) < 0}, {k.split("experts.")[0] + "experts." for k in t if expert_of(k) >= 0}
     for p in layers:
         n = 1 + max(expert_of(k) for k in t if k.startswith(p))
         of = lambda name: np.stack([t[f"{p}{e}.{name}"] for e in range(n)])
-        both = lambda kind: np.stack([of("gate_proj." + kind), of("up_proj." + kind)], 2).reshape(n, -1, *of("gate_proj." + kind).shape[2:])
-        out[p + "gate_up_proj"], out[p + "gate_up_proj_bias"] = both("weight").transpose(0, 2, 1).copy(), both("bias")
-        out[p + "down_proj"], out[p + "down_proj_bias"] = of("down_proj.weight").transpose(0, 2, 1).copy(), of("down_proj.bias")
+        both = lambda kind: np.stack([of("gate_proj." + kind), of("up_proj." + kind)], 2 if alternate else 1).reshape(n, -1, *of("gate_proj." + kind).shape[2:])
+        out[p + "gate_up_proj"], out[p + "down_proj"] = both("weight").transpose(0, 2, 1).copy(), of("down_proj.weight").transpose(0, 2, 1).copy()
+        if p + "0.gate_proj.bias" in t:
+            out[p + "gate_up_proj_bias"], out[p + "down_proj_bias"] = both("bias"), of("down_proj.bias")
     return out
 
 

@@ -25,6 +25,7 @@ LINEAR = re.compile(r".*(_proj|_proj_with_mqa|\.w[123])")
 NOT_GPTQMODEL = {
     "mixtral": "GPTQModel wants the experts' linears as gate_proj, up_proj, down_proj, vLLM as they are, w1, w3, w2",
     "minimax_m2": "GPTQModel does not find the experts",
+    "llama4_text": "GPTQModel makes the experts' down_proj with its inputs and outputs exchanged, and leaves the dense layers' MLP as random numbers",
 }
 FUSED = "GPTQModel takes gate_up_proj apart when it loads; vLLM and transformers have it as it is"
 NOT_GPTQMODEL.update(phi3=FUSED, glm4=FUSED)
@@ -56,6 +57,13 @@ def files(d):
     return "" if j["metadata"]["total_size"] == total else f"total_size {j['metadata']['total_size']}, tensors have {total}"
 
 
+def scales_dtype(d):
+    """Of a compressed-tensors checkpoint."""
+    from safetensors import safe_open
+    with safe_open(str(sorted(d.glob("*.safetensors"))[0]), "pt") as s:
+        return str(next(s.get_tensor(k).dtype for k in s.keys() if k.endswith(".weight_scale")))[6:]
+
+
 def load(d, layout, symmetric):
     """(model, dtype it computes in, what must stay alive)"""
     import torch
@@ -64,7 +72,7 @@ def load(d, layout, symmetric):
         # transformers 5.23 loads asymmetric ones, llm-compressor's own too, only dequantized, in the scales' dtype
         kw = {} if symmetric else dict(quantization_config=CompressedTensorsConfig(dequantize=True))
         m = AutoModelForCausalLM.from_pretrained(d, dtype=torch.float32, attn_implementation="eager", **kw)
-        return m.eval(), "float32" if symmetric else "float16", None
+        return m.eval(), "float32" if symmetric else scales_dtype(d), None
     from gptqmodel import BACKEND, GPTQModel
     back = BACKEND.AWQ_TORCH if layout == "awq" else BACKEND.GPTQ_TORCH
     m = GPTQModel.load(str(d), device="cpu", backend=back, dtype=torch.float16, attn_implementation="eager")
@@ -171,8 +179,7 @@ def library_alone(d, name, group):
         w = unpack(parts, scheme)["weight"] if parts else t.get(module + ".weight")
         return w if w is None else w.to(torch.float32)
     layers = json.loads((d / "config.json").read_text())["num_hidden_layers"]
-    dtype = next(str(v.dtype)[6:] for k, v in t.items() if k.endswith(".weight_scale"))
-    check_weights(f"{name} (compressed-tensors alone)", lab.dequantized(d), theirs, layers, group, dtype)
+    check_weights(f"{name} (compressed-tensors alone)", lab.dequantized(d), theirs, layers, group, scales_dtype(d))
 
 
 def loader_lacks(d, layout, symmetric):
@@ -183,7 +190,7 @@ def loader_lacks(d, layout, symmetric):
     if layout == "compressed-tensors" and c["model_type"] == "gpt_oss":
         return "transformers 5.23 does not put gpt-oss's experts together"
     if layout == "compressed-tensors":
-        return "" if symmetric else "transformers 5.23 drops the zeros of experts that it puts into one tensor"
+        return "" if symmetric or c["model_type"] == "llama4_text" else "transformers 5.23 drops the zeros of experts that it puts into one tensor"
     return NOT_GPTQMODEL.get(c["model_type"], "")
 
 

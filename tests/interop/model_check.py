@@ -179,6 +179,19 @@ CASES += [
 ]
 
 
+LLAMA4 = dict(MIX, num_local_experts=5, num_experts_per_tok=1, intermediate_size=40, intermediate_size_mlp=96, head_dim=32, num_hidden_layers=5,
+              interleave_moe_layer_step=2)
+CASES += [
+    ("llama4_text", "plain", dict(LLAMA4)),
+    ("llama4_text", "chunks of 70, growing queries", dict(LLAMA4, attention_chunk_size=70, floor_scale=25, attn_scale=0.6, no_rope_layer_interval=2)),
+    ("llama4_text", "top 2, no norms, biases, llama3", dict(LLAMA4, num_experts_per_tok=2, interleave_moe_layer_step=1, use_qk_norm=False, attention_bias=True,
+                                                           rope_parameters=ROPES["llama3"], attn_temperature_tuning=False)),
+    ("llama4_text", "layers by lists, tied, old spelling", dict(LLAMA4, moe_layers=[0, 3], no_rope_layers=[1, 0, 1, 1, 0], tie_word_embeddings=True, old=True,
+                                                                layer_types=["chunked_attention", "full_attention"] * 2 + ["chunked_attention"],
+                                                                attention_chunk_size=33)),
+]
+
+
 def recurrent():
     """Linear attention token by token: transformers' other form, by chunks of 64, is off by 1e-5 in float32 itself."""
     from transformers.models.qwen3_5 import modeling_qwen3_5

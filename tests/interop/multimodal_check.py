@@ -24,6 +24,8 @@ from random_models import SMALL, tokenizer
 TEXT = dict(SMALL, hidden_size=128, intermediate_size=256, bos_token_id=None, eos_token_id=0, pad_token_id=1, initializer_range=0.05)
 QWEN_EYE = dict(depth=2, hidden_size=64, intermediate_size=64, num_heads=2, patch_size=4, spatial_merge_size=2, out_hidden_size=128)
 SIGLIP = dict(hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, image_size=32, patch_size=8)
+LLAMA_EYE = dict(hidden_size=64, intermediate_size=256, num_hidden_layers=2, num_attention_heads=2, image_size=32, patch_size=8, vision_output_dim=64,
+                 projector_input_dim=64, projector_output_dim=64)
 GEMMA = dict(TEXT, head_dim=64, query_pre_attn_scalar=64, sliding_window=20, num_hidden_layers=3,
              layer_types=["sliding_attention", "sliding_attention", "full_attention"])
 MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 6, 6]}
@@ -35,6 +37,8 @@ KINDS = {
                                     vision_config=dict(SIGLIP, model_type="pixtral", head_dim=32))),
     "qwen2.5-vl": ("qwen2_5_vl", dict(text_config=dict(TEXT, rope_parameters=MROPE), vision_config=dict(QWEN_EYE, window_size=16,
                                                                                                         fullatt_block_indexes=[1]))),
+    "llama4": ("llama4", dict(text_config=dict(TEXT, intermediate_size=128, intermediate_size_mlp=256, num_local_experts=4, num_experts_per_tok=1,
+                                               head_dim=64, num_hidden_layers=2, interleave_moe_layer_step=2), vision_config=LLAMA_EYE)),
     "qwen3-vl": ("qwen3_vl", dict(text_config=dict(TEXT, head_dim=32, rope_parameters=dict(MROPE, mrope_interleaved=True)),
                                   vision_config=dict(QWEN_EYE, num_position_embeddings=16, deepstack_visual_indexes=[0]))),
 }
@@ -84,11 +88,20 @@ def forward_agrees(m, d, name):
 def passed_through(d, out, name):
     before, after = tensors(d), tensors(out)
     packed = {k[:-len(".weight_packed")] for k in after if k.endswith(".weight_packed")}
-    plain = {k for k in before if k.removesuffix(".weight") not in packed}
+    plain = {k for k in before if k.removesuffix(".weight") not in packed and ".experts." not in k}
     equal = all(k in after and torch.equal(before[k], after[k]) for k in plain)
     extra = {k for k in after if k not in before and k.rsplit(".", 1)[0] not in packed}
     lab.check(f"{name}: what is not quantized", equal and not extra and packed and len(plain) > 20, f"{len(plain)} tensors, {len(packed)} linears")
     lab.check(f"{name}: only the language model's linears", all(".layers." in k and "vis" not in k for k in packed), sorted(packed)[0])
+
+
+def put_experts(plain, weights):
+    """Llama 4's experts, which the plain model has in two tensors."""
+    for n, p in plain.named_parameters():
+        if ".experts." in n:
+            at = "model.layers." + n.partition(".layers.")[2].rpartition(".")[0]
+            of = lambda e, part: torch.from_numpy(weights[f"{at}.{e}.{part}_proj.weight"]).T
+            p.data = torch.stack([of(e, "down") if n.endswith("down_proj") else torch.cat([of(e, "gate"), of(e, "up")], 1) for e in range(len(p))])
 
 
 def loads(d, out, name):
@@ -110,6 +123,7 @@ def loads(d, out, name):
         y = theirs_[n]
         largest = max(largest, float((y.weight.data.float() - w).abs().max()))
         seen += 1
+    put_experts(plain, ours_)
     lab.check(f"{name}: weights as loaded", seen == 7 * plain.config.get_text_config().num_hidden_layers and largest == 0, f"{seen} linears, {largest:.1g}")
     with torch.inference_mode():
         want = plain(ids).logits

@@ -50,6 +50,8 @@ MIXTURES = {
                                   head_dim=64, n_group=1, topk_group=1)),
     "gpt-oss": ("gpt_oss", dict(num_local_experts=5, num_experts_per_tok=2, head_dim=64, sliding_window=48, fused=True, rope_parameters=YARN)),
     "ernie4_5-moe": ("ernie4_5_moe", dict(moe_num_experts=5, moe_k=2, moe_num_shared_experts=1, moe_intermediate_size=128, num_hidden_layers=3)),
+    "llama4": ("llama4_text", dict(intermediate_size=128, intermediate_size_mlp=256, num_local_experts=5, num_experts_per_tok=1, head_dim=64,
+                                   interleave_moe_layer_step=2, num_hidden_layers=4, attention_chunk_size=48)),
     "minimax-m2": ("minimax_m2", dict(num_local_experts=5, num_experts_per_tok=2, head_dim=64, rotary_dim=32)),
 }
 DELTA = dict(head_dim=64, num_hidden_layers=4, full_attention_interval=2, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=32,

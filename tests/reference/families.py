@@ -28,7 +28,7 @@ KINDS = {
     "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 0], "rope_theta": 500.0},
     "glm4": {"model_type": "glm4", "head_dim": 16, "partial_rotary_factor": 0.5},
 }
-MODELS = {k["model_type"] for k in KINDS.values()}
+MODELS = {k["model_type"] for k in KINDS.values()} | {"llama4_text"}
 PLAIN = ("input_layernorm", None, "post_attention_layernorm", None)
 NORMS = {"gemma": ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
          "olmo": (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
@@ -50,6 +50,18 @@ def zero_centred(c):
 
 def norm_weight(c, w):
     return 1 + w if zero_centred(c) else w
+
+
+def mlp(c):
+    """Name and width of the dense MLP."""
+    return ("feed_forward", c["intermediate_size_mlp"]) if c["model_type"] == "llama4_text" else ("mlp", c["intermediate_size"])
+
+
+def growth(c, layer, n):
+    """Factors of the queries at n positions (Llama 4's layers without RoPE; arXiv 2501.19399)."""
+    if "attn_scale" not in c or c["no_rope_layers"][layer]:
+        return np.ones(n)
+    return 1 + c["attn_scale"] * np.log1p((np.arange(n) + 1) // c["floor_scale"])
 
 
 def fused(c):
@@ -85,6 +97,8 @@ def logits(c, y):
 def slides(c, layer):
     if "layer_types" in c:
         return c["layer_types"][layer] == "sliding_attention"
+    if "attention_chunk_size" in c:
+        return bool(c["no_rope_layers"][layer])
     return c["model_type"] == "phi3" or (gemma(c) and (layer + 1) % c.get("sliding_window_pattern", 2) != 0)
 
 
@@ -109,14 +123,14 @@ def stored(name, prefix):
 
 
 def wrap(d, out, form):
-    """A multimodal checkpoint around the language model in d: names of FORM (gemma3, qwen3_vl, qwen2_5_vl), a vision tower."""
+    """A multimodal checkpoint around the language model in d: names of FORM (gemma3, llama4, qwen3_vl, ...), a vision tower."""
     import json
     import os
 
     import fts
     from forward import load_tensors, save_tensors
-    prefix = {"gemma3": "language_model.model.", "qwen3_vl": "model.language_model.", "qwen3_5": "model.language_model.", "qwen2_5_vl": "model."}[form]
-    eye = {"gemma3": "vision_tower.vision_model.encoder.layers.0.self_attn.q_proj", "qwen3_vl": "model.visual.blocks.0.attn.qkv", "qwen3_5": "model.visual.blocks.0.attn.qkv",
+    prefix = {"gemma3": "language_model.model.", "llama4": "language_model.model.", "qwen3_vl": "model.language_model.", "qwen3_5": "model.language_model.", "qwen2_5_vl": "model."}[form]
+    eye = {"gemma3": "vision_tower.vision_model.encoder.layers.0.self_attn.q_proj", "llama4": "vision_model.model.layers.0.self_attn.q_proj", "qwen3_vl": "model.visual.blocks.0.attn.qkv", "qwen3_5": "model.visual.blocks.0.attn.qkv",
            "qwen2_5_vl": "visual.blocks.0.attn.qkv"}[form]
     rng = np.random.default_rng(7)
     inner = {stored(k, prefix): v for k, v in load_tensors(d + "/model.safetensors").items()}
@@ -127,7 +141,7 @@ def wrap(d, out, form):
     save_tensors(out, t, shapes)
     with open(d + "/config.json") as f:
         text = json.load(f)
-    classes = {"gemma3": "Gemma3ForConditionalGeneration", "qwen3_vl": "Qwen3VLForConditionalGeneration",
+    classes = {"llama4": "Llama4ForConditionalGeneration", "gemma3": "Gemma3ForConditionalGeneration", "qwen3_vl": "Qwen3VLForConditionalGeneration",
                "qwen3_5": "Qwen3_5ForConditionalGeneration",
                "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration"}
     c = {"model_type": form, "architectures": [classes[form]], "vision_config": {"hidden_size": 48}, "text_config": text}

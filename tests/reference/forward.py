@@ -79,7 +79,7 @@ def attention_linears(c):
 
 def layer_tensors(c, i):
     """{name: (shape, kind)} of layer i; kinds: weight, bias, norm, gated (a norm around 1 in all families), f32."""
-    h, n = c["hidden_size"], c["intermediate_size"]
+    h, (mlp, n) = c["hidden_size"], families.mlp(c)
     t = {n + ".weight": ((h,), "norm") for n in families.norms(c) if n}
     for name, size in head_norms(c).items():
         if not delta.linear(c, i):
@@ -97,7 +97,7 @@ def layer_tensors(c, i):
     if i < c["num_hidden_layers"] and mixtures.sparse(c, i):
         t.update(mixtures.mixture_tensors(c))
     else:
-        lin.update({"mlp.gate_proj": (n, h), "mlp.up_proj": (n, h), "mlp.down_proj": (h, n)})
+        lin.update({mlp + ".gate_proj": (n, h), mlp + ".up_proj": (n, h), mlp + ".down_proj": (h, n)})
     for name, parts in families.fused(c).items():
         lin[name] = sum(lin[n][0] for n in parts), h
         for n in parts:
@@ -115,6 +115,8 @@ def is_latent(c):
 
 def head_norms(c):
     """Norms of q and k and their sizes."""
+    if c["model_type"] == "llama4_text":
+        return {}
     if c["model_type"] in ("qwen3", "qwen3_moe", "gemma3_text") or delta.has(c) or c.get("use_qk_norm"):
         return {"q_norm": head_dim(c), "k_norm": head_dim(c)}
     if flat_norms(c):
@@ -164,6 +166,8 @@ def make(kind, d):
             t["model.layers.%d.%s" % (i, n)] = rng.normal(mean, size, shape)
     if c["model_type"] == "gpt_oss":
         t = mixtures.fuse(c, t, rng)
+    if c["model_type"] == "llama4_text":
+        t = mixtures.fuse_inputs_first(c, t)
     os.mkdir(d)
     save_tensors(d, {n: t[n].tobytes() if t[n].dtype == "u1" else t[n].astype("<f4").tobytes() if "correction_bias" in n else fts.bf16(t[n]) for n in t}, {n: t[n].shape for n in t})
     with open(d + "/config.json", "w") as f:
@@ -290,7 +294,7 @@ def rotate(c, x, layer=0):
     cos, sin = np.cos(angle) * factor, np.sin(angle) * factor
     n = len(inv)
     first, second = slice(0, n), slice(n, 2 * n)
-    if (is_latent(c) and c.get("rope_interleave", True)) or c["model_type"] in ("ernie4_5", "ernie4_5_moe", "glm4"):
+    if (is_latent(c) and c.get("rope_interleave", True)) or c["model_type"] in ("ernie4_5", "ernie4_5_moe", "glm4", "llama4_text"):
         first, second = slice(0, 2 * n, 2), slice(1, 2 * n, 2)
     y = x.copy()
     a, b = x[..., first], x[..., second]
@@ -322,7 +326,10 @@ def attention(c, layer, q, k, v, see=True, sinks=None):
     out = np.zeros((n, heads, v.shape[2]))
     see = see & np.tril(np.ones((n, n), bool))
     if window(c, layer):
-        see &= (np.arange(n)[None, :] > np.arange(n)[:, None] - window(c, layer))
+        see = see & (np.arange(n)[None, :] > np.arange(n)[:, None] - window(c, layer))
+    if "attention_chunk_size" in c and families.slides(c, layer):
+        chunk = np.arange(n) // c["attention_chunk_size"]
+        see = see & (chunk[:, None] == chunk)
     for h in range(heads):
         kv = h // (heads // k.shape[1])
         s = np.where(see, families.score(c, q[:, h] @ k[:, kv].T, d) * scale, -np.inf)
@@ -370,7 +377,12 @@ def grouped(c, t, p, a, lin, layer):
     q, k, v = (y.reshape(len(a), -1, head_dim(c)) for y in (q, k, v))
     if not flat:
         q, k = normed("q_norm", q), normed("k_norm", k)
-    return rotate(c, q, layer), rotate(c, k, layer), v
+    q, k = rotate(c, q, layer), rotate(c, k, layer)
+    if c["model_type"] == "llama4_text":
+        if c["no_rope_layers"][layer]:
+            q, k = rms(c, q, 1), rms(c, k, 1)
+        q = q * families.growth(c, layer, len(q))[:, None, None]
+    return q, k, v
 
 
 def heads(c, t, p, a, lin, i, seen):
@@ -408,9 +420,9 @@ def run(c, t, ids):
         if families.fused(c):
             g, u = np.split(lin("mlp.gate_up_proj", a), 2, 1)
         else:
-            g, u = lin("mlp.gate_proj", a), lin("mlp.up_proj", a)
+            g, u = lin(families.mlp(c)[0] + ".gate_proj", a), lin(families.mlp(c)[0] + ".up_proj", a)
         a = seen[p + ".mlp_mid"] = families.activation(c, g) * u
-        x = x + part * norm(behind_mlp, lin("mlp.down_proj", a))
+        x = x + part * norm(behind_mlp, lin(families.mlp(c)[0] + ".down_proj", a))
     seen["model.layers.%d" % c["num_hidden_layers"]] = x
     head = t.get("lm_head.weight", t["model.embed_tokens.weight"])
     return seen, families.logits(c, rms(c, x, families.norm_weight(c, t["model.norm.weight"])) @ head.T)

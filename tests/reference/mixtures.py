@@ -53,6 +53,9 @@ KINDS = {
     "ernie4_5_moe": {"model_type": "ernie4_5_moe", "num_hidden_layers": 4, "moe_num_experts": 8, "moe_k": 3, "moe_num_shared_experts": 2,
                      "moe_intermediate_size": 32, "moe_layer_start_index": 1, "moe_layer_end_index": -1, "moe_layer_interval": 2, "rope_theta": 500.0,
                      "tie_word_embeddings": True},
+    "llama4": {"model_type": "llama4_text", "num_hidden_layers": 4, "intermediate_size": 32, "intermediate_size_mlp": 80, "head_dim": 16,
+               "num_local_experts": 6, "num_experts_per_tok": 2, "interleave_moe_layer_step": 2, "use_qk_norm": True, "no_rope_layers": [1, 0, 1, 1],
+               "attention_chunk_size": 20, "floor_scale": 9, "attn_scale": 0.4, "rope_theta": 500.0},
     "minimax_m2": {"model_type": "minimax_m2", "num_local_experts": 8, "num_experts_per_tok": 3, "head_dim": 24,
                    "rotary_dim": 8, "scoring_func": "sigmoid"},
 }
@@ -74,6 +77,8 @@ def sparse(c, layer):
         return False
     if "mlp_layer_types" in c:
         return c["mlp_layer_types"][layer] == "sparse"
+    if family(c) == "llama4_text":
+        return (layer + 1) % c["interleave_moe_layer_step"] == 0
     if family(c) == "ernie4_5_moe":
         return layer >= c["moe_layer_start_index"] and (layer + 1) % c["moe_layer_interval"] == 0
     return (layer + 1) % c.get("decoder_sparse_step", 1) == 0 and layer >= c.get("first_k_dense_replace", 0) \
@@ -81,21 +86,25 @@ def sparse(c, layer):
 
 
 def block(c):
+    if family(c) == "llama4_text":
+        return "feed_forward"
     return "block_sparse_moe" if family(c) in ("mixtral", "minimax_m2") else "mlp"
 
 
 def router(c):
-    return block(c) + (".router" if family(c) == "gpt_oss" else ".gate")
+    return block(c) + (".router" if family(c) in ("gpt_oss", "llama4_text") else ".gate")
 
 
 def expert_names(c):
-    return ("w1", "w3", "w2") if block(c) != "mlp" else ("gate_proj", "up_proj", "down_proj")
+    return ("w1", "w3", "w2") if block(c) == "block_sparse_moe" else ("gate_proj", "up_proj", "down_proj")
 
 
 def shared(c):
     """Name and width of the shared expert, or None."""
     if family(c) in GATED:
         return "mlp.shared_expert", c["shared_expert_intermediate_size"]
+    if family(c) == "llama4_text":
+        return "feed_forward.shared_expert", c["intermediate_size"]
     n = c.get("n_shared_experts") or c.get("moe_num_shared_experts")
     return n and ("mlp.shared_experts", n * c["moe_intermediate_size"])
 
@@ -152,8 +161,22 @@ def fuse(c, t, rng):
     return out
 
 
+def fuse_inputs_first(c, t):
+    """t with each layer's experts in Llama 4's tensors: [E, H, 2 I], gate before up, and [E, I, H]."""
+    out = {n: x for n, x in t.items() if ".experts." not in n}
+    for p in {n.split("experts.")[0] + "experts." for n in t if ".experts." in n}:
+        of = lambda k: np.stack([t["%s%d.%s_proj.weight" % (p, e, k)].T for e in range(experts(c))])
+        out[p + "gate_up_proj"], out[p + "down_proj"] = np.concatenate([of("gate"), of("up")], 2), of("down")
+    return out
+
+
 def unfuse(t):
-    """What fuse() has put together, by expert."""
+    """What fuse() or fuse_inputs_first() has put together, by expert."""
+    for n in [n for n in t if n.endswith("experts.gate_up_proj")]:
+        p = n[:-len("gate_up_proj")]
+        for e, (both, down) in enumerate(zip(t.pop(n), t.pop(p + "down_proj"))):
+            for k, w in zip(("gate", "up", "down"), (*np.split(both, 2, 1), down)):
+                t["%s%d.%s_proj.weight" % (p, e, k)] = w.T
     for n in [n for n in t if n.endswith("gate_up_proj_blocks")]:
         p = n[:-len("gate_up_proj_blocks")]
         both, down = (mxfp4(t.pop(p + k + "_blocks").astype(int), t.pop(p + k + "_scales").astype(int)) for k in ("gate_up_proj", "down_proj"))
@@ -214,9 +237,16 @@ def top(v, k):
     return sorted(range(len(v)), key=lambda i: -v[i])[:k]
 
 
+def weighs_inputs(c):
+    """Whether an expert's input is multiplied by its score, and its output by 1 (Llama 4)."""
+    return family(c) == "llama4_text"
+
+
 def scores(c, logits):
     """Of one token, for all experts."""
     if family(c) in SIGMOID:
+        return 1 / (1 + np.exp(-logits))
+    if weighs_inputs(c):
         return 1 / (1 + np.exp(-logits))
     s = np.exp(logits - logits.max())
     return s / s.sum()
@@ -238,7 +268,7 @@ def route(c, logits, bias):
     keep = top(worth, c.get("topk_group", 1) if grouped else 1)
     choice = np.array([choice[i] if i // size in keep else -math.inf for i in range(e)])
     idx = top(choice, c.get("num_experts_per_tok") or c["moe_k"])
-    w = s[idx]
+    w = np.ones(len(idx)) if weighs_inputs(c) else s[idx]
     always = family(c) in ("mixtral", "minimax_m2", "gpt_oss", "ernie4_5_moe")
     if always or (c.get("norm_topk_prob", False) and family(c) != "deepseek_v2"):
         w = w / (w.sum() + 1e-20)
@@ -279,6 +309,7 @@ def mixture(c, t, p, a, seen):
     if "map" in c:
         mass = mass[np.array(c["map"][int(p.split(".")[2])]) >= 0]
     seen[p + ".routing"] = np.array([x[0] for x in chosen]), np.array([x[1] for x in chosen])
+    seen[p + ".scores"] = np.array([x[2] for x in chosen])
     if "map" in c:
         chosen = [mapped(c, int(p.split(".")[2]), *x) for x in chosen]
     y = np.zeros_like(a)
@@ -287,12 +318,12 @@ def mixture(c, t, p, a, seen):
     for e in range(experts(c)):
         name = "%s.%s.experts.%d" % (p, block(c), e)
         rows = [i for i, x in enumerate(chosen) if e in x[0]]
-        x = seen[name + ".in"] = a[rows]
+        s = np.array([chosen[i][2][chosen[i][0].index(e)] for i in rows])
+        x = seen[name + ".in"] = a[rows] * s[:, None] if weighs_inputs(c) else a[rows]
         x = seen[name + ".mid"] = gated(c, lin(name + "." + gate, x), lin(name + "." + up, x))
         w = np.array([chosen[i][1][chosen[i][0].index(e)] for i in rows]).reshape(-1, 1)
         out = lin(name + "." + down, x)
         y[rows] += w * out
-        s = [chosen[i][2][chosen[i][0].index(e)] for i in rows]
         norms = np.linalg.norm(out, axis=1)
         stats[e] = len(rows), sum(s), w.sum(), (w ** 2).sum(), (w[:, 0] * norms).sum(), mass[e]
     if shared(c):
@@ -317,6 +348,8 @@ def beside(c, t, p, there, here):
         name = "%s.%s.experts.%d" % (p, block(c), e)
         rows, k = np.nonzero(idx == e)
         x = there[p + ".mlp_in"][rows]
+        if weighs_inputs(c):
+            x = x * here[p + ".scores"][rows, k][:, None]
         gate, up = (x @ t["%s.%s.weight" % (name, n)].T + t.get("%s.%s.bias" % (name, n), 0) for n in expert_names(c)[:2])
         out[name + ".in.drift"] = x - here[name + ".in"]
         share = weights[rows, k] / (weights[rows] ** 2).sum(1)

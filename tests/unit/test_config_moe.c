@@ -234,6 +234,40 @@ static void check_linear(int64_t layer, int64_t i, const char *name,
     CHECK(found.expert == l.expert && found.part == l.part);
 }
 
+#define LLAMA4 ",\"intermediate_size_mlp\":128,\"num_local_experts\":4"
+
+static void test_llama4(void)
+{
+    CHECK(parse("llama4_text", LLAMA4 ",\"interleave_moe_layer_step\":2,"
+                                      "\"no_rope_layers\":[],"
+                                      "\"attn_temperature_tuning\":4") == 0);
+    CHECK(c.intermediate_size == 128 && c.moe.width == 96 &&
+          c.moe.shared_width == 96 && c.moe.weigh_inputs);
+    CHECK(!model_layer_experts(&c, 0) && model_layer_experts(&c, 1) == 4);
+    CHECK(model_layer_rope(&c, 2) && !model_layer_rope(&c, 3));
+    CHECK(c.sliding_window == 8192 && model_layer_slides(&c, 2) &&
+          !model_layer_slides(&c, 3));
+    CHECK(c.qk_norm == QK_NORM_UNIT);
+    CHECK(c.query_growth.scale > 0 && c.query_growth.floor == 8192);
+    check_linear(0, 4, "feed_forward.gate_proj", IN_MLP, 128, 64);
+    check_linear(1, 4, "feed_forward.shared_expert.gate_proj", IN_MLP, 96, 64);
+    check_linear(1, 9, "feed_forward.experts.0.down_proj", IN_EXPERT_MID, 64,
+                 96);
+    CHECK(parse("llama4_text",
+                LLAMA4 ",\"moe_layers\":[2],"
+                       "\"use_qk_norm\":false,"
+                       "\"attention_chunk_size\":null,"
+                       "\"attn_temperature_tuning\":false") == 0);
+    CHECK(!model_layer_experts(&c, 1) && model_layer_experts(&c, 2) == 4);
+    CHECK(c.qk_norm == QK_NORM_NONE && c.query_growth.scale <= 0);
+    CHECK(!model_layer_slides(&c, 2));
+    refused(E_DATA, "llama4_text", LLAMA4 ",\"moe_layers\":[2,-1]",
+            "moe_layers: not the number");
+    refused(E_CONFIG, "llama4_text",
+            LLAMA4 ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}",
+            "in front of norms of q and k");
+}
+
 static void test_linears(void)
 {
     struct linear l;
@@ -289,6 +323,7 @@ int main(void)
     test_linear();
     test_heads();
     test_linears();
+    test_llama4();
     model_config_release(&c);
     return 0;
 }
