@@ -5,8 +5,8 @@
  * src/model for what no row can say.  Names and defaults are those of the
  * families' configuration classes in transformers.
  *
- * config.c, config_rope.c and config_moe.c read config.json; linears.c lists
- * linears. */
+ * config.c, config_layers.c, config_rope.c and config_moe.c read config.json;
+ * linears.c lists linears. */
 #ifndef FORGE_CONFIG_H
 #define FORGE_CONFIG_H
 
