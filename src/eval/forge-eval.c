@@ -12,6 +12,7 @@
 #include "eval/eval.h"
 #include "eval/report.h"
 #include "model/model.h"
+#include "work/textnote.h"
 
 enum { DTYPE_F32, DTYPE_BF16 };
 
@@ -20,7 +21,8 @@ struct settings {
     int json, by_layer, dtype;
     double max_ppl_ratio; /* 0: no limit */
     const char *tmp, *tokens, *report;
-    const char *original, *other;
+    struct report_subject subject;
+    struct text_note text;
     struct device_choice device;
 };
 
@@ -32,6 +34,8 @@ static void parse(struct settings *s, int argc, char **argv)
           true },
         { OPT_STR, 0, "report", "FILE", "write the JSON to FILE, too",
           &s->report, 0, 0, true },
+        { OPT_STR, 0, "text-name", "NAME", "what the JSON calls the text",
+          &s->subject.text, 0, 0, true },
         { OPT_FLAG, 0, "by-layer", NULL,
           "for each layer: a model of OTHER's layers up to it, then ORIGINAL's",
           &s->by_layer, 0, 0, false },
@@ -56,14 +60,16 @@ static void parse(struct settings *s, int argc, char **argv)
 
     if (argc - i < 2 || argc - i > 3)
         die(E_USAGE, "want ORIGINAL OTHER [FILE] (try --help)");
-    s->original = argv[i];
-    s->other = argv[i + 1];
+    s->subject.original = argv[i];
+    s->subject.other = argv[i + 1];
+    s->subject.dtype = s->dtype == DTYPE_BF16 ? "bf16" : "f32";
     s->tokens = i + 2 < argc ? argv[i + 2] : NULL;
     tool_apply(&s->tool);
 }
 
-static int read_tokens(struct corpus *c, const struct settings *s,
-                       int64_t vocab, struct err *e)
+/* Read the tokens, and what is known of their text. */
+static int read_tokens(struct corpus *c, struct settings *s, int64_t vocab,
+                       struct err *e)
 {
     const struct stream_expect expect = { .key = s->tool.expect_key };
     struct stream_reader *in;
@@ -72,6 +78,13 @@ static int read_tokens(struct corpus *c, const struct settings *s,
     if (stream_open(&in, s->tokens, &expect, e) < 0)
         return e->code;
     rc = corpus_read(c, in, vocab, e);
+    if (!rc)
+        rc = text_note_head(&s->text, stream_head(in), e);
+    if (!rc) {
+        s->subject.sha256 = s->text.sha256;
+        s->subject.sequences = c->count;
+        s->subject.seqlen = c->longest;
+    }
     stream_close(in);
     return rc;
 }
@@ -113,10 +126,9 @@ static int compare(struct eval *v, const struct corpus *c,
         rc = eval_run(v, c, scores, &p, e);
     }
     for (size_t i = 0; !rc && i < n; i++)
-        report[i] = (struct report){
-            s->original, s->other, c->count, s->by_layer ? (int64_t)i : -1,
-            score_summarize(scores + i * c->positions, c->positions, kl)
-        };
+        report[i] = (struct report){ &s->subject, s->by_layer ? (int64_t)i : -1,
+                                     score_summarize(scores + i * c->positions,
+                                                     c->positions, kl) };
     if (!rc)
         finish(&p, c->count, eval_remapped(v));
     free(scores);
@@ -179,8 +191,8 @@ int main(int argc, char **argv)
 
     parse(&s, argc, argv);
     const struct eval_params p = {
-        .original = s.original,
-        .other = s.other,
+        .original = s.subject.original,
+        .other = s.subject.other,
         .dtype = s.dtype == DTYPE_BF16 ? DT_BF16 : DT_F32,
         .tmp = s.tmp,
         .by_layer = s.by_layer,

@@ -22,24 +22,55 @@ static void member(struct json_writer *w, const char *key, double v)
     jw_number(w, isfinite(v) ? v : DBL_MAX);
 }
 
+static void text_member(struct json_writer *w, const char *key, const char *s)
+{
+    if (!s || !*s)
+        return;
+    jw_key(w, key);
+    jw_string(w, s);
+}
+
+static void integer(struct json_writer *w, const char *key, uint64_t v)
+{
+    jw_key(w, key);
+    jw_int(w, (int64_t)v);
+}
+
+static void put_subject(struct json_writer *w, const struct report *p)
+{
+    text_member(w, "original", p->of->original);
+    text_member(w, "other", p->of->other);
+    if (p->layer >= 0)
+        integer(w, "layer", (uint64_t)p->layer);
+    text_member(w, "dtype", p->of->dtype);
+    text_member(w, "text", p->of->text);
+    text_member(w, "text_sha256", p->of->sha256);
+    integer(w, "seqlen", p->of->seqlen);
+    integer(w, "sequences", p->of->sequences);
+    integer(w, "tokens", p->r.positions);
+}
+
+static void put_histogram(struct json_writer *w, const uint64_t *count)
+{
+    jw_key(w, "kl_histogram");
+    jw_begin(w, '{');
+    member(w, "from", KL_FROM);
+    integer(w, "per_decade", KL_PER_DECADE);
+    jw_key(w, "counts");
+    jw_begin(w, '[');
+    for (int i = 0; i <= KL_EDGES; i++)
+        jw_int(w, (int64_t)count[i]);
+    jw_end(w, ']');
+    jw_end(w, '}');
+}
+
 int report_json(FILE *out, const struct report *p, struct err *e)
 {
     struct json_writer w;
 
     jw_init(&w, 0);
     jw_begin(&w, '{');
-    jw_key(&w, "original");
-    jw_string(&w, p->original);
-    jw_key(&w, "other");
-    jw_string(&w, p->other);
-    if (p->layer >= 0) {
-        jw_key(&w, "layer");
-        jw_int(&w, p->layer);
-    }
-    jw_key(&w, "sequences");
-    jw_int(&w, (int64_t)p->sequences);
-    jw_key(&w, "tokens");
-    jw_int(&w, (int64_t)p->r.positions);
+    put_subject(&w, p);
     member(&w, "ppl_original", p->r.ppl_original);
     member(&w, "ppl", p->r.ppl);
     member(&w, "kl_mean", p->r.kl_mean);
@@ -48,6 +79,7 @@ int report_json(FILE *out, const struct report *p, struct err *e)
     member(&w, "kl_p99", p->r.kl_p99);
     member(&w, "kl_max", p->r.kl_max);
     member(&w, "top1", p->r.top1);
+    put_histogram(&w, p->r.kl_count);
     jw_end(&w, '}');
     if (w.failed) {
         free(w.text);
@@ -62,10 +94,10 @@ int report_table(FILE *out, const struct report *p, struct err *e)
 {
     const struct score_result *r = &p->r;
 
-    fprintf(out, "original             %s\n", p->original);
-    fprintf(out, "other                %s\n", p->other);
+    fprintf(out, "original             %s\n", p->of->original);
+    fprintf(out, "other                %s\n", p->of->other);
     fprintf(out, "tokens scored        %" PRIu64 " in %zu sequences\n",
-            r->positions, p->sequences);
+            r->positions, p->of->sequences);
     fprintf(out, "perplexity original  %.4f\n", r->ppl_original);
     fprintf(out, "perplexity other     %.4f (%+.2f %%)\n", r->ppl,
             100 * (r->ppl / r->ppl_original - 1));
@@ -78,10 +110,10 @@ int report_table(FILE *out, const struct report *p, struct err *e)
 
 int report_rows(FILE *out, const struct report *p, size_t n, struct err *e)
 {
-    fprintf(out, "original             %s\n", p->original);
-    fprintf(out, "layers replaced by   %s\n", p->other);
+    fprintf(out, "original             %s\n", p->of->original);
+    fprintf(out, "layers replaced by   %s\n", p->of->other);
     fprintf(out, "tokens scored        %" PRIu64 " in %zu sequences\n",
-            p->r.positions, p->sequences);
+            p->r.positions, p->of->sequences);
     fprintf(out, "perplexity original  %.4f\n", p->r.ppl_original);
     fprintf(out, "\nup to layer  perplexity   KL mean      KL 99 %%   top-1\n");
     for (size_t i = 0; i < n; i++)

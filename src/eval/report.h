@@ -6,9 +6,18 @@
 
 #include "eval/score.h"
 
-struct report {
+/* What was evaluated on what. */
+struct report_subject {
     const char *original, *other;
+    const char *dtype;  /* computed in: "f32" */
+    const char *text;   /* what the text is called, or NULL */
+    const char *sha256; /* of the text; "": not known */
     size_t sequences;
+    size_t seqlen; /* tokens of the longest sequence */
+};
+
+struct report {
+    const struct report_subject *of;
     int64_t layer; /* --by-layer: the other's last layer; -1: the whole model */
     struct score_result r;
 };

@@ -195,6 +195,20 @@ double score_quantile(const double *sorted, size_t n, double q)
     return sorted[low] + (sorted[high] - sorted[low]) * (at - (double)low);
 }
 
+/* Count ascending numbers between the edges of the histogram. */
+static void count_bins(uint64_t count[KL_EDGES + 1], const double *kl, size_t n)
+{
+    size_t at = 0;
+
+    for (int i = 0; i < KL_EDGES; i++) {
+        double edge = KL_FROM * pow(10, (double)i / KL_PER_DECADE);
+
+        for (; at < n && kl[at] < edge; at++)
+            count[i]++;
+    }
+    count[KL_EDGES] = n - at;
+}
+
 struct score_result score_summarize(const struct score *s, size_t n, double *kl)
 {
     struct score_result r = { .positions = n };
@@ -217,6 +231,7 @@ struct score_result score_summarize(const struct score *s, size_t n, double *kl)
     r.kl_median = score_quantile(kl, n, 0.5);
     r.kl_p99 = score_quantile(kl, n, 0.99);
     r.kl_max = kl[n - 1];
+    count_bins(r.kl_count, kl, n);
     r.top1 = (double)agree / (double)n;
     return r;
 }

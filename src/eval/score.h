@@ -26,6 +26,11 @@ struct score {
 MUST_CHECK bool score_row(const float *original, const float *other,
                           size_t vocab, size_t target, struct score *s);
 
+/* The histogram of the KL divergences: bins between the powers of
+ * 10^(1 / KL_PER_DECADE) from KL_FROM to 10. */
+enum { KL_PER_DECADE = 4, KL_EDGES = 7 * KL_PER_DECADE + 1 };
+#define KL_FROM 1e-6
+
 /* Statistics over all positions. */
 struct score_result {
     uint64_t positions;
@@ -33,6 +38,9 @@ struct score_result {
     double kl_mean, kl_sem;   /* sem: standard error of the mean */
     double kl_median, kl_p99, kl_max;
     double top1; /* 0..1 */
+    /* positions below the first edge, between edges i - 1 and i, and from the
+     * last edge on */
+    uint64_t kl_count[KL_EDGES + 1];
 };
 
 /* Summarize s[n], n > 0; kl[n]: scratch memory. */

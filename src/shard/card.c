@@ -257,11 +257,11 @@ static void put_facts(FILE *out, const struct card *c)
                 "| loss | %.3f of rounding to nearest (sums of squared errors "
                 "of %" PRIu64 " linears' outputs) |\n",
                 p->loss / p->loss_rtn, p->measured);
-    if (*p->text)
+    if (*p->text.sha256)
         fprintf(out,
                 "| calibration | %" PRId64 " sequences, %" PRId64
                 " tokens, of the text with SHA-256 `%s` |\n",
-                p->sequences, p->ids, p->text);
+                p->text.sequences, p->text.ids, p->text.sha256);
     fprintf(out, "| program | 4bit-forge " FORGE_VERSION " |\n\n");
 }
 

@@ -79,18 +79,6 @@ static char *step_text(const struct json *program, struct err *e)
     return text;
 }
 
-static void take_text(struct provenance *p, const struct json *text)
-{
-    const char *hex;
-
-    if (!json_string(json_get(text, "sha256"), &hex) ||
-        strspn(hex, "0123456789abcdef") != SHA256_HEX || hex[SHA256_HEX])
-        return;
-    strcpy(p->text, hex);
-    (void)!json_int(json_get(text, "sequences"), &p->sequences);
-    (void)!json_int(json_get(text, "ids"), &p->ids);
-}
-
 int provenance_head(struct provenance *p, const char *head, struct err *e)
 {
     struct json_doc *d;
@@ -107,7 +95,7 @@ int provenance_head(struct provenance *p, const char *head, struct err *e)
          v && !rc; v = json_after(v)) {
         char *text = step_text(v, e);
 
-        take_text(p, json_get(v, "text"));
+        text_note_take(&p->text, v);
         rc = text ? add_step(p, text, e) : e->code;
     }
     json_free(d);
@@ -202,8 +190,8 @@ int provenance_metadata(const struct provenance *p,
     }
     if (*recipe)
         pair(&j, "recipe", recipe);
-    if (*p->text)
-        pair(&j, "calibration_text_sha256", p->text);
+    if (*p->text.sha256)
+        pair(&j, "calibration_text_sha256", p->text.sha256);
     jw_end(&j, '}');
     free(recipe);
     if (j.failed) {

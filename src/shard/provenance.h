@@ -4,8 +4,8 @@
 #ifndef FORGE_PROVENANCE_H
 #define FORGE_PROVENANCE_H
 
-#include "common/io/sha256.h"
 #include "layout/runfacts.h"
+#include "work/textnote.h"
 
 /* Zero-initialise; provenance_release() when done. */
 struct provenance {
@@ -14,8 +14,7 @@ struct provenance {
     size_t n_steps;
     char *before; /* recipe of the source model (card_recipe()), one step per
                      line; or NULL; owned */
-    char text[SHA256_HEX + 1]; /* SHA-256 of the calibration text, or "" */
-    int64_t sequences, ids;    /* made of that text */
+    struct text_note text;     /* of the calibration text */
     char effort[32];           /* "": unknown */
     uint64_t modules, nearest; /* with a note; of them rounded to nearest */
     uint64_t measured;         /* of them with losses, whose sums follow */

@@ -46,7 +46,17 @@ config() {
     [ "${#lines[@]}" -eq 1 ]
     [ "$(jq '.kl_mean > 0.001 and .kl_p99 > .kl_mean and .kl_max >= .kl_p99 and .top1 < 1' <<<"$output")" = true ]
     [ "$(jq -r 'keys_unsorted | join(" ")' <<<"$output")" = \
-        "original other sequences tokens ppl_original ppl kl_mean kl_sem kl_median kl_p99 kl_max top1" ]
+        "original other dtype text_sha256 seqlen sequences tokens ppl_original ppl kl_mean kl_sem kl_median kl_p99 kl_max top1 kl_histogram" ]
+}
+
+@test "the figures say what was evaluated on what" {
+    run -0 forge-eval -q --json --dtype bf16 --text-name 'a <text>' "$M" "$OTHER" "$T"
+    [ "$(jq -c '[.original, .other, .dtype, .text, .text_sha256, .seqlen, .sequences, .tokens]' <<<"$output")" = \
+        "$(jq -nc '$ARGS.positional + [40, 3, 117]' --args "$M" "$OTHER" bf16 'a <text>' \
+            "$(sha256sum <"$ROOT/examples/eval.txt" | cut -d' ' -f1)")" ]
+    mkstream tokens:0:I32:8:fill=0 -o bare.fts
+    run -0 forge-eval -q --json "$M" "$OTHER" bare.fts
+    [ "$(jq -c '[has("text", "text_sha256")]' <<<"$output")" = "[false,false]" ]
 }
 
 @test "the figures are those of a model and formulas written from the papers" {

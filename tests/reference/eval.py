@@ -25,7 +25,8 @@ def scores(a, b, target):
 def summary(nll_a, nll_b, kl, agree):
     return dict(positions=len(kl), ppl_original=np.exp(nll_a.mean()), ppl=np.exp(nll_b.mean()), kl_mean=kl.mean(),
                 kl_sem=kl.std(ddof=1) / np.sqrt(len(kl)), kl_median=np.quantile(kl, 0.5), kl_p99=np.quantile(kl, 0.99),
-                kl_max=kl.max(), top1=agree.mean())
+                kl_max=kl.max(), top1=agree.mean(),
+                kl_histogram=np.histogram(kl, np.r_[-np.inf, 10 ** np.arange(-6, 1.01, 0.25), np.inf])[0].tolist())
 
 
 class Sequence:
@@ -74,6 +75,9 @@ def models(original, other, tokens, last=None):
 
 def check(want, got, where=""):
     got["positions"] = got["tokens"]
+    bins = got["kl_histogram"]
+    if (bins["from"], bins["per_decade"], bins["counts"]) != (1e-6, 4, want.pop("kl_histogram")):
+        sys.exit("%skl_histogram is %s" % (where, bins))
     for k, x in want.items():
         if not abs(got[k] - x) <= 2e-5 * abs(x):
             sys.exit("%s%s is %.10g, want %.10g" % (where, k, got[k], x))
