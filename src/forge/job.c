@@ -238,6 +238,8 @@ static void put_all(struct json_writer *w, const struct job *j)
     put_text(w, "T", job_tokens_dir(j, dir));
     put_text(w, "C", job_calib_dir(j, dir));
     put_text(w, "S", job_solve_dir(j, dir));
+    if (j->command)
+        jw_key(w, "command"), jw_raw(w, j->command);
     jw_key(w, "seconds"), jw_number(w, j->seconds);
     put_int(w, "started", j->started);
     put_int(w, "before", j->before);
@@ -248,6 +250,22 @@ static void put_all(struct json_writer *w, const struct job *j)
     for (size_t i = 0; i < j->files; i++)
         put_file(w, &j->file[i]);
     jw_end(w, ']');
+}
+
+int job_command(struct job *j, const char *name, int argc, char **argv,
+                struct err *e)
+{
+    struct json_writer w;
+
+    jw_init(&w, 0);
+    jw_begin(&w, '[');
+    jw_string(&w, "forge");
+    jw_string(&w, name);
+    for (int i = 1; i < argc; i++)
+        jw_string(&w, argv[i]);
+    jw_end(&w, ']');
+    j->command = w.text;
+    return w.failed ? err_set(e, E_TEMP, "settings: out of memory") : 0;
 }
 
 int job_write(const struct job *j, const char *work, struct err *e)
@@ -474,6 +492,8 @@ int job_read(struct job *j, const char *work, struct err *e)
 
 void job_release(struct job *j)
 {
+    free(j->command);
+    j->command = NULL;
     globs_release(&j->only);
     globs_release(&j->skip);
     globs_release(&j->grids);

@@ -68,6 +68,7 @@ struct job {
     uint64_t gpu_memory, shard_size; /* bytes; gpu_memory 0: no limit */
     /* keys of the stages tokens, calib, solve: hashes of options and inputs */
     char tkey[KEY_LEN + 1], ckey[KEY_LEN + 1], skey[KEY_LEN + 1];
+    char *command;       /* the last call's words, as a list in JSON; or NULL */
     double seconds;      /* estimated duration; 0: not known */
     int64_t started;     /* time of the last call, seconds since 1970 */
     int64_t before;      /* modules that the last call found solved */
@@ -114,10 +115,14 @@ MUST_CHECK int job_config(const struct job *j, struct model_config *c,
                           struct err *e);
 struct grid_rules job_grids(const struct job *j);
 
+/* Set j->command: "forge", name and argv[1..argc-1].  E_TEMP. */
+MUST_CHECK int job_command(struct job *j, const char *name, int argc,
+                           char **argv, struct err *e);
 /* Write WORK/settings.json, atomically. */
 MUST_CHECK int job_write(const struct job *j, const char *work, struct err *e);
 /* Read it; job_release() *j.  Errors of settings_read(); E_DATA: a member is
- * missing or not of the form that job_write() gives it. */
+ * missing or not of the form that job_write() gives it.  The command is not
+ * read. */
 MUST_CHECK int job_read(struct job *j, const char *work, struct err *e);
 void job_release(struct job *j);
 

@@ -301,8 +301,11 @@ int command_quantize(int argc, char **argv, struct err *e)
     r->j.effort = EFFORT_DEFAULT;
     r->j.propagate = NOT_GIVEN;
     r->j.shard_size = SHARD_SIZE;
-    parse(r, argc, argv);
-    rc = settle(r, e);
+    rc = job_command(&r->j, "quantize", argc, argv, e); /* in its order */
+    if (!rc) {
+        parse(r, argc, argv);
+        rc = settle(r, e);
+    }
     if (!rc)
         rc = check(r, e);
     if (!rc)
