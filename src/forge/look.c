@@ -1,5 +1,7 @@
-/* look.c - forge eval, forge tokens and forge report: pipes of tools that begin
- * with a text. */
+/* look.c - forge eval and forge tokens: pipes of tools that begin with a text;
+ * see look.h. */
+#include "forge/look.h"
+
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -14,24 +16,15 @@
 #include "common/io/json.h"
 #include "common/io/sha256.h"
 #include "forge/command.h"
-#include "forge/pipes.h"
 #include "forge/request.h"
 #include "shard/cardeval.h"
 
 enum { CHUNK = 1 << 20, RESULT_MAX = 1 << 14 };
 
-/* Options about the text, and about running tools. */
-struct reading {
-    const char *text;
-    int64_t sequences, seqlen, threads;
-    int progress, quiet;
-    char word[5][WORD];
-};
-
-/* Add forge-tokens and forge-eval to the pipe; returns the latter. */
-static struct command *comparison(struct reading *r, struct pipes *p,
-                                  const char *model)
+struct command *look_eval(struct reading *r, struct pipes *p, const char *model)
 {
+    const char *slash = r->text ? strrchr(r->text, '/') : NULL;
+    const char *name = slash ? slash + 1 : r->text;
     struct command *c = pipes_add(p, "forge-tokens");
 
     command_add(c, "-q", "--sequences", number_word(r->word[0], r->sequences),
@@ -41,6 +34,8 @@ static struct command *comparison(struct reading *r, struct pipes *p,
     command_add(c, "--threads", number_word(r->word[2], r->threads),
                 "--progress", opt_word(PROGRESS_WORDS, r->progress, r->word[3]),
                 NULL);
+    if (strcmp(name, "-") != 0)
+        command_add(c, "--text-name", name, NULL);
     if (r->quiet)
         command_add(c, "-q", NULL);
     return c;
@@ -152,7 +147,7 @@ int command_eval(int argc, char **argv, struct err *e)
     if (card &&
         (digest_text(&found, r.text, e) < 0 || pipes_report(&p, report, e) < 0))
         return e->code;
-    c = comparison(&r, &p, model[0]);
+    c = look_eval(&r, &p, model[0]);
     if (card) {
         c->writes_report = true;
         command_add(c, "--report", report, NULL);
@@ -212,106 +207,5 @@ int command_tokens(int argc, char **argv, struct err *e)
     if (r.quiet)
         command_add(c, "-q", NULL);
     command_add(c, model, r.text, NULL);
-    return pipes_run(&p, e);
-}
-
-/* ---- report ---- */
-
-static int want_directory(const char *path, struct err *e)
-{
-    struct stat st;
-
-    if (stat(path, &st) || !S_ISDIR(st.st_mode))
-        return err_set(e, E_NOINPUT, "'%s': no such directory", path);
-    return 0;
-}
-
-/* Run forge-eval; its result is kept in WORK beside the codes.  A GGUF file was
- * made of a checkpoint in WORK, which has the same weights. */
-static int evaluate(struct reading *r, const struct job *j, const char *work,
-                    const char *figures, struct err *e)
-{
-    char packed[PATH_MAX + STAGE_DIR], P[STAGE_DIR];
-    const char *out = j->out;
-    char tmp[PATH_MAX + 192];
-    struct command *c;
-    struct pipes p;
-    int rc;
-
-    if (j->layout == JOB_GGUF) {
-        snprintf(packed, sizeof(packed), "%s/%s", work, job_packed_dir(j, P));
-        out = packed;
-    }
-    if (check_text(r->text, e) < 0 || want_directory(j->model, e) < 0 ||
-        want_directory(out, e) < 0)
-        return e->code;
-    snprintf(tmp, sizeof(tmp), "%s.tmp.%ld.report", figures, (long)getpid());
-    pipes_init(&p);
-    c = comparison(r, &p, j->model);
-    command_add(c, "--by-layer", "--json", j->model, out, NULL);
-    p.out = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (p.out < 0)
-        return err_set(e, E_CREATE, "'%s': cannot be created:", figures);
-    rc = pipes_run(&p, e);
-    close(p.out);
-    if (!rc && rename(tmp, figures))
-        rc = err_set(e, E_CREATE, "'%s': cannot be created:", figures);
-    if (rc)
-        unlink(tmp);
-    return rc;
-}
-
-int command_report(int argc, char **argv, struct err *e)
-{
-    struct reading r = { .sequences = 24, .seqlen = 512 };
-    const char *output = NULL, *beside = NULL, *hitmap = NULL, *title = NULL;
-    const struct opt table[] = {
-        { OPT_STR, 'o', "output", "FILE",
-          "write the page to FILE [standard output]", &output, 0, 0, true },
-        { OPT_STR, 0, "text", "FILE", "evaluate on FILE first, layer by layer",
-          &r.text, 0, 0, false },
-        { OPT_INT, 0, "sequences", "N", "sequences of it [24]", &r.sequences, 1,
-          1000000, false },
-        { OPT_INT, 0, "seqlen", "T", "tokens in each [512]", &r.seqlen, 2,
-          1000000, false },
-        { OPT_STR, 0, "beside", "WORK", "show the loss of another run, too",
-          &beside, 0, 0, true },
-        { OPT_STR, 0, "hitmap", "FILE",
-          "hit maps of another pass, to compare the run's with", &hitmap, 0, 0,
-          true },
-        { OPT_STR, 0, "title", "TEXT", "what the page calls the model", &title,
-          0, 0, true },
-        COMMAND_COMMON(&r.threads, &r.progress, &r.quiet),
-        { OPT_END, 0, NULL, NULL, NULL, NULL, 0, 0, false },
-    };
-    int i = opt_parse(argc, argv, "report WORK [-o FILE] [--text FILE]",
-                      "Make an HTML page about a run.", table);
-    char figures[PATH_MAX + 128], S[STAGE_DIR];
-    struct command *c;
-    struct pipes p;
-    struct job j;
-
-    if (argc - i != 1)
-        return err_set(e, E_USAGE, "want WORK (try --help)");
-    if (job_read(&j, argv[i], e) < 0)
-        return e->code;
-    snprintf(figures, sizeof(figures), "%s/%s/by-layer-%s.jsonl", argv[i],
-             job_solve_dir(&j, S), job_layout_name(&j));
-    job_release(&j);
-    if (r.text && evaluate(&r, &j, argv[i], figures, e) < 0)
-        return e->code;
-    pipes_init(&p);
-    c = pipes_add(&p, "forge-report");
-    if (!access(figures, F_OK))
-        command_add(c, "--eval", figures, NULL);
-    if (output)
-        command_add(c, "-o", output, NULL);
-    if (beside)
-        command_add(c, "--beside", beside, NULL);
-    if (hitmap)
-        command_add(c, "--hitmap", hitmap, NULL);
-    if (title)
-        command_add(c, "--title", title, NULL);
-    command_add(c, "--", argv[i], NULL);
     return pipes_run(&p, e);
 }

@@ -7,10 +7,11 @@
 
 #include "common/cli/opt.h"
 #include "common/io/file.h"
+#include "report/data.h"
 #include "report/page.h"
 
 struct settings {
-    struct opt_list eval;
+    struct opt_list eval, compare;
     struct page_params page;
     const char *output, *hitmap, *work;
 };
@@ -24,6 +25,13 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_LIST, 0, "eval", "FILE",
           "figures that forge-eval --json gave, by layer or not", &s->eval, 0,
           0, true },
+        { OPT_LIST, 0, "compare", "NAME=FILE",
+          "figures of another checkpoint of the model, on the same tokens",
+          &s->compare, 0, 0, true },
+        { OPT_STR, 0, "json", "FILE", "write all that is shown as JSON, too",
+          &s->page.json, 0, 0, true },
+        { OPT_STR, 0, "csv", "FILE", "write the linear layers as CSV, too",
+          &s->page.csv, 0, 0, true },
         { OPT_STR, 0, "hitmap", "FILE",
           "hit maps of another pass, to compare the run's with", &s->hitmap, 0,
           0, true },
@@ -57,43 +65,92 @@ static int compare(struct records *r, const char *path, struct err *e)
     return 0;
 }
 
-static int make(struct html *h, struct settings *s, struct err *e)
+static int evaluations(struct workdir *w, struct settings *s, struct err *e)
+{
+    int rc = 0;
+
+    for (int i = 0; rc >= 0 && i < s->eval.count; i++)
+        rc = records_read(&w->records, RECORD_FIGURES, s->eval.item[i], e);
+    for (int i = 0; rc >= 0 && i < s->compare.count; i++)
+        rc = peers_add(&s->page.peers, s->compare.item[i], e);
+    return rc < 0 ? rc : peers_check(&s->page.peers, &w->records, e);
+}
+
+static int read_all(struct workdir *w, struct settings *s, struct err *e)
+{
+    int rc = evaluations(w, s, e);
+
+    if (rc >= 0 && s->page.compared)
+        rc = compare(&w->records, s->page.compared, e);
+    if (rc >= 0 && s->hitmap)
+        rc = hitmaps_read(&s->page.cheap, s->hitmap, e);
+    return rc;
+}
+
+/* ---- outputs ---- */
+
+typedef int data_maker(const struct workdir *, const struct page_params *,
+                       char **, size_t *, struct err *);
+
+static int write_data(const struct workdir *w, const struct settings *s,
+                      data_maker *make, const char *path, struct err *e)
+{
+    char *text;
+    size_t len;
+    int rc;
+
+    if (!path)
+        return 0;
+    rc = make(w, &s->page, &text, &len, e);
+    if (rc >= 0)
+        rc = publish_text(path, text, len, e);
+    free(text);
+    return rc;
+}
+
+static int write_page(const struct workdir *w, const struct settings *s,
+                      struct err *e)
+{
+    struct html h = { 0 };
+    int rc = page_write(&h, w, &s->page, e);
+
+    if (rc >= 0 && strcmp(s->output, "-") != 0) {
+        rc = publish_text(s->output, h.text, h.len, e);
+    } else if (rc >= 0) {
+        fwrite(h.text, 1, h.len, stdout);
+        rc = flush_stdout(e);
+    }
+    free(h.text);
+    return rc;
+}
+
+static int report(struct settings *s, struct err *e)
 {
     struct workdir w;
     int rc = workdir_read(&w, s->work, e);
 
     if (rc < 0)
         return rc;
-    for (int i = 0; rc >= 0 && i < s->eval.count; i++)
-        rc = records_read(&w.records, RECORD_FIGURES, s->eval.item[i], e);
-    if (rc >= 0 && s->page.compared)
-        rc = compare(&w.records, s->page.compared, e);
-    if (rc >= 0 && s->hitmap)
-        rc = hitmaps_read(&s->page.cheap, s->hitmap, e);
+    rc = read_all(&w, s, e);
     if (rc >= 0)
-        rc = page_write(h, &w, &s->page, e);
+        rc = write_data(&w, s, data_json, s->page.json, e);
+    if (rc >= 0)
+        rc = write_data(&w, s, data_csv, s->page.csv, e);
+    if (rc >= 0)
+        rc = write_page(&w, s, e);
     hitmaps_release(&s->page.cheap);
+    peers_release(&s->page.peers);
     workdir_release(&w);
     return rc;
-}
-
-static int deliver(const struct html *h, const char *path, struct err *e)
-{
-    if (strcmp(path, "-") != 0)
-        return publish_text(path, h->text, h->len, e);
-    fwrite(h->text, 1, h->len, stdout);
-    return flush_stdout(e);
 }
 
 int main(int argc, char **argv)
 {
     struct settings s = { .output = "-" };
-    struct html h = { 0 };
     struct err e;
 
     parse(&s, argc, argv);
-    if (make(&h, &s, &e) < 0 || deliver(&h, s.output, &e) < 0)
+    if (report(&s, &e) < 0)
         die_err(&e);
-    free(h.text);
     return 0;
 }

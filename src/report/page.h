@@ -3,6 +3,7 @@
 #define FORGE_PAGE_H
 
 #include "report/html.h"
+#include "report/peers.h"
 #include "report/workdir.h"
 
 struct page_params {
@@ -12,6 +13,8 @@ struct page_params {
     struct hitmaps
         cheap; /* hit maps of another pass (forge-calib --skip-experts),
                              to compare with the run's; may be empty */
+    struct peers peers;     /* evaluations of other checkpoints */
+    const char *json, *csv; /* files with the same, to link to; NULL: none */
 };
 
 /* Append the page to h.  After its first line it is also well-formed XML.

@@ -68,17 +68,17 @@ static void step_table(struct html *h, const struct page *p)
 void page_times(struct html *h, const struct page *p)
 {
     static const char *const class[STEP_NAMES] = {
-        "ours", "gptq", "rtn",  "none", "cold", "ours", "gptq", "rtn",
-        "none", "cold", "ours", "gptq", "rtn",  "none", "cold", "ours"
+        "ours", "gptq", "rtn", "p2", "p3", "p4", "p5",   "ours",
+        "gptq", "rtn",  "p2",  "p3", "p4", "p5", "ours", "gptq"
     };
     const char *name[STEP_NAMES] = { NULL };
     const struct bars bars = { .groups = p->layers,
                                .series = p->steps,
                                .series_name = name,
                                .series_class = class,
-                               .group_name = "layer",
+                               .x_name = "layer",
+                               .y_name = "time of a layer",
                                .value = layer_seconds,
-                               .group_label = page_index_label,
                                .text = seconds_text,
                                .arg = p,
                                .stacked = true };

@@ -1,95 +1,313 @@
-/* page_eval.c - the section that compares predictions with the original's. */
+/* page_eval.c - the section that compares predictions with the original's, of
+ * the run and of the checkpoints beside it. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "report/section.h"
 
-static const struct figures *line_figures(const void *arg, size_t i)
-{
-    const struct page *p = arg;
-    size_t k = 0;
+enum { SHOWN = PEERS_MAX + 1, SHA_SHOWN = 12 };
 
-    for (; p->r->figures[k].layer < 0 || i > 0; k++)
-        i -= p->r->figures[k].layer >= 0;
-    return &p->r->figures[k];
-}
+/* The share of the tokens that the histogram ends at. */
+static const double FEW = 0.002;
 
-static double kl_of(const void *arg, size_t i)
-{
-    return line_figures(arg, i)->kl_mean;
-}
-static double sem_of(const void *arg, size_t i)
-{
-    double s = line_figures(arg, i)->kl_sem;
+/* The evaluations that are shown; the first is the run's. */
+struct shown {
+    const char *name[SHOWN], *class[SHOWN];
+    const struct records *r[SHOWN];
+    const struct figures *f[SHOWN]; /* of the whole checkpoint */
+    size_t count;
+};
 
-    return isfinite(s) ? s : 0;
-}
-static double top1_of(const void *arg, size_t i)
+static struct shown shown_of(const struct page *p)
 {
-    return line_figures(arg, i)->top1;
-}
-static void figures_label(const void *arg, size_t i, char label[LABEL_MAX])
-{
-    snprintf(label, LABEL_MAX, "%lld", (long long)line_figures(arg, i)->layer);
-}
-static void percent_text(double v, char label[LABEL_MAX])
-{
-    snprintf(label, LABEL_MAX, "%.4g %%", 100 * v);
+    const struct peers *peers = &p->params->peers;
+    struct shown s = {
+        .name = { "this run" }, .class = { "ours" }, .r = { p->r }, .count = 1
+    };
+
+    for (size_t i = 0; i < peers->count; i++, s.count++) {
+        s.name[s.count] = peers->peer[i].name;
+        s.class[s.count] = page_peer_class[i % PEER_CLASSES];
+        s.r[s.count] = &peers->peer[i].figures;
+    }
+    for (size_t i = 0; i < s.count; i++)
+        s.f[i] = figures_whole(s.r[i]);
+    return s;
 }
 
-static void figures_table(struct html *h, const struct figures *f)
+/* ---- figures ---- */
+
+static void subject(struct html *h, const struct page *p,
+                    const struct figures *f)
 {
-    html_put(h,
-             "<table><tr><th class=\"n\">perplexity, original</th>"
-             "<th class=\"n\">quantized</th><th class=\"n\">KL mean</th>"
-             "<th class=\"n\">median</th><th class=\"n\">99 %%</th>"
-             "<th class=\"n\">max</th><th class=\"n\">top-1</th></tr>\n"
-             "<tr><td class=\"n\">%.4f</td><td class=\"n\">%.4f</td>"
-             "<td class=\"n\">%.5f \xc2\xb1 %.5f</td><td class=\"n\">%.5f</td>"
-             "<td class=\"n\">%.5f</td><td class=\"n\">%.4f</td>"
-             "<td class=\"n\">%.2f %%</td></tr></table>\n",
-             f->ppl_original, f->ppl, f->kl_mean, f->kl_sem, f->kl_median,
-             f->kl_p99, f->kl_max, 100 * f->top1);
+    char out[256], sha[SHA_SHOWN + 1];
+
+    page_path_name(out, sizeof(out), page_text(p, "out"));
+    html_put(h, "<p class=\"note\">%s against %s, on ",
+             *f->other ? f->other : out, p->model);
+    if (*f->text)
+        html_put(h, "<b>%s</b>", f->text);
+    else
+        html_put(h, "a text");
+    snprintf(sha, sizeof(sha), "%.12s", f->sha256);
+    if (*sha)
+        html_put(h, " (SHA-256 %s\xe2\x80\xa6)", sha);
+    html_put(h, ": predictions at %lld tokens", (long long)f->tokens);
+    if (f->sequences > 0)
+        html_put(h, ", in %lld sequences", (long long)f->sequences);
+    if (f->seqlen > 0)
+        html_put(h, " of %lld tokens", (long long)f->seqlen);
+    if (*f->dtype)
+        html_put(h, "; computed in %s", f->dtype);
+    html_put(h, ". KL divergence is in nats for each token.</p>\n");
 }
 
-void page_evaluation(struct html *h, const struct page *p)
+static void text_kl(double v, char label[LABEL_MAX])
 {
-    const struct figures *f = page_figures(p);
-    struct line line = { .x_name = "quantized up to layer",
-                         .y_name = "KL divergence",
-                         .value = kl_of,
-                         .spread = sem_of,
-                         .x_label = figures_label,
-                         .text = page_plain_text,
-                         .arg = p,
-                         .class = "ours" };
+    snprintf(label, LABEL_MAX, "%.5f", v);
+}
 
-    if (!p->r->n_figures)
+static void text_ppl(double v, char label[LABEL_MAX])
+{
+    snprintf(label, LABEL_MAX, "%.4f", v);
+}
+
+static void text_top1(double v, char label[LABEL_MAX])
+{
+    snprintf(label, LABEL_MAX, "%.2f %%", 100 * v);
+}
+
+/* A row of the table: original (NAN: a dash), then each checkpoint. */
+static void figure_row(struct html *h, const struct shown *s, const char *name,
+                       label_text *text, double original, size_t member)
+{
+    html_put(h, "<tr><th>%s</th>", name);
+    page_number_cell(h, "", text, original);
+    for (size_t i = 0; i < s->count; i++) {
+        double v;
+
+        memcpy(&v, (const char *)s->f[i] + member, sizeof(v));
+        page_number_cell(h, "", text, v);
+    }
+    html_put(h, "</tr>\n");
+}
+
+#define ROW(name, text, original, member)                                      \
+    figure_row(h, s, name, text, original, offsetof(struct figures, member))
+
+static void figures_table(struct html *h, const struct shown *s)
+{
+    html_put(h, "<div class=\"wide\"><table class=\"figures\"><tr><th></th>"
+                "<th class=\"n\">original</th>");
+    for (size_t i = 0; i < s->count; i++)
+        page_number_head(h, "", s->name[i]);
+    html_put(h, "</tr>\n");
+    ROW("perplexity", text_ppl, s->f[0]->ppl_original, ppl);
+    ROW("KL, mean", text_kl, NAN, kl_mean);
+    ROW("\xc2\xb1 standard error", text_kl, NAN, kl_sem);
+    ROW("KL, median", text_kl, NAN, kl_median);
+    ROW("KL, 99 %", text_kl, NAN, kl_p99);
+    ROW("KL, largest", text_ppl, NAN, kl_max);
+    ROW("same top token", text_top1, NAN, top1);
+    html_put(h, "</table></div>\n");
+}
+
+/* The means as bars, where there is something to compare. */
+static void kl_bars(struct html *h, const struct shown *s)
+{
+    double most = 0;
+
+    for (size_t i = 0; i < s->count; i++)
+        most = fmax(most, s->f[i]->kl_mean);
+    if (s->count < 2 || !(most > 0))
         return;
-    html_put(h, "<section id=\"eval\"><h2>Beside the original</h2>\n");
-    if (f && f->tokens >= 0)
+    html_put(h, "<h3>KL divergence, mean, in nats for each token</h3>\n"
+                "<table class=\"ranks\">\n");
+    for (size_t i = 0; i < s->count; i++)
         html_put(h,
-                 "<p class=\"note\">Predictions at %lld tokens, in natural "
-                 "logarithms.</p>\n",
-                 (long long)f->tokens);
-    if (f)
-        figures_table(h, f);
-    for (size_t i = 0; i < p->r->n_figures; i++)
-        line.n += p->r->figures[i].layer >= 0;
-    if (line.n) {
+                 "<tr><th>%s</th><td class=\"n\">%.5f</td><td class=\"w\">"
+                 "<i class=\"%s\" style=\"width:%.1f%%\"></i></td></tr>\n",
+                 s->name[i], s->f[i]->kl_mean, s->class[i],
+                 100 * s -> f[i] -> kl_mean / most);
+    html_put(h, "</table>\n");
+}
+
+/* ---- the histogram ---- */
+
+static void text_power(double v, char label[LABEL_MAX])
+{
+    snprintf(label, LABEL_MAX, v < 0.01 ? "%.0e" : "%.4g", v);
+}
+
+/* The bins from first to last, beyond which no evaluation has more than FEW of
+ * its tokens in a bin: they count in the first and in the last. */
+struct bins {
+    size_t first, last;
+};
+
+static double share(const struct figures *f, size_t bin)
+{
+    return f->tokens > 0 ? (double)f->kl_count[bin] / (double)f->tokens : 0;
+}
+
+static struct bins bins_of(const struct shown *s)
+{
+    struct bins b = { FIGURES_BINS, 0 };
+
+    for (size_t i = 0; i < s->count; i++)
+        for (size_t k = 1; k + 1 < s->f[i]->kl_bins; k++)
+            if (share(s->f[i], k) > FEW) {
+                b.first = k < b.first ? k : b.first;
+                b.last = k > b.last ? k : b.last;
+            }
+    if (b.first > b.last)
+        b = (struct bins){ 1, 2 };
+    return b;
+}
+
+/* x: the edges of the bins; y: the shares of the tokens up to each edge from the
+ * one before it.  Returns their number. */
+static size_t histogram_line(const struct figures *f, struct bins b, double *x,
+                             double *y)
+{
+    size_t n = 1;
+
+    for (size_t k = b.first; k <= b.last && k < f->kl_bins; k++, n++) {
+        size_t from = k == b.first ? 0 : k;
+        size_t to = k == b.last ? f->kl_bins - 1 : k;
+
+        x[n] = f->kl_from * pow(f->kl_step, (double)k);
+        y[n] = 0;
+        for (size_t i = from; i <= to; i++)
+            y[n] += share(f, i);
+    }
+    x[0] = x[1] / f->kl_step;
+    y[0] = 0;
+    return n;
+}
+
+static void histogram(struct html *h, const struct shown *s)
+{
+    double x[SHOWN][FIGURES_BINS + 1], y[SHOWN][FIGURES_BINS + 1];
+    struct bins bins = bins_of(s);
+    struct series series[SHOWN];
+    struct lines lines = { .series = series,
+                           .x_name = "KL divergence of a token (nats)",
+                           .y_name = "share of the tokens",
+                           .x_text = text_power,
+                           .y_text = text_percent,
+                           .x_log = true,
+                           .area = true };
+
+    for (size_t i = 0; i < s->count; i++) {
+        size_t k = lines.count;
+
+        if (!s->f[i]->kl_bins)
+            continue;
+        series[k] = (struct series){
+            .name = s->name[i], .class = s->class[i], .x = x[k], .y = y[k]
+        };
+        series[k].n = histogram_line(s->f[i], bins, x[k], y[k]);
+        lines.count++;
+    }
+    if (!lines.count)
+        return;
+    html_put(h, "<h3>How the divergence spreads over the tokens</h3>\n"
+                "<p class=\"note\">Four steps for each power of ten. The first "
+                "and the last also hold what is beyond them.</p>\n");
+    chart_lines(h, &lines);
+}
+
+/* ---- layer by layer ---- */
+
+/* Lines over the layers: n points of an evaluation that has them. */
+struct by_layer {
+    struct series kl[SHOWN], top1[SHOWN];
+    size_t count;
+    double *memory;
+};
+
+static int by_layer(struct by_layer *b, const struct shown *s, struct err *e)
+{
+    size_t all = 0;
+    double *at;
+
+    for (size_t i = 0; i < s->count; i++)
+        all += s->r[i]->n_figures;
+    at = b->memory = mem_zero(all + 1, 4 * sizeof(double), "report", e);
+    if (!at)
+        return e->code;
+    for (size_t i = 0; i < s->count; i++) {
+        size_t n = s->r[i]->n_figures, k = 0;
+        double *x = at, *kl = at + n, *sem = at + 2 * n, *top1 = at + 3 * n;
+
+        for (size_t m = 0; m < n; m++) {
+            const struct figures *f = &s->r[i]->figures[m];
+
+            if (f->layer < 0 || (k && (double)f->layer <= x[k - 1]))
+                continue;
+            x[k] = (double)f->layer;
+            kl[k] = f->kl_mean;
+            sem[k] = f->kl_sem;
+            top1[k++] = f->top1;
+        }
+        if (!k)
+            continue;
+        at += 4 * n;
+        b->kl[b->count] =
+            (struct series){ s->name[i], s->class[i], k, x, kl, sem };
+        b->top1[b->count++] =
+            (struct series){ s->name[i], s->class[i], k, x, top1, NULL };
+    }
+    return 0;
+}
+
+static int layers(struct html *h, const struct shown *s, struct err *e)
+{
+    struct by_layer b = { .count = 0 };
+    struct lines lines = { .series = b.kl,
+                           .x_name = "quantized up to layer",
+                           .y_name = "KL divergence (nats)",
+                           .x_text = text_whole,
+                           .y_text = text_plain,
+                           .whole = true };
+
+    if (by_layer(&b, s, e) < 0)
+        return e->code;
+    lines.count = b.count;
+    if (b.count) {
         html_put(h, "<h3>As layer after layer is replaced</h3>\n"
                     "<p class=\"note\">KL divergence of the model whose layers "
                     "up to this one are quantized and the rest original; the "
                     "band is the standard error.</p>\n");
-        chart_line(h, &line);
-        line.value = top1_of;
-        line.spread = NULL;
-        line.y_name = "top-1 agreement";
-        line.text = percent_text;
-        line.percent = true;
+        chart_lines(h, &lines);
+        lines.series = b.top1;
+        lines.y_name = "same most likely token";
+        lines.y_text = text_percent;
+        lines.top = true;
         html_put(h,
                  "<h3>How often the most likely token stays the same</h3>\n");
-        chart_line(h, &line);
+        chart_lines(h, &lines);
     }
+    free(b.memory);
+    return 0;
+}
+
+int page_evaluation(struct html *h, const struct page *p, struct err *e)
+{
+    struct shown s = shown_of(p);
+    int rc;
+
+    if (!s.f[0])
+        return 0;
+    html_put(h, "<section id=\"eval\"><h2>Beside the original</h2>\n");
+    subject(h, p, s.f[0]);
+    figures_table(h, &s);
+    kl_bars(h, &s);
+    histogram(h, &s);
+    rc = layers(h, &s, e);
     html_put(h, "</section>\n");
+    return rc;
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "report/heat.h"
 #include "report/section.h"
 
 enum { FEW = 128, NAMES_MAX = 40, ROWS_OPEN = 16 };
@@ -46,8 +47,8 @@ static void fold(struct html *h, const struct hitmaps *maps)
 
 static void unfold(struct html *h, const struct hitmaps *maps)
 {
-    html_put(h,
-             maps->count > ROWS_OPEN ? "</table></details>\n" : "</table>\n");
+    html_put(h, maps->count > ROWS_OPEN ? "</table></div></details>\n" :
+                                          "</table></div>\n");
 }
 
 /* ---- the maps ---- */
@@ -68,8 +69,7 @@ static void layer_label(const void *arg, size_t row, char label[LABEL_MAX])
 {
     const struct view *v = arg;
 
-    snprintf(label, LABEL_MAX, "layer %lld",
-             (long long)v->maps->map[row].layer);
+    snprintf(label, LABEL_MAX, "%lld", (long long)v->maps->map[row].layer);
 }
 
 static void expert_label(const void *arg, size_t col, char label[LABEL_MAX])
@@ -78,12 +78,13 @@ static void expert_label(const void *arg, size_t col, char label[LABEL_MAX])
     snprintf(label, LABEL_MAX, "%zu", col);
 }
 
-static void map(struct html *h, const struct hitmaps *maps, enum hit column,
-                const char *title, const char *note)
+static int map(struct html *h, const struct hitmaps *maps, enum hit column,
+               const char *title, const char *note, struct err *e)
 {
     const struct view v = view_of(maps, column);
     const struct heat heat = { .rows = maps->count,
                                .cols = v.experts,
+                               .row_name = "layer",
                                .col_name = "expert",
                                .unit = "times the layer's mean",
                                .value = share,
@@ -93,7 +94,7 @@ static void map(struct html *h, const struct hitmaps *maps, enum hit column,
                                .around_one = true };
 
     html_put(h, "<h3>%s</h3>\n<p class=\"note\">%s</p>\n", title, note);
-    chart_heat(h, &heat);
+    return chart_heat(h, &heat, e);
 }
 
 /* ---- experts with few tokens ---- */
@@ -159,7 +160,7 @@ static int balance(struct html *h, const struct hitmaps *maps, struct err *e)
     html_put(h, "<h3>Balance</h3>\n");
     fold(h, maps);
     html_put(h,
-             "<table><tr><th class=\"n\">layer</th>"
+             "<div class=\"wide\"><table><tr><th class=\"n\">layer</th>"
              "<th class=\"n\">experts</th><th class=\"n\">without tokens</th>"
              "<th class=\"n\">under %d</th><th class=\"n\">fewest</th>"
              "<th class=\"n\">median</th><th class=\"n\">most</th>"
@@ -194,7 +195,7 @@ static void agreement_head(struct html *h, const struct hitmaps *maps,
 {
     html_put(h, "<h3>%s</h3>\n<p class=\"note\">%s</p>\n", title, note);
     fold(h, maps);
-    html_put(h, "<table><tr><th class=\"n\">layer</th>");
+    html_put(h, "<div class=\"wide\"><table><tr><th class=\"n\">layer</th>");
     for (int i = first; i < HITS; i++)
         html_put(h, "<th class=\"n\">%s</th>", hit_names[i]);
     html_put(h, "</tr>\n");
@@ -240,8 +241,7 @@ static int agreements(struct html *h, const struct hitmaps *maps,
     return agreement(h, maps, cheap, e);
 }
 
-int page_experts(struct html *h, const struct page *p,
-                 const struct hitmaps *cheap, struct err *e)
+int page_experts(struct html *h, const struct page *p, struct err *e)
 {
     const struct hitmaps *maps = &p->w->hits;
 
@@ -250,15 +250,19 @@ int page_experts(struct html *h, const struct page *p,
     html_put(h, "<section id=\"experts\"><h2>Experts</h2>\n");
     few(h, maps, 0, 0.5, "Experts without a single token");
     few(h, maps, 0.5, FEW, "Experts with fewer than 128 tokens");
-    map(h, maps, HIT_TOKENS, "Tokens",
-        "Calibration tokens that the router sent to each expert, beside the "
-        "mean of its layer.");
-    if (has_column(maps, HIT_OUTPUT))
-        map(h, maps, HIT_OUTPUT, "What they add",
-            "Sum over its tokens of the expert's weight times the norm of its "
-            "output, beside the mean of its layer.");
+    if (map(h, maps, HIT_TOKENS, "Tokens",
+            "Calibration tokens that the router sent to each expert, as a "
+            "multiple of the mean of its layer.",
+            e) < 0 ||
+        (has_column(maps, HIT_OUTPUT) &&
+         map(h, maps, HIT_OUTPUT, "What they add",
+             "Sum over its tokens of the expert's weight times the norm of its "
+             "output, as a multiple of the mean of its layer.",
+             e) < 0))
+        return e->code;
     html_put(h, "</section><section>\n");
-    if (balance(h, maps, e) < 0 || agreements(h, maps, cheap, e) < 0)
+    if (balance(h, maps, e) < 0 ||
+        agreements(h, maps, &p->params->cheap, e) < 0)
         return e->code;
     html_put(h, "</section>\n");
     return 0;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 size_t page_step(struct page *p, const char *name)
 {
@@ -17,7 +18,7 @@ size_t page_step(struct page *p, const char *name)
     return i;
 }
 
-static void sum_modules(struct page *p, const char *name)
+static void sum_modules(struct page *p)
 {
     for (size_t i = 0; i < p->r->modules; i++) {
         const struct module *m = &p->r->module[i];
@@ -35,7 +36,7 @@ static void sum_modules(struct page *p, const char *name)
         loss[2] += m->loss;
         p->has_loss = true;
         if (!isnan(m->loss_compared))
-            p->compared = name;
+            p->compared = p->compared_name;
     }
 }
 
@@ -61,13 +62,16 @@ static void sum_seconds(struct page *p)
     }
 }
 
-int page_open(struct page *p, const struct workdir *w, const char *compared,
-              struct err *e)
+int page_open(struct page *p, const struct workdir *w,
+              const struct page_params *params, struct err *e)
 {
     size_t n = (size_t)w->layers, kinds = w->records.kinds;
+    char name[64] = "plain GPTQ";
 
-    *p = (struct page){ .w = w, .r = &w->records, .layers = n };
-    p->plain = !compared;
+    *p = (struct page){
+        .w = w, .r = &w->records, .params = params, .layers = n
+    };
+    p->plain = !params->compared;
     p->loss = mem_zero(n ? n : 1, 3 * sizeof(double), "report", e);
     p->cell =
         mem_zero(n && kinds ? n * kinds : 1, 2 * sizeof(double), "report", e);
@@ -75,7 +79,13 @@ int page_open(struct page *p, const struct workdir *w, const char *compared,
         mem_zero(n ? n : 1, STEP_NAMES * sizeof(double), "report", e);
     if (!p->loss || !p->cell || !p->layer_second)
         return e->code;
-    sum_modules(p, compared ? compared : "plain GPTQ");
+    if (params->compared)
+        page_path_name(name, sizeof(name), params->compared);
+    snprintf(p->compared_name, sizeof(p->compared_name), "%s", name);
+    page_path_name(p->model, sizeof(p->model), page_text(p, "model"));
+    if (params->title)
+        snprintf(p->model, sizeof(p->model), "%s", params->title);
+    sum_modules(p);
     sum_seconds(p);
     return 0;
 }
@@ -87,26 +97,101 @@ void page_close(struct page *p)
     free(p->layer_second);
 }
 
-const struct figures *page_figures(const struct page *p)
+/* ---- facts as text ---- */
+
+const char *const page_peer_class[PEER_CLASSES] = { "rtn", "gptq", "p2",
+                                                    "p3",  "p4",   "p5" };
+
+const char *page_text(const struct page *p, const char *name)
 {
-    const struct figures *last = NULL;
+    return settings_text(&p->w->run, name);
+}
 
-    for (size_t i = 0; i < p->r->n_figures; i++) {
-        const struct figures *f = &p->r->figures[i];
+long long page_number(const struct page *p, const char *name)
+{
+    return settings_number(&p->w->run, name, 0);
+}
 
-        if (f->layer < 0 || (size_t)f->layer + 1 == p->layers)
-            last = f;
+double page_loss_sum(const struct page *p, size_t series)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < p->layers; i++)
+        sum += p->loss[3 * i + series];
+    return sum;
+}
+
+/* ".../models--ORG--NAME/snapshots/REVISION": "ORG/NAME" */
+static bool cached_name(char *to, size_t cap, const char *path)
+{
+    const char *org = strstr(path, "/models--"), *name, *end;
+
+    org = org ? org + strlen("/models--") : NULL;
+    name = org ? strstr(org, "--") : NULL;
+    end = name ? strstr(name, "/snapshots/") : NULL;
+    if (!end)
+        return false;
+    snprintf(to, cap, "%.*s/%.*s", (int)(name - org), org,
+             (int)(end - name - 2), name + 2);
+    return true;
+}
+
+void page_path_name(char *to, size_t cap, const char *path)
+{
+    size_t n = strlen(path), begin;
+
+    if (cached_name(to, cap, path))
+        return;
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    for (begin = n; begin && path[begin - 1] != '/';)
+        begin--;
+    snprintf(to, cap, "%.*s", (int)(n - begin), path + begin);
+}
+
+const char *page_date(const struct page *p, char to[32])
+{
+    time_t t = (time_t)page_number(p, "started");
+    struct tm tm;
+
+    *to = 0;
+    if (t > 0 && gmtime_r(&t, &tm))
+        strftime(to, 32, "%Y-%m-%d %H:%M", &tm);
+    return to;
+}
+
+void page_shell_word(char *to, size_t cap, const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyz"
+                                "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                "0123456789-_=.,:/+%@";
+    size_t n = 1;
+
+    if (*word && !word[strspn(word, plain)]) {
+        snprintf(to, cap, "%s", word);
+        return;
     }
-    return last;
+    to[0] = '\'';
+    for (; *word && n + 6 < cap; word++) {
+        if (*word == '\'')
+            n += (size_t)snprintf(to + n, cap - n, "'\\''");
+        else
+            to[n++] = *word;
+    }
+    snprintf(to + n, cap - n, "'");
 }
 
-void page_index_label(const void *arg, size_t i, char label[LABEL_MAX])
+void page_number_cell(struct html *h, const char *class, label_text *text,
+                      double v)
 {
-    (void)arg;
-    snprintf(label, LABEL_MAX, "%zu", i);
+    char label[LABEL_MAX] = "\xe2\x80\x93";
+
+    if (isfinite(v))
+        text(v, label);
+    html_put(h, "<td class=\"n%s\">%s</td>", class, label);
 }
 
-void page_plain_text(double v, char label[LABEL_MAX])
+void page_number_head(struct html *h, const char *class, const char *text)
 {
-    snprintf(label, LABEL_MAX, v >= 1e4 && v < 1e7 ? "%.0f" : "%.4g", v);
+    html_put(h, "<th class=\"n%s\">%s</th>", class, text);
 }

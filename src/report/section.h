@@ -1,16 +1,19 @@
-/* section.h - private to page*.c: what the sections of the page share. */
+/* section.h - private to page*.c and data.c: what the sections of the page
+ * share. */
 #ifndef FORGE_SECTION_H
 #define FORGE_SECTION_H
 
 #include "report/chart.h"
-#include "report/workdir.h"
+#include "report/page.h"
 
-enum { STEP_NAMES = 16 };
+enum { STEP_NAMES = 16, PEER_CLASSES = 6 };
 
 /* The run, and sums over its records. */
 struct page {
     const struct workdir *w;
     const struct records *r;
+    const struct page_params *params;
+    char model[256];      /* what the page calls the model */
     size_t layers;        /* in the charts */
     double *loss;         /* [layers, 3]: rtn, compared, this run */
     double *cell;         /* [kinds, layers, 2]: loss, loss_rtn */
@@ -18,32 +21,51 @@ struct page {
     const char *step_name[STEP_NAMES]; /* [steps]: steps that work on a layer */
     size_t steps;
     const char *compared; /* whose losses loss_compared are; NULL: none */
-    bool plain;           /* compared is plain GPTQ, in this run */
+    char compared_name[64];
+    bool plain; /* compared is plain GPTQ, in this run */
     bool has_loss, solving_alone;
 };
 
-/* compared: name of the run that module.loss_compared is of; NULL: plain GPTQ.
- * page_close() it, also after an error.  E_TEMP. */
+/* Colours of what is shown beside the run, whose own is "ours". */
+extern const char *const page_peer_class[PEER_CLASSES];
+
+/* page_close() it, also after an error.  E_TEMP. */
 MUST_CHECK int page_open(struct page *p, const struct workdir *w,
-                         const char *compared, struct err *e);
+                         const struct page_params *params, struct err *e);
 void page_close(struct page *p);
 
 /* Index of a step's name, added if it is new; STEP_NAMES: the table is full. */
 size_t page_step(struct page *p, const char *name);
-/* The figures of the whole model: those of forge-eval, else --by-layer's last;
- * NULL: none. */
-const struct figures *page_figures(const struct page *p);
-/* Callbacks of charts: label = "3"; a number as text. */
-void page_index_label(const void *arg, size_t i, char label[LABEL_MAX]);
-void page_plain_text(double v, char label[LABEL_MAX]);
+/* The last part of a path; of one in the Hugging Face cache "org/name". */
+void page_path_name(char *to, size_t cap, const char *path);
+/* A setting of the run as text; "" or 0 where it is absent. */
+const char *page_text(const struct page *p, const char *name);
+long long page_number(const struct page *p, const char *name);
+/* The sum of the losses of all layers; series as in page.loss. */
+double page_loss_sum(const struct page *p, size_t series);
+/* When the last call began, "2026-11-22 23:54" in UTC; "": not known. */
+const char *page_date(const struct page *p, char to[32]);
+/* A word as a shell reads it: in quotes where that is needed.  Words that do
+ * not fit are cut. */
+void page_shell_word(char *to, size_t cap, const char *word);
+/* A number, or a dash where it is not known, as a cell of a table, and the head
+ * of its column; class: "" or " " and a class. */
+void page_number_cell(struct html *h, const char *class, label_text *text,
+                      double v);
+void page_number_head(struct html *h, const char *class, const char *text);
 
 /* Append a section; nothing when there is no data for it.  E_TEMP. */
+void page_tiles(struct html *h, const struct page *p);
+void page_alerts(struct html *h, const struct page *p);
+void page_facts(struct html *h, const struct page *p);
+MUST_CHECK int page_evaluation(struct html *h, const struct page *p,
+                               struct err *e);
 MUST_CHECK int page_losses(struct html *h, const struct page *p, struct err *e);
-void page_evaluation(struct html *h, const struct page *p);
+MUST_CHECK int page_modules(struct html *h, const struct page *p,
+                            struct err *e);
 void page_times(struct html *h, const struct page *p);
 void page_sizes(struct html *h, const struct page *p);
-/* cheap: see struct page_params. */
 MUST_CHECK int page_experts(struct html *h, const struct page *p,
-                            const struct hitmaps *cheap, struct err *e);
+                            struct err *e);
 
 #endif

@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #include "arch/tensor_name.h"
-#include "checkpoint/checkpoint.h"
 #include "common/io/json.h"
 #include "report/runstream.h"
+#include "report/sizes.h"
 
 enum { METER_MAX = 4096, LAYERS_MAX = 1 << 20 };
 
@@ -71,28 +71,6 @@ static int files_in(struct files *t, const char *dir, struct err *e)
     }
     closedir(p);
     return rc;
-}
-
-/* *bytes = those of a checkpoint's tensors, or of a GGUF file; 0: there is none
- * that can be read.  E_TEMP. */
-static int checkpoint_bytes(double *bytes, const char *dir, struct err *e)
-{
-    struct checkpoint *c;
-    struct stat st;
-    int rc;
-
-    *bytes = 0;
-    if (!stat(dir, &st) && S_ISREG(st.st_mode))
-        *bytes = (double)st.st_size;
-    if (!*dir || *bytes > 0)
-        return 0;
-    rc = checkpoint_open_stored(&c, dir, e);
-    if (rc < 0)
-        return rc == E_TEMP ? rc : 0;
-    for (size_t i = 0; i < checkpoint_count(c); i++)
-        *bytes += (double)checkpoint_tensor(c, i)->bytes;
-    checkpoint_close(c);
-    return 0;
 }
 
 static int visit_hits(void *arg, const char *path, struct err *e)
@@ -257,11 +235,7 @@ static int read_all(struct workdir *w, const char *work, struct err *e)
         return err_set(e, E_DATA, "'%s': no number of layers", w->run.path);
     if ((rc = read_codes(w, work, e)) < 0 ||
         (rc = read_steps(w, work, e)) < 0 ||
-        (rc = read_meter(w, work, e)) < 0 ||
-        (rc = checkpoint_bytes(&w->bytes_in, settings_text(&w->run, "model"),
-                               e)) < 0 ||
-        (rc = checkpoint_bytes(&w->bytes_out, settings_text(&w->run, "out"),
-                               e)) < 0)
+        (rc = read_meter(w, work, e)) < 0 || (rc = sizes_read(w, e)) < 0)
         return rc;
     if ((rc = read_stages(w, work, e)) < 0 || w->hits.count)
         return rc;

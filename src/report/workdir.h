@@ -20,7 +20,8 @@ struct workdir {
     double stage_bytes[STAGES]; /* bytes of the files of a stage */
     size_t stage_files[STAGES]; /* their number */
     double bytes_in,
-        bytes_out; /* tensors of the model and of OUT; 0: not there */
+        bytes_out;   /* tensors of the model and of OUT; 0: not there */
+    uint64_t params; /* numbers in the model's tensors; 0 */
     double seconds, peak_bytes; /* of the last call of forge quantize; NAN */
     char *history;              /* HEAD of the first codes, or NULL */
 };

@@ -160,22 +160,57 @@ static int add_step(struct records *r, const struct json *v, struct err *e)
     return 0;
 }
 
+/* The name of a file or directory, for a reader who need not know the rest. */
+static void last_part(char *to, size_t cap, const struct json *v,
+                      const char *key)
+{
+    const char *s = "", *slash;
+
+    (void)!json_string(json_get(v, key), &s);
+    slash = strrchr(s, '/');
+    snprintf(to, cap, "%s", slash && slash[1] ? slash + 1 : s);
+}
+
+static void fill_histogram(struct figures *f, const struct json *v)
+{
+    double per_decade = number(v, "per_decade");
+
+    f->kl_from = number(v, "from");
+    f->kl_step = pow(10, 1 / per_decade);
+    if (!(f->kl_from > 0) || !(per_decade >= 1) || !(per_decade <= 100))
+        return;
+    v = json_first(json_get(v, "counts"));
+    for (; v && f->kl_bins < FIGURES_BINS; v = json_after(v))
+        if (!json_int(v, &f->kl_count[f->kl_bins++]) ||
+            f->kl_count[f->kl_bins - 1] < 0)
+            break;
+    if (v || f->kl_bins < 3)
+        f->kl_bins = 0;
+}
+
 static int add_figures(struct records *r, const struct json *v, struct err *e)
 {
-    const struct figures f = { .layer = count(v, "layer"),
-                               .sequences = count(v, "sequences"),
-                               .tokens = count(v, "tokens"),
-                               .ppl_original = number(v, "ppl_original"),
-                               .ppl = number(v, "ppl"),
-                               .kl_mean = number(v, "kl_mean"),
-                               .kl_sem = number(v, "kl_sem"),
-                               .kl_median = number(v, "kl_median"),
-                               .kl_p99 = number(v, "kl_p99"),
-                               .kl_max = number(v, "kl_max"),
-                               .top1 = number(v, "top1") };
+    struct figures f = { .layer = count(v, "layer"),
+                         .sequences = count(v, "sequences"),
+                         .seqlen = count(v, "seqlen"),
+                         .tokens = count(v, "tokens"),
+                         .ppl_original = number(v, "ppl_original"),
+                         .ppl = number(v, "ppl"),
+                         .kl_mean = number(v, "kl_mean"),
+                         .kl_sem = number(v, "kl_sem"),
+                         .kl_median = number(v, "kl_median"),
+                         .kl_p99 = number(v, "kl_p99"),
+                         .kl_max = number(v, "kl_max"),
+                         .top1 = number(v, "top1") };
 
     if (!isfinite(f.kl_mean) || !isfinite(f.ppl) || !isfinite(f.top1))
         return err_set(e, E_DATA, "no figures of forge-eval --json");
+    last_part(f.original, sizeof(f.original), v, "original");
+    last_part(f.other, sizeof(f.other), v, "other");
+    last_part(f.text, sizeof(f.text), v, "text");
+    word(f.sha256, sizeof(f.sha256), v, "text_sha256");
+    word(f.dtype, sizeof(f.dtype), v, "dtype");
+    fill_histogram(&f, json_get(v, "kl_histogram"));
     if (more(&r->figures, &r->figures_cap, r->n_figures, sizeof(f), e) < 0)
         return e->code;
     r->figures[r->n_figures++] = f;

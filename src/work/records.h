@@ -16,7 +16,9 @@ struct module {
     double loss_compared;  /* of plain GPTQ, or of another run */
     double damping, seconds;
     int64_t samples, tries; /* tokens; number of dampings tried (0: one) */
-    int64_t kept; /* rows whose corrected target was too far, and stayed */
+    int64_t kept;     /* rows whose corrected target was too far, and stayed */
+    uint64_t weights; /* their number, 0: not known */
+    uint64_t bytes;   /* of its tensors in the checkpoint, 0: not known */
 };
 
 struct step {
@@ -26,11 +28,19 @@ struct step {
     double seconds;
 };
 
+enum { FIGURES_BINS = 64 };
+
 /* A line of forge-eval --json; its figures are in forge-eval(1). */
 struct figures {
     int64_t layer; /* of --by-layer; -1: the whole model */
-    int64_t sequences, tokens;
+    int64_t sequences, seqlen, tokens;
+    char original[128], other[128]; /* names of directories */
+    char text[128], sha256[80], dtype[8];
     double ppl_original, ppl, kl_mean, kl_sem, kl_median, kl_p99, kl_max, top1;
+    double kl_from; /* the histogram's first edge, */
+    double kl_step; /* what an edge is of the one before it, and its counts */
+    int64_t kl_count[FIGURES_BINS];
+    size_t kl_bins; /* 0: there is none */
 };
 
 /* Zero-initialise; records_release() when done. */

@@ -1,0 +1,20 @@
+/* look.h - what commands share that read a text. */
+#ifndef FORGE_LOOK_H
+#define FORGE_LOOK_H
+
+#include "forge/pipes.h"
+
+/* Options about the text, and about running tools. */
+struct reading {
+    const char *text;
+    int64_t sequences, seqlen, threads;
+    int progress, quiet;
+    char word[5][WORD];
+};
+
+/* Add forge-tokens, on r->text, and forge-eval to the pipe; returns the latter,
+ * which lacks its operands. */
+struct command *look_eval(struct reading *r, struct pipes *p,
+                          const char *model);
+
+#endif

@@ -1,0 +1,48 @@
+/* axis.c - see axis.h. */
+#include "report/axis.h"
+
+#include <math.h>
+
+struct axis axis_round(double low, double high)
+{
+    static const double nice[] = { 1, 2, 2.5, 5, 10 };
+    double span, p, step = 0;
+
+    high = high > low ? high : low + 1;
+    span = high - low;
+    p = pow(10, floor(log10(span / 5)));
+    for (size_t i = 0; i < ARRAY_LEN(nice); i++) {
+        step = nice[i] * p;
+        if (span / step <= 6)
+            break;
+    }
+    return (struct axis){ .low = floor(low / step + 1e-9) * step,
+                          .high = ceil(high / step - 1e-9) * step,
+                          .step = step };
+}
+
+struct axis axis_log(double low, double high)
+{
+    struct axis a = { .low = floor(log10(low) + 1e-9),
+                      .high = ceil(log10(high) - 1e-9),
+                      .step = 1,
+                      .log = true };
+
+    a.high = a.high > a.low ? a.high : a.low + 1;
+    return a;
+}
+
+double axis_at(const struct axis *a, double v)
+{
+    v = a->log ? log10(v) : v;
+    return 100 * (v - a->low) / (a->high - a->low);
+}
+
+bool axis_tick(const struct axis *a, size_t i, double *v)
+{
+    *v = a->low + (double)i * a->step;
+    if (*v > a->high + a->step / 2)
+        return false;
+    *v = a->log ? pow(10, *v) : fabs(*v) < a->step * 1e-6 ? 0 : *v;
+    return true;
+}

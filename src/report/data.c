@@ -1,0 +1,324 @@
+/* data.c - see data.h. */
+#include "report/data.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/io/json.h"
+#include "report/section.h"
+#include "report/sizes.h"
+
+/* Numbers that are not known are left out. */
+static void put_number(struct json_writer *j, const char *key, double v)
+{
+    if (isfinite(v))
+        jw_key(j, key), jw_number(j, v);
+}
+
+static void put_count(struct json_writer *j, const char *key, int64_t n)
+{
+    if (n >= 0)
+        jw_key(j, key), jw_int(j, n);
+}
+
+static void put_text(struct json_writer *j, const char *key, const char *s)
+{
+    if (*s)
+        jw_key(j, key), jw_string(j, s);
+}
+
+/* ---- the run ---- */
+
+/* The settings as they are stored, but for directories on the way to files, and
+ * the state of the weights' files. */
+static void put_settings(struct json_writer *j, const struct page *p)
+{
+    static const char *const paths[] = { "model", "text", "out", "scratch" };
+    const struct json *v = json_first(json_root(p->w->run.doc));
+    char name[256];
+
+    for (; v; v = json_after(v)) {
+        bool path = false;
+
+        for (size_t i = 0; i < ARRAY_LEN(paths); i++)
+            path |= !strcmp(json_key(v), paths[i]);
+        if (!strcmp(json_key(v), "weights") || !strcmp(json_key(v), "most"))
+            continue;
+        jw_key(j, json_key(v));
+        if (!path) {
+            jw_value(j, v);
+            continue;
+        }
+        page_path_name(name, sizeof(name), page_text(p, json_key(v)));
+        jw_string(j, name);
+    }
+}
+
+static void put_totals(struct json_writer *j, const struct page *p)
+{
+    const struct workdir *w = p->w;
+    double loss = page_loss_sum(p, 2), rtn = page_loss_sum(p, 0);
+
+    jw_key(j, "totals"), jw_begin(j, '{');
+    put_number(j, "bytes_in", w->bytes_in > 0 ? w->bytes_in : NAN);
+    put_number(j, "bytes_out", w->bytes_out > 0 ? w->bytes_out : NAN);
+    put_count(j, "parameters", w->params ? (int64_t)w->params : -1);
+    put_number(j, "bits_per_quantized_weight", sizes_linear_bits(w));
+    put_number(j, "bits_per_parameter", sizes_bits(w));
+    put_count(j, "layers_solved", (int64_t)w->layers_done);
+    put_count(j, "calibration_tokens",
+              w->tokens.sequences ? (int64_t)w->tokens.tokens : -1);
+    if (p->has_loss) {
+        put_number(j, "loss", loss);
+        put_number(j, "loss_rtn", rtn);
+        put_number(j, "loss_compared", p->compared ? page_loss_sum(p, 1) : NAN);
+    }
+    put_number(j, "seconds", w->seconds);
+    put_number(j, "peak_bytes", w->peak_bytes);
+    jw_end(j, '}');
+}
+
+/* ---- evaluations ---- */
+
+static void put_figures(struct json_writer *j, const struct figures *f)
+{
+    jw_begin(j, '{');
+    put_text(j, "original", f->original);
+    put_text(j, "other", f->other);
+    put_count(j, "layer", f->layer);
+    put_text(j, "dtype", f->dtype);
+    put_text(j, "text", f->text);
+    put_text(j, "text_sha256", f->sha256);
+    put_count(j, "seqlen", f->seqlen);
+    put_count(j, "sequences", f->sequences);
+    put_count(j, "tokens", f->tokens);
+    put_number(j, "ppl_original", f->ppl_original);
+    put_number(j, "ppl", f->ppl);
+    put_number(j, "kl_mean", f->kl_mean);
+    put_number(j, "kl_sem", f->kl_sem);
+    put_number(j, "kl_median", f->kl_median);
+    put_number(j, "kl_p99", f->kl_p99);
+    put_number(j, "kl_max", f->kl_max);
+    put_number(j, "top1", f->top1);
+    if (f->kl_bins) {
+        jw_key(j, "kl_histogram"), jw_begin(j, '{');
+        put_number(j, "from", f->kl_from);
+        put_number(j, "per_decade", round(1 / log10(f->kl_step)));
+        jw_key(j, "counts"), jw_begin(j, '[');
+        for (size_t i = 0; i < f->kl_bins; i++)
+            jw_int(j, f->kl_count[i]);
+        jw_end(j, ']');
+        jw_end(j, '}');
+    }
+    jw_end(j, '}');
+}
+
+static void put_evaluation(struct json_writer *j, const char *name,
+                           const struct records *r)
+{
+    if (!r->n_figures)
+        return;
+    jw_key(j, name), jw_begin(j, '[');
+    for (size_t i = 0; i < r->n_figures; i++)
+        put_figures(j, &r->figures[i]);
+    jw_end(j, ']');
+}
+
+static void put_evaluations(struct json_writer *j, const struct page *p)
+{
+    const struct peers *peers = &p->params->peers;
+
+    put_evaluation(j, "evaluation", p->r);
+    if (!peers->count)
+        return;
+    jw_key(j, "evaluations_beside"), jw_begin(j, '{');
+    for (size_t i = 0; i < peers->count; i++)
+        put_evaluation(j, peers->peer[i].name, &peers->peer[i].figures);
+    jw_end(j, '}');
+}
+
+/* ---- modules, steps, experts ---- */
+
+static const char *compared_key(const struct page *p)
+{
+    return p->plain ? "loss_gptq" : "loss_beside";
+}
+
+static void put_module(struct json_writer *j, const struct page *p,
+                       const struct module *m)
+{
+    jw_begin(j, '{');
+    put_text(j, "module", m->name);
+    put_count(j, "layer", m->layer);
+    put_count(j, "expert", m->expert);
+    put_text(j, "kind", p->r->kind[m->kind]);
+    put_text(j, "method", m->method);
+    put_text(j, "order", m->order);
+    put_count(j, "weights", m->weights ? (int64_t)m->weights : -1);
+    put_number(j, "bits", sizes_module_bits(m));
+    put_count(j, "samples", m->samples);
+    put_number(j, "damping", m->damping);
+    put_number(j, "loss", m->loss);
+    put_number(j, "loss_rtn", m->loss_rtn);
+    put_number(j, compared_key(p), m->loss_compared);
+    put_number(j, "ratio", module_ratio(m));
+    put_number(j, "seconds", m->seconds);
+    jw_end(j, '}');
+}
+
+static void put_steps(struct json_writer *j, const struct records *r)
+{
+    jw_key(j, "steps"), jw_begin(j, '[');
+    for (size_t i = 0; i < r->steps; i++) {
+        const struct step *s = &r->step[i];
+
+        jw_begin(j, '{');
+        put_text(j, "step", s->name);
+        put_count(j, "layer", s->layer);
+        put_text(j, "host", s->host);
+        put_number(j, "seconds", s->seconds);
+        jw_end(j, '}');
+    }
+    jw_end(j, ']');
+}
+
+static void put_experts(struct json_writer *j, const struct hitmaps *maps)
+{
+    static const char *const name[HITS] = { "tokens",  "scores", "weights",
+                                            "squares", "output", "mass" };
+
+    if (!maps->count)
+        return;
+    jw_key(j, "experts"), jw_begin(j, '[');
+    for (size_t i = 0; i < maps->count; i++) {
+        const struct hitmap *m = &maps->map[i];
+
+        jw_begin(j, '{');
+        put_count(j, "layer", m->layer);
+        for (int k = 0; k < HITS; k++) {
+            jw_key(j, name[k]), jw_begin(j, '[');
+            for (size_t x = 0; x < m->experts; x++)
+                jw_number(j, hit_value(m, x, (enum hit)k));
+            jw_end(j, ']');
+        }
+        jw_end(j, '}');
+    }
+    jw_end(j, ']');
+}
+
+static void put_all(struct json_writer *j, const struct page *p)
+{
+    jw_begin(j, '{');
+    put_text(j, "format", "4bit-forge report 1");
+    put_text(j, "title", p->model);
+    jw_key(j, "settings"), jw_begin(j, '{');
+    put_settings(j, p);
+    jw_end(j, '}');
+    put_totals(j, p);
+    put_evaluations(j, p);
+    jw_key(j, "modules"), jw_begin(j, '[');
+    for (size_t i = 0; i < p->r->modules; i++)
+        put_module(j, p, &p->r->module[i]);
+    jw_end(j, ']');
+    put_steps(j, p->r);
+    put_experts(j, &p->w->hits);
+    jw_end(j, '}');
+}
+
+int data_json(const struct workdir *w, const struct page_params *params,
+              char **text, size_t *len, struct err *e)
+{
+    struct json_writer j;
+    struct page p;
+    int rc = page_open(&p, w, params, e);
+
+    *text = NULL;
+    if (rc >= 0) {
+        jw_init(&j, 1);
+        put_all(&j, &p);
+        *text = j.text;
+        *len = j.len;
+        if (j.failed)
+            rc = err_set(e, E_TEMP, "report: out of memory");
+    }
+    page_close(&p);
+    return rc;
+}
+
+/* ---- CSV ---- */
+
+static void csv_text(FILE *out, const char *s)
+{
+    if (!s[strcspn(s, ",\"\r\n")]) {
+        fputs(s, out);
+        return;
+    }
+    putc('"', out);
+    for (; *s; s++)
+        fprintf(out, *s == '"' ? "\"%c" : "%c", *s);
+    putc('"', out);
+}
+
+static void csv_number(FILE *out, double v)
+{
+    fputs(",", out);
+    if (isfinite(v))
+        fprintf(out, "%.17g", v);
+}
+
+static void csv_count(FILE *out, int64_t n)
+{
+    fputs(",", out);
+    if (n >= 0)
+        fprintf(out, "%" PRId64, n);
+}
+
+static void csv_row(FILE *out, const struct page *p, const struct module *m)
+{
+    csv_text(out, m->name);
+    csv_count(out, m->layer);
+    csv_count(out, m->expert);
+    fputs(",", out);
+    csv_text(out, p->r->kind[m->kind]);
+    fputs(",", out);
+    csv_text(out, m->method);
+    fputs(",", out);
+    csv_text(out, m->order);
+    csv_count(out, m->weights ? (int64_t)m->weights : -1);
+    csv_number(out, sizes_module_bits(m));
+    csv_count(out, m->samples);
+    csv_number(out, m->damping);
+    csv_number(out, m->loss);
+    csv_number(out, m->loss_rtn);
+    csv_number(out, m->loss_compared);
+    csv_number(out, module_ratio(m));
+    csv_number(out, m->seconds);
+    fputs("\r\n", out);
+}
+
+int data_csv(const struct workdir *w, const struct page_params *params,
+             char **text, size_t *len, struct err *e)
+{
+    struct page p;
+    FILE *out = NULL;
+    int rc = page_open(&p, w, params, e);
+
+    *text = NULL;
+    if (rc >= 0 && !(out = open_memstream(text, len)))
+        rc = err_set(e, E_TEMP, "report: out of memory");
+    if (rc >= 0) {
+        fprintf(out,
+                "module,layer,expert,kind,method,order,weights,bits,samples,"
+                "damping,loss,loss_rtn,%s,ratio,seconds\r\n",
+                compared_key(&p));
+        for (size_t i = 0; i < p.r->modules; i++)
+            csv_row(out, &p, &p.r->module[i]);
+        if (fclose(out))
+            rc = err_set(e, E_TEMP, "report: out of memory");
+    }
+    page_close(&p);
+    return rc;
+}
