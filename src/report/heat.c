@@ -161,9 +161,9 @@ static void block(struct html *h, const struct heat *p, const struct scale *s,
     char label[LABEL_MAX];
 
     html_put(h,
-             "<table class=\"map\" style=\"flex-basis:%zupx;max-width:%zupx\">"
+             "<table class=\"map\" style=\"flex:%d 1 %zupx;max-width:%zupx\">"
              "\n",
-             44 + 34 * p->cols, 60 + 84 * p->cols);
+             end - begin == p->rows, 44 + 34 * p->cols, 60 + 84 * p->cols);
     head(h, p);
     for (size_t i = begin; i < end; i++) {
         p->row_label(p->arg, i, label);

@@ -40,7 +40,8 @@ refused() { # STATUS COMMAND...
         mkdir "$m" && forge-report --json "$m/q.json" --csv "$m/q.csv" --eval "$D/$m/eval.jsonl" "$D/$m" >other.html
         cmp p.json "$m/q.json"
         cmp p.csv "$m/q.csv"
-        cmp page.html <(sed 's/"q\.\(json\|csv\)"/"p.\1"/g' other.html)
+        sed -i 's/"q\.\(json\|csv\)"/"p.\1"/g' other.html
+        cmp page.html other.html
     done
     refused 73 forge-report --json no/where.json -o none.html "$D/dense"
     [ ! -e none.html ]

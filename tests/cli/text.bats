@@ -165,6 +165,9 @@ texts() { jq -j '.text + "|"'; }
     forge quantize org/Tiny-1 out --method rtn -q
     forge-verify -q out
     grep -q 'base_model: org/Tiny-1' out/README.md
+    forge quantize org/Tiny-1 again --method rtn -q --work work
+    forge report work >page.html
+    grep -q '<h1>org/Tiny-1 in 4 bits</h1>' page.html
     head -c 20000 "$BATS_TEST_DIRNAME/../../examples/eval.txt" |
         forge eval org/Tiny-1@0123abc out --text - --sequences 2 --seqlen 64 -q >got
     [ "$(forge tokens org/Tiny-1 --ids <<<hello)" = "$(forge tokens "$EXAMPLE" --ids <<<hello)" ]

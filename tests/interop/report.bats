@@ -22,6 +22,7 @@ made_up() { # LAYERS EXPERTS
     forge report work --text "$tree/examples/eval.txt" --sequences 2 \
         --seqlen 128 --quiet -o page.html
     drawn page.html
+    drawn page.html 500
 }
 
 @test "so is a mixture of experts, also on a narrow window" {
@@ -33,4 +34,5 @@ made_up() { # LAYERS EXPERTS
 @test "so is one with thousands of experts" {
     made_up 40 128
     drawn page.html
+    drawn page.html 500
 }
