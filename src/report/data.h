@@ -3,7 +3,8 @@
 #ifndef FORGE_REPORT_DATA_H
 #define FORGE_REPORT_DATA_H
 
-#include "report/page.h"
+#include "report/params.h"
+#include "report/workdir.h"
 
 /* *text = the report as one JSON object, or the table of modules as CSV, with
  * *len bytes; free() it.  E_TEMP. */

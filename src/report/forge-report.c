@@ -9,6 +9,7 @@
 #include "common/io/file.h"
 #include "report/data.h"
 #include "report/page.h"
+#include "report/sizes.h"
 
 struct settings {
     struct opt_list eval, compare;
@@ -78,8 +79,10 @@ static int evaluations(struct workdir *w, struct settings *s, struct err *e)
 
 static int read_all(struct workdir *w, struct settings *s, struct err *e)
 {
-    int rc = evaluations(w, s, e);
+    int rc = sizes_read(w, e);
 
+    if (rc >= 0)
+        rc = evaluations(w, s, e);
     if (rc >= 0 && s->page.compared)
         rc = compare(&w->records, s->page.compared, e);
     if (rc >= 0 && s->hitmap)

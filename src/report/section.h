@@ -4,7 +4,8 @@
 #define FORGE_SECTION_H
 
 #include "report/chart.h"
-#include "report/page.h"
+#include "report/params.h"
+#include "report/workdir.h"
 
 enum { STEP_NAMES = 16, PEER_CLASSES = 6 };
 

@@ -14,7 +14,6 @@
 #include "arch/tensor_name.h"
 #include "common/io/json.h"
 #include "report/runstream.h"
-#include "report/sizes.h"
 
 enum { METER_MAX = 4096, LAYERS_MAX = 1 << 20 };
 
@@ -234,8 +233,7 @@ static int read_all(struct workdir *w, const char *work, struct err *e)
     if (w->layers < 0 || w->layers > LAYERS_MAX)
         return err_set(e, E_DATA, "'%s': no number of layers", w->run.path);
     if ((rc = read_codes(w, work, e)) < 0 ||
-        (rc = read_steps(w, work, e)) < 0 ||
-        (rc = read_meter(w, work, e)) < 0 || (rc = sizes_read(w, e)) < 0)
+        (rc = read_steps(w, work, e)) < 0 || (rc = read_meter(w, work, e)) < 0)
         return rc;
     if ((rc = read_stages(w, work, e)) < 0 || w->hits.count)
         return rc;

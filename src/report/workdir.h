@@ -19,9 +19,10 @@ struct workdir {
     size_t layers_done;         /* layers with codes */
     double stage_bytes[STAGES]; /* bytes of the files of a stage */
     size_t stage_files[STAGES]; /* their number */
-    double bytes_in,
-        bytes_out;   /* tensors of the model and of OUT; 0: not there */
-    uint64_t params; /* numbers in the model's tensors; 0 */
+    /* by sizes_read(); 0: not known.  Bytes of the tensors of the model and of
+     * OUT, and the number of the model's parameters */
+    double bytes_in, bytes_out;
+    uint64_t params;
     double seconds, peak_bytes; /* of the last call of forge quantize; NAN */
     char *history;              /* HEAD of the first codes, or NULL */
 };
