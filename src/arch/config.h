@@ -93,7 +93,8 @@ struct layer_norms {
 enum delta_form {
     DELTA_NONE,
     DELTA_FUSED, /* in_proj_qkvz, in_proj_ba: by key heads */
-    DELTA_SPLIT  /* in_proj_qkv, in_proj_z, in_proj_b, in_proj_a */
+    DELTA_SPLIT, /* in_proj_qkv, in_proj_z, in_proj_b, in_proj_a */
+    DELTA_MAMBA  /* no gated delta rule, but Mamba 2 (model/mamba.h): in_proj */
 };
 
 /* What distinguishes one family from another.  Defaults, below, apply where
@@ -110,13 +111,14 @@ struct family {
     bool attention_bias;      /* config.json's attention_bias gives q, k, v a
                                * bias, and ... */
     bool o_bias;              /* ... o too */
-    bool mlp_bias;   /* config.json's mlp_bias gives gate, up, down a bias */
-    bool mlp_biased; /* gate, up and down have one */
-    bool o_bias_key; /* config.json's attention_out_bias gives o one */
-    bool use_bias;   /* config.json's use_bias gives all of them one */
-    bool fused_qkv;  /* q, k and v are one linear, qkv_proj */
-    bool fused_mlp;  /* gate and up are one, gate_up_proj */
-    const char *mlp; /* module of the dense MLP; "mlp" */
+    bool mlp_bias;    /* config.json's mlp_bias gives gate, up, down a bias */
+    bool mlp_biased;  /* gate, up and down have one */
+    bool o_bias_key;  /* config.json's attention_out_bias gives o one */
+    bool use_bias;    /* config.json's use_bias gives all of them one */
+    bool fused_qkv;   /* q, k and v are one linear, qkv_proj */
+    bool fused_mlp;   /* gate and up are one, gate_up_proj */
+    bool granite_mlp; /* that is input_linear, and down is output_linear */
+    const char *mlp;  /* module of the dense MLP; "mlp" */
     const char *mlp_width; /* member that says its width; intermediate_size */
     const struct layer_norms *norms; /* NULL: input_layernorm in front of
                                       * attention, post_attention_layernorm in
@@ -140,6 +142,7 @@ struct family {
     bool position_scale; /* queries grow with their position from
                           * original_max_position_embeddings on; up to there
                           * sequences are supported */
+    bool rope_by_key;    /* RoPE only if position_embedding_type is rope */
     bool query_growth;   /* in layers without RoPE queries grow with their
                           * position (struct query_growth) */
     bool rope_given;     /* config.json must say its RoPE parameters */
@@ -170,6 +173,8 @@ struct family {
     bool mixtral;            /* an expert's gate, up, down are named w1, w3,
                               * w2, and its width is intermediate_size */
     bool plain_width;        /* an expert's width is intermediate_size */
+    bool shared_key;         /* shared_intermediate_size is the shared expert's
+                              * width; 0: none */
     bool weigh_inputs;       /* an expert's input, not its output, is multiplied
                               * by its weight */
     bool interleaved_keys;   /* config.json says which layers have experts by
@@ -228,6 +233,11 @@ struct delta {
     int64_t k_heads, v_heads; /* heads of q and k; of v, a multiple */
     int64_t k_dim, v_dim;     /* dims of a head */
     int64_t kernel;           /* tokens of the convolution */
+    /* Mamba 2: heads of x are v_heads, groups of B and C k_heads, k_dim is the
+     * state's size; biases of the convolution, of in_proj and out_proj; limits
+     * of a step. */
+    bool conv_bias, bias;
+    double step_min, step_max;
 };
 
 /* Queries at position t are multiplied by 1 + scale log(1 + floor((t + 1) /

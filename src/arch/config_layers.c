@@ -1,6 +1,7 @@
 /* config_layers.c - what kind of attention each layer has: sliding windows, linear
  * attention, RoPE or none. */
 #include <limits.h>
+#include <math.h>
 #include <string.h>
 
 #include "arch/config.h"
@@ -34,10 +35,11 @@ static int read_layer_types(struct model_config *c, const struct json *list,
         if (!json_string(v, &type))
             return err_set(e, E_DATA, "layer_types[%lld] is not a string",
                            (long long)i);
-        if (c->layer_linear && !strcmp(type, "linear_attention"))
+        if (c->layer_linear && c->layer_linear[i])
             continue; /* read_linear() */
         c->layer_slides[i] = !strcmp(type, slides);
-        if (!c->layer_slides[i] && strcmp(type, "full_attention"))
+        if (!c->layer_slides[i] && strcmp(type, "full_attention") &&
+            !(c->layer_linear && !strcmp(type, "attention")))
             return err_set(e, E_CONFIG,
                            "layer_types: '%.64s' is not supported "
                            "(full_attention and %s are)",
@@ -144,19 +146,69 @@ bool model_layer_slides(const struct model_config *c, int64_t layer)
 
 /* ---- linear attention ---- */
 
-/* c->delta and c->layer_linear: by layer_types, else all layers but every
- * full_attention_interval-th. */
-static int read_linear(struct model_config *c, const struct json *o,
-                       struct err *e)
+/* time_step_limit, whose upper end may be no number (infinity). */
+static int read_steps(struct delta *d, const struct json *list, struct err *e)
+{
+    const struct json *hi;
+
+    d->step_max = HUGE_VAL;
+    if (!list)
+        return 0;
+    if (json_type(list) != JSON_ARRAY || json_count(list) != 2 ||
+        !json_number(json_first(list), &d->step_min) ||
+        (hi = json_after(json_first(list)),
+         json_type(hi) == JSON_NUMBER && !json_number(hi, &d->step_max)) ||
+        d->step_min < 0 || d->step_max < d->step_min)
+        return err_set(e, E_DATA, "time_step_limit is no range");
+    return 0;
+}
+
+/* c->delta of Mamba 2; defaults are those of GraniteMoeHybridConfig. */
+static int read_mamba(struct model_config *c, const struct json *o,
+                      struct err *e)
 {
     struct delta *d = &c->delta;
-    const struct json *list = field_get(o, "layer_types"), *v;
-    const char *type = "";
-    int64_t every = 4, i = 0;
+    const struct json *dim = field_get(o, "mamba_d_head");
+    const char *word;
+    int64_t expand = 2;
 
-    if (!c->family->delta)
-        return 0;
-    *d = (struct delta){ 16, 32, 128, 128, 4 };
+    *d = (struct delta){ .k_heads = 1,
+                         .v_heads = 128,
+                         .k_dim = 256,
+                         .kernel = 4,
+                         .conv_bias = true };
+    if (field_int(o, "mamba_n_groups", 1, 1 << 16, &d->k_heads, e) < 0 ||
+        field_int(o, "mamba_n_heads", 1, 1 << 16, &d->v_heads, e) < 0 ||
+        field_int(o, "mamba_d_state", 1, HEAD_DIM_MAX, &d->k_dim, e) < 0 ||
+        field_int(o, "mamba_d_conv", 1, 64, &d->kernel, e) < 0 ||
+        field_int(o, "mamba_expand", 1, 64, &expand, e) < 0 ||
+        field_bool(o, "mamba_conv_bias", &d->conv_bias, e) < 0 ||
+        field_bool(o, "mamba_proj_bias", &d->bias, e) < 0 ||
+        read_steps(d, field_get(o, "time_step_limit"), e) < 0)
+        return e->code;
+    d->v_dim = expand * c->hidden_size / d->v_heads;
+    if (!json_string(dim, &word) &&
+        field_int(o, "mamba_d_head", 1, HEAD_DIM_MAX, &d->v_dim, e) < 0)
+        return e->code;
+    if (d->v_heads % d->k_heads || d->v_dim > HEAD_DIM_MAX ||
+        d->v_dim * d->v_heads != expand * c->hidden_size)
+        return err_set(e, E_DATA,
+                       "mamba_n_heads %lld, in mamba_n_groups %lld, of "
+                       "mamba_d_head %lld do not make mamba_expand %lld times "
+                       "hidden_size",
+                       (long long)d->v_heads, (long long)d->k_heads,
+                       (long long)d->v_dim, (long long)expand);
+    return 0;
+}
+
+static int read_rule(struct model_config *c, const struct json *o,
+                     struct err *e)
+{
+    struct delta *d = &c->delta;
+
+    *d = (struct delta){
+        .k_heads = 16, .v_heads = 32, .k_dim = 128, .v_dim = 128, .kernel = 4
+    };
     if (field_int(o, "linear_num_key_heads", 1, 1 << 16, &d->k_heads, e) < 0 ||
         field_int(o, "linear_num_value_heads", 1, 1 << 16, &d->v_heads, e) <
             0 ||
@@ -164,14 +216,31 @@ static int read_linear(struct model_config *c, const struct json *o,
             0 ||
         field_int(o, "linear_value_head_dim", 1, HEAD_DIM_MAX, &d->v_dim, e) <
             0 ||
-        field_int(o, "linear_conv_kernel_dim", 1, 64, &d->kernel, e) < 0 ||
-        field_int(o, "full_attention_interval", 1, INT_MAX, &every, e) < 0)
+        field_int(o, "linear_conv_kernel_dim", 1, 64, &d->kernel, e) < 0)
         return e->code;
     if (d->v_heads % d->k_heads)
         return err_set(e, E_DATA,
                        "linear_num_value_heads %lld is not a multiple of "
                        "linear_num_key_heads %lld",
                        (long long)d->v_heads, (long long)d->k_heads);
+    return 0;
+}
+
+/* c->delta and c->layer_linear: by layer_types, else all layers but every
+ * full_attention_interval-th; of Mamba 2 all layers. */
+static int read_linear(struct model_config *c, const struct json *o,
+                       struct err *e)
+{
+    bool mamba = c->family->delta == DELTA_MAMBA;
+    const struct json *list = field_get(o, "layer_types"), *v;
+    const char *type = "";
+    int64_t every = mamba ? INT_MAX : 4, i = 0;
+
+    if (!c->family->delta)
+        return 0;
+    if ((mamba ? read_mamba : read_rule)(c, o, e) < 0 ||
+        field_int(o, "full_attention_interval", 1, INT_MAX, &every, e) < 0)
+        return e->code;
     c->layer_linear =
         mem_zero((size_t)c->n_layers, sizeof(bool), "layer_types", e);
     if (!c->layer_linear)
@@ -179,7 +248,8 @@ static int read_linear(struct model_config *c, const struct json *o,
     v = list && json_type(list) == JSON_ARRAY ? json_first(list) : NULL;
     for (; i < c->n_layers; i++, v = v ? json_after(v) : NULL)
         c->layer_linear[i] =
-            v ? json_string(v, &type) && !strcmp(type, "linear_attention") :
+            v ? json_string(v, &type) && (!strcmp(type, "linear_attention") ||
+                                          (mamba && !strcmp(type, "mamba"))) :
                 (i + 1) % every != 0;
     return 0;
 }
@@ -217,12 +287,31 @@ static int read_growth(struct model_config *c, const struct json *o,
     return 0;
 }
 
+/* All layers, unless position_embedding_type is rope. */
+static int nope_by_key(struct model_config *c, const struct json *o,
+                       struct err *e)
+{
+    const char *type = "nope";
+
+    if (field_string(o, "position_embedding_type", &type, e) < 0)
+        return e->code;
+    if (!strcmp(type, "rope"))
+        return 0;
+    c->layer_nope = mem_alloc((size_t)c->n_layers * sizeof(bool), "layers", e);
+    if (!c->layer_nope)
+        return e->code;
+    memset(c->layer_nope, true, (size_t)c->n_layers * sizeof(bool));
+    return 0;
+}
+
 static int read_nope(struct model_config *c, const struct json *o,
                      struct err *e)
 {
     const struct json *list = field_get(o, "no_rope_layers"), *v;
     int64_t every = 4, has = 0, i = 0;
 
+    if (c->family->rope_by_key)
+        return nope_by_key(c, o, e);
     if (!c->family->nope_layers)
         return 0;
     if (field_int(o, "no_rope_layer_interval", 1, INT_MAX, &every, e) < 0)

@@ -318,6 +318,7 @@ static int read_router(struct model_config *c, const struct json *o,
         return e->code;
     if (f->renormalize_always || f->renormalize_never)
         m->renormalize = f->renormalize_always;
+    m->scale *= c->residual_scale; /* the sum goes into the residual stream */
     return check_groups(m, e);
 }
 
@@ -344,6 +345,11 @@ static int read_shared(struct model_config *c, const struct json *o,
 
     if (!c->family->shared)
         return 0;
+    if (c->family->shared_key) {
+        m->shared_width = 1024;
+        return field_int(o, "shared_intermediate_size", 0, MAX_WIDTH,
+                         &m->shared_width, e);
+    }
     if (c->family->shared_gate)
         return field_need(o, "shared_expert_intermediate_size", MAX_WIDTH,
                           &m->shared_width, e);

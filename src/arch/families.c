@@ -47,6 +47,15 @@ static const struct layer_norms glm4_norms = { "input_layernorm",
     .router_name = "mlp.gate", .shared = "mlp.shared_expert",                  \
     .shared_gate = "mlp.shared_expert_gate", .sparse_step = true
 
+#define GRANITE_MIXTURE                                                        \
+    .multipliers = true, .attention_bias = true, .o_bias = true,               \
+    .router = ROUTER_SOFTMAX, .renormalize_always = true,                      \
+    .router_name = "block_sparse_moe.router.layer",                            \
+    .experts = "block_sparse_moe.experts"
+#define GRANITE_SHARED                                                         \
+    .shared = "shared_mlp", .shared_key = true, .fused_mlp = true,             \
+    .granite_mlp = true
+
 /* Models that are not language models alone. */
 static const struct wrapper wrappers[] = {
     { "gemma3", "Gemma3ForConditionalGeneration", "gemma3_text" },
@@ -300,6 +309,27 @@ static const struct family families[] = {
       .o_bias = true,
       .mlp_bias = true,
       .max_position = 2048 },
+    { .model_type = "granitemoe",
+      .architecture = "GraniteMoeForCausalLM",
+      .mixtral = true,
+      .max_position = 2048,
+      GRANITE_MIXTURE },
+    { .model_type = "granitemoeshared",
+      .architecture = "GraniteMoeSharedForCausalLM",
+      .mixtral = true,
+      .max_position = 2048,
+      GRANITE_SHARED,
+      GRANITE_MIXTURE },
+    { .model_type = "granitemoehybrid",
+      .architecture = "GraniteMoeHybridForCausalLM",
+      .delta = DELTA_MAMBA,
+      .rope_by_key = true,
+      .mlp = "shared_mlp",
+      .mlp_width = "shared_intermediate_size",
+      .plain_width = true,
+      .max_position = 2048,
+      GRANITE_SHARED,
+      GRANITE_MIXTURE },
     { .model_type = "seed_oss",
       .architecture = "SeedOssForCausalLM",
       .attention_bias = true,

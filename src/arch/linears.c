@@ -57,6 +57,10 @@ static const struct row delta_split[] = {
     { "linear_attn.in_proj_z", PART_Z, IN_ATTN },
     { "linear_attn.out_proj", PART_O, IN_ATTN_OUT },
 };
+static const struct row delta_mamba[] = {
+    { "mamba.in_proj", PART_MIX, IN_ATTN },
+    { "mamba.out_proj", PART_O, IN_ATTN_OUT },
+};
 /* names behind "mlp" or the shared expert's prefix */
 static const struct row mlp[] = {
     { "gate_proj", PART_GATE, IN_MLP },
@@ -66,6 +70,10 @@ static const struct row mlp[] = {
 static const struct row mlp_fused[] = {
     { "gate_up_proj", PART_GATE_UP, IN_MLP },
     { "down_proj", PART_DOWN, IN_MLP_MID },
+};
+static const struct row mlp_granite[] = {
+    { "input_linear", PART_GATE_UP, IN_MLP },
+    { "output_linear", PART_DOWN, IN_MLP_MID },
 };
 /* names behind the prefix of an expert: [family->mixtral] */
 static const struct row expert_rows[][EXPERT_PARTS] = {
@@ -132,7 +140,9 @@ static void shape(const struct model_config *c, int64_t width, struct linear *l)
     bool linear = model_layer_linear(c, l->layer);
     int64_t keys = c->delta.k_heads * c->delta.k_dim;
     int64_t values = c->delta.v_heads * c->delta.v_dim;
-    int64_t z = c->family->delta == DELTA_FUSED ? values : 0;
+    int64_t z = c->family->delta == DELTA_SPLIT ? 0 :
+                c->family->delta == DELTA_FUSED ? values :
+                                                  values + c->delta.v_heads;
     const struct {
         int64_t rows, cols;
         bool bias;
@@ -145,13 +155,13 @@ static void shape(const struct model_config *c, int64_t width, struct linear *l)
         [PART_Q_B] = { q, in_q, false },
         [PART_KV_B] = { c->n_heads * (c->mla.nope + c->v_dim), latent, false },
         [PART_O] = { h, linear ? values : c->n_heads * c->v_dim,
-                     !linear && c->o_bias },
+                     linear ? c->delta.bias : c->o_bias },
         [PART_GATE] = { width, h, c->mlp_bias },
         [PART_UP] = { width, h, c->mlp_bias },
         [PART_DOWN] = { h, width, c->mlp_bias },
         [PART_QKV] = { q + 2 * kv, h, c->qkv_bias },
         [PART_GATE_UP] = { 2 * width, h, c->mlp_bias },
-        [PART_MIX] = { 2 * keys + values + z, h, false },
+        [PART_MIX] = { 2 * keys + values + z, h, c->delta.bias },
         [PART_Z] = { values, h, false },
     };
 
@@ -167,6 +177,10 @@ static const struct row *attention_rows(const struct model_config *c,
 {
     bool fused = c->family->delta == DELTA_FUSED;
 
+    if (model_layer_linear(c, layer) && c->family->delta == DELTA_MAMBA) {
+        *n = ARRAY_LEN(delta_mamba);
+        return delta_mamba;
+    }
     if (model_layer_linear(c, layer)) {
         *n = fused ? ARRAY_LEN(delta_fused) : ARRAY_LEN(delta_split);
         return fused ? delta_fused : delta_split;
@@ -192,6 +206,8 @@ static const struct row *mlp_rows(const struct model_config *c, int64_t *n)
     bool fused = c->family->fused_mlp;
 
     *n = fused ? ARRAY_LEN(mlp_fused) : ARRAY_LEN(mlp);
+    if (c->family->granite_mlp)
+        return mlp_granite;
     return fused ? mlp_fused : mlp;
 }
 

@@ -202,6 +202,7 @@ static bool is_router(const char *inside)
                                         "gate.bias",
                                         "router.weight",
                                         "router.bias",
+                                        "router.layer.weight",
                                         "gate.e_score_correction_bias",
                                         "e_score_correction_bias",
                                         "moe_statics.e_score_correction_bias" };

@@ -15,13 +15,17 @@ struct fused {
     const char *parent; /* "model.layers.3.mlp.": the first parent_len bytes
                          * of a name */
     int parent_len;
+    const char *const *part; /* one of pairs[] */
     const struct ck_entry *gate_up, *down;
     uint64_t experts, hidden, width;
     bool inputs_first;
 };
 
-static const char gate_up_name[] = "experts.gate_up_proj";
-static const char down_name[] = "experts.down_proj";
+/* Their names: gate and up; down.  Granite's are [E, 2I, H] and [E, H, I]. */
+static const char *const pairs[][2] = {
+    { "experts.gate_up_proj", "experts.down_proj" },
+    { "input_linear", "output_linear" },
+};
 
 /* What follows `part` ("experts.gate_up_proj") in name; NULL: it is not in
  * there. */
@@ -82,13 +86,17 @@ static const struct ck_entry *entry_of(const struct checkpoint *c,
 static const struct form *find_form(const struct ck_entry *en, struct fused *f,
                                     bool *down)
 {
-    const char *tail = tail_of(en->name, gate_up_name, &f->parent_len);
-
-    *down = !tail;
-    if (!tail)
-        tail = tail_of(en->name, down_name, &f->parent_len);
     f->parent = en->name;
-    return tail ? form_of(tail, en->ndim) : NULL;
+    for (size_t i = 0; i < 2 * ARRAY_LEN(pairs); i++) {
+        const char *tail;
+
+        f->part = pairs[i / 2];
+        *down = i % 2;
+        tail = tail_of(en->name, f->part[*down], &f->parent_len);
+        if (tail)
+            return form_of(tail, en->ndim);
+    }
+    return NULL;
 }
 
 static bool is_mxfp4(const struct ck_entry *en)
@@ -133,16 +141,16 @@ static int find_layer(const struct checkpoint *c, const struct ck_entry *en,
     for (size_t i = 0; i < ARRAY_LEN(weights); i++) {
         const char *weight = weights[i];
 
-        f->gate_up = entry_of(c, en->name, f->parent_len, gate_up_name, weight);
-        f->down = entry_of(c, en->name, f->parent_len, down_name, weight);
+        f->gate_up = entry_of(c, en->name, f->parent_len, f->part[0], weight);
+        f->down = entry_of(c, en->name, f->parent_len, f->part[1], weight);
         if (f->gate_up && f->down)
             break;
     }
     if (!f->gate_up || !f->down)
         return err_set(e, E_DATA,
                        "'%.200s': experts in one tensor, but not both "
-                       "gate_up_proj and down_proj are there",
-                       en->name);
+                       "%s and %s are there",
+                       en->name, f->part[0], f->part[1]);
     return find_sizes(f, e);
 }
 
@@ -278,8 +286,7 @@ static int split_form(struct ck_list *out, struct checkpoint *c,
         return e->code;
     if (form->ndim != 4)
         return 0;
-    scale = entry_of(c, f->parent, f->parent_len,
-                     down ? down_name : gate_up_name, "_scales");
+    scale = entry_of(c, f->parent, f->parent_len, f->part[down], "_scales");
     if (!scale || scale->ndim != 3 || scale->dtype != DT_U8 || scale->strided ||
         scale->dims[1] != en->dims[1] || scale->dims[2] != en->dims[2])
         return err_set(e, E_DATA, "'%.200s': there are no scales of it",

@@ -18,6 +18,9 @@
  *     ....experts.gate_up_proj_blocks [E, 2I, H/32, 16] and _scales [E, 2I,
  *     H/32], ....experts.down_proj_blocks and _scales.
  *
+ * Granite: ....block_sparse_moe.input_linear.weight [E, 2I, H] and output_linear
+ * are gate_up_proj and down_proj.
+ *
  * The order of dimensions follows from the pair: gate_up_proj has 2I where
  * down_proj has I. */
 #ifndef FORGE_FUSED_H

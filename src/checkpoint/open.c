@@ -199,7 +199,9 @@ static void read_family(struct checkpoint *c, const struct json *config)
 
     if (!json_string(json_get(config, "model_type"), &type))
         return;
-    c->mixtral = !strcmp(type, "mixtral") || !strcmp(type, "minimax_m2");
+    c->mixtral = !strcmp(type, "mixtral") || !strcmp(type, "minimax_m2") ||
+                 !strcmp(type, "granitemoe") ||
+                 !strcmp(type, "granitemoeshared");
     c->interleaved = !strcmp(type, "gpt_oss");
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/math/threads.h"
+#include "model/short_conv.h"
 
 struct delta_weights {
     struct loaded gates[2]; /* B and A, or both in one: B's of a key head, then
@@ -71,94 +72,17 @@ void delta_release(struct delta_weights *w)
 
 /* ---- running ---- */
 
-/* Where a quantity of key head h (of its first value head) is in a row of a
- * product: element row * r + head * h + at. */
-struct place {
-    const void *p;
-    int64_t row, head, at;
-};
-
 struct job {
     const struct layer *l;
     const struct state *s;
     struct delta d;
-    struct place q, k, v, z, b, a;
-    const void *in; /* [rows, H] */
-    float *cache;   /* this layer's part of the KV cache, or NULL */
+    struct conv conv;
+    struct place q, k, v, z, b, a; /* heads: key heads */
+    const void *in;                /* [rows, H] */
+    float *cache; /* this layer's part of the KV cache, or NULL */
     void *out;
     struct threads_error error;
 };
-
-static const void *place_at(const struct job *j, const struct place *p,
-                            int64_t row, int64_t head)
-{
-    return (const char *)p->p +
-           (size_t)(row * p->row + head * p->head + p->at) * j->l->m->size;
-}
-
-/* to[n] of row `row` of a sequence; row < 0: of the cache, or zero.  channel:
- * number of the first of them among all. */
-static void read_inputs(const struct job *j, const struct place *p,
-                        int64_t first, int64_t row, int64_t head,
-                        int64_t channel, int64_t n, float *to)
-{
-    const float *old = j->cache ? j->cache + state_size(&j->d) : NULL;
-    int64_t at = j->d.kernel - 1 + row;
-
-    if (row >= 0)
-        (void)!to_f32(to, place_at(j, p, first + row, head), j->l->m->dtype,
-                      (size_t)n);
-    else if (old)
-        memcpy(to, old + at * channels_of(&j->d) + channel,
-               (size_t)n * sizeof(*to));
-    else
-        memset(to, 0, (size_t)n * sizeof(*to));
-}
-
-static float rounded(const struct job *j, float x)
-{
-    return j->l->m->bf16 ? f32_from_bf16(bf16_from_f32(x)) : x;
-}
-
-/* to[n] = silu(convolution) of the token in `row`; window [kernel, n]: its input
- * and those before it, a ring. */
-static void convolve(const struct job *j, const float *window, int64_t row,
-                     int64_t channel, int64_t n, float *to)
-{
-    int64_t kernel = j->d.kernel;
-
-    memset(to, 0, (size_t)n * sizeof(*to));
-    for (int64_t i = 0; i < kernel; i++) {
-        const float *w = j->l->delta->filter + channel * kernel + i;
-        const float *x = window + (row + 1 + i) % kernel * n;
-
-        for (int64_t c = 0; c < n; c++)
-            to[c] += w[c * kernel] * x[c];
-    }
-    for (int64_t c = 0; c < n; c++) {
-        float sum = rounded(j, to[c]);
-
-        to[c] = rounded(j, sum / (1 + expf(-sum)));
-    }
-}
-
-/* Channels of q, k or v of one key head: their window, and its output. */
-struct stream {
-    const struct place *from;
-    int64_t channel, n;
-    float *window, *x;
-};
-
-static void next_token(const struct job *j, struct stream *s, int64_t first,
-                       int64_t row, int64_t head)
-{
-    int64_t kernel = j->d.kernel;
-
-    read_inputs(j, s->from, first, row, head, s->channel, s->n,
-                s->window + (row + kernel) % kernel * s->n);
-    if (row >= 0)
-        convolve(j, s->window, row, s->channel, s->n, s->x);
-}
 
 /* x[n] *= scale / sqrt(x x + 1e-6) */
 static void normalize(float *x, int64_t n, float scale)
@@ -172,17 +96,6 @@ static void normalize(float *x, int64_t n, float scale)
         x[i] *= scale;
 }
 
-static float gate_at(const struct job *j, const struct place *p, int64_t row,
-                     int64_t head, int64_t i)
-{
-    float x = 0;
-
-    (void)!to_f32(
-        &x, (const char *)place_at(j, p, row, head) + (size_t)i * j->l->m->size,
-        j->l->m->dtype, 1);
-    return x;
-}
-
 /* Output of value head v of a token: RMSNorm(o) silu(z). */
 static void put_out(const struct job *j, int64_t row, int64_t v, const void *z,
                     float *o)
@@ -193,12 +106,13 @@ static void put_out(const struct job *j, int64_t row, int64_t v, const void *z,
 
     (void)!to_f32(gate, z, m->dtype, (size_t)n);
     for (int64_t i = 0; i < n; i++) {
-        o[i] = rounded(j, o[i]);
+        o[i] = model_rounded(j->l->m, o[i]);
         sum += o[i] * o[i];
     }
     scale = 1 / sqrtf(sum / (float)n + (float)m->config.rms_eps);
     for (int64_t i = 0; i < n; i++)
-        o[i] = rounded(j, rounded(j, o[i] * scale) * j->l->delta->norm[i]) *
+        o[i] = model_rounded(j->l->m, model_rounded(j->l->m, o[i] * scale) *
+                                          j->l->delta->norm[i]) *
                (gate[i] / (1 + expf(-gate[i])));
     if (m->bf16)
         m->k->store_bf16(o, NULL, n, (uint16_t *)j->out + to);
@@ -211,6 +125,7 @@ static void step(const struct job *j, int64_t row, int64_t head, float *q,
                  float *k, const float *v, float *S)
 {
     const struct delta_weights *w = j->l->delta;
+    const struct model *m = j->l->m;
     const struct delta *d = &j->d;
     int64_t each = d->v_heads / d->k_heads;
 
@@ -218,32 +133,29 @@ static void step(const struct job *j, int64_t row, int64_t head, float *q,
     normalize(k, d->k_dim, 1);
     for (int64_t i = 0; i < each; i++) {
         int64_t h = head * each + i;
-        float b = gate_at(j, &j->b, row, head, i);
-        float a = gate_at(j, &j->a, row, head, i) + w->shift[h];
-        float g = -expf(w->decay[h]) * (a > 20 ? a : log1pf(expf(a)));
-        float o[HEAD_DIM_MAX];
+        float b = place_number(m, &j->b, row, head, i);
+        float a = place_number(m, &j->a, row, head, i) + w->shift[h];
+        float g = expf(-expf(w->decay[h]) * (a > 20 ? a : log1pf(expf(a))));
+        float o[HEAD_DIM_MAX], decay[HEAD_DIM_MAX];
+        struct recurrence r = { .S = S + i * d->k_dim * d->v_dim,
+                                .q = q,
+                                .k = k,
+                                .v = v + i * d->v_dim,
+                                .decay = decay,
+                                .beta = model_rounded(m, 1 / (1 + expf(-b))),
+                                .delta = true,
+                                .kd = d->k_dim,
+                                .vd = d->v_dim,
+                                .o = o };
 
-        j->l->m->k->delta(S + i * d->k_dim * d->v_dim, q, k, v + i * d->v_dim,
-                          expf(g), rounded(j, 1 / (1 + expf(-b))), d->k_dim,
-                          d->v_dim, o);
+        for (int64_t n = 0; n < d->k_dim; n++)
+            decay[n] = g;
+        m->k->recur(&r);
         put_out(j, row, h,
-                (const char *)place_at(j, &j->z, row, head) +
-                    (size_t)(i * d->v_dim) * j->l->m->size,
+                (const char *)place_at(m, &j->z, row, head) +
+                    (size_t)(i * d->v_dim) * m->size,
                 o);
     }
-}
-
-/* Keep the last kernel - 1 inputs of a stream. */
-static void keep_inputs(const struct job *j, const struct stream *s,
-                        int64_t rows)
-{
-    float *to = j->cache + state_size(&j->d) + s->channel;
-    int64_t kernel = j->d.kernel;
-
-    for (int64_t i = 1; i < kernel; i++)
-        memcpy(to + (i - 1) * channels_of(&j->d),
-               s->window + (rows + i) % kernel * s->n,
-               (size_t)s->n * sizeof(*to));
 }
 
 /* A sequence's part of one key head. */
@@ -256,9 +168,11 @@ static int run_head(const struct job *j, int64_t sequence, int64_t head,
     int64_t rows = j->s->first[sequence + 1] - first, kernel = d->kernel;
     float *room = scratch_thread(
         (size_t)((kernel + 1) * (2 * kd + vd) + kd * vd) * sizeof(*room), e);
-    struct stream s[3] = { { &j->q, head * kd, kd, room, NULL },
-                           { &j->k, keys + head * kd, kd, NULL, NULL },
-                           { &j->v, 2 * keys + head * vd, vd, NULL, NULL } };
+    struct conv_stream s[3] = {
+        { &j->q, head, head * kd, kd, NULL, NULL },
+        { &j->k, head, keys + head * kd, kd, NULL, NULL },
+        { &j->v, head, 2 * keys + head * vd, vd, NULL, NULL },
+    };
     float *S = j->cache ? j->cache + head * kd * vd : NULL;
 
     if (!room)
@@ -272,12 +186,12 @@ static int run_head(const struct job *j, int64_t sequence, int64_t head,
         S = memset(room, 0, (size_t)(kd * vd) * sizeof(*S));
     for (int64_t r = 1 - kernel; r < rows; r++) {
         for (int i = 0; i < 3; i++)
-            next_token(j, &s[i], first, r, head);
+            conv_next(&j->conv, &s[i], first, r);
         if (r >= 0)
             step(j, first + r, head, s[0].x, s[1].x, s[2].x, S);
     }
-    for (int i = 0; j->cache && i < 3; i++)
-        keep_inputs(j, &s[i], rows);
+    for (int i = 0; i < 3; i++)
+        conv_keep(&j->conv, &s[i], first, rows);
     return 0;
 }
 
@@ -367,8 +281,14 @@ int delta_run(struct layer *l, const struct state *s, const void *in, void *out,
         .l = l, .s = s, .in = in, .d = l->m->config.delta, .out = out
     };
 
-    if (s->cache)
+    j.conv = (struct conv){ .m = l->m,
+                            .filter = l->delta->filter,
+                            .kernel = j.d.kernel,
+                            .channels = channels_of(&j.d) };
+    if (s->cache) {
         j.cache = (float *)s->cache->delta.p + l->index * delta_cached(&j.d);
+        j.conv.old = j.cache + state_size(&j.d);
+    }
     if (project(&j, e) < 0)
         return e->code;
     threads_error_init(&j.error);

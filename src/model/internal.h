@@ -62,6 +62,7 @@ struct loaded {
 
 /* The weights of a layer that a run from point `from` to point `to` needs. */
 struct delta_weights; /* delta.c */
+struct mamba_weights; /* mamba.c */
 struct index_weights; /* indexer.c */
 struct layer {
     struct model *m;
@@ -75,6 +76,7 @@ struct layer {
     float *shared_gate;          /* [H], or NULL */
     float *sinks;                /* [n_heads], or NULL */
     struct delta_weights *delta; /* of a layer with linear attention, or NULL */
+    struct mamba_weights *mamba; /* of Mamba 2 instead, or NULL */
     struct index_weights *indexer; /* NULL: not needed, or there is none */
 };
 

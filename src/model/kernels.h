@@ -54,6 +54,18 @@ struct attend {
     float *out;    /* [ATTEND_QUERIES, padded] */
 };
 
+/* One token of linear attention with a state S [kd, vd]: S = diag(decay) S;
+ * S += k (beta (v - Sᵀ k))ᵀ, the delta rule, or S += k (beta v)ᵀ; o = Sᵀ q. */
+struct recurrence {
+    float *S;
+    const float *q, *k, *v; /* [kd], [kd], [vd] */
+    const float *decay;     /* [kd] */
+    float beta;
+    bool delta;
+    int64_t kd, vd;
+    float *o; /* [vd] */
+};
+
 /* The kernels of a level. */
 struct kernels {
     const char *name;
@@ -88,10 +100,7 @@ struct kernels {
     void (*clamped_bf16)(const float *g, const float *u, const float *gb,
                          const float *ub, float alpha, float limit, int64_t n,
                          uint16_t *out);
-    /* One token of the gated delta rule, S [kd, vd]:
-     * S = decay S; S += k (beta (v - Sᵀ k))ᵀ; o = Sᵀ q. */
-    void (*delta)(float *S, const float *q, const float *k, const float *v,
-                  float decay, float beta, int64_t kd, int64_t vd, float *o);
+    void (*recur)(const struct recurrence *r);
     /* y[n] = cap * tanh(y * scale / cap). */
     void (*cap)(float *y, float scale, float cap, int64_t n);
     /* Whether all n elements are finite. */

@@ -5,6 +5,7 @@
 #include "model/delta.h"
 #include "model/indexer.h"
 #include "model/internal.h"
+#include "model/mamba.h"
 
 /* ---- loading ---- */
 
@@ -157,7 +158,7 @@ static int load_norms(struct layer *l, struct err *e)
         load_head_norms(l, e) < 0 || load_sinks(l, e) < 0 ||
         load_shared_gate(l, e) < 0 ||
         (model_layer_linear(c, l->index) && wanted(l, POINT_ATTN_OUT) &&
-         delta_load(l, e) < 0))
+         (c->family->delta == DELTA_MAMBA ? mamba_load : delta_load)(l, e) < 0))
         return e->code;
     return c->mla.kv_lora ? load_latent(l, e) : 0;
 }
@@ -225,6 +226,7 @@ void layer_release(struct layer *l)
     model_free(l->m, l->shared_gate);
     free(l->sinks);
     delta_release(l->delta);
+    mamba_release(l->mamba);
     indexer_release(l->indexer);
     free(l);
 }

@@ -6,6 +6,7 @@
 #include "model/delta.h"
 #include "model/indexer.h"
 #include "model/internal.h"
+#include "model/mamba.h"
 
 /* ---- norms ---- */
 
@@ -260,11 +261,11 @@ static int to_attn_out(struct layer *l, struct state *s, struct err *e)
     const void *in = s->act;
     int rc;
 
-    if (l->delta) {
+    if (l->delta || l->mamba) {
         if (act_to_read(l, s, POINT_ATTN_OUT, &in, e) < 0)
             return e->code;
         s->act = act_for(s, POINT_ATTN_OUT);
-        return delta_run(l, s, in, s->act, e);
+        return (l->mamba ? mamba_run : delta_run)(l, s, in, s->act, e);
     }
     rc = l->m->config.mla.kv_lora ? project_latent(l, s, e) : project(l, s, e);
     if (rc < 0)

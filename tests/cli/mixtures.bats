@@ -7,7 +7,7 @@ bats_require_minimum_version 1.5.0
 PY="$BATS_TEST_DIRNAME/../reference/forward.py"
 EVAL="$BATS_TEST_DIRNAME/../reference/eval.py"
 KINDS=(deepseek_v3 deepseek_v3-plain kimi_k2 deepseek_v32 glm_moe_dsa deepseek_v2 deepseek_v2-lite qwen2_moe qwen3_moe
-    qwen3_moe-step mixtral glm4_moe minimax_m2 gpt_oss ernie4_5_moe llama4)
+    qwen3_moe-step mixtral glm4_moe minimax_m2 gpt_oss ernie4_5_moe llama4 granitemoe)
 
 setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
 
@@ -48,6 +48,20 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
         forge-calib -q --dtype f32 --to hidden --layer 0 "$kind" t.fts >one.fts
         forge-calib -q --dtype f32 --to hidden --layer 0 --kv-b "$kind" t.fts >two.fts
         python3 "$PY" same one.fts two.fts
+    done
+}
+
+@test "Mamba 2: Granite 4, dense and mixture" {
+    python3 "$PY" tokens two.fts 40 33
+    python3 "$PY" tokens t.fts 40 1 33 64
+    for kind in granite4 granite4-moe; do
+        python3 "$PY" make "$kind" "$kind"
+        python3 "$PY" logits "$kind" t.fts 1e-5 f32
+        python3 "$PY" middle "$kind" two.fts 0.06 bf16
+        loop "$kind" --dtype f32 "$kind" t.fts
+        python3 "$PY" check "$kind" t.fts 1e-4 seen.fts codes.fts
+        forge-ls codes.fts | grep ^codes | cut -f 2 | sort >got
+        forge-weights -q --linears "$kind" | forge-ls | cut -f 2 | sort | cmp got
     done
 }
 

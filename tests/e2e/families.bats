@@ -20,7 +20,7 @@ setup() {
 }
 
 @test "each family: quantized, verified, nearer to the original than by rounding" {
-    for kind in gemma2 gemma3 phi3 olmo3 granite ernie4_5 glm4 gpt_oss llama4 qwen3_next qwen3_5; do
+    for kind in gemma2 gemma3 phi3 olmo3 granite ernie4_5 glm4 gpt_oss llama4 granite4 granite4-moe qwen3_next qwen3_5; do
         make_model $kind $kind
         forge quantize $kind out-$kind "${few[@]}"
         forge verify -q out-$kind
@@ -161,6 +161,41 @@ setup() {
     sed -i 's/"moe_layers"/"x"/; s/"interleave_moe_layer_step": 2/"moe_layers": [9, "x"]/' m/config.json
     refused 65 forge quantize m out "${few[@]}"
     [[ $stderr == *"moe_layers: not the number of a layer"* ]]
+}
+
+@test "Granite 4 and Granite's mixtures: Mamba's linears and the experts in 4 bits, under the names that vLLM loads" {
+    for kind in granite4-moe granitemoe; do
+        make_model $kind $kind
+        forge-ls $kind >list
+        grep -q 'block_sparse_moe.input_linear' list
+        for layout in compressed-tensors awq gptq; do
+            forge quantize $kind made-$kind-$layout "${few[@]}" --layout $layout
+            forge verify -q made-$kind-$layout
+            forge-shard -q --verify made-$kind-$layout --from $kind
+            forge-ls made-$kind-$layout >list
+            names='gate_proj\|up_proj\|down_proj'
+            [ $kind = granite4-moe ] || names='w[123]' # as its other loader has it
+            n=$(grep -c "block_sparse_moe.experts\.[0-5]\.\($names\)\.\(qweight\|weight_packed\)" list)
+            [ "$n" = $((18 * $(jq .num_hidden_layers $kind/config.json))) ] || [ "$n" = 36 ] # two layers if it does not say
+            run ! grep -q 'block_sparse_moe.\(in\|out\)put_linear' list
+            grep -q 'block_sparse_moe.router.layer.weight.*BF16' list
+        done
+    done
+    forge-ls made-granite4-moe-gptq >list
+    [ "$(grep -c 'mamba.\(in\|out\)_proj.qweight' list)" = 4 ]
+    [ "$(grep -c 'shared_mlp.\(in\|out\)put_linear.qweight' list)" = 8 ]
+    [ "$(grep -c 'mamba.\(conv1d.weight\|A_log\|D\|dt_bias\|norm.weight\).*BF16' list)" = 10 ]
+    refused 78 forge quantize granite4-moe out "${few[@]}" --effort best
+    [[ $stderr == *"granitemoehybrid has linear attention"* ]]
+    refused 69 forge quantize granite4-moe out "${few[@]}" --device cuda
+    refused 78 forge quantize granitemoe out "${few[@]}" --effort best
+    [[ $stderr == *"granitemoe has multipliers"* ]]
+    forge-calib -q --hitmap granite4-moe <(forge-tokens --sequences 4 --seqlen 40 granite4-moe "$BATS_FILE_TMPDIR/t.npy") >hits.fts
+    forge prune granite4-moe pruned --hitmap hits.fts --keep 4 -q
+    forge eval --json -q granite4-moe pruned --text "$BATS_FILE_TMPDIR/t.npy" --sequences 4 --seqlen 64 >p.json
+    sed -i 's/"mamba_d_head": 12/"mamba_d_head": 15/' granite4-moe/config.json
+    refused 65 forge quantize granite4-moe out "${few[@]}"
+    [[ $stderr == *"mamba_d_head 15 do not make mamba_expand 2 times hidden_size"* ]]
 }
 
 @test "Qwen3-Next and Qwen3.5: the linears of linear attention in 4 bits, its convolution and gates untouched" {

@@ -20,7 +20,7 @@ LAYOUTS = [(x, s) for x in ("compressed-tensors", "gptq", "gptq_v2", "awq") for 
            if (x, s) != ("gptq", "asym")]  # refused: loaders take it from one program alone
 ROUNDING = {"float32": 2**-16, "float16": 2**-9, "bfloat16": 2**-6}  # of a group's largest weight; a step is 1/15 of it or more
 EXPERT = re.compile(r"(.*)\.(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(gate_proj|up_proj|down_proj|w1|w3|w2)")
-LINEAR = re.compile(r".*(_proj|_proj_with_mqa|\.w[123])")
+LINEAR = re.compile(r".*(_proj|_proj_with_mqa|\.w[123]|put_linear)")
 # What GPTQModel 7.7 does not open, whoever wrote it.
 NOT_GPTQMODEL = {
     "mixtral": "GPTQModel wants the experts' linears as gate_proj, up_proj, down_proj, vLLM as they are, w1, w3, w2",
@@ -29,6 +29,8 @@ NOT_GPTQMODEL = {
 }
 FUSED = "GPTQModel takes gate_up_proj apart when it loads; vLLM and transformers have it as it is"
 NOT_GPTQMODEL.update(phi3=FUSED, glm4=FUSED)
+NOT_GPTQMODEL.update(granitemoehybrid="GPTQModel wants a torch_forward of Mamba's layer that transformers 5.23 has not",
+                     granitemoe="GPTQModel does not find the experts", granitemoeshared="GPTQModel does not find the experts")
 NOT_RUN = {"gpt_oss": "GPTQModel runs gpt-oss with gate and up interleaved again, as if each held half of the alternating outputs",
            "ernie4_5_moe": "GPTQModel leaves moe_statics.e_score_correction_bias zero, which chooses other experts",
            "glm4_moe": "GPTQModel's forward pass of it does not fit transformers 5.23: 'tuple' object has no attribute 'sigmoid'"}
@@ -185,10 +187,10 @@ def library_alone(d, name, group):
 def loader_lacks(d, layout, symmetric):
     """Why no loader opens the directory, whoever wrote it; or ''."""
     c = json.loads((d / "config.json").read_text())
-    if not c.keys() & {"num_experts", "num_local_experts", "n_routed_experts"}:
+    if not any(c.get(k) for k in ("num_experts", "num_local_experts", "n_routed_experts")):
         return "" if layout == "compressed-tensors" else NOT_GPTQMODEL.get(c["model_type"], "")
-    if layout == "compressed-tensors" and c["model_type"] == "gpt_oss":
-        return "transformers 5.23 does not put gpt-oss's experts together"
+    if layout == "compressed-tensors" and c["model_type"] in ("gpt_oss", "granitemoe", "granitemoeshared", "granitemoehybrid") and c["num_local_experts"]:
+        return "transformers 5.23 does not put its experts together"
     if layout == "compressed-tensors":
         return "" if symmetric or c["model_type"] == "llama4_text" else "transformers 5.23 drops the zeros of experts that it puts into one tensor"
     return NOT_GPTQMODEL.get(c["model_type"], "")

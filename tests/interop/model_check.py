@@ -192,6 +192,23 @@ CASES += [
 ]
 
 
+GRANITE_MIX = dict(GRANITE, num_local_experts=6, num_experts_per_tok=3, num_hidden_layers=3)
+HYBRID = dict(GRANITE_MIX, shared_intermediate_size=56, mamba_n_heads=8, mamba_d_head=16, mamba_d_state=24, num_hidden_layers=4,
+              layer_types=["linear_attention", "full_attention"] * 2)
+CASES += [
+    ("granitemoe", "plain", dict(GRANITE_MIX)),
+    ("granitemoe", "biases, tied, old spelling", dict(GRANITE_MIX, num_experts_per_tok=1, attention_bias=True, tie_word_embeddings=True, old=True)),
+    ("granitemoeshared", "plain", dict(GRANITE_MIX, shared_intermediate_size=56)),
+    ("granitemoeshared", "no shared expert", dict(GRANITE_MIX, shared_intermediate_size=0)),
+    ("granitemoehybrid", "plain", dict(HYBRID)),
+    ("granitemoehybrid", "three groups, biases, steps, RoPE", dict(HYBRID, hidden_size=48, mamba_n_groups=3, mamba_n_heads=12, mamba_d_head=8, mamba_proj_bias=True,
+                                                                  mamba_d_conv=3, time_step_limit=[0.3, 1.1], position_embedding_type="rope")),
+    ("granitemoehybrid", "dense, tied, no bias of the convolution", dict(HYBRID, num_local_experts=0, mamba_conv_bias=False, tie_word_embeddings=True,
+                                                                         layer_types=["mamba", "mamba", "attention", "mamba"])),
+    ("granitemoehybrid", "attention alone", dict(HYBRID, num_local_experts=0, position_embedding_type="rope", layer_types=["full_attention"] * 4)),
+]
+
+
 def recurrent():
     """Linear attention token by token: transformers' other form, by chunks of 64, is off by 1e-5 in float32 itself."""
     from transformers.models.qwen3_5 import modeling_qwen3_5

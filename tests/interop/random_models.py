@@ -56,6 +56,11 @@ MIXTURES = {
 }
 DELTA = dict(head_dim=64, num_hidden_layers=4, full_attention_interval=2, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=32,
              linear_value_head_dim=32)
+GRANITE = dict(embedding_multiplier=12.0, attention_multiplier=0.125, residual_multiplier=0.22, logits_scaling=8.0, shared_intermediate_size=256)
+HYBRID = dict(GRANITE, mamba_n_heads=8, mamba_d_head=64, mamba_d_state=32, num_hidden_layers=4, layer_types=["linear_attention", "full_attention"] * 2)
+MODELS["granite4"] = ("granitemoehybrid", dict(HYBRID, num_local_experts=0))
+MIXTURES["granite-moe"] = ("granitemoeshared", dict(GRANITE, intermediate_size=128, num_local_experts=5, num_experts_per_tok=2))
+MIXTURES["granite4-moe"] = ("granitemoehybrid", dict(HYBRID, intermediate_size=128, num_local_experts=5, num_experts_per_tok=2))
 MIXTURES["qwen3-next"] = ("qwen3_next", dict(DELTA, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=128, shared_expert_intermediate_size=128))
 MODELS["qwen3.5"] = ("qwen3_5_text", DELTA)
 MODELS.update(MIXTURES)

@@ -54,6 +54,8 @@ def norm_weight(c, w):
 
 def mlp(c):
     """Name and width of the dense MLP."""
+    if c["model_type"] == "granitemoehybrid":
+        return "shared_mlp", c["shared_intermediate_size"]
     return ("feed_forward", c["intermediate_size_mlp"]) if c["model_type"] == "llama4_text" else ("mlp", c["intermediate_size"])
 
 
@@ -67,6 +69,8 @@ def growth(c, layer, n):
 def fused(c):
     """Linears that hold several of Llama's: {name: [its parts]}."""
     both = {"mlp.gate_up_proj": ["mlp.gate_proj", "mlp.up_proj"]}
+    if c["model_type"] == "granitemoehybrid":
+        return {"shared_mlp.input_linear": ["shared_mlp.gate_proj", "shared_mlp.up_proj"], "shared_mlp.output_linear": ["shared_mlp.down_proj"]}
     if c["model_type"] == "phi3":
         return dict(both, **{"self_attn.qkv_proj": ["self_attn.%s_proj" % n for n in "qkv"]})
     return both if c["model_type"] == "glm4" else {}
@@ -104,6 +108,8 @@ def slides(c, layer):
 
 def rope(c, layer):
     """The layer's rope parameters and base; None: it has no RoPE."""
+    if c.get("position_embedding_type", "rope") != "rope":
+        return None
     if "no_rope_layers" in c and not c["no_rope_layers"][layer]:
         return None
     p = c.get("rope_scaling") or c.get("rope_parameters") or {}

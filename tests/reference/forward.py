@@ -42,6 +42,7 @@ import numpy as np
 import delta
 import families
 import fts
+import mamba
 import mixtures
 
 BASE = {"vocab_size": 96, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
@@ -65,6 +66,7 @@ KINDS = {
     **mixtures.KINDS,
     **families.KINDS,
     **delta.KINDS,
+    **mamba.KINDS,
 }
 
 
@@ -91,15 +93,18 @@ def layer_tensors(c, i):
     if c["model_type"] == "gpt_oss":
         t["self_attn.sinks"] = (c["num_attention_heads"],), "bias"
     lin = attention_linears(c)
-    if delta.linear(c, i):
-        lin = {}
-        t.update(delta.tensors(c))
+    for other in (delta, mamba):
+        if other.linear(c, i):
+            lin = {}
+            t.update(other.tensors(c))
     if i < c["num_hidden_layers"] and mixtures.sparse(c, i):
         t.update(mixtures.mixture_tensors(c))
     else:
         lin.update({mlp + ".gate_proj": (n, h), mlp + ".up_proj": (n, h), mlp + ".down_proj": (h, n)})
     for name, parts in families.fused(c).items():
-        lin[name] = sum(lin[n][0] for n in parts), h
+        if parts[0] not in lin:
+            continue
+        lin[name] = sum(lin[n][0] for n in parts), lin[parts[0]][1]
         for n in parts:
             del lin[n]
     for name, shape in lin.items():
@@ -168,6 +173,8 @@ def make(kind, d):
         t = mixtures.fuse(c, t, rng)
     if c["model_type"] == "llama4_text":
         t = mixtures.fuse_inputs_first(c, t)
+    if mixtures.granite(c):
+        t = mixtures.fuse_granite(c, t)
     os.mkdir(d)
     save_tensors(d, {n: t[n].tobytes() if t[n].dtype == "u1" else t[n].astype("<f4").tobytes() if "correction_bias" in n else fts.bf16(t[n]) for n in t}, {n: t[n].shape for n in t})
     with open(d + "/config.json", "w") as f:
@@ -209,7 +216,7 @@ def load(d):
         c["map"] = load_tensors("%s/%s" % (d, c["expert_map"]))["expert_map"]
     index = d + "/model.safetensors.index.json"
     if not os.path.exists(index):
-        return c, mixtures.unfuse(load_tensors(d + "/model.safetensors"))
+        return c, mixtures.unfuse_granite(c, mixtures.unfuse(load_tensors(d + "/model.safetensors")))
     with open(index) as f:
         files = set(json.load(f)["weight_map"].values())
     return c, {n: x for file in files for n, x in load_tensors("%s/%s" % (d, file)).items()}
@@ -411,18 +418,22 @@ def run(c, t, ids):
         if delta.linear(c, i):
             a = seen[p + ".attn_out"] = delta.attend(c, t, p, lin, a)
             x = seen[p + "'"] = x + lin("linear_attn.out_proj", a)
+        elif mamba.linear(c, i):
+            a = seen[p + ".attn_out"] = mamba.attend(c, t, p, lin, a)
+            x = seen[p + "'"] = x + part * lin("mamba.out_proj", a)
         else:
             x = seen[p + "'"] = x + part * norm(behind, lin("self_attn.o_proj", heads(c, t, p, a, lin, i, seen)))
         a = seen[p + ".mlp_in"] = norm(before_mlp, x)
         if mixtures.sparse(c, i):
             x = x + mixtures.mixture(c, t, p, a, seen)
             continue
-        if families.fused(c):
-            g, u = np.split(lin("mlp.gate_up_proj", a), 2, 1)
+        names = [n for n in families.fused(c) if "self_attn" not in n]
+        if names:
+            g, u = np.split(lin(names[0], a), 2, 1)
         else:
             g, u = lin(families.mlp(c)[0] + ".gate_proj", a), lin(families.mlp(c)[0] + ".up_proj", a)
         a = seen[p + ".mlp_mid"] = families.activation(c, g) * u
-        x = x + part * norm(behind_mlp, lin(families.mlp(c)[0] + ".down_proj", a))
+        x = x + part * norm(behind_mlp, lin(families.mlp(c)[0] + ".down_proj" if len(names) < 2 else names[1], a))
     seen["model.layers.%d" % c["num_hidden_layers"]] = x
     head = t.get("lm_head.weight", t["model.embed_tokens.weight"])
     return seen, families.logits(c, rms(c, x, families.norm_weight(c, t["model.norm.weight"])) @ head.T)

@@ -56,6 +56,8 @@ KINDS = {
     "llama4": {"model_type": "llama4_text", "num_hidden_layers": 4, "intermediate_size": 32, "intermediate_size_mlp": 80, "head_dim": 16,
                "num_local_experts": 6, "num_experts_per_tok": 2, "interleave_moe_layer_step": 2, "use_qk_norm": True, "no_rope_layers": [1, 0, 1, 1],
                "attention_chunk_size": 20, "floor_scale": 9, "attn_scale": 0.4, "rope_theta": 500.0},
+    "granitemoe": {"model_type": "granitemoe", "num_local_experts": 6, "num_experts_per_tok": 2, "embedding_multiplier": 3.0, "attention_multiplier": 0.3,
+                   "residual_multiplier": 0.5, "logits_scaling": 4.0, "rope_theta": 500.0},
     "minimax_m2": {"model_type": "minimax_m2", "num_local_experts": 8, "num_experts_per_tok": 3, "head_dim": 24,
                    "rotary_dim": 8, "scoring_func": "sigmoid"},
 }
@@ -88,15 +90,21 @@ def sparse(c, layer):
 def block(c):
     if family(c) == "llama4_text":
         return "feed_forward"
-    return "block_sparse_moe" if family(c) in ("mixtral", "minimax_m2") else "mlp"
+    return "block_sparse_moe" if family(c) in ("mixtral", "minimax_m2") or granite(c) else "mlp"
+
+
+def granite(c):
+    return family(c).startswith("granitemoe")
 
 
 def router(c):
+    if granite(c):
+        return "block_sparse_moe.router.layer"
     return block(c) + (".router" if family(c) in ("gpt_oss", "llama4_text") else ".gate")
 
 
 def expert_names(c):
-    return ("w1", "w3", "w2") if block(c) == "block_sparse_moe" else ("gate_proj", "up_proj", "down_proj")
+    return ("w1", "w3", "w2") if block(c) == "block_sparse_moe" and family(c) != "granitemoehybrid" else ("gate_proj", "up_proj", "down_proj")
 
 
 def shared(c):
@@ -105,6 +113,8 @@ def shared(c):
         return "mlp.shared_expert", c["shared_expert_intermediate_size"]
     if family(c) == "llama4_text":
         return "feed_forward.shared_expert", c["intermediate_size"]
+    if granite(c):
+        return "shared_intermediate_size" in c and ("shared_mlp", c["shared_intermediate_size"])
     n = c.get("n_shared_experts") or c.get("moe_num_shared_experts")
     return n and ("mlp.shared_experts", n * c["moe_intermediate_size"])
 
@@ -124,7 +134,10 @@ def mixture_tensors(c):
     if family(c) == "ernie4_5_moe":
         t[correction(c)] = ((1, experts(c)), "small")
     many = [("%s.experts.%d" % (block(c), i), width, expert_names(c)) for i in range(experts(c))]
-    if shared(c):
+    if shared(c) and granite(c):
+        w = shared(c)[1]
+        t["shared_mlp.input_linear.weight"], t["shared_mlp.output_linear.weight"] = ((2 * w, h), "weight"), ((h, w), "weight")
+    elif shared(c):
         many.append((*shared(c), ("gate_proj", "up_proj", "down_proj")))
     for prefix, w, (gate, up, down) in many:
         t["%s.%s.weight" % (prefix, gate)] = t["%s.%s.weight" % (prefix, up)] = (w, h), "weight"
@@ -168,6 +181,24 @@ def fuse_inputs_first(c, t):
         of = lambda k: np.stack([t["%s%d.%s_proj.weight" % (p, e, k)].T for e in range(experts(c))])
         out[p + "gate_up_proj"], out[p + "down_proj"] = np.concatenate([of("gate"), of("up")], 2), of("down")
     return out
+
+
+def fuse_granite(c, t):
+    """The same in Granite's: [E, 2 I, H] and [E, H, I]."""
+    out, (gate, up, down) = {n: x for n, x in t.items() if ".experts." not in n}, expert_names(c)
+    for p in {n.split("experts.")[0] for n in t if ".experts." in n}:
+        of = lambda k: np.stack([t["%sexperts.%d.%s.weight" % (p, e, k)] for e in range(experts(c))])
+        out[p + "input_linear.weight"], out[p + "output_linear.weight"] = np.concatenate([of(gate), of(up)], 1), of(down)
+    return out
+
+
+def unfuse_granite(c, t):
+    for n in [n for n in t if n.endswith("block_sparse_moe.input_linear.weight")]:
+        p = n[:-len("input_linear.weight")]
+        for e, (both, down) in enumerate(zip(t.pop(n), t.pop(p + "output_linear.weight"))):
+            for k, w in zip(expert_names(c), (*np.split(both, 2), down)):
+                t["%sexperts.%d.%s.weight" % (p, e, k)] = w
+    return t
 
 
 def unfuse(t):
@@ -269,17 +300,18 @@ def route(c, logits, bias):
     choice = np.array([choice[i] if i // size in keep else -math.inf for i in range(e)])
     idx = top(choice, c.get("num_experts_per_tok") or c["moe_k"])
     w = np.ones(len(idx)) if weighs_inputs(c) else s[idx]
-    always = family(c) in ("mixtral", "minimax_m2", "gpt_oss", "ernie4_5_moe")
+    always = granite(c) or family(c) in ("mixtral", "minimax_m2", "gpt_oss", "ernie4_5_moe")
     if always or (c.get("norm_topk_prob", False) and family(c) != "deepseek_v2"):
         w = w / (w.sum() + 1e-20)
-    return idx, w * c.get("routed_scaling_factor", 1.0), s[idx]
+    # Granite: the factor by which the sum enters the residual stream is taken for one of the weights
+    return idx, w * c.get("routed_scaling_factor", 1.0) * (c["residual_multiplier"] if granite(c) else 1), s[idx]
 
 
 def mapped(c, layer, idx, w, s):
     """Without the experts that were pruned: the others under their new numbers, with weights that sum to the same
     where the family makes them sum to 1."""
     to = c["map"][layer][idx]
-    renormalized = family(c) in ("mixtral", "minimax_m2", "gpt_oss", "ernie4_5_moe") or (c.get("norm_topk_prob") and family(c) != "deepseek_v2")
+    renormalized = granite(c) or family(c) in ("mixtral", "minimax_m2", "gpt_oss", "ernie4_5_moe") or (c.get("norm_topk_prob") and family(c) != "deepseek_v2")
     if renormalized and w[to >= 0].sum():
         w = w * w.sum() / w[to >= 0].sum()
     return [int(i) for i in to[to >= 0]], w[to >= 0], s[to >= 0]
@@ -328,10 +360,13 @@ def mixture(c, t, p, a, seen):
         stats[e] = len(rows), sum(s), w.sum(), (w ** 2).sum(), (w[:, 0] * norms).sum(), mass[e]
     if shared(c):
         name = "%s.%s" % (p, shared(c)[0])
-        x = silu(a @ t[name + ".gate_proj.weight"].T) * (a @ t[name + ".up_proj.weight"].T)
-        seen[p + ".mlp_mid"] = x
+        if granite(c):
+            g, u = np.split(lin(name + ".input_linear", a), 2, 1)
+        else:
+            g, u = (lin("%s.%s_proj" % (name, k), a) for k in ("gate", "up"))
+        x = seen[p + ".mlp_mid"] = silu(g) * u
         g = 1 / (1 + np.exp(-a @ t[name + "_gate.weight"].T)) if family(c) in GATED else 1
-        shares = g * (x @ t[name + ".down_proj.weight"].T)
+        shares = g * lin(name + (".output_linear" if granite(c) else ".down_proj"), x) * (c["residual_multiplier"] if granite(c) else 1)
         seen[p + ".shared"] = shares
         y += shares
     return y

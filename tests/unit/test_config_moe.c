@@ -268,6 +268,43 @@ static void test_llama4(void)
             "in front of norms of q and k");
 }
 
+#define MAMBA ",\"mamba_n_heads\":8,\"mamba_n_groups\":2,\"mamba_d_state\":24"
+#define MIXED ",\"num_local_experts\":4,\"shared_intermediate_size\":40"
+
+static void test_granite(void)
+{
+    CHECK(parse("granitemoe",
+                ",\"num_local_experts\":4,\"residual_multiplier\":0.5") == 0);
+    CHECK(fabs(c.moe.scale - 0.5) < 1e-12 && c.moe.renormalize);
+    check_linear(0, 5, "block_sparse_moe.experts.0.w3", IN_EXPERT, 96, 64);
+    CHECK(parse("granitemoehybrid", MAMBA MIXED
+                ",\"layer_types\":[\"mamba\",\"attention\",\"mamba\","
+                "\"linear_attention\",\"full_attention\",\"mamba\"],"
+                "\"time_step_limit\":[0.25,{\"x\":1}]") == 0);
+    CHECK(c.delta.v_dim == 16 && c.delta.step_min > 0.2 &&
+          isinf(c.delta.step_max));
+    CHECK(model_layer_linear(&c, 3) && !model_layer_linear(&c, 4));
+    CHECK(!model_layer_rope(&c, 1));
+    check_linear(0, 0, "mamba.in_proj", IN_ATTN, 2 * 128 + 2 * 48 + 8, 64);
+    check_linear(0, 1, "mamba.out_proj", IN_ATTN_OUT, 64, 128);
+    check_linear(0, 2, "shared_mlp.input_linear", IN_MLP, 80, 64);
+    check_linear(0, 6, "block_sparse_moe.experts.0.down_proj", IN_EXPERT_MID,
+                 64, 96);
+    CHECK(parse("granitemoehybrid", MAMBA
+                ",\"num_local_experts\":0,\"shared_intermediate_size\":40,"
+                "\"position_embedding_type\":\"rope\"") == 0);
+    CHECK(model_layer_linear(&c, 5) && model_layer_rope(&c, 1));
+    check_linear(0, 3, "shared_mlp.output_linear", IN_MLP_MID, 64, 40);
+    refused(E_DATA, "granitemoehybrid",
+            MIXED ",\"mamba_n_heads\":8,\"mamba_n_groups\":3",
+            "mamba_n_groups");
+    refused(E_DATA, "granitemoehybrid",
+            MIXED ",\"mamba_n_heads\":8,\"time_step_limit\":[2,1]",
+            "time_step_limit is no range");
+    refused(E_DATA, "granitemoehybrid", MIXED ",\"mamba_n_heads\":7",
+            "mamba_n_heads 7");
+}
+
 static void test_linears(void)
 {
     struct linear l;
@@ -324,6 +361,7 @@ int main(void)
     test_heads();
     test_linears();
     test_llama4();
+    test_granite();
     model_config_release(&c);
     return 0;
 }

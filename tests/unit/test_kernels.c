@@ -164,26 +164,29 @@ static void test_clamped(const struct kernels *k)
     }
 }
 
-/* Some tokens of the gated delta rule, in double precision beside it. */
-static void test_delta(const struct kernels *k)
+/* Some tokens of linear attention, in double precision beside it. */
+static void test_recur(const struct kernels *k, bool rule)
 {
     enum { KD = 12, VD = 21 };
-    float S[KD * VD] = { 0 }, x[KD], y[KD], v[VD], o[VD];
+    float S[KD * VD] = { 0 }, x[KD], y[KD], v[VD], o[VD], decay[KD];
+    struct recurrence r = { S, x, y, v, decay, 0.5f, rule, KD, VD, o };
     double want[KD * VD] = { 0 };
 
     for (int t = 0; t < 9; t++) {
         for (int i = 0; i < KD; i++) {
+            decay[i] = 1 - noise() * noise() / 4;
             x[i] = noise();
             y[i] = noise() / 4;
         }
         for (int i = 0; i < VD; i++)
             v[i] = noise();
-        k->delta(S, x, y, v, 0.75f, 0.5f, KD, VD, o);
+        k->recur(&r);
         for (int c = 0; c < VD; c++) {
             double held = 0, sum = 0;
 
             for (int i = 0; i < KD; i++)
-                held += (want[i * VD + c] *= 0.75) * (double)y[i];
+                held += (want[i * VD + c] *= (double)decay[i]) * (double)y[i];
+            held = rule ? held : 0;
             for (int i = 0; i < KD; i++) {
                 want[i * VD + c] += (double)y[i] * 0.5 * ((double)v[c] - held);
                 sum += want[i * VD + c] * (double)x[i];
@@ -198,7 +201,9 @@ static void plain_attention(const struct attend *a, const float *q,
                             const float *keys, const float *v, int64_t i,
                             double *out)
 {
-    int64_t p = a->first + i, lo = a->window ? p - a->window + 1 : 0;
+    int64_t p = a->first + i, lo = a->chunk  ? p / a->chunk * a->chunk :
+                                   a->window ? p - a->window + 1 :
+                                               0;
     double total = 0;
 
     for (int64_t c = 0; c < a->dim; c++)
@@ -253,7 +258,7 @@ static void lay_out(const struct attend *a, bool pairs, int64_t n)
 }
 
 /* Whether queries see keys by chance alone, and heads have a sink. */
-static bool sparse, sinks;
+static bool sparse, sinks, chunks;
 
 /* A third of the keys, the first of them at a random place. */
 static const uint64_t *some_keys(struct attend *a)
@@ -281,7 +286,8 @@ static void test_attend(const struct kernels *k, bool pairs, int64_t dim,
                                   ATTEND_ALIGN,
                         .first = first,
                         .n = n,
-                        .window = window,
+                        .window = chunks ? 0 : window,
+                        .chunk = chunks ? window : 0,
                         .scale = 1 / sqrtf((float)dim),
                         .cap = cap,
                         .q = q,
@@ -410,7 +416,8 @@ static void test_level(void)
     test_rows(k);
     test_gelu(k);
     test_clamped(k);
-    test_delta(k);
+    test_recur(k, true);
+    test_recur(k, false);
     test_extremes(k);
     test_rotate(k);
     test_rotate_bf16(k);
@@ -421,14 +428,15 @@ static void test_level(void)
         test_attention(k, true, 0);
         test_attention(k, true, 0.5f);
     }
-    for (int i = 1; i < 4; i++) {
+    for (int i = 1; i < 5; i++) {
         sparse = i & 1;
         sinks = i & 2;
+        chunks = i & 4;
         test_attention(k, false, 0);
         if (k->attend_pairs)
             test_attention(k, true, 0);
     }
-    sparse = sinks = false;
+    chunks = false;
 }
 
 int main(void)
