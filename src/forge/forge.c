@@ -2,6 +2,7 @@
  * forge(1).
  *
  * "forge X" runs the command X of the table, or else the tool forge-X. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/math/cpu.h"
+#include "forge/arguments.h"
 #include "forge/command.h"
 #include "forge/env.h"
 
@@ -99,6 +101,26 @@ NORETURN static void other_tool(char **argv)
     die(E_USAGE, "unknown command '%s'%s", argv[0], opt_hint(argv[0], names));
 }
 
+/* Of tools that take a model: an id in the Hugging Face cache, which they do not
+ * know, becomes the directory of its snapshot. */
+static void find_snapshot(const char *tool, char **argv)
+{
+    static char place[PATH_MAX];
+    struct err e;
+
+    if (strcmp(tool, "text") != 0 && strcmp(tool, "generate") != 0)
+        return;
+    for (; *argv; argv++) {
+        const char *model = *argv;
+
+        if (*model != '-' && access(model, F_OK) &&
+            find_model(&model, place, &e) >= 0) {
+            *argv = place;
+            return;
+        }
+    }
+}
+
 /* Of `forge verify`, argv[1] on: a file is a GGUF one. */
 NORETURN static void verify(int argc, char **argv)
 {
@@ -153,8 +175,10 @@ int main(int argc, char **argv)
         i++;
     if (!strcmp(argv[1], "verify"))
         verify(argc, argv);
-    if (i == ARRAY_LEN(commands) || !commands[i].run)
+    if (i == ARRAY_LEN(commands) || !commands[i].run) {
+        find_snapshot(argv[1], argv + 2);
         other_tool(argv + 1);
+    }
     argv[1] = name;
     rc = commands[i].run(argc - 1, argv + 1, &e);
     if (rc < 0) {

@@ -194,6 +194,8 @@ every="pread write fsync rename malloc"
     FAIL=fsync:1 LD_PRELOAD=$FAIL_SO run -74 forge-report work -o out.fts
     [ ! -e out.fts ]
     each "write" forge-report work
+    each "pread write rename malloc" forge-report --eval work/eval.jsonl --compare again=work/eval.jsonl \
+        --json out.json --csv out.csv work -o out.html
 }
 
 @test "whichever call fails: forge-device" {

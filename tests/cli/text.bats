@@ -171,6 +171,13 @@ texts() { jq -j '.text + "|"'; }
     head -c 20000 "$BATS_TEST_DIRNAME/../../examples/eval.txt" |
         forge eval org/Tiny-1@0123abc out --text - --sequences 2 --seqlen 64 -q >got
     [ "$(forge tokens org/Tiny-1 --ids <<<hello)" = "$(forge tokens "$EXAMPLE" --ids <<<hello)" ]
+    # tools that forge only starts find it, too
+    echo '{{ messages[0].content }}' >$repository/snapshots/0123abc/chat_template.jinja
+    [ "$(forge text org/Tiny-1 <<<'{"messages": [{"role": "user", "content": "hi"}]}' | texts)" = 'hi|' ]
+    forge generate --raw -n 4 org/Tiny-1 "Once upon" >one
+    forge generate --raw -n 4 "$EXAMPLE" "Once upon" >two
+    cmp one two
+    run -66 --separate-stderr forge text org/other
     run -66 --separate-stderr forge quantize org/other out2 --method rtn
     [ "$stderr" = "forge: 'org/other': no such directory, and no such model in the Hugging Face cache '$PWD/hub'" ]
     run -66 --separate-stderr forge quantize org/Tiny-1@fff out2 --method rtn
