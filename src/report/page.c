@@ -54,8 +54,9 @@ static int history(struct html *h, const struct page *p, struct err *e)
 
 static void head(struct html *h, const struct page *p)
 {
-    char date[32];
+    char date[32], method[LABEL_MAX];
 
+    page_method(p, method);
     html_put(h,
              "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n"
              "<meta charset=\"utf-8\"/>\n<meta name=\"viewport\" "
@@ -65,10 +66,8 @@ static void head(struct html *h, const struct page *p)
     html_raw(h, page_style);
     html_put(h,
              "</style>\n</head>\n<body><main>\n<header><h1>%s in 4 bits</h1>\n"
-             "<p class=\"soft\">%s, %s%s%s",
-             p->model, page_text(p, "layout"), page_text(p, "method"),
-             *page_text(p, "effort") ? ", effort " : "",
-             page_text(p, "effort"));
+             "<p class=\"soft\">%s, %s",
+             p->model, page_text(p, "layout"), method);
     if (*page_date(p, date))
         html_put(h, " \xc2\xb7 %s UTC", date);
     html_put(h, "</p></header>\n");

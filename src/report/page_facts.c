@@ -232,6 +232,7 @@ static void fact_data(struct html *h, const struct page *p)
 void page_facts(struct html *h, const struct page *p)
 {
     const char *order = p->r->modules ? p->r->module[0].order : "";
+    char method[LABEL_MAX];
 
     html_put(h, "<section id=\"facts\"><h2>What was done</h2>\n"
                 "<table class=\"facts\">\n");
@@ -240,9 +241,9 @@ void page_facts(struct html *h, const struct page *p)
     fact_path(h, p, "model", "model");
     fact_path(h, p, "result", "out");
     fact_modules(h, p);
-    html_put(h, "<tr><th>method</th><td>%s%s%s%s%s</td></tr>\n",
-             page_text(p, "method"), *page_text(p, "effort") ? ", effort " : "",
-             page_text(p, "effort"), *order ? ", order: " : "", order);
+    page_method(p, method);
+    html_put(h, "<tr><th>method</th><td>%s%s%s</td></tr>\n", method,
+             *order ? ", order: " : "", order);
     fact_grid(h, p);
     fact(h, "layout", page_text(p, "layout"));
     fact_data(h, p);

@@ -81,7 +81,7 @@ static void loss_bars(struct html *h, const struct page *p)
 int page_losses(struct html *h, const struct page *p, struct err *e)
 {
     if (!p->has_loss)
-        return 0;
+        return page_modules(h, p, e);
     html_put(h,
              "<section id=\"loss\"><h2>Loss</h2>\n<p class=\"note\">How far "
              "a linear layer's outputs on the calibration text are from "

@@ -50,10 +50,11 @@ static void row(struct html *h, const struct page *p, const struct module *m)
     if (p->compared)
         page_number_cell(h, " x", text_plain, m->loss_compared);
     page_number_cell(h, "", text_ratio, ratio);
-    html_put(h,
-             "<td class=\"w x\"><i class=\"ours\" style=\"width:%.1f%%\"></i>"
-             "</td>",
-             isnan(ratio) ? 0 : 100 * (ratio < 1 ? ratio : 1));
+    html_put(h, "<td class=\"w x\">");
+    if (!isnan(ratio))
+        html_put(h, "<i class=\"ours\" style=\"width:%.1f%%\"></i>",
+                 100 * (ratio < 1 ? ratio : 1));
+    html_put(h, "</td>");
     page_number_cell(h, " x", text_plain, 1000 * m->seconds);
     html_put(h, "</tr>\n");
 }
@@ -102,17 +103,22 @@ static void head(struct html *h, const struct page *p)
 int page_modules(struct html *h, const struct page *p, struct err *e)
 {
     size_t n = p->r->modules, shown = n < ROWS_MAX ? n : ROWS_MAX;
-    const struct module **m = mem_zero(n + 1, sizeof(*m), "report", e);
+    const struct module **m;
 
+    if (!n)
+        return 0;
+    m = mem_zero(n, sizeof(*m), "report", e);
     if (!m)
         return e->code;
     for (size_t i = 0; i < n; i++)
         m[i] = &p->r->module[i];
     qsort(m, n, sizeof(*m), by_ratio);
-    html_put(h, "<section id=\"modules\"><h2>Linear layers</h2>\n"
-                "<p class=\"note\">Worst first: by the share of their loss in "
-                "that of rounding to nearest (RTN). A click on a head "
-                "sorts.");
+    html_put(h,
+             "<section id=\"modules\"><h2>Linear layers</h2>\n"
+             "<p class=\"note\">%sA click on a head sorts.",
+             p->has_loss ? "Worst first: by the share of their loss in that of "
+                           "rounding to nearest (RTN). " :
+                           "");
     if (shown < n)
         html_put(h, " These are %zu of %zu; --csv writes all.", shown, n);
     html_put(h, "</p>\n");

@@ -112,6 +112,15 @@ long long page_number(const struct page *p, const char *name)
     return settings_number(&p->w->run, name, 0);
 }
 
+void page_method(const struct page *p, char to[LABEL_MAX])
+{
+    const char *method = page_text(p, "method");
+    const char *effort = strcmp(method, "rtn") ? page_text(p, "effort") : "";
+
+    snprintf(to, LABEL_MAX, "%.40s%s%.40s", method, *effort ? ", effort " : "",
+             effort);
+}
+
 double page_loss_sum(const struct page *p, size_t series)
 {
     double sum = 0;

@@ -42,6 +42,8 @@ void page_path_name(char *to, size_t cap, const char *path);
 /* A setting of the run as text; "" or 0 where it is absent. */
 const char *page_text(const struct page *p, const char *name);
 long long page_number(const struct page *p, const char *name);
+/* "gptq, effort default". */
+void page_method(const struct page *p, char to[LABEL_MAX]);
 /* The sum of the losses of all layers; series as in page.loss. */
 double page_loss_sum(const struct page *p, size_t series);
 /* When the last call began, "2026-11-22 23:54" in UTC; "": not known. */

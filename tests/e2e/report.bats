@@ -42,7 +42,11 @@ PYTHON
 }
 
 @test "--compare: checkpoints and figures beside the run; JSON, CSV" {
-    forge quantize "$model" rtn --method rtn --quiet
+    forge quantize "$model" rtn --method rtn --quiet --work nearest
+    forge report nearest >rtn.html # without losses, and without an effort
+    python3 "$tree/tests/reference/report.py" layout rtn.html
+    [ "$(grep -c '<td class="name">' rtn.html)" -eq 28 ]
+    grep -q '<th>method</th><td>rtn</td>' rtn.html
     forge quantize "$model" quick "${small[@]}" --effort fast
     forge eval "$model" quick --text "$tree/examples/eval.txt" --sequences 2 --seqlen 64 --json --quiet >quick.json
     forge report work --text "$tree/examples/eval.txt" --sequences 2 --seqlen 64 --quiet \
