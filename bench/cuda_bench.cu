@@ -386,6 +386,37 @@ static void pack(uint64_t rows, uint64_t cols, enum layout l, bool nearest)
     MUSTC(cudaFree(p.out));
 }
 
+/* Words and grids from weights, in one pass. */
+static void rounding(uint64_t rows, uint64_t cols, enum layout l,
+                     bool symmetric)
+{
+    static const char *const names[] = { "compressed-tensors", "awq", "gptq" };
+    __nv_bfloat16 *w = random_bf16(rows * cols, 0.02f);
+    size_t moved = rows * cols / 2 * 5 + rows * cols / 128 * 4;
+    struct round_job p = {};
+    double ms;
+
+    p.layout = l;
+    p.rows = rows;
+    p.cols = cols;
+    p.group = 128;
+    p.symmetric = symmetric;
+    p.dtype = DT_BF16;
+    p.scale_dtype = DT_F16;
+    p.w = w;
+    p.meta = (uint32_t *)device(rows * cols / 128 * 4);
+    p.out = (uint32_t *)device(rows * cols / 2);
+    ms = timed([&] { MUST(round_device(c, &p, &why)); });
+    printf("absmax, round and pack, %s, %s, [%llu, %llu]: %.4f ms, %.0f GB/s, "
+           "%.0f %% of copy\n",
+           names[l], symmetric ? "symmetric" : "asymmetric",
+           (unsigned long long)rows, (unsigned long long)cols, ms,
+           moved / ms / 1e6, 100 * moved / ms * 1e3 / copy_rate);
+    MUSTC(cudaFree(w));
+    MUSTC(cudaFree(p.meta));
+    MUSTC(cudaFree(p.out));
+}
+
 static void bench_factor(void)
 {
     factor(2048, 1);
@@ -415,6 +446,9 @@ static void bench_grid(void)
 
 static void bench_pack(void)
 {
+    for (int l = LAYOUT_CT; l <= LAYOUT_GPTQ; l++)
+        rounding(7168, 18432, (enum layout)l, true);
+    rounding(7168, 18432, LAYOUT_AWQ, false);
     pack(7168, 18432, LAYOUT_CT, true);
     for (int l = LAYOUT_CT; l <= LAYOUT_GPTQ; l++)
         pack(7168, 18432, (enum layout)l, false);

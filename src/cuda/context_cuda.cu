@@ -408,4 +408,4 @@ EXPORT const struct solve_table forge_solve_table = {
     cuda_solve_refined,  cuda_nearest
 };
 EXPORT const struct pack_table forge_pack_table = { PACK_TABLE_VERSION,
-                                                    cuda_pack };
+                                                    cuda_pack, cuda_round };

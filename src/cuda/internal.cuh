@@ -22,6 +22,7 @@
 #include "gptq/solve/solve_table.h"
 #include "hessian/hessian_table.h"
 #include "layout/layout.h"
+#include "pack/round.h"
 
 /* Return from the calling function, with *e filled, when the call fails. */
 #define CUDA_TRY(call)                                                         \
@@ -349,6 +350,22 @@ struct pack_job {
 };
 int pack_device(struct cuda_context *c, const struct pack_job *p,
                 struct err *e);
+/* round_device(): words of a layout, and grids, from weights (pack/round.h).  All
+ * pointers are the device's. */
+struct round_job {
+    enum layout layout;
+    uint64_t rows, cols; /* multiples of 8 */
+    uint64_t group;      /* 8, 16, 32, 64 or 128 */
+    bool symmetric;
+    enum dtype dtype, scale_dtype; /* of w; BF16 or F16 */
+    const void *w;                 /* [rows, cols] */
+    uint32_t *meta;                /* [rows, ceil(cols / group)] */
+    uint32_t *out;                 /* laid out as in pack/packing.h */
+};
+/* The first unsigned of *c->bad becomes 1 where a weight is not finite, or a scale
+ * beyond F16, else 0. */
+int round_device(struct cuda_context *c, const struct round_job *p,
+                 struct err *e);
 
 /* ---- functions of the stages' tables, documented there ---- */
 
@@ -404,6 +421,9 @@ int cuda_grid(struct cuda_context *c, const struct grid_params *p,
               const void *w, uint32_t *meta, struct err *e);
 int cuda_nearest(struct cuda_context *c, const struct solve_params *p,
                  struct cuda_module *m, struct err *e);
+int cuda_round(struct cuda_context *c, const struct round_params *p,
+               enum layout l, const void *w, uint32_t *meta, uint32_t *out,
+               struct err *e);
 int cuda_pack(struct cuda_context *c, enum layout l, uint32_t *out,
               const uint32_t *codes, uint64_t rows, uint64_t words,
               struct err *e);

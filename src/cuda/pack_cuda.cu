@@ -15,6 +15,7 @@
  * memory 0.112 to 0.116; IEEE division instead of the product 0.162.  Within
  * the noise: uncached loads and stores, blocks in the order of rows. */
 #include "cuda/internal.cuh"
+#include "cuda/pack_internal.cuh"
 
 enum {
     ROWS = 256,                          /* outputs of a tile */
@@ -24,8 +25,6 @@ enum {
     PITCH = ROWS + ROWS / 8 + 32 / WORDS /* of a column of words, padded to use
                                             different banks */
 };
-
-#define ROUNDER 12582912.0f
 
 struct pack_args {
     const void *in; /* weights or codes */
@@ -132,32 +131,6 @@ static __device__ __forceinline__ void load_grids(const struct pack_args &a,
 static __device__ __forceinline__ int place(int k, int r)
 {
     return k * PITCH + r + r / 8;
-}
-
-/* Exchange the bits m << s of a with the bits m of b. */
-static __device__ __forceinline__ void exchange(uint32_t &a, uint32_t &b, int s,
-                                                uint32_t m)
-{
-    uint32_t t = (a >> s ^ b) & m;
-
-    b ^= t;
-    a ^= t << s;
-}
-
-/* Transpose 8 x 8 nibbles: nibble j of x[r] <-> nibble r of x[j]. */
-static __device__ __forceinline__ void transpose_nibbles(uint32_t x[8])
-{
-#pragma unroll
-    for (int r = 0; r < 4; r++)
-        exchange(x[r], x[r + 4], 16, 0x0000ffff);
-#pragma unroll
-    for (int r = 0; r < 8; r += 4) {
-        exchange(x[r], x[r + 2], 8, 0x00ff00ff);
-        exchange(x[r + 1], x[r + 3], 8, 0x00ff00ff);
-    }
-#pragma unroll
-    for (int r = 0; r < 8; r += 2)
-        exchange(x[r], x[r + 1], 4, 0x0f0f0f0f);
 }
 
 /* out[8 word + i][rows / 8]: a thread transposes eight words; the 32 words that

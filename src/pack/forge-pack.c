@@ -193,7 +193,7 @@ static int open_all(struct work *w, struct err *e)
                                      -1,
     };
     rounder_init(&w->rounder, (uint64_t)s->group, !s->asymmetric,
-                 s->scale_dtype ? DT_BF16 : DT_F16);
+                 s->scale_dtype ? DT_BF16 : DT_F16, w->run.layout);
     if (w->run.layout == LAYOUT_GPTQ && s->asymmetric)
         return layout_check(LAYOUT_GPTQ, false, 8, &any, &any, 1, e);
     if (device_open(&s->device, &pack_plugin, e) ||

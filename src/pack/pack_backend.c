@@ -27,6 +27,19 @@ static int gpu_words(enum layout l, uint32_t *out, const uint32_t *codes,
 const struct pack_backend pack_cpu = { "cpu", cpu_words };
 const struct pack_backend pack_gpu = { "cuda", gpu_words };
 
+int pack_round(const struct round_params *p, enum layout l, const void *w,
+               uint32_t *meta, uint32_t *out, struct err *e)
+{
+    int rc;
+
+    if (!device_gpu())
+        return 0;
+    rc = pack_functions()->round(device_gpu(), p, l, w, meta, out, e);
+    if (rc < 0)
+        return device_declined(&rc, e) ? 0 : rc;
+    return !rc;
+}
+
 int pack_words(enum layout l, uint32_t *out, const uint32_t *codes,
                uint64_t rows, uint64_t words, struct err *e)
 {

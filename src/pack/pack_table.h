@@ -7,15 +7,23 @@
 
 #include "device/plugin.h"
 #include "layout/layout.h"
+#include "pack/round.h"
 
 #define PACK_TABLE "forge_pack_table"
-enum { PACK_TABLE_VERSION = 1 };
+enum { PACK_TABLE_VERSION = 2 };
 
 struct pack_table {
     uint32_t version;
     /* As pack_backend.words; rows are a multiple of 8, or E_CONFIG. */
     int (*words)(struct cuda_context *c, enum layout l, uint32_t *out,
                  const uint32_t *codes, uint64_t rows, uint64_t words,
+                 struct err *e);
+    /* round_absmax(), and out = the words of layout l.  1: a weight is not finite, or
+     * a scale is beyond F16, which round_absmax() says; E_CONFIG: other sizes than
+     * multiples of 8, groups than powers of two from 8 to 128, types than BF16 and
+     * F16. */
+    int (*round)(struct cuda_context *c, const struct round_params *p,
+                 enum layout l, const void *w, uint32_t *meta, uint32_t *out,
                  struct err *e);
 };
 

@@ -362,19 +362,20 @@ static int pack_awq_gptq(struct packer *p, const struct pack_module *m,
     bool awq = l == LAYOUT_AWQ;
     const uint32_t *in = (const uint32_t *)(const void *)m->codes;
     uint64_t deep = words(m, m->cols), wide = words(m, m->rows);
+    const void *qweight;
     int n = 0;
 
-    if (need(&p->weight_out, m->rows * deep, 4, e) ||
+    if ((!m->words && need(&p->weight_out, m->rows * deep, 4, e)) ||
         need(&p->zeros_out, wide * m->groups, 4, e) ||
         need(&p->scales_out, m->rows * m->groups, 2, e) ||
-        pack_words(l, p->weight_out.data, in, m->rows, deep, e))
+        (!m->words && pack_words(l, p->weight_out.data, in, m->rows, deep, e)))
         return e->code;
+    qweight = m->words ? m->words : p->weight_out.data;
     pack_zeros(p->zeros_out.data, p->zeros.data, m->rows, m->groups, m->bits,
                awq, l == LAYOUT_GPTQ);
     pack_transpose_u16(p->scales_out.data, p->scales.data, m->rows, m->groups);
-    out[n++] =
-        awq ? part("qweight", DT_I32, m->cols, wide, 0, p->weight_out.data) :
-              part("qweight", DT_I32, deep, m->rows, 0, p->weight_out.data);
+    out[n++] = awq ? part("qweight", DT_I32, m->cols, wide, 0, qweight) :
+                     part("qweight", DT_I32, deep, m->rows, 0, qweight);
     out[n++] = part("qzeros", DT_I32, m->groups, wide, 0, p->zeros_out.data);
     out[n++] = part("scales", m->scale_dtype, m->groups, m->rows, 0,
                     p->scales_out.data);

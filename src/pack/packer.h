@@ -16,6 +16,9 @@ struct pack_module {
     int bits;             /* of a code: 4 or 8 */
     const uint8_t *codes; /* U4 [rows, cols], two a byte, low nibble first; or
                              U8 */
+    const uint32_t
+        *words;           /* of 4 bits in layout AWQ or GPTQ: its qweight; NULL:
+                            * to be made from codes */
     const uint32_t *meta; /* QMETA4 [rows, groups], or NULL */
     const void *scales;   /* scale_dtype [rows, groups], or NULL */
     const uint8_t *zeros; /* U4 (U8) [rows, groups], or NULL */

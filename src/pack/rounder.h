@@ -11,6 +11,7 @@ struct rounder {
     uint64_t group;
     bool symmetric;
     enum dtype scale_dtype;
+    enum layout layout; /* of the words that a device makes */
     /* of the last module */
     uint8_t *codes;
     uint32_t *meta;
@@ -20,9 +21,10 @@ struct rounder {
 
 /* group 0: 128. */
 void rounder_init(struct rounder *r, uint64_t group, bool symmetric,
-                  enum dtype scale_dtype);
-/* *m: the weight f rounded, in r's memory until the next call.  E_DATA: f is no
- * matrix of floats with an even number of inputs; errors of round_absmax(). */
+                  enum dtype scale_dtype, enum layout layout);
+/* *m: the weight f rounded, in r's memory until the next call.  By the device of this
+ * process, if there is one.  E_DATA: f is no matrix of floats with an even number of
+ * inputs; errors of round_absmax() and pack_round(). */
 MUST_CHECK int rounder_module(struct rounder *r, const struct frame *f,
                               struct pack_module *m, struct err *e);
 void rounder_release(struct rounder *r);

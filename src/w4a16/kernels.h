@@ -21,14 +21,11 @@ struct w4_few {
      * W4_BY_OUTPUT each 128 places are transposed as [8, 16]: nibble j of 16
      * words side by side */
     const float *x;
-    const float *sums;  /* [m, groups]: sum of x over each group, if W has
+    const float *sums; /* [m, groups]: sum of x over each group, if W has
                         * zeros */
-    int64_t ldx, m;     /* m: 1..W4_FEW */
-    int64_t first, n;   /* outputs first..first+n-1 */
-    int64_t group, end; /* sums over groups group..end-1; W4_BY_OUTPUT: all */
-    /* Not NULL: read rows of words as wide as n; work memory, at W4_AWQ [2, m, n] */
-    float *whole;
-    float *y; /* [m, n], leading dimension ldy */
+    int64_t ldx, m;    /* m: 1..W4_FEW */
+    int64_t first, n;  /* outputs first..first+n-1 */
+    float *y;          /* [m, n], leading dimension ldy */
     int64_t ldy;
 };
 

@@ -18,11 +18,7 @@ enum {
     F32_TILE = 256,  /* rows and outputs of an f32 tile, whatever the number
                       * of threads */
     F32_DEPTH = 256, /* inputs of a block */
-    FEW_COLS = 2048, /* outputs of a tile of up to W4_FEW rows */
-    /* Where words lie by inputs, and there are so many outputs and groups: groups are
-     * cut in so many parts, whatever the number of threads */
-    WIDE = 4096,
-    PARTS = 8
+    FEW_COLS = 2048  /* outputs of a tile of up to W4_FEW rows */
 };
 
 static const char what[] = "activations";
@@ -159,92 +155,6 @@ static int few(struct job *j, struct err *e)
     return 0;
 }
 
-/* ---- the product at once ----
- *
- * A tile of some outputs would read a piece of each row of words, and what the CPU
- * prefetches behind it is another tile's.  So a thread takes whole rows, those of
- * some groups, and the sums of all parts are added, in their order. */
-
-struct whole {
-    struct w4_x *x;
-    int64_t across, cols; /* number of pieces of a row; outputs of one */
-    float *part;          /* [PARTS][rows, O] */
-    bool failed;          /* set by any thread, never cleared */
-};
-
-static void run_parts(void *ctx, size_t begin, size_t end)
-{
-    struct whole *j = ctx;
-    const struct forge_w4a16 *w = j->x->w;
-    int64_t rows = j->x->rows;
-    struct err e;
-
-    for (size_t t = begin; t < end; t++) {
-        int64_t p = (int64_t)t / j->across;
-        int64_t o = (int64_t)t % j->across * j->cols;
-        int64_t n = w->rows - o < j->cols ? w->rows - o : j->cols;
-        struct w4_few f = { .w = w,
-                            .x = j->x->p,
-                            .sums = j->x->sums,
-                            .ldx = j->x->ld,
-                            .m = rows,
-                            .first = o,
-                            .n = n,
-                            .group = p * w->groups / PARTS,
-                            .end = (p + 1) * w->groups / PARTS,
-                            .y = j->part + p * rows * w->rows + o,
-                            .ldy = w->rows };
-
-        f.whole =
-            mem_pages((size_t)(2 * rows * n) * sizeof(*f.whole), what, &e);
-        if (f.whole)
-            w4_kernels()->few(&f);
-        else
-            __atomic_store_n(&j->failed, true, __ATOMIC_RELAXED);
-        free(f.whole);
-    }
-}
-
-static void add_parts(void *ctx, size_t begin, size_t end)
-{
-    const struct whole *j = ctx;
-    size_t n = (size_t)(j->x->rows * j->x->w->rows);
-
-    for (size_t i = begin; i < end; i++) {
-        float sum = j->part[i];
-
-        for (size_t p = 1; p < PARTS; p++)
-            sum += j->part[p * n + i];
-        j->x->y[i] = sum;
-    }
-}
-
-/* Make x->y, if the linear is wide. */
-static int make_whole(struct w4_x *x, struct err *e)
-{
-    const struct forge_w4a16 *w = x->w;
-    int64_t threads = threads_count(), blocks, n = x->rows * w->rows;
-    bool even = threads % PARTS == 0 || PARTS % threads == 0;
-    struct whole j = { .x = x };
-
-    if (w->form == W4_BY_OUTPUT || w->rows < WIDE || w->groups < PARTS)
-        return 0;
-    blocks = (w->rows + W4_BLOCK - 1) / W4_BLOCK;
-    j.across = ((even ? 1 : 2) * threads + PARTS - 1) / PARTS;
-    j.across = j.across < blocks ? j.across : blocks;
-    j.cols = (blocks + j.across - 1) / j.across * W4_BLOCK;
-    j.across = (w->rows + j.cols - 1) / j.cols;
-    x->y = mem_alloc((size_t)((PARTS + 1) * n) * sizeof(*x->y), what, e);
-    if (!x->y)
-        return e->code;
-    j.part = x->y + n;
-    threads_for((size_t)(PARTS * j.across), 1, run_parts, &j);
-    if (j.failed)
-        return err_set(e, E_TEMP, "%s: no memory for sums", what);
-    threads_for((size_t)n, 1024, add_parts, &j);
-    return 0;
-}
-
 int w4_x_prepare(struct w4_x *to, const struct forge_w4a16 *w, const void *x,
                  enum dtype type, int64_t ld, int64_t rows, struct err *e)
 {
@@ -253,8 +163,6 @@ int w4_x_prepare(struct w4_x *to, const struct forge_w4a16 *w, const void *x,
 
     *to = (struct w4_x){ .w = w, .rows = rows };
     rc = rows <= W4_FEW ? few(&j, e) : many(&j, e);
-    if (rc >= 0 && rows <= W4_FEW)
-        rc = make_whole(to, e);
     if (rc < 0)
         w4_x_release(to);
     return rc;
@@ -263,9 +171,7 @@ int w4_x_prepare(struct w4_x *to, const struct forge_w4a16 *w, const void *x,
 void w4_x_release(struct w4_x *x)
 {
     free(x->own);
-    free(x->y);
     x->own = NULL;
-    x->y = NULL;
 }
 
 /* ---- tiles ---- */
@@ -378,12 +284,6 @@ void w4_tile(const struct w4_x *x, int64_t r, int64_t m, int64_t o, int64_t n,
             tile_f32(x, r, m, o, n, y, ldy, room);
         return;
     }
-    if (x->y) {
-        for (int64_t i = 0; i < m; i++)
-            memcpy(y + i * ldy, x->y + (r + i) * x->w->rows + o,
-                   (size_t)n * sizeof(*y));
-        return;
-    }
     w4_kernels()->few(&(struct w4_few){ .w = x->w,
                                         .x = (const float *)x->p + r * x->ld,
                                         .sums = x->sums + r * x->w->groups,
@@ -391,7 +291,6 @@ void w4_tile(const struct w4_x *x, int64_t r, int64_t m, int64_t o, int64_t n,
                                         .m = m,
                                         .first = o,
                                         .n = n,
-                                        .end = x->w->groups,
                                         .y = y,
                                         .ldy = ldy });
 }

@@ -109,14 +109,11 @@ struct w4_x {
     const void *p;   /* [rows, ld]; the caller's x, or own */
     int64_t ld;
     float *sums; /* up to W4_FEW rows: [rows, groups] sums of x over groups */
-    float *y;    /* [rows, O]: the product, if it was made at once; or NULL */
     void *own;   /* memory of p or sums; NULL: none */
 };
 
 /* x [rows, ld] of DT_F32, DT_F16 or DT_BF16, row-major; borrowed until
- * w4_x_release().  With up to W4_FEW rows, if an input's words are a long row, as
- * they are in AWQ and GPTQ, all threads make the product at once; w4_tile() then
- * copies it.  E_TEMP; E_CONFIG: OpenBLAS is needed and missing. */
+ * w4_x_release().  E_TEMP; E_CONFIG: OpenBLAS is needed and missing. */
 MUST_CHECK int w4_x_prepare(struct w4_x *to, const struct forge_w4a16 *w,
                             const void *x, enum dtype type, int64_t ld,
                             int64_t rows, struct err *e);

@@ -1,9 +1,10 @@
-/* Words packed on the GPU are the CPU's, to the bit; so are codes rounded to
- * nearest, and the scales that are decoded for them, for all exponents. */
+/* Words packed on the GPU are the CPU's, to the bit; so are weights rounded to
+ * nearest in one pass, with their grids, codes rounded on given grids, and the scales that are decoded for them, for all exponents. */
 #include "gpu.h"
 
 #include "pack/pack_table.h"
 #include "pack/packing.h"
+#include "pack/round.h"
 
 /* Codes of w on meta by common/quant.h, as FTS1's words. */
 static uint32_t *round_all(const struct solve_params *p, const void *from,
@@ -153,6 +154,116 @@ static void check_slices(void)
     gpu = whole;
 }
 
+/* ---- weights to words and grids in one pass ---- */
+
+/* Weights that are half steps of the grid of their group, so that quotients are ties:
+ * of a scale of BF16's bits, multiples of a power of two. */
+static void put_ties(enum dtype t, void *w, uint64_t n, uint64_t group)
+{
+    float *x = room(n * 4);
+
+    CHECK(to_f32(x, w, t, n));
+    for (uint64_t g = 0; g < n / group; g += 3) {
+        float unit = ldexpf(1, -(int)(g % 9));
+
+        for (uint64_t i = 0; i < group; i++)
+            x[g * group + i] =
+                i ? unit * (float)((int)(rnd() % 31) - 15) / 2 : 7.5f * unit;
+    }
+    for (uint64_t g = 1; g < n / group; g += 7) /* nothing; one sign */
+        for (uint64_t i = 0; i < group; i++)
+            x[g * group + i] = g % 2 ? 0 : fabsf(x[g * group + i]);
+    CHECK(from_f32(w, t, x, n));
+    free(x);
+}
+
+static void check_round(enum dtype t, enum dtype scale, uint64_t rows,
+                        uint64_t cols, uint64_t group, bool symmetric)
+{
+    struct solve_params s = { .rows = rows,
+                              .cols = cols,
+                              .group = group,
+                              .dtype = t,
+                              .scale_dtype = scale };
+    const struct round_params p = {
+        "w", rows, cols, group, symmetric, t, scale
+    };
+    uint64_t n = rows * quant_groups(cols, group);
+    size_t bytes = rows * cols / 2;
+    uint32_t *meta = room(n * 4), *got_meta = room(n * 4), *codes = room(bytes);
+    uint32_t *want = room(bytes), *got = room(bytes);
+    void *w = weights(t, rows * cols);
+
+    put_ties(t, w, rows * cols, group);
+    OK(round_absmax(&p, w, meta, (uint8_t *)codes, e));
+    for (int l = LAYOUT_CT; l <= LAYOUT_GPTQ; l++) {
+        memset(got, 0xa5, bytes);
+        memset(got_meta, 0xa5, n * 4);
+        OK(pack_functions()->round(gpu, &p, (enum layout)l, w, got_meta, got,
+                                   e));
+        CHECK(!memcmp(meta, got_meta, n * 4));
+        if (l == LAYOUT_AWQ)
+            pack_awq(want, codes, rows, cols / 8);
+        else if (l == LAYOUT_GPTQ)
+            pack_transpose_u32(want, codes, rows, cols / 8);
+        else
+            memcpy(want, codes, bytes);
+        same(layout_name((enum layout)l), &s, want, got);
+    }
+    free(meta);
+    free(got_meta);
+    free(codes);
+    free(want);
+    free(got);
+    free(w);
+}
+
+/* What the CPU says: numbers that are none, scales that F16 has not. */
+static int round_again(const struct round_params *p, const uint16_t *w,
+                       uint32_t *meta, uint32_t *out)
+{
+    struct err why;
+
+    return pack_functions()->round(gpu, p, LAYOUT_AWQ, w, meta, out, &why);
+}
+
+static void check_round_refusals(void)
+{
+    enum { ROWS = 64, COLS = 256 };
+    static const uint16_t bad[] = { 0x7f80, 0xffc1,
+                                    0x4980 }; /* inf, nan, 2^20 */
+    uint32_t *meta = room(ROWS * COLS / 128 * 4), *out = room(ROWS * COLS / 2);
+    struct round_params p = { "w", ROWS, COLS, 128, true, DT_BF16, DT_F16 };
+    uint16_t *w = weights(DT_BF16, ROWS * COLS);
+
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        w[ROWS * COLS - 1] = bad[i];
+        CHECK(round_again(&p, w, meta, out) == 1);
+    }
+    w[ROWS * COLS - 1] = 0;
+    CHECK(round_again(&p, w, meta, out) == 0);
+    p.group = 256;
+    CHECK(round_again(&p, w, meta, out) == E_CONFIG);
+    free(meta);
+    free(out);
+    free(w);
+}
+
+static void check_rounds(void)
+{
+    static const enum dtype dtypes[] = { DT_BF16, DT_F16 };
+
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < 2; k++)
+            for (int symmetric = 0; symmetric < 2; symmetric++) {
+                check_round(dtypes[i], dtypes[k], 1000, 1096, 128, symmetric);
+                check_round(dtypes[i], dtypes[k], 264, 512, 32, symmetric);
+                check_round(dtypes[i], dtypes[k], 8, 8, 8, symmetric);
+                check_round(dtypes[i], dtypes[k], 4096, 4096, 64, symmetric);
+            }
+    check_round_refusals();
+}
+
 int main(int argc, char **argv)
 {
     static const enum dtype dtypes[] = { DT_BF16, DT_F16, DT_F32 };
@@ -171,6 +282,9 @@ int main(int argc, char **argv)
     check_scales(DT_F16);
     check_scales(DT_BF16);
     check_slices();
-    printf("packed words are equal: 3 layouts, 3 dtypes, all scales\n");
+    check_rounds();
+    printf(
+        "packed words are equal: 3 layouts, 3 dtypes, all scales; in one pass, "
+        "too\n");
     return 0;
 }

@@ -1,0 +1,416 @@
+/* round_cuda.cu - weights rounded to nearest on the grid that spans each group, to
+ * the words of a layout (forge-pack --rtn): one read of the weights, one write of
+ * words and grids, equal to the bit to pack/round.h.
+ *
+ * A block of threads has a tile of ROWS outputs x 128 inputs, eight words of eight
+ * weights for each thread, which stay in its registers: their extremes go over a
+ * group's lanes by shuffles, a thread computes a group's grid, all round.
+ *
+ * Quotients are w * (1 / scale).  Of a BF16 or F16 weight and a scale of at most 11
+ * bits, w / scale is either in the middle between two integers or at least 2^-13 from
+ * it: so it is rounded to multiples of 2^-15 first (the error of the product is below
+ * 2^-18), which gives back the middles, and then to the even integer.  No code is
+ * below 0 on the grid that spans a group; weights that would be above 15 are clamped
+ * as weights, two at a time.
+ *
+ * Floor: 2.5 bytes a weight, and 4 for each group. */
+#include "cuda/internal.cuh"
+#include "cuda/pack_internal.cuh"
+#include "pack/round.h"
+
+enum {
+    WORDS = 16, /* of inputs of a tile */
+    EACH = 8    /* words of a thread */
+};
+
+#define FIRST 384.0f /* its neighbours are 2^-15 away */
+
+struct round_args {
+    const uint4 *w; /* eight weights */
+    const float *mantissa;
+    uint32_t *meta, *out;
+    uint64_t rows, words, groups; /* words, groups: per row */
+    int group_words;              /* 1, 2, 4, 8 or 16 */
+    unsigned *bad; /* set: a weight is not finite, or a scale beyond F16 */
+};
+
+/* A grid in the form that rounding needs. */
+struct round_grid {
+    float inverse, scale; /* inverse 0: use exact_word() */
+    uint32_t lo;          /* bits of ROUNDER - zero */
+    uint32_t most; /* twice a weight whose code is 15: no larger are needed */
+};
+
+template <enum dtype T>
+static __device__ __forceinline__ float2 pair_of(uint32_t x)
+{
+    if (T == DT_BF16)
+        return make_float2(__uint_as_float(x << 16),
+                           __uint_as_float(x & 0xffff0000));
+    return __half22float2(*(const __half2 *)&x);
+}
+
+template <enum dtype T>
+static __device__ __forceinline__ uint32_t least(uint32_t a, uint32_t b)
+{
+    if (T == DT_BF16) {
+        __nv_bfloat162 m =
+            __hmin2(*(const __nv_bfloat162 *)&a, *(const __nv_bfloat162 *)&b);
+
+        return *(const uint32_t *)&m;
+    }
+    __half2 m = __hmin2(*(const __half2 *)&a, *(const __half2 *)&b);
+
+    return *(const uint32_t *)&m;
+}
+
+/* ---- extremes ---- */
+
+/* Of eight weights, as bits of T: in the low half the largest, in the high half the
+ * most negative, without its sign. */
+static __device__ __forceinline__ uint32_t extremes(const uint4 x)
+{
+    uint32_t hi = __vimax3_s16x2(__vimax3_s16x2(x.x, x.y, x.z), x.w, 0);
+    uint32_t lo =
+        __vimax3_u16x2(__vimax3_u16x2(x.x, x.y, x.z), x.w, 0x80008000);
+
+    hi = __vmaxu2(hi, hi >> 16);
+    lo = __vmaxu2(lo, lo << 16);
+    return (hi & 0xffff) | (lo & 0x7fff0000);
+}
+
+/* ---- grids ---- */
+
+template <enum dtype S>
+static __device__ __forceinline__ uint32_t meta_near(float scale)
+{
+    double lo = S == DT_F16 ? -14 * 256 : -126 * 256;
+    double hi = S == DT_F16 ? 16 * 256 - 1 : 128 * 256 - 2;
+
+    if (!(scale > 0))
+        return 0; /* as quant_meta() */
+    return (uint16_t)(int16_t)fmin(fmax(rint(log2((double)scale) * 256), lo),
+                                   hi);
+}
+
+/* quant_span() of the extremes. */
+template <enum dtype T, enum dtype S, bool SYM>
+static __device__ __forceinline__ uint32_t span(const struct round_args &a,
+                                                uint32_t e)
+{
+    const uint32_t infinite = T == DT_BF16 ? 0x7f80 : 0x7c00;
+    float2 x = pair_of<T>(e); /* hi, -lo */
+    double width = SYM ? 2 * (double)fmaxf(x.x, x.y) : (double)x.x + x.y;
+    float scale = (float)(width / 15), zero;
+    uint32_t meta = meta_near<S>(scale);
+
+    if ((e & 0xffff) >= infinite || e >> 16 >= infinite ||
+        (S == DT_F16 && width / 15 > 65504))
+        *a.bad = 1;
+    if (SYM)
+        return meta | 8u << 16 | (uint32_t)QUANT_SYMMETRIC << 24;
+    if (!(scale > 0))
+        return meta | 8u << 16;
+    zero = rintf(__fdiv_rn(x.y, meta_scale<S>(a.mantissa, meta)));
+    return meta | (zero >= 15 ? 15u : (uint32_t)(int)zero) << 16;
+}
+
+template <enum dtype T, enum dtype S>
+static __device__ __forceinline__ struct round_grid
+grid_of(const struct round_args &a, uint32_t meta)
+{
+    float scale = meta_scale<S>(a.mantissa, meta);
+    float most = (15.25f - (float)meta_zero(meta)) * scale;
+    bool usual = scale > 0x1p-90f && scale < 0x1p90f;
+    uint32_t bits;
+
+    if (T == DT_BF16) {
+        bits = __float_as_uint(most) >> 16;
+    } else {
+        __half h = __float2half_rz(fminf(most, 65504));
+
+        bits = *(const uint16_t *)&h;
+    }
+    return { usual ? reciprocal(scale) : 0.0f, scale,
+             __float_as_uint(ROUNDER) - (uint32_t)meta_zero(meta),
+             bits | bits << 16 };
+}
+
+/* ---- rounding ---- */
+
+/* By IEEE division. */
+template <enum dtype T>
+static __device__ uint32_t exact_word(const uint32_t x[4],
+                                      const struct round_grid &g)
+{
+    float lo = __uint_as_float(g.lo) - ROUNDER;
+    uint32_t out = 0;
+
+    for (int i = 0; i < 8; i++) {
+        float2 w = pair_of<T>(x[i / 2]);
+        float t = __fdiv_rn(i % 2 ? w.y : w.x, g.scale);
+
+        t = fminf(fmaxf(t, lo), 15 + lo) + ROUNDER;
+        out |= (__float_as_uint(t) - g.lo) << 4 * i;
+    }
+    return out;
+}
+
+template <enum dtype T>
+static __device__ __forceinline__ uint32_t
+round_word(const uint4 from, const struct round_grid &g)
+{
+    const uint32_t x[4] = { from.x, from.y, from.z, from.w };
+    uint32_t out = 0u - g.lo * 0x11111111u;
+
+    if (g.inverse == 0)
+        return exact_word<T>(x, g);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float2 w = pair_of<T>(least<T>(x[i], g.most));
+        float s = fmaf(w.x, g.inverse, FIRST) + (ROUNDER - FIRST);
+        float t = fmaf(w.y, g.inverse, FIRST) + (ROUNDER - FIRST);
+
+        out += __float_as_uint(s) << 8 * i;
+        out += __float_as_uint(t) << (8 * i + 4);
+    }
+    return out;
+}
+
+/* ---- a tile ---- */
+
+template <int ROWS> struct round_tile {
+    enum { PITCH = ROWS + ROWS / 8 + 2 };
+    uint32_t word[WORDS][PITCH]; /* [k][place(row)] */
+};
+
+static __device__ __forceinline__ int place(int r)
+{
+    return r + r / 8;
+}
+
+/* out[8 word + i][rows / 8] */
+template <int ROWS>
+static __device__ __forceinline__ void store_awq(const struct round_args &a,
+                                                 const round_tile<ROWS> &tile,
+                                                 uint64_t r0, uint64_t w0)
+{
+    static const int order[8] = { 0, 2, 4, 6, 1, 3, 5, 7 };
+    int block = (int)threadIdx.x % (ROWS / 8),
+        k = (int)threadIdx.x / (ROWS / 8);
+    uint64_t c = r0 / 8 + block;
+    uint32_t x[8];
+
+    if (c >= a.rows / 8 || w0 + k >= a.words)
+        return;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        x[i] = tile.word[k][place(8 * block + order[i])];
+    transpose_nibbles(x);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        a.out[(8 * (w0 + k) + i) * (a.rows / 8) + c] = x[i];
+}
+
+/* out[word][rows] */
+template <int ROWS>
+static __device__ __forceinline__ void store_gptq(const struct round_args &a,
+                                                  const round_tile<ROWS> &tile,
+                                                  uint64_t r0, uint64_t w0)
+{
+    int y = (int)threadIdx.x % ROWS, first = (int)threadIdx.x / ROWS * EACH;
+
+    if (r0 + y >= a.rows)
+        return;
+#pragma unroll
+    for (int k = first; k < first + EACH; k++)
+        if (w0 + k < a.words)
+            a.out[(w0 + k) * a.rows + r0 + y] = tile.word[k][place(y)];
+}
+
+/* The tile's grids from the extremes of its groups, a thread for each. */
+template <enum dtype T, enum dtype S, bool SYM, int ROWS>
+static __device__ __forceinline__ void make_grids(const struct round_args &a,
+                                                  struct round_grid *grids,
+                                                  uint64_t r0, uint64_t w0)
+{
+    int n = WORDS / a.group_words;
+
+    for (int i = (int)threadIdx.x; i < ROWS * n; i += ROWS * WORDS / EACH) {
+        uint64_t r = r0 + i / n, g = w0 / a.group_words + i % n;
+        uint32_t meta;
+
+        if (r >= a.rows || g >= a.groups)
+            continue;
+        meta = span<T, S, SYM>(a, grids[i].most);
+        a.meta[r * a.groups + g] = meta;
+        grids[i] = grid_of<T, S>(a, meta);
+    }
+}
+
+template <enum dtype T, enum dtype S, enum layout L, bool SYM, int ROWS>
+static __global__ void __launch_bounds__(ROWS *WORDS / EACH, 512 / ROWS)
+    round_kernel(const struct round_args a)
+{
+    enum { STEP = ROWS / EACH }; /* rows between a thread's words */
+    extern __shared__ uint4 memory[];
+    struct round_grid *grids = (struct round_grid *)memory;
+    int n = WORDS / a.group_words, k = (int)threadIdx.x % WORDS;
+    int first = (int)threadIdx.x / WORDS, gw = a.group_words;
+    round_tile<ROWS> &tile = *(round_tile<ROWS> *)(grids + ROWS * n);
+    uint64_t r0 = (uint64_t)blockIdx.x * ROWS;
+    uint64_t w0 = (uint64_t)blockIdx.y * WORDS;
+    bool there = w0 + k < a.words;
+    uint4 x[EACH];
+
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        uint64_t r = r0 + first + i * STEP;
+
+        x[i] = there && r < a.rows ? __ldcs(a.w + r * a.words + w0 + k) :
+                                     make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        uint32_t e = extremes(x[i]);
+
+        for (int d = gw / 2; d; d /= 2)
+            e = __vmaxu2(e, __shfl_xor_sync(~0u, e, d));
+        if (k % gw == 0)
+            grids[(first + i * STEP) * n + k / gw].most = e;
+    }
+    __syncthreads();
+    make_grids<T, S, SYM, ROWS>(a, grids, r0, w0);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        int y = first + i * STEP;
+        uint32_t word = round_word<T>(x[i], grids[y * n + k / gw]);
+
+        if (L != LAYOUT_CT)
+            tile.word[k][place(y)] = word;
+        else if (there && r0 + y < a.rows)
+            a.out[(r0 + y) * a.words + w0 + k] = word;
+    }
+    if (L == LAYOUT_CT)
+        return;
+    __syncthreads();
+    if (L == LAYOUT_AWQ)
+        store_awq<ROWS>(a, tile, r0, w0);
+    else
+        store_gptq<ROWS>(a, tile, r0, w0);
+}
+
+/* ---- launching ---- */
+
+template <enum dtype T, enum dtype S, enum layout L, bool SYM, int ROWS>
+static int launch(struct cuda_context *c, const struct round_args *a,
+                  struct err *e)
+{
+    dim3 grid((unsigned)((a->rows + ROWS - 1) / ROWS),
+              (unsigned)((a->words + WORDS - 1) / WORDS));
+    int room =
+        (int)(ROWS * (WORDS / a->group_words) * sizeof(struct round_grid)) +
+        (L == LAYOUT_CT ? 0 : (int)sizeof(round_tile<ROWS>));
+
+    CUDA_TRY(cudaFuncSetAttribute(round_kernel<T, S, L, SYM, ROWS>,
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  room));
+    round_kernel<T, S, L, SYM, ROWS>
+        <<<grid, ROWS * WORDS / EACH, room, c->stream>>>(*a);
+    LAUNCHED();
+    return 0;
+}
+
+#ifndef ROUND_ROWS
+#define ROUND_ROWS 128
+#endif
+
+template <enum dtype T, enum dtype S, enum layout L>
+static int launch_grid(struct cuda_context *c, bool symmetric,
+                       const struct round_args *a, struct err *e)
+{
+    return symmetric ? launch<T, S, L, true, ROUND_ROWS>(c, a, e) :
+                       launch<T, S, L, false, ROUND_ROWS>(c, a, e);
+}
+
+template <enum dtype T, enum dtype S>
+static int launch_layout(struct cuda_context *c, const struct round_job *p,
+                         const struct round_args *a, struct err *e)
+{
+    return p->layout == LAYOUT_AWQ ?
+               launch_grid<T, S, LAYOUT_AWQ>(c, p->symmetric, a, e) :
+           p->layout == LAYOUT_CT ?
+               launch_grid<T, S, LAYOUT_CT>(c, p->symmetric, a, e) :
+               launch_grid<T, S, LAYOUT_GPTQ>(c, p->symmetric, a, e);
+}
+
+int round_device(struct cuda_context *c, const struct round_job *p,
+                 struct err *e)
+{
+    struct round_args a = {};
+    bool f16 = p->scale_dtype == DT_F16;
+    int rc = context_scales(c, DT_F32, &a.mantissa, e);
+
+    if (rc < 0)
+        return rc;
+    a.w = (const uint4 *)p->w;
+    a.meta = p->meta;
+    a.out = p->out;
+    a.rows = p->rows;
+    a.words = p->cols / 8;
+    a.groups = quant_groups(p->cols, p->group);
+    a.group_words = (int)(p->group / 8);
+    a.bad = (unsigned *)c->bad;
+    CUDA_TRY(cudaMemsetAsync(c->bad, 0, sizeof(*a.bad), c->stream));
+    return p->dtype == DT_BF16 ?
+               (f16 ? launch_layout<DT_BF16, DT_F16>(c, p, &a, e) :
+                      launch_layout<DT_BF16, DT_BF16>(c, p, &a, e)) :
+               (f16 ? launch_layout<DT_F16, DT_F16>(c, p, &a, e) :
+                      launch_layout<DT_F16, DT_BF16>(c, p, &a, e));
+}
+
+static int check(const struct round_job *p, struct err *e)
+{
+    if (p->rows % 8 || p->cols % 8 || p->cols / 8 / WORDS >= 65535 ||
+        p->rows / ROUND_ROWS >= INT32_MAX)
+        return err_set(e, E_CONFIG, "the GPU rounds sizes in multiples of 8");
+    if (p->group < 8 || p->group > 8 * WORDS || (p->group & (p->group - 1)))
+        return err_set(e, E_CONFIG,
+                       "the GPU rounds groups of 8, 16, 32, 64 or 128");
+    if (p->dtype != DT_BF16 && p->dtype != DT_F16)
+        return err_set(e, E_CONFIG, "the GPU rounds no %s weights",
+                       dtype_name(p->dtype));
+    return 0;
+}
+
+int cuda_round(struct cuda_context *c, const struct round_params *p,
+               enum layout l, const void *w, uint32_t *meta, uint32_t *out,
+               struct err *e)
+{
+    uint64_t metas = p->rows * quant_groups(p->cols, p->group) * sizeof(*meta);
+    uint64_t words = p->rows * p->cols / 2;
+    struct round_job j = {
+        l,        p->rows,        p->cols, p->group, p->symmetric,
+        p->dtype, p->scale_dtype, NULL,    NULL,     NULL
+    };
+    unsigned bad = 0;
+    int rc = check(&j, e);
+
+    if (rc < 0 || (rc = buffer_need(c, &c->weight, words * 4, e)) < 0 ||
+        (rc = buffer_need(c, &c->meta, metas, e)) < 0 ||
+        (rc = buffer_need(c, &c->packed, words, e)) < 0 ||
+        (rc = upload(c, c->weight.data, w, words * 4, e)) < 0)
+        return rc;
+    j.w = c->weight.data;
+    j.meta = (uint32_t *)c->meta.data;
+    j.out = (uint32_t *)c->packed.data;
+    if ((rc = round_device(c, &j, e)) < 0 ||
+        (rc = download(c, out, j.out, words, e)) < 0 ||
+        (rc = download(c, meta, j.meta, metas, e)) < 0)
+        return rc;
+    CUDA_TRY(cudaMemcpyAsync(&bad, c->bad, sizeof(bad), cudaMemcpyDeviceToHost,
+                             c->stream));
+    CUDA_TRY(cudaStreamSynchronize(c->stream));
+    return bad ? 1 : 0;
+}
