@@ -122,32 +122,45 @@ static inline void peak_part(void *level, size_t begin, size_t end)
         }
 }
 
-/* FLOP/s of all threads with the multiply-adds of a level: of f32, from
- * avx512bf16 on of bf16.  The best of some rounds. */
-static inline double peak_rate(enum cpu_level level)
+/* FLOP/s of all threads, once, with the multiply-adds of a level: of f32, from
+ * avx512bf16 on of bf16. */
+static inline double peak_once(enum cpu_level level)
 {
     static const double flop[CPU_LEVELS] = { 8, 16, 32, 64, 16 * 16 * 64 / 10.0,
                                              8, 8 };
+    size_t n = (size_t)threads_count() * 2;
+    double t = seconds();
+
+    threads_for(n, 1, peak_part, &level);
+    return (double)n * PEAK_ROUNDS * flop[level] / (seconds() - t);
+}
+
+/* The best of some rounds. */
+static inline double peak_rate(enum cpu_level level)
+{
     double best = 0;
 
     for (int i = 0; i < 3; i++) {
-        size_t n = (size_t)threads_count() * 2;
-        double t = seconds(), rate;
+        double rate = peak_once(level);
 
-        threads_for(n, 1, peak_part, &level);
-        rate = (double)n * PEAK_ROUNDS * flop[level] / (seconds() - t);
         best = rate > best ? rate : best;
     }
     return best;
 }
 
-/* The faster of the two where a CPU's products of pairs are slow. */
+/* The level whose multiply-adds are the peak of a level: f32's where a CPU's
+ * products of pairs are slow. */
+static inline enum cpu_level peak_level(enum cpu_level level)
+{
+    return level == CPU_AVX512BF16 &&
+                   peak_rate(CPU_AVX512) > peak_rate(CPU_AVX512BF16) ?
+               CPU_AVX512 :
+               level;
+}
+
 static inline double peak_of(enum cpu_level level)
 {
-    double rate = peak_rate(level);
-    double f32 = level == CPU_AVX512BF16 ? peak_rate(CPU_AVX512) : 0;
-
-    return rate > f32 ? rate : f32;
+    return peak_rate(peak_level(level));
 }
 
 static inline double peak_f32(void)
