@@ -1,29 +1,40 @@
-/* threads.c - see threads.h.  Workers sleep between loops.  A loop hands out
- * parts by an atomic counter, each a share of what is left: large parts first,
- * small ones at the end, so that all threads finish at about the same time. */
+/* threads.c - see threads.h.  A loop hands out parts by an atomic counter, each
+ * a share of what is left: large parts first, small ones at the end, so that
+ * all threads finish at about the same time.
+ *
+ * Workers sleep between loops (futex(2)), after a short wait that spares most
+ * of them the sleep between the loops of one layer.  Who wakes up when all parts
+ * are taken stays outside of the loop, and the caller does not wait for it. */
 #include "common/math/threads.h"
 
+#include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-enum { MAX_THREADS = 4096, SHARES_PER_THREAD = 4 };
+enum {
+    MAX_THREADS = 4096,
+    SHARES_PER_THREAD = 4,
+    SPINS = 512 /* some 20 us of pauses */
+};
+
+#define OPEN 0x80000000u
 
 static struct {
-    pthread_mutex_t lock;
-    pthread_cond_t work, done;
-    int wanted;  /* threads_set(); 0: not called yet */
-    int started; /* worker threads, without the caller */
-    uint64_t round;
-    int busy; /* workers still in the loop of this round */
+    int wanted;        /* threads_set(); 0: not called yet */
+    int started;       /* worker threads, without the caller */
+    atomic_uint round; /* number of loops begun */
+    /* OPEN while parts may be taken, plus the number of workers that take
+     * some */
+    atomic_uint gate;
     /* the loop */
     void (*fn)(void *ctx, size_t begin, size_t end);
     void *ctx;
     size_t n, grain, shares;
     atomic_size_t next;
-} pool = { .lock = PTHREAD_MUTEX_INITIALIZER,
-           .work = PTHREAD_COND_INITIALIZER,
-           .done = PTHREAD_COND_INITIALIZER };
+} pool;
 
 static _Thread_local bool inside;
 
@@ -67,22 +78,49 @@ static void take_parts(void)
     }
 }
 
+/* Wait while *word is `value`. */
+static void wait_while(atomic_uint *word, unsigned value)
+{
+    for (int i = 0; i < SPINS; i++) {
+        if (atomic_load(word) != value)
+            return;
+#ifdef __x86_64__
+        __builtin_ia32_pause();
+#endif
+    }
+    while (atomic_load(word) == value)
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void wake(atomic_uint *word, int n)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
+}
+
+static bool enter(void)
+{
+    unsigned g = atomic_load(&pool.gate);
+
+    while (g & OPEN)
+        if (atomic_compare_exchange_weak(&pool.gate, &g, g + 1))
+            return true;
+    return false;
+}
+
 static void *worker(void *arg)
 {
-    uint64_t seen = 0;
+    unsigned seen = 0;
 
     (void)arg;
     inside = true;
-    pthread_mutex_lock(&pool.lock);
     for (;;) {
-        while (pool.round == seen)
-            pthread_cond_wait(&pool.work, &pool.lock);
-        seen = pool.round;
-        pthread_mutex_unlock(&pool.lock);
+        wait_while(&pool.round, seen);
+        seen = atomic_load(&pool.round);
+        if (!enter())
+            continue;
         take_parts();
-        pthread_mutex_lock(&pool.lock);
-        if (--pool.busy == 0)
-            pthread_cond_signal(&pool.done);
+        if (atomic_fetch_sub(&pool.gate, 1) == 1) /* the last, and closed */
+            wake(&pool.gate, 1);
     }
     return NULL;
 }
@@ -117,7 +155,8 @@ static void start_workers(int want)
 void threads_for(size_t n, size_t grain,
                  void (*fn)(void *ctx, size_t begin, size_t end), void *ctx)
 {
-    size_t threads = (size_t)threads_count();
+    size_t threads = (size_t)threads_count(), parts;
+    unsigned busy;
 
     if (!n)
         return;
@@ -126,8 +165,7 @@ void threads_for(size_t n, size_t grain,
         fn(ctx, 0, n);
         return;
     }
-    pthread_mutex_lock(&pool.lock);
-    if (!pool.round) /* first loop; workers wait for a round other than 0 */
+    if (!atomic_load(&pool.round)) /* the first loop */
         start_workers((int)threads - 1);
     pool.fn = fn;
     pool.ctx = ctx;
@@ -135,19 +173,18 @@ void threads_for(size_t n, size_t grain,
     pool.grain = grain;
     pool.shares = threads * SHARES_PER_THREAD;
     atomic_store(&pool.next, 0);
-    pool.busy = pool.started;
-    pool.round++;
-    pthread_cond_broadcast(&pool.work);
-    pthread_mutex_unlock(&pool.lock);
+    atomic_store(&pool.gate, OPEN);
+    atomic_fetch_add(&pool.round, 1);
+    parts = (n + grain - 1) / grain;
+    wake(&pool.round, (int)(parts < threads ? parts : threads) - 1);
 
     inside = true;
     take_parts();
     inside = false;
 
-    pthread_mutex_lock(&pool.lock);
-    while (pool.busy)
-        pthread_cond_wait(&pool.done, &pool.lock);
-    pthread_mutex_unlock(&pool.lock);
+    atomic_fetch_and(&pool.gate, ~OPEN);
+    while ((busy = atomic_load(&pool.gate)))
+        wait_while(&pool.gate, busy);
 }
 
 static void *run_task(void *arg)
