@@ -6,8 +6,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "device/plugin.h"
-
 enum {
     /* of all blocks, but for the fewest; and of those of experts */
     ROOM_BYTES = 512 << 20,
@@ -205,7 +203,7 @@ int ahead_open(struct ahead **out, struct weights_plan *p,
     struct ahead *a;
 
     *out = NULL;
-    if (!l || !n || !plugin_is_likely())
+    if (!l || !n)
         return 0;
     a = mem_zero(1, sizeof(*a), "weights", e);
     if (!a)

@@ -12,8 +12,7 @@
 
 struct ahead;
 
-/* *a: NULL where l is, or where no GPU is likely.  All three must outlive it.
- * E_TEMP. */
+/* *a: NULL where l is.  All three must outlive it.  E_TEMP. */
 MUST_CHECK int ahead_open(struct ahead **a, struct weights_plan *p,
                           const struct weights_choice *choice, struct ledger *l,
                           struct err *e);

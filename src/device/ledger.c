@@ -182,9 +182,8 @@ int ledger_reads(struct ledger *l, enum ledger_link link, struct err *e)
     k = &l->page->link[link];
     if (end_begin(l, &k->reader, e) < 0 || end_live(&k->reader, e) < 0)
         return e->code;
-    can =
-        link == LEDGER_GRIDS ||
-        (device_gpu() && (link == LEDGER_WEIGHTS || offer_probe(k, &why) >= 0));
+    can = link == LEDGER_GRIDS || link == LEDGER_WEIGHTS ||
+          (device_gpu() && offer_probe(k, &why) >= 0);
     l->reads[link] = true;
     atomic_store(&k->reader.word, can ? YES : NO);
     return 0;

@@ -11,7 +11,8 @@
  * Test: at its start the reader tells whether it has a GPU, and the handle of
  * a zeroed block of its own, which the lender maps and reads to see whether
  * mapping works.  To a reader that cannot, or has told nothing for four
- * seconds, the lender sends bytes.
+ * seconds, the lender sends bytes.  Weights, in the host's memory, are for
+ * readers without a GPU, too.
  *
  * Life: each end holds a robust mutex while it lives, which the kernel
  * releases before it frees the process's memory.  A reader that finds the

@@ -59,6 +59,14 @@ static double parts_states(const struct request *r)
     return 2 * tokens * 2 * (streams * 2 * (double)p->hidden_size + cols);
 }
 
+/* Weights that forge-weights reads ahead (checkpoint/ahead.c): 16 at most, within
+ * 512 MiB or three of the largest. */
+static double ahead_bytes(const struct plan *p)
+{
+    return fmax((double)p->layer_bytes,
+                fmin(512 << 20, 16 * (double)p->layer_bytes));
+}
+
 /* Disk space.  The work directory holds codes; the states of all tokens in
  * temporary files; and the hidden states to resume from, the last and the next
  * file, of one or both streams.  The result is written beside OUT first. */
@@ -107,6 +115,8 @@ static void plan_bytes(const struct request *r, struct room *room)
         room->memory += 2 * 4 * cols * (double)p->hidden_size +
                         threads_of(j) * 32 * 4 * 48 * cols;
     }
+    if (j->method == METHOD_GPTQ)
+        room->memory += ahead_bytes(p);
     if (j->parts > 1) /* sums of parts, in double */
         room->memory +=
             (double)p->hessian_bytes * 2 +

@@ -105,9 +105,10 @@ static int stage_loop(struct stage *s, struct err *e)
     bool resume = states_usable(s, hidden);
     struct command *c = stage_calib(s);
 
-    if (*s->j.gpu && pipes_ledger(&s->p, s->ledger, e) < 0)
+    if (pipes_ledger(&s->p, s->ledger, e) < 0)
         return e->code;
-    stage_lend(s, c);
+    if (*s->j.gpu)
+        stage_lend(s, c);
     command_add(c, "--feedback", "-", "--codes",
                 stage_path(s->path[4], s->S, "codes-%.fts"), "--expect-key",
                 resume ? s->j.skey : s->j.tkey, "--key", s->j.skey,
@@ -118,7 +119,8 @@ static int stage_loop(struct stage *s, struct err *e)
                 NULL);
     c = stage_hessian(s);
     add_parts(s, c);
-    stage_lend(s, c);
+    if (*s->j.gpu)
+        stage_lend(s, c);
     c = stage_weights(s);
     stage_lend(s, c);
     command_add(c, "--join", s->j.model, NULL);

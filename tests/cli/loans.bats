@@ -25,7 +25,7 @@ setup() {
     cd "$BATS_TEST_TMPDIR" || return 1
     ln -s "$BATS_FILE_TMPDIR"/* .
     export FAKE_CUDA_LOG=$PWD/log out='' seen=/dev/null weights=/dev/null loans='' calib='' \
-        hessian='' solve='' solver=gpu/forge-solve effort=''
+        hessian='' solve='' tools=gpu/ solver=gpu/forge-solve effort=''
 }
 
 # loop KIND OPTION...: codes to $out, what forge-calib put out to $seen, forge-weights to
@@ -39,10 +39,10 @@ loop() {
     # shellcheck disable=SC2016
     kind=$kind lend=$lend timeout 60 bash -o pipefail -c '
         export LD_LIBRARY_PATH=gpu
-        $calib gpu/forge-calib -q $lend --feedback back "$@" $kind t.fts | tee $seen |
-        $hessian gpu/forge-hessian -q --blend 2 $lend |
-        gpu/forge-weights -q --join $lend $kind | tee $weights |
-        gpu/forge-grid -q --group 8 $lend | $solve $solver -q $lend $effort |
+        $calib ${tools}forge-calib -q $lend --feedback back "$@" $kind t.fts | tee $seen |
+        $hessian ${tools}forge-hessian -q --blend 2 $lend |
+        ${tools}forge-weights -q --join $lend $kind | tee $weights |
+        ${tools}forge-grid -q --group 8 $lend | $solve $solver -q $lend $effort |
         tee back >$out' - "$@"
 }
 
@@ -98,6 +98,21 @@ PYTHON
                 same bytes lent
                 lent_weights few
             done
+        done
+    done
+}
+
+@test "without a GPU: the same codes, and no weights in a pipe" {
+    export tools='' solver=forge-solve
+    for kind in llama deepseek_v3; do
+        for both in '' '--propagate both'; do
+            # shellcheck disable=SC2086
+            out=bytes loans='' loop $kind $both
+            # shellcheck disable=SC2086
+            out=lent weights=few loans=l loop $kind $both
+            [ ! -e log ]
+            same bytes lent
+            lent_weights few
         done
     done
 }
