@@ -55,6 +55,10 @@ int entry_merge(struct entry *t, struct err *e)
     uint64_t tokens = t->acc ? hessian_tokens(t->acc) : 0;
     const float *data;
 
+    /* before its cross moments, whose packed tokens it may have yet to read */
+    if (tokens && (hessian_finish(t->acc, &data, e) < 0 ||
+                   add(&t->sum, data, t->elements, tokens, e) < 0))
+        return e->code;
     for (int k = 0; k < PAIRS && tokens; k++) {
         if (!t->cross[k])
             continue;
@@ -64,9 +68,6 @@ int entry_merge(struct entry *t, struct err *e)
             return e->code;
         t->cross_samples[k] += tokens;
     }
-    if (tokens && (hessian_finish(t->acc, &data, e) < 0 ||
-                   add(&t->sum, data, t->elements, tokens, e) < 0))
-        return e->code;
     t->samples += tokens;
     close_accumulators(t);
     return 0;

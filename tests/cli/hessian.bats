@@ -119,6 +119,39 @@ PYTHON
     python3 "$PY" check-hessian "$A/part.0,$A/part.1" h.fts
 }
 
+# The Hessian reads the tokens that its cross moment has packed: memory that is large
+# enough to be used again when those are done.
+@test "--parts of a wide input with the outputs that it should have: the bytes of merged parts" {
+    python3 - "$BATS_TEST_DIRNAME/../reference" <<'PYTHON'
+import sys
+sys.path.insert(0, sys.argv[1])
+import fts, numpy as np
+rng = np.random.default_rng(5)
+whole = []
+for p in range(3):
+    frames = []
+    for suffix, width in ((".output", 512), ("", 4096)):
+        z = rng.integers(-128, 128, (9, width)).astype("<f4") / 64
+        frames.append(fts.Tensor("activation", "model.layers.0.mlp_mid" + suffix, fts.bf16(z), "BF16", z.shape,
+            modules=None if suffix else ["down"], sequence=p + 1, last=True))
+    fts.write(open(f"a{p}.fts", "wb"), frames)
+    whole += frames
+for t in whole[:4]:
+    del t.extra["last"]
+fts.write(open("whole.fts", "wb"), whole)
+PYTHON
+    for p in 0 1 2; do forge-hessian -q --partial a$p.fts >m$p.fts; done
+    forge-hessian -q m0.fts m1.fts m2.fts >merged.fts
+    forge-hessian -q --parts 3 whole.fts >one.fts
+    python3 - "$BATS_TEST_DIRNAME/../reference" <<'PYTHON'
+import sys
+sys.path.insert(0, sys.argv[1])
+import fts
+merged, one = ({(t.role, t.name): bytes(t.payload) for t in fts.read(open(name, "rb"))} for name in ("merged.fts", "one.fts"))
+assert len(one) == 2 and merged == one
+PYTHON
+}
+
 @test "parts of tokens: moments of both kinds, experts by their rows, blended when merged; shares" {
     python3 - "$BATS_TEST_DIRNAME/../reference" <<'PYTHON'
 import sys
