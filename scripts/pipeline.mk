@@ -83,8 +83,9 @@ $(codes): $S/codes-%.fts:
 else ifneq ($(PARTS),1)
 # Parts of the tokens.  At each stop, a point of a layer, every part runs up to there
 # and writes the moments of its inputs; they are merged, in the order of parts, by
-# those who solve a share of the modules that read the point; and all parts go on
-# with the codes of all shares.  A stop is LAYER-POINT-SHARES; SHARES <= PARTS.
+# those who solve a share of the modules that read the point, or of their rows; and all
+# parts go on with the codes of all shares.  A stop is LAYER-POINT-SHARES;
+# SHARES <= PARTS.
 parts   := $(shell seq 0 $$(($(PARTS) - 1)))
 stop     = $(word 1,$(subst -, ,$1))-$(word 2,$(subst -, ,$1))
 moments  = $(parts:%=$S/moments-$(call stop,$1).part-%.fts)

@@ -80,12 +80,16 @@ static bool matches(const char *rule, const char *module, struct grid *g)
     return parse(rule, glob, g) && fnmatch(glob, module, 0) == 0;
 }
 
-struct module_grid grid_rules_find(const struct grid_rules *r,
-                                   const char *module)
+struct module_grid grid_rules_find(const struct grid_rules *r, const char *name)
 {
     struct module_grid of = { r->group, r->symmetric, 4 };
+    char module[MODULE_PATH_MAX];
+    struct name_rows rows;
     struct grid g;
+    size_t len;
 
+    (void)name_rows_of(name, &len, &rows);
+    snprintf(module, sizeof(module), "%.*s", (int)len, name);
     for (int i = 0; i < r->n; i++)
         if (matches(r->rule[i], module, &g)) {
             of.group = g.group ? g.group : of.group;

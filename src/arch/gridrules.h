@@ -30,7 +30,8 @@ struct grid_rules {
 
 /* E_USAGE: not of the form above. */
 MUST_CHECK int grid_rule_check(const char *rule, struct err *e);
-/* The grid of the linear with this path.  Rules have been checked. */
+/* The grid of the linear with this path, or of which these are rows (name_rows of
+ * tensor_name.h).  Rules have been checked. */
 struct module_grid grid_rules_find(const struct grid_rules *r,
                                    const char *module);
 /* Whether some linear has a symmetric grid, or an asymmetric one. */

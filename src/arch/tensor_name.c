@@ -31,6 +31,50 @@ enum companion companion_of(const char *name, size_t *len)
     return COMPANION_NONE;
 }
 
+static const char rows[] = ".rows-";
+
+/* A number without leading zeros, then `behind`; *p moves there.  False: no such
+ * thing. */
+static bool take_number(const char **p, const char *behind, uint64_t *to)
+{
+    const char *s = *p;
+
+    *to = 0;
+    for (; *s >= '0' && *s <= '9' && s - *p < 18; s++)
+        *to = 10 * *to + (uint64_t)(*s - '0');
+    if (s == *p || (**p == '0' && s > *p + 1) ||
+        strncmp(s, behind, strlen(behind)) != 0)
+        return false;
+    *p = s + strlen(behind);
+    return true;
+}
+
+bool name_rows_of(const char *name, size_t *len, struct name_rows *r)
+{
+    const char *at = NULL, *p = name;
+
+    *len = strlen(name);
+    while ((p = strstr(p, rows)))
+        at = p++;
+    if (!at)
+        return false;
+    p = at + sizeof(rows) - 1;
+    if (!take_number(&p, "-", &r->first) || !take_number(&p, "-of-", &r->end) ||
+        !take_number(&p, "", &r->of) || *p || r->first >= r->end ||
+        r->end > r->of)
+        return false;
+    *len = (size_t)(at - name);
+    return true;
+}
+
+void name_rows_format(const char *module, const struct name_rows *r,
+                      char to[TENSOR_NAME_MAX])
+{
+    snprintf(to, TENSOR_NAME_MAX, "%s%s%llu-%llu-of-%llu", module, rows,
+             (unsigned long long)r->first, (unsigned long long)r->end,
+             (unsigned long long)r->of);
+}
+
 /* The number at p, if it ends at `end` or at a dot with something behind it;
  * *rest: what follows the dot.  -1: none. */
 static int64_t number(const char *p, const char *end, const char **rest)

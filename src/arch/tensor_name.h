@@ -64,6 +64,19 @@ bool tensor_name_is_table(const char *name);
  * length. */
 size_t tensor_name_format(const struct tensor_name *n, char *to, size_t cap);
 
+/* Rows (outputs) first..end-1 of a linear that has `of` of them.  Where linears are
+ * solved in parts, MODULE.rows-FIRST-END-of-OF stands for them in place of
+ * MODULE. */
+struct name_rows {
+    uint64_t first, end, of;
+};
+/* The rows that a name says; *len: length of the name without them.  False: none,
+ * *len is all of it. */
+bool name_rows_of(const char *name, size_t *len, struct name_rows *r);
+/* to = the name of these rows of a module, cut to fit. */
+void name_rows_format(const char *module, const struct name_rows *r,
+                      char to[TENSOR_NAME_MAX]);
+
 /* "model.layers.LAYER.PART". */
 void layer_tensor_name(int64_t layer, const char *part,
                        char to[TENSOR_NAME_MAX]);

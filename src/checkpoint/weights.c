@@ -308,9 +308,52 @@ static int check_size(const struct model_config *config, const char *module,
                    module, rows, cols, lin.rows, lin.cols);
 }
 
-static int write_floats(struct weights_plan *p, const char *module,
-                        struct stream_writer *w, uint64_t *bytes, struct err *e)
+/* Change f, the frame of a linear, to that of the rows that a name says. */
+static int cut(struct frame *f, const char *name, struct name_rows *rows,
+               struct err *e)
 {
+    size_t len, row = f->dims[0] ? f->len / f->dims[0] : 0;
+
+    if (!name_rows_of(name, &len, rows) || rows->of != f->dims[0])
+        return err_set(e, E_DATA, "'%.255s': the linear has %" PRIu64 " rows",
+                       name, f->dims[0]);
+    f->dims[0] = rows->end - rows->first;
+    f->len = f->dims[0] * row;
+    return set_name(f, name, strlen(name), e);
+}
+
+/* Some rows of a linear that is stored as floats. */
+static int write_rows(struct weights_plan *p, const struct weights_item *it,
+                      const char *name, struct stream_writer *w,
+                      uint64_t *bytes, struct err *e)
+{
+    const struct ck_tensor *t = it->t;
+    bool alone = checkpoint_has_rows(t);
+    struct name_rows rows;
+    struct frame f;
+    int r;
+
+    if ((r = weights_frame(it, &f, e)) || (r = cut(&f, name, &rows, e)))
+        return r;
+    if (mem_reserve(&p->buf, &p->cap, alone ? f.len : t->bytes, name, e) < 0)
+        return e->code;
+    r = alone ?
+            checkpoint_read_rows(p->c, t, rows.first, f.dims[0], p->buf, e) :
+            checkpoint_read(p->c, t, p->buf, e);
+    if (r)
+        return r;
+    f.data =
+        (const char *)p->buf + (alone ? 0 : rows.first * (t->bytes / rows.of));
+    *bytes += f.len;
+    return stream_write(w, &f, e);
+}
+
+/* rows: name of the rows to write; NULL: all. */
+static int write_floats(struct weights_plan *p, const char *module,
+                        const char *rows, struct stream_writer *w,
+                        uint64_t *bytes, struct err *e)
+{
+    struct name_rows at = { 0 };
     struct frame f = { .role = ROLE_WEIGHT, .dtype = DT_F32, .ndim = 2 };
     char name[1100];
     struct linear lin;
@@ -325,10 +368,12 @@ static int write_floats(struct weights_plan *p, const char *module,
     if ((r = set_name(&f, name, strlen(name), e)) ||
         (r = checkpoint_linear(p->c, module, &v, &f.dims[0], &f.dims[1], e)))
         return r;
-    f.data = v;
     f.len = f.dims[0] * f.dims[1] * sizeof(*v);
-    *bytes += f.len;
     r = check_size(p->config, module, f.dims[0], f.dims[1], e);
+    if (!r && rows)
+        r = cut(&f, rows, &at, e);
+    f.data = v + at.first * f.dims[1];
+    *bytes += f.len;
     if (!r)
         r = stream_write(w, &f, e);
     free(v);
@@ -346,7 +391,7 @@ static int write_packed(struct weights_plan *p, const struct weights_item *it,
     if (!checkpoint_part(p->c, it->t, module, sizeof(module), &first))
         return err_set(e, E_BUG, "'%.200s': no part", it->t->name);
     if (p->dequantize)
-        return write_floats(p, module, w, bytes, e);
+        return write_floats(p, module, NULL, w, bytes, e);
     r = checkpoint_quantized(p->c, module, &q, e);
     if (r <= 0)
         return r < 0 ? r : err_set(e, E_BUG, "'%.200s': not packed", module);
@@ -391,15 +436,23 @@ int weights_module(struct weights_plan *p, const struct weights_choice *ch,
 }
 
 int weights_write_module(struct weights_plan *p,
-                         const struct weights_choice *ch, const char *module,
+                         const struct weights_choice *ch, const char *name,
                          struct stream_writer *w, uint64_t *bytes,
                          struct err *e)
 {
+    char module[FRAME_NAME_MAX + 1];
     struct weights_item it;
-    int r = weights_module(p, ch, module, &it, e);
+    struct name_rows rows;
+    size_t len;
+    bool some = name_rows_of(name, &len, &rows);
+    int r;
 
     *bytes = 0;
-    if (r > 0 && (r = write_item(p, &it, w, bytes, e)) == 0)
-        r = 1;
-    return r;
+    snprintf(module, sizeof(module), "%.*s", (int)len, name);
+    if ((r = weights_module(p, ch, module, &it, e)) <= 0)
+        return r;
+    r = !some                     ? write_item(p, &it, w, bytes, e) :
+        it.kind == WEIGHTS_LINEAR ? write_rows(p, &it, name, w, bytes, e) :
+                                    write_floats(p, module, name, w, bytes, e);
+    return r ? r : 1;
 }

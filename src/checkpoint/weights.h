@@ -71,12 +71,13 @@ MUST_CHECK int weights_module(struct weights_plan *p,
  * is too long. */
 MUST_CHECK int weights_frame(const struct weights_item *it, struct frame *f,
                              struct err *e);
-/* Write the `weight` frame of one linear (a 4-bit one needs dequantize), if
- * `choice`, with which p was made, selects it.  1: written; 0: not selected;
- * E_DATA: the model has no such linear. */
+/* Write the `weight` frame of one linear (a 4-bit one needs dequantize), or of some
+ * of its rows (name_rows of arch/tensor_name.h), if `choice`, with which p was made,
+ * selects it.  1: written; 0: not selected; E_DATA: the model has no such linear, or
+ * it has not as many rows as the name says. */
 MUST_CHECK int weights_write_module(struct weights_plan *p,
                                     const struct weights_choice *choice,
-                                    const char *module, struct stream_writer *w,
+                                    const char *name, struct stream_writer *w,
                                     uint64_t *bytes, struct err *e);
 void weights_release(struct weights_plan *p);
 

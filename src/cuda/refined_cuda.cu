@@ -494,9 +494,8 @@ static int give(const struct refined_job *j, struct err *e)
             r->kept += j->kept[i * p->rows + k] > 0;
         }
         r->solve.loss_nearest =
-            solve_compare_sum(loss, j->nearest + i * p->rows, p->rows);
-        r->loss_plain =
-            solve_compare_sum(loss, j->plain + i * p->rows, p->rows);
+            solve_compare_sum(p, loss, j->nearest + i * p->rows);
+        r->loss_plain = solve_compare_sum(p, loss, j->plain + i * p->rows);
     }
     for (int i = 0; i < j->modules; i++)
         memcpy(j->m[i].meta, j->found[0].meta + i * metas,

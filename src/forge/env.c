@@ -15,6 +15,21 @@ const char *env_text(const char *name)
     return v ? v : "";
 }
 
+int env_number(const char *name, int64_t most, int64_t *to, struct err *e)
+{
+    const char *v = env_text(name);
+    char *end;
+    long long n = strtoll(v, &end, 10);
+
+    if (!*v)
+        return 0;
+    if (*end || n < 0 || n > most)
+        return err_set(e, E_USAGE, "%s='%.40s': want a number from 0 to %lld",
+                       name, v, (long long)most);
+    *to = n;
+    return 0;
+}
+
 const char *env_bindir(void)
 {
     return bindir;

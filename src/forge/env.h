@@ -9,6 +9,10 @@
 
 /* The value of an environment variable; "" when it is not set. */
 const char *env_text(const char *name);
+/* *to = the value of a variable that is a number, at most `most`, and set.  E_USAGE:
+ * it is another text. */
+MUST_CHECK int env_number(const char *name, int64_t most, int64_t *to,
+                          struct err *e);
 /* Whether steps are started by forge-run: on other machines, or again after 75. */
 bool env_away(void);
 /* The directory of the tools (this program's), and that of pipeline.mk and

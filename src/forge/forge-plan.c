@@ -67,11 +67,15 @@ static int print_stop(const struct stop *s, struct err *e)
     } row[] = {
         { "layer", (double)s->layer },
         { "shares", (double)s->shares },
+        { "spread", (double)s->spread },
+        { "modules", (double)s->modules },
+        { "experts", (double)s->experts },
         { "forward", s->forward },
         { "sums", s->sums },
         { "share_sums", s->share_sums },
         { "factor", s->factor },
         { "solve", s->solve },
+        { "solve_modules", s->solve_modules },
         { "weights", (double)s->weights },
         { "moments", (double)s->moments },
         { "rows", (double)s->rows },
@@ -102,7 +106,8 @@ static int print_stops(const char *dir, int64_t group, int64_t parts,
                      .seqlen = 512,
                      .group = group,
                      .symmetric = true,
-                     .parts = parts };
+                     .parts = parts,
+                     .step = STEP_COST };
     struct stops s;
     int rc;
 

@@ -224,6 +224,7 @@ static void put_all(struct json_writer *w, const struct job *j)
     put_int(w, "layers", j->layers);
     put_int(w, "modules", j->modules);
     put_int(w, "parts", j->parts);
+    put_int(w, "step", j->step);
     put_text(w, "scratch", j->scratch);
     put_globs(w, "only", &j->only);
     put_globs(w, "skip", &j->skip);
@@ -428,6 +429,7 @@ static void get_all(struct reader *r, struct job *j)
     get_int(r, "layers", 1, LAYERS_MAX, &j->layers);
     get_int(r, "modules", 0, INT64_MAX, &j->modules);
     get_int(r, "parts", 1, PARTS_MAX, &j->parts);
+    get_int(r, "step", 0, STEP_COST_MAX, &j->step);
     get_int(r, "started", 0, INT64_MAX, &j->started);
     get_int(r, "before", 0, INT64_MAX, &j->before);
     get_int(r, "gpu_memory", 0, INT64_MAX, &n);

@@ -31,7 +31,9 @@ enum {
     GPU_LEN = 200,
     HOST_LEN = 256,
     JOB_GLOBS = 64,
-    PARTS_MAX = 128
+    PARTS_MAX = 128,
+    STEP_COST = 20, /* 0.1 s of a core at level amx */
+    STEP_COST_MAX = 1000000
 };
 
 /* Globs of --modules or --skip, or rules of --grid. */
@@ -55,6 +57,8 @@ struct job {
     int64_t sequences, seqlen, group, blend, threads, jobs;
     int64_t layers, modules;
     int64_t parts; /* of the tokens: stops.h; 1: one pipe */
+    int64_t step;  /* what a step costs to start, in 1e9 multiply-adds of the
+                    * solver: stops.h */
     /* Directory of a part's states on each node, absolute; "": the work
      * directory. */
     char scratch[PATH_MAX];

@@ -9,6 +9,7 @@
 #include "common/io/file.h"
 #include "common/math/threads.h"
 #include "forge/command.h"
+#include "forge/env.h"
 #include "forge/request.h"
 #include "prune/prune.h"
 #include "shard/outdir.h"
@@ -151,6 +152,8 @@ static int settle(struct request *r, struct err *e)
                        (long long)j->parts, (long long)j->sequences);
     if (r->scratch && j->parts == 1)
         return err_set(e, E_USAGE, "--scratch wants --parts");
+    if (env_number("FORGE_STEP_COST", STEP_COST_MAX, &j->step, e) < 0)
+        return e->code;
     j->symmetric = !r->asym;
     if (j->rest != NOT_GIVEN && j->layout != JOB_GGUF)
         return err_set(e, E_USAGE, "--rest is for --layout gguf");
@@ -298,6 +301,7 @@ int command_quantize(int argc, char **argv, struct err *e)
     r->j.blend = 2;
     r->j.jobs = 1;
     r->j.parts = 1;
+    r->j.step = STEP_COST;
     r->j.effort = EFFORT_DEFAULT;
     r->j.propagate = NOT_GIVEN;
     r->j.shard_size = SHARD_SIZE;

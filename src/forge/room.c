@@ -242,6 +242,9 @@ static void print_parts(const struct request *r)
            "part, rows of experts, codes (its codes and the moments of every "
            "input: %s)\n",
            size_text(a, r->layer_bytes), size_text(b, r->layer_whole));
+    printf("steps        %lld in a layer: %lld of parts, %lld of shares\n",
+           (long long)(r->layer_steps[0] + r->layer_steps[1]),
+           (long long)r->layer_steps[0], (long long)r->layer_steps[1]);
     printf("states       %s %s", size_text(a, parts_states(r)),
            *j->scratch ? "on scratch" : "in the work directory");
     if (*j->scratch)

@@ -3,14 +3,19 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "arch/tensor_name.h"
+#include "common/io/file.h"
+#include "forge/stop_rows.h"
+
 /* Where states are on scratch, those that enter every so many layers are in the
  * work directory. */
-enum { PUBLISH_LAYERS = 8 };
+enum { PUBLISH_LAYERS = 8, REPORT_MAX = 1 << 28 };
 
 /* ---- names ---- */
 
@@ -179,11 +184,23 @@ int stage_share(struct stage *s, struct err *e)
 {
     const struct stop *here = &s->stops.stop[s->stop];
     struct command *c = stage_hessian(s);
+    const char *rows;
+    char *list;
+    bool lost;
 
     command_add(c, "--expect-key", s->j.skey, NULL);
-    if (here->shares > 1)
-        command_add(c, "--share", number_word(s->counts[1], s->number),
-                    "--shares", number_word(s->counts[2], here->shares), NULL);
+    if (here->shares > 1) {
+        if (stop_rows(here, &s->j, s->number, &list, e) < 0)
+            return e->code;
+        rows = stage_text(s, "%s", list);
+        lost = strcmp(rows, list) != 0;
+        free(list);
+        if (lost)
+            return err_set(e, E_TEMP, "out of memory");
+        command_add(c, "--rows", rows, "--share",
+                    number_word(s->counts[1], s->number), "--shares",
+                    number_word(s->counts[2], here->shares), NULL);
+    }
     for (int64_t i = 0; i < s->j.parts; i++) {
         const char *path = moments_path(s, s->stop, i);
 
@@ -226,6 +243,51 @@ int stage_layer(struct stage *s, struct err *e)
     return 0;
 }
 
+/* stop_rows() of all stops and shares of the layer; "" if there is no memory. */
+static const char *rows_of_layer(struct stage *s)
+{
+    const char *all = "";
+    struct err e;
+
+    for (size_t i = first_stop(s, s->layer);
+         i < s->stops.n && s->stops.stop[i].layer == s->layer; i++)
+        for (int64_t k = 0; k < s->stops.stop[i].spread; k++) {
+            char *list;
+
+            if (stop_rows(&s->stops.stop[i], &s->j, k, &list, &e) < 0)
+                return "";
+            all = stage_text(s, "%s,%s", all, list);
+            free(list);
+        }
+    return all;
+}
+
+/* Pass on what no share could report: of linears whose rows several of them solved. */
+static void report_rows(struct stage *s)
+{
+    static const char begin[] = "{\"module\":\"";
+    const char *all = rows_of_layer(s);
+    char path[PATH_ROOM], name[TENSOR_NAME_MAX], *text, *line, *end;
+    size_t len;
+    struct err e;
+
+    snprintf(path, sizeof(path), "%s/report-%" PRId64 ".jsonl", s->S, s->layer);
+    if (!strstr(all, ".rows-") ||
+        file_slurp(&text, &len, path, REPORT_MAX, &e) < 0)
+        return;
+    for (line = text; (end = strchr(line, '\n')); line = end + 1) {
+        const char *module = line + sizeof(begin) - 1;
+
+        if (strncmp(line, begin, sizeof(begin) - 1) != 0)
+            continue;
+        snprintf(name, sizeof(name), "%.*s.rows-", (int)strcspn(module, "\""),
+                 module);
+        if (strstr(all, name))
+            s->p.line(s->p.ctx, line, (size_t)(end - line));
+    }
+    free(text);
+}
+
 static void remove_moments_and_shares(struct stage *s, size_t stop)
 {
     for (int64_t k = 0; k < s->stops.stop[stop].shares; k++)
@@ -236,6 +298,7 @@ static void remove_moments_and_shares(struct stage *s, size_t stop)
 
 void stage_layer_tidy(struct stage *s)
 {
+    report_rows(s);
     for (size_t i = first_stop(s, s->layer);
          i < s->stops.n && s->stops.stop[i].layer == s->layer; i++)
         remove_moments_and_shares(s, i);

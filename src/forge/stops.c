@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "gptq/solve/solve_cost.h"
+#include "gptq/solve/solve_kernel.h"
 
 /* What the linears of a layer read, by stop. */
 struct inputs {
@@ -14,13 +15,26 @@ struct inputs {
     const struct model_config *c;
     struct grid_rules grids;
     struct stop at[IN_COUNT];
-    int64_t units[IN_COUNT]; /* modules, or experts, which a share has whole */
+    int64_t tiles[IN_COUNT]; /* of 48 rows of modules, or whole ones */
 };
 
-/* The stop at which linears of this input are solved. */
-static enum input_class stop_of(enum input_class in)
+enum input_class stop_of(enum input_class in)
 {
     return in == IN_EXPERT ? IN_MLP : in;
+}
+
+const char *stop_point(enum input_class in)
+{
+    return in == IN_EXPERT_MID ? "experts" : input_class_name(in);
+}
+
+bool stop_keeps_whole(const struct job *j, const struct linear *l)
+{
+    bool together = l->input == IN_ATTN_OUT || l->input == IN_MLP_MID ||
+                    l->part == PART_K || l->part == PART_V ||
+                    l->part == PART_KV_A;
+
+    return *j->gpu || (job_fisher(j) && together);
 }
 
 /* Bytes and operations a token of an input's moments: H, and its cross moment with
@@ -47,7 +61,7 @@ static void add_expert(struct inputs *x, struct stop *s, const struct linear *l,
 
     if (l->part == PART_UP)
         return;
-    x->units[stop_of(l->input)]++;
+    s->experts++;
     s->rows += (uint64_t)(tokens * share * 2 * (double)(cols + cross));
     s->whole += moment_bytes(cols, cross);
     s->share_sums += share * moment_flops(cols, cross);
@@ -71,6 +85,14 @@ static void add_linear(struct inputs *x, const struct linear *l)
         rows * cols * (unsigned)g.bits / 8 + rows * (cols / g.group + 1) * 4;
     s->weights += rows * cols * (both ? 4 : 2);
     s->solve += solve_cost_linear(&cost, (double)rows, (double)cols);
+    if (l->expert < 0) {
+        bool whole = stop_keeps_whole(j, l);
+
+        s->modules++;
+        s->solve_modules +=
+            solve_cost_linear(&cost, (double)rows, (double)cols);
+        x->tiles[in] += whole ? 1 : (l->rows + SOLVE_ROWS - 1) / SOLVE_ROWS;
+    }
     if (l->expert >= 0) {
         /* the reference's routing, and the quantized model's */
         s->forward += flops * (both ? 3 : 1) * (double)x->c->moe.top_k /
@@ -80,7 +102,6 @@ static void add_linear(struct inputs *x, const struct linear *l)
         uint64_t cross = output ? (uint64_t)x->c->hidden_size : cols;
 
         cross = both ? cross : 0;
-        x->units[in]++;
         s->forward += flops * (both ? 2 : 1);
         s->whole += moment_bytes(cols, cross) - s->moments;
         s->moments = moment_bytes(cols, cross);
@@ -103,9 +124,11 @@ static void unite(struct inputs *x)
     struct stop *to = &x->at[0];
 
     for (int i = 1; i < IN_COUNT; i++) {
-        const struct stop *s = &x->at[i];
+        struct stop *s = &x->at[i];
 
-        x->units[0] += x->units[i];
+        x->tiles[0] += x->tiles[i];
+        to->modules += s->modules;
+        to->experts += s->experts;
         to->moments += s->moments;
         to->rows += s->rows;
         to->codes += s->codes;
@@ -115,9 +138,27 @@ static void unite(struct inputs *x)
         to->share_sums += s->share_sums;
         to->factor += s->factor;
         to->solve += s->solve;
+        to->solve_modules += s->solve_modules;
         to->weights += s->weights;
-        x->units[i] = 0;
+        s->modules = s->experts = 0;
     }
+}
+
+/* Each module and expert has a share.  More, with some of a linear's rows each, where a
+ * share then has a quarter of what it costs in any case: the factor of H, which each
+ * makes for itself, and its start. */
+static void set_shares(const struct inputs *x, enum input_class in,
+                       struct stop *s)
+{
+    int64_t parts = x->j->parts, units = s->modules + s->experts;
+    double worth =
+        4 * s->solve_modules / (s->factor + 1e9 * (double)x->j->step);
+    double most = worth < (double)x->tiles[in] ? worth : (double)x->tiles[in];
+
+    s->spread = (double)s->modules > most ? s->modules : (int64_t)most;
+    s->spread = s->spread < parts ? s->spread : parts;
+    s->shares = units < parts ? units : parts;
+    s->shares = s->shares > s->spread ? s->shares : s->spread;
 }
 
 static int add_layer(struct stops *to, const struct job *j,
@@ -143,14 +184,12 @@ static int add_layer(struct stops *to, const struct job *j,
     for (size_t i = 0; i < ARRAY_LEN(order); i++) {
         struct stop *s = &x.at[order[i]];
 
-        if (!x.units[order[i]])
+        if (!s->modules && !s->experts)
             continue;
         s->layer = layer;
-        s->shares = x.units[order[i]] < j->parts ? x.units[order[i]] : j->parts;
+        set_shares(&x, order[i], s);
         snprintf(s->point, sizeof(s->point), "%s",
-                 all                       ? "all" :
-                 order[i] == IN_EXPERT_MID ? "experts" :
-                                             input_class_name(order[i]));
+                 all ? "all" : stop_point(order[i]));
         if (append(to, s, e) < 0)
             return e->code;
     }
@@ -209,6 +248,21 @@ uint64_t stops_layer_bytes(const struct stops *s, int64_t parts,
         }
     }
     return most;
+}
+
+void stops_layer_steps(const struct stops *s, int64_t parts, int64_t steps[2])
+{
+    int64_t here[2] = { 0, 0 };
+
+    steps[0] = steps[1] = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        if (i && s->stop[i].layer != s->stop[i - 1].layer)
+            here[0] = here[1] = 0;
+        here[0] += parts;
+        here[1] += s->stop[i].shares;
+        if (here[0] + here[1] > steps[0] + steps[1])
+            memcpy(steps, here, sizeof(here));
+    }
 }
 
 size_t stops_find(const struct stops *s, int64_t layer, const char *point)

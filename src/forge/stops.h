@@ -4,6 +4,7 @@
 #ifndef FORGE_STOPS_H
 #define FORGE_STOPS_H
 
+#include "arch/config.h"
 #include "forge/job.h"
 
 enum { STOP_POINT = 16, STOP_FILE = 64 };
@@ -12,7 +13,9 @@ struct stop {
     int64_t layer;
     char point[STOP_POINT]; /* of forge-calib --until; "all" where layers do not
                              * wait for codes (--propagate original) */
-    int64_t shares;   /* in which its modules are solved: at most --parts */
+    int64_t shares; /* in which its modules are solved: at most --parts */
+    int64_t spread; /* in the first of how many the rows of linears that are no
+                       * experts' are: stop_rows() */
     uint64_t moments; /* bytes of moments of a part of the tokens */
     uint64_t rows;    /* bytes of experts' rows, of all tokens */
     uint64_t codes;   /* bytes of its modules' codes */
@@ -21,8 +24,10 @@ struct stop {
     /* Operations, as of struct plan.  A token's, in both streams: through the stop's
      * modules, in moments that a part sums, in those that a share sums. */
     double forward, sums, share_sums;
-    double factor, solve; /* in each share; in all shares together */
-    uint64_t weights;     /* bytes of bf16 that `forward` reads */
+    double factor, solve;     /* in each share; in all shares together */
+    double solve_modules;     /* of `solve`: of linears that are no experts' */
+    int64_t modules, experts; /* numbers of such linears, and of experts */
+    uint64_t weights;         /* bytes of bf16 that `forward` reads */
 };
 
 struct stops {
@@ -36,6 +41,15 @@ enum stop_file { STOP_MOMENTS, STOP_STATES, STOP_CODES };
 const char *stop_file_name(const struct stop *s, enum stop_file which,
                            int64_t number, char to[STOP_FILE]);
 
+/* Whether all rows of a linear are solved together: those that have an F
+ * (gptq/solve/fisher_descent.h), and on a GPU, whose sums depend on their number. */
+bool stop_keeps_whole(const struct job *j, const struct linear *l);
+/* The input class that a stop's linears read, where l is one of them: its own, and
+ * mlp_in of experts' gate and up. */
+enum input_class stop_of(enum input_class in);
+/* A stop's point: a name of forge-calib --until. */
+const char *stop_point(enum input_class in);
+
 /* Errors of model_config_read(). */
 MUST_CHECK int stops_list(struct stops *s, const struct job *j, struct err *e);
 void stops_release(struct stops *s);
@@ -44,6 +58,8 @@ void stops_release(struct stops *s);
  * of its inputs. */
 uint64_t stops_layer_bytes(const struct stops *s, int64_t parts,
                            uint64_t *whole);
+/* Steps of parts, and of shares, of the layer that has most. */
+void stops_layer_steps(const struct stops *s, int64_t parts, int64_t steps[2]);
 /* The index of the stop of this layer and point; s->n: there is none. */
 size_t stops_find(const struct stops *s, int64_t layer, const char *point);
 

@@ -16,6 +16,7 @@ struct settings {
     struct device_choice device;
     const char *loans;
     int64_t block, max_tokens, blend, parts, share, shares;
+    const char *rows;
     int partial;
 };
 
@@ -43,10 +44,15 @@ static int parse(struct settings *s, int argc, char **argv)
           "sum every N-th sequence apart, then merge these N sums [1]",
           &s->parts, 1, 1 << 20, true },
         { OPT_INT, 0, "share", "K",
-          "write only what share K of the modules needs, counted from 0",
+          "write only what share K of the experts needs, counted from 0",
           &s->share, 0, 1 << 20, true },
         { OPT_INT, 0, "shares", "N", "... of N shares [1]", &s->shares, 1,
           1 << 20, true },
+        { OPT_STR, 0, "rows", "NAMES",
+          "of other linears: write only what these need, or some of their "
+          "rows: "
+          "MODULE.rows-FIRST-END-of-ROWS, separated by commas [all]",
+          &s->rows, 0, 0, true },
         DEVICE_OPTIONS(&s->device),
         LOANS_OPTION(&s->loans),
         TOOL_COMMON(&s->tool),
@@ -60,12 +66,12 @@ static int parse(struct settings *s, int argc, char **argv)
 
     if (s->share >= (s->shares ? s->shares : 1))
         die(E_USAGE, "--share counts from 0 and is below --shares");
-    if (s->parts > 1 && (s->partial || s->max_tokens || s->shares))
-        die(E_USAGE, "--parts does not go with --partial, --max-tokens and "
-                     "--shares");
-    if (s->partial && (s->max_tokens || s->shares))
-        die(E_USAGE, "--partial leaves --max-tokens and --shares to who merges "
-                     "the parts");
+    if (s->parts > 1 && (s->partial || s->max_tokens || s->shares || s->rows))
+        die(E_USAGE, "--parts does not go with --partial, --max-tokens, "
+                     "--shares and --rows");
+    if (s->partial && (s->max_tokens || s->shares || s->rows))
+        die(E_USAGE, "--partial leaves --max-tokens, --shares and --rows to "
+                     "who merges the parts");
     if (s->partial) /* so is this, which experts' activations then get */
         s->blend = 0;
     tool_apply(&s->tool);
@@ -87,7 +93,8 @@ static int open_all(struct hessian_inputs *r, const struct settings *s,
                                      .partial = s->partial,
                                      .parts = s->parts,
                                      .share = s->share,
-                                     .shares = s->shares };
+                                     .shares = s->shares,
+                                     .rows = s->rows };
     if ((rc = ledger_open(&r->ledger, s->loans, e)) < 0 ||
         (rc = device_open(&s->device, &hessian_plugin, e)) < 0 ||
         (rc = ledger_reads(r->ledger, LEDGER_ACTIVATIONS, e)) < 0 ||

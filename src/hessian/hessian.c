@@ -552,26 +552,3 @@ void hessian_close(struct hessian *h)
     free(h->sum);
     free(h);
 }
-
-/* ---- merging ---- */
-
-void hessian_merge_add(double *sum, const float *part, uint64_t n,
-                       uint64_t samples)
-{
-    double k = (double)samples;
-
-    for (uint64_t i = 0; i < n; i++)
-        sum[i] += k * part[i];
-}
-
-void hessian_merge_mean(float *out, const double *sum, uint64_t n,
-                        uint64_t samples)
-{
-    double k = (double)samples;
-
-    for (uint64_t i = 0; i < n; i++) {
-        float mean = (float)(sum[i] / k);
-
-        memcpy(out + i, &mean, sizeof(mean)); /* may alias sum */
-    }
-}

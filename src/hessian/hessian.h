@@ -80,14 +80,4 @@ void hessian_close(struct hessian *h); /* NULL is allowed */
  * threads. */
 bool hessian_finite(const void *x, enum dtype t, uint64_t n);
 
-/* ---- merging: (n1 H1 + n2 H2 + ...) / (n1 + n2 + ...) ---- */
-
-/* sum[n] += samples * part[n], in double. */
-void hessian_merge_add(double *sum, const float *part, uint64_t n,
-                       uint64_t samples);
-/* out[n] = sum[n] / samples, rounded once to f32; out may be the memory of
- * sum. */
-void hessian_merge_mean(float *out, const double *sum, uint64_t n,
-                        uint64_t samples);
-
 #endif

@@ -8,6 +8,7 @@
 #include "device/ledger.h"
 #include "hessian/hessian_entry.h"
 #include "hessian/hessian_gpu.h"
+#include "hessian/hessian_rows.h"
 #include "hessian/hessian_set.h"
 
 static uint64_t tokens_of(const struct entry *t)
@@ -24,8 +25,8 @@ static int result(struct entry *t, const float **data, struct err *e)
             return rc;
         t->samples = hessian_tokens(t->acc);
     } else {
-        hessian_merge_mean((float *)t->sum, t->sum, t->elements, t->samples);
-        *data = (const float *)t->sum;
+        if ((rc = merging_mean(&t->whole, t->samples, data, e)) < 0)
+            return rc;
     }
     if (hessian_finite(*data, DT_F32, t->elements))
         return 0;
@@ -39,15 +40,15 @@ static int result(struct entry *t, const float **data, struct err *e)
 static int merged_cross(struct entry *t, int k, double times,
                         const float **data, struct err *e)
 {
-    float *mean = (float *)t->cross_sum[k];
     uint64_t n = t->cross_rows[k] * t->cols;
 
     if (t->cross_samples[k] != t->samples)
         return err_set(e, E_DATA, "is of other tokens than the Hessian");
-    hessian_merge_mean(mean, t->cross_sum[k], n, t->samples);
+    if (merging_mean(&t->cross_whole[k], t->samples, data, e) < 0)
+        return e->code;
     for (uint64_t i = 0; times < 1 && i < n; i++)
-        mean[i] = (float)(times * (double)mean[i]);
-    *data = mean;
+        t->cross_whole[k].mean[i] =
+            (float)(times * (double)t->cross_whole[k].mean[i]);
     return 0;
 }
 
@@ -67,7 +68,7 @@ static int emit_cross(const struct hessian_set *c, struct entry *t,
         void *block;
         int rc;
 
-        if (!t->cross[k] && !t->cross_sum[k])
+        if (!t->cross[k] && !merging_begun(&t->cross_whole[k]))
             continue;
         snprintf(f.name, sizeof(f.name), "%s%s", t->name,
                  companion_suffix(pair_companion[k]));
@@ -174,25 +175,18 @@ static int make(struct hessian_set *c, struct entry *t, struct frame *f,
     return rc;
 }
 
-/* Leave in t->modules those of the share; false: none. */
-static bool take_share(const struct hessian_set *c, struct entry *t)
+/* Leave in t->modules those of params.rows.  1; 0: none; E_TEMP. */
+static int take_rows(const struct hessian_set *c, struct entry *t,
+                     struct err *e)
 {
-    int64_t of = c->params.shares, i = 0;
-    char *from = t->modules, *to = t->modules;
+    char *all = t->modules;
 
-    if (!of || !from || tensor_name_is_expert(t->name))
-        return true;
-    for (size_t n; *from; from += n + (from[n] != 0), i++) {
-        n = strcspn(from, "\n");
-        if (i % of != c->params.share)
-            continue;
-        if (to > t->modules)
-            *to++ = '\n';
-        memmove(to, from, n);
-        to += n;
-    }
-    *to = 0;
-    return *t->modules;
+    if (!c->params.rows || !all || tensor_name_is_expert(t->name))
+        return 1;
+    if (rows_of_modules(c->params.rows, all, &t->modules, e) < 0)
+        return e->code;
+    free(all);
+    return *t->modules != 0;
 }
 
 static int emit(struct hessian_set *c, struct entry *t, struct stream_writer *w,
@@ -201,16 +195,15 @@ static int emit(struct hessian_set *c, struct entry *t, struct stream_writer *w,
     struct frame f = { .role = ROLE_HESSIAN,
                        .dtype = DT_F32,
                        .ndim = t->ndim,
-                       .modules = t->modules,
                        .block = t->block,
                        .len = t->elements * sizeof(float) };
-    bool wanted = take_share(c, t);
+    int wanted = take_rows(c, t, e), rc = wanted < 0 ? wanted : 0;
     float *own = NULL;
-    int rc = 0;
 
-    if (c->params.parts > 1 && !tensor_name_is_expert(t->name))
+    f.modules = t->modules;
+    if (rc >= 0 && c->params.parts > 1 && !tensor_name_is_expert(t->name))
         rc = entry_merge(t, e);
-    if (rc >= 0 && !t->acc && !t->sum)
+    if (rc >= 0 && !t->acc && !merging_begun(&t->whole))
         rc = err_set(e, E_DATA, "its Hessian is missing");
     if (rc >= 0 && (wanted || blend_keeps(&c->blend, t->name)))
         rc = make(c, t, &f, &own, e);

@@ -30,24 +30,16 @@ static void close_accumulators(struct entry *t)
 void entry_drop(struct entry *t)
 {
     close_accumulators(t);
-    free(t->sum);
-    t->sum = NULL;
-    for (int k = 0; k < PAIRS; k++) {
-        free(t->cross_sum[k]);
-        t->cross_sum[k] = NULL;
-    }
+    merging_release(&t->whole);
+    for (int k = 0; k < PAIRS; k++)
+        merging_release(&t->cross_whole[k]);
 }
 
-/* *sum[n] += samples * part[n]; *sum NULL: zeros. */
-static int add(double **sum, const float *part, uint64_t n, uint64_t samples,
-               struct err *e)
+static int add(struct merging *m, const float *part, uint64_t n,
+               uint64_t samples, struct err *e)
 {
-    if (!*sum)
-        *sum = mem_zero(n, sizeof(**sum), "hessians", e);
-    if (!*sum)
-        return e->code;
-    hessian_merge_add(*sum, part, n, samples);
-    return 0;
+    m->n = n;
+    return merging_add(m, part, samples, e);
 }
 
 int entry_merge(struct entry *t, struct err *e)
@@ -57,14 +49,14 @@ int entry_merge(struct entry *t, struct err *e)
 
     /* before its cross moments, whose packed tokens it may have yet to read */
     if (tokens && (hessian_finish(t->acc, &data, e) < 0 ||
-                   add(&t->sum, data, t->elements, tokens, e) < 0))
+                   add(&t->whole, data, t->elements, tokens, e) < 0))
         return e->code;
     for (int k = 0; k < PAIRS && tokens; k++) {
         if (!t->cross[k])
             continue;
         if (cross_finish(t->cross[k], 1, &data, e) < 0 ||
-            add(&t->cross_sum[k], data, t->cross_rows[k] * t->cols, tokens, e) <
-                0)
+            add(&t->cross_whole[k], data, t->cross_rows[k] * t->cols, tokens,
+                e) < 0)
             return e->code;
         t->cross_samples[k] += tokens;
     }

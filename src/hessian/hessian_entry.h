@@ -9,6 +9,7 @@
 #include "hessian/cross.h"
 #include "hessian/hessian.h"
 #include "hessian/hessian_shape.h"
+#include "hessian/merging.h"
 
 /* The companions of an activation x, in front of it (arch/tensor_name.h): y of
  * the cross moments E (drift), G (output), F (gap) of gptq/solve/target.h. */
@@ -21,8 +22,7 @@ struct entry {
     struct hessian *acc;  /* accumulator of activations, or NULL */
     struct cross *cross[PAIRS];
     uint64_t cross_rows[PAIRS];
-    double *sum;              /* sum of merged Hessians, or NULL */
-    double *cross_sum[PAIRS]; /* the same of cross moments */
+    struct merging whole, cross_whole[PAIRS]; /* of parts that are merged */
     uint64_t cross_samples[PAIRS];
     uint64_t cols; /* of the activations */
     int64_t part;  /* of the tokens in acc and cross; params.parts */

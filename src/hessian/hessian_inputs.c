@@ -16,7 +16,8 @@ int hessian_inputs_open(struct hessian_inputs *r, char **path, int n,
     r->in = mem_zero((size_t)r->n_in, sizeof(*r->in), "inputs", e);
     r->batch = mem_zero((size_t)r->n_in, sizeof(*r->batch), "inputs", e);
     r->state = mem_zero((size_t)r->n_in, sizeof(*r->state), "inputs", e);
-    if (!r->in || !r->batch || !r->state)
+    r->leaves = mem_zero((size_t)r->n_in, sizeof(*r->leaves), "inputs", e);
+    if (!r->in || !r->batch || !r->state || !r->leaves)
         return e->code;
     for (int i = 0; i < r->n_in && rc >= 0; i++) {
         rc = stream_open(&r->in[i], n ? path[i] : NULL, &expect, e);
@@ -34,6 +35,7 @@ void hessian_inputs_close(struct hessian_inputs *r)
         stream_close(r->in[i]);
     }
     free(r->in);
+    free(r->leaves);
     free(r->batch);
     free(r->state);
     for (size_t i = 0; i < r->n_hits; i++)
@@ -47,6 +49,17 @@ void hessian_inputs_close(struct hessian_inputs *r)
 static bool unwanted(const void *all, const struct frame *f)
 {
     return !hessian_set_wants(all, f->name);
+}
+
+/* Moments of several inputs are read when all have come: memory need not hold those of
+ * each. */
+static int leave(void *ctx, const struct frame *f, uint64_t at, struct err *e)
+{
+    const struct leaves *l = ctx;
+
+    if (f->role != ROLE_HESSIAN && f->role != ROLE_CROSS)
+        return 0;
+    return hessian_set_later(l->all, f, l->in, at, e) < 0 ? e->code : 1;
 }
 
 /* The next frame of input i; *given: see input_batch.h. */
@@ -162,8 +175,8 @@ static int take(struct hessian_inputs *r, int i, const struct frame *f,
         return r->params.partial && tensor_name_is_expert(f->name) ?
                    stream_write(r->out, f, e) :
                    activation(r, i, f, given, e);
-    case ROLE_HESSIAN: return hessian_set_part(r->all, f, e);
-    case ROLE_CROSS: return hessian_set_cross(r->all, f, e);
+    case ROLE_HESSIAN:
+    case ROLE_CROSS: return hessian_set_part(r->all, f, e);
     case ROLE_HIDDEN:
     case ROLE_ROUTING:
     case ROLE_TOKENS: return 0; /* dropped: no later stage reads them */
@@ -206,6 +219,9 @@ int hessian_inputs_run(struct hessian_inputs *r, struct err *e)
     for (int i = 0; i < r->n_in && rc >= 0; i++) {
         if (r->params.shares)
             stream_leave_out(r->in[i], unwanted, r->all);
+        r->leaves[i] = (struct leaves){ r->in[i], r->all };
+        if (r->n_in > 1)
+            stream_later(r->in[i], leave, &r->leaves[i]);
         rc = input_batch_open(&r->batch[i], r->all, &r->params, r->in[i],
                               r->out, e);
     }

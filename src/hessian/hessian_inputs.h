@@ -15,8 +15,15 @@ struct hits {
 
 enum input_state { INPUT_ENDED, INPUT_FRESH, INPUT_READING };
 
+/* For stream_later(): an input, and who reads what it leaves. */
+struct leaves {
+    struct stream_reader *in;
+    struct hessian_set *all;
+};
+
 struct hessian_inputs {
     struct stream_reader **in;
+    struct leaves *leaves;      /* [n_in] */
     struct input_batch **batch; /* [n_in] */
     enum input_state *state;
     int n_in;

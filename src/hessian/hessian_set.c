@@ -8,6 +8,7 @@
 #include "device/device.h"
 #include "device/ledger.h"
 #include "hessian/hessian_entry.h"
+#include "hessian/hessian_rows.h"
 
 int hessian_set_open(struct hessian_set **c, const struct hessian_set_params *p,
                      struct err *e)
@@ -424,69 +425,62 @@ static int check_part(const struct frame *f, struct err *e)
                           f->name);
 }
 
-static int new_sum(struct entry *t, const struct frame *f, struct err *e)
-{
-    t->elements = f->len / sizeof(float);
-    t->block = f->block;
-    t->ndim = f->ndim;
-    memcpy(t->dims, f->dims, sizeof(t->dims));
-    t->sum = mem_zero(t->elements, sizeof(*t->sum), "hessians", e);
-    return t->sum ? 0 : err_prefix(e, "'%s'", f->name);
-}
-
-int hessian_set_part(struct hessian_set *c, const struct frame *f,
-                     struct err *e)
+/* *m: where f, a hessian frame, is added. */
+static int begin_part(struct hessian_set *c, const struct frame *f,
+                      struct merging **m, struct err *e)
 {
     struct entry *t = find(c, f->name);
     int rc = check_part(f, e);
 
     if (rc >= 0 && !t && !(t = append(c, f, e)))
         rc = e->code;
-    if (rc >= 0 && !t->sum && !t->acc)
-        rc = new_sum(t, f, e);
     if (rc < 0)
         return rc;
-    if (!t->sum || t->block != f->block || t->ndim != f->ndim ||
+    if (!t->ndim && !t->acc) {
+        t->elements = t->whole.n = f->len / sizeof(float);
+        t->block = f->block;
+        t->ndim = f->ndim;
+        memcpy(t->dims, f->dims, sizeof(t->dims));
+    }
+    if (t->acc || t->block != f->block || t->ndim != f->ndim ||
         memcmp(t->dims, f->dims, (size_t)t->ndim * sizeof(t->dims[0])))
         return err_set(e, E_DATA, "'%s': parts of different shapes", f->name);
     if ((rc = same_modules(t, f, e)) < 0)
         return rc;
-    if (size_add(t->samples, f->samples, &t->samples))
-        return err_set(e, E_DATA, "'%s': too many samples", f->name);
-    if (f->samples)
-        hessian_merge_add(t->sum, f->data, t->elements, f->samples);
-    return 0;
-}
-
-/* Add f to the sum of its kind. */
-static int add_cross(struct entry *t, int kind, const struct frame *f,
-                     struct err *e)
-{
-    uint64_t n = f->len / sizeof(float);
-
-    if (!t->cross_sum[kind]) {
-        t->cross_rows[kind] = f->dims[0];
-        t->cols = f->dims[1];
-        t->cross_sum[kind] =
-            mem_zero(n, sizeof(*t->cross_sum[kind]), "hessians", e);
-        if (!t->cross_sum[kind])
-            return err_prefix(e, "'%s'", f->name);
-    }
-    if (t->acc || t->cross_rows[kind] != f->dims[0] || t->cols != f->dims[1])
-        return err_set(e, E_DATA, "'%s': parts of different shapes", f->name);
-    hessian_merge_add(t->cross_sum[kind], f->data, n, f->samples);
-    return size_add(t->cross_samples[kind], f->samples,
-                    &t->cross_samples[kind]) ?
+    *m = &t->whole;
+    return size_add(t->samples, f->samples, &t->samples) ?
                err_set(e, E_DATA, "'%s': too many samples", f->name) :
                0;
 }
 
-int hessian_set_cross(struct hessian_set *c, const struct frame *f,
-                      struct err *e)
+/* The same of `of`, a cross frame, of which params.rows wants the rows from `first`
+ * on. */
+static int begin_rows(struct entry *t, int kind, const struct frame *of,
+                      uint64_t first, struct merging **m, struct err *e)
 {
-    int kind = pair_kind(f->name);
+    *m = &t->cross_whole[kind];
+    if (!t->cross_rows[kind]) {
+        t->cross_rows[kind] = of->dims[0];
+        t->cols = of->dims[1];
+        (*m)->first = first * t->cols;
+        (*m)->n = of->dims[0] * t->cols;
+    }
+    if (t->acc || t->cross_rows[kind] != of->dims[0] || t->cols != of->dims[1])
+        return err_set(e, E_DATA, "'%s': parts of different shapes", of->name);
+    return size_add(t->cross_samples[kind], of->samples,
+                    &t->cross_samples[kind]) ?
+               err_set(e, E_DATA, "'%s': too many samples", of->name) :
+               0;
+}
+
+/* *m NULL: no row is wanted. */
+static int begin_cross(struct hessian_set *c, const struct frame *f,
+                       struct merging **m, struct err *e)
+{
+    int kind = pair_kind(f->name), rc = 1;
     struct frame of = *f;
     struct entry *t;
+    uint64_t first = 0;
     size_t len;
 
     if (kind == PAIRS || f->ndim != 2 || f->dtype != DT_F32 || !f->dims[1])
@@ -497,7 +491,42 @@ int hessian_set_cross(struct hessian_set *c, const struct frame *f,
     t = find(c, of.name);
     if (!t && !(t = append(c, &of, e)))
         return e->code;
-    return same_modules(t, f, e) < 0 ? e->code : add_cross(t, kind, f, e);
+    if (same_modules(t, f, e) < 0)
+        return e->code;
+    of = *f;
+    if (c->params.rows && kind != DRIFT && !tensor_name_is_expert(f->name))
+        rc = rows_cut(c->params.rows, &of, &first, e);
+    return rc > 0 ? begin_rows(t, kind, &of, first, m, e) : rc;
+}
+
+static int begin_merge(struct hessian_set *c, const struct frame *f,
+                       struct merging **m, struct err *e)
+{
+    *m = NULL;
+    return f->role == ROLE_HESSIAN ? begin_part(c, f, m, e) :
+                                     begin_cross(c, f, m, e);
+}
+
+int hessian_set_part(struct hessian_set *c, const struct frame *f,
+                     struct err *e)
+{
+    struct merging *m;
+
+    if (f->passed)
+        return 0;
+    if (begin_merge(c, f, &m, e) < 0)
+        return e->code;
+    return m ? merging_add(m, f->data, f->samples, e) : 0;
+}
+
+int hessian_set_later(struct hessian_set *c, const struct frame *f,
+                      struct stream_reader *r, uint64_t at, struct err *e)
+{
+    struct merging *m;
+
+    if (begin_merge(c, f, &m, e) < 0)
+        return e->code;
+    return m ? merging_leave(m, r, at, f->len, f->samples, e) : 0;
 }
 
 bool hessian_set_complete(struct hessian_set *c, const char *name, int input)

@@ -49,14 +49,15 @@ MUST_CHECK int hessian_set_given(struct hessian_set *c, const struct frame *f,
  * before; E_TEMP. */
 MUST_CHECK int hessian_set_part(struct hessian_set *c, const struct frame *f,
                                 struct err *e);
-MUST_CHECK int hessian_set_cross(struct hessian_set *c, const struct frame *f,
+/* The same, whose payload stream_later() leaves in r at `at` until the name is emitted. */
+MUST_CHECK int hessian_set_later(struct hessian_set *c, const struct frame *f,
+                                 struct stream_reader *r, uint64_t at,
                                  struct err *e);
 /* Input stream number `input` has given all it has of this name: whether now all
  * n_inputs have. */
 bool hessian_set_complete(struct hessian_set *c, const char *name, int input);
 /* Whether params.share needs any of the frames of this input: those of expert e
- * go to share e mod shares, whole; the modules of another input one by one, and
- * mlp_in's to all where experts' are blended with it. */
+ * go to share e mod shares, whole. */
 bool hessian_set_wants(const struct hessian_set *c, const char *name);
 /* Write the Hessian called name, and its cross moments; name NULL: all that
  * have not been written, in the order in which their names came.  Without

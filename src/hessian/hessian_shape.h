@@ -24,8 +24,11 @@ struct hessian_set_params {
     int64_t parts; /* sum every parts-th sequence apart, and merge, so that the
                     * result is that of as many partial runs; 0, 1: all at
                     * once.  Experts' inputs have no parts */
-    int64_t share, shares; /* emit only what this share of the modules needs
+    int64_t share, shares; /* emit only what this share of the experts needs
                               (hessian_set_wants()); shares 0: all */
+    const char
+        *rows; /* of linears that are no experts': emit only what these need,
+                       * for these (hessian_rows.h); NULL: all */
     struct ledger *ledger; /* lends what is made on the device; NULL: nothing */
 };
 

@@ -52,7 +52,7 @@ static bool makes_batches(const struct hessian_set_params *p)
 {
     return device_gpu() && p->n_inputs == 1 && p->dtype != DT_F32 &&
            !p->block && !p->max_tokens && !p->partial && p->parts <= 1 &&
-           !p->shares;
+           !p->shares && !p->rows;
 }
 
 /* prefetch_params.before: look for elements that are not finite while the frame

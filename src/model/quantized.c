@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/tensor_name.h"
 #include "common/io/stream.h"
 #include "common/math/quant.h"
 #include "common/math/threads.h"
@@ -23,9 +24,11 @@ struct payload {
     size_t len; /* 0: no such frame yet */
 };
 
+/* A linear, or some of its rows, which come as a module of their own. */
 struct module {
-    char *name;
-    struct source *from; /* NULL: in memory */
+    char *name;            /* of the linear */
+    struct name_rows part; /* of 0: all rows */
+    struct source *from;   /* NULL: in memory */
     uint64_t rows, cols;
     struct payload codes; /* [rows, cols] of `bits` bits */
     int bits;             /* 4 or 8 */
@@ -85,12 +88,23 @@ const char *quantized_module(const struct quantized *c, size_t i)
     return c->module[i].name;
 }
 
+/* Its rows from `first` on. */
+static struct module *find_rows(const struct quantized *c, const char *name,
+                                size_t len, uint64_t first)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        struct module *m = &c->module[i];
+
+        if (m->part.first == first && !strncmp(m->name, name, len) &&
+            !m->name[len])
+            return m;
+    }
+    return NULL;
+}
+
 static struct module *find(const struct quantized *c, const char *name)
 {
-    for (size_t i = 0; i < c->count; i++)
-        if (!strcmp(c->module[i].name, name))
-            return &c->module[i];
-    return NULL;
+    return find_rows(c, name, strlen(name), 0);
 }
 
 void quantized_remove(struct quantized *c, const char *module)
@@ -111,16 +125,20 @@ void quantized_remove(struct quantized *c, const char *module)
 static struct module *add(struct quantized *c, const char *name,
                           struct source *from, struct err *e)
 {
-    struct module *m = find(c, name);
-    size_t len = strlen(name) + 1;
+    struct name_rows part = { 0 };
+    struct module *m;
+    size_t len;
 
+    (void)name_rows_of(name, &len, &part);
+    m = find_rows(c, name, len, part.first);
     if (m)
         return m;
     if (mem_grow(&c->module, (c->count + 1) * sizeof(*m), name, e) < 0)
         return NULL;
     m = &c->module[c->count];
     memset(m, 0, sizeof(*m));
-    m->name = mem_alloc(len, name, e);
+    m->part = part;
+    m->name = mem_zero(len + 1, 1, name, e);
     if (!m->name)
         return NULL;
     memcpy(m->name, name, len);
@@ -319,42 +337,46 @@ static int check_bits(const struct module *m, const uint32_t *meta,
                    m->name, m->bits);
 }
 
-/* All rows of a module, into malloced memory. */
-static int dequantize_all(struct job *j, size_t n, struct err *e)
+/* The rows of j->m, into j->w. */
+static int dequantize_rows(struct job *j, struct err *e)
 {
     const struct module *m = j->m;
     const void *codes, *meta = NULL;
     void *own[2] = { NULL, NULL };
+    int rc = fetch(m, &m->codes, &codes, &own[0], e);
 
-    j->w = NULL;
-    if (fetch(m, &m->codes, &codes, &own[0], e) == 0 &&
-        fetch(m, &m->meta, &meta, &own[1], e) == 0 &&
-        check_bits(m, meta, e) == 0)
-        j->w = mem_alloc(n, m->name, e);
-    if (j->w) {
+    if (rc == 0)
+        rc = fetch(m, &m->meta, &meta, &own[1], e);
+    if (rc == 0)
+        rc = check_bits(m, meta, e);
+    if (rc == 0) {
         j->codes = codes;
         j->meta = meta;
         threads_for((size_t)m->rows, 16, dequantize, j);
     }
     free(own[0]);
     free(own[1]);
-    if (!j->w)
-        return e->code;
-    if (!j->failed)
-        return 0;
-    free(j->w);
-    return err_set(e, E_TEMP, "'%s': cannot allocate a row", m->name);
+    return rc == 0 && j->failed ?
+               err_set(e, E_TEMP, "'%s': cannot allocate a row", m->name) :
+               rc;
 }
 
 static int check_shape(const struct module *m, int64_t rows, int64_t cols,
                        struct err *e)
 {
-    if (m->rows == (uint64_t)rows && m->cols == (uint64_t)cols)
-        return 0;
-    return err_set(
-        e, E_DATA, "'%s': the codes are %llux%llu, the config says %lldx%lld",
-        m->name, (unsigned long long)m->rows, (unsigned long long)m->cols,
-        (long long)rows, (long long)cols);
+    uint64_t of = m->part.of ? m->part.of : m->rows;
+
+    if (of != (uint64_t)rows || m->cols != (uint64_t)cols)
+        return err_set(
+            e, E_DATA,
+            "'%s': the codes are %llux%llu, the config says %lldx%lld", m->name,
+            (unsigned long long)of, (unsigned long long)m->cols,
+            (long long)rows, (long long)cols);
+    if (m->part.of && m->rows != m->part.end - m->part.first)
+        return err_set(e, E_DATA, "'%s': %llu rows of codes from row %llu on",
+                       m->name, (unsigned long long)m->rows,
+                       (unsigned long long)m->part.first);
+    return 0;
 }
 
 int quantized_codes(const struct quantized *c, const char *module, int64_t rows,
@@ -362,7 +384,7 @@ int quantized_codes(const struct quantized *c, const char *module, int64_t rows,
 {
     const struct module *m = find(c, module);
 
-    if (!m || m->bits != 4 || !m->codes.p || !m->meta.p)
+    if (!m || m->part.of || m->bits != 4 || !m->codes.p || !m->meta.p)
         return 0;
     if (check_bits(m, m->meta.p, e) < 0)
         return e->code;
@@ -380,17 +402,35 @@ int quantized_linear(const struct quantized *c, const char *module,
                      struct err *e)
 {
     struct job j = { .m = find(c, module), .dtype = dtype };
-    size_t n;
+    size_t n, row;
+    int rc = 0;
+    char *all;
 
     if (!j.m)
         return 0;
     if (check_shape(j.m, rows, cols, e) < 0)
         return e->code;
-    if (size_mul((size_t)rows, (size_t)cols, &n) ||
-        size_mul(n, dtype == DT_F32 ? sizeof(float) : 2, &n))
+    if (size_mul((size_t)cols, dtype == DT_F32 ? sizeof(float) : 2, &row) ||
+        size_mul((size_t)rows, row, &n))
         return err_set(e, E_TEMP, "'%s': too large for memory", module);
-    if (dequantize_all(&j, n, e) < 0)
+    all = mem_alloc(n, module, e);
+    if (!all)
         return e->code;
-    *w = j.w;
+    for (uint64_t r = 0; rc == 0 && r < (uint64_t)rows;) {
+        j.m = find_rows(c, module, strlen(module), r);
+        j.w = all + r * row;
+        rc = j.m ?
+                 check_shape(j.m, rows, cols, e) :
+                 err_set(e, E_DATA, "'%s': codes from row %llu on are missing",
+                         module, (unsigned long long)r);
+        if (rc == 0)
+            rc = dequantize_rows(&j, e);
+        r += rc == 0 ? j.m->rows : 0;
+    }
+    if (rc < 0) {
+        free(all);
+        return rc;
+    }
+    *w = all;
     return 1;
 }

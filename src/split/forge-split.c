@@ -11,6 +11,7 @@
 #include "common/io/file.h"
 #include "common/io/sync.h"
 #include "split/notes.h"
+#include "split/rows.h"
 
 struct settings {
     struct tool tool;
@@ -28,6 +29,7 @@ struct run {
     int64_t layer;
     char path[PATH_MAX];
     struct notes notes; /* its report */
+    struct rows rows;   /* of linears, until all have come */
     int64_t *done;      /* numbers of the layers published */
     size_t n_done;
 };
@@ -139,26 +141,40 @@ static int keep(struct run *r, const struct frame *f, struct err *e)
     return stream_write(r->file, f, e);
 }
 
+/* On first: the calibration waits for codes; but a mark says that they are in the
+ * file. */
+static int put(struct run *r, const struct frame *f, struct err *e)
+{
+    uint64_t number;
+    bool mark = sync_read(f, &number);
+
+    if ((!mark && stream_write(r->out, f, e) < 0) || keep(r, f, e) < 0 ||
+        (mark && stream_write(r->out, f, e) < 0))
+        return e->code;
+    return 0;
+}
+
 static int run(struct run *r, struct err *e)
 {
     bool first = true;
-    struct frame f;
-    uint64_t number;
+    struct frame f, whole;
     int rc;
 
     while ((rc = stream_next(r->in, &f, e)) > 0) {
         if (first && stream_inherit(r->out, stream_head(r->in), e) < 0)
             return e->code;
         first = false;
-        /* on first: the calibration waits for codes; but a mark says that they are
-         * in the file */
-        bool mark = sync_read(&f, &number);
-
-        if ((!mark && stream_write(r->out, &f, e) < 0) || keep(r, &f, e) < 0 ||
-            (mark && stream_write(r->out, &f, e) < 0))
+        if ((rc = rows_take(&r->rows, &f, e)) < 0 || (!rc && put(r, &f, e) < 0))
             return e->code;
+        while ((rc = rows_next(&r->rows, &whole, e)) > 0)
+            if (put(r, &whole, e) < 0)
+                return e->code;
+        if (rc < 0)
+            return rc;
         progress_step(&r->progress, f.name, f.len);
     }
+    if (rc >= 0)
+        rc = rows_end(&r->rows, e);
     return rc < 0 ? rc : finish_layer(r, e);
 }
 
@@ -192,6 +208,7 @@ int main(int argc, char **argv)
     tool_finish(r.out, &r.progress, NULL);
     stream_close(r.in);
     notes_release(&r.notes);
+    rows_release(&r.rows);
     free(r.done);
     return 0;
 }

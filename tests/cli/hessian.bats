@@ -189,7 +189,10 @@ PYTHON
     forge-hessian -q --blend 2 --parts 3 whole.fts >one.fts
     forge-hessian -q --blend 2 whole.fts >sum.fts # another order of sums
     run ! cmp -s one.fts sum.fts
-    for k in 0 1; do forge-hessian -q --blend 2 --share $k --shares 2 m0.fts m1.fts m2.fts >share$k.fts; done
+    mine=("mlp_in.up.rows-48-96-of-100,mlp_in.gate" other.up)
+    for k in 0 1; do
+        forge-hessian -q --blend 2 --share $k --shares 2 --rows "${mine[k]}" m0.fts m1.fts m2.fts >share$k.fts
+    done
     python3 - "$BATS_TEST_DIRNAME/../reference" <<'PYTHON'
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -231,7 +234,7 @@ one = read("one.fts")
 assert len(one) == len(got)
 for t in one:
     assert (t.payload, t.extra) == (got[t.role, t.name].payload, got[t.role, t.name].extra), t.name
-# every module is in one share, with the bytes of the whole
+# every expert's module is in one share, those of others where --rows says, with the bytes of the whole
 seen = []
 for k in range(2):
     for t in read(f"share{k}.fts"):
@@ -239,11 +242,18 @@ for k in range(2):
         if t.role == "hessian":
             seen += t.extra["modules"]
 want = sum((t.extra["modules"] for t in got.values() if t.role == "hessian"), [])
+want[want.index("mlp_in.up")] = "mlp_in.up.rows-48-96-of-100"
 assert sorted(seen) == sorted(want) and len(set(seen)) == len(seen), (seen, want)
 share = [t.name for t in read("share1.fts") if t.role == "hessian"]
-assert share == ["model.layers.2.mlp_in", "model.layers.2.mlp.experts.1.in"], share
+assert share == ["model.layers.2.mlp.experts.1.in"], share
 PYTHON
     run -64 forge-hessian --partial --shares 2 a0.fts
+    run -64 forge-hessian --partial --rows mlp_in.up a0.fts
+    run -64 forge-hessian --parts 2 --rows mlp_in.up a0.fts
+    forge-hessian -q --rows "" m0.fts m1.fts m2.fts >none.fts # experts' alone
+    forge-ls none.fts >none
+    grep -q 'mlp.experts.0.in' none
+    run ! grep -q mlp_in none
     run -64 forge-hessian --partial --parts 2 a0.fts
     mkstream 'activation:m.in:F32:3x4:modules=m:last' >numberless.fts
     run -65 --separate-stderr forge-hessian --parts 2 numberless.fts

@@ -39,6 +39,69 @@ l-10.fts" ]
     [ "$(jq -s 'map(select(.seconds >= 0)) | length' r-0)" -eq 7 ]
 }
 
+# MODULE.rows-FIRST-END-of-OF, as shares of a run in parts have them.
+write_rows() { # FILE [FIRST...]: of 100 rows, those from each FIRST on up to the next
+    python3 - "$BATS_TEST_DIRNAME/../reference" "$@" <<'PYTHON'
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import fts, numpy as np
+firsts = [int(x) for x in sys.argv[3:]]
+rng = np.random.default_rng(3)
+codes, meta = rng.integers(0, 256, (100, 8), dtype="u1"), rng.integers(0, 1 << 15, (100, 2)).astype("<u4")
+loss, other = [1.25, 3.1, 0.7], [2.5, None, 1.9] # of tiles of 48, 48 and 4 rows
+frames, name = [], "model.layers.0.m"
+for first in firsts:
+    end = next((x for x in firsts if x > first), 100)
+    to, tiles = f"{name}.rows-{first}-{end}-of-100", slice(first // 48, (end + 47) // 48)
+    note = {"method": "gptq", "effort": "default", "corrected": True} | ({"rows_kept": 2} if first else {})
+    note |= {"tiles": {"loss": loss[tiles], "loss_rtn": other[tiles], "loss_gptq": [None] * len(loss[tiles])}, "samples": 7}
+    text = [json.dumps(x).encode() for x in (note, {"seconds": 1.5})]
+    frames += [fts.Tensor("codes", to, codes[first:end].tobytes(), "U4", (end - first, 16), group=8),
+               fts.Tensor("qmeta", to, meta[first:end].tobytes(), "QMETA4", (end - first, 2), group=8, scale_dtype="F16"),
+               fts.Tensor("note", to, text[0], "U8", (len(text[0]),)),
+               fts.Tensor("note", to, text[1], "U8", (len(text[1]),), ancillary=True)]
+fts.write(open(sys.argv[2], "wb"), frames)
+np.savez("truth.npz", codes=codes, meta=meta)
+PYTHON
+}
+
+@test "rows of a linear are put together, and their notes" {
+    write_rows in.fts 0 48 96
+    forge-split -q --report 'r-%' 'l-%.fts' in.fts >out.fts
+    forge-ls l-0.fts >layer
+    forge-ls out.fts | cmp - layer
+    python3 - "$BATS_TEST_DIRNAME/../reference" <<'PYTHON'
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import fts, numpy as np
+truth, got = np.load("truth.npz"), list(fts.read(open("l-0.fts", "rb")))
+assert [(t.role, t.name) for t in got] == [(r, "model.layers.0.m") for r in ("codes", "qmeta", "note", "note")]
+assert tuple(got[0].shape) == (100, 16) and bytes(got[0].payload) == truth["codes"].tobytes()
+assert tuple(got[1].shape) == (100, 2) and bytes(got[1].payload) == truth["meta"].tobytes()
+assert got[0].extra["group"] == got[1].extra["group"] == 8
+note = json.loads(bytes(got[2].payload))
+# the loss of the 48 rows that were not compared, by that of the others
+want = {"method": "gptq", "effort": "default", "corrected": True, "rows_kept": 4, "loss": 1.25 + 3.1 + 0.7,
+        "loss_rtn": (2.5 + 1.9) * (1.25 + 3.1 + 0.7) / (1.25 + 0.7), "samples": 7}
+assert list(note) == list(want) and all(note[k] == v or abs(note[k] - v) < 1e-12 for k, v in want.items()), note
+assert json.loads(bytes(got[3].payload)) == {"seconds": 4.5}
+PYTHON
+    [ "$(jq -c '[.module, .rows_kept, .seconds]' r-0)" = '["model.layers.0.m",4,4.5]' ]
+}
+
+@test "rows that are missing, or come in another order, are refused" {
+    write_rows in.fts 0 48 96
+    write_rows last.fts 96
+    run -65 --separate-stderr bash -c "forge-split -q 'l-%.fts' last.fts >out"
+    [ "$stderr" = "forge-split: 'model.layers.0.m.rows-96-100-of-100': comes where row 0 of 100 should" ]
+    mkstream codes:model.layers.0.m.rows-0-48-of-100:U4:48x16:group=8 >first.fts
+    run -65 --separate-stderr bash -c "forge-split -q 'l-%.fts' first.fts >out"
+    [ "$stderr" = "forge-split: 'model.layers.0.m': has 0 of 100 rows" ]
+    mkstream codes:model.layers.0.m.rows-0-48-of-100:U4:40x16:group=8 >short.fts
+    run -65 bash -c "forge-split -q 'l-%.fts' short.fts >out"
+    [ -z "$(ls l-* 2>/dev/null)" ]
+}
+
 @test "a key goes into every stream, another one is refused" {
     forge-split -q --key abc 'l-%.fts' in.fts >out.fts
     forge-split -q --expect-key abc 'm-%.fts' l-0.fts >/dev/null

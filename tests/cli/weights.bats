@@ -492,6 +492,32 @@ EOF
     done
 }
 
+@test "--join writes the rows that a hessian names" {
+    M=$BATS_TEST_DIRNAME/../../examples/llama-4m
+    forge quantize "$M" four --method rtn --quiet
+    rows=model.layers.1.mlp.gate_proj.rows-48-144-of-768
+    for m in "$M" four; do # as stored; of codes
+        mkstream hessian:model.layers.1.mlp_in:F32:3:modules=$rows,model.layers.1.mlp.up_proj.rows-0-48-of-768:samples=3 |
+            forge-weights -q --join "$m" >rows.fts
+        mkstream hessian:model.layers.1.mlp_in:F32:3:modules=model.layers.1.mlp.gate_proj,model.layers.1.mlp.up_proj:samples=3 |
+            forge-weights -q --join "$m" >whole.fts
+        python3 - "$BATS_TEST_DIRNAME/../reference" <<'PYTHON'
+import sys
+sys.path.insert(0, sys.argv[1])
+import fts
+whole, rows = ([t for t in fts.read(open(name, "rb")) if t.role == "weight"] for name in ("whole.fts", "rows.fts"))
+assert [t.name.rsplit(".", 1)[1] for t in rows] == ["rows-48-144-of-768", "rows-0-48-of-768"]
+for a, b, at in zip(whole, rows, (slice(48, 144), slice(0, 48))):
+    row = len(a.payload) // 768
+    assert tuple(b.shape) == (at.stop - at.start, 256) and a.dtype == b.dtype
+    assert bytes(b.payload) == bytes(a.payload)[at.start * row:at.stop * row]
+PYTHON
+    done
+    run -65 --separate-stderr bash -c "mkstream hessian:x:F32:3:modules=model.layers.1.mlp.gate_proj.rows-0-48-of-700:samples=3 |
+        forge-weights -q --join '$M' >/dev/null"
+    [[ $stderr == *"gate_proj.rows-0-48-of-700': the linear has 768 rows"* ]]
+}
+
 @test "--join puts weights behind the hessians of their modules" {
     M=$BATS_TEST_DIRNAME/../../examples/llama-4m
     mkstream tensor:a:F32:2 \

@@ -185,6 +185,31 @@ static void check_format(void)
           len == strlen("model.layers.4.in"));
 }
 
+static void check_rows(void)
+{
+    static const char *const none[] = { "model.layers.3.self_attn.o_proj",
+                                        "x.rows-0-4",
+                                        "x.rows-0-4-of-3",
+                                        "x.rows-4-4-of-8",
+                                        "x.rows-00-4-of-8",
+                                        "x.rows-0-4-of-8.y",
+                                        "x.rows--4-of-8",
+                                        "rows-0-4-of-8",
+                                        "x.rows-0-4-of-" };
+    struct name_rows r;
+    char to[TENSOR_NAME_MAX];
+    size_t len;
+
+    name_rows_format("a.b", &(struct name_rows){ 48, 96, 100 }, to);
+    CHECK(!strcmp(to, "a.b.rows-48-96-of-100"));
+    CHECK(name_rows_of(to, &len, &r) && len == 3 && r.first == 48 &&
+          r.end == 96 && r.of == 100);
+    CHECK(name_rows_of("x.rows-0-1-of-1.rows-0-4-of-8", &len, &r) &&
+          len == 15 && r.end == 4);
+    for (size_t i = 0; i < ARRAY_LEN(none); i++)
+        CHECK(!name_rows_of(none[i], &len, &r) && len == strlen(none[i]));
+}
+
 /* The linears of every family are found by the names that they are given. */
 static void check_linears(void)
 {
@@ -228,6 +253,7 @@ int main(void)
     check_known();
     check_random();
     check_format();
+    check_rows();
     check_linears();
     return 0;
 }

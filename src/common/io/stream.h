@@ -105,7 +105,8 @@ struct frame {
     bool lent;              /* writing: data stays unchanged until the reader
                              * of the pipe has consumed it (sync.h tells
                              * when), so that it is not copied */
-    bool passed; /* reading: it went to the output already, see stream_pass() */
+    bool passed; /* reading: its payload is gone already, see stream_pass() and
+                  * stream_later() */
     const void *data; /* the payload; when read, aligned to 64, from 1 MiB on
                        * to 4096 */
     size_t len;       /* bytes of the payload */
@@ -175,6 +176,21 @@ MUST_CHECK int stream_payload(struct stream_reader *r, uint64_t payload_offset,
 typedef bool stream_unwanted(const void *ctx, const struct frame *f);
 void stream_leave_out(struct stream_reader *r, stream_unwanted *unwanted,
                       const void *ctx);
+/* Of a regular file, leave payloads to be read in pieces: `later` is called with each
+ * frame, and where its payload is.  1: stream_next() returns it with f->passed set and
+ * f->data NULL; 0: as it does otherwise; its error becomes stream_next()'s. */
+typedef int stream_leave(void *ctx, const struct frame *f,
+                         uint64_t payload_offset, struct err *e);
+void stream_later(struct stream_reader *r, stream_leave *later, void *ctx);
+/* Read bytes [at, at+n) of a payload that was left; other threads may read those of
+ * other readers.  E_IO, E_DATA: the file is shorter. */
+MUST_CHECK int stream_payload_piece(struct stream_reader *r,
+                                    uint64_t payload_offset, uint64_t at,
+                                    void *buf, size_t n, struct err *e);
+/* E_DATA: the payload's XXH3-64 is not `hash`. */
+MUST_CHECK int stream_payload_check(struct stream_reader *r,
+                                    uint64_t payload_offset, uint64_t hash,
+                                    struct err *e);
 void stream_close(struct stream_reader *r);
 /* JSON text of HEAD of the current stream; NULL before the first. */
 const char *stream_head(const struct stream_reader *r);

@@ -99,15 +99,38 @@ static int by_place(const void *a, const void *b)
     return (x->at > y->at) - (x->at < y->at);
 }
 
+static const struct skimmed *find(const struct stream_reader *r,
+                                  uint64_t payload_offset)
+{
+    struct skimmed key = { .at = payload_offset };
+
+    return r->n_skim ?
+               bsearch(&key, r->skim, r->n_skim, sizeof(key), by_place) :
+               NULL;
+}
+
+int stream_payload_piece(struct stream_reader *r, uint64_t payload_offset,
+                         uint64_t at, void *buf, size_t n, struct err *e)
+{
+    return file_read(r->in.file, buf, n, payload_offset + at, e);
+}
+
+int stream_payload_check(struct stream_reader *r, uint64_t payload_offset,
+                         uint64_t hash, struct err *e)
+{
+    const struct skimmed *s = find(r, payload_offset);
+
+    return s && s->hash == hash ?
+               0 :
+               err_set(e, E_DATA, "'%s': payload checksum differs", r->in.name);
+}
+
 int stream_payload(struct stream_reader *r, uint64_t payload_offset, void *buf,
                    size_t len, struct err *e)
 {
-    struct skimmed key = { .at = payload_offset };
-    const struct skimmed *s = NULL;
+    const struct skimmed *s = find(r, payload_offset);
     struct frame_ref ref;
 
-    if (r->n_skim)
-        s = bsearch(&key, r->skim, r->n_skim, sizeof(key), by_place);
     if (!s || s->len != len)
         return err_set(e, E_BUG, "'%s': no payload of %zu bytes was skimmed",
                        r->in.name, len);

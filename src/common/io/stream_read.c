@@ -416,6 +416,12 @@ void stream_leave_out(struct stream_reader *r, stream_unwanted *unwanted,
     r->unwanted_ctx = ctx;
 }
 
+void stream_later(struct stream_reader *r, stream_leave *later, void *ctx)
+{
+    r->later = later;
+    r->later_ctx = ctx;
+}
+
 /* 1: *f is a tensor; 0: an unknown ancillary frame, skipped. */
 static int take_tensor(struct stream_reader *r, struct frame *f,
                        uint64_t *payload_at, struct err *e)
@@ -439,6 +445,15 @@ static int take_tensor(struct stream_reader *r, struct frame *f,
     if (r->unwanted && r->in.file && r->unwanted(r->unwanted_ctx, f)) {
         f->data = NULL;
         return source_skip(&r->in, r->h.payload_len, e) < 0 ? e->code : 1;
+    }
+    if (r->later && r->in.file && !ref.path) {
+        rc = r->later(r->later_ctx, f, r->in.at, e);
+        if (rc < 0)
+            return rc;
+        f->passed = rc > 0;
+        f->data = NULL;
+        if (rc > 0)
+            return stream_skimmed(r, f, &ref, e) < 0 ? e->code : 1;
     }
     if (payload_at && r->in.file) {
         *payload_at = r->in.at;

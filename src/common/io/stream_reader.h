@@ -39,6 +39,8 @@ struct stream_reader {
     void *get_ctx;
     stream_unwanted *unwanted; /* stream_leave_out(); NULL: none */
     const void *unwanted_ctx;
+    stream_leave *later; /* stream_later(); NULL: none */
+    void *later_ctx;
     bool told;  /* the error is an ERROR frame's or the output's:
                           * keep its text */
     int failed; /* code of the first error, returned from then on */

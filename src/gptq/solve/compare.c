@@ -1,9 +1,11 @@
 /* compare.c - see solve.h: losses of the methods compared with, measured on a
  * sample of a large module's rows. */
+#include "common/math/sample.h"
 #include "gptq/solve/solve.h"
 #include "gptq/solve/solve_kernel.h"
 
 enum { ROWS = SOLVE_ROWS };
+_Static_assert((int)ROWS == (int)SAMPLE_ROWS, "a tile of the sample");
 
 uint64_t solve_compare_step(uint64_t rows)
 {
@@ -12,20 +14,51 @@ uint64_t solve_compare_step(uint64_t rows)
     return ((rows + ROWS - 1) / ROWS + MOST - 1) / MOST;
 }
 
-double solve_compare_sum(const double *loss, const double *other, uint64_t rows)
+bool solve_compared(const struct solve_params *p, uint64_t row)
 {
-    uint64_t step = solve_compare_step(rows), n = 0;
-    double all = 0, some = 0, sum = 0;
+    uint64_t step = solve_compare_step(p->of ? p->of : p->rows);
 
-    for (uint64_t r = 0; r < rows; r++) {
-        bool compared = r / ROWS % step == 0;
+    return (p->first + row) / ROWS % step == 0;
+}
 
-        all += loss[r];
-        some += compared ? loss[r] : 0;
-        sum += compared ? other[r] : 0;
-        n += compared;
-    }
-    return n == rows ? sum :
-           some > 0  ? sum * all / some :
-                       sum * (double)rows / (double)n;
+static double tile_sum(const double *loss, uint64_t row, uint64_t rows)
+{
+    double sum = 0;
+
+    for (uint64_t r = row; r < row + ROWS && r < rows; r++)
+        sum += loss[r];
+    return sum;
+}
+
+double solve_loss_sum(const double *loss, uint64_t rows)
+{
+    double sum = 0;
+
+    for (uint64_t r = 0; r < rows; r += ROWS)
+        sum += tile_sum(loss, r, rows);
+    return sum;
+}
+
+double solve_compare_sum(const struct solve_params *p, const double *loss,
+                         const double *other)
+{
+    struct sample s = { 0 };
+
+    for (uint64_t r = 0; r < p->rows; r += ROWS)
+        sample_add(&s, tile_sum(loss, r, p->rows),
+                   solve_compared(p, r) ? tile_sum(other, r, p->rows) : NAN,
+                   p->rows - r < ROWS ? p->rows - r : ROWS);
+    return sample_estimate(&s);
+}
+
+void solve_tile_losses(const struct solve_params *p, enum solve_loss which,
+                       const double *loss)
+{
+    uint64_t tiles = (p->rows + ROWS - 1) / ROWS;
+
+    for (uint64_t t = 0; p->tiles && t < tiles; t++)
+        p->tiles[which * tiles + t] =
+            which == LOSS_CODES || solve_compared(p, t * ROWS) ?
+                tile_sum(loss, t * ROWS, p->rows) :
+                NAN;
 }

@@ -1,6 +1,7 @@
 /* module.c - see module.h. */
 #include "gptq/solve/module.h"
 #include "arch/tensor_name.h"
+#include "gptq/solve/module_rows.h"
 #include "gptq/solve/solve_cost.h"
 
 #include <stdio.h>
@@ -27,6 +28,7 @@ struct module_solver {
     double prior; /* what was added to the Hessian's diagonal */
     bool on_cpu;  /* the GPU has declined a module of this Hessian */
     uint64_t fallbacks;
+    double *tiles; /* solve_params.tiles of the last module */
     struct refined_hessian
         refined; /* in place of factor when the effort is above EFFORT_FAST */
     struct cross {
@@ -84,6 +86,7 @@ void module_close(struct module_solver *m)
     hessian_file_close(m->hessians);
     hessian_file_close(m->fisher);
     free(m->moments);
+    free(m->tiles);
     free(m);
 }
 
@@ -99,6 +102,9 @@ uint64_t module_fallbacks(const struct module_solver *m)
 
 int module_check(const struct frame *w, const struct frame *meta, struct err *e)
 {
+    struct name_rows rows;
+    size_t len;
+
     if (w->ndim != 2 || !dtype_is_float(w->dtype) || !w->dims[0] || !w->dims[1])
         return err_set(e, E_DATA, "'%s': a weight is a matrix of floats",
                        w->name);
@@ -113,6 +119,11 @@ int module_check(const struct frame *w, const struct frame *meta, struct err *e)
                        w->name);
     if (!quant_same_bits(meta->data, meta->len / sizeof(uint32_t)))
         return err_set(e, E_DATA, "'%s': grids of 4 bits and of 8", w->name);
+    if (name_rows_of(w->name, &len, &rows) &&
+        (rows.end - rows.first != w->dims[0] || rows.first % SOLVE_ROWS))
+        return err_set(e, E_DATA,
+                       "'%s': other rows, or not from a multiple of %d on",
+                       w->name, SOLVE_ROWS);
     if (meta->scale_dtype != DT_F16 && meta->scale_dtype != DT_BF16)
         return err_set(e, E_DATA, "'%s': qmeta with scales of type %s", w->name,
                        dtype_name(meta->scale_dtype));
@@ -511,7 +522,13 @@ static int solve_refined(struct module_solver *m,
 struct solve_params module_shape(const struct frame *w,
                                  const struct frame *meta)
 {
-    return (struct solve_params){ .rows = w->dims[0],
+    struct name_rows rows = { 0 };
+    size_t len;
+
+    (void)name_rows_of(w->name, &len, &rows);
+    return (struct solve_params){ .first = rows.first,
+                                  .of = rows.of,
+                                  .rows = w->dims[0],
                                   .cols = w->dims[1],
                                   .group = meta->group,
                                   .bits =
@@ -550,10 +567,13 @@ int module_solve(struct module_solver *m, const struct frame *w,
 
     *report = (struct module_report){ .method = "rtn" };
     if ((rc = module_check(w, meta, e)) < 0 ||
+        (rc = module_rows_alone(w->name, m->fisher, e)) < 0 ||
         (rc = choose_factor(m, w, meta, &f, report, e)) < 0)
         return rc;
     p = module_shape(w, meta);
     p.nearest = m->params.nearest;
+    if (p.of && module_rows_tiles(&m->tiles, &p, report, e) < 0)
+        return e->code;
     rc = f && m->refined.starts ?
              solve_refined(m, &p, w, grids, codes, report, &r, e) :
              solve_plain(&p, w, grids, f, codes, &r, e);

@@ -308,8 +308,8 @@ static bool add_module(struct module_batch *t, struct member *m,
     int starts;
 
     if (!fits(h, w) || module_check(w, meta, &none) < 0 || !moments_of(&x, w) ||
-        (shape = module_shape(w, meta)).bits == 8)
-        return false; /* 8 bits: the CPU's */
+        (shape = module_shape(w, meta)).bits == 8 || shape.of)
+        return false; /* 8 bits, some of the rows: the CPU's */
     starts = module_effort(t->params, shape.group).starts;
     if (starts) {
         o.refined =

@@ -34,6 +34,38 @@ void module_report_codes(struct module_report *report, bool nearest,
     report->loss_rtn = r->loss_nearest;
 }
 
+static void losses_json(struct json_writer *w,
+                        const struct module_report *report)
+{
+    jw_key(w, "loss");
+    jw_number(w, report->loss);
+    jw_key(w, "loss_rtn");
+    jw_number(w, report->loss_rtn);
+    if (report->loss_gptq > 0) {
+        jw_key(w, "loss_gptq");
+        jw_number(w, report->loss_gptq);
+    }
+}
+
+/* The same of each tile of rows: "tiles":{"loss":[1.5,...],"loss_rtn":[2,null,...],
+ * "loss_gptq":[...]}. */
+static void tiles_json(struct json_writer *w,
+                       const struct module_report *report)
+{
+    static const char *const key[] = { "loss", "loss_rtn", "loss_gptq" };
+
+    jw_key(w, "tiles");
+    jw_begin(w, '{');
+    for (int i = 0; i < LOSSES; i++) {
+        jw_key(w, key[i]);
+        jw_begin(w, '[');
+        for (uint64_t t = 0; t < report->n_tiles; t++)
+            jw_number(w, report->tiles[(uint64_t)i * report->n_tiles + t]);
+        jw_end(w, ']');
+    }
+    jw_end(w, '}');
+}
+
 /* module NULL: without the name; seconds: whether to include the seconds. */
 static void report_json(struct json_writer *w,
                         const struct module_report *report, const char *module,
@@ -60,16 +92,10 @@ static void report_json(struct json_writer *w,
             jw_int(w, (int64_t)report->rows_kept);
         }
     }
-    if (report->measured) {
-        jw_key(w, "loss");
-        jw_number(w, report->loss);
-        jw_key(w, "loss_rtn");
-        jw_number(w, report->loss_rtn);
-        if (report->loss_gptq > 0) {
-            jw_key(w, "loss_gptq");
-            jw_number(w, report->loss_gptq);
-        }
-    }
+    if (report->measured && report->tiles && !module)
+        tiles_json(w, report);
+    else if (report->measured)
+        losses_json(w, report);
     if (report->n_tried) {
         jw_key(w, "samples");
         jw_int(w, (int64_t)report->samples);

@@ -23,6 +23,10 @@ struct module_report {
     const char *effort; /* word of EFFORT_WORDS; NULL: fast */
     bool corrected;     /* the target was moved by cross moments (target.h) */
     uint64_t rows_kept; /* but not these rows: it was too far */
+    /* Of some rows of a linear: solve_params.tiles, in place of losses in the note, for
+     * who joins the rows; the solver's memory until its next module. */
+    const double *tiles;
+    uint64_t n_tiles;
 };
 
 /* Set samples and dampings from the factor f of a Hessian of so many tokens.

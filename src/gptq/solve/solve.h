@@ -29,19 +29,31 @@ struct solve_params {
     enum dtype scale_dtype; /* what the scales are stored as */
     bool nearest; /* round to nearest; the factor only measures the loss */
     bool compare; /* also compute loss_nearest */
+    /* W is rows first.. of a linear of `of` rows, on the CPU alone: first is a
+     * multiple of 48; of 0: W is all of it. */
+    uint64_t first, of;
+    double *tiles; /* out, where `of` is given: [LOSSES][(rows + 47) / 48], the
+                    * sums of each tile of 48 rows; NAN: not compared */
 };
+/* Losses of the codes, of round to nearest, and (refined_solve()) of plain GPTQ. */
+enum solve_loss { LOSS_CODES, LOSS_NEAREST, LOSS_PLAIN, LOSSES };
 
 C_BEGIN
 
 /* What others lose, a yardstick, is computed of every step-th tile of 48 rows:
  * of all rows up to 768, of 408 to 816 beyond. */
 uint64_t solve_compare_step(uint64_t rows);
+/* Whether W's row is in the sample. */
+bool solve_compared(const struct solve_params *p, uint64_t row);
+/* Sum of loss[rows], tile by tile. */
+double solve_loss_sum(const double *loss, uint64_t rows);
 /* Estimate of the sum of other[rows], a compared method's losses, of which only
- * the sampled rows are set:
- *     sum(other, sample) * sum(loss, all) / sum(loss, sample)
- * with loss[rows] of the codes chosen; exact where the sample is all rows. */
-double solve_compare_sum(const double *loss, const double *other,
-                         uint64_t rows);
+ * the sampled rows are set, by loss[rows] of the codes chosen (common/math/sample.h). */
+double solve_compare_sum(const struct solve_params *p, const double *loss,
+                         const double *other);
+/* Set the part of p->tiles, where it is wanted. */
+void solve_tile_losses(const struct solve_params *p, enum solve_loss which,
+                       const double *loss);
 
 C_END
 

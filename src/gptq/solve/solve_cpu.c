@@ -250,13 +250,12 @@ static struct cpu_tile panel_of(const struct cpu_tile *t, uint64_t q)
  * (solve_compare_step()); true when there are any. */
 static bool compare_panels(const struct cpu_tile *t)
 {
-    uint64_t step = solve_compare_step(t->j->p->rows);
     bool any = false;
 
     for (uint64_t q = 0; q < t->panels; q++) {
         struct cpu_tile one = panel_of(t, q);
 
-        if ((t->first / ROWS + q) % step)
+        if (!solve_compared(t->j->p, t->first + q * ROWS))
             continue;
         round_tile(&one);
         measure_tile(&one, t->j->nearest);
@@ -340,10 +339,11 @@ static int run_factor(struct cpu_job *j, struct solve_result *r, struct err *e)
     j->transpose = lanes_transpose_best();
     choose_tiles(j);
     threads_for(j->tiles, 1, run_tiles, j);
-    for (uint64_t i = 0; i < p->rows; i++)
-        r->loss += p->nearest ? j->nearest[i] : j->loss[i];
+    r->loss = solve_loss_sum(p->nearest ? j->nearest : j->loss, p->rows);
     r->loss_nearest =
-        p->nearest ? r->loss : solve_compare_sum(j->loss, j->nearest, p->rows);
+        p->nearest ? r->loss : solve_compare_sum(p, j->loss, j->nearest);
+    solve_tile_losses(p, LOSS_CODES, p->nearest ? j->nearest : j->loss);
+    solve_tile_losses(p, LOSS_NEAREST, j->nearest);
     while (j->n_spare)
         free(j->spare[--j->n_spare]);
     free(j->spare);

@@ -67,6 +67,8 @@ static int run(const struct solve_params *p, const void *w,
     *r = (struct solve_result){ 0, 0 };
     if (p->bits == 8)
         return err_set(e, E_CONFIG, "the GPU solves codes of 4 bits");
+    if (p->of)
+        return err_set(e, E_CONFIG, "the GPU solves all rows of a linear");
     if (!f)
         return solve_functions()->nearest(device_gpu(), p, &m, e);
     rc = solve_functions()->solve(device_gpu(), p, f->gpu, &m, 1, e);

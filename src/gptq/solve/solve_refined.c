@@ -242,7 +242,6 @@ static void keep_row(struct job *j, const struct tile *s, uint64_t row,
 static void solve_batch(struct job *j, struct bench *t, uint64_t row, int n)
 {
     double loss[REFINED_STARTS][TILE_BATCH][ROWS];
-    uint64_t step = solve_compare_step(j->p->solve.rows);
 
     if (j->b->target.plan)
         move_targets(j, t->tile[0], n, row);
@@ -254,7 +253,7 @@ static void solve_batch(struct job *j, struct bench *t, uint64_t row, int n)
             give_targets(j, s, first);
         for (int i = 1; i < j->b->starts; i++)
             copy_targets(&t->tile[i][k], s, t->where);
-        if (first / ROWS % step == 0)
+        if (solve_compared(&j->p->solve, first))
             measure_others(j, s, first, rows_from(j, first));
     }
     for (int i = 0; i < j->b->starts; i++) {
@@ -316,6 +315,8 @@ static int solve_on_gpu(const struct refined_params *p,
 
     if (p->solve.bits == 8)
         return err_set(e, E_CONFIG, "the GPU solves codes of 4 bits");
+    if (p->solve.of)
+        return err_set(e, E_CONFIG, "the GPU solves all rows of a linear");
     rc = solve_functions()->solve_refined(device_gpu(), p, b, &m, 1, e);
     *r = m.result;
     return rc;
@@ -354,11 +355,13 @@ int refined_solve(const struct refined_params *p,
     j.batch = choose_batch(b, tiles);
     batch = (uint64_t)j.batch;
     threads_for((tiles + batch - 1) / batch, 1, solve_tiles, &j);
-    for (uint64_t i = 0; i < rows; i++)
-        r->solve.loss += j.loss[i];
-    r->solve.loss_nearest = solve_compare_sum(j.loss, j.nearest, rows);
-    r->loss_plain = solve_compare_sum(j.loss, j.plain, rows);
+    r->solve.loss = solve_loss_sum(j.loss, rows);
+    r->solve.loss_nearest = solve_compare_sum(&p->solve, j.loss, j.nearest);
+    r->loss_plain = solve_compare_sum(&p->solve, j.loss, j.plain);
     r->kept = j.kept;
+    solve_tile_losses(&p->solve, LOSS_CODES, j.loss);
+    solve_tile_losses(&p->solve, LOSS_NEAREST, j.nearest);
+    solve_tile_losses(&p->solve, LOSS_PLAIN, j.plain);
     free(j.loss);
     return threads_error_take(&j.error, e);
 }

@@ -11,7 +11,7 @@
 #include "gptq/solve/solve.h"
 
 #define SOLVE_TABLE "forge_solve_table"
-enum { SOLVE_TABLE_VERSION = 5 };
+enum { SOLVE_TABLE_VERSION = 6 };
 
 struct cuda_factors;
 struct refined_params; /* solve_refined.h */
