@@ -184,8 +184,10 @@ static int read_sizes(struct model_config *c, const struct json *o,
         read_size(o, "vocab_size", MAX_WIDTH, c->family->vocab_size,
                   &c->vocab_size, e) < 0 ||
         read_heads(c, o, e) < 0 ||
-        field_int(o, "max_position_embeddings", 1, MAX_POSITION,
-                  &c->max_position, e) < 0 ||
+        field_int(o,
+                  c->family->kimi_keys ? "model_max_length" :
+                                         "max_position_embeddings",
+                  1, MAX_POSITION, &c->max_position, e) < 0 ||
         field_number(o, "rms_norm_eps", &c->rms_eps, e) < 0 ||
         field_bool(o, "tie_word_embeddings", &c->tied, e) < 0)
         return e->code;

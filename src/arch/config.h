@@ -92,9 +92,11 @@ struct layer_norms {
 /* How a family stores the linears of linear attention. */
 enum delta_form {
     DELTA_NONE,
-    DELTA_FUSED, /* in_proj_qkvz, in_proj_ba: by key heads */
-    DELTA_SPLIT, /* in_proj_qkv, in_proj_z, in_proj_b, in_proj_a */
-    DELTA_MAMBA  /* no gated delta rule, but Mamba 2 (model/mamba.h): in_proj */
+    DELTA_FUSED,    /* in_proj_qkvz, in_proj_ba: by key heads */
+    DELTA_SPLIT,    /* in_proj_qkv, in_proj_z, in_proj_b, in_proj_a */
+    DELTA_CHANNELS, /* Kimi Delta Attention: q_proj, k_proj, v_proj; the decay
+                     * is one of each dim of a key */
+    DELTA_MAMBA /* no gated delta rule, but Mamba 2 (model/mamba.h): in_proj */
 };
 
 /* What distinguishes one family from another.  Defaults, below, apply where
@@ -171,22 +173,25 @@ struct family {
     const char *shared_gate; /* module g: the shared expert's output is
                               * multiplied by sigmoid(g x); NULL: none */
     bool mixtral;            /* an expert's gate, up, down are named w1, w3,
-                              * w2, and its width is intermediate_size */
+                              * w2 */
     bool plain_width;        /* an expert's width is intermediate_size */
-    bool shared_key;         /* shared_intermediate_size is the shared expert's
+    bool kimi_keys;  /* config.json says num_experts_per_token, moe_renormalize,
+                     * num_expert_group, num_shared_experts, model_max_length
+                     */
+    bool shared_key; /* shared_intermediate_size is the shared expert's
                               * width; 0: none */
-    bool weigh_inputs;       /* an expert's input, not its output, is multiplied
+    bool weigh_inputs;     /* an expert's input, not its output, is multiplied
                               * by its weight */
-    bool interleaved_keys;   /* config.json says which layers have experts by
+    bool interleaved_keys; /* config.json says which layers have experts by
                               * moe_layers, or interleave_moe_layer_step */
-    bool sparse_step;        /* decoder_sparse_step and mlp_only_layers say
+    bool sparse_step;      /* decoder_sparse_step and mlp_only_layers say
                               * which layers have experts, else
                               * first_k_dense_replace and moe_layer_freq */
-    bool ernie_keys;         /* config.json says moe_k, moe_num_experts,
+    bool ernie_keys;       /* config.json says moe_k, moe_num_experts,
                               * moe_num_shared_experts, and which layers have
                               * experts by moe_layer_start_index,
                               * moe_layer_end_index and moe_layer_interval */
-    bool all_sparse;         /* all have, and no intermediate_size */
+    bool all_sparse;       /* all have, and no intermediate_size */
     bool renormalize_always, renormalize_never; /* override norm_topk_prob */
     /* defaults */
     bool renormalize;            /* norm_topk_prob */

@@ -226,25 +226,80 @@ static int read_rule(struct model_config *c, const struct json *o,
     return 0;
 }
 
+/* c->delta of Kimi Delta Attention, from linear_attn_config (or NULL) or members
+ * of config.json's own. */
+static int read_kda(struct model_config *c, const struct json *o,
+                    const struct json *in, struct err *e)
+{
+    struct delta *d = &c->delta;
+    bool nope = true;
+
+    *d = (struct delta){ .k_heads = 32, .k_dim = 128, .kernel = 4 };
+    if (in && json_type(in) != JSON_OBJECT)
+        return err_set(e, E_DATA, "linear_attn_config is not an object");
+    if (field_bool(o, "mla_use_nope", &nope, e) < 0)
+        return e->code;
+    if (!nope)
+        return err_set(e, E_CONFIG, "mla_use_nope false is not supported");
+    if (field_int(in ? in : o, in ? "num_heads" : "linear_num_heads", 1,
+                  1 << 16, &d->k_heads, e) < 0 ||
+        field_int(in ? in : o, in ? "head_dim" : "linear_head_dim", 1,
+                  HEAD_DIM_MAX, &d->k_dim, e) < 0 ||
+        field_int(in ? in : o,
+                  in ? "short_conv_kernel_size" : "linear_conv_kernel_dim", 1,
+                  64, &d->kernel, e) < 0)
+        return e->code;
+    d->v_heads = d->k_heads;
+    d->v_dim = d->k_dim;
+    return 0;
+}
+
+/* Without layer_types: linear_attn_config's full_attn_layers, counted from 1,
+ * else layers 4, 8, ... have full attention. */
+static int kda_layers(struct model_config *c, const struct json *in,
+                      struct err *e)
+{
+    const struct json *list = in ? field_get(in, "full_attn_layers") : NULL;
+    int64_t n;
+
+    for (int64_t i = 0; i < c->n_layers; i++)
+        c->layer_linear[i] = list || !i || i % 4;
+    if (list && json_type(list) != JSON_ARRAY)
+        return err_set(e, E_DATA, "full_attn_layers is not an array");
+    for (const struct json *v = list ? json_first(list) : NULL; v;
+         v = json_after(v)) {
+        if (!json_int(v, &n) || n < 1 || n > c->n_layers)
+            return err_set(e, E_DATA,
+                           "full_attn_layers: not the number of a layer");
+        c->layer_linear[n - 1] = false;
+    }
+    return 0;
+}
+
 /* c->delta and c->layer_linear: by layer_types, else all layers but every
  * full_attention_interval-th; of Mamba 2 all layers. */
 static int read_linear(struct model_config *c, const struct json *o,
                        struct err *e)
 {
     bool mamba = c->family->delta == DELTA_MAMBA;
+    bool kda = c->family->delta == DELTA_CHANNELS;
+    const struct json *in = kda ? field_get(o, "linear_attn_config") : NULL;
     const struct json *list = field_get(o, "layer_types"), *v;
     const char *type = "";
     int64_t every = mamba ? INT_MAX : 4, i = 0;
 
     if (!c->family->delta)
         return 0;
-    if ((mamba ? read_mamba : read_rule)(c, o, e) < 0 ||
+    if ((kda ? read_kda(c, o, in, e) :
+               (mamba ? read_mamba : read_rule)(c, o, e)) < 0 ||
         field_int(o, "full_attention_interval", 1, INT_MAX, &every, e) < 0)
         return e->code;
     c->layer_linear =
         mem_zero((size_t)c->n_layers, sizeof(bool), "layer_types", e);
     if (!c->layer_linear)
         return e->code;
+    if (kda && !list)
+        return kda_layers(c, in, e);
     v = list && json_type(list) == JSON_ARRAY ? json_first(list) : NULL;
     for (; i < c->n_layers; i++, v = v ? json_after(v) : NULL)
         c->layer_linear[i] =

@@ -232,7 +232,8 @@ static int read_sparse(struct model_config *c, const struct json *o,
         return sparse_by_range(c, o, e);
     if (c->family->interleaved_keys)
         return sparse_by_list(c, o, e);
-    if (c->family->indexer && field_get(o, "mlp_layer_types"))
+    if ((c->family->indexer || c->family->kimi_keys) &&
+        field_get(o, "mlp_layer_types"))
         return sparse_by_types(c, field_get(o, "mlp_layer_types"), e);
     return sparse_by_first(c, o, e);
 }
@@ -262,6 +263,8 @@ static int read_method(struct model_config *c, const struct json *o,
     if (c->family->router == ROUTER_SIGMOID) {
         c->moe.grouped = c->moe.n_group > 1;
         return check_word(o, "scoring_func", "sigmoid", e) < 0 ||
+                       check_word(o, "moe_router_activation_func", "sigmoid",
+                                  e) < 0 ||
                        check_word(o, "topk_method", "noaux_tc", e) < 0 ?
                    e->code :
                    0;
@@ -308,11 +311,16 @@ static int read_router(struct model_config *c, const struct json *o,
     m->scale = f->scale > 0 ? f->scale : 1;
     m->n_group = f->n_group ? f->n_group : 1;
     m->topk_group = f->topk_group ? f->topk_group : 1;
-    if (field_need(o, f->ernie_keys ? "moe_k" : "num_experts_per_tok",
+    if (field_need(o,
+                   f->ernie_keys ? "moe_k" :
+                   f->kimi_keys  ? "num_experts_per_token" :
+                                   "num_experts_per_tok",
                    MAX_WIDTH, &m->top_k, e) < 0 ||
-        field_bool(o, "norm_topk_prob", &m->renormalize, e) < 0 ||
+        field_bool(o, f->kimi_keys ? "moe_renormalize" : "norm_topk_prob",
+                   &m->renormalize, e) < 0 ||
         field_number(o, "routed_scaling_factor", &m->scale, e) < 0 ||
-        field_int(o, "n_group", 1, MAX_WIDTH, &m->n_group, e) < 0 ||
+        field_int(o, f->kimi_keys ? "num_expert_group" : "n_group", 1,
+                  MAX_WIDTH, &m->n_group, e) < 0 ||
         field_int(o, "topk_group", 1, MAX_WIDTH, &m->topk_group, e) < 0 ||
         read_method(c, o, e) < 0)
         return e->code;
@@ -355,6 +363,7 @@ static int read_shared(struct model_config *c, const struct json *o,
                           &m->shared_width, e);
     if (field_int(o,
                   c->family->ernie_keys ? "moe_num_shared_experts" :
+                  c->family->kimi_keys  ? "num_shared_experts" :
                                           "n_shared_experts",
                   0, 1 << 16, &n, e) < 0)
         return e->code;
@@ -381,9 +390,8 @@ int config_read_moe(struct model_config *c, const struct json *o, struct err *e)
         return e->code;
     m->weigh_inputs = c->family->weigh_inputs;
     if (field_need(o,
-                   c->family->mixtral || c->family->plain_width ?
-                       "intermediate_size" :
-                       "moe_intermediate_size",
+                   c->family->plain_width ? "intermediate_size" :
+                                            "moe_intermediate_size",
                    MAX_WIDTH, &m->width, e) < 0 ||
         read_shared(c, o, e) < 0 || read_router(c, o, e) < 0 ||
         read_sparse(c, o, e) < 0)

@@ -147,9 +147,12 @@ static void shape(const struct model_config *c, int64_t width, struct linear *l)
         int64_t rows, cols;
         bool bias;
     } of[PARTS] = {
-        [PART_Q] = { c->family->attention_gate ? 2 * q : q, h, c->qkv_bias },
-        [PART_K] = { kv, h, c->qkv_bias },
-        [PART_V] = { kv, h, c->qkv_bias },
+        [PART_Q] = { linear                    ? keys :
+                     c->family->attention_gate ? 2 * q :
+                                                 q,
+                     h, c->qkv_bias },
+        [PART_K] = { linear ? keys : kv, h, c->qkv_bias },
+        [PART_V] = { linear ? values : kv, h, c->qkv_bias },
         [PART_Q_A] = { in_q, h, c->qkv_bias },
         [PART_KV_A] = { latent + c->mla.rope, h, c->qkv_bias },
         [PART_Q_B] = { q, in_q, false },
@@ -180,6 +183,10 @@ static const struct row *attention_rows(const struct model_config *c,
     if (model_layer_linear(c, layer) && c->family->delta == DELTA_MAMBA) {
         *n = ARRAY_LEN(delta_mamba);
         return delta_mamba;
+    }
+    if (model_layer_linear(c, layer) && c->family->delta == DELTA_CHANNELS) {
+        *n = ARRAY_LEN(gqa);
+        return gqa;
     }
     if (model_layer_linear(c, layer)) {
         *n = fused ? ARRAY_LEN(delta_fused) : ARRAY_LEN(delta_split);

@@ -2,6 +2,7 @@
 #include "model/delta.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,9 +12,11 @@
 struct delta_weights {
     struct loaded gates[2]; /* B and A, or both in one: B's of a key head, then
                              * A's */
-    float *filter;          /* [channels, kernel] */
-    float *decay, *shift;   /* [v_heads]: A_log, dt_bias */
-    float *norm;            /* [v_dim] */
+    /* DELTA_CHANNELS: A = pairs[1] pairs[0], z = pairs[3] pairs[2] x */
+    struct loaded pairs[4];
+    float *filter;        /* [channels, kernel] */
+    float *decay, *shift; /* [v_heads]: A_log, dt_bias */
+    float *norm;          /* [v_dim] */
 };
 
 static int64_t channels_of(const struct delta *d)
@@ -33,6 +36,52 @@ int64_t delta_cached(const struct delta *d)
 
 /* ---- loading ---- */
 
+/* The filters of q, k and v are tensors of their own. */
+static int load_filters(struct layer *l, struct delta_weights *w, struct err *e)
+{
+    static const char *const names[] = { "q", "k", "v" };
+    const struct delta *d = &l->m->config.delta;
+    int64_t n = d->k_heads * d->k_dim * d->kernel;
+
+    w->filter = mem_alloc(3 * (size_t)n * sizeof(*w->filter), "filters", e);
+    for (size_t i = 0; w->filter && i < ARRAY_LEN(names); i++) {
+        char name[64];
+        float *v = NULL;
+
+        snprintf(name, sizeof(name), "self_attn.%s_conv1d.weight", names[i]);
+        if (layer_vector(l, name, n, &v, e) < 0)
+            return e->code;
+        memcpy(w->filter + (int64_t)i * n, v, (size_t)n * sizeof(*v));
+        free(v);
+    }
+    return w->filter ? 0 : e->code;
+}
+
+/* Kimi Delta Attention. */
+static int load_channels(struct layer *l, struct delta_weights *w,
+                         struct err *e)
+{
+    static const char *const names[] = { "f_a", "f_b", "g_a", "g_b" };
+    const struct delta *d = &l->m->config.delta;
+    int64_t h = l->m->config.hidden_size, all = d->k_heads * d->k_dim;
+
+    if (load_filters(l, w, e) < 0 ||
+        layer_vector(l, "self_attn.A_log", d->k_heads, &w->decay, e) < 0 ||
+        layer_vector(l, "self_attn.dt_bias", all, &w->shift, e) < 0 ||
+        layer_vector(l, "self_attn.o_norm.weight", d->v_dim, &w->norm, e) < 0)
+        return e->code;
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        bool second = i % 2;
+        char name[64];
+
+        snprintf(name, sizeof(name), "self_attn.%s_proj", names[i]);
+        if (layer_linear(l, name, second ? all : d->k_dim,
+                         second ? d->k_dim : h, &w->pairs[i], e) < 0)
+            return e->code;
+    }
+    return layer_linear(l, "self_attn.b_proj", d->k_heads, h, &w->gates[0], e);
+}
+
 int delta_load(struct layer *l, struct err *e)
 {
     const struct delta *d = &l->m->config.delta;
@@ -40,6 +89,8 @@ int delta_load(struct layer *l, struct err *e)
     struct delta_weights *w = mem_zero(1, sizeof(*w), "linear attention", e);
 
     l->delta = w;
+    if (w && l->m->config.family->delta == DELTA_CHANNELS)
+        return load_channels(l, w, e);
     if (!w ||
         layer_vector(l, "linear_attn.conv1d.weight", channels_of(d) * d->kernel,
                      &w->filter, e) < 0 ||
@@ -63,6 +114,8 @@ void delta_release(struct delta_weights *w)
         return;
     loaded_release(&w->gates[0]);
     loaded_release(&w->gates[1]);
+    for (size_t i = 0; i < ARRAY_LEN(w->pairs); i++)
+        loaded_release(&w->pairs[i]);
     free(w->filter);
     free(w->decay);
     free(w->shift);
@@ -110,7 +163,9 @@ static void put_out(const struct job *j, int64_t row, int64_t v, const void *z,
         sum += o[i] * o[i];
     }
     scale = 1 / sqrtf(sum / (float)n + (float)m->config.rms_eps);
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n && m->config.family->delta == DELTA_CHANNELS; i++)
+        o[i] *= scale * j->l->delta->norm[i] / (1 + expf(-gate[i]));
+    for (int64_t i = 0; i < n && m->config.family->delta != DELTA_CHANNELS; i++)
         o[i] = model_rounded(j->l->m, model_rounded(j->l->m, o[i] * scale) *
                                           j->l->delta->norm[i]) *
                (gate[i] / (1 + expf(-gate[i])));
@@ -120,11 +175,35 @@ static void put_out(const struct job *j, int64_t row, int64_t v, const void *z,
         m->k->store_f32(o, NULL, n, (float *)j->out + to);
 }
 
+/* decay[k_dim] of value head i of a key head: exp(-exp(A_log) softplus(a)), one for
+ * all dims, or one of each. */
+static void find_decay(const struct job *j, int64_t row, int64_t head,
+                       int64_t i, float *decay)
+{
+    const struct delta_weights *w = j->l->delta;
+    const struct delta *d = &j->d;
+    bool each = j->l->m->config.family->delta == DELTA_CHANNELS;
+    int64_t h = head * (d->v_heads / d->k_heads) + i;
+    float rate = -expf(w->decay[h]);
+
+    for (int64_t n = 0; n < d->k_dim; n++) {
+        int64_t at = each ? h * d->k_dim + n : h;
+        float a;
+
+        if (n && !each) {
+            decay[n] = decay[0];
+            continue;
+        }
+        a = place_number(j->l->m, &j->a, row, head, each ? n : i) +
+            w->shift[at];
+        decay[n] = expf(rate * (a > 20 ? a : log1pf(expf(a))));
+    }
+}
+
 /* One token of all value heads of key head `head`, whose states are in S. */
 static void step(const struct job *j, int64_t row, int64_t head, float *q,
                  float *k, const float *v, float *S)
 {
-    const struct delta_weights *w = j->l->delta;
     const struct model *m = j->l->m;
     const struct delta *d = &j->d;
     int64_t each = d->v_heads / d->k_heads;
@@ -134,8 +213,6 @@ static void step(const struct job *j, int64_t row, int64_t head, float *q,
     for (int64_t i = 0; i < each; i++) {
         int64_t h = head * each + i;
         float b = place_number(m, &j->b, row, head, i);
-        float a = place_number(m, &j->a, row, head, i) + w->shift[h];
-        float g = expf(-expf(w->decay[h]) * (a > 20 ? a : log1pf(expf(a))));
         float o[HEAD_DIM_MAX], decay[HEAD_DIM_MAX];
         struct recurrence r = { .S = S + i * d->k_dim * d->v_dim,
                                 .q = q,
@@ -148,8 +225,7 @@ static void step(const struct job *j, int64_t row, int64_t head, float *q,
                                 .vd = d->v_dim,
                                 .o = o };
 
-        for (int64_t n = 0; n < d->k_dim; n++)
-            decay[n] = g;
+        find_decay(j, row, head, i, decay);
         m->k->recur(&r);
         put_out(j, row, h,
                 (const char *)place_at(m, &j->z, row, head) +
@@ -210,17 +286,23 @@ static void run_heads(void *ctx, size_t begin, size_t end)
 
 /* ---- the linears ---- */
 
-static int multiply(const struct job *j, const struct loaded *l,
-                    struct buffer *to, struct err *e)
+static int multiply_x(const struct job *j, const struct loaded *l,
+                      const void *x, struct buffer *to, struct err *e)
 {
     struct model *m = j->l->m;
-    struct product p = { .m = m, .first = l, .x = j->in, .rows = j->s->rows };
+    struct product p = { .m = m, .first = l, .x = x, .rows = j->s->rows };
 
     if (buffer_reserve(to, j->s->rows, l->of.rows, m->size, "linear attention",
                        e) < 0)
         return e->code;
     p.out = to->p;
     return product_run(&p, e);
+}
+
+static int multiply(const struct job *j, const struct loaded *l,
+                    struct buffer *to, struct err *e)
+{
+    return multiply_x(j, l, j->in, to, e);
 }
 
 /* One linear for q, k, v, z, and one for b, a, each by key heads. */
@@ -254,12 +336,43 @@ static void find_split(struct job *j)
     j->a = (struct place){ m->latent.p, d->v_heads, each, 0 };
 }
 
+/* DELTA_CHANNELS: a and z by way of k_dim numbers. */
+static int project_channels(struct job *j, struct err *e)
+{
+    struct model *m = j->l->m;
+    const struct layer *l = j->l;
+    struct buffer *to[] = { &m->q, &m->key, &m->value };
+    struct buffer *wide[] = { &m->keys, &m->values };
+    struct place *of[] = { &j->q, &j->k, &j->v }, *gate[] = { &j->a, &j->z };
+    int64_t n = j->d.k_dim, row = j->d.k_heads * n;
+
+    for (int i = 0; i < 3; i++) {
+        if (multiply(j, &l->part[PART_Q + i], to[i], e) < 0)
+            return e->code;
+        *of[i] = (struct place){ to[i]->p, row, n, 0 };
+    }
+    for (int i = 0; i < 2; i++) {
+        const struct loaded *pair = l->delta->pairs + 2 * i;
+
+        if (multiply(j, pair, &m->latent, e) < 0 ||
+            multiply_x(j, pair + 1, m->latent.p, wide[i], e) < 0)
+            return e->code;
+        *gate[i] = (struct place){ wide[i]->p, row, n, 0 };
+    }
+    if (multiply(j, &l->delta->gates[0], &m->latent, e) < 0)
+        return e->code;
+    j->b = (struct place){ m->latent.p, j->d.k_heads, 1, 0 };
+    return 0;
+}
+
 static int project(struct job *j, struct err *e)
 {
     struct model *m = j->l->m;
     const struct layer *l = j->l;
     bool fused = m->config.family->delta == DELTA_FUSED;
 
+    if (m->config.family->delta == DELTA_CHANNELS)
+        return project_channels(j, e);
     if (multiply(j, &l->part[PART_MIX], &m->q, e) < 0 ||
         multiply(j, &l->delta->gates[0], &m->key, e) < 0)
         return e->code;

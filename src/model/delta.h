@@ -8,7 +8,9 @@
  *     S = exp(g) S;  S = S + k (b (v - Sᵀ k))ᵀ;  o = Sᵀ q
  *     b = sigmoid(B x), g = -exp(A_log) softplus(A x + dt_bias)
  *
- * and puts out RMSNorm(o) silu(z).  The state runs through the sequence token by
+ * and puts out RMSNorm(o) silu(z).  Kimi Delta Attention (Kimi Linear, 2025) has a
+ * decay of each dim, S = diag(exp(g)) S, with A and what makes z products of two
+ * matrices, and puts out RMSNorm(o) sigmoid(z).  The state runs through the sequence token by
  * token; heads and sequences are independent. */
 #ifndef FORGE_DELTA_H
 #define FORGE_DELTA_H

@@ -160,7 +160,9 @@ static int load_norms(struct layer *l, struct err *e)
         (model_layer_linear(c, l->index) && wanted(l, POINT_ATTN_OUT) &&
          (c->family->delta == DELTA_MAMBA ? mamba_load : delta_load)(l, e) < 0))
         return e->code;
-    return c->mla.kv_lora ? load_latent(l, e) : 0;
+    return c->mla.kv_lora && !model_layer_linear(c, l->index) ?
+               load_latent(l, e) :
+               0;
 }
 
 static int load_all(struct layer *l, const struct quantized *codes,

@@ -18,10 +18,12 @@ enum input_class point_input(enum point p)
 
 bool point_exists(const struct model_config *c, int64_t layer, enum point p)
 {
+    bool linear = model_layer_linear(c, layer);
+
     if (p == POINT_Q_LAT)
-        return c->mla.q_lora;
+        return c->mla.q_lora && !linear;
     if (p == POINT_KV_LAT)
-        return c->kv_b;
+        return c->kv_b && !linear;
     return p != POINT_MLP_MID || model_layer_width(c, layer);
 }
 

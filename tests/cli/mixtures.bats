@@ -20,10 +20,10 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
 }
 
 # A norm of small outputs multiplies their rounding, as tests/interop/model_check.py shows of transformers' float32.
-@test "linear attention: Qwen3-Next and Qwen3.5" {
+@test "linear attention: Qwen3-Next, Qwen3.5 and Kimi-Linear" {
     python3 "$PY" tokens two.fts 40 33
     python3 "$PY" tokens t.fts 40 1 33 64
-    for kind in qwen3_next qwen3_5 qwen3_5_moe; do
+    for kind in qwen3_next qwen3_5 qwen3_5_moe kimi_linear; do
         python3 "$PY" make "$kind" "$kind"
         python3 "$PY" logits "$kind" t.fts 3e-5 f32
         python3 "$PY" middle "$kind" two.fts 0.08 bf16

@@ -20,7 +20,7 @@ setup() {
 }
 
 @test "each family: quantized, verified, nearer to the original than by rounding" {
-    for kind in gemma2 gemma3 phi3 olmo3 granite ernie4_5 glm4 gpt_oss llama4 granite4 granite4-moe qwen3_next qwen3_5; do
+    for kind in gemma2 gemma3 phi3 olmo3 granite ernie4_5 glm4 gpt_oss llama4 granite4 granite4-moe kimi_linear qwen3_next qwen3_5; do
         make_model $kind $kind
         forge quantize $kind out-$kind "${few[@]}"
         forge verify -q out-$kind
@@ -161,6 +161,24 @@ setup() {
     sed -i 's/"moe_layers"/"x"/; s/"interleave_moe_layer_step": 2/"moe_layers": [9, "x"]/' m/config.json
     refused 65 forge quantize m out "${few[@]}"
     [[ $stderr == *"moe_layers: not the number of a layer"* ]]
+}
+
+@test "Kimi-Linear: the large linears of both attentions in 4 bits, its small ones untouched" {
+    make_model kimi_linear m
+    for layout in compressed-tensors awq gptq; do
+        forge quantize m made-$layout "${few[@]}" --layout $layout
+        forge verify -q made-$layout
+        forge-shard -q --verify made-$layout --from m
+        forge-ls made-$layout >list
+        [ "$(grep -c 'self_attn.\([qkvo]_proj\|kv_a_proj_with_mqa\).\(qweight\|weight_packed\)' list)" = 14 ]
+        [ "$(grep -c 'self_attn.\([fg]_[ab]_proj\|b_proj\|[qkv]_conv1d\).weight.*BF16' list)" = 16 ]
+        [ "$(grep -c 'block_sparse_moe.experts.[0-5].w[123].\(qweight\|weight_packed\)' list)" = 54 ]
+    done
+    refused 78 forge quantize m out "${few[@]}" --effort best
+    [[ $stderr == *"kimi_linear has linear attention"* ]]
+    forge-calib -q --hitmap m <(forge-tokens --sequences 4 --seqlen 40 m "$BATS_FILE_TMPDIR/t.npy") >hits.fts
+    forge prune m pruned --hitmap hits.fts --keep 4 -q
+    forge eval --json -q m pruned --text "$BATS_FILE_TMPDIR/t.npy" --sequences 4 --seqlen 64 >p.json
 }
 
 @test "Granite 4 and Granite's mixtures: Mamba's linears and the experts in 4 bits, under the names that vLLM loads" {

@@ -30,6 +30,7 @@ NOT_GPTQMODEL = {
 FUSED = "GPTQModel takes gate_up_proj apart when it loads; vLLM and transformers have it as it is"
 NOT_GPTQMODEL.update(phi3=FUSED, glm4=FUSED)
 NOT_GPTQMODEL.update(granitemoehybrid="GPTQModel wants a torch_forward of Mamba's layer that transformers 5.23 has not",
+                     kimi_linear="GPTQModel wants transformers' convolution of q, k and v in one, and quantized",
                      granitemoe="GPTQModel does not find the experts", granitemoeshared="GPTQModel does not find the experts")
 NOT_RUN = {"gpt_oss": "GPTQModel runs gpt-oss with gate and up interleaved again, as if each held half of the alternating outputs",
            "ernie4_5_moe": "GPTQModel leaves moe_statics.e_score_correction_bias zero, which chooses other experts",
@@ -191,6 +192,8 @@ def loader_lacks(d, layout, symmetric):
         return "" if layout == "compressed-tensors" else NOT_GPTQMODEL.get(c["model_type"], "")
     if layout == "compressed-tensors" and c["model_type"] in ("gpt_oss", "granitemoe", "granitemoeshared", "granitemoehybrid") and c["num_local_experts"]:
         return "transformers 5.23 does not put its experts together"
+    if layout == "compressed-tensors" and c["model_type"] == "kimi_linear":
+        return "transformers 5.23 stops at the convolutions while it converts names"
     if layout == "compressed-tensors":
         return "" if symmetric or c["model_type"] == "llama4_text" else "transformers 5.23 drops the zeros of experts that it puts into one tensor"
     return NOT_GPTQMODEL.get(c["model_type"], "")

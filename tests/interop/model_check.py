@@ -12,6 +12,7 @@ float32 is; in bfloat16 it stays below 1.5 times what transformers' own bfloat16
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -209,13 +210,24 @@ CASES += [
 ]
 
 
+KIMI = dict(MLA, q_lora_rank=None, num_local_experts=8, num_experts_per_tok=3, n_shared_experts=1, moe_intermediate_size=40, num_hidden_layers=4,
+            linear_num_heads=3, linear_head_dim=24, layer_types=["linear_attention", "full_attention"] * 2)
+CASES += [
+    ("kimi_linear", "plain", dict(KIMI)),
+    ("kimi_linear", "groups, no renormalization, layers by numbers", dict(KIMI, n_group=4, topk_group=2, norm_topk_prob=False, layer_types=None, num_hidden_layers=6,
+                                                                         linear_conv_kernel_dim=3, mlp_layer_types=["sparse", "dense"] * 3)),
+]
+
+
 def recurrent():
     """Linear attention token by token: transformers' other form, by chunks of 64, is off by 1e-5 in float32 itself."""
+    from transformers.models.kimi_linear import modeling_kimi_linear
     from transformers.models.qwen3_5 import modeling_qwen3_5
     from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
     from transformers.models.qwen3_next import modeling_qwen3_next
     for m in (modeling_qwen3_next, modeling_qwen3_5, modeling_qwen3_5_moe):
         m.torch_chunk_gated_delta_rule = m.torch_recurrent_gated_delta_rule
+    modeling_kimi_linear.chunk_kimi_delta_attention = modeling_kimi_linear.recurrent_kimi_delta_attention
 
 
 def random_model(family, options, seed):
@@ -274,6 +286,14 @@ def store_mxfp4(model, d, seed):
     c["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
     with open(os.path.join(d, "config.json"), "w") as f:
         json.dump(c, f)
+
+
+def name_dense(d):
+    """Kimi-Linear's dense layers under the name of published checkpoints; transformers saves them as if they had experts."""
+    from safetensors.torch import load_file, save_file
+    file = os.path.join(d, "model.safetensors")
+    t = load_file(file)
+    save_file({re.sub(r"block_sparse_moe\.(\w+_proj)", r"mlp.\1", k): v for k, v in t.items()}, file, {"format": "pt"})
 
 
 def respell(path):
@@ -342,6 +362,8 @@ def check(family, name, options, seed, d):
     model = random_model(family, options, seed)
     ids = rng.integers(0, model.config.vocab_size, (5, 200))
     model.save_pretrained(d)
+    if family == "kimi_linear":
+        name_dense(d)
     if options.get("mxfp4"):
         store_mxfp4(model, d, seed)
     if options.get("old"):

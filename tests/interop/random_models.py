@@ -61,6 +61,9 @@ HYBRID = dict(GRANITE, mamba_n_heads=8, mamba_d_head=64, mamba_d_state=32, num_h
 MODELS["granite4"] = ("granitemoehybrid", dict(HYBRID, num_local_experts=0))
 MIXTURES["granite-moe"] = ("granitemoeshared", dict(GRANITE, intermediate_size=128, num_local_experts=5, num_experts_per_tok=2))
 MIXTURES["granite4-moe"] = ("granitemoehybrid", dict(HYBRID, intermediate_size=128, num_local_experts=5, num_experts_per_tok=2))
+MIXTURES["kimi-linear"] = ("kimi_linear", dict(V3, q_lora_rank=None, kv_lora_rank=128, num_local_experts=5, n_shared_experts=1, num_experts_per_tok=2, n_group=1, topk_group=1,
+                                               first_k_dense_replace=0, linear_num_heads=4, linear_head_dim=32,
+                                               layer_types=["linear_attention", "full_attention", "linear_attention"]))
 MIXTURES["qwen3-next"] = ("qwen3_next", dict(DELTA, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=128, shared_expert_intermediate_size=128))
 MODELS["qwen3.5"] = ("qwen3_5_text", DELTA)
 MODELS.update(MIXTURES)

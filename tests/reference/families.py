@@ -108,7 +108,7 @@ def slides(c, layer):
 
 def rope(c, layer):
     """The layer's rope parameters and base; None: it has no RoPE."""
-    if c.get("position_embedding_type", "rope") != "rope":
+    if c.get("position_embedding_type", "rope") != "rope" or c.get("mla_use_nope"):
         return None
     if "no_rope_layers" in c and not c["no_rope_layers"][layer]:
         return None

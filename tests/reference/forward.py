@@ -42,6 +42,7 @@ import numpy as np
 import delta
 import families
 import fts
+import kda
 import mamba
 import mixtures
 
@@ -67,6 +68,7 @@ KINDS = {
     **families.KINDS,
     **delta.KINDS,
     **mamba.KINDS,
+    **kda.KINDS,
 }
 
 
@@ -86,14 +88,14 @@ def layer_tensors(c, i):
     for name, size in head_norms(c).items():
         if not delta.linear(c, i):
             t["self_attn.%s.weight" % name] = (size,), "norm"
-    if is_latent(c):
+    if is_latent(c) and not kda.linear(c, i):
         for name, size in mixtures.latent_tensors(c)[1].items():
             t["self_attn.%s.weight" % name] = (size,), "norm"
     t.update(mixtures.indexer_tensors(c))
     if c["model_type"] == "gpt_oss":
         t["self_attn.sinks"] = (c["num_attention_heads"],), "bias"
     lin = attention_linears(c)
-    for other in (delta, mamba):
+    for other in (delta, mamba, kda):
         if other.linear(c, i):
             lin = {}
             t.update(other.tensors(c))
@@ -418,9 +420,10 @@ def run(c, t, ids):
         if delta.linear(c, i):
             a = seen[p + ".attn_out"] = delta.attend(c, t, p, lin, a)
             x = seen[p + "'"] = x + lin("linear_attn.out_proj", a)
-        elif mamba.linear(c, i):
-            a = seen[p + ".attn_out"] = mamba.attend(c, t, p, lin, a)
-            x = seen[p + "'"] = x + part * lin("mamba.out_proj", a)
+        elif mamba.linear(c, i) or kda.linear(c, i):
+            other = mamba if mamba.linear(c, i) else kda
+            a = seen[p + ".attn_out"] = other.attend(c, t, p, lin, a)
+            x = seen[p + "'"] = x + part * lin(other.OUT, a)
         else:
             x = seen[p + "'"] = x + part * norm(behind, lin("self_attn.o_proj", heads(c, t, p, a, lin, i, seen)))
         a = seen[p + ".mlp_in"] = norm(before_mlp, x)

@@ -10,6 +10,7 @@ KINDS = {
     "granite4-moe": {"model_type": "granitemoehybrid", **SIZES, "num_local_experts": 6, "num_experts_per_tok": 3, "intermediate_size": 32,
                      "mamba_proj_bias": True, "time_step_limit": [0.2, 1.5]},
 }
+OUT = "mamba.out_proj"
 
 
 def linear(c, layer):

@@ -62,7 +62,7 @@ KINDS = {
                    "rotary_dim": 8, "scoring_func": "sigmoid"},
 }
 GATED = ("qwen2_moe", "qwen3_next", "qwen3_5_moe_text")
-SIGMOID = ("deepseek_v3", "kimi_k2", "deepseek_v32", "glm_moe_dsa", "glm4_moe", "minimax_m2")
+SIGMOID = ("deepseek_v3", "kimi_k2", "deepseek_v32", "glm_moe_dsa", "glm4_moe", "minimax_m2", "kimi_linear")
 
 
 def family(c):
@@ -90,7 +90,7 @@ def sparse(c, layer):
 def block(c):
     if family(c) == "llama4_text":
         return "feed_forward"
-    return "block_sparse_moe" if family(c) in ("mixtral", "minimax_m2") or granite(c) else "mlp"
+    return "block_sparse_moe" if family(c) in ("mixtral", "minimax_m2", "kimi_linear") or granite(c) else "mlp"
 
 
 def granite(c):
@@ -115,6 +115,8 @@ def shared(c):
         return "feed_forward.shared_expert", c["intermediate_size"]
     if granite(c):
         return "shared_intermediate_size" in c and ("shared_mlp", c["shared_intermediate_size"])
+    if family(c) == "kimi_linear":
+        return "block_sparse_moe.shared_experts", c["num_shared_experts"] * c["moe_intermediate_size"]
     n = c.get("n_shared_experts") or c.get("moe_num_shared_experts")
     return n and ("mlp.shared_experts", n * c["moe_intermediate_size"])
 
@@ -122,6 +124,8 @@ def shared(c):
 def correction(c):
     if family(c) == "ernie4_5_moe":
         return "mlp.moe_statics.e_score_correction_bias"
+    if family(c) == "kimi_linear":
+        return "block_sparse_moe.gate.e_score_correction_bias"
     return {"mlp": "mlp.gate.e_score_correction_bias"}.get(block(c), block(c) + ".e_score_correction_bias")
 
 
@@ -298,10 +302,10 @@ def route(c, logits, bias):
     worth = [sum(sorted(choice[g * size:(g + 1) * size])[-best:]) for g in range(groups)]
     keep = top(worth, c.get("topk_group", 1) if grouped else 1)
     choice = np.array([choice[i] if i // size in keep else -math.inf for i in range(e)])
-    idx = top(choice, c.get("num_experts_per_tok") or c["moe_k"])
+    idx = top(choice, c.get("num_experts_per_tok") or c.get("num_experts_per_token") or c["moe_k"])
     w = np.ones(len(idx)) if weighs_inputs(c) else s[idx]
     always = granite(c) or family(c) in ("mixtral", "minimax_m2", "gpt_oss", "ernie4_5_moe")
-    if always or (c.get("norm_topk_prob", False) and family(c) != "deepseek_v2"):
+    if always or (c.get("norm_topk_prob", c.get("moe_renormalize")) and family(c) != "deepseek_v2"):
         w = w / (w.sum() + 1e-20)
     # Granite: the factor by which the sum enters the residual stream is taken for one of the weights
     return idx, w * c.get("routed_scaling_factor", 1.0) * (c["residual_multiplier"] if granite(c) else 1), s[idx]

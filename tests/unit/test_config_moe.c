@@ -305,6 +305,34 @@ static void test_granite(void)
             "mamba_n_heads 7");
 }
 
+#define KIMI                                                                   \
+    ",\"kv_lora_rank\":48,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":8,"     \
+    "\"v_head_dim\":24,\"moe_intermediate_size\":32,\"num_experts\":8,"        \
+    "\"num_experts_per_token\":3"
+
+static void test_kimi(void)
+{
+    CHECK(parse("kimi_linear",
+                KIMI ",\"num_shared_experts\":1,\"model_max_length\":99,"
+                     "\"linear_attn_config\":{\"full_attn_layers\":[4],"
+                     "\"num_heads\":3,\"head_dim\":16,"
+                     "\"short_conv_kernel_size\":3}") == 0);
+    CHECK(model_layer_linear(&c, 2) && !model_layer_linear(&c, 3));
+    CHECK(c.max_position == 99 && c.moe.top_k == 3 && c.delta.kernel == 3);
+    CHECK(!model_layer_rope(&c, 3) && !strcmp(sparse(), "011111"));
+    check_linear(2, 0, "self_attn.q_proj", IN_ATTN, 48, 64);
+    check_linear(2, 3, "self_attn.o_proj", IN_ATTN_OUT, 64, 48);
+    check_linear(3, 1, "self_attn.kv_a_proj_with_mqa", IN_ATTN, 56, 64);
+    check_linear(2, 5, "block_sparse_moe.shared_experts.up_proj", IN_MLP, 32,
+                 64);
+    check_linear(2, 7, "block_sparse_moe.experts.0.w1", IN_EXPERT, 32, 64);
+    refused(E_CONFIG, "kimi_linear", KIMI ",\"mla_use_nope\":false",
+            "mla_use_nope false");
+    refused(E_DATA, "kimi_linear",
+            KIMI ",\"linear_attn_config\":{\"full_attn_layers\":[7]}",
+            "full_attn_layers: not the number");
+}
+
 static void test_linears(void)
 {
     struct linear l;
@@ -362,6 +390,7 @@ int main(void)
     test_linears();
     test_llama4();
     test_granite();
+    test_kimi();
     model_config_release(&c);
     return 0;
 }
