@@ -7,6 +7,8 @@ Environment (all optional):
     MODELS  checkpoint directories           [examples/*/]
     CALIB, EVAL  texts (or .npy of int32 [sequences, length])  [examples/...]
     SEQUENCES, SEQLEN  of calibration        [128, 512]
+    GROUP   inputs for each scale            [128; 64 where some linear's inputs
+                                             are no multiple of that]
     EVAL_SEQUENCES                           [32]
     PEERS   names of tests/interop/peers.py, "none"; autoround by name only
                                              [all others]
@@ -17,6 +19,7 @@ Environment (all optional):
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -53,7 +56,8 @@ RING = """set -o pipefail; cd "$1"; mkfifo back
 exec 5<>back 6<back 7>back 5>&-
 forge-calib -q --feedback - $CALIB "$2" "$3" <&6 6<&- 7>&- |
     forge-hessian -q $HESSIAN 6<&- 7>&- |
-    forge-weights -q --join "$2" 6<&- 7>&- | forge-grid -q 6<&- 7>&- |
+    forge-weights -q --join "$2" 6<&- 7>&- |
+    forge-grid -q --group "$4" 6<&- 7>&- |
     forge-solve -q --effort best --prior 2 $FISHER $SOLVE 6<&- 7>&- | tee codes.fts >&7 6<&- &
 exec 6<&- 7>&-
 wait %%
@@ -95,12 +99,23 @@ def ids_of(stream, out):
     return out
 
 
+def group_of(model):
+    """Inputs for each scale: GROUP, or what the linears of layers allow."""
+    widths = set()
+    for path in Path(model).glob("*.safetensors"):
+        with open(path, "rb") as f:
+            head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        widths |= {t["shape"][-1] for name, t in head.items()
+                   if name.endswith("_proj.weight") and ".layers." in name}
+    return env("GROUP", "64" if any(w % 128 for w in widths) else "128")
+
+
 class Table:
     """Rows of one model, as they come."""
 
-    def __init__(self, model, stream, n, length):
+    def __init__(self, model, stream, n, length, group):
         self.model, self.stream, self.best = model, stream, None
-        self.n, self.length = n, length
+        self.n, self.length, self.group = n, length, group
         print("%-42s %7s %5s %8s %9s %6s %6s %8s %6s" % (
             "", "KL e-3", "+-", "99% e-3", "ppl", "top1 %", "MB", "seconds",
             "ratio"), flush=True)
@@ -137,7 +152,7 @@ def others(table, stream, work):
             continue
         try:
             out, cost = peers.kept(python, name, table.model, stream,
-                                   work/"peers", have[package])
+                                   work/"peers", have[package], table.group)
             table.add("%s %s%s" % (package, have[package],
                                    name[len(package):].replace("-", ", ")),
                       out, cost["seconds"], peer=True)
@@ -150,7 +165,8 @@ def ours(table, ids, name, options):
     with tempfile.TemporaryDirectory(prefix="forge-quality-") as d:
         start = time.time()
         run("forge", "quantize", table.model, d + "/out", "--quiet", "--text",
-            ids, "--sequences", table.n, "--seqlen", table.length, *options)
+            ids, "--sequences", table.n, "--seqlen", table.length,
+            "--group", table.group, *options)
         return table.add(name, Path(d)/"out", time.time() - start)
 
 
@@ -162,7 +178,7 @@ def without(table, stream, name, options):
     with tempfile.TemporaryDirectory(prefix="forge-quality-") as d:
         start = time.time()
         run("bash", "-c", RING, "ring", d, table.model, stream,
-            env={**os.environ, **{k: " ".join(v) for k, v in words.items()}})
+            table.group, env={**os.environ, **{k: " ".join(v) for k, v in words.items()}})
         table.add("best but " + name if options else "best, by hand",
                   Path(d)/"out", time.time() - start)
 
@@ -190,9 +206,12 @@ def one(model, work):
                              work/("calib-%s.%d.fts" % (base, i)),
                              skip=size*i//4))
     ids = [ids_of(s, s.with_suffix(".npy")) for s in subset]
-    print("%s, %d x %d tokens to calibrate" % (base, n, length))
+    group = group_of(model)
+    print("%s, %d x %d tokens to calibrate, groups of %s" % (base, n, length,
+                                                            group))
     table = Table(model, tokens(model, text, env("EVAL_SEQUENCES", "32"),
-                                length, work/("eval-%s.fts" % base)), n, length)
+                                length, work/("eval-%s.fts" % base)), n, length,
+                  group)
     others(table, subset[0], work)
     kl = {k: ours(table, ids[0], k, v) for k, v in OURS.items()}
     for name, options in {**WITHOUT, **(MIXTURE if mixture else {})}.items():

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Other programs' quantizations of a model, from token ids: what they make is kept until one of its causes changes.
 
-    peers.py NAME MODEL IDS OUT    make one, on the CPU; IDS: .npy of int32 [sequences, length], or a tokens stream
+    peers.py NAME MODEL IDS OUT GROUP    make one, on the CPU; IDS: .npy of int32 [sequences, length], or a tokens stream
 
 prints {"seconds": load to save, "peak_bytes": largest resident set, "versions": {...}}; imports are not counted as time.
-A NAME is a package and what differs from its default, W4 with groups of 128 in all: see NAMES.
+A NAME is a package and what differs from its default, W4 with groups of GROUP inputs in all: see NAMES.
 """
 import hashlib
 import inspect
@@ -21,12 +21,13 @@ DISTRIBUTION = dict(gptqmodel="gptqmodel", llmcompressor="llmcompressor", autoro
 NAMES = ["gptqmodel", "gptqmodel-mse", "gptqmodel-asym", "gptqmodel-mse-asym",
          "llmcompressor", "llmcompressor-mse", "llmcompressor-imatrix_mse",
          "llmcompressor-asym", "llmcompressor-mse-asym", "llmcompressor-imatrix_mse-asym"]
-SLOW = ["autoround", "autoround-asym"]  # 200 steps of a backward pass for each layer: by name alone
+# 200 steps of a backward pass for each layer, best: 1,000 as its recipe of that name: by name alone
+SLOW = ["autoround", "autoround-asym", "autoround-best", "autoround-best-asym"]
 
 
 # ---- making one, in a process of its own: they change torch for good ----
 
-def make_gptqmodel(model, out, ids, how):
+def make_gptqmodel(model, out, ids, how, group):
     from gptqmodel import GPTQConfig, GPTQModel
     # asymmetric: v1 stores zeros less one, which some loaders take otherwise
     c = dict(sym=False, format="gptq_v2") if "asym" in how else {}
@@ -34,20 +35,20 @@ def make_gptqmodel(model, out, ids, how):
         c["mse"] = 2.4
     data = [dict(input_ids=r.tolist(), attention_mask=[1] * len(r)) for r in ids]
     start = time.time()
-    m = GPTQModel.load(model, GPTQConfig(bits=4, group_size=128, offload_to_disk=False, **c), device="cpu")
+    m = GPTQModel.load(model, GPTQConfig(bits=4, group_size=group, offload_to_disk=False, **c), device="cpu")
     m.quantize(data, batch_size=1, calibration_data_min_length=1)
     m.save(out)
     return time.time() - start
 
 
-def make_llmcompressor(model, out, ids, how):
+def make_llmcompressor(model, out, ids, how, group):
     from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
     from datasets import Dataset
     from llmcompressor import oneshot
     from llmcompressor.modifiers.quantization import GPTQModifier
     from transformers import AutoModelForCausalLM
     observer = ([h for h in how if h != "asym"] or ["minmax"])[0]
-    args = QuantizationArgs(num_bits=4, type="int", symmetric="asym" not in how, strategy="group", group_size=128, observer=observer)
+    args = QuantizationArgs(num_bits=4, type="int", symmetric="asym" not in how, strategy="group", group_size=group, observer=observer)
     scheme = QuantizationScheme(targets=["Linear"], weights=args)
     data = Dataset.from_dict(dict(input_ids=[r.tolist() for r in ids], attention_mask=[[1] * len(r) for r in ids]))
     start = time.time()
@@ -58,14 +59,14 @@ def make_llmcompressor(model, out, ids, how):
     return time.time() - start
 
 
-def make_autoround(model, out, ids, how):
+def make_autoround(model, out, ids, how, group):
     import torch
     from auto_round import AutoRound
     from transformers import AutoModelForCausalLM, AutoTokenizer
     start = time.time()
     m = AutoModelForCausalLM.from_pretrained(model, dtype="auto")
-    AutoRound(m, AutoTokenizer.from_pretrained(model), scheme="W4A16", bits=4, group_size=128, sym="asym" not in how,
-              dataset=[torch.from_numpy(r.astype("int64"))[None] for r in ids], seqlen=ids.shape[1], nsamples=len(ids),
+    AutoRound(m, AutoTokenizer.from_pretrained(model), scheme="W4A16", bits=4, group_size=group, sym="asym" not in how,
+              iters=1000 if "best" in how else 200, dataset=[torch.from_numpy(r.astype("int64"))[None] for r in ids], seqlen=ids.shape[1], nsamples=len(ids),
               device_map="cpu", enable_torch_compile=False).quantize_and_save(out, format="auto_gptq")
     seconds = time.time() - start
     for config in list(Path(out).glob("*/config.json")):  # it may write into a folder of its own
@@ -84,7 +85,7 @@ def read_ids(path):
         return np.stack([t.array() for t in fts.read(f) if t.role == "tokens"])
 
 
-def make(name, model, ids, out):
+def make(name, model, ids, out, group):
     """Prints what it cost; what the libraries print goes to stderr."""
     threads = len(os.sched_getaffinity(0))
     os.environ.update(OMP_NUM_THREADS=str(threads), TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1",
@@ -96,7 +97,7 @@ def make(name, model, ids, out):
     import torch
     torch.set_num_threads(threads)
     package, *how = name.split("-")
-    seconds = globals()["make_" + package](model, out, read_ids(ids), how)
+    seconds = globals()["make_" + package](model, out, read_ids(ids), how, int(group))
     with open("/proc/self/status") as f:
         peak = next(int(line.split()[1]) * 1024 for line in f if line.startswith("VmHWM"))
     os.write(stdout, json.dumps(dict(seconds=round(seconds, 2), peak_bytes=peak)).encode() + b"\n")
@@ -123,10 +124,11 @@ def digest(*parts):
     return h.hexdigest()[:16]
 
 
-def kept(python, name, model, ids, work, version):
-    """-> (directory, what it cost): made now, unless WORK has it of the same model, ids, package version and way of making."""
+def kept(python, name, model, ids, work, version, group=128):
+    """-> (directory, what it cost): made now, unless WORK has it of the same model, ids, package version,
+    group and way of making."""
     way = inspect.getsource(globals()["make_" + name.split("-")[0]])
-    key = digest(name, version, way, Path(model), Path(ids))
+    key = digest(name, version, str(group), way, Path(model), Path(ids))
     out = Path(work) / f"{name}-{Path(model).name}-{key}"
     if not (out / "cost.json").exists():
         shutil.rmtree(out, ignore_errors=True)
@@ -134,7 +136,8 @@ def kept(python, name, model, ids, work, version):
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
         with open(f"{out}.log", "wb") as log:
-            r = subprocess.run([python, __file__, name, str(model), str(ids), str(new / "out")], stdout=subprocess.PIPE, stderr=log)
+            r = subprocess.run([python, __file__, name, str(model), str(ids), str(new / "out"),
+                                str(group)], stdout=subprocess.PIPE, stderr=log)
         if r.returncode or not (new / "out/config.json").exists():
             raise RuntimeError(f"{name}: exit {r.returncode}: see {out}.log")
         (new / "out/cost.json").write_bytes(r.stdout)
