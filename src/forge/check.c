@@ -228,8 +228,9 @@ int check_tools(struct err *e)
 {
     static const char *const tools[] = {
         "forge-tokens",  "forge-calib", "forge-hessian", "forge-gradient",
-        "forge-weights", "forge-grid",  "forge-solve",   "forge-split",
-        "forge-pack",    "forge-shard", "forge-gguf",    "forge-device"
+        "forge-weights", "forge-bits",  "forge-grid",    "forge-solve",
+        "forge-split",   "forge-pack",  "forge-shard",   "forge-gguf",
+        "forge-device"
     };
 
     for (size_t i = 0; i < ARRAY_LEN(tools); i++)

@@ -19,7 +19,7 @@ static struct gpu_room room_of(const struct request *r)
 
     return (struct gpu_room){
         .layer = p->device_layer_bytes,
-        .gradient = job_fisher(j) ? p->device_gradient_bytes : 0,
+        .gradient = request_gradients(r) ? p->device_gradient_bytes : 0,
         .hessian = p->device_hessian_bytes[j->propagate == PROPAGATE_BOTH],
         .solve = p->device_solve_bytes[j->effort],
         .solve_least = p->device_solve_least[j->effort],

@@ -30,7 +30,7 @@ enum {
     CPU_LEN = 16,
     GPU_LEN = 200,
     HOST_LEN = 256,
-    JOB_GLOBS = 64,
+    JOB_GLOBS = 512,
     PARTS_MAX = 128,
     STEP_COST = 20, /* 0.1 s of a core at level amx */
     STEP_COST_MAX = 1000000

@@ -120,6 +120,14 @@ static void add_model(struct hash *h, const struct job *j)
             j->file[i].hash);
 }
 
+static void add_choice(struct hash *h, const struct job *j)
+{
+    for (int i = 0; i < j->only.n; i++)
+        add(h, "only %s", j->only.item[i]);
+    for (int i = 0; i < j->skip.n; i++)
+        add(h, "skip %s", j->skip.item[i]);
+}
+
 /* What a run computes on, in words. */
 static const char *device_words(const struct job *j)
 {
@@ -176,7 +184,7 @@ int keys_make(struct request *r, struct err *e)
     struct job_words words;
     struct hash h;
 
-    if (hash_weights(r, true, e) < 0)
+    if (!r->hashed && hash_weights(r, true, e) < 0)
         return e->code;
     begin(&h, e);
     add(&h, "tokens %s", FORGE_VERSION);
@@ -212,13 +220,38 @@ int keys_make(struct request *r, struct err *e)
     add_words(&h, &words);
     job_solve(j, &words);
     add_words(&h, &words);
-    for (int i = 0; i < j->only.n; i++)
-        add(&h, "only %s", j->only.item[i]);
-    for (int i = 0; i < j->skip.n; i++)
-        add(&h, "skip %s", j->skip.item[i]);
+    add_choice(&h, j);
     for (int i = 0; i < j->grids.n; i++)
         add(&h, "grid %s", j->grids.item[i]);
     return end(&h, j->skey);
+}
+
+int keys_bits(struct request *r, char path[PATH_MAX], struct err *e)
+{
+    const struct job *j = &r->j;
+    char key[KEY_LEN + 1];
+    struct hash h;
+
+    if (hash_weights(r, true, e) < 0)
+        return e->code;
+    r->hashed = true;
+    begin(&h, e);
+    add(&h, "bits %s %s %s", FORGE_VERSION, j->cpu, j->gpu);
+    add_model(&h, j);
+    add(&h, "%.9g %" PRId64 " %d %d %" PRId64 " %" PRId64 " %" PRId64, r->bits,
+        j->group, j->symmetric, j->layout == JOB_GGUF, j->sequences, j->seqlen,
+        j->blend);
+    add_choice(&h, j);
+    add_path(&h, j->text);
+    add_sidecar(&h, j->model, "config.json");
+    add_sidecar(&h, j->model, "tokenizer.json");
+    if (end(&h, key) < 0)
+        return e->code;
+    if ((size_t)snprintf(path, PATH_MAX, "%s/bits-%s", r->work_path, key) >=
+        PATH_MAX - sizeof(".fisher"))
+        return err_set(e, E_CREATE, "'%.200s...': path is too long",
+                       r->work_path);
+    return 0;
 }
 
 int keys_pruned(struct request *r, struct err *e)

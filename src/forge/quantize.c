@@ -8,6 +8,7 @@
 #include "checkpoint/expertmap.h"
 #include "common/io/file.h"
 #include "common/math/threads.h"
+#include "forge/bits.h"
 #include "forge/command.h"
 #include "forge/env.h"
 #include "forge/request.h"
@@ -50,6 +51,10 @@ static void parse(struct request *r, int argc, char **argv)
           "of linears whose path matches: inputs per scale, sym, asym, 4bit, "
           "8bit; may be repeated, the last one decides",
           &r->grids, 0, 0, false },
+        { OPT_FLOAT, 0, "bits", "B",
+          "choose the linears' grids so that a weight takes B bits at most, "
+          "scales included",
+          &r->bits, 2, 16, false },
         { OPT_LIST, 0, "modules", "PATTERN",
           "quantize only linears whose path matches; may be repeated [all "
           "but kv_b_proj]",
@@ -185,7 +190,7 @@ static int check(struct request *r, struct err *e)
     if (gpu_ask(&r->gpu, j->device, j->gpu_memory, e) < 0 ||
         check_paths(r, e) < 0 ||
         (r->prune.keep && prune_check(&r->prune, j->model, e) < 0) ||
-        check_model(r, e) < 0 ||
+        check_model(r, e) < 0 || bits_check(r, e) < 0 ||
         (strcmp(j->device, "auto") && gpu_learn(&r->gpu, e) < 0) ||
         check_launch(e) < 0)
         return e->code;
@@ -255,6 +260,8 @@ static int work(struct request *r, struct err *e)
     if (text_piped(r) && keep_text(r, e) < 0)
         return e->code;
     if (r->prune.keep && (rc = prune(r, e)))
+        return rc;
+    if (r->bits > 0 && (rc = bits_settle(r, e)))
         return rc;
     room_plan(r, false, &room);
     if (room_check(r, &room, e) < 0 || keys_make(r, e) < 0)

@@ -22,6 +22,8 @@ struct request {
     struct prune_request prune;           /* keep 0: do not prune */
     char pruned[PATH_MAX]; /* the pruned model, which is then quantized */
     int sym, asym, dry_run, quiet, progress;
+    double bits; /* --bits, for each weight; 0: --group and --grid say */
+    bool hashed; /* the weights are: keys.c */
     double rate; /* --rate, GFLOP/s; 0: measure it */
     struct gpu gpu;
     struct plan plan;
@@ -30,6 +32,12 @@ struct request {
     int64_t layer_steps[2];          /* and stops_layer_steps() */
     struct place place;
 };
+
+/* Whether forge-gradient runs: for --effort best, or for --bits. */
+static inline bool request_gradients(const struct request *r)
+{
+    return job_fisher(&r->j) || r->bits > 0;
+}
 
 /* check.c: checks before any work, within a second, by the code that later uses
  * what is checked. */
@@ -79,6 +87,8 @@ bool make_in_pipe(const struct job *j);
 
 /* keys.c: hash the inputs, and set r->j's keys. */
 MUST_CHECK int keys_make(struct request *r, struct err *e);
+/* path = a file in WORK, named by a key of what the rules of --bits depend on. */
+MUST_CHECK int keys_bits(struct request *r, char path[PATH_MAX], struct err *e);
 /* Set r->pruned: the pruned model's directory in WORK, named by a key of its
  * inputs. */
 MUST_CHECK int keys_pruned(struct request *r, struct err *e);

@@ -67,6 +67,19 @@ static double ahead_bytes(const struct plan *p)
                 fmin(512 << 20, 16 * (double)p->layer_bytes));
 }
 
+/* Of the result.  With --bits the default grid is what the plan knows until the others
+ * are chosen. */
+static double bytes_out(const struct request *r)
+{
+    const struct plan *p = &r->plan;
+    double bits = 4 + 16.0 / (double)r->j.group;
+
+    return (double)p->bytes_out +
+           (r->bits > 0 && !r->j.grids.n ?
+                (r->bits - bits) / 8 * (double)p->quantized :
+                0);
+}
+
 /* Disk space.  The work directory holds codes; the states of all tokens in
  * temporary files; and the hidden states to resume from, the last and the next
  * file, of one or both streams.  The result is written beside OUT first. */
@@ -80,14 +93,14 @@ static void plan_bytes(const struct request *r, struct room *room)
     double states = streams * tokens * (double)p->state_bytes;
     double memory = 256 << 20;
 
-    if (job_fisher(j))
+    if (request_gradients(r))
         plan_gradient(r, tokens, room);
     room->work = (double)p->quantized * 17 / 32 +
                  streams * tokens * (double)p->hidden_size * 4;
     /* moments of a layer, and states at a point, those before and the next */
     if (j->parts > 1 && !make_in_pipe(&r->j))
         room->work += r->layer_bytes + (*j->scratch ? 0 : parts_states(r));
-    room->out = (double)p->bytes_out * 2;
+    room->out = bytes_out(r) * 2;
     if (j->layout ==
         JOB_GGUF) { /* made of a checkpoint in the work directory */
         room->work += (double)p->bytes_out;
@@ -97,7 +110,8 @@ static void plan_bytes(const struct request *r, struct room *room)
         room->work += states;
     else
         memory = states;
-    if (job_fisher(j)) /* F of the outputs, beside forge-gradient's states */
+    if (request_gradients(
+            r)) /* F of the outputs, beside forge-gradient's states */
         room->work += room->gradient_states + 8.0 * (double)p->layers *
                                                   (double)p->hidden_size *
                                                   (double)p->hidden_size;
@@ -276,13 +290,17 @@ void room_print(const struct request *r, const struct room *room)
         print_parts(r);
     printf("output       %s: about %s\n", r->out,
            size_text(a, j->layout == JOB_GGUF ? (double)r->gguf_bytes :
-                                                (double)p->bytes_out));
+                                                bytes_out(r)));
+    if (r->bits > 0)
+        printf(
+            "bits         %g for each weight: grids are chosen at the start\n",
+            r->bits);
     printf("work         %s: up to %s\n", r->work_path,
            size_text(a, room->work));
     printf("memory       about %s, of it %s for the widest Hessian\n",
            size_text(a, room->memory),
            size_text(b, (double)p->hessian_bytes * 2));
-    if (job_fisher(j))
+    if (request_gradients(r))
         printf("gradients    before that, about %s of memory; of work %s\n",
                size_text(a, room->gradient),
                size_text(b, room->gradient_states));

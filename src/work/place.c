@@ -43,6 +43,8 @@ static const struct {
     { IN_TOP, "make.log" },
     { IN_TOP, "lock" },
     { IN_TOP, "meter.json" },
+    { IN_TOP, "bits-@.fisher" },
+    { IN_TOP, "bits-@" },
     { IN_TOKENS, "tokens.fts" },
     { IN_CALIB, "hidden-#.fts" },
     { IN_CALIB, "hessian-#.fts" },

@@ -116,6 +116,7 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     run_examples "$MAN/forge-gradient.1"
 }
 @test "the examples of forge-grid(1)" { run_examples "$MAN/forge-grid.1"; }
+@test "the examples of forge-bits(1)" { run_examples "$MAN/forge-bits.1"; }
 @test "the examples of forge-hooks(1)" {
     forge-calib -q --synthetic gaussian --sequences 2 --seqlen 128 "$BATS_FILE_TMPDIR/model" >s.fts
     PYTHONPATH=$BATS_TEST_DIRNAME/../reference /usr/bin/python3 - <<'P'

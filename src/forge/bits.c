@@ -1,0 +1,281 @@
+/* bits.c - see bits.h. */
+#include "forge/bits.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "arch/lacks.h"
+#include "common/io/file.h"
+#include "forge/pipes.h"
+#include "gptq/bits/errors.h"
+
+/* Tokens that costs are estimated from. */
+enum { BITS_TOKENS = 8192, TRIES = BITS_GRIDS - 1 };
+
+struct tries {
+    char word[TRIES][WORD];
+    int n;
+};
+
+/* The grids beside the default: groups of 128, 64 and 32, with zeros and without if
+ * --asym allows them, and 8 bits. */
+static void list_tries(const struct job *j, struct tries *t)
+{
+    static const int64_t groups[] = { 128, 64, 32 };
+
+    t->n = 0;
+    snprintf(t->word[t->n++], WORD, "8bit,sym");
+    if (j->layout == JOB_GGUF)
+        return;
+    for (size_t i = 0; i < ARRAY_LEN(groups); i++) {
+        if (groups[i] != j->group)
+            snprintf(t->word[t->n++], WORD, "%" PRId64, groups[i]);
+        if (!j->symmetric)
+            snprintf(t->word[t->n++], WORD, "%" PRId64 ",sym", groups[i]);
+    }
+}
+
+/* ---- checks ---- */
+
+/* The least bits for each weight. */
+static double least_bits(const struct job *j, const struct model_config *c)
+{
+    const struct module_choice choice = job_choice(j);
+    double bits = 0, weights = 0;
+    struct tries t;
+    struct linear l;
+
+    list_tries(j, &t);
+    for (int64_t layer = 0; layer < c->n_layers; layer++)
+        for (int64_t i = 0; i < model_linear_count(c, layer); i++) {
+            struct module_grid g = { (uint64_t)j->group, j->symmetric, 4 };
+            double least;
+
+            model_linear(c, layer, i, &l);
+            if (!module_chosen(&choice, l.module))
+                continue;
+            least = bits_taken(g, (uint64_t)l.rows, (uint64_t)l.cols);
+            for (int k = 0; k < t.n; k++) {
+                char rule[WORD + 2];
+                const char *one = rule;
+                const struct grid_rules rules = { &one, 1, (uint64_t)j->group,
+                                                  j->symmetric };
+                double taken;
+
+                snprintf(rule, sizeof(rule), "*=%s", t.word[k]);
+                g = grid_rules_find(&rules, l.module);
+                taken = bits_taken(g, (uint64_t)l.rows, (uint64_t)l.cols);
+                if ((uint64_t)l.cols % g.group == 0 && taken < least)
+                    least = taken;
+            }
+            bits += least;
+            weights += (double)l.rows * (double)l.cols;
+        }
+    return weights > 0 ? bits / weights : 0;
+}
+
+int bits_check(const struct request *r, struct err *e)
+{
+    const struct job *j = &r->j;
+    struct model_config c;
+    double least;
+
+    if (r->bits <= 0)
+        return 0;
+    if (j->method == METHOD_RTN || j->grids.n || r->grids.count)
+        return err_set(e, E_USAGE, "--bits: %s",
+                       j->method == METHOD_RTN ?
+                           "--method rtn has no text to measure costs on" :
+                           "--grid says the grids itself");
+    if (j->layout == LAYOUT_AWQ)
+        return err_set(e, E_CONFIG,
+                       "--bits: a checkpoint in layout awq has one grid");
+    if (j->layout == JOB_GGUF && (!j->symmetric || j->group != 32))
+        return err_set(e, E_CONFIG,
+                       "--bits: with layout gguf it chooses between Q4_0 and "
+                       "Q8_0: leave out --asym and --group");
+    if (job_config(j, &c, e) < 0)
+        return e->code;
+    least = least_bits(j, &c);
+    model_config_release(&c);
+    return r->bits >= least - 1e-6 ?
+               0 :
+               err_set(e, E_CONFIG,
+                       "--bits %g: the least of the grids is %.4f bits for "
+                       "each weight, scales included",
+                       r->bits, least);
+}
+
+int bits_gradients(const struct job *j, bool *are, struct err *e)
+{
+    struct model_config c;
+
+    if (model_config_read(&c, j->model, e) < 0)
+        return e->code;
+    *are = !model_lacks(&c, j->seqlen);
+    model_config_release(&c);
+    return 0;
+}
+
+/* ---- the pipes ---- */
+
+/* Words that commands point to. */
+struct words {
+    char sequences[WORD], seqlen[WORD], blend[WORD], threads[WORD],
+        memory[WORD], group[WORD], bits[WORD], fisher[PATH_MAX + 16];
+    struct tries tries;
+};
+
+static void set_words(const struct request *r, const char *path,
+                      struct words *w)
+{
+    const struct job *j = &r->j;
+    int64_t n = (BITS_TOKENS + j->seqlen - 1) / j->seqlen;
+
+    number_word(w->sequences, n < j->sequences ? n : j->sequences);
+    number_word(w->seqlen, j->seqlen);
+    number_word(w->blend, j->blend);
+    number_word(w->threads, j->threads);
+    number_word(w->memory, (int64_t)j->gpu_memory);
+    number_word(w->group, j->group);
+    snprintf(w->bits, WORD, "%.9g", r->bits);
+    snprintf(w->fisher, sizeof(w->fisher), "%s.fisher", path);
+    list_tries(j, &w->tries);
+}
+
+static struct command *add_tool(struct pipes *p, const char *name,
+                                const struct words *w)
+{
+    struct command *c = pipes_add(p, name);
+
+    command_add(c, "-q", "--progress", "never", "--threads", w->threads, NULL);
+    return c;
+}
+
+static struct command *add_device_tool(struct pipes *p, const char *name,
+                                       const struct words *w,
+                                       const struct job *j)
+{
+    struct command *c = add_tool(p, name, w);
+
+    command_add(c, "--device", *j->gpu ? j->device : "cpu", NULL);
+    if (j->gpu_memory)
+        command_add(c, "--gpu-memory", w->memory, NULL);
+    if (*j->gpu)
+        command_add(c, "--expect-device", j->gpu, NULL);
+    return c;
+}
+
+static void add_tokens(struct pipes *p, const struct words *w,
+                       const struct job *j)
+{
+    pipes_init(p);
+    p->captured = true;
+    command_add(pipes_add(p, "forge-tokens"), "-q", "--sequences", w->sequences,
+                "--seqlen", w->seqlen, j->model, j->text, NULL);
+}
+
+static int make_fisher(const struct words *w, const struct job *j,
+                       struct err *e)
+{
+    struct pipes p;
+
+    add_tokens(&p, w, j);
+    command_add(add_device_tool(&p, "forge-gradient", w, j), j->model, NULL);
+    command_add(add_device_tool(&p, "forge-hessian", w, j), "-o", w->fisher,
+                NULL);
+    return pipes_run(&p, e);
+}
+
+/* j->model runs as it is; the Hessians of each layer meet its weights. */
+static int make_rules(const struct request *r, const struct words *w,
+                      bool fisher, const char *path, struct err *e)
+{
+    const struct job *j = &r->j;
+    struct pipes p;
+    struct command *c;
+
+    add_tokens(&p, w, j);
+    c = add_device_tool(&p, "forge-calib", w, j);
+    if (r->plan.kv_b)
+        command_add(c, "--kv-b", NULL);
+    command_add(c, j->model, NULL);
+    command_add(add_device_tool(&p, "forge-hessian", w, j), "--blend", w->blend,
+                NULL);
+    c = add_tool(&p, "forge-weights", w);
+    for (int i = 0; i < j->only.n; i++)
+        command_add(c, "--modules", j->only.item[i], NULL);
+    for (int i = 0; i < j->skip.n; i++)
+        command_add(c, "--skip", j->skip.item[i], NULL);
+    command_add(c, "--join", j->model, NULL);
+    c = add_tool(&p, "forge-bits", w);
+    command_add(c, "--bits", w->bits, "--group", w->group, NULL);
+    if (!j->symmetric)
+        command_add(c, "--asymmetric", NULL);
+    for (int i = 0; i < w->tries.n; i++)
+        command_add(c, "--try", w->tries.word[i], NULL);
+    if (fisher)
+        command_add(c, "--fisher", w->fisher, NULL);
+    command_add(c, "-o", path, j->model, NULL);
+    return pipes_run(&p, e);
+}
+
+static int make(const struct request *r, const char *path, struct err *e)
+{
+    struct words w;
+    bool fisher;
+    int rc;
+
+    set_words(r, path, &w);
+    /* steps have their temporary files there, too */
+    if (setenv("TMPDIR", r->work_path, 1))
+        return err_set(e, E_TEMP, "out of memory");
+    rc = bits_gradients(&r->j, &fisher, e);
+    if (!rc && fisher)
+        rc = make_fisher(&w, &r->j, e);
+    if (!rc)
+        rc = make_rules(r, &w, fisher, path, e);
+    unlink(w.fisher);
+    return rc > 0 ? err_set(e, E_BUG, "a step ended with 1") : rc;
+}
+
+/* ---- the rules ---- */
+
+static int take(struct request *r, const char *path, struct err *e)
+{
+    char *text, *line, *next;
+    size_t len;
+    int rc = file_slurp(&text, &len, path, 1 << 24, e);
+
+    if (rc)
+        return rc;
+    for (line = text; !rc && *line; line = next) {
+        next = line + strcspn(line, "\n");
+        if (*next)
+            *next++ = 0;
+        if (*line == '#' && !r->quiet)
+            remark("bits:%s", line + 1);
+        else if (*line != '#' && (rc = grid_rule_check(line, e)) == 0)
+            rc = globs_add(&r->j.grids, line, e);
+    }
+    free(text);
+    return rc ? err_prefix(e, "'%s'", path) : 0;
+}
+
+int bits_settle(struct request *r, struct err *e)
+{
+    char path[PATH_MAX];
+
+    if (keys_bits(r, path, e) < 0)
+        return e->code;
+    if (access(path, F_OK)) {
+        int rc = make(r, path, e);
+
+        if (rc)
+            return rc;
+    }
+    return take(r, path, e) < 0 ? e->code : check_model(r, e);
+}
