@@ -38,12 +38,13 @@ taken() { # DIRECTORY
     forge quantize "$model" p.gguf "${small[@]}" --effort fast --layout gguf
     [ $((bytes - $(stat -c %s p.gguf))) -gt $((3145728 * 3 / 10 / 8)) ]
     [ $((bytes - $(stat -c %s p.gguf))) -le $((3145728 / 16)) ]
-    /usr/bin/python3 "$tree/tests/reference/families.py" make gemma2 plain g
-    forge quantize g out "${small[@]}" --group 16 --bits 5.2 --work work
+    python3 "$tree/tests/reference/forward.py" make gemma2 g
+    python3 -c 'import numpy as np; np.save("t.npy", np.random.default_rng(3).integers(0, 96, (24, 80)))'
+    forge quantize g out --text t.npy --sequences 4 --seqlen 40 --group 16 --quiet --bits 5.2 --work work
     mapfile -t rules < <(grep -hv '^#' work/bits-*)
     check out compressed-tensors 16,sym "${rules[@]}"
     rm -r out work
-    /usr/bin/python3 "$tree/tests/reference/moe.py" make deepseek_v3 plain m
+    python3 "$tree/tests/reference/moe.py" make deepseek_v3 plain m
     forge quantize m out "${small[@]}" --group 8 --bits 6.2 --work work --modules '*'
     mapfile -t rules < <(grep -hv '^#' work/bits-*)
     check out compressed-tensors 8,sym "${rules[@]}"
