@@ -203,8 +203,8 @@ static int make_rules(const struct request *r, const struct words *w,
     if (r->plan.kv_b)
         command_add(c, "--kv-b", NULL);
     command_add(c, j->model, NULL);
-    command_add(add_device_tool(&p, "forge-hessian", w, j), "--blend", w->blend,
-                NULL);
+    command_add(add_device_tool(&p, "forge-hessian", w, j), "--skip-tokens",
+                "1", "--blend", w->blend, NULL);
     c = add_tool(&p, "forge-weights", w);
     for (int i = 0; i < j->only.n; i++)
         command_add(c, "--modules", j->only.item[i], NULL);

@@ -15,7 +15,7 @@ struct settings {
     int dtype; /* index into the words of --dtype */
     struct device_choice device;
     const char *loans;
-    int64_t block, max_tokens, blend, parts, share, shares;
+    int64_t block, max_tokens, skip, blend, parts, share, shares;
     const char *rows;
     int partial;
 };
@@ -32,6 +32,10 @@ static int parse(struct settings *s, int argc, char **argv)
         { OPT_INT, 0, "max-tokens", "N",
           "use the first N tokens of each input, 0 = all [0]", &s->max_tokens,
           0, 9e15, false },
+        { OPT_INT, 0, "skip-tokens", "N",
+          "leave out the first N tokens of each sequence, but of experts' "
+          "inputs [0]",
+          &s->skip, 0, 1 << 20, false },
         { OPT_INT, 0, "blend", "K",
           "experts: blend their Hessians with the layer's, as K tokens for "
           "each input [0]",
@@ -72,6 +76,8 @@ static int parse(struct settings *s, int argc, char **argv)
     if (s->partial && (s->max_tokens || s->shares || s->rows))
         die(E_USAGE, "--partial leaves --max-tokens, --shares and --rows to "
                      "who merges the parts");
+    if (s->skip && s->max_tokens)
+        die(E_USAGE, "--skip-tokens does not go with --max-tokens");
     if (s->partial) /* so is this, which experts' activations then get */
         s->blend = 0;
     tool_apply(&s->tool);
@@ -90,6 +96,7 @@ static int open_all(struct hessian_inputs *r, const struct settings *s,
                                      .block = (uint64_t)s->block,
                                      .blend = (double)s->blend,
                                      .max_tokens = (uint64_t)s->max_tokens,
+                                     .skip = (uint64_t)s->skip,
                                      .partial = s->partial,
                                      .parts = s->parts,
                                      .share = s->share,

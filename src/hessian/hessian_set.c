@@ -346,13 +346,15 @@ static int add_part(struct hessian_set *c, struct entry *t,
     return rc < 0 ? err_prefix(e, "'%s'", f->name) : 0;
 }
 
-/* Add the first n tokens of f, cut at the ends of chunks. */
+/* Add the first n tokens of f but those to skip, cut at the ends of chunks. */
 static int add_tokens(struct hessian_set *c, struct entry *t,
                       const struct frame *f, uint64_t n, struct err *e)
 {
     size_t row = f->dims[1] * dtype_bits(f->dtype) / 8;
     struct hessian_part p = { .dtype = f->dtype, .there = f->loan.lent };
 
+    if (!tensor_name_is_expert(f->name))
+        p.first = c->params.skip;
     for (; p.first < n; p.first += p.tokens) {
         uint64_t room = hessian_room(t->acc);
 

@@ -18,6 +18,8 @@ struct hessian_set_params {
                             else F32 */
     uint64_t block;      /* size of diagonal blocks; 0: the whole matrix */
     uint64_t max_tokens; /* per name; 0: all */
+    uint64_t skip;       /* first tokens of a sequence that are left out, but of
+                          * experts, whose rows are gathered */
     double blend;        /* k of blend.h; 0: none */
     int n_inputs;        /* input streams, for merging */
     bool partial;  /* experts' activations are left to who merges the parts */

@@ -12,9 +12,9 @@ setup_file() {
     python3 "$MODELS" tokens t.fts 40 1 33 64
     for kind in llama qwen3_moe deepseek_v3; do
         python3 "$MODELS" make $kind $kind
-        forge-calib -q $kind t.fts | forge-hessian -q -o $kind.h
+        forge-calib -q $kind t.fts | forge-hessian -q --skip-tokens 1 -o $kind.h
         forge-gradient -q $kind t.fts | forge-hessian -q -o $kind.f
-        forge-calib -q $kind t.fts | forge-hessian -q | forge-weights -q --join $kind >$kind.in
+        forge-calib -q $kind t.fts | forge-hessian -q --skip-tokens 1 | forge-weights -q --join $kind >$kind.in
     done
 }
 

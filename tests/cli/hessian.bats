@@ -39,6 +39,14 @@ setup() {
     python3 "$PY" check-hessian "$A/a.fts" h.fts 0 801
 }
 
+@test "--skip-tokens leaves out the first tokens of each sequence" {
+    for n in 1 7; do
+        forge-hessian -q --skip-tokens $n "$A/a.fts" >h.fts
+        python3 "$PY" check-hessian "$A/a.fts" h.fts 0 0 $n
+    done
+    run -64 forge-hessian --skip-tokens 1 --max-tokens 5 "$A/a.fts"
+}
+
 @test "drift and output frames give cross moments, in front of the hessian" {
     for k in "" 32; do
         python3 "$PY" drift "$A/a$k.fts" d.fts "${k:+f32}"

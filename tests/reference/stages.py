@@ -156,13 +156,13 @@ def full(t, cols):
     return h + np.tril(h, -1).T
 
 
-def check_hessian(acts, hessians, block="0", most="0"):
-    block, most = int(block), int(most)
+def check_hessian(acts, hessians, block="0", most="0", skip="0"):
+    block, most, skip = int(block), int(most), int(skip)
     frames = [t for p in acts.split(",") for t in tensors(p)]
     got = tensors(hessians)
     assert [t.name for t in got] == list(INPUTS), [t.name for t in got]
     for t in got:
-        x = np.concatenate([f.array() for f in sorted(
+        x = np.concatenate([f.array()[skip:] for f in sorted(
             (f for f in frames if f.role == "activation" and f.name == t.name),
             key=lambda f: f.sequence)]).astype(np.float64)
         if most:
