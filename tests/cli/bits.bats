@@ -64,7 +64,8 @@ setup() {
 @test "what is wrong ends with one line and its status" {
     no() { # STATUS TEXT ARGUMENT...
         run "-$1" --separate-stderr forge-bits -q "${@:3}"
-        [ "${#stderr_lines[@]}" -eq 1 ] && [[ $stderr == *"$2"* ]] || { echo "said: $stderr"; return 1; }
+        [ "${#stderr_lines[@]}" -eq 1 ]
+        [[ $stderr == *"$2"* ]] || { echo "said: $stderr"; return 1; }
         [ -z "$output" ]
     }
     no 78 "the least of these grids is 5.0000" --bits 4.5 --group 16 --try 8bit llama llama.in
