@@ -43,7 +43,7 @@ static void parse(struct settings *s, int argc, char **argv)
           "a zero point for each group where no rule says otherwise",
           &s->asymmetric, 0, 0, false },
         { OPT_LIST, 0, "try", "WORD[,WORD]...",
-          "another grid, as the words of forge-grid --grid; may be repeated",
+          "another grid, in the words of forge-grid's rules; may be repeated",
           &s->tries, 0, 0, false },
         { OPT_STR, 'o', "output", "FILE", "write the rules to FILE", &s->output,
           0, 0, true },
