@@ -164,7 +164,7 @@ static void bench(struct linear *l, enum effort effort, bool moved)
     struct refined_result on_gpu, on_cpu;
     double gpu_open_s = now(), gpu_s, cpu_open_s, cpu_s, together_s = 0;
 
-    p.block = (struct block_params){ true, true, plan.factors, DT_F16 };
+    p.block = (struct block_params){ true, true, plan.factors, DT_F16, 4 };
     p.sweeps = plan.sweeps;
     p.output = moved ? l->output : NULL;
     open_gpu(&b, l, plan.starts);
