@@ -8,13 +8,13 @@
  * 1. G = F (d H_J), two products in three parts of bf16 (refined_pass_cuda.cu).
  * 2. One launch for all rows, a block of threads for each 64.  A block keeps its
  *    G in registers and adds F v of the blocks before, v = the moves times H_JJ,
- *    as these publish it, 16 rows at a time.  Then it moves its own codes, one
- *    after another.
+ *    as these publish it, 8 rows at a time.  Then it moves its own codes.
  *
- * So what waits for another is the moves alone.  Of 64 rows one warp decides: all
- * 128 columns of a row at once, takes the first one that moves and decides anew
- * those behind it, which costs a move, not a code.  Of 8 rows it keeps G in
- * registers, and the other warps bring the rows behind up to date.
+ * So what waits for another is the moves alone.  Of 64 rows eight, each eighth,
+ * move at the same time, a warp for each, as if F had nothing between them; then
+ * they bring the next eight rows up to date, and other warps the rows behind.  A
+ * warp decides all 128 columns of its row at once, takes the first one that moves
+ * and decides anew those behind it, which costs a move, not a code.
  *
  * The CPU takes all columns of a row before the next row: another order of the
  * same descent. */
@@ -27,12 +27,14 @@ enum {
     ROWS = 64,
     THREADS = 512,
     WARP = 32,
-    PARTS = WIDE / WARP,    /* columns of a lane: lane, lane + 32, .. */
-    STRIDE = WIDE + 1,      /* of rows of g: no bank conflicts */
-    SUB = 8,                /* rows whose G the deciding warp keeps */
-    CHUNK = 16,             /* rows that are published at a time */
-    SIDES = THREADS / WIDE, /* threads of a column of G */
-    OWN = ROWS / SIDES      /* rows of one of them */
+    PARTS = WIDE / WARP,   /* columns of a lane: PARTS * lane and on */
+    STRIDE = WIDE + PARTS, /* of rows of g */
+    STEP = 8,              /* rows that move at a time, a warp for each */
+    STEPS = ROWS / STEP,   /* and that are published at a time */
+    PUBLISHER = THREADS / WARP - 1, /* the warp that does */
+    BRINGERS = PUBLISHER - STEP,    /* warps that bring rows up to date */
+    SIDES = THREADS / WIDE,         /* threads of a column of G */
+    OWN = ROWS / SIDES              /* rows of one of them */
 };
 
 /* Rows of a module and columns of a group, for the kernel: pointers to the first
@@ -40,7 +42,7 @@ enum {
 struct fisher_group {
     const float *gradient; /* [n, ld]: G */
     float *pushed;         /* [ld, WIDE]: v */
-    int *published;      /* [ld / ROWS + 1], zero at first: chunks of v that are
+    int *published;      /* [ld / ROWS + 1], zero at first: steps of v that are
                      * there; last, the number of blocks that have begun */
     const float *fisher; /* [ld, ld] */
     const float *square; /* [n, WIDE]: H */
@@ -55,16 +57,25 @@ struct fisher_group {
     int *any;
 };
 
+/* Of the rows in the order in which they move, see place(). */
 struct fisher_memory {
     float h[WIDE][WIDE];
     float g[ROWS][STRIDE];
     float f[ROWS][ROWS];
-    float v[2][SUB][WIDE];
+    float before[2][ROWS][ROWS]; /* F, rows before and these, in their order */
+    float v[2][STEP][WIDE];
     float scale[ROWS], zero[ROWS];
     float mantissa[256];
     uint8_t code[ROWS][WIDE];
     int number;
 };
+
+/* Row r of 64 moves in step r % STEPS; and row place(r) is the one that comes at
+ * r. */
+static __device__ __forceinline__ int place(int r)
+{
+    return r % STEPS * STEP + r / STEPS;
+}
 
 /* fisher[r][c] of the packed lower triangle, zero in the padding; grid (ld / 64,
  * ld). */
@@ -145,16 +156,17 @@ static __device__ void fetch(struct fisher_memory *s,
     for (int i = t; i < ROWS * WIDE; i += THREADS) {
         int r = i % ROWS, k = i / ROWS;
 
-        s->code[r][k] = k < a.n && r < a.rows ? a.codes[k * a.pitch + r] : 0;
+        s->code[place(r)][k] =
+            k < a.n && r < a.rows ? a.codes[k * a.pitch + r] : 0;
     }
     for (int i = t; i < ROWS * ROWS; i += THREADS)
-        s->f[i / ROWS][i % ROWS] = f[i / ROWS * a.ld + i % ROWS];
+        s->f[place(i / ROWS)][place(i % ROWS)] = f[i / ROWS * a.ld + i % ROWS];
     refined_arrived();
     if (t < ROWS) {
         uint32_t meta = t < a.rows ? a.meta[t] : 0;
 
-        s->scale[t] = refined_scale<S>(s->mantissa, meta);
-        s->zero[t] = (float)meta_zero(meta);
+        s->scale[place(t)] = refined_scale<S>(s->mantissa, meta);
+        s->zero[place(t)] = (float)meta_zero(meta);
     }
 }
 
@@ -166,211 +178,261 @@ static __device__ __forceinline__ int acquire(const int *p)
     return x;
 }
 
+/* F of the 64 rows of block b and of these, on its way to s->before. */
+static __device__ void fetch_before(struct fisher_memory *s,
+                                    const struct fisher_group &a, int number,
+                                    int b)
+{
+    const float *f = a.fisher + (uint64_t)b * ROWS * a.ld + number * ROWS;
+
+    for (int i = (int)threadIdx.x; i < ROWS * ROWS / 4; i += THREADS) {
+        int j = i / (ROWS / 4), r = i % (ROWS / 4) * 4;
+
+        refined_copy(&s->before[b & 1][j][r], f + j * a.ld + r);
+    }
+}
+
+/* g += F v of the rows of a step; f, v: of the first of them. */
+static __device__ __forceinline__ void push_step(float *g, const float *f,
+                                                 const float *v)
+{
+    float moved[STEP];
+
+#pragma unroll
+    for (int j = 0; j < STEP; j++)
+        moved[j] = __ldcg(v + j * STEPS * WIDE);
+#pragma unroll
+    for (int j = 0; j < STEP; j++)
+#pragma unroll
+        for (int i = 0; i < OWN; i += 4) {
+            float4 x = *(const float4 *)(f + j * STEPS * ROWS + i);
+
+            g[i] = fmaf(x.x, moved[j], g[i]);
+            g[i + 1] = fmaf(x.y, moved[j], g[i + 1]);
+            g[i + 2] = fmaf(x.z, moved[j], g[i + 2]);
+            g[i + 3] = fmaf(x.w, moved[j], g[i + 3]);
+        }
+}
+
 /* s->g = G and the F v of all rows before.  A thread has OWN rows of a column. */
 static __device__ void gather(struct fisher_memory *s,
                               const struct fisher_group &a, int number)
 {
     int k = (int)threadIdx.x % WIDE, r = (int)threadIdx.x / WIDE * OWN;
-    const float *f = a.fisher + number * ROWS + r, *v = a.pushed + k;
+    const float *v = a.pushed + k;
     float g[OWN];
 
+    if (number)
+        fetch_before(s, a, number, 0);
 #pragma unroll
     for (int i = 0; i < OWN; i++)
         g[i] = k < a.n ? a.gradient[k * a.ld + r + i] : 0;
-    for (int c = 0; c < number * (ROWS / CHUNK); c++) {
-        if (threadIdx.x == 0)
-            while (acquire(a.published + c / (ROWS / CHUNK)) <=
-                   c % (ROWS / CHUNK))
-                ;
-        __syncthreads();
-#pragma unroll
-        for (int j = 0; j < CHUNK; j++, f += a.ld, v += WIDE) {
-            float moved = __ldcg(v);
+    for (int b = 0; b < number; b++, v += ROWS * WIDE) {
+        const float *f = s->before[b & 1][0] + r;
+        int there = acquire(a.published + b);
 
-#pragma unroll
-            for (int i = 0; i < OWN; i += 4) {
-                float4 x = __ldg((const float4 *)(f + i));
-
-                g[i] = fmaf(x.x, moved, g[i]);
-                g[i + 1] = fmaf(x.y, moved, g[i + 1]);
-                g[i + 2] = fmaf(x.z, moved, g[i + 2]);
-                g[i + 3] = fmaf(x.w, moved, g[i + 3]);
-            }
+        refined_arrived();
+        if (b + 1 < number)
+            fetch_before(s, a, number, b + 1);
+        if (there == STEPS) {
+#pragma unroll 2
+            for (int i = 0; i < STEPS; i++)
+                push_step(g, f + i * ROWS, v + i * WIDE);
+            continue;
+        }
+        for (int i = 0; i < STEPS; i++) {
+            while (there <= i)
+                there = acquire(a.published + b);
+            push_step(g, f + i * ROWS, v + i * WIDE);
         }
     }
 #pragma unroll
     for (int i = 0; i < OWN; i++)
-        s->g[r + i][k] = g[i];
+        s->g[place(r + i)][k] = g[i];
     __syncthreads();
 }
 
-/* Where a code is best; its place if it cannot move. */
-static __device__ __forceinline__ float best(float a, float t, float inverse,
-                                             float zero)
-{
-    float x = zero + a + fminf(fmaxf(t * inverse, -16), 16);
-
-    x = fminf(fmaxf(x, 0), 15);
-    return (x + ROUNDER) - ROUNDER - zero;
-}
-
-/* All codes of row i, by a warp.  g: its G; sum: what moved times H.  True when
- * one has. */
-static __device__ __forceinline__ bool move_row(struct fisher_memory *s, int i,
+/* All codes of the row at p, by a warp.  g: its G; curve: 1 / H's diagonal; sum:
+ * what moved times H.  True when one has. */
+static __device__ __forceinline__ bool move_row(struct fisher_memory *s, int p,
                                                 const float *g,
                                                 const float *curve, float *sum)
 {
-    int lane = (int)threadIdx.x % WARP, last = -1;
-    float f = s->f[i][i], scale = s->scale[i], zero = s->zero[i];
+    int lane = (int)threadIdx.x % WARP;
+    float f = s->f[p][p], scale = s->scale[p];
     float inverse_f = f > 0 ? 1 / f : 0, inverse_scale = 1 / scale;
-    float a[PARTS], t[PARTS], x[PARTS], inverse[PARTS];
+    uint8_t *codes = &s->code[p][PARTS * lane];
+    float code[PARTS], t[PARTS], inverse[PARTS];
+    unsigned open = (1 << PARTS) - 1, ready;
+    bool any = false;
 
 #pragma unroll
     for (int q = 0; q < PARTS; q++) {
-        a[q] = (float)s->code[i][q * WARP + lane] - zero;
+        code[q] = (float)codes[q];
         t[q] = g[q] * inverse_f;
         inverse[q] = curve[q] * inverse_scale;
         sum[q] = 0;
     }
     for (;;) {
-        int c = WIDE;
-        float moved = 0, m;
+        int first = PARTS, from, c;
+        float moved = 0, best = 0, m;
 
 #pragma unroll
         for (int q = PARTS - 1; q >= 0; q--) {
-            unsigned ready;
+            float x = fminf(fmaxf(fmaf(t[q], inverse[q], code[q]), 0), 15);
 
-            x[q] = best(a[q], t[q], inverse[q], zero);
-            ready = __ballot_sync(~0u, x[q] != a[q] && q * WARP + lane > last);
-            if (!ready)
-                continue;
-            c = q * WARP + __ffs((int)ready) - 1;
-            moved = (a[q] - x[q]) * scale;
-        }
-        if (c == WIDE)
-            break;
-        m = __shfl_sync(~0u, moved, c % WARP);
-        last = c;
-#pragma unroll
-        for (int q = 0; q < PARTS; q++) {
-            float h = s->h[c][q * WARP + lane];
-
-            if (q * WARP + lane == c) {
-                a[q] = x[q];
-                s->code[i][c] = (uint8_t)rintf(a[q] + zero);
+            x = (x + ROUNDER) - ROUNDER;
+            if (x != code[q] && open >> q & 1) {
+                first = q;
+                best = x;
+                moved = (code[q] - x) * scale;
             }
-            t[q] = fmaf(m, h, t[q]);
-            sum[q] = fmaf(m, h, sum[q]);
         }
-    }
-    return last >= 0;
-}
-
-/* Rows sub * SUB.., by a warp: their moves, to s->v and a.pushed. */
-static __device__ bool decide(struct fisher_memory *s,
-                              const struct fisher_group &a, int number, int sub)
-{
-    int lane = (int)threadIdx.x % WARP, r0 = sub * SUB;
-    float *to = a.pushed + ((uint64_t)number * ROWS + r0) * WIDE + lane;
-    float g[SUB][PARTS], curve[PARTS], sum[PARTS];
-    bool any = false;
-
-#pragma unroll
-    for (int q = 0; q < PARTS; q++) {
-        int k = q * WARP + lane;
-
-        curve[q] = s->h[k][k] > 0 ? 1 / s->h[k][k] : 0;
-#pragma unroll
-        for (int i = 0; i < SUB; i++)
-            g[i][q] = s->g[r0 + i][k];
-    }
-#pragma unroll
-    for (int j = 0; j < SUB; j++) {
-        if (!sub)
+        ready = __ballot_sync(~0u, first < PARTS);
+        if (!ready)
             break;
-#pragma unroll
-        for (int q = 0; q < PARTS; q++) {
-            float v = s->v[(sub & 1) ^ 1][j][q * WARP + lane];
+        any = true;
+        from = __ffs((int)ready) - 1;
+        m = __shfl_sync(~0u, moved, from);
+        c = PARTS * from + __shfl_sync(~0u, first, from);
+        if (lane <= from)
+            open = lane == from ? open & ~0u << (first + 1) : 0;
+        const float4 h = *(const float4 *)&s->h[c][PARTS * lane];
+        const float to[PARTS] = { h.x, h.y, h.z, h.w };
 
 #pragma unroll
-            for (int i = 0; i < SUB; i++)
-                g[i][q] = fmaf(s->f[r0 - SUB + j][r0 + i], v, g[i][q]);
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < SUB; i++) {
-        any |= move_row(s, r0 + i, g[i], curve, sum);
-#pragma unroll
         for (int q = 0; q < PARTS; q++) {
-            s->v[sub & 1][i][q * WARP + lane] = sum[q];
-            to[i * WIDE + q * WARP] = sum[q];
-#pragma unroll
-            for (int k = i + 1; k < SUB; k++)
-                g[k][q] = fmaf(s->f[r0 + i][r0 + k], sum[q], g[k][q]);
+            if (lane == from && q == first)
+                code[q] = best;
+            t[q] = fmaf(m, to[q], t[q]);
+            sum[q] = fmaf(m, to[q], sum[q]);
         }
     }
-    if ((r0 + SUB) % CHUNK == 0) {
-        __threadfence();
-        __syncwarp();
-        if (lane == 0)
-            atomicExch(a.published + number, (r0 + SUB) / CHUNK);
-    }
+#pragma unroll
+    for (int q = 0; q < PARTS; q++)
+        codes[q] = (uint8_t)code[q];
     return any;
 }
 
-/* The moves of the SUB rows before `sub` to G of the rows behind it, by warps 4
- * and on. */
-static __device__ void bring(struct fisher_memory *s, int sub)
+/* to[0..PARTS) += sum over the rows j of a step of f[j] v[j]. */
+static __device__ __forceinline__ void add_step(float *to, const float *f,
+                                                const float4 *v)
 {
-    int t = (int)threadIdx.x - WIDE, k = t % WIDE, r0 = (sub - 1) * SUB;
-    float v[SUB];
-
-    if (t < 0 || !sub)
-        return;
 #pragma unroll
-    for (int j = 0; j < SUB; j++)
-        v[j] = s->v[(sub & 1) ^ 1][j][k];
-    for (int r = (sub + 1) * SUB + t / WIDE; r < ROWS; r += SIDES - 1) {
-        float g = s->g[r][k];
-
-#pragma unroll
-        for (int j = 0; j < SUB; j++)
-            g = fmaf(s->f[r0 + j][r], v[j], g);
-        s->g[r][k] = g;
+    for (int j = 0; j < STEP; j++) {
+        to[0] = fmaf(f[j], v[j].x, to[0]);
+        to[1] = fmaf(f[j], v[j].y, to[1]);
+        to[2] = fmaf(f[j], v[j].z, to[2]);
+        to[3] = fmaf(f[j], v[j].w, to[3]);
     }
 }
 
-/* Move the codes of 64 rows of a group.  Shared memory: 130 KiB. */
+/* v[j] = what the rows of the step before `step` have moved, in the lane's
+ * columns. */
+static __device__ __forceinline__ void fetch_moves(struct fisher_memory *s,
+                                                   int step, float4 *v)
+{
+    int k = (int)threadIdx.x % WARP * PARTS;
+
+#pragma unroll
+    for (int j = 0; j < STEP; j++)
+        v[j] = *(const float4 *)&s->v[(step & 1) ^ 1][j][k];
+}
+
+/* The row of step `step` that is the warp's: its moves, to s->v and a.pushed. */
+static __device__ __forceinline__ bool decide(struct fisher_memory *s,
+                                              const struct fisher_group &a,
+                                              int number, int step,
+                                              const float *curve)
+{
+    int i = (int)threadIdx.x / WARP, k = (int)threadIdx.x % WARP * PARTS;
+    int p = step * STEP + i, r = number * ROWS + place(p);
+    float4 at = *(const float4 *)&s->g[p][k], v[STEP];
+    float g[PARTS] = { at.x, at.y, at.z, at.w }, sum[PARTS];
+    bool any;
+
+    if (step) {
+        fetch_moves(s, step, v);
+        add_step(g, &s->f[p][(step - 1) * STEP], v);
+    }
+    any = move_row(s, p, g, curve, sum);
+    at = make_float4(sum[0], sum[1], sum[2], sum[3]);
+    *(float4 *)&s->v[step & 1][i][k] = at;
+    *(float4 *)&a.pushed[(uint64_t)r * WIDE + k] = at;
+    return any;
+}
+
+/* The moves of the step before `step` to G of the rows that come after `step`, by
+ * warps STEP and on. */
+static __device__ __forceinline__ void bring(struct fisher_memory *s, int step)
+{
+    int k = (int)threadIdx.x % WARP * PARTS;
+    int p = (step + 1) * STEP + (int)threadIdx.x / WARP - STEP;
+    float4 v[STEP];
+
+    if (!step)
+        return;
+    fetch_moves(s, step, v);
+    for (; p < ROWS; p += BRINGERS) {
+        float4 *at = (float4 *)&s->g[p][k];
+        float g[PARTS] = { at->x, at->y, at->z, at->w };
+
+        add_step(g, &s->f[p][(step - 1) * STEP], v);
+        *at = make_float4(g[0], g[1], g[2], g[3]);
+    }
+}
+
+/* a.pushed has the first n steps: of all threads before the last barrier. */
+static __device__ __forceinline__ void publish(const struct fisher_group &a,
+                                               int number, int n)
+{
+    if (!n || threadIdx.x % WARP)
+        return;
+    __threadfence();
+    atomicExch(a.published + number, n);
+}
+
+/* Move the codes of 64 rows of a group.  Shared memory: 165 KiB. */
 template <enum dtype S>
 static __global__ void __launch_bounds__(THREADS)
     fisher_group_kernel(struct fisher_group a)
 {
     extern __shared__ float4 memory[];
     struct fisher_memory *s = (struct fisher_memory *)memory;
+    int warp = (int)threadIdx.x / WARP, number;
+    float curve[PARTS];
     bool any = false;
-    int number;
 
     take_rows(s, &a, &number);
     fetch<S>(s, a, number);
     gather(s, a, number);
-    for (int sub = 0; sub < ROWS / SUB; sub++) {
-        if (threadIdx.x < WARP)
-            any |= decide(s, a, number, sub);
+    for (int q = 0; q < PARTS; q++) {
+        int k = (int)threadIdx.x % WARP * PARTS + q;
+
+        curve[q] = s->h[k][k] > 0 ? 1 / s->h[k][k] : 0;
+    }
+    for (int step = 0; step < STEPS; step++) {
+        if (warp < STEP)
+            any |= decide(s, a, number, step, curve);
+        else if (warp == PUBLISHER)
+            publish(a, number, step);
         else
-            bring(s, sub);
+            bring(s, step);
         __syncthreads();
     }
-    if (any && threadIdx.x == 0)
+    if (warp == PUBLISHER)
+        publish(a, number, STEPS);
+    if (any && threadIdx.x % WARP == 0)
         *a.any = 1;
     for (int i = (int)threadIdx.x; i < ROWS * a.n; i += THREADS) {
-        int r = i % ROWS, k = i / ROWS;
+        int r = i % ROWS, k = i / ROWS, p = place(r);
         uint64_t at = k * a.pitch + r;
         float d;
 
         if (r >= a.rows)
             continue;
-        d = a.w[at] - ((float)s->code[r][k] - s->zero[r]) * s->scale[r];
-        a.codes[at] = s->code[r][k];
+        d = a.w[at] - ((float)s->code[p][k] - s->zero[p]) * s->scale[p];
+        a.codes[at] = s->code[p][k];
         a.d[at] = d;
         refined_split(a.split + 3 * k * a.pitch + r, a.pitch, d);
     }
