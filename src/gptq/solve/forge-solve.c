@@ -49,8 +49,8 @@ static int open_all(struct run *r, const char *path, struct err *e)
         return rc;
     if (stream_create(&r->out, &out, e) < 0)
         return e->code;
-    return module_batch_open(&r->batch, &s->module, r->ledger, r->in, r->out,
-                             e);
+    return module_batch_open(&r->batch, &s->module, module_fishers(r->solver),
+                             r->ledger, r->in, r->out, e);
 }
 
 /* Write a module's codes, grids, note and report line; add up its losses. */

@@ -13,9 +13,8 @@
 
 struct module_solver {
     struct module_params params;
-    struct hessian_file *hessians, *fisher;
-    const struct hessian_entry *moments_of; /* entry of fisher in `moments` */
-    float *moments;                         /* F with its prior; NULL: none */
+    struct hessian_file *hessians;
+    struct fishers *fishers; /* the batch's, too */
     /* The factor of the last Hessian, for all modules that share its input. */
     struct factor *factor;
     const struct hessian_entry *entry;
@@ -67,7 +66,7 @@ int module_open(struct module_solver **out, const struct module_params *p,
         return e->code;
     m->params = *p;
     if (hessian_file_open(&m->hessians, p->hessian, NULL, e) < 0 ||
-        hessian_file_open(&m->fisher, p->fisher, NULL, e) < 0) {
+        fishers_open(&m->fishers, p->fisher, e) < 0) {
         module_close(m);
         return e->code;
     }
@@ -84,8 +83,7 @@ void module_close(struct module_solver *m)
     drop_cross(&m->output);
     drop_cross(&m->gap);
     hessian_file_close(m->hessians);
-    hessian_file_close(m->fisher);
-    free(m->moments);
+    fishers_close(m->fishers);
     free(m->tiles);
     free(m);
 }
@@ -93,6 +91,11 @@ void module_close(struct module_solver *m)
 const char *module_head(const struct module_solver *m)
 {
     return hessian_file_head(m->hessians);
+}
+
+struct fishers *module_fishers(const struct module_solver *m)
+{
+    return m->fishers;
 }
 
 uint64_t module_fallbacks(const struct module_solver *m)
@@ -211,7 +214,7 @@ static int load_hessian(struct module_solver *m, struct hessian_entry *entry,
  * the GPU, or Fisher descent reads it. */
 static bool wants_hessian(const struct module_solver *m)
 {
-    return device_gpu() || hessian_file_any(m->fisher);
+    return device_gpu() || m->fishers;
 }
 
 static void give_hessian(struct module_solver *m)
@@ -390,63 +393,31 @@ static int add_prior(const struct module_solver *m, const struct frame *w,
 
 /* ---- Fisher descent ---- */
 
-/* Prior of F, as module_params.prior of H: tokens per output. */
-static const double fisher_prior = 2;
-
 /* *target: memory [rows, cols] for the target when there is an F for this
  * module; else NULL. */
 static int want_target(const struct module_solver *m, const struct frame *w,
                        float **target, struct err *e)
 {
     *target = NULL;
-    if (!hessian_file_has(m->fisher, w->name))
+    if (!fishers_have(m->fishers, w->name))
         return 0;
     *target = mem_pages(w->dims[0] * w->dims[1] * sizeof(float), w->name, e);
     return *target ? 0 : e->code;
 }
 
-/* m->moments = the module's F with the prior.  All experts of a layer share one
- * F, so it is kept. */
-static int load_fisher(struct module_solver *m, const struct frame *w,
-                       struct err *e)
-{
-    struct hessian_entry *entry;
-
-    if (hessian_file_find(m->fisher, w->name, w->dims[0], &entry, e) < 0)
-        return e->code;
-    if (entry->block)
-        return err_set(e, E_DATA, "'%s': blocks of moments are too little",
-                       entry->name);
-    if (m->moments && m->moments_of == entry)
-        return 0;
-    free(m->moments);
-    m->moments = NULL;
-    if (hessian_file_load(m->fisher, entry, &m->moments, e) < 0)
-        return e->code;
-    m->moments_of = entry;
-    (void)hessian_file_add_prior(entry, fisher_prior, m->moments);
-    return 0;
-}
-
-static int fisher_sweeps(const struct module_solver *m, const char *name)
-{
-    if (m->params.sweeps >= 0)
-        return m->params.sweeps;
-    return tensor_name_is_expert(name) ? FISHER_EXPERT_SWEEPS : FISHER_SWEEPS;
-}
-
 static int descend_fisher(const struct module_solver *m, const struct frame *w,
-                          const struct refined_params *p, const uint32_t *grids,
-                          uint8_t *codes, double *loss, struct err *e)
+                          const struct refined_params *p, const float *fisher,
+                          const uint32_t *grids, uint8_t *codes, double *loss,
+                          struct err *e)
 {
     const struct fisher_descent c = { .rows = w->dims[0],
                                       .group = p->solve.group,
                                       .bits = p->solve.bits,
                                       .scale_dtype = p->solve.scale_dtype,
-                                      .sweeps = fisher_sweeps(m, w->name),
+                                      .sweeps = p->fisher_sweeps,
                                       .plan = &m->refined.plan[0],
                                       .hessian = m->hessian,
-                                      .fisher = m->moments,
+                                      .fisher = fisher,
                                       .target = p->target,
                                       .meta = grids };
     int64_t moved = fisher_descent(&c, codes, loss, e);
@@ -460,14 +431,15 @@ static int solve_rows(struct module_solver *m, const struct frame *w,
                       struct refined_params *p, uint32_t *grids, uint8_t *codes,
                       struct refined_result *r, struct err *e)
 {
-    bool together = hessian_file_has(m->fisher, w->name);
+    const float *fisher = NULL;
     int rc;
 
-    if (together && load_fisher(m, w, e) < 0)
+    if (fishers_have(m->fishers, w->name) &&
+        fishers_get(m->fishers, w->name, w->dims[0], &fisher, e) < 0)
         return e->code;
-    if (together && refined_on_gpu(&m->refined)) {
-        p->fisher = m->moments;
-        p->fisher_sweeps = fisher_sweeps(m, w->name);
+    p->fisher_sweeps = fishers_sweeps(m->params.sweeps, w->name);
+    if (fisher && refined_on_gpu(&m->refined)) {
+        p->fisher = fisher;
         rc = refined_solve(p, &m->refined, w->data, grids, codes, r, e);
         if (rc != E_TEMP)
             return rc;
@@ -476,7 +448,7 @@ static int solve_rows(struct module_solver *m, const struct frame *w,
     if ((rc = want_target(m, w, &p->target, e)) >= 0)
         rc = refined_solve(p, &m->refined, w->data, grids, codes, r, e);
     if (rc >= 0 && p->target)
-        rc = descend_fisher(m, w, p, grids, codes, &r->solve.loss, e);
+        rc = descend_fisher(m, w, p, fisher, grids, codes, &r->solve.loss, e);
     free(p->target);
     return rc;
 }
@@ -514,6 +486,8 @@ static int solve_refined(struct module_solver *m,
     }
     rc = solve_rows(m, w, &p, grids, codes, &best, e);
     free(own);
+    if (m->fishers)
+        fishers_done(m->fishers);
     *r = best.solve;
     module_report_refined(report, &m->params, report->corrected, &best);
     return rc;
@@ -567,7 +541,7 @@ int module_solve(struct module_solver *m, const struct frame *w,
 
     *report = (struct module_report){ .method = "rtn" };
     if ((rc = module_check(w, meta, e)) < 0 ||
-        (rc = module_rows_alone(w->name, m->fisher, e)) < 0 ||
+        (rc = module_rows_alone(w->name, m->fishers, e)) < 0 ||
         (rc = choose_factor(m, w, meta, &f, report, e)) < 0)
         return rc;
     p = module_shape(w, meta);

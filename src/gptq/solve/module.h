@@ -8,6 +8,7 @@
 #include "common/io/stream.h"
 #include "gptq/hessian_file.h"
 #include "gptq/solve/fisher_descent.h"
+#include "gptq/solve/fishers.h"
 #include "gptq/solve/module_report.h"
 #include "gptq/solve/solve_refined.h"
 
@@ -35,6 +36,8 @@ MUST_CHECK int module_open(struct module_solver **m,
                            const struct module_params *p, struct err *e);
 /* JSON of the Hessians' file's HEAD, or NULL; valid until module_close(). */
 const char *module_head(const struct module_solver *m);
+/* The file module_params.fisher; NULL: none. */
+struct fishers *module_fishers(const struct module_solver *m);
 /* Take a hessian frame of the input (copied): it is the Hessian of the modules
  * that the frame names, until the next one comes.  A module is rounded to
  * nearest when the run has no Hessians at all.  E_DATA, E_TEMP. */

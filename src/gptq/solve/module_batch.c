@@ -42,6 +42,7 @@ struct module_batch {
     bool reads_ahead; /* frames are prefetched, modules solved in batches */
     struct prefetch *prefetch;
     struct ledger *ledger;
+    struct fishers *fishers;
     /* The reading thread's: the file of Hessians, its entry read last, and the
      * modules that the input's own last hessian frame names. */
     struct hessian_file *file;
@@ -62,10 +63,9 @@ struct module_batch {
     size_t fetched_cap[1 + COMPANIONS];
 };
 
-/* Whether there is a GPU, for GPTQ of each row by itself. */
 static bool makes_batches(const struct module_params *p)
 {
-    return device_gpu() && !p->nearest && !p->fisher;
+    return device_gpu() && !p->nearest;
 }
 
 /* ---- the reading thread ---- */
@@ -125,8 +125,9 @@ static int add_hessian(void *arg, struct prefetch *a, const struct frame *f,
 }
 
 int module_batch_open(struct module_batch **out, const struct module_params *p,
-                      struct ledger *l, struct stream_reader *r,
-                      struct stream_writer *w, struct err *e)
+                      struct fishers *fishers, struct ledger *l,
+                      struct stream_reader *r, struct stream_writer *w,
+                      struct err *e)
 {
     struct module_batch *t = mem_zero(1, sizeof(*t), "solve", e);
     bool batches = makes_batches(p);
@@ -139,6 +140,7 @@ int module_batch_open(struct module_batch **out, const struct module_params *p,
         return e->code;
     t->params = p;
     t->ledger = l;
+    t->fishers = fishers;
     t->reads_ahead = batches;
     if (!batches)
         stream_fetch(r, ledger_get, l);
@@ -243,6 +245,7 @@ static bool same_refinement(const struct solve_input *in,
                             const struct refined_params *p, bool output)
 {
     return in->refined && in->refined->gap == p->gap &&
+           in->refined->fisher_sweeps == p->fisher_sweeps &&
            in->refined->block.symmetric == p->block.symmetric &&
            !in->linear[0].output == !output;
 }
@@ -272,6 +275,7 @@ static struct solve_input *input_of(struct module_batch *t,
         .refined = starts ? &t->origin[t->n_inputs].refined : NULL,
         .starts = starts,
         .drift = starts ? payload(t, o->drift) : NULL,
+        .fishers = o->refined.fisher_sweeps ? t->fishers : NULL,
         /* as few wait at a time as the pipe has brought, and the order of sums
          * depends on the number of rows */
         .alone = !tensor_name_is_expert(o->hessian->name)
@@ -315,6 +319,10 @@ static bool add_module(struct module_batch *t, struct member *m,
         o.refined =
             module_refined(t->params, &shape, *(const uint32_t *)meta->data);
         o.refined.gap = x.gap;
+        o.refined.fisher_sweeps =
+            fishers_have(t->fishers, w->name) ?
+                fishers_sweeps(t->params->sweeps, w->name) :
+                0;
         o.drift = x.output || x.gap ? NULL : x.drift;
     }
     in = input_of(t, &o, starts, x.gap || x.output, w);
@@ -323,6 +331,7 @@ static bool add_module(struct module_batch *t, struct member *m,
     m->input = (int)(in - t->input);
     m->linear = in->n++;
     in->linear[m->linear].params = shape;
+    in->linear[m->linear].module = w->name;
     in->linear[m->linear].w = w->data;
     in->linear[m->linear].meta = meta->data;
     in->linear[m->linear].codes = to;

@@ -3,9 +3,8 @@
  * shape).
  *
  * With a GPU a thread prefetches the next batch (common/io/prefetch.h),
- * including the Hessians of a file, while the GPU solves the current one.  Rows
- * together (effort best), each module that fails here, and without a GPU all of
- * them, are left to module.h. */
+ * including the Hessians of a file, while the GPU solves the current one.  Each
+ * module that fails here, and without a GPU all of them, are left to module.h. */
 #ifndef FORGE_MODULE_BATCH_H
 #define FORGE_MODULE_BATCH_H
 
@@ -15,11 +14,12 @@
 struct module_batch;
 
 /* Reads frames of r; flushes w whenever it waits for input (prefetch.h).  l: where
- * frames are lent, or NULL.  p, l, r and w must outlive it.  Errors as
+ * frames are lent, or NULL.  fishers: module_fishers().  All must outlive it.  Errors as
  * module_open()'s. */
 MUST_CHECK int module_batch_open(struct module_batch **t,
                                  const struct module_params *p,
-                                 struct ledger *l, struct stream_reader *r,
+                                 struct fishers *fishers, struct ledger *l,
+                                 struct stream_reader *r,
                                  struct stream_writer *w, struct err *e);
 /* The next batch, frame[0..*n), with its modules solved; valid until the next
  * call.  1: a batch, whose *n may be 0; 0: end of input; negative: as

@@ -7,7 +7,7 @@
 #include "arch/tensor_name.h"
 #include "gptq/solve/solve_kernel.h"
 
-int module_rows_alone(const char *name, struct hessian_file *fisher,
+int module_rows_alone(const char *name, const struct fishers *fishers,
                       struct err *e)
 {
     char module[FRAME_NAME_MAX + 1];
@@ -17,7 +17,7 @@ int module_rows_alone(const char *name, struct hessian_file *fisher,
     if (!name_rows_of(name, &len, &rows))
         return 0;
     snprintf(module, sizeof(module), "%.*s", (int)len, name);
-    return hessian_file_has(fisher, module) ?
+    return fishers_have(fishers, module) ?
                err_set(e, E_CONFIG, "'%s': its rows are solved together",
                        name) :
                0;

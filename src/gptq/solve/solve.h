@@ -125,9 +125,11 @@ struct solve_input {
      * factor. */
     const struct refined_params *refined;
     int starts;
-    const float *drift; /* E of target.h, or NULL */
+    const float *drift;      /* E of target.h, or NULL */
+    struct fishers *fishers; /* rows together, or NULL (fishers.h) */
     struct {
         struct solve_params params;
+        const char *module;         /* its name, with fishers */
         const void *w;              /* [rows, cols] of params.dtype */
         const uint32_t *meta;       /* [rows, ceil(cols/group)] */
         uint8_t *codes;             /* out: [rows, cols / 2] */

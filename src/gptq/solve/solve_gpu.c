@@ -9,6 +9,7 @@
 #include "common/math/quant.h"
 #include "device/device.h"
 #include "device/jobs.h"
+#include "gptq/solve/fishers.h"
 #include "gptq/solve/solve_refined.h"
 #include "gptq/solve/solve_table.h"
 
@@ -203,10 +204,10 @@ static int refine_shape(struct batch *b, int j, uint32_t *done, struct err *e)
 {
     const struct solve_input *first = &b->in[b->job[0]];
     struct refined_params p = *first->refined;
-    int at[SOLVE_LINEARS] = { 0 }, sets = same_shape(b, j, at, done), rc;
+    int at[SOLVE_LINEARS] = { 0 }, sets = same_shape(b, j, at, done), rc = 0;
 
     p.solve = first->linear[j].params;
-    for (int i = 0; i < b->n * sets; i++) {
+    for (int i = 0; i < b->n * sets && rc >= 0; i++) {
         const struct solve_input *in = &b->in[b->job[i / sets]];
         int k = at[i % sets];
         size_t metas = p.solve.rows * quant_groups(p.solve.cols, p.solve.group);
@@ -217,9 +218,15 @@ static int refine_shape(struct batch *b, int j, uint32_t *done, struct err *e)
                                                .meta = in->linear[k].grids,
                                                .codes = in->linear[k].codes,
                                                .output = in->linear[k].output };
+        if (in->fishers)
+            rc = fishers_get(in->fishers, in->linear[k].module, p.solve.rows,
+                             &b->refined[i].fisher, e);
     }
-    rc = solve_functions()->solve_refined(device_gpu(), &p, &b->orders,
-                                          b->refined, b->n * sets, e);
+    if (rc >= 0)
+        rc = solve_functions()->solve_refined(device_gpu(), &p, &b->orders,
+                                              b->refined, b->n * sets, e);
+    if (first->fishers)
+        fishers_done(first->fishers);
     for (int i = 0; i < b->n * sets; i++) {
         struct solve_input *in = &b->in[b->job[i / sets]];
 
@@ -330,7 +337,8 @@ static bool refined_alike(const struct solve_input *a,
         return p == q;
     return a->params.cols % a->params.group == 0 && !a->drift == !b->drift &&
            !a->linear[0].output == !b->linear[0].output && p->gap == q->gap &&
-           p->block.symmetric == q->block.symmetric;
+           p->block.symmetric == q->block.symmetric &&
+           p->fisher_sweeps == q->fisher_sweeps;
 }
 
 static bool alike(const void *ctx, int i, int k)
