@@ -61,7 +61,8 @@ $O/bench/cuda_bench: $O/cuda/bench/cuda_bench.cu.o \
                      $O/cuda/bench/cuda_w4a16.cu.o $(CUDA_OBJ) $O/libforge.a
 	$(Q)mkdir -p $(@D)
 	$(if $(V),,@echo '  LD     $@')
-	$(Q)$(NVCC) -cudart static $(CUDA_RUN) -o $@ $^ $(CUDA_LIBS) -lcublas -lpthread
+	$(Q)$(NVCC) -cudart static $(CUDA_RUN) -o $@ $^ $(CUDA_LIBS) -lcublas -lpthread \
+	  -Xlinker --as-needed $(filter -l%,$(LDLIBS))
 GPU_BENCH := $(addprefix $O/bench/cuda_,forward refined start)
 $(GPU_BENCH): $O/bench/cuda_%: $O/bench/cuda_%.c.o $O/libforge.a
 	$(if $(V),,@echo '  LD     $@')
@@ -79,7 +80,7 @@ bench-gpu: cuda $O/bench/cuda_bench $(GPU_BENCH) $(TOOLBIN) $O/tests/helper/mkex
 # about it.
 check-cuda:
 	@if command -v $(NVCC) >/dev/null; then \
-	  $(MAKE) --no-print-directory cuda $(GPU_TESTS) && \
+	  $(MAKE) --no-print-directory cuda $(GPU_TESTS) $(GPU_BENCH) $O/bench/cuda_bench && \
 	  echo "cuda: compiled for sm $(CUDA_ARCH)"; \
 	else echo 'cuda: no nvcc here: not compiled'; fi
 
