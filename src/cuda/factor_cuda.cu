@@ -21,77 +21,103 @@ static __device__ __forceinline__ float with_prior(float x, bool diagonal,
     return diagonal && x > 0 && prior > 0 ? x + prior : x;
 }
 
+/* Of the kernels below: 32 x 32 elements through shared memory (4 KiB); block
+ * 32 x 8, grid (ld / 32, ld / 32). */
+enum { TILE = 32, TILE_ROWS = 8 };
+struct patch {
+    float at[TILE][TILE + 1];
+};
+
+/* t->at[c][r] = H[input[r0 + r]][input[c0 + c]], 0 in the padding.  Of the packed
+ * triangle a row is that of the larger input; threads go along it, since rows are
+ * up to 100 KB apart.  Inputs of a group of columns are close to each other. */
+static __device__ void read_patch(struct patch *t, const float *h,
+                                  const uint32_t *input, uint64_t cols,
+                                  uint64_t r0, uint64_t c0)
+{
+    bool along_c = r0 < cols && c0 < cols && input[r0] > input[c0];
+
+    for (uint32_t y = threadIdx.y; y < TILE; y += TILE_ROWS) {
+        uint32_t r = along_c ? y : threadIdx.x, c = along_c ? threadIdx.x : y;
+        float x = 0;
+
+        if (r0 + r < cols && c0 + c < cols) {
+            uint64_t i = input[r0 + r], j = input[c0 + c];
+
+            x = i > j ? h[i * (i + 1) / 2 + j] : h[j * (j + 1) / 2 + i];
+        }
+        t->at[c][r] = x;
+    }
+    __syncthreads();
+}
+
 /* a[c * ld + r] = H[input[r]][input[c]] for r >= c, plus lambda and the prior on
- * the diagonal, plus 1 where the input is dead; an identity beyond cols.  A thread
- * writes one element; block 256 along r, grid (ld / 256, ld).  Reads of h are a
- * gather within rows of the packed triangle.  *bad = 1: an element is not
- * finite, or negative on the diagonal. */
+ * the diagonal, plus 1 where the input is dead; an identity beyond cols.  *bad =
+ * 1: an element is not finite, or negative on the diagonal. */
 static __global__ void factor_fill_kernel(float *a, const float *h,
                                           const uint32_t *input,
                                           const bool *dead, uint64_t cols,
                                           uint64_t ld, double lambda,
                                           float prior, int *bad)
 {
-    uint64_t r = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    uint64_t c = blockIdx.y, i, j;
-    float x;
+    __shared__ struct patch t;
+    uint64_t r0 = (uint64_t)blockIdx.x * TILE, c0 = (uint64_t)blockIdx.y * TILE;
+    uint64_t r = r0 + threadIdx.x;
 
-    if (r >= ld)
-        return;
-    if (r < c || r >= cols || c >= cols) {
-        a[c * ld + r] = r == c ? 1 : 0;
-        return;
+    if (r0 >= c0)
+        read_patch(&t, h, input, cols, r0, c0);
+    for (uint32_t y = threadIdx.y; y < TILE; y += TILE_ROWS) {
+        uint64_t c = c0 + y;
+        float x = r == c ? 1 : 0;
+
+        if (r >= c && r < cols) {
+            x = with_prior(t.at[y][threadIdx.x], r == c, prior);
+            if (!isfinite(x) || (r == c && x < 0))
+                *bad = 1;
+            if (r == c)
+                x = (float)((double)x + (dead[r] ? 1 : 0) + lambda);
+        }
+        a[c * ld + r] = x;
     }
-    i = input[r] > input[c] ? input[r] : input[c];
-    j = input[r] > input[c] ? input[c] : input[r];
-    x = with_prior(h[i * (i + 1) / 2 + j], r == c, prior);
-    if (!isfinite(x) || (r == c && x < 0))
-        *bad = 1;
-    if (r == c)
-        x = (float)((double)x + (dead[r] ? 1 : 0) + lambda);
-    a[c * ld + r] = x;
 }
 
 /* to[3 (c * ld + r) + part] = H[input[r]][input[c]] as high, low, high, both
- * triangles, undamped, with the prior; 0 in the padding.  Launched as factor_fill_kernel. */
+ * triangles, undamped, with the prior; 0 in the padding. */
 static __global__ void factor_whole_kernel(__nv_bfloat16 *to, const float *h,
                                            const uint32_t *input, uint64_t cols,
                                            uint64_t ld, float prior)
 {
-    uint64_t r = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    uint64_t c = blockIdx.y, i, j;
-    float x = 0;
+    __shared__ struct patch t;
+    uint64_t r0 = (uint64_t)blockIdx.x * TILE, c0 = (uint64_t)blockIdx.y * TILE;
+    uint64_t r = r0 + threadIdx.x;
 
-    if (r >= ld)
-        return;
-    if (r < cols && c < cols) {
-        i = input[r] > input[c] ? input[r] : input[c];
-        j = input[r] > input[c] ? input[c] : input[r];
-        x = with_prior(h[i * (i + 1) / 2 + j], r == c, prior);
+    read_patch(&t, h, input, cols, r0, c0);
+    for (uint32_t y = threadIdx.y; y < TILE; y += TILE_ROWS) {
+        uint64_t c = c0 + y;
+        float x = with_prior(t.at[y][threadIdx.x], r == c, prior);
+        __nv_bfloat16 *at = to + 3 * (c * ld + r);
+
+        at[0] = at[2] = __float2bfloat16_rn(x);
+        at[1] = __float2bfloat16_rn(x - __bfloat162float(at[0]));
     }
-    to += 3 * (c * ld + r);
-    to[0] = to[2] = __float2bfloat16_rn(x);
-    to[1] = __float2bfloat16_rn(x - __bfloat162float(to[0]));
 }
 
-/* to[c * ld + r] = E[input[r]][input[c]], 0 in the padding; 32 x 32 through shared
- * memory (4 KiB), so that reads follow rows.  Block 32 x 8, grid (ld / 32, ld /
- * 32). */
+/* to[c * ld + r] = E[input[r]][input[c]], 0 in the padding; reads follow rows. */
 static __global__ void factor_drift_kernel(float *to, const float *from,
                                            const uint32_t *input, uint64_t cols,
                                            uint64_t ld)
 {
-    __shared__ float tile[32][33];
-    uint64_t r0 = (uint64_t)blockIdx.x * 32, c0 = (uint64_t)blockIdx.y * 32;
+    __shared__ struct patch t;
+    uint64_t r0 = (uint64_t)blockIdx.x * TILE, c0 = (uint64_t)blockIdx.y * TILE;
     uint64_t c = c0 + threadIdx.x;
 
-    for (uint32_t y = threadIdx.y; y < 32; y += blockDim.y)
-        tile[y][threadIdx.x] = r0 + y < cols && c < cols ?
+    for (uint32_t y = threadIdx.y; y < TILE; y += TILE_ROWS)
+        t.at[threadIdx.x][y] = r0 + y < cols && c < cols ?
                                    from[input[r0 + y] * cols + input[c]] :
                                    0;
     __syncthreads();
-    for (uint32_t y = threadIdx.y; y < 32; y += blockDim.y)
-        to[(c0 + y) * ld + r0 + threadIdx.x] = tile[threadIdx.x][y];
+    for (uint32_t y = threadIdx.y; y < TILE; y += TILE_ROWS)
+        to[(c0 + y) * ld + r0 + threadIdx.x] = t.at[y][threadIdx.x];
 }
 
 /* info[i] = 1 when a diagonal element of matrix i is not finite.  One block of
@@ -192,7 +218,8 @@ static int fill(struct cuda_factors *f, struct cuda_matrix *m, int i,
     struct cuda_context *c = f->c;
     uint64_t n = f->cols, ld = f->padded;
     double d = m->n_tried ? m->tried[m->n_tried - 1] * 10 : m->damping;
-    dim3 grid((unsigned)((ld + 255) / 256), (unsigned)ld);
+    dim3 grid((unsigned)(ld / TILE), (unsigned)(ld / TILE));
+    dim3 block(TILE, TILE_ROWS);
     const float *h;
     int rc;
 
@@ -204,12 +231,12 @@ static int fill(struct cuda_factors *f, struct cuda_matrix *m, int i,
     rc = on_device(c, m->h, n * (n + 1) / 2 * sizeof(float), &c->fill, &h, e);
     if (rc < 0)
         return rc;
-    factor_fill_kernel<<<grid, 256, 0, c->stream>>>(
+    factor_fill_kernel<<<grid, block, 0, c->stream>>>(
         f->l + i * ld * ld, h, f->input + i * n, f->dead + i * n, n, ld,
         m->lambda, m->prior, (int *)c->info.data + f->n + i);
     LAUNCHED();
     if (f->whole)
-        factor_whole_kernel<<<grid, 256, 0, c->stream>>>(
+        factor_whole_kernel<<<grid, block, 0, c->stream>>>(
             f->whole + 3 * i * ld * ld, h, f->input + i * n, n, ld, m->prior);
     LAUNCHED();
     return 0;
@@ -353,7 +380,7 @@ int cuda_factors_drift(struct cuda_factors *f, int i, const float *drift,
 {
     struct cuda_context *c = f->c;
     uint64_t n = f->cols, ld = f->padded;
-    dim3 grid((unsigned)(ld / 32), (unsigned)(ld / 32));
+    dim3 grid((unsigned)(ld / TILE), (unsigned)(ld / TILE));
     const float *from;
     int rc;
 
@@ -367,7 +394,7 @@ int cuda_factors_drift(struct cuda_factors *f, int i, const float *drift,
     if ((rc = on_device(c, drift, n * n * sizeof(float), &c->fill, &from, e)) <
         0)
         return rc;
-    factor_drift_kernel<<<grid, dim3(32, 8), 0, c->stream>>>(
+    factor_drift_kernel<<<grid, dim3(TILE, TILE_ROWS), 0, c->stream>>>(
         (float *)f->drift.data + i * ld * ld, from, f->input + i * n, n, ld);
     LAUNCHED();
     return 0;
