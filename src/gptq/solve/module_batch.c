@@ -63,11 +63,6 @@ struct module_batch {
     size_t fetched_cap[1 + COMPANIONS];
 };
 
-static bool makes_batches(const struct module_params *p)
-{
-    return device_gpu() && !p->nearest;
-}
-
 /* ---- the reading thread ---- */
 
 static bool lists(const char *modules, const char *module)
@@ -130,7 +125,7 @@ int module_batch_open(struct module_batch **out, const struct module_params *p,
                       struct err *e)
 {
     struct module_batch *t = mem_zero(1, sizeof(*t), "solve", e);
-    bool batches = makes_batches(p);
+    bool batches = device_gpu() && !p->nearest;
     struct prefetch_params a = { .bytes = batches ? PREFETCH_BYTES : 0,
                                  .frames = PREFETCH_FRAMES,
                                  .before = add_hessian,
