@@ -22,6 +22,7 @@ setup_file() {
     forge-calib -q mini t.fts -o a.fts
     forge-hessian -q a.fts -o h.fts
     forge-weights -q mini -o w.fts
+    forge-weights -q --join mini h.fts -o join.fts
     forge-grid -q --group 16 w.fts -o g.fts
     forge-solve -q --hessian h.fts g.fts -o c.fts
     mkstream weight:m.q:F32:16x32 -o w1.fts
@@ -110,6 +111,15 @@ every="pread write fsync rename malloc"
     each "$every" forge-grid -q -j 1 --group 16 --hessian h.fts -o out.fts w.fts
     fail_stdin=w.fts
     each "read write malloc" forge-grid -q -j 1 --group 16
+}
+
+@test "whichever call fails: forge-bits" {
+    each "pread write rename malloc" forge-bits -q -j 1 --bits 5 --group 16 --try 8bit -o out.fts mini join.fts
+    rm out.fts
+    FAIL=fsync:1 LD_PRELOAD=$FAIL_SO run -74 forge-bits -q -j 1 --bits 5 --group 16 -o out.fts mini join.fts
+    [ ! -e out.fts ]
+    fail_stdin=join.fts
+    each "read write malloc" forge-bits -q -j 1 --bits 5 --group 16 --try 8bit mini
 }
 
 @test "whichever call fails: forge-solve" {

@@ -152,8 +152,8 @@ EOF
         edit n "up, down = '${x}gate_up_proj', '${x}down_proj'; $change"
         open_refused 65 "$text" n
     done <<'EOF'
-not both gate_up_proj and down_proj are there|del t[down]
-not both gate_up_proj and down_proj are there|del t[up]
+not both experts.gate_up_proj and experts.down_proj are there|del t[down]
+not both experts.gate_up_proj and experts.down_proj are there|del t[up]
 are no experts|t[down] = ('BF16', [8, 160, 31], bytes(8*160*31*2))
 are no experts|t[down] = ('BF16', [7, 160, 32], bytes(7*160*32*2))
 is twice in there|t['model.layers.1.mlp.experts.3.up_proj.weight'] = ('BF16', [1], bytes(2))

@@ -137,7 +137,7 @@ PYTHON
     refused 78 forge-weights -q -o out --skip '*.up' "$model"
     refused 78 forge-weights -q -o out --skip '*.up_proj' "$model"
     # shellcheck disable=SC2046
-    refused 64 "${quantize[@]}" $(printf -- '--skip=*.o_proj %.0s' {1..65})
+    refused 64 "${quantize[@]}" $(printf -- '--skip=*.o_proj %.0s' {1..513})
     [ ! -e out.work ]
 }
 
