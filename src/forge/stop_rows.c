@@ -97,7 +97,7 @@ int stop_rows(const struct stop *s, const struct job *j, int64_t share,
 {
     struct walk w = { .s = s, .j = j, .choice = job_choice(j), .to = -1 };
     struct model_config c;
-    int rc = model_config_read(&c, j->model, e);
+    int rc = job_config(j, &c, e);
 
     *list = NULL;
     if (rc < 0)

@@ -110,11 +110,15 @@ PYTHON
         done
         for jobs in 1 4; do forge quantize m p$jobs "${way[@]}" --parts 3 --jobs $jobs; done
         same_tensors p1 p4
+        FORGE_STEP_COST=0 forge quantize m shared "${way[@]}" --parts 3 --jobs 4 # rows of it in shares
+        same_tensors p1 shared
+        forge quantize m original "${way[@]}" --parts 3 --jobs 4 --propagate original # at one stop with all
+        check m original compressed-tensors '*'
         # without it the calibration is another, and another directory
         forge quantize m out "${way[@]}" --propagate original --work work
         forge quantize m plain "${small[@]}" --group 32 --propagate original --work work
         [ "$(find work -name 'calib-*' | wc -l)" -eq 2 ]
-        rm -r m p1 p4 out plain work nearest
+        rm -r m p1 p4 shared original out plain work nearest
     done
 }
 
