@@ -13,7 +13,12 @@
 #include <immintrin.h>
 #endif
 
-enum { PEAK_ROUNDS = 40000000 };
+enum {
+    PEAK_ROUNDS = 5000000,
+    PEAK_PARTS =
+        16 /* for each thread: who is slowed down leaves some to others,
+                     * as with the tiles of a product */
+};
 
 static inline double seconds(void)
 {
@@ -128,7 +133,7 @@ static inline double peak_once(enum cpu_level level)
 {
     static const double flop[CPU_LEVELS] = { 8, 16, 32, 64, 16 * 16 * 64 / 10.0,
                                              8, 8 };
-    size_t n = (size_t)threads_count() * 2;
+    size_t n = (size_t)threads_count() * PEAK_PARTS;
     double t = seconds();
 
     threads_for(n, 1, peak_part, &level);
