@@ -106,7 +106,7 @@ static void put_figures(struct json_writer *j, const struct figures *f)
     if (f->kl_bins) {
         jw_key(j, "kl_histogram"), jw_begin(j, '{');
         put_number(j, "from", f->kl_from);
-        put_number(j, "per_decade", round(1 / log10(f->kl_step)));
+        put_number(j, "per_decade", f->kl_per_decade);
         jw_key(j, "counts"), jw_begin(j, '[');
         for (size_t i = 0; i < f->kl_bins; i++)
             jw_int(j, f->kl_count[i]);

@@ -147,6 +147,11 @@ struct bins {
     size_t first, last;
 };
 
+static double kl_edge(const struct figures *f, size_t i)
+{
+    return f->kl_from * pow(10, (double)i / f->kl_per_decade);
+}
+
 static double share(const struct figures *f, size_t bin)
 {
     return f->tokens > 0 ? (double)f->kl_count[bin] / (double)f->tokens : 0;
@@ -178,12 +183,12 @@ static size_t histogram_line(const struct figures *f, struct bins b, double *x,
         size_t from = k == b.first ? 0 : k;
         size_t to = k == b.last ? f->kl_bins - 1 : k;
 
-        x[n] = f->kl_from * pow(f->kl_step, (double)k);
+        x[n] = kl_edge(f, k);
         y[n] = 0;
         for (size_t i = from; i <= to; i++)
             y[n] += share(f, i);
     }
-    x[0] = x[1] / f->kl_step;
+    x[0] = kl_edge(f, b.first - 1);
     y[0] = 0;
     return n;
 }

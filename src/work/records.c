@@ -173,11 +173,10 @@ static void last_part(char *to, size_t cap, const struct json *v,
 
 static void fill_histogram(struct figures *f, const struct json *v)
 {
-    double per_decade = number(v, "per_decade");
-
     f->kl_from = number(v, "from");
-    f->kl_step = pow(10, 1 / per_decade);
-    if (!(f->kl_from > 0) || !(per_decade >= 1) || !(per_decade <= 100))
+    f->kl_per_decade = number(v, "per_decade");
+    if (!(f->kl_from > 0) || !(f->kl_per_decade >= 1) ||
+        !(f->kl_per_decade <= 100))
         return;
     v = json_first(json_get(v, "counts"));
     for (; v && f->kl_bins < FIGURES_BINS; v = json_after(v))

@@ -37,8 +37,8 @@ struct figures {
     char original[128], other[128]; /* names of directories */
     char text[128], sha256[80], dtype[8];
     double ppl_original, ppl, kl_mean, kl_sem, kl_median, kl_p99, kl_max, top1;
-    double kl_from; /* the histogram's first edge, */
-    double kl_step; /* what an edge is of the one before it, and its counts */
+    /* the histogram's first edge, its edges in a power of ten, its counts */
+    double kl_from, kl_per_decade;
     int64_t kl_count[FIGURES_BINS];
     size_t kl_bins; /* 0: there is none */
 };
