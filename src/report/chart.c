@@ -43,14 +43,14 @@ static void x_label(struct html *h, double at, const char *label)
     html_put(h, "<span style=\"left:%.2f%%\">%s</span>", at, label);
 }
 
-/* Labels 0..n-1 in the middle of n equal steps. */
-static void step_labels(struct html *h, size_t n)
+/* Labels first, first + 1, ... in the middle of n equal steps. */
+static void step_labels(struct html *h, size_t n, double first)
 {
     size_t every = (n + X_LABELS - 1) / X_LABELS;
     char label[LABEL_MAX];
 
     for (size_t i = 0; i < n; i += every) {
-        text_whole((double)i, label);
+        text_whole(first + (double)i, label);
         x_label(h, 100 * ((double)i + 0.5) / (double)n, label);
     }
 }
@@ -124,7 +124,7 @@ void chart_bars(struct html *h, const struct bars *p)
     for (size_t i = 0; i < p->groups; i++)
         bar_group(h, p, &y, i);
     html_put(h, "</div></div>\n<div class=\"xaxis\">");
-    step_labels(h, p->groups);
+    step_labels(h, p->groups, 0);
     frame_close(h, p->x_name);
 }
 
@@ -238,20 +238,14 @@ static void draw_dots(struct html *h, const struct field *f,
 
 static void line_labels(struct html *h, const struct field *f)
 {
-    size_t steps = (size_t)(f->x.high - f->x.low);
-    size_t every = f->p->whole ? (steps + X_LABELS - 1) / X_LABELS : 1;
     char label[LABEL_MAX];
     double v;
 
-    if (!f->p->whole) {
-        for (size_t i = 0; axis_tick(&f->x, i, &v); i++) {
-            f->p->x_text(v, label);
-            x_label(h, axis_at(&f->x, v), label);
-        }
+    if (f->p->whole) {
+        step_labels(h, (size_t)(f->x.high - f->x.low), f->x.low + 0.5);
         return;
     }
-    for (size_t i = 0; i < steps; i += every) {
-        v = f->x.low + 0.5 + (double)i;
+    for (size_t i = 0; axis_tick(&f->x, i, &v); i++) {
         f->p->x_text(v, label);
         x_label(h, axis_at(&f->x, v), label);
     }

@@ -69,7 +69,7 @@ static void head(struct html *h, const struct page *p)
              "<p class=\"soft\">%s, %s",
              p->model, page_text(p, "layout"), method);
     if (*page_date(p, date))
-        html_put(h, " \xc2\xb7 %s UTC", date);
+        html_put(h, " \xc2\xb7 %s", date);
     html_put(h, "</p></header>\n");
 }
 

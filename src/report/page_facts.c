@@ -153,8 +153,7 @@ static void fact_host(struct html *h, const struct page *p)
     const char *gpu = page_text(p, "gpu");
     char date[32];
 
-    if (*page_date(p, date))
-        html_put(h, "<tr><th>date</th><td>%s UTC</td></tr>\n", date);
+    fact(h, "date", page_date(p, date));
     if (!*host && !*cpu)
         return;
     html_put(h, "<tr><th>host</th><td>%s%s%s%s%s%s</td></tr>\n", host,

@@ -183,10 +183,7 @@ static int cell(struct html *h, const struct hitmap *a, enum hit x,
     if (a && b && a->experts == b->experts &&
         hit_rank_correlation(a, x, b, y, &r, e) < 0)
         return e->code;
-    if (isnan(r))
-        html_put(h, "<td class=\"n\">\xe2\x80\x93</td>");
-    else
-        html_put(h, "<td class=\"n\">%.3f</td>", r);
+    page_number_cell(h, "", text_ratio, r);
     return 0;
 }
 

@@ -165,7 +165,7 @@ const char *page_date(const struct page *p, char to[32])
 
     *to = 0;
     if (t > 0 && gmtime_r(&t, &tm))
-        strftime(to, 32, "%Y-%m-%d %H:%M", &tm);
+        strftime(to, 32, "%Y-%m-%d %H:%M UTC", &tm);
     return to;
 }
 

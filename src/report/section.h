@@ -46,7 +46,7 @@ long long page_number(const struct page *p, const char *name);
 void page_method(const struct page *p, char to[LABEL_MAX]);
 /* The sum of the losses of all layers; series as in page.loss. */
 double page_loss_sum(const struct page *p, size_t series);
-/* When the last call began, "2026-11-22 23:54" in UTC; "": not known. */
+/* When the last call began, "2026-11-22 23:54 UTC"; "": not known. */
 const char *page_date(const struct page *p, char to[32]);
 /* A word as a shell reads it: in quotes where that is needed.  Words that do
  * not fit are cut. */

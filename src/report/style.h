@@ -103,7 +103,7 @@ static const char page_style[] =
     "font-size:12px;color:var(--soft)}"
     ".xaxis span{position:absolute;transform:translateX(-50%);top:3px;"
     "line-height:14px;white-space:nowrap}"
-    ".ours,.c-ours{background:var(--ours);stroke:var(--ours)}"
+    ".ours{background:var(--ours);stroke:var(--ours)}"
     ".gptq{background:var(--gptq);stroke:var(--gptq)}"
     ".rtn{background:var(--rtn);stroke:var(--rtn)}"
     ".p2{background:var(--p2);stroke:var(--p2)}"
