@@ -106,7 +106,7 @@ refused() { # STATUS COMMAND...
     python3 "$REPORT" make large 40 128
     forge-report -o page.html large
     python3 "$REPORT" check large page.html
-    [ "$(stat -c %s page.html)" -lt 1100000 ]
+    [ "$(stat -c %s page.html)" -lt 700000 ]
 }
 
 @test "without hit maps, the experts' tokens are those of their notes" {
