@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/math/threads.h"
 #include "model/short_conv.h"
 
 struct delta_weights {
@@ -134,7 +133,6 @@ struct job {
     const void *in;                /* [rows, H] */
     float *cache; /* this layer's part of the KV cache, or NULL */
     void *out;
-    struct threads_error error;
 };
 
 /* x[n] *= scale / sqrt(x x + 1e-6) */
@@ -182,22 +180,20 @@ static void find_decay(const struct job *j, int64_t row, int64_t head,
 {
     const struct delta_weights *w = j->l->delta;
     const struct delta *d = &j->d;
-    bool each = j->l->m->config.family->delta == DELTA_CHANNELS;
-    int64_t h = head * (d->v_heads / d->k_heads) + i;
+    const struct model *m = j->l->m;
+    bool each = m->config.family->delta == DELTA_CHANNELS;
+    int64_t h = head * (d->v_heads / d->k_heads) + i, n = each ? d->k_dim : 1;
+    const char *a = place_at(m, &j->a, row, head);
     float rate = -expf(w->decay[h]);
 
-    for (int64_t n = 0; n < d->k_dim; n++) {
-        int64_t at = each ? h * d->k_dim + n : h;
-        float a;
+    (void)!to_f32(decay, a + (size_t)i * m->size, m->dtype, (size_t)n);
+    for (int64_t k = 0; k < n; k++) {
+        float x = decay[k] + w->shift[h * n + k];
 
-        if (n && !each) {
-            decay[n] = decay[0];
-            continue;
-        }
-        a = place_number(j->l->m, &j->a, row, head, each ? n : i) +
-            w->shift[at];
-        decay[n] = expf(rate * (a > 20 ? a : log1pf(expf(a))));
+        decay[k] = expf(rate * (x > 20 ? x : log1pf(expf(x))));
     }
+    for (int64_t k = n; k < d->k_dim; k++)
+        decay[k] = decay[0];
 }
 
 /* One token of all value heads of key head `head`, whose states are in S. */
@@ -235,9 +231,10 @@ static void step(const struct job *j, int64_t row, int64_t head, float *q,
 }
 
 /* A sequence's part of one key head. */
-static int run_head(const struct job *j, int64_t sequence, int64_t head,
+static int run_head(const void *ctx, int64_t sequence, int64_t head,
                     struct err *e)
 {
+    const struct job *j = ctx;
     const struct delta *d = &j->d;
     int64_t each = d->v_heads / d->k_heads, kd = d->k_dim, vd = each * d->v_dim;
     int64_t first = j->s->first[sequence], keys = d->k_heads * kd;
@@ -269,19 +266,6 @@ static int run_head(const struct job *j, int64_t sequence, int64_t head,
     for (int i = 0; i < 3; i++)
         conv_keep(&j->conv, &s[i], first, rows);
     return 0;
-}
-
-static void run_heads(void *ctx, size_t begin, size_t end)
-{
-    struct job *j = ctx;
-
-    for (size_t t = begin; t < end; t++) {
-        struct err e;
-
-        if (run_head(j, (int64_t)t / j->d.k_heads, (int64_t)t % j->d.k_heads,
-                     &e) < 0)
-            threads_error_add(&j->error, t, &e);
-    }
 }
 
 /* ---- the linears ---- */
@@ -402,9 +386,6 @@ int delta_run(struct layer *l, const struct state *s, const void *in, void *out,
         j.cache = (float *)s->cache->delta.p + l->index * delta_cached(&j.d);
         j.conv.old = j.cache + state_size(&j.d);
     }
-    if (project(&j, e) < 0)
-        return e->code;
-    threads_error_init(&j.error);
-    threads_for((size_t)(s->n_sequences * j.d.k_heads), 1, run_heads, &j);
-    return threads_error_take(&j.error, e);
+    return project(&j, e) < 0 ? e->code :
+                                each_part(s, j.d.k_heads, run_head, &j, e);
 }

@@ -50,139 +50,95 @@ void mamba_release(struct mamba_weights *w)
     free(w);
 }
 
-/* ---- the heads ---- */
+/* ---- the convolution ---- */
 
 struct job {
     const struct layer *l;
     const struct state *s;
     struct delta d;
     struct conv conv;
-    struct place z, x, b, c, t; /* heads: those of x, or groups */
-    float *states;              /* [v_heads, k_dim, v_dim] in a KV cache, or
-                                 * NULL */
-    float *y;                   /* [rows, v_heads * v_dim] y silu(z) */
+    struct place z, xbc, t; /* heads: v_heads, pieces, v_heads */
+    float *states;          /* [v_heads, k_dim, v_dim] in a KV cache, or NULL */
+    float *y; /* [rows, channels] x, B, C; then y silu(z) in place of x */
     void *out;
-    struct threads_error error;
 };
 
-/* Where the step, the decay and the state of a head go. */
-struct head {
-    int64_t number;
-    float *decay, *S; /* [k_dim], [k_dim, v_dim] */
-};
+enum { PIECE = 64 }; /* channels at a time */
 
-/* Token `row` of a head; s: x, B, C. */
-static void step(const struct job *j, const struct head *h, int64_t row,
-                 const struct conv_stream *s)
+static int convolve(const void *ctx, int64_t sequence, int64_t piece,
+                    struct err *e)
+{
+    const struct job *j = ctx;
+    const struct conv *c = &j->conv;
+    int64_t first = j->s->first[sequence], at = piece * PIECE;
+    int64_t rows = j->s->first[sequence + 1] - first;
+    struct conv_stream s = { .from = &j->xbc,
+                             .head = piece,
+                             .channel = at,
+                             .n = c->channels - at < PIECE ? c->channels - at :
+                                                             PIECE };
+
+    s.window = scratch_thread((size_t)(c->kernel * s.n) * sizeof(float), e);
+    if (!s.window)
+        return e->code;
+    for (int64_t r = 1 - c->kernel; r < rows; r++) {
+        s.x = j->y + (first + (r < 0 ? 0 : r)) * c->channels + at;
+        conv_next(c, &s, first, r);
+    }
+    conv_keep(c, &s, first, rows);
+    return 0;
+}
+
+/* ---- the heads ---- */
+
+/* Token `row` of a head, whose state is S. */
+static void step(const struct job *j, int64_t row, int64_t head, float *S)
 {
     const struct mamba_weights *w = j->l->mamba;
     const struct model *m = j->l->m;
     const struct delta *d = &j->d;
-    int64_t n = d->v_dim;
-    float t = place_number(m, &j->t, row, h->number, 0), z[HEAD_DIM_MAX];
-    float *y = j->y + (row * d->v_heads + h->number) * n;
-    struct recurrence r = { .S = h->S,
-                            .q = s[2].x,
-                            .k = s[1].x,
-                            .v = s[0].x,
-                            .decay = h->decay,
+    int64_t n = d->v_dim, group = head / (d->v_heads / d->k_heads);
+    float x[HEAD_DIM_MAX], z[HEAD_DIM_MAX], decay[HEAD_DIM_MAX];
+    float *all = j->y + row * j->conv.channels, *y = all + head * n;
+    float *b = all + d->v_heads * n + group * d->k_dim;
+    float t = place_number(m, &j->t, row, head, 0);
+    struct recurrence r = { .S = S,
+                            .q = b + d->k_heads * d->k_dim,
+                            .k = b,
+                            .v = x,
+                            .decay = decay,
                             .kd = d->k_dim,
                             .vd = n,
                             .o = y };
 
-    t = model_rounded(m, t + w->shift[h->number]);
+    t = model_rounded(m, t + w->shift[head]);
     t = model_rounded(m, t > 20 ? t : log1pf(expf(t)));
     r.beta = fminf(fmaxf(t, (float)d->step_min), (float)d->step_max);
-    t = expf(-expf(w->decay[h->number]) * r.beta);
+    t = expf(-expf(w->decay[head]) * r.beta);
     for (int64_t i = 0; i < d->k_dim; i++)
-        h->decay[i] = t;
+        decay[i] = t;
+    memcpy(x, y, (size_t)n * sizeof(*x));
     m->k->recur(&r);
-    (void)!to_f32(z, place_at(m, &j->z, row, h->number), m->dtype, (size_t)n);
+    (void)!to_f32(z, place_at(m, &j->z, row, head), m->dtype, (size_t)n);
     for (int64_t i = 0; i < n; i++)
-        y[i] = (y[i] + w->skip[h->number] * s[0].x[i]) *
-               (z[i] / (1 + expf(-z[i])));
+        y[i] = (y[i] + w->skip[head] * x[i]) * (z[i] / (1 + expf(-z[i])));
 }
 
-static void streams_of(const struct job *j, int64_t head, float *room,
-                       struct conv_stream s[3])
-{
-    const struct delta *d = &j->d;
-    int64_t group = head / (d->v_heads / d->k_heads), inner;
-
-    inner = d->v_heads * d->v_dim;
-    s[0] = (struct conv_stream){
-        .from = &j->x, .head = head, .channel = head * d->v_dim, .n = d->v_dim
-    };
-    for (int i = 1; i < 3; i++)
-        s[i] = (struct conv_stream){
-            .from = i == 1 ? &j->b : &j->c,
-            .head = group,
-            .channel = inner + ((i - 1) * d->k_heads + group) * d->k_dim,
-            .n = d->k_dim
-        };
-    for (int i = 0; i < 3; i++) {
-        s[i].window = room;
-        s[i].x = room + d->kernel * s[i].n;
-        room = s[i].x + s[i].n;
-    }
-}
-
-/* A sequence's part of one head. */
-static int run_head(const struct job *j, int64_t sequence, int64_t head,
+static int run_head(const void *ctx, int64_t sequence, int64_t head,
                     struct err *e)
 {
-    const struct delta *d = &j->d;
-    int64_t first = j->s->first[sequence], state = d->k_dim * d->v_dim;
-    int64_t rows = j->s->first[sequence + 1] - first;
-    int64_t windows = (d->kernel + 1) * (2 * d->k_dim + d->v_dim);
-    float *room =
-        scratch_thread((size_t)(windows + d->k_dim + state) * sizeof(*room), e);
-    struct head h = { .number = head };
-    struct conv_stream s[3];
+    const struct job *j = ctx;
+    size_t state = (size_t)(j->d.k_dim * j->d.v_dim);
+    float *S = j->states ? j->states + (size_t)head * state :
+                           scratch_thread(state * sizeof(*S), e);
 
-    if (!room)
+    if (!S)
         return e->code;
-    streams_of(j, head, room, s);
-    h.decay = room + windows;
-    h.S = j->states ?
-              j->states + head * state :
-              memset(h.decay + d->k_dim, 0, (size_t)state * sizeof(*h.S));
-    for (int64_t r = 1 - d->kernel; r < rows; r++) {
-        for (int i = 0; i < 3; i++)
-            conv_next(&j->conv, &s[i], first, r);
-        if (r >= 0)
-            step(j, &h, first + r, s);
-    }
+    if (!j->states)
+        memset(S, 0, state * sizeof(*S));
+    for (int64_t r = j->s->first[sequence]; r < j->s->first[sequence + 1]; r++)
+        step(j, r, head, S);
     return 0;
-}
-
-static void run_heads(void *ctx, size_t begin, size_t end)
-{
-    struct job *j = ctx;
-
-    for (size_t t = begin; t < end; t++) {
-        struct err e;
-
-        if (run_head(j, (int64_t)t / j->d.v_heads, (int64_t)t % j->d.v_heads,
-                     &e) < 0)
-            threads_error_add(&j->error, t, &e);
-    }
-}
-
-/* Keep the last inputs of all channels: after all heads, which share B and C. */
-static void keep(const struct job *j)
-{
-    const struct delta *d = &j->d;
-    float none[1];
-
-    for (int64_t head = 0; head < d->v_heads; head++) {
-        bool first = head % (d->v_heads / d->k_heads) == 0;
-        struct conv_stream s[3];
-
-        streams_of(j, head, none, s);
-        for (int i = 0; i < (first ? 3 : 1); i++)
-            conv_keep(&j->conv, &s[i], 0, j->s->rows);
-    }
 }
 
 /* ---- the norm ---- */
@@ -195,8 +151,9 @@ static void norm_rows(void *ctx, size_t begin, size_t end)
 
     for (int64_t i = (int64_t)begin * j->d.k_heads;
          i < (int64_t)end * j->d.k_heads; i++) {
-        const float *w = j->l->mamba->norm + i % j->d.k_heads * n;
-        float *y = j->y + i * n, scale;
+        int64_t row = i / j->d.k_heads, at = i % j->d.k_heads * n;
+        const float *w = j->l->mamba->norm + at;
+        float *y = j->y + row * j->conv.channels + at, scale;
         double sum = 0;
 
         for (int64_t k = 0; k < n; k++)
@@ -220,20 +177,17 @@ static int project(struct job *j, const void *in, struct err *e)
     const struct loaded *w = &j->l->part[PART_MIX];
     const struct delta *d = &j->d;
     int64_t row = w->of.rows, inner = d->v_heads * d->v_dim;
-    int64_t keys = d->k_heads * d->k_dim;
     struct product p = { .m = m, .first = w, .x = in, .rows = j->s->rows };
 
     if (buffer_reserve(&m->q, j->s->rows, row, m->size, "Mamba", e) < 0 ||
-        buffer_reserve(&m->key, j->s->rows, inner, sizeof(float), "Mamba", e) <
-            0)
+        buffer_reserve(&m->key, j->s->rows, j->conv.channels, sizeof(float),
+                       "Mamba", e) < 0)
         return e->code;
     p.out = m->q.p;
     j->y = m->key.p;
     j->z = (struct place){ m->q.p, row, d->v_dim, 0 };
-    j->x = (struct place){ m->q.p, row, d->v_dim, inner };
-    j->b = (struct place){ m->q.p, row, d->k_dim, 2 * inner };
-    j->c = (struct place){ m->q.p, row, d->k_dim, 2 * inner + keys };
-    j->t = (struct place){ m->q.p, row, 1, 2 * (inner + keys) };
+    j->xbc = (struct place){ m->q.p, row, PIECE, inner };
+    j->t = (struct place){ m->q.p, row, 1, inner + j->conv.channels };
     return product_run(&p, e);
 }
 
@@ -253,14 +207,11 @@ int mamba_run(struct layer *l, const struct state *s, const void *in, void *out,
         j.states = (float *)s->cache->delta.p + l->index * delta_cached(d);
         j.conv.old = j.states + d->v_heads * d->k_dim * d->v_dim;
     }
-    if (project(&j, in, e) < 0)
+    if (project(&j, in, e) < 0 ||
+        each_part(s, (j.conv.channels + PIECE - 1) / PIECE, convolve, &j, e) <
+            0 ||
+        each_part(s, d->v_heads, run_head, &j, e) < 0)
         return e->code;
-    threads_error_init(&j.error);
-    threads_for((size_t)(s->n_sequences * d->v_heads), 1, run_heads, &j);
-    if (threads_error_take(&j.error, e) < 0)
-        return e->code;
-    if (s->cache)
-        keep(&j);
     threads_for((size_t)s->rows, 8, norm_rows, &j);
     return 0;
 }

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/math/threads.h"
+
 const void *place_at(const struct model *m, const struct place *p, int64_t row,
                      int64_t head)
 {
@@ -82,4 +84,35 @@ void conv_keep(const struct conv *c, const struct conv_stream *s, int64_t first,
     for (int64_t i = 0; c->old && i < c->kernel - 1; i++)
         read_inputs(c, s, first, rows - c->kernel + 1 + i,
                     c->old + i * c->channels + s->channel);
+}
+
+struct parts {
+    int64_t n; /* of a sequence */
+    int (*run)(const void *ctx, int64_t sequence, int64_t i, struct err *e);
+    const void *ctx;
+    struct threads_error error;
+};
+
+static void run_parts(void *ctx, size_t begin, size_t end)
+{
+    struct parts *p = ctx;
+
+    for (size_t t = begin; t < end; t++) {
+        struct err e;
+
+        if (p->run(p->ctx, (int64_t)t / p->n, (int64_t)t % p->n, &e) < 0)
+            threads_error_add(&p->error, t, &e);
+    }
+}
+
+int each_part(const struct state *s, int64_t n,
+              int (*part)(const void *ctx, int64_t sequence, int64_t i,
+                          struct err *e),
+              const void *ctx, struct err *e)
+{
+    struct parts p = { .n = n, .run = part, .ctx = ctx };
+
+    threads_error_init(&p.error);
+    threads_for((size_t)(s->n_sequences * n), 1, run_parts, &p);
+    return threads_error_take(&p.error, e);
 }

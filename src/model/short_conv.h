@@ -44,6 +44,12 @@ void conv_next(const struct conv *c, struct conv_stream *s, int64_t first,
 /* Keep the last inputs of a sequence of so many rows in c->old. */
 void conv_keep(const struct conv *c, const struct conv_stream *s, int64_t first,
                int64_t rows);
+/* Run part(ctx, sequence, i) for i < n of each sequence, on all threads; the
+ * first error of one. */
+MUST_CHECK int each_part(const struct state *s, int64_t n,
+                         int (*part)(const void *ctx, int64_t sequence,
+                                     int64_t i, struct err *e),
+                         const void *ctx, struct err *e);
 /* x, rounded to bf16 in bf16 mode. */
 float model_rounded(const struct model *m, float x);
 
