@@ -2,24 +2,17 @@
  * see look.h. */
 #include "forge/look.h"
 
-#include <fcntl.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "forge/arguments.h"
-#include "common/io/file.h"
 #include "common/io/json.h"
-#include "common/io/sha256.h"
 #include "forge/command.h"
 #include "forge/request.h"
 #include "shard/cardeval.h"
 
-enum { CHUNK = 1 << 20, RESULT_MAX = 1 << 14 };
+enum { RESULT_MAX = 1 << 14 };
 
 struct command *look_eval(struct reading *r, struct pipes *p, const char *model)
 {
@@ -43,56 +36,21 @@ struct command *look_eval(struct reading *r, struct pipes *p, const char *model)
 
 /* ---- forge eval --card ---- */
 
-/* The result of forge-eval, and the digest of the text. */
-struct finding {
-    char line[RESULT_MAX], sha256[SHA256_HEX + 1];
-};
-
-static void take_finding(void *ctx, const char *text, size_t len)
+/* ctx: where forge-eval's result is kept, char[RESULT_MAX]. */
+static void take_result(void *ctx, const char *text, size_t len)
 {
-    struct finding *f = ctx;
-
-    if (len < sizeof(f->line)) {
-        memcpy(f->line, text, len);
-        f->line[len] = 0;
-    }
+    if (len < RESULT_MAX)
+        snprintf(ctx, RESULT_MAX, "%.*s", (int)len, text);
 }
 
-static int digest_text(struct finding *f, const char *path, struct err *e)
-{
-    struct sha256 *sha = NULL;
-    struct file *in;
-    void *buf;
-    int rc = file_open(&in, AT_FDCWD, path, e);
-
-    if (rc)
-        return rc;
-    buf = mem_alloc(CHUNK, path, e);
-    rc = buf ? sha256_open(&sha, e) : e->code;
-    for (uint64_t at = 0; !rc && at < file_size(in); at += CHUNK) {
-        uint64_t left = file_size(in) - at;
-        size_t n = left < CHUNK ? (size_t)left : CHUNK;
-
-        rc = file_read(in, buf, n, at, e);
-        if (!rc)
-            sha256_add(sha, buf, n);
-    }
-    if (!rc)
-        sha256_hex(sha, f->sha256);
-    sha256_close(sha);
-    free(buf);
-    file_close(in);
-    return rc;
-}
-
-static int put_card(const struct finding *f, const char *dir, struct err *e)
+static int put_card(const char *result, const char *dir, struct err *e)
 {
     struct json_doc *d;
-    int rc = json_parse(&d, f->line, strlen(f->line), "forge-eval", e);
+    int rc = json_parse(&d, result, strlen(result), "forge-eval", e);
 
     if (rc)
         return rc;
-    rc = card_eval(dir, json_root(d), f->sha256, e);
+    rc = card_eval(dir, json_root(d), e);
     json_free(d);
     return rc;
 }
@@ -123,9 +81,8 @@ int command_eval(int argc, char **argv, struct err *e)
                       "Compare two checkpoints of a model on a text.", table);
     char place[2][PATH_MAX];
     const char *model[2];
-    struct finding found = { "", "" };
+    char report[32], found[RESULT_MAX] = "";
     struct command *c;
-    char report[32];
     struct pipes p;
     int rc;
 
@@ -142,10 +99,9 @@ int command_eval(int argc, char **argv, struct err *e)
                        "--card names the text's digest: want "
                        "--text FILE");
     pipes_init(&p);
-    p.line = take_finding;
-    p.ctx = &found;
-    if (card &&
-        (digest_text(&found, r.text, e) < 0 || pipes_report(&p, report, e) < 0))
+    p.line = take_result;
+    p.ctx = found;
+    if (card && pipes_report(&p, report, e) < 0)
         return e->code;
     c = look_eval(&r, &p, model[0]);
     if (card) {
@@ -160,7 +116,7 @@ int command_eval(int argc, char **argv, struct err *e)
     }
     command_add(c, model[0], model[1], NULL);
     rc = pipes_run(&p, e);
-    if (card && rc >= 0 && put_card(&found, model[1], e) < 0)
+    if (card && rc >= 0 && put_card(found, model[1], e) < 0)
         rc = e->code;
     return rc;
 }

@@ -82,10 +82,12 @@ static double number(const struct json *result, const char *key)
     return x;
 }
 
-static void put_result(FILE *out, const struct json *r, const char *text)
+static void put_result(FILE *out, const struct json *r)
 {
     double was = number(r, "ppl_original"), is = number(r, "ppl");
+    const char *text = "";
 
+    (void)!json_string(json_get(r, "text_sha256"), &text);
     fprintf(out, "%s\n| | original | this |\n|---|---|---|\n", heading);
     fprintf(out, "| perplexity | %.4f | %.4f (%+.2f %%) |\n", was, is,
             was > 0 ? 100 * (is / was - 1) : 0);
@@ -101,8 +103,7 @@ static void put_result(FILE *out, const struct json *r, const char *text)
 }
 
 /* The card with the new section; free() it. */
-static char *with_result(char *card, const struct json *result,
-                         const char *text)
+static char *with_result(char *card, const struct json *result)
 {
     char *end = find_line(card, behind), *begin = find_line(card, heading);
     char *made = NULL;
@@ -114,7 +115,7 @@ static char *with_result(char *card, const struct json *result,
     if (!begin || begin > end)
         begin = end;
     fwrite(card, 1, (size_t)(begin - card), out);
-    put_result(out, result, text);
+    put_result(out, result);
     fputs(end, out);
     if (fclose(out)) {
         free(made);
@@ -142,15 +143,14 @@ static int renew_digest(const char *dir, const char *card, struct err *e)
     return rc;
 }
 
-int card_eval(const char *dir, const struct json *result, const char *text,
-              struct err *e)
+int card_eval(const char *dir, const struct json *result, struct err *e)
 {
     char *card, *made;
     int rc = read_card(dir, &card, e);
 
     if (rc)
         return rc;
-    made = with_result(card, result, text);
+    made = with_result(card, result);
     free(card);
     if (!made)
         return err_set(e, E_TEMP, "model card: out of memory");

@@ -9,9 +9,9 @@
  * no card of ours; E_CREATE: dir cannot be written to. */
 MUST_CHECK int card_eval_check(const char *dir, struct err *e);
 /* Write, or replace, the section "Evaluation" of dir's README.md, and update
- * the card's digest in SHA256SUMS.  result: the object of forge-eval --json;
- * text: SHA-256 of the text evaluated on, in hexadecimal. */
+ * the card's digest in SHA256SUMS.  result: the object of forge-eval --json, with
+ * the text's SHA-256. */
 MUST_CHECK int card_eval(const char *dir, const struct json *result,
-                         const char *text, struct err *e);
+                         struct err *e);
 
 #endif
