@@ -52,7 +52,7 @@ static void put_settings(struct json_writer *j, const struct page *p)
             jw_value(j, v);
             continue;
         }
-        page_path_name(name, sizeof(name), page_text(p, json_key(v)));
+        path_title(name, sizeof(name), page_text(p, json_key(v)));
         jw_string(j, name);
     }
 }

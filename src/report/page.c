@@ -79,7 +79,7 @@ static void data_link(struct html *h, const char *path, const char *what)
 
     if (!path)
         return;
-    page_path_name(name, sizeof(name), path);
+    path_title(name, sizeof(name), path);
     html_put(h, " \xc2\xb7 <a href=\"%s\">%s</a>", name, what);
 }
 
@@ -87,7 +87,7 @@ static void foot(struct html *h, const struct page *p)
 {
     char key[256];
 
-    page_path_name(key, sizeof(key), page_text(p, "S"));
+    path_title(key, sizeof(key), page_text(p, "S"));
     html_put(h, "<footer>forge-report %s, from <code>%s</code>", FORGE_VERSION,
              key);
     data_link(h, p->params->json, "all of it as JSON");

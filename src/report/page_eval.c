@@ -44,7 +44,7 @@ static void subject(struct html *h, const struct page *p,
 {
     char out[256], sha[SHA_SHOWN + 1];
 
-    page_path_name(out, sizeof(out), page_text(p, "out"));
+    path_title(out, sizeof(out), page_text(p, "out"));
     html_put(h, "<p class=\"note\">%s against %s, on ",
              *f->other ? f->other : out, p->model);
     if (*f->text)

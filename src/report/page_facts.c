@@ -126,7 +126,7 @@ static void fact_path(struct html *h, const struct page *p, const char *name,
 {
     char text[256];
 
-    page_path_name(text, sizeof(text), page_text(p, key));
+    path_title(text, sizeof(text), page_text(p, key));
     fact(h, name, text);
 }
 
@@ -211,7 +211,7 @@ static void fact_data(struct html *h, const struct page *p)
 
     if (!strcmp(page_text(p, "method"), "rtn") || !*text)
         return;
-    page_path_name(name, sizeof(name), text);
+    path_title(name, sizeof(name), text);
     html_put(h, "<tr><th>calibration</th><td>");
     if (t->sequences)
         html_put(h, "%llu tokens in %llu sequences",

@@ -80,9 +80,9 @@ int page_open(struct page *p, const struct workdir *w,
     if (!p->loss || !p->cell || !p->layer_second)
         return e->code;
     if (params->compared)
-        page_path_name(name, sizeof(name), params->compared);
+        path_title(name, sizeof(name), params->compared);
     snprintf(p->compared_name, sizeof(p->compared_name), "%s", name);
-    page_path_name(p->model, sizeof(p->model), page_text(p, "model"));
+    path_title(p->model, sizeof(p->model), page_text(p, "model"));
     if (params->title)
         snprintf(p->model, sizeof(p->model), "%s", params->title);
     sum_modules(p);
@@ -128,34 +128,6 @@ double page_loss_sum(const struct page *p, size_t series)
     for (size_t i = 0; i < p->layers; i++)
         sum += p->loss[3 * i + series];
     return sum;
-}
-
-/* ".../models--ORG--NAME/snapshots/REVISION": "ORG/NAME" */
-static bool cached_name(char *to, size_t cap, const char *path)
-{
-    const char *org = strstr(path, "/models--"), *name, *end;
-
-    org = org ? org + strlen("/models--") : NULL;
-    name = org ? strstr(org, "--") : NULL;
-    end = name ? strstr(name, "/snapshots/") : NULL;
-    if (!end)
-        return false;
-    snprintf(to, cap, "%.*s/%.*s", (int)(name - org), org,
-             (int)(end - name - 2), name + 2);
-    return true;
-}
-
-void page_path_name(char *to, size_t cap, const char *path)
-{
-    size_t n = strlen(path), begin;
-
-    if (cached_name(to, cap, path))
-        return;
-    while (n > 1 && path[n - 1] == '/')
-        n--;
-    for (begin = n; begin && path[begin - 1] != '/';)
-        begin--;
-    snprintf(to, cap, "%.*s", (int)(n - begin), path + begin);
 }
 
 const char *page_date(const struct page *p, char to[32])

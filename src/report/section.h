@@ -3,6 +3,7 @@
 #ifndef FORGE_SECTION_H
 #define FORGE_SECTION_H
 
+#include "common/io/modeldir.h"
 #include "report/chart.h"
 #include "report/params.h"
 #include "report/workdir.h"
@@ -37,8 +38,6 @@ void page_close(struct page *p);
 
 /* Index of a step's name, added if it is new; STEP_NAMES: the table is full. */
 size_t page_step(struct page *p, const char *name);
-/* The last part of a path; of one in the Hugging Face cache "org/name". */
-void page_path_name(char *to, size_t cap, const char *path);
 /* A setting of the run as text; "" or 0 where it is absent. */
 const char *page_text(const struct page *p, const char *name);
 long long page_number(const struct page *p, const char *name);

@@ -103,37 +103,6 @@ static char *named_by_card(const char *card, struct err *e)
     return NULL;
 }
 
-/* ORG/NAME from ".../models--ORG--NAME/snapshots/REVISION"; NULL: another
- * path. */
-static char *named_by_cache(const char *path, struct err *e)
-{
-    const char *at = strstr(path, "/models--"), *org, *name, *end;
-    char *text;
-
-    if (!at)
-        return NULL;
-    org = at + strlen("/models--");
-    name = strstr(org, "--");
-    end = strstr(org, "/snapshots/");
-    if (!name || !end || name > end)
-        return NULL;
-    text = mem_text(org, (size_t)(end - org), "model's name", e);
-    if (text) { /* "--" becomes "/", one character less */
-        text[name - org] = '/';
-        memmove(text + (name - org) + 1, name + 2,
-                (size_t)(end - name - 2) + 1);
-        text[end - org - 1] = '\0';
-    }
-    return text;
-}
-
-static char *named_by_path(const char *path, struct err *e)
-{
-    const char *name = strrchr(path, '/') + 1; /* path is absolute */
-
-    return mem_text(name, strlen(name), "model's name", e);
-}
-
 /* Replace characters that mean something to YAML, Markdown or a shell. */
 static void plain_letters(char *name)
 {
@@ -144,20 +113,18 @@ static void plain_letters(char *name)
 
 char *card_base(const struct modeldir *model, struct err *e)
 {
-    char path[PATH_MAX], *card, *name;
+    char path[PATH_MAX], title[PATH_MAX] = "model", *card, *name;
 
     if (read_card(model, &card, e))
         return NULL;
     e->code = 0;
     name = named_by_card(card, e);
     free(card);
-    if (!name && !e->code && realpath(model->path, path)) {
-        name = named_by_cache(path, e);
-        if (!name && !e->code)
-            name = named_by_path(path, e);
+    if (!name && !e->code) {
+        if (realpath(model->path, path))
+            path_title(title, sizeof(title), path);
+        name = mem_text(title, strlen(title), "model's name", e);
     }
-    if (!name && !e->code)
-        name = mem_text("model", strlen("model"), "model's name", e);
     if (name)
         plain_letters(name);
     return name;

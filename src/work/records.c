@@ -9,6 +9,7 @@
 #include "arch/tensor_name.h"
 #include "common/io/file.h"
 #include "common/io/json.h"
+#include "common/io/modeldir.h"
 
 enum { FILE_MAX = 1 << 28, FIRST = 64, KINDS_MAX = 1024 };
 
@@ -161,14 +162,12 @@ static int add_step(struct records *r, const struct json *v, struct err *e)
 }
 
 /* The name of a file or directory, for a reader who need not know the rest. */
-static void last_part(char *to, size_t cap, const struct json *v,
-                      const char *key)
+static void title(char *to, size_t cap, const struct json *v, const char *key)
 {
-    const char *s = "", *slash;
+    const char *s = "";
 
     (void)!json_string(json_get(v, key), &s);
-    slash = strrchr(s, '/');
-    snprintf(to, cap, "%s", slash && slash[1] ? slash + 1 : s);
+    path_title(to, cap, s);
 }
 
 static void fill_histogram(struct figures *f, const struct json *v)
@@ -204,9 +203,9 @@ static int add_figures(struct records *r, const struct json *v, struct err *e)
 
     if (!isfinite(f.kl_mean) || !isfinite(f.ppl) || !isfinite(f.top1))
         return err_set(e, E_DATA, "no figures of forge-eval --json");
-    last_part(f.original, sizeof(f.original), v, "original");
-    last_part(f.other, sizeof(f.other), v, "other");
-    last_part(f.text, sizeof(f.text), v, "text");
+    title(f.original, sizeof(f.original), v, "original");
+    title(f.other, sizeof(f.other), v, "other");
+    title(f.text, sizeof(f.text), v, "text");
     word(f.sha256, sizeof(f.sha256), v, "text_sha256");
     word(f.dtype, sizeof(f.dtype), v, "dtype");
     fill_histogram(&f, json_get(v, "kl_histogram"));

@@ -14,12 +14,12 @@ setup_file() {
 
 setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
 
-# One line that begins with the tool's name, and no page.
 set_in() { # WORK CHANGE: of its settings
     jq -c "$2" "$1/settings.json" >new.json
     mv new.json "$1/settings.json"
 }
 
+# One line that begins with the tool's name, and no page.
 refused() { # STATUS COMMAND...
     run "-$1" --separate-stderr "${@:2}"
     [ -z "$output" ]
@@ -81,6 +81,15 @@ refused() { # STATUS COMMAND...
     jq -c '.kl_histogram.counts[3] = -1' "$D/dense/eval.jsonl" >odd.jsonl
     forge-report --eval odd.jsonl "$D/dense" >page.html
     run -1 grep 'spreads over' page.html
+}
+
+@test "a model of the Hugging Face cache is called by its id" {
+    cp -r "$D/dense" w
+    set_in w '.model = "/h/models--Org--Some--Name/snapshots/0123"'
+    jq -c '.original = "/h/models--Org--Some--Name/snapshots/0123/" | .other = "/o/b/"' "$D/dense/eval.jsonl" >eval.jsonl
+    forge-report --eval eval.jsonl --json p.json -o page.html w
+    grep -q '<h1>Org/Some--Name in 4 bits</h1>' page.html
+    [ "$(jq -r '.settings.model, .evaluation[0].original, .evaluation[0].other' p.json | paste -sd ' ')" = "Org/Some--Name Org/Some--Name b" ]
 }
 
 @test "a mixture of experts: maps, balance, rank agreement" {

@@ -1,4 +1,5 @@
-/* modeldir.c - opening files beneath a directory, symbolic links included. */
+/* modeldir.c - opening files beneath a directory, symbolic links included, and what
+ * it is called. */
 #include "common/io/modeldir.h"
 
 #include <errno.h>
@@ -173,4 +174,34 @@ int modeldir_slurp(const struct modeldir *d, const char *name, size_t max,
     }
     *len = size;
     return 0;
+}
+
+/* ---- names ---- */
+
+/* ".../models--ORG--NAME/snapshots/REVISION": "ORG/NAME" */
+static bool cached_name(char *to, size_t cap, const char *path)
+{
+    const char *org = strstr(path, "/models--"), *name, *end;
+
+    org = org ? org + strlen("/models--") : NULL;
+    name = org ? strstr(org, "--") : NULL;
+    end = name ? strstr(name, "/snapshots/") : NULL;
+    if (!end)
+        return false;
+    snprintf(to, cap, "%.*s/%.*s", (int)(name - org), org,
+             (int)(end - name - 2), name + 2);
+    return true;
+}
+
+void path_title(char *to, size_t cap, const char *path)
+{
+    size_t n = strlen(path), begin;
+
+    if (cached_name(to, cap, path))
+        return;
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    for (begin = n; begin && path[begin - 1] != '/';)
+        begin--;
+    snprintf(to, cap, "%.*s", (int)(n - begin), path + begin);
 }

@@ -39,4 +39,8 @@ MUST_CHECK int modeldir_slurp(const struct modeldir *d, const char *name,
                               size_t max, char **text, size_t *len,
                               struct err *e);
 
+/* What a reader calls a path: its last part; of one in the Hugging Face cache,
+ * .../models--ORG--NAME/snapshots/REV, "ORG/NAME".  Cut where it does not fit. */
+void path_title(char *to, size_t cap, const char *path);
+
 #endif
