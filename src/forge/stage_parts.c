@@ -243,22 +243,21 @@ int stage_layer(struct stage *s, struct err *e)
     return 0;
 }
 
-/* stop_rows() of all stops and shares of the layer; "" if there is no memory. */
-static const char *rows_of_layer(struct stage *s)
+/* ",MODULE,MODULE,...,": the linears of the layer whose rows several shares solved; "" if
+ * there is no memory. */
+static const char *divided(struct stage *s)
 {
-    const char *all = "";
+    const char *all = ",";
+    char *list;
     struct err e;
 
     for (size_t i = first_stop(s, s->layer);
-         i < s->stops.n && s->stops.stop[i].layer == s->layer; i++)
-        for (int64_t k = 0; k < s->stops.stop[i].spread; k++) {
-            char *list;
-
-            if (stop_rows(&s->stops.stop[i], &s->j, k, &list, &e) < 0)
-                return "";
-            all = stage_text(s, "%s,%s", all, list);
-            free(list);
-        }
+         i < s->stops.n && s->stops.stop[i].layer == s->layer; i++) {
+        if (stop_rows(&s->stops.stop[i], &s->j, STOP_DIVIDED, &list, &e) < 0)
+            return "";
+        all = stage_text(s, "%s%s,", all, list);
+        free(list);
+    }
     return all;
 }
 
@@ -266,21 +265,20 @@ static const char *rows_of_layer(struct stage *s)
 static void report_rows(struct stage *s)
 {
     static const char begin[] = "{\"module\":\"";
-    const char *all = rows_of_layer(s);
+    const char *all = divided(s);
     char path[PATH_ROOM], name[TENSOR_NAME_MAX], *text, *line, *end;
     size_t len;
     struct err e;
 
     snprintf(path, sizeof(path), "%s/report-%" PRId64 ".jsonl", s->S, s->layer);
-    if (!strstr(all, ".rows-") ||
-        file_slurp(&text, &len, path, REPORT_MAX, &e) < 0)
+    if (file_slurp(&text, &len, path, REPORT_MAX, &e) < 0)
         return;
     for (line = text; (end = strchr(line, '\n')); line = end + 1) {
         const char *module = line + sizeof(begin) - 1;
 
         if (strncmp(line, begin, sizeof(begin) - 1) != 0)
             continue;
-        snprintf(name, sizeof(name), "%.*s.rows-", (int)strcspn(module, "\""),
+        snprintf(name, sizeof(name), ",%.*s,", (int)strcspn(module, "\""),
                  module);
         if (strstr(all, name))
             s->p.line(s->p.ctx, line, (size_t)(end - line));

@@ -63,7 +63,7 @@ static int64_t next_share(struct walk *w, uint64_t cost)
     return w->to = k;
 }
 
-/* Append the rows of l that are share's, if any. */
+/* Append the rows of l that are share's, if any; STOP_DIVIDED: l, if it is. */
 static int add_linear(struct walk *w, const struct linear *l, int64_t share,
                       char **list, struct err *e)
 {
@@ -71,16 +71,19 @@ static int add_linear(struct walk *w, const struct linear *l, int64_t share,
     uint64_t cols = (uint64_t)l->cols, step = (uint64_t)unit_rows(w, l);
     size_t have = strlen(*list);
     char name[TENSOR_NAME_MAX];
+    int64_t first = -1;
 
     for (uint64_t row = 0; row < r.of; row += step) {
         uint64_t end = row + step < r.of ? row + step : r.of;
+        int64_t k = next_share(w, (end - row) * cols * cols);
 
-        if (next_share(w, (end - row) * cols * cols) != share)
+        first = row ? first : k;
+        if (k != share && share != STOP_DIVIDED)
             continue;
         r.first = r.end ? r.first : row;
         r.end = end;
     }
-    if (!r.end)
+    if (!r.end || (share == STOP_DIVIDED && w->to == first))
         return 0;
     if (r.end - r.first < r.of)
         name_rows_format(l->module, &r, name);
