@@ -105,6 +105,19 @@ static const uint8_t *take(struct machine *m, size_t n)
     return p;
 }
 
+/* A number of 1 byte, or of 4. */
+static int take_number(struct machine *m, bool wide, uint32_t *n)
+{
+    const uint8_t *p = take(m, wide ? 4 : 1);
+
+    if (!p)
+        return m->e->code;
+    *n = *p;
+    if (wide)
+        memcpy(n, p, 4);
+    return 0;
+}
+
 /* ---- literals ---- */
 
 static int push_int(struct machine *m, enum value_type type, int64_t n)
@@ -187,16 +200,9 @@ static int push_text(struct machine *m, size_t n)
 
 static int op_text(struct machine *m)
 {
-    bool wide = *m->op == 'X';
-    const uint8_t *p = take(m, wide ? 4 : 1);
-    uint32_t n;
+    uint32_t n = 0;
 
-    if (!p)
-        return m->e->code;
-    n = *p;
-    if (wide)
-        memcpy(&n, p, 4);
-    return push_text(m, n);
+    return take_number(m, *m->op == 'X', &n) ? m->e->code : push_text(m, n);
 }
 
 /* ---- containers ---- */
@@ -240,14 +246,10 @@ static int op_tuple_n(struct machine *m)
     return make_tuple(m, m->n_stack - n);
 }
 
-static int op_list(struct machine *m)
+static int op_empty(struct machine *m)
 {
-    return push(m, value_new(&m->arena, VALUE_LIST, m->e));
-}
-
-static int op_dict(struct machine *m)
-{
-    return push(m, value_new(&m->arena, VALUE_DICT, m->e));
+    return push(
+        m, value_new(&m->arena, *m->op == ']' ? VALUE_LIST : VALUE_DICT, m->e));
 }
 
 /* Move the values from index first on into the list or dict below them. */
@@ -319,16 +321,12 @@ static int memo_get(struct machine *m, uint32_t i)
 
 static int op_memo(struct machine *m)
 {
-    bool wide = *m->op == 'r' || *m->op == 'j';
-    const uint8_t *p = take(m, wide ? 4 : 1);
-    uint32_t i;
+    bool put = *m->op == 'q' || *m->op == 'r';
+    uint32_t i = 0;
 
-    if (!p)
+    if (take_number(m, *m->op == 'r' || *m->op == 'j', &i))
         return m->e->code;
-    i = *p;
-    if (wide)
-        memcpy(&i, p, 4);
-    return *m->op == 'q' || *m->op == 'r' ? memo_put(m, i) : memo_get(m, i);
+    return put ? memo_put(m, i) : memo_get(m, i);
 }
 
 /* ---- globals and what they build ---- */
@@ -527,8 +525,8 @@ static int (*const ops[256])(struct machine *m) = {
     [0x8a] = op_long1,   ['G'] = op_float,     ['X'] = op_text,
     ['U'] = op_text,     [')'] = op_tuple_n,   [0x85] = op_tuple_n,
     [0x86] = op_tuple_n, [0x87] = op_tuple_n,  ['t'] = op_tuple,
-    [']'] = op_list,     ['a'] = op_append,    ['e'] = op_extend,
-    ['}'] = op_dict,     ['s'] = op_setitem,   ['u'] = op_extend,
+    [']'] = op_empty,    ['a'] = op_append,    ['e'] = op_extend,
+    ['}'] = op_empty,    ['s'] = op_setitem,   ['u'] = op_extend,
     ['q'] = op_memo,     ['r'] = op_memo,      ['h'] = op_memo,
     ['j'] = op_memo,     ['c'] = op_global,    ['Q'] = op_persid,
     ['R'] = op_reduce,   [0x81] = op_reduce,   ['b'] = op_build,
