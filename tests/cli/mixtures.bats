@@ -19,18 +19,23 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     done
 }
 
-# A norm of small outputs multiplies their rounding, as tests/interop/model_check.py shows of transformers' float32.
-@test "linear attention: Qwen3-Next, Qwen3.5 and Kimi-Linear" {
+# KIND F32 BF16: logits and the loop, within these bounds; every linear has codes
+recurrent() {
     python3 "$PY" tokens two.fts 40 33
     python3 "$PY" tokens t.fts 40 1 33 64
+    python3 "$PY" make "$1" "$1"
+    python3 "$PY" logits "$1" t.fts "$2" f32
+    python3 "$PY" middle "$1" two.fts "$3" bf16
+    loop "$1" --dtype f32 "$1" t.fts
+    python3 "$PY" check "$1" t.fts 1e-4 seen.fts codes.fts
+    forge-ls codes.fts | grep ^codes | cut -f 2 | sort >got
+    forge-weights -q --linears "$1" | forge-ls | cut -f 2 | sort | cmp got
+}
+
+# A norm of small outputs multiplies their rounding, as tests/interop/model_check.py shows of transformers' float32.
+@test "linear attention: Qwen3-Next, Qwen3.5 and Kimi-Linear" {
     for kind in qwen3_next qwen3_5 qwen3_5_moe kimi_linear; do
-        python3 "$PY" make "$kind" "$kind"
-        python3 "$PY" logits "$kind" t.fts 3e-5 f32
-        python3 "$PY" middle "$kind" two.fts 0.08 bf16
-        loop "$kind" --dtype f32 "$kind" t.fts
-        python3 "$PY" check "$kind" t.fts 1e-4 seen.fts codes.fts
-        forge-ls codes.fts | grep ^codes | cut -f 2 | sort >got
-        forge-weights -q --linears "$kind" | forge-ls | cut -f 2 | sort | cmp got
+        recurrent "$kind" 3e-5 0.08
     done
 }
 
@@ -52,16 +57,8 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
 }
 
 @test "Mamba 2: Granite 4, dense and mixture" {
-    python3 "$PY" tokens two.fts 40 33
-    python3 "$PY" tokens t.fts 40 1 33 64
     for kind in granite4 granite4-moe; do
-        python3 "$PY" make "$kind" "$kind"
-        python3 "$PY" logits "$kind" t.fts 1e-5 f32
-        python3 "$PY" middle "$kind" two.fts 0.06 bf16
-        loop "$kind" --dtype f32 "$kind" t.fts
-        python3 "$PY" check "$kind" t.fts 1e-4 seen.fts codes.fts
-        forge-ls codes.fts | grep ^codes | cut -f 2 | sort >got
-        forge-weights -q --linears "$kind" | forge-ls | cut -f 2 | sort | cmp got
+        recurrent "$kind" 1e-5 0.06
     done
 }
 

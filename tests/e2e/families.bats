@@ -19,6 +19,21 @@ setup() {
     few=(--text "$BATS_FILE_TMPDIR/t.npy" --sequences 4 --seqlen 40 --group 16 --quiet)
 }
 
+# MODEL LAYOUT: made-MODEL-LAYOUT, verified; list: its tensors
+quantized() {
+    forge quantize $1 made-$1-$2 "${few[@]}" --layout $2
+    forge verify -q made-$1-$2
+    forge-shard -q --verify made-$1-$2 --from $1
+    forge-ls made-$1-$2 >list
+}
+
+# MODEL: 4 of its experts are kept, and run
+pruned() {
+    forge-calib -q --hitmap $1 <(forge-tokens --sequences 4 --seqlen 40 $1 "$BATS_FILE_TMPDIR/t.npy") >hits.fts
+    forge prune $1 pruned --hitmap hits.fts --keep 4 -q
+    forge eval --json -q $1 pruned --text "$BATS_FILE_TMPDIR/t.npy" --sequences 4 --seqlen 64 >p.json
+}
+
 @test "each family: quantized, verified, nearer to the original than by rounding" {
     for kind in gemma2 gemma3 phi3 olmo3 granite ernie4_5 glm4 gpt_oss llama4 granite4 granite4-moe kimi_linear qwen3_next qwen3_5; do
         make_model $kind $kind
@@ -116,17 +131,12 @@ setup() {
 @test "gpt-oss: MXFP4 in, experts with gate, up, down and their biases out, in every layout" {
     make_model gpt_oss m
     for layout in compressed-tensors awq gptq gptq_v2; do
-        forge quantize m made-$layout "${few[@]}" --layout $layout
-        forge verify -q made-$layout
-        forge-shard -q --verify made-$layout --from m
-        forge-ls made-$layout >list
+        quantized m $layout
         [ "$(grep -c 'experts\.[0-5]\.\(gate\|up\|down\)_proj\.bias' list)" = 54 ] # 3 layers, 6 experts
         run ! grep -q '_blocks\|_scales\|gate_up' list
-        [ "$(jq -r .quantization_config.quant_method made-$layout/config.json)" != mxfp4 ]
+        [ "$(jq -r .quantization_config.quant_method made-m-$layout/config.json)" != mxfp4 ]
     done
-    forge-calib -q --hitmap m <(forge-tokens --sequences 4 --seqlen 40 m "$BATS_FILE_TMPDIR/t.npy") >hits.fts
-    forge prune m pruned --hitmap hits.fts --keep 4 -q
-    forge eval --json -q m pruned --text "$BATS_FILE_TMPDIR/t.npy" --sequences 4 --seqlen 64 >p.json
+    pruned m
     refused 78 forge quantize m out "${few[@]}" --effort best
     [[ $stderr == *"gpt_oss has attention sinks"* ]]
     # codes without their scales
@@ -140,10 +150,7 @@ setup() {
     forge-ls m >list
     [ "$(grep -c 'experts.gate_up_proj' list)" = 2 ]
     for layout in compressed-tensors awq gptq gptq_v2; do
-        forge quantize m made-$layout "${few[@]}" --layout $layout
-        forge verify -q made-$layout
-        forge-shard -q --verify made-$layout --from m
-        forge-ls made-$layout >list
+        quantized m $layout
         [ "$(grep -c 'feed_forward.experts\.[0-5]\.\(gate\|up\|down\)_proj\.\(qweight\|weight_packed\)' list)" = 36 ] # 2 layers, 6 experts
         [ "$(grep -c 'feed_forward.\(shared_expert.\)\?down_proj\.\(qweight\|weight_packed\)' list)" = 4 ]
         [ "$(grep -c 'feed_forward.router.weight.*BF16' list)" = 2 ]
@@ -151,11 +158,9 @@ setup() {
     done
     families wrap m mm llama4
     forge quantize mm made-mm "${few[@]}"
-    families wrapped made-compressed-tensors made-mm mm language_model.model.
+    families wrapped made-m-compressed-tensors made-mm mm language_model.model.
     jq -e '.quantization_config.ignore | index("re:(.*\\.)?vision_model\\..*")' made-mm/config.json
-    forge-calib -q --hitmap m <(forge-tokens --sequences 4 --seqlen 40 m "$BATS_FILE_TMPDIR/t.npy") >hits.fts
-    forge prune m pruned --hitmap hits.fts --keep 4 -q
-    forge eval --json -q m pruned --text "$BATS_FILE_TMPDIR/t.npy" --sequences 4 --seqlen 64 >p.json
+    pruned m
     refused 78 forge quantize m out "${few[@]}" --effort best
     [[ $stderr == *"llama4_text has layers without RoPE"* ]]
     sed -i 's/"moe_layers"/"x"/; s/"interleave_moe_layer_step": 2/"moe_layers": [9, "x"]/' m/config.json
@@ -166,19 +171,14 @@ setup() {
 @test "Kimi-Linear: the large linears of both attentions in 4 bits, its small ones untouched" {
     make_model kimi_linear m
     for layout in compressed-tensors awq gptq; do
-        forge quantize m made-$layout "${few[@]}" --layout $layout
-        forge verify -q made-$layout
-        forge-shard -q --verify made-$layout --from m
-        forge-ls made-$layout >list
+        quantized m $layout
         [ "$(grep -c 'self_attn.\([qkvo]_proj\|kv_a_proj_with_mqa\).\(qweight\|weight_packed\)' list)" = 14 ]
         [ "$(grep -c 'self_attn.\([fg]_[ab]_proj\|b_proj\|[qkv]_conv1d\).weight.*BF16' list)" = 16 ]
         [ "$(grep -c 'block_sparse_moe.experts.[0-5].w[123].\(qweight\|weight_packed\)' list)" = 54 ]
     done
     refused 78 forge quantize m out "${few[@]}" --effort best
     [[ $stderr == *"kimi_linear has linear attention"* ]]
-    forge-calib -q --hitmap m <(forge-tokens --sequences 4 --seqlen 40 m "$BATS_FILE_TMPDIR/t.npy") >hits.fts
-    forge prune m pruned --hitmap hits.fts --keep 4 -q
-    forge eval --json -q m pruned --text "$BATS_FILE_TMPDIR/t.npy" --sequences 4 --seqlen 64 >p.json
+    pruned m
 }
 
 @test "Granite 4 and Granite's mixtures: Mamba's linears and the experts in 4 bits, under the names that vLLM loads" {
@@ -187,10 +187,7 @@ setup() {
         forge-ls $kind >list
         grep -q 'block_sparse_moe.input_linear' list
         for layout in compressed-tensors awq gptq; do
-            forge quantize $kind made-$kind-$layout "${few[@]}" --layout $layout
-            forge verify -q made-$kind-$layout
-            forge-shard -q --verify made-$kind-$layout --from $kind
-            forge-ls made-$kind-$layout >list
+            quantized $kind $layout
             names='gate_proj\|up_proj\|down_proj'
             [ $kind = granite4-moe ] || names='w[123]' # as its other loader has it
             n=$(grep -c "block_sparse_moe.experts\.[0-5]\.\($names\)\.\(qweight\|weight_packed\)" list)
@@ -208,9 +205,7 @@ setup() {
     refused 69 forge quantize granite4-moe out "${few[@]}" --device cuda
     refused 78 forge quantize granitemoe out "${few[@]}" --effort best
     [[ $stderr == *"granitemoe has multipliers"* ]]
-    forge-calib -q --hitmap granite4-moe <(forge-tokens --sequences 4 --seqlen 40 granite4-moe "$BATS_FILE_TMPDIR/t.npy") >hits.fts
-    forge prune granite4-moe pruned --hitmap hits.fts --keep 4 -q
-    forge eval --json -q granite4-moe pruned --text "$BATS_FILE_TMPDIR/t.npy" --sequences 4 --seqlen 64 >p.json
+    pruned granite4-moe
     sed -i 's/"mamba_d_head": 12/"mamba_d_head": 15/' granite4-moe/config.json
     refused 65 forge quantize granite4-moe out "${few[@]}"
     [[ $stderr == *"mamba_d_head 15 do not make mamba_expand 2 times hidden_size"* ]]
@@ -220,10 +215,7 @@ setup() {
     for kind in qwen3_next qwen3_5_moe; do
         make_model $kind $kind
         for layout in compressed-tensors awq gptq; do
-            forge quantize $kind made-$kind-$layout "${few[@]}" --layout $layout
-            forge verify -q made-$kind-$layout
-            forge-shard -q --verify made-$kind-$layout --from $kind
-            forge-ls made-$kind-$layout >list
+            quantized $kind $layout
             grep -q 'linear_attn.out_proj.\(qweight\|weight_packed\)' list
             grep -q 'linear_attn.in_proj_qkvz\?.\(qweight\|weight_packed\)' list
             grep -q 'linear_attn.conv1d.weight.*BF16' list
