@@ -18,12 +18,19 @@ struct left {
     float *block;
 };
 
-void merging_release(struct merging *m)
+/* The payloads are read, or not wanted. */
+static void drop_left(struct merging *m)
 {
     for (size_t i = 0; i < m->n_left; i++) {
         XXH3_freeState(m->left[i].hash);
         free(m->left[i].block);
     }
+    m->n_left = 0;
+}
+
+void merging_release(struct merging *m)
+{
+    drop_left(m);
     free(m->left);
     free(m->sum);
     free(m->mean);
@@ -162,11 +169,7 @@ static int settle(struct merging *m, struct err *e)
         return e->code;
     if (m->n_left)
         rc = read_left(m, 0, e);
-    for (size_t i = 0; i < m->n_left; i++) {
-        XXH3_freeState(m->left[i].hash);
-        free(m->left[i].block);
-    }
-    m->n_left = 0;
+    drop_left(m);
     return rc;
 }
 

@@ -13,6 +13,7 @@ enum { LOSSES = 3 };
 static const char *const loss_key[LOSSES] = { "loss", "loss_rtn", "loss_gptq" };
 
 struct joined {
+    char name[FRAME_NAME_MAX + 1];
     struct frame frame[FRAMES]; /* of the first rows; then of all */
     char *data[FRAMES];         /* payloads of CODES and GRIDS */
     struct json_doc *note;      /* of the first rows */
@@ -61,13 +62,13 @@ static struct joined *find(struct rows *r, const char *module, uint64_t of,
     struct joined *j = r->module;
 
     for (; j < r->module + r->count; j++)
-        if (!strcmp(j->frame[CODES].name, module))
+        if (!strcmp(j->name, module))
             return j;
     if (mem_grow(&r->module, (r->count + 1) * sizeof(*j), "rows", e) < 0)
         return NULL;
     j = &r->module[r->count++];
     *j = (struct joined){ .of = of };
-    strcpy(j->frame[CODES].name, module);
+    strcpy(j->name, module);
     return j;
 }
 
@@ -79,11 +80,8 @@ static int append(struct joined *j, int kind, const struct frame *f,
     size_t have = to->len;
 
     if (!have) {
-        char name[FRAME_NAME_MAX + 1];
-
-        memcpy(name, j->frame[CODES].name, sizeof(name));
         *to = *f;
-        memcpy(to->name, name, sizeof(name));
+        memcpy(to->name, j->name, sizeof(to->name));
         to->dims[0] = to->len = 0;
         to->passed = false;
     }
@@ -237,7 +235,7 @@ static int make_notes(struct joined *j, struct err *e)
                              .ancillary = i > 0,
                              .data = j->text[i].text,
                              .len = j->text[i].len };
-        memcpy(f->name, j->frame[CODES].name, sizeof(f->name));
+        memcpy(f->name, j->name, sizeof(f->name));
     }
     return 0;
 }
@@ -262,8 +260,8 @@ int rows_end(const struct rows *r, struct err *e)
 {
     const struct joined *j = r->module;
 
-    return r->count ? err_set(e, E_DATA, "'%s': has %llu of %llu rows",
-                              j->frame[CODES].name, (unsigned long long)j->rows,
-                              (unsigned long long)j->of) :
-                      0;
+    return r->count ?
+               err_set(e, E_DATA, "'%s': has %llu of %llu rows", j->name,
+                       (unsigned long long)j->rows, (unsigned long long)j->of) :
+               0;
 }
