@@ -12,9 +12,10 @@ apart, by seconds = a + b operations + f moments' bytes (of shares: operations o
 with --jobs 1 are compared with what the fit says of one pipe, where no step starts.
 
 TARGET: a model directory (config.json is enough), quantized with the defaults; SEQUENCES and
-SEQLEN in the environment: other tokens than 128 x 512.  Scaled from
-the fit: its steps; 8 cores share a step's CPU seconds, but for a.  A GPU's: GPU_START
-seconds for a step, GPU_TFLOPS; its bytes are the host's, as above, and linears are whole.
+SEQLEN in the environment: other tokens than 128 x 512; NODES: other numbers of nodes than
+"1 4 16 64"; WHOLE=1: linears are whole on cores, too.  Scaled from the fit: its steps; 8
+cores share a step's CPU seconds, but for a.  A GPU's: GPU_START seconds for a step,
+GPU_TFLOPS; its bytes are the host's, as above, and linears are whole.
 """
 import functools
 import itertools
@@ -28,6 +29,8 @@ from pathlib import Path
 import numpy as np
 
 SEQUENCES, SEQLEN = int(os.environ.get("SEQUENCES", 128)), int(os.environ.get("SEQLEN", 512))
+NODES = [int(n) for n in os.environ.get("NODES", "1 4 16 64").split()]
+WHOLE = os.environ.get("WHOLE") == "1"
 PLANNED = 128 * 512  # the tokens of forge-plan's bytes of rows
 CORES, GPUS = 8, 8
 # The least seconds of a step on an H200 (a layer of Llama-7B's size in two parts), and
@@ -190,8 +193,8 @@ def main():
     gpu_alone = flops / (GPU_TFLOPS * 1e12)
     print(f"\n{'nodes':>5} {'of':>8} {'parts':>6} {'hours':>8} {'of it shares':>13} {'efficiency':>11}")
     for name, units, seconds, one in (("8 cores", 1, on_cores, alone), ("8 GPUs", GPUS, on_gpu, gpu_alone)):
-        for nodes in (1, 4, 16, 64):
-            print(row(target, nodes, nodes * units, name, seconds, one, units > 1))
+        for nodes in NODES:
+            print(row(target, nodes, nodes * units, name, seconds, one, WHOLE or units > 1))
 
 
 if __name__ == "__main__":

@@ -314,4 +314,13 @@ kill_often() { # WORK OPTION...
     grep -x 'share: [1-9][0-9]* steps .*: 0.000 s + 2.00000 s/GFLOP + 3.00000 s/GFLOP of factors + 0.000 s/GB of CPU; relative error 0.00' said
     [ "$(grep -c '^ *[0-9]* *8 [cG][oP]' said)" -eq 8 ]
     grep -x ' *1  8 cores  *1 .* 0 %  *100 %' said
+    NODES="4 64" python3 "$tree/bench/cluster.py" "$model" "$model=w" >some
+    grep -vE '^ *(1|16) *8 [cG]' said | cmp - some
+    # rows in shares are worth it where linears are large
+    mkdir wide && jq '.hidden_size = 4096 | .intermediate_size = 11008 | .num_attention_heads = 32 | .num_key_value_heads = 32' "$model/config.json" >wide/config.json
+    for whole in 0 1; do
+        WHOLE=$whole NODES=16 python3 "$tree/bench/cluster.py" wide "$model=w" | awk '/16  8 cores/ { print $(NF - 1) }'
+    done | paste -sd ' ' >efficiency
+    read -r rows whole <efficiency
+    [ "$rows" -gt $((2 * whole)) ]
 }
