@@ -12,14 +12,13 @@
 #include "forge/command.h"
 #include "forge/job.h"
 #include "forge/look.h"
-
-enum { COMPARED_MAX = 6 }; /* as in forge-report */
+#include "report/peers.h"
 
 /* A checkpoint beside the run: "NAME=PATH", of a checkpoint or of its figures. */
 struct compared {
     const char *given, *path;
     bool evaluate;
-    char tmp[PATH_MAX + 192]; /* its figures; "": not written yet */
+    char tmp[PATH_MAX + 192]; /* its figures; "": not evaluated */
     char word[2 * PATH_MAX];  /* NAME=FILE for forge-report */
 };
 
@@ -28,7 +27,7 @@ struct reporting {
     const char *work;
     const char *output, *json, *csv, *beside, *hitmap, *title;
     struct opt_list list;
-    struct compared compared[COMPARED_MAX];
+    struct compared compared[PEERS_MAX];
     char figures[PATH_MAX + 128]; /* the run's, kept in WORK */
 };
 
@@ -83,12 +82,11 @@ static int parse(struct reporting *t, int argc, char **argv, struct err *e)
 
 static int settle_one(struct reporting *t, struct compared *c, struct err *e)
 {
-    const char *path = strchr(c->given, '=');
     struct stat st;
 
-    if (!path || path == c->given || !path[1])
+    c->path = peers_file(c->given);
+    if (!c->path)
         return err_set(e, E_USAGE, "--compare '%s': want NAME=PATH", c->given);
-    c->path = path + 1;
     if (stat(c->path, &st))
         return err_set(e, E_NOINPUT, "'%s': no such file or directory",
                        c->path);
@@ -107,8 +105,8 @@ static int settle_one(struct reporting *t, struct compared *c, struct err *e)
 
 static int settle(struct reporting *t, struct err *e)
 {
-    if (t->list.count > COMPARED_MAX)
-        return err_set(e, E_USAGE, "--compare: more than %d", COMPARED_MAX);
+    if (t->list.count > PEERS_MAX)
+        return err_set(e, E_USAGE, "--compare: more than %d", PEERS_MAX);
     for (int i = 0; i < t->list.count; i++) {
         t->compared[i].given = t->list.item[i];
         if (settle_one(t, &t->compared[i], e) < 0)
@@ -171,7 +169,7 @@ static int evaluate_run(struct reporting *t, const struct job *j, struct err *e)
 static int evaluate_compared(struct reporting *t, const struct job *j,
                              struct err *e)
 {
-    char S[STAGE_DIR], tmp[PATH_MAX + 192];
+    char S[STAGE_DIR];
     int rc = 0;
 
     for (int i = 0; !rc && i < t->list.count; i++) {
@@ -179,15 +177,12 @@ static int evaluate_compared(struct reporting *t, const struct job *j,
 
         if (!c->evaluate)
             continue;
-        snprintf(tmp, sizeof(tmp),
+        snprintf(c->tmp, sizeof(c->tmp),
                  "%s/%s/by-layer-compare-%d.jsonl.tmp.%ld.report", t->work,
                  job_solve_dir(j, S), i, (long)getpid());
-        rc = evaluate(&t->r, j->model, c->path, false, tmp, e);
-        if (rc)
-            continue;
-        strcpy(c->tmp, tmp);
-        snprintf(c->word, sizeof(c->word), "%.*s=%s",
-                 (int)(c->path - 1 - c->given), c->given, tmp);
+        snprintf(c->word, sizeof(c->word), "%.*s%s", (int)(c->path - c->given),
+                 c->given, c->tmp);
+        rc = evaluate(&t->r, j->model, c->path, false, c->tmp, e);
     }
     return rc;
 }
@@ -254,7 +249,7 @@ int command_report(int argc, char **argv, struct err *e)
         rc = evaluate_all(t, e);
     if (!rc)
         rc = page(t, e);
-    for (int i = 0; i < t->list.count && i < COMPARED_MAX; i++)
+    for (int i = 0; i < PEERS_MAX; i++)
         if (*t->compared[i].tmp)
             unlink(t->compared[i].tmp);
     free(t);

@@ -16,23 +16,29 @@ const struct figures *figures_whole(const struct records *r)
     return last;
 }
 
+const char *peers_file(const char *arg)
+{
+    size_t n = strcspn(arg, "=");
+
+    return n && n < PEER_NAME && arg[n] && arg[n + 1] ? arg + n + 1 : NULL;
+}
+
 int peers_add(struct peers *p, const char *arg, struct err *e)
 {
-    const char *file = strchr(arg, '=');
+    const char *file = peers_file(arg);
     struct peer *to = &p->peer[p->count];
 
-    if (!file || file == arg || !file[1] ||
-        (size_t)(file - arg) >= sizeof(to->name))
+    if (!file)
         return err_set(e, E_USAGE, "'%s': want NAME=FILE", arg);
     if (p->count == PEERS_MAX)
         return err_set(e, E_USAGE, "more than %d checkpoints beside the run",
                        PEERS_MAX);
     p->count++;
-    snprintf(to->name, sizeof(to->name), "%.*s", (int)(file - arg), arg);
-    if (records_read(&to->figures, RECORD_FIGURES, file + 1, e) < 0)
+    snprintf(to->name, sizeof(to->name), "%.*s", (int)(file - 1 - arg), arg);
+    if (records_read(&to->figures, RECORD_FIGURES, file, e) < 0)
         return e->code;
     if (!to->figures.n_figures)
-        return err_set(e, E_DATA, "'%s': no figures in it", file + 1);
+        return err_set(e, E_DATA, "'%s': no figures in it", file);
     return 0;
 }
 

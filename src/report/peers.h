@@ -5,10 +5,10 @@
 
 #include "work/records.h"
 
-enum { PEERS_MAX = 6 };
+enum { PEERS_MAX = 6, PEER_NAME = 64 };
 
 struct peer {
-    char name[64];
+    char name[PEER_NAME];
     struct records figures;
 };
 
@@ -18,6 +18,8 @@ struct peers {
     size_t count;
 };
 
+/* FILE of "NAME=FILE"; NULL: it is not of that form, or NAME is too long. */
+const char *peers_file(const char *arg);
 /* Add "NAME=FILE": lines of forge-eval --json under a name.  E_USAGE: not of
  * that form, or more than PEERS_MAX; errors of records_read(). */
 MUST_CHECK int peers_add(struct peers *p, const char *arg, struct err *e);

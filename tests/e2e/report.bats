@@ -64,6 +64,8 @@ PYTHON
     run -64 --separate-stderr forge report work --compare rtn=rtn -o no.html
     [[ $stderr == *"a directory wants --text"* ]]
     run -64 --separate-stderr forge report work --compare rtn -o no.html
+    run -64 --separate-stderr forge report work --compare "$(printf %064d 0)=quick.json" -o no.html
+    [[ $stderr == *"want NAME=PATH" ]]
     run -66 --separate-stderr forge report work --compare rtn=nowhere -o no.html
     run -64 --separate-stderr forge report work --text - --compare rtn=rtn -o no.html <"$text"
     [ ! -e no.html ]
