@@ -84,11 +84,10 @@ static int read_head_dim(struct model_config *c, const struct json *o,
     c->head_dim = json_get(o, "head_dim") ? 0 : c->family->head_dim;
     if (field_int(o, "head_dim", 1, HEAD_DIM_MAX, &c->head_dim, e) < 0)
         return e->code;
-    if (!c->head_dim && c->hidden_size % c->n_heads)
-        return err_set(e, E_DATA,
-                       "hidden_size %lld is not a multiple of "
-                       "num_attention_heads %lld",
-                       (long long)c->hidden_size, (long long)c->n_heads);
+    if (!c->head_dim &&
+        field_multiple("hidden_size", c->hidden_size, "num_attention_heads",
+                       c->n_heads, e) < 0)
+        return e->code;
     if (!c->head_dim)
         c->head_dim = c->hidden_size / c->n_heads;
     if (c->head_dim % 2 || c->head_dim > HEAD_DIM_MAX)
@@ -127,11 +126,9 @@ static int read_heads(struct model_config *c, const struct json *o,
         c->n_kv_heads = c->n_heads;
     if (field_int(o, "num_key_value_heads", 1, 1 << 16, &c->n_kv_heads, e) < 0)
         return e->code;
-    if (c->n_heads % c->n_kv_heads)
-        return err_set(e, E_DATA,
-                       "num_attention_heads %lld is not a multiple of "
-                       "num_key_value_heads %lld",
-                       (long long)c->n_heads, (long long)c->n_kv_heads);
+    if (field_multiple("num_attention_heads", c->n_heads, "num_key_value_heads",
+                       c->n_kv_heads, e) < 0)
+        return e->code;
     return c->family->mla ? config_read_mla(c, o, e) : read_head_dim(c, o, e);
 }
 

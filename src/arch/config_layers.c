@@ -8,6 +8,12 @@
 #include "arch/config_parts.h"
 #include "arch/fields.h"
 
+/* [n_layers], false; NULL: none. */
+static bool *layer_flags(const struct model_config *c, struct err *e)
+{
+    return mem_zero((size_t)c->n_layers, sizeof(bool), "layers", e);
+}
+
 /* ---- sliding window ---- */
 
 /* Read layer_types into c->layer_slides. */
@@ -27,8 +33,7 @@ static int read_layer_types(struct model_config *c, const struct json *list,
                        "layer_types is not an array of num_hidden_layers "
                        "%lld strings",
                        (long long)c->n_layers);
-    c->layer_slides =
-        mem_zero((size_t)c->n_layers, sizeof(bool), "layer_types", e);
+    c->layer_slides = layer_flags(c, e);
     if (!c->layer_slides)
         return e->code;
     for (v = json_first(list); v; v = json_after(v), i++) {
@@ -73,19 +78,8 @@ static int check_layer_types(const struct model_config *c, struct err *e)
     return 0;
 }
 
-/* Layers with RoPE slide. */
-static int slide_with_rope(struct model_config *c, struct err *e)
-{
-    c->layer_slides =
-        mem_zero((size_t)c->n_layers, sizeof(bool), "layer_types", e);
-    if (!c->layer_slides)
-        return e->code;
-    for (int64_t i = 0; i < c->n_layers; i++)
-        c->layer_slides[i] = !c->layer_nope[i];
-    return 0;
-}
-
-/* Without layer_types: by sliding_window_pattern or max_window_layers. */
+/* Without layer_types: by sliding_window_pattern or max_window_layers; chunks in
+ * layers with RoPE. */
 static int slide_by_number(struct model_config *c, const struct json *o,
                            struct err *e)
 {
@@ -93,19 +87,18 @@ static int slide_by_number(struct model_config *c, const struct json *o,
     bool pattern = s == SLIDING_PATTERN;
     int64_t n = pattern ? c->family->pattern : 28;
 
-    if (s == SLIDING_CHUNKS)
-        return slide_with_rope(c, e);
-    if (field_int(o, pattern ? "sliding_window_pattern" : "max_window_layers",
+    if (s != SLIDING_CHUNKS &&
+        field_int(o, pattern ? "sliding_window_pattern" : "max_window_layers",
                   pattern, INT_MAX, &n, e) < 0)
         return e->code;
-    c->layer_slides =
-        mem_zero((size_t)c->n_layers, sizeof(bool), "layer_types", e);
+    c->layer_slides = layer_flags(c, e);
     if (!c->layer_slides)
         return e->code;
     for (int64_t i = 0; i < c->n_layers; i++)
-        c->layer_slides[i] = pattern           ? (i + 1) % n != 0 :
-                             s == SLIDING_EVEN ? i < n && i % 2 == 0 :
-                                                 i >= n;
+        c->layer_slides[i] = s == SLIDING_CHUNKS ? !c->layer_nope[i] :
+                             pattern             ? (i + 1) % n != 0 :
+                             s == SLIDING_EVEN   ? i < n && i % 2 == 0 :
+                                                   i >= n;
     return 0;
 }
 
@@ -218,12 +211,8 @@ static int read_rule(struct model_config *c, const struct json *o,
             0 ||
         field_int(o, "linear_conv_kernel_dim", 1, 64, &d->kernel, e) < 0)
         return e->code;
-    if (d->v_heads % d->k_heads)
-        return err_set(e, E_DATA,
-                       "linear_num_value_heads %lld is not a multiple of "
-                       "linear_num_key_heads %lld",
-                       (long long)d->v_heads, (long long)d->k_heads);
-    return 0;
+    return field_multiple("linear_num_value_heads", d->v_heads,
+                          "linear_num_key_heads", d->k_heads, e);
 }
 
 /* c->delta of Kimi Delta Attention, from linear_attn_config (or NULL) or members
@@ -294,8 +283,7 @@ static int read_linear(struct model_config *c, const struct json *o,
                (mamba ? read_mamba : read_rule)(c, o, e)) < 0 ||
         field_int(o, "full_attention_interval", 1, INT_MAX, &every, e) < 0)
         return e->code;
-    c->layer_linear =
-        mem_zero((size_t)c->n_layers, sizeof(bool), "layer_types", e);
+    c->layer_linear = layer_flags(c, e);
     if (!c->layer_linear)
         return e->code;
     if (kda && !list)
@@ -352,11 +340,10 @@ static int nope_by_key(struct model_config *c, const struct json *o,
         return e->code;
     if (!strcmp(type, "rope"))
         return 0;
-    c->layer_nope = mem_alloc((size_t)c->n_layers * sizeof(bool), "layers", e);
-    if (!c->layer_nope)
-        return e->code;
-    memset(c->layer_nope, true, (size_t)c->n_layers * sizeof(bool));
-    return 0;
+    c->layer_nope = layer_flags(c, e);
+    for (int64_t i = 0; c->layer_nope && i < c->n_layers; i++)
+        c->layer_nope[i] = true;
+    return c->layer_nope ? 0 : e->code;
 }
 
 static int read_nope(struct model_config *c, const struct json *o,
@@ -379,7 +366,7 @@ static int read_nope(struct model_config *c, const struct json *o,
                        "no_rope_layers is not an array of num_hidden_layers "
                        "%lld numbers",
                        (long long)c->n_layers);
-    c->layer_nope = mem_zero((size_t)c->n_layers, sizeof(bool), "layers", e);
+    c->layer_nope = layer_flags(c, e);
     if (!c->layer_nope || read_growth(c, o, e) < 0)
         return e->code;
     v = list ? json_first(list) : NULL;

@@ -65,3 +65,11 @@ int field_string(const struct json *o, const char *key, const char **out,
         return err_set(e, E_DATA, "%s is not a string", key);
     return 0;
 }
+
+int field_multiple(const char *key, int64_t n, const char *of, int64_t m,
+                   struct err *e)
+{
+    return n % m ? err_set(e, E_DATA, "%s %lld is not a multiple of %s %lld",
+                           key, (long long)n, of, (long long)m) :
+                   0;
+}

@@ -24,5 +24,8 @@ MUST_CHECK int field_string(const struct json *o, const char *key,
 /* An integer from 1 to max; E_DATA also if it is absent. */
 MUST_CHECK int field_need(const struct json *o, const char *key, int64_t max,
                           int64_t *out, struct err *e);
+/* E_DATA: member `key`, n, is not a multiple of member `of`, m. */
+MUST_CHECK int field_multiple(const char *key, int64_t n, const char *of,
+                              int64_t m, struct err *e);
 
 #endif
