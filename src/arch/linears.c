@@ -175,47 +175,35 @@ static void shape(const struct model_config *c, int64_t width, struct linear *l)
         l->bias = false;
 }
 
-static const struct row *attention_rows(const struct model_config *c,
-                                        int64_t layer, int64_t *n)
-{
-    bool fused = c->family->delta == DELTA_FUSED;
+struct rows {
+    const struct row *row;
+    int64_t n;
+};
+#define ROWS(table) ((struct rows){ table, ARRAY_LEN(table) })
 
-    if (model_layer_linear(c, layer) && c->family->delta == DELTA_MAMBA) {
-        *n = ARRAY_LEN(delta_mamba);
-        return delta_mamba;
-    }
-    if (model_layer_linear(c, layer) && c->family->delta == DELTA_CHANNELS) {
-        *n = ARRAY_LEN(gqa);
-        return gqa;
-    }
-    if (model_layer_linear(c, layer)) {
-        *n = fused ? ARRAY_LEN(delta_fused) : ARRAY_LEN(delta_split);
-        return fused ? delta_fused : delta_split;
-    }
-    if (c->family->fused_qkv) {
-        *n = ARRAY_LEN(gqa_fused);
-        return gqa_fused;
-    }
-    if (!c->mla.kv_lora) {
-        *n = ARRAY_LEN(gqa);
-        return gqa;
-    }
-    if (c->kv_b) {
-        *n = c->mla.q_lora ? ARRAY_LEN(mla_lora_kv_b) : ARRAY_LEN(mla_kv_b);
-        return c->mla.q_lora ? mla_lora_kv_b : mla_kv_b;
-    }
-    *n = c->mla.q_lora ? ARRAY_LEN(mla_lora) : ARRAY_LEN(mla);
-    return c->mla.q_lora ? mla_lora : mla;
+static struct rows attention_rows(const struct model_config *c, int64_t layer)
+{
+    bool lora = c->mla.q_lora;
+
+    if (model_layer_linear(c, layer))
+        return c->family->delta == DELTA_MAMBA    ? ROWS(delta_mamba) :
+               c->family->delta == DELTA_CHANNELS ? ROWS(gqa) :
+               c->family->delta == DELTA_FUSED    ? ROWS(delta_fused) :
+                                                    ROWS(delta_split);
+    if (c->family->fused_qkv)
+        return ROWS(gqa_fused);
+    if (!c->mla.kv_lora)
+        return ROWS(gqa);
+    if (c->kv_b)
+        return lora ? ROWS(mla_lora_kv_b) : ROWS(mla_kv_b);
+    return lora ? ROWS(mla_lora) : ROWS(mla);
 }
 
-static const struct row *mlp_rows(const struct model_config *c, int64_t *n)
+static struct rows mlp_rows(const struct model_config *c)
 {
-    bool fused = c->family->fused_mlp;
-
-    *n = fused ? ARRAY_LEN(mlp_fused) : ARRAY_LEN(mlp);
-    if (c->family->granite_mlp)
-        return mlp_granite;
-    return fused ? mlp_fused : mlp;
+    return c->family->granite_mlp ? ROWS(mlp_granite) :
+           c->family->fused_mlp   ? ROWS(mlp_fused) :
+                                    ROWS(mlp);
 }
 
 void model_kv_b(const struct model_config *c, int64_t layer, struct linear *l)
@@ -229,11 +217,8 @@ void model_kv_b(const struct model_config *c, int64_t layer, struct linear *l)
 
 int64_t model_linear_common(const struct model_config *c, int64_t layer)
 {
-    int64_t n, m;
-
-    attention_rows(c, layer, &n);
-    mlp_rows(c, &m);
-    return n + (model_layer_width(c, layer) ? m : 0);
+    return attention_rows(c, layer).n +
+           (model_layer_width(c, layer) ? mlp_rows(c).n : 0);
 }
 
 int64_t model_linear_count(const struct model_config *c, int64_t layer)
@@ -279,14 +264,14 @@ static void common_linear(const struct model_config *c, int64_t layer,
     const char *dense = c->family->mlp ? c->family->mlp : "mlp";
     const char *prefix = experts ? c->family->shared : dense;
     char part[MODULE_PATH_MAX];
-    int64_t n, m;
-    const struct row *r = attention_rows(c, layer, &n);
+    struct rows a = attention_rows(c, layer);
+    bool is_mlp = i >= a.n;
+    const struct row *r = is_mlp ? mlp_rows(c).row + (i - a.n) : a.row + i;
 
-    r = i < n ? r + i : mlp_rows(c, &m) + (i - n);
     fill(l, r, layer, -1);
     shape(c, model_layer_width(c, layer), l);
-    snprintf(part, sizeof(part), "%s%s%s", i < n ? "" : prefix,
-             i < n ? "" : ".", r->name);
+    snprintf(part, sizeof(part), "%s%s%s", is_mlp ? prefix : "",
+             is_mlp ? "." : "", r->name);
     layer_tensor_name(layer, part, l->module);
 }
 
