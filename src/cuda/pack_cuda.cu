@@ -18,12 +18,9 @@
 #include "cuda/pack_internal.cuh"
 
 enum {
-    ROWS = 256,                          /* outputs of a tile */
-    WORDS = 16,                          /* words of inputs of a tile */
-    THREADS = ROWS / 8 * WORDS,          /* eight words each */
-    RESIDENT = 4,                        /* blocks of a multiprocessor */
-    PITCH = ROWS + ROWS / 8 + 32 / WORDS /* of a column of words, padded to use
-                                            different banks */
+    ROWS = 256, /* outputs of a tile */
+    THREADS = ROWS / EACH * WORDS,
+    RESIDENT = 4 /* blocks of a multiprocessor */
 };
 
 struct pack_args {
@@ -127,54 +124,11 @@ static __device__ __forceinline__ void load_grids(const struct pack_args &a,
     }
 }
 
-/* Index of word k of the tile's row r in shared memory. */
-static __device__ __forceinline__ int place(int k, int r)
-{
-    return k * PITCH + r + r / 8;
-}
-
-/* out[8 word + i][rows / 8]: a thread transposes eight words; the 32 words that
- * a warp writes at once are contiguous. */
-static __device__ void store_awq(const struct pack_args &a,
-                                 const uint32_t *tile, uint64_t r0, uint64_t w0)
-{
-    static const int order[8] = { 0, 2, 4, 6, 1, 3, 5, 7 };
-    int block = threadIdx.x % (ROWS / 8), k = threadIdx.x / (ROWS / 8);
-    uint64_t c = r0 / 8 + block;
-    uint32_t x[8];
-
-    if (c >= a.rows / 8 || w0 + k >= a.words)
-        return;
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        x[i] = tile[place(k, 8 * block + order[i])];
-    transpose_nibbles(x);
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        a.out[(8 * (w0 + k) + i) * (a.rows / 8) + c] = x[i];
-}
-
-/* out[word][rows]. */
-static __device__ void store_gptq(const struct pack_args &a,
-                                  const uint32_t *tile, uint64_t r0,
-                                  uint64_t w0)
-{
-    int y = (int)threadIdx.x % ROWS, first = (int)threadIdx.x / ROWS * 8;
-    uint64_t r = r0 + y;
-
-    if (r >= a.rows)
-        return;
-#pragma unroll
-    for (int k = first; k < first + 8; k++)
-        if (w0 + k < a.words)
-            a.out[(w0 + k) * a.rows + r] = tile[place(k, y)];
-}
-
 /* Compute this thread's words of the tile: one column of words. */
 template <enum dtype T, enum layout L>
 static __device__ __forceinline__ void
 make_words(const struct pack_args &a, const struct pack_grid *grids,
-           uint32_t *tile, uint64_t r0, uint64_t w0, uint64_t g0)
+           pack_tile<ROWS> &tile, uint64_t r0, uint64_t w0, uint64_t g0)
 {
     int k = (int)threadIdx.x % WORDS, first = (int)threadIdx.x / WORDS;
     int rows = a.rows - r0 < ROWS ? (int)(a.rows - r0) : ROWS;
@@ -197,7 +151,7 @@ make_words(const struct pack_args &a, const struct pack_grid *grids,
             x = round_word(w, grids[y * a.tile_groups]);
         }
         if (L != LAYOUT_CT)
-            tile[place(k, y)] = x;
+            tile.at(k, y) = x;
         else
             a.out[at] = x;
         at += THREADS / WORDS * a.words;
@@ -214,7 +168,7 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT)
 {
     extern __shared__ float4 memory[];
     struct pack_grid *grids = (struct pack_grid *)memory;
-    uint32_t *tile = (uint32_t *)(grids + ROWS * a.tile_groups);
+    pack_tile<ROWS> &tile = *(pack_tile<ROWS> *)(grids + ROWS * a.tile_groups);
     uint64_t r0 = (uint64_t)blockIdx.x * ROWS,
              w0 = (uint64_t)blockIdx.y * WORDS;
     uint64_t g0 = w0 * a.group_inverse >> 32;
@@ -238,7 +192,7 @@ static int launch(struct cuda_context *c, const struct pack_args *a,
     dim3 grid((unsigned)((a->rows + ROWS - 1) / ROWS),
               (unsigned)((a->words + WORDS - 1) / WORDS));
     int room = (int)(ROWS * a->tile_groups * sizeof(struct pack_grid)) +
-               (L == LAYOUT_CT ? 0 : WORDS * PITCH * 4);
+               (L == LAYOUT_CT ? 0 : (int)sizeof(pack_tile<ROWS>));
 
     CUDA_TRY(cudaFuncSetAttribute(pack_kernel<T, S, L>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -32,4 +32,55 @@ static __device__ __forceinline__ void transpose_nibbles(uint32_t x[8])
         exchange(x[r], x[r + 1], 4, 0x0f0f0f0f);
 }
 
+/* A tile of ROWS outputs x WORDS words of eight inputs, for ROWS / EACH * WORDS
+ * threads: its words in shared memory, columns padded to use different banks. */
+enum { WORDS = 16, EACH = 8 };
+template <int ROWS> struct pack_tile {
+    enum { PITCH = ROWS + ROWS / 8 + 32 / WORDS };
+    uint32_t word[WORDS * PITCH];
+
+    __device__ __forceinline__ uint32_t &at(int k, int r)
+    {
+        return word[k * PITCH + r + r / 8];
+    }
+};
+
+/* a.out[8 word + i][a.rows / 8], of a tile whose first row is r0 and first word w0
+ * of a.words: a thread transposes eight words; what a warp writes at once is
+ * contiguous. */
+template <class ARGS, int ROWS>
+static __device__ __forceinline__ void
+store_awq(const ARGS &a, pack_tile<ROWS> &tile, uint64_t r0, uint64_t w0)
+{
+    static const int order[8] = { 0, 2, 4, 6, 1, 3, 5, 7 };
+    int block = threadIdx.x % (ROWS / 8), k = threadIdx.x / (ROWS / 8);
+    uint64_t c = r0 / 8 + block;
+    uint32_t x[8];
+
+    if (c >= a.rows / 8 || w0 + k >= a.words)
+        return;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        x[i] = tile.at(k, 8 * block + order[i]);
+    transpose_nibbles(x);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        a.out[(8 * (w0 + k) + i) * (a.rows / 8) + c] = x[i];
+}
+
+/* a.out[word][a.rows] */
+template <class ARGS, int ROWS>
+static __device__ __forceinline__ void
+store_gptq(const ARGS &a, pack_tile<ROWS> &tile, uint64_t r0, uint64_t w0)
+{
+    int y = (int)threadIdx.x % ROWS, first = (int)threadIdx.x / ROWS * EACH;
+
+    if (r0 + y >= a.rows)
+        return;
+#pragma unroll
+    for (int k = first; k < first + EACH; k++)
+        if (w0 + k < a.words)
+            a.out[(w0 + k) * a.rows + r0 + y] = tile.at(k, y);
+}
+
 #endif

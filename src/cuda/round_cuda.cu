@@ -19,8 +19,8 @@
 #include "pack/round.h"
 
 enum {
-    WORDS = 16, /* of inputs of a tile */
-    EACH = 8    /* words of a thread */
+    ROWS = 128, /* outputs of a tile */
+    THREADS = ROWS / EACH * WORDS
 };
 
 #define FIRST 384.0f /* its neighbours are 2^-15 away */
@@ -179,64 +179,15 @@ round_word(const uint4 from, const struct round_grid &g)
 
 /* ---- a tile ---- */
 
-template <int ROWS> struct round_tile {
-    enum { PITCH = ROWS + ROWS / 8 + 2 };
-    uint32_t word[WORDS][PITCH]; /* [k][place(row)] */
-};
-
-static __device__ __forceinline__ int place(int r)
-{
-    return r + r / 8;
-}
-
-/* out[8 word + i][rows / 8] */
-template <int ROWS>
-static __device__ __forceinline__ void store_awq(const struct round_args &a,
-                                                 const round_tile<ROWS> &tile,
-                                                 uint64_t r0, uint64_t w0)
-{
-    static const int order[8] = { 0, 2, 4, 6, 1, 3, 5, 7 };
-    int block = (int)threadIdx.x % (ROWS / 8),
-        k = (int)threadIdx.x / (ROWS / 8);
-    uint64_t c = r0 / 8 + block;
-    uint32_t x[8];
-
-    if (c >= a.rows / 8 || w0 + k >= a.words)
-        return;
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        x[i] = tile.word[k][place(8 * block + order[i])];
-    transpose_nibbles(x);
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        a.out[(8 * (w0 + k) + i) * (a.rows / 8) + c] = x[i];
-}
-
-/* out[word][rows] */
-template <int ROWS>
-static __device__ __forceinline__ void store_gptq(const struct round_args &a,
-                                                  const round_tile<ROWS> &tile,
-                                                  uint64_t r0, uint64_t w0)
-{
-    int y = (int)threadIdx.x % ROWS, first = (int)threadIdx.x / ROWS * EACH;
-
-    if (r0 + y >= a.rows)
-        return;
-#pragma unroll
-    for (int k = first; k < first + EACH; k++)
-        if (w0 + k < a.words)
-            a.out[(w0 + k) * a.rows + r0 + y] = tile.word[k][place(y)];
-}
-
 /* The tile's grids from the extremes of its groups, a thread for each. */
-template <enum dtype T, enum dtype S, bool SYM, int ROWS>
+template <enum dtype T, enum dtype S, bool SYM>
 static __device__ __forceinline__ void make_grids(const struct round_args &a,
                                                   struct round_grid *grids,
                                                   uint64_t r0, uint64_t w0)
 {
     int n = WORDS / a.group_words;
 
-    for (int i = (int)threadIdx.x; i < ROWS * n; i += ROWS * WORDS / EACH) {
+    for (int i = (int)threadIdx.x; i < ROWS * n; i += THREADS) {
         uint64_t r = r0 + i / n, g = w0 / a.group_words + i % n;
         uint32_t meta;
 
@@ -248,8 +199,8 @@ static __device__ __forceinline__ void make_grids(const struct round_args &a,
     }
 }
 
-template <enum dtype T, enum dtype S, enum layout L, bool SYM, int ROWS>
-static __global__ void __launch_bounds__(ROWS *WORDS / EACH, 512 / ROWS)
+template <enum dtype T, enum dtype S, enum layout L, bool SYM>
+static __global__ void __launch_bounds__(THREADS, 512 / ROWS)
     round_kernel(const struct round_args a)
 {
     enum { STEP = ROWS / EACH }; /* rows between a thread's words */
@@ -257,7 +208,7 @@ static __global__ void __launch_bounds__(ROWS *WORDS / EACH, 512 / ROWS)
     struct round_grid *grids = (struct round_grid *)memory;
     int n = WORDS / a.group_words, k = (int)threadIdx.x % WORDS;
     int first = (int)threadIdx.x / WORDS, gw = a.group_words;
-    round_tile<ROWS> &tile = *(round_tile<ROWS> *)(grids + ROWS * n);
+    pack_tile<ROWS> &tile = *(pack_tile<ROWS> *)(grids + ROWS * n);
     uint64_t r0 = (uint64_t)blockIdx.x * ROWS;
     uint64_t w0 = (uint64_t)blockIdx.y * WORDS;
     bool there = w0 + k < a.words;
@@ -280,7 +231,7 @@ static __global__ void __launch_bounds__(ROWS *WORDS / EACH, 512 / ROWS)
             grids[(first + i * STEP) * n + k / gw].most = e;
     }
     __syncthreads();
-    make_grids<T, S, SYM, ROWS>(a, grids, r0, w0);
+    make_grids<T, S, SYM>(a, grids, r0, w0);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
@@ -288,7 +239,7 @@ static __global__ void __launch_bounds__(ROWS *WORDS / EACH, 512 / ROWS)
         uint32_t word = round_word<T>(x[i], grids[y * n + k / gw]);
 
         if (L != LAYOUT_CT)
-            tile.word[k][place(y)] = word;
+            tile.at(k, y) = word;
         else if (there && r0 + y < a.rows)
             a.out[(r0 + y) * a.words + w0 + k] = word;
     }
@@ -296,14 +247,14 @@ static __global__ void __launch_bounds__(ROWS *WORDS / EACH, 512 / ROWS)
         return;
     __syncthreads();
     if (L == LAYOUT_AWQ)
-        store_awq<ROWS>(a, tile, r0, w0);
+        store_awq(a, tile, r0, w0);
     else
-        store_gptq<ROWS>(a, tile, r0, w0);
+        store_gptq(a, tile, r0, w0);
 }
 
 /* ---- launching ---- */
 
-template <enum dtype T, enum dtype S, enum layout L, bool SYM, int ROWS>
+template <enum dtype T, enum dtype S, enum layout L, bool SYM>
 static int launch(struct cuda_context *c, const struct round_args *a,
                   struct err *e)
 {
@@ -311,27 +262,22 @@ static int launch(struct cuda_context *c, const struct round_args *a,
               (unsigned)((a->words + WORDS - 1) / WORDS));
     int room =
         (int)(ROWS * (WORDS / a->group_words) * sizeof(struct round_grid)) +
-        (L == LAYOUT_CT ? 0 : (int)sizeof(round_tile<ROWS>));
+        (L == LAYOUT_CT ? 0 : (int)sizeof(pack_tile<ROWS>));
 
-    CUDA_TRY(cudaFuncSetAttribute(round_kernel<T, S, L, SYM, ROWS>,
+    CUDA_TRY(cudaFuncSetAttribute(round_kernel<T, S, L, SYM>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   room));
-    round_kernel<T, S, L, SYM, ROWS>
-        <<<grid, ROWS * WORDS / EACH, room, c->stream>>>(*a);
+    round_kernel<T, S, L, SYM><<<grid, THREADS, room, c->stream>>>(*a);
     LAUNCHED();
     return 0;
 }
-
-#ifndef ROUND_ROWS
-#define ROUND_ROWS 128
-#endif
 
 template <enum dtype T, enum dtype S, enum layout L>
 static int launch_grid(struct cuda_context *c, bool symmetric,
                        const struct round_args *a, struct err *e)
 {
-    return symmetric ? launch<T, S, L, true, ROUND_ROWS>(c, a, e) :
-                       launch<T, S, L, false, ROUND_ROWS>(c, a, e);
+    return symmetric ? launch<T, S, L, true>(c, a, e) :
+                       launch<T, S, L, false>(c, a, e);
 }
 
 template <enum dtype T, enum dtype S>
@@ -373,7 +319,7 @@ int round_device(struct cuda_context *c, const struct round_job *p,
 static int check(const struct round_job *p, struct err *e)
 {
     if (p->rows % 8 || p->cols % 8 || p->cols / 8 / WORDS >= 65535 ||
-        p->rows / ROUND_ROWS >= INT32_MAX)
+        p->rows / ROWS >= INT32_MAX)
         return err_set(e, E_CONFIG, "the GPU rounds sizes in multiples of 8");
     if (p->group < 8 || p->group > 8 * WORDS || (p->group & (p->group - 1)))
         return err_set(e, E_CONFIG,
