@@ -354,33 +354,39 @@ static void grid(uint64_t rows, uint64_t cols, enum grid_search search,
 
 /* ---- pack ---- */
 
+enum { PACK_GROUP = 128 };
+
+static void say_packed(const char *what, enum layout l, uint64_t rows,
+                       uint64_t cols, size_t moved, double ms)
+{
+    printf("%s, %s, [%llu, %llu]: %.4f ms, %.0f GB/s, %.0f %% of copy\n", what,
+           layout_name(l), (unsigned long long)rows, (unsigned long long)cols,
+           ms, moved / ms / 1e6, 100 * moved / ms * 1e3 / copy_rate);
+}
+
 /* Words of codes, or (nearest) codes of weights. */
 static void pack(uint64_t rows, uint64_t cols, enum layout l, bool nearest)
 {
     __nv_bfloat16 *w = random_bf16(rows * cols, 0.02f);
-    static const char *const names[] = { "compressed-tensors", "awq", "gptq" };
-    size_t bytes = rows * cols / 2, moved = rows * cols / 2 * (nearest ? 5 : 2);
+    uint64_t groups = rows * cols / PACK_GROUP;
+    uint32_t *meta = (uint32_t *)device(groups * 4);
     struct pack_job p = {};
-    double ms;
 
+    bench_meta_kernel<<<(unsigned)(groups / 256 + 1), 256, 0, c->stream>>>(
+        meta, groups);
     p.layout = l;
     p.rows = rows;
     p.cols = cols;
-    p.group = 128;
+    p.group = PACK_GROUP;
     p.dtype = DT_BF16;
     p.scale_dtype = DT_F16;
     p.w = nearest ? w : NULL;
     p.codes = (const uint32_t *)w;
-    uint32_t *meta = (uint32_t *)device(rows * cols / 128 * 4);
-    bench_meta_kernel<<<(unsigned)(rows * cols / 128 / 256 + 1), 256, 0,
-                        c->stream>>>(meta, rows * cols / 128);
     p.meta = meta;
-    p.out = (uint32_t *)device(bytes);
-    ms = timed([&] { MUST(pack_device(c, &p, &why)); });
-    printf("%s, %s, [%llu, %llu]: %.4f ms, %.0f GB/s, %.0f %% of copy\n",
-           nearest ? "round to nearest" : "pack codes", names[l],
-           (unsigned long long)rows, (unsigned long long)cols, ms,
-           moved / ms / 1e6, 100 * moved / ms * 1e3 / copy_rate);
+    p.out = (uint32_t *)device(rows * cols / 2);
+    say_packed(nearest ? "round to nearest" : "pack codes", l, rows, cols,
+               rows * cols / 2 * (nearest ? 5 : 2),
+               timed([&] { MUST(pack_device(c, &p, &why)); }));
     MUSTC(cudaFree(w));
     MUSTC(cudaFree(meta));
     MUSTC(cudaFree(p.out));
@@ -390,31 +396,21 @@ static void pack(uint64_t rows, uint64_t cols, enum layout l, bool nearest)
 static void rounding(uint64_t rows, uint64_t cols, enum layout l,
                      bool symmetric)
 {
-    static const char *const names[] = { "compressed-tensors", "awq", "gptq" };
+    const struct round_params p = { "w",       rows,    cols,  PACK_GROUP,
+                                    symmetric, DT_BF16, DT_F16 };
     __nv_bfloat16 *w = random_bf16(rows * cols, 0.02f);
-    size_t moved = rows * cols / 2 * 5 + rows * cols / 128 * 4;
-    struct round_job p = {};
-    double ms;
+    size_t metas = rows * cols / PACK_GROUP * 4;
+    uint32_t *meta = (uint32_t *)device(metas);
+    uint32_t *out = (uint32_t *)device(rows * cols / 2);
 
-    p.layout = l;
-    p.rows = rows;
-    p.cols = cols;
-    p.group = 128;
-    p.symmetric = symmetric;
-    p.dtype = DT_BF16;
-    p.scale_dtype = DT_F16;
-    p.w = w;
-    p.meta = (uint32_t *)device(rows * cols / 128 * 4);
-    p.out = (uint32_t *)device(rows * cols / 2);
-    ms = timed([&] { MUST(round_device(c, &p, &why)); });
-    printf("absmax, round and pack, %s, %s, [%llu, %llu]: %.4f ms, %.0f GB/s, "
-           "%.0f %% of copy\n",
-           names[l], symmetric ? "symmetric" : "asymmetric",
-           (unsigned long long)rows, (unsigned long long)cols, ms,
-           moved / ms / 1e6, 100 * moved / ms * 1e3 / copy_rate);
+    say_packed(symmetric ? "absmax, round and pack, symmetric" :
+                           "absmax, round and pack, asymmetric",
+               l, rows, cols, rows * cols / 2 * 5 + metas, timed([&] {
+                   MUST(round_device(c, &p, l, w, meta, out, &why));
+               }));
     MUSTC(cudaFree(w));
-    MUSTC(cudaFree(p.meta));
-    MUSTC(cudaFree(p.out));
+    MUSTC(cudaFree(meta));
+    MUSTC(cudaFree(out));
 }
 
 static void bench_factor(void)

@@ -350,21 +350,10 @@ struct pack_job {
 };
 int pack_device(struct cuda_context *c, const struct pack_job *p,
                 struct err *e);
-/* round_device(): words of a layout, and grids, from weights (pack/round.h).  All
- * pointers are the device's. */
-struct round_job {
-    enum layout layout;
-    uint64_t rows, cols; /* multiples of 8 */
-    uint64_t group;      /* 8, 16, 32, 64 or 128 */
-    bool symmetric;
-    enum dtype dtype, scale_dtype; /* of w; BF16 or F16 */
-    const void *w;                 /* [rows, cols] */
-    uint32_t *meta;                /* [rows, ceil(cols / group)] */
-    uint32_t *out;                 /* laid out as in pack/packing.h */
-};
-/* The first unsigned of *c->bad becomes 1 where a weight is not finite, or a scale
- * beyond F16, else 0. */
-int round_device(struct cuda_context *c, const struct round_job *p,
+/* cuda_round(), all pointers the device's.  The first unsigned of *c->bad becomes 1
+ * where a weight is not finite, or a scale beyond F16, else 0. */
+int round_device(struct cuda_context *c, const struct round_params *p,
+                 enum layout l, const void *w, uint32_t *meta, uint32_t *out,
                  struct err *e);
 
 /* ---- functions of the stages' tables, documented there ---- */

@@ -281,42 +281,47 @@ static int launch_grid(struct cuda_context *c, bool symmetric,
 }
 
 template <enum dtype T, enum dtype S>
-static int launch_layout(struct cuda_context *c, const struct round_job *p,
+static int launch_layout(struct cuda_context *c, enum layout l, bool symmetric,
                          const struct round_args *a, struct err *e)
 {
-    return p->layout == LAYOUT_AWQ ?
-               launch_grid<T, S, LAYOUT_AWQ>(c, p->symmetric, a, e) :
-           p->layout == LAYOUT_CT ?
-               launch_grid<T, S, LAYOUT_CT>(c, p->symmetric, a, e) :
-               launch_grid<T, S, LAYOUT_GPTQ>(c, p->symmetric, a, e);
+    return l == LAYOUT_AWQ ? launch_grid<T, S, LAYOUT_AWQ>(c, symmetric, a, e) :
+           l == LAYOUT_CT  ? launch_grid<T, S, LAYOUT_CT>(c, symmetric, a, e) :
+                             launch_grid<T, S, LAYOUT_GPTQ>(c, symmetric, a, e);
 }
 
-int round_device(struct cuda_context *c, const struct round_job *p,
+template <enum dtype T>
+static int launch_scales(struct cuda_context *c, const struct round_params *p,
+                         enum layout l, const struct round_args *a,
+                         struct err *e)
+{
+    return p->scale_dtype == DT_F16 ?
+               launch_layout<T, DT_F16>(c, l, p->symmetric, a, e) :
+               launch_layout<T, DT_BF16>(c, l, p->symmetric, a, e);
+}
+
+int round_device(struct cuda_context *c, const struct round_params *p,
+                 enum layout l, const void *w, uint32_t *meta, uint32_t *out,
                  struct err *e)
 {
     struct round_args a = {};
-    bool f16 = p->scale_dtype == DT_F16;
     int rc = context_scales(c, DT_F32, &a.mantissa, e);
 
     if (rc < 0)
         return rc;
-    a.w = (const uint4 *)p->w;
-    a.meta = p->meta;
-    a.out = p->out;
+    a.w = (const uint4 *)w;
+    a.meta = meta;
+    a.out = out;
     a.rows = p->rows;
     a.words = p->cols / 8;
     a.groups = quant_groups(p->cols, p->group);
     a.group_words = (int)(p->group / 8);
     a.bad = (unsigned *)c->bad;
     CUDA_TRY(cudaMemsetAsync(c->bad, 0, sizeof(*a.bad), c->stream));
-    return p->dtype == DT_BF16 ?
-               (f16 ? launch_layout<DT_BF16, DT_F16>(c, p, &a, e) :
-                      launch_layout<DT_BF16, DT_BF16>(c, p, &a, e)) :
-               (f16 ? launch_layout<DT_F16, DT_F16>(c, p, &a, e) :
-                      launch_layout<DT_F16, DT_BF16>(c, p, &a, e));
+    return p->dtype == DT_BF16 ? launch_scales<DT_BF16>(c, p, l, &a, e) :
+                                 launch_scales<DT_F16>(c, p, l, &a, e);
 }
 
-static int check(const struct round_job *p, struct err *e)
+static int check(const struct round_params *p, struct err *e)
 {
     if (p->rows % 8 || p->cols % 8 || p->cols / 8 / WORDS >= 65535 ||
         p->rows / ROWS >= INT32_MAX)
@@ -336,24 +341,18 @@ int cuda_round(struct cuda_context *c, const struct round_params *p,
 {
     uint64_t metas = p->rows * quant_groups(p->cols, p->group) * sizeof(*meta);
     uint64_t words = p->rows * p->cols / 2;
-    struct round_job j = {
-        l,        p->rows,        p->cols, p->group, p->symmetric,
-        p->dtype, p->scale_dtype, NULL,    NULL,     NULL
-    };
     unsigned bad = 0;
-    int rc = check(&j, e);
+    int rc = check(p, e);
 
     if (rc < 0 || (rc = buffer_need(c, &c->weight, words * 4, e)) < 0 ||
         (rc = buffer_need(c, &c->meta, metas, e)) < 0 ||
         (rc = buffer_need(c, &c->packed, words, e)) < 0 ||
         (rc = upload(c, c->weight.data, w, words * 4, e)) < 0)
         return rc;
-    j.w = c->weight.data;
-    j.meta = (uint32_t *)c->meta.data;
-    j.out = (uint32_t *)c->packed.data;
-    if ((rc = round_device(c, &j, e)) < 0 ||
-        (rc = download(c, out, j.out, words, e)) < 0 ||
-        (rc = download(c, meta, j.meta, metas, e)) < 0)
+    rc = round_device(c, p, l, c->weight.data, (uint32_t *)c->meta.data,
+                      (uint32_t *)c->packed.data, e);
+    if (rc < 0 || (rc = download(c, out, c->packed.data, words, e)) < 0 ||
+        (rc = download(c, meta, c->meta.data, metas, e)) < 0)
         return rc;
     CUDA_TRY(cudaMemcpyAsync(&bad, c->bad, sizeof(bad), cudaMemcpyDeviceToHost,
                              c->stream));

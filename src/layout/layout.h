@@ -24,6 +24,8 @@ enum layout {
 
 enum { LAYOUT_COUNT = 6, LAYOUT_PARTS_MAX = 5 };
 
+C_BEGIN
+
 /* "awq" */
 const char *layout_name(enum layout l);
 /* Whether scales may be BF16; false: the kernels read F16 only. */
@@ -82,5 +84,7 @@ unsigned layout_advice(enum layout l, bool symmetric, uint64_t group,
                        const struct layout_shape *s);
 /* One sentence, beginning in lower case, for one bit. */
 const char *layout_advice_text(unsigned bit);
+
+C_END
 
 #endif
