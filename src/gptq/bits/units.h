@@ -5,7 +5,9 @@
  * the gradients of log p with respect to a linear's output, F = mean(2 g g^T) and H =
  * mean(2 x x^T), an error E of its weights costs
  *
- *     KL ~ 1/2 mean((g^T E x)^2) ~ 1/8 sum over i, j of F_ii H_jj E_ij^2.
+ *     KL ~ 1/2 mean((g^T E x)^2) ~ 1/8 sum over i, j of F_ii H_jj E_ij^2,
+ *
+ * of which GPTQ leaves F_ii R_jj^2 E_ij^2 (gptq/bits/errors.h).
  *
  * forge-gradient knows F of o, down, k, v and kv_a.  What the others put out is
  * multiplied: queries by keys, gate's and up's outputs by each other, before down.  A
