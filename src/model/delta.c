@@ -270,23 +270,10 @@ static int run_head(const void *ctx, int64_t sequence, int64_t head,
 
 /* ---- the linears ---- */
 
-static int multiply_x(const struct job *j, const struct loaded *l,
-                      const void *x, struct buffer *to, struct err *e)
-{
-    struct model *m = j->l->m;
-    struct product p = { .m = m, .first = l, .x = x, .rows = j->s->rows };
-
-    if (buffer_reserve(to, j->s->rows, l->of.rows, m->size, "linear attention",
-                       e) < 0)
-        return e->code;
-    p.out = to->p;
-    return product_run(&p, e);
-}
-
-static int multiply(const struct job *j, const struct loaded *l,
+static int multiply(const struct job *j, const struct loaded *l, const void *x,
                     struct buffer *to, struct err *e)
 {
-    return multiply_x(j, l, j->in, to, e);
+    return product_into(to, j->l->m, l, x, j->s->rows, "linear attention", e);
 }
 
 /* One linear for q, k, v, z, and one for b, a, each by key heads. */
@@ -331,19 +318,19 @@ static int project_channels(struct job *j, struct err *e)
     int64_t n = j->d.k_dim, row = j->d.k_heads * n;
 
     for (int i = 0; i < 3; i++) {
-        if (multiply(j, &l->part[PART_Q + i], to[i], e) < 0)
+        if (multiply(j, &l->part[PART_Q + i], j->in, to[i], e) < 0)
             return e->code;
         *of[i] = (struct place){ to[i]->p, row, n, 0 };
     }
     for (int i = 0; i < 2; i++) {
         const struct loaded *pair = l->delta->pairs + 2 * i;
 
-        if (multiply(j, pair, &m->latent, e) < 0 ||
-            multiply_x(j, pair + 1, m->latent.p, wide[i], e) < 0)
+        if (multiply(j, pair, j->in, &m->latent, e) < 0 ||
+            multiply(j, pair + 1, m->latent.p, wide[i], e) < 0)
             return e->code;
         *gate[i] = (struct place){ wide[i]->p, row, n, 0 };
     }
-    if (multiply(j, &l->delta->gates[0], &m->latent, e) < 0)
+    if (multiply(j, &l->delta->gates[0], j->in, &m->latent, e) < 0)
         return e->code;
     j->b = (struct place){ m->latent.p, j->d.k_heads, 1, 0 };
     return 0;
@@ -357,15 +344,15 @@ static int project(struct job *j, struct err *e)
 
     if (m->config.family->delta == DELTA_CHANNELS)
         return project_channels(j, e);
-    if (multiply(j, &l->part[PART_MIX], &m->q, e) < 0 ||
-        multiply(j, &l->delta->gates[0], &m->key, e) < 0)
+    if (multiply(j, &l->part[PART_MIX], j->in, &m->q, e) < 0 ||
+        multiply(j, &l->delta->gates[0], j->in, &m->key, e) < 0)
         return e->code;
     if (fused) {
         find_fused(j);
         return 0;
     }
-    if (multiply(j, &l->part[PART_Z], &m->value, e) < 0 ||
-        multiply(j, &l->delta->gates[1], &m->latent, e) < 0)
+    if (multiply(j, &l->part[PART_Z], j->in, &m->value, e) < 0 ||
+        multiply(j, &l->delta->gates[1], j->in, &m->latent, e) < 0)
         return e->code;
     find_split(j);
     return 0;

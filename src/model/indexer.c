@@ -309,19 +309,6 @@ static int find_shares(struct job *j, const void *in, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-/* *out[rows, n] = W x, elements in b. */
-static int multiply(const struct job *j, const struct loaded *w, const void *x,
-                    struct buffer *b, const void **out, struct err *e)
-{
-    struct model *m = j->l->m;
-    struct product p = { .m = m, .first = w, .x = x, .rows = j->s->rows };
-
-    if (buffer_reserve(b, p.rows, w->of.rows, m->size, "indexer", e) < 0)
-        return e->code;
-    *out = p.out = b->p;
-    return product_run(&p, e);
-}
-
 /* Positions of the rows, memory of keys and of what is seen. */
 static int prepare(struct job *j, int64_t longest, struct err *e)
 {
@@ -375,14 +362,17 @@ int indexer_run(struct layer *l, const struct state *s, const void *in,
     if (s->cache ? !s->cache->index.p : longest <= x->top_k)
         return 0;
     if (prepare(&j, longest, e) < 0 ||
-        multiply(&j, &j.w->wk, in, &m->index_k, &j.k, e) < 0)
+        product_into(&m->index_k, m, &j.w->wk, in, s->rows, "indexer", e) < 0)
         return e->code;
+    j.k = m->index_k.p;
     threads_for((size_t)s->rows, 64, make_keys, &j);
     if (longest <= x->top_k)
         return 0;
-    if (multiply(&j, &j.w->wq_b, q_lat, &m->index_q, &j.q, e) < 0 ||
+    if (product_into(&m->index_q, m, &j.w->wq_b, q_lat, s->rows, "indexer", e) <
+            0 ||
         find_shares(&j, in, e) < 0)
         return e->code;
+    j.q = m->index_q.p;
     threads_error_init(&j.error);
     threads_for((size_t)((s->rows + QUERIES - 1) / QUERIES), 1, choose_rows,
                 &j);

@@ -160,6 +160,10 @@ struct product {
     bool add;
 };
 MUST_CHECK int product_run(const struct product *p, struct err *e);
+/* to [rows, outputs of w] = x W^T + b, elements; `what` as in buffer_reserve(). */
+MUST_CHECK int product_into(struct buffer *to, const struct model *m,
+                            const struct loaded *w, const void *x, int64_t rows,
+                            const char *what, struct err *e);
 /* Prepare weights W[rows, cols] for products, once after loading: bf16 is
  * packed (bf16_gemm.h), in place or into memory that replaces *w; f32 stays. */
 MUST_CHECK int product_pack(const struct model *m, int64_t rows, int64_t cols,

@@ -177,18 +177,16 @@ static int project(struct job *j, const void *in, struct err *e)
     const struct loaded *w = &j->l->part[PART_MIX];
     const struct delta *d = &j->d;
     int64_t row = w->of.rows, inner = d->v_heads * d->v_dim;
-    struct product p = { .m = m, .first = w, .x = in, .rows = j->s->rows };
 
-    if (buffer_reserve(&m->q, j->s->rows, row, m->size, "Mamba", e) < 0 ||
+    if (product_into(&m->q, m, w, in, j->s->rows, "Mamba", e) < 0 ||
         buffer_reserve(&m->key, j->s->rows, j->conv.channels, sizeof(float),
                        "Mamba", e) < 0)
         return e->code;
-    p.out = m->q.p;
     j->y = m->key.p;
     j->z = (struct place){ m->q.p, row, d->v_dim, 0 };
     j->xbc = (struct place){ m->q.p, row, PIECE, inner };
     j->t = (struct place){ m->q.p, row, 1, inner + j->conv.channels };
-    return product_run(&p, e);
+    return 0;
 }
 
 int mamba_run(struct layer *l, const struct state *s, const void *in, void *out,

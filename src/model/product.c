@@ -376,6 +376,18 @@ int product_run(const struct product *p, struct err *e)
     return rc;
 }
 
+int product_into(struct buffer *to, const struct model *m,
+                 const struct loaded *w, const void *x, int64_t rows,
+                 const char *what, struct err *e)
+{
+    struct product p = { .m = m, .first = w, .x = x, .rows = rows };
+
+    if (buffer_reserve(to, rows, w->of.rows, m->size, what, e) < 0)
+        return e->code;
+    p.out = to->p;
+    return product_run(&p, e);
+}
+
 /* ---- a fused gate and up ---- */
 
 struct both {
