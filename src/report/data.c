@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "common/io/json.h"
-#include "report/section.h"
 #include "report/sizes.h"
 
 /* Numbers that are not known are left out. */
@@ -228,24 +227,15 @@ static void put_all(struct json_writer *j, const struct page *p)
     jw_end(j, '}');
 }
 
-int data_json(const struct workdir *w, const struct page_params *params,
-              char **text, size_t *len, struct err *e)
+int data_json(const struct page *p, char **text, size_t *len, struct err *e)
 {
     struct json_writer j;
-    struct page p;
-    int rc = page_open(&p, w, params, e);
 
-    *text = NULL;
-    if (rc >= 0) {
-        jw_init(&j, 1);
-        put_all(&j, &p);
-        *text = j.text;
-        *len = j.len;
-        if (j.failed)
-            rc = err_set(e, E_TEMP, "report: out of memory");
-    }
-    page_close(&p);
-    return rc;
+    jw_init(&j, 1);
+    put_all(&j, p);
+    *text = j.text;
+    *len = j.len;
+    return j.failed ? err_set(e, E_TEMP, "report: out of memory") : 0;
 }
 
 /* ---- CSV ---- */
@@ -299,26 +289,19 @@ static void csv_row(FILE *out, const struct page *p, const struct module *m)
     fputs("\r\n", out);
 }
 
-int data_csv(const struct workdir *w, const struct page_params *params,
-             char **text, size_t *len, struct err *e)
+int data_csv(const struct page *p, char **text, size_t *len, struct err *e)
 {
-    struct page p;
-    FILE *out = NULL;
-    int rc = page_open(&p, w, params, e);
+    FILE *out;
 
     *text = NULL;
-    if (rc >= 0 && !(out = open_memstream(text, len)))
-        rc = err_set(e, E_TEMP, "report: out of memory");
-    if (rc >= 0) {
-        fprintf(out,
-                "module,layer,expert,kind,method,order,weights,bits,samples,"
-                "damping,loss,loss_rtn,%s,ratio,seconds\r\n",
-                compared_key(&p));
-        for (size_t i = 0; i < p.r->modules; i++)
-            csv_row(out, &p, &p.r->module[i]);
-        if (fclose(out))
-            rc = err_set(e, E_TEMP, "report: out of memory");
-    }
-    page_close(&p);
-    return rc;
+    out = open_memstream(text, len);
+    if (!out)
+        return err_set(e, E_TEMP, "report: out of memory");
+    fprintf(out,
+            "module,layer,expert,kind,method,order,weights,bits,samples,"
+            "damping,loss,loss_rtn,%s,ratio,seconds\r\n",
+            compared_key(p));
+    for (size_t i = 0; i < p->r->modules; i++)
+        csv_row(out, p, &p->r->module[i]);
+    return fclose(out) ? err_set(e, E_TEMP, "report: out of memory") : 0;
 }

@@ -92,11 +92,10 @@ static int read_all(struct workdir *w, struct settings *s, struct err *e)
 
 /* ---- outputs ---- */
 
-typedef int data_maker(const struct workdir *, const struct page_params *,
-                       char **, size_t *, struct err *);
+typedef int data_maker(const struct page *, char **, size_t *, struct err *);
 
-static int write_data(const struct workdir *w, const struct settings *s,
-                      data_maker *make, const char *path, struct err *e)
+static int write_data(const struct page *p, data_maker *make, const char *path,
+                      struct err *e)
 {
     char *text;
     size_t len;
@@ -104,26 +103,41 @@ static int write_data(const struct workdir *w, const struct settings *s,
 
     if (!path)
         return 0;
-    rc = make(w, &s->page, &text, &len, e);
+    rc = make(p, &text, &len, e);
     if (rc >= 0)
         rc = publish_text(path, text, len, e);
     free(text);
     return rc;
 }
 
-static int write_page(const struct workdir *w, const struct settings *s,
-                      struct err *e)
+static int write_page(const struct page *p, const char *output, struct err *e)
 {
     struct html h = { 0 };
-    int rc = page_write(&h, w, &s->page, e);
+    int rc = page_write(&h, p, e);
 
-    if (rc >= 0 && strcmp(s->output, "-") != 0) {
-        rc = publish_text(s->output, h.text, h.len, e);
+    if (rc >= 0 && strcmp(output, "-") != 0) {
+        rc = publish_text(output, h.text, h.len, e);
     } else if (rc >= 0) {
         fwrite(h.text, 1, h.len, stdout);
         rc = flush_stdout(e);
     }
     free(h.text);
+    return rc;
+}
+
+static int write_all(const struct settings *s, const struct workdir *w,
+                     struct err *e)
+{
+    struct page p;
+    int rc = page_open(&p, w, &s->page, e);
+
+    if (rc >= 0)
+        rc = write_data(&p, data_json, s->page.json, e);
+    if (rc >= 0)
+        rc = write_data(&p, data_csv, s->page.csv, e);
+    if (rc >= 0)
+        rc = write_page(&p, s->output, e);
+    page_close(&p);
     return rc;
 }
 
@@ -136,11 +150,7 @@ static int report(struct settings *s, struct err *e)
         return rc;
     rc = read_all(&w, s, e);
     if (rc >= 0)
-        rc = write_data(&w, s, data_json, s->page.json, e);
-    if (rc >= 0)
-        rc = write_data(&w, s, data_csv, s->page.csv, e);
-    if (rc >= 0)
-        rc = write_page(&w, s, e);
+        rc = write_all(s, &w, e);
     hitmaps_release(&s->page.cheap);
     peers_release(&s->page.peers);
     workdir_release(&w);

@@ -6,7 +6,6 @@
 
 #include "common/io/json.h"
 #include "report/script.h"
-#include "report/section.h"
 #include "report/style.h"
 
 /* ---- history ---- */
@@ -97,7 +96,7 @@ static void foot(struct html *h, const struct page *p)
     html_put(h, "</script>\n</body>\n</html>\n");
 }
 
-static int sections(struct html *h, const struct page *p, struct err *e)
+int page_write(struct html *h, const struct page *p, struct err *e)
 {
     int rc;
 
@@ -116,19 +115,7 @@ static int sections(struct html *h, const struct page *p, struct err *e)
     page_sizes(h, p);
     rc = history(h, p, e);
     foot(h, p);
-    return rc;
-}
-
-int page_write(struct html *h, const struct workdir *w,
-               const struct page_params *params, struct err *e)
-{
-    struct page p;
-    int rc = page_open(&p, w, params, e);
-
-    if (rc >= 0)
-        rc = sections(h, &p, e);
-    page_close(&p);
-    if (rc >= 0 && h->failed)
-        return err_set(e, E_TEMP, "report: out of memory");
-    return rc;
+    return rc >= 0 && h->failed ?
+               err_set(e, E_TEMP, "report: out of memory") :
+               rc;
 }

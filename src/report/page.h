@@ -2,13 +2,10 @@
 #ifndef FORGE_PAGE_H
 #define FORGE_PAGE_H
 
-#include "report/html.h"
-#include "report/params.h"
-#include "report/workdir.h"
+#include "report/section.h"
 
 /* Append the page to h.  After its first line it is also well-formed XML.
  * E_TEMP. */
-MUST_CHECK int page_write(struct html *h, const struct workdir *w,
-                          const struct page_params *params, struct err *e);
+MUST_CHECK int page_write(struct html *h, const struct page *p, struct err *e);
 
 #endif

@@ -1,5 +1,4 @@
-/* section.h - private to page*.c and data.c: what the sections of the page
- * share. */
+/* section.h - what the sections of the page, and the files beside it, share. */
 #ifndef FORGE_SECTION_H
 #define FORGE_SECTION_H
 
