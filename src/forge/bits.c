@@ -9,7 +9,7 @@
 
 #include "arch/lacks.h"
 #include "common/io/file.h"
-#include "forge/pipes.h"
+#include "forge/stage_tools.h"
 #include "gptq/bits/errors.h"
 
 /* Tokens that costs are estimated from. */
@@ -109,7 +109,59 @@ int bits_check(const struct request *r, struct err *e)
                        r->bits, least);
 }
 
-int bits_gradients(const struct job *j, bool *are, struct err *e)
+/* ---- the pipes ---- */
+
+static void add_tokens(struct stage *s)
+{
+    const struct job *j = &s->j;
+    int64_t n = (BITS_TOKENS + j->seqlen - 1) / j->seqlen;
+
+    pipes_init(&s->p);
+    s->p.captured = true;
+    command_add(pipes_add(&s->p, "forge-tokens"), "-q", "--sequences",
+                number_word(s->counts[1], n < j->sequences ? n : j->sequences),
+                "--seqlen", number_word(s->counts[2], j->seqlen), j->model,
+                j->text, NULL);
+}
+
+static int make_fisher(struct stage *s, const char *fisher, struct err *e)
+{
+    add_tokens(s);
+    command_add(stage_device_tool(s, "forge-gradient"), s->j.model, NULL);
+    command_add(stage_device_tool(s, "forge-hessian"), "-o", fisher, NULL);
+    return pipes_run(&s->p, e);
+}
+
+/* The model runs as it is; the Hessians of each layer meet its weights.  fisher:
+ * NULL: none. */
+static int make_rules(struct stage *s, double bits, const char *fisher,
+                      const char *path, struct err *e)
+{
+    const struct job *j = &s->j;
+    struct command *c;
+    struct tries t;
+
+    list_tries(j, &t);
+    snprintf(s->counts[4], WORD, "%.9g", bits);
+    add_tokens(s);
+    command_add(stage_calib(s), j->model, NULL);
+    command_add(stage_hessian(s), "--skip-tokens", "1", NULL);
+    command_add(stage_weights(s), "--join", j->model, NULL);
+    c = stage_tool(s, "forge-bits");
+    command_add(c, "--bits", s->counts[4], "--group",
+                number_word(s->counts[3], j->group), NULL);
+    if (!j->symmetric)
+        command_add(c, "--asymmetric", NULL);
+    for (int i = 0; i < t.n; i++)
+        command_add(c, "--try", t.word[i], NULL);
+    if (fisher)
+        command_add(c, "--fisher", fisher, NULL);
+    command_add(c, "-o", path, j->model, NULL);
+    return pipes_run(&s->p, e);
+}
+
+/* Whether gradients say what an error costs: the family has them. */
+static int find_gradients(const struct job *j, bool *are, struct err *e)
 {
     struct model_config c;
 
@@ -120,125 +172,30 @@ int bits_gradients(const struct job *j, bool *are, struct err *e)
     return 0;
 }
 
-/* ---- the pipes ---- */
-
-/* Words that commands point to. */
-struct words {
-    char sequences[WORD], seqlen[WORD], blend[WORD], threads[WORD],
-        memory[WORD], group[WORD], bits[WORD], fisher[PATH_MAX + 16];
-    struct tries tries;
-};
-
-static void set_words(const struct request *r, const char *path,
-                      struct words *w)
-{
-    const struct job *j = &r->j;
-    int64_t n = (BITS_TOKENS + j->seqlen - 1) / j->seqlen;
-
-    number_word(w->sequences, n < j->sequences ? n : j->sequences);
-    number_word(w->seqlen, j->seqlen);
-    number_word(w->blend, j->blend);
-    number_word(w->threads, j->threads);
-    number_word(w->memory, (int64_t)j->gpu_memory);
-    number_word(w->group, j->group);
-    snprintf(w->bits, WORD, "%.9g", r->bits);
-    snprintf(w->fisher, sizeof(w->fisher), "%s.fisher", path);
-    list_tries(j, &w->tries);
-}
-
-static struct command *add_tool(struct pipes *p, const char *name,
-                                const struct words *w)
-{
-    struct command *c = pipes_add(p, name);
-
-    command_add(c, "-q", "--progress", "never", "--threads", w->threads, NULL);
-    return c;
-}
-
-static struct command *add_device_tool(struct pipes *p, const char *name,
-                                       const struct words *w,
-                                       const struct job *j)
-{
-    struct command *c = add_tool(p, name, w);
-
-    command_add(c, "--device", *j->gpu ? j->device : "cpu", NULL);
-    if (j->gpu_memory)
-        command_add(c, "--gpu-memory", w->memory, NULL);
-    if (*j->gpu)
-        command_add(c, "--expect-device", j->gpu, NULL);
-    return c;
-}
-
-static void add_tokens(struct pipes *p, const struct words *w,
-                       const struct job *j)
-{
-    pipes_init(p);
-    p->captured = true;
-    command_add(pipes_add(p, "forge-tokens"), "-q", "--sequences", w->sequences,
-                "--seqlen", w->seqlen, j->model, j->text, NULL);
-}
-
-static int make_fisher(const struct words *w, const struct job *j,
-                       struct err *e)
-{
-    struct pipes p;
-
-    add_tokens(&p, w, j);
-    command_add(add_device_tool(&p, "forge-gradient", w, j), j->model, NULL);
-    command_add(add_device_tool(&p, "forge-hessian", w, j), "-o", w->fisher,
-                NULL);
-    return pipes_run(&p, e);
-}
-
-/* j->model runs as it is; the Hessians of each layer meet its weights. */
-static int make_rules(const struct request *r, const struct words *w,
-                      bool fisher, const char *path, struct err *e)
-{
-    const struct job *j = &r->j;
-    struct pipes p;
-    struct command *c;
-
-    add_tokens(&p, w, j);
-    c = add_device_tool(&p, "forge-calib", w, j);
-    if (r->plan.kv_b)
-        command_add(c, "--kv-b", NULL);
-    command_add(c, j->model, NULL);
-    command_add(add_device_tool(&p, "forge-hessian", w, j), "--skip-tokens",
-                "1", "--blend", w->blend, NULL);
-    c = add_tool(&p, "forge-weights", w);
-    for (int i = 0; i < j->only.n; i++)
-        command_add(c, "--modules", j->only.item[i], NULL);
-    for (int i = 0; i < j->skip.n; i++)
-        command_add(c, "--skip", j->skip.item[i], NULL);
-    command_add(c, "--join", j->model, NULL);
-    c = add_tool(&p, "forge-bits", w);
-    command_add(c, "--bits", w->bits, "--group", w->group, NULL);
-    if (!j->symmetric)
-        command_add(c, "--asymmetric", NULL);
-    for (int i = 0; i < w->tries.n; i++)
-        command_add(c, "--try", w->tries.word[i], NULL);
-    if (fisher)
-        command_add(c, "--fisher", w->fisher, NULL);
-    command_add(c, "-o", path, j->model, NULL);
-    return pipes_run(&p, e);
-}
-
 static int make(const struct request *r, const char *path, struct err *e)
 {
-    struct words w;
-    bool fisher;
+    char fisher[PATH_MAX + 16];
+    struct stage *s = mem_zero(1, sizeof(*s), "bits", e);
+    bool gradients = false;
     int rc;
 
-    set_words(r, path, &w);
+    if (!s)
+        return e->code;
+    s->j = r->j;
+    s->kv_b = r->plan.kv_b;
+    number_word(s->threads, r->j.threads);
+    number_word(s->memory, (int64_t)r->j.gpu_memory);
+    snprintf(fisher, sizeof(fisher), "%s.fisher", path);
     /* steps have their temporary files there, too */
-    if (setenv("TMPDIR", r->work_path, 1))
-        return err_set(e, E_TEMP, "out of memory");
-    rc = bits_gradients(&r->j, &fisher, e);
-    if (!rc && fisher)
-        rc = make_fisher(&w, &r->j, e);
+    rc = setenv("TMPDIR", r->work_path, 1) ?
+             err_set(e, E_TEMP, "out of memory") :
+             find_gradients(&r->j, &gradients, e);
+    if (!rc && gradients)
+        rc = make_fisher(s, fisher, e);
     if (!rc)
-        rc = make_rules(r, &w, fisher, path, e);
-    unlink(w.fisher);
+        rc = make_rules(s, r->bits, gradients ? fisher : NULL, path, e);
+    unlink(fisher);
+    free(s);
     return rc > 0 ? err_set(e, E_BUG, "a step ended with 1") : rc;
 }
 

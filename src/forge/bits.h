@@ -8,8 +8,6 @@
 /* Before any work: E_USAGE: --bits goes with no such option; E_CONFIG: the layout has
  * one grid, or the least that the grids of the layout take is more. */
 MUST_CHECK int bits_check(const struct request *r, struct err *e);
-/* Whether gradients say what an error costs: the family has them. */
-MUST_CHECK int bits_gradients(const struct job *j, bool *are, struct err *e);
 /* Make the rules in the work directory (keys_bits()), unless they are there, and set
  * r->j.grids to them.  As pipes_run(); errors of globs_add(). */
 MUST_CHECK int bits_settle(struct request *r, struct err *e);
