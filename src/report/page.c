@@ -115,7 +115,6 @@ int page_write(struct html *h, const struct page *p, struct err *e)
     page_sizes(h, p);
     rc = history(h, p, e);
     foot(h, p);
-    return rc >= 0 && h->failed ?
-               err_set(e, E_TEMP, "report: out of memory") :
-               rc;
+    return rc >= 0 && h->failed ? err_set(e, E_TEMP, "report: out of memory") :
+                                  rc;
 }

@@ -96,11 +96,8 @@ static int read_model(struct workdir *w, const char *model, struct err *e)
         return rc;
     for (size_t i = 0; i < checkpoint_count(c); i++) {
         const struct ck_tensor *t = checkpoint_tensor(c, i);
-        uint64_t n = 1;
 
-        for (int k = 0; k < t->ndim; k++)
-            n *= t->dims[k];
-        w->params += n;
+        w->params += 8 * t->bytes / dtype_bits(t->dtype);
         w->bytes_in += (double)t->stored;
     }
     checkpoint_close(c);
