@@ -7,6 +7,7 @@
 #include "arch/tensor_name.h"
 #include "common/io/prefetch.h"
 #include "device/device.h"
+#include "gptq/solve/filed.h"
 #include "gptq/solve/solve.h"
 
 /* A module of the batch: linear number `linear` of t->input[input]; input -1:
@@ -43,11 +44,7 @@ struct module_batch {
     struct prefetch *prefetch;
     struct ledger *ledger;
     struct fishers *fishers;
-    /* The reading thread's: the file of Hessians, its entry read last, and the
-     * modules that the input's own last hessian frame names. */
-    struct hessian_file *file;
-    const struct hessian_entry *last;
-    char *named;
+    struct filed *filed; /* the reading thread's */
     /* The current batch: */
     struct frame *frame; /* the prefetch's, lent weights with their data */
     struct place *place; /* [n_places]: of these */
@@ -63,62 +60,6 @@ struct module_batch {
     size_t fetched_cap[1 + COMPANIONS];
 };
 
-/* ---- the reading thread ---- */
-
-static bool lists(const char *modules, const char *module)
-{
-    const struct frame f = { .modules = modules };
-
-    return modules && frame_has_module(&f, module);
-}
-
-static int remember(struct module_batch *t, const struct frame *f,
-                    struct err *e)
-{
-    const char *s = f->modules ? f->modules : "";
-
-    if (mem_grow(&t->named, strlen(s) + 1, "solve", e) < 0)
-        return e->code;
-    strcpy(t->named, s);
-    return 0;
-}
-
-/* prefetch_params.before: puts the weight's Hessian from the file in front of
- * the weight, unless it is in the stream already. */
-static int add_hessian(void *arg, struct prefetch *a, const struct frame *f,
-                       const struct frame *have, int n, struct frame *more,
-                       struct err *e)
-{
-    struct module_batch *t = arg;
-    struct hessian_entry *entry;
-    struct err none;
-    float *data;
-
-    (void)have;
-    (void)n;
-    if (f->role == ROLE_HESSIAN)
-        return remember(t, f, e);
-    if (f->role != ROLE_WEIGHT || f->ndim != 2 || lists(t->named, f->name) ||
-        !hessian_file_has(t->file, f->name) ||
-        hessian_file_find(t->file, f->name, f->dims[1], &entry, &none) < 0 ||
-        entry == t->last || entry->block)
-        return 0;
-    data = prefetch_alloc(a, entry->len, e);
-    if (!data || hessian_file_read(t->file, entry, data, e) < 0)
-        return e->code;
-    t->last = entry;
-    *more = (struct frame){ .role = ROLE_HESSIAN,
-                            .dtype = DT_F32,
-                            .ndim = 1,
-                            .dims = { entry->len / sizeof(*data) },
-                            .ancillary = true,
-                            .samples = entry->samples,
-                            .data = data,
-                            .len = entry->len };
-    strcpy(more->name, entry->name);
-    return 1;
-}
-
 int module_batch_open(struct module_batch **out, const struct module_params *p,
                       struct fishers *fishers, struct ledger *l,
                       struct stream_reader *r, struct stream_writer *w,
@@ -128,8 +69,8 @@ int module_batch_open(struct module_batch **out, const struct module_params *p,
     bool batches = device_gpu() && !p->nearest;
     struct prefetch_params a = { .bytes = batches ? PREFETCH_BYTES : 0,
                                  .frames = PREFETCH_FRAMES,
-                                 .before = add_hessian,
-                                 .arg = t };
+                                 .before = filed_before };
+    int rc;
 
     if (!t)
         return e->code;
@@ -139,10 +80,11 @@ int module_batch_open(struct module_batch **out, const struct module_params *p,
     t->reads_ahead = batches;
     if (!batches)
         stream_fetch(r, ledger_get, l);
-    if ((batches && hessian_file_open(&t->file, p->hessian, NULL, e) < 0) ||
-        prefetch_open(&t->prefetch, r, w, &a, e) < 0) {
+    rc = batches ? filed_open(&t->filed, p->hessian, e) : 0;
+    a.arg = t->filed;
+    if (rc < 0 || (rc = prefetch_open(&t->prefetch, r, w, &a, e)) < 0) {
         module_batch_close(t);
-        return e->code;
+        return rc;
     }
     *out = t;
     return 0;
@@ -165,8 +107,7 @@ void module_batch_close(struct module_batch *t)
         return;
     drop_batch(t);
     prefetch_close(t->prefetch);
-    hessian_file_close(t->file);
-    free(t->named);
+    filed_close(t->filed);
     free(t->input);
     free(t->origin);
     free(t->member);
@@ -227,7 +168,7 @@ static bool moments_of(struct moments *m, const struct frame *w)
     for (size_t i = 0; i < ARRAY_LEN(of); i++) {
         const struct frame *f = *of[i];
 
-        if (f && !lists(f->modules, w->name))
+        if (f && !frame_has_module(f, w->name))
             *of[i] = NULL;
         else if (f && (f->dims[1] != w->dims[1] ||
                        f->dims[0] != w->dims[i == 0 ? 1 : 0]))
@@ -394,8 +335,9 @@ static int find_modules(struct module_batch *t, struct err *e)
         else if (f->role == ROLE_CROSS)
             take_moment(&x, f);
         if (is_module(t, i) &&
-            add_module(t, m, own && lists(own->modules, f->name) ? own : filed,
-                       x, to))
+            add_module(t, m,
+                       own && frame_has_module(own, f->name) ? own : filed, x,
+                       to))
             to += room_of(f);
     }
     return 0;
