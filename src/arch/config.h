@@ -301,11 +301,10 @@ struct model_config {
                          * none */
     struct moe moe;
     double rms_eps;
-    bool tied;             /* tie_word_embeddings */
-    bool qkv_bias, o_bias; /* these linears have a bias */
-    bool mlp_bias;         /* gate, up and down have one */
-    int64_t
-        sliding_window; /* of SLIDING_CHUNKS attention_chunk_size; 0: none */
+    bool tied;              /* tie_word_embeddings */
+    bool qkv_bias, o_bias;  /* these linears have a bias */
+    bool mlp_bias;          /* gate, up and down have one */
+    int64_t sliding_window; /* of SLIDING_CHUNKS: the chunk; 0: none */
     bool *layer_slides; /* [n_layers], or NULL: all layers have the window */
     struct query_growth query_growth;
     struct rope rope;
@@ -318,10 +317,9 @@ struct model_config {
     double attention_cap, logit_cap; /* c: scores (logits) s become c tanh(s /
                                       * c); 0: they stay */
     double gate_limit, gate_alpha;   /* of ACT_CLAMPED */
-    bool
-        kv_b; /* kv_b_proj is one of the linears that may be quantized, which the
-                * caller sets (module_choice_apply()): config.json does not
-                * say it */
+    /* kv_b_proj is one of the linears that may be quantized, which the caller sets
+     * (module_choice_apply()): config.json does not say it */
+    bool kv_b;
     enum dtype dtype;      /* dtype or torch_dtype; DT_BF16 if absent */
     char quant_method[32]; /* of quantization_config; "" if absent */
     char architecture[64]; /* architectures[0] */

@@ -103,7 +103,6 @@ static int load_head_norms(struct layer *l, struct err *e)
 static int load_latent(struct layer *l, struct err *e)
 {
     const struct model_config *c = &l->m->config;
-
     enum point to = wanted(l, POINT_ATTN_OUT) ? POINT_ATTN_OUT :
                     wanted(l, POINT_KV_LAT)   ? POINT_KV_LAT :
                                                 POINT_Q_LAT;

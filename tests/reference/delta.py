@@ -12,6 +12,7 @@ KINDS = {
                     "layer_types": ["full_attention", "linear_attention"]},
 }
 MODELS = {k["model_type"] for k in KINDS.values()}
+OUT = "linear_attn.out_proj"
 
 
 def has(c):

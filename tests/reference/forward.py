@@ -81,24 +81,28 @@ def attention_linears(c):
             "self_attn.o_proj": (h, q)}
 
 
+def recurrent(c, i):
+    """What layer i has in place of attention: one of these modules, or None."""
+    return next((m for m in (delta, mamba, kda) if m.linear(c, i)), None)
+
+
 def layer_tensors(c, i):
     """{name: (shape, kind)} of layer i; kinds: weight, bias, norm, gated (a norm around 1 in all families), f32."""
-    h, (mlp, n) = c["hidden_size"], families.mlp(c)
+    h, (mlp, n), other = c["hidden_size"], families.mlp(c), recurrent(c, i)
     t = {n + ".weight": ((h,), "norm") for n in families.norms(c) if n}
     for name, size in head_norms(c).items():
-        if not delta.linear(c, i):
+        if not other:
             t["self_attn.%s.weight" % name] = (size,), "norm"
-    if is_latent(c) and not kda.linear(c, i):
+    if is_latent(c) and not other:
         for name, size in mixtures.latent_tensors(c)[1].items():
             t["self_attn.%s.weight" % name] = (size,), "norm"
     t.update(mixtures.indexer_tensors(c))
     if c["model_type"] == "gpt_oss":
         t["self_attn.sinks"] = (c["num_attention_heads"],), "bias"
     lin = attention_linears(c)
-    for other in (delta, mamba, kda):
-        if other.linear(c, i):
-            lin = {}
-            t.update(other.tensors(c))
+    if other:
+        lin = {}
+        t.update(other.tensors(c))
     if i < c["num_hidden_layers"] and mixtures.sparse(c, i):
         t.update(mixtures.mixture_tensors(c))
     else:
@@ -417,11 +421,8 @@ def run(c, t, ids):
         norm = lambda n, y: rms(c, y, families.norm_weight(c, t["%s.%s.weight" % (p, n)])) if n else y
         seen[p] = x
         a = seen[p + ".attn_in"] = norm(before, x)
-        if delta.linear(c, i):
-            a = seen[p + ".attn_out"] = delta.attend(c, t, p, lin, a)
-            x = seen[p + "'"] = x + lin("linear_attn.out_proj", a)
-        elif mamba.linear(c, i) or kda.linear(c, i):
-            other = mamba if mamba.linear(c, i) else kda
+        other = recurrent(c, i)
+        if other:
             a = seen[p + ".attn_out"] = other.attend(c, t, p, lin, a)
             x = seen[p + "'"] = x + part * lin(other.OUT, a)
         else:

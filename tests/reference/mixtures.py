@@ -279,12 +279,16 @@ def weighs_inputs(c):
 
 def scores(c, logits):
     """Of one token, for all experts."""
-    if family(c) in SIGMOID:
-        return 1 / (1 + np.exp(-logits))
-    if weighs_inputs(c):
+    if family(c) in SIGMOID or weighs_inputs(c):
         return 1 / (1 + np.exp(-logits))
     s = np.exp(logits - logits.max())
     return s / s.sum()
+
+
+def renormalizes(c):
+    """Whether a token's weights sum to 1, but for a factor."""
+    return granite(c) or family(c) in ("mixtral", "minimax_m2", "gpt_oss", "ernie4_5_moe") \
+        or (c.get("norm_topk_prob", c.get("moe_renormalize")) and family(c) != "deepseek_v2")
 
 
 def route(c, logits, bias):
@@ -304,8 +308,7 @@ def route(c, logits, bias):
     choice = np.array([choice[i] if i // size in keep else -math.inf for i in range(e)])
     idx = top(choice, c.get("num_experts_per_tok") or c.get("num_experts_per_token") or c["moe_k"])
     w = np.ones(len(idx)) if weighs_inputs(c) else s[idx]
-    always = granite(c) or family(c) in ("mixtral", "minimax_m2", "gpt_oss", "ernie4_5_moe")
-    if always or (c.get("norm_topk_prob", c.get("moe_renormalize")) and family(c) != "deepseek_v2"):
+    if renormalizes(c):
         w = w / (w.sum() + 1e-20)
     # Granite: the factor by which the sum enters the residual stream is taken for one of the weights
     return idx, w * c.get("routed_scaling_factor", 1.0) * (c["residual_multiplier"] if granite(c) else 1), s[idx]
@@ -315,8 +318,7 @@ def mapped(c, layer, idx, w, s):
     """Without the experts that were pruned: the others under their new numbers, with weights that sum to the same
     where the family makes them sum to 1."""
     to = c["map"][layer][idx]
-    renormalized = granite(c) or family(c) in ("mixtral", "minimax_m2", "gpt_oss", "ernie4_5_moe") or (c.get("norm_topk_prob") and family(c) != "deepseek_v2")
-    if renormalized and w[to >= 0].sum():
+    if renormalizes(c) and w[to >= 0].sum():
         w = w * w.sum() / w[to >= 0].sum()
     return [int(i) for i in to[to >= 0]], w[to >= 0], s[to >= 0]
 
