@@ -264,13 +264,14 @@ static void svg_labels(struct html *h, const struct heat *p)
 
 static void picture(struct html *h, const struct heat *p, const struct scale *s)
 {
+    size_t every = p->rows > 4 ? 2 : 1;
     char label[LABEL_MAX];
 
     html_put(h,
              "<p class=\"yname\">%s</p>\n<div class=\"plot picture\" "
              "style=\"height:%zupx\"><div class=\"yaxis\">",
              p->row_name, ROW_HEIGHT * p->rows);
-    for (size_t i = 0; i<p->rows; i += p->rows> 4 ? 2 : 1) {
+    for (size_t i = 0; i < p->rows; i += every) {
         p->row_label(p->arg, i, label);
         html_put(h, "<span style=\"top:%.2f%%\">%s</span>",
                  100 * ((double)i + 0.5) / (double)p->rows, label);

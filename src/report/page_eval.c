@@ -130,7 +130,7 @@ static void kl_bars(struct html *h, const struct shown *s)
                  "<tr><th>%s</th><td class=\"n\">%.5f</td><td class=\"w\">"
                  "<i class=\"%s\" style=\"width:%.1f%%\"></i></td></tr>\n",
                  s->name[i], s->f[i]->kl_mean, s->class[i],
-                 100 * s -> f[i] -> kl_mean / most);
+                 s->f[i]->kl_mean * 100 / most);
     html_put(h, "</table>\n");
 }
 
