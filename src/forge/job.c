@@ -10,6 +10,8 @@
 
 #include "common/io/file.h"
 #include "common/math/cpu.h"
+#include "gptq/grid/grid.h"
+#include "gptq/hessian_file.h"
 #include "work/settings.h"
 
 enum { LAYERS_MAX = 1 << 20 };
@@ -79,7 +81,7 @@ void job_grid(const struct job *j, struct job_words *w)
      * comparison */
     if (j->method == METHOD_GPTQ && j->effort != EFFORT_FAST) {
         add_word(w, "--candidates");
-        add_word(w, "24");
+        add_word(w, "%d", GRID_CANDIDATES_FEW);
     }
 }
 
@@ -93,7 +95,7 @@ void job_solve(const struct job *j, struct job_words *w)
     add_word(w, "--effort");
     add_word(w, "%s", opt_word(EFFORT_WORDS, j->effort, word));
     add_word(w, "--prior");
-    add_word(w, "2");
+    add_word(w, "%d", HESSIAN_PRIOR);
 }
 
 /* ---- the choice of linears ---- */

@@ -69,6 +69,7 @@ MUST_CHECK int hessian_file_load(struct hessian_file *h,
 MUST_CHECK int hessian_file_read(struct hessian_file *h,
                                  const struct hessian_entry *entry, float *to,
                                  struct err *e);
+enum { HESSIAN_PRIOR = 2 }; /* forge quantize's k, below */
 /* Shrink the loaded payload towards the identity: add the prior k trace(H) /
  * samples to every diagonal element that is not zero.  This is, up to the
  * division by samples, what k * cols further tokens with H's mean diagonal and

@@ -8,8 +8,6 @@
 #include "common/math/threads.h"
 #include "gptq/grid/grid.h"
 
-enum { CANDIDATES = 24 }; /* as forge-solve's comparisons have it */
-
 struct job {
     const struct bits_weight *w;
     struct module_grid grid;
@@ -92,7 +90,7 @@ static int search(const struct job *j, const float *x, uint32_t *meta,
                                    .bits = j->grid.bits,
                                    .search = GRID_HESSIAN,
                                    .norm = 2,
-                                   .candidates = CANDIDATES,
+                                   .candidates = GRID_CANDIDATES_FEW,
                                    .scale_dtype = DT_F16,
                                    .dtype = DT_F32,
                                    .importance = j->w->inputs };

@@ -28,7 +28,7 @@ static int factor(struct bits_layer *r, const struct frame *frame,
                                      .block = h->block,
                                      .group = r->units.grids.grid[0].group,
                                      .order = ORDER_ACTIVATION,
-                                     .damping = 0.01 };
+                                     .damping = FACTOR_DAMPING };
     float *data = mem_alloc(frame->len, h->name, e);
     struct factor *f = NULL;
     int rc;
@@ -40,7 +40,7 @@ static int factor(struct bits_layer *r, const struct frame *frame,
     }
     memcpy(data, frame->data, frame->len);
     if (!tensor_name_is_expert(h->name))
-        (void)hessian_file_add_prior(h, 2, data);
+        (void)hessian_file_add_prior(h, HESSIAN_PRIOR, data);
     rc = factor_build(&f, &p, data, e);
     free(data);
     if (rc < 0)

@@ -3,7 +3,6 @@
  * Adds a `qmeta` frame behind each `weight` frame; see forge-grid(1). */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "arch/gridrules.h"
 #include "common/cli/tool.h"
@@ -13,6 +12,7 @@
 #include "gptq/grid/grid.h"
 #include "gptq/grid/grid_table.h"
 #include "gptq/hessian_file.h"
+#include "gptq/solve/factor.h"
 
 enum { SEARCH_AUTO = 0, GROUP_MAX = 1 << 20 };
 
@@ -134,7 +134,7 @@ static void choose_search(struct run *r)
     p->importance = NULL;
 }
 
-/* importance = diag H + 0.01 mean(diag H): damped as forge-solve does by
+/* importance = diag H + FACTOR_DAMPING mean(diag H): damped as forge-solve does by
  * default, but for dead inputs, which its mean leaves out. */
 static int set_importance(struct run *r, const struct frame *w, struct err *e)
 {
@@ -153,7 +153,7 @@ static int set_importance(struct run *r, const struct frame *w, struct err *e)
     for (uint64_t i = 0; i < cols; i++)
         mean += d[i] / (double)cols;
     for (uint64_t i = 0; i < cols; i++)
-        r->importance[i] = (float)(d[i] + 0.01 * mean);
+        r->importance[i] = (float)(d[i] + FACTOR_DAMPING * mean);
     r->params.importance = r->importance;
     return 0;
 }

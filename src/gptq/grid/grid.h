@@ -30,6 +30,7 @@
 #include "common/math/dtype.h"
 
 enum { GRID_CANDIDATES_MAX = 1024 };
+enum { GRID_CANDIDATES_FEW = 24 }; /* where grids only serve for comparison */
 #define GRID_FACTOR_HI 1.05
 #define GRID_FACTOR_LO 0.45
 

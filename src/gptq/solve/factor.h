@@ -19,6 +19,7 @@
 #include "gptq/solve/solve_kernel.h"
 
 enum { FACTOR_TRIES = 4 };
+#define FACTOR_DAMPING 0.01 /* the default of --damping */
 
 /* The order in which inputs are quantized ("act-order" is ORDER_ACTIVATION).
  * In every order a group is a run of consecutive inputs as stored: static

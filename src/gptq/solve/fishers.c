@@ -7,9 +7,6 @@
 #include "gptq/hessian_file.h"
 #include "gptq/solve/solve_cost.h"
 
-/* Prior of F, as module_params.prior of H: tokens per output. */
-static const double prior = 2;
-
 enum { KEPT = 3 }; /* gate, up and down of a layer's experts */
 
 struct fishers {
@@ -84,7 +81,7 @@ int fishers_get(struct fishers *f, const char *module, uint64_t rows,
     l = &f->loaded[f->n];
     if (hessian_file_load(f->file, entry, &l->data, e) < 0)
         return e->code;
-    (void)hessian_file_add_prior(entry, prior, l->data);
+    (void)hessian_file_add_prior(entry, HESSIAN_PRIOR, l->data);
     l->entry = entry;
     f->n++;
     f->experts &= tensor_name_is_expert(module);

@@ -58,7 +58,7 @@ int solve_parse(struct solve_settings *s, int argc, char **argv)
 
     s->order = ORDER_ACTIVATION;
     s->sweeps = -1;
-    s->module.damping = 0.01;
+    s->module.damping = FACTOR_DAMPING;
     s->module.alpha = s->module.beta = 0.75;
     i = opt_parse(argc, argv, "[option...] [file] > codes",
                   "Choose the 4-bit codes of weights by GPTQ.", table);
