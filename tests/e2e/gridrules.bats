@@ -46,6 +46,19 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     [ "$(parts mixed most '*.self_attn.*_proj')" = 48 ]
 }
 
+@test "linears of one input with groups of their own: codes as where all have that group" {
+    python3 "$tree/tests/reference/moe.py" make deepseek_v3-direct plain m
+    for effort in fast default; do
+        way=("${small[@]}" --effort $effort --propagate original)
+        forge quantize m eights "${way[@]}" --group 8
+        forge quantize m wide "${way[@]}" --group 32
+        forge quantize m mixed "${way[@]}" --group 8 --grid '*.kv_a_proj_with_mqa=32'
+        [ "$(parts mixed wide '*.kv_a_proj_with_mqa')" -eq 10 ] # of 3 layers; the fourth's weight
+        [ "$(parts mixed eights '*.self_attn.q_proj')" -eq 10 ]
+        rm -r eights wide mixed
+    done
+}
+
 @test "the loop solves each on its grid, smaller groups are nearer, and another run goes on" {
     forge quantize "$model" a "${small[@]}" --effort fast --work work
     forge quantize "$model" b "${small[@]}" --effort fast --work work --grid '*.down_proj=32,asym' --grid '*.mlp.*=32'

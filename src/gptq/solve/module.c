@@ -211,10 +211,14 @@ static int load_hessian(struct module_solver *m, struct hessian_entry *entry,
 }
 
 /* Whether H must be kept beside its factors: the CPU may have to take over from
- * the GPU, or Fisher descent reads it. */
-static bool wants_hessian(const struct module_solver *m)
+ * the GPU, Fisher descent reads it, or another module on it, which came in the stream
+ * once, may have another group. */
+static bool wants_hessian(const struct module_solver *m,
+                          const struct hessian_entry *entry)
 {
-    return device_gpu() || m->fishers;
+    return device_gpu() || m->fishers ||
+           (entry == hessian_file_taken(m->hessians) && entry->modules &&
+            strchr(entry->modules, '\n'));
 }
 
 static void give_hessian(struct module_solver *m)
@@ -237,7 +241,7 @@ static int build_factor(struct module_solver *m, struct hessian_entry *entry,
     int rc;
 
     if (m->entry == entry && m->cols == cols && m->group == group) {
-        if (m->early && !wants_hessian(m))
+        if (m->early && !wants_hessian(m, entry))
             give_hessian(m);
         m->early = false;
         return 0;
@@ -249,7 +253,7 @@ static int build_factor(struct module_solver *m, struct hessian_entry *entry,
                        solve_build(&m->factor, &p, h, e);
     m->hessian = h;
     m->early = early;
-    if (!wants_hessian(m) && !early)
+    if (!wants_hessian(m, entry) && !early)
         give_hessian(m);
     if (rc < 0)
         return err_prefix(e, "'%s'", entry->name);
