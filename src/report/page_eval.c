@@ -125,12 +125,14 @@ static void kl_bars(struct html *h, const struct shown *s)
         return;
     html_put(h, "<h3>KL divergence, mean, in nats for each token</h3>\n"
                 "<table class=\"ranks\">\n");
-    for (size_t i = 0; i < s->count; i++)
+    for (size_t i = 0; i < s->count; i++) {
+        double kl = s->f[i]->kl_mean;
+
         html_put(h,
                  "<tr><th>%s</th><td class=\"n\">%.5f</td><td class=\"w\">"
                  "<i class=\"%s\" style=\"width:%.1f%%\"></i></td></tr>\n",
-                 s->name[i], s->f[i]->kl_mean, s->class[i],
-                 s->f[i]->kl_mean * 100 / most);
+                 s->name[i], kl, s->class[i], 100 * kl / most);
+    }
     html_put(h, "</table>\n");
 }
 
