@@ -38,17 +38,15 @@ static __device__ __forceinline__ int place(int r)
 }
 
 /* Where the block begins: the next 64 rows that none has begun, so that a block
- * waits for blocks alone that run or have ended. */
-static __device__ void take_rows(struct fisher_memory *s,
-                                 struct fisher_group *a, int *number)
+ * waits for blocks alone that run or have ended.  Returns their number. */
+static __device__ int take_rows(struct fisher_memory *s, struct fisher_group *a)
 {
     int r0;
 
     if (threadIdx.x == 0)
         s->number = atomicAdd(a->published + a->ld / ROWS, 1);
     __syncthreads();
-    *number = s->number;
-    r0 = *number * ROWS;
+    r0 = s->number * ROWS;
     a->gradient += r0;
     a->w += r0;
     a->d += r0;
@@ -56,6 +54,7 @@ static __device__ void take_rows(struct fisher_memory *s,
     a->codes += r0;
     a->meta += r0;
     a->rows = min(a->rows - r0, (int)ROWS);
+    return s->number;
 }
 
 template <enum dtype S>
@@ -321,11 +320,10 @@ static __global__ void __launch_bounds__(THREADS)
 {
     extern __shared__ float4 memory[];
     struct fisher_memory *s = (struct fisher_memory *)memory;
-    int warp = (int)threadIdx.x / WARP, number;
+    int warp = (int)threadIdx.x / WARP, number = take_rows(s, &a);
     float curve[PARTS];
     bool any = false;
 
-    take_rows(s, &a, &number);
     fetch<S>(s, a, number);
     gather(s, a, number);
     for (int q = 0; q < PARTS; q++) {

@@ -169,27 +169,29 @@ static int move_group(struct cuda_context *c, const struct rows *j,
 }
 
 static int sweep(struct cuda_context *c, const struct rows *j,
-                 const uint32_t *groups, struct err *e)
+                 const uint32_t *input, struct err *e)
 {
     int rc = 0;
 
     for (uint64_t i = 0; i < j->plan->groups && rc >= 0; i++) {
-        rc = form_gradient(c, j, &j->plan->group[i], e);
+        const struct tile_group *at = &j->plan->group[i];
+
+        rc = form_gradient(c, j, at, e);
         if (rc >= 0)
-            rc = move_group(c, j, &j->plan->group[i], groups[i], e);
+            rc = move_group(c, j, at, input[at->c0] / j->group, e);
     }
     return rc;
 }
 
-/* groups[i]: which group comes at i, in the matrix's own order. */
+/* input[k]: which input column k is, in the matrix's own order. */
 static int sweep_all(struct cuda_context *c, const struct rows *j, int sweeps,
-                     const uint32_t *groups, struct err *e)
+                     const uint32_t *input, struct err *e)
 {
     int any = 1, rc;
 
     for (int i = 0; i < sweeps && any; i++) {
         CUDA_TRY(cudaMemsetAsync(j->s->any, 0, sizeof(any), c->stream));
-        if ((rc = sweep(c, j, groups, e)) < 0)
+        if ((rc = sweep(c, j, input, e)) < 0)
             return rc;
         CUDA_TRY(cudaMemcpyAsync(&any, j->s->any, sizeof(any),
                                  cudaMemcpyDeviceToHost, c->stream));
@@ -229,25 +231,20 @@ int refined_together(struct cuda_context *c, const struct refined_params *p,
     const struct tile_plan *plan = x->plan;
     struct rows j = { f, plan, s, p->solve.scale_dtype,
                       (uint32_t)p->solve.group };
-    uint32_t *groups =
-        (uint32_t *)mem_alloc(plan->groups * sizeof(*groups), "solve", e);
-    int rc = groups ? 0 : e->code;
+    uint32_t *input =
+        (uint32_t *)mem_alloc(f->cols * sizeof(*input), "solve", e);
+    int rc = input ? 0 : e->code;
 
     j.matrix = x->i / s->share;
     j.first = x->i % s->share * s->module_rows;
     j.ld = s->module_rows;
     j.all = whole_of(&j);
-    for (uint64_t k = 0; k < plan->groups && rc >= 0; k++) {
-        uint32_t input;
-
-        rc = download(c, &input,
-                      f->input + j.matrix * f->cols + plan->group[k].c0,
-                      sizeof(input), e);
-        groups[k] = input / j.group;
-    }
+    if (rc >= 0)
+        rc = download(c, input, f->input + j.matrix * f->cols,
+                      f->cols * sizeof(*input), e);
     if (rc >= 0 && (rc = load_fisher(c, &j, x->m->fisher, e)) >= 0 &&
         (rc = load_codes(c, &j, x->m->codes, x->meta, e)) >= 0)
-        rc = sweep_all(c, &j, p->fisher_sweeps, groups, e);
-    free(groups);
+        rc = sweep_all(c, &j, p->fisher_sweeps, input, e);
+    free(input);
     return rc;
 }
