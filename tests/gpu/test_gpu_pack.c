@@ -1,5 +1,6 @@
 /* Words packed on the GPU are the CPU's, to the bit; so are weights rounded to
- * nearest in one pass, with their grids, codes rounded on given grids, and the scales that are decoded for them, for all exponents. */
+ * nearest in one pass, with their grids, codes rounded on given grids, and the
+ * scales that are decoded for them, for all exponents. */
 #include "gpu.h"
 
 #include "pack/pack_table.h"

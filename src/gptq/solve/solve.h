@@ -89,8 +89,8 @@ struct solve_backend {
     int (*build)(struct factor **f, const struct factor_params *p,
                  const float *h, struct err *e);
     /* codes[rows, cols / 2] (two U4 a byte; 8 bits: [rows, cols]) of
-     * w[rows, cols] on the qmeta4 grids meta[rows, ceil(cols/group)].  f NULL: round to nearest, losses are
-     * 0. Codes of dead inputs are the grid's zero.
+     * w[rows, cols] on the qmeta4 grids meta[rows, ceil(cols/group)].  f NULL:
+     * round to nearest, losses are 0. Codes of dead inputs are the grid's zero.
      * E_DATA: "row 3: input 17 is not finite"; E_TEMP; of the GPU also
      * E_CONFIG, E_DEVICE. */
     int (*run)(const struct solve_params *p, const void *w,
