@@ -49,7 +49,7 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
 @test "linears of one input with groups of their own: codes as where all have that group" {
     python3 "$tree/tests/reference/moe.py" make deepseek_v3-direct plain m
     for effort in fast default; do
-        way=("${small[@]}" --effort $effort --propagate original)
+        way=("${small[@]}" --effort "$effort" --propagate original)
         forge quantize m eights "${way[@]}" --group 8
         forge quantize m wide "${way[@]}" --group 32
         forge quantize m mixed "${way[@]}" --group 8 --grid '*.kv_a_proj_with_mqa=32'
