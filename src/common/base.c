@@ -254,3 +254,15 @@ double seconds_now(void)
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
+
+static int ascending(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+
+    return (*x > *y) - (*x < *y);
+}
+
+void sort_doubles(double *v, size_t n)
+{
+    qsort(v, n, sizeof(*v), ascending);
+}

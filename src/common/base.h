@@ -141,6 +141,8 @@ MUST_CHECK int mem_reserve(void *pp, size_t *cap, size_t n, const char *where,
 
 /* CLOCK_MONOTONIC in seconds. */
 double seconds_now(void);
+/* Put n numbers, none of them NaN, into ascending order. */
+void sort_doubles(double *v, size_t n);
 
 C_END
 

@@ -15,39 +15,23 @@ static int written(FILE *out, struct err *e)
     return 0;
 }
 
-/* Write a number; infinity, which JSON lacks, becomes the largest double. */
+/* Infinity, which JSON lacks, becomes the largest double. */
 static void member(struct json_writer *w, const char *key, double v)
 {
-    jw_key(w, key);
-    jw_number(w, isfinite(v) ? v : DBL_MAX);
-}
-
-static void text_member(struct json_writer *w, const char *key, const char *s)
-{
-    if (!s || !*s)
-        return;
-    jw_key(w, key);
-    jw_string(w, s);
-}
-
-static void integer(struct json_writer *w, const char *key, uint64_t v)
-{
-    jw_key(w, key);
-    jw_int(w, (int64_t)v);
+    jw_known_number(w, key, fmin(v, DBL_MAX));
 }
 
 static void put_subject(struct json_writer *w, const struct report *p)
 {
-    text_member(w, "original", p->of->original);
-    text_member(w, "other", p->of->other);
-    if (p->layer >= 0)
-        integer(w, "layer", (uint64_t)p->layer);
-    text_member(w, "dtype", p->of->dtype);
-    text_member(w, "text", p->of->text);
-    text_member(w, "text_sha256", p->of->sha256);
-    integer(w, "seqlen", p->of->seqlen);
-    integer(w, "sequences", p->of->sequences);
-    integer(w, "tokens", p->r.positions);
+    jw_known_text(w, "original", p->of->original);
+    jw_known_text(w, "other", p->of->other);
+    jw_known_count(w, "layer", p->layer);
+    jw_known_text(w, "dtype", p->of->dtype);
+    jw_known_text(w, "text", p->of->text);
+    jw_known_text(w, "text_sha256", p->of->sha256);
+    jw_known_count(w, "seqlen", (int64_t)p->of->seqlen);
+    jw_known_count(w, "sequences", (int64_t)p->of->sequences);
+    jw_known_count(w, "tokens", (int64_t)p->r.positions);
 }
 
 static void put_histogram(struct json_writer *w, const uint64_t *count)
@@ -55,7 +39,7 @@ static void put_histogram(struct json_writer *w, const uint64_t *count)
     jw_key(w, "kl_histogram");
     jw_begin(w, '{');
     member(w, "from", KL_FROM);
-    integer(w, "per_decade", KL_PER_DECADE);
+    jw_known_count(w, "per_decade", KL_PER_DECADE);
     jw_key(w, "counts");
     jw_begin(w, '[');
     for (int i = 0; i <= KL_EDGES; i++)

@@ -7,7 +7,6 @@
 #include "eval/score.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/math/cpu.h"
@@ -177,15 +176,6 @@ bool score_row(const float *original, const float *other, size_t vocab,
     return true;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x, y;
-
-    memcpy(&x, a, sizeof(x));
-    memcpy(&y, b, sizeof(y));
-    return (x > y) - (x < y);
-}
-
 double score_quantile(const double *sorted, size_t n, double q)
 {
     double at = q * (double)(n - 1);
@@ -227,7 +217,7 @@ struct score_result score_summarize(const struct score *s, size_t n, double *kl)
     for (size_t i = 0; i < n; i++)
         square += (kl[i] - r.kl_mean) * (kl[i] - r.kl_mean);
     r.kl_sem = n > 1 ? sqrt(square / (double)(n - 1) / (double)n) : 0;
-    qsort(kl, n, sizeof(*kl), ascending);
+    sort_doubles(kl, n);
     r.kl_median = score_quantile(kl, n, 0.5);
     r.kl_p99 = score_quantile(kl, n, 0.99);
     r.kl_max = kl[n - 1];

@@ -10,25 +10,6 @@
 #include "common/io/json.h"
 #include "report/sizes.h"
 
-/* Numbers that are not known are left out. */
-static void put_number(struct json_writer *j, const char *key, double v)
-{
-    if (isfinite(v))
-        jw_key(j, key), jw_number(j, v);
-}
-
-static void put_count(struct json_writer *j, const char *key, int64_t n)
-{
-    if (n >= 0)
-        jw_key(j, key), jw_int(j, n);
-}
-
-static void put_text(struct json_writer *j, const char *key, const char *s)
-{
-    if (*s)
-        jw_key(j, key), jw_string(j, s);
-}
-
 /* ---- the run ---- */
 
 /* The settings as they are stored, but for directories on the way to files, and
@@ -62,21 +43,22 @@ static void put_totals(struct json_writer *j, const struct page *p)
     double loss = page_loss_sum(p, 2), rtn = page_loss_sum(p, 0);
 
     jw_key(j, "totals"), jw_begin(j, '{');
-    put_number(j, "bytes_in", w->bytes_in > 0 ? w->bytes_in : NAN);
-    put_number(j, "bytes_out", w->bytes_out > 0 ? w->bytes_out : NAN);
-    put_count(j, "parameters", w->params ? (int64_t)w->params : -1);
-    put_number(j, "bits_per_quantized_weight", sizes_linear_bits(w));
-    put_number(j, "bits_per_parameter", sizes_bits(w));
-    put_count(j, "layers_solved", (int64_t)w->layers_done);
-    put_count(j, "calibration_tokens",
-              w->tokens.sequences ? (int64_t)w->tokens.tokens : -1);
+    jw_known_number(j, "bytes_in", w->bytes_in > 0 ? w->bytes_in : NAN);
+    jw_known_number(j, "bytes_out", w->bytes_out > 0 ? w->bytes_out : NAN);
+    jw_known_count(j, "parameters", w->params ? (int64_t)w->params : -1);
+    jw_known_number(j, "bits_per_quantized_weight", sizes_linear_bits(w));
+    jw_known_number(j, "bits_per_parameter", sizes_bits(w));
+    jw_known_count(j, "layers_solved", (int64_t)w->layers_done);
+    jw_known_count(j, "calibration_tokens",
+                   w->tokens.sequences ? (int64_t)w->tokens.tokens : -1);
     if (p->has_loss) {
-        put_number(j, "loss", loss);
-        put_number(j, "loss_rtn", rtn);
-        put_number(j, "loss_compared", p->compared ? page_loss_sum(p, 1) : NAN);
+        jw_known_number(j, "loss", loss);
+        jw_known_number(j, "loss_rtn", rtn);
+        jw_known_number(j, "loss_compared",
+                        p->compared ? page_loss_sum(p, 1) : NAN);
     }
-    put_number(j, "seconds", w->seconds);
-    put_number(j, "peak_bytes", w->peak_bytes);
+    jw_known_number(j, "seconds", w->seconds);
+    jw_known_number(j, "peak_bytes", w->peak_bytes);
     jw_end(j, '}');
 }
 
@@ -85,27 +67,27 @@ static void put_totals(struct json_writer *j, const struct page *p)
 static void put_figures(struct json_writer *j, const struct figures *f)
 {
     jw_begin(j, '{');
-    put_text(j, "original", f->original);
-    put_text(j, "other", f->other);
-    put_count(j, "layer", f->layer);
-    put_text(j, "dtype", f->dtype);
-    put_text(j, "text", f->text);
-    put_text(j, "text_sha256", f->sha256);
-    put_count(j, "seqlen", f->seqlen);
-    put_count(j, "sequences", f->sequences);
-    put_count(j, "tokens", f->tokens);
-    put_number(j, "ppl_original", f->ppl_original);
-    put_number(j, "ppl", f->ppl);
-    put_number(j, "kl_mean", f->kl_mean);
-    put_number(j, "kl_sem", f->kl_sem);
-    put_number(j, "kl_median", f->kl_median);
-    put_number(j, "kl_p99", f->kl_p99);
-    put_number(j, "kl_max", f->kl_max);
-    put_number(j, "top1", f->top1);
+    jw_known_text(j, "original", f->original);
+    jw_known_text(j, "other", f->other);
+    jw_known_count(j, "layer", f->layer);
+    jw_known_text(j, "dtype", f->dtype);
+    jw_known_text(j, "text", f->text);
+    jw_known_text(j, "text_sha256", f->sha256);
+    jw_known_count(j, "seqlen", f->seqlen);
+    jw_known_count(j, "sequences", f->sequences);
+    jw_known_count(j, "tokens", f->tokens);
+    jw_known_number(j, "ppl_original", f->ppl_original);
+    jw_known_number(j, "ppl", f->ppl);
+    jw_known_number(j, "kl_mean", f->kl_mean);
+    jw_known_number(j, "kl_sem", f->kl_sem);
+    jw_known_number(j, "kl_median", f->kl_median);
+    jw_known_number(j, "kl_p99", f->kl_p99);
+    jw_known_number(j, "kl_max", f->kl_max);
+    jw_known_number(j, "top1", f->top1);
     if (f->kl_bins) {
         jw_key(j, "kl_histogram"), jw_begin(j, '{');
-        put_number(j, "from", f->kl_from);
-        put_number(j, "per_decade", f->kl_per_decade);
+        jw_known_number(j, "from", f->kl_from);
+        jw_known_number(j, "per_decade", f->kl_per_decade);
         jw_key(j, "counts"), jw_begin(j, '[');
         for (size_t i = 0; i < f->kl_bins; i++)
             jw_int(j, f->kl_count[i]);
@@ -150,21 +132,21 @@ static void put_module(struct json_writer *j, const struct page *p,
                        const struct module *m)
 {
     jw_begin(j, '{');
-    put_text(j, "module", m->name);
-    put_count(j, "layer", m->layer);
-    put_count(j, "expert", m->expert);
-    put_text(j, "kind", p->r->kind[m->kind]);
-    put_text(j, "method", m->method);
-    put_text(j, "order", m->order);
-    put_count(j, "weights", m->weights ? (int64_t)m->weights : -1);
-    put_number(j, "bits", sizes_module_bits(m));
-    put_count(j, "samples", m->samples);
-    put_number(j, "damping", m->damping);
-    put_number(j, "loss", m->loss);
-    put_number(j, "loss_rtn", m->loss_rtn);
-    put_number(j, compared_key(p), m->loss_compared);
-    put_number(j, "ratio", module_ratio(m));
-    put_number(j, "seconds", m->seconds);
+    jw_known_text(j, "module", m->name);
+    jw_known_count(j, "layer", m->layer);
+    jw_known_count(j, "expert", m->expert);
+    jw_known_text(j, "kind", p->r->kind[m->kind]);
+    jw_known_text(j, "method", m->method);
+    jw_known_text(j, "order", m->order);
+    jw_known_count(j, "weights", m->weights ? (int64_t)m->weights : -1);
+    jw_known_number(j, "bits", sizes_module_bits(m));
+    jw_known_count(j, "samples", m->samples);
+    jw_known_number(j, "damping", m->damping);
+    jw_known_number(j, "loss", m->loss);
+    jw_known_number(j, "loss_rtn", m->loss_rtn);
+    jw_known_number(j, compared_key(p), m->loss_compared);
+    jw_known_number(j, "ratio", module_ratio(m));
+    jw_known_number(j, "seconds", m->seconds);
     jw_end(j, '}');
 }
 
@@ -175,10 +157,10 @@ static void put_steps(struct json_writer *j, const struct records *r)
         const struct step *s = &r->step[i];
 
         jw_begin(j, '{');
-        put_text(j, "step", s->name);
-        put_count(j, "layer", s->layer);
-        put_text(j, "host", s->host);
-        put_number(j, "seconds", s->seconds);
+        jw_known_text(j, "step", s->name);
+        jw_known_count(j, "layer", s->layer);
+        jw_known_text(j, "host", s->host);
+        jw_known_number(j, "seconds", s->seconds);
         jw_end(j, '}');
     }
     jw_end(j, ']');
@@ -196,7 +178,7 @@ static void put_experts(struct json_writer *j, const struct hitmaps *maps)
         const struct hitmap *m = &maps->map[i];
 
         jw_begin(j, '{');
-        put_count(j, "layer", m->layer);
+        jw_known_count(j, "layer", m->layer);
         for (int k = 0; k < HITS; k++) {
             jw_key(j, name[k]), jw_begin(j, '[');
             for (size_t x = 0; x < m->experts; x++)
@@ -211,8 +193,8 @@ static void put_experts(struct json_writer *j, const struct hitmaps *maps)
 static void put_all(struct json_writer *j, const struct page *p)
 {
     jw_begin(j, '{');
-    put_text(j, "format", "4bit-forge report 1");
-    put_text(j, "title", p->model);
+    jw_known_text(j, "format", "4bit-forge report 1");
+    jw_known_text(j, "title", p->model);
     jw_key(j, "settings"), jw_begin(j, '{');
     put_settings(j, p);
     jw_end(j, '}');

@@ -22,13 +22,6 @@ struct scale {
     double low, high;
 };
 
-static int ascending(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-
-    return (*x > *y) - (*x < *y);
-}
-
 /* high = the factor that 99 of 100 values stay within, rounded up. */
 static void scale_ratios(struct scale *s, const double *sorted, size_t n)
 {
@@ -56,7 +49,7 @@ static int scale_of(struct scale *s, const struct heat *p, struct err *e)
             if (isfinite(x) && (!p->around_one || x > 0))
                 v[n++] = p->around_one ? fabs(log(x)) : x;
         }
-    qsort(v, n, sizeof(*v), ascending);
+    sort_doubles(v, n);
     if (p->around_one)
         scale_ratios(s, v, n);
     else if (n)

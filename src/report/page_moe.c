@@ -123,13 +123,6 @@ static void few(struct html *h, const struct hitmaps *maps, double from,
     html_put(h, "; layer.expert.</p>\n");
 }
 
-static int ascending(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-
-    return (*x > *y) - (*x < *y);
-}
-
 static int balance_row(struct html *h, const struct hitmap *m, struct err *e)
 {
     double *v = mem_zero(m->experts, sizeof(*v), "experts", e);
@@ -140,7 +133,7 @@ static int balance_row(struct html *h, const struct hitmap *m, struct err *e)
         return e->code;
     for (size_t i = 0; i < m->experts; i++)
         v[i] = hit_value(m, i, HIT_TOKENS);
-    qsort(v, m->experts, sizeof(*v), ascending);
+    sort_doubles(v, m->experts);
     for (size_t i = m->experts - eighth; i < m->experts; i++)
         top += v[i];
     html_put(h,

@@ -85,4 +85,10 @@ void jw_value(struct json_writer *w, const struct json *v);
 /* JSON text, inserted unchecked. */
 void jw_raw(struct json_writer *w, const char *json);
 
+/* Members of an object; what is not known is left out: NULL or "", a number that
+ * is not finite, a count below 0. */
+void jw_known_text(struct json_writer *w, const char *key, const char *s);
+void jw_known_number(struct json_writer *w, const char *key, double v);
+void jw_known_count(struct json_writer *w, const char *key, int64_t n);
+
 #endif

@@ -198,3 +198,21 @@ void jw_value(struct json_writer *w, const struct json *v)
     case JSON_OBJECT: put_container(w, v); break;
     }
 }
+
+void jw_known_text(struct json_writer *w, const char *key, const char *s)
+{
+    if (s && *s)
+        jw_key(w, key), jw_string(w, s);
+}
+
+void jw_known_number(struct json_writer *w, const char *key, double v)
+{
+    if (isfinite(v))
+        jw_key(w, key), jw_number(w, v);
+}
+
+void jw_known_count(struct json_writer *w, const char *key, int64_t n)
+{
+    if (n >= 0)
+        jw_key(w, key), jw_int(w, n);
+}
