@@ -351,9 +351,10 @@ static int run_by_layer(struct eval *v, const struct corpus *c,
 struct block {
     const float *logits[SIDES];
     size_t vocab;
-    struct score *score; /* out: [number of rows scored] */
-    const size_t *row;   /* the rows of the block that are scored */
-    const int32_t *next; /* next[r]: the token that row r predicts */
+    struct score *score;      /* out: [number of rows scored] */
+    const size_t *row;        /* the rows of the block that are scored */
+    const uint32_t *position; /* [number of rows scored], in their sequence */
+    const int32_t *next;      /* next[r]: the token that row r predicts */
 };
 
 static void score_rows(void *ctx, size_t begin, size_t end)
@@ -366,6 +367,7 @@ static void score_rows(void *ctx, size_t begin, size_t end)
         if (!score_row(b->logits[ORIGINAL] + at, b->logits[OTHER] + at,
                        b->vocab, (size_t)b->next[b->row[i]], &b->score[i]))
             b->score[i].kl = NAN;
+        b->score[i].position = b->position[i];
     }
 }
 
@@ -440,18 +442,22 @@ static int score_block(struct eval *v, const struct corpus *c, size_t first,
                        struct err *e)
 {
     size_t row[BLOCK_ROWS_MAX], rows = 0;
+    uint32_t position[BLOCK_ROWS_MAX];
     struct block b = { .logits = { v->side[ORIGINAL].logits,
                                    v->side[OTHER].logits },
                        .vocab = (size_t)eval_vocab(v),
                        .score = *scores,
                        .row = row,
+                       .position = position,
                        .next = c->ids + first + 1 };
 
     for (size_t i = 0; i < n; i++) {
-        if (first + i + 1 < c->start[*sequence + 1])
+        if (first + i + 1 < c->start[*sequence + 1]) {
+            position[rows] = (uint32_t)(first + i - c->start[*sequence]);
             row[rows++] = i;
-        else
+        } else {
             ++*sequence;
+        }
     }
     if (block_logits(v, ORIGINAL, first, n, ORIGINAL, e) < 0)
         return e->code;

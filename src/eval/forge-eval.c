@@ -170,7 +170,7 @@ static int write_report(const struct settings *s, const struct report *report,
 
 static bool too_far(const struct settings *s, const struct score_result *r)
 {
-    double ratio = r->ppl / r->ppl_original;
+    double ratio = r->all.ppl / r->all.ppl_original;
 
     if (s->max_ppl_ratio == 0 || ratio <= s->max_ppl_ratio)
         return false;

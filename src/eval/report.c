@@ -31,7 +31,15 @@ static void put_subject(struct json_writer *w, const struct report *p)
     jw_known_text(w, "text_sha256", p->of->sha256);
     jw_known_count(w, "seqlen", (int64_t)p->of->seqlen);
     jw_known_count(w, "sequences", (int64_t)p->of->sequences);
-    jw_known_count(w, "tokens", (int64_t)p->r.positions);
+    jw_known_count(w, "tokens", (int64_t)p->r.all.positions);
+}
+
+static void put_means(struct json_writer *w, const struct score_means *m)
+{
+    member(w, "ppl_original", m->ppl_original);
+    member(w, "ppl", m->ppl);
+    member(w, "kl_mean", m->kl_mean);
+    member(w, "kl_sem", m->kl_sem);
 }
 
 static void put_histogram(struct json_writer *w, const uint64_t *count)
@@ -48,6 +56,22 @@ static void put_histogram(struct json_writer *w, const uint64_t *count)
     jw_end(w, '}');
 }
 
+static void put_bins(struct json_writer *w, const struct score_result *r)
+{
+    jw_key(w, "by_position");
+    jw_begin(w, '[');
+    for (size_t i = 0; i < r->bins; i++) {
+        const struct score_means *m = &r->bin[i];
+
+        jw_begin(w, '{');
+        jw_known_count(w, "from", (int64_t)score_bin_from(i));
+        jw_known_count(w, "tokens", (int64_t)m->positions);
+        put_means(w, m);
+        jw_end(w, '}');
+    }
+    jw_end(w, ']');
+}
+
 int report_json(FILE *out, const struct report *p, struct err *e)
 {
     struct json_writer w;
@@ -55,15 +79,13 @@ int report_json(FILE *out, const struct report *p, struct err *e)
     jw_init(&w, 0);
     jw_begin(&w, '{');
     put_subject(&w, p);
-    member(&w, "ppl_original", p->r.ppl_original);
-    member(&w, "ppl", p->r.ppl);
-    member(&w, "kl_mean", p->r.kl_mean);
-    member(&w, "kl_sem", p->r.kl_sem);
+    put_means(&w, &p->r.all);
     member(&w, "kl_median", p->r.kl_median);
     member(&w, "kl_p99", p->r.kl_p99);
     member(&w, "kl_max", p->r.kl_max);
     member(&w, "top1", p->r.top1);
     put_histogram(&w, p->r.kl_count);
+    put_bins(&w, &p->r);
     jw_end(&w, '}');
     if (w.failed) {
         free(w.text);
@@ -74,6 +96,26 @@ int report_json(FILE *out, const struct report *p, struct err *e)
     return written(out, e);
 }
 
+/* A row for each bin of positions. */
+static void bin_rows(FILE *out, const struct report *p)
+{
+    fprintf(out, "\n%-13s  %8s  %13s  %10s  %s\n", "positions", "tokens",
+            "ppl original", "ppl other", "KL mean");
+    for (size_t i = 0; i < p->r.bins; i++) {
+        const struct score_means *m = &p->r.bin[i];
+        uint64_t end = score_bin_from(i + 1);
+        char range[48];
+
+        /* the last position predicts the last token */
+        end = end < p->of->seqlen ? end : p->of->seqlen - 1;
+        snprintf(range, sizeof(range), "%" PRIu64 "-%" PRIu64,
+                 score_bin_from(i), end - 1);
+        fprintf(out, "%-13s  %8" PRIu64 "  %13.4f  %10.4f  %.6f +- %.6f\n",
+                range, m->positions, m->ppl_original, m->ppl, m->kl_mean,
+                m->kl_sem);
+    }
+}
+
 int report_table(FILE *out, const struct report *p, struct err *e)
 {
     const struct score_result *r = &p->r;
@@ -81,14 +123,16 @@ int report_table(FILE *out, const struct report *p, struct err *e)
     fprintf(out, "original             %s\n", p->of->original);
     fprintf(out, "other                %s\n", p->of->other);
     fprintf(out, "tokens scored        %" PRIu64 " in %zu sequences\n",
-            r->positions, p->of->sequences);
-    fprintf(out, "perplexity original  %.4f\n", r->ppl_original);
-    fprintf(out, "perplexity other     %.4f (%+.2f %%)\n", r->ppl,
-            100 * (r->ppl / r->ppl_original - 1));
-    fprintf(out, "KL mean              %.6f +- %.6f\n", r->kl_mean, r->kl_sem);
+            r->all.positions, p->of->sequences);
+    fprintf(out, "perplexity original  %.4f\n", r->all.ppl_original);
+    fprintf(out, "perplexity other     %.4f (%+.2f %%)\n", r->all.ppl,
+            100 * (r->all.ppl / r->all.ppl_original - 1));
+    fprintf(out, "KL mean              %.6f +- %.6f\n", r->all.kl_mean,
+            r->all.kl_sem);
     fprintf(out, "KL 99 %%              %.6f\n", r->kl_p99);
     fprintf(out, "KL max               %.6f\n", r->kl_max);
     fprintf(out, "top-1 agreement      %.2f %%\n", 100 * r->top1);
+    bin_rows(out, p);
     return written(out, e);
 }
 
@@ -97,12 +141,12 @@ int report_rows(FILE *out, const struct report *p, size_t n, struct err *e)
     fprintf(out, "original             %s\n", p->of->original);
     fprintf(out, "layers replaced by   %s\n", p->of->other);
     fprintf(out, "tokens scored        %" PRIu64 " in %zu sequences\n",
-            p->r.positions, p->of->sequences);
-    fprintf(out, "perplexity original  %.4f\n", p->r.ppl_original);
+            p->r.all.positions, p->of->sequences);
+    fprintf(out, "perplexity original  %.4f\n", p->r.all.ppl_original);
     fprintf(out, "\nup to layer  perplexity   KL mean      KL 99 %%   top-1\n");
     for (size_t i = 0; i < n; i++)
         fprintf(out, "%11" PRId64 "  %10.4f  %.6f  %10.6f  %5.2f %%\n",
-                p[i].layer, p[i].r.ppl, p[i].r.kl_mean, p[i].r.kl_p99,
+                p[i].layer, p[i].r.all.ppl, p[i].r.all.kl_mean, p[i].r.kl_p99,
                 100 * p[i].r.top1);
     return written(out, e);
 }

@@ -199,24 +199,84 @@ static void count_bins(uint64_t count[KL_EDGES + 1], const double *kl, size_t n)
     count[KL_EDGES] = n - at;
 }
 
+uint64_t score_bin_from(size_t bin)
+{
+    return bin ? (uint64_t)BIN_FIRST << (bin - 1) : 0;
+}
+
+static size_t bin_of(uint32_t position)
+{
+    size_t bin = 0;
+
+    while (bin + 1 < POSITION_BINS && position >= score_bin_from(bin + 1))
+        bin++;
+    return bin;
+}
+
+/* Sums, until finish_means(). */
+static void add_to_means(struct score_means *m, const struct score *s)
+{
+    m->positions++;
+    m->ppl_original += s->nll_original;
+    m->ppl += s->nll_other;
+    m->kl_mean += s->kl;
+}
+
+static void finish_means(struct score_means *m)
+{
+    double n = (double)m->positions;
+
+    m->ppl_original = exp(m->ppl_original / n);
+    m->ppl = exp(m->ppl / n);
+    m->kl_mean /= n;
+}
+
+/* kl_sem: a sum of squares, until finish_error(). */
+static void add_to_error(struct score_means *m, const struct score *s)
+{
+    m->kl_sem += (s->kl - m->kl_mean) * (s->kl - m->kl_mean);
+}
+
+static void finish_error(struct score_means *m)
+{
+    double n = (double)m->positions;
+
+    m->kl_sem = n > 1 ? sqrt(m->kl_sem / (n - 1) / n) : 0;
+}
+
+/* All means.  Each sequence begins at position 0, so no bin before the last one
+ * is empty. */
+static void find_means(struct score_result *r, const struct score *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        size_t bin = bin_of(s[i].position);
+
+        add_to_means(&r->all, &s[i]);
+        add_to_means(&r->bin[bin], &s[i]);
+        r->bins = bin + 1 > r->bins ? bin + 1 : r->bins;
+    }
+    finish_means(&r->all);
+    for (size_t k = 0; k < r->bins; k++)
+        finish_means(&r->bin[k]);
+    for (size_t i = 0; i < n; i++) {
+        add_to_error(&r->all, &s[i]);
+        add_to_error(&r->bin[bin_of(s[i].position)], &s[i]);
+    }
+    finish_error(&r->all);
+    for (size_t k = 0; k < r->bins; k++)
+        finish_error(&r->bin[k]);
+}
+
 struct score_result score_summarize(const struct score *s, size_t n, double *kl)
 {
-    struct score_result r = { .positions = n };
-    double nll_original = 0, nll = 0, sum = 0, square = 0;
+    struct score_result r = { .bins = 0 };
     uint64_t agree = 0;
 
+    find_means(&r, s, n);
     for (size_t i = 0; i < n; i++) {
-        nll_original += s[i].nll_original;
-        nll += s[i].nll_other;
-        sum += kl[i] = s[i].kl;
+        kl[i] = s[i].kl;
         agree += s[i].agree;
     }
-    r.ppl_original = exp(nll_original / (double)n);
-    r.ppl = exp(nll / (double)n);
-    r.kl_mean = sum / (double)n;
-    for (size_t i = 0; i < n; i++)
-        square += (kl[i] - r.kl_mean) * (kl[i] - r.kl_mean);
-    r.kl_sem = n > 1 ? sqrt(square / (double)(n - 1) / (double)n) : 0;
     sort_doubles(kl, n);
     r.kl_median = score_quantile(kl, n, 0.5);
     r.kl_p99 = score_quantile(kl, n, 0.99);

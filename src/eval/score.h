@@ -17,12 +17,14 @@
 /* The result at one position. */
 struct score {
     double nll_original, nll_other;
-    double kl;  /* KL(p || q) >= 0 */
-    bool agree; /* equal argmax; of equal logits the first counts */
+    double kl;         /* KL(p || q) >= 0 */
+    bool agree;        /* equal argmax; of equal logits the first counts */
+    uint32_t position; /* in its sequence, from 0 */
 };
 
 /* Compare two rows of logits, [vocab] each.  target < vocab: the next token of
- * the text.  False: a logit of either row is not finite. */
+ * the text.  s->position is the caller's.  False: a logit of either row is not
+ * finite. */
 MUST_CHECK bool score_row(const float *original, const float *other,
                           size_t vocab, size_t target, struct score *s);
 
@@ -31,11 +33,23 @@ MUST_CHECK bool score_row(const float *original, const float *other,
 enum { KL_PER_DECADE = 4, KL_EDGES = 7 * KL_PER_DECADE + 1 };
 #define KL_FROM 1e-6
 
-/* Statistics over all positions. */
-struct score_result {
+/* Bins of positions in a sequence, each as long as all before it: 0..15, 16..31,
+ * 32..63, ... */
+enum { BIN_FIRST = 16, POSITION_BINS = 29 };
+
+/* Means over some positions. */
+struct score_means {
     uint64_t positions;
     double ppl_original, ppl; /* may be infinity */
     double kl_mean, kl_sem;   /* sem: standard error of the mean */
+};
+
+/* Statistics over all positions. */
+struct score_result {
+    struct score_means all;
+    /* by the position in the sequence; bin i begins at score_bin_from(i) */
+    struct score_means bin[POSITION_BINS];
+    size_t bins; /* none behind the longest sequence's */
     double kl_median, kl_p99, kl_max;
     double top1; /* 0..1 */
     /* positions below the first edge, between edges i - 1 and i, and from the
@@ -46,6 +60,8 @@ struct score_result {
 /* Summarize s[n], n > 0; kl[n]: scratch memory. */
 struct score_result score_summarize(const struct score *s, size_t n,
                                     double *kl);
+/* The first position of a bin. */
+uint64_t score_bin_from(size_t bin);
 /* The q-quantile (0 <= q <= 1) of n > 0 ascending numbers, linearly
  * interpolated at index q (n - 1), as numpy and torch do by default. */
 double score_quantile(const double *ascending, size_t n, double q);

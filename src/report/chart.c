@@ -16,6 +16,12 @@ static void legend_item(struct html *h, const char *class, const char *name)
     html_put(h, "<span><i class=\"%s\"></i>%s</span>", class, name);
 }
 
+/* A value of x as text. */
+static void x_text(const struct lines *p, double x, char label[LABEL_MAX])
+{
+    p->x_text(p->step ? p->step[(size_t)x] : x, label);
+}
+
 /* The name of the y axis, its ticks, and the field, which stays open. */
 static void frame_open(struct html *h, const struct axis *y, label_text *text,
                        const char *y_name)
@@ -43,14 +49,19 @@ static void x_label(struct html *h, double at, const char *label)
     html_put(h, "<span style=\"left:%.2f%%\">%s</span>", at, label);
 }
 
-/* Labels first, first + 1, ... in the middle of n equal steps. */
-static void step_labels(struct html *h, size_t n, double first)
+/* Labels first, first + 1, ... in the middle of n equal steps; of lines (NULL:
+ * bars) what they write for these. */
+static void step_labels(struct html *h, size_t n, double first,
+                        const struct lines *p)
 {
     size_t every = (n + X_LABELS - 1) / X_LABELS;
     char label[LABEL_MAX];
 
     for (size_t i = 0; i < n; i += every) {
-        text_whole(first + (double)i, label);
+        if (p)
+            x_text(p, first + (double)i, label);
+        else
+            text_whole((double)i, label);
         x_label(h, 100 * ((double)i + 0.5) / (double)n, label);
     }
 }
@@ -124,7 +135,7 @@ void chart_bars(struct html *h, const struct bars *p)
     for (size_t i = 0; i < p->groups; i++)
         bar_group(h, p, &y, i);
     html_put(h, "</div></div>\n<div class=\"xaxis\">");
-    step_labels(h, p->groups, 0);
+    step_labels(h, p->groups, 0, NULL);
     frame_close(h, p->x_name);
 }
 
@@ -226,7 +237,7 @@ static void draw_dots(struct html *h, const struct field *f,
     char x[LABEL_MAX], y[LABEL_MAX];
 
     for (size_t i = 0; i < s->n && s->n <= DOTS; i++) {
-        f->p->x_text(s->x[i], x);
+        x_text(f->p, s->x[i], x);
         f->p->y_text(s->y[i], y);
         html_put(h,
                  "<i class=\"dot %s\" style=\"left:%.2f%%;bottom:%.2f%%\" "
@@ -242,7 +253,7 @@ static void line_labels(struct html *h, const struct field *f)
     double v;
 
     if (f->p->whole) {
-        step_labels(h, (size_t)(f->x.high - f->x.low), f->x.low + 0.5);
+        step_labels(h, (size_t)(f->x.high - f->x.low), f->x.low + 0.5, f->p);
         return;
     }
     for (size_t i = 0; axis_tick(&f->x, i, &v); i++) {

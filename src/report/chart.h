@@ -43,10 +43,12 @@ struct lines {
     size_t count;
     const char *x_name, *y_name;
     label_text *x_text, *y_text;
-    bool x_log; /* x > 0, on a logarithmic axis */
-    bool whole; /* x are whole numbers, each a step of the axis */
-    bool top;   /* the y axis ends at 1 instead of starting at 0 */
-    bool area;  /* steps up to each x, filled for the first, instead of lines */
+    bool x_log;         /* x > 0, on a logarithmic axis */
+    bool whole;         /* x are whole numbers, each a step of the axis */
+    const double *step; /* whole: what x_text writes for each x, from 0 on;
+                           NULL: x itself */
+    bool top;           /* the y axis ends at 1 instead of starting at 0 */
+    bool area; /* steps up to each x, filled for the first, instead of lines */
 };
 
 /* With a legend if there is more than one line. */

@@ -64,6 +64,26 @@ static void put_totals(struct json_writer *j, const struct page *p)
 
 /* ---- evaluations ---- */
 
+static void put_positions(struct json_writer *j, const struct figures *f)
+{
+    if (!f->positions)
+        return;
+    jw_key(j, "by_position"), jw_begin(j, '[');
+    for (size_t i = 0; i < f->positions; i++) {
+        const struct figures_at *a = &f->at[i];
+
+        jw_begin(j, '{');
+        jw_known_count(j, "from", a->from);
+        jw_known_count(j, "tokens", a->tokens);
+        jw_known_number(j, "ppl_original", a->ppl_original);
+        jw_known_number(j, "ppl", a->ppl);
+        jw_known_number(j, "kl_mean", a->kl_mean);
+        jw_known_number(j, "kl_sem", a->kl_sem);
+        jw_end(j, '}');
+    }
+    jw_end(j, ']');
+}
+
 static void put_figures(struct json_writer *j, const struct figures *f)
 {
     jw_begin(j, '{');
@@ -94,6 +114,7 @@ static void put_figures(struct json_writer *j, const struct figures *f)
         jw_end(j, ']');
         jw_end(j, '}');
     }
+    put_positions(j, f);
     jw_end(j, '}');
 }
 

@@ -227,6 +227,117 @@ static void histogram(struct html *h, const struct shown *s)
     chart_lines(h, &lines);
 }
 
+/* ---- along the sequence ---- */
+
+/* Of the evaluations that have the run's bins of positions. */
+struct along {
+    const struct figures *f[SHOWN];
+    struct series ppl[SHOWN + 1], kl[SHOWN]; /* of f; behind ppl's, original */
+    size_t count, bins;
+    double x[FIGURES_POSITIONS], from[FIGURES_POSITIONS],
+        ppl_original[FIGURES_POSITIONS];
+    double y[SHOWN][3][FIGURES_POSITIONS]; /* perplexity, KL, its error */
+};
+
+static bool same_bins(const struct figures *a, const struct figures *b)
+{
+    if (a->positions != b->positions)
+        return false;
+    for (size_t i = 0; i < a->positions; i++)
+        if (a->at[i].from != b->at[i].from ||
+            a->at[i].tokens != b->at[i].tokens)
+            return false;
+    return true;
+}
+
+static void find_along(struct along *a, const struct shown *s)
+{
+    const struct figures *f = s->f[0];
+
+    a->bins = f->positions;
+    for (size_t k = 0; k < a->bins; k++) {
+        a->x[k] = (double)k;
+        a->from[k] = (double)f->at[k].from;
+        a->ppl_original[k] = f->at[k].ppl_original;
+    }
+    for (size_t i = 0; i < s->count; i++) {
+        size_t n = a->count;
+        double *ppl = a->y[n][0], *kl = a->y[n][1], *sem = a->y[n][2];
+
+        if (!same_bins(f, s->f[i]))
+            continue;
+        for (size_t k = 0; k < a->bins; k++) {
+            ppl[k] = s->f[i]->at[k].ppl;
+            kl[k] = s->f[i]->at[k].kl_mean;
+            sem[k] = s->f[i]->at[k].kl_sem;
+        }
+        a->f[n] = s->f[i];
+        a->ppl[n] = (struct series){ s->name[i], s->class[i], a -> bins,
+                                     a -> x,     ppl,         NULL };
+        a->kl[n] = (struct series){ s->name[i], s->class[i], a -> bins,
+                                    a -> x,     kl,          sem };
+        a->count++;
+    }
+    a->ppl[a->count] = (struct series){ "original", "original",      a->bins,
+                                        a->x,       a->ppl_original, NULL };
+}
+
+static void along_table(struct html *h, const struct along *a)
+{
+    html_put(h, "<div class=\"wide\"><table class=\"figures\"><tr>"
+                "<th>positions</th><th class=\"n\">tokens</th>"
+                "<th class=\"n\">perplexity, original</th>");
+    for (size_t i = 0; i < a->count; i++)
+        html_put(h, "<th class=\"n\">%s</th><th class=\"n\">KL, mean</th>",
+                 a->ppl[i].name);
+    html_put(h, "</tr>\n");
+    for (size_t k = 0; k < a->bins; k++) {
+        const struct figures *f = a->f[0];
+        /* the last position predicts the last token */
+        int64_t end = k + 1 < a->bins ? f->at[k + 1].from : f->seqlen - 1;
+
+        html_put(h, "<tr><th>%lld\xe2\x80\x93", (long long)f->at[k].from);
+        if (end > f->at[k].from)
+            html_put(h, "%lld", (long long)end - 1);
+        html_put(h, "</th>");
+        page_number_cell(h, "", text_whole, (double)f->at[k].tokens);
+        page_number_cell(h, "", text_ppl, a->ppl_original[k]);
+        for (size_t i = 0; i < a->count; i++) {
+            page_number_cell(h, "", text_ppl, a->y[i][0][k]);
+            page_number_cell(h, "", text_kl, a->y[i][1][k]);
+        }
+        html_put(h, "</tr>\n");
+    }
+    html_put(h, "</table></div>\n");
+}
+
+static void along(struct html *h, const struct shown *s)
+{
+    struct along a = { .count = 0 };
+    struct lines lines = { .series = a.ppl,
+                           .x_name = "position in the sequence, from",
+                           .y_name = "perplexity",
+                           .x_text = text_whole,
+                           .y_text = text_plain,
+                           .whole = true,
+                           .step = a.from };
+
+    find_along(&a, s);
+    if (!a.bins)
+        return;
+    html_put(h, "<h3>Along the sequence</h3>\n<p class=\"note\">Perplexity and "
+                "KL divergence by the position of a token in its sequence: "
+                "later ones have more in front of them. The bands are standard "
+                "errors.</p>\n");
+    lines.count = a.count + 1;
+    chart_lines(h, &lines);
+    lines.series = a.kl;
+    lines.count = a.count;
+    lines.y_name = "KL divergence (nats)";
+    chart_lines(h, &lines);
+    along_table(h, &a);
+}
+
 /* ---- layer by layer ---- */
 
 /* Lines over the layers: n points of an evaluation that has them. */
@@ -314,6 +425,7 @@ int page_evaluation(struct html *h, const struct page *p, struct err *e)
     figures_table(h, &s);
     kl_bars(h, &s);
     histogram(h, &s);
+    along(h, &s);
     rc = layers(h, &s, e);
     html_put(h, "</section>\n");
     return rc;

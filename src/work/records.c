@@ -186,6 +186,30 @@ static void fill_histogram(struct figures *f, const struct json *v)
         f->kl_bins = 0;
 }
 
+/* Positions from 0 on, in ascending order, with all of their means; else none. */
+static void fill_positions(struct figures *f, const struct json *v)
+{
+    int64_t after = -1;
+
+    for (v = json_first(v); v && f->positions < FIGURES_POSITIONS;
+         v = json_after(v)) {
+        struct figures_at *a = &f->at[f->positions++];
+
+        *a = (struct figures_at){ .from = count(v, "from"),
+                                  .tokens = count(v, "tokens"),
+                                  .ppl_original = number(v, "ppl_original"),
+                                  .ppl = number(v, "ppl"),
+                                  .kl_mean = number(v, "kl_mean"),
+                                  .kl_sem = number(v, "kl_sem") };
+        if (a->from <= after || a->tokens < 1 ||
+            !isfinite(a->ppl_original + a->ppl + a->kl_mean + a->kl_sem))
+            break;
+        after = a->from;
+    }
+    if (v || f->at[0].from)
+        f->positions = 0;
+}
+
 static int add_figures(struct records *r, const struct json *v, struct err *e)
 {
     struct figures f = { .layer = count(v, "layer"),
@@ -209,6 +233,7 @@ static int add_figures(struct records *r, const struct json *v, struct err *e)
     word(f.sha256, sizeof(f.sha256), v, "text_sha256");
     word(f.dtype, sizeof(f.dtype), v, "dtype");
     fill_histogram(&f, json_get(v, "kl_histogram"));
+    fill_positions(&f, json_get(v, "by_position"));
     if (more(&r->figures, &r->figures_cap, r->n_figures, sizeof(f), e) < 0)
         return e->code;
     r->figures[r->n_figures++] = f;

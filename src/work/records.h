@@ -28,7 +28,13 @@ struct step {
     double seconds;
 };
 
-enum { FIGURES_BINS = 64 };
+enum { FIGURES_BINS = 64, FIGURES_POSITIONS = 32 };
+
+/* Means over the positions of a sequence from `from` up to the next one's. */
+struct figures_at {
+    int64_t from, tokens;
+    double ppl_original, ppl, kl_mean, kl_sem;
+};
 
 /* A line of forge-eval --json; its figures are in forge-eval(1). */
 struct figures {
@@ -40,7 +46,9 @@ struct figures {
     /* the histogram's first edge, its edges in a power of ten, its counts */
     double kl_from, kl_per_decade;
     int64_t kl_count[FIGURES_BINS];
-    size_t kl_bins; /* 0: there is none */
+    size_t kl_bins;                          /* 0: there is none */
+    struct figures_at at[FIGURES_POSITIONS]; /* in ascending order */
+    size_t positions;                        /* their number, or 0 */
 };
 
 /* Zero-initialise; records_release() when done. */

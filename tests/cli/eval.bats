@@ -46,7 +46,7 @@ config() {
     [ "${#lines[@]}" -eq 1 ]
     [ "$(jq '.kl_mean > 0.001 and .kl_p99 > .kl_mean and .kl_max >= .kl_p99 and .top1 < 1' <<<"$output")" = true ]
     [ "$(jq -r 'keys_unsorted | join(" ")' <<<"$output")" = \
-        "original other dtype text_sha256 seqlen sequences tokens ppl_original ppl kl_mean kl_sem kl_median kl_p99 kl_max top1 kl_histogram" ]
+        "original other dtype text_sha256 seqlen sequences tokens ppl_original ppl kl_mean kl_sem kl_median kl_p99 kl_max top1 kl_histogram by_position" ]
 }
 
 @test "the figures say what was evaluated on what" {
@@ -104,6 +104,12 @@ PYTHON
     run -0 --separate-stderr forge-eval -q "$M" "$OTHER" "$T"
     [ "${lines[2]}" = "tokens scored        117 in 3 sequences" ]
     [[ "${lines[5]}" == "KL mean "* ]]
+    # by position, as the JSON has it; 39 of 40 tokens have a next one
+    forge-eval -q --json "$M" "$OTHER" "$T" |
+        jq -r '.by_position[] | .from, .tokens, .ppl_original, .ppl, .kl_mean, .kl_sem' |
+        xargs -n 6 printf '%s %8d  %13.4f  %10.4f  %.6f +- %.6f\n' |
+        sed 's/^0 /0-15           /; s/^16 /16-31          /; s/^32 /32-38          /' >rows
+    tail -n 3 <<<"$output" | cmp - rows
 }
 
 # Highest resident memory of a command, MiB.

@@ -73,14 +73,18 @@ refused() { # STATUS COMMAND...
     refused 64 forge-report --eval "$D/dense/eval.jsonl" "${six[@]}" --compare g=fast.json "$D/dense"
 }
 
-@test "figures of older programs, without a histogram" {
-    jq -c 'del(.kl_histogram, .text, .text_sha256, .seqlen, .dtype)' "$D/dense/eval.jsonl" >old.jsonl
+@test "figures of older programs, without a histogram or positions; such that cannot be" {
+    jq -c 'del(.kl_histogram, .by_position, .text, .text_sha256, .seqlen, .dtype)' "$D/dense/eval.jsonl" >old.jsonl
     forge-report --eval old.jsonl "$D/dense" >page.html
     grep -q 'b against model, on a text: predictions at 2044 tokens' page.html
-    run -1 grep -E 'spreads over|>-?(nan|inf)' page.html
-    jq -c '.kl_histogram.counts[3] = -1' "$D/dense/eval.jsonl" >odd.jsonl
-    forge-report --eval odd.jsonl "$D/dense" >page.html
-    run -1 grep 'spreads over' page.html
+    run -1 grep -E 'spreads over|Along the|>-?(nan|inf)' page.html
+    for odd in '.kl_histogram.counts[3] = -1 | .by_position[2].tokens = 0' \
+        '.kl_histogram.from = 0 | .by_position[3].from = 16' '.kl_histogram.counts[3] = {} | .by_position[0].from = 1' \
+        '.kl_histogram.counts = [] | .by_position[1] |= del(.ppl)' 'del(.kl_histogram) | .by_position[0].ppl = 1.79e308 | .by_position[0].ppl_original = 1.79e308'; do
+        jq -c "$odd" "$D/dense/eval.jsonl" >odd.jsonl
+        forge-report --eval odd.jsonl "$D/dense" >page.html
+        run -1 grep -E 'spreads over|Along the' page.html
+    done
 }
 
 @test "a model of the Hugging Face cache is called by its id" {

@@ -81,6 +81,11 @@ def place(mark):
     return (int(x + min(3, w / 2)), int(y + min(3, h / 2))) if what == "cell" else (int(x + w / 2), int(y + h / 2))
 
 
+def covered(mark, later):
+    """A dot, where a dot that is drawn later lies upon its middle."""
+    return mark[0] == "dot" and any(m[0] == "dot" and np.hypot(m[1] - mark[1], m[2] - mark[2]) < 1 + m[3] / 2 for m in later)
+
+
 def look(page, work, theme, width):
     flag = "--blink-settings=preferredColorScheme=%d" % (theme == "light")
     probe = work / "probe.html"
@@ -97,9 +102,9 @@ def check(found, picture, theme):
     assert (paper.mean() > 200) == (theme == "light"), "paper is %s" % paper
     assert picture.shape[0] >= found["height"], "the picture is %s, the page %d high" % (picture.shape, found["height"])
     counts, colours = {}, set()
-    for m in found["marks"]:
+    for k, m in enumerate(found["marks"]):
         what = m[0]
-        if what == "path" or m[3] < 2 or m[4] < 3:
+        if what == "path" or m[3] < 2 or m[4] < 3 or covered(m, found["marks"][k + 1:]):
             continue
         x, y = place(m)
         got, want = picture[y, x].astype(int), np.array(m[5][:3])

@@ -22,6 +22,20 @@ def scores(a, b, target):
     return -la[i, target], -lb[i, target], (np.exp(la) * (la - lb)).sum(-1), a.argmax(-1) == b.argmax(-1)
 
 
+EDGES = [0, *(16 << np.arange(26)).tolist()]
+
+
+def by_position(nll_a, nll_b, kl, position):
+    """Of 0..15, 16..31, 32..63, ...: where each begins, tokens, perplexity of both, KL, its standard error."""
+    for low, high in zip(EDGES, EDGES[1:]):
+        at = (low <= position) & (position < high)
+        n = at.sum()
+        if n:
+            yield dict(zip(("from", "tokens", "ppl_original", "ppl", "kl_mean", "kl_sem"),
+                           (low, int(n), np.exp(nll_a[at].mean()), np.exp(nll_b[at].mean()), kl[at].mean(),
+                            kl[at].std(ddof=1) / np.sqrt(n) if n > 1 else 0)))
+
+
 def summary(nll_a, nll_b, kl, agree):
     return dict(positions=len(kl), ppl_original=np.exp(nll_a.mean()), ppl=np.exp(nll_b.mean()), kl_mean=kl.mean(),
                 kl_sem=kl.std(ddof=1) / np.sqrt(len(kl)), kl_median=np.quantile(kl, 0.5), kl_p99=np.quantile(kl, 0.99),
@@ -57,6 +71,11 @@ def table():
         print("    { %d, %d, %g, %g," % (n, v, spread, step))
         x = ["%.12e" % r[m] for m in ("ppl_original", "ppl", "kl_mean", "kl_sem", "kl_median", "kl_p99", "kl_max", "top1")]
         print("      { " + ",\n        ".join(", ".join(x[i:i + 3]) for i in (0, 3, 6)) + " } },")
+        if v == 257:
+            bins = list(by_position(*scores(a, b, (np.arange(n) * 31) % v)[:3], 9 * np.arange(n)))
+    print("\n    by position, of the 60 rows of 257, row i at 9 i")
+    for x in bins:
+        print("    { " + ", ".join("%.12e" % y if isinstance(y, float) else str(y) for y in x.values()) + " },")
 
 
 def models(original, other, tokens, last=None):
@@ -66,15 +85,22 @@ def models(original, other, tokens, last=None):
     if last is not None:
         behind = lambda name: int(name.split(".")[2]) > last if name.startswith("model.layers.") else "embed" not in name
         b = {k: a[k] if behind(k) else b[k] for k in b}
-    parts = []
+    parts, position = [], []
     for x in forward.read(tokens):
         ids = x.array()
         parts.append(scores(forward.run(c, a, ids)[1][:-1], forward.run(d, b, ids)[1][:-1], ids[1:]))
-    return summary(*map(np.concatenate, zip(*parts)))
+        position.append(np.arange(len(ids) - 1))
+    parts = list(map(np.concatenate, zip(*parts)))
+    return dict(summary(*parts), by_position=list(by_position(*parts[:3], np.concatenate(position))))
 
 
 def check(want, got, where=""):
     got["positions"] = got["tokens"]
+    bins = want.pop("by_position")
+    assert [x["from"] for x in got["by_position"]] == [x["from"] for x in bins], got["by_position"]
+    for x, y in zip(bins, got["by_position"]):
+        for k in x:
+            assert abs(y[k] - x[k]) <= 2e-5 * abs(x[k]), "%spositions from %d: %s is %.10g, want %.10g" % (where, x["from"], k, y[k], x[k])
     bins = got["kl_histogram"]
     if (bins["from"], bins["per_decade"], bins["counts"]) != (1e-6, 4, want.pop("kl_histogram")):
         sys.exit("%skl_histogram is %s" % (where, bins))

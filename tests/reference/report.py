@@ -78,10 +78,15 @@ def figures(kl, r, **more):
     x = r.lognormal(0, 1.5, 2044)
     x *= kl / x.mean()
     counts = np.histogram(x, np.r_[-np.inf, EDGES, np.inf])[0]
+    along = []
+    for low in [0, *(16 << np.arange(5)).tolist()]:
+        part = x.reshape(4, 511)[:, low:2 * low or 16]
+        along.append({"from": low, "tokens": part.size, "ppl_original": 60 / (1 + low) ** 0.2, "ppl": 62 / (1 + low) ** 0.2 + 100 * kl,
+                      "kl_mean": float(part.mean()), "kl_sem": float(part.std(ddof=1) / np.sqrt(part.size))})
     return dict(original="/m/a", other="/m/b", **more, dtype="f32", text="/x/judged & <i>.txt", text_sha256="ab" * 32, seqlen=512,
                 sequences=4, tokens=2044, ppl_original=20.0, ppl=20 + 100 * kl, kl_mean=kl, kl_sem=kl / 20,
                 kl_median=float(np.median(x)), kl_p99=float(np.quantile(x, .99)), kl_max=float(x.max()), top1=1 - 5 * kl,
-                kl_histogram={"from": 1e-6, "per_decade": 4, "counts": counts.tolist()})
+                kl_histogram={"from": 1e-6, "per_decade": 4, "counts": counts.tolist()}, by_position=along)
 
 
 def make(path, layers, experts):
@@ -284,11 +289,43 @@ def check_histogram(page, figure, name, counts):
     assert np.abs(np.log(edges / EDGES[first:first + len(edges)])).max() < 0.02
 
 
+def check_along(page, section, figures):
+    """Perplexity and KL by position: lines, dots and table; figures: by the name of the evaluation, this run's first."""
+    bins = {name: x["by_position"] for name, x in figures.items()}
+    ours, classes = bins["this run"], ("ours", "rtn", "gptq")
+    found = page.all("figure", inside=section)[1:3]
+    for figure, name, key in zip(found, ("perplexity", "KL divergence (nats)"), ("ppl", "kl_mean")):
+        assert text(page.all("p", "yname", figure)[0]) == name
+        assert [text(x) for x in page.all("span", inside=page.all("div", "xaxis", figure)[0])] == [str(x["from"]) for x in ours]
+        at, value = ticks(page, figure, "yaxis", "bottom")
+        lines = [(*x, key) for x in zip(bins, classes, bins.values())]
+        if key == "ppl":
+            lines.append(("original", "original", ours, "ppl_original"))
+        assert len(page.all("i", "dot", figure)) == len(ours) * len(lines)
+        for who, kind, points, member in lines:
+            y = np.interp(curve(page, figure, kind)[1], at, value)
+            want = [x[member] for x in points]
+            assert np.abs(y - want).max() < 2e-4 * value[-1], (who, y, want)
+            for title, x in zip(page.titles("i", "dot " + kind, figure), points):
+                assert title.startswith("%s, position in the sequence, from %d: " % (who, x["from"])), title
+                same(title.split()[-1], x[member], title)
+    table = next(t for t in page.all("table", "figures", section) if text(page.all("th", inside=t)[0]) == "positions")
+    rows = [[text(c) for c in r.childNodes if c.nodeName in ("th", "td")] for r in page.all("tr", inside=table)][1:]
+    ends = [x["from"] - 1 for x in ours[1:]] + [figures["this run"]["seqlen"] - 2]
+    assert len(rows) == len(ours)
+    for k, row in enumerate(rows):
+        assert row[:2] == ["%d\u2013%d" % (ours[k]["from"], ends[k]), str(ours[k]["tokens"])], row
+        same(row[2], ours[k]["ppl_original"], "original")
+        for got, want in zip(row[3:], (x for points in bins.values() for x in (points[k]["ppl"], points[k]["kl_mean"]))):
+            same(got, want, "positions " + row[0])
+
+
 def check_eval(page, path):
     lines = [json.loads(x) for x in open(path)]
     section = page.section("eval")
-    dots = page.titles("i", "dot", section)
+    dots = [x for x in page.titles("i", "dot", section) if "up to layer" in x]
     assert len(dots) == 2 * len(lines)
+    check_along(page, section, {"this run": lines[-1]})
     for x, kl, top1 in zip(lines, dots, dots[len(lines):]):
         for title in (kl, top1):
             assert title.startswith("this run, quantized up to layer %d: " % x["layer"])
@@ -319,7 +356,8 @@ def check_peers(path, ours, *others):
     for kind, lines in zip(("ours", "rtn", "gptq"), all_of.values()):
         check_histogram(page, figure, kind, lines[-1]["kl_histogram"]["counts"])
     with_layers = sum(len(x) > 1 for x in all_of.values())
-    assert len(page.titles("i", "dot")) == 2 * with_layers * len(all_of["this run"])
+    assert len([x for x in page.titles("i", "dot") if "up to layer" in x]) == 2 * with_layers * len(all_of["this run"])
+    check_along(page, page.section("eval"), {name: lines[-1] for name, lines in all_of.items()})
 
 
 # ---- the files beside the page ----
@@ -343,7 +381,7 @@ def check_data(path, made, table):
         assert str(a.get("expert", "")) == b["expert"]
     want = [json.loads(x) for x in open(path + "/eval.jsonl")]
     for x, y in zip(want, got["evaluation"]):
-        for key in ("kl_mean", "ppl", "top1", "tokens", "layer", "text_sha256", "kl_histogram", "seqlen", "dtype"):
+        for key in ("kl_mean", "ppl", "top1", "tokens", "layer", "text_sha256", "kl_histogram", "by_position", "seqlen", "dtype"):
             assert x[key] == y[key], key
     for m in got.get("experts", []):
         for t in fts.read(open("%s/s/codes-%d.fts" % (path, m["layer"]), "rb")):
@@ -390,8 +428,8 @@ def check_layout(path):
         for ink in ("ink", "soft"):
             for paper in ("bg", "panel"):
                 assert contrast(names[ink], names[paper]) >= 4.5, (ink, paper)
-        for mark in ("ours", "gptq", "rtn", "p2", "p3", "p4", "p5"):  # WCAG 1.4.11 asks 3 of marks without labels
-            assert contrast(names[mark], names["bg"]) >= 2, mark
+        for mark in ("ink", "ours", "gptq", "rtn", "p2", "p3", "p4", "p5"):  # WCAG 1.4.11: graphics
+            assert contrast(names[mark], names["bg"]) >= 3, mark
     assert written or not cells
     sizes = [float(x) for x in re.findall(r"font(?:-size)?:([\d.]+)px", p.style)]
     assert min(sizes) >= 11, sizes

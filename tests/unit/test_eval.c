@@ -75,6 +75,42 @@ static const struct reference {
         1.122984478411e+02, 6.000000000000e-01 } },
 };
 
+/* Of the 60 rows of 257, row i at position 9 i: where a bin begins, its rows, and
+ * ppl of both, KL mean, sem. */
+static const struct {
+    uint64_t from, rows;
+    double want[4];
+} bins[] = {
+    { 0,
+      2,
+      { 1.078022713887e+07, 1.081430200987e+07, 4.083425996475e-06,
+        9.294983704691e-07 } },
+    { 16,
+      2,
+      { 6.471446684157e+06, 6.461441622035e+06, 4.151525209362e-06,
+        3.272477438427e-07 } },
+    { 32,
+      4,
+      { 3.117556038186e+06, 3.118947360554e+06, 3.707212404077e-06,
+        1.871243336067e-07 } },
+    { 64,
+      7,
+      { 3.433945078117e+08, 3.430885266141e+08, 3.725966781592e-06,
+        3.325960444801e-07 } },
+    { 128,
+      14,
+      { 1.486032736856e+08, 1.487228550076e+08, 3.599912884275e-06,
+        1.891763842067e-07 } },
+    { 256,
+      28,
+      { 6.195762369393e+07, 6.196045644449e+07, 4.262832916067e-06,
+        1.855197153055e-07 } },
+    { 512,
+      3,
+      { 6.332922791654e+05, 6.308154673484e+05, 4.440566229605e-06,
+        2.769996685300e-07 } },
+};
+
 static uint32_t state;
 
 static float uniform(float spread)
@@ -88,6 +124,19 @@ static void close_to(double got, double want, double tolerance)
     if (!(fabs(got - want) <= tolerance)) {
         fprintf(stderr, "%.15g, want %.15g within %g\n", got, want, tolerance);
         exit(1);
+    }
+}
+
+static void check_bins(const struct score_result *r)
+{
+    CHECK(r->bins == ARRAY_LEN(bins));
+    for (size_t i = 0; i < r->bins; i++) {
+        CHECK(score_bin_from(i) == bins[i].from);
+        CHECK(r->bin[i].positions == bins[i].rows);
+        close_to(r->bin[i].ppl_original / bins[i].want[0], 1, 1e-11);
+        close_to(r->bin[i].ppl / bins[i].want[1], 1, 1e-11);
+        close_to(r->bin[i].kl_mean, bins[i].want[2], 1e-12);
+        close_to(r->bin[i].kl_sem, bins[i].want[3], 1e-12);
     }
 }
 
@@ -107,16 +156,20 @@ static void figures(const struct reference *c, uint32_t seed)
     for (size_t i = 0; i < c->rows; i++)
         CHECK(score_row(a + i * c->vocab, b + i * c->vocab, c->vocab,
                         i * 31 % c->vocab, &s[i]));
+    for (size_t i = 0; i < c->rows; i++)
+        s[i].position = (uint32_t)(9 * i);
     r = score_summarize(s, c->rows, kl);
-    CHECK(r.positions == c->rows);
-    close_to(r.ppl_original / c->want[0], 1, 1e-11);
-    close_to(r.ppl / c->want[1], 1, 1e-11);
-    close_to(r.kl_mean, c->want[2], 1e-12 * (1 + c->want[2]));
-    close_to(r.kl_sem, c->want[3], 1e-12 * (1 + c->want[3]));
+    CHECK(r.all.positions == c->rows);
+    close_to(r.all.ppl_original / c->want[0], 1, 1e-11);
+    close_to(r.all.ppl / c->want[1], 1, 1e-11);
+    close_to(r.all.kl_mean, c->want[2], 1e-12 * (1 + c->want[2]));
+    close_to(r.all.kl_sem, c->want[3], 1e-12 * (1 + c->want[3]));
     close_to(r.kl_median, c->want[4], 1e-12 * (1 + c->want[4]));
     close_to(r.kl_p99, c->want[5], 1e-12 * (1 + c->want[5]));
     close_to(r.kl_max, c->want[6], 1e-12 * (1 + c->want[6]));
     close_to(r.top1, c->want[7], 1e-12);
+    if (c->vocab == 257)
+        check_bins(&r);
 }
 
 static void equal_rows_are_exactly_zero(void)

@@ -206,6 +206,19 @@ static void test_writer(void)
     jw_number(&w, 1.0 / 3);
     CHECK(!strcmp(w.text, "0.1,0.3333333333333333"));
     free(w.text);
+
+    jw_init(&w, 0);
+    jw_begin(&w, '{');
+    jw_known_text(&w, "a", NULL);
+    jw_known_text(&w, "a", "");
+    jw_known_text(&w, "b", "x");
+    jw_known_number(&w, "a", -INFINITY);
+    jw_known_number(&w, "c", 0);
+    jw_known_count(&w, "a", -1);
+    jw_known_count(&w, "d", 0);
+    jw_end(&w, '}');
+    CHECK(!strcmp(w.text, "{\"b\":\"x\",\"c\":0,\"d\":0}"));
+    free(w.text);
 }
 
 int main(void)
