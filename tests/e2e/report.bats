@@ -75,7 +75,7 @@ PYTHON
     forge report work --text "$tree/examples/eval.txt" --sequences 2 --seqlen 64 \
         --quiet --output page.html --title 'Some model'
     grep -q '<h1>Some model in 4 bits</h1>' page.html
-    [ "$(grep -c 'i class="dot' page.html)" -eq 8 ]
+    [ "$(grep -c 'i class="dot.*quantized up to layer' page.html)" -eq 8 ]
     grep -q 'predictions at 126 tokens' page.html
     forge report work -o again.html --title 'Some model'
     cmp page.html again.html
