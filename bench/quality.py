@@ -10,8 +10,9 @@ Environment (all optional):
     GROUP   inputs for each scale            [128; 64 where some linear's inputs
                                              are no multiple of that]
     EVAL_SEQUENCES                           [32]
-    PEERS   names of tests/interop/peers.py, "none"; autoround by name only
-                                             [all others]
+    PEERS   names of tests/interop/peers.py, "none"; autoround and llamacpp by
+            name only: of llamacpp ours at equal size follows [all others]
+    ROWS    of these: peers, ours, without, spread (needs ours)    [all]
     PYTHON  with tests/interop/requirements*.txt  [.venv/bin/python, python3]
     WORK    keeps what the peers made; a change of model, ids, package version
             or settings makes it anew        [build/quality]
@@ -137,11 +138,12 @@ class Table:
 
 
 def others(table, stream, work):
-    """The rows of the peers, one after another."""
+    """The rows of the peers, one after another; the bits for each weight of
+    those that have a budget of their own."""
     python = env("PYTHON", str(ROOT/".venv/bin/python"))
     if not os.path.exists(python) and "PYTHON" not in os.environ:
         python = sys.executable
-    have, missing = peers.versions(python), set()
+    have, missing, sizes = peers.versions(python), set(), set()
     names = env("PEERS", " ".join(peers.NAMES)).replace(",", " ").split()
     for name in [] if names == ["none"] else names:
         package = name.split("-")[0]
@@ -153,20 +155,28 @@ def others(table, stream, work):
         try:
             out, cost = peers.kept(python, name, table.model, stream,
                                    work/"peers", have[package], table.group)
-            table.add("%s %s%s" % (package, have[package],
-                                   name[len(package):].replace("-", ", ")),
-                      out, cost["seconds"], peer=True)
+            label = "%s %s%s" % (package, have[package],
+                                 name[len(package):].replace("-", ", "))
+            if "bits" not in cost:
+                table.add(label, out, cost["seconds"], peer=True)
+                continue
+            table.add(label, out, cost["seconds"])
+            print("# %.4f bits: %s" % (cost["bits"], ", ".join(
+                "%d %s" % (n, k) for k, n in cost["types"].items())))
+            sizes.add("%.4f" % cost["bits"])
         except RuntimeError as e:
             print("# %s" % e)
+    return sizes
 
 
-def ours(table, ids, name, options):
-    """A row of forge quantize, from the checkpoint to the other one."""
+def ours(table, ids, name, options, group=True):
+    """A row of forge quantize, from the checkpoint to the other one; group:
+    with the table's."""
     with tempfile.TemporaryDirectory(prefix="forge-quality-") as d:
         start = time.time()
         run("forge", "quantize", table.model, d + "/out", "--quiet", "--text",
             ids, "--sequences", table.n, "--seqlen", table.length,
-            "--group", table.group, *options)
+            *(["--group", table.group] if group else []), *options)
         return table.add(name, Path(d)/"out", time.time() - start)
 
 
@@ -212,12 +222,19 @@ def one(model, work):
     table = Table(model, tokens(model, text, env("EVAL_SEQUENCES", "32"),
                                 length, work/("eval-%s.fts" % base)), n, length,
                   group)
-    others(table, subset[0], work)
-    kl = {k: ours(table, ids[0], k, v) for k, v in OURS.items()}
+    rows = env("ROWS", "peers ours without spread").replace(",", " ").split()
+    for bits in sorted(others(table, subset[0], work) if "peers" in rows else ()):
+        for name in ("default", "default, asymmetric", "best, asymmetric"):
+            ours(table, ids[0], "%s, --bits %s" % (name, bits),
+                 OURS[name] + ["--bits", bits], group=False)
+    kl = {k: ours(table, ids[0], k, v) for k, v in OURS.items()
+          if "ours" in rows}
     for name, options in {**WITHOUT, **(MIXTURE if mixture else {})}.items():
-        without(table, subset[0], name, options)
-    spread(table, ids[1:], kl)
-    if table.best:
+        if "without" in rows:
+            without(table, subset[0], name, options)
+    if "spread" in rows and kl:
+        spread(table, ids[1:], kl)
+    if table.best and kl:
         print("best of the others %.2f; " % (1e3*table.best) + ", ".join(
             "%s %.2f of it" % (k, kl[k]/table.best) for k in OURS))
     print(flush=True)

@@ -3,7 +3,8 @@
 
     peers.py NAME MODEL IDS OUT GROUP    make one, on the CPU; IDS: .npy of int32 [sequences, length], or a tokens stream
 
-prints {"seconds": load to save, "peak_bytes": largest resident set, "versions": {...}}; imports are not counted as time.
+prints {"seconds": load to save, "peak_bytes": largest resident set}, of llama.cpp {"bits": for each weight of the linears, "types":
+{type: linears}}, too; imports are not counted as time.
 A NAME is a package and what differs from its default, W4 with groups of GROUP inputs in all: see NAMES.
 """
 import hashlib
@@ -16,13 +17,15 @@ import sys
 import time
 from pathlib import Path
 
-DISTRIBUTION = dict(gptqmodel="gptqmodel", llmcompressor="llmcompressor", autoround="auto-round")
+DISTRIBUTION = dict(gptqmodel="gptqmodel", llmcompressor="llmcompressor", autoround="auto-round", llamacpp="llama-cpp-python")
 # mse: GPTQModel's search of L^2.4; an observer of llm-compressor (its default is minmax); both are symmetric by default
 NAMES = ["gptqmodel", "gptqmodel-mse", "gptqmodel-asym", "gptqmodel-mse-asym",
          "llmcompressor", "llmcompressor-mse", "llmcompressor-imatrix_mse",
          "llmcompressor-asym", "llmcompressor-mse-asym", "llmcompressor-imatrix_mse-asym"]
 # 200 steps of a backward pass for each layer, best: 1,000 as its recipe of that name: by name alone
 SLOW = ["autoround", "autoround-asym", "autoround-best", "autoround-best-asym"]
+# llama.cpp's file types, of dense models, and with weights by the inputs' mean squares; by name alone: they have bits of their own
+MIXED = ["llamacpp-q4_k_m", "llamacpp-q4_k_m-imatrix"]
 
 
 # ---- making one, in a process of its own: they change torch for good ----
@@ -75,6 +78,56 @@ def make_autoround(model, out, ids, how, group):
     return seconds
 
 
+def mean_squares(m, ids):
+    """Of the inputs of the linears of layers, by their names in a GGUF file."""
+    import torch
+    names = dict(q_proj="attn_q", k_proj="attn_k", v_proj="attn_v", o_proj="attn_output", gate_proj="ffn_gate", up_proj="ffn_up",
+                 down_proj="ffn_down")
+    sums = {}
+    for name, x in m.named_modules():
+        parts = name.split(".")
+        if isinstance(x, torch.nn.Linear) and "layers" in parts:
+            key = "blk.%s.%s.weight" % (parts[parts.index("layers") + 1], names[parts[-1]])
+            sums[key] = 0
+            x.register_forward_pre_hook(lambda _, a, key=key: sums.update({key: sums[key] + a[0].double().pow(2).sum((0, 1))}))
+    with torch.no_grad():
+        for row in ids:
+            m.model(torch.from_numpy(row.astype("int64"))[None])
+    return {k: (v / ids.size).float().numpy() for k, v in sums.items()}
+
+
+def make_llamacpp(model, out, ids, how, group):
+    """llama.cpp's quantization of the linears of layers, as a checkpoint with the values of its blocks; embedding and head
+    stay as they are."""
+    import ctypes
+    import gguf
+    import torch
+    from llama_cpp import llama_cpp as lib
+    from transformers import AutoModelForCausalLM
+    load = lambda *a, **k: AutoModelForCausalLM.from_pretrained(*a, dtype=torch.float32, **k)
+    plain, mixed = ("%s.%s.gguf" % (out, x) for x in ("bf16", how[0]))
+    subprocess.run(["forge-gguf", "-q", model, plain], check=True)
+    m, p = load(model), lib.llama_model_quantize_default_params()
+    start = time.time()
+    p.ftype = getattr(lib, "LLAMA_FTYPE_MOSTLY_" + how[0].upper())
+    p.token_embedding_type = p.output_tensor_type = gguf.GGMLQuantizationType.BF16
+    if "imatrix" in how:
+        squares = mean_squares(m, ids)
+        data = (lib.llama_model_imatrix_data * (len(squares) + 1))()  # the last has no name
+        for d, (k, v) in zip(data, squares.items()):
+            d.name, d.data, d.size = k.encode(), v.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), v.size
+        p.imatrix = data
+    if lib.llama_model_quantize(plain.encode(), mixed.encode(), p):
+        sys.exit("llama_model_quantize failed")
+    seconds = time.time() - start
+    m.load_state_dict(load(os.path.dirname(mixed), gguf_file=os.path.basename(mixed)).state_dict())
+    m.save_pretrained(out)
+    linears = [t for t in gguf.GGUFReader(mixed).tensors if t.name.startswith("blk.") and len(t.shape) > 1]
+    types = [t.tensor_type.name for t in linears]
+    return dict(seconds=seconds, bits=float(8 * sum(t.n_bytes for t in linears) / sum(t.n_elements for t in linears)),
+                types={k: types.count(k) for k in sorted(set(types))})
+
+
 def read_ids(path):
     import numpy as np
     if path.endswith(".npy"):
@@ -97,10 +150,12 @@ def make(name, model, ids, out, group):
     import torch
     torch.set_num_threads(threads)
     package, *how = name.split("-")
-    seconds = globals()["make_" + package](model, out, read_ids(ids), how, int(group))
+    cost = globals()["make_" + package](model, out, read_ids(ids), how, int(group))
+    if not isinstance(cost, dict):
+        cost = dict(seconds=cost)
     with open("/proc/self/status") as f:
         peak = next(int(line.split()[1]) * 1024 for line in f if line.startswith("VmHWM"))
-    os.write(stdout, json.dumps(dict(seconds=round(seconds, 2), peak_bytes=peak)).encode() + b"\n")
+    os.write(stdout, json.dumps(dict(cost, seconds=round(cost["seconds"], 2), peak_bytes=peak)).encode() + b"\n")
 
 
 # ---- keeping them ----
