@@ -11,7 +11,7 @@
 struct job {
     const struct bits_weight *w;
     struct module_grid grid;
-    const float *x;    /* [rows, cols], W in f32 */
+    float *x;          /* [rows, cols], W in f32 */
     uint32_t *meta[2]; /* of W and of -W; the second NULL: not tried */
     uint64_t groups;   /* of a row */
     double *sum;       /* [rows]: of r_j E_ij^2, or of H_jj W_ij^2 */
@@ -80,8 +80,15 @@ static void add(const struct job *j, double *plain, double *fisher)
     }
 }
 
-static int search(const struct job *j, const float *x, uint32_t *meta,
-                  struct err *e)
+static void negate(struct job *j)
+{
+    size_t n = (size_t)j->w->rows * (size_t)j->w->cols;
+
+    for (size_t i = 0; i < n; i++)
+        j->x[i] = -j->x[i];
+}
+
+static int search(const struct job *j, uint32_t *meta, struct err *e)
 {
     const struct grid_params p = { .rows = j->w->rows,
                                    .cols = j->w->cols,
@@ -95,22 +102,25 @@ static int search(const struct job *j, const float *x, uint32_t *meta,
                                    .dtype = DT_F32,
                                    .importance = j->w->inputs };
 
-    return grid_search(&p, x, meta, e);
+    return grid_search(&p, j->x, meta, e);
 }
 
-/* j->sum of one grid.  minus: -W. */
-static int one_grid(struct job *j, const float *minus, struct err *e)
+/* j->sum of one grid. */
+static int one_grid(struct job *j, struct err *e)
 {
     size_t n =
         (size_t)j->w->rows * (size_t)quant_groups(j->w->cols, j->grid.group);
     uint32_t *meta = mem_alloc(2 * n * sizeof(*meta), j->w->name, e);
-    int rc = meta ? search(j, j->x, meta, e) : e->code;
+    int rc = meta ? search(j, meta, e) : e->code;
 
     j->groups = quant_groups(j->w->cols, j->grid.group);
     j->meta[0] = meta;
     j->meta[1] = j->grid.symmetric ? meta + n : NULL;
-    if (rc >= 0 && j->meta[1])
-        rc = search(j, minus, j->meta[1], e);
+    if (rc >= 0 && j->meta[1]) {
+        negate(j);
+        rc = search(j, j->meta[1], e);
+        negate(j);
+    }
     if (rc >= 0)
         threads_for(j->w->rows, 1, error_rows, j);
     free(meta);
@@ -118,7 +128,7 @@ static int one_grid(struct job *j, const float *minus, struct err *e)
 }
 
 static int measure(struct job *j, const struct bits_grids *g,
-                   const float *minus, struct bits_errors *out, struct err *e)
+                   struct bits_errors *out, struct err *e)
 {
     threads_for(j->w->rows, 1, power_rows, j);
     add(j, &out->plain.power, &out->fisher.power);
@@ -128,7 +138,7 @@ static int measure(struct job *j, const struct bits_grids *g,
             out->plain.error[i] = out->fisher.error[i] = INFINITY;
             continue;
         }
-        if (one_grid(j, minus, e) < 0)
+        if (one_grid(j, e) < 0)
             return err_prefix(e, "'%s'", j->w->name);
         add(j, &out->plain.error[i], &out->fisher.error[i]);
     }
@@ -139,7 +149,7 @@ int bits_measure(const struct bits_weight *w, const struct bits_grids *g,
                  struct bits_errors *out, struct err *e)
 {
     size_t n = (size_t)w->rows * (size_t)w->cols;
-    float *x = mem_alloc(2 * n * sizeof(*x), w->name, e);
+    float *x = mem_alloc(n * sizeof(*x), w->name, e);
     double *sum = x ? mem_alloc(w->rows * sizeof(*sum), w->name, e) : NULL;
     struct job j = { .w = w, .x = x, .sum = sum };
     int rc = sum ? 0 : e->code;
@@ -147,10 +157,8 @@ int bits_measure(const struct bits_weight *w, const struct bits_grids *g,
     *out = (struct bits_errors){ 0 };
     if (sum && !to_f32(x, w->data, w->dtype, n))
         rc = err_set(e, E_BUG, "the weight is no float");
-    for (size_t i = 0; i < n && rc >= 0; i++)
-        x[n + i] = -x[i];
     if (rc >= 0)
-        rc = measure(&j, g, x + n, out, e);
+        rc = measure(&j, g, out, e);
     free(sum);
     free(x);
     return rc;
