@@ -169,14 +169,13 @@ def others(table, stream, work):
     return sizes
 
 
-def ours(table, ids, name, options, group=True):
-    """A row of forge quantize, from the checkpoint to the other one; group:
-    with the table's."""
+def ours(table, ids, name, options):
+    """A row of forge quantize, from the checkpoint to the other one."""
     with tempfile.TemporaryDirectory(prefix="forge-quality-") as d:
         start = time.time()
         run("forge", "quantize", table.model, d + "/out", "--quiet", "--text",
             ids, "--sequences", table.n, "--seqlen", table.length,
-            *(["--group", table.group] if group else []), *options)
+            "--group", table.group, *options)
         return table.add(name, Path(d)/"out", time.time() - start)
 
 
@@ -226,7 +225,7 @@ def one(model, work):
     for bits in sorted(others(table, subset[0], work) if "peers" in rows else ()):
         for name in ("default", "default, asymmetric", "best, asymmetric"):
             ours(table, ids[0], "%s, --bits %s" % (name, bits),
-                 OURS[name] + ["--bits", bits], group=False)
+                 OURS[name] + ["--bits", bits])
     kl = {k: ours(table, ids[0], k, v) for k, v in OURS.items()
           if "ours" in rows}
     for name, options in {**WITHOUT, **(MIXTURE if mixture else {})}.items():

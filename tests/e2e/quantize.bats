@@ -109,6 +109,13 @@ evaluate() { # NAME: into NAME.json, once
     same_tensors "a b'\$(c)/o u;t" plain-path # their cards name the model
 }
 
+@test "the demo's table has the figures that jq finds" {
+    [ -e "${FAIL_SO:-/nonexistent}" ] || skip "as in the other modes, and slow here"
+    run -0 --separate-stderr sh "$tree/scripts/demo" --run
+    forge eval "$model" "$model" --text "$tree/examples/eval.txt" --json --quiet >same.json
+    [ "$(awk '/^original/ { print $3 }' <<<"$output")" = "$(printf %.2f "$(figure ppl_original same.json)")" ]
+}
+
 @test "an installed forge works the same" {
     make -s -C "$tree" install DESTDIR="$PWD/root" PREFIX=/opt/forge >/dev/null
     PATH=$PWD/root/opt/forge/bin:/usr/bin:/bin forge quantize "$model" \

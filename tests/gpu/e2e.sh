@@ -41,7 +41,7 @@ loop() { # DEVICE EFFORT PART
         "$model" "$dir/$1.model"
     rm -rf "$dir/work"
 }
-field() { sed -E "s/.*\"$1\": ?([^,}]*).*/\1/" "$2"; }
+field() { sed -E "s/\"by_position\".*//; s/.*\"$1\": ?([^,}]*).*/\1/" "$2"; }
 compare() { # EFFORT [PART]
     for device in cpu cuda; do
         local start out=$dir/$device
