@@ -28,7 +28,12 @@ struct fisher_memory {
     float mantissa[256];
     uint8_t code[ROWS][WIDE];
     int number;
+    int size[STEPS]; /* rows of the step that move at a time */
 };
+
+/* Rows of a step move at a time whose |F_ij| / sqrt(F_ii F_jj) have a sum of ALIKE
+ * at most: with larger ones they would all make up for the same. */
+#define ALIKE 0.4f
 
 /* Row r of 64 moves in step r % STEPS; and row place(r) is the one that comes at
  * r. */
@@ -173,6 +178,28 @@ static __device__ void gather(struct fisher_memory *s,
     __syncthreads();
 }
 
+/* s->size[step], by a warp: 8, 4, 2 or 1. */
+static __device__ void divide_step(struct fisher_memory *s, int step)
+{
+    int i = (int)threadIdx.x % STEP, size = STEP;
+    const float *f = s->f[step * STEP + i] + step * STEP;
+
+    for (; size > 1; size /= 2) {
+        float sum = 0;
+
+        for (int j = i / size * size; j < i / size * size + size; j++) {
+            float other = s->f[step * STEP + j][step * STEP + j];
+
+            if (j != i && f[i] > 0 && other > 0)
+                sum += fabsf(f[j]) / (sqrtf(f[i]) * sqrtf(other));
+        }
+        if (__all_sync(~0u, sum <= ALIKE))
+            break;
+    }
+    if (threadIdx.x % WARP == 0)
+        s->size[step] = size;
+}
+
 /* All codes of the row at p, by a warp.  g: its G; curve: 1 / H's diagonal; sum:
  * what moved times H.  True when one has. */
 static __device__ __forceinline__ bool move_row(struct fisher_memory *s, int p,
@@ -260,6 +287,29 @@ static __device__ __forceinline__ void fetch_moves(struct fisher_memory *s,
         v[j] = *(const float4 *)&s->v[(step & 1) ^ 1][j][k];
 }
 
+/* Wait for the STEP warps that decide. */
+static __device__ __forceinline__ void deciders_wait(void)
+{
+    asm volatile("bar.sync 1, %0;" ::"n"(STEP * WARP) : "memory");
+}
+
+/* g += F v of the first n rows of this step. */
+static __device__ __forceinline__ void add_before(const struct fisher_memory *s,
+                                                  float *g, int p, int n)
+{
+    int step = p / STEP, k = (int)threadIdx.x % WARP * PARTS;
+
+    for (int j = 0; j < n; j++) {
+        float4 v = *(const float4 *)&s->v[step & 1][j][k];
+        float f = s->f[p][step * STEP + j];
+
+        g[0] = fmaf(f, v.x, g[0]);
+        g[1] = fmaf(f, v.y, g[1]);
+        g[2] = fmaf(f, v.z, g[2]);
+        g[3] = fmaf(f, v.w, g[3]);
+    }
+}
+
 /* The row of step `step` that is the warp's: its moves, to s->v and a.pushed. */
 static __device__ __forceinline__ bool decide(struct fisher_memory *s,
                                               const struct fisher_group &a,
@@ -267,19 +317,26 @@ static __device__ __forceinline__ bool decide(struct fisher_memory *s,
                                               const float *curve)
 {
     int i = (int)threadIdx.x / WARP, k = (int)threadIdx.x % WARP * PARTS;
-    int p = step * STEP + i, r = number * ROWS + place(p);
+    int p = step * STEP + i, r = number * ROWS + place(p), size = s->size[step];
     float4 at = *(const float4 *)&s->g[p][k], v[STEP];
     float g[PARTS] = { at.x, at.y, at.z, at.w }, sum[PARTS];
-    bool any;
+    bool any = false;
 
     if (step) {
         fetch_moves(s, step, v);
         add_step(g, &s->f[p][(step - 1) * STEP], v);
     }
-    any = move_row(s, p, g, curve, sum);
-    at = make_float4(sum[0], sum[1], sum[2], sum[3]);
-    *(float4 *)&s->v[step & 1][i][k] = at;
-    *(float4 *)&a.pushed[(uint64_t)r * WIDE + k] = at;
+    for (int first = 0; first < STEP; first += size) {
+        if (first)
+            deciders_wait();
+        if (i / size * size != first)
+            continue;
+        add_before(s, g, p, first);
+        any = move_row(s, p, g, curve, sum);
+        at = make_float4(sum[0], sum[1], sum[2], sum[3]);
+        *(float4 *)&s->v[step & 1][i][k] = at;
+        *(float4 *)&a.pushed[(uint64_t)r * WIDE + k] = at;
+    }
     return any;
 }
 
@@ -325,6 +382,8 @@ static __global__ void __launch_bounds__(THREADS)
     bool any = false;
 
     fetch<S>(s, a, number);
+    if (warp < STEPS)
+        divide_step(s, warp);
     gather(s, a, number);
     for (int q = 0; q < PARTS; q++) {
         int k = (int)threadIdx.x % WARP * PARTS + q;

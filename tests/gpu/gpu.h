@@ -109,6 +109,18 @@ static inline float *random_hessian(uint64_t cols, uint64_t tokens)
     return h;
 }
 
+/* A packed lower triangle: 1 of each row's own, and `common` of all of its head's. */
+static inline float *heads_hessian(uint64_t rows, uint64_t head, float common)
+{
+    float *h = room(rows * (rows + 1) / 2 * 4);
+
+    for (uint64_t i = 0; i < rows; i++)
+        for (uint64_t j = 0; j <= i; j++)
+            h[i * (i + 1) / 2 + j] =
+                (float)(i == j) + (i / head == j / head ? common : 0);
+    return h;
+}
+
 static inline double mean_diagonal(const float *h, uint64_t cols)
 {
     double sum = 0;

@@ -260,13 +260,12 @@ static double coupled_loss(const struct made *m, const struct outcome *o,
 
 /* Rows together: the GPU takes them in another order than the CPU, which begins
  * with the same codes, and comes as far down (in NumPy, on six cases like these: 5 %
- * lower to 3 % higher after six sweeps). */
-static void check_fisher(struct made *m)
+ * lower to 3 % higher after six sweeps; of the way where F has heads 3 % less). */
+static void check_fisher(struct made *m, float *f)
 {
     enum { sweeps = 6 };
     const struct solve_params *p = &m->p.solve;
-    float *f = random_hessian(p->rows, 3 * p->rows),
-          *target = room(p->rows * p->cols * 4);
+    float *target = room(p->rows * p->cols * 4);
     struct outcome alone, a, again, c;
     struct fisher_descent d = { .rows = p->rows,
                                 .group = p->group,
@@ -295,7 +294,7 @@ static void check_fisher(struct made *m)
     printf("  rows together: %.6g -> %.6g, the CPU's %.6g\n", before, gpu_loss,
            cpu_loss);
     CHECK(cpu_loss < before && gpu_loss < before);
-    CHECK(gpu_loss - cpu_loss < 0.05 * cpu_loss);
+    CHECK(gpu_loss - cpu_loss < 0.05 * (before - cpu_loss));
     CHECK(!memcmp(a.codes, again.codes, p->rows * p->cols / 2));
     CHECK(!memcmp(a.meta, alone.meta,
                   p->rows * quant_groups(p->cols, p->group) * 4));
@@ -326,8 +325,7 @@ static void check_batches(const struct made *m, int sweeps)
         &small, 0,
         (m->drift || m->output ? 12 * cols * cols : 0) + 15 * rows * cols, e));
     b = solve(m, true, sweeps, small);
-    CHECK(fabs(a.r.solve.loss / b.r.solve.loss - 1) <
-          (m->output ? 1e-3 : 1e-4));
+    CHECK(fabs(a.r.solve.loss / b.r.solve.loss - 1) < 1e-3);
     outcome_free(&b);
     OK(device->open(&small, 0, 1 << 10, e));
     x.meta = a.meta;
@@ -416,13 +414,17 @@ static void check(const struct refined_params *p, int starts, enum moved moved,
 {
     float *h = make_hessian(p->solve.cols);
     struct made m = make(p, h, moved);
+    uint64_t rows = p->solve.rows;
 
     open_hessians(&m, starts);
     compare(&m, p->sweeps);
     if (moved != NOT)
         check_target(&m);
-    if (p->solve.rows * p->solve.cols < 200000)
-        check_fisher(&m);
+    if (p->solve.rows * p->solve.cols < 200000) {
+        check_fisher(&m, random_hessian(rows, 3 * rows));
+        check_fisher(&m, heads_hessian(rows, 64, 1));
+        check_fisher(&m, heads_hessian(rows, 32, 9));
+    }
     if (batches)
         check_batches(&m, p->sweeps);
     close_hessians(&m);
