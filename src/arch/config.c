@@ -164,6 +164,8 @@ static int read_width(struct model_config *c, const struct json *o,
     const char *key =
         c->family->mlp_width ? c->family->mlp_width : "intermediate_size";
 
+    if (c->family->altup) /* config_read_altup() */
+        return 0;
     if (c->family->all_sparse && !field_get(o, key))
         key = "moe_intermediate_size";
     return field_need(o, key, MAX_WIDTH, &c->intermediate_size, e);
@@ -254,6 +256,8 @@ static int read_scales(struct model_config *c, const struct json *o,
     c->residual_scale = c->logit_scale = 1;
     if (f->multipliers && read_multipliers(c, o, e) < 0)
         return e->code;
+    if (f->unit_scale)
+        c->attention_scale = 1;
     if (f->query_scalar) {
         if (field_number(o, "query_pre_attn_scalar", &scalar, e) < 0)
             return e->code;
@@ -333,9 +337,9 @@ static int read_all(struct model_config *c, const struct json *o, struct err *e)
     if (find_text(c, o, &t, e) < 0 || find_family(c, t, e) < 0 ||
         check_architecture(c, o, e) < 0 || read_sizes(c, t, e) < 0 ||
         read_biases(c, t, e) < 0 || read_scales(c, t, e) < 0 ||
-        config_read_layers(c, t, e) < 0 || config_read_rope(c, t, e) < 0 ||
-        config_read_moe(c, t, e) < 0 || read_dtype(c, t, e) < 0 ||
-        read_quantization(c, o, e) < 0 ||
+        config_read_layers(c, t, e) < 0 || config_read_altup(c, t, e) < 0 ||
+        config_read_rope(c, t, e) < 0 || config_read_moe(c, t, e) < 0 ||
+        read_dtype(c, t, e) < 0 || read_quantization(c, o, e) < 0 ||
         /* what both objects may say, the outer one decides */
         field_bool(o, "tie_word_embeddings", &c->tied, e) < 0 ||
         read_dtype(c, o, e) < 0)
@@ -387,6 +391,8 @@ void model_config_release(struct model_config *c)
     free(c->layer_slides);
     free(c->layer_nope);
     free(c->layer_linear);
+    free(c->layer_width);
+    free(c->altup.cutoff);
     free(c->rope.divisors);
     free(c->moe.sparse);
     memset(c, 0, sizeof(*c));

@@ -5,7 +5,7 @@
  * src/model for what no row can say.  Names and defaults are those of the
  * families' configuration classes in transformers.
  *
- * config.c, config_layers.c, config_rope.c and config_moe.c read config.json;
+ * config.c, config_layers.c, config_altup.c, config_rope.c and config_moe.c read config.json;
  * linears.c lists linears. */
 #ifndef FORGE_CONFIG_H
 #define FORGE_CONFIG_H
@@ -141,6 +141,8 @@ struct family {
                         * positions are equal */
     bool nope_layers;    /* config.json's no_rope_layers names layers without
                         * RoPE, by default every no_rope_layer_interval-th */
+    bool unit_scale;     /* scores are not scaled */
+    bool altup;          /* several residual streams, struct altup */
     bool position_scale; /* queries grow with their position from
                           * original_max_position_embeddings on; up to there
                           * sequences are supported */
@@ -252,6 +254,24 @@ struct query_growth {
     int64_t floor;
 };
 
+/* Gemma 3n: a token has n residual streams.  A layer predicts all of them, runs
+ * on the active one, and corrects all by what came out (AltUp, Baykal et al.
+ * 2023); a low-rank path lies beside attention (LAuReL, Menghani et al. 2024),
+ * and each layer has an input of its own from the token's id.  The last layers
+ * use the keys and values of a layer before them. */
+struct altup {
+    int64_t n, active;    /* streams; the one that layers run on */
+    int64_t rank;         /* of LAuReL */
+    int64_t inputs;       /* width of a layer's own input */
+    int64_t vocab_size;   /* rows of the table of these inputs */
+    int64_t shared;       /* last layers without keys and values of their own */
+    bool scale_corrected; /* the active stream is scaled before it meets the
+                           * layer's own input */
+    /* [n_layers]: outputs g of the MLP's gate become max(g - mean - cutoff *
+     * deviation, 0), over a token's outputs; 0: they stay */
+    double *cutoff;
+};
+
 /* Mixture of experts. */
 struct moe {
     int64_t n_experts;    /* experts per layer; 0: the model is dense */
@@ -297,7 +317,10 @@ struct model_config {
     struct mla mla;
     struct indexer indexer;
     struct delta delta;
-    bool *layer_linear; /* [n_layers] layers with linear attention; NULL:
+    struct altup altup;
+    int64_t *layer_width; /* [n_layers] outputs of the MLP's gate; NULL:
+                           * intermediate_size, else that is the widest */
+    bool *layer_linear;   /* [n_layers] layers with linear attention; NULL:
                          * none */
     struct moe moe;
     double rms_eps;
@@ -340,6 +363,19 @@ void model_config_release(struct model_config *c);
 bool model_layer_slides(const struct model_config *c, int64_t layer);
 /* Whether it has linear attention. */
 bool model_layer_linear(const struct model_config *c, int64_t layer);
+/* Elements of a token's row of states between layers: hidden_size; with struct
+ * altup the stream at hand, all streams, the keys and values that later layers
+ * use (of full attention, then of sliding), the layers' own inputs. */
+int64_t model_row(const struct model_config *c);
+/* Element at which stream i begins there. */
+int64_t model_row_stream(const struct model_config *c, int64_t i);
+/* The same of the keys that the layer leaves there for later layers, or takes
+ * from there, with the values behind them; 0: neither. */
+int64_t model_row_keys(const struct model_config *c, int64_t layer);
+/* The same of the layer's own input. */
+int64_t model_row_input(const struct model_config *c, int64_t layer);
+/* Whether the layer has no keys and values of its own. */
+bool model_layer_shares(const struct model_config *c, int64_t layer);
 /* The layer's RoPE; NULL: it has none. */
 const struct rope *model_layer_rope(const struct model_config *c,
                                     int64_t layer);

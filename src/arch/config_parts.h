@@ -13,6 +13,9 @@ struct model_config;
 /* c->layer_linear, c->layer_nope, c->layer_slides and what belongs to them. */
 MUST_CHECK int config_read_layers(struct model_config *c, const struct json *o,
                                   struct err *e);
+/* c->altup, c->layer_width; after config_read_layers(). */
+MUST_CHECK int config_read_altup(struct model_config *c, const struct json *o,
+                                 struct err *e);
 /* c->rope, from rope_scaling or rope_parameters, and c->rotary. */
 MUST_CHECK int config_read_rope(struct model_config *c, const struct json *o,
                                 struct err *e);

@@ -19,6 +19,11 @@ static const struct row gqa[] = {
     { "self_attn.v_proj", PART_V, IN_ATTN },
     { "self_attn.o_proj", PART_O, IN_ATTN_OUT },
 };
+/* keys and values are those of another layer */
+static const struct row gqa_shared[] = {
+    { "self_attn.q_proj", PART_Q, IN_ATTN },
+    { "self_attn.o_proj", PART_O, IN_ATTN_OUT },
+};
 static const struct row gqa_fused[] = {
     { "self_attn.qkv_proj", PART_QKV, IN_ATTN },
     { "self_attn.o_proj", PART_O, IN_ATTN_OUT },
@@ -126,6 +131,7 @@ int64_t model_layer_experts(const struct model_config *c, int64_t layer)
 int64_t model_layer_width(const struct model_config *c, int64_t layer)
 {
     return model_layer_experts(c, layer) ? c->moe.shared_width :
+           c->layer_width                ? c->layer_width[layer] :
                                            c->intermediate_size;
 }
 
@@ -192,6 +198,8 @@ static struct rows attention_rows(const struct model_config *c, int64_t layer)
                                                     ROWS(delta_split);
     if (c->family->fused_qkv)
         return ROWS(gqa_fused);
+    if (model_layer_shares(c, layer))
+        return ROWS(gqa_shared);
     if (!c->mla.kv_lora)
         return ROWS(gqa);
     if (c->kv_b)

@@ -107,7 +107,7 @@ static bool parse_name(const char *name, bool reference, int64_t *layer,
 static int check_hidden(const struct batch_reader *f, const struct frame *x,
                         struct err *e)
 {
-    int64_t layer, width = model_config(f->m)->hidden_size;
+    int64_t layer, width = model_row(model_config(f->m));
     enum point at;
     char shape[128];
 

@@ -97,10 +97,14 @@ static enum point needed(const struct loop *l, int64_t layer, enum point stop)
                    point_adds(model_config(l->run->c->m), layer, stop));
 }
 
-/* Whether a step writes into the residual stream. */
-static bool changes_x(enum point from, enum point to)
+/* Whether a step writes into the residual stream, or keys beside it. */
+static bool changes_x(const struct loop *l, int64_t layer, enum point from,
+                      enum point to)
 {
-    return from < POINT_MLP_IN && to >= POINT_MLP_IN;
+    bool keys = model_row_keys(model_config(l->run->c->m), layer);
+    enum point first = keys ? POINT_ATTN_OUT : POINT_MLP_IN;
+
+    return from < first && to >= first;
 }
 
 /* Run all batches of the reference stream to a point, if they are not there
@@ -114,7 +118,7 @@ static int run_reference(struct loop *l, struct step *t, enum point to,
 
     if (!s || t->reference >= to)
         return 0;
-    if (changes_x(t->reference, to) &&
+    if (changes_x(l, t->layer, t->reference, to) &&
         publisher_join(&l->run->publisher, e) < 0)
         return e->code;
     rc =
@@ -178,7 +182,8 @@ static int run_step(struct loop *l, struct step *t, bool emit, struct err *e)
                             .at = t->to };
     int rc;
 
-    if (changes_x(t->from, t->to) && publisher_join(&l->run->publisher, e) < 0)
+    if (changes_x(l, t->layer, t->from, t->to) &&
+        publisher_join(&l->run->publisher, e) < 0)
         return e->code;
     if (run_reference(l, t, needed(l, t->layer, t->to), e) < 0 ||
         model_load_layer(c->m, t->layer, t->from, t->to, c->codes, &t->weights,

@@ -21,7 +21,7 @@ int run_check(const struct run *r, const struct span *b, int64_t layer,
               struct err *e)
 {
     const struct store *s = r->s;
-    int64_t row = b->row, h = model_config(s->m)->hidden_size;
+    int64_t row = b->row, h = model_row(model_config(s->m));
     char what[FRAME_NAME_MAX + 1];
     bool finite = false;
 
@@ -46,7 +46,7 @@ int run_check(const struct run *r, const struct span *b, int64_t layer,
 void run_progress(const struct run *r, const struct span *b)
 {
     const struct model *m = r->c->m;
-    size_t row = (size_t)model_config(m)->hidden_size *
+    size_t row = (size_t)model_row(model_config(m)) *
                  (model_dtype(m) == DT_BF16 ? 2 : 4);
 
     for (int64_t i = b->first; i < b->first + b->n; i++)

@@ -16,7 +16,7 @@ static size_t item(const struct store *s)
 
 static size_t x_row(const struct store *s)
 {
-    return (size_t)model_config(s->m)->hidden_size * item(s);
+    return (size_t)model_row(model_config(s->m)) * item(s);
 }
 
 /* Elements per row needed for the activations of any layer, plus `reference`

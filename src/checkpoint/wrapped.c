@@ -20,7 +20,16 @@ static bool begins(const char *s, const char *with)
 static void translate(const char *name, const struct wrapping *from,
                       const struct wrapping *into, char *to, size_t cap)
 {
-    static const char *const parts[] = { "layers.", "embed_tokens.", "norm." };
+    static const char *const parts[] = {
+        "layers.",
+        "embed_tokens.",
+        "norm.",
+        "embed_tokens_per_layer.",
+        "altup_projections.",
+        "altup_unembed_projections.",
+        "per_layer_model_projection.",
+        "per_layer_projection_norm.",
+    };
 
     for (size_t i = 0; i < ARRAY_LEN(parts); i++)
         if (begins(name, from->model) &&

@@ -22,7 +22,7 @@ enum { ORIGINAL, OTHER, SIDES };
 struct side {
     const char *dir;
     struct model *model;
-    struct region hidden; /* [tokens of the corpus, H], elements */
+    struct region hidden; /* [tokens of the corpus, model_row()], elements */
     struct head *head;
     void *x;       /* [block, H], elements */
     float *logits; /* [block, vocab] */
@@ -99,7 +99,7 @@ int eval_open(struct eval **out, const struct eval_params *p, struct err *e)
         eval_close(v);
         return e->code;
     }
-    v->row_bytes = (size_t)model_config(v->side[ORIGINAL].model)->hidden_size *
+    v->row_bytes = (size_t)model_row(model_config(v->side[ORIGINAL].model)) *
                    (p->dtype == DT_BF16 ? sizeof(uint16_t) : sizeof(float));
     *out = v;
     return 0;

@@ -286,6 +286,58 @@ static void pack(void *ctx, size_t begin, size_t end)
     }
 }
 
+/* ---- keys and values that several layers use ---- */
+
+/* Normalize and rotate the keys of a block into their tokens' rows, and put the
+ * values behind them. */
+static void keep_block(const struct job *j, const struct block *b)
+{
+    const struct model *m = j->l->m;
+    const struct model_config *c = &m->config;
+    int64_t d = c->head_dim, all = c->n_kv_heads * d;
+    float row[HEAD_DIM_MAX];
+
+    for (int64_t i = 0; i < b->n; i++) {
+        char *to = (char *)state_x(j->s, b->row + i) +
+                   (size_t)model_row_keys(c, j->l->index) * m->size;
+
+        for (int64_t h = 0; h < c->n_kv_heads; h++) {
+            m->k->rotate_row(&j->k, head_of(m, &j->from_k, b->row + i, h),
+                             table_row(j, b->first + i), row);
+            (void)!from_f32(to + (size_t)(h * d) * m->size, m->dtype, row,
+                            (size_t)d);
+        }
+        memcpy(to + (size_t)all * m->size,
+               head_of(m, &j->from_v, b->row + i, 0), (size_t)all * m->size);
+    }
+}
+
+static void keep_blocks(void *ctx, size_t begin, size_t end)
+{
+    const struct job *j = ctx;
+
+    for (size_t t = begin; t < end; t++)
+        keep_block(j, j->block + t);
+}
+
+/* Keys and values of n blocks go by the tokens' rows, where the layer is one of
+ * several that use the same. */
+static void use_rows(struct job *j, int64_t n)
+{
+    const struct model_config *c = &j->l->m->config;
+    int64_t d = c->head_dim, at = model_row_keys(c, j->l->index);
+
+    if (!at)
+        return;
+    if (!model_layer_shares(c, j->l->index))
+        threads_for((size_t)n, 1, keep_blocks, j);
+    j->from_k = (struct source){ j->s->x, j->s->row, d, at };
+    j->from_v =
+        (struct source){ j->s->x, j->s->row, d, at + c->n_kv_heads * d };
+    j->k.norm = NULL;
+    j->k.rotary = 0;
+}
+
 /* ---- queries ---- */
 
 /* Multiply the query of position t by its factor (struct query_growth). */
@@ -495,6 +547,7 @@ int attention_run(struct layer *l, const struct state *s, void *out,
     j.n_keys = n;
     if (reserve(&j, e) < 0)
         return e->code;
+    use_rows(&j, n);
     threads_for((size_t)(n * c->n_kv_heads), 1, pack, &j);
     n = s->cache ? cut_cached(s, ATTEND_QUERIES, false, m->blocks.p) :
                    cut(s, ATTEND_QUERIES, m->blocks.p);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/math/threads.h"
+#include "model/altup.h"
 #include "model/internal.h"
 
 static const char EMBEDDING[] = "model.embed_tokens";
@@ -34,7 +35,8 @@ int model_load_embedding(struct model *m, struct err *e)
     if (!m->embedding)
         return e->code;
     m->embedding_dtype = t->dtype;
-    if (checkpoint_read(m->ck, t, m->embedding, e) < 0) {
+    if (checkpoint_read(m->ck, t, m->embedding, e) < 0 ||
+        (c->family->altup && altup_entry_load(m, &m->entry, e) < 0)) {
         model_release_embedding(m);
         return e->code;
     }
@@ -44,7 +46,9 @@ int model_load_embedding(struct model *m, struct err *e)
 void model_release_embedding(struct model *m)
 {
     free(m->embedding);
+    altup_entry_release(m->entry);
     m->embedding = NULL;
+    m->entry = NULL;
 }
 
 struct embedding {
@@ -93,6 +97,8 @@ int model_embed(const struct model *m, const int32_t *tokens, int64_t n,
                 void *out, struct err *e)
 {
     struct embedding j = { .m = m, .tokens = tokens, .out = out };
+    struct buffer h = { 0 };
+    int rc;
     float scale = (float)m->config.embed_scale;
 
     for (int64_t i = 0; i < n; i++)
@@ -105,10 +111,19 @@ int model_embed(const struct model *m, const int32_t *tokens, int64_t n,
     j.scale = m->config.family->embed_sqrt && m->bf16 ?
                   f32_from_bf16(bf16_from_f32(scale)) :
                   scale;
+    if (m->entry && buffer_reserve(&h, n, m->config.hidden_size, m->size,
+                                   "embeddings", e) < 0)
+        return e->code;
+    if (m->entry)
+        j.out = h.p;
     threads_error_init(&j.error);
     /* most of the time: zeroing fresh pages */
     threads_for((size_t)n, 32, embed_rows, &j);
-    return threads_error_take(&j.error, e);
+    rc = threads_error_take(&j.error, e);
+    if (rc >= 0 && m->entry)
+        rc = altup_enter(m->entry, tokens, n, h.p, out, e);
+    buffer_release(&h);
+    return rc;
 }
 
 /* ---- logits ---- */
@@ -116,7 +131,8 @@ int model_embed(const struct model *m, const int32_t *tokens, int64_t n,
 struct head {
     struct model *m;
     float *norm;
-    struct loaded lm; /* [vocab_size, hidden_size] */
+    struct loaded lm;           /* [vocab_size, hidden_size] */
+    struct altup_exit *streams; /* NULL: one residual stream */
 };
 
 const char *model_head_module(const struct model *m, struct err *e)
@@ -148,6 +164,8 @@ static int load_head(struct head *h, struct err *e)
     if (model_place(m, (void **)&h->norm,
                     (size_t)m->config.hidden_size * sizeof(*h->norm), e) < 0)
         return e->code;
+    if (m->config.family->altup && altup_exit_load(m, &h->streams, e) < 0)
+        return e->code;
     h->lm.of.rows = m->config.vocab_size;
     h->lm.of.cols = m->config.hidden_size;
     if (model_weight(m, module, h->lm.of.rows, h->lm.of.cols, &h->lm.w, e) < 0)
@@ -176,13 +194,16 @@ void head_release(struct head *h)
         return;
     model_free(h->m, h->norm);
     loaded_release(&h->lm);
+    altup_exit_release(h->streams);
     free(h);
 }
 
 int head_norm(const struct head *h, const void *x, int64_t n, void *out,
               struct err *e)
 {
-    return model_norm(h->m, x, h->norm, n, out, e);
+    if (h->streams && altup_leave(h->streams, x, n, out, e) < 0)
+        return e->code;
+    return model_norm(h->m, h->streams ? out : x, h->norm, n, out, e);
 }
 
 struct cap_job {

@@ -31,8 +31,9 @@ struct model {
     /* Outputs of the linears q, k, v: elements [rows, ...]; with latent
      * attention key is kv_a's output and value kv_b's. */
     struct buffer q, key, value;
-    struct buffer latent; /* work memory [rows, max(H, kv_lora)], elements */
-    struct buffer both;   /* gate and up of a fused linear, elements */
+    struct buffer latent;  /* work memory [rows, max(H, kv_lora)], elements */
+    struct buffer both;    /* gate and up of a fused linear, elements */
+    struct buffer side[2]; /* altup.c: [rows, H], elements */
     struct buffer keys, values; /* packed for attention */
     struct buffer blocks;       /* attention.c: struct block */
     /* indexer.c: outputs of wq_b and wk, weights of heads, positions of rows,
@@ -43,6 +44,7 @@ struct model {
     int32_t *expert_map;          /* [n_layers, n_router] of a --mode remap
                                    * checkpoint; else NULL */
     struct remap_counts remapped; /* see model_remapped() */
+    struct altup_entry *entry;    /* goes with the embedding; NULL: none */
     void *embedding;              /* as stored; NULL: not loaded */
     enum dtype embedding_dtype;
 };
@@ -64,6 +66,8 @@ struct loaded {
 struct delta_weights; /* delta.c */
 struct mamba_weights; /* mamba.c */
 struct index_weights; /* indexer.c */
+struct altup_weights; /* altup.c */
+struct altup_entry;   /* altup_ends.c */
 struct layer {
     struct model *m;
     int64_t index;
@@ -72,11 +76,13 @@ struct layer {
     /* Norms; NULL: not needed, or the layer has none.  attn_out and mlp_out:
      * of what is added to the residual stream. */
     float *norm1, *norm2, *attn_out, *mlp_out, *q_norm, *k_norm;
+    float *v_norm;               /* [v_dim], of each head of v */
     float *q_a_norm, *kv_a_norm; /* norms of the latents */
     float *shared_gate;          /* [H], or NULL */
     float *sinks;                /* [n_heads], or NULL */
     struct delta_weights *delta; /* of a layer with linear attention, or NULL */
     struct mamba_weights *mamba; /* of Mamba 2 instead, or NULL */
+    struct altup_weights *altup; /* NULL: one residual stream */
     struct index_weights *indexer; /* NULL: not needed, or there is none */
 };
 
@@ -168,9 +174,14 @@ MUST_CHECK int product_into(struct buffer *to, const struct model *m,
  * packed (bf16_gemm.h), in place or into memory that replaces *w; f32 stays. */
 MUST_CHECK int product_pack(const struct model *m, int64_t rows, int64_t cols,
                             void **w, struct err *e);
-/* out[rows, n] = act(gate) * up, from both[rows, 2 n]: gate, then up. */
-MUST_CHECK int gate_both(const struct model *m, const void *both, int64_t rows,
-                         int64_t n, void *out, struct err *e);
+/* out[rows, n] = act(g) * u, elements; ldg, ldu: elements of their rows. */
+struct gate_pair {
+    const void *g, *u;
+    int64_t ldg, ldu, rows, n;
+    void *out;
+};
+MUST_CHECK int gate_pair(const struct model *m, const struct gate_pair *j,
+                         struct err *e);
 /* A product's f32 sums, not rounded; s->first is a multiple of GEMM_COLS. */
 MUST_CHECK int product_sums(const struct model *m, const struct forward_sums *s,
                             struct err *e);

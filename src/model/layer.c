@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "model/altup.h"
 #include "model/delta.h"
 #include "model/indexer.h"
 #include "model/internal.h"
@@ -63,23 +64,27 @@ static int load_sinks(struct layer *l, struct err *e)
                0;
 }
 
+/* *norm [head_dim]: one without weights, if attention is run. */
+static int unit_norm(struct layer *l, float **norm, struct err *e)
+{
+    int64_t n = l->m->config.head_dim;
+
+    if (!wanted(l, POINT_ATTN_OUT))
+        return 0;
+    *norm = mem_alloc((size_t)n * sizeof(**norm), "norms", e);
+    for (int64_t k = 0; *norm && k < n; k++)
+        (*norm)[k] = 1;
+    return *norm ? 0 : e->code;
+}
+
 /* Norms of q and k that have no weights.  In front of RoPE they are the same as
  * behind it: it keeps a head's norm. */
 static int unit_norms(struct layer *l, struct err *e)
 {
-    const struct model_config *c = &l->m->config;
-    float **norm[] = { &l->q_norm, &l->k_norm };
-
-    if (!wanted(l, POINT_ATTN_OUT) || !model_layer_rope(c, l->index))
+    if (!model_layer_rope(&l->m->config, l->index))
         return 0;
-    for (size_t i = 0; i < ARRAY_LEN(norm); i++) {
-        float *one = mem_alloc((size_t)c->head_dim * sizeof(*one), "norms", e);
-
-        *norm[i] = one;
-        for (int64_t k = 0; one && k < c->head_dim; k++)
-            one[k] = 1;
-    }
-    return l->q_norm && l->k_norm ? 0 : e->code;
+    return unit_norm(l, &l->q_norm, e) < 0 ? e->code :
+                                             unit_norm(l, &l->k_norm, e);
 }
 
 static int load_head_norms(struct layer *l, struct err *e)
@@ -93,6 +98,10 @@ static int load_head_norms(struct layer *l, struct err *e)
         return unit_norms(l, e);
     if (load_norm(l, POINT_ATTN_OUT, "self_attn.q_norm",
                   c->head_dim * (flat ? c->n_heads : 1), &l->q_norm, e) < 0)
+        return e->code;
+    if (model_layer_shares(c, l->index))
+        return 0;
+    if (c->family->altup && unit_norm(l, &l->v_norm, e) < 0)
         return e->code;
     return load_norm(l, POINT_ATTN_OUT, "self_attn.k_norm",
                      c->head_dim * (flat ? c->n_kv_heads : 1), &l->k_norm, e);
@@ -143,6 +152,19 @@ static int load_shared_gate(struct layer *l, struct err *e)
                        (size_t)c->hidden_size * sizeof(float), e);
 }
 
+/* What predicts and corrects streams, and the norm whose output LAuReL reads. */
+static int load_streams(struct layer *l, struct err *e)
+{
+    const struct model_config *c = &l->m->config;
+
+    if (!c->family->altup)
+        return 0;
+    return load_norm(l, POINT_MLP_IN, model_norms(c)->attn_in, c->hidden_size,
+                     &l->norm1, e) < 0 ?
+               e->code :
+               altup_load(l, e);
+}
+
 static int load_norms(struct layer *l, struct err *e)
 {
     const struct model_config *c = &l->m->config;
@@ -155,7 +177,7 @@ static int load_norms(struct layer *l, struct err *e)
         load_norm(l, POINT_MLP_IN, n->mlp_in, h, &l->norm2, e) < 0 ||
         load_norm(l, POINT_OUT, n->mlp_out, h, &l->mlp_out, e) < 0 ||
         load_head_norms(l, e) < 0 || load_sinks(l, e) < 0 ||
-        load_shared_gate(l, e) < 0 ||
+        load_shared_gate(l, e) < 0 || load_streams(l, e) < 0 ||
         (model_layer_linear(c, l->index) && wanted(l, POINT_ATTN_OUT) &&
          (c->family->delta == DELTA_MAMBA ? mamba_load : delta_load)(l, e) < 0))
         return e->code;
@@ -229,5 +251,7 @@ void layer_release(struct layer *l)
     delta_release(l->delta);
     mamba_release(l->mamba);
     indexer_release(l->indexer);
+    altup_release(l->altup);
+    free(l->v_norm);
     free(l);
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/math/threads.h"
+#include "model/altup.h"
 #include "model/delta.h"
 #include "model/indexer.h"
 #include "model/internal.h"
@@ -99,7 +100,7 @@ static int multiply(struct layer *l, enum linear_part i, const struct state *s,
     return product_run(&p, e);
 }
 
-/* QK_NORM_FLAT: norm over all heads of a row, in place. */
+/* Norm of rows of n elements, in place; QK_NORM_FLAT: of all heads together. */
 static int norm_flat(const struct layer *l, const struct buffer *b,
                      int64_t rows, int64_t n, const float *w, struct err *e)
 {
@@ -114,21 +115,34 @@ static int norm_flat(const struct layer *l, const struct buffer *b,
     return model_norm_rows(l->m, &j, e);
 }
 
+/* Norm of each head of values, in place. */
+static int norm_values(struct layer *l, const struct state *s, struct err *e)
+{
+    const struct model_config *c = &l->m->config;
+
+    return norm_flat(l, &l->m->value, s->rows * c->n_kv_heads, c->v_dim,
+                     l->v_norm, e);
+}
+
 static int project(struct layer *l, struct state *s, struct err *e)
 {
     struct model *m = l->m;
     struct buffer *to[] = { &m->q, &m->key, &m->value };
+    bool shares = model_layer_shares(&m->config, l->index);
+    enum linear_part last = shares ? PART_Q : PART_V;
 
     if (m->config.family->fused_qkv)
         return model_reserve(m, &m->q, s->rows, l->part[PART_QKV].of.rows,
                              m->size, "attention", e) < 0 ?
                    e->code :
                    multiply(l, PART_QKV, s, s->act, m->q.p, false, e);
-    for (enum linear_part i = PART_Q; i <= PART_V; i++)
+    for (enum linear_part i = PART_Q; i <= last; i++)
         if (model_reserve(m, to[i], s->rows, l->part[i].of.rows, m->size,
                           "attention", e) < 0 ||
             multiply(l, i, s, s->act, to[i]->p, false, e) < 0)
             return e->code;
+    if (l->v_norm && norm_values(l, s, e) < 0)
+        return e->code;
     if (m->config.qk_norm != QK_NORM_FLAT)
         return 0;
     if (norm_flat(l, &m->q, s->rows, l->part[PART_Q].of.rows, l->q_norm, e) < 0)
@@ -411,14 +425,56 @@ static int add_output(struct layer *l, const struct state *s,
 static int read_stream(struct layer *l, struct state *s, enum point to,
                        const float *norm, struct err *e)
 {
-    s->act = act_for(s, to);
+    const struct model_config *c = &l->m->config;
+    struct norm j = { .x = s->x,
+                      .rows = s->rows,
+                      .n = c->hidden_size,
+                      .ld = s->row,
+                      .w = norm,
+                      .eps = (float)c->rms_eps };
+
+    j.out = s->act = act_for(s, to);
     if (norm)
-        return model_norm(l->m, s->x, norm, s->rows, s->act, e);
+        return model_norm_rows(l->m, &j, e);
     return model_copy(l->m, s->act, s->x,
-                      (size_t)(s->rows * s->hidden_size) * l->m->size, e);
+                      (size_t)(s->rows * s->row) * l->m->size, e);
 }
 
 /* ---- steps ---- */
+
+/* attn_in of struct altup.  The streams stay as they are up to POINT_MLP_IN, so
+ * that a run can begin again at POINT_IN. */
+static int to_active(struct layer *l, struct state *s, struct err *e)
+{
+    s->act = act_for(s, POINT_ATTN_IN);
+    if (altup_active(l, s, s->act, e) < 0)
+        return e->code;
+    return model_norm(l->m, s->act, l->norm1, s->rows, s->act, e);
+}
+
+/* mlp_mid where few outputs of the gate stay (struct altup). */
+static int to_sparse_mid(struct layer *l, struct state *s, const void *in,
+                         struct err *e)
+{
+    struct model *m = l->m;
+    int64_t n = l->part[PART_GATE].of.rows;
+    size_t half = (size_t)(s->rows * n) * m->size;
+    struct product p = {
+        .m = m, .first = &l->part[PART_GATE], .x = in, .rows = s->rows
+    };
+    struct gate_pair j = { .ldg = n, .ldu = n, .rows = s->rows, .n = n };
+
+    if (model_reserve(m, &m->both, s->rows, 2 * n, m->size, "gates", e) < 0)
+        return e->code;
+    j.g = p.out = m->both.p;
+    if (product_run(&p, e) < 0)
+        return e->code;
+    altup_sparsify(l, m->both.p, s->rows, n);
+    j.u = p.out = (char *)m->both.p + half;
+    p.first = &l->part[PART_UP];
+    j.out = s->act;
+    return product_run(&p, e) < 0 ? e->code : gate_pair(m, &j, e);
+}
 
 static int to_mlp_mid(struct layer *l, struct state *s, struct err *e)
 {
@@ -429,33 +485,52 @@ static int to_mlp_mid(struct layer *l, struct state *s, struct err *e)
     if (act_to_read(l, s, POINT_MLP_MID, &in, e) < 0)
         return e->code;
     s->act = act_for(s, POINT_MLP_MID);
+    if (l->altup && m->config.altup.cutoff[l->index] != 0)
+        return to_sparse_mid(l, s, in, e);
     if (!both->rows)
         return multiply(l, PART_GATE, s, in, s->act, false, e);
     if (model_reserve(m, &m->both, s->rows, both->rows, m->size, "gates", e) <
             0 ||
         multiply(l, PART_GATE_UP, s, in, m->both.p, false, e) < 0)
         return e->code;
-    return gate_both(m, m->both.p, s->rows, both->rows / 2, s->act, e);
+    return gate_pair(m,
+                     &(struct gate_pair){ .g = m->both.p,
+                                          .u = (char *)m->both.p +
+                                               (size_t)both->rows / 2 * m->size,
+                                          .ldg = both->rows,
+                                          .ldu = both->rows,
+                                          .rows = s->rows,
+                                          .n = both->rows / 2,
+                                          .out = s->act },
+                     e);
 }
 
 /* From s->at to the next point `to`. */
 static int step(struct layer *l, struct state *s, enum point to, struct err *e)
 {
     switch (to) {
-    case POINT_ATTN_IN: return read_stream(l, s, to, l->norm1, e);
+    case POINT_ATTN_IN:
+        return l->altup ? to_active(l, s, e) :
+                          read_stream(l, s, to, l->norm1, e);
     case POINT_Q_LAT: return to_q_lat(l, s, e);
     case POINT_KV_LAT: return to_kv_lat(l, s, e);
     case POINT_ATTN_OUT: return to_attn_out(l, s, e);
     case POINT_MLP_IN:
-        return add_output(l, s, PART_O, l->attn_out, e) < 0 ?
-                   e->code :
-                   read_stream(l, s, to, l->norm2, e);
+        if (l->altup && altup_predict(l, s, e) < 0)
+            return e->code;
+        if (add_output(l, s, PART_O, l->attn_out, e) < 0 ||
+            (l->altup && altup_laurel(l, s, e) < 0))
+            return e->code;
+        return read_stream(l, s, to, l->norm2, e);
     case POINT_MLP_MID: return to_mlp_mid(l, s, e);
     case POINT_OUT:
         if (s->at == POINT_MLP_IN) /* no shared expert */
             return 0;
-        return l->shared_gate ? add_gated(l, s, e) :
-                                add_output(l, s, PART_DOWN, l->mlp_out, e);
+        if (l->shared_gate)
+            return add_gated(l, s, e);
+        if (add_output(l, s, PART_DOWN, l->mlp_out, e) < 0)
+            return e->code;
+        return l->altup ? altup_correct(l, s, e) : 0;
     case POINT_IN: break;
     }
     return err_set(e, E_BUG, "no step leads out of a layer");

@@ -54,7 +54,7 @@ enum point {
 const char *point_name(enum point p);
 /* The activation at a point; IN_COUNT at POINT_IN and POINT_OUT. */
 enum input_class point_input(enum point p);
-/* Elements of a row of it; hidden_size at POINT_IN and POINT_OUT. */
+/* Elements of a row of it; model_row() at POINT_IN and POINT_OUT. */
 int64_t point_width(const struct model_config *c, int64_t layer, enum point p);
 /* Whether the layer has this point: no POINT_Q_LAT without a query latent, no
  * POINT_KV_LAT without model_config.kv_b, no POINT_MLP_MID in a mixture without shared expert.  layer_run() skips points
@@ -134,11 +134,12 @@ const struct remap_counts *model_remapped(const struct model *m);
 struct state {
     enum point at;
     enum dtype dtype;
-    int64_t hidden_size;
+    int64_t row;               /* model_row() */
     int64_t n_sequences, rows; /* rows: number of tokens of all sequences */
     int64_t *first;            /* [n_sequences + 1] first row of each
                                 * sequence; the host's */
-    void *x;                   /* [rows, hidden_size] residual stream */
+    void *x;                   /* [rows, row] residual stream, which begins a
+                                * row */
     void *act;                 /* [rows, point_width()] activation at the
                                 * point; undefined at POINT_IN and POINT_OUT */
     void *end;                 /* memory where layer_run() leaves the final
@@ -202,7 +203,8 @@ MUST_CHECK int model_check(const struct model *m, const void *p, int64_t n,
 /* Load model.embed_tokens.weight in its stored type, until released. */
 MUST_CHECK int model_load_embedding(struct model *m, struct err *e);
 void model_release_embedding(struct model *m);
-/* out[n, H], elements, the host's = embeddings of the tokens.  E_DATA: a token
+/* out[n, model_row()], elements, the host's = the rows of tokens in front of the
+ * first layer: their embeddings.  E_DATA: a token
  * is not in the vocabulary. */
 MUST_CHECK int model_embed(const struct model *m, const int32_t *tokens,
                            int64_t n, void *out, struct err *e);
@@ -247,7 +249,7 @@ struct head;
  * as model_load_layer(). */
 MUST_CHECK int model_load_head(struct model *m, struct head **h, struct err *e);
 void head_release(struct head *h); /* NULL is allowed */
-/* out[n, H] = final norm of x[n, H]; elements.  out may be x. */
+/* out[n, H] = final norm of x[n, model_row()]; elements.  out may be x. */
 MUST_CHECK int head_norm(const struct head *h, const void *x, int64_t n,
                          void *out, struct err *e);
 /* logits[n, ld], f32, the host's: logits of vocabulary entries v0..v0+nv-1 for

@@ -52,6 +52,8 @@ void model_close(struct model *m)
     model_buffer_release(m, &m->value);
     model_buffer_release(m, &m->latent);
     model_buffer_release(m, &m->both);
+    buffer_release(&m->side[0]);
+    buffer_release(&m->side[1]);
     buffer_release(&m->keys);
     buffer_release(&m->values);
     buffer_release(&m->blocks);

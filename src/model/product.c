@@ -388,45 +388,43 @@ int product_into(struct buffer *to, const struct model *m,
     return product_run(&p, e);
 }
 
-/* ---- a fused gate and up ---- */
+/* ---- gate and up that are there already ---- */
 
-struct both {
+struct pair_job {
     const struct model *m;
-    const void *both;
-    int64_t n;
-    void *out;
+    const struct gate_pair *of;
 };
 
-static void gate_both_rows(void *ctx, size_t begin, size_t end)
+static void gate_pair_rows(void *ctx, size_t begin, size_t end)
 {
     enum { PIECE = 256 };
-    const struct both *j = ctx;
+    const struct pair_job *j = ctx;
+    const struct gate_pair *p = j->of;
     enum dtype t = j->m->dtype;
     size_t size = j->m->size;
     float g[PIECE], u[PIECE];
 
     for (int64_t r = (int64_t)begin; r < (int64_t)end; r++)
-        for (int64_t i = 0; i < j->n; i += PIECE) {
-            int64_t n = j->n - i < PIECE ? j->n - i : PIECE;
-            const char *from =
-                (const char *)j->both + (size_t)(2 * r * j->n + i) * size;
+        for (int64_t i = 0; i < p->n; i += PIECE) {
+            int64_t n = p->n - i < PIECE ? p->n - i : PIECE;
 
-            if (!to_f32(g, from, t, (size_t)n) ||
-                !to_f32(u, from + (size_t)j->n * size, t, (size_t)n))
+            if (!to_f32(g, (const char *)p->g + (size_t)(r * p->ldg + i) * size,
+                        t, (size_t)n) ||
+                !to_f32(u, (const char *)p->u + (size_t)(r * p->ldu + i) * size,
+                        t, (size_t)n))
                 return; /* not with a float's dtype */
             gate(j->m, g, u, NULL, NULL, n,
-                 (char *)j->out + (size_t)(r * j->n + i) * size);
+                 (char *)p->out + (size_t)(r * p->n + i) * size);
         }
 }
 
-int gate_both(const struct model *m, const void *both, int64_t rows, int64_t n,
-              void *out, struct err *e)
+int gate_pair(const struct model *m, const struct gate_pair *p, struct err *e)
 {
-    struct both j = { m, both, n, out };
+    struct pair_job j = { m, p };
 
     if (m->on)
-        return err_set(e, E_BUG, "a fused gate and up on a device");
-    threads_for((size_t)rows, 8, gate_both_rows, &j);
+        return err_set(e, E_BUG, "gate and up that are apart on a device");
+    threads_for((size_t)p->rows, 8, gate_pair_rows, &j);
     return 0;
 }
 

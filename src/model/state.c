@@ -45,6 +45,8 @@ int64_t point_width(const struct model_config *c, int64_t layer, enum point p)
                    c->delta.v_heads * c->delta.v_dim :
                    c->n_heads * c->v_dim;
     case POINT_MLP_MID: return model_layer_width(c, layer);
+    case POINT_IN:
+    case POINT_OUT: return model_row(c);
     default: return c->hidden_size;
     }
 }
@@ -118,12 +120,12 @@ int state_reserve(struct state *s, const struct model *m, int64_t rows,
     s->m = m;
     if (buffer_reserve(&s->firsts, n_sequences + 1, 1, sizeof(int64_t),
                        "sequences", e) < 0 ||
-        reserve_rows(s, &s->xs, rows, c->hidden_size, e) < 0 ||
+        reserve_rows(s, &s->xs, rows, model_row(c), e) < 0 ||
         (!s->host && (reserve_rows(s, &s->acts[0], rows, widest(c), e) < 0 ||
                       reserve_rows(s, &s->acts[1], rows, widest(c), e) < 0)))
         return e->code;
     s->dtype = m->dtype;
-    s->hidden_size = c->hidden_size;
+    s->row = model_row(c);
     s->first = s->firsts.p;
     s->x = s->xs.p;
     s->act = s->acts[s->current].p;
@@ -162,5 +164,5 @@ void state_release(struct state *s)
 
 void *state_x(const struct state *s, int64_t r)
 {
-    return state_at(s->x, s->dtype, r * s->hidden_size);
+    return state_at(s->x, s->dtype, r * s->row);
 }

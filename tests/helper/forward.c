@@ -1,8 +1,8 @@
 /* forward MODEL f32|bf16 [KERNELS [ROUTING [hooks|cache]]] < ids > floats - runs a model over
  * one sequence.
  *
- * ids: int32.  Out: f32, the residual stream entering each layer [T, H], the
- * final norm's output [T, H], the logits [T, V].  KERNELS: by name, or "best".
+ * ids: int32.  Out: f32, the residual stream entering each layer [T, H], or all
+ * of several streams [T, n, H], the final norm's output [T, H], the logits [T, V].  KERNELS: by name, or "best".
  * The file ROUTING gets, for each layer with experts, int32 layer, K and E, the
  * experts int32 [T, K], the weights f32 [T, K] and statistics f64 [E, 5].  With
  * hooks the experts run as forge-calib runs them, and the order is checked.
@@ -29,6 +29,19 @@ static void put(const void *p, enum dtype t, int64_t n)
         fwrite(f, sizeof(float), (size_t)n, stdout) != (size_t)n)
         die(E_IO, "cannot write");
     free(f);
+}
+
+/* The residual streams of all rows. */
+static void put_streams(const struct model *m, const struct state *s)
+{
+    const struct model_config *c = model_config(m);
+    bool several = c->family->altup;
+    int64_t n = several ? c->altup.n : 1;
+    int64_t at = several ? model_row_stream(c, 0) : 0;
+
+    for (int64_t r = 0; r < s->rows; r++)
+        put(state_at(s->x, s->dtype, r * s->row + at), s->dtype,
+            n * c->hidden_size);
 }
 
 static int logits(struct model *m, struct state *s, struct err *e)
@@ -215,7 +228,7 @@ static int run(struct model *m, const int32_t *ids, int64_t n, struct err *e)
         model_load_embedding(m, e) < 0 || model_embed(m, ids, n, s.x, e) < 0)
         return e->code;
     for (int64_t i = 0; i < c->n_layers; i++) {
-        put(s.x, s.dtype, n * c->hidden_size);
+        put_streams(m, &s);
         if (run_layer(m, i, &s, e) < 0)
             return e->code;
     }

@@ -219,6 +219,17 @@ CASES += [
 ]
 
 
+GEMMA3N = dict(head_dim=32, num_hidden_layers=7, num_kv_shared_layers=2, sliding_window=20, laurel_rank=12, hidden_size_per_layer_input=24,
+               vocab_size_per_layer_input=240, activation_sparsity_pattern=[0.95, 0.8, 0.0, 0.3, 0.0, 0.0, 0.0])
+CASES += [
+    ("gemma3n_text", "plain", dict(GEMMA3N)),
+    ("gemma3n_text", "three streams, the second active", dict(GEMMA3N, altup_num_inputs=3, altup_active_idx=1, altup_correct_scale=False,
+                                                              layer_types=["sliding_attention", "full_attention"] * 3 + ["sliding_attention"])),
+    ("gemma3n_text", "no shared keys, widths, a cap, old spelling", dict(GEMMA3N, num_kv_shared_layers=0, intermediate_size=[96, 50, 96, 64, 96, 96, 40],
+                                                                         final_logit_softcapping=2.0, old=True)),
+]
+
+
 def recurrent():
     """Linear attention token by token: transformers' other form, by chunks of 64, is off by 1e-5 in float32 itself."""
     from transformers.models.kimi_linear import modeling_kimi_linear
@@ -243,7 +254,9 @@ def random_model(family, options, seed):
             r = torch.randn(p.shape, generator=g)
             if "correction_bias" in name:
                 r = r / 4  # of the size of softmax's scores
-            zero = family.startswith("gemma") or (family.startswith(("qwen3_next", "qwen3_5")) and "linear_attn" not in name)
+            if "modality_router" in name:
+                r = r * 50  # its inputs are divided by hidden_size
+            zero = family in ("gemma2", "gemma3_text") or (family.startswith(("qwen3_next", "qwen3_5")) and "linear_attn" not in name)
             p.copy_((0 if zero else 1) + 0.2 * r if "norm" in name else (r if name.endswith(("A_log", "dt_bias")) else 0.15 * r))
             p.copy_(p.bfloat16().float())  # so that float32 and bfloat16 have the same weights
         for name, p in model.named_buffers():
@@ -304,8 +317,9 @@ def respell(path):
     if "full_attention" in p:
         c["rope_local_base_freq"] = p["sliding_attention"]["rope_theta"]
         p = p["full_attention"]
-        c["sliding_window_pattern"] = 2
-        del c["layer_types"]
+        if c["model_type"] != "gemma3n_text":
+            c["sliding_window_pattern"] = 2
+            del c["layer_types"]
     c["rope_theta"] = p.pop("rope_theta")
     if "partial_rotary_factor" in p:
         c["partial_rotary_factor"] = p.pop("partial_rotary_factor")
@@ -322,7 +336,11 @@ def respell(path):
 def theirs(model, ids):
     with torch.no_grad():
         o = model(torch.tensor(ids[None].astype(np.int64)), output_hidden_states=True)
-    h = [x[0].float().numpy().astype(np.float64) for x in o.hidden_states]
+        h = list(o.hidden_states)
+        if h[0].ndim == 4:  # several streams, and no final norm
+            last = model.model(torch.tensor(ids[None].astype(np.int64))).last_hidden_state
+            h = [x.permute(1, 2, 0, 3).flatten(2) for x in h[:-1]] + [last]
+    h = [x[0].float().numpy().astype(np.float64) for x in h]
     return h, o.logits[0].float().numpy().astype(np.float64)
 
 
@@ -341,9 +359,10 @@ def ours(d, mode, ids, config, kernels=None):
         return None
     assert p.returncode == 0, p.returncode
     x = np.frombuffer(p.stdout, np.float32).astype(np.float64)
-    n, h = config.num_hidden_layers + 1, config.hidden_size
-    cut = n * len(ids) * h
-    return list(x[:cut].reshape(n, len(ids), h)), x[cut:].reshape(len(ids), -1)
+    n, h = config.num_hidden_layers, config.hidden_size
+    streams = h * getattr(config, "altup_num_inputs", 1)
+    layers, last, logits = np.split(x, np.cumsum([n * len(ids) * streams, len(ids) * h]))
+    return list(layers.reshape(n, len(ids), streams)) + [last.reshape(len(ids), h)], logits.reshape(len(ids), -1)
 
 
 def worst(a, b):
