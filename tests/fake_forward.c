@@ -414,7 +414,7 @@ static int fake_gate(struct cuda_context *c, const struct forward_gate *a,
     struct model m = host_model(a->dtype);
     struct layer l = { .m = &m, .shared_gate = (float *)(uintptr_t)a->w };
     struct state s = {
-        .dtype = a->dtype, .rows = a->rows, .hidden_size = a->n, .x = a->x
+        .dtype = a->dtype, .rows = a->rows, .row = a->n, .x = a->x
     };
 
     (void)c;

@@ -268,7 +268,7 @@ struct altup {
     bool scale_corrected; /* the active stream is scaled before it meets the
                            * layer's own input */
     /* [n_layers]: outputs g of the MLP's gate become max(g - mean - cutoff *
-     * deviation, 0), over a token's outputs; 0: they stay */
+     * deviation, 0), over a token's outputs; -infinity: they stay */
     double *cutoff;
 };
 

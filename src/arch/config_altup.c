@@ -83,7 +83,7 @@ static int read_cutoffs(struct model_config *c, const struct json *o,
         if (v && (!json_number(v, &share) || share < 0 || share > 0.9999))
             return err_set(e, E_DATA, "%s[%lld] is no share below 1", key,
                            (long long)i);
-        c->altup.cutoff[i] = share > 0 ? quantile(share) : 0;
+        c->altup.cutoff[i] = share > 0 ? quantile(share) : -HUGE_VAL;
     }
     return 0;
 }

@@ -10,7 +10,8 @@
  * experts fused in one tensor appear as MODULE.weight of each expert; weights
  * of 8-bit floats (fp8: DeepSeek's, AutoFP8's, compressed-tensors'
  * float-quantized) appear as bf16, value times scale rounded once, and their
- * scales do not appear.  The language model of a multimodal checkpoint has the
+ * scales do not appear, nor do k_proj and v_proj of Gemma 3n's layers that use the
+ * keys and values of another.  The language model of a multimodal checkpoint has the
  * names that it would have alone.  The tensors of 4-bit linears appear as they
  * are stored. */
 #ifndef FORGE_CHECKPOINT_H

@@ -39,6 +39,8 @@ struct checkpoint {
     struct ck_list mx_scales; /* the same of MXFP4 */
     bool mixtral;     /* the family's experts are under block_sparse_moe */
     bool interleaved; /* its fused gate and up are: outputs 2i, 2i + 1 */
+    int64_t keys_end; /* layers from here on use the keys and values of another
+                       * one; 0: none does */
     struct ck_tensor *tensor; /* the same in the same order; .where is the
                                * entry */
     size_t *by_name;          /* indices into tensor[], sorted by name */

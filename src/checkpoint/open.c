@@ -192,13 +192,29 @@ static int read_single(struct checkpoint *c, const char *name, struct err *e)
 
 /* ---- config.json ---- */
 
-/* How the family stores its experts. */
+/* Gemma 3n: the first of the last layers, which use the keys and values of one
+ * before them. */
+static void read_shared_keys(struct checkpoint *c, const struct json *config)
+{
+    const struct json *text = json_get(config, "text_config");
+    int64_t layers = 0, shared = 15; /* the configuration class's default */
+
+    text = text ? text : config;
+    if (json_int(json_get(text, "num_hidden_layers"), &layers) &&
+        (!json_get(text, "num_kv_shared_layers") ||
+         json_int(json_get(text, "num_kv_shared_layers"), &shared)))
+        c->keys_end = layers - shared;
+}
+
+/* How the family stores its experts, and what it stores for nothing. */
 static void read_family(struct checkpoint *c, const struct json *config)
 {
     const char *type;
 
     if (!json_string(json_get(config, "model_type"), &type))
         return;
+    if (!strcmp(type, "gemma3n") || !strcmp(type, "gemma3n_text"))
+        read_shared_keys(c, config);
     c->mixtral = !strcmp(type, "mixtral") || !strcmp(type, "minimax_m2") ||
                  !strcmp(type, "granitemoe") ||
                  !strcmp(type, "granitemoeshared");

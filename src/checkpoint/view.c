@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/tensor_name.h"
 #include "checkpoint/fp8.h"
 #include "checkpoint/fused.h"
 #include "checkpoint/mxfp4.h"
@@ -113,6 +114,18 @@ static int find_block(const struct checkpoint *c, struct ck_entry *en,
                    s->ndim > 1 ? s->dims[1] : 1, rows, cols);
 }
 
+/* Whether it is k_proj or v_proj of a layer that uses the keys and values of
+ * another one. */
+static bool is_unused(const struct checkpoint *c, const char *name)
+{
+    struct tensor_name n;
+
+    tensor_name_parse(&n, name);
+    return c->keys_end > 0 && n.layer >= c->keys_end &&
+           (!strncmp(n.part.at, "self_attn.k_proj", 16) ||
+            !strncmp(n.part.at, "self_attn.v_proj", 16));
+}
+
 static const char *const scale_names[] = { "weight_scale_inv", "weight_scale" };
 
 /* For each weight its scale: of[i] is 1 + its index, 0: none; hidden[]:
@@ -122,7 +135,8 @@ static int pair(struct checkpoint *c, size_t *of, bool *hidden, struct err *e)
     for (size_t i = 0; i < c->list.count; i++) {
         struct ck_entry *en = &c->list.item[i], *s = NULL;
 
-        if (c->quant.fp8 && is_other_scale(en->name))
+        if ((c->quant.fp8 && is_other_scale(en->name)) ||
+            is_unused(c, en->name))
             hidden[i] = true;
         if (ends_with(en->name, ".weight_scale_inv") && !hidden[i]) {
             char name[1024];
@@ -185,7 +199,7 @@ static int pair_fp8(struct checkpoint *c, struct err *e)
     bool *hidden;
     int r;
 
-    if (!any_fp8(&c->list) && !c->quant.fp8)
+    if (!any_fp8(&c->list) && !c->quant.fp8 && c->keys_end <= 0)
         return 0;
     of = mem_zero(n, sizeof(*of), "checkpoint", e);
     at = mem_zero(n, sizeof(*at), "checkpoint", e);

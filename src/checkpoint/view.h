@@ -2,7 +2,7 @@
  *
  * Fused experts are split (fused.h).  A weight of 8-bit floats appears as bf16
  * and has its scale read with it; scales of weights, activations and caches do
- * not appear. */
+ * not appear; nor do keys and values that no layer of Gemma 3n uses. */
 #ifndef FORGE_VIEW_H
 #define FORGE_VIEW_H
 

@@ -194,7 +194,7 @@ static int add_layer(struct plan *p, const struct want *w, int64_t layer,
 {
     const struct model_config *m = w->m;
     int64_t width[IN_COUNT] = { 0 }, n = model_linear_count(m, layer);
-    uint64_t h = (uint64_t)m->hidden_size, state = 2 * h;
+    uint64_t h = (uint64_t)m->hidden_size, state = 2 * (uint64_t)model_row(m);
 
     p->layer_hessian_bytes = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -274,6 +274,7 @@ int plan_model(struct plan *p, const char *dir, const struct grid_rules *grids,
         p->kv_b = m.kv_b;
         p->layers = m.n_layers;
         p->hidden_size = m.hidden_size;
+        p->row = model_row(&m);
         p->device_layer_bytes = layers_device_bytes(&m, sizeof(uint16_t));
         p->device_gradient_bytes = gradient_device_bytes(&m, sizeof(uint16_t));
         p->gradient_bytes = gradient_host_bytes(&m, sizeof(uint16_t));

@@ -11,6 +11,7 @@ enum { EFFORTS = EFFORT_BEST + 1 };
 
 struct plan {
     int64_t layers, modules, hidden_size;
+    int64_t row;                  /* model_row() */
     int64_t *layer_modules;       /* [layers]: linears that become 4-bit */
     bool packed;                  /* the model is 4-bit already */
     bool kv_b;                    /* kv_b_proj is among the linears */

@@ -56,7 +56,7 @@ static double parts_states(const struct request *r)
     double tokens = (double)r->j.sequences * (double)r->j.seqlen;
     double cols = sqrt((double)p->hessian_bytes / 2); /* the widest input's */
 
-    return 2 * tokens * 2 * (streams * 2 * (double)p->hidden_size + cols);
+    return 2 * tokens * 2 * (streams * 2 * (double)p->row + cols);
 }
 
 /* Weights that forge-weights reads ahead (checkpoint/ahead.c): 16 at most, within
@@ -95,8 +95,8 @@ static void plan_bytes(const struct request *r, struct room *room)
 
     if (request_gradients(r))
         plan_gradient(r, tokens, room);
-    room->work = (double)p->quantized * 17 / 32 +
-                 streams * tokens * (double)p->hidden_size * 4;
+    room->work =
+        (double)p->quantized * 17 / 32 + streams * tokens * (double)p->row * 4;
     /* moments of a layer, and states at a point, those before and the next */
     if (j->parts > 1 && !make_in_pipe(&r->j))
         room->work += r->layer_bytes + (*j->scratch ? 0 : parts_states(r));
@@ -244,7 +244,7 @@ static void print_parts(const struct request *r)
     const struct job *j = &r->j;
     int streams = j->propagate == PROPAGATE_BOTH ? 2 : 1;
     double entering = (double)j->sequences * (double)j->seqlen * streams * 2 *
-                      (double)r->plan.hidden_size;
+                      (double)r->plan.row;
     char a[UNIT_TEXT], b[UNIT_TEXT];
 
     printf("parts        %lld", (long long)j->parts);

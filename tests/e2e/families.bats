@@ -35,7 +35,7 @@ pruned() {
 }
 
 @test "each family: quantized, verified, nearer to the original than by rounding" {
-    for kind in gemma2 gemma3 phi3 olmo3 granite ernie4_5 glm4 gpt_oss llama4 granite4 granite4-moe kimi_linear qwen3_next qwen3_5; do
+    for kind in gemma2 gemma3 gemma3n phi3 olmo3 granite ernie4_5 glm4 gpt_oss llama4 granite4 granite4-moe kimi_linear qwen3_next qwen3_5; do
         make_model $kind $kind
         forge quantize $kind out-$kind "${few[@]}"
         forge verify -q out-$kind
@@ -102,9 +102,9 @@ pruned() {
     make_model phi3-long l
     refused 78 forge quantize l out --text "$BATS_FILE_TMPDIR/t.npy" --sequences 2 --seqlen 65 --group 16 -q
     [[ $stderr == *"original_max_position_embeddings 64"* ]]
-    sed -i 's/"phi3"/"gemma3n_text"/' p/config.json
+    sed -i 's/"phi3"/"phi4"/' p/config.json
     refused 78 forge quantize p out "${few[@]}"
-    [[ $stderr == *"gemma3_text"* ]]
+    [[ $stderr == *"nearest relative that is: phi3"* ]]
 }
 
 @test "DeepSeek-V3.2 beyond index_topk: sparse attention, the indexer untouched; what a GPU and gradients lack is said" {
@@ -166,6 +166,34 @@ pruned() {
     sed -i 's/"moe_layers"/"x"/; s/"interleave_moe_layer_step": 2/"moe_layers": [9, "x"]/' m/config.json
     refused 65 forge quantize m out "${few[@]}"
     [[ $stderr == *"moe_layers: not the number of a layer"* ]]
+}
+
+@test "Gemma 3n: layers that share keys, in every layout, in parts, alone and in a multimodal checkpoint" {
+    make_model gemma3n m
+    for layout in compressed-tensors awq gptq gptq_v2; do
+        quantized m $layout
+        # six layers, the last three without k and v
+        [ "$(grep -c '_proj\.\(qweight\|weight_packed\)' list)" = 36 ]
+        [ "$(grep -c '\(altup\|laurel\|per_layer\).*BF16' list)" = 73 ]
+        run ! grep -q 'layers.[345].self_attn.[kv]_proj' list
+    done
+    for jobs in 1 2; do
+        forge quantize m parts-$jobs "${few[@]}" --parts 2 --jobs $jobs
+    done
+    cmp parts-1/model.safetensors parts-2/model.safetensors
+    # published checkpoints have k and v of all layers: what nothing reads does not come out
+    families wrap m mm gemma3n
+    [ "$(forge-ls mm | grep -c 'layers.[345].self_attn.[kv]_proj')" = 6 ]
+    forge quantize mm made-mm "${few[@]}"
+    families wrapped made-m-compressed-tensors made-mm mm model.language_model.
+    forge-shard -q --verify made-mm --from mm
+    jq -e '.quantization_config.ignore | index("re:(.*\\.)?vision_tower\\..*")' made-mm/config.json
+    refused 78 forge quantize m out "${few[@]}" --effort best
+    [[ $stderr == *"--effort best: gemma3n_text has soft caps"* ]]
+    refused 69 forge quantize m out "${few[@]}" --device cuda
+    sed -i 's/"num_kv_shared_layers": 3/"num_kv_shared_layers": 6/' m/config.json
+    refused 65 forge quantize m out "${few[@]}"
+    [[ $stderr == *"num_kv_shared_layers"* ]]
 }
 
 @test "Kimi-Linear: the large linears of both attentions in 4 bits, its small ones untouched" {

@@ -220,7 +220,7 @@ CASES += [
 
 
 GEMMA3N = dict(head_dim=32, num_hidden_layers=7, num_kv_shared_layers=2, sliding_window=20, laurel_rank=12, hidden_size_per_layer_input=24,
-               vocab_size_per_layer_input=240, activation_sparsity_pattern=[0.95, 0.8, 0.0, 0.3, 0.0, 0.0, 0.0])
+               vocab_size_per_layer_input=240, activation_sparsity_pattern=[0.95, 0.8, 0.0, 0.3, 0.5, 0.0, 0.0])
 CASES += [
     ("gemma3n_text", "plain", dict(GEMMA3N)),
     ("gemma3n_text", "three streams, the second active", dict(GEMMA3N, altup_num_inputs=3, altup_active_idx=1, altup_correct_scale=False,

@@ -19,6 +19,8 @@ MODELS = {
     "mistral": ("mistral", dict(sliding_window=48, head_dim=128)),
     "gemma2": ("gemma2", dict(head_dim=64, query_pre_attn_scalar=64, sliding_window=48)),
     "gemma3": ("gemma3_text", dict(head_dim=64, query_pre_attn_scalar=64, sliding_window=48, num_hidden_layers=7)),
+    "gemma3n": ("gemma3n_text", dict(head_dim=64, sliding_window=48, num_hidden_layers=7, num_kv_shared_layers=2, laurel_rank=16,
+                                     hidden_size_per_layer_input=32, vocab_size_per_layer_input=512, activation_sparsity_pattern=[0.95, 0.5] + [0.0] * 5)),
     "phi3": ("phi3", {}),
     "olmo2": ("olmo2", {}),
     "olmo3": ("olmo3", dict(sliding_window=48, num_hidden_layers=4)),
@@ -110,6 +112,8 @@ def make(name, text, out):
     for n, p in m.named_parameters():
         if n.endswith("bias"):
             torch.nn.init.normal_(p, std=0.1)
+        elif n.endswith("correct_output_scale"):
+            torch.nn.init.normal_(p, 1, 0.2)
         elif n.endswith(("gate.weight", "router.weight")):  # or all tokens would choose alike
             torch.nn.init.normal_(p, std=0.3)
     for n, p in m.named_buffers():

@@ -28,7 +28,7 @@ KINDS = {
     "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 0], "rope_theta": 500.0},
     "glm4": {"model_type": "glm4", "head_dim": 16, "partial_rotary_factor": 0.5},
 }
-MODELS = {k["model_type"] for k in KINDS.values()} | {"llama4_text"}
+MODELS = {k["model_type"] for k in KINDS.values()} | {"llama4_text", "gemma3n_text"}
 PLAIN = ("input_layernorm", None, "post_attention_layernorm", None)
 NORMS = {"gemma": ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
          "olmo": (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
@@ -37,7 +37,7 @@ NORMS = {"gemma": ("input_layernorm", "post_attention_layernorm", "pre_feedforwa
 
 def norms(c):
     """Names of the norms in front of attention, behind it, in front of the MLP, behind it."""
-    return next((NORMS[k] for k in NORMS if c["model_type"] in (k, k + "2", k + "3", k + "3_text")), PLAIN)
+    return next((NORMS[k] for k in NORMS if c["model_type"] in (k, k + "2", k + "3", k + "3_text", k + "3n_text")), PLAIN)
 
 
 def gemma(c):
@@ -88,6 +88,8 @@ def embed_scale(c):
 
 def score(c, s, d):
     """Scores q k of heads of d dims -> what softmax sees."""
+    if c["model_type"] == "gemma3n_text":
+        return s
     s = s * c["attention_multiplier"] if "attention_multiplier" in c else s / math.sqrt(c.get("query_pre_attn_scalar", d))
     cap = c.get("attn_logit_softcapping")
     return cap * np.tanh(s / cap) if cap else s
@@ -135,11 +137,16 @@ def wrap(d, out, form):
 
     import fts
     from forward import load_tensors, save_tensors
-    prefix = {"gemma3": "language_model.model.", "llama4": "language_model.model.", "qwen3_vl": "model.language_model.", "qwen3_5": "model.language_model.", "qwen2_5_vl": "model."}[form]
-    eye = {"gemma3": "vision_tower.vision_model.encoder.layers.0.self_attn.q_proj", "llama4": "vision_model.model.layers.0.self_attn.q_proj", "qwen3_vl": "model.visual.blocks.0.attn.qkv", "qwen3_5": "model.visual.blocks.0.attn.qkv",
+    prefix = {"gemma3": "language_model.model.", "gemma3n": "model.language_model.", "llama4": "language_model.model.", "qwen3_vl": "model.language_model.", "qwen3_5": "model.language_model.", "qwen2_5_vl": "model."}[form]
+    eye = {"gemma3": "vision_tower.vision_model.encoder.layers.0.self_attn.q_proj", "gemma3n": "model.vision_tower.timm_model.blocks.0.conv_exp", "llama4": "vision_model.model.layers.0.self_attn.q_proj", "qwen3_vl": "model.visual.blocks.0.attn.qkv", "qwen3_5": "model.visual.blocks.0.attn.qkv",
            "qwen2_5_vl": "visual.blocks.0.attn.qkv"}[form]
     rng = np.random.default_rng(7)
     inner = {stored(k, prefix): v for k, v in load_tensors(d + "/model.safetensors").items()}
+    if form == "gemma3n":  # published ones have k and v of all layers, read or not
+        for i in range(6):
+            for k in "kv":
+                at = prefix + "layers.%d.self_attn." + k + "_proj.weight"
+                inner.setdefault(at % i, inner[at % 0])
     t, shapes = {k: fts.bf16(v) for k, v in inner.items()}, {k: v.shape for k, v in inner.items()}
     for name, shape in ((eye + ".weight", (48, 48)), (eye + ".bias", (48,)), ("multi_modal_projector.linear_1.weight", (48, 16))):
         t[name], shapes[name] = fts.bf16(rng.normal(size=shape)), shape
@@ -147,7 +154,7 @@ def wrap(d, out, form):
     save_tensors(out, t, shapes)
     with open(d + "/config.json") as f:
         text = json.load(f)
-    classes = {"llama4": "Llama4ForConditionalGeneration", "gemma3": "Gemma3ForConditionalGeneration", "qwen3_vl": "Qwen3VLForConditionalGeneration",
+    classes = {"llama4": "Llama4ForConditionalGeneration", "gemma3": "Gemma3ForConditionalGeneration", "gemma3n": "Gemma3nForConditionalGeneration", "qwen3_vl": "Qwen3VLForConditionalGeneration",
                "qwen3_5": "Qwen3_5ForConditionalGeneration",
                "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration"}
     c = {"model_type": form, "architectures": [classes[form]], "vision_config": {"hidden_size": 48}, "text_config": text}

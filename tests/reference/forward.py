@@ -39,6 +39,7 @@ import tempfile
 
 import numpy as np
 
+import altup
 import delta
 import families
 import fts
@@ -66,6 +67,7 @@ KINDS = {
               "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0}, "dtype": "bfloat16"},
     **mixtures.KINDS,
     **families.KINDS,
+    **altup.KINDS,
     **delta.KINDS,
     **mamba.KINDS,
     **kda.KINDS,
@@ -90,8 +92,12 @@ def layer_tensors(c, i):
     """{name: (shape, kind)} of layer i; kinds: weight, bias, norm, gated (a norm around 1 in all families), f32."""
     h, (mlp, n), other = c["hidden_size"], families.mlp(c), recurrent(c, i)
     t = {n + ".weight": ((h,), "norm") for n in families.norms(c) if n}
+    shares = altup.has(c) and altup.shares(c, i)
+    if altup.has(c):
+        n = n[i]
+        t.update(altup.layer_tensors(c, i))
     for name, size in head_norms(c).items():
-        if not other:
+        if not other and not (shares and name == "k_norm"):
             t["self_attn.%s.weight" % name] = (size,), "norm"
     if is_latent(c) and not other:
         for name, size in mixtures.latent_tensors(c)[1].items():
@@ -99,7 +105,7 @@ def layer_tensors(c, i):
     t.update(mixtures.indexer_tensors(c))
     if c["model_type"] == "gpt_oss":
         t["self_attn.sinks"] = (c["num_attention_heads"],), "bias"
-    lin = attention_linears(c)
+    lin = {k: s for k, s in attention_linears(c).items() if not (shares and k[10:] in ("k_proj", "v_proj"))}
     if other:
         lin = {}
         t.update(other.tensors(c))
@@ -128,7 +134,7 @@ def head_norms(c):
     """Norms of q and k and their sizes."""
     if c["model_type"] == "llama4_text":
         return {}
-    if c["model_type"] in ("qwen3", "qwen3_moe", "gemma3_text") or delta.has(c) or c.get("use_qk_norm"):
+    if c["model_type"] in ("qwen3", "qwen3_moe", "gemma3_text", "gemma3n_text") or delta.has(c) or c.get("use_qk_norm"):
         return {"q_norm": head_dim(c), "k_norm": head_dim(c)}
     if flat_norms(c):
         return {"q_norm": head_dim(c) * c["num_attention_heads"], "k_norm": head_dim(c) * c["num_key_value_heads"]}
@@ -170,10 +176,12 @@ def make(kind, d):
          "model.norm.weight": rng.normal(0 if families.zero_centred(c) else 1, 0.2, c["hidden_size"])}
     if not c.get("tie_word_embeddings"):
         t["lm_head.weight"] = rng.normal(0, 0.15, (c["vocab_size"], c["hidden_size"]))
+    for n, (shape, what) in (altup.tensors(c) if altup.has(c) else {}).items():
+        t["model." + n] = rng.normal(1, 0.2, shape) if what == "norm" else rng.normal(0, 0.15, shape)
     # one layer more where the config speaks of layers that predict further tokens: nobody runs it
     for i in range(c["num_hidden_layers"] + c.get("num_nextn_predict_layers", 0)):
         for n, (shape, what) in layer_tensors(c, i).items():
-            mean, size = {"norm": (0 if families.zero_centred(c) else 1, 0.2), "gated": (1, 0.2), "bias": (0, 0.2), "f32": (-0.3, 0.3), "small": (0, 0.05)}.get(what, (0, 0.15))
+            mean, size = {"norm": (0 if families.zero_centred(c) else 1, 0.2), "gated": (1, 0.2), "bias": (0, 0.2), "f32": (-0.3, 0.3), "small": (0, 0.05), "wide": (0, 5)}.get(what, (0, 0.15))
             t["model.layers.%d.%s" % (i, n)] = rng.normal(mean, size, shape)
     if c["model_type"] == "gpt_oss":
         t = mixtures.fuse(c, t, rng)
@@ -380,10 +388,10 @@ def grouped(c, t, p, a, lin, layer):
         heads, keys = (head_dim(c) * c[n] for n in ("num_attention_heads", "num_key_value_heads"))
         q, k, v = np.split(lin("self_attn.qkv_proj", a), [heads, heads + keys], 1)
     else:
-        q, k, v = (lin("self_attn.%s_proj" % n, a) for n in "qkv")
+        q, k, v = (lin("self_attn.%s_proj" % n, a) for n in ("qqq" if altup.has(c) and altup.shares(c, layer) else "qkv"))
         if delta.has(c):
             q = q.reshape(len(a), -1, 2 * head_dim(c))[..., :head_dim(c)]
-    normed = lambda name, x: rms(c, x, families.norm_weight(c, t["%s.self_attn.%s.weight" % (p, name)])) if norm else x
+    normed = lambda name, x: rms(c, x, families.norm_weight(c, t["%s.self_attn.%s.weight" % (p, name)])) if norm and "%s.self_attn.%s.weight" % (p, name) in t else x
     flat = flat_norms(c)
     if flat:
         q, k = normed("q_norm", q), normed("k_norm", k)
@@ -401,6 +409,10 @@ def grouped(c, t, p, a, lin, layer):
 def heads(c, t, p, a, lin, i, seen):
     """What o_proj of layer i reads."""
     q, k, v = latent(c, t, p, a, lin, seen) if is_latent(c) else grouped(c, t, p, a, lin, i)
+    if altup.has(c):  # the last layers use keys and values of the last one of their kind that has some
+        v = rms(c, v, 1) if not altup.shares(c, i) else v
+        k, v = seen.get("keys", {})[families.slides(c, i)] if altup.shares(c, i) else (k, v)
+        seen.setdefault("keys", {})[families.slides(c, i)] = k, v
     y = attention(c, i, q, k, v, seen.get(p + ".keys", True), t.get(p + ".self_attn.sinks"))
     if delta.has(c):  # the gates, behind the queries of each head
         g = lin("self_attn.q_proj", a).reshape(len(a), q.shape[1], -1)[..., head_dim(c):]
@@ -409,9 +421,21 @@ def heads(c, t, p, a, lin, i, seen):
     return y
 
 
+def streams(c, t, ids, seen):
+    """run() with several residual streams."""
+    h, inputs = altup.enter(c, t, ids, rms)
+    for i in range(c["num_hidden_layers"]):
+        p = "model.layers.%d" % i
+        lin = lambda n, y: y @ t[p + "." + n + ".weight"].T
+        h = altup.layer(c, t, i, h, inputs, rms, lambda a: heads(c, t, p, a, lin, i, seen), seen)
+    return seen, families.logits(c, rms(c, altup.leave(c, t, h), t["model.norm.weight"]) @ t["model.embed_tokens.weight"].T)
+
+
 def run(c, t, ids):
     """{frame name: array}, logits"""
     seen = {}
+    if altup.has(c):
+        return streams(c, t, ids, seen)
     x = t["model.embed_tokens.weight"][ids] * families.embed_scale(c)
     before, behind, before_mlp, behind_mlp = families.norms(c)
     part = c.get("residual_multiplier", 1)

@@ -2,6 +2,7 @@
  * by name. */
 #include "test.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "arch/config.h"
@@ -108,6 +109,46 @@ static void test_variants(void)
                         "[1,1,1,1,1,1,1,2],\"long_factor\":[4]}") == 0);
     CHECK(c.rope.kind == ROPE_LONGROPE && c.longest == 512);
     CHECK(c.rope.divisors[7] == 2 && c.rope.attention_factor > 1);
+}
+
+/* Several streams, and what is another thing in each layer. */
+static void test_altup(void)
+{
+    static const char text[] =
+        "{\"model_type\":\"gemma3n_text\",\"hidden_size\":64,"
+        "\"num_hidden_layers\":12,\"num_kv_shared_layers\":3,"
+        "\"intermediate_size\":[96,96,96,96,96,96,96,96,96,96,96,64]}";
+    struct linear l;
+
+    model_config_release(&c);
+    CHECK(!model_config_parse(&c, text, strlen(text), "'config.json'", &e));
+    CHECK(c.attention_scale == 1 && c.logit_cap == 30 && c.n_kv_heads == 2);
+    CHECK(fabs(c.altup.cutoff[9] - 1.6448536269514722) < 1e-12);
+    CHECK(!isfinite(c.altup.cutoff[10]) && model_layer_width(&c, 11) == 64);
+    /* 5 streams; keys and values of full and of sliding layers; inputs */
+    CHECK(model_row(&c) == 5 * 64 + 4 * 512 + 12 * 256);
+    CHECK(model_row_keys(&c, 4) == 5 * 64);
+    CHECK(model_row_keys(&c, 9) == model_row_keys(&c, 4));
+    CHECK(model_row_keys(&c, 8) == 5 * 64 + 2 * 512);
+    CHECK(model_row_keys(&c, 11) == model_row_keys(&c, 8));
+    CHECK(!model_row_keys(&c, 7) && model_layer_shares(&c, 9));
+    CHECK(model_linear_count(&c, 8) == 7 && model_linear_count(&c, 9) == 5);
+    model_linear(&c, 9, 1, &l);
+    CHECK(l.part == PART_O);
+    CHECK(parse("gemma3n_text", "\"num_kv_shared_layers\":1") == 0);
+    refused(E_DATA, "gemma3n_text", "", "num_kv_shared_layers 15");
+    refused(E_DATA, "gemma3n_text",
+            "\"num_kv_shared_layers\":2,\"layer_types\":["
+            "\"sliding_attention\",\"sliding_attention\","
+            "\"full_attention\"]",
+            "layer 2 has no layer of its type");
+    refused(E_DATA, "gemma3n_text",
+            "\"num_kv_shared_layers\":0,"
+            "\"activation_sparsity_pattern\":[0,1,0]",
+            "activation_sparsity_pattern[1]");
+    refused(E_DATA, "gemma3n_text",
+            "\"num_kv_shared_layers\":0,\"altup_active_idx\":4",
+            "altup_active_idx");
 }
 
 /* A multimodal model: text_config describes its language model. */
@@ -240,7 +281,7 @@ static void test_refusals(void)
 {
     refused(E_CONFIG, "gpt2", "", "gpt2");
     refused(E_CONFIG, "phi", "", "nearest relative that is: phi3)");
-    refused(E_CONFIG, "gemma3n_text", "", "that is: gemma3_text)");
+    refused(E_CONFIG, "gemma4_text", "", "that is: gemma2)");
     refused(E_CONFIG, "gemma2", "\"hidden_activation\":\"gelu\"", "gelu");
     refused(E_CONFIG, "llama", "\"hidden_act\":\"gelu\"", "gelu");
     refused(E_CONFIG, "llama", "\"text_config\":{}", "text_config");
@@ -300,6 +341,7 @@ int main(void)
 {
     test_defaults();
     test_variants();
+    test_altup();
     test_wrappers();
     test_biases();
     test_sliding();
