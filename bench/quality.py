@@ -116,6 +116,7 @@ class Table:
 
     def __init__(self, model, stream, n, length, group):
         self.model, self.stream, self.best = model, stream, None
+        self.layout = {}  # the best peer that is (not) asymmetric
         self.n, self.length, self.group = n, length, group
         print("%-42s %7s %5s %8s %9s %6s %6s %8s %6s" % (
             "", "KL e-3", "+-", "99% e-3", "ppl", "top1 %", "MB", "seconds",
@@ -127,6 +128,8 @@ class Table:
         kl = r["kl_mean"]
         if peer:
             self.best = min(self.best or kl, kl)
+            asym = "asym" in name
+            self.layout[asym] = min(self.layout.get(asym, kl), kl)
         if name:
             size = sum(f.stat().st_size for f in other.glob("*.safetensors"))
             print("%-42s %7.2f %5.2f %8.1f %9.4f %6.2f %6.2f %8.1f %6s" % (
@@ -201,6 +204,11 @@ def spread(table, ids, kl):
             flush=True)
 
 
+def shares(whose, best, kl):
+    print("%s %.2f; " % (whose, 1e3*best) + ", ".join(
+        "%s %.2f of it" % (k, v/best) for k, v in kl.items()))
+
+
 def one(model, work):
     base = Path(model).name
     config = (Path(model)/"config.json").read_text()
@@ -234,8 +242,10 @@ def one(model, work):
     if "spread" in rows and kl:
         spread(table, ids[1:], kl)
     if table.best and kl:
-        print("best of the others %.2f; " % (1e3*table.best) + ", ".join(
-            "%s %.2f of it" % (k, kl[k]/table.best) for k in OURS))
+        shares("best of the others", table.best, kl)
+        for asym, best in sorted(table.layout.items()):
+            shares("%s alone" % ("asymmetric" if asym else "symmetric"), best,
+                   {k: v for k, v in kl.items() if ("asym" in k) == asym})
     print(flush=True)
 
 
