@@ -9,7 +9,7 @@ Environment (all optional):
     SEQUENCES, SEQLEN  of calibration        [128, 512]
     GROUP   inputs for each scale            [128; 64 where some linear's inputs
                                              are no multiple of that]
-    EVAL_SEQUENCES                           [32]
+    EVAL_SEQUENCES, EVAL_SEQLEN              [32, SEQLEN]
     PEERS   names of tests/interop/peers.py, "none"; autoround and llamacpp by
             name only: of llamacpp ours at equal size follows [all others]
     ROWS    of these: peers, ours, without, spread (needs ours)    [all]
@@ -226,9 +226,9 @@ def one(model, work):
     group = group_of(model)
     print("%s, %d x %d tokens to calibrate, groups of %s" % (base, n, length,
                                                             group))
-    table = Table(model, tokens(model, text, env("EVAL_SEQUENCES", "32"),
-                                length, work/("eval-%s.fts" % base)), n, length,
-                  group)
+    judged = tokens(model, text, env("EVAL_SEQUENCES", "32"),
+                    env("EVAL_SEQLEN", length), work/("eval-%s.fts" % base))
+    table = Table(model, judged, n, length, group)
     rows = env("ROWS", "peers ours without spread").replace(",", " ").split()
     for bits in sorted(others(table, subset[0], work) if "peers" in rows else ()):
         for name in ("default", "default, asymmetric", "best, asymmetric"):

@@ -44,6 +44,7 @@ struct lines {
     const char *x_name, *y_name;
     label_text *x_text, *y_text;
     bool x_log;         /* x > 0, on a logarithmic axis */
+    bool y_log;         /* the same of y */
     bool whole;         /* x are whole numbers, each a step of the axis */
     const double *step; /* whole: what x_text writes for each x, from 0 on;
                            NULL: x itself */

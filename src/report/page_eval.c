@@ -319,6 +319,7 @@ static void along(struct html *h, const struct shown *s)
                            .y_name = "perplexity",
                            .x_text = text_whole,
                            .y_text = text_plain,
+                           .y_log = true,
                            .whole = true,
                            .step = a.from };
 
@@ -334,6 +335,7 @@ static void along(struct html *h, const struct shown *s)
     lines.series = a.kl;
     lines.count = a.count;
     lines.y_name = "KL divergence (nats)";
+    lines.y_log = false;
     chart_lines(h, &lines);
     along_table(h, &a);
 }

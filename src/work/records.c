@@ -201,7 +201,8 @@ static void fill_positions(struct figures *f, const struct json *v)
                                   .ppl = number(v, "ppl"),
                                   .kl_mean = number(v, "kl_mean"),
                                   .kl_sem = number(v, "kl_sem") };
-        if (a->from <= after || a->tokens < 1 ||
+        if (a->from <= after || a->tokens < 1 || !(a->ppl_original > 0) ||
+            !(a->ppl > 0) ||
             !isfinite(a->ppl_original + a->ppl + a->kl_mean + a->kl_sem))
             break;
         after = a->from;

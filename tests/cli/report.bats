@@ -79,7 +79,8 @@ refused() { # STATUS COMMAND...
     grep -q 'b against model, on a text: predictions at 2044 tokens' page.html
     run -1 grep -E 'spreads over|Along the|>-?(nan|inf)' page.html
     for odd in '.kl_histogram.counts[3] = -1 | .by_position[2].tokens = 0' \
-        '.kl_histogram.from = 0 | .by_position[3].from = 16' '.kl_histogram.counts[3] = {} | .by_position[0].from = 1' \
+        '.kl_histogram.from = 0 | .by_position[3].from = 16' \
+        'del(.kl_histogram) | .by_position[5].ppl_original = 0' '.kl_histogram.counts[3] = {} | .by_position[0].from = 1' \
         '.kl_histogram.counts = [] | .by_position[1] |= del(.ppl)' 'del(.kl_histogram) | .by_position[0].ppl = 1.79e308 | .by_position[0].ppl_original = 1.79e308'; do
         jq -c "$odd" "$D/dense/eval.jsonl" >odd.jsonl
         forge-report --eval odd.jsonl "$D/dense" >page.html

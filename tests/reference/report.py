@@ -298,13 +298,14 @@ def check_along(page, section, figures):
         assert text(page.all("p", "yname", figure)[0]) == name
         assert [text(x) for x in page.all("span", inside=page.all("div", "xaxis", figure)[0])] == [str(x["from"]) for x in ours]
         at, value = ticks(page, figure, "yaxis", "bottom")
+        value = np.log(value) if key == "ppl" else value
         lines = [(*x, key) for x in zip(bins, classes, bins.values())]
         if key == "ppl":
             lines.append(("original", "original", ours, "ppl_original"))
         assert len(page.all("i", "dot", figure)) == len(ours) * len(lines)
         for who, kind, points, member in lines:
             y = np.interp(curve(page, figure, kind)[1], at, value)
-            want = [x[member] for x in points]
+            want = [np.log(x[member]) if key == "ppl" else x[member] for x in points]
             assert np.abs(y - want).max() < 2e-4 * value[-1], (who, y, want)
             for title, x in zip(page.titles("i", "dot " + kind, figure), points):
                 assert title.startswith("%s, position in the sequence, from %d: " % (who, x["from"])), title
