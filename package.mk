@@ -79,7 +79,7 @@ deb: all
 	  { echo 'deb: no dpkg-shlibdeps here (apt-get install dpkg-dev)' >&2; exit 69; }
 	$(Q)rm -rf $O/deb; mkdir -p $(DEB_ROOT)/DEBIAN
 	$(Q)$(MAKE) --no-print-directory -s install DESTDIR=$(abspath $(DEB_ROOT)) PREFIX=/usr
-	$(Q)strip $(BIN:%=$(DEB_ROOT)/usr/%) $(DEB_ROOT)/usr/lib/$(W4).1
+	$(Q)strip $(patsubst %,$(DEB_ROOT)/usr/%,$(filter-out $(TEXT),$(BIN))) $(DEB_ROOT)/usr/lib/$(W4).1
 	$(Q)gzip -9n $(DEB_ROOT)/usr/share/man/*/*
 	$(Q)install -D -m 644 LICENSE $(DEB_ROOT)/usr/share/doc/4bit-forge/copyright
 	$(Q)scripts/deb-control $(DEB_VERSION) $(DEB_ROOT) >$(DEB_ROOT)/DEBIAN/control

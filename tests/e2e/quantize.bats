@@ -116,6 +116,16 @@ evaluate() { # NAME: into NAME.json, once
     [ "$(awk '/^original/ { print $3 }' <<<"$output")" = "$(printf %.2f "$(figure ppl_original same.json)")" ]
 }
 
+@test "the Debian package has every program" {
+    [ -e "${FAIL_SO:-/nonexistent}" ] || skip "as in the other modes"
+    command -v dpkg-shlibdeps dpkg-deb || skip "no dpkg-dev"
+    make -s -C "$tree" deb
+    dpkg-deb --fsys-tarfile "$tree"/build/release/deb/4bit-forge_*.deb | tar -xC . ./usr/bin
+    for f in "$tree"/bin/*; do
+        PATH=/usr/bin:/bin "usr/bin/${f##*/}" --version
+    done
+}
+
 @test "an installed forge works the same" {
     make -s -C "$tree" install DESTDIR="$PWD/root" PREFIX=/opt/forge >/dev/null
     PATH=$PWD/root/opt/forge/bin:/usr/bin:/bin forge quantize "$model" \
