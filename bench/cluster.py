@@ -8,7 +8,7 @@ MODEL=WORK: a run with --parts 2 or more and --jobs 2 or more, whose steps are m
 WORK/solve-*/stages.jsonl has the CPU seconds of each.  They are fitted, moments and shares
 apart, by seconds = a + b operations + f moments' bytes (of shares: operations of factors)
 + c other bytes (least squares of relative errors, none negative).  Operations and bytes of each step are those of
-`forge-plan --parts P`; runs of several P, widths and numbers of tokens tell them apart.  Runs
+`forge-plan --parts P`, which has a cluster's shares: runs on one machine want FORGE_STEP_COST=20.  Runs of several P, widths and numbers of tokens tell them apart.  Runs
 with --jobs 1 are compared with what the fit says of one pipe, where no step starts.
 
 TARGET: a model directory (config.json is enough), quantized with the defaults; SEQUENCES and
@@ -17,6 +17,7 @@ SEQLEN in the environment: other tokens than 128 x 512; NODES: other numbers of 
 cores share a step's CPU seconds, but for a.  A GPU's: GPU_START seconds for a step,
 GPU_TFLOPS; its bytes are the host's, as above, and linears are whole.
 """
+import collections
 import functools
 import itertools
 import json
@@ -124,6 +125,12 @@ def measured(model, work):
     all = steps(model, job["parts"], job["sequences"] * job["seqlen"])
     cost = {(s["layer"], s["point"]): (m, k) for s, m, k in all}
     rows, loop = {"moments": [], "share": []}, None
+    shares = {(s["layer"], s["point"]): s["shares"] for s, _, _ in all}
+    ran = collections.Counter((x["layer"], x["point"]) for x in lines if x["stage"] == "share")
+    for stop, n in ran.items():
+        if n != shares[stop]:
+            sys.exit(f"cluster.py: '{work}': {n} shares at {stop[0]}-{stop[1]}, where forge-plan has {shares[stop]}: "
+                     "want a new run, with FORGE_STEP_COST=20")
     for x in lines:
         if x["stage"] in rows:
             rows[x["stage"]].append(cost[x["layer"], x["point"]][x["stage"] == "share"] + (x["cpu"],))

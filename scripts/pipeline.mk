@@ -89,14 +89,16 @@ else ifneq ($(PARTS),1)
 parts   := $(shell seq 0 $$(($(PARTS) - 1)))
 stop     = $(word 1,$(subst -, ,$1))-$(word 2,$(subst -, ,$1))
 moments  = $(parts:%=$S/moments-$(call stop,$1).part-%.fts)
-shares   = $(patsubst %,$S/codes-$(call stop,$1).share-%.fts,$(wordlist 1,$(word 3,$(subst -, ,$1)),$(parts)))
+count    = $(word 3,$(subst -, ,$1))
+share    = $S/codes-$(call stop,$1).share-%-of-$(call count,$1).fts
+shares   = $(patsubst %,$(call share,$1),$(wordlist 1,$(call count,$1),$(parts)))
 
 # The rules of stop $1, which waits for the files $2.
 define stop_rules
 .PRECIOUS: $(call moments,$1) $(call shares,$1)
 $(call moments,$1): $S/moments-$(call stop,$1).part-%.fts: | $2
 	@$(STEP) moments $(call stop,$1) $$*
-$(call shares,$1): $S/codes-$(call stop,$1).share-%.fts: | $(call moments,$1) $(fisher)
+$(call shares,$1): $(call share,$1): | $(call moments,$1) $(fisher)
 	@$(STEP) share $(call stop,$1) $$*
 endef
 

@@ -107,7 +107,8 @@ static int print_stops(const char *dir, int64_t group, int64_t parts,
                      .group = group,
                      .symmetric = true,
                      .parts = parts,
-                     .step = STEP_COST };
+                     .step = STEP_COST_AUTO,
+                     .away = true };
     struct stops s;
     int rc;
 

@@ -227,6 +227,7 @@ static void put_all(struct json_writer *w, const struct job *j)
     put_int(w, "modules", j->modules);
     put_int(w, "parts", j->parts);
     put_int(w, "step", j->step);
+    jw_key(w, "away"), jw_bool(w, j->away);
     put_text(w, "scratch", j->scratch);
     put_globs(w, "only", &j->only);
     put_globs(w, "skip", &j->skip);
@@ -431,7 +432,7 @@ static void get_all(struct reader *r, struct job *j)
     get_int(r, "layers", 1, LAYERS_MAX, &j->layers);
     get_int(r, "modules", 0, INT64_MAX, &j->modules);
     get_int(r, "parts", 1, PARTS_MAX, &j->parts);
-    get_int(r, "step", 0, STEP_COST_MAX, &j->step);
+    get_int(r, "step", STEP_COST_AUTO, STEP_COST_MAX, &j->step);
     get_int(r, "started", 0, INT64_MAX, &j->started);
     get_int(r, "before", 0, INT64_MAX, &j->before);
     get_int(r, "gpu_memory", 0, INT64_MAX, &n);
@@ -440,6 +441,7 @@ static void get_all(struct reader *r, struct job *j)
     j->shard_size = (uint64_t)n;
     get_int(r, "bytes_in", 0, INT64_MAX, &n);
     j->bytes_in = (uint64_t)n;
+    j->away = settings_flag(r->s, "away");
     j->symmetric = settings_flag(r->s, "symmetric");
     j->bf16_scales = settings_flag(r->s, "bf16_scales");
     if (!json_number(json_get(json_root(r->s->doc), "seconds"), &j->seconds) ||

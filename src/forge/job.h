@@ -32,7 +32,7 @@ enum {
     HOST_LEN = 256,
     JOB_GLOBS = 512,
     PARTS_MAX = 128,
-    STEP_COST = 20, /* 0.1 s of a core at level amx */
+    STEP_COST_AUTO = -1,
     STEP_COST_MAX = 1000000
 };
 
@@ -57,8 +57,9 @@ struct job {
     int64_t sequences, seqlen, group, blend, threads, jobs;
     int64_t layers, modules;
     int64_t parts; /* of the tokens: stops.h; 1: one pipe */
-    int64_t step;  /* what a step costs to start, in 1e9 multiply-adds of the
-                    * solver: stops.h */
+    int64_t step;  /* what a share costs to start, in 1e9 multiply-adds of the
+                    * solver: stops.h; 0 to STEP_COST_MAX, or STEP_COST_AUTO */
+    bool away;     /* steps run where FORGE_LAUNCH says, not here */
     /* Directory of a part's states on each node, absolute; "": the work
      * directory. */
     char scratch[PATH_MAX];

@@ -214,8 +214,6 @@ int keys_make(struct request *r, struct err *e)
         return e->code;
     begin(&h, e);
     add(&h, "solve %s", j->ckey);
-    if (j->parts > 1 && j->step != STEP_COST) /* another share K */
-        add(&h, "step %" PRId64, j->step);
     job_grid(j, &words);
     add_words(&h, &words);
     job_solve(j, &words);

@@ -308,7 +308,8 @@ int command_quantize(int argc, char **argv, struct err *e)
     r->j.blend = 2;
     r->j.jobs = 1;
     r->j.parts = 1;
-    r->j.step = STEP_COST;
+    r->j.step = STEP_COST_AUTO;
+    r->j.away = env_away();
     r->j.effort = EFFORT_DEFAULT;
     r->j.propagate = NOT_GIVEN;
     r->j.shard_size = SHARD_SIZE;

@@ -2,6 +2,7 @@
 #include "forge/stage_parts.h"
 
 #include <errno.h>
+#include <glob.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -286,10 +287,19 @@ static void report_rows(struct stage *s)
     free(text);
 }
 
+/* Of other numbers of shares, too: an earlier command may have run elsewhere. */
 static void remove_moments_and_shares(struct stage *s, size_t stop)
 {
-    for (int64_t k = 0; k < s->stops.stop[stop].shares; k++)
-        unlink(share_path(s, stop, k));
+    const struct stop *p = &s->stops.stop[stop];
+    glob_t found;
+
+    if (!glob(stage_text(s, "%s/codes-%" PRId64 "-%s.share-*.fts", s->S,
+                         p->layer, p->point),
+              0, NULL, &found)) {
+        for (size_t i = 0; i < found.gl_pathc; i++)
+            unlink(found.gl_pathv[i]);
+        globfree(&found);
+    }
     for (int64_t k = 0; k < s->j.parts; k++)
         unlink(moments_path(s, stop, k));
 }

@@ -144,21 +144,38 @@ static void unite(struct inputs *x)
     }
 }
 
-/* Each module and expert has a share.  More, with some of a linear's rows each, where a
- * share then has a quarter of what it costs in any case: the factor of H, which each
- * makes for itself, and its start. */
+/* What a share costs to start.  On the cores of one machine, which each share has
+ * all of, shares gain nothing. */
+static double start_cost(const struct job *j)
+{
+    enum { AWAY = 20 }; /* 0.1 s of a core at level amx */
+    bool gains = j->away || *j->gpu;
+
+    return 1e9 * (double)(j->step != STEP_COST_AUTO ? j->step :
+                          gains                     ? AWAY :
+                                                      STEP_COST_MAX);
+}
+
+/* At most `most` shares of work, each of which has a quarter of what it costs in any
+ * case. */
+static int64_t worth(double work, double any, int64_t most)
+{
+    double n = 4 * work / any;
+
+    return n < 1 ? 1 : n < (double)most ? (int64_t)n : most;
+}
+
+/* Each share makes the factor of H for itself. */
 static void set_shares(const struct inputs *x, enum input_class in,
                        struct stop *s)
 {
-    int64_t parts = x->j->parts, units = s->modules + s->experts;
-    double worth =
-        4 * s->solve_modules / (s->factor + 1e9 * (double)x->j->step);
-    double most = worth < (double)x->tiles[in] ? worth : (double)x->tiles[in];
+    int64_t parts = x->j->parts, units = x->tiles[in] + s->experts;
+    double any = s->factor + start_cost(x->j);
 
-    s->spread = (double)s->modules > most ? s->modules : (int64_t)most;
-    s->spread = s->spread < parts ? s->spread : parts;
-    s->shares = units < parts ? units : parts;
-    s->shares = s->shares > s->spread ? s->shares : s->spread;
+    units = units < parts ? units : parts;
+    s->shares = worth(s->solve, any, units);
+    s->spread = worth(s->solve_modules, any,
+                      x->tiles[in] < s->shares ? x->tiles[in] : s->shares);
 }
 
 static int add_layer(struct stops *to, const struct job *j,
@@ -216,10 +233,13 @@ const char *stop_file_name(const struct stop *s, enum stop_file which,
                            int64_t number, char to[STOP_FILE])
 {
     static const char *const begin[] = { "moments", "states", "codes" };
+    char of[24] = "";
 
-    snprintf(to, STOP_FILE, "%s-%" PRId64 "-%s.%s-%" PRId64 ".fts",
+    if (which == STOP_CODES)
+        snprintf(of, sizeof(of), "-of-%" PRId64, s->shares);
+    snprintf(to, STOP_FILE, "%s-%" PRId64 "-%s.%s-%" PRId64 "%s.fts",
              begin[which], s->layer, s->point,
-             which == STOP_CODES ? "share" : "part", number);
+             which == STOP_CODES ? "share" : "part", number, of);
     return to;
 }
 

@@ -54,7 +54,7 @@ static const struct {
     { IN_SOLVE, "report-#.jsonl" },
     { IN_SOLVE, "moments-#-*.part-#.fts" },
     { IN_SOLVE, "states-#-*.part-#.fts" },
-    { IN_SOLVE, "codes-#-*.share-#.fts" },
+    { IN_SOLVE, "codes-#-*.share-#-of-#.fts" },
     { IN_SOLVE, "stages.jsonl" },
     { IN_SOLVE, "made" },
     { IN_SOLVE, "by-layer-*.jsonl" },

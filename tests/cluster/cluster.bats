@@ -149,6 +149,7 @@ no_jobs() {
 # The default quality in parts: in one pipe on this machine, then on the cluster, states on
 # a scratch of each node's own.
 parts() { # [TOKENS]
+    export FORGE_STEP_COST=0 # small linears have several shares, too
     export args="--text $tree/examples/calib.jsonl --sequences 16 --seqlen ${1:-128} --parts 4 --quiet"
     # shellcheck disable=SC2086
     FORGE_LAUNCH=local FORGE_RETRIES="" forge quantize "$model" one $args

@@ -144,11 +144,21 @@ shares_at() { # WORK POINT: of layer 1
     done
 }
 
-@test "FORGE_STEP_COST is a part of the key, and a number" {
-    forge quantize "$model" p1 "${small[@]}" --parts 2 --jobs 2 --work w
+@test "shares: one where the cores are those of one machine; a run goes on with another number of them" {
+    forge quantize "$model" want "${small[@]}" --parts 2 --jobs 2 --work w
+    for point in attn_in attn_out mlp_in mlp_mid; do [ "$(shares_at w $point)" -eq 1 ]; done
+    rm -r w/solve-*/codes-[123].fts
+    lib=$(dirname "$(dirname "$(readlink -f "$(command -v forge)")")")/lib/4bit-forge
+    solve=$(basename w/solve-*)
+    make -s -f "$lib/pipeline.mk" -C w -j2 "$solve/codes-1-attn_out.share-0-of-1.fts"
     FORGE_STEP_COST=0 forge quantize "$model" p2 "${small[@]}" --parts 2 --jobs 2 --work w
-    same p1 p2
-    [ "$(ls -d w/solve-* | wc -l)" -eq 2 ]
+    same want p2
+    [ "$(ls -d w/solve-* | wc -l)" -eq 1 ]
+    [ -z "$(find w -name '*.share-*' -o -name 'moments-*')" ]
+    # what parts have computed is there: layer 1's shares alone came again
+    count() { jq -s "[.[] | select(.stage == \"$1\" and .layer == 1 and .point == \"attn_out\")] | length" w/solve-*/stages.jsonl; }
+    [ "$(count moments)" -eq 4 ]
+    [ "$(count share)" -eq 4 ]
     for bad in x -1 1e3 9999999; do
         FORGE_STEP_COST=$bad refused 64 forge quantize "$model" out "${small[@]}" --parts 2
     done
@@ -159,9 +169,9 @@ shares_at() { # WORK POINT: of layer 1
     mv want first
     rm w/solve-*/codes-[13].fts
     run -0 forge status w
-    [[ $output == *"layer 1 waits at attn_in: 0 of 2 parts have moments, 0 of 2 shares codes"* ]]
+    [[ $output == *"layer 1 waits at attn_in: 0 of 2 parts have moments, 0 of 1 shares codes"* ]]
     [ "$(forge status --json w | jq -c .stop)" = \
-        '{"layer":1,"point":"attn_in","parts":2,"moments":0,"shares":2,"solved":0}' ]
+        '{"layer":1,"point":"attn_in","parts":2,"moments":0,"shares":1,"solved":0}' ]
     [ "$(jq -c 'select(.stage == "share" and .layer == 2) | [.point, .number, .host]' w/solve-*/stages.jsonl | sort | head -n 1)" = \
         "[\"attn_in\",0,\"$(hostname)\"]" ]
     steps=$(wc -l <"$(echo w/solve-*/stages.jsonl)")
@@ -243,7 +253,7 @@ kill_often() { # WORK OPTION...
     forge quantize "$model" out "${small[@]}" --parts 2 --jobs 2 --dry-run >plan
     grep -x 'parts  *2; a layer writes up to [0-9.]* [KM]iB into the work directory: .* every input: [0-9.]* [KM]iB)' plan
     grep -x 'states  *[0-9.]* [KM]iB in the work directory' plan
-    grep -x 'steps  *14 in a layer: 8 of parts, 6 of shares' plan
+    grep -x 'steps  *12 in a layer: 8 of parts, 4 of shares' plan
     FORGE_STEP_COST=0 forge quantize "$model" out "${small[@]}" --parts 2 --jobs 2 --dry-run >plan
     grep -x 'steps  *16 in a layer: 8 of parts, 8 of shares' plan
     forge quantize "$model" out "${small[@]}" --parts 2 --jobs 2 --grid '*=8bit' --dry-run >eight
@@ -268,7 +278,7 @@ kill_often() { # WORK OPTION...
         read -r _ stop share <<<"$last"
         solve=$(basename w/solve-*)
         shares=()
-        for ((k = 0; k <= share; k++)); do shares+=("$solve/codes-$stop.share-$k.fts"); done
+        for ((k = 0; k <= share; k++)); do shares+=("$solve/codes-$stop.share-$k-of-$((share + 1)).fts"); done
         make -s -f "$lib/pipeline.mk" -C w -j2 "${shares[@]}"
         find w/solve-* \( -name 'moments-2-*' -o -name '*.share-*' \) -printf '%s\n' >sizes
         # a frame's payload is aligned to 4 KiB
@@ -288,6 +298,7 @@ kill_often() { # WORK OPTION...
     ln -s "$(dirname "$bin")/lib" gpu/lib
     export PATH=$PWD/gpu/bin:$PATH LD_LIBRARY_PATH=$PWD/gpu
     more=("${small[@]}" --parts 3 --jobs 3 --device auto)
+    export FORGE_STEP_COST=0
     FAKE_CUDA_LOG=$PWD/one.log FAKE_CUDA_DEVICES=1 forge quantize "$model" one "${more[@]}"
     FAKE_CUDA_LOG=$PWD/two.log FAKE_CUDA_DEVICES=2 forge quantize "$model" two "${more[@]}" --work w
     same one two
@@ -301,7 +312,10 @@ kill_often() { # WORK OPTION...
 }
 
 @test "bench/cluster.py finds the rates of steps that are known, and prints a table" {
-    forge quantize "$model" out "${small[@]}" --parts 4 --jobs 2 --work w
+    FORGE_STEP_COST=0 forge quantize "$model" first "${small[@]}" --parts 4 --jobs 2 --work w0
+    run -1 python3 "$tree/bench/cluster.py" "$model" "$model=w0"
+    [[ $output == "cluster.py: 'w0': "[2-4]" shares at "*", where forge-plan has 1: want a new run, with FORGE_STEP_COST=20" ]]
+    FORGE_STEP_COST=20 forge quantize "$model" out "${small[@]}" --parts 4 --jobs 2 --work w
     forge-plan --parts 4 "$model" >plan
     # 0.25 s for what a part does; for shares 2 s/GFLOP, of factors 3, and no constant
     jq -c --slurpfile plan plan '. as $x | if .stage == "moments" then .cpu = 0.25 elif .stage == "share" then
