@@ -7,34 +7,13 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # BIN, HELPER: tools and mkmodel of another build, say a bundle's
 PATH=${BIN:-$PWD/bin}:${HELPER:-$PWD/build/release/tests/helper}:$PATH
-model=${MODEL:-examples/llama-4m} text=${TEXT:-examples/calib.jsonl}
+text=${TEXT:-examples/calib.jsonl}
 layers=${1:-2}
 shift || true
 dir=$(mktemp -d "${TMPDIR:-/tmp}/layer.XXXXXX")
 sampler=
 trap 'kill ${sampler:+"$sampler"} 2>/dev/null || :; rm -rf "$dir"' EXIT
-case ${SIZE:-7b} in
-7b) hidden=4096 inner=11008 heads=32 kv=32 ;;
-8b) hidden=4096 inner=14336 heads=32 kv=8 ;;
-70b) hidden=8192 inner=28672 heads=64 kv=8 ;;
-*) echo "SIZE: 7b, 8b or 70b" >&2; exit 64 ;;
-esac
-
-mkdir "$dir/model"
-cp "$model"/tokenizer* "$dir/model/"
-set_member() { # NAME VALUE: in config.json
-    sed -i -E "s/(\"$1\": )[^,]*/\1$2/" "$dir/model/config.json"
-}
-cp "$model/config.json" "$dir/model/"
-set_member hidden_size $hidden
-set_member intermediate_size $inner
-set_member num_attention_heads $heads
-set_member num_key_value_heads $kv
-set_member head_dim $((hidden / heads))
-set_member num_hidden_layers "$layers"
-vocabulary=$(sed -nE 's/.*"vocab_size": ([0-9]+).*/\1/p' "$model/config.json")
-mkmodel "$dir/model/model.safetensors" "$vocabulary" $hidden $inner $heads $kv \
-    "$layers"
+bench/layer_model.sh "$dir/model" "$layers"
 
 # TIME TOOL TICKS for every tool that runs, four times a second.
 sample() {
