@@ -20,6 +20,7 @@
 #include "model/forward_table.h"
 #include "model/internal.h"
 #include "model/moe.h"
+#include "w4a16/w4a16.h"
 
 /* What is allocated. */
 static struct block {
@@ -253,6 +254,49 @@ static int fake_codes(struct cuda_context *c, const struct forward_codes *a,
     return rc;
 }
 
+/* The CPU's, of codes that are copied to memory of the device. */
+struct cuda_w4 {
+    struct forge_w4a16 *w;
+    void *codes;
+};
+
+static void fake_drop(struct cuda_context *c, struct cuda_w4 *w)
+{
+    if (!w)
+        return;
+    forge_w4a16_release(w->w);
+    fake_release(c, w->codes);
+    free(w);
+}
+
+static int fake_linear(struct cuda_context *c,
+                       const struct forge_w4a16_linear *l, struct cuda_w4 **out,
+                       struct err *e)
+{
+    size_t bytes = (size_t)(l->layout == FORGE_W4A16_AWQ ?
+                                l->inputs * (l->outputs / 8) :
+                                (l->inputs + 7) / 8 * l->outputs) *
+                   4;
+    struct cuda_w4 *w = mem_zero(1, sizeof(*w), "fake", e);
+    struct forge_w4a16_linear mine = *l;
+    bool spilled;
+    int rc = w ? operation("linear", e) : e->code;
+
+    if (rc >= 0)
+        rc = fake_alloc(c, &w->codes, bytes, false, &spilled, e);
+    if (rc >= 0) {
+        memcpy(w->codes, l->codes, bytes);
+        mine.codes = w->codes;
+        rc = w4_prepare(&w->w, &mine, e);
+    }
+    if (rc < 0) {
+        fake_drop(c, w);
+        return rc;
+    }
+    *out = w;
+    return 0;
+}
+
 static int fake_norm(struct cuda_context *c, const struct forward_norm *a,
                      struct err *e)
 {
@@ -282,11 +326,13 @@ static int fake_product(struct cuda_context *c, const struct forward_product *a,
     struct model m = host_model(a->dtype);
     struct loaded first = { .of = { .rows = a->n, .cols = a->depth },
                             .w = (void *)(uintptr_t)a->w,
+                            .q = a->codes ? a->codes->w : NULL,
                             .bias = (float *)(uintptr_t)a->bias };
     struct loaded second = first;
     struct product p = { .m = &m,
                          .first = &first,
-                         .second = a->second ? &second : NULL,
+                         .second = a->second || a->second_codes ? &second :
+                                                                  NULL,
                          .x = a->x,
                          .rows = a->rows,
                          .out = a->out,
@@ -299,9 +345,12 @@ static int fake_product(struct cuda_context *c, const struct forward_product *a,
             0 ||
         fake_must_own(a->bias, a->bias ? (size_t)a->n * 4 : 0, "product", e) <
             0 ||
-        fake_must_own(a->w, 1, "product", e) < 0 || blas_open(e) < 0)
+        fake_must_own(a->codes ? a->codes->codes : a->w, 1, "product", e) <
+            0 ||
+        blas_open(e) < 0)
         return e->code;
     second.w = (void *)(uintptr_t)a->second;
+    second.q = a->second_codes ? a->second_codes->w : NULL;
     second.bias = (float *)(uintptr_t)a->second_bias;
     return product_run(&p, e);
 }
@@ -347,9 +396,8 @@ static int fake_sums(struct cuda_context *c, const struct forward_sums *a,
     return a->weights == DT_F32 ? narrow_sums(a, e) : product_sums(&m, a, e);
 }
 
-/* The CPU's attention of a model with these sizes. */
-static int fake_attend(struct cuda_context *c, const struct forward_attend *a,
-                       struct err *e)
+/* The CPU's attention of a model with these sizes, of whole sequences. */
+static int attend_whole(const struct forward_attend *a, struct err *e)
 {
     struct model m = host_model(a->dtype);
     struct layer l = { .m = &m,
@@ -364,7 +412,6 @@ static int fake_attend(struct cuda_context *c, const struct forward_attend *a,
     int64_t longest = 0;
     int rc;
 
-    (void)c;
     config->n_heads = a->n_heads;
     config->n_kv_heads = a->n_kv_heads;
     config->head_dim = a->head_dim;
@@ -394,18 +441,58 @@ static int fake_attend(struct cuda_context *c, const struct forward_attend *a,
         m.key.p = (void *)(uintptr_t)a->k.p;
         m.value.p = (void *)(uintptr_t)a->v.p;
     }
-    if (fake_must_own(a->q.p, 1, "attend", e) < 0 ||
+    rc = attention_run(&l, &s, a->out, e);
+    buffer_release(&m.keys);
+    buffer_release(&m.values);
+    buffer_release(&m.blocks);
+    return rc;
+}
+
+/* A sequence that goes on: all of it, of which the queries before are zeros.  Keys
+ * are not rotated in place. */
+static int attend_behind(const struct forward_attend *a, struct err *e)
+{
+    int64_t all = a->past + a->rows, first[2] = { 0, all };
+    size_t q = bytes_of(a->dtype, 1, a->q.row);
+    size_t out = bytes_of(a->dtype, 1, a->n_heads * a->v_dim);
+    char *room = mem_zero((size_t)all, q + out, "fake", e);
+    char *outs = room + (size_t)all * q;
+    struct forward_attend w = *a;
+    int rc;
+
+    if (!room)
+        return e->code;
+    memcpy(room + (size_t)a->past * q, a->q.p, (size_t)a->rows * q);
+    w.q.p = room;
+    w.rows = all;
+    w.first = first;
+    w.out = outs;
+    rc = attend_whole(&w, e);
+    memcpy(a->out, outs + (size_t)a->past * out, (size_t)a->rows * out);
+    free(room);
+    return rc;
+}
+
+static int fake_attend(struct cuda_context *c, const struct forward_attend *a,
+                       struct err *e)
+{
+    int64_t longest = a->past + a->rows, all = longest;
+
+    (void)c;
+    for (int64_t i = 0; i < a->n_sequences && !a->past; i++)
+        if (!i || a->first[i + 1] - a->first[i] > longest)
+            longest = a->first[i + 1] - a->first[i];
+    if (fake_must_own(a->q.p, bytes_of(a->dtype, a->rows, a->q.row), "attend",
+                      e) < 0 ||
+        fake_must_own(a->k.p, bytes_of(a->dtype, all, a->k.row), "attend", e) <
+            0 ||
         fake_must_own(a->cs, (size_t)(longest * a->rotary) * 4, "attend", e) <
             0 ||
         fake_must_own(a->out,
                       bytes_of(a->dtype, a->rows, a->n_heads * a->v_dim),
                       "attend", e) < 0)
         return e->code;
-    rc = attention_run(&l, &s, a->out, e);
-    buffer_release(&m.keys);
-    buffer_release(&m.values);
-    buffer_release(&m.blocks);
-    return rc;
+    return a->past ? attend_behind(a, e) : attend_whole(a, e);
 }
 
 static int fake_gate(struct cuda_context *c, const struct forward_gate *a,
@@ -535,6 +622,8 @@ const struct forward_table forge_forward_table = {
     .zero = fake_zero,
     .weight = fake_weight,
     .codes = fake_codes,
+    .linear = fake_linear,
+    .drop = fake_drop,
     .norm = fake_norm,
     .product = fake_product,
     .sums = fake_sums,

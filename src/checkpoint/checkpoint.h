@@ -19,6 +19,7 @@
 
 #include "common/base.h"
 #include "common/math/dtype.h"
+#include "forge_w4a16.h"
 #include "layout/int4pack.h"
 
 enum { CHECKPOINT_MAX_DIMS = 8 };
@@ -35,7 +36,6 @@ enum storage {
 };
 
 struct checkpoint;
-struct forge_w4a16;
 
 /* One tensor of the view.  Strings live as long as the checkpoint. */
 struct ck_tensor {
@@ -138,12 +138,17 @@ MUST_CHECK int checkpoint_linear_rows(struct checkpoint *c, const char *module,
 MUST_CHECK int checkpoint_vector(struct checkpoint *c, const char *name,
                                  uint64_t n, float **v, struct err *e);
 
-/* Prepare a 4-bit linear for products (w4a16/w4a16.h).  1:
- * forge_w4a16_release() *w; 0: the module is stored plain, or in 8 bits; E_DATA,
- * E_IO, E_TEMP. */
-MUST_CHECK int checkpoint_w4a16(struct checkpoint *c, const char *module,
-                                struct forge_w4a16 **w, uint64_t *rows,
-                                uint64_t *cols, struct err *e);
+/* A 4-bit linear as products take it, and its memory. */
+struct ck_words {
+    struct forge_w4a16_linear of;
+    void *codes, *scales, *zeros, *g_idx; /* malloced; what `of` points to */
+};
+/* Read a 4-bit linear, words as they are stored (int4pack's tiles as
+ * compressed-tensors' words).  1: ck_words_release() it; 0: the module is stored
+ * plain, or in 8 bits; E_DATA, E_IO, E_TEMP. */
+MUST_CHECK int checkpoint_words(struct checkpoint *c, const char *module,
+                                struct ck_words *w, struct err *e);
+void ck_words_release(struct ck_words *w); /* zeroed is allowed, and is left */
 
 /* Codes, zeros and scales of a linear of 4 or 8 bits, exactly as stored. */
 struct ck_quantized {

@@ -11,7 +11,6 @@
 #include "checkpoint/tiles.h"
 #include "common/math/quant.h"
 #include "layout/unpack.h"
-#include "w4a16/w4a16.h"
 
 enum part { PART_CODES, PART_SCALES, PART_ZEROS, PART_INDEX, PART_SHAPE };
 
@@ -417,13 +416,8 @@ static uint32_t *pack_zeros(const void *bytes, int base, const struct packed *p,
     return to;
 }
 
-/* The tensors of a linear as the product reads them. */
-struct words {
-    void *codes, *scales, *zeros, *g_idx;
-};
-
 static int read_words(struct checkpoint *c, const struct parts *s,
-                      struct packed *p, struct words *w, struct err *e)
+                      struct packed *p, struct ck_words *w, struct err *e)
 {
     bool ct = c->quant.storage == STORAGE_CT;
     size_t n = (size_t)(p->rows * p->groups);
@@ -453,9 +447,8 @@ static int read_words(struct checkpoint *c, const struct parts *s,
     return 0;
 }
 
-static int prepare_words(const struct checkpoint *c, const char *module,
-                         const struct packed *p, const struct words *w,
-                         struct forge_w4a16 **out, struct err *e)
+static void name_words(const struct checkpoint *c, const struct packed *p,
+                       struct ck_words *w)
 {
     static const enum forge_w4a16_layout layout[] = {
         [STORAGE_AWQ] = FORGE_W4A16_AWQ,
@@ -465,7 +458,8 @@ static int prepare_words(const struct checkpoint *c, const char *module,
         [STORAGE_INT4PACK] = FORGE_W4A16_COMPRESSED_TENSORS,
         [STORAGE_INT4PACK_XPU] = FORGE_W4A16_COMPRESSED_TENSORS,
     };
-    struct forge_w4a16_linear l = {
+
+    w->of = (struct forge_w4a16_linear){
         .layout = layout[c->quant.storage],
         .outputs = (int64_t)p->rows,
         .inputs = (int64_t)p->cols,
@@ -476,13 +470,11 @@ static int prepare_words(const struct checkpoint *c, const char *module,
         .zeros = w->zeros,
         .g_idx = w->g_idx,
     };
-
-    return w4_prepare(out, &l, e) < 0 ? err_prefix(e, "'%.200s'", module) : 0;
 }
 
 /* int4pack: tiles are converted to words. */
 static int read_tiles(struct checkpoint *c, const char *module,
-                      struct packed *p, struct words *w, struct err *e)
+                      struct packed *p, struct ck_words *w, struct err *e)
 {
     int r = tiles_read(c, module, true, p, e);
 
@@ -498,7 +490,7 @@ static int read_tiles(struct checkpoint *c, const char *module,
 
 /* Other layouts: words as stored. */
 static int read_stored(struct checkpoint *c, const char *module,
-                       struct packed *p, struct words *w, struct err *e)
+                       struct packed *p, struct ck_words *w, struct err *e)
 {
     struct parts s;
     int r = find_parts(c, module, &s, e);
@@ -513,28 +505,28 @@ static int read_stored(struct checkpoint *c, const char *module,
     return (r = read_words(c, &s, p, w, e)) ? r : 1;
 }
 
-int checkpoint_w4a16(struct checkpoint *c, const char *module,
-                     struct forge_w4a16 **out, uint64_t *rows, uint64_t *cols,
-                     struct err *e)
+int checkpoint_words(struct checkpoint *c, const char *module,
+                     struct ck_words *w, struct err *e)
 {
-    struct words w = { 0 };
     struct packed p = { 0 };
-    int r = (tiles_are(c) ? read_tiles : read_stored)(c, module, &p, &w, e);
+    int r;
 
-    if (!r)
-        return 0;
+    *w = (struct ck_words){ 0 };
+    r = (tiles_are(c) ? read_tiles : read_stored)(c, module, &p, w, e);
     if (r > 0)
-        r = prepare_words(c, module, &p, &w, out, e);
-    if (!r)
-        w4_own_codes(*out, w.codes);
+        name_words(c, &p, w);
     else
-        free(w.codes);
-    free(w.scales);
-    free(w.zeros);
-    free(w.g_idx);
-    *rows = p.rows;
-    *cols = p.cols;
-    return r ? r : 1;
+        ck_words_release(w);
+    return r;
+}
+
+void ck_words_release(struct ck_words *w)
+{
+    free(w->codes);
+    free(w->scales);
+    free(w->zeros);
+    free(w->g_idx);
+    *w = (struct ck_words){ 0 };
 }
 
 bool checkpoint_part(const struct checkpoint *c, const struct ck_tensor *t,

@@ -40,12 +40,12 @@ static void fill_table(const struct forward_attend *a, const struct table *t)
         int first = (int)a->first[i], n = (int)(a->first[i + 1] - a->first[i]);
 
         for (int p = 0; p < n; p++) {
-            t->position[first + p] = p;
+            t->position[first + p] = (int)a->past + p;
             t->sequence[first + p] = first;
         }
         for (int p = 0; p < n; p += ATTEND_QUERIES)
             *b++ = (struct attend_block){
-                first + p, p,
+                first + p, (int)a->past + p,
                 n - p < ATTEND_QUERIES ? n - p : (int)ATTEND_QUERIES, first
             };
     }
@@ -179,6 +179,8 @@ static int rotate_all(struct cuda_context *c, const struct forward_attend *a,
         k.head = a->k.head;
         k.heads = (int)a->n_kv_heads;
     }
+    k.x = (char *)k.x +
+          a->past * k.row * (int64_t)(a->dtype == DT_BF16 ? 2 : 4);
     if ((rc = BY_DTYPE(a->dtype, rotate, c, &q, a->rows, e)) < 0)
         return rc;
     return BY_DTYPE(a->dtype, rotate, c, &k, a->rows, e);
@@ -257,7 +259,9 @@ static int plain(struct cuda_context *c, const struct attend_args *a,
 
 static int check(const struct forward_attend *a, struct err *e)
 {
-    if (a->head_dim > DIMS || a->v_dim > DIMS || a->rows > INT32_MAX / 2)
+    if (a->past && a->n_sequences != 1)
+        return err_set(e, E_BUG, "cuda: several sequences that go on");
+    if (a->past + a->rows > INT32_MAX / 2 || a->head_dim > DIMS || a->v_dim > DIMS)
         return err_set(
             e, E_CONFIG, "cuda: heads of %lld: want %d at most",
             (long long)(a->head_dim > a->v_dim ? a->head_dim : a->v_dim),

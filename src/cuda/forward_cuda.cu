@@ -2,6 +2,7 @@
  * sums, gather and scatter of experts' rows.  All kernels here are bound by
  * memory bandwidth: each row is read and written once, 16 bytes per thread. */
 #include "cuda/forward_internal.cuh"
+#include "cuda/w4a16_internal.cuh"
 
 #include <stdlib.h>
 #include <string.h>
@@ -130,6 +131,19 @@ static int forward_weight(struct cuda_context *c, enum dtype t, int64_t rows,
         *w = NULL;
     }
     return rc;
+}
+
+static int forward_linear(struct cuda_context *c,
+                          const struct forge_w4a16_linear *l,
+                          struct cuda_w4 **w, struct err *e)
+{
+    return cuda_w4_prepare(c, w, l, e);
+}
+
+static void drop_linear(struct cuda_context *c, struct cuda_w4 *w)
+{
+    (void)c;
+    cuda_w4_release(w);
 }
 
 /* ---- norms ---- */
@@ -467,7 +481,8 @@ extern "C" __attribute__((visibility("default")))
 const struct forward_table forge_forward_table = {
     FORWARD_TABLE_VERSION, forward_alloc,  forward_release, context_room,
     forward_put,           forward_get,    forward_copy,    forward_zero,
-    forward_weight,        forward_codes,  forward_norm,    forward_product,
+    forward_weight,        forward_codes,  forward_linear, drop_linear,
+    forward_norm,    forward_product,
     forward_sums,          forward_attend, forward_gate,    forward_add,
     forward_subtract,      forward_gather, forward_scatter, forward_add_share,
     forward_finite,

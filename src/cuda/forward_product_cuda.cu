@@ -1,26 +1,46 @@
 /* forward_product_cuda.cu - matrix products of the forward pass: one cuBLAS
- * call per product, then the epilogue (bias, residual, SwiGLU).
+ * call per product, or w4a16_cuda.cu for 4-bit weights, then the epilogue (bias,
+ * residual, SwiGLU).
  *
  * cuBLAS is column-major, so it computes yᵀ = W xᵀ.  A bf16 product without a
  * bias is rounded by cuBLAS.  Before it is added to a residual or multiplied by
  * a gate a product is rounded, as on the CPU, so it is written to memory first:
  * 2 bytes per element, 4 with a bias. */
 #include "cuda/forward_internal.cuh"
+#include "cuda/w4a16_internal.cuh"
 
 /* y[rows, n] = x[rows, depth] W[n, depth]ᵀ */
 struct gemm {
     cudaDataType in, out; /* types of x and w, of y */
     int64_t rows, n, depth;
     const void *x, *w;
+    const struct cuda_w4 *codes; /* instead of w, or NULL */
     void *y;
 };
+
+static enum forge_w4a16_type w4_type(cudaDataType t)
+{
+    return t == CUDA_R_16BF ? FORGE_W4A16_BF16 : FORGE_W4A16_F32;
+}
+
+static int multiply_codes(struct cuda_context *c, const struct gemm &g,
+                          struct err *e)
+{
+    struct forge_w4a16_rows x = { w4_type(g.in), (void *)g.x, g.depth };
+    struct forge_w4a16_rows y = { w4_type(g.out), g.y, g.n };
+    const int64_t first[2] = { 0, g.rows };
+
+    return w4_grouped(c, &g.codes, first, 1, &x, &y, W4_AUTO, e);
+}
 
 static int multiply(struct cuda_context *c, const struct gemm &g, struct err *e)
 {
     const float one = 1, zero = 0;
-    int rc = need_blas(c, e);
+    int rc;
 
-    if (rc < 0)
+    if (g.codes)
+        return multiply_codes(c, g, e);
+    if ((rc = need_blas(c, e)) < 0)
         return rc;
     if (g.rows > INT32_MAX || g.n > INT32_MAX || g.depth > INT32_MAX)
         return err_set(e, E_CONFIG, "cuda: a product too large");
@@ -105,7 +125,7 @@ static int finish(struct cuda_context *c, const struct forward_product *a,
 {
     const S *y = (const S *)sums, *u = y + a->rows * a->n;
     int64_t all = a->rows * a->n;
-    enum ending end = a->second ? GATE : a->add ? ADD : STORE;
+    enum ending end = a->second || a->second_codes ? GATE : a->add ? ADD : STORE;
     T *out = (T *)a->out;
     bool wide = aligned_rows(y, a->n, a->n) && aligned_rows(out, a->n, a->n) &&
                 all % pack<S>::n == 0;
@@ -125,28 +145,30 @@ int forward_product(struct cuda_context *c, const struct forward_product *a,
                     struct err *e)
 {
     bool half = a->dtype == DT_BF16, biased = a->bias || a->second_bias;
+    bool gate = a->second || a->second_codes;
     cudaDataType in = half ? CUDA_R_16BF : CUDA_R_32F;
     cudaDataType out = half && !biased ? CUDA_R_16BF : CUDA_R_32F;
     size_t bytes = (size_t)(a->rows * a->n) * (out == CUDA_R_16BF ? 2 : 4);
-    struct gemm g = { in, out, a->rows, a->n, a->depth, a->x, a->w, a->out };
+    struct gemm g = { in, out, a->rows, a->n, a->depth, a->x, a->w, a->codes, a->out };
     struct forward_state *s;
     char *y;
     int rc;
 
     if (!a->rows)
         return 0;
-    if (!a->second && !a->add && !biased)
+    if (!gate && !a->add && !biased)
         return multiply(c, g, e);
     if ((rc = forward_state(c, &s, e)) < 0 ||
-        (rc = buffer_need(c, &s->sums, bytes * (a->second ? 2 : 1), e)) < 0)
+        (rc = buffer_need(c, &s->sums, bytes * (gate ? 2 : 1), e)) < 0)
         return rc;
     y = (char *)s->sums.data;
     g.y = y;
     if ((rc = multiply(c, g, e)) < 0)
         return rc;
     g.w = a->second;
+    g.codes = a->second_codes;
     g.y = y + bytes;
-    if (a->second && (rc = multiply(c, g, e)) < 0)
+    if (gate && (rc = multiply(c, g, e)) < 0)
         return rc;
     if (!half)
         return finish<float, float>(c, a, y, e);
@@ -200,7 +222,7 @@ int forward_sums(struct cuda_context *c, const struct forward_sums *a,
         (rc = widen(c, s, a, &x, e)) < 0 ||
         (rc = multiply(c,
                        { half ? CUDA_R_16BF : CUDA_R_32F, CUDA_R_32F, a->rows,
-                         a->n, a->depth, x, w, s->sums.data },
+                         a->n, a->depth, x, w, NULL, s->sums.data },
                        e)) < 0)
         return rc;
     y = (const char *)s->sums.data;

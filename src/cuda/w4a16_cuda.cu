@@ -35,9 +35,11 @@ static cudaDataType type_of(enum forge_w4a16_type t)
 
 /* ---- rows of x in the order of places ---- */
 
+/* T: an integer of the size of an element. */
+template <class T>
 static __global__ void __launch_bounds__(256)
-    places_kernel(const uint16_t *x, int64_t ld, const int32_t *input,
-                  int inputs, int depth, uint16_t *to)
+    places_kernel(const T *x, int64_t ld, const int32_t *input, int inputs,
+                  int depth, T *to)
 {
     x += blockIdx.x * ld;
     to += (int64_t)blockIdx.x * depth;
@@ -48,20 +50,29 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* Rows row.. of c->x to the same of `to` [rows, depth]. */
-static int to_places(const struct call *a, const struct cuda_w4 *w, int64_t row,
-                     int64_t rows, uint16_t *to, struct err *e)
+template <class T>
+static int rows_to_places(const struct call *a, const struct cuda_w4 *w,
+                          int64_t row, int64_t rows, void *to, struct err *e)
 {
     if (rows > INT32_MAX)
         return err_set(e, E_CONFIG, "%s: too many rows", what);
     if (!rows)
         return 0;
-    places_kernel<<<(unsigned)rows, 256, 0, a->c->stream>>>(
-        (const uint16_t *)row_of(&a->x, row), a->x.ld,
+    places_kernel<T><<<(unsigned)rows, 256, 0, a->c->stream>>>(
+        (const T *)row_of(&a->x, row), a->x.ld,
         (const int32_t *)w->input.data, (int)w->inputs, (int)w->depth,
-        to + row * w->depth);
+        (T *)to + row * w->depth);
     LAUNCHED();
     return 0;
+}
+
+/* Rows row.. of a->x to the same of `to` [rows, depth]. */
+static int to_places(const struct call *a, const struct cuda_w4 *w, int64_t row,
+                     int64_t rows, void *to, struct err *e)
+{
+    return a->x.type == FORGE_W4A16_F32 ?
+               rows_to_places<uint32_t>(a, w, row, rows, to, e) :
+               rows_to_places<uint16_t>(a, w, row, rows, to, e);
 }
 
 /* ---- by tiles ---- */
@@ -92,7 +103,7 @@ static int place_rows(const struct call *a, const struct cuda_w4 *const *w,
     for (int64_t i = 0; i < experts && rc >= 0; i++)
         if (first[i + 1] > first[i])
             rc = to_places(a, w[i], first[i] - first[0],
-                           first[i + 1] - first[i], (uint16_t *)to->data, e);
+                           first[i + 1] - first[i], to->data, e);
     *x = to->data;
     *ld = a->w->depth;
     return rc;
@@ -155,19 +166,22 @@ static int by_tiles(const struct call *a, const struct cuda_w4 *const *w,
 
 /* ---- by cuBLAS ---- */
 
-static __device__ __forceinline__ uint32_t pair_of(__half, float a, float b)
+/* Eight weights to 16 or 32 aligned bytes. */
+static __device__ __forceinline__ void store_eight(float *to, const float v[8])
 {
-    __half2 p = __floats2half2_rn(a, b);
-
-    return *(const uint32_t *)&p;
+    ((float4 *)to)[0] = make_float4(v[0], v[1], v[2], v[3]);
+    ((float4 *)to)[1] = make_float4(v[4], v[5], v[6], v[7]);
 }
 
-static __device__ __forceinline__ uint32_t pair_of(__nv_bfloat16, float a,
-                                                   float b)
+template <class T>
+static __device__ __forceinline__ void store_eight(T *to, const float v[8])
 {
-    __nv_bfloat162 p = __floats2bfloat162_rn(a, b);
+    typename w4_base<T>::pair p[4];
 
-    return *(const uint32_t *)&p;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        p[i] = { T(v[2 * i]), T(v[2 * i + 1]) };
+    *(uint4 *)to = *(const uint4 *)p;
 }
 
 /* Outputs of strips strip.. as T, [.., depth].  A warp makes 64 places of a
@@ -189,9 +203,8 @@ static __global__ void __launch_bounds__(256)
     q = __ldg(codes + (s * blocks + block) * 32 + lane);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        uint32_t g = w4_group(2 * block + h, inverse), zero[2], w[2][4],
-                 v[2][4];
-        float scale[2];
+        uint32_t g = w4_group(2 * block + h, inverse), zero[2], w[2][4];
+        float scale[2], v[2][8];
 
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -206,44 +219,49 @@ static __global__ void __launch_bounds__(256)
         for (int k = 0; k < 8; k++) {
             uint32_t two = w[k / 4][k % 4];
 
-            v[k % 2][k / 2] =
-                pair_of(T(), __uint_as_float(two << 16) * scale[k % 2],
-                        __uint_as_float(two & 0xffff0000) * scale[k % 2]);
+            v[k % 2][k / 2 * 2] = __uint_as_float(two << 16) * scale[k % 2];
+            v[k % 2][k / 2 * 2 + 1] =
+                __uint_as_float(two & 0xffff0000) * scale[k % 2];
         }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             int64_t o = s * W4_STRIP + lane / 4 + 8 * r;
 
             if (o < outputs)
-                *(uint4 *)(to +
-                           ((o - strip * W4_STRIP) * blocks + block) *
-                               W4_PLACES +
-                           h * W4_HALF + lane % 4 * 8) =
-                    make_uint4(v[r][0], v[r][1], v[r][2], v[r][3]);
+                store_eight(to +
+                                ((o - strip * W4_STRIP) * blocks + block) *
+                                    W4_PLACES +
+                                h * W4_HALF + lane % 4 * 8,
+                            v[r]);
         }
     }
 }
 
-static int make_dense(const struct call *a, const struct cuda_w4 *w, int64_t o,
-                      int64_t n, struct err *e)
+template <class T>
+static int make_dense_as(const struct call *a, const struct cuda_w4 *w,
+                         int64_t o, int64_t n, struct err *e)
 {
     int64_t strips = (n + W4_STRIP - 1) / W4_STRIP;
     int blocks = (int)(w->depth / W4_PLACES);
     unsigned grid = (unsigned)((strips * blocks + 7) / 8);
-    const uint4 *codes = (const uint4 *)w->codes.data;
-    const uint32_t *meta = (const uint32_t *)w->meta.data;
 
-    if (a->x.type == FORGE_W4A16_F16)
-        dense_kernel<<<grid, 256, 0, a->c->stream>>>(
-            codes, meta, o / W4_STRIP, strips, blocks, (int)w->groups,
-            w4_inverse(w->halves), w->outputs, (__half *)a->c->w4_dense.data);
-    else
-        dense_kernel<<<grid, 256, 0, a->c->stream>>>(
-            codes, meta, o / W4_STRIP, strips, blocks, (int)w->groups,
-            w4_inverse(w->halves), w->outputs,
-            (__nv_bfloat16 *)a->c->w4_dense.data);
+    dense_kernel<T><<<grid, 256, 0, a->c->stream>>>(
+        (const uint4 *)w->codes.data, (const uint32_t *)w->meta.data,
+        o / W4_STRIP, strips, blocks, (int)w->groups, w4_inverse(w->halves),
+        w->outputs, (T *)a->c->w4_dense.data);
     LAUNCHED();
     return 0;
+}
+
+/* Outputs o..o+n-1 of W in x's type. */
+static int make_dense(const struct call *a, const struct cuda_w4 *w, int64_t o,
+                      int64_t n, struct err *e)
+{
+    switch (a->x.type) {
+    case FORGE_W4A16_F32: return make_dense_as<float>(a, w, o, n, e);
+    case FORGE_W4A16_F16: return make_dense_as<__half>(a, w, o, n, e);
+    default: return make_dense_as<__nv_bfloat16>(a, w, o, n, e);
+    }
 }
 
 template <class T>
@@ -301,11 +319,11 @@ static int dense_rows(const struct call *a, const struct cuda_w4 *w,
                       const struct forge_w4a16_rows *x, int64_t row,
                       int64_t rows, struct err *e)
 {
-    int64_t slabs = (w->outputs * w->depth * 2 + W4_SLAB - 1) / W4_SLAB;
+    int64_t row_bytes = w->depth * (int64_t)size_of(x->type);
+    int64_t slabs = (w->outputs * row_bytes + W4_SLAB - 1) / W4_SLAB;
     int64_t step = (int64_t)round_up((uint64_t)(w->outputs + slabs - 1) / slabs,
                                      W4_ACROSS);
-    int rc =
-        buffer_need(a->c, &a->c->w4_dense, (size_t)(step * w->depth) * 2, e);
+    int rc = buffer_need(a->c, &a->c->w4_dense, (size_t)(step * row_bytes), e);
 
     for (int64_t o = 0; o < w->outputs && rc >= 0; o += step) {
         int64_t n = w->outputs - o < step ? w->outputs - o : step;
@@ -332,10 +350,11 @@ static int by_blas(const struct call *a, const struct cuda_w4 *const *w,
         if (!rows)
             continue;
         if (w[i]->input.cap) {
-            rc =
-                buffer_need(a->c, room, (size_t)(a->rows * a->w->depth) * 2, e);
+            rc = buffer_need(
+                a->c, room,
+                (size_t)(a->rows * a->w->depth) * size_of(x.type), e);
             if (rc >= 0)
-                rc = to_places(a, w[i], row, rows, (uint16_t *)room->data, e);
+                rc = to_places(a, w[i], row, rows, room->data, e);
             x.p = room->data;
             x.ld = w[i]->depth;
         }
@@ -350,10 +369,9 @@ static int by_blas(const struct call *a, const struct cuda_w4 *const *w,
 static int check(struct call *a, const struct cuda_w4 *const *w,
                  const int64_t *first, int64_t experts, struct err *e)
 {
-    if (a->x.type != FORGE_W4A16_F16 && a->x.type != FORGE_W4A16_BF16)
-        return err_set(e, E_CONFIG, "%s: x is neither f16 nor bf16", what);
-    if (a->y.type < FORGE_W4A16_F32 || a->y.type > FORGE_W4A16_BF16)
-        return err_set(e, E_CONFIG, "%s: no such type of y", what);
+    if (a->x.type < FORGE_W4A16_F32 || a->x.type > FORGE_W4A16_BF16 ||
+        a->y.type < FORGE_W4A16_F32 || a->y.type > FORGE_W4A16_BF16)
+        return err_set(e, E_CONFIG, "%s: no such type of x or y", what);
     for (int64_t i = 0; i < experts; i++) {
         int64_t rows = w4_expert_rows(first + i, w[i], e);
 
@@ -392,7 +410,8 @@ int w4_grouped(struct cuda_context *c, const struct cuda_w4 *const *w,
     a.x.p = row_of(x, first[0]);
     a.y.p = row_of(y, first[0]);
     if (way == W4_AUTO)
-        way = a.rows > (int64_t)FORGE_W4A16_CUDA_TILED * a.experts ?
+        way = a.x.type == FORGE_W4A16_F32 ||
+                      a.rows > (int64_t)FORGE_W4A16_CUDA_TILED * a.experts ?
                   W4_BY_BLAS :
                   W4_BY_TILES;
     return way == W4_BY_BLAS ? by_blas(&a, w, first, experts, e) :

@@ -7,6 +7,7 @@
 
 #include "common/cli/tool.h"
 #include "common/io/json.h"
+#include "device/device.h"
 #include "generate/completion.h"
 #include "tokenizer/tokenizer.h"
 
@@ -14,6 +15,7 @@ enum { DTYPE_BF16, DTYPE_F32 };
 
 struct settings {
     struct tool tool;
+    struct device_choice device;
     int greedy, raw, lines, json, dtype;
     int64_t tokens, top_k, seed; /* top_k and seed: -1 not given */
     double temperature, top_p;   /* 0: not given */
@@ -53,6 +55,7 @@ static void parse(struct settings *s, int argc, char **argv)
           0, 0, true },
         { OPT_CHOICE, 0, "dtype", "bf16|f32", "type to compute in [bf16]",
           &s->dtype, 0, 0, false },
+        GPU_OPTIONS(&s->device),
         TOOL_COMMON(&s->tool),
         TOOL_END,
     };
@@ -108,6 +111,8 @@ static int open_completer(struct completer *p, const struct settings *s,
         generate_settings_stop(&p->settings,
                                decoder_id(p->decoder, chat_end(p->chat)));
     set_sampler(s, p);
+    if (device_open(&s->device, &forward_plugin, e) < 0)
+        return e->code;
     return generator_open(&p->generator, s->model,
                           s->dtype == DTYPE_F32 ? DT_F32 : DT_BF16,
                           s->tool.progress, e);

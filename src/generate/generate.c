@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "device/device.h"
 #include "model/moe.h"
 
 enum { CHUNK = 512 }; /* tokens of a prompt that run together */
@@ -18,7 +19,8 @@ struct generator {
     struct state state;
     struct kv_cache *cache;
     int64_t cache_tokens; /* tokens that `cache` can hold */
-    void *normed;         /* [H] final norm's output */
+    void *normed;         /* [H] final norm's output, device memory */
+    void *embedded;       /* [CHUNK, H] embeddings on their way to a device */
     float *logits;        /* [vocab_size] */
 };
 
@@ -46,9 +48,12 @@ static int load(struct generator *g, int progress, struct err *e)
     g->layer = mem_zero(n, sizeof(*g->layer), "layers", e);
     g->mixture = mem_zero(n, sizeof(*g->mixture), "layers", e);
     g->kept = mem_zero(n, sizeof(*g->kept), "layers", e);
-    g->normed = mem_zero((size_t)c->hidden_size, sizeof(float), "logits", e);
     g->logits = mem_zero((size_t)c->vocab_size, sizeof(float), "logits", e);
-    if (!g->layer || !g->mixture || !g->kept || !g->normed || !g->logits)
+    g->embedded = mem_zero(CHUNK * (size_t)c->hidden_size, sizeof(float),
+                           "embeddings", e);
+    if (!g->layer || !g->mixture || !g->kept || !g->logits || !g->embedded ||
+        model_alloc(g->m, &g->normed, (size_t)c->hidden_size * sizeof(float),
+                    false, NULL, e) < 0)
         return e->code;
     progress_start(&p, progress, "layers", n);
     for (int64_t i = 0; i < c->n_layers && !rc; i++) {
@@ -62,20 +67,33 @@ static int load(struct generator *g, int progress, struct err *e)
     return 0;
 }
 
-int generator_open(struct generator **out, const char *dir, enum dtype dtype,
-                   int progress, struct err *e)
+static int open_on(struct generator **out, bool device, const char *dir,
+                   enum dtype dtype, int progress, struct err *e)
 {
     struct generator *g = mem_zero(1, sizeof(*g), "generator", e);
 
     *out = NULL;
     if (!g)
         return e->code;
-    if (model_open(&g->m, dir, dtype, e) < 0 || load(g, progress, e) < 0) {
+    if (model_open(&g->m, dir, dtype, e) < 0 ||
+        (device && model_use_device(g->m, 0, e) < 0) ||
+        load(g, progress, e) < 0) {
         generator_close(g);
         return e->code;
     }
     *out = g;
     return 0;
+}
+
+int generator_open(struct generator **g, const char *dir, enum dtype dtype,
+                   int progress, struct err *e)
+{
+    int rc = open_on(g, true, dir, dtype, progress, e);
+
+    /* the model, or what is left of the device's memory, turns out too small */
+    return rc < 0 && device_gpu() && device_declined(&rc, e) ?
+               open_on(g, false, dir, dtype, progress, e) :
+               rc;
 }
 
 void generator_close(struct generator *g)
@@ -96,7 +114,9 @@ void generator_close(struct generator *g)
     head_release(g->head);
     state_release(&g->state);
     kv_cache_release(g->cache);
-    free(g->normed);
+    if (g->m)
+        model_free(g->m, g->normed);
+    free(g->embedded);
     free(g->logits);
     model_close(g->m);
     free(g);
@@ -128,8 +148,8 @@ static int run_layer(struct generator *g, int64_t i, struct err *e)
 
     s->at = POINT_IN;
     if (x) {
-        mixture_restart(x, s->rows);
-        if (layer_run(g->layer[i], s, POINT_MLP_IN, NULL, e) < 0 ||
+        if (mixture_restart(x, s->rows, e) < 0 ||
+            layer_run(g->layer[i], s, POINT_MLP_IN, NULL, e) < 0 ||
             mixture_take(x, s, 0, e) < 0)
             return e->code;
     }
@@ -152,7 +172,11 @@ static int run_chunk(struct generator *g, const int32_t *ids, int64_t n,
     if (state_prepare(s, g->m, POINT_IN, &n, 1, e) < 0)
         return e->code;
     s->cache = g->cache;
-    if (model_embed(g->m, ids, n, s->x, e) < 0)
+    if (model_embed(g->m, ids, n, g->embedded, e) < 0 ||
+        model_put(g->m, s->x, g->embedded,
+                  (size_t)(n * s->hidden_size) *
+                      (s->dtype == DT_BF16 ? sizeof(uint16_t) : sizeof(float)),
+                  e) < 0)
         return e->code;
     for (int64_t i = 0; i < model_config(g->m)->n_layers; i++)
         if (run_layer(g, i, e) < 0)

@@ -8,7 +8,8 @@
 struct generator;
 
 /* Load the model in DIR with all its layers, which stay in memory, those of a
- * 4-bit checkpoint in 4 bits.  dtype: of the computation, as model_open().
+ * 4-bit checkpoint in 4 bits, on the device that device_open() opened, if it has
+ * the memory.  dtype: of the computation, as model_open().
  * progress: an enum progress_mode; a unit is a layer.  Errors as model_open()
  * and model_load_layer(). */
 MUST_CHECK int generator_open(struct generator **g, const char *dir,

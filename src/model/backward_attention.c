@@ -363,7 +363,7 @@ static int attend(const struct attention_back *a, const int64_t *first,
         .v = y_of(a, PART_V),
     };
 
-    return model_angles(m, first, n_sequences, &j.cs, e) < 0 ?
+    return model_angles(m, first, n_sequences, 0, &j.cs, e) < 0 ?
                e->code :
                backward_of(m)->attend(m->context, &j, e);
 }

@@ -15,9 +15,10 @@
 
 #include "common/math/dtype.h"
 #include "device/plugin.h"
+#include "forge_w4a16.h"
 
 #define FORWARD_TABLE "forge_forward_table"
-enum { FORWARD_TABLE_VERSION = 3 };
+enum { FORWARD_TABLE_VERSION = 4 };
 
 /* RMS norm: out[rows, n] = w * x / rms(x) for rows of n elements, leading
  * dimension ld. */
@@ -37,10 +38,14 @@ struct forward_product {
     int64_t rows, n, depth;
     const void *x, *w, *second;      /* w, second: made by weight(); second
                                       * may be NULL */
+    const struct cuda_w4 *codes, *second_codes; /* made by linear(), instead of
+                                                 * w and second; or NULL */
     const float *bias, *second_bias; /* [n], or NULL */
     void *out;
     bool add;
 };
+
+struct cuda_w4; /* a 4-bit linear of the device */
 
 /* Codes of W[rows, depth] with a grid for each `group` inputs of a row
  * (common/math/quant.h); the host's. */
@@ -78,6 +83,8 @@ struct forward_attend {
     int64_t rows, n_sequences;
     const int64_t *first; /* the host's, [n_sequences + 1]: first row of each
                            * sequence */
+    int64_t past; /* a single sequence goes on behind so many rows of k, v and
+                   * tail, which earlier calls have rotated; q begins there */
     int64_t n_heads, n_kv_heads, head_dim, v_dim;
     int64_t window;   /* the query at position p sees keys p - window + 1..p;
                      * 0: 0..p */
@@ -148,6 +155,11 @@ struct forward_table {
      * multiple of 8. */
     int (*codes)(struct cuda_context *c, const struct forward_codes *a,
                  void **w, struct err *e);
+
+    /* A 4-bit linear in 4 bits, from the host's tensors of any layout. */
+    int (*linear)(struct cuda_context *c, const struct forge_w4a16_linear *l,
+                  struct cuda_w4 **w, struct err *e);
+    void (*drop)(struct cuda_context *c, struct cuda_w4 *w); /* or NULL */
 
     int (*norm)(struct cuda_context *c, const struct forward_norm *a,
                 struct err *e);

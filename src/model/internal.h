@@ -54,12 +54,14 @@ struct model {
 struct loaded {
     struct linear of;
     void *w;
-    struct forge_w4a16 *q;      /* 4-bit weights; NULL: w */
+    struct forge_w4a16 *q;      /* 4-bit weights on the host; NULL: w */
+    struct cuda_w4 *on_device;  /* the same on a device; NULL: w */
+    struct ck_words words;      /* of them, until they are placed there */
     struct forward_codes codes; /* 4-bit weights for a device, until they are
                                  * placed; nibbles NULL: w */
     float *bias;                /* [rows] f32, or NULL */
-    const struct model *placed; /* w and bias are in its device memory; NULL:
-                                 * the host's */
+    const struct model *placed; /* w, on_device and bias are in its device
+                                 * memory; NULL: the host's */
 };
 
 /* The weights of a layer that a run from point `from` to point `to` needs. */
@@ -215,10 +217,10 @@ void gate_run(struct layer *l, const struct state *s, const void *in,
 MUST_CHECK int device_gate(struct layer *l, const struct state *s,
                            const void *in, const void *y, struct err *e);
 /* *cs: cosines and sines (struct rope_table), where layers run, for the
- * positions of n sequences that begin at rows first[]; valid until the next
- * call. */
+ * positions of n sequences that begin at rows first[], behind `past` tokens;
+ * valid until the next call. */
 MUST_CHECK int model_angles(struct model *m, const int64_t *first, int64_t n,
-                            const float **cs, struct err *e);
+                            int64_t past, const float **cs, struct err *e);
 /* The device's part of attention_run(). */
 MUST_CHECK int device_attend(struct layer *l, const struct state *s, void *out,
                              struct err *e);
@@ -228,8 +230,10 @@ MUST_CHECK int device_attend(struct layer *l, const struct state *s, void *out,
 MUST_CHECK int model_check_length(const struct model *m, int64_t length,
                                   struct err *e);
 /* KV cache.  Per layer keys and values, [n_kv_heads, blocks] blocks of
- * ATTEND_KEYS keys each, zero beyond `length`. */
+ * ATTEND_KEYS keys each, zero beyond `length`; on a device [tokens] rows of m->key
+ * and m->value. */
 struct kv_cache {
+    const struct model *m;
     int64_t tokens, length; /* capacity; number of tokens */
     int64_t blocks;         /* blocks of a head */
     size_t keys, values;    /* bytes of a layer's keys, of its values */

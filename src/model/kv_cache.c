@@ -4,18 +4,28 @@
 
 #include "model/delta.h"
 
-/* Bytes of a layer's keys and values, and of all layers. */
+/* Bytes of a layer's keys and values, and of all layers.  On a device rows of
+ * tokens, as its linears put them out; on the host packed for attention. */
 static int find_sizes(struct kv_cache *p, const struct model *m, size_t *all,
                       struct err *e)
 {
     const struct model_config *c = &m->config;
     size_t element = attention_pairs(m) ? sizeof(uint16_t) : sizeof(float);
-    size_t heads = (size_t)c->n_kv_heads * element, rows;
+    size_t key = (size_t)(c->n_kv_heads * c->head_dim) * element;
+    size_t value = (size_t)(c->n_kv_heads * attention_padded(c)) * element;
+    size_t rows;
 
     p->blocks = (p->tokens + ATTEND_KEYS - 1) / ATTEND_KEYS;
     rows = (size_t)p->blocks * ATTEND_KEYS;
-    if (size_mul(rows, heads * (size_t)c->head_dim, &p->keys) ||
-        size_mul(rows, heads * (size_t)attention_padded(c), &p->values) ||
+    if (m->on && c->mla.kv_lora) {
+        key = (size_t)(c->mla.kv_lora + c->mla.rope) * m->size;
+        value = (size_t)(c->n_heads * (c->mla.nope + c->v_dim)) * m->size;
+    } else if (m->on) {
+        key = value = (size_t)(c->n_kv_heads * c->head_dim) * m->size;
+    }
+    if (m->on)
+        rows = (size_t)p->tokens;
+    if (size_mul(rows, key, &p->keys) || size_mul(rows, value, &p->values) ||
         size_add(p->keys, p->values, all) ||
         size_mul(*all, (size_t)c->n_layers, all))
         return err_set(e, E_TEMP, "%lld tokens: too many for memory",
@@ -37,8 +47,9 @@ int kv_cache_create(struct kv_cache **out, const struct model *m,
     if (!p)
         return e->code;
     p->tokens = tokens;
+    p->m = m;
     if (find_sizes(p, m, &all, e) < 0 ||
-        buffer_reserve(&p->memory, 1, 1, all, "keys and values", e) < 0 ||
+        model_reserve(m, &p->memory, 1, 1, all, "keys and values", e) < 0 ||
         (x->top_k && tokens > x->top_k &&
          buffer_reserve(&p->index, m->config.n_layers * tokens, x->dim,
                         sizeof(float), "keys of the indexer", e) < 0) ||
@@ -57,7 +68,7 @@ void kv_cache_release(struct kv_cache *p)
 {
     if (!p)
         return;
-    buffer_release(&p->memory);
+    model_buffer_release(p->m, &p->memory);
     buffer_release(&p->index);
     buffer_release(&p->delta);
     free(p);
@@ -73,11 +84,12 @@ void kv_cache_advance(struct kv_cache *p, int64_t rows)
     p->length += rows;
 }
 
-/* Zero the memory: kernels read whole blocks, and weight 0 times what is there
- * must be 0. */
+/* Zero the host's memory: kernels read whole blocks, and weight 0 times what is
+ * there must be 0. */
 void kv_cache_clear(struct kv_cache *p)
 {
-    memset(p->memory.p, 0, p->memory.cap);
+    if (!p->m->on)
+        memset(p->memory.p, 0, p->memory.cap);
     if (p->delta.p)
         memset(p->delta.p, 0, p->delta.cap);
     p->length = 0;

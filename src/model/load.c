@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "forge_w4a16.h"
 #include "model/internal.h"
+#include "w4a16/w4a16.h"
 
 int model_vector(struct model *m, const char *name, int64_t n, float **v,
                  struct err *e)
@@ -65,20 +65,28 @@ int model_weight(struct model *m, const char *module, int64_t rows,
     return rc;
 }
 
-/* Load linear l->of from the checkpoint, as 4-bit codes if it is stored so; a
- * device needs elements. */
+/* Load linear l->of from the checkpoint, as 4-bit codes if it is stored so. */
 static int load_stored(struct model *m, struct loaded *l, struct err *e)
 {
     const struct linear *k = &l->of;
-    uint64_t rows, cols;
-    int rc =
-        m->on ? 0 : checkpoint_w4a16(m->ck, k->module, &l->q, &rows, &cols, e);
+    struct ck_words *w = &l->words;
+    int rc = checkpoint_words(m->ck, k->module, w, e);
 
     if (rc < 0)
         return rc;
-    if (rc)
-        return model_check_shape(k->module, rows, cols, k->rows, k->cols, e);
-    return model_weight(m, k->module, k->rows, k->cols, &l->w, e);
+    if (!rc)
+        return model_weight(m, k->module, k->rows, k->cols, &l->w, e);
+    if (model_check_shape(k->module, (uint64_t)w->of.outputs,
+                          (uint64_t)w->of.inputs, k->rows, k->cols, e) < 0)
+        return e->code;
+    if (m->on)
+        return 0;
+    if (w4_prepare(&l->q, &w->of, e) < 0)
+        return err_prefix(e, "'%.200s'", k->module);
+    w4_own_codes(l->q, w->codes);
+    w->codes = NULL;
+    ck_words_release(w);
+    return 0;
 }
 
 int model_read_linear(struct model *m, const struct quantized *codes,
@@ -124,13 +132,16 @@ void loaded_release(struct loaded *l)
     if (l->placed) {
         model_free(l->placed, l->w);
         model_free(l->placed, l->bias);
+        l->placed->on->drop(l->placed->context, l->on_device);
     } else {
         free(l->w);
         free(l->bias);
     }
     forge_w4a16_release(l->q);
+    ck_words_release(&l->words);
     l->w = NULL;
     l->q = NULL;
+    l->on_device = NULL;
     l->bias = NULL;
     l->placed = NULL;
 }

@@ -53,14 +53,18 @@ void mixture_close(struct mixture *x)
     *x = (struct mixture){ 0 };
 }
 
-void mixture_restart(struct mixture *x, int64_t tokens)
+int mixture_restart(struct mixture *x, int64_t tokens, struct err *e)
 {
     const struct model_config *c = &x->m->config;
+    size_t bytes = (size_t)(tokens * c->hidden_size) * sizeof(float);
 
     x->routing.n = tokens;
-    memset(x->sum, 0, (size_t)(tokens * c->hidden_size) * sizeof(float));
     memset(x->routing.mass, 0,
            (size_t)c->moe.n_experts * sizeof(*x->routing.mass));
+    if (x->m->on)
+        return x->m->on->zero(x->m->context, x->sum, bytes, e);
+    memset(x->sum, 0, bytes);
+    return 0;
 }
 
 int mixture_take(struct mixture *x, const struct state *s, int64_t at,

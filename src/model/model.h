@@ -177,7 +177,7 @@ enum { BATCH_SEQUENCES = 256 };
 /* ---- KV cache ---- */
 
 /* The KV cache of one sequence: its keys and values in all layers, packed for
- * attention, on the host.  A batch with s->cache has one sequence, whose first
+ * attention, or on a device as rows.  A batch with s->cache has one sequence, whose first
  * token has position kv_cache_length(); layer_run() appends the keys and values of
  * its layer.  When all layers have run, the caller calls kv_cache_advance(). */
 struct kv_cache;

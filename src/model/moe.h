@@ -175,9 +175,9 @@ struct mixture {
 MUST_CHECK int mixture_open(struct mixture *x, struct model *m, int64_t layer,
                             int64_t tokens, const char *dir, struct err *e);
 void mixture_close(struct mixture *x); /* zeroed is allowed */
-/* Start again with other tokens, at most as many as it was opened for; on the
- * host only. */
-void mixture_restart(struct mixture *x, int64_t tokens);
+/* Start again with other tokens, at most as many as it was opened for. */
+MUST_CHECK int mixture_restart(struct mixture *x, int64_t tokens,
+                               struct err *e);
 /* Route tokens at..at+rows-1, the batch s at POINT_MLP_IN, and keep its
  * rows. */
 MUST_CHECK int mixture_take(struct mixture *x, const struct state *s,

@@ -108,9 +108,16 @@ int loaded_place(struct model *m, struct loaded *l, struct err *e)
     if (l->placed)
         return 0;
     l->w = NULL;
-    rc = l->codes.nibbles ? m->on->codes(m->context, &l->codes, &l->w, e) :
-                            m->on->weight(m->context, m->dtype, l->of.rows,
-                                          l->of.cols, host, &l->w, e);
+    if (l->words.codes)
+        rc = m->on->linear(m->context, &l->words.of, &l->on_device, e);
+    else if (l->codes.nibbles)
+        rc = m->on->codes(m->context, &l->codes, &l->w, e);
+    else
+        rc = m->on->weight(m->context, m->dtype, l->of.rows, l->of.cols, host,
+                           &l->w, e);
+    if (rc < 0 && l->words.codes)
+        err_prefix(e, "'%.200s'", l->of.module);
+    ck_words_release(&l->words);
     l->codes.nibbles = NULL;
     free(host);
     if (rc < 0)
