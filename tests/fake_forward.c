@@ -331,8 +331,8 @@ static int fake_product(struct cuda_context *c, const struct forward_product *a,
     struct loaded second = first;
     struct product p = { .m = &m,
                          .first = &first,
-                         .second = a->second || a->second_codes ? &second :
-                                                                  NULL,
+                         .second =
+                             a->second || a->second_codes ? &second : NULL,
                          .x = a->x,
                          .rows = a->rows,
                          .out = a->out,
@@ -345,8 +345,7 @@ static int fake_product(struct cuda_context *c, const struct forward_product *a,
             0 ||
         fake_must_own(a->bias, a->bias ? (size_t)a->n * 4 : 0, "product", e) <
             0 ||
-        fake_must_own(a->codes ? a->codes->codes : a->w, 1, "product", e) <
-            0 ||
+        fake_must_own(a->codes ? a->codes->codes : a->w, 1, "product", e) < 0 ||
         blas_open(e) < 0)
         return e->code;
     second.w = (void *)(uintptr_t)a->second;

@@ -179,8 +179,8 @@ static int rotate_all(struct cuda_context *c, const struct forward_attend *a,
         k.head = a->k.head;
         k.heads = (int)a->n_kv_heads;
     }
-    k.x = (char *)k.x +
-          a->past * k.row * (int64_t)(a->dtype == DT_BF16 ? 2 : 4);
+    k.x =
+        (char *)k.x + a->past * k.row * (int64_t)(a->dtype == DT_BF16 ? 2 : 4);
     if ((rc = BY_DTYPE(a->dtype, rotate, c, &q, a->rows, e)) < 0)
         return rc;
     return BY_DTYPE(a->dtype, rotate, c, &k, a->rows, e);
@@ -261,7 +261,8 @@ static int check(const struct forward_attend *a, struct err *e)
 {
     if (a->past && a->n_sequences != 1)
         return err_set(e, E_BUG, "cuda: several sequences that go on");
-    if (a->past + a->rows > INT32_MAX / 2 || a->head_dim > DIMS || a->v_dim > DIMS)
+    if (a->past + a->rows > INT32_MAX / 2 || a->head_dim > DIMS ||
+        a->v_dim > DIMS)
         return err_set(
             e, E_CONFIG, "cuda: heads of %lld: want %d at most",
             (long long)(a->head_dim > a->v_dim ? a->head_dim : a->v_dim),

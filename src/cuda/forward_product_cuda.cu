@@ -125,7 +125,9 @@ static int finish(struct cuda_context *c, const struct forward_product *a,
 {
     const S *y = (const S *)sums, *u = y + a->rows * a->n;
     int64_t all = a->rows * a->n;
-    enum ending end = a->second || a->second_codes ? GATE : a->add ? ADD : STORE;
+    enum ending end = a->second || a->second_codes ? GATE :
+                      a->add                       ? ADD :
+                                                     STORE;
     T *out = (T *)a->out;
     bool wide = aligned_rows(y, a->n, a->n) && aligned_rows(out, a->n, a->n) &&
                 all % pack<S>::n == 0;
@@ -149,7 +151,8 @@ int forward_product(struct cuda_context *c, const struct forward_product *a,
     cudaDataType in = half ? CUDA_R_16BF : CUDA_R_32F;
     cudaDataType out = half && !biased ? CUDA_R_16BF : CUDA_R_32F;
     size_t bytes = (size_t)(a->rows * a->n) * (out == CUDA_R_16BF ? 2 : 4);
-    struct gemm g = { in, out, a->rows, a->n, a->depth, a->x, a->w, a->codes, a->out };
+    struct gemm g = { in,   out,  a->rows,  a->n,  a->depth,
+                      a->x, a->w, a->codes, a->out };
     struct forward_state *s;
     char *y;
     int rc;

@@ -59,9 +59,8 @@ static int rows_to_places(const struct call *a, const struct cuda_w4 *w,
     if (!rows)
         return 0;
     places_kernel<T><<<(unsigned)rows, 256, 0, a->c->stream>>>(
-        (const T *)row_of(&a->x, row), a->x.ld,
-        (const int32_t *)w->input.data, (int)w->inputs, (int)w->depth,
-        (T *)to + row * w->depth);
+        (const T *)row_of(&a->x, row), a->x.ld, (const int32_t *)w->input.data,
+        (int)w->inputs, (int)w->depth, (T *)to + row * w->depth);
     LAUNCHED();
     return 0;
 }
@@ -228,11 +227,10 @@ static __global__ void __launch_bounds__(256)
             int64_t o = s * W4_STRIP + lane / 4 + 8 * r;
 
             if (o < outputs)
-                store_eight(to +
-                                ((o - strip * W4_STRIP) * blocks + block) *
-                                    W4_PLACES +
-                                h * W4_HALF + lane % 4 * 8,
-                            v[r]);
+                store_eight(
+                    to + ((o - strip * W4_STRIP) * blocks + block) * W4_PLACES +
+                        h * W4_HALF + lane % 4 * 8,
+                    v[r]);
         }
     }
 }
@@ -350,9 +348,9 @@ static int by_blas(const struct call *a, const struct cuda_w4 *const *w,
         if (!rows)
             continue;
         if (w[i]->input.cap) {
-            rc = buffer_need(
-                a->c, room,
-                (size_t)(a->rows * a->w->depth) * size_of(x.type), e);
+            rc = buffer_need(a->c, room,
+                             (size_t)(a->rows * a->w->depth) * size_of(x.type),
+                             e);
             if (rc >= 0)
                 rc = to_places(a, w[i], row, rows, room->data, e);
             x.p = room->data;

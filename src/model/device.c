@@ -60,8 +60,8 @@ int device_gate(struct layer *l, const struct state *s, const void *in,
                        e);
 }
 
-int model_angles(struct model *m, const int64_t *first, int64_t n,
-                 int64_t past, const float **cs, struct err *e)
+int model_angles(struct model *m, const int64_t *first, int64_t n, int64_t past,
+                 const float **cs, struct err *e)
 {
     const struct model_config *c = &m->config;
     int64_t longest = 0;

@@ -36,11 +36,11 @@ struct forward_norm {
 struct forward_product {
     enum dtype dtype; /* of x, w and out */
     int64_t rows, n, depth;
-    const void *x, *w, *second;      /* w, second: made by weight(); second
+    const void *x, *w, *second; /* w, second: made by weight(); second
                                       * may be NULL */
     const struct cuda_w4 *codes, *second_codes; /* made by linear(), instead of
                                                  * w and second; or NULL */
-    const float *bias, *second_bias; /* [n], or NULL */
+    const float *bias, *second_bias;            /* [n], or NULL */
     void *out;
     bool add;
 };

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "../unit/w4_linear.h"
 #include "gpu.h"
 #include "model/forward_table.h"
 
@@ -178,6 +179,53 @@ static struct twin weights_of(enum dtype t, int64_t rows, int64_t depth)
     free(x);
     free(host);
     return r;
+}
+
+/* A 4-bit linear of both. */
+static void linear_of(const struct linear *l, struct cuda_w4 *w[SIDES])
+{
+    struct forge_w4a16_linear from = stored(l);
+
+    BOTH(table[s]->linear(context[s], &from, &w[s], e));
+}
+
+/* The same with 4-bit weights: first, second, or both. */
+static void test_codes_product(enum dtype t, enum forge_w4a16_layout layout,
+                               int64_t rows, bool bias, int end)
+{
+    struct linear l = drawn((int)layout, layout, 256, 384, 64, false);
+    struct twin x = elements(t, rows * l.i, .1f), w = weights_of(t, l.o, l.i);
+    struct twin b = elements(DT_F32, l.o, 1);
+    struct twin out = end == 1 ? elements(t, rows * l.o, 1) :
+                                 poisoned((size_t)(rows * l.o) * item(t));
+    struct cuda_w4 *codes[SIDES];
+    bool turned = end == 3;
+
+    linear_of(&l, codes);
+    BOTH(table[s]->product(
+        context[s],
+        &(struct forward_product){ .dtype = t,
+                                   .rows = rows,
+                                   .n = l.o,
+                                   .depth = l.i,
+                                   .x = x.p[s],
+                                   .w = turned ? w.p[s] : NULL,
+                                   .codes = turned ? NULL : codes[s],
+                                   .second = end == 2 ? w.p[s] : NULL,
+                                   .second_codes =
+                                       turned || end == 4 ? codes[s] : NULL,
+                                   .bias = bias ? b.p[s] : NULL,
+                                   .second_bias = bias ? b.p[s] : NULL,
+                                   .out = out.p[s],
+                                   .add = end == 1 },
+        e));
+    same("4-bit product", &out, t, false);
+    for (int s = 0; s < SIDES; s++)
+        table[s]->drop(context[s], codes[s]);
+    drop(&x);
+    drop(&w);
+    drop(&b);
+    release(&l);
 }
 
 static void test_product(enum dtype t, int64_t rows, int64_t n, int64_t depth,
@@ -355,8 +403,28 @@ struct heads {
     bool pairs, norm;
 };
 
+/* a, or its first `past` rows and then the others behind them, of which it has
+ * rows of so many bytes. */
+static void attend_in_parts(int s, struct forward_attend a, int64_t past,
+                            size_t q, size_t out)
+{
+    int64_t first[2] = { 0, past }, all = a.rows;
+
+    if (past) {
+        a.first = first;
+        a.rows = past;
+        OK(table[s]->attend(context[s], &a, e));
+        a.rows = first[1] = all - past;
+        a.past = past;
+        a.q.p = (const char *)a.q.p + (size_t)past * q;
+        a.out = (char *)a.out + (size_t)past * out;
+    }
+    OK(table[s]->attend(context[s], &a, e));
+}
+
+/* past: of the single sequence so many rows come first. */
 static void test_attend(enum dtype t, const struct heads *h,
-                        const int64_t *length, int64_t n)
+                        const int64_t *length, int64_t n, int64_t past)
 {
     int64_t first[64] = { 0 }, rows = 0, longest = 0, own = h->dim - h->tail;
     int64_t kv_row = h->tail ? h->heads * (own + h->v_dim) : h->kv * h->dim;
@@ -409,7 +477,8 @@ static void test_attend(enum dtype t, const struct heads *h,
                                              h->pad + h->tail, 0 };
             a.tail_dim = h->tail;
         }
-        OK(table[s]->attend(context[s], &a, e));
+        attend_in_parts(s, a, past, (size_t)(h->heads * h->dim) * item(t),
+                        (size_t)(h->heads * h->v_dim) * item(t));
     }
     same("attend", &out, t, false);
     drop(&q);
@@ -479,8 +548,10 @@ static void test_attention(enum dtype t)
     };
 
     for (size_t i = 0; i < ARRAY_LEN(all); i++) {
-        test_attend(t, &all[i], ragged, ARRAY_LEN(ragged));
-        test_attend(t, &all[i], one, 1);
+        test_attend(t, &all[i], ragged, ARRAY_LEN(ragged), 0);
+        for (int64_t past = 0; past < one[0]; past = past * 5 + 1)
+            test_attend(t, &all[i], one, 1, past);
+        test_attend(t, &all[i], one, 1, one[0] - 1);
     }
 }
 
@@ -567,6 +638,11 @@ int main(int argc, char **argv)
                 test_product(t, 65, 40, 24, bias, end);
                 test_product(t, 1, 75, 37, bias, end);
             }
+        for (int end = 0; end < 5; end++)
+            for (int layout = 0; layout < 4; layout++)
+                test_codes_product(t, (enum forge_w4a16_layout)layout,
+                                   (int[]){ 1, 3, 40, 500 }[(layout + end) % 4],
+                                   layout % 2, end);
         for (int router = 0; router < 2; router++) {
             test_sums(t, router, 300, 256, 512);
             test_sums(t, router, 11, 70, 48);

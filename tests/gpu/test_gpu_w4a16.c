@@ -204,7 +204,7 @@ static void product(struct linear *l, int64_t m, enum forge_w4a16_type type,
     const int64_t first[2] = { 0, m };
     struct rows x = { .type = type, .m = m };
     const struct forge_w4a16_cuda_linear *w = prepare(l, there);
-    bool many = m > FORGE_W4A16_CUDA_TILED;
+    bool rounded = m > FORGE_W4A16_CUDA_TILED && type != FORGE_W4A16_F32;
     size_t n = (size_t)(m * (l->o + SPARE));
     float *y, *again;
 
@@ -212,12 +212,12 @@ static void product(struct linear *l, int64_t m, enum forge_w4a16_type type,
     y = multiply(&w, first, 1, &x, l->o, FORGE_W4A16_F32);
     again = multiply(&w, first, 1, &x, l->o, FORGE_W4A16_F32);
     CHECK(!memcmp(y, again, n * sizeof(*y)));
-    compare(l, &x, 0, m, y, many);
+    compare(l, &x, 0, m, y, rounded);
     free(again);
     for (int t = FORGE_W4A16_F16; t <= FORGE_W4A16_BF16; t++) {
         void *h = multiply(&w, first, 1, &x, l->o, (enum forge_w4a16_type)t);
 
-        narrow(h, y, &x, l->o, (enum forge_w4a16_type)t, !many);
+        narrow(h, y, &x, l->o, (enum forge_w4a16_type)t, !rounded);
         free(h);
     }
     free(y);
@@ -230,6 +230,10 @@ static void one(enum forge_w4a16_layout layout, int64_t o, int64_t i,
                 int64_t group, bool act_order)
 {
     static const int64_t rows[] = { 1, 3, 8, 9, 16, 17, 40, 64, 65, 150 };
+    static const enum forge_w4a16_type type[] = {
+        FORGE_W4A16_BF16, FORGE_W4A16_F32, FORGE_W4A16_F16, FORGE_W4A16_F16,
+        FORGE_W4A16_BF16
+    };
     static int turn;
 
     printf("layout %d, %lld x %lld, groups of %lld%s\n", (int)layout,
@@ -240,7 +244,7 @@ static void one(enum forge_w4a16_layout layout, int64_t o, int64_t i,
         struct linear l = drawn(turn, layout, o, i, group, act_order);
 
         product(&l, rows[turn % (int)ARRAY_LEN(rows)],
-                turn / 2 % 2 ? FORGE_W4A16_F16 : FORGE_W4A16_BF16, turn % 3);
+                type[turn % (int)ARRAY_LEN(type)], turn % 3);
         release(&l);
     }
 }
@@ -261,7 +265,10 @@ static void test_many(void)
             l.g_idx = shuffled(l.i, l.group);
         make(&l);
         product(&l, FORGE_W4A16_CUDA_TILED + 3,
-                i % 2 ? FORGE_W4A16_F16 : FORGE_W4A16_BF16, true);
+                i == 2 ? FORGE_W4A16_F32 :
+                i % 2  ? FORGE_W4A16_F16 :
+                         FORGE_W4A16_BF16,
+                true);
         release(&l);
     }
 }
