@@ -16,7 +16,7 @@ setup_file() {
     cd "$BATS_FILE_TMPDIR" || return 1
     mkdir gpu
     cp "$(dirname "$(command -v mkstream)")/forge-cuda.so" "$(command -v forge-calib)" "$(command -v forge-eval)" \
-        "$(command -v forge-gradient)" gpu
+        "$(command -v forge-gradient)" "$(command -v forge-generate)" gpu
     cp gpu/forge-gradient gpu/gpu-gradient
     for kind in "${DENSE[@]}" "${MIXTURES[@]}"; do
         python3 "$PY" make "$kind" "$kind"
@@ -242,4 +242,72 @@ fails() { # TOOL N...: it ends with one line when the device's N-th operation fa
     done
     best out --work work
     diff -r out-auto out
+}
+
+tokenizer() { # DIR: of one letter a token, for vocabularies of 96
+    python3 - "$1/tokenizer.json" <<'PYTHON'
+import json, sys
+vocab = {c: i for i, c in enumerate("abcdefghijklmnopqrstuvwxyz.,Ġ")}
+json.dump({"added_tokens": [], "normalizer": None, "post_processor": None,
+           "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
+           "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": vocab, "merges": []}},
+          open(sys.argv[1], "w"))
+PYTHON
+}
+
+speaks() { # MODEL: the same tokens on the device
+    local dtype
+    for dtype in f32 bf16; do
+        forge-generate -q --dtype $dtype --greedy --tokens 20 --json "$1" 'the sea and more of the same' >cpu
+        gpu/forge-generate -q --device cuda --dtype $dtype --greedy --tokens 20 --json "$1" \
+            'the sea and more of the same' >gpu.json
+        diff cpu gpu.json
+    done
+}
+
+@test "forge-generate: every family speaks the same, with its keys and values there" {
+    for kind in "${DENSE[@]}" "${MIXTURES[@]}"; do
+        cp -r $kind speaker
+        tokenizer speaker
+        speaks speaker
+        rm -r speaker
+    done
+    # two prompts, and one that is read in parts
+    cp -r llama speaker
+    tokenizer speaker
+    printf 'the sea\n%s\n' "$(printf 'the sea and the hill %.0s' {1..40})" >prompts
+    forge-generate -q --lines --json --greedy --tokens 5 speaker <prompts >cpu
+    gpu/forge-generate -q --device cuda --lines --json --greedy --tokens 5 speaker <prompts >gpu.json
+    diff cpu gpu.json
+    for n in 1 30 60; do
+        run -69 --separate-stderr env FAKE_CUDA_FAIL=$n gpu/forge-generate -q --device cuda speaker hello
+        [[ $stderr == *"fake: "*" failed" ]]
+        [ "$(wc -l <<<"$stderr")" -eq 1 ]
+    done
+    # no room: for a layer, for all of them, for keys and values
+    run -75 --separate-stderr gpu/forge-generate -q --device cuda --gpu-memory 1K speaker hello
+    [[ $stderr == *"a layer takes "* ]]
+    [ "$(wc -l <<<"$stderr")" -eq 1 ]
+    run -75 --separate-stderr gpu/forge-generate -q --device cuda --tokens 100000 --gpu-memory 5M speaker hello
+    [[ $stderr == *"keys and values"* ]]
+}
+
+@test "4-bit checkpoints of every layout are multiplied in 4 bits, linears of 8 bits in 16" {
+    local kind layout dtype
+    for kind in llama-biases deepseek_v3 qwen2_moe; do
+        for layout in compressed-tensors awq gptq gptq_v2 mixed; do
+            # shellcheck disable=SC2046,SC2086 # options
+            forge-weights -q $kind |
+                forge-grid -q --group 8 $([ $layout != mixed ] || echo "--grid *.down_proj=8bit") |
+                forge-solve -q | forge-pack -q --layout ${layout/mixed/gptq --mixed} | forge-shard -q --from $kind small
+            tokenizer small
+            FAKE_CUDA_LOG=$PWD/linears speaks small
+            for dtype in f32 bf16; do
+                forge-eval -q --json --dtype $dtype $kind small t.fts >cpu
+                gpu/forge-eval -q --json --dtype $dtype --device cuda $kind small t.fts >gpu.json
+                diff cpu gpu.json
+            done
+            rm -r small
+        done
+    done
 }
