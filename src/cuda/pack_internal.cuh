@@ -54,10 +54,11 @@ store_awq(const ARGS &a, pack_tile<ROWS> &tile, uint64_t r0, uint64_t w0)
 {
     static const int order[8] = { 0, 2, 4, 6, 1, 3, 5, 7 };
     int block = threadIdx.x % (ROWS / 8), k = threadIdx.x / (ROWS / 8);
-    uint64_t c = r0 / 8 + block;
+    uint32_t across = (uint32_t)(a.rows / 8);
+    uint32_t *to = a.out + 8 * (w0 + k) * across + r0 / 8 + block;
     uint32_t x[8];
 
-    if (c >= a.rows / 8 || w0 + k >= a.words)
+    if (r0 / 8 + block >= across || w0 + k >= a.words)
         return;
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -65,7 +66,7 @@ store_awq(const ARGS &a, pack_tile<ROWS> &tile, uint64_t r0, uint64_t w0)
     transpose_nibbles(x);
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        a.out[(8 * (w0 + k) + i) * (a.rows / 8) + c] = x[i];
+        to[i * across] = x[i];
 }
 
 /* a.out[word][a.rows] */

@@ -79,18 +79,60 @@ static __device__ __forceinline__ uint32_t extremes(const uint4 x)
     return (hi & 0xffff) | (lo & 0x7fff0000);
 }
 
+/* e: extremes in eight rows of this lane's word.  Returns those of row lane % 8 over
+ * the 16 lanes of a half of the warp: with each step a lane gives away half of its
+ * rows, so that eight shuffles do. */
+static __device__ __forceinline__ uint32_t row_extremes(uint32_t e[EACH])
+{
+#pragma unroll
+    for (int d = EACH / 2; d; d /= 2) {
+        bool upper = threadIdx.x & d;
+
+#pragma unroll
+        for (int i = 0; i < d; i++) {
+            uint32_t mine = upper ? e[i + d] : e[i];
+            uint32_t other = upper ? e[i] : e[i + d];
+
+            e[i] = __vmaxu2(mine, __shfl_xor_sync(~0u, other, d));
+        }
+    }
+    return __vmaxu2(e[0], __shfl_xor_sync(~0u, e[0], EACH));
+}
+
 /* ---- grids ---- */
 
+/* log2 of 2^x, x = n / 256: of floats with an error below 2^-22 of itself and 2^-22,
+ * of doubles where that may be the other side of a half. */
 template <enum dtype S>
 static __device__ __forceinline__ uint32_t meta_near(float scale)
 {
-    double lo = S == DT_F16 ? -14 * 256 : -126 * 256;
-    double hi = S == DT_F16 ? 16 * 256 - 1 : 128 * 256 - 2;
+    const float lo = S == DT_F16 ? -14 * 256 : -126 * 256;
+    const float hi = S == DT_F16 ? 16 * 256 - 1 : 128 * 256 - 2;
+    float x, n;
 
     if (!(scale > 0))
         return 0; /* as quant_meta() */
-    return (uint16_t)(int16_t)fmin(fmax(rint(log2((double)scale) * 256), lo),
-                                   hi);
+    x = __log2f(scale) * 256;
+    n = rintf(x);
+    if (!(fabsf(x - n) < 0.4997f - 6e-7f * fabsf(x)) || scale < 0x1p-100f)
+        n = (float)rint(log2((double)scale) * 256);
+    return (uint16_t)(int16_t)fminf(fmaxf(n, lo), hi);
+}
+
+/* (hi + lo) / 15 as a double, rounded to float.  Of a sum that is a float, and within
+ * these bounds: the product with 1 / 15 and one step of Newton's, which is rounded as
+ * the quotient is (Markstein 1990); double then float is the same, since 53 >= 2 * 24
+ * + 2 bits. */
+static __device__ __forceinline__ float fifteenth(float hi, float lo)
+{
+    const float inverse = 1.0f / 15;
+    float sum = __fadd_rn(hi, lo), part = __fsub_rn(sum, hi), rest, q;
+
+    rest = __fadd_rn(__fsub_rn(hi, __fsub_rn(sum, part)), __fsub_rn(lo, part));
+    if (rest != 0 || !(sum > 0x1p-90f && sum < 0x1p120f))
+        return (float)(((double)hi + lo) / 15);
+    q = __fmul_rn(sum, inverse);
+    return fmaf(fmaf(-15, q, sum), inverse, q);
 }
 
 /* quant_span() of the extremes. */
@@ -100,12 +142,12 @@ static __device__ __forceinline__ uint32_t span(const struct round_args &a,
 {
     const uint32_t infinite = T == DT_BF16 ? 0x7f80 : 0x7c00;
     float2 x = pair_of<T>(e); /* hi, -lo */
-    double width = SYM ? 2 * (double)fmaxf(x.x, x.y) : (double)x.x + x.y;
-    float scale = (float)(width / 15), zero;
+    float most = fmaxf(x.x, x.y), zero;
+    float scale = SYM ? fifteenth(most, most) : fifteenth(x.x, x.y);
     uint32_t meta = meta_near<S>(scale);
 
     if ((e & 0xffff) >= infinite || e >> 16 >= infinite ||
-        (S == DT_F16 && width / 15 > 65504))
+        (S == DT_F16 && (SYM ? 2 * most : __fadd_ru(x.x, x.y)) > 15 * 65504.0f))
         *a.bad = 1;
     if (SYM)
         return meta | 8u << 16 | (uint32_t)QUANT_SYMMETRIC << 24;
@@ -138,20 +180,23 @@ grid_of(const struct round_args &a, uint32_t meta)
 
 /* ---- rounding ---- */
 
-/* By IEEE division. */
+/* By IEEE division; rarely, so in a loop, which is short. */
 template <enum dtype T>
-static __device__ uint32_t exact_word(const uint32_t x[4],
-                                      const struct round_grid &g)
+static __device__ uint32_t exact_word(uint4 x, const struct round_grid &g)
 {
     float lo = __uint_as_float(g.lo) - ROUNDER;
     uint32_t out = 0;
 
-    for (int i = 0; i < 8; i++) {
-        float2 w = pair_of<T>(x[i / 2]);
-        float t = __fdiv_rn(i % 2 ? w.y : w.x, g.scale);
+#pragma unroll 1
+    for (int i = 0; i < 4; i++) {
+        float2 w = pair_of<T>(x.x);
+        float s = __fdiv_rn(w.x, g.scale), t = __fdiv_rn(w.y, g.scale);
 
+        s = fminf(fmaxf(s, lo), 15 + lo) + ROUNDER;
         t = fminf(fmaxf(t, lo), 15 + lo) + ROUNDER;
-        out |= (__float_as_uint(t) - g.lo) << 4 * i;
+        out |= (__float_as_uint(s) - g.lo) << 8 * i;
+        out |= (__float_as_uint(t) - g.lo) << (8 * i + 4);
+        x = make_uint4(x.y, x.z, x.w, 0);
     }
     return out;
 }
@@ -164,7 +209,7 @@ round_word(const uint4 from, const struct round_grid &g)
     uint32_t out = 0u - g.lo * 0x11111111u;
 
     if (g.inverse == 0)
-        return exact_word<T>(x, g);
+        return exact_word<T>(from, g);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         float2 w = pair_of<T>(least<T>(x[i], g.most));
@@ -179,7 +224,38 @@ round_word(const uint4 from, const struct round_grid &g)
 
 /* ---- a tile ---- */
 
-/* The tile's grids from the extremes of its groups, a thread for each. */
+/* The grid of group g of row r from its extremes. */
+template <enum dtype T, enum dtype S, bool SYM>
+static __device__ __forceinline__ struct round_grid
+make_grid(const struct round_args &a, uint64_t r, uint64_t g, uint32_t e)
+{
+    uint32_t meta = span<T, S, SYM>(a, e);
+
+    a.meta[r * a.groups + g] = meta;
+    return grid_of<T, S>(a, meta);
+}
+
+/* The tile's grids where a group is a word of each row of the tile: each warp makes
+ * and reads its own. */
+template <enum dtype T, enum dtype S, bool SYM>
+static __device__ __forceinline__ void
+make_own_grids(const struct round_args &a, struct round_grid *grids,
+               const uint4 x[EACH], uint64_t r0, int rows)
+{
+    int k = (int)threadIdx.x % WORDS;
+    int y = (int)threadIdx.x / WORDS + k % EACH * (ROWS / EACH);
+    uint32_t e[EACH], own;
+
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        e[i] = extremes(x[i]);
+    own = row_extremes(e);
+    if (k < EACH && y < rows)
+        grids[y] = make_grid<T, S, SYM>(a, r0 + y, blockIdx.y, own);
+    __syncwarp();
+}
+
+/* The same of smaller groups, from the extremes of each, a thread for each. */
 template <enum dtype T, enum dtype S, bool SYM>
 static __device__ __forceinline__ void make_grids(const struct round_args &a,
                                                   struct round_grid *grids,
@@ -189,50 +265,61 @@ static __device__ __forceinline__ void make_grids(const struct round_args &a,
 
     for (int i = (int)threadIdx.x; i < ROWS * n; i += THREADS) {
         uint64_t r = r0 + i / n, g = w0 / a.group_words + i % n;
-        uint32_t meta;
 
-        if (r >= a.rows || g >= a.groups)
-            continue;
-        meta = span<T, S, SYM>(a, grids[i].most);
-        a.meta[r * a.groups + g] = meta;
-        grids[i] = grid_of<T, S>(a, meta);
+        if (r < a.rows && g < a.groups)
+            grids[i] = make_grid<T, S, SYM>(a, r, g, grids[i].most);
     }
 }
 
-template <enum dtype T, enum dtype S, enum layout L, bool SYM>
+template <enum dtype T, enum dtype S, bool SYM>
+static __device__ __forceinline__ void
+make_small_grids(const struct round_args &a, struct round_grid *grids,
+                 const uint4 x[EACH], uint64_t r0, uint64_t w0)
+{
+    int gw = a.group_words, n = WORDS / gw, k = (int)threadIdx.x % WORDS;
+
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        int y = (int)threadIdx.x / WORDS + i * (ROWS / EACH);
+        uint32_t e = extremes(x[i]);
+
+        for (int d = gw / 2; d; d /= 2)
+            e = __vmaxu2(e, __shfl_xor_sync(~0u, e, d));
+        if (k % gw == 0)
+            grids[y * n + k / gw].most = e;
+    }
+    __syncthreads();
+    make_grids<T, S, SYM>(a, grids, r0, w0);
+    __syncthreads();
+}
+
+/* WHOLE: groups of WORDS words. */
+template <enum dtype T, enum dtype S, enum layout L, bool SYM, bool WHOLE>
 static __global__ void __launch_bounds__(THREADS, 512 / ROWS)
     round_kernel(const struct round_args a)
 {
     enum { STEP = ROWS / EACH }; /* rows between a thread's words */
     extern __shared__ uint4 memory[];
     struct round_grid *grids = (struct round_grid *)memory;
-    int n = WORDS / a.group_words, k = (int)threadIdx.x % WORDS;
-    int first = (int)threadIdx.x / WORDS, gw = a.group_words;
+    int gw = WHOLE ? WORDS : a.group_words, n = WORDS / gw;
+    int k = (int)threadIdx.x % WORDS, first = (int)threadIdx.x / WORDS;
     pack_tile<ROWS> &tile = *(pack_tile<ROWS> *)(grids + ROWS * n);
     uint64_t r0 = (uint64_t)blockIdx.x * ROWS;
     uint64_t w0 = (uint64_t)blockIdx.y * WORDS;
-    bool there = w0 + k < a.words;
+    uint32_t step = STEP * (uint32_t)a.words;
+    int rows = a.rows - r0 < ROWS ? (int)(a.rows - r0) : (int)ROWS;
+    int left = w0 + k < a.words ? rows : 0;
+    const uint4 *from = a.w + (r0 + first) * a.words + w0 + k;
     uint4 x[EACH];
 
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        uint64_t r = r0 + first + i * STEP;
-
-        x[i] = there && r < a.rows ? __ldcs(a.w + r * a.words + w0 + k) :
-                                     make_uint4(0, 0, 0, 0);
-    }
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        uint32_t e = extremes(x[i]);
-
-        for (int d = gw / 2; d; d /= 2)
-            e = __vmaxu2(e, __shfl_xor_sync(~0u, e, d));
-        if (k % gw == 0)
-            grids[(first + i * STEP) * n + k / gw].most = e;
-    }
-    __syncthreads();
-    make_grids<T, S, SYM>(a, grids, r0, w0);
-    __syncthreads();
+    for (int i = 0; i < EACH; i++)
+        x[i] = first + i * STEP < left ? __ldcs(from + i * step) :
+                                         make_uint4(0, 0, 0, 0);
+    if (WHOLE)
+        make_own_grids<T, S, SYM>(a, grids, x, r0, rows);
+    else
+        make_small_grids<T, S, SYM>(a, grids, x, r0, w0);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         int y = first + i * STEP;
@@ -240,7 +327,7 @@ static __global__ void __launch_bounds__(THREADS, 512 / ROWS)
 
         if (L != LAYOUT_CT)
             tile.at(k, y) = word;
-        else if (there && r0 + y < a.rows)
+        else if (y < left)
             a.out[(r0 + y) * a.words + w0 + k] = word;
     }
     if (L == LAYOUT_CT)
@@ -254,7 +341,7 @@ static __global__ void __launch_bounds__(THREADS, 512 / ROWS)
 
 /* ---- launching ---- */
 
-template <enum dtype T, enum dtype S, enum layout L, bool SYM>
+template <enum dtype T, enum dtype S, enum layout L, bool SYM, bool WHOLE>
 static int launch(struct cuda_context *c, const struct round_args *a,
                   struct err *e)
 {
@@ -264,20 +351,28 @@ static int launch(struct cuda_context *c, const struct round_args *a,
         (int)(ROWS * (WORDS / a->group_words) * sizeof(struct round_grid)) +
         (L == LAYOUT_CT ? 0 : (int)sizeof(pack_tile<ROWS>));
 
-    CUDA_TRY(cudaFuncSetAttribute(round_kernel<T, S, L, SYM>,
+    CUDA_TRY(cudaFuncSetAttribute(round_kernel<T, S, L, SYM, WHOLE>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   room));
-    round_kernel<T, S, L, SYM><<<grid, THREADS, room, c->stream>>>(*a);
+    round_kernel<T, S, L, SYM, WHOLE><<<grid, THREADS, room, c->stream>>>(*a);
     LAUNCHED();
     return 0;
+}
+
+template <enum dtype T, enum dtype S, enum layout L, bool SYM>
+static int launch_groups(struct cuda_context *c, const struct round_args *a,
+                         struct err *e)
+{
+    return a->group_words == WORDS ? launch<T, S, L, SYM, true>(c, a, e) :
+                                     launch<T, S, L, SYM, false>(c, a, e);
 }
 
 template <enum dtype T, enum dtype S, enum layout L>
 static int launch_grid(struct cuda_context *c, bool symmetric,
                        const struct round_args *a, struct err *e)
 {
-    return symmetric ? launch<T, S, L, true>(c, a, e) :
-                       launch<T, S, L, false>(c, a, e);
+    return symmetric ? launch_groups<T, S, L, true>(c, a, e) :
+                       launch_groups<T, S, L, false>(c, a, e);
 }
 
 template <enum dtype T, enum dtype S>
