@@ -351,7 +351,7 @@ struct pack_job {
 int pack_device(struct cuda_context *c, const struct pack_job *p,
                 struct err *e);
 /* cuda_round(), all pointers the device's.  The first unsigned of *c->bad becomes 1
- * where a weight is not finite, or a scale beyond F16, else 0. */
+ * where a weight is not finite, or a scale beyond F16. */
 int round_device(struct cuda_context *c, const struct round_params *p,
                  enum layout l, const void *w, uint32_t *meta, uint32_t *out,
                  struct err *e);

@@ -2,9 +2,10 @@
  * the words of a layout (forge-pack --rtn): one read of the weights, one write of
  * words and grids, equal to the bit to pack/round.h.
  *
- * A block of threads has a tile of ROWS outputs x 128 inputs, eight words of eight
- * weights for each thread, which stay in its registers: their extremes go over a
- * group's lanes by shuffles, a thread computes a group's grid, all round.
+ * A block of threads has tiles of ROWS outputs x 128 inputs, one after the other,
+ * eight words of eight weights for each thread, which stay in its registers while
+ * the next tile's come to shared memory: their extremes go over a group's lanes by
+ * shuffles, a thread computes a group's grid, all round.
  *
  * Quotients are w * (1 / scale).  Of a BF16 or F16 weight and a scale of at most 11
  * bits, w / scale is either in the middle between two integers or at least 2^-13 from
@@ -15,12 +16,15 @@
  *
  * Floor: 2.5 bytes a weight, and 4 for each group. */
 #include "cuda/internal.cuh"
+#include "cuda/mma.cuh"
 #include "cuda/pack_internal.cuh"
 #include "pack/round.h"
 
 enum {
     ROWS = 128, /* outputs of a tile */
-    THREADS = ROWS / EACH * WORDS
+    THREADS = ROWS / EACH * WORDS,
+    STEP = ROWS / EACH, /* rows between a thread's words */
+    RESIDENT = 3        /* blocks of a multiprocessor */
 };
 
 #define FIRST 384.0f /* its neighbours are 2^-15 away */
@@ -31,6 +35,7 @@ struct round_args {
     uint32_t *meta, *out;
     uint64_t rows, words, groups; /* words, groups: per row */
     int group_words;              /* 1, 2, 4, 8 or 16 */
+    uint32_t down, tiles;         /* tiles of a column, of all */
     unsigned *bad; /* set: a weight is not finite, or a scale beyond F16 */
 };
 
@@ -240,10 +245,10 @@ make_grid(const struct round_args &a, uint64_t r, uint64_t g, uint32_t e)
 template <enum dtype T, enum dtype S, bool SYM>
 static __device__ __forceinline__ void
 make_own_grids(const struct round_args &a, struct round_grid *grids,
-               const uint4 x[EACH], uint64_t r0, int rows)
+               const uint4 x[EACH], uint64_t r0, uint64_t g, int rows)
 {
     int k = (int)threadIdx.x % WORDS;
-    int y = (int)threadIdx.x / WORDS + k % EACH * (ROWS / EACH);
+    int y = (int)threadIdx.x / WORDS + k % EACH * STEP;
     uint32_t e[EACH], own;
 
 #pragma unroll
@@ -251,7 +256,7 @@ make_own_grids(const struct round_args &a, struct round_grid *grids,
         e[i] = extremes(x[i]);
     own = row_extremes(e);
     if (k < EACH && y < rows)
-        grids[y] = make_grid<T, S, SYM>(a, r0 + y, blockIdx.y, own);
+        grids[y] = make_grid<T, S, SYM>(a, r0 + y, g, own);
     __syncwarp();
 }
 
@@ -280,7 +285,7 @@ make_small_grids(const struct round_args &a, struct round_grid *grids,
 
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        int y = (int)threadIdx.x / WORDS + i * (ROWS / EACH);
+        int y = (int)threadIdx.x / WORDS + i * STEP;
         uint32_t e = extremes(x[i]);
 
         for (int d = gw / 2; d; d /= 2)
@@ -293,50 +298,91 @@ make_small_grids(const struct round_args &a, struct round_grid *grids,
     __syncthreads();
 }
 
-/* WHOLE: groups of WORDS words. */
+/* Of tile t: its first row, first word, and rows. */
+struct tile_at {
+    uint64_t r0, w0;
+    int rows;
+
+    __device__ __forceinline__ tile_at(const struct round_args &a, uint32_t t)
+    {
+        r0 = (uint64_t)(t % a.down) * ROWS;
+        w0 = (uint64_t)(t / a.down) * WORDS;
+        rows = a.rows - r0 < ROWS ? (int)(a.rows - r0) : (int)ROWS;
+    }
+};
+
+/* Start the copies of this thread's words of tile t to its places of shared memory,
+ * which are THREADS apart. */
+static __device__ __forceinline__ void bring(const struct round_args &a,
+                                             uint32_t t, uint4 *places)
+{
+    int k = (int)threadIdx.x % WORDS, first = (int)threadIdx.x / WORDS;
+    const struct tile_at at(a, t);
+    uint32_t step = STEP * (uint32_t)a.words;
+    int left = at.w0 + k < a.words ? at.rows : 0;
+    const uint4 *from = a.w + (at.r0 + first) * a.words + at.w0 + k;
+    uint32_t to = shared_address(places);
+
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        bool there = first + i * STEP < left;
+
+        copy_16(to + i * (THREADS * 16), there ? from + i * step : a.w, there);
+    }
+    copy_commit();
+}
+
+/* WHOLE: groups of WORDS words.  A thread brings its words of the next tile when it
+ * has those of this one in registers, so that memory is read all the time. */
 template <enum dtype T, enum dtype S, enum layout L, bool SYM, bool WHOLE>
-static __global__ void __launch_bounds__(THREADS, 512 / ROWS)
+static __global__ void __launch_bounds__(THREADS, RESIDENT)
     round_kernel(const struct round_args a)
 {
-    enum { STEP = ROWS / EACH }; /* rows between a thread's words */
     extern __shared__ uint4 memory[];
-    struct round_grid *grids = (struct round_grid *)memory;
+    uint4 *places = memory + threadIdx.x;
+    struct round_grid *grids = (struct round_grid *)(memory + EACH * THREADS);
     int gw = WHOLE ? WORDS : a.group_words, n = WORDS / gw;
     int k = (int)threadIdx.x % WORDS, first = (int)threadIdx.x / WORDS;
     pack_tile<ROWS> &tile = *(pack_tile<ROWS> *)(grids + ROWS * n);
-    uint64_t r0 = (uint64_t)blockIdx.x * ROWS;
-    uint64_t w0 = (uint64_t)blockIdx.y * WORDS;
-    uint32_t step = STEP * (uint32_t)a.words;
-    int rows = a.rows - r0 < ROWS ? (int)(a.rows - r0) : (int)ROWS;
-    int left = w0 + k < a.words ? rows : 0;
-    const uint4 *from = a.w + (r0 + first) * a.words + w0 + k;
-    uint4 x[EACH];
 
-#pragma unroll
-    for (int i = 0; i < EACH; i++)
-        x[i] = first + i * STEP < left ? __ldcs(from + i * step) :
-                                         make_uint4(0, 0, 0, 0);
-    if (WHOLE)
-        make_own_grids<T, S, SYM>(a, grids, x, r0, rows);
-    else
-        make_small_grids<T, S, SYM>(a, grids, x, r0, w0);
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        int y = first + i * STEP;
-        uint32_t word = round_word<T>(x[i], grids[y * n + k / gw]);
+    bring(a, blockIdx.x, places);
+    for (uint32_t t = blockIdx.x; t < a.tiles; t += gridDim.x) {
+        const struct tile_at at(a, t);
+        int left = at.w0 + k < a.words ? at.rows : 0;
+        uint4 x[EACH];
 
+        copy_wait<0>();
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            x[i] = places[i * THREADS];
+        if (t + gridDim.x < a.tiles)
+            bring(a, t + gridDim.x, places);
+        if (WHOLE)
+            make_own_grids<T, S, SYM>(a, grids, x, at.r0, at.w0 / WORDS,
+                                      at.rows);
+        else
+            make_small_grids<T, S, SYM>(a, grids, x, at.r0, at.w0);
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            int y = first + i * STEP;
+            uint32_t word = round_word<T>(x[i], grids[y * n + k / gw]);
+
+            if (L != LAYOUT_CT)
+                tile.at(k, y) = word;
+            else if (y < left)
+                a.out[(at.r0 + y) * a.words + at.w0 + k] = word;
+        }
         if (L != LAYOUT_CT)
-            tile.at(k, y) = word;
-        else if (y < left)
-            a.out[(r0 + y) * a.words + w0 + k] = word;
+            __syncthreads();
+        if (L == LAYOUT_AWQ)
+            store_awq(a, tile, at.r0, at.w0);
+        else if (L == LAYOUT_GPTQ)
+            store_gptq(a, tile, at.r0, at.w0);
+        if (L != LAYOUT_CT || !WHOLE)
+            __syncthreads(); /* what is shared is free again */
+        else
+            __syncwarp();
     }
-    if (L == LAYOUT_CT)
-        return;
-    __syncthreads();
-    if (L == LAYOUT_AWQ)
-        store_awq(a, tile, r0, w0);
-    else
-        store_gptq(a, tile, r0, w0);
 }
 
 /* ---- launching ---- */
@@ -345,10 +391,11 @@ template <enum dtype T, enum dtype S, enum layout L, bool SYM, bool WHOLE>
 static int launch(struct cuda_context *c, const struct round_args *a,
                   struct err *e)
 {
-    dim3 grid((unsigned)((a->rows + ROWS - 1) / ROWS),
-              (unsigned)((a->words + WORDS - 1) / WORDS));
+    unsigned most = (unsigned)c->processors * RESIDENT;
+    unsigned grid = a->tiles < most ? a->tiles : most;
     int room =
-        (int)(ROWS * (WORDS / a->group_words) * sizeof(struct round_grid)) +
+        (int)(EACH * THREADS * sizeof(uint4) +
+              ROWS * (WORDS / a->group_words) * sizeof(struct round_grid)) +
         (L == LAYOUT_CT ? 0 : (int)sizeof(pack_tile<ROWS>));
 
     CUDA_TRY(cudaFuncSetAttribute(round_kernel<T, S, L, SYM, WHOLE>,
@@ -410,16 +457,17 @@ int round_device(struct cuda_context *c, const struct round_params *p,
     a.words = p->cols / 8;
     a.groups = quant_groups(p->cols, p->group);
     a.group_words = (int)(p->group / 8);
+    a.down = (uint32_t)((a.rows + ROWS - 1) / ROWS);
+    a.tiles = a.down * (uint32_t)((a.words + WORDS - 1) / WORDS);
     a.bad = (unsigned *)c->bad;
-    CUDA_TRY(cudaMemsetAsync(c->bad, 0, sizeof(*a.bad), c->stream));
     return p->dtype == DT_BF16 ? launch_scales<DT_BF16>(c, p, l, &a, e) :
                                  launch_scales<DT_F16>(c, p, l, &a, e);
 }
 
 static int check(const struct round_params *p, struct err *e)
 {
-    if (p->rows % 8 || p->cols % 8 || p->cols / 8 / WORDS >= 65535 ||
-        p->rows / ROWS >= INT32_MAX)
+    if (p->rows % 8 || p->cols % 8 ||
+        (p->rows / ROWS + 1) * (p->cols / 8 / WORDS + 1) >= INT32_MAX)
         return err_set(e, E_CONFIG, "the GPU rounds sizes in multiples of 8");
     if (p->group < 8 || p->group > 8 * WORDS || (p->group & (p->group - 1)))
         return err_set(e, E_CONFIG,
@@ -444,6 +492,7 @@ int cuda_round(struct cuda_context *c, const struct round_params *p,
         (rc = buffer_need(c, &c->packed, words, e)) < 0 ||
         (rc = upload(c, c->weight.data, w, words * 4, e)) < 0)
         return rc;
+    CUDA_TRY(cudaMemsetAsync(c->bad, 0, sizeof(bad), c->stream));
     rc = round_device(c, p, l, c->weight.data, (uint32_t *)c->meta.data,
                       (uint32_t *)c->packed.data, e);
     if (rc < 0 || (rc = download(c, out, c->packed.data, words, e)) < 0 ||

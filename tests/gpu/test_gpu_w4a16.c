@@ -358,7 +358,7 @@ static void test_refusals(void)
     int32_t beyond[64] = { [60] = 2 };
     const int64_t first[3] = { 0, 2, 1 };
     const struct forge_w4a16_cuda_linear *w[2];
-    struct forge_w4a16_rows x = { FORGE_W4A16_F32, NULL, 64 };
+    struct forge_w4a16_rows x = { (enum forge_w4a16_type)4, NULL, 64 };
     struct forge_w4a16_rows y = { FORGE_W4A16_F32, NULL, 24 };
     struct forge_w4a16_linear from;
 
@@ -366,7 +366,7 @@ static void test_refusals(void)
     w[0] = w[1] = prepare(&l, false);
     CHECK(w4.grouped(context, w, first, 1, &x, &y, why, sizeof(why)) ==
           E_CONFIG);
-    CHECK(strstr(why, "neither f16 nor bf16"));
+    CHECK(strstr(why, "no such type of x or y"));
     x.type = FORGE_W4A16_F16;
     CHECK(w4.grouped(context, w, first, 2, &x, &y, why, sizeof(why)) ==
           E_CONFIG);
