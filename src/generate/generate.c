@@ -20,7 +20,7 @@ struct generator {
     struct kv_cache *cache;
     int64_t cache_tokens; /* tokens that `cache` can hold */
     void *normed;         /* [H] final norm's output, device memory */
-    void *embedded;       /* [CHUNK, H] embeddings on their way to a device */
+    void *embedded;       /* [CHUNK, row] embeddings on their way to a device */
     float *logits;        /* [vocab_size] */
 };
 
@@ -49,8 +49,8 @@ static int load(struct generator *g, int progress, struct err *e)
     g->mixture = mem_zero(n, sizeof(*g->mixture), "layers", e);
     g->kept = mem_zero(n, sizeof(*g->kept), "layers", e);
     g->logits = mem_zero((size_t)c->vocab_size, sizeof(float), "logits", e);
-    g->embedded = mem_zero(CHUNK * (size_t)c->hidden_size, sizeof(float),
-                           "embeddings", e);
+    g->embedded =
+        mem_zero(CHUNK * (size_t)model_row(c), sizeof(float), "embeddings", e);
     if (!g->layer || !g->mixture || !g->kept || !g->logits || !g->embedded ||
         model_alloc(g->m, &g->normed, (size_t)c->hidden_size * sizeof(float),
                     false, NULL, e) < 0)
@@ -174,7 +174,7 @@ static int run_chunk(struct generator *g, const int32_t *ids, int64_t n,
     s->cache = g->cache;
     if (model_embed(g->m, ids, n, g->embedded, e) < 0 ||
         model_put(g->m, s->x, g->embedded,
-                  (size_t)(n * s->hidden_size) *
+                  (size_t)(n * s->row) *
                       (s->dtype == DT_BF16 ? sizeof(uint16_t) : sizeof(float)),
                   e) < 0)
         return e->code;
