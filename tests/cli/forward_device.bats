@@ -267,7 +267,7 @@ speaks() { # MODEL: the same tokens on the device
 
 @test "forge-generate: every family speaks the same, with its keys and values there" {
     for kind in "${DENSE[@]}" "${MIXTURES[@]}"; do
-        cp -r $kind speaker
+        cp -r "$kind" speaker
         tokenizer speaker
         speaks speaker
         rm -r speaker
