@@ -1,15 +1,13 @@
 /* lacks.c - see lacks.h. */
 #include "arch/lacks.h"
 
-const char *model_lacks(const struct model_config *c, int64_t tokens)
+const char *gradient_lacks(const struct model_config *c, int64_t tokens)
 {
     if (c->attention_cap > 0 || c->logit_cap > 0)
         return "soft caps";
     if (c->family->delta)
         return "linear attention";
-    if (c->family->sinks)
-        return "attention sinks";
-    if (c->family->act != ACT_SILU)
+    if (c->family->act == ACT_GELU)
         return "GELU";
     if (model_norms(c)->attn_out)
         return "norms behind attention and MLP";
@@ -19,9 +17,18 @@ const char *model_lacks(const struct model_config *c, int64_t tokens)
         return "multipliers";
     if (c->family->rope_by_type)
         return "a RoPE of sliding layers";
-    if (c->layer_nope)
-        return "layers without RoPE";
     return c->indexer.top_k && tokens > c->indexer.top_k ?
                "sparse attention beyond index_topk" :
                NULL;
+}
+
+const char *model_lacks(const struct model_config *c, int64_t tokens)
+{
+    if (c->family->sinks)
+        return "attention sinks";
+    if (c->family->act == ACT_CLAMPED)
+        return "clamped gates";
+    if (c->layer_nope && !gradient_lacks(c, tokens))
+        return "layers without RoPE";
+    return gradient_lacks(c, tokens);
 }

@@ -4,9 +4,10 @@
 
 #include "arch/config.h"
 
-/* What the model has, with sequences of up to so many tokens, that neither
- * layers on a GPU nor the backward pass (forge-gradient) support ("soft caps");
- * NULL: nothing. */
+/* What the model has, with sequences of up to so many tokens, that the backward
+ * pass (forge-gradient) does not support ("soft caps"); NULL: nothing. */
+const char *gradient_lacks(const struct model_config *c, int64_t tokens);
+/* The same of layers, and their gradients, on a GPU. */
 const char *model_lacks(const struct model_config *c, int64_t tokens);
 
 #endif

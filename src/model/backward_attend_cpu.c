@@ -28,6 +28,7 @@ struct piece {
     float *k, *gk, *gv; /* [n, d] keys, [n, d] and [n, v_dim] gradients */
     float *q, *gq;      /* [n, d] queries of a head; [BLOCK, d] gradients */
     float *p, *gs;      /* [BLOCK, n] P and gS */
+    const float *sink;  /* of the head, or NULL */
 };
 
 struct job {
@@ -79,6 +80,23 @@ static void rotate_back(const struct piece *j, const float *norm, int64_t i,
     memcpy(x, g, (size_t)j->d * sizeof(*x));
 }
 
+/* The factor of the query at position i. */
+static float growth_of(const struct backward_attend *a, int64_t i)
+{
+    return a->growth > 0 ?
+               1 + (float)(a->growth * log1p((double)((i + 1) / a->floor))) :
+               1;
+}
+
+/* Multiply row i of a head's queries, or of gradients with respect to them. */
+static void grow(const struct piece *j, int64_t i, float *q)
+{
+    float by = growth_of(j->a, i);
+
+    for (int64_t k = 0; k < j->d && by != 1; k++)
+        q[k] *= by;
+}
+
 /* p: scores of queries first..first+rows-1, replaced by their softmax, 0 where
  * masked; gs: gradient with respect to p, replaced by that with respect to the
  * scores. */
@@ -89,11 +107,18 @@ static void softmax_back(struct piece *j, int64_t first, int64_t rows,
 
     for (int64_t i = 0; i < rows; i++) {
         int64_t end = first + i + 1, from = w && end > w ? end - w : 0;
+        int64_t chunk = j->a->chunk;
         float *p = j->p + i * j->n, *g = j->gs + i * j->n, most = -INFINITY;
         double sum = 0, dot = 0;
 
+        if (chunk)
+            from = (end - 1) / chunk * chunk;
         for (int64_t k = from; k < end; k++)
             most = p[k] > most ? p[k] : most;
+        if (j->sink) {
+            most = *j->sink > most ? *j->sink : most;
+            sum = exp((double)(*j->sink - most));
+        }
         for (int64_t k = 0; k < keys; k++) {
             p[k] = k < from || k >= end ? 0 : expf(p[k] - most);
             sum += (double)p[k];
@@ -174,14 +199,19 @@ static void head_back(struct piece *j, int64_t head, const float *v)
     float *q = a->q + j->row * ld + head * j->d;
     const float *go = a->go + (j->row * j->heads + head) * j->v_dim;
 
+    j->sink = a->sinks ? a->sinks + head : NULL;
     rotate_rows(j, a->q_norm, q, ld, j->q);
+    for (int64_t i = 0; i < j->n; i++)
+        grow(j, i, j->q + i * j->d);
     for (int64_t at = 0; at < j->n; at += BLOCK) {
         int64_t rows = j->n - at < BLOCK ? j->n - at : BLOCK;
 
         block_back(j, at, rows, v, go);
-        for (int64_t i = 0; i < rows; i++)
+        for (int64_t i = 0; i < rows; i++) {
+            grow(j, at + i, j->gq + i * j->d);
             rotate_back(j, a->q_norm, at + i, j->gq + i * j->d,
                         q + (at + i) * ld);
+        }
     }
 }
 

@@ -15,7 +15,7 @@ struct attention_back {
     struct model *m;
     int64_t layer, n; /* n: rows of the batch */
     struct loaded part[PARTS];
-    float *norm, *q_norm, *k_norm, *q_a_norm, *kv_a_norm;
+    float *norm, *q_norm, *k_norm, *q_a_norm, *kv_a_norm, *sinks;
     struct buffer rows;         /* [n, H] x on a device */
     struct buffer elements, in; /* [n, H] the linears' input; then the
                                  * gradient */
@@ -36,13 +36,41 @@ static int load_norm(struct attention_back *a, const char *name, int64_t n,
     return backward_vector(a->m, path, n, w, e);
 }
 
+/* Norms without weights, in layers with RoPE: in front of it, as it keeps a head's
+ * norm. */
+static int load_ones(struct attention_back *a, struct err *e)
+{
+    const struct model_config *c = &a->m->config;
+    float **const of[] = { &a->q_norm, &a->k_norm };
+
+    for (size_t i = 0; model_layer_rope(c, a->layer) && i < ARRAY_LEN(of);
+         i++) {
+        float *one = *of[i] =
+            mem_alloc((size_t)c->head_dim * sizeof(*one), "norms", e);
+
+        if (!one)
+            return e->code;
+        for (int64_t k = 0; k < c->head_dim; k++)
+            one[k] = 1;
+    }
+    return 0;
+}
+
 static int load_norms(struct attention_back *a, struct err *e)
 {
     const struct model_config *c = &a->m->config;
     int64_t q = c->head_dim, k = c->head_dim;
+    char name[MODULE_PATH_MAX];
 
     if (load_norm(a, "input_layernorm", c->hidden_size, &a->norm, e) < 0)
         return e->code;
+    if (c->family->sinks) {
+        layer_tensor_name(a->layer, "self_attn.sinks", name);
+        if (backward_vector(a->m, name, c->n_heads, &a->sinks, e) < 0)
+            return e->code;
+    }
+    if (c->qk_norm == QK_NORM_UNIT)
+        return load_ones(a, e);
     if (c->qk_norm == QK_NORM_FLAT) {
         q *= c->n_heads;
         k *= c->n_kv_heads;
@@ -101,8 +129,8 @@ static void release(struct attention_back *a)
     struct buffer *const buffers[] = { &a->rows,  &a->elements, &a->in,
                                        &a->q_raw, &a->k_raw,    &a->q_lat,
                                        &a->kv_lat };
-    float *const norms[] = { a->norm, a->q_norm, a->k_norm, a->q_a_norm,
-                             a->kv_a_norm };
+    float *const norms[] = { a->norm,     a->q_norm,    a->k_norm,
+                             a->q_a_norm, a->kv_a_norm, a->sinks };
 
     for (int i = 0; i < PARTS; i++) {
         loaded_release(&a->part[i]);
@@ -340,7 +368,10 @@ static int attend(const struct attention_back *a, const int64_t *first,
 {
     struct model *m = a->m;
     const struct model_config *c = &m->config;
-    bool head = c->qk_norm == QK_NORM_HEAD;
+    bool head = c->qk_norm == QK_NORM_HEAD || c->qk_norm == QK_NORM_UNIT;
+    bool chunks = c->family->sliding == SLIDING_CHUNKS;
+    bool turns = model_layer_rope(c, a->layer);
+    int64_t keys = model_layer_slides(c, a->layer) ? c->sliding_window : 0;
     struct backward_attend j = {
         .rows = a->n,
         .n_sequences = n_sequences,
@@ -349,14 +380,18 @@ static int attend(const struct attention_back *a, const int64_t *first,
         .n_kv_heads = c->n_kv_heads,
         .head_dim = c->head_dim,
         .v_dim = c->v_dim,
-        .window = model_layer_slides(c, a->layer) ? c->sliding_window : 0,
+        .window = chunks ? 0 : keys,
+        .chunk = chunks ? keys : 0,
         .scale = m->scale,
         .eps = (float)c->rms_eps,
         .q_norm = head ? a->q_norm : NULL,
         .k_norm = head ? a->k_norm : NULL,
         .rotary_at = c->rotary_at,
-        .rotary = c->rotary,
+        .rotary = turns ? c->rotary : 0,
+        .growth = turns ? 0 : c->query_growth.scale,
+        .floor = c->query_growth.floor,
         .pairs = c->rope_pairs,
+        .sinks = a->sinks,
         .go = y_of(a, PART_O),
         .q = y_of(a, queries(a)),
         .k = y_of(a, PART_K),

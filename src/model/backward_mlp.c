@@ -57,6 +57,12 @@ static int mlp_load(struct model *m, int64_t layer, int64_t first,
 static int run(const struct pass *s, const struct mlp *p, struct backward_mlp a,
                struct err *e)
 {
+    const struct model_config *c = &s->m->config;
+
+    if (c->family->act == ACT_CLAMPED) {
+        a.alpha = (float)c->gate_alpha;
+        a.limit = (float)c->gate_limit;
+    }
     a.h = s->h;
     a.width = p->of[MLP_GATE].of.rows;
     for (int i = 0; i < MLP_LINEARS; i++) {
@@ -188,15 +194,17 @@ static int run_part(struct pass *s, const struct part *p, struct err *e)
 /* ---- the experts ---- */
 
 /* The tokens of one expert and their weights, in the host's arrays. */
-static int64_t tokens_of(const struct routing *r, int64_t expert,
-                         int64_t *token, float *weight)
+static int64_t tokens_of(const struct pass *s, int64_t expert, int64_t *token,
+                         float *weight)
 {
+    const struct routing *r = &s->routing;
+    const float *of = s->m->config.moe.weigh_inputs ? r->scores : r->weights;
     int64_t n = 0;
 
     for (int64_t i = 0; i < r->n * r->top_k; i++)
-        if (r->experts[i] == expert && r->weights[i] != 0) {
+        if (r->experts[i] == expert && of[i] != 0) {
             token[n] = i / r->top_k;
-            weight[n++] = r->weights[i];
+            weight[n++] = of[i];
         }
     return n;
 }
@@ -220,6 +228,7 @@ static int run_expert(struct pass *s, int64_t expert, const int64_t *token,
         rc = model_put(m, s->weight.p, weight, (size_t)n * sizeof(*weight), e);
     a.token = s->token.p;
     a.weight = s->weight.p;
+    a.weigh_inputs = m->config.moe.weigh_inputs;
     if (rc >= 0)
         rc = run(s, &p, a, e);
     mlp_release(&p);
@@ -243,7 +252,7 @@ static int run_experts(struct pass *s, struct err *e)
         rc = model_reserve(s->m, &s->weight, s->n, 1, sizeof(*weight),
                            "experts", e);
     for (int64_t i = 0; i < experts && rc >= 0; i++) {
-        int64_t n = tokens_of(&s->routing, i, token, weight);
+        int64_t n = tokens_of(s, i, token, weight);
 
         if (n)
             rc = run_expert(s, i, token, weight, n, e);

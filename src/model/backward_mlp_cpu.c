@@ -19,7 +19,7 @@ static int64_t token_of(const struct backward_mlp *a, int64_t i)
     return a->token ? a->token[i] : i;
 }
 
-/* Rows at..at+n-1: inputs, and gradients times weights. */
+/* Rows at..at+n-1: inputs and gradients, one of them times weights. */
 static void gather(const struct backward_mlp *a, int64_t at, int64_t n,
                    float *in, float *g)
 {
@@ -27,9 +27,12 @@ static void gather(const struct backward_mlp *a, int64_t at, int64_t n,
         int64_t t = token_of(a, at + i);
         float w = a->weight ? a->weight[at + i] : 1;
 
-        memcpy(in + i * a->h, a->in + t * a->h, (size_t)a->h * sizeof(float));
-        for (int64_t k = 0; k < a->h; k++)
-            g[i * a->h + k] = w * a->g[t * a->h + k];
+        float by_in = a->weigh_inputs ? w : 1, by_g = a->weigh_inputs ? 1 : w;
+
+        for (int64_t k = 0; k < a->h; k++) {
+            in[i * a->h + k] = by_in * a->in[t * a->h + k];
+            g[i * a->h + k] = by_g * a->g[t * a->h + k];
+        }
     }
 }
 
@@ -38,9 +41,10 @@ static void scatter(const struct backward_mlp *a, int64_t at, int64_t n,
 {
     for (int64_t i = 0; i < n; i++) {
         float *to = a->gin + token_of(a, at + i) * a->h;
+        float w = a->weigh_inputs && a->weight ? a->weight[at + i] : 1;
 
         for (int64_t k = 0; k < a->h; k++)
-            to[k] += gin[i * a->h + k];
+            to[k] += w * gin[i * a->h + k];
     }
 }
 
@@ -54,6 +58,21 @@ static void gate_back(float *a, float *b, const float *c, int64_t n)
 
         a[i] = c[i] * b[i] * slope;
         b[i] = c[i] * silu;
+    }
+}
+
+/* The same of y = (u + 1) g sigmoid(alpha g), g = min(a, limit), u = b between
+ * -limit and limit. */
+static void clamped_back(float *a, float *b, const float *c, int64_t n,
+                         float alpha, float limit)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float g = fminf(a[i], limit), u = fmaxf(fminf(b[i], limit), -limit);
+        float s = 1 / (1 + expf(-alpha * g));
+        float slope = s * (1 + alpha * g * (1 - s));
+
+        a[i] = a[i] <= limit ? c[i] * (u + 1) * slope : 0;
+        b[i] = fabsf(b[i]) <= limit ? c[i] * g * s : 0;
     }
 }
 
@@ -91,7 +110,10 @@ static void run_part(const struct backward_mlp *p, int64_t at, int64_t n,
     add_bias(a, p->bias[MLP_GATE], n, w);
     add_bias(b, p->bias[MLP_UP], n, w);
     multiply(n, g, h, p->w[MLP_DOWN], false, c, w, false);
-    gate_back(a, b, c, n * w);
+    if (p->limit > 0)
+        clamped_back(a, b, c, n * w, p->alpha, p->limit);
+    else
+        gate_back(a, b, c, n * w);
     multiply(n, a, w, p->w[MLP_GATE], false, in, h, false);
     multiply(n, b, w, p->w[MLP_UP], false, in, h, true);
     scatter(p, at, n, in);

@@ -12,7 +12,7 @@
 #include "device/plugin.h"
 
 #define BACKWARD_TABLE "forge_backward_table"
-enum { BACKWARD_TABLE_VERSION = 1 };
+enum { BACKWARD_TABLE_VERSION = 2 };
 
 /* y[rows, out] = x[rows, in] W^T + bias; back: y[rows, in] = x[rows, out] W,
  * which is added to y if `add`. */
@@ -44,7 +44,8 @@ struct backward_norm {
     bool add;
 };
 
-/* An MLP y = weight * down(silu(gate(x)) * up(x)): gin += the gradient with
+/* An MLP y = weight * down(silu(gate(x)) * up(x)), or with limit > 0 that of
+ * ACT_CLAMPED (arch/config.h), not on a device: gin += the gradient with
  * respect to x.  Row i of the MLP is row token[i] of in (x), g (the gradient
  * with respect to y) and gin; a token occurs once at most. */
 enum { MLP_GATE, MLP_UP, MLP_DOWN, MLP_LINEARS };
@@ -56,6 +57,9 @@ struct backward_mlp {
     const float *weight;            /* [rows]; NULL: 1 */
     const float *in, *g;            /* [..., h] */
     float *gin;
+    /* not on a device: */
+    float alpha, limit;
+    bool weigh_inputs; /* y = down(silu(gate(weight x)) * up(weight x)) */
 };
 
 /* Head norms, RoPE and causal softmax attention of each sequence: from
@@ -74,6 +78,12 @@ struct backward_attend {
     const float *cs; /* [positions, rotary] */
     const float *go;
     float *q, *k, *v;
+    /* not on a device: as in struct attend (kernels.h), sinks of all heads or
+     * NULL; queries are multiplied by 1 + growth log(1 + (position + 1) / floor),
+     * rounded down, behind RoPE */
+    const float *sinks;
+    int64_t chunk, floor;
+    double growth;
 };
 
 /* Latent attention: keys and values from kv_a's outputs a [rows, kv_lora +

@@ -204,6 +204,10 @@ MUST_CHECK int model_place(const struct model *m, void **p, size_t n,
 MUST_CHECK int device_fits(const struct forward_table *on,
                            struct cuda_context *c, const char *what,
                            double need, struct err *e);
+/* E_CONFIG: layers on a device lack what the model has with sequences of so
+ * many tokens. */
+MUST_CHECK int model_check_lacks(const struct model *m, int64_t tokens,
+                                 struct err *e);
 /* The device's part of model_norm_rows(), product_run(), product_sums(). */
 MUST_CHECK int device_norm(const struct model *m, const struct norm *j,
                            struct err *e);

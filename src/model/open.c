@@ -118,9 +118,7 @@ int device_fits(const struct forward_table *on, struct cuda_context *c,
                0;
 }
 
-/* E_CONFIG: layers on a device lack what the model has with sequences of so
- * many tokens. */
-static int check_lacks(const struct model *m, int64_t tokens, struct err *e)
+int model_check_lacks(const struct model *m, int64_t tokens, struct err *e)
 {
     const char *lacks = model_lacks(&m->config, tokens);
 
@@ -139,7 +137,7 @@ void model_list_kv_b(struct model *m)
 int model_run_on(struct model *m, const struct forward_table *on,
                  struct cuda_context *c, struct err *e)
 {
-    if (check_lacks(m, 0, e) < 0)
+    if (model_check_lacks(m, 0, e) < 0)
         return e->code;
     if (device_fits(on, c, "a layer takes", model_device_bytes(m), e) < 0)
         return e->code;
@@ -151,7 +149,7 @@ int model_run_on(struct model *m, const struct forward_table *on,
 int model_use_device(struct model *m, int64_t longest, struct err *e)
 {
     struct cuda_context *c = device_gpu();
-    int rc = c ? check_lacks(m, longest, e) : 0;
+    int rc = c ? model_check_lacks(m, longest, e) : 0;
 
     if (c && rc >= 0)
         rc = model_run_on(m, forward_functions(), c, e);

@@ -11,7 +11,7 @@ setup_file() {
     cd "$BATS_FILE_TMPDIR" || return 1
     for kind in mini llama llama-biases mistral qwen2 qwen3 deepseek_v3 \
         deepseek_v3-plain deepseek_v2 qwen2_moe qwen3_moe mixtral glm4_moe \
-        minimax_m2 ernie4_5_moe; do
+        minimax_m2 ernie4_5_moe gpt_oss llama4 smollm3; do
         python3 "$MODELS" make $kind $kind
     done
     python3 "$MODELS" tokens t.fts 40 1 33 64
@@ -23,7 +23,7 @@ setup() {
 }
 
 @test "gradients are what differences say: dense models" {
-    for kind in llama llama-biases mistral qwen2 qwen3; do
+    for kind in llama llama-biases mistral qwen2 qwen3 smollm3; do
         forge-gradient -q --dtype f32 $kind t.fts >g.fts
         python3 "$PY" $kind t.fts g.fts 1e-4
     done
@@ -31,7 +31,7 @@ setup() {
 
 @test "gradients are what differences say: mixtures" {
     for kind in deepseek_v3 deepseek_v3-plain deepseek_v2 qwen2_moe qwen3_moe \
-        mixtral glm4_moe minimax_m2 ernie4_5_moe; do
+        mixtral glm4_moe minimax_m2 ernie4_5_moe gpt_oss llama4; do
         forge-gradient -q --dtype f32 $kind t.fts >g.fts
         python3 "$PY" $kind t.fts g.fts 1e-4
     done

@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 
+import families
 import forward
 import mixtures
 
@@ -25,27 +26,30 @@ def draw(n):
         return ((z ^ z >> np.uint64(31)) >> np.uint64(11)).astype(float)*2.0**-53
 
 
-def expert(t, name, parts, a):
+def expert(c, t, name, parts, a):
     lin = lambda n, y: y @ t["%s.%s.weight" % (name, n)].T + t.get("%s.%s.bias" % (name, n), 0)
-    return lin(parts[2], mixtures.silu(lin(parts[0], a))*lin(parts[1], a))
+    return lin(parts[2], mixtures.gated(c, lin(parts[0], a), lin(parts[1], a)))
 
 
 def mlp(c, t, layer, a, seen):
     p = "model.layers.%d" % layer
     parts = ("gate_proj", "up_proj", "down_proj")
     if not mixtures.sparse(c, layer):
-        return expert(t, p + ".mlp", parts, a)
+        return expert(c, t, p + "." + families.mlp(c)[0], parts, a)
     y = np.zeros_like(a)
     for e in range(mixtures.experts(c)):
         name = "%s.%s.experts.%d" % (p, mixtures.block(c), e)
         w = ((seen[p + ".routing"][0] == e)*seen[p + ".routing"][1]).sum(1)
-        y += w[:, None]*expert(t, name, mixtures.expert_names(c), a)
+        x = a
+        if mixtures.weighs_inputs(c):
+            x = a*((seen[p + ".routing"][0] == e)*seen[p + ".scores"]).sum(1)[:, None]
+        y += w[:, None]*expert(c, t, name, mixtures.expert_names(c), x)
     if mixtures.shared(c):
         name = "%s.%s" % (p, mixtures.shared(c)[0])
         g = 1.0
         if c["model_type"] == "qwen2_moe":
             g = 1/(1 + np.exp(-seen[p + ".mlp_in"] @ t[name + "_gate.weight"].T))
-        y += g*expert(t, name, parts, a)
+        y += g*expert(c, t, name, parts, a)
     return y
 
 
@@ -55,7 +59,7 @@ def attend(c, t, layer, x, moved):
     lin = lambda n, y: y @ t["%s.%s.weight" % (p, n)].T + t.get("%s.%s.bias" % (p, n), 0) + moved.get(p + "." + n, 0)
     a = forward.rms(c, x, t[p + ".input_layernorm.weight"])
     q, k, v = forward.latent(c, t, p, a, lin, {}) if forward.is_latent(c) else forward.grouped(c, t, p, a, lin, layer)
-    return lin("self_attn.o_proj", forward.attention(c, layer, q, k, v))
+    return lin("self_attn.o_proj", forward.attention(c, layer, q, k, v, sinks=t.get(p + ".self_attn.sinks")))
 
 
 def modules(c, layer, name):
@@ -66,7 +70,7 @@ def modules(c, layer, name):
     if name != "mlp_mid":
         return [p + "self_attn." + name]
     if not mixtures.sparse(c, layer):
-        return [p + "mlp.down_proj"]
+        return [p + families.mlp(c)[0] + ".down_proj"]
     down = mixtures.expert_names(c)[2]
     shared = [p + mixtures.shared(c)[0] + ".down_proj"] if mixtures.shared(c) else []
     return shared + ["%s%s.experts.%d.%s" % (p, mixtures.block(c), e, down) for e in range(mixtures.experts(c))]
