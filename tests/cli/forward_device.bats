@@ -128,6 +128,16 @@ fails() { # TOOL N...: it ends with one line when the device's N-th operation fa
     done
 }
 
+@test "gradients of a family whose layers a GPU lacks: the CPU's, or refused" {
+    python3 "$PY" make gpt_oss sinks
+    forge-gradient -q --device cpu sinks t.fts >cpu.fts
+    gpu/forge-gradient -q sinks t.fts >auto.fts
+    cmp cpu.fts auto.fts
+    run -69 --separate-stderr gpu/forge-gradient -q --device cuda -o out.fts sinks t.fts
+    [[ $stderr == *"layers of gpt_oss have attention sinks"* ]]
+    [ ! -e out.fts ]
+}
+
 @test "gradients: a device that fails, or has no room" {
     fails forge-gradient 1 3 20 60 150 250 350 400
     run -75 --separate-stderr gpu/forge-gradient -q --device cuda --gpu-memory 1K -o out.fts llama t.fts
