@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/io/sync.h"
+#include "device/ledger.h"
 
 /* How long feedback_abandon() waits for the writer. */
 enum { WRITER_SECONDS = 10 };
@@ -23,8 +24,9 @@ struct waiting {
 };
 
 struct feedback {
-    const char *path;
+    const char *path, *loans;
     int fd;
+    struct ledger *ledger; /* the thread's */
     struct stream_reader *in;
     pthread_t thread;
     bool running;
@@ -48,15 +50,19 @@ static int keep(struct feedback *b, const struct frame *f, struct err *e)
 {
     struct waiting *w = mem_alloc(sizeof(*w), f->name, e);
     void *data = w ? mem_alloc(f->len + 1, f->name, e) : NULL;
+    const void *from;
 
-    if (!data) {
+    if (!data || ledger_payload(b->ledger, f, &from, e) < 0) {
+        free(data);
         free(w);
         return e->code;
     }
     w->next = NULL;
     w->f = *f;
     w->f.modules = NULL;
-    w->f.data = memcpy(data, f->data, f->len);
+    w->f.loan.lent = 0;
+    w->f.data = memcpy(data, from, f->len);
+    ledger_return(b->ledger, &f->loan);
     pthread_mutex_lock(&b->lock);
     *b->last = w;
     b->last = &w->next;
@@ -83,7 +89,7 @@ static int take(struct feedback *b, const struct frame *f, struct err *e)
  * first writer. */
 static int open_stream(struct feedback *b, struct err *e)
 {
-    struct stream_expect expect = { 0 };
+    struct stream_expect expect = { .loans = b->loans };
     struct pollfd p = { .fd = b->fd, .events = POLLIN };
 
     while (poll(&p, 1, -1) < 0 && errno == EINTR)
@@ -98,14 +104,19 @@ static void *drain(void *arg)
     struct feedback *b = arg;
     struct frame f;
     struct err e;
-    int rc = open_stream(b, &e);
+    int rc = ledger_open(&b->ledger, b->loans, &e);
 
+    if (rc >= 0)
+        rc = ledger_reads(b->ledger, LEDGER_CODES, &e);
+    if (rc >= 0)
+        rc = open_stream(b, &e);
     while (rc >= 0 && (rc = stream_next(b->in, &f, &e)) > 0)
         rc = take(b, &f, &e);
     if (rc < 0) { /* the writer must get EPIPE, not block */
         stream_close(b->in);
         b->in = NULL;
     }
+    ledger_close(b->ledger);
     pthread_mutex_lock(&b->lock);
     b->ended = true;
     b->rc = rc;
@@ -131,7 +142,8 @@ static int take_stdin(void)
     return fd;
 }
 
-int feedback_open(struct feedback **out, const char *path, struct err *e)
+int feedback_open(struct feedback **out, const char *path, const char *loans,
+                  struct err *e)
 {
     struct feedback *b = mem_zero(1, sizeof(*b), "feedback", e);
     struct stat st;
@@ -139,6 +151,7 @@ int feedback_open(struct feedback **out, const char *path, struct err *e)
     if (!b)
         return e->code;
     b->path = path;
+    b->loans = loans;
     b->last = &b->first;
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->news, NULL);

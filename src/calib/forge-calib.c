@@ -222,7 +222,7 @@ int main(int argc, char **argv)
     c.key = s.tool.key;
     c.dir = tool_temporary_dir(&s.tool);
     /* first of all: the pipe's writer may be waiting for its reader */
-    if (s.feedback && feedback_open(&c.feedback, s.feedback, &e) < 0)
+    if (s.feedback && feedback_open(&c.feedback, s.feedback, s.loans, &e) < 0)
         leave(&s, &c, &e);
     progress_start(&progress, s.tool.progress,
                    s.gaussian ? "tensors" : "sequences", 0);

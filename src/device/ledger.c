@@ -18,6 +18,11 @@ _Static_assert((int)LOAN_HANDLE == (int)DEVICE_HANDLE, "one is the other");
 
 enum {
     LEASES = LEDGER_LEASES,
+    ROOMS = 2 * LEASES, /* of weights, then of codes */
+    CODES = 64 << 10,   /* a room of codes: that times a power of two */
+    /* bits of a lease: who has not returned it */
+    READER = 1,
+    FILES = 2,       /* forge-split, of codes */
     ROOM = 2 << 20,  /* rooms begin at multiples of it */
     BLOCKS_MAX = 64, /* most blocks that a reader maps */
     PROBE = 2 << 20, /* bytes of the test block; the driver packs smaller
@@ -50,7 +55,7 @@ struct room {
 /* The file's first bytes. */
 struct page {
     struct link link[LEDGER_LINKS];
-    struct room room[LEASES];
+    struct room room[ROOMS];
 };
 
 /* A block of another process that is mapped here. */
@@ -63,7 +68,7 @@ struct ledger {
     const char *path;
     int fd;
     struct page *page;
-    void *room[LEASES];            /* where they are mapped; NULL: not yet */
+    void *room[ROOMS];             /* where they are mapped; NULL: not yet */
     enum word lends[LEDGER_LINKS]; /* ledger_lends(); NOTHING: not asked yet */
     bool reads[LEDGER_LINKS];
     bool gone[LEDGER_LINKS]; /* the lender is dead */
@@ -182,7 +187,7 @@ int ledger_reads(struct ledger *l, enum ledger_link link, struct err *e)
     k = &l->page->link[link];
     if (end_begin(l, &k->reader, e) < 0 || end_live(&k->reader, e) < 0)
         return e->code;
-    can = link == LEDGER_GRIDS || link == LEDGER_WEIGHTS ||
+    can = link >= LEDGER_GRIDS || /* the host's memory */
           (device_gpu() && offer_probe(k, &why) >= 0);
     l->reads[link] = true;
     atomic_store(&k->reader.word, can ? YES : NO);
@@ -243,10 +248,13 @@ static int map_room(struct ledger *l, int i, struct err *e)
 /* The link whose leases a loan has; NULL: none. */
 static struct link *link_of(const struct ledger *l, const struct loan *loan)
 {
-    return loan->lease < 1 || loan->lease > LEASES ?
+    bool host = loan->lent == LENT_HOST, codes = loan->lease > LEASES;
+
+    return loan->lease < 1 || loan->lease > (host ? ROOMS : LEASES) ?
                NULL :
-               &l->page->link[loan->lent == LENT_HOST ? LEDGER_WEIGHTS :
-                                                        LEDGER_HESSIANS];
+               &l->page->link[codes ? LEDGER_CODES :
+                              host  ? LEDGER_WEIGHTS :
+                                      LEDGER_HESSIANS];
 }
 
 int ledger_see(struct ledger *l, const struct loan *loan, size_t n,
@@ -312,7 +320,8 @@ void ledger_return(struct ledger *l, const struct loan *loan)
     struct link *k = loan->lent ? link_of(l, loan) : NULL;
 
     if (k)
-        atomic_store(&k->leased[loan->lease - 1], 0);
+        atomic_fetch_and(&k->leased[(loan->lease - 1) % LEASES],
+                         ~(uint32_t)(l->reads[LEDGER_FILES] ? FILES : READER));
 }
 
 int ledger_get(void *ledger, const struct loan *loan, void *to, size_t n,
@@ -361,7 +370,7 @@ static bool agree(struct ledger *l, struct link *k)
 
     if (k == &l->page->link[LEDGER_WEIGHTS])
         return reader_can(&l->page->link[LEDGER_GRIDS]) && reader_can(k);
-    if (!reader_can(k) || !device_gpu() || !try_probe(l, k) ||
+    if (!device_gpu() || !reader_can(k) || !try_probe(l, k) ||
         end_begin(l, &k->lender, &e) < 0 || end_live(&k->lender, &e) < 0)
         return false;
     atomic_store(&k->lender.word, YES);
@@ -415,7 +424,7 @@ bool ledger_lease(struct ledger *l, size_t n, void **block, struct loan *loan)
     if (!free_one || ledger_loan(free_one->p, 0, loan, &e) < 0)
         return false;
     loan->lease = 1 + (uint32_t)(free_one - l->lease);
-    atomic_store(&k->leased[loan->lease - 1], 1);
+    atomic_store(&k->leased[loan->lease - 1], READER);
     *block = free_one->p;
     return true;
 }
@@ -441,23 +450,44 @@ static bool open_room(struct ledger *l, int i, size_t n)
     return true;
 }
 
-bool ledger_room(struct ledger *l, int first, int end, size_t n, void **block,
-                 struct loan *loan)
+/* One of rooms first..end-1; lease: bits of those who will return it. */
+static bool take_room(struct ledger *l, int first, int end, size_t n,
+                      uint32_t lease, void **block, struct loan *loan)
 {
-    struct link *k = &l->page->link[LEDGER_WEIGHTS];
+    _Atomic uint32_t *leased =
+        l->page->link[first < LEASES ? LEDGER_WEIGHTS : LEDGER_CODES].leased;
     int i = first;
 
     while (i < end && l->room[i] &&
-           (atomic_load(&k->leased[i]) || l->page->room[i].n < n))
+           (atomic_load(&leased[i % LEASES]) || l->page->room[i].n < n))
         i++;
     if (i == end || (!l->room[i] && !open_room(l, i, n)))
         return false;
-    atomic_store(&k->leased[i], 1);
+    atomic_store(&leased[i % LEASES], lease);
     *loan = (struct loan){ .lent = LENT_HOST,
                            .lease = 1 + (uint32_t)i,
                            .offset = l->page->room[i].at };
     *block = l->room[i];
     return true;
+}
+
+bool ledger_room(struct ledger *l, int first, int end, size_t n, void **block,
+                 struct loan *loan)
+{
+    return take_room(l, first, end, n, READER, block, loan);
+}
+
+bool ledger_codes(struct ledger *l, size_t n, void **block, struct loan *loan)
+{
+    size_t room = CODES;
+
+    if (!l || atomic_load(&l->page->link[LEDGER_FILES].reader.word) != YES ||
+        atomic_load(&l->page->link[LEDGER_CODES].reader.word) != YES)
+        return false;
+    while (room < n && room <= SIZE_MAX / 2)
+        room *= 2;
+    return room >= n &&
+           take_room(l, LEASES, ROOMS, room, READER | FILES, block, loan);
 }
 
 /* ---- closing ---- */
@@ -485,7 +515,7 @@ void ledger_close(struct ledger *l)
         if (l->reads[i])
             end_leave(&k->reader);
     }
-    for (int i = 0; i < LEASES; i++)
+    for (int i = 0; i < ROOMS; i++)
         if (l->room[i])
             munmap(l->room[i], l->page->room[i].n);
     munmap(l->page, sizeof(*l->page));

@@ -6,13 +6,13 @@
  * frame (struct loan in stream.h) says where they are, and none of their bytes
  * go through the pipe.  A link is a lender and a reader of one kind of frame.
  * The ledger is a file that the tools of a run map: a page of facts, and behind
- * it room for weights, which are lent in the host's memory.
+ * it room for weights and codes, which are lent in the host's memory.
  *
  * Test: at its start the reader tells whether it has a GPU, and the handle of
  * a zeroed block of its own, which the lender maps and reads to see whether
  * mapping works.  To a reader that cannot, or has told nothing for four
- * seconds, the lender sends bytes.  Weights, in the host's memory, are for
- * readers without a GPU, too.
+ * seconds, the lender sends bytes.  Weights and codes, in the host's memory, are
+ * for readers without a GPU, too; codes are bytes until both readers have told.
  *
  * Life: each end holds a robust mutex while it lives, which the kernel
  * releases before it frees the process's memory.  A reader that finds the
@@ -35,12 +35,15 @@
 #include "common/io/stream.h"
 
 /* forge-calib to forge-hessian; forge-hessian to forge-solve; forge-weights to
- * forge-grid, and by that to forge-solve, which returns the leases. */
+ * forge-grid, and by that to forge-solve, which returns the leases; forge-solve to
+ * forge-split, and by that to forge-calib, which both return them. */
 enum ledger_link {
     LEDGER_ACTIVATIONS,
     LEDGER_HESSIANS,
     LEDGER_GRIDS,
     LEDGER_WEIGHTS,
+    LEDGER_FILES,
+    LEDGER_CODES,
     LEDGER_LINKS
 };
 enum { LEDGER_LEASES = 16 }; /* of a link */
@@ -85,7 +88,7 @@ MUST_CHECK int ledger_see(struct ledger *l, const struct loan *loan, size_t n,
  * both name f. */
 MUST_CHECK int ledger_payload(struct ledger *l, const struct frame *f,
                               const void **data, struct err *e);
-/* Copy the n bytes of a Hessian's or a weight's loan to host memory.  E_DATA: the
+/* Copy the n bytes of a Hessian's, a weight's or codes' loan to host memory.  E_DATA: the
  * lender is dead, or the loan is malformed. */
 MUST_CHECK int ledger_copy(struct ledger *l, const struct loan *loan, void *to,
                            size_t n, struct err *e);
@@ -113,5 +116,7 @@ bool ledger_lease(struct ledger *l, size_t n, void **block, struct loan *loan);
  * be called by another thread than all else. */
 bool ledger_room(struct ledger *l, int first, int end, size_t n, void **block,
                  struct loan *loan);
+/* The same for codes, if both readers can see them now. */
+bool ledger_codes(struct ledger *l, size_t n, void **block, struct loan *loan);
 
 #endif

@@ -107,8 +107,7 @@ static int stage_loop(struct stage *s, struct err *e)
 
     if (pipes_ledger(&s->p, s->ledger, e) < 0)
         return e->code;
-    if (*s->j.gpu)
-        stage_lend(s, c);
+    stage_lend(s, c);
     command_add(c, "--feedback", "-", "--codes",
                 stage_path(s->path[4], s->S, "codes-%.fts"), "--expect-key",
                 resume ? s->j.skey : s->j.tkey, "--key", s->j.skey,

@@ -149,7 +149,10 @@ int stage_solve_tool(struct stage *s, struct command **c, struct err *e)
 
 void stage_split(struct stage *s)
 {
-    command_add(stage_tool(s, "forge-split"), "--key", s->j.skey, "--report",
+    struct command *c = stage_tool(s, "forge-split");
+
+    stage_lend(s, c);
+    command_add(c, "--key", s->j.skey, "--report",
                 stage_path(s->path[1], s->S, "report-%.jsonl"),
                 stage_path(s->path[2], s->S, "codes-%.fts"), NULL);
 }

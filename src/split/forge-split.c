@@ -10,18 +10,20 @@
 #include "common/cli/tool.h"
 #include "common/io/file.h"
 #include "common/io/sync.h"
+#include "device/ledger.h"
 #include "split/notes.h"
 #include "split/rows.h"
 
 struct settings {
     struct tool tool;
     const char *files, *report; /* with a % */
-    const char *input;
+    const char *loans, *input;
 };
 
 struct run {
     const struct settings *s;
     struct stream_reader *in;
+    struct ledger *ledger;
     struct stream_writer *out;
     struct progress progress;
     /* The current layer; file NULL: none. */
@@ -47,6 +49,7 @@ static void parse(struct settings *s, int argc, char **argv)
                                    "write the notes of each layer's modules to "
                                    "FILES, a line of JSON each",
                                    &s->report, 0, 0, true },
+                                 LOANS_OPTION(&s->loans),
                                  TOOL_COMMON(&s->tool),
                                  TOOL_STREAM(&s->tool),
                                  TOOL_END };
@@ -141,16 +144,28 @@ static int keep(struct run *r, const struct frame *f, struct err *e)
     return stream_write(r->file, f, e);
 }
 
+/* *here = f with its payload, which may be lent. */
+static int see(struct run *r, const struct frame *f, struct frame *here,
+               struct err *e)
+{
+    *here = *f;
+    here->loan.lent = 0;
+    here->about = 0;
+    return ledger_payload(r->ledger, f, &here->data, e);
+}
+
 /* On first: the calibration waits for codes; but a mark says that they are in the
  * file. */
 static int put(struct run *r, const struct frame *f, struct err *e)
 {
     uint64_t number;
+    struct frame here;
     bool mark = sync_read(f, &number);
 
-    if ((!mark && stream_write(r->out, f, e) < 0) || keep(r, f, e) < 0 ||
-        (mark && stream_write(r->out, f, e) < 0))
+    if (see(r, f, &here, e) < 0 || (!mark && stream_write(r->out, f, e) < 0) ||
+        keep(r, &here, e) < 0 || (mark && stream_write(r->out, f, e) < 0))
         return e->code;
+    ledger_return(r->ledger, &f->loan);
     return 0;
 }
 
@@ -164,7 +179,8 @@ static int run(struct run *r, struct err *e)
         if (first && stream_inherit(r->out, stream_head(r->in), e) < 0)
             return e->code;
         first = false;
-        if ((rc = rows_take(&r->rows, &f, e)) < 0 || (!rc && put(r, &f, e) < 0))
+        rc = f.loan.lent ? 0 : rows_take(&r->rows, &f, e);
+        if (rc < 0 || (!rc && put(r, &f, e) < 0))
             return e->code;
         while ((rc = rows_next(&r->rows, &whole, e)) > 0)
             if (put(r, &whole, e) < 0)
@@ -180,11 +196,14 @@ static int run(struct run *r, struct err *e)
 
 static int open_all(struct run *r, struct err *e)
 {
-    struct stream_expect expect = { .key = r->s->tool.expect_key };
+    struct stream_expect expect = { .key = r->s->tool.expect_key,
+                                    .loans = r->s->loans };
     struct stream_output out = { .path = r->s->tool.output,
                                  .key = r->s->tool.key };
 
-    if (stream_open(&r->in, r->s->input, &expect, e) < 0 ||
+    if (ledger_open(&r->ledger, r->s->loans, e) < 0 ||
+        ledger_reads(r->ledger, LEDGER_FILES, e) < 0 ||
+        stream_open(&r->in, r->s->input, &expect, e) < 0 ||
         stream_create(&r->out, &out, e) < 0)
         return e->code;
     stream_tie(r->in, r->out);
@@ -207,6 +226,7 @@ int main(int argc, char **argv)
     }
     tool_finish(r.out, &r.progress, NULL);
     stream_close(r.in);
+    ledger_close(r.ledger);
     notes_release(&r.notes);
     rows_release(&r.rows);
     free(r.done);

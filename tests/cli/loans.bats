@@ -13,7 +13,7 @@ setup_file() {
     mkdir gpu
     cp "$(dirname "$(command -v mkstream)")/forge-cuda.so" "$(command -v forge-calib)" \
         "$(command -v forge-hessian)" "$(command -v forge-solve)" \
-        "$(command -v forge-weights)" "$(command -v forge-grid)" gpu
+        "$(command -v forge-weights)" "$(command -v forge-grid)" "$(command -v forge-split)" gpu
     cp gpu/forge-cuda.so gpu/libcuda.so.1 # the driver that --device auto looks for
     for kind in llama llama-biases deepseek_v3 qwen2_moe; do
         python3 "$PY" make "$kind" "$kind"
@@ -25,7 +25,7 @@ setup() {
     cd "$BATS_TEST_TMPDIR" || return 1
     ln -s "$BATS_FILE_TMPDIR"/* .
     export FAKE_CUDA_LOG=$PWD/log out='' seen=/dev/null weights=/dev/null loans='' calib='' \
-        hessian='' solve='' tools=gpu/ solver=gpu/forge-solve effort=''
+        hessian='' solve='' tools=gpu/ solver=gpu/forge-solve effort='' split=''
 }
 
 # loop KIND OPTION...: codes to $out, what forge-calib put out to $seen, forge-weights to
@@ -43,7 +43,7 @@ loop() {
         $hessian ${tools}forge-hessian -q --blend 2 $lend |
         ${tools}forge-weights -q --join $lend $kind | tee $weights |
         ${tools}forge-grid -q --group 8 $lend | $solve $solver -q $lend $effort |
-        tee back >$out' - "$@"
+        if [ "$split" ]; then ${tools}forge-split -q $lend $split; else cat; fi | tee back >$out' - "$@"
 }
 
 # All but times: the content hash that END says.
@@ -113,6 +113,37 @@ PYTHON
             [ ! -e log ]
             same bytes lent
             lent_weights few
+        done
+    done
+}
+
+# codes FILE: "LENT ALL", frames of codes (role 9): as in lent_weights, of another lease.
+codes() {
+    python3 - "$1" <<'PYTHON'
+import re, sys
+s = open(sys.argv[1], "rb").read()
+lent = len(re.findall(rb"\x0b\x00\x50\x00\x00{64}.{8}[\x11-\x20]\x00{3}\x02\x00{3}", s, re.S))
+print(lent, len(re.findall(rb"\x09\x00[\x01-\x20]\x00\x02\x00..(?:.{8}){2}model\.layers\.", s, re.S)))
+PYTHON
+}
+
+@test "codes: lent to forge-split and forge-calib, and the layers' files have them" {
+    local lent all
+    export split=codes-%.fts
+    for tools in gpu/ ''; do
+        export tools solver=${tools}forge-solve
+        for kind in llama qwen2_moe; do
+            out=bytes loans='' loop $kind --propagate both
+            [[ $(codes bytes) == "0 "[1-9]* ]]
+            mkdir -p want && mv codes-*.fts want
+            out=lent loans=l loop $kind --propagate both
+            read -r lent all <<<"$(codes lent)"
+            [ "$lent" -gt $((all / 2)) ] || { echo "$kind: $lent of $all"; return 1; }
+            for file in want/*; do same "$file" "${file#want/}"; done
+            forge-ls --verify -q codes-*.fts
+            run -65 --separate-stderr forge-ls lent
+            [[ $stderr == *"is memory that another process lends"* ]]
+            rm -r want codes-*.fts
         done
     done
 }

@@ -58,7 +58,9 @@ static int put(struct run *r, const struct frame *w, const struct frame *grids,
                const uint8_t *codes, const struct module_report *report,
                struct err *e)
 {
-    if (module_write(report, w, grids, codes, r->out, r->report, e) < 0)
+    const struct module_output to = { r->out, r->ledger, r->report };
+
+    if (module_write(report, w, grids, codes, &to, e) < 0)
         return e->code;
     r->modules++;
     r->rows_kept += report->rows_kept;

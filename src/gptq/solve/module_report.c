@@ -133,9 +133,10 @@ static int write_note(const struct json_writer *w, const char *module,
     return stream_write(out, &f, e);
 }
 
+/* Codes are lent where l and its readers allow it. */
 static int write_codes(const struct frame *w, const struct frame *grids,
-                       const uint8_t *codes, struct stream_writer *out,
-                       struct err *e)
+                       const uint8_t *codes, struct ledger *l,
+                       struct stream_writer *out, struct err *e)
 {
     int bits = quant_bits(*(const uint32_t *)grids->data);
     struct frame f = { .role = ROLE_CODES,
@@ -145,8 +146,13 @@ static int write_codes(const struct frame *w, const struct frame *grids,
                        .group = grids->group,
                        .data = codes,
                        .len = w->dims[0] * quant_row_bytes(w->dims[1], bits) };
+    void *room;
 
     memcpy(f.name, w->name, sizeof(f.name));
+    if (stream_is_pipe(out) && ledger_codes(l, f.len, &room, &f.loan)) {
+        memcpy(room, codes, f.len);
+        f.data = NULL;
+    }
     return stream_write(out, &f, e) < 0 ? e->code : stream_write(out, grids, e);
 }
 
@@ -174,16 +180,16 @@ static int write_notes(const struct module_report *report, const char *module,
 
 int module_write(const struct module_report *report, const struct frame *weight,
                  const struct frame *grids, const uint8_t *codes,
-                 struct stream_writer *out, struct publish *file, struct err *e)
+                 const struct module_output *to, struct err *e)
 {
     const char *module = weight->name;
     struct json_writer w;
     int rc;
 
-    if (write_codes(weight, grids, codes, out, e) < 0 ||
-        write_notes(report, module, out, e) < 0)
+    if (write_codes(weight, grids, codes, to->ledger, to->out, e) < 0 ||
+        write_notes(report, module, to->out, e) < 0)
         return e->code;
-    if (!file)
+    if (!to->report)
         return 0;
     jw_init(&w, 0);
     report_json(&w, report, module, true);
@@ -192,7 +198,7 @@ int module_write(const struct module_report *report, const struct frame *weight,
         /* one write per line: lines of processes that share a file do not
          * mix */
         w.text[w.len] = '\n';
-        rc = publish_write(file, w.text, w.len + 1, e);
+        rc = publish_write(to->report, w.text, w.len + 1, e);
     }
     free(w.text);
     return rc;

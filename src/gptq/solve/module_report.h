@@ -5,6 +5,7 @@
 
 #include "common/io/file.h"
 #include "common/io/stream.h"
+#include "device/ledger.h"
 #include "gptq/solve/solve.h"
 
 /* Losses are sums over rows of (w - q) H (w - q)ᵀ, see solve.h. */
@@ -37,14 +38,20 @@ void module_report_factor(struct module_report *report, const char *module,
  * --method rtn, whose losses the factor measures. */
 void module_report_codes(struct module_report *report, bool nearest,
                          enum factor_order order, const struct solve_result *r);
-/* Write to `out` the codes (frame like the weight w, U4 or U8), the frame `grids`, a
- * note with the report, and an ancillary note with the seconds (which differ
- * from run to run); and to `file`, unless NULL, the report as a line of JSON.
- * E_TEMP; errors of writing. */
+/* Where a module is written to. */
+struct module_output {
+    struct stream_writer *out;
+    struct ledger *ledger;  /* where codes are lent, or NULL */
+    struct publish *report; /* or NULL */
+};
+/* Write to to->out the codes (frame like the weight w, U4 or U8), the frame `grids`,
+ * a note with the report, and an ancillary note with the seconds (which differ
+ * from run to run); and to to->report the report as a line of JSON.  E_TEMP; errors
+ * of writing. */
 MUST_CHECK int module_write(const struct module_report *report,
                             const struct frame *w, const struct frame *grids,
-                            const uint8_t *codes, struct stream_writer *out,
-                            struct publish *file, struct err *e);
+                            const uint8_t *codes,
+                            const struct module_output *to, struct err *e);
 
 /* The tool's last line about all modules, in `text`, which is returned. */
 enum { MODULE_SUMMARY = 240 };
