@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# shellcheck disable=SC2154 # run sets stderr
+# shellcheck disable=SC2030,SC2031,SC2154 # each test is a subshell; run sets stderr
 # Memory that tools lend to each other on a device (--loans), by the fake one of
 # tests/fake_loan.c: the same bytes as without, in pipes only, and an end that dies
 # ends the run.
