@@ -204,6 +204,8 @@ parts() { # [TOKENS]
         for pid in $(pgrep -x 'forge-(calib|hessian|solve)'); do
             [ "$(readlink "/proc/$pid/cwd")" != "$PWD/out.work" ] || ! kill -STOP "$pid" || stopped=$pid
         done
+        sleep 0.1 # it may have been about to end
+        [ -z "$stopped" ] || grep -q '^State:.T' "/proc/$stopped/status" || stopped=
     done
     [ -n "$stopped" ] || skip "the nodes are other machines"
     wait "$victim"
