@@ -18,8 +18,11 @@ _Static_assert((int)LOAN_HANDLE == (int)DEVICE_HANDLE, "one is the other");
 
 enum {
     LEASES = LEDGER_LEASES,
-    ROOMS = 2 * LEASES, /* of weights, then of codes */
-    CODES = 64 << 10,   /* a room of codes: that times a power of two */
+    /* rooms of weights, of codes from CODES_FIRST on, then of moments */
+    CODES_FIRST = LEASES,
+    MOMENTS_FIRST = 2 * LEASES,
+    ROOMS = MOMENTS_FIRST + 8,
+    CODES = 64 << 10, /* a room of codes: that times a power of two */
     /* bits of a lease: who has not returned it */
     READER = 1,
     FILES = 2,       /* forge-split, of codes */
@@ -50,12 +53,14 @@ struct link {
 /* Where a block of room is in the file. */
 struct room {
     uint64_t at, n;
+    _Atomic uint32_t leased;
 };
 
 /* The file's first bytes. */
 struct page {
     struct link link[LEDGER_LINKS];
     struct room room[ROOMS];
+    _Atomic uint64_t end; /* of all rooms, behind the page */
 };
 
 /* A block of another process that is mapped here. */
@@ -245,16 +250,16 @@ static int map_room(struct ledger *l, int i, struct err *e)
     return 0;
 }
 
-/* The link whose leases a loan has; NULL: none. */
-static struct link *link_of(const struct ledger *l, const struct loan *loan)
+/* The state of a loan's lease; NULL: it has none. */
+static _Atomic uint32_t *lease_of(const struct ledger *l,
+                                  const struct loan *loan)
 {
-    bool host = loan->lent == LENT_HOST, codes = loan->lease > LEASES;
+    bool host = loan->lent == LENT_HOST;
 
-    return loan->lease < 1 || loan->lease > (host ? ROOMS : LEASES) ?
-               NULL :
-               &l->page->link[codes ? LEDGER_CODES :
-                              host  ? LEDGER_WEIGHTS :
-                                      LEDGER_HESSIANS];
+    if (loan->lease < 1 || loan->lease > (uint32_t)(host ? ROOMS : LEASES))
+        return NULL;
+    return host ? &l->page->room[loan->lease - 1].leased :
+                  &l->page->link[LEDGER_HESSIANS].leased[loan->lease - 1];
 }
 
 int ledger_see(struct ledger *l, const struct loan *loan, size_t n,
@@ -262,7 +267,7 @@ int ledger_see(struct ledger *l, const struct loan *loan, size_t n,
 {
     int i = (int)loan->lease - 1;
 
-    if (!link_of(l, loan) || loan->lent != LENT_HOST)
+    if (!lease_of(l, loan) || loan->lent != LENT_HOST)
         return err_set(e, E_DATA, "a loan without a lease");
     if (map_room(l, i, e) < 0)
         return e->code;
@@ -305,7 +310,7 @@ int ledger_copy(struct ledger *l, const struct loan *loan, void *to, size_t n,
 {
     const void *p;
 
-    if (!link_of(l, loan))
+    if (!lease_of(l, loan))
         return err_set(e, E_DATA, "a loan without a lease");
     if (loan->lent != LENT_HOST)
         return copy_device(l, loan, to, n, e);
@@ -317,21 +322,11 @@ int ledger_copy(struct ledger *l, const struct loan *loan, void *to, size_t n,
 
 void ledger_return(struct ledger *l, const struct loan *loan)
 {
-    struct link *k = loan->lent ? link_of(l, loan) : NULL;
+    _Atomic uint32_t *leased = loan->lent ? lease_of(l, loan) : NULL;
 
-    if (k)
-        atomic_fetch_and(&k->leased[(loan->lease - 1) % LEASES],
+    if (leased)
+        atomic_fetch_and(leased,
                          ~(uint32_t)(l->reads[LEDGER_FILES] ? FILES : READER));
-}
-
-int ledger_get(void *ledger, const struct loan *loan, void *to, size_t n,
-               struct err *e)
-{
-    int rc = ledger_copy(ledger, loan, to, n, e);
-
-    if (rc >= 0)
-        ledger_return(ledger, loan);
-    return rc;
 }
 
 /* ---- lender ---- */
@@ -429,23 +424,21 @@ bool ledger_lease(struct ledger *l, size_t n, void **block, struct loan *loan)
     return true;
 }
 
-/* Put n bytes behind the file's end, and map them. */
+/* Put n bytes behind all rooms, also those of another lender, and map them. */
 static bool open_room(struct ledger *l, int i, size_t n)
 {
     struct room *r = &l->page->room[i];
-    struct stat st;
-    uint64_t at;
+    uint64_t at = ROOM + atomic_fetch_add(&l->page->end,
+                                          (n + ROOM - 1) / ROOM * ROOM);
     void *p;
 
-    if (fstat(l->fd, &st))
-        return false;
-    at = ((uint64_t)st.st_size + ROOM - 1) / ROOM * ROOM;
     if (posix_fallocate(l->fd, (off_t)at, (off_t)n)) /* or SIGBUS later */
         return false;
     p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, l->fd, (off_t)at);
     if (p == MAP_FAILED)
         return false;
-    *r = (struct room){ at, n };
+    r->at = at;
+    r->n = n;
     l->room[i] = p;
     return true;
 }
@@ -454,19 +447,18 @@ static bool open_room(struct ledger *l, int i, size_t n)
 static bool take_room(struct ledger *l, int first, int end, size_t n,
                       uint32_t lease, void **block, struct loan *loan)
 {
-    _Atomic uint32_t *leased =
-        l->page->link[first < LEASES ? LEDGER_WEIGHTS : LEDGER_CODES].leased;
+    struct room *room = l->page->room;
     int i = first;
 
     while (i < end && l->room[i] &&
-           (atomic_load(&leased[i % LEASES]) || l->page->room[i].n < n))
+           (atomic_load(&room[i].leased) || room[i].n < n))
         i++;
     if (i == end || (!l->room[i] && !open_room(l, i, n)))
         return false;
-    atomic_store(&leased[i % LEASES], lease);
+    atomic_store(&room[i].leased, lease);
     *loan = (struct loan){ .lent = LENT_HOST,
                            .lease = 1 + (uint32_t)i,
-                           .offset = l->page->room[i].at };
+                           .offset = room[i].at };
     *block = l->room[i];
     return true;
 }
@@ -487,7 +479,14 @@ bool ledger_codes(struct ledger *l, size_t n, void **block, struct loan *loan)
     while (room < n && room <= SIZE_MAX / 2)
         room *= 2;
     return room >= n &&
-           take_room(l, LEASES, ROOMS, room, READER | FILES, block, loan);
+           take_room(l, CODES_FIRST, MOMENTS_FIRST, room, READER | FILES, block,
+                     loan);
+}
+
+bool ledger_moments(struct ledger *l, size_t n, void **block, struct loan *loan)
+{
+    return ledger_lends(l, LEDGER_WEIGHTS) &&
+           take_room(l, MOMENTS_FIRST, ROOMS, n, READER, block, loan);
 }
 
 /* ---- closing ---- */

@@ -6,13 +6,14 @@
  * frame (struct loan in stream.h) says where they are, and none of their bytes
  * go through the pipe.  A link is a lender and a reader of one kind of frame.
  * The ledger is a file that the tools of a run map: a page of facts, and behind
- * it room for weights and codes, which are lent in the host's memory.
+ * it room for what is lent in the host's memory: weights, codes, and Hessians and
+ * cross moments made without a GPU.
  *
  * Test: at its start the reader tells whether it has a GPU, and the handle of
  * a zeroed block of its own, which the lender maps and reads to see whether
  * mapping works.  To a reader that cannot, or has told nothing for four
- * seconds, the lender sends bytes.  Weights and codes, in the host's memory, are
- * for readers without a GPU, too; codes are bytes until both readers have told.
+ * seconds, the lender sends bytes.  What is in the host's memory is for readers
+ * without a GPU, too; codes are bytes until both readers have told.
  *
  * Life: each end holds a robust mutex while it lives, which the kernel
  * releases before it frees the process's memory.  A reader that finds the
@@ -26,8 +27,7 @@
  * Room: a lease in the ledger's file.  Its bytes are whole when the frame is
  * sent, and stay if the lender dies.
  *
- * l may be NULL, where nothing is lent, except for ledger_map() and
- * ledger_get(). */
+ * l may be NULL, where nothing is lent, except for ledger_map(). */
 #ifndef FORGE_LEDGER_H
 #define FORGE_LEDGER_H
 
@@ -94,10 +94,6 @@ MUST_CHECK int ledger_copy(struct ledger *l, const struct loan *loan, void *to,
                            size_t n, struct err *e);
 /* Return the lease of such a loan; of another nothing. */
 void ledger_return(struct ledger *l, const struct loan *loan);
-/* A stream_get_loan(): ledger_copy(), ledger_return().  ledger: a struct ledger
- * *. */
-int ledger_get(void *ledger, const struct loan *loan, void *to, size_t n,
-               struct err *e);
 
 /* ---- lender ---- */
 
@@ -118,5 +114,8 @@ bool ledger_room(struct ledger *l, int first, int end, size_t n, void **block,
                  struct loan *loan);
 /* The same for codes, if both readers can see them now. */
 bool ledger_codes(struct ledger *l, size_t n, void **block, struct loan *loan);
+/* The same for a Hessian or cross moments, if both readers of weights can see them. */
+bool ledger_moments(struct ledger *l, size_t n, void **block,
+                    struct loan *loan);
 
 #endif

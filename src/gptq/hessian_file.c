@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/io/stream.h"
+#include "common/math/threads.h"
 
 struct module {
     const char *name; /* into names */
@@ -381,7 +382,7 @@ int hessian_file_take(struct hessian_file *h, const struct frame *f,
     if (take_entry(t, f, e) < 0 ||
         !(t->payload = mem_pages(f->len, f->name, e)))
         return e->code;
-    memcpy(t->payload, f->data, f->len);
+    threads_copy(t->payload, f->data, f->len);
     return 0;
 }
 

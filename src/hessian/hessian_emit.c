@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/math/threads.h"
 #include "device/device.h"
 #include "device/ledger.h"
 #include "hessian/hessian_entry.h"
@@ -155,6 +156,34 @@ static int make_there(struct hessian_set *c, struct entry *t, float *diagonal,
                              diagonal, e);
 }
 
+/* Lend the Hessian f->data in room of the ledger, as far as there is any, with its
+ * diagonal; *own: memory of that, in place of the Hessian's. */
+static int lend_room(const struct hessian_set *c, const struct entry *t,
+                     struct frame *f, float **own, struct err *e)
+{
+    const float *h = f->data;
+    float *diagonal;
+    void *block;
+
+    if (t->block || !ledger_lends(c->params.ledger, LEDGER_WEIGHTS))
+        return 0;
+    diagonal = mem_alloc(t->cols * sizeof(*diagonal), t->name, e);
+    if (!diagonal)
+        return e->code;
+    if (!ledger_moments(c->params.ledger, f->len,
+                     &block, &f->loan)) {
+        free(diagonal);
+        return 0;
+    }
+    threads_copy(block, h, f->len);
+    for (uint64_t i = 0; i < t->cols; i++)
+        diagonal[i] = h[i * (i + 3) / 2];
+    free(*own);
+    f->data = *own = diagonal;
+    f->about = t->cols * sizeof(*diagonal);
+    return 0;
+}
+
 /* The frame's payload or loan; *own: memory of it, or NULL. */
 static int make(struct hessian_set *c, struct entry *t, struct frame *f,
                 float **own, struct err *e)
@@ -172,7 +201,7 @@ static int make(struct hessian_set *c, struct entry *t, struct frame *f,
     if (rc >= 0)
         rc = amend(c, t, &data, own, e);
     f->data = data;
-    return rc;
+    return rc < 0 ? rc : lend_room(c, t, f, own, e);
 }
 
 /* Leave in t->modules those of params.rows.  1; 0: none; E_TEMP. */

@@ -59,15 +59,18 @@ lent() { # WHAT: was more of that than the trials?
     grep "^$1 " log | grep -qvE ' (2097152|8)x1$'
 }
 
-# Are most weights of a stream lent: entry 11 with lent 2 (forge-stream(5)), among all frames
-# of role 7?
+# Are most weights of a stream lent: entry 11 with lent 2 (forge-stream(5)) and their leases,
+# among all frames of role 7?  ROLE, DIMS, LEASES of others.
 lent_weights() {
-    python3 - "$1" <<'PYTHON'
+    python3 - "$1" "${2-7}" "${3-2}" "${4-1-8}" <<'PYTHON'
 import re, sys
 s = open(sys.argv[1], "rb").read()
-lent = len(re.findall(rb"\x0b\x00\x50\x00\x00{64}.{8}[\x01-\x08]\x00{3}\x02\x00{3}", s, re.S))
-whole = len(re.findall(rb"\x07\x00[\x01-\x03]\x00\x02\x00..(?:.{8}){2}model\.layers\.", s, re.S)) - lent
-print("weights: %d lent, %d not" % (lent, whole))
+role, dims = (b"%c" % int(x) for x in sys.argv[2:4])
+leases = b"[%c-%c]" % tuple(map(int, sys.argv[4].split("-")))
+lent = len(re.findall(rb"\x0b\x00\x50\x00\x00{64}.{8}" + leases + rb"\x00{3}\x02\x00{3}", s, re.S))
+frame = role + rb"\x00[\x01-\x03]\x00" + dims + rb"\x00..(?:.{8}){%d}model\.layers\." % dims[0]
+whole = len(re.findall(frame, s, re.S)) - lent
+print("role %s: %d lent, %d not" % (sys.argv[2], lent, whole))
 assert lent > whole >= 0
 PYTHON
 }
@@ -102,7 +105,7 @@ PYTHON
     done
 }
 
-@test "without a GPU: the same codes, and no weights in a pipe" {
+@test "without a GPU: the same codes, and neither Hessians nor weights in a pipe" {
     export tools='' solver=forge-solve
     for kind in llama deepseek_v3; do
         for both in '' '--propagate both'; do
@@ -113,6 +116,7 @@ PYTHON
             [ ! -e log ]
             same bytes lent
             lent_weights few
+            lent_weights few 5 1 17-24
         done
     done
 }

@@ -156,12 +156,6 @@ MUST_CHECK int stream_next(struct stream_reader *r, struct frame *f,
 /* Block until the input has data, or has ended: true; or until only descriptor
  * `other` is readable: false. */
 bool stream_wait(struct stream_reader *r, int other);
-/* Copies the n bytes of a loan to host memory `to`. */
-typedef int stream_get_loan(void *ctx, const struct loan *loan, void *to,
-                            size_t n, struct err *e);
-/* Let stream_next() return loans as ordinary payloads, copied by get.  To be
- * called before the first frame. */
-void stream_fetch(struct stream_reader *r, stream_get_loan *get, void *ctx);
 /* As stream_next(), but for a regular file the payload is not read: f->data is
  * NULL, and stream_payload() can read it later, given *payload_offset.  For a
  * pipe it is stream_next(). */

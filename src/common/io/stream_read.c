@@ -383,7 +383,7 @@ static int take_end(struct stream_reader *r, struct err *e)
     return 0;
 }
 
-/* Read the bytes that describe a loan; with get() also copy its payload. */
+/* Read the bytes that describe a loan. */
 static int take_loan(struct stream_reader *r, struct frame *f, struct err *e)
 {
     if (!r->loans || r->in.file)
@@ -392,21 +392,7 @@ static int take_loan(struct stream_reader *r, struct frame *f, struct err *e)
     if (read_payload(r, e) < 0)
         return e->code;
     f->data = f->about ? r->payload : NULL;
-    if (!r->get)
-        return 0;
-    if (stream_reserve(r, f->len ? f->len : 1, 0, e) < 0 ||
-        r->get(r->get_ctx, &f->loan, r->payload, f->len, e) < 0)
-        return e->code;
-    f->loan = (struct loan){ .lent = 0 };
-    f->about = 0;
-    f->data = r->payload;
     return 0;
-}
-
-void stream_fetch(struct stream_reader *r, stream_get_loan *get, void *ctx)
-{
-    r->get = get;
-    r->get_ctx = ctx;
 }
 
 void stream_leave_out(struct stream_reader *r, stream_unwanted *unwanted,

@@ -35,8 +35,6 @@ struct stream_reader {
     bool open, complete;  /* open: between HEAD and END; complete: an END was
                           * read */
     bool piped, loans;    /* see struct stream_expect */
-    stream_get_loan *get; /* stream_fetch(); NULL: loans come as they are */
-    void *get_ctx;
     stream_unwanted *unwanted; /* stream_leave_out(); NULL: none */
     const void *unwanted_ctx;
     stream_leave *later; /* stream_later(); NULL: none */

@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -185,6 +186,25 @@ void threads_for(size_t n, size_t grain,
     atomic_fetch_and(&pool.gate, ~OPEN);
     while ((busy = atomic_load(&pool.gate)))
         wait_while(&pool.gate, busy);
+}
+
+struct copy {
+    char *to;
+    const char *from;
+};
+
+static void copy_part(void *ctx, size_t begin, size_t end)
+{
+    const struct copy *c = ctx;
+
+    memcpy(c->to + begin, c->from + begin, end - begin);
+}
+
+void threads_copy(void *to, const void *from, size_t n)
+{
+    struct copy c = { to, from };
+
+    threads_for(n, 1 << 20, copy_part, &c);
 }
 
 static void *run_task(void *arg)

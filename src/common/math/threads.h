@@ -20,6 +20,9 @@ int threads_count(void);
 void threads_for(size_t n, size_t grain,
                  void (*fn)(void *ctx, size_t begin, size_t end), void *ctx);
 
+/* memcpy() by all threads, which also share the page faults of new memory. */
+void threads_copy(void *to, const void *from, size_t n);
+
 /* The error of a loop: of all parts that failed, the one with the smallest
  * number, so that the message does not depend on scheduling. */
 struct threads_error {

@@ -36,12 +36,11 @@ void cpu_tile_close(struct cpu_job *j, struct cpu_tile *t)
 int cpu_tile_open(struct cpu_tile *t, struct cpu_job *j, uint64_t index,
                   struct err *e)
 {
-    uint64_t cols = j->p->cols, most = (j->panels + j->tiles - 1) / j->tiles;
-    uint64_t begin = j->panels * index / j->tiles;
+    uint64_t cols = j->p->cols, most = j->most, begin = j->begin[index];
     uint64_t n_panel, n_grid, n_work = j->f->split ? SPLIT_WORK : 0;
 
     t->j = j;
-    t->panels = j->panels * (index + 1) / j->tiles - begin;
+    t->panels = j->begin[index + 1] - begin;
     t->first = begin * ROWS;
     t->rows = t->panels * ROWS;
     if (t->first + t->rows > j->p->rows)

@@ -30,6 +30,8 @@ struct cpu_job {
     double *loss, *nearest; /* [rows] */
     const uint32_t *where;  /* [cols]: input -> column of the factor */
     uint64_t panels, tiles; /* numbers, of all rows */
+    uint64_t most;          /* panels of the largest tile */
+    uint64_t *begin;        /* [tiles + 1]: first panels of tiles */
     pthread_mutex_t lock;
     void **spare; /* [n_spare]: memory of finished tiles, to be used again */
     int n_spare;

@@ -78,8 +78,6 @@ int module_batch_open(struct module_batch **out, const struct module_params *p,
     t->ledger = l;
     t->fishers = fishers;
     t->reads_ahead = batches;
-    if (!batches)
-        stream_fetch(r, ledger_get, l);
     rc = batches ? filed_open(&t->filed, p->hessian, e) : 0;
     a.arg = t->filed;
     if (rc < 0 || (rc = prefetch_open(&t->prefetch, r, w, &a, e)) < 0) {
@@ -392,14 +390,15 @@ static void return_loans(struct module_batch *t, bool all)
         }
 }
 
-/* Map a frame's loan.  A weight gets its data. */
+/* Map a frame's loan.  In the host's memory: the frame gets its data. */
 static int map_loan(struct module_batch *t, struct frame *f, struct place *p,
                     struct err *e)
 {
     int rc = 0;
 
     *p = (struct place){ .loan = f->loan };
-    if (f->loan.lent == LENT_HOST && f->role == ROLE_WEIGHT) {
+    if (f->loan.lent == LENT_HOST &&
+        (f->role == ROLE_WEIGHT || f->role == ROLE_HESSIAN)) {
         rc = ledger_see(t->ledger, &f->loan, f->len, &f->data, e);
         f->loan.lent = 0;
         f->about = 0;

@@ -305,16 +305,27 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
     }
 }
 
-/* Choose the number of tiles: of nearly equal size, a multiple of the threads.
- * Rows are independent, so codes do not depend on the tiling. */
-static void choose_tiles(struct cpu_job *j)
+/* Choose the tiles: each takes a thread's share of the panels that are left, so
+ * the last ones are small, and all threads finish at about the same time.  Rows
+ * are independent, so codes do not depend on the tiling. */
+static int choose_tiles(struct cpu_job *j, struct err *e)
 {
-    uint64_t threads = (uint64_t)threads_count(), n;
+    uint64_t threads = (uint64_t)threads_count(), at = 0;
 
     j->panels = (j->p->rows + ROWS - 1) / ROWS;
-    n = (j->panels + CPU_TILE_PANELS - 1) / CPU_TILE_PANELS;
-    n = (n + threads - 1) / threads * threads;
-    j->tiles = n < j->panels ? n : j->panels;
+    j->begin = mem_alloc((j->panels + 1) * sizeof(*j->begin), "solve", e);
+    if (!j->begin)
+        return e->code;
+    for (j->tiles = 0, j->most = 0; at < j->panels; j->tiles++) {
+        uint64_t n = (j->panels - at + threads - 1) / threads;
+
+        n = n < CPU_TILE_PANELS ? n : CPU_TILE_PANELS;
+        j->most = n > j->most ? n : j->most;
+        j->begin[j->tiles] = at;
+        at += n;
+    }
+    j->begin[j->tiles] = at;
+    return 0;
 }
 
 static int run_factor(struct cpu_job *j, struct solve_result *r, struct err *e)
@@ -326,9 +337,10 @@ static int run_factor(struct cpu_job *j, struct solve_result *r, struct err *e)
     j->spare = j->loss ? mem_zero((size_t)threads_count(), sizeof(*j->spare),
                                   "solve", e) :
                          NULL;
-    if (!j->spare) {
+    if (!j->spare || choose_tiles(j, e) < 0) {
         free(where);
         free(j->loss);
+        free(j->spare);
         return e->code;
     }
     j->nearest = j->loss + p->rows;
@@ -337,7 +349,6 @@ static int run_factor(struct cpu_job *j, struct solve_result *r, struct err *e)
         where[j->f->input[c]] = (uint32_t)c;
     j->k = solve_kernels_best();
     j->transpose = lanes_transpose_best();
-    choose_tiles(j);
     threads_for(j->tiles, 1, run_tiles, j);
     r->loss = solve_loss_sum(p->nearest ? j->nearest : j->loss, p->rows);
     r->loss_nearest =
@@ -347,6 +358,7 @@ static int run_factor(struct cpu_job *j, struct solve_result *r, struct err *e)
     while (j->n_spare)
         free(j->spare[--j->n_spare]);
     free(j->spare);
+    free(j->begin);
     free(where);
     free(j->loss);
     return 0;
