@@ -118,8 +118,7 @@ static int stage_loop(struct stage *s, struct err *e)
                 NULL);
     c = stage_hessian(s);
     add_parts(s, c);
-    if (*s->j.gpu)
-        stage_lend(s, c);
+    stage_lend(s, c);
     c = stage_weights(s);
     stage_lend(s, c);
     command_add(c, "--join", s->j.model, NULL);

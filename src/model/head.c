@@ -31,7 +31,7 @@ int model_load_embedding(struct model *m, struct err *e)
     if (!dtype_is_float(t->dtype))
         return err_set(e, E_DATA, "'%s' is %s, no float", name,
                        dtype_name(t->dtype));
-    m->embedding = mem_alloc((size_t)t->bytes, name, e);
+    m->embedding = mem_pages((size_t)t->bytes, name, e);
     if (!m->embedding)
         return e->code;
     m->embedding_dtype = t->dtype;
