@@ -428,8 +428,8 @@ bool ledger_lease(struct ledger *l, size_t n, void **block, struct loan *loan)
 static bool open_room(struct ledger *l, int i, size_t n)
 {
     struct room *r = &l->page->room[i];
-    uint64_t at = ROOM + atomic_fetch_add(&l->page->end,
-                                          (n + ROOM - 1) / ROOM * ROOM);
+    uint64_t at =
+        ROOM + atomic_fetch_add(&l->page->end, (n + ROOM - 1) / ROOM * ROOM);
     void *p;
 
     if (posix_fallocate(l->fd, (off_t)at, (off_t)n)) /* or SIGBUS later */

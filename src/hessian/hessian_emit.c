@@ -53,6 +53,17 @@ static int merged_cross(struct entry *t, int k, double times,
     return 0;
 }
 
+/* Lend f->data in room of the ledger; false: there is none. */
+static bool lend_room(const struct hessian_set *c, struct frame *f)
+{
+    void *block;
+
+    if (!ledger_moments(c->params.ledger, f->len, &block, &f->loan))
+        return false;
+    threads_copy(block, f->data, f->len);
+    return true;
+}
+
 static int emit_cross(const struct hessian_set *c, struct entry *t,
                       const char *modules, struct stream_writer *w,
                       struct err *e)
@@ -83,7 +94,9 @@ static int emit_cross(const struct hessian_set *c, struct entry *t,
             rc = cross_finish(t->cross[k], times, &data, e);
         if (rc < 0)
             return err_prefix(e, "'%s'", f.name);
-        f.data = f.loan.lent ? NULL : data;
+        f.data = data;
+        if (f.loan.lent || lend_room(c, &f))
+            f.data = NULL;
         if (stream_write(w, &f, e) < 0)
             return e->code;
     }
@@ -158,24 +171,17 @@ static int make_there(struct hessian_set *c, struct entry *t, float *diagonal,
 
 /* Lend the Hessian f->data in room of the ledger, as far as there is any, with its
  * diagonal; *own: memory of that, in place of the Hessian's. */
-static int lend_room(const struct hessian_set *c, const struct entry *t,
-                     struct frame *f, float **own, struct err *e)
+static int lend_hessian(const struct hessian_set *c, const struct entry *t,
+                        struct frame *f, float **own, struct err *e)
 {
     const float *h = f->data;
     float *diagonal;
-    void *block;
 
-    if (t->block || !ledger_lends(c->params.ledger, LEDGER_WEIGHTS))
+    if (t->block || !lend_room(c, f))
         return 0;
     diagonal = mem_alloc(t->cols * sizeof(*diagonal), t->name, e);
     if (!diagonal)
         return e->code;
-    if (!ledger_moments(c->params.ledger, f->len,
-                     &block, &f->loan)) {
-        free(diagonal);
-        return 0;
-    }
-    threads_copy(block, h, f->len);
     for (uint64_t i = 0; i < t->cols; i++)
         diagonal[i] = h[i * (i + 3) / 2];
     free(*own);
@@ -201,7 +207,7 @@ static int make(struct hessian_set *c, struct entry *t, struct frame *f,
     if (rc >= 0)
         rc = amend(c, t, &data, own, e);
     f->data = data;
-    return rc < 0 ? rc : lend_room(c, t, f, own, e);
+    return rc < 0 ? rc : lend_hessian(c, t, f, own, e);
 }
 
 /* Leave in t->modules those of params.rows.  1; 0: none; E_TEMP. */

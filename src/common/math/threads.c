@@ -188,6 +188,17 @@ void threads_for(size_t n, size_t grain,
         wait_while(&pool.gate, busy);
 }
 
+size_t threads_share(size_t left, size_t n, size_t most)
+{
+    size_t threads = (size_t)threads_count();
+    size_t part = (left + threads - 1) / threads;
+
+    if (part < 2 && n >= 4 * threads)
+        part = 2;
+    part = part < most ? part : most;
+    return part < left ? part : left;
+}
+
 struct copy {
     char *to;
     const char *from;

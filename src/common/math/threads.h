@@ -20,6 +20,11 @@ int threads_count(void);
 void threads_for(size_t n, size_t grain,
                  void (*fn)(void *ctx, size_t begin, size_t end), void *ctx);
 
+/* A thread's share of what is left of a loop over n, at most `most`: parts of such
+ * sizes, the last ones small, let all threads finish at about the same time.  Of 1
+ * only where n is small, since a part of 2 costs less than two of 1. */
+size_t threads_share(size_t left, size_t n, size_t most);
+
 /* memcpy() by all threads, which also share the page faults of new memory. */
 void threads_copy(void *to, const void *from, size_t n);
 

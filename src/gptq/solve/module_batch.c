@@ -398,7 +398,8 @@ static int map_loan(struct module_batch *t, struct frame *f, struct place *p,
 
     *p = (struct place){ .loan = f->loan };
     if (f->loan.lent == LENT_HOST &&
-        (f->role == ROLE_WEIGHT || f->role == ROLE_HESSIAN)) {
+        (f->role == ROLE_WEIGHT || f->role == ROLE_HESSIAN ||
+         f->role == ROLE_CROSS)) {
         rc = ledger_see(t->ledger, &f->loan, f->len, &f->data, e);
         f->loan.lent = 0;
         f->about = 0;

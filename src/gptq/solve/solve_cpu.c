@@ -305,21 +305,18 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
     }
 }
 
-/* Choose the tiles: each takes a thread's share of the panels that are left, so
- * the last ones are small, and all threads finish at about the same time.  Rows
- * are independent, so codes do not depend on the tiling. */
+/* Choose the tiles.  Rows are independent, so codes do not depend on the tiling. */
 static int choose_tiles(struct cpu_job *j, struct err *e)
 {
-    uint64_t threads = (uint64_t)threads_count(), at = 0;
+    uint64_t at = 0;
 
     j->panels = (j->p->rows + ROWS - 1) / ROWS;
     j->begin = mem_alloc((j->panels + 1) * sizeof(*j->begin), "solve", e);
     if (!j->begin)
         return e->code;
     for (j->tiles = 0, j->most = 0; at < j->panels; j->tiles++) {
-        uint64_t n = (j->panels - at + threads - 1) / threads;
+        uint64_t n = threads_share(j->panels - at, j->panels, CPU_TILE_PANELS);
 
-        n = n < CPU_TILE_PANELS ? n : CPU_TILE_PANELS;
         j->most = n > j->most ? n : j->most;
         j->begin[j->tiles] = at;
         at += n;

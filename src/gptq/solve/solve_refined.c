@@ -1,6 +1,7 @@
 /* solve_refined.c - see solve_refined.h: tiles of 48 rows over threads. */
 #include "gptq/solve/solve_refined.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,7 +67,9 @@ struct job {
     uint8_t *codes;
     double *loss, *nearest, *plain; /* [rows] */
     _Atomic uint64_t kept;          /* rows whose targets stay */
-    int batch;                      /* tiles that a thread takes together */
+    uint64_t tiles;                 /* of rows */
+    int batch;                      /* most that a thread takes together */
+    _Atomic uint64_t next;          /* tile that no thread has taken */
     struct threads_error error;     /* by row */
 };
 
@@ -271,25 +274,37 @@ static void solve_batch(struct job *j, struct bench *t, uint64_t row, int n)
         }
 }
 
+/* The number of tiles, from *first on, that the calling thread is to solve; 0: none
+ * are left. */
+static int take_tiles(struct job *j, uint64_t *first)
+{
+    uint64_t n, at = atomic_load(&j->next);
+
+    do
+        n = threads_share(j->tiles - at, j->tiles, (size_t)j->batch);
+    while (!atomic_compare_exchange_weak(&j->next, &at, at + n));
+    *first = at;
+    return (int)n;
+}
+
+/* A thread's part of the loop. */
 static void solve_tiles(void *ctx, size_t begin, size_t end)
 {
     struct job *j = ctx;
-    uint64_t rows = j->p->solve.rows, step = (uint64_t)j->batch * ROWS;
-    uint64_t bad = begin * step;
+    uint64_t bad = 0, row;
     struct bench t;
     struct err e;
-    int rc = bench_open(&t, j, &e);
+    int rc = bench_open(&t, j, &e), n;
 
-    for (size_t i = begin; i < end && !rc; i++) {
-        uint64_t row = i * step;
-        int n = 0;
-
-        for (; n < t.n && row + (uint64_t)n * ROWS < rows && !rc; n++) {
-            uint64_t at = row + (uint64_t)n * ROWS, count = rows_from(j, at);
+    (void)begin, (void)end;
+    while (!rc && (n = take_tiles(j, &row))) {
+        row *= ROWS;
+        for (int k = 0; k < n && !rc; k++) {
+            uint64_t at = row + (uint64_t)k * ROWS, count = rows_from(j, at);
 
             rc = load(j, t.x, at, count, &bad, &e);
             if (!rc)
-                tile_load(&t.tile[0][n], t.x, count, j->p->solve.cols,
+                tile_load(&t.tile[0][k], t.x, count, j->p->solve.cols,
                           j->p->solve.bits);
         }
         if (!rc)
@@ -322,25 +337,13 @@ static int solve_on_gpu(const struct refined_params *p,
     return rc;
 }
 
-/* As many tiles for each thread as for the others, in as few batches as their
- * memory allows. */
-static int choose_batch(const struct refined_hessian *b, uint64_t tiles)
-{
-    uint64_t threads = (uint64_t)threads_count();
-    uint64_t each = (tiles + threads - 1) / threads;
-    uint64_t most = (uint64_t)tile_batch(&b->plan[0]);
-    uint64_t batches = (each + most - 1) / most;
-
-    return (int)((each + batches - 1) / batches);
-}
-
 int refined_solve(const struct refined_params *p,
                   const struct refined_hessian *b, const void *w,
                   uint32_t *meta, uint8_t *codes, struct refined_result *r,
                   struct err *e)
 {
     struct job j = { .p = p, .b = b, .w = w, .meta = meta, .codes = codes };
-    uint64_t rows = p->solve.rows, tiles, batch;
+    uint64_t rows = p->solve.rows;
 
     if (refined_on_gpu(b))
         return solve_on_gpu(p, b, w, meta, codes, r, e);
@@ -351,10 +354,10 @@ int refined_solve(const struct refined_params *p,
     j.nearest = j.loss + rows;
     j.plain = j.nearest + rows;
     threads_error_init(&j.error);
-    tiles = (rows + ROWS - 1) / ROWS;
-    j.batch = choose_batch(b, tiles);
-    batch = (uint64_t)j.batch;
-    threads_for((tiles + batch - 1) / batch, 1, solve_tiles, &j);
+    j.tiles = (rows + ROWS - 1) / ROWS;
+    j.batch =
+        (int)threads_share(j.tiles, j.tiles, (size_t)tile_batch(&b->plan[0]));
+    threads_for((size_t)threads_count(), 1, solve_tiles, &j);
     r->solve.loss = solve_loss_sum(j.loss, rows);
     r->solve.loss_nearest = solve_compare_sum(&p->solve, j.loss, j.nearest);
     r->loss_plain = solve_compare_sum(&p->solve, j.loss, j.plain);
