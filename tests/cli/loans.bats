@@ -59,18 +59,19 @@ lent() { # WHAT: was more of that than the trials?
     grep "^$1 " log | grep -qvE ' (2097152|8)x1$'
 }
 
-# Are most weights of a stream lent: entry 11 with lent 2 (forge-stream(5)) and their leases,
-# among all frames of role 7?  ROLE, DIMS, LEASES of others.
-lent_weights() {
-    python3 - "$1" "${2-7}" "${3-2}" "${4-1-8}" <<'PYTHON'
+# lent_rooms FILE LEASES ROLE,DIMS...: are most frames of these roles lent in the host's
+# memory: entry 11 with lent 2 and these leases (forge-stream(5))?
+lent_rooms() {
+    python3 - "$@" <<'PYTHON'
 import re, sys
 s = open(sys.argv[1], "rb").read()
-role, dims = (b"%c" % int(x) for x in sys.argv[2:4])
-leases = b"[%c-%c]" % tuple(map(int, sys.argv[4].split("-")))
+leases = b"[%c-%c]" % tuple(map(int, sys.argv[2].split("-")))
 lent = len(re.findall(rb"\x0b\x00\x50\x00\x00{64}.{8}" + leases + rb"\x00{3}\x02\x00{3}", s, re.S))
-frame = role + rb"\x00[\x01-\x03]\x00" + dims + rb"\x00..(?:.{8}){%d}model\.layers\." % dims[0]
-whole = len(re.findall(frame, s, re.S)) - lent
-print("role %s: %d lent, %d not" % (sys.argv[2], lent, whole))
+whole = -lent
+for role, dims in (map(int, a.split(",")) for a in sys.argv[3:]):
+    frame = rb"%c\x00[\x01-\x03]\x00%c\x00..(?:.{8}){%d}model\.layers\." % (role, dims, dims)
+    whole += len(re.findall(frame, s, re.S))
+print("%d lent, %d not" % (lent, whole))
 assert lent > whole >= 0
 PYTHON
 }
@@ -99,7 +100,7 @@ PYTHON
                 out=lent weights=few loans=l loop $kind --dtype $dtype $both
                 lent map
                 same bytes lent
-                lent_weights few
+                lent_rooms few 1-16 7,2
             done
         done
     done
@@ -115,8 +116,8 @@ PYTHON
             out=lent weights=few loans=l loop $kind $both
             [ ! -e log ]
             same bytes lent
-            lent_weights few
-            lent_weights few 5 1 17-24
+            lent_rooms few 1-16 7,2
+            lent_rooms few 33-40 5,1 6,2 # Hessians, cross moments
         done
     done
 }
