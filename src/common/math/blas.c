@@ -29,8 +29,14 @@ static struct {
 /* Each running call needs a buffer of 128 MiB, which OpenBLAS maps when none
  * is free; if mmap fails it retries for ever.  So one buffer per thread is
  * mapped when the library is opened, after a trial that shows they fit, and a
- * semaphore limits the calls that run at a time to that number. */
-enum { MAX_CALLS = 128, MIB = 1 << 20, BUFFER = 128 * MIB, SPARE = 16 * MIB };
+ * semaphore limits the calls that run at a time to that number.  OpenBLAS 0.3.29
+ * maps one more, for itself, while it is opened. */
+enum {
+    MAX_CALLS = 128,
+    MIB = 1 << 20,
+    BUFFER = 128 * MIB,
+    SPARE = 80 * MIB /* the library, and what else is mapped meanwhile */
+};
 static sem_t calls;
 
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
@@ -49,25 +55,37 @@ static const char *core_type(void)
 #endif
 }
 
-static int map_buffers(struct err *e)
+static int buffers(void)
 {
-    int n = threads_count() < MAX_CALLS ? threads_count() : MAX_CALLS;
-    size_t room = (size_t)n * BUFFER + SPARE;
-    void *buffer[MAX_CALLS], *trial = mmap(NULL, room, PROT_READ | PROT_WRITE,
-                                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return threads_count() < MAX_CALLS ? threads_count() : MAX_CALLS;
+}
+
+/* Whether all that OpenBLAS maps fits. */
+static int try_buffers(struct err *e)
+{
+    size_t room = (size_t)(buffers() + 1) * BUFFER + SPARE;
+    void *trial = mmap(NULL, room, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (trial == MAP_FAILED)
         return err_set(e, E_TEMP,
                        "cannot allocate OpenBLAS's buffers: %d MiB for each of "
                        "%d threads (--threads)",
-                       BUFFER / MIB, n);
+                       BUFFER / MIB, buffers());
     munmap(trial, room);
+    return 0;
+}
+
+static void map_buffers(void)
+{
+    void *buffer[MAX_CALLS];
+    int n = buffers();
+
     for (int i = 0; i < n; i++)
         buffer[i] = lib.buffer_take(0);
     for (int i = 0; i < n; i++)
         lib.buffer_leave(buffer[i]);
     sem_init(&calls, 0, (unsigned)n);
-    return 0;
 }
 
 static int load(struct err *e)
@@ -84,6 +102,8 @@ static int load(struct err *e)
     };
     void *so;
 
+    if (try_buffers(e) < 0)
+        return e->code;
     setenv("OPENBLAS_NUM_THREADS", "1", 1); /* read by its constructor */
     setenv("OPENBLAS_CORETYPE", core_type(), 0);
     so = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
@@ -105,7 +125,8 @@ static int load(struct err *e)
         memcpy(want[i].to, &f, sizeof(f));
     }
     lib.set_threads(1);
-    return map_buffers(e);
+    map_buffers();
+    return 0;
 }
 
 int blas_open(struct err *e)
