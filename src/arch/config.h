@@ -363,6 +363,8 @@ void model_config_release(struct model_config *c);
 bool model_layer_slides(const struct model_config *c, int64_t layer);
 /* Whether it has linear attention. */
 bool model_layer_linear(const struct model_config *c, int64_t layer);
+/* The factor of the query at position t. */
+float query_factor(const struct query_growth *g, int64_t t);
 /* Elements of a token's row of states between layers: hidden_size; with struct
  * altup the stream at hand, all streams, the keys and values that later layers
  * use (of full attention, then of sliding), the layers' own inputs. */

@@ -330,6 +330,13 @@ static int read_growth(struct model_config *c, const struct json *o,
     return 0;
 }
 
+float query_factor(const struct query_growth *g, int64_t t)
+{
+    return g->scale > 0 ?
+               1 + (float)(g->scale * log1p((double)((t + 1) / g->floor))) :
+               1;
+}
+
 /* All layers, unless position_embedding_type is rope. */
 static int nope_by_key(struct model_config *c, const struct json *o,
                        struct err *e)

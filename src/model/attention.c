@@ -343,10 +343,10 @@ static void use_rows(struct job *j, int64_t n)
 /* Multiply the query of position t by its factor (struct query_growth). */
 static void grow_query(const struct job *j, int64_t t, float *q, int64_t row)
 {
-    const struct query_growth *g = &j->l->m->config.query_growth;
-    int64_t d = j->l->m->config.head_dim;
+    const struct model_config *c = &j->l->m->config;
+    int64_t d = c->head_dim;
     uint16_t *b = (uint16_t *)(void *)q + row * d;
-    float by = 1 + (float)(g->scale * log1p((double)((t + 1) / g->floor)));
+    float by = query_factor(&c->query_growth, t);
 
     for (int64_t i = 0; i < d && by != 1; i++)
         if (j->pairs)

@@ -80,18 +80,10 @@ static void rotate_back(const struct piece *j, const float *norm, int64_t i,
     memcpy(x, g, (size_t)j->d * sizeof(*x));
 }
 
-/* The factor of the query at position i. */
-static float growth_of(const struct backward_attend *a, int64_t i)
-{
-    return a->growth > 0 ?
-               1 + (float)(a->growth * log1p((double)((i + 1) / a->floor))) :
-               1;
-}
-
 /* Multiply row i of a head's queries, or of gradients with respect to them. */
 static void grow(const struct piece *j, int64_t i, float *q)
 {
-    float by = growth_of(j->a, i);
+    float by = j->a->growth ? query_factor(j->a->growth, i) : 1;
 
     for (int64_t k = 0; k < j->d && by != 1; k++)
         q[k] *= by;

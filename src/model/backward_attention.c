@@ -41,19 +41,12 @@ static int load_norm(struct attention_back *a, const char *name, int64_t n,
 static int load_ones(struct attention_back *a, struct err *e)
 {
     const struct model_config *c = &a->m->config;
-    float **const of[] = { &a->q_norm, &a->k_norm };
 
-    for (size_t i = 0; model_layer_rope(c, a->layer) && i < ARRAY_LEN(of);
-         i++) {
-        float *one = *of[i] =
-            mem_alloc((size_t)c->head_dim * sizeof(*one), "norms", e);
-
-        if (!one)
-            return e->code;
-        for (int64_t k = 0; k < c->head_dim; k++)
-            one[k] = 1;
-    }
-    return 0;
+    if (!model_layer_rope(c, a->layer))
+        return 0;
+    return norm_ones(c->head_dim, &a->q_norm, e) < 0 ?
+               e->code :
+               norm_ones(c->head_dim, &a->k_norm, e);
 }
 
 static int load_norms(struct attention_back *a, struct err *e)
@@ -388,8 +381,7 @@ static int attend(const struct attention_back *a, const int64_t *first,
         .k_norm = head ? a->k_norm : NULL,
         .rotary_at = c->rotary_at,
         .rotary = turns ? c->rotary : 0,
-        .growth = turns ? 0 : c->query_growth.scale,
-        .floor = c->query_growth.floor,
+        .growth = turns ? NULL : &c->query_growth,
         .pairs = c->rope_pairs,
         .sinks = a->sinks,
         .go = y_of(a, PART_O),

@@ -12,7 +12,7 @@
 #include "device/plugin.h"
 
 #define BACKWARD_TABLE "forge_backward_table"
-enum { BACKWARD_TABLE_VERSION = 2 };
+enum { BACKWARD_TABLE_VERSION = 3 };
 
 /* y[rows, out] = x[rows, in] W^T + bias; back: y[rows, in] = x[rows, out] W,
  * which is added to y if `add`. */
@@ -79,11 +79,10 @@ struct backward_attend {
     const float *go;
     float *q, *k, *v;
     /* not on a device: as in struct attend (kernels.h), sinks of all heads or
-     * NULL; queries are multiplied by 1 + growth log(1 + (position + 1) / floor),
-     * rounded down, behind RoPE */
+     * NULL; queries are multiplied by query_factor() behind RoPE, NULL: not */
     const float *sinks;
-    int64_t chunk, floor;
-    double growth;
+    int64_t chunk;
+    const struct query_growth *growth;
 };
 
 /* Latent attention: keys and values from kv_a's outputs a [rows, kv_lora +

@@ -123,6 +123,8 @@ struct norm {
 };
 MUST_CHECK int model_norm_rows(const struct model *m, const struct norm *j,
                                struct err *e);
+/* *w [n], malloced = 1: what a norm without weights has. */
+MUST_CHECK int norm_ones(int64_t n, float **w, struct err *e);
 struct routing;
 /* Route one token: score[n_experts] holds its logits, and then its scores; the
  * result goes to entry `token` of `to`.  bias: correction bias or NULL; choice

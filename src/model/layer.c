@@ -67,14 +67,9 @@ static int load_sinks(struct layer *l, struct err *e)
 /* *norm [head_dim]: one without weights, if attention is run. */
 static int unit_norm(struct layer *l, float **norm, struct err *e)
 {
-    int64_t n = l->m->config.head_dim;
-
-    if (!wanted(l, POINT_ATTN_OUT))
-        return 0;
-    *norm = mem_alloc((size_t)n * sizeof(**norm), "norms", e);
-    for (int64_t k = 0; *norm && k < n; k++)
-        (*norm)[k] = 1;
-    return *norm ? 0 : e->code;
+    return wanted(l, POINT_ATTN_OUT) ?
+               norm_ones(l->m->config.head_dim, norm, e) :
+               0;
 }
 
 /* Norms of q and k that have no weights.  In front of RoPE they are the same as

@@ -2,6 +2,14 @@
 #include "common/math/threads.h"
 #include "model/internal.h"
 
+int norm_ones(int64_t n, float **w, struct err *e)
+{
+    *w = mem_alloc((size_t)n * sizeof(**w), "norms", e);
+    for (int64_t k = 0; *w && k < n; k++)
+        (*w)[k] = 1;
+    return *w ? 0 : e->code;
+}
+
 struct norm_job {
     const struct model *m;
     const struct norm *norm;
