@@ -406,43 +406,35 @@ int altup_correct(struct layer *l, const struct state *s, struct err *e)
 
 struct sparse {
     const struct layer *l;
-    char *g;
+    void *g;
     int64_t n;
 };
 
-static void sparse_rows(void *ctx, size_t begin, size_t end)
+static void sparse_row(const void *ctx, int64_t r, float *g)
 {
     const struct sparse *j = ctx;
     const struct model *m = j->l->m;
-    double cutoff = m->config.altup.cutoff[j->l->index];
+    double cutoff = m->config.altup.cutoff[j->l->index], n = (double)j->n;
+    void *row = state_at(j->g, m->dtype, r * j->n);
+    double sum = 0, squares = 0, mean;
+    float least;
 
-    for (size_t r = begin; r < end; r++) {
-        void *row = j->g + r * (size_t)j->n * m->size;
-        double sum = 0, squares = 0, mean;
-        float x, least;
-
-        for (int64_t i = 0; i < j->n; i++) {
-            widen(m, state_at(row, m->dtype, i), 1, &x);
-            sum += x;
-            squares += (double)x * x;
-        }
-        mean = sum / (double)j->n;
-        least = (float)(mean +
-                        cutoff * sqrt(fmax(squares / (double)j->n - mean * mean,
-                                           0)));
-        for (int64_t i = 0; i < j->n; i++) {
-            void *at = state_at(row, m->dtype, i);
-
-            widen(m, at, 1, &x);
-            x = x > least ? x - least : 0;
-            narrow(m, &x, 1, at);
-        }
+    widen(m, row, j->n, g);
+    for (int64_t i = 0; i < j->n; i++) {
+        sum += g[i];
+        squares += (double)g[i] * g[i];
     }
+    mean = sum / n;
+    least = (float)(mean + cutoff * sqrt(fmax(squares / n - mean * mean, 0)));
+    for (int64_t i = 0; i < j->n; i++)
+        g[i] = g[i] > least ? g[i] - least : 0;
+    narrow(m, g, j->n, row);
 }
 
-void altup_sparsify(const struct layer *l, void *g, int64_t rows, int64_t n)
+int altup_sparsify(const struct layer *l, void *g, int64_t rows, int64_t n,
+                   struct err *e)
 {
     struct sparse j = { l, g, n };
 
-    threads_for((size_t)rows, 8, sparse_rows, &j);
+    return altup_rows(rows, n, sparse_row, &j, e);
 }

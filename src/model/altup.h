@@ -37,7 +37,8 @@ MUST_CHECK int altup_laurel(struct layer *l, const struct state *s,
 MUST_CHECK int altup_correct(struct layer *l, const struct state *s,
                              struct err *e);
 /* g[rows, n] = max(g - mean - cutoff * deviation, 0), of each row. */
-void altup_sparsify(const struct layer *l, void *g, int64_t rows, int64_t n);
+MUST_CHECK int altup_sparsify(const struct layer *l, void *g, int64_t rows,
+                              int64_t n, struct err *e);
 
 /* Call fn(ctx, r, work) for r < rows on all threads; work: as many numbers, the
  * thread's own. */

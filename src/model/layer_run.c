@@ -420,9 +420,9 @@ static int to_sparse_mid(struct layer *l, struct state *s, const void *in,
     if (model_reserve(m, &m->both, s->rows, 2 * n, m->size, "gates", e) < 0)
         return e->code;
     j.g = p.out = m->both.p;
-    if (product_run(&p, e) < 0)
+    if (product_run(&p, e) < 0 ||
+        altup_sparsify(l, m->both.p, s->rows, n, e) < 0)
         return e->code;
-    altup_sparsify(l, m->both.p, s->rows, n);
     j.u = p.out = (char *)m->both.p + half;
     p.first = &l->part[PART_UP];
     j.out = s->act;
