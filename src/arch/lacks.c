@@ -24,11 +24,13 @@ const char *gradient_lacks(const struct model_config *c, int64_t tokens)
 
 const char *model_lacks(const struct model_config *c, int64_t tokens)
 {
+    const char *lacks = gradient_lacks(c, tokens);
+
+    if (lacks)
+        return lacks;
     if (c->family->sinks)
         return "attention sinks";
     if (c->family->act == ACT_CLAMPED)
         return "clamped gates";
-    if (c->layer_nope && !gradient_lacks(c, tokens))
-        return "layers without RoPE";
-    return gradient_lacks(c, tokens);
+    return c->layer_nope ? "layers without RoPE" : NULL;
 }

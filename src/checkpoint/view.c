@@ -120,8 +120,10 @@ static bool is_unused(const struct checkpoint *c, const char *name)
 {
     struct tensor_name n;
 
+    if (c->keys_end <= 0)
+        return false;
     tensor_name_parse(&n, name);
-    return c->keys_end > 0 && n.layer >= c->keys_end &&
+    return n.layer >= c->keys_end &&
            (!strncmp(n.part.at, "self_attn.k_proj", 16) ||
             !strncmp(n.part.at, "self_attn.v_proj", 16));
 }
