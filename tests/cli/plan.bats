@@ -26,8 +26,8 @@ value() { forge-plan "${@:2}" "$model" | sed -n "s/^$1=//p"; }
 @test "stops of a run in parts: moments of H and of a cross moment, shares, operations" {
     forge-plan --parts 2 "$model" >stops
     [ "$(wc -l <stops)" -eq 16 ]
-    [ "$(jq -c 'select(.layer == 3) | [.point, .shares, .moments]' stops | xargs)" = "[attn_in,2,$((4 * (256 * 257 / 2 + 256 * 256)))] \
-[attn_out,1,$((4 * (256 * 257 / 2 + 256 * 256)))] [mlp_in,2,$((4 * (256 * 257 / 2 + 256 * 256)))] \
+    [ "$(jq -c 'select(.layer == 3) | [.point, .shares, .moments]' stops | xargs)" = "[attn_in,1,$((4 * (256 * 257 / 2 + 256 * 256)))] \
+[attn_out,1,$((4 * (256 * 257 / 2 + 256 * 256)))] [mlp_in,1,$((4 * (256 * 257 / 2 + 256 * 256)))] \
 [mlp_mid,1,$((4 * (768 * 769 / 2 + 256 * 768)))]" ]
     # what the plan of the whole model says
     [ "$(jq -s 'map(.forward / 2 + .sums) | add' stops)" -eq \
