@@ -21,7 +21,7 @@ enum {
     /* rooms of weights, of codes from CODES_FIRST on, then of moments */
     CODES_FIRST = LEASES,
     MOMENTS_FIRST = 2 * LEASES,
-    ROOMS = MOMENTS_FIRST + 8,
+    ROOMS = MOMENTS_FIRST + LEDGER_MOMENTS,
     CODES = 64 << 10, /* a room of codes: that times a power of two */
     /* bits of a lease: who has not returned it */
     READER = 1,
@@ -469,18 +469,24 @@ bool ledger_room(struct ledger *l, int first, int end, size_t n, void **block,
     return take_room(l, first, end, n, READER, block, loan);
 }
 
-bool ledger_codes(struct ledger *l, size_t n, void **block, struct loan *loan)
+size_t ledger_codes_room(size_t n)
 {
     size_t room = CODES;
+
+    while (room < n && room <= SIZE_MAX / 2)
+        room *= 2;
+    return room;
+}
+
+bool ledger_codes(struct ledger *l, size_t n, void **block, struct loan *loan)
+{
+    size_t room = ledger_codes_room(n);
 
     if (!l || atomic_load(&l->page->link[LEDGER_FILES].reader.word) != YES ||
         atomic_load(&l->page->link[LEDGER_CODES].reader.word) != YES)
         return false;
-    while (room < n && room <= SIZE_MAX / 2)
-        room *= 2;
-    return room >= n &&
-           take_room(l, CODES_FIRST, MOMENTS_FIRST, room, READER | FILES, block,
-                     loan);
+    return room >= n && take_room(l, CODES_FIRST, MOMENTS_FIRST, room,
+                                  READER | FILES, block, loan);
 }
 
 bool ledger_moments(struct ledger *l, size_t n, void **block, struct loan *loan)

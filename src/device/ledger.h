@@ -46,7 +46,10 @@ enum ledger_link {
     LEDGER_CODES,
     LEDGER_LINKS
 };
-enum { LEDGER_LEASES = 16 }; /* of a link */
+enum {
+    LEDGER_LEASES = 16, /* of a link; rooms of weights, of codes */
+    LEDGER_MOMENTS = 8  /* rooms of Hessians and cross moments */
+};
 
 struct ledger;
 
@@ -112,6 +115,8 @@ bool ledger_lease(struct ledger *l, size_t n, void **block, struct loan *loan);
  * be called by another thread than all else. */
 bool ledger_room(struct ledger *l, int first, int end, size_t n, void **block,
                  struct loan *loan);
+/* Bytes of the room that n bytes of codes take. */
+size_t ledger_codes_room(size_t n);
 /* The same for codes, if both readers can see them now. */
 bool ledger_codes(struct ledger *l, size_t n, void **block, struct loan *loan);
 /* The same for a Hessian or cross moments, if both readers of weights can see them. */

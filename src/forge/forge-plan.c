@@ -45,6 +45,7 @@ static void print(const struct plan *p)
         { "layer_hessian_bytes", (double)p->layer_hessian_bytes },
         { "state_bytes", (double)p->state_bytes },
         { "layer_bytes", (double)p->layer_bytes },
+        { "lent_bytes", p->lent_bytes[1] },
         { "token_flops", p->token_flops },
         { "second_flops", p->second_flops },
         { "fast_flops", p->solve_flops[EFFORT_FAST] },

@@ -8,6 +8,8 @@
 #include "arch/device_bytes.h"
 #include "arch/tensor_name.h"
 #include "checkpoint/checkpoint.h"
+#include "common/math/quant.h"
+#include "device/ledger.h"
 #include "gptq/solve/solve_need.h"
 #include "hessian/hessian_room.h"
 
@@ -68,11 +70,36 @@ static void raise(double *most, double x)
     *most = x > *most ? x : *most;
 }
 
+/* Blocks of one kind that a layer may lend: bytes of all, and of the largest. */
+struct lending {
+    double all, most;
+};
+
+static void lend(struct lending *l, double times, double bytes)
+{
+    l->all += times * bytes;
+    raise(&l->most, bytes);
+}
+
+/* Bytes of n rooms at most. */
+static double rooms(const struct lending *l, int n)
+{
+    return l->all < n * l->most ? l->all : n * l->most;
+}
+
 /* Whether the linear writes into the residual stream. */
 static bool adds(int input)
 {
     return input == IN_ATTN_OUT || input == IN_MLP_MID ||
            input == IN_EXPERT_MID;
+}
+
+/* Rows of an input's cross moment: [cols, cols] (drift), or [hidden size, cols]
+ * (output). */
+static uint64_t cross_rows(const struct model_config *m, int input,
+                           uint64_t width)
+{
+    return adds(input) ? (uint64_t)m->hidden_size : width;
 }
 
 static void add_device_solving(struct plan *p, const struct want *w,
@@ -171,15 +198,13 @@ static void add_input(struct plan *p, const struct want *want, int class,
     uint64_t w = (uint64_t)width, bytes = w * (w + 1) / 2 * 4;
     double cols = (double)width;
     double times = expert ? (double)m->moe.top_k : 1;
-    uint64_t outputs = adds(class) ? (uint64_t)m->hidden_size : w;
+    uint64_t outputs = cross_rows(m, class, w);
 
     add_device_hessian(p, w, outputs);
     p->layer_hessian_bytes += bytes;
     if (bytes > p->hessian_bytes)
         p->hessian_bytes = bytes;
     p->token_flops += cols * cols * times;
-    /* the cross moment: [cols, cols] (drift), or [hidden size, cols]
-     * (output) */
     p->second_flops += 2 * cols * (double)outputs * times;
     for (int i = 0; i < EFFORTS; i++) {
         const struct solve_cost cost = cost_of(want, NULL, i, false);
@@ -189,15 +214,45 @@ static void add_input(struct plan *p, const struct want *want, int class,
     }
 }
 
+static double codes_room(const struct want *w, const struct linear *l)
+{
+    int bits = grid_rules_find(w->grids, l->module).bits;
+
+    return (double)ledger_codes_room((size_t)l->rows *
+                                     quant_row_bytes((uint64_t)l->cols, bits));
+}
+
+/* What a layer of these codes and inputs lends. */
+static void add_lent(struct plan *p, const struct model_config *m,
+                     const struct lending *codes, const int64_t width[IN_COUNT])
+{
+    struct lending moments[2] = { 0 };
+
+    for (int i = 0; i < IN_COUNT; i++) {
+        bool expert = i == IN_EXPERT || i == IN_EXPERT_MID;
+        double times = expert ? (double)m->moe.n_experts : 1;
+        uint64_t w = (uint64_t)width[i];
+
+        for (int both = 0; both < 2; both++)
+            lend(&moments[both], times, 4 * (double)(w * (w + 1) / 2));
+        lend(&moments[1], times, 4 * (double)(cross_rows(m, i, w) * w));
+    }
+    for (int both = 0; both < 2; both++)
+        raise(&p->lent_bytes[both], rooms(codes, LEDGER_LEASES) +
+                                        rooms(&moments[both], LEDGER_MOMENTS));
+}
+
 static int add_layer(struct plan *p, const struct want *w, int64_t layer,
                      struct err *e)
 {
     const struct model_config *m = w->m;
     int64_t width[IN_COUNT] = { 0 }, n = model_linear_count(m, layer);
     uint64_t h = (uint64_t)m->hidden_size, state = 2 * (uint64_t)model_row(m);
+    struct lending codes = { 0 };
 
     p->layer_hessian_bytes = 0;
     for (int64_t i = 0; i < n; i++) {
+        uint64_t before = p->quantized;
         struct linear l;
         int r;
 
@@ -205,7 +260,10 @@ static int add_layer(struct plan *p, const struct want *w, int64_t layer,
         if ((r = add_linear(p, w, &l, e)))
             return r;
         width[l.input] = l.cols;
+        if (p->quantized > before)
+            lend(&codes, 1, codes_room(w, &l));
     }
+    add_lent(p, m, &codes, width);
     for (int i = 0; i < IN_COUNT; i++) {
         if (!width[i])
             continue;

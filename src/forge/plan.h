@@ -27,6 +27,9 @@ struct plan {
     uint64_t
         layer_bytes; /* weights of the largest layer with two of its experts;
                              fp8 as bf16 */
+    /* of a layer's codes and Hessians while they are lent in the host's memory
+     * (device/ledger.h), at most; without cross moments and with */
+    double lent_bytes[2];
     double device_layer_bytes, device_token_bytes; /* on a GPU, in bf16 */
     double device_gradient_bytes; /* there, of a layer's gradients */
     /* there, of the widest input's moments, without cross moments and with */

@@ -130,7 +130,8 @@ static void plan_bytes(const struct request *r, struct room *room)
                         threads_of(j) * 32 * 4 * 48 * cols;
     }
     if (j->method == METHOD_GPTQ)
-        room->memory += ahead_bytes(p);
+        room->memory +=
+            ahead_bytes(p) + p->lent_bytes[j->propagate == PROPAGATE_BOTH];
     if (j->parts > 1) /* sums of parts, in double */
         room->memory +=
             (double)p->hessian_bytes * 2 +

@@ -153,6 +153,22 @@ PYTHON
     done
 }
 
+@test "codes, Hessians and cross moments take no more room than --dry-run counts" {
+    local model=$BATS_TEST_DIRNAME/../../examples/llama-4m
+    forge-tokens -q --sequences 4 --seqlen 64 -o t4.fts "$model" "$model/../calib.jsonl"
+    mkfifo back
+    # shellcheck disable=SC2016
+    timeout 60 bash -o pipefail -c '
+        forge-calib -q --loans l --feedback back --propagate both "$1" t4.fts | forge-hessian -q --loans l |
+        forge-weights -q --join "$1" | tee few | forge-grid -q --loans l | forge-solve -q --loans l |
+        forge-split -q --loans l codes-%.fts | tee back >lent' - "$model"
+    lent_rooms few 33-40 5,1 6,2
+    [[ $(codes lent) == [1-9]*" 28" ]]
+    room=$(du -B 1 l | cut -f 1) # weights are in the pipe
+    said=$(forge-plan "$model" | sed -n 's/^lent_bytes=//p')
+    [ "$room" -gt $((said / 4)) ] && [ "$room" -le "$said" ]
+}
+
 @test "experts' activations and Hessians: lent in parts, and as far as there is room" {
     local seen=seen low=4000000 high=5000000 room
     python3 "$PY" tokens many.fts 200 3000 2000 3500 # experts take 2,048 at a time

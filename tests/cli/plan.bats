@@ -21,6 +21,9 @@ value() { forge-plan "${@:2}" "$model" | sed -n "s/^$1=//p"; }
         $((4 * (linears + 2 * 256) + 256 + 2 * 2048 * 256)) ]
     [ "$(value bytes_in)" -eq $((2 * $(value parameters))) ]
     [ "$(value hessian_bytes)" -eq $((768 * 769 / 2 * 4)) ]
+    # codes of 7 linears, in rooms of 64 KiB times a power of two; 4 Hessians, 4 cross moments
+    [ "$(value lent_bytes)" -eq $(((4 * 64 + 3 * 128) * 1024 +
+        4 * (3 * 256 * 257 / 2 + 768 * 769 / 2 + 3 * 256 * 256 + 256 * 768))) ]
 }
 
 @test "stops of a run in parts: moments of H and of a cross moment, shares, operations" {
