@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/math/threads.h"
 #include "device/device.h"
 
 /* Products read whole steps of rows, up to so many beyond the end. */
@@ -175,7 +176,7 @@ static int append(struct store *s, const struct batch *b, struct err *e)
     }
     if (region_reserve(&s->x, (size_t)(s->rows + b->s.rows) * x_row(s), e) < 0)
         return e->code;
-    memcpy(store_x(s, s->rows), b->s.x, (size_t)b->s.rows * x_row(s));
+    threads_copy(store_x(s, s->rows), b->s.x, (size_t)b->s.rows * x_row(s));
     for (int64_t i = 0; i < b->n; i++)
         s->sequence[s->n_sequences++] =
             (struct sequence){ b->length[i], b->sequence[i] };
@@ -210,7 +211,7 @@ int store_copy(struct store *t, const struct store *s, struct err *e)
         memcpy(t->sequence, s->sequence, n * sizeof(*t->sequence));
     if (k)
         memcpy(t->batch, s->batch, k * sizeof(*t->batch));
-    memcpy(t->x.p, s->x.p, (size_t)s->rows * x_row(s));
+    threads_copy(t->x.p, s->x.p, (size_t)s->rows * x_row(s));
     t->n_sequences = t->cap = s->n_sequences;
     t->n_batches = t->batches_cap = s->n_batches;
     t->rows = s->rows;
