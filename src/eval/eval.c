@@ -68,6 +68,8 @@ static int same_model(const struct eval *v, struct err *e)
         same_size(v, "num_key_value_heads", a->n_kv_heads, b->n_kv_heads, e) <
             0 ||
         same_size(v, "head_dim", a->head_dim, b->head_dim, e) < 0 ||
+        same_size(v, "the width of states", model_row(a), model_row(b), e) <
+            0 ||
         same_size(v, "num_experts_per_tok", a->moe.top_k, b->moe.top_k, e) < 0)
         return e->code;
     return 0;

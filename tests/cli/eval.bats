@@ -152,6 +152,12 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)' "$@"
     config depth num_hidden_layers 3
     run -78 --separate-stderr forge-eval depth "$M" "$T"
     [[ "$stderr" == *"num_hidden_layers is 4, 'depth' has 3: not the same model" ]]
+    # layers without keys of their own: with none of them, states have no keys of others
+    python3 "$ROOT/tests/reference/forward.py" make gemma3n g
+    cp -r g keys
+    sed -i 's/"num_kv_shared_layers": 3/"num_kv_shared_layers": 0/' keys/config.json
+    run -78 --separate-stderr forge-eval g keys "$T"
+    [[ "$stderr" == "forge-eval: 'keys': the width of states is "*": not the same model" ]]
 }
 
 @test "what is missing is exit 66" {
