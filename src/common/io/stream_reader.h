@@ -32,9 +32,9 @@ struct stream_reader {
                            * next seq */
     uint64_t start;        /* offset of this stream in the input */
     uint64_t last_frame;
-    bool open, complete;  /* open: between HEAD and END; complete: an END was
+    bool open, complete; /* open: between HEAD and END; complete: an END was
                           * read */
-    bool piped, loans;    /* see struct stream_expect */
+    bool piped, loans;   /* see struct stream_expect */
     stream_unwanted *unwanted; /* stream_leave_out(); NULL: none */
     const void *unwanted_ctx;
     stream_leave *later; /* stream_later(); NULL: none */
