@@ -294,10 +294,12 @@ static void solve_tiles(void *ctx, size_t begin, size_t end)
     uint64_t bad = 0, row;
     struct bench t;
     struct err e;
-    int rc = bench_open(&t, j, &e), n;
+    int n = take_tiles(j, &row), rc;
 
     (void)begin, (void)end;
-    while (!rc && (n = take_tiles(j, &row))) {
+    if (!n)
+        return;
+    for (rc = bench_open(&t, j, &e); !rc && n; n = take_tiles(j, &row)) {
         row *= ROWS;
         for (int k = 0; k < n && !rc; k++) {
             uint64_t at = row + (uint64_t)k * ROWS, count = rows_from(j, at);
