@@ -13,7 +13,8 @@
 struct feedback;
 
 /* path: a named pipe; "-": standard input, a pipe.  Does not wait for its
- * writer.  loans: where codes are lent (device/ledger.h), or NULL.  E_NOINPUT: cannot be opened; E_USAGE: no pipe; E_TEMP. */
+ * writer.  loans: where codes are lent (device/ledger.h), or NULL.  E_NOINPUT: cannot
+ * be opened; E_USAGE: no pipe; E_TEMP. */
 MUST_CHECK int feedback_open(struct feedback **f, const char *path,
                              const char *loans, struct err *e);
 /* Wait until mark `number` has come back (0: do not wait), then move all codes

@@ -204,6 +204,8 @@ int ledger_map(struct ledger *l, const struct loan *loan, const void **p,
 {
     struct block *b = l->mapped;
 
+    if (!device_gpu())
+        return err_set(e, E_DATA, "a loan that nobody agreed to");
     while (b < l->mapped + l->n_mapped &&
            memcmp(b->handle, loan->handle, LOAN_HANDLE))
         b++;
@@ -225,7 +227,7 @@ bool ledger_was_there(struct ledger *l, enum ledger_link link)
 
     if (!l || l->gone[link])
         return !l;
-    if (device_functions()->settle(device_gpu(), &e) < 0 ||
+    if (!device_gpu() || device_functions()->settle(device_gpu(), &e) < 0 ||
         !end_lives(&l->page->link[link].lender))
         l->gone[link] = true;
     return !l->gone[link];
@@ -290,34 +292,19 @@ int ledger_payload(struct ledger *l, const struct frame *f, const void **data,
     return rc < 0 ? err_prefix(e, "'%s'", f->name) : 0;
 }
 
-static int copy_device(struct ledger *l, const struct loan *loan, void *to,
-                       size_t n, struct err *e)
+int ledger_copy(struct ledger *l, const struct loan *loan, void *to, size_t n,
+                struct err *e)
 {
     const void *p;
     int rc;
 
-    if (!device_gpu())
-        return err_set(e, E_DATA, "a loan that nobody agreed to");
+    if (!lease_of(l, loan))
+        return err_set(e, E_DATA, "a loan without a lease");
     if ((rc = ledger_map(l, loan, &p, e)) >= 0)
         rc = device_functions()->fetch(device_gpu(), to, p, n, e);
     if (!end_lives(&l->page->link[LEDGER_HESSIANS].lender))
         return err_set(e, E_DATA, "input ends early");
     return rc;
-}
-
-int ledger_copy(struct ledger *l, const struct loan *loan, void *to, size_t n,
-                struct err *e)
-{
-    const void *p;
-
-    if (!lease_of(l, loan))
-        return err_set(e, E_DATA, "a loan without a lease");
-    if (loan->lent != LENT_HOST)
-        return copy_device(l, loan, to, n, e);
-    if (ledger_see(l, loan, n, &p, e) < 0)
-        return e->code;
-    memcpy(to, p, n);
-    return 0;
 }
 
 void ledger_return(struct ledger *l, const struct loan *loan)

@@ -77,7 +77,7 @@ void ledger_close(struct ledger *l);
 MUST_CHECK int ledger_reads(struct ledger *l, enum ledger_link link,
                             struct err *e);
 /* *p: the loan's memory in this process, valid while the lender lives.
- * E_DATA: more blocks than a lender can have; E_DEVICE: it cannot be mapped. */
+ * E_DATA: there is no GPU, or more blocks than a lender can have; E_DEVICE: it cannot be mapped. */
 MUST_CHECK int ledger_map(struct ledger *l, const struct loan *loan,
                           const void **p, struct err *e);
 /* Wait until all reading of loans on the device is complete; true: the lender
@@ -91,8 +91,8 @@ MUST_CHECK int ledger_see(struct ledger *l, const struct loan *loan, size_t n,
  * both name f. */
 MUST_CHECK int ledger_payload(struct ledger *l, const struct frame *f,
                               const void **data, struct err *e);
-/* Copy the n bytes of a Hessian's, a weight's or codes' loan to host memory.  E_DATA: the
- * lender is dead, or the loan is malformed. */
+/* Copy the n bytes of a Hessian's or cross moments' loan on the device to host memory.
+ * E_DATA: the lender is dead, or the loan is malformed. */
 MUST_CHECK int ledger_copy(struct ledger *l, const struct loan *loan, void *to,
                            size_t n, struct err *e);
 /* Return the lease of such a loan; of another nothing. */

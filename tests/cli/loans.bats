@@ -250,7 +250,7 @@ PYTHON
     run ! lent map
     forge-ls --verify -q seen
 
-    out=lent loans=l seen=kept loop llama
+    out=lent loans=l seen=kept weights=few loop llama
     [ "$(stat -c %s kept)" -lt "$(stat -c %s seen)" ]
     run -65 --separate-stderr forge-ls kept
     [[ $stderr == *"is memory that another process lends"* ]]
@@ -260,6 +260,10 @@ PYTHON
     # shellcheck disable=SC2002
     cat kept | run -64 --separate-stderr forge-weights -q --join llama -o weights
     [ ! -e weights ]
+    # of a GPU, to tools without one
+    run -65 --separate-stderr bash -c 'cat kept | forge-hessian -q --loans new2'
+    run -65 --separate-stderr bash -c 'cat few | forge-solve -q --loans new3'
+    [[ $stderr == *"a loan that nobody agreed to" ]]
     run -64 --separate-stderr gpu/forge-calib --loans l --to embed llama t.fts
     [[ $stderr == *"--loans wants --feedback" ]]
     run -64 --separate-stderr gpu/forge-hessian -q --device cuda --loans l t.fts
