@@ -10,9 +10,7 @@
 #include "arch/tensor_name.h"
 #include "checkpoint/sidecar.h"
 #include "common/io/file.h"
-#include "common/io/hash.h"
 #include "common/io/json.h"
-#include "common/math/threads.h"
 #include "shard/card.h"
 #include "shard/complete.h"
 #include "checkpoint/digests.h"
@@ -20,6 +18,7 @@
 #include "shard/prunedout.h"
 #include "shard/quantout.h"
 #include "shard/splice.h"
+#include "shard/writeshards.h"
 
 enum { CONFIG_MAX = 16 * 1024 * 1024 };
 
@@ -103,118 +102,6 @@ static int check_and_describe(const struct publication *p, struct collection *c,
 }
 
 /* ---- writing ---- */
-
-struct copier {
-    const struct publication *p;
-    struct collection *c;
-    const char *metadata; /* the same for each shard */
-    struct sha256 *sha;   /* of the current shard */
-    void *buf;
-    size_t cap;
-};
-
-/* Arguments of the thread that hashes bytes while they are written. */
-struct hashing {
-    struct sha256 *sha;
-    const void *data;
-    size_t n;
-    uint64_t xxh3;
-};
-
-static void hash_bytes(void *ctx)
-{
-    struct hashing *h = ctx;
-
-    h->xxh3 = XXH3_64bits(h->data, h->n);
-    sha256_add(h->sha, h->data, h->n);
-}
-
-/* From this size on hashing in a thread is faster. */
-enum { HASH_BESIDE = 1 << 20 };
-
-static int write_hashed(struct copier *k, struct publish *out, const void *data,
-                        size_t n, uint64_t *xxh3, struct err *e)
-{
-    struct hashing h = { k->sha, data, n, 0 };
-    struct threads_task task = { 0 };
-    int rc;
-
-    if (n >= HASH_BESIDE)
-        threads_start(&task, hash_bytes, &h);
-    else
-        hash_bytes(&h);
-    rc = publish_write(out, data, n, e);
-    threads_join(&task);
-    *xxh3 = h.xxh3;
-    return rc;
-}
-
-static int copy_tensor(struct copier *k, struct publish *out,
-                       struct out_tensor *t, struct err *e)
-{
-    if (outdir_go_on(e))
-        return e->code;
-    if (mem_reserve(&k->buf, &k->cap, t->bytes, t->name, e) < 0 ||
-        stream_payload(k->c->in[t->input], t->source, k->buf, t->bytes, e) ||
-        write_hashed(k, out, k->buf, t->bytes, &t->xxh3, e))
-        return e->code;
-    progress_step(k->p->progress, t->name, t->bytes);
-    return 0;
-}
-
-static int write_data(struct copier *k, struct publish *out,
-                      const struct shard *s, struct err *e)
-{
-    uint64_t unused;
-    char *header;
-    size_t len;
-    int rc;
-
-    if (shard_header(s, k->metadata, &header, &len, e))
-        return e->code;
-    rc = write_hashed(k, out, header, len, &unused, e);
-    free(header);
-    for (size_t i = 0; !rc && i < s->n; i++)
-        rc = copy_tensor(k, out, &s->first[i], e);
-    return rc;
-}
-
-static int write_shard(struct copier *k, const struct outdir *o,
-                       const struct shard *s, struct err *e)
-{
-    char *path = outdir_file(o, s->name, e), hex[SHA256_HEX + 1];
-    struct publish *out;
-    int rc = path ? publish_create(&out, path, e) : e->code;
-
-    free(path);
-    if (rc)
-        return rc;
-    rc = sha256_open(&k->sha, e);
-    if (!rc)
-        rc = write_data(k, out, s, e);
-    if (!rc)
-        sha256_hex(k->sha, hex);
-    sha256_close(k->sha);
-    if (rc) {
-        publish_discard(out);
-        return rc;
-    }
-    return publish_commit(out, e) ? e->code :
-                                    digests_add(o->digests, s->name, hex, e);
-}
-
-static int write_shards(const struct publication *p, const struct outdir *o,
-                        struct collection *c, const struct shard_plan *plan,
-                        const char *metadata, struct err *e)
-{
-    struct copier k = { .p = p, .c = c, .metadata = metadata };
-    int rc = 0;
-
-    for (int i = 0; !rc && i < plan->n; i++)
-        rc = write_shard(&k, o, &plan->shard[i], e);
-    free(k.buf);
-    return rc;
-}
 
 /* Copy a file of the model that is needed unchanged (tokenizer etc.). */
 static int copy_sidecar(const struct outdir *o, const struct modeldir *from,
@@ -356,7 +243,7 @@ static int write_all(const struct publication *p, const struct outdir *o,
              provenance_metadata(&c->about, c->packed ? &c->facts : NULL,
                                  &metadata, e) :
              e->code;
-    if (!rc && !(rc = write_shards(p, o, c, plan, metadata, e)) &&
+    if (!rc && !(rc = write_shards(plan, c, o, metadata, p->progress, e)) &&
         !(rc = write_configs(p, o, c, dict, e)) &&
         !(rc = write_card(o, c, base, &model, e)) &&
         !(rc = write_index(o, plan, e)))

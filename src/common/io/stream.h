@@ -176,8 +176,9 @@ void stream_leave_out(struct stream_reader *r, stream_unwanted *unwanted,
 typedef int stream_leave(void *ctx, const struct frame *f,
                          uint64_t payload_offset, struct err *e);
 void stream_later(struct stream_reader *r, stream_leave *later, void *ctx);
-/* Read bytes [at, at+n) of a payload that was left; other threads may read those of
- * other readers.  E_IO, E_DATA: the file is shorter. */
+/* Read bytes [at, at+n) of a payload that was left or skimmed; any number of threads
+ * may, while no other function is called with r but stream_payload_check().  E_IO,
+ * E_DATA: the file is shorter, or the payload is in another one (REF). */
 MUST_CHECK int stream_payload_piece(struct stream_reader *r,
                                     uint64_t payload_offset, uint64_t at,
                                     void *buf, size_t n, struct err *e);

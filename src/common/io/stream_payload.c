@@ -112,6 +112,13 @@ static const struct skimmed *find(const struct stream_reader *r,
 int stream_payload_piece(struct stream_reader *r, uint64_t payload_offset,
                          uint64_t at, void *buf, size_t n, struct err *e)
 {
+    const struct skimmed *s = find(r, payload_offset);
+
+    if (s && s->ref_path)
+        return err_set(e, E_DATA,
+                       "'%s': refers to the file '%s', which is not read in "
+                       "pieces",
+                       r->in.name, s->ref_path);
     return file_read(r->in.file, buf, n, payload_offset + at, e);
 }
 
