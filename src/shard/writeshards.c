@@ -34,9 +34,10 @@ struct piece {
 struct copy {
     struct job *job;
     const struct shard *shard;
-    size_t tensor;       /* the next byte to read: of which tensor, */
-    uint64_t at;         /* and where in it */
-    XXH3_state_t *xxh3;  /* of that tensor so far */
+    size_t tensor;      /* the next byte to read: of which tensor, */
+    uint64_t at;        /* and where in it */
+    XXH3_state_t *xxh3; /* of that tensor so far */
+    struct piece piece[2];
     struct piece *next;  /* read_piece() fills it */
     struct piece *ready; /* hashed and written */
     int rc;              /* of read_piece() */
@@ -137,15 +138,14 @@ static int write_pieces(struct copy *k, struct publish *out, struct err *e)
 static int copy_shard(struct copy *k, struct publish *out,
                       char hex[SHA256_HEX + 1], struct err *e)
 {
-    struct piece piece[2] = { 0 };
     int rc = 0;
 
     for (int i = 0; i < 2 && !rc; i++) {
-        piece[i].data = mem_pages(PIECE, k->shard->name, e);
-        rc = piece[i].data ? 0 : e->code;
+        k->piece[i].data = mem_pages(PIECE, k->shard->name, e);
+        rc = k->piece[i].data ? 0 : e->code;
     }
-    k->next = &piece[0];
-    k->ready = &piece[1];
+    k->next = &k->piece[0];
+    k->ready = &k->piece[1];
     k->xxh3 = XXH3_createState();
     if (!rc && !k->xxh3)
         rc = err_set(e, E_TEMP, "XXH3: out of memory");
@@ -161,8 +161,8 @@ static int copy_shard(struct copy *k, struct publish *out,
         sha256_hex(k->sha, hex);
     sha256_close(k->sha);
     XXH3_freeState(k->xxh3);
-    free(piece[0].data);
-    free(piece[1].data);
+    free(k->piece[0].data);
+    free(k->piece[1].data);
     return rc;
 }
 
