@@ -112,7 +112,7 @@ evaluate() { # NAME: into NAME.json, once
 
 @test "the demo's table has the figures that jq finds" {
     [ -e "${FAIL_SO:-/nonexistent}" ] || skip "as in the other modes, and slow here"
-    run --separate-stderr sh "$tree/scripts/demo" --run
+    run --separate-stderr make -s -C "$tree" demo # which first makes bin
     echo "exit $status: $stderr"
     [ "$status" -eq 0 ]
     forge eval "$model" "$model" --text "$tree/examples/eval.txt" --json --quiet >same.json
