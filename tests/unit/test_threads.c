@@ -1,6 +1,8 @@
 /* Loops of the thread pool: each index once, whatever the number of parts, in
- * loops that follow each other at once and after a rest; nested loops; errors. */
+ * loops that follow each other at once and after a rest; nested loops; shares;
+ * copies; errors. */
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -13,6 +15,7 @@ struct counts {
     atomic_int seen[MOST];
     atomic_size_t parts;
     size_t grain, n;
+    struct threads_shares shares;
 };
 
 static void count(void *ctx, size_t begin, size_t end)
@@ -53,6 +56,43 @@ static void nested(void *ctx, size_t begin, size_t end)
     }
 }
 
+/* Each index once, shares that do not grow; of 1 only in a short loop. */
+static void take_shares(void *ctx, size_t begin, size_t end)
+{
+    struct counts *c = ctx;
+    size_t first, n;
+
+    for (size_t i = begin; i < end; i++)
+        while ((n = threads_take(&c->shares, &first))) {
+            CHECK(n <= 6 && first + n <= c->n);
+            CHECK(n > 1 || c->n < 32 || first + n == c->n);
+            for (size_t k = first; k < first + n; k++)
+                atomic_fetch_add(&c->seen[k], 1);
+        }
+}
+
+static void shares(size_t n)
+{
+    struct counts c = { .n = n, .shares = { .n = n, .most = 6 } };
+
+    CHECK(threads_longest(&c.shares) == (n < 48 ? (n + 7) / 8 : 6));
+    threads_for(8, 1, take_shares, &c);
+    for (size_t i = 0; i < MOST; i++)
+        CHECK(atomic_load(&c.seen[i]) == (i < n));
+}
+
+static void copy(size_t n)
+{
+    char *a = malloc(n), *b = malloc(n);
+
+    for (size_t i = 0; i < n; i++)
+        a[i] = (char)(i * 7919 >> 8);
+    threads_copy(b, a, n);
+    CHECK(!memcmp(a, b, n));
+    free(a);
+    free(b);
+}
+
 static void fail(void *ctx, size_t begin, size_t end)
 {
     for (size_t i = begin; i < end; i++) {
@@ -75,6 +115,10 @@ int main(void)
             nanosleep(&(struct timespec){ .tv_nsec = 3000000 }, NULL);
     }
     threads_for(40, 1, nested, NULL);
+    for (size_t n = 0; n < 300; n++)
+        shares(n);
+    copy(1);
+    copy((3 << 20) + 5);
     threads_error_init(&t);
     threads_for(100, 1, fail, &t);
     CHECK(threads_error_take(&t, &e) == E_DATA);

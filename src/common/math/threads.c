@@ -10,7 +10,6 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -188,15 +187,31 @@ void threads_for(size_t n, size_t grain,
         wait_while(&pool.gate, busy);
 }
 
-size_t threads_share(size_t left, size_t n, size_t most)
+static size_t share(const struct threads_shares *s, size_t at)
 {
-    size_t threads = (size_t)threads_count();
+    size_t threads = (size_t)threads_count(), left = s->n - at;
     size_t part = (left + threads - 1) / threads;
 
-    if (part < 2 && n >= 4 * threads)
+    if (part < 2 && s->n >= 4 * threads)
         part = 2;
-    part = part < most ? part : most;
+    part = part < s->most ? part : s->most;
     return part < left ? part : left;
+}
+
+size_t threads_take(struct threads_shares *s, size_t *first)
+{
+    size_t n;
+
+    *first = atomic_load(&s->next);
+    do
+        n = share(s, *first);
+    while (!atomic_compare_exchange_weak(&s->next, first, *first + n));
+    return n;
+}
+
+size_t threads_longest(const struct threads_shares *s)
+{
+    return share(s, 0);
 }
 
 struct copy {

@@ -4,6 +4,7 @@
 #define FORGE_THREADS_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "common/base.h"
 
@@ -20,10 +21,20 @@ int threads_count(void);
 void threads_for(size_t n, size_t grain,
                  void (*fn)(void *ctx, size_t begin, size_t end), void *ctx);
 
-/* A thread's share of what is left of a loop over n, at most `most`: parts of such
- * sizes, the last ones small, let all threads finish at about the same time.  Of 1
- * only where n is small, since a part of 2 costs less than two of 1. */
-size_t threads_share(size_t left, size_t n, size_t most);
+/* A loop over n whose threads take parts by themselves: each a thread's share of
+ * what is left, at most `most`, so that the last ones are small and all threads
+ * finish at about the same time.  Parts of 1 only where n is small, since one of 2
+ * costs less than two of 1. */
+struct threads_shares {
+    size_t n, most;
+    atomic_size_t next; /* 0: not begun */
+};
+
+/* The length of the next part, which is none of the earlier ones, and its *first
+ * index; 0: nothing is left.  From any thread. */
+size_t threads_take(struct threads_shares *s, size_t *first);
+/* The length of the first part, the longest. */
+size_t threads_longest(const struct threads_shares *s);
 
 /* memcpy() by all threads, which also share the page faults of new memory. */
 void threads_copy(void *to, const void *from, size_t n);

@@ -1,6 +1,7 @@
 /* cpu_tile.c - see cpu_tile.h. */
 #include "gptq/solve/cpu_tile.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/math/quant.h"
@@ -12,51 +13,38 @@ enum {
     STRIP = LANES /* rows that are transposed together */
 };
 
-/* Memory of a finished tile (its pages are resident), or new memory. */
-static void *tile_memory(struct cpu_job *j, size_t bytes, struct err *e)
+void cpu_tile_close(struct cpu_tile *t)
 {
-    void *m = NULL;
-
-    pthread_mutex_lock(&j->lock);
-    if (j->n_spare)
-        m = j->spare[--j->n_spare];
-    pthread_mutex_unlock(&j->lock);
-    return m ? m : mem_pages(bytes, "solve", e);
+    free(t->memory);
 }
 
-void cpu_tile_close(struct cpu_job *j, struct cpu_tile *t)
+void cpu_tile_take(struct cpu_tile *t, uint64_t first, uint64_t n)
 {
-    if (!t->memory)
-        return;
-    pthread_mutex_lock(&j->lock);
-    j->spare[j->n_spare++] = t->memory; /* at most one a thread */
-    pthread_mutex_unlock(&j->lock);
+    uint64_t left = t->j->p->rows - first * ROWS;
+
+    t->first = first * ROWS;
+    t->panels = n;
+    t->rows = n * ROWS < left ? n * ROWS : left;
 }
 
-int cpu_tile_open(struct cpu_tile *t, struct cpu_job *j, uint64_t index,
-                  struct err *e)
+int cpu_tile_open(struct cpu_tile *t, const struct cpu_job *j, struct err *e)
 {
-    uint64_t cols = j->p->cols, most = j->most, begin = j->begin[index];
+    uint64_t cols = j->p->cols, most = threads_longest(&j->panels);
     uint64_t n_panel, n_grid, n_work = j->f->split ? SPLIT_WORK : 0;
 
+    *t = (struct cpu_tile){ 0 };
     t->j = j;
-    t->panels = j->begin[index + 1] - begin;
-    t->first = begin * ROWS;
-    t->rows = t->panels * ROWS;
-    if (t->first + t->rows > j->p->rows)
-        t->rows = j->p->rows - t->first;
     t->padded = j->f->padded;
     t->groups = quant_groups(cols, j->p->group);
     t->ld = (cols + 31) / 16 * 16;
     n_panel = t->padded * ROWS;
     n_grid = t->groups * ROWS;
     t->memory =
-        tile_memory(j,
-                    most * (n_panel * (sizeof(float) + 1) +
-                            ((CPU_BLOCK + 2) * ROWS + 2 * n_grid + n_work) *
-                                sizeof(float)) +
-                        STRIP * t->ld * (2 * sizeof(float) + 1),
-                    e);
+        mem_pages(most * (n_panel * (sizeof(float) + 1) +
+                          ((CPU_BLOCK + 2) * ROWS + 2 * n_grid + n_work) *
+                              sizeof(float)) +
+                      STRIP * t->ld * (2 * sizeof(float) + 1),
+                  "solve", e);
     if (!t->memory)
         return e->code;
     t->d = t->memory;

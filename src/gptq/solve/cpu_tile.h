@@ -6,8 +6,6 @@
 #ifndef FORGE_CPU_TILE_H
 #define FORGE_CPU_TILE_H
 
-#include <pthread.h>
-
 #include "common/math/lanes.h"
 #include "common/math/threads.h"
 #include "gptq/solve/factor.h"
@@ -27,18 +25,13 @@ struct cpu_job {
     const void *w;
     const uint32_t *meta;
     uint8_t *codes;
-    double *loss, *nearest; /* [rows] */
-    const uint32_t *where;  /* [cols]: input -> column of the factor */
-    uint64_t panels, tiles; /* numbers, of all rows */
-    uint64_t most;          /* panels of the largest tile */
-    uint64_t *begin;        /* [tiles + 1]: first panels of tiles */
-    pthread_mutex_t lock;
-    void **spare; /* [n_spare]: memory of finished tiles, to be used again */
-    int n_spare;
-    struct threads_error error; /* of the smallest row */
+    double *loss, *nearest;       /* [rows] */
+    const uint32_t *where;        /* [cols]: input -> column of the factor */
+    struct threads_shares panels; /* of all rows: a part is a tile */
+    struct threads_error error;   /* of the smallest row */
 };
 
-/* A tile; one allocation, from cpu_tile_open() to cpu_tile_close(). */
+/* A thread's tile, one after the other in one allocation. */
 struct cpu_tile {
     const struct cpu_job *j;
     uint64_t first, rows, panels, padded, groups;
@@ -63,10 +56,12 @@ static inline float *cpu_tile_at(const struct cpu_tile *t, uint64_t q,
     return t->d + (q * t->padded + c) * SOLVE_ROWS;
 }
 
-/* Tile number `index` of the job; cpu_tile_close() on errors, too.  E_TEMP. */
-MUST_CHECK int cpu_tile_open(struct cpu_tile *t, struct cpu_job *j,
-                             uint64_t index, struct err *e);
-void cpu_tile_close(struct cpu_job *j, struct cpu_tile *t);
+/* Memory for any tile of the job; cpu_tile_close() on errors, too.  E_TEMP. */
+MUST_CHECK int cpu_tile_open(struct cpu_tile *t, const struct cpu_job *j,
+                             struct err *e);
+void cpu_tile_close(struct cpu_tile *t);
+/* The tile of n panels from number `first` on. */
+void cpu_tile_take(struct cpu_tile *t, uint64_t first, uint64_t n);
 void cpu_tile_load_grids(struct cpu_tile *t);
 /* d = W.  E_DATA: a weight is not finite. */
 MUST_CHECK int cpu_tile_load_weights(struct cpu_tile *t, struct err *e);

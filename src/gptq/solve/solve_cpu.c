@@ -288,41 +288,27 @@ static int run_tile(struct cpu_tile *t, struct err *e)
     return 0;
 }
 
+/* A thread's part of the loop.  Rows are independent, so codes do not depend on the
+ * tiling. */
 static void run_tiles(void *ctx, size_t begin, size_t end)
 {
     struct cpu_job *j = ctx;
+    size_t first, n = threads_take(&j->panels, &first);
+    struct cpu_tile t;
+    struct err e;
+    int rc;
 
-    for (size_t i = begin; i < end; i++) {
-        struct cpu_tile t = { 0 };
-        struct err e;
-        int rc = cpu_tile_open(&t, j, i, &e);
-
-        if (!rc)
-            rc = run_tile(&t, &e);
-        cpu_tile_close(j, &t);
-        if (rc < 0)
-            threads_error_add(&j->error, t.first, &e);
+    (void)begin, (void)end;
+    if (!n)
+        return;
+    rc = cpu_tile_open(&t, j, &e);
+    for (; !rc && n; n = threads_take(&j->panels, &first)) {
+        cpu_tile_take(&t, first, n);
+        rc = run_tile(&t, &e);
     }
-}
-
-/* Choose the tiles.  Rows are independent, so codes do not depend on the tiling. */
-static int choose_tiles(struct cpu_job *j, struct err *e)
-{
-    uint64_t at = 0;
-
-    j->panels = (j->p->rows + ROWS - 1) / ROWS;
-    j->begin = mem_alloc((j->panels + 1) * sizeof(*j->begin), "solve", e);
-    if (!j->begin)
-        return e->code;
-    for (j->tiles = 0, j->most = 0; at < j->panels; j->tiles++) {
-        uint64_t n = threads_share(j->panels - at, j->panels, CPU_TILE_PANELS);
-
-        j->most = n > j->most ? n : j->most;
-        j->begin[j->tiles] = at;
-        at += n;
-    }
-    j->begin[j->tiles] = at;
-    return 0;
+    if (rc < 0)
+        threads_error_add(&j->error, t.first, &e);
+    cpu_tile_close(&t);
 }
 
 static int run_factor(struct cpu_job *j, struct solve_result *r, struct err *e)
@@ -331,13 +317,8 @@ static int run_factor(struct cpu_job *j, struct solve_result *r, struct err *e)
     uint32_t *where = mem_alloc(p->cols * sizeof(*where), "solve", e);
 
     j->loss = where ? mem_zero(2 * p->rows, sizeof(double), "solve", e) : NULL;
-    j->spare = j->loss ? mem_zero((size_t)threads_count(), sizeof(*j->spare),
-                                  "solve", e) :
-                         NULL;
-    if (!j->spare || choose_tiles(j, e) < 0) {
+    if (!j->loss) {
         free(where);
-        free(j->loss);
-        free(j->spare);
         return e->code;
     }
     j->nearest = j->loss + p->rows;
@@ -346,16 +327,14 @@ static int run_factor(struct cpu_job *j, struct solve_result *r, struct err *e)
         where[j->f->input[c]] = (uint32_t)c;
     j->k = solve_kernels_best();
     j->transpose = lanes_transpose_best();
-    threads_for(j->tiles, 1, run_tiles, j);
+    j->panels.n = (p->rows + ROWS - 1) / ROWS;
+    j->panels.most = CPU_TILE_PANELS;
+    threads_for((size_t)threads_count(), 1, run_tiles, j);
     r->loss = solve_loss_sum(p->nearest ? j->nearest : j->loss, p->rows);
     r->loss_nearest =
         p->nearest ? r->loss : solve_compare_sum(p, j->loss, j->nearest);
     solve_tile_losses(p, LOSS_CODES, p->nearest ? j->nearest : j->loss);
     solve_tile_losses(p, LOSS_NEAREST, j->nearest);
-    while (j->n_spare)
-        free(j->spare[--j->n_spare]);
-    free(j->spare);
-    free(j->begin);
     free(where);
     free(j->loss);
     return 0;
@@ -371,10 +350,8 @@ static int run(const struct solve_params *p, const void *w,
     *r = (struct solve_result){ 0, 0 };
     if (!f)
         return round_nearest(p, w, meta, codes, e);
-    pthread_mutex_init(&j.lock, NULL);
     threads_error_init(&j.error);
     rc = run_factor(&j, r, e);
-    pthread_mutex_destroy(&j.lock);
     return threads_error_take(&j.error, e) < 0 ? e->code : rc;
 }
 

@@ -1,7 +1,6 @@
 /* solve_refined.c - see solve_refined.h: tiles of 48 rows over threads. */
 #include "gptq/solve/solve_refined.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,9 +66,7 @@ struct job {
     uint8_t *codes;
     double *loss, *nearest, *plain; /* [rows] */
     _Atomic uint64_t kept;          /* rows whose targets stay */
-    uint64_t tiles;                 /* of rows */
-    int batch;                      /* most that a thread takes together */
-    _Atomic uint64_t next;          /* tile that no thread has taken */
+    struct threads_shares tiles;    /* of rows */
     struct threads_error error;     /* by row */
 };
 
@@ -88,7 +85,7 @@ static int bench_open(struct bench *t, const struct job *j, struct err *e)
     uint64_t cols = j->p->solve.cols;
     int rc = 0;
 
-    *t = (struct bench){ .n = j->batch };
+    *t = (struct bench){ .n = (int)threads_longest(&j->tiles) };
     t->x = mem_pages(cols * (ROWS * sizeof(float) + sizeof(*t->where) + 1),
                      "solve", e);
     if (!t->x)
@@ -274,35 +271,25 @@ static void solve_batch(struct job *j, struct bench *t, uint64_t row, int n)
         }
 }
 
-/* The number of tiles, from *first on, that the calling thread is to solve; 0: none
- * are left. */
-static int take_tiles(struct job *j, uint64_t *first)
-{
-    uint64_t n, at = atomic_load(&j->next);
-
-    do
-        n = threads_share(j->tiles - at, j->tiles, (size_t)j->batch);
-    while (!atomic_compare_exchange_weak(&j->next, &at, at + n));
-    *first = at;
-    return (int)n;
-}
-
 /* A thread's part of the loop. */
 static void solve_tiles(void *ctx, size_t begin, size_t end)
 {
     struct job *j = ctx;
-    uint64_t bad = 0, row;
+    size_t first, n = threads_take(&j->tiles, &first);
+    uint64_t bad = 0;
     struct bench t;
     struct err e;
-    int n = take_tiles(j, &row), rc;
+    int rc;
 
     (void)begin, (void)end;
     if (!n)
         return;
-    for (rc = bench_open(&t, j, &e); !rc && n; n = take_tiles(j, &row)) {
-        row *= ROWS;
-        for (int k = 0; k < n && !rc; k++) {
-            uint64_t at = row + (uint64_t)k * ROWS, count = rows_from(j, at);
+    rc = bench_open(&t, j, &e);
+    for (; !rc && n; n = threads_take(&j->tiles, &first)) {
+        uint64_t row = first * ROWS;
+
+        for (size_t k = 0; k < n && !rc; k++) {
+            uint64_t at = row + k * ROWS, count = rows_from(j, at);
 
             rc = load(j, t.x, at, count, &bad, &e);
             if (!rc)
@@ -310,7 +297,7 @@ static void solve_tiles(void *ctx, size_t begin, size_t end)
                           j->p->solve.bits);
         }
         if (!rc)
-            solve_batch(j, &t, row, n);
+            solve_batch(j, &t, row, (int)n);
     }
     if (rc < 0)
         threads_error_add(&j->error, bad, &e);
@@ -356,9 +343,8 @@ int refined_solve(const struct refined_params *p,
     j.nearest = j.loss + rows;
     j.plain = j.nearest + rows;
     threads_error_init(&j.error);
-    j.tiles = (rows + ROWS - 1) / ROWS;
-    j.batch =
-        (int)threads_share(j.tiles, j.tiles, (size_t)tile_batch(&b->plan[0]));
+    j.tiles.n = (rows + ROWS - 1) / ROWS;
+    j.tiles.most = (size_t)tile_batch(&b->plan[0]);
     threads_for((size_t)threads_count(), 1, solve_tiles, &j);
     r->solve.loss = solve_loss_sum(j.loss, rows);
     r->solve.loss_nearest = solve_compare_sum(&p->solve, j.loss, j.nearest);
