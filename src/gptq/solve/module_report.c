@@ -7,6 +7,7 @@
 
 #include "common/io/json.h"
 #include "common/math/quant.h"
+#include "common/math/threads.h"
 
 static const char *const order_names[] = { "natural", "activation", "group",
                                            "inside" };
@@ -150,7 +151,7 @@ static int write_codes(const struct frame *w, const struct frame *grids,
 
     memcpy(f.name, w->name, sizeof(f.name));
     if (stream_is_pipe(out) && ledger_codes(l, f.len, &room, &f.loan)) {
-        memcpy(room, codes, f.len);
+        threads_copy(room, codes, f.len);
         f.data = NULL;
     }
     return stream_write(out, &f, e) < 0 ? e->code : stream_write(out, grids, e);
