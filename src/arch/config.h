@@ -254,13 +254,15 @@ struct query_growth {
     int64_t floor;
 };
 
+enum { ALTUP_STREAMS = 64 };
 /* Gemma 3n: a token has n residual streams.  A layer predicts all of them, runs
  * on the active one, and corrects all by what came out (AltUp, Baykal et al.
  * 2023); a low-rank path lies beside attention (LAuReL, Menghani et al. 2024),
  * and each layer has an input of its own from the token's id.  The last layers
  * use the keys and values of a layer before them. */
 struct altup {
-    int64_t n, active;    /* streams; the one that layers run on */
+    int64_t n, active;    /* streams, at most ALTUP_STREAMS; the one that layers
+                           * run on */
     int64_t rank;         /* of LAuReL */
     int64_t inputs;       /* width of a layer's own input */
     int64_t vocab_size;   /* rows of the table of these inputs */

@@ -6,8 +6,6 @@
 #include "arch/config_parts.h"
 #include "arch/fields.h"
 
-enum { MAX_STREAMS = 64 };
-
 /* The member, an array of num_hidden_layers; NULL: absent, or (*e is set) no
  * such array. */
 static int layer_list(const struct model_config *c, const struct json *o,
@@ -121,7 +119,7 @@ int config_read_altup(struct model_config *c, const struct json *o,
                          .shared = 15,
                          .scale_corrected = true };
     if (read_widths(c, o, e) < 0 ||
-        field_int(o, "altup_num_inputs", 1, MAX_STREAMS, &a->n, e) < 0 ||
+        field_int(o, "altup_num_inputs", 1, ALTUP_STREAMS, &a->n, e) < 0 ||
         field_int(o, "altup_active_idx", 0, a->n - 1, &a->active, e) < 0 ||
         field_bool(o, "altup_correct_scale", &a->scale_corrected, e) < 0 ||
         field_int(o, "laurel_rank", 1, MAX_WIDTH, &a->rank, e) < 0 ||

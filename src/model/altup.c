@@ -171,8 +171,8 @@ static void *stream(const struct pass *p, int64_t r, int64_t i)
 {
     const struct model *m = p->l->m;
 
-    return (char *)state_x(p->s, r) +
-           (size_t)model_row_stream(&m->config, i) * m->size;
+    return state_at(state_x(p->s, r), m->dtype,
+                    model_row_stream(&m->config, i));
 }
 
 /* y[rows] = W x, W [rows, cols]. */
@@ -203,15 +203,13 @@ static void modalities(const struct layer *l, const float *x, float *y)
         y[i] = (float)tanh(scale * y[i]);
 }
 
-enum { STREAMS = 64 }; /* at most: config_altup.c */
-
 /* Load the streams of row r into h [n, H]; q[n n]: P m(h[a]). */
 static void load_streams(const struct pass *p, int64_t r, float *h,
-                         float q[STREAMS * STREAMS])
+                         float q[ALTUP_STREAMS * ALTUP_STREAMS])
 {
     const struct altup *a = &p->l->m->config.altup;
     int64_t n = a->n, width = p->l->m->config.hidden_size;
-    float y[STREAMS];
+    float y[ALTUP_STREAMS];
 
     for (int64_t i = 0; i < n; i++)
         widen(p->l->m, stream(p, r, i), width, h + i * width);
@@ -233,45 +231,33 @@ static void predict(const struct layer *l, const float *h, const float *q,
         to[k] += h[j * width + k];
 }
 
-static void active_row(const void *ctx, int64_t r, float *work)
-{
-    const struct pass *p = ctx;
-    const struct model *m = p->l->m;
-    int64_t h = m->config.hidden_size, n = m->config.altup.n;
-    float q[STREAMS * STREAMS], *to = work + n * h;
-
-    load_streams(p, r, work, q);
-    predict(p->l, work, q, m->config.altup.active, to);
-    narrow(m, to, h, p->out + (size_t)(r * h) * m->size);
-}
-
-int altup_active(const struct layer *l, const struct state *s, void *out,
-                 struct err *e)
-{
-    struct pass p = { .l = l, .s = s, .out = out };
-
-    return run_pass(&p, active_row, e);
-}
-
 static void predict_row(const void *ctx, int64_t r, float *work)
 {
     const struct pass *p = ctx;
     const struct model *m = p->l->m;
     int64_t h = m->config.hidden_size, n = m->config.altup.n;
-    float q[STREAMS * STREAMS], *to = work + n * h;
+    float q[ALTUP_STREAMS * ALTUP_STREAMS], *to = work + n * h;
 
     load_streams(p, r, work, q);
     for (int64_t j = 0; j < n; j++) {
+        bool active = j == m->config.altup.active;
+
+        if (p->out && !active)
+            continue;
         predict(p->l, work, q, j, to);
-        narrow(m, to, h, stream(p, r, j));
-        if (j == m->config.altup.active)
-            narrow(m, to, h, state_x(p->s, r));
+        if (!p->out)
+            narrow(m, to, h, stream(p, r, j));
+        if (active)
+            narrow(m, to, h,
+                   p->out ? p->out + (size_t)(r * h) * m->size :
+                            state_x(p->s, r));
     }
 }
 
-int altup_predict(const struct layer *l, const struct state *s, struct err *e)
+int altup_predict(const struct layer *l, const struct state *s, void *out,
+                  struct err *e)
 {
-    struct pass p = { .l = l, .s = s };
+    struct pass p = { .l = l, .s = s, .out = out };
 
     return run_pass(&p, predict_row, e);
 }
@@ -307,8 +293,7 @@ int altup_laurel(struct layer *l, const struct state *s, struct err *e)
 
     if (buffer_reserve(&m->side[0], s->rows, j.n, m->size, "streams", e) < 0)
         return e->code;
-    j.x = (const char *)s->x +
-          (size_t)model_row_stream(c, c->altup.active) * m->size;
+    j.x = state_at(s->x, m->dtype, model_row_stream(c, c->altup.active));
     j.ld = s->row;
     j.out = m->side[0].p;
     if (model_norm_rows(m, &j, e) < 0 ||
@@ -334,7 +319,8 @@ static void correct_row(const void *ctx, int64_t r, float *work)
     const struct altup_weights *w = p->l->altup;
     int64_t h = m->config.hidden_size, n = m->config.altup.n;
     int64_t active = m->config.altup.active;
-    float y[STREAMS], q[STREAMS], *news = work + h, *to = work + 2 * h;
+    float y[ALTUP_STREAMS], q[ALTUP_STREAMS], *news = work + h,
+                                              *to = work + 2 * h;
 
     widen(m, state_x(p->s, r), h, work);
     modalities(p->l, work, y);
@@ -391,7 +377,7 @@ int altup_correct(struct layer *l, const struct state *s, struct err *e)
                      e) < 0)
         return e->code;
     g.g = g.out = m->side[1].p;
-    g.u = (const char *)s->x + (size_t)model_row_input(c, l->index) * m->size;
+    g.u = state_at(s->x, m->dtype, model_row_input(c, l->index));
     if (gate_pair(m, &g, e) < 0 ||
         product_into(&m->side[0], m, &w->input[1], g.out, s->rows, "streams",
                      e) < 0 ||

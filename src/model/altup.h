@@ -24,12 +24,9 @@
 /* Load what the run needs beside its linears.  Errors as model_load_layer(). */
 MUST_CHECK int altup_load(struct layer *l, struct err *e);
 void altup_release(struct altup_weights *w); /* NULL is allowed */
-/* out[rows, H] = p[a]; the streams stay. */
-MUST_CHECK int altup_active(const struct layer *l, const struct state *s,
-                            void *out, struct err *e);
-/* h = p, and x = p[a]. */
+/* out[rows, H] = p[a], and the state stays; out NULL: h = p, and x = p[a]. */
 MUST_CHECK int altup_predict(const struct layer *l, const struct state *s,
-                             struct err *e);
+                             void *out, struct err *e);
 /* Behind x += attention: x = (x + l) / sqrt(2). */
 MUST_CHECK int altup_laurel(struct layer *l, const struct state *s,
                             struct err *e);

@@ -400,7 +400,7 @@ static int read_stream(struct layer *l, struct state *s, enum point to,
 static int to_active(struct layer *l, struct state *s, struct err *e)
 {
     s->act = act_for(s, POINT_ATTN_IN);
-    if (altup_active(l, s, s->act, e) < 0)
+    if (altup_predict(l, s, s->act, e) < 0)
         return e->code;
     return model_norm(l->m, s->act, l->norm1, s->rows, s->act, e);
 }
@@ -469,7 +469,7 @@ static int step(struct layer *l, struct state *s, enum point to, struct err *e)
     case POINT_KV_LAT: return to_kv_lat(l, s, e);
     case POINT_ATTN_OUT: return to_attn_out(l, s, e);
     case POINT_MLP_IN:
-        if (l->altup && altup_predict(l, s, e) < 0)
+        if (l->altup && altup_predict(l, s, NULL, e) < 0)
             return e->code;
         if (add_output(l, s, PART_O, l->attn_out, e) < 0 ||
             (l->altup && altup_laurel(l, s, e) < 0))
