@@ -46,8 +46,9 @@ MUST_CHECK int altup_rows(int64_t rows, int64_t work, altup_row_fn *fn,
 /* ---- the rows in front of the first layer, and behind the last
  * (altup_ends.c) ---- */
 
-/* Load what makes rows of tokens.  E_CONFIG: the table of the layers' inputs is not
- * stored so that its rows can be read one by one; others as model_load_layer(). */
+/* Load what makes rows of tokens; the caller releases it, after an error, too.
+ * E_CONFIG: the table of the layers' inputs is not stored so that its rows can be
+ * read one by one; others as model_load_layer(). */
 MUST_CHECK int altup_entry_load(struct model *m, struct altup_entry **out,
                                 struct err *e);
 void altup_entry_release(struct altup_entry *w); /* NULL is allowed */
@@ -58,11 +59,12 @@ MUST_CHECK int altup_enter(const struct altup_entry *w, const int32_t *tokens,
                            int64_t n, const void *h, void *out, struct err *e);
 
 struct altup_exit;
+/* As altup_entry_load(). */
 MUST_CHECK int altup_exit_load(struct model *m, struct altup_exit **out,
                                struct err *e);
 void altup_exit_release(struct altup_exit *w); /* NULL is allowed */
 /* out[n, H] = mean of stream 0 and of T[i] stream i as long as stream 0; x[n,
- * model_row()]. */
+ * model_row()].  out may be x. */
 MUST_CHECK int altup_leave(const struct altup_exit *w, const void *x, int64_t n,
                            void *out, struct err *e);
 

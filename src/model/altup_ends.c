@@ -105,38 +105,25 @@ static int find_table(struct altup_entry *w, struct err *e)
                        name);
 }
 
-static int load_entry(struct altup_entry *w, struct err *e)
+int altup_entry_load(struct model *m, struct altup_entry **out, struct err *e)
 {
-    struct model *m = w->m;
     const struct model_config *c = &m->config;
-    struct linear *l = &w->inputs.of;
+    struct altup_entry *w = *out = mem_zero(1, sizeof(*w), "streams", e);
 
-    *l = (struct linear){ .layer = -1,
-                          .expert = -1,
-                          .rows = c->n_layers * c->altup.inputs,
-                          .cols = c->hidden_size };
-    strcpy(l->module, "model.per_layer_model_projection");
+    if (!w)
+        return e->code;
+    w->m = m;
+    w->inputs.of = (struct linear){ .layer = -1,
+                                    .expert = -1,
+                                    .rows = c->n_layers * c->altup.inputs,
+                                    .cols = c->hidden_size };
+    strcpy(w->inputs.of.module, "model.per_layer_model_projection");
     if (find_table(w, e) < 0 ||
         load_projections(m, "altup_projections", &w->streams, e) < 0 ||
         model_load_linear(m, NULL, &w->inputs, e) < 0)
         return e->code;
     return model_norm_vector(m, "model.per_layer_projection_norm.weight",
                              c->altup.inputs, &w->norm, e);
-}
-
-int altup_entry_load(struct model *m, struct altup_entry **out, struct err *e)
-{
-    struct altup_entry *w = mem_zero(1, sizeof(*w), "streams", e);
-
-    if (!w)
-        return e->code;
-    w->m = m;
-    if (load_entry(w, e) < 0) {
-        altup_entry_release(w);
-        return e->code;
-    }
-    *out = w;
-    return 0;
 }
 
 void altup_entry_release(struct altup_entry *w)
@@ -163,7 +150,7 @@ static void *out_row(const struct piece *p, int64_t r, int64_t at)
 {
     const struct model *m = p->w->m;
 
-    return p->out + (size_t)(r * model_row(&m->config) + at) * m->size;
+    return state_at(p->out, m->dtype, r * model_row(&m->config) + at);
 }
 
 /* Stream 0, and zeros where layers write. */
@@ -302,17 +289,12 @@ struct altup_exit {
 
 int altup_exit_load(struct model *m, struct altup_exit **out, struct err *e)
 {
-    struct altup_exit *w = mem_zero(1, sizeof(*w), "streams", e);
+    struct altup_exit *w = *out = mem_zero(1, sizeof(*w), "streams", e);
 
     if (!w)
         return e->code;
     w->m = m;
-    if (load_projections(m, "altup_unembed_projections", &w->streams, e) < 0) {
-        altup_exit_release(w);
-        return e->code;
-    }
-    *out = w;
-    return 0;
+    return load_projections(m, "altup_unembed_projections", &w->streams, e);
 }
 
 void altup_exit_release(struct altup_exit *w)
@@ -361,6 +343,7 @@ static void sum_row(const void *ctx, int64_t r, float *work)
         sum[k] = (p->stream ? sum[k] : 0) + work[k];
 }
 
+/* Behind all sums: out may be x. */
 static void mean_row(const void *ctx, int64_t r, float *work)
 {
     const struct leaving *p = ctx;

@@ -295,11 +295,11 @@ static void keep_block(const struct job *j, const struct block *b)
     const struct model *m = j->l->m;
     const struct model_config *c = &m->config;
     int64_t d = c->head_dim, all = c->n_kv_heads * d;
+    int64_t at = model_row_keys(c, j->l->index);
     float row[HEAD_DIM_MAX];
 
     for (int64_t i = 0; i < b->n; i++) {
-        char *to = (char *)state_x(j->s, b->row + i) +
-                   (size_t)model_row_keys(c, j->l->index) * m->size;
+        char *to = state_at(state_x(j->s, b->row + i), m->dtype, at);
 
         for (int64_t h = 0; h < c->n_kv_heads; h++) {
             m->k->rotate_row(&j->k, head_of(m, &j->from_k, b->row + i, h),
