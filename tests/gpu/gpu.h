@@ -83,6 +83,21 @@ static inline void *room(size_t n)
     return p;
 }
 
+/* first[n + 1], the first row of each of n sequences and the end; returns the
+ * length of the longest. */
+static inline int64_t sequences(int64_t *first, const int64_t *length,
+                                int64_t n)
+{
+    int64_t longest = 0;
+
+    first[0] = 0;
+    for (int64_t i = 0; i < n; i++) {
+        first[i + 1] = first[i] + length[i];
+        longest = length[i] > longest ? length[i] : longest;
+    }
+    return longest;
+}
+
 /* A packed lower triangle, mean of 2 x xT over `tokens` random tokens whose
  * inputs are correlated and of different size. */
 static inline float *random_hessian(uint64_t cols, uint64_t tokens)

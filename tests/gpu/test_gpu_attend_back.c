@@ -187,31 +187,16 @@ static void attend_in_double(const struct backward_attend *a, double *q,
     }
 }
 
-static void test_attend(const struct heads *h, const int64_t *length, int64_t n)
-{
-    int64_t first[16] = { 0 }, rows = 0, longest = 0;
-    struct twin q, k, v, go, cs, qn = normals(h->dim, 1),
-                                 kn = normals(h->dim, 1);
-    double *dq, *dk, *dv, *dgo;
-    struct backward_attend a;
+struct inputs {
+    struct twin q, k, v, go, cs, qn, kn;
+};
 
-    for (int64_t i = 0; i < n; i++) {
-        rows = first[i + 1] = first[i] + length[i];
-        longest = length[i] > longest ? length[i] : longest;
-    }
-    q = normals(rows * h->heads * h->dim, 1);
-    k = normals(rows * h->kv * h->dim, 1);
-    v = normals(rows * h->kv * h->v_dim, 1);
-    go = normals(rows * h->heads * h->v_dim, 1);
-    cs = normals(longest * h->rotary, .7f);
-    dq = wide(&q);
-    dk = wide(&k);
-    dv = wide(&v);
-    dgo = wide(&go);
-    a = (struct backward_attend){
-        .rows = rows,
-        .n_sequences = n,
-        .first = first,
+/* Of the CPU's function, or of the GPU's. */
+static struct backward_attend call_of(const struct heads *h,
+                                      const struct inputs *x, bool there)
+{
+#define AT(t) (there ? x->t.there : x->t.host)
+    return (struct backward_attend){
         .n_heads = h->heads,
         .n_kv_heads = h->kv,
         .head_dim = h->dim,
@@ -219,34 +204,50 @@ static void test_attend(const struct heads *h, const int64_t *length, int64_t n)
         .window = h->window,
         .scale = 1 / sqrtf((float)h->dim),
         .eps = 1e-6f,
-        .q_norm = h->norm ? qn.host : NULL,
-        .k_norm = h->norm ? kn.host : NULL,
+        .q_norm = h->norm ? AT(qn) : NULL,
+        .k_norm = h->norm ? AT(kn) : NULL,
         .rotary_at = h->at,
         .rotary = h->rotary,
         .pairs = h->pairs,
-        .cs = cs.host,
-        .go = go.host,
-        .q = q.host,
-        .k = k.host,
-        .v = v.host,
+        .cs = AT(cs),
+        .go = AT(go),
+        .q = AT(q),
+        .k = AT(k),
+        .v = AT(v),
     };
-    attend_in_double(&a, dq, dk, dv, dgo);
-    OK(backward_cpu.attend(NULL, &a, e));
-    a.q_norm = h->norm ? qn.there : NULL;
-    a.k_norm = h->norm ? kn.there : NULL;
-    a.cs = cs.there;
-    a.go = go.there;
-    a.q = q.there;
-    a.k = k.there;
-    a.v = v.there;
-    OK(back->attend(gpu, &a, e));
-    judge("attention, queries", &q, dq);
-    judge("attention, keys", &k, dk);
-    judge("attention, values", &v, dv);
-    drop(&go);
-    drop(&cs);
-    drop(&qn);
-    drop(&kn);
+#undef AT
+}
+
+static void test_attend(const struct heads *h, const int64_t *length, int64_t n)
+{
+    int64_t first[16], longest = sequences(first, length, n), rows = first[n];
+    struct inputs x = { .q = normals(rows * h->heads * h->dim, 1),
+                        .k = normals(rows * h->kv * h->dim, 1),
+                        .v = normals(rows * h->kv * h->v_dim, 1),
+                        .go = normals(rows * h->heads * h->v_dim, 1),
+                        .cs = normals(longest * h->rotary, .7f),
+                        .qn = normals(h->dim, 1),
+                        .kn = normals(h->dim, 1) };
+    double *dq = wide(&x.q), *dk = wide(&x.k), *dv = wide(&x.v);
+    double *dgo = wide(&x.go);
+
+    for (int there = 0; there < 2; there++) {
+        struct backward_attend a = call_of(h, &x, there);
+
+        a.rows = rows;
+        a.n_sequences = n;
+        a.first = first;
+        if (!there)
+            attend_in_double(&a, dq, dk, dv, dgo);
+        OK(there ? back->attend(gpu, &a, e) : backward_cpu.attend(NULL, &a, e));
+    }
+    judge("attention, queries", &x.q, dq);
+    judge("attention, keys", &x.k, dk);
+    judge("attention, values", &x.v, dv);
+    drop(&x.go);
+    drop(&x.cs);
+    drop(&x.qn);
+    drop(&x.kn);
     free(dgo);
 }
 

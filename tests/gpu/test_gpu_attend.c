@@ -1,0 +1,199 @@
+/* test_gpu_attend - attention of the forward pass on the GPU: PROGRAM PLUG-IN
+ * [SEED]. */
+#include "twins.h"
+
+struct heads {
+    int64_t heads, kv, dim, v_dim, window, rotary, tail, pad;
+    bool pairs, norm;
+};
+
+/* a, or its first `past` rows and then the others behind them, of which it has
+ * rows of so many bytes. */
+static void attend_in_parts(int s, struct forward_attend a, int64_t past,
+                            size_t q, size_t out)
+{
+    int64_t first[2] = { 0, past }, all = a.rows;
+
+    if (past) {
+        a.first = first;
+        a.rows = past;
+        OK(table[s]->attend(context[s], &a, e));
+        a.rows = first[1] = all - past;
+        a.past = past;
+        a.q.p = (const char *)a.q.p + (size_t)past * q;
+        a.out = (char *)a.out + (size_t)past * out;
+    }
+    OK(table[s]->attend(context[s], &a, e));
+}
+
+struct inputs {
+    struct twin q, k, v, tail, cs, qn, kn;
+};
+
+/* Of a key what is its head's own; the rest is the tail. */
+static int64_t own_dim(const struct heads *h)
+{
+    return h->dim - h->tail;
+}
+
+static int64_t kv_row(const struct heads *h)
+{
+    return h->tail ? h->heads * (own_dim(h) + h->v_dim) : h->kv * h->dim;
+}
+
+static struct inputs inputs_of(enum dtype t, const struct heads *h,
+                               int64_t rows, int64_t longest)
+{
+    return (struct inputs){
+        .q = elements(t, rows * h->heads * h->dim, 1),
+        .k = elements(t, rows * kv_row(h), 1),
+        .v = elements(t, rows * h->kv * h->v_dim, 1),
+        .tail = elements(t, rows * (h->pad + h->tail) + 8, 1),
+        .cs = elements(DT_F32, longest * h->rotary + 8, .7f),
+        .qn = elements(DT_F32, h->dim, 1),
+        .kn = elements(DT_F32, h->dim, 1),
+    };
+}
+
+static void drop_inputs(struct inputs *x)
+{
+    drop(&x->q);
+    drop(&x->k);
+    drop(&x->v);
+    drop(&x->tail);
+    drop(&x->cs);
+    drop(&x->qn);
+    drop(&x->kn);
+}
+
+/* The call of one side; its sequences and its output are left. */
+static struct forward_attend call_of(int s, enum dtype t, const struct heads *h,
+                                     const struct inputs *x)
+{
+    int64_t own = own_dim(h);
+    struct forward_attend a = {
+        .dtype = t,
+        .n_heads = h->heads,
+        .n_kv_heads = h->kv,
+        .head_dim = h->dim,
+        .v_dim = h->v_dim,
+        .window = h->window,
+        .scale = 1 / sqrtf((float)h->dim),
+        .eps = 1e-6f,
+        .q_norm = h->norm ? x->qn.p[s] : NULL,
+        .k_norm = h->norm ? x->kn.p[s] : NULL,
+        .rotary_at = h->tail ? own : 0,
+        .rotary = h->rotary,
+        .pairs = h->pairs,
+        .cs = x->cs.p[s],
+        .q = { x->q.p[s], h->heads * h->dim, h->dim },
+        .k = { x->k.p[s], kv_row(h), h->dim },
+        .v = { x->v.p[s], h->kv * h->v_dim, h->v_dim },
+    };
+
+    if (h->tail) {
+        a.k.head = own + h->v_dim;
+        a.v = (struct forward_heads){ (char *)x->k.p[s] + (size_t)own * item(t),
+                                      kv_row(h), own + h->v_dim };
+        a.tail = (struct forward_heads){
+            (char *)x->tail.p[s] + (size_t)h->pad * item(t), h->pad + h->tail, 0
+        };
+        a.tail_dim = h->tail;
+    }
+    return a;
+}
+
+/* past: of the single sequence so many rows come first. */
+static void test_attend(enum dtype t, const struct heads *h,
+                        const int64_t *length, int64_t n, int64_t past)
+{
+    int64_t first[64], longest = sequences(first, length, n), rows = first[n];
+    struct inputs x = inputs_of(t, h, rows, longest);
+    size_t row = (size_t)(h->heads * h->v_dim) * item(t);
+    struct twin out = poisoned((size_t)rows * row);
+
+    for (int s = 0; s < SIDES; s++) {
+        struct forward_attend a = call_of(s, t, h, &x);
+
+        a.rows = rows;
+        a.n_sequences = n;
+        a.first = first;
+        a.out = out.p[s];
+        attend_in_parts(s, a, past, (size_t)(h->heads * h->dim) * item(t), row);
+    }
+    same("attend", &out, t, false);
+    drop_inputs(&x);
+}
+
+static const struct heads all[] = {
+    { .heads = 4, .kv = 4, .dim = 64, .v_dim = 64, .rotary = 64 },
+    { .heads = 8,
+      .kv = 2,
+      .dim = 128,
+      .v_dim = 128,
+      .rotary = 128,
+      .norm = true },
+    { .heads = 6,
+      .kv = 3,
+      .dim = 128,
+      .v_dim = 128,
+      .rotary = 64,
+      .window = 100 },
+    { .heads = 4,
+      .kv = 2,
+      .dim = 64,
+      .v_dim = 64,
+      .rotary = 64,
+      .window = 64,
+      .norm = true },
+    { .heads = 4,
+      .kv = 4,
+      .dim = 192,
+      .v_dim = 128,
+      .rotary = 64,
+      .tail = 64,
+      .pad = 512,
+      .pairs = true },
+    { .heads = 2,
+      .kv = 2,
+      .dim = 24,
+      .v_dim = 16,
+      .rotary = 8,
+      .tail = 8,
+      .pad = 40,
+      .pairs = true },
+    { .heads = 3, .kv = 3, .dim = 20, .v_dim = 20, .rotary = 10, .norm = true },
+    { .heads = 2, .kv = 1, .dim = 256, .v_dim = 256, .rotary = 256 },
+    { .heads = 2,
+      .kv = 1,
+      .dim = 96,
+      .v_dim = 96,
+      .rotary = 96,
+      .pairs = true },
+    { .heads = 1, .kv = 1, .dim = 320, .v_dim = 320, .rotary = 320 },
+};
+
+static void test_attention(enum dtype t)
+{
+    static const int64_t ragged[] = { 1, 65, 64, 3, 200, 129, 128, 300 };
+    static const int64_t one[] = { 517 };
+
+    for (size_t i = 0; i < ARRAY_LEN(all); i++) {
+        test_attend(t, &all[i], ragged, ARRAY_LEN(ragged), 0);
+        for (int64_t past = 0; past < one[0]; past = past * 5 + 1)
+            test_attend(t, &all[i], one, 1, past);
+        test_attend(t, &all[i], one, 1, one[0] - 1);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    twins_open(argc, argv);
+    for (int i = 0; i < 2; i++) {
+        enum dtype t = i ? DT_F32 : DT_BF16;
+
+        test_attention(t);
+        report(t);
+    }
+    return 0;
+}
