@@ -3,109 +3,11 @@
  * bf16, so a candidate or a code that ties may be the other one, and the rest of
  * its row follows: codes that differ are counted and bounded, losses compared.
  * The loss is also computed in double from the codes and grids that came back. */
-#include "gpu.h"
+#include "refined.h"
 
 #include "gptq/solve/fisher_descent.h"
-#include "gptq/solve/solve_refined.h"
 
 static uint64_t total_codes, total_differ;
-
-/* By what targets are moved. */
-enum moved { NOT, DRIFT, OUTPUT };
-
-/* What a case is made of. */
-struct made {
-    struct refined_params p;
-    float *h, *drift, *output, *target; /* target: room for it, or NULL */
-    void *w;
-    uint32_t *nearest; /* grids of round-to-nearest */
-    struct refined_hessian gpu, cpu;
-};
-
-struct outcome {
-    uint32_t *meta;
-    uint8_t *codes;
-    struct refined_result r;
-};
-
-/* Factors of both orders on the GPU; the CPU gets the same. */
-static void open_hessians(struct made *m, int starts)
-{
-    static const enum factor_order orders[] = { ORDER_GROUP, ORDER_INSIDE };
-    const struct solve_params *p = &m->p.solve;
-    struct factor_params q = { .cols = p->cols,
-                               .group = p->group,
-                               .damping = 0.01 };
-
-    m->gpu = m->cpu = (struct refined_hessian){ .starts = starts };
-    for (int i = 0; i < starts; i++) {
-        struct cuda_matrix x = { .h = m->h, .damping = 0.01, .whole = true };
-        struct factor *f;
-
-        q.order = orders[i];
-        OK(factor_plan(&f, &q, m->h, e));
-        x.input = f->input;
-        x.dead = f->dead;
-        x.mean = f->mean;
-        OK(solve_functions()->factors_build(&f->gpu, gpu, p->cols, &x, 1, e));
-        CHECK(!x.failed);
-        m->gpu.factor[i] = f;
-        OK(tile_plan_open(&m->gpu.plan[i], f, &q, m->h, e));
-        m->cpu.factor[i] = host_factor(f->gpu, 0, &x, p->cols);
-        OK(tile_plan_open(&m->cpu.plan[i], m->cpu.factor[i], &q, m->h, e));
-    }
-    if (!m->drift && !m->output)
-        return;
-    OK(solve_functions()->factors_drift(m->gpu.factor[0]->gpu, 0, m->drift, e));
-    m->gpu.target.plan = &m->gpu.plan[0];
-    OK(target_open(&m->cpu.target, &m->cpu.plan[0], m->drift, e));
-}
-
-static void close_hessians(struct made *m)
-{
-    target_close(&m->cpu.target);
-    for (int i = 0; i < m->gpu.starts; i++) {
-        solve_functions()->factors_free(m->gpu.factor[i]->gpu);
-        m->gpu.factor[i]->gpu = NULL;
-        factor_free(m->gpu.factor[i]);
-        tile_plan_close(&m->gpu.plan[i]);
-        tile_plan_close(&m->cpu.plan[i]);
-        host_factor_free(m->cpu.factor[i]);
-    }
-}
-
-static struct outcome solve(const struct made *m, bool on_gpu, int sweeps,
-                            struct cuda_context *context)
-{
-    const struct solve_params *s = &m->p.solve;
-    size_t metas = s->rows * quant_groups(s->cols, s->group) * 4;
-    struct refined_params p = m->p;
-    struct outcome o = { room(metas),
-                         room(s->rows * s->cols / 2),
-                         { { 0, 0 }, 0, 0 } };
-
-    p.sweeps = sweeps;
-    memcpy(o.meta, m->nearest, metas);
-    if (on_gpu) {
-        struct cuda_refined x = { .w = m->w,
-                                  .meta = o.meta,
-                                  .codes = o.codes,
-                                  .output = m->output,
-                                  .target = m->target,
-                                  .fisher = p.fisher };
-
-        OK(solve_functions()->solve_refined(context, &p, &m->gpu, &x, 1, e));
-        o.r = x.result;
-    } else
-        OK(refined_solve(&p, &m->cpu, m->w, o.meta, o.codes, &o.r, e));
-    return o;
-}
-
-static void outcome_free(struct outcome *o)
-{
-    free(o->meta);
-    free(o->codes);
-}
 
 /* What the codes stand for, [rows, cols]. */
 static float *values_of(const struct made *m, const struct outcome *o)
@@ -308,7 +210,8 @@ static void check_fisher(struct made *m, float *f)
 }
 
 /* In little memory rows go in several batches: cuBLAS may then sum otherwise,
- * which moves a target by G - W H as compare() says. */
+ * which moves a target by G - W H as compare() says, and a code that ties.  Where
+ * nothing moves targets the bound was 1e-4; that 1e-3 is needed there is not shown. */
 static void check_batches(const struct made *m, int sweeps)
 {
     const struct solve_params *p = &m->p.solve;
@@ -334,80 +237,6 @@ static void check_batches(const struct made *m, int sweeps)
     outcome_free(&a);
 }
 
-/* E of the size that the loop has: some percent of H. */
-static void make_drift(struct made *m)
-{
-    uint64_t n = m->p.solve.cols;
-
-    m->drift = room(n * n * 4);
-    for (uint64_t i = 0; i < n; i++)
-        for (uint64_t j = 0; j < n; j++) {
-            uint64_t a = i > j ? i : j, b = i > j ? j : i;
-
-            m->drift[i * n + j] =
-                (0.03f + 0.01f * normal()) * m->h[a * (a + 1) / 2 + b];
-        }
-}
-
-/* G of weights that are some percent off, or F of some percent; in one row of 16
- * too far. */
-static void make_output(struct made *m)
-{
-    const struct solve_params *p = &m->p.solve;
-    uint64_t n = p->cols;
-    float *w = room(n * 4);
-
-    m->output = room(p->rows * n * 4);
-    for (uint64_t r = 0; r < p->rows; r++) {
-        const char *from = m->w;
-
-        CHECK(to_f32(w, from + r * n * dtype_bits(p->dtype) / 8, p->dtype, n));
-        for (uint64_t i = 0; i < n; i++)
-            w[i] *= (m->p.gap ? 0 : 1) + (r % 16 == 5 ? 2 : 0.05f) * normal();
-        for (uint64_t i = 0; i < n; i++) {
-            double sum = 0;
-
-            for (uint64_t j = 0; j < n; j++)
-                sum += (double)w[j] *
-                       m->h[i > j ? i * (i + 1) / 2 + j : j * (j + 1) / 2 + i];
-            m->output[r * n + i] = (float)sum;
-        }
-    }
-    free(w);
-}
-
-static struct made make(const struct refined_params *p, float *h,
-                        enum moved moved)
-{
-    const struct solve_params *s = &p->solve;
-    struct made m = { .p = *p, .h = h };
-
-    m.w = weights(s->dtype, s->rows * s->cols);
-    m.nearest = grids(s, m.w, p->block.symmetric);
-    if (moved == DRIFT)
-        make_drift(&m);
-    if (moved == OUTPUT)
-        make_output(&m);
-    m.p.output = m.output;
-    return m;
-}
-
-static void made_free(struct made *m)
-{
-    free(m->w);
-    free(m->nearest);
-    free(m->drift);
-    free(m->output);
-}
-
-static float *make_hessian(uint64_t cols)
-{
-    float *h = random_hessian(cols, cols + 200);
-
-    kill_input(h, cols, rnd() % cols);
-    return h;
-}
-
 static void check(const struct refined_params *p, int starts, enum moved moved,
                   bool batches)
 {
@@ -429,87 +258,6 @@ static void check(const struct refined_params *p, int starts, enum moved moved,
     close_hessians(&m);
     made_free(&m);
     free(h);
-}
-
-/* Factors of MATRICES matrices in a call, as those of the singles. */
-enum { MATRICES = 2, SHARE = 2, TOGETHER = MATRICES * SHARE };
-static void open_together(struct refined_hessian *b, struct factor *shell,
-                          const struct made *m, int starts)
-{
-    *b = (struct refined_hessian){ .starts = starts };
-    for (int i = 0; i < starts; i++) {
-        struct cuda_matrix x[MATRICES] = { 0 };
-
-        for (int k = 0; k < MATRICES; k++) {
-            const struct factor *f = m[k * SHARE].gpu.factor[i];
-
-            x[k] = (struct cuda_matrix){ .h = m[k * SHARE].h,
-                                         .input = f->input,
-                                         .dead = f->dead,
-                                         .mean = f->mean,
-                                         .damping = 0.01,
-                                         .whole = true };
-        }
-        shell[i] = *m[0].gpu.factor[i];
-        OK(solve_functions()->factors_build(&shell[i].gpu, gpu, shell[i].cols,
-                                            x, MATRICES, e));
-        b->factor[i] = &shell[i];
-        b->plan[i] = m[0].gpu.plan[i];
-    }
-    for (int k = 0; k < MATRICES && m[0].drift; k++)
-        OK(solve_functions()->factors_drift(shell[0].gpu, k, m[k * SHARE].drift,
-                                            e));
-}
-
-/* Modules that share matrices, all in one call: the same bytes as one after the
- * other.  Losses are summed by products of other shapes. */
-static void check_together(const struct refined_params *p, int starts,
-                           enum moved moved)
-{
-    const struct solve_params *s = &p->solve;
-    size_t bytes = s->rows * s->cols / 2;
-    size_t metas = s->rows * quant_groups(s->cols, s->group) * 4;
-    struct refined_hessian b;
-    struct factor shell[REFINED_STARTS];
-    struct cuda_refined x[TOGETHER] = { 0 };
-    struct outcome one[TOGETHER];
-    struct made m[TOGETHER];
-
-    for (int i = 0; i < TOGETHER; i++) {
-        float *h = i % SHARE ? m[i - 1].h : make_hessian(s->cols);
-
-        m[i] = make(p, h, moved);
-        if (i % SHARE && m[i].drift)
-            memcpy(m[i].drift, m[i - 1].drift, s->cols * s->cols * 4);
-        open_hessians(&m[i], starts);
-        one[i] = solve(&m[i], true, p->sweeps, gpu);
-        x[i] = (struct cuda_refined){ .w = m[i].w,
-                                      .meta = room(metas),
-                                      .codes = room(bytes),
-                                      .output = m[i].output };
-        memcpy(x[i].meta, m[i].nearest, metas);
-    }
-    open_together(&b, shell, m, starts);
-    OK(solve_functions()->solve_refined(gpu, p, &b, x, TOGETHER, e));
-    for (int i = 0; i < TOGETHER; i++) {
-        printf("together, %d: %llu codes differ; loss %+.2g\n", i,
-               (unsigned long long)count_codes(x[i].codes, one[i].codes, bytes),
-               x[i].result.solve.loss / one[i].r.solve.loss - 1);
-        CHECK(!memcmp(x[i].codes, one[i].codes, bytes));
-        CHECK(!memcmp(x[i].meta, one[i].meta, metas));
-        CHECK(fabs(x[i].result.solve.loss / one[i].r.solve.loss - 1) < 1e-6);
-        free(x[i].meta);
-        free(x[i].codes);
-        outcome_free(&one[i]);
-    }
-    for (int i = 0; i < starts; i++)
-        solve_functions()->factors_free(shell[i].gpu);
-    for (int i = 0; i < TOGETHER; i++) {
-        close_hessians(&m[i]);
-        made_free(&m[i]);
-        if (i % SHARE)
-            free(m[i].h);
-    }
 }
 
 /* The smallest first: a third argument says how many, for sanitizers. */
@@ -565,22 +313,6 @@ static const struct {
       .starts = 1 },
 };
 
-/* No group is narrower: all matrices have the same columns in each. */
-static const struct refined_params together[] = {
-    { .solve = { 72, 256, 64, 4, DT_BF16, DT_F16, false, false },
-      .block = { true, true, 12, DT_F16 },
-      .sweeps = 12,
-      .alpha = 0.75 },
-    { .solve = { 129, 192, 32, 4, DT_F16, DT_BF16, false, false },
-      .block = { false, false, 5, DT_BF16 },
-      .sweeps = 1,
-      .beta = 0.75 },
-    { .solve = { 1000, 1664, 128, 4, DT_BF16, DT_F16, false, false },
-      .block = { true, true, 8, DT_F16 },
-      .sweeps = 1,
-      .alpha = 0.75 },
-};
-
 int main(int argc, char **argv)
 {
     size_t n = argc > 3 ? strtoull(argv[3], NULL, 0) : ARRAY_LEN(cases);
@@ -588,11 +320,6 @@ int main(int argc, char **argv)
     gpu_open(argc, argv, &solve_plugin);
     for (size_t i = 0; i < n && i < ARRAY_LEN(cases); i++)
         check(&cases[i].p, cases[i].starts, cases[i].moved, cases[i].batches);
-    check_together(&together[0], 2, DRIFT);
-    check_together(&together[1], 1, OUTPUT);
-    check_together(&together[1], 2, NOT);
-    if (n >= ARRAY_LEN(cases))
-        check_together(&together[2], 1, DRIFT);
     printf("%llu of %llu codes differ\n", (unsigned long long)total_differ,
            (unsigned long long)total_codes);
     CHECK(n < ARRAY_LEN(cases) || total_differ <= total_codes / 100);
