@@ -15,6 +15,22 @@ struct cuda_context {
 /* Whether n bytes at p are in a block that other processes can map, or in one of
  * theirs. */
 bool fake_is_block(const void *p, size_t n);
+/* Memory of the device, by its table's functions; whether n bytes at p are in it:
+ * all of them, or none. */
+int fake_alloc(struct cuda_context *c, void **p, size_t n, bool spill,
+               bool *spilled, struct err *e);
+void fake_release(struct cuda_context *c, void *p);
+int fake_room(struct cuda_context *c, size_t *n, struct err *e);
+int fake_put(struct cuda_context *c, void *to, const void *host, size_t n,
+             struct err *e);
+int fake_get(struct cuda_context *c, void *host, const void *from, size_t n,
+             struct err *e);
+int fake_copy(struct cuda_context *c, void *to, const void *from, size_t n,
+              struct err *e);
+int fake_zero(struct cuda_context *c, void *to, size_t n, struct err *e);
+bool fake_owned(const void *p, size_t n);
+/* One more operation: FAKE_CUDA_FAIL, FAKE_CUDA_KILL. */
+int fake_operation(const char *what, struct err *e);
 /* An operation on n bytes at p, which must be the device's; FAKE_CUDA_FAIL. */
 int fake_must_own(const void *p, size_t n, const char *what, struct err *e);
 /* Zeroed memory that is noted as spilled. */

@@ -1,14 +1,5 @@
-/* fake_forward.c - the forward pass of the fake plug-in: the device's memory is
- * the host's, but other memory than the tool knows, and operations are the CPU's,
- * so that results are equal to the CPU's to the bit.
- *
- * FAKE_CUDA_ROOM: bytes of the device; beyond it memory spills, or ends.
- * FAKE_CUDA_SPILL: all spills that may, and there is no room when it is asked for
- * again.
- * FAKE_CUDA_FAIL: the number of the operation that fails, from 1; FAKE_CUDA_KILL: in
- * which the process is killed. */
-#include <math.h>
-#include <signal.h>
+/* fake_forward.c - the forward pass of the fake plug-in: operations are the CPU's,
+ * so that results are equal to the CPU's to the bit. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,174 +12,6 @@
 #include "model/internal.h"
 #include "model/moe.h"
 #include "w4a16/w4a16.h"
-
-/* What is allocated. */
-static struct block {
-    _Alignas(64) struct block *next;
-    size_t n;
-    bool spilled;
-} * blocks;
-static size_t used;
-
-size_t fake_limit(const struct cuda_context *c)
-{
-    const char *room = getenv("FAKE_CUDA_ROOM");
-
-    if (c->memory)
-        return c->memory;
-    return room ? strtoull(room, NULL, 10) : (size_t)1 << 34;
-}
-
-static int operation(const char *what, struct err *e)
-{
-    static int count;
-    const char *fail = getenv("FAKE_CUDA_FAIL");
-    const char *die = getenv("FAKE_CUDA_KILL");
-
-    count++;
-    if (die && count == atoi(die))
-        raise(SIGKILL);
-    if (fail && count == atoi(fail))
-        return err_set(e, E_DEVICE, "fake: %s failed", what);
-    return 0;
-}
-
-/* ---- memory ---- */
-
-static int take(void **p, size_t n, bool spilled, struct err *e)
-{
-    size_t bytes = sizeof(struct block) + n;
-    struct block *b = mem_pages(bytes, "fake", e);
-
-    if (!b)
-        return e->code;
-    memset(b, 0xa5, bytes);
-    *b = (struct block){ blocks, n, spilled };
-    blocks = b;
-    used += spilled ? 0 : n;
-    if (spilled)
-        fake_note("spill", 1, n, 1);
-    *p = b + 1;
-    return 0;
-}
-
-static int fake_alloc(struct cuda_context *c, void **p, size_t n, bool spill,
-                      bool *spilled, struct err *e)
-{
-    *p = NULL;
-    *spilled = n > fake_limit(c) || used > fake_limit(c) - n ||
-               (spill && getenv("FAKE_CUDA_SPILL"));
-    if (*spilled && !spill)
-        return err_set(e, E_TEMP, "fake: out of memory");
-    return take(p, n, *spilled, e);
-}
-
-int fake_pinned(struct cuda_context *c, void **p, size_t n, struct err *e)
-{
-    int rc;
-
-    (void)c;
-    *p = NULL;
-    rc = take(p, n, true, e);
-    if (rc >= 0)
-        memset(*p, 0, n);
-    return rc;
-}
-
-static void fake_release(struct cuda_context *c, void *p)
-{
-    struct block **at = &blocks, *b;
-
-    (void)c;
-    if (!p)
-        return;
-    b = (struct block *)p - 1;
-    while (*at != b) /* what is not there crashes, as it should */
-        at = &(*at)->next;
-    *at = b->next;
-    used -= b->spilled ? 0 : b->n;
-    free(b);
-}
-
-static int fake_room(struct cuda_context *c, size_t *n, struct err *e)
-{
-    static bool asked;
-
-    (void)e;
-    *n = used < fake_limit(c) ? fake_limit(c) - used : 0;
-    if (asked && getenv("FAKE_CUDA_SPILL"))
-        *n = 0;
-    asked = true;
-    return 0;
-}
-
-/* Whether n bytes at p are the device's: all of them, or none. */
-static bool owned(const void *p, size_t n)
-{
-    for (const struct block *b = blocks; b; b = b->next) {
-        const char *first = (const char *)(b + 1);
-
-        if ((const char *)p >= first && (const char *)p + n <= first + b->n)
-            return true;
-    }
-    return !n || fake_is_block(p, n);
-}
-
-int fake_must_own(const void *p, size_t n, const char *what, struct err *e)
-{
-    return owned(p, n) ?
-               operation(what, e) :
-               err_set(e, E_BUG, "fake: %s: not memory of the device", what);
-}
-
-static int move(void *to, const void *from, const void *mine, size_t n,
-                const char *what, struct err *e)
-{
-    int rc = fake_must_own(mine, n, what, e);
-
-    if (rc >= 0 && n)
-        memmove(to, from, n);
-    return rc;
-}
-
-static int fake_put(struct cuda_context *c, void *to, const void *host,
-                    size_t n, struct err *e)
-{
-    (void)c;
-    if (n && owned(host, 1))
-        return err_set(e, E_BUG, "fake: put: not memory of the host");
-    return move(to, host, to, n, "put", e);
-}
-
-static int fake_get(struct cuda_context *c, void *host, const void *from,
-                    size_t n, struct err *e)
-{
-    (void)c;
-    if (n && owned(host, 1))
-        return err_set(e, E_BUG, "fake: get: not memory of the host");
-    return move(host, from, from, n, "get", e);
-}
-
-static int fake_copy(struct cuda_context *c, void *to, const void *from,
-                     size_t n, struct err *e)
-{
-    (void)c;
-    if (fake_must_own(from, n, "copy", e) < 0)
-        return e->code;
-    return move(to, from, to, n, "copy", e);
-}
-
-static int fake_zero(struct cuda_context *c, void *to, size_t n, struct err *e)
-{
-    int rc = fake_must_own(to, n, "zero", e);
-
-    (void)c;
-    if (rc >= 0)
-        memset(to, 0, n);
-    return rc;
-}
-
-/* ---- operations ---- */
 
 static struct model host_model(enum dtype t)
 {
@@ -280,7 +103,7 @@ static int fake_linear(struct cuda_context *c,
     struct cuda_w4 *w = mem_zero(1, sizeof(*w), "fake", e);
     struct forge_w4a16_linear mine = *l;
     bool spilled;
-    int rc = w ? operation("linear", e) : e->code;
+    int rc = w ? fake_operation("linear", e) : e->code;
 
     if (rc >= 0)
         rc = fake_alloc(c, &w->codes, bytes, false, &spilled, e);
@@ -390,7 +213,7 @@ static int fake_sums(struct cuda_context *c, const struct forward_sums *a,
             0 ||
         fake_must_own(a->w, 1, "sums", e) < 0 || blas_open(e) < 0)
         return e->code;
-    if (owned(a->y, 1))
+    if (fake_owned(a->y, 1))
         return err_set(e, E_BUG, "fake: sums: not memory of the host");
     return a->weights == DT_F32 ? narrow_sums(a, e) : product_sums(&m, a, e);
 }
@@ -553,7 +376,7 @@ static int fake_gather(struct cuda_context *c, const struct forward_rows *r,
         const char *at =
             (const char *)from + (size_t)(r->slot[i] / r->top_k) * row;
 
-        if (!owned(at, row))
+        if (!fake_owned(at, row))
             return err_set(e, E_BUG, "fake: gather: no such row");
         memcpy((char *)to + (size_t)i * row, at, row);
     }
@@ -564,10 +387,13 @@ static int fake_scatter(struct cuda_context *c, const struct forward_rows *r,
                         float *sum, const float *weight, const void *out,
                         double *squares, struct err *e)
 {
-    float *y = mem_pages((size_t)r->n * 4, "fake", e);
+    float *y;
 
     (void)c;
-    if (!y || fake_must_own(squares, (size_t)r->rows * 8, "scatter", e) < 0)
+    if (fake_must_own(squares, (size_t)r->rows * 8, "scatter", e) < 0)
+        return e->code;
+    y = mem_pages((size_t)r->n * 4, "fake", e);
+    if (!y)
         return e->code;
     for (int64_t i = 0; i < r->rows; i++) {
         float *to = sum + r->slot[i] / r->top_k * r->n;
