@@ -13,9 +13,9 @@
  * So what waits for another is the moves alone.  Of 64 rows eight, each eighth,
  * move at the same time, a warp for each, as if F had nothing between them (four,
  * two or one where it has much); then they bring the next eight rows up to date,
- * and other warps the rows behind.  A
- * warp decides all 128 columns of its row at once, takes the first one that moves
- * and decides anew those behind it, which costs a move, not a code.
+ * and other warps the rows behind.  A warp decides all 128 columns of its row at
+ * once, takes the first one that moves and decides anew those behind it, which
+ * costs a move, not a code.
  *
  * The CPU takes all columns of a row before the next row: another order of the
  * same descent. */
