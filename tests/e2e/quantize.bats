@@ -121,7 +121,7 @@ evaluate() { # NAME: into NAME.json, once
 
 @test "the Debian package has every program" {
     [ -e "${FAIL_SO:-/nonexistent}" ] || skip "as in the other modes"
-    command -v dpkg-shlibdeps dpkg-deb || skip "no dpkg-dev"
+    command -v dpkg-shlibdeps || skip "no dpkg-dev"
     make -s -C "$tree" deb
     dpkg-deb --fsys-tarfile "$tree"/build/release/deb/4bit-forge_*.deb | tar -xC . ./usr/bin
     for f in "$tree"/bin/*; do
