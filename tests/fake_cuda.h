@@ -27,6 +27,9 @@ int fake_get(struct cuda_context *c, void *host, const void *from, size_t n,
              struct err *e);
 int fake_copy(struct cuda_context *c, void *to, const void *from, size_t n,
               struct err *e);
+int fake_copy_rows(struct cuda_context *c, void *to, size_t to_row,
+                   const void *from, size_t from_row, size_t n, int64_t rows,
+                   struct err *e);
 int fake_zero(struct cuda_context *c, void *to, size_t n, struct err *e);
 bool fake_owned(const void *p, size_t n);
 /* One more operation: FAKE_CUDA_FAIL, FAKE_CUDA_KILL. */

@@ -10,6 +10,7 @@
 #include "fake_cuda.h"
 #include "model/forward_table.h"
 #include "model/internal.h"
+#include "model/expert_rows.h"
 #include "model/moe.h"
 #include "w4a16/w4a16.h"
 
@@ -22,6 +23,19 @@ static struct model host_model(enum dtype t)
                            .bf16 = t == DT_BF16,
                            .size = t == DT_BF16 ? 2 : 4,
                            .k = kernels_best() };
+}
+
+/* The same with gates that are applied so; of: its family. */
+static struct model gating_model(enum dtype t, const struct forward_gating *g,
+                                 struct family *of)
+{
+    struct model m = host_model(t);
+
+    *of = (struct family){ .act = g->act };
+    m.config.family = of;
+    m.config.gate_alpha = (double)g->alpha;
+    m.config.gate_limit = (double)g->limit;
+    return m;
 }
 
 static size_t bytes_of(enum dtype t, int64_t rows, int64_t n)
@@ -146,7 +160,8 @@ static int fake_norm(struct cuda_context *c, const struct forward_norm *a,
 static int fake_product(struct cuda_context *c, const struct forward_product *a,
                         struct err *e)
 {
-    struct model m = host_model(a->dtype);
+    struct family family;
+    struct model m = gating_model(a->dtype, &a->gating, &family);
     struct loaded first = { .of = { .rows = a->n, .cols = a->depth },
                             .w = (void *)(uintptr_t)a->w,
                             .q = a->codes ? a->codes->w : NULL,
@@ -175,6 +190,30 @@ static int fake_product(struct cuda_context *c, const struct forward_product *a,
     second.q = a->second_codes ? a->second_codes->w : NULL;
     second.bias = (float *)(uintptr_t)a->second_bias;
     return product_run(&p, e);
+}
+
+static int fake_pair(struct cuda_context *c, const struct forward_pair *a,
+                     struct err *e)
+{
+    struct family family;
+    struct model m = gating_model(a->dtype, &a->gating, &family);
+
+    (void)c;
+    if (fake_must_own(a->g, bytes_of(a->dtype, a->rows - 1, a->ldg), "pair",
+                      e) < 0 ||
+        fake_must_own(a->u, bytes_of(a->dtype, a->rows - 1, a->ldu), "pair",
+                      e) < 0 ||
+        fake_must_own(a->out, bytes_of(a->dtype, a->rows, a->n), "pair", e) < 0)
+        return e->code;
+    return gate_pair(&m,
+                     &(struct gate_pair){ .g = a->g,
+                                          .u = a->u,
+                                          .ldg = a->ldg,
+                                          .ldu = a->ldu,
+                                          .rows = a->rows,
+                                          .n = a->n,
+                                          .out = a->out },
+                     e);
 }
 
 /* Of a router, as many tokens at a time as there. */
@@ -224,7 +263,10 @@ static int attend_whole(const struct forward_attend *a, struct err *e)
     struct model m = host_model(a->dtype);
     struct layer l = { .m = &m,
                        .q_norm = (float *)(uintptr_t)a->q_norm,
-                       .k_norm = (float *)(uintptr_t)a->k_norm };
+                       .k_norm = (float *)(uintptr_t)a->k_norm,
+                       .sinks = (float *)(uintptr_t)a->sinks };
+    const struct family chunks = { .sliding = SLIDING_CHUNKS };
+    int64_t last = a->window + a->chunk;
     struct state s = { .dtype = a->dtype,
                        .n_sequences = a->n_sequences,
                        .rows = a->rows,
@@ -243,8 +285,10 @@ static int attend_whole(const struct forward_attend *a, struct err *e)
     config->rope_pairs = a->pairs;
     config->rms_eps = (double)a->eps;
     config->qk_norm = a->q_norm ? QK_NORM_HEAD : QK_NORM_NONE;
-    config->sliding_window = a->window;
-    config->layer_slides = a->window ? &slides : NULL;
+    config->attention_cap = (double)a->cap;
+    config->family = a->chunk ? &chunks : config->family;
+    config->sliding_window = last;
+    config->layer_slides = last ? &slides : NULL;
     m.scale = a->scale;
     for (int64_t i = 0; i < a->n_sequences; i++)
         if (a->first[i + 1] - a->first[i] > longest)
@@ -295,6 +339,63 @@ static int attend_behind(const struct forward_attend *a, struct err *e)
     return rc;
 }
 
+/* Multiply queries by their factors, in place: they are not turned. */
+static void grow(const struct forward_attend *a)
+{
+    int64_t d = a->head_dim, sequence = 0;
+    float q[HEAD_DIM_MAX];
+
+    for (int64_t r = 0; r < a->rows; r++) {
+        while (a->first[sequence + 1] <= r)
+            sequence++;
+        for (int64_t h = 0; h < a->n_heads; h++) {
+            char *at = (char *)(uintptr_t)a->q.p +
+                       bytes_of(a->dtype, 1, r * a->q.row + h * a->q.head);
+            float by = a->growth[a->past + r - a->first[sequence]];
+
+            (void)!to_f32(q, at, a->dtype, (size_t)d);
+            for (int64_t i = 0; i < d; i++)
+                q[i] *= by;
+            (void)!from_f32(at, a->dtype, q, (size_t)d);
+        }
+    }
+}
+
+/* h's rows without gaps between them, if there are any; *room: their memory,
+ * free() it. */
+static int close_gaps(enum dtype t, struct forward_heads *h, int64_t rows,
+                      int64_t n, void **room, struct err *e)
+{
+    *room = NULL;
+    if (h->row == n)
+        return 0;
+    *room = mem_pages(bytes_of(t, rows, n), "fake", e);
+    for (int64_t i = 0; *room && i < rows; i++)
+        memcpy((char *)*room + bytes_of(t, i, n),
+               (const char *)h->p + bytes_of(t, i, h->row), bytes_of(t, 1, n));
+    h->p = *room;
+    h->row = n;
+    return *room ? 0 : e->code;
+}
+
+static int attend_heads(struct forward_attend a, struct err *e)
+{
+    int64_t kv = a.n_kv_heads * a.head_dim;
+    void *q, *k = NULL, *v = NULL;
+    int rc = close_gaps(a.dtype, &a.q, a.rows, a.n_heads * a.head_dim, &q, e);
+
+    if (rc >= 0 && !a.tail.p)
+        rc = close_gaps(a.dtype, &a.k, a.past + a.rows, kv, &k, e);
+    if (rc >= 0 && !a.tail.p)
+        rc = close_gaps(a.dtype, &a.v, a.past + a.rows, kv, &v, e);
+    if (rc >= 0)
+        rc = a.past ? attend_behind(&a, e) : attend_whole(&a, e);
+    free(q);
+    free(k);
+    free(v);
+    return rc;
+}
+
 static int fake_attend(struct cuda_context *c, const struct forward_attend *a,
                        struct err *e)
 {
@@ -306,15 +407,23 @@ static int fake_attend(struct cuda_context *c, const struct forward_attend *a,
             longest = a->first[i + 1] - a->first[i];
     if (fake_must_own(a->q.p, bytes_of(a->dtype, a->rows, a->q.row), "attend",
                       e) < 0 ||
-        fake_must_own(a->k.p, bytes_of(a->dtype, all, a->k.row), "attend", e) <
-            0 ||
+        fake_must_own(a->k.p, bytes_of(a->dtype, all - 1, a->k.row), "attend",
+                      e) < 0 ||
+        fake_must_own(a->sinks, a->sinks ? (size_t)a->n_heads * 4 : 0, "attend",
+                      e) < 0 ||
+        fake_must_own(a->growth, a->growth ? (size_t)longest * 4 : 0, "attend",
+                      e) < 0 ||
+        fake_must_own(a->q_norm, a->q_norm ? (size_t)a->head_dim * 4 : 0,
+                      "attend", e) < 0 ||
         fake_must_own(a->cs, (size_t)(longest * a->rotary) * 4, "attend", e) <
             0 ||
         fake_must_own(a->out,
                       bytes_of(a->dtype, a->rows, a->n_heads * a->v_dim),
                       "attend", e) < 0)
         return e->code;
-    return a->past ? attend_behind(a, e) : attend_whole(a, e);
+    if (a->growth)
+        grow(a);
+    return attend_heads(*a, e);
 }
 
 static int fake_gate(struct cuda_context *c, const struct forward_gate *a,
@@ -345,6 +454,22 @@ static int fake_add(struct cuda_context *c, enum dtype t, void *x,
         return e->code;
     m.config.hidden_size = 1;
     return model_add(&m, x, y, n, e);
+}
+
+static int fake_add_times(struct cuda_context *c, enum dtype t, float factor,
+                          void *x, const void *y, int64_t n, struct err *e)
+{
+    struct model m = host_model(t);
+    struct state s = { .dtype = t, .rows = n, .row = 1, .x = x };
+
+    (void)c;
+    if (fake_must_own(x, bytes_of(t, 1, n), "add_times", e) < 0 ||
+        fake_must_own(y, bytes_of(t, 1, n), "add_times", e) < 0)
+        return e->code;
+    m.config.hidden_size = 1;
+    m.config.residual_scale = (double)factor;
+    add_scaled(&m, &s, y);
+    return 0;
 }
 
 static int fake_subtract(struct cuda_context *c,
@@ -379,6 +504,9 @@ static int fake_gather(struct cuda_context *c, const struct forward_rows *r,
         if (!fake_owned(at, row))
             return err_set(e, E_BUG, "fake: gather: no such row");
         memcpy((char *)to + (size_t)i * row, at, row);
+        if (r->by)
+            multiply_row(r->dtype, (char *)to + (size_t)i * row, r->n,
+                         r->by[r->slot[i]]);
     }
     return 0;
 }
@@ -444,6 +572,7 @@ const struct forward_table forge_forward_table = {
     .put = fake_put,
     .get = fake_get,
     .copy = fake_copy,
+    .copy_rows = fake_copy_rows,
     .zero = fake_zero,
     .weight = fake_weight,
     .codes = fake_codes,
@@ -454,7 +583,9 @@ const struct forward_table forge_forward_table = {
     .sums = fake_sums,
     .attend = fake_attend,
     .gate = fake_gate,
+    .pair = fake_pair,
     .add = fake_add,
+    .add_times = fake_add_times,
     .subtract = fake_subtract,
     .gather = fake_gather,
     .scatter = fake_scatter,

@@ -166,6 +166,18 @@ int fake_copy(struct cuda_context *c, void *to, const void *from, size_t n,
     return move(to, from, to, n, "copy", e);
 }
 
+int fake_copy_rows(struct cuda_context *c, void *to, size_t to_row,
+                   const void *from, size_t from_row, size_t n, int64_t rows,
+                   struct err *e)
+{
+    int rc = 0;
+
+    for (int64_t i = 0; i < rows && rc >= 0; i++)
+        rc = fake_copy(c, (char *)to + (size_t)i * to_row,
+                       (const char *)from + (size_t)i * from_row, n, e);
+    return rc;
+}
+
 int fake_zero(struct cuda_context *c, void *to, size_t n, struct err *e)
 {
     int rc = fake_must_own(to, n, "zero", e);

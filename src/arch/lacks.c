@@ -5,8 +5,6 @@ const char *gradient_lacks(const struct model_config *c, int64_t tokens)
 {
     if (c->attention_cap > 0 || c->logit_cap > 0)
         return "soft caps";
-    if (c->family->delta)
-        return "linear attention";
     if (c->family->act == ACT_GELU)
         return "GELU";
     if (model_norms(c)->attn_out)
@@ -17,12 +15,10 @@ const char *gradient_lacks(const struct model_config *c, int64_t tokens)
         return "multipliers";
     if (c->family->rope_by_type)
         return "a RoPE of sliding layers";
-    return c->indexer.top_k && tokens > c->indexer.top_k ?
-               "sparse attention beyond index_topk" :
-               NULL;
+    return model_lacks(c, tokens);
 }
 
-const char *model_lacks(const struct model_config *c, int64_t tokens)
+const char *gradient_device_lacks(const struct model_config *c, int64_t tokens)
 {
     const char *lacks = gradient_lacks(c, tokens);
 
@@ -33,4 +29,15 @@ const char *model_lacks(const struct model_config *c, int64_t tokens)
     if (c->family->act == ACT_CLAMPED)
         return "clamped gates";
     return c->layer_nope ? "layers without RoPE" : NULL;
+}
+
+const char *model_lacks(const struct model_config *c, int64_t tokens)
+{
+    if (c->family->delta)
+        return "linear attention";
+    if (c->family->altup)
+        return "several residual streams";
+    return c->indexer.top_k && tokens > c->indexer.top_k ?
+               "sparse attention beyond index_topk" :
+               NULL;
 }

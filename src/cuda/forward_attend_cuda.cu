@@ -1,7 +1,7 @@
 /* forward_attend_cuda.cu - attention of a batch of sequences: head norms and
  * rotary embedding in place, then softmax attention, on tensor cores for the
- * sizes that forward_attend_mma_cuda.cu has, else by the plain kernel here,
- * with a block of threads per query and head. */
+ * sizes that forward_attend_mma_cuda.cu has, else, and with soft caps or sinks, by
+ * the plain kernel here, with a block of threads per query and head. */
 #include "cuda/forward_internal.cuh"
 
 #include <stdlib.h>
@@ -22,16 +22,29 @@ struct table {
     int blocks;
 };
 
-static int64_t count_blocks(const struct forward_attend *a)
+/* Queries of the block that begins at row p of n: of a chunk alone. */
+static int block_rows(const struct forward_attend *a, int64_t p, int64_t n)
 {
-    int64_t n = 0;
+    int64_t most = n - p < ATTEND_QUERIES ? n - p : (int64_t)ATTEND_QUERIES;
+    int64_t left = a->chunk ? a->chunk - (a->past + p) % a->chunk : most;
 
-    for (int64_t i = 0; i < a->n_sequences; i++)
-        n += (a->first[i + 1] - a->first[i] + ATTEND_QUERIES - 1) /
-             ATTEND_QUERIES;
-    return n;
+    return (int)(left < most ? left : most);
 }
 
+static int64_t count_blocks(const struct forward_attend *a)
+{
+    int64_t blocks = 0;
+
+    for (int64_t i = 0; i < a->n_sequences; i++) {
+        int64_t n = a->first[i + 1] - a->first[i];
+
+        for (int64_t p = 0; p < n; p += block_rows(a, p, n))
+            blocks++;
+    }
+    return blocks;
+}
+
+/* A chunk is to the kernels a sequence of its own. */
 static void fill_table(const struct forward_attend *a, const struct table *t)
 {
     struct attend_block *b = t->block;
@@ -43,11 +56,13 @@ static void fill_table(const struct forward_attend *a, const struct table *t)
             t->position[first + p] = (int)a->past + p;
             t->sequence[first + p] = first;
         }
-        for (int p = 0; p < n; p += ATTEND_QUERIES)
-            *b++ = (struct attend_block){
-                first + p, (int)a->past + p,
-                n - p < ATTEND_QUERIES ? n - p : (int)ATTEND_QUERIES, first
-            };
+        for (int p = 0; p < n; p += block_rows(a, p, n)) {
+            int at = (int)a->past + p;
+            int before = a->chunk ? at - at % (int)a->chunk : 0;
+
+            *b++ = (struct attend_block){ first + p, at - before,
+                                          block_rows(a, p, n), first + before };
+        }
     }
 }
 
@@ -98,6 +113,8 @@ struct rotation {
     const float *norm, *cs;
     float eps;
     const int *position;
+    const float *by; /* by position: the result's factor, where nothing turns;
+                      * NULL: 1 */
 };
 
 /* In place, one warp per row and head: the head is read into shared memory
@@ -139,9 +156,10 @@ static __global__ void rotate_kernel(struct rotation t, int64_t all)
         store(p + t.at + half + k,
               __fadd_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine)));
     }
-    for (int k = lane; t.norm && k < t.dim; k += WARP)
+    for (int k = lane; (t.norm || t.by) && k < t.dim; k += WARP)
         if (k < t.at || k >= t.at + t.rotary)
-            store(p + k, x[k]);
+            store(p + k,
+                  t.by ? __fmul_rn(x[k], t.by[t.position[i / t.heads]]) : x[k]);
 }
 
 template <class T>
@@ -150,6 +168,8 @@ static int rotate(struct cuda_context *c, const struct rotation *t,
 {
     int64_t all = rows * t->heads, blocks = (all + ROTATORS - 1) / ROTATORS;
 
+    if (!t->norm && !t->by && !t->rotary)
+        return 0;
     rotate_kernel<T>
         <<<(unsigned)blocks, dim3(WARP, ROTATORS), 0, c->stream>>>(*t, all);
     LAUNCHED();
@@ -162,10 +182,12 @@ static int rotate_all(struct cuda_context *c, const struct forward_attend *a,
     struct rotation q = { (void *)a->q.p,  a->q.row,         a->q.head,
                           (int)a->n_heads, (int)a->head_dim, (int)a->rotary_at,
                           (int)a->rotary,  a->pairs,         a->q_norm,
-                          a->cs,           a->eps,           t->position };
+                          a->cs,           a->eps,           t->position,
+                          a->growth };
     struct rotation k = q;
     int rc;
 
+    k.by = NULL;
     k.norm = a->k_norm;
     if (a->tail.p) {
         k.x = (void *)a->tail.p;
@@ -199,11 +221,13 @@ static __global__ void __launch_bounds__(THREADS)
     __shared__ float q[DIMS], p[THREADS];
     int64_t row = blockIdx.x, kv = blockIdx.y / a.group;
     int at = position[row], me = threadIdx.x;
-    int64_t first = sequence[row];
+    int before = a.chunk ? at - at % a.chunk : 0;
+    int64_t first = sequence[row] + before;
     float out[DIMS / THREADS] = {}, most = -INFINITY, sum = 0;
     const T *tail = (const T *)a.tail;
     int begin = a.window && at >= a.window ? at - (int)a.window + 1 : 0;
 
+    at -= before;
     for (int i = me; i < a.dim; i += THREADS)
         q[i] = load((const T *)a.q + row * a.q_row + blockIdx.y * a.q_head + i);
     __syncthreads();
@@ -218,7 +242,8 @@ static __global__ void __launch_bounds__(THREADS)
                 score += q[i] * load(k + i);
             for (int i = a.key_dim; i < a.dim; i++)
                 score += q[i] * load(tail + key * a.tail_row + i - a.key_dim);
-            score *= a.scale;
+            score = a.cap > 0 ? a.cap * tanhf(score * (a.scale / a.cap)) :
+                                score * a.scale;
         }
         now = fmaxf(most, block_most<THREADS>(score));
         shrink = expf(most - now);
@@ -237,6 +262,8 @@ static __global__ void __launch_bounds__(THREADS)
         }
         __syncthreads();
     }
+    if (a.sinks)
+        sum += expf(a.sinks[blockIdx.y] - most);
     for (int d = 0; d < DIMS / THREADS; d++)
         if (me + d * THREADS < a.v_dim)
             store((T *)a.out + row * a.out_row + blockIdx.y * a.v_dim + me +
@@ -267,6 +294,8 @@ static int check(const struct forward_attend *a, struct err *e)
             e, E_CONFIG, "cuda: heads of %lld: want %d at most",
             (long long)(a->head_dim > a->v_dim ? a->head_dim : a->v_dim),
             (int)DIMS);
+    if (a->chunk && a->window)
+        return err_set(e, E_BUG, "cuda: chunks with a window");
     if (a->tail.p && (a->rotary != a->tail_dim ||
                       a->rotary_at != a->head_dim - a->tail_dim || a->k_norm))
         return err_set(e, E_CONFIG, "cuda: keys whose tail turns in part");
@@ -298,7 +327,10 @@ int forward_attend(struct cuda_context *c, const struct forward_attend *a,
     k.block = t.block;
     k.blocks = t.blocks;
     k.heads = (int)a->n_heads;
-    if (attend_mma_takes(c, a))
+    k.chunk = (int)a->chunk;
+    k.cap = a->cap;
+    k.sinks = a->sinks;
+    if (a->cap <= 0 && !a->sinks && attend_mma_takes(c, a))
         return attend_mma(c, &k, e);
     return BY_DTYPE(a->dtype, plain, c, &k, &t, a->rows, e);
 }

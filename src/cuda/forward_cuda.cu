@@ -111,6 +111,16 @@ static int forward_copy(struct cuda_context *c, void *to, const void *from,
     return 0;
 }
 
+static int forward_copy_rows(struct cuda_context *c, void *to, size_t to_row,
+                             const void *from, size_t from_row, size_t n,
+                             int64_t rows, struct err *e)
+{
+    if (rows && n)
+        CUDA_TRY(cudaMemcpy2DAsync(to, to_row, from, from_row, n, (size_t)rows,
+                                   cudaMemcpyDefault, c->stream));
+    return 0;
+}
+
 static int forward_zero(struct cuda_context *c, void *to, size_t n,
                         struct err *e)
 {
@@ -277,6 +287,31 @@ static int forward_add(struct cuda_context *c, enum dtype t, void *x,
 
 template <class T>
 static __global__ void __launch_bounds__(ROW)
+    add_times_kernel(T *x, const T *y, float factor, int64_t n)
+{
+    EACH(i, n)
+    store(x + i,
+          __fadd_rn(rounded<T>(__fmul_rn(load(y + i), factor)), load(x + i)));
+}
+
+template <class T>
+static int add_times(struct cuda_context *c, float factor, void *x,
+                     const void *y, int64_t n, struct err *e)
+{
+    add_times_kernel<<<blocks_for(n), ROW, 0, c->stream>>>((T *)x, (const T *)y,
+                                                           factor, n);
+    LAUNCHED();
+    return 0;
+}
+
+static int forward_add_times(struct cuda_context *c, enum dtype t, float factor,
+                             void *x, const void *y, int64_t n, struct err *e)
+{
+    return n ? BY_DTYPE(t, add_times, c, factor, x, y, n, e) : 0;
+}
+
+template <class T>
+static __global__ void __launch_bounds__(ROW)
     subtract_kernel(T *to, const T *a, const T *b, const float *bias,
                     int64_t all_n, int64_t n)
 {
@@ -311,13 +346,17 @@ static int forward_subtract(struct cuda_context *c,
 template <class T, bool WIDE>
 static __global__ void __launch_bounds__(ROW)
     gather_kernel(T *to, const T *from, const int64_t *slot, int64_t top_k,
-                  int n)
+                  const float *by, int n)
 {
     const int k = pack<T>::n;
+    float w = by ? by[slot[blockIdx.x]] : 1;
 
     to += (int64_t)blockIdx.x * n;
     from += slot[blockIdx.x] / top_k * n;
-    if (WIDE)
+    if (by)
+        for (int i = threadIdx.x; i < n; i += ROW)
+            store(to + i, __fmul_rn(load(from + i), w));
+    else if (WIDE)
         for (int i = threadIdx.x * k; i < n; i += ROW * k)
             *(pack<T> *)(to + i) = *(const pack<T> *)(from + i);
     else
@@ -334,10 +373,10 @@ static int gather_rows(struct cuda_context *c, const struct forward_rows *r,
 
     if (aligned_rows(x, r->n, r->n) && aligned_rows(y, r->n, r->n))
         gather_kernel<T, true><<<(unsigned)r->rows, ROW, 0, c->stream>>>(
-            y, x, r->slot, r->top_k, (int)r->n);
+            y, x, r->slot, r->top_k, r->by, (int)r->n);
     else
         gather_kernel<T, false><<<(unsigned)r->rows, ROW, 0, c->stream>>>(
-            y, x, r->slot, r->top_k, (int)r->n);
+            y, x, r->slot, r->top_k, r->by, (int)r->n);
     LAUNCHED();
     return 0;
 }
@@ -479,10 +518,11 @@ static int forward_finite(struct cuda_context *c, enum dtype t, const void *x,
 
 extern "C" __attribute__((visibility("default")))
 const struct forward_table forge_forward_table = {
-    FORWARD_TABLE_VERSION, forward_alloc,     forward_release,  context_room,
-    forward_put,           forward_get,       forward_copy,     forward_zero,
-    forward_weight,        forward_codes,     forward_linear,   drop_linear,
-    forward_norm,          forward_product,   forward_sums,     forward_attend,
-    forward_gate,          forward_add,       forward_subtract, forward_gather,
-    forward_scatter,       forward_add_share, forward_finite,
+    FORWARD_TABLE_VERSION, forward_alloc,    forward_release, context_room,
+    forward_put,           forward_get,      forward_copy,    forward_copy_rows,
+    forward_zero,          forward_weight,   forward_codes,   forward_linear,
+    drop_linear,           forward_norm,     forward_product, forward_sums,
+    forward_attend,        forward_gate,     forward_pair,    forward_add,
+    forward_add_times,     forward_subtract, forward_gather,  forward_scatter,
+    forward_add_share,     forward_finite,
 };

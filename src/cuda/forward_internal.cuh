@@ -139,6 +139,8 @@ int forward_norm(struct cuda_context *c, const struct forward_norm *a,
                  struct err *e);
 int forward_product(struct cuda_context *c, const struct forward_product *a,
                     struct err *e);
+int forward_pair(struct cuda_context *c, const struct forward_pair *a,
+                 struct err *e);
 int forward_sums(struct cuda_context *c, const struct forward_sums *a,
                  struct err *e);
 int forward_attend(struct cuda_context *c, const struct forward_attend *a,
@@ -164,6 +166,10 @@ struct attend_args {
     void *out;
     const struct attend_block *block;
     int blocks, heads;
+    /* of the plain kernel alone, as in struct forward_attend */
+    int chunk;
+    float cap;
+    const float *sinks;
 };
 
 /* Whether attend_mma(), bf16 on tensor cores, has a kernel for these sizes;

@@ -60,13 +60,38 @@ static __device__ __forceinline__ float silu(float x)
     return x / (expf(-x) + 1.0f);
 }
 
+/* 0.5 x (1 + tanh z) = x / (1 + e^-2z), z = sqrt(2/pi) (x + 0.044715 x^3). */
+static __device__ __forceinline__ float gelu(float x)
+{
+    float z = x * fmaf(x * x, 0.044715f, 1.0f);
+
+    return x / (expf(z * -1.5957691216f) + 1.0f);
+}
+
+/* What gate and up become, which are rounded already, rounded as on the CPU. */
+template <class T>
+static __device__ __forceinline__ float gated(const struct forward_gating &how,
+                                              float g, float u)
+{
+    float s;
+
+    if (how.act != ACT_CLAMPED)
+        return __fmul_rn(rounded<T>(how.act == ACT_GELU ? gelu(g) : silu(g)),
+                         u);
+    g = fminf(g, how.limit);
+    u = rounded<T>(__fadd_rn(fmaxf(fminf(u, how.limit), -how.limit), 1.0f));
+    s = expf(rounded<T>(__fmul_rn(g, -how.alpha))) + 1.0f;
+    s = sizeof(T) == 2 ? __fmul_rn(g, rounded<T>(1.0f / s)) : g / s;
+    return __fmul_rn(u, rounded<T>(s));
+}
+
 /* out from the sums y and, for GATE, u, both of type S (f32, or rounded by
- * cuBLAS), with t = y + *bias: STORE: t; ADD: out + t; GATE: silu(t) (u +
+ * cuBLAS), with t = y + *bias: STORE: t; ADD: out + t; GATE: act(t) (u +
  * *second). */
 template <class T, class S>
-static __device__ __forceinline__ void finish_one(enum ending end, const S *y,
-                                                  const S *u, const float *bias,
-                                                  const float *second, T *out)
+static __device__ __forceinline__ void
+finish_one(enum ending end, const struct forward_gating &how, const S *y,
+           const S *u, const float *bias, const float *second, T *out)
 {
     float t = load(y);
 
@@ -80,15 +105,16 @@ static __device__ __forceinline__ void finish_one(enum ending end, const S *y,
 
         if (second)
             v = __fadd_rn(v, *second);
-        t = __fmul_rn(rounded<T>(silu(t)), rounded<T>(v));
+        t = gated<T>(how, t, rounded<T>(v));
     }
     store(out, t);
 }
 
 template <class T, class S, bool WIDE>
 static __global__ void __launch_bounds__(ROW)
-    finish_kernel(enum ending end, const S *y, const S *u, const float *bias,
-                  const float *second, int64_t all, int64_t n, T *out)
+    finish_kernel(enum ending end, struct forward_gating how, const S *y,
+                  const S *u, const float *bias, const float *second,
+                  int64_t all, int64_t n, T *out)
 {
     const int k = WIDE ? pack<T>::n : 1;
     int64_t step = (int64_t)gridDim.x * ROW * k;
@@ -109,11 +135,11 @@ static __global__ void __launch_bounds__(ROW)
                     *(pack<S> *)(b + j) = *(const pack<S> *)(u + i + j);
             }
             for (int j = 0; j < k; j++)
-                finish_one(end, a + j, b + j, bias ? bias + col + j : NULL,
+                finish_one(end, how, a + j, b + j, bias ? bias + col + j : NULL,
                            second ? second + col + j : NULL, p.x + j);
             *(pack<T> *)(out + i) = p;
         } else {
-            finish_one(end, y + i, u + i, bias ? bias + col : NULL,
+            finish_one(end, how, y + i, u + i, bias ? bias + col : NULL,
                        second ? second + col : NULL, out + i);
         }
     }
@@ -135,10 +161,10 @@ static int finish(struct cuda_context *c, const struct forward_product *a,
 
     if (wide)
         finish_kernel<T, S, true><<<blocks, ROW, 0, c->stream>>>(
-            end, y, u, a->bias, a->second_bias, all, a->n, out);
+            end, a->gating, y, u, a->bias, a->second_bias, all, a->n, out);
     else
         finish_kernel<T, S, false><<<blocks, ROW, 0, c->stream>>>(
-            end, y, u, a->bias, a->second_bias, all, a->n, out);
+            end, a->gating, y, u, a->bias, a->second_bias, all, a->n, out);
     LAUNCHED();
     return 0;
 }
@@ -177,6 +203,41 @@ int forward_product(struct cuda_context *c, const struct forward_product *a,
         return finish<float, float>(c, a, y, e);
     return biased ? finish<bf16, float>(c, a, y, e) :
                     finish<bf16, bf16>(c, a, y, e);
+}
+
+/* ---- gate and up that are there already ---- */
+
+template <class T>
+static __global__ void __launch_bounds__(ROW)
+    pair_kernel(struct forward_gating how, const T *g, const T *u, int64_t ldg,
+                int64_t ldu, int64_t all, int64_t n, T *out)
+{
+    EACH(i, all)
+    {
+        int64_t r = i / n, k = i % n;
+
+        store(out + i,
+              gated<T>(how, load(g + r * ldg + k), load(u + r * ldu + k)));
+    }
+}
+
+template <class T>
+static int pair_rows(struct cuda_context *c, const struct forward_pair *a,
+                     struct err *e)
+{
+    int64_t all = a->rows * a->n;
+
+    pair_kernel<<<blocks_for(all), ROW, 0, c->stream>>>(
+        a->gating, (const T *)a->g, (const T *)a->u, a->ldg, a->ldu, all, a->n,
+        (T *)a->out);
+    LAUNCHED();
+    return 0;
+}
+
+int forward_pair(struct cuda_context *c, const struct forward_pair *a,
+                 struct err *e)
+{
+    return a->rows ? BY_DTYPE(a->dtype, pair_rows, c, a, e) : 0;
 }
 
 /* ---- f32 sums without an epilogue ---- */

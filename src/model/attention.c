@@ -352,7 +352,10 @@ static void grow_query(const struct job *j, int64_t t, float *q, int64_t row)
         if (j->pairs)
             b[i] = bf16_from_f32(f32_from_bf16(b[i]) * by);
         else
-            q[row * d + i] *= by;
+            q[row * d + i] =
+                j->l->m->bf16 ?
+                    f32_from_bf16(bf16_from_f32(q[row * d + i] * by)) :
+                    q[row * d + i] * by;
 }
 
 /* Normalize and rotate a block of queries, in the kernels' format. */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/lacks.h"
 #include "device/device.h"
 #include "model/backward_parts.h"
 
@@ -16,6 +17,13 @@ static int use(struct model *m, struct cuda_context *c, struct err *e)
     struct plugin_table t = { BACKWARD_TABLE, BACKWARD_TABLE_VERSION, NULL };
     const struct forward_table *on = forward_functions();
 
+    const char *lacks = gradient_device_lacks(&m->config, 0);
+
+    if (lacks)
+        return err_set(e, E_CONFIG,
+                       "cuda: layers of %s have %s, whose gradients are not "
+                       "supported there",
+                       m->config.family->model_type, lacks);
     if (model_check_lacks(m, 0, e) < 0 || plugin_load(&t, NULL, e) < 0 ||
         device_fits(on, c, "gradients of a layer take",
                     gradient_device_bytes(&m->config, m->size), e) < 0)

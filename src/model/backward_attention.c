@@ -380,7 +380,6 @@ static int attend(const struct attention_back *a, const int64_t *first,
         .q_norm = head ? a->q_norm : NULL,
         .k_norm = head ? a->k_norm : NULL,
         .rotary_at = c->rotary_at,
-        .rotary = turns ? c->rotary : 0,
         .growth = turns ? NULL : &c->query_growth,
         .pairs = c->rope_pairs,
         .sinks = a->sinks,
@@ -390,7 +389,8 @@ static int attend(const struct attention_back *a, const int64_t *first,
         .v = y_of(a, PART_V),
     };
 
-    return model_angles(m, first, n_sequences, 0, &j.cs, e) < 0 ?
+    return model_angles(m, a->layer, model_longest(first, n_sequences), &j.cs,
+                        &j.rotary, e) < 0 ?
                e->code :
                backward_of(m)->attend(m->context, &j, e);
 }

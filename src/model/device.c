@@ -28,7 +28,8 @@ int device_product(const struct product *p, struct err *e)
                                  .codes = p->first->on_device,
                                  .bias = p->first->bias,
                                  .out = p->out,
-                                 .add = p->add };
+                                 .add = p->add,
+                                 .gating = model_gating(m) };
 
     if (p->second) {
         a.second = p->second->w;
@@ -36,6 +37,21 @@ int device_product(const struct product *p, struct err *e)
         a.second_bias = p->second->bias;
     }
     return m->on->product(m->context, &a, e);
+}
+
+int device_pair(const struct model *m, const struct gate_pair *p, struct err *e)
+{
+    return m->on->pair(m->context,
+                       &(struct forward_pair){ .dtype = m->dtype,
+                                               .rows = p->rows,
+                                               .n = p->n,
+                                               .g = p->g,
+                                               .u = p->u,
+                                               .ldg = p->ldg,
+                                               .ldu = p->ldu,
+                                               .gating = model_gating(m),
+                                               .out = p->out },
+                       e);
 }
 
 int device_sums(const struct model *m, const struct forward_sums *s,
@@ -60,57 +76,153 @@ int device_gate(struct layer *l, const struct state *s, const void *in,
                        e);
 }
 
-int model_angles(struct model *m, const int64_t *first, int64_t n, int64_t past,
-                 const float **cs, struct err *e)
+/* *to: a copy of n numbers of the host in b, made when `known` of them are there
+ * already. */
+static int copy_table(struct model *m, struct buffer *b, int64_t known,
+                      const float *host, int64_t n, const char *what,
+                      const float **to, struct err *e)
 {
-    const struct model_config *c = &m->config;
+    size_t bytes = (size_t)n * sizeof(*host);
+
+    if (known != n && (model_reserve(m, b, n, 1, sizeof(*host), what, e) < 0 ||
+                       model_put(m, b->p, host, bytes, e) < 0))
+        return e->code;
+    *to = b->p;
+    return 0;
+}
+
+int64_t model_longest(const int64_t *first, int64_t n)
+{
     int64_t longest = 0;
 
     for (int64_t i = 0; i < n; i++)
         if (first[i + 1] - first[i] > longest)
             longest = first[i + 1] - first[i];
-    longest += past;
-    if (rope_table_reserve(&m->rope, &c->rope, c->rotary, longest, e) < 0)
+    return longest;
+}
+
+int model_angles(struct model *m, int64_t layer, int64_t longest,
+                 const float **cs, int64_t *rotary, struct err *e)
+{
+    bool local = model_layer_rope(&m->config, layer) == &m->config.local_rope;
+    struct rope_table *t = local ? &m->local_rope : &m->rope;
+    int64_t n, *known = &m->angle_rows[local];
+
+    if (model_rope(m, layer, longest, cs, rotary, e) < 0)
         return e->code;
-    *cs = m->on ? m->angles.p : m->rope.cs;
-    if (!m->on || m->angle_rows >= longest)
+    if (!m->on)
         return 0;
-    m->angle_rows = 0;
-    if (model_reserve(m, &m->angles, m->rope.n, c->rotary, sizeof(float),
-                      "positions", e) < 0 ||
-        model_put(m, m->angles.p, m->rope.cs,
-                  (size_t)(m->rope.n * c->rotary) * sizeof(float), e) < 0)
+    n = t->n * m->config.rotary;
+    if (copy_table(m, &m->angles[local], *known, t->cs, n, "positions", cs, e) <
+        0) {
+        *known = 0;
         return e->code;
-    m->angle_rows = m->rope.n;
-    *cs = m->angles.p;
+    }
+    *known = n;
     return 0;
 }
 
-/* *key, *value: where the rows of m->key and m->value are; with a KV cache the
- * layer's in there, to which they are appended. */
-static int keep_rows(struct layer *l, const struct state *s, const char **key,
-                     const char **value, struct err *e)
+/* m->growth = the factors of at least n positions. */
+static int grow_table(struct model *m, int64_t n, struct err *e)
+{
+    if (n <= m->grown)
+        return 0;
+    m->grown = 0;
+    if (buffer_reserve(&m->growth, n, 1, sizeof(float), "positions", e) < 0)
+        return e->code;
+    for (int64_t i = 0; i < n; i++)
+        ((float *)m->growth.p)[i] = query_factor(&m->config.query_growth, i);
+    m->grown = n;
+    return 0;
+}
+
+int model_growth(struct model *m, int64_t layer, int64_t longest,
+                 const float **by, struct err *e)
+{
+    const struct model_config *c = &m->config;
+
+    *by = NULL;
+    if (c->query_growth.scale <= 0 || model_layer_rope(c, layer))
+        return 0;
+    if (grow_table(m, longest, e) < 0)
+        return e->code;
+    *by = m->growth.p;
+    if (!m->on)
+        return 0;
+    if (copy_table(m, &m->growth_there, m->grown_there, m->growth.p, m->grown,
+                   "positions", by, e) < 0) {
+        m->grown_there = 0;
+        return e->code;
+    }
+    m->grown_there = m->grown;
+    return 0;
+}
+
+/* Keys and values of a batch where the linears left them. */
+struct kept {
+    const char *key, *value;
+    int64_t row; /* elements of a row of either where they are heads */
+};
+
+/* Where the outputs of k and v are, and how wide their rows. */
+static struct kept find_rows(const struct model *m)
+{
+    const struct model_config *c = &m->config;
+    int64_t d = c->head_dim, k = c->n_kv_heads * d;
+    const char *q = m->q.p;
+
+    if (!c->family->fused_qkv)
+        return (struct kept){ m->key.p, m->value.p, k };
+    q += (size_t)(c->n_heads * d) * m->size;
+    return (struct kept){ q, q + (size_t)k * m->size, c->n_heads * d + 2 * k };
+}
+
+/* With a KV cache: append them to the layer's in there, and take all of those. */
+static int keep_rows(struct layer *l, const struct state *s, struct kept *r,
+                     struct err *e)
 {
     const struct kv_cache *p = s->cache;
     struct model *m = l->m;
-    size_t k, v;
+    int64_t own = m->config.n_kv_heads * m->config.head_dim;
+    size_t k, v, from;
     char *to;
 
-    *key = m->key.p;
-    *value = m->value.p;
     if (!p)
         return 0;
     k = p->keys / (size_t)p->tokens;
     v = p->values / (size_t)p->tokens;
+    from = m->config.mla.kv_lora ? 0 : (size_t)r->row * m->size;
     to = (char *)p->memory.p + (size_t)l->index * (p->keys + p->values);
-    if (model_copy(m, to + (size_t)p->length * k, *key, (size_t)s->rows * k,
-                   e) < 0 ||
-        model_copy(m, to + p->keys + (size_t)p->length * v, *value,
-                   (size_t)s->rows * v, e) < 0)
+    if (m->on->copy_rows(m->context, to + (size_t)p->length * k, k, r->key,
+                         from ? from : k, k, s->rows, e) < 0 ||
+        m->on->copy_rows(m->context, to + p->keys + (size_t)p->length * v, v,
+                         r->value, from ? from : v, v, s->rows, e) < 0)
         return e->code;
-    *key = to;
-    *value = to + p->keys;
+    *r = (struct kept){ to, to + p->keys, own };
     return 0;
+}
+
+/* Where the heads of q, k and v are. */
+static void find_heads(const struct model *m, const struct kept *r,
+                       struct forward_attend *a)
+{
+    const struct model_config *c = &m->config;
+    const struct mla *mla = &c->mla;
+    int64_t d = c->head_dim, kv = mla->nope + c->v_dim, q = c->n_heads * d;
+
+    if (c->family->fused_qkv)
+        q += 2 * c->n_kv_heads * d;
+    a->q = (struct forward_heads){ m->q.p, q, d };
+    a->k = (struct forward_heads){ r->key, r->row, d };
+    a->v = (struct forward_heads){ r->value, r->row, d };
+    if (!mla->kv_lora)
+        return;
+    a->k = (struct forward_heads){ r->value, c->n_heads * kv, kv };
+    a->v = (struct forward_heads){ r->value + (size_t)mla->nope * m->size,
+                                   c->n_heads * kv, kv };
+    a->tail = (struct forward_heads){ r->key + (size_t)mla->kv_lora * m->size,
+                                      mla->kv_lora + mla->rope, 0 };
+    a->tail_dim = mla->rope;
 }
 
 int device_attend(struct layer *l, const struct state *s, void *out,
@@ -118,9 +230,10 @@ int device_attend(struct layer *l, const struct state *s, void *out,
 {
     struct model *m = l->m;
     const struct model_config *c = &m->config;
-    const struct mla *mla = &c->mla;
-    int64_t d = c->head_dim, kv = mla->nope + c->v_dim;
-    const char *key, *value;
+    int64_t last = model_layer_slides(c, l->index) ? c->sliding_window : 0;
+    bool chunks = c->family->sliding == SLIDING_CHUNKS;
+    bool flat = c->qk_norm == QK_NORM_FLAT;
+    struct kept rows = find_rows(m);
     struct forward_attend a = {
         .dtype = m->dtype,
         .rows = s->rows,
@@ -129,35 +242,26 @@ int device_attend(struct layer *l, const struct state *s, void *out,
         .past = s->cache ? s->cache->length : 0,
         .n_heads = c->n_heads,
         .n_kv_heads = c->n_kv_heads,
-        .head_dim = d,
+        .head_dim = c->head_dim,
         .v_dim = c->v_dim,
-        .window = model_layer_slides(c, l->index) ? c->sliding_window : 0,
+        .window = chunks ? 0 : last,
+        .chunk = chunks ? last : 0,
         .scale = m->scale,
         .eps = (float)c->rms_eps,
+        .cap = (float)c->attention_cap,
+        .sinks = l->sinks,
+        .q_norm = flat ? NULL : l->q_norm,
+        .k_norm = flat ? NULL : l->k_norm,
         .rotary_at = c->rotary_at,
-        .rotary = c->rotary,
         .pairs = c->rope_pairs,
-        .q = { m->q.p, c->n_heads * d, d },
         .out = out,
     };
+    int64_t longest = model_longest(s->first, s->n_sequences) + a.past;
 
-    if (model_angles(m, s->first, s->n_sequences, a.past, &a.cs, e) < 0 ||
-        keep_rows(l, s, &key, &value, e) < 0)
+    if (model_angles(m, l->index, longest, &a.cs, &a.rotary, e) < 0 ||
+        model_growth(m, l->index, longest, &a.growth, e) < 0 ||
+        keep_rows(l, s, &rows, e) < 0)
         return e->code;
-    if (c->qk_norm == QK_NORM_HEAD) {
-        a.q_norm = l->q_norm;
-        a.k_norm = l->k_norm;
-    }
-    if (mla->kv_lora) {
-        a.k = (struct forward_heads){ value, c->n_heads * kv, kv };
-        a.v = (struct forward_heads){ value + (size_t)mla->nope * m->size,
-                                      c->n_heads * kv, kv };
-        a.tail = (struct forward_heads){ key + (size_t)mla->kv_lora * m->size,
-                                         mla->kv_lora + mla->rope, 0 };
-        a.tail_dim = mla->rope;
-    } else {
-        a.k = (struct forward_heads){ key, c->n_kv_heads * d, d };
-        a.v = (struct forward_heads){ value, c->n_kv_heads * d, d };
-    }
+    find_heads(m, &rows, &a);
     return m->on->attend(m->context, &a, e);
 }

@@ -75,20 +75,19 @@ void pass_count_tokens(struct pass *x, int64_t expert)
 
 /* ---- a part of an expert's rows ---- */
 
-/* row[n], elements, *= by. */
-static void multiply_row(const struct model *m, char *row, int64_t n, float by)
+void multiply_row(enum dtype type, void *row, int64_t n, float by)
 {
     enum { PIECE = 256 };
     float t[PIECE];
 
     for (int64_t c = 0; c < n; c += PIECE) {
         size_t k = n - c < PIECE ? (size_t)(n - c) : PIECE;
-        char *at = row + (size_t)c * m->size;
+        char *at = (char *)row + (size_t)c * (dtype_bits(type) / 8);
 
-        (void)!to_f32(t, at, m->dtype, k);
+        (void)!to_f32(t, at, type, k);
         for (size_t i = 0; i < k; i++)
             t[i] *= by;
-        (void)!from_f32(at, m->dtype, t, k);
+        (void)!from_f32(at, type, t, k);
     }
 }
 
@@ -105,7 +104,7 @@ static void gather_rows(void *ctx, size_t begin, size_t end)
                (const char *)j->from + (size_t)(s / x->p->routing->top_k) * row,
                row);
         if (x->m->config.moe.weigh_inputs)
-            multiply_row(x->m, (char *)j->to + i * row, x->h,
+            multiply_row(x->m->dtype, (char *)j->to + i * row, x->h,
                          x->p->routing->scores[s]);
     }
 }
@@ -129,6 +128,7 @@ static int gather_from(struct part *j, const void *from, void *to,
 
     if (m->on) {
         r = rows_of(j);
+        r.by = j->x->device_score;
         return m->on->gather(m->context, &r, to, from, e);
     }
     j->from = from;
@@ -204,6 +204,11 @@ int pass_place_slots(struct pass *x, struct err *e)
 
     if (model_alloc(m, (void **)&x->device_slot, n * sizeof(*x->slot), true,
                     NULL, e) < 0 ||
+        (m->config.moe.weigh_inputs &&
+         (model_alloc(m, (void **)&x->device_score, all * sizeof(*r->scores),
+                      true, NULL, e) < 0 ||
+          model_put(m, x->device_score, r->scores, all * sizeof(*r->scores),
+                    e) < 0)) ||
         model_alloc(m, (void **)&x->device_weight, all * sizeof(*r->weights),
                     true, NULL, e) < 0 ||
         model_alloc(m, (void **)&x->squares, n * sizeof(*x->squares), true,
@@ -243,6 +248,7 @@ void pass_release_slots(struct pass *x)
         model_free(x->m, x->mids);
         model_free(x->m, x->device_slot);
         model_free(x->m, x->device_weight);
+        model_free(x->m, x->device_score);
         model_free(x->m, x->squares);
     }
     region_release(&x->mid_rows);

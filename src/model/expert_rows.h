@@ -28,6 +28,7 @@ struct pass {
      * squares of output rows, by position in slot. */
     int64_t *device_slot;
     float *device_weight;
+    float *device_score; /* if inputs are weighed: the routing's scores */
     double *squares;
     double stats[EXPERT_STATS];
     double norm[EXPERT_PART]; /* weight * ||output|| of a part's rows */
@@ -50,9 +51,10 @@ int64_t pass_tokens_of(const struct pass *x, int64_t expert);
 int64_t pass_most_tokens(const struct pass *x);
 /* Set x->stats to the sums of the routing over one expert's tokens. */
 void pass_count_tokens(struct pass *x, int64_t expert);
+/* row[n], elements, *= by. */
+void multiply_row(enum dtype type, void *row, int64_t n, float by);
 /* Copy the part's rows to x->in, and those of the reference to
- * x->in_reference; both times their scores if the family weighs inputs (not on
- * a device). */
+ * x->in_reference; both times their scores if the family weighs inputs. */
 MUST_CHECK int part_gather(struct part *j, struct err *e);
 /* sum[token] += weight * row of x->out; adds the norms of the weighted rows to
  * x->stats (on a device: x->squares). */

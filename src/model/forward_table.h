@@ -13,12 +13,13 @@
 #ifndef FORGE_FORWARD_TABLE_H
 #define FORGE_FORWARD_TABLE_H
 
+#include "arch/config.h"
 #include "common/math/dtype.h"
 #include "device/plugin.h"
 #include "forge_w4a16.h"
 
 #define FORWARD_TABLE "forge_forward_table"
-enum { FORWARD_TABLE_VERSION = 4 };
+enum { FORWARD_TABLE_VERSION = 5 };
 
 /* RMS norm: out[rows, n] = w * x / rms(x) for rows of n elements, leading
  * dimension ld. */
@@ -31,8 +32,14 @@ struct forward_norm {
     void *out; /* may be x where ld is n */
 };
 
+/* act(g) * u, or of ACT_CLAMPED what enum activation says. */
+struct forward_gating {
+    enum activation act;
+    float alpha, limit; /* ACT_CLAMPED's */
+};
+
 /* out[rows, n] = x W^T + b; add: out += x W^T + b; with `second` U: out =
- * silu(x W^T + b) * (x U^T + b2).  x [rows, depth], W and U [n, depth]. */
+ * act(x W^T + b) * (x U^T + b2).  x [rows, depth], W and U [n, depth]. */
 struct forward_product {
     enum dtype dtype; /* of x, w and out */
     int64_t rows, n, depth;
@@ -43,6 +50,18 @@ struct forward_product {
     const float *bias, *second_bias;            /* [n], or NULL */
     void *out;
     bool add;
+    struct forward_gating gating; /* with second */
+};
+
+/* out[rows, n] = act(g) * u, elements, of gate and up that are there; ldg, ldu:
+ * elements of their rows. */
+struct forward_pair {
+    enum dtype dtype;
+    int64_t rows, n;
+    const void *g, *u;
+    int64_t ldg, ldu;
+    struct forward_gating gating;
+    void *out;
 };
 
 struct cuda_w4; /* a 4-bit linear of the device */
@@ -86,13 +105,19 @@ struct forward_attend {
     int64_t past; /* a single sequence goes on behind so many rows of k, v and
                    * tail, which earlier calls have rotated; q begins there */
     int64_t n_heads, n_kv_heads, head_dim, v_dim;
-    int64_t window;   /* the query at position p sees keys p - window + 1..p;
+    int64_t window;      /* the query at position p sees keys p - window + 1..p;
                      * 0: 0..p */
-    float scale, eps; /* scale: of scores; eps: of the norms */
+    int64_t chunk;       /* it sees keys p - p % chunk..p; 0: by window */
+    float scale, eps;    /* scale: of scores; eps: of the norms */
+    float cap;           /* scores s become cap tanh(s / cap); 0: they stay */
+    const float *sinks;  /* [n_heads]: a score without a value; NULL: none */
+    const float *growth; /* [positions]: queries, turned, are multiplied by it;
+                          * NULL: they are not */
     const float *q_norm, *k_norm; /* [head_dim], or NULL */
     int64_t rotary_at, rotary;
     bool pairs;      /* RoPE rotates (2i, 2i+1) instead of (i, i + rotary/2) */
-    const float *cs; /* [positions, rotary]: cosines, then sines */
+    const float *cs; /* [positions, rotary]: cosines, then sines; not read
+                      * where rotary is 0 */
     struct forward_heads q, k, v; /* q.p may be overwritten, and k.p if
                                    * tail.p is NULL */
     struct forward_heads tail;    /* latent attention: the last tail_dim dims
@@ -126,6 +151,8 @@ struct forward_rows {
     enum dtype dtype;
     int64_t rows, n, top_k;
     const int64_t *slot; /* [rows] */
+    const float *by;     /* [choices]: gather() multiplies rows by it; NULL: it
+                          * copies */
 };
 
 /* The table.  Functions that return int: see device/plugin.h. */
@@ -146,6 +173,10 @@ struct forward_table {
                struct err *e);
     int (*copy)(struct cuda_context *c, void *to, const void *from, size_t n,
                 struct err *e);
+    /* Of `rows` pieces of n bytes that are to_row and from_row bytes apart. */
+    int (*copy_rows)(struct cuda_context *c, void *to, size_t to_row,
+                     const void *from, size_t from_row, size_t n, int64_t rows,
+                     struct err *e);
     int (*zero)(struct cuda_context *c, void *to, size_t n, struct err *e);
     /* Copy weights W[rows, depth], elements, from the host in the form that
      * product() and sums() read. */
@@ -171,12 +202,17 @@ struct forward_table {
                   struct err *e);
     int (*gate)(struct cuda_context *c, const struct forward_gate *a,
                 struct err *e);
+    int (*pair)(struct cuda_context *c, const struct forward_pair *a,
+                struct err *e);
     /* x[n] += y[n], x elements. */
     int (*add)(struct cuda_context *c, enum dtype t, void *x, const float *y,
                int64_t n, struct err *e);
+    /* x[n] += factor * y[n], elements; the product is rounded first. */
+    int (*add_times)(struct cuda_context *c, enum dtype t, float factor,
+                     void *x, const void *y, int64_t n, struct err *e);
     int (*subtract)(struct cuda_context *c, const struct forward_difference *d,
                     struct err *e);
-    /* to[rows, n] = from[token of the row, n]. */
+    /* to[rows, n] = from[token of the row, n], times r->by. */
     int (*gather)(struct cuda_context *c, const struct forward_rows *r,
                   void *to, const void *from, struct err *e);
     /* sum[token, n] += weight[slot] * out[row, n]; squares[row] = sum of

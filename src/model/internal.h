@@ -26,8 +26,13 @@ struct model {
     const struct backward_table *back; /* the backward pass there; NULL: the
                                         * CPU's */
     struct cuda_context *context;
-    struct buffer angles; /* copy of rope.cs on the device */
-    int64_t angle_rows;   /* number of positions in it */
+    struct buffer angles[2]; /* copies of rope.cs and local_rope.cs on the
+                              * device */
+    int64_t angle_rows[2];   /* how many numbers are in them */
+    /* Factors of queries by position, the host's, and a copy on the device;
+     * how many there are. */
+    struct buffer growth, growth_there;
+    int64_t grown, grown_there;
     /* Outputs of the linears q, k, v: elements [rows, ...]; with latent
      * attention key is kv_a's output and value kv_b's. */
     struct buffer q, key, value;
@@ -160,7 +165,7 @@ MUST_CHECK int model_rope(struct model *m, int64_t layer, int64_t n,
                           const float **cs, int64_t *rotary, struct err *e);
 
 /* out[rows, first->of.rows] = x W^T + b; add: out += x W^T + b; with `second`
- * U: out = silu(x W^T + b) * (x U^T + b2). */
+ * U: out = act(x W^T + b) * (x U^T + b2). */
 struct product {
     const struct model *m;
     const struct loaded *first, *second; /* second may be NULL */
@@ -210,10 +215,21 @@ MUST_CHECK int device_fits(const struct forward_table *on,
  * many tokens. */
 MUST_CHECK int model_check_lacks(const struct model *m, int64_t tokens,
                                  struct err *e);
-/* The device's part of model_norm_rows(), product_run(), product_sums(). */
+/* How the model's gates are applied. */
+static inline struct forward_gating model_gating(const struct model *m)
+{
+    const struct model_config *c = &m->config;
+
+    return (struct forward_gating){ c->family->act, (float)c->gate_alpha,
+                                    (float)c->gate_limit };
+}
+/* The device's part of model_norm_rows(), product_run(), gate_pair(),
+ * product_sums(). */
 MUST_CHECK int device_norm(const struct model *m, const struct norm *j,
                            struct err *e);
 MUST_CHECK int device_product(const struct product *p, struct err *e);
+MUST_CHECK int device_pair(const struct model *m, const struct gate_pair *p,
+                           struct err *e);
 MUST_CHECK int device_sums(const struct model *m, const struct forward_sums *s,
                            struct err *e);
 /* s->x += sigmoid(in g) * y, g: the gate of the shared expert; on the host and
@@ -222,11 +238,17 @@ void gate_run(struct layer *l, const struct state *s, const void *in,
               const void *y);
 MUST_CHECK int device_gate(struct layer *l, const struct state *s,
                            const void *in, const void *y, struct err *e);
-/* *cs: cosines and sines (struct rope_table), where layers run, for the
- * positions of n sequences that begin at rows first[], behind `past` tokens;
- * valid until the next call. */
-MUST_CHECK int model_angles(struct model *m, const int64_t *first, int64_t n,
-                            int64_t past, const float **cs, struct err *e);
+/* s->x += residual_scale * y, y [rows, H], elements; on the host. */
+void add_scaled(const struct model *m, const struct state *s, const void *y);
+/* Tokens of the longest of n sequences that begin at rows first[]. */
+int64_t model_longest(const int64_t *first, int64_t n);
+/* model_rope() with *cs where layers run. */
+MUST_CHECK int model_angles(struct model *m, int64_t layer, int64_t longest,
+                            const float **cs, int64_t *rotary, struct err *e);
+/* *by: query_factor() of at least so many positions, where layers run; NULL:
+ * the layer's queries do not grow. */
+MUST_CHECK int model_growth(struct model *m, int64_t layer, int64_t longest,
+                            const float **by, struct err *e);
 /* The device's part of attention_run(). */
 MUST_CHECK int device_attend(struct layer *l, const struct state *s, void *out,
                              struct err *e);

@@ -59,17 +59,24 @@ static int load_sinks(struct layer *l, struct err *e)
 {
     const struct model_config *c = &l->m->config;
 
-    return c->family->sinks && wanted(l, POINT_ATTN_OUT) ?
-               layer_vector(l, "self_attn.sinks", c->n_heads, &l->sinks, e) :
-               0;
+    if (!c->family->sinks || !wanted(l, POINT_ATTN_OUT))
+        return 0;
+    if (layer_vector(l, "self_attn.sinks", c->n_heads, &l->sinks, e) < 0)
+        return e->code;
+    return model_place(l->m, (void **)&l->sinks,
+                       (size_t)c->n_heads * sizeof(*l->sinks), e);
 }
 
 /* *norm [head_dim]: one without weights, if attention is run. */
 static int unit_norm(struct layer *l, float **norm, struct err *e)
 {
-    return wanted(l, POINT_ATTN_OUT) ?
-               norm_ones(l->m->config.head_dim, norm, e) :
-               0;
+    int64_t d = l->m->config.head_dim;
+
+    if (!wanted(l, POINT_ATTN_OUT))
+        return 0;
+    return norm_ones(d, norm, e) < 0 ?
+               e->code :
+               model_place(l->m, (void **)norm, (size_t)d * sizeof(**norm), e);
 }
 
 /* Norms of q and k that have no weights.  In front of RoPE they are the same as
@@ -242,11 +249,11 @@ void layer_release(struct layer *l)
     model_free(l->m, l->q_a_norm);
     model_free(l->m, l->kv_a_norm);
     model_free(l->m, l->shared_gate);
-    free(l->sinks);
+    model_free(l->m, l->sinks);
     delta_release(l->delta);
     mamba_release(l->mamba);
     indexer_release(l->indexer);
     altup_release(l->altup);
-    free(l->v_norm);
+    model_free(l->m, l->v_norm);
     free(l);
 }

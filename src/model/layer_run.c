@@ -339,9 +339,9 @@ static int add_gated(struct layer *l, struct state *s, struct err *e)
 struct add_job {
     const struct model *m;
     const struct state *s;
+    const void *y; /* [rows, H], elements */
 };
 
-/* x += residual_scale * the outputs in m->latent. */
 static void add_rows(void *ctx, size_t begin, size_t end)
 {
     const struct add_job *j = ctx;
@@ -350,8 +350,14 @@ static void add_rows(void *ctx, size_t begin, size_t end)
 
     for (size_t r = begin; r < end; r++)
         add_times(m, (float)m->config.residual_scale,
-                  (const char *)m->latent.p + r * row,
-                  state_x(j->s, (int64_t)r));
+                  (const char *)j->y + r * row, state_x(j->s, (int64_t)r));
+}
+
+void add_scaled(const struct model *m, const struct state *s, const void *y)
+{
+    struct add_job j = { m, s, y };
+
+    threads_for((size_t)s->rows, 8, add_rows, &j);
 }
 
 /* x += residual_scale * norm(W act + b), W: o or down; norm NULL: none. */
@@ -359,18 +365,19 @@ static int add_output(struct layer *l, const struct state *s,
                       enum linear_part i, const float *norm, struct err *e)
 {
     struct model *m = l->m;
-    struct add_job j = { m, s };
 
     if (!model_adds_scaled(&m->config))
         return multiply(l, i, s, s->act, s->x, true, e);
-    if (m->on)
-        return err_set(e, E_BUG, "a scaled residual stream on a device");
     if (model_reserve(m, &m->latent, s->rows, m->config.hidden_size, m->size,
                       "outputs", e) < 0 ||
         multiply(l, i, s, s->act, m->latent.p, false, e) < 0 ||
         (norm && model_norm(m, m->latent.p, norm, s->rows, m->latent.p, e) < 0))
         return e->code;
-    threads_for((size_t)s->rows, 8, add_rows, &j);
+    if (m->on)
+        return m->on->add_times(
+            m->context, m->dtype, (float)m->config.residual_scale, s->x,
+            m->latent.p, s->rows * m->config.hidden_size, e);
+    add_scaled(m, s, m->latent.p);
     return 0;
 }
 

@@ -46,7 +46,10 @@ void model_close(struct model *m)
     model_release_embedding(m);
     rope_table_release(&m->rope);
     rope_table_release(&m->local_rope);
-    model_buffer_release(m, &m->angles);
+    for (int i = 0; i < 2; i++)
+        model_buffer_release(m, &m->angles[i]);
+    buffer_release(&m->growth);
+    model_buffer_release(m, &m->growth_there);
     model_buffer_release(m, &m->q);
     model_buffer_release(m, &m->key);
     model_buffer_release(m, &m->value);

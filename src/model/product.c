@@ -430,7 +430,7 @@ int gate_pair(const struct model *m, const struct gate_pair *p, struct err *e)
     struct pair_job j = { m, p };
 
     if (m->on)
-        return err_set(e, E_BUG, "gate and up that are apart on a device");
+        return device_pair(m, p, e);
     threads_for((size_t)p->rows, 8, gate_pair_rows, &j);
     return 0;
 }

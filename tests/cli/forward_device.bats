@@ -8,9 +8,14 @@ load ../helper/fail_each
 bats_require_minimum_version 1.5.0
 
 PY="$BATS_TEST_DIRNAME/../reference/forward.py"
-DENSE=(llama llama-biases dynamic mistral qwen2 qwen3 seed_oss ernie4_5 ministral3)
+DENSE=(llama llama-biases dynamic mistral qwen2 qwen3 seed_oss ernie4_5 ministral3 gemma2 gemma3 phi3 phi3-long olmo2 olmo3
+    granite smollm3 glm4)
 MIXTURES=(deepseek_v3 deepseek_v3-plain kimi_k2 deepseek_v32-dense deepseek_v2 deepseek_v2-lite qwen2_moe qwen3_moe
-    qwen3_moe-step mixtral glm4_moe minimax_m2 ernie4_5_moe)
+    qwen3_moe-step mixtral glm4_moe minimax_m2 ernie4_5_moe gpt_oss llama4 granitemoe)
+
+WITH_GRADIENTS=(llama llama-biases dynamic mistral qwen2 qwen3 seed_oss ernie4_5 ministral3 deepseek_v3
+    deepseek_v3-plain kimi_k2 deepseek_v32-dense deepseek_v2 deepseek_v2-lite qwen2_moe qwen3_moe qwen3_moe-step mixtral
+    glm4_moe minimax_m2 ernie4_5_moe)
 
 setup_file() {
     cd "$BATS_FILE_TMPDIR" || return 1
@@ -30,8 +35,8 @@ setup() {
     export FAKE_CUDA_LOG=$PWD/log
 }
 
-every_family() { # TOOL: what it puts out is the CPU's, with room on the device and without
-    for kind in "${DENSE[@]}" "${MIXTURES[@]}"; do
+each_of() { # TOOL KIND...: what it puts out is the CPU's, with room on the device and without
+    for kind in "${@:2}"; do
         for dtype in f32 bf16; do
             rm -f log
             "$1" -q --dtype $dtype "$kind" t.fts >cpu.fts
@@ -46,11 +51,11 @@ every_family() { # TOOL: what it puts out is the CPU's, with room on the device 
 }
 
 @test "activations of every family are the CPU's, f32 and bf16, whether or not there is room for states" {
-    every_family forge-calib
+    each_of forge-calib "${DENSE[@]}" "${MIXTURES[@]}"
 }
 
 @test "gradients of every family are the CPU's, f32 and bf16, whether or not there is room for them" {
-    every_family forge-gradient
+    each_of forge-gradient "${WITH_GRADIENTS[@]}"
 }
 
 loop() { # CALIB OPTION...: to codes.fts, what forge-calib put out to seen.fts
@@ -78,19 +83,19 @@ both() { # KIND OPTION...: the loop of the CPU, and of a device with room for st
 }
 
 @test "the loop: what quantized layers put out is the CPU's, to the bit" {
-    for kind in llama llama-biases qwen3 deepseek_v3 qwen2_moe; do
+    for kind in llama llama-biases qwen3 deepseek_v3 qwen2_moe gemma3 phi3 gpt_oss; do
         both $kind
     done
 }
 
 @test "both streams: drifts, outputs and gaps are the CPU's, to the bit" {
-    for kind in llama llama-biases mistral deepseek_v3 deepseek_v2-lite qwen2_moe mixtral; do
+    for kind in llama llama-biases mistral deepseek_v3 deepseek_v2-lite qwen2_moe mixtral gemma2 granite llama4; do
         both $kind --propagate both
     done
 }
 
 @test "forge-eval: the same figures, layer by layer, too" {
-    for kind in llama deepseek_v3 qwen2_moe; do
+    for kind in llama deepseek_v3 qwen2_moe gemma2 granite; do
         python3 "$PY" make $kind original
         cp -r original other
         python3 - <<'PYTHON'

@@ -104,7 +104,6 @@ pruned() {
     refused 78 forge quantize m out "${few[@]}" --effort best
     [[ $stderr == *"--effort best: gemma2 has soft caps"* ]]
     [ ! -e out.work ]
-    refused 69 forge quantize m out "${few[@]}" --device cuda
     make_model phi3 p
     forge-tokens --sequences 1 --seqlen 8 p "$BATS_FILE_TMPDIR/t.npy" >t.fts
     refused 78 forge-gradient -q -o out p t.fts
@@ -148,7 +147,7 @@ pruned() {
         [ "$(jq -r .quantization_config.quant_method made-m-$layout/config.json)" != mxfp4 ]
     done
     pruned m
-    refused 69 forge quantize m out "${few[@]}" --device cuda
+    refused 69 forge quantize m out "${few[@]}" --device cuda --effort best
     [[ $stderr == *"gpt_oss has attention sinks"* ]]
     # codes without their scales
     sed -i 's/down_proj_scales/down_proj_scalez/' m/model.safetensors
@@ -172,7 +171,7 @@ pruned() {
     families wrapped made-m-compressed-tensors made-mm mm language_model.model.
     jq -e '.quantization_config.ignore | index("re:(.*\\.)?vision_model\\..*")' made-mm/config.json
     pruned m
-    refused 69 forge quantize m out "${few[@]}" --device cuda
+    refused 69 forge quantize m out "${few[@]}" --device cuda --effort best
     [[ $stderr == *"llama4_text has layers without RoPE"* ]]
     sed -i 's/"moe_layers"/"x"/; s/"interleave_moe_layer_step": 2/"moe_layers": [9, "x"]/' m/config.json
     refused 65 forge quantize m out "${few[@]}"

@@ -5,6 +5,10 @@
 struct heads {
     int64_t heads, kv, dim, v_dim, window, rotary, tail, pad;
     bool pairs, norm;
+    int64_t chunk;
+    float cap;
+    bool sinks, grows;
+    int64_t gap; /* elements between rows of q and of k, as if v were there */
 };
 
 /* a, or its first `past` rows and then the others behind them, of which it has
@@ -27,7 +31,7 @@ static void attend_in_parts(int s, struct forward_attend a, int64_t past,
 }
 
 struct inputs {
-    struct twin q, k, v, tail, cs, qn, kn;
+    struct twin q, k, v, tail, cs, qn, kn, sinks, growth;
 };
 
 /* Of a key what is its head's own; the rest is the tail. */
@@ -38,20 +42,28 @@ static int64_t own_dim(const struct heads *h)
 
 static int64_t kv_row(const struct heads *h)
 {
-    return h->tail ? h->heads * (own_dim(h) + h->v_dim) : h->kv * h->dim;
+    return h->tail ? h->heads * (own_dim(h) + h->v_dim) :
+                     h->kv * h->dim + h->gap;
+}
+
+static int64_t q_row(const struct heads *h)
+{
+    return h->heads * h->dim + h->gap;
 }
 
 static struct inputs inputs_of(enum dtype t, const struct heads *h,
                                int64_t rows, int64_t longest)
 {
     return (struct inputs){
-        .q = elements(t, rows * h->heads * h->dim, 1),
+        .q = elements(t, rows * q_row(h), 1),
         .k = elements(t, rows * kv_row(h), 1),
         .v = elements(t, rows * h->kv * h->v_dim, 1),
         .tail = elements(t, rows * (h->pad + h->tail) + 8, 1),
         .cs = elements(DT_F32, longest * h->rotary + 8, .7f),
         .qn = elements(DT_F32, h->dim, 1),
         .kn = elements(DT_F32, h->dim, 1),
+        .sinks = elements(DT_F32, h->heads, 1),
+        .growth = elements(DT_F32, longest, 1),
     };
 }
 
@@ -64,6 +76,8 @@ static void drop_inputs(struct inputs *x)
     drop(&x->cs);
     drop(&x->qn);
     drop(&x->kn);
+    drop(&x->sinks);
+    drop(&x->growth);
 }
 
 /* The call of one side; its sequences and its output are left. */
@@ -78,6 +92,10 @@ static struct forward_attend call_of(int s, enum dtype t, const struct heads *h,
         .head_dim = h->dim,
         .v_dim = h->v_dim,
         .window = h->window,
+        .chunk = h->chunk,
+        .cap = h->cap,
+        .sinks = h->sinks ? x->sinks.p[s] : NULL,
+        .growth = h->grows ? x->growth.p[s] : NULL,
         .scale = 1 / sqrtf((float)h->dim),
         .eps = 1e-6f,
         .q_norm = h->norm ? x->qn.p[s] : NULL,
@@ -86,7 +104,7 @@ static struct forward_attend call_of(int s, enum dtype t, const struct heads *h,
         .rotary = h->rotary,
         .pairs = h->pairs,
         .cs = x->cs.p[s],
-        .q = { x->q.p[s], h->heads * h->dim, h->dim },
+        .q = { x->q.p[s], q_row(h), h->dim },
         .k = { x->k.p[s], kv_row(h), h->dim },
         .v = { x->v.p[s], h->kv * h->v_dim, h->v_dim },
     };
@@ -119,7 +137,7 @@ static void test_attend(enum dtype t, const struct heads *h,
         a.n_sequences = n;
         a.first = first;
         a.out = out.p[s];
-        attend_in_parts(s, a, past, (size_t)(h->heads * h->dim) * item(t), row);
+        attend_in_parts(s, a, past, (size_t)q_row(h) * item(t), row);
     }
     same("attend", &out, t, false);
     drop_inputs(&x);
@@ -171,6 +189,33 @@ static const struct heads all[] = {
       .rotary = 96,
       .pairs = true },
     { .heads = 1, .kv = 1, .dim = 320, .v_dim = 320, .rotary = 320 },
+    /* gpt-oss, Gemma 2, Llama 4 with RoPE and without, Phi-3 */
+    { .heads = 8,
+      .kv = 2,
+      .dim = 64,
+      .v_dim = 64,
+      .rotary = 64,
+      .window = 100,
+      .sinks = true },
+    { .heads = 4, .kv = 2, .dim = 256, .v_dim = 256, .rotary = 256, .cap = 2 },
+    { .heads = 4,
+      .kv = 2,
+      .dim = 128,
+      .v_dim = 128,
+      .rotary = 128,
+      .pairs = true,
+      .norm = true,
+      .chunk = 100 },
+    { .heads = 3,
+      .kv = 1,
+      .dim = 20,
+      .v_dim = 20,
+      .rotary = 20,
+      .sinks = true,
+      .cap = 3,
+      .chunk = 37 },
+    { .heads = 4, .kv = 2, .dim = 128, .v_dim = 128, .grows = true },
+    { .heads = 3, .kv = 3, .dim = 96, .v_dim = 96, .rotary = 96, .gap = 64 },
 };
 
 static void test_attention(enum dtype t)

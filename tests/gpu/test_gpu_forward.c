@@ -26,7 +26,7 @@ static void test_norm(enum dtype t, int64_t rows, int64_t n, int64_t ld)
 }
 
 static void test_product(enum dtype t, int64_t rows, int64_t n, int64_t depth,
-                         bool bias, int end)
+                         bool bias, int end, enum activation act)
 {
     struct twin x = elements(t, rows * depth, 1);
     struct twin w = weights_of(t, n, depth), u = weights_of(t, n, depth);
@@ -46,7 +46,8 @@ static void test_product(enum dtype t, int64_t rows, int64_t n, int64_t depth,
                                    .bias = bias ? b.p[s] : NULL,
                                    .second_bias = bias ? c.p[s] : NULL,
                                    .out = out.p[s],
-                                   .add = end == 1 },
+                                   .add = end == 1,
+                                   .gating = { act, 1.7f, 1 } },
         e));
     same("product", &out, t, false);
     drop(&x);
@@ -54,6 +55,29 @@ static void test_product(enum dtype t, int64_t rows, int64_t n, int64_t depth,
     drop(&u);
     drop(&b);
     drop(&c);
+}
+
+/* Of gate and up in one linear: u behind g. */
+static void test_pair(enum dtype t, int64_t rows, int64_t n,
+                      enum activation act)
+{
+    struct twin g = elements(t, rows * 2 * n, 1);
+    struct twin out = poisoned((size_t)(rows * n) * item(t));
+
+    BOTH(table[s]->pair(
+        context[s],
+        &(struct forward_pair){ .dtype = t,
+                                .rows = rows,
+                                .n = n,
+                                .g = g.p[s],
+                                .u = (char *)g.p[s] + (size_t)n * item(t),
+                                .ldg = 2 * n,
+                                .ldu = 2 * n,
+                                .gating = { act, 1.7f, 1 },
+                                .out = out.p[s] },
+        e));
+    same("pair", &out, t, false);
+    drop(&g);
 }
 
 static void test_sums(enum dtype t, bool router, int64_t rows, int64_t all,
@@ -139,6 +163,13 @@ static void test_elements(enum dtype t, int64_t rows, int64_t n)
                                                 .x = b.p[s] },
                         e));
     same("gate", &b, t, false);
+    b = elements(t, rows * n, 2);
+    BOTH(table[s]->add_times(context[s], t, .22f, b.p[s], a.p[s], rows * n, e));
+    same("add_times", &b, t, true);
+    b = poisoned((size_t)rows * 2 * item(t));
+    BOTH(table[s]->copy_rows(context[s], b.p[s], 2 * item(t), a.p[s],
+                             (size_t)n * item(t), 2 * item(t), rows, e));
+    same("copy_rows", &b, t, true);
     out = poisoned(item(t));
     BOTH(table[s]->copy(context[s],
                         (char *)a.p[s] + (size_t)(rows * n - 1) * item(t),
@@ -158,7 +189,7 @@ static void test_rows(enum dtype t, int64_t tokens, int64_t top_k, int64_t n)
 {
     int64_t rows = tokens * 2 / 3 + 1, *slot = room((size_t)rows * 8);
     struct twin from = elements(t, tokens * n, 1), there, s_slot, weight, sum;
-    struct twin here = elements(t, tokens * n, 1), to, squares, target;
+    struct twin here = elements(t, tokens * n, 1), to, squares, target, by;
     struct forward_rows r[SIDES];
     double *q[SIDES];
 
@@ -171,21 +202,29 @@ static void test_rows(enum dtype t, int64_t tokens, int64_t top_k, int64_t n)
     sum = elements(DT_F32, tokens * n, 1);
     to = poisoned((size_t)(rows * n) * item(t));
     target = poisoned((size_t)(rows * n) * item(t));
+    by = poisoned((size_t)(rows * n) * item(t));
     there = elements(t, tokens * n, 1);
     squares = poisoned((size_t)rows * 8);
     for (int s = 0; s < SIDES; s++) {
-        r[s] = (struct forward_rows){ t, rows, n, top_k, s_slot.p[s] };
+        r[s] = (struct forward_rows){ .dtype = t,
+                                      .rows = rows,
+                                      .n = n,
+                                      .top_k = top_k,
+                                      .slot = s_slot.p[s] };
         OK(table[s]->gather(context[s], &r[s], to.p[s], from.p[s], e));
         OK(table[s]->scatter(context[s], &r[s], sum.p[s], weight.p[s], to.p[s],
                              squares.p[s], e));
         OK(table[s]->add_share(context[s], &r[s], target.p[s], to.p[s],
                                weight.p[s], there.p[s], here.p[s], e));
+        r[s].by = weight.p[s];
+        OK(table[s]->gather(context[s], &r[s], by.p[s], from.p[s], e));
         q[s] = room((size_t)rows * 8);
         OK(table[s]->get(context[s], q[s], squares.p[s], (size_t)rows * 8, e));
     }
     for (int64_t i = 0; i < rows; i++)
         CHECK(fabs(q[GPU][i] - q[CPU][i]) <= 1e-9 * q[CPU][i]);
     same("gather", &to, t, true);
+    same("gather times", &by, t, true);
     same("scatter", &sum, DT_F32, true);
     same("add_share", &target, t, true);
     drop(&from);
@@ -214,10 +253,16 @@ int main(int argc, char **argv)
         test_rows(t, 31, 3, 75);
         for (int end = 0; end < 3; end++)
             for (int bias = 0; bias < 2; bias++) {
-                test_product(t, 300, 256, 512, bias, end);
-                test_product(t, 65, 40, 24, bias, end);
-                test_product(t, 1, 75, 37, bias, end);
+                test_product(t, 300, 256, 512, bias, end, ACT_SILU);
+                test_product(t, 65, 40, 24, bias, end, ACT_SILU);
+                test_product(t, 1, 75, 37, bias, end, ACT_SILU);
             }
+        for (int act = ACT_SILU; act <= ACT_CLAMPED; act++) {
+            test_product(t, 300, 256, 512, true, 2, act);
+            test_product(t, 65, 40, 24, false, 2, act);
+            test_pair(t, 300, 256, act);
+            test_pair(t, 7, 37, act);
+        }
         for (int router = 0; router < 2; router++) {
             test_sums(t, router, 300, 256, 512);
             test_sums(t, router, 11, 70, 48);
