@@ -253,7 +253,8 @@ const char *layout_advice_text(unsigned bit)
                "SGLang load them): awq or compressed-tensors go further";
     case ADVICE_ASYMMETRIC_CT:
         return "transformers loads asymmetric compressed-tensors only with "
-               "CompressedTensorsConfig(dequantize=True)";
+               "CompressedTensorsConfig(dequantize=True), and 5.23 takes all "
+               "linears for ones of the first kind of grid, without an error";
     case ADVICE_ASYMMETRIC_EXPERTS:
         return "transformers does not load experts of asymmetric "
                "compressed-tensors, and vLLM only lately: awq goes further";

@@ -168,18 +168,20 @@ def one(d, name, layout, symmetric, group, ids):
 
 
 def library_alone(d, name, group):
-    """compressed-tensors' own unpacking of each module, without a model around it."""
+    """compressed-tensors' own unpacking of each module, by the group of the config that it finds for it, without a model around it."""
     import torch
     from compressed_tensors.compressors import BaseCompressor
     from compressed_tensors.quantization import QuantizationScheme
+    from compressed_tensors.utils.match import match_targets
     from safetensors.torch import load_file
     t = {k: v for f in sorted(d.glob("*.safetensors")) for k, v in load_file(f).items()}
-    scheme = QuantizationScheme(**lab.quantization(d)["config_groups"]["group_0"])
+    schemes = {x: QuantizationScheme(**g) for g in lab.quantization(d)["config_groups"].values() for x in g["targets"]}
+    linear = torch.nn.Linear(1, 1)
     unpack = BaseCompressor.get_value_from_registry("pack-quantized").decompress
 
     def theirs(module, columns):
         parts = {k: t[f"{module}.{k}"] for k in ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape") if f"{module}.{k}" in t}
-        w = unpack(parts, scheme)["weight"] if parts else t.get(module + ".weight")
+        w = unpack(parts, schemes[match_targets(module, linear, schemes)[0]])["weight"] if parts else t.get(module + ".weight")
         return w if w is None else w.to(torch.float32)
     layers = json.loads((d / "config.json").read_text())["num_hidden_layers"]
     check_weights(f"{name} (compressed-tensors alone)", lab.dequantized(d), theirs, layers, group, scales_dtype(d))
@@ -188,6 +190,8 @@ def library_alone(d, name, group):
 def loader_lacks(d, layout, symmetric):
     """Why no loader opens the directory, whoever wrote it; or ''."""
     c = json.loads((d / "config.json").read_text())
+    if layout == "compressed-tensors" and not symmetric and len(lab.quantization(d)["config_groups"]) > 1:
+        return "transformers 5.23 dequantizes all dense layers by the first group of the config"
     if not any(c.get(k) for k in ("num_experts", "num_local_experts", "n_routed_experts")):
         return "" if layout == "compressed-tensors" else NOT_GPTQMODEL.get(c["model_type"], "")
     if layout == "compressed-tensors" and c["model_type"] in ("gpt_oss", "granitemoe", "granitemoeshared", "granitemoehybrid") and c["num_local_experts"]:
