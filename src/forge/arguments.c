@@ -139,8 +139,12 @@ int find_model(const char **model, char to[PATH_MAX], struct err *e)
     const char *slash = strchr(*model, '/'), *at;
     struct stat st;
 
-    if (!stat(*model, &st) && S_ISDIR(st.st_mode))
-        return 0;
+    if (!stat(*model, &st))
+        return S_ISDIR(st.st_mode) ?
+                   0 :
+                   err_set(e, E_NOINPUT,
+                           "'%s': a file: want a checkpoint's directory",
+                           *model);
     if (!is_hub_id(*model))
         return err_set(e, E_NOINPUT, "'%s': no such directory", *model);
     at = strchr(slash, '@');

@@ -239,6 +239,9 @@ actorder() {
     run -66 forge repack nowhere out --layout awq
     mkdir out
     run -73 forge repack sym-awq out --layout awq
+    : >model.gguf
+    run -66 --separate-stderr forge repack model.gguf out --layout awq
+    [ "$stderr" = "forge: 'model.gguf': a file: want a checkpoint's directory" ]
 }
 
 @test "forge quantize of a 4-bit checkpoint says forge repack" {
