@@ -151,7 +151,8 @@ static double attended(const struct forward_attend *a, const uint16_t *q,
 
         if (tail)
             s += dot(mine + own, tail + i * a->tail.row, a->tail_dim);
-        s = exp(s * (double)a->scale);
+        s *= (double)a->scale;
+        s = exp(a->cap > 0 ? (double)a->cap * tanh(s / (double)a->cap) : s);
         sum += s;
         out += s * (double)f32_from_bf16(v[i * a->v.row + kv * a->v.head + at]);
     }
@@ -160,7 +161,7 @@ static double attended(const struct forward_attend *a, const uint16_t *q,
 
 static void attention(const char *what, int64_t heads, int64_t kv, int64_t dim,
                       int64_t v_dim, int64_t tail_dim, int64_t length,
-                      int64_t sequences)
+                      int64_t sequences, float cap)
 {
     int64_t rows = length * sequences, own = dim - tail_dim, first[9];
     uint16_t *q, *k, *v, *tail = NULL, *y;
@@ -176,6 +177,7 @@ static void attention(const char *what, int64_t heads, int64_t kv, int64_t dim,
         .v_dim = v_dim,
         .tail_dim = tail_dim,
         .scale = 1 / sqrtf((float)dim),
+        .cap = cap,
         .rotary_at = own, /* nothing turns: the samples need no rope */
         .rotary = tail_dim,
         .q = { NULL, heads * dim, dim },
@@ -241,9 +243,13 @@ int main(int argc, char **argv)
     product("gate and up of 7B, silu: 11008 x 4096", 2048, 11008, 4096, true);
     product("down of 7B: 4096 x 11008", 2048, 4096, 11008, false);
     product("gate and up of an expert: 2048 x 7168", 2048, 2048, 7168, true);
-    attention("attention 128, 32 heads, 4 x 512", 32, 32, 128, 128, 0, 512, 4);
-    attention("attention 128, 32 / 8 heads, 4096", 32, 8, 128, 128, 0, 4096, 1);
+    attention("attention 128, 32 heads, 4 x 512", 32, 32, 128, 128, 0, 512, 4,
+              0);
+    attention("attention 128, 32 / 8 heads, 4096", 32, 8, 128, 128, 0, 4096, 1,
+              0);
     attention("attention 192 / 128, 128 heads, 4096", 128, 128, 192, 128, 64,
-              4096, 1);
+              4096, 1, 0);
+    attention("attention 256, 8 / 4 heads, soft cap, 4 x 2048", 8, 4, 256, 256,
+              0, 2048, 4, 50);
     return 0;
 }

@@ -41,6 +41,14 @@ static int fake_narrow(struct cuda_context *c, enum dtype t, const float *x,
                backward_cpu.narrow(c, t, x, n, to, e);
 }
 
+static int fake_scale(struct cuda_context *c, const float *x, float by,
+                      bool add, int64_t n, float *to, struct err *e)
+{
+    return OWN("scale", { x, n }, { to, n }) < 0 ?
+               e->code :
+               backward_cpu.scale(c, x, by, add, n, to, e);
+}
+
 static int fake_linear(struct cuda_context *c, const struct backward_linear *a,
                        struct err *e)
 {
@@ -90,7 +98,8 @@ static int fake_attend(struct cuda_context *c, const struct backward_attend *a,
                { a->k, a->rows * a->n_kv_heads * a->head_dim },
                { a->v, a->rows * a->n_kv_heads * a->v_dim },
                { a->go, a->rows * a->n_heads * a->v_dim }, { a->cs, a->rotary },
-               { a->q_norm, a->head_dim }, { a->k_norm, a->head_dim }) < 0 ?
+               { a->q_norm, a->head_dim }, { a->k_norm, a->head_dim },
+               { a->sinks, a->n_heads }, { a->growth, 1 }) < 0 ?
                e->code :
                backward_cpu.attend(c, a, e);
 }
@@ -123,6 +132,7 @@ const struct backward_table forge_backward_table = {
     .pinned = fake_pinned,
     .widen = fake_widen,
     .narrow = fake_narrow,
+    .scale = fake_scale,
     .linear = fake_linear,
     .norm = fake_norm,
     .mlp = fake_mlp,

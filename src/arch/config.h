@@ -10,6 +10,7 @@
 #ifndef FORGE_CONFIG_H
 #define FORGE_CONFIG_H
 
+#include "arch/activation.h"
 #include "arch/tensor_name.h"
 #include "common/base.h"
 #include "common/math/dtype.h"
@@ -73,14 +74,6 @@ enum router_kind {
                      * if there is one */
     ROUTER_SIGMOID  /* sigmoid of the logits; chosen by sigmoid + correction
                      * bias */
-};
-
-/* An MLP computes down(act(gate(x)) * up(x)), but for ACT_CLAMPED. */
-enum activation {
-    ACT_SILU,
-    ACT_GELU,   /* its approximation by tanh */
-    ACT_CLAMPED /* gpt-oss: (u + 1) g sigmoid(alpha g), with g = min(gate(x),
-                 * limit) and u = up(x) between -limit and limit */
 };
 
 /* The norms of a layer by module; NULL: there is none.  x += attn_out(

@@ -18,7 +18,12 @@ struct run {
     struct state state;
     struct region states;      /* [2 * layers, rows]: the residual stream behind
                            * each layer's attention, and behind the layer */
+    struct region outputs;     /* [2 * layers, rows]: what o and down put out
+                           * in front of the norms behind them, if there are any */
+    struct buffer output;      /* of a batch, where layers run */
     struct token_rows grad;    /* [rows, H]: gradient of the residual stream */
+    struct token_rows outer;   /* [rows, H]: with respect to what attention or
+                           * MLP puts out, if it is another one */
     struct buffer narrow, out; /* gradients in the model's dtype, on a device
                                 * and on the host */
     size_t row;                /* bytes of H elements */
@@ -75,16 +80,44 @@ static int keep(struct run *r, char *to, const struct span *b, struct err *e)
 
 /* ---- forward ---- */
 
+/* What linear 2 * layer (o) or 2 * layer + 1 (down) put out for a row; NULL:
+ * there are no norms behind. */
+static char *output_of(const struct run *r, int64_t number, int64_t row)
+{
+    return r->outputs.p ? (char *)r->outputs.p + state_at(r, number, row) :
+                          NULL;
+}
+
+static int keep_output(struct run *r, int64_t number, const struct span *b,
+                       struct err *e)
+{
+    char *to = output_of(r, number, b->row);
+    size_t n = (size_t)b->rows * r->row;
+
+    if (!to)
+        return 0;
+    if (model_get(r->g->m, to, r->output.p, n, e) < 0)
+        return e->code;
+    region_leave(&r->outputs, state_at(r, number, b->row), n);
+    return 0;
+}
+
 /* Run a batch through a layer, its experts excepted; keeps the residual stream
  * behind attention and behind the layer. */
 static int pass_batch(struct run *r, int64_t layer, struct layer *w,
                       struct mixture *x, const struct span *b, struct err *e)
 {
-    if (load(r, layer, b, e) < 0 ||
-        layer_run(w, &r->state, POINT_MLP_IN, NULL, e) < 0 ||
+    if (load(r, layer, b, e) < 0)
+        return e->code;
+    if (r->outputs.p && model_reserve_rows(r->g->m, &r->output, b->rows, e) < 0)
+        return e->code;
+    r->state.output = r->output.p;
+    if (layer_run(w, &r->state, POINT_MLP_IN, NULL, e) < 0 ||
         keep(r, between(r, layer, b->row), b, e) < 0 ||
+        keep_output(r, 2 * layer, b, e) < 0 ||
         (x->m && mixture_take(x, &r->state, b->row, e) < 0) ||
         layer_run(w, &r->state, POINT_OUT, NULL, e) < 0 ||
+        keep_output(r, 2 * layer + 1, b, e) < 0 ||
         keep(r, before(r, layer + 1, b->row), b, e) < 0)
         return e->code;
     leave(r, 2 * layer - 1, b->row, b->rows);
@@ -180,7 +213,8 @@ static int put_rows(struct run *r, struct frame *f, const struct span *b,
     return 0;
 }
 
-static int put(struct run *r, int64_t layer, enum point p, struct err *e)
+static int put(struct run *r, int64_t layer, enum point p, const float *g,
+               struct err *e)
 {
     const struct model_config *c = model_config(r->g->m);
     char *modules = writers(c, layer, p, e);
@@ -192,8 +226,7 @@ static int put(struct run *r, int64_t layer, enum point p, struct err *e)
     for (int64_t i = 0; i < r->s.n_batches && rc >= 0; i++) {
         const struct span *b = &r->s.batch[i];
 
-        rc = put_rows(r, &f, b, r->grad.p + b->row * c->hidden_size,
-                      c->hidden_size, e);
+        rc = put_rows(r, &f, b, g + b->row * c->hidden_size, c->hidden_size, e);
     }
     free(modules);
     return rc;
@@ -222,7 +255,32 @@ static int put_keys(struct run *r, int64_t layer, const struct span *b,
     return 0;
 }
 
-static int back_attention(struct run *r, int64_t layer, struct err *e)
+/* *out: the gradients with respect to what attention or MLP puts out. */
+static int back_output(struct run *r, int64_t layer, bool attention,
+                       const float **out, struct err *e)
+{
+    struct backward_output o = { .layer = layer,
+                                 .attention = attention,
+                                 .n = r->s.rows,
+                                 .g = r->grad.p,
+                                 .to = r->outer.p };
+    int64_t number = 2 * layer + !attention;
+
+    *out = r->grad.p;
+    if (!r->outer.p)
+        return 0;
+    o.y = output_of(r, number, 0);
+    *out = r->outer.p;
+    if (backward_output(r->g->m, &o, e) < 0)
+        return e->code;
+    if (o.y)
+        region_leave(&r->outputs, state_at(r, number, 0),
+                     (size_t)r->s.rows * r->row);
+    return 0;
+}
+
+static int back_attention(struct run *r, int64_t layer, const float *out,
+                          struct err *e)
 {
     int64_t h = model_config(r->g->m)->hidden_size;
     struct attention_back *a = NULL;
@@ -236,7 +294,7 @@ static int back_attention(struct run *r, int64_t layer, struct err *e)
         for (int64_t k = 0; k < b->n; k++)
             first[k + 1] = first[k] + s[k].length;
         rc = backward_attention(a, before(r, layer, b->row), first, b->n,
-                                r->grad.p + b->row * h, e);
+                                out + b->row * h, r->grad.p + b->row * h, e);
         if (rc >= 0)
             rc = put_keys(r, layer, b, a, e);
         leave(r, 2 * layer - 1, b->row, b->rows);
@@ -247,13 +305,18 @@ static int back_attention(struct run *r, int64_t layer, struct err *e)
 
 static int back_layer(struct run *r, int64_t layer, struct err *e)
 {
-    if (put(r, layer, POINT_MLP_MID, e) < 0 ||
+    const float *out;
+
+    if (back_output(r, layer, false, &out, e) < 0 ||
+        put(r, layer, POINT_MLP_MID, out, e) < 0 ||
         backward_mlp(r->g->m, layer, between(r, layer, 0), r->s.rows, r->g->dir,
-                     r->grad.p, e) < 0)
+                     out, r->grad.p, e) < 0)
         return e->code;
     leave(r, 2 * layer, 0, r->s.rows);
-    return put(r, layer, POINT_ATTN_OUT, e) < 0 ? e->code :
-                                                  back_attention(r, layer, e);
+    return back_output(r, layer, true, &out, e) < 0 ||
+                   put(r, layer, POINT_ATTN_OUT, out, e) < 0 ?
+               e->code :
+               back_attention(r, layer, out, e);
 }
 
 /* ---- gradient_run() ---- */
@@ -280,7 +343,7 @@ static int open_all(struct run *r, struct err *e)
 
     if (store_fill(&r->s, g->batches, e) < 0)
         return e->code;
-    lacks = gradient_lacks(c, store_longest(&r->s));
+    lacks = model_lacks(c, store_longest(&r->s));
     if (lacks)
         return err_set(e, E_CONFIG,
                        "%s has %s: its gradients are not supported",
@@ -291,10 +354,15 @@ static int open_all(struct run *r, struct err *e)
         return err_set(e, E_TEMP, "states: too many tokens");
     if (device_open(g->device, &forward_plugin, e) < 0 ||
         backward_use_device(g->m, e) < 0 ||
-        region_reserve(&r->states, n, e) < 0)
+        region_reserve(&r->states, n, e) < 0 ||
+        (model_norms(c)->attn_out && region_reserve(&r->outputs, n, e) < 0) ||
+        token_rows_open(&r->grad, g->m, g->dir, r->s.rows * c->hidden_size, e) <
+            0)
         return e->code;
-    return token_rows_open(&r->grad, g->m, g->dir, r->s.rows * c->hidden_size,
-                           e);
+    return model_adds_scaled(c) ?
+               token_rows_open(&r->outer, g->m, g->dir,
+                               r->s.rows * c->hidden_size, e) :
+               0;
 }
 
 static int run_all(struct run *r, struct err *e)
@@ -329,8 +397,12 @@ int gradient_run(struct gradient *g, struct err *e)
         return err_set(e, E_DATA, "the input has no tokens");
     store_init(&r.s, g->m, g->dir);
     region_init(&r.states, g->dir);
+    region_init(&r.outputs, g->dir);
     rc = run_all(&r, e);
     token_rows_close(&r.grad);
+    token_rows_close(&r.outer);
+    model_buffer_release(g->m, &r.output);
+    region_release(&r.outputs);
     model_buffer_release(g->m, &r.narrow);
     buffer_release(&r.out);
     state_release(&r.state);

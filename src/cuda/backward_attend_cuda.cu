@@ -27,6 +27,7 @@ struct rotation {
     bool pairs;
     const float *norm, *cs;
     float eps;
+    const float *by; /* by position: the result's factor, or NULL */
 };
 
 /* y = x normed and turned: a warp for each row and head of a sequence. */
@@ -37,6 +38,7 @@ static __global__ void turn_kernel(struct rotation t, int64_t all)
     float *x = room[threadIdx.y], *y = t.y + i * t.dim, sum = 0;
     int lane = threadIdx.x, half = t.rotary / 2;
     const float *cs = t.cs + i / t.heads * t.rotary;
+    float by = t.by && i < all ? t.by[i / t.heads] : 1;
 
     if (i >= all)
         return;
@@ -53,15 +55,15 @@ static __global__ void turn_kernel(struct rotation t, int64_t all)
     __syncwarp();
     for (int k = lane; k < t.dim; k += WARP)
         if (k < t.at || k >= t.at + t.rotary)
-            y[k] = x[k];
+            y[k] = __fmul_rn(x[k], by);
     for (int k = lane; k < half; k += WARP) {
         float a = x[t.at + (t.pairs ? 2 * k : k)];
         float b = x[t.at + (t.pairs ? 2 * k + 1 : half + k)];
 
-        y[t.at + k] =
-            __fsub_rn(__fmul_rn(a, cs[k]), __fmul_rn(b, cs[half + k]));
-        y[t.at + half + k] =
-            __fadd_rn(__fmul_rn(b, cs[k]), __fmul_rn(a, cs[half + k]));
+        y[t.at + k] = __fmul_rn(
+            __fsub_rn(__fmul_rn(a, cs[k]), __fmul_rn(b, cs[half + k])), by);
+        y[t.at + half + k] = __fmul_rn(
+            __fadd_rn(__fmul_rn(b, cs[k]), __fmul_rn(a, cs[half + k])), by);
     }
 }
 
@@ -75,14 +77,16 @@ static __global__ void turn_back_kernel(struct rotation t, int64_t all)
     const float *y = t.y + i * t.dim, *cs = t.cs + i / t.heads * t.rotary;
     int lane = threadIdx.x, half = t.rotary / 2;
     double squares = 0, dot = 0, r;
+    float by = t.by && i < all ? t.by[i / t.heads] : 1;
 
     if (i >= all)
         return;
     for (int k = lane; k < t.dim; k += WARP)
         if (k < t.at || k >= t.at + t.rotary)
-            g[k] = y[k];
+            g[k] = __fmul_rn(y[k], by);
     for (int k = lane; k < half; k += WARP) {
-        float a = y[t.at + k], b = y[t.at + half + k];
+        float a = __fmul_rn(y[t.at + k], by);
+        float b = __fmul_rn(y[t.at + half + k], by);
 
         g[t.at + (t.pairs ? 2 * k : k)] =
             __fadd_rn(__fmul_rn(a, cs[k]), __fmul_rn(b, cs[half + k]));
@@ -121,29 +125,42 @@ static int turn(struct cuda_context *c, const struct rotation *t, int64_t rows,
 
 /* ---- softmax ---- */
 
+/* Which scores count, and how. */
+struct scores_of {
+    int64_t window, chunk;
+    float cap;
+    const float *sinks;
+};
+
 /* Grid (queries, heads); query i at position first + i.  p: scores, replaced by
  * their softmax, 0 where masked; g: gradient with respect to p, replaced by that
- * with respect to the scores. */
+ * with respect to the scores.  The derivative of a soft cap is that of the capped
+ * score, which is found again from its exponential. */
 static __global__ void __launch_bounds__(ROW)
     softmax_kernel(float *p, float *g, int ld, int queries, int first, int keys,
-                   int64_t window)
+                   struct scores_of a)
 {
     int64_t row = (int64_t)blockIdx.y * queries + blockIdx.x;
     int end = first + (int)blockIdx.x + 1;
-    int from = window && end > window ? end - (int)window : 0;
-    float most = -INFINITY;
+    int from = a.chunk ? (end - 1) / (int)a.chunk * (int)a.chunk :
+               a.window && end > a.window ? end - (int)a.window :
+                                            0;
+    float most = -INFINITY, sink = a.sinks ? a.sinks[blockIdx.y] : -INFINITY;
     double sum = 0, dot = 0;
 
     p += row * ld;
     g += row * ld;
-    for (int k = from + threadIdx.x; k < end; k += ROW)
+    for (int k = from + threadIdx.x; k < end; k += ROW) {
+        if (a.cap > 0)
+            p[k] = a.cap * tanhf(p[k] / a.cap);
         most = fmaxf(most, p[k]);
-    most = block_most<ROW>(most);
+    }
+    most = fmaxf(block_most<ROW>(most), sink);
     for (int k = from + threadIdx.x; k < end; k += ROW) {
         p[k] = expf(p[k] - most);
         sum += (double)p[k];
     }
-    sum = block_sum<ROW>(sum);
+    sum = block_sum<ROW>(sum) + exp((double)(sink - most));
     for (int k = from + threadIdx.x; k < end; k += ROW) {
         p[k] = (float)((double)p[k] / sum);
         dot += (double)p[k] * (double)g[k];
@@ -151,8 +168,13 @@ static __global__ void __launch_bounds__(ROW)
     dot = block_sum<ROW>(dot);
     for (int k = threadIdx.x; k < keys; k += ROW) {
         bool seen = k >= from && k < end;
+        float slope = 1, t;
 
-        g[k] = seen ? p[k] * (g[k] - (float)dot) : 0;
+        if (seen && a.cap > 0 && p[k] > 0) {
+            t = (most + logf((float)((double)p[k] * sum))) / a.cap;
+            slope = fmaxf(1 - t * t, 0);
+        }
+        g[k] = seen ? p[k] * (g[k] - (float)dot) * slope : 0;
         p[k] = seen ? p[k] : 0;
     }
 }
@@ -222,7 +244,8 @@ static int scores(struct cuda_context *c, const struct sequence *s,
     }
     softmax_kernel<<<dim3((unsigned)rows, (unsigned)a->n_heads), ROW, 0,
                      c->stream>>>(s->p, s->gs, (int)s->n, (int)rows, (int)first,
-                                  (int)keys, a->window);
+                                  (int)keys,
+                                  { a->window, a->chunk, a->cap, a->sinks });
     LAUNCHED();
     return 0;
 }
@@ -298,7 +321,8 @@ static struct rotation rotation_of(const struct sequence *s, bool keys)
              a->pairs,
              keys ? a->k_norm : a->q_norm,
              a->cs,
-             a->eps };
+             a->eps,
+             keys ? NULL : a->growth };
 }
 
 static int run(struct cuda_context *c, const struct sequence *s, struct err *e)

@@ -106,6 +106,29 @@ static int backward_narrow(struct cuda_context *c, enum dtype t, const float *x,
     return n ? BY_DTYPE(t, narrow, c, x, n, to, e) : 0;
 }
 
+/* ---- multiples ---- */
+
+static __global__ void __launch_bounds__(ROW)
+    scale_kernel(const float *x, float by, bool add, int64_t n, float *to)
+{
+    EACH(i, n)
+    {
+        float y = __fmul_rn(by, x[i]);
+
+        to[i] = add ? __fadd_rn(y, to[i]) : y;
+    }
+}
+
+static int backward_scale(struct cuda_context *c, const float *x, float by,
+                          bool add, int64_t n, float *to, struct err *e)
+{
+    if (!n)
+        return 0;
+    scale_kernel<<<blocks_for(n), ROW, 0, c->stream>>>(x, by, add, n, to);
+    LAUNCHED();
+    return 0;
+}
+
 /* ---- linears ---- */
 
 static __global__ void __launch_bounds__(ROW)
@@ -187,48 +210,69 @@ static int backward_norm(struct cuda_context *c, const struct backward_norm *a,
 
 /* ---- MLPs ---- */
 
-/* One block per row: inputs, and gradients times weights. */
+/* One block per row: inputs and gradients, one of them times weights. */
 static __global__ void __launch_bounds__(ROW)
     gather_kernel(const float *from, const float *g, const int64_t *token,
-                  const float *weight, int64_t first, int h, float *to,
-                  float *gto)
+                  const float *weight, bool inputs, int64_t first, int h,
+                  float *to, float *gto)
 {
     int64_t i = first + blockIdx.x, at = (token ? token[i] : i) * h;
     int64_t row = (int64_t)blockIdx.x * h;
     float w = weight ? weight[i] : 1;
 
     for (int k = threadIdx.x; k < h; k += ROW) {
-        to[row + k] = from[at + k];
-        gto[row + k] = __fmul_rn(w, g[at + k]);
+        to[row + k] = __fmul_rn(inputs ? w : 1, from[at + k]);
+        gto[row + k] = __fmul_rn(inputs ? 1 : w, g[at + k]);
     }
 }
 
-/* A token occurs once, so no two blocks add to the same row. */
+/* A token occurs once, so no two blocks add to the same row.  weight: of inputs,
+ * or NULL. */
 static __global__ void __launch_bounds__(ROW)
-    scatter_kernel(const float *from, const int64_t *token, int64_t first,
-                   int h, float *gin)
+    scatter_kernel(const float *from, const int64_t *token, const float *weight,
+                   int64_t first, int h, float *gin)
 {
     int64_t i = first + blockIdx.x, at = (token ? token[i] : i) * h;
     int64_t row = (int64_t)blockIdx.x * h;
+    float w = weight ? weight[i] : 1;
 
     for (int k = threadIdx.x; k < h; k += ROW)
-        gin[at + k] = __fadd_rn(gin[at + k], from[row + k]);
+        gin[at + k] = __fadd_rn(gin[at + k], __fmul_rn(w, from[row + k]));
 }
 
-/* a = gate, b = up, without their biases, c = gradient with respect to silu(a)
- * b; a and b are replaced by the gradients with respect to them. */
-static __global__ void __launch_bounds__(ROW)
-    gate_kernel(float *a, float *b, const float *c, const float *gate,
-                const float *up, int64_t all, int64_t n)
+/* An activation of x = gate: its value and its derivative. */
+static __device__ __forceinline__ float
+activation(const struct forward_gating &how, float x, float *slope)
 {
+    const float twice = 1.5957691216f; /* 2 sqrt(2/pi), of GELU */
+    bool gelu = how.act == ACT_GELU;
+    float alpha = how.act == ACT_CLAMPED ? how.alpha : 1;
+    float q = gelu ? 0.044715f * x * x : 0;
+    float by = gelu ? twice * (1 + 3 * q) : alpha;
+    float s = 1 / (1 + expf(-(gelu ? twice * (1 + q) : alpha) * x));
+
+    *slope = s * (1 + by * x * (1 - s));
+    return x * s;
+}
+
+/* a = gate, b = up, without their biases, c = gradient with respect to act(a)
+ * b, or of ACT_CLAMPED to what enum activation says; a and b are replaced by the gradients with respect to them. */
+static __global__ void __launch_bounds__(ROW)
+    gate_kernel(struct forward_gating how, float *a, float *b, const float *c,
+                const float *gate, const float *up, int64_t all, int64_t n)
+{
+    bool clamps = how.act == ACT_CLAMPED;
+    float limit = how.limit;
+
     EACH(i, all)
     {
         float x = gate ? __fadd_rn(a[i], gate[i % n]) : a[i];
         float y = up ? __fadd_rn(b[i], up[i % n]) : b[i];
-        float s = 1 / (1 + expf(-x)), slope = s * (1 + x * (1 - s));
+        float v = clamps ? fmaxf(fminf(y, limit), -limit) + 1 : y, slope;
+        float s = activation(how, clamps ? fminf(x, limit) : x, &slope);
 
-        a[i] = c[i] * y * slope;
-        b[i] = c[i] * (x * s);
+        a[i] = clamps && x > limit ? 0 : c[i] * v * slope;
+        b[i] = clamps && fabsf(y) > limit ? 0 : c[i] * s;
     }
 }
 
@@ -245,7 +289,8 @@ static int mlp_part(struct cuda_context *c, const struct backward_mlp *m,
 
     if (apart) {
         gather_kernel<<<(unsigned)n, ROW, 0, c->stream>>>(
-            m->in, m->g, m->token, m->weight, first, (int)h, in, g);
+            m->in, m->g, m->token, m->weight, m->weigh_inputs, first, (int)h,
+            in, g);
         LAUNCHED();
     } else {
         x = m->in + first * h;
@@ -256,15 +301,16 @@ static int mlp_part(struct cuda_context *c, const struct backward_mlp *m,
         (rc = multiply(c, n, gx, h, m->w[MLP_DOWN], false, y, w, false, e)) < 0)
         return rc;
     gate_kernel<<<blocks_for(all), ROW, 0, c->stream>>>(
-        a, b, y, m->bias[MLP_GATE], m->bias[MLP_UP], all, w);
+        m->gating, a, b, y, m->bias[MLP_GATE], m->bias[MLP_UP], all, w);
     LAUNCHED();
     if ((rc = multiply(c, n, a, w, m->w[MLP_GATE], false, gin, h, !apart, e)) <
             0 ||
         (rc = multiply(c, n, b, w, m->w[MLP_UP], false, gin, h, true, e)) < 0 ||
         !apart)
         return rc;
-    scatter_kernel<<<(unsigned)n, ROW, 0, c->stream>>>(gin, m->token, first,
-                                                       (int)h, m->gin);
+    scatter_kernel<<<(unsigned)n, ROW, 0, c->stream>>>(
+        gin, m->token, m->weigh_inputs ? m->weight : NULL, first, (int)h,
+        m->gin);
     LAUNCHED();
     return 0;
 }
@@ -360,7 +406,7 @@ static int backward_latent(struct cuda_context *c,
 
 extern "C" __attribute__((visibility("default")))
 const struct backward_table forge_backward_table = {
-    BACKWARD_TABLE_VERSION, forward_pinned,  backward_widen, backward_narrow,
-    backward_linear,        backward_norm,   backward_mlp,   backward_gates,
-    backward_attend,        backward_latent, backward_head,
+    BACKWARD_TABLE_VERSION, forward_pinned,  backward_widen,  backward_narrow,
+    backward_scale,         backward_linear, backward_norm,   backward_mlp,
+    backward_gates,         backward_attend, backward_latent, backward_head,
 };

@@ -36,6 +36,31 @@ static __global__ void between_kernel(struct room r, int rows)
     }
 }
 
+/* How products become logits z, and with respect to what gradients are. */
+struct squash {
+    float scale, cap; /* cap 0: none */
+};
+
+/* Products become logits. */
+static __global__ void __launch_bounds__(ROW)
+    squash_kernel(float *y, struct squash s, int64_t n)
+{
+    EACH(i, n)
+    {
+        float z = __fmul_rn(y[i], s.scale);
+
+        y[i] = s.cap > 0 ? s.cap * tanhf(z / s.cap) : z;
+    }
+}
+
+/* The derivative of the logit z. */
+static __device__ __forceinline__ float slope(const struct squash &s, float z)
+{
+    float t = s.cap > 0 ? z / s.cap : 0;
+
+    return s.scale * (1 - t * t);
+}
+
 /* A block of threads per row. */
 static __global__ void __launch_bounds__(THREADS)
     exponents_kernel(struct room r, int nv)
@@ -67,11 +92,12 @@ static __device__ double draw(uint64_t i)
     return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
 }
 
-/* Replace logits by p, minus 1 for the drawn token.  A thread has consecutive
+/* Replace logits by p, minus 1 for the drawn token, times their derivatives.  A thread has consecutive
  * logits; sums at its ends come from a scan, to which those inside are cut, so
  * that the parts of [0, 1) that tokens have neither overlap nor leave gaps. */
 static __global__ void __launch_bounds__(THREADS)
-    probabilities_kernel(struct room r, int nv, uint64_t first)
+    probabilities_kernel(struct room r, struct squash how, int nv,
+                         uint64_t first)
 {
     __shared__ double at[THREADS + 1];
     int me = (int)threadIdx.x, per = (nv + THREADS - 1) / THREADS;
@@ -98,7 +124,8 @@ static __global__ void __launch_bounds__(THREADS)
     for (int v = begin; v < end; v++, before = after) {
         after = v == end - 1 ? at[me + 1] :
                                fmin(before + (double)p[v - begin], at[me + 1]);
-        logit[v] = before <= u && u < after ? p[v - begin] - 1 : p[v - begin];
+        logit[v] = slope(how, logit[v]) *
+                   (before <= u && u < after ? p[v - begin] - 1 : p[v - begin]);
     }
 }
 
@@ -128,12 +155,17 @@ static int pass(struct cuda_context *c, const struct backward_head *a,
         p.ldc = nv;
         if (rc < 0 || (rc = backward_multiply(c, p, e)) < 0)
             return rc;
+        if (a->scale != 1 || a->cap > 0) {
+            squash_kernel<<<blocks_for(rows * nv), ROW, 0, c->stream>>>(
+                r->logit, { a->scale, a->cap }, rows * nv);
+            LAUNCHED();
+        }
         if (!again)
             exponents_kernel<<<(unsigned)rows, THREADS, 0, c->stream>>>(
                 *r, (int)nv);
         else
             probabilities_kernel<<<(unsigned)rows, THREADS, 0, c->stream>>>(
-                *r, (int)nv, first);
+                *r, { a->scale, a->cap }, (int)nv, first);
         LAUNCHED();
         p.tb = false;
         p.n = a->h;

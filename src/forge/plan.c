@@ -337,6 +337,8 @@ int plan_model(struct plan *p, const char *dir, const struct grid_rules *grids,
         p->device_gradient_bytes = gradient_device_bytes(&m, sizeof(uint16_t));
         p->gradient_bytes = gradient_host_bytes(&m, sizeof(uint16_t));
         p->gradient_thread_bytes = gradient_thread_bytes(&m);
+        p->norms_behind = model_norms(&m)->attn_out;
+        p->adds_scaled = model_adds_scaled(&m);
         p->device_token_bytes = token_device_bytes(&m, sizeof(uint16_t));
         p->bf16_experts = m.moe.n_experts > 0 && m.dtype == DT_BF16;
         p->packed = checkpoint_storage(c) != STORAGE_PLAIN;

@@ -38,6 +38,8 @@ struct plan {
      * be; targets moved beyond EFFORT_FAST */
     double device_solve_bytes[EFFORTS], device_solve_least[EFFORTS];
     double gradient_bytes, gradient_thread_bytes; /* on the CPU */
+    bool norms_behind, adds_scaled;               /* layer_norms.attn_out;
+                                     * model_adds_scaled() */
     double
         token_flops; /* per token of calibration: the forward pass through the
                             linears, and C * C for each Hessian */

@@ -33,18 +33,22 @@ static double threads_of(const struct job *j)
 }
 
 /* forge-gradient, which runs before the layers: the residual stream before and
- * behind each layer's attention, and f32 gradients. */
+ * behind each layer's attention, what stands in front of norms behind, and f32
+ * gradients. */
 static void plan_gradient(const struct request *r, double tokens,
                           struct room *room)
 {
     const struct plan *p = &r->plan;
-    double row = (double)p->hidden_size * 2, region = REGION_MEMORY;
+    double row = (double)p->hidden_size * 2, region = REGION_MEMORY, states;
+    int regions = p->norms_behind ? 2 : 1;
 
     tokens = least(tokens, GRADIENT_TOKENS);
-    room->gradient_states = 2 * (double)p->layers * tokens * row;
+    states = 2 * (double)p->layers * tokens * row;
+    room->gradient_states = regions * states;
     room->gradient = (32 << 20) + p->gradient_bytes +
                      threads_of(&r->j) * p->gradient_thread_bytes +
-                     least(room->gradient_states, region) + tokens * 3 * row;
+                     regions * least(states, region) +
+                     tokens * (p->adds_scaled ? 5 : 3) * row;
 }
 
 /* Of all tokens, in both streams, at two points: the files of the last states and of

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "arch/lacks.h"
 #include "device/device.h"
 #include "model/backward_parts.h"
 
@@ -17,13 +16,6 @@ static int use(struct model *m, struct cuda_context *c, struct err *e)
     struct plugin_table t = { BACKWARD_TABLE, BACKWARD_TABLE_VERSION, NULL };
     const struct forward_table *on = forward_functions();
 
-    const char *lacks = gradient_device_lacks(&m->config, 0);
-
-    if (lacks)
-        return err_set(e, E_CONFIG,
-                       "cuda: layers of %s have %s, whose gradients are not "
-                       "supported there",
-                       m->config.family->model_type, lacks);
     if (model_check_lacks(m, 0, e) < 0 || plugin_load(&t, NULL, e) < 0 ||
         device_fits(on, c, "gradients of a layer take",
                     gradient_device_bytes(&m->config, m->size), e) < 0)
@@ -131,6 +123,19 @@ int backward_vector(struct model *m, const char *name, int64_t n, float **v,
                model_place(m, (void **)v, (size_t)n * sizeof(**v), e);
 }
 
+int backward_norm_vector(struct model *m, int64_t layer, const char *module,
+                         int64_t n, float **v, struct err *e)
+{
+    char part[MODULE_PATH_MAX], path[MODULE_PATH_MAX];
+
+    snprintf(part, sizeof(part), "%s.weight", module);
+    if (layer >= 0)
+        layer_tensor_name(layer, part, path);
+    return model_norm_vector(m, layer < 0 ? part : path, n, v, e) < 0 ?
+               e->code :
+               model_place(m, (void **)v, (size_t)n * sizeof(**v), e);
+}
+
 /* Widen l->w, elements of the host, to f32 where layers run. */
 static int widen_weights(struct model *m, struct loaded *l, struct err *e)
 {
@@ -193,5 +198,53 @@ int backward_stream(const struct model *m, const void *x, const float *w,
                                .ldg = h,
                                .add = !replace };
 
-    return backward_of(m)->norm(m->context, &j, e);
+    return w ? backward_of(m)->norm(m->context, &j, e) :
+               backward_of(m)->scale(m->context, gy, 1, !replace, n * h, g, e);
+}
+
+/* ---- what a layer adds ---- */
+
+/* Rows of backward_output(); w: the norm's weights, or NULL. */
+static int output_part(const struct model *m, const struct backward_output *o,
+                       int64_t at, int64_t n, const float *w,
+                       struct buffer *rows, struct err *e)
+{
+    int64_t h = m->config.hidden_size;
+    float by = (float)m->config.residual_scale;
+    const float *g = o->g + at * h;
+    float *to = o->to + at * h;
+    const void *y = NULL;
+
+    if (by != 1 || !w) {
+        if (backward_of(m)->scale(m->context, g, by, false, n * h, to, e) < 0)
+            return e->code;
+        g = to;
+    }
+    if (!w)
+        return 0;
+    return backward_rows(m, rows,
+                         (const char *)o->y + (size_t)(at * h) * m->size, n, &y,
+                         e) < 0 ?
+               e->code :
+               backward_stream(m, y, w, g, n, to, true, e);
+}
+
+int backward_output(struct model *m, const struct backward_output *o,
+                    struct err *e)
+{
+    const struct layer_norms *norms = model_norms(&m->config);
+    const char *norm = o->attention ? norms->attn_out : norms->mlp_out;
+    struct buffer rows = { 0 };
+    float *w = NULL;
+    int rc = norm ? backward_norm_vector(m, o->layer, norm,
+                                         m->config.hidden_size, &w, e) :
+                    0;
+
+    for (int64_t i = 0; i < o->n && rc >= 0; i += GRADIENT_ROWS)
+        rc = output_part(m, o, i,
+                         o->n - i < GRADIENT_ROWS ? o->n - i : GRADIENT_ROWS, w,
+                         &rows, e);
+    model_free(m, w);
+    model_buffer_release(m, &rows);
+    return rc;
 }

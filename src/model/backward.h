@@ -37,12 +37,27 @@ void token_rows_close(struct token_rows *t);
  * tensor is missing or has another shape; E_CONFIG: no OpenBLAS; E_TEMP. */
 MUST_CHECK int backward_head(struct model *m, const void *x, int64_t n,
                              uint64_t first, float *g, struct err *e);
+/* Where model_adds_scaled(): the gradient to[n, H] with respect to what o
+ * (attention) or down puts out, from g[n, H], that with respect to the residual
+ * stream behind it. */
+struct backward_output {
+    int64_t layer;
+    bool attention;
+    int64_t n;
+    const void *y; /* [n, H], elements, the host's: what the linear put out;
+                    * NULL: there is no norm behind it */
+    const float *g;
+    float *to;
+};
+MUST_CHECK int backward_output(struct model *m, const struct backward_output *o,
+                               struct err *e);
 /* From the layer's output to its residual stream behind attention: g[n, H] is
- * replaced; x[n, H], elements, is the latter stream.  dir: for temporary files
+ * replaced; x[n, H], elements, is the latter stream.  out[n, H]: gradients with
+ * respect to what the MLP puts out: backward_output()'s, or g.  dir: for temporary files
  * of mixtures.  Errors as above. */
 MUST_CHECK int backward_mlp(struct model *m, int64_t layer, const void *x,
-                            int64_t n, const char *dir, float *g,
-                            struct err *e);
+                            int64_t n, const char *dir, const float *out,
+                            float *g, struct err *e);
 
 /* The backward pass of a layer's attention: linears, norms, and state of a
  * batch. */
@@ -52,13 +67,13 @@ MUST_CHECK int backward_attention_open(struct model *m, int64_t layer,
                                        struct err *e);
 void backward_attention_close(struct attention_back *a); /* NULL is allowed */
 /* From the residual stream behind attention to the one in front of it: g is
- * replaced; x, elements, is the latter.  Whole sequences: sequence i has rows
+ * replaced; x, elements, is the latter; out: as above, of o.  Whole sequences: sequence i has rows
  * first[i]..first[i+1]-1 of x and g.  Errors as above. */
 MUST_CHECK int backward_attention(struct attention_back *a, const void *x,
                                   const int64_t *first, int64_t n_sequences,
-                                  float *g, struct err *e);
+                                  const float *out, float *g, struct err *e);
 /* After backward_attention(): [rows, l->rows] gradients with respect to the
- * output of l, a linear that makes keys or values; NULL: it is not one. */
+ * output of l, a linear that makes keys or values alone; NULL: it is not one. */
 const float *backward_attention_of(const struct attention_back *a,
                                    const struct linear *l);
 

@@ -28,6 +28,7 @@ struct piece {
     float *k, *gk, *gv; /* [n, d] keys, [n, d] and [n, v_dim] gradients */
     float *q, *gq;      /* [n, d] queries of a head; [BLOCK, d] gradients */
     float *p, *gs;      /* [BLOCK, n] P and gS */
+    float *slope;       /* [n] of a row's soft cap */
     const float *sink;  /* of the head, or NULL */
 };
 
@@ -83,10 +84,23 @@ static void rotate_back(const struct piece *j, const float *norm, int64_t i,
 /* Multiply row i of a head's queries, or of gradients with respect to them. */
 static void grow(const struct piece *j, int64_t i, float *q)
 {
-    float by = j->a->growth ? query_factor(j->a->growth, i) : 1;
+    float by = j->a->growth ? j->a->growth[i] : 1;
 
     for (int64_t k = 0; k < j->d && by != 1; k++)
         q[k] *= by;
+}
+
+/* Scores p[n] become cap tanh(p / cap), whose derivative j->slope gets. */
+static void cap_row(struct piece *j, float *p, int64_t n)
+{
+    float cap = j->a->cap;
+
+    for (int64_t k = 0; k < n; k++) {
+        float t = tanhf(p[k] / cap);
+
+        p[k] = cap * t;
+        j->slope[k] = 1 - t * t;
+    }
 }
 
 /* p: scores of queries first..first+rows-1, replaced by their softmax, 0 where
@@ -105,6 +119,8 @@ static void softmax_back(struct piece *j, int64_t first, int64_t rows,
 
         if (chunk)
             from = (end - 1) / chunk * chunk;
+        if (j->a->cap > 0)
+            cap_row(j, p, keys);
         for (int64_t k = from; k < end; k++)
             most = p[k] > most ? p[k] : most;
         if (j->sink) {
@@ -120,7 +136,8 @@ static void softmax_back(struct piece *j, int64_t first, int64_t rows,
             dot += (double)p[k] * (double)g[k];
         }
         for (int64_t k = 0; k < keys; k++)
-            g[k] = p[k] * (g[k] - (float)dot);
+            g[k] =
+                p[k] * (g[k] - (float)dot) * (j->a->cap > 0 ? j->slope[k] : 1);
     }
 }
 
@@ -247,7 +264,7 @@ static void run_pieces(void *ctx, size_t begin, size_t end)
         struct err e;
 
         p.k = scratch_thread(
-            (size_t)(p.n * (3 * d + a->v_dim) + BLOCK * (d + 2 * p.n)) *
+            (size_t)(p.n * (3 * d + a->v_dim + 1) + BLOCK * (d + 2 * p.n)) *
                 sizeof(float),
             &e);
         if (!p.k) {
@@ -260,6 +277,7 @@ static void run_pieces(void *ctx, size_t begin, size_t end)
         p.gq = p.q + p.n * d;
         p.p = p.gq + BLOCK * d;
         p.gs = p.p + BLOCK * p.n;
+        p.slope = p.gs + BLOCK * p.n;
         keys_back(&p, (int64_t)t % a->n_kv_heads);
     }
 }

@@ -15,6 +15,7 @@ struct attention_back {
     struct model *m;
     int64_t layer, n; /* n: rows of the batch */
     struct loaded part[PARTS];
+    struct loaded fused; /* q, k and v in one, of which part[] has parts */
     float *norm, *q_norm, *k_norm, *q_a_norm, *kv_a_norm, *sinks;
     struct buffer rows;         /* [n, H] x on a device */
     struct buffer elements, in; /* [n, H] the linears' input; then the
@@ -29,33 +30,37 @@ struct attention_back {
 static int load_norm(struct attention_back *a, const char *name, int64_t n,
                      float **w, struct err *e)
 {
-    char part[MODULE_PATH_MAX], path[MODULE_PATH_MAX];
+    return backward_norm_vector(a->m, a->layer, name, n, w, e);
+}
 
-    snprintf(part, sizeof(part), "%s.weight", name);
-    layer_tensor_name(a->layer, part, path);
-    return backward_vector(a->m, path, n, w, e);
+/* *w [head_dim]: a norm without weights. */
+static int load_one(struct attention_back *a, float **w, struct err *e)
+{
+    int64_t d = a->m->config.head_dim;
+
+    return norm_ones(d, w, e) < 0 ?
+               e->code :
+               model_place(a->m, (void **)w, (size_t)d * sizeof(**w), e);
 }
 
 /* Norms without weights, in layers with RoPE: in front of it, as it keeps a head's
  * norm. */
 static int load_ones(struct attention_back *a, struct err *e)
 {
-    const struct model_config *c = &a->m->config;
-
-    if (!model_layer_rope(c, a->layer))
+    if (!model_layer_rope(&a->m->config, a->layer))
         return 0;
-    return norm_ones(c->head_dim, &a->q_norm, e) < 0 ?
-               e->code :
-               norm_ones(c->head_dim, &a->k_norm, e);
+    return load_one(a, &a->q_norm, e) < 0 ? e->code :
+                                            load_one(a, &a->k_norm, e);
 }
 
 static int load_norms(struct attention_back *a, struct err *e)
 {
     const struct model_config *c = &a->m->config;
     int64_t q = c->head_dim, k = c->head_dim;
+    const char *in = model_norms(c)->attn_in;
     char name[MODULE_PATH_MAX];
 
-    if (load_norm(a, "input_layernorm", c->hidden_size, &a->norm, e) < 0)
+    if (in && load_norm(a, in, c->hidden_size, &a->norm, e) < 0)
         return e->code;
     if (c->family->sinks) {
         layer_tensor_name(a->layer, "self_attn.sinks", name);
@@ -80,6 +85,29 @@ static int load_norms(struct attention_back *a, struct err *e)
                             0;
 }
 
+/* The parts of the fused linear l: rows of q, then of k and v. */
+static int load_fused(struct attention_back *a, const struct linear *l,
+                      struct err *e)
+{
+    const struct model_config *c = &a->m->config;
+    int64_t at = 0,
+            rows[] = { c->n_heads * c->head_dim, c->n_kv_heads * c->head_dim,
+                       c->n_kv_heads * c->head_dim };
+
+    a->fused.of = *l;
+    if (backward_load(a->m, &a->fused, e) < 0)
+        return e->code;
+    for (int i = 0; i < 3; at += rows[i++]) {
+        struct loaded *p = &a->part[PART_Q + i];
+
+        p->of.rows = rows[i];
+        p->of.cols = l->cols;
+        p->w = (float *)a->fused.w + at * l->cols;
+        p->bias = a->fused.bias ? a->fused.bias + at : NULL;
+    }
+    return 0;
+}
+
 static int load_linears(struct attention_back *a, struct err *e)
 {
     const struct model_config *c = &a->m->config;
@@ -90,6 +118,11 @@ static int load_linears(struct attention_back *a, struct err *e)
         model_linear(c, a->layer, i, &l);
         if (l.input != IN_ATTN && l.input != IN_Q_LAT && l.input != IN_ATTN_OUT)
             continue;
+        if (l.part == PART_QKV) {
+            if (load_fused(a, &l, e) < 0)
+                return e->code;
+            continue;
+        }
         a->part[l.part].of = l;
         if (backward_load(a->m, &a->part[l.part], e) < 0)
             return e->code;
@@ -125,6 +158,9 @@ static void release(struct attention_back *a)
     float *const norms[] = { a->norm,     a->q_norm,    a->k_norm,
                              a->q_a_norm, a->kv_a_norm, a->sinks };
 
+    for (int i = PART_Q; i <= PART_V && a->fused.w; i++)
+        a->part[i] = (struct loaded){ 0 };
+    loaded_release(&a->fused);
     for (int i = 0; i < PARTS; i++) {
         loaded_release(&a->part[i]);
         model_buffer_release(a->m, &a->y[i]);
@@ -363,7 +399,7 @@ static int attend(const struct attention_back *a, const int64_t *first,
     const struct model_config *c = &m->config;
     bool head = c->qk_norm == QK_NORM_HEAD || c->qk_norm == QK_NORM_UNIT;
     bool chunks = c->family->sliding == SLIDING_CHUNKS;
-    bool turns = model_layer_rope(c, a->layer);
+    int64_t longest = model_longest(first, n_sequences);
     int64_t keys = model_layer_slides(c, a->layer) ? c->sliding_window : 0;
     struct backward_attend j = {
         .rows = a->n,
@@ -377,10 +413,10 @@ static int attend(const struct attention_back *a, const int64_t *first,
         .chunk = chunks ? keys : 0,
         .scale = m->scale,
         .eps = (float)c->rms_eps,
+        .cap = (float)c->attention_cap,
         .q_norm = head ? a->q_norm : NULL,
         .k_norm = head ? a->k_norm : NULL,
         .rotary_at = c->rotary_at,
-        .growth = turns ? NULL : &c->query_growth,
         .pairs = c->rope_pairs,
         .sinks = a->sinks,
         .go = y_of(a, PART_O),
@@ -389,15 +425,15 @@ static int attend(const struct attention_back *a, const int64_t *first,
         .v = y_of(a, PART_V),
     };
 
-    return model_angles(m, a->layer, model_longest(first, n_sequences), &j.cs,
-                        &j.rotary, e) < 0 ?
+    return model_angles(m, a->layer, longest, &j.cs, &j.rotary, e) < 0 ||
+                   model_growth(m, a->layer, longest, &j.growth, e) < 0 ?
                e->code :
                backward_of(m)->attend(m->context, &j, e);
 }
 
 int backward_attention(struct attention_back *a, const void *x,
-                       const int64_t *first, int64_t n_sequences, float *g,
-                       struct err *e)
+                       const int64_t *first, int64_t n_sequences,
+                       const float *out, float *g, struct err *e)
 {
     struct model *m = a->m;
     const struct backward_table *back = backward_of(m);
@@ -406,13 +442,13 @@ int backward_attention(struct attention_back *a, const void *x,
 
     a->n = first[n_sequences];
     if (reserve(a, e) < 0 || backward_rows(m, &a->rows, x, a->n, &x, e) < 0 ||
-        model_norm(m, x, a->norm, a->n, a->elements.p, e) < 0 ||
-        back->widen(m->context, m->dtype, a->elements.p, a->n * c->hidden_size,
-                    a->in.p, e) < 0 ||
+        (a->norm && model_norm(m, x, a->norm, a->n, a->elements.p, e) < 0) ||
+        back->widen(m->context, m->dtype, a->norm ? a->elements.p : x,
+                    a->n * c->hidden_size, a->in.p, e) < 0 ||
         (latent ? project_latent(a, e) : project(a, e)) < 0 ||
         run_linear(a, PART_O,
                    (struct backward_linear){
-                       .x = g, .y = y_of(a, PART_O), .back = true },
+                       .x = out, .y = y_of(a, PART_O), .back = true },
                    e) < 0 ||
         attend(a, first, n_sequences, e) < 0 ||
         (latent ? project_latent_back(a, e) : project_back(a, e)) < 0)

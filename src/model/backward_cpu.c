@@ -65,6 +65,36 @@ int narrow_cpu(struct cuda_context *c, enum dtype t, const float *x, int64_t n,
     return convert(&j, e);
 }
 
+/* ---- multiples ---- */
+
+struct scale_job {
+    const float *x;
+    float by;
+    bool add;
+    size_t n;
+    float *to;
+};
+
+static void scale_pieces(void *ctx, size_t begin, size_t end)
+{
+    const struct scale_job *j = ctx;
+    size_t last = end * PIECE < j->n ? end * PIECE : j->n;
+
+    for (size_t i = begin * PIECE; i < last; i++)
+        j->to[i] = j->by * j->x[i] + (j->add ? j->to[i] : 0);
+}
+
+int scale_cpu(struct cuda_context *c, const float *x, float by, bool add,
+              int64_t n, float *to, struct err *e)
+{
+    struct scale_job j = { x, by, add, (size_t)n, to };
+
+    (void)c;
+    (void)e;
+    threads_for(((size_t)n + PIECE - 1) / PIECE, 1, scale_pieces, &j);
+    return 0;
+}
+
 /* ---- linears ---- */
 
 enum { ROWS = 128 }; /* rows of a product of one thread */

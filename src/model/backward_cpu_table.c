@@ -5,6 +5,7 @@ const struct backward_table backward_cpu = {
     .version = BACKWARD_TABLE_VERSION,
     .widen = widen_cpu,
     .narrow = narrow_cpu,
+    .scale = scale_cpu,
     .linear = linear_back_cpu,
     .norm = norm_back_cpu,
     .mlp = mlp_back_cpu,

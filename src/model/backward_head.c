@@ -41,7 +41,9 @@ static int run_part(struct head_pass *s, const void *host, int64_t n,
                                .h = h,
                                .vocab = m->config.vocab_size,
                                .first = first,
-                               .w = s->w };
+                               .w = s->w,
+                               .scale = (float)m->config.logit_scale,
+                               .cap = (float)m->config.logit_cap };
     const void *x;
 
     if (model_reserve(m, &s->normed, n, h, m->size, "gradients", e) < 0 ||
@@ -63,7 +65,7 @@ int backward_head(struct model *m, const void *x, int64_t n, uint64_t first,
 {
     int64_t h = m->config.hidden_size;
     struct head_pass s = { .m = m };
-    int rc = backward_vector(m, "model.norm.weight", h, &s.norm, e);
+    int rc = backward_norm_vector(m, -1, "model.norm", h, &s.norm, e);
 
     if (rc >= 0)
         rc = load(&s, e);

@@ -50,18 +50,38 @@ static void add_exponents(struct head_back *j, int64_t t, const float *logit)
     j->most[t] = most;
 }
 
-/* Replace logits by p, minus 1 for the drawn token. */
+/* Products W y become logits. */
+static void squash(const struct backward_head *a, float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        y[i] *= a->scale;
+        if (a->cap > 0)
+            y[i] = a->cap * tanhf(y[i] / a->cap);
+    }
+}
+
+/* The derivative of the logit z. */
+static float slope(const struct backward_head *a, float z)
+{
+    float t = a->cap > 0 ? z / a->cap : 0;
+
+    return a->scale * (1 - t * t);
+}
+
+/* Replace logits by p, minus 1 for the drawn token, times their derivatives. */
 static void probabilities(struct head_back *j, int64_t t, float *logit)
 {
     double u = draw(j->a->first + (uint64_t)t);
 
     for (int64_t v = 0; v < j->nv; v++) {
         double before = j->sum[t];
+        float by = slope(j->a, logit[v]);
 
         logit[v] = expf(logit[v] - j->scale[t]);
         j->sum[t] += (double)logit[v];
         if (before <= u && u < j->sum[t])
             logit[v] -= 1;
+        logit[v] *= by;
     }
 }
 
@@ -87,6 +107,7 @@ static void run_parts(void *ctx, size_t begin, size_t end)
                                     .a = j->a->y + at * h,
                                     .b = j->block,
                                     .c = logit });
+        squash(j->a, logit, (int64_t)n * nv);
         for (int k = 0; k < n; k++)
             if (j->again)
                 probabilities(j, at + k, logit + (int64_t)k * nv);

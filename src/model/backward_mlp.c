@@ -10,17 +10,19 @@
 #include "model/backward_parts.h"
 #include "model/moe.h"
 
-/* The three linears of an MLP. */
+/* The linears of an MLP. */
 struct mlp {
     struct loaded of[MLP_LINEARS];
+    struct loaded both; /* gate and up in one, of which of[] has parts */
 };
 
 struct pass {
     struct model *m;
     int64_t layer, n, h;
-    const char *x; /* [n, h], elements, the host's */
-    float *g;      /* [n, h] */
-    float *norm;
+    const char *x;     /* [n, h], elements, the host's */
+    const float *out;  /* [n, h] of what the MLP puts out */
+    float *g;          /* [n, h] */
+    float *norm;       /* NULL: the layer has none in front of the MLP */
     struct mlp common; /* the dense MLP, or the shared expert */
     bool has_common, sparse;
     float *shared_gate;          /* [h]; NULL: the shared expert has none */
@@ -35,8 +37,11 @@ struct pass {
 
 static void mlp_release(struct mlp *p)
 {
+    if (p->both.w)
+        p->of[MLP_GATE] = p->of[MLP_UP] = (struct loaded){ 0 };
     for (int i = 0; i < MLP_LINEARS; i++)
         loaded_release(&p->of[i]);
+    loaded_release(&p->both);
 }
 
 /* Load the three linears of a layer from number `first` on. */
@@ -52,17 +57,35 @@ static int mlp_load(struct model *m, int64_t layer, int64_t first,
     return 0;
 }
 
+/* The same of a dense MLP or shared expert, whose last linear is number end - 1,
+ * with gate and up in one. */
+static int mlp_load_fused(struct model *m, int64_t layer, int64_t end,
+                          struct mlp *p, struct err *e)
+{
+    struct loaded *gate = &p->of[MLP_GATE], *up = &p->of[MLP_UP];
+    int64_t n;
+
+    *p = (struct mlp){ 0 };
+    model_linear(&m->config, layer, end - 2, &p->both.of);
+    model_linear(&m->config, layer, end - 1, &p->of[MLP_DOWN].of);
+    if (backward_load(m, &p->both, e) < 0 ||
+        backward_load(m, &p->of[MLP_DOWN], e) < 0)
+        return e->code;
+    n = p->both.of.rows / 2;
+    gate->of.rows = up->of.rows = n;
+    gate->w = p->both.w;
+    up->w = (float *)p->both.w + n * p->both.of.cols;
+    gate->bias = p->both.bias;
+    up->bias = p->both.bias ? p->both.bias + n : NULL;
+    return 0;
+}
+
 /* Run the MLP p for `rows` rows of in, g and gin; token, weight: as in struct
  * backward_mlp. */
 static int run(const struct pass *s, const struct mlp *p, struct backward_mlp a,
                struct err *e)
 {
-    const struct model_config *c = &s->m->config;
-
-    if (c->family->act == ACT_CLAMPED) {
-        a.alpha = (float)c->gate_alpha;
-        a.limit = (float)c->gate_limit;
-    }
+    a.gating = model_gating(s->m);
     a.h = s->h;
     a.width = p->of[MLP_GATE].of.rows;
     for (int i = 0; i < MLP_LINEARS; i++) {
@@ -78,12 +101,15 @@ static int load_common(struct pass *s, struct err *e)
 {
     const struct model_config *c = &s->m->config;
     char part[MODULE_PATH_MAX], name[MODULE_PATH_MAX];
+    int64_t end;
 
     s->has_common = model_layer_width(c, s->layer) > 0;
     if (!s->has_common)
         return 0;
-    if (mlp_load(s->m, s->layer, model_linear_common(c, s->layer) - MLP_LINEARS,
-                 &s->common, e) < 0)
+    end = model_linear_common(c, s->layer);
+    if ((c->family->fused_mlp ?
+             mlp_load_fused(s->m, s->layer, end, &s->common, e) :
+             mlp_load(s->m, s->layer, end - MLP_LINEARS, &s->common, e)) < 0)
         return e->code;
     if (!c->family->shared_gate || !s->sparse)
         return 0;
@@ -97,10 +123,10 @@ static int open(struct pass *s, const char *dir, struct err *e)
     const struct model_config *c = &s->m->config;
     int64_t part = s->n < GRADIENT_ROWS ? s->n : GRADIENT_ROWS;
     int64_t kept = s->sparse ? s->n : part;
-    char name[MODULE_PATH_MAX];
+    const char *norm = model_norms(c)->mlp_in;
 
-    layer_tensor_name(s->layer, "post_attention_layernorm.weight", name);
-    if (backward_vector(s->m, name, s->h, &s->norm, e) < 0 ||
+    if ((norm &&
+         backward_norm_vector(s->m, s->layer, norm, s->h, &s->norm, e) < 0) ||
         token_rows_open(&s->in, s->m, dir, kept * s->h, e) < 0 ||
         token_rows_open(&s->gin, s->m, dir, kept * s->h, e) < 0 ||
         model_reserve(s->m, &s->normed, part, s->h, s->m->size, "gradients",
@@ -134,6 +160,7 @@ static void close_pass(struct pass *s)
 struct part {
     int64_t at, n;
     const void *x; /* their rows, where layers run */
+    const float *out;
     float *in, *gin, *g;
 };
 
@@ -149,6 +176,7 @@ static int next_part(struct pass *s, int64_t i, struct part *p, struct err *e)
                         .n = left < GRADIENT_ROWS ? left : GRADIENT_ROWS,
                         .in = s->in.p + kept,
                         .gin = s->gin.p + kept,
+                        .out = s->out + at * s->h,
                         .g = s->g + at * s->h };
     return backward_rows(s->m, &s->rows,
                          s->x + (size_t)(at * s->h) * s->m->size, p->n, &p->x,
@@ -161,7 +189,7 @@ static int run_common(struct pass *s, const struct part *p, struct err *e)
 {
     const struct model *m = s->m;
     struct backward_mlp a = {
-        .rows = p->n, .in = p->in, .g = p->g, .gin = p->gin
+        .rows = p->n, .in = p->in, .g = p->out, .gin = p->gin
     };
 
     if (!s->has_common)
@@ -180,12 +208,13 @@ static int run_common(struct pass *s, const struct part *p, struct err *e)
 static int run_part(struct pass *s, const struct part *p, struct err *e)
 {
     const struct model *m = s->m;
+    const void *in = s->norm ? s->normed.p : p->x;
 
-    if (model_norm(m, p->x, s->norm, p->n, s->normed.p, e) < 0 ||
-        backward_of(m)->widen(m->context, m->dtype, s->normed.p, p->n * s->h,
-                              p->in, e) < 0 ||
+    if ((s->norm && model_norm(m, p->x, s->norm, p->n, s->normed.p, e) < 0) ||
+        backward_of(m)->widen(m->context, m->dtype, in, p->n * s->h, p->in, e) <
+            0 ||
         (s->router &&
-         router_run(s->router, s->normed.p, p->n, &s->routing, p->at, e) < 0) ||
+         router_run(s->router, in, p->n, &s->routing, p->at, e) < 0) ||
         backward_zero(m, p->gin, (size_t)(p->n * s->h) * sizeof(float), e) < 0)
         return e->code;
     return run_common(s, p, e);
@@ -288,13 +317,14 @@ static int run_layer(struct pass *s, struct err *e)
 }
 
 int backward_mlp(struct model *m, int64_t layer, const void *x, int64_t n,
-                 const char *dir, float *g, struct err *e)
+                 const char *dir, const float *out, float *g, struct err *e)
 {
     struct pass s = { .m = m,
                       .layer = layer,
                       .n = n,
                       .h = m->config.hidden_size,
                       .x = x,
+                      .out = out,
                       .g = g,
                       .sparse = model_layer_experts(&m->config, layer) > 0 };
     int rc = open(&s, dir, e);

@@ -50,7 +50,7 @@ static void scatter(const struct backward_mlp *a, int64_t at, int64_t n,
 
 /* a = gate, b = up, c = gradient with respect to silu(a) b; a and b are
  * replaced by the gradients with respect to them. */
-static void gate_back(float *a, float *b, const float *c, int64_t n)
+static void silu_back(float *a, float *b, const float *c, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         float s = 1 / (1 + expf(-a[i])), silu = a[i] * s;
@@ -58,6 +58,22 @@ static void gate_back(float *a, float *b, const float *c, int64_t n)
 
         a[i] = c[i] * b[i] * slope;
         b[i] = c[i] * silu;
+    }
+}
+
+/* The same of GELU's approximation by tanh, x sigmoid(2 z), z = sqrt(2/pi) (x +
+ * 0.044715 x^3). */
+static void gelu_back(float *a, float *b, const float *c, int64_t n)
+{
+    const float twice = 1.5957691216f, cubic = 0.044715f;
+
+    for (int64_t i = 0; i < n; i++) {
+        float x = a[i], q = cubic * x * x;
+        float s = 1 / (1 + expf(-twice * x * (1 + q)));
+        float slope = s + x * s * (1 - s) * twice * (1 + 3 * q);
+
+        a[i] = c[i] * b[i] * slope;
+        b[i] = c[i] * (x * s);
     }
 }
 
@@ -74,6 +90,15 @@ static void clamped_back(float *a, float *b, const float *c, int64_t n,
         a[i] = a[i] <= limit ? c[i] * (u + 1) * slope : 0;
         b[i] = fabsf(b[i]) <= limit ? c[i] * g * s : 0;
     }
+}
+
+static void gate_back(const struct forward_gating *g, float *a, float *b,
+                      const float *c, int64_t n)
+{
+    if (g->act == ACT_CLAMPED)
+        clamped_back(a, b, c, n, g->alpha, g->limit);
+    else
+        (g->act == ACT_GELU ? gelu_back : silu_back)(a, b, c, n);
 }
 
 static void add_bias(float *y, const float *bias, int64_t n, int64_t width)
@@ -110,10 +135,7 @@ static void run_part(const struct backward_mlp *p, int64_t at, int64_t n,
     add_bias(a, p->bias[MLP_GATE], n, w);
     add_bias(b, p->bias[MLP_UP], n, w);
     multiply(n, g, h, p->w[MLP_DOWN], false, c, w, false);
-    if (p->limit > 0)
-        clamped_back(a, b, c, n * w, p->alpha, p->limit);
-    else
-        gate_back(a, b, c, n * w);
+    gate_back(&p->gating, a, b, c, n * w);
     multiply(n, a, w, p->w[MLP_GATE], false, in, h, false);
     multiply(n, b, w, p->w[MLP_UP], false, in, h, true);
     scatter(p, at, n, in);

@@ -14,9 +14,14 @@ static inline const struct backward_table *backward_of(const struct model *m)
 /* Load the linear l->of in f32, row-major: the weights that the forward pass
  * uses, where layers run.  loaded_release() it, also after an error. */
 MUST_CHECK int backward_load(struct model *m, struct loaded *l, struct err *e);
-/* The weights of a norm, [n], where layers run; model_free() them. */
+/* Weights of the checkpoint, [n], where layers run; model_free() them. */
 MUST_CHECK int backward_vector(struct model *m, const char *name, int64_t n,
                                float **v, struct err *e);
+/* The same of a norm, by its module in the layer (layer < 0: by its name):
+ * model_norm_vector(). */
+MUST_CHECK int backward_norm_vector(struct model *m, int64_t layer,
+                                    const char *module, int64_t n, float **v,
+                                    struct err *e);
 /* *to: n rows of the residual stream, elements, where layers run: x, which is
  * the host's, or a copy in b. */
 MUST_CHECK int backward_rows(const struct model *m, struct buffer *b,
@@ -26,7 +31,7 @@ MUST_CHECK int backward_rows(const struct model *m, struct buffer *b,
 MUST_CHECK int backward_zero(const struct model *m, void *p, size_t n,
                              struct err *e);
 /* The gradient of the residual stream's norm, y = norm(x) with weights w: g[n,
- * H] += that with respect to x, or with `replace` = it. */
+ * H] += that with respect to x, or with `replace` = it.  w NULL: y is x. */
 MUST_CHECK int backward_stream(const struct model *m, const void *x,
                                const float *w, const float *gy, int64_t n,
                                float *g, bool replace, struct err *e);
@@ -37,6 +42,8 @@ int widen_cpu(struct cuda_context *c, enum dtype t, const void *x, int64_t n,
               float *to, struct err *e);
 int narrow_cpu(struct cuda_context *c, enum dtype t, const float *x, int64_t n,
                void *to, struct err *e);
+int scale_cpu(struct cuda_context *c, const float *x, float by, bool add,
+              int64_t n, float *to, struct err *e);
 int linear_back_cpu(struct cuda_context *c, const struct backward_linear *a,
                     struct err *e);
 int norm_back_cpu(struct cuda_context *c, const struct backward_norm *a,

@@ -10,9 +10,10 @@
 
 #include "common/math/dtype.h"
 #include "device/plugin.h"
+#include "model/forward_table.h"
 
 #define BACKWARD_TABLE "forge_backward_table"
-enum { BACKWARD_TABLE_VERSION = 3 };
+enum { BACKWARD_TABLE_VERSION = 4 };
 
 /* y[rows, out] = x[rows, in] W^T + bias; back: y[rows, in] = x[rows, out] W,
  * which is added to y if `add`. */
@@ -44,9 +45,8 @@ struct backward_norm {
     bool add;
 };
 
-/* An MLP y = weight * down(silu(gate(x)) * up(x)), or with limit > 0 that of
- * ACT_CLAMPED (arch/config.h), not on a device: gin += the gradient with
- * respect to x.  Row i of the MLP is row token[i] of in (x), g (the gradient
+/* An MLP y = weight * down(act(gate(x)) * up(x)), or of ACT_CLAMPED what enum
+ * activation says: gin += the gradient with respect to x.  Row i of the MLP is row token[i] of in (x), g (the gradient
  * with respect to y) and gin; a token occurs once at most. */
 enum { MLP_GATE, MLP_UP, MLP_DOWN, MLP_LINEARS };
 struct backward_mlp {
@@ -57,9 +57,8 @@ struct backward_mlp {
     const float *weight;            /* [rows]; NULL: 1 */
     const float *in, *g;            /* [..., h] */
     float *gin;
-    /* not on a device: */
-    float alpha, limit;
-    bool weigh_inputs; /* y = down(silu(gate(weight x)) * up(weight x)) */
+    struct forward_gating gating;
+    bool weigh_inputs; /* y = down(act(gate(weight x)) * up(weight x)) */
 };
 
 /* Head norms, RoPE and causal softmax attention of each sequence: from
@@ -70,19 +69,15 @@ struct backward_mlp {
 struct backward_attend {
     int64_t rows, n_sequences;
     const int64_t *first; /* the host's, [n_sequences + 1] */
-    int64_t n_heads, n_kv_heads, head_dim, v_dim, window;
-    float scale, eps;
+    int64_t n_heads, n_kv_heads, head_dim, v_dim, window, chunk;
+    float scale, eps, cap;
+    const float *sinks, *growth;
     const float *q_norm, *k_norm; /* [head_dim], or NULL */
     int64_t rotary_at, rotary;
     bool pairs;
     const float *cs; /* [positions, rotary] */
     const float *go;
     float *q, *k, *v;
-    /* not on a device: as in struct attend (kernels.h), sinks of all heads or
-     * NULL; queries are multiplied by query_factor() behind RoPE, NULL: not */
-    const float *sinks;
-    int64_t chunk;
-    const struct query_growth *growth;
 };
 
 /* Latent attention: keys and values from kv_a's outputs a [rows, kv_lora +
@@ -97,14 +92,17 @@ struct backward_latent {
 };
 
 /* g[rows, h] = gradient of -log p_t with respect to y[rows, h], where p =
- * softmax(W y) and token t is drawn from p by random number first + row
- * (backward_head.h): (sum_v p_v w_v) - w_t. */
+ * softmax(z) and token t is drawn from p by random number first + row
+ * (backward_head.h): (sum_v p_v w_v) - w_t with z = W y.  Logits are z = scale W
+ * y, with a cap z = cap tanh(scale W y / cap): then each w_v is multiplied by
+ * scale (1 - (z_v / cap)^2). */
 struct backward_head {
     int64_t rows, h, vocab;
     uint64_t first;
     const uint16_t *w; /* [vocab, h], bf16 */
     const float *y;
     float *g;
+    float scale, cap; /* cap 0: none */
 };
 
 /* The table.  Functions return as device/plugin.h says. */
@@ -118,6 +116,9 @@ struct backward_table {
                  float *to, struct err *e);
     int (*narrow)(struct cuda_context *c, enum dtype t, const float *x,
                   int64_t n, void *to, struct err *e);
+    /* to[n] = by * x[n], or add: to += by * x; to may be x. */
+    int (*scale)(struct cuda_context *c, const float *x, float by, bool add,
+                 int64_t n, float *to, struct err *e);
     int (*linear)(struct cuda_context *c, const struct backward_linear *a,
                   struct err *e);
     int (*norm)(struct cuda_context *c, const struct backward_norm *a,

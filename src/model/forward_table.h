@@ -13,7 +13,7 @@
 #ifndef FORGE_FORWARD_TABLE_H
 #define FORGE_FORWARD_TABLE_H
 
-#include "arch/config.h"
+#include "arch/activation.h"
 #include "common/math/dtype.h"
 #include "device/plugin.h"
 #include "forge_w4a16.h"

@@ -371,6 +371,10 @@ static int add_output(struct layer *l, const struct state *s,
     if (model_reserve(m, &m->latent, s->rows, m->config.hidden_size, m->size,
                       "outputs", e) < 0 ||
         multiply(l, i, s, s->act, m->latent.p, false, e) < 0 ||
+        (norm && s->output &&
+         model_copy(m, s->output, m->latent.p,
+                    (size_t)(s->rows * m->config.hidden_size) * m->size,
+                    e) < 0) ||
         (norm && model_norm(m, m->latent.p, norm, s->rows, m->latent.p, e) < 0))
         return e->code;
     if (m->on)

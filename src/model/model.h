@@ -107,6 +107,9 @@ void model_free(const struct model *m, void *p);
  * fits; SIZE_MAX on the host. */
 MUST_CHECK int model_spare_bytes(const struct model *m, size_t *n,
                                  struct err *e);
+/* Reserve n rows of H elements of device memory. */
+MUST_CHECK int model_reserve_rows(const struct model *m, struct buffer *b,
+                                  int64_t n, struct err *e);
 /* Memory of a buffer that was reserved on the device, or the host's. */
 void model_buffer_release(const struct model *m, struct buffer *b);
 /* Copy n bytes: host to device memory, back, and within device memory. */
@@ -144,7 +147,10 @@ struct state {
                                 * point; undefined at POINT_IN and POINT_OUT */
     void *end;                 /* memory where layer_run() leaves the final
                                 * act; NULL: the state's own */
-    bool host; /* set before the first state_prepare(): x and act are the
+    void *output; /* [rows, H], device memory where layer_run() leaves
+                * what o or down puts out in front of the norm behind it, if
+                * the family has one; NULL: nowhere */
+    bool host;    /* set before the first state_prepare(): x and act are the
                 * host's; such a state is not run */
     struct kv_cache *cache; /* KV cache of the single sequence; NULL: it begins
                         * here */

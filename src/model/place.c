@@ -113,6 +113,12 @@ int model_reserve(const struct model *m, struct buffer *b, int64_t rows,
     return 0;
 }
 
+int model_reserve_rows(const struct model *m, struct buffer *b, int64_t n,
+                       struct err *e)
+{
+    return model_reserve(m, b, n, m->config.hidden_size, m->size, "states", e);
+}
+
 void model_buffer_release(const struct model *m, struct buffer *b)
 {
     if (m->on)

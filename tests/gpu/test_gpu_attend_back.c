@@ -5,6 +5,9 @@
 struct heads {
     int64_t heads, kv, dim, v_dim, window, at, rotary;
     bool pairs, norm;
+    int64_t chunk;
+    float cap;
+    bool sinks, grows;
 };
 
 /* y = a head x normed and turned; or back: x = gradient with respect to the head
@@ -49,26 +52,43 @@ static void turn(const struct backward_attend *a, const float *norm,
                    t[k];
 }
 
+/* Queries, turned, or gradients with respect to them, times their factors. */
+static void grow(const struct backward_attend *a, int64_t n, double *q)
+{
+    for (int64_t i = 0; a->growth && i < n * a->head_dim; i++)
+        q[i] *= (double)a->growth[i / a->head_dim];
+}
+
 /* A head of queries of a sequence; q: [n, d] turned; gq, gk, gv are added to. */
-static void attend_head(const struct backward_attend *a, int64_t n,
-                        const double *q, const double *k, const double *v,
-                        const double *go, double *gq, double *gk, double *gv)
+static void attend_head(const struct backward_attend *a, int64_t head,
+                        int64_t n, const double *q, const double *k,
+                        const double *v, const double *go, double *gq,
+                        double *gk, double *gv)
 {
     int64_t d = a->head_dim, m = a->v_dim;
     double *p = room((size_t)n * 8), *g = room((size_t)n * 8);
+    double *slope = room((size_t)n * 8), cap = (double)a->cap;
 
     for (int64_t i = 0; i < n; i++) {
         int64_t from = a->window && i >= a->window ? i - a->window + 1 : 0;
         double sum = 0, dot = 0, most = -INFINITY;
 
+        from = a->chunk ? i - i % a->chunk : from;
         for (int64_t j = from; j <= i; j++) {
             p[j] = g[j] = 0;
+            slope[j] = 1;
             for (int64_t c = 0; c < d; c++)
                 p[j] += (double)a->scale * q[i * d + c] * k[j * d + c];
             for (int64_t c = 0; c < m; c++)
                 g[j] += go[i * m + c] * v[j * m + c];
+            if (cap > 0) {
+                p[j] = cap * tanh(p[j] / cap);
+                slope[j] = 1 - p[j] / cap * (p[j] / cap);
+            }
             most = fmax(most, p[j]);
         }
+        if (a->sinks)
+            sum = exp((double)a->sinks[head] - most);
         for (int64_t j = from; j <= i; j++)
             sum += p[j] = exp(p[j] - most);
         for (int64_t j = from; j <= i; j++) {
@@ -76,7 +96,7 @@ static void attend_head(const struct backward_attend *a, int64_t n,
             dot += p[j] * g[j];
         }
         for (int64_t j = from; j <= i; j++) {
-            double s = p[j] * (g[j] - dot) * (double)a->scale;
+            double s = p[j] * (g[j] - dot) * slope[j] * (double)a->scale;
 
             for (int64_t c = 0; c < m; c++)
                 gv[j * m + c] += p[j] * go[i * m + c];
@@ -88,6 +108,7 @@ static void attend_head(const struct backward_attend *a, int64_t n,
     }
     free(p);
     free(g);
+    free(slope);
 }
 
 /* A sequence's rows [n, heads * d]. */
@@ -158,7 +179,9 @@ static void attend_keys(const struct backward_attend *a, int64_t head,
         double *x = take(q, j), *y = turned(a, a->q_norm, q, x);
         double *o = take(go, j), *gy = zeros(q);
 
-        attend_head(a, q->n, y, ky, w, o, gy, gk, gv);
+        grow(a, q->n, y);
+        attend_head(a, j, q->n, y, ky, w, o, gy, gk, gv);
+        grow(a, q->n, gy);
         give_back(a, a->q_norm, q, j, x, gy);
         free(y);
         free(o);
@@ -188,7 +211,7 @@ static void attend_in_double(const struct backward_attend *a, double *q,
 }
 
 struct inputs {
-    struct twin q, k, v, go, cs, qn, kn;
+    struct twin q, k, v, go, cs, qn, kn, sinks, growth;
 };
 
 /* Of the CPU's function, or of the GPU's. */
@@ -202,6 +225,10 @@ static struct backward_attend call_of(const struct heads *h,
         .head_dim = h->dim,
         .v_dim = h->v_dim,
         .window = h->window,
+        .chunk = h->chunk,
+        .cap = h->cap,
+        .sinks = h->sinks ? AT(sinks) : NULL,
+        .growth = h->grows ? AT(growth) : NULL,
         .scale = 1 / sqrtf((float)h->dim),
         .eps = 1e-6f,
         .q_norm = h->norm ? AT(qn) : NULL,
@@ -225,9 +252,11 @@ static void test_attend(const struct heads *h, const int64_t *length, int64_t n)
                         .k = normals(rows * h->kv * h->dim, 1),
                         .v = normals(rows * h->kv * h->v_dim, 1),
                         .go = normals(rows * h->heads * h->v_dim, 1),
-                        .cs = normals(longest * h->rotary, .7f),
+                        .cs = normals(longest * h->rotary + 1, .7f),
                         .qn = normals(h->dim, 1),
-                        .kn = normals(h->dim, 1) };
+                        .kn = normals(h->dim, 1),
+                        .sinks = normals(h->heads, 1),
+                        .growth = normals(longest, 1) };
     double *dq = wide(&x.q), *dk = wide(&x.k), *dv = wide(&x.v);
     double *dgo = wide(&x.go);
 
@@ -248,6 +277,8 @@ static void test_attend(const struct heads *h, const int64_t *length, int64_t n)
     drop(&x.cs);
     drop(&x.qn);
     drop(&x.kn);
+    drop(&x.sinks);
+    drop(&x.growth);
     free(dgo);
 }
 
@@ -255,18 +286,24 @@ int main(int argc, char **argv)
 {
     static const int64_t ragged[] = { 1, 65, 3, 130 }, one[] = { 600 };
     static const struct heads all[] = {
-        { 4, 4, 64, 64, 0, 0, 64, false, false },
-        { 8, 2, 128, 128, 0, 0, 128, false, true },
-        { 6, 3, 32, 32, 100, 0, 16, false, false },
-        { 4, 1, 20, 12, 64, 0, 10, true, true },
-        { 4, 4, 192, 128, 0, 128, 64, true, false },
-        { 2, 1, 256, 256, 0, 0, 256, false, false },
+        { 4, 4, 64, 64, 0, 0, 64, false, false, 0, 0, false, false },
+        { 8, 2, 128, 128, 0, 0, 128, false, true, 0, 0, false, false },
+        { 6, 3, 32, 32, 100, 0, 16, false, false, 0, 0, false, false },
+        { 4, 1, 20, 12, 64, 0, 10, true, true, 0, 0, false, false },
+        /* gpt-oss, Gemma 2, Llama 4 */
+        { 8, 2, 64, 64, 100, 0, 64, false, false, 0, 0, true, false },
+        { 4, 2, 32, 32, 0, 0, 32, false, false, 0, 2, false, false },
+        { 4, 2, 32, 32, 0, 0, 32, true, true, 37, 0, false, false },
+        { 4, 2, 32, 32, 0, 0, 0, false, false, 0, 0, false, true },
+        { 3, 1, 20, 20, 0, 0, 20, false, true, 37, 3, true, false },
+        { 4, 4, 192, 128, 0, 128, 64, true, false, 0, 0, false, false },
+        { 2, 1, 256, 256, 0, 0, 256, false, false, 0, 0, false, false },
     };
 
     gradient_open(argc, argv);
     for (size_t i = 0; i < ARRAY_LEN(all); i++) {
         test_attend(&all[i], ragged, ARRAY_LEN(ragged));
-        if (i < 4)
+        if (i < 9)
             test_attend(&all[i], one, 1);
     }
     return 0;

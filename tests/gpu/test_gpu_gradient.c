@@ -126,6 +126,11 @@ static void test_moves(int64_t rows, int64_t heads)
                           e));
     OK(back->gates(gpu, a.there, w.there, rows, LORA + ROPE, gates.there, e));
     same("gates", &gates, 1e-7);
+    for (int i = 0; i < 2; i++) {
+        OK(backward_cpu.scale(NULL, w.host, .22f, i, w.n, a.host, e));
+        OK(back->scale(gpu, w.there, .22f, i, w.n, a.there, e));
+    }
+    same("scale", &a, 0);
     OK(backward_cpu.narrow(NULL, DT_BF16, a.host, a.n, half, e));
     OK(backward_cpu.widen(NULL, DT_BF16, half, a.n, to.host, e));
     OK(back->narrow(gpu, DT_BF16, a.there, a.n, there, e));
@@ -144,6 +149,35 @@ static void test_moves(int64_t rows, int64_t heads)
 
 /* ---- an MLP ---- */
 
+/* Gradients with respect to gate and up; c: with respect to what they make. */
+static void gates_in_double(const struct forward_gating *how, double gate,
+                            double up, double c, double *u, double *s)
+{
+    double limit = (double)how->limit, alpha = 1, z, inner, slope, bound = up;
+
+    if (how->act == ACT_GELU) {
+        z = sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate);
+        slope = sqrt(2 / M_PI) * (1 + 3 * 0.044715 * gate * gate);
+        *u = c * up *
+             (.5 * (1 + tanh(z)) + .5 * gate * (1 - tanh(z) * tanh(z)) * slope);
+        *s = c * .5 * gate * (1 + tanh(z));
+        return;
+    }
+    inner = gate;
+    if (how->act == ACT_CLAMPED) {
+        alpha = (double)how->alpha;
+        inner = fmin(gate, limit);
+        bound = fmax(fmin(up, limit), -limit) + 1;
+    }
+    z = 1 / (1 + exp(-alpha * inner));
+    *u = c * bound * z * (1 + alpha * inner * (1 - z));
+    *s = c * inner * z;
+    if (how->act == ACT_CLAMPED && gate > limit)
+        *u = 0;
+    if (how->act == ACT_CLAMPED && fabs(up) > limit)
+        *s = 0;
+}
+
 static void mlp_in_double(const struct backward_mlp *a, const int64_t *token,
                           double *gin)
 {
@@ -152,36 +186,36 @@ static void mlp_in_double(const struct backward_mlp *a, const int64_t *token,
     for (int64_t r = 0; r < a->rows; r++) {
         int64_t t = token ? token[r] : r;
         double weight = a->weight ? (double)a->weight[r] : 1;
+        double by_in = a->weigh_inputs ? weight : 1;
 
         for (int64_t o = 0; o < a->width; o++) {
             double gate = a->bias[MLP_GATE] ? (double)a->bias[MLP_GATE][o] : 0;
             double up = a->bias[MLP_UP] ? (double)a->bias[MLP_UP][o] : 0;
-            double c = 0, z;
+            double c = 0;
 
             for (int64_t k = 0; k < a->h; k++) {
-                double in = (double)a->in[t * a->h + k];
+                double in = (double)a->in[t * a->h + k] * by_in;
 
                 gate += in * (double)a->w[MLP_GATE][o * a->h + k];
                 up += in * (double)a->w[MLP_UP][o * a->h + k];
-                c += weight * (double)a->g[t * a->h + k] *
+                c += weight / by_in * (double)a->g[t * a->h + k] *
                      (double)a->w[MLP_DOWN][k * a->width + o];
             }
-            z = 1 / (1 + exp(-gate));
-            u[o] = c * up * z * (1 + gate * (1 - z));
-            s[o] = c * gate * z;
+            gates_in_double(&a->gating, gate, up, c, &u[o], &s[o]);
         }
         for (int64_t k = 0; k < a->h; k++)
             for (int64_t o = 0; o < a->width; o++)
                 gin[t * a->h + k] +=
-                    u[o] * (double)a->w[MLP_GATE][o * a->h + k] +
-                    s[o] * (double)a->w[MLP_UP][o * a->h + k];
+                    by_in * (u[o] * (double)a->w[MLP_GATE][o * a->h + k] +
+                             s[o] * (double)a->w[MLP_UP][o * a->h + k]);
     }
     free(u);
     free(s);
 }
 
 static void test_mlp(int64_t tokens, int64_t h, int64_t width, bool chosen,
-                     bool weighted, bool biased)
+                     bool weighted, bool biased, enum activation act,
+                     bool weigh_inputs)
 {
     int64_t rows = chosen ? tokens * 2 / 3 : tokens;
     struct twin w[MLP_LINEARS], bias[2], in = normals(tokens * h, 1);
@@ -189,7 +223,11 @@ static void test_mlp(int64_t tokens, int64_t h, int64_t width, bool chosen,
     struct twin weight = normals(rows, 1);
     int64_t *token = room((size_t)tokens * 8), *there;
     double *right = wide(&gin);
-    struct backward_mlp a = { .rows = rows, .h = h, .width = width };
+    struct backward_mlp a = { .rows = rows,
+                              .h = h,
+                              .width = width,
+                              .gating = { act, 1.7f, 1 },
+                              .weigh_inputs = weigh_inputs };
 
     for (int64_t i = 0; i < tokens; i++)
         token[i] = i * 7 % tokens; /* 7 does not divide it */
@@ -242,7 +280,8 @@ static double draw(uint64_t i)
 /* near[rows]: the draw is so close to a token's end that f32 decides. */
 static void head_in_double(const struct backward_head *a, double *g, bool *near)
 {
-    double *p = room((size_t)a->vocab * 8);
+    double *p = room((size_t)a->vocab * 8), *slope = room((size_t)a->vocab * 8);
+    double cap = (double)a->cap, scale = (double)a->scale;
 
     for (int64_t r = 0; r < a->rows; r++) {
         double u = draw(a->first + (uint64_t)r), sum = 0, at = 0;
@@ -253,6 +292,9 @@ static void head_in_double(const struct backward_head *a, double *g, bool *near)
             for (int64_t k = 0; k < a->h; k++)
                 p[v] += (double)a->y[r * a->h + k] *
                         (double)f32_from_bf16(a->w[v * a->h + k]);
+            p[v] *= scale;
+            p[v] = cap > 0 ? cap * tanh(p[v] / cap) : p[v];
+            slope[v] = scale * (cap > 0 ? 1 - p[v] * p[v] / (cap * cap) : 1);
             sum += p[v] = exp(p[v]);
         }
         memset(g + r * a->h, 0, (size_t)a->h * 8);
@@ -263,21 +305,24 @@ static void head_in_double(const struct backward_head *a, double *g, bool *near)
             near[r] |= fabs(at - u) < 1e-6;
             minus = before <= u && u < at ? 1 : 0;
             for (int64_t k = 0; k < a->h; k++)
-                g[r * a->h + k] += (p[v] / sum - minus) *
+                g[r * a->h + k] += (p[v] / sum - minus) * slope[v] *
                                    (double)f32_from_bf16(a->w[v * a->h + k]);
         }
     }
     free(p);
+    free(slope);
 }
 
-static void test_head(int64_t rows, int64_t h, int64_t vocab)
+static void test_head(int64_t rows, int64_t h, int64_t vocab, float scale,
+                      float cap)
 {
     struct twin y = normals(rows * h, 1), g = poison(rows * h);
     float *w = room((size_t)(vocab * h) * 4);
     uint16_t *half = room((size_t)(vocab * h) * 2);
     double *right = room((size_t)(rows * h) * 8);
     bool *near = room((size_t)rows);
-    struct backward_head a = { rows, h, vocab, rnd(), half, y.host, g.host };
+    struct backward_head a = { rows,   h,      vocab, rnd(), half,
+                               y.host, g.host, scale, cap };
     int64_t close = 0;
     void *there;
 
@@ -316,8 +361,16 @@ int main(int argc, char **argv)
     test_moves(50, 5);
     for (int i = 0; i < 8; i++)
         test_mlp(i == 7 ? 2101 : 101, 64, i == 7 ? 32 : 192, i & 1, i & 2,
-                 i & 4);
-    test_head(60, 64, 5000);
-    test_head(2060, 16, 300);
+                 i & 4, ACT_SILU, false);
+    for (int i = 0; i < 4; i++) {
+        test_mlp(31, 64, 48, false, false, i & 1,
+                 i & 2 ? ACT_CLAMPED : ACT_GELU, false);
+        test_mlp(31, 64, 48, true, true, i & 1, i & 2 ? ACT_CLAMPED : ACT_SILU,
+                 i < 2);
+    }
+    test_head(60, 64, 5000, 1, 0);
+    test_head(2060, 16, 300, 1, 0);
+    test_head(60, 64, 5000, .25f, 0);
+    test_head(60, 64, 5000, 1, 2);
     return 0;
 }

@@ -31,11 +31,21 @@ def expert(c, t, name, parts, a):
     return lin(parts[2], mixtures.gated(c, lin(parts[0], a), lin(parts[1], a)))
 
 
+def dense(c, t, p, a):
+    lin = lambda n, y: y @ t["%s.%s.weight" % (p, n)].T + t.get("%s.%s.bias" % (p, n), 0)
+    name = families.mlp(c)[0]
+    if "mlp.gate_up_proj" in families.fused(c):
+        g, u = np.split(lin("mlp.gate_up_proj", a), 2, 1)
+    else:
+        g, u = lin(name + ".gate_proj", a), lin(name + ".up_proj", a)
+    return lin(name + ".down_proj", families.activation(c, g)*u)
+
+
 def mlp(c, t, layer, a, seen):
     p = "model.layers.%d" % layer
     parts = ("gate_proj", "up_proj", "down_proj")
     if not mixtures.sparse(c, layer):
-        return expert(c, t, p + "." + families.mlp(c)[0], parts, a)
+        return dense(c, t, p, a)
     y = np.zeros_like(a)
     for e in range(mixtures.experts(c)):
         name = "%s.%s.experts.%d" % (p, mixtures.block(c), e)
@@ -53,11 +63,10 @@ def mlp(c, t, layer, a, seen):
     return y
 
 
-def attend(c, t, layer, x, moved):
-    """What attention adds to x; moved: by how much linears' outputs are."""
+def attend(c, t, layer, a, moved):
+    """What o_proj puts out for the input a; moved: by how much linears' outputs are."""
     p = "model.layers.%d" % layer
     lin = lambda n, y: y @ t["%s.%s.weight" % (p, n)].T + t.get("%s.%s.bias" % (p, n), 0) + moved.get(p + "." + n, 0)
-    a = forward.rms(c, x, t[p + ".input_layernorm.weight"])
     q, k, v = forward.latent(c, t, p, a, lin, {}) if forward.is_latent(c) else forward.grouped(c, t, p, a, lin, layer)
     return lin("self_attn.o_proj", forward.attention(c, layer, q, k, v, sinks=t.get(p + ".self_attn.sinks")))
 
@@ -79,13 +88,17 @@ def modules(c, layer, name):
 def loss(c, t, layer, seen, token, moved):
     """The sum of -log p of each row's token, from this layer on."""
     x = seen["model.layers.%d" % layer]
+    before, behind, before_mlp, behind_mlp = families.norms(c)
+    part = c.get("residual_multiplier", 1)
     for i in range(layer, c["num_hidden_layers"]):
         p = "model.layers.%d" % i
-        x = x + attend(c, t, i, x, moved)
-        x = x + mlp(c, t, i, forward.rms(c, x, t[p + ".post_attention_layernorm.weight"]), seen)
-        x = x + moved.get(p + ".mlp", 0)
+        norm = lambda n, y: forward.rms(c, y, families.norm_weight(c, t["%s.%s.weight" % (p, n)])) if n else y
+        x = x + part*norm(behind, attend(c, t, i, norm(before, x), moved))
+        y, m = mlp(c, t, i, norm(before_mlp, x), seen), moved.get(p + ".mlp", 0)
+        # the factor is one of the experts' weights
+        x = x + y + part*m if mixtures.sparse(c, i) else x + part*norm(behind_mlp, y + m)
     head = t.get("lm_head.weight", t["model.embed_tokens.weight"])
-    z = forward.rms(c, x, t["model.norm.weight"]) @ head.T
+    z = families.logits(c, forward.rms(c, x, families.norm_weight(c, t["model.norm.weight"])) @ head.T)
     z = z - z.max(1, keepdims=True)
     return (np.log(np.exp(z).sum(1)) - z[np.arange(len(z)), token]).sum()
 
@@ -122,6 +135,8 @@ def main(d, tokens, path, tolerance):
             off = abs((up - down)/(2*STEP) - (g*way).sum())/max(np.linalg.norm(g[way.any(1)]), 1e-9)
             worst = max(worst, off)
     keys = {"kv_a_proj_with_mqa"} if forward.is_latent(c) else {"k_proj", "v_proj"}
+    if "self_attn.qkv_proj" in families.fused(c):
+        keys = set()
     assert names == {(i, n) for i in range(c["num_hidden_layers"]) for n in keys | {"attn_out", "mlp_mid"}}, names
     print("%d places, worst %.2e" % (len(names), worst))
     assert worst < float(tolerance)
