@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/math/threads.h"
 #include "device/device.h"
 #include "device/ledger.h"
 #include "hessian/hessian_entry.h"
@@ -218,7 +219,7 @@ static int keep_pair(struct hessian_set *c, int kind, const struct frame *f,
     if (room_need(&p->room, f->len, f->name, e) < 0)
         return e->code;
     if (f->len) /* no token: no room either */
-        memcpy(p->room.p, f->data, f->len);
+        threads_copy(p->room.p, f->data, f->len);
     p->f.data = p->room.p;
     return 0;
 }

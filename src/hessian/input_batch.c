@@ -15,8 +15,9 @@
 #include "hessian/hessian_table.h"
 
 enum {
-    INPUT_BYTES = 128 << 20
-}; /* larger inputs are accumulated frame by frame */
+    INPUT_BYTES = 128 << 20, /* larger inputs are accumulated frame by frame */
+    AHEAD_BYTES = 32 << 20   /* of a batch without a GPU */
+};
 
 /* Of a frame: left to the caller; its Hessian is in the set; it comes again in
  * the next batch, since its input is not complete. */
@@ -55,6 +56,20 @@ static bool makes_batches(const struct hessian_set_params *p)
            !p->shares && !p->rows;
 }
 
+/* Bytes of a batch.  Without a GPU a thread reads frames of a pipe while all others
+ * multiply; several inputs, or files of Hessians to be merged, are read frame by
+ * frame. */
+static size_t batch_bytes(const struct hessian_set_params *p,
+                          struct stream_reader *r)
+{
+    uint64_t size;
+
+    if (makes_batches(p))
+        return PREFETCH_BYTES;
+    (void)stream_bytes(r, &size);
+    return p->n_inputs == 1 && !size ? AHEAD_BYTES : 0;
+}
+
 /* prefetch_params.before: look for elements that are not finite while the frame
  * is in the cache. */
 static int look(void *arg, struct prefetch *a, const struct frame *f,
@@ -76,17 +91,17 @@ int input_batch_open(struct input_batch **out, struct hessian_set *set,
                      struct err *e)
 {
     struct input_batch *s = mem_zero(1, sizeof(*s), "hessians", e);
-    bool batches = makes_batches(params);
-    const struct prefetch_params p = { .bytes = batches ? PREFETCH_BYTES : 0,
+    const struct prefetch_params p = { .bytes = batch_bytes(params, r),
                                        .frames = PREFETCH_FRAMES,
-                                       .before = look,
+                                       .before =
+                                           makes_batches(params) ? look : NULL,
                                        .arg = s };
 
     if (!s)
         return e->code;
     s->set = set;
     s->ledger = params->ledger;
-    s->batches = batches;
+    s->batches = makes_batches(params);
     if (prefetch_open(&s->prefetch, r, w, &p, e) < 0) {
         free(s);
         return e->code;

@@ -1,7 +1,7 @@
 /* Frames read ahead: all of them, in order, in batches that end where they are
  * full or where the writer waits for an answer; kept ones come again; what a
  * callback adds is in its place; errors come behind the frames before them.  The
- * same frame by frame, where nothing is read ahead. */
+ * same frame by frame, where nothing is read ahead, and with large payloads. */
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,14 +12,20 @@
 #include "common/math/threads.h"
 #include "test.h"
 
-enum { FRAMES = 50 };
+enum { FRAMES = 50, UNITS = 4000, LARGE = 100 /* bytes of a large unit */ };
 
 static struct err e;
+static size_t unit = 1; /* bytes */
+
+static size_t bytes_of(int i)
+{
+    return (size_t)(i * 389 % UNITS) * unit;
+}
 
 static void write_one(struct stream_writer *w, int i)
 {
-    static uint8_t data[4000];
-    size_t n = (size_t)(i * 389 % 4000);
+    static uint8_t data[UNITS * LARGE];
+    size_t n = bytes_of(i);
     struct frame f = { .role = ROLE_TENSOR,
                        .dtype = DT_U8,
                        .ndim = 1,
@@ -37,8 +43,9 @@ static void check_one(const struct frame *f, int i)
 {
     const uint8_t *p = f->data;
 
-    CHECK(atoi(f->name) == i && f->len == (size_t)(i * 389 % 4000));
+    CHECK(atoi(f->name) == i && f->len == bytes_of(i));
     CHECK(!f->len || (p[0] == (uint8_t)i && p[f->len - 1] == (uint8_t)i));
+    CHECK(!f->len || !memcmp(p, p + 1, f->len - 1));
     CHECK(!f->modules == !!(i % 3) && (i % 3 || !strcmp(f->modules, "a\nb")));
 }
 
@@ -225,6 +232,14 @@ int main(void)
     check_pipe(0);
     check_cut("stream", 0);
     check_cut("stream", 9000);
+    unlink("stream");
+    unit = LARGE; /* payloads that change hands with the reader's memory */
+    make_file("stream");
+    check_file("stream",
+               &(struct prefetch_params){ .bytes = 900000, .frames = 100 });
+    check_added("stream");
+    check_pipe(1 << 20);
+    check_pipe(0);
     unlink("stream");
     CHECK(rmdir(dir) == 0);
     return 0;

@@ -15,7 +15,10 @@ struct buffer {
     bool busy;
 };
 
-enum { FIRST = 32 }; /* batches grow from bytes / FIRST by doubling */
+enum {
+    FIRST = 32,      /* batches grow from bytes / FIRST by doubling */
+    LARGE = 64 << 10 /* bytes that are exchanged with the reader, not copied */
+};
 
 struct batch {
     struct frame *frame; /* data: a busy buffer; modules: malloced */
@@ -89,19 +92,26 @@ void *prefetch_alloc(struct prefetch *a, size_t n, struct err *e)
     return r->p;
 }
 
+static struct buffer *buffer_of(struct prefetch *a, const void *p)
+{
+    struct buffer *r = a->buffer;
+
+    while (r->p != p)
+        r++;
+    return r;
+}
+
 static void release_buffer(struct prefetch *a, const void *p)
 {
-    size_t i = 0;
+    struct buffer *r = buffer_of(a, p);
 
-    while (a->buffer[i].p != p)
-        i++;
-    a->buffer[i].busy = false;
-    a->idle += a->buffer[i].cap;
+    r->busy = false;
+    a->idle += r->cap;
     if (a->idle <= a->params.bytes)
         return;
-    a->idle -= a->buffer[i].cap;
-    free(a->buffer[i].p);
-    a->buffer[i] = a->buffer[--a->n_buffers];
+    a->idle -= r->cap;
+    free(r->p);
+    *r = a->buffer[--a->n_buffers];
 }
 
 static void release_frame(struct prefetch *a, const struct frame *f)
@@ -147,6 +157,17 @@ static int append(struct batch *b, const struct frame *f, struct err *e)
     return 0;
 }
 
+/* f's payload in the buffer with memory p, [n]: large ones as the reader's memory, for
+ * which it gets p; others are copied. */
+static void take_payload(struct prefetch *a, struct frame *f, void *p, size_t n)
+{
+    struct buffer *to = buffer_of(a, p);
+
+    if (n < LARGE || !stream_exchange(a->in, n, &to->p, &to->cap))
+        memcpy(p, f->data, n);
+    f->data = to->p;
+}
+
 static int append_copy(struct prefetch *a, struct batch *b, struct frame *f,
                        struct err *e)
 {
@@ -156,8 +177,9 @@ static int append_copy(struct prefetch *a, struct batch *b, struct frame *f,
     if (!p)
         return e->code;
     if (n)
-        memcpy(p, f->data, n);
-    f->data = p;
+        take_payload(a, f, p, n);
+    else
+        f->data = p;
     return append(b, f, e);
 }
 

@@ -186,6 +186,11 @@ MUST_CHECK int stream_payload_piece(struct stream_reader *r,
 MUST_CHECK int stream_payload_check(struct stream_reader *r,
                                     uint64_t payload_offset, uint64_t hash,
                                     struct err *e);
+/* Behind stream_next(), which returned a payload of n bytes: take the reader's memory
+ * with this payload, of *cap bytes, for *p, memory of *cap bytes by mem_pages(), which
+ * is the reader's from then on.  False: a large part of it is not used; nothing is
+ * exchanged. */
+bool stream_exchange(struct stream_reader *r, size_t n, void **p, size_t *cap);
 void stream_close(struct stream_reader *r);
 /* JSON text of HEAD of the current stream; NULL before the first. */
 const char *stream_head(const struct stream_reader *r);

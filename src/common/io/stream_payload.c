@@ -41,6 +41,20 @@ int stream_reserve(struct stream_reader *r, size_t n, size_t keep,
     return 0;
 }
 
+bool stream_exchange(struct stream_reader *r, size_t n, void **p, size_t *cap)
+{
+    void *payload = r->payload;
+    size_t had = r->payload_cap;
+
+    if (n < had / 2)
+        return false;
+    r->payload = *p;
+    r->payload_cap = *cap;
+    *p = payload;
+    *cap = had;
+    return true;
+}
+
 int stream_read_ref(struct stream_reader *r, const struct frame_ref *ref,
                     void *buf, size_t n, struct err *e)
 {
