@@ -4,7 +4,7 @@
 #include "twins.h"
 
 /* A 4-bit linear of both. */
-static void linear_of(const struct linear *l, struct cuda_w4 *w[SIDES])
+static void linear_of(const struct w4_linear *l, struct cuda_w4 *w[SIDES])
 {
     struct forge_w4a16_linear from = stored(l);
 
@@ -16,7 +16,7 @@ static void linear_of(const struct linear *l, struct cuda_w4 *w[SIDES])
 static void test_codes_product(enum dtype t, enum forge_w4a16_layout layout,
                                int64_t rows, bool bias, int end)
 {
-    struct linear l = drawn((int)layout, layout, 256, 384, 64, false);
+    struct w4_linear l = drawn((int)layout, layout, 256, 384, 64, false);
     struct twin x = elements(t, rows * l.i, .1f), w = weights_of(t, l.o, l.i);
     struct twin b = elements(DT_F32, l.o, 1);
     struct twin out = end == 1 ? elements(t, rows * l.o, 1) :

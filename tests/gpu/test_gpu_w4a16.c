@@ -84,7 +84,7 @@ static size_t size_of(enum forge_w4a16_type t)
 }
 
 /* The host's tensors, or with there == true copies on the device. */
-static struct forge_w4a16_cuda_linear *prepare(const struct linear *l,
+static struct forge_w4a16_cuda_linear *prepare(const struct w4_linear *l,
                                                bool there)
 {
     struct forge_w4a16_linear from = stored(l);
@@ -144,8 +144,8 @@ static void *multiply(const struct forge_w4a16_cuda_linear *const *w,
 
 /* Rows first..first+n-1 of y, in units of the size of the terms: tensor cores
  * add in f32 without rounding to nearest.  rounded: weights are x's type. */
-static void compare(const struct linear *l, const struct rows *x, int64_t first,
-                    int64_t n, const float *y, bool rounded)
+static void compare(const struct w4_linear *l, const struct rows *x,
+                    int64_t first, int64_t n, const float *y, bool rounded)
 {
     double worst = 0;
 
@@ -198,7 +198,7 @@ static void narrow(const void *y, const float *want, const struct rows *x,
         }
 }
 
-static void product(struct linear *l, int64_t m, enum forge_w4a16_type type,
+static void product(struct w4_linear *l, int64_t m, enum forge_w4a16_type type,
                     bool there)
 {
     const int64_t first[2] = { 0, m };
@@ -241,7 +241,7 @@ static void one(enum forge_w4a16_layout layout, int64_t o, int64_t i,
            act_order ? ", act-order" : "");
     for (int n = 0; n < 4; n++, turn++) {
         /* types and numbers of rows take turns */
-        struct linear l = drawn(turn, layout, o, i, group, act_order);
+        struct w4_linear l = drawn(turn, layout, o, i, group, act_order);
 
         product(&l, rows[turn % (int)ARRAY_LEN(rows)],
                 type[turn % (int)ARRAY_LEN(type)], turn % 3);
@@ -253,13 +253,13 @@ static void one(enum forge_w4a16_layout layout, int64_t o, int64_t i,
 static void test_many(void)
 {
     for (int i = 0; i < 4; i++) {
-        struct linear l = { .layout = (enum forge_w4a16_layout)i,
-                            .o = 264,
-                            .i = i % 2 ? 336 : 1000,
-                            .group = i ? 48 << (i % 2) : 128,
-                            .zeros = true,
-                            .scales = FORGE_W4A16_F16,
-                            .g_idx = NULL };
+        struct w4_linear l = { .layout = (enum forge_w4a16_layout)i,
+                               .o = 264,
+                               .i = i % 2 ? 336 : 1000,
+                               .group = i ? 48 << (i % 2) : 128,
+                               .zeros = true,
+                               .scales = FORGE_W4A16_F16,
+                               .g_idx = NULL };
 
         if (i >= FORGE_W4A16_GPTQ)
             l.g_idx = shuffled(l.i, l.group);
@@ -282,7 +282,7 @@ static void grouped(const int64_t *first, enum forge_w4a16_type type,
 {
     enum { O = 328, I = 512 };
     struct rows x = { .type = type, .m = first[EXPERTS] };
-    struct linear l[EXPERTS];
+    struct w4_linear l[EXPERTS];
     const struct forge_w4a16_cuda_linear *w[EXPERTS] = { NULL };
     int64_t active = 0;
     float *y, *again;
@@ -292,7 +292,8 @@ static void grouped(const int64_t *first, enum forge_w4a16_type type,
         bool used = first[i + 1] > first[i];
 
         active += used;
-        l[i] = (struct linear){ .layout = act_order ?
+        l[i] =
+            (struct w4_linear){ .layout = act_order ?
                                               FORGE_W4A16_GPTQ :
                                               (enum forge_w4a16_layout)(i % 4),
                                 .o = O,
@@ -350,11 +351,11 @@ static void refused(const struct forge_w4a16_linear *l, int code,
 
 static void test_refusals(void)
 {
-    struct linear l = { .layout = FORGE_W4A16_GPTQ,
-                        .o = 24,
-                        .i = 64,
-                        .group = 32,
-                        .scales = FORGE_W4A16_F16 };
+    struct w4_linear l = { .layout = FORGE_W4A16_GPTQ,
+                           .o = 24,
+                           .i = 64,
+                           .group = 32,
+                           .scales = FORGE_W4A16_F16 };
     int32_t beyond[64] = { [60] = 2 };
     const int64_t first[3] = { 0, 2, 1 };
     const struct forge_w4a16_cuda_linear *w[2];

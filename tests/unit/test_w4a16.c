@@ -5,7 +5,7 @@
 #include "common/math/cpu.h"
 #include "w4_linear.h"
 
-static struct forge_w4a16 *prepare(const struct linear *l)
+static struct forge_w4a16 *prepare(const struct w4_linear *l)
 {
     struct forge_w4a16 *w;
     char why[200] = "";
@@ -39,7 +39,7 @@ static float *multiply(const struct forge_w4a16 *w, const struct rows *x,
 }
 
 /* In units of the size of the terms: f32 sums err by some 2^-24 of it each. */
-static void compare(const struct linear *l, const struct rows *x,
+static void compare(const struct w4_linear *l, const struct rows *x,
                     const float *y)
 {
     bool rounded = x->m > FORGE_W4A16_FEW && x->type == FORGE_W4A16_BF16;
@@ -108,7 +108,7 @@ static void alone(const struct forge_w4a16 *w, const struct rows *x, int64_t o,
     }
 }
 
-static void at_all_levels(const struct linear *l, const struct rows *x)
+static void at_all_levels(const struct w4_linear *l, const struct rows *x)
 {
     float *before = NULL;
 
@@ -142,7 +142,7 @@ static void at_all_levels(const struct linear *l, const struct rows *x)
     free(before);
 }
 
-static void products(struct linear *l, int64_t m, enum forge_w4a16_type type)
+static void products(struct w4_linear *l, int64_t m, enum forge_w4a16_type type)
 {
     struct rows x = { .type = type, .m = m };
 
@@ -161,7 +161,7 @@ static void one(enum forge_w4a16_layout layout, int64_t o, int64_t i,
 
     for (size_t r = 0; r < ARRAY_LEN(rows); r++, turn++) {
         /* types take turns: all pairs come up in some shape */
-        struct linear l = drawn(turn, layout, o, i, group, act_order);
+        struct w4_linear l = drawn(turn, layout, o, i, group, act_order);
 
         for (int t = FORGE_W4A16_F32; t <= FORGE_W4A16_BF16; t++)
             products(&l, rows[r], (enum forge_w4a16_type)t);
@@ -172,12 +172,12 @@ static void one(enum forge_w4a16_layout layout, int64_t o, int64_t i,
 /* Many rows of bf16 are the product with W in bf16, to the bit. */
 static void test_dense(void)
 {
-    struct linear l = { .layout = FORGE_W4A16_AWQ,
-                        .o = 1096,
-                        .i = 1000,
-                        .group = 128,
-                        .zeros = true,
-                        .scales = FORGE_W4A16_F16 };
+    struct w4_linear l = { .layout = FORGE_W4A16_AWQ,
+                           .o = 1096,
+                           .i = 1000,
+                           .group = 128,
+                           .zeros = true,
+                           .scales = FORGE_W4A16_F16 };
     struct rows x = { .type = FORGE_W4A16_BF16, .m = 270 };
     int64_t group = bf16_gemm_group(), depth = bf16_gemm_depth(l.i);
     uint16_t *w = malloc((size_t)(l.o * l.i) * 2), *packed;
@@ -224,7 +224,7 @@ static void test_grouped(void)
     enum { EXPERTS = 5, O = 136, I = 256 };
     static const int64_t first[EXPERTS + 1] = { 0, 2, 2, 45, 46, 52 };
     struct rows x = { .type = FORGE_W4A16_BF16, .m = first[EXPERTS] };
-    struct linear l[EXPERTS];
+    struct w4_linear l[EXPERTS];
     const struct forge_w4a16 *w[EXPERTS] = { NULL };
     float *y = malloc((size_t)(x.m * O) * sizeof(*y));
     struct forge_w4a16_rows from, to = { FORGE_W4A16_F32, y, O };
@@ -234,12 +234,12 @@ static void test_grouped(void)
     from = (struct forge_w4a16_rows){ x.type, x.p, x.ld };
     memset(y, 0xff, (size_t)(x.m * O) * sizeof(*y));
     for (int i = 0; i < EXPERTS; i++) {
-        l[i] = (struct linear){ .layout = (enum forge_w4a16_layout)(i % 4),
-                                .o = O,
-                                .i = I,
-                                .group = 64,
-                                .zeros = i % 2,
-                                .scales = FORGE_W4A16_F16 };
+        l[i] = (struct w4_linear){ .layout = (enum forge_w4a16_layout)(i % 4),
+                                   .o = O,
+                                   .i = I,
+                                   .group = 64,
+                                   .zeros = i % 2,
+                                   .scales = FORGE_W4A16_F16 };
         make(&l[i]);
         if (i != 1) /* nobody goes there */
             w[i] = prepare(&l[i]);
@@ -312,11 +312,11 @@ static void test_refusals(void)
 static void test_memory(void)
 {
     for (int layout = 0; layout <= FORGE_W4A16_GPTQ_V2; layout++) {
-        struct linear l = { .layout = (enum forge_w4a16_layout)layout,
-                            .o = 256,
-                            .i = 2048,
-                            .group = 128,
-                            .scales = FORGE_W4A16_F16 };
+        struct w4_linear l = { .layout = (enum forge_w4a16_layout)layout,
+                               .o = 256,
+                               .i = 2048,
+                               .group = 128,
+                               .scales = FORGE_W4A16_F16 };
         struct forge_w4a16 *w;
 
         make(&l);

@@ -22,7 +22,7 @@ static inline uint32_t draw(void)
     return (uint32_t)(seed >> 32);
 }
 
-struct linear {
+struct w4_linear {
     enum forge_w4a16_layout layout;
     int64_t o, i, group, groups;
     bool zeros;
@@ -44,7 +44,7 @@ static inline void put(uint32_t *words, int64_t at, int nibble, unsigned v)
 }
 
 /* By the pictures of forge-layouts(5). */
-static inline void pack(struct linear *l)
+static inline void pack(struct w4_linear *l)
 {
     int64_t ow = (l->o + 7) / 8, iw = (l->i + 7) / 8;
     bool ct = l->layout == FORGE_W4A16_COMPRESSED_TENSORS;
@@ -82,7 +82,7 @@ static inline void pack(struct linear *l)
     }
 }
 
-static inline void store_scales(struct linear *l)
+static inline void store_scales(struct w4_linear *l)
 {
     bool ct = l->layout == FORGE_W4A16_COMPRESSED_TENSORS;
     size_t n = (size_t)(l->o * l->groups);
@@ -97,7 +97,7 @@ static inline void store_scales(struct linear *l)
     free(turned);
 }
 
-static inline void make(struct linear *l)
+static inline void make(struct w4_linear *l)
 {
     size_t n = (size_t)(l->o * l->i), m;
 
@@ -138,7 +138,7 @@ static inline void make(struct linear *l)
     store_scales(l);
 }
 
-static inline void release(struct linear *l)
+static inline void release(struct w4_linear *l)
 {
     free(l->code);
     free(l->zero);
@@ -151,7 +151,7 @@ static inline void release(struct linear *l)
 }
 
 /* The tensors of a linear, for prepare(). */
-static inline struct forge_w4a16_linear stored(const struct linear *l)
+static inline struct forge_w4a16_linear stored(const struct w4_linear *l)
 {
     return (struct forge_w4a16_linear){ .layout = l->layout,
                                         .outputs = l->o,
@@ -203,17 +203,17 @@ static inline int32_t *shuffled(int64_t n, int64_t group)
 }
 
 /* Zeros and types of scales take turns. */
-static inline struct linear drawn(int turn, enum forge_w4a16_layout layout,
-                                  int64_t o, int64_t i, int64_t group,
-                                  bool act_order)
+static inline struct w4_linear drawn(int turn, enum forge_w4a16_layout layout,
+                                     int64_t o, int64_t i, int64_t group,
+                                     bool act_order)
 {
-    struct linear l = { .layout = layout,
-                        .o = o,
-                        .i = i,
-                        .group = group,
-                        .zeros = turn % 2,
-                        .scales = (enum forge_w4a16_type)(1 + turn % 3),
-                        .g_idx = act_order ? shuffled(i, group) : NULL };
+    struct w4_linear l = { .layout = layout,
+                           .o = o,
+                           .i = i,
+                           .group = group,
+                           .zeros = turn % 2,
+                           .scales = (enum forge_w4a16_type)(1 + turn % 3),
+                           .g_idx = act_order ? shuffled(i, group) : NULL };
 
     make(&l);
     return l;
