@@ -67,11 +67,13 @@ GPU_BENCH := $(addprefix $O/bench/cuda_,forward refined start)
 $(GPU_BENCH): $O/bench/cuda_%: $O/bench/cuda_%.c.o $O/libforge.a
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
-bench-gpu: cuda $O/bench/cuda_bench $(GPU_BENCH) $(TOOLBIN) $O/tests/helper/mkexperts
+bench-gpu: cuda $O/bench/cuda_bench $(GPU_BENCH) $O/bench/lent_bench $(TOOLBIN) $O/tests/helper/mkexperts
 	@$O/bench/cuda_start $(CUDA_SO)
 	@$O/bench/cuda_bench
 	@$O/bench/cuda_forward $(CUDA_SO)
 	@$O/bench/cuda_refined $(CUDA_SO)
+	@ln -sf ../bin/forge-cuda.so $O/bench/forge-cuda.so
+	@$O/bench/lent_bench cuda
 	@bench/cuda_tools.sh $O/bin $O/tests/helper/mkexperts
 
 # ---- without a GPU ---------------------------------------------------------------

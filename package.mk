@@ -16,7 +16,7 @@
 B       := $O/bundle
 B_BIN   := $(patsubst bin/%,$B/bin/%,$(BIN))
 B_TESTS := $(patsubst %.c,$B/tests/%,$(notdir $(CUDA_TEST)))
-B_BENCH := $(patsubst $O/bench/%,$B/tests/%,$(GPU_BENCH))
+B_BENCH := $(patsubst $O/bench/%,$B/tests/%,$(GPU_BENCH) $O/bench/lent_bench)
 B_HELP  := $B/tests/mkexperts
 B_RPATH := -Wl,--disable-new-dtags '-Wl,-rpath,$$ORIGIN/../lib'
 # Opened by name when first needed, so that ldd does not know it: common/math/blas.c.
