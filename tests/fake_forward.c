@@ -524,14 +524,15 @@ static int fake_scatter(struct cuda_context *c, const struct forward_rows *r,
     if (!y)
         return e->code;
     for (int64_t i = 0; i < r->rows; i++) {
-        float *to = sum + r->slot[i] / r->top_k * r->n;
+        float *to = sum ? sum + r->slot[i] / r->top_k * r->n : NULL;
 
         (void)!to_f32(y, (const char *)out + bytes_of(r->dtype, i, r->n),
                       r->dtype, (size_t)r->n);
         squares[i] = 0;
         for (int64_t k = 0; k < r->n; k++) {
             squares[i] += (double)y[k] * (double)y[k];
-            to[k] += weight[r->slot[i]] * y[k];
+            if (to)
+                to[k] += weight[r->slot[i]] * y[k];
         }
     }
     free(y);

@@ -149,8 +149,8 @@ int fake_fetch(struct cuda_context *c, void *host, const void *from, size_t n,
                struct err *e)
 {
     (void)c;
-    if (!fake_is_block(from, n))
-        return err_set(e, E_BUG, "fake: fetch: not a block");
+    if (!fake_owned(from, n))
+        return err_set(e, E_BUG, "fake: fetch: not memory of the device");
     if (n > 8) /* no trial */
         fake_wait("fetch");
     memcpy(host, from, n);

@@ -6,6 +6,7 @@
  * again.
  * FAKE_CUDA_FAIL: the number of the operation that fails, from 1; FAKE_CUDA_KILL: in
  * which the process is killed. */
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,8 @@ static struct block {
     bool spilled;
 } * blocks;
 static size_t used;
+/* The list's: a thread that writes hidden states looks into it. */
+static pthread_mutex_t list = PTHREAD_MUTEX_INITIALIZER;
 
 size_t fake_limit(const struct cuda_context *c)
 {
@@ -52,8 +55,10 @@ static int take(void **p, size_t n, bool spilled, struct err *e)
     if (!b)
         return e->code;
     memset(b, 0xa5, bytes);
+    pthread_mutex_lock(&list);
     *b = (struct block){ blocks, n, spilled };
     blocks = b;
+    pthread_mutex_unlock(&list);
     used += spilled ? 0 : n;
     if (spilled)
         fake_note("spill", 1, n, 1);
@@ -92,9 +97,11 @@ void fake_release(struct cuda_context *c, void *p)
     if (!p)
         return;
     b = (struct block *)p - 1;
+    pthread_mutex_lock(&list);
     while (*at != b) /* what is not there crashes, as it should */
         at = &(*at)->next;
     *at = b->next;
+    pthread_mutex_unlock(&list);
     used -= b->spilled ? 0 : b->n;
     free(b);
 }
@@ -113,13 +120,16 @@ int fake_room(struct cuda_context *c, size_t *n, struct err *e)
 
 bool fake_owned(const void *p, size_t n)
 {
-    for (const struct block *b = blocks; b; b = b->next) {
+    bool found = false;
+
+    pthread_mutex_lock(&list);
+    for (const struct block *b = blocks; b && !found; b = b->next) {
         const char *first = (const char *)(b + 1);
 
-        if ((const char *)p >= first && (const char *)p + n <= first + b->n)
-            return true;
+        found = (const char *)p >= first && (const char *)p + n <= first + b->n;
     }
-    return !n || fake_is_block(p, n);
+    pthread_mutex_unlock(&list);
+    return !n || found || fake_is_block(p, n);
 }
 
 int fake_must_own(const void *p, size_t n, const char *what, struct err *e)

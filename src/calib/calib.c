@@ -75,7 +75,7 @@ static int pass(struct run *r, int64_t layer, enum point to, struct err *e)
     struct calib_experts ex;
     int rc;
 
-    if (calib_experts_open(&ex, r, layer, e) < 0)
+    if (calib_experts_open(&ex, r, layer, to == POINT_OUT, e) < 0)
         return e->code;
     rc = model_load_layer(c->m, layer, POINT_IN, to, c->codes, &w, e);
     for (int64_t i = 0; i < r->s->n_batches && rc >= 0; i++)
@@ -90,9 +90,8 @@ static int pass(struct run *r, int64_t layer, enum point to, struct err *e)
 static int put_hidden(struct run *r, int64_t layer, struct err *e)
 {
     for (int64_t i = 0; i < r->s->n_batches; i++)
-        if (store_fetch(r->s, &r->s->batch[i], e) < 0 ||
-            emit_hidden(r->c->out, r->s, &r->s->batch[i], layer, COMPANION_NONE,
-                        e) < 0)
+        if (emit_hidden(r->c->out, r->s, &r->s->batch[i], layer, COMPANION_NONE,
+                        &r->rows, e) < 0)
             return e->code;
     return 0;
 }

@@ -53,11 +53,11 @@ void emit_modules(const struct model_config *c, int64_t layer,
 
 int emit_hidden(struct stream_writer *w, const struct store *s,
                 const struct span *b, int64_t layer, enum companion companion,
-                struct err *e)
+                struct buffer *room, struct err *e)
 {
     const struct emit_place p = { layer, POINT_IN, companion };
 
-    return emit_state(w, s, b, &p, ROLE_HIDDEN, e);
+    return emit_state(w, s, b, &p, ROLE_HIDDEN, room, e);
 }
 
 void emit_state_name(const struct emit_place *p, char name[FRAME_NAME_MAX + 1])
@@ -69,11 +69,15 @@ void emit_state_name(const struct emit_place *p, char name[FRAME_NAME_MAX + 1])
 
 int emit_state(struct stream_writer *w, const struct store *s,
                const struct span *b, const struct emit_place *p, enum role role,
-               struct err *e)
+               struct buffer *room, struct err *e)
 {
     bool hidden = role == ROLE_HIDDEN;
-    const char *rows = hidden ? store_x(s, b->row) : store_act(s, b);
+    const void *first = NULL;
+    const char *rows;
 
+    if (hidden && store_host_x(s, b, room, &first, e) < 0)
+        return e->code;
+    rows = hidden ? first : store_act(s, b);
     for (int64_t i = b->first; i < b->first + b->n; i++) {
         struct frame f = frame_of(s, i, p->layer, hidden ? POINT_IN : p->at);
 

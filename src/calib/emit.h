@@ -9,21 +9,22 @@
 
 /* Write a `hidden` frame [tokens, hidden size] per sequence of batch b: the
  * states that enter `layer`.  companion: COMPANION_ORIGINAL for the reference
- * stream, else COMPANION_NONE. */
+ * stream, else COMPANION_NONE.  room: as store_host_x(). */
 MUST_CHECK int emit_hidden(struct stream_writer *w, const struct store *s,
                            const struct span *b, int64_t layer,
-                           enum companion companion, struct err *e);
+                           enum companion companion, struct buffer *room,
+                           struct err *e);
 /* States at a point of a layer, as batch.h names them. */
 struct emit_place {
     int64_t layer;
     enum point at;
     enum companion companion;
 };
-/* Write them from the host's memory: ROLE_HIDDEN the residual stream,
- * ROLE_ACTIVATION the activation. */
+/* Write them: ROLE_HIDDEN the residual stream, by way of `room` (store_host_x()),
+ * ROLE_ACTIVATION the activation that the host has. */
 MUST_CHECK int emit_state(struct stream_writer *w, const struct store *s,
                           const struct span *b, const struct emit_place *p,
-                          enum role role, struct err *e);
+                          enum role role, struct buffer *room, struct err *e);
 void emit_state_name(const struct emit_place *p, char name[FRAME_NAME_MAX + 1]);
 /* Write an `activation` frame per sequence of batch b: rows[b->rows,
  * point_width()] of point `at` of the layer. */

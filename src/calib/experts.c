@@ -8,10 +8,11 @@
 #include "calib/emit.h"
 
 int calib_experts_open(struct calib_experts *ex, struct run *run, int64_t layer,
-                       struct err *e)
+                       bool add_out, struct err *e)
 {
     const struct model_config *c = model_config(run->c->m);
     size_t n = (size_t)model_layer_experts(c, layer);
+    bool sums = add_out && !run->c->skip_experts;
 
     *ex = (struct calib_experts){ .run = run,
                                   .layer = layer,
@@ -22,10 +23,11 @@ int calib_experts_open(struct calib_experts *ex, struct run *run, int64_t layer,
     ex->mark =
         ex->stats ? mem_zero(n * 2, sizeof(*ex->mark), "experts", e) : NULL;
     if (!ex->mark ||
-        mixture_open(&ex->mix, run->c->m, layer, run->s->rows, run->c->dir, e) <
-            0 ||
-        (run->reference && mixture_open(&ex->reference, run->c->m, layer,
-                                        run->s->rows, run->c->dir, e) < 0)) {
+        mixture_open(&ex->mix, run->c->m, layer, run->s->rows, sums,
+                     run->c->dir, e) < 0 ||
+        (run->reference &&
+         mixture_open(&ex->reference, run->c->m, layer, run->s->rows, sums,
+                      run->c->dir, e) < 0)) {
         calib_experts_close(ex);
         return e->code;
     }

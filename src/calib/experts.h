@@ -26,10 +26,10 @@ struct calib_experts {
     int n_old;
 };
 
-/* A layer without experts: *ex is zero.  run must outlive *ex.  E_TEMP; errors
- * of loading the router. */
+/* A layer without experts: *ex is zero.  run must outlive *ex.  add_out: as
+ * calib_experts_run() will be told.  E_TEMP; errors of loading the router. */
 MUST_CHECK int calib_experts_open(struct calib_experts *ex, struct run *run,
-                                  int64_t layer, struct err *e);
+                                  int64_t layer, bool add_out, struct err *e);
 void calib_experts_close(struct calib_experts *ex); /* zeroed is allowed */
 /* Whether a linear of an expert has no codes yet. */
 bool calib_experts_wanted(const struct calib_experts *ex);

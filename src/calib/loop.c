@@ -320,7 +320,7 @@ int loop_layer(struct run *r, int64_t layer, enum point to, struct err *e)
     int rc;
 
     if (store_open_act(r->s, r->reference, e) < 0 ||
-        calib_experts_open(&l.experts, r, layer, e) < 0)
+        calib_experts_open(&l.experts, r, layer, to == POINT_OUT, e) < 0)
         return e->code;
     r->at = r->reference_at = POINT_IN;
     if ((t.to || t.reference) && resume(&l, &t, e) < 0)

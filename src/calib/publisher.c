@@ -7,14 +7,17 @@ static int write_store(const struct publisher *p, struct stream_writer *w,
                        const struct store *s, enum companion companion,
                        struct err *e)
 {
-    for (int64_t i = 0; i < s->n_batches; i++) {
+    struct buffer room = { 0 };
+    int rc = 0;
+
+    for (int64_t i = 0; i < s->n_batches && rc >= 0; i++) {
         const struct span *b = &s->batch[i];
 
-        if (emit_hidden(w, s, b, p->layer, companion, e) < 0)
-            return e->code;
+        rc = emit_hidden(w, s, b, p->layer, companion, &room, e);
         store_leave(s, b);
     }
-    return 0;
+    buffer_release(&room);
+    return rc;
 }
 
 static int write_all(struct publisher *p, struct stream_writer *w,

@@ -1,10 +1,14 @@
 /* run.c - see run.h. */
 #include "calib/run.h"
 
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #include "calib/emit.h"
+#include "common/cli/units.h"
 #include "common/io/sync.h"
 
 /* Hidden states are written again after PUBLISH_REST times the duration of the
@@ -17,28 +21,29 @@ enum { PUBLISH_REST = 16, PUBLISH_SECONDS = 1 };
 #define PUBLISH_RATE 1e9 /* bytes a second */
 
 /* Reports an overflow in the layer where it happens. */
-int run_check(const struct run *r, const struct span *b, int64_t layer,
-              struct err *e)
+int run_check(struct run *r, const struct span *b, int64_t layer, struct err *e)
 {
     const struct store *s = r->s;
-    int64_t row = b->row, h = model_row(model_config(s->m));
+    int64_t h = model_row(model_config(s->m));
     char what[FRAME_NAME_MAX + 1];
+    const void *rows;
     bool finite = false;
 
     if (model_on_device(s->m) &&
-        (model_check(s->m, store_rows(s, row), b->rows * h, &finite, e) < 0 ||
-         (!finite && store_fetch(s, b, e) < 0)))
+        model_check(s->m, store_rows(s, b->row), b->rows * h, &finite, e) < 0)
         return e->code;
     if (finite)
         return 0;
+    if (store_host_x(s, b, &r->rows, &rows, e) < 0)
+        return e->code;
     emit_name(layer, POINT_IN, what);
     for (int64_t i = b->first; i < b->first + b->n; i++) {
         const struct sequence *x = &s->sequence[i];
 
-        if (check_finite(s->m, store_x(s, row), x->length, h, what, x->number,
-                         e) < 0)
+        if (check_finite(s->m, rows, x->length, h, what, x->number, e) < 0)
             return e->code;
-        row += x->length;
+        rows = (const char *)rows +
+               (size_t)(x->length * h) * dtype_bits(model_dtype(s->m)) / 8;
     }
     return 0;
 }
@@ -80,12 +85,47 @@ static double publish_rest(const struct run *r)
                                                    PUBLISH_SECONDS;
 }
 
-static int fetch_all(const struct store *s, struct err *e)
+/* Bytes of disk that the run still wants when states enter `layer`: codes of that
+ * layer and those behind it, and a checkpoint of them, which is made twice. */
+static double bytes_ahead(const struct run *r, int64_t layer)
 {
-    for (int64_t i = 0; i < s->n_batches; i++)
-        if (store_fetch(s, &s->batch[i], e) < 0)
-            return e->code;
-    return 0;
+    const struct model_config *m = model_config(r->c->m);
+    double weights = 0;
+    struct linear l;
+
+    for (int64_t i = layer; i < m->n_layers; i++)
+        for (int64_t k = 0, n = model_linear_count(m, i); k < n; k++) {
+            model_linear(m, i, k, &l);
+            weights += (double)l.rows * (double)l.cols;
+        }
+    return weights * 3 * 17 / 32;
+}
+
+/* Whether the disk has room for another file of states; a note where it has
+ * not. */
+static bool has_room(struct run *r, int64_t layer)
+{
+    double need = (double)store_bytes(r->s) * (r->reference ? 2 : 1), is;
+    char dir[PATH_MAX], a[UNIT_TEXT], b[UNIT_TEXT];
+    char *slash;
+    struct statvfs v;
+
+    snprintf(dir, sizeof(dir), "%s", r->c->hidden);
+    slash = strrchr(dir, '/');
+    if (slash)
+        slash[1] = 0;
+    if (statvfs(slash ? dir : ".", &v))
+        return true; /* opening the file says why */
+    is = (double)v.f_bavail * (double)v.f_frsize - bytes_ahead(r, layer);
+    if (is >= need)
+        return true;
+    if (!r->told)
+        remark("'%s': no hidden states of layer %lld to go on from: %s, and "
+               "%s are free beside what is to come",
+               r->c->hidden, (long long)layer, size_text(a, need),
+               size_text(b, is > 0 ? is : 0));
+    r->told = true;
+    return false;
 }
 
 int run_publish(struct run *r, int64_t layer, bool force, struct err *e)
@@ -96,7 +136,8 @@ int run_publish(struct run *r, int64_t layer, bool force, struct err *e)
         return 0;
     if (publisher_join(&r->publisher, e) < 0)
         return e->code;
-    if (!force && seconds_now() - r->published < publish_rest(r))
+    if (!force &&
+        (seconds_now() - r->published < publish_rest(r) || !has_room(r, layer)))
         return 0;
     r->publisher = (struct publisher){ .path = c->hidden,
                                        .key = c->key,
@@ -107,9 +148,6 @@ int run_publish(struct run *r, int64_t layer, bool force, struct err *e)
                                        .layer = layer,
                                        .mark = r->marks };
     r->published = seconds_now();
-    if (fetch_all(r->s, e) < 0 ||
-        (r->reference && fetch_all(r->reference, e) < 0))
-        return e->code;
     if (publisher_start(&r->publisher, e) < 0)
         return e->code;
     return force ? publisher_join(&r->publisher, e) : 0;
@@ -147,4 +185,5 @@ void run_release(struct run *r)
     state_release(&r->state);
     expert_loans_close(&r->loans);
     free(r->tapped);
+    buffer_release(&r->rows);
 }

@@ -66,16 +66,18 @@ struct run {
     struct state state;          /* of the batch that runs */
     struct expert_loans loans;   /* of all layers */
     void *tapped;                /* host copy of a batch's activations */
+    struct buffer rows;          /* and of its hidden states */
     uint64_t marks;              /* number of marks sent so far */
     struct publisher publisher;
     double published; /* time of the last publishing, of seconds_now() */
+    bool told;        /* that there is no room for it */
 };
 
 /* Start the clock of run_publish(). */
 void run_start(struct run *r);
 /* Write the hidden states that enter `layer` to calib.hidden, in the
- * background, if the last time is long enough ago; force: in any case, and wait
- * for the file. */
+ * background, if the last time is long enough ago and the disk has room for them and
+ * for what the run will write; force: in any case, and wait for the file. */
 MUST_CHECK int run_publish(struct run *r, int64_t layer, bool force,
                            struct err *e);
 /* Send a mark (sync.h) behind the frames of this name; its number is
@@ -83,8 +85,8 @@ MUST_CHECK int run_publish(struct run *r, int64_t layer, bool force,
 MUST_CHECK int run_mark(struct run *r, const char *name, struct err *e);
 /* Check the states of batch b, which enter `layer`.  E_DATA: one is not
  * finite. */
-MUST_CHECK int run_check(const struct run *r, const struct span *b,
-                         int64_t layer, struct err *e);
+MUST_CHECK int run_check(struct run *r, const struct span *b, int64_t layer,
+                         struct err *e);
 /* Count batch b of a layer as done, for --progress. */
 void run_progress(const struct run *r, const struct span *b);
 void run_release(struct run *r);

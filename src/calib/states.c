@@ -34,16 +34,18 @@ static int write_stream(const struct stream_place *x, enum role role,
                         struct stream_writer *w, struct err *e)
 {
     const struct emit_place *p = &x->place;
+    struct buffer room = { 0 };
     int rc = 0;
 
     for (int64_t i = 0; i < x->s->n_batches && rc >= 0; i++) {
         const struct span *b = &x->s->batch[i];
 
-        rc = role == ROLE_HIDDEN ? store_fetch(x->s, b, e) :
+        rc = role == ROLE_HIDDEN ? 0 :
                                    store_fetch_act(x->s, b, p->layer, p->at, e);
         if (rc >= 0)
-            rc = emit_state(w, x->s, b, p, role, e);
+            rc = emit_state(w, x->s, b, p, role, &room, e);
     }
+    buffer_release(&room);
     return rc;
 }
 

@@ -52,6 +52,13 @@ static int64_t widest_reference(const struct model_config *c)
     return w;
 }
 
+struct store_width store_width(const struct model_config *c, bool reference)
+{
+    int64_t o = reference ? widest_reference(c) : 0;
+
+    return (struct store_width){ model_row(c), widest(c, o), o };
+}
+
 void store_init(struct store *s, const struct model *m, const char *dir)
 {
     *s = (struct store){ .m = m, .widest = widest(model_config(m), 0) };
@@ -80,10 +87,10 @@ static void leave_device(struct store *s)
     else
         model_free(s->m, s->device_act);
     if (differences)
-        device_functions()->drop(device_gpu(), s->difference);
-    else
-        model_free(s->m, s->difference);
-    s->device_act = s->difference = NULL;
+        device_functions()->drop(device_gpu(), s->differences);
+    model_free(s->m, s->difference);
+    s->device_act = s->difference = s->differences = NULL;
+    s->device_rows = 0;
 }
 
 void store_release(struct store *s)
@@ -127,17 +134,29 @@ int store_place(struct store *s, struct err *e)
 {
     if (!model_on_device(s->m))
         return 0;
-    if (model_alloc(s->m, &s->device_x, store_bytes(s), true, NULL, e) < 0)
+    if (model_alloc(s->m, &s->device_x, store_bytes(s), true, NULL, e) < 0 ||
+        model_put(s->m, s->device_x, s->x.p, store_bytes(s), e) < 0 ||
+        device_functions()->settle(device_gpu(), e) < 0)
         return e->code;
-    return model_put(s->m, s->device_x, s->x.p, store_bytes(s), e);
+    region_release(&s->x);
+    return 0;
 }
 
-int store_fetch(const struct store *s, const struct span *b, struct err *e)
+int store_host_x(const struct store *s, const struct span *b,
+                 struct buffer *room, const void **rows, struct err *e)
 {
+    const struct device_table *d = device_functions();
+
+    *rows = store_rows(s, b->row);
     if (!s->device_x)
         return 0;
-    return model_get(s->m, store_x(s, b->row), store_rows(s, b->row),
-                     (size_t)b->rows * x_row(s), e);
+    if (buffer_reserve(room, b->rows, 1, x_row(s), "hidden states", e) < 0 ||
+        d->settle(device_gpu(), e) < 0 ||
+        d->fetch(device_gpu(), room->p, *rows, (size_t)b->rows * x_row(s), e) <
+            0)
+        return e->code;
+    *rows = room->p;
+    return 0;
 }
 
 static size_t act_at(const struct store *s, int64_t row)
@@ -145,13 +164,32 @@ static size_t act_at(const struct store *s, int64_t row)
     return (size_t)row * (size_t)s->widest * item(s);
 }
 
+/* Whether the batch's activations are on the device. */
+static bool there(const struct store *s, const struct span *b)
+{
+    return b->row < s->device_rows;
+}
+
+static bool lent(const struct store *s, const struct span *b)
+{
+    return s->lends && there(s, b);
+}
+
+/* The first row of which the host has activations. */
+static int64_t host_row(const struct store *s)
+{
+    return s->lends ? s->device_rows : 0;
+}
+
 void *store_act(const struct store *s, const struct span *b)
 {
     const struct store *o = s->primary;
+    int64_t row;
 
     if (!o)
-        return (char *)s->act.p + act_at(s, b->row);
-    return (char *)o->act.p + act_at(o, b->row + b->rows) - act_at(s, b->rows);
+        return (char *)s->act.p + act_at(s, b->row - host_row(s));
+    row = b->row - host_row(o);
+    return (char *)o->act.p + act_at(o, row + b->rows) - act_at(s, b->rows);
 }
 
 static int append(struct store *s, const struct batch *b, struct err *e)
@@ -232,9 +270,10 @@ static size_t device_at(const struct store *s, const struct span *b)
     return at / LINE * LINE;
 }
 
-static size_t device_bytes(const struct store *s)
+/* Of so many rows' activations. */
+static size_t device_bytes(const struct store *s, int64_t rows)
 {
-    return act_at(s, s->rows) + (size_t)(s->n_sequences + 1) * LINE;
+    return act_at(s, rows) + (size_t)(s->n_sequences + 1) * LINE;
 }
 
 static void *device_act(const struct store *s, const struct span *b)
@@ -246,31 +285,48 @@ static void *device_act(const struct store *s, const struct span *b)
 
 static void *host_difference(const struct store *o, const struct span *b)
 {
-    return (char *)o->act.p + act_at(o, b->row);
+    return (char *)o->act.p + act_at(o, b->row - host_row(o->primary));
 }
 
 static void *device_difference(const struct store *o, const struct span *b)
 {
-    return o->primary->lends ? (char *)o->difference + device_at(o, b) :
-                               o->difference;
+    return lent(o->primary, b) ? (char *)o->differences + device_at(o, b) :
+                                 o->difference;
+}
+
+/* The payload of f is in the block that s->loan is of. */
+static void refer(const struct store *s, const struct span *b, size_t at,
+                  struct frame *f)
+{
+    f->data = NULL;
+    f->loan = s->loan;
+    f->loan.offset = device_at(s, b) + at;
+}
+
+static void refer_host(const void *rows, size_t at, struct frame *f)
+{
+    f->data = (const char *)rows + at;
+    f->loan = (struct loan){ 0 };
 }
 
 void store_refer(const struct store *s, const struct span *b, size_t at,
                  struct frame *f)
 {
-    f->loan = s->loan;
-    f->loan.offset = device_at(s, b) + at;
     f->lent = true;
-    f->data = s->lends ? NULL : (char *)store_act(s, b) + at;
+    if (lent(s, b))
+        refer(s, b, at, f);
+    else
+        refer_host(store_act(s, b), at, f);
 }
 
 void store_refer_difference(const struct store *o, const struct span *b,
                             size_t at, struct frame *f)
 {
-    f->loan = o->loan;
-    f->loan.offset = device_at(o, b) + at;
     f->lent = true;
-    f->data = o->primary->lends ? NULL : (char *)host_difference(o, b) + at;
+    if (lent(o->primary, b))
+        refer(o, b, at, f);
+    else
+        refer_host(host_difference(o, b), at, f);
 }
 
 static size_t act_bytes(const struct store *s, const struct span *b,
@@ -299,69 +355,106 @@ static int block(void **p, size_t n, struct loan *loan, struct err *e)
                ledger_loan(*p, 0, loan, e);
 }
 
-/* The same where the next tool reads them: all in blocks, or nothing. */
-static void open_blocks(struct store *s, struct store *o, size_t room)
+/* The rows of the first batches whose activations fit in `room` bytes; copies: of
+ * the reference's rows, its companions among them. */
+static int64_t rows_within(const struct store *s, const struct store *o,
+                           size_t copies, size_t room)
 {
-    size_t both = o ? 2 * device_bytes(o) : 0;
-    struct err why;
+    int64_t i = 0, rows = 0;
 
-    if (device_bytes(s) + both > room ||
-        !ledger_lends(s->ledger, LEDGER_ACTIVATIONS))
-        return;
-    s->lends = true;
-    if (block(&s->device_act, device_bytes(s), &s->loan, &why) >= 0 &&
-        (!o || (block(&o->difference, device_bytes(o), &o->loan, &why) >= 0 &&
-                model_alloc(o->m, &o->device_act, device_bytes(o), false, NULL,
-                            &why) >= 0)))
-        return;
-    leave_device(s);
-    if (o)
-        leave_device(o);
-    s->lends = false;
-    s->loan.lent = 0;
-    if (o)
-        o->loan.lent = 0;
+    for (; i < s->n_batches; i++) {
+        rows = s->batch[i].row + s->batch[i].rows;
+        if (device_bytes(s, rows) + (o ? copies * device_bytes(o, rows) : 0) >
+            room)
+            break;
+    }
+    return i < s->n_batches ? s->batch[i].row : rows;
 }
 
-/* Put the activations of both streams on the device, if all of them fit; else
- * none. */
+/* Nothing is on the device but, of o, a batch's companion. */
+static void open_nothing(struct store *s, struct store *o)
+{
+    void *keep = o ? o->difference : NULL;
+
+    if (o) {
+        o->difference = NULL;
+        leave_device(o);
+        o->difference = keep;
+        o->loan.lent = 0;
+    }
+    leave_device(s);
+    s->lends = false;
+    s->loan.lent = 0;
+}
+
+/* Where the next tool reads them. */
+static void open_blocks(struct store *s, struct store *o, size_t room)
+{
+    int64_t rows = rows_within(s, o, 2, room);
+    struct err why;
+
+    if (!rows || !ledger_lends(s->ledger, LEDGER_ACTIVATIONS))
+        return;
+    s->lends = true;
+    s->device_rows = rows;
+    if (block(&s->device_act, device_bytes(s, rows), &s->loan, &why) < 0 ||
+        (o &&
+         (block(&o->differences, device_bytes(o, rows), &o->loan, &why) < 0 ||
+          model_alloc(o->m, &o->device_act, device_bytes(o, rows), false, NULL,
+                      &why) < 0)))
+        open_nothing(s, o);
+    else if (o)
+        o->device_rows = rows;
+}
+
+/* Where only this process reads them. */
+static void open_own(struct store *s, struct store *o, size_t room)
+{
+    int64_t rows = rows_within(s, o, 1, room);
+    struct err why;
+
+    if (!rows)
+        return;
+    s->device_rows = rows;
+    if (model_alloc(s->m, &s->device_act, device_bytes(s, rows), false, NULL,
+                    &why) < 0 ||
+        (o && model_alloc(o->m, &o->device_act, device_bytes(o, rows), false,
+                          NULL, &why) < 0))
+        open_nothing(s, o);
+    else if (o)
+        o->device_rows = rows;
+}
+
+/* Put the activations of as many batches of both streams on the device as fit. */
 static int open_device(struct store *s, struct store *o, struct err *e)
 {
-    size_t room, need = device_bytes(s) + (o ? device_bytes(o) : 0);
-    struct err why;
+    size_t room;
 
     if (s->device_act)
         return 0;
+    if (o && !o->difference && open_difference(o, e) < 0)
+        return e->code;
     if (model_spare_bytes(s->m, &room, e) < 0)
         return e->code;
     if (s->ledger)
         open_blocks(s, o, room);
-    if (s->lends)
-        return 0;
-    if (o && !o->difference && open_difference(o, e) < 0)
-        return e->code;
-    if (need > room)
-        return 0;
-    if (model_alloc(s->m, &s->device_act, device_bytes(s), false, NULL, &why) >=
-            0 &&
-        o)
-        (void)!model_alloc(s->m, &o->device_act, device_bytes(o), false, NULL,
-                           &why);
-    if (o && !o->device_act) {
-        model_free(s->m, s->device_act);
-        s->device_act = NULL;
-    }
+    if (!s->lends)
+        open_own(s, o, room);
     return 0;
 }
 
 int store_open_act(struct store *s, struct store *o, struct err *e)
 {
+    int64_t rows;
+
     if (model_on_device(s->m) && open_device(s, o, e) < 0)
         return e->code;
-    if (s->lends)
+    rows = s->rows - host_row(s);
+    if (!rows)
         return 0;
-    if (region_reserve(&s->act, act_at(s, s->rows + SLACK_ROWS), e) < 0 ||
-        (o && region_reserve(&o->act, act_at(o, o->rows + SLACK_ROWS), e) < 0))
+    rows += SLACK_ROWS;
+    if (region_reserve(&s->act, act_at(s, rows), e) < 0 ||
+        (o && region_reserve(&o->act, act_at(o, rows), e) < 0))
         return e->code;
     return 0;
 }
@@ -371,13 +464,14 @@ int store_subtract(const struct store *o, const struct span *b, const void *a,
                    struct err *e)
 {
     size_t bytes = (size_t)(b->rows * width) * item(o);
-    void *host = host_difference(o, b), *to;
+    void *to;
 
     if (!model_on_device(o->m))
-        return model_subtract(o->m, host, a ? a : store_act(o, b), here, bias,
-                              b->rows, width, e);
+        return model_subtract(o->m, host_difference(o, b),
+                              a ? a : store_act(o, b), here, bias, b->rows,
+                              width, e);
     to = device_difference(o, b);
-    if (!a && o->device_act)
+    if (!a && there(o, b))
         a = device_act(o, b);
     if (!a) {
         if (model_put(o->m, to, store_act(o, b), bytes, e) < 0)
@@ -386,8 +480,9 @@ int store_subtract(const struct store *o, const struct span *b, const void *a,
     }
     if (model_subtract(o->m, to, a, here, bias, b->rows, width, e) < 0)
         return e->code;
-    return o->primary->lends ? device_functions()->settle(device_gpu(), e) :
-                               model_get(o->m, host, to, bytes, e);
+    return lent(o->primary, b) ?
+               device_functions()->settle(device_gpu(), e) :
+               model_get(o->m, host_difference(o, b), to, bytes, e);
 }
 
 int store_load(const struct store *s, const struct span *b, enum point at,
@@ -408,9 +503,7 @@ int store_keep(const struct store *s, const struct span *b, int64_t layer,
 {
     bool apart = model_on_device(s->m);
 
-    st->end = !apart        ? store_act(s, b) :
-              s->device_act ? device_act(s, b) :
-                              NULL;
+    st->end = !apart ? store_act(s, b) : there(s, b) ? device_act(s, b) : NULL;
     if (st->at == POINT_IN)
         return 0;
     if (st->end)
@@ -423,10 +516,9 @@ int store_keep(const struct store *s, const struct span *b, int64_t layer,
 int store_take(const struct store *s, const struct span *b, int64_t layer,
                const struct state *st, bool emit, struct err *e)
 {
-    if (!model_on_device(s->m) || st->at == POINT_OUT ||
-        (s->device_act && !emit))
+    if (!model_on_device(s->m) || st->at == POINT_OUT || (there(s, b) && !emit))
         return 0;
-    if (s->lends)
+    if (lent(s, b))
         return device_functions()->settle(device_gpu(), e);
     return model_get(s->m, store_act(s, b), st->act,
                      act_bytes(s, b, layer, st->at), e);
@@ -435,21 +527,24 @@ int store_take(const struct store *s, const struct span *b, int64_t layer,
 int store_fetch_act(const struct store *s, const struct span *b, int64_t layer,
                     enum point at, struct err *e)
 {
-    return s->device_act ? model_get(s->m, store_act(s, b), device_act(s, b),
-                                     act_bytes(s, b, layer, at), e) :
-                           0;
+    return there(s, b) ? model_get(s->m, store_act(s, b), device_act(s, b),
+                                   act_bytes(s, b, layer, at), e) :
+                         0;
 }
 
 int store_put_act(const struct store *s, const struct span *b, int64_t layer,
                   enum point at, struct err *e)
 {
-    return s->device_act ? model_put(s->m, device_act(s, b), store_act(s, b),
-                                     act_bytes(s, b, layer, at), e) :
-                           0;
+    return there(s, b) ? model_put(s->m, device_act(s, b), store_act(s, b),
+                                   act_bytes(s, b, layer, at), e) :
+                         0;
 }
 
 void store_leave(const struct store *s, const struct span *b)
 {
+    int64_t first = host_row(s->primary ? s->primary : s);
+
     region_leave(&s->x, (size_t)b->row * x_row(s), (size_t)b->rows * x_row(s));
-    region_leave(&s->act, act_at(s, b->row), act_at(s, b->rows));
+    if (b->row >= first)
+        region_leave(&s->act, act_at(s, b->row - first), act_at(s, b->rows));
 }

@@ -4,10 +4,10 @@
  * Sequences are grouped, once, into batches of at most BATCH_ROWS rows.  A
  * batch runs in place: the x of its struct state is memory of the store.
  *
- * If layers run on a device, store_place() moves x there (as far as device
- * memory suffices, the rest to pinned memory of the host), and activations are
- * there too if all of them fit.  The host's rows are then copies: of x after
- * store_fetch(), of activations after store_take(). */
+ * If layers run on a device, store_place() moves x there, or to pinned memory of
+ * the host if it does not fit, and the host keeps none of it.  Activations are on
+ * the device of as many batches, from the first on, as fit; the host has copies of
+ * them, after store_take(), unless they are lent, and those of the other batches. */
 #ifndef FORGE_STORE_H
 #define FORGE_STORE_H
 
@@ -39,13 +39,23 @@ struct store {
     struct store *primary;
     struct region x, act;        /* the host's */
     void *device_x, *device_act; /* on the device; NULL: not there */
-    void *difference; /* reference stream: a batch's companion, on the device */
+    int64_t device_rows;         /* rows whose activations are in device_act */
+    /* Reference stream, on the device: a batch's companion; and those of the
+     * batches in device_act, if they are lent. */
+    void *difference, *differences;
     struct ledger *ledger; /* or NULL */
-    /* device_act, and difference of all batches, are read there by who gets our
-     * frames: the host has no activations. */
+    /* device_act, and differences, are read there by who gets our frames: the host
+     * has no activations of these batches. */
     bool lends;
-    struct loan loan; /* of device_act; in a reference stream, of difference */
+    struct loan loan; /* of device_act; in a reference stream, of differences */
 };
+
+/* Elements of a token's states in a store and its reference stream's: of x, which
+ * each has; of activations; of companions (without a reference stream 0). */
+struct store_width {
+    int64_t x, act, companion;
+};
+struct store_width store_width(const struct model_config *c, bool reference);
 
 /* dir: for temporary files.  m and dir must outlive the store. */
 void store_init(struct store *s, const struct model *m, const char *dir);
@@ -63,7 +73,8 @@ MUST_CHECK int store_fill(struct store *s, struct batch_reader *f,
 /* Copy the sequences and states of s to t, which is initialised and empty. */
 MUST_CHECK int store_copy(struct store *t, const struct store *s,
                           struct err *e);
-/* Call after the store is filled: if layers run on a device, move x there. */
+/* Call after the store is filled: if layers run on a device, move x there.  From
+ * then on store_host_x() has the host's rows. */
 MUST_CHECK int store_place(struct store *s, struct err *e);
 /* Reserve memory for the activations of all rows of s, and of its reference
  * stream o (NULL: none) with the companions. */
@@ -74,11 +85,14 @@ int64_t store_longest(const struct store *s);
 size_t store_bytes(const struct store *s);
 /* Address of row `row` of x, where layers run. */
 void *store_rows(const struct store *s, int64_t row);
-/* If x is on a device, copy the batch's rows to the host (store_x()). */
-MUST_CHECK int store_fetch(const struct store *s, const struct span *b,
-                           struct err *e);
-/* Address of row `row` of the host's x. */
+/* Address of row `row` of the host's x, which is not on a device. */
 void *store_x(const struct store *s, int64_t row);
+/* *rows = the batch's rows of x on the host: the store's, or if x is on a device a
+ * copy in `room`.  Any thread may call it with a room of its own while the rows do
+ * not change.  Errors of copying; E_TEMP. */
+MUST_CHECK int store_host_x(const struct store *s, const struct span *b,
+                            struct buffer *room, const void **rows,
+                            struct err *e);
 /* Address of the batch's activation on the host: contiguous rows of the point's
  * width. */
 void *store_act(const struct store *s, const struct span *b);
@@ -105,7 +119,7 @@ MUST_CHECK int store_keep(const struct store *s, const struct span *b,
                           int64_t layer, struct state *st, struct err *e);
 /* After layer_run(): if layers run on a device, copy st's activation to the
  * host where it is needed: there is no room on the device, or emit (it will be
- * written). */
+ * written, and is not lent). */
 MUST_CHECK int store_take(const struct store *s, const struct span *b,
                           int64_t layer, const struct state *st, bool emit,
                           struct err *e);

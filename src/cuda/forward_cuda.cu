@@ -400,12 +400,14 @@ static __global__ void __launch_bounds__(ROW)
     double total = 0;
 
     out += (int64_t)blockIdx.x * n;
-    sum += s / top_k * n;
+    if (sum)
+        sum += s / top_k * n;
     for (int i = threadIdx.x; i < n; i += ROW) {
         float y = load(out + i);
 
         total += (double)y * (double)y;
-        sum[i] = __fadd_rn(sum[i], __fmul_rn(w, y));
+        if (sum)
+            sum[i] = __fadd_rn(sum[i], __fmul_rn(w, y));
     }
     total = block_sum<ROW>(total);
     if (!threadIdx.x)

@@ -92,7 +92,7 @@ int loan_fetch(struct cuda_context *c, void *host, const void *from, size_t n,
         CUDA_TRY(cudaSetDevice(c->device));
         CUDA_TRY(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     }
-    CUDA_TRY(cudaMemcpyAsync(host, from, n, cudaMemcpyDeviceToHost, stream));
+    CUDA_TRY(cudaMemcpyAsync(host, from, n, cudaMemcpyDefault, stream));
     CUDA_TRY(cudaStreamSynchronize(stream));
     return 0;
 }

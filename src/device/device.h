@@ -65,7 +65,8 @@ struct device_table {
     /* *p: a block of another process, mapped until this process ends. */
     int (*map)(struct cuda_context *c, const uint8_t handle[DEVICE_HANDLE],
                const void **p, struct err *e);
-    /* Copy n bytes of a block, ours or mapped, to the host; from any thread. */
+    /* Copy n bytes of the context's memory, or of a mapped block, to the host; from
+     * any thread. */
     int (*fetch)(struct cuda_context *c, void *host, const void *from, size_t n,
                  struct err *e);
     /* Wait until all operations of the context are complete. */

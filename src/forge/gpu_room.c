@@ -26,6 +26,21 @@ static struct gpu_room room_of(const struct request *r)
     };
 }
 
+/* Contexts, libraries and kernels of five tools. */
+static const double contexts = 5.0 * (512 << 20);
+
+double gpu_room_others(const struct request *r)
+{
+    const struct gpu_room n = room_of(r);
+
+    return n.hessian + n.solve_least + contexts;
+}
+
+double gpu_room_layer(const struct request *r)
+{
+    return room_of(r).layer;
+}
+
 static int want(double need, double is, const char *what, struct err *e)
 {
     char a[UNIT_TEXT], b[UNIT_TEXT];

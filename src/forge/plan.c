@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "arch/device_bytes.h"
+#include "arch/lacks.h"
 #include "arch/tensor_name.h"
+#include "calib/store.h"
 #include "checkpoint/checkpoint.h"
 #include "common/math/quant.h"
 #include "device/ledger.h"
@@ -314,6 +316,32 @@ static int add_tensors(struct plan *p, const struct model_config *m,
     return 0;
 }
 
+/* What forge-calib keeps of a token, in bf16. */
+static void add_states(struct plan *p, const struct model_config *m)
+{
+    const double item = sizeof(uint16_t), h = (double)m->hidden_size;
+    const int64_t many = 1 << 30;
+
+    for (int both = 0; both < 2; both++) {
+        const struct store_width w = store_width(m, both);
+
+        p->x_bytes = (double)w.x * item;
+        p->act_bytes[both] = (double)w.act * item;
+        p->companion_bytes[both] = (double)w.companion * item;
+    }
+    for (int64_t i = 0; i < m->n_layers; i++)
+        if (model_layer_experts(m, i)) {
+            p->top_k = m->moe.top_k;
+            p->expert_in_bytes = h * item;
+            p->expert_sum_bytes =
+                i < m->n_layers - 1 ? h * sizeof(float) : p->expert_sum_bytes;
+            p->expert_mid_bytes = 2 * item * (double)m->moe.width *
+                                  (double)expert_rows_lent(m, many) /
+                                  (double)many;
+        }
+    p->device_lacks = model_lacks(m, 1) != NULL;
+}
+
 int plan_model(struct plan *p, const char *dir, const struct grid_rules *grids,
                const struct module_choice *choice, struct err *e)
 {
@@ -340,6 +368,7 @@ int plan_model(struct plan *p, const char *dir, const struct grid_rules *grids,
         p->norms_behind = model_norms(&m)->attn_out;
         p->adds_scaled = model_adds_scaled(&m);
         p->device_token_bytes = token_device_bytes(&m, sizeof(uint16_t));
+        add_states(p, &m);
         p->bf16_experts = m.moe.n_experts > 0 && m.dtype == DT_BF16;
         p->packed = checkpoint_storage(c) != STORAGE_PLAIN;
         p->layer_modules =

@@ -24,6 +24,14 @@ struct plan {
     uint64_t layer_hessian_bytes; /* all inputs of one layer, of one expert */
     uint64_t state_bytes; /* per token: hidden states before and behind a layer,
                              and activations at three points in it */
+    /* bytes of a token in forge-calib: of its x, activations and companions
+     * (calib/store.h), without a reference stream and with; of what a mixture
+     * keeps of it, the experts' input and the sum of their outputs (0: no layer
+     * needs it); its experts; of the inputs of down of two experts, at most */
+    double x_bytes, act_bytes[2], companion_bytes[2];
+    double expert_in_bytes, expert_sum_bytes, expert_mid_bytes;
+    int64_t top_k;
+    bool device_lacks; /* a GPU cannot run the model's layers */
     uint64_t
         layer_bytes; /* weights of the largest layer with two of its experts;
                              fp8 as bf16 */

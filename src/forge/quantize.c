@@ -276,10 +276,11 @@ static int run(struct request *r, struct err *e)
     struct room room;
     int rc;
 
+    if ((r->dry_run || (strcmp(r->j.device, "cpu") && room_states_large(r))) &&
+        gpu_learn(&r->gpu, e) < 0)
+        return e->code;
     room_plan(r, r->dry_run, &room);
     if (r->dry_run) {
-        if (gpu_learn(&r->gpu, e) < 0)
-            return e->code;
         room_print(r, &room);
         return flush_stdout(e);
     }

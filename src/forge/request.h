@@ -55,7 +55,12 @@ MUST_CHECK int check_tools(struct err *e);
 /* room.c: the resources that the run needs. */
 struct room {
     double work, out; /* bytes of disk: work directory, OUT */
-    double memory;    /* bytes */
+    /* and of the work directory, if there are so many: files of hidden states to
+     * go on from after a kill */
+    double resume;
+    double memory; /* bytes */
+    /* of work and memory, states of all tokens */
+    double states_disk, states_memory;
     /* forge-gradient's part of memory and, its states, of work; 0: not run */
     double gradient, gradient_states;
     double seconds[EFFORTS], flops[EFFORTS]; /* of each effort */
@@ -64,15 +69,26 @@ struct room {
 /* Estimate *room.  measure: if no rate was given, measure it for half a
  * second. */
 void room_plan(const struct request *r, bool measure, struct room *room);
-/* E_IO: not enough free disk space; E_TEMP: not enough memory. */
+/* E_IO: not enough free disk space; E_TEMP: not enough memory.  A note where files
+ * to go on from have no room. */
 MUST_CHECK int room_check(const struct request *r, const struct room *room,
                           struct err *e);
 /* Print the estimate (--dry-run). */
 void room_print(const struct request *r, const struct room *room);
 
+/* room_states.c: set room->states_disk and states_memory.  Where r->gpu has the
+ * facts of a device, states are there first. */
+void room_states(const struct request *r, struct room *room);
+/* Whether they are so many that it matters. */
+bool room_states_large(const struct request *r);
+
 /* gpu_room.c: the GPU memory that the run needs, after gpu_learn(). */
 /* E_TEMP: --device cuda was given, and the device has not enough. */
 MUST_CHECK int gpu_room_check(const struct request *r, struct err *e);
+/* GPU memory that all tools but forge-calib need at least; and forge-calib for a
+ * layer. */
+double gpu_room_others(const struct request *r);
+double gpu_room_layer(const struct request *r);
 /* Print what it needs, and what is there (--dry-run). */
 void gpu_room_print(const struct request *r);
 

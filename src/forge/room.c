@@ -84,23 +84,34 @@ static double bytes_out(const struct request *r)
                 0);
 }
 
+/* Files of hidden states, of one or both streams: the last and the next.  None is
+ * written behind the last layer. */
+static double hidden_files(const struct request *r, double tokens)
+{
+    int streams = r->j.propagate == PROPAGATE_BOTH ? 2 : 1;
+
+    return streams * tokens * 2 * (double)r->plan.row *
+           least(2, (double)r->plan.layers - 1);
+}
+
 /* Disk space.  The work directory holds codes; the states of all tokens in
- * temporary files; and the hidden states to resume from, the last and the next
- * file, of one or both streams.  The result is written beside OUT first. */
+ * temporary files; and the hidden states to resume from, which are needed where a
+ * step of its own takes them up.  The result is written beside OUT first. */
 static void plan_bytes(const struct request *r, struct room *room)
 {
     const struct plan *p = &r->plan;
     const struct job *j = &r->j;
     double tokens =
         j->method == METHOD_RTN ? 0 : (double)j->sequences * (double)j->seqlen;
-    int streams = j->propagate == PROPAGATE_BOTH ? 2 : 1;
-    double states = streams * tokens * (double)p->state_bytes;
-    double memory = 256 << 20;
 
+    room_states(r, room);
     if (request_gradients(r))
         plan_gradient(r, tokens, room);
-    room->work =
-        (double)p->quantized * 17 / 32 + streams * tokens * (double)p->row * 4;
+    room->work = (double)p->quantized * 17 / 32 + room->states_disk;
+    if (j->propagate == PROPAGATE_ORIGINAL)
+        room->work += hidden_files(r, tokens);
+    else
+        room->resume = hidden_files(r, tokens);
     /* moments of a layer, and states at a point, those before and the next */
     if (j->parts > 1 && !make_in_pipe(&r->j))
         room->work += r->layer_bytes + (*j->scratch ? 0 : parts_states(r));
@@ -110,10 +121,6 @@ static void plan_bytes(const struct request *r, struct room *room)
         room->work += (double)p->bytes_out;
         room->out = (double)r->gguf_bytes;
     }
-    if (states > memory)
-        room->work += states;
-    else
-        memory = states;
     if (request_gradients(
             r)) /* F of the outputs, beside forge-gradient's states */
         room->work += room->gradient_states + 8.0 * (double)p->layers *
@@ -124,7 +131,7 @@ static void plan_bytes(const struct request *r, struct room *room)
     /* twice the widest Hessian as a square, a layer in f32, a batch of tokens,
      * and states */
     room->memory = (double)p->hessian_bytes * 4 + (double)p->layer_bytes * 2 +
-                   2048.0 * (double)p->state_bytes * 8 + memory;
+                   2048.0 * (double)p->state_bytes * 8 + room->states_memory;
     /* above EFFORT_FAST: cross moments, in two tools, and each thread's memory
      * for the candidates of its rows (measured: 67 MB at 11,008 inputs) */
     if (j->effort != EFFORT_FAST && tokens > 0) {
@@ -191,22 +198,51 @@ void room_plan(const struct request *r, bool measure, struct room *room)
 
 /* ---- available resources ---- */
 
-static int check_disk(const char *given, const char *path, double need,
-                      struct err *e)
+/* *is = free bytes of path's disk. */
+static int free_disk(const char *given, const char *path, double *is,
+                     struct err *e)
 {
-    char at[PATH_MAX], a[UNIT_TEXT], b[UNIT_TEXT], *slash;
+    char at[PATH_MAX], *slash;
     struct statvfs v;
-    double is;
 
     snprintf(at, sizeof(at), "%s", path);
     while (statvfs(at, &v) && (slash = strrchr(at, '/')) && slash != at)
         *slash = 0;
     if (statvfs(*at ? at : "/", &v))
         return err_set(e, E_IO, "'%s':", given);
-    is = (double)v.f_bavail * (double)v.f_frsize;
+    *is = (double)v.f_bavail * (double)v.f_frsize;
+    return 0;
+}
+
+static int check_disk(const char *given, const char *path, double need,
+                      struct err *e)
+{
+    char a[UNIT_TEXT], b[UNIT_TEXT];
+    double is;
+
+    if (free_disk(given, path, &is, e) < 0)
+        return e->code;
     return is >= need ? 0 :
                         err_set(e, E_IO, "'%s': needs %s, %s are free", given,
                                 size_text(a, need), size_text(b, is));
+}
+
+/* Said once. */
+static void note_resume(const struct request *r, const struct room *room)
+{
+    static bool said;
+    char a[UNIT_TEXT], b[UNIT_TEXT];
+    struct err why;
+    double is;
+
+    if (said || free_disk(r->work_path, r->work_path, &is, &why) < 0 ||
+        is >= room->work + room->resume)
+        return;
+    said = true;
+    remark("'%s': %s more would keep hidden states to go on from, %s are free: "
+           "after a kill, layers that have their codes may be run again",
+           r->work_path, size_text(a, room->resume),
+           size_text(b, is - room->work));
 }
 
 int room_check(const struct request *r, const struct room *room, struct err *e)
@@ -220,6 +256,7 @@ int room_check(const struct request *r, const struct room *room, struct err *e)
     if (memory > 0 && room->memory > memory)
         return err_set(e, E_TEMP, "needs %s of memory, %s are available",
                        size_text(a, room->memory), size_text(b, memory));
+    note_resume(r, room);
     return 0;
 }
 
@@ -300,8 +337,13 @@ void room_print(const struct request *r, const struct room *room)
         printf(
             "bits         %g for each weight: grids are chosen at the start\n",
             r->bits);
-    printf("work         %s: up to %s\n", r->work_path,
-           size_text(a, room->work));
+    printf("work         %s: up to %s", r->work_path, size_text(a, room->work));
+    if (room->states_disk > 0)
+        printf(", of it %s for states", size_text(a, room->states_disk));
+    if (room->resume > 0)
+        printf("; %s more for hidden states to go on from, if there is room",
+               size_text(a, room->resume));
+    putchar('\n');
     printf("memory       about %s, of it %s for the widest Hessian\n",
            size_text(a, room->memory),
            size_text(b, (double)p->hessian_bytes * 2));

@@ -148,7 +148,7 @@ int part_gather(struct part *j, struct err *e)
                0;
 }
 
-/* sum += weight * out, and weight * ||out||. */
+/* sum += weight * out, if there is a sum, and weight * ||out||. */
 static void scatter_rows(void *ctx, size_t begin, size_t end)
 {
     const struct part *j = ctx;
@@ -158,7 +158,8 @@ static void scatter_rows(void *ctx, size_t begin, size_t end)
 
     for (size_t i = begin; i < end; i++) {
         int64_t s = x->slot[j->first + (int64_t)i];
-        float *to = x->p->sum + s / r->top_k * x->h, w = r->weights[s];
+        float *to = x->p->sum ? x->p->sum + s / r->top_k * x->h : NULL;
+        float w = r->weights[s];
         const char *y = (const char *)x->out.p + i * (size_t)x->h * x->m->size;
         double squares = 0;
         float t[PIECE];
@@ -168,10 +169,10 @@ static void scatter_rows(void *ctx, size_t begin, size_t end)
 
             if (!to_f32(t, y + (size_t)c * x->m->size, x->m->dtype, (size_t)n))
                 return; /* not with a float's dtype */
-            for (int64_t k = 0; k < n; k++) {
+            for (int64_t k = 0; k < n; k++)
                 squares += (double)t[k] * (double)t[k];
+            for (int64_t k = 0; to && k < n; k++)
                 to[c + k] += w * t[k];
-            }
         }
         x->norm[i] = (double)w * sqrt(squares);
     }

@@ -19,7 +19,7 @@
 #include "forge_w4a16.h"
 
 #define FORWARD_TABLE "forge_forward_table"
-enum { FORWARD_TABLE_VERSION = 5 };
+enum { FORWARD_TABLE_VERSION = 6 };
 
 /* RMS norm: out[rows, n] = w * x / rms(x) for rows of n elements, leading
  * dimension ld. */
@@ -215,8 +215,8 @@ struct forward_table {
     /* to[rows, n] = from[token of the row, n], times r->by. */
     int (*gather)(struct cuda_context *c, const struct forward_rows *r,
                   void *to, const void *from, struct err *e);
-    /* sum[token, n] += weight[slot] * out[row, n]; squares[row] = sum of
-     * squares of out[row]. */
+    /* sum[token, n] += weight[slot] * out[row, n], if sum is not NULL;
+     * squares[row] = sum of squares of out[row]. */
     int (*scatter)(struct cuda_context *c, const struct forward_rows *r,
                    float *sum, const float *weight, const void *out,
                    double *squares, struct err *e);

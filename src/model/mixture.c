@@ -5,14 +5,18 @@
 #include "model/internal.h"
 #include "model/moe.h"
 
+/* sum 0: none. */
 static int reserve(struct mixture *x, size_t in, size_t sum, struct err *e)
 {
-    if (x->m->on)
-        return model_alloc(x->m, &x->in, in, true, NULL, e) < 0 ?
-                   e->code :
-                   model_alloc(x->m, (void **)&x->sum, sum, true, NULL, e);
+    if (x->m->on) {
+        if (model_alloc(x->m, &x->in, in, true, NULL, e) < 0 ||
+            (sum &&
+             model_alloc(x->m, (void **)&x->sum, sum, true, NULL, e) < 0))
+            return e->code;
+        return 0;
+    }
     if (region_reserve(&x->ins, in, e) < 0 ||
-        region_reserve(&x->sums, sum, e) < 0)
+        (sum && region_reserve(&x->sums, sum, e) < 0))
         return e->code;
     x->in = x->ins.p;
     x->sum = x->sums.p;
@@ -20,7 +24,7 @@ static int reserve(struct mixture *x, size_t in, size_t sum, struct err *e)
 }
 
 int mixture_open(struct mixture *x, struct model *m, int64_t layer,
-                 int64_t tokens, const char *dir, struct err *e)
+                 int64_t tokens, bool sums, const char *dir, struct err *e)
 {
     const struct model_config *c = &m->config;
     size_t n;
@@ -33,7 +37,7 @@ int mixture_open(struct mixture *x, struct model *m, int64_t layer,
     if (router_load(m, layer, &x->router, e) < 0 ||
         routing_create(&x->routing, tokens, c->moe.top_k, e) < 0 ||
         routing_want_mass(&x->routing, c->moe.n_experts, e) < 0 ||
-        reserve(x, n / sizeof(float) * m->size, n, e) < 0) {
+        reserve(x, n / sizeof(float) * m->size, sums ? n : 0, e) < 0) {
         mixture_close(x);
         return e->code;
     }

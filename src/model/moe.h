@@ -114,7 +114,7 @@ struct experts_pass {
     const struct routing *routing; /* of n tokens */
     const void *in; /* [n, H] elements at POINT_MLP_IN, device memory */
     float *sum;     /* [n, H] f32, device memory; += weight * output of each
-                     * expert */
+                     * expert; NULL: only the statistics are wanted */
     const struct quantized *codes;    /* used instead of the checkpoint's
                                        * weights; may be NULL; not with hooks */
     const struct experts_kept *kept;  /* NULL: experts are read one by one;
@@ -171,9 +171,11 @@ struct mixture {
     const struct experts_kept *kept;
     const char *dir;
 };
-/* For at most `tokens` tokens.  Errors as router_load(), region_reserve(). */
+/* For at most `tokens` tokens.  sums: mixture_add() will be called; else there is
+ * no memory for the outputs.  Errors as router_load(), region_reserve(). */
 MUST_CHECK int mixture_open(struct mixture *x, struct model *m, int64_t layer,
-                            int64_t tokens, const char *dir, struct err *e);
+                            int64_t tokens, bool sums, const char *dir,
+                            struct err *e);
 void mixture_close(struct mixture *x); /* zeroed is allowed */
 /* Start again with other tokens, at most as many as it was opened for. */
 MUST_CHECK int mixture_restart(struct mixture *x, int64_t tokens,

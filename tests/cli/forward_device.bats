@@ -17,7 +17,7 @@ setup_file() {
     cd "$BATS_FILE_TMPDIR" || return 1
     mkdir gpu
     cp "$(dirname "$(command -v mkstream)")/forge-cuda.so" "$(command -v forge-calib)" "$(command -v forge-eval)" \
-        "$(command -v forge-gradient)" "$(command -v forge-generate)" gpu
+        "$(command -v forge-gradient)" "$(command -v forge-generate)" "$(command -v forge-hessian)" gpu
     cp gpu/forge-gradient gpu/gpu-gradient
     for kind in "${DENSE[@]}" "${MIXTURES[@]}"; do
         python3 "$PY" make "$kind" "$kind"
@@ -219,6 +219,54 @@ fails() { # TOOL N...: it ends with one line when the device's N-th operation fa
         gpu/forge-gradient -q --device cuda "$model" tokens >gpu.fts
     forge-gradient -q "$model" tokens >cpu.fts
     cmp cpu.fts gpu.fts
+}
+
+# MiB of files without a name that a forge-calib has which has sent the first of its inputs,
+# of the tokens of big.fts, to a forge-hessian; DIR: where both are.  The fake device's memory
+# is files, too.
+files() { # DIR DEVICE OPTION...
+    rm -f back seen l
+    mkfifo back
+    "$1/forge-calib" -q --loans l --feedback back --device "$2" "${@:3}" \
+        "$BATS_TEST_DIRNAME/../../examples/llama-4m" big.fts \
+        > >(tee seen | "$1/forge-hessian" -q --loans l --device "$2" >/dev/null 2>&1 3>&-) 3>&- &
+    exec 5>back # it has begun
+    until grep -q 'model.layers.0.attn_in' seen; do
+        kill -0 $! || return 1
+        sleep 0.2
+    done
+    stat -L -c '%h %s %n' /proc/$!/fd/* | while read -r links size name; do
+        [[ $links -ne 0 || $(readlink "$name") == /memfd:* ]] || echo "$size"
+    done | awk '{ n += $1 } END { print int(n / 1048576) }'
+    kill $!
+    exec 5>&-
+    wait $! || true
+}
+
+@test "states: their files are as large as --dry-run says, and a device needs fewer" {
+    local model=$BATS_TEST_DIRNAME/../../examples/llama-4m here bin both
+    # shellcheck disable=SC2046 # words
+    python3 "$PY" tokens big.fts $(yes 512 | head -n 600)
+    bin=$(dirname "$(command -v forge)")
+    mkdir all
+    cp -rL "$bin" "$bin/../lib" all
+    cp gpu/forge-cuda.so all/bin
+    said() { # FORGE OPTION...: MiB
+        "$1" quantize --dry-run --rate 1 --text "$model/../calib.jsonl" --sequences 600 --seqlen 512 "${@:2}" \
+            "$model" out | sed -nE 's/^work .*, of it ([0-9.]+) MiB for states.*/\1/p'
+    }
+    for both in quantized both; do
+        effort=fast
+        [ $both = quantized ] || effort=default
+        is=$(files "$bin" cpu --propagate $both)
+        here=$(said forge --effort $effort --device cpu)
+        echo "$both: $is MiB, said $here"
+        awk -v is="$is" -v said="$here" 'BEGIN { exit !(is > 0 && is <= said * 1.02 && is >= said * 0.95) }'
+        is=$(files gpu cuda --propagate $both)
+        there=$(said all/bin/forge --effort $effort --device cuda)
+        echo "$both, cuda: $is MiB, said $there"
+        awk -v is="$is" -v here="$here" -v said="$there" 'BEGIN { exit !(is <= said && said < here) }'
+    done
 }
 
 @test "forge quantize --effort best: its gradients are made there" {

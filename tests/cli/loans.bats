@@ -201,6 +201,45 @@ PYTHON
     done
 }
 
+# plain FILE: as experts, of those that are no expert's, and of their companions.
+plain() {
+    python3 - "$1" <<'PYTHON'
+import re, sys
+s = open(sys.argv[1], "rb").read()
+frame = rb"\x03\x00[\x01-\x03]\x00\x02\x00..(?!\x00{8}).{16}model\.layers\.\d+\.(?!mlp\.experts)"
+at = [m.start() for m in re.finditer(frame, s, re.S)] + [len(s)]
+lent = sum(bool(re.search(rb"\x0b\x00\x50\x00.{64}.{8}\x00{4}\x01\x00{3}", s[a:b], re.S)) for a, b in zip(at, at[1:]))
+print(lent, len(at) - 1 - lent)
+PYTHON
+}
+
+@test "activations: lent of as many batches as there is room for" {
+    local seen=seen low high room
+    python3 "$PY" tokens many.fts 2000 1500 1800 1900 1700
+    rm t.fts
+    ln -s many.fts t.fts
+    for kind in llama llama-biases; do
+        for both in '' '--propagate both'; do
+            # shellcheck disable=SC2086
+            out=bytes loop $kind --dtype bf16 $both
+            [[ $(plain seen) == "0 "[1-9]* ]]
+            low=0 high=40000000
+            while :; do
+                room=$(((low + high) / 2))
+                # shellcheck disable=SC2086
+                calib="env FAKE_CUDA_ROOM=$room" out=lent loans=l loop $kind --dtype bf16 $both
+                same bytes lent
+                case $(plain seen) in
+                "0 "*) low=$room ;;
+                *" 0") high=$room ;;
+                *) break ;;
+                esac
+                [ $((high - low)) -gt 1000 ]
+            done
+        done
+    done
+}
+
 @test "the default effort with a prior: the CPU's codes, with loans and without" {
     export effort='--effort default --prior 2'
     for kind in llama qwen2_moe; do

@@ -228,6 +228,19 @@ END
     [ ! -e out.work ]
 }
 
+@test "a disk without room for hidden states to go on from: a note, and the same result" {
+    [ "$(id -u)" -eq 0 ] && command -v mount >/dev/null || skip "needs root to mount"
+    local few=(--text "$text" --sequences 16 --seqlen 512)
+    mkdir disk
+    mount -t tmpfs -o size=9m forge-test disk || skip "no tmpfs"
+    forge quantize "$model" out "${few[@]}" --work disk/work 2>said
+    umount disk
+    [ "$(grep -c ' more would keep hidden states to go on from, ' said)" -eq 1 ]
+    forge quantize "$model" other "${few[@]}" 2>said
+    run ! grep -q 'to go on from' said
+    cmp out/model.safetensors other/model.safetensors
+}
+
 @test "--dry-run says what it would cost and does nothing" {
     run -0 forge quantize "$model" out --text "$text" --dry-run
     [[ $output == *"4 layers"* && $output == *"28 linears"* ]]

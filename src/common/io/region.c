@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { STEP = 2 << 20 };
+enum { STEP = 2 << 20, FILE_STEP = 8 << 20 };
 
 void region_init(struct region *r, const char *dir)
 {
@@ -40,6 +40,7 @@ static int open_nameless(const char *dir)
  * later would be SIGBUS. */
 static int grow_file(struct region *r, size_t cap, struct err *e)
 {
+    size_t is = r->file ? r->cap : 0; /* of the file */
     int fd;
 
     if (!r->file) {
@@ -49,7 +50,7 @@ static int grow_file(struct region *r, size_t cap, struct err *e)
                            "cannot create a temporary file in '%s':", r->dir);
         r->file = fd + 1;
     }
-    errno = posix_fallocate(r->file - 1, 0, (off_t)cap);
+    errno = posix_fallocate(r->file - 1, (off_t)is, (off_t)(cap - is));
     if (errno)
         return err_set(
             e, E_IO, "'%s': no room for a temporary file of %zu bytes:", r->dir,
@@ -96,14 +97,16 @@ static int move(struct region *r, size_t cap, struct err *e)
 
 int region_reserve(struct region *r, size_t bytes, struct err *e)
 {
-    size_t cap;
+    size_t cap, more;
 
     if (r->p && bytes <= r->cap)
         return 0;
-    /* grow by a quarter at least, so that appending copies little */
+    /* grow by a quarter at least, so that appending copies little; a file, which
+     * takes room that others may want, by FILE_STEP at most */
     if (!bytes)
         bytes = 1;
-    cap = bytes < r->cap + r->cap / 4 ? r->cap + r->cap / 4 : bytes;
+    more = r->cap / 4 < FILE_STEP ? r->cap / 4 : FILE_STEP;
+    cap = bytes < r->cap + more ? r->cap + more : bytes;
     if (bytes <= REGION_MEMORY && cap > REGION_MEMORY)
         cap = REGION_MEMORY;
     return move(r, (cap + STEP - 1) / STEP * STEP, e);

@@ -1,0 +1,120 @@
+/* room_states.c - where the states of all tokens are: see request.h.  The rules are
+ * those of calib/store.c and model/mixture.c. */
+#include <string.h>
+
+#include "arch/device_bytes.h"
+#include "common/io/region.h"
+#include "forge/request.h"
+
+/* Rows of all tokens, in a region of the host. */
+static void keep(struct room *room, double bytes)
+{
+    if (bytes > REGION_MEMORY)
+        room->states_disk += bytes;
+    else
+        room->states_memory += bytes;
+}
+
+struct states {
+    double tokens;
+    int streams; /* that there are */
+    bool both;
+};
+
+static struct states states_of(const struct request *r)
+{
+    const struct job *j = &r->j;
+    bool both = j->propagate == PROPAGATE_BOTH;
+
+    return (struct states){ j->method == METHOD_RTN ?
+                                0 :
+                                (double)j->sequences * (double)j->seqlen,
+                            both ? 2 : 1, both };
+}
+
+static void on_host(const struct request *r, const struct states *s,
+                    struct room *room)
+{
+    const struct plan *p = &r->plan;
+
+    keep(room, s->tokens * p->act_bytes[s->both]);
+    keep(room, s->tokens * p->companion_bytes[s->both]);
+    for (int i = 0; i < s->streams; i++) {
+        keep(room, s->tokens * p->x_bytes);
+        keep(room, s->tokens * p->expert_in_bytes);
+        keep(room, s->tokens * p->expert_sum_bytes);
+    }
+}
+
+/* Take bytes of GPU memory, or pinned memory of the host. */
+static void place(struct room *room, double *left, double bytes)
+{
+    if (bytes <= *left)
+        *left -= bytes;
+    else
+        room->states_memory += bytes;
+}
+
+/* Beside what the other tools need.  x is in regions first, until the device has
+ * it. */
+static void on_device(const struct request *r, const struct states *s,
+                      struct room *room)
+{
+    const struct plan *p = &r->plan;
+    const double limit = (double)r->j.gpu_memory;
+    double left = (double)r->gpu.facts.free - gpu_room_others(r), spare, rows;
+    double row = p->act_bytes[s->both] + 2 * p->companion_bytes[s->both];
+    struct room start = { 0 };
+
+    if (limit > 0 && limit < left)
+        left = limit;
+    for (int i = 0; i < s->streams; i++) {
+        keep(&start, s->tokens * p->x_bytes);
+        place(room, &left, s->tokens * p->x_bytes);
+    }
+    spare = (limit > 0 ? left : left / 2) - gpu_room_layer(r);
+    rows = spare / row - BATCH_ROWS - (double)r->j.seqlen; /* whole batches */
+    rows = rows < 0 ? 0 : rows < s->tokens ? rows : s->tokens;
+    left -= rows * row;
+    keep(room, (s->tokens - rows) * p->act_bytes[s->both]);
+    keep(room, (s->tokens - rows) * p->companion_bytes[s->both]);
+    for (int i = 0; i < s->streams; i++) {
+        place(room, &left, s->tokens * p->expert_in_bytes);
+        place(room, &left, s->tokens * p->expert_sum_bytes);
+    }
+    if (start.states_disk > room->states_disk)
+        room->states_disk = start.states_disk;
+    if (start.states_memory > room->states_memory)
+        room->states_memory = start.states_memory;
+}
+
+static bool has_device(const struct request *r)
+{
+    const struct device_facts *f = &r->gpu.facts;
+
+    return *f->stamp && !r->plan.device_lacks &&
+           gpu_room_layer(r) <= (double)f->room;
+}
+
+void room_states(const struct request *r, struct room *room)
+{
+    const struct plan *p = &r->plan;
+    const struct states s = states_of(r);
+
+    room->states_disk = room->states_memory = 0;
+    if (has_device(r))
+        on_device(r, &s, room);
+    else
+        on_host(r, &s, room);
+    /* experts and weights of each choice, slots of the tokens, twice */
+    room->states_memory += s.streams * s.tokens * (double)p->top_k * 24;
+    keep(room, s.tokens * p->expert_mid_bytes);
+}
+
+bool room_states_large(const struct request *r)
+{
+    struct room room;
+
+    room_states(r, &room);
+    return room.states_disk > 1 << 30;
+}
