@@ -440,7 +440,8 @@ static int run(struct stage *s, size_t which, struct err *e)
     rc = s->p.n ? pipes_run(&s->p, e) : 0;
     if (null >= 0)
         close(null);
-    return rc > 0 ? err_set(e, E_BUG, "a step ended with 1") : rc;
+    return rc > 0 ? err_set(e, E_BUG, "a step ended with 1") :
+                    stage_moments_lost(s, rc, e);
 }
 
 static size_t find(const char *name)

@@ -102,7 +102,7 @@ static const char *add_input(struct stage *s, struct command *c)
 
     if (from < s->stop) {
         command_add(c, "--expect-key", s->j.skey, NULL);
-        return states_path(s, from);
+        return s->states = states_path(s, from);
     }
     command_add(c, "--expect-key", s->j.tkey, "--part",
                 number_word(s->counts[1], s->number), "--parts",
@@ -156,6 +156,13 @@ int stage_moments(struct stage *s, struct err *e)
     command_add(stage_hessian(s), "--partial", "--key", s->j.skey, "-o",
                 moments_path(s, s->stop, s->number), NULL);
     return 0;
+}
+
+int stage_moments_lost(const struct stage *s, int rc, struct err *e)
+{
+    if (rc == E_NOINPUT && s->states && access(s->states, F_OK))
+        e->code = rc = E_TEMP;
+    return rc;
 }
 
 /* The states of earlier stops: what is here serves from now on, and behind a lost

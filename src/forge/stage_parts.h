@@ -19,6 +19,10 @@
 MUST_CHECK int stage_moments(struct stage *s, struct err *e);
 MUST_CHECK int stage_share(struct stage *s, struct err *e);
 MUST_CHECK int stage_layer(struct stage *s, struct err *e);
+/* Of a step that failed with rc: E_TEMP where it lost the states that it was to go on from
+ * before it opened them, to a scratch that is gone or to another machine that runs the
+ * same step and was believed lost; a new try finds others.  Else rc. */
+int stage_moments_lost(const struct stage *s, int rc, struct err *e);
 /* After such a step: remove what no later step reads. */
 void stage_moments_tidy(struct stage *s);
 void stage_layer_tidy(struct stage *s);

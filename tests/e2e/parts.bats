@@ -220,6 +220,37 @@ kill_often() { # WORK OPTION...
     [ -z "$(find w2 -name 'states-*' -o -name 'moments-*' -o -name '*.share-*')" ]
 }
 
+# Between the look for the states and their opening: the step is tried again.
+@test "states that vanish when a step is about to read them are 75, and found or made again" {
+    mkdir -p other/bin scratch
+    bin=$(dirname "$(readlink -f "$(command -v forge)")")
+    cp "$bin"/forge* other/bin
+    ln -s "$(dirname "$bin")/lib" other/lib
+    mv other/bin/forge-calib other/bin/calib
+    cat >other/bin/forge-calib <<'SH'
+#!/bin/sh
+for last; do :; done
+case $last in
+*states-1-mlp_in.part-1.fts) mkdir "$GONE" 2>/dev/null && rm "$last" ;;
+esac
+exec "${0%/*}/calib" "$@"
+SH
+    chmod +x other/bin/forge-calib
+    export PATH=$PWD/other/bin:$PATH GONE=$PWD/gone
+    way=("${small[@]}" --parts 2 --jobs 2 --scratch "$PWD/scratch" --work w)
+    run -75 --separate-stderr forge quantize "$model" out "${way[@]}"
+    [ -d gone ]
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ $stderr == *"cannot open '"*"/states-1-mlp_in.part-1.fts'"* ]]
+    forge quantize "$model" out "${way[@]}"
+    rmdir gone
+    FORGE_RETRIES=1 forge quantize "$model" again "${way[@]}" --work w2
+    [ -d gone ]
+    forge quantize "$model" want "${small[@]}" --parts 2
+    same want out
+    same want again
+}
+
 @test "a pipe goes on with the layers that steps have made, and removes what they left" {
     forge quantize "$model" want "${small[@]}" --parts 3
     mkdir scratch
