@@ -193,11 +193,18 @@ static int start_all(struct runner *r, int why, const sigset_t *mask,
     return rc;
 }
 
-static void signal_all(const struct runner *r, int number)
+/* A command that is stopped ends, too. */
+static void end_command(pid_t pid)
+{
+    kill(pid, SIGTERM);
+    kill(pid, SIGCONT);
+}
+
+static void end_all(const struct runner *r)
 {
     for (int i = 0; i < r->p->n; i++)
         if (r->pid[i] > 0)
-            kill(r->pid[i], number);
+            end_command(r->pid[i]);
 }
 
 /* ---- following ---- */
@@ -242,7 +249,7 @@ static void stop_others(struct runner *r, int i)
     for (int k = r->p->n; k-- > 0;)
         if (r->pid[k] > 0 && (i < end ? k >= end : k < i)) {
             r->stopped[k] = true;
-            kill(r->pid[k], SIGTERM);
+            end_command(r->pid[k]);
         }
 }
 
@@ -268,7 +275,7 @@ static void take_signals(struct runner *r, int fd)
         if (s.ssi_signo == SIGCHLD)
             continue;
         r->said = (int)s.ssi_signo;
-        signal_all(r, SIGTERM);
+        end_all(r);
     }
 }
 
@@ -387,7 +394,7 @@ static int run(struct runner *r, int signals, const sigset_t *before,
     close_all(&p->report_end, 1);
     close_all(&p->ledger, 1);
     if (rc)
-        signal_all(r, SIGTERM);
+        end_all(r);
     follow(r, signals);
     close_all(why, 1);
     return rc ? rc : blame(r, e);

@@ -141,6 +141,24 @@ solving() { # WORK: wait until the first layer is done
     same "$whole" out
 }
 
+@test "TERM ends a tool that is stopped" {
+    start out
+    solving out.work
+    pids=$(awk -v g="$victim" '$5 == g && $2 == "(forge-solve)" && $3 != "Z" { print $1 }' /proc/[0-9]*/stat 2>/dev/null || true)
+    [ -n "$pids" ]
+    # shellcheck disable=SC2086
+    kill -STOP $pids
+    kill -TERM "$victim"
+    for ((i = 0; i < 300; i++)); do
+        alive "$victim" || break
+        sleep 0.1
+    done
+    run -1 alive "$victim"
+    wait "$victim" || true
+    forge quantize "$model" out "${small[@]}"
+    same "$whole" out
+}
+
 @test "INT and HUP of forge alone stop it, too, at once" {
     local signal number
     for signal in INT HUP; do
