@@ -157,6 +157,28 @@ nothing_left() {
     nothing_left
 }
 
+# Slurm ends a step by a signal to each of its processes: the shell that waits for the
+# command hears of its own and of the command's end at the same time, in either order.
+@test "a command that ends by itself when all of its step get TERM: its status counts" {
+    export FORGE_LAUNCH="ssh host" FORGE_RETRIES=0
+    mkfifo ../never
+    for ((k = 0; k < 60; k++)); do
+        rm -f ../here
+        "$run" bash -c 'trap "exit 75" TERM; echo $$ >../here; read -r <>../never' 3>&- &
+        victim=$!
+        for ((i = 0; i < 500; i++)); do
+            [ ! -s ../here ] || break
+            sleep 0.01
+        done
+        command=$(<../here)
+        kill -TERM "$(awk '{ print $4 }' "/proc/$command/stat")" "$command" || true
+        status=0
+        wait "$victim" || status=$?
+        [ "$status" -eq 75 ]
+    done
+    nothing_left
+}
+
 @test "75 runs again here, too, where that is asked for" {
     cat >../fake/flaky <<'END'
 #!/bin/sh
