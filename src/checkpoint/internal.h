@@ -2,6 +2,8 @@
 #ifndef FORGE_CHECKPOINT_INTERNAL_H
 #define FORGE_CHECKPOINT_INTERNAL_H
 
+#include <pthread.h>
+
 #include "checkpoint/entry.h"
 #include "checkpoint/quantconfig.h"
 #include "common/io/modeldir.h"
@@ -20,6 +22,7 @@ struct shard {
     uint64_t size;     /* when the header was read */
     struct file *file; /* NULL: closed */
     uint64_t used;     /* clock at its last use */
+    int users;         /* who read it now: it stays open */
 };
 
 /* An open checkpoint. */
@@ -31,8 +34,9 @@ struct checkpoint {
     enum shard_kind kind;
     struct shard *shard;
     size_t n_shards;
-    uint64_t clock;      /* counts uses of shards */
-    struct ck_list list; /* tensors of the view, in the order of the files */
+    uint64_t clock;       /* counts uses of shards */
+    pthread_mutex_t lock; /* of the clock, and of the shards' files and users */
+    struct ck_list list;  /* tensors of the view, in the order of the files */
     struct wrapping wrapping; /* of the names in the files; all NULL without a
                                * view */
     struct ck_list aside;     /* scales that the view reads and does not show */
@@ -51,9 +55,14 @@ struct checkpoint {
 /* Make tensor[] and by_name[] from list.  E_DATA: a name is there twice;
  * E_TEMP. */
 MUST_CHECK int checkpoint_index(struct checkpoint *c, struct err *e);
-/* Open shard i; closes the least recently used one if too many are open.
- * E_DATA: its size has changed. */
+/* Open shard i; closes the least recently used one that nobody reads if too many are
+ * open.  It stays open until checkpoint_leave().  From any thread.  E_DATA: its size has
+ * changed. */
 MUST_CHECK int checkpoint_shard(struct checkpoint *c, size_t i, struct file **f,
                                 struct err *e);
+void checkpoint_leave(struct checkpoint *c, size_t i);
+/* Read the bytes of an entry of the view, as they are stored.  From any thread. */
+MUST_CHECK int checkpoint_entry(struct checkpoint *c, const struct ck_entry *en,
+                                void *buf, struct err *e);
 
 #endif

@@ -115,6 +115,7 @@ static int read_directory(struct checkpoint *c, size_t i, struct err *e)
         mix(c, text, len);
         mix(c, &s->size, sizeof(s->size));
     }
+    checkpoint_leave(c, i);
     free(text);
     for (size_t k = first; k < c->list.count; k++)
         c->list.item[k].shard = i;
@@ -316,6 +317,7 @@ static int open_view(struct checkpoint **out, const char *path, bool stored,
     if (!c)
         return e->code;
     c->dir.fd = -1;
+    pthread_mutex_init(&c->lock, NULL);
     r = open_all(c, path, stored, e);
     if (r) {
         checkpoint_close(c);
@@ -351,6 +353,7 @@ void checkpoint_close(struct checkpoint *c)
     free(c->tensor);
     free(c->by_name);
     modeldir_close(&c->dir);
+    pthread_mutex_destroy(&c->lock);
     free(c->path);
     free(c->only);
     free(c);
@@ -372,11 +375,8 @@ static int read_picked(struct checkpoint *c, const struct ck_entry *en,
 {
     size_t row = en->bytes / en->dims[0];
     uint8_t *all = mem_pages(en->bytes, en->name, e);
-    struct file *f;
-    int r = all ? checkpoint_shard(c, en->shard, &f, e) : e->code;
+    int r = all ? checkpoint_entry(c, en, all, e) : e->code;
 
-    if (!r)
-        r = ck_entry_read(en, f, all, e);
     for (uint64_t i = 0; i < en->n_pick && !r; i++)
         memcpy(buf + i * row, all + (size_t)en->pick[i] * row, row);
     free(all);
@@ -387,15 +387,12 @@ int checkpoint_read(struct checkpoint *c, const struct ck_tensor *t, void *buf,
                     struct err *e)
 {
     const struct ck_entry *en = t->where;
-    struct file *f;
-    int r;
 
     if (en->scale)
         return view_read_scaled(c, en, DT_BF16, buf, e);
     if (en->pick)
         return read_picked(c, en, buf, e);
-    r = checkpoint_shard(c, en->shard, &f, e);
-    return r ? r : ck_entry_read(en, f, buf, e);
+    return checkpoint_entry(c, en, buf, e);
 }
 
 bool checkpoint_has_rows(const struct ck_tensor *t)
@@ -413,7 +410,11 @@ int checkpoint_read_rows(struct checkpoint *c, const struct ck_tensor *t,
     struct file *f;
     int r = checkpoint_shard(c, en->shard, &f, e);
 
-    return r ? r : file_read(f, buf, n * row, en->offset + first * row, e);
+    if (r)
+        return r;
+    r = file_read(f, buf, n * row, en->offset + first * row, e);
+    checkpoint_leave(c, en->shard);
+    return r;
 }
 
 void checkpoint_prefetch(struct checkpoint *c, const struct ck_tensor *t)
@@ -421,8 +422,10 @@ void checkpoint_prefetch(struct checkpoint *c, const struct ck_tensor *t)
     const struct ck_entry *en = t->where;
     struct shard *s = &c->shard[en->shard];
 
+    pthread_mutex_lock(&c->lock);
     if (s->file)
         file_prefetch(s->file, en->offset, en->strided ? en->span : en->bytes);
+    pthread_mutex_unlock(&c->lock);
 }
 
 uint64_t checkpoint_fingerprint(const struct checkpoint *c)

@@ -20,34 +20,64 @@ static void close_oldest(struct checkpoint *c)
         if (!s->file)
             continue;
         open++;
-        if (!old || s->used < old->used)
+        if (!s->users && (!old || s->used < old->used))
             old = s;
     }
-    if (open < OPEN_SHARDS)
+    if (open < OPEN_SHARDS || !old)
         return;
     file_close(old->file);
     old->file = NULL;
+}
+
+static int open_shard(struct checkpoint *c, struct shard *s, struct err *e)
+{
+    int r;
+
+    close_oldest(c);
+    if ((r = modeldir_file(&c->dir, s->name, &s->file, e))) {
+        s->file = NULL;
+        return r;
+    }
+    if (s->size != UINT64_MAX && file_size(s->file) != s->size)
+        return err_set(e, E_DATA, "'%s/%s': changed while it was read", c->path,
+                       s->name);
+    return 0;
 }
 
 int checkpoint_shard(struct checkpoint *c, size_t i, struct file **f,
                      struct err *e)
 {
     struct shard *s = &c->shard[i];
-    int r;
+    int r = 0;
 
+    pthread_mutex_lock(&c->lock);
     s->used = ++c->clock;
-    if (!s->file) {
-        close_oldest(c);
-        if ((r = modeldir_file(&c->dir, s->name, &s->file, e))) {
-            s->file = NULL;
-            return r;
-        }
-        if (s->size != UINT64_MAX && file_size(s->file) != s->size)
-            return err_set(e, E_DATA, "'%s/%s': changed while it was read",
-                           c->path, s->name);
-    }
+    if (!s->file)
+        r = open_shard(c, s, e);
+    s->users += !r;
     *f = s->file;
-    return 0;
+    pthread_mutex_unlock(&c->lock);
+    return r;
+}
+
+void checkpoint_leave(struct checkpoint *c, size_t i)
+{
+    pthread_mutex_lock(&c->lock);
+    c->shard[i].users--;
+    pthread_mutex_unlock(&c->lock);
+}
+
+int checkpoint_entry(struct checkpoint *c, const struct ck_entry *en, void *buf,
+                     struct err *e)
+{
+    struct file *f;
+    int r = checkpoint_shard(c, en->shard, &f, e);
+
+    if (r)
+        return r;
+    r = ck_entry_read(en, f, buf, e);
+    checkpoint_leave(c, en->shard);
+    return r;
 }
 
 /* ---- names ---- */

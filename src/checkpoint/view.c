@@ -237,10 +237,8 @@ static float *read_scale(struct checkpoint *c, const struct ck_entry *en,
     size_t n = s->bytes / (dtype_bits(s->dtype) / 8);
     void *raw = mem_alloc(s->bytes, s->name, e);
     float *v = mem_alloc(n * sizeof(*v), s->name, e);
-    struct file *f;
 
-    if (!raw || !v || checkpoint_shard(c, s->shard, &f, e) ||
-        ck_entry_read(s, f, raw, e)) {
+    if (!raw || !v || checkpoint_entry(c, s, raw, e)) {
         free(v);
         v = NULL;
     } else if (!to_f32(v, raw, s->dtype, n)) {
@@ -258,15 +256,10 @@ static int read_mxfp4(struct checkpoint *c, const struct ck_entry *en,
     const struct ck_entry *s = en->scale;
     uint8_t *code = mem_pages(en->bytes, en->name, e);
     uint8_t *scale = mem_alloc(s->bytes, en->name, e);
-    struct file *f;
-    int r = code && scale ? checkpoint_shard(c, s->shard, &f, e) : e->code;
+    int r = code && scale ? checkpoint_entry(c, s, scale, e) : e->code;
 
     if (!r)
-        r = ck_entry_read(s, f, scale, e);
-    if (!r)
-        r = checkpoint_shard(c, en->shard, &f, e);
-    if (!r)
-        r = ck_entry_read(en, f, code, e);
+        r = checkpoint_entry(c, en, code, e);
     if (!r)
         mxfp4_decode(buf, want, code, scale, s->bytes);
     free(code);
@@ -284,7 +277,6 @@ int view_read_scaled(struct checkpoint *c, const struct ck_entry *en,
                             .block_cols = en->block_cols };
     float *scale;
     uint8_t *data;
-    struct file *f;
     int r;
 
     if (en->mxfp4)
@@ -293,9 +285,7 @@ int view_read_scaled(struct checkpoint *c, const struct ck_entry *en,
     data = scale ? mem_pages(en->bytes, en->name, e) : NULL;
     r = data ? 0 : e->code;
     if (!r)
-        r = checkpoint_shard(c, en->shard, &f, e);
-    if (!r)
-        r = ck_entry_read(en, f, data, e);
+        r = checkpoint_entry(c, en, data, e);
     m.data = data;
     m.scale = scale;
     if (!r && want == DT_BF16)

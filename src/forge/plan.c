@@ -281,13 +281,13 @@ static int add_layer(struct plan *p, const struct want *w, int64_t layer,
 }
 
 /* Bytes of a tensor that are in memory while its layer runs; of routed experts
- * only two are there. */
+ * only those that are read together with the one that runs (model/experts.c). */
 static uint64_t resident(const struct model_config *m,
                          const struct ck_tensor *t,
                          const struct tensor_name *name)
 {
-    return name->expert >= 0 && m->moe.n_experts > 2 ?
-               2 * t->bytes / (uint64_t)m->moe.n_experts :
+    return name->expert >= 0 && m->moe.n_experts > 4 ?
+               4 * t->bytes / (uint64_t)m->moe.n_experts :
                t->bytes;
 }
 

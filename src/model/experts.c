@@ -94,14 +94,27 @@ static void finish_expert(struct pass *x, int64_t expert)
         x->p->done(x->p->done_arg, expert);
 }
 
-/* ---- without hooks: the next expert is read while this one runs ---- */
+/* ---- experts that are read ahead ---- */
+
+/* So many experts are in memory: one runs, the others are read, each by a thread, since
+ * one cannot keep up with all those that multiply. */
+enum { READERS = 4, THREADS_OF_A_READER = 2 };
 
 struct reader {
     struct pass *x;
-    int64_t expert;
-    struct expert w;
+    const struct quantized *codes;
+    int64_t expert;             /* n_experts: none is left */
+    int end;                    /* of the linears with codes, from GATE on */
+    struct expert w, reference; /* reference: the checkpoint's, if wanted */
+    bool both;
     int rc;
     struct err err;
+    struct threads_task task;
+};
+
+struct readers {
+    struct reader r[READERS];
+    int n;
 };
 
 /* Background task.  Only the calling thread may use the device, so on a device
@@ -110,21 +123,81 @@ static void read_ahead(void *arg)
 {
     struct reader *r = arg;
     struct pass *x = r->x;
+    int (*load)(struct pass *, const struct quantized *, int64_t, int, int,
+                struct expert *, struct err *) =
+        x->m->on ? read_expert : load_expert;
 
     r->rc = 0;
-    if (r->expert < x->n_experts)
-        r->rc = x->m->on ? read_expert(x, x->p->codes, r->expert, GATE, THREE,
-                                       &r->w, &r->err) :
-                           load_expert(x, x->p->codes, r->expert, GATE, THREE,
-                                       &r->w, &r->err);
+    if (r->expert >= x->n_experts || !pass_tokens_of(x, r->expert))
+        return;
+    r->rc = load(x, r->codes, r->expert, GATE, r->end, &r->w, &r->err);
+    if (r->rc >= 0 && r->both)
+        r->rc = load(x, NULL, r->expert, GATE, THREE, &r->reference, &r->err);
 }
 
-static int64_t next_used(const struct pass *x, int64_t expert)
+static void reader_start(struct reader *r, int64_t expert)
 {
-    while (expert < x->n_experts && !pass_tokens_of(x, expert))
-        expert++;
-    return expert;
+    r->expert = expert;
+    threads_start(&r->task, read_ahead, r);
 }
+
+/* Read experts 0, 1, ...: their linears up to `end` with codes, and, both, the
+ * checkpoint's. */
+static void readers_start(struct readers *s, struct pass *x,
+                          const struct quantized *codes, int end, bool both)
+{
+    int n = threads_count() / THREADS_OF_A_READER;
+
+    *s = (struct readers){ .n = x->m->on || n < 2 ? 2 :
+                                n > READERS       ? READERS :
+                                                    n };
+    for (int i = 0; i < s->n; i++) {
+        s->r[i] =
+            (struct reader){ .x = x, .codes = codes, .end = end, .both = both };
+        reader_start(&s->r[i], i);
+    }
+}
+
+/* *r: the reader of this expert, the next one, when it has read it; NULL: there is
+ * none.  Errors of reading. */
+static int readers_next(struct readers *s, int64_t expert, struct reader **out,
+                        struct err *e)
+{
+    struct reader *r = &s->r[expert % s->n];
+    struct pass *x = r->x;
+
+    *out = NULL;
+    threads_join(&r->task);
+    if (r->rc < 0)
+        *e = r->err;
+    if (r->rc < 0 || expert >= x->n_experts)
+        return r->rc;
+    *out = r;
+    if (!x->m->on || !pass_tokens_of(x, expert))
+        return 0;
+    if (place_expert(x, GATE, r->end, &r->w, e) < 0)
+        return e->code;
+    return r->both ? place_expert(x, GATE, THREE, &r->reference, e) : 0;
+}
+
+/* The expert is not needed any more: read another one. */
+static void readers_go_on(struct readers *s, struct reader *r)
+{
+    release_expert(&r->w);
+    release_expert(&r->reference);
+    reader_start(r, r->expert + s->n);
+}
+
+static void readers_end(struct readers *s)
+{
+    for (int i = 0; i < s->n; i++) {
+        threads_join(&s->r[i].task);
+        release_expert(&s->r[i].w);
+        release_expert(&s->r[i].reference);
+    }
+}
+
+/* ---- without hooks ---- */
 
 static int run_expert(struct pass *x, int64_t expert, const struct expert *w,
                       struct err *e)
@@ -145,38 +218,22 @@ static int run_expert(struct pass *x, int64_t expert, const struct expert *w,
 
 static int run_plain(struct pass *x, struct err *e)
 {
-    struct reader r[2] = { { .x = x }, { .x = x } };
-    struct threads_task task = { 0 };
-    int64_t now, at = 0;
-    int rc = 0, i = 0;
+    struct readers s;
+    struct reader *r;
+    int rc = 0;
 
-    r[0].expert = next_used(x, 0);
-    threads_start(&task, read_ahead, &r[0]);
-    for (;; i ^= 1) {
-        threads_join(&task);
-        now = r[i].expert;
-        for (; at < now; at++) { /* experts without tokens */
-            pass_count_tokens(x, at);
-            finish_expert(x, at);
+    readers_start(&s, x, x->p->codes, THREE, false);
+    for (int64_t i = 0; i < x->n_experts && rc >= 0; i++) {
+        rc = readers_next(&s, i, &r, e);
+        pass_count_tokens(x, i);
+        if (rc >= 0 && pass_tokens_of(x, i))
+            rc = run_expert(x, i, &r->w, e);
+        if (rc >= 0) {
+            readers_go_on(&s, r);
+            finish_expert(x, i);
         }
-        if (now >= x->n_experts || (rc = r[i].rc) < 0)
-            break;
-        r[i ^ 1].expert = next_used(x, now + 1);
-        threads_start(&task, read_ahead, &r[i ^ 1]);
-        pass_count_tokens(x, now);
-        rc = x->m->on ? place_expert(x, GATE, THREE, &r[i].w, e) : 0;
-        if (rc >= 0)
-            rc = run_expert(x, now, &r[i].w, e);
-        release_expert(&r[i].w);
-        if (rc < 0)
-            break;
-        finish_expert(x, at++);
     }
-    if (r[i].rc < 0)
-        *e = r[i].err;
-    threads_join(&task);
-    release_expert(&r[0].w);
-    release_expert(&r[1].w);
+    readers_end(&s);
     return rc;
 }
 
@@ -420,21 +477,34 @@ static int reserve_mids(struct pass *x, struct err *e)
     return 0;
 }
 
-/* expert_hooks.only */
+/* expert_hooks.only.  All codes are there: the hook is asked once. */
 static int run_mid_only(struct pass *x, struct err *e)
 {
-    struct expert w = { 0 };
+    const struct expert_hooks *h = x->p->hooks;
+    const struct quantized *codes = NULL;
+    struct linear l[2];
+    struct readers s;
+    struct reader *r;
     int rc = reserve_mids(x, e);
 
+    for (int i = 0; i < 2; i++)
+        model_linear(&x->m->config, x->p->layer,
+                     model_linear_common(&x->m->config, x->p->layer) + i,
+                     &l[i]);
+    if (rc < 0 || (rc = h->codes(h->arg, l, 2, &codes, e)) < 0)
+        return rc;
+    readers_start(&s, x, codes, DOWN, x->p->reference != NULL);
     for (int64_t i = 0; rc >= 0 && i < x->n_experts; i++) {
+        rc = readers_next(&s, i, &r, e);
         pass_count_tokens(x, i);
-        rc = take(x, i, GATE, DOWN, &w, e);
         if (rc >= 0)
-            rc = send_mid(x, i, &w, e);
-        release_expert(&w);
-        if (rc >= 0)
+            rc = make_mid(x, i, &r->w, &r->reference, e);
+        if (rc >= 0) {
+            readers_go_on(&s, r);
             finish_expert(x, i);
+        }
     }
+    readers_end(&s);
     return rc;
 }
 

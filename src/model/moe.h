@@ -4,7 +4,7 @@
  * The pass is expert-major: for each expert the rows of its tokens are
  * gathered, run through gate, up and down, and added, multiplied by the
  * token's weight, to the sum of that token.  The weights of one expert, and of
- * the next one being read, are in memory at a time. */
+ * one to three being read, are in memory at a time. */
 #ifndef FORGE_MOE_H
 #define FORGE_MOE_H
 
@@ -97,7 +97,8 @@ struct expert_hooks {
                  const struct quantized **codes, struct err *e);
     void *arg;
     /* Only a part of the pass, which adds nothing to the sums: in() of all
-     * experts; or codes(gate and up) and mid() of each. */
+     * experts; or mid() of each, behind codes() of the first expert's gate and up,
+     * which has those of all. */
     enum { EXPERTS_ALL, EXPERTS_IN, EXPERTS_MID } only;
 };
 
