@@ -66,6 +66,7 @@ static void add_expert(struct inputs *x, struct stop *s, const struct linear *l,
     s->whole += moment_bytes(cols, cross);
     s->share_sums += share * moment_flops(cols, cross);
     s->solve += solve_cost_input(cost, (double)cols);
+    s->expert_factors += solve_cost_input(cost, (double)cols);
 }
 
 static void add_linear(struct inputs *x, const struct linear *l)
@@ -95,8 +96,11 @@ static void add_linear(struct inputs *x, const struct linear *l)
     }
     if (l->expert >= 0) {
         /* the reference's routing, and the quantized model's */
-        s->forward += flops * (both ? 3 : 1) * (double)x->c->moe.top_k /
-                      (double)x->c->moe.n_experts;
+        double share = (double)x->c->moe.top_k / (double)x->c->moe.n_experts;
+
+        s->forward += flops * (both ? 3 : 1) * share;
+        s->expert_forward += flops * (both ? 3 : 1) * share;
+        s->expert_weights += rows * cols * (both ? 4 : 2);
         add_expert(x, s, l, &cost);
     } else {
         uint64_t cross = output ? (uint64_t)x->c->hidden_size : cols;
@@ -139,6 +143,9 @@ static void unite(struct inputs *x)
         to->factor += s->factor;
         to->solve += s->solve;
         to->solve_modules += s->solve_modules;
+        to->expert_factors += s->expert_factors;
+        to->expert_forward += s->expert_forward;
+        to->expert_weights += s->expert_weights;
         to->weights += s->weights;
         s->modules = s->experts = 0;
     }
@@ -204,6 +211,7 @@ static int add_layer(struct stops *to, const struct job *j,
         if (!s->modules && !s->experts)
             continue;
         s->layer = layer;
+        s->units = x.tiles[order[i]];
         set_shares(&x, order[i], s);
         snprintf(s->point, sizeof(s->point), "%s",
                  all ? "all" : stop_point(order[i]));

@@ -26,8 +26,15 @@ struct stop {
     double forward, sums, share_sums;
     double factor, solve;     /* in each share; in all shares together */
     double solve_modules;     /* of `solve`: of linears that are no experts' */
+    double expert_factors;    /* of `solve`: the factors of experts' Hessians */
     int64_t modules, experts; /* numbers of such linears, and of experts */
-    uint64_t weights;         /* bytes of bf16 that `forward` reads */
+    int64_t units;    /* tiles of 48 rows of such linears, or whole ones */
+    uint64_t weights; /* bytes of bf16 of both streams */
+    /* Of `forward` and `weights`: of experts, whose operations are those of three passes:
+     * the model's, the reference's, and the checkpoint's over the tokens that the model
+     * routes. */
+    double expert_forward;
+    uint64_t expert_weights;
 };
 
 struct stops {

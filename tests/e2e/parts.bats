@@ -349,14 +349,14 @@ SH
     FORGE_STEP_COST=20 forge quantize "$model" out "${small[@]}" --parts 4 --jobs 2 --work w
     forge-plan --parts 4 "$model" >plan
     # 0.25 s for what a part does; for shares 2 s/GFLOP, of factors 3, and no constant
-    jq -c --slurpfile plan plan '. as $x | if .stage == "moments" then .cpu = 0.25 elif .stage == "share" then
-        .cpu = ($plan[] | select(.layer == $x.layer and .point == $x.point) | 3e-9 * .factor + 2e-9 * .solve / .spread)
+    jq -c --slurpfile plan plan '. as $x | if .stage == "moments" then .seconds = 0.25 elif .stage == "share" then
+        .seconds = ($plan[] | select(.layer == $x.layer and .point == $x.point) | 3e-9 * .factor + 2e-9 * .solve / .spread)
         else . end' w/solve-*/stages.jsonl >known
     cp known w/solve-*/stages.jsonl
     python3 "$tree/bench/cluster.py" "$model" "$model=w" >said
     cat said
-    grep -x 'moments: [1-9][0-9]* steps .*: 0.250 s + 0.00000 s/GFLOP + 0.000 s/GB of moments + 0.000 s/GB of CPU; relative error 0.00' said
-    grep -x 'share: [1-9][0-9]* steps .*: 0.000 s + 2.00000 s/GFLOP + 3.00000 s/GFLOP of factors + 0.000 s/GB of CPU; relative error 0.00' said
+    grep -x 'moments: [1-9][0-9]* steps .*: 0.250 s + 0.00000 s/GFLOP + 0.00000 s/GFLOP of attention + 0.00000 s/GB written + 0.00000 s/GB of weights; relative error 0.00' said
+    grep -x 'share: [1-9][0-9]* steps .*: 0.000 s + 2.00000 s/GFLOP + 3.00000 s/GFLOP of factors + 0.00000 s/GB; relative error 0.00' said
     [ "$(grep -c '^ *[0-9]* *8 [cG][oP]' said)" -eq 8 ]
     grep -x ' *1  8 cores  *1 .* 0 %  *100 %' said
     NODES="4 64" python3 "$tree/bench/cluster.py" "$model" "$model=w" >some
