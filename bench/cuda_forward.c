@@ -1,5 +1,6 @@
 /* cuda_forward.c - the forward pass's products and attention, on rows that stay on
- * the GPU: cuda_forward PLUG-IN.
+ * the GPU: cuda_forward PLUG-IN [SEED [attention]],
+ * the latter for these alone.
  *
  * Each is checked first, some of its results against sums in double.  The ceiling is
  * the same library's largest product, 8,192 each way, in the same run. */
@@ -230,6 +231,14 @@ static void attention(const char *what, int64_t heads, int64_t kv, int64_t dim,
     free(cs);
 }
 
+static void products(void)
+{
+    product("q of 7B: 2048 rows, 4096 x 4096", 2048, 4096, 4096, false);
+    product("gate and up of 7B, silu: 11008 x 4096", 2048, 11008, 4096, true);
+    product("down of 7B: 4096 x 11008", 2048, 4096, 11008, false);
+    product("gate and up of an expert: 2048 x 7168", 2048, 2048, 7168, true);
+}
+
 int main(int argc, char **argv)
 {
     struct plugin_table stage = { FORWARD_TABLE, FORWARD_TABLE_VERSION, NULL };
@@ -239,10 +248,9 @@ int main(int argc, char **argv)
     product("warm: 8192 x 8192 x 8192", 8192, 8192, 8192, false);
     ceiling = 0;
     product("ceiling: 8192 x 8192 x 8192", 8192, 8192, 8192, false);
-    product("q of 7B: 2048 rows, 4096 x 4096", 2048, 4096, 4096, false);
-    product("gate and up of 7B, silu: 11008 x 4096", 2048, 11008, 4096, true);
-    product("down of 7B: 4096 x 11008", 2048, 4096, 11008, false);
-    product("gate and up of an expert: 2048 x 7168", 2048, 2048, 7168, true);
+    if (argc < 4)
+        products();
+    attention("attention 64, 32 / 8 heads, 4096", 32, 8, 64, 64, 0, 4096, 1, 0);
     attention("attention 128, 32 heads, 4 x 512", 32, 32, 128, 128, 0, 512, 4,
               0);
     attention("attention 128, 32 / 8 heads, 4096", 32, 8, 128, 128, 0, 4096, 1,

@@ -1,6 +1,6 @@
 /* forward_attend_cuda.cu - attention of a batch of sequences: head norms and
  * rotary embedding in place, then softmax attention, on tensor cores for the
- * sizes that forward_attend_mma_cuda.cu has, else, and with soft caps or sinks, by
+ * sizes that forward_attend_wgmma_cuda.cu or _mma_cuda.cu has, else, and with soft caps or sinks, by
  * the plain kernel here, with a block of threads per query and head. */
 #include "cuda/forward_internal.cuh"
 
@@ -331,6 +331,7 @@ int forward_attend(struct cuda_context *c, const struct forward_attend *a,
     k.cap = a->cap;
     k.sinks = a->sinks;
     if (a->cap <= 0 && !a->sinks && attend_mma_takes(c, a))
-        return attend_mma(c, &k, e);
+        return attend_wgmma_takes(c, a) ? attend_wgmma(c, a, &k, e) :
+                                          attend_mma(c, &k, e);
     return BY_DTYPE(a->dtype, plain, c, &k, &t, a->rows, e);
 }

@@ -21,22 +21,6 @@ enum {
     SKEW = 8 /* padding elements per row: 8 rows lie in different banks */
 };
 
-static __device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-static __device__ __forceinline__ uint32_t pack_bf16(float low, float high)
-{
-    uint32_t r;
-
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
-}
-
 /* The shared memory. */
 template <int DQ, int DV> struct room {
     bf16 q[ATTEND_QUERIES][DQ + SKEW];

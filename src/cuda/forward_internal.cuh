@@ -9,10 +9,11 @@
 
 typedef __nv_bfloat16 bf16;
 
-/* The forward pass's buffers: sums of products, x widened to f32, and the table
- * of rows of the last forward_attend().  One per process. */
+/* The forward pass's buffers: sums of products, x widened to f32, the table of
+ * rows of the last forward_attend(), and a counter of its jobs.  One per
+ * process. */
 struct forward_state {
-    struct device_buffer sums, widened, table;
+    struct device_buffer sums, widened, table, taken;
     void *table_host; /* copy of the table's content */
     size_t table_bytes;
 };
@@ -178,6 +179,12 @@ bool attend_mma_takes(const struct cuda_context *c,
                       const struct forward_attend *a);
 int attend_mma(struct cuda_context *c, const struct attend_args *a,
                struct err *e);
-enum { ATTEND_QUERIES = 128 }; /* queries per block of attend_mma() */
+enum { ATTEND_QUERIES = 128 }; /* queries per attend_block */
+/* Whether Hopper's attend_wgmma() is better at a call that attend_mma_takes(): the
+ * GPU and the plug-in have it, and it has a kernel for these sizes. */
+bool attend_wgmma_takes(struct cuda_context *c, const struct forward_attend *a);
+/* k: a's arguments.  E_TEMP, E_DEVICE. */
+int attend_wgmma(struct cuda_context *c, const struct forward_attend *a,
+                 const struct attend_args *k, struct err *e);
 
 #endif

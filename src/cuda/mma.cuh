@@ -1,5 +1,5 @@
 /* mma.cuh - the PTX instructions of a bf16 or f16 product on tensor cores (sm_80
- * and later), one function each. */
+ * and later) and around it, one function each. */
 #ifndef FORGE_CUDA_MMA_CUH
 #define FORGE_CUDA_MMA_CUH
 
@@ -9,6 +9,24 @@
 static __device__ __forceinline__ uint32_t shared_address(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* 2^x, approximately. */
+static __device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Two bf16 in a register. */
+static __device__ __forceinline__ uint32_t pack_bf16(float low, float high)
+{
+    uint32_t r;
+
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
 }
 
 /* Start an asynchronous copy of 16 bytes from global to shared memory; there ==

@@ -143,6 +143,66 @@ static void test_attend(enum dtype t, const struct heads *h,
     drop_inputs(&x);
 }
 
+/* Rows outside of first..end of x, rows of so many bytes, become NaN on the GPU:
+ * with `spoil`; without, all are as they were before a call. */
+static void spoil_rows(const struct twin *x, const void *before, size_t row,
+                       int64_t first, int64_t end, bool spoil)
+{
+    char *host = room(x->n);
+
+    memcpy(host, before, x->n);
+    if (spoil) {
+        memset(host, 0xff, (size_t)first * row);
+        memset(host + (size_t)end * row, 0xff, x->n - (size_t)end * row);
+    }
+    OK(table[GPU]->put(context[GPU], x->p[GPU], host, x->n, e));
+    free(host);
+}
+
+/* A sequence's bytes on the GPU, whatever its neighbours in the batch are. */
+static void test_neighbours(const struct heads *h)
+{
+    static const int64_t length[] = { 130, 333, 200 };
+    enum dtype t = DT_BF16;
+    int64_t first[4], longest = sequences(first, length, 3), rows = first[3];
+    struct inputs x = inputs_of(t, h, rows, longest);
+    struct twin *in[] = { &x.q, &x.k, &x.v, &x.tail };
+    const int64_t n[] = { q_row(h), kv_row(h), h->kv * h->v_dim,
+                          h->pad + h->tail };
+    size_t row = (size_t)(h->heads * h->v_dim) * item(t);
+    struct twin out = poisoned((size_t)rows * row);
+    char *before[4], *got[2];
+
+    for (int i = 0; i < 4; i++) {
+        before[i] = room(in[i]->n);
+        OK(table[GPU]->get(context[GPU], before[i], in[i]->p[GPU], in[i]->n,
+                           e));
+    }
+    for (int k = 0; k < 2; k++) {
+        struct forward_attend a = call_of(GPU, t, h, &x);
+
+        for (int i = 0; i < 4; i++)
+            spoil_rows(in[i], before[i], (size_t)n[i] * item(t), first[1],
+                       first[2], k);
+        a.rows = rows;
+        a.n_sequences = 3;
+        a.first = first;
+        a.out = out.p[GPU];
+        OK(table[GPU]->attend(context[GPU], &a, e));
+        got[k] = room(out.n);
+        OK(table[GPU]->get(context[GPU], got[k], out.p[GPU], out.n, e));
+    }
+    CHECK(!memcmp(got[0] + (size_t)first[1] * row,
+                  got[1] + (size_t)first[1] * row,
+                  (size_t)(first[2] - first[1]) * row));
+    for (int i = 0; i < 4; i++)
+        free(before[i]);
+    free(got[0]);
+    free(got[1]);
+    drop(&out);
+    drop_inputs(&x);
+}
+
 static const struct heads all[] = {
     { .heads = 4, .kv = 4, .dim = 64, .v_dim = 64, .rotary = 64 },
     { .heads = 8,
@@ -216,18 +276,32 @@ static const struct heads all[] = {
       .chunk = 37 },
     { .heads = 4, .kv = 2, .dim = 128, .v_dim = 128, .grows = true },
     { .heads = 3, .kv = 3, .dim = 96, .v_dim = 96, .rotary = 96, .gap = 64 },
+    { .heads = 2,
+      .kv = 2,
+      .dim = 192,
+      .v_dim = 128,
+      .rotary = 64,
+      .tail = 64,
+      .pad = 64,
+      .window = 200,
+      .pairs = true },
+    { .heads = 4, .kv = 2, .dim = 48, .v_dim = 48, .rotary = 48 },
 };
 
 static void test_attention(enum dtype t)
 {
     static const int64_t ragged[] = { 1, 65, 64, 3, 200, 129, 128, 300 };
-    static const int64_t one[] = { 517 };
+    static const int64_t one[] = { 517 }, more[] = { 1, 1025, 2, 770 };
 
     for (size_t i = 0; i < ARRAY_LEN(all); i++) {
         test_attend(t, &all[i], ragged, ARRAY_LEN(ragged), 0);
         for (int64_t past = 0; past < one[0]; past = past * 5 + 1)
             test_attend(t, &all[i], one, 1, past);
         test_attend(t, &all[i], one, 1, one[0] - 1);
+        if (t == DT_BF16) { /* several tiles of the kernels that have some */
+            test_attend(t, &all[i], more, ARRAY_LEN(more), 0);
+            test_neighbours(&all[i]);
+        }
     }
 }
 
