@@ -246,6 +246,12 @@ static void put_serving(FILE *out, const struct card *c)
                      "as they are initialized, without an error: not there.\n");
         return;
     }
+    if (c->zeros && c->facts->mixed) {
+        fprintf(out, "transformers 5.23 reads all linears of this checkpoint "
+                     "by the first kind of grid, without an error: not "
+                     "there.\n");
+        return;
+    }
     fprintf(out, "In transformers, with `pip install %s`:\n\n```python\n",
             ct                             ? "compressed-tensors" :
             c->facts->layout == LAYOUT_AWQ ? "gptqmodel" :
@@ -254,11 +260,10 @@ static void put_serving(FILE *out, const struct card *c)
             "from transformers import AutoModelForCausalLM%s\n"
             "model = AutoModelForCausalLM.from_pretrained(\"DIRECTORY\"%s)\n"
             "```\n",
-            ct && !c->facts->symmetric ? ", CompressedTensorsConfig" : "",
-            ct && !c->facts->symmetric ?
-                ",\n    quantization_config=CompressedTensorsConfig("
-                "dequantize=True)" :
-                "");
+            c->zeros ? ", CompressedTensorsConfig" : "",
+            c->zeros ? ",\n    quantization_config=CompressedTensorsConfig("
+                       "dequantize=True)" :
+                       "");
 }
 
 /* How to use tensors for torch's own operators. */

@@ -17,6 +17,7 @@ struct card {
     const struct run_facts *facts; /* NULL: not quantized (pruned) */
     uint64_t tensors, bytes;
     bool experts; /* the model is a mixture of experts */
+    bool zeros;   /* of compressed-tensors: some linear has zero points */
 };
 
 /* The name of the model in a directory: the base model that its card names, if

@@ -41,6 +41,8 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     rm -r mixed
     forge quantize "$model" mixed --method rtn --group 64 -q --grid '*.down_proj=32,asym' --grid '*.layers.2.mlp.*=32' --grid '*.layers.2.mlp.*=asym'
     [ "$(check mixed compressed-tensors 64,sym '*.down_proj=32,asym' '*.layers.2.mlp.*=32,asym')" = "32,asym:6 64,sym:22" ]
+    grep -q 'transformers 5.23 reads all linears' mixed/README.md
+    grep -q 'dequantize=True' other/README.md
     [ "$(parts mixed other '*.down_proj')" = 16 ]
     [ "$(parts mixed other '*.layers.2.mlp.*')" = 12 ]
     [ "$(parts mixed most '*.self_attn.*_proj')" = 48 ]
