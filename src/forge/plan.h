@@ -31,7 +31,7 @@ struct plan {
     double x_bytes, act_bytes[2], companion_bytes[2];
     double expert_in_bytes, expert_sum_bytes, expert_mid_bytes;
     int64_t top_k;
-    bool device_lacks; /* a GPU cannot run the model's layers */
+    bool device_lacks; /* no GPU runs the model's layers, or none has yet */
     uint64_t
         layer_bytes; /* weights of the largest layer with two of its experts;
                              fp8 as bf16 */
