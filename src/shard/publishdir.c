@@ -180,14 +180,18 @@ static int write_card(const struct outdir *o, const struct collection *c,
     size_t len;
     int rc;
 
+    if (!recipe)
+        return e->code;
     for (size_t i = 0; i < c->n; i++) {
         const char *part = strrchr(c->tensor[i].name, '.');
 
         card.experts |= tensor_name_is_expert(c->tensor[i].name);
         card.zeros |= part && !strcmp(part, ".weight_zero_point");
     }
-    if (card_write(&card, model, &text, &len, e))
-        return e->code;
+    rc = card_write(&card, model, &text, &len, e);
+    free(recipe);
+    if (rc)
+        return rc;
     rc = outdir_text(o, CARD_FILE, text, len, e);
     free(text);
     return rc;
