@@ -31,10 +31,10 @@ struct plan {
     double x_bytes, act_bytes[2], companion_bytes[2];
     double expert_in_bytes, expert_sum_bytes, expert_mid_bytes;
     int64_t top_k;
-    bool device_lacks; /* no GPU runs the model's layers, or none has yet */
-    uint64_t
-        layer_bytes; /* weights of the largest layer with two of its experts;
-                             fp8 as bf16 */
+    bool device_lacks;    /* no GPU runs the model's layers */
+    bool device_untried;  /* none has yet: only under --device cuda */
+    uint64_t layer_bytes; /* weights of the largest layer with four of its
+                           * experts; fp8 as bf16 */
     /* of a layer's codes and Hessians while they are lent in the host's memory
      * (device/ledger.h), at most; without cross moments and with */
     double lent_bytes[2];

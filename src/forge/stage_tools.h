@@ -17,9 +17,8 @@ struct stage {
     struct stops stops; /* --parts: of the model */
     size_t stop;        /* the step's, in stops; SIZE_MAX: none */
     int64_t number;     /* of its part or share */
-    const char *
-        states; /* from which it goes on, in a file that others may remove; NULL:
-                         * none */
+    const char *states; /* a file that it goes on from and that others may
+                         * remove; NULL: none */
     char T[STAGE_DIR], C[STAGE_DIR], S[STAGE_DIR], P[STAGE_DIR];
     struct job_words grid, solve;
     char threads[WORD], memory[WORD], propagate[OPT_WORD], counts[6][WORD];
