@@ -10,19 +10,29 @@ of a node; WORK/solve-*/stages.jsonl has the seconds of each.  On 8 cores:
     FORGE_RETRIES=0 FORGE_STEP_COST=20 taskset -c 0-7 forge quantize MODEL OUT --work WORK
         --threads 8 --device cpu --parts P --text TEXT
 
-FORGE_RETRIES: in steps, not in one pipe; FORGE_STEP_COST: a cluster's shares.  The seconds
-are fitted by least squares of relative errors, each weighed by its seconds, none negative: of moments by a
-constant, operations, operations of attention, bytes written (moments, experts' rows,
-states) and of weights; of shares by a constant, operations, operations of factors,
-and bytes.  They are those of `forge-plan --parts P`, but for attention's; runs of several P,
-widths and numbers of tokens, and a mixture of experts, tell them apart.  Runs in one pipe
-(without FORGE_RETRIES) are compared with what the fit says of one, where no step starts.
+FORGE_RETRIES: in steps, not in one pipe; FORGE_STEP_COST: a cluster's shares.
 
-TARGET: a model directory (config.json is enough), quantized with the defaults; SEQUENCES and
-SEQLEN in the environment: other tokens than 128 x 512; NODES: other numbers of nodes than
-"1 4 16 64"; WHOLE=1: linears are whole on cores, too; STOPS=N: seconds of the stops of
-layer N, with the most parts.  Scaled from the fit: the steps of TARGET.  A GPU's: GPU_START seconds for
-a step, GPU_TFLOPS; its bytes are the host's, as above, and linears are whole.
+Seconds of moments are fitted by a constant, operations, operations of attention, bytes
+written (moments, experts' rows, states), and bytes of weights; those of shares by a
+constant, operations, operations of factors, and bytes: by least squares of relative errors,
+each weighed by its seconds, with no coefficient below zero.  Operations and bytes are those
+of `forge-plan --parts P`, but for attention's.  Runs of several P, widths and numbers of
+tokens, and a mixture of experts, tell the coefficients apart.
+
+One node is one pipe, by the fit less its constants.  A pipe's tools work side by side, so it
+is faster than that: runs in one pipe (without FORGE_RETRIES) show by how much, and
+efficiency is as much lower.
+
+TARGET: a model directory (config.json is enough), quantized with the defaults; its steps are
+scaled from the fit.  In the environment:
+
+    SEQUENCES, SEQLEN  other tokens than 128 x 512
+    NODES              other numbers of nodes than "1 4 16 64"
+    WHOLE=1            linears are whole on cores, too
+    STOPS=N            seconds of the stops of layer N, with as many parts as the most nodes
+
+A GPU's steps: GPU_START seconds, operations at GPU_TFLOPS, and bytes at the host's rates,
+the loading of weights among them, which GPU_TFLOPS of one pipe has in it; linears are whole.
 """
 import collections
 import functools
@@ -68,10 +78,10 @@ def linears(stops):
                      sum(t["weights"] - t["expert_weights"] for t in stops)])
 
 
-def experts(stop, ours, reference):
-    """The same of a stop's experts: of the model and over its routing by the checkpoint's
-    weights, and of the reference stream; expert_forward counts all three, expert_weights two."""
-    passes = ours + reference
+def experts(stop, passes):
+    """The same of passes over a stop's experts.  There are three: of the quantized model, of
+    the checkpoint's weights over that model's routing, and of the reference stream.
+    expert_forward counts all, expert_weights two."""
     return np.array([passes / 3 * stop["expert_forward"], passes / 2 * stop["expert_weights"]])
 
 
@@ -87,10 +97,10 @@ def on_the_way(all, i):
         if not point(before, "experts"):
             return linears(before[-1:])
         first = before.index(point(before, "mlp_in"))
-        return linears(before[first:]) + sum(experts(t, 1, 1) for t in before[first:])
+        return linears(before[first:]) + sum(experts(t, 2) for t in before[first:])
     if s["point"] == "experts":  # gate and up of the model, all of the checkpoint's
         mlp_in = point(here, "mlp_in")
-        return linears(here[here.index(mlp_in):]) + experts(mlp_in, 2, 0) + experts(s, 1, 0)
+        return linears(here[here.index(mlp_in):]) + experts(mlp_in, 2) + experts(s, 1)
     return linears(here[at - 1:at])
 
 
@@ -140,8 +150,8 @@ def steps(model, parts, tokens, seqlen, whole=False):
 
 
 def fit(rows):
-    """[(..., seconds)] -> rates >= 0 of 1 and the other columns with the least relative errors, each
-    weighed by its seconds, and their root mean square."""
+    """[(..., seconds)] -> rates >= 0 of 1 and the other columns with the least relative errors,
+    each weighed by its seconds, and their root mean square."""
     *columns, seconds = np.array(rows, dtype=float).T
     scale = np.array([1] + [1e9] * len(columns))
     weight = np.sqrt(seconds)
@@ -182,7 +192,7 @@ def pipe(model, rate, tokens, seqlen):
     pairs = seqlen * attention(model)
 
     def cost(s):
-        _, weights = linears([s]) + experts(s, 2, 1)
+        _, weights = linears([s]) + experts(s, 3)
         m = tokens * (s["forward"] + s["sums"]), tokens * pairs * (s["point"] == "attn_out"), s["moments"], weights
         solve = s["solve"] - s["expert_factors"] + tokens * s["share_sums"]
         k = solve, s["factor"] + s["expert_factors"], s["weights"] / 2
@@ -200,7 +210,8 @@ def cluster(model, parts, seconds, tokens, whole):
 def print_stops(target, parts, seconds, tokens):
     for s, m, k in steps(target, parts, tokens, SEQLEN, WHOLE):
         if s["layer"] == int(STOPS):
-            print(f"{s['layer']}-{s['point']}: of a part {seconds('moments', *m):.2f} s, of a share {seconds('share', *k):.2f} s")
+            print(f"{s['layer']}-{s['point']}: of a part {seconds('moments', *m):.2f} s, "
+                  f"of a share {seconds('share', *k):.2f} s")
 
 
 def row(target, nodes, slots, name, seconds, one, whole):
@@ -242,9 +253,9 @@ def main():
     alone = pipe(target, rate, tokens, SEQLEN)
     flops = sum(tokens * (s["forward"] + s["sums"] + s["share_sums"]) + s["factor"] + s["solve"] for s in stops(target, 1))
     gpu_alone = flops / (GPU_TFLOPS * 1e12)
-    print(f"\n{'nodes':>5} {'of':>8} {'parts':>6} {'hours':>8} {'of it shares':>13} {'efficiency':>11}")
     if STOPS:
         print_stops(target, max(NODES), on_cores, tokens)
+    print(f"\n{'nodes':>5} {'of':>8} {'parts':>6} {'hours':>8} {'of it shares':>13} {'efficiency':>11}")
     for name, units, seconds, one in (("8 cores", 1, on_cores, alone), ("8 GPUs", GPUS, on_gpu, gpu_alone)):
         for nodes in NODES:
             print(row(target, nodes, nodes * units, name, seconds, one, WHOLE or units > 1))
