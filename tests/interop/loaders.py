@@ -168,7 +168,8 @@ def one(d, name, layout, symmetric, group, ids):
 
 
 def library_alone(d, name, group):
-    """compressed-tensors' own unpacking of each module, by the group of the config that it finds for it, without a model around it."""
+    """compressed-tensors' own unpacking of each module, by the group of the config that it finds for it,
+    without a model around it."""
     import torch
     from compressed_tensors.compressors import BaseCompressor
     from compressed_tensors.quantization import QuantizationScheme
