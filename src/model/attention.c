@@ -492,20 +492,6 @@ static int reserve(struct job *j, struct err *e)
     return 0;
 }
 
-int model_rope(struct model *m, int64_t layer, int64_t n, const float **cs,
-               int64_t *rotary, struct err *e)
-{
-    const struct model_config *c = &m->config;
-    const struct rope *r = model_layer_rope(c, layer);
-    struct rope_table *t = r == &c->local_rope ? &m->local_rope : &m->rope;
-
-    if (rope_table_reserve(t, r ? r : &c->rope, c->rotary, n, e) < 0)
-        return e->code;
-    *cs = t->cs;
-    *rotary = r ? c->rotary : 0;
-    return 0;
-}
-
 bool attention_pairs(const struct model *m)
 {
     return m->bf16 && m->k->attend_pairs;
