@@ -89,22 +89,6 @@ static int lender_died(struct hessian_inputs *r, int i, struct err *e)
     return rc < 0 ? rc : err_set(e, E_DATA, "input ends early");
 }
 
-static int activation(struct hessian_inputs *r, int i, const struct frame *f,
-                      bool given, struct err *e)
-{
-    struct frame there = *f;
-    int rc = 0;
-
-    if (f->loan.lent)
-        rc = ledger_map(r->ledger, &f->loan, &there.data, e);
-    if (rc >= 0 && !given)
-        rc = hessian_set_activation(r->all, &there, e);
-    if (f->loan.lent && (rc < 0 || f->last) &&
-        !ledger_was_there(r->ledger, LEDGER_ACTIVATIONS))
-        return lender_died(r, i, e);
-    return rc;
-}
-
 /* The last activation of a name; its companions came before it. */
 static bool ends(const struct frame *f)
 {
@@ -113,6 +97,25 @@ static bool ends(const struct frame *f)
 
     return f->role == ROLE_ACTIVATION && f->last &&
            (c == COMPANION_NONE || c == COMPANION_GRADIENT);
+}
+
+static int activation(struct hessian_inputs *r, int i, const struct frame *f,
+                      bool given, struct err *e)
+{
+    struct frame there = *f;
+    int rc = 0;
+
+    r->lent |= f->loan.lent;
+    if (f->loan.lent)
+        rc = ledger_map(r->ledger, &f->loan, &there.data, e);
+    if (rc >= 0 && !given)
+        rc = hessian_set_activation(r->all, &there, e);
+    if (!r->lent || (rc >= 0 && !ends(f)))
+        return rc;
+    r->lent = false;
+    return ledger_was_there(r->ledger, LEDGER_ACTIVATIONS) ?
+               rc :
+               lender_died(r, i, e);
 }
 
 /* ---- hit maps of several inputs ---- */

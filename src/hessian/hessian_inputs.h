@@ -32,6 +32,7 @@ struct hessian_inputs {
     struct hits *hits; /* [n_hits] */
     size_t n_hits;
     struct ledger *ledger; /* the caller's, from here on its own */
+    bool lent; /* frames have been lent since the last look at their lender */
     /* set by the caller behind hessian_inputs_open() */
     struct stream_writer *out;
     struct progress progress;

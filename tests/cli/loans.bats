@@ -236,6 +236,19 @@ PYTHON
                 esac
                 [ $((high - low)) -gt 1000 ]
             done
+            # the lender dies while the first batches are read; the others, and a mark,
+            # have come, and the solver takes bytes
+            rm -f go go.here
+            # shellcheck disable=SC2086
+            calib="env FAKE_CUDA_ROOM=$room" hessian="env FAKE_CUDA_WAIT=go" solve='env FAKE_CUDA_BLOCK=no' \
+                out=lent loans=l loop $kind --dtype bf16 $both 2>err 3>&- &
+            run=$!
+            until [ -e go.here ]; do kill -0 $run; sleep .01; done
+            sleep .3
+            kill_waiting forge-calib
+            run ! wait $run
+            run ! same bytes lent
+            run ! grep -qa '"sync"' lent
         done
     done
 }
