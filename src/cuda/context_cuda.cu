@@ -320,6 +320,7 @@ static int start(struct cuda_context *c, int device, struct err *e)
     c->processors = p.multiProcessorCount;
     c->shared_memory = (int)p.sharedMemPerBlockOptin;
     CUDA_TRY(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
+    CUDA_TRY(cudaStreamCreateWithFlags(&c->fetches, cudaStreamNonBlocking));
     CUDA_TRY(cudaDeviceGetDefaultMemPool(&pool, device));
     CUDA_TRY(
         cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep));
@@ -347,6 +348,8 @@ int cuda_open(struct cuda_context **out, int device, uint64_t memory,
     if (rc < 0) {
         if (c->stream)
             cudaStreamDestroy(c->stream);
+        if (c->fetches)
+            cudaStreamDestroy(c->fetches);
         free(c);
         return rc;
     }

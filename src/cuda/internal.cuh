@@ -2,8 +2,8 @@
  * calls, buffers, and the stages' functions on device pointers (for the tables
  * and for bench/).
  *
- * All work of a context goes through one CUDA stream, so that calls need no
- * synchronization among themselves.  Buffers of the context only grow;
+ * All work of a context but loan_fetch() goes through one CUDA stream, so that calls
+ * need no synchronization among themselves.  Buffers of the context only grow;
  * context_trim() frees them. */
 #ifndef FORGE_CUDA_INTERNAL_CUH
 #define FORGE_CUDA_INTERNAL_CUH
@@ -101,6 +101,7 @@ struct cuda_context {
     int processors,
         shared_memory; /* bytes of shared memory per block, at most */
     cudaStream_t stream;
+    cudaStream_t fetches; /* for loan_fetch(), of all threads */
     struct cuda_blas blas;
     struct cuda_solver solver;
     float *scales[DT_BF16 + 1]; /* [F32, F16, BF16][Q_COUNT]: decoded scales */

@@ -81,24 +81,20 @@ int loan_map(struct cuda_context *c, const uint8_t handle[DEVICE_HANDLE],
     return 0;
 }
 
-/* On a stream of its own: a thread that reads ahead calls it while the context
- * works. */
+/* Not on the context's stream: a thread that writes hidden states calls it while the
+ * context works. */
 int loan_fetch(struct cuda_context *c, void *host, const void *from, size_t n,
                struct err *e)
 {
-    static thread_local cudaStream_t stream;
-
-    if (!stream) {
-        CUDA_TRY(cudaSetDevice(c->device));
-        CUDA_TRY(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    }
-    CUDA_TRY(cudaMemcpyAsync(host, from, n, cudaMemcpyDefault, stream));
-    CUDA_TRY(cudaStreamSynchronize(stream));
+    CUDA_TRY(cudaSetDevice(c->device)); /* of this thread */
+    CUDA_TRY(cudaMemcpyAsync(host, from, n, cudaMemcpyDefault, c->fetches));
+    CUDA_TRY(cudaStreamSynchronize(c->fetches));
     return 0;
 }
 
 int loan_settle(struct cuda_context *c, struct err *e)
 {
+    CUDA_TRY(cudaSetDevice(c->device));
     CUDA_TRY(cudaStreamSynchronize(c->stream));
     return 0;
 }
