@@ -38,10 +38,12 @@ static int open_shard(struct checkpoint *c, struct shard *s, struct err *e)
         s->file = NULL;
         return r;
     }
-    if (s->size != UINT64_MAX && file_size(s->file) != s->size)
-        return err_set(e, E_DATA, "'%s/%s': changed while it was read", c->path,
-                       s->name);
-    return 0;
+    if (s->size == UINT64_MAX || file_size(s->file) == s->size)
+        return 0;
+    file_close(s->file);
+    s->file = NULL; /* or another thread would read it */
+    return err_set(e, E_DATA, "'%s/%s': changed while it was read", c->path,
+                   s->name);
 }
 
 int checkpoint_shard(struct checkpoint *c, size_t i, struct file **f,
