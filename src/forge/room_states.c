@@ -39,6 +39,7 @@ static void on_host(const struct request *r, const struct states *s,
 
     keep(room, s->tokens * p->act_bytes[s->both]);
     keep(room, s->tokens * p->companion_bytes[s->both]);
+    keep(room, s->tokens * p->expert_mid_bytes);
     for (int i = 0; i < s->streams; i++) {
         keep(room, s->tokens * p->x_bytes);
         keep(room, s->tokens * p->expert_in_bytes);
@@ -82,6 +83,7 @@ static void on_device(const struct request *r, const struct states *s,
         place(room, &left, s->tokens * p->expert_in_bytes);
         place(room, &left, s->tokens * p->expert_sum_bytes);
     }
+    place(room, &left, s->tokens * p->expert_mid_bytes);
     if (start.states_disk > room->states_disk)
         room->states_disk = start.states_disk;
     if (start.states_memory > room->states_memory)
@@ -109,7 +111,6 @@ void room_states(const struct request *r, struct room *room)
         on_host(r, &s, room);
     /* experts and weights of each choice, slots of the tokens, twice */
     room->states_memory += s.streams * s.tokens * (double)p->top_k * 24;
-    keep(room, s.tokens * p->expert_mid_bytes);
 }
 
 bool room_states_large(const struct request *r)
