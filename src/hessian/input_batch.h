@@ -1,9 +1,10 @@
 /* input_batch.h - forge-hessian's input in batches of frames, of which the GPU
  * computes experts' Hessians in one call.
  *
- * With a GPU a thread prefetches frames (common/io/prefetch.h).  Experts'
- * inputs whose activation frames, first to last, are all in the batch become
- * Hessians on the GPU, all inputs of one width in one call (device/jobs.h).
+ * A thread prefetches frames (common/io/prefetch.h), without a GPU those of a
+ * pipe.  Experts' inputs whose activation frames, first to last, are all in the
+ * batch become Hessians on the GPU, all inputs of one width in one call
+ * (device/jobs.h).
  * Other inputs, those that fail on the GPU, and without a GPU all, are left to
  * hessian_set_activation(). */
 #ifndef FORGE_INPUT_BATCH_H

@@ -103,7 +103,7 @@ enum { READERS = 4, THREADS_OF_A_READER = 2 };
 struct reader {
     struct pass *x;
     const struct quantized *codes;
-    int64_t expert;             /* n_experts: none is left */
+    int64_t expert;             /* from n_experts on: nothing is read */
     int end;                    /* of the linears with codes, from GATE on */
     struct expert w, reference; /* reference: the checkpoint's, if wanted */
     bool both;
@@ -158,21 +158,20 @@ static void readers_start(struct readers *s, struct pass *x,
     }
 }
 
-/* *r: the reader of this expert, the next one, when it has read it; NULL: there is
- * none.  Errors of reading. */
+/* *out: the reader of this expert, the next one, which has read it.  Errors of
+ * reading. */
 static int readers_next(struct readers *s, int64_t expert, struct reader **out,
                         struct err *e)
 {
     struct reader *r = &s->r[expert % s->n];
     struct pass *x = r->x;
 
-    *out = NULL;
-    threads_join(&r->task);
-    if (r->rc < 0)
-        *e = r->err;
-    if (r->rc < 0 || expert >= x->n_experts)
-        return r->rc;
     *out = r;
+    threads_join(&r->task);
+    if (r->rc < 0) {
+        *e = r->err;
+        return r->rc;
+    }
     if (!x->m->on || !pass_tokens_of(x, expert))
         return 0;
     if (place_expert(x, GATE, r->end, &r->w, e) < 0)
