@@ -5,11 +5,11 @@
  * A block of threads stays on its multiprocessor and takes one job after the
  * other: ATTEND_QUERIES queries of a head.  Warp group 0 only copies, by one
  * thread: queries, then tiles of KEYS keys and values, two of each in flight.
- * Groups 1 and 2 have 64 queries each.  A tile's softmax runs while the weights of
- * the tile before multiply its values, and while the other group, which takes turns,
- * multiplies.  Sums and roundings are those of the other
- * kernel: scores in units of log2, weights summed before they are rounded to
- * bf16.  The last dims of a key may come from rows that all heads share (tail).
+ * Groups 1 and 2 have 64 queries each.  A tile's softmax runs while the weights
+ * of the tile before multiply its values, and while the other group, which takes
+ * turns, multiplies.  Sums and roundings are those of the other kernel: scores in
+ * units of log2, weights summed before they are rounded to bf16.  The last dims
+ * of a key may come from rows that all heads share (tail).
  *
  * A query's bytes depend on its own sequence only: keys begin at multiples of
  * KEYS of it, hidden scores have the weight 0, and values behind the last key are
@@ -140,12 +140,15 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- maps of tensors ---- */
 
-/* cuTensorMapEncodeTiled() of the driver, or NULL. */
+/* cuTensorMapEncodeTiled() of the driver, looked up once, or NULL. */
 static decltype(&cuTensorMapEncodeTiled) encoder(void)
 {
+    static void *known;
     cudaDriverEntryPointQueryResult found;
     void *f = NULL;
 
+    if (known)
+        return (decltype(&cuTensorMapEncodeTiled))known;
     if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000,
                                          cudaEnableDefault,
                                          &found) != cudaSuccess ||
@@ -153,7 +156,8 @@ static decltype(&cuTensorMapEncodeTiled) encoder(void)
         cudaGetLastError();
         return NULL;
     }
-    return (decltype(&cuTensorMapEncodeTiled))f;
+    known = f;
+    return (decltype(&cuTensorMapEncodeTiled))known;
 }
 
 /* A map of [rows, heads, dim] whose boxes are panels of `box` rows of a head. */
