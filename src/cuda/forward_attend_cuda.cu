@@ -1,7 +1,8 @@
 /* forward_attend_cuda.cu - attention of a batch of sequences: head norms and
  * rotary embedding in place, then softmax attention, on tensor cores for the
- * sizes that forward_attend_wgmma_cuda.cu or _mma_cuda.cu has, else, and with soft caps or sinks, by
- * the plain kernel here, with a block of threads per query and head. */
+ * sizes that forward_attend_wgmma_cuda.cu or _mma_cuda.cu has, else, and with
+ * soft caps or sinks, by the plain kernel here, with a block of threads per
+ * query and head. */
 #include "cuda/forward_internal.cuh"
 
 #include <stdlib.h>
@@ -296,6 +297,8 @@ static int check(const struct forward_attend *a, struct err *e)
             (int)DIMS);
     if (a->chunk && a->window)
         return err_set(e, E_BUG, "cuda: chunks with a window");
+    if (a->growth && a->rotary)
+        return err_set(e, E_BUG, "cuda: queries that grow and turn");
     if (a->tail.p && (a->rotary != a->tail_dim ||
                       a->rotary_at != a->head_dim - a->tail_dim || a->k_norm))
         return err_set(e, E_CONFIG, "cuda: keys whose tail turns in part");

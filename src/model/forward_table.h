@@ -111,8 +111,8 @@ struct forward_attend {
     float scale, eps;    /* scale: of scores; eps: of the norms */
     float cap;           /* scores s become cap tanh(s / cap); 0: they stay */
     const float *sinks;  /* [n_heads]: a score without a value; NULL: none */
-    const float *growth; /* [positions]: queries, turned, are multiplied by it;
-                          * NULL: they are not */
+    const float *growth; /* [positions]: queries, which then do not turn (rotary
+                          * is 0), are multiplied by it; NULL: they are not */
     const float *q_norm, *k_norm; /* [head_dim], or NULL */
     int64_t rotary_at, rotary;
     bool pairs;      /* RoPE rotates (2i, 2i+1) instead of (i, i + rotary/2) */
