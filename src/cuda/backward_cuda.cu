@@ -256,7 +256,8 @@ activation(const struct forward_gating &how, float x, float *slope)
 }
 
 /* a = gate, b = up, without their biases, c = gradient with respect to act(a)
- * b, or of ACT_CLAMPED to what enum activation says; a and b are replaced by the gradients with respect to them. */
+ * b, or of ACT_CLAMPED to what enum activation says; a and b are replaced by
+ * the gradients with respect to them. */
 static __global__ void __launch_bounds__(ROW)
     gate_kernel(struct forward_gating how, float *a, float *b, const float *c,
                 const float *gate, const float *up, int64_t all, int64_t n)

@@ -92,9 +92,10 @@ static __device__ double draw(uint64_t i)
     return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
 }
 
-/* Replace logits by p, minus 1 for the drawn token, times their derivatives.  A thread has consecutive
- * logits; sums at its ends come from a scan, to which those inside are cut, so
- * that the parts of [0, 1) that tokens have neither overlap nor leave gaps. */
+/* Replace logits by p, minus 1 for the drawn token, times their derivatives.  A
+ * thread has consecutive logits; sums at its ends come from a scan, to which
+ * those inside are cut, so that the parts of [0, 1) that tokens have neither
+ * overlap nor leave gaps. */
 static __global__ void __launch_bounds__(THREADS)
     probabilities_kernel(struct room r, struct squash how, int nv,
                          uint64_t first)

@@ -53,8 +53,8 @@ MUST_CHECK int backward_output(struct model *m, const struct backward_output *o,
                                struct err *e);
 /* From the layer's output to its residual stream behind attention: g[n, H] is
  * replaced; x[n, H], elements, is the latter stream.  out[n, H]: gradients with
- * respect to what the MLP puts out: backward_output()'s, or g.  dir: for temporary files
- * of mixtures.  Errors as above. */
+ * respect to what the MLP puts out: backward_output()'s, or g.  dir: for
+ * temporary files of mixtures.  Errors as above. */
 MUST_CHECK int backward_mlp(struct model *m, int64_t layer, const void *x,
                             int64_t n, const char *dir, const float *out,
                             float *g, struct err *e);
@@ -67,8 +67,8 @@ MUST_CHECK int backward_attention_open(struct model *m, int64_t layer,
                                        struct err *e);
 void backward_attention_close(struct attention_back *a); /* NULL is allowed */
 /* From the residual stream behind attention to the one in front of it: g is
- * replaced; x, elements, is the latter; out: as above, of o.  Whole sequences: sequence i has rows
- * first[i]..first[i+1]-1 of x and g.  Errors as above. */
+ * replaced; x, elements, is the latter; out: as above, of o.  Whole sequences:
+ * sequence i has rows first[i]..first[i+1]-1 of x and g.  Errors as above. */
 MUST_CHECK int backward_attention(struct attention_back *a, const void *x,
                                   const int64_t *first, int64_t n_sequences,
                                   const float *out, float *g, struct err *e);

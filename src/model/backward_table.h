@@ -46,8 +46,9 @@ struct backward_norm {
 };
 
 /* An MLP y = weight * down(act(gate(x)) * up(x)), or of ACT_CLAMPED what enum
- * activation says: gin += the gradient with respect to x.  Row i of the MLP is row token[i] of in (x), g (the gradient
- * with respect to y) and gin; a token occurs once at most. */
+ * activation says: gin += the gradient with respect to x.  Row i of the MLP is
+ * row token[i] of in (x), g (the gradient with respect to y) and gin; a token
+ * occurs once at most. */
 enum { MLP_GATE, MLP_UP, MLP_DOWN, MLP_LINEARS };
 struct backward_mlp {
     int64_t rows, h, width;
