@@ -50,10 +50,12 @@ static void add_exponents(struct head_back *j, int64_t t, const float *logit)
     j->most[t] = most;
 }
 
-/* Products W y become logits. */
+/* Products W y become logits, which they are already in most families. */
 static void squash(const struct backward_head *a, float *y, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) {
+    bool same = a->scale == 1 && a->cap <= 0;
+
+    for (int64_t i = 0; i < n && !same; i++) {
         y[i] *= a->scale;
         if (a->cap > 0)
             y[i] = a->cap * tanhf(y[i] / a->cap);
