@@ -140,6 +140,19 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- maps of tensors ---- */
 
+/* The call that looks a function of the driver up: CUDA 12.5 renamed it. */
+static cudaError_t find_encoder(void **f,
+                                cudaDriverEntryPointQueryResult *found)
+{
+#if CUDART_VERSION >= 12050
+    return cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", f, 12000,
+                                            cudaEnableDefault, found);
+#else
+    return cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", f,
+                                   cudaEnableDefault, found);
+#endif
+}
+
 /* cuTensorMapEncodeTiled() of the driver, looked up once, or NULL. */
 static decltype(&cuTensorMapEncodeTiled) encoder(void)
 {
@@ -149,9 +162,7 @@ static decltype(&cuTensorMapEncodeTiled) encoder(void)
 
     if (known)
         return (decltype(&cuTensorMapEncodeTiled))known;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000,
-                                         cudaEnableDefault,
-                                         &found) != cudaSuccess ||
+    if (find_encoder(&f, &found) != cudaSuccess ||
         found != cudaDriverEntryPointSuccess) {
         cudaGetLastError();
         return NULL;
