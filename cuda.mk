@@ -46,6 +46,7 @@ check-gpu: cuda $(TOOLBIN) $(GPU_TESTS) $O/tests/helper/mkexperts \
     $O/tests/helper/forge-cuda.so
 	@for t in $(GPU_TESTS); do echo "== $$(basename $$t)"; \
 	  $$t $(CUDA_SO) || [ $$? -eq 77 ]; done
+	@tests/gpu/families.sh $O/bin || [ $$? -eq 77 ]
 	@tests/gpu/experts.sh $O/bin $O/tests/helper/mkexperts || [ $$? -eq 77 ]
 	@tests/gpu/loans.sh $O/bin examples/llama-4m examples/calib.jsonl || [ $$? -eq 77 ]
 	@tests/gpu/e2e.sh $O/bin examples/llama-4m examples/calib.jsonl \

@@ -8,8 +8,5 @@
  * on a GPU nor the backward pass (forge-gradient) support ("linear attention");
  * NULL: nothing. */
 const char *model_lacks(const struct model_config *c, int64_t tokens);
-/* What the model has whose kernels no GPU has run yet ("soft caps"); NULL: nothing.
- * Such a model is computed on a GPU under --device cuda alone. */
-const char *model_untried(const struct model_config *c);
 
 #endif

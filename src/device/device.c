@@ -201,11 +201,6 @@ const struct device_table *device_functions(void)
     return state.functions;
 }
 
-bool device_demanded(void)
-{
-    return state.demanded;
-}
-
 bool device_declined(int *rc, struct err *e)
 {
     if (*rc != E_CONFIG && *rc != E_TEMP)

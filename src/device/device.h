@@ -128,8 +128,6 @@ MUST_CHECK int device_open(const struct device_choice *c,
 /* The open GPU; NULL: compute on the CPU.  Not NULL implies that the stage's
  * table is loaded. */
 struct cuda_context *device_gpu(void);
-/* Whether --device cuda was given. */
-bool device_demanded(void);
 /* The plug-in's own table; to be called only if device_gpu() is not NULL. */
 const struct device_table *device_functions(void);
 /* To be called with the negative *rc of a GPU function.  True: do it on the

@@ -340,7 +340,6 @@ static void add_states(struct plan *p, const struct model_config *m)
                                   (double)many;
         }
     p->device_lacks = model_lacks(m, 1) != NULL;
-    p->device_untried = model_untried(m) != NULL;
 }
 
 int plan_model(struct plan *p, const char *dir, const struct grid_rules *grids,

@@ -32,7 +32,6 @@ struct plan {
     double expert_in_bytes, expert_sum_bytes, expert_mid_bytes;
     int64_t top_k;
     bool device_lacks;    /* no GPU runs the model's layers */
-    bool device_untried;  /* none has yet: only under --device cuda */
     uint64_t layer_bytes; /* weights of the largest layer with four of its
                            * experts; fp8 as bf16 */
     /* of a layer's codes and Hessians while they are lent in the host's memory

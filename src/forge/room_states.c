@@ -95,7 +95,6 @@ static bool has_device(const struct request *r)
     const struct device_facts *f = &r->gpu.facts;
 
     return *f->stamp && !r->plan.device_lacks &&
-           !(r->plan.device_untried && !strcmp(r->j.device, "auto")) &&
            gpu_room_layer(r) <= (double)f->room;
 }
 

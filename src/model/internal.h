@@ -215,8 +215,6 @@ MUST_CHECK int device_fits(const struct forward_table *on,
  * many tokens. */
 MUST_CHECK int model_check_lacks(const struct model *m, int64_t tokens,
                                  struct err *e);
-/* E_CONFIG: under --device auto, no GPU has run such a model yet. */
-MUST_CHECK int model_check_tried(const struct model *m, struct err *e);
 /* How the model's gates are applied. */
 static inline struct forward_gating model_gating(const struct model *m)
 {

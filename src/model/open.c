@@ -132,17 +132,6 @@ int model_check_lacks(const struct model *m, int64_t tokens, struct err *e)
                    0;
 }
 
-int model_check_tried(const struct model *m, struct err *e)
-{
-    const char *untried = device_demanded() ? NULL : model_untried(&m->config);
-
-    return untried ? err_set(e, E_CONFIG,
-                             "cuda: %s: no GPU has run such layers yet "
-                             "(--device cuda does)",
-                             untried) :
-                     0;
-}
-
 void model_list_kv_b(struct model *m)
 {
     m->config.kv_b = m->config.mla.kv_lora;
@@ -165,8 +154,6 @@ int model_use_device(struct model *m, int64_t longest, struct err *e)
     struct cuda_context *c = device_gpu();
     int rc = c ? model_check_lacks(m, longest, e) : 0;
 
-    if (c && rc >= 0)
-        rc = model_check_tried(m, e);
     if (c && rc >= 0)
         rc = model_run_on(m, forward_functions(), c, e);
 

@@ -269,22 +269,6 @@ files() { # DIR DEVICE OPTION...
     done
 }
 
-@test "a family whose layers no GPU has run: on the CPU but under --device cuda" {
-    python3 "$PY" make gemma2 caps
-    forge-calib -q --device cpu caps t.fts >cpu.fts
-    mkdir driver
-    cp gpu/forge-cuda.so driver/libcuda.so.1 # that --device auto looks for
-    for tool in forge-calib forge-gradient; do
-        LD_LIBRARY_PATH=$PWD/driver run --separate-stderr "gpu/$tool" -v -o auto.fts caps t.fts
-        [[ $status -eq 0 && $stderr == *"soft caps: no GPU has run such layers yet"*"on the CPU instead"* ]]
-        run --separate-stderr "gpu/$tool" -v --device cuda -o cuda.fts caps t.fts
-        [[ $status -eq 0 && $stderr != *"on the CPU instead"* ]]
-        cmp auto.fts cuda.fts
-        [ "$tool" = forge-gradient ] || cmp cpu.fts auto.fts
-        rm auto.fts cuda.fts
-    done
-}
-
 @test "forge quantize --effort best: its gradients are made there" {
     local bin model=$BATS_TEST_DIRNAME/../../examples/llama-4m
     bin=$(dirname "$(command -v forge)")

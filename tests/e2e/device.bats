@@ -175,20 +175,6 @@ PYTHON
     grep -q '^GPU memory   where there is one, ' said
 }
 
-@test "--dry-run: states of a family that no GPU has run are on the GPU under --device cuda alone" {
-    python3 "$BATS_TEST_DIRNAME/../reference/forward.py" make gemma2 caps
-    cp "$model"/tokenizer* caps
-    for device in cpu auto cuda; do
-        "$all/forge" quantize caps out --dry-run --layout gptq --group 32 --text "$text" --sequences 100000 --seqlen 512 \
-            --device $device >said
-        sed -nE 's/^work .*, of it ([0-9.]+) GiB for states.*/\1/p' said >$device
-    done
-    [ -s cpu ]
-    [ -s cuda ]
-    cmp cpu auto
-    awk -v gpu="$(<cuda)" '{ exit !(gpu < $1) }' cpu
-}
-
 @test "a GPU too small is refused before the work: by tool, and all of them together" {
     quantize out --dry-run >said
     layer=$(sed -nE 's/^GPU memory +([0-9.]+) MiB for a layer.*/\1/p' said)
