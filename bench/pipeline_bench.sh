@@ -37,7 +37,7 @@ if ! "$python" -c 'import gptqmodel' 2>/dev/null; then
     exit
 fi
 forge-tokens -q --sequences 64 -o "$dir/tokens" "$model" "$text"
-"$python" tests/interop/peers.py gptqmodel "$model" "$dir/tokens" "$dir/peer" \
+"$python" tests/interop/peers.py gptqmodel "$model" "$dir/tokens" "$dir/peer" 128 \
     >"$dir/theirs" 2>"$dir/log" || { tail -n 3 "$dir/log"; exit 1; }
 theirs=$(field theirs seconds) theirs_peak=$(field theirs peak_bytes)
 printf '%-28s %8.2f s %8.0f MiB\n' "GPTQModel, default" "$theirs" \
