@@ -16,8 +16,7 @@ static int use(struct model *m, struct cuda_context *c, struct err *e)
     struct plugin_table t = { BACKWARD_TABLE, BACKWARD_TABLE_VERSION, NULL };
     const struct forward_table *on = forward_functions();
 
-    if (model_check_lacks(m, 0, e) < 0 ||
-        plugin_load(&t, NULL, e) < 0 ||
+    if (model_check_lacks(m, 0, e) < 0 || plugin_load(&t, NULL, e) < 0 ||
         device_fits(on, c, "gradients of a layer take",
                     gradient_device_bytes(&m->config, m->size), e) < 0)
         return e->code;
