@@ -11,15 +11,26 @@
 
 /* ---- widened ---- */
 
+/* a b + c in c's register: GCC moves sums to that of a or b, and runs out of
+ * registers. */
+__attribute__((target("avx2,fma"), always_inline)) static inline __m256
+avx2_fma(__m256 a, __m256 b, __m256 c)
+{
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
+    return c;
+}
+
 #define NAME(x) avx2_##x
 #define W       8
 #define NV      2
 #define ROWS    6
+#define FEW
 #define V_FMA(a, b, c)                                                         \
-    ((avx2_vf)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
+    ((avx2_vf)avx2_fma((__m256)(a), (__m256)(b), (__m256)(c)))
 #define V_SET(x) _mm256_set1_ps(x)
 #define TARGET   __attribute__((target("avx2,fma")))
 #include "common/math/bf16_widened.inc"
+#undef FEW
 #undef NAME
 #undef W
 #undef ROWS
