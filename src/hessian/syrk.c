@@ -81,12 +81,12 @@ size_t syrk_pack_grain(uint64_t tokens)
 
 typedef uint16_t half_row __attribute__((vector_size(32), aligned(2)));
 typedef uint32_t half_pairs __attribute__((vector_size(64), aligned(4)));
-typedef uint16_t elements __attribute__((vector_size(64), aligned(2)));
 
-/* to = 32 columns of the tokens a and b, interleaved; *bad gets bits for each
- * element that is not finite. */
+/* to = 32 columns of the tokens a and b, interleaved; *bad gets the sign bit of
+ * each element that is not finite: an exponent of ones carries into it.  (Compilers
+ * compare the lanes of vectors wider than the CPU's one by one.) */
 static inline __attribute__((always_inline)) void
-interleave(uint16_t *to, const uint16_t *a, const uint16_t *b, elements *bad)
+interleave(uint16_t *to, const uint16_t *a, const uint16_t *b, half_pairs *bad)
 {
     for (int i = 0; i < SYRK_PANEL; i += SYRK_PANEL / 2) {
         half_pairs x =
@@ -96,7 +96,7 @@ interleave(uint16_t *to, const uint16_t *a, const uint16_t *b, elements *bad)
         half_pairs both = x | y << 16;
 
         *(half_pairs *)(void *)(to + 2 * i) = both;
-        *bad |= (elements)(((elements)both & 0x7f80) == 0x7f80);
+        *bad |= (both & 0x7f807f80) + 0x00800080;
     }
 }
 
@@ -116,8 +116,8 @@ pack_pairs(uint16_t *to, bool odd, const uint16_t *x, uint64_t tokens,
     static const uint16_t none[SYRK_PANEL];
     uint16_t a[SYRK_PANEL] = { 0 }, b[SYRK_PANEL] = { 0 };
     uint16_t begun[SYRK_PANEL];
-    elements bad = { 0 };
-    uint64_t any = 0;
+    half_pairs bad = { 0 };
+    uint32_t any = 0;
 
     for (uint64_t t = 0; t < tokens; t += 2 - odd, odd = false) {
         const uint16_t *from = x + t * cols;
@@ -138,8 +138,8 @@ pack_pairs(uint16_t *to, bool odd, const uint16_t *x, uint64_t tokens,
         to += 2 * SYRK_PANEL;
     }
     for (size_t i = 0; i < sizeof(bad) / sizeof(any); i++)
-        any |= ((uint64_t __attribute__((vector_size(64))))bad)[i];
-    return !any;
+        any |= bad[i];
+    return !(any & 0x80008000);
 }
 
 #ifdef __x86_64__
@@ -276,12 +276,28 @@ static const uint16_t *part_of(const struct piece *x, uint64_t m, bool last)
     return last ? from : from + DEPTH * 2 * SYRK_PANEL;
 }
 
+enum { AT_ONCE = 16 /* columns that are copied together, at most */ };
+
 /* Memory for a strip; kernels that need one have at most half of
  * KERNEL_ROWS_MAX. */
 struct strip_room {
-    uint16_t pairs[KERNEL_ROWS_MAX / 2 * 2 * DEPTH];
+    uint16_t pairs[KERNEL_ROWS_MAX / 2 * 2 * DEPTH + 2 * AT_ONCE];
     float wide[KERNEL_ROWS_MAX / 2 * 2 * DEPTH];
 };
+
+/* Copy columns of a panel from a on: `rows` of n pairs.  Those behind them may be
+ * copied, too: that of a fixed size is a move. */
+static void copy_columns(uint16_t *to, const uint16_t *a, uint64_t rows,
+                         uint64_t n)
+{
+    enum { ALL = 2 * AT_ONCE * sizeof(*to) };
+
+    for (uint64_t t = 0; t < n; t++, to += 2 * rows, a += 2 * SYRK_PANEL)
+        if (rows <= AT_ONCE / 2)
+            memcpy(to, a, ALL / 2);
+        else
+            memcpy(to, a, ALL);
+}
 
 /* The kernel's left operand: columns r..r+rows-1 of the piece, which may lie in
  * two panels, as the rows of a strip. */
@@ -299,12 +315,16 @@ static struct kernel_strip strip_of(const struct piece *x, uint64_t r,
         return (struct kernel_strip){ a + x->left, STEP * 2 * sizeof(*a),
                                       SYRK_PANEL * 2 * sizeof(*a) };
     a += r % SYRK_PANEL * 2;
-    for (uint64_t t = 0; t < x->n; t++, to += 2 * rows) {
-        memcpy(to, a, 2 * here * sizeof(*to));
-        memcpy(to + 2 * here, b, 2 * (rows - here) * sizeof(*to));
-        a += 2 * SYRK_PANEL;
-        b += 2 * SYRK_PANEL;
-    }
+    if (r % SYRK_PANEL + (rows <= AT_ONCE / 2 ? AT_ONCE / 2 : AT_ONCE) <=
+        SYRK_PANEL)
+        copy_columns(to, a, rows, x->n);
+    else
+        for (uint64_t t = 0; t < x->n; t++, to += 2 * rows) {
+            memcpy(to, a, 2 * here * sizeof(*to));
+            memcpy(to + 2 * here, b, 2 * (rows - here) * sizeof(*to));
+            a += 2 * SYRK_PANEL;
+            b += 2 * SYRK_PANEL;
+        }
     if (widens)
         (void)!to_f32(room->wide, room->pairs, DT_BF16, 2 * rows * x->n);
     return (struct kernel_strip){ widens ? (void *)room->wide : room->pairs,
