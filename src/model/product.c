@@ -24,6 +24,9 @@ struct job {
     const struct product *p;
     int64_t rows, cols; /* of a tile */
     int64_t down;       /* number of tiles along the rows */
+    /* Tiles from number `late` on are lower, so that all threads finish at about
+     * the same time: late_rows, late_down. */
+    int64_t late, late_rows, late_down;
     int64_t step; /* rows whose sums are computed, then finished, at a time */
     struct w4_x x[2];           /* x for the 4-bit linears first and second */
     size_t room;                /* work memory of a 4-bit tile */
@@ -251,10 +254,12 @@ static void run_rows(const struct job *j, struct tile t)
         finish_row(p, t.i + r, t.o, t.n, y + r * t.ld, y + r * t.ld + t.n);
 }
 
-static int run_tile(const struct job *j, int64_t i, int64_t o, struct err *e)
+/* Rows i..i+rows-1, columns o.. of a tile. */
+static int run_tile(const struct job *j, int64_t i, int64_t rows, int64_t o,
+                    struct err *e)
 {
     const struct product *p = j->p;
-    int64_t end = i + j->rows < p->rows ? i + j->rows : p->rows;
+    int64_t end = i + rows < p->rows ? i + rows : p->rows;
     int64_t n = p->first->of.rows - o, m;
     char *room;
 
@@ -280,13 +285,35 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
     struct job *j = ctx;
 
     for (size_t t = begin; t < end; t++) {
-        int64_t i = (int64_t)t % j->down * j->rows;
-        int64_t o = (int64_t)t / j->down * j->cols;
+        int64_t n = (int64_t)t, down = j->down, rows = j->rows, o = 0;
         struct err e;
 
-        if (run_tile(j, i, o, &e) < 0)
+        if (j->late && n >= j->late) {
+            o = j->late / down * j->cols;
+            n -= j->late;
+            down = j->late_down;
+            rows = j->late_rows;
+        }
+        o += n / down * j->cols;
+        if (run_tile(j, n % down * rows, rows, o, &e) < 0)
             threads_error_add(&j->error, t, &e);
     }
+}
+
+/* Halve the tiles of a thread's last round: columns of them, where there are rounds
+ * enough; the number of all tiles, `across` columns. */
+static int64_t cut_last(struct job *j, int64_t across, int64_t threads)
+{
+    int64_t last = (threads + j->down - 1) / j->down, tall = j->rows / 2;
+
+    if (threads == 1 || j->rows < 2 * PART || across < 2 * last)
+        return across * j->down;
+    tall = (tall + bf16_kernel()->rows - 1) / bf16_kernel()->rows *
+           bf16_kernel()->rows;
+    j->late = (across - last) * j->down;
+    j->late_rows = tall;
+    j->late_down = (j->p->rows + tall - 1) / tall;
+    return j->late + last * j->late_down;
 }
 
 /* Choose equal tiles as wide as the caches allow, but enough for all threads;
@@ -315,7 +342,7 @@ static int64_t choose_tiles(struct job *j)
     j->cols = (l->rows + across - 1) / across;
     j->cols = (j->cols + GEMM_COLS - 1) / GEMM_COLS * GEMM_COLS;
     across = (l->rows + j->cols - 1) / j->cols;
-    return across * j->down;
+    return cut_last(j, across, threads);
 }
 
 /* ---- 4-bit linears ---- */

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -297,29 +298,16 @@ static void choose_sample(const struct state *s, int64_t k, int64_t n,
     model_linear(c, layer, i, l);
 }
 
-static int check_sample(struct state *s, struct err *e)
+/* Number k of all linears of the model. */
+static void find_number(const struct state *s, int64_t k, struct linear *l)
 {
     const struct model_config *c = &s->config;
-    int64_t all = 0, n = s->v->sample;
-    struct linear l;
+    int64_t layer = 0;
 
-    for (int64_t i = 0; i < c->n_layers; i++)
-        all += model_linear_count(c, i);
-    for (int64_t k = 0; n < all && k < n; k++) {
-        choose_sample(s, k, n, &l);
-        if (compare(s, l.module, e))
-            return e->code;
-    }
-    for (int64_t layer = 0; n >= all && layer < c->n_layers; layer++)
-        for (int64_t i = 0; i < model_linear_count(c, layer); i++) {
-            model_linear(c, layer, i, &l);
-            if (compare(s, l.module, e))
-                return e->code;
-        }
-    return 0;
+    while (k >= model_linear_count(c, layer))
+        k -= model_linear_count(c, layer++);
+    model_linear(c, layer, k, l);
 }
-
-/* ---- verify_checkpoint() ---- */
 
 /* Open the source, without its pruned experts. */
 static int open_source(struct state *s, struct err *e)
@@ -336,6 +324,83 @@ static int open_source(struct state *s, struct err *e)
     model_config_release(&config);
     return rc;
 }
+
+/* Linears are compared side by side: each thread reads both checkpoints by
+ * itself. */
+struct sampling {
+    struct state *s;
+    int64_t n, all; /* linears to compare, and of the model */
+    _Atomic int64_t next;
+    pthread_mutex_t lock;       /* of s->r */
+    struct threads_error error; /* by number in the sample */
+    atomic_bool failed;
+};
+
+static void compare_some(struct sampling *j, struct state *own)
+{
+    struct verify_report *all = j->s->r, *r = own->r;
+    struct linear l;
+    struct err e;
+
+    for (int64_t k; !j->failed && (k = j->next++) < j->n;) {
+        if (j->n < j->all)
+            choose_sample(own, k, j->n, &l);
+        else
+            find_number(own, k, &l);
+        if (compare(own, l.module, &e)) {
+            threads_error_add(&j->error, (uint64_t)k, &e);
+            j->failed = true;
+        }
+    }
+    if (!r->compared)
+        return;
+    pthread_mutex_lock(&j->lock);
+    keep_worst(all, &r->worst);
+    all->compared += r->compared;
+    pthread_mutex_unlock(&j->lock);
+}
+
+static void sample_part(void *ctx, size_t begin, size_t end)
+{
+    struct sampling *j = ctx;
+
+    for (; begin < end; begin++) {
+        struct verify_report r = { 0 };
+        struct state own = *j->s;
+        struct err e;
+
+        own.r = &r;
+        own.out = own.source = NULL;
+        if (checkpoint_open(&own.out, own.v->dir, &e) ||
+            open_source(&own, &e)) {
+            threads_error_add(&j->error, (uint64_t)j->n, &e);
+            j->failed = true;
+        } else {
+            compare_some(j, &own);
+        }
+        checkpoint_close(own.out);
+        checkpoint_close(own.source);
+    }
+}
+
+static int check_sample(struct state *s, struct err *e)
+{
+    enum { MOST = 8 }; /* at a time: each has three parts of a linear */
+    struct sampling j = { .s = s, .n = s->v->sample };
+    int64_t threads = threads_count();
+
+    for (int64_t i = 0; i < s->config.n_layers; i++)
+        j.all += model_linear_count(&s->config, i);
+    j.n = j.n < j.all ? j.n : j.all;
+    threads = threads < j.n ? threads : j.n;
+    pthread_mutex_init(&j.lock, NULL);
+    threads_error_init(&j.error);
+    threads_for((size_t)(threads < MOST ? threads : MOST), 1, sample_part, &j);
+    pthread_mutex_destroy(&j.lock);
+    return threads_error_take(&j.error, e);
+}
+
+/* ---- verify_checkpoint() ---- */
 
 static int open_both(struct state *s, struct err *e)
 {

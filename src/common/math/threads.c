@@ -192,8 +192,6 @@ static size_t share(const struct threads_shares *s, size_t at)
     size_t threads = (size_t)threads_count(), left = s->n - at;
     size_t part = (left + threads - 1) / threads;
 
-    if (part < 2 && s->n >= 4 * threads)
-        part = 2;
     part = part < s->most ? part : s->most;
     return part < left ? part : left;
 }

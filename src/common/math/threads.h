@@ -23,8 +23,7 @@ void threads_for(size_t n, size_t grain,
 
 /* A loop over n whose threads take parts by themselves: each a thread's share of
  * what is left, at most `most`, so that the last ones are small and all threads
- * finish at about the same time.  Parts of 1 only where n is small, since one of 2
- * costs less than two of 1. */
+ * finish at about the same time. */
 struct threads_shares {
     size_t n, most;
     atomic_size_t next; /* 0: not begun */
