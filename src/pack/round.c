@@ -1,9 +1,8 @@
 /* round.c - see round.h.
  *
  * A row's piece of one group is widened to f32, spanned and rounded while it is in
- * the first-level cache.  Vectors of sixteen lanes, whatever the width of a register;
- * the quotient is clamped before it is rounded, which gives the same code, by adding
- * 1.5 * 2^23, which rounds half to even. */
+ * the first-level cache; the quotient is clamped before it is rounded, which gives
+ * the same code, by adding 1.5 * 2^23, which rounds half to even. */
 #include "pack/round.h"
 
 #include <stdlib.h>
@@ -16,102 +15,32 @@
 
 #define ROUNDER 12582912.0f
 
-enum { N = 16 };
-typedef float vf __attribute__((vector_size(4 * N)));
-typedef int32_t vi __attribute__((vector_size(4 * N)));
-typedef uint8_t vb __attribute__((vector_size(N)));
-
-/* a where the mask is set, else b; casts keep bits. */
-#define PICK(mask, a, b) (vf)(((vi)(a) & (mask)) | ((vi)(b) & ~(mask)))
+enum { N = 16 /* weights are padded to a multiple */ };
 
 struct span {
     float lo, hi; /* least weight or 0, greatest or 0 */
 };
-
-/* n: a multiple of N. */
-static inline __attribute__((always_inline)) struct span span_of(const float *w,
-                                                                 size_t n)
-{
-    vf x, lo = { 0 }, hi = { 0 };
-    struct span s = { 0, 0 };
-
-    for (size_t i = 0; i < n; i += N) {
-        memcpy(&x, w + i, sizeof(x));
-        lo = PICK(x < lo, x, lo);
-        hi = PICK(x > hi, x, hi);
-    }
-    for (int i = 0; i < N; i++) {
-        s.lo = lo[i] < s.lo ? lo[i] : s.lo;
-        s.hi = hi[i] > s.hi ? hi[i] : s.hi;
-    }
-    return s;
-}
-
-static inline __attribute__((always_inline)) void
-codes_of(uint8_t *codes, const float *w, size_t n, struct qgrid g)
-{
-    const vf zero = { 0 };
-    vf x, lo = zero - (float)g.zero, hi = lo + (float)g.top;
-    vi base;
-
-    x = zero + ROUNDER;
-    memcpy(&base, &x, sizeof(base));
-    base -= g.zero;
-    for (size_t i = 0; i < n; i += N) {
-        vi t;
-        vb c;
-
-        memcpy(&x, w + i, sizeof(x));
-        x /= g.scale;
-        x = PICK(x < lo, lo, x);
-        x = PICK(x > hi, hi, x);
-        x += ROUNDER;
-        memcpy(&t, &x, sizeof(t));
-        c = __builtin_convertvector(t - base, vb);
-        memcpy(codes + i, &c, sizeof(c));
-    }
-}
 
 struct kernel {
     struct span (*span)(const float *w, size_t n);
     void (*codes)(uint8_t *codes, const float *w, size_t n, struct qgrid g);
 };
 
-static struct span span_plain(const float *w, size_t n)
-{
-    return span_of(w, n);
-}
-
-static void codes_plain(uint8_t *codes, const float *w, size_t n,
-                        struct qgrid g)
-{
-    codes_of(codes, w, n, g);
-}
+#define W       4
+#define NAME(x) x##_plain
+#define TARGET
+#include "pack/round.inc"
 
 #ifdef __x86_64__
-__attribute__((target("avx2"))) static struct span span_avx2(const float *w,
-                                                             size_t n)
-{
-    return span_of(w, n);
-}
+#define W       8
+#define NAME(x) x##_avx2
+#define TARGET  __attribute__((target("avx2")))
+#include "pack/round.inc"
 
-__attribute__((target("avx2"))) static void
-codes_avx2(uint8_t *codes, const float *w, size_t n, struct qgrid g)
-{
-    codes_of(codes, w, n, g);
-}
-
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) static struct span
-span_avx512(const float *w, size_t n)
-{
-    return span_of(w, n);
-}
-
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) static void
-codes_avx512(uint8_t *codes, const float *w, size_t n, struct qgrid g)
-{
-    codes_of(codes, w, n, g);
-}
+#define W       16
+#define NAME(x) x##_avx512
+#define TARGET  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
+#include "pack/round.inc"
 #endif
 
 static struct kernel kernel_best(void)
